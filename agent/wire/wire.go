@@ -1,0 +1,248 @@
+// Package wire holds the messages between agents and the control plane, and
+// nothing else: it is the only package that both sides import.
+//
+// All endpoints take and give JSON unless they say otherwise. Times are RFC
+// 3339. Certificates, requests and bundles are PEM.
+package wire
+
+import "time"
+
+// Paths of the agent gateway (direct-provisioning §8).
+const (
+	PathHandshake    = "/internal/agent/handshake"
+	PathHeartbeat    = "/internal/agent/heartbeat"
+	PathMetrics      = "/internal/agent/metrics"
+	PathLogs         = "/internal/agent/logs"
+	PathBackupReport = "/internal/agent/backup-report"
+	PathRotateToken  = "/internal/agent/rotate-token"
+	// PathBootStage, PathStageTwo and PathAgentBinary serve a host that is still
+	// booting; they take the bootstrap token as a bearer token and do not consume
+	// it.
+	PathBootStage   = "/internal/agent/boot-stage"
+	PathStageTwo    = "/internal/agent/stage-two"
+	PathAgentBinary = "/internal/agent/binary"
+	// Paths of the agent itself.
+	PathExec       = "/agent/v1/exec"
+	PathExecStream = "/agent/v1/exec/stream"
+)
+
+// Scopes of an agent's token.
+const (
+	ScopeHeartbeat    = "heartbeat"
+	ScopeMetrics      = "metrics"
+	ScopeLogs         = "logs"
+	ScopeBackupReport = "backup_report"
+	// ScopeExecPrefix is followed by a CommandKind in tokens for the agent's own
+	// endpoint.
+	ScopeExecPrefix = "exec."
+)
+
+// BootStage is a milestone of a booting host, in order.
+type BootStage string
+
+// The stages that a host reports before and while its agent starts.
+const (
+	StageCloudInitStarted BootStage = "cloud_init_started"
+	StageFirewallReady    BootStage = "firewall_ready"
+	StageDockerInstalled  BootStage = "docker_installed"
+	StageAgentInstalled   BootStage = "agent_installed"
+	StageAgentStarted     BootStage = "agent_started"
+	StageFailed           BootStage = "failed"
+)
+
+// BootStages lists every stage in order.
+func BootStages() []BootStage {
+	return []BootStage{StageCloudInitStarted, StageFirewallReady, StageDockerInstalled, StageAgentInstalled, StageAgentStarted, StageFailed}
+}
+
+// BootStageRequest reports a stage. Detail is at most 512 bytes of printable
+// text, for example the command that failed.
+type BootStageRequest struct {
+	ServerID string    `json:"server_id"`
+	Stage    BootStage `json:"stage"`
+	Detail   string    `json:"detail,omitempty"`
+}
+
+// HandshakeRequest is presented once per boot identity, over TLS with a
+// self-signed client certificate made from the same key as CSRs.AgentClient: the
+// connection proves that the host holds the key that gets bound to the token.
+type HandshakeRequest struct {
+	ServerID     string `json:"server_id"`
+	Token        string `json:"token"`
+	CSRs         CSRs   `json:"csrs"`
+	AgentVersion string `json:"agent_version"`
+	BootID       string `json:"boot_id"`
+	Hostname     string `json:"hostname"`
+	// Tags are those that cloud-init gave to the host.
+	Tags []string `json:"tags,omitempty"`
+}
+
+// CSRs are PEM certificate requests; the subject is ignored, the issuer decides
+// what the certificates say.
+type CSRs struct {
+	AgentClient  string `json:"agent_client"`
+	AgentServer  string `json:"agent_server"`
+	DockerServer string `json:"docker_server"`
+}
+
+// Certificates are the PEM chains for the CSRs.
+type Certificates struct {
+	AgentClient  string    `json:"agent_client"`
+	AgentServer  string    `json:"agent_server"`
+	DockerServer string    `json:"docker_server"`
+	NotAfter     time.Time `json:"not_after"` // the earliest of the three
+}
+
+// Bundles are the CAs that the host is to trust from now on, each for one
+// purpose only. During a CA rotation a bundle holds the old and the new one.
+type Bundles struct {
+	Version      string `json:"version"`       // changes when any bundle does
+	Gateway      string `json:"gateway"`       // who may be the agent gateway
+	ExecClient   string `json:"exec_client"`   // who may call the agent's exec endpoint
+	DockerClient string `json:"docker_client"` // who may call the Docker port
+	// ExecKeys are the Ed25519 public keys, PEM by key id, that sign exec tokens.
+	ExecKeys map[string]string `json:"exec_keys"`
+}
+
+// Identity is what a host is given at the handshake and at each rotation.
+type Identity struct {
+	ServerID     string       `json:"server_id"`
+	Environment  string       `json:"environment"`
+	Token        string       `json:"token"` // JWT for the gateway
+	TokenExpires time.Time    `json:"token_expires"`
+	Certificates Certificates `json:"certificates"`
+	Bundles      Bundles      `json:"bundles"`
+	// HeartbeatSeconds is how often to send a heartbeat.
+	HeartbeatSeconds int `json:"heartbeat_seconds"`
+}
+
+// HeartbeatRequest is sent every HeartbeatSeconds.
+type HeartbeatRequest struct {
+	BootID       string   `json:"boot_id"`
+	AgentVersion string   `json:"agent_version"`
+	Load1        float64  `json:"load1"`      // run-queue length averaged over 1 min
+	MemoryPct    float64  `json:"memory_pct"` // 0–100
+	DiskPct      float64  `json:"disk_pct"`   // 0–100, of the root file system
+	DockerState  string   `json:"docker_state"`
+	Tags         []string `json:"tags,omitempty"`
+}
+
+// The values of HeartbeatRequest.DockerState.
+const (
+	DockerRunning     = "running"
+	DockerStopped     = "stopped"
+	DockerUnavailable = "unavailable"
+)
+
+// HeartbeatResponse tells the agent when its bundles are out of date: it rotates
+// at once when BundleVersion differs from what it holds.
+type HeartbeatResponse struct {
+	BundleVersion    string `json:"bundle_version"`
+	HeartbeatSeconds int    `json:"heartbeat_seconds"`
+}
+
+// RotateRequest asks for a new JWT and, with CSRs, new certificates.
+type RotateRequest struct {
+	CSRs *CSRs `json:"csrs,omitempty"`
+}
+
+// LogLine is one line of POST /internal/agent/logs, which takes newline-separated
+// JSON.
+type LogLine struct {
+	At      time.Time `json:"at"`
+	Unit    string    `json:"unit"`
+	Level   string    `json:"level"`
+	Message string    `json:"message"`
+}
+
+// BackupReport tells that a bench backup ended.
+type BackupReport struct {
+	Site       string    `json:"site"`
+	Status     string    `json:"status"` // "succeeded" or "failed"
+	Bytes      int64     `json:"bytes"`
+	SHA256     string    `json:"sha256,omitempty"` // hex
+	StartedAt  time.Time `json:"started_at"`
+	FinishedAt time.Time `json:"finished_at"`
+	Message    string    `json:"message,omitempty"`
+}
+
+// CommandKind is what an agent can be asked to run: a closed set
+// (direct-provisioning §7).
+type CommandKind string
+
+// The kinds of commands.
+const (
+	KindBench    CommandKind = "bench"
+	KindMariaDB  CommandKind = "mariadb"
+	KindRedisCLI CommandKind = "redis-cli"
+)
+
+// Valid reports whether k is one of the kinds.
+func (k CommandKind) Valid() bool {
+	switch k {
+	case KindBench, KindMariaDB, KindRedisCLI:
+		return true
+	}
+	return false
+}
+
+// ExecRequest is direct-provisioning §7's AgentExecRequest.
+type ExecRequest struct {
+	WorkflowID     string      `json:"workflowId"`
+	ServerID       string      `json:"serverId"`
+	Kind           CommandKind `json:"kind"`
+	Args           []string    `json:"args"`
+	TimeoutSeconds int         `json:"timeoutSeconds,omitempty"` // default 60
+	WorkingDir     string      `json:"workingDir,omitempty"`     // default /home/frappe/frappe-bench for bench
+}
+
+// ExecResult is direct-provisioning §7's AgentExecResult.
+type ExecResult struct {
+	ExitCode        int    `json:"exitCode"`
+	StdoutTruncated string `json:"stdoutTruncated"` // last 8 KiB
+	StderrTruncated string `json:"stderrTruncated"` // last 8 KiB
+	DurationMs      int64  `json:"durationMs"`
+	AuditID         string `json:"auditId"`
+}
+
+// Problem is an RFC 9457 problem document, the body of every refusal.
+type Problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Code   string `json:"code"`
+	Detail string `json:"detail,omitempty"`
+	Field  string `json:"field,omitempty"`
+}
+
+// HostConfig is the file that cloud-init leaves for the agent, at
+// HostConfigPath. It holds no secret.
+type HostConfig struct {
+	ServerID    string   `json:"server_id"`
+	Environment string   `json:"environment"`
+	Role        string   `json:"role"`
+	Region      string   `json:"region"`
+	Tags        []string `json:"tags"`
+	// GatewayURL is the agent gateway's base, for example "https://gw.example.com:8443".
+	GatewayURL string `json:"gateway_url"`
+	// GatewayServerName is the name to verify the gateway's certificate against.
+	GatewayServerName string `json:"gateway_server_name"`
+	// AgentPort and DockerPort are the ports to serve on.
+	AgentPort  int `json:"agent_port"`
+	DockerPort int `json:"docker_port"`
+	// AgentSHA256 is the hex digest of the agent's binary that cloud-init fetched.
+	AgentSHA256 string `json:"agent_sha256"`
+}
+
+// Files on a host, relative to its root directory. The agent takes --root, "/" by
+// default, so that tests and the simulator can give it a directory.
+const (
+	HostConfigPath     = "/etc/prego-agent/config.json"
+	BootstrapTokenPath = "/etc/prego-agent/bootstrap.token"
+	GatewayCAPath      = "/etc/prego-agent/gateway-ca.pem"
+	// IdentityDir holds the keys, certificates, bundles and the JWT, 0700.
+	IdentityDir = "/var/lib/prego-agent"
+	// DockerTLSDir holds ca.pem, cert.pem and key.pem for dockerd.
+	DockerTLSDir = "/var/lib/prego-agent/docker"
+	AgentBinary  = "/usr/local/bin/prego-agent"
+)

@@ -1,0 +1,87 @@
+package prego
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Code is a stable name of a refusal or failure. Programs switch on it; it
+// never changes once released.
+type Code string
+
+// Codes of errors that callers of the API can meet.
+const (
+	CodeInvalidField       Code = "invalid_field"
+	CodeInvalidJSON        Code = "invalid_json"
+	CodeUnknownField       Code = "unknown_field"
+	CodeDuplicateField     Code = "duplicate_field"
+	CodeBodyTooLarge       Code = "body_too_large"
+	CodeUnsupportedMedia   Code = "unsupported_media_type"
+	CodeUnauthenticated    Code = "unauthenticated"
+	CodeTokenExpired       Code = "token_expired"
+	CodeForbidden          Code = "forbidden"
+	CodeNotFound           Code = "not_found"
+	CodeServerNotFound     Code = "server_not_found"
+	CodeMethodNotAllowed   Code = "method_not_allowed"
+	CodeServerIDConflict   Code = "server_id_conflict"
+	CodeServerTerminated   Code = "server_terminated"
+	CodeInvalidTransition  Code = "invalid_transition"
+	CodeProviderUnknown    Code = "infra_provider_unknown"
+	CodeProviderDisabled   Code = "infra_provider_disabled"
+	CodeRegionNotServed    Code = "region_not_served"
+	CodeRateLimited        Code = "rate_limited"
+	CodeNotReady           Code = "not_ready"
+	CodeInternal           Code = "internal"
+	CodeTokenUnknown       Code = "token_unknown"
+	CodeTokenSuperseded    Code = "token_superseded"
+	CodeTokenConsumed      Code = "token_consumed"
+	CodeBootstrapExpired   Code = "bootstrap_token_expired"
+	CodeSourceMismatch     Code = "source_mismatch"
+	CodeCertificateInvalid Code = "certificate_invalid"
+	CodeCertificateSubject Code = "certificate_subject_mismatch"
+	CodeScopeMissing       Code = "scope_missing"
+	CodeIdentityRevoked    Code = "identity_revoked"
+	CodeKindUnknown        Code = "kind_unknown"
+	CodeNotImplemented     Code = "not_implemented"
+)
+
+// Error is a refusal: a code for programs, a sentence for people and, where one
+// input is at fault, the field that holds it as a dotted path.
+type Error struct {
+	Code    Code
+	Message string
+	Field   string
+}
+
+func (e *Error) Error() string {
+	if e.Field != "" {
+		return fmt.Sprintf("%s: %s %s", e.Code, e.Field, e.Message)
+	}
+	return fmt.Sprintf("%s: %s", e.Code, e.Message)
+}
+
+// Is makes errors.Is match on the code alone.
+func (e *Error) Is(target error) bool {
+	var t *Error
+	return errors.As(target, &t) && t.Code == e.Code
+}
+
+// Errorf makes an Error with a formatted sentence.
+func Errorf(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// Invalid makes a CodeInvalidField error; the sentence continues the field's
+// name ("must be …").
+func Invalid(field, message string) *Error {
+	return &Error{Code: CodeInvalidField, Field: field, Message: message}
+}
+
+// CodeOf is the code of the first Error in err's chain, or CodeInternal.
+func CodeOf(err error) Code {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return CodeInternal
+}

@@ -1,0 +1,116 @@
+package prego
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Limits on identifiers. They follow from where an id ends up: a host name and
+// a provider label hold at most 63 characters, and a server's name at the
+// provider is "prego-<environment>-<server_id>".
+const (
+	MaxServerIDLen    = 48
+	MaxEnvironmentLen = 8
+	MaxTagLen         = 63 // placement-pools: "under 64 characters"
+	MaxTags           = 32
+)
+
+var (
+	dnsLabel   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+	tagPattern = regexp.MustCompile(`^[!-~]+$`)
+)
+
+// ValidateServerID accepts a lower-case DNS label of at most MaxServerIDLen
+// characters. The id becomes a host name, a label value, a certificate's URI
+// and part of a workflow id, so nothing else may be in it.
+func ValidateServerID(id string) error {
+	switch {
+	case id == "":
+		return Invalid("server_id", "is required")
+	case len(id) > MaxServerIDLen:
+		return Invalid("server_id", "must be at most "+strconv.Itoa(MaxServerIDLen)+" characters")
+	case !dnsLabel.MatchString(id):
+		return Invalid("server_id", "must consist of lower-case letters, digits and inner hyphens")
+	}
+	return nil
+}
+
+// ValidateEnvironment accepts a lower-case DNS label of at most
+// MaxEnvironmentLen characters.
+func ValidateEnvironment(env string) error {
+	if env == "" || len(env) > MaxEnvironmentLen || !dnsLabel.MatchString(env) {
+		return Invalid("environment", "must be a lower-case DNS label of at most "+strconv.Itoa(MaxEnvironmentLen)+" characters")
+	}
+	return nil
+}
+
+// NormalizeTags lower-cases, checks and de-duplicates tags, keeping their first
+// order (placement-pools: tags are case-insensitive, non-empty, under 64
+// characters; printable ASCII without spaces).
+func NormalizeTags(tags []string) ([]string, error) {
+	if len(tags) > MaxTags {
+		return nil, Invalid("spec.tags", "must be at most "+strconv.Itoa(MaxTags)+" tags")
+	}
+	out := make([]string, 0, len(tags))
+	seen := make(map[string]bool, len(tags))
+	for _, t := range tags {
+		switch {
+		case t == "":
+			return nil, Invalid("spec.tags", "must not hold an empty tag")
+		case len(t) > MaxTagLen:
+			return nil, Invalid("spec.tags", "must be under 64 characters each")
+		case !tagPattern.MatchString(t):
+			return nil, Invalid("spec.tags", "must be printable ASCII without spaces")
+		}
+		t = strings.ToLower(t)
+		if !seen[t] {
+			seen[t] = true
+			out = append(out, t)
+		}
+	}
+	return out, nil
+}
+
+// Workflow ids are deterministic, so that a repeated start meets the first one.
+const (
+	provisionPrefix    = "server-provision/"
+	decommissionPrefix = "server-decommission/"
+)
+
+// ProvisionWorkflowID is the id of the run that provisions a server.
+func ProvisionWorkflowID(serverID string) string { return provisionPrefix + serverID }
+
+// ServerIDFromProvisionWorkflow is the inverse of ProvisionWorkflowID.
+func ServerIDFromProvisionWorkflow(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, provisionPrefix)
+}
+
+// DecommissionWorkflowID is the id of the run that takes a server down.
+func DecommissionWorkflowID(serverID string) string { return decommissionPrefix + serverID }
+
+// ServerIDFromDecommissionWorkflow is the inverse of DecommissionWorkflowID.
+func ServerIDFromDecommissionWorkflow(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, decommissionPrefix)
+}
+
+// ReconcileWorkflowID and SweepWorkflowID are the ids of the periodic runs of
+// one environment.
+func ReconcileWorkflowID(environment string) string { return "reconcile/" + environment }
+
+// SweepWorkflowID is the id of the run that marks silent agents.
+func SweepWorkflowID(environment string) string { return "sweep-heartbeats/" + environment }
+
+// ServerName is the name of a server at the provider. Names are unique per
+// project there, which is what makes a repeated or late create harmless: at
+// most one server of this name can exist, whatever the order of events.
+func ServerName(environment, serverID string) string {
+	return "prego-" + environment + "-" + serverID
+}
+
+// ServerIDFromName is the inverse of ServerName.
+func ServerIDFromName(environment, name string) (string, bool) {
+	return strings.CutPrefix(name, "prego-"+environment+"-")
+}
+
+var imageName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)

@@ -1,0 +1,157 @@
+package prego
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// ResourceKind is a kind of thing at a provider that is billed or limited, and
+// so must have an owner.
+type ResourceKind string
+
+// The kinds of resources that the control plane creates.
+const (
+	ResourceServer         ResourceKind = "server"
+	ResourceVolume         ResourceKind = "volume"
+	ResourcePrimaryIP      ResourceKind = "primary_ip"
+	ResourceFirewall       ResourceKind = "firewall"
+	ResourcePlacementGroup ResourceKind = "placement_group"
+)
+
+// ResourceKinds lists every kind in the order in which they can be deleted.
+func ResourceKinds() []ResourceKind {
+	return []ResourceKind{ResourceServer, ResourceVolume, ResourcePrimaryIP, ResourcePlacementGroup, ResourceFirewall}
+}
+
+// ResourceState is where a resource row stands: intended is written before the
+// create call, created after it, releasing before the delete call, and released
+// once the provider confirmed that the thing is gone.
+type ResourceState string
+
+// The states of a resource row.
+const (
+	ResourceIntended  ResourceState = "intended"
+	ResourceCreated   ResourceState = "created"
+	ResourceReleasing ResourceState = "releasing"
+	ResourceReleased  ResourceState = "released"
+)
+
+// Label keys on everything that is created at a provider. They are how a
+// repeated step finds what it already made, and how orphans are told from what
+// belongs to somebody else.
+const (
+	LabelManagedBy   = "managed-by"
+	LabelEnvironment = "prego-environment"
+	LabelServerID    = "prego-server-id"
+	LabelAttempt     = "prego-attempt"
+	LabelSpecHash    = "prego-spec-hash"
+	LabelRole        = "prego-role"
+	LabelRegion      = "prego-region"
+	// ManagedByPrego is the value of LabelManagedBy.
+	ManagedByPrego = "prego"
+)
+
+// OwnerSelector is the label selector of all that an environment owns.
+func OwnerSelector(environment string) string {
+	return fmt.Sprintf("%s=%s,%s=%s", LabelManagedBy, ManagedByPrego, LabelEnvironment, environment)
+}
+
+// Candidate is one machine type at one location; a region and role map to an
+// ordered list of them.
+type Candidate struct {
+	ServerType string `json:"server_type"`
+	Location   string `json:"location"`
+}
+
+func (c Candidate) String() string { return c.ServerType + " in " + c.Location }
+
+// CreateServerParams is everything a provider needs to make one server.
+// UserData is a secret: it holds the bootstrap token.
+type CreateServerParams struct {
+	Environment    string
+	ServerID       string
+	Role           Role
+	Region         Region
+	Attempt        int
+	SpecHash       string // of all that decides what is created, less the token; at most 63 characters
+	Candidate      Candidate
+	Image          string
+	UserData       string
+	FirewallID     string
+	PlacementGroup string   // provider id; "" for none
+	VolumeIDs      []string // provider ids of volumes to attach
+}
+
+// Labels are the labels of the server that p asks for.
+func (p CreateServerParams) Labels() map[string]string {
+	return map[string]string{
+		LabelManagedBy:   ManagedByPrego,
+		LabelEnvironment: p.Environment,
+		LabelServerID:    p.ServerID,
+		LabelAttempt:     strconv.Itoa(p.Attempt),
+		LabelSpecHash:    p.SpecHash,
+		LabelRole:        string(p.Role),
+		LabelRegion:      string(p.Region),
+	}
+}
+
+// Handle is a server at a provider. It holds no secret and may be kept in a
+// workflow's history.
+type Handle struct {
+	ProviderServerID string    `json:"provider_server_id"`
+	Name             string    `json:"name"`
+	Status           string    `json:"status"` // the provider's word, "running" once it boots
+	IPv4             string    `json:"ipv4"`
+	IPv6             string    `json:"ipv6"` // CIDR
+	ServerType       string    `json:"server_type"`
+	Location         string    `json:"location"`
+	Attempt          int       `json:"attempt"`
+	SpecHash         string    `json:"spec_hash"`
+	CreatedAt        time.Time `json:"created_at"`
+	PrimaryIPIDs     []string  `json:"primary_ip_ids,omitempty"`
+	ActionIDs        []int64   `json:"action_ids,omitempty"`
+	Adopted          bool      `json:"adopted,omitempty"`
+}
+
+// OwnedResource is one thing at a provider that carries our labels.
+type OwnedResource struct {
+	Kind       ResourceKind
+	ProviderID string
+	Name       string
+	Labels     map[string]string
+	CreatedAt  time.Time
+	Attached   bool // to a server (volumes, primary IPs), or holding servers (groups, firewalls)
+}
+
+// InfraClass sorts a provider's errors by what to do about them.
+type InfraClass string
+
+// The classes of provider errors.
+const (
+	InfraRetry     InfraClass = "retry"      // the same call again, later
+	InfraThrottled InfraClass = "throttled"  // again when the budget has refilled
+	InfraNext      InfraClass = "next"       // another machine type, location or placement group
+	InfraQuota     InfraClass = "quota"      // the account is full: await capacity
+	InfraNotFound  InfraClass = "not_found"  // it isn't there
+	InfraForeign   InfraClass = "foreign"    // the name is taken by something that isn't ours
+	InfraPermanent InfraClass = "permanent"  // never repeat
+	InfraAmbiguous InfraClass = "ambiguous"  // it may or may not have happened: look before repeating
+	InfraAttempt   InfraClass = "superseded" // the server found belongs to a newer attempt
+)
+
+// InfraError is a provider's refusal, sorted. Message is safe to log: it went
+// through the redactor.
+type InfraError struct {
+	Class      InfraClass
+	Code       string // the provider's code, "" if it gave none
+	Message    string
+	RetryAfter time.Duration // 0 if the provider did not say
+}
+
+func (e *InfraError) Error() string {
+	if e.Code == "" {
+		return fmt.Sprintf("provider (%s): %s", e.Class, e.Message)
+	}
+	return fmt.Sprintf("provider (%s, %s): %s", e.Class, e.Code, e.Message)
+}

@@ -1,0 +1,196 @@
+// Package config is the one place where the process environment is read. Every
+// setting is a field with its variable, default and meaning; a secret can come
+// from a file by naming it in the variable with the suffix _FILE.
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+
+	"github.com/prego/prego"
+)
+
+// Config holds the settings of all processes; each reads the parts that it
+// needs.
+type Config struct {
+	// Environment names this installation. It is part of names and labels at the
+	// provider, so two installations can share a project.
+	Environment string `env:"PREGO_ENV" envDefault:"dev"`
+	LogLevel    string `env:"PREGO_LOG_LEVEL" envDefault:"info"`  // debug, info, warn, error
+	LogFormat   string `env:"PREGO_LOG_FORMAT" envDefault:"json"` // json or console
+	DatabaseURL string `env:"DATABASE_URL"`                       // Postgres; DATABASE_URL_FILE for a file
+	MaxDBConns  int32  `env:"PREGO_DB_MAX_CONNS" envDefault:"16"` // per process
+	KeysDir     string `env:"PREGO_KEYS_DIR" envDefault:"./keys"` // CAs and signing keys, see docs/configuration.md
+	MetricsAddr string `env:"PREGO_METRICS_LISTEN"`               // worker and agentgw serve /metrics and /healthz here; empty: not at all
+
+	Temporal Temporal `envPrefix:"TEMPORAL_"`
+	API      API      `envPrefix:"PREGO_API_"`
+	Gateway  Gateway  `envPrefix:"PREGO_AGENTGW_"`
+	Worker   Worker
+	Hetzner  Hetzner
+}
+
+// Temporal says where the Temporal server is.
+type Temporal struct {
+	Address   string `env:"ADDRESS" envDefault:"127.0.0.1:7233"`
+	Namespace string `env:"NAMESPACE" envDefault:"default"`
+	TaskQueue string `env:"TASK_QUEUE" envDefault:"prego"`
+	UIURL     string `env:"UI_URL"` // base of links to runs, for example http://127.0.0.1:8233
+}
+
+// API configures `prego api`.
+type API struct {
+	Listen        string        `env:"LISTEN" envDefault:"127.0.0.1:8080"`
+	PublicURL     string        `env:"PUBLIC_URL" envDefault:"http://127.0.0.1:8080"` // how callers reach it
+	JWTIssuer     string        `env:"JWT_ISSUER" envDefault:"prego"`
+	JWTAudience   string        `env:"JWT_AUDIENCE" envDefault:"prego-api"`
+	JWKSURL       string        `env:"JWKS_URL"`                        // trust these keys too; with OIDC_ISSUER found by discovery
+	OIDCIssuer    string        `env:"OIDC_ISSUER"`                     // accept tokens of this issuer
+	RolesClaim    string        `env:"ROLES_CLAIM" envDefault:"role"`   // claim that holds operator or viewer
+	RatePerSecond float64       `env:"RATE_PER_SECOND" envDefault:"50"` // per caller
+	RateBurst     int           `env:"RATE_BURST" envDefault:"100"`     // per caller
+	DrainTimeout  time.Duration `env:"DRAIN_TIMEOUT" envDefault:"20s"`
+}
+
+// Gateway configures `prego agentgw`.
+type Gateway struct {
+	Listen       string        `env:"LISTEN" envDefault:"127.0.0.1:8443"`
+	URL          string        `env:"URL" envDefault:"https://127.0.0.1:8443"` // how hosts reach it
+	ServerName   string        `env:"SERVER_NAME" envDefault:"agentgw.prego.internal"`
+	AgentBinary  string        `env:"AGENT_BINARY" envDefault:"./bin/prego-agent"` // served to booting hosts, pinned by its digest
+	CheckSource  bool          `env:"CHECK_SOURCE" envDefault:"true"`              // handshakes must come from the address that the provider gave
+	OTLPEndpoint string        `env:"OTLP_ENDPOINT"`                               // base URL for forwarded metrics; empty: count and drop
+	Flush        time.Duration `env:"FLUSH" envDefault:"250ms"`                    // how long heartbeats are gathered
+	FlushRows    int           `env:"FLUSH_ROWS" envDefault:"500"`
+	Heartbeat    time.Duration `env:"HEARTBEAT" envDefault:"30s"` // what agents are told
+	TokenTTL     time.Duration `env:"TOKEN_TTL" envDefault:"1h"`  // of agents' JWTs
+	CertTTL      time.Duration `env:"CERT_TTL" envDefault:"24h"`  // of agents' certificates
+	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" envDefault:"20s"`
+}
+
+// Worker configures `prego worker`.
+type Worker struct {
+	MasterKey         string        `env:"PREGO_MASTER_KEY"` // hex, 32 bytes or more; derives bootstrap tokens; PREGO_MASTER_KEY_FILE for a file
+	CatalogFile       string        `env:"PREGO_CATALOG_FILE"`
+	EgressCIDRs       []string      `env:"PREGO_EGRESS_CIDRS"` // where the control plane calls hosts from
+	AgentPort         int           `env:"PREGO_AGENT_PORT" envDefault:"443"`
+	DockerPort        int           `env:"PREGO_DOCKER_PORT" envDefault:"2376"`
+	BootstrapTokenTTL time.Duration `env:"PREGO_BOOTSTRAP_TOKEN_TTL" envDefault:"15m"` // at most 15m
+	MaxRetries        int           `env:"PREGO_PROVISION_RETRIES" envDefault:"2"`     // whole new servers after the first
+	CapacityWait      time.Duration `env:"PREGO_CAPACITY_WAIT" envDefault:"1h"`        // how long a server waits for stock or quota
+	CapacityPoll      time.Duration `env:"PREGO_CAPACITY_POLL" envDefault:"30s"`
+	ContainerTimeout  time.Duration `env:"PREGO_CONTAINER_TIMEOUT" envDefault:"5m"`
+	ContainerImage    string        `env:"PREGO_CONTAINER_IMAGE" envDefault:"frappe/erpnext:v15"`
+	ReconcileEvery    time.Duration `env:"PREGO_RECONCILE_EVERY" envDefault:"5m"`
+	OrphanAge         time.Duration `env:"PREGO_ORPHAN_AGE" envDefault:"45m"` // older than the longest provisioning attempt
+	OrphanMaxPerRun   int           `env:"PREGO_ORPHAN_MAX_PER_RUN" envDefault:"10"`
+	OrphanBreakerPct  float64       `env:"PREGO_ORPHAN_BREAKER_PCT" envDefault:"5"` // of the fleet; above it nothing is destroyed
+	SweepEvery        time.Duration `env:"PREGO_SWEEP_EVERY" envDefault:"10s"`
+	DegradedAfter     time.Duration `env:"PREGO_DEGRADED_AFTER" envDefault:"60s"`
+	FailedAfter       time.Duration `env:"PREGO_FAILED_AFTER" envDefault:"300s"`
+	FreezePct         float64       `env:"PREGO_FREEZE_PCT" envDefault:"20"`         // of the fleet falling silent at once
+	FreezeMinServers  int           `env:"PREGO_FREEZE_MIN_SERVERS" envDefault:"10"` // smaller fleets never freeze
+	Concurrency       int           `env:"PREGO_WORKER_CONCURRENCY" envDefault:"64"`
+	StopTimeout       time.Duration `env:"PREGO_WORKER_STOP_TIMEOUT" envDefault:"20s"`
+}
+
+// Hetzner says which project the servers are made in.
+type Hetzner struct {
+	Endpoint string `env:"HCLOUD_ENDPOINT" envDefault:"https://api.hetzner.cloud/v1"`
+	Token    string `env:"HCLOUD_TOKEN"` // HCLOUD_TOKEN_FILE for a file
+	// Simulated lifts the rule that hosts have public addresses.
+	Simulated bool          `env:"PREGO_SIMULATED"`
+	Timeout   time.Duration `env:"PREGO_HCLOUD_TIMEOUT" envDefault:"30s"` // of one request
+	Poll      time.Duration `env:"PREGO_HCLOUD_POLL" envDefault:"1s"`     // of the shared action poller
+}
+
+// FromEnvironment reads the process's environment.
+func FromEnvironment() (Config, error) {
+	vars := env.ToMap(os.Environ())
+	return From(vars)
+}
+
+// From reads settings from vars, as FromEnvironment does from the process. It
+// reports every fault at once.
+func From(vars map[string]string) (Config, error) {
+	merged := make(map[string]string, len(vars))
+	var errs []error
+	for k, v := range vars {
+		merged[k] = v
+	}
+	for _, k := range []string{"DATABASE_URL", "HCLOUD_TOKEN", "PREGO_MASTER_KEY"} {
+		file := vars[k+"_FILE"]
+		if file == "" {
+			continue
+		}
+		if vars[k] != "" {
+			errs = append(errs, fmt.Errorf("set %s or %s_FILE, not both", k, k))
+			continue
+		}
+		b, err := os.ReadFile(file)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s_FILE: %w", k, err))
+			continue
+		}
+		merged[k] = strings.TrimSpace(string(b))
+	}
+	cfg, err := env.ParseAsWithOptions[Config](env.Options{Environment: merged})
+	if err != nil {
+		errs = append(errs, err)
+		return Config{}, errors.Join(errs...)
+	}
+	errs = append(errs, cfg.check()...)
+	return cfg, errors.Join(errs...)
+}
+
+func (c Config) check() []error {
+	var errs []error
+	bad := func(name, why string) { errs = append(errs, fmt.Errorf("%s %s", name, why)) }
+	if err := prego.ValidateEnvironment(c.Environment); err != nil {
+		errs = append(errs, fmt.Errorf("PREGO_ENV: %w", err))
+	}
+	if c.Worker.BootstrapTokenTTL <= 0 || c.Worker.BootstrapTokenTTL > 15*time.Minute {
+		bad("PREGO_BOOTSTRAP_TOKEN_TTL", "must be above 0 and at most 15m (direct-provisioning §4)")
+	}
+	if c.Worker.MaxRetries < 0 || c.Worker.MaxRetries > 2 {
+		bad("PREGO_PROVISION_RETRIES", "must be 0, 1 or 2 (direct-provisioning §3)")
+	}
+	for _, cidr := range c.Worker.EgressCIDRs {
+		if _, err := netip.ParsePrefix(cidr); err != nil {
+			bad("PREGO_EGRESS_CIDRS", fmt.Sprintf("must be a comma-separated list of CIDRs, not %q", cidr))
+		}
+	}
+	for name, port := range map[string]int{"PREGO_AGENT_PORT": c.Worker.AgentPort, "PREGO_DOCKER_PORT": c.Worker.DockerPort} {
+		if port < 1 || port > 65535 {
+			bad(name, "must be 1 to 65535")
+		}
+	}
+	if c.Worker.DegradedAfter <= 0 || c.Worker.FailedAfter <= c.Worker.DegradedAfter {
+		bad("PREGO_FAILED_AFTER", "must be above PREGO_DEGRADED_AFTER, and both above 0")
+	}
+	return errs
+}
+
+// Catalog is the configured catalog, or the default one.
+func (w Worker) Catalog() (prego.Catalog, error) {
+	c := prego.DefaultCatalog()
+	if w.CatalogFile != "" {
+		b, err := os.ReadFile(w.CatalogFile)
+		if err != nil {
+			return c, fmt.Errorf("PREGO_CATALOG_FILE: %w", err)
+		}
+		dec := json.NewDecoder(strings.NewReader(string(b)))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&c); err != nil {
+			return c, fmt.Errorf("PREGO_CATALOG_FILE %s: %w", w.CatalogFile, err)
+		}
+	}
+	return c, c.Validate()
+}

@@ -1,0 +1,289 @@
+package prego
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"time"
+)
+
+// ServerStatus is where a server stands in its life.
+type ServerStatus string
+
+// The states of a server. A server that failed carries a Reason; draining means
+// that its decommissioning was accepted.
+const (
+	ServerProvisioning ServerStatus = "provisioning"
+	ServerActive       ServerStatus = "active"
+	ServerDraining     ServerStatus = "draining"
+	ServerTerminated   ServerStatus = "terminated"
+	ServerFailed       ServerStatus = "failed"
+)
+
+// ServerStatuses lists every state in the order of a server's life.
+func ServerStatuses() []ServerStatus {
+	return []ServerStatus{ServerProvisioning, ServerActive, ServerDraining, ServerTerminated, ServerFailed}
+}
+
+// Valid reports whether s is one of ServerStatuses.
+func (s ServerStatus) Valid() bool { return oneOf(s, ServerStatuses()) }
+
+// CanBecome reports whether a server may go from s to next.
+// failed → active is the return of an agent that was silent for too long;
+// failed → provisioning is a retry.
+func (s ServerStatus) CanBecome(next ServerStatus) bool {
+	switch s {
+	case ServerProvisioning:
+		return next == ServerActive || next == ServerFailed || next == ServerDraining
+	case ServerActive:
+		return next == ServerFailed || next == ServerDraining
+	case ServerFailed:
+		return next == ServerProvisioning || next == ServerActive || next == ServerDraining
+	case ServerDraining:
+		return next == ServerTerminated
+	case ServerTerminated:
+		return false
+	}
+	return false
+}
+
+// Reason says why a server is in its state. Reasons are stable.
+type Reason string
+
+// Reasons of failed servers (direct-provisioning §2 "Per-step contracts", §3).
+const (
+	// ReasonFailedCreate: the provider refused the server for good, or every
+	// candidate and retry was used up.
+	ReasonFailedCreate Reason = "failed_create"
+	// ReasonFailedBoot: the provider never reported the server as running.
+	ReasonFailedBoot Reason = "failed_boot"
+	// ReasonFailedHandshake: no agent presented the token in time.
+	ReasonFailedHandshake Reason = "failed_handshake"
+	// ReasonFailedBootstrap: the token was presented by a second key.
+	ReasonFailedBootstrap Reason = "failed_bootstrap"
+	// ReasonFailedNoHeartbeat: the agent shook hands and then stayed silent.
+	ReasonFailedNoHeartbeat Reason = "failed_no_heartbeat"
+	// ReasonFailedContainer: the role's containers did not start. The server is
+	// kept for debugging.
+	ReasonFailedContainer Reason = "failed_container"
+	// ReasonFailedCapacity: no candidate had capacity or quota before the
+	// deadline for waiting ran out.
+	ReasonFailedCapacity Reason = "failed_capacity"
+	// ReasonFailedInternal: provisioning ended for a reason of the control plane's
+	// own, after cleaning up.
+	ReasonFailedInternal Reason = "failed_internal"
+	// ReasonHeartbeatLost: an active server's agent was silent for 300 s.
+	ReasonHeartbeatLost Reason = "heartbeat_lost"
+	// ReasonServerMissing: the provider no longer has the server of this row.
+	ReasonServerMissing Reason = "server_missing"
+	// ReasonAwaitingCapacity is the reason of a provisioning server that waits
+	// for stock or account quota.
+	ReasonAwaitingCapacity Reason = "awaiting_capacity"
+	// ReasonDecommission is the reason of a draining or terminated server.
+	ReasonDecommission Reason = "decommission_requested"
+)
+
+// AgentStatus is what the control plane last knew of a server's agent
+// (direct-provisioning §6).
+type AgentStatus string
+
+// The values of servers.agent_status. degraded is silence of 60 s, disconnected
+// of 300 s (direct-provisioning §3).
+const (
+	AgentUnknown      AgentStatus = "unknown"
+	AgentConnected    AgentStatus = "connected"
+	AgentDegraded     AgentStatus = "degraded"
+	AgentDisconnected AgentStatus = "disconnected"
+)
+
+// TokenPurpose is why a bootstrap token was issued (direct-provisioning §6).
+type TokenPurpose string
+
+// The values of server_bootstrap_tokens.purpose.
+const (
+	PurposeAgentBootstrap TokenPurpose = "agent_bootstrap"
+	PurposeImportExisting TokenPurpose = "import_existing_server"
+)
+
+// ServerSpec is what a caller may ask for beyond role and region. Empty fields
+// take the configured candidates of the role and region.
+type ServerSpec struct {
+	// ServerType pins the provider's machine type, for example "cx43".
+	ServerType string `json:"server_type,omitempty"`
+	// Location pins the provider's location, for example "fsn1".
+	Location string `json:"location,omitempty"`
+	// Image names the operating system image; empty is the configured one.
+	Image string `json:"image,omitempty"`
+	// VolumeGB asks for a volume of this size, 10 to 10,000, mounted for data;
+	// 0 asks for none.
+	VolumeGB int `json:"volume_gb,omitempty"`
+	// Tags are the server's placement tags; fixed while the server lives.
+	Tags []string `json:"tags,omitempty"`
+}
+
+// CreateServerRequest is the body of POST /internal/servers/create.
+type CreateServerRequest struct {
+	ServerID      string          `json:"server_id"`
+	Role          Role            `json:"role"`
+	Region        Region          `json:"region"`
+	InfraProvider InfraProviderID `json:"infra_provider"`
+	Spec          ServerSpec      `json:"spec"`
+}
+
+// Validate checks the request's own fields and normalizes its tags. Whether the
+// provider exists, is enabled and serves the region is the store's to say.
+func (r *CreateServerRequest) Validate() error {
+	if err := ValidateServerID(r.ServerID); err != nil {
+		return err
+	}
+	if !r.Role.Valid() {
+		return Invalid("role", "must be one of app, db-shard, redis-pool, node")
+	}
+	if !r.Region.Valid() {
+		return Invalid("region", "must be one of sg, eu, us")
+	}
+	if r.InfraProvider == "" {
+		return Invalid("infra_provider", "is required")
+	}
+	return r.Spec.Validate()
+}
+
+// Validate checks the spec and normalizes its tags.
+func (s *ServerSpec) Validate() error {
+	for _, f := range []struct{ field, value string }{
+		{"spec.server_type", s.ServerType}, {"spec.location", s.Location},
+	} {
+		if f.value != "" && (len(f.value) > 63 || !dnsLabel.MatchString(f.value)) {
+			return Invalid(f.field, "must be a provider's name: lower-case letters, digits and hyphens")
+		}
+	}
+	if s.Image != "" && (len(s.Image) > 63 || !imageName.MatchString(s.Image)) {
+		return Invalid("spec.image", "must be a provider's image name or id")
+	}
+	if s.VolumeGB != 0 && (s.VolumeGB < 10 || s.VolumeGB > 10_000) {
+		return Invalid("spec.volume_gb", "must be 0 for none, or 10 to 10000")
+	}
+	tags, err := NormalizeTags(s.Tags)
+	if err != nil {
+		return err
+	}
+	s.Tags = tags
+	if len(s.Tags) == 0 {
+		s.Tags = nil
+	}
+	return nil
+}
+
+// Hash identifies the request: two validated requests are the same request when
+// their hashes are equal.
+func (r CreateServerRequest) Hash() [32]byte {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic("prego: a CreateServerRequest always marshals: " + err.Error())
+	}
+	return sha256.Sum256(b)
+}
+
+// Server is one row of servers, as every room sees it.
+type Server struct {
+	ServerID      string
+	Role          Role
+	Region        Region
+	InfraProvider InfraProviderID
+	Spec          ServerSpec
+	Tags          []string
+
+	Status        ServerStatus
+	StatusReason  Reason
+	StatusMessage string
+
+	ManagedBy        ManagedBy
+	ProviderServerID string // the provider's id, "" while there is none
+	ServerType       string // the chosen candidate, "" until one was tried
+	Location         string
+	Image            string
+	Host             string // public IPv4
+	IPv6             string // public IPv6 network, CIDR
+
+	WorkflowID string
+	Generation int // 1 for the first provisioning, one more per retry
+	Attempt    int // number of the last create attempt over all generations
+
+	AgentStatus          AgentStatus
+	AgentVersion         string
+	AgentBootID          string
+	AgentFirstSeenAt     *time.Time
+	AgentLastHeartbeatAt *time.Time
+	Load1                *float64 // run-queue length averaged over 1 min
+	MemoryPct            *float64 // 0–100
+	DiskPct              *float64 // 0–100
+	DockerState          string
+
+	ImportedFromPulumiAt    *time.Time
+	IdentityRevokedAt       *time.Time
+	DecommissionRequestedAt *time.Time
+	CreatedBy               string
+	CreatedAt               time.Time
+	UpdatedAt               time.Time
+	ActiveAt                *time.Time
+	TerminatedAt            *time.Time
+}
+
+// ServerEvent is one line of a server's timeline.
+type ServerEvent struct {
+	EventID  int64
+	ServerID string
+	At       time.Time
+	Step     Step
+	Attempt  int // 0 where the event belongs to no attempt
+	Status   ServerStatus
+	Reason   Reason
+	Message  string
+	Actor    Actor
+}
+
+// Step names what a timeline event tells.
+type Step string
+
+// Steps of a server's timeline, in the order of the main path.
+const (
+	StepRequested          Step = "requested"
+	StepTokenIssued        Step = "token_issued"
+	StepCreateIntended     Step = "create_intended"
+	StepServerCreated      Step = "server_created"
+	StepServerAdopted      Step = "server_adopted"
+	StepCreateRefused      Step = "create_refused"
+	StepAwaitingCapacity   Step = "awaiting_capacity"
+	StepServerRunning      Step = "server_running"
+	StepBootStage          Step = "boot_stage"
+	StepHandshake          Step = "handshake"
+	StepHandshakeRefused   Step = "handshake_refused"
+	StepFirstHeartbeat     Step = "first_heartbeat"
+	StepContainersStarted  Step = "containers_started"
+	StepActive             Step = "active"
+	StepAttemptFailed      Step = "attempt_failed"
+	StepAttemptDestroyed   Step = "attempt_destroyed"
+	StepFailed             Step = "failed"
+	StepAgentDegraded      Step = "agent_degraded"
+	StepAgentDisconnected  Step = "agent_disconnected"
+	StepAgentConnected     Step = "agent_connected"
+	StepIdentityRotated    Step = "identity_rotated"
+	StepRetryRequested     Step = "retry_requested"
+	StepImportRequested    Step = "import_requested"
+	StepDecommissionAsked  Step = "decommission_requested"
+	StepServerDeleted      Step = "server_deleted"
+	StepTerminated         Step = "terminated"
+	StepReconciled         Step = "reconciled"
+	StepWorkflowRestarted  Step = "workflow_restarted"
+	StepCleanupIncomplete  Step = "cleanup_incomplete"
+	StepInfrastructureDone Step = "infrastructure_ready"
+)
+
+// Actor says who acted (direct-provisioning §6, agent_command_audit.actor).
+type Actor string
+
+// The actors of events and audit rows.
+const (
+	ActorWorkflow Actor = "workflow"
+	ActorOperator Actor = "operator"
+	ActorSystem   Actor = "system"
+)
