@@ -1,0 +1,53 @@
+// Package store is Postgres: the truth about servers, tokens, resources and
+// what happened to them. Every statement is a named constant, every write that
+// races is one conditional statement, and times are the database's.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Store reads and writes one database. It is safe for concurrent use.
+type Store struct {
+	pool *pgxpool.Pool
+}
+
+// New makes a Store over a pool that the caller closes.
+func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool} }
+
+// Open connects a pool of at most maxConns connections and checks it once.
+func Open(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		// The parser's error can quote the URL, and with it the password.
+		return nil, errors.New("DATABASE_URL is not a Postgres connection string")
+	}
+	if maxConns > 0 {
+		cfg.MaxConns = maxConns
+	}
+	cfg.ConnConfig.ConnectTimeout = 5 * time.Second
+	cfg.MaxConnIdleTime = 5 * time.Minute
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("database pool: %w", err)
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("database at %s:%d: %w", cfg.ConnConfig.Host, cfg.ConnConfig.Port, err)
+	}
+	return pool, nil
+}
+
+// Ping reports whether the database answers.
+func (s *Store) Ping(ctx context.Context) error { return s.pool.Ping(ctx) }
+
+// inTx runs f in one transaction, committed when f returns nil.
+func (s *Store) inTx(ctx context.Context, f func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, s.pool, f)
+}
