@@ -1,0 +1,48 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+const sqlTerminate = `
+UPDATE servers SET status = 'terminated', status_message = '', terminated_at = now(), updated_at = now(),
+    agent_status = CASE WHEN agent_first_seen_at IS NULL THEN agent_status ELSE 'disconnected' END
+WHERE server_id = $1 AND status = 'draining'
+  AND NOT EXISTS (SELECT FROM resources r WHERE r.server_id = $1 AND r.state <> 'released')
+RETURNING attempt`
+
+const sqlIsTerminated = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND status = 'terminated')`
+
+// Terminate ends a server's life once everything that it owned is released. A
+// repeated call is the same success.
+func (s *Store) Terminate(ctx context.Context, serverID string) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		var attempt int
+		err := tx.QueryRow(ctx, sqlTerminate, serverID).Scan(&attempt)
+		if errors.Is(err, pgx.ErrNoRows) {
+			var done bool
+			if err := tx.QueryRow(ctx, sqlIsTerminated, serverID).Scan(&done); err != nil {
+				return fmt.Errorf("terminate %s: %w", serverID, err)
+			}
+			if done {
+				return nil
+			}
+			return fmt.Errorf("terminate %s: it is not draining, or still owns resources", serverID)
+		}
+		if err != nil {
+			return fmt.Errorf("terminate %s: %w", serverID, err)
+		}
+		if _, err := tx.Exec(ctx, sqlLeaveGroup, serverID); err != nil {
+			return fmt.Errorf("terminate %s: %w", serverID, err)
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{
+			ServerID: serverID, Step: prego.StepTerminated, Reason: prego.ReasonDecommission,
+		}, string(prego.StepTerminated))
+	})
+}

@@ -1,0 +1,45 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/prego/prego"
+)
+
+// An event with a dedup key is written once, however often its step repeats.
+// The status is the row's own, read by the statement, unless one is given.
+const sqlAddEvent = `
+INSERT INTO server_events (server_id, step, attempt, status, reason, message, actor, dedup_key)
+SELECT s.server_id, $2, $3, COALESCE(NULLIF($4, ''), s.status), $5, $6, $7, NULLIF($8, '')
+FROM servers s WHERE s.server_id = $1
+ON CONFLICT (server_id, dedup_key) DO NOTHING`
+
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// AddEvent puts one line on a server's timeline. dedupKey "" makes each call a
+// line of its own.
+func (s *Store) AddEvent(ctx context.Context, e prego.ServerEvent, dedupKey string) error {
+	return addEvent(ctx, s.pool, e, dedupKey)
+}
+
+func addEvent(ctx context.Context, q execer, e prego.ServerEvent, dedupKey string) error {
+	actor := e.Actor
+	if actor == "" {
+		actor = prego.ActorWorkflow
+	}
+	_, err := q.Exec(ctx, sqlAddEvent, e.ServerID, e.Step, e.Attempt, string(e.Status), e.Reason, e.Message, actor, dedupKey)
+	if err != nil {
+		return fmt.Errorf("add event %s of server %s: %w", e.Step, e.ServerID, err)
+	}
+	return nil
+}
+
+func attemptKey(step prego.Step, attempt int) string { return fmt.Sprintf("%s/%d", step, attempt) }
+
+var _ execer = pgx.Tx(nil)

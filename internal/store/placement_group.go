@@ -1,0 +1,76 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// An advisory lock per prefix makes the choice of a group one at a time; it is
+// held for two statements.
+const (
+	sqlLockGroups   = `SELECT pg_advisory_xact_lock(hashtextextended('placement-groups/' || $1, 0))`
+	sqlCurrentGroup = `SELECT group_name FROM placement_group_members WHERE server_id = $1 AND group_name <> ALL($2::text[])`
+	sqlOpenGroup    = `
+SELECT g.name FROM (SELECT $1 || '-' || n AS name, n FROM generate_series(1, $3) n) g
+LEFT JOIN placement_group_members m ON m.group_name = g.name
+WHERE g.name <> ALL($4::text[])
+GROUP BY g.name, g.n HAVING count(m.server_id) < $2
+ORDER BY g.n LIMIT 1`
+	sqlJoinGroup = `
+INSERT INTO placement_group_members (server_id, group_name) VALUES ($1, $2)
+ON CONFLICT (server_id) DO UPDATE SET group_name = EXCLUDED.group_name`
+	sqlLeaveGroup = `DELETE FROM placement_group_members WHERE server_id = $1`
+)
+
+// AssignPlacementGroup gives a server a place in the first group named
+// "<prefix>-<n>", n ≤ groups, that has fewer than size members, leaving out the
+// excluded ones. A server keeps the place it has. "" means that every group is
+// full.
+func (s *Store) AssignPlacementGroup(ctx context.Context, serverID, prefix string, size, groups int, exclude []string) (string, error) {
+	var name string
+	if exclude == nil {
+		exclude = []string{}
+	}
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlLockGroups, prefix); err != nil {
+			return err
+		}
+		for _, q := range []struct {
+			sql  string
+			args []any
+		}{{sqlCurrentGroup, []any{serverID, exclude}}, {sqlOpenGroup, []any{prefix, size, groups, exclude}}} {
+			rows, err := tx.Query(ctx, q.sql, q.args...)
+			if err != nil {
+				return err
+			}
+			names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				return err
+			}
+			if len(names) > 0 {
+				name = names[0]
+				break
+			}
+		}
+		if name == "" {
+			_, err := tx.Exec(ctx, sqlLeaveGroup, serverID)
+			return err
+		}
+		_, err := tx.Exec(ctx, sqlJoinGroup, serverID, name)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("placement group for %s: %w", serverID, err)
+	}
+	return name, nil
+}
+
+// LeavePlacementGroup gives the place back.
+func (s *Store) LeavePlacementGroup(ctx context.Context, serverID string) error {
+	if _, err := s.pool.Exec(ctx, sqlLeaveGroup, serverID); err != nil {
+		return fmt.Errorf("leave placement group: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,281 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+// ErrSuperseded tells a step that its row has moved on: another generation,
+// a later attempt, a decommissioning. The step must not touch the provider.
+var ErrSuperseded = errors.New("superseded: the server's row has moved on")
+
+// ProvisionState is what a provisioning run needs to know of its row.
+type ProvisionState struct {
+	ServerID         string
+	Role             prego.Role
+	Region           prego.Region
+	Provider         prego.InfraProviderID
+	Spec             prego.ServerSpec
+	Tags             []string
+	RequestHash      []byte
+	Status           prego.ServerStatus
+	Purpose          prego.TokenPurpose
+	Generation       int
+	Attempt          int
+	ProviderServerID string
+	Host             string
+	AgentStatus      prego.AgentStatus
+	RunningAt        *time.Time
+	HandshakeAt      *time.Time
+	FirstHeartbeatAt *time.Time
+	RevokedAt        *time.Time
+	BootstrapRefused bool // a second key presented the current attempt's token
+	CreatedAt        time.Time
+	Now              time.Time // the database's clock
+}
+
+const sqlProvisionState = `
+SELECT server_id, role, region, infra_provider, spec, tags, request_hash, status, purpose, generation, attempt,
+       COALESCE(provider_server_id, ''), host, agent_status, running_at, agent_first_seen_at, agent_first_heartbeat_at,
+       identity_revoked_at,
+       EXISTS (SELECT FROM server_events e WHERE e.server_id = s.server_id AND e.step = 'handshake_refused'
+               AND e.attempt = s.attempt AND e.reason = 'failed_bootstrap'),
+       created_at, now()
+FROM servers s WHERE server_id = $1`
+
+// ProvisionState reads the row of one server, or CodeServerNotFound.
+func (s *Store) ProvisionState(ctx context.Context, serverID string) (ProvisionState, error) {
+	var p ProvisionState
+	err := s.pool.QueryRow(ctx, sqlProvisionState, serverID).Scan(
+		&p.ServerID, &p.Role, &p.Region, &p.Provider, &p.Spec, &p.Tags, &p.RequestHash, &p.Status, &p.Purpose, &p.Generation, &p.Attempt,
+		&p.ProviderServerID, &p.Host, &p.AgentStatus, &p.RunningAt, &p.HandshakeAt, &p.FirstHeartbeatAt,
+		&p.RevokedAt, &p.BootstrapRefused, &p.CreatedAt, &p.Now)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return p, prego.Errorf(prego.CodeServerNotFound, "no server %s", serverID)
+	}
+	if err != nil {
+		return p, fmt.Errorf("provision state of %s: %w", serverID, err)
+	}
+	return p, nil
+}
+
+// AttemptStart says which create attempt begins.
+type AttemptStart struct {
+	ServerID   string
+	Generation int
+	Attempt    int
+	Candidate  prego.Candidate
+	Image      string
+	// Resources are the names of what the attempt may make; each gets an intent
+	// row before the provider is called.
+	Resources []ResourceIntent
+}
+
+// A later attempt forgets the agent and the machine of the earlier one; the same
+// attempt repeating keeps what is known.
+const sqlBeginAttempt = `
+UPDATE servers SET
+    server_type = $4, location = $5, image = $6, status_reason = '', status_message = '', updated_at = now(),
+    provider_server_id       = CASE WHEN attempt = $3 THEN provider_server_id END,
+    host                     = CASE WHEN attempt = $3 THEN host ELSE '' END,
+    ipv6                     = CASE WHEN attempt = $3 THEN ipv6 ELSE '' END,
+    running_at               = CASE WHEN attempt = $3 THEN running_at END,
+    agent_status             = CASE WHEN attempt = $3 THEN agent_status ELSE 'unknown' END,
+    agent_key_sha256         = CASE WHEN attempt = $3 THEN agent_key_sha256 END,
+    agent_first_seen_at      = CASE WHEN attempt = $3 THEN agent_first_seen_at END,
+    agent_first_heartbeat_at = CASE WHEN attempt = $3 THEN agent_first_heartbeat_at END,
+    agent_last_heartbeat_at  = CASE WHEN attempt = $3 THEN agent_last_heartbeat_at END,
+    identity_revoked_at      = CASE WHEN attempt = $3 THEN identity_revoked_at END,
+    attempt = $3
+WHERE server_id = $1 AND generation = $2 AND status = 'provisioning' AND attempt <= $3
+RETURNING infra_provider`
+
+// BeginAttempt writes, in one transaction, that the attempt is about to call the
+// provider: the attempt's number and candidate, an intent row for everything
+// that it may make, and the event. ErrSuperseded if the row has moved on.
+func (s *Store) BeginAttempt(ctx context.Context, a AttemptStart) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		var provider prego.InfraProviderID
+		err := tx.QueryRow(ctx, sqlBeginAttempt, a.ServerID, a.Generation, a.Attempt, a.Candidate.ServerType, a.Candidate.Location, a.Image).Scan(&provider)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return ErrSuperseded
+		}
+		if err != nil {
+			return fmt.Errorf("begin attempt %d of %s: %w", a.Attempt, a.ServerID, err)
+		}
+		for _, r := range a.Resources {
+			if err := intend(ctx, tx, provider, a.ServerID, a.Attempt, r); err != nil {
+				return err
+			}
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{
+			ServerID: a.ServerID, Step: prego.StepCreateIntended, Attempt: a.Attempt,
+			Message: fmt.Sprintf("%s, image %s", a.Candidate, a.Image),
+		}, fmt.Sprintf("%s/%d/%s/%s", prego.StepCreateIntended, a.Attempt, a.Candidate.ServerType, a.Candidate.Location))
+	})
+}
+
+const sqlRecordCreated = `
+UPDATE servers SET provider_server_id = $4, host = $5, ipv6 = $6, server_type = $7, location = $8, updated_at = now()
+WHERE server_id = $1 AND generation = $2 AND attempt = $3 AND status = 'provisioning'
+RETURNING infra_provider`
+
+// RecordCreated writes what the provider made for an attempt. When the row has
+// moved on meanwhile the resources are recorded all the same, since they exist
+// and are billed, and ErrSuperseded is returned.
+func (s *Store) RecordCreated(ctx context.Context, serverID string, generation int, h prego.Handle, provider prego.InfraProviderID) error {
+	superseded := false
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, sqlRecordCreated, serverID, generation, h.Attempt, h.ProviderServerID, h.IPv4, h.IPv6, h.ServerType, h.Location).Scan(new(string))
+		if errors.Is(err, pgx.ErrNoRows) {
+			superseded = true
+		} else if err != nil {
+			return fmt.Errorf("record server %s of %s: %w", h.ProviderServerID, serverID, err)
+		}
+		if err := confirmCreated(ctx, tx, provider, serverID, h.Attempt, prego.ResourceServer, h.Name, h.ProviderServerID); err != nil {
+			return err
+		}
+		for i, id := range h.PrimaryIPIDs {
+			if err := confirmCreated(ctx, tx, provider, serverID, h.Attempt, prego.ResourcePrimaryIP, PrimaryIPName(h.Name, i), id); err != nil {
+				return err
+			}
+		}
+		step := prego.StepServerCreated
+		if h.Adopted {
+			step = prego.StepServerAdopted
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{
+			ServerID: serverID, Step: step, Attempt: h.Attempt,
+			Message: fmt.Sprintf("provider server %s, %s in %s, %s", h.ProviderServerID, h.ServerType, h.Location, h.IPv4),
+		}, fmt.Sprintf("%s/%d/%s", prego.StepServerCreated, h.Attempt, h.ProviderServerID))
+	})
+	if err == nil && superseded {
+		return ErrSuperseded
+	}
+	return err
+}
+
+const sqlMarkRunning = `
+UPDATE servers SET running_at = COALESCE(running_at, now()), updated_at = now()
+WHERE server_id = $1 AND attempt = $2 AND status = 'provisioning'`
+
+// MarkRunning records that the provider reports the attempt's server as running.
+func (s *Store) MarkRunning(ctx context.Context, serverID string, attempt int) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sqlMarkRunning, serverID, attempt)
+		if err != nil {
+			return fmt.Errorf("mark %s running: %w", serverID, err)
+		}
+		if tag.RowsAffected() == 0 {
+			return ErrSuperseded
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{ServerID: serverID, Step: prego.StepServerRunning, Attempt: attempt},
+			attemptKey(prego.StepServerRunning, attempt))
+	})
+}
+
+const sqlActivate = `
+UPDATE servers SET status = 'active', status_reason = '', status_message = '', active_at = now(), updated_at = now()
+WHERE server_id = $1 AND generation = $2 AND status = 'provisioning' AND agent_first_heartbeat_at IS NOT NULL
+RETURNING EXTRACT(EPOCH FROM now() - created_at)::float8`
+
+const sqlIsActive = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND generation = $2 AND status = 'active')`
+
+// Activate is the final transition, a single UPDATE (direct-provisioning §2,
+// step 9). It returns the seconds since the request. A repeated call is the same
+// success; any other state is ErrSuperseded.
+func (s *Store) Activate(ctx context.Context, serverID string, generation, attempt int) (float64, error) {
+	var seconds float64
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, sqlActivate, serverID, generation).Scan(&seconds)
+		if errors.Is(err, pgx.ErrNoRows) {
+			var already bool
+			if err := tx.QueryRow(ctx, sqlIsActive, serverID, generation).Scan(&already); err != nil {
+				return fmt.Errorf("activate %s: %w", serverID, err)
+			}
+			if already {
+				return nil
+			}
+			return ErrSuperseded
+		}
+		if err != nil {
+			return fmt.Errorf("activate %s: %w", serverID, err)
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{ServerID: serverID, Step: prego.StepActive, Attempt: attempt},
+			fmt.Sprintf("%s/g%d", prego.StepActive, generation))
+	})
+	return seconds, err
+}
+
+const sqlFail = `
+UPDATE servers SET status = 'failed', status_reason = $3, status_message = $4, updated_at = now()
+WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`
+
+// Fail ends a provisioning with a reason; it changes nothing when the row has
+// moved on.
+func (s *Store) Fail(ctx context.Context, serverID string, generation, attempt int, reason prego.Reason, message string) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sqlFail, serverID, generation, reason, message)
+		if err != nil {
+			return fmt.Errorf("fail %s: %w", serverID, err)
+		}
+		if tag.RowsAffected() == 0 {
+			return nil
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{
+			ServerID: serverID, Step: prego.StepFailed, Attempt: attempt, Reason: reason, Message: message,
+		}, fmt.Sprintf("%s/g%d", prego.StepFailed, generation))
+	})
+}
+
+const sqlAwaitCapacity = `
+UPDATE servers SET status_reason = 'awaiting_capacity', status_message = $3, updated_at = now()
+WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`
+
+// AwaitCapacity notes that no candidate has stock or quota right now. The event
+// is written once per generation.
+func (s *Store) AwaitCapacity(ctx context.Context, serverID string, generation, attempt int, message string) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sqlAwaitCapacity, serverID, generation, message)
+		if err != nil {
+			return fmt.Errorf("await capacity for %s: %w", serverID, err)
+		}
+		if tag.RowsAffected() == 0 {
+			return ErrSuperseded
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{
+			ServerID: serverID, Step: prego.StepAwaitingCapacity, Attempt: attempt, Reason: prego.ReasonAwaitingCapacity, Message: message,
+		}, fmt.Sprintf("%s/g%d", prego.StepAwaitingCapacity, generation))
+	})
+}
+
+const sqlImportHost = `
+UPDATE servers SET host = $3, ipv6 = $4, server_type = $5, location = $6, running_at = COALESCE(running_at, now()), updated_at = now()
+WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`
+
+// RecordImported writes what the provider says of an existing server that is
+// being taken over.
+func (s *Store) RecordImported(ctx context.Context, serverID string, generation, attempt int, provider prego.InfraProviderID, h prego.Handle) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sqlImportHost, serverID, generation, h.IPv4, h.IPv6, h.ServerType, h.Location)
+		if err != nil {
+			return fmt.Errorf("record import of %s: %w", serverID, err)
+		}
+		if tag.RowsAffected() == 0 {
+			return ErrSuperseded
+		}
+		if err := confirmCreated(ctx, tx, provider, serverID, attempt, prego.ResourceServer, h.Name, h.ProviderServerID); err != nil {
+			return err
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{
+			ServerID: serverID, Step: prego.StepServerAdopted, Attempt: attempt,
+			Message: fmt.Sprintf("existing provider server %s, %s", h.ProviderServerID, h.IPv4),
+		}, attemptKey(prego.StepServerAdopted, attempt))
+	})
+}

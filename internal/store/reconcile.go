@@ -1,0 +1,168 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+// FleetRow is what the reconciler needs to know of a server.
+type FleetRow struct {
+	ServerID         string
+	Status           prego.ServerStatus
+	Reason           prego.Reason
+	Generation       int
+	Attempt          int
+	ProviderServerID string
+	ConsumedAttempt  int           // attempt whose bootstrap token was consumed last, 0 for none
+	Idle             time.Duration // since the row last changed
+}
+
+const sqlFleetRows = `
+SELECT server_id, status, status_reason, generation, attempt, COALESCE(provider_server_id, ''),
+       COALESCE((SELECT max(t.attempt) FROM server_bootstrap_tokens t WHERE t.server_id = s.server_id AND t.consumed_at IS NOT NULL), 0),
+       EXTRACT(EPOCH FROM now() - updated_at)::float8
+FROM servers s WHERE infra_provider = $1 ORDER BY server_id`
+
+// FleetRows lists every server of a provider, terminated ones included: a server
+// row is never deleted, so one that is unknown here was not made by this
+// database.
+func (s *Store) FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]FleetRow, error) {
+	rows, err := s.pool.Query(ctx, sqlFleetRows, provider)
+	if err != nil {
+		return nil, fmt.Errorf("fleet rows: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (FleetRow, error) {
+		var r FleetRow
+		var idle float64
+		err := row.Scan(&r.ServerID, &r.Status, &r.Reason, &r.Generation, &r.Attempt, &r.ProviderServerID, &r.ConsumedAttempt, &idle)
+		r.Idle = time.Duration(idle * float64(time.Second))
+		return r, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("fleet rows: %w", err)
+	}
+	return out, nil
+}
+
+const sqlMarkMissing = `
+UPDATE servers SET status = 'failed', status_reason = 'server_missing', status_message = $3, updated_at = now(),
+    agent_status = 'disconnected', identity_revoked_at = COALESCE(identity_revoked_at, now()),
+    provider_server_id = NULL, host = '', ipv6 = ''
+WHERE server_id = $1 AND provider_server_id = $2 AND status IN ('active', 'failed')
+RETURNING attempt`
+
+const sqlReleaseMissing = `
+UPDATE resources SET state = 'released', released_at = now()
+WHERE server_id = $1 AND kind = 'server' AND provider_id = $2 AND state <> 'released'`
+
+// MarkMissing fails a server whose machine the provider no longer has.
+func (s *Store) MarkMissing(ctx context.Context, serverID, providerServerID string) (bool, error) {
+	marked := false
+	message := fmt.Sprintf("the provider no longer has server %s", providerServerID)
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		var attempt int
+		err := tx.QueryRow(ctx, sqlMarkMissing, serverID, providerServerID, message).Scan(&attempt)
+		if err == pgx.ErrNoRows { //nolint:errorlint // pgx returns it bare
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("mark %s missing: %w", serverID, err)
+		}
+		marked = true
+		if _, err := tx.Exec(ctx, sqlReleaseMissing, serverID, providerServerID); err != nil {
+			return fmt.Errorf("mark %s missing: %w", serverID, err)
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{
+			ServerID: serverID, Step: prego.StepReconciled, Attempt: attempt, Reason: prego.ReasonServerMissing,
+			Message: message, Actor: prego.ActorSystem,
+		}, "missing/"+providerServerID)
+	})
+	return marked, err
+}
+
+// Sighting is one more time that something without an owner was seen.
+type Sighting struct {
+	Sightings int
+	FirstSeen time.Duration // ago
+}
+
+const sqlSightOrphan = `
+INSERT INTO orphan_sightings (provider, kind, provider_id, name) VALUES ($1, $2, $3, $4)
+ON CONFLICT (provider, kind, provider_id)
+DO UPDATE SET sightings = orphan_sightings.sightings + 1, last_seen_at = now()
+RETURNING sightings, EXTRACT(EPOCH FROM now() - first_seen_at)::float8`
+
+// SightOrphan counts a sighting.
+func (s *Store) SightOrphan(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, providerID, name string) (Sighting, error) {
+	var out Sighting
+	var ago float64
+	if err := s.pool.QueryRow(ctx, sqlSightOrphan, provider, kind, providerID, name).Scan(&out.Sightings, &ago); err != nil {
+		return out, fmt.Errorf("sight orphan %s %s: %w", kind, providerID, err)
+	}
+	out.FirstSeen = time.Duration(ago * float64(time.Second))
+	return out, nil
+}
+
+const sqlForgetSightings = `
+DELETE FROM orphan_sightings WHERE provider = $1 AND destroyed_at IS NULL AND NOT (kind || '/' || provider_id = ANY($2::text[]))`
+
+// ForgetSightings drops the sightings of what is no orphan any more; still holds
+// "<kind>/<provider id>" of those that are.
+func (s *Store) ForgetSightings(ctx context.Context, provider prego.InfraProviderID, still []string) error {
+	if still == nil {
+		still = []string{}
+	}
+	if _, err := s.pool.Exec(ctx, sqlForgetSightings, provider, still); err != nil {
+		return fmt.Errorf("forget sightings: %w", err)
+	}
+	return nil
+}
+
+const sqlOrphanDestroyed = `
+UPDATE orphan_sightings SET destroyed_at = now() WHERE provider = $1 AND kind = $2 AND provider_id = $3`
+
+// OrphanDestroyed records that an orphan is gone, on the timeline too when its
+// label names a server that we know.
+func (s *Store) OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, providerID, serverID string) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlOrphanDestroyed, provider, kind, providerID); err != nil {
+			return fmt.Errorf("orphan destroyed: %w", err)
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{
+			ServerID: serverID, Step: prego.StepReconciled, Actor: prego.ActorSystem,
+			Message: fmt.Sprintf("orphaned %s %s destroyed", kind, providerID),
+		}, fmt.Sprintf("orphan/%s/%s", kind, providerID))
+	})
+}
+
+const (
+	sqlBeginReconcile = `INSERT INTO reconcile_runs DEFAULT VALUES RETURNING run_id`
+	sqlEndReconcile   = `UPDATE reconcile_runs SET finished_at = now(), findings = $2 WHERE run_id = $1`
+)
+
+// BeginReconcile opens the record of one reconciliation.
+func (s *Store) BeginReconcile(ctx context.Context) (int64, error) {
+	var id int64
+	if err := s.pool.QueryRow(ctx, sqlBeginReconcile).Scan(&id); err != nil {
+		return 0, fmt.Errorf("begin reconcile: %w", err)
+	}
+	return id, nil
+}
+
+// EndReconcile closes it with what was found and done.
+func (s *Store) EndReconcile(ctx context.Context, runID int64, findings any) error {
+	b, err := json.Marshal(findings)
+	if err != nil {
+		return fmt.Errorf("reconcile findings: %w", err)
+	}
+	if _, err := s.pool.Exec(ctx, sqlEndReconcile, runID, b); err != nil {
+		return fmt.Errorf("end reconcile: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,209 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+// ResourceIntent names something that is about to be made at a provider.
+type ResourceIntent struct {
+	Kind prego.ResourceKind
+	Name string
+}
+
+// Resource is one row of the ledger of what we own at providers.
+type Resource struct {
+	ResourceID int64
+	Provider   prego.InfraProviderID
+	Kind       prego.ResourceKind
+	Name       string
+	ProviderID string // "" while the create call is not known to have happened
+	ServerID   string // "" when the environment owns it
+	Attempt    int
+	State      prego.ResourceState
+	IntendedAt time.Time
+	Age        time.Duration // since the intent, by the database's clock
+}
+
+// PrimaryIPName is the ledger's name for the i-th address of a server.
+func PrimaryIPName(serverName string, i int) string {
+	return fmt.Sprintf("%s-ip%d", serverName, i)
+}
+
+// A live row of the same name is the same intent repeated, or a later attempt
+// taking over the name.
+const sqlIntend = `
+INSERT INTO resources (provider, kind, name, server_id, attempt, state)
+VALUES ($1, $2, $3, NULLIF($4, ''), $5, 'intended')
+ON CONFLICT (provider, kind, name) WHERE state <> 'released'
+DO UPDATE SET attempt = EXCLUDED.attempt,
+    intended_at = CASE WHEN resources.attempt < EXCLUDED.attempt THEN now() ELSE resources.intended_at END,
+    state = CASE WHEN resources.state = 'releasing' THEN 'intended' ELSE resources.state END`
+
+func intend(ctx context.Context, q execer, provider prego.InfraProviderID, serverID string, attempt int, r ResourceIntent) error {
+	if _, err := q.Exec(ctx, sqlIntend, provider, r.Kind, r.Name, serverID, attempt); err != nil {
+		return fmt.Errorf("intend %s %s: %w", r.Kind, r.Name, err)
+	}
+	return nil
+}
+
+// Intend writes the intent to make something, before the call that makes it.
+// serverID "" makes the environment its owner.
+func (s *Store) Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r ResourceIntent) error {
+	return intend(ctx, s.pool, provider, serverID, attempt, r)
+}
+
+const sqlConfirmCreated = `
+INSERT INTO resources (provider, kind, name, server_id, attempt, state, provider_id, created_at)
+VALUES ($1, $2, $3, NULLIF($4, ''), $5, 'created', $6, now())
+ON CONFLICT (provider, kind, name) WHERE state <> 'released'
+DO UPDATE SET provider_id = EXCLUDED.provider_id, attempt = EXCLUDED.attempt, state = 'created', created_at = now()`
+
+func confirmCreated(ctx context.Context, q execer, provider prego.InfraProviderID, serverID string, attempt int, kind prego.ResourceKind, name, providerID string) error {
+	if _, err := q.Exec(ctx, sqlConfirmCreated, provider, kind, name, serverID, attempt, providerID); err != nil {
+		return fmt.Errorf("confirm %s %s: %w", kind, name, err)
+	}
+	return nil
+}
+
+// ConfirmCreated records the provider's id of something that was intended.
+func (s *Store) ConfirmCreated(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, kind prego.ResourceKind, name, providerID string) error {
+	return confirmCreated(ctx, s.pool, provider, serverID, attempt, kind, name, providerID)
+}
+
+const sqlIntentRefused = `
+UPDATE resources SET state = 'released', released_at = now(), details = details || $3::jsonb
+WHERE server_id = $1 AND attempt = $2 AND provider_id IS NULL AND state IN ('intended', 'releasing')`
+
+// IntentRefused closes the intents of an attempt after the provider's definite
+// refusal: nothing was made. It also puts the refusal on the timeline.
+func (s *Store) IntentRefused(ctx context.Context, serverID string, attempt int, c prego.Candidate, refusal *prego.InfraError) error {
+	details, err := json.Marshal(map[string]string{"refused": refusal.Code})
+	if err != nil {
+		return fmt.Errorf("refusal details: %w", err)
+	}
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlIntentRefused, serverID, attempt, details); err != nil {
+			return fmt.Errorf("close intents of %s: %w", serverID, err)
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{
+			ServerID: serverID, Step: prego.StepCreateRefused, Attempt: attempt, Reason: prego.Reason(refusal.Code),
+			Message: fmt.Sprintf("%s: %s", c, refusal.Message),
+		}, fmt.Sprintf("%s/%d/%s", prego.StepCreateRefused, attempt, c))
+	})
+}
+
+const sqlResourceColumns = `resource_id, provider, kind, name, COALESCE(provider_id, ''), COALESCE(server_id, ''), attempt, state, intended_at, EXTRACT(EPOCH FROM now() - intended_at)::float8`
+
+const sqlLiveResources = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE server_id = $1 AND state <> 'released' ORDER BY resource_id`
+
+const sqlAllLiveResources = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE provider = $1 AND state <> 'released' ORDER BY resource_id`
+
+func scanResource(row pgx.CollectableRow) (Resource, error) {
+	var r Resource
+	var age float64
+	err := row.Scan(&r.ResourceID, &r.Provider, &r.Kind, &r.Name, &r.ProviderID, &r.ServerID, &r.Attempt, &r.State, &r.IntendedAt, &age)
+	r.Age = time.Duration(age * float64(time.Second))
+	return r, err
+}
+
+// LiveResources lists what a server owns that is not confirmed as gone.
+func (s *Store) LiveResources(ctx context.Context, serverID string) ([]Resource, error) {
+	return s.resources(ctx, sqlLiveResources, serverID)
+}
+
+// AllLiveResources lists everything owned at a provider.
+func (s *Store) AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]Resource, error) {
+	return s.resources(ctx, sqlAllLiveResources, provider)
+}
+
+func (s *Store) resources(ctx context.Context, sql string, arg any) ([]Resource, error) {
+	rows, err := s.pool.Query(ctx, sql, arg)
+	if err != nil {
+		return nil, fmt.Errorf("list resources: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, scanResource)
+	if err != nil {
+		return nil, fmt.Errorf("list resources: %w", err)
+	}
+	return out, nil
+}
+
+const sqlFindResource = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE provider = $1 AND kind = $2 AND name = $3 AND state <> 'released'`
+
+// FindResource looks up a live resource by name; ok is false if there is none.
+func (s *Store) FindResource(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, name string) (r Resource, ok bool, err error) {
+	rows, err := s.pool.Query(ctx, sqlFindResource, provider, kind, name)
+	if err != nil {
+		return r, false, fmt.Errorf("find resource: %w", err)
+	}
+	r, err = pgx.CollectExactlyOneRow(rows, scanResource)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return r, false, nil
+	}
+	if err != nil {
+		return r, false, fmt.Errorf("find resource: %w", err)
+	}
+	return r, true, nil
+}
+
+const sqlReleasing = `
+UPDATE resources SET state = 'releasing', releasing_at = COALESCE(releasing_at, now())
+WHERE server_id = $1 AND attempt <= $2 AND state IN ('intended', 'created')`
+
+const sqlRevokeTokens = `
+UPDATE server_bootstrap_tokens SET superseded_at = now()
+WHERE server_id = $1 AND attempt <= $2 AND superseded_at IS NULL`
+
+const sqlRevokeIdentity = `
+UPDATE servers SET identity_revoked_at = COALESCE(identity_revoked_at, now()), agent_status = 'disconnected', updated_at = now()
+WHERE server_id = $1 AND attempt <= $2 AND agent_first_seen_at IS NOT NULL`
+
+// BeginRelease writes, before anything is deleted at the provider, that all of a
+// server's attempts up to the given one are given up: tokens and identity are
+// revoked and the resources are to be released.
+func (s *Store) BeginRelease(ctx context.Context, serverID string, attempt int) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		for _, sql := range []string{sqlReleasing, sqlRevokeTokens, sqlRevokeIdentity} {
+			if _, err := tx.Exec(ctx, sql, serverID, attempt); err != nil {
+				return fmt.Errorf("begin release of %s: %w", serverID, err)
+			}
+		}
+		return nil
+	})
+}
+
+const sqlReleased = `
+UPDATE resources SET state = 'released', released_at = now() WHERE resource_id = $1 AND state <> 'released'`
+
+// Released confirms that the provider no longer has a resource.
+func (s *Store) Released(ctx context.Context, resourceID int64) error {
+	if _, err := s.pool.Exec(ctx, sqlReleased, resourceID); err != nil {
+		return fmt.Errorf("release resource %d: %w", resourceID, err)
+	}
+	return nil
+}
+
+const sqlForgetMachine = `
+UPDATE servers SET provider_server_id = NULL, host = '', ipv6 = '', updated_at = now()
+WHERE server_id = $1 AND attempt <= $2`
+
+// FinishRelease notes on the row and the timeline that an attempt's machine is
+// gone.
+func (s *Store) FinishRelease(ctx context.Context, serverID string, attempt int, reason prego.Reason, message string) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlForgetMachine, serverID, attempt); err != nil {
+			return fmt.Errorf("finish release of %s: %w", serverID, err)
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{
+			ServerID: serverID, Step: prego.StepAttemptDestroyed, Attempt: attempt, Reason: reason, Message: message,
+		}, attemptKey(prego.StepAttemptDestroyed, attempt))
+	})
+}
