@@ -4,41 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
 )
-
-// ErrSuperseded tells a step that its row has moved on: another generation,
-// a later attempt, a decommissioning. The step must not touch the provider.
-var ErrSuperseded = errors.New("superseded: the server's row has moved on")
-
-// ProvisionState is what a provisioning run needs to know of its row.
-type ProvisionState struct {
-	ServerID         string
-	Role             prego.Role
-	Region           prego.Region
-	Provider         prego.InfraProviderID
-	Spec             prego.ServerSpec
-	Tags             []string
-	RequestHash      []byte
-	Status           prego.ServerStatus
-	Purpose          prego.TokenPurpose
-	Generation       int
-	Attempt          int
-	ProviderServerID string
-	Host             string
-	AgentStatus      prego.AgentStatus
-	RunningAt        *time.Time
-	HandshakeAt      *time.Time
-	FirstHeartbeatAt *time.Time
-	RevokedAt        *time.Time
-	BootstrapRefused bool // a second key presented the current attempt's token
-	CreatedAt        time.Time
-	Now              time.Time // the database's clock
-}
 
 const sqlProvisionState = `
 SELECT server_id, role, region, infra_provider, spec, tags, request_hash, status, purpose, generation, attempt,
@@ -50,8 +20,8 @@ SELECT server_id, role, region, infra_provider, spec, tags, request_hash, status
 FROM servers s WHERE server_id = $1`
 
 // ProvisionState reads the row of one server, or CodeServerNotFound.
-func (s *Store) ProvisionState(ctx context.Context, serverID string) (ProvisionState, error) {
-	var p ProvisionState
+func (s *Store) ProvisionState(ctx context.Context, serverID string) (prego.ProvisionState, error) {
+	var p prego.ProvisionState
 	err := s.pool.QueryRow(ctx, sqlProvisionState, serverID).Scan(
 		&p.ServerID, &p.Role, &p.Region, &p.Provider, &p.Spec, &p.Tags, &p.RequestHash, &p.Status, &p.Purpose, &p.Generation, &p.Attempt,
 		&p.ProviderServerID, &p.Host, &p.AgentStatus, &p.RunningAt, &p.HandshakeAt, &p.FirstHeartbeatAt,
@@ -63,18 +33,6 @@ func (s *Store) ProvisionState(ctx context.Context, serverID string) (ProvisionS
 		return p, fmt.Errorf("provision state of %s: %w", serverID, err)
 	}
 	return p, nil
-}
-
-// AttemptStart says which create attempt begins.
-type AttemptStart struct {
-	ServerID   string
-	Generation int
-	Attempt    int
-	Candidate  prego.Candidate
-	Image      string
-	// Resources are the names of what the attempt may make; each gets an intent
-	// row before the provider is called.
-	Resources []ResourceIntent
 }
 
 // A later attempt forgets the agent and the machine of the earlier one; the same
@@ -99,12 +57,12 @@ RETURNING infra_provider`
 // BeginAttempt writes, in one transaction, that the attempt is about to call the
 // provider: the attempt's number and candidate, an intent row for everything
 // that it may make, and the event. ErrSuperseded if the row has moved on.
-func (s *Store) BeginAttempt(ctx context.Context, a AttemptStart) error {
+func (s *Store) BeginAttempt(ctx context.Context, a prego.AttemptStart) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var provider prego.InfraProviderID
 		err := tx.QueryRow(ctx, sqlBeginAttempt, a.ServerID, a.Generation, a.Attempt, a.Candidate.ServerType, a.Candidate.Location, a.Image).Scan(&provider)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return ErrSuperseded
+			return prego.ErrSuperseded
 		}
 		if err != nil {
 			return fmt.Errorf("begin attempt %d of %s: %w", a.Attempt, a.ServerID, err)
@@ -142,7 +100,7 @@ func (s *Store) RecordCreated(ctx context.Context, serverID string, generation i
 			return err
 		}
 		for i, id := range h.PrimaryIPIDs {
-			if err := confirmCreated(ctx, tx, provider, serverID, h.Attempt, prego.ResourcePrimaryIP, PrimaryIPName(h.Name, i), id); err != nil {
+			if err := confirmCreated(ctx, tx, provider, serverID, h.Attempt, prego.ResourcePrimaryIP, prego.PrimaryIPName(h.Name, i), id); err != nil {
 				return err
 			}
 		}
@@ -156,7 +114,7 @@ func (s *Store) RecordCreated(ctx context.Context, serverID string, generation i
 		}, fmt.Sprintf("%s/%d/%s", prego.StepServerCreated, h.Attempt, h.ProviderServerID))
 	})
 	if err == nil && superseded {
-		return ErrSuperseded
+		return prego.ErrSuperseded
 	}
 	return err
 }
@@ -173,7 +131,7 @@ func (s *Store) MarkRunning(ctx context.Context, serverID string, attempt int) e
 			return fmt.Errorf("mark %s running: %w", serverID, err)
 		}
 		if tag.RowsAffected() == 0 {
-			return ErrSuperseded
+			return prego.ErrSuperseded
 		}
 		return addEvent(ctx, tx, prego.ServerEvent{ServerID: serverID, Step: prego.StepServerRunning, Attempt: attempt},
 			attemptKey(prego.StepServerRunning, attempt))
@@ -202,7 +160,7 @@ func (s *Store) Activate(ctx context.Context, serverID string, generation, attem
 			if already {
 				return nil
 			}
-			return ErrSuperseded
+			return prego.ErrSuperseded
 		}
 		if err != nil {
 			return fmt.Errorf("activate %s: %w", serverID, err)
@@ -247,7 +205,7 @@ func (s *Store) AwaitCapacity(ctx context.Context, serverID string, generation, 
 			return fmt.Errorf("await capacity for %s: %w", serverID, err)
 		}
 		if tag.RowsAffected() == 0 {
-			return ErrSuperseded
+			return prego.ErrSuperseded
 		}
 		return addEvent(ctx, tx, prego.ServerEvent{
 			ServerID: serverID, Step: prego.StepAwaitingCapacity, Attempt: attempt, Reason: prego.ReasonAwaitingCapacity, Message: message,
@@ -268,7 +226,7 @@ func (s *Store) RecordImported(ctx context.Context, serverID string, generation,
 			return fmt.Errorf("record import of %s: %w", serverID, err)
 		}
 		if tag.RowsAffected() == 0 {
-			return ErrSuperseded
+			return prego.ErrSuperseded
 		}
 		if err := confirmCreated(ctx, tx, provider, serverID, attempt, prego.ResourceServer, h.Name, h.ProviderServerID); err != nil {
 			return err

@@ -11,18 +11,6 @@ import (
 	"github.com/prego/prego"
 )
 
-// FleetRow is what the reconciler needs to know of a server.
-type FleetRow struct {
-	ServerID         string
-	Status           prego.ServerStatus
-	Reason           prego.Reason
-	Generation       int
-	Attempt          int
-	ProviderServerID string
-	ConsumedAttempt  int           // attempt whose bootstrap token was consumed last, 0 for none
-	Idle             time.Duration // since the row last changed
-}
-
 const sqlFleetRows = `
 SELECT server_id, status, status_reason, generation, attempt, COALESCE(provider_server_id, ''),
        COALESCE((SELECT max(t.attempt) FROM server_bootstrap_tokens t WHERE t.server_id = s.server_id AND t.consumed_at IS NOT NULL), 0),
@@ -32,13 +20,13 @@ FROM servers s WHERE infra_provider = $1 ORDER BY server_id`
 // FleetRows lists every server of a provider, terminated ones included: a server
 // row is never deleted, so one that is unknown here was not made by this
 // database.
-func (s *Store) FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]FleetRow, error) {
+func (s *Store) FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]prego.FleetRow, error) {
 	rows, err := s.pool.Query(ctx, sqlFleetRows, provider)
 	if err != nil {
 		return nil, fmt.Errorf("fleet rows: %w", err)
 	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (FleetRow, error) {
-		var r FleetRow
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (prego.FleetRow, error) {
+		var r prego.FleetRow
 		var idle float64
 		err := row.Scan(&r.ServerID, &r.Status, &r.Reason, &r.Generation, &r.Attempt, &r.ProviderServerID, &r.ConsumedAttempt, &idle)
 		r.Idle = time.Duration(idle * float64(time.Second))
@@ -86,12 +74,6 @@ func (s *Store) MarkMissing(ctx context.Context, serverID, providerServerID stri
 	return marked, err
 }
 
-// Sighting is one more time that something without an owner was seen.
-type Sighting struct {
-	Sightings int
-	FirstSeen time.Duration // ago
-}
-
 const sqlSightOrphan = `
 INSERT INTO orphan_sightings (provider, kind, provider_id, name) VALUES ($1, $2, $3, $4)
 ON CONFLICT (provider, kind, provider_id)
@@ -99,8 +81,8 @@ DO UPDATE SET sightings = orphan_sightings.sightings + 1, last_seen_at = now()
 RETURNING sightings, EXTRACT(EPOCH FROM now() - first_seen_at)::float8`
 
 // SightOrphan counts a sighting.
-func (s *Store) SightOrphan(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, providerID, name string) (Sighting, error) {
-	var out Sighting
+func (s *Store) SightOrphan(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, providerID, name string) (prego.Sighting, error) {
+	var out prego.Sighting
 	var ago float64
 	if err := s.pool.QueryRow(ctx, sqlSightOrphan, provider, kind, providerID, name).Scan(&out.Sightings, &ago); err != nil {
 		return out, fmt.Errorf("sight orphan %s %s: %w", kind, providerID, err)

@@ -12,31 +12,6 @@ import (
 	"github.com/prego/prego"
 )
 
-// ResourceIntent names something that is about to be made at a provider.
-type ResourceIntent struct {
-	Kind prego.ResourceKind
-	Name string
-}
-
-// Resource is one row of the ledger of what we own at providers.
-type Resource struct {
-	ResourceID int64
-	Provider   prego.InfraProviderID
-	Kind       prego.ResourceKind
-	Name       string
-	ProviderID string // "" while the create call is not known to have happened
-	ServerID   string // "" when the environment owns it
-	Attempt    int
-	State      prego.ResourceState
-	IntendedAt time.Time
-	Age        time.Duration // since the intent, by the database's clock
-}
-
-// PrimaryIPName is the ledger's name for the i-th address of a server.
-func PrimaryIPName(serverName string, i int) string {
-	return fmt.Sprintf("%s-ip%d", serverName, i)
-}
-
 // A live row of the same name is the same intent repeated, or a later attempt
 // taking over the name.
 const sqlIntend = `
@@ -47,7 +22,7 @@ DO UPDATE SET attempt = EXCLUDED.attempt,
     intended_at = CASE WHEN resources.attempt < EXCLUDED.attempt THEN now() ELSE resources.intended_at END,
     state = CASE WHEN resources.state = 'releasing' THEN 'intended' ELSE resources.state END`
 
-func intend(ctx context.Context, q execer, provider prego.InfraProviderID, serverID string, attempt int, r ResourceIntent) error {
+func intend(ctx context.Context, q execer, provider prego.InfraProviderID, serverID string, attempt int, r prego.ResourceIntent) error {
 	if _, err := q.Exec(ctx, sqlIntend, provider, r.Kind, r.Name, serverID, attempt); err != nil {
 		return fmt.Errorf("intend %s %s: %w", r.Kind, r.Name, err)
 	}
@@ -56,7 +31,7 @@ func intend(ctx context.Context, q execer, provider prego.InfraProviderID, serve
 
 // Intend writes the intent to make something, before the call that makes it.
 // serverID "" makes the environment its owner.
-func (s *Store) Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r ResourceIntent) error {
+func (s *Store) Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r prego.ResourceIntent) error {
 	return intend(ctx, s.pool, provider, serverID, attempt, r)
 }
 
@@ -106,8 +81,8 @@ const sqlLiveResources = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE
 
 const sqlAllLiveResources = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE provider = $1 AND state <> 'released' ORDER BY resource_id`
 
-func scanResource(row pgx.CollectableRow) (Resource, error) {
-	var r Resource
+func scanResource(row pgx.CollectableRow) (prego.Resource, error) {
+	var r prego.Resource
 	var age float64
 	err := row.Scan(&r.ResourceID, &r.Provider, &r.Kind, &r.Name, &r.ProviderID, &r.ServerID, &r.Attempt, &r.State, &r.IntendedAt, &age)
 	r.Age = time.Duration(age * float64(time.Second))
@@ -115,16 +90,16 @@ func scanResource(row pgx.CollectableRow) (Resource, error) {
 }
 
 // LiveResources lists what a server owns that is not confirmed as gone.
-func (s *Store) LiveResources(ctx context.Context, serverID string) ([]Resource, error) {
+func (s *Store) LiveResources(ctx context.Context, serverID string) ([]prego.Resource, error) {
 	return s.resources(ctx, sqlLiveResources, serverID)
 }
 
 // AllLiveResources lists everything owned at a provider.
-func (s *Store) AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]Resource, error) {
+func (s *Store) AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]prego.Resource, error) {
 	return s.resources(ctx, sqlAllLiveResources, provider)
 }
 
-func (s *Store) resources(ctx context.Context, sql string, arg any) ([]Resource, error) {
+func (s *Store) resources(ctx context.Context, sql string, arg any) ([]prego.Resource, error) {
 	rows, err := s.pool.Query(ctx, sql, arg)
 	if err != nil {
 		return nil, fmt.Errorf("list resources: %w", err)
@@ -139,7 +114,7 @@ func (s *Store) resources(ctx context.Context, sql string, arg any) ([]Resource,
 const sqlFindResource = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE provider = $1 AND kind = $2 AND name = $3 AND state <> 'released'`
 
 // FindResource looks up a live resource by name; ok is false if there is none.
-func (s *Store) FindResource(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, name string) (r Resource, ok bool, err error) {
+func (s *Store) FindResource(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, name string) (r prego.Resource, ok bool, err error) {
 	rows, err := s.pool.Query(ctx, sqlFindResource, provider, kind, name)
 	if err != nil {
 		return r, false, fmt.Errorf("find resource: %w", err)
