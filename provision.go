@@ -45,3 +45,37 @@ type AttemptStart struct {
 	// row before the provider is called.
 	Resources []ResourceIntent
 }
+
+// TokenIssue asks for the bootstrap token of an attempt. Only the hash is kept.
+type TokenIssue struct {
+	TokenID  string
+	ServerID string
+	Attempt  int
+	Purpose  TokenPurpose
+	Hash     []byte // SHA-256 of the raw token
+	TTL      time.Duration
+}
+
+// TokenIssued is the token that the attempt has: the one asked for, or the one
+// that an earlier call already issued.
+type TokenIssued struct {
+	TokenID   string
+	ExpiresAt time.Time
+}
+
+// SweepParams say when silence is marked (direct-provisioning §3).
+type SweepParams struct {
+	DegradedAfter time.Duration
+	FailedAfter   time.Duration
+	FreezePct     float64 // of the fleet newly silent at once: mark nobody
+	FreezeMin     int     // smaller fleets never freeze
+}
+
+// SweepResult counts what one sweep marked.
+type SweepResult struct {
+	Fleet    int  `json:"fleet"`    // servers whose agents are watched
+	Silent   int  `json:"silent"`   // that this sweep found newly silent
+	Degraded int  `json:"degraded"` // marked degraded
+	Failed   int  `json:"failed"`   // marked disconnected, the server failed
+	Frozen   bool `json:"frozen"`   // nobody was marked
+}

@@ -47,3 +47,14 @@ type Sighting struct {
 	Sightings int
 	FirstSeen time.Duration // ago
 }
+
+// ContainerError says that a host's containers will not start, however often it
+// is tried. Message is safe to show.
+type ContainerError struct {
+	Container string
+	Message   string
+}
+
+func (e *ContainerError) Error() string {
+	return fmt.Sprintf("container %s: %s", e.Container, e.Message)
+}

@@ -1,0 +1,196 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/prego/prego"
+)
+
+// DestroyInput says what to take down: all of a server's attempts up to one.
+type DestroyInput struct {
+	ServerID string       `json:"server_id"`
+	Attempt  int          `json:"attempt"`
+	Reason   prego.Reason `json:"reason"`
+	Message  string       `json:"message,omitempty"`
+}
+
+// DestroyResult tells what could not be resolved yet.
+type DestroyResult struct {
+	// Unresolved counts creates of unknown outcome that may still land at the
+	// provider. Look again later.
+	Unresolved int `json:"unresolved"`
+}
+
+// DestroyServer revokes a server's tokens and identity, deletes everything that
+// its attempts made at the provider, and confirms each deletion in the ledger.
+// Repeating it is harmless.
+func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyResult, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	st, err := a.Store.ProvisionState(ctx, in.ServerID)
+	if err != nil {
+		return DestroyResult{}, fromStore(err)
+	}
+	infra, err := a.infra(st.Provider)
+	if err != nil {
+		return DestroyResult{}, err
+	}
+	if err := a.Store.BeginRelease(ctx, in.ServerID, in.Attempt); err != nil {
+		return DestroyResult{}, err
+	}
+	a.hook("destroy/start")
+	live, err := a.Store.LiveResources(ctx, in.ServerID)
+	if err != nil {
+		return DestroyResult{}, err
+	}
+	found, err := infra.FindServers(ctx, in.ServerID)
+	if err != nil {
+		return DestroyResult{}, fromInfra(err)
+	}
+	gone := make(map[string]bool) // provider ids of servers deleted here
+	for _, id := range serversToDestroy(found, live, in.Attempt) {
+		if err := infra.DestroyServer(ctx, id); err != nil {
+			return DestroyResult{}, destroyError(err)
+		}
+		gone[id] = true
+	}
+	a.hook("destroy/deleted")
+	var result DestroyResult
+	for _, r := range live {
+		if r.Attempt > in.Attempt {
+			continue
+		}
+		released, err := a.release(ctx, infra, r, len(gone) > 0)
+		if err != nil {
+			return DestroyResult{}, destroyError(err)
+		}
+		if !released {
+			result.Unresolved++
+		}
+	}
+	return result, a.Store.FinishRelease(ctx, in.ServerID, in.Attempt, in.Reason, in.Message)
+}
+
+// serversToDestroy are the provider ids that the provider's labels or our ledger
+// give to attempts up to the given one.
+func serversToDestroy(found []prego.Handle, live []prego.Resource, attempt int) []string {
+	var ids []string
+	seen := make(map[string]bool)
+	newer := make(map[string]bool)
+	for _, h := range found {
+		if h.Attempt > attempt {
+			newer[h.ProviderServerID] = true
+			continue
+		}
+		if !seen[h.ProviderServerID] {
+			seen[h.ProviderServerID] = true
+			ids = append(ids, h.ProviderServerID)
+		}
+	}
+	for _, r := range live {
+		if r.Kind == prego.ResourceServer && r.ProviderID != "" && r.Attempt <= attempt && !seen[r.ProviderID] && !newer[r.ProviderID] {
+			seen[r.ProviderID] = true
+			ids = append(ids, r.ProviderID)
+		}
+	}
+	return ids
+}
+
+// release deletes one thing and confirms it. An intent without a provider id is
+// settled when its server was found and deleted just now, or when the call that
+// may have made it is too long ago to land any more.
+func (a *Servers) release(ctx context.Context, infra Infra, r prego.Resource, serverDeleted bool) (bool, error) {
+	switch {
+	case r.ProviderID != "" && r.Kind != prego.ResourceServer:
+		if err := infra.DeleteResource(ctx, r.Kind, r.ProviderID); err != nil {
+			return false, err
+		}
+	case r.ProviderID != "":
+	case serverDeleted && r.Kind != prego.ResourceVolume:
+	case r.Age > a.Settings.AmbiguousGrace:
+		if err := a.deleteByName(ctx, infra, r); err != nil {
+			return false, err
+		}
+	default:
+		return false, nil
+	}
+	return true, a.Store.Released(ctx, r.ResourceID)
+}
+
+// deleteByName settles an intent of unknown outcome by looking through all that
+// we own at the provider.
+func (a *Servers) deleteByName(ctx context.Context, infra Infra, r prego.Resource) error {
+	owned, err := infra.ListOwned(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range owned {
+		if o.Kind == r.Kind && o.Name == r.Name {
+			if err := infra.DeleteResource(ctx, o.Kind, o.ProviderID); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// destroyError keeps deletions being repeated: a server that is billed is not
+// given up because the provider said no once.
+func destroyError(err error) error {
+	var ie *prego.InfraError
+	if errors.As(err, &ie) && ie.Class == prego.InfraPermanent {
+		return fmt.Errorf("delete refused, will be repeated: %w", err)
+	}
+	return fromInfra(err)
+}
+
+// DecommissionPlan says what a decommissioning has to take down.
+type DecommissionPlan struct {
+	Role    prego.Role   `json:"role"`
+	Region  prego.Region `json:"region"`
+	Attempt int          `json:"attempt"`
+	Done    bool         `json:"done,omitempty"` // already terminated
+}
+
+// PlanDecommission reads the row; it must be draining.
+func (a *Servers) PlanDecommission(ctx context.Context, serverID string) (DecommissionPlan, error) {
+	st, err := a.Store.ProvisionState(ctx, serverID)
+	if err != nil {
+		return DecommissionPlan{}, fromStore(err)
+	}
+	p := DecommissionPlan{Role: st.Role, Region: st.Region, Attempt: st.Attempt, Done: st.Status == prego.ServerTerminated}
+	if !p.Done && st.Status != prego.ServerDraining {
+		return p, permanent(ErrTypeSuperseded, fmt.Sprintf("server %s is %s, not draining", serverID, st.Status), nil)
+	}
+	return p, nil
+}
+
+// StopProvisioning ends a provisioning run that is under way, and waits until it
+// has cleaned up after itself.
+func (a *Servers) StopProvisioning(ctx context.Context, serverID string) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	return a.Runs.StopProvisioning(ctx, serverID, func() {})
+}
+
+// TerminateServer is the end of a server's life, with one UPDATE. The row stays.
+func (a *Servers) TerminateServer(ctx context.Context, serverID string) error {
+	if err := a.Store.AddEvent(ctx, prego.ServerEvent{
+		ServerID: serverID, Step: prego.StepServerDeleted, Reason: prego.ReasonDecommission,
+		Message: "everything that the server owned at the provider is gone",
+	}, string(prego.StepServerDeleted)); err != nil {
+		return err
+	}
+	return a.Store.Terminate(ctx, serverID)
+}
+
+// NoteCleanupIncomplete surfaces a clean-up that was given up; the reconciler
+// finishes it.
+func (a *Servers) NoteCleanupIncomplete(ctx context.Context, in NoteInput) error {
+	a.Metrics.Cleanup.Inc()
+	return a.Store.AddEvent(ctx, prego.ServerEvent{
+		ServerID: in.Server.ServerID, Step: prego.StepCleanupIncomplete, Attempt: in.Server.Attempt, Reason: in.Reason, Message: in.Message,
+	}, fmt.Sprintf("%s/%d", prego.StepCleanupIncomplete, in.Server.Attempt))
+}

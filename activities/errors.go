@@ -1,0 +1,98 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/prego/prego"
+)
+
+// Types of errors that workflows decide on. They are part of histories and never
+// change.
+const (
+	// ErrTypeSuperseded: the row has moved on; stop without touching anything.
+	ErrTypeSuperseded = "superseded"
+	// ErrTypeCandidate: this type and location is out of stock; try the next.
+	ErrTypeCandidate = "candidate_unavailable"
+	// ErrTypeGroup: the placement group can take no more; try another.
+	ErrTypeGroup = "placement_group_full"
+	// ErrTypeQuota: the account is full; await capacity.
+	ErrTypeQuota = "account_quota"
+	// ErrTypePermanent: the provider or the input will never allow it.
+	ErrTypePermanent = "permanent"
+	// ErrTypeProvider: the provider failed three times in a row.
+	ErrTypeProvider = "provider_unavailable"
+	// ErrTypeGone: the server is not there any more.
+	ErrTypeGone = "server_gone"
+	// ErrTypeContainer: the containers will not start.
+	ErrTypeContainer = "container_failed"
+)
+
+func permanent(errType, message string, cause error) error {
+	return temporal.NewNonRetryableApplicationError(message, errType, cause)
+}
+
+// fromStore turns the store's refusals into errors that are not repeated, and
+// leaves what may pass (a database that is away) to the retry policy.
+func fromStore(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, prego.ErrSuperseded):
+		return permanent(ErrTypeSuperseded, err.Error(), nil)
+	case prego.CodeOf(err) == prego.CodeServerNotFound:
+		return permanent(ErrTypePermanent, err.Error(), nil)
+	}
+	return err
+}
+
+// fromInfra sorts a provider's error for the workflow.
+func fromInfra(err error) error {
+	var ie *prego.InfraError
+	if err == nil || !errors.As(err, &ie) {
+		return err
+	}
+	switch ie.Class {
+	case prego.InfraNext:
+		if ie.Code == "placement_error" {
+			return permanent(ErrTypeGroup, ie.Error(), nil)
+		}
+		return permanent(ErrTypeCandidate, ie.Error(), nil)
+	case prego.InfraQuota:
+		return permanent(ErrTypeQuota, ie.Error(), nil)
+	case prego.InfraNotFound:
+		return permanent(ErrTypeGone, ie.Error(), nil)
+	case prego.InfraForeign, prego.InfraPermanent:
+		return permanent(ErrTypePermanent, ie.Error(), nil)
+	case prego.InfraAttempt:
+		return permanent(ErrTypeSuperseded, ie.Error(), nil)
+	case prego.InfraThrottled, prego.InfraRetry, prego.InfraAmbiguous:
+		return temporal.NewApplicationErrorWithOptions(ie.Error(), ErrTypeProvider, temporal.ApplicationErrorOptions{NextRetryDelay: ie.RetryAfter})
+	}
+	return err
+}
+
+// keepAlive heartbeats while a long call is under way, so that the death of this
+// process is noticed within the heartbeat timeout. stop ends it.
+func keepAlive(ctx context.Context) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		t := time.NewTicker(2 * time.Second)
+		defer t.Stop()
+		for {
+			activity.RecordHeartbeat(ctx)
+			select {
+			case <-t.C:
+			case <-done:
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() { close(done) }
+}

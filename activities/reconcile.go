@@ -1,0 +1,267 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// FleetStore is the part of Postgres that keeps rows and provider together.
+type FleetStore interface {
+	FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]prego.FleetRow, error)
+	AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]prego.Resource, error)
+	MarkMissing(ctx context.Context, serverID, providerServerID string) (bool, error)
+	SightOrphan(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, providerID, name string) (prego.Sighting, error)
+	ForgetSightings(ctx context.Context, provider prego.InfraProviderID, still []string) error
+	OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, providerID, serverID string) error
+	Released(ctx context.Context, resourceID int64) error
+	AddEvent(ctx context.Context, e prego.ServerEvent, dedupKey string) error
+	BeginReconcile(ctx context.Context) (int64, error)
+	EndReconcile(ctx context.Context, runID int64, findings any) error
+	SweepSilent(ctx context.Context, p prego.SweepParams) (prego.SweepResult, error)
+}
+
+// Fleet are the periodic steps over all servers.
+type Fleet struct {
+	Store       FleetStore
+	Infra       map[prego.InfraProviderID]Infra
+	Runs        Runs
+	Environment string
+	Firewall    prego.FirewallParams
+	Rules       OrphanRules
+	Grace       time.Duration // how long a create of unknown outcome may still land
+	Sweep       prego.SweepParams
+	Metrics     *Metrics
+	Log         *zap.Logger
+}
+
+// ReconcileResult counts what one reconciliation found and did.
+type ReconcileResult struct {
+	RunID      int64 `json:"run_id"`
+	Owned      int   `json:"owned"`       // things of ours at the provider
+	Restarted  int   `json:"restarted"`   // rows whose workflow had never started or was lost
+	Missing    int   `json:"missing"`     // rows whose server is gone: failed now
+	Orphans    int   `json:"orphans"`     // seen without an owner
+	Destroyed  int   `json:"destroyed"`   // of those, destroyed
+	Settled    int   `json:"settled"`     // ledger lines closed
+	BreakerHit bool  `json:"breaker_hit"` // refused to destroy; look before anything else
+}
+
+// Reconcile makes the provider and the rows agree again (direct-provisioning §3).
+func (a *Fleet) Reconcile(ctx context.Context) (ReconcileResult, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	runID, err := a.Store.BeginReconcile(ctx)
+	if err != nil {
+		return ReconcileResult{}, err
+	}
+	result := ReconcileResult{RunID: runID}
+	for _, infra := range a.Infra {
+		if err := a.reconcile(ctx, infra, &result); err != nil {
+			return result, err
+		}
+	}
+	a.Metrics.Breaker.Set(map[bool]float64{true: 1}[result.BreakerHit])
+	return result, a.Store.EndReconcile(ctx, runID, result)
+}
+
+func (a *Fleet) reconcile(ctx context.Context, infra Infra, result *ReconcileResult) error {
+	snapshot, err := a.snapshot(ctx, infra)
+	if err != nil {
+		return err
+	}
+	found := FindFleet(snapshot)
+	result.Owned += len(snapshot.Owned)
+	if err := a.restart(ctx, found.Idle, result); err != nil {
+		return err
+	}
+	if err := a.failMissing(ctx, infra, found.Missing, result); err != nil {
+		return err
+	}
+	if err := a.destroyOrphans(ctx, infra, snapshot, found.Orphans, result); err != nil {
+		return err
+	}
+	return a.settle(ctx, infra, snapshot, found.Lost, result)
+}
+
+// snapshot reads the rows before it lists the provider, so that a server that is
+// made meanwhile can look like an orphan once, which is too young to be one, but
+// never a row like one whose server is missing.
+func (a *Fleet) snapshot(ctx context.Context, infra Infra) (FleetSnapshot, error) {
+	var s FleetSnapshot
+	var err error
+	if s.Rows, err = a.Store.FleetRows(ctx, infra.ID()); err != nil {
+		return s, err
+	}
+	if s.Resources, err = a.Store.AllLiveResources(ctx, infra.ID()); err != nil {
+		return s, err
+	}
+	if s.Owned, err = infra.ListOwned(ctx); err != nil {
+		return s, fromInfra(err)
+	}
+	s.Now = time.Now()
+	return s, nil
+}
+
+func (a *Fleet) restart(ctx context.Context, idle []prego.FleetRow, result *ReconcileResult) error {
+	for _, r := range idle {
+		ensure := func() (bool, error) { return a.Runs.EnsureProvision(ctx, r.ServerID, r.Generation) }
+		if r.Status == prego.ServerDraining {
+			ensure = func() (bool, error) { return a.Runs.EnsureDecommission(ctx, r.ServerID) }
+		}
+		started, err := ensure()
+		if err != nil {
+			return fmt.Errorf("start the run of %s: %w", r.ServerID, err)
+		}
+		if !started {
+			continue
+		}
+		result.Restarted++
+		a.Log.Warn("started the run of a row that had none", zap.String("server_id", r.ServerID), zap.String("status", string(r.Status)))
+		if err := a.Store.AddEvent(ctx, prego.ServerEvent{
+			ServerID: r.ServerID, Step: prego.StepWorkflowRestarted, Attempt: r.Attempt, Actor: prego.ActorSystem,
+			Message: "the row had no run working on it",
+		}, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// failMissing asks the provider for each server by itself before it believes the
+// list.
+func (a *Fleet) failMissing(ctx context.Context, infra Infra, missing []prego.FleetRow, result *ReconcileResult) error {
+	for _, r := range missing {
+		_, err := infra.GetServer(ctx, r.ProviderServerID)
+		var ie *prego.InfraError
+		if err == nil || !errors.As(err, &ie) || ie.Class != prego.InfraNotFound {
+			continue
+		}
+		marked, err := a.Store.MarkMissing(ctx, r.ServerID, r.ProviderServerID)
+		if err != nil {
+			return err
+		}
+		if marked {
+			result.Missing++
+			a.Log.Error("the server of a row is gone", zap.String("server_id", r.ServerID), zap.String("provider_server_id", r.ProviderServerID))
+		}
+	}
+	return nil
+}
+
+func (a *Fleet) destroyOrphans(ctx context.Context, infra Infra, snapshot FleetSnapshot, orphans []prego.OwnedResource, result *ReconcileResult) error {
+	result.Orphans += len(orphans)
+	sightings := make(map[string]prego.Sighting, len(orphans))
+	still := make([]string, 0, len(orphans))
+	for _, o := range orphans {
+		seen, err := a.Store.SightOrphan(ctx, infra.ID(), o.Kind, o.ProviderID, o.Name)
+		if err != nil {
+			return err
+		}
+		key := resourceKey(o.Kind, o.ProviderID)
+		sightings[key] = seen
+		still = append(still, key)
+	}
+	if err := a.Store.ForgetSightings(ctx, infra.ID(), still); err != nil {
+		return err
+	}
+	doomed, tripped := Doomed(snapshot, orphans, sightings, a.Rules)
+	if tripped {
+		result.BreakerHit = true
+		a.Log.Error("reconcile refuses to destroy: too much of the fleet has no owner in this database",
+			zap.Int("orphans", len(orphans)), zap.Int("rows", len(snapshot.Rows)))
+		return nil
+	}
+	for _, o := range doomed {
+		if err := infra.DeleteResource(ctx, o.Kind, o.ProviderID); err != nil {
+			a.Log.Error("destroy orphan", zap.String("kind", string(o.Kind)), zap.String("provider_id", o.ProviderID), zap.Error(err))
+			continue
+		}
+		if err := a.Store.OrphanDestroyed(ctx, infra.ID(), o.Kind, o.ProviderID, o.Labels[prego.LabelServerID]); err != nil {
+			return err
+		}
+		a.Metrics.Orphans.WithLabelValues(string(o.Kind)).Inc()
+		a.Log.Warn("orphan destroyed", zap.String("kind", string(o.Kind)), zap.String("provider_id", o.ProviderID), zap.String("name", o.Name))
+		result.Destroyed++
+	}
+	return nil
+}
+
+// settle closes ledger lines: shared things that are gone at the provider, and
+// lines of failed or terminated servers whose outcome nobody waits for any more.
+func (a *Fleet) settle(ctx context.Context, infra Infra, s FleetSnapshot, lost []prego.Resource, result *ReconcileResult) error {
+	for _, r := range lost {
+		if err := a.Store.Released(ctx, r.ResourceID); err != nil {
+			return err
+		}
+		result.Settled++
+	}
+	rows := make(map[string]prego.FleetRow, len(s.Rows))
+	for _, r := range s.Rows {
+		rows[r.ServerID] = r
+	}
+	byName := make(map[string]prego.OwnedResource, len(s.Owned))
+	byID := make(map[string]bool, len(s.Owned))
+	for _, o := range s.Owned {
+		byName[resourceKey(o.Kind, o.Name)] = o
+		byID[resourceKey(o.Kind, o.ProviderID)] = true
+	}
+	for _, r := range s.Resources {
+		row := rows[r.ServerID]
+		settled := row.Status == prego.ServerFailed || row.Status == prego.ServerTerminated
+		if r.ServerID == "" || !settled || r.Age < a.Grace {
+			continue
+		}
+		switch o, there := byName[resourceKey(r.Kind, r.Name)]; {
+		case r.ProviderID == "" && there && row.ProviderServerID == "":
+			if err := infra.DeleteResource(ctx, o.Kind, o.ProviderID); err != nil {
+				a.Log.Error("settle a create of unknown outcome", zap.String("name", r.Name), zap.Error(err))
+				continue
+			}
+		case r.ProviderID == "" && !there:
+		case r.ProviderID != "" && r.State == prego.ResourceReleasing:
+			if byID[resourceKey(r.Kind, r.ProviderID)] {
+				if err := infra.DeleteResource(ctx, r.Kind, r.ProviderID); err != nil {
+					a.Log.Error("finish a deletion", zap.String("name", r.Name), zap.Error(err))
+					continue
+				}
+			}
+		default:
+			continue
+		}
+		if err := a.Store.Released(ctx, r.ResourceID); err != nil {
+			return err
+		}
+		result.Settled++
+	}
+	// Rules that were changed by hand are put back.
+	for _, r := range s.Resources {
+		if r.Kind == prego.ResourceFirewall && r.ProviderID != "" && byID[resourceKey(r.Kind, r.ProviderID)] {
+			if _, err := infra.EnsureFirewall(ctx, a.Firewall); err != nil {
+				return fromInfra(err)
+			}
+		}
+	}
+	return nil
+}
+
+// SweepSilent marks agents that fell silent (direct-provisioning §3).
+func (a *Fleet) SweepSilent(ctx context.Context) (prego.SweepResult, error) {
+	r, err := a.Store.SweepSilent(ctx, a.Sweep)
+	if err != nil {
+		return r, err
+	}
+	a.Metrics.Frozen.Set(map[bool]float64{true: 1}[r.Frozen])
+	if r.Frozen {
+		a.Log.Error("too many agents are silent at once for any to be marked: suspect the gateway",
+			zap.Int("silent", r.Silent), zap.Int("fleet", r.Fleet))
+	}
+	a.Metrics.Silent.WithLabelValues(string(prego.AgentDegraded)).Add(float64(r.Degraded))
+	a.Metrics.Silent.WithLabelValues(string(prego.AgentDisconnected)).Add(float64(r.Failed))
+	return r, nil
+}

@@ -1,0 +1,231 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+
+	"github.com/prego/prego"
+)
+
+// Plan is what a provisioning run needs to know before its first step.
+type Plan struct {
+	Role        prego.Role            `json:"role"`
+	Region      prego.Region          `json:"region"`
+	Provider    prego.InfraProviderID `json:"provider"`
+	Image       string                `json:"image"`
+	Candidates  []prego.Candidate     `json:"candidates"`
+	Timeouts    []prego.BootTimeouts  `json:"timeouts"` // one per candidate
+	BaseAttempt int                   `json:"base_attempt"`
+	MaxRetries  int                   `json:"max_retries"`
+	// Import: the server exists; nothing is created and nothing ever destroyed.
+	Import bool `json:"import,omitempty"`
+	// Resume: an enrolled server of an earlier run stands; only what follows its
+	// first heartbeat is left to do.
+	Resume           bool          `json:"resume,omitempty"`
+	CapacityWait     time.Duration `json:"capacity_wait"`
+	CapacityPoll     time.Duration `json:"capacity_poll"`
+	ContainerTimeout time.Duration `json:"container_timeout"`
+	TokenTTL         time.Duration `json:"token_ttl"`
+}
+
+// ServerRef names a generation of a server.
+type ServerRef struct {
+	ServerID   string `json:"server_id"`
+	Generation int    `json:"generation"`
+	Attempt    int    `json:"attempt,omitempty"`
+}
+
+// PlanProvisioning reads the row and the catalog.
+func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Plan, error) {
+	st, err := a.current(ctx, in)
+	if err != nil {
+		return Plan{}, err
+	}
+	p := Plan{
+		Role: st.Role, Region: st.Region, Provider: st.Provider, Image: a.Catalog.ImageFor(st.Spec),
+		Candidates: a.Catalog.Candidates(st.Role, st.Region, st.Spec), BaseAttempt: st.Attempt, MaxRetries: a.Settings.MaxRetries,
+		Import:       st.Purpose == prego.PurposeImportExisting,
+		CapacityWait: a.Settings.CapacityWait, CapacityPoll: a.Settings.CapacityPoll,
+		ContainerTimeout: a.Settings.ContainerTimeout, TokenTTL: a.Settings.BootstrapTokenTTL,
+	}
+	p.Resume = st.ProviderServerID != "" && st.FirstHeartbeatAt != nil && st.RevokedAt == nil && st.AgentStatus == prego.AgentConnected
+	for _, c := range p.Candidates {
+		p.Timeouts = append(p.Timeouts, a.Catalog.TimeoutsFor(c.Location, p.Image))
+	}
+	if len(p.Candidates) == 0 && !p.Import {
+		return Plan{}, permanent(ErrTypePermanent, fmt.Sprintf("the catalog has nothing for role %s in region %s with this spec", st.Role, st.Region), nil)
+	}
+	return p, nil
+}
+
+// current reads the row, and refuses when it is no longer this generation's.
+func (a *Servers) current(ctx context.Context, in ServerRef) (prego.ProvisionState, error) {
+	st, err := a.Store.ProvisionState(ctx, in.ServerID)
+	if err != nil {
+		return st, fromStore(err)
+	}
+	if st.Status != prego.ServerProvisioning || st.Generation != in.Generation {
+		return st, permanent(ErrTypeSuperseded, fmt.Sprintf("server %s is %s in generation %d", in.ServerID, st.Status, st.Generation), nil)
+	}
+	return st, nil
+}
+
+// Progress is how far an attempt's agent has come.
+type Progress struct {
+	Handshake        bool `json:"handshake"`
+	FirstHeartbeat   bool `json:"first_heartbeat"`
+	BootstrapRefused bool `json:"bootstrap_refused"` // a second key presented the token
+}
+
+// ReadProgress reads what the gateway recorded for an attempt.
+func (a *Servers) ReadProgress(ctx context.Context, in ServerRef) (Progress, error) {
+	st, err := a.current(ctx, in)
+	if err != nil {
+		return Progress{}, err
+	}
+	if st.Attempt != in.Attempt {
+		return Progress{}, permanent(ErrTypeSuperseded, fmt.Sprintf("server %s is at attempt %d", in.ServerID, st.Attempt), nil)
+	}
+	return Progress{Handshake: st.HandshakeAt != nil, FirstHeartbeat: st.FirstHeartbeatAt != nil, BootstrapRefused: st.BootstrapRefused}, nil
+}
+
+// AwaitRunningInput names the server to wait for.
+type AwaitRunningInput struct {
+	Server ServerRef    `json:"server"`
+	Handle prego.Handle `json:"handle"`
+}
+
+// AwaitRunning waits until the provider reports the server as running. How long
+// is the workflow's to say.
+func (a *Servers) AwaitRunning(ctx context.Context, in AwaitRunningInput) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	st, err := a.current(ctx, in.Server)
+	if err != nil {
+		return err
+	}
+	infra, err := a.infra(st.Provider)
+	if err != nil {
+		return err
+	}
+	a.hook("running/start")
+	if _, err := infra.AwaitRunning(ctx, in.Handle, func(status string) { activity.RecordHeartbeat(ctx, status) }); err != nil {
+		return fromInfra(err)
+	}
+	a.hook("running/seen")
+	return fromStore(a.Store.MarkRunning(ctx, in.Server.ServerID, in.Server.Attempt))
+}
+
+// AdoptImported checks that an existing server is there, labels it as ours and
+// records it.
+func (a *Servers) AdoptImported(ctx context.Context, in ServerRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	st, err := a.current(ctx, in)
+	if err != nil {
+		return err
+	}
+	infra, err := a.infra(st.Provider)
+	if err != nil {
+		return err
+	}
+	h, err := infra.GetServer(ctx, st.ProviderServerID)
+	if err != nil {
+		return fromInfra(err)
+	}
+	labels := prego.CreateServerParams{
+		Environment: a.Settings.Environment, ServerID: in.ServerID, Role: st.Role, Region: st.Region, Attempt: in.Attempt,
+		SpecHash: "imported",
+	}.Labels()
+	if err := infra.LabelServer(ctx, st.ProviderServerID, labels); err != nil {
+		return fromInfra(err)
+	}
+	return fromStore(a.Store.RecordImported(ctx, in.ServerID, in.Generation, in.Attempt, st.Provider, h))
+}
+
+// StartContainers starts the role's containers over the Docker Remote API and
+// waits until they run (direct-provisioning §2, step 8).
+func (a *Servers) StartContainers(ctx context.Context, in ServerRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	st, err := a.current(ctx, in)
+	if err != nil {
+		return err
+	}
+	a.hook("containers/start")
+	if err := a.Containers.StartContainers(ctx, in.ServerID, st.Host, st.Role); err != nil {
+		var ce *prego.ContainerError
+		if errors.As(err, &ce) {
+			return permanent(ErrTypeContainer, ce.Error(), nil)
+		}
+		return err
+	}
+	a.hook("containers/started")
+	return a.Store.AddEvent(ctx, prego.ServerEvent{ServerID: in.ServerID, Step: prego.StepContainersStarted, Attempt: in.Attempt},
+		fmt.Sprintf("%s/g%d", prego.StepContainersStarted, in.Generation))
+}
+
+// ActivateServer makes the server active, with one UPDATE.
+func (a *Servers) ActivateServer(ctx context.Context, in ServerRef) error {
+	st, err := a.Store.ProvisionState(ctx, in.ServerID)
+	if err != nil {
+		return fromStore(err)
+	}
+	a.hook("activate/start")
+	seconds, err := a.Store.Activate(ctx, in.ServerID, in.Generation, in.Attempt)
+	if err != nil {
+		return fromStore(err)
+	}
+	a.hook("activate/done")
+	if seconds > 0 {
+		a.Metrics.Outcomes.WithLabelValues(string(st.Role), "active").Inc()
+		if in.Generation == 1 {
+			a.Metrics.Seconds.Observe(seconds)
+		}
+	}
+	return nil
+}
+
+// FailInput says why a provisioning ends.
+type FailInput struct {
+	Server  ServerRef    `json:"server"`
+	Role    prego.Role   `json:"role"`
+	Reason  prego.Reason `json:"reason"`
+	Message string       `json:"message"`
+}
+
+// FailServer ends a provisioning as failed.
+func (a *Servers) FailServer(ctx context.Context, in FailInput) error {
+	if err := a.Store.Fail(ctx, in.Server.ServerID, in.Server.Generation, in.Server.Attempt, in.Reason, in.Message); err != nil {
+		return err
+	}
+	a.Metrics.Outcomes.WithLabelValues(string(in.Role), string(in.Reason)).Inc()
+	return nil
+}
+
+// NoteInput is a line for the timeline.
+type NoteInput struct {
+	Server  ServerRef    `json:"server"`
+	Reason  prego.Reason `json:"reason"`
+	Message string       `json:"message"`
+}
+
+// NoteAttemptFailed puts on the timeline why an attempt ended.
+func (a *Servers) NoteAttemptFailed(ctx context.Context, in NoteInput) error {
+	return a.Store.AddEvent(ctx, prego.ServerEvent{
+		ServerID: in.Server.ServerID, Step: prego.StepAttemptFailed, Attempt: in.Server.Attempt, Reason: in.Reason, Message: in.Message,
+	}, fmt.Sprintf("%s/%d", prego.StepAttemptFailed, in.Server.Attempt))
+}
+
+// AwaitCapacity notes that the server waits for stock or quota.
+func (a *Servers) AwaitCapacity(ctx context.Context, in NoteInput) error {
+	if err := a.Store.AwaitCapacity(ctx, in.Server.ServerID, in.Server.Generation, in.Server.Attempt, in.Message); err != nil {
+		return fromStore(err)
+	}
+	a.Metrics.Awaiting.Inc()
+	return nil
+}

@@ -1,0 +1,187 @@
+// Package activities holds the steps that workflows call, a file per concern.
+// Each step may run twice, or die after its effect: what it does is either a
+// conditional write or something that finds what it already did.
+//
+// The interfaces here are what the steps need; cmd/prego injects the adapters.
+package activities
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// Store is the part of Postgres that the steps use.
+type Store interface {
+	ProvisionState(ctx context.Context, serverID string) (prego.ProvisionState, error)
+	BeginAttempt(ctx context.Context, a prego.AttemptStart) error
+	RecordCreated(ctx context.Context, serverID string, generation int, h prego.Handle, provider prego.InfraProviderID) error
+	RecordImported(ctx context.Context, serverID string, generation, attempt int, provider prego.InfraProviderID, h prego.Handle) error
+	MarkRunning(ctx context.Context, serverID string, attempt int) error
+	Activate(ctx context.Context, serverID string, generation, attempt int) (seconds float64, err error)
+	Fail(ctx context.Context, serverID string, generation, attempt int, reason prego.Reason, message string) error
+	AwaitCapacity(ctx context.Context, serverID string, generation, attempt int, message string) error
+	AddEvent(ctx context.Context, e prego.ServerEvent, dedupKey string) error
+
+	IssueToken(ctx context.Context, t prego.TokenIssue) (prego.TokenIssued, error)
+	PutBootArtifact(ctx context.Context, content []byte) (sha256Hex string, err error)
+
+	Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r prego.ResourceIntent) error
+	ConfirmCreated(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, kind prego.ResourceKind, name, providerID string) error
+	IntentRefused(ctx context.Context, serverID string, attempt int, c prego.Candidate, refusal *prego.InfraError) error
+	FindResource(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, name string) (prego.Resource, bool, error)
+	LiveResources(ctx context.Context, serverID string) ([]prego.Resource, error)
+	AssignPlacementGroup(ctx context.Context, serverID, prefix string, size, groups int, exclude []string) (string, error)
+
+	BeginRelease(ctx context.Context, serverID string, attempt int) error
+	Released(ctx context.Context, resourceID int64) error
+	FinishRelease(ctx context.Context, serverID string, attempt int, reason prego.Reason, message string) error
+	Terminate(ctx context.Context, serverID string) error
+}
+
+// Infra is a cloud (direct-provisioning §7). Every error that it returns is a
+// *prego.InfraError.
+type Infra interface {
+	ID() prego.InfraProviderID
+	CreateServer(ctx context.Context, p prego.CreateServerParams) (prego.Handle, error)
+	LabelPrimaryIPs(ctx context.Context, h prego.Handle, labels map[string]string) error
+	AwaitRunning(ctx context.Context, h prego.Handle, beat func(status string)) (prego.Handle, error)
+	FindServers(ctx context.Context, serverID string) ([]prego.Handle, error)
+	GetServer(ctx context.Context, providerServerID string) (prego.Handle, error)
+	LabelServer(ctx context.Context, providerServerID string, labels map[string]string) error
+	DestroyServer(ctx context.Context, providerServerID string) error
+	EnsureFirewall(ctx context.Context, p prego.FirewallParams) (string, error)
+	EnsurePlacementGroup(ctx context.Context, environment, name string, role prego.Role) (string, error)
+	EnsureVolume(ctx context.Context, p prego.VolumeParams) (string, error)
+	ListOwned(ctx context.Context) ([]prego.OwnedResource, error)
+	DeleteResource(ctx context.Context, kind prego.ResourceKind, providerID string) error
+}
+
+// TokenSource makes bootstrap tokens that can be made again: the same id gives
+// the same token.
+type TokenSource interface {
+	NewTokenID() string
+	Derive(tokenID string) (raw string)
+	Hash(raw string) []byte
+}
+
+// BootParams are what a host's user_data is rendered from. Token is secret.
+type BootParams struct {
+	ServerID string
+	Role     prego.Role
+	Region   prego.Region
+	Tags     []string
+	Token    string
+	Volume   bool // a data volume is attached
+}
+
+// Boot is a rendered user_data and, where that alone would be too large, the
+// archive that the host fetches as its second stage.
+type Boot struct {
+	UserData       string
+	StageTwo       []byte
+	StageTwoSHA256 string
+}
+
+// BootRenderer renders what a new host runs at its first boot.
+type BootRenderer interface {
+	RenderBoot(p BootParams) (Boot, error)
+}
+
+// Containers starts a role's containers on a host over the Docker Remote API.
+// A permanent failure is a *prego.ContainerError.
+type Containers interface {
+	StartContainers(ctx context.Context, serverID, addr string, role prego.Role) error
+}
+
+// Runs reaches the workflow engine from within a step.
+type Runs interface {
+	// StopProvisioning cancels a server's provisioning run and waits until it has
+	// cleaned up; no such run is success.
+	StopProvisioning(ctx context.Context, serverID string, beat func()) error
+	// EnsureProvision starts a run for a row in provisioning unless one is running;
+	// started tells which.
+	EnsureProvision(ctx context.Context, serverID string, generation int) (started bool, err error)
+	// EnsureDecommission does the same for a draining row.
+	EnsureDecommission(ctx context.Context, serverID string) (started bool, err error)
+}
+
+// Settings are the numbers that the steps and workflows obey.
+type Settings struct {
+	Environment       string
+	BootstrapTokenTTL time.Duration
+	MaxRetries        int // whole new servers after the first
+	CapacityWait      time.Duration
+	CapacityPoll      time.Duration
+	CreateBackoff     time.Duration // before the second of three create calls; doubles
+	ContainerTimeout  time.Duration
+	AmbiguousGrace    time.Duration // how long a create of unknown outcome may still land
+	EgressCIDRs       []string
+	Ports             []int // that the firewall opens to EgressCIDRs
+}
+
+// Servers are the steps in the life of a server.
+type Servers struct {
+	Store      Store
+	Infra      map[prego.InfraProviderID]Infra
+	Catalog    prego.Catalog
+	Tokens     TokenSource
+	Boot       BootRenderer
+	Containers Containers
+	Runs       Runs
+	Settings   Settings
+	Metrics    *Metrics
+	Log        *zap.Logger
+	// Hook is called around effects, by name, so that tests can kill the process
+	// there; nil in production.
+	Hook func(point string)
+}
+
+func (a *Servers) hook(point string) {
+	if a.Hook != nil {
+		a.Hook(point)
+	}
+}
+
+func (a *Servers) infra(id prego.InfraProviderID) (Infra, error) {
+	p, ok := a.Infra[id]
+	if !ok {
+		return nil, permanent(ErrTypePermanent, "this worker has no adapter for provider "+string(id), nil)
+	}
+	return p, nil
+}
+
+// Metrics of the steps.
+type Metrics struct {
+	Outcomes *prometheus.CounterVec // by role and outcome
+	Seconds  prometheus.Histogram   // request to active
+	Cleanup  prometheus.Counter     // clean-ups given up and left to the reconciler
+	Orphans  *prometheus.CounterVec // by kind: destroyed
+	Breaker  prometheus.Gauge       // 1 while the reconciler refuses to destroy
+	Frozen   prometheus.Gauge       // 1 while the sweep refuses to mark agents
+	Awaiting prometheus.Counter     // servers that had to wait for capacity
+	Silent   *prometheus.CounterVec // agents marked, by new status
+}
+
+// NewMetrics registers the metrics of the steps.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		Outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_provisionings_total", Help: "Provisionings ended, by outcome."}, []string{"role", "outcome"}),
+		Seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "prego_provision_seconds", Help: "Seconds from the request to an active server.",
+			Buckets: []float64{1, 2, 5, 10, 20, 40, 60, 90, 120, 180, 300, 600, 1800},
+		}),
+		Cleanup:  prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_cleanups_incomplete_total", Help: "Clean-ups given up and left to the reconciler."}),
+		Orphans:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_orphans_destroyed_total", Help: "Things without an owner destroyed, by kind."}, []string{"kind"}),
+		Breaker:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_reconcile_breaker_open", Help: "1 while the reconciler refuses to destroy."}),
+		Frozen:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_sweep_frozen", Help: "1 while too many agents are silent at once for any to be marked."}),
+		Awaiting: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_awaiting_capacity_total", Help: "Servers that had to wait for stock or quota."}),
+		Silent:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agents_silent_total", Help: "Agents marked as silent, by new status."}, []string{"status"}),
+	}
+	reg.MustRegister(m.Outcomes, m.Seconds, m.Cleanup, m.Orphans, m.Breaker, m.Frozen, m.Awaiting, m.Silent)
+	return m
+}
