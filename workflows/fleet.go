@@ -1,0 +1,39 @@
+package workflows
+
+import (
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// Reconcile makes the provider and the rows agree again: on a schedule, and when
+// an operator asks.
+func Reconcile(ctx workflow.Context) (activities.ReconcileResult, error) {
+	var steps *activities.Fleet
+	var result activities.ReconcileResult
+	err := workflow.ExecuteActivity(call(ctx, "compare the rows with what the provider lists", 10*time.Minute), steps.Reconcile).Get(ctx, &result)
+	if err == nil {
+		outcome := "reconciled"
+		if result.BreakerHit {
+			outcome = "breaker_hit"
+		}
+		setOutcome(ctx, outcome)
+	}
+	return result, err
+}
+
+// SweepHeartbeats marks agents that fell silent.
+func SweepHeartbeats(ctx workflow.Context) (prego.SweepResult, error) {
+	var steps *activities.Fleet
+	var result prego.SweepResult
+	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
+		ScheduleToCloseTimeout: 30 * time.Second, RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumAttempts: 3},
+		Summary: "mark silent agents",
+	})
+	err := workflow.ExecuteLocalActivity(ctx, steps.SweepSilent).Get(ctx, &result)
+	return result, err
+}

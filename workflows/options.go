@@ -1,0 +1,121 @@
+// Package workflows is the durable orchestration: a file per workflow, each read
+// as a story. What happens in the world happens in activities.
+package workflows
+
+import (
+	"errors"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// Search attributes by which an operator finds runs. All are keywords.
+var (
+	AttrServerID = temporal.NewSearchAttributeKeyKeyword("server_id")
+	AttrRegion   = temporal.NewSearchAttributeKeyKeyword("region")
+	AttrRole     = temporal.NewSearchAttributeKeyKeyword("role")
+	AttrTenantID = temporal.NewSearchAttributeKeyKeyword("tenant_id")
+	AttrOrgID    = temporal.NewSearchAttributeKeyKeyword("org_id")
+	AttrOutcome  = temporal.NewSearchAttributeKeyKeyword("outcome")
+)
+
+// SearchAttributes lists the names that the namespace must know.
+func SearchAttributes() []string {
+	return []string{AttrServerID.GetName(), AttrRegion.GetName(), AttrRole.GetName(), AttrTenantID.GetName(), AttrOrgID.GetName(), AttrOutcome.GetName()}
+}
+
+// SignalAgent is the channel on which the gateway tells a provisioning run about
+// its agent. A signal is a hint: the run reads the row again.
+const SignalAgent = "agent"
+
+// AgentSignal says what the gateway saw.
+type AgentSignal struct {
+	Kind    AgentSignalKind `json:"kind"`
+	Attempt int             `json:"attempt"`
+}
+
+// AgentSignalKind is the kind of an AgentSignal.
+type AgentSignalKind string
+
+// The kinds of agent signals.
+const (
+	SignalHandshake        AgentSignalKind = "handshake"
+	SignalHeartbeat        AgentSignalKind = "heartbeat"
+	SignalBootstrapRefused AgentSignalKind = "bootstrap_refused"
+)
+
+// heartbeatTimeout is within how long the death of a worker is noticed. Steps
+// heartbeat every 2 s.
+const heartbeatTimeout = 10 * time.Second
+
+// storeRetry repeats steps that only touch the database until it is back.
+var storeRetry = &temporal.RetryPolicy{InitialInterval: 200 * time.Millisecond, BackoffCoefficient: 2, MaximumInterval: 10 * time.Second}
+
+// local are the options of short steps that only read the database.
+func local(ctx workflow.Context, summary string) workflow.Context {
+	return workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
+		ScheduleToCloseTimeout: time.Hour, StartToCloseTimeout: 15 * time.Second, RetryPolicy: storeRetry, Summary: summary,
+	})
+}
+
+// write are the options of short steps that change the database; they go on until
+// it takes the change.
+func write(ctx workflow.Context, summary string) workflow.Context {
+	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+		StartToCloseTimeout: 15 * time.Second, RetryPolicy: storeRetry, Summary: summary,
+	})
+}
+
+// call are the options of steps that call the provider or a host: worker death is
+// noticed by heartbeats, and total bounds all of their repetitions.
+func call(ctx workflow.Context, summary string, total time.Duration) workflow.Context {
+	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+		ScheduleToCloseTimeout: total, StartToCloseTimeout: total, HeartbeatTimeout: heartbeatTimeout, WaitForCancellation: true,
+		RetryPolicy: &temporal.RetryPolicy{InitialInterval: 500 * time.Millisecond, BackoffCoefficient: 2, MaximumInterval: 30 * time.Second},
+		Summary:     summary,
+	})
+}
+
+// errType is the stable type of an activity's error, "" for others.
+func errType(err error) string {
+	var app *temporal.ApplicationError
+	if errors.As(err, &app) {
+		return app.Type()
+	}
+	return ""
+}
+
+// message is an activity's error without the layers that Temporal wraps it in.
+func message(err error) string {
+	var app *temporal.ApplicationError
+	if errors.As(err, &app) {
+		return app.Message()
+	}
+	var timeout *temporal.TimeoutError
+	if errors.As(err, &timeout) {
+		return "no answer in time"
+	}
+	return err.Error()
+}
+
+func isSuperseded(err error) bool { return errType(err) == activities.ErrTypeSuperseded }
+
+func setOutcome(ctx workflow.Context, outcome string) {
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrOutcome.ValueSet(outcome)); err != nil {
+		workflow.GetLogger(ctx).Warn("outcome not searchable", "error", err)
+	}
+}
+
+func serverRef(in ProvisionServerInput, attempt int) activities.ServerRef {
+	return activities.ServerRef{ServerID: in.ServerID, Generation: in.Generation, Attempt: attempt}
+}
+
+// failure is how a run of a server ends that did not become active: visible as
+// failed in the UI, with the reason as the error's type.
+func failure(reason prego.Reason, text string) error {
+	return temporal.NewNonRetryableApplicationError(text, string(reason), nil)
+}

@@ -1,0 +1,96 @@
+package workflows
+
+import (
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// callTotal bounds one create step with all its repetitions, an absent database
+// or worker included. It stays below the life of the token.
+const callTotal = 14 * time.Minute
+
+// create walks the candidates until one is made, and waits for capacity when none
+// can be: stock comes back, and quotas are raised.
+func (p *provisionServer) create(ctx workflow.Context) (prego.BootTimeouts, error) {
+	var foundation activities.FoundationInput
+	foundation.ServerID = p.in.ServerID
+	began := workflow.Now(ctx)
+	for {
+		var refusal string
+		for i := 0; i < len(p.plan.Candidates); {
+			err := p.createFrom(ctx, p.plan.Candidates[i], &foundation)
+			switch errType(err) {
+			case "":
+				if err == nil {
+					return p.plan.Timeouts[i], nil
+				}
+				return prego.BootTimeouts{}, p.createFailed(err)
+			case activities.ErrTypeGroup: // the same candidate again, in another group
+				if len(foundation.FullGroups) > 2 {
+					refusal = message(err)
+					i++
+				}
+			case activities.ErrTypeCandidate:
+				refusal = message(err)
+				i++
+			case activities.ErrTypeQuota: // the account's: no candidate is better off
+				refusal = message(err)
+				i = len(p.plan.Candidates)
+			default:
+				return prego.BootTimeouts{}, p.createFailed(err)
+			}
+		}
+		if workflow.Now(ctx).Sub(began) >= p.plan.CapacityWait {
+			return prego.BootTimeouts{}, &stepError{reason: prego.ReasonFailedCapacity, text: "no capacity within " + p.plan.CapacityWait.String() + ": " + refusal}
+		}
+		if err := p.awaitCapacity(ctx, refusal); err != nil {
+			return prego.BootTimeouts{}, err
+		}
+		foundation.FullGroups = nil
+	}
+}
+
+// createFrom asks for one candidate. Each call is an attempt of its own, with its
+// own token.
+func (p *provisionServer) createFrom(ctx workflow.Context, c prego.Candidate, f *activities.FoundationInput) error {
+	p.attempt++
+	p.details(ctx, fmt.Sprintf("creating %s (attempt %d)", c, p.attempt))
+	var foundation activities.Foundation
+	if err := workflow.ExecuteActivity(call(ctx, "firewall and placement group", callTotal), p.steps.PrepareFoundation, f).Get(ctx, &foundation); err != nil {
+		return err
+	}
+	err := workflow.ExecuteActivity(call(ctx, fmt.Sprintf("create %s (attempt %d)", c, p.attempt), callTotal), p.steps.CreateServer,
+		activities.CreateServerInput{ServerID: p.in.ServerID, Generation: p.in.Generation, Attempt: p.attempt, Candidate: c, Foundation: foundation},
+	).Get(ctx, &p.handle)
+	if errType(err) == activities.ErrTypeGroup {
+		f.FullGroups = append(f.FullGroups, foundation.GroupName)
+	}
+	return err
+}
+
+func (p *provisionServer) createFailed(err error) error {
+	switch {
+	case isSuperseded(err) || temporal.IsCanceledError(err):
+		return err
+	case errType(err) == activities.ErrTypePermanent:
+		return &stepError{reason: prego.ReasonFailedCreate, text: message(err)}
+	default:
+		return &stepError{reason: prego.ReasonFailedCreate, text: message(err), retry: true}
+	}
+}
+
+func (p *provisionServer) awaitCapacity(ctx workflow.Context, refusal string) error {
+	p.details(ctx, "awaiting capacity: "+refusal)
+	setOutcome(ctx, string(prego.ReasonAwaitingCapacity))
+	if err := workflow.ExecuteActivity(write(ctx, "note that the server awaits capacity"), p.steps.AwaitCapacity,
+		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: prego.ReasonAwaitingCapacity, Message: refusal}).Get(ctx, nil); err != nil {
+		return err
+	}
+	return workflow.NewTimerWithOptions(ctx, p.plan.CapacityPoll, workflow.TimerOptions{Summary: "awaiting capacity"}).Get(ctx, nil)
+}

@@ -1,0 +1,206 @@
+package workflows
+
+import (
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// ProvisionServerInput names the server to bring to life; all else is in its row.
+type ProvisionServerInput struct {
+	ServerID   string `json:"server_id"`
+	Generation int    `json:"generation"` // 1, one more per retry
+}
+
+// ProvisionServerResult tells how it went.
+type ProvisionServerResult struct {
+	ServerID string `json:"server_id"`
+	Attempt  int    `json:"attempt"` // the one that became active
+}
+
+// ProvisionServer brings a server to life (direct-provisioning §2): create, boot,
+// handshake, first heartbeat, containers, active. A boot that fails is destroyed
+// and begun again, up to MaxRetries times; what is billed and not active when
+// the run ends is gone, except where the failure table keeps it for debugging.
+func ProvisionServer(ctx workflow.Context, in ProvisionServerInput) (ProvisionServerResult, error) {
+	p := &provisionServer{in: in, signals: workflow.GetSignalChannel(ctx, SignalAgent)}
+	err := p.run(ctx)
+	return ProvisionServerResult{ServerID: in.ServerID, Attempt: p.attempt}, p.end(ctx, err)
+}
+
+type provisionServer struct {
+	in      ProvisionServerInput
+	plan    activities.Plan
+	attempt int // of the current create
+	handle  prego.Handle
+	signals workflow.ReceiveChannel
+
+	steps *activities.Servers // nil: names the activities
+}
+
+// stepError ends an attempt, or the run, with a reason.
+type stepError struct {
+	reason prego.Reason
+	text   string
+	retry  bool // destroy and begin again, while there are retries
+	keep   bool // leave the server for debugging
+}
+
+func (e *stepError) Error() string { return string(e.reason) + ": " + e.text }
+
+func (p *provisionServer) run(ctx workflow.Context) error {
+	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), p.steps.PlanProvisioning, serverRef(p.in, 0)).Get(ctx, &p.plan); err != nil {
+		if isSuperseded(err) || temporal.IsCanceledError(err) {
+			return err
+		}
+		return &stepError{reason: prego.ReasonFailedCreate, text: message(err)}
+	}
+	p.attempt = p.plan.BaseAttempt
+	if err := workflow.UpsertTypedSearchAttributes(ctx,
+		AttrServerID.ValueSet(p.in.ServerID), AttrRegion.ValueSet(string(p.plan.Region)), AttrRole.ValueSet(string(p.plan.Role)),
+		AttrOutcome.ValueSet("provisioning")); err != nil {
+		return fmt.Errorf("search attributes: %w", err)
+	}
+	switch {
+	case p.plan.Resume:
+		return p.finish(ctx)
+	case p.plan.Import:
+		return p.takeOver(ctx)
+	}
+	for retries := 0; ; retries++ {
+		err := p.boot(ctx)
+		if err == nil {
+			return p.finish(ctx)
+		}
+		failed, ok := err.(*stepError) //nolint:errorlint // boot returns it bare
+		if !ok || !failed.retry || retries == p.plan.MaxRetries {
+			return err
+		}
+		p.details(ctx, fmt.Sprintf("attempt %d ended (%s); destroying it and beginning again, retry %d of %d", p.attempt, failed.text, retries+1, p.plan.MaxRetries))
+		if err := p.note(ctx, failed); err != nil {
+			return err
+		}
+		if err := p.destroy(ctx, failed.reason, failed.text); err != nil {
+			return err
+		}
+	}
+}
+
+// boot makes one server and waits for its agent.
+func (p *provisionServer) boot(ctx workflow.Context) error {
+	timeouts, err := p.create(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.awaitHandshake(ctx, timeouts); err != nil {
+		return err
+	}
+	return p.awaitHeartbeat(ctx, timeouts)
+}
+
+// finish is what follows the first heartbeat.
+func (p *provisionServer) finish(ctx workflow.Context) error {
+	ref := serverRef(p.in, p.attempt)
+	if p.plan.Role.StartsContainers() && !p.plan.Import {
+		p.details(ctx, "starting containers")
+		err := workflow.ExecuteActivity(call(ctx, "start the containers of role "+string(p.plan.Role), p.plan.ContainerTimeout),
+			p.steps.StartContainers, ref).Get(ctx, nil)
+		if err != nil {
+			if isSuperseded(err) || temporal.IsCanceledError(err) {
+				return err
+			}
+			return &stepError{reason: prego.ReasonFailedContainer, text: message(err), keep: true}
+		}
+	}
+	return workflow.ExecuteActivity(write(ctx, "make the server active"), p.steps.ActivateServer, ref).Get(ctx, nil)
+}
+
+// takeOver enrolls a server that exists already. Its agent is installed by hand,
+// within the life of its token; nothing is destroyed when that does not happen.
+func (p *provisionServer) takeOver(ctx workflow.Context) error {
+	keep := func(err error) error {
+		if s, ok := err.(*stepError); ok { //nolint:errorlint // returned bare by the waits
+			s.retry, s.keep = false, true
+		}
+		return err
+	}
+	p.details(ctx, "taking over an existing server")
+	if err := workflow.ExecuteActivity(call(ctx, "find and label the existing server", 15*time.Minute),
+		p.steps.AdoptImported, serverRef(p.in, p.attempt)).Get(ctx, nil); err != nil {
+		if isSuperseded(err) || temporal.IsCanceledError(err) {
+			return err
+		}
+		return &stepError{reason: prego.ReasonFailedCreate, text: message(err), keep: true}
+	}
+	life := prego.Duration(p.plan.TokenTTL)
+	if err := p.await(ctx, life.D(), handshakeWait(life.D())); err != nil {
+		return keep(err)
+	}
+	if err := p.await(ctx, 90*time.Second, heartbeatWait(90*time.Second)); err != nil {
+		return keep(err)
+	}
+	return p.finish(ctx)
+}
+
+func (p *provisionServer) note(ctx workflow.Context, e *stepError) error {
+	return workflow.ExecuteActivity(write(ctx, "note why the attempt ended"), p.steps.NoteAttemptFailed,
+		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: e.reason, Message: e.text}).Get(ctx, nil)
+}
+
+// destroy takes down all that this run made. It goes on for an hour and then
+// leaves the rest, visibly, to the reconciler.
+func (p *provisionServer) destroy(ctx workflow.Context, reason prego.Reason, text string) error {
+	err := workflow.ExecuteActivity(call(ctx, fmt.Sprintf("destroy attempt %d and revoke its identity", p.attempt), time.Hour),
+		p.steps.DestroyServer, activities.DestroyInput{ServerID: p.in.ServerID, Attempt: p.attempt, Reason: reason, Message: text}).Get(ctx, nil)
+	if err == nil || temporal.IsCanceledError(err) {
+		return err
+	}
+	return workflow.ExecuteActivity(write(ctx, "clean-up incomplete: left to the reconciler"), p.steps.NoteCleanupIncomplete,
+		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: reason, Message: message(err)}).Get(ctx, nil)
+}
+
+// end writes the terminal state. It runs to completion even when the run was
+// cancelled: a server that nobody waits for is still billed.
+func (p *provisionServer) end(ctx workflow.Context, err error) error {
+	if err == nil {
+		p.details(ctx, "active")
+		setOutcome(ctx, "active")
+		return nil
+	}
+	if isSuperseded(err) {
+		setOutcome(ctx, "superseded")
+		return err
+	}
+	cleanup, _ := workflow.NewDisconnectedContext(ctx)
+	failed, ok := err.(*stepError) //nolint:errorlint // returned bare by the steps
+	if !ok {
+		failed = &stepError{reason: prego.ReasonFailedInternal, text: message(err)}
+		if temporal.IsCanceledError(err) {
+			failed.text = "provisioning was cancelled"
+		}
+	}
+	p.details(cleanup, fmt.Sprintf("ending as %s: %s", failed.reason, failed.text))
+	if !failed.keep && !p.plan.Import && p.attempt > 0 {
+		if e := p.destroy(cleanup, failed.reason, failed.text); e != nil {
+			return e
+		}
+	}
+	if e := workflow.ExecuteActivity(write(cleanup, "mark the server failed: "+string(failed.reason)), p.steps.FailServer,
+		activities.FailInput{Server: serverRef(p.in, p.attempt), Role: p.plan.Role, Reason: failed.reason, Message: failed.text}).Get(cleanup, nil); e != nil {
+		return e
+	}
+	setOutcome(cleanup, string(failed.reason))
+	if temporal.IsCanceledError(err) {
+		return err
+	}
+	return failure(failed.reason, failed.text)
+}
+
+func (p *provisionServer) details(ctx workflow.Context, text string) {
+	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** (%s in %s): %s", p.in.ServerID, p.plan.Role, p.plan.Region, text))
+}
