@@ -155,3 +155,21 @@ func (e *InfraError) Error() string {
 	}
 	return fmt.Sprintf("provider (%s, %s): %s", e.Class, e.Code, e.Message)
 }
+
+// FirewallParams describe the firewall in front of every server of an
+// environment: the ports are open to the CIDRs and nothing else is.
+type FirewallParams struct {
+	Environment string
+	Name        string
+	CIDRs       []string
+	Ports       []int
+}
+
+// VolumeParams describe a server's data volume.
+type VolumeParams struct {
+	Environment string
+	ServerID    string
+	Name        string
+	Location    string
+	GB          int // 10 to 10,000
+}

@@ -1,0 +1,46 @@
+// Package worker registers workflows and activities on a task queue.
+package worker
+
+import (
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/worker"
+
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/workflows"
+)
+
+// Options size a worker.
+type Options struct {
+	TaskQueue   string
+	Concurrency int           // activities at once
+	StopTimeout time.Duration // for activities under way when it is asked to stop
+}
+
+// New makes a worker that knows every workflow and step; the caller runs it.
+func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Fleet) (worker.Worker, error) {
+	if o.TaskQueue == "" || o.Concurrency < 1 {
+		return nil, fmt.Errorf("worker needs a task queue and a concurrency of at least 1")
+	}
+	w := worker.New(c, o.TaskQueue, worker.Options{
+		MaxConcurrentActivityExecutionSize:      o.Concurrency,
+		MaxConcurrentLocalActivityExecutionSize: o.Concurrency,
+		WorkerStopTimeout:                       o.StopTimeout,
+		MaxHeartbeatThrottleInterval:            2 * time.Second,
+		DefaultHeartbeatThrottleInterval:        2 * time.Second,
+	})
+	Register(w)
+	w.RegisterActivity(servers)
+	w.RegisterActivity(fleet)
+	return w, nil
+}
+
+// Register registers the workflows alone, as replay tests need them.
+func Register(r worker.WorkflowRegistry) {
+	r.RegisterWorkflow(workflows.ProvisionServer)
+	r.RegisterWorkflow(workflows.DecommissionServer)
+	r.RegisterWorkflow(workflows.Reconcile)
+	r.RegisterWorkflow(workflows.SweepHeartbeats)
+}

@@ -1,0 +1,183 @@
+package workflows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/prego/prego"
+)
+
+// Client starts, signals and stops runs. Ids are deterministic and the row, not
+// Temporal, decides whether a request is a repetition.
+type Client struct {
+	Temporal    client.Client
+	TaskQueue   string
+	Namespace   string
+	Environment string
+	UIURL       string // base of links to runs; "" for none
+}
+
+// StartProvision starts the run of a row in provisioning; a run that is under
+// way already is success.
+func (c *Client) StartProvision(ctx context.Context, s prego.Server) error {
+	_, err := c.start(ctx, prego.ProvisionWorkflowID(s.ServerID), fmt.Sprintf("Provision %s (%s in %s)", s.ServerID, s.Role, s.Region),
+		ProvisionServer, ProvisionServerInput{ServerID: s.ServerID, Generation: s.Generation})
+	return err
+}
+
+// EnsureProvision does the same for a row that may have lost its run; started
+// tells whether it had.
+func (c *Client) EnsureProvision(ctx context.Context, serverID string, generation int) (bool, error) {
+	return c.start(ctx, prego.ProvisionWorkflowID(serverID), "Provision "+serverID, ProvisionServer,
+		ProvisionServerInput{ServerID: serverID, Generation: generation})
+}
+
+// StartDecommission starts the run that takes a draining server down.
+func (c *Client) StartDecommission(ctx context.Context, serverID string) error {
+	_, err := c.EnsureDecommission(ctx, serverID)
+	return err
+}
+
+// EnsureDecommission does the same and tells whether it had to.
+func (c *Client) EnsureDecommission(ctx context.Context, serverID string) (bool, error) {
+	return c.start(ctx, prego.DecommissionWorkflowID(serverID), "Decommission "+serverID, DecommissionServer, DecommissionServerInput{ServerID: serverID})
+}
+
+// StartReconcile starts a reconciliation now, or meets the one under way.
+func (c *Client) StartReconcile(ctx context.Context) (string, error) {
+	id := prego.ReconcileWorkflowID(c.Environment)
+	_, err := c.start(ctx, id, "Reconcile "+c.Environment, Reconcile)
+	return id, err
+}
+
+// start starts a run unless one of this id is running.
+func (c *Client) start(ctx context.Context, id, summary string, workflow any, args ...any) (bool, error) {
+	_, err := c.Temporal.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
+		ID: id, TaskQueue: c.TaskQueue, StaticSummary: summary,
+		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
+		WorkflowExecutionErrorWhenAlreadyStarted: true,
+	}, workflow, args...)
+	var running *serviceerror.WorkflowExecutionAlreadyStarted
+	if errors.As(err, &running) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("start %s: %w", id, err)
+	}
+	return true, nil
+}
+
+// AgentHandshook tells a provisioning run that its agent shook hands.
+func (c *Client) AgentHandshook(ctx context.Context, serverID string, attempt int) error {
+	return c.signal(ctx, serverID, AgentSignal{Kind: SignalHandshake, Attempt: attempt})
+}
+
+// AgentHeartbeat tells a provisioning run that its agent sent a heartbeat.
+func (c *Client) AgentHeartbeat(ctx context.Context, serverID string, attempt int) error {
+	return c.signal(ctx, serverID, AgentSignal{Kind: SignalHeartbeat, Attempt: attempt})
+}
+
+// BootstrapRefused tells a provisioning run that a second key presented its
+// token.
+func (c *Client) BootstrapRefused(ctx context.Context, serverID string, attempt int) error {
+	return c.signal(ctx, serverID, AgentSignal{Kind: SignalBootstrapRefused, Attempt: attempt})
+}
+
+// signal sends a hint. A run that has ended needs none.
+func (c *Client) signal(ctx context.Context, serverID string, s AgentSignal) error {
+	err := c.Temporal.SignalWorkflow(ctx, prego.ProvisionWorkflowID(serverID), "", SignalAgent, s)
+	var notFound *serviceerror.NotFound
+	if errors.As(err, &notFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("signal %s of %s: %w", s.Kind, serverID, err)
+	}
+	return nil
+}
+
+// StopProvisioning cancels a server's provisioning run and waits until it has
+// cleaned up after itself. The caller's context bounds the wait.
+func (c *Client) StopProvisioning(ctx context.Context, serverID string, _ func()) error {
+	id := prego.ProvisionWorkflowID(serverID)
+	var notFound *serviceerror.NotFound
+	err := c.Temporal.CancelWorkflow(ctx, id, "")
+	if errors.As(err, &notFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cancel %s: %w", id, err)
+	}
+	err = c.Temporal.GetWorkflow(ctx, id, "").Get(ctx, nil)
+	var ended *temporal.WorkflowExecutionError
+	if err == nil || errors.As(err, &ended) || errors.As(err, &notFound) {
+		return nil // however it ended, it has ended
+	}
+	return fmt.Errorf("await the end of %s: %w", id, err)
+}
+
+// Ready reports whether Temporal answers.
+func (c *Client) Ready(ctx context.Context) error {
+	if _, err := c.Temporal.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
+		return fmt.Errorf("temporal: %w", err)
+	}
+	return nil
+}
+
+// RunURL links to a run in Temporal's UI, "" when there is none.
+func (c *Client) RunURL(workflowID string) string {
+	if c.UIURL == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s/namespaces/%s/workflows/%s", c.UIURL, url.PathEscape(c.Namespace), url.PathEscape(workflowID))
+}
+
+// ScheduleSettings say how often the periodic runs happen.
+type ScheduleSettings struct {
+	ReconcileEvery time.Duration
+	SweepEvery     time.Duration
+}
+
+// EnsureSchedules makes the periodic runs, or brings them up to date.
+func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error {
+	for _, e := range []struct {
+		id       string
+		every    time.Duration
+		workflow any
+	}{
+		{prego.ReconcileWorkflowID(c.Environment), s.ReconcileEvery, Reconcile},
+		{prego.SweepWorkflowID(c.Environment), s.SweepEvery, SweepHeartbeats},
+	} {
+		spec := client.ScheduleSpec{
+			Intervals: []client.ScheduleIntervalSpec{{Every: e.every}},
+			Jitter:    e.every / 10,
+		}
+		action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, TaskQueue: c.TaskQueue}
+		_, err := c.Temporal.ScheduleClient().Create(ctx, client.ScheduleOptions{
+			ID: e.id, Spec: spec, Action: action,
+			Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_SKIP, CatchupWindow: e.every,
+		})
+		if errors.Is(err, temporal.ErrScheduleAlreadyRunning) {
+			err = c.Temporal.ScheduleClient().GetHandle(ctx, e.id).Update(ctx, client.ScheduleUpdateOptions{
+				DoUpdate: func(in client.ScheduleUpdateInput) (*client.ScheduleUpdate, error) {
+					in.Description.Schedule.Spec = &spec
+					in.Description.Schedule.Action = action
+					return &client.ScheduleUpdate{Schedule: &in.Description.Schedule}, nil
+				},
+			})
+		}
+		if err != nil {
+			return fmt.Errorf("schedule %s: %w", e.id, err)
+		}
+	}
+	return nil
+}
