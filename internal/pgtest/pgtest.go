@@ -1,0 +1,160 @@
+// Package pgtest gives each test a migrated database of its own on a real
+// Postgres: a template made once per test binary, cloned per test.
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/prego/prego/internal/devstack"
+	"github.com/prego/prego/migrations"
+)
+
+// cluster is the test binary's Postgres, started when a test first asks.
+var cluster struct {
+	once     sync.Once
+	err      error
+	pg       *devstack.Postgres
+	dir      string
+	url      string // of the maintenance database
+	template string
+	next     atomic.Int64
+	clone    sync.Mutex // CREATE DATABASE from one template is one at a time
+}
+
+// Main runs a package's tests and stops the cluster that they started. Call it
+// from TestMain.
+func Main(m *testing.M) {
+	code := m.Run()
+	Stop()
+	os.Exit(code)
+}
+
+// Stop stops the cluster, if one was started. For packages with a TestMain of
+// their own.
+func Stop() {
+	if cluster.pg != nil {
+		cluster.pg.Stop(10 * time.Second)
+		_ = os.RemoveAll(cluster.dir)
+	}
+}
+
+// URL is the connection string of a new database with the current schema. It is
+// dropped when the test ends, unless the test failed.
+func URL(t testing.TB) string {
+	t.Helper()
+	cluster.once.Do(start)
+	if cluster.err != nil {
+		t.Fatalf("pgtest: %v", cluster.err)
+	}
+	name := fmt.Sprintf("test_%d_%d", os.Getpid(), cluster.next.Add(1))
+	if err := admin(func(ctx context.Context, c *pgx.Conn) error {
+		cluster.clone.Lock()
+		defer cluster.clone.Unlock()
+		_, err := c.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+cluster.template+" STRATEGY FILE_COPY")
+		return err
+	}); err != nil {
+		t.Fatalf("pgtest: clone: %v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("pgtest: database %s is kept until the test binary ends", name)
+			return
+		}
+		if err := admin(func(ctx context.Context, c *pgx.Conn) error {
+			_, err := c.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
+			return err
+		}); err != nil {
+			t.Logf("pgtest: drop %s: %v", name, err)
+		}
+	})
+	return database(name)
+}
+
+// Pool is a pool on a new database, closed when the test ends.
+func Pool(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(context.Background(), URL(t))
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func start() { cluster.err = tryStart() }
+
+func tryStart() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cluster.url = os.Getenv("PREGO_TEST_DATABASE_URL")
+	if cluster.url == "" {
+		dir, err := os.MkdirTemp("/var/tmp", "prego-pgtest-")
+		if err != nil {
+			return err
+		}
+		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // postgres runs as another user
+			return err
+		}
+		cluster.dir = dir
+		if cluster.pg, err = devstack.StartPostgres(ctx, devstack.PostgresConfig{Dir: filepath.Join(dir, "pg"), Volatile: true}); err != nil {
+			return err
+		}
+		cluster.url = cluster.pg.URL("postgres")
+	}
+	cluster.template = "prego_template_" + migrations.Hash()
+	var there bool
+	if err := admin(func(ctx context.Context, c *pgx.Conn) error {
+		return c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", cluster.template).Scan(&there)
+	}); err != nil || there {
+		return err
+	}
+	making := fmt.Sprintf("%s_%d", cluster.template, os.Getpid())
+	if err := admin(func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "CREATE DATABASE "+making)
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := migrations.Up(ctx, database(making)); err != nil {
+		return err
+	}
+	return admin(func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "ALTER DATABASE "+making+" RENAME TO "+cluster.template)
+		if err != nil && strings.Contains(err.Error(), "already exists") {
+			return nil // another test binary was first
+		}
+		return err
+	})
+}
+
+func admin(f func(ctx context.Context, c *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := pgx.Connect(ctx, cluster.url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close(ctx) }()
+	return f(ctx, c)
+}
+
+func database(name string) string {
+	u, err := url.Parse(cluster.url)
+	if err != nil {
+		panic("pgtest: " + err.Error())
+	}
+	u.Path = "/" + name
+	return u.String()
+}
