@@ -1,0 +1,131 @@
+package hetzner
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud"
+
+	"github.com/prego/prego"
+)
+
+// actionChunk is how many actions one request asks for.
+const actionChunk = 25
+
+// actionPoller asks for the actions of all waiters together: one request per
+// actionChunk of them and interval, however many servers are being made. One
+// action's failure is nobody else's.
+type actionPoller struct {
+	interval time.Duration
+	list     func(ctx context.Context, ids []int64) ([]*hcloud.Action, error)
+
+	mu      sync.Mutex
+	waiters map[int64][]chan error
+	running bool
+}
+
+func newActionPoller(interval time.Duration, list func(context.Context, []int64) ([]*hcloud.Action, error)) *actionPoller {
+	return &actionPoller{interval: interval, list: list, waiters: make(map[int64][]chan error)}
+}
+
+// wait returns when all of the actions have ended, with the first failure.
+func (a *actionPoller) wait(ctx context.Context, ids []int64) error {
+	for _, id := range ids {
+		ch := a.subscribe(id)
+		select {
+		case err := <-ch:
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			a.unsubscribe(id, ch)
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func (a *actionPoller) subscribe(id int64) chan error {
+	ch := make(chan error, 1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.waiters[id] = append(a.waiters[id], ch)
+	if !a.running {
+		a.running = true
+		go a.run()
+	}
+	return ch
+}
+
+func (a *actionPoller) unsubscribe(id int64, ch chan error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.waiters[id] = slices.DeleteFunc(a.waiters[id], func(c chan error) bool { return c == ch })
+	if len(a.waiters[id]) == 0 {
+		delete(a.waiters, id)
+	}
+}
+
+// run polls while anybody waits, and ends with the last waiter.
+func (a *actionPoller) run() {
+	for {
+		a.mu.Lock()
+		if len(a.waiters) == 0 {
+			a.running = false
+			a.mu.Unlock()
+			return
+		}
+		ids := make([]int64, 0, len(a.waiters))
+		for id := range a.waiters {
+			ids = append(ids, id)
+		}
+		a.mu.Unlock()
+		slices.Sort(ids)
+		for chunk := range slices.Chunk(ids, actionChunk) {
+			a.pollChunk(chunk)
+		}
+		time.Sleep(a.interval)
+	}
+}
+
+// pollChunk settles what has ended. A request that fails is made again with the
+// next round; waiters have deadlines of their own.
+func (a *actionPoller) pollChunk(ids []int64) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	actions, err := a.list(ctx, ids)
+	if err != nil {
+		return
+	}
+	seen := make(map[int64]bool, len(actions))
+	for _, action := range actions {
+		seen[action.ID] = true
+		switch action.Status {
+		case hcloud.ActionStatusSuccess:
+			a.settle(action.ID, nil)
+		case hcloud.ActionStatusError:
+			class, known := classes[hcloud.ErrorCode(action.ErrorCode)]
+			if !known {
+				class = prego.InfraRetry
+			}
+			a.settle(action.ID, &prego.InfraError{Class: class, Code: action.ErrorCode, Message: prego.Redact(action.ErrorMessage)})
+		case hcloud.ActionStatusRunning:
+		}
+	}
+	for _, id := range ids {
+		if !seen[id] {
+			a.settle(id, &prego.InfraError{Class: prego.InfraNotFound, Code: "not_found", Message: "the provider does not know the action"})
+		}
+	}
+}
+
+func (a *actionPoller) settle(id int64, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, ch := range a.waiters[id] {
+		ch <- err
+	}
+	delete(a.waiters, id)
+}

@@ -1,0 +1,151 @@
+package hetzner
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Lane is the urgency of a request. When the budget runs low, lower lanes wait
+// first: what is billed must always be deletable.
+type Lane string
+
+// The lanes, most urgent first.
+const (
+	LaneDelete Lane = "delete"
+	LaneCreate Lane = "create"
+	LanePoll   Lane = "poll"
+)
+
+// Limits are what the provider's rate-limit headers say.
+type Limits struct {
+	Limit     int
+	Remaining int
+}
+
+// Budget is the requests that a provider project has left, shared by every
+// worker.
+type Budget interface {
+	// Acquire waits until this lane may send one request.
+	Acquire(ctx context.Context, lane string) error
+	// Observe takes over what the provider says is left.
+	Observe(ctx context.Context, limit, remaining int) error
+	// Block lets nobody send before the time has passed.
+	Block(ctx context.Context, d time.Duration) error
+}
+
+type laneKey struct{}
+
+// WithLane marks the requests of a context.
+func WithLane(ctx context.Context, lane Lane) context.Context {
+	return context.WithValue(ctx, laneKey{}, lane)
+}
+
+// transport takes each request out of the budget and obeys the provider's
+// rate-limit headers.
+type transport struct {
+	budget   Budget
+	next     http.RoundTripper
+	requests *prometheus.CounterVec
+	waited   *prometheus.HistogramVec
+}
+
+func newTransport(b Budget, next http.RoundTripper, reg prometheus.Registerer) *transport {
+	t := &transport{
+		budget: b, next: next,
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_provider_requests_total", Help: "Requests to the provider, by lane and status class."}, []string{"lane", "status"}),
+		waited: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "prego_provider_budget_wait_seconds", Help: "Seconds that requests waited for the shared budget.", Buckets: []float64{.001, .01, .1, 1, 5, 15, 60, 300},
+		}, []string{"lane"}),
+	}
+	if reg != nil {
+		reg.MustRegister(t.requests, t.waited)
+	}
+	return t
+}
+
+func laneOf(r *http.Request) Lane {
+	if lane, ok := r.Context().Value(laneKey{}).(Lane); ok {
+		return lane
+	}
+	switch r.Method {
+	case http.MethodDelete:
+		return LaneDelete
+	case http.MethodPost, http.MethodPut:
+		return LaneCreate
+	}
+	return LanePoll
+}
+
+// RoundTrip sends one request. The wait for the budget does not count against
+// the request's own timeout, which starts when it is sent.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	lane := laneOf(r)
+	began := time.Now()
+	if err := t.budget.Acquire(r.Context(), string(lane)); err != nil {
+		return nil, fmt.Errorf("request budget: %w", err)
+	}
+	t.waited.WithLabelValues(string(lane)).Observe(time.Since(began).Seconds())
+	resp, err := t.next.RoundTrip(r)
+	if err != nil {
+		t.requests.WithLabelValues(string(lane), "error").Inc()
+		return nil, err
+	}
+	t.requests.WithLabelValues(string(lane), strconv.Itoa(resp.StatusCode/100)+"xx").Inc()
+	if err := t.obey(r.Context(), resp); err != nil {
+		_ = resp.Body.Close()
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (t *transport) obey(ctx context.Context, resp *http.Response) error {
+	limit, err1 := strconv.Atoi(resp.Header.Get("RateLimit-Limit"))
+	remaining, err2 := strconv.Atoi(resp.Header.Get("RateLimit-Remaining"))
+	if err1 == nil && err2 == nil {
+		if err := t.budget.Observe(ctx, limit, remaining); err != nil {
+			return fmt.Errorf("request budget: %w", err)
+		}
+	}
+	if resp.StatusCode != http.StatusTooManyRequests {
+		return nil
+	}
+	wait := time.Second
+	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
+		wait = time.Duration(s) * time.Second
+	}
+	if err := t.budget.Block(ctx, min(wait, time.Minute)); err != nil {
+		return fmt.Errorf("request budget: %w", err)
+	}
+	return nil
+}
+
+// buffered reads an answer whole within the request's timeout, so that a
+// connection that is cut mid-answer is an error of the call and not of whoever
+// reads it.
+type buffered struct {
+	next    http.RoundTripper
+	timeout time.Duration
+}
+
+func (b buffered) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), b.timeout)
+	defer cancel()
+	resp, err := b.next.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 32<<20))
+	_ = resp.Body.Close()
+	if err != nil {
+		return nil, fmt.Errorf("read answer: %w", err)
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	return resp, nil
+}

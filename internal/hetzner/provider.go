@@ -1,0 +1,119 @@
+// Package hetzner makes, finds and destroys servers and what belongs to them
+// through the Hetzner Cloud API (direct-provisioning §1, path A).
+//
+// Create is not idempotent there, but names are unique per project: a server's
+// name is derived from its id, so that of all creates, repeated or late, at most
+// one succeeds, and it can be found again.
+package hetzner
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// Config says which project, and how to talk to it.
+type Config struct {
+	Endpoint    string
+	Token       string
+	Environment string
+	Timeout     time.Duration // of one request
+	Poll        time.Duration // of the shared action poller
+	Simulated   bool          // allows plain HTTP and local addresses
+	Budget      Budget
+	Log         *zap.Logger
+	Metrics     prometheus.Registerer // may be nil
+}
+
+// Provider is one Hetzner project. It is safe for concurrent use.
+type Provider struct {
+	token       string
+	environment string
+	// read repeats requests that failed; write never does, since the library would
+	// send six POSTs for one create.
+	read, write *hcloud.Client
+	actions     *actionPoller
+	poll        time.Duration
+	log         *zap.Logger
+}
+
+// New checks the configuration; it sends nothing.
+func New(cfg Config) (*Provider, error) {
+	u, err := url.Parse(cfg.Endpoint)
+	if err != nil || u.Host == "" {
+		return nil, fmt.Errorf("HCLOUD_ENDPOINT %q is not a URL", cfg.Endpoint)
+	}
+	if u.Scheme != "https" && !cfg.Simulated {
+		return nil, fmt.Errorf("HCLOUD_ENDPOINT %q must be https", cfg.Endpoint)
+	}
+	if cfg.Token == "" {
+		return nil, fmt.Errorf("HCLOUD_TOKEN is required")
+	}
+	base := http.DefaultTransport.(*http.Transport).Clone()
+	base.MaxIdleConnsPerHost = 32
+	base.DialContext = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
+	client := &http.Client{
+		Transport: newTransport(cfg.Budget, buffered{next: base, timeout: cfg.Timeout}, cfg.Metrics),
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse // the API never redirects; the token goes nowhere else
+		},
+	}
+	make := func(retries int) *hcloud.Client {
+		return hcloud.NewClient(
+			hcloud.WithEndpoint(cfg.Endpoint), hcloud.WithToken(cfg.Token), hcloud.WithApplication("prego", ""), hcloud.WithHTTPClient(client),
+			hcloud.WithRetryOpts(hcloud.RetryOpts{MaxRetries: retries, BackoffFunc: hcloud.ExponentialBackoffWithOpts(
+				hcloud.ExponentialBackoffOpts{Base: 200 * time.Millisecond, Multiplier: 2, Cap: 5 * time.Second, Jitter: true})}),
+		)
+	}
+	p := &Provider{token: cfg.Token, environment: cfg.Environment, read: make(3), write: make(0), poll: cfg.Poll, log: cfg.Log}
+	if p.poll <= 0 {
+		p.poll = time.Second
+	}
+	p.actions = newActionPoller(p.poll, func(ctx context.Context, ids []int64) ([]*hcloud.Action, error) {
+		actions, err := p.read.Action.AllWithOpts(ctx, hcloud.ActionListOpts{ID: ids})
+		return actions, p.classify(err)
+	})
+	return p, nil
+}
+
+// ID is the provider's id.
+func (p *Provider) ID() prego.InfraProviderID { return prego.ProviderHetzner }
+
+// CheckHostAddr refuses to call an address that no provider gives to a server:
+// nobody can make the control plane call into its own network.
+func CheckHostAddr(addr string, simulated bool) error {
+	ip, err := netip.ParseAddr(addr)
+	if err != nil {
+		return fmt.Errorf("host address %q is not an IP address", addr)
+	}
+	ip = ip.Unmap()
+	if simulated {
+		if !ip.IsLoopback() {
+			return fmt.Errorf("host address %s: simulated hosts are on loopback", ip)
+		}
+		return nil
+	}
+	if !ip.IsGlobalUnicast() || ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
+		return fmt.Errorf("host address %s is not public", ip)
+	}
+	return nil
+}
+
+func parseID(id string) (int64, error) {
+	n, err := strconv.ParseInt(id, 10, 64)
+	if err != nil || n <= 0 {
+		return 0, &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: fmt.Sprintf("%q is not a provider id", id)}
+	}
+	return n, nil
+}

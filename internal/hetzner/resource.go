@@ -1,0 +1,266 @@
+package hetzner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"reflect"
+	"sort"
+	"strconv"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud"
+
+	"github.com/prego/prego"
+)
+
+func ownerLabels(environment string) map[string]string {
+	return map[string]string{prego.LabelManagedBy: prego.ManagedByPrego, prego.LabelEnvironment: environment}
+}
+
+func checkOwner(kind, name string, labels map[string]string, environment string) error {
+	if labels[prego.LabelManagedBy] == prego.ManagedByPrego && labels[prego.LabelEnvironment] == environment {
+		return nil
+	}
+	return &prego.InfraError{Class: prego.InfraForeign, Code: "uniqueness_error", Message: fmt.Sprintf("the %s name %s is taken by one that is not ours", kind, name)}
+}
+
+// existing runs find, then create when there is nothing, then find again when the
+// create lost a race or its outcome is unknown.
+func existing[T any](p *Provider, find func() (*T, error), create func() (*T, error)) (*T, error) {
+	v, err := find()
+	if err != nil || v != nil {
+		return v, p.classify(err)
+	}
+	v, createErr := create()
+	if createErr == nil {
+		return v, nil
+	}
+	createErr = p.classify(createErr)
+	if !mayExist(createErr) {
+		return nil, createErr
+	}
+	v, err = find()
+	if err != nil {
+		return nil, p.classify(err)
+	}
+	if v == nil {
+		return nil, createErr
+	}
+	return v, nil
+}
+
+// EnsureFirewall finds or makes the environment's firewall, and puts its rules
+// right when they differ.
+func (p *Provider) EnsureFirewall(ctx context.Context, f prego.FirewallParams) (string, error) {
+	rules, err := firewallRules(f)
+	if err != nil {
+		return "", err
+	}
+	fw, err := existing(p, func() (*hcloud.Firewall, error) {
+		fw, _, err := p.read.Firewall.GetByName(ctx, f.Name)
+		return fw, err
+	}, func() (*hcloud.Firewall, error) {
+		r, _, err := p.write.Firewall.Create(ctx, hcloud.FirewallCreateOpts{Name: f.Name, Labels: ownerLabels(f.Environment), Rules: rules})
+		return r.Firewall, err
+	})
+	if err != nil {
+		return "", err
+	}
+	if err := checkOwner("firewall", f.Name, fw.Labels, f.Environment); err != nil {
+		return "", err
+	}
+	if !sameRules(fw.Rules, rules) {
+		actions, _, err := p.write.Firewall.SetRules(ctx, fw, hcloud.FirewallSetRulesOpts{Rules: rules})
+		if err != nil {
+			return "", p.classify(err)
+		}
+		if err := p.actions.wait(ctx, actionIDs(nil, actions)); err != nil {
+			return "", err
+		}
+	}
+	return strconv.FormatInt(fw.ID, 10), nil
+}
+
+func firewallRules(f prego.FirewallParams) ([]hcloud.FirewallRule, error) {
+	var sources []net.IPNet
+	for _, cidr := range f.CIDRs {
+		prefix, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return nil, &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: fmt.Sprintf("%q is not a CIDR", cidr)}
+		}
+		prefix = prefix.Masked()
+		sources = append(sources, net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())})
+	}
+	if len(sources) == 0 {
+		return nil, &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: "a firewall needs the control plane's egress addresses: set PREGO_EGRESS_CIDRS"}
+	}
+	var rules []hcloud.FirewallRule
+	for _, port := range f.Ports {
+		rules = append(rules, hcloud.FirewallRule{
+			Direction: hcloud.FirewallRuleDirectionIn, Protocol: hcloud.FirewallRuleProtocolTCP, SourceIPs: sources,
+			Port: hcloud.Ptr(strconv.Itoa(port)), Description: hcloud.Ptr("control plane"),
+		})
+	}
+	return rules, nil
+}
+
+func sameRules(a, b []hcloud.FirewallRule) bool {
+	flat := func(rules []hcloud.FirewallRule) []string {
+		var out []string
+		for _, r := range rules {
+			port := ""
+			if r.Port != nil {
+				port = *r.Port
+			}
+			for _, s := range r.SourceIPs {
+				out = append(out, fmt.Sprint(r.Direction, r.Protocol, port, s.String()))
+			}
+		}
+		sort.Strings(out)
+		return out
+	}
+	return reflect.DeepEqual(flat(a), flat(b))
+}
+
+// EnsurePlacementGroup finds or makes a spread group.
+func (p *Provider) EnsurePlacementGroup(ctx context.Context, environment, name string, role prego.Role) (string, error) {
+	labels := ownerLabels(environment)
+	labels[prego.LabelRole] = string(role)
+	g, err := existing(p, func() (*hcloud.PlacementGroup, error) {
+		g, _, err := p.read.PlacementGroup.GetByName(ctx, name)
+		return g, err
+	}, func() (*hcloud.PlacementGroup, error) {
+		r, _, err := p.write.PlacementGroup.Create(ctx, hcloud.PlacementGroupCreateOpts{Name: name, Labels: labels, Type: hcloud.PlacementGroupTypeSpread})
+		return r.PlacementGroup, err
+	})
+	if err != nil {
+		return "", err
+	}
+	if err := checkOwner("placement group", name, g.Labels, environment); err != nil {
+		return "", err
+	}
+	return strconv.FormatInt(g.ID, 10), nil
+}
+
+// EnsureVolume finds or makes a server's data volume.
+func (p *Provider) EnsureVolume(ctx context.Context, v prego.VolumeParams) (string, error) {
+	labels := ownerLabels(v.Environment)
+	labels[prego.LabelServerID] = v.ServerID
+	vol, err := existing(p, func() (*hcloud.Volume, error) {
+		vol, _, err := p.read.Volume.GetByName(ctx, v.Name)
+		return vol, err
+	}, func() (*hcloud.Volume, error) {
+		r, _, err := p.write.Volume.Create(ctx, hcloud.VolumeCreateOpts{
+			Name: v.Name, Size: v.GB, Location: &hcloud.Location{Name: v.Location}, Labels: labels, Format: hcloud.Ptr("ext4"),
+		})
+		if err != nil {
+			return nil, err
+		}
+		if err := p.actions.wait(ctx, actionIDs(r.Action, r.NextActions)); err != nil {
+			return nil, err
+		}
+		return r.Volume, nil
+	})
+	if err != nil {
+		return "", err
+	}
+	if err := checkOwner("volume", v.Name, vol.Labels, v.Environment); err != nil {
+		return "", err
+	}
+	return strconv.FormatInt(vol.ID, 10), nil
+}
+
+// ListOwned lists everything that carries the environment's labels.
+func (p *Provider) ListOwned(ctx context.Context) ([]prego.OwnedResource, error) {
+	list := hcloud.ListOpts{LabelSelector: prego.OwnerSelector(p.environment), PerPage: 50}
+	var out []prego.OwnedResource
+	servers, err := p.read.Server.AllWithOpts(ctx, hcloud.ServerListOpts{ListOpts: list})
+	if err != nil {
+		return nil, p.classify(err)
+	}
+	for _, s := range servers {
+		out = append(out, prego.OwnedResource{Kind: prego.ResourceServer, ProviderID: strconv.FormatInt(s.ID, 10), Name: s.Name, Labels: s.Labels, CreatedAt: s.Created})
+	}
+	volumes, err := p.read.Volume.AllWithOpts(ctx, hcloud.VolumeListOpts{ListOpts: list})
+	if err != nil {
+		return nil, p.classify(err)
+	}
+	for _, v := range volumes {
+		out = append(out, prego.OwnedResource{Kind: prego.ResourceVolume, ProviderID: strconv.FormatInt(v.ID, 10), Name: v.Name, Labels: v.Labels, CreatedAt: v.Created, Attached: v.Server != nil})
+	}
+	ips, err := p.read.PrimaryIP.AllWithOpts(ctx, hcloud.PrimaryIPListOpts{ListOpts: list})
+	if err != nil {
+		return nil, p.classify(err)
+	}
+	for _, ip := range ips {
+		out = append(out, prego.OwnedResource{Kind: prego.ResourcePrimaryIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels, CreatedAt: ip.Created, Attached: ip.AssigneeID != 0})
+	}
+	groups, err := p.read.PlacementGroup.AllWithOpts(ctx, hcloud.PlacementGroupListOpts{ListOpts: list})
+	if err != nil {
+		return nil, p.classify(err)
+	}
+	for _, g := range groups {
+		out = append(out, prego.OwnedResource{Kind: prego.ResourcePlacementGroup, ProviderID: strconv.FormatInt(g.ID, 10), Name: g.Name, Labels: g.Labels, CreatedAt: g.Created, Attached: len(g.Servers) > 0})
+	}
+	firewalls, err := p.read.Firewall.AllWithOpts(ctx, hcloud.FirewallListOpts{ListOpts: list})
+	if err != nil {
+		return nil, p.classify(err)
+	}
+	for _, f := range firewalls {
+		out = append(out, prego.OwnedResource{Kind: prego.ResourceFirewall, ProviderID: strconv.FormatInt(f.ID, 10), Name: f.Name, Labels: f.Labels, CreatedAt: f.Created, Attached: len(f.AppliedTo) > 0})
+	}
+	return out, nil
+}
+
+// DeleteResource deletes one thing of any kind and returns when it is gone; what
+// is not there is success.
+func (p *Provider) DeleteResource(ctx context.Context, kind prego.ResourceKind, providerID string) error {
+	if kind == prego.ResourceServer {
+		return p.DestroyServer(ctx, providerID)
+	}
+	id, err := parseID(providerID)
+	if err != nil {
+		return err
+	}
+	ctx = WithLane(ctx, LaneDelete)
+	switch kind {
+	case prego.ResourceVolume:
+		err = p.deleteVolume(ctx, id)
+	case prego.ResourcePrimaryIP:
+		_, err = p.write.PrimaryIP.Delete(ctx, &hcloud.PrimaryIP{ID: id})
+	case prego.ResourceFirewall:
+		_, err = p.write.Firewall.Delete(ctx, &hcloud.Firewall{ID: id})
+	case prego.ResourcePlacementGroup:
+		_, err = p.write.PlacementGroup.Delete(ctx, &hcloud.PlacementGroup{ID: id})
+	case prego.ResourceServer:
+	default:
+		return &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: "unknown kind " + string(kind)}
+	}
+	if err = p.classify(err); isClass(err, prego.InfraNotFound) {
+		return nil
+	}
+	return err
+}
+
+// deleteVolume detaches first: deleting a server leaves its volumes, and an
+// attached one can't be deleted.
+func (p *Provider) deleteVolume(ctx context.Context, id int64) error {
+	v, _, err := p.read.Volume.GetByID(ctx, id)
+	if err != nil || v == nil {
+		return err
+	}
+	if v.Server != nil {
+		action, _, err := p.write.Volume.Detach(ctx, v)
+		if err == nil {
+			err = p.actions.wait(ctx, actionIDs(action, nil))
+		}
+		var api hcloud.Error
+		if err != nil && !isClass(err, prego.InfraNotFound) && !(errors.As(err, &api) && api.Code == "volume_not_attached") {
+			return err
+		}
+	}
+	_, err = p.write.Volume.Delete(ctx, v)
+	return err
+}

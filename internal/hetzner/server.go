@@ -1,0 +1,330 @@
+package hetzner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud"
+
+	"github.com/prego/prego"
+)
+
+// CreateServer makes a server with one POST, or adopts the one that an earlier
+// call of the same attempt made. The answer's root password stays in here.
+//
+// After an outcome that can't be known the name is looked up: a server of the
+// same attempt and spec is adopted, an older one of ours is deleted and the
+// create repeated once, and when there is none the error is InfraAmbiguous: it
+// may still land, and its name then keeps any other create from succeeding.
+func (p *Provider) CreateServer(ctx context.Context, params prego.CreateServerParams) (prego.Handle, error) {
+	opts, err := createOpts(params)
+	if err != nil {
+		return prego.Handle{}, err
+	}
+	for replaced := false; ; replaced = true {
+		result, _, err := p.write.Server.Create(WithLane(ctx, LaneCreate), opts)
+		if err == nil {
+			return handleOf(result.Server, actionIDs(result.Action, result.NextActions)), nil
+		}
+		err = p.classify(err)
+		if !mayExist(err) {
+			return prego.Handle{}, err
+		}
+		found, findErr := p.byName(ctx, opts.Name)
+		if findErr != nil {
+			return prego.Handle{}, ambiguous(err, findErr)
+		}
+		if found == nil {
+			return prego.Handle{}, ambiguous(err, nil)
+		}
+		h, adopt, err := judge(found, params)
+		if err != nil || adopt {
+			return h, err
+		}
+		if replaced {
+			return prego.Handle{}, &prego.InfraError{Class: prego.InfraRetry, Code: "uniqueness_error", Message: "the name was taken again while it was being freed"}
+		}
+		if err := p.DestroyServer(ctx, h.ProviderServerID); err != nil {
+			return prego.Handle{}, err
+		}
+	}
+}
+
+// judge says what to do with a server that bears our name: adopt it, replace it
+// (no error, no adoption), or leave it alone.
+func judge(found *hcloud.Server, params prego.CreateServerParams) (h prego.Handle, adopt bool, err error) {
+	h = handleOf(found, nil)
+	ours := found.Labels[prego.LabelManagedBy] == prego.ManagedByPrego &&
+		found.Labels[prego.LabelEnvironment] == params.Environment && found.Labels[prego.LabelServerID] == params.ServerID
+	switch {
+	case !ours:
+		return h, false, &prego.InfraError{
+			Class: prego.InfraForeign, Code: "uniqueness_error",
+			Message: fmt.Sprintf("the name %s is taken by server %d, which is not ours", found.Name, found.ID),
+		}
+	case h.Attempt > params.Attempt:
+		return h, false, &prego.InfraError{
+			Class: prego.InfraAttempt, Code: "uniqueness_error", Message: fmt.Sprintf("server %d belongs to the later attempt %d", found.ID, h.Attempt),
+		}
+	case h.Attempt == params.Attempt && h.SpecHash == params.SpecHash:
+		h.Adopted = true
+		return h, true, nil
+	}
+	return h, false, nil
+}
+
+// mayExist reports whether, after this error, a server of that name may be there.
+func mayExist(err error) bool {
+	var ie *prego.InfraError
+	if !errors.As(err, &ie) {
+		return false
+	}
+	return ie.Class == prego.InfraAmbiguous || ie.Code == string(hcloud.ErrorCodeUniquenessError) || unknownOutcome[ie.Code]
+}
+
+func ambiguous(cause, find error) error {
+	message := cause.Error()
+	if find != nil {
+		message += "; looking it up: " + find.Error()
+	}
+	var ie *prego.InfraError
+	code := ""
+	if errors.As(cause, &ie) {
+		code = ie.Code
+	}
+	return &prego.InfraError{Class: prego.InfraAmbiguous, Code: code, Message: message}
+}
+
+func createOpts(p prego.CreateServerParams) (hcloud.ServerCreateOpts, error) {
+	opts := hcloud.ServerCreateOpts{
+		Name:             prego.ServerName(p.Environment, p.ServerID),
+		ServerType:       &hcloud.ServerType{Name: p.Candidate.ServerType},
+		Image:            &hcloud.Image{Name: p.Image},
+		Location:         &hcloud.Location{Name: p.Candidate.Location},
+		UserData:         p.UserData,
+		StartAfterCreate: hcloud.Ptr(true),
+		Labels:           p.Labels(),
+		PublicNet:        &hcloud.ServerCreatePublicNet{EnableIPv4: true, EnableIPv6: true},
+	}
+	if p.FirewallID != "" {
+		id, err := parseID(p.FirewallID)
+		if err != nil {
+			return opts, err
+		}
+		opts.Firewalls = []*hcloud.ServerCreateFirewall{{Firewall: hcloud.Firewall{ID: id}}}
+	}
+	if p.PlacementGroup != "" {
+		id, err := parseID(p.PlacementGroup)
+		if err != nil {
+			return opts, err
+		}
+		opts.PlacementGroup = &hcloud.PlacementGroup{ID: id}
+	}
+	for _, v := range p.VolumeIDs {
+		id, err := parseID(v)
+		if err != nil {
+			return opts, err
+		}
+		opts.Volumes = append(opts.Volumes, &hcloud.Volume{ID: id})
+		opts.Automount = hcloud.Ptr(false)
+	}
+	return opts, nil
+}
+
+func handleOf(s *hcloud.Server, actions []int64) prego.Handle {
+	h := prego.Handle{
+		ProviderServerID: strconv.FormatInt(s.ID, 10), Name: s.Name, Status: string(s.Status),
+		SpecHash: s.Labels[prego.LabelSpecHash], CreatedAt: s.Created, ActionIDs: actions,
+	}
+	h.Attempt, _ = strconv.Atoi(s.Labels[prego.LabelAttempt])
+	if s.ServerType != nil {
+		h.ServerType = s.ServerType.Name
+	}
+	if s.Location != nil {
+		h.Location = s.Location.Name
+	}
+	if !s.PublicNet.IPv4.IsUnspecified() {
+		h.IPv4 = s.PublicNet.IPv4.IP.String()
+	}
+	if s.PublicNet.IPv6.Network != nil {
+		h.IPv6 = s.PublicNet.IPv6.Network.String()
+	}
+	for _, id := range []int64{s.PublicNet.IPv4.ID, s.PublicNet.IPv6.ID} {
+		if id != 0 {
+			h.PrimaryIPIDs = append(h.PrimaryIPIDs, strconv.FormatInt(id, 10))
+		}
+	}
+	return h
+}
+
+func actionIDs(first *hcloud.Action, next []*hcloud.Action) []int64 {
+	var ids []int64
+	for _, a := range append([]*hcloud.Action{first}, next...) {
+		if a != nil {
+			ids = append(ids, a.ID)
+		}
+	}
+	return ids
+}
+
+func (p *Provider) byName(ctx context.Context, name string) (*hcloud.Server, error) {
+	servers, _, err := p.read.Server.List(WithLane(ctx, LaneCreate), hcloud.ServerListOpts{Name: name})
+	if err != nil {
+		return nil, p.classify(err)
+	}
+	if len(servers) == 0 {
+		return nil, nil
+	}
+	return servers[0], nil
+}
+
+// AwaitRunning waits until the server's actions are done and the provider calls
+// it running. beat is called whenever the provider was asked. ctx bounds the
+// wait.
+func (p *Provider) AwaitRunning(ctx context.Context, h prego.Handle, beat func(status string)) (prego.Handle, error) {
+	if len(h.ActionIDs) > 0 {
+		beat("waiting for the provider's actions")
+		if err := p.actions.wait(ctx, h.ActionIDs); err != nil {
+			return h, err
+		}
+	}
+	for {
+		now, err := p.GetServer(ctx, h.ProviderServerID)
+		if err != nil {
+			return h, err
+		}
+		beat(now.Status)
+		if now.Status == string(hcloud.ServerStatusRunning) {
+			return now, nil
+		}
+		if err := wait(ctx, p.poll); err != nil {
+			return h, err
+		}
+	}
+}
+
+// GetServer reads one server; InfraNotFound if there is none.
+func (p *Provider) GetServer(ctx context.Context, providerServerID string) (prego.Handle, error) {
+	id, err := parseID(providerServerID)
+	if err != nil {
+		return prego.Handle{}, err
+	}
+	s, _, err := p.read.Server.GetByID(ctx, id)
+	if err != nil {
+		return prego.Handle{}, p.classify(err)
+	}
+	if s == nil {
+		return prego.Handle{}, &prego.InfraError{Class: prego.InfraNotFound, Code: "not_found", Message: "there is no server " + providerServerID}
+	}
+	return handleOf(s, nil), nil
+}
+
+// FindServers finds all servers of ours for a server id, by label.
+func (p *Provider) FindServers(ctx context.Context, serverID string) ([]prego.Handle, error) {
+	selector := prego.OwnerSelector(p.environment) + "," + prego.LabelServerID + "=" + serverID
+	servers, err := p.read.Server.AllWithOpts(WithLane(ctx, LaneDelete), hcloud.ServerListOpts{ListOpts: hcloud.ListOpts{LabelSelector: selector, PerPage: 50}})
+	if err != nil {
+		return nil, p.classify(err)
+	}
+	out := make([]prego.Handle, 0, len(servers))
+	for _, s := range servers {
+		out = append(out, handleOf(s, nil))
+	}
+	return out, nil
+}
+
+// LabelServer adds labels to a server and keeps those that it has.
+func (p *Provider) LabelServer(ctx context.Context, providerServerID string, labels map[string]string) error {
+	id, err := parseID(providerServerID)
+	if err != nil {
+		return err
+	}
+	s, _, err := p.read.Server.GetByID(ctx, id)
+	if err != nil {
+		return p.classify(err)
+	}
+	if s == nil {
+		return &prego.InfraError{Class: prego.InfraNotFound, Code: "not_found", Message: "there is no server " + providerServerID}
+	}
+	if owner := s.Labels[prego.LabelServerID]; owner != "" && owner != labels[prego.LabelServerID] {
+		return &prego.InfraError{Class: prego.InfraForeign, Code: "conflict", Message: fmt.Sprintf("server %d is managed as %s already", id, owner)}
+	}
+	_, _, err = p.write.Server.Update(ctx, s, hcloud.ServerUpdateOpts{Labels: merge(s.Labels, labels)})
+	return p.classify(err)
+}
+
+// LabelPrimaryIPs puts our labels on the addresses that came with a server.
+func (p *Provider) LabelPrimaryIPs(ctx context.Context, h prego.Handle, labels map[string]string) error {
+	for _, pid := range h.PrimaryIPIDs {
+		id, err := parseID(pid)
+		if err != nil {
+			return err
+		}
+		if _, _, err := p.write.PrimaryIP.Update(ctx, &hcloud.PrimaryIP{ID: id}, hcloud.PrimaryIPUpdateOpts{Labels: &labels}); err != nil {
+			return p.classify(err)
+		}
+	}
+	return nil
+}
+
+// DestroyServer deletes a server and returns when it is gone. A server that is
+// not there is success.
+func (p *Provider) DestroyServer(ctx context.Context, providerServerID string) error {
+	id, err := parseID(providerServerID)
+	if err != nil {
+		return err
+	}
+	ctx = WithLane(ctx, LaneDelete)
+	result, resp, err := p.write.Server.DeleteWithResult(ctx, &hcloud.Server{ID: id})
+	if resp != nil && resp.Response != nil && resp.StatusCode == http.StatusNotFound {
+		return nil
+	}
+	if err != nil {
+		if err := p.classify(err); !isClass(err, prego.InfraNotFound) {
+			return err
+		}
+		return nil
+	}
+	if result != nil && result.Action != nil {
+		if err := p.actions.wait(ctx, []int64{result.Action.ID}); err != nil && !isClass(err, prego.InfraNotFound) {
+			return err
+		}
+	}
+	for {
+		if _, err := p.GetServer(ctx, providerServerID); err != nil {
+			if isClass(err, prego.InfraNotFound) {
+				return nil
+			}
+			return err
+		}
+		if err := wait(ctx, p.poll); err != nil {
+			return err
+		}
+	}
+}
+
+func merge(a, b map[string]string) map[string]string {
+	out := make(map[string]string, len(a)+len(b))
+	for k, v := range a {
+		out[k] = v
+	}
+	for k, v := range b {
+		out[k] = v
+	}
+	return out
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
