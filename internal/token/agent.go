@@ -1,0 +1,108 @@
+package token
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/google/uuid"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+)
+
+// Issuer is the iss of every token that prego itself signs.
+const Issuer = "prego"
+
+// agentAudience is the aud of agents' tokens.
+const agentAudience = "prego-agentgw"
+
+// leeway forgives clocks that differ.
+const leeway = 30 * time.Second
+
+type confirmation struct {
+	Thumbprint string `json:"x5t#S256"` // RFC 8705 §3.1
+}
+
+type agentClaims struct {
+	jwt.RegisteredClaims
+	Scopes []string     `json:"scopes"`
+	Cnf    confirmation `json:"cnf"`
+}
+
+// Agents issues and checks the tokens of agents: for one server, bound to its
+// client certificate.
+type Agents struct {
+	keys *Keyring
+}
+
+// NewAgents signs and checks with a ring of UseAgent.
+func NewAgents(keys *Keyring) *Agents { return &Agents{keys: keys} }
+
+// Thumbprint identifies a certificate: base64url of its SHA-256.
+func Thumbprint(cert *x509.Certificate) string {
+	sum := sha256.Sum256(cert.Raw)
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// Issue makes a token for the gateway, good with cert only.
+func (a *Agents) Issue(serverID string, cert *x509.Certificate, ttl time.Duration) (raw string, expires time.Time, err error) {
+	now := time.Now()
+	expires = now.Add(ttl)
+	raw, err = a.keys.issue(agentClaims{
+		RegisteredClaims: registered(Issuer, serverID, agentAudience, now, ttl),
+		Scopes:           []string{wire.ScopeHeartbeat, wire.ScopeMetrics, wire.ScopeLogs, wire.ScopeBackupReport},
+		Cnf:              confirmation{Thumbprint: Thumbprint(cert)},
+	})
+	return raw, expires, err
+}
+
+// Verify checks a token that came with cert, and returns its server. scope ""
+// asks for none in particular.
+func (a *Agents) Verify(raw string, cert *x509.Certificate, scope string) (serverID string, err error) {
+	var c agentClaims
+	if err := parse(raw, &c, a.keys.key, Issuer, agentAudience); err != nil {
+		return "", err
+	}
+	if subtle.ConstantTimeCompare([]byte(c.Cnf.Thumbprint), []byte(Thumbprint(cert))) != 1 {
+		return "", prego.Errorf(prego.CodeUnauthenticated, "the token is bound to another certificate")
+	}
+	if scope != "" && !slices.Contains(c.Scopes, scope) {
+		return "", prego.Errorf(prego.CodeScopeMissing, "the token lacks scope %s", scope)
+	}
+	return c.Subject, nil
+}
+
+func registered(issuer, subject, audience string, now time.Time, ttl time.Duration) jwt.RegisteredClaims {
+	return jwt.RegisteredClaims{
+		Issuer: issuer, Subject: subject, Audience: jwt.ClaimStrings{audience}, ID: uuid.NewString(),
+		IssuedAt: jwt.NewNumericDate(now), NotBefore: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(ttl)),
+	}
+}
+
+// parse checks signature, algorithm, issuer, audience and times. Why a token was
+// refused is told in general terms only.
+func parse(raw string, claims jwt.Claims, key jwt.Keyfunc, issuer, audience string) error {
+	_, err := jwt.ParseWithClaims(raw, claims, key,
+		jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}), jwt.WithIssuer(issuer), jwt.WithAudience(audience),
+		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(leeway))
+	return refusal(err, claims)
+}
+
+func refusal(err error, claims jwt.Claims) error {
+	switch {
+	case errors.Is(err, jwt.ErrTokenExpired):
+		return prego.Errorf(prego.CodeTokenExpired, "the token has expired")
+	case err != nil:
+		return prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here")
+	}
+	if sub, err := claims.GetSubject(); err != nil || sub == "" {
+		return prego.Errorf(prego.CodeUnauthenticated, "the token names no subject")
+	}
+	return nil
+}

@@ -1,0 +1,39 @@
+package token
+
+import (
+	"errors"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// MaxExecTTL is the longest life of a command's token (direct-provisioning §1,
+// path D).
+const MaxExecTTL = 5 * time.Minute
+
+type execClaims struct {
+	jwt.RegisteredClaims
+	Scope string `json:"scope"`
+}
+
+// Exec issues the single-use tokens by which an agent knows that it was the
+// control plane that asked for a command.
+type Exec struct {
+	keys *Keyring
+}
+
+// NewExec signs with a ring of UseExec.
+func NewExec(keys *Keyring) *Exec { return &Exec{keys: keys} }
+
+// Issue makes a token for one command of one kind on one server.
+func (e *Exec) Issue(serverID string, kind wire.CommandKind, ttl time.Duration) (string, error) {
+	if !kind.Valid() || ttl <= 0 || ttl > MaxExecTTL {
+		return "", errors.New("an exec token needs a known kind and a life of at most 5 minutes")
+	}
+	return e.keys.issue(execClaims{
+		RegisteredClaims: registered(Issuer, "control-plane", serverID, time.Now(), ttl),
+		Scope:            wire.ScopeExecPrefix + string(kind),
+	})
+}

@@ -1,0 +1,130 @@
+package token
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/prego/prego"
+)
+
+// Remote are the keys of an OIDC issuer, fetched from its JWKS and kept for a
+// while. A token with an unknown key id makes it fetch again, at most once per
+// minRefresh, so that nobody can make it hammer the issuer.
+type Remote struct {
+	issuer  string
+	jwksURL string // "" until discovered
+	client  *http.Client
+
+	mu      sync.Mutex
+	keys    map[string]jose.JSONWebKey
+	fetched time.Time
+	tried   time.Time
+}
+
+const (
+	maxKeyAge  = 10 * time.Minute
+	minRefresh = 15 * time.Second
+)
+
+// remoteAlgorithms are those that an issuer's keys may be used with; symmetric
+// ones and "none" are not among them.
+var remoteAlgorithms = []string{"EdDSA", "ES256", "ES384", "RS256", "RS384", "RS512", "PS256"}
+
+// NewRemote trusts an issuer's keys at jwksURL, or, when that is "", where its
+// discovery document says.
+func NewRemote(issuer, jwksURL string) *Remote {
+	return &Remote{issuer: issuer, jwksURL: jwksURL, client: &http.Client{Timeout: 5 * time.Second}}
+}
+
+// issued reports whether a token claims to come from this issuer. Nothing is
+// verified yet.
+func (r *Remote) issued(raw string) bool {
+	var c jwt.RegisteredClaims
+	_, _, err := jwt.NewParser().ParseUnverified(raw, &c)
+	return err == nil && c.Issuer == r.issuer
+}
+
+func (r *Remote) parse(ctx context.Context, raw string, claims jwt.MapClaims, audience string) error {
+	_, err := jwt.ParseWithClaims(raw, claims, func(t *jwt.Token) (any, error) { return r.key(ctx, t) },
+		jwt.WithValidMethods(remoteAlgorithms), jwt.WithIssuer(r.issuer), jwt.WithAudience(audience),
+		jwt.WithExpirationRequired(), jwt.WithLeeway(leeway))
+	return refusal(err, claims)
+}
+
+func (r *Remote) key(ctx context.Context, t *jwt.Token) (any, error) {
+	kid, _ := t.Header["kid"].(string)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key, ok := r.keys[kid]
+	if (!ok || time.Since(r.fetched) > maxKeyAge) && time.Since(r.tried) > minRefresh {
+		r.tried = time.Now()
+		if err := r.fetch(ctx); err != nil && !ok {
+			return nil, err
+		}
+		key, ok = r.keys[kid]
+	}
+	if !ok {
+		return nil, errKey
+	}
+	// A key that says what it is for is used for that alone.
+	if (key.Algorithm != "" && key.Algorithm != t.Method.Alg()) || (key.Use != "" && key.Use != "sig") {
+		return nil, errKey
+	}
+	return key.Key, nil
+}
+
+func (r *Remote) fetch(ctx context.Context) error {
+	if r.jwksURL == "" {
+		var doc struct {
+			Issuer  string `json:"issuer"`
+			JWKSURI string `json:"jwks_uri"`
+		}
+		if err := r.get(ctx, strings.TrimSuffix(r.issuer, "/")+"/.well-known/openid-configuration", &doc); err != nil {
+			return err
+		}
+		if doc.Issuer != r.issuer || doc.JWKSURI == "" {
+			return prego.Errorf(prego.CodeUnauthenticated, "the issuer's discovery document is not its own")
+		}
+		r.jwksURL = doc.JWKSURI
+	}
+	var set jose.JSONWebKeySet
+	if err := r.get(ctx, r.jwksURL, &set); err != nil {
+		return err
+	}
+	keys := make(map[string]jose.JSONWebKey, len(set.Keys))
+	for _, k := range set.Keys {
+		if k.KeyID != "" && k.IsPublic() && k.Valid() {
+			keys[k.KeyID] = k
+		}
+	}
+	r.keys, r.fetched = keys, time.Now()
+	return nil
+}
+
+func (r *Remote) get(ctx context.Context, url string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return fmt.Errorf("issuer's keys: %w", err)
+	}
+	resp, err := r.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("issuer's keys: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("issuer's keys: %s answered %d", url, resp.StatusCode)
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(into); err != nil {
+		return fmt.Errorf("issuer's keys: %w", err)
+	}
+	return nil
+}
