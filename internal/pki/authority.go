@@ -1,0 +1,299 @@
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+)
+
+// Authority issues and verifies with the CAs of one directory. It follows
+// changes of the files, so that a rotation needs no restart.
+type Authority struct {
+	dir, environment string
+
+	mu     sync.Mutex
+	loaded map[Purpose]*ca
+	stamp  string // of the files that are loaded
+	looked time.Time
+}
+
+type ca struct {
+	bundle string
+	pool   *x509.CertPool
+	cert   *x509.Certificate
+	key    crypto.Signer // nil where this process may only verify
+}
+
+// Open reads the CAs. A process that only verifies may lack the issuer files.
+func Open(dir, environment string) (*Authority, error) {
+	a := &Authority{dir: dir, environment: environment}
+	if _, err := a.get(Gateway); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// reloadEvery is how often the files are looked at.
+const reloadEvery = time.Second
+
+func (a *Authority) get(p Purpose) (*ca, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.loaded != nil && time.Since(a.looked) < reloadEvery {
+		return a.loaded[p], nil
+	}
+	a.looked = time.Now()
+	stamp := a.fileStamp()
+	if a.loaded != nil && stamp == a.stamp {
+		return a.loaded[p], nil
+	}
+	loaded := make(map[Purpose]*ca)
+	for _, p := range Purposes() {
+		c, err := load(caDir(a.dir, p))
+		if err != nil {
+			if a.loaded != nil {
+				return a.loaded[p], nil // a rotation under way: what is loaded still holds
+			}
+			return nil, fmt.Errorf("certificate authority for %s: %w: run prego keys init", p, err)
+		}
+		loaded[p] = c
+	}
+	a.loaded, a.stamp = loaded, stamp
+	return loaded[p], nil
+}
+
+func (a *Authority) fileStamp() string {
+	var b strings.Builder
+	for _, p := range Purposes() {
+		for _, f := range []string{"bundle.pem", "issuer.pem"} {
+			if info, err := os.Stat(filepath.Join(caDir(a.dir, p), f)); err == nil {
+				fmt.Fprintf(&b, "%s/%s %d %d\n", p, f, info.ModTime().UnixNano(), info.Size())
+			}
+		}
+	}
+	return b.String()
+}
+
+func load(dir string) (*ca, error) {
+	bundle, err := os.ReadFile(filepath.Join(dir, "bundle.pem"))
+	if err != nil {
+		return nil, err
+	}
+	c := &ca{bundle: string(bundle), pool: x509.NewCertPool()}
+	if !c.pool.AppendCertsFromPEM(bundle) {
+		return nil, fmt.Errorf("bundle.pem holds no certificate")
+	}
+	issuer, err := os.ReadFile(filepath.Join(dir, "issuer.pem"))
+	if os.IsNotExist(err) {
+		return c, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	block, rest := pem.Decode(issuer)
+	keyBlock, _ := pem.Decode(rest)
+	if block == nil || keyBlock == nil {
+		return nil, fmt.Errorf("issuer.pem is not a certificate and a key")
+	}
+	if c.cert, err = x509.ParseCertificate(block.Bytes); err != nil {
+		return nil, err
+	}
+	key, err := x509.ParsePKCS8PrivateKey(keyBlock.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("issuer.pem holds a key that can't sign")
+	}
+	c.key = signer
+	return c, nil
+}
+
+// Bundle is the PEM of the CAs that are trusted for a purpose.
+func (a *Authority) Bundle(p Purpose) (string, error) {
+	c, err := a.get(p)
+	if err != nil {
+		return "", err
+	}
+	return c.bundle, nil
+}
+
+// Bundles are those that hosts trust; execKeys are the public keys of exec
+// tokens. The version changes when any of them does.
+func (a *Authority) Bundles(execKeys map[string]string) (wire.Bundles, error) {
+	b := wire.Bundles{ExecKeys: execKeys}
+	for _, e := range []struct {
+		p    Purpose
+		into *string
+	}{{Gateway, &b.Gateway}, {ExecClient, &b.ExecClient}, {DockerClient, &b.DockerClient}} {
+		bundle, err := a.Bundle(e.p)
+		if err != nil {
+			return b, err
+		}
+		*e.into = bundle
+	}
+	// What agents' own certificates come from is part of the version, although it
+	// is not sent: when their issuer changes, they are to ask for new ones.
+	h := sha256.New()
+	for _, s := range []string{b.Gateway, b.ExecClient, b.DockerClient} {
+		fmt.Fprintf(h, "%d %s", len(s), s)
+	}
+	for _, p := range []Purpose{AgentClient, AgentServer, DockerServer} {
+		c, err := a.get(p)
+		if err != nil {
+			return b, err
+		}
+		if c.cert != nil {
+			h.Write(c.cert.Raw)
+		}
+	}
+	for _, kid := range slices.Sorted(maps.Keys(execKeys)) {
+		fmt.Fprintf(h, "%s %s", kid, execKeys[kid])
+	}
+	b.Version = hex.EncodeToString(h.Sum(nil))[:16]
+	return b, nil
+}
+
+// ServerURI is the name of a server in certificates.
+func ServerURI(environment, serverID string) *url.URL {
+	return &url.URL{Scheme: "prego", Host: environment, Path: "/server/" + serverID}
+}
+
+// ControlPlaneURI is the name of the control plane in certificates.
+func ControlPlaneURI(environment string) *url.URL {
+	return &url.URL{Scheme: "prego", Host: environment, Path: "/control-plane"}
+}
+
+// ServerID reads a server's id from its certificate, which must be of this
+// environment and name one server only.
+func (a *Authority) ServerID(cert *x509.Certificate) (string, error) {
+	if len(cert.URIs) != 1 {
+		return "", prego.Errorf(prego.CodeCertificateInvalid, "the certificate names no server")
+	}
+	u := cert.URIs[0]
+	id, ok := strings.CutPrefix(u.Path, "/server/")
+	if u.Scheme != "prego" || u.Host != a.environment || !ok || prego.ValidateServerID(id) != nil {
+		return "", prego.Errorf(prego.CodeCertificateInvalid, "the certificate names no server of this environment")
+	}
+	return id, nil
+}
+
+// SignCSRs issues an agent's three certificates. What the requests say of
+// themselves is ignored: only their keys count. ips are the addresses by which
+// the host is called.
+func (a *Authority) SignCSRs(serverID string, ips []net.IP, csrs wire.CSRs, ttl time.Duration) (wire.Certificates, error) {
+	var out wire.Certificates
+	for _, e := range []struct {
+		field   string
+		purpose Purpose
+		csr     string
+		into    *string
+	}{
+		{"csrs.agent_client", AgentClient, csrs.AgentClient, &out.AgentClient},
+		{"csrs.agent_server", AgentServer, csrs.AgentServer, &out.AgentServer},
+		{"csrs.docker_server", DockerServer, csrs.DockerServer, &out.DockerServer},
+	} {
+		csr, err := ParseCSR(e.field, e.csr)
+		if err != nil {
+			return out, err
+		}
+		var addrs []net.IP
+		if e.purpose.usage() == x509.ExtKeyUsageServerAuth {
+			addrs = ips
+		}
+		cert, err := a.issue(e.purpose, csr.PublicKey, serverID, ServerURI(a.environment, serverID), []string{serverID}, addrs, ttl)
+		if err != nil {
+			return out, err
+		}
+		*e.into = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}))
+		if out.NotAfter.IsZero() || cert.NotAfter.Before(out.NotAfter) {
+			out.NotAfter = cert.NotAfter
+		}
+	}
+	return out, nil
+}
+
+// ParseCSR reads a PEM certificate request and checks that its sender holds the
+// key, and that the key is one that we accept.
+func ParseCSR(field, text string) (*x509.CertificateRequest, error) {
+	block, rest := pem.Decode([]byte(text))
+	if block == nil || block.Type != "CERTIFICATE REQUEST" || strings.TrimSpace(string(rest)) != "" {
+		return nil, prego.Invalid(field, "must be one PEM certificate request")
+	}
+	csr, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil || csr.CheckSignature() != nil {
+		return nil, prego.Invalid(field, "must be a certificate request signed with its own key")
+	}
+	switch key := csr.PublicKey.(type) {
+	case ed25519.PublicKey:
+	case *ecdsa.PublicKey:
+		if key.Curve != elliptic.P256() {
+			return nil, prego.Invalid(field, "must be of an ECDSA P-256 or Ed25519 key")
+		}
+	default:
+		return nil, prego.Invalid(field, "must be of an ECDSA P-256 or Ed25519 key")
+	}
+	return csr, nil
+}
+
+func (a *Authority) issue(p Purpose, pub crypto.PublicKey, name string, uri *url.URL, dns []string, ips []net.IP, ttl time.Duration) (*x509.Certificate, error) {
+	c, err := a.get(p)
+	if err != nil {
+		return nil, err
+	}
+	if c.key == nil {
+		return nil, fmt.Errorf("this process has no key of the CA for %s", p)
+	}
+	notAfter := time.Now().Add(ttl)
+	if notAfter.After(c.cert.NotAfter) {
+		notAfter = c.cert.NotAfter
+	}
+	t := &x509.Certificate{
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-backdate), NotAfter: notAfter, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{p.usage()},
+		DNSNames: dns, IPAddresses: ips,
+	}
+	if uri != nil {
+		t.URIs = []*url.URL{uri}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, c.cert, pub, c.key)
+	if err != nil {
+		return nil, fmt.Errorf("issue a certificate for %s: %w", p, err)
+	}
+	return x509.ParseCertificate(der)
+}
+
+// Verify checks that a certificate comes from a CA of the purpose and is meant
+// for it.
+func (a *Authority) Verify(p Purpose, cert *x509.Certificate) error {
+	c, err := a.get(p)
+	if err != nil {
+		return err
+	}
+	if _, err := cert.Verify(x509.VerifyOptions{Roots: c.pool, KeyUsages: []x509.ExtKeyUsage{p.usage()}}); err != nil {
+		return prego.Errorf(prego.CodeCertificateInvalid, "the certificate is not one of ours for %s", p)
+	}
+	return nil
+}

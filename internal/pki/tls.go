@@ -1,0 +1,114 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+)
+
+// ownTTL is the life of the certificates that the control plane gives itself.
+const ownTTL = 24 * time.Hour
+
+// renewing is a certificate of ours, made anew at half of its life and when its
+// CA changes.
+type renewing struct {
+	a       *Authority
+	purpose Purpose
+	uri     *url.URL
+	dns     []string
+
+	mu     sync.Mutex
+	cert   *tls.Certificate
+	renew  time.Time
+	issuer *x509.Certificate
+}
+
+func (r *renewing) get() (*tls.Certificate, error) {
+	c, err := r.a.get(r.purpose)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cert != nil && time.Now().Before(r.renew) && c.cert != nil && c.cert.Equal(r.issuer) {
+		return r.cert, nil
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("certificate: %w", err)
+	}
+	cert, err := r.a.issue(r.purpose, key.Public(), "prego control plane", r.uri, r.dns, nil, ownTTL)
+	if err != nil {
+		return nil, err
+	}
+	r.cert = &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
+	r.renew, r.issuer = time.Now().Add(ownTTL/2), c.cert
+	return r.cert, nil
+}
+
+// GatewayTLS is the agent gateway's server side. Every client must show some
+// certificate and prove its key; whose it is, is for the route to decide: the
+// handshake takes a self-signed one, all else one of ours.
+func (a *Authority) GatewayTLS(serverName string) *tls.Config {
+	own := &renewing{a: a, purpose: Gateway, dns: []string{serverName}}
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS13,
+		ClientAuth:     tls.RequestClientCert,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.get() },
+		NextProtos:     []string{"h2", "http/1.1"},
+		// A resumed session would carry an identity that may have been revoked.
+		SessionTicketsDisabled: true,
+	}
+}
+
+// ExecClientTLS calls a server's agent: it must be that very server.
+func (a *Authority) ExecClientTLS() func(serverID string) *tls.Config {
+	return a.clientTLS(ExecClient, AgentServer, tls.VersionTLS13)
+}
+
+// DockerClientTLS calls a server's dockerd.
+func (a *Authority) DockerClientTLS() func(serverID string) *tls.Config {
+	return a.clientTLS(DockerClient, DockerServer, tls.VersionTLS12)
+}
+
+// clientTLS presents a certificate of one purpose and takes only a peer of the
+// other, by the server's id rather than its address.
+func (a *Authority) clientTLS(present, expect Purpose, minVersion uint16) func(serverID string) *tls.Config {
+	own := &renewing{a: a, purpose: present, uri: ControlPlaneURI(a.environment)}
+	return func(serverID string) *tls.Config {
+		return &tls.Config{
+			MinVersion: minVersion,
+			ServerName: serverID,
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				return own.get()
+			},
+			// The CA may rotate while this configuration is in use, so the pool is
+			// looked up at each connection, below.
+			InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies
+			VerifyConnection: func(cs tls.ConnectionState) error {
+				if len(cs.PeerCertificates) == 0 {
+					return errors.New("the host showed no certificate")
+				}
+				peer := cs.PeerCertificates[0]
+				if err := a.Verify(expect, peer); err != nil {
+					return &tls.CertificateVerificationError{UnverifiedCertificates: cs.PeerCertificates, Err: err}
+				}
+				id, err := a.ServerID(peer)
+				if err == nil && id != serverID {
+					err = fmt.Errorf("the host is %s, not %s", id, serverID)
+				}
+				if err != nil {
+					return &tls.CertificateVerificationError{UnverifiedCertificates: cs.PeerCertificates, Err: err}
+				}
+				return nil
+			},
+		}
+	}
+}
