@@ -1,0 +1,242 @@
+package store
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+// repeatWindow is for how long the key that consumed a token may do so again: its
+// answer was lost.
+const repeatWindow = 60 * time.Second
+
+const sqlIssueToken = `
+INSERT INTO server_bootstrap_tokens (token_id, server_id, attempt, token_hash, purpose, expires_at)
+VALUES ($1, $2, $3, $4, $5, now() + make_interval(secs => $6))
+ON CONFLICT (server_id, attempt) DO NOTHING`
+
+const sqlTokenOfAttempt = `
+SELECT token_id, expires_at FROM server_bootstrap_tokens WHERE server_id = $1 AND attempt = $2`
+
+// IssueToken gives an attempt its bootstrap token, once: a repeated call gets the
+// one that is there. Tokens of earlier attempts stay good until this one is
+// consumed or their servers are known to be gone, since a create that lands late
+// would otherwise hold a dead token.
+func (s *Store) IssueToken(ctx context.Context, t prego.TokenIssue) (prego.TokenIssued, error) {
+	var out prego.TokenIssued
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sqlIssueToken, t.TokenID, t.ServerID, t.Attempt, t.Hash, t.Purpose, t.TTL.Seconds())
+		if err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, sqlTokenOfAttempt, t.ServerID, t.Attempt).Scan(&out.TokenID, &out.ExpiresAt); err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return nil
+		}
+		if err := auditBootstrap(ctx, tx, t.ServerID, "issue token_id="+t.TokenID+" purpose="+string(t.Purpose), prego.ActorWorkflow, 0); err != nil {
+			return err
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{ServerID: t.ServerID, Step: prego.StepTokenIssued, Attempt: t.Attempt},
+			attemptKey(prego.StepTokenIssued, t.Attempt))
+	})
+	if err != nil {
+		return out, fmt.Errorf("issue token for %s: %w", t.ServerID, err)
+	}
+	return out, nil
+}
+
+// ConsumeParams is a handshake's claim to a token.
+type ConsumeParams struct {
+	TokenHash    []byte
+	Key          []byte // SHA-256 of the SubjectPublicKeyInfo that the connection proved
+	ServerID     string
+	Source       string // address that the handshake came from; "" to not check it
+	AgentVersion string
+	BootID       string
+}
+
+// Consumed is a token that was consumed, now or within repeatWindow by the same
+// key.
+type Consumed struct {
+	ServerID string
+	Attempt  int
+	Host     string
+	IPv6     string
+	Status   prego.ServerStatus
+}
+
+// SecondKeyError is the refusal of a token that another key consumed while its
+// server is being provisioned: the bootstrap has failed.
+type SecondKeyError struct {
+	Refusal  *prego.Error
+	ServerID string
+	Attempt  int
+}
+
+func (e *SecondKeyError) Error() string { return e.Refusal.Error() }
+
+// Unwrap makes the code visible to errors.As.
+func (e *SecondKeyError) Unwrap() error { return e.Refusal }
+
+// One conditional UPDATE decides who consumes a token: hash, time to live, state
+// and source are its conditions, and of any number of racers one meets them all.
+const sqlConsumeToken = `
+UPDATE server_bootstrap_tokens t SET consumed_at = now(), consumed_key = $2
+FROM servers s
+WHERE t.token_hash = $1 AND t.server_id = $3
+  AND t.consumed_at IS NULL AND t.superseded_at IS NULL AND t.expires_at > now()
+  AND s.server_id = t.server_id AND s.status = 'provisioning' AND s.attempt = t.attempt
+  AND ($4 = '' OR s.host = $4 OR (s.ipv6 <> '' AND $4::inet <<= s.ipv6::inet))
+RETURNING t.token_id, t.attempt, s.host, s.ipv6, s.status`
+
+const sqlBindAgent = `
+UPDATE servers SET agent_first_seen_at = now(), agent_key_sha256 = $2, agent_version = $3, agent_boot_id = $4,
+    identity_revoked_at = NULL, updated_at = now()
+WHERE server_id = $1`
+
+const sqlSupersedeOthers = `
+UPDATE server_bootstrap_tokens SET superseded_at = now()
+WHERE server_id = $1 AND token_id <> $2 AND consumed_at IS NULL AND superseded_at IS NULL`
+
+const sqlWhyNotConsumed = `
+SELECT t.token_id, t.server_id, t.attempt, t.consumed_at IS NOT NULL, COALESCE(t.consumed_key = $2, false),
+       COALESCE(now() - t.consumed_at <= make_interval(secs => $3), false), t.superseded_at IS NOT NULL, t.expires_at <= now(),
+       s.status, s.attempt, s.host, s.ipv6,
+       ($4 = '' OR s.host = $4 OR (s.ipv6 <> '' AND $4::inet <<= s.ipv6::inet))
+FROM server_bootstrap_tokens t JOIN servers s USING (server_id)
+WHERE t.token_hash = $1`
+
+const sqlRevokeExpired = `
+UPDATE server_bootstrap_tokens SET superseded_at = now() WHERE token_id = $1 AND consumed_at IS NULL AND superseded_at IS NULL`
+
+// ConsumeToken exchanges a bootstrap token, once, and binds the server to the
+// key (direct-provisioning §4). Refusals are coded: CodeTokenUnknown,
+// CodeTokenSuperseded, CodeBootstrapExpired, CodeTokenConsumed (as a
+// *SecondKeyError when it ends the bootstrap), CodeSourceMismatch and
+// CodeNotReady. None of them burns the token.
+func (s *Store) ConsumeToken(ctx context.Context, p ConsumeParams) (Consumed, error) {
+	var out Consumed
+	var refusal error
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		var tokenID string
+		err := tx.QueryRow(ctx, sqlConsumeToken, p.TokenHash, p.Key, p.ServerID, p.Source).Scan(&tokenID, &out.Attempt, &out.Host, &out.IPv6, &out.Status)
+		if errors.Is(err, pgx.ErrNoRows) {
+			out, refusal, err = whyNotConsumed(ctx, tx, p)
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		out.ServerID = p.ServerID
+		if _, err := tx.Exec(ctx, sqlBindAgent, p.ServerID, p.Key, p.AgentVersion, p.BootID); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlSupersedeOthers, p.ServerID, tokenID); err != nil {
+			return err
+		}
+		if err := auditBootstrap(ctx, tx, p.ServerID, "consume token_id="+tokenID+" key="+shortKey(p.Key), prego.ActorSystem, 0); err != nil {
+			return err
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{
+			ServerID: p.ServerID, Step: prego.StepHandshake, Attempt: out.Attempt, Actor: prego.ActorSystem, Message: "agent " + p.AgentVersion,
+		}, attemptKey(prego.StepHandshake, out.Attempt))
+	})
+	if err != nil {
+		return Consumed{}, fmt.Errorf("consume token: %w", err)
+	}
+	return out, refusal
+}
+
+// whyNotConsumed reads why the UPDATE met nothing. What it writes (a revocation,
+// an audit row) is committed with the refusal.
+func whyNotConsumed(ctx context.Context, tx pgx.Tx, p ConsumeParams) (out Consumed, refusal, err error) {
+	var tokenID, serverID, host, ipv6 string
+	var attempt, rowAttempt int
+	var consumed, sameKey, recent, superseded, expired, sourceOK bool
+	var status prego.ServerStatus
+	err = tx.QueryRow(ctx, sqlWhyNotConsumed, p.TokenHash, p.Key, repeatWindow.Seconds(), p.Source).Scan(
+		&tokenID, &serverID, &attempt, &consumed, &sameKey, &recent, &superseded, &expired, &status, &rowAttempt, &host, &ipv6, &sourceOK)
+	if errors.Is(err, pgx.ErrNoRows) || (err == nil && serverID != p.ServerID) {
+		return out, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known"), nil
+	}
+	if err != nil {
+		return out, nil, err
+	}
+	out = Consumed{ServerID: serverID, Attempt: attempt, Host: host, IPv6: ipv6, Status: status}
+	booting := status == prego.ServerProvisioning && rowAttempt == attempt
+	switch {
+	case superseded || rowAttempt != attempt:
+		return out, prego.Errorf(prego.CodeTokenSuperseded, "the bootstrap token was superseded or revoked"), nil
+	case p.Source != "" && host == "":
+		return out, prego.Errorf(prego.CodeNotReady, "the server is not recorded yet; try again"), nil
+	case !sourceOK:
+		return out, prego.Errorf(prego.CodeSourceMismatch, "the handshake comes from %s, which is not the server's address", p.Source), nil
+	case consumed && sameKey && recent && (booting || status == prego.ServerActive):
+		return out, nil, nil
+	case consumed:
+		refused := prego.Errorf(prego.CodeTokenConsumed, "the bootstrap token was consumed already")
+		if err := auditBootstrap(ctx, tx, serverID, "refuse consumed token_id="+tokenID+" key="+shortKey(p.Key), prego.ActorSystem, 1); err != nil {
+			return out, nil, err
+		}
+		event := prego.ServerEvent{
+			ServerID: serverID, Step: prego.StepHandshakeRefused, Attempt: attempt, Actor: prego.ActorSystem,
+			Message: "a consumed bootstrap token was presented again",
+		}
+		if sameKey || !booting {
+			return out, refused, addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/late", prego.StepHandshakeRefused, attempt))
+		}
+		event.Reason, event.Message = prego.ReasonFailedBootstrap, "the bootstrap token was presented by a second key"
+		return out, &SecondKeyError{Refusal: refused, ServerID: serverID, Attempt: attempt},
+			addEvent(ctx, tx, event, attemptKey(prego.StepHandshakeRefused, attempt))
+	case expired:
+		_, err := tx.Exec(ctx, sqlRevokeExpired, tokenID)
+		return out, prego.Errorf(prego.CodeBootstrapExpired, "the bootstrap token has expired"), err
+	}
+	return out, prego.Errorf(prego.CodeTokenSuperseded, "the server is %s: its bootstrap is over", status), nil
+}
+
+// shortKey shows enough of a key's hash to tell two apart.
+func shortKey(key []byte) string { return hex.EncodeToString(key[:min(6, len(key))]) }
+
+// BootIdentity is the server that a bootstrap token belongs to, as long as it is
+// being provisioned.
+type BootIdentity struct {
+	ServerID string
+	Attempt  int
+}
+
+const sqlBootIdentity = `
+SELECT t.server_id, t.attempt FROM server_bootstrap_tokens t JOIN servers s USING (server_id)
+WHERE t.token_hash = $1 AND t.superseded_at IS NULL AND t.expires_at > now() AND s.attempt = t.attempt AND s.status = 'provisioning'`
+
+// BootIdentity checks a bootstrap token without consuming it.
+func (s *Store) BootIdentity(ctx context.Context, tokenHash []byte) (BootIdentity, error) {
+	var b BootIdentity
+	err := s.pool.QueryRow(ctx, sqlBootIdentity, tokenHash).Scan(&b.ServerID, &b.Attempt)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return b, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known, or its time is over")
+	}
+	if err != nil {
+		return b, fmt.Errorf("boot identity: %w", err)
+	}
+	return b, nil
+}
+
+// AddBootStage puts a host's milestone on its timeline, once per attempt.
+func (s *Store) AddBootStage(ctx context.Context, b BootIdentity, stage, detail string) error {
+	message := stage
+	if detail != "" {
+		message += ": " + prego.Redact(detail)
+	}
+	return s.AddEvent(ctx, prego.ServerEvent{
+		ServerID: b.ServerID, Step: prego.StepBootStage, Attempt: b.Attempt, Message: message, Actor: prego.ActorSystem,
+	}, fmt.Sprintf("%s/%d/%s", prego.StepBootStage, b.Attempt, stage))
+}

@@ -1,0 +1,204 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/internal/pgtest"
+)
+
+func hash(s string) []byte { h := sha256.Sum256([]byte(s)); return h[:] }
+
+// bootingServer is a server at attempt 1 with a token "raw-<id>".
+func bootingServer(t testing.TB, s *Store, id string, ttl time.Duration) {
+	t.Helper()
+	ctx := context.Background()
+	insertServer(t, s, id, "provisioning")
+	_, err := s.pool.Exec(ctx, `UPDATE servers SET attempt = 1, host = '192.0.2.1' WHERE server_id = $1`, id)
+	require.NoError(t, err)
+	_, err = s.IssueToken(ctx, prego.TokenIssue{TokenID: "tok-" + id, ServerID: id, Attempt: 1, Hash: hash("raw-" + id), Purpose: prego.PurposeAgentBootstrap, TTL: ttl})
+	require.NoError(t, err)
+}
+
+func consume(s *Store, id, key, source string) (Consumed, error) {
+	return s.ConsumeToken(context.Background(), ConsumeParams{TokenHash: hash("raw-" + id), Key: hash(key), ServerID: id, Source: source, AgentVersion: "v1"})
+}
+
+func exec(t testing.TB, s *Store, sql string, args ...any) {
+	t.Helper()
+	_, err := s.pool.Exec(context.Background(), sql, args...)
+	require.NoError(t, err)
+}
+
+func TestConsumeTokenOutcomes(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Pool(t))
+	for name, tc := range map[string]struct {
+		ttl     time.Duration
+		arrange func(t *testing.T, id string)
+		key     string
+		source  string
+		server  string
+		code    prego.Code // "" for success
+	}{
+		"fresh":        {},
+		"right source": {source: "192.0.2.1"},
+		"wrong source": {source: "192.0.2.9", code: prego.CodeSourceMismatch},
+		"source inside the subnet": {source: "2001:db8::5", arrange: func(t *testing.T, id string) {
+			exec(t, s, `UPDATE servers SET ipv6 = '2001:db8::/64' WHERE server_id = $1`, id)
+		}},
+		"source not known yet": {source: "192.0.2.1", code: prego.CodeNotReady, arrange: func(t *testing.T, id string) { exec(t, s, `UPDATE servers SET host = '' WHERE server_id = $1`, id) }},
+		"expired":              {ttl: -time.Second, code: prego.CodeBootstrapExpired},
+		"unknown":              {server: "someone-else", code: prego.CodeTokenUnknown},
+		"revoked":              {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id string) { require.NoError(t, s.BeginRelease(context.Background(), id, 1)) }},
+		"older attempt":        {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id string) { exec(t, s, `UPDATE servers SET attempt = 2 WHERE server_id = $1`, id) }},
+		"server failed": {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id string) {
+			exec(t, s, `UPDATE servers SET status = 'failed' WHERE server_id = $1`, id)
+		}},
+		"same key again": {arrange: func(t *testing.T, id string) { _, err := consume(s, id, "key-a", ""); require.NoError(t, err) }},
+		"same key much later": {code: prego.CodeTokenConsumed, arrange: func(t *testing.T, id string) {
+			_, err := consume(s, id, "key-a", "")
+			require.NoError(t, err)
+			exec(t, s, `UPDATE server_bootstrap_tokens SET consumed_at = now() - interval '61 s' WHERE server_id = $1`, id)
+		}},
+		"second key":                {key: "key-b", code: prego.CodeTokenConsumed, arrange: func(t *testing.T, id string) { _, err := consume(s, id, "key-a", ""); require.NoError(t, err) }},
+		"second key from elsewhere": {key: "key-b", source: "192.0.2.9", code: prego.CodeSourceMismatch, arrange: func(t *testing.T, id string) { _, err := consume(s, id, "key-a", ""); require.NoError(t, err) }},
+		"expired, but the same key": {arrange: func(t *testing.T, id string) {
+			_, err := consume(s, id, "key-a", "")
+			require.NoError(t, err)
+			exec(t, s, `UPDATE server_bootstrap_tokens SET expires_at = now() WHERE server_id = $1`, id)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			id := "s-" + fmt.Sprintf("%x", hash(name))[:12]
+			if tc.ttl == 0 {
+				tc.ttl = time.Minute
+			}
+			if tc.key == "" {
+				tc.key = "key-a"
+			}
+			bootingServer(t, s, id, tc.ttl)
+			if tc.arrange != nil {
+				tc.arrange(t, id)
+			}
+			claimed := id
+			if tc.server != "" {
+				claimed = tc.server
+			}
+			got, err := s.ConsumeToken(context.Background(), ConsumeParams{TokenHash: hash("raw-" + id), Key: hash(tc.key), ServerID: claimed, Source: tc.source})
+			if tc.code == "" {
+				require.NoError(t, err)
+				require.Equal(t, id, got.ServerID)
+				return
+			}
+			require.Equal(t, tc.code, prego.CodeOf(err), "%v", err)
+			// A refusal burns nothing: the right key from the right place still gets in,
+			// where the state lets anybody in at all.
+			if tc.code == prego.CodeSourceMismatch && tc.key == "key-a" {
+				_, err := consume(s, id, "key-a", "192.0.2.1")
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+func TestSecondKeyEndsTheBootstrapOnlyWhileProvisioning(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := New(pgtest.Pool(t))
+	bootingServer(t, s, "app-1", time.Minute)
+	_, err := consume(s, "app-1", "key-a", "")
+	require.NoError(t, err)
+	var second *SecondKeyError
+	_, err = consume(s, "app-1", "key-b", "")
+	require.ErrorAs(t, err, &second)
+	require.Equal(t, 1, second.Attempt)
+	st, err := s.ProvisionState(ctx, "app-1")
+	require.NoError(t, err)
+	require.True(t, st.BootstrapRefused)
+
+	bootingServer(t, s, "app-2", time.Minute)
+	_, err = consume(s, "app-2", "key-a", "")
+	require.NoError(t, err)
+	exec(t, s, `UPDATE servers SET status = 'active' WHERE server_id = 'app-2'`)
+	_, err = consume(s, "app-2", "key-b", "")
+	require.Equal(t, prego.CodeTokenConsumed, prego.CodeOf(err))
+	require.False(t, errors.As(err, new(*SecondKeyError)), "an active server can't be ended by whoever reads its user_data")
+
+	var rows int
+	require.NoError(t, s.pool.QueryRow(ctx, `SELECT count(*) FROM agent_command_audit WHERE command_kind = 'bootstrap' AND server_id = 'app-1'`).Scan(&rows))
+	require.Equal(t, 3, rows, "issue, consume and refusal are audited")
+}
+
+// consumeNaively is the mutant that the race test must catch: it reads, decides,
+// and then writes.
+func consumeNaively(ctx context.Context, s *Store, tokenHash, key []byte) bool {
+	var consumed bool
+	if err := s.pool.QueryRow(ctx, `SELECT consumed_at IS NOT NULL FROM server_bootstrap_tokens WHERE token_hash = $1`, tokenHash).Scan(&consumed); err != nil || consumed {
+		return false
+	}
+	_, err := s.pool.Exec(ctx, `UPDATE server_bootstrap_tokens SET consumed_at = now(), consumed_key = $2 WHERE token_hash = $1`, tokenHash, key)
+	return err == nil
+}
+
+// race lets 16 keys go for each of n tokens at once, and counts the tokens that
+// more than one got.
+func race(n int, claim func(token, racer int) bool) (doubly int) {
+	const racers = 16
+	for token := range n {
+		var won atomic.Int32
+		var wg sync.WaitGroup
+		gate := make(chan struct{})
+		for racer := range racers {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				<-gate
+				if claim(token, racer) {
+					won.Add(1)
+				}
+			}()
+		}
+		close(gate)
+		wg.Wait()
+		if won.Load() != 1 {
+			doubly++
+		}
+	}
+	return doubly
+}
+
+func TestTokenIsConsumedOnceByOneOf16Racers(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := New(pgtest.Pool(t))
+	const tokens = 2000
+	exec(t, s, `
+INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, attempt)
+SELECT 's-' || n, '\x00', 'app', 'eu', 'hetzner', '{}', 'provisioning', 'server-provision/s-' || n, 'test', 1 FROM generate_series(0, $1::int - 1) n`, tokens)
+	exec(t, s, `
+INSERT INTO server_bootstrap_tokens (token_id, server_id, attempt, token_hash, purpose, expires_at)
+SELECT 'tok-' || n, 's-' || n, 1, sha256(convert_to('raw-s-' || n, 'UTF8')), 'agent_bootstrap', now() + interval '15 min' FROM generate_series(0, $1::int - 1) n`, tokens)
+
+	doubly := race(tokens, func(token, racer int) bool {
+		_, err := consume(s, fmt.Sprintf("s-%d", token), fmt.Sprintf("key-%d", racer), "")
+		return err == nil
+	})
+	require.Zero(t, doubly, "tokens not consumed exactly once")
+
+	exec(t, s, `UPDATE server_bootstrap_tokens SET consumed_at = NULL, consumed_key = NULL WHERE attempt = 1`)
+	caught := race(200, func(token, racer int) bool {
+		return consumeNaively(ctx, s, hash(fmt.Sprintf("raw-s-%d", token)), hash(fmt.Sprint(racer)))
+	})
+	require.Positive(t, caught, "the race does not catch the mutant that reads before it writes")
+}

@@ -1,0 +1,177 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+// Heartbeat is one agent's sign of life.
+type Heartbeat struct {
+	ServerID     string
+	Key          []byte // SHA-256 of the key that the connection proved
+	BootID       string
+	AgentVersion string
+	Load1        float64
+	MemoryPct    float64
+	DiskPct      float64
+	DockerState  string
+}
+
+// HeartbeatOutcome is what the row said when the heartbeat was written.
+type HeartbeatOutcome struct {
+	ServerID string
+	Status   prego.ServerStatus
+	Attempt  int
+}
+
+// One statement for a whole batch. Rows are locked in the order of their ids, so
+// that two gateways never wait for each other in a circle. Only the key that the
+// server is bound to counts. An agent that was silent is connected again, and so
+// is its server when silence was all that was wrong with it.
+const sqlFlushHeartbeats = `
+WITH incoming AS (
+    SELECT * FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::float8[], $6::float8[], $7::float8[], $8::text[])
+        AS i(server_id, key, boot_id, agent_version, load1, memory_pct, disk_pct, docker_state)
+), locked AS (
+    SELECT s.server_id, s.agent_status AS was, s.agent_first_heartbeat_at IS NULL AS first,
+           s.status = 'failed' AND s.status_reason = 'heartbeat_lost' AS returns
+    FROM servers s JOIN incoming i ON i.server_id = s.server_id
+    WHERE s.agent_key_sha256 = i.key AND s.identity_revoked_at IS NULL AND s.status <> 'terminated'
+    ORDER BY s.server_id FOR NO KEY UPDATE OF s
+), updated AS (
+    UPDATE servers s SET agent_last_heartbeat_at = now(), agent_first_heartbeat_at = COALESCE(s.agent_first_heartbeat_at, now()),
+        agent_status = 'connected', agent_boot_id = i.boot_id, agent_version = i.agent_version,
+        load1 = i.load1, memory_pct = i.memory_pct, disk_pct = i.disk_pct, docker_state = i.docker_state,
+        status = CASE WHEN l.returns THEN 'active' ELSE s.status END,
+        status_reason = CASE WHEN l.returns THEN '' ELSE s.status_reason END,
+        status_message = CASE WHEN l.returns THEN '' ELSE s.status_message END
+    FROM locked l JOIN incoming i ON i.server_id = l.server_id WHERE s.server_id = l.server_id
+    RETURNING s.server_id, s.status, s.attempt, l.was, l.first
+), events AS (
+    INSERT INTO server_events (server_id, step, attempt, status, actor, dedup_key)
+    SELECT server_id, CASE WHEN first THEN 'first_heartbeat' ELSE 'agent_connected' END, attempt, status, 'system',
+           CASE WHEN first THEN 'first_heartbeat/' || attempt END
+    FROM updated WHERE first OR was IN ('degraded', 'disconnected')
+    ON CONFLICT (server_id, dedup_key) DO NOTHING
+)
+SELECT server_id, status, attempt FROM updated`
+
+// FlushHeartbeats writes a batch; of several by one server the last counts.
+// Servers that are missing from the outcomes are unknown, revoked, or bound to
+// another key.
+func (s *Store) FlushHeartbeats(ctx context.Context, batch []Heartbeat) ([]HeartbeatOutcome, error) {
+	last := make(map[string]int, len(batch))
+	for i, h := range batch {
+		last[h.ServerID] = i
+	}
+	n := len(last)
+	ids, keys, boots, versions := make([]string, 0, n), make([][]byte, 0, n), make([]string, 0, n), make([]string, 0, n)
+	loads, memory, disk, docker := make([]float64, 0, n), make([]float64, 0, n), make([]float64, 0, n), make([]string, 0, n)
+	for i, h := range batch {
+		if last[h.ServerID] != i {
+			continue
+		}
+		ids, keys, boots, versions = append(ids, h.ServerID), append(keys, h.Key), append(boots, h.BootID), append(versions, h.AgentVersion)
+		loads, memory, disk, docker = append(loads, h.Load1), append(memory, h.MemoryPct), append(disk, h.DiskPct), append(docker, h.DockerState)
+	}
+	rows, err := s.pool.Query(ctx, sqlFlushHeartbeats, ids, keys, boots, versions, loads, memory, disk, docker)
+	if err != nil {
+		return nil, fmt.Errorf("flush heartbeats: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[HeartbeatOutcome])
+	if err != nil {
+		return nil, fmt.Errorf("flush heartbeats: %w", err)
+	}
+	return out, nil
+}
+
+// One statement marks all that fell silent. silent counts those beyond the first
+// threshold that are not given up yet, whether or not this sweep is the one that
+// notices: heartbeats are spread over their interval, so a gateway's outage
+// shows over several sweeps.
+const sqlSweepSilent = `
+WITH fleet AS (
+    SELECT count(*) AS n FROM servers WHERE status IN ('active', 'failed') AND agent_status IN ('connected', 'degraded', 'disconnected')
+), silent AS (
+    SELECT server_id, agent_status, status, attempt, now() - agent_last_heartbeat_at >= make_interval(secs => $2) AS lost
+    FROM servers
+    WHERE status IN ('active', 'failed') AND agent_status IN ('connected', 'degraded')
+      AND agent_last_heartbeat_at <= now() - make_interval(secs => $1)
+    ORDER BY server_id FOR NO KEY UPDATE SKIP LOCKED
+), verdict AS (
+    SELECT (SELECT n FROM fleet) AS fleet, (SELECT count(*) FROM silent) AS silent,
+           (SELECT n FROM fleet) >= $4 AND (SELECT count(*) FROM silent) * 100.0 > $3::float8 * (SELECT n FROM fleet) AS frozen
+), changed AS (
+    UPDATE servers s SET
+        agent_status = CASE WHEN x.lost THEN 'disconnected' ELSE 'degraded' END,
+        status = CASE WHEN x.lost THEN 'failed' ELSE s.status END,
+        status_reason = CASE WHEN x.lost AND s.status = 'active' THEN 'heartbeat_lost' ELSE s.status_reason END,
+        status_message = CASE WHEN x.lost AND s.status = 'active' THEN 'the agent has been silent for too long' ELSE s.status_message END,
+        updated_at = now()
+    FROM silent x, verdict v
+    WHERE NOT v.frozen AND s.server_id = x.server_id AND (x.lost OR x.agent_status = 'connected')
+    RETURNING s.server_id, s.attempt, s.status, x.lost
+), events AS (
+    INSERT INTO server_events (server_id, step, attempt, status, reason, actor)
+    SELECT server_id, CASE WHEN lost THEN 'agent_disconnected' ELSE 'agent_degraded' END, attempt, status,
+           CASE WHEN lost THEN 'heartbeat_lost' ELSE '' END, 'system'
+    FROM changed
+)
+SELECT fleet, silent, frozen, (SELECT count(*) FROM changed WHERE NOT lost), (SELECT count(*) FROM changed WHERE lost) FROM verdict`
+
+// SweepSilent marks agents that fell silent: degraded, then disconnected with
+// their server failed (direct-provisioning §3). It marks and never destroys: a
+// silent server may hold tenants' data.
+func (s *Store) SweepSilent(ctx context.Context, p prego.SweepParams) (prego.SweepResult, error) {
+	var r prego.SweepResult
+	err := s.pool.QueryRow(ctx, sqlSweepSilent, p.DegradedAfter.Seconds(), p.FailedAfter.Seconds(), p.FreezePct, p.FreezeMin).
+		Scan(&r.Fleet, &r.Silent, &r.Frozen, &r.Degraded, &r.Failed)
+	if err != nil {
+		return r, fmt.Errorf("sweep silent agents: %w", err)
+	}
+	return r, nil
+}
+
+const sqlRevoked = `SELECT server_id FROM servers WHERE identity_revoked_at > now() - make_interval(secs => $1)`
+
+// RevokedServers lists the servers whose identity was revoked within a span.
+func (s *Store) RevokedServers(ctx context.Context, within time.Duration) ([]string, error) {
+	rows, err := s.pool.Query(ctx, sqlRevoked, within.Seconds())
+	if err != nil {
+		return nil, fmt.Errorf("revoked servers: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("revoked servers: %w", err)
+	}
+	return out, nil
+}
+
+// AgentBinding is what a rotation checks and needs.
+type AgentBinding struct {
+	Host string
+	IPv6 string
+}
+
+const sqlAgentBinding = `
+SELECT host, ipv6 FROM servers
+WHERE server_id = $1 AND agent_key_sha256 = $2 AND identity_revoked_at IS NULL AND status IN ('provisioning', 'active', 'failed', 'draining')`
+
+// CheckAgent confirms that a server is bound to a key and not revoked.
+func (s *Store) CheckAgent(ctx context.Context, serverID string, key []byte) (AgentBinding, error) {
+	var b AgentBinding
+	err := s.pool.QueryRow(ctx, sqlAgentBinding, serverID, key).Scan(&b.Host, &b.IPv6)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return b, prego.Errorf(prego.CodeIdentityRevoked, "the identity of server %s was revoked", serverID)
+	}
+	if err != nil {
+		return b, fmt.Errorf("check agent: %w", err)
+	}
+	return b, nil
+}
