@@ -297,3 +297,11 @@ func (a *Authority) Verify(p Purpose, cert *x509.Certificate) error {
 	}
 	return nil
 }
+
+// VerifyAgent checks an agent's client certificate and reads whose it is.
+func (a *Authority) VerifyAgent(cert *x509.Certificate) (string, error) {
+	if err := a.Verify(AgentClient, cert); err != nil {
+		return "", err
+	}
+	return a.ServerID(cert)
+}

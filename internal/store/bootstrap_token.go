@@ -53,39 +53,6 @@ func (s *Store) IssueToken(ctx context.Context, t prego.TokenIssue) (prego.Token
 	return out, nil
 }
 
-// ConsumeParams is a handshake's claim to a token.
-type ConsumeParams struct {
-	TokenHash    []byte
-	Key          []byte // SHA-256 of the SubjectPublicKeyInfo that the connection proved
-	ServerID     string
-	Source       string // address that the handshake came from; "" to not check it
-	AgentVersion string
-	BootID       string
-}
-
-// Consumed is a token that was consumed, now or within repeatWindow by the same
-// key.
-type Consumed struct {
-	ServerID string
-	Attempt  int
-	Host     string
-	IPv6     string
-	Status   prego.ServerStatus
-}
-
-// SecondKeyError is the refusal of a token that another key consumed while its
-// server is being provisioned: the bootstrap has failed.
-type SecondKeyError struct {
-	Refusal  *prego.Error
-	ServerID string
-	Attempt  int
-}
-
-func (e *SecondKeyError) Error() string { return e.Refusal.Error() }
-
-// Unwrap makes the code visible to errors.As.
-func (e *SecondKeyError) Unwrap() error { return e.Refusal }
-
 // One conditional UPDATE decides who consumes a token: hash, time to live, state
 // and source are its conditions, and of any number of racers one meets them all.
 const sqlConsumeToken = `
@@ -120,10 +87,10 @@ UPDATE server_bootstrap_tokens SET superseded_at = now() WHERE token_id = $1 AND
 // ConsumeToken exchanges a bootstrap token, once, and binds the server to the
 // key (direct-provisioning §4). Refusals are coded: CodeTokenUnknown,
 // CodeTokenSuperseded, CodeBootstrapExpired, CodeTokenConsumed (as a
-// *SecondKeyError when it ends the bootstrap), CodeSourceMismatch and
+// *prego.SecondKeyError when it ends the bootstrap), CodeSourceMismatch and
 // CodeNotReady. None of them burns the token.
-func (s *Store) ConsumeToken(ctx context.Context, p ConsumeParams) (Consumed, error) {
-	var out Consumed
+func (s *Store) ConsumeToken(ctx context.Context, p prego.TokenClaim) (prego.TokenConsumed, error) {
+	var out prego.TokenConsumed
 	var refusal error
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		var tokenID string
@@ -150,14 +117,14 @@ func (s *Store) ConsumeToken(ctx context.Context, p ConsumeParams) (Consumed, er
 		}, attemptKey(prego.StepHandshake, out.Attempt))
 	})
 	if err != nil {
-		return Consumed{}, fmt.Errorf("consume token: %w", err)
+		return prego.TokenConsumed{}, fmt.Errorf("consume token: %w", err)
 	}
 	return out, refusal
 }
 
 // whyNotConsumed reads why the UPDATE met nothing. What it writes (a revocation,
 // an audit row) is committed with the refusal.
-func whyNotConsumed(ctx context.Context, tx pgx.Tx, p ConsumeParams) (out Consumed, refusal, err error) {
+func whyNotConsumed(ctx context.Context, tx pgx.Tx, p prego.TokenClaim) (out prego.TokenConsumed, refusal, err error) {
 	var tokenID, serverID, host, ipv6 string
 	var attempt, rowAttempt int
 	var consumed, sameKey, recent, superseded, expired, sourceOK bool
@@ -170,7 +137,7 @@ func whyNotConsumed(ctx context.Context, tx pgx.Tx, p ConsumeParams) (out Consum
 	if err != nil {
 		return out, nil, err
 	}
-	out = Consumed{ServerID: serverID, Attempt: attempt, Host: host, IPv6: ipv6, Status: status}
+	out = prego.TokenConsumed{ServerID: serverID, Attempt: attempt, Host: host, IPv6: ipv6, Status: status}
 	booting := status == prego.ServerProvisioning && rowAttempt == attempt
 	switch {
 	case superseded || rowAttempt != attempt:
@@ -194,7 +161,7 @@ func whyNotConsumed(ctx context.Context, tx pgx.Tx, p ConsumeParams) (out Consum
 			return out, refused, addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/late", prego.StepHandshakeRefused, attempt))
 		}
 		event.Reason, event.Message = prego.ReasonFailedBootstrap, "the bootstrap token was presented by a second key"
-		return out, &SecondKeyError{Refusal: refused, ServerID: serverID, Attempt: attempt},
+		return out, &prego.SecondKeyError{Refusal: refused, ServerID: serverID, Attempt: attempt},
 			addEvent(ctx, tx, event, attemptKey(prego.StepHandshakeRefused, attempt))
 	case expired:
 		_, err := tx.Exec(ctx, sqlRevokeExpired, tokenID)
@@ -206,20 +173,13 @@ func whyNotConsumed(ctx context.Context, tx pgx.Tx, p ConsumeParams) (out Consum
 // shortKey shows enough of a key's hash to tell two apart.
 func shortKey(key []byte) string { return hex.EncodeToString(key[:min(6, len(key))]) }
 
-// BootIdentity is the server that a bootstrap token belongs to, as long as it is
-// being provisioned.
-type BootIdentity struct {
-	ServerID string
-	Attempt  int
-}
-
 const sqlBootIdentity = `
 SELECT t.server_id, t.attempt FROM server_bootstrap_tokens t JOIN servers s USING (server_id)
 WHERE t.token_hash = $1 AND t.superseded_at IS NULL AND t.expires_at > now() AND s.attempt = t.attempt AND s.status = 'provisioning'`
 
 // BootIdentity checks a bootstrap token without consuming it.
-func (s *Store) BootIdentity(ctx context.Context, tokenHash []byte) (BootIdentity, error) {
-	var b BootIdentity
+func (s *Store) BootIdentity(ctx context.Context, tokenHash []byte) (prego.BootIdentity, error) {
+	var b prego.BootIdentity
 	err := s.pool.QueryRow(ctx, sqlBootIdentity, tokenHash).Scan(&b.ServerID, &b.Attempt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return b, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known, or its time is over")
@@ -231,7 +191,7 @@ func (s *Store) BootIdentity(ctx context.Context, tokenHash []byte) (BootIdentit
 }
 
 // AddBootStage puts a host's milestone on its timeline, once per attempt.
-func (s *Store) AddBootStage(ctx context.Context, b BootIdentity, stage, detail string) error {
+func (s *Store) AddBootStage(ctx context.Context, b prego.BootIdentity, stage, detail string) error {
 	message := stage
 	if detail != "" {
 		message += ": " + prego.Redact(detail)

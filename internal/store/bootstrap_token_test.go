@@ -29,8 +29,8 @@ func bootingServer(t testing.TB, s *Store, id string, ttl time.Duration) {
 	require.NoError(t, err)
 }
 
-func consume(s *Store, id, key, source string) (Consumed, error) {
-	return s.ConsumeToken(context.Background(), ConsumeParams{TokenHash: hash("raw-" + id), Key: hash(key), ServerID: id, Source: source, AgentVersion: "v1"})
+func consume(s *Store, id, key, source string) (prego.TokenConsumed, error) {
+	return s.ConsumeToken(context.Background(), prego.TokenClaim{TokenHash: hash("raw-" + id), Key: hash(key), ServerID: id, Source: source, AgentVersion: "v1"})
 }
 
 func exec(t testing.TB, s *Store, sql string, args ...any) {
@@ -95,7 +95,7 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 			if tc.server != "" {
 				claimed = tc.server
 			}
-			got, err := s.ConsumeToken(context.Background(), ConsumeParams{TokenHash: hash("raw-" + id), Key: hash(tc.key), ServerID: claimed, Source: tc.source})
+			got, err := s.ConsumeToken(context.Background(), prego.TokenClaim{TokenHash: hash("raw-" + id), Key: hash(tc.key), ServerID: claimed, Source: tc.source})
 			if tc.code == "" {
 				require.NoError(t, err)
 				require.Equal(t, id, got.ServerID)
@@ -119,7 +119,7 @@ func TestSecondKeyEndsTheBootstrapOnlyWhileProvisioning(t *testing.T) {
 	bootingServer(t, s, "app-1", time.Minute)
 	_, err := consume(s, "app-1", "key-a", "")
 	require.NoError(t, err)
-	var second *SecondKeyError
+	var second *prego.SecondKeyError
 	_, err = consume(s, "app-1", "key-b", "")
 	require.ErrorAs(t, err, &second)
 	require.Equal(t, 1, second.Attempt)
@@ -133,7 +133,7 @@ func TestSecondKeyEndsTheBootstrapOnlyWhileProvisioning(t *testing.T) {
 	exec(t, s, `UPDATE servers SET status = 'active' WHERE server_id = 'app-2'`)
 	_, err = consume(s, "app-2", "key-b", "")
 	require.Equal(t, prego.CodeTokenConsumed, prego.CodeOf(err))
-	require.False(t, errors.As(err, new(*SecondKeyError)), "an active server can't be ended by whoever reads its user_data")
+	require.False(t, errors.As(err, new(*prego.SecondKeyError)), "an active server can't be ended by whoever reads its user_data")
 
 	var rows int
 	require.NoError(t, s.pool.QueryRow(ctx, `SELECT count(*) FROM agent_command_audit WHERE command_kind = 'bootstrap' AND server_id = 'app-1'`).Scan(&rows))

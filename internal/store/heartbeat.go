@@ -11,25 +11,6 @@ import (
 	"github.com/prego/prego"
 )
 
-// Heartbeat is one agent's sign of life.
-type Heartbeat struct {
-	ServerID     string
-	Key          []byte // SHA-256 of the key that the connection proved
-	BootID       string
-	AgentVersion string
-	Load1        float64
-	MemoryPct    float64
-	DiskPct      float64
-	DockerState  string
-}
-
-// HeartbeatOutcome is what the row said when the heartbeat was written.
-type HeartbeatOutcome struct {
-	ServerID string
-	Status   prego.ServerStatus
-	Attempt  int
-}
-
 // One statement for a whole batch. Rows are locked in the order of their ids, so
 // that two gateways never wait for each other in a circle. Only the key that the
 // server is bound to counts. An agent that was silent is connected again, and so
@@ -65,7 +46,7 @@ SELECT server_id, status, attempt FROM updated`
 // FlushHeartbeats writes a batch; of several by one server the last counts.
 // Servers that are missing from the outcomes are unknown, revoked, or bound to
 // another key.
-func (s *Store) FlushHeartbeats(ctx context.Context, batch []Heartbeat) ([]HeartbeatOutcome, error) {
+func (s *Store) FlushHeartbeats(ctx context.Context, batch []prego.Heartbeat) ([]prego.HeartbeatOutcome, error) {
 	last := make(map[string]int, len(batch))
 	for i, h := range batch {
 		last[h.ServerID] = i
@@ -84,7 +65,7 @@ func (s *Store) FlushHeartbeats(ctx context.Context, batch []Heartbeat) ([]Heart
 	if err != nil {
 		return nil, fmt.Errorf("flush heartbeats: %w", err)
 	}
-	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[HeartbeatOutcome])
+	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.HeartbeatOutcome])
 	if err != nil {
 		return nil, fmt.Errorf("flush heartbeats: %w", err)
 	}
@@ -153,19 +134,13 @@ func (s *Store) RevokedServers(ctx context.Context, within time.Duration) ([]str
 	return out, nil
 }
 
-// AgentBinding is what a rotation checks and needs.
-type AgentBinding struct {
-	Host string
-	IPv6 string
-}
-
 const sqlAgentBinding = `
 SELECT host, ipv6 FROM servers
 WHERE server_id = $1 AND agent_key_sha256 = $2 AND identity_revoked_at IS NULL AND status IN ('provisioning', 'active', 'failed', 'draining')`
 
 // CheckAgent confirms that a server is bound to a key and not revoked.
-func (s *Store) CheckAgent(ctx context.Context, serverID string, key []byte) (AgentBinding, error) {
-	var b AgentBinding
+func (s *Store) CheckAgent(ctx context.Context, serverID string, key []byte) (prego.AgentBinding, error) {
+	var b prego.AgentBinding
 	err := s.pool.QueryRow(ctx, sqlAgentBinding, serverID, key).Scan(&b.Host, &b.IPv6)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return b, prego.Errorf(prego.CodeIdentityRevoked, "the identity of server %s was revoked", serverID)

@@ -1,0 +1,281 @@
+// Package agentgw is the HTTP side that agents see: handshake, heartbeat,
+// telemetry and rotation over mTLS, and what a booting host fetches and reports
+// before it has an identity. It turns what it hears into rows, and into signals
+// for the runs that wait.
+package agentgw
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/time/rate"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+)
+
+// Store is the part of Postgres that the gateway uses.
+type Store interface {
+	ConsumeToken(ctx context.Context, p Claim) (Consumed, error)
+	BootIdentity(ctx context.Context, tokenHash []byte) (BootIdentity, error)
+	AddBootStage(ctx context.Context, b BootIdentity, stage, detail string) error
+	BootArtifact(ctx context.Context, sha256Hex string) ([]byte, error)
+	FlushHeartbeats(ctx context.Context, batch []Heartbeat) ([]HeartbeatOutcome, error)
+	RevokedServers(ctx context.Context, within time.Duration) ([]string, error)
+	CheckAgent(ctx context.Context, serverID string, key []byte) (AgentBinding, error)
+	AddEvent(ctx context.Context, e prego.ServerEvent, dedupKey string) error
+}
+
+// Signaler tells provisioning runs about their agents.
+type Signaler interface {
+	AgentHandshook(ctx context.Context, serverID string, attempt int) error
+	AgentHeartbeat(ctx context.Context, serverID string, attempt int) error
+	BootstrapRefused(ctx context.Context, serverID string, attempt int) error
+}
+
+// Authority issues and verifies certificates.
+type Authority interface {
+	VerifyAgent(cert *x509.Certificate) (serverID string, err error)
+	SignCSRs(serverID string, ips []net.IP, csrs wire.CSRs, ttl time.Duration) (wire.Certificates, error)
+	KeyOfCSR(field, csr string) (sha256 []byte, err error)
+	Bundles() (wire.Bundles, error)
+	KeySHA256(cert *x509.Certificate) ([]byte, error)
+}
+
+// Tokens issues and checks agents' JWTs, and hashes bootstrap tokens.
+type Tokens interface {
+	Issue(serverID string, cert *x509.Certificate, ttl time.Duration) (raw string, expires time.Time, err error)
+	Verify(raw string, cert *x509.Certificate, scope string) (serverID string, err error)
+	HashBootstrap(raw string) []byte
+}
+
+// Settings of a gateway.
+type Settings struct {
+	Environment  string
+	CheckSource  bool          // handshakes must come from the address that the provider gave
+	Heartbeat    time.Duration // what agents are told
+	TokenTTL     time.Duration
+	CertTTL      time.Duration
+	Flush        time.Duration // how long heartbeats are gathered
+	FlushRows    int
+	OTLPEndpoint string // "" counts metrics and drops them
+	AgentBinary  []byte // served to booting hosts
+	AgentSHA256  string // its hex digest
+}
+
+// Gateway serves agents. Run must be running for heartbeats to reach the
+// database.
+type Gateway struct {
+	store    Store
+	signals  Signaler
+	ca       Authority
+	tokens   Tokens
+	settings Settings
+	log      *zap.Logger
+	metrics  *metrics
+	beats    *batcher
+	revoked  revokedSet
+	limiter  *sourceLimiter
+	forward  *http.Client
+	echo     *echo.Echo
+}
+
+// Deps are what a gateway is made of.
+type Deps struct {
+	Store    Store
+	Signals  Signaler
+	CA       Authority
+	Tokens   Tokens
+	Settings Settings
+	Log      *zap.Logger
+	Metrics  prometheus.Registerer
+}
+
+// Limits on bodies, in bytes.
+const (
+	maxBody      = 64 << 10
+	maxTelemetry = 4 << 20
+)
+
+// New makes a gateway.
+func New(d Deps) *Gateway {
+	g := &Gateway{
+		store: d.Store, signals: d.Signals, ca: d.CA, tokens: d.Tokens, settings: d.Settings, log: d.Log,
+		metrics: newMetrics(d.Metrics), limiter: newSourceLimiter(rate.Limit(2), 20),
+		forward: &http.Client{Timeout: 5 * time.Second},
+	}
+	g.beats = newBatcher(d.Settings.Flush, d.Settings.FlushRows, g.flush)
+	g.revoked.ids = make(map[string]bool)
+
+	e := echo.New()
+	e.HideBanner, e.HidePort = true, true
+	e.HTTPErrorHandler = g.refuse
+	e.Use(g.observe, recoverPanics)
+	e.POST(wire.PathHandshake, g.handshake, limitBody(maxBody))
+	e.POST(wire.PathBootStage, g.bootStage, limitBody(maxBody))
+	e.GET(wire.PathStageTwo, g.stageTwo)
+	e.GET(wire.PathAgentBinary, g.agentBinary)
+	e.POST(wire.PathHeartbeat, g.heartbeat, limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
+	e.POST(wire.PathMetrics, g.takeMetrics, limitBody(maxTelemetry), g.authenticated(wire.ScopeMetrics))
+	e.POST(wire.PathLogs, g.takeLogs, limitBody(maxTelemetry), g.authenticated(wire.ScopeLogs))
+	e.POST(wire.PathBackupReport, g.backupReport, limitBody(maxBody), g.authenticated(wire.ScopeBackupReport))
+	e.POST(wire.PathRotateToken, g.rotate, limitBody(maxBody), g.authenticated(""))
+	g.echo = e
+	return g
+}
+
+// Handler serves agents; it is to be behind TLS that asks for client
+// certificates.
+func (g *Gateway) Handler() http.Handler { return g.echo }
+
+// Serve serves on a listener until ctx ends, then drains: requests under way are
+// answered and gathered heartbeats written.
+func (g *Gateway) Serve(ctx context.Context, l net.Listener, tlsConfig *tls.Config, drain time.Duration) error {
+	flushing, stopFlushing := context.WithCancel(context.Background())
+	defer stopFlushing()
+	done := make(chan struct{})
+	go func() { defer close(done); g.Run(flushing) }()
+	srv := &http.Server{
+		Handler: g.Handler(), TLSConfig: tlsConfig, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second,
+		WriteTimeout: 120 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 32 << 10,
+		ErrorLog: zap.NewStdLog(g.log.Named("http")),
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.ServeTLS(l, "", "") }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	shut, cancel := context.WithTimeout(context.Background(), drain)
+	defer cancel()
+	err := srv.Shutdown(shut)
+	stopFlushing()
+	<-done
+	return err
+}
+
+// Run writes heartbeats and follows revocations until ctx ends; what is gathered
+// then is still written.
+func (g *Gateway) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() { defer wg.Done(); g.followRevocations(ctx) }()
+	g.beats.run(ctx)
+	wg.Wait()
+}
+
+// peer is the certificate that the connection proved to hold the key of.
+func peer(c echo.Context) *x509.Certificate {
+	state := c.Request().TLS
+	if state == nil || len(state.PeerCertificates) == 0 {
+		return nil
+	}
+	return state.PeerCertificates[0]
+}
+
+type caller struct {
+	serverID string
+	cert     *x509.Certificate
+}
+
+const callerKey = "agentgw.caller"
+
+func callerOf(c echo.Context) caller { return c.Get(callerKey).(caller) }
+
+// authenticated lets in agents with one of our certificates, a token bound to it
+// whose subject is the certificate's server, and the scope.
+func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			cert := peer(c)
+			if cert == nil {
+				return prego.Errorf(prego.CodeCertificateInvalid, "a client certificate is required")
+			}
+			id, err := g.ca.VerifyAgent(cert)
+			if err != nil {
+				return err
+			}
+			raw, ok := bearer(c)
+			if !ok {
+				return prego.Errorf(prego.CodeUnauthenticated, "a bearer token is required")
+			}
+			subject, err := g.tokens.Verify(raw, cert, scope)
+			if err != nil {
+				return err
+			}
+			if subject != id {
+				return prego.Errorf(prego.CodeCertificateSubject, "the token is of another server than the certificate")
+			}
+			if g.revoked.has(id) {
+				return prego.Errorf(prego.CodeIdentityRevoked, "the identity of server %s was revoked", id)
+			}
+			c.Set(callerKey, caller{serverID: id, cert: cert})
+			return next(c)
+		}
+	}
+}
+
+func bearer(c echo.Context) (string, bool) {
+	scheme, raw, ok := strings.Cut(c.Request().Header.Get(echo.HeaderAuthorization), " ")
+	return raw, ok && strings.EqualFold(scheme, "bearer") && raw != ""
+}
+
+// statuses maps codes to HTTP.
+var statuses = map[prego.Code]int{
+	prego.CodeInvalidField: http.StatusUnprocessableEntity, prego.CodeInvalidJSON: http.StatusBadRequest, prego.CodeUnknownField: http.StatusBadRequest,
+	prego.CodeBodyTooLarge: http.StatusRequestEntityTooLarge, prego.CodeUnsupportedMedia: http.StatusUnsupportedMediaType,
+	prego.CodeUnauthenticated: http.StatusUnauthorized, prego.CodeTokenExpired: http.StatusUnauthorized,
+	prego.CodeTokenUnknown: http.StatusUnauthorized, prego.CodeTokenSuperseded: http.StatusUnauthorized, prego.CodeCertificateInvalid: http.StatusUnauthorized,
+	prego.CodeForbidden: http.StatusForbidden, prego.CodeSourceMismatch: http.StatusForbidden, prego.CodeCertificateSubject: http.StatusForbidden,
+	prego.CodeScopeMissing: http.StatusForbidden, prego.CodeIdentityRevoked: http.StatusForbidden,
+	prego.CodeNotFound: http.StatusNotFound, prego.CodeMethodNotAllowed: http.StatusMethodNotAllowed,
+	prego.CodeTokenConsumed: http.StatusConflict, prego.CodeBootstrapExpired: http.StatusGone,
+	prego.CodeRateLimited: http.StatusTooManyRequests, prego.CodeNotReady: http.StatusServiceUnavailable,
+}
+
+// refuse writes an error as a problem document.
+func (g *Gateway) refuse(err error, c echo.Context) {
+	if c.Response().Committed {
+		return
+	}
+	var coded *prego.Error
+	var routed *echo.HTTPError
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &coded):
+	case errors.As(err, &tooLarge):
+		coded = prego.Errorf(prego.CodeBodyTooLarge, "the body may hold at most %d bytes", tooLarge.Limit)
+	case errors.As(err, &routed) && routed.Code == http.StatusNotFound:
+		coded = prego.Errorf(prego.CodeNotFound, "there is nothing at this path")
+	case errors.As(err, &routed) && routed.Code == http.StatusMethodNotAllowed:
+		coded = prego.Errorf(prego.CodeMethodNotAllowed, "this path does not take %s", c.Request().Method)
+	default:
+		g.log.Error("request failed", zap.String("path", c.Path()), zap.Error(err))
+		coded = prego.Errorf(prego.CodeInternal, "something went wrong here; try again")
+	}
+	status, ok := statuses[coded.Code]
+	if !ok {
+		status = http.StatusInternalServerError
+	}
+	if coded.Code == prego.CodeNotReady || coded.Code == prego.CodeRateLimited {
+		c.Response().Header().Set(echo.HeaderRetryAfter, "1")
+	}
+	g.metrics.refusals.WithLabelValues(c.Path(), string(coded.Code)).Inc()
+	c.Response().Header().Set(echo.HeaderContentType, "application/problem+json")
+	if e := c.JSON(status, wire.Problem{
+		Type: "about:blank", Title: http.StatusText(status), Status: status, Code: string(coded.Code), Detail: coded.Message, Field: coded.Field,
+	}); e != nil {
+		g.log.Debug("answer not delivered", zap.Error(e))
+	}
+}
