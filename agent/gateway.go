@@ -1,0 +1,141 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// Refusal is a gateway's answer that is not a success.
+type Refusal struct {
+	wire.Problem
+	RetryAfter time.Duration
+}
+
+func (r *Refusal) Error() string {
+	return fmt.Sprintf("the gateway answered %d %s: %s", r.Status, r.Code, r.Detail)
+}
+
+// gateway is a client of the agent gateway.
+type gateway struct {
+	base   string
+	client *http.Client
+}
+
+// newGateway makes a client that trusts bundle, shows cert, and calls from addr
+// ("" for any of the host's addresses).
+func newGateway(h *Host, bundle string, cert func() (*tls.Certificate, error), addr string) (*gateway, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM([]byte(bundle)) {
+		return nil, errors.New("the gateway's CA bundle holds no certificate")
+	}
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	if addr != "" {
+		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(addr)}
+	}
+	return &gateway{
+		base: strings.TrimSuffix(h.Config.GatewayURL, "/"),
+		client: &http.Client{
+			Timeout: 20 * time.Second,
+			Transport: &http.Transport{
+				DialContext: dialer.DialContext, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 75 * time.Second,
+				MaxIdleConnsPerHost: 2, ForceAttemptHTTP2: true,
+				TLSClientConfig: &tls.Config{
+					MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: h.Config.GatewayServerName,
+					GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert() },
+				},
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}, nil
+}
+
+func (g *gateway) close() { g.client.CloseIdleConnections() }
+
+// post sends JSON, or raw bytes of the given type, and reads JSON into out, if it
+// is not nil.
+func (g *gateway) post(ctx context.Context, path, token, contentType string, body []byte, out any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.base+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", contentType)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := g.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return fmt.Errorf("read the gateway's answer: %w", err)
+	}
+	if resp.StatusCode/100 != 2 {
+		r := &Refusal{}
+		if json.Unmarshal(answer, &r.Problem) != nil || r.Status == 0 {
+			r.Problem = wire.Problem{Status: resp.StatusCode, Title: http.StatusText(resp.StatusCode)}
+		}
+		if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
+			r.RetryAfter = time.Duration(min(s, 300)) * time.Second
+		}
+		return r
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(answer, out); err != nil {
+		return fmt.Errorf("the gateway's answer: %w", err)
+	}
+	return nil
+}
+
+func (g *gateway) postJSON(ctx context.Context, path, token string, in, out any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	return g.post(ctx, path, token, "application/json", body, out)
+}
+
+// backoff is full jitter: a random time up to a bound that doubles.
+type backoff struct {
+	base, cap time.Duration
+	n         int
+}
+
+func (b *backoff) next(atLeast time.Duration) time.Duration {
+	bound := b.base << min(b.n, 20)
+	if bound > b.cap || bound <= 0 {
+		bound = b.cap
+	}
+	b.n++
+	return max(atLeast, time.Duration(rand.Int64N(int64(bound)+1))) //nolint:gosec // spreads load, guards nothing
+}
+
+func (b *backoff) reset() { b.n = 0 }
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,217 @@
+// Package agent is what runs on a host: it exchanges the bootstrap token for an
+// identity, sends heartbeats, renews what expires, and serves the closed set of
+// command kinds. It shares nothing with the control plane but the messages in
+// agent/wire.
+package agent
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// Host is the directory tree that the agent lives in: "/" on a real host.
+type Host struct {
+	Root   string
+	Config wire.HostConfig
+}
+
+// OpenHost reads the configuration that cloud-init left.
+func OpenHost(root string) (*Host, error) {
+	h := &Host{Root: root}
+	b, err := os.ReadFile(h.path(wire.HostConfigPath))
+	if err != nil {
+		return nil, fmt.Errorf("host configuration: %w", err)
+	}
+	if err := json.Unmarshal(b, &h.Config); err != nil {
+		return nil, fmt.Errorf("host configuration %s: %w", wire.HostConfigPath, err)
+	}
+	if h.Config.ServerID == "" || h.Config.GatewayURL == "" || h.Config.GatewayServerName == "" {
+		return nil, fmt.Errorf("host configuration %s lacks server_id, gateway_url or gateway_server_name", wire.HostConfigPath)
+	}
+	return h, nil
+}
+
+func (h *Host) path(p string) string { return filepath.Join(h.Root, p) }
+
+func (h *Host) identityPath() string { return h.path(wire.IdentityDir + "/identity.json") }
+
+// keys are a host's own: born here, and never sent anywhere. They live as long
+// as the host; what is renewed are the certificates on them.
+type keys struct {
+	client, server, docker *ecdsa.PrivateKey
+}
+
+// loadKeys reads the keys, and makes those that are missing before anything is
+// asked for with them: a repeated handshake must come with the same key.
+func (h *Host) loadKeys() (keys, error) {
+	var k keys
+	if err := os.MkdirAll(h.path(wire.IdentityDir), 0o700); err != nil {
+		return k, fmt.Errorf("identity directory: %w", err)
+	}
+	for name, into := range map[string]**ecdsa.PrivateKey{"client": &k.client, "server": &k.server, "docker": &k.docker} {
+		key, err := loadKey(h.path(wire.IdentityDir + "/" + name + ".key"))
+		if err != nil {
+			return k, err
+		}
+		*into = key
+	}
+	return k, nil
+}
+
+func loadKey(name string) (*ecdsa.PrivateKey, error) {
+	b, err := os.ReadFile(name)
+	if errors.Is(err, os.ErrNotExist) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return nil, fmt.Errorf("key: %w", err)
+		}
+		pemKey, err := encodeKey(key)
+		if err != nil {
+			return nil, err
+		}
+		return key, writeFile(name, pemKey, 0o600)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("key: %w", err)
+	}
+	block, _ := pem.Decode(b)
+	if block == nil {
+		return nil, fmt.Errorf("key %s is not PEM", name)
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("key %s: %w", name, err)
+	}
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("key %s is not ECDSA", name)
+	}
+	return key, nil
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+func (k keys) csrs(serverID string) (wire.CSRs, error) {
+	var out wire.CSRs
+	for _, e := range []struct {
+		key  *ecdsa.PrivateKey
+		into *string
+	}{{k.client, &out.AgentClient}, {k.server, &out.AgentServer}, {k.docker, &out.DockerServer}} {
+		der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: serverID}}, e.key)
+		if err != nil {
+			return out, fmt.Errorf("certificate request: %w", err)
+		}
+		*e.into = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+	}
+	return out, nil
+}
+
+// selfSigned is the certificate of the handshake: it proves that the host holds
+// the client key, and says nothing else.
+func (k keys) selfSigned(serverID string) (tls.Certificate, error) {
+	t := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: serverID},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, t, k.client.Public(), k.client)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("self-signed certificate: %w", err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: k.client}, nil
+}
+
+// LoadIdentity reads the identity that a handshake or rotation left; nil if there
+// is none.
+func (h *Host) LoadIdentity() (*wire.Identity, error) {
+	b, err := os.ReadFile(h.identityPath())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("identity: %w", err)
+	}
+	var id wire.Identity
+	if err := json.Unmarshal(b, &id); err != nil {
+		return nil, fmt.Errorf("identity: %w", err)
+	}
+	return &id, nil
+}
+
+// saveIdentity makes an identity durable, dockerd's part of it first: when the
+// identity is there, everything is.
+func (h *Host) saveIdentity(id *wire.Identity, k keys) error {
+	dockerKey, err := encodeKey(k.docker)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(h.path(wire.DockerTLSDir), 0o750); err != nil {
+		return fmt.Errorf("docker certificates: %w", err)
+	}
+	// The key never changes, so that the files fit each other whichever of them a
+	// reader sees renewed.
+	for _, f := range []struct {
+		name    string
+		content []byte
+		mode    os.FileMode
+	}{
+		{"ca.pem", []byte(id.Bundles.DockerClient), 0o644},
+		{"key.pem", dockerKey, 0o600},
+		{"cert.pem", []byte(id.Certificates.DockerServer), 0o644},
+	} {
+		if err := writeFile(h.path(wire.DockerTLSDir+"/"+f.name), f.content, f.mode); err != nil {
+			return err
+		}
+	}
+	b, err := json.Marshal(id)
+	if err != nil {
+		return fmt.Errorf("identity: %w", err)
+	}
+	return writeFile(h.identityPath(), b, 0o600)
+}
+
+// writeFile replaces a file at once and durably; unchanged content is left alone.
+func writeFile(name string, content []byte, mode os.FileMode) error {
+	if old, err := os.ReadFile(name); err == nil && bytes.Equal(old, content) {
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	_, werr := f.Write(content)
+	err = errors.Join(werr, f.Chmod(mode), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	if dir, err := os.Open(filepath.Dir(name)); err == nil {
+		_ = dir.Sync()
+		_ = dir.Close()
+	}
+	return nil
+}

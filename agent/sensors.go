@@ -1,0 +1,103 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// sensors read the host's condition from the kernel.
+type sensors struct {
+	root string
+}
+
+type reading struct {
+	bootID                    string
+	load1, memoryPct, diskPct float64
+	dockerState               string
+}
+
+func (s sensors) read(ctx context.Context) reading {
+	r := reading{bootID: bootID(), dockerState: dockerState(ctx)}
+	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
+		if fields := strings.Fields(string(b)); len(fields) > 0 {
+			r.load1, _ = strconv.ParseFloat(fields[0], 64)
+		}
+	}
+	r.memoryPct = memoryPct()
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(s.root, &fs); err == nil && fs.Blocks > 0 {
+		r.diskPct = 100 * (1 - float64(fs.Bavail)/float64(fs.Blocks))
+	}
+	return r
+}
+
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return string(bytes.TrimSpace(b))
+}
+
+func memoryPct() float64 {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	var total, available float64
+	for line := range strings.Lines(string(b)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			continue
+		}
+		kb, _ := strconv.ParseFloat(fields[1], 64)
+		switch fields[0] {
+		case "MemTotal:":
+			total = kb
+		case "MemAvailable:":
+			available = kb
+		}
+	}
+	if total == 0 {
+		return 0
+	}
+	return 100 * (1 - available/total)
+}
+
+// dockerSocket is where dockerd listens locally. The agent may only knock there:
+// its user has no access to the API behind it.
+const dockerSocket = "/run/docker.sock"
+
+func dockerState(ctx context.Context) string {
+	if _, err := os.Stat(dockerSocket); err != nil {
+		return wire.DockerUnavailable
+	}
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", dockerSocket)
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker/_ping", nil)
+	if err != nil {
+		return wire.DockerUnavailable
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		if strings.Contains(err.Error(), "permission denied") {
+			return wire.DockerRunning // somebody listens, and lets us in no further
+		}
+		return wire.DockerStopped
+	}
+	_ = resp.Body.Close()
+	return wire.DockerRunning
+}
