@@ -246,3 +246,14 @@ const (
 	DockerTLSDir = "/var/lib/prego-agent/docker"
 	AgentBinary  = "/usr/local/bin/prego-agent"
 )
+
+// StageTwoPath is where user_data pins the second boot stage, when the whole
+// would be too large for it.
+const StageTwoPath = "/etc/prego-agent/stage-two.json"
+
+// StageTwo pins a second boot stage: a gzipped tar of files below "/", fetched
+// from the gateway at Path with the bootstrap token.
+type StageTwo struct {
+	Path   string `json:"path"`
+	SHA256 string `json:"sha256"` // hex, of the archive
+}

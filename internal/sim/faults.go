@@ -1,0 +1,258 @@
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Fault is something that goes wrong. A fault of kind "http" answers matching API
+// calls; the others happen to servers of a matching name.
+type Fault struct {
+	ID   string `json:"id"`
+	Kind string `json:"kind"`
+	// Method and Path (a pattern as in path.Match, for example "/v1/servers")
+	// select API calls, Server (a pattern, too) selects servers by name; "" is all.
+	Method string `json:"method,omitempty"`
+	Path   string `json:"path,omitempty"`
+	Server string `json:"server,omitempty"`
+	// Skip lets so many matches pass first; Times is how often it happens then, 0
+	// for ever.
+	Skip  int `json:"skip,omitempty"`
+	Times int `json:"times,omitempty"`
+	// Action of an "http" fault: respond, commit_then_respond, commit_then_reset,
+	// reset or delay.
+	Action  string `json:"action,omitempty"`
+	Status  int    `json:"status,omitempty"`
+	Code    string `json:"code,omitempty"`
+	Message string `json:"message,omitempty"`
+	DelayMS int    `json:"delay_ms,omitempty"`
+
+	Matched int `json:"matched"` // how often it was considered
+	Hits    int `json:"hits"`    // how often it happened
+}
+
+func (f *Fault) code(otherwise string) string {
+	if f.Code != "" {
+		return f.Code
+	}
+	return otherwise
+}
+
+// hostKinds are the faults that happen to servers and hosts.
+var hostKinds = map[string]string{
+	"slow_boot":            "the start takes delay_ms",
+	"never_boot":           "the server never becomes running",
+	"create_action_fails":  "the create action ends with code",
+	"land_late":            "create answers 504 at once and happens delay_ms later",
+	"boot_without_agent":   "cloud-init runs, the agent is never installed",
+	"no_cloud_init":        "the server runs, and cloud-init never starts",
+	"stop_heartbeats":      "the agent bootstraps and then never runs",
+	"duplicate_bootstrap":  "somebody else presents the token first, with another key",
+	"container_start_fail": "the host's dockerd fails to start containers",
+}
+
+func (f *Fault) check() error {
+	if f.Kind == "http" {
+		switch f.Action {
+		case "respond", "commit_then_respond":
+			if f.Status < 400 || f.Status > 599 {
+				return fmt.Errorf("status must be 400 to 599 for action %s", f.Action)
+			}
+		case "commit_then_reset", "reset", "delay":
+		default:
+			return fmt.Errorf("action must be respond, commit_then_respond, commit_then_reset, reset or delay")
+		}
+	} else if _, ok := hostKinds[f.Kind]; !ok {
+		return fmt.Errorf("unknown kind %q", f.Kind)
+	}
+	if f.Skip < 0 || f.Times < 0 || f.DelayMS < 0 {
+		return fmt.Errorf("skip, times and delay_ms must not be negative")
+	}
+	for _, p := range []string{f.Path, f.Server} {
+		if _, err := path.Match(p, ""); err != nil {
+			return fmt.Errorf("bad pattern %q", p)
+		}
+	}
+	return nil
+}
+
+func (f *Fault) fires() bool {
+	f.Matched++
+	if f.Matched <= f.Skip || (f.Times > 0 && f.Hits >= f.Times) {
+		return false
+	}
+	f.Hits++
+	return true
+}
+
+// Inject adds a fault.
+func (s *Sim) Inject(f Fault) (string, error) {
+	if err := f.check(); err != nil {
+		return "", err
+	}
+	f.ID, f.Hits, f.Matched = uuid.NewString()[:8], 0, 0
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = append(s.faults, &f)
+	return f.ID, nil
+}
+
+// Faults lists the faults with how often they were hit.
+func (s *Sim) Faults() []Fault {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]Fault, 0, len(s.faults))
+	for _, f := range s.faults {
+		out = append(out, *f)
+	}
+	return out
+}
+
+// hostFault finds a fault that happens to a server now. Call it with the lock
+// held.
+func (s *Sim) hostFault(kind, name string) (*Fault, bool) {
+	for _, f := range s.faults {
+		if ok, _ := path.Match(f.Server, name); f.Kind == kind && (f.Server == "" || ok) && f.fires() {
+			return f, true
+		}
+	}
+	return nil, false
+}
+
+// faulty lets "http" faults happen.
+func (s *Sim) faulty(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		var hit *Fault
+		for _, f := range s.faults {
+			if ok, _ := path.Match(f.Path, r.URL.Path); f.Kind == "http" && (f.Method == "" || f.Method == r.Method) && (f.Path == "" || ok) && f.fires() {
+				hit = f
+				break
+			}
+		}
+		s.mu.Unlock()
+		if hit == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if hit.DelayMS > 0 {
+			time.Sleep(time.Duration(hit.DelayMS) * time.Millisecond)
+		}
+		switch hit.Action {
+		case "delay":
+			next.ServeHTTP(w, r)
+			return
+		case "commit_then_respond", "commit_then_reset":
+			next.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		if hit.Action == "commit_then_reset" || hit.Action == "reset" {
+			panic(http.ErrAbortHandler) // cuts the connection
+		}
+		message := hit.Message
+		if message == "" {
+			message = "injected fault"
+		}
+		if hit.Status == http.StatusTooManyRequests {
+			w.Header().Set("Retry-After", strconv.Itoa(1))
+		}
+		(&apiError{status: hit.Status, code: hit.code("server_error"), message: message}).write(w)
+	})
+}
+
+// controlRoutes are for tests and people, not part of the provider's API.
+func (s *Sim) controlRoutes(mux *http.ServeMux) {
+	mux.HandleFunc("GET /_sim/ledger", func(w http.ResponseWriter, r *http.Request) {
+		writeJSON(w, 200, map[string]any{"entries": s.Ledger(r.URL.Query().Get("open") == "true")})
+	})
+	mux.HandleFunc("GET /_sim/faults", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, 200, map[string]any{"faults": s.Faults()})
+	})
+	mux.HandleFunc("POST /_sim/faults", func(w http.ResponseWriter, r *http.Request) {
+		var f Fault
+		dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
+		dec.DisallowUnknownFields()
+		err := dec.Decode(&f)
+		if err == nil {
+			f.ID, err = s.Inject(f)
+		}
+		if err != nil {
+			writeJSON(w, 400, map[string]string{"error": err.Error()})
+			return
+		}
+		writeJSON(w, 201, map[string]string{"id": f.ID})
+	})
+	mux.HandleFunc("DELETE /_sim/faults", func(w http.ResponseWriter, _ *http.Request) {
+		s.mu.Lock()
+		s.faults = nil
+		s.mu.Unlock()
+		w.WriteHeader(204)
+	})
+	mux.HandleFunc("PUT /_sim/stock/{type}/{location}/{state}", func(w http.ResponseWriter, r *http.Request) {
+		state := r.PathValue("state")
+		if state != "out" && state != "in" {
+			writeJSON(w, 400, map[string]string{"error": "state must be out or in"})
+			return
+		}
+		s.SetStock(r.PathValue("type"), r.PathValue("location"), state == "in")
+		w.WriteHeader(204)
+	})
+	mux.HandleFunc("PUT /_sim/limits/servers/{n}", func(w http.ResponseWriter, r *http.Request) {
+		n, err := strconv.Atoi(r.PathValue("n"))
+		if err != nil || n < 0 {
+			writeJSON(w, 400, map[string]string{"error": "the limit must be a number"})
+			return
+		}
+		s.SetServerLimit(n)
+		w.WriteHeader(204)
+	})
+	mux.HandleFunc("GET /_sim/hosts", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, 200, map[string]any{"hosts": s.Hosts()}) })
+	mux.HandleFunc("POST /_sim/hosts/{id}/{verb}", func(w http.ResponseWriter, r *http.Request) {
+		if err := s.HostAction(pathID(r), r.PathValue("verb")); err != nil {
+			writeJSON(w, 400, map[string]string{"error": err.Error()})
+			return
+		}
+		w.WriteHeader(204)
+	})
+	mux.HandleFunc("/_sim/", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, 404, map[string]string{"error": "no such control: see docs/simulator.md"})
+	})
+}
+
+// SetStock takes a machine type out of stock at a location, or back; "*" is any.
+func (s *Sim) SetStock(typ, location string, in bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if in {
+		delete(s.st.StockOut, typ+"/"+location)
+	} else {
+		s.st.StockOut[typ+"/"+location] = true
+	}
+	s.changed()
+}
+
+// SetServerLimit sets how many servers the account may have.
+func (s *Sim) SetServerLimit(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cfg.Limits.Servers = n
+}
+
+// Ledger lists what was or, with open, is still billed.
+func (s *Sim) Ledger(open bool) []LedgerEntry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := []LedgerEntry{}
+	for _, e := range s.st.Ledger {
+		if !open || e.Closed == nil {
+			out = append(out, *e)
+		}
+	}
+	return out
+}

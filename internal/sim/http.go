@@ -1,0 +1,287 @@
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
+)
+
+// apiError is a refusal in the provider's form.
+type apiError struct {
+	status  int
+	code    string
+	message string
+	fields  []string // of an invalid_input
+}
+
+func (e *apiError) Error() string { return e.code + ": " + e.message }
+
+func (e *apiError) write(w http.ResponseWriter) {
+	body := map[string]any{"code": e.code, "message": e.message, "details": nil}
+	if e.code == "invalid_input" {
+		fields := []any{}
+		for _, f := range e.fields {
+			fields = append(fields, map[string]any{"name": f, "messages": []string{e.message}})
+		}
+		body["details"] = map[string]any{"fields": fields}
+	}
+	writeJSON(w, e.status, map[string]any{"error": body})
+}
+
+func notFound(kind string, id int64) error {
+	return &apiError{status: 404, code: "not_found", message: fmt.Sprintf("%s with ID '%d' not found", kind, id)}
+}
+
+func invalid(message string, fields ...string) error {
+	return &apiError{status: 422, code: "invalid_input", message: message, fields: fields}
+}
+
+func unique(kind string) error {
+	return &apiError{status: 409, code: "uniqueness_error", message: kind + " name is already used"}
+}
+
+// endpoint answers one route with the lock held.
+type endpoint func(r *http.Request) (status int, body any, err error)
+
+func (s *Sim) routes() http.Handler {
+	api := http.NewServeMux()
+	for pattern, e := range map[string]endpoint{
+		"GET /v1/servers": s.listServers, "POST /v1/servers": s.createServer,
+		"GET /v1/servers/{id}": s.getServer, "PUT /v1/servers/{id}": s.updateServer, "DELETE /v1/servers/{id}": s.deleteServer,
+		"GET /v1/servers/{id}/actions": s.resourceActions("server"), "POST /v1/servers/{id}/actions/{verb}": s.serverAction,
+		"GET /v1/actions": s.listActions, "GET /v1/actions/{id}": s.getAction,
+		"GET /v1/servers/actions": s.listActions, "GET /v1/servers/actions/{id}": s.getAction,
+
+		"GET /v1/volumes": s.listVolumes, "POST /v1/volumes": s.createVolume, "GET /v1/volumes/{id}": s.getVolume,
+		"PUT /v1/volumes/{id}": s.updateVolume, "DELETE /v1/volumes/{id}": s.deleteVolume, "POST /v1/volumes/{id}/actions/{verb}": s.volumeAction,
+
+		"GET /v1/firewalls": s.listFirewalls, "POST /v1/firewalls": s.createFirewall, "GET /v1/firewalls/{id}": s.getFirewall,
+		"PUT /v1/firewalls/{id}": s.updateFirewall, "DELETE /v1/firewalls/{id}": s.deleteFirewall, "POST /v1/firewalls/{id}/actions/{verb}": s.firewallAction,
+
+		"GET /v1/placement_groups": s.listGroups, "POST /v1/placement_groups": s.createGroup, "GET /v1/placement_groups/{id}": s.getGroup,
+		"PUT /v1/placement_groups/{id}": s.updateGroup, "DELETE /v1/placement_groups/{id}": s.deleteGroup,
+
+		"GET /v1/primary_ips": s.listIPs, "GET /v1/primary_ips/{id}": s.getIP, "PUT /v1/primary_ips/{id}": s.updateIP, "DELETE /v1/primary_ips/{id}": s.deleteIP,
+
+		"GET /v1/networks": s.listNetworks, "GET /v1/ssh_keys": s.listSSHKeys,
+		"GET /v1/locations": s.catalogList("locations", func() []any { return anys(locations) }), "GET /v1/locations/{id}": s.catalogGet("location", func() []any { return anys(locations) }),
+		"GET /v1/server_types": s.catalogList("server_types", func() []any { return anys(s.serverTypes()) }), "GET /v1/server_types/{id}": s.catalogGet("server_type", func() []any { return anys(s.serverTypes()) }),
+		"GET /v1/images": s.catalogList("images", func() []any { return anys(images) }), "GET /v1/images/{id}": s.catalogGet("image", func() []any { return anys(images) }),
+		"GET /v1/isos": s.catalogList("isos", func() []any { return nil }), "GET /v1/load_balancers": s.catalogList("load_balancers", func() []any { return nil }),
+		"GET /v1/floating_ips": s.catalogList("floating_ips", func() []any { return nil }), "GET /v1/certificates": s.catalogList("certificates", func() []any { return nil }),
+		"GET /v1/pricing": func(*http.Request) (int, any, error) { return 200, map[string]any{"pricing": s.pricing()}, nil },
+		"GET /v1/datacenters": func(*http.Request) (int, any, error) {
+			return 0, nil, &apiError{status: 410, code: "deprecated_api_endpoint", message: "datacenters were removed; use locations"}
+		},
+	} {
+		api.Handle(pattern, s.locked(e))
+	}
+	api.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		(&apiError{status: 404, code: "not_found", message: "api route not found"}).write(w)
+	})
+	root := http.NewServeMux()
+	root.Handle("/v1/", s.limited(s.faulty(api)))
+	s.controlRoutes(root)
+	return root
+}
+
+func (s *Sim) locked(e endpoint) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		status, body, err := e(r)
+		var b []byte
+		if err == nil && body != nil {
+			b, err = json.Marshal(body) // under the lock: it refers to the state
+		}
+		if r.Method != http.MethodGet {
+			s.changed()
+		}
+		s.mu.Unlock()
+		if err != nil {
+			ae, ok := err.(*apiError) //nolint:errorlint // returned bare
+			if !ok {
+				ae = &apiError{status: 500, code: "server_error", message: err.Error()}
+			}
+			ae.write(w)
+			return
+		}
+		if b == nil {
+			w.WriteHeader(status)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_, _ = w.Write(b)
+	})
+}
+
+// bucket is the project's rate limit.
+type bucket struct {
+	capacity, tokens float64
+	at               time.Time
+}
+
+func (b *bucket) take() (remaining int, ok bool) {
+	now := time.Now()
+	b.tokens = min(b.capacity, b.tokens+now.Sub(b.at).Seconds()*b.capacity/3600)
+	b.at = now
+	if b.tokens < 1 {
+		return 0, false
+	}
+	b.tokens--
+	return int(b.tokens), true
+}
+
+// limited authenticates and takes each request from the project's rate.
+func (s *Sim) limited(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		remaining, ok := s.rate.take()
+		capacity, tokens := s.rate.capacity, s.rate.tokens
+		s.mu.Unlock()
+		w.Header().Set("RateLimit-Limit", strconv.Itoa(int(capacity)))
+		w.Header().Set("RateLimit-Remaining", strconv.Itoa(remaining))
+		w.Header().Set("RateLimit-Reset", strconv.FormatInt(time.Now().Add(time.Duration((capacity-tokens)*3600/capacity*float64(time.Second))).Unix(), 10))
+		switch {
+		case r.Header.Get("Authorization") != "Bearer "+s.cfg.Token:
+			(&apiError{status: 401, code: "unauthorized", message: "the token you have provided is invalid"}).write(w)
+		case !ok:
+			(&apiError{status: 429, code: "rate_limit_exceeded", message: "limit of " + strconv.Itoa(int(capacity)) + " requests per hour reached for token " + s.cfg.Token}).write(w)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+func pathID(r *http.Request) int64 {
+	id, _ := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	return id
+}
+
+func decode(r *http.Request, into any) error {
+	b, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+	if err != nil {
+		return &apiError{status: 400, code: "json_error", message: "body could not be read"}
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return &apiError{status: 400, code: "json_error", message: "invalid JSON"}
+	}
+	return nil
+}
+
+func anys[T any](in []T) []any {
+	out := make([]any, len(in))
+	for i, v := range in {
+		out[i] = v
+	}
+	return out
+}
+
+// item is what lists filter by.
+type item struct {
+	id      int64
+	name    string
+	status  string
+	labels  map[string]string
+	created time.Time
+	body    any
+}
+
+// list filters by label_selector, name and status, sorts and pages.
+func list(r *http.Request, key string, items []item) (int, any, error) {
+	q := r.URL.Query()
+	match, err := parseSelector(q.Get("label_selector"))
+	if err != nil {
+		return 0, nil, invalid(err.Error(), "label_selector")
+	}
+	kept := items[:0:0]
+	for _, it := range items {
+		if (q.Get("name") == "" || it.name == q.Get("name")) && (len(q["status"]) == 0 || slices.Contains(q["status"], it.status)) && match(it.labels) {
+			kept = append(kept, it)
+		}
+	}
+	desc := strings.HasSuffix(q.Get("sort"), ":desc")
+	slices.SortFunc(kept, func(a, b item) int {
+		c := int(a.id - b.id)
+		switch strings.Split(q.Get("sort"), ":")[0] {
+		case "name":
+			c = strings.Compare(a.name, b.name)
+		case "created":
+			c = a.created.Compare(b.created)
+		}
+		if desc {
+			return -c
+		}
+		return c
+	})
+	page, perPage := 1, 25
+	if v := q.Get("page"); v != "" {
+		if page, err = strconv.Atoi(v); err != nil || page < 1 {
+			return 0, nil, invalid("page must be at least 1", "page")
+		}
+	}
+	if v := q.Get("per_page"); v != "" {
+		if perPage, err = strconv.Atoi(v); err != nil || perPage < 1 {
+			return 0, nil, invalid("per_page must be at least 1", "per_page")
+		}
+		perPage = min(perPage, 50)
+	}
+	total := len(kept)
+	last := max(1, (total+perPage-1)/perPage)
+	from := min((page-1)*perPage, total)
+	bodies := make([]any, 0, perPage)
+	for _, it := range kept[from:min(from+perPage, total)] {
+		bodies = append(bodies, it.body)
+	}
+	paging := map[string]any{"page": page, "per_page": perPage, "previous_page": nil, "next_page": nil, "last_page": last, "total_entries": total}
+	if page > 1 {
+		paging["previous_page"] = page - 1
+	}
+	if page < last {
+		paging["next_page"] = page + 1
+	}
+	return 200, map[string]any{key: bodies, "meta": map[string]any{"pagination": paging}}, nil
+}
+
+func (s *Sim) catalogList(key string, all func() []any) endpoint {
+	return func(r *http.Request) (int, any, error) {
+		var items []item
+		for _, v := range all() {
+			items = append(items, catalogItem(v))
+		}
+		return list(r, key, items)
+	}
+}
+
+func (s *Sim) catalogGet(key string, all func() []any) endpoint {
+	return func(r *http.Request) (int, any, error) {
+		for _, v := range all() {
+			if it := catalogItem(v); it.id == pathID(r) {
+				return 200, map[string]any{key: v}, nil
+			}
+		}
+		return 0, nil, notFound(key, pathID(r))
+	}
+}
+
+func catalogItem(v any) item {
+	switch t := v.(type) {
+	case schema.Location:
+		return item{id: t.ID, name: t.Name, body: v}
+	case schema.ServerType:
+		return item{id: t.ID, name: t.Name, body: v}
+	case schema.Image:
+		return item{id: t.ID, name: *t.Name, status: t.Status, labels: t.Labels, body: v}
+	}
+	return item{body: v}
+}

@@ -1,0 +1,327 @@
+package sim
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
+)
+
+// maxUserData is the provider's limit, in bytes.
+const maxUserData = 32768
+
+var hostnamePattern = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
+
+func (s *Sim) view(srv *server) schema.Server {
+	out := srv.Server
+	if m, ok := findMachine(srv.ServerType.Name); ok {
+		out.ServerType = s.serverType(m)
+	}
+	return out
+}
+
+func (s *Sim) listServers(r *http.Request) (int, any, error) {
+	var items []item
+	for _, srv := range s.st.Servers {
+		items = append(items, item{id: srv.ID, name: srv.Name, status: srv.Status, labels: srv.Labels, created: srv.Created, body: s.view(srv)})
+	}
+	return list(r, "servers", items)
+}
+
+func (s *Sim) getServer(r *http.Request) (int, any, error) {
+	srv, ok := s.st.Servers[pathID(r)]
+	if !ok {
+		return 0, nil, notFound("server", pathID(r))
+	}
+	return 200, map[string]any{"server": s.view(srv)}, nil
+}
+
+func idOrName(v schema.IDOrName) string {
+	if v.Name != "" {
+		return v.Name
+	}
+	return fmt.Sprint(v.ID)
+}
+
+// order is a create request after it was checked.
+type order struct {
+	req      schema.ServerCreateRequest
+	machine  machine
+	location schema.Location
+	image    schema.Image
+	group    *schema.PlacementGroup
+}
+
+func (s *Sim) checkOrder(req schema.ServerCreateRequest) (order, error) {
+	o := order{req: req}
+	var ok bool
+	if !hostnamePattern.MatchString(req.Name) {
+		return o, invalid("invalid input in field 'name'", "name")
+	}
+	if len(req.UserData) > maxUserData {
+		return o, invalid("user_data must be at most 32768 bytes", "user_data")
+	}
+	if o.machine, ok = findMachine(idOrName(req.ServerType)); !ok {
+		return o, invalid("server type not found", "server_type")
+	}
+	if o.image, ok = findImage(idOrName(req.Image)); !ok {
+		return o, invalid("image not found", "image")
+	}
+	if o.location, ok = findLocation(req.Location); !ok {
+		return o, invalid("location not found", "location")
+	}
+	if req.Labels != nil {
+		if err := checkLabels(*req.Labels); err != nil {
+			return o, err
+		}
+	}
+	for _, srv := range s.st.Servers {
+		if srv.Name == req.Name {
+			return o, unique("server")
+		}
+	}
+	if len(s.st.Servers) >= s.cfg.Limits.Servers {
+		return o, &apiError{status: 403, code: "resource_limit_exceeded", message: "server limit exceeded"}
+	}
+	if !o.machine.soldIn(o.location.Name) {
+		return o, &apiError{status: 422, code: "invalid_server_type", message: "unsupported location for server type"}
+	}
+	if s.st.StockOut[o.machine.name+"/"+o.location.Name] || s.st.StockOut[o.machine.name+"/*"] || s.st.StockOut["*/"+o.location.Name] || s.st.StockOut["*/*"] {
+		return o, &apiError{status: 412, code: "resource_unavailable", message: "error during placement"}
+	}
+	return o, s.checkAttachments(&o)
+}
+
+func (s *Sim) checkAttachments(o *order) error {
+	if id := o.req.PlacementGroup; id != 0 {
+		g, ok := s.st.Groups[id]
+		if !ok {
+			return notFound("placement_group", id)
+		}
+		if len(g.Servers) >= 10 {
+			return &apiError{status: 422, code: "placement_error", message: "placement group holds 10 servers already"}
+		}
+		o.group = g
+	}
+	for _, f := range o.req.Firewalls {
+		if _, ok := s.st.Firewalls[f.Firewall]; !ok {
+			return notFound("firewall", f.Firewall)
+		}
+	}
+	for _, id := range o.req.Volumes {
+		v, ok := s.st.Volumes[id]
+		switch {
+		case !ok:
+			return notFound("volume", id)
+		case v.Server != nil:
+			return &apiError{status: 422, code: "volume_already_attached", message: "volume is already attached"}
+		case v.Location.Name != o.location.Name:
+			return invalid("volume is in another location", "volumes")
+		}
+	}
+	return nil
+}
+
+var (
+	labelKey   = regexp.MustCompile(`^([a-z0-9A-Z]([a-z0-9A-Z.-]{0,251}[a-z0-9A-Z])?/)?[a-z0-9A-Z]([\w.-]{0,61}[a-z0-9A-Z])?$`)
+	labelValue = regexp.MustCompile(`^([a-z0-9A-Z]([\w.-]{0,61}[a-z0-9A-Z])?)?$`)
+)
+
+func checkLabels(labels map[string]string) error {
+	for k, v := range labels {
+		if !labelKey.MatchString(k) || !labelValue.MatchString(v) {
+			return invalid("invalid label", "labels")
+		}
+	}
+	return nil
+}
+
+func (s *Sim) createServer(r *http.Request) (int, any, error) {
+	var req schema.ServerCreateRequest
+	if err := decode(r, &req); err != nil {
+		return 0, nil, err
+	}
+	if late, ok := s.hostFault("land_late", req.Name); ok {
+		// The caller gets no answer, and the server comes into being when nobody
+		// expects it any more; or not, when the name was taken meanwhile.
+		s.after(time.Duration(late.DelayMS)*time.Millisecond, func() {
+			if o, err := s.checkOrder(req); err == nil {
+				s.make(o)
+				s.changed()
+			}
+		})
+		return 0, nil, &apiError{status: 504, code: "timeout", message: "the request could not be answered in time, please retry"}
+	}
+	o, err := s.checkOrder(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	srv, action, next := s.make(o)
+	body := schema.ServerCreateResponse{Server: s.view(srv), Action: action, NextActions: next}
+	if len(req.SSHKeys) == 0 {
+		body.RootPassword = ptr("sim-root-" + fmt.Sprint(srv.ID) + "-YItygq1v3GYjjMomLaKc")
+	}
+	return 201, body, nil
+}
+
+// make brings a server into being and lets it boot.
+func (s *Sim) make(o order) (*server, schema.Action, []schema.Action) {
+	now := time.Now().UTC()
+	addr := s.freeAddress()
+	srv := &server{UserData: o.req.UserData, Server: schema.Server{
+		ID: s.st.id(), Name: o.req.Name, Status: "initializing", Created: now, PrivateNet: []schema.ServerPrivateNet{},
+		ServerType: schema.ServerType{ID: o.machine.id, Name: o.machine.name}, Location: o.location, Image: ptr(o.image), Labels: map[string]string{},
+		IncludedTraffic: 20 << 40, IngoingTraffic: ptr(uint64(0)), OutgoingTraffic: ptr(uint64(0)),
+		Volumes: []int64{}, LoadBalancers: []int64{}, PrimaryDiskSize: o.machine.disk,
+		PublicNet: schema.ServerPublicNet{FloatingIPs: []int64{}, Firewalls: []schema.ServerFirewall{}},
+	}}
+	if o.req.Labels != nil {
+		srv.Labels = *o.req.Labels
+	}
+	s.st.Servers[srv.ID] = srv
+	s.st.open(LedgerEntry{Kind: "server", ID: srv.ID, Name: srv.Name, Type: o.machine.name, Location: o.location.Name, Labels: srv.Labels, Monthly: o.machine.monthly})
+	v4 := s.newIP("ipv4", addr, srv, o.location)
+	v6 := s.newIP("ipv6", fmt.Sprintf("2001:db8:%x:%x::/64", srv.ID>>16&0xffff, srv.ID&0xffff), srv, o.location)
+	srv.PublicNet.IPv4 = schema.ServerPublicNetIPv4{ID: v4.ID, IP: addr, DNSPtr: fmt.Sprintf("static.%s.clients.example", strings.ReplaceAll(addr, ".", "-"))}
+	srv.PublicNet.IPv6 = schema.ServerPublicNetIPv6{ID: v6.ID, IP: v6.IP, DNSPtr: []schema.ServerPublicNetIPv6DNSPtr{}}
+	if o.group != nil {
+		o.group.Servers = append(o.group.Servers, srv.ID)
+		srv.PlacementGroup = o.group
+	}
+	for _, f := range o.req.Firewalls {
+		fw := s.st.Firewalls[f.Firewall]
+		fw.AppliedTo = append(fw.AppliedTo, schema.FirewallResource{Type: "server", Server: &schema.FirewallResourceServer{ID: srv.ID}})
+		srv.PublicNet.Firewalls = append(srv.PublicNet.Firewalls, schema.ServerFirewall{ID: f.Firewall, Status: "applied"})
+	}
+	for _, id := range o.req.Volumes {
+		s.st.Volumes[id].Server = &srv.ID
+		srv.Volumes = append(srv.Volumes, id)
+	}
+	delay := s.cfg.Profile.Action
+	if f, ok := s.hostFault("slow_boot", srv.Name); ok {
+		delay = time.Duration(f.DelayMS) * time.Millisecond
+	}
+	_, never := s.hostFault("never_boot", srv.Name)
+	create := s.act("create_server", delay/2, func() *schema.ActionError {
+		if f, ok := s.hostFault("create_action_fails", srv.Name); ok {
+			return &schema.ActionError{Code: f.code("action_failed"), Message: "creating the server failed"}
+		}
+		if !never {
+			srv.Status = "starting"
+		}
+		return nil
+	}, serverRef(srv.ID))
+	start := s.act("start_server", delay, func() *schema.ActionError {
+		if _, alive := s.st.Servers[srv.ID]; alive && !never {
+			srv.Status = "running"
+			s.boot(srv)
+		}
+		return nil
+	}, serverRef(srv.ID))
+	return srv, create, []schema.Action{start}
+}
+
+func (s *Sim) updateServer(r *http.Request) (int, any, error) {
+	srv, ok := s.st.Servers[pathID(r)]
+	if !ok {
+		return 0, nil, notFound("server", pathID(r))
+	}
+	var req schema.ServerUpdateRequest
+	if err := decode(r, &req); err != nil {
+		return 0, nil, err
+	}
+	if req.Name != "" && req.Name != srv.Name {
+		for _, other := range s.st.Servers {
+			if other.Name == req.Name {
+				return 0, nil, unique("server")
+			}
+		}
+		srv.Name = req.Name
+	}
+	if req.Labels != nil {
+		if err := checkLabels(*req.Labels); err != nil {
+			return 0, nil, err
+		}
+		srv.Labels = *req.Labels
+	}
+	return 200, map[string]any{"server": s.view(srv)}, nil
+}
+
+func (s *Sim) deleteServer(r *http.Request) (int, any, error) {
+	srv, ok := s.st.Servers[pathID(r)]
+	switch {
+	case !ok:
+		return 0, nil, notFound("server", pathID(r))
+	case srv.Protection.Delete:
+		return 0, nil, &apiError{status: 423, code: "protected", message: "server deletion is protected"}
+	}
+	s.remove(srv)
+	return 200, map[string]any{"action": s.act("delete_server", s.cfg.Profile.Action/4, nil, serverRef(srv.ID))}, nil
+}
+
+// remove deletes a server with the addresses that go with it. Volumes are only
+// detached, as at the provider.
+func (s *Sim) remove(srv *server) {
+	delete(s.st.Servers, srv.ID)
+	s.st.close("server", srv.ID)
+	for id, ip := range s.st.PrimaryIPs {
+		if ip.AssigneeID != nil && *ip.AssigneeID == srv.ID {
+			if ip.AutoDelete {
+				delete(s.st.PrimaryIPs, id)
+				s.st.close("primary_ip", id)
+			} else {
+				ip.AssigneeID = nil
+			}
+		}
+	}
+	for _, v := range s.st.Volumes {
+		if v.Server != nil && *v.Server == srv.ID {
+			v.Server = nil
+		}
+	}
+	for _, g := range s.st.Groups {
+		g.Servers = slices.DeleteFunc(g.Servers, func(id int64) bool { return id == srv.ID })
+	}
+	for _, f := range s.st.Firewalls {
+		f.AppliedTo = slices.DeleteFunc(f.AppliedTo, func(a schema.FirewallResource) bool { return a.Server != nil && a.Server.ID == srv.ID })
+	}
+	if h, ok := s.hosts[srv.ID]; ok {
+		delete(s.hosts, srv.ID)
+		s.work.Add(1)
+		go func() { defer s.work.Done(); h.destroy() }()
+	}
+}
+
+func (s *Sim) serverAction(r *http.Request) (int, any, error) {
+	srv, ok := s.st.Servers[pathID(r)]
+	if !ok {
+		return 0, nil, notFound("server", pathID(r))
+	}
+	verb := r.PathValue("verb")
+	var done func() *schema.ActionError
+	switch verb {
+	case "poweron":
+		done = func() *schema.ActionError { srv.Status = "running"; s.boot(srv); return nil }
+	case "poweroff", "shutdown":
+		done = func() *schema.ActionError { srv.Status = "off"; s.halt(srv); return nil }
+	case "reboot", "reset":
+		done = func() *schema.ActionError { s.halt(srv); s.boot(srv); return nil }
+	case "change_protection":
+		var req struct {
+			Delete *bool `json:"delete"`
+		}
+		if err := decode(r, &req); err != nil {
+			return 0, nil, err
+		}
+		if req.Delete != nil {
+			srv.Protection.Delete, srv.Protection.Rebuild = *req.Delete, *req.Delete
+		}
+	default:
+		return 0, nil, &apiError{status: 404, code: "not_found", message: "api route not found"}
+	}
+	return 201, map[string]any{"action": s.act(verb+"_server", s.cfg.Profile.Action/4, done, serverRef(srv.ID))}, nil
+}

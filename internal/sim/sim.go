@@ -1,0 +1,221 @@
+// Package sim is a simulated Hetzner Cloud: an HTTP server with the endpoints
+// that the control plane uses and their neighbours, and hosts that boot from the
+// user_data that they are given and run the real agent. Faults are injected over
+// HTTP, and a billing ledger tells what is left over. docs/simulator.md describes
+// it for users.
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Config of a simulated cloud.
+type Config struct {
+	Listen   string // host:port; port 0 takes any
+	StateDir string
+	Token    string // the API token that is accepted
+	// AgentPort and DockerPort are where hosts serve; every host has an address of
+	// its own.
+	AgentPort, DockerPort int
+	Profile               Profile
+	Limits                Limits
+	// RatePerHour is the requests per hour of the project, refilled evenly; 0 is
+	// 3600.
+	RatePerHour int
+	Log         *zap.Logger
+}
+
+// Profile is how long things take. The zero Profile takes no time.
+type Profile struct {
+	Action  time.Duration // an action
+	Boot    time.Duration // running → the first cloud-init stage
+	Stage   time.Duration // each cloud-init stage
+	Restart time.Duration // before an agent that ended is started again
+}
+
+// DefaultProfile lets people follow what happens.
+func DefaultProfile() Profile {
+	return Profile{Action: 800 * time.Millisecond, Boot: time.Second, Stage: 300 * time.Millisecond, Restart: 5 * time.Second}
+}
+
+// Limits of the account; 0 is the default.
+type Limits struct {
+	Servers         int // 100
+	Volumes         int // 100
+	PlacementGroups int // 50
+	Firewalls       int // 50
+}
+
+// Sim is a running cloud.
+type Sim struct {
+	cfg    Config
+	log    *zap.Logger
+	server *http.Server
+	ln     net.Listener
+	ctx    context.Context // of hosts; ends with Close
+	stop   context.CancelFunc
+	work   sync.WaitGroup
+
+	mu     sync.Mutex
+	st     state
+	hosts  map[int64]*host
+	faults []*Fault
+	rate   bucket
+	dirty  chan struct{}
+	agents *agentCache
+	base   [2]byte // of host addresses
+}
+
+// New makes a cloud with the state that StateDir holds, if any.
+func New(cfg Config) (*Sim, error) {
+	if cfg.StateDir == "" || cfg.Token == "" {
+		return nil, errors.New("sim: StateDir and Token are required")
+	}
+	if cfg.RatePerHour == 0 {
+		cfg.RatePerHour = 3600
+	}
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&cfg.Limits.Servers, 100)
+	def(&cfg.Limits.Volumes, 100)
+	def(&cfg.Limits.PlacementGroups, 50)
+	def(&cfg.Limits.Firewalls, 50)
+	def(&cfg.AgentPort, 8443)
+	def(&cfg.DockerPort, 2376)
+	if cfg.Log == nil {
+		cfg.Log = zap.NewNop()
+	}
+	if err := os.MkdirAll(filepath.Join(cfg.StateDir, "hosts"), 0o755); err != nil {
+		return nil, fmt.Errorf("sim: %w", err)
+	}
+	s := &Sim{cfg: cfg, log: cfg.Log, hosts: make(map[int64]*host), dirty: make(chan struct{}, 1)}
+	s.rate = bucket{capacity: float64(cfg.RatePerHour), tokens: float64(cfg.RatePerHour), at: time.Now()}
+	s.agents = &agentCache{dir: filepath.Join(cfg.StateDir, "agents")}
+	s.base = randomBase()
+	if err := s.st.load(s.statePath()); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Start listens and brings the hosts of an earlier run up again.
+func (s *Sim) Start() error {
+	ln, err := net.Listen("tcp", s.cfg.Listen) //nolint:noctx // ends with Close
+	if err != nil {
+		return fmt.Errorf("sim: %w", err)
+	}
+	s.ln = ln
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.server = &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second}
+	s.work.Add(2)
+	go func() { defer s.work.Done(); _ = s.server.Serve(ln) }()
+	go func() { defer s.work.Done(); s.saveLoop() }()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, srv := range s.st.Servers {
+		s.resume(srv)
+	}
+	return nil
+}
+
+// Close stops everything that runs here, and saves.
+func (s *Sim) Close() {
+	s.stop()
+	_ = s.server.Close()
+	s.mu.Lock()
+	hosts := make([]*host, 0, len(s.hosts))
+	for _, h := range s.hosts {
+		hosts = append(hosts, h)
+	}
+	s.mu.Unlock()
+	for _, h := range hosts {
+		h.shutdown()
+	}
+	s.work.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.st.save(s.statePath()); err != nil {
+		s.log.Error("state not saved", zap.Error(err))
+	}
+}
+
+// URL is the base of the API.
+func (s *Sim) URL() string { return "http://" + s.ln.Addr().String() + "/v1" }
+
+// ControlURL is the base of the control endpoints.
+func (s *Sim) ControlURL() string { return "http://" + s.ln.Addr().String() + "/_sim" }
+
+func (s *Sim) statePath() string { return filepath.Join(s.cfg.StateDir, "state.json") }
+
+// changed asks for a save. Call it with the lock held.
+func (s *Sim) changed() {
+	select {
+	case s.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// saveLoop writes the state soon after it changed.
+func (s *Sim) saveLoop() {
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.dirty:
+		}
+		s.mu.Lock()
+		err := s.st.save(s.statePath())
+		s.mu.Unlock()
+		if err != nil {
+			s.log.Error("state not saved", zap.Error(err))
+		}
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-time.After(25 * time.Millisecond):
+		}
+	}
+}
+
+// after runs f with the lock held once d has passed, unless the cloud is closed
+// before.
+func (s *Sim) after(d time.Duration, f func()) {
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		if d > 0 {
+			t := time.NewTimer(d)
+			defer t.Stop()
+			select {
+			case <-t.C:
+			case <-s.ctx.Done():
+				return
+			}
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.ctx.Err() == nil {
+			f()
+		}
+	}()
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v)
+}

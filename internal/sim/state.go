@@ -1,0 +1,107 @@
+package sim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
+)
+
+// state is everything that the cloud remembers.
+type state struct {
+	NextID     int64                            `json:"next_id"`
+	Servers    map[int64]*server                `json:"servers"`
+	Actions    map[int64]*schema.Action         `json:"actions"`
+	Volumes    map[int64]*schema.Volume         `json:"volumes"`
+	Firewalls  map[int64]*schema.Firewall       `json:"firewalls"`
+	Groups     map[int64]*schema.PlacementGroup `json:"placement_groups"`
+	PrimaryIPs map[int64]*schema.PrimaryIP      `json:"primary_ips"`
+	Networks   map[int64]*schema.Network        `json:"networks"`
+	SSHKeys    map[int64]*schema.SSHKey         `json:"ssh_keys"`
+	Ledger     []*LedgerEntry                   `json:"ledger"`
+	StockOut   map[string]bool                  `json:"stock_out"` // "type/location"
+}
+
+// server is a server, and what the API never shows of it.
+type server struct {
+	schema.Server
+	UserData string `json:"user_data"`
+	Booted   bool   `json:"booted"` // cloud-init has run
+}
+
+// LedgerEntry is one billed thing from its creation to its deletion.
+type LedgerEntry struct {
+	Kind     string            `json:"kind"`
+	ID       int64             `json:"id"`
+	Name     string            `json:"name"`
+	Type     string            `json:"type,omitempty"`
+	Location string            `json:"location,omitempty"`
+	Labels   map[string]string `json:"labels"`
+	Monthly  float64           `json:"monthly_eur"`
+	Opened   time.Time         `json:"opened_at"`
+	Closed   *time.Time        `json:"closed_at"`
+}
+
+func (st *state) load(path string) error {
+	b, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("sim state: %w", err)
+	}
+	if err == nil {
+		if err := json.Unmarshal(b, st); err != nil {
+			return fmt.Errorf("sim state %s: %w", path, err)
+		}
+	}
+	if st.NextID == 0 {
+		st.NextID = 1_000_000
+	}
+	initMap(&st.Servers)
+	initMap(&st.Actions)
+	initMap(&st.Volumes)
+	initMap(&st.Firewalls)
+	initMap(&st.Groups)
+	initMap(&st.PrimaryIPs)
+	initMap(&st.Networks)
+	initMap(&st.SSHKeys)
+	initMap(&st.StockOut)
+	return nil
+}
+
+func initMap[K comparable, V any](m *map[K]V) {
+	if *m == nil {
+		*m = make(map[K]V)
+	}
+}
+
+func (st *state) save(path string) error {
+	b, err := json.Marshal(st)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".tmp", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".tmp", path)
+}
+
+func (st *state) id() int64 {
+	st.NextID++
+	return st.NextID
+}
+
+func (st *state) open(e LedgerEntry) {
+	e.Opened = time.Now().UTC()
+	st.Ledger = append(st.Ledger, &e)
+}
+
+func (st *state) close(kind string, id int64) {
+	now := time.Now().UTC()
+	for _, e := range st.Ledger {
+		if e.Kind == kind && e.ID == id && e.Closed == nil {
+			e.Closed = &now
+		}
+	}
+}
