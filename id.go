@@ -114,3 +114,5 @@ func ServerIDFromName(environment, name string) (string, bool) {
 }
 
 var imageName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+
+var digits = regexp.MustCompile(`^[1-9][0-9]*$`)

@@ -287,3 +287,53 @@ const (
 	ActorOperator Actor = "operator"
 	ActorSystem   Actor = "system"
 )
+
+// ImportServerRequest is the body of POST /v1/servers/import.
+type ImportServerRequest struct {
+	ServerID         string          `json:"server_id"`
+	Role             Role            `json:"role"`
+	Region           Region          `json:"region"`
+	InfraProvider    InfraProviderID `json:"infra_provider"`
+	ProviderServerID string          `json:"provider_server_id"`
+	Tags             []string        `json:"tags,omitempty"`
+	ManagedBy        ManagedBy       `json:"managed_by"` // who made it; worker_direct if empty
+}
+
+// Validate checks the request's own fields and normalizes its tags.
+func (r *ImportServerRequest) Validate() error {
+	create := CreateServerRequest{ServerID: r.ServerID, Role: r.Role, Region: r.Region, InfraProvider: r.InfraProvider, Spec: ServerSpec{Tags: r.Tags}}
+	if err := create.Validate(); err != nil {
+		return err
+	}
+	r.Tags = create.Spec.Tags
+	if len(r.ProviderServerID) == 0 || len(r.ProviderServerID) > 20 || !digits.MatchString(r.ProviderServerID) {
+		return Invalid("provider_server_id", "must be the provider's numeric id")
+	}
+	switch r.ManagedBy {
+	case "":
+		r.ManagedBy = ManagedByWorkerDirect
+	case ManagedByWorkerDirect, ManagedByPulumi:
+	default:
+		return Invalid("managed_by", "must be worker_direct or pulumi")
+	}
+	return nil
+}
+
+// Hash identifies the request.
+func (r ImportServerRequest) Hash() [32]byte {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic("prego: an ImportServerRequest always marshals: " + err.Error())
+	}
+	return sha256.Sum256(b)
+}
+
+// ServerFilter selects a page of servers; empty fields select all.
+type ServerFilter struct {
+	Region Region
+	Role   Role
+	Status ServerStatus
+	Tag    string // lower-case
+	Cursor string
+	Limit  int
+}

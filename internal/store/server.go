@@ -1,0 +1,304 @@
+package store
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+const serverColumns = `server_id, role, region, infra_provider, spec, tags, status, status_reason, status_message, managed_by,
+    COALESCE(provider_server_id, ''), server_type, location, image, host, ipv6, workflow_id, generation, attempt,
+    agent_status, agent_version, agent_boot_id, agent_first_seen_at, agent_last_heartbeat_at, load1, memory_pct, disk_pct, docker_state,
+    imported_from_pulumi_at, identity_revoked_at, decommission_requested_at, created_by, created_at, updated_at, active_at, terminated_at`
+
+func scanServer(row pgx.CollectableRow) (prego.Server, error) {
+	var s prego.Server
+	err := row.Scan(&s.ServerID, &s.Role, &s.Region, &s.InfraProvider, &s.Spec, &s.Tags, &s.Status, &s.StatusReason, &s.StatusMessage, &s.ManagedBy,
+		&s.ProviderServerID, &s.ServerType, &s.Location, &s.Image, &s.Host, &s.IPv6, &s.WorkflowID, &s.Generation, &s.Attempt,
+		&s.AgentStatus, &s.AgentVersion, &s.AgentBootID, &s.AgentFirstSeenAt, &s.AgentLastHeartbeatAt, &s.Load1, &s.MemoryPct, &s.DiskPct, &s.DockerState,
+		&s.ImportedFromPulumiAt, &s.IdentityRevokedAt, &s.DecommissionRequestedAt, &s.CreatedBy, &s.CreatedAt, &s.UpdatedAt, &s.ActiveAt, &s.TerminatedAt)
+	return s, err
+}
+
+const sqlProvider = `SELECT enabled, $2 = ANY (regions) FROM infra_providers WHERE id = $1`
+
+// checkProvider refuses providers that are unknown, disabled, or not in the
+// region.
+func checkProvider(ctx context.Context, tx pgx.Tx, id prego.InfraProviderID, region prego.Region) error {
+	var enabled, serves bool
+	err := tx.QueryRow(ctx, sqlProvider, id, region).Scan(&enabled, &serves)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return &prego.Error{Code: prego.CodeProviderUnknown, Field: "infra_provider", Message: "is not a provider that is known here"}
+	case err != nil:
+		return fmt.Errorf("infra provider: %w", err)
+	case !enabled:
+		return &prego.Error{Code: prego.CodeProviderDisabled, Field: "infra_provider", Message: "is disabled"}
+	case !serves:
+		return &prego.Error{Code: prego.CodeRegionNotServed, Field: "region", Message: fmt.Sprintf("is not served by provider %s", id)}
+	}
+	return nil
+}
+
+const sqlCreateServer = `
+INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, tags, status, workflow_id, created_by,
+    managed_by, purpose, provider_server_id, imported_from_pulumi_at, attempt)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 'provisioning', $8, $9, $10, $11, NULLIF($12, ''), CASE WHEN $10 = 'pulumi' THEN now() END,
+    CASE WHEN $12 = '' THEN 0 ELSE 1 END)
+ON CONFLICT (server_id) DO NOTHING
+RETURNING ` + serverColumns
+
+const sqlServerAndHash = `SELECT request_hash, ` + serverColumns + ` FROM servers WHERE server_id = $1`
+
+// CreateServer accepts a request: the row and its first event, in one
+// transaction. The same request again is met by the row that is there; another
+// one of that id is CodeServerIDConflict, and an id whose server is terminated
+// CodeServerTerminated.
+func (s *Store) CreateServer(ctx context.Context, r prego.CreateServerRequest, by string) (server prego.Server, created bool, err error) {
+	hash := r.Hash()
+	return s.insertServer(ctx, newServer{
+		id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: by,
+		managedBy: prego.ManagedByWorkerDirect, purpose: prego.PurposeAgentBootstrap, step: prego.StepRequested,
+	})
+}
+
+// ImportServer accepts the take-over of a server that exists at the provider.
+func (s *Store) ImportServer(ctx context.Context, r prego.ImportServerRequest, by string) (server prego.Server, created bool, err error) {
+	hash := r.Hash()
+	return s.insertServer(ctx, newServer{
+		id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: prego.ServerSpec{Tags: r.Tags}, by: by,
+		managedBy: r.ManagedBy, purpose: prego.PurposeImportExisting, providerID: r.ProviderServerID, step: prego.StepImportRequested,
+	})
+}
+
+type newServer struct {
+	id, by, providerID string
+	hash               []byte
+	role               prego.Role
+	region             prego.Region
+	provider           prego.InfraProviderID
+	spec               prego.ServerSpec
+	managedBy          prego.ManagedBy
+	purpose            prego.TokenPurpose
+	step               prego.Step
+}
+
+func (s *Store) insertServer(ctx context.Context, n newServer) (server prego.Server, created bool, err error) {
+	spec, err := json.Marshal(n.spec)
+	if err != nil {
+		return server, false, fmt.Errorf("spec: %w", err)
+	}
+	tags := n.spec.Tags
+	if tags == nil {
+		tags = []string{}
+	}
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		if err := checkProvider(ctx, tx, n.provider, n.region); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sqlCreateServer, n.id, n.hash, n.role, n.region, n.provider, spec, tags,
+			prego.ProvisionWorkflowID(n.id), n.by, n.managedBy, n.purpose, n.providerID)
+		if err != nil {
+			return err
+		}
+		server, err = pgx.CollectExactlyOneRow(rows, scanServer)
+		if errors.Is(err, pgx.ErrNoRows) {
+			server, err = sameRequest(ctx, tx, n.id, n.hash)
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		created = true
+		return addEvent(ctx, tx, prego.ServerEvent{
+			ServerID: n.id, Step: n.step, Message: fmt.Sprintf("%s in %s at %s, by %s", n.role, n.region, n.provider, n.by), Actor: prego.ActorOperator,
+		}, string(n.step))
+	})
+	if err != nil {
+		return prego.Server{}, false, asCoded("create server", err)
+	}
+	return server, created, nil
+}
+
+func sameRequest(ctx context.Context, tx pgx.Tx, id string, hash []byte) (prego.Server, error) {
+	rows, err := tx.Query(ctx, sqlServerAndHash, id)
+	if err != nil {
+		return prego.Server{}, err
+	}
+	type hashed struct {
+		hash   []byte
+		server prego.Server
+	}
+	h, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (hashed, error) {
+		var h hashed
+		var err error
+		h.server, err = scanServer(skipFirst{row, &h.hash})
+		return h, err
+	})
+	switch {
+	case err != nil:
+		return prego.Server{}, err
+	case string(h.hash) != string(hash):
+		return prego.Server{}, &prego.Error{Code: prego.CodeServerIDConflict, Field: "server_id", Message: "belongs to a server that was requested with another body"}
+	case h.server.Status == prego.ServerTerminated:
+		return prego.Server{}, &prego.Error{Code: prego.CodeServerTerminated, Field: "server_id", Message: "belongs to a server that is terminated; choose a new one"}
+	}
+	return h.server, nil
+}
+
+// skipFirst scans the first column on its own, ahead of a server's.
+type skipFirst struct {
+	pgx.CollectableRow
+	first any
+}
+
+func (r skipFirst) Scan(dest ...any) error {
+	return r.CollectableRow.Scan(append([]any{r.first}, dest...)...)
+}
+
+// asCoded keeps coded errors as they are and says what failed of the others.
+func asCoded(what string, err error) error {
+	if prego.CodeOf(err) != prego.CodeInternal {
+		return err
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+const sqlGetServer = `SELECT ` + serverColumns + ` FROM servers WHERE server_id = $1`
+
+// GetServer reads one server, or CodeServerNotFound.
+func (s *Store) GetServer(ctx context.Context, id string) (prego.Server, error) {
+	rows, err := s.pool.Query(ctx, sqlGetServer, id)
+	if err != nil {
+		return prego.Server{}, fmt.Errorf("get server: %w", err)
+	}
+	server, err := pgx.CollectExactlyOneRow(rows, scanServer)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return server, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id)
+	}
+	if err != nil {
+		return server, fmt.Errorf("get server: %w", err)
+	}
+	return server, nil
+}
+
+const sqlServerEvents = `
+SELECT event_id, server_id, at, step, attempt, status, reason, message, actor FROM server_events WHERE server_id = $1 ORDER BY event_id`
+
+// ServerEvents is a server's timeline, oldest first.
+func (s *Store) ServerEvents(ctx context.Context, id string) ([]prego.ServerEvent, error) {
+	rows, err := s.pool.Query(ctx, sqlServerEvents, id)
+	if err != nil {
+		return nil, fmt.Errorf("server events: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.ServerEvent])
+	if err != nil {
+		return nil, fmt.Errorf("server events: %w", err)
+	}
+	return out, nil
+}
+
+const sqlListServers = `
+SELECT ` + serverColumns + ` FROM servers
+WHERE ($1 = '' OR region = $1) AND ($2 = '' OR role = $2) AND ($3 = '' OR status = $3) AND ($4 = '' OR tags @> ARRAY[$4])
+  AND ($5::timestamptz IS NULL OR (created_at, server_id) < ($5, $6))
+ORDER BY created_at DESC, server_id DESC LIMIT $7`
+
+type listCursor struct {
+	At time.Time `json:"t"`
+	ID string    `json:"i"`
+}
+
+// ListServers is a page of servers, newest first, and the cursor of the next one,
+// "" when there is none. A walk meets every server that was there when it began
+// exactly once.
+func (s *Store) ListServers(ctx context.Context, f prego.ServerFilter) (page []prego.Server, next string, err error) {
+	var after listCursor
+	var at *time.Time
+	if f.Cursor != "" {
+		b, err := base64.RawURLEncoding.DecodeString(f.Cursor)
+		if err != nil || json.Unmarshal(b, &after) != nil || after.ID == "" {
+			return nil, "", prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
+		}
+		at = &after.At
+	}
+	rows, err := s.pool.Query(ctx, sqlListServers, f.Region, f.Role, f.Status, f.Tag, at, after.ID, f.Limit+1)
+	if err != nil {
+		return nil, "", fmt.Errorf("list servers: %w", err)
+	}
+	if page, err = pgx.CollectRows(rows, scanServer); err != nil {
+		return nil, "", fmt.Errorf("list servers: %w", err)
+	}
+	if len(page) <= f.Limit {
+		return page, "", nil
+	}
+	page = page[:f.Limit]
+	last := page[len(page)-1]
+	b, err := json.Marshal(listCursor{At: last.CreatedAt, ID: last.ServerID})
+	if err != nil {
+		return nil, "", fmt.Errorf("list servers: %w", err)
+	}
+	return page, base64.RawURLEncoding.EncodeToString(b), nil
+}
+
+const sqlRetry = `
+UPDATE servers SET status = 'provisioning', status_reason = '', status_message = '', generation = generation + 1, updated_at = now()
+WHERE server_id = $1 AND status = 'failed' RETURNING ` + serverColumns
+
+// RequestRetry puts a failed server back into provisioning, as a new generation.
+func (s *Store) RequestRetry(ctx context.Context, id, by string) (prego.Server, error) {
+	return s.transition(ctx, sqlRetry, id, prego.ServerEvent{
+		ServerID: id, Step: prego.StepRetryRequested, Message: "by " + by, Actor: prego.ActorOperator,
+	}, "only a failed server can be retried; this one is %s")
+}
+
+const sqlDecommission = `
+UPDATE servers SET status = 'draining', status_reason = 'decommission_requested', status_message = '',
+    decommission_requested_at = now(), updated_at = now()
+WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') RETURNING ` + serverColumns
+
+// RequestDecommission marks a server as draining, whatever it is doing. A server
+// that is draining or terminated already is returned as it is.
+func (s *Store) RequestDecommission(ctx context.Context, id, by string) (prego.Server, error) {
+	server, err := s.transition(ctx, sqlDecommission, id, prego.ServerEvent{
+		ServerID: id, Step: prego.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: "by " + by, Actor: prego.ActorOperator,
+	}, "%s")
+	if prego.CodeOf(err) == prego.CodeInvalidTransition {
+		return s.GetServer(ctx, id)
+	}
+	return server, err
+}
+
+// transition runs a conditional UPDATE and writes its event; when the UPDATE met
+// nothing the refusal says what state the server is in.
+func (s *Store) transition(ctx context.Context, sql, id string, event prego.ServerEvent, refusal string) (server prego.Server, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, sql, id)
+		if err != nil {
+			return err
+		}
+		server, err = pgx.CollectExactlyOneRow(rows, scanServer)
+		if err != nil {
+			return err
+		}
+		return addEvent(ctx, tx, event, "")
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		now, err := s.GetServer(ctx, id)
+		if err != nil {
+			return now, err
+		}
+		return prego.Server{}, prego.Errorf(prego.CodeInvalidTransition, refusal, now.Status)
+	}
+	if err != nil {
+		return prego.Server{}, fmt.Errorf("change server %s: %w", id, err)
+	}
+	return server, nil
+}
