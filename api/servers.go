@@ -1,0 +1,257 @@
+package api
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// CreateServer accepts a request for a server.
+func (a *API) CreateServer(c echo.Context) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	var in prego.CreateServerRequest
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if err := in.Validate(); err != nil {
+		return err
+	}
+	server, _, err := a.d.Store.CreateServer(c.Request().Context(), in, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	a.startProvision(c, server)
+	return c.JSON(http.StatusAccepted, accepted(server, server.WorkflowID))
+}
+
+// startProvision starts the run of an accepted row. When that fails the request
+// is accepted all the same: the reconciler starts it later.
+func (a *API) startProvision(c echo.Context, s prego.Server) {
+	if s.Status != prego.ServerProvisioning {
+		return
+	}
+	if err := a.d.Orchestrator.StartProvision(c.Request().Context(), s); err != nil {
+		a.d.Log.Warn("run not started; the reconciler will", zap.String("server_id", s.ServerID), zap.Error(err))
+	}
+}
+
+func accepted(s prego.Server, workflowID string) Accepted {
+	return Accepted{WorkflowId: workflowID, ServerId: s.ServerID, StatusUrl: "/v1/servers/" + s.ServerID}
+}
+
+// ImportServer accepts the take-over of an existing server.
+func (a *API) ImportServer(c echo.Context) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	var in prego.ImportServerRequest
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if err := in.Validate(); err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	server, _, err := a.d.Store.ImportServer(ctx, in, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	if server.Status != prego.ServerProvisioning {
+		return prego.Errorf(prego.CodeInvalidTransition, "server %s is %s: there is nothing left to bootstrap", server.ServerID, server.Status)
+	}
+	bootstrap, err := a.d.Importer.IssueImport(ctx, server)
+	if err != nil {
+		return err
+	}
+	a.startProvision(c, server)
+	return c.JSON(http.StatusAccepted, ImportAccepted{
+		WorkflowId: server.WorkflowID, ServerId: server.ServerID, StatusUrl: "/v1/servers/" + server.ServerID, Bootstrap: bootstrap,
+	})
+}
+
+// RetryServer provisions a failed server again.
+func (a *API) RetryServer(c echo.Context, id ServerID) error {
+	if err := checkPath(c, id); err != nil {
+		return err
+	}
+	server, err := a.d.Store.RequestRetry(c.Request().Context(), id, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	a.startProvision(c, server)
+	return c.JSON(http.StatusAccepted, accepted(server, server.WorkflowID))
+}
+
+// DeleteServer decommissions a server.
+func (a *API) DeleteServer(c echo.Context, id ServerID) error {
+	if err := checkPath(c, id); err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	server, err := a.d.Store.RequestDecommission(ctx, id, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	if server.Status == prego.ServerDraining {
+		if err := a.d.Orchestrator.StartDecommission(ctx, id); err != nil {
+			a.d.Log.Warn("run not started; the reconciler will", zap.String("server_id", id), zap.Error(err))
+		}
+	}
+	return c.JSON(http.StatusAccepted, accepted(server, prego.DecommissionWorkflowID(id)))
+}
+
+// GetServer shows a server.
+func (a *API) GetServer(c echo.Context, id ServerID) error {
+	if err := checkPath(c, id); err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	server, err := a.d.Store.GetServer(ctx, id)
+	if err != nil {
+		return err
+	}
+	events, err := a.d.Store.ServerEvents(ctx, id)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, a.view(server, events))
+}
+
+// ListServers shows a page of servers.
+func (a *API) ListServers(c echo.Context, p ListServersParams) error {
+	if err := onlyParameters(c, "region", "role", "status", "tag", "limit", "cursor"); err != nil {
+		return err
+	}
+	f := prego.ServerFilter{Limit: 50}
+	if p.Region != nil {
+		f.Region = prego.Region(*p.Region)
+	}
+	if p.Role != nil {
+		f.Role = prego.Role(*p.Role)
+	}
+	if p.Status != nil {
+		f.Status = prego.ServerStatus(*p.Status)
+	}
+	if p.Tag != nil {
+		f.Tag = strings.ToLower(*p.Tag)
+	}
+	if p.Limit != nil {
+		f.Limit = *p.Limit
+	}
+	if p.Cursor != nil {
+		f.Cursor = *p.Cursor
+	}
+	switch {
+	case p.Region != nil && !f.Region.Valid():
+		return prego.Invalid("region", "must be one of sg, eu, us")
+	case p.Role != nil && !f.Role.Valid():
+		return prego.Invalid("role", "must be one of app, db-shard, redis-pool, node")
+	case p.Status != nil && !f.Status.Valid():
+		return prego.Invalid("status", "must be one of provisioning, active, draining, terminated, failed")
+	case p.Tag != nil && (f.Tag == "" || len(f.Tag) > prego.MaxTagLen):
+		return prego.Invalid("tag", "must be 1 to 63 characters")
+	case f.Limit < 1 || f.Limit > 200:
+		return prego.Invalid("limit", "must be 1 to 200")
+	}
+	servers, next, err := a.d.Store.ListServers(c.Request().Context(), f)
+	if err != nil {
+		return err
+	}
+	page := ServerPage{Servers: []ServerSummary{}, NextCursor: optional(next)}
+	for _, s := range servers {
+		page.Servers = append(page.Servers, summary(s))
+	}
+	return c.JSON(http.StatusOK, page)
+}
+
+// Reconcile starts a reconciliation now.
+func (a *API) Reconcile(c echo.Context) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	id, err := a.d.Orchestrator.StartReconcile(c.Request().Context())
+	if err != nil {
+		a.d.Log.Warn("reconciliation not started", zap.Error(err))
+		return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")
+	}
+	return c.JSON(http.StatusAccepted, WorkflowStarted{WorkflowId: id})
+}
+
+func checkPath(c echo.Context, id string) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	return prego.ValidateServerID(id)
+}
+
+// onlyParameters refuses query parameters that would be ignored: a misspelt
+// filter must not look like a full answer.
+func onlyParameters(c echo.Context, known ...string) error {
+	q, err := url.ParseQuery(c.Request().URL.RawQuery)
+	if err != nil {
+		return prego.Invalid("query", "is not valid")
+	}
+	for name, values := range q {
+		if !slices.Contains(known, name) {
+			return &prego.Error{Code: prego.CodeUnknownField, Field: prego.Redact(name), Message: "is not a parameter of this request"}
+		}
+		if len(values) > 1 {
+			return &prego.Error{Code: prego.CodeDuplicateField, Field: name, Message: "is given twice"}
+		}
+	}
+	return nil
+}
+
+func summary(s prego.Server) ServerSummary {
+	return ServerSummary{
+		ServerId: s.ServerID, Role: Role(s.Role), Region: Region(s.Region), InfraProvider: string(s.InfraProvider),
+		Status: ServerStatus(s.Status), StatusReason: optional(string(s.StatusReason)), StatusMessage: optional(s.StatusMessage),
+		AgentStatus: AgentStatus(s.AgentStatus), Host: optional(s.Host), Tags: s.Tags, CreatedAt: s.CreatedAt.UTC(),
+	}
+}
+
+func (a *API) view(s prego.Server, events []prego.ServerEvent) Server {
+	out := Server{
+		ServerId: s.ServerID, Role: Role(s.Role), Region: Region(s.Region), InfraProvider: string(s.InfraProvider),
+		Spec: specView(s.Spec), Tags: s.Tags, Status: ServerStatus(s.Status), StatusReason: optional(string(s.StatusReason)),
+		StatusMessage: optional(s.StatusMessage), ManagedBy: ServerManagedBy(s.ManagedBy), WorkflowId: s.WorkflowID,
+		RunUrl: optional(a.d.Orchestrator.RunURL(s.WorkflowID)), Generation: s.Generation, Attempt: s.Attempt, CreatedBy: optional(s.CreatedBy),
+		CreatedAt: s.CreatedAt.UTC(), ActiveAt: s.ActiveAt, TerminatedAt: s.TerminatedAt, DecommissionRequestedAt: s.DecommissionRequestedAt,
+		ImportedFromPulumiAt: s.ImportedFromPulumiAt, Timeline: []Event{},
+		Agent: Agent{
+			Status: AgentStatus(s.AgentStatus), Version: optional(s.AgentVersion), FirstSeenAt: s.AgentFirstSeenAt, LastHeartbeatAt: s.AgentLastHeartbeatAt,
+			Load1: s.Load1, MemoryPct: s.MemoryPct, DiskPct: s.DiskPct, DockerState: optional(s.DockerState),
+		},
+		Provider: ProviderServer{
+			ProviderServerId: optional(s.ProviderServerID), ServerType: optional(s.ServerType), Location: optional(s.Location),
+			Image: optional(s.Image), Ipv4: optional(s.Host), Ipv6: optional(s.IPv6),
+		},
+	}
+	for _, e := range events {
+		ev := Event{At: e.At.UTC(), Step: string(e.Step), Status: ServerStatus(e.Status), Reason: optional(string(e.Reason)), Message: optional(e.Message), Actor: EventActor(e.Actor)}
+		if e.Attempt > 0 {
+			ev.Attempt = &e.Attempt
+		}
+		out.Timeline = append(out.Timeline, ev)
+	}
+	return out
+}
+
+func specView(s prego.ServerSpec) ServerSpec {
+	out := ServerSpec{ServerType: optional(s.ServerType), Location: optional(s.Location), Image: optional(s.Image)}
+	if s.VolumeGB > 0 {
+		out.VolumeGb = &s.VolumeGB
+	}
+	if len(s.Tags) > 0 {
+		out.Tags = &s.Tags
+	}
+	return out
+}
