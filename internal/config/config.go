@@ -86,8 +86,11 @@ type Worker struct {
 	MaxRetries        int           `env:"PREGO_PROVISION_RETRIES" envDefault:"2"`     // whole new servers after the first
 	CapacityWait      time.Duration `env:"PREGO_CAPACITY_WAIT" envDefault:"1h"`        // how long a server waits for stock or quota
 	CapacityPoll      time.Duration `env:"PREGO_CAPACITY_POLL" envDefault:"30s"`
+	CreateBackoff     time.Duration `env:"PREGO_CREATE_BACKOFF" envDefault:"2s"`  // before the second of three create calls; doubles
+	AmbiguousGrace    time.Duration `env:"PREGO_AMBIGUOUS_GRACE" envDefault:"3m"` // how long a create of unknown outcome may still land
 	ContainerTimeout  time.Duration `env:"PREGO_CONTAINER_TIMEOUT" envDefault:"5m"`
 	ContainerImage    string        `env:"PREGO_CONTAINER_IMAGE" envDefault:"frappe/erpnext:v15"`
+	UserDataLimit     int           `env:"PREGO_USER_DATA_LIMIT"` // bytes; a lower one than the provider's tries the two-stage boot
 	ReconcileEvery    time.Duration `env:"PREGO_RECONCILE_EVERY" envDefault:"5m"`
 	OrphanAge         time.Duration `env:"PREGO_ORPHAN_AGE" envDefault:"45m"` // older than the longest provisioning attempt
 	OrphanMaxPerRun   int           `env:"PREGO_ORPHAN_MAX_PER_RUN" envDefault:"10"`

@@ -73,13 +73,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres directory: %w", err)
 	}
-	if uid != 0 && !reachable(dir, uid) {
-		// Postgres refuses to run as root, and the user that it runs as can't get
-		// into this directory (below a home of mode 0700, say).
-		h := fnv.New64a()
-		_, _ = h.Write([]byte(dir))
-		dir = filepath.Join("/var/tmp", fmt.Sprintf("prego-postgres-%x", h.Sum64()))
-	}
+	dir = placeFor(dir, uid)
 	if cfg.LogFile == "" {
 		cfg.LogFile = dir + ".log"
 	}
@@ -187,6 +181,31 @@ func reachable(dir string, uid uint32) bool {
 			return true
 		}
 	}
+}
+
+// placeFor is where a cluster goes. Postgres refuses to run as root, and when the
+// user that it runs as can't get into the directory (below a home of mode 0700,
+// say) it is one below /var/tmp that belongs to it.
+func placeFor(dir string, uid uint32) string {
+	if uid == 0 || reachable(dir, uid) {
+		return dir
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(dir))
+	return filepath.Join("/var/tmp", fmt.Sprintf("prego-postgres-%x", h.Sum64()))
+}
+
+// RemovePostgres deletes a cluster's files, wherever they are.
+func RemovePostgres(dir string) error {
+	uid, _, err := postgresUser()
+	if err != nil {
+		return err
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return fmt.Errorf("postgres directory: %w", err)
+	}
+	return os.RemoveAll(placeFor(abs, uid))
 }
 
 func initialize(ctx context.Context, bin, dir string, uid, gid uint32) error {

@@ -1,0 +1,324 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/prego/prego/internal/devstack"
+	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/migrations"
+	"github.com/prego/prego/workflows"
+)
+
+// devFlags are the choices of `prego dev`.
+type devFlags struct {
+	demo, exit, reset                                      bool
+	dir, agent, cloud                                      string
+	apiPort, gwPort, temporalPort, uiPort, pgPort, simPort int
+}
+
+func newDevCommand() *cobra.Command {
+	var f devFlags
+	cmd := &cobra.Command{
+		Use: "dev", Short: "Run everything on this machine, with a simulated cloud", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runDev(cmd.Context(), cmd.OutOrStdout(), f) },
+	}
+	fl := cmd.Flags()
+	fl.BoolVar(&f.demo, "demo", false, "provision one server of each role and show each step")
+	fl.BoolVar(&f.exit, "exit", false, "end after the demo, with its outcome as exit status")
+	fl.BoolVar(&f.reset, "reset", false, "start with nothing: delete the data of earlier runs")
+	fl.StringVar(&f.dir, "data-dir", ".prego", "where data and logs are kept")
+	fl.StringVar(&f.agent, "agent", "", "agent binary for hosts; empty takes prego-agent beside this program")
+	fl.StringVar(&f.cloud, "cloud", "sim", "sim, or real for the Hetzner project of HCLOUD_TOKEN")
+	fl.IntVar(&f.apiPort, "api-port", 8080, "port of the API")
+	fl.IntVar(&f.gwPort, "gateway-port", 8444, "port of the agent gateway")
+	fl.IntVar(&f.temporalPort, "temporal-port", 7233, "port of Temporal")
+	fl.IntVar(&f.uiPort, "ui-port", 8233, "port of Temporal's UI")
+	fl.IntVar(&f.pgPort, "postgres-port", 5433, "port of the private Postgres")
+	fl.IntVar(&f.simPort, "sim-port", 8085, "port of the simulated cloud")
+	return cmd
+}
+
+// stack are the processes of a development stack, in the order of their start.
+type stack struct {
+	f     devFlags
+	dir   string
+	self  string
+	env   []string
+	procs []*devstack.Process
+	died  chan *devstack.Process
+}
+
+func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
+	s := &stack{f: f, died: make(chan *devstack.Process, 16)}
+	if err := s.prepare(); err != nil {
+		return err
+	}
+	defer s.stop()
+	if err := s.start(ctx, out); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	operator, err := s.operatorToken()
+	if err != nil {
+		return err
+	}
+	api := "http://127.0.0.1:" + strconv.Itoa(f.apiPort)
+	tokenFile := filepath.Join(s.dir, "operator.token")
+	if err := os.WriteFile(tokenFile, []byte(operator+"\n"), 0o600); err != nil {
+		return err
+	}
+	client := &apiClient{base: api, token: operator, http: &http.Client{Timeout: 30 * time.Second}}
+	if f.demo {
+		done := make(chan error, 1)
+		demoCtx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() { done <- demo(demoCtx, out, client) }()
+		select {
+		case err = <-done:
+		case p := <-s.died:
+			return p.Err()
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+	fmt.Fprintf(out, "\nAPI          %s\nAPI docs     %s/docs\nTemporal UI  http://127.0.0.1:%d/namespaces/default/workflows\n", api, api, f.uiPort)
+	if f.cloud == "sim" {
+		fmt.Fprintf(out, "Cloud        http://127.0.0.1:%d/v1 (simulated; what is billed: http://127.0.0.1:%d/_sim/ledger?open=true)\n", f.simPort, f.simPort)
+	}
+	fmt.Fprintf(out, "Logs         %s\nToken        %s (role operator, 8 hours)\n\n  export PREGO_TOKEN_FILE=%s PREGO_API_URL=%s\n  %s server list\n",
+		filepath.Join(s.dir, "log"), tokenFile, tokenFile, api, s.self)
+	if f.demo && f.exit {
+		return err
+	}
+	if err != nil {
+		fmt.Fprintln(out, "\nThe demo did not go as it should:", err)
+	}
+	fmt.Fprintln(out, "\nCtrl-C stops everything; the data stays.")
+	select {
+	case <-ctx.Done():
+		return nil
+	case p := <-s.died:
+		return p.Err()
+	}
+}
+
+// prepare checks what can be checked before anything is started.
+func (s *stack) prepare() error {
+	f := s.f
+	if f.cloud != "sim" && f.cloud != "real" {
+		return fmt.Errorf("--cloud must be sim or real, not %q", f.cloud)
+	}
+	if f.cloud == "real" && (os.Getenv("HCLOUD_TOKEN") == "" || os.Getenv("PREGO_AGENTGW_URL") == "" || os.Getenv("PREGO_EGRESS_CIDRS") == "") {
+		return errors.New("--cloud real needs HCLOUD_TOKEN, PREGO_AGENTGW_URL (how hosts reach this machine's gateway) and PREGO_EGRESS_CIDRS (where this machine calls from)")
+	}
+	var err error
+	if s.dir, err = filepath.Abs(f.dir); err != nil {
+		return err
+	}
+	if s.self, err = os.Executable(); err != nil {
+		return err
+	}
+	ports := []struct {
+		port       int
+		flag, what string
+		skip       bool
+	}{
+		{f.apiPort, "--api-port", "the API", false},
+		{f.gwPort, "--gateway-port", "the agent gateway", false},
+		{f.temporalPort, "--temporal-port", "Temporal", false},
+		{f.uiPort, "--ui-port", "Temporal's UI", false},
+		{f.pgPort, "--postgres-port", "Postgres", os.Getenv("DATABASE_URL") != ""},
+		{f.simPort, "--sim-port", "the simulated cloud", f.cloud != "sim"},
+	}
+	for _, p := range ports {
+		if p.skip {
+			continue
+		}
+		if err := devstack.PortFree(p.port, p.flag, p.what); err != nil {
+			return err
+		}
+	}
+	if f.reset {
+		for _, d := range []string{"postgres", "postgres.log", "temporal.db", "temporal.db-wal", "temporal.db-shm", "sim", "log", "keys", "master.key", "operator.token"} {
+			if err := os.RemoveAll(filepath.Join(s.dir, d)); err != nil {
+				return err
+			}
+		}
+		if err := devstack.RemovePostgres(filepath.Join(s.dir, "postgres")); err != nil {
+			return err
+		}
+	}
+	return os.MkdirAll(s.dir, 0o755)
+}
+
+func (s *stack) log(name string) string { return filepath.Join(s.dir, "log", name+".log") }
+
+func (s *stack) keep(p *devstack.Process) {
+	s.procs = append(s.procs, p)
+	go func() {
+		<-p.Done()
+		s.died <- p
+	}()
+}
+
+// stop stops the processes in the reverse order of their start.
+func (s *stack) stop() {
+	for i := len(s.procs) - 1; i >= 0; i-- {
+		s.procs[i].Stop(25 * time.Second)
+	}
+}
+
+func (s *stack) start(ctx context.Context, out io.Writer) error {
+	began := time.Now()
+	say := func(what string) { fmt.Fprintf(out, "%8.2fs  %s\n", time.Since(began).Seconds(), what) }
+	url := os.Getenv("DATABASE_URL")
+	if url == "" {
+		pg, err := devstack.StartPostgres(ctx, devstack.PostgresConfig{Dir: filepath.Join(s.dir, "postgres"), Port: s.f.pgPort, LogFile: s.log("postgres")})
+		if err != nil {
+			return err
+		}
+		s.keep(pg.Process)
+		if err := pg.EnsureDatabase(ctx, "prego"); err != nil {
+			return err
+		}
+		url = pg.URL("prego")
+		say("postgres is ready (" + pg.Dir + ")")
+	}
+	binary, err := devstack.FindTemporal(filepath.Join(s.dir, "bin"), filepath.Dir(s.self), ".prego/bin")
+	if err != nil {
+		return err
+	}
+	t, err := devstack.StartTemporal(ctx, devstack.TemporalConfig{
+		Binary: binary, Dir: s.dir, Port: s.f.temporalPort, UIPort: s.f.uiPort, LogFile: s.log("temporal"), Keywords: workflows.SearchAttributes(),
+	})
+	if err != nil {
+		return err
+	}
+	s.keep(t.Process)
+	say("temporal is ready")
+	if err := s.environment(url); err != nil {
+		return err
+	}
+	if err := migrations.Up(ctx, url); err != nil {
+		return err
+	}
+	say("database is migrated")
+	if s.f.cloud == "sim" {
+		if err := s.child(ctx, "sim", fmt.Sprintf("http://127.0.0.1:%d/_sim/faults", s.f.simPort),
+			"--listen", "127.0.0.1:"+strconv.Itoa(s.f.simPort), "--state-dir", filepath.Join(s.dir, "sim")); err != nil {
+			return err
+		}
+		say("simulated cloud is ready")
+	}
+	for _, c := range []struct{ name, ready string }{
+		{"api", fmt.Sprintf("http://127.0.0.1:%d/readyz", s.f.apiPort)},
+		{"agentgw", fmt.Sprintf("http://127.0.0.1:%d/readyz", s.f.gwPort+10000)},
+		{"worker", fmt.Sprintf("http://127.0.0.1:%d/readyz", s.f.gwPort+10001)},
+	} {
+		if err := s.child(ctx, c.name, c.ready); err != nil {
+			return err
+		}
+		say(c.name + " is ready")
+	}
+	return nil
+}
+
+// environment is what the project's own processes are configured with.
+func (s *stack) environment(databaseURL string) error {
+	keys := filepath.Join(s.dir, "keys")
+	if err := errors.Join(pki.Init(keys), token.InitKeys(keys)); err != nil {
+		return err
+	}
+	master, err := secret(filepath.Join(s.dir, "master.key"))
+	if err != nil {
+		return err
+	}
+	agent := s.f.agent
+	if agent == "" {
+		agent = filepath.Join(filepath.Dir(s.self), "prego-agent")
+	}
+	set := map[string]string{
+		"PREGO_ENV": "demo", "PREGO_KEYS_DIR": keys, "PREGO_MASTER_KEY": master, "DATABASE_URL": databaseURL,
+		"TEMPORAL_ADDRESS": "127.0.0.1:" + strconv.Itoa(s.f.temporalPort), "TEMPORAL_UI_URL": "http://127.0.0.1:" + strconv.Itoa(s.f.uiPort),
+		"PREGO_API_LISTEN":     "127.0.0.1:" + strconv.Itoa(s.f.apiPort),
+		"PREGO_AGENTGW_LISTEN": "127.0.0.1:" + strconv.Itoa(s.f.gwPort), "PREGO_AGENTGW_URL": "https://127.0.0.1:" + strconv.Itoa(s.f.gwPort),
+		"PREGO_AGENTGW_AGENT_BINARY": agent,
+	}
+	if s.f.cloud == "sim" {
+		for k, v := range map[string]string{
+			"HCLOUD_ENDPOINT": "http://127.0.0.1:" + strconv.Itoa(s.f.simPort) + "/v1", "HCLOUD_TOKEN": "simulated", "PREGO_SIMULATED": "true",
+			"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_HCLOUD_POLL": "200ms",
+		} {
+			set[k] = v
+		}
+	} else {
+		set["PREGO_AGENTGW_LISTEN"] = "0.0.0.0:" + strconv.Itoa(s.f.gwPort)
+		set["PREGO_AGENTGW_URL"] = os.Getenv("PREGO_AGENTGW_URL")
+	}
+	s.env = os.Environ()
+	for k, v := range set {
+		s.env = append(s.env, k+"="+v)
+		if err := os.Setenv(k, v); err != nil { // for the tokens that this process issues
+			return err
+		}
+	}
+	return nil
+}
+
+// child starts one of our own processes and waits until it is ready.
+func (s *stack) child(ctx context.Context, name, ready string, args ...string) error {
+	env := s.env
+	switch name {
+	case "agentgw":
+		env = append(env[:len(env):len(env)], "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10000))
+	case "worker":
+		env = append(env[:len(env):len(env)], "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10001))
+	}
+	p, err := devstack.Start(devstack.Spec{Name: name, Path: s.self, Args: append([]string{name}, args...), Env: env, LogFile: s.log(name)})
+	if err != nil {
+		return err
+	}
+	s.keep(p)
+	return p.AwaitHTTP(ctx, ready, 60*time.Second)
+}
+
+func (s *stack) operatorToken() (string, error) {
+	keys, err := token.OpenKeyring(filepath.Join(s.dir, "keys"), token.UseAPI)
+	if err != nil {
+		return "", err
+	}
+	return token.NewAPI(token.APIConfig{Keys: keys, Issuer: "prego", Audience: "prego-api", RolesClaim: "role"}).Issue("demo-operator", token.RoleOperator, 8*time.Hour)
+}
+
+// secret reads 32 random bytes as hex from a file, making it the first time.
+func secret(file string) (string, error) {
+	b, err := os.ReadFile(file)
+	if err == nil {
+		return string(b), nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	var raw [32]byte
+	if _, err := rand.Read(raw[:]); err != nil {
+		return "", err
+	}
+	out := hex.EncodeToString(raw[:])
+	return out, os.WriteFile(file, []byte(out), 0o600)
+}

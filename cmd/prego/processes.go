@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
+	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/telemetry"
+	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/migrations"
+	"github.com/prego/prego/worker"
+	"github.com/prego/prego/workflows"
+)
+
+func newAPICommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "api", Short: "Serve callers and operators", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runAPI(cmd.Context()) },
+	}
+}
+
+func runAPI(ctx context.Context) error {
+	p, err := newProcess(ctx, "api")
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	runs, err := p.runs()
+	if err != nil {
+		return err
+	}
+	defer runs.Temporal.Close()
+	tokens, err := newAPITokens(p.cfg)
+	if err != nil {
+		return err
+	}
+	imports, err := newImporter(p)
+	if err != nil {
+		return err
+	}
+	a := api.New(api.Deps{
+		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: imports, Log: p.log, Registry: p.reg,
+		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: p.cfg.API.RateBurst,
+		Checks: []api.Check{
+			{Name: "database", Run: p.db.Ping},
+			{Name: "migrations", Run: func(ctx context.Context) error { return migrated(ctx, p.cfg.DatabaseURL) }},
+			{Name: "temporal", Run: runs.Ready},
+		},
+	})
+	l, err := listen(ctx, p.cfg.API.Listen, "PREGO_API_LISTEN")
+	if err != nil {
+		return err
+	}
+	p.log.Info("serving the API at " + l.Addr().String())
+	return a.Serve(ctx, l, p.cfg.API.DrainTimeout)
+}
+
+func newImporter(p *process) (importer, error) {
+	deriver, err := token.NewDeriver(p.cfg.Worker.MasterKey)
+	if err != nil {
+		return importer{}, err
+	}
+	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
+	if err != nil {
+		return importer{}, err
+	}
+	_, digest, err := agentBinary(p.cfg)
+	if err != nil {
+		return importer{}, err
+	}
+	return importer{db: p.db, tokens: deriver, boot: bootRenderer{cfg: p.cfg, ca: ca, agentSHA256: digest}, ttl: p.cfg.Worker.BootstrapTokenTTL}, nil
+}
+
+func migrated(ctx context.Context, url string) error {
+	current, newest, err := migrations.Current(ctx, url)
+	if err != nil {
+		return err
+	}
+	if current < newest {
+		return fmt.Errorf("the schema is at %d, this binary needs %d: run prego migrate", current, newest)
+	}
+	return nil
+}
+
+func newGatewayCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "agentgw", Short: "Serve agents", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runGateway(cmd.Context()) },
+	}
+}
+
+func runGateway(ctx context.Context) error {
+	p, err := newProcess(ctx, "agentgw")
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	runs, err := p.runs()
+	if err != nil {
+		return err
+	}
+	defer runs.Temporal.Close()
+	gw, tlsConfig, err := newGateway(p, runs)
+	if err != nil {
+		return err
+	}
+	l, err := listen(ctx, p.cfg.Gateway.Listen, "PREGO_AGENTGW_LISTEN")
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
+	g.Go(func() error { return gw.Serve(ctx, l, tlsConfig, p.cfg.Gateway.DrainTimeout) })
+	p.log.Info("serving agents at " + l.Addr().String())
+	return g.Wait()
+}
+
+func newWorkerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "worker", Short: "Run workflows and their steps", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runWorker(cmd.Context()) },
+	}
+}
+
+func runWorker(ctx context.Context) error {
+	p, err := newProcess(ctx, "worker")
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	runs, err := p.runs()
+	if err != nil {
+		return err
+	}
+	defer runs.Temporal.Close()
+	servers, fleet, err := buildActivities(ctx, p, runs)
+	if err != nil {
+		return err
+	}
+	w, err := worker.New(runs.Temporal, worker.Options{
+		TaskQueue: p.cfg.Temporal.TaskQueue, Concurrency: p.cfg.Worker.Concurrency, StopTimeout: p.cfg.Worker.StopTimeout,
+	}, servers, fleet)
+	if err != nil {
+		return err
+	}
+	if err := runs.EnsureSchedules(ctx, workflows.ScheduleSettings{ReconcileEvery: p.cfg.Worker.ReconcileEvery, SweepEvery: p.cfg.Worker.SweepEvery}); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
+	g.Go(func() error {
+		if err := w.Start(); err != nil {
+			return fmt.Errorf("worker: %w", err)
+		}
+		p.log.Info("working on task queue " + p.cfg.Temporal.TaskQueue)
+		<-ctx.Done()
+		w.Stop()
+		return nil
+	})
+	return g.Wait()
+}
+
+func newMigrateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "migrate", Short: "Bring the database to the newest schema", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.FromEnvironment()
+			if err != nil {
+				return err
+			}
+			if cfg.DatabaseURL == "" {
+				return fmt.Errorf("DATABASE_URL is required")
+			}
+			return migrations.Up(cmd.Context(), cfg.DatabaseURL)
+		},
+	}
+}
+
+func newKeysCommand() *cobra.Command {
+	keys := &cobra.Command{Use: "keys", Short: "Make and rotate the keys and certificate authorities in PREGO_KEYS_DIR"}
+	keys.AddCommand(&cobra.Command{
+		Use: "init", Short: "Make what is missing", Args: cobra.NoArgs,
+		RunE: func(_ *cobra.Command, _ []string) error {
+			cfg, err := config.FromEnvironment()
+			if err != nil {
+				return err
+			}
+			if err := pki.Init(cfg.KeysDir); err != nil {
+				return err
+			}
+			return token.InitKeys(cfg.KeysDir)
+		},
+	})
+	rotate := func(use, short string, f func(dir string, p pki.Purpose) error) *cobra.Command {
+		return &cobra.Command{
+			Use: use + " PURPOSE", Short: short, Args: cobra.ExactArgs(1),
+			RunE: func(_ *cobra.Command, args []string) error {
+				cfg, err := config.FromEnvironment()
+				if err != nil {
+					return err
+				}
+				for _, p := range pki.Purposes() {
+					if string(p) == args[0] {
+						return f(cfg.KeysDir, p)
+					}
+				}
+				return fmt.Errorf("unknown purpose %q; there are %v", args[0], pki.Purposes())
+			},
+		}
+	}
+	keys.AddCommand(
+		rotate("add", "First step of a rotation: trust a new CA", pki.Add),
+		rotate("activate", "Second step: let the new CA issue", pki.Activate),
+		rotate("retire", "Last step: trust only the CA that issues", pki.Retire),
+	)
+	return keys
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/internal/telemetry"
+)
+
+func newSimCommand() *cobra.Command {
+	cfg := sim.Config{Profile: sim.DefaultProfile()}
+	fast := false
+	cmd := &cobra.Command{
+		Use: "sim", Short: "Run a simulated Hetzner Cloud (docs/simulator.md)", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := telemetry.Logger("info", "json")
+			if err != nil {
+				return err
+			}
+			cfg.Log = log.Named("sim")
+			if fast {
+				cfg.Profile = sim.Profile{Restart: time.Second}
+			}
+			s, err := sim.New(cfg)
+			if err != nil {
+				return err
+			}
+			if err := s.Start(); err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "simulated cloud at", s.URL())
+			<-cmd.Context().Done()
+			s.Close()
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:8085", "address to serve at")
+	f.StringVar(&cfg.StateDir, "state-dir", ".prego/sim", "where servers, hosts and the ledger are kept")
+	f.StringVar(&cfg.Token, "token", "simulated", "API token that is accepted")
+	f.IntVar(&cfg.AgentPort, "agent-port", 8443, "port of the agents on the simulated hosts")
+	f.IntVar(&cfg.DockerPort, "docker-port", 2376, "port of Docker on the simulated hosts")
+	f.IntVar(&cfg.RatePerHour, "rate", 3600, "requests per hour")
+	f.IntVar(&cfg.Limits.Servers, "servers", 100, "how many servers the account may have")
+	f.BoolVar(&fast, "fast", false, "let nothing take time")
+	return cmd
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/prego/prego/internal/config"
+	"github.com/prego/prego/internal/token"
+)
+
+func newTokenCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "token", Short: "Tokens for callers of the API"}
+	var subject, role string
+	var ttl time.Duration
+	create := &cobra.Command{
+		Use: "create", Short: "Print a token signed with the keys in PREGO_KEYS_DIR", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.FromEnvironment()
+			if err != nil {
+				return err
+			}
+			tokens, err := newAPITokens(cfg)
+			if err != nil {
+				return err
+			}
+			raw, err := tokens.Issue(subject, token.Role(role), ttl)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), raw)
+			return nil
+		},
+	}
+	create.Flags().StringVar(&subject, "subject", "", "whom the token is for; shown in the audit trail")
+	create.Flags().StringVar(&role, "role", "viewer", "operator or viewer")
+	create.Flags().DurationVar(&ttl, "ttl", 8*time.Hour, "how long it is good")
+	_ = create.MarkFlagRequired("subject")
+	cmd.AddCommand(create)
+	return cmd
+}

@@ -1,0 +1,339 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.temporal.io/sdk/client"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/agentgw"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/cloudinit"
+	"github.com/prego/prego/internal/config"
+	"github.com/prego/prego/internal/dockerhost"
+	"github.com/prego/prego/internal/hetzner"
+	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/store"
+	"github.com/prego/prego/internal/telemetry"
+	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/workflows"
+)
+
+// process is what every process of the control plane starts from.
+type process struct {
+	cfg  config.Config
+	log  *zap.Logger
+	pool *pgxpool.Pool
+	db   *store.Store
+	reg  *prometheus.Registry
+}
+
+func newProcess(ctx context.Context, name string) (*process, error) {
+	cfg, err := config.FromEnvironment()
+	if err != nil {
+		return nil, err
+	}
+	log, err := telemetry.Logger(cfg.LogLevel, cfg.LogFormat)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.DatabaseURL == "" {
+		return nil, fmt.Errorf("DATABASE_URL is required")
+	}
+	pool, err := store.Open(ctx, cfg.DatabaseURL, cfg.MaxDBConns)
+	if err != nil {
+		return nil, err
+	}
+	return &process{cfg: cfg, log: log.Named(name), pool: pool, db: store.New(pool), reg: telemetry.Registry()}, nil
+}
+
+func (p *process) close() {
+	p.pool.Close()
+	_ = p.log.Sync()
+}
+
+// runs connects to Temporal. The connection is made when it is first used, so
+// that a process starts and says that it is not ready while Temporal is away.
+func (p *process) runs() (*workflows.Client, error) {
+	t := p.cfg.Temporal
+	c, err := client.NewLazyClient(client.Options{HostPort: t.Address, Namespace: t.Namespace, Logger: temporalLog{p.log.Named("temporal").Sugar()}})
+	if err != nil {
+		return nil, fmt.Errorf("temporal at %s: %w", t.Address, err)
+	}
+	return &workflows.Client{Temporal: c, TaskQueue: t.TaskQueue, Namespace: t.Namespace, Environment: p.cfg.Environment, UIURL: t.UIURL}, nil
+}
+
+type temporalLog struct{ s *zap.SugaredLogger }
+
+func (l temporalLog) Debug(msg string, kv ...any) { l.s.Debugw(msg, kv...) }
+func (l temporalLog) Info(msg string, kv ...any)  { l.s.Infow(msg, kv...) }
+func (l temporalLog) Warn(msg string, kv ...any)  { l.s.Warnw(msg, kv...) }
+func (l temporalLog) Error(msg string, kv ...any) { l.s.Errorw(msg, kv...) }
+
+// ready reports whether database and Temporal answer.
+func (p *process) ready(runs *workflows.Client) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := p.db.Ping(ctx); err != nil {
+			return fmt.Errorf("database: %w", err)
+		}
+		return runs.Ready(ctx)
+	}
+}
+
+// agentBinary reads the agent that hosts are given.
+func agentBinary(cfg config.Config) ([]byte, string, error) {
+	b, err := os.ReadFile(cfg.Gateway.AgentBinary)
+	if err != nil {
+		return nil, "", fmt.Errorf("PREGO_AGENTGW_AGENT_BINARY: %w", err)
+	}
+	sum := sha256.Sum256(b)
+	return b, hex.EncodeToString(sum[:]), nil
+}
+
+// bootRenderer renders user_data with what this installation's hosts need.
+type bootRenderer struct {
+	cfg         config.Config
+	ca          *pki.Authority
+	agentSHA256 string
+}
+
+func (r bootRenderer) RenderBoot(p activities.BootParams) (activities.Boot, error) {
+	bundle, err := r.ca.Bundle(pki.Gateway)
+	if err != nil {
+		return activities.Boot{}, err
+	}
+	tags := p.Tags
+	if tags == nil {
+		tags = []string{}
+	}
+	out, err := cloudinit.Render(cloudinit.Input{
+		Host: wire.HostConfig{
+			ServerID: p.ServerID, Environment: r.cfg.Environment, Role: string(p.Role), Region: string(p.Region), Tags: tags,
+			GatewayURL: r.cfg.Gateway.URL, GatewayServerName: r.cfg.Gateway.ServerName,
+			AgentPort: r.cfg.Worker.AgentPort, DockerPort: r.cfg.Worker.DockerPort, AgentSHA256: r.agentSHA256,
+		},
+		Token: p.Token, GatewayCAPEM: bundle, EgressCIDRs: r.cfg.Worker.EgressCIDRs, Volume: p.Volume,
+		Limit: r.cfg.Worker.UserDataLimit,
+	})
+	return activities.Boot{UserData: out.UserData, StageTwo: out.StageTwo, StageTwoSHA256: out.StageTwoSHA256}, err
+}
+
+// containers runs a role's containers.
+type containers struct {
+	hosts *dockerhost.Hosts
+	image string
+}
+
+func (c containers) StartContainers(ctx context.Context, serverID, addr string, role prego.Role) error {
+	return c.hosts.Start(ctx, serverID, addr, []dockerhost.Spec{{
+		Name: "bench", Image: c.image, Env: []string{"PREGO_ROLE=" + string(role)}, Labels: map[string]string{"prego.server_id": serverID},
+	}})
+}
+
+// gatewayCA is the authority as the gateway sees it.
+type gatewayCA struct {
+	*pki.Authority
+	execKeys map[string]string
+}
+
+func (g gatewayCA) Bundles() (wire.Bundles, error) { return g.Authority.Bundles(g.execKeys) }
+
+func (gatewayCA) KeySHA256(cert *x509.Certificate) ([]byte, error) {
+	return pki.KeySHA256(cert.PublicKey)
+}
+
+func (gatewayCA) KeyOfCSR(field, csr string) ([]byte, error) {
+	parsed, err := pki.ParseCSR(field, csr)
+	if err != nil {
+		return nil, err
+	}
+	return pki.KeySHA256(parsed.PublicKey)
+}
+
+// gatewayTokens are agents' tokens as the gateway sees them.
+type gatewayTokens struct{ *token.Agents }
+
+func (gatewayTokens) HashBootstrap(raw string) []byte { return token.Hash(raw) }
+
+// apiAuth is the API's authenticator.
+type apiAuth struct{ tokens *token.API }
+
+func (a apiAuth) Authenticate(ctx context.Context, raw string) (api.Principal, error) {
+	p, err := a.tokens.Authenticate(ctx, raw)
+	return api.Principal{Subject: p.Subject, Operator: p.Role == token.RoleOperator}, err
+}
+
+// importer issues the bootstrap of an existing server.
+type importer struct {
+	db     *store.Store
+	tokens *token.Deriver
+	boot   bootRenderer
+	ttl    time.Duration
+}
+
+func (i importer) IssueImport(ctx context.Context, s prego.Server) (string, error) {
+	id := i.tokens.NewTokenID()
+	issued, err := i.db.IssueToken(ctx, prego.TokenIssue{
+		TokenID: id, ServerID: s.ServerID, Attempt: s.Attempt, Purpose: prego.PurposeImportExisting,
+		Hash: i.tokens.Hash(i.tokens.Derive(id)), TTL: i.ttl,
+	})
+	if err != nil {
+		return "", err
+	}
+	boot, err := i.boot.RenderBoot(activities.BootParams{
+		ServerID: s.ServerID, Role: s.Role, Region: s.Region, Tags: s.Tags, Token: i.tokens.Derive(issued.TokenID),
+	})
+	return boot.UserData, err
+}
+
+// newAPITokens reads the API's keys.
+func newAPITokens(cfg config.Config) (*token.API, error) {
+	keys, err := token.OpenKeyring(cfg.KeysDir, token.UseAPI)
+	if err != nil {
+		return nil, err
+	}
+	c := token.APIConfig{Keys: keys, Issuer: cfg.API.JWTIssuer, Audience: cfg.API.JWTAudience, RolesClaim: cfg.API.RolesClaim}
+	if cfg.API.OIDCIssuer != "" {
+		c.Remote = token.NewRemote(cfg.API.OIDCIssuer, cfg.API.JWKSURL)
+	}
+	return token.NewAPI(c), nil
+}
+
+// buildActivities makes the steps with their adapters.
+func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*activities.Servers, *activities.Fleet, error) {
+	w := p.cfg.Worker
+	catalog, err := w.Catalog()
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(w.EgressCIDRs) == 0 {
+		return nil, nil, fmt.Errorf("PREGO_EGRESS_CIDRS is required: the addresses from which hosts are called, for example 203.0.113.7/32")
+	}
+	deriver, err := token.NewDeriver(w.MasterKey)
+	if err != nil {
+		return nil, nil, err
+	}
+	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
+	if err != nil {
+		return nil, nil, err
+	}
+	_, digest, err := agentBinary(p.cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	project := sha256.Sum256([]byte(p.cfg.Hetzner.Token))
+	budget, err := store.NewBudget(ctx, p.pool, "hetzner/"+hex.EncodeToString(project[:6]), 3600, 1)
+	if err != nil {
+		return nil, nil, err
+	}
+	h := p.cfg.Hetzner
+	provider, err := hetzner.New(hetzner.Config{
+		Endpoint: h.Endpoint, Token: h.Token, Environment: p.cfg.Environment, Timeout: h.Timeout, Poll: h.Poll, Simulated: h.Simulated,
+		Budget: budget, Log: p.log.Named("hetzner"), Metrics: p.reg,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	infra := map[prego.InfraProviderID]activities.Infra{provider.ID(): provider}
+	metrics := activities.NewMetrics(p.reg)
+	settings := activities.Settings{
+		Environment: p.cfg.Environment, BootstrapTokenTTL: w.BootstrapTokenTTL, MaxRetries: w.MaxRetries,
+		CapacityWait: w.CapacityWait, CapacityPoll: w.CapacityPoll, CreateBackoff: w.CreateBackoff, ContainerTimeout: w.ContainerTimeout,
+		AmbiguousGrace: w.AmbiguousGrace, EgressCIDRs: w.EgressCIDRs, Ports: []int{w.AgentPort, w.DockerPort},
+	}
+	servers := &activities.Servers{
+		Store: p.db, Infra: infra, Catalog: catalog, Tokens: deriver, Boot: bootRenderer{cfg: p.cfg, ca: ca, agentSHA256: digest},
+		Containers: containers{image: w.ContainerImage, hosts: dockerhost.New(dockerhost.Config{
+			TLS: func(id string) *tls.Config { return ca.DockerClientTLS()(id) }, Port: w.DockerPort,
+			CheckAddr: func(addr string) error { return hetzner.CheckHostAddr(addr, h.Simulated) },
+		})},
+		Runs: runs, Settings: settings, Metrics: metrics, Log: p.log, Hook: crashHook(),
+	}
+	fleet := &activities.Fleet{
+		Store: p.db, Infra: infra, Runs: runs, Environment: p.cfg.Environment,
+		Firewall: prego.FirewallParams{Environment: p.cfg.Environment, Name: activities.FirewallName(p.cfg.Environment), CIDRs: w.EgressCIDRs, Ports: settings.Ports},
+		Rules:    activities.OrphanRules{MinAge: w.OrphanAge, MaxPerRun: w.OrphanMaxPerRun, BreakerPct: w.OrphanBreakerPct, BreakerMin: 3},
+		Grace:    w.AmbiguousGrace,
+		Sweep:    prego.SweepParams{DegradedAfter: w.DegradedAfter, FailedAfter: w.FailedAfter, FreezePct: w.FreezePct, FreezeMin: w.FreezeMinServers},
+		Metrics:  metrics, Log: p.log.Named("fleet"),
+	}
+	return servers, fleet, nil
+}
+
+// crashHook lets a test kill this worker at a named point, once: the file named
+// by PREGO_TEST_CRASH holds the point and is removed as the process dies.
+func crashHook() func(string) {
+	file := os.Getenv("PREGO_TEST_CRASH")
+	if file == "" {
+		return nil
+	}
+	return func(point string) {
+		b, err := os.ReadFile(file)
+		if err != nil || string(b) != point {
+			return
+		}
+		if os.Remove(file) == nil {
+			_ = os.WriteFile(file+".hit", b, 0o600)
+			self, err := os.FindProcess(os.Getpid())
+			if err == nil {
+				_ = self.Kill()
+			}
+			select {}
+		}
+	}
+}
+
+func newGateway(p *process, runs *workflows.Client) (*agentgw.Gateway, *tls.Config, error) {
+	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
+	if err != nil {
+		return nil, nil, err
+	}
+	agentKeys, err := token.OpenKeyring(p.cfg.KeysDir, token.UseAgent)
+	if err != nil {
+		return nil, nil, err
+	}
+	execRing, err := token.OpenKeyring(p.cfg.KeysDir, token.UseExec)
+	if err != nil {
+		return nil, nil, err
+	}
+	execKeys, err := execRing.PublicPEM()
+	if err != nil {
+		return nil, nil, err
+	}
+	binary, digest, err := agentBinary(p.cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	g := p.cfg.Gateway
+	gw := agentgw.New(agentgw.Deps{
+		Store: p.db, Signals: runs, CA: gatewayCA{Authority: ca, execKeys: execKeys}, Tokens: gatewayTokens{token.NewAgents(agentKeys)},
+		Settings: agentgw.Settings{
+			Environment: p.cfg.Environment, CheckSource: g.CheckSource, Heartbeat: g.Heartbeat, TokenTTL: g.TokenTTL, CertTTL: g.CertTTL,
+			Flush: g.Flush, FlushRows: g.FlushRows, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest,
+		},
+		Log: p.log, Metrics: p.reg,
+	})
+	return gw, ca.GatewayTLS(g.ServerName), nil
+}
+
+func listen(ctx context.Context, addr, variable string) (net.Listener, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("%s=%s: %w", variable, addr, err)
+	}
+	return l, nil
+}
