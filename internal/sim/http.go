@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,7 +58,6 @@ func (s *Sim) routes() http.Handler {
 		"GET /v1/servers/{id}": s.getServer, "PUT /v1/servers/{id}": s.updateServer, "DELETE /v1/servers/{id}": s.deleteServer,
 		"GET /v1/servers/{id}/actions": s.resourceActions("server"), "POST /v1/servers/{id}/actions/{verb}": s.serverAction,
 		"GET /v1/actions": s.listActions, "GET /v1/actions/{id}": s.getAction,
-		"GET /v1/servers/actions": s.listActions, "GET /v1/servers/actions/{id}": s.getAction,
 
 		"GET /v1/volumes": s.listVolumes, "POST /v1/volumes": s.createVolume, "GET /v1/volumes/{id}": s.getVolume,
 		"PUT /v1/volumes/{id}": s.updateVolume, "DELETE /v1/volumes/{id}": s.deleteVolume, "POST /v1/volumes/{id}/actions/{verb}": s.volumeAction,
@@ -87,10 +87,18 @@ func (s *Sim) routes() http.Handler {
 		(&apiError{status: 404, code: "not_found", message: "api route not found"}).write(w)
 	})
 	root := http.NewServeMux()
-	root.Handle("/v1/", s.limited(s.faulty(api)))
+	root.Handle("/v1/", s.limited(s.faulty(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Every kind's actions are the same actions: /servers/actions is /actions.
+		if m := kindActions.FindStringSubmatch(r.URL.Path); m != nil {
+			r.URL.Path = "/v1/actions" + m[1]
+		}
+		api.ServeHTTP(w, r)
+	}))))
 	s.controlRoutes(root)
 	return root
 }
+
+var kindActions = regexp.MustCompile(`^/v1/(?:servers|volumes|firewalls|primary_ips|networks)/actions(/\d+)?$`)
 
 func (s *Sim) locked(e endpoint) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
