@@ -1,0 +1,349 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/devstack"
+	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/internal/token"
+)
+
+// cell is an installation of its own: database, cloud, keys and processes. Only
+// Temporal is shared, and there each has its task queue.
+type cell struct {
+	t         *testing.T
+	env       string // PREGO_ENV
+	dir       string
+	url       string // database
+	pool      *pgxpool.Pool
+	sim       *sim.Sim
+	vars      map[string]string
+	ports     map[string]int
+	procs     map[string]*devstack.Process
+	operator  string
+	viewer    string
+	masterKey string
+}
+
+var cells atomic.Int64
+
+type options struct {
+	vars     map[string]string
+	timeouts prego.BootTimeouts
+	sim      func(*sim.Config)
+	without  []string // processes that are not started
+}
+
+// quick are timeouts for tests in which nothing goes wrong with a boot.
+var quick = prego.BootTimeouts{Running: prego.Duration(30 * time.Second), Handshake: prego.Duration(30 * time.Second), Heartbeat: prego.Duration(30 * time.Second)}
+
+// impatient are timeouts for tests that wait for them to run out.
+var impatient = prego.BootTimeouts{Running: prego.Duration(2500 * time.Millisecond), Handshake: prego.Duration(2500 * time.Millisecond), Heartbeat: prego.Duration(2500 * time.Millisecond)}
+
+func newCell(t *testing.T, o options) *cell {
+	t.Helper()
+	c := &cell{t: t, env: fmt.Sprintf("t%d", cells.Add(1)), dir: filepath.Join(scratch, strings.ReplaceAll(t.Name(), "/", "_")), ports: map[string]int{}, procs: map[string]*devstack.Process{}}
+	require.NoError(t, os.MkdirAll(c.dir, 0o755))
+	c.url = pgtest.URL(t)
+	pool, err := pgxpool.New(context.Background(), c.url)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	c.pool = pool
+
+	cfg := sim.Config{Listen: "127.0.0.1:0", StateDir: filepath.Join(c.dir, "sim"), Token: "sim-api-token-of-" + c.env, RatePerHour: 360_000, Profile: sim.Profile{Restart: 200 * time.Millisecond}, AgentPort: 8443, DockerPort: 2376}
+	if o.sim != nil {
+		o.sim(&cfg)
+	}
+	c.sim, err = sim.New(cfg)
+	require.NoError(t, err)
+	require.NoError(t, c.sim.Start())
+	t.Cleanup(c.sim.Close)
+
+	keys := filepath.Join(c.dir, "keys")
+	require.NoError(t, pki.Init(keys))
+	require.NoError(t, token.InitKeys(keys))
+	ring, err := token.OpenKeyring(keys, token.UseAPI)
+	require.NoError(t, err)
+	tokens := token.NewAPI(token.APIConfig{Keys: ring, Issuer: "prego", Audience: "prego-api", RolesClaim: "role"})
+	c.operator, err = tokens.Issue("alice", token.RoleOperator, time.Hour)
+	require.NoError(t, err)
+	c.viewer, err = tokens.Issue("bob", token.RoleViewer, time.Hour)
+	require.NoError(t, err)
+	var raw [32]byte
+	_, err = rand.Read(raw[:])
+	require.NoError(t, err)
+	c.masterKey = hex.EncodeToString(raw[:])
+
+	catalog := prego.DefaultCatalog()
+	catalog.DefaultTimeouts = o.timeouts
+	if o.timeouts.Running == 0 {
+		catalog.DefaultTimeouts = quick
+	}
+	b, err := json.Marshal(catalog)
+	require.NoError(t, err)
+	catalogFile := filepath.Join(c.dir, "catalog.json")
+	require.NoError(t, os.WriteFile(catalogFile, b, 0o600))
+
+	for _, p := range []string{"api", "agentgw", "agentgw-ops", "worker-ops"} {
+		c.ports[p] = freePort(t)
+	}
+	c.vars = map[string]string{
+		"PREGO_ENV": c.env, "PREGO_KEYS_DIR": keys, "PREGO_MASTER_KEY": c.masterKey, "DATABASE_URL": c.url, "PREGO_DB_MAX_CONNS": "6",
+		"TEMPORAL_ADDRESS": temporal.Address(), "TEMPORAL_TASK_QUEUE": "e2e-" + c.env, "PREGO_CATALOG_FILE": catalogFile,
+		"PREGO_API_LISTEN":     c.addr("api"),
+		"PREGO_AGENTGW_LISTEN": c.addr("agentgw"), "PREGO_AGENTGW_URL": "https://" + c.addr("agentgw"), "PREGO_AGENTGW_AGENT_BINARY": filepath.Join(bins, "prego-agent"),
+		"PREGO_AGENTGW_HEARTBEAT": "1s", "PREGO_AGENTGW_FLUSH": "50ms",
+		"HCLOUD_ENDPOINT": c.sim.URL(), "HCLOUD_TOKEN": cfg.Token, "PREGO_SIMULATED": "true", "PREGO_HCLOUD_POLL": "50ms", "PREGO_HCLOUD_TIMEOUT": "3s",
+		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_DOCKER_PORT": "2376",
+		"PREGO_CREATE_BACKOFF": "100ms", "PREGO_CAPACITY_POLL": "300ms", "PREGO_AMBIGUOUS_GRACE": "2s", "PREGO_CONTAINER_TIMEOUT": "10s",
+		"PREGO_RECONCILE_EVERY": "1h", "PREGO_SWEEP_EVERY": "1h", "PREGO_LOG_LEVEL": "debug",
+	}
+	maps.Copy(c.vars, o.vars)
+	t.Cleanup(func() {
+		for _, p := range c.procs {
+			p.Stop(10 * time.Second)
+		}
+		if t.Failed() {
+			c.showLogs()
+		}
+	})
+	for _, p := range []string{"worker", "api", "agentgw"} {
+		skip := false
+		for _, w := range o.without {
+			skip = skip || w == p
+		}
+		if !skip {
+			c.start(p)
+		}
+	}
+	return c
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func (c *cell) addr(port string) string { return fmt.Sprintf("127.0.0.1:%d", c.ports[port]) }
+
+func (c *cell) logFile(name string) string { return filepath.Join(c.dir, name+".log") }
+
+func (c *cell) showLogs() {
+	for _, name := range []string{"worker", "api", "agentgw"} {
+		b, _ := os.ReadFile(c.logFile(name))
+		lines := strings.Split(string(b), "\n")
+		if len(lines) > 25 {
+			lines = lines[len(lines)-25:]
+		}
+		c.t.Logf("--- %s\n%s", name, strings.Join(lines, "\n"))
+	}
+}
+
+// start starts one of the control plane's processes and waits until it is ready.
+func (c *cell) start(name string) {
+	c.t.Helper()
+	vars := maps.Clone(c.vars)
+	ready := "http://" + c.addr("api") + "/readyz"
+	if name != "api" {
+		vars["PREGO_METRICS_LISTEN"] = c.addr(name + "-ops")
+		ready = "http://" + c.addr(name+"-ops") + "/readyz"
+	}
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.dir, "GOMAXPROCS=2"}
+	for k, v := range vars {
+		env = append(env, k+"="+v)
+	}
+	p, err := devstack.Start(devstack.Spec{Name: name, Path: filepath.Join(bins, "prego"), Args: []string{name}, Env: env, Dir: c.dir, LogFile: c.logFile(name)})
+	require.NoError(c.t, err)
+	c.procs[name] = p
+	require.NoError(c.t, p.AwaitHTTP(context.Background(), ready, 30*time.Second))
+}
+
+// kill kills a process as a crash would.
+func (c *cell) kill(name string) {
+	c.procs[name].Kill()
+	delete(c.procs, name)
+}
+
+// request sends a request as the operator and returns status and body.
+func (c *cell) request(method, path string, body any) (int, []byte) {
+	c.t.Helper()
+	var r io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		require.NoError(c.t, err)
+		r = bytes.NewReader(b)
+	}
+	req, err := http.NewRequest(method, "http://"+c.addr("api")+path, r)
+	require.NoError(c.t, err)
+	req.Header.Set("Authorization", "Bearer "+c.operator)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(c.t, err)
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(c.t, err)
+	return resp.StatusCode, b
+}
+
+func (c *cell) create(id string, role prego.Role, spec prego.ServerSpec) api.Accepted {
+	c.t.Helper()
+	status, body := c.request(http.MethodPost, "/internal/servers/create", prego.CreateServerRequest{
+		ServerID: id, Role: role, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: spec,
+	})
+	require.Equal(c.t, http.StatusAccepted, status, "%s", body)
+	var a api.Accepted
+	require.NoError(c.t, json.Unmarshal(body, &a))
+	return a
+}
+
+func (c *cell) get(id string) api.Server {
+	c.t.Helper()
+	status, body := c.request(http.MethodGet, "/v1/servers/"+id, nil)
+	require.Equal(c.t, http.StatusOK, status, "%s", body)
+	var s api.Server
+	require.NoError(c.t, json.Unmarshal(body, &s))
+	return s
+}
+
+const patience = 60 * time.Second
+
+// await polls a server until ok says so.
+func (c *cell) await(id, what string, ok func(api.Server) bool) api.Server {
+	c.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		s := c.get(id)
+		if ok(s) {
+			return s
+		}
+		if time.Now().After(deadline) {
+			b, _ := json.MarshalIndent(s, "", " ")
+			c.t.Fatalf("server %s never was %s:\n%s", id, what, b)
+		}
+		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // polls with a deadline
+	}
+}
+
+func (c *cell) awaitStatus(id string, status prego.ServerStatus) api.Server {
+	c.t.Helper()
+	return c.await(id, string(status), func(s api.Server) bool {
+		if s.Status != api.ServerStatus(status) && (s.Status == "failed" || s.Status == "active") && status != "terminated" {
+			c.t.Fatalf("server %s is %s (%v %v), not %s", id, s.Status, deref(s.StatusReason), deref(s.StatusMessage), status)
+		}
+		return s.Status == api.ServerStatus(status)
+	})
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// awaitFailed waits for a failure and checks its reason.
+func (c *cell) awaitFailed(id string, reason prego.Reason) api.Server {
+	c.t.Helper()
+	s := c.awaitStatus(id, prego.ServerFailed)
+	require.Equal(c.t, string(reason), deref(s.StatusReason), deref(s.StatusMessage))
+	return s
+}
+
+// steps are the timeline's steps, in order.
+func steps(s api.Server) []string {
+	var out []string
+	for _, e := range s.Timeline {
+		out = append(out, e.Step)
+	}
+	return out
+}
+
+func count(s api.Server, step prego.Step) int {
+	n := 0
+	for _, e := range s.Timeline {
+		if e.Step == string(step) {
+			n++
+		}
+	}
+	return n
+}
+
+// billed are the servers that the cloud still bills.
+func (c *cell) billed(kind string) []sim.LedgerEntry {
+	var out []sim.LedgerEntry
+	for _, e := range c.sim.Ledger(true) {
+		if e.Kind == kind {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// everBilled counts the servers that there ever were.
+func (c *cell) everBilled(kind string) int {
+	n := 0
+	for _, e := range c.sim.Ledger(false) {
+		if e.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// inject adds a fault, and lets the test fail when it was never hit.
+func (c *cell) inject(f sim.Fault) {
+	c.t.Helper()
+	id, err := c.sim.Inject(f)
+	require.NoError(c.t, err)
+	c.t.Cleanup(func() {
+		for _, f := range c.sim.Faults() {
+			if f.ID == id && f.Hits == 0 && !c.t.Failed() {
+				c.t.Errorf("the fault %s %s was never hit", f.Kind, f.Action)
+			}
+		}
+	})
+}
+
+func (c *cell) query(into any, sql string, args ...any) {
+	c.t.Helper()
+	require.NoError(c.t, c.pool.QueryRow(context.Background(), sql, args...).Scan(into))
+}
+
+// settled checks that nothing of ours is in an unclear state: what is billed is in
+// the ledger of resources and the other way round.
+func (c *cell) settled() {
+	c.t.Helper()
+	var unclear int
+	c.query(&unclear, `SELECT count(*) FROM resources WHERE state IN ('intended', 'releasing')`)
+	require.Zero(c.t, unclear, "resources of unknown outcome")
+	var owned int
+	c.query(&owned, `SELECT count(*) FROM resources WHERE state = 'created' AND kind IN ('server', 'volume', 'primary_ip')`)
+	require.Len(c.t, c.sim.Ledger(true), owned, "what is billed and what is owned differ")
+}

@@ -1,0 +1,70 @@
+// Package e2e runs the whole control plane as its users do: real processes of the
+// real binaries, a real Postgres, a real Temporal, the simulated cloud with real
+// agents, and everything asked over HTTP.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prego/prego/internal/devstack"
+	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/workflows"
+)
+
+// What all tests of this package share.
+var (
+	repo      string // root of the repository
+	bins      string // prego and prego-agent
+	temporal  *devstack.Temporal
+	scratch   string
+	buildTags = "-trimpath"
+)
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	var err error
+	if scratch, err = os.MkdirTemp("/var/tmp", "prego-e2e-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	if err := setup(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	defer pgtest.Stop()
+	defer temporal.Stop(5 * time.Second)
+	return m.Run()
+}
+
+func setup() error {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("find the module: %w", err)
+	}
+	repo = strings.TrimSpace(string(out))
+	bins = filepath.Join(scratch, "bin")
+	for _, cmd := range []string{"prego", "prego-agent"} {
+		build := exec.Command("go", "build", buildTags, "-o", filepath.Join(bins, cmd), "./cmd/"+cmd)
+		build.Dir, build.Env = repo, append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", cmd, err, out)
+		}
+	}
+	binary, err := devstack.FindTemporal(filepath.Join(repo, ".prego", "bin"))
+	if err != nil {
+		return err
+	}
+	temporal, err = devstack.StartTemporal(context.Background(), devstack.TemporalConfig{
+		Binary: binary, Dir: scratch, Memory: true, LogFile: filepath.Join(scratch, "temporal.log"), Keywords: workflows.SearchAttributes(),
+	})
+	return err
+}

@@ -1,0 +1,288 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/sim"
+)
+
+func TestEveryRoleBecomesActiveAndIsTakenDownWhole(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{})
+	spec := map[prego.Role]prego.ServerSpec{prego.RoleDBShard: {VolumeGB: 20}, prego.RoleNode: {Tags: []string{"Stack:blue"}}}
+	for _, role := range prego.Roles() {
+		a := c.create("s-"+string(role), role, spec[role])
+		require.Equal(t, "server-provision/s-"+string(role), a.WorkflowId)
+		require.Equal(t, "/v1/servers/s-"+string(role), a.StatusUrl)
+	}
+	for _, role := range prego.Roles() {
+		s := c.awaitStatus("s-"+string(role), prego.ServerActive)
+		require.Equal(t, api.AgentStatus("connected"), s.Agent.Status)
+		require.NotNil(t, s.Agent.FirstSeenAt)
+		require.NotNil(t, s.Agent.LastHeartbeatAt)
+		require.Equal(t, api.ServerManagedBy("worker_direct"), s.ManagedBy)
+		want := []string{"requested", "create_intended", "token_issued", "server_created", "handshake", "first_heartbeat", "active"}
+		require.Subset(t, steps(s), want)
+		require.Equal(t, role.StartsContainers(), count(s, prego.StepContainersStarted) == 1)
+		require.Equal(t, 5, count(s, prego.StepBootStage), "each stage of the boot phoned home")
+	}
+	require.Equal(t, []string{"stack:blue"}, c.get("s-node").Tags)
+	require.Len(t, c.billed("server"), 4)
+	require.Len(t, c.billed("volume"), 1)
+	c.settled()
+
+	var consumed, unexpected int
+	c.query(&consumed, `SELECT count(*) FROM server_bootstrap_tokens WHERE consumed_at IS NOT NULL`)
+	require.Equal(t, 4, consumed)
+	c.query(&unexpected, `SELECT count(*) FROM agent_command_audit WHERE command_kind <> 'bootstrap'`)
+	require.Zero(t, unexpected)
+	c.query(&consumed, `SELECT count(*) FROM agent_command_audit WHERE args_redacted LIKE 'consume %' AND actor = 'system'`)
+	require.Equal(t, 4, consumed, "every consumption is audited")
+
+	for _, role := range prego.Roles() {
+		status, body := c.request(http.MethodDelete, "/v1/servers/s-"+string(role), nil)
+		require.Equal(t, http.StatusAccepted, status, "%s", body)
+	}
+	for _, role := range prego.Roles() {
+		s := c.awaitStatus("s-"+string(role), prego.ServerTerminated)
+		require.NotNil(t, s.TerminatedAt)
+	}
+	require.Empty(t, c.sim.Ledger(true), "something is still billed")
+	c.settled()
+	status, body := c.request(http.MethodPost, "/internal/servers/create", prego.CreateServerRequest{
+		ServerID: "s-app", Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
+	})
+	require.Equal(t, http.StatusConflict, status)
+	require.Contains(t, string(body), "server_terminated")
+}
+
+func TestCreateIsIdempotentOnTheServerID(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{})
+	first := c.create("same", prego.RoleRedisPool, prego.ServerSpec{})
+	require.Equal(t, first, c.create("same", prego.RoleRedisPool, prego.ServerSpec{}))
+	c.awaitStatus("same", prego.ServerActive)
+	require.Equal(t, first, c.create("same", prego.RoleRedisPool, prego.ServerSpec{}), "also once it is active")
+	status, body := c.request(http.MethodPost, "/internal/servers/create", prego.CreateServerRequest{
+		ServerID: "same", Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
+	})
+	require.Equal(t, http.StatusConflict, status)
+	var p api.Problem
+	require.NoError(t, json.Unmarshal(body, &p))
+	require.Equal(t, "server_id_conflict", p.Code)
+	require.Equal(t, 1, c.everBilled("server"))
+}
+
+func TestCreateAnswersOfUnknownOutcomeEndWithOneServer(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]sim.Fault{
+		"5xx twice":            {Kind: "http", Method: "POST", Path: "/v1/servers", Action: "respond", Status: 503, Code: "unavailable", Times: 2},
+		"commit then 504":      {Kind: "http", Method: "POST", Path: "/v1/servers", Action: "commit_then_respond", Status: 504, Code: "timeout", Times: 1},
+		"commit then reset":    {Kind: "http", Method: "POST", Path: "/v1/servers", Action: "commit_then_reset", Times: 1},
+		"reset":                {Kind: "http", Method: "POST", Path: "/v1/servers", Action: "reset", Times: 1},
+		"lands late":           {Kind: "land_late", DelayMS: 60, Times: 1},
+		"lands after the next": {Kind: "land_late", DelayMS: 3000, Times: 1},
+		"no answer in time":    {Kind: "http", Method: "POST", Path: "/v1/servers", Action: "delay", DelayMS: 4000, Times: 1},
+		"rate limited":         {Kind: "http", Method: "POST", Path: "/v1/servers", Action: "respond", Status: 429, Code: "rate_limit_exceeded", Times: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCell(t, options{})
+			c.inject(fault)
+			c.create("one", prego.RoleRedisPool, prego.ServerSpec{})
+			s := c.awaitStatus("one", prego.ServerActive)
+			require.Equal(t, 1, s.Attempt, "no new attempt was needed")
+			require.Len(t, c.billed("server"), 1)
+			require.Equal(t, 1, c.everBilled("server"))
+			c.settled()
+		})
+	}
+}
+
+func TestCreateThatKeepsFailingEndsAsFailedCreate(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{})
+	c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/servers", Action: "respond", Status: 500, Code: "server_error"})
+	c.create("never", prego.RoleRedisPool, prego.ServerSpec{})
+	s := c.awaitFailed("never", prego.ReasonFailedCreate)
+	require.Equal(t, 3, s.Attempt, "two retries")
+	require.Empty(t, c.sim.Ledger(false))
+	require.Equal(t, 9, c.sim.Faults()[0].Hits, "three calls per attempt")
+}
+
+func TestBootFailuresAreDestroyedAndRetriedTwice(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		fault  string
+		reason prego.Reason
+	}{
+		{"never_boot", prego.ReasonFailedBoot},
+		{"no_cloud_init", prego.ReasonFailedHandshake},
+		{"boot_without_agent", prego.ReasonFailedHandshake},
+		{"stop_heartbeats", prego.ReasonFailedNoHeartbeat},
+	} {
+		t.Run(tc.fault+" always", func(t *testing.T) {
+			t.Parallel()
+			c := newCell(t, options{timeouts: impatient})
+			c.inject(sim.Fault{Kind: tc.fault})
+			c.create("lost", prego.RoleRedisPool, prego.ServerSpec{})
+			s := c.awaitFailed("lost", tc.reason)
+			require.Equal(t, 3, s.Attempt)
+			require.Equal(t, 3, c.everBilled("server"))
+			require.Empty(t, c.sim.Ledger(true), "what failed is gone")
+			require.Equal(t, 3, count(s, prego.StepAttemptDestroyed))
+			c.settled()
+			var live int
+			c.query(&live, `SELECT count(*) FROM server_bootstrap_tokens WHERE superseded_at IS NULL`)
+			require.Zero(t, live, "every token is revoked")
+		})
+		t.Run(tc.fault+" once", func(t *testing.T) {
+			t.Parallel()
+			c := newCell(t, options{timeouts: impatient})
+			c.inject(sim.Fault{Kind: tc.fault, Times: 1})
+			c.create("found", prego.RoleRedisPool, prego.ServerSpec{})
+			s := c.awaitStatus("found", prego.ServerActive)
+			require.Equal(t, 2, s.Attempt)
+			require.Len(t, c.billed("server"), 1)
+			c.settled()
+		})
+	}
+}
+
+func TestSecondKeyFailsTheBootstrap(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{})
+	c.inject(sim.Fault{Kind: "duplicate_bootstrap", Times: 1})
+	c.create("stolen", prego.RoleRedisPool, prego.ServerSpec{})
+	s := c.awaitFailed("stolen", prego.ReasonFailedBootstrap)
+	require.Equal(t, 1, count(s, prego.StepHandshakeRefused))
+	require.Empty(t, c.sim.Ledger(true))
+	var revoked bool
+	c.query(&revoked, `SELECT identity_revoked_at IS NOT NULL FROM servers WHERE server_id = 'stolen'`)
+	require.True(t, revoked, "the thief's identity is revoked")
+}
+
+func TestContainerFailureKeepsTheServerAndRetryFinishesOnIt(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{})
+	c.inject(sim.Fault{Kind: "container_start_fail", Times: 1})
+	c.create("kept", prego.RoleApp, prego.ServerSpec{})
+	s := c.awaitFailed("kept", prego.ReasonFailedContainer)
+	require.Len(t, c.billed("server"), 1, "kept for debugging")
+	before := deref(s.Provider.ProviderServerId)
+	require.NotEmpty(t, before)
+	status, body := c.request(http.MethodPost, "/v1/servers/kept/retry", nil)
+	require.Equal(t, http.StatusAccepted, status, "%s", body)
+	again := c.awaitFailed("kept", prego.ReasonFailedContainer)
+	require.Equal(t, before, deref(again.Provider.ProviderServerId), "the retry went on with the server that stood")
+	require.Equal(t, 2, again.Generation)
+	status, _ = c.request(http.MethodDelete, "/v1/servers/kept", nil)
+	require.Equal(t, http.StatusAccepted, status)
+	c.awaitStatus("kept", prego.ServerTerminated)
+	require.Empty(t, c.sim.Ledger(true))
+}
+
+func TestCapacity(t *testing.T) {
+	t.Parallel()
+	t.Run("the next candidate is taken", func(t *testing.T) {
+		t.Parallel()
+		c := newCell(t, options{})
+		c.sim.SetStock("cx33", "*", false)
+		c.create("next", prego.RoleRedisPool, prego.ServerSpec{})
+		s := c.awaitStatus("next", prego.ServerActive)
+		require.Equal(t, "cpx32", deref(s.Provider.ServerType))
+		require.Equal(t, 1, c.everBilled("server"))
+		c.settled()
+	})
+	t.Run("waits for stock", func(t *testing.T) {
+		t.Parallel()
+		c := newCell(t, options{})
+		c.sim.SetStock("*", "*", false)
+		c.create("waits", prego.RoleDBShard, prego.ServerSpec{VolumeGB: 10})
+		c.await("waits", "awaiting capacity", func(s api.Server) bool { return deref(s.StatusReason) == "awaiting_capacity" })
+		require.Empty(t, c.sim.Ledger(true), "no volume is left of refused candidates")
+		c.sim.SetStock("*", "*", true)
+		c.awaitStatus("waits", prego.ServerActive)
+		c.settled()
+	})
+	t.Run("waits for quota and gives up at the deadline", func(t *testing.T) {
+		t.Parallel()
+		c := newCell(t, options{vars: map[string]string{"PREGO_CAPACITY_WAIT": "1s"}})
+		c.sim.SetServerLimit(0)
+		c.create("full", prego.RoleRedisPool, prego.ServerSpec{})
+		s := c.awaitFailed("full", prego.ReasonFailedCapacity)
+		require.Equal(t, 1, count(s, prego.StepAwaitingCapacity))
+		require.Empty(t, c.sim.Ledger(false))
+	})
+}
+
+func TestTwoStageBoot(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: map[string]string{"PREGO_USER_DATA_LIMIT": "8000"}})
+	c.create("two", prego.RoleRedisPool, prego.ServerSpec{})
+	c.awaitStatus("two", prego.ServerActive)
+	var stages int
+	c.query(&stages, `SELECT count(*) FROM boot_artifacts`)
+	require.Equal(t, 1, stages)
+}
+
+func TestExpiredTokenIsRefusedAndReplaced(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{
+		timeouts: impatient, vars: map[string]string{"PREGO_BOOTSTRAP_TOKEN_TTL": "500ms"},
+		sim: func(cfg *sim.Config) { cfg.Profile.Boot = time.Second },
+	})
+	c.create("late", prego.RoleRedisPool, prego.ServerSpec{})
+	s := c.awaitFailed("late", prego.ReasonFailedHandshake)
+	require.Equal(t, 3, s.Attempt)
+	require.Empty(t, c.sim.Ledger(true))
+}
+
+func TestDeleteIsTakenAtAnyMoment(t *testing.T) {
+	t.Parallel()
+	for _, step := range []prego.Step{prego.StepRequested, prego.StepCreateIntended, prego.StepServerCreated, prego.StepHandshake, prego.StepActive} {
+		t.Run(string(step), func(t *testing.T) {
+			t.Parallel()
+			c := newCell(t, options{sim: func(cfg *sim.Config) {
+				cfg.Profile = sim.Profile{Action: 300 * time.Millisecond, Boot: 200 * time.Millisecond, Stage: 100 * time.Millisecond, Restart: time.Second}
+			}})
+			c.create("gone", prego.RoleApp, prego.ServerSpec{})
+			c.await("gone", string(step), func(s api.Server) bool { return count(s, step) > 0 })
+			for range 2 { // a repetition is the same request
+				status, body := c.request(http.MethodDelete, "/v1/servers/gone", nil)
+				require.Equal(t, http.StatusAccepted, status, "%s", body)
+			}
+			s := c.awaitStatus("gone", prego.ServerTerminated)
+			require.Zero(t, count(s, prego.StepFailed))
+			require.Empty(t, c.sim.Ledger(true))
+			c.settled()
+			status, body := c.request(http.MethodDelete, "/v1/servers/gone", nil)
+			require.Equal(t, http.StatusAccepted, status, "%s", body)
+		})
+	}
+}
+
+func TestSilentAgents(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: map[string]string{"PREGO_SWEEP_EVERY": "1s", "PREGO_DEGRADED_AFTER": "3s", "PREGO_FAILED_AFTER": "6s"}})
+	c.create("quiet", prego.RoleRedisPool, prego.ServerSpec{})
+	c.awaitStatus("quiet", prego.ServerActive)
+	host := c.sim.Hosts()[0]
+	require.NoError(t, c.sim.HostAction(host.ID, "stop-agent"))
+	s := c.await("quiet", "degraded", func(s api.Server) bool { return s.Agent.Status == "degraded" })
+	require.Equal(t, api.ServerStatus("active"), s.Status)
+	s = c.await("quiet", "failed", func(s api.Server) bool { return s.Status == "failed" })
+	require.Equal(t, "heartbeat_lost", deref(s.StatusReason))
+	require.Equal(t, api.AgentStatus("disconnected"), s.Agent.Status)
+	require.Len(t, c.billed("server"), 1, "a silent server may hold data: it is never destroyed")
+	require.NoError(t, c.sim.HostAction(host.ID, "resume-agent"))
+	s = c.await("quiet", "active again", func(s api.Server) bool { return s.Status == "active" })
+	require.Equal(t, 1, count(s, prego.StepAgentConnected))
+}
