@@ -20,6 +20,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
@@ -59,8 +60,19 @@ type options struct {
 // quick are timeouts for tests in which nothing goes wrong with a boot.
 var quick = prego.BootTimeouts{Running: prego.Duration(30 * time.Second), Handshake: prego.Duration(30 * time.Second), Heartbeat: prego.Duration(30 * time.Second)}
 
-// impatient are timeouts for tests that wait for them to run out.
-var impatient = prego.BootTimeouts{Running: prego.Duration(2500 * time.Millisecond), Handshake: prego.Duration(2500 * time.Millisecond), Heartbeat: prego.Duration(2500 * time.Millisecond)}
+// impatient are timeouts of which one soon runs out.
+func impatient(reason prego.Reason) prego.BootTimeouts {
+	t, soon := quick, prego.Duration(2500*time.Millisecond)
+	switch reason {
+	case prego.ReasonFailedBoot:
+		t.Running = soon
+	case prego.ReasonFailedHandshake:
+		t.Handshake = soon
+	case prego.ReasonFailedNoHeartbeat:
+		t.Heartbeat = soon
+	}
+	return t
+}
 
 func newCell(t *testing.T, o options) *cell {
 	t.Helper()
@@ -212,10 +224,14 @@ func (c *cell) request(method, path string, body any) (int, []byte) {
 	return resp.StatusCode, b
 }
 
+// id makes a server's name unique among the cells: they share Temporal, and a
+// workflow's id is made of the server's alone.
+func (c *cell) id(name string) string { return name + "-" + c.env }
+
 func (c *cell) create(id string, role prego.Role, spec prego.ServerSpec) api.Accepted {
 	c.t.Helper()
 	status, body := c.request(http.MethodPost, "/internal/servers/create", prego.CreateServerRequest{
-		ServerID: id, Role: role, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: spec,
+		ServerID: c.id(id), Role: role, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: spec,
 	})
 	require.Equal(c.t, http.StatusAccepted, status, "%s", body)
 	var a api.Accepted
@@ -225,7 +241,7 @@ func (c *cell) create(id string, role prego.Role, spec prego.ServerSpec) api.Acc
 
 func (c *cell) get(id string) api.Server {
 	c.t.Helper()
-	status, body := c.request(http.MethodGet, "/v1/servers/"+id, nil)
+	status, body := c.request(http.MethodGet, "/v1/servers/"+c.id(id), nil)
 	require.Equal(c.t, http.StatusOK, status, "%s", body)
 	var s api.Server
 	require.NoError(c.t, json.Unmarshal(body, &s))
@@ -346,4 +362,39 @@ func (c *cell) settled() {
 	var owned int
 	c.query(&owned, `SELECT count(*) FROM resources WHERE state = 'created' AND kind IN ('server', 'volume', 'primary_ip')`)
 	require.Len(c.t, c.sim.Ledger(true), owned, "what is billed and what is owned differ")
+}
+
+// provider calls the cloud's API as somebody else with access to the project
+// would.
+func (c *cell) provider(method, path string, body any) {
+	c.t.Helper()
+	b, err := json.Marshal(body)
+	require.NoError(c.t, err)
+	req, err := http.NewRequest(method, c.sim.URL()+path, bytes.NewReader(b))
+	require.NoError(c.t, err)
+	req.Header.Set("Authorization", "Bearer "+c.vars["HCLOUD_TOKEN"])
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(c.t, err)
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	require.NoError(c.t, err)
+	require.Equal(c.t, 2, resp.StatusCode/100, "%s", answer)
+}
+
+// reconcile runs one reconciliation to its end.
+func (c *cell) reconcile() {
+	c.t.Helper()
+	var before, after int
+	c.query(&before, `SELECT count(*) FROM reconcile_runs WHERE finished_at IS NOT NULL`)
+	status, body := c.request(http.MethodPost, "/internal/reconcile", nil)
+	require.Equal(c.t, http.StatusAccepted, status, "%s", body)
+	require.Eventually(c.t, func() bool {
+		c.query(&after, `SELECT count(*) FROM reconcile_runs WHERE finished_at IS NOT NULL`)
+		return after > before
+	}, patience, 30*time.Millisecond)
+	// The run ends a moment after its row: a second one would be met by the first.
+	require.Eventually(c.t, func() bool {
+		d, err := temporalClient.DescribeWorkflowExecution(context.Background(), prego.ReconcileWorkflowID(c.env), "")
+		return err == nil && d.GetWorkflowExecutionInfo().GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
+	}, patience, 30*time.Millisecond)
 }

@@ -6,12 +6,16 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/log"
 
 	"github.com/prego/prego/internal/devstack"
 	"github.com/prego/prego/internal/pgtest"
@@ -20,11 +24,13 @@ import (
 
 // What all tests of this package share.
 var (
-	repo      string // root of the repository
-	bins      string // prego and prego-agent
-	temporal  *devstack.Temporal
-	scratch   string
-	buildTags = "-trimpath"
+	repo     string // root of the repository
+	bins     string // prego and prego-agent
+	temporal *devstack.Temporal
+	// temporalClient looks at runs as an operator does.
+	temporalClient client.Client
+	scratch        string
+	buildTags      = "-trimpath"
 )
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -63,8 +69,11 @@ func setup() error {
 	if err != nil {
 		return err
 	}
-	temporal, err = devstack.StartTemporal(context.Background(), devstack.TemporalConfig{
+	if temporal, err = devstack.StartTemporal(context.Background(), devstack.TemporalConfig{
 		Binary: binary, Dir: scratch, Memory: true, LogFile: filepath.Join(scratch, "temporal.log"), Keywords: workflows.SearchAttributes(),
-	})
+	}); err != nil {
+		return err
+	}
+	temporalClient, err = client.Dial(client.Options{HostPort: temporal.Address(), Logger: log.NewStructuredLogger(slog.New(slog.DiscardHandler))})
 	return err
 }

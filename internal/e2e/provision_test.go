@@ -19,8 +19,8 @@ func TestEveryRoleBecomesActiveAndIsTakenDownWhole(t *testing.T) {
 	spec := map[prego.Role]prego.ServerSpec{prego.RoleDBShard: {VolumeGB: 20}, prego.RoleNode: {Tags: []string{"Stack:blue"}}}
 	for _, role := range prego.Roles() {
 		a := c.create("s-"+string(role), role, spec[role])
-		require.Equal(t, "server-provision/s-"+string(role), a.WorkflowId)
-		require.Equal(t, "/v1/servers/s-"+string(role), a.StatusUrl)
+		require.Equal(t, "server-provision/"+c.id("s-"+string(role)), a.WorkflowId)
+		require.Equal(t, "/v1/servers/"+c.id("s-"+string(role)), a.StatusUrl)
 	}
 	for _, role := range prego.Roles() {
 		s := c.awaitStatus("s-"+string(role), prego.ServerActive)
@@ -47,7 +47,7 @@ func TestEveryRoleBecomesActiveAndIsTakenDownWhole(t *testing.T) {
 	require.Equal(t, 4, consumed, "every consumption is audited")
 
 	for _, role := range prego.Roles() {
-		status, body := c.request(http.MethodDelete, "/v1/servers/s-"+string(role), nil)
+		status, body := c.request(http.MethodDelete, "/v1/servers/"+c.id("s-"+string(role)), nil)
 		require.Equal(t, http.StatusAccepted, status, "%s", body)
 	}
 	for _, role := range prego.Roles() {
@@ -57,7 +57,7 @@ func TestEveryRoleBecomesActiveAndIsTakenDownWhole(t *testing.T) {
 	require.Empty(t, c.sim.Ledger(true), "something is still billed")
 	c.settled()
 	status, body := c.request(http.MethodPost, "/internal/servers/create", prego.CreateServerRequest{
-		ServerID: "s-app", Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
+		ServerID: c.id("s-app"), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
 	})
 	require.Equal(t, http.StatusConflict, status)
 	require.Contains(t, string(body), "server_terminated")
@@ -71,7 +71,7 @@ func TestCreateIsIdempotentOnTheServerID(t *testing.T) {
 	c.awaitStatus("same", prego.ServerActive)
 	require.Equal(t, first, c.create("same", prego.RoleRedisPool, prego.ServerSpec{}), "also once it is active")
 	status, body := c.request(http.MethodPost, "/internal/servers/create", prego.CreateServerRequest{
-		ServerID: "same", Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
+		ServerID: c.id("same"), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
 	})
 	require.Equal(t, http.StatusConflict, status)
 	var p api.Problem
@@ -130,7 +130,7 @@ func TestBootFailuresAreDestroyedAndRetriedTwice(t *testing.T) {
 	} {
 		t.Run(tc.fault+" always", func(t *testing.T) {
 			t.Parallel()
-			c := newCell(t, options{timeouts: impatient})
+			c := newCell(t, options{timeouts: impatient(tc.reason)})
 			c.inject(sim.Fault{Kind: tc.fault})
 			c.create("lost", prego.RoleRedisPool, prego.ServerSpec{})
 			s := c.awaitFailed("lost", tc.reason)
@@ -145,7 +145,7 @@ func TestBootFailuresAreDestroyedAndRetriedTwice(t *testing.T) {
 		})
 		t.Run(tc.fault+" once", func(t *testing.T) {
 			t.Parallel()
-			c := newCell(t, options{timeouts: impatient})
+			c := newCell(t, options{timeouts: impatient(tc.reason)})
 			c.inject(sim.Fault{Kind: tc.fault, Times: 1})
 			c.create("found", prego.RoleRedisPool, prego.ServerSpec{})
 			s := c.awaitStatus("found", prego.ServerActive)
@@ -165,7 +165,7 @@ func TestSecondKeyFailsTheBootstrap(t *testing.T) {
 	require.Equal(t, 1, count(s, prego.StepHandshakeRefused))
 	require.Empty(t, c.sim.Ledger(true))
 	var revoked bool
-	c.query(&revoked, `SELECT identity_revoked_at IS NOT NULL FROM servers WHERE server_id = 'stolen'`)
+	c.query(&revoked, `SELECT identity_revoked_at IS NOT NULL FROM servers WHERE server_id = $1`, c.id("stolen"))
 	require.True(t, revoked, "the thief's identity is revoked")
 }
 
@@ -178,12 +178,12 @@ func TestContainerFailureKeepsTheServerAndRetryFinishesOnIt(t *testing.T) {
 	require.Len(t, c.billed("server"), 1, "kept for debugging")
 	before := deref(s.Provider.ProviderServerId)
 	require.NotEmpty(t, before)
-	status, body := c.request(http.MethodPost, "/v1/servers/kept/retry", nil)
+	status, body := c.request(http.MethodPost, "/v1/servers/"+c.id("kept")+"/retry", nil)
 	require.Equal(t, http.StatusAccepted, status, "%s", body)
 	again := c.awaitFailed("kept", prego.ReasonFailedContainer)
 	require.Equal(t, before, deref(again.Provider.ProviderServerId), "the retry went on with the server that stood")
 	require.Equal(t, 2, again.Generation)
-	status, _ = c.request(http.MethodDelete, "/v1/servers/kept", nil)
+	status, _ = c.request(http.MethodDelete, "/v1/servers/"+c.id("kept"), nil)
 	require.Equal(t, http.StatusAccepted, status)
 	c.awaitStatus("kept", prego.ServerTerminated)
 	require.Empty(t, c.sim.Ledger(true))
@@ -236,7 +236,7 @@ func TestTwoStageBoot(t *testing.T) {
 func TestExpiredTokenIsRefusedAndReplaced(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{
-		timeouts: impatient, vars: map[string]string{"PREGO_BOOTSTRAP_TOKEN_TTL": "500ms"},
+		timeouts: impatient(prego.ReasonFailedHandshake), vars: map[string]string{"PREGO_BOOTSTRAP_TOKEN_TTL": "500ms"},
 		sim: func(cfg *sim.Config) { cfg.Profile.Boot = time.Second },
 	})
 	c.create("late", prego.RoleRedisPool, prego.ServerSpec{})
@@ -256,14 +256,14 @@ func TestDeleteIsTakenAtAnyMoment(t *testing.T) {
 			c.create("gone", prego.RoleApp, prego.ServerSpec{})
 			c.await("gone", string(step), func(s api.Server) bool { return count(s, step) > 0 })
 			for range 2 { // a repetition is the same request
-				status, body := c.request(http.MethodDelete, "/v1/servers/gone", nil)
+				status, body := c.request(http.MethodDelete, "/v1/servers/"+c.id("gone"), nil)
 				require.Equal(t, http.StatusAccepted, status, "%s", body)
 			}
 			s := c.awaitStatus("gone", prego.ServerTerminated)
 			require.Zero(t, count(s, prego.StepFailed))
 			require.Empty(t, c.sim.Ledger(true))
 			c.settled()
-			status, body := c.request(http.MethodDelete, "/v1/servers/gone", nil)
+			status, body := c.request(http.MethodDelete, "/v1/servers/"+c.id("gone"), nil)
 			require.Equal(t, http.StatusAccepted, status, "%s", body)
 		})
 	}

@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/sim"
+)
+
+// TestWorkerKilledAtEveryStep kills the worker (SIGKILL, by its own hand at a
+// named point) before an effect, after it, and after it was recorded, and starts
+// it again. One server, one consumed token, active.
+func TestWorkerKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{
+		"create/start", "create/intended", "create/token", "create/called", "create/recorded",
+		"running/start", "running/seen", "containers/start", "containers/started", "activate/start", "activate/done",
+	} {
+		t.Run(strings.ReplaceAll(point, "/", " "), func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "crash")
+			require.NoError(t, os.WriteFile(file, []byte(point), 0o600))
+			c := newCell(t, options{vars: map[string]string{"PREGO_TEST_CRASH": file}, sim: func(cfg *sim.Config) {
+				// Slow enough for the provider's word to be waited for.
+				cfg.Profile = sim.Profile{Action: 200 * time.Millisecond, Boot: 600 * time.Millisecond, Restart: time.Second}
+			}})
+			c.create("survivor", prego.RoleApp, prego.ServerSpec{})
+			select {
+			case <-c.procs["worker"].Done():
+			case <-time.After(patience):
+				t.Fatal("the worker never came to the point where it was to die")
+			}
+			require.FileExists(t, file+".hit")
+			delete(c.procs, "worker")
+			c.start("worker")
+			s := c.awaitStatus("survivor", prego.ServerActive)
+			require.Equal(t, 1, s.Attempt)
+			require.Equal(t, 1, c.everBilled("server"), "exactly one server was ever made")
+			var consumed int
+			c.query(&consumed, `SELECT count(*) FROM server_bootstrap_tokens WHERE consumed_at IS NOT NULL`)
+			require.Equal(t, 1, consumed)
+			c.settled()
+		})
+	}
+}
+
+func TestWorkerKilledWhileDestroying(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{"destroy/start", "destroy/deleted"} {
+		t.Run(strings.ReplaceAll(point, "/", " "), func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "crash")
+			require.NoError(t, os.WriteFile(file, []byte(point), 0o600))
+			c := newCell(t, options{vars: map[string]string{"PREGO_TEST_CRASH": file}})
+			c.create("gone", prego.RoleDBShard, prego.ServerSpec{VolumeGB: 10})
+			c.awaitStatus("gone", prego.ServerActive)
+			status, _ := c.request(http.MethodDelete, "/v1/servers/"+c.id("gone"), nil)
+			require.Equal(t, http.StatusAccepted, status)
+			<-c.procs["worker"].Done()
+			require.FileExists(t, file+".hit")
+			delete(c.procs, "worker")
+			c.start("worker")
+			c.awaitStatus("gone", prego.ServerTerminated)
+			require.Empty(t, c.sim.Ledger(true))
+			c.settled()
+		})
+	}
+}
+
+func TestGatewayAndAPIKilledWhileAServerBoots(t *testing.T) {
+	t.Parallel()
+	for _, victim := range []string{"agentgw", "api"} {
+		t.Run(victim, func(t *testing.T) {
+			t.Parallel()
+			c := newCell(t, options{sim: func(cfg *sim.Config) {
+				cfg.Profile = sim.Profile{Action: 100 * time.Millisecond, Boot: 300 * time.Millisecond, Stage: 100 * time.Millisecond, Restart: 200 * time.Millisecond}
+			}})
+			c.create("boots", prego.RoleRedisPool, prego.ServerSpec{})
+			c.await("boots", "created", func(s api.Server) bool { return count(s, prego.StepServerCreated) > 0 })
+			c.kill(victim)
+			c.start(victim)
+			c.awaitStatus("boots", prego.ServerActive)
+			require.Equal(t, 1, c.everBilled("server"))
+			c.settled()
+		})
+	}
+}
+
+// TestRequestAcceptedWithoutARunIsStarted: the API wrote the row and died, or
+// Temporal was away. The row is the truth; the reconciler starts its run.
+func TestRequestAcceptedWithoutARunIsStarted(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{})
+	_, err := c.pool.Exec(context.Background(), `
+INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, updated_at)
+VALUES ($1, '\x00', 'redis-pool', 'eu', 'hetzner', '{}', 'provisioning', 'server-provision/' || $1, 'alice', now() - interval '1 hour')`, c.id("orphaned"))
+	require.NoError(t, err)
+	status, body := c.request(http.MethodPost, "/internal/reconcile", nil)
+	require.Equal(t, http.StatusAccepted, status, "%s", body)
+	s := c.awaitStatus("orphaned", prego.ServerActive)
+	require.Equal(t, 1, count(s, prego.StepWorkflowRestarted))
+}
+
+func TestReconcile(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: map[string]string{"PREGO_ORPHAN_AGE": "1ms", "PREGO_AMBIGUOUS_GRACE": "100ms"}})
+	c.create("kept", prego.RoleRedisPool, prego.ServerSpec{})
+	c.create("lost", prego.RoleRedisPool, prego.ServerSpec{})
+	c.awaitStatus("kept", prego.ServerActive)
+	s := c.awaitStatus("lost", prego.ServerActive)
+
+	// Somebody deletes a server at the provider, and somebody makes one with our
+	// labels that no row knows.
+	c.provider(http.MethodDelete, "/servers/"+deref(s.Provider.ProviderServerId), nil)
+	c.provider(http.MethodPost, "/servers", map[string]any{
+		"name": "stray", "server_type": "cx23", "image": "debian-12", "location": "fsn1", "user_data": "",
+		"labels": map[string]string{prego.LabelManagedBy: prego.ManagedByPrego, prego.LabelEnvironment: c.env, prego.LabelServerID: "stray"},
+	})
+	c.provider(http.MethodPost, "/servers", map[string]any{"name": "foreign", "server_type": "cx23", "image": "debian-12", "location": "fsn1"})
+	c.provider(http.MethodPost, "/volumes", map[string]any{
+		"name": "stray-volume", "size": 10, "location": "fsn1",
+		"labels": map[string]string{prego.LabelManagedBy: prego.ManagedByPrego, prego.LabelEnvironment: c.env},
+	})
+	c.reconcile()
+	require.Len(t, c.billed("volume"), 1, "one sighting destroys nothing")
+	require.Len(t, c.billed("server"), 3)
+	gone := c.awaitStatus("lost", prego.ServerFailed)
+	require.Equal(t, "server_missing", deref(gone.StatusReason))
+	c.reconcile()
+	require.Empty(t, c.billed("volume"))
+	names := []string{}
+	for _, e := range c.billed("server") {
+		names = append(names, e.Name)
+	}
+	require.ElementsMatch(t, []string{prego.ServerName(c.env, c.id("kept")), "foreign"}, names, "what is not ours is left alone")
+	require.Equal(t, api.ServerStatus("active"), c.get("kept").Status)
+}
+
+func TestReconcileDestroysNothingForADatabaseThatKnowsNothing(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: map[string]string{"PREGO_ORPHAN_AGE": "1ms"}})
+	for _, name := range []string{"a", "b"} {
+		c.provider(http.MethodPost, "/servers", map[string]any{
+			"name": name, "server_type": "cx23", "image": "debian-12", "location": "fsn1",
+			"labels": map[string]string{prego.LabelManagedBy: prego.ManagedByPrego, prego.LabelEnvironment: c.env, prego.LabelServerID: name},
+		})
+	}
+	for range 3 {
+		c.reconcile()
+	}
+	require.Len(t, c.billed("server"), 2, "the database looks empty: nothing may go")
+	var hit bool
+	c.query(&hit, `SELECT (findings->>'breaker_hit')::bool FROM reconcile_runs ORDER BY run_id DESC LIMIT 1`)
+	require.True(t, hit)
+}
