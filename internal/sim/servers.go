@@ -210,7 +210,7 @@ func (s *Sim) make(o order) (*server, schema.Action, []schema.Action) {
 		if f, ok := s.hostFault("create_action_fails", srv.Name); ok {
 			return &schema.ActionError{Code: f.code("action_failed"), Message: "creating the server failed"}
 		}
-		if !never {
+		if !never && srv.Status == "initializing" {
 			srv.Status = "starting"
 		}
 		return nil
