@@ -154,7 +154,7 @@ func (a *Agent) heartbeats(ctx context.Context, log *slog.Logger) error {
 		d, err := a.beat(ctx, log)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // asked to stop
 		case err == nil:
 			wait.reset()
 		case revoked(err):
@@ -165,7 +165,7 @@ func (a *Agent) heartbeats(ctx context.Context, log *slog.Logger) error {
 			log.Warn("heartbeat failed", "again_in", d.String(), "error", err.Error())
 		}
 		if pause(ctx, d) != nil {
-			return nil
+			return nil //nolint:nilerr // asked to stop
 		}
 	}
 }

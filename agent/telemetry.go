@@ -25,7 +25,7 @@ const pushEvery = time.Minute
 func (a *Agent) push(ctx context.Context, log *slog.Logger) error {
 	for {
 		if pause(ctx, pushEvery) != nil {
-			return nil
+			return nil //nolint:nilerr // asked to stop
 		}
 		id, gw := a.current()
 		body, err := proto.Marshal(a.metricsRequest(a.sensors.read(ctx)))

@@ -71,7 +71,7 @@ func (g *Gateway) observe(next echo.HandlerFunc) echo.HandlerFunc {
 func recoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		defer func() {
-			if r := recover(); r != nil && r != http.ErrAbortHandler {
+			if r := recover(); r != nil {
 				err = fmt.Errorf("panic: %v", r)
 			}
 		}()

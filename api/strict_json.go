@@ -78,8 +78,8 @@ func exactNames(body []byte, v any) error {
 		return fmt.Errorf("request: %w", err)
 	}
 	var sent, known map[string]any
-	if json.Unmarshal(body, &sent) != nil || json.Unmarshal(canonical, &known) != nil {
-		return nil
+	if err := errors.Join(json.Unmarshal(body, &sent), json.Unmarshal(canonical, &known)); err != nil {
+		return prego.Errorf(prego.CodeInvalidJSON, "the body must be a JSON object")
 	}
 	return compareNames(sent, known, "")
 }

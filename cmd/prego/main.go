@@ -17,7 +17,9 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-func main() {
+func main() { os.Exit(run()) }
+
+func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root := &cobra.Command{
@@ -35,11 +37,12 @@ func main() {
 		if exit.err != nil {
 			fmt.Fprintln(os.Stderr, "prego:", exit.err)
 		}
-		os.Exit(exit.code)
+		return exit.code
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "prego:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 // exitError ends the program with a status: 1 failed, 2 refused, 3 the outcome

@@ -83,12 +83,9 @@ func Render(in Input) (Output, error) {
 	if err != nil {
 		return Output{}, err
 	}
-	rest, err := in.bootFiles()
-	if err != nil {
-		return Output{}, err
-	}
+	rest := in.bootFiles()
 	env := in.environment()
-	inline := append(append(append([]file{}, identity...), script("/etc/prego-agent/boot.env", "0644", quoteEnv(env))), rest...)
+	inline := append(append(append([]file{}, identity...), plain("/etc/prego-agent/boot.env", quoteEnv(env))), rest...)
 	text, err := in.marshal(inline, lib+"bootstrap.sh")
 	if err != nil {
 		return Output{}, err
@@ -109,7 +106,7 @@ func Render(in Input) (Output, error) {
 	}
 	env["STAGE_TWO_PATH"], env["STAGE_TWO_SHA256"] = path, out.StageTwoSHA256
 	first := append(append([]file{}, identity...),
-		script("/etc/prego-agent/boot.env", "0644", quoteEnv(env)),
+		plain("/etc/prego-agent/boot.env", quoteEnv(env)),
 		file{Path: wire.StageTwoPath, Owner: "root:root", Permissions: "0644", Content: string(pin)},
 		embedded("lib.sh", lib+"lib.sh", "0644"), embedded("stage-one.sh", lib+"stage-one.sh", "0755"))
 	if out.UserData, err = in.marshal(first, lib+"stage-one.sh"); err != nil {
@@ -186,15 +183,15 @@ func (in Input) identityFiles() ([]file, error) {
 }
 
 // bootFiles are the scripts, units and rules. They hold no secret.
-func (in Input) bootFiles() ([]file, error) {
+func (in Input) bootFiles() []file {
 	const units = "/etc/systemd/system/"
 	out := []file{
 		embedded("lib.sh", lib+"lib.sh", "0644"),
 		embedded("bootstrap.sh", lib+"bootstrap.sh", "0755"),
 		embedded("docker-certs.sh", lib+"docker-certs.sh", "0755"),
-		script(lib+"docker-tls.conf", "0644", dockerTLS(in.Host.DockerPort)),
+		plain(lib+"docker-tls.conf", dockerTLS(in.Host.DockerPort)),
 		embedded("daemon.json", "/etc/docker/daemon.json", "0644"),
-		script("/etc/prego-agent/firewall.nft", "0644", Firewall(in.EgressCIDRs, []int{in.Host.AgentPort, in.Host.DockerPort})),
+		plain("/etc/prego-agent/firewall.nft", Firewall(in.EgressCIDRs, []int{in.Host.AgentPort, in.Host.DockerPort})),
 	}
 	for _, u := range []string{"prego-firewall.service", "prego-agent-bootstrap.service", "prego-agent.service", "prego-docker-certs.path", "prego-docker-certs.service"} {
 		out = append(out, embedded(u, units+u, "0644"))
@@ -202,7 +199,7 @@ func (in Input) bootFiles() ([]file, error) {
 	if in.Host.AgentPort < 1024 {
 		out = append(out, embedded("agent-port.conf", units+"prego-agent.service.d/port.conf", "0644"))
 	}
-	return out, nil
+	return out
 }
 
 // dockerTLS lets dockerd listen on the network, once it has certificates.
@@ -316,8 +313,8 @@ func embedded(name, path, permissions string) file {
 	return file{Path: path, Owner: "root:root", Permissions: permissions, Content: string(b)}
 }
 
-func script(path, permissions, content string) file {
-	return file{Path: path, Owner: "root:root", Permissions: permissions, Content: content}
+func plain(path, content string) file {
+	return file{Path: path, Owner: "root:root", Permissions: "0644", Content: content}
 }
 
 // pack writes files as a gzipped tar whose bytes depend on nothing else.

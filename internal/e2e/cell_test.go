@@ -263,7 +263,7 @@ func (c *cell) await(id, what string, ok func(api.Server) bool) api.Server {
 			b, _ := json.MarshalIndent(s, "", " ")
 			c.t.Fatalf("server %s never was %s:\n%s", id, what, b)
 		}
-		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // polls with a deadline
+		time.Sleep(50 * time.Millisecond)
 	}
 }
 

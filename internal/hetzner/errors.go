@@ -132,7 +132,7 @@ func (p *Provider) redact(s string) string {
 	return prego.Redact(s)
 }
 
-func isClass(err error, class prego.InfraClass) bool {
+func isNotFound(err error) bool {
 	var ie *prego.InfraError
-	return errors.As(err, &ie) && ie.Class == class
+	return errors.As(err, &ie) && ie.Class == prego.InfraNotFound
 }

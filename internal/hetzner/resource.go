@@ -238,7 +238,7 @@ func (p *Provider) DeleteResource(ctx context.Context, kind prego.ResourceKind, 
 	default:
 		return &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: "unknown kind " + string(kind)}
 	}
-	if err = p.classify(err); isClass(err, prego.InfraNotFound) {
+	if err = p.classify(err); isNotFound(err) {
 		return nil
 	}
 	return err
@@ -257,7 +257,8 @@ func (p *Provider) deleteVolume(ctx context.Context, id int64) error {
 			err = p.actions.wait(ctx, actionIDs(action, nil))
 		}
 		var api hcloud.Error
-		if err != nil && !isClass(err, prego.InfraNotFound) && !(errors.As(err, &api) && api.Code == "volume_not_attached") {
+		detached := isNotFound(err) || (errors.As(err, &api) && api.Code == "volume_not_attached")
+		if err != nil && !detached {
 			return err
 		}
 	}

@@ -284,19 +284,19 @@ func (p *Provider) DestroyServer(ctx context.Context, providerServerID string) e
 		return nil
 	}
 	if err != nil {
-		if err := p.classify(err); !isClass(err, prego.InfraNotFound) {
+		if err := p.classify(err); !isNotFound(err) {
 			return err
 		}
 		return nil
 	}
 	if result != nil && result.Action != nil {
-		if err := p.actions.wait(ctx, []int64{result.Action.ID}); err != nil && !isClass(err, prego.InfraNotFound) {
+		if err := p.actions.wait(ctx, []int64{result.Action.ID}); err != nil && !isNotFound(err) {
 			return err
 		}
 	}
 	for {
 		if _, err := p.GetServer(ctx, providerServerID); err != nil {
-			if isClass(err, prego.InfraNotFound) {
+			if isNotFound(err) {
 				return nil
 			}
 			return err

@@ -165,11 +165,11 @@ func (d *docker) routes() http.Handler {
 			return
 		}
 		c.Status = "running"
-		w.WriteHeader(204)
+		w.WriteHeader(http.StatusNoContent)
 	}))
 	mux.HandleFunc("POST /containers/{ref}/stop", each(func(w http.ResponseWriter, _ *http.Request, c *container) {
 		c.Status = "exited"
-		w.WriteHeader(204)
+		w.WriteHeader(http.StatusNoContent)
 	}))
 	mux.HandleFunc("GET /containers/{ref}/logs", each(func(w http.ResponseWriter, _ *http.Request, c *container) {
 		line := "container " + c.Name + " is " + c.Status + "\n"
@@ -179,7 +179,7 @@ func (d *docker) routes() http.Handler {
 	}))
 	mux.HandleFunc("DELETE /containers/{ref}", each(func(w http.ResponseWriter, _ *http.Request, c *container) {
 		delete(d.containers, c.Name)
-		w.WriteHeader(204)
+		w.WriteHeader(http.StatusNoContent)
 	}))
 	// Clients put the version that they negotiated in front.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -192,7 +192,7 @@ func (s *Sim) controlRoutes(mux *http.ServeMux) {
 		s.mu.Lock()
 		s.faults = nil
 		s.mu.Unlock()
-		w.WriteHeader(204)
+		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc("PUT /_sim/stock/{type}/{location}/{state}", func(w http.ResponseWriter, r *http.Request) {
 		state := r.PathValue("state")
@@ -201,7 +201,7 @@ func (s *Sim) controlRoutes(mux *http.ServeMux) {
 			return
 		}
 		s.SetStock(r.PathValue("type"), r.PathValue("location"), state == "in")
-		w.WriteHeader(204)
+		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc("PUT /_sim/limits/servers/{n}", func(w http.ResponseWriter, r *http.Request) {
 		n, err := strconv.Atoi(r.PathValue("n"))
@@ -210,7 +210,7 @@ func (s *Sim) controlRoutes(mux *http.ServeMux) {
 			return
 		}
 		s.SetServerLimit(n)
-		w.WriteHeader(204)
+		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc("GET /_sim/hosts", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, 200, map[string]any{"hosts": s.Hosts()}) })
 	mux.HandleFunc("POST /_sim/hosts/{id}/{verb}", func(w http.ResponseWriter, r *http.Request) {
@@ -218,7 +218,7 @@ func (s *Sim) controlRoutes(mux *http.ServeMux) {
 			writeJSON(w, 400, map[string]string{"error": err.Error()})
 			return
 		}
-		w.WriteHeader(204)
+		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc("/_sim/", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, 404, map[string]string{"error": "no such control: see docs/simulator.md"})

@@ -1,0 +1,69 @@
+# make help lists what there is.
+SHELL := /bin/bash
+TOOLS := $(CURDIR)/.prego/bin
+export PATH := $(TOOLS):$(PATH)
+export GOTOOLCHAIN ?= local
+
+TEMPORAL_VERSION      := v1.5.1
+GOLANGCI_VERSION      := v2.12.0
+WORKFLOWCHECK_VERSION := v0.6.0
+VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+.PHONY: help build demo dev test lint bench generate golden tools packages clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build bin/prego and bin/prego-agent, both static
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/prego ./cmd/prego
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/prego-agent ./cmd/prego-agent
+
+demo: postgres temporal build ## Run everything here and provision one server of each role (ARGS="--exit" to end by itself)
+	bin/prego dev --demo $(ARGS)
+
+dev: postgres temporal build ## Run everything here and wait
+	bin/prego dev $(ARGS)
+
+test: packages temporal ## Run every test, the end-to-end ones included
+	go test -race -timeout 15m $$(go list ./... | grep -v /internal/e2e)
+	go test -timeout 20m -parallel 8 ./internal/e2e
+
+bench: packages temporal ## Run the benchmarks, each beside its bare limit
+	go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./internal/e2e ./agentgw
+
+lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Check style, imports, determinism, forbidden patterns and generated code
+	go vet ./...
+	$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) run ./...
+	$(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) -config tools/workflowcheck.yaml ./workflows/...
+	tools/forbidden.sh
+	tools/generated.sh
+
+generate: ## Generate what is generated
+	go generate ./...
+
+golden: ## Write the golden files anew
+	go test ./internal/cloudinit -update
+
+.PHONY: postgres temporal
+postgres: # the server's binaries, unless a database is given
+	@tools/packages.sh postgres
+
+temporal: # Temporal's CLI: one on PATH, or built once into .prego/bin
+	@command -v temporal >/dev/null || { echo "building Temporal's CLI $(TEMPORAL_VERSION) (once, some minutes)"; GOBIN=$(TOOLS) go install github.com/temporalio/cli/cmd/temporal@$(TEMPORAL_VERSION); }
+
+packages: # what the tests use of Debian
+	@tools/packages.sh postgres cloud-init nft ip curl systemd-analyze
+
+tools: temporal $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Install the tools that the other verbs use
+
+$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION):
+	GOBIN=$(TOOLS) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	mv $(TOOLS)/golangci-lint $@
+
+$(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION):
+	GOBIN=$(TOOLS) go install go.temporal.io/sdk/contrib/tools/workflowcheck@$(WORKFLOWCHECK_VERSION)
+	mv $(TOOLS)/workflowcheck $@
+
+clean: ## Delete what was built and all data of dev and demo
+	rm -rf bin .prego

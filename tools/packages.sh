@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Installs the Debian packages behind the named tools, when they are missing and
+# this user may; otherwise says what to install, and fails.
+set -euo pipefail
+
+has() {
+	case "$1" in
+	postgres) [ -n "${DATABASE_URL:-}" ] || command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
+	nft | ip) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
+	*) command -v "$1" >/dev/null ;;
+	esac
+}
+
+package() {
+	case "$1" in
+	postgres) echo postgresql ;;
+	nft) echo nftables ;;
+	ip) echo iproute2 ;;
+	systemd-analyze) echo systemd ;;
+	*) echo "$1" ;;
+	esac
+}
+
+missing=()
+for tool in "$@"; do
+	has "$tool" || missing+=("$(package "$tool")")
+done
+[ "${#missing[@]}" -gt 0 ] || exit 0
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+	echo "missing here: ${missing[*]}. Install them (on Debian: apt-get install ${missing[*]}) and try again." >&2
+	[ "${missing[*]}" != postgresql ] || echo "Or set DATABASE_URL to a Postgres that is there." >&2
+	exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get -qq update
+apt-get -qq -y --no-install-recommends install "${missing[@]}" >/dev/null
