@@ -1,0 +1,216 @@
+package pki
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+)
+
+func open(t *testing.T) (*Authority, string) {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, Init(dir))
+	a, err := Open(dir, "test")
+	require.NoError(t, err)
+	return a, dir
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	return k
+}
+
+func csr(t *testing.T, key any) string {
+	t.Helper()
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		DNSNames: []string{"somebody-else"}, URIs: []*url.URL{ServerURI("test", "somebody-else")},
+	}, key)
+	require.NoError(t, err)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+}
+
+func parse(t *testing.T, text string) *x509.Certificate {
+	t.Helper()
+	block, _ := pem.Decode([]byte(text))
+	require.NotNil(t, block)
+	c, err := x509.ParseCertificate(block.Bytes)
+	require.NoError(t, err)
+	return c
+}
+
+// TestSwapMatrix presents a certificate of every purpose to the verifier of every
+// purpose: only its own takes it.
+func TestSwapMatrix(t *testing.T) {
+	t.Parallel()
+	a, _ := open(t)
+	stranger, _ := open(t)
+	for _, issued := range Purposes() {
+		key := newKey(t)
+		own, err := a.issue(issued, key.Public(), "x", ServerURI("test", "app-1"), []string{"app-1"}, nil, time.Hour)
+		require.NoError(t, err)
+		other, err := stranger.issue(issued, key.Public(), "x", ServerURI("test", "app-1"), []string{"app-1"}, nil, time.Hour)
+		require.NoError(t, err)
+		for _, verifier := range Purposes() {
+			if issued == verifier {
+				require.NoError(t, a.Verify(verifier, own))
+			} else {
+				require.Error(t, a.Verify(verifier, own), "%s taken for %s", issued, verifier)
+			}
+			require.Error(t, a.Verify(verifier, other), "another installation's %s", issued)
+		}
+	}
+}
+
+func TestCertificatesSayWhatTheIssuerDecides(t *testing.T) {
+	t.Parallel()
+	a, _ := open(t)
+	request := csr(t, newKey(t))
+	certs, err := a.SignCSRs("app-1", []net.IP{net.ParseIP("192.0.2.1")}, wire.CSRs{AgentClient: request, AgentServer: request, DockerServer: request}, time.Hour)
+	require.NoError(t, err)
+	client := parse(t, certs.AgentClient)
+	id, err := a.VerifyAgent(client)
+	require.NoError(t, err)
+	require.Equal(t, "app-1", id, "not what the request asked for")
+	require.Equal(t, []string{"app-1"}, client.DNSNames)
+	require.Empty(t, client.IPAddresses)
+	require.Len(t, parse(t, certs.AgentServer).IPAddresses, 1)
+	_, err = a.VerifyAgent(parse(t, certs.AgentServer))
+	require.Error(t, err)
+
+	elsewhere, err := Open(filepath.Dir(filepath.Dir(caDir(a.dir, Gateway))), "other")
+	require.NoError(t, err)
+	_, err = elsewhere.ServerID(client)
+	require.Equal(t, prego.CodeCertificateInvalid, prego.CodeOf(err), "a certificate of another environment")
+}
+
+func TestRequestsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	weak, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.NoError(t, err)
+	good := csr(t, newKey(t))
+	block, _ := pem.Decode([]byte(good))
+	block.Bytes[len(block.Bytes)-1] ^= 1
+	for name, text := range map[string]string{
+		"empty": "", "not PEM": "hello", "wrong key type": csr(t, weak), "two": good + good,
+		"bad signature": string(pem.EncodeToMemory(block)),
+		"a certificate": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes})),
+	} {
+		_, err := ParseCSR("csrs.agent_client", text)
+		require.Equal(t, prego.CodeInvalidField, prego.CodeOf(err), name)
+	}
+}
+
+func TestKeysArePrivate(t *testing.T) {
+	t.Parallel()
+	_, dir := open(t)
+	for _, p := range Purposes() {
+		info, err := os.Stat(filepath.Join(caDir(dir, p), "issuer.pem"))
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	}
+	before, err := os.ReadFile(filepath.Join(caDir(dir, Gateway), "issuer.pem"))
+	require.NoError(t, err)
+	require.NoError(t, Init(dir), "a second init changes nothing")
+	after, err := os.ReadFile(filepath.Join(caDir(dir, Gateway), "issuer.pem"))
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
+
+// TestRotationDropsNoRequest rotates the CA behind a server while a client that
+// follows the bundles sends requests all the time.
+func TestRotationDropsNoRequest(t *testing.T) {
+	t.Parallel()
+	a, dir := open(t)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	srv.TLS = a.GatewayTLS("gw.test")
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	get := func() error {
+		bundle, err := a.Bundle(Gateway)
+		if err != nil {
+			return err
+		}
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM([]byte(bundle))
+		tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: "gw.test", MinVersion: tls.VersionTLS13}, DisableKeepAlives: true}
+		req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, srv.URL, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := (&http.Client{Transport: tr}).Do(req)
+		if err != nil {
+			return err
+		}
+		return resp.Body.Close()
+	}
+	sent := 0
+	during := func(d time.Duration) {
+		for end := time.Now().Add(d); time.Now().Before(end); sent++ {
+			require.NoError(t, get(), "request %d", sent)
+		}
+	}
+	v0, err := a.Bundles(nil)
+	require.NoError(t, err)
+	for i, step := range []func(string, Purpose) error{Add, Activate, Retire} {
+		during(200 * time.Millisecond)
+		require.NoError(t, step(dir, Gateway), "step %d", i)
+		during(reloadEvery + 300*time.Millisecond)
+	}
+	require.Greater(t, sent, 50)
+	v1, err := a.Bundles(nil)
+	require.NoError(t, err)
+	require.NotEqual(t, v0.Version, v1.Version, "agents learn of it")
+	require.Error(t, Activate(dir, Gateway), "nothing to activate")
+}
+
+func TestClientsTakeOnlyTheServerThatTheyMean(t *testing.T) {
+	t.Parallel()
+	a, _ := open(t)
+	serve := func(p Purpose, id string) string {
+		key := newKey(t)
+		cert, err := a.issue(p, key.Public(), id, ServerURI("test", id), []string{id}, nil, time.Hour)
+		require.NoError(t, err)
+		srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprint(w, r.TLS.PeerCertificates[0].URIs[0])
+		}))
+		srv.TLS = &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert, Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}}
+		srv.StartTLS()
+		t.Cleanup(srv.Close)
+		return srv.URL
+	}
+	get := func(cfg *tls.Config, u string) error {
+		req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, u, nil)
+		require.NoError(t, err)
+		resp, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: cfg}}).Do(req)
+		if err != nil {
+			return err
+		}
+		return resp.Body.Close()
+	}
+	require.NoError(t, get(a.ExecClientTLS()("app-1"), serve(AgentServer, "app-1")))
+	require.Error(t, get(a.ExecClientTLS()("app-1"), serve(AgentServer, "app-2")), "another server")
+	require.Error(t, get(a.ExecClientTLS()("app-1"), serve(DockerServer, "app-1")), "another purpose")
+	require.NoError(t, get(a.DockerClientTLS()("app-1"), serve(DockerServer, "app-1")))
+	require.Error(t, get(a.DockerClientTLS()("app-1"), serve(AgentServer, "app-1")))
+}

@@ -1,0 +1,198 @@
+package token
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+)
+
+func TestDerivedTokens(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		key := rapid.SliceOfN(rapid.Byte(), 32, 64).Draw(t, "key")
+		a, b := rapid.String().Draw(t, "a"), rapid.String().Draw(t, "b")
+		d, err := NewDeriver(hex.EncodeToString(key))
+		require.NoError(t, err)
+		require.Equal(t, d.Derive(a), d.Derive(a), "the same id, the same token")
+		require.Len(t, d.Derive(a), 43, "256 bits")
+		if a != b {
+			require.NotEqual(t, d.Derive(a), d.Derive(b))
+		}
+	})
+	for _, bad := range []string{"", "zz", strings.Repeat("ab", 31)} {
+		_, err := NewDeriver(bad)
+		require.Error(t, err)
+	}
+}
+
+type fixture struct {
+	rings map[Use]*Keyring
+	cert  *x509.Certificate
+	other *x509.Certificate
+	api   *API
+	agent *Agents
+	exec  *Exec
+}
+
+func setup(t *testing.T) fixture {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, InitKeys(dir))
+	f := fixture{rings: map[Use]*Keyring{}}
+	for _, u := range Uses() {
+		r, err := OpenKeyring(dir, u)
+		require.NoError(t, err)
+		f.rings[u] = r
+	}
+	f.cert, f.other = selfSigned(t), selfSigned(t)
+	f.api = NewAPI(APIConfig{Keys: f.rings[UseAPI], Issuer: "prego", Audience: "prego-api", RolesClaim: "role"})
+	f.agent, f.exec = NewAgents(f.rings[UseAgent]), NewExec(f.rings[UseExec])
+	return f
+}
+
+func selfSigned(t *testing.T) *x509.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
+	require.NoError(t, err)
+	c, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return c
+}
+
+// TestSwapMatrix shows a token of every kind, good and forged, to every verifier.
+func TestSwapMatrix(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	stranger := setup(t)
+	must := func(s string, err error) string { require.NoError(t, err); return s }
+	agentToken := func(a *Agents, cert *x509.Certificate, ttl time.Duration) string {
+		raw, _, err := a.Issue("app-1", cert, ttl)
+		require.NoError(t, err)
+		return raw
+	}
+	pub := f.rings[UseAPI].keys[f.rings[UseAPI].sign].Public().(ed25519.PublicKey)
+	pubDER, err := x509.MarshalPKIXPublicKey(pub)
+	require.NoError(t, err)
+	claims := jwt.MapClaims{"iss": "prego", "aud": "prego-api", "sub": "mallory", "role": "operator", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}
+	sign := func(m jwt.SigningMethod, key any, c jwt.Claims, kid any) string {
+		tok := jwt.NewWithClaims(m, c)
+		tok.Header["kid"] = kid
+		s, err := tok.SignedString(key)
+		require.NoError(t, err)
+		return s
+	}
+	own := f.rings[UseAPI].keys[f.rings[UseAPI].sign]
+	without := func(drop string, set map[string]any) jwt.MapClaims {
+		c := jwt.MapClaims{}
+		for k, v := range claims {
+			if k != drop {
+				c[k] = v
+			}
+		}
+		for k, v := range set {
+			c[k] = v
+		}
+		return c
+	}
+	kid := f.rings[UseAPI].sign
+	tokens := map[string]string{
+		"api":                   must(f.api.Issue("alice", RoleOperator, time.Hour)),
+		"agent":                 agentToken(f.agent, f.cert, time.Hour),
+		"exec":                  must(f.exec.Issue("app-1", wire.KindBench, time.Minute)),
+		"another API's":         must(stranger.api.Issue("alice", RoleOperator, time.Hour)),
+		"another agent's cert":  agentToken(f.agent, f.other, time.Hour),
+		"expired agent":         agentToken(f.agent, f.cert, -time.Hour),
+		"alg none":              sign(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, claims, kid),
+		"HS256 with public key": sign(jwt.SigningMethodHS256, []byte(pub), claims, kid),
+		"HS256 with public PEM": sign(jwt.SigningMethodHS256, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: pubDER}), claims, kid),
+		"unknown kid":           sign(jwt.SigningMethodEdDSA, own, claims, "nobody"),
+		"no kid":                sign(jwt.SigningMethodEdDSA, own, claims, nil),
+		"expired":               sign(jwt.SigningMethodEdDSA, own, without("", map[string]any{"exp": time.Now().Add(-time.Hour).Unix()}), kid),
+		"without expiry":        sign(jwt.SigningMethodEdDSA, own, without("exp", nil), kid),
+		"without subject":       sign(jwt.SigningMethodEdDSA, own, without("sub", nil), kid),
+		"without role":          sign(jwt.SigningMethodEdDSA, own, without("role", nil), kid),
+		"wrong issuer":          sign(jwt.SigningMethodEdDSA, own, without("", map[string]any{"iss": "evil"}), kid),
+		"wrong audience":        sign(jwt.SigningMethodEdDSA, own, without("", map[string]any{"aud": "other"}), kid),
+		"issued in the future":  sign(jwt.SigningMethodEdDSA, own, without("", map[string]any{"iat": time.Now().Add(time.Hour).Unix()}), kid),
+		"truncated":             must(f.api.Issue("alice", RoleOperator, time.Hour))[:80],
+		"empty":                 "",
+	}
+	for name, raw := range tokens {
+		_, apiErr := f.api.Authenticate(context.Background(), raw)
+		_, agentErr := f.agent.Verify(raw, f.cert, wire.ScopeHeartbeat)
+		require.Equal(t, name == "api", apiErr == nil, "%s at the API: %v", name, apiErr)
+		require.Equal(t, name == "agent", agentErr == nil, "%s at the gateway: %v", name, agentErr)
+	}
+	_, err = f.agent.Verify(tokens["agent"], f.cert, "exec.bench")
+	require.Equal(t, prego.CodeScopeMissing, prego.CodeOf(err))
+	_, err = f.api.Authenticate(context.Background(), tokens["expired"])
+	require.Equal(t, prego.CodeTokenExpired, prego.CodeOf(err))
+}
+
+func TestExecTokensAreShortAndOfAKnownKind(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	_, err := f.exec.Issue("app-1", wire.KindBench, 6*time.Minute)
+	require.Error(t, err)
+	_, err = f.exec.Issue("app-1", "sh", time.Minute)
+	require.Error(t, err)
+}
+
+func TestRemoteIssuer(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	fetches := 0
+	mux := http.NewServeMux()
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": srv.URL, "jwks_uri": srv.URL + "/keys"})
+	})
+	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
+		fetches++
+		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "r1", Algorithm: "ES256", Use: "sig"}}})
+	})
+	a := NewAPI(APIConfig{Keys: f.rings[UseAPI], Issuer: "prego", Audience: "prego-api", RolesClaim: "groups", Remote: NewRemote(srv.URL, "")})
+	mint := func(kid string, groups any) string {
+		tok := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": srv.URL, "aud": "prego-api", "sub": "carol", "groups": groups, "exp": time.Now().Add(time.Minute).Unix()})
+		tok.Header["kid"] = kid
+		s, err := tok.SignedString(key)
+		require.NoError(t, err)
+		return s
+	}
+	p, err := a.Authenticate(context.Background(), mint("r1", []string{"staff", "viewer"}))
+	require.NoError(t, err)
+	require.Equal(t, Principal{Subject: "carol", Role: RoleViewer}, p)
+	for range 20 {
+		_, err = a.Authenticate(context.Background(), mint("unknown", "operator"))
+		require.Error(t, err)
+	}
+	require.Equal(t, 1, fetches, "unknown keys do not make us hammer the issuer")
+	_, err = a.Authenticate(context.Background(), mint("r1", "staff"))
+	require.Equal(t, prego.CodeForbidden, prego.CodeOf(err))
+}
