@@ -1,0 +1,4 @@
+package api
+
+// DecodeStrict lets tests reach the decoder.
+var DecodeStrict = decodeStrict

@@ -1,0 +1,253 @@
+package cloudinit
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gopkg.in/yaml.v3"
+	"pgregory.net/rapid"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+const (
+	token = "dG9rZW4tdG9rZW4tdG9rZW4tdG9rZW4tdG9rZW4tMTI"
+	ca    = "-----BEGIN CERTIFICATE-----\nMIIBszCCAVmgAwIBAgIQ\n-----END CERTIFICATE-----\n"
+)
+
+func input() Input {
+	return Input{
+		Host: wire.HostConfig{
+			ServerID: "app-sgp-007", Environment: "prod", Role: "app", Region: "sg", Tags: []string{"stack:blue"},
+			GatewayURL: "https://gw.example.com:8443", GatewayServerName: "agentgw.prego.internal", AgentPort: 443, DockerPort: 2376,
+			AgentSHA256: strings.Repeat("ab", 32),
+		},
+		Token: token, GatewayCAPEM: ca, EgressCIDRs: []string{"203.0.113.7/32", "2001:db8::/64"},
+	}
+}
+
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	volume, small, port := input(), input(), input()
+	volume.Volume = true
+	small.Limit = 6000
+	port.Host.AgentPort = 8443
+	for name, in := range map[string]Input{"plain": input(), "volume": volume, "two-stage": small, "high-port": port} {
+		out, err := Render(in)
+		require.NoError(t, err, name)
+		file := filepath.Join("testdata", name+".yaml")
+		if *update {
+			require.NoError(t, os.MkdirAll("testdata", 0o755))
+			require.NoError(t, os.WriteFile(file, []byte(out.UserData), 0o600))
+		}
+		want, err := os.ReadFile(file)
+		require.NoError(t, err, "make golden writes it")
+		require.Equal(t, string(want), out.UserData, "%s: make golden if the change is meant", name)
+		again, err := Render(in)
+		require.NoError(t, err)
+		require.Equal(t, out, again, "the same input, the same bytes")
+	}
+}
+
+// read parses a document back into its files.
+func read(t require.TestingT, doc string) (map[string]file, document) {
+	require.True(t, strings.HasPrefix(doc, "#cloud-config\n"))
+	var top map[string]any
+	require.NoError(t, yaml.Unmarshal([]byte(doc), &top))
+	for k := range top {
+		// cloud-init ignores top-level keys that it does not know, and so does its
+		// schema check: this list is what we mean to use.
+		require.Contains(t, []string{"hostname", "ssh_pwauth", "disable_root", "write_files", "runcmd"}, k)
+	}
+	var d document
+	require.NoError(t, yaml.Unmarshal([]byte(doc), &d))
+	files := map[string]file{}
+	for _, f := range d.WriteFiles {
+		files[f.Path] = f
+	}
+	return files, d
+}
+
+func TestInvariants(t *testing.T) {
+	t.Parallel()
+	out, err := Render(input())
+	require.NoError(t, err)
+	files, d := read(t, out.UserData)
+	require.LessOrEqual(t, len(out.UserData), MaxUserData)
+	require.NotContains(t, out.UserData, "ssh_authorized_keys")
+	require.False(t, d.SSHPwauth)
+	require.Equal(t, "0600", files[wire.BootstrapTokenPath].Permissions)
+	require.Equal(t, "root:root", files[wire.BootstrapTokenPath].Owner)
+	require.Equal(t, 1, strings.Count(out.UserData, token), "the token is in its file and nowhere else")
+	require.NotContains(t, files["/etc/docker/daemon.json"].Content, `"hosts"`, "dockerd would not start")
+	require.Contains(t, files["/usr/local/lib/prego/docker-tls.conf"].Content, "-H tcp://0.0.0.0:2376 --tlsverify")
+	unit := files["/etc/systemd/system/prego-agent.service"].Content
+	require.Contains(t, unit, "Restart=always")
+	require.Contains(t, unit, "RestartSec=5s")
+	require.Contains(t, files["/usr/local/lib/prego/bootstrap.sh"].Content, "systemctl mask ssh.service")
+	require.Contains(t, files, "/etc/systemd/system/prego-agent.service.d/port.conf")
+}
+
+func TestAnyValidInputComesThroughUnchanged(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		in := input()
+		in.Host.ServerID = rapid.StringMatching(`[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?`).Draw(t, "id")
+		in.Host.Tags = rapid.SliceOfN(rapid.StringMatching("[!-~]{1,63}"), 0, 32).Draw(t, "tags")
+		in.Volume = rapid.Bool().Draw(t, "volume")
+		in.Limit = rapid.IntRange(8000, MaxUserData).Draw(t, "limit")
+		for range rapid.IntRange(0, 200).Draw(t, "cidrs") {
+			in.EgressCIDRs = append(in.EgressCIDRs, "198.51.100.0/24")
+		}
+		out, err := Render(in)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(out.UserData), in.Limit)
+		files, d := read(t, out.UserData)
+		require.Equal(t, in.Host.ServerID, d.Hostname)
+		var host wire.HostConfig
+		require.NoError(t, json.Unmarshal([]byte(files[wire.HostConfigPath].Content), &host))
+		require.Equal(t, in.Host.Tags, host.Tags, "whatever is in a tag stays in the tag")
+		require.Equal(t, in.Token, files[wire.BootstrapTokenPath].Content)
+		require.Equal(t, 1, strings.Count(out.UserData, in.Token))
+		require.Equal(t, 1, len(d.RunCmd))
+		if out.StageTwo == nil {
+			return
+		}
+		sum := sha256.Sum256(out.StageTwo)
+		require.Equal(t, hex.EncodeToString(sum[:]), out.StageTwoSHA256)
+		require.Contains(t, files[wire.StageTwoPath].Content, out.StageTwoSHA256)
+		names := unpack(t, out.StageTwo)
+		require.Contains(t, names, "usr/local/lib/prego/bootstrap.sh")
+		for name, content := range names {
+			require.NotContains(t, content, in.Token, name)
+		}
+	})
+}
+
+func unpack(t require.TestingT, archive []byte) map[string]string {
+	gz, err := gzip.NewReader(bytes.NewReader(archive))
+	require.NoError(t, err)
+	out := map[string]string{}
+	for r := tar.NewReader(gz); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		require.NoError(t, err)
+		b, err := io.ReadAll(r)
+		require.NoError(t, err)
+		out[h.Name] = string(b)
+	}
+}
+
+func TestHostileInputIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*Input){
+		"id with YAML":            func(in *Input) { in.Host.ServerID = "a\nruncmd: [reboot]" },
+		"id with a quote":         func(in *Input) { in.Host.ServerID = "a'; reboot #" },
+		"environment":             func(in *Input) { in.Host.Environment = "p$(x)" },
+		"gateway with a path":     func(in *Input) { in.Host.GatewayURL = "https://gw/x" },
+		"gateway over http":       func(in *Input) { in.Host.GatewayURL = "http://gw" },
+		"gateway with a quote":    func(in *Input) { in.Host.GatewayURL = "https://gw'x" },
+		"gateway with a user":     func(in *Input) { in.Host.GatewayURL = "https://a:b@gw" },
+		"server name":             func(in *Input) { in.Host.GatewayServerName = "a b" },
+		"digest":                  func(in *Input) { in.Host.AgentSHA256 = "short" },
+		"token with a newline":    func(in *Input) { in.Token = token + "\nx" },
+		"no CA":                   func(in *Input) { in.GatewayCAPEM = "" },
+		"no egress":               func(in *Input) { in.EgressCIDRs = nil },
+		"egress that is no CIDR":  func(in *Input) { in.EgressCIDRs = []string{"0.0.0.0/0; drop"} },
+		"tag with a newline":      func(in *Input) { in.Host.Tags = []string{"a\nb"} },
+		"port 0":                  func(in *Input) { in.Host.DockerPort = 0 },
+		"too large in two stages": func(in *Input) { in.Limit = 1000 },
+	} {
+		in := input()
+		change(&in)
+		_, err := Render(in)
+		require.Equal(t, prego.CodeInvalidField, prego.CodeOf(err), name)
+	}
+}
+
+// tool finds a program that the test can't do without. That it is missing is a
+// failure: make test installs it.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	for _, dir := range []string{"", "/usr/sbin/", "/sbin/"} {
+		if p, err := exec.LookPath(dir + name); err == nil {
+			return p
+		}
+	}
+	t.Fatalf("%s is not installed; make test installs what the tests need", name)
+	return ""
+}
+
+func TestCloudInitTakesIt(t *testing.T) {
+	t.Parallel()
+	bin := tool(t, "cloud-init")
+	dir := t.TempDir()
+	check := func(doc string) ([]byte, error) {
+		f := filepath.Join(dir, "user-data")
+		require.NoError(t, os.WriteFile(f, []byte(doc), 0o600))
+		return exec.Command(bin, "schema", "--config-file", f).CombinedOutput()
+	}
+	for _, limit := range []int{0, 6000} {
+		in := input()
+		in.Limit = limit
+		in.Host.Tags = []string{`{{evil}}`, `#cloud-config`, `"'`, `-a:`, `!!python`}
+		out, err := Render(in)
+		require.NoError(t, err)
+		text, err := check(out.UserData)
+		require.NoError(t, err, "%s", text)
+	}
+	_, err := check("#cloud-config\nwrite_files: 7\n")
+	require.Error(t, err, "the check can fail")
+}
+
+func TestUnitsAreValidAndConfined(t *testing.T) {
+	t.Parallel()
+	bin := tool(t, "systemd-analyze")
+	dir := t.TempDir()
+	out, err := Render(input())
+	require.NoError(t, err)
+	written, _ := read(t, out.UserData)
+	var units []string
+	for path, f := range written {
+		if filepath.Dir(path) != "/etc/systemd/system" {
+			continue
+		}
+		// The programs are not on this machine; their paths are not what is checked.
+		content := strings.NewReplacer("/usr/local/bin/prego-agent", "/bin/true", "/usr/sbin/nft", "/bin/true").Replace(f.Content)
+		name := filepath.Join(dir, filepath.Base(path))
+		require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
+		units = append(units, name)
+	}
+	require.Len(t, units, 5)
+	for _, u := range units {
+		cmd := exec.Command(bin, "verify", "--recursive-errors=no", u)
+		cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+dir+":")
+		text, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", text)
+		for line := range strings.Lines(string(text)) { // typos are only mentioned
+			require.NotContains(t, line, filepath.Base(u)+":", "%s", line)
+		}
+	}
+	for unit, threshold := range map[string]string{"prego-agent.service": "20", "prego-agent-bootstrap.service": "35", "prego-firewall.service": "60"} {
+		text, err := exec.Command(bin, "security", "--offline=yes", "--threshold="+threshold, filepath.Join(dir, unit)).CombinedOutput()
+		require.NoError(t, err, "%s: %s", unit, text)
+	}
+}
