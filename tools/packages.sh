@@ -16,6 +16,7 @@ package() {
 	postgres) echo postgresql ;;
 	nft) echo nftables ;;
 	ip) echo iproute2 ;;
+	hcloud) echo hcloud-cli ;;
 	systemd-analyze) echo systemd ;;
 	*) echo "$1" ;;
 	esac

@@ -128,6 +128,13 @@ func (s *Sim) pricing() schema.Pricing {
 		LoadBalancerTypes: []schema.PricingLoadBalancerType{}, Volume: schema.PricingVolume{PricePerGBPerMonth: price(0.044)},
 		FloatingIP: schema.PricingFloatingIP{PriceMonthly: price(3)}, Traffic: schema.PricingTraffic{PricePerTB: price(1)},
 	}
+	for _, typ := range []string{"ipv4", "ipv6"} {
+		ft := schema.PricingFloatingIPType{Type: typ}
+		for _, l := range locations {
+			ft.Prices = append(ft.Prices, schema.PricingFloatingIPTypePrice{Location: l.Name, PriceMonthly: price(3)})
+		}
+		p.FloatingIPs = append(p.FloatingIPs, ft)
+	}
 	for _, t := range s.serverTypes() {
 		p.ServerTypes = append(p.ServerTypes, schema.PricingServerType{ID: t.ID, Name: t.Name, Prices: t.Prices})
 	}
