@@ -20,7 +20,7 @@ var ErrRefused = errors.New("the bootstrap token was refused for good")
 
 // Bootstrap exchanges the bootstrap token for an identity, unless the host has
 // one. It goes on trying until ctx ends, and gives up at once on a definite
-// refusal.
+// refusal: an unreachable gateway may come back, and the token expires there.
 //
 // The token is unlinked once the identity is durable, or the refusal definite. A
 // crash in between is healed by the same key presenting the token again.
@@ -65,9 +65,9 @@ func (h *Host) Bootstrap(ctx context.Context, addr, version string, log *slog.Lo
 		var id wire.Identity
 		err := gw.postJSON(ctx, wire.PathHandshake, "", request, &id)
 		if err == nil {
-			if err := h.saveIdentity(&id, k); err != nil {
-				return err
-			}
+			err = h.keep(&id, k, addr)
+		}
+		if err == nil {
 			log.Info("bootstrapped", "server_id", id.ServerID, "certificates_until", id.Certificates.NotAfter)
 			return h.unlinkToken()
 		}
@@ -81,18 +81,27 @@ func (h *Host) Bootstrap(ctx context.Context, addr, version string, log *slog.Lo
 		}
 		d := wait.next(after)
 		log.Warn("handshake failed, trying again", "in", d.String(), "error", err.Error())
-		if err := pause(ctx, d); err != nil {
+		if err := h.pause(ctx, d); err != nil {
 			return err
 		}
 	}
 }
 
-func definite(status int) bool {
-	switch status {
-	case http.StatusUnauthorized, http.StatusConflict, http.StatusGone, http.StatusUnprocessableEntity, http.StatusBadRequest:
-		return true
+// keep makes an identity durable, if it can be used.
+func (h *Host) keep(id *wire.Identity, k keys, addr string) error {
+	s, err := h.open(id, k, addr)
+	if err != nil {
+		return fmt.Errorf("the gateway's answer can't be used: %w", err)
 	}
-	return false
+	s.gw.close()
+	return h.saveIdentity(id, k)
+}
+
+// definite are the answers about the token itself: unknown or superseded,
+// consumed by another key, expired (direct-provisioning §4). Anything else may be
+// the gateway's fault, and must not cost the host its token.
+func definite(status int) bool {
+	return status == http.StatusUnauthorized || status == http.StatusConflict || status == http.StatusGone
 }
 
 func (h *Host) unlinkToken() error {

@@ -36,8 +36,6 @@ type problem struct {
 	detail string
 }
 
-func (p *problem) Error() string { return p.code + ": " + p.detail }
-
 // serve answers the control plane on the agent's port.
 func (a *Agent) serve(ctx context.Context, log *slog.Logger) error {
 	var lc net.ListenConfig
@@ -47,7 +45,7 @@ func (a *Agent) serve(ctx context.Context, log *slog.Logger) error {
 	}
 	srv := &http.Server{
 		Handler: a.execHandler(), TLSConfig: a.execTLS(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
-		IdleTimeout: 60 * time.Second, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		WriteTimeout: 30 * time.Second, IdleTimeout: 60 * time.Second, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	done := make(chan struct{})
 	go func() {
@@ -71,19 +69,14 @@ func (a *Agent) execTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert, NextProtos: []string{"h2", "http/1.1"}, SessionTicketsDisabled: true,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			a.mu.RLock()
-			defer a.mu.RUnlock()
-			return a.server, nil
+			return a.current.Load().server, nil
 		},
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			a.mu.RLock()
-			pool, environment := a.trustExec, a.id.Environment
-			a.mu.RUnlock()
-			leaf := cs.PeerCertificates[0]
-			if _, err := leaf.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+			s, leaf := a.current.Load(), cs.PeerCertificates[0]
+			if _, err := leaf.Verify(x509.VerifyOptions{Roots: s.trustExec, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 				return errors.New("the client is not the control plane")
 			}
-			if len(leaf.URIs) != 1 || leaf.URIs[0].String() != "prego://"+environment+"/control-plane" {
+			if len(leaf.URIs) != 1 || leaf.URIs[0].String() != "prego://"+s.id.Environment+"/control-plane" {
 				return errors.New("the client is not the control plane of this environment")
 			}
 			return nil
@@ -93,9 +86,11 @@ func (a *Agent) execTLS() *tls.Config {
 
 func (a *Agent) execHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var p *problem
-		if err := a.exec(w, r); errors.As(err, &p) {
+		if p := a.exec(w, r); p != nil {
 			w.Header().Set("Content-Type", "application/problem+json")
+			if p.status == http.StatusUnauthorized {
+				w.Header().Set("WWW-Authenticate", "Bearer")
+			}
 			w.WriteHeader(p.status)
 			_ = json.NewEncoder(w).Encode(wire.Problem{
 				Type: "about:blank", Title: http.StatusText(p.status), Status: p.status, Code: p.code, Detail: p.detail, Field: p.field,
@@ -104,7 +99,7 @@ func (a *Agent) execHandler() http.Handler {
 	})
 }
 
-func (a *Agent) exec(w http.ResponseWriter, r *http.Request) error {
+func (a *Agent) exec(w http.ResponseWriter, r *http.Request) *problem {
 	if r.URL.Path != wire.PathExec && r.URL.Path != wire.PathExecStream {
 		return &problem{status: http.StatusNotFound, code: "not_found", detail: "there is nothing at this path"}
 	}
@@ -112,22 +107,27 @@ func (a *Agent) exec(w http.ResponseWriter, r *http.Request) error {
 		w.Header().Set("Allow", http.MethodPost)
 		return &problem{status: http.StatusMethodNotAllowed, code: "method_not_allowed", detail: "this path takes POST"}
 	}
-	claims, err := a.authorize(r)
-	if err != nil {
-		return err
+	claims, refused := a.authorize(r)
+	if refused != nil {
+		return refused
 	}
 	var in wire.ExecRequest
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxExecBody))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(&in); err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			return &problem{status: http.StatusRequestEntityTooLarge, code: "body_too_large", detail: "a command may hold at most 64 KiB"}
+	err := dec.Decode(&in)
+	if err == nil {
+		if _, err = dec.Token(); errors.Is(err, io.EOF) {
+			err = nil
+		} else if err == nil {
+			err = errors.New("there is more than one document")
 		}
-		return &problem{status: http.StatusBadRequest, code: "invalid_json", detail: "the body is not an exec request"}
 	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return &problem{status: http.StatusBadRequest, code: "invalid_json", detail: "the body holds more than one document"}
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return &problem{status: http.StatusRequestEntityTooLarge, code: "body_too_large", detail: "a command may hold at most 64 KiB"}
+	case err != nil:
+		return &problem{status: http.StatusBadRequest, code: "invalid_json", detail: "the body is not one exec request"}
 	}
 	switch {
 	case !in.Kind.Valid():
@@ -150,7 +150,7 @@ type execClaims struct {
 
 // authorize checks the command's token: signed by a key that the control plane
 // told us, for this server, for one kind, for five minutes at most.
-func (a *Agent) authorize(r *http.Request) (execClaims, error) {
+func (a *Agent) authorize(r *http.Request) (execClaims, *problem) {
 	var c execClaims
 	bad := &problem{status: http.StatusUnauthorized, code: "unauthenticated", detail: "a valid exec token is required"}
 	scheme, raw, ok := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -159,16 +159,14 @@ func (a *Agent) authorize(r *http.Request) (execClaims, error) {
 	}
 	_, err := jwt.ParseWithClaims(raw, &c, func(t *jwt.Token) (any, error) {
 		kid, _ := t.Header["kid"].(string)
-		a.mu.RLock()
-		defer a.mu.RUnlock()
-		key, ok := a.execKeys[kid]
+		key, ok := a.current.Load().execKeys[kid]
 		if !ok {
 			return nil, errors.New("unknown key")
 		}
 		return key, nil
 	}, jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}), jwt.WithIssuer("prego"), jwt.WithAudience(a.host.Config.ServerID),
 		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(30*time.Second))
-	if err != nil || c.ID == "" || c.IssuedAt == nil || c.ExpiresAt.Sub(c.IssuedAt.Time) > maxExecTTL {
+	if err != nil || c.ID == "" || len(c.Audience) != 1 || c.IssuedAt == nil || c.ExpiresAt.Sub(c.IssuedAt.Time) > maxExecTTL {
 		return c, bad
 	}
 	return c, nil

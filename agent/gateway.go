@@ -44,7 +44,11 @@ func newGateway(h *Host, bundle string, cert func() (*tls.Certificate, error), a
 	}
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	if addr != "" {
-		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(addr)}
+		ip := net.ParseIP(addr)
+		if ip == nil {
+			return nil, fmt.Errorf("%q is not an address to call from", addr)
+		}
+		dialer.LocalAddr = &net.TCPAddr{IP: ip}
 	}
 	return &gateway{
 		base: strings.TrimSuffix(h.Config.GatewayURL, "/"),
@@ -78,11 +82,13 @@ func (g *gateway) post(ctx context.Context, path, token, contentType string, bod
 	}
 	resp, err := g.client.Do(req)
 	if err != nil {
+		g.close() // the connection may be dead without knowing: the next try is to dial
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
+		g.close()
 		return fmt.Errorf("read the gateway's answer: %w", err)
 	}
 	if resp.StatusCode/100 != 2 {

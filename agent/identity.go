@@ -6,6 +6,7 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -17,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -28,11 +30,14 @@ import (
 type Host struct {
 	Root   string
 	Config wire.HostConfig
+
+	pause func(ctx context.Context, d time.Duration) error // tests pass time by themselves
 }
 
-// OpenHost reads the configuration that cloud-init left.
+// OpenHost reads the configuration that cloud-init left. It refuses one that no
+// agent could work with.
 func OpenHost(root string) (*Host, error) {
-	h := &Host{Root: root}
+	h := &Host{Root: root, pause: pause}
 	b, err := os.ReadFile(h.path(wire.HostConfigPath))
 	if err != nil {
 		return nil, fmt.Errorf("host configuration: %w", err)
@@ -40,10 +45,23 @@ func OpenHost(root string) (*Host, error) {
 	if err := json.Unmarshal(b, &h.Config); err != nil {
 		return nil, fmt.Errorf("host configuration %s: %w", wire.HostConfigPath, err)
 	}
-	if h.Config.ServerID == "" || h.Config.GatewayURL == "" || h.Config.GatewayServerName == "" {
-		return nil, fmt.Errorf("host configuration %s lacks server_id, gateway_url or gateway_server_name", wire.HostConfigPath)
+	if err := h.checkConfig(); err != nil {
+		return nil, fmt.Errorf("host configuration %s: %w", wire.HostConfigPath, err)
 	}
 	return h, nil
+}
+
+func (h *Host) checkConfig() error {
+	c := h.Config
+	switch u, err := url.Parse(c.GatewayURL); {
+	case c.ServerID == "" || c.Environment == "" || c.GatewayServerName == "":
+		return errors.New("server_id, environment and gateway_server_name are required")
+	case err != nil || u.Scheme != "https" || u.Host == "":
+		return errors.New("gateway_url must be an https URL: tokens travel to it")
+	case c.AgentPort < 1 || c.AgentPort > 65535:
+		return errors.New("agent_port must be 1 to 65535")
+	}
+	return nil
 }
 
 func (h *Host) path(p string) string { return filepath.Join(h.Root, p) }
@@ -143,7 +161,7 @@ func (k keys) selfSigned(serverID string) (tls.Certificate, error) {
 }
 
 // LoadIdentity reads the identity that a handshake or rotation left; nil if there
-// is none.
+// is none. One of another server, as on a copied disk, is an error.
 func (h *Host) LoadIdentity() (*wire.Identity, error) {
 	b, err := os.ReadFile(h.identityPath())
 	if errors.Is(err, os.ErrNotExist) {
@@ -156,7 +174,18 @@ func (h *Host) LoadIdentity() (*wire.Identity, error) {
 	if err := json.Unmarshal(b, &id); err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
+	if err := h.mine(&id); err != nil {
+		return nil, err
+	}
 	return &id, nil
+}
+
+// mine refuses an identity that is not this host's.
+func (h *Host) mine(id *wire.Identity) error {
+	if id.ServerID != h.Config.ServerID || id.Environment != h.Config.Environment {
+		return fmt.Errorf("the identity is of server %q in environment %q, and this host is %q in %q", id.ServerID, id.Environment, h.Config.ServerID, h.Config.Environment)
+	}
+	return nil
 }
 
 // saveIdentity makes an identity durable, dockerd's part of it first: when the

@@ -2,15 +2,12 @@ package agent
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prego/prego/agent/wire"
@@ -29,18 +26,11 @@ type Agent struct {
 	jtis    *seen
 	sensors sensors
 	ship    *shipper
-
-	mu sync.RWMutex
-	id *wire.Identity
-	gw *gateway
-	// leaves of the current certificates
-	client, server *tls.Certificate
-	trustExec      *x509.CertPool
-	execKeys       map[string]any
-	tokenFrom      time.Time // when the JWT was issued
+	current atomic.Pointer[session]
 }
 
-// New loads the identity of a host.
+// New loads the identity of a host. addr is where to listen and to call from; ""
+// is every address.
 func New(h *Host, addr, version string, log *slog.Logger) (*Agent, error) {
 	id, err := h.LoadIdentity()
 	if err != nil {
@@ -53,67 +43,17 @@ func New(h *Host, addr, version string, log *slog.Logger) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{host: h, addr: addr, version: version, log: log, keys: k, jtis: newSeen(), sensors: sensors{root: h.Root}}
-	if err := a.adopt(id); err != nil {
+	s, err := h.open(id, k, addr)
+	if err != nil {
 		return nil, err
 	}
-	a.ship = newShipper(a)
+	a := &Agent{host: h, addr: addr, version: version, log: log, keys: k, jtis: newSeen(), sensors: sensors{root: h.Root}, ship: &shipper{}}
+	a.current.Store(s)
 	return a, nil
 }
 
 // Logger is a logger whose lines are also sent to the gateway.
 func (a *Agent) Logger() *slog.Logger { return slog.New(a.ship.handler(a.log.Handler())) }
-
-// adopt switches to an identity. Requests under way end on the old one.
-func (a *Agent) adopt(id *wire.Identity) error {
-	client, err := certificate(id.Certificates.AgentClient, a.keys.client)
-	if err != nil {
-		return fmt.Errorf("client certificate: %w", err)
-	}
-	server, err := certificate(id.Certificates.AgentServer, a.keys.server)
-	if err != nil {
-		return fmt.Errorf("server certificate: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM([]byte(id.Bundles.ExecClient)) {
-		return errors.New("the bundle of exec clients holds no certificate")
-	}
-	execKeys, err := parseExecKeys(id.Bundles.ExecKeys)
-	if err != nil {
-		return err
-	}
-	gw, err := newGateway(a.host, id.Bundles.Gateway, func() (*tls.Certificate, error) { return client, nil }, a.addr)
-	if err != nil {
-		return err
-	}
-	a.mu.Lock()
-	old := a.gw
-	a.id, a.gw, a.client, a.server, a.trustExec, a.execKeys = id, gw, client, server, pool, execKeys
-	a.tokenFrom = time.Now()
-	a.mu.Unlock()
-	if old != nil {
-		old.close()
-	}
-	return nil
-}
-
-func certificate(text string, key any) (*tls.Certificate, error) {
-	block, _ := pem.Decode([]byte(text))
-	if block == nil {
-		return nil, errors.New("not PEM")
-	}
-	leaf, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	return &tls.Certificate{Certificate: [][]byte{block.Bytes}, PrivateKey: key, Leaf: leaf}, nil
-}
-
-func (a *Agent) current() (*wire.Identity, *gateway) {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.id, a.gw
-}
 
 // Run sends heartbeats, renews the identity, pushes metrics and serves the exec
 // endpoint, until ctx ends.
@@ -140,7 +80,8 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // revokedRetry is how often an agent whose identity was revoked asks again: a
-// mistake may be mended, and there is nothing else it could do.
+// mistake may be mended, and there is nothing else it could do. It does not exit:
+// it would only be started again.
 const revokedRetry = 5 * time.Minute
 
 // heartbeats sends one at once and then one per interval, and renews the identity
@@ -148,7 +89,7 @@ const revokedRetry = 5 * time.Minute
 func (a *Agent) heartbeats(ctx context.Context, log *slog.Logger) error {
 	wait := backoff{base: time.Second, cap: 15 * time.Second}
 	for {
-		if err := a.renewIfDue(ctx, "", log); err != nil {
+		if err := a.renewIfDue(ctx, "", log); err != nil && ctx.Err() == nil {
 			log.Warn("identity not renewed", "error", err.Error())
 		}
 		d, err := a.beat(ctx, log)
@@ -158,82 +99,97 @@ func (a *Agent) heartbeats(ctx context.Context, log *slog.Logger) error {
 		case err == nil:
 			wait.reset()
 		case revoked(err):
-			log.Error("the identity was revoked", "error", err.Error())
+			log.Error("the identity was revoked", "again_in", revokedRetry.String(), "error", err.Error())
 			d = revokedRetry
 		default:
 			d = min(d, wait.next(0)+100*time.Millisecond)
 			log.Warn("heartbeat failed", "again_in", d.String(), "error", err.Error())
 		}
-		if pause(ctx, d) != nil {
+		if a.host.pause(ctx, d) != nil {
 			return nil //nolint:nilerr // asked to stop
 		}
 	}
 }
 
+// revoked tells the one refusal that is about this server from those that a
+// gateway with wrong keys or a wrong clock would give to all.
 func revoked(err error) bool {
 	var r *Refusal
-	return errors.As(err, &r) && (r.Status == http.StatusForbidden || (r.Status == http.StatusUnauthorized && r.Code != "token_expired"))
+	return errors.As(err, &r) && r.Code == "identity_revoked"
 }
 
-// beat sends one heartbeat and returns how long to wait for the next: the
-// interval, give or take a tenth, so that a fleet does not fall into step.
+// maxInterval bounds what a gateway can ask for: an agent that is silent for
+// longer counts as lost (direct-provisioning §3).
+const maxInterval = 5 * time.Minute
+
+// interval is the time between heartbeats, give or take a tenth, so that a fleet
+// does not fall into step.
+func interval(seconds int) time.Duration {
+	d := maxInterval
+	if seconds < int(maxInterval/time.Second) {
+		d = time.Duration(max(1, seconds)) * time.Second
+	}
+	return d + time.Duration((rand.Float64()-0.5)*0.2*float64(d)) //nolint:gosec // spreads load
+}
+
+// beat sends one heartbeat and returns how long to wait for the next.
 func (a *Agent) beat(ctx context.Context, log *slog.Logger) (time.Duration, error) {
-	id, gw := a.current()
-	interval := time.Duration(max(1, id.HeartbeatSeconds)) * time.Second
-	interval += time.Duration((rand.Float64() - 0.5) * 0.2 * float64(interval)) //nolint:gosec // spreads load
+	s := a.current.Load()
 	reading := a.sensors.read(ctx)
 	var answer wire.HeartbeatResponse
-	err := gw.postJSON(ctx, wire.PathHeartbeat, id.Token, wire.HeartbeatRequest{
+	err := s.gw.postJSON(ctx, wire.PathHeartbeat, s.id.Token, wire.HeartbeatRequest{
 		BootID: reading.bootID, AgentVersion: a.version, Load1: reading.load1, MemoryPct: reading.memoryPct, DiskPct: reading.diskPct,
 		DockerState: reading.dockerState, Tags: a.host.Config.Tags,
 	}, &answer)
 	if err != nil {
-		return interval, err
+		return interval(s.id.HeartbeatSeconds), err
 	}
-	if answer.BundleVersion != "" && answer.BundleVersion != id.Bundles.Version {
-		if err := a.renewIfDue(ctx, answer.BundleVersion, log); err != nil {
-			log.Warn("identity not renewed", "error", err.Error())
-		}
+	if err := a.renewIfDue(ctx, answer.BundleVersion, log); err != nil && ctx.Err() == nil {
+		log.Warn("identity not renewed", "error", err.Error())
 	}
-	return interval, nil
+	if answer.HeartbeatSeconds > 0 {
+		return interval(answer.HeartbeatSeconds), nil
+	}
+	return interval(s.id.HeartbeatSeconds), nil
 }
 
 // renewIfDue renews at half of the life of the JWT and of the certificates, and
-// at once when the gateway's bundles have another version.
+// at once when the gateway's bundles have another version ("" is not known).
+//
+// The keys stay: the gateway binds a server to its client key, so that a lost
+// answer costs nothing but another request.
 func (a *Agent) renewIfDue(ctx context.Context, bundleVersion string, log *slog.Logger) error {
-	id, gw := a.current()
-	a.mu.RLock()
-	leaf, from := a.client.Leaf, a.tokenFrom
-	a.mu.RUnlock()
-	now := time.Now()
-	certDue := now.After(leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) / 2))
-	tokenDue := now.After(from.Add(id.TokenExpires.Sub(from) / 2))
-	trustDue := bundleVersion != "" && bundleVersion != id.Bundles.Version
-	if !certDue && !tokenDue && !trustDue {
+	s, now := a.current.Load(), time.Now()
+	trustDue := bundleVersion != "" && bundleVersion != s.id.Bundles.Version
+	certificatesDue := trustDue || s.certificatesDue(now)
+	if !certificatesDue && !s.tokenDue(now) {
 		return nil
 	}
 	var request wire.RotateRequest
-	if certDue || trustDue {
+	if certificatesDue {
 		csrs, err := a.keys.csrs(a.host.Config.ServerID)
 		if err != nil {
 			return err
 		}
 		request.CSRs = &csrs
 	}
-	var next wire.Identity
-	if err := gw.postJSON(ctx, wire.PathRotateToken, id.Token, request, &next); err != nil {
+	var id wire.Identity
+	if err := s.gw.postJSON(ctx, wire.PathRotateToken, s.id.Token, request, &id); err != nil {
 		return err
 	}
 	if request.CSRs == nil {
-		next.Certificates = id.Certificates
+		id.Certificates = s.id.Certificates
 	}
-	// What could not be used is not kept.
-	if err := a.adopt(&next); err != nil {
-		return err
+	next, err := a.host.open(&id, a.keys, a.addr)
+	if err != nil {
+		return fmt.Errorf("the gateway's answer can't be used: %w", err)
 	}
-	if err := a.host.saveIdentity(&next, a.keys); err != nil {
-		return err
+	if err := a.host.saveIdentity(&id, a.keys); err != nil {
+		// In memory it is as good; the one on disk stays valid until it expires.
+		log.Error("the renewed identity is not on disk", "error", err.Error())
 	}
-	log.Info("identity renewed", "certificates", request.CSRs != nil, "token_until", next.TokenExpires, "bundles", next.Bundles.Version)
+	a.current.Store(next)
+	s.gw.close()
+	log.Info("identity renewed", "certificates", request.CSRs != nil, "token_until", id.TokenExpires, "bundles", id.Bundles.Version)
 	return nil
 }

@@ -3,9 +3,12 @@ package agent
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,7 +29,7 @@ type reading struct {
 }
 
 func (s sensors) read(ctx context.Context) reading {
-	r := reading{bootID: bootID(), dockerState: dockerState(ctx)}
+	r := reading{bootID: bootID(), dockerState: dockerState(ctx, filepath.Join(s.root, dockerSocket))}
 	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
 		if fields := strings.Fields(string(b)); len(fields) > 0 {
 			r.load1, _ = strconv.ParseFloat(fields[0], 64)
@@ -77,14 +80,14 @@ func memoryPct() float64 {
 // its user has no access to the API behind it.
 const dockerSocket = "/run/docker.sock"
 
-func dockerState(ctx context.Context) string {
-	if _, err := os.Stat(dockerSocket); err != nil {
+func dockerState(ctx context.Context, socket string) string {
+	if _, err := os.Stat(socket); err != nil {
 		return wire.DockerUnavailable
 	}
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", dockerSocket)
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		},
 	}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker/_ping", nil)
@@ -93,11 +96,14 @@ func dockerState(ctx context.Context) string {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		if strings.Contains(err.Error(), "permission denied") {
+		if errors.Is(err, fs.ErrPermission) {
 			return wire.DockerRunning // somebody listens, and lets us in no further
 		}
 		return wire.DockerStopped
 	}
 	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return wire.DockerStopped
+	}
 	return wire.DockerRunning
 }

@@ -4,7 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,29 +22,54 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// pushEvery is how often metrics and logs are sent.
-const pushEvery = time.Minute
+// pushEvery is how often metrics and logs are sent, give or take a tenth.
+const pushEvery = 60 // seconds
 
 // push sends metrics as OTLP and the agent's own log lines.
 func (a *Agent) push(ctx context.Context, log *slog.Logger) error {
 	for {
-		if pause(ctx, pushEvery) != nil {
+		if a.host.pause(ctx, interval(pushEvery)) != nil {
 			return nil //nolint:nilerr // asked to stop
 		}
-		id, gw := a.current()
+		s := a.current.Load()
 		body, err := proto.Marshal(a.metricsRequest(a.sensors.read(ctx)))
 		if err == nil {
-			err = gw.post(ctx, wire.PathMetrics, id.Token, "application/x-protobuf", body, nil)
+			err = s.gw.post(ctx, wire.PathMetrics, s.id.Token, "application/x-protobuf", body, nil)
 		}
 		if err != nil {
 			log.Debug("metrics not sent", "error", err.Error())
 		}
-		if lines := a.ship.take(); len(lines) > 0 {
-			if err := gw.post(ctx, wire.PathLogs, id.Token, "application/x-ndjson", lines, nil); err != nil {
-				log.Debug("logs not sent", "error", err.Error())
-			}
+		if err := a.sendLogs(ctx, s); err != nil {
+			log.Debug("logs not sent", "error", err.Error())
 		}
 	}
+}
+
+// sendLogs sends what was gathered. Lines that did not arrive are kept for the
+// next time, unless the gateway would refuse them again.
+func (a *Agent) sendLogs(ctx context.Context, s *session) error {
+	lines, dropped := a.ship.take()
+	if len(lines) == 0 && dropped == 0 {
+		return nil
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	if dropped > 0 {
+		_ = enc.Encode(wire.LogLine{At: time.Now(), Unit: logUnit, Level: slog.LevelWarn.String(), Message: fmt.Sprintf("%d earlier log lines were dropped", dropped)})
+	}
+	for _, l := range lines {
+		_ = enc.Encode(l)
+	}
+	err := s.gw.post(ctx, wire.PathLogs, s.id.Token, "application/x-ndjson", b.Bytes(), nil)
+	var refusal *Refusal
+	switch {
+	case err == nil:
+	case errors.As(err, &refusal) && (refusal.Status == http.StatusBadRequest || refusal.Status == http.StatusRequestEntityTooLarge):
+		a.ship.putBack(nil, dropped+len(lines))
+	default:
+		a.ship.putBack(lines, dropped)
+	}
+	return err
 }
 
 func (a *Agent) metricsRequest(r reading) *colmetrics.ExportMetricsServiceRequest {
@@ -69,6 +98,14 @@ func (a *Agent) metricsRequest(r reading) *colmetrics.ExportMetricsServiceReques
 	}}}
 }
 
+const (
+	logUnit    = "prego-agent"
+	maxShipped = 500
+	// maxMessage bytes stay below the gateway's 8 KiB for a line even where JSON
+	// writes six for one.
+	maxMessage = 1024
+)
+
 // shipper keeps the agent's last log lines for sending; when there are more than
 // it holds, the oldest go and are counted.
 type shipper struct {
@@ -77,33 +114,34 @@ type shipper struct {
 	dropped int
 }
 
-const maxShipped = 500
-
-func newShipper(*Agent) *shipper { return &shipper{} }
-
 func (s *shipper) add(l wire.LogLine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.lines) == maxShipped {
-		s.lines = s.lines[1:]
-		s.dropped++
-	}
 	s.lines = append(s.lines, l)
+	s.trim()
 }
 
-func (s *shipper) take() []byte {
+// take hands over the lines, and how many were dropped before them.
+func (s *shipper) take() (lines []wire.LogLine, dropped int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	if s.dropped > 0 {
-		_ = enc.Encode(wire.LogLine{At: time.Now(), Unit: "prego-agent", Level: "WARN", Message: "earlier log lines were dropped"})
-	}
-	for _, l := range s.lines {
-		_ = enc.Encode(l)
-	}
+	lines, dropped = s.lines, s.dropped
 	s.lines, s.dropped = nil, 0
-	return b.Bytes()
+	return lines, dropped
+}
+
+// putBack undoes a take, in front of what came since.
+func (s *shipper) putBack(lines []wire.LogLine, dropped int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines, s.dropped = append(lines, s.lines...), s.dropped+dropped
+	s.trim()
+}
+
+func (s *shipper) trim() {
+	if over := len(s.lines) - maxShipped; over > 0 {
+		s.lines, s.dropped = slices.Clone(s.lines[over:]), s.dropped+over
+	}
 }
 
 // handler passes records on and keeps a copy of those worth sending.
@@ -113,26 +151,38 @@ func (s *shipper) handler(next slog.Handler) slog.Handler {
 
 type shipHandler struct {
 	slog.Handler
-	ship *shipper
+	ship  *shipper
+	attrs []slog.Attr
 }
 
 func (h *shipHandler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelInfo {
 		var text strings.Builder
 		text.WriteString(r.Message)
-		r.Attrs(func(a slog.Attr) bool {
+		write := func(a slog.Attr) bool {
 			text.WriteString(" " + a.String())
-			return text.Len() < 4096
-		})
-		h.ship.add(wire.LogLine{At: r.Time, Unit: "prego-agent", Level: r.Level.String(), Message: text.String()})
+			return text.Len() < maxMessage
+		}
+		for _, a := range h.attrs {
+			write(a)
+		}
+		r.Attrs(write)
+		h.ship.add(wire.LogLine{At: r.Time, Unit: logUnit, Level: r.Level.String(), Message: cut(text.String())})
 	}
 	return h.Handler.Handle(ctx, r)
 }
 
+func cut(s string) string {
+	if len(s) > maxMessage {
+		s = s[:maxMessage]
+	}
+	return strings.ToValidUTF8(s, "")
+}
+
 func (h *shipHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &shipHandler{Handler: h.Handler.WithAttrs(attrs), ship: h.ship}
+	return &shipHandler{Handler: h.Handler.WithAttrs(attrs), ship: h.ship, attrs: slices.Concat(h.attrs, attrs)}
 }
 
 func (h *shipHandler) WithGroup(name string) slog.Handler {
-	return &shipHandler{Handler: h.Handler.WithGroup(name), ship: h.ship}
+	return &shipHandler{Handler: h.Handler.WithGroup(name), ship: h.ship, attrs: h.attrs}
 }

@@ -5,7 +5,9 @@
 //	prego-agent version
 //
 // Exit status: 0 done or asked to stop, 1 failed (trying again may help), 2 wrong
-// usage, 3 the bootstrap token was refused for good, 4 no identity.
+// usage, 3 the bootstrap token was refused for good, 4 no identity. bootstrap goes on
+// trying until it is asked to stop; run stays up when the identity is revoked, and
+// asks again every five minutes.
 package main
 
 import (
@@ -14,6 +16,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -28,17 +31,30 @@ func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
 	if len(args) == 0 {
-		fmt.Fprintln(os.Stderr, "usage: prego-agent bootstrap|run|version [--root DIR] [--addr IP]")
+		fmt.Fprintln(os.Stderr, usage)
 		return 2
 	}
 	if args[0] == "version" {
 		fmt.Println(version)
 		return 0
 	}
+	if args[0] != "bootstrap" && args[0] != "run" {
+		fmt.Fprintln(os.Stderr, usage)
+		return 2
+	}
 	flags := flag.NewFlagSet("prego-agent "+args[0], flag.ContinueOnError)
 	root := flags.String("root", "/", "directory that stands for the host's root")
 	addr := flags.String("addr", "", "address to listen on and to call from; empty for all")
-	if err := flags.Parse(args[1:]); err != nil {
+	switch err := flags.Parse(args[1:]); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2
+	case flags.NArg() > 0:
+		fmt.Fprintf(os.Stderr, "prego-agent %s takes no argument %q\n", args[0], flags.Arg(0))
+		return 2
+	case *addr != "" && net.ParseIP(*addr) == nil:
+		fmt.Fprintf(os.Stderr, "--addr %q is not an IP address\n", *addr)
 		return 2
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
@@ -48,9 +64,6 @@ func run(args []string) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, errUsage):
-		fmt.Fprintln(os.Stderr, err)
-		return 2
 	case errors.Is(err, agent.ErrRefused):
 		log.Error("bootstrap refused", "error", err.Error())
 		return 3
@@ -64,12 +77,9 @@ func run(args []string) int {
 	return 1
 }
 
-var errUsage = errors.New("usage: prego-agent bootstrap|run|version [--root DIR] [--addr IP]")
+const usage = "usage: prego-agent bootstrap|run|version [--root DIR] [--addr IP]"
 
 func do(ctx context.Context, verb, root, addr string, log *slog.Logger) error {
-	if verb != "bootstrap" && verb != "run" {
-		return errUsage
-	}
 	host, err := agent.OpenHost(root)
 	if err != nil {
 		return err

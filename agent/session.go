@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// session is an identity in use. It never changes: a renewal makes another, and
+// what is under way ends on the one that it began with.
+type session struct {
+	id        *wire.Identity
+	gw        *gateway
+	client    *tls.Certificate
+	server    *tls.Certificate
+	trustExec *x509.CertPool
+	execKeys  map[string]any
+	since     time.Time
+}
+
+// open makes an identity usable, or says what is wrong with it. Every identity
+// goes through here before it is kept: one that can't be used must not replace
+// one that can, nor cost the host its token.
+func (h *Host) open(id *wire.Identity, k keys, addr string) (*session, error) {
+	if err := h.mine(id); err != nil {
+		return nil, err
+	}
+	if id.Token == "" {
+		return nil, errors.New("the identity holds no token")
+	}
+	client, err := certificate(id.Certificates.AgentClient, k.client)
+	if err != nil {
+		return nil, fmt.Errorf("client certificate: %w", err)
+	}
+	server, err := certificate(id.Certificates.AgentServer, k.server)
+	if err != nil {
+		return nil, fmt.Errorf("server certificate: %w", err)
+	}
+	if _, err := certificate(id.Certificates.DockerServer, k.docker); err != nil {
+		return nil, fmt.Errorf("Docker certificate: %w", err)
+	}
+	trustExec := x509.NewCertPool()
+	if !trustExec.AppendCertsFromPEM([]byte(id.Bundles.ExecClient)) {
+		return nil, errors.New("the bundle of exec clients holds no certificate")
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM([]byte(id.Bundles.DockerClient)) {
+		return nil, errors.New("the bundle of Docker clients holds no certificate")
+	}
+	execKeys, err := parseExecKeys(id.Bundles.ExecKeys)
+	if err != nil {
+		return nil, err
+	}
+	gw, err := newGateway(h, id.Bundles.Gateway, func() (*tls.Certificate, error) { return client, nil }, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &session{id: id, gw: gw, client: client, server: server, trustExec: trustExec, execKeys: execKeys, since: time.Now()}, nil
+}
+
+// certificate reads a PEM chain, leaf first, that must be for the key.
+func certificate(chain string, key *ecdsa.PrivateKey) (*tls.Certificate, error) {
+	out := &tls.Certificate{PrivateKey: key}
+	for block, rest := pem.Decode([]byte(chain)); block != nil; block, rest = pem.Decode(rest) {
+		out.Certificate = append(out.Certificate, block.Bytes)
+	}
+	if len(out.Certificate) == 0 {
+		return nil, errors.New("not PEM")
+	}
+	leaf, err := x509.ParseCertificate(out.Certificate[0])
+	if err != nil {
+		return nil, err
+	}
+	out.Leaf = leaf
+	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(spki, leaf.RawSubjectPublicKeyInfo) {
+		return nil, errors.New("it is not for the key of this host")
+	}
+	return out, nil
+}
+
+// certificatesDue and tokenDue say that half of a life is over.
+func (s *session) certificatesDue(now time.Time) bool {
+	from, to := s.client.Leaf.NotBefore, s.client.Leaf.NotAfter
+	if !s.id.Certificates.NotAfter.IsZero() && s.id.Certificates.NotAfter.Before(to) {
+		to = s.id.Certificates.NotAfter // the earliest of the three
+	}
+	return now.After(from.Add(to.Sub(from) / 2))
+}
+
+func (s *session) tokenDue(now time.Time) bool {
+	return now.After(s.since.Add(s.id.TokenExpires.Sub(s.since) / 2))
+}

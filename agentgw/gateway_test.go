@@ -1,0 +1,448 @@
+package agentgw_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	colmetrics "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/agentgw"
+	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/store"
+	"github.com/prego/prego/internal/token"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+type authority struct {
+	*pki.Authority
+	execKeys map[string]string
+}
+
+func (a authority) Bundles() (wire.Bundles, error)              { return a.Authority.Bundles(a.execKeys) }
+func (authority) KeySHA256(c *x509.Certificate) ([]byte, error) { return pki.KeySHA256(c.PublicKey) }
+func (authority) KeyOfCSR(field, csr string) ([]byte, error) {
+	parsed, err := pki.ParseCSR(field, csr)
+	if err != nil {
+		return nil, err
+	}
+	return pki.KeySHA256(parsed.PublicKey)
+}
+
+type tokens struct{ *token.Agents }
+
+func (tokens) HashBootstrap(raw string) []byte { return token.Hash(raw) }
+
+type signals struct {
+	mu   sync.Mutex
+	sent []string
+}
+
+func (s *signals) add(kind, id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent = append(s.sent, kind+" "+id)
+	return nil
+}
+func (s *signals) AgentHandshook(_ context.Context, id string, _ int) error {
+	return s.add("handshake", id)
+}
+func (s *signals) AgentHeartbeat(_ context.Context, id string, _ int) error {
+	return s.add("heartbeat", id)
+}
+func (s *signals) BootstrapRefused(_ context.Context, id string, _ int) error {
+	return s.add("refused", id)
+}
+func (s *signals) all() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string{}, s.sent...)
+}
+
+type bundle struct {
+	t       testing.TB
+	url     string
+	store   *store.Store
+	ca      authority
+	agents  tokens
+	signals *signals
+	exec    func(sql string, args ...any)
+	serving *agentgw.Gateway
+}
+
+func setup(t testing.TB, change func(*agentgw.Settings)) *bundle {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, pki.Init(dir))
+	require.NoError(t, token.InitKeys(dir))
+	ca, err := pki.Open(dir, "test")
+	require.NoError(t, err)
+	ring, err := token.OpenKeyring(dir, token.UseAgent)
+	require.NoError(t, err)
+	pool := pgtest.Pool(t)
+	b := &bundle{t: t, store: store.New(pool), ca: authority{Authority: ca}, agents: tokens{token.NewAgents(ring)}, signals: &signals{}}
+	b.exec = func(sql string, args ...any) {
+		_, err := pool.Exec(context.Background(), sql, args...)
+		require.NoError(t, err)
+	}
+	settings := agentgw.Settings{
+		Environment: "test", Heartbeat: 30 * time.Second, TokenTTL: time.Hour, CertTTL: 24 * time.Hour, Flush: 10 * time.Millisecond, FlushRows: 500,
+		AgentBinary: []byte("agent"), AgentSHA256: "d1",
+	}
+	if change != nil {
+		change(&settings)
+	}
+	b.serving = agentgw.New(agentgw.Deps{Store: b.store, Signals: b.signals, CA: b.ca, Tokens: b.agents, Settings: settings, Log: zap.NewNop()})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	b.url = "https://" + l.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.serving.Serve(ctx, l, ca.GatewayTLS("gw.test"), 5*time.Second) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
+	return b
+}
+
+// server is a row at attempt 1 whose token is "raw-<id>-0123456789".
+func (b *bundle) server(id string) {
+	b.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, attempt, host)
+VALUES ($1, '\x00', 'app', 'eu', 'hetzner', '{}', 'provisioning', 'server-provision/' || $1, 'test', 1, '127.0.0.1')`, id)
+	_, err := b.store.IssueToken(context.Background(), prego.TokenIssue{TokenID: "t-" + id, ServerID: id, Attempt: 1, Purpose: prego.PurposeAgentBootstrap, Hash: token.Hash(raw(id)), TTL: time.Minute})
+	require.NoError(b.t, err)
+}
+
+func raw(id string) string { return "raw-" + id + "-0123456789" }
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	return k
+}
+
+func csr(t testing.TB, k *ecdsa.PrivateKey) string {
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, k)
+	require.NoError(t, err)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+}
+
+func selfSigned(t testing.TB, k *ecdsa.PrivateKey) *tls.Certificate {
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, k.Public(), k)
+	require.NoError(t, err)
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: k}
+}
+
+func (b *bundle) client(cert *tls.Certificate) *http.Client {
+	ca, err := b.ca.Bundle(pki.Gateway)
+	require.NoError(b.t, err)
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM([]byte(ca))
+	cfg := &tls.Config{RootCAs: pool, ServerName: "gw.test", MinVersion: tls.VersionTLS13}
+	if cert != nil {
+		cfg.Certificates = []tls.Certificate{*cert}
+	}
+	tr := &http.Transport{TLSClientConfig: cfg, ForceAttemptHTTP2: true}
+	b.t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr}
+}
+
+func (b *bundle) post(c *http.Client, path, bearer, contentType string, body []byte) (int, wire.Problem, []byte) {
+	b.t.Helper()
+	req, err := http.NewRequest(http.MethodPost, b.url+path, bytes.NewReader(body))
+	require.NoError(b.t, err)
+	if bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+bearer)
+	}
+	req.Header.Set("Content-Type", contentType)
+	resp, err := c.Do(req)
+	require.NoError(b.t, err)
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	require.NoError(b.t, err)
+	var p wire.Problem
+	if resp.StatusCode >= 400 {
+		require.Equal(b.t, "application/problem+json", resp.Header.Get("Content-Type"))
+		require.NoError(b.t, json.Unmarshal(answer, &p))
+	}
+	return resp.StatusCode, p, answer
+}
+
+func (b *bundle) handshake(id string, key *ecdsa.PrivateKey, change func(*wire.HandshakeRequest)) (int, wire.Problem, wire.Identity) {
+	b.t.Helper()
+	in := wire.HandshakeRequest{ServerID: id, Token: raw(id), AgentVersion: "v1", CSRs: wire.CSRs{AgentClient: csr(b.t, key), AgentServer: csr(b.t, newKey(b.t)), DockerServer: csr(b.t, newKey(b.t))}}
+	if change != nil {
+		change(&in)
+	}
+	body, err := json.Marshal(in)
+	require.NoError(b.t, err)
+	status, p, answer := b.post(b.client(selfSigned(b.t, key)), wire.PathHandshake, "", "application/json", body)
+	var out wire.Identity
+	if status == 200 {
+		require.NoError(b.t, json.Unmarshal(answer, &out))
+	}
+	return status, p, out
+}
+
+func certificate(t testing.TB, text string, key *ecdsa.PrivateKey) *tls.Certificate {
+	block, _ := pem.Decode([]byte(text))
+	require.NotNil(t, block)
+	return &tls.Certificate{Certificate: [][]byte{block.Bytes}, PrivateKey: key}
+}
+
+const beat = `{"boot_id":"b","agent_version":"v1","load1":0.5,"memory_pct":10,"disk_pct":20,"docker_state":"running"}`
+
+func TestHandshake(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(s *agentgw.Settings) { s.CheckSource = true })
+	for name, tc := range map[string]struct {
+		change func(*wire.HandshakeRequest)
+		code   string
+		status int
+	}{
+		"unknown token":          {func(r *wire.HandshakeRequest) { r.Token = "nonsense" }, "token_unknown", 401},
+		"truncated token":        {func(r *wire.HandshakeRequest) { r.Token = r.Token[:10] }, "token_unknown", 401},
+		"another server's":       {func(r *wire.HandshakeRequest) { r.ServerID = "other" }, "token_unknown", 401},
+		"hostile id":             {func(r *wire.HandshakeRequest) { r.ServerID = "../x" }, "invalid_field", 422},
+		"request of another key": {func(r *wire.HandshakeRequest) { r.CSRs.AgentClient = csr(t, newKey(t)) }, "invalid_field", 422},
+		"no requests":            {func(r *wire.HandshakeRequest) { r.CSRs = wire.CSRs{} }, "invalid_field", 422},
+	} {
+		id := "h-" + strings.NewReplacer(" ", "-", "'", "").Replace(name)
+		b.server(id)
+		status, p, _ := b.handshake(id, newKey(t), tc.change)
+		require.Equal(t, tc.status, status, name)
+		require.Equal(t, tc.code, p.Code, name)
+		status, _, _ = b.handshake(id, newKey(t), nil)
+		require.Equal(t, 200, status, "%s: the refusal did not burn the token", name)
+	}
+	b.server("elsewhere")
+	b.exec(`UPDATE servers SET host = '192.0.2.1' WHERE server_id = 'elsewhere'`)
+	status, p, _ := b.handshake("elsewhere", newKey(t), nil)
+	require.Equal(t, 403, status)
+	require.Equal(t, "source_mismatch", p.Code)
+
+	b.server("expired")
+	b.exec(`UPDATE server_bootstrap_tokens SET expires_at = now() WHERE server_id = 'expired'`)
+	status, p, _ = b.handshake("expired", newKey(t), nil)
+	require.Equal(t, 410, status)
+	require.Equal(t, "bootstrap_token_expired", p.Code)
+
+	b.server("twice")
+	key := newKey(t)
+	for range 2 { // the answer was lost: the same key gets the same outcome
+		status, _, id := b.handshake("twice", key, nil)
+		require.Equal(t, 200, status)
+		require.Equal(t, "twice", id.ServerID)
+		require.Equal(t, 30, id.HeartbeatSeconds)
+	}
+	status, p, _ = b.handshake("twice", newKey(t), nil)
+	require.Equal(t, 409, status)
+	require.Equal(t, "token_consumed", p.Code)
+	require.Contains(t, b.signals.all(), "refused twice")
+
+	status, p, _ = b.post(b.client(nil), wire.PathHandshake, "", "application/json", []byte(`{"server_id":"twice","token":"x"}`))
+	require.Equal(t, 401, status, "a handshake without a key")
+	require.Equal(t, "certificate_invalid", p.Code)
+	status, p, _ = b.post(b.client(nil), wire.PathHandshake, "", "application/json", bytes.Repeat([]byte("x"), 70_000))
+	require.Equal(t, 400, status, "%v", p)
+}
+
+// TestSwapMatrix shows every certificate with every token: only a server's own
+// pair, of the right purpose and scope, is let in.
+func TestSwapMatrix(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	stranger := setup(t, nil)
+	type identity struct {
+		key  *ecdsa.PrivateKey
+		id   wire.Identity
+		cert *tls.Certificate
+	}
+	enroll := func(b *bundle, id string) identity {
+		b.server(id)
+		key := newKey(t)
+		status, _, out := b.handshake(id, key, nil)
+		require.Equal(t, 200, status)
+		return identity{key, out, certificate(t, out.Certificates.AgentClient, key)}
+	}
+	one, two, other := enroll(b, "one"), enroll(b, "two"), enroll(stranger, "one")
+	serverKey := newKey(t)
+	certs, err := b.ca.SignCSRs("one", nil, wire.CSRs{AgentClient: csr(t, one.key), AgentServer: csr(t, serverKey), DockerServer: csr(t, serverKey)}, time.Hour)
+	require.NoError(t, err)
+	expiredCerts, err := b.ca.SignCSRs("one", nil, wire.CSRs{AgentClient: csr(t, one.key), AgentServer: csr(t, serverKey), DockerServer: csr(t, serverKey)}, -time.Minute)
+	require.NoError(t, err)
+	certificates := map[string]*tls.Certificate{
+		"one": one.cert, "two": two.cert, "another CA's": other.cert, "self-signed": selfSigned(t, one.key), "none": nil,
+		"server certificate": certificate(t, certs.AgentServer, serverKey), "docker certificate": certificate(t, certs.DockerServer, serverKey),
+		"renewed": certificate(t, certs.AgentClient, one.key), "expired": certificate(t, expiredCerts.AgentClient, one.key),
+	}
+	jwts := map[string]string{"one": one.id.Token, "two": two.id.Token, "another CA's": other.id.Token, "none": "", "bootstrap": raw("one"), "truncated": one.id.Token[:60]}
+	for cn, cert := range certificates {
+		c := b.client(cert)
+		for jn, j := range jwts {
+			status, p, _ := b.post(c, wire.PathHeartbeat, j, "application/json", []byte(beat))
+			if cn == jn && (cn == "one" || cn == "two") {
+				require.Equal(t, 200, status, "%s with %s: %v", cn, jn, p)
+			} else {
+				require.Contains(t, []int{401, 403}, status, "certificate %s with token %s", cn, jn)
+			}
+		}
+	}
+	require.Eventually(t, func() bool {
+		n := 0
+		for _, s := range b.signals.all() {
+			if strings.HasPrefix(s, "heartbeat") {
+				n++
+			}
+		}
+		return n >= 2
+	}, 10*time.Second, 10*time.Millisecond, "a server that is provisioning is signalled")
+
+	b.exec(`UPDATE servers SET identity_revoked_at = now() WHERE server_id = 'two'`)
+	require.Eventually(t, func() bool {
+		status, p, _ := b.post(b.client(two.cert), wire.PathHeartbeat, two.id.Token, "application/json", []byte(beat))
+		return status == 403 && p.Code == "identity_revoked"
+	}, 10*time.Second, 50*time.Millisecond)
+	status, p, _ := b.post(b.client(two.cert), wire.PathRotateToken, two.id.Token, "application/json", []byte(`{}`))
+	require.Equal(t, 403, status, "%v", p)
+}
+
+func TestTelemetryAndRotation(t *testing.T) {
+	t.Parallel()
+	var forwarded []byte
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		forwarded, _ = io.ReadAll(r.Body)
+		w.WriteHeader(http.StatusOK)
+	}))
+	t.Cleanup(backend.Close)
+	b := setup(t, func(s *agentgw.Settings) { s.OTLPEndpoint = backend.URL })
+	b.server("one")
+	key := newKey(t)
+	_, _, id := b.handshake("one", key, nil)
+	c := b.client(certificate(t, id.Certificates.AgentClient, key))
+	otlp, err := proto.Marshal(&colmetrics.ExportMetricsServiceRequest{})
+	require.NoError(t, err)
+	for name, tc := range map[string]struct {
+		path, contentType string
+		body              string
+		status            int
+	}{
+		"heartbeat":         {wire.PathHeartbeat, "application/json", beat, 200},
+		"load negative":     {wire.PathHeartbeat, "application/json", `{"load1":-1}`, 422},
+		"memory above 100":  {wire.PathHeartbeat, "application/json", `{"memory_pct":101}`, 422},
+		"unknown field":     {wire.PathHeartbeat, "application/json", `{"cpu":1}`, 400},
+		"two documents":     {wire.PathHeartbeat, "application/json", beat + beat, 400},
+		"metrics":           {wire.PathMetrics, "application/x-protobuf", string(otlp), 200},
+		"metrics as JSON":   {wire.PathMetrics, "application/json", "{}", 415},
+		"metrics broken":    {wire.PathMetrics, "application/x-protobuf", "\xff\xff", 422},
+		"logs":              {wire.PathLogs, "application/x-ndjson", `{"message":"password=hunter2"}` + "\n\n" + `{"message":"b"}`, 204},
+		"logs broken":       {wire.PathLogs, "application/x-ndjson", "hello", 400},
+		"log line too long": {wire.PathLogs, "application/x-ndjson", `{"message":"` + strings.Repeat("x", 9000) + `"}`, 413},
+		"backup":            {wire.PathBackupReport, "application/json", `{"site":"a.example.com","status":"succeeded"}`, 204},
+		"backup half done":  {wire.PathBackupReport, "application/json", `{"site":"a.example.com","status":"maybe"}`, 422},
+	} {
+		status, p, _ := b.post(c, tc.path, id.Token, tc.contentType, []byte(tc.body))
+		require.Equal(t, tc.status, status, "%s: %v", name, p)
+	}
+	require.Equal(t, otlp, append([]byte{}, forwarded...), "forwarded as it came")
+	backend.Close()
+	status, _, _ := b.post(c, wire.PathMetrics, id.Token, "application/x-protobuf", otlp)
+	require.Equal(t, 503, status, "the agent learns that nobody took them")
+
+	status, _, answer := b.post(c, wire.PathRotateToken, id.Token, "application/json", []byte(`{}`))
+	require.Equal(t, 200, status)
+	var next wire.Identity
+	require.NoError(t, json.Unmarshal(answer, &next))
+	require.NotEqual(t, id.Token, next.Token)
+	require.Empty(t, next.Certificates.AgentClient)
+	body, err := json.Marshal(wire.RotateRequest{CSRs: &wire.CSRs{AgentClient: csr(t, key), AgentServer: csr(t, newKey(t)), DockerServer: csr(t, newKey(t))}})
+	require.NoError(t, err)
+	status, _, answer = b.post(c, wire.PathRotateToken, next.Token, "application/json", body)
+	require.Equal(t, 200, status)
+	require.NoError(t, json.Unmarshal(answer, &next))
+	renewed := b.client(certificate(t, next.Certificates.AgentClient, key))
+	status, _, _ = b.post(renewed, wire.PathHeartbeat, next.Token, "application/json", []byte(beat))
+	require.Equal(t, 200, status)
+	status, _, _ = b.post(c, wire.PathHeartbeat, id.Token, "application/json", []byte(beat))
+	require.Equal(t, 200, status, "the old pair is good until it expires: nothing under way is dropped")
+	body, err = json.Marshal(wire.RotateRequest{CSRs: &wire.CSRs{AgentClient: csr(t, newKey(t)), AgentServer: csr(t, newKey(t)), DockerServer: csr(t, newKey(t))}})
+	require.NoError(t, err)
+	status, _, _ = b.post(c, wire.PathRotateToken, id.Token, "application/json", body)
+	require.Equal(t, 422, status, "the bound key stays")
+}
+
+func TestBootEndpointsTakeTheTokenAndKeepIt(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.server("boots")
+	b.server("other")
+	c := b.client(nil)
+	stage := func(bearer, body string) (int, string) {
+		status, p, _ := b.post(c, wire.PathBootStage, bearer, "application/json", []byte(body))
+		return status, p.Code
+	}
+	for range 2 {
+		status, _ := stage(raw("boots"), `{"server_id":"boots","stage":"docker_installed","detail":"x\u0007y"}`)
+		require.Equal(t, 204, status)
+	}
+	events, err := b.store.ServerEvents(context.Background(), "boots")
+	require.NoError(t, err)
+	require.Equal(t, "docker_installed: x y", events[len(events)-1].Message, "once, and printable")
+	for name, tc := range map[string]struct{ bearer, body, code string }{
+		"no token":       {"", `{}`, "token_unknown"},
+		"wrong token":    {"nonsense", `{}`, "token_unknown"},
+		"another server": {raw("other"), `{"server_id":"boots","stage":"failed"}`, "token_unknown"},
+		"unknown stage":  {raw("boots"), `{"server_id":"boots","stage":"party"}`, "invalid_field"},
+		"long detail":    {raw("boots"), fmt.Sprintf(`{"server_id":"boots","stage":"failed","detail":%q}`, strings.Repeat("x", 600)), "invalid_field"},
+	} {
+		_, code := stage(tc.bearer, tc.body)
+		require.Equal(t, tc.code, code, name)
+	}
+	get := func(path string) int {
+		req, err := http.NewRequest(http.MethodGet, b.url+path, nil)
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer "+raw("boots"))
+		resp, err := c.Do(req)
+		require.NoError(t, err)
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	require.Equal(t, 200, get(wire.PathAgentBinary+"?sha256=d1"))
+	require.Equal(t, 404, get(wire.PathAgentBinary+"?sha256=d2"))
+	sum, err := b.store.PutBootArtifact(context.Background(), []byte("stage two"))
+	require.NoError(t, err)
+	require.Equal(t, 200, get(wire.PathStageTwo+"?sha256="+sum))
+	require.Equal(t, 422, get(wire.PathStageTwo+"?sha256=zz"))
+	require.Equal(t, 404, get("/internal/agent/nonsense"))
+	status, _, _ := b.handshake("boots", newKey(t), nil)
+	require.Equal(t, 200, status, "the token is not consumed by any of it")
+
+	var limited bool
+	for range 40 {
+		status, _ := stage("guess", `{}`)
+		limited = limited || status == 429
+	}
+	require.True(t, limited, "whoever guesses is slowed down")
+}
