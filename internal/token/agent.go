@@ -62,11 +62,21 @@ func (a *Agents) Issue(serverID string, cert *x509.Certificate, ttl time.Duratio
 	return raw, expires, err
 }
 
-// Verify checks a token that came with cert, and returns its server. scope ""
-// asks for none in particular.
+// rotationGrace is for how long an expired token can still be exchanged for a new
+// one: a host that was off for an hour must find its way back. The certificate
+// that it is bound to, and the row, are checked all the same.
+const rotationGrace = 24 * time.Hour
+
+// Verify checks a token that came with cert, and returns its server. scope "" is
+// for rotation: none in particular is asked for, and the token may have expired
+// within rotationGrace.
 func (a *Agents) Verify(raw string, cert *x509.Certificate, scope string) (serverID string, err error) {
 	var c agentClaims
-	if err := parse(raw, &c, a.keys.key, Issuer, agentAudience); err != nil {
+	forgive := leeway
+	if scope == "" {
+		forgive = rotationGrace
+	}
+	if err := parse(raw, &c, a.keys.key, Issuer, agentAudience, forgive); err != nil {
 		return "", err
 	}
 	if subtle.ConstantTimeCompare([]byte(c.Cnf.Thumbprint), []byte(Thumbprint(cert))) != 1 {
@@ -87,10 +97,10 @@ func registered(issuer, subject, audience string, now time.Time, ttl time.Durati
 
 // parse checks signature, algorithm, issuer, audience and times. Why a token was
 // refused is told in general terms only.
-func parse(raw string, claims jwt.Claims, key jwt.Keyfunc, issuer, audience string) error {
+func parse(raw string, claims jwt.Claims, key jwt.Keyfunc, issuer, audience string, forgive time.Duration) error {
 	_, err := jwt.ParseWithClaims(raw, claims, key,
 		jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}), jwt.WithIssuer(issuer), jwt.WithAudience(audience),
-		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(leeway))
+		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(forgive))
 	return refusal(err, claims)
 }
 

@@ -69,7 +69,7 @@ func (a *API) Authenticate(ctx context.Context, raw string) (Principal, error) {
 		if err := a.remote.parse(ctx, raw, claims, a.audience); err != nil {
 			return Principal{}, err
 		}
-	} else if err := parse(raw, claims, a.keys.key, a.issuer, a.audience); err != nil {
+	} else if err := parse(raw, claims, a.keys.key, a.issuer, a.audience, leeway); err != nil {
 		return Principal{}, err
 	}
 	sub, _ := claims.GetSubject()

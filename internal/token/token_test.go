@@ -146,6 +146,10 @@ func TestSwapMatrix(t *testing.T) {
 		require.Equal(t, name == "api", apiErr == nil, "%s at the API: %v", name, apiErr)
 		require.Equal(t, name == "agent", agentErr == nil, "%s at the gateway: %v", name, agentErr)
 	}
+	_, err = f.agent.Verify(tokens["expired agent"], f.cert, "")
+	require.NoError(t, err, "a host that was off for an hour can renew its token")
+	_, err = f.agent.Verify(tokens["expired agent"], f.other, "")
+	require.Error(t, err)
 	_, err = f.agent.Verify(tokens["agent"], f.cert, "exec.bench")
 	require.Equal(t, prego.CodeScopeMissing, prego.CodeOf(err))
 	_, err = f.api.Authenticate(context.Background(), tokens["expired"])
