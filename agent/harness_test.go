@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
@@ -23,6 +24,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,6 +116,7 @@ func (a *authority) pair(t testing.TB, l leaf) tls.Certificate {
 type testGateway struct {
 	t      testing.TB
 	srv    *httptest.Server
+	shown  atomic.Pointer[tls.Certificate] // the gateway's own
 	gwCA   *authority
 	client *authority
 	server *authority
@@ -161,22 +164,30 @@ func newTestGateway(t testing.TB) *testGateway {
 		Version: "v1", Gateway: g.gwCA.pem, ExecClient: g.execCA.pem, DockerClient: g.dockCA.pem,
 		ExecKeys: map[string]string{"k1": string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))},
 	}
-	g.srv = g.listen(g.gwCA)
+	g.show(g.gwCA)
+	g.srv = httptest.NewUnstartedServer(http.HandlerFunc(g.serve))
+	g.srv.TLS = &tls.Config{
+		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert, NextProtos: []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return g.shown.Load(), nil },
+	}
+	g.srv.EnableHTTP2 = true
+	g.srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	g.srv.StartTLS()
+	t.Cleanup(g.srv.Close)
 	return g
 }
 
-// listen serves with a certificate of ca.
-func (g *testGateway) listen(ca *authority) *httptest.Server {
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(g.serve))
-	srv.TLS = &tls.Config{
-		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert, NextProtos: []string{"h2", "http/1.1"},
-		Certificates: []tls.Certificate{ca.pair(g.t, leaf{dns: []string{testGatewayName}, usage: x509.ExtKeyUsageServerAuth})},
-	}
-	srv.EnableHTTP2 = true
-	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
-	srv.StartTLS()
-	g.t.Cleanup(srv.Close)
-	return srv
+// show makes the gateway present a certificate of ca from now on.
+func (g *testGateway) show(ca *authority) {
+	cert := ca.pair(g.t, leaf{dns: []string{testGatewayName}, usage: x509.ExtKeyUsageServerAuth})
+	g.shown.Store(&cert)
+}
+
+// read runs f while the gateway stands still.
+func (g *testGateway) read(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f()
 }
 
 // fault answers calls of a path in the gateway's stead where f returns true; n
@@ -257,8 +268,7 @@ func (g *testGateway) answer(w http.ResponseWriter, r *http.Request) {
 		}
 		w.WriteHeader(http.StatusNoContent)
 	case wire.PathMetrics:
-		body := make([]byte, r.ContentLength)
-		_, _ = r.Body.Read(body)
+		body, _ := io.ReadAll(r.Body)
 		g.metrics = append(g.metrics, body)
 		w.WriteHeader(http.StatusOK)
 	default:

@@ -1,0 +1,398 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// hurry makes a host's pauses end at once; what they were is returned.
+func hurry(h *Host) *[]time.Duration {
+	var taken []time.Duration
+	h.pause = func(ctx context.Context, d time.Duration) error {
+		taken = append(taken, d)
+		return ctx.Err()
+	}
+	return &taken
+}
+
+func exists(t testing.TB, h *Host, name string) bool {
+	t.Helper()
+	_, err := os.Stat(h.path(name))
+	return err == nil
+}
+
+func TestBootstrapLeavesAnIdentityAndNoToken(t *testing.T) {
+	t.Parallel()
+	g := newTestGateway(t)
+	h := g.host(t)
+	var log bytes.Buffer
+	require.NoError(t, h.Bootstrap(t.Context(), "127.0.0.9", "v-test", slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+
+	require.False(t, exists(t, h, wire.BootstrapTokenPath))
+	id, err := h.LoadIdentity()
+	require.NoError(t, err)
+	require.Equal(t, "jwt-1", id.Token)
+	require.Equal(t, []string{"127.0.0.9"}, g.sources, "the call comes from --addr")
+
+	in := g.handshakes[0]
+	require.Equal(t, testServer, in.ServerID)
+	require.Equal(t, "raw-bootstrap-token", in.Token, "without the file's newline")
+	require.Equal(t, []string{"blue"}, in.Tags)
+	require.NotEmpty(t, in.BootID)
+	block, _ := pem.Decode([]byte(in.CSRs.AgentClient))
+	csr, err := x509.ParseCertificateRequest(block.Bytes)
+	require.NoError(t, err)
+	sum := sha256.Sum256(csr.RawSubjectPublicKeyInfo)
+	require.Equal(t, g.keys[0], hex.EncodeToString(sum[:]), "the connection proves the key that is asked for")
+
+	for name, mode := range map[string]os.FileMode{
+		wire.IdentityDir: 0o700 | os.ModeDir, wire.IdentityDir + "/identity.json": 0o600, wire.IdentityDir + "/client.key": 0o600,
+		wire.IdentityDir + "/server.key": 0o600, wire.IdentityDir + "/docker.key": 0o600, wire.DockerTLSDir + "/key.pem": 0o600,
+	} {
+		st, err := os.Stat(h.path(name))
+		require.NoError(t, err)
+		require.Equal(t, mode, st.Mode(), name)
+	}
+	_, err = tls.LoadX509KeyPair(h.path(wire.DockerTLSDir+"/cert.pem"), h.path(wire.DockerTLSDir+"/key.pem"))
+	require.NoError(t, err, "dockerd can serve with what was left for it")
+	require.NotContains(t, log.String(), "raw-bootstrap-token")
+	require.NotContains(t, log.String(), "jwt-")
+
+	require.NoError(t, h.Bootstrap(t.Context(), "", "v-test", quiet()), "once more changes nothing")
+	require.Len(t, g.handshakes, 1)
+}
+
+func TestBootstrapAfterALostAnswerComesWithTheSameKey(t *testing.T) {
+	t.Parallel()
+	g := newTestGateway(t)
+	g.fault(wire.PathHandshake, func(n int, _ http.ResponseWriter, _ *http.Request, serve func(http.ResponseWriter)) bool {
+		if n > 2 {
+			return false
+		}
+		serve(httptest.NewRecorder())
+		drop()
+		return true
+	})
+	h := g.host(t)
+	hurry(h)
+	require.NoError(t, h.Bootstrap(t.Context(), "", "v", quiet()))
+	require.Len(t, g.keys, 3, "two answers were lost")
+	require.Equal(t, g.keys[0], g.keys[1])
+	require.Equal(t, g.keys[0], g.keys[2])
+}
+
+func TestBootstrapAfterAnInterruptionComesWithTheSameKey(t *testing.T) {
+	t.Parallel()
+	g := newTestGateway(t)
+	h := g.host(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	g.fault(wire.PathHandshake, func(n int, _ http.ResponseWriter, _ *http.Request, serve func(http.ResponseWriter)) bool {
+		if n > 1 {
+			return false
+		}
+		serve(httptest.NewRecorder())
+		cancel()
+		return true
+	})
+	require.ErrorIs(t, h.Bootstrap(ctx, "", "v", quiet()), context.Canceled)
+	require.Equal(t, 1, g.hit(wire.PathHandshake))
+	require.True(t, exists(t, h, wire.BootstrapTokenPath))
+
+	again, err := OpenHost(h.Root)
+	require.NoError(t, err)
+	require.NoError(t, again.Bootstrap(t.Context(), "", "v", quiet()))
+	require.Len(t, g.keys, 2)
+	require.Equal(t, g.keys[0], g.keys[1])
+}
+
+func TestBootstrapTellsRefusalsFromTroubles(t *testing.T) {
+	t.Parallel()
+	for status, definite := range map[int]bool{
+		401: true, 409: true, 410: true,
+		307: false, 400: false, 403: false, 404: false, 422: false, 429: false, 500: false, 502: false, 503: false,
+	} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			t.Parallel()
+			g := newTestGateway(t)
+			h := g.host(t)
+			hurry(h)
+			g.fault(wire.PathHandshake, func(n int, w http.ResponseWriter, _ *http.Request, _ func(http.ResponseWriter)) bool {
+				if n > 3 {
+					return false
+				}
+				if !exists(t, h, wire.BootstrapTokenPath) {
+					t.Error("the token is gone before the end")
+				}
+				refuse(w, status, "some_code")
+				return true
+			})
+			err := h.Bootstrap(t.Context(), "", "v", quiet())
+			require.False(t, exists(t, h, wire.BootstrapTokenPath))
+			if definite {
+				require.ErrorIs(t, err, ErrRefused)
+				require.ErrorContains(t, err, "some_code")
+				require.Equal(t, 1, g.hit(wire.PathHandshake))
+				require.False(t, exists(t, h, wire.IdentityDir+"/identity.json"))
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, 3, g.hit(wire.PathHandshake))
+		})
+	}
+}
+
+func TestBootstrapKeepsNoAnswerThatItCantUse(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(g *testGateway, id *wire.Identity){
+		"of another server":      func(_ *testGateway, id *wire.Identity) { id.ServerID = "app-2" },
+		"of another environment": func(_ *testGateway, id *wire.Identity) { id.Environment = "prod" },
+		"no token":               func(_ *testGateway, id *wire.Identity) { id.Token = "" },
+		"no certificates":        func(_ *testGateway, id *wire.Identity) { id.Certificates = wire.Certificates{} },
+		"another key's certificate": func(g *testGateway, id *wire.Identity) {
+			id.Certificates.AgentClient = certPEM(g.client.pair(g.t, leaf{usage: x509.ExtKeyUsageClientAuth}).Certificate[0])
+		},
+		"swapped certificates": func(_ *testGateway, id *wire.Identity) {
+			id.Certificates.AgentServer, id.Certificates.DockerServer = id.Certificates.DockerServer, id.Certificates.AgentServer
+		},
+		"no gateway bundle": func(_ *testGateway, id *wire.Identity) { id.Bundles.Gateway = "" },
+		"no exec bundle":    func(_ *testGateway, id *wire.Identity) { id.Bundles.ExecClient = "" },
+		"no Docker bundle":  func(_ *testGateway, id *wire.Identity) { id.Bundles.DockerClient = "" },
+		"broken exec key":   func(_ *testGateway, id *wire.Identity) { id.Bundles.ExecKeys = map[string]string{"k1": "?"} },
+		"exec key of another kind": func(g *testGateway, id *wire.Identity) {
+			der, err := x509.MarshalPKIXPublicKey(g.gwCA.key.Public())
+			require.NoError(g.t, err)
+			id.Bundles.ExecKeys = map[string]string{"k1": string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newTestGateway(t)
+			h := g.host(t)
+			h.pause = func(context.Context, time.Duration) error {
+				require.True(t, exists(t, h, wire.BootstrapTokenPath))
+				require.False(t, exists(t, h, wire.IdentityDir+"/identity.json"))
+				return nil
+			}
+			g.fault(wire.PathHandshake, func(n int, w http.ResponseWriter, _ *http.Request, serve func(http.ResponseWriter)) bool {
+				if n > 1 {
+					return false
+				}
+				answer := httptest.NewRecorder()
+				serve(answer)
+				var id wire.Identity
+				if err := json.Unmarshal(answer.Body.Bytes(), &id); err != nil {
+					t.Error(err)
+				}
+				spoil(g, &id)
+				writeJSON(w, id)
+				return true
+			})
+			require.NoError(t, h.Bootstrap(t.Context(), "", "v", quiet()))
+			require.Equal(t, 1, g.hit(wire.PathHandshake))
+			_, err := New(h, "", "v", quiet())
+			require.NoError(t, err)
+		})
+	}
+}
+
+func TestBootstrapWaitsAsLongAsItIsTold(t *testing.T) {
+	t.Parallel()
+	g := newTestGateway(t)
+	h := g.host(t)
+	taken := hurry(h)
+	g.fault(wire.PathHandshake, func(n int, w http.ResponseWriter, _ *http.Request, _ func(http.ResponseWriter)) bool {
+		answers := map[int]string{1: "7", 2: "86400", 3: "soon"}
+		if n > 3 {
+			return false
+		}
+		w.Header().Set("Retry-After", answers[n])
+		refuse(w, http.StatusServiceUnavailable, "not_ready")
+		return true
+	})
+	require.NoError(t, h.Bootstrap(t.Context(), "", "v", quiet()))
+	require.Equal(t, 3, g.hit(wire.PathHandshake))
+	require.GreaterOrEqual(t, (*taken)[0], 7*time.Second)
+	require.Equal(t, 300*time.Second, (*taken)[1], "nobody can make it wait for a day")
+	require.LessOrEqual(t, (*taken)[2], 10*time.Second)
+}
+
+func TestBackoffIsFullJitter(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		b := backoff{base: time.Duration(rapid.Int64Range(1, 1e10).Draw(t, "base")), cap: time.Duration(rapid.Int64Range(1, 1e12).Draw(t, "cap"))}
+		atLeast := time.Duration(rapid.Int64Range(0, 1e12).Draw(t, "atLeast"))
+		for n := range rapid.IntRange(1, 100).Draw(t, "n") {
+			bound := b.cap
+			if n < 30 {
+				bound = min(b.cap, b.base<<n)
+			}
+			d := b.next(atLeast)
+			if d < atLeast || d > max(atLeast, bound) {
+				t.Fatalf("pause %d is %s, not in [%s, %s]", n, d, atLeast, max(atLeast, bound))
+			}
+		}
+	})
+}
+
+func TestBootstrapTellsTheTokenToNobodyElse(t *testing.T) {
+	t.Parallel()
+	stop := func(h *Host) context.Context {
+		ctx, cancel := context.WithCancel(t.Context())
+		n := 0
+		h.pause = func(ctx context.Context, _ time.Duration) error {
+			if n++; n == 3 {
+				cancel()
+			}
+			return ctx.Err()
+		}
+		return ctx
+	}
+	t.Run("a gateway of another CA", func(t *testing.T) {
+		t.Parallel()
+		g := newTestGateway(t)
+		h := g.host(t)
+		require.NoError(t, os.WriteFile(h.path(wire.GatewayCAPath), []byte(newAuthority(t, "gateway").pem), 0o600))
+		require.ErrorIs(t, h.Bootstrap(stop(h), "", "v", quiet()), context.Canceled)
+		require.Empty(t, g.calls)
+	})
+	t.Run("a gateway of another name", func(t *testing.T) {
+		t.Parallel()
+		g := newTestGateway(t)
+		h := g.host(t)
+		h.Config.GatewayServerName = "elsewhere.prego.internal"
+		require.ErrorIs(t, h.Bootstrap(stop(h), "", "v", quiet()), context.Canceled)
+		require.Empty(t, g.calls)
+	})
+	t.Run("a gateway without TLS 1.3", func(t *testing.T) {
+		t.Parallel()
+		g := newTestGateway(t)
+		old := httptest.NewUnstartedServer(http.HandlerFunc(g.serve))
+		old.TLS = g.srv.TLS.Clone()
+		old.TLS.MinVersion, old.TLS.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+		old.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+		old.StartTLS()
+		t.Cleanup(old.Close)
+		h := g.host(t)
+		h.Config.GatewayURL = old.URL
+		require.ErrorIs(t, h.Bootstrap(stop(h), "", "v", quiet()), context.Canceled)
+		require.Empty(t, g.calls)
+	})
+	t.Run("where a redirect points to", func(t *testing.T) {
+		t.Parallel()
+		g := newTestGateway(t)
+		var reached atomic.Int32
+		other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
+		t.Cleanup(other.Close)
+		g.fault(wire.PathHandshake, func(_ int, w http.ResponseWriter, r *http.Request, _ func(http.ResponseWriter)) bool {
+			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+			return true
+		})
+		h := g.host(t)
+		require.ErrorIs(t, h.Bootstrap(stop(h), "", "v", quiet()), context.Canceled)
+		require.Equal(t, 3, g.hit(wire.PathHandshake))
+		require.Zero(t, reached.Load())
+	})
+}
+
+func TestOpenHostRefusesWhatNoAgentCouldWorkWith(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		spoil func(c *wire.HostConfig)
+		want  string
+	}{
+		"no server":      {func(c *wire.HostConfig) { c.ServerID = "" }, "server_id"},
+		"no environment": {func(c *wire.HostConfig) { c.Environment = "" }, "environment"},
+		"no name":        {func(c *wire.HostConfig) { c.GatewayServerName = "" }, "gateway_server_name"},
+		"plain HTTP":     {func(c *wire.HostConfig) { c.GatewayURL = "http://gw.example.com" }, "https"},
+		"no URL":         {func(c *wire.HostConfig) { c.GatewayURL = "" }, "https"},
+		"no port":        {func(c *wire.HostConfig) { c.AgentPort = 0 }, "agent_port"},
+		"port too high":  {func(c *wire.HostConfig) { c.AgentPort = 65536 }, "agent_port"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newTestGateway(t)
+			h := g.host(t)
+			cfg := h.Config
+			tc.spoil(&cfg)
+			b, err := json.Marshal(cfg)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(h.path(wire.HostConfigPath), b, 0o600))
+			_, err = OpenHost(h.Root)
+			require.ErrorContains(t, err, tc.want)
+		})
+	}
+	t.Run("not JSON", func(t *testing.T) {
+		t.Parallel()
+		h := newTestGateway(t).host(t)
+		require.NoError(t, os.WriteFile(h.path(wire.HostConfigPath), []byte("{"), 0o600))
+		_, err := OpenHost(h.Root)
+		require.ErrorContains(t, err, wire.HostConfigPath)
+	})
+}
+
+func TestHostsDoNotShareIdentities(t *testing.T) {
+	t.Parallel()
+	a := newTestGateway(t).enrolled(t)
+	copied := *a.host
+	copied.Config.ServerID = "app-2"
+	_, err := New(&copied, "", "v", quiet())
+	require.ErrorContains(t, err, `this host is "app-2"`)
+	require.ErrorContains(t, copied.Bootstrap(t.Context(), "", "v", quiet()), `this host is "app-2"`)
+}
+
+func TestBrokenFilesAreNamed(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ file, content, want string }{
+		"identity": {wire.IdentityDir + "/identity.json", "{", "identity"},
+		"key":      {wire.IdentityDir + "/client.key", "", "client.key is not PEM"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newTestGateway(t).enrolled(t)
+			require.NoError(t, os.WriteFile(a.host.path(tc.file), []byte(tc.content), 0o600))
+			_, err := New(a.host, "", "v", quiet())
+			require.ErrorContains(t, err, tc.want)
+		})
+	}
+	h := newTestGateway(t).host(t)
+	_, err := New(h, "", "v", quiet())
+	require.ErrorIs(t, err, ErrNoIdentity)
+	require.NoError(t, os.Remove(h.path(wire.BootstrapTokenPath)))
+	require.ErrorContains(t, h.Bootstrap(t.Context(), "", "v", quiet()), "bootstrap token")
+}
+
+func TestWriteFileLeavesTheOldOrTheNewAndNoLitter(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	name := filepath.Join(dir, "f")
+	require.NoError(t, writeFile(name, []byte("one"), 0o600))
+	require.NoError(t, writeFile(name, []byte("two"), 0o600))
+	require.Error(t, writeFile(filepath.Join(dir, "none", "f"), []byte("x"), 0o600))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o700))
+	require.Error(t, writeFile(filepath.Join(dir, "d"), []byte("x"), 0o600), "a directory is not replaced")
+	b, err := os.ReadFile(name)
+	require.NoError(t, err)
+	require.Equal(t, "two", string(b))
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, left, 2)
+}
