@@ -125,26 +125,27 @@ type testGateway struct {
 	dockCA *authority // signs Docker clients
 	exec   ed25519.PrivateKey
 
-	mu         sync.Mutex
-	bundles    wire.Bundles
-	certTTL    time.Duration
-	certAge    time.Duration // how long ago certificates say that they were issued
-	tokenTTL   time.Duration
-	seconds    int
-	keys       []string // SHA-256 of the key of each handshake's connection
-	handshakes []wire.HandshakeRequest
-	rotations  []wire.RotateRequest
-	beats      []wire.HeartbeatRequest
-	beatTokens []string
-	logs       []wire.LogLine
-	metrics    [][]byte
-	sources    []string
-	issued     int
-	inFlight   int
-	mostAtOnce int
-	faults     map[string]func(n int, w http.ResponseWriter, r *http.Request, serve func(http.ResponseWriter)) bool
-	calls      map[string]int
-	hits       map[string]int
+	mu          sync.Mutex
+	bundles     wire.Bundles
+	certTTL     time.Duration
+	certAge     time.Duration // how long ago certificates say that they were issued
+	tokenTTL    time.Duration
+	seconds     int
+	keys        []string // SHA-256 of the key of each handshake's connection
+	handshakes  []wire.HandshakeRequest
+	rotations   []wire.RotateRequest
+	beats       []wire.HeartbeatRequest
+	beatTokens  []string
+	logs        []wire.LogLine
+	metrics     [][]byte
+	sources     []string
+	issued      int
+	inFlight    int
+	mostAtOnce  int
+	faults      map[string]func(n int, w http.ResponseWriter, r *http.Request, serve func(http.ResponseWriter)) bool
+	calls       map[string]int
+	alsoTrusted []*authority // agent CAs of before
+	hits        map[string]int
 }
 
 func newTestGateway(t testing.TB) *testGateway {
@@ -217,13 +218,23 @@ func (g *testGateway) serve(w http.ResponseWriter, r *http.Request) {
 		g.mu.Unlock()
 	}()
 	serve := func(w http.ResponseWriter) { g.answer(w, r) }
-	if fault != nil && fault(n, w, r, serve) {
-		g.mu.Lock()
-		g.hits[r.URL.Path]++
-		g.mu.Unlock()
-		return
+	if fault == nil || !g.faulty(r.URL.Path, func() bool { return fault(n, w, r, serve) }) {
+		serve(w)
 	}
-	serve(w)
+}
+
+// faulty counts a fault that was hit; dropping the connection is one.
+func (g *testGateway) faulty(path string, fault func() bool) (answered bool) {
+	answered = true
+	defer func() {
+		if answered {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.hits[path]++
+		}
+	}()
+	answered = fault()
+	return answered
 }
 
 func (g *testGateway) answer(w http.ResponseWriter, r *http.Request) {
@@ -234,7 +245,7 @@ func (g *testGateway) answer(w http.ResponseWriter, r *http.Request) {
 	defer g.mu.Unlock()
 	g.sources = append(g.sources, host)
 	if r.URL.Path != wire.PathHandshake {
-		if _, err := peer.Verify(x509.VerifyOptions{Roots: g.pool(g.client), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		if _, err := peer.Verify(x509.VerifyOptions{Roots: g.pool(append(g.alsoTrusted, g.client)...), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 			refuse(w, http.StatusUnauthorized, "certificate_invalid")
 			return
 		}
@@ -276,9 +287,11 @@ func (g *testGateway) answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (g *testGateway) pool(a *authority) *x509.CertPool {
+func (g *testGateway) pool(all ...*authority) *x509.CertPool {
 	p := x509.NewCertPool()
-	p.AddCert(a.cert)
+	for _, a := range all {
+		p.AddCert(a.cert)
+	}
 	return p
 }
 

@@ -155,6 +155,11 @@ type shipHandler struct {
 	attrs []slog.Attr
 }
 
+// Enabled asks for what is to be sent, whatever the host's own log leaves out.
+func (h *shipHandler) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelInfo || h.Handler.Enabled(ctx, l)
+}
+
 func (h *shipHandler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelInfo {
 		var text strings.Builder
@@ -168,6 +173,9 @@ func (h *shipHandler) Handle(ctx context.Context, r slog.Record) error {
 		}
 		r.Attrs(write)
 		h.ship.add(wire.LogLine{At: r.Time, Unit: logUnit, Level: r.Level.String(), Message: cut(text.String())})
+	}
+	if !h.Handler.Enabled(ctx, r.Level) {
+		return nil
 	}
 	return h.Handler.Handle(ctx, r)
 }

@@ -1,0 +1,231 @@
+package agent
+
+import (
+	"bytes"
+	"debug/elf"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// binary is the real agent, built once as it is released.
+var binary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "prego-agent")
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Join(dir, "prego-agent")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=v-built", "-o", name, "../cmd/prego-agent") //nolint:noctx // go test's own timeout ends it
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", &os.PathError{Op: "build: " + string(out), Path: name, Err: err}
+	}
+	return name, nil
+})
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if name, err := binary(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(name))
+	}
+	os.Exit(status)
+}
+
+// process is a running agent.
+type process struct {
+	*exec.Cmd
+	log output
+}
+
+// output is what a process wrote so far.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	name, err := binary()
+	require.NoError(t, err)
+	p := &process{Cmd: exec.CommandContext(t.Context(), name, args...)}
+	p.Stdout, p.Stderr = &p.log, &p.log
+	p.Env = []string{"PATH=/usr/bin:/bin"}
+	require.NoError(t, p.Start())
+	t.Cleanup(func() { _ = p.Process.Kill(); _ = p.Wait() })
+	return p
+}
+
+func (p *process) status(t *testing.T) int {
+	t.Helper()
+	_ = p.Wait()
+	return p.ProcessState.ExitCode()
+}
+
+func TestTheBinaryIsStaticAndSmall(t *testing.T) {
+	t.Parallel()
+	name, err := binary()
+	require.NoError(t, err)
+	st, err := os.Stat(name)
+	require.NoError(t, err)
+	t.Logf("binary: %.1f MiB", float64(st.Size())/(1<<20))
+	require.Less(t, st.Size(), int64(20<<20))
+	f, err := elf.Open(name)
+	require.NoError(t, err)
+	defer func() { _ = f.Close() }()
+	libs, err := f.ImportedLibraries()
+	require.NoError(t, err)
+	require.Empty(t, libs)
+	for _, p := range f.Progs {
+		require.NotEqual(t, elf.PT_INTERP, p.Type, "it needs no loader")
+	}
+}
+
+func TestTheBinarySharesOnlyTheMessages(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "../cmd/prego-agent").Output()
+	require.NoError(t, err)
+	var ours []string
+	for _, p := range strings.Fields(string(out)) {
+		if strings.HasPrefix(p, "github.com/prego/prego") {
+			ours = append(ours, p)
+		}
+	}
+	require.ElementsMatch(t, []string{"github.com/prego/prego/agent/wire", "github.com/prego/prego/agent", "github.com/prego/prego/cmd/prego-agent"}, ours)
+}
+
+func TestTheBinaryRunsSmallAndEndsOnSIGTERM(t *testing.T) {
+	t.Parallel()
+	g := newTestGateway(t)
+	g.seconds = 1
+	root := g.plant(t, freePort(t))
+	require.Equal(t, 0, start(t, "bootstrap", "--root", root, "--addr", "127.0.0.1").status(t))
+	require.NoFileExists(t, filepath.Join(root, wire.BootstrapTokenPath))
+	p := start(t, "run", "--root", root, "--addr", "127.0.0.1")
+	eventually(t, "heartbeats", func() (ok bool) { g.read(func() { ok = len(g.beats) >= 3 }); return ok })
+	require.Equal(t, "v-built", g.beats[0].AgentVersion)
+
+	rss := residentKiB(t, p.Process.Pid)
+	t.Logf("resident: %.1f MiB", float64(rss)/1024)
+	require.Less(t, rss, 30<<10)
+
+	began := time.Now()
+	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
+	require.Equal(t, 0, p.status(t), p.log.String())
+	require.Less(t, time.Since(began), 5*time.Second)
+	require.NotContains(t, p.log.String(), "raw-bootstrap-token")
+	require.NotContains(t, p.log.String(), "jwt-")
+}
+
+func residentKiB(t *testing.T, pid int) int {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	require.NoError(t, err)
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			n, err := strconv.Atoi(strings.Fields(rest)[0])
+			require.NoError(t, err)
+			return n
+		}
+	}
+	require.Fail(t, "the kernel tells no VmRSS")
+	return 0
+}
+
+// TestTheBinaryIsKilledBetweenAnswerAndIdentity lets the gateway answer a process
+// that is no more.
+func TestTheBinaryIsKilledBetweenAnswerAndIdentity(t *testing.T) {
+	t.Parallel()
+	g := newTestGateway(t)
+	root := g.plant(t, freePort(t))
+	arrived, killed := make(chan struct{}), make(chan struct{})
+	g.fault(wire.PathHandshake, func(n int, _ http.ResponseWriter, _ *http.Request, serve func(http.ResponseWriter)) bool {
+		if n > 1 {
+			return false
+		}
+		serve(httptest.NewRecorder())
+		close(arrived)
+		<-killed
+		return true
+	})
+	p := start(t, "bootstrap", "--root", root)
+	<-arrived
+	require.NoError(t, p.Process.Kill())
+	_ = p.Wait()
+	close(killed)
+	require.FileExists(t, filepath.Join(root, wire.BootstrapTokenPath))
+
+	require.Equal(t, 0, start(t, "bootstrap", "--root", root).status(t))
+	require.Len(t, g.keys, 2)
+	require.Equal(t, g.keys[0], g.keys[1])
+}
+
+func TestExitStatuses(t *testing.T) {
+	t.Parallel()
+	g := newTestGateway(t)
+	g.fault(wire.PathHandshake, func(_ int, w http.ResponseWriter, _ *http.Request, _ func(http.ResponseWriter)) bool {
+		refuse(w, http.StatusGone, "bootstrap_token_expired")
+		return true
+	})
+	refused := g.plant(t, freePort(t))
+	for name, tc := range map[string]struct {
+		args   []string
+		status int
+		says   string
+	}{
+		"version":           {[]string{"version"}, 0, "v-built"},
+		"help":              {[]string{"run", "-h"}, 0, "-root"},
+		"nothing":           {nil, 2, "usage"},
+		"unknown verb":      {[]string{"shell"}, 2, "usage"},
+		"unknown flag":      {[]string{"run", "--shell"}, 2, "shell"},
+		"an argument":       {[]string{"run", "fast"}, 2, "fast"},
+		"not an address":    {[]string{"run", "--addr", "localhost"}, 2, "localhost"},
+		"no configuration":  {[]string{"run", "--root", t.TempDir()}, 1, "host configuration"},
+		"no identity":       {[]string{"run", "--root", g.plant(t, 1)}, 4, "bootstrap"},
+		"refused for good":  {[]string{"bootstrap", "--root", refused}, 3, "bootstrap_token_expired"},
+		"stopped meanwhile": {[]string{"bootstrap", "--root", waiting(t)}, 0, "trying again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, tc.args...)
+			if name == "stopped meanwhile" {
+				eventually(t, "it tries", func() bool { return strings.Contains(p.log.String(), tc.says) })
+				require.NoError(t, p.Process.Signal(syscall.SIGTERM))
+			}
+			require.Equal(t, tc.status, p.status(t), p.log.String())
+			require.Contains(t, p.log.String(), tc.says)
+		})
+	}
+}
+
+// waiting is a host whose gateway is down.
+func waiting(t *testing.T) string {
+	t.Helper()
+	g := newTestGateway(t)
+	root := g.plant(t, 1)
+	g.srv.Close()
+	return root
+}

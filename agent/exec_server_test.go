@@ -1,0 +1,407 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+const (
+	planeURI = "prego://" + testEnvironment + "/control-plane"
+	execBody = `{"workflowId":"w","serverId":"app-1","kind":"bench","args":["version"]}`
+)
+
+func controlPlane(t testing.TB, ca *authority) *tls.Certificate {
+	t.Helper()
+	cert := ca.pair(t, leaf{uri: planeURI, usage: x509.ExtKeyUsageClientAuth})
+	return &cert
+}
+
+// caller calls the agent's port as the control plane does: it verifies the agent
+// by the server's id. cert nil is none.
+func (a *Agent) caller(t testing.TB, cert *tls.Certificate) *http.Client {
+	t.Helper()
+	trust := x509.NewCertPool()
+	trust.AddCert(a.signer(t))
+	cfg := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: trust, ServerName: testServer}
+	if cert != nil {
+		// Whatever the server says that it accepts.
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
+	}
+	tr := &http.Transport{TLSClientConfig: cfg}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Timeout: 10 * time.Second, Transport: tr}
+}
+
+// signer is trusted as the issuer of the agent's server certificate: the
+// certificate itself, since what is tested is the other direction.
+func (a *Agent) signer(testing.TB) *x509.Certificate { return a.current.Load().server.Leaf }
+
+func (a *Agent) url(path string) string {
+	return "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(a.host.Config.AgentPort)) + path
+}
+
+// answered is an answer whose body was read.
+type answered struct {
+	*http.Response
+	problem wire.Problem
+}
+
+func (a *Agent) send(c *http.Client, method, path, authorization, body string) (answered, error) {
+	req, err := http.NewRequest(method, a.url(path), strings.NewReader(body)) //nolint:noctx // the client has a timeout
+	if err != nil {
+		return answered{}, err
+	}
+	if authorization != "" {
+		req.Header.Set("Authorization", authorization)
+	}
+	var resp *http.Response
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) { // until it listens
+		if resp, err = c.Do(req); err == nil || !strings.Contains(err.Error(), "connection refused") || time.Now().After(deadline) {
+			break
+		}
+	}
+	if err != nil {
+		return answered{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	out := answered{Response: resp}
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return out, err
+	}
+	return out, json.Unmarshal(b, &out.problem)
+}
+
+func (a *Agent) try(c *http.Client, token, body string) (answered, error) {
+	return a.send(c, http.MethodPost, wire.PathExec, "Bearer "+token, body)
+}
+
+func (a *Agent) call(t testing.TB, c *http.Client, token, body string) (int, string) {
+	resp, err := a.try(c, token, body)
+	if err != nil {
+		t.Errorf("the agent does not answer: %v", err)
+		return 0, ""
+	}
+	return resp.StatusCode, resp.problem.Code
+}
+
+// token is a good one for a bench command, less what change does to it.
+func (g *testGateway) token(t testing.TB, change func(c jwt.MapClaims)) string {
+	t.Helper()
+	return g.signed(t, jwt.SigningMethodEdDSA, "k1", g.exec, change)
+}
+
+func (g *testGateway) signed(t testing.TB, method jwt.SigningMethod, kid any, key any, change func(c jwt.MapClaims)) string {
+	t.Helper()
+	now := time.Now()
+	c := jwt.MapClaims{
+		"iss": "prego", "sub": "control-plane", "aud": testServer, "jti": uuid.NewString(), "scope": "exec.bench",
+		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(5 * time.Minute).Unix(),
+	}
+	if change != nil {
+		change(c)
+	}
+	tok := jwt.NewWithClaims(method, c)
+	if kid != nil {
+		tok.Header["kid"] = kid
+	}
+	raw, err := tok.SignedString(key)
+	require.NoError(t, err)
+	return raw
+}
+
+func serving(t *testing.T) (*testGateway, *Agent) {
+	t.Helper()
+	g := newTestGateway(t)
+	a := g.enrolled(t)
+	run(t, func(ctx context.Context) error { return a.serve(ctx, quiet()) })
+	return g, a
+}
+
+func TestExecTakesOnlyTheControlPlanesCertificate(t *testing.T) {
+	t.Parallel()
+	g, a := serving(t)
+	own := *a.current.Load().client
+	for name, cert := range map[string]*tls.Certificate{
+		"none":                    nil,
+		"another CA":              controlPlane(t, newAuthority(t, "exec-client")),
+		"the agent CA":            controlPlane(t, g.client),
+		"the Docker client CA":    controlPlane(t, g.dockCA),
+		"the gateway CA":          controlPlane(t, g.gwCA),
+		"its own":                 &own,
+		"of another environment":  ref(g.execCA.pair(t, leaf{uri: "prego://prod/control-plane", usage: x509.ExtKeyUsageClientAuth})),
+		"of a server":             ref(g.execCA.pair(t, leaf{uri: "prego://test/server/app-1", usage: x509.ExtKeyUsageClientAuth})),
+		"without a name":          ref(g.execCA.pair(t, leaf{usage: x509.ExtKeyUsageClientAuth})),
+		"with the name elsewhere": ref(g.execCA.pair(t, leaf{dns: []string{planeURI}, usage: x509.ExtKeyUsageClientAuth})),
+		"for servers":             ref(g.execCA.pair(t, leaf{uri: planeURI, usage: x509.ExtKeyUsageServerAuth})),
+		"expired": ref(g.execCA.pair(t, leaf{
+			uri: planeURI, usage: x509.ExtKeyUsageClientAuth, notBefore: time.Now().Add(-time.Hour), notAfter: time.Now().Add(-time.Minute),
+		})),
+		"of the future": ref(g.execCA.pair(t, leaf{uri: planeURI, usage: x509.ExtKeyUsageClientAuth, notBefore: time.Now().Add(time.Hour), notAfter: time.Now().Add(2 * time.Hour)})),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := a.try(a.caller(t, cert), g.token(t, nil), execBody)
+			require.ErrorContains(t, err, "remote error: tls")
+		})
+	}
+	t.Run("TLS 1.2", func(t *testing.T) {
+		t.Parallel()
+		c := a.caller(t, controlPlane(t, g.execCA))
+		cfg := c.Transport.(*http.Transport).TLSClientConfig
+		cfg.MinVersion, cfg.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+		_, err := a.try(c, g.token(t, nil), execBody)
+		require.ErrorContains(t, err, "protocol version")
+	})
+	status, code := a.call(t, a.caller(t, controlPlane(t, g.execCA)), g.token(t, nil), execBody)
+	require.Equal(t, http.StatusNotImplemented, status, "the right one gets through")
+	require.Equal(t, "not_implemented", code)
+}
+
+func ref(c tls.Certificate) *tls.Certificate { return &c }
+
+func TestExecTakesOnlyTokensForThisCommand(t *testing.T) {
+	t.Parallel()
+	g, a := serving(t)
+	c := a.caller(t, controlPlane(t, g.execCA))
+	_, otherKey, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	set := func(claim string, v any) string {
+		return g.token(t, func(c jwt.MapClaims) {
+			if v == nil {
+				delete(c, claim)
+				return
+			}
+			c[claim] = v
+		})
+	}
+	in := func(d time.Duration) int64 { return time.Now().Add(d).Unix() }
+	public := g.exec.Public().(ed25519.PublicKey)
+	good := g.token(t, nil)
+	head, rest, _ := strings.Cut(good, ".")
+	payload, sig, _ := strings.Cut(rest, ".")
+	forged := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"EdDSA","kid":"k1","jwk":{"kty":"OKP","crv":"Ed25519","x":"` + base64.RawURLEncoding.EncodeToString(otherKey.Public().(ed25519.PublicKey)) + `"}}`))
+	for name, authorization := range map[string]string{
+		"none":                     "",
+		"another scheme":           "Basic " + good,
+		"no scheme":                good,
+		"empty":                    "Bearer ",
+		"not a JWT":                "Bearer abc",
+		"without a signature":      "Bearer " + head + "." + payload + ".",
+		"another's signature":      "Bearer " + head + "." + payload + "." + strings.Repeat("A", len(sig)),
+		"a key of its own":         "Bearer " + forged + "." + payload + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(otherKey, []byte(forged+"."+payload))),
+		"alg none":                 "Bearer " + g.signed(t, jwt.SigningMethodNone, "k1", jwt.UnsafeAllowNoneSignatureType, nil),
+		"HS256 of the public key":  "Bearer " + g.signed(t, jwt.SigningMethodHS256, "k1", []byte(public), nil),
+		"HS256 of its PEM":         "Bearer " + g.signed(t, jwt.SigningMethodHS256, "k1", []byte(g.bundles.ExecKeys["k1"]), nil),
+		"another key":              "Bearer " + g.signed(t, jwt.SigningMethodEdDSA, "k1", otherKey, nil),
+		"an unknown key":           "Bearer " + g.signed(t, jwt.SigningMethodEdDSA, "k2", g.exec, nil),
+		"no key id":                "Bearer " + g.signed(t, jwt.SigningMethodEdDSA, nil, g.exec, nil),
+		"a key id of another type": "Bearer " + g.signed(t, jwt.SigningMethodEdDSA, 1, g.exec, nil),
+		"the gateway's token":      "Bearer " + a.current.Load().id.Token,
+		"expired": "Bearer " + g.token(t, func(c jwt.MapClaims) {
+			c["iat"], c["nbf"], c["exp"] = in(-5*time.Minute), in(-5*time.Minute), in(-31*time.Second)
+		}),
+		"not yet":                  "Bearer " + set("nbf", in(35*time.Second)),
+		"of the future":            "Bearer " + g.token(t, func(c jwt.MapClaims) { c["iat"], c["exp"] = in(60*time.Second), in(120*time.Second) }),
+		"longer than five minutes": "Bearer " + set("exp", in(5*time.Minute+2*time.Second)),
+		"a year":                   "Bearer " + set("exp", in(365*24*time.Hour)),
+		"no expiry":                "Bearer " + set("exp", nil),
+		"no issue time":            "Bearer " + set("iat", nil),
+		"no id":                    "Bearer " + set("jti", nil),
+		"an empty id":              "Bearer " + set("jti", ""),
+		"no issuer":                "Bearer " + set("iss", nil),
+		"another issuer":           "Bearer " + set("iss", "somebody"),
+		"no audience":              "Bearer " + set("aud", nil),
+		"another server":           "Bearer " + set("aud", "app-2"),
+		"the gateway":              "Bearer " + set("aud", "prego-agentgw"),
+		"several servers":          "Bearer " + set("aud", []string{testServer, "app-2"}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			resp, err := a.send(c, http.MethodPost, wire.PathExec, authorization, execBody)
+			require.NoError(t, err)
+			require.Equal(t, http.StatusUnauthorized, resp.StatusCode)
+			require.Equal(t, "unauthenticated", resp.problem.Code)
+			require.Equal(t, "Bearer", resp.Header.Get("WWW-Authenticate"))
+			require.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
+		})
+	}
+	for name, scope := range map[string]any{
+		"another kind": "exec.mariadb", "two kinds": "exec.bench exec.mariadb", "every kind": "exec.*", "a part": "exec.ben", "none": nil, "of the gateway": "heartbeat",
+	} {
+		t.Run("scope of "+name, func(t *testing.T) {
+			t.Parallel()
+			status, code := a.call(t, c, set("scope", scope), execBody)
+			require.Equal(t, http.StatusForbidden, status)
+			require.Equal(t, "scope_missing", code)
+		})
+	}
+}
+
+func TestExecTakesATokenOnce(t *testing.T) {
+	t.Parallel()
+	g, a := serving(t)
+	c := a.caller(t, controlPlane(t, g.execCA))
+	token := g.token(t, nil)
+	statuses := make(chan int, 16)
+	for range cap(statuses) {
+		go func() {
+			status, _ := a.call(t, c, token, execBody)
+			statuses <- status
+		}()
+	}
+	got := map[int]int{}
+	for range cap(statuses) {
+		got[<-statuses]++
+	}
+	require.Equal(t, map[int]int{http.StatusNotImplemented: 1, http.StatusUnauthorized: cap(statuses) - 1}, got)
+	status, _ := a.call(t, c, token, strings.Replace(execBody, "bench", "sh", 1))
+	require.Equal(t, http.StatusBadRequest, status)
+}
+
+func TestUsedTokensAreForgottenWhenTheyHaveExpired(t *testing.T) {
+	t.Parallel()
+	s := newSeen()
+	require.True(t, s.use("old", time.Now().Add(-2*time.Minute)))
+	require.True(t, s.use("within the leeway", time.Now().Add(-31*time.Second)))
+	require.True(t, s.use("new", time.Now().Add(time.Minute)))
+	require.Len(t, s.ids, 2, "memory is bounded by what is still valid")
+	require.False(t, s.use("within the leeway", time.Now()))
+	require.False(t, s.use("new", time.Now()))
+}
+
+func TestExecTakesOnlyItsOwnRequests(t *testing.T) {
+	t.Parallel()
+	g, a := serving(t)
+	c := a.caller(t, controlPlane(t, g.execCA))
+	for name, tc := range map[string]struct {
+		body   string
+		status int
+		code   string
+		field  string
+	}{
+		"no body":               {"", 400, "invalid_json", ""},
+		"not JSON":              {"kind=bench", 400, "invalid_json", ""},
+		"not an object":         {"[]", 400, "invalid_json", ""},
+		"unknown field":         {`{"serverId":"app-1","kind":"bench","shell":"id"}`, 400, "invalid_json", ""},
+		"a wrong type":          {`{"serverId":"app-1","kind":"bench","args":"version"}`, 400, "invalid_json", ""},
+		"two documents":         {execBody + execBody, 400, "invalid_json", ""},
+		"a trailing brace":      {execBody + "}", 400, "invalid_json", ""},
+		"no kind":               {`{"serverId":"app-1"}`, 400, "kind_unknown", "kind"},
+		"a shell":               {strings.Replace(execBody, "bench", "shell", 1), 400, "kind_unknown", "kind"},
+		"another case":          {strings.Replace(execBody, "bench", "Bench", 1), 400, "kind_unknown", "kind"},
+		"the audit's kind":      {strings.Replace(execBody, "bench", "bootstrap", 1), 400, "kind_unknown", "kind"},
+		"another server":        {strings.Replace(execBody, "app-1", "app-2", 1), 422, "invalid_field", "serverId"},
+		"no server":             {`{"kind":"bench"}`, 422, "invalid_field", "serverId"},
+		"too large":             {`{"workflowId":"` + strings.Repeat("x", 64<<10) + `"}`, 413, "body_too_large", ""},
+		"too large after all":   {execBody + strings.Repeat(" ", 64<<10), 413, "body_too_large", ""},
+		"as large as it may be": {execBody + strings.Repeat(" ", 64<<10-len(execBody)), 501, "not_implemented", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			resp, err := a.try(c, g.token(t, nil), tc.body)
+			require.NoError(t, err)
+			require.Equal(t, tc.status, resp.StatusCode)
+			require.Equal(t, wire.Problem{Type: "about:blank", Title: http.StatusText(tc.status), Status: tc.status, Code: tc.code, Field: tc.field, Detail: resp.problem.Detail}, resp.problem)
+			require.NotEmpty(t, resp.problem.Detail)
+		})
+	}
+	for _, kind := range []wire.CommandKind{wire.KindBench, wire.KindMariaDB, wire.KindRedisCLI} {
+		for _, path := range []string{wire.PathExec, wire.PathExecStream} {
+			token := g.token(t, func(c jwt.MapClaims) { c["scope"] = "exec." + string(kind) })
+			resp, err := a.send(c, http.MethodPost, path, "bearer "+token, fmt.Sprintf(`{"serverId":"app-1","kind":%q}`, kind))
+			require.NoError(t, err)
+			require.Equal(t, http.StatusNotImplemented, resp.StatusCode, "%s %s", path, kind)
+		}
+	}
+}
+
+func TestThereIsNothingButTheExecEndpoint(t *testing.T) {
+	t.Parallel()
+	g, a := serving(t)
+	c := a.caller(t, controlPlane(t, g.execCA))
+	v1 := strings.TrimSuffix(wire.PathExec, "exec")
+	for _, path := range []string{"/", "/healthz", "/metrics", "/debug/pprof/", v1, v1 + "shell", v1 + "docker/run", wire.PathExec + "/", "/" + wire.PathExec, wire.PathExec + "/../exec", wire.PathHandshake} {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			resp, err := a.send(c, method, path, "Bearer "+g.token(t, nil), execBody)
+			require.NoError(t, err)
+			require.Equal(t, http.StatusNotFound, resp.StatusCode, path)
+			require.Equal(t, "not_found", resp.problem.Code)
+		}
+	}
+	for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete, http.MethodPatch, http.MethodOptions} {
+		resp, err := a.send(c, method, wire.PathExecStream, "Bearer "+g.token(t, nil), "")
+		require.NoError(t, err)
+		require.Equal(t, http.StatusMethodNotAllowed, resp.StatusCode, method)
+		require.Equal(t, "method_not_allowed", resp.problem.Code)
+		require.Equal(t, http.MethodPost, resp.Header.Get("Allow"))
+	}
+}
+
+// TestACommandUnderWayIsAnsweredBeforeTheEnd stops the agent while half of a
+// request is there.
+func TestACommandUnderWayIsAnsweredBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	g := newTestGateway(t)
+	a := g.enrolled(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.serve(ctx, quiet()) }()
+	c := a.caller(t, controlPlane(t, g.execCA))
+	status, _ := a.call(t, c, g.token(t, nil), execBody) // it listens
+	require.Equal(t, http.StatusNotImplemented, status)
+
+	conn, err := (&tls.Dialer{Config: c.Transport.(*http.Transport).TLSClientConfig}).DialContext(t.Context(), "tcp", strings.TrimPrefix(a.url(""), "https://"))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", wire.PathExec, g.token(t, nil), len(execBody))
+	require.NoError(t, err)
+	answers := bufio.NewReader(conn)
+	line, err := answers.ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, line, "100 Continue", "the agent waits for the body")
+	_, err = answers.ReadString('\n')
+	require.NoError(t, err)
+	_, err = io.WriteString(conn, execBody[:10])
+	require.NoError(t, err)
+	cancel()
+	eventually(t, "no new connection is taken", func() bool {
+		probe, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(a.url(""), "https://"))
+		if err == nil {
+			_ = probe.Close()
+		}
+		return err != nil
+	})
+	select {
+	case <-done:
+		require.Fail(t, "the server ended while a request was under way")
+	default:
+	}
+	_, err = io.WriteString(conn, execBody[10:])
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(answers, nil)
+	require.NoError(t, err)
+	_ = resp.Body.Close()
+	require.Equal(t, http.StatusNotImplemented, resp.StatusCode)
+	require.NoError(t, <-done)
+}
