@@ -84,9 +84,9 @@ func keepAlive(ctx context.Context) (stop func()) {
 		t := time.NewTicker(2 * time.Second)
 		defer t.Stop()
 		for {
-			activity.RecordHeartbeat(ctx)
 			select {
 			case <-t.C:
+				activity.RecordHeartbeat(ctx)
 			case <-done:
 				return
 			case <-ctx.Done():

@@ -34,7 +34,7 @@ import (
 // cell is an installation of its own: database, cloud, keys and processes. Only
 // Temporal is shared, and there each has its task queue.
 type cell struct {
-	t         *testing.T
+	t         testing.TB
 	env       string // PREGO_ENV
 	dir       string
 	url       string // database
@@ -54,7 +54,7 @@ type options struct {
 	vars     map[string]string
 	timeouts prego.BootTimeouts
 	sim      func(*sim.Config)
-	without  []string // processes that are not started
+	url      string // of a database of its own; "" for a clone
 }
 
 // quick are timeouts for tests in which nothing goes wrong with a boot.
@@ -74,11 +74,13 @@ func impatient(reason prego.Reason) prego.BootTimeouts {
 	return t
 }
 
-func newCell(t *testing.T, o options) *cell {
+func newCell(t testing.TB, o options) *cell {
 	t.Helper()
 	c := &cell{t: t, env: fmt.Sprintf("t%d", cells.Add(1)), dir: filepath.Join(scratch, strings.ReplaceAll(t.Name(), "/", "_")), ports: map[string]int{}, procs: map[string]*devstack.Process{}}
 	require.NoError(t, os.MkdirAll(c.dir, 0o755))
-	c.url = pgtest.URL(t)
+	if c.url = o.url; c.url == "" {
+		c.url = pgtest.URL(t)
+	}
 	pool, err := pgxpool.New(context.Background(), c.url)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
@@ -142,18 +144,12 @@ func newCell(t *testing.T, o options) *cell {
 		}
 	})
 	for _, p := range []string{"worker", "api", "agentgw"} {
-		skip := false
-		for _, w := range o.without {
-			skip = skip || w == p
-		}
-		if !skip {
-			c.start(p)
-		}
+		c.start(p)
 	}
 	return c
 }
 
-func freePort(t *testing.T) int {
+func freePort(t testing.TB) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

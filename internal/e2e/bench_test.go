@@ -1,0 +1,146 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/sim"
+)
+
+// stepsOfOne is how many activities a provisioning without containers runs, and
+// localsOfOne how many local ones.
+const (
+	stepsOfOne  = 4
+	localsOfOne = 4
+)
+
+func noop(context.Context) error { return nil }
+
+// bareWorkflow runs as many activities that do nothing.
+func bareWorkflow(ctx workflow.Context) error {
+	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Minute})
+	remote := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{StartToCloseTimeout: time.Minute})
+	for range localsOfOne {
+		if err := workflow.ExecuteLocalActivity(local, noop).Get(ctx, nil); err != nil {
+			return err
+		}
+	}
+	for range stepsOfOne {
+		if err := workflow.ExecuteActivity(remote, noop).Get(ctx, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// BenchmarkProvisioning prints how long the control plane takes for one server on
+// a cloud where nothing takes time, beside a bare workflow of as many activities
+// that do nothing; and how many servers per second become active with 32 in
+// flight, beside bare workflows with as many in flight.
+func BenchmarkProvisioning(b *testing.B) {
+	c := newCell(b, options{vars: map[string]string{"PREGO_LOG_LEVEL": "warn", "PREGO_HCLOUD_POLL": "20ms", "PREGO_API_RATE_PER_SECOND": "100000", "PREGO_API_RATE_BURST": "100000"}, sim: func(cfg *sim.Config) { cfg.Limits.Servers = 1000 }})
+	w := worker.New(temporalClient, "bench-bare", worker.Options{})
+	w.RegisterWorkflow(bareWorkflow)
+	w.RegisterActivity(noop)
+	require.NoError(b, w.Start())
+	b.Cleanup(w.Stop)
+	bare := func(id string) {
+		run, err := temporalClient.ExecuteWorkflow(context.Background(), client.StartWorkflowOptions{ID: id, TaskQueue: "bench-bare"}, bareWorkflow)
+		require.NoError(b, err)
+		require.NoError(b, run.Get(context.Background(), nil))
+	}
+	provision := func(name string) {
+		c.create(name, prego.RoleRedisPool, prego.ServerSpec{})
+		require.Eventually(b, func() bool { return c.get(name).Status == api.ServerStatus(prego.ServerActive) }, patience, 10*time.Millisecond)
+	}
+	inFlight := func(prefix string, n int, f func(string)) float64 {
+		began := time.Now()
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Add(1)
+			go func() { defer wg.Done(); f(fmt.Sprintf("%s-%d", prefix, i)) }()
+		}
+		wg.Wait()
+		return float64(n) / time.Since(began).Seconds()
+	}
+	round := 0
+	for b.Loop() {
+		round++
+		provision(fmt.Sprintf("warm%d", round))
+		bare(fmt.Sprintf("warm%d", round))
+		const alone = 5
+		began := time.Now()
+		for i := range alone {
+			provision(fmt.Sprintf("one%d-%d", round, i))
+		}
+		one := time.Since(began) / alone
+		began = time.Now()
+		for i := range alone {
+			bare(fmt.Sprintf("one%d-%d", round, i))
+		}
+		limit := time.Since(began) / alone
+		b.ReportMetric(float64(one.Milliseconds()), "ms/server")
+		b.ReportMetric(float64(limit.Milliseconds()), "bare-ms")
+		b.ReportMetric(float64(one)/float64(limit), "overhead-ratio")
+		got := inFlight(fmt.Sprintf("many%d", round), 32, provision)
+		bareRate := inFlight(fmt.Sprintf("many%d", round), 32, bare)
+		b.ReportMetric(got, "servers/s-at-32")
+		b.ReportMetric(bareRate, "bare/s-at-32")
+		b.ReportMetric(got/bareRate, "ratio-at-32")
+	}
+}
+
+// BenchmarkAgentMemory prints the resident memory of a running agent.
+func BenchmarkAgentMemory(b *testing.B) {
+	c := newCell(b, options{})
+	c.create("fat", prego.RoleRedisPool, prego.ServerSpec{})
+	require.Eventually(b, func() bool { return c.get("fat").Status == "active" }, patience, 20*time.Millisecond)
+	for b.Loop() {
+		info := c.sim.Hosts()[0]
+		b.ReportMetric(rss(b, info.AgentPID), "MiB")
+	}
+	runtime.KeepAlive(c)
+}
+
+func rss(t testing.TB, pid int) float64 {
+	t.Helper()
+	status, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), "status"))
+	require.NoError(t, err)
+	for line := range strings.Lines(string(status)) {
+		if kb, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			var n float64
+			_, err := fmt.Sscanf(strings.TrimSpace(kb), "%f kB", &n)
+			require.NoError(t, err)
+			return n / 1024
+		}
+	}
+	t.Fatal("no VmRSS")
+	return 0
+}
+
+// TestAgentIsSmall holds the agent to its size: under 20 MiB as a file, under
+// 30 MiB in memory.
+func TestAgentIsSmall(t *testing.T) {
+	t.Parallel()
+	info, err := os.Stat(filepath.Join(bins, "prego-agent"))
+	require.NoError(t, err)
+	require.Less(t, info.Size(), int64(20<<20))
+	c := newCell(t, options{})
+	c.create("small", prego.RoleRedisPool, prego.ServerSpec{})
+	c.awaitStatus("small", prego.ServerActive)
+	require.Less(t, rss(t, c.sim.Hosts()[0].AgentPID), 30.0)
+}

@@ -1,0 +1,200 @@
+package hetzner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+type freeBudget struct{}
+
+func (freeBudget) Acquire(context.Context, string) error      { return nil }
+func (freeBudget) Observe(context.Context, int, int) error    { return nil }
+func (freeBudget) Block(context.Context, time.Duration) error { return nil }
+
+func provider(t *testing.T, h http.HandlerFunc) *Provider {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	p, err := New(Config{Endpoint: srv.URL, Token: "tok-123", Environment: "t", Timeout: time.Second, Poll: time.Millisecond, Simulated: true, Budget: freeBudget{}, Log: zap.NewNop()})
+	require.NoError(t, err)
+	return p
+}
+
+func params() prego.CreateServerParams {
+	return prego.CreateServerParams{Environment: "t", ServerID: "app-1", Role: prego.RoleApp, Region: prego.RegionEU, Attempt: 2, SpecHash: "h", Candidate: prego.Candidate{ServerType: "cx23", Location: "fsn1"}, Image: "debian-12"}
+}
+
+// TestEveryErrorHasAClass answers a create with every code of the provider's and
+// looks at what the caller is told to do; each create is one POST.
+func TestEveryErrorHasAClass(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		status int
+		code   string
+		class  prego.InfraClass
+	}{
+		{409, "conflict", prego.InfraRetry},
+		{423, "locked", prego.InfraRetry},
+		{503, "maintenance", prego.InfraRetry},
+		{502, "bad_gateway", prego.InfraAmbiguous},
+		{504, "timeout", prego.InfraAmbiguous},
+		{503, "unavailable", prego.InfraAmbiguous},
+		{500, "server_error", prego.InfraAmbiguous},
+		{500, "service_error", prego.InfraAmbiguous},
+		{429, "rate_limit_exceeded", prego.InfraThrottled},
+		{412, "resource_unavailable", prego.InfraNext},
+		{422, "placement_error", prego.InfraNext},
+		{422, "invalid_server_type", prego.InfraNext},
+		{422, "no_space_left_in_location", prego.InfraNext},
+		{422, "no_subnet_available", prego.InfraNext},
+		{403, "resource_limit_exceeded", prego.InfraQuota},
+		{401, "unauthorized", prego.InfraPermanent},
+		{403, "forbidden", prego.InfraPermanent},
+		{400, "json_error", prego.InfraPermanent},
+		{422, "invalid_input", prego.InfraPermanent},
+		{423, "protected", prego.InfraPermanent},
+		{422, "unsupported_error", prego.InfraPermanent},
+		{404, "not_found", prego.InfraNotFound},
+		{410, "gone_for_good", prego.InfraNotFound},
+		{500, "never_heard_of", prego.InfraRetry},
+		{418, "teapot", prego.InfraPermanent},
+	} {
+		var posts atomic.Int64
+		p := provider(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			if r.Method == http.MethodGet {
+				fmt.Fprint(w, `{"servers":[]}`)
+				return
+			}
+			posts.Add(1)
+			w.WriteHeader(tc.status)
+			fmt.Fprintf(w, `{"error":{"code":%q,"message":"limit of token tok-123 reached"}}`, tc.code)
+		})
+		_, err := p.CreateServer(context.Background(), params())
+		var ie *prego.InfraError
+		require.ErrorAs(t, err, &ie, tc.code)
+		require.Equal(t, tc.class, ie.Class, "%s: %v", tc.code, err)
+		require.NotContains(t, err.Error(), "tok-123", "the provider quotes the token; we don't")
+		require.EqualValues(t, 1, posts.Load(), "%s: one POST", tc.code)
+	}
+}
+
+func TestWhatBearsTheNameIsJudged(t *testing.T) {
+	t.Parallel()
+	server := func(id int, labels string) string {
+		return fmt.Sprintf(`{"id":%d,"name":"prego-t-app-1","status":"running","created":"2026-01-01T00:00:00Z","labels":%s,"server_type":{"name":"cx23"},"location":{"name":"fsn1"},"public_net":{"ipv4":{"id":7,"ip":"192.0.2.1"},"ipv6":{"id":8,"ip":"2001:db8::/64"}}}`, id, labels)
+	}
+	const ours = `"managed-by":"prego","prego-environment":"t","prego-server-id":"app-1",`
+	for name, tc := range map[string]struct {
+		labels  string
+		class   prego.InfraClass // "" for success
+		adopted bool
+		deletes int64
+	}{
+		"the same attempt":       {`{` + ours + `"prego-attempt":"2","prego-spec-hash":"h"}`, "", true, 0},
+		"an earlier attempt":     {`{` + ours + `"prego-attempt":"1","prego-spec-hash":"h"}`, "", false, 1},
+		"another spec":           {`{` + ours + `"prego-attempt":"2","prego-spec-hash":"x"}`, "", false, 1},
+		"a later attempt":        {`{` + ours + `"prego-attempt":"3","prego-spec-hash":"h"}`, prego.InfraAttempt, false, 0},
+		"somebody else's":        {`{}`, prego.InfraForeign, false, 0},
+		"of another environment": {`{"managed-by":"prego","prego-environment":"u","prego-server-id":"app-1"}`, prego.InfraForeign, false, 0},
+	} {
+		var deletes atomic.Int64
+		p := provider(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			switch {
+			case r.Method == http.MethodDelete:
+				deletes.Add(1)
+				fmt.Fprint(w, `{"action":{"id":1,"status":"success"}}`)
+			case r.Method == http.MethodPost && deletes.Load() > 0:
+				fmt.Fprintf(w, `{"server":%s,"action":{"id":2},"next_actions":[],"root_password":"s3cret"}`, server(11, `{`+ours+`"prego-attempt":"2","prego-spec-hash":"h"}`))
+			case r.Method == http.MethodPost:
+				w.WriteHeader(409)
+				fmt.Fprint(w, `{"error":{"code":"uniqueness_error","message":"server name is already used"}}`)
+			case r.URL.Path == "/actions":
+				fmt.Fprint(w, `{"actions":[{"id":1,"status":"success"}]}`)
+			case r.URL.Path == "/servers/10":
+				w.WriteHeader(404)
+				fmt.Fprint(w, `{"error":{"code":"not_found","message":"gone"}}`)
+			default:
+				fmt.Fprintf(w, `{"servers":[%s]}`, server(10, tc.labels))
+			}
+		})
+		h, err := p.CreateServer(context.Background(), params())
+		if tc.class != "" {
+			var ie *prego.InfraError
+			require.ErrorAs(t, err, &ie, name)
+			require.Equal(t, tc.class, ie.Class, name)
+		} else {
+			require.NoError(t, err, name)
+			require.Equal(t, tc.adopted, h.Adopted, name)
+			require.Equal(t, "192.0.2.1", h.IPv4)
+			require.Equal(t, []string{"7", "8"}, h.PrimaryIPIDs)
+			require.NotContains(t, fmt.Sprintf("%+v", h), "s3cret")
+		}
+		require.Equal(t, tc.deletes, deletes.Load(), name)
+	}
+}
+
+func TestOneActionsFailureIsNobodyElses(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int64
+	p := provider(t, func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"actions":[`)
+		for i, id := range r.URL.Query()["id"] {
+			if i > 0 {
+				fmt.Fprint(w, ",")
+			}
+			switch id {
+			case "3":
+				fmt.Fprintf(w, `{"id":%s,"status":"error","error":{"code":"resource_unavailable","message":"full"}}`, id)
+			default:
+				fmt.Fprintf(w, `{"id":%s,"status":"success"}`, id)
+			}
+		}
+		fmt.Fprint(w, `]}`)
+	})
+	results := make(chan error, 40)
+	for id := int64(1); id <= 40; id++ {
+		go func() {
+			err := p.actions.wait(context.Background(), []int64{id})
+			if id == 3 {
+				var ie *prego.InfraError
+				if !errors.As(err, &ie) || ie.Class != prego.InfraNext {
+					err = fmt.Errorf("action 3 ended with %w", err)
+				} else {
+					err = nil
+				}
+			}
+			results <- err
+		}()
+	}
+	for range 40 {
+		require.NoError(t, <-results)
+	}
+	require.Less(t, requests.Load(), int64(40), "waiters share requests")
+}
+
+func TestHostAddresses(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []string{"", "localhost", "127.0.0.1", "10.0.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "::1", "fe80::1", "::ffff:127.0.0.1", "224.0.0.1"} {
+		require.Error(t, CheckHostAddr(bad, false), bad)
+	}
+	require.NoError(t, CheckHostAddr("203.0.113.7", false))
+	require.NoError(t, CheckHostAddr("127.9.9.9", true))
+	require.Error(t, CheckHostAddr("203.0.113.7", true))
+	_, err := New(Config{Endpoint: "http://api.example.com", Token: "x"})
+	require.ErrorContains(t, err, "https")
+}
