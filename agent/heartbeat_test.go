@@ -212,7 +212,7 @@ func TestAConnectionThatDiedSilentlyIsReplaced(t *testing.T) {
 	wireBetween := newCable(t, strings.TrimPrefix(g.srv.URL, "https://"))
 	g.srv.URL = "https://" + wireBetween.addr
 	a := g.enrolled(t)
-	a.current.Load().gw.client.Timeout = 300 * time.Millisecond
+	a.current.Load().gw.client.Timeout = 3 * time.Second
 	_, err := a.beat(t.Context(), quiet())
 	require.NoError(t, err)
 	wireBetween.cut()

@@ -92,21 +92,29 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 	if cfg.Volatile {
 		args = append(args, "-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off", "-c", "max_wal_size=4GB")
 	}
-	p, err := Start(Spec{
+	spec := Spec{
 		Name: "postgres", Path: filepath.Join(bin, "postgres"), Args: args, Dir: "/", LogFile: cfg.LogFile,
 		UID: uid, GID: gid, Stop: syscall.SIGINT, // fast shutdown
-	})
-	if err != nil {
-		return nil, err
 	}
-	pg := &Postgres{Process: p, Port: cfg.Port, Dir: dir}
 	ready, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
-	if err := p.await(ready, pg.ping); err != nil {
+	for {
+		p, err := Start(spec)
+		if err != nil {
+			return nil, err
+		}
+		pg := &Postgres{Process: p, Port: cfg.Port, Dir: dir}
+		err = p.await(ready, pg.ping)
+		if err == nil {
+			return pg, nil
+		}
 		p.Stop(5 * time.Second)
-		return nil, err
+		// The children of one that was killed hold its memory a moment longer.
+		if !strings.Contains(err.Error(), "pre-existing shared memory block") || ready.Err() != nil {
+			return nil, err
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
-	return pg, nil
 }
 
 // URL is the connection string of one of the cluster's databases.
