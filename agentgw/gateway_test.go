@@ -67,15 +67,19 @@ func (s *signals) add(kind, id string) error {
 	s.sent = append(s.sent, kind+" "+id)
 	return nil
 }
+
 func (s *signals) AgentHandshook(_ context.Context, id string, _ int) error {
 	return s.add("handshake", id)
 }
+
 func (s *signals) AgentHeartbeat(_ context.Context, id string, _ int) error {
 	return s.add("heartbeat", id)
 }
+
 func (s *signals) BootstrapRefused(_ context.Context, id string, _ int) error {
 	return s.add("refused", id)
 }
+
 func (s *signals) all() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

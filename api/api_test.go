@@ -48,9 +48,11 @@ func (r *runs) note(s string) error {
 func (r *runs) StartProvision(_ context.Context, s prego.Server) error {
 	return r.note("provision " + s.ServerID)
 }
+
 func (r *runs) StartDecommission(_ context.Context, id string) error {
 	return r.note("decommission " + id)
 }
+
 func (r *runs) StartReconcile(context.Context) (string, error) {
 	return "reconcile/test", r.note("reconcile")
 }

@@ -180,7 +180,7 @@ func TestConformsToTheProvidersSpecification(t *testing.T) {
 			_, _, err := c.PrimaryIP.Update(ctx, &hcloud.PrimaryIP{ID: got.PublicNet.IPv4.ID}, hcloud.PrimaryIPUpdateOpts{Labels: &labels})
 			return err
 		},
-		func() error { _, err := c.Server.Delete(ctx, made.Server); return err },
+		func() error { _, _, err := c.Server.DeleteWithResult(ctx, made.Server); return err },
 		func() error { _, err := c.Volume.Delete(ctx, volume.Volume); return err },
 		func() error { _, err := c.PlacementGroup.Delete(ctx, group.PlacementGroup); return err },
 		func() error { _, err := c.Firewall.Delete(ctx, fw.Firewall); return err },
