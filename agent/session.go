@@ -44,7 +44,7 @@ func (h *Host) open(id *wire.Identity, k keys, addr string) (*session, error) {
 		return nil, fmt.Errorf("server certificate: %w", err)
 	}
 	if _, err := certificate(id.Certificates.DockerServer, k.docker); err != nil {
-		return nil, fmt.Errorf("Docker certificate: %w", err)
+		return nil, fmt.Errorf("certificate for Docker: %w", err)
 	}
 	trustExec := x509.NewCertPool()
 	if !trustExec.AppendCertsFromPEM([]byte(id.Bundles.ExecClient)) {
