@@ -38,11 +38,9 @@ func controlPlane(t testing.TB, ca *authority) *tls.Certificate {
 
 // caller calls the agent's port as the control plane does: it verifies the agent
 // by the server's id. cert nil is none.
-func (a *Agent) caller(t testing.TB, cert *tls.Certificate) *http.Client {
+func (g *testGateway) caller(t testing.TB, cert *tls.Certificate) *http.Client {
 	t.Helper()
-	trust := x509.NewCertPool()
-	trust.AddCert(a.signer(t))
-	cfg := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: trust, ServerName: testServer}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: g.pool(g.server), ServerName: testServer}
 	if cert != nil {
 		// Whatever the server says that it accepts.
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
@@ -51,10 +49,6 @@ func (a *Agent) caller(t testing.TB, cert *tls.Certificate) *http.Client {
 	t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Timeout: 10 * time.Second, Transport: tr}
 }
-
-// signer is trusted as the issuer of the agent's server certificate: the
-// certificate itself, since what is tested is the other direction.
-func (a *Agent) signer(testing.TB) *x509.Certificate { return a.current.Load().server.Leaf }
 
 func (a *Agent) url(path string) string {
 	return "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(a.host.Config.AgentPort)) + path
@@ -161,19 +155,19 @@ func TestExecTakesOnlyTheControlPlanesCertificate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := a.try(a.caller(t, cert), g.token(t, nil), execBody)
+			_, err := a.try(g.caller(t, cert), g.token(t, nil), execBody)
 			require.ErrorContains(t, err, "remote error: tls")
 		})
 	}
 	t.Run("TLS 1.2", func(t *testing.T) {
 		t.Parallel()
-		c := a.caller(t, controlPlane(t, g.execCA))
+		c := g.caller(t, controlPlane(t, g.execCA))
 		cfg := c.Transport.(*http.Transport).TLSClientConfig
 		cfg.MinVersion, cfg.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 		_, err := a.try(c, g.token(t, nil), execBody)
 		require.ErrorContains(t, err, "protocol version")
 	})
-	status, code := a.call(t, a.caller(t, controlPlane(t, g.execCA)), g.token(t, nil), execBody)
+	status, code := a.call(t, g.caller(t, controlPlane(t, g.execCA)), g.token(t, nil), execBody)
 	require.Equal(t, http.StatusNotImplemented, status, "the right one gets through")
 	require.Equal(t, "not_implemented", code)
 }
@@ -183,7 +177,7 @@ func ref(c tls.Certificate) *tls.Certificate { return &c }
 func TestExecTakesOnlyTokensForThisCommand(t *testing.T) {
 	t.Parallel()
 	g, a := serving(t)
-	c := a.caller(t, controlPlane(t, g.execCA))
+	c := g.caller(t, controlPlane(t, g.execCA))
 	_, otherKey, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	set := func(claim string, v any) string {
@@ -261,7 +255,7 @@ func TestExecTakesOnlyTokensForThisCommand(t *testing.T) {
 func TestExecTakesATokenOnce(t *testing.T) {
 	t.Parallel()
 	g, a := serving(t)
-	c := a.caller(t, controlPlane(t, g.execCA))
+	c := g.caller(t, controlPlane(t, g.execCA))
 	token := g.token(t, nil)
 	statuses := make(chan int, 16)
 	for range cap(statuses) {
@@ -293,7 +287,7 @@ func TestUsedTokensAreForgottenWhenTheyHaveExpired(t *testing.T) {
 func TestExecTakesOnlyItsOwnRequests(t *testing.T) {
 	t.Parallel()
 	g, a := serving(t)
-	c := a.caller(t, controlPlane(t, g.execCA))
+	c := g.caller(t, controlPlane(t, g.execCA))
 	for name, tc := range map[string]struct {
 		body   string
 		status int
@@ -339,7 +333,7 @@ func TestExecTakesOnlyItsOwnRequests(t *testing.T) {
 func TestThereIsNothingButTheExecEndpoint(t *testing.T) {
 	t.Parallel()
 	g, a := serving(t)
-	c := a.caller(t, controlPlane(t, g.execCA))
+	c := g.caller(t, controlPlane(t, g.execCA))
 	v1 := strings.TrimSuffix(wire.PathExec, "exec")
 	for _, path := range []string{"/", "/healthz", "/metrics", "/debug/pprof/", v1, v1 + "shell", v1 + "docker/run", wire.PathExec + "/", "/" + wire.PathExec, wire.PathExec + "/../exec", wire.PathHandshake} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
@@ -367,7 +361,7 @@ func TestACommandUnderWayIsAnsweredBeforeTheEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- a.serve(ctx, quiet()) }()
-	c := a.caller(t, controlPlane(t, g.execCA))
+	c := g.caller(t, controlPlane(t, g.execCA))
 	status, _ := a.call(t, c, g.token(t, nil), execBody) // it listens
 	require.Equal(t, http.StatusNotImplemented, status)
 

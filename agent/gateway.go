@@ -56,7 +56,10 @@ func newGateway(h *Host, bundle string, cert func() (*tls.Certificate, error), a
 			Timeout: 20 * time.Second,
 			Transport: &http.Transport{
 				DialContext: dialer.DialContext, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 75 * time.Second,
-				MaxIdleConnsPerHost: 2, ForceAttemptHTTP2: true,
+				MaxIdleConnsPerHost: 2,
+				// HTTP/1.1: a connection whose request timed out is closed then and there.
+				// HTTP/2 would go on using one that died silently until the system noticed,
+				// a quarter of an hour later.
 				TLSClientConfig: &tls.Config{
 					MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: h.Config.GatewayServerName,
 					GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert() },
@@ -77,12 +80,15 @@ func (g *gateway) post(ctx context.Context, path, token, contentType string, bod
 		return err
 	}
 	req.Header.Set("Content-Type", contentType)
+	// Every call is safe to repeat: one that met a connection that the gateway was
+	// closing is sent again at once. The empty value says so, and is not sent.
+	req.Header["Idempotency-Key"] = []string{}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	resp, err := g.client.Do(req)
 	if err != nil {
-		g.close() // the connection may be dead without knowing: the next try is to dial
+		g.close() // the idle ones may be dead too: the next try is to dial
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()

@@ -143,9 +143,10 @@ func TestAfterAFailureTheNextHeartbeatComesSooner(t *testing.T) {
 	g := newTestGateway(t)
 	a := g.enrolled(t)
 	k := stopTime(a.host)
+	var mended atomic.Bool
 	g.fault(wire.PathHeartbeat, func(n int, w http.ResponseWriter, _ *http.Request, _ func(http.ResponseWriter)) bool {
 		switch {
-		case n > 9:
+		case mended.Load():
 			return false
 		case n%3 == 0:
 			drop()
@@ -163,11 +164,12 @@ func TestAfterAFailureTheNextHeartbeatComesSooner(t *testing.T) {
 		d := k.next(t)
 		require.LessOrEqual(t, d, bound)
 		require.GreaterOrEqual(t, d, 100*time.Millisecond, "no busy loop")
+		mended.Store(n == 8)
 		k.end <- struct{}{}
 	}
 	require.InDelta(t, 30, k.next(t).Seconds(), 3, "and then all is as before")
-	g.read(func() { require.Equal(t, 10, g.calls[wire.PathHeartbeat]) })
-	require.Equal(t, 9, g.hit(wire.PathHeartbeat))
+	require.GreaterOrEqual(t, g.hit(wire.PathHeartbeat), 9)
+	g.read(func() { require.Len(t, g.beats, 1) })
 }
 
 func TestARevokedAgentAsksSeldom(t *testing.T) {

@@ -165,7 +165,7 @@ func TestCARotationDropsNoRequest(t *testing.T) {
 	var wg sync.WaitGroup
 	var beats, commands atomic.Int64
 	var plane atomic.Pointer[http.Client]
-	plane.Store(a.caller(t, oldPlane))
+	plane.Store(g.caller(t, oldPlane))
 	for range 3 {
 		wg.Go(func() {
 			for ctx.Err() == nil {
@@ -202,14 +202,14 @@ func TestCARotationDropsNoRequest(t *testing.T) {
 		g.client = newAuthorityBeside(g, newAuthority(t, "agent-client"))
 	})
 	g.show(newCA)
-	plane.Store(a.caller(t, newPlane))
-	status, _ := a.call(t, a.caller(t, oldPlane), g.token(t, nil), execBody)
+	plane.Store(g.caller(t, newPlane))
+	status, _ := a.call(t, g.caller(t, oldPlane), g.token(t, nil), execBody)
 	require.Equal(t, http.StatusNotImplemented, status, "the old one is still good")
 	step("new", func() { g.bundles.Gateway, g.bundles.ExecClient = newCA.pem, newExec.pem })
 	cancel()
 	wg.Wait()
 
-	_, err := a.try(a.caller(t, oldPlane), g.token(t, nil), execBody)
+	_, err := a.try(g.caller(t, oldPlane), g.token(t, nil), execBody)
 	require.Error(t, err, "the old one is no longer good")
 	g.show(g.gwCA)
 	a.current.Load().gw.close()
@@ -234,11 +234,11 @@ func TestTheExecEndpointShowsTheNewestCertificate(t *testing.T) {
 		require.NoError(t, err)
 		return resp.TLS.PeerCertificates[0].SerialNumber.String()
 	}
-	kept := a.caller(t, controlPlane(t, g.execCA))
+	kept := g.caller(t, controlPlane(t, g.execCA))
 	first := shown(kept)
 	require.NoError(t, a.renewIfDue(t.Context(), "v2", quiet()))
 	require.Equal(t, first, shown(kept), "a connection goes on as it began")
-	second := shown(a.caller(t, controlPlane(t, g.execCA)))
+	second := shown(g.caller(t, controlPlane(t, g.execCA)))
 	require.NotEqual(t, first, second)
 	require.Equal(t, a.current.Load().server.Leaf.SerialNumber.String(), second)
 	require.Equal(t, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, a.current.Load().server.Leaf.ExtKeyUsage)

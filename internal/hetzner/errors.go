@@ -79,8 +79,8 @@ func (p *Provider) classify(err error) error {
 		if !known {
 			class = classOfStatus(api.Response())
 		}
-		if class == prego.InfraPermanent && strings.Contains(strings.ToLower(api.Message), "deprecated") {
-			class = prego.InfraNext // a retired machine type
+		if api.Code == hcloud.ErrorCodeInvalidInput && strings.Contains(strings.ToLower(api.Message), "server type") {
+			class = prego.InfraNext // retired, or not sold at the location
 		}
 		return &prego.InfraError{Class: class, Code: string(api.Code), Message: p.redact(api.Message)}
 	}
@@ -112,7 +112,7 @@ func networkCode(err error) string {
 
 func classOfStatus(r *hcloud.Response) prego.InfraClass {
 	if r == nil || r.Response == nil {
-		return prego.InfraRetry
+		return prego.InfraAmbiguous
 	}
 	switch {
 	case r.StatusCode == http.StatusNotFound, r.StatusCode == http.StatusGone:
@@ -120,7 +120,7 @@ func classOfStatus(r *hcloud.Response) prego.InfraClass {
 	case r.StatusCode == http.StatusTooManyRequests:
 		return prego.InfraThrottled
 	case r.StatusCode >= http.StatusInternalServerError:
-		return prego.InfraRetry
+		return prego.InfraAmbiguous
 	}
 	return prego.InfraPermanent
 }

@@ -67,7 +67,7 @@ func TestEveryErrorHasAClass(t *testing.T) {
 		{422, "unsupported_error", prego.InfraPermanent},
 		{404, "not_found", prego.InfraNotFound},
 		{410, "gone_for_good", prego.InfraNotFound},
-		{500, "never_heard_of", prego.InfraRetry},
+		{500, "never_heard_of", prego.InfraAmbiguous},
 		{418, "teapot", prego.InfraPermanent},
 	} {
 		var posts atomic.Int64

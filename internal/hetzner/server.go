@@ -27,6 +27,9 @@ func (p *Provider) CreateServer(ctx context.Context, params prego.CreateServerPa
 	}
 	for replaced := false; ; replaced = true {
 		result, _, err := p.write.Server.Create(WithLane(ctx, LaneCreate), opts)
+		if err == nil && result.Server.ID == 0 {
+			err = errors.New("the answer holds no server")
+		}
 		if err == nil {
 			return handleOf(result.Server, actionIDs(result.Action, result.NextActions)), nil
 		}
@@ -58,7 +61,8 @@ func (p *Provider) CreateServer(ctx context.Context, params prego.CreateServerPa
 // (no error, no adoption), or leave it alone.
 func judge(found *hcloud.Server, params prego.CreateServerParams) (h prego.Handle, adopt bool, err error) {
 	h = handleOf(found, nil)
-	ours := found.Labels[prego.LabelManagedBy] == prego.ManagedByPrego &&
+	// Without an attempt it can't be told to be an older one, which would be deleted.
+	ours := found.Labels[prego.LabelManagedBy] == prego.ManagedByPrego && h.Attempt > 0 &&
 		found.Labels[prego.LabelEnvironment] == params.Environment && found.Labels[prego.LabelServerID] == params.ServerID
 	switch {
 	case !ours:
@@ -87,14 +91,13 @@ func mayExist(err error) bool {
 }
 
 func ambiguous(cause, find error) error {
-	message := cause.Error()
+	message, code := cause.Error(), ""
+	var ie *prego.InfraError
+	if errors.As(cause, &ie) {
+		message, code = ie.Message, ie.Code
+	}
 	if find != nil {
 		message += "; looking it up: " + find.Error()
-	}
-	var ie *prego.InfraError
-	code := ""
-	if errors.As(cause, &ie) {
-		code = ie.Code
 	}
 	return &prego.InfraError{Class: prego.InfraAmbiguous, Code: code, Message: message}
 }
@@ -131,6 +134,9 @@ func createOpts(p prego.CreateServerParams) (hcloud.ServerCreateOpts, error) {
 		}
 		opts.Volumes = append(opts.Volumes, &hcloud.Volume{ID: id})
 		opts.Automount = hcloud.Ptr(false)
+	}
+	if err := opts.Validate(); err != nil {
+		return opts, &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: err.Error()}
 	}
 	return opts, nil
 }

@@ -64,10 +64,12 @@ WHERE t.token_hash = $1 AND t.server_id = $3
   AND ($4 = '' OR s.host = $4 OR (s.ipv6 <> '' AND $4::inet <<= s.ipv6::inet))
 RETURNING t.token_id, t.attempt, s.host, s.ipv6, s.status`
 
+// The row may move on between the two UPDATEs: the conditions are checked again
+// under its lock, and the token is given back when they no longer hold.
 const sqlBindAgent = `
 UPDATE servers SET agent_first_seen_at = now(), agent_key_sha256 = $2, agent_version = $3, agent_boot_id = $4,
     identity_revoked_at = NULL, updated_at = now()
-WHERE server_id = $1`
+WHERE server_id = $1 AND status = 'provisioning' AND attempt = $5`
 
 const sqlSupersedeOthers = `
 UPDATE server_bootstrap_tokens SET superseded_at = now()
@@ -90,21 +92,45 @@ UPDATE server_bootstrap_tokens SET superseded_at = now() WHERE token_id = $1 AND
 // *prego.SecondKeyError when it ends the bootstrap), CodeSourceMismatch and
 // CodeNotReady. None of them burns the token.
 func (s *Store) ConsumeToken(ctx context.Context, p prego.TokenClaim) (prego.TokenConsumed, error) {
-	var out prego.TokenConsumed
+	out, err := s.consume(ctx, p)
+	if !errors.Is(err, errNotConsumable) {
+		if err != nil {
+			return prego.TokenConsumed{}, fmt.Errorf("consume token: %w", err)
+		}
+		return out, nil
+	}
 	var refusal error
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		var err error
+		out, refusal, err = whyNotConsumed(ctx, tx, p)
+		return err
+	})
+	if err != nil {
+		return prego.TokenConsumed{}, fmt.Errorf("consume token: %w", err)
+	}
+	return out, refusal
+}
+
+var errNotConsumable = errors.New("the token can't be consumed")
+
+// consume locks the token before the server, as BeginRelease does.
+func (s *Store) consume(ctx context.Context, p prego.TokenClaim) (out prego.TokenConsumed, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		var tokenID string
 		err := tx.QueryRow(ctx, sqlConsumeToken, p.TokenHash, p.Key, p.ServerID, p.Source).Scan(&tokenID, &out.Attempt, &out.Host, &out.IPv6, &out.Status)
 		if errors.Is(err, pgx.ErrNoRows) {
-			out, refusal, err = whyNotConsumed(ctx, tx, p)
-			return err
+			return errNotConsumable
 		}
 		if err != nil {
 			return err
 		}
 		out.ServerID = p.ServerID
-		if _, err := tx.Exec(ctx, sqlBindAgent, p.ServerID, p.Key, p.AgentVersion, p.BootID); err != nil {
+		bound, err := tx.Exec(ctx, sqlBindAgent, p.ServerID, p.Key, p.AgentVersion, p.BootID, out.Attempt)
+		if err != nil {
 			return err
+		}
+		if bound.RowsAffected() == 0 {
+			return errNotConsumable
 		}
 		if _, err := tx.Exec(ctx, sqlSupersedeOthers, p.ServerID, tokenID); err != nil {
 			return err
@@ -116,10 +142,7 @@ func (s *Store) ConsumeToken(ctx context.Context, p prego.TokenClaim) (prego.Tok
 			ServerID: p.ServerID, Step: prego.StepHandshake, Attempt: out.Attempt, Actor: prego.ActorSystem, Message: "agent " + p.AgentVersion,
 		}, attemptKey(prego.StepHandshake, out.Attempt))
 	})
-	if err != nil {
-		return prego.TokenConsumed{}, fmt.Errorf("consume token: %w", err)
-	}
-	return out, refusal
+	return out, err
 }
 
 // whyNotConsumed reads why the UPDATE met nothing. What it writes (a revocation,

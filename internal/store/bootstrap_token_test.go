@@ -202,3 +202,43 @@ SELECT 'tok-' || n, 's-' || n, 1, sha256(convert_to('raw-s-' || n, 'UTF8')), 'ag
 	})
 	require.Positive(t, caught, "the race does not catch the mutant that reads before it writes")
 }
+
+// TestConsumeLosesToARowThatMovesOn holds the server's row while a handshake is
+// between its two updates: the host of a given-up attempt must not be bound to
+// the next one.
+func TestConsumeLosesToARowThatMovesOn(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, move := range map[string]string{
+		"a later attempt": `UPDATE servers SET attempt = 2 WHERE server_id = 'app-1'`,
+		"a failure":       `UPDATE servers SET status = 'failed' WHERE server_id = 'app-1'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := New(pgtest.Pool(t))
+			bootingServer(t, s, "app-1", time.Minute)
+			tx, err := s.pool.Begin(ctx)
+			require.NoError(t, err)
+			defer func() { _ = tx.Rollback(ctx) }()
+			_, err = tx.Exec(ctx, move)
+			require.NoError(t, err)
+			refused := make(chan error, 1)
+			go func() {
+				_, err := consume(s, "app-1", "key-a", "")
+				refused <- err
+			}()
+			require.Eventually(t, func() bool {
+				var waiting bool
+				err := s.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waiting)
+				return err == nil && waiting
+			}, 10*time.Second, 5*time.Millisecond, "the handshake never waited for the row: the race was not hit")
+			require.NoError(t, tx.Commit(ctx))
+			require.Equal(t, prego.CodeTokenSuperseded, prego.CodeOf(<-refused))
+			var untouched bool
+			require.NoError(t, s.pool.QueryRow(ctx, `
+SELECT agent_key_sha256 IS NULL AND agent_first_seen_at IS NULL AND (SELECT consumed_at IS NULL FROM server_bootstrap_tokens WHERE server_id = 'app-1')
+FROM servers WHERE server_id = 'app-1'`).Scan(&untouched))
+			require.True(t, untouched)
+		})
+	}
+}
