@@ -71,7 +71,7 @@ func TestCreateRefusesBadOrdersUnsent(t *testing.T) {
 			t.Parallel()
 			p := newProject(t)
 			_, err := p.provider(nil).CreateServer(t.Context(), order(change))
-			requireClass(t, err, prego.InfraPermanent, "invalid_input")
+			_ = requireClass(t, err, prego.InfraPermanent, "invalid_input")
 			require.Empty(t, p.requests)
 		})
 	}
@@ -140,7 +140,7 @@ func TestLostAnswerOfACreateThatDidNotHappen(t *testing.T) {
 			p.inject(&fault{method: "POST", path: "/servers", answer: loss.answer})
 			hz := p.provider(impatient)
 			_, err := hz.CreateServer(t.Context(), order(nil))
-			requireClass(t, err, prego.InfraAmbiguous, loss.code)
+			_ = requireClass(t, err, prego.InfraAmbiguous, loss.code)
 			require.Len(t, p.seen("POST", "/servers"), 1, "an ambiguous create is not repeated blindly")
 			require.Len(t, p.seen("GET", "/servers"), 1)
 			require.Empty(t, p.list())
@@ -164,7 +164,7 @@ func TestLostAnswerOfACreateThatLandsLate(t *testing.T) {
 			p.inject(&fault{method: "POST", path: "/servers", late: true, answer: loss.answer})
 			hz := p.provider(impatient)
 			_, err := hz.CreateServer(t.Context(), order(nil))
-			requireClass(t, err, prego.InfraAmbiguous, loss.code)
+			_ = requireClass(t, err, prego.InfraAmbiguous, loss.code)
 			require.Equal(t, 1, p.land())
 
 			h, err := hz.CreateServer(t.Context(), order(nil))

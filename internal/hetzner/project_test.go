@@ -279,24 +279,6 @@ func (p *project) release() {
 	}
 }
 
-// endAction ends one action, with a failure if there is one.
-func (p *project) endAction(id int64, failure *schema.ActionError) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.end(p.actions[id], failure)
-}
-
-// startActions starts n actions that run until they are ended.
-func (p *project) startActions(n int) (ids []int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.held = true
-	for range n {
-		ids = append(ids, p.act("test", nil).ID)
-	}
-	return ids
-}
-
 var errNameTaken = errors.New("server name is already used")
 
 // make enforces what all safety rests on: a name is there once.
@@ -467,12 +449,6 @@ func (l *ledger) Block(_ context.Context, d time.Duration) error {
 	defer l.mu.Unlock()
 	l.blocked = append(l.blocked, d)
 	return nil
-}
-
-func (l *ledger) lanes() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.acquired)
 }
 
 // order is what the tests ask the project for.
