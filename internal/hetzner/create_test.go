@@ -187,7 +187,7 @@ func TestLateCreateOfAnEarlierAttempt(t *testing.T) {
 			p.inject(&fault{method: "POST", path: "/servers", late: true, answer: code(504, "timeout")})
 			hz := p.provider(nil)
 			_, err := hz.CreateServer(t.Context(), order(nil))
-			requireClass(t, err, prego.InfraAmbiguous, "timeout")
+			_ = requireClass(t, err, prego.InfraAmbiguous, "timeout")
 			landed := 0
 			if before {
 				landed = p.land()
@@ -225,7 +225,7 @@ func TestReplacingLosesAnswersToo(t *testing.T) {
 				require.NoError(t, err)
 				require.True(t, h.Adopted)
 			default:
-				requireClass(t, err, prego.InfraAmbiguous, "connection_lost")
+				_ = requireClass(t, err, prego.InfraAmbiguous, "connection_lost")
 				p.land()
 				h, err = hz.CreateServer(t.Context(), order(nil))
 				require.NoError(t, err)
@@ -311,7 +311,7 @@ func TestNameIsTaken(t *testing.T) {
 			require.Len(t, p.list(), 1)
 			switch {
 			case tc.class != "":
-				requireClass(t, err, tc.class, "uniqueness_error")
+				_ = requireClass(t, err, tc.class, "uniqueness_error")
 				require.Empty(t, p.deleted)
 				require.Equal(t, id, p.list()[0].ID)
 				require.Equal(t, tc.labels, p.list()[0].Labels)
@@ -362,7 +362,7 @@ func TestReplacingIsRefused(t *testing.T) {
 		id := p.plant("prego-test-app-1", older)
 		p.servers[id].Protection.Delete = true
 		_, err := p.provider(nil).CreateServer(t.Context(), order(nil))
-		requireClass(t, err, prego.InfraPermanent, "protected")
+		_ = requireClass(t, err, prego.InfraPermanent, "protected")
 		require.Len(t, p.list(), 1)
 		require.Len(t, p.seen("POST", "/servers"), 1)
 	})
@@ -385,7 +385,7 @@ func TestReplacingIsRefused(t *testing.T) {
 			code(409, "uniqueness_error")(w)
 		}})
 		_, err := p.provider(nil).CreateServer(t.Context(), order(nil))
-		requireClass(t, err, prego.InfraRetry, "uniqueness_error")
+		_ = requireClass(t, err, prego.InfraRetry, "uniqueness_error")
 		require.Len(t, p.deleted, 1, "one call replaces once")
 		require.Len(t, p.seen("POST", "/servers"), 2, "duplicate names are not hammered")
 	})
@@ -394,7 +394,7 @@ func TestReplacingIsRefused(t *testing.T) {
 		p := newProject(t)
 		p.inject(&fault{method: "POST", path: "/servers", answer: code(409, "uniqueness_error")})
 		_, err := p.provider(nil).CreateServer(t.Context(), order(nil))
-		requireClass(t, err, prego.InfraAmbiguous, "uniqueness_error")
+		_ = requireClass(t, err, prego.InfraAmbiguous, "uniqueness_error")
 	})
 }
 
@@ -489,7 +489,7 @@ func TestAnyOrderOfFailures(t *testing.T) {
 		last := order(func(o *prego.CreateServerParams) { o.Attempt = newest + 1 })
 		h, err := hz.CreateServer(t.Context(), last)
 		if err != nil { // what landed may be of an attempt that nobody heard of
-			requireClass(t, err, prego.InfraAttempt, "uniqueness_error")
+			_ = requireClass(t, err, prego.InfraAttempt, "uniqueness_error")
 			last.Attempt++
 			h, err = hz.CreateServer(t.Context(), last)
 		}
