@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -81,7 +82,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 		return nil, err
 	}
 	if cfg.Port == 0 {
-		if cfg.Port, err = freePort(); err != nil {
+		if cfg.Port, err = FreePort(); err != nil {
 			return nil, err
 		}
 	}
@@ -245,11 +246,17 @@ func initialize(ctx context.Context, bin, dir string, uid, gid uint32) error {
 	return nil
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("free port: %w", err)
+// FreePort finds a port on loopback that nobody listens on. It takes none of those
+// that the system gives to outgoing connections: one of them could have it before
+// whoever asked does.
+func FreePort() (int, error) {
+	const from, to = 12_000, 32_000
+	for range 200 {
+		port := from + rand.IntN(to-from)                                              //nolint:gosec // spreads, guards nothing
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // closed at once
+		if err == nil {
+			return port, l.Close()
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, errors.New("no free port on loopback")
 }

@@ -51,7 +51,7 @@ func FindTemporal(dirs ...string) (string, error) {
 // StartTemporal starts a dev server and waits until it answers.
 func StartTemporal(ctx context.Context, cfg TemporalConfig) (*Temporal, error) {
 	if cfg.Port == 0 {
-		port, err := freePort()
+		port, err := FreePort()
 		if err != nil {
 			return nil, err
 		}
