@@ -434,8 +434,8 @@ type ledger struct {
 	acquired []string
 	observed [][2]int
 	blocked  []time.Duration
-	// shut lanes wait for their context's end.
-	shut map[string]bool
+	// shut lanes wait until they are opened, or for their context's end.
+	shut map[string]chan struct{}
 	wait time.Duration
 	fail error
 }
@@ -445,9 +445,12 @@ func (l *ledger) Acquire(ctx context.Context, lane string) error {
 	l.acquired = append(l.acquired, lane)
 	shut, wait, fail := l.shut[lane], l.wait, l.fail
 	l.mu.Unlock()
-	if shut {
-		<-ctx.Done()
-		return ctx.Err()
+	if shut != nil {
+		select {
+		case <-shut:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	if wait > 0 {
 		time.Sleep(wait)
@@ -468,6 +471,8 @@ func (l *ledger) Block(_ context.Context, d time.Duration) error {
 	l.blocked = append(l.blocked, d)
 	return nil
 }
+
+func (l *ledger) open(lane string) { close(l.shut[lane]) }
 
 func (l *ledger) lanes() []string {
 	l.mu.Lock()
