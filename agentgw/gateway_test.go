@@ -100,7 +100,7 @@ type bundle struct {
 func setup(t testing.TB, change func(*agentgw.Settings)) *bundle {
 	t.Helper()
 	dir := t.TempDir()
-	require.NoError(t, pki.Init(dir))
+	require.NoError(t, pki.Init(dir, "test"))
 	require.NoError(t, token.InitKeys(dir))
 	ca, err := pki.Open(dir, "test")
 	require.NoError(t, err)

@@ -242,7 +242,7 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 // environment is what the project's own processes are configured with.
 func (s *stack) environment(databaseURL string) error {
 	keys := filepath.Join(s.dir, "keys")
-	if err := errors.Join(pki.Init(keys), token.InitKeys(keys)); err != nil {
+	if err := errors.Join(pki.Init(keys, "demo"), token.InitKeys(keys)); err != nil {
 		return err
 	}
 	master, err := secret(filepath.Join(s.dir, "master.key"))

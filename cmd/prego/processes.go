@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/pki"
@@ -82,7 +83,7 @@ func migrated(ctx context.Context, url string) error {
 		return err
 	}
 	if current < newest {
-		return fmt.Errorf("the schema is at %d, this binary needs %d: run prego migrate", current, newest)
+		return prego.Errorf(prego.CodeNotReady, "the schema is at %d, this binary needs %d: run prego migrate", current, newest)
 	}
 	return nil
 }
@@ -190,13 +191,13 @@ func newKeysCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := pki.Init(cfg.KeysDir); err != nil {
+			if err := pki.Init(cfg.KeysDir, cfg.Environment); err != nil {
 				return err
 			}
 			return token.InitKeys(cfg.KeysDir)
 		},
 	})
-	rotate := func(use, short string, f func(dir string, p pki.Purpose) error) *cobra.Command {
+	rotate := func(use, short string, f func(cfg config.Config, p pki.Purpose) error) *cobra.Command {
 		return &cobra.Command{
 			Use: use + " PURPOSE", Short: short, Args: cobra.ExactArgs(1),
 			RunE: func(_ *cobra.Command, args []string) error {
@@ -206,7 +207,7 @@ func newKeysCommand() *cobra.Command {
 				}
 				for _, p := range pki.Purposes() {
 					if string(p) == args[0] {
-						return f(cfg.KeysDir, p)
+						return f(cfg, p)
 					}
 				}
 				return fmt.Errorf("unknown purpose %q; there are %v", args[0], pki.Purposes())
@@ -214,9 +215,9 @@ func newKeysCommand() *cobra.Command {
 		}
 	}
 	keys.AddCommand(
-		rotate("add", "First step of a rotation: trust a new CA", pki.Add),
-		rotate("activate", "Second step: let the new CA issue", pki.Activate),
-		rotate("retire", "Last step: trust only the CA that issues", pki.Retire),
+		rotate("add", "First step of a rotation: trust a new CA", func(c config.Config, p pki.Purpose) error { return pki.Add(c.KeysDir, c.Environment, p) }),
+		rotate("activate", "Second step: let the new CA issue", func(c config.Config, p pki.Purpose) error { return pki.Activate(c.KeysDir, p) }),
+		rotate("retire", "Last step: trust only the CA that issues", func(c config.Config, p pki.Purpose) error { return pki.Retire(c.KeysDir, p) }),
 	)
 	return keys
 }

@@ -95,7 +95,7 @@ func newCell(t testing.TB, o options) *cell {
 	t.Cleanup(c.sim.Close)
 
 	keys := filepath.Join(c.dir, "keys")
-	require.NoError(t, pki.Init(keys))
+	require.NoError(t, pki.Init(keys, c.env))
 	require.NoError(t, token.InitKeys(keys))
 	ring, err := token.OpenKeyring(keys, token.UseAPI)
 	require.NoError(t, err)

@@ -20,14 +20,21 @@ const actionChunk = 25
 type actionPoller struct {
 	interval time.Duration
 	list     func(ctx context.Context, ids []int64) ([]*hcloud.Action, error)
+	classify func(error) error // of an action's failure
 
 	mu      sync.Mutex
 	waiters map[int64][]chan error
 	running bool
 }
 
-func newActionPoller(interval time.Duration, list func(context.Context, []int64) ([]*hcloud.Action, error)) *actionPoller {
-	return &actionPoller{interval: interval, list: list, waiters: make(map[int64][]chan error)}
+// newActionPoller makes a poller whose requests are taken out of a lane.
+func newActionPoller(p *Provider, lane Lane) *actionPoller {
+	return &actionPoller{
+		interval: p.poll, classify: p.classify, waiters: make(map[int64][]chan error),
+		list: func(ctx context.Context, ids []int64) ([]*hcloud.Action, error) {
+			return p.read.Action.AllWithOpts(WithLane(ctx, lane), hcloud.ActionListOpts{ID: ids})
+		},
+	}
 }
 
 // wait returns when all of the actions have ended, with the first failure.
@@ -106,11 +113,7 @@ func (a *actionPoller) pollChunk(ids []int64) {
 		case hcloud.ActionStatusSuccess:
 			a.settle(action.ID, nil)
 		case hcloud.ActionStatusError:
-			class, known := classes[hcloud.ErrorCode(action.ErrorCode)]
-			if !known {
-				class = prego.InfraRetry
-			}
-			a.settle(action.ID, &prego.InfraError{Class: class, Code: action.ErrorCode, Message: prego.Redact(action.ErrorMessage)})
+			a.settle(action.ID, a.classify(hcloud.ActionError{Code: action.ErrorCode, Message: action.ErrorMessage}))
 		case hcloud.ActionStatusRunning:
 		}
 	}

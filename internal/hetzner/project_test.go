@@ -279,6 +279,24 @@ func (p *project) release() {
 	}
 }
 
+// endAction ends one action, with a failure if there is one.
+func (p *project) endAction(id int64, failure *schema.ActionError) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.end(p.actions[id], failure)
+}
+
+// startActions starts n actions that run until they are ended.
+func (p *project) startActions(n int) (ids []int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held = true
+	for range n {
+		ids = append(ids, p.act("test", nil).ID)
+	}
+	return ids
+}
+
 var errNameTaken = errors.New("server name is already used")
 
 // make enforces what all safety rests on: a name is there once.
@@ -416,8 +434,8 @@ type ledger struct {
 	acquired []string
 	observed [][2]int
 	blocked  []time.Duration
-	// shut lanes wait for their context's end.
-	shut map[string]bool
+	// shut lanes wait until they are opened, or for their context's end.
+	shut map[string]chan struct{}
 	wait time.Duration
 	fail error
 }
@@ -427,9 +445,12 @@ func (l *ledger) Acquire(ctx context.Context, lane string) error {
 	l.acquired = append(l.acquired, lane)
 	shut, wait, fail := l.shut[lane], l.wait, l.fail
 	l.mu.Unlock()
-	if shut {
-		<-ctx.Done()
-		return ctx.Err()
+	if shut != nil {
+		select {
+		case <-shut:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	if wait > 0 {
 		time.Sleep(wait)
@@ -449,6 +470,14 @@ func (l *ledger) Block(_ context.Context, d time.Duration) error {
 	defer l.mu.Unlock()
 	l.blocked = append(l.blocked, d)
 	return nil
+}
+
+func (l *ledger) open(lane string) { close(l.shut[lane]) }
+
+func (l *ledger) lanes() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.acquired)
 }
 
 // order is what the tests ask the project for.

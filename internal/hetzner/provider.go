@@ -7,7 +7,6 @@
 package hetzner
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -43,9 +42,11 @@ type Provider struct {
 	// read repeats requests that failed; write never does, since the library would
 	// send six POSTs for one create.
 	read, write *hcloud.Client
-	actions     *actionPoller
-	poll        time.Duration
-	log         *zap.Logger
+	// deletions are followed apart from the other actions: they must end also when
+	// the budget has nothing left for polling.
+	actions, deletions *actionPoller
+	poll               time.Duration
+	log                *zap.Logger
 }
 
 // New checks the configuration; it sends nothing.
@@ -80,10 +81,7 @@ func New(cfg Config) (*Provider, error) {
 	if p.poll <= 0 {
 		p.poll = time.Second
 	}
-	p.actions = newActionPoller(p.poll, func(ctx context.Context, ids []int64) ([]*hcloud.Action, error) {
-		actions, err := p.read.Action.AllWithOpts(ctx, hcloud.ActionListOpts{ID: ids})
-		return actions, p.classify(err)
-	})
+	p.actions, p.deletions = newActionPoller(p, LanePoll), newActionPoller(p, LaneDelete)
 	return p, nil
 }
 

@@ -254,7 +254,7 @@ func (p *Provider) deleteVolume(ctx context.Context, id int64) error {
 	if v.Server != nil {
 		action, _, err := p.write.Volume.Detach(ctx, v)
 		if err == nil {
-			err = p.actions.wait(ctx, actionIDs(action, nil))
+			err = p.deletions.wait(ctx, actionIDs(action, nil))
 		}
 		var api hcloud.Error
 		detached := isNotFound(err) || (errors.As(err, &api) && api.Code == "volume_not_attached")

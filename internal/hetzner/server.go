@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -285,10 +284,7 @@ func (p *Provider) DestroyServer(ctx context.Context, providerServerID string) e
 		return err
 	}
 	ctx = WithLane(ctx, LaneDelete)
-	result, resp, err := p.write.Server.DeleteWithResult(ctx, &hcloud.Server{ID: id})
-	if resp != nil && resp.Response != nil && resp.StatusCode == http.StatusNotFound {
-		return nil
-	}
+	result, _, err := p.write.Server.DeleteWithResult(ctx, &hcloud.Server{ID: id})
 	if err != nil {
 		if err := p.classify(err); !isNotFound(err) {
 			return err
@@ -296,7 +292,7 @@ func (p *Provider) DestroyServer(ctx context.Context, providerServerID string) e
 		return nil
 	}
 	if result != nil && result.Action != nil {
-		if err := p.actions.wait(ctx, []int64{result.Action.ID}); err != nil && !isNotFound(err) {
+		if err := p.deletions.wait(ctx, []int64{result.Action.ID}); err != nil && !isNotFound(err) {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -69,12 +70,12 @@ func (a *Authority) get(p Purpose) (*ca, error) {
 	}
 	loaded := make(map[Purpose]*ca)
 	for _, p := range Purposes() {
-		c, err := load(caDir(a.dir, p))
+		c, err := load(caDir(a.dir, p), a.environment)
 		if err != nil {
 			if a.loaded != nil {
 				return a.loaded[p], nil // a rotation under way: what is loaded still holds
 			}
-			return nil, fmt.Errorf("certificate authority for %s: %w: run prego keys init", p, err)
+			return nil, fmt.Errorf("certificate authority for %s: %w (prego keys init makes what is missing)", p, err)
 		}
 		loaded[p] = c
 	}
@@ -85,7 +86,7 @@ func (a *Authority) get(p Purpose) (*ca, error) {
 func (a *Authority) fileStamp() string {
 	var b strings.Builder
 	for _, p := range Purposes() {
-		for _, f := range []string{"bundle.pem", "issuer.pem"} {
+		for _, f := range []string{bundleFile, issuerFile} {
 			if info, err := os.Stat(filepath.Join(caDir(a.dir, p), f)); err == nil {
 				fmt.Fprintf(&b, "%s/%s %d %d\n", p, f, info.ModTime().UnixNano(), info.Size())
 			}
@@ -94,8 +95,8 @@ func (a *Authority) fileStamp() string {
 	return b.String()
 }
 
-func load(dir string) (*ca, error) {
-	bundle, err := os.ReadFile(filepath.Join(dir, "bundle.pem"))
+func load(dir, environment string) (*ca, error) {
+	bundle, err := os.ReadFile(filepath.Join(dir, bundleFile))
 	if err != nil {
 		return nil, err
 	}
@@ -103,8 +104,8 @@ func load(dir string) (*ca, error) {
 	if !c.pool.AppendCertsFromPEM(bundle) {
 		return nil, fmt.Errorf("bundle.pem holds no certificate")
 	}
-	issuer, err := os.ReadFile(filepath.Join(dir, "issuer.pem"))
-	if os.IsNotExist(err) {
+	issuer, err := os.ReadFile(filepath.Join(dir, issuerFile))
+	if errors.Is(err, os.ErrNotExist) {
 		return c, nil
 	}
 	if err != nil {
@@ -117,6 +118,9 @@ func load(dir string) (*ca, error) {
 	}
 	if c.cert, err = x509.ParseCertificate(block.Bytes); err != nil {
 		return nil, err
+	}
+	if made := c.cert.PermittedURIDomains; len(made) > 0 && !slices.Contains(made, environment) {
+		return nil, fmt.Errorf("it was made for environment %s, not %s", strings.Join(made, ", "), environment)
 	}
 	key, err := x509.ParsePKCS8PrivateKey(keyBlock.Bytes)
 	if err != nil {

@@ -5,6 +5,7 @@
 package pki
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -17,8 +18,10 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 )
 
@@ -56,98 +59,149 @@ const (
 	backdate = 5 * time.Minute
 )
 
-// Init makes a CA for every purpose that has none in dir. What is there is left
-// alone.
-func Init(dir string) error {
-	for _, p := range Purposes() {
-		if _, err := os.Stat(filepath.Join(caDir(dir, p), "issuer.pem")); err == nil {
-			continue
+// Init makes a CA for every purpose that has none in dir, for the servers of one
+// environment. What is there is left alone.
+func Init(dir, environment string) error {
+	return locked(dir, func() error {
+		for _, p := range Purposes() {
+			issuer, err := os.ReadFile(file(dir, p, issuerFile))
+			if errors.Is(err, os.ErrNotExist) {
+				if issuer, err = newCA(p, environment); err != nil {
+					return err
+				}
+				err = writeFile(file(dir, p, issuerFile), issuer, 0o600)
+			}
+			if err != nil {
+				return fmt.Errorf("certificate authority for %s: %w", p, err)
+			}
+			if _, err := os.Stat(file(dir, p, bundleFile)); err == nil {
+				continue
+			}
+			cert, err := certificateOf(issuer)
+			if err != nil {
+				return fmt.Errorf("certificate authority for %s: %w", p, err)
+			}
+			if err := writeFile(file(dir, p, bundleFile), cert, 0o644); err != nil {
+				return err
+			}
 		}
-		if err := os.MkdirAll(caDir(dir, p), 0o700); err != nil {
-			return fmt.Errorf("certificate authority: %w", err)
-		}
-		cert, key, err := newCA(p)
-		if err != nil {
-			return err
-		}
-		if err := writeIssuer(dir, p, cert, key); err != nil {
-			return err
-		}
-		if err := writeFile(filepath.Join(caDir(dir, p), "bundle.pem"), cert, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // A rotation has three steps, with time in between for every trusting party to
 // learn the new bundle: Add (the new CA is trusted, the old one still issues),
 // Activate (the new one issues, both are trusted), Retire (the old one is not
-// trusted any more).
+// trusted any more). A step that was cut off is finished by doing it again.
 
 // Add makes a new CA for a purpose and lets it be trusted.
-func Add(dir string, p Purpose) error {
-	cert, key, err := newCA(p)
-	if err != nil {
-		return err
-	}
-	d := caDir(dir, p)
-	old, err := os.ReadFile(filepath.Join(d, "bundle.pem"))
-	if err != nil {
-		return fmt.Errorf("certificate authority: %w", err)
-	}
-	if _, err := os.Stat(filepath.Join(d, "next.pem")); err == nil {
-		return fmt.Errorf("a new CA for %s was added already: activate it first", p)
-	}
-	if err := writeFile(filepath.Join(d, "next.key"), key, 0o600); err != nil {
-		return err
-	}
-	if err := writeFile(filepath.Join(d, "next.pem"), cert, 0o644); err != nil {
-		return err
-	}
-	return writeFile(filepath.Join(d, "bundle.pem"), append(old, cert...), 0o644)
+func Add(dir, environment string, p Purpose) error {
+	return locked(dir, func() error {
+		bundle, err := os.ReadFile(file(dir, p, bundleFile))
+		if err != nil {
+			return fmt.Errorf("certificate authority: %w", err)
+		}
+		next, err := os.ReadFile(file(dir, p, nextFile))
+		if errors.Is(err, os.ErrNotExist) {
+			if next, err = newCA(p, environment); err != nil {
+				return err
+			}
+			err = writeFile(file(dir, p, nextFile), next, 0o600)
+		}
+		if err != nil {
+			return fmt.Errorf("certificate authority: %w", err)
+		}
+		cert, err := certificateOf(next)
+		if err != nil {
+			return fmt.Errorf("new certificate authority for %s: %w", p, err)
+		}
+		if bytes.Contains(bundle, cert) {
+			return fmt.Errorf("a new CA for %s was added already: activate it first", p)
+		}
+		return writeFile(file(dir, p, bundleFile), append(bundle, cert...), 0o644)
+	})
 }
 
 // Activate lets the CA that was added issue.
 func Activate(dir string, p Purpose) error {
-	d := caDir(dir, p)
-	cert, err := os.ReadFile(filepath.Join(d, "next.pem"))
-	if err != nil {
-		return fmt.Errorf("no new CA for %s was added: %w", p, err)
-	}
-	key, err := os.ReadFile(filepath.Join(d, "next.key"))
-	if err != nil {
-		return fmt.Errorf("certificate authority: %w", err)
-	}
-	if err := writeIssuer(dir, p, cert, key); err != nil {
-		return err
-	}
-	return errors.Join(os.Remove(filepath.Join(d, "next.pem")), os.Remove(filepath.Join(d, "next.key")))
+	return locked(dir, func() error {
+		next, err := os.ReadFile(file(dir, p, nextFile))
+		if err != nil {
+			return fmt.Errorf("no new CA for %s was added: %w", p, err)
+		}
+		bundle, err := os.ReadFile(file(dir, p, bundleFile))
+		if err != nil {
+			return fmt.Errorf("certificate authority: %w", err)
+		}
+		cert, err := certificateOf(next)
+		if err != nil {
+			return fmt.Errorf("new certificate authority for %s: %w", p, err)
+		}
+		if !bytes.Contains(bundle, cert) {
+			return fmt.Errorf("the new CA for %s is not trusted yet: add it again", p)
+		}
+		if err := os.Rename(file(dir, p, nextFile), file(dir, p, issuerFile)); err != nil {
+			return fmt.Errorf("certificate authority: %w", err)
+		}
+		return nil
+	})
 }
 
 // Retire stops trusting every CA but the one that issues.
 func Retire(dir string, p Purpose) error {
-	d := caDir(dir, p)
-	if _, err := os.Stat(filepath.Join(d, "next.pem")); err == nil {
-		return fmt.Errorf("the new CA for %s does not issue yet: activate it first", p)
-	}
-	both, err := os.ReadFile(filepath.Join(d, "issuer.pem"))
-	if err != nil {
-		return fmt.Errorf("certificate authority: %w", err)
-	}
-	block, _ := pem.Decode(both)
-	if block == nil {
-		return fmt.Errorf("certificate authority for %s is not PEM", p)
-	}
-	return writeFile(filepath.Join(d, "bundle.pem"), pem.EncodeToMemory(block), 0o644)
+	return locked(dir, func() error {
+		if _, err := os.Stat(file(dir, p, nextFile)); err == nil {
+			return fmt.Errorf("the new CA for %s does not issue yet: activate it first", p)
+		}
+		issuer, err := os.ReadFile(file(dir, p, issuerFile))
+		if err != nil {
+			return fmt.Errorf("certificate authority: %w", err)
+		}
+		cert, err := certificateOf(issuer)
+		if err != nil {
+			return fmt.Errorf("certificate authority for %s: %w", p, err)
+		}
+		return writeFile(file(dir, p, bundleFile), cert, 0o644)
+	})
 }
+
+// The files of a CA. Certificate and key share one, since two can't be renamed at
+// once.
+const (
+	issuerFile = "issuer.pem" // certificate and key of the CA that issues
+	nextFile   = "next.pem"   // of one that was added and does not issue yet
+	bundleFile = "bundle.pem" // certificates that are trusted
+)
 
 func caDir(dir string, p Purpose) string { return filepath.Join(dir, "ca", string(p)) }
 
-// writeIssuer writes certificate and key in one file, since two can't be renamed
-// at once.
-func writeIssuer(dir string, p Purpose, cert, key []byte) error {
-	return writeFile(filepath.Join(caDir(dir, p), "issuer.pem"), append(append([]byte{}, cert...), key...), 0o600)
+func file(dir string, p Purpose, name string) string { return filepath.Join(caDir(dir, p), name) }
+
+// locked keeps processes that change the CAs of one directory apart.
+func locked(dir string, f func() error) error {
+	for _, p := range Purposes() {
+		if err := os.MkdirAll(caDir(dir, p), 0o700); err != nil {
+			return fmt.Errorf("certificate authority: %w", err)
+		}
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "ca", ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("certificate authority: %w", err)
+	}
+	defer func() { _ = lock.Close() }() // and so unlocks
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("certificate authority: lock: %w", err)
+	}
+	return f()
+}
+
+// certificateOf is the PEM of the certificate that comes first in a file.
+func certificateOf(text []byte) ([]byte, error) {
+	block, _ := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, errors.New("the file does not begin with a certificate")
+	}
+	return pem.EncodeToMemory(block), nil
 }
 
 func writeFile(name string, content []byte, mode os.FileMode) error {
@@ -167,30 +221,39 @@ func writeFile(name string, content []byte, mode os.FileMode) error {
 	return nil
 }
 
-func newCA(p Purpose) (certPEM, keyPEM []byte, err error) {
+// newCA makes a certificate and its key, PEM. Beyond its usage, which limits what
+// a CA's certificates are good for, a CA can name nothing outside of its
+// environment, and one of clients nothing that is called by an address.
+func newCA(p Purpose, environment string) ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("certificate authority: %w", err)
+		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
 	id, err := keyID(key.Public())
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	t := &x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{CommonName: "prego " + string(p) + " " + hex.EncodeToString(id[:4])},
 		NotBefore: time.Now().Add(-backdate), NotAfter: time.Now().Add(caLife),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, ExtKeyUsage: []x509.ExtKeyUsage{p.usage()}, SubjectKeyId: id,
+		PermittedDNSDomainsCritical: true, PermittedURIDomains: []string{environment},
+	}
+	if p.usage() == x509.ExtKeyUsageClientAuth {
+		t.ExcludedIPRanges = []*net.IPNet{
+			{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, {IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)},
+		}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("certificate authority: %w", err)
+		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
 	k, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("certificate authority: %w", err)
+		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k}), nil
+	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k})...), nil
 }
 
 func keyID(pub crypto.PublicKey) ([]byte, error) {

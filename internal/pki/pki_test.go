@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ import (
 func open(t *testing.T) (*Authority, string) {
 	t.Helper()
 	dir := t.TempDir()
-	require.NoError(t, Init(dir))
+	require.NoError(t, Init(dir, "test"))
 	a, err := Open(dir, "test")
 	require.NoError(t, err)
 	return a, dir
@@ -98,10 +99,10 @@ func TestCertificatesSayWhatTheIssuerDecides(t *testing.T) {
 	_, err = a.VerifyAgent(parse(t, certs.AgentServer))
 	require.Error(t, err)
 
-	elsewhere, err := Open(filepath.Dir(filepath.Dir(caDir(a.dir, Gateway))), "other")
-	require.NoError(t, err)
-	_, err = elsewhere.ServerID(client)
+	_, err = (&Authority{environment: "other"}).ServerID(client)
 	require.Equal(t, prego.CodeCertificateInvalid, prego.CodeOf(err), "a certificate of another environment")
+	_, err = Open(a.dir, "other")
+	require.ErrorContains(t, err, "made for environment test", "another environment's keys")
 }
 
 func TestRequestsThatAreRefused(t *testing.T) {
@@ -131,7 +132,7 @@ func TestKeysArePrivate(t *testing.T) {
 	}
 	before, err := os.ReadFile(filepath.Join(caDir(dir, Gateway), "issuer.pem"))
 	require.NoError(t, err)
-	require.NoError(t, Init(dir), "a second init changes nothing")
+	require.NoError(t, Init(dir, "test"), "a second init changes nothing")
 	after, err := os.ReadFile(filepath.Join(caDir(dir, Gateway), "issuer.pem"))
 	require.NoError(t, err)
 	require.Equal(t, before, after)
@@ -172,7 +173,8 @@ func TestRotationDropsNoRequest(t *testing.T) {
 	}
 	v0, err := a.Bundles(nil)
 	require.NoError(t, err)
-	for i, step := range []func(string, Purpose) error{Add, Activate, Retire} {
+	add := func(dir string, p Purpose) error { return Add(dir, "test", p) }
+	for i, step := range []func(string, Purpose) error{add, Activate, Retire} {
 		during(200 * time.Millisecond)
 		require.NoError(t, step(dir, Gateway), "step %d", i)
 		during(reloadEvery + 300*time.Millisecond)
@@ -213,4 +215,110 @@ func TestClientsTakeOnlyTheServerThatTheyMean(t *testing.T) {
 	require.Error(t, get(a.ExecClientTLS()("app-1"), serve(DockerServer, "app-1")), "another purpose")
 	require.NoError(t, get(a.DockerClientTLS()("app-1"), serve(DockerServer, "app-1")))
 	require.Error(t, get(a.DockerClientTLS()("app-1"), serve(AgentServer, "app-1")))
+}
+
+// TestNameConstraints issues, with a CA's own key, what it is not for: verifiers
+// refuse it whatever the issuer signed.
+func TestNameConstraints(t *testing.T) {
+	t.Parallel()
+	a, _ := open(t)
+	for _, p := range Purposes() {
+		for name, cert := range map[string]struct {
+			uri *url.URL
+			ips []net.IP
+			bad bool
+		}{
+			"a server":                        {uri: ServerURI("test", "app-1")},
+			"a server of another environment": {uri: ServerURI("prod", "app-1"), bad: true},
+			"an address":                      {ips: []net.IP{net.ParseIP("192.0.2.1")}, bad: p.usage() == x509.ExtKeyUsageClientAuth},
+			"an IPv6 address":                 {ips: []net.IP{net.ParseIP("2001:db8::1")}, bad: p.usage() == x509.ExtKeyUsageClientAuth},
+		} {
+			issued, err := a.issue(p, newKey(t).Public(), "x", cert.uri, []string{"app-1"}, cert.ips, time.Hour)
+			require.NoError(t, err)
+			require.Equal(t, cert.bad, a.Verify(p, issued) != nil, "%s by the CA for %s: %v", name, p, a.Verify(p, issued))
+		}
+	}
+}
+
+func TestCertificatesDoNotOutliveTheirCA(t *testing.T) {
+	t.Parallel()
+	a, _ := open(t)
+	for _, p := range Purposes() {
+		c, err := a.get(p)
+		require.NoError(t, err)
+		cert, err := a.issue(p, newKey(t).Public(), "x", nil, []string{"app-1"}, nil, 2*caLife)
+		require.NoError(t, err)
+		require.Equal(t, c.cert.NotAfter, cert.NotAfter)
+		expired, err := a.issue(p, newKey(t).Public(), "x", nil, []string{"app-1"}, nil, -time.Second)
+		require.NoError(t, err)
+		require.Error(t, a.Verify(p, expired))
+	}
+}
+
+// TestStepsThatWereCutOffAreFinishedByDoingThemAgain leaves the files as a process
+// that died between two of them would.
+func TestStepsThatWereCutOffAreFinishedByDoingThemAgain(t *testing.T) {
+	t.Parallel()
+	a, dir := open(t)
+	works := func() {
+		t.Helper()
+		fresh, err := Open(dir, "test")
+		require.NoError(t, err)
+		cert, err := fresh.issue(Gateway, newKey(t).Public(), "x", nil, []string{"gw"}, nil, time.Hour)
+		require.NoError(t, err)
+		require.NoError(t, fresh.Verify(Gateway, cert), "what issues is trusted")
+	}
+	bundle := file(dir, Gateway, bundleFile)
+	require.NoError(t, os.Remove(bundle))
+	require.NoError(t, Init(dir, "test"))
+	works()
+
+	old, err := os.ReadFile(bundle)
+	require.NoError(t, err)
+	require.NoError(t, Add(dir, "test", Gateway))
+	require.NoError(t, os.WriteFile(bundle, old, 0o600)) // it died before the bundle
+	require.ErrorContains(t, Activate(dir, Gateway), "add it again")
+	works()
+	require.NoError(t, Add(dir, "test", Gateway))
+	require.ErrorContains(t, Add(dir, "test", Gateway), "added already")
+	require.ErrorContains(t, Retire(dir, Gateway), "activate it first")
+	require.NoError(t, Activate(dir, Gateway))
+	works()
+	require.NoError(t, Retire(dir, Gateway))
+	works()
+	b, err := os.ReadFile(bundle)
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(b), "BEGIN CERTIFICATE"))
+
+	// A file that is broken for a moment does not stop who is running.
+	require.NoError(t, os.WriteFile(bundle, []byte("half a f"), 0o600))
+	before, err := a.Bundle(Gateway)
+	require.NoError(t, err)
+	a.mu.Lock()
+	a.looked = time.Time{} // look again now
+	a.mu.Unlock()
+	after, err := a.Bundle(Gateway)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	_, err = Open(dir, "test")
+	require.Error(t, err)
+}
+
+func TestInitIsSafeAtOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	errs := make(chan error, 8)
+	for range cap(errs) {
+		go func() { errs <- Init(dir, "test") }()
+	}
+	for range cap(errs) {
+		require.NoError(t, <-errs)
+	}
+	a, err := Open(dir, "test")
+	require.NoError(t, err)
+	for _, p := range Purposes() {
+		cert, err := a.issue(p, newKey(t).Public(), "x", nil, []string{"x"}, nil, time.Hour)
+		require.NoError(t, err)
+		require.NoError(t, a.Verify(p, cert), "issuer and bundle for %s are of one making", p)
+	}
 }

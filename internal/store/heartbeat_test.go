@@ -1,0 +1,257 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/internal/pgtest"
+)
+
+// agentServer is a server whose agent "key-<id>" was last heard of some time ago.
+func agentServer(t testing.TB, s *Store, id, status string, agent prego.AgentStatus, silent time.Duration) {
+	t.Helper()
+	insertServer(t, s, id, status)
+	exec(t, s, `
+UPDATE servers SET attempt = 1, agent_key_sha256 = $2, agent_status = $3, agent_first_heartbeat_at = now() - make_interval(secs => $4),
+    agent_last_heartbeat_at = now() - make_interval(secs => $4) WHERE server_id = $1`, id, hash("key-"+id), agent, silent.Seconds())
+}
+
+func heartbeatOf(id string) prego.Heartbeat {
+	return prego.Heartbeat{ServerID: id, Key: hash("key-" + id), BootID: "b", AgentVersion: "v2", Load1: 0.5, MemoryPct: 10, DiskPct: 20, DockerState: "running"}
+}
+
+type agentRow struct {
+	Status      prego.ServerStatus
+	Reason      prego.Reason
+	AgentStatus prego.AgentStatus
+	HeardJust   bool
+}
+
+func agentRowOf(t testing.TB, s *Store, id string) agentRow {
+	t.Helper()
+	rows, err := s.pool.Query(context.Background(), `
+SELECT status, status_reason, agent_status, COALESCE(agent_last_heartbeat_at > now() - interval '30 s', false) FROM servers WHERE server_id = $1`, id)
+	require.NoError(t, err)
+	row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[agentRow])
+	require.NoError(t, err)
+	return row
+}
+
+func stepsOf(t testing.TB, s *Store, id string) []string {
+	t.Helper()
+	rows, err := s.pool.Query(context.Background(), `SELECT step FROM server_events WHERE server_id = $1 ORDER BY event_id`, id)
+	require.NoError(t, err)
+	steps, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	return steps
+}
+
+func TestHeartbeats(t *testing.T) {
+	t.Parallel()
+	const long = 10 * time.Minute
+	s := New(pgtest.Pool(t))
+	for name, tc := range map[string]struct {
+		status  string
+		agent   prego.AgentStatus
+		arrange string // SQL on the row
+		key     string
+		counts  bool
+		want    agentRow
+		events  []string
+	}{
+		"first": {
+			status: "provisioning", agent: prego.AgentUnknown, arrange: `agent_first_heartbeat_at = NULL, agent_last_heartbeat_at = NULL`,
+			counts: true, want: agentRow{prego.ServerProvisioning, "", prego.AgentConnected, true}, events: []string{"first_heartbeat"},
+		},
+		"another":               {status: "active", agent: prego.AgentConnected, counts: true, want: agentRow{prego.ServerActive, "", prego.AgentConnected, true}},
+		"after a short silence": {status: "active", agent: prego.AgentDegraded, counts: true, want: agentRow{prego.ServerActive, "", prego.AgentConnected, true}, events: []string{"agent_connected"}},
+		"after a long silence": {
+			status: "failed", agent: prego.AgentDisconnected, arrange: `status_reason = 'heartbeat_lost', status_message = 'x'`,
+			counts: true, want: agentRow{prego.ServerActive, "", prego.AgentConnected, true}, events: []string{"agent_connected"},
+		},
+		"a server that failed otherwise stays failed": {
+			status: "failed", agent: prego.AgentConnected, arrange: `status_reason = 'failed_container'`,
+			counts: true, want: agentRow{prego.ServerFailed, "failed_container", prego.AgentConnected, true},
+		},
+		"draining":      {status: "draining", agent: prego.AgentDegraded, counts: true, want: agentRow{prego.ServerDraining, "", prego.AgentConnected, true}, events: []string{"agent_connected"}},
+		"another key":   {status: "active", agent: prego.AgentDegraded, key: "key-x", want: agentRow{prego.ServerActive, "", prego.AgentDegraded, false}},
+		"not bound yet": {status: "provisioning", agent: prego.AgentUnknown, arrange: `agent_key_sha256 = NULL`, want: agentRow{prego.ServerProvisioning, "", prego.AgentUnknown, false}},
+		"revoked":       {status: "draining", agent: prego.AgentDisconnected, arrange: `identity_revoked_at = now()`, want: agentRow{prego.ServerDraining, "", prego.AgentDisconnected, false}},
+		"terminated":    {status: "terminated", agent: prego.AgentDisconnected, want: agentRow{prego.ServerTerminated, "", prego.AgentDisconnected, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			id := "s-" + fmt.Sprintf("%x", hash(name))[:12]
+			agentServer(t, s, id, tc.status, tc.agent, long)
+			if tc.arrange != "" {
+				exec(t, s, `UPDATE servers SET `+tc.arrange+` WHERE server_id = $1`, id)
+			}
+			beat := heartbeatOf(id)
+			if tc.key != "" {
+				beat.Key = hash(tc.key)
+			}
+			for range 2 { // the second one changes nothing more and is no event
+				out, err := s.FlushHeartbeats(context.Background(), []prego.Heartbeat{beat, heartbeatOf("nobody"), beat})
+				require.NoError(t, err)
+				if tc.counts {
+					require.Equal(t, []prego.HeartbeatOutcome{{ServerID: id, Status: tc.want.Status, Attempt: 1}}, out)
+				} else {
+					require.Empty(t, out)
+				}
+			}
+			require.Equal(t, tc.want, agentRowOf(t, s, id))
+			require.Equal(t, append([]string{}, tc.events...), append([]string{}, stepsOf(t, s, id)...))
+		})
+	}
+}
+
+func TestSweepMarksSilence(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Pool(t))
+	params := prego.SweepParams{DegradedAfter: time.Minute, FailedAfter: 5 * time.Minute, FreezePct: 20, FreezeMin: 100}
+	fleet := map[string]struct {
+		status string
+		agent  prego.AgentStatus
+		silent time.Duration
+		want   agentRow
+		events []string
+	}{
+		"heard":        {"active", prego.AgentConnected, 55 * time.Second, agentRow{prego.ServerActive, "", prego.AgentConnected, false}, nil},
+		"silent":       {"active", prego.AgentConnected, 65 * time.Second, agentRow{prego.ServerActive, "", prego.AgentDegraded, false}, []string{"agent_degraded"}},
+		"still-silent": {"active", prego.AgentDegraded, 4 * time.Minute, agentRow{prego.ServerActive, "", prego.AgentDegraded, false}, nil},
+		"lost":         {"active", prego.AgentDegraded, 6 * time.Minute, agentRow{prego.ServerFailed, "heartbeat_lost", prego.AgentDisconnected, false}, []string{"agent_disconnected"}},
+		"lost-unseen":  {"active", prego.AgentConnected, 6 * time.Minute, agentRow{prego.ServerFailed, "heartbeat_lost", prego.AgentDisconnected, false}, []string{"agent_disconnected"}},
+		"failed":       {"failed", prego.AgentConnected, 6 * time.Minute, agentRow{prego.ServerFailed, "failed_container", prego.AgentDisconnected, false}, []string{"agent_disconnected"}},
+		"draining":     {"draining", prego.AgentConnected, 6 * time.Minute, agentRow{prego.ServerDraining, "", prego.AgentConnected, false}, nil},
+		"provisioning": {"provisioning", prego.AgentConnected, 6 * time.Minute, agentRow{prego.ServerProvisioning, "", prego.AgentConnected, false}, nil},
+		"terminated":   {"terminated", prego.AgentDisconnected, 6 * time.Minute, agentRow{prego.ServerTerminated, "", prego.AgentDisconnected, false}, nil},
+	}
+	for id, r := range fleet {
+		agentServer(t, s, id, r.status, r.agent, r.silent)
+		if r.status == "failed" {
+			exec(t, s, `UPDATE servers SET status_reason = 'failed_container' WHERE server_id = $1`, id)
+		}
+	}
+	got, err := s.SweepSilent(context.Background(), params)
+	require.NoError(t, err)
+	require.Equal(t, prego.SweepResult{Fleet: 6, Silent: 5, Degraded: 1, Failed: 3}, got)
+	again, err := s.SweepSilent(context.Background(), params)
+	require.NoError(t, err)
+	require.Equal(t, prego.SweepResult{Fleet: 6, Silent: 2}, again, "nothing is marked twice")
+	for id, r := range fleet {
+		require.Equal(t, r.want, agentRowOf(t, s, id), id)
+		require.Equal(t, append([]string{}, r.events...), append([]string{}, stepsOf(t, s, id)...), id)
+	}
+}
+
+func TestSweepFreezesWhenManyFallSilentAtOnce(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	params := prego.SweepParams{DegradedAfter: time.Minute, FailedAfter: 5 * time.Minute, FreezePct: 20, FreezeMin: 10}
+	for name, tc := range map[string]struct {
+		fleet, silent int
+		frozen        bool
+	}{
+		"a fifth":           {20, 4, false},
+		"more than a fifth": {20, 5, true},
+		"all":               {20, 20, true},
+		"a small fleet":     {9, 9, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := New(pgtest.Pool(t))
+			for i := range tc.fleet {
+				silent := 5 * time.Second
+				if i < tc.silent {
+					silent = 10 * time.Minute
+				}
+				agentServer(t, s, fmt.Sprintf("s-%02d", i), "active", prego.AgentConnected, silent)
+			}
+			got, err := s.SweepSilent(ctx, params)
+			require.NoError(t, err)
+			require.Equal(t, tc.frozen, got.Frozen, "%+v", got)
+			require.Equal(t, tc.silent, got.Silent)
+			if !tc.frozen {
+				require.Equal(t, tc.silent, got.Failed)
+				return
+			}
+			require.Zero(t, got.Failed+got.Degraded)
+			require.Equal(t, agentRow{prego.ServerActive, "", prego.AgentConnected, false}, agentRowOf(t, s, "s-00"))
+			for i := range tc.fleet { // the gateway is back: the next sweep has nothing to freeze for
+				_, err := s.FlushHeartbeats(ctx, []prego.Heartbeat{heartbeatOf(fmt.Sprintf("s-%02d", i))})
+				require.NoError(t, err)
+			}
+			got, err = s.SweepSilent(ctx, params)
+			require.NoError(t, err)
+			require.Equal(t, prego.SweepResult{Fleet: tc.fleet}, got)
+		})
+	}
+}
+
+// TestFlushesOfOneFleetNeverDeadlock lets gateways write the same servers in
+// different orders while the sweep runs. Postgres ends one of two that wait for
+// each other with an error; none may be seen.
+func TestFlushesOfOneFleetNeverDeadlock(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := New(pgtest.Pool(t))
+	const fleet, gateways, rounds = 200, 8, 15
+	all := make([]prego.Heartbeat, fleet)
+	for i := range fleet {
+		id := fmt.Sprintf("s-%03d", i)
+		agentServer(t, s, id, "active", prego.AgentConnected, 10*time.Minute)
+		all[i] = heartbeatOf(id)
+	}
+	errs := make(chan error, 2*gateways*rounds)
+	var wg sync.WaitGroup
+	for range gateways {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for range rounds {
+				batch := append([]prego.Heartbeat{}, all...)
+				rand.Shuffle(fleet, func(i, j int) { batch[i], batch[j] = batch[j], batch[i] })
+				out, err := s.FlushHeartbeats(ctx, batch)
+				if err == nil && len(out) != fleet {
+					err = fmt.Errorf("%d of %d were written", len(out), fleet)
+				}
+				errs <- err
+				_, err = s.SweepSilent(ctx, prego.SweepParams{DegradedAfter: time.Microsecond, FailedAfter: time.Hour, FreezePct: 100, FreezeMin: 1})
+				errs <- err
+			}
+		}()
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		require.NoError(t, err)
+	}
+}
+
+func TestRevokedServersAndBindings(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := New(pgtest.Pool(t))
+	for _, id := range []string{"good", "revoked", "long-ago"} {
+		agentServer(t, s, id, "active", prego.AgentConnected, 0)
+	}
+	exec(t, s, `UPDATE servers SET identity_revoked_at = now() WHERE server_id = 'revoked'`)
+	exec(t, s, `UPDATE servers SET identity_revoked_at = now() - interval '3 days' WHERE server_id = 'long-ago'`)
+	ids, err := s.RevokedServers(ctx, 24*time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, []string{"revoked"}, ids, "a certificate of three days ago has expired")
+	_, err = s.CheckAgent(ctx, "good", hash("key-good"))
+	require.NoError(t, err)
+	for id, key := range map[string]string{"good": "key-x", "revoked": "key-revoked", "nobody": "key-x"} {
+		_, err = s.CheckAgent(ctx, id, hash(key))
+		require.Equal(t, prego.CodeIdentityRevoked, prego.CodeOf(err), id)
+	}
+}
