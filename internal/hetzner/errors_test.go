@@ -119,12 +119,12 @@ func TestWhatBearsTheNameIsJudged(t *testing.T) {
 			case r.Method == http.MethodPost && deletes.Load() > 0:
 				fmt.Fprintf(w, `{"server":%s,"action":{"id":2},"next_actions":[],"root_password":"s3cret"}`, server(11, `{`+ours+`"prego-attempt":"2","prego-spec-hash":"h"}`))
 			case r.Method == http.MethodPost:
-				w.WriteHeader(409)
+				w.WriteHeader(http.StatusConflict)
 				fmt.Fprint(w, `{"error":{"code":"uniqueness_error","message":"server name is already used"}}`)
 			case r.URL.Path == "/actions":
 				fmt.Fprint(w, `{"actions":[{"id":1,"status":"success"}]}`)
 			case r.URL.Path == "/servers/10":
-				w.WriteHeader(404)
+				w.WriteHeader(http.StatusNotFound)
 				fmt.Fprint(w, `{"error":{"code":"not_found","message":"gone"}}`)
 			default:
 				fmt.Fprintf(w, `{"servers":[%s]}`, server(10, tc.labels))
