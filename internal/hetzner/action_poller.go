@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
+	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 )
@@ -21,6 +22,7 @@ type actionPoller struct {
 	interval time.Duration
 	list     func(ctx context.Context, ids []int64) ([]*hcloud.Action, error)
 	classify func(error) error // of an action's failure
+	log      *zap.Logger
 
 	mu      sync.Mutex
 	waiters map[int64][]chan error
@@ -30,7 +32,7 @@ type actionPoller struct {
 // newActionPoller makes a poller whose requests are taken out of a lane.
 func newActionPoller(p *Provider, lane Lane) *actionPoller {
 	return &actionPoller{
-		interval: p.poll, classify: p.classify, waiters: make(map[int64][]chan error),
+		interval: p.poll, classify: p.classify, log: p.log, waiters: make(map[int64][]chan error),
 		list: func(ctx context.Context, ids []int64) ([]*hcloud.Action, error) {
 			return p.read.Action.AllWithOpts(WithLane(ctx, lane), hcloud.ActionListOpts{ID: ids})
 		},
@@ -104,6 +106,7 @@ func (a *actionPoller) pollChunk(ids []int64) {
 	defer cancel()
 	actions, err := a.list(ctx, ids)
 	if err != nil {
+		a.log.Warn("actions could not be read", zap.Int("actions", len(ids)), zap.Error(a.classify(err)))
 		return
 	}
 	seen := make(map[int64]bool, len(actions))

@@ -144,7 +144,7 @@ func (b buffered) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 32<<20))
 	_ = resp.Body.Close()
 	if err != nil {
-		return nil, fmt.Errorf("read answer: %w", err)
+		return nil, err // bare: a timeout must be seen as one, for reads to be repeated
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	return resp, nil

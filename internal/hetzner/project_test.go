@@ -494,7 +494,7 @@ func order(change func(*prego.CreateServerParams)) prego.CreateServerParams {
 
 // requireClass checks the class and code of an error, and that it tells nothing
 // that it must not.
-func requireClass(t testing.TB, err error, class prego.InfraClass, code string) *prego.InfraError {
+func requireClass(t testing.TB, err error, class prego.InfraClass, code string) prego.InfraError {
 	t.Helper()
 	var ie *prego.InfraError
 	require.ErrorAs(t, err, &ie)
@@ -502,7 +502,7 @@ func requireClass(t testing.TB, err error, class prego.InfraClass, code string) 
 	require.Equal(t, code, ie.Code, "%v", err)
 	requireNoSecret(t, err.Error())
 	requireNoSecret(t, fmt.Sprintf("%+v", ie))
-	return ie
+	return *ie
 }
 
 func requireNoSecret(t testing.TB, text string) {

@@ -31,7 +31,7 @@ type Config struct {
 	Poll        time.Duration // of the shared action poller
 	Simulated   bool          // allows plain HTTP and local addresses
 	Budget      Budget
-	Log         *zap.Logger
+	Log         *zap.Logger           // may be nil
 	Metrics     prometheus.Registerer // may be nil
 }
 
@@ -60,6 +60,15 @@ func New(cfg Config) (*Provider, error) {
 	}
 	if cfg.Token == "" {
 		return nil, fmt.Errorf("HCLOUD_TOKEN is required")
+	}
+	if cfg.Budget == nil {
+		return nil, fmt.Errorf("hetzner: a request budget is required")
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = 30 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = zap.NewNop()
 	}
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.MaxIdleConnsPerHost = 32

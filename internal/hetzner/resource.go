@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"reflect"
+	"slices"
 	"sort"
 	"strconv"
 
@@ -46,7 +47,7 @@ func existing[T any](p *Provider, find func() (*T, error), create func() (*T, er
 		return nil, p.classify(err)
 	}
 	if v == nil {
-		return nil, createErr
+		return nil, ambiguous(createErr, nil)
 	}
 	return v, nil
 }
@@ -91,7 +92,10 @@ func firewallRules(f prego.FirewallParams) ([]hcloud.FirewallRule, error) {
 			return nil, &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: fmt.Sprintf("%q is not a CIDR", cidr)}
 		}
 		prefix = prefix.Masked()
-		sources = append(sources, net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())})
+		source := net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}
+		if !slices.ContainsFunc(sources, func(s net.IPNet) bool { return s.String() == source.String() }) {
+			sources = append(sources, source)
+		}
 	}
 	if len(sources) == 0 {
 		return nil, &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: "a firewall needs the control plane's egress addresses: set PREGO_EGRESS_CIDRS"}
@@ -114,7 +118,7 @@ func sameRules(a, b []hcloud.FirewallRule) bool {
 			if r.Port != nil {
 				port = *r.Port
 			}
-			for _, s := range r.SourceIPs {
+			for _, s := range slices.Concat(r.SourceIPs, r.DestinationIPs) {
 				out = append(out, fmt.Sprint(r.Direction, r.Protocol, port, s.String()))
 			}
 		}
@@ -148,6 +152,7 @@ func (p *Provider) EnsurePlacementGroup(ctx context.Context, environment, name s
 func (p *Provider) EnsureVolume(ctx context.Context, v prego.VolumeParams) (string, error) {
 	labels := ownerLabels(v.Environment)
 	labels[prego.LabelServerID] = v.ServerID
+	var made []int64
 	vol, err := existing(p, func() (*hcloud.Volume, error) {
 		vol, _, err := p.read.Volume.GetByName(ctx, v.Name)
 		return vol, err
@@ -155,13 +160,8 @@ func (p *Provider) EnsureVolume(ctx context.Context, v prego.VolumeParams) (stri
 		r, _, err := p.write.Volume.Create(ctx, hcloud.VolumeCreateOpts{
 			Name: v.Name, Size: v.GB, Location: &hcloud.Location{Name: v.Location}, Labels: labels, Format: hcloud.Ptr("ext4"),
 		})
-		if err != nil {
-			return nil, err
-		}
-		if err := p.actions.wait(ctx, actionIDs(r.Action, r.NextActions)); err != nil {
-			return nil, err
-		}
-		return r.Volume, nil
+		made = actionIDs(r.Action, r.NextActions)
+		return r.Volume, err
 	})
 	if err != nil {
 		return "", err
@@ -169,7 +169,33 @@ func (p *Provider) EnsureVolume(ctx context.Context, v prego.VolumeParams) (stri
 	if err := checkOwner("volume", v.Name, vol.Labels, v.Environment); err != nil {
 		return "", err
 	}
-	return strconv.FormatInt(vol.ID, 10), nil
+	if err := p.actions.wait(ctx, made); err != nil {
+		return "", err
+	}
+	id := strconv.FormatInt(vol.ID, 10)
+	return id, p.awaitVolume(ctx, vol)
+}
+
+// awaitVolume waits until a volume can be attached: an earlier call may have left
+// while it was being made.
+func (p *Provider) awaitVolume(ctx context.Context, vol *hcloud.Volume) error {
+	id := vol.ID
+	for vol.Status == hcloud.VolumeStatusCreating {
+		var err error
+		if vol, _, err = p.read.Volume.GetByID(ctx, id); err != nil {
+			return p.classify(err)
+		}
+		if vol == nil {
+			return &prego.InfraError{Class: prego.InfraRetry, Code: "not_found", Message: fmt.Sprintf("volume %d went while it was being made", id)}
+		}
+		if vol.Status != hcloud.VolumeStatusCreating {
+			return nil
+		}
+		if err := wait(ctx, p.poll); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ListOwned lists everything that carries the environment's labels.
@@ -256,8 +282,10 @@ func (p *Provider) deleteVolume(ctx context.Context, id int64) error {
 		if err == nil {
 			err = p.deletions.wait(ctx, actionIDs(action, nil))
 		}
-		var api hcloud.Error
-		detached := isNotFound(err) || (errors.As(err, &api) && api.Code == "volume_not_attached")
+		// Its server may have gone meanwhile. The volume has not.
+		err = p.classify(err)
+		var ie *prego.InfraError
+		detached := isNotFound(err) || (errors.As(err, &ie) && ie.Code == "volume_not_attached")
 		if err != nil && !detached {
 			return err
 		}

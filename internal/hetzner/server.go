@@ -258,6 +258,9 @@ func (p *Provider) LabelServer(ctx context.Context, providerServerID string, lab
 	if owner := s.Labels[prego.LabelServerID]; owner != "" && owner != labels[prego.LabelServerID] {
 		return &prego.InfraError{Class: prego.InfraForeign, Code: "conflict", Message: fmt.Sprintf("server %d is managed as %s already", id, owner)}
 	}
+	if env := s.Labels[prego.LabelEnvironment]; env != "" && env != labels[prego.LabelEnvironment] {
+		return &prego.InfraError{Class: prego.InfraForeign, Code: "conflict", Message: fmt.Sprintf("server %d belongs to environment %s", id, env)}
+	}
 	_, _, err = p.write.Server.Update(ctx, s, hcloud.ServerUpdateOpts{Labels: merge(s.Labels, labels)})
 	return p.classify(err)
 }

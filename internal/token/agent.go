@@ -95,13 +95,31 @@ func registered(issuer, subject, audience string, now time.Time, ttl time.Durati
 	}
 }
 
-// parse checks signature, algorithm, issuer, audience and times. Why a token was
-// refused is told in general terms only.
+// parse checks signature, algorithm, issuer, audience and times, and that the
+// token says when it was issued and which one it is. Why a token was refused is
+// told in general terms only.
 func parse(raw string, claims jwt.Claims, key jwt.Keyfunc, issuer, audience string, forgive time.Duration) error {
 	_, err := jwt.ParseWithClaims(raw, claims, key,
 		jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}), jwt.WithIssuer(issuer), jwt.WithAudience(audience),
 		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(forgive))
-	return refusal(err, claims)
+	if err := refusal(err, claims); err != nil {
+		return err
+	}
+	if at, err := claims.GetIssuedAt(); err != nil || at == nil || tokenID(claims) == "" {
+		return prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here")
+	}
+	return nil
+}
+
+func tokenID(claims jwt.Claims) string {
+	switch c := claims.(type) {
+	case *agentClaims:
+		return c.ID
+	case jwt.MapClaims:
+		id, _ := c["jti"].(string)
+		return id
+	}
+	return ""
 }
 
 func refusal(err error, claims jwt.Claims) error {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/uuid"
@@ -57,7 +58,7 @@ func InitKeys(dir string) error {
 			return fmt.Errorf("keys: %w", err)
 		}
 		// Written whole and then named, so that no process ever reads half a key.
-		name := filepath.Join(d, "k"+uuid.NewString()[:8]+".pem")
+		name := filepath.Join(d, time.Now().UTC().Format("20060102")+"-"+uuid.NewString()[:8]+".pem") // the newest sorts last, and signs
 		if err := os.WriteFile(name+".tmp", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
 			return fmt.Errorf("keys: %w", err)
 		}

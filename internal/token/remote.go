@@ -3,8 +3,10 @@ package token
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -12,27 +14,33 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/golang-jwt/jwt/v5"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/prego/prego"
 )
 
 // Remote are the keys of an OIDC issuer, fetched from its JWKS and kept for a
 // while. A token with an unknown key id makes it fetch again, at most once per
-// minRefresh, so that nobody can make it hammer the issuer.
+// minRefresh, so that nobody can make it hammer the issuer; who shows a key that
+// is known and fresh never waits for a fetch.
 type Remote struct {
 	issuer  string
-	jwksURL string // "" until discovered
+	jwksURL string // "" to ask the discovery document
 	client  *http.Client
+
+	fetching singleflight.Group
 
 	mu      sync.Mutex
 	keys    map[string]jose.JSONWebKey
 	fetched time.Time
 	tried   time.Time
+	failed  bool // the last fetch
 }
 
 const (
-	maxKeyAge  = 10 * time.Minute
-	minRefresh = 15 * time.Second
+	refreshAfter = 10 * time.Minute // known keys are fetched again, while they are used
+	maxKeyAge    = time.Hour        // and not used any more when that fails for so long
+	minRefresh   = 15 * time.Second
 )
 
 // remoteAlgorithms are those that an issuer's keys may be used with; symmetric
@@ -57,22 +65,32 @@ func (r *Remote) parse(ctx context.Context, raw string, claims jwt.MapClaims, au
 	_, err := jwt.ParseWithClaims(raw, claims, func(t *jwt.Token) (any, error) { return r.key(ctx, t) },
 		jwt.WithValidMethods(remoteAlgorithms), jwt.WithIssuer(r.issuer), jwt.WithAudience(audience),
 		jwt.WithExpirationRequired(), jwt.WithLeeway(leeway))
+	var unable *prego.Error
+	if errors.As(err, &unable) {
+		return unable
+	}
 	return refusal(err, claims)
 }
 
 func (r *Remote) key(ctx context.Context, t *jwt.Token) (any, error) {
 	kid, _ := t.Header["kid"].(string)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	key, ok := r.keys[kid]
-	if (!ok || time.Since(r.fetched) > maxKeyAge) && time.Since(r.tried) > minRefresh {
-		r.tried = time.Now()
-		if err := r.fetch(ctx); err != nil && !ok {
-			return nil, err
+	key, age, due := r.known(kid)
+	if due {
+		// Whoever asks shares one fetch, which goes on when one of them gives up.
+		done := r.fetching.DoChan("", func() (any, error) { return nil, r.fetch(context.WithoutCancel(ctx)) })
+		if age > maxKeyAge {
+			select {
+			case <-done:
+				key, age, _ = r.known(kid)
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
 		}
-		key, ok = r.keys[kid]
 	}
-	if !ok {
+	if age > maxKeyAge {
+		if r.failing() {
+			return nil, prego.Errorf(prego.CodeNotReady, "the issuer's keys can't be fetched right now")
+		}
 		return nil, errKey
 	}
 	// A key that says what it is for is used for that alone.
@@ -82,8 +100,37 @@ func (r *Remote) key(ctx context.Context, t *jwt.Token) (any, error) {
 	return key.Key, nil
 }
 
-func (r *Remote) fetch(ctx context.Context) error {
-	if r.jwksURL == "" {
+// never is the age of a key that is not known.
+const never = time.Duration(math.MaxInt64)
+
+// known looks a key up, with the time since it was fetched, and says whether it
+// is time to fetch.
+func (r *Remote) known(kid string) (key jose.JSONWebKey, age time.Duration, due bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	age = never
+	key, ok := r.keys[kid]
+	if ok {
+		age = time.Since(r.fetched)
+	}
+	return key, age, age > refreshAfter && time.Since(r.tried) > minRefresh
+}
+
+func (r *Remote) failing() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed
+}
+
+func (r *Remote) fetch(ctx context.Context) (err error) {
+	defer func() {
+		r.mu.Lock()
+		r.tried = time.Now()
+		r.failed = err != nil
+		r.mu.Unlock()
+	}()
+	from := r.jwksURL
+	if from == "" {
 		var doc struct {
 			Issuer  string `json:"issuer"`
 			JWKSURI string `json:"jwks_uri"`
@@ -94,10 +141,10 @@ func (r *Remote) fetch(ctx context.Context) error {
 		if doc.Issuer != r.issuer || doc.JWKSURI == "" {
 			return prego.Errorf(prego.CodeUnauthenticated, "the issuer's discovery document is not its own")
 		}
-		r.jwksURL = doc.JWKSURI
+		from = doc.JWKSURI
 	}
 	var set jose.JSONWebKeySet
-	if err := r.get(ctx, r.jwksURL, &set); err != nil {
+	if err := r.get(ctx, from, &set); err != nil {
 		return err
 	}
 	keys := make(map[string]jose.JSONWebKey, len(set.Keys))
@@ -106,6 +153,8 @@ func (r *Remote) fetch(ctx context.Context) error {
 			keys[k.KeyID] = k
 		}
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.keys, r.fetched = keys, time.Now()
 	return nil
 }

@@ -14,11 +14,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -96,7 +99,7 @@ func TestSwapMatrix(t *testing.T) {
 	pub := f.rings[UseAPI].keys[f.rings[UseAPI].sign].Public().(ed25519.PublicKey)
 	pubDER, err := x509.MarshalPKIXPublicKey(pub)
 	require.NoError(t, err)
-	claims := jwt.MapClaims{"iss": "prego", "aud": "prego-api", "sub": "mallory", "role": "operator", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}
+	claims := jwt.MapClaims{"iss": "prego", "aud": "prego-api", "sub": "mallory", "role": "operator", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix(), "jti": "1"}
 	sign := func(m jwt.SigningMethod, key any, c jwt.Claims, kid any) string {
 		tok := jwt.NewWithClaims(m, c)
 		tok.Header["kid"] = kid
@@ -118,27 +121,43 @@ func TestSwapMatrix(t *testing.T) {
 		return c
 	}
 	kid := f.rings[UseAPI].sign
+	strangerKey := stranger.rings[UseAPI].keys[stranger.rings[UseAPI].sign]
+	embedded := func(header string, value any) string {
+		tok := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims)
+		tok.Header["kid"], tok.Header[header] = kid, value
+		s, err := tok.SignedString(strangerKey)
+		require.NoError(t, err)
+		return s
+	}
+	_, err = f.api.Authenticate(context.Background(), sign(jwt.SigningMethodEdDSA, own, claims, kid))
+	require.NoError(t, err, "what the forgeries below start from is good")
 	tokens := map[string]string{
-		"api":                   must(f.api.Issue("alice", RoleOperator, time.Hour)),
-		"agent":                 agentToken(f.agent, f.cert, time.Hour),
-		"exec":                  must(f.exec.Issue("app-1", wire.KindBench, time.Minute)),
-		"another API's":         must(stranger.api.Issue("alice", RoleOperator, time.Hour)),
-		"another agent's cert":  agentToken(f.agent, f.other, time.Hour),
-		"expired agent":         agentToken(f.agent, f.cert, -time.Hour),
-		"alg none":              sign(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, claims, kid),
-		"HS256 with public key": sign(jwt.SigningMethodHS256, []byte(pub), claims, kid),
-		"HS256 with public PEM": sign(jwt.SigningMethodHS256, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: pubDER}), claims, kid),
-		"unknown kid":           sign(jwt.SigningMethodEdDSA, own, claims, "nobody"),
-		"no kid":                sign(jwt.SigningMethodEdDSA, own, claims, nil),
-		"expired":               sign(jwt.SigningMethodEdDSA, own, without("", map[string]any{"exp": time.Now().Add(-time.Hour).Unix()}), kid),
-		"without expiry":        sign(jwt.SigningMethodEdDSA, own, without("exp", nil), kid),
-		"without subject":       sign(jwt.SigningMethodEdDSA, own, without("sub", nil), kid),
-		"without role":          sign(jwt.SigningMethodEdDSA, own, without("role", nil), kid),
-		"wrong issuer":          sign(jwt.SigningMethodEdDSA, own, without("", map[string]any{"iss": "evil"}), kid),
-		"wrong audience":        sign(jwt.SigningMethodEdDSA, own, without("", map[string]any{"aud": "other"}), kid),
-		"issued in the future":  sign(jwt.SigningMethodEdDSA, own, without("", map[string]any{"iat": time.Now().Add(time.Hour).Unix()}), kid),
-		"truncated":             must(f.api.Issue("alice", RoleOperator, time.Hour))[:80],
-		"empty":                 "",
+		"api":                     must(f.api.Issue("alice", RoleOperator, time.Hour)),
+		"forged, but for the key": sign(jwt.SigningMethodEdDSA, strangerKey, claims, kid),
+		"agent":                   agentToken(f.agent, f.cert, time.Hour),
+		"exec":                    must(f.exec.Issue("app-1", wire.KindBench, time.Minute)),
+		"another API's":           must(stranger.api.Issue("alice", RoleOperator, time.Hour)),
+		"another agent's cert":    agentToken(f.agent, f.other, time.Hour),
+		"expired agent":           agentToken(f.agent, f.cert, -time.Hour),
+		"alg none":                sign(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, claims, kid),
+		"HS256 with public key":   sign(jwt.SigningMethodHS256, []byte(pub), claims, kid),
+		"HS256 with public PEM":   sign(jwt.SigningMethodHS256, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: pubDER}), claims, kid),
+		"unknown kid":             sign(jwt.SigningMethodEdDSA, own, claims, "nobody"),
+		"no kid":                  sign(jwt.SigningMethodEdDSA, own, claims, nil),
+		"expired":                 sign(jwt.SigningMethodEdDSA, own, without("", map[string]any{"exp": time.Now().Add(-time.Hour).Unix()}), kid),
+		"without expiry":          sign(jwt.SigningMethodEdDSA, own, without("exp", nil), kid),
+		"without id":              sign(jwt.SigningMethodEdDSA, own, without("jti", nil), kid),
+		"without issue time":      sign(jwt.SigningMethodEdDSA, own, without("iat", nil), kid),
+		"without subject":         sign(jwt.SigningMethodEdDSA, own, without("sub", nil), kid),
+		"without role":            sign(jwt.SigningMethodEdDSA, own, without("role", nil), kid),
+		"wrong issuer":            sign(jwt.SigningMethodEdDSA, own, without("", map[string]any{"iss": "evil"}), kid),
+		"wrong audience":          sign(jwt.SigningMethodEdDSA, own, without("", map[string]any{"aud": "other"}), kid),
+		"issued in the future":    sign(jwt.SigningMethodEdDSA, own, without("", map[string]any{"iat": time.Now().Add(time.Hour).Unix()}), kid),
+		"key in header":           embedded("jwk", jose.JSONWebKey{Key: strangerKey.Public(), KeyID: kid}),
+		"key by address":          embedded("jku", "https://evil.example/keys"),
+		"certificate address":     embedded("x5u", "https://evil.example/cert"),
+		"truncated":               must(f.api.Issue("alice", RoleOperator, time.Hour))[:80],
+		"empty":                   "",
 	}
 	for name, raw := range tokens {
 		_, apiErr := f.api.Authenticate(context.Background(), raw)
@@ -165,38 +184,126 @@ func TestExecTokensAreShortAndOfAKnownKind(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestRemoteIssuer(t *testing.T) {
-	t.Parallel()
-	f := setup(t)
+type remoteIssuer struct {
+	url     string
+	key     *ecdsa.PrivateKey
+	fetches atomic.Int64
+	fail    atomic.Bool
+	block   chan struct{} // closed: answers at once
+}
+
+func newRemoteIssuer(t *testing.T) *remoteIssuer {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	fetches := 0
+	r := &remoteIssuer{key: key, block: make(chan struct{})}
+	close(r.block)
 	mux := http.NewServeMux()
 	srv := httptest.NewServer(mux)
 	t.Cleanup(srv.Close)
+	r.url = srv.URL
 	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": srv.URL, "jwks_uri": srv.URL + "/keys"})
 	})
 	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
-		fetches++
+		r.fetches.Add(1)
+		<-r.block
+		if r.fail.Load() {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
 		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "r1", Algorithm: "ES256", Use: "sig"}}})
 	})
-	a := NewAPI(APIConfig{Keys: f.rings[UseAPI], Issuer: "prego", Audience: "prego-api", RolesClaim: "groups", Remote: NewRemote(srv.URL, "")})
-	mint := func(kid string, groups any) string {
-		tok := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": srv.URL, "aud": "prego-api", "sub": "carol", "groups": groups, "exp": time.Now().Add(time.Minute).Unix()})
-		tok.Header["kid"] = kid
-		s, err := tok.SignedString(key)
-		require.NoError(t, err)
-		return s
-	}
-	p, err := a.Authenticate(context.Background(), mint("r1", []string{"staff", "viewer"}))
+	return r
+}
+
+func (r *remoteIssuer) mint(t *testing.T, kid string, groups any) string {
+	t.Helper()
+	tok := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": r.url, "aud": "prego-api", "sub": "carol", "groups": groups, "exp": time.Now().Add(time.Minute).Unix()})
+	tok.Header["kid"] = kid
+	s, err := tok.SignedString(r.key)
 	require.NoError(t, err)
-	require.Equal(t, Principal{Subject: "carol", Role: RoleViewer}, p)
-	for range 20 {
-		_, err = a.Authenticate(context.Background(), mint("unknown", "operator"))
-		require.Error(t, err)
+	return s
+}
+
+// age makes what was fetched older than it is.
+func (r *Remote) age(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fetched, r.tried = r.fetched.Add(-d), r.tried.Add(-d)
+}
+
+func TestRemoteIssuer(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	f, issuer := setup(t), newRemoteIssuer(t)
+	remote := NewRemote(issuer.url, "")
+	a := NewAPI(APIConfig{Keys: f.rings[UseAPI], Issuer: "prego", Audience: "prego-api", RolesClaim: "groups", Remote: remote})
+	good := issuer.mint(t, "r1", []string{"staff", "viewer"})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			p, err := a.Authenticate(ctx, good)
+			if assert.NoError(t, err) {
+				assert.Equal(t, Principal{Subject: "carol", Role: RoleViewer}, p)
+			}
+		}()
 	}
-	require.Equal(t, 1, fetches, "unknown keys do not make us hammer the issuer")
-	_, err = a.Authenticate(context.Background(), mint("r1", "staff"))
+	wg.Wait()
+	for range 20 {
+		_, err := a.Authenticate(ctx, issuer.mint(t, "unknown", "operator"))
+		require.Equal(t, prego.CodeUnauthenticated, prego.CodeOf(err))
+	}
+	require.EqualValues(t, 1, issuer.fetches.Load(), "neither many callers nor unknown keys make us hammer the issuer")
+	_, err := a.Authenticate(ctx, issuer.mint(t, "r1", "staff"))
 	require.Equal(t, prego.CodeForbidden, prego.CodeOf(err))
+
+	other := newRemoteIssuer(t)
+	forged := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": issuer.url, "aud": "prego-api", "sub": "carol", "groups": "operator", "exp": time.Now().Add(time.Minute).Unix()})
+	forged.Header["kid"] = "r1"
+	raw, err := forged.SignedString(other.key)
+	require.NoError(t, err)
+	_, err = a.Authenticate(ctx, raw)
+	require.Equal(t, prego.CodeUnauthenticated, prego.CodeOf(err))
+	_, err = a.Authenticate(ctx, other.mint(t, "r1", "operator"))
+	require.Equal(t, prego.CodeUnauthenticated, prego.CodeOf(err), "an issuer that is not configured")
+}
+
+func TestAnIssuerThatIsAwayStopsNobodyItKnows(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	f, issuer := setup(t), newRemoteIssuer(t)
+	remote := NewRemote(issuer.url, issuer.url+"/keys")
+	a := NewAPI(APIConfig{Keys: f.rings[UseAPI], Issuer: "prego", Audience: "prego-api", RolesClaim: "groups", Remote: remote})
+	good := issuer.mint(t, "r1", "operator")
+	issuer.fail.Store(true)
+	_, err := a.Authenticate(ctx, good)
+	require.Equal(t, prego.CodeNotReady, prego.CodeOf(err), "not the caller's fault")
+	issuer.fail.Store(false)
+	remote.age(minRefresh)
+	_, err = a.Authenticate(ctx, good)
+	require.NoError(t, err)
+
+	// The issuer hangs. Its keys are due, and are used all the same meanwhile.
+	issuer.block = make(chan struct{})
+	release := sync.OnceFunc(func() { close(issuer.block) })
+	t.Cleanup(release)
+	remote.age(refreshAfter)
+	before := issuer.fetches.Load()
+	_, err = a.Authenticate(ctx, good)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return issuer.fetches.Load() == before+1 }, 5*time.Second, time.Millisecond, "it was asked")
+	impatient, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = a.Authenticate(impatient, issuer.mint(t, "r2", "operator"))
+	require.Error(t, err, "who waits for a new key can give up")
+	issuer.fail.Store(true)
+	release()
+	require.Eventually(t, remote.failing, 5*time.Second, time.Millisecond)
+
+	remote.age(maxKeyAge)
+	_, err = a.Authenticate(ctx, good)
+	require.Equal(t, prego.CodeNotReady, prego.CodeOf(err), "keys that could not be confirmed for an hour are not used")
 }
