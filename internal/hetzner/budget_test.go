@@ -52,7 +52,7 @@ func TestRepeatedReadsPayAgain(t *testing.T) {
 	budget := &ledger{}
 	p.inject(&fault{method: "GET", path: "/servers/", times: 2, answer: code(502, "bad_gateway")})
 	_, err := p.provider(func(c *hetzner.Config) { c.Budget = budget }).GetServer(t.Context(), "42")
-	requireClass(t, err, prego.InfraNotFound, "not_found")
+	_ = requireClass(t, err, prego.InfraNotFound, "not_found")
 	require.Equal(t, []string{"poll", "poll", "poll"}, budget.lanes())
 }
 
@@ -86,7 +86,7 @@ func TestWaitingForBudgetIsNotARequestsTime(t *testing.T) {
 		c.Budget = &ledger{shut: map[string]chan struct{}{"poll": make(chan struct{})}}
 	})
 	_, err = hz.GetServer(ctx, h.ProviderServerID)
-	requireClass(t, err, prego.InfraAmbiguous, "timeout")
+	_ = requireClass(t, err, prego.InfraAmbiguous, "timeout")
 	require.Len(t, p.requests, sent)
 }
 
@@ -138,7 +138,7 @@ func TestTooManyRequestsBlockEverybody(t *testing.T) {
 			p.inject(&fault{method: "POST", path: "/servers", answer: code(429, "rate_limit_exceeded")})
 			budget := &ledger{}
 			_, err := p.provider(func(c *hetzner.Config) { c.Budget = budget }).CreateServer(t.Context(), order(nil))
-			requireClass(t, err, prego.InfraThrottled, "rate_limit_exceeded")
+			_ = requireClass(t, err, prego.InfraThrottled, "rate_limit_exceeded")
 			require.Equal(t, []time.Duration{want}, budget.blocked)
 			require.Equal(t, [][2]int{{3600, 0}}, budget.observed)
 		})

@@ -95,11 +95,11 @@ func TestErrorClasses(t *testing.T) {
 			if tc.class == prego.InfraNotFound {
 				require.NoError(t, err, "deleting what is not there is success")
 			} else {
-				requireClass(t, err, tc.class, want)
+				_ = requireClass(t, err, tc.class, want)
 			}
 
 			_, err = hz.GetServer(t.Context(), "42")
-			requireClass(t, err, tc.class, want)
+			_ = requireClass(t, err, tc.class, want)
 			require.LessOrEqual(t, len(p.requests), 5, "reads are repeated, and not for ever")
 		})
 	}
@@ -134,7 +134,7 @@ func TestNetworkErrors(t *testing.T) {
 		p := newProject(t)
 		hz := p.provider(func(c *hetzner.Config) { c.Endpoint = "http://" + ln.Addr().String() })
 		_, err = hz.CreateServer(t.Context(), order(nil))
-		requireClass(t, err, prego.InfraAmbiguous, "connection_refused")
+		_ = requireClass(t, err, prego.InfraAmbiguous, "connection_refused")
 	})
 	t.Run("the caller's time is up", func(t *testing.T) {
 		t.Parallel()
@@ -142,7 +142,7 @@ func TestNetworkErrors(t *testing.T) {
 		p.inject(&fault{method: "DELETE", path: "/", answer: hang})
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		requireClass(t, p.provider(nil).DeleteResource(ctx, prego.ResourceFirewall, "42"), prego.InfraAmbiguous, "timeout")
+		_ = requireClass(t, p.provider(nil).DeleteResource(ctx, prego.ResourceFirewall, "42"), prego.InfraAmbiguous, "timeout")
 	})
 	t.Run("the caller has left", func(t *testing.T) {
 		t.Parallel()
@@ -168,9 +168,9 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 		}})
 		hz := p.provider(nil)
 		_, err := hz.GetServer(t.Context(), "42")
-		requireClass(t, err, prego.InfraAmbiguous, "no_valid_answer")
+		_ = requireClass(t, err, prego.InfraAmbiguous, "no_valid_answer")
 		_, err = hz.CreateServer(t.Context(), order(nil))
-		requireClass(t, err, prego.InfraAmbiguous, "no_valid_answer")
+		_ = requireClass(t, err, prego.InfraAmbiguous, "no_valid_answer")
 	}
 	require.Zero(t, stolen.Load())
 }

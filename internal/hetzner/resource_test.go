@@ -191,7 +191,7 @@ func TestEnsureLosesAnswers(t *testing.T) {
 			c := newCloud(t)
 			c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1" + e.path, Action: "reset", Times: 1})
 			_, err := e.ensure(c)
-			requireClass(t, err, prego.InfraAmbiguous, "connection_lost")
+			_ = requireClass(t, err, prego.InfraAmbiguous, "connection_lost")
 			_, err = e.ensure(c)
 			require.NoError(t, err)
 		})
@@ -200,14 +200,14 @@ func TestEnsureLosesAnswers(t *testing.T) {
 			c := newCloud(t)
 			c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1" + e.path, Action: "respond", Status: 409, Code: "uniqueness_error", Times: 1})
 			_, err := e.ensure(c)
-			requireClass(t, err, prego.InfraAmbiguous, "uniqueness_error")
+			_ = requireClass(t, err, prego.InfraAmbiguous, "uniqueness_error")
 		})
 		t.Run(kind+", refused", func(t *testing.T) {
 			t.Parallel()
 			c := newCloud(t)
 			c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1" + e.path, Action: "respond", Status: 403, Code: "resource_limit_exceeded", Times: 1})
 			_, err := e.ensure(c)
-			requireClass(t, err, prego.InfraQuota, "resource_limit_exceeded")
+			_ = requireClass(t, err, prego.InfraQuota, "resource_limit_exceeded")
 		})
 	}
 }
@@ -224,7 +224,7 @@ func TestEnsureLeavesStrangersAlone(t *testing.T) {
 				c.call("POST", e.path, e.body(labels))
 				before := c.call("GET", e.path, nil)
 				_, err := e.ensure(c)
-				requireClass(t, err, prego.InfraForeign, "uniqueness_error")
+				_ = requireClass(t, err, prego.InfraForeign, "uniqueness_error")
 				require.Equal(t, before, c.call("GET", e.path, nil))
 			})
 		}
@@ -295,7 +295,7 @@ func TestFirewallRefusesBadSources(t *testing.T) {
 	c := newCloud(t)
 	for _, cidrs := range [][]string{nil, {}, {"198.51.100.7"}, {"everywhere"}, {"198.51.100.7/33"}, {"198.51.100.7/32", ""}} {
 		_, err := c.EnsureFirewall(t.Context(), prego.FirewallParams{Environment: "test", Name: "prego-test", CIDRs: cidrs, Ports: []int{443}})
-		requireClass(t, err, prego.InfraPermanent, "invalid_input")
+		_ = requireClass(t, err, prego.InfraPermanent, "invalid_input")
 	}
 	require.Empty(t, c.call("GET", "/firewalls", nil)["firewalls"])
 
@@ -320,7 +320,7 @@ func TestVolumeIsOrdered(t *testing.T) {
 	small := volume
 	small.Name, small.GB = "small", 9
 	_, err = c.EnsureVolume(t.Context(), small)
-	requireClass(t, err, prego.InfraPermanent, "invalid_input")
+	_ = requireClass(t, err, prego.InfraPermanent, "invalid_input")
 }
 
 // TestVolumeIsWhole: a volume that is found while it is being made is not handed
@@ -397,7 +397,7 @@ func TestDeleteVolumeDetachesFirst(t *testing.T) {
 		c.inject(sim.Fault{
 			Kind: "http", Method: "POST", Path: "/v1/volumes/" + id + "/actions/detach", Action: "respond", Status: 423, Code: "locked", Times: 1,
 		})
-		requireClass(t, c.DeleteResource(t.Context(), prego.ResourceVolume, id), prego.InfraRetry, "locked")
+		_ = requireClass(t, c.DeleteResource(t.Context(), prego.ResourceVolume, id), prego.InfraRetry, "locked")
 		require.Equal(t, 1, volumes(c))
 	})
 }
@@ -408,8 +408,8 @@ func TestDeleteResourceInUse(t *testing.T) {
 	fw, err := c.EnsureFirewall(t.Context(), firewall)
 	require.NoError(t, err)
 	h := c.server(func(o *prego.CreateServerParams) { o.FirewallID = fw })
-	requireClass(t, c.DeleteResource(t.Context(), prego.ResourceFirewall, fw), prego.InfraRetry, "resource_in_use")
-	requireClass(t, c.DeleteResource(t.Context(), prego.ResourcePrimaryIP, h.PrimaryIPIDs[0]), prego.InfraRetry, "resource_in_use")
+	_ = requireClass(t, c.DeleteResource(t.Context(), prego.ResourceFirewall, fw), prego.InfraRetry, "resource_in_use")
+	_ = requireClass(t, c.DeleteResource(t.Context(), prego.ResourcePrimaryIP, h.PrimaryIPIDs[0]), prego.InfraRetry, "resource_in_use")
 	require.NoError(t, c.DeleteResource(t.Context(), prego.ResourceServer, h.ProviderServerID))
 	require.NoError(t, c.DeleteResource(t.Context(), prego.ResourceFirewall, fw))
 	require.NoError(t, c.DeleteResource(t.Context(), prego.ResourcePrimaryIP, h.PrimaryIPIDs[0]), "it went with its server")
@@ -421,10 +421,10 @@ func TestDeleteResourceRefusesNonsense(t *testing.T) {
 	c := newCloud(t)
 	for _, kind := range append(prego.ResourceKinds(), "spaceship") {
 		for _, id := range []string{"", "0", "-1", "x", "1/../../servers", "99999999999999999999"} {
-			requireClass(t, c.DeleteResource(t.Context(), kind, id), prego.InfraPermanent, "invalid_input")
+			_ = requireClass(t, c.DeleteResource(t.Context(), kind, id), prego.InfraPermanent, "invalid_input")
 		}
 	}
-	requireClass(t, c.DeleteResource(t.Context(), "spaceship", "1"), prego.InfraPermanent, "invalid_input")
+	_ = requireClass(t, c.DeleteResource(t.Context(), "spaceship", "1"), prego.InfraPermanent, "invalid_input")
 }
 
 func TestListOwnedListsAllPagesOfAllKinds(t *testing.T) {
@@ -486,7 +486,7 @@ func TestListOwnedIsAllOrNothing(t *testing.T) {
 			c.server(nil)
 			c.inject(sim.Fault{Kind: "http", Method: "GET", Path: "/v1" + path, Action: "respond", Status: 500, Code: "server_error"})
 			all, err := c.ListOwned(t.Context())
-			requireClass(t, err, prego.InfraRetry, "server_error")
+			_ = requireClass(t, err, prego.InfraRetry, "server_error")
 			require.Nil(t, all)
 		})
 	}
@@ -538,7 +538,7 @@ func TestLabelServer(t *testing.T) {
 				want[k] = v
 			}
 			if tc.class != "" {
-				requireClass(t, err, tc.class, "conflict")
+				_ = requireClass(t, err, tc.class, "conflict")
 				require.Equal(t, want, h)
 				return
 			}
@@ -550,7 +550,7 @@ func TestLabelServer(t *testing.T) {
 		})
 	}
 	c := newCloud(t)
-	requireClass(t, c.LabelServer(t.Context(), "42", mine), prego.InfraNotFound, "not_found")
+	_ = requireClass(t, c.LabelServer(t.Context(), "42", mine), prego.InfraNotFound, "not_found")
 }
 
 func TestLabelPrimaryIPs(t *testing.T) {
@@ -564,7 +564,7 @@ func TestLabelPrimaryIPs(t *testing.T) {
 		require.Equal(t, "app-1", labels[prego.LabelServerID])
 	}
 	require.NoError(t, c.DestroyServer(t.Context(), h.ProviderServerID))
-	requireClass(t, c.LabelPrimaryIPs(t.Context(), h, order(nil).Labels()), prego.InfraNotFound, "not_found")
+	_ = requireClass(t, c.LabelPrimaryIPs(t.Context(), h, order(nil).Labels()), prego.InfraNotFound, "not_found")
 }
 
 // TestAgainstTheSimulatedCloud is one server's life, with the cloud's own faults.
@@ -587,7 +587,7 @@ func TestAgainstTheSimulatedCloud(t *testing.T) {
 			require.Eventually(t, func() bool {
 				var err error
 				if h, err = c.CreateServer(t.Context(), order(nil)); err != nil {
-					requireClass(t, err, prego.InfraAmbiguous, map[string]string{"reset": "connection_lost", "": "timeout"}[f.Action])
+					_ = requireClass(t, err, prego.InfraAmbiguous, map[string]string{"reset": "connection_lost", "": "timeout"}[f.Action])
 				}
 				return err == nil
 			}, 5*time.Second, 100*time.Millisecond)
