@@ -25,6 +25,7 @@ const (
 	CodeMethodNotAllowed   Code = "method_not_allowed"
 	CodeServerIDConflict   Code = "server_id_conflict"
 	CodeServerTerminated   Code = "server_terminated"
+	CodeProviderServerUsed Code = "provider_server_conflict"
 	CodeInvalidTransition  Code = "invalid_transition"
 	CodeProviderUnknown    Code = "infra_provider_unknown"
 	CodeProviderDisabled   Code = "infra_provider_disabled"

@@ -3,6 +3,8 @@ package prego
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
+	"strings"
 	"time"
 )
 
@@ -143,6 +145,9 @@ func (r *CreateServerRequest) Validate() error {
 	}
 	if r.InfraProvider == "" {
 		return Invalid("infra_provider", "is required")
+	}
+	if id := string(r.InfraProvider); len(id) > 63 || !dnsLabel.MatchString(id) {
+		return Invalid("infra_provider", "must be a provider's name: lower-case letters, digits and hyphens")
 	}
 	return r.Spec.Validate()
 }
@@ -303,6 +308,10 @@ type ImportServerRequest struct {
 func (r *ImportServerRequest) Validate() error {
 	create := CreateServerRequest{ServerID: r.ServerID, Role: r.Role, Region: r.Region, InfraProvider: r.InfraProvider, Spec: ServerSpec{Tags: r.Tags}}
 	if err := create.Validate(); err != nil {
+		var invalid *Error
+		if errors.As(err, &invalid) { // an import has its tags at the top
+			invalid.Field = strings.TrimPrefix(invalid.Field, "spec.")
+		}
 		return err
 	}
 	r.Tags = create.Spec.Tags

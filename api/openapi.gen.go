@@ -182,49 +182,81 @@ func (e ServerStatus) Valid() bool {
 
 // Accepted defines model for Accepted.
 type Accepted struct {
-	ServerId  string `json:"server_id"`
+	// ServerId Example: app-sgp-007
+	ServerId string `json:"server_id"`
+
+	// StatusUrl Where to look how it goes
+	//
+	// Example: /v1/servers/app-sgp-007
 	StatusUrl string `json:"status_url"`
 
-	// WorkflowId Example: server-provision/app-sgp-007
+	// WorkflowId The run that does it
+	//
+	// Example: server-provision/app-sgp-007
 	WorkflowId string `json:"workflow_id"`
 }
 
-// Agent defines model for Agent.
+// Agent What the server's agent last said
 type Agent struct {
-	DiskPct         *float64    `json:"disk_pct,omitempty"`
-	DockerState     *string     `json:"docker_state,omitempty"`
-	FirstSeenAt     *time.Time  `json:"first_seen_at,omitempty"`
-	LastHeartbeatAt *time.Time  `json:"last_heartbeat_at,omitempty"`
-	Load1           *float64    `json:"load1,omitempty"`
-	MemoryPct       *float64    `json:"memory_pct,omitempty"`
-	Status          AgentStatus `json:"status"`
-	Version         *string     `json:"version,omitempty"`
+	DiskPct     *float64 `json:"disk_pct,omitempty"`
+	DockerState *string  `json:"docker_state,omitempty"`
+
+	// FirstSeenAt Its handshake
+	FirstSeenAt     *time.Time `json:"first_seen_at,omitempty"`
+	LastHeartbeatAt *time.Time `json:"last_heartbeat_at,omitempty"`
+
+	// Load1 Run-queue length averaged over a minute
+	Load1     *float64 `json:"load1,omitempty"`
+	MemoryPct *float64 `json:"memory_pct,omitempty"`
+
+	// Status degraded is silence of 60 s, disconnected of 300 s
+	Status  AgentStatus `json:"status"`
+	Version *string     `json:"version,omitempty"`
 }
 
-// AgentStatus defines model for AgentStatus.
+// AgentStatus degraded is silence of 60 s, disconnected of 300 s
 type AgentStatus string
 
-// CreateServer defines model for CreateServer.
+// CreateServer Example: {"infra_provider":"hetzner","region":"sg","role":"app","server_id":"app-sgp-007","spec":{"tags":["stack:blue"],"volume_gb":20}}
 type CreateServer struct {
-	// InfraProvider Example: hetzner
-	InfraProvider string `json:"infra_provider"`
-	Region        Region `json:"region"`
-	Role          Role   `json:"role"`
+	// InfraProvider A cloud that is known and enabled here
+	//
+	// Example: hetzner
+	InfraProvider InfraProvider `json:"infra_provider"`
 
-	// ServerId Example: app-sgp-007
-	ServerId string      `json:"server_id"`
-	Spec     *ServerSpec `json:"spec,omitempty"`
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// Role What the server is for; a node runs all three on one host
+	Role Role `json:"role"`
+
+	// ServerId A lower-case DNS label; it becomes the host's name
+	//
+	// Example: app-sgp-007
+	ServerId ServerID `json:"server_id"`
+
+	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
+	Spec *ServerSpec `json:"spec,omitempty"`
 }
 
-// Event defines model for Event.
+// Event A step of a server's life
 type Event struct {
-	Actor   EventActor   `json:"actor"`
-	At      time.Time    `json:"at"`
-	Attempt *int         `json:"attempt,omitempty"`
+	Actor EventActor `json:"actor"`
+	At    time.Time  `json:"at"`
+
+	// Attempt Which machine it was; absent where that does not matter
+	Attempt *int `json:"attempt,omitempty"`
+
+	// Id Grows along a timeline
+	Id      int64        `json:"id"`
 	Message *string      `json:"message,omitempty"`
 	Reason  *string      `json:"reason,omitempty"`
 	Status  ServerStatus `json:"status"`
-	Step    string       `json:"step"`
+
+	// Step What happened; stable
+	//
+	// Example: handshake
+	Step string `json:"step"`
 }
 
 // EventActor defines model for Event.Actor.
@@ -240,100 +272,175 @@ type HealthStatus string
 
 // ImportAccepted defines model for ImportAccepted.
 type ImportAccepted struct {
-	// Bootstrap A cloud-init document that holds the host's bootstrap token
+	// Bootstrap A cloud-init document to apply on the host. Holds its bootstrap token
 	Bootstrap  string `json:"bootstrap"`
 	ServerId   string `json:"server_id"`
 	StatusUrl  string `json:"status_url"`
 	WorkflowId string `json:"workflow_id"`
 }
 
-// ImportServer defines model for ImportServer.
+// ImportServer Example: {"infra_provider":"hetzner","managed_by":"pulumi","provider_server_id":"48213377","region":"eu","role":"db-shard","server_id":"db-fsn-001"}
 type ImportServer struct {
-	// InfraProvider Example: hetzner
-	InfraProvider string `json:"infra_provider"`
+	// InfraProvider A cloud that is known and enabled here
+	//
+	// Example: hetzner
+	InfraProvider InfraProvider `json:"infra_provider"`
 
 	// ManagedBy Who made it
-	ManagedBy        *ImportServerManagedBy `json:"managed_by,omitempty"`
-	ProviderServerId string                 `json:"provider_server_id"`
-	Region           Region                 `json:"region"`
-	Role             Role                   `json:"role"`
-	ServerId         string                 `json:"server_id"`
-	Tags             *[]string              `json:"tags,omitempty"`
+	ManagedBy *ImportServerManagedBy `json:"managed_by,omitempty"`
+
+	// ProviderServerId The provider's id of the server
+	//
+	// Example: 48213377
+	ProviderServerId string `json:"provider_server_id"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// Role What the server is for; a node runs all three on one host
+	Role Role `json:"role"`
+
+	// ServerId A lower-case DNS label; it becomes the host's name
+	//
+	// Example: app-sgp-007
+	ServerId ServerID `json:"server_id"`
+
+	// Tags Placement tags; fixed while the server lives
+	Tags *[]Tag `json:"tags,omitempty"`
 }
 
 // ImportServerManagedBy Who made it
 type ImportServerManagedBy string
 
-// Problem defines model for Problem.
+// InfraProvider A cloud that is known and enabled here
+//
+// Example: hetzner
+type InfraProvider = string
+
+// Problem A refusal (RFC 9457)
 type Problem struct {
-	// Code Example: server_id_conflict
-	Code   string  `json:"code"`
+	// Code Stable; programs switch on it
+	//
+	// Example: server_id_conflict
+	Code string `json:"code"`
+
+	// Detail A sentence for people
+	//
+	// Example: belongs to a server that was requested with another body
 	Detail *string `json:"detail,omitempty"`
 
-	// Field The field at fault as a dotted path
+	// Field The input at fault as a dotted path
 	//
 	// Example: spec.volume_gb
-	Field     *string `json:"field,omitempty"`
+	Field *string `json:"field,omitempty"`
+
+	// RequestId Also in the header X-Request-Id and in the log
 	RequestId *string `json:"request_id,omitempty"`
-	Status    int     `json:"status"`
-	Title     string  `json:"title"`
-	Type      string  `json:"type"`
+
+	// Status Example: 409
+	Status int `json:"status"`
+
+	// Title Example: Conflict
+	Title string `json:"title"`
+
+	// Type Example: about:blank
+	Type string `json:"type"`
 }
 
-// ProviderServer defines model for ProviderServer.
+// ProviderServer The machine at the provider
 type ProviderServer struct {
-	Image            *string `json:"image,omitempty"`
-	Ipv4             *string `json:"ipv4,omitempty"`
-	Ipv6             *string `json:"ipv6,omitempty"`
+	// Image Example: debian-12
+	Image *string `json:"image,omitempty"`
+	Ipv4  *string `json:"ipv4,omitempty"`
+
+	// Ipv6 Network in CIDR notation
+	Ipv6 *string `json:"ipv6,omitempty"`
+
+	// Location Example: fsn1
 	Location         *string `json:"location,omitempty"`
 	ProviderServerId *string `json:"provider_server_id,omitempty"`
-	ServerType       *string `json:"server_type,omitempty"`
+
+	// ServerType Example: cx43
+	ServerType *string `json:"server_type,omitempty"`
 }
 
 // Readiness defines model for Readiness.
 type Readiness struct {
 	// Checks What was checked, each "ok" or what is wrong
+	//
+	// Example: {"database":"ok","migrations":"ok","temporal":"does not answer"}
 	Checks map[string]string `json:"checks"`
 	Ready  bool              `json:"ready"`
 }
 
-// Region defines model for Region.
+// Region Part of the world; configuration maps it to locations
 type Region string
 
-// Role defines model for Role.
+// Role What the server is for; a node runs all three on one host
 type Role string
 
 // Server defines model for Server.
 type Server struct {
-	ActiveAt                *time.Time      `json:"active_at,omitempty"`
-	Agent                   Agent           `json:"agent"`
-	Attempt                 int             `json:"attempt"`
-	CreatedAt               time.Time       `json:"created_at"`
-	CreatedBy               *string         `json:"created_by,omitempty"`
-	DecommissionRequestedAt *time.Time      `json:"decommission_requested_at,omitempty"`
-	Generation              int             `json:"generation"`
-	ImportedFromPulumiAt    *time.Time      `json:"imported_from_pulumi_at,omitempty"`
-	InfraProvider           string          `json:"infra_provider"`
-	ManagedBy               ServerManagedBy `json:"managed_by"`
-	Provider                ProviderServer  `json:"provider"`
-	Region                  Region          `json:"region"`
-	Role                    Role            `json:"role"`
+	ActiveAt *time.Time `json:"active_at,omitempty"`
 
-	// RunUrl The run in Temporal's UI
-	RunUrl        *string      `json:"run_url,omitempty"`
-	ServerId      string       `json:"server_id"`
+	// Agent What the server's agent last said
+	Agent Agent `json:"agent"`
+
+	// Attempt Machines asked for so far
+	Attempt   int       `json:"attempt"`
+	CreatedAt time.Time `json:"created_at"`
+
+	// CreatedBy Subject of the token that asked for it
+	CreatedBy               *string    `json:"created_by,omitempty"`
+	DecommissionRequestedAt *time.Time `json:"decommission_requested_at,omitempty"`
+
+	// Generation One, and one more for each retry
+	Generation           int        `json:"generation"`
+	ImportedFromPulumiAt *time.Time `json:"imported_from_pulumi_at,omitempty"`
+	InfraProvider        string     `json:"infra_provider"`
+
+	// ManagedBy Who made it
+	ManagedBy ServerManagedBy `json:"managed_by"`
+
+	// Provider The machine at the provider
+	Provider ProviderServer `json:"provider"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// Role What the server is for; a node runs all three on one host
+	Role Role `json:"role"`
+
+	// RunUrl That run in Temporal's UI, when one is configured
+	RunUrl   *string `json:"run_url,omitempty"`
+	ServerId string  `json:"server_id"`
+
+	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
 	Spec          ServerSpec   `json:"spec"`
 	Status        ServerStatus `json:"status"`
 	StatusMessage *string      `json:"status_message,omitempty"`
-	StatusReason  *string      `json:"status_reason,omitempty"`
-	Tags          []string     `json:"tags"`
-	TerminatedAt  *time.Time   `json:"terminated_at,omitempty"`
-	Timeline      []Event      `json:"timeline"`
-	WorkflowId    string       `json:"workflow_id"`
+
+	// StatusReason Why it is in its state; stable
+	//
+	// Example: failed_handshake
+	StatusReason *string    `json:"status_reason,omitempty"`
+	Tags         []string   `json:"tags"`
+	TerminatedAt *time.Time `json:"terminated_at,omitempty"`
+
+	// Timeline The last 1000 steps, oldest first
+	Timeline []Event `json:"timeline"`
+
+	// WorkflowId The run that acts on it, or did last
+	WorkflowId string `json:"workflow_id"`
 }
 
-// ServerManagedBy defines model for Server.ManagedBy.
+// ServerManagedBy Who made it
 type ServerManagedBy string
+
+// ServerID A lower-case DNS label; it becomes the host's name
+//
+// Example: app-sgp-007
+type ServerID = string
 
 // ServerPage defines model for ServerPage.
 type ServerPage struct {
@@ -342,7 +449,7 @@ type ServerPage struct {
 	Servers    []ServerSummary `json:"servers"`
 }
 
-// ServerSpec defines model for ServerSpec.
+// ServerSpec What is asked for beyond role and region; what is left out takes the configured candidates
 type ServerSpec struct {
 	// Image Operating system image
 	//
@@ -359,10 +466,12 @@ type ServerSpec struct {
 	// Example: cx43
 	ServerType *string `json:"server_type,omitempty"`
 
-	// Tags Placement tags, case-insensitive; fixed while the server lives
-	Tags *[]string `json:"tags,omitempty"`
+	// Tags Placement tags; fixed while the server lives
+	Tags *[]Tag `json:"tags,omitempty"`
 
-	// VolumeGb Size of a data volume; 0 for none
+	// VolumeGb Size of a data volume, 10 to 10000 GB; 0 for none
+	//
+	// Example: 20
 	VolumeGb *int `json:"volume_gb,omitempty"`
 }
 
@@ -371,34 +480,90 @@ type ServerStatus string
 
 // ServerSummary defines model for ServerSummary.
 type ServerSummary struct {
-	AgentStatus   AgentStatus  `json:"agent_status"`
-	CreatedAt     time.Time    `json:"created_at"`
-	Host          *string      `json:"host,omitempty"`
-	InfraProvider string       `json:"infra_provider"`
-	Region        Region       `json:"region"`
+	// AgentStatus degraded is silence of 60 s, disconnected of 300 s
+	AgentStatus AgentStatus `json:"agent_status"`
+	CreatedAt   time.Time   `json:"created_at"`
+
+	// Host Public IPv4 address
+	Host          *string `json:"host,omitempty"`
+	InfraProvider string  `json:"infra_provider"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// Role What the server is for; a node runs all three on one host
 	Role          Role         `json:"role"`
 	ServerId      string       `json:"server_id"`
 	Status        ServerStatus `json:"status"`
 	StatusMessage *string      `json:"status_message,omitempty"`
-	StatusReason  *string      `json:"status_reason,omitempty"`
-	Tags          []string     `json:"tags"`
+
+	// StatusReason Why it is in its state; stable
+	//
+	// Example: awaiting_capacity
+	StatusReason *string  `json:"status_reason,omitempty"`
+	Tags         []string `json:"tags"`
 }
+
+// Tag Printable ASCII without spaces; case does not matter
+//
+// Example: stack:blue
+type Tag = string
 
 // WorkflowStarted defines model for WorkflowStarted.
 type WorkflowStarted struct {
+	// WorkflowId Example: reconcile/prod
 	WorkflowId string `json:"workflow_id"`
 }
 
-// ServerID defines model for ServerID.
-type ServerID = string
+// BadRequest A refusal (RFC 9457)
+type BadRequest = Problem
+
+// Conflict A refusal (RFC 9457)
+type Conflict = Problem
+
+// Failure A refusal (RFC 9457)
+type Failure = Problem
+
+// Forbidden A refusal (RFC 9457)
+type Forbidden = Problem
+
+// NotFound A refusal (RFC 9457)
+type NotFound = Problem
+
+// TooLarge A refusal (RFC 9457)
+type TooLarge = Problem
+
+// TooMany A refusal (RFC 9457)
+type TooMany = Problem
+
+// Unauthenticated A refusal (RFC 9457)
+type Unauthenticated = Problem
+
+// Unavailable A refusal (RFC 9457)
+type Unavailable = Problem
+
+// Unprocessable A refusal (RFC 9457)
+type Unprocessable = Problem
+
+// UnsupportedMedia A refusal (RFC 9457)
+type UnsupportedMedia = Problem
 
 // ListServersParams defines parameters for ListServers.
 type ListServersParams struct {
-	Region *Region       `form:"region,omitempty" json:"region,omitempty"`
-	Role   *Role         `form:"role,omitempty" json:"role,omitempty"`
+	// Region Only this region
+	Region *Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// Role Only this role
+	Role *Role `form:"role,omitempty" json:"role,omitempty"`
+
+	// Status Only in this state
 	Status *ServerStatus `form:"status,omitempty" json:"status,omitempty"`
-	Tag    *string       `form:"tag,omitempty" json:"tag,omitempty"`
-	Limit  *int          `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Tag Only with this tag; case does not matter
+	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
+
+	// Limit Servers per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// Cursor next_cursor of the page before
 	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`

@@ -2,7 +2,11 @@ package api
 
 import (
 	"container/list"
+	"net"
+	"net/http"
+	"net/netip"
 	"sync"
+	"time"
 
 	"golang.org/x/time/rate"
 
@@ -31,6 +35,16 @@ func newCallerLimiter(perSecond float64, burst int) *callerLimiter {
 	return &callerLimiter{every: rate.Limit(perSecond), burst: burst, order: list.New(), byKey: make(map[string]*list.Element)}
 }
 
+// limitedError is a refusal that says when to try again.
+type limitedError struct {
+	refusal *prego.Error
+	after   time.Duration
+}
+
+func (e *limitedError) Error() string { return e.refusal.Error() }
+func (e *limitedError) Unwrap() error { return e.refusal }
+
+// allow takes one request off a caller's rate, or refuses it.
 func (l *callerLimiter) allow(key string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,8 +59,34 @@ func (l *callerLimiter) allow(key string) error {
 			delete(l.byKey, l.order.Remove(last).(*callerRate).key)
 		}
 	}
-	if !e.Value.(*callerRate).limiter.Allow() {
-		return prego.Errorf(prego.CodeRateLimited, "too many requests; the limit is %g per second", float64(l.every))
+	now := time.Now()
+	r := e.Value.(*callerRate).limiter.ReserveN(now, 1)
+	after := r.DelayFrom(now)
+	if r.OK() && after == 0 {
+		return nil
 	}
-	return nil
+	r.CancelAt(now)
+	return &limitedError{
+		refusal: prego.Errorf(prego.CodeRateLimited, "too many requests; the limit is %g per second", float64(l.every)),
+		after:   min(after, time.Hour),
+	}
+}
+
+// remote is the network that a request comes from: an IPv4 address, or the /64
+// of an IPv6 one, since a caller has all of it.
+func remote(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return host
+	}
+	if addr = addr.Unmap().WithZone(""); addr.Is6() {
+		if p, err := addr.Prefix(64); err == nil {
+			return p.String()
+		}
+	}
+	return addr.String()
 }

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
@@ -38,9 +39,16 @@ func (a *API) startProvision(c echo.Context, s prego.Server) {
 	if s.Status != prego.ServerProvisioning {
 		return
 	}
-	if err := a.d.Orchestrator.StartProvision(c.Request().Context(), s); err != nil {
-		a.d.Log.Warn("run not started; the reconciler will", zap.String("server_id", s.ServerID), zap.Error(err))
+	ctx, cancel := startContext(c)
+	defer cancel()
+	if err := a.d.Orchestrator.StartProvision(ctx, s); err != nil {
+		a.notStarted(c, s.WorkflowID, err)
 	}
+}
+
+func (a *API) notStarted(c echo.Context, workflowID string, err error) {
+	a.d.Log.Warn("run not started; the reconciler will start it", zap.String("request_id", requestID(c)),
+		zap.String("workflow_id", workflowID), zap.String("error", prego.Redact(err.Error())))
 }
 
 func accepted(s prego.Server, workflowID string) Accepted {
@@ -65,7 +73,11 @@ func (a *API) ImportServer(c echo.Context) error {
 		return err
 	}
 	if server.Status != prego.ServerProvisioning {
-		return prego.Errorf(prego.CodeInvalidTransition, "server %s is %s: there is nothing left to bootstrap", server.ServerID, server.Status)
+		hint := "there is nothing left to bootstrap"
+		if server.Status == prego.ServerFailed {
+			hint = "retry it, and then ask for this again"
+		}
+		return prego.Errorf(prego.CodeInvalidTransition, "server %s is %s: %s", server.ServerID, server.Status, hint)
 	}
 	bootstrap, err := a.d.Importer.IssueImport(ctx, server)
 	if err != nil {
@@ -95,14 +107,15 @@ func (a *API) DeleteServer(c echo.Context, id ServerID) error {
 	if err := checkPath(c, id); err != nil {
 		return err
 	}
-	ctx := c.Request().Context()
-	server, err := a.d.Store.RequestDecommission(ctx, id, caller(c).Subject)
+	server, err := a.d.Store.RequestDecommission(c.Request().Context(), id, caller(c).Subject)
 	if err != nil {
 		return err
 	}
 	if server.Status == prego.ServerDraining {
+		ctx, cancel := startContext(c)
+		defer cancel()
 		if err := a.d.Orchestrator.StartDecommission(ctx, id); err != nil {
-			a.d.Log.Warn("run not started; the reconciler will", zap.String("server_id", id), zap.Error(err))
+			a.notStarted(c, prego.DecommissionWorkflowID(id), err)
 		}
 	}
 	return c.JSON(http.StatusAccepted, accepted(server, prego.DecommissionWorkflowID(id)))
@@ -156,10 +169,12 @@ func (a *API) ListServers(c echo.Context, p ListServersParams) error {
 		return prego.Invalid("role", "must be one of app, db-shard, redis-pool, node")
 	case p.Status != nil && !f.Status.Valid():
 		return prego.Invalid("status", "must be one of provisioning, active, draining, terminated, failed")
-	case p.Tag != nil && (f.Tag == "" || len(f.Tag) > prego.MaxTagLen):
-		return prego.Invalid("tag", "must be 1 to 63 characters")
+	case p.Tag != nil && !validTag(f.Tag):
+		return prego.Invalid("tag", "must be 1 to 63 printable ASCII characters without spaces")
 	case f.Limit < 1 || f.Limit > 200:
 		return prego.Invalid("limit", "must be 1 to 200")
+	case p.Cursor != nil && f.Cursor == "":
+		return prego.Invalid("cursor", "must not be empty; leave it out for the first page")
 	}
 	servers, next, err := a.d.Store.ListServers(c.Request().Context(), f)
 	if err != nil {
@@ -172,17 +187,9 @@ func (a *API) ListServers(c echo.Context, p ListServersParams) error {
 	return c.JSON(http.StatusOK, page)
 }
 
-// Reconcile starts a reconciliation now.
-func (a *API) Reconcile(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
-	id, err := a.d.Orchestrator.StartReconcile(c.Request().Context())
-	if err != nil {
-		a.d.Log.Warn("reconciliation not started", zap.Error(err))
-		return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")
-	}
-	return c.JSON(http.StatusAccepted, WorkflowStarted{WorkflowId: id})
+func validTag(tag string) bool {
+	_, err := prego.NormalizeTags([]string{tag})
+	return err == nil
 }
 
 func checkPath(c echo.Context, id string) error {
@@ -201,7 +208,7 @@ func onlyParameters(c echo.Context, known ...string) error {
 	}
 	for name, values := range q {
 		if !slices.Contains(known, name) {
-			return &prego.Error{Code: prego.CodeUnknownField, Field: prego.Redact(name), Message: "is not a parameter of this request"}
+			return &prego.Error{Code: prego.CodeUnknownField, Field: shown(name), Message: "is not a parameter of this request"}
 		}
 		if len(values) > 1 {
 			return &prego.Error{Code: prego.CodeDuplicateField, Field: name, Message: "is given twice"}
@@ -219,15 +226,19 @@ func summary(s prego.Server) ServerSummary {
 }
 
 func (a *API) view(s prego.Server, events []prego.ServerEvent) Server {
+	run := s.WorkflowID
+	if s.DecommissionRequestedAt != nil {
+		run = prego.DecommissionWorkflowID(s.ServerID)
+	}
 	out := Server{
 		ServerId: s.ServerID, Role: Role(s.Role), Region: Region(s.Region), InfraProvider: string(s.InfraProvider),
 		Spec: specView(s.Spec), Tags: s.Tags, Status: ServerStatus(s.Status), StatusReason: optional(string(s.StatusReason)),
-		StatusMessage: optional(s.StatusMessage), ManagedBy: ServerManagedBy(s.ManagedBy), WorkflowId: s.WorkflowID,
-		RunUrl: optional(a.d.Orchestrator.RunURL(s.WorkflowID)), Generation: s.Generation, Attempt: s.Attempt, CreatedBy: optional(s.CreatedBy),
-		CreatedAt: s.CreatedAt.UTC(), ActiveAt: s.ActiveAt, TerminatedAt: s.TerminatedAt, DecommissionRequestedAt: s.DecommissionRequestedAt,
-		ImportedFromPulumiAt: s.ImportedFromPulumiAt, Timeline: []Event{},
+		StatusMessage: optional(s.StatusMessage), ManagedBy: ServerManagedBy(s.ManagedBy), WorkflowId: run,
+		RunUrl: optional(a.d.Orchestrator.RunURL(run)), Generation: s.Generation, Attempt: s.Attempt, CreatedBy: optional(s.CreatedBy),
+		CreatedAt: s.CreatedAt.UTC(), ActiveAt: utc(s.ActiveAt), TerminatedAt: utc(s.TerminatedAt), DecommissionRequestedAt: utc(s.DecommissionRequestedAt),
+		ImportedFromPulumiAt: utc(s.ImportedFromPulumiAt), Timeline: []Event{},
 		Agent: Agent{
-			Status: AgentStatus(s.AgentStatus), Version: optional(s.AgentVersion), FirstSeenAt: s.AgentFirstSeenAt, LastHeartbeatAt: s.AgentLastHeartbeatAt,
+			Status: AgentStatus(s.AgentStatus), Version: optional(s.AgentVersion), FirstSeenAt: utc(s.AgentFirstSeenAt), LastHeartbeatAt: utc(s.AgentLastHeartbeatAt),
 			Load1: s.Load1, MemoryPct: s.MemoryPct, DiskPct: s.DiskPct, DockerState: optional(s.DockerState),
 		},
 		Provider: ProviderServer{
@@ -236,13 +247,21 @@ func (a *API) view(s prego.Server, events []prego.ServerEvent) Server {
 		},
 	}
 	for _, e := range events {
-		ev := Event{At: e.At.UTC(), Step: string(e.Step), Status: ServerStatus(e.Status), Reason: optional(string(e.Reason)), Message: optional(e.Message), Actor: EventActor(e.Actor)}
+		ev := Event{Id: e.EventID, At: e.At.UTC(), Step: string(e.Step), Status: ServerStatus(e.Status), Reason: optional(string(e.Reason)), Message: optional(e.Message), Actor: EventActor(e.Actor)}
 		if e.Attempt > 0 {
 			ev.Attempt = &e.Attempt
 		}
 		out.Timeline = append(out.Timeline, ev)
 	}
 	return out
+}
+
+func utc(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	u := t.UTC()
+	return &u
 }
 
 func specView(s prego.ServerSpec) ServerSpec {

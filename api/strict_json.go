@@ -8,8 +8,10 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/prego/prego"
 )
@@ -17,13 +19,12 @@ import (
 // maxBody is the largest body that is read, in bytes.
 const maxBody = 64 << 10
 
-// decodeBody reads one JSON object into v and refuses everything that a lenient
-// decoder would let pass: fields that are unknown, given twice (at any depth), or
-// spelled in another case, wrong types, and anything after the object.
+// decodeBody reads one JSON object into v, a pointer to a struct, and refuses
+// everything that a lenient decoder would let pass.
 func decodeBody(w http.ResponseWriter, r *http.Request, v any) error {
-	mt, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || mt != "application/json" {
-		return prego.Errorf(prego.CodeUnsupportedMedia, "the body must be application/json")
+	mt, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if charset := params["charset"]; err != nil || mt != "application/json" || (charset != "" && !strings.EqualFold(charset, "utf-8")) {
+		return prego.Errorf(prego.CodeUnsupportedMedia, "the body must be application/json in UTF-8")
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var tooLarge *http.MaxBytesError
@@ -31,143 +32,155 @@ func decodeBody(w http.ResponseWriter, r *http.Request, v any) error {
 		return prego.Errorf(prego.CodeBodyTooLarge, "the body may hold at most %d bytes", maxBody)
 	}
 	if err != nil {
-		return prego.Errorf(prego.CodeInvalidJSON, "the body could not be read")
+		return prego.Errorf(prego.CodeInvalidJSON, "the body could not be read to its end")
 	}
 	return decodeStrict(body, v)
 }
 
+// decodeStrict refuses fields that are unknown, given twice or spelled in another
+// case, wrong types, null, and anything after the object, at any depth and with
+// the field's path.
 func decodeStrict(body []byte, v any) error {
-	if len(bytes.TrimSpace(body)) == 0 {
+	switch trimmed := bytes.TrimSpace(body); {
+	case len(trimmed) == 0:
 		return prego.Errorf(prego.CodeInvalidJSON, "a JSON body is required")
+	case !utf8.Valid(body):
+		return prego.Errorf(prego.CodeInvalidJSON, "the body is not valid UTF-8")
+	case !json.Valid(body):
+		return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
+	case trimmed[0] != '{':
+		return prego.Errorf(prego.CodeInvalidJSON, "the body must be a JSON object")
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
-	if err := noDuplicates(dec, ""); err != nil {
+	if err := conforms(dec, reflect.TypeOf(v).Elem(), ""); err != nil {
 		return err
 	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return prego.Errorf(prego.CodeInvalidJSON, "the body holds more than one JSON document")
-	}
-	if bytes.TrimSpace(body)[0] != '{' {
-		return prego.Errorf(prego.CodeInvalidJSON, "the body must be a JSON object")
-	}
-	strict := json.NewDecoder(bytes.NewReader(body))
-	strict.DisallowUnknownFields()
-	err := strict.Decode(v)
-	var wrongType *json.UnmarshalTypeError
-	switch {
-	case err == nil:
-		return exactNames(body, v)
-	case errors.As(err, &wrongType):
-		return prego.Invalid(wrongType.Field, fmt.Sprintf("must be %s, not a JSON %s", kindName(wrongType.Type.Kind().String()), wrongType.Value))
-	}
-	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		if unquoted, err := strconv.Unquote(name); err == nil {
-			name = unquoted
-		}
-		return &prego.Error{Code: prego.CodeUnknownField, Field: name, Message: "is not a field of this request"}
-	}
-	return prego.Errorf(prego.CodeInvalidJSON, "the body is not valid JSON")
-}
-
-// exactNames refuses fields that were matched although their case differs: the
-// standard decoder folds it, and then two spellings could be one field.
-func exactNames(body []byte, v any) error {
-	canonical, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("request: %w", err)
-	}
-	var sent, known map[string]any
-	if err := errors.Join(json.Unmarshal(body, &sent), json.Unmarshal(canonical, &known)); err != nil {
-		return prego.Errorf(prego.CodeInvalidJSON, "the body must be a JSON object")
-	}
-	return compareNames(sent, known, "")
-}
-
-func compareNames(sent, known map[string]any, path string) error {
-	for name, value := range sent {
-		if _, ok := known[name]; !ok {
-			for k := range known {
-				if strings.EqualFold(k, name) {
-					return &prego.Error{Code: prego.CodeUnknownField, Field: join(path, name), Message: fmt.Sprintf("is not a field of this request; did you mean %s?", k)}
-				}
-			}
-			continue // known, and left out of the canonical form because it is empty
-		}
-		a, okA := value.(map[string]any)
-		b, okB := known[name].(map[string]any)
-		if okA && okB {
-			if err := compareNames(a, b, join(path, name)); err != nil {
-				return err
-			}
-		}
+	if err := json.Unmarshal(body, v); err != nil {
+		return prego.Errorf(prego.CodeInvalidJSON, "the body cannot be read as this request")
 	}
 	return nil
 }
 
-func kindName(kind string) string {
-	switch kind {
-	case "struct", "map":
-		return "an object"
-	case "slice":
-		return "a list"
-	case "int":
-		return "a whole number"
+// conforms reads one value off dec and compares it with the type that it is to
+// become. How deep it goes is bounded by the type.
+func conforms(dec *json.Decoder, want reflect.Type, path string) error {
+	t, err := dec.Token()
+	if err != nil {
+		return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
 	}
-	return "a " + kind
+	switch v := t.(type) {
+	case json.Delim:
+		if v == '{' && want.Kind() == reflect.Struct {
+			return conformsToStruct(dec, want, path)
+		}
+		if v == '[' && want.Kind() == reflect.Slice {
+			for i := 0; dec.More(); i++ {
+				if err := conforms(dec, want.Elem(), fmt.Sprintf("%s[%d]", path, i)); err != nil {
+					return err
+				}
+			}
+			_, err := dec.Token() // the closing bracket
+			return err
+		}
+	case string:
+		if want.Kind() == reflect.String {
+			return nil
+		}
+	case json.Number:
+		if want.Kind() == reflect.Int {
+			if _, err := strconv.Atoi(v.String()); err == nil {
+				return nil
+			}
+		}
+	}
+	return prego.Invalid(path, fmt.Sprintf("must be %s, not %s", kindOf(want), tokenKind(t)))
 }
 
-func join(path, name string) string {
+func conformsToStruct(dec *json.Decoder, want reflect.Type, path string) error {
+	fields := make(map[string]reflect.Type, want.NumField())
+	for i := range want.NumField() {
+		name, _, _ := strings.Cut(want.Field(i).Tag.Get("json"), ",")
+		fields[name] = want.Field(i).Type
+	}
+	seen := make(map[string]bool, len(fields))
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
+		}
+		name, _ := key.(string) // keys of valid JSON are strings
+		field, known := fields[name]
+		at := joinPath(path, shown(name))
+		switch {
+		case !known:
+			return &prego.Error{Code: prego.CodeUnknownField, Field: at, Message: "is not a field of this request" + suggestion(fields, name)}
+		case seen[name]:
+			return &prego.Error{Code: prego.CodeDuplicateField, Field: at, Message: "is given twice"}
+		}
+		seen[name] = true
+		if err := conforms(dec, field, at); err != nil {
+			return err
+		}
+	}
+	_, err := dec.Token() // the closing brace
+	return err
+}
+
+// suggestion names the field that only differs in case.
+func suggestion(fields map[string]reflect.Type, name string) string {
+	for known := range fields {
+		if strings.EqualFold(known, name) {
+			return "; did you mean " + known + "?"
+		}
+	}
+	return ""
+}
+
+// shown is a name out of a request, short and free of secrets, for an answer or
+// a log.
+func shown(name string) string {
+	const most = 64
+	name = prego.Redact(name)
+	if utf8.RuneCountInString(name) > most {
+		return string([]rune(name)[:most]) + "…"
+	}
+	return name
+}
+
+func kindOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Struct:
+		return "an object"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Int:
+		return "a whole number"
+	default:
+		return "a " + t.Kind().String()
+	}
+}
+
+func tokenKind(t json.Token) string {
+	switch v := t.(type) {
+	case json.Delim:
+		if v == '{' {
+			return "an object"
+		}
+		return "a list"
+	case json.Number:
+		return "the number " + shown(v.String())
+	case string:
+		return "a string"
+	case bool:
+		return "a boolean"
+	}
+	return "null"
+}
+
+func joinPath(path, name string) string {
 	if path == "" {
 		return name
 	}
 	return path + "." + name
-}
-
-// maxDepth bounds nesting: no request needs more than a few levels.
-const maxDepth = 32
-
-// noDuplicates walks one value and refuses an object that names a field twice.
-func noDuplicates(dec *json.Decoder, path string) error {
-	return walk(dec, path, 0)
-}
-
-func walk(dec *json.Decoder, path string, depth int) error {
-	if depth > maxDepth {
-		return prego.Errorf(prego.CodeInvalidJSON, "the body is nested too deeply")
-	}
-	t, err := dec.Token()
-	if err != nil {
-		return prego.Errorf(prego.CodeInvalidJSON, "the body is not valid JSON")
-	}
-	switch t {
-	case json.Delim('{'):
-		seen := make(map[string]bool)
-		for dec.More() {
-			key, err := dec.Token()
-			if err != nil {
-				return prego.Errorf(prego.CodeInvalidJSON, "the body is not valid JSON")
-			}
-			name, _ := key.(string)
-			if seen[name] {
-				return &prego.Error{Code: prego.CodeDuplicateField, Field: join(path, name), Message: "is given twice"}
-			}
-			seen[name] = true
-			if err := walk(dec, join(path, name), depth+1); err != nil {
-				return err
-			}
-		}
-	case json.Delim('['):
-		for i := 0; dec.More(); i++ {
-			if err := walk(dec, fmt.Sprintf("%s[%d]", path, i), depth+1); err != nil {
-				return err
-			}
-		}
-	default:
-		return nil
-	}
-	if _, err := dec.Token(); err != nil { // the closing bracket
-		return prego.Errorf(prego.CodeInvalidJSON, "the body is not valid JSON")
-	}
-	return nil
 }

@@ -80,9 +80,9 @@ func (b *Budget) Acquire(ctx context.Context, lane string) error {
 // tokens back; the refill does that. The capacity follows the provider's limit.
 const sqlObserve = `
 UPDATE provider_budgets SET
-    tokens = CASE WHEN capacity = $2 THEN LEAST(tokens, $3) ELSE LEAST($2, $3) END,
-    refill_per_s = $2::float8 / 3600, capacity = $2
-WHERE project = $1 AND (capacity <> $2 OR tokens > $3 + 1)`
+    tokens = $3, refilled_at = clock_timestamp(), refill_per_s = $2::float8 / 3600, capacity = $2
+WHERE project = $1 AND (capacity <> $2 OR
+    LEAST(capacity, tokens + refill_per_s * GREATEST(0, EXTRACT(EPOCH FROM clock_timestamp() - refilled_at))) > $3 + 1)`
 
 // Observe takes over the provider's rate-limit headers: limit requests per hour,
 // remaining of them left.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/prego/prego"
 )
@@ -27,6 +28,8 @@ func scanServer(row pgx.CollectableRow) (prego.Server, error) {
 	return s, err
 }
 
+const unknownProvider = "is not a provider that is known here"
+
 const sqlProvider = `SELECT enabled, $2 = ANY (regions) FROM infra_providers WHERE id = $1`
 
 // checkProvider refuses providers that are unknown, disabled, or not in the
@@ -36,7 +39,7 @@ func checkProvider(ctx context.Context, tx pgx.Tx, id prego.InfraProviderID, reg
 	err := tx.QueryRow(ctx, sqlProvider, id, region).Scan(&enabled, &serves)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return &prego.Error{Code: prego.CodeProviderUnknown, Field: "infra_provider", Message: "is not a provider that is known here"}
+		return &prego.Error{Code: prego.CodeProviderUnknown, Field: "infra_provider", Message: unknownProvider}
 	case err != nil:
 		return fmt.Errorf("infra provider: %w", err)
 	case !enabled:
@@ -100,9 +103,6 @@ func (s *Store) insertServer(ctx context.Context, n newServer) (server prego.Ser
 		tags = []string{}
 	}
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		if err := checkProvider(ctx, tx, n.provider, n.region); err != nil {
-			return err
-		}
 		rows, err := tx.Query(ctx, sqlCreateServer, n.id, n.hash, n.role, n.region, n.provider, spec, tags,
 			prego.ProvisionWorkflowID(n.id), n.by, n.managedBy, n.purpose, n.providerID)
 		if err != nil {
@@ -117,14 +117,40 @@ func (s *Store) insertServer(ctx context.Context, n newServer) (server prego.Ser
 			return err
 		}
 		created = true
+		// Only now: a request that was accepted once is met by its row, whatever became
+		// of the provider since.
+		if err := checkProvider(ctx, tx, n.provider, n.region); err != nil {
+			return err
+		}
 		return addEvent(ctx, tx, prego.ServerEvent{
 			ServerID: n.id, Step: n.step, Message: fmt.Sprintf("%s in %s at %s, by %s", n.role, n.region, n.provider, n.by), Actor: prego.ActorOperator,
 		}, string(n.step))
 	})
+	if isViolation(err, "servers_provider_id") {
+		// Of two equal imports at once the second can meet this index before the row's
+		// own; then that row is there now.
+		created = false
+		err = s.inTx(ctx, func(tx pgx.Tx) error {
+			server, err = sameRequest(ctx, tx, n.id, n.hash)
+			return err
+		})
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = &prego.Error{Code: prego.CodeProviderServerUsed, Field: "provider_server_id", Message: "belongs to another server that is known here"}
+		}
+	}
+	if isViolation(err, "servers_infra_provider_fkey") {
+		err = &prego.Error{Code: prego.CodeProviderUnknown, Field: "infra_provider", Message: unknownProvider}
+	}
 	if err != nil {
 		return prego.Server{}, false, asCoded("create server", err)
 	}
 	return server, created, nil
+}
+
+// isViolation tells whether err is the refusal of this constraint.
+func isViolation(err error, constraint string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.ConstraintName == constraint
 }
 
 func sameRequest(ctx context.Context, tx pgx.Tx, id string, hash []byte) (prego.Server, error) {
@@ -145,10 +171,10 @@ func sameRequest(ctx context.Context, tx pgx.Tx, id string, hash []byte) (prego.
 	switch {
 	case err != nil:
 		return prego.Server{}, err
-	case string(h.hash) != string(hash):
-		return prego.Server{}, &prego.Error{Code: prego.CodeServerIDConflict, Field: "server_id", Message: "belongs to a server that was requested with another body"}
 	case h.server.Status == prego.ServerTerminated:
 		return prego.Server{}, &prego.Error{Code: prego.CodeServerTerminated, Field: "server_id", Message: "belongs to a server that is terminated; choose a new one"}
+	case string(h.hash) != string(hash):
+		return prego.Server{}, &prego.Error{Code: prego.CodeServerIDConflict, Field: "server_id", Message: "belongs to a server that was requested with another body"}
 	}
 	return h.server, nil
 }
@@ -189,12 +215,18 @@ func (s *Store) GetServer(ctx context.Context, id string) (prego.Server, error) 
 	return server, nil
 }
 
-const sqlServerEvents = `
-SELECT event_id, server_id, at, step, attempt, status, reason, message, actor FROM server_events WHERE server_id = $1 ORDER BY event_id`
+// maxTimeline bounds a timeline: an agent that comes and goes for years adds to
+// it for years.
+const maxTimeline = 1000
 
-// ServerEvents is a server's timeline, oldest first.
+const sqlServerEvents = `
+SELECT event_id, server_id, at, step, attempt, status, reason, message, actor FROM (
+    SELECT * FROM server_events WHERE server_id = $1 ORDER BY event_id DESC LIMIT $2) latest
+ORDER BY event_id`
+
+// ServerEvents is the last part of a server's timeline, oldest first.
 func (s *Store) ServerEvents(ctx context.Context, id string) ([]prego.ServerEvent, error) {
-	rows, err := s.pool.Query(ctx, sqlServerEvents, id)
+	rows, err := s.pool.Query(ctx, sqlServerEvents, id, maxTimeline)
 	if err != nil {
 		return nil, fmt.Errorf("server events: %w", err)
 	}
@@ -224,7 +256,7 @@ func (s *Store) ListServers(ctx context.Context, f prego.ServerFilter) (page []p
 	var at *time.Time
 	if f.Cursor != "" {
 		b, err := base64.RawURLEncoding.DecodeString(f.Cursor)
-		if err != nil || json.Unmarshal(b, &after) != nil || after.ID == "" {
+		if err != nil || json.Unmarshal(b, &after) != nil || prego.ValidateServerID(after.ID) != nil || after.At.IsZero() {
 			return nil, "", prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
 		}
 		at = &after.At
@@ -252,11 +284,20 @@ const sqlRetry = `
 UPDATE servers SET status = 'provisioning', status_reason = '', status_message = '', generation = generation + 1, updated_at = now()
 WHERE server_id = $1 AND status = 'failed' RETURNING ` + serverColumns
 
+// An import whose agent never came has one token, and its time is over: the next
+// attempt gets one of its own and forgets what became of the earlier one.
+const sqlRetryImport = `
+UPDATE servers SET attempt = attempt + 1, agent_status = 'unknown', agent_key_sha256 = NULL, agent_first_seen_at = NULL,
+    agent_first_heartbeat_at = NULL, agent_last_heartbeat_at = NULL, identity_revoked_at = NULL
+WHERE server_id = $1 AND purpose = 'import_existing_server'
+  AND NOT (agent_first_heartbeat_at IS NOT NULL AND agent_status = 'connected' AND identity_revoked_at IS NULL)
+RETURNING ` + serverColumns
+
 // RequestRetry puts a failed server back into provisioning, as a new generation.
 func (s *Store) RequestRetry(ctx context.Context, id, by string) (prego.Server, error) {
-	return s.transition(ctx, sqlRetry, id, prego.ServerEvent{
+	return s.transition(ctx, id, prego.ServerEvent{
 		ServerID: id, Step: prego.StepRetryRequested, Message: "by " + by, Actor: prego.ActorOperator,
-	}, "only a failed server can be retried; this one is %s")
+	}, "only a failed server can be retried; this one is %s", sqlRetry, sqlRetryImport)
 }
 
 const sqlDecommission = `
@@ -267,26 +308,40 @@ WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') RETURNING ` + 
 // RequestDecommission marks a server as draining, whatever it is doing. A server
 // that is draining or terminated already is returned as it is.
 func (s *Store) RequestDecommission(ctx context.Context, id, by string) (prego.Server, error) {
-	server, err := s.transition(ctx, sqlDecommission, id, prego.ServerEvent{
+	server, err := s.transition(ctx, id, prego.ServerEvent{
 		ServerID: id, Step: prego.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: "by " + by, Actor: prego.ActorOperator,
-	}, "%s")
+	}, "%s", sqlDecommission)
 	if prego.CodeOf(err) == prego.CodeInvalidTransition {
 		return s.GetServer(ctx, id)
 	}
 	return server, err
 }
 
-// transition runs a conditional UPDATE and writes its event; when the UPDATE met
-// nothing the refusal says what state the server is in.
-func (s *Store) transition(ctx context.Context, sql, id string, event prego.ServerEvent, refusal string) (server prego.Server, err error) {
+// transition runs a conditional UPDATE, those that may follow from it, and writes
+// its event; when the UPDATE met nothing the refusal says what state the server
+// is in.
+func (s *Store) transition(ctx context.Context, id string, event prego.ServerEvent, refusal, update string, more ...string) (server prego.Server, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, sql, id)
+		rows, err := tx.Query(ctx, update, id)
 		if err != nil {
 			return err
 		}
 		server, err = pgx.CollectExactlyOneRow(rows, scanServer)
 		if err != nil {
 			return err
+		}
+		for _, sql := range more {
+			rows, err := tx.Query(ctx, sql, id)
+			if err != nil {
+				return err
+			}
+			changed, err := pgx.CollectRows(rows, scanServer)
+			if err != nil {
+				return err
+			}
+			if len(changed) == 1 {
+				server = changed[0]
+			}
 		}
 		return addEvent(ctx, tx, event, "")
 	})

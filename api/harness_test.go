@@ -1,0 +1,233 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/internal/store"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// runs stands for the workflow engine; what it is asked is remembered.
+type runs struct {
+	mu      sync.Mutex
+	started []string
+	fail    error
+	// hold, when set, is called with the context of a start.
+	hold func(context.Context)
+}
+
+func (r *runs) note(ctx context.Context, s string) error {
+	if r.hold != nil {
+		r.hold(ctx)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.started = append(r.started, s)
+	return r.fail
+}
+
+func (r *runs) asked() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.started...)
+}
+
+func (r *runs) StartProvision(ctx context.Context, s prego.Server) error {
+	return r.note(ctx, "provision "+s.ServerID)
+}
+
+func (r *runs) StartDecommission(ctx context.Context, id string) error {
+	return r.note(ctx, "decommission "+id)
+}
+
+func (r *runs) StartReconcile(ctx context.Context) (string, error) {
+	return "reconcile/test", r.note(ctx, "reconcile")
+}
+func (r *runs) RunURL(id string) string { return "http://ui/" + id }
+
+type auth struct{}
+
+func (auth) Authenticate(_ context.Context, raw string) (api.Principal, error) {
+	switch raw {
+	case "operator", "viewer":
+		return api.Principal{Subject: raw, Operator: raw == "operator"}, nil
+	case "nul":
+		return api.Principal{Subject: "a\x00b", Operator: true}, nil
+	case "nobody":
+		return api.Principal{Operator: true}, nil
+	case "expired":
+		return api.Principal{}, prego.Errorf(prego.CodeTokenExpired, "the token has expired")
+	}
+	return api.Principal{}, prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here")
+}
+
+type imports struct{}
+
+func (imports) IssueImport(_ context.Context, s prego.Server) (string, error) {
+	return "#cloud-config\n# " + s.ServerID, nil
+}
+
+type bundle struct {
+	t      *testing.T
+	srv    *httptest.Server
+	api    *api.API
+	pool   *pgxpool.Pool
+	store  *store.Store
+	runs   *runs
+	router routers.Router
+	logs   *observer.ObservedLogs
+}
+
+func setup(t *testing.T, change func(*api.Deps)) *bundle {
+	t.Helper()
+	core, logs := observer.New(zap.DebugLevel)
+	b := &bundle{t: t, pool: pgtest.Pool(t), runs: &runs{}, logs: logs}
+	b.store = store.New(b.pool)
+	d := api.Deps{
+		Store: b.store, Orchestrator: b.runs, Auth: auth{}, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
+		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},
+	}
+	if change != nil {
+		change(&d)
+	}
+	b.api = api.New(d)
+	b.srv = httptest.NewServer(b.api.Handler())
+	t.Cleanup(b.srv.Close)
+	var err error
+	b.router, err = gorillamux.NewRouter(contract(t))
+	require.NoError(t, err)
+	return b
+}
+
+func contract(t *testing.T) *openapi3.T {
+	t.Helper()
+	text, err := os.ReadFile("openapi.yaml")
+	require.NoError(t, err)
+	doc, err := openapi3.NewLoader().LoadFromData(text)
+	require.NoError(t, err)
+	require.NoError(t, doc.Validate(context.Background()))
+	return doc
+}
+
+// rows counts all that a request could have written.
+func (b *bundle) rows() (n int) {
+	require.NoError(b.t, b.pool.QueryRow(context.Background(), `SELECT (SELECT count(*) FROM servers) + (SELECT count(*) FROM server_events)`).Scan(&n))
+	return n
+}
+
+// set writes a server's state as the workflow would.
+func (b *bundle) set(id string, status prego.ServerStatus) {
+	_, err := b.pool.Exec(context.Background(), `UPDATE servers SET status = $2 WHERE server_id = $1`, id, status)
+	require.NoError(b.t, err)
+}
+
+func request(t *testing.T, base, method, path, token, contentType, body string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequest(method, base+path, strings.NewReader(body))
+	require.NoError(t, err)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	return req
+}
+
+// send sends a request and returns the answer as it is.
+func (b *bundle) send(method, path, token, contentType, body string) (*http.Response, []byte) {
+	b.t.Helper()
+	resp, err := http.DefaultClient.Do(request(b.t, b.srv.URL, method, path, token, contentType, body))
+	require.NoError(b.t, err)
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	require.NoError(b.t, err)
+	return resp, answer
+}
+
+// do sends a request, checks that the answer is one that the contract knows and,
+// when it was accepted, that the request was one too.
+func (b *bundle) do(method, path, token, contentType, body string) (*http.Response, []byte) {
+	b.t.Helper()
+	resp, answer := b.send(method, path, token, contentType, body)
+	plain := request(b.t, "", method, path, token, contentType, body)
+	route, params, err := b.router.FindRoute(plain)
+	if err != nil {
+		require.GreaterOrEqual(b.t, resp.StatusCode, 400, "%s %s is answered and not in the contract", method, path)
+		return resp, answer
+	}
+	in := &openapi3filter.RequestValidationInput{Request: plain, Route: route, PathParams: params, Options: &openapi3filter.Options{
+		AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, IncludeResponseStatus: true,
+	}}
+	require.NoError(b.t, openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: in, Status: resp.StatusCode, Header: resp.Header, Body: io.NopCloser(bytes.NewReader(answer)),
+	}), "%s %s: %d %s", method, path, resp.StatusCode, answer)
+	if resp.StatusCode < 300 {
+		require.NoError(b.t, openapi3filter.ValidateRequest(context.Background(), in), "%s %s is accepted and against the contract", method, path)
+	}
+	return resp, answer
+}
+
+// contractRefuses tells whether the contract alone refuses a request.
+func (b *bundle) contractRefuses(method, path, contentType, body string) bool {
+	b.t.Helper()
+	req := request(b.t, "", method, path, "", contentType, body)
+	route, params, err := b.router.FindRoute(req)
+	require.NoError(b.t, err)
+	return openapi3filter.ValidateRequest(context.Background(), &openapi3filter.RequestValidationInput{
+		Request: req, Route: route, PathParams: params, Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc},
+	}) != nil
+}
+
+// as decodes an answer.
+func as[T any](t *testing.T, body []byte) T {
+	t.Helper()
+	var v T
+	require.NoError(t, json.Unmarshal(body, &v), "%s", body)
+	return v
+}
+
+// show reads a server over HTTP.
+func (b *bundle) show(id string) api.Server {
+	b.t.Helper()
+	resp, body := b.do("GET", "/v1/servers/"+id, "viewer", "", "")
+	require.Equal(b.t, http.StatusOK, resp.StatusCode, "%s", body)
+	return as[api.Server](b.t, body)
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+const (
+	js     = "application/json"
+	create = "/internal/servers/create"
+	valid  = `{"server_id":"app-1","role":"app","region":"eu","infra_provider":"hetzner","spec":{}}`
+	taken  = `{"server_id":"db-1","role":"db-shard","region":"eu","infra_provider":"hetzner","provider_server_id":"4711","managed_by":"pulumi"}`
+)

@@ -1,0 +1,154 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+const (
+	principalKey = "api.principal"
+	requestIDKey = "api.request_id"
+)
+
+func caller(c echo.Context) Principal {
+	p, _ := c.Get(principalKey).(Principal)
+	return p
+}
+
+func requestID(c echo.Context) string {
+	id, _ := c.Get(requestIDKey).(string)
+	return id
+}
+
+// open are the paths that need no token.
+var open = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true, "/openapi.yaml": true, "/docs": true}
+
+// authenticate comes before anything of the request is looked at: what there is
+// and what not is nobody's business who may not look.
+func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r := c.Request()
+		if open[c.Path()] {
+			// On a rate of their own, so that a caller who guesses tokens does not blind
+			// the probes that share its address.
+			if err := a.limiter.allow("open " + remote(r)); err != nil && c.Path() != "/healthz" {
+				return err
+			}
+			return next(c)
+		}
+		p, err := a.principal(r)
+		if err != nil {
+			if limited := a.limiter.allow("address " + remote(r)); limited != nil {
+				return limited
+			}
+			return err
+		}
+		c.Set(principalKey, p)
+		if err := a.limiter.allow("subject " + p.Subject); err != nil {
+			return err
+		}
+		if r.Method != http.MethodGet && r.Method != http.MethodHead && !p.Operator {
+			return prego.Errorf(prego.CodeForbidden, "this takes the role operator")
+		}
+		return next(c)
+	}
+}
+
+func (a *API) principal(r *http.Request) (Principal, error) {
+	scheme, raw, ok := strings.Cut(r.Header.Get(echo.HeaderAuthorization), " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") || raw == "" {
+		return Principal{}, prego.Errorf(prego.CodeUnauthenticated, "a bearer token is required")
+	}
+	p, err := a.d.Auth.Authenticate(r.Context(), raw)
+	if err != nil {
+		return Principal{}, err
+	}
+	if !nameable(p.Subject) {
+		return Principal{}, prego.Errorf(prego.CodeUnauthenticated, "the token's subject must be 1 to 255 printable characters")
+	}
+	return p, nil
+}
+
+// nameable says whether a subject can be written into rows and logs.
+func nameable(subject string) bool {
+	return subject != "" && len(subject) <= 255 && utf8.ValidString(subject) &&
+		!strings.ContainsFunc(subject, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// patience bounds a request. It is below the listener's write timeout, so that
+// the refusal still reaches the caller.
+const patience = 20 * time.Second
+
+// observe names, bounds, times and logs each request.
+func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		began := time.Now()
+		id := uuid.NewString()
+		c.Set(requestIDKey, id)
+		ctx, cancel := context.WithTimeout(c.Request().Context(), patience)
+		defer cancel()
+		c.SetRequest(c.Request().WithContext(ctx))
+		h := c.Response().Header()
+		h.Set(echo.HeaderXRequestID, id)
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Content-Type-Options", "nosniff")
+		if err := next(c); err != nil {
+			c.Error(err)
+		}
+		route := c.Path()
+		if route == "" {
+			route = "none"
+		}
+		status := c.Response().Status
+		a.seconds.WithLabelValues(route, method(c.Request().Method), strconv.Itoa(status)).Observe(time.Since(began).Seconds())
+		if !open[route] {
+			a.d.Log.Info("request", zap.String("request_id", id), zap.String("method", method(c.Request().Method)), zap.String("route", route),
+				zap.Int("status", status), zap.String("subject", caller(c).Subject), zap.String("from", remote(c.Request())), zap.Duration("took", time.Since(began)))
+		}
+		return nil
+	}
+}
+
+// method keeps the metric's labels bounded, whatever methods are made up.
+func method(m string) string {
+	switch m {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return m
+	}
+	return "other"
+}
+
+// panicError is a panic of a handler, with where it happened.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+
+func recoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) (err error) {
+		defer func() {
+			if r := recover(); r != nil {
+				if r == http.ErrAbortHandler { //nolint:errorlint // compared as net/http does
+					panic(r)
+				}
+				err = &panicError{value: r, stack: debug.Stack()}
+			}
+		}()
+		return next(c)
+	}
+}

@@ -1,0 +1,86 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// startPatience bounds the start of a run. It does not end with the request: a
+// caller who hangs up has a row that is accepted.
+const startPatience = 5 * time.Second
+
+func startContext(c echo.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(c.Request().Context()), startPatience)
+}
+
+// Reconcile starts a reconciliation now.
+func (a *API) Reconcile(c echo.Context) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	ctx, cancel := startContext(c)
+	defer cancel()
+	id, err := a.d.Orchestrator.StartReconcile(ctx)
+	if err != nil {
+		a.d.Log.Warn("reconciliation not started", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
+		return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")
+	}
+	return c.JSON(http.StatusAccepted, WorkflowStarted{WorkflowId: id})
+}
+
+// Healthz says that the process is alive.
+func (*API) Healthz(c echo.Context) error {
+	return c.JSON(http.StatusOK, Health{Status: "ok"})
+}
+
+// checkPatience bounds all checks of one readiness probe together.
+const checkPatience = 3 * time.Second
+
+// Readyz names what is not ready. The checks run side by side, so that one that
+// hangs does not take the others' time and their blame.
+func (a *API) Readyz(c echo.Context) error {
+	ctx, cancel := context.WithTimeout(c.Request().Context(), checkPatience)
+	defer cancel()
+	results := make([]error, len(a.d.Checks))
+	var wg sync.WaitGroup
+	for i, check := range a.d.Checks {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			results[i] = check.Run(ctx)
+		}()
+	}
+	wg.Wait()
+	out, status := Readiness{Ready: true, Checks: map[string]string{}}, http.StatusOK
+	for i, check := range a.d.Checks {
+		out.Checks[check.Name] = "ok"
+		if err := results[i]; err != nil {
+			out.Ready, status = false, http.StatusServiceUnavailable
+			out.Checks[check.Name] = a.notReady(check.Name, err)
+		}
+	}
+	return c.JSON(status, out)
+}
+
+func (a *API) notReady(name string, err error) string {
+	a.d.Log.Warn("not ready", zap.String("check", name), zap.String("error", prego.Redact(err.Error())))
+	var coded *prego.Error
+	if errors.As(err, &coded) {
+		return coded.Message
+	}
+	return "does not answer"
+}
+
+// Metrics are Prometheus's.
+func (a *API) Metrics(c echo.Context) error {
+	a.metrics.ServeHTTP(c.Response(), c.Request())
+	return nil
+}

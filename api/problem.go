@@ -1,0 +1,121 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// statuses maps codes to HTTP, in this one place.
+var statuses = map[prego.Code]int{
+	prego.CodeInvalidField: http.StatusUnprocessableEntity, prego.CodeInvalidJSON: http.StatusBadRequest,
+	prego.CodeUnknownField: http.StatusBadRequest, prego.CodeDuplicateField: http.StatusBadRequest,
+	prego.CodeBodyTooLarge: http.StatusRequestEntityTooLarge, prego.CodeUnsupportedMedia: http.StatusUnsupportedMediaType,
+	prego.CodeUnauthenticated: http.StatusUnauthorized, prego.CodeTokenExpired: http.StatusUnauthorized, prego.CodeForbidden: http.StatusForbidden,
+	prego.CodeNotFound: http.StatusNotFound, prego.CodeServerNotFound: http.StatusNotFound, prego.CodeMethodNotAllowed: http.StatusMethodNotAllowed,
+	prego.CodeServerIDConflict: http.StatusConflict, prego.CodeServerTerminated: http.StatusConflict, prego.CodeInvalidTransition: http.StatusConflict,
+	prego.CodeProviderServerUsed: http.StatusConflict,
+	prego.CodeProviderUnknown:    http.StatusUnprocessableEntity, prego.CodeProviderDisabled: http.StatusUnprocessableEntity, prego.CodeRegionNotServed: http.StatusUnprocessableEntity,
+	prego.CodeRateLimited: http.StatusTooManyRequests, prego.CodeNotReady: http.StatusServiceUnavailable, prego.CodeInternal: http.StatusInternalServerError,
+}
+
+// refuse writes an error as a problem document (RFC 9457).
+func (a *API) refuse(err error, c echo.Context) {
+	if c.Response().Committed {
+		return
+	}
+	coded := a.coded(err, c)
+	status, ok := statuses[coded.Code]
+	if !ok {
+		status = http.StatusInternalServerError
+	}
+	h := c.Response().Header()
+	h.Set(echo.HeaderContentType, "application/problem+json")
+	switch status {
+	case http.StatusUnauthorized: // RFC 6750 §3
+		challenge := `Bearer realm="prego"`
+		if c.Request().Header.Get(echo.HeaderAuthorization) != "" {
+			challenge += `, error="invalid_token"`
+		}
+		h.Set(echo.HeaderWWWAuthenticate, challenge)
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		h.Set(echo.HeaderRetryAfter, strconv.Itoa(retryAfter(err)))
+	}
+	p := Problem{
+		Type: "about:blank", Title: http.StatusText(status), Status: status, Code: string(coded.Code),
+		Detail: optional(coded.Message), Field: optional(coded.Field), RequestId: optional(requestID(c)),
+	}
+	if e := c.JSON(status, p); e != nil {
+		a.d.Log.Debug("answer not delivered", zap.Error(e))
+	}
+}
+
+// coded is the refusal that an error is told as. What callers can't act on is
+// logged and told without details.
+func (a *API) coded(err error, c echo.Context) *prego.Error {
+	var coded *prego.Error
+	var routed *echo.HTTPError
+	var network net.Error
+	switch {
+	case errors.As(err, &coded):
+		return coded
+	case errors.As(err, &routed) && routed.Code == http.StatusNotFound:
+		return prego.Errorf(prego.CodeNotFound, "there is nothing at %s; the contract is at /openapi.yaml", shown(c.Request().URL.Path))
+	case errors.As(err, &routed) && routed.Code == http.StatusMethodNotAllowed:
+		return prego.Errorf(prego.CodeMethodNotAllowed, "this path does not take %s; it takes %s", method(c.Request().Method), c.Response().Header().Get(echo.HeaderAllow))
+	case errors.As(err, &routed) && routed.Code == http.StatusBadRequest:
+		return &prego.Error{Code: prego.CodeInvalidField, Field: parameterOf(routed), Message: "is not a valid value for this parameter"}
+	}
+	log := a.d.Log.With(zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
+	switch {
+	case errors.Is(err, context.Canceled): // the caller has gone, and reads nothing any more
+		log.Debug("request abandoned")
+		return prego.Errorf(prego.CodeNotReady, "the request was abandoned")
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network):
+		log.Error("request failed for now")
+		return prego.Errorf(prego.CodeNotReady, "something that this needs does not answer; try again. /readyz says what")
+	}
+	var panicked *panicError
+	if errors.As(err, &panicked) {
+		log = log.With(zap.ByteString("stack", panicked.stack))
+	}
+	log.Error("request failed")
+	return prego.Errorf(prego.CodeInternal, "something went wrong here; quote the request_id when you report it")
+}
+
+// retryAfter is in whole seconds, at least one.
+func retryAfter(err error) int {
+	var limited *limitedError
+	if errors.As(err, &limited) {
+		return max(1, int(math.Ceil(limited.after.Seconds())))
+	}
+	return 1
+}
+
+// parameterOf finds the name in the generated code's message: "Invalid format for
+// parameter limit: …".
+func parameterOf(e *echo.HTTPError) string {
+	if _, rest, ok := strings.Cut(fmt.Sprint(e.Message), "parameter "); ok {
+		name, _, _ := strings.Cut(rest, ":")
+		name, _, _ = strings.Cut(name, " ")
+		return name
+	}
+	return ""
+}
+
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

@@ -1,0 +1,38 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestLimiterRemembersABoundedNumberOfCallers(t *testing.T) {
+	t.Parallel()
+	l := newCallerLimiter(0.001, 1)
+	require.NoError(t, l.allow("first"))
+	require.Error(t, l.allow("first"))
+	for i := range 3 * maxCallers {
+		require.NoError(t, l.allow(fmt.Sprint("caller ", i)))
+	}
+	require.Len(t, l.byKey, maxCallers)
+	require.Equal(t, maxCallers, l.order.Len())
+	require.Error(t, l.allow(fmt.Sprint("caller ", 3*maxCallers-1)), "the last ones are remembered")
+	require.NoError(t, l.allow("first"), "who was not seen for long begins anew")
+}
+
+func TestCallersByNetwork(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"192.0.2.7:1234":              "192.0.2.7",
+		"[::ffff:192.0.2.7]:1234":     "192.0.2.7",
+		"[2001:db8:1:2:3:4:5:6]:1":    "2001:db8:1:2::/64",
+		"[2001:db8:1:2::9]:1":         "2001:db8:1:2::/64",
+		"[fe80::1%eth0]:1":            "fe80::/64",
+		"@":                           "@",
+		"not-an-address.invalid:1234": "not-an-address.invalid",
+	} {
+		require.Equal(t, want, remote(&http.Request{RemoteAddr: address}), address)
+	}
+}
