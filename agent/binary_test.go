@@ -125,8 +125,8 @@ func TestTheBinaryRunsSmallAndEndsOnSIGTERM(t *testing.T) {
 	require.Equal(t, 0, start(t, "bootstrap", "--root", root, "--addr", "127.0.0.1").status(t))
 	require.NoFileExists(t, filepath.Join(root, wire.BootstrapTokenPath))
 	p := start(t, "run", "--root", root, "--addr", "127.0.0.1")
-	eventually(t, "heartbeats", func() (ok bool) { g.read(func() { ok = len(g.beats) >= 3 }); return ok })
-	require.Equal(t, "v-built", g.beats[0].AgentVersion)
+	eventually(t, "heartbeats", func() bool { return len(g.seen().beats) >= 3 })
+	require.Equal(t, "v-built", g.seen().beats[0].AgentVersion)
 
 	rss := residentKiB(t, p.Process.Pid)
 	t.Logf("resident: %.1f MiB", float64(rss)/1024)
@@ -179,8 +179,8 @@ func TestTheBinaryIsKilledBetweenAnswerAndIdentity(t *testing.T) {
 	require.FileExists(t, filepath.Join(root, wire.BootstrapTokenPath))
 
 	require.Equal(t, 0, start(t, "bootstrap", "--root", root).status(t))
-	require.Len(t, g.keys, 2)
-	require.Equal(t, g.keys[0], g.keys[1])
+	require.Len(t, g.seen().keys, 2)
+	require.Equal(t, g.seen().keys[0], g.seen().keys[1])
 }
 
 func TestExitStatuses(t *testing.T) {

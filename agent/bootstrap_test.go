@@ -51,9 +51,9 @@ func TestBootstrapLeavesAnIdentityAndNoToken(t *testing.T) {
 	id, err := h.LoadIdentity()
 	require.NoError(t, err)
 	require.Equal(t, "jwt-1", id.Token)
-	require.Equal(t, []string{"127.0.0.9"}, g.sources, "the call comes from --addr")
+	require.Equal(t, []string{"127.0.0.9"}, g.seen().sources, "the call comes from --addr")
 
-	in := g.handshakes[0]
+	in := g.seen().handshakes[0]
 	require.Equal(t, testServer, in.ServerID)
 	require.Equal(t, "raw-bootstrap-token", in.Token, "without the file's newline")
 	require.Equal(t, []string{"blue"}, in.Tags)
@@ -62,7 +62,7 @@ func TestBootstrapLeavesAnIdentityAndNoToken(t *testing.T) {
 	csr, err := x509.ParseCertificateRequest(block.Bytes)
 	require.NoError(t, err)
 	sum := sha256.Sum256(csr.RawSubjectPublicKeyInfo)
-	require.Equal(t, g.keys[0], hex.EncodeToString(sum[:]), "the connection proves the key that is asked for")
+	require.Equal(t, g.seen().keys[0], hex.EncodeToString(sum[:]), "the connection proves the key that is asked for")
 
 	for name, mode := range map[string]os.FileMode{
 		wire.IdentityDir: 0o700 | os.ModeDir, wire.IdentityDir + "/identity.json": 0o600, wire.IdentityDir + "/client.key": 0o600,
@@ -78,7 +78,7 @@ func TestBootstrapLeavesAnIdentityAndNoToken(t *testing.T) {
 	require.NotContains(t, log.String(), "jwt-")
 
 	require.NoError(t, h.Bootstrap(t.Context(), "", "v-test", quiet()), "once more changes nothing")
-	require.Len(t, g.handshakes, 1)
+	require.Len(t, g.seen().handshakes, 1)
 }
 
 func TestBootstrapAfterALostAnswerComesWithTheSameKey(t *testing.T) {
@@ -96,9 +96,9 @@ func TestBootstrapAfterALostAnswerComesWithTheSameKey(t *testing.T) {
 	hurry(h)
 	require.NoError(t, h.Bootstrap(t.Context(), "", "v", quiet()))
 	require.Equal(t, 2, g.hit(wire.PathHandshake))
-	require.Len(t, g.keys, 3, "two answers were lost")
-	require.Equal(t, g.keys[0], g.keys[1])
-	require.Equal(t, g.keys[0], g.keys[2])
+	require.Len(t, g.seen().keys, 3, "two answers were lost")
+	require.Equal(t, g.seen().keys[0], g.seen().keys[1])
+	require.Equal(t, g.seen().keys[0], g.seen().keys[2])
 }
 
 func TestBootstrapAfterAnInterruptionComesWithTheSameKey(t *testing.T) {
@@ -115,14 +115,14 @@ func TestBootstrapAfterAnInterruptionComesWithTheSameKey(t *testing.T) {
 		return true
 	})
 	require.ErrorIs(t, h.Bootstrap(ctx, "", "v", quiet()), context.Canceled)
-	require.Equal(t, 1, g.hit(wire.PathHandshake))
+	eventually(t, "the fault was hit", func() bool { return g.hit(wire.PathHandshake) == 1 })
 	require.True(t, exists(t, h, wire.BootstrapTokenPath))
 
 	again, err := OpenHost(h.Root)
 	require.NoError(t, err)
 	require.NoError(t, again.Bootstrap(t.Context(), "", "v", quiet()))
-	require.Len(t, g.keys, 2)
-	require.Equal(t, g.keys[0], g.keys[1])
+	require.Len(t, g.seen().keys, 2)
+	require.Equal(t, g.seen().keys[0], g.seen().keys[1])
 }
 
 func TestBootstrapTellsRefusalsFromTroubles(t *testing.T) {
@@ -273,7 +273,7 @@ func TestBootstrapTellsTheTokenToNobodyElse(t *testing.T) {
 		h := g.host(t)
 		require.NoError(t, os.WriteFile(h.path(wire.GatewayCAPath), []byte(newAuthority(t, "gateway").pem), 0o600))
 		require.ErrorIs(t, h.Bootstrap(stop(h), "", "v", quiet()), context.Canceled)
-		require.Empty(t, g.calls)
+		require.Empty(t, g.seen().calls)
 	})
 	t.Run("a gateway of another name", func(t *testing.T) {
 		t.Parallel()
@@ -281,7 +281,7 @@ func TestBootstrapTellsTheTokenToNobodyElse(t *testing.T) {
 		h := g.host(t)
 		h.Config.GatewayServerName = "elsewhere.prego.internal"
 		require.ErrorIs(t, h.Bootstrap(stop(h), "", "v", quiet()), context.Canceled)
-		require.Empty(t, g.calls)
+		require.Empty(t, g.seen().calls)
 	})
 	t.Run("a gateway without TLS 1.3", func(t *testing.T) {
 		t.Parallel()
@@ -295,7 +295,7 @@ func TestBootstrapTellsTheTokenToNobodyElse(t *testing.T) {
 		h := g.host(t)
 		h.Config.GatewayURL = old.URL
 		require.ErrorIs(t, h.Bootstrap(stop(h), "", "v", quiet()), context.Canceled)
-		require.Empty(t, g.calls)
+		require.Empty(t, g.seen().calls)
 	})
 	t.Run("where a redirect points to", func(t *testing.T) {
 		t.Parallel()

@@ -215,8 +215,8 @@ func TestExecTakesOnlyTokensForThisCommand(t *testing.T) {
 		"expired": "Bearer " + g.token(t, func(c jwt.MapClaims) {
 			c["iat"], c["nbf"], c["exp"] = in(-5*time.Minute), in(-5*time.Minute), in(-31*time.Second)
 		}),
-		"not yet":                  "Bearer " + set("nbf", in(35*time.Second)),
-		"of the future":            "Bearer " + g.token(t, func(c jwt.MapClaims) { c["iat"], c["exp"] = in(60*time.Second), in(120*time.Second) }),
+		"not yet":                  "Bearer " + set("nbf", in(2*time.Minute)),
+		"of the future":            "Bearer " + g.token(t, func(c jwt.MapClaims) { c["iat"], c["exp"] = in(2*time.Minute), in(3*time.Minute) }),
 		"longer than five minutes": "Bearer " + set("exp", in(5*time.Minute+2*time.Second)),
 		"a year":                   "Bearer " + set("exp", in(365*24*time.Hour)),
 		"no expiry":                "Bearer " + set("exp", nil),

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -131,21 +132,35 @@ type testGateway struct {
 	certAge     time.Duration // how long ago certificates say that they were issued
 	tokenTTL    time.Duration
 	seconds     int
-	keys        []string // SHA-256 of the key of each handshake's connection
-	handshakes  []wire.HandshakeRequest
-	rotations   []wire.RotateRequest
-	beats       []wire.HeartbeatRequest
-	beatTokens  []string
-	logs        []wire.LogLine
-	metrics     [][]byte
-	sources     []string
 	issued      int
-	inFlight    int
-	mostAtOnce  int
-	faults      map[string]func(n int, w http.ResponseWriter, r *http.Request, serve func(http.ResponseWriter)) bool
-	calls       map[string]int
 	alsoTrusted []*authority // agent CAs of before
-	hits        map[string]int
+	faults      map[string]func(n int, w http.ResponseWriter, r *http.Request, serve func(http.ResponseWriter)) bool
+	seenSoFar   record
+}
+
+// record is what a gateway has seen.
+type record struct {
+	keys       []string // SHA-256 of the key of each handshake's connection
+	handshakes []wire.HandshakeRequest
+	rotations  []wire.RotateRequest
+	beats      []wire.HeartbeatRequest
+	beatTokens []string
+	logs       []wire.LogLine
+	metrics    [][]byte
+	sources    []string
+	inFlight   int
+	mostAtOnce int
+	calls      map[string]int
+	hits       map[string]int // by path, of calls that met a fault
+}
+
+// seen is a copy of the record.
+func (g *testGateway) seen() record {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.seenSoFar // slices only ever grow
+	r.calls, r.hits = maps.Clone(r.calls), maps.Clone(r.hits)
+	return r
 }
 
 func newTestGateway(t testing.TB) *testGateway {
@@ -156,8 +171,8 @@ func newTestGateway(t testing.TB) *testGateway {
 		t: t, gwCA: newAuthority(t, "gateway"), client: newAuthority(t, "agent-client"), server: newAuthority(t, "agent-server"),
 		docker: newAuthority(t, "docker-server"), execCA: newAuthority(t, "exec-client"), dockCA: newAuthority(t, "docker-client"), exec: execKey,
 		certTTL: time.Hour, tokenTTL: time.Hour, seconds: 30,
-		faults: make(map[string]func(int, http.ResponseWriter, *http.Request, func(http.ResponseWriter)) bool),
-		calls:  make(map[string]int), hits: make(map[string]int),
+		faults:    make(map[string]func(int, http.ResponseWriter, *http.Request, func(http.ResponseWriter)) bool),
+		seenSoFar: record{calls: make(map[string]int), hits: make(map[string]int)},
 	}
 	der, err := x509.MarshalPKIXPublicKey(execKey.Public())
 	require.NoError(t, err)
@@ -184,8 +199,8 @@ func (g *testGateway) show(ca *authority) {
 	g.shown.Store(&cert)
 }
 
-// read runs f while the gateway stands still.
-func (g *testGateway) read(f func()) {
+// change runs f while the gateway stands still.
+func (g *testGateway) change(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f()
@@ -199,22 +214,18 @@ func (g *testGateway) fault(path string, f func(n int, w http.ResponseWriter, r 
 	g.faults[path] = f
 }
 
-func (g *testGateway) hit(path string) int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.hits[path]
-}
+func (g *testGateway) hit(path string) int { return g.seen().hits[path] }
 
 func (g *testGateway) serve(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
-	g.calls[r.URL.Path]++
-	n, fault := g.calls[r.URL.Path], g.faults[r.URL.Path]
-	g.inFlight++
-	g.mostAtOnce = max(g.mostAtOnce, g.inFlight)
+	g.seenSoFar.calls[r.URL.Path]++
+	n, fault := g.seenSoFar.calls[r.URL.Path], g.faults[r.URL.Path]
+	g.seenSoFar.inFlight++
+	g.seenSoFar.mostAtOnce = max(g.seenSoFar.mostAtOnce, g.seenSoFar.inFlight)
 	g.mu.Unlock()
 	defer func() {
 		g.mu.Lock()
-		g.inFlight--
+		g.seenSoFar.inFlight--
 		g.mu.Unlock()
 	}()
 	serve := func(w http.ResponseWriter) { g.answer(w, r) }
@@ -230,7 +241,7 @@ func (g *testGateway) faulty(path string, fault func() bool) (answered bool) {
 		if answered {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			g.hits[path]++
+			g.seenSoFar.hits[path]++
 		}
 	}()
 	answered = fault()
@@ -243,7 +254,7 @@ func (g *testGateway) answer(w http.ResponseWriter, r *http.Request) {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.sources = append(g.sources, host)
+	g.seenSoFar.sources = append(g.seenSoFar.sources, host)
 	if r.URL.Path != wire.PathHandshake {
 		if _, err := peer.Verify(x509.VerifyOptions{Roots: g.pool(append(g.alsoTrusted, g.client)...), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 			refuse(w, http.StatusUnauthorized, "certificate_invalid")
@@ -257,17 +268,17 @@ func (g *testGateway) answer(w http.ResponseWriter, r *http.Request) {
 			refuse(w, http.StatusBadRequest, "invalid_json")
 			return
 		}
-		g.keys, g.handshakes = append(g.keys, hex.EncodeToString(spki[:])), append(g.handshakes, in)
+		g.seenSoFar.keys, g.seenSoFar.handshakes = append(g.seenSoFar.keys, hex.EncodeToString(spki[:])), append(g.seenSoFar.handshakes, in)
 		writeJSON(w, g.identity(&in.CSRs))
 	case wire.PathHeartbeat:
 		var in wire.HeartbeatRequest
 		_ = json.NewDecoder(r.Body).Decode(&in)
-		g.beats, g.beatTokens = append(g.beats, in), append(g.beatTokens, r.Header.Get("Authorization"))
+		g.seenSoFar.beats, g.seenSoFar.beatTokens = append(g.seenSoFar.beats, in), append(g.seenSoFar.beatTokens, r.Header.Get("Authorization"))
 		writeJSON(w, wire.HeartbeatResponse{BundleVersion: g.bundles.Version, HeartbeatSeconds: g.seconds})
 	case wire.PathRotateToken:
 		var in wire.RotateRequest
 		_ = json.NewDecoder(r.Body).Decode(&in)
-		g.rotations = append(g.rotations, in)
+		g.seenSoFar.rotations = append(g.seenSoFar.rotations, in)
 		writeJSON(w, g.identity(in.CSRs))
 	case wire.PathLogs:
 		for dec := json.NewDecoder(r.Body); ; {
@@ -275,12 +286,12 @@ func (g *testGateway) answer(w http.ResponseWriter, r *http.Request) {
 			if dec.Decode(&l) != nil {
 				break
 			}
-			g.logs = append(g.logs, l)
+			g.seenSoFar.logs = append(g.seenSoFar.logs, l)
 		}
 		w.WriteHeader(http.StatusNoContent)
 	case wire.PathMetrics:
 		body, _ := io.ReadAll(r.Body)
-		g.metrics = append(g.metrics, body)
+		g.seenSoFar.metrics = append(g.seenSoFar.metrics, body)
 		w.WriteHeader(http.StatusOK)
 	default:
 		refuse(w, http.StatusNotFound, "not_found")

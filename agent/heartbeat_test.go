@@ -88,7 +88,7 @@ func TestHeartbeatsComeAtOnceAndThenOncePerInterval(t *testing.T) {
 	var pauses []time.Duration
 	for n := 1; n <= 10; n++ {
 		pauses = append(pauses, k.next(t))
-		g.read(func() { require.Len(t, g.beats, n, "one before each pause, the first before any") })
+		require.Len(t, g.seen().beats, n, "one before each pause, the first before any")
 		k.end <- struct{}{}
 	}
 	differ := false
@@ -97,9 +97,9 @@ func TestHeartbeatsComeAtOnceAndThenOncePerInterval(t *testing.T) {
 		differ = differ || d != pauses[0]
 	}
 	require.True(t, differ, "pauses are jittered")
-	require.Equal(t, 1, g.mostAtOnce)
+	require.Equal(t, 1, g.seen().mostAtOnce)
 
-	got := g.beats[0]
+	got := g.seen().beats[0]
 	require.Equal(t, "v-test", got.AgentVersion)
 	require.NotEmpty(t, got.BootID)
 	require.Equal(t, []string{"blue"}, got.Tags)
@@ -108,7 +108,7 @@ func TestHeartbeatsComeAtOnceAndThenOncePerInterval(t *testing.T) {
 	require.Less(t, got.MemoryPct, 100.0)
 	require.Greater(t, got.DiskPct, 0.0)
 	require.LessOrEqual(t, got.DiskPct, 100.0)
-	require.Equal(t, "Bearer jwt-1", g.beatTokens[0])
+	require.Equal(t, "Bearer jwt-1", g.seen().beatTokens[0])
 }
 
 func TestHeartbeatsDoNotPileUpBehindASlowGateway(t *testing.T) {
@@ -124,7 +124,7 @@ func TestHeartbeatsDoNotPileUpBehindASlowGateway(t *testing.T) {
 		return false
 	})
 	run(t, a.beating)
-	eventually(t, "the gateway holds the first", func() (held bool) { g.read(func() { held = g.inFlight == 1 }); return held })
+	eventually(t, "the gateway holds the first", func() bool { return g.seen().inFlight == 1 })
 	select {
 	case <-k.taken:
 		require.Fail(t, "the loop went on while a heartbeat was under way")
@@ -135,7 +135,7 @@ func TestHeartbeatsDoNotPileUpBehindASlowGateway(t *testing.T) {
 		k.next(t)
 		k.end <- struct{}{}
 	}
-	require.Equal(t, 1, g.mostAtOnce)
+	require.Equal(t, 1, g.seen().mostAtOnce)
 }
 
 func TestAfterAFailureTheNextHeartbeatComesSooner(t *testing.T) {
@@ -169,7 +169,7 @@ func TestAfterAFailureTheNextHeartbeatComesSooner(t *testing.T) {
 	}
 	require.InDelta(t, 30, k.next(t).Seconds(), 3, "and then all is as before")
 	require.GreaterOrEqual(t, g.hit(wire.PathHeartbeat), 9)
-	g.read(func() { require.Len(t, g.beats, 1) })
+	require.Len(t, g.seen().beats, 1)
 }
 
 func TestARevokedAgentAsksSeldom(t *testing.T) {
@@ -198,7 +198,7 @@ func TestTheGatewaySetsTheInterval(t *testing.T) {
 	g := newTestGateway(t)
 	a := g.enrolled(t)
 	for seconds, want := range map[int]float64{5: 5, 60: 60, 0: 30, -7: 30, 100_000: 300, math.MaxInt64: 300} {
-		g.read(func() { g.seconds = seconds })
+		g.change(func() { g.seconds = seconds })
 		d, err := a.beat(t.Context(), quiet())
 		require.NoError(t, err)
 		require.InDelta(t, want, d.Seconds(), want/10, "asked for %d", seconds)
@@ -301,7 +301,7 @@ func TestRunEndsCleanly(t *testing.T) {
 	g := newTestGateway(t)
 	a := g.enrolled(t)
 	stop := run(t, a.Run)
-	eventually(t, "a heartbeat", func() (ok bool) { g.read(func() { ok = len(g.beats) == 1 }); return ok })
+	eventually(t, "a heartbeat", func() bool { return len(g.seen().beats) == 1 })
 	stop()
 }
 

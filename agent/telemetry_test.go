@@ -25,15 +25,15 @@ func TestMetricsAndLogsAreSentEveryMinute(t *testing.T) {
 	log := a.Logger()
 	run(t, func(ctx context.Context) error { return a.push(ctx, log) })
 	require.InDelta(t, 60, k.next(t).Seconds(), 6)
-	g.read(func() { require.Empty(t, g.metrics) })
+	require.Empty(t, g.seen().metrics)
 	log.With("unit", "x").Warn("something happened", "n", 1)
 	log.Debug("this stays on the host")
 	k.end <- struct{}{}
 	k.next(t)
 
-	require.Len(t, g.metrics, 1)
+	require.Len(t, g.seen().metrics, 1)
 	var m colmetrics.ExportMetricsServiceRequest
-	require.NoError(t, proto.Unmarshal(g.metrics[0], &m))
+	require.NoError(t, proto.Unmarshal(g.seen().metrics[0], &m))
 	attributes := map[string]string{}
 	for _, kv := range m.ResourceMetrics[0].Resource.Attributes {
 		attributes[kv.Key] = kv.Value.GetStringValue()
@@ -47,14 +47,14 @@ func TestMetricsAndLogsAreSentEveryMinute(t *testing.T) {
 			require.LessOrEqual(t, p.GetAsDouble(), 1.0, metric.Name)
 		}
 	}
-	require.Len(t, g.logs, 1)
-	require.Equal(t, "something happened unit=x n=1", g.logs[0].Message)
-	require.Equal(t, "WARN", g.logs[0].Level)
+	require.Len(t, g.seen().logs, 1)
+	require.Equal(t, "something happened unit=x n=1", g.seen().logs[0].Message)
+	require.Equal(t, "WARN", g.seen().logs[0].Level)
 
 	k.end <- struct{}{}
 	k.next(t)
-	require.Len(t, g.metrics, 2)
-	require.Equal(t, 1, g.calls[wire.PathLogs], "nothing new, nothing sent")
+	require.Len(t, g.seen().metrics, 2)
+	require.Equal(t, 1, g.seen().calls[wire.PathLogs], "nothing new, nothing sent")
 }
 
 func TestLogsWaitForTheGatewayToComeBack(t *testing.T) {
@@ -77,7 +77,7 @@ func TestLogsWaitForTheGatewayToComeBack(t *testing.T) {
 			require.Equal(t, 1, g.hit(wire.PathLogs))
 			require.NoError(t, a.sendLogs(t.Context(), a.current.Load()))
 			var got []string
-			for _, l := range g.logs {
+			for _, l := range g.seen().logs {
 				got = append(got, l.Message)
 			}
 			if kept {
@@ -101,10 +101,10 @@ func TestLogLinesAreBounded(t *testing.T) {
 	a.ship.putBack(lines, dropped)
 	log.Info("one more")
 	require.NoError(t, a.sendLogs(t.Context(), a.current.Load()))
-	require.Equal(t, "21 earlier log lines were dropped", g.logs[0].Message)
-	require.Len(t, g.logs, maxShipped+1)
-	require.Equal(t, "line n=21", g.logs[1].Message, "the oldest go first")
-	require.Equal(t, "one more", g.logs[maxShipped].Message)
+	require.Equal(t, "21 earlier log lines were dropped", g.seen().logs[0].Message)
+	require.Len(t, g.seen().logs, maxShipped+1)
+	require.Equal(t, "line n=21", g.seen().logs[1].Message, "the oldest go first")
+	require.Equal(t, "one more", g.seen().logs[maxShipped].Message)
 
 	log.Info(strings.Repeat("\x01", 5000), "error", strings.Repeat("é", 5000))
 	lines, _ = a.ship.take()
