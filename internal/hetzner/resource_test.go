@@ -222,7 +222,11 @@ func TestEnsureLeavesStrangersAlone(t *testing.T) {
 				t.Parallel()
 				c := newCloud(t)
 				c.call("POST", e.path, e.body(labels))
-				before := c.call("GET", e.path, nil)
+				var before map[string]any
+				require.Eventually(t, func() bool { // a volume takes a moment
+					before = c.call("GET", e.path, nil)
+					return !strings.Contains(fmt.Sprint(before), "creating")
+				}, 5*time.Second, time.Millisecond)
 				_, err := e.ensure(c)
 				_ = requireClass(t, err, prego.InfraForeign, "uniqueness_error")
 				require.Equal(t, before, c.call("GET", e.path, nil))
