@@ -3,6 +3,9 @@ SHELL := /bin/bash
 TOOLS := $(CURDIR)/.prego/bin
 export PATH := $(TOOLS):$(PATH)
 export GOTOOLCHAIN ?= local
+# golangci-lint caches findings with the paths of the checkout they were made in, so
+# that one cache shared by two checkouts reports files that no exclusion matches.
+export GOLANGCI_LINT_CACHE := $(CURDIR)/.prego/cache/golangci-lint
 
 TEMPORAL_VERSION      := v1.5.1
 GOLANGCI_VERSION      := v2.12.0

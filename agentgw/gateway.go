@@ -77,7 +77,7 @@ type Settings struct {
 // database.
 type Gateway struct {
 	store    Store
-	signals  Signaler
+	runs     Signaler
 	ca       Authority
 	tokens   Tokens
 	settings Settings
@@ -85,6 +85,7 @@ type Gateway struct {
 	metrics  *metrics
 	beats    *batcher
 	revoked  revokedSet
+	signals  signals
 	limiter  *sourceLimiter
 	forward  *http.Client
 	echo     *echo.Echo
@@ -110,17 +111,17 @@ const (
 // New makes a gateway.
 func New(d Deps) *Gateway {
 	g := &Gateway{
-		store: d.Store, signals: d.Signals, ca: d.CA, tokens: d.Tokens, settings: d.Settings, log: d.Log,
-		metrics: newMetrics(d.Metrics), limiter: newSourceLimiter(rate.Limit(2), 20),
-		forward: &http.Client{Timeout: 5 * time.Second},
+		store: d.Store, runs: d.Signals, ca: d.CA, tokens: d.Tokens, settings: d.Settings, log: d.Log,
+		limiter: newSourceLimiter(rate.Limit(2), 20), forward: &http.Client{Timeout: 5 * time.Second},
+		signals: signals{slots: make(chan struct{}, maxSignals)},
 	}
 	g.beats = newBatcher(d.Settings.Flush, d.Settings.FlushRows, g.flush)
-	g.revoked.ids = make(map[string]bool)
+	g.metrics = newMetrics(d.Metrics, g.beats.pending)
 
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = g.refuse
-	e.Use(g.observe, recoverPanics)
+	e.Use(g.observe, g.recoverPanics)
 	e.POST(wire.PathHandshake, g.handshake, limitBody(maxBody))
 	e.POST(wire.PathBootStage, g.bootStage, limitBody(maxBody))
 	e.GET(wire.PathStageTwo, g.stageTwo)
@@ -160,18 +161,22 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener, tlsConfig *tls.Conf
 	shut, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
 	err := srv.Shutdown(shut)
+	if err != nil {
+		_ = srv.Close() // whoever is still here after the drain has had its time
+	}
 	stopFlushing()
 	<-done
 	return err
 }
 
 // Run writes heartbeats and follows revocations until ctx ends; what is gathered
-// then is still written.
+// then is still written, and the signals under way are sent.
 func (g *Gateway) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Add(1)
 	go func() { defer wg.Done(); g.followRevocations(ctx) }()
 	g.beats.run(ctx)
+	g.signals.sending.Wait()
 	wg.Wait()
 }
 
@@ -187,6 +192,7 @@ func peer(c echo.Context) *x509.Certificate {
 type caller struct {
 	serverID string
 	cert     *x509.Certificate
+	key      []byte // SHA-256 of the certificate's public key
 }
 
 const callerKey = "agentgw.caller"
@@ -217,10 +223,18 @@ func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
 			if subject != id {
 				return prego.Errorf(prego.CodeCertificateSubject, "the token is of another server than the certificate")
 			}
-			if g.revoked.has(id) {
-				return prego.Errorf(prego.CodeIdentityRevoked, "the identity of server %s was revoked", id)
+			key, err := g.ca.KeySHA256(cert)
+			if err != nil {
+				return err
 			}
-			c.Set(callerKey, caller{serverID: id, cert: cert})
+			if g.revoked.has(id) {
+				// The set can be older than the server's newest attempt, whose agent
+				// must not be sent away for what the last one was.
+				if _, err := g.store.CheckAgent(c.Request().Context(), id, key); err != nil {
+					return err
+				}
+			}
+			c.Set(callerKey, caller{serverID: id, cert: cert, key: key})
 			return next(c)
 		}
 	}

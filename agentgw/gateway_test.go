@@ -16,14 +16,22 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	colmetrics "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
+	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/prego/prego"
@@ -59,9 +67,15 @@ func (tokens) HashBootstrap(raw string) []byte { return token.Hash(raw) }
 type signals struct {
 	mu   sync.Mutex
 	sent []string
+	hang chan struct{} // until it is closed the workflow engine answers nothing; nil: it answers
+	hung atomic.Int64
 }
 
 func (s *signals) add(kind, id string) error {
+	if s.hang != nil {
+		s.hung.Add(1)
+		<-s.hang
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sent = append(s.sent, kind+" "+id)
@@ -88,7 +102,12 @@ func (s *signals) all() []string {
 
 type bundle struct {
 	t       testing.TB
+	keys    string // directory
 	url     string
+	pool    *pgxpool.Pool
+	log     *observer.ObservedLogs
+	reg     *prometheus.Registry
+	stop    func() // and wait until everything is drained
 	store   *store.Store
 	ca      authority
 	agents  tokens
@@ -107,7 +126,8 @@ func setup(t testing.TB, change func(*agentgw.Settings)) *bundle {
 	ring, err := token.OpenKeyring(dir, token.UseAgent)
 	require.NoError(t, err)
 	pool := pgtest.Pool(t)
-	b := &bundle{t: t, store: store.New(pool), ca: authority{Authority: ca}, agents: tokens{token.NewAgents(ring)}, signals: &signals{}}
+	core, logged := observer.New(zap.InfoLevel)
+	b := &bundle{t: t, keys: dir, pool: pool, log: logged, reg: prometheus.NewRegistry(), store: store.New(pool), ca: authority{Authority: ca}, agents: tokens{token.NewAgents(ring)}, signals: &signals{}}
 	b.exec = func(sql string, args ...any) {
 		_, err := pool.Exec(context.Background(), sql, args...)
 		require.NoError(t, err)
@@ -119,14 +139,15 @@ func setup(t testing.TB, change func(*agentgw.Settings)) *bundle {
 	if change != nil {
 		change(&settings)
 	}
-	b.serving = agentgw.New(agentgw.Deps{Store: b.store, Signals: b.signals, CA: b.ca, Tokens: b.agents, Settings: settings, Log: zap.NewNop()})
+	b.serving = agentgw.New(agentgw.Deps{Store: b.store, Signals: b.signals, CA: b.ca, Tokens: b.agents, Settings: settings, Log: zap.New(core), Metrics: b.reg})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	b.url = "https://" + l.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- b.serving.Serve(ctx, l, ca.GatewayTLS("gw.test"), 5*time.Second) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
+	b.stop = sync.OnceFunc(func() { cancel(); require.NoError(t, <-done) })
+	t.Cleanup(b.stop)
 	return b
 }
 
@@ -162,14 +183,18 @@ func selfSigned(t testing.TB, k *ecdsa.PrivateKey) *tls.Certificate {
 func (b *bundle) client(cert *tls.Certificate) *http.Client {
 	ca, err := b.ca.Bundle(pki.Gateway)
 	require.NoError(b.t, err)
+	return clientFor(b.t, ca, cert)
+}
+
+func clientFor(t testing.TB, gatewayCA string, cert *tls.Certificate) *http.Client {
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM([]byte(ca))
+	pool.AppendCertsFromPEM([]byte(gatewayCA))
 	cfg := &tls.Config{RootCAs: pool, ServerName: "gw.test", MinVersion: tls.VersionTLS13}
 	if cert != nil {
 		cfg.Certificates = []tls.Certificate{*cert}
 	}
 	tr := &http.Transport{TLSClientConfig: cfg, ForceAttemptHTTP2: true}
-	b.t.Cleanup(tr.CloseIdleConnections)
+	t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr}
 }
 
@@ -216,6 +241,22 @@ func certificate(t testing.TB, text string, key *ecdsa.PrivateKey) *tls.Certific
 	return &tls.Certificate{Certificate: [][]byte{block.Bytes}, PrivateKey: key}
 }
 
+// metricsOf is one point that says of itself that it is of a server.
+func metricsOf(t testing.TB, serverID string) []byte {
+	t.Helper()
+	text := func(k, v string) *commonpb.KeyValue {
+		return &commonpb.KeyValue{Key: k, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: v}}}
+	}
+	b, err := proto.Marshal(&colmetrics.ExportMetricsServiceRequest{ResourceMetrics: []*metricspb.ResourceMetrics{{
+		Resource: &resourcepb.Resource{Attributes: []*commonpb.KeyValue{text("host.id", serverID), text("service.name", "prego-agent")}},
+		ScopeMetrics: []*metricspb.ScopeMetrics{{Metrics: []*metricspb.Metric{{
+			Name: "m", Data: &metricspb.Metric_Gauge{Gauge: &metricspb.Gauge{DataPoints: []*metricspb.NumberDataPoint{{}}}},
+		}}}},
+	}}})
+	require.NoError(t, err)
+	return b
+}
+
 const beat = `{"boot_id":"b","agent_version":"v1","load1":0.5,"memory_pct":10,"disk_pct":20,"docker_state":"running"}`
 
 func TestHandshake(t *testing.T) {
@@ -232,6 +273,9 @@ func TestHandshake(t *testing.T) {
 		"hostile id":             {func(r *wire.HandshakeRequest) { r.ServerID = "../x" }, "invalid_field", 422},
 		"request of another key": {func(r *wire.HandshakeRequest) { r.CSRs.AgentClient = csr(t, newKey(t)) }, "invalid_field", 422},
 		"no requests":            {func(r *wire.HandshakeRequest) { r.CSRs = wire.CSRs{} }, "invalid_field", 422},
+		"no server request":      {func(r *wire.HandshakeRequest) { r.CSRs.AgentServer = "" }, "invalid_field", 422},
+		"broken docker request":  {func(r *wire.HandshakeRequest) { r.CSRs.DockerServer = r.CSRs.DockerServer[:80] }, "invalid_field", 422},
+		"text no column takes":   {func(r *wire.HandshakeRequest) { r.BootID = "a\x00b" }, "invalid_field", 422},
 	} {
 		id := "h-" + strings.NewReplacer(" ", "-", "'", "").Replace(name)
 		b.server(id)
@@ -264,13 +308,16 @@ func TestHandshake(t *testing.T) {
 	status, p, _ = b.handshake("twice", newKey(t), nil)
 	require.Equal(t, 409, status)
 	require.Equal(t, "token_consumed", p.Code)
-	require.Contains(t, b.signals.all(), "refused twice")
+	require.Eventually(t, func() bool { return slices.Contains(b.signals.all(), "refused twice") }, 5*time.Second, time.Millisecond)
 
 	status, p, _ = b.post(b.client(nil), wire.PathHandshake, "", "application/json", []byte(`{"server_id":"twice","token":"x"}`))
 	require.Equal(t, 401, status, "a handshake without a key")
 	require.Equal(t, "certificate_invalid", p.Code)
 	status, p, _ = b.post(b.client(nil), wire.PathHandshake, "", "application/json", bytes.Repeat([]byte("x"), 70_000))
 	require.Equal(t, 400, status, "%v", p)
+	status, p, _ = b.post(b.client(nil), wire.PathHandshake, "", "application/json", []byte(`{"server_id":"`+strings.Repeat("x", 70_000)+`"}`))
+	require.Equal(t, 413, status)
+	require.Equal(t, "body_too_large", p.Code)
 }
 
 // TestSwapMatrix shows every certificate with every token: only a server's own
@@ -335,10 +382,16 @@ func TestSwapMatrix(t *testing.T) {
 
 func TestTelemetryAndRotation(t *testing.T) {
 	t.Parallel()
-	var forwarded []byte
+	var forwarded atomic.Pointer[colmetrics.ExportMetricsServiceRequest]
+	var answer atomic.Int64
+	answer.Store(http.StatusOK)
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		forwarded, _ = io.ReadAll(r.Body)
-		w.WriteHeader(http.StatusOK)
+		body, _ := io.ReadAll(r.Body)
+		var got colmetrics.ExportMetricsServiceRequest
+		if proto.Unmarshal(body, &got) == nil && r.URL.Path == "/v1/metrics" {
+			forwarded.Store(&got)
+		}
+		w.WriteHeader(int(answer.Load()))
 	}))
 	t.Cleanup(backend.Close)
 	b := setup(t, func(s *agentgw.Settings) { s.OTLPEndpoint = backend.URL })
@@ -346,8 +399,7 @@ func TestTelemetryAndRotation(t *testing.T) {
 	key := newKey(t)
 	_, _, id := b.handshake("one", key, nil)
 	c := b.client(certificate(t, id.Certificates.AgentClient, key))
-	otlp, err := proto.Marshal(&colmetrics.ExportMetricsServiceRequest{})
-	require.NoError(t, err)
+	otlp := metricsOf(t, "two") // says that it is of another server
 	for name, tc := range map[string]struct {
 		path, contentType string
 		body              string
@@ -357,6 +409,8 @@ func TestTelemetryAndRotation(t *testing.T) {
 		"load negative":     {wire.PathHeartbeat, "application/json", `{"load1":-1}`, 422},
 		"memory above 100":  {wire.PathHeartbeat, "application/json", `{"memory_pct":101}`, 422},
 		"unknown field":     {wire.PathHeartbeat, "application/json", `{"cpu":1}`, 400},
+		"a NUL":             {wire.PathHeartbeat, "application/json", `{"boot_id":"a\u0000"}`, 422},
+		"unknown state":     {wire.PathHeartbeat, "application/json", `{"docker_state":"party"}`, 422},
 		"two documents":     {wire.PathHeartbeat, "application/json", beat + beat, 400},
 		"metrics":           {wire.PathMetrics, "application/x-protobuf", string(otlp), 200},
 		"metrics as JSON":   {wire.PathMetrics, "application/json", "{}", 415},
@@ -365,27 +419,42 @@ func TestTelemetryAndRotation(t *testing.T) {
 		"logs broken":       {wire.PathLogs, "application/x-ndjson", "hello", 400},
 		"log line too long": {wire.PathLogs, "application/x-ndjson", `{"message":"` + strings.Repeat("x", 9000) + `"}`, 413},
 		"backup":            {wire.PathBackupReport, "application/json", `{"site":"a.example.com","status":"succeeded"}`, 204},
+		"too many lines":    {wire.PathLogs, "application/x-ndjson", strings.Repeat("{}\n", 1001), 413},
+		"backup negative":   {wire.PathBackupReport, "application/json", `{"site":"a.example.com","status":"failed","bytes":-1}`, 422},
 		"backup half done":  {wire.PathBackupReport, "application/json", `{"site":"a.example.com","status":"maybe"}`, 422},
 	} {
 		status, p, _ := b.post(c, tc.path, id.Token, tc.contentType, []byte(tc.body))
 		require.Equal(t, tc.status, status, "%s: %v", name, p)
 	}
-	require.Equal(t, otlp, append([]byte{}, forwarded...), "forwarded as it came")
+	require.NotContains(t, fmt.Sprint(b.log.All()), "hunter2")
+	require.NotEmpty(t, b.log.FilterMessage("host log").All())
+	require.Len(t, forwarded.Load().GetResourceMetrics(), 1)
+	attributes := forwarded.Load().GetResourceMetrics()[0].GetResource().GetAttributes()
+	require.Len(t, attributes, 2)
+	for _, a := range attributes {
+		want := map[string]string{"service.name": "prego-agent", "host.id": "one"}[a.GetKey()]
+		require.Equal(t, want, a.GetValue().GetStringValue(), "metrics are of the server that sent them, whatever they say")
+	}
+	for code, want := range map[int]int{500: 503, 429: 503, 400: 200} {
+		answer.Store(int64(code))
+		status, _, _ := b.post(c, wire.PathMetrics, id.Token, "application/x-protobuf", otlp)
+		require.Equal(t, want, status, "the backend answers %d", code)
+	}
 	backend.Close()
 	status, _, _ := b.post(c, wire.PathMetrics, id.Token, "application/x-protobuf", otlp)
 	require.Equal(t, 503, status, "the agent learns that nobody took them")
 
-	status, _, answer := b.post(c, wire.PathRotateToken, id.Token, "application/json", []byte(`{}`))
+	status, _, renewal := b.post(c, wire.PathRotateToken, id.Token, "application/json", []byte(`{}`))
 	require.Equal(t, 200, status)
 	var next wire.Identity
-	require.NoError(t, json.Unmarshal(answer, &next))
+	require.NoError(t, json.Unmarshal(renewal, &next))
 	require.NotEqual(t, id.Token, next.Token)
 	require.Empty(t, next.Certificates.AgentClient)
 	body, err := json.Marshal(wire.RotateRequest{CSRs: &wire.CSRs{AgentClient: csr(t, key), AgentServer: csr(t, newKey(t)), DockerServer: csr(t, newKey(t))}})
 	require.NoError(t, err)
-	status, _, answer = b.post(c, wire.PathRotateToken, next.Token, "application/json", body)
+	status, _, renewal = b.post(c, wire.PathRotateToken, next.Token, "application/json", body)
 	require.Equal(t, 200, status)
-	require.NoError(t, json.Unmarshal(answer, &next))
+	require.NoError(t, json.Unmarshal(renewal, &next))
 	renewed := b.client(certificate(t, next.Certificates.AgentClient, key))
 	status, _, _ = b.post(renewed, wire.PathHeartbeat, next.Token, "application/json", []byte(beat))
 	require.Equal(t, 200, status)
@@ -449,4 +518,30 @@ func TestBootEndpointsTakeTheTokenAndKeepIt(t *testing.T) {
 		limited = limited || status == 429
 	}
 	require.True(t, limited, "whoever guesses is slowed down")
+}
+
+// TestHostilePathsMakeNoMetrics asks for what nobody could list: each label has a
+// closed set of values.
+func TestHostilePathsMakeNoMetrics(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	c := b.client(nil)
+	for i := range 30 {
+		for _, path := range []string{"/x%d", wire.PathHeartbeat + "/%d", "/internal/agent/%%2e%%2e/%d"} {
+			for _, method := range []string{http.MethodGet, http.MethodPost, "BREW"} {
+				req, err := http.NewRequest(method, b.url+fmt.Sprintf(path, i), nil)
+				require.NoError(t, err)
+				resp, err := c.Do(req)
+				require.NoError(t, err)
+				_ = resp.Body.Close()
+				require.Contains(t, []int{404, 405}, resp.StatusCode)
+			}
+		}
+	}
+	families, err := b.reg.Gather()
+	require.NoError(t, err)
+	require.NotEmpty(t, families)
+	for _, f := range families {
+		require.Less(t, len(f.GetMetric()), 10, f.GetName())
+	}
 }

@@ -5,8 +5,10 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
@@ -27,8 +29,11 @@ func (g *Gateway) handshake(c echo.Context) error {
 		if err := prego.ValidateServerID(in.ServerID); err != nil {
 			return err
 		}
-		if in.Token == "" || len(in.Token) > 128 || len(in.AgentVersion) > 64 || len(in.BootID) > 64 {
-			return prego.Invalid("token", "is required, and no field may be longer than its kind")
+		if in.Token == "" || len(in.Token) > 128 {
+			return prego.Invalid("token", "is required, at most 128 characters")
+		}
+		if err := errors.Join(checkWord("agent_version", in.AgentVersion), checkWord("boot_id", in.BootID)); err != nil {
+			return err
 		}
 		cert := peer(c)
 		if cert == nil {
@@ -38,12 +43,8 @@ func (g *Gateway) handshake(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		requested, err := g.ca.KeyOfCSR("csrs.agent_client", in.CSRs.AgentClient)
-		if err != nil {
+		if err := g.checkCSRs(in.CSRs, key); err != nil {
 			return err
-		}
-		if !bytes.Equal(key, requested) {
-			return prego.Invalid("csrs.agent_client", "must be of the key that the connection proved")
 		}
 		claim := Claim{TokenHash: g.tokens.HashBootstrap(in.Token), Key: key, ServerID: in.ServerID, AgentVersion: in.AgentVersion, BootID: in.BootID}
 		if g.settings.CheckSource {
@@ -54,7 +55,7 @@ func (g *Gateway) handshake(c echo.Context) error {
 		var second *prego.SecondKeyError
 		if errors.As(err, &second) {
 			g.log.Error("a bootstrap token was presented by a second key", zap.String("server_id", second.ServerID), zap.String("source", source(c)))
-			g.signal("bootstrap_refused", second.ServerID, func() error { return g.signals.BootstrapRefused(ctx, second.ServerID, second.Attempt) })
+			g.signal(ctx, handshakeSlotTimeout, "bootstrap_refused", second.ServerID, second.Attempt, g.runs.BootstrapRefused)
 		}
 		if err != nil {
 			return err
@@ -63,23 +64,27 @@ func (g *Gateway) handshake(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		g.revoked.mu.Lock()
-		delete(g.revoked.ids, consumed.ServerID) // a new attempt's agent; the set is read again soon
-		g.revoked.mu.Unlock()
-		g.signal("handshake", consumed.ServerID, func() error { return g.signals.AgentHandshook(ctx, consumed.ServerID, consumed.Attempt) })
+		g.signal(ctx, handshakeSlotTimeout, "handshake", consumed.ServerID, consumed.Attempt, g.runs.AgentHandshook)
 		return c.JSON(http.StatusOK, identity)
 	})
 }
 
-// signal sends a hint to a run. One that is lost heals: every heartbeat of a
-// server that is still provisioning sends another.
-func (g *Gateway) signal(kind, serverID string, send func() error) {
-	if err := send(); err != nil {
-		g.metrics.signals.WithLabelValues(kind, "failed").Inc()
-		g.log.Warn("signal not sent", zap.String("kind", kind), zap.String("server_id", serverID), zap.Error(err))
-		return
+// checkCSRs reads the requests before anything is consumed for them: the client's
+// must be of the key that the connection proved, which is the one that the server
+// is, or gets, bound to.
+func (g *Gateway) checkCSRs(csrs wire.CSRs, key []byte) error {
+	requested, err := g.ca.KeyOfCSR("csrs.agent_client", csrs.AgentClient)
+	if err != nil {
+		return err
 	}
-	g.metrics.signals.WithLabelValues(kind, "sent").Inc()
+	if !bytes.Equal(key, requested) {
+		return prego.Invalid("csrs.agent_client", "must be of the key that the connection proved")
+	}
+	if _, err := g.ca.KeyOfCSR("csrs.agent_server", csrs.AgentServer); err != nil {
+		return err
+	}
+	_, err = g.ca.KeyOfCSR("csrs.docker_server", csrs.DockerServer)
+	return err
 }
 
 // identity issues what a host needs from now on. Without requests for
@@ -126,22 +131,14 @@ func (g *Gateway) rotate(c echo.Context) error {
 		return err
 	}
 	who := callerOf(c)
-	key, err := g.ca.KeySHA256(who.cert)
-	if err != nil {
-		return err
-	}
 	ctx := c.Request().Context()
-	binding, err := g.store.CheckAgent(ctx, who.serverID, key)
+	binding, err := g.store.CheckAgent(ctx, who.serverID, who.key)
 	if err != nil {
 		return err
 	}
 	if in.CSRs != nil {
-		requested, err := g.ca.KeyOfCSR("csrs.agent_client", in.CSRs.AgentClient)
-		if err != nil {
+		if err := g.checkCSRs(*in.CSRs, who.key); err != nil {
 			return err
-		}
-		if !bytes.Equal(key, requested) {
-			return prego.Invalid("csrs.agent_client", "must be of the key that the server is bound to")
 		}
 	}
 	identity, err := g.identity(who.serverID, binding.Host, binding.IPv6, in.CSRs, who.cert)
@@ -149,7 +146,9 @@ func (g *Gateway) rotate(c echo.Context) error {
 		return err
 	}
 	if in.CSRs != nil {
-		if err := g.store.AddEvent(ctx, prego.ServerEvent{ServerID: who.serverID, Step: prego.StepIdentityRotated, Actor: prego.ActorSystem}, ""); err != nil {
+		// Once an hour: an agent that does nothing but renew must not fill the timeline.
+		hour := fmt.Sprintf("%s/%s", prego.StepIdentityRotated, time.Now().UTC().Format("2006-01-02T15"))
+		if err := g.store.AddEvent(ctx, prego.ServerEvent{ServerID: who.serverID, Step: prego.StepIdentityRotated, Actor: prego.ActorSystem}, hour); err != nil {
 			return err
 		}
 	}

@@ -2,8 +2,10 @@ package agentgw
 
 import (
 	"context"
+	"errors"
 	"math"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,12 +27,8 @@ func (g *Gateway) heartbeat(c echo.Context) error {
 		return err
 	}
 	who := callerOf(c)
-	key, err := g.ca.KeySHA256(who.cert)
-	if err != nil {
-		return err
-	}
 	if !g.beats.add(Heartbeat{
-		ServerID: who.serverID, Key: key, BootID: in.BootID, AgentVersion: in.AgentVersion,
+		ServerID: who.serverID, Key: who.key, BootID: in.BootID, AgentVersion: in.AgentVersion,
 		Load1: in.Load1, MemoryPct: in.MemoryPct, DiskPct: in.DiskPct, DockerState: in.DockerState,
 	}) {
 		return prego.Errorf(prego.CodeNotReady, "heartbeats can't be written right now")
@@ -51,10 +49,19 @@ func checkHeartbeat(in wire.HeartbeatRequest) error {
 			return prego.Invalid(f.field, "is out of range")
 		}
 	}
-	for _, f := range []struct{ field, v string }{{"boot_id", in.BootID}, {"agent_version", in.AgentVersion}, {"docker_state", in.DockerState}} {
-		if len(f.v) > 64 {
-			return prego.Invalid(f.field, "must be at most 64 characters")
-		}
+	switch in.DockerState {
+	case "", wire.DockerRunning, wire.DockerStopped, wire.DockerUnavailable:
+	default:
+		return prego.Invalid("docker_state", "must be running, stopped or unavailable")
+	}
+	return errors.Join(checkWord("boot_id", in.BootID), checkWord("agent_version", in.AgentVersion))
+}
+
+// checkWord lets through what any column takes: one text that Postgres refuses, as
+// it does a NUL, would cost every heartbeat of its batch.
+func checkWord(field, v string) error {
+	if len(v) > 64 || strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return prego.Invalid(field, "must be at most 64 printable ASCII characters without spaces")
 	}
 	return nil
 }
@@ -72,6 +79,12 @@ type batcher struct {
 
 func newBatcher(every time.Duration, rows int, flush func(context.Context, []Heartbeat)) *batcher {
 	return &batcher{every: every, rows: rows, flush: flush, full: make(chan struct{}, 1)}
+}
+
+func (b *batcher) pending() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.buf)
 }
 
 // maxPending bounds what is gathered while the database is away.
@@ -109,17 +122,25 @@ func (b *batcher) run(ctx context.Context) {
 		case <-t.C:
 		case <-b.full:
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			defer cancel()
-			if batch := b.take(); len(batch) > 0 {
-				b.flush(last, batch)
-			}
+			b.write(ctx)
 			return
 		}
-		if batch := b.take(); len(batch) > 0 {
-			b.flush(ctx, batch)
-		}
+		b.write(ctx)
 	}
+}
+
+// flushTimeout bounds one write. A batch that is being written when ctx ends is
+// still written: its heartbeats were answered.
+const flushTimeout = 10 * time.Second
+
+func (b *batcher) write(ctx context.Context) {
+	batch := b.take()
+	if len(batch) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer cancel()
+	b.flush(ctx, batch)
 }
 
 // flush writes a batch and signals the runs of servers that are still being
@@ -134,18 +155,10 @@ func (g *Gateway) flush(ctx context.Context, batch []Heartbeat) {
 	}
 	g.metrics.flushes.WithLabelValues("written").Observe(time.Since(began).Seconds())
 	g.metrics.flushed.Add(float64(len(batch)))
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, 16)
+	deadline := time.Now().Add(batchSlotTimeout)
 	for _, o := range outcomes {
-		if o.Status != prego.ServerProvisioning {
-			continue
+		if o.Status == prego.ServerProvisioning {
+			g.signal(ctx, time.Until(deadline), "heartbeat", o.ServerID, o.Attempt, g.runs.AgentHeartbeat)
 		}
-		wg.Add(1)
-		slots <- struct{}{}
-		go func() {
-			defer func() { <-slots; wg.Done() }()
-			g.signal("heartbeat", o.ServerID, func() error { return g.signals.AgentHeartbeat(ctx, o.ServerID, o.Attempt) })
-		}()
 	}
-	wg.Wait()
 }

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -25,7 +25,6 @@ type metrics struct {
 	refusals *prometheus.CounterVec
 	flushed  prometheus.Counter
 	flushes  *prometheus.HistogramVec
-	pending  prometheus.Gauge
 	signals  *prometheus.CounterVec
 	points   prometheus.Counter
 	forwards *prometheus.CounterVec
@@ -33,13 +32,12 @@ type metrics struct {
 	backups  *prometheus.CounterVec
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, pending func() int) *metrics {
 	m := &metrics{
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prego_agentgw_request_seconds", Help: "Seconds per request, by route and status.", Buckets: []float64{.001, .005, .02, .1, .5, 2, 10}}, []string{"route", "status"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_refusals_total", Help: "Requests refused, by route and code."}, []string{"route", "code"}),
 		flushed:  prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_agentgw_heartbeats_total", Help: "Heartbeats written."}),
 		flushes:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prego_agentgw_flush_seconds", Help: "Seconds per write of a batch of heartbeats.", Buckets: []float64{.002, .01, .05, .2, 1, 5}}, []string{"outcome"}),
-		pending:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_agentgw_heartbeats_pending", Help: "Heartbeats gathered and not yet written."}),
 		signals:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_signals_total", Help: "Signals to provisioning runs, by kind and outcome."}, []string{"kind", "outcome"}),
 		points:   prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_agentgw_metric_points_total", Help: "Metric data points taken from agents."}),
 		forwards: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_otlp_forwards_total", Help: "Metrics requests forwarded, by outcome."}, []string{"outcome"}),
@@ -47,7 +45,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		backups:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_backup_reports_total", Help: "Backup reports, by status."}, []string{"status"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.requests, m.refusals, m.flushed, m.flushes, m.pending, m.signals, m.points, m.forwards, m.logs, m.backups)
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "prego_agentgw_heartbeats_pending", Help: "Heartbeats gathered and not yet written."},
+			func() float64 { return float64(pending()) }), m.requests, m.refusals, m.flushed, m.flushes, m.signals, m.points, m.forwards, m.logs, m.backups)
 	}
 	return m
 }
@@ -68,10 +67,11 @@ func (g *Gateway) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-func recoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
+func (g *Gateway) recoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		defer func() {
 			if r := recover(); r != nil {
+				g.log.Error("panic", zap.String("path", c.Path()), zap.Stack("stack"))
 				err = fmt.Errorf("panic: %v", r)
 			}
 		}()
@@ -106,13 +106,13 @@ func decode(c echo.Context, into any) error {
 	return nil
 }
 
-// source is the address that a request came from.
+// source is the address that a request came from, as Postgres reads one.
 func source(c echo.Context) string {
-	host, _, err := net.SplitHostPort(c.Request().RemoteAddr)
+	from, err := netip.ParseAddrPort(c.Request().RemoteAddr)
 	if err != nil {
-		return c.Request().RemoteAddr
+		return "0.0.0.0" // nobody's
 	}
-	return host
+	return from.Addr().Unmap().WithZone("").String()
 }
 
 // sourceLimiter slows down whoever fails: each failure of a source takes from its
@@ -170,13 +170,14 @@ func (g *Gateway) guarded(c echo.Context, f func() error) error {
 // are not.
 type revokedSet struct {
 	mu  sync.RWMutex
-	ids map[string]bool
+	ids map[string]bool // nil until they were read
 }
 
+// has reports whether id may be revoked: before the set was read, all may be.
 func (r *revokedSet) has(id string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.ids[id]
+	return r.ids == nil || r.ids[id]
 }
 
 // followRevocations reads the revoked servers every two seconds.

@@ -3,14 +3,20 @@ package agentgw
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
 	colmetrics "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
+	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
 
@@ -39,12 +45,15 @@ func (g *Gateway) takeMetrics(c echo.Context) error {
 	}
 	g.metrics.points.Add(float64(countPoints(&req)))
 	if g.settings.OTLPEndpoint != "" {
-		if err := g.forwardMetrics(c, body); err != nil {
-			g.metrics.forwards.WithLabelValues("failed").Inc()
-			g.log.Warn("metrics not forwarded", zap.Error(err))
+		attribute(&req, callerOf(c).serverID)
+		outcome, err := g.forwardMetrics(c.Request().Context(), &req)
+		g.metrics.forwards.WithLabelValues(outcome).Inc()
+		if err != nil {
+			g.log.Warn("metrics not forwarded", zap.String("outcome", outcome), zap.Error(err))
+		}
+		if outcome == forwardFailed {
 			return prego.Errorf(prego.CodeNotReady, "the metrics backend does not take them right now")
 		}
-		g.metrics.forwards.WithLabelValues("forwarded").Inc()
 	}
 	answer, err := proto.Marshal(&colmetrics.ExportMetricsServiceResponse{})
 	if err != nil {
@@ -53,21 +62,53 @@ func (g *Gateway) takeMetrics(c echo.Context) error {
 	return c.Blob(http.StatusOK, protobufType, answer)
 }
 
-func (g *Gateway) forwardMetrics(c echo.Context, body []byte) error {
-	req, err := http.NewRequestWithContext(c.Request().Context(), http.MethodPost, strings.TrimSuffix(g.settings.OTLPEndpoint, "/")+"/v1/metrics", bytes.NewReader(body))
+// hostID is the resource attribute that says whose metrics they are.
+const hostID = "host.id"
+
+// attribute makes metrics those of the server whose certificate they came with,
+// whatever they say themselves.
+func attribute(req *colmetrics.ExportMetricsServiceRequest, serverID string) {
+	id := &commonpb.KeyValue{Key: hostID, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: serverID}}}
+	for _, r := range req.GetResourceMetrics() {
+		if r.Resource == nil {
+			r.Resource = &resourcepb.Resource{}
+		}
+		r.Resource.Attributes = slices.DeleteFunc(r.Resource.Attributes, func(a *commonpb.KeyValue) bool { return a.GetKey() == hostID })
+		r.Resource.Attributes = append(r.Resource.Attributes, id)
+	}
+}
+
+// What became of metrics that were forwarded. Rejected ones are not sent again:
+// the backend would not take them then either.
+const (
+	forwardTaken    = "forwarded"
+	forwardRejected = "rejected"
+	forwardFailed   = "failed"
+)
+
+func (g *Gateway) forwardMetrics(ctx context.Context, metrics *colmetrics.ExportMetricsServiceRequest) (outcome string, err error) {
+	body, err := proto.Marshal(metrics)
 	if err != nil {
-		return err
+		return forwardRejected, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(g.settings.OTLPEndpoint, "/")+"/v1/metrics", bytes.NewReader(body))
+	if err != nil {
+		return forwardFailed, err
 	}
 	req.Header.Set(echo.HeaderContentType, protobufType)
 	resp, err := g.forward.Do(req)
 	if err != nil {
-		return err
+		return forwardFailed, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode/100 != 2 {
-		return prego.Errorf(prego.CodeNotReady, "the metrics backend answered %d", resp.StatusCode)
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection is used again
+	switch {
+	case resp.StatusCode/100 == 2:
+		return forwardTaken, nil
+	case resp.StatusCode/100 == 4 && resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusRequestTimeout:
+		return forwardRejected, fmt.Errorf("the metrics backend answered %d", resp.StatusCode)
 	}
-	return nil
+	return forwardFailed, fmt.Errorf("the metrics backend answered %d", resp.StatusCode)
 }
 
 func countPoints(req *colmetrics.ExportMetricsServiceRequest) int {
@@ -82,6 +123,10 @@ func countPoints(req *colmetrics.ExportMetricsServiceRequest) int {
 					n += len(d.Sum.GetDataPoints())
 				case *metricspb.Metric_Histogram:
 					n += len(d.Histogram.GetDataPoints())
+				case *metricspb.Metric_ExponentialHistogram:
+					n += len(d.ExponentialHistogram.GetDataPoints())
+				case *metricspb.Metric_Summary:
+					n += len(d.Summary.GetDataPoints())
 				}
 			}
 		}
@@ -107,12 +152,18 @@ func (g *Gateway) takeLogs(c echo.Context) error {
 			return prego.Errorf(prego.CodeBodyTooLarge, "at most %d lines at once", maxLogLines)
 		}
 	}
-	if err := scanner.Err(); err != nil {
+	var tooLarge *http.MaxBytesError
+	switch err := scanner.Err(); {
+	case errors.As(err, &tooLarge):
+		return err
+	case errors.Is(err, bufio.ErrTooLong):
 		return prego.Errorf(prego.CodeBodyTooLarge, "a log line may hold at most %d bytes", maxLogLine)
+	case err != nil:
+		return prego.Errorf(prego.CodeInvalidJSON, "the body ended early")
 	}
 	for _, l := range lines {
 		g.log.Info("host log", zap.String("server_id", id), zap.Time("at", l.At), zap.String("unit", prego.Redact(l.Unit)),
-			zap.String("level", l.Level), zap.String("message", prego.Redact(l.Message)))
+			zap.String("level", prego.Redact(l.Level)), zap.String("message", prego.Redact(l.Message)))
 	}
 	g.metrics.logs.Add(float64(len(lines)))
 	return c.NoContent(http.StatusNoContent)
@@ -130,7 +181,10 @@ func (g *Gateway) backupReport(c echo.Context) error {
 	if in.Site == "" || len(in.Site) > 255 {
 		return prego.Invalid("site", "is required, at most 255 characters")
 	}
+	if in.Bytes < 0 {
+		return prego.Invalid("bytes", "must not be negative")
+	}
 	g.metrics.backups.WithLabelValues(in.Status).Inc()
-	g.log.Info("backup report", zap.String("server_id", callerOf(c).serverID), zap.String("site", in.Site), zap.String("status", in.Status), zap.Int64("bytes", in.Bytes))
+	g.log.Info("backup report", zap.String("server_id", callerOf(c).serverID), zap.String("site", prego.Redact(in.Site)), zap.String("status", in.Status), zap.Int64("bytes", in.Bytes))
 	return c.NoContent(http.StatusNoContent)
 }
