@@ -44,6 +44,23 @@ const (
 	CodeIdentityRevoked    Code = "identity_revoked"
 	CodeKindUnknown        Code = "kind_unknown"
 	CodeNotImplemented     Code = "not_implemented"
+
+	CodeTenantNotFound      Code = "tenant_not_found"
+	CodeSlugTaken           Code = "slug_taken"
+	CodeOrgUnknown          Code = "org_unknown"
+	CodeResidencyUnknown    Code = "data_residency_unknown"
+	CodeResidencyViolation  Code = "data_residency_violation"
+	CodeIdempotencyConflict Code = "idempotency_key_conflict"
+	CodeServerUnknown       Code = "server_unknown"
+	CodeShardUnknown        Code = "db_shard_unknown"
+	CodeInvariantViolation  Code = "invariant_violation"
+	CodeTenantPlaced        Code = "tenant_already_placed"
+	// CodeCellMismatch and CodeInsufficientResources are the two placement errors
+	// (placement-pools, "Auctioneer").
+	CodeCellMismatch          Code = "cell_mismatch"
+	CodeInsufficientResources Code = "insufficient_resources"
+	// CodeNoProvider: no enabled provider serves the region.
+	CodeNoProvider Code = "no_infra_provider"
 )
 
 // Error is a refusal: a code for programs, a sentence for people and, where one

@@ -1,0 +1,623 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+
+	"github.com/prego/prego"
+)
+
+// reason is why a candidate was rejected: the first filter that it failed, in the
+// order of the pipeline (placement-policy §2).
+type reason uint8
+
+const (
+	passes reason = iota
+	rejectConstraint
+	rejectRegion
+	rejectProvider
+	rejectResidency
+	rejectDedicated
+	rejectNotEmpty
+	rejectTrials
+	rejectWarmPlan
+	rejectTierLock
+	rejectStatus
+	rejectMemory
+	rejectCount
+	rejectShardFull
+	rejectPoolFull
+	rejectNoSite
+	reasons
+)
+
+var reasonNames = [reasons]string{
+	rejectConstraint: "constraint_mismatch", rejectRegion: "region_mismatch", rejectProvider: "infra_provider_not_allowed",
+	rejectResidency: "data_residency", rejectDedicated: "dedicated_to_another_tenant", rejectNotEmpty: "not_empty",
+	rejectTrials: "refuses_trials", rejectWarmPlan: "warm_for_another_plan", rejectTierLock: "plan_tier_lock", rejectStatus: "not_active",
+	rejectMemory: "memory_pct", rejectCount: "tenant_count", rejectShardFull: "db_shard_full", rejectPoolFull: "redis_pool_full",
+	rejectNoSite: "site_pool_empty",
+}
+
+// codeNoSite is the code of placements that wait for a pool site.
+const codeNoSite prego.Code = "site_pool_empty"
+
+// tally counts rejections and keeps the first of each list; every list comes in
+// the order of ids.
+type tally struct {
+	counts [reasons]int
+	first  [lists][]Rejection
+	most   int
+	looked int
+}
+
+// The lists of a tally. A round robin begins in the middle of the servers, so that
+// what it meets before the turn and after are two lists; servers that only lack a
+// site are one of their own, because they are no rejections when the site is made on
+// demand.
+const (
+	listShards = iota
+	listPools
+	listServers
+	listTurned
+	listNoSite
+	listNoSiteTurned
+	lists
+)
+
+func (t *tally) reject(list int, id string, r reason) {
+	t.counts[r]++
+	t.list(list, id, r)
+}
+
+func (t *tally) list(list int, id string, r reason) {
+	if len(t.first[list]) < t.most {
+		t.first[list] = append(t.first[list], Rejection{ID: id, Reason: reasonNames[r]})
+	}
+}
+
+// listed are the first rejections of all lists by id.
+func (t *tally) listed(o Outcome) []Rejection {
+	last := lists
+	if o == OnDemandSite {
+		last = listNoSite
+	}
+	var out []Rejection
+	for _, l := range t.first[:last] {
+		out = append(out, l...)
+	}
+	sort.SliceStable(out, func(a, b int) bool { return out[a].ID < out[b].ID })
+	return out[:min(len(out), t.most)]
+}
+
+// triple is a candidate that passes every filter.
+type triple struct {
+	server int // index
+	shard  int32
+	score  float64
+	ok     bool
+}
+
+// search is one decision under way.
+type search struct {
+	f         *Fleet
+	r         Request
+	mode      prego.PlacementMode
+	algorithm Algorithm
+	tally
+	zone      Zone
+	zoned     bool
+	exclusive bool // the tenant must be alone on its server
+	alone     bool // and on its shard
+	ownPool   bool // and on its Redis pool
+
+	bestShard int32 // of those that any app server may use; -1: none
+	bestPool  int32
+	poolScore float64
+	passed    struct{ app, shard, pool int }
+	matching  int // servers that satisfy the constraint
+}
+
+// Decide places a request, or says why not. It changes nothing: Apply does.
+func (f *Fleet) Decide(r Request) Decision {
+	s := &search{f: f, r: r, mode: r.Mode, algorithm: r.Algorithm, bestShard: -1, bestPool: -1}
+	if s.mode == "" {
+		s.mode = f.policy.Mode
+	}
+	if s.algorithm == "" {
+		s.algorithm = f.policy.Algorithm
+	}
+	s.most = f.policy.MaxRejected
+	s.alone = r.Plan == prego.PlanEnterprise
+	s.exclusive = s.alone || s.mode == prego.ModeOneTenantOneServer
+	s.ownPool = s.alone || r.DedicatedRedis
+	if code, why := s.regionAllowed(); code != "" {
+		return s.refuse(code, why)
+	}
+	if r.Override != nil {
+		return s.override()
+	}
+	if s.algorithm == NewServer {
+		s.countServers()
+		return s.without(NeedsServer, "", "the algorithm new_server always makes a new server")
+	}
+	s.scoreShards()
+	s.scorePools()
+	return s.choose()
+}
+
+// regionAllowed is steps 1 and 2 as far as they concern the request alone: the
+// residency zone and a cloud that serves the region.
+func (s *search) regionAllowed() (prego.Code, string) {
+	if c := s.r.DataResidency; c != "" {
+		zone, known := s.f.residency[c]
+		if !known {
+			return prego.CodeResidencyUnknown, fmt.Sprintf("there is no residency zone for country %s", c)
+		}
+		if !slices.Contains(zone.Regions, s.r.Region) {
+			return prego.CodeResidencyViolation, fmt.Sprintf("data of residents of %s may not be in region %s", c, s.r.Region)
+		}
+		s.zone, s.zoned = zone, len(zone.Providers) > 0
+	}
+	for id, p := range s.f.providers {
+		if p.Enabled && slices.Contains(p.Regions, s.r.Region) && (!s.zoned || slices.Contains(s.zone.Providers, id)) {
+			return "", ""
+		}
+	}
+	return prego.CodeNoProvider, fmt.Sprintf("no enabled provider serves region %s", s.r.Region)
+}
+
+// scoreShards filters the shards, and scores those that pass into f.shardScore
+// (placement-policy §2.3: the tier lock comes first).
+func (s *search) scoreShards() {
+	f := s.f
+	best := -1.0
+	for _, slot := range f.shards.order {
+		sh := &f.shards.items[slot]
+		f.shardScore[slot] = -1
+		s.looked++
+		if why := s.shard(sh); why != passes {
+			s.reject(listShards, sh.ShardID, why)
+			continue
+		}
+		score := f.policy.Weights.DBLoad * (1 - float64(sh.Tenants)/float64(sh.Capacity))
+		f.shardScore[slot] = score
+		if sh.HostServerID != "" {
+			continue
+		}
+		s.passed.shard++
+		if s.shardPreference(slot) > best+epsilon && (s.bestShard < 0 || s.algorithm == BestFit) {
+			best, s.bestShard = s.shardPreference(slot), slot
+		}
+	}
+}
+
+// shardPreference is a shard's score, raised where the parent org lives if that is
+// wanted (placement-policy §5).
+func (s *search) shardPreference(slot int32) float64 {
+	v := s.f.shardScore[slot]
+	if s.f.policy.SameShard && s.r.ParentOrgID != "" && s.f.shards.items[slot].ParentOrgs[s.r.ParentOrgID] > 0 {
+		v += AffinityDelta
+	}
+	return v
+}
+
+func (s *search) shard(sh *Shard) reason {
+	switch {
+	case sh.Region != s.r.Region:
+		return rejectRegion
+	case !sh.AnyPlan && !lockAllows(s.r.Plan, sh.PlanTierLock):
+		return rejectTierLock
+	case sh.DedicatedFor != "" && sh.DedicatedFor != s.r.TenantID:
+		return rejectDedicated
+	case sh.Status != prego.ServerActive:
+		return rejectStatus
+	case s.alone && sh.Tenants > 0:
+		return rejectNotEmpty
+	case sh.Tenants >= sh.Capacity:
+		return rejectShardFull
+	}
+	return passes
+}
+
+func (s *search) scorePools() {
+	f := s.f
+	best := -1.0
+	for _, slot := range f.pools.order {
+		p := &f.pools.items[slot]
+		s.looked++
+		why := s.pool(p)
+		if why != passes {
+			s.reject(listPools, p.PoolID, why)
+			continue
+		}
+		if p.HostServerID != "" {
+			continue
+		}
+		s.passed.pool++
+		if v := s.poolScoreOf(p); v > best+epsilon && (s.bestPool < 0 || s.algorithm == BestFit) {
+			best, s.bestPool = v, slot
+		}
+	}
+	s.poolScore = max(best, 0)
+}
+
+func (s *search) poolScoreOf(p *Pool) float64 {
+	return s.f.policy.Weights.RedisLoad * (1 - float64(p.Tenants)/float64(p.Capacity))
+}
+
+func (s *search) pool(p *Pool) reason {
+	switch {
+	case p.Region != s.r.Region:
+		return rejectRegion
+	case p.DedicatedFor != "" && p.DedicatedFor != s.r.TenantID:
+		return rejectDedicated
+	case p.Status != prego.ServerActive:
+		return rejectStatus
+	case s.ownPool && p.Tenants > 0:
+		return rejectNotEmpty
+	case p.Tenants >= p.Capacity:
+		return rejectPoolFull
+	}
+	return passes
+}
+
+// server filters one server, in the order of the pipeline.
+func (s *search) server(i int, h *hot) reason {
+	if !s.r.Constraint.Empty() && !s.satisfies(i) {
+		return rejectConstraint
+	}
+	s.matching++
+	if h.region != regionIndex(s.r.Region) {
+		return rejectRegion
+	}
+	fl := h.flags
+	if fl&flagBadProvider != 0 {
+		return rejectProvider
+	}
+	if s.zoned && !slices.Contains(s.zone.Providers, s.f.servers[i].InfraProvider) {
+		return rejectResidency
+	}
+	if fl&flagDedicated != 0 && s.f.servers[i].DedicatedFor != s.r.TenantID {
+		return rejectDedicated
+	}
+	if s.exclusive && fl&flagEmpty == 0 {
+		return rejectNotEmpty
+	}
+	if fl&flagNoTrials != 0 && s.r.Plan == prego.PlanTrial {
+		return rejectTrials
+	}
+	if fl&flagWarm != 0 && (s.mode != prego.ModeOneTenantOneServer || s.f.servers[i].WarmPlan != s.r.Plan) && fl&flagDedicated == 0 {
+		return rejectWarmPlan
+	}
+	if fl&flagActive == 0 {
+		return rejectStatus
+	}
+	if fl&flagMemory != 0 {
+		return rejectMemory
+	}
+	if fl&flagFull != 0 {
+		return rejectCount
+	}
+	if fl&flagNode != 0 {
+		srv := &s.f.servers[i]
+		if s.f.shardScore[srv.ownShard] < 0 {
+			return s.shardOf(srv)
+		}
+		if why := s.pool(&s.f.pools.items[srv.ownPool]); why != passes {
+			return why
+		}
+	}
+	return passes
+}
+
+func (s *search) shardOf(srv *server) reason {
+	if why := s.shard(&s.f.shards.items[srv.ownShard]); why != passes {
+		return why
+	}
+	return rejectShardFull
+}
+
+// satisfies is the constraint (placement-pools): all required tags, none of the
+// disallowed ones.
+func (s *search) satisfies(i int) bool { return Satisfies(s.f.servers[i].Tags, s.r.Constraint) }
+
+// Satisfies reports whether tags satisfy a constraint; both are lower-case.
+func Satisfies(tags []string, c prego.Constraint) bool {
+	for _, t := range c.Require {
+		if !slices.Contains(tags, t) {
+			return false
+		}
+	}
+	for _, t := range c.Disallow {
+		if slices.Contains(tags, t) {
+			return false
+		}
+	}
+	return true
+}
+
+// countServers counts the servers as looked at, for decisions that choose none.
+func (s *search) countServers() { s.looked += len(s.f.servers) }
+
+// contest keeps the winner and the runner-up among servers.
+type contest struct {
+	best, family triple
+	second       float64 // the highest score of another server than best's
+	others       bool
+}
+
+func (c *contest) enter(t triple, family bool, first bool) {
+	switch {
+	case !c.best.ok:
+		c.best = t
+	case !first && t.score > c.best.score+epsilon:
+		c.second, c.others = max(c.best.score, c.second), true
+		c.best = t
+	default:
+		c.second, c.others = max(t.score, c.second), true
+	}
+	if family && (!c.family.ok || t.score > c.family.score+epsilon) {
+		c.family = t
+	}
+}
+
+// choose looks at every server once. Scores are separable: the pool is the same
+// for all servers, and the shard only depends on the sites that a server has, so
+// no cross product is ever walked (placement-policy §2.5, §2.6).
+func (s *search) choose() Decision {
+	f := s.f
+	family := s.familyServers()
+	inOrder := s.algorithm != BestFit
+	var ready, empty contest // with an available site, and without
+	after := s.roundRobinStart()
+	ownID, hasOwn := f.own[s.r.TenantID]
+	s.looked += len(f.hot)
+	turned, kinAt, next := 0, 0, 0
+	if after > 0 {
+		turned = 1
+	}
+	plain, region := s.r.Constraint.Empty() && !s.zoned && !s.exclusive, regionIndex(s.r.Region)
+	for n := range f.hot {
+		i := n
+		if after > 0 {
+			if i = n + after; i >= len(f.hot) {
+				i -= len(f.hot)
+			}
+			turned = 0
+			if i < after {
+				turned = 1
+			}
+		}
+		h := &f.hot[i]
+		// Most servers of a plain request are decided on two numbers.
+		if plain && h.region == region && h.flags&flagsToLookAt == flagActive {
+			s.matching++
+		} else if why := s.server(i, h); why != passes {
+			// The id is only read for the few that are listed: it is elsewhere in memory.
+			if s.counts[why]++; len(s.first[listServers+turned]) < s.most {
+				s.list(listServers+turned, f.servers[i].ServerID, why)
+			}
+			continue
+		}
+		if hasOwn && f.servers[i].ServerID != ownID {
+			continue // the tenant has a server of its own
+		}
+		if i < next { // a round robin begins again at the first
+			kinAt = 0
+		}
+		next = i
+		for kinAt < len(family) && family[kinAt] < i {
+			kinAt++
+		}
+		kin := kinAt < len(family) && family[kinAt] == i
+		base := h.score
+		if kin {
+			base += f.policy.Weights.Affinity
+		}
+		pool := s.poolScore
+		node := h.flags&flagNode != 0
+		if node {
+			pool = s.poolScoreOf(&f.pools.items[f.servers[i].ownPool])
+		} else {
+			s.passed.app++
+			if s.bestPool < 0 {
+				continue
+			}
+		}
+		if slot := s.siteShard(i, h); slot >= 0 {
+			ready.enter(triple{server: i, shard: slot, score: base + f.shardScore[slot] + pool, ok: true}, kin, inOrder)
+			continue
+		}
+		slot := s.bestShard
+		if node {
+			slot = f.servers[i].ownShard
+		}
+		if slot < 0 {
+			continue
+		}
+		s.reject(listNoSite+turned, f.servers[i].ServerID, rejectNoSite)
+		empty.enter(triple{server: i, shard: slot, score: base + f.shardScore[slot] + pool, ok: true}, kin, inOrder)
+	}
+	switch {
+	case ready.best.ok:
+		return s.placed(Placed, ready)
+	case empty.best.ok && (hasOwn || (s.mode == prego.ModeShared && f.policy.EmptyPool == OnDemand)):
+		return s.placed(OnDemandSite, empty)
+	case empty.best.ok && s.mode == prego.ModeShared:
+		d := s.without(HoldForSite, codeNoSite, "servers have room, and none has a site left in its pool: the placement waits for a refill")
+		d.AppServerID = f.servers[empty.best.server].ServerID
+		return d
+	case s.mode == prego.ModeOneTenantOneServer:
+		return s.without(NeedsServer, "", "no warm server can be claimed: the tenant gets a new one")
+	}
+	return s.noCapacity()
+}
+
+// siteShard is the best shard on which a server has a site left, or -1.
+func (s *search) siteShard(i int, h *hot) int32 {
+	switch h.shard0 {
+	case noSites:
+		return -1
+	case manyShards:
+	default:
+		if s.f.shardScore[h.shard0] >= 0 && s.reachable(i, h.shard0) {
+			return h.shard0
+		}
+		return -1
+	}
+	best := int32(-1)
+	for _, g := range s.f.servers[i].groups { // by shard's id
+		if s.f.shardScore[g.shard] < 0 || !s.reachable(i, g.shard) {
+			continue
+		}
+		if best < 0 || (s.algorithm == BestFit && s.shardPreference(g.shard) > s.shardPreference(best)+epsilon) {
+			best = g.shard
+		}
+	}
+	return best
+}
+
+// reachable: a node's shard serves that node alone.
+func (s *search) reachable(i int, slot int32) bool {
+	host := s.f.shards.items[slot].HostServerID
+	return host == "" || host == s.f.servers[i].ServerID
+}
+
+// familyServers are the servers where the request's parent org lives, by index.
+func (s *search) familyServers() []int {
+	if s.r.ParentOrgID == "" {
+		return nil
+	}
+	s.f.family = s.f.family[:0]
+	for id := range s.f.families[s.r.ParentOrgID] {
+		if i, ok := s.f.find(id); ok {
+			s.f.family = append(s.f.family, i)
+		}
+	}
+	sort.Ints(s.f.family)
+	return s.f.family
+}
+
+// roundRobinStart is the index of the server after the one that was chosen last.
+func (s *search) roundRobinStart() int {
+	if s.algorithm != RoundRobin || s.f.last == "" {
+		return 0
+	}
+	i, there := s.f.find(s.f.last)
+	if there {
+		i++
+	}
+	if i >= len(s.f.servers) {
+		return 0
+	}
+	return i
+}
+
+// placed makes the decision for the contest's winner, after the affinity rule and
+// the invariants (placement-policy §5, §6).
+func (s *search) placed(o Outcome, c contest) Decision {
+	f, win := s.f, c.best
+	byAffinity := false
+	if s.algorithm == BestFit && c.family.ok && c.family.server != win.server && win.score-c.family.score <= AffinityDelta+epsilon {
+		win, byAffinity = c.family, true
+	}
+	srv := &f.servers[win.server]
+	d := s.decision(o)
+	d.AppServerID, d.InfraProvider, d.Score = srv.ServerID, srv.InfraProvider, win.score
+	d.DBShardID = f.shards.items[win.shard].ShardID
+	d.RedisPoolID = s.poolFor(srv)
+	d.Dedicates = s.exclusive
+	if o == Placed {
+		for _, g := range srv.groups {
+			if g.shard == win.shard {
+				d.PoolSiteID = g.ids[0]
+			}
+		}
+	}
+	d.Confidence = 1
+	switch {
+	case byAffinity:
+		d.Confidence = 0
+	case c.others:
+		d.Confidence = min(1, max(0, win.score-c.second))
+	}
+	d.SelectionReason = s.explain(d, c, byAffinity)
+	if err := f.CheckInvariants(s.r, d); err != nil { // defence in depth: never seen, by the property tests
+		return s.refuse(prego.CodeOf(err), err.Error())
+	}
+	return d
+}
+
+func (s *search) poolFor(srv *server) string {
+	if srv.Role == prego.RoleNode {
+		return s.f.pools.items[srv.ownPool].PoolID
+	}
+	return s.f.pools.items[s.bestPool].PoolID
+}
+
+func (s *search) explain(d Decision, c contest, byAffinity bool) string {
+	how := fmt.Sprintf("%s: %s", d.Algorithm, d.AppServerID)
+	switch {
+	case byAffinity:
+		how += fmt.Sprintf(" (score %.4f), where its parent org lives, within %.2f of the best (%.4f)", d.Score, AffinityDelta, c.best.score)
+	case s.algorithm == BestFit && c.others:
+		how += fmt.Sprintf(" scored %.4f, the runner-up %.4f", d.Score, c.second)
+	case s.algorithm == BestFit:
+		how += fmt.Sprintf(" scored %.4f and is the only one", d.Score)
+	}
+	if d.Outcome == OnDemandSite {
+		return how + "; its site is made on demand"
+	}
+	return how + "; site " + d.PoolSiteID + " from its pool"
+}
+
+// noCapacity tells the two placement errors apart, and which roles are short
+// (placement-policy §3, placement-pools "Auctioneer").
+func (s *search) noCapacity() Decision {
+	if s.matching == 0 && !s.r.Constraint.Empty() {
+		d := s.without(AwaitingCapacity, prego.CodeCellMismatch, "no server satisfies the constraint")
+		d.MissingRoles = []prego.Role{prego.RoleApp}
+		return d
+	}
+	d := s.without(AwaitingCapacity, prego.CodeInsufficientResources, "")
+	if s.passed.app == 0 {
+		d.MissingRoles = append(d.MissingRoles, prego.RoleApp)
+	}
+	if s.passed.shard == 0 {
+		d.MissingRoles = append(d.MissingRoles, prego.RoleDBShard)
+	}
+	if s.passed.pool == 0 {
+		d.MissingRoles = append(d.MissingRoles, prego.RoleRedisPool)
+	}
+	d.SelectionReason = fmt.Sprintf("no candidate has room in region %s; short of: %v", s.r.Region, d.MissingRoles)
+	return d
+}
+
+func (s *search) decision(o Outcome) Decision {
+	d := Decision{
+		Outcome: o, Mode: s.mode, Algorithm: s.algorithm, CandidatesEvaluated: s.looked, Rejected: s.listed(o),
+		RejectedCounts: make(map[string]int, 4),
+	}
+	for r, n := range s.counts {
+		if n > 0 && (o != OnDemandSite || reason(r) != rejectNoSite) {
+			d.RejectedCounts[reasonNames[r]] = n
+		}
+	}
+	return d
+}
+
+func (s *search) without(o Outcome, code prego.Code, why string) Decision {
+	d := s.decision(o)
+	d.Code, d.SelectionReason = code, why
+	if o == NeedsServer {
+		d.Algorithm = NewServer
+	}
+	return d
+}
+
+func (s *search) refuse(code prego.Code, why string) Decision {
+	d := s.without(Refused, code, why)
+	return d
+}

@@ -1,0 +1,483 @@
+package placement
+
+import (
+	"slices"
+	"sort"
+
+	"github.com/prego/prego"
+)
+
+// Server is a candidate for the app's place: role app, or node with its own shard
+// and pool.
+type Server struct {
+	ServerID      string
+	Role          prego.Role
+	Region        prego.Region
+	InfraProvider prego.InfraProviderID
+	Status        prego.ServerStatus
+	MemoryPct     float64 // 0–100
+	TenantCount   int
+	Tags          []string // lower-case
+	DedicatedFor  string   // tenant; "" for nobody
+	RefusesTrials bool
+	WarmPlan      prego.Plan // the warm pool that it was made for; "" for any
+	// ParentOrgs counts the tenants that live here by their parent org.
+	ParentOrgs map[string]int
+}
+
+// Shard is a database server's share (placement-policy §2.3, §2.4).
+type Shard struct {
+	ShardID      string
+	Region       prego.Region
+	HostServerID string     // the node that it is part of, which alone may use it; "" for a shard of its own
+	PlanTierLock prego.Plan // "" for none
+	AnyPlan      bool       // a node's shard that no row describes: made for whoever gets the node
+	DedicatedFor string
+	Tenants      int
+	Capacity     int
+	Status       prego.ServerStatus
+	ParentOrgs   map[string]int
+}
+
+// Pool is a Redis pool.
+type Pool struct {
+	PoolID       string
+	Region       prego.Region
+	HostServerID string
+	DedicatedFor string
+	Tenants      int
+	Capacity     int
+	Status       prego.ServerStatus
+}
+
+// Site is a pre-made site that is available on a server, bound to the shard that
+// it was made on.
+type Site struct {
+	PoolSiteID  string
+	AppServerID string
+	DBShardID   string
+}
+
+// Provider is a cloud and where it may be used (placement-policy §2.2).
+type Provider struct {
+	ID      prego.InfraProviderID
+	Enabled bool
+	Regions []prego.Region
+}
+
+// Zone is where the data of a country's residents may be.
+type Zone struct {
+	Regions   []prego.Region
+	Providers []prego.InfraProviderID // nil for all
+}
+
+// Data is a fleet as rows.
+type Data struct {
+	Servers   []Server
+	Shards    []Shard
+	Pools     []Pool
+	Sites     []Site // available ones
+	Providers []Provider
+	Residency map[string]Zone
+	// LastServer is where the tenant before was placed, for round_robin.
+	LastServer string
+}
+
+// Fleet is a snapshot that decisions are made on and that follows them. It keeps
+// what decisions look at most in dense slices, in the order of ids, and changes in
+// place. It is not safe for concurrent use.
+type Fleet struct {
+	policy    Policy
+	servers   []server // by id
+	hot       []hot    // beside servers
+	shards    slots[Shard]
+	pools     slots[Pool]
+	providers map[prego.InfraProviderID]Provider
+	residency map[string]Zone
+	own       map[string]string          // tenant → server that is dedicated for it
+	families  map[string]map[string]bool // parent org → servers where it lives
+	last      string
+
+	// Scratch of one decision.
+	shardScore []float64 // by slot; below 0: not for this request
+	family     []int     // servers where the parent org lives
+}
+
+type server struct {
+	Server
+	groups   []siteGroup // by shard's id
+	ownShard int32       // slot; -1 for none
+	ownPool  int32
+}
+
+// siteGroup are the sites of a server on one shard.
+type siteGroup struct {
+	shard int32 // slot
+	ids   []string
+}
+
+// hot is what a scan over all servers reads.
+type hot struct {
+	score  float64 // of load and count
+	shard0 int32   // slot of the only shard with sites; manyShards, noSites
+	flags  uint16
+	region uint8
+}
+
+const (
+	noSites    int32 = -1
+	manyShards int32 = -2
+)
+
+const (
+	flagActive uint16 = 1 << iota
+	flagMemory        // at or above the threshold
+	flagFull          // as many tenants as a node may have
+	flagEmpty
+	flagDedicated
+	flagNode
+	flagNoTrials
+	flagTagged
+	flagWarm // made for a plan
+	flagBadProvider
+)
+
+// flagsToLookAt are those of which a server that passes a plain request has none
+// but flagActive.
+const flagsToLookAt = flagActive | flagMemory | flagFull | flagDedicated | flagNode | flagNoTrials | flagWarm | flagBadProvider
+
+func regionIndex(r prego.Region) uint8 {
+	switch r {
+	case prego.RegionSG:
+		return 1
+	case prego.RegionEU:
+		return 2
+	case prego.RegionUS:
+		return 3
+	}
+	return 0
+}
+
+// NewFleet makes a snapshot.
+func NewFleet(p Policy, d Data) *Fleet {
+	f := &Fleet{
+		policy: p, residency: d.Residency, own: map[string]string{}, families: map[string]map[string]bool{}, last: d.LastServer,
+		providers: make(map[prego.InfraProviderID]Provider, len(d.Providers)),
+	}
+	for _, p := range d.Providers {
+		f.providers[p.ID] = p
+	}
+	sort.Slice(d.Shards, func(i, j int) bool { return d.Shards[i].ShardID < d.Shards[j].ShardID })
+	sort.Slice(d.Pools, func(i, j int) bool { return d.Pools[i].PoolID < d.Pools[j].PoolID })
+	sort.Slice(d.Servers, func(i, j int) bool { return d.Servers[i].ServerID < d.Servers[j].ServerID })
+	f.shards.init(len(d.Shards))
+	for _, s := range d.Shards {
+		f.SetShard(s)
+	}
+	f.pools.init(len(d.Pools))
+	for _, p := range d.Pools {
+		f.SetPool(p)
+	}
+	f.servers, f.hot = make([]server, 0, len(d.Servers)), make([]hot, 0, len(d.Servers))
+	for _, s := range d.Servers {
+		f.SetServer(s)
+	}
+	for _, s := range d.Sites {
+		f.AddSite(s)
+	}
+	return f
+}
+
+// Policy is the fleet's.
+func (f *Fleet) Policy() Policy { return f.policy }
+
+// SetRegionFacts replaces what is known of providers and residency.
+func (f *Fleet) SetRegionFacts(providers []Provider, residency map[string]Zone) {
+	clear(f.providers)
+	for _, p := range providers {
+		f.providers[p.ID] = p
+	}
+	f.residency = residency
+	for i := range f.servers {
+		f.heat(i)
+	}
+}
+
+func (f *Fleet) find(id string) (int, bool) {
+	return slices.BinarySearchFunc(f.servers, id, func(s server, id string) int {
+		if s.ServerID < id {
+			return -1
+		}
+		if s.ServerID > id {
+			return 1
+		}
+		return 0
+	})
+}
+
+// SetServer adds a server or replaces what is known of it; its sites stay. Servers
+// of other roles are no candidates and are left out.
+func (f *Fleet) SetServer(s Server) {
+	if s.Role != prego.RoleApp && s.Role != prego.RoleNode {
+		return
+	}
+	i, there := f.find(s.ServerID)
+	if !there {
+		f.servers = slices.Insert(f.servers, i, server{ownShard: -1, ownPool: -1})
+		f.hot = slices.Insert(f.hot, i, hot{})
+	}
+	for org := range f.servers[i].ParentOrgs {
+		delete(f.families[org], s.ServerID)
+	}
+	for org := range s.ParentOrgs {
+		f.joins(org, s.ServerID)
+	}
+	if old := f.servers[i].DedicatedFor; old != "" && f.own[old] == s.ServerID {
+		delete(f.own, old)
+	}
+	if s.DedicatedFor != "" {
+		f.own[s.DedicatedFor] = s.ServerID
+	}
+	f.servers[i].Server = s
+	f.heat(i)
+}
+
+func (f *Fleet) joins(org, serverID string) {
+	if f.families[org] == nil {
+		f.families[org] = map[string]bool{}
+	}
+	f.families[org][serverID] = true
+}
+
+// RemoveServer forgets a server and its sites.
+func (f *Fleet) RemoveServer(id string) {
+	i, there := f.find(id)
+	if !there {
+		return
+	}
+	if d := f.servers[i].DedicatedFor; d != "" {
+		delete(f.own, d)
+	}
+	for org := range f.servers[i].ParentOrgs {
+		delete(f.families[org], id)
+	}
+	f.servers = slices.Delete(f.servers, i, i+1)
+	f.hot = slices.Delete(f.hot, i, i+1)
+}
+
+// Server is what the fleet knows of one.
+func (f *Fleet) Server(id string) (Server, bool) {
+	if i, ok := f.find(id); ok {
+		return f.servers[i].Server, true
+	}
+	return Server{}, false
+}
+
+// Shard is what the fleet knows of one.
+func (f *Fleet) Shard(id string) (Shard, bool) { return f.shards.get(id) }
+
+// Pool is what the fleet knows of one.
+func (f *Fleet) Pool(id string) (Pool, bool) { return f.pools.get(id) }
+
+// Sites counts the available sites of a server.
+func (f *Fleet) Sites(serverID string) int {
+	n := 0
+	if i, ok := f.find(serverID); ok {
+		for _, g := range f.servers[i].groups {
+			n += len(g.ids)
+		}
+	}
+	return n
+}
+
+// SetShard adds a shard or replaces what is known of it.
+func (f *Fleet) SetShard(s Shard) {
+	if f.shards.set(s.ShardID, s); len(f.shardScore) < len(f.shards.items) {
+		f.shardScore = append(f.shardScore, make([]float64, len(f.shards.items)-len(f.shardScore)+64)...)
+	}
+}
+
+// SetPool adds a pool or replaces what is known of it.
+func (f *Fleet) SetPool(p Pool) { f.pools.set(p.PoolID, p) }
+
+// heat brings a server's dense entry up to date.
+func (f *Fleet) heat(i int) {
+	s, p := &f.servers[i], &f.policy
+	w := p.Weights
+	h := hot{
+		score:  w.AppLoad*(1-s.MemoryPct/100) + w.AppCount*(1-float64(s.TenantCount)/float64(p.MaxTenantsPerNode)),
+		region: regionIndex(s.Region), shard0: noSites,
+	}
+	set := func(flag uint16, on bool) {
+		if on {
+			h.flags |= flag
+		}
+	}
+	set(flagActive, s.Status == prego.ServerActive)
+	set(flagMemory, !(s.MemoryPct < p.MemoryPctMax))
+	set(flagFull, s.TenantCount >= p.MaxTenantsPerNode)
+	set(flagEmpty, s.TenantCount == 0)
+	set(flagDedicated, s.DedicatedFor != "")
+	set(flagNode, s.Role == prego.RoleNode)
+	set(flagNoTrials, s.RefusesTrials)
+	set(flagTagged, len(s.Tags) > 0)
+	set(flagWarm, s.WarmPlan != "")
+	pr, known := f.providers[s.InfraProvider]
+	set(flagBadProvider, !known || !pr.Enabled || !slices.Contains(pr.Regions, s.Region))
+	if s.Role == prego.RoleNode {
+		s.ownShard, s.ownPool = f.nodeParts(s.Server)
+	} else {
+		s.ownShard, s.ownPool = -1, -1
+	}
+	switch len(s.groups) {
+	case 0:
+	case 1:
+		h.shard0 = s.groups[0].shard
+	default:
+		h.shard0 = manyShards
+	}
+	f.hot[i] = h
+}
+
+// nodeParts are the slots of a node's own shard and pool: those rows that say so,
+// or else ones of the node's name that are made here ("all IDs refer to the same
+// host").
+func (f *Fleet) nodeParts(s Server) (shard, pool int32) {
+	if _, ok := f.shards.byID[s.ServerID]; !ok {
+		f.SetShard(Shard{ShardID: s.ServerID, Region: s.Region, HostServerID: s.ServerID, AnyPlan: true, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: prego.ServerActive})
+	}
+	if _, ok := f.pools.byID[s.ServerID]; !ok {
+		f.SetPool(Pool{PoolID: s.ServerID, Region: s.Region, HostServerID: s.ServerID, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: prego.ServerActive})
+	}
+	return f.shards.byID[s.ServerID], f.pools.byID[s.ServerID]
+}
+
+// AddSite makes a site available. One whose server or shard is unknown is left
+// out.
+func (f *Fleet) AddSite(s Site) {
+	i, there := f.find(s.AppServerID)
+	slot, known := f.shards.byID[s.DBShardID]
+	if !there || !known {
+		return
+	}
+	srv := &f.servers[i]
+	for g := range srv.groups {
+		if srv.groups[g].shard == slot {
+			if at, have := slices.BinarySearch(srv.groups[g].ids, s.PoolSiteID); !have {
+				srv.groups[g].ids = slices.Insert(srv.groups[g].ids, at, s.PoolSiteID)
+			}
+			return
+		}
+	}
+	srv.groups = append(srv.groups, siteGroup{shard: slot, ids: []string{s.PoolSiteID}})
+	sort.Slice(srv.groups, func(a, b int) bool {
+		return f.shards.items[srv.groups[a].shard].ShardID < f.shards.items[srv.groups[b].shard].ShardID
+	})
+	f.heat(i)
+}
+
+// RemoveSite forgets a site that is no longer available.
+func (f *Fleet) RemoveSite(appServerID, poolSiteID string) {
+	i, there := f.find(appServerID)
+	if !there {
+		return
+	}
+	srv := &f.servers[i]
+	for g := range srv.groups {
+		if at, have := slices.BinarySearch(srv.groups[g].ids, poolSiteID); have {
+			srv.groups[g].ids = slices.Delete(srv.groups[g].ids, at, at+1)
+			if len(srv.groups[g].ids) == 0 {
+				srv.groups = slices.Delete(srv.groups, g, g+1)
+				f.heat(i)
+			}
+			return
+		}
+	}
+}
+
+// Apply lets the fleet follow a decision: the tenant counts from now on.
+func (f *Fleet) Apply(r Request, d Decision) {
+	if !d.PlacesTenant() {
+		return
+	}
+	f.last = d.AppServerID
+	if i, ok := f.find(d.AppServerID); ok {
+		s := f.servers[i].Server
+		s.TenantCount++
+		s.ParentOrgs = added(s.ParentOrgs, r.ParentOrgID)
+		if d.Dedicates {
+			s.DedicatedFor = r.TenantID
+		}
+		f.SetServer(s)
+	}
+	if s, ok := f.shards.get(d.DBShardID); ok {
+		s.Tenants++
+		s.ParentOrgs = added(s.ParentOrgs, r.ParentOrgID)
+		if r.Plan == prego.PlanEnterprise {
+			s.DedicatedFor = r.TenantID
+		}
+		f.SetShard(s)
+	}
+	if p, ok := f.pools.get(d.RedisPoolID); ok {
+		p.Tenants++
+		if r.Plan == prego.PlanEnterprise || r.DedicatedRedis {
+			p.DedicatedFor = r.TenantID
+		}
+		f.SetPool(p)
+	}
+	if d.PoolSiteID != "" {
+		f.RemoveSite(d.AppServerID, d.PoolSiteID)
+	}
+}
+
+func added(orgs map[string]int, org string) map[string]int {
+	if org == "" {
+		return orgs
+	}
+	if orgs == nil {
+		orgs = make(map[string]int, 1)
+	}
+	orgs[org]++
+	return orgs
+}
+
+// slots keep values at fixed places beside an index by id and an order of ids.
+type slots[T any] struct {
+	items []T
+	ids   []string // by slot
+	byID  map[string]int32
+	order []int32 // slots in the order of ids
+}
+
+func (s *slots[T]) init(n int) {
+	s.items, s.ids, s.order = make([]T, 0, n), make([]string, 0, n), make([]int32, 0, n)
+	s.byID = make(map[string]int32, n)
+}
+
+func (s *slots[T]) set(id string, v T) {
+	if slot, ok := s.byID[id]; ok {
+		s.items[slot] = v
+		return
+	}
+	slot := int32(len(s.items)) //nolint:gosec // fleets are far below 2^31
+	s.items, s.ids = append(s.items, v), append(s.ids, id)
+	s.byID[id] = slot
+	at, _ := slices.BinarySearchFunc(s.order, id, func(o int32, id string) int {
+		switch other := s.ids[o]; {
+		case other < id:
+			return -1
+		case other > id:
+			return 1
+		}
+		return 0
+	})
+	s.order = slices.Insert(s.order, at, slot)
+}
+
+func (s *slots[T]) get(id string) (v T, ok bool) {
+	slot, ok := s.byID[id]
+	if ok {
+		v = s.items[slot]
+	}
+	return v, ok
+}

@@ -1,0 +1,91 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/prego/prego"
+)
+
+// CheckInvariants is placement-policy §6, written apart from the filters: what
+// must hold of any placement, an operator's override included. The refusal names
+// the invariant.
+func (f *Fleet) CheckInvariants(r Request, d Decision) error {
+	srv, ok := f.Server(d.AppServerID)
+	if !ok {
+		return prego.Errorf(prego.CodeServerUnknown, "there is no app server %q", d.AppServerID)
+	}
+	shard, ok := f.shards.get(d.DBShardID)
+	if !ok {
+		return prego.Errorf(prego.CodeShardUnknown, "there is no DB shard %q", d.DBShardID)
+	}
+	pool, ok := f.pools.get(d.RedisPoolID)
+	if !ok {
+		return prego.Errorf(prego.CodeInvariantViolation, "there is no Redis pool %q", d.RedisPoolID)
+	}
+	broken := func(format string, args ...any) error {
+		return prego.Errorf(prego.CodeInvariantViolation, format, args...)
+	}
+	switch {
+	case srv.Status != prego.ServerActive:
+		return broken("app server %s is %s, not active", srv.ServerID, srv.Status)
+	case shard.Status != prego.ServerActive:
+		return broken("DB shard %s is %s, not active", shard.ShardID, shard.Status)
+	case pool.Status != prego.ServerActive:
+		return broken("Redis pool %s is %s, not active", pool.PoolID, pool.Status)
+	case srv.Region != shard.Region || srv.Region != pool.Region:
+		return broken("app server, DB shard and Redis pool are in regions %s, %s and %s", srv.Region, shard.Region, pool.Region)
+	case srv.Region != r.Region:
+		return broken("app server %s is in region %s, not %s", srv.ServerID, srv.Region, r.Region)
+	case !shard.AnyPlan && !lockAllows(r.Plan, shard.PlanTierLock):
+		return broken("DB shard %s is locked to %s, which plan %s may not use", shard.ShardID, lockName(shard.PlanTierLock), r.Plan)
+	case r.Plan == prego.PlanEnterprise && srv.TenantCount > 0:
+		return broken("an enterprise tenant needs an empty server, and %s has %d tenants", srv.ServerID, srv.TenantCount)
+	case r.Plan == prego.PlanEnterprise && shard.Tenants > 0:
+		return broken("an enterprise tenant needs an empty DB shard, and %s has %d tenants", shard.ShardID, shard.Tenants)
+	case r.Plan == prego.PlanEnterprise && pool.Tenants > 0:
+		return broken("an enterprise tenant needs an empty Redis pool, and %s has %d tenants", pool.PoolID, pool.Tenants)
+	case taken(srv.DedicatedFor, r), taken(shard.DedicatedFor, r), taken(pool.DedicatedFor, r):
+		return broken("%s, %s or %s is dedicated to another tenant", srv.ServerID, shard.ShardID, pool.PoolID)
+	case srv.Role == prego.RoleNode && (shard.HostServerID != srv.ServerID || pool.HostServerID != srv.ServerID):
+		return broken("node %s is a stack of its own: it uses its own DB shard and Redis pool", srv.ServerID)
+	case shard.HostServerID != "" && shard.HostServerID != srv.ServerID:
+		return broken("DB shard %s is part of node %s", shard.ShardID, shard.HostServerID)
+	case pool.HostServerID != "" && pool.HostServerID != srv.ServerID:
+		return broken("Redis pool %s is part of node %s", pool.PoolID, pool.HostServerID)
+	}
+	if r.DataResidency != "" {
+		zone, known := f.residency[r.DataResidency]
+		if !known || !slices.Contains(zone.Regions, srv.Region) || (len(zone.Providers) > 0 && !slices.Contains(zone.Providers, srv.InfraProvider)) {
+			return broken("data of residents of %s may not be on %s in region %s", r.DataResidency, srv.InfraProvider, srv.Region)
+		}
+	}
+	if d.PoolSiteID != "" && !f.hasSite(d) {
+		return broken("site %s is not available on %s with shard %s", d.PoolSiteID, d.AppServerID, d.DBShardID)
+	}
+	return nil
+}
+
+func taken(dedicatedFor string, r Request) bool {
+	return dedicatedFor != "" && dedicatedFor != r.TenantID
+}
+
+func lockName(p prego.Plan) string {
+	if p == "" {
+		return "no plan"
+	}
+	return fmt.Sprintf("plan %s", p)
+}
+
+func (f *Fleet) hasSite(d Decision) bool {
+	i, ok := f.find(d.AppServerID)
+	if !ok {
+		return false
+	}
+	for _, g := range f.servers[i].groups {
+		if f.shards.items[g.shard].ShardID == d.DBShardID && slices.Contains(g.ids, d.PoolSiteID) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,142 @@
+package placement
+
+import (
+	"fmt"
+
+	"github.com/prego/prego"
+)
+
+// override is placement-policy §8: capacity and ranking are skipped, the
+// invariants are not. What is not forced is chosen as usual.
+func (s *search) override() Decision {
+	f, o := s.f, s.r.Override
+	s.algorithm = Manual
+	appID := o.AppServerID
+	if appID == "" {
+		// Only the shard is forced: the server is the one that an ordinary placement
+		// with that shard would take.
+		return s.overrideShard()
+	}
+	i, ok := f.find(appID)
+	if !ok {
+		return s.refuse(prego.CodeServerUnknown, fmt.Sprintf("there is no app server %q", appID))
+	}
+	srv := &f.servers[i]
+	s.scoreShards()
+	s.scorePools()
+	s.countServers()
+	d := s.decision(Placed)
+	d.AppServerID, d.InfraProvider, d.Dedicates = appID, srv.InfraProvider, s.exclusive && srv.TenantCount == 0
+	d.Confidence = 1
+	switch {
+	case o.DBShardID != "":
+		if _, ok := f.shards.get(o.DBShardID); !ok {
+			return s.refuse(prego.CodeShardUnknown, fmt.Sprintf("there is no DB shard %q", o.DBShardID))
+		}
+		d.DBShardID = o.DBShardID
+	case srv.Role == prego.RoleNode:
+		d.DBShardID = f.shards.items[srv.ownShard].ShardID
+	default:
+		// A shard on which the server has a site, else the best one.
+		if slot := s.siteShard(i, &f.hot[i]); slot >= 0 {
+			d.DBShardID = f.shards.items[slot].ShardID
+		} else if s.bestShard >= 0 {
+			d.DBShardID = f.shards.items[s.bestShard].ShardID
+		}
+	}
+	switch {
+	case srv.Role == prego.RoleNode:
+		d.RedisPoolID = f.pools.items[srv.ownPool].PoolID
+	case s.bestPool >= 0:
+		d.RedisPoolID = f.pools.items[s.bestPool].PoolID
+	}
+	if d.DBShardID == "" || d.RedisPoolID == "" {
+		out := s.noCapacity()
+		out.MissingRoles = nil
+		if d.DBShardID == "" {
+			out.MissingRoles = append(out.MissingRoles, prego.RoleDBShard)
+		}
+		if d.RedisPoolID == "" {
+			out.MissingRoles = append(out.MissingRoles, prego.RoleRedisPool)
+		}
+		out.Code, out.SelectionReason = prego.CodeInsufficientResources, fmt.Sprintf("the forced server has no companion in region %s; short of: %v", s.r.Region, out.MissingRoles)
+		return out
+	}
+	return s.finishOverride(d, srv)
+}
+
+func (s *search) finishOverride(d Decision, srv *server) Decision {
+	f := s.f
+	for _, g := range srv.groups {
+		if f.shards.items[g.shard].ShardID == d.DBShardID {
+			d.PoolSiteID = g.ids[0]
+		}
+	}
+	d.SelectionReason = "manual: " + s.r.Override.Reason
+	if err := f.CheckInvariants(s.r, d); err != nil {
+		return s.refuse(prego.CodeOf(err), messageOf(err))
+	}
+	if d.PoolSiteID == "" {
+		if d.Outcome = OnDemandSite; f.policy.EmptyPool == Hold && s.mode == prego.ModeShared {
+			h := s.without(HoldForSite, codeNoSite, "the forced server has no site left on the forced shard: the placement waits for a refill")
+			h.AppServerID = d.AppServerID
+			return h
+		}
+	}
+	return d
+}
+
+// overrideShard forces the shard alone.
+func (s *search) overrideShard() Decision {
+	f, id := s.f, s.r.Override.DBShardID
+	shard, ok := f.shards.get(id)
+	if !ok {
+		return s.refuse(prego.CodeShardUnknown, fmt.Sprintf("there is no DB shard %q", id))
+	}
+	if shard.HostServerID != "" { // a node's shard is reached through its node
+		s.r.Override = &Override{AppServerID: shard.HostServerID, DBShardID: id, Reason: s.r.Override.Reason}
+		return s.override()
+	}
+	s.scoreShards()
+	s.scorePools()
+	slot := f.shards.byID[id]
+	var best, bare triple
+	for i := range f.hot {
+		s.looked++
+		if why := s.server(i, &f.hot[i]); why != passes {
+			s.reject(listServers, f.servers[i].ServerID, why)
+			continue
+		}
+		if f.hot[i].flags&flagNode != 0 {
+			continue
+		}
+		t := triple{server: i, shard: slot, score: f.hot[i].score, ok: true}
+		into := &bare
+		for _, g := range f.servers[i].groups {
+			if g.shard == slot {
+				into = &best
+			}
+		}
+		if !into.ok || t.score > into.score+epsilon {
+			*into = t
+		}
+	}
+	if !best.ok {
+		best = bare
+	}
+	if !best.ok || s.bestPool < 0 {
+		return s.noCapacity()
+	}
+	srv := &f.servers[best.server]
+	d := s.decision(Placed)
+	d.AppServerID, d.InfraProvider, d.Dedicates, d.Confidence = srv.ServerID, srv.InfraProvider, s.exclusive && srv.TenantCount == 0, 1
+	d.DBShardID, d.RedisPoolID = id, f.pools.items[s.bestPool].PoolID
+	return s.finishOverride(d, srv)
+}
+
+func messageOf(err error) string {
+	if e, ok := err.(*prego.Error); ok { //nolint:errorlint // made by CheckInvariants
+		return e.Message
+	}
+	return err.Error()
+}

@@ -1,0 +1,253 @@
+// Package placement decides which app server, DB shard, Redis pool and pool site
+// a tenant lands on (placement-policy). It is pure: a decision is a function of a
+// Fleet and a Request, the same for the same input, with ties broken by id; the
+// transaction that reserves it checks every invariant again.
+package placement
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/prego/prego"
+)
+
+// Algorithm is how a candidate is chosen among those that pass all filters
+// (placement-policy §1.2, §8).
+type Algorithm string
+
+// The algorithms. Manual is an operator's override.
+const (
+	BestFit    Algorithm = "best_fit"
+	FirstFit   Algorithm = "first_fit"
+	RoundRobin Algorithm = "round_robin"
+	NewServer  Algorithm = "new_server"
+	Manual     Algorithm = "manual"
+)
+
+// Valid reports whether a policy can name a.
+func (a Algorithm) Valid() bool {
+	return a == BestFit || a == FirstFit || a == RoundRobin || a == NewServer
+}
+
+// EmptyPool says what to do when servers have room and none has a site left
+// (placement-policy §2.6).
+type EmptyPool string
+
+// The choices: make the site while the tenant waits, or wait for a refill.
+const (
+	OnDemand EmptyPool = "on_demand"
+	Hold     EmptyPool = "hold"
+)
+
+// Weights of the composite score (placement-policy §2.5). Their sum is the
+// highest score that there is; it is 1 by default.
+type Weights struct {
+	AppLoad   float64 `json:"app_load"`
+	AppCount  float64 `json:"app_count"`
+	DBLoad    float64 `json:"db_load"`
+	RedisLoad float64 `json:"redis_load"`
+	Affinity  float64 `json:"affinity"`
+}
+
+// DefaultWeights are placement-policy §2.5's.
+func DefaultWeights() Weights {
+	return Weights{AppLoad: 0.4, AppCount: 0.2, DBLoad: 0.2, RedisLoad: 0.1, Affinity: 0.1}
+}
+
+// AffinityDelta is by how much a server may score below the best and still be
+// preferred because the parent org lives there (placement-policy §5).
+const AffinityDelta = 0.05
+
+// epsilon makes scores equal that differ by rounding alone.
+const epsilon = 1e-9
+
+// Policy is what an operator configures.
+type Policy struct {
+	Mode              prego.PlacementMode
+	Algorithm         Algorithm
+	MemoryPctMax      float64 // 0–100; servers at or above it take nobody
+	MaxTenantsPerNode int
+	Weights           Weights
+	EmptyPool         EmptyPool
+	// SameShard prefers the DB shard on which the parent org lives, within
+	// AffinityDelta. Off by default: it concentrates the blast radius
+	// (placement-policy §5).
+	SameShard bool
+	// MaxRejected is how many rejected candidates a decision lists, by id; the
+	// counts per reason are always exact.
+	MaxRejected int
+}
+
+// DefaultPolicy is the policy without configuration (placement-policy §2.4; 20 of
+// ADR-001's "15-20" tenants per node).
+func DefaultPolicy() Policy {
+	return Policy{
+		Mode: prego.ModeOneTenantOneServer, Algorithm: BestFit, MemoryPctMax: 70, MaxTenantsPerNode: 20,
+		Weights: DefaultWeights(), EmptyPool: OnDemand, MaxRejected: 20,
+	}
+}
+
+// Validate refuses a policy that cannot be meant.
+func (p Policy) Validate() error {
+	switch {
+	case !p.Mode.Valid():
+		return prego.Invalid("policy.mode", "must be shared or one_tenant_one_server")
+	case !p.Algorithm.Valid():
+		return prego.Invalid("policy.algorithm", "must be best_fit, first_fit, round_robin or new_server")
+	case math.IsNaN(p.MemoryPctMax) || p.MemoryPctMax <= 0 || p.MemoryPctMax > 100:
+		return prego.Invalid("policy.memory_pct_max", "must be above 0 and at most 100")
+	case p.MaxTenantsPerNode < 1 || p.MaxTenantsPerNode > 100_000:
+		return prego.Invalid("policy.max_tenants_per_node", "must be 1 to 100000")
+	case p.EmptyPool != OnDemand && p.EmptyPool != Hold:
+		return prego.Invalid("policy.empty_pool", "must be on_demand or hold")
+	case p.MaxRejected < 0:
+		return prego.Invalid("policy.max_rejected", "must not be negative")
+	}
+	w := p.Weights
+	for _, v := range []struct {
+		name string
+		w    float64
+	}{{"app_load", w.AppLoad}, {"app_count", w.AppCount}, {"db_load", w.DBLoad}, {"redis_load", w.RedisLoad}, {"affinity", w.Affinity}} {
+		if math.IsNaN(v.w) || v.w < 0 || v.w > 1 {
+			return prego.Invalid("policy.weights."+v.name, "must be 0 to 1")
+		}
+	}
+	return nil
+}
+
+// AuditName is the algorithm that the audit of a decision names
+// (placement-policy, "One tenant, one server").
+func AuditName(mode prego.PlacementMode, a Algorithm) string {
+	if mode == prego.ModeOneTenantOneServer && a != Manual {
+		return "one_tenant_one_server_v1"
+	}
+	return string(a)
+}
+
+// Request is one tenant that asks for a place. Its fields are valid already.
+type Request struct {
+	TenantID       string
+	OrgID          string
+	ParentOrgID    string
+	Region         prego.Region
+	Plan           prego.Plan
+	DataResidency  string
+	Constraint     prego.Constraint // normalized
+	DedicatedRedis bool
+	Mode           prego.PlacementMode // "" is the policy's
+	Algorithm      Algorithm           // "" is the policy's
+	Override       *Override
+}
+
+// Override forces a placement (placement-policy §8). It skips capacity and
+// ranking, never the invariants.
+type Override struct {
+	AppServerID string
+	DBShardID   string
+	Reason      string
+}
+
+// Outcome is how a decision ends.
+type Outcome string
+
+// The outcomes. OnDemandSite is a placement whose site is still to be made.
+const (
+	Placed           Outcome = "placed"
+	OnDemandSite     Outcome = "on_demand"
+	AwaitingCapacity Outcome = "awaiting_capacity"
+	HoldForSite      Outcome = "hold"
+	NeedsServer      Outcome = "new_server"
+	Refused          Outcome = "rejected"
+)
+
+// Rejection is one candidate that was not taken, and the first filter that said
+// so.
+type Rejection struct {
+	ID     string `json:"id"`
+	Reason string `json:"reason"`
+}
+
+// Decision is an outcome with its explanation (placement-policy §1.2, §7).
+type Decision struct {
+	Outcome       Outcome
+	Code          prego.Code // of outcomes that place nobody
+	MissingRoles  []prego.Role
+	AppServerID   string // with HoldForSite: the server whose pool is to be filled
+	DBShardID     string
+	RedisPoolID   string
+	PoolSiteID    string
+	InfraProvider prego.InfraProviderID
+	// Dedicates: the server, and with it what only this tenant may use, is the
+	// tenant's alone from now on.
+	Dedicates bool
+
+	Mode                prego.PlacementMode
+	Algorithm           Algorithm
+	CandidatesEvaluated int // app servers, DB shards and Redis pools that were looked at
+	SelectionReason     string
+	// Confidence is the margin of the winner's score over the runner-up's, the best
+	// other app server, within 0 to 1; 1 when there was no other. It is 0 when
+	// affinity chose a server over one with a higher score.
+	Confidence     float64
+	Score          float64
+	Rejected       []Rejection
+	RejectedCounts map[string]int
+}
+
+// PlacesTenant reports whether the decision gives the tenant a server.
+func (d Decision) PlacesTenant() bool { return d.Outcome == Placed || d.Outcome == OnDemandSite }
+
+// Explanation is the decision block as it is stored and shown.
+type Explanation struct {
+	Algorithm           Algorithm      `json:"algorithm"`
+	CandidatesEvaluated int            `json:"candidates_evaluated"`
+	SelectionReason     string         `json:"selection_reason"`
+	ConfidenceScore     float64        `json:"confidence_score"`
+	Score               float64        `json:"score"`
+	Rejected            []Rejection    `json:"rejected"`
+	RejectedCounts      map[string]int `json:"rejected_counts"`
+}
+
+// Explanation is d's.
+func (d Decision) Explanation() Explanation {
+	e := Explanation{
+		Algorithm: d.Algorithm, CandidatesEvaluated: d.CandidatesEvaluated, SelectionReason: d.SelectionReason,
+		ConfidenceScore: round6(d.Confidence), Score: round6(d.Score), Rejected: d.Rejected, RejectedCounts: d.RejectedCounts,
+	}
+	if e.Rejected == nil {
+		e.Rejected = []Rejection{}
+	}
+	if e.RejectedCounts == nil {
+		e.RejectedCounts = map[string]int{}
+	}
+	return e
+}
+
+func round6(v float64) float64 { return math.Round(v*1e6) / 1e6 }
+
+// lockAllows is placement-policy §2.3: on which shards a plan may land.
+func lockAllows(plan prego.Plan, lock prego.Plan) bool {
+	switch plan {
+	case prego.PlanTrial:
+		return lock == "" || lock == prego.PlanTrial
+	case prego.PlanStarter:
+		return lock == ""
+	case prego.PlanBusiness:
+		return lock == prego.PlanBusiness
+	case prego.PlanEnterprise:
+		return lock != prego.PlanTrial
+	}
+	return false
+}
+
+// ShardLockFor is the lock of a shard that is made for tenants of a plan.
+func ShardLockFor(plan prego.Plan) prego.Plan {
+	if plan == prego.PlanBusiness {
+		return prego.PlanBusiness
+	}
+	return ""
+}
+
+func (r Request) String() string {
+	return fmt.Sprintf("tenant %s (%s in %s)", r.TenantID, r.Plan, r.Region)
+}
