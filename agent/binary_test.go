@@ -36,6 +36,9 @@ var binary = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == GuardVerb { // the agents of these tests start their own program
+		Guard()
+	}
 	status := m.Run()
 	if name, err := binary(); err == nil {
 		_ = os.RemoveAll(filepath.Dir(name))

@@ -30,10 +30,11 @@ const maxExecBody = 64 << 10
 
 // problem is a refusal of the exec endpoint.
 type problem struct {
-	status int
-	code   string
-	field  string
-	detail string
+	status     int
+	code       string
+	field      string
+	detail     string
+	retryAfter int // s; 0 says nothing
 }
 
 // serve answers the control plane on the agent's port.
@@ -44,13 +45,14 @@ func (a *Agent) serve(ctx context.Context, log *slog.Logger) error {
 		return fmt.Errorf("exec endpoint: %w", err)
 	}
 	srv := &http.Server{
-		Handler: a.execHandler(), TLSConfig: a.execTLS(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
+		Handler: a.execHandler(log), TLSConfig: a.execTLS(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
 		WriteTimeout: 30 * time.Second, IdleTimeout: 60 * time.Second, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		<-ctx.Done()
+		a.cmds.stop() // what runs is killed, so that its callers are answered
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		_ = srv.Shutdown(drain)
@@ -60,6 +62,7 @@ func (a *Agent) serve(ctx context.Context, log *slog.Logger) error {
 		<-done
 		return nil
 	}
+	a.cmds.stop()
 	return fmt.Errorf("exec endpoint: %w", err)
 }
 
@@ -84,9 +87,12 @@ func (a *Agent) execTLS() *tls.Config {
 	}
 }
 
-func (a *Agent) execHandler() http.Handler {
+func (a *Agent) execHandler(log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p := a.exec(w, r); p != nil {
+		if p := a.exec(w, r, log); p != nil {
+			if p.retryAfter > 0 {
+				w.Header().Set("Retry-After", strconv.Itoa(p.retryAfter))
+			}
 			w.Header().Set("Content-Type", "application/problem+json")
 			if p.status == http.StatusUnauthorized {
 				w.Header().Set("WWW-Authenticate", "Bearer")
@@ -99,7 +105,7 @@ func (a *Agent) execHandler() http.Handler {
 	})
 }
 
-func (a *Agent) exec(w http.ResponseWriter, r *http.Request) *problem {
+func (a *Agent) exec(w http.ResponseWriter, r *http.Request, log *slog.Logger) *problem {
 	if r.URL.Path != wire.PathExec && r.URL.Path != wire.PathExecStream {
 		return &problem{status: http.StatusNotFound, code: "not_found", detail: "there is nothing at this path"}
 	}
@@ -140,7 +146,35 @@ func (a *Agent) exec(w http.ResponseWriter, r *http.Request) *problem {
 	if !a.jtis.use(claims.ID, claims.ExpiresAt.Time) {
 		return &problem{status: http.StatusUnauthorized, code: "unauthenticated", detail: "the token was used already"}
 	}
-	return &problem{status: http.StatusNotImplemented, code: "not_implemented", detail: "this agent does not run commands yet"}
+	if in.Kind != wire.KindBench || r.URL.Path != wire.PathExec {
+		return &problem{status: http.StatusNotImplemented, code: "not_implemented", detail: "this agent does not run such commands yet"}
+	}
+	return a.bench(w, r, in, log)
+}
+
+// bench answers once the command has ended. Nobody but the command limits how
+// long that takes; writing the answer is limited again.
+func (a *Agent) bench(w http.ResponseWriter, r *http.Request, in wire.ExecRequest, log *slog.Logger) *problem {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{})
+	_ = control.SetWriteDeadline(time.Time{})
+	defer func() { _ = control.SetWriteDeadline(time.Now().Add(30 * time.Second)) }()
+	c, refused := a.cmds.submit(in, log)
+	if refused != nil {
+		return refused
+	}
+	select {
+	case <-c.ended:
+	case <-r.Context().Done():
+		return nil // nobody listens; the command goes on for whoever asks again
+	}
+	if c.failed != nil {
+		return c.failed
+	}
+	_ = control.SetWriteDeadline(time.Now().Add(30 * time.Second))
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(c.result)
+	return nil
 }
 
 type execClaims struct {

@@ -26,6 +26,7 @@ type Agent struct {
 	jtis    *seen
 	sensors sensors
 	ship    *shipper
+	cmds    *commands
 	current atomic.Pointer[session]
 }
 
@@ -47,7 +48,11 @@ func New(h *Host, addr, version string, log *slog.Logger) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{host: h, addr: addr, version: version, log: log, keys: k, jtis: newSeen(), sensors: sensors{root: h.Root}, ship: &shipper{}}
+	cmds, err := newCommands(h)
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{host: h, addr: addr, version: version, log: log, keys: k, jtis: newSeen(), sensors: sensors{root: h.Root}, ship: &shipper{}, cmds: cmds}
 	a.current.Store(s)
 	return a, nil
 }

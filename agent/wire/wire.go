@@ -194,6 +194,9 @@ type ExecRequest struct {
 	Args           []string    `json:"args"`
 	TimeoutSeconds int         `json:"timeoutSeconds,omitempty"` // default 60
 	WorkingDir     string      `json:"workingDir,omitempty"`     // default /home/frappe/frappe-bench for bench
+	// AuditID names the command: a request with the id of an earlier one gets that
+	// one's result, and nothing runs twice. Without one each request is its own.
+	AuditID string `json:"auditId,omitempty"`
 }
 
 // ExecResult is direct-provisioning §7's AgentExecResult.
@@ -245,6 +248,15 @@ const (
 	// DockerTLSDir holds ca.pem, cert.pem and key.pem for dockerd.
 	DockerTLSDir = "/var/lib/prego-agent/docker"
 	AgentBinary  = "/usr/local/bin/prego-agent"
+)
+
+// Files of commands on a host, relative to its root directory.
+const (
+	BenchBinary = "/usr/local/bin/bench"
+	BenchHome   = "/home/frappe"
+	BenchDir    = "/home/frappe/frappe-bench"
+	// ExecResultsDir keeps the results of the latest commands, one file each.
+	ExecResultsDir = IdentityDir + "/exec"
 )
 
 // StageTwoPath is where user_data pins the second boot stage, when the whole

@@ -38,6 +38,10 @@ func run(args []string) int {
 		fmt.Println(version)
 		return 0
 	}
+	if args[0] == agent.GuardVerb { // started by the agent itself, beside each command
+		agent.Guard()
+		return 0
+	}
 	if args[0] != "bootstrap" && args[0] != "run" {
 		fmt.Fprintln(os.Stderr, usage)
 		return 2

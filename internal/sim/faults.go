@@ -13,7 +13,7 @@ import (
 )
 
 // Fault is something that goes wrong. A fault of kind "http" answers matching API
-// calls; the others happen to servers of a matching name.
+// calls, one of kind "bench" meets commands on hosts; the others happen to servers of a matching name.
 type Fault struct {
 	ID   string `json:"id"`
 	Kind string `json:"kind"`
@@ -33,9 +33,14 @@ type Fault struct {
 	Code    string `json:"code,omitempty"`
 	Message string `json:"message,omitempty"`
 	DelayMS int    `json:"delay_ms,omitempty"`
+	// Verb is the command that a "bench" fault is about, for example "new-site"; ""
+	// is all. Its Action is fail, fail_after or hang.
+	Verb string `json:"verb,omitempty"`
 
 	Matched int `json:"matched"` // how often it was considered
 	Hits    int `json:"hits"`    // how often it happened
+
+	dir string // of a "bench" fault, where the hosts find it
 }
 
 func (f *Fault) code(otherwise string) string {
@@ -59,7 +64,11 @@ var hostKinds = map[string]string{
 }
 
 func (f *Fault) check() error {
-	if f.Kind == "http" {
+	if f.Kind == "bench" {
+		if err := f.checkBench(); err != nil {
+			return err
+		}
+	} else if f.Kind == "http" {
 		switch f.Action {
 		case "respond", "commit_then_respond":
 			if f.Status < 400 || f.Status > 599 {
@@ -100,6 +109,11 @@ func (s *Sim) Inject(f Fault) (string, error) {
 	f.ID, f.Hits, f.Matched = uuid.NewString()[:8], 0, 0
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if f.Kind == "bench" {
+		if err := s.publish(&f); err != nil {
+			return "", err
+		}
+	}
 	s.faults = append(s.faults, &f)
 	return f.ID, nil
 }
@@ -110,6 +124,9 @@ func (s *Sim) Faults() []Fault {
 	defer s.mu.Unlock()
 	out := make([]Fault, 0, len(s.faults))
 	for _, f := range s.faults {
+		if f.Kind == "bench" {
+			f.count()
+		}
 		out = append(out, *f)
 	}
 	return out
@@ -191,7 +208,12 @@ func (s *Sim) controlRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("DELETE /_sim/faults", func(w http.ResponseWriter, _ *http.Request) {
 		s.mu.Lock()
 		s.faults = nil
+		err := s.withdraw()
 		s.mu.Unlock()
+		if err != nil {
+			writeJSON(w, 500, map[string]string{"error": err.Error()})
+			return
+		}
 		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc("PUT /_sim/stock/{type}/{location}/{state}", func(w http.ResponseWriter, r *http.Request) {

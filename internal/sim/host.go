@@ -181,6 +181,9 @@ func (h *host) live(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := h.installBench(); err != nil {
+		return err
+	}
 	if h.plan.withoutAgent {
 		h.setPhase("running without agent")
 		return nil

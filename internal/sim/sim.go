@@ -42,11 +42,18 @@ type Profile struct {
 	Boot    time.Duration // running → the first cloud-init stage
 	Stage   time.Duration // each cloud-init stage
 	Restart time.Duration // before an agent that ended is started again
+
+	// Commands of bench. On a real host a new site takes 30 to 90 s and an app some
+	// 10 to 60 s; a rename is a move of a directory.
+	BenchNewSite, BenchRename, BenchInstallApp time.Duration
 }
 
 // DefaultProfile lets people follow what happens.
 func DefaultProfile() Profile {
-	return Profile{Action: 800 * time.Millisecond, Boot: time.Second, Stage: 300 * time.Millisecond, Restart: 5 * time.Second}
+	return Profile{
+		Action: 800 * time.Millisecond, Boot: time.Second, Stage: 300 * time.Millisecond, Restart: 5 * time.Second,
+		BenchNewSite: 2 * time.Second, BenchRename: 150 * time.Millisecond, BenchInstallApp: time.Second,
+	}
 }
 
 // Limits of the account; 0 is the default.
@@ -71,10 +78,12 @@ type Sim struct {
 	st     state
 	hosts  map[int64]*host
 	faults []*Fault
-	rate   bucket
-	dirty  chan struct{}
-	agents *agentCache
-	base   [2]byte // of host addresses
+	// benchSeq orders bench faults.
+	benchSeq int
+	rate     bucket
+	dirty    chan struct{}
+	agents   *agentCache
+	base     [2]byte // of host addresses
 }
 
 // New makes a cloud with the state that StateDir holds, if any.
@@ -106,6 +115,9 @@ func New(cfg Config) (*Sim, error) {
 	s.rate = bucket{capacity: float64(cfg.RatePerHour), tokens: float64(cfg.RatePerHour), at: time.Now()}
 	s.agents = &agentCache{dir: filepath.Join(cfg.StateDir, "agents")}
 	s.base = randomBase()
+	if err := s.withdraw(); err != nil { // faults end with the process
+		return nil, fmt.Errorf("sim: %w", err)
+	}
 	if err := s.st.load(s.statePath()); err != nil {
 		return nil, err
 	}

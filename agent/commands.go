@@ -1,0 +1,184 @@
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// How many commands a host takes. bench works on one database server and one
+// redis, so that more at once would only slow each other down.
+const (
+	maxRunning = 4
+	maxQueued  = 64
+)
+
+// Bounds of a command's time.
+const (
+	defaultTimeout = time.Minute
+	maxTimeout     = 15 * time.Minute
+)
+
+// maxAuditID bounds the id that a caller gives to a command.
+const maxAuditID = 256
+
+var (
+	errTimeout  = errors.New("the command took too long")
+	errStopping = errors.New("the agent is ending")
+)
+
+// commands runs what the control plane asks for: a few at a time, and each audit
+// id once.
+type commands struct {
+	host    *Host
+	ctx     context.Context // of what runs
+	cancel  context.CancelCauseFunc
+	slots   chan struct{}
+	results *results
+	work    sync.WaitGroup
+
+	mu      sync.Mutex
+	running map[string]*call // by audit id, those that wait included
+}
+
+// call is one command. result and failed may be read once ended is closed.
+type call struct {
+	in     wire.ExecRequest
+	digest string
+	verb   string
+	dir    string
+	ended  chan struct{}
+	result wire.ExecResult
+	failed *problem
+}
+
+func newCommands(h *Host) (*commands, error) {
+	r, err := openResults(h.path(wire.ExecResultsDir))
+	if err != nil {
+		return nil, err
+	}
+	c := &commands{host: h, slots: make(chan struct{}, maxRunning), results: r, running: make(map[string]*call)}
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	return c, nil
+}
+
+// stop kills what runs, refuses what comes, and returns when nothing is left.
+func (c *commands) stop() {
+	c.mu.Lock()
+	c.cancel(errStopping)
+	c.mu.Unlock()
+	c.work.Wait()
+}
+
+// submit checks a command and starts it, or finds the one of the same audit id.
+func (c *commands) submit(in wire.ExecRequest, log *slog.Logger) (*call, *problem) {
+	next, refused := c.check(in)
+	if refused != nil {
+		return nil, refused
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	there, ok := c.running[in.AuditID]
+	if !ok {
+		there, ok = c.results.find(in.AuditID)
+	}
+	switch {
+	case ok && there.digest != next.digest:
+		return nil, &problem{status: http.StatusUnprocessableEntity, code: "audit_id_reused", field: "auditId", detail: "another command had this id"}
+	case ok:
+		return there, nil
+	case c.ctx.Err() != nil:
+		return nil, stopping()
+	case len(c.running) >= maxRunning+maxQueued:
+		return nil, &problem{status: http.StatusTooManyRequests, code: "busy", detail: "too many commands wait on this host", retryAfter: 5}
+	}
+	c.running[next.in.AuditID] = next
+	c.work.Add(1)
+	go func() {
+		defer c.work.Done()
+		c.run(next, log)
+	}()
+	return next, nil
+}
+
+func stopping() *problem {
+	return &problem{status: http.StatusServiceUnavailable, code: "agent_stopping", detail: "the agent is ending; ask again", retryAfter: 5}
+}
+
+// check refuses what is not allowed, and fills in what was left out.
+func (c *commands) check(in wire.ExecRequest) (*call, *problem) {
+	invalid := func(field, detail string) *problem {
+		return &problem{status: http.StatusUnprocessableEntity, code: "invalid_field", field: field, detail: detail}
+	}
+	next := &call{verb: benchVerb(in.Args), ended: make(chan struct{})}
+	if next.verb == "" {
+		return nil, &problem{status: http.StatusUnprocessableEntity, code: "command_not_allowed", field: "args", detail: "bench may not be called like this"}
+	}
+	if in.TimeoutSeconds < 0 || in.TimeoutSeconds > int(maxTimeout/time.Second) {
+		return nil, invalid("timeoutSeconds", "must be at most 900")
+	}
+	if len(in.AuditID) > maxAuditID {
+		return nil, invalid("auditId", "must be at most 256 bytes")
+	}
+	if in.WorkingDir == "" {
+		in.WorkingDir = wire.BenchDir
+	}
+	in.WorkingDir = filepath.Clean(in.WorkingDir)
+	if in.WorkingDir != wire.BenchDir && !strings.HasPrefix(in.WorkingDir, wire.BenchDir+"/") {
+		return nil, invalid("workingDir", "must be inside "+wire.BenchDir)
+	}
+	next.dir = c.host.path(in.WorkingDir)
+	// The digest leaves out what may differ when the same command is asked for again.
+	b, err := json.Marshal([]any{in.Kind, in.Args, in.WorkingDir})
+	if err != nil {
+		return nil, invalid("args", "must be text")
+	}
+	sum := sha256.Sum256(b)
+	next.digest = hex.EncodeToString(sum[:])
+	if in.AuditID == "" {
+		in.AuditID = rand.Text()
+	}
+	next.in = in
+	return next, nil
+}
+
+// run waits for a slot, runs the command and lets everybody know who waits. Only
+// what the command itself came to is remembered: where the agent was at fault, a
+// repeated request is to run it again.
+func (c *commands) run(k *call, log *slog.Logger) {
+	select {
+	case c.slots <- struct{}{}:
+		if c.ctx.Err() != nil {
+			k.failed = stopping()
+		} else {
+			k.result, k.failed = c.execute(k)
+		}
+		<-c.slots
+	case <-c.ctx.Done():
+		k.failed = stopping()
+	}
+	// Arguments stay out of the log: they may hold secrets.
+	if log = log.With("verb", k.verb, "audit_id", k.in.AuditID, "workflow_id", k.in.WorkflowID); k.failed != nil {
+		log.Warn("command not run to its end", "code", k.failed.code)
+	} else {
+		log.Info("command ended", "exit_code", k.result.ExitCode, "duration_ms", k.result.DurationMs)
+		if err := c.results.keep(k); err != nil {
+			log.Error("the command's result is not on disk", "error", err.Error())
+		}
+	}
+	c.mu.Lock()
+	delete(c.running, k.in.AuditID)
+	c.mu.Unlock()
+	close(k.ended)
+}

@@ -1,0 +1,196 @@
+// Package agentclient has commands run by the agents on hosts, over mTLS with a
+// token for each command (direct-provisioning §1, path D).
+package agentclient
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+)
+
+const (
+	// tokenTTL is for the way to the host and clocks that differ: the agent looks at
+	// the token when the command arrives.
+	tokenTTL = 2 * time.Minute
+	// queueTime is what a command may wait on its host for others, in addition to its
+	// own time. Who gives up asks again and joins it.
+	queueTime = 2 * time.Minute
+	// idleTime is shorter than the agent's, so that it is we who close connections.
+	idleTime   = 45 * time.Second
+	maxAnswer  = 256 << 10
+	keptStderr = 1 << 10
+)
+
+// Config says how to reach agents.
+type Config struct {
+	TLS    func(serverID string) *tls.Config // the server's id is verified, not its address
+	Tokens interface {
+		Issue(serverID string, kind wire.CommandKind, ttl time.Duration) (string, error)
+	}
+	Port int
+	// CheckAddr refuses addresses that no provider gave to a server.
+	CheckAddr func(addr string) error
+}
+
+// Client calls agents.
+type Client struct {
+	cfg Config
+
+	mu    sync.Mutex
+	peers map[string]*http.Client // by server id
+}
+
+// New makes a Client.
+func New(cfg Config) *Client { return &Client{cfg: cfg, peers: make(map[string]*http.Client)} }
+
+// Close closes the connections that nobody uses.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.peers {
+		p.CloseIdleConnections()
+	}
+}
+
+// peer has the connections to one server. Those to another may never be used for
+// it, whatever the addresses: it is at the handshake that a server's id is verified.
+func (c *Client) peer(serverID string) *http.Client {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, ok := c.peers[serverID]
+	if !ok {
+		p = &http.Client{
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			Transport: &http.Transport{
+				TLSClientConfig: c.cfg.TLS(serverID), DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+				TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: idleTime, MaxIdleConnsPerHost: 4, ForceAttemptHTTP2: true,
+				// A host that vanished is noticed while a command is under way.
+				HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second},
+			},
+		}
+		c.peers[serverID] = p
+	}
+	return p
+}
+
+// Bench runs bench with args on a host and returns the end of what it printed.
+// Repeated with the same audit id, it returns the first result and nothing runs
+// twice. A failure is a *prego.CommandError, unless it is ctx that ended.
+func (c *Client) Bench(ctx context.Context, serverID, addr, workflowID, auditID string, timeout time.Duration, args ...string) (stdout string, err error) {
+	r, err := c.exec(ctx, addr, wire.ExecRequest{
+		WorkflowID: workflowID, ServerID: serverID, Kind: wire.KindBench, Args: args, AuditID: auditID,
+		TimeoutSeconds: int((timeout + time.Second - 1) / time.Second),
+	})
+	if err != nil {
+		return "", err
+	}
+	if r.ExitCode != 0 {
+		code := prego.CommandFailed
+		if r.ExitCode == 124 {
+			code = prego.CommandTimeout
+		}
+		return r.StdoutTruncated, &prego.CommandError{
+			Kind: string(wire.KindBench), ExitCode: r.ExitCode, Stderr: end(prego.Redact(r.StderrTruncated)), Permanent: true, Code: code,
+		}
+	}
+	return r.StdoutTruncated, nil
+}
+
+func (c *Client) exec(ctx context.Context, addr string, in wire.ExecRequest) (*wire.ExecResult, error) {
+	fail := func(permanent bool, code, message string) error {
+		return &prego.CommandError{Kind: string(in.Kind), Permanent: permanent, Code: code, Message: end(prego.Redact(message))}
+	}
+	if err := c.cfg.CheckAddr(addr); err != nil {
+		return nil, fail(true, prego.CommandNotSent, err.Error())
+	}
+	body, err := json.Marshal(in)
+	if err != nil {
+		return nil, fail(true, prego.CommandNotSent, err.Error())
+	}
+	token, err := c.cfg.Tokens.Issue(in.ServerID, in.Kind, tokenTTL)
+	if err != nil {
+		return nil, fail(false, prego.CommandNotSent, err.Error())
+	}
+	limit := time.Duration(in.TimeoutSeconds) * time.Second
+	if limit == 0 {
+		limit = time.Minute // the agent's default
+	}
+	limited, cancel := context.WithTimeout(ctx, limit+queueTime)
+	defer cancel()
+	url := "https://" + net.JoinHostPort(addr, strconv.Itoa(c.cfg.Port)) + wire.PathExec
+	req, err := http.NewRequestWithContext(limited, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, fail(true, prego.CommandNotSent, err.Error())
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := c.peer(in.ServerID).Do(req)
+	var answer []byte
+	if err == nil {
+		defer func() { _ = resp.Body.Close() }()
+		answer, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%s on %s: %w", in.Kind, in.ServerID, ctx.Err())
+		}
+		if mistrusted(err) {
+			return nil, fail(true, prego.CommandMistrusted, "the host and the control plane do not accept each other's certificates")
+		}
+		return nil, fail(false, prego.CommandUnreachable, err.Error())
+	}
+	if resp.StatusCode != http.StatusOK {
+		code, message := refusal(resp, answer)
+		return nil, fail(!again(resp.StatusCode), code, message)
+	}
+	var out wire.ExecResult
+	if err := json.Unmarshal(answer, &out); err != nil {
+		return nil, fail(false, prego.CommandUnreachable, "the agent's answer can't be read: "+err.Error())
+	}
+	return &out, nil
+}
+
+// again tells the refusals that may not be given to the next request.
+func again(status int) bool {
+	return status == http.StatusTooManyRequests || status >= 500
+}
+
+func refusal(resp *http.Response, answer []byte) (code, message string) {
+	var p wire.Problem
+	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if mediaType != "application/problem+json" || json.Unmarshal(answer, &p) != nil || p.Code == "" {
+		return "http_" + strconv.Itoa(resp.StatusCode), "the agent answered " + resp.Status
+	}
+	if p.Field != "" {
+		return p.Code, p.Field + ": " + p.Detail
+	}
+	return p.Code, p.Detail
+}
+
+// mistrusted tells that one side refused the other's certificate: a host that is
+// another, or one that we are nobody to. The latter says so after the handshake,
+// and the end of the connection may be noticed first: then it looks unreachable.
+func mistrusted(err error) bool {
+	var cert *tls.CertificateVerificationError
+	var op *net.OpError
+	return errors.As(err, &cert) || (errors.As(err, &op) && op.Op == "remote error")
+}
+
+// end is the last part of a text, valid still.
+func end(s string) string {
+	return strings.ToValidUTF8(s[max(0, len(s)-keptStderr):], "")
+}
