@@ -125,6 +125,40 @@ func (a TenantAction) Apply(s TenantState) (TenantState, error) {
 	return next, nil
 }
 
+// LifecyclePeriods are how long a state lasts before its timer moves it on. Zero
+// is for ever.
+type LifecyclePeriods struct {
+	Trial     time.Duration // active on the trial plan → grace_period
+	Grace     time.Duration // grace_period → terminated
+	Retention time.Duration // terminated → data_purged
+}
+
+// For is how long a tenant of a plan stays in a state by itself.
+func (p LifecyclePeriods) For(s TenantState, plan Plan) time.Duration {
+	switch {
+	case s == TenantActive && plan == PlanTrial:
+		return p.Trial
+	case s == TenantGracePeriod:
+		return p.Grace
+	case s == TenantTerminated:
+		return p.Retention
+	}
+	return 0
+}
+
+// TimedAction is what the timer of a state does.
+func (s TenantState) TimedAction() (TenantAction, Reason, bool) {
+	switch s {
+	case TenantActive, TenantSuspended:
+		return ActionCancel, ReasonTrialExpired, true
+	case TenantGracePeriod:
+		return ActionTerminate, ReasonGraceOver, true
+	case TenantTerminated:
+		return ActionPurge, ReasonRetentionOver, true
+	}
+	return "", "", false
+}
+
 // Reasons of tenants, beside those of servers.
 const (
 	// ReasonFailedPlacement: no placement can ever satisfy the request.
