@@ -153,7 +153,7 @@ CREATE TABLE tenant_allocations (
     app_server_id  text NOT NULL REFERENCES servers (server_id),
     db_shard_id    text NOT NULL REFERENCES db_shards (shard_id),
     redis_pool_id  text NOT NULL REFERENCES redis_pools (pool_id),
-    pool_site_id   text REFERENCES site_pool (pool_site_id),
+    pool_site_id   text REFERENCES site_pool (pool_site_id) ON DELETE SET NULL, -- NULL: made on demand, or dropped since
     site_name      text NOT NULL,
     database_name  text NOT NULL,
     infra_provider text NOT NULL REFERENCES infra_providers (id),

@@ -29,6 +29,7 @@ const (
 	rejectShardFull
 	rejectPoolFull
 	rejectNoSite
+	rejectBusy
 	reasons
 )
 
@@ -37,7 +38,7 @@ var reasonNames = [reasons]string{
 	rejectResidency: "data_residency", rejectDedicated: "dedicated_to_another_tenant", rejectNotEmpty: "not_empty",
 	rejectTrials: "refuses_trials", rejectWarmPlan: "warm_for_another_plan", rejectTierLock: "plan_tier_lock", rejectStatus: "not_active",
 	rejectMemory: "memory_pct", rejectCount: "tenant_count", rejectShardFull: "db_shard_full", rejectPoolFull: "redis_pool_full",
-	rejectNoSite: "site_pool_empty",
+	rejectNoSite: "site_pool_empty", rejectBusy: "busy",
 }
 
 // codeNoSite is the code of placements that wait for a pool site.
@@ -217,6 +218,8 @@ func (s *search) shard(sh *Shard) reason {
 		return rejectNotEmpty
 	case sh.Tenants >= sh.Capacity:
 		return rejectShardFull
+	case s.r.Busy[sh.ShardID]:
+		return rejectBusy
 	}
 	return passes
 }
@@ -259,6 +262,8 @@ func (s *search) pool(p *Pool) reason {
 		return rejectNotEmpty
 	case p.Tenants >= p.Capacity:
 		return rejectPoolFull
+	case s.r.Busy[p.PoolID]:
+		return rejectBusy
 	}
 	return passes
 }
@@ -299,6 +304,9 @@ func (s *search) server(i int, h *hot) reason {
 	}
 	if fl&flagFull != 0 {
 		return rejectCount
+	}
+	if len(s.r.Busy) > 0 && s.r.Busy[s.f.servers[i].ServerID] {
+		return rejectBusy
 	}
 	if fl&flagNode != 0 {
 		srv := &s.f.servers[i]
@@ -378,7 +386,7 @@ func (s *search) choose() Decision {
 	if after > 0 {
 		turned = 1
 	}
-	plain, region := s.r.Constraint.Empty() && !s.zoned && !s.exclusive, regionIndex(s.r.Region)
+	plain, region := s.r.Constraint.Empty() && !s.zoned && !s.exclusive && len(s.r.Busy) == 0, regionIndex(s.r.Region)
 	for n := range f.hot {
 		i := n
 		if after > 0 {
@@ -462,14 +470,14 @@ func (s *search) siteShard(i int, h *hot) int32 {
 		return -1
 	case manyShards:
 	default:
-		if s.f.shardScore[h.shard0] >= 0 && s.reachable(i, h.shard0) {
+		if s.f.shardScore[h.shard0] >= 0 && s.reachable(i, h.shard0) && (len(s.r.Busy) == 0 || s.freeSite(&s.f.servers[i].groups[0]) != "") {
 			return h.shard0
 		}
 		return -1
 	}
 	best := int32(-1)
 	for _, g := range s.f.servers[i].groups { // by shard's id
-		if s.f.shardScore[g.shard] < 0 || !s.reachable(i, g.shard) {
+		if s.f.shardScore[g.shard] < 0 || !s.reachable(i, g.shard) || s.freeSite(&g) == "" {
 			continue
 		}
 		if best < 0 || (s.algorithm == BestFit && s.shardPreference(g.shard) > s.shardPreference(best)+epsilon) {
@@ -477,6 +485,16 @@ func (s *search) siteShard(i int, h *hot) int32 {
 		}
 	}
 	return best
+}
+
+// freeSite is the first site of a group that nobody is reserving, or "".
+func (s *search) freeSite(g *siteGroup) string {
+	for _, id := range g.ids {
+		if !s.r.Busy[id] {
+			return id
+		}
+	}
+	return ""
 }
 
 // reachable: a node's shard serves that node alone.
@@ -532,7 +550,7 @@ func (s *search) placed(o Outcome, c contest) Decision {
 	if o == Placed {
 		for _, g := range srv.groups {
 			if g.shard == win.shard {
-				d.PoolSiteID = g.ids[0]
+				d.PoolSiteID = s.freeSite(&g)
 			}
 		}
 	}

@@ -69,7 +69,7 @@ func (s *search) finishOverride(d Decision, srv *server) Decision {
 	f := s.f
 	for _, g := range srv.groups {
 		if f.shards.items[g.shard].ShardID == d.DBShardID {
-			d.PoolSiteID = g.ids[0]
+			d.PoolSiteID = s.freeSite(&g)
 		}
 	}
 	d.SelectionReason = "manual: " + s.r.Override.Reason

@@ -137,6 +137,9 @@ type Request struct {
 	Mode           prego.PlacementMode // "" is the policy's
 	Algorithm      Algorithm           // "" is the policy's
 	Override       *Override
+	// Busy are ids of servers, shards, pools and sites that other reservations hold
+	// right now: they are passed over, so that no reservation waits for another.
+	Busy map[string]bool
 }
 
 // Override forces a placement (placement-policy §8). It skips capacity and

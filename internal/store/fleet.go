@@ -1,0 +1,196 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+// FleetChange is what placement looks at, of all rows or of those that changed.
+type FleetChange struct {
+	Full      bool
+	Since     string // to ask for the next change with
+	Servers   []placement.Server
+	Shards    []placement.Shard
+	Pools     []placement.Pool
+	Sites     []FleetSite
+	Providers []placement.Provider
+	Residency map[string]placement.Zone
+	// LastServer is per region the server of the newest allocation.
+	LastServer string
+}
+
+// FleetSite is a pool site with whether it can be taken.
+type FleetSite struct {
+	placement.Site
+	Available bool
+}
+
+// The cursor is read first: what commits while the rest is read is met again the
+// next time.
+const sqlFleetCursor = `SELECT pg_snapshot_xmin(pg_current_snapshot())::text`
+
+const sqlFleetServers = `
+SELECT server_id, role, region, infra_provider, status, COALESCE(memory_pct, 0), tenant_count, tags, COALESCE(dedicated_for_tenant_id, ''),
+       NOT accepts_trial, COALESCE(warm_plan, '')
+FROM servers
+WHERE role IN ('app', 'node') AND (changed_xid >= $1::text::xid8 OR server_id = ANY ($2)) AND ($1 <> '0' OR status <> 'terminated')`
+
+const sqlFleetShards = `
+SELECT shard_id, region, CASE WHEN on_node THEN server_id ELSE '' END, COALESCE(plan_tier_lock, ''), COALESCE(dedicated_for_tenant_id, ''),
+       current_tenant_count, tenant_capacity, status
+FROM db_shards WHERE (changed_xid >= $1::text::xid8 OR shard_id = ANY ($2)) AND ($1 <> '0' OR status <> 'terminated')`
+
+const sqlFleetPools = `
+SELECT pool_id, region, CASE WHEN on_node THEN server_id ELSE '' END, COALESCE(dedicated_for_tenant_id, ''), current_tenants, tenant_capacity, status
+FROM redis_pools WHERE (changed_xid >= $1::text::xid8 OR pool_id = ANY ($2)) AND ($1 <> '0' OR status <> 'terminated')`
+
+const sqlFleetSites = `
+SELECT pool_site_id, app_server_id, db_shard_id, state = 'available'
+FROM site_pool WHERE (changed_xid >= $1::text::xid8 OR pool_site_id = ANY ($2)) AND ($1 <> '0' OR state = 'available')`
+
+// Families change only together with a count, so those of changed servers and
+// shards are all that can have changed.
+const sqlFleetFamilies = `
+SELECT a.app_server_id, a.db_shard_id, t.parent_org_id, count(*)
+FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
+WHERE a.released_at IS NULL AND t.parent_org_id IS NOT NULL
+  AND ($1 = '0' OR a.app_server_id IN (SELECT server_id FROM servers WHERE changed_xid >= $1::text::xid8 OR server_id = ANY ($2))
+       OR a.db_shard_id IN (SELECT shard_id FROM db_shards WHERE changed_xid >= $1::text::xid8 OR shard_id = ANY ($2)))
+GROUP BY 1, 2, 3`
+
+const sqlFleetProviders = `SELECT id, enabled, regions FROM infra_providers ORDER BY id`
+
+const sqlFleetResidency = `SELECT country, regions, COALESCE(providers, '{}') FROM residency_zones`
+
+const sqlFleetLast = `SELECT COALESCE((SELECT app_server_id FROM tenant_allocations ORDER BY allocation_id DESC LIMIT 1), '')`
+
+// FleetChanges reads what changed since an earlier answer's cursor, and the rows
+// named by ids whether or not they changed; since "" reads everything.
+func (s *Store) FleetChanges(ctx context.Context, since string, ids []string) (FleetChange, error) {
+	c := FleetChange{Full: since == "", Residency: map[string]placement.Zone{}}
+	if c.Full {
+		since = "0"
+	}
+	if ids == nil {
+		ids = []string{}
+	}
+	families := map[string]map[string]int{} // of servers and shards by id
+	b := &pgx.Batch{}
+	b.Queue(sqlFleetCursor).QueryRow(func(row pgx.Row) error { return row.Scan(&c.Since) })
+	b.Queue(sqlFleetFamilies, since, ids).Query(func(rows pgx.Rows) error {
+		var app, shard, org string
+		var n int
+		_, err := pgx.ForEachRow(rows, []any{&app, &shard, &org, &n}, func() error {
+			for _, id := range []string{"a/" + app, "d/" + shard} {
+				if families[id] == nil {
+					families[id] = map[string]int{}
+				}
+				families[id][org] += n
+			}
+			return nil
+		})
+		return err
+	})
+	b.Queue(sqlFleetServers, since, ids).Query(func(rows pgx.Rows) error {
+		var v placement.Server
+		_, err := pgx.ForEachRow(rows, []any{
+			&v.ServerID, &v.Role, &v.Region, &v.InfraProvider, &v.Status, &v.MemoryPct, &v.TenantCount, &v.Tags, &v.DedicatedFor, &v.RefusesTrials, &v.WarmPlan,
+		}, func() error {
+			v.ParentOrgs = families["a/"+v.ServerID]
+			c.Servers = append(c.Servers, v)
+			v.Tags = nil
+			return nil
+		})
+		return err
+	})
+	b.Queue(sqlFleetShards, since, ids).Query(func(rows pgx.Rows) error {
+		var v placement.Shard
+		_, err := pgx.ForEachRow(rows, []any{&v.ShardID, &v.Region, &v.HostServerID, &v.PlanTierLock, &v.DedicatedFor, &v.Tenants, &v.Capacity, &v.Status}, func() error {
+			v.ParentOrgs = families["d/"+v.ShardID]
+			c.Shards = append(c.Shards, v)
+			return nil
+		})
+		return err
+	})
+	b.Queue(sqlFleetPools, since, ids).Query(func(rows pgx.Rows) error {
+		var v placement.Pool
+		_, err := pgx.ForEachRow(rows, []any{&v.PoolID, &v.Region, &v.HostServerID, &v.DedicatedFor, &v.Tenants, &v.Capacity, &v.Status}, func() error {
+			c.Pools = append(c.Pools, v)
+			return nil
+		})
+		return err
+	})
+	b.Queue(sqlFleetSites, since, ids).Query(func(rows pgx.Rows) error {
+		var v FleetSite
+		_, err := pgx.ForEachRow(rows, []any{&v.PoolSiteID, &v.AppServerID, &v.DBShardID, &v.Available}, func() error {
+			c.Sites = append(c.Sites, v)
+			return nil
+		})
+		return err
+	})
+	b.Queue(sqlFleetProviders).Query(func(rows pgx.Rows) error {
+		var v placement.Provider
+		_, err := pgx.ForEachRow(rows, []any{&v.ID, &v.Enabled, &v.Regions}, func() error {
+			c.Providers = append(c.Providers, v)
+			v.Regions = nil
+			return nil
+		})
+		return err
+	})
+	b.Queue(sqlFleetResidency).Query(func(rows pgx.Rows) error {
+		var country string
+		var v placement.Zone
+		_, err := pgx.ForEachRow(rows, []any{&country, &v.Regions, &v.Providers}, func() error {
+			c.Residency[country] = v
+			v.Regions, v.Providers = nil, nil
+			return nil
+		})
+		return err
+	})
+	b.Queue(sqlFleetLast).QueryRow(func(row pgx.Row) error { return row.Scan(&c.LastServer) })
+	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+		return c, fmt.Errorf("fleet: %w", err)
+	}
+	return c, nil
+}
+
+const sqlReserve = `
+SELECT outcome, COALESCE(lost, ''), COALESCE(lost_id, ''), COALESCE(allocation, 0)
+FROM reserve_placement($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`
+
+// Reserve gives a tenant its place in one round trip: the site is claimed, the
+// three counts are raised under their guards, and allocation, decision and event are
+// written, or nothing is. It never waits for another tenant's transaction.
+func (s *Store) Reserve(ctx context.Context, r prego.Reservation) (prego.ReserveResult, error) {
+	var out prego.ReserveResult
+	err := s.pool.QueryRow(ctx, sqlReserve, r.TenantID, r.Generation, r.AppServerID, r.DBShardID, r.RedisPoolID, r.PoolSiteID, r.SiteName, r.DatabaseName,
+		r.Mode, r.Algorithm, r.AuditAs, r.Dedicates, r.Override, r.MemoryPctMax, r.MaxTenants, r.ReserveFor.Seconds(), r.Decision, r.Policy, r.Reason, r.Actor,
+	).Scan(&out.Outcome, &out.Lost, &out.LostID, &out.AllocationID)
+	if isViolation(err, "tenant_allocations_live") { // the same tenant, twice at once
+		return prego.ReserveResult{Outcome: prego.ReserveAlready}, nil
+	}
+	if err != nil {
+		return out, fmt.Errorf("reserve for tenant %s: %w", r.TenantID, err)
+	}
+	return out, nil
+}
+
+// A decision that repeats the last one says nothing new.
+const sqlRecordDecision = `
+INSERT INTO allocation_snapshots (tenant_id, outcome, code, algorithm, decision_log, policy_json, actor)
+SELECT $1, $2, $3, $4, $5, $6, $7
+WHERE NOT EXISTS (SELECT FROM (SELECT outcome, code, algorithm FROM allocation_snapshots WHERE tenant_id = $1 ORDER BY snapshot_id DESC LIMIT 1) l
+                  WHERE l.outcome = $2 AND l.code = $3 AND l.algorithm = $4)`
+
+// RecordDecision stores a decision that placed nobody.
+func (s *Store) RecordDecision(ctx context.Context, d prego.DecisionRecord) error {
+	if _, err := s.pool.Exec(ctx, sqlRecordDecision, d.TenantID, d.Outcome, d.Code, d.Algorithm, d.Decision, d.Policy, d.Actor); err != nil {
+		return fmt.Errorf("record decision for tenant %s: %w", d.TenantID, err)
+	}
+	return nil
+}

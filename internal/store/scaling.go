@@ -1,0 +1,202 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+const sqlFleetServerTraits = `
+UPDATE servers SET dedicated_for_tenant_id = NULLIF($2, ''), warm_plan = NULLIF($3, ''), plan_tier_lock = NULLIF($4, '')
+WHERE server_id = $1`
+
+// RequestFleetServer accepts a server that the control plane asks for by itself,
+// in one transaction with what it is for. Repeated, it meets its row.
+func (s *Store) RequestFleetServer(ctx context.Context, f prego.FleetServer, by string) (prego.Server, error) {
+	r := prego.CreateServerRequest{ServerID: f.ServerID, Role: f.Role, Region: f.Region, InfraProvider: f.Provider, Spec: f.Spec}
+	server, created, err := s.CreateServer(ctx, r, by)
+	if err != nil || !created {
+		return server, err
+	}
+	if _, err := s.pool.Exec(ctx, sqlFleetServerTraits, f.ServerID, f.DedicatedFor, f.WarmPlan, f.PlanTierLock); err != nil {
+		return server, fmt.Errorf("request server %s: %w", f.ServerID, err)
+	}
+	return server, nil
+}
+
+// Who is short of a role, what is on its way, and how full the fleet is. Servers
+// that belong to a tenant or to a warm pool are not capacity for others.
+const sqlShortOf = `
+SELECT
+    COALESCE((SELECT jsonb_object_agg(plan, n) FROM (SELECT plan, count(*) AS n FROM tenants
+        WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) GROUP BY plan) w), '{}'),
+    (SELECT count(*) FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) AND plan = 'business' AND dedicated_redis),
+    COALESCE((SELECT jsonb_object_agg(lock, n) FROM (SELECT COALESCE(plan_tier_lock, '') AS lock, count(*) AS n FROM servers
+        WHERE region = $1 AND role = $2 AND status = 'provisioning' AND dedicated_for_tenant_id IS NULL AND warm_plan IS NULL GROUP BY 1) f), '{}'),
+    (SELECT count(*) FROM servers WHERE region = $1 AND role = $2 AND status <> 'terminated'),
+    COALESCE(CASE $2
+        WHEN 'app' THEN (SELECT 100.0 * sum(tenant_count) / NULLIF(count(*) * $3::int, 0) FROM servers
+            WHERE region = $1 AND role = 'app' AND status = 'active' AND dedicated_for_tenant_id IS NULL)
+        WHEN 'db-shard' THEN (SELECT 100.0 * sum(current_tenant_count) / sum(tenant_capacity) FROM db_shards
+            WHERE region = $1 AND status = 'active' AND NOT on_node AND dedicated_for_tenant_id IS NULL)
+        ELSE (SELECT 100.0 * sum(current_tenants) / sum(tenant_capacity) FROM redis_pools
+            WHERE region = $1 AND status = 'active' AND NOT on_node AND dedicated_for_tenant_id IS NULL)
+    END, 0)::float8,
+    COALESCE((SELECT id FROM infra_providers WHERE enabled AND $1 = ANY (regions) ORDER BY id LIMIT 1), ''),
+    (SELECT jsonb_object_agg(role, tenant_capacity) FROM capacity_defaults)`
+
+// ShortOf counts demand and supply of a role in a region (placement-policy §3).
+func (s *Store) ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int) (prego.ShortOf, error) {
+	var o prego.ShortOf
+	err := s.pool.QueryRow(ctx, sqlShortOf, region, role, maxTenants).Scan(&o.Waiting, &o.Dedicated, &o.InFlight, &o.Servers, &o.UsedPct, &o.Provider, &o.Capacities)
+	if err != nil {
+		return o, fmt.Errorf("demand for %s in %s: %w", role, region, err)
+	}
+	return o, nil
+}
+
+const sqlBeginScaling = `
+INSERT INTO scaling_events (region, role, trigger, waiting, requested, server_ids, workflow_id, message)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING event_id`
+
+// BeginScaling records that servers are asked for.
+func (s *Store) BeginScaling(ctx context.Context, e prego.ScalingEvent) (int64, error) {
+	var id int64
+	ids := e.ServerIDs
+	if ids == nil {
+		ids = []string{}
+	}
+	err := s.pool.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, e.Requested, ids, e.WorkflowID, e.Message).Scan(&id)
+	if err != nil {
+		return 0, fmt.Errorf("scaling event: %w", err)
+	}
+	return id, nil
+}
+
+const sqlFinishScaling = `
+UPDATE scaling_events SET finished_at = now(), message = $2,
+    made = (SELECT count(*) FROM servers WHERE server_id = ANY (server_ids) AND active_at IS NOT NULL)
+WHERE event_id = $1 AND finished_at IS NULL`
+
+// FinishScaling records how it went.
+func (s *Store) FinishScaling(ctx context.Context, eventID int64, message string) error {
+	if _, err := s.pool.Exec(ctx, sqlFinishScaling, eventID, prego.Redact(message)); err != nil {
+		return fmt.Errorf("scaling event %d: %w", eventID, err)
+	}
+	return nil
+}
+
+// By plan, then by turns among the orgs, then by age: an org with many waiting
+// tenants delays another's first by one of its own at most.
+const sqlWaiting = `
+SELECT tenant_id, generation FROM (
+    SELECT tenant_id, generation, waiting_since,
+        CASE plan WHEN 'enterprise' THEN 1 WHEN 'business' THEN 2 WHEN 'starter' THEN 3 ELSE 4 END AS priority,
+        row_number() OVER (PARTITION BY plan, org_id ORDER BY waiting_since, tenant_id) AS turn
+    FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND state = 'provisioning' AND cancel_requested_at IS NULL) w
+ORDER BY priority, turn, waiting_since, tenant_id`
+
+// Waiting lists the tenants that are short of capacity in a region, in the order
+// in which they are served.
+func (s *Store) Waiting(ctx context.Context, region prego.Region) ([]prego.WaitingTenant, error) {
+	rows, err := s.pool.Query(ctx, sqlWaiting, region)
+	if err != nil {
+		return nil, fmt.Errorf("waiting tenants: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.WaitingTenant])
+	if err != nil {
+		return nil, fmt.Errorf("waiting tenants: %w", err)
+	}
+	return out, nil
+}
+
+const sqlTryRegion = `SELECT pg_try_advisory_xact_lock(hashtextextended('prego/waiting/' || $1, 0))`
+
+// ServeRegion runs f as the only one who serves a region's queue; done is false
+// when somebody else does already.
+func (s *Store) ServeRegion(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, sqlTryRegion, region).Scan(&done); err != nil || !done {
+			return err
+		}
+		return f(ctx)
+	})
+	if err != nil {
+		return done, fmt.Errorf("serve region %s: %w", region, err)
+	}
+	return done, nil
+}
+
+const sqlQueued = `SELECT EXISTS (SELECT FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND tenant_id <> $2 AND policy = $3)`
+
+// Queued reports whether other tenants of a policy wait in a region: then a new
+// one joins them instead of overtaking.
+func (s *Store) Queued(ctx context.Context, region prego.Region, tenantID string, mode prego.PlacementMode) (bool, error) {
+	var queued bool
+	if err := s.pool.QueryRow(ctx, sqlQueued, region, tenantID, mode).Scan(&queued); err != nil {
+		return false, fmt.Errorf("queue of region %s: %w", region, err)
+	}
+	return queued, nil
+}
+
+const sqlProvisionsToCheck = `
+SELECT tenant_id, generation FROM tenants WHERE state IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY updated_at LIMIT 200`
+
+const sqlChangesToCheck = `
+SELECT tenant_id FROM tenants WHERE converged_state <> state AND state NOT IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY updated_at LIMIT 200`
+
+const sqlExpired = `SELECT tenant_id, generation FROM tenants WHERE deadline_at <= now() ORDER BY deadline_at LIMIT 200`
+
+const sqlWaitingRegions = `SELECT DISTINCT region FROM tenants WHERE waiting_since IS NOT NULL ORDER BY 1`
+
+const sqlAbandonedBuilds = `
+UPDATE site_pool SET state = 'failed', reserved_until = NULL, reason = 'its build was given up', updated_at = now()
+WHERE state = 'reserved' AND tenant_id IS NULL AND reserved_until < now()`
+
+// A tenant's reservation whose time is over while the tenant no longer provisions
+// is a leftover; one whose run is merely slow is prolonged.
+const sqlProlongReservations = `
+UPDATE site_pool p SET reserved_until = now() + make_interval(secs => $1), updated_at = now()
+FROM tenants t WHERE p.state = 'reserved' AND p.tenant_id = t.tenant_id AND p.reserved_until < now() AND t.state IN ('trial', 'provisioning')`
+
+const sqlLeftoverReservations = `
+SELECT p.tenant_id FROM site_pool p JOIN tenants t ON t.tenant_id = p.tenant_id
+WHERE p.state = 'reserved' AND p.reserved_until < now() AND t.state IN ('failed', 'terminated', 'data_purged')`
+
+// FindTenantWork looks for what no run sees to: runs that were lost, timers that
+// ran out, tenants that wait. Rows younger than quiet are left to their own runs.
+func (s *Store) FindTenantWork(ctx context.Context, quiet, reserveFor time.Duration) (prego.TenantWork, []string, error) {
+	var w prego.TenantWork
+	var leftovers []string
+	b := &pgx.Batch{}
+	collect := func(sql string, into *[]prego.WaitingTenant, args ...any) {
+		b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
+			*into, err = pgx.CollectRows(rows, pgx.RowToStructByPos[prego.WaitingTenant])
+			return err
+		})
+	}
+	collect(sqlProvisionsToCheck, &w.Provisions, quiet.Seconds())
+	collect(sqlExpired, &w.Expired)
+	b.Queue(sqlChangesToCheck, quiet.Seconds()).Query(func(rows pgx.Rows) (err error) {
+		w.Changes, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	b.Queue(sqlWaitingRegions).Query(func(rows pgx.Rows) (err error) {
+		w.Regions, err = pgx.CollectRows(rows, pgx.RowTo[prego.Region])
+		return err
+	})
+	b.Queue(sqlAbandonedBuilds)
+	b.Queue(sqlProlongReservations, reserveFor.Seconds())
+	b.Queue(sqlLeftoverReservations).Query(func(rows pgx.Rows) (err error) {
+		leftovers, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+		return w, nil, fmt.Errorf("find tenants' work: %w", err)
+	}
+	return w, leftovers, nil
+}

@@ -1,0 +1,206 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+// One statement plans a refill: for every plan tier whose watermark is not reached
+// with what stands ready or is being built, it takes the emptiest shard that the
+// tier may use and reserves as many sites as are missing. A node has one site, on its
+// own shard, and none once it is taken. Recent failures count as if they were ready,
+// so that a server on which builds fail is not tried for ever.
+const sqlPlanRefill = `
+WITH server AS (
+    SELECT server_id, region, role FROM servers
+    WHERE server_id = $1 AND status = 'active' AND role IN ('app', 'node')
+      AND (dedicated_for_tenant_id IS NULL) AND (role = 'app' OR tenant_count = 0)
+    FOR NO KEY UPDATE
+), tiers AS (
+    SELECT p.plan, p.low_watermark, p.target FROM site_pool_policies p, server s WHERE s.role = 'app' AND p.target > 0
+    UNION ALL SELECT 'node', 1, 1 FROM server s WHERE s.role = 'node'
+), fits AS (
+    SELECT t.plan, t.low_watermark, t.target, d.shard_id, d.tenant_capacity - d.current_tenant_count AS room,
+        row_number() OVER (PARTITION BY t.plan ORDER BY d.current_tenant_count::float8 / d.tenant_capacity, d.shard_id) AS n
+    FROM tiers t, server s, db_shards d
+    WHERE d.status = 'active' AND d.region = s.region AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity
+      AND CASE t.plan WHEN 'node' THEN d.server_id = s.server_id
+          WHEN 'trial' THEN NOT d.on_node AND (d.plan_tier_lock IS NULL OR d.plan_tier_lock = 'trial')
+          WHEN 'starter' THEN NOT d.on_node AND d.plan_tier_lock IS NULL
+          ELSE NOT d.on_node AND d.plan_tier_lock = t.plan END
+), per_lock AS ( -- tiers that share a shard share its sites
+    SELECT shard_id, max(low_watermark) AS low, max(target) AS target, max(room) AS room FROM fits WHERE n = 1 GROUP BY shard_id
+), have AS (
+    SELECT l.shard_id, l.low, LEAST(l.target, l.room) AS target,
+        (SELECT count(*) FROM site_pool p, db_shards d1, db_shards d2 WHERE p.app_server_id = $1 AND d1.shard_id = p.db_shard_id AND d2.shard_id = l.shard_id
+           AND d1.plan_tier_lock IS NOT DISTINCT FROM d2.plan_tier_lock AND d1.status = 'active'
+           AND (p.state = 'available' OR (p.state = 'reserved' AND p.tenant_id IS NULL)
+                OR (p.state = 'failed' AND p.updated_at > now() - make_interval(secs => $4)))) AS n
+    FROM per_lock l
+), missing AS (
+    SELECT h.shard_id, generate_series(h.n + 1, h.target) AS i FROM have h WHERE h.n < h.low OR (h.n < h.target AND $5)
+), made AS (
+    INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state, reserved_until)
+    SELECT 'ps-' || k, $1, shard_id, 'pool-' || k || '.' || $2, 'pool_' || k, 'reserved', now() + make_interval(secs => $3)
+    FROM (SELECT shard_id, substr(replace(gen_random_uuid()::text, '-', ''), 1, 16) AS k FROM missing) m
+    RETURNING pool_site_id, app_server_id, db_shard_id, site_name, database_name
+)
+SELECT pool_site_id, app_server_id, db_shard_id, site_name, database_name FROM made
+UNION ALL
+SELECT pool_site_id, app_server_id, db_shard_id, site_name, database_name FROM site_pool
+WHERE app_server_id = $1 AND state = 'reserved' AND tenant_id IS NULL
+ORDER BY 1`
+
+// PlanRefill reserves the sites that an app server's pool lacks, and returns them
+// with those whose build was begun earlier. fill asks for the target even where the
+// low watermark is reached.
+func (s *Store) PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration, fill bool) ([]prego.PoolSite, error) {
+	rows, err := s.pool.Query(ctx, sqlPlanRefill, serverID, domain, buildFor.Seconds(), failureMemory.Seconds(), fill)
+	if err != nil {
+		return nil, fmt.Errorf("plan refill of %s: %w", serverID, err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.PoolSite])
+	if err != nil {
+		return nil, fmt.Errorf("plan refill of %s: %w", serverID, err)
+	}
+	return out, nil
+}
+
+const sqlSiteBuilt = `
+UPDATE site_pool SET state = 'available', reserved_until = NULL, available_at = now(), updated_at = now(), reason = ''
+WHERE pool_site_id = $1 AND state = 'reserved' AND tenant_id IS NULL
+RETURNING EXTRACT(EPOCH FROM now() - created_at)::float8`
+
+// SiteBuilt makes a built site available; it changes nothing when the build was
+// given up meanwhile. It returns the seconds that the build took, 0 then.
+func (s *Store) SiteBuilt(ctx context.Context, poolSiteID string) (float64, error) {
+	return s.oneNumber(ctx, sqlSiteBuilt, poolSiteID)
+}
+
+const sqlSiteFailed = `
+UPDATE site_pool SET state = 'failed', reserved_until = NULL, updated_at = now(), reason = $2
+WHERE pool_site_id = $1 AND state = 'reserved' AND tenant_id IS NULL RETURNING 1::float8`
+
+// SiteFailed gives a build up, with its reason.
+func (s *Store) SiteFailed(ctx context.Context, poolSiteID, reason string) error {
+	_, err := s.oneNumber(ctx, sqlSiteFailed, poolSiteID, prego.Redact(reason))
+	return err
+}
+
+func (s *Store) oneNumber(ctx context.Context, sql string, args ...any) (float64, error) {
+	rows, err := s.pool.Query(ctx, sql, args...)
+	if err != nil {
+		return 0, fmt.Errorf("pool site: %w", err)
+	}
+	n, err := pgx.CollectRows(rows, pgx.RowTo[float64])
+	if err != nil {
+		return 0, fmt.Errorf("pool site: %w", err)
+	}
+	if len(n) == 0 {
+		return 0, nil
+	}
+	return n[0], nil
+}
+
+// App servers with fewer sites than a watermark wants, warm nodes among them.
+const sqlLowPools = `
+SELECT s.server_id FROM servers s
+WHERE s.status = 'active' AND s.agent_status = 'connected' AND s.dedicated_for_tenant_id IS NULL
+  AND (s.role = 'app' OR (s.role = 'node' AND s.warm_plan IS NOT NULL AND s.tenant_count = 0))
+  AND (SELECT count(*) FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state IN ('available', 'reserved')
+         AND (p.state = 'available' OR p.tenant_id IS NULL))
+    < CASE s.role WHEN 'node' THEN 1 ELSE (SELECT COALESCE(sum(low), 0) FROM (SELECT max(low_watermark) AS low FROM site_pool_policies p
+          WHERE p.target > 0 AND EXISTS (SELECT FROM db_shards d WHERE d.status = 'active' AND d.region = s.region AND NOT d.on_node
+              AND d.current_tenant_count < d.tenant_capacity AND d.dedicated_for_tenant_id IS NULL
+              AND (CASE WHEN p.plan = 'business' THEN d.plan_tier_lock = 'business' ELSE d.plan_tier_lock IS NULL END))
+          GROUP BY p.plan = 'business') l) END
+  AND NOT EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'failed' AND p.updated_at > now() - make_interval(secs => $1))
+ORDER BY s.server_id LIMIT 100`
+
+// LowPools are the app servers whose site pool is below its watermark; those whose
+// builds failed within failureMemory are left alone.
+func (s *Store) LowPools(ctx context.Context, failureMemory time.Duration) ([]string, error) {
+	rows, err := s.pool.Query(ctx, sqlLowPools, failureMemory.Seconds())
+	if err != nil {
+		return nil, fmt.Errorf("low site pools: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("low site pools: %w", err)
+	}
+	return out, nil
+}
+
+// A member is claimable, on its way, or broken. Only the claimable count against
+// the target, and of the broken no more are replaced than the pool is large, so that
+// a fault that breaks every server does not order servers for ever. While tenants
+// build servers of their own in the region the pool waits.
+const sqlWarmDeficit = `
+WITH members AS (
+    SELECT s.server_id, s.status,
+        s.status = 'active' AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL AND s.agent_status = 'connected' AND s.image = $3
+            AND EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'available') AS claimable,
+        s.status = 'provisioning' OR (s.status = 'active' AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL AND s.image = $3
+            AND NOT EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'failed')) AS coming
+    FROM servers s
+    WHERE s.region = $1 AND s.warm_plan = $2 AND s.status <> 'terminated' AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL AND s.status <> 'draining'
+), counts AS (
+    SELECT count(*) FILTER (WHERE claimable) AS claimable, count(*) FILTER (WHERE coming AND NOT claimable) AS coming,
+           count(*) FILTER (WHERE NOT claimable AND NOT coming) AS broken FROM members
+), target AS (
+    SELECT COALESCE((SELECT target FROM warm_pools WHERE region = $1 AND plan = $2), 0) AS n
+)
+SELECT claimable, coming, broken, t.n, COALESCE((SELECT id FROM infra_providers WHERE enabled AND $1 = ANY (regions) ORDER BY id LIMIT 1), ''),
+    EXISTS (SELECT FROM tenants WHERE region = $1 AND state = 'provisioning' AND status_reason IN ('awaiting_capacity', 'building_server'))
+FROM counts, target t`
+
+// WarmPool counts the members of a warm server pool; only those of the current
+// image are worth something.
+func (s *Store) WarmPool(ctx context.Context, region prego.Region, plan prego.Plan, image string) (prego.WarmState, error) {
+	var w prego.WarmState
+	if err := s.pool.QueryRow(ctx, sqlWarmDeficit, region, plan, image).Scan(&w.Claimable, &w.Coming, &w.Broken, &w.Target, &w.Provider, &w.TenantsWait); err != nil {
+		return w, fmt.Errorf("warm pool %s/%s: %w", region, plan, err)
+	}
+	return w, nil
+}
+
+const sqlWarmPoolKeys = `SELECT region, plan FROM warm_pools WHERE target > 0 ORDER BY 1, 2`
+
+// WarmPoolKeys lists the warm pools that are wanted.
+func (s *Store) WarmPoolKeys(ctx context.Context) ([]prego.WarmPool, error) {
+	rows, err := s.pool.Query(ctx, sqlWarmPoolKeys)
+	if err != nil {
+		return nil, fmt.Errorf("warm pools: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w prego.WarmPool, err error) {
+		return w, row.Scan(&w.Region, &w.Plan)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("warm pools: %w", err)
+	}
+	return out, nil
+}
+
+// Warm nodes that stand without a site, for the run that fills their pool.
+const sqlWarmBare = `
+SELECT server_id FROM servers s
+WHERE region = $1 AND warm_plan = $2 AND status = 'active' AND tenant_count = 0 AND dedicated_for_tenant_id IS NULL AND agent_status = 'connected'
+  AND NOT EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id) ORDER BY server_id`
+
+// WarmBare are the warm servers of a pool that have no site yet.
+func (s *Store) WarmBare(ctx context.Context, region prego.Region, plan prego.Plan) ([]string, error) {
+	rows, err := s.pool.Query(ctx, sqlWarmBare, region, plan)
+	if err != nil {
+		return nil, fmt.Errorf("warm pool %s/%s: %w", region, plan, err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("warm pool %s/%s: %w", region, plan, err)
+	}
+	return out, nil
+}

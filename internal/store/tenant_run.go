@@ -1,0 +1,293 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+const sqlTenantRun = `
+SELECT t.tenant_id, t.slug, t.org_id, COALESCE(t.parent_org_id, ''), t.region, t.plan, t.expected_users, t.storage_quota_gb, COALESCE(t.data_residency, ''),
+       t.require_tags, t.disallow_tags, t.dedicated_redis, t.apps, t.policy, t.state, t.status_reason, t.status_message, t.generation, t.converged_state, t.site,
+       t.deadline_at, t.waiting_since, t.created_by, t.created_at, t.updated_at, t.active_at, t.cancel_requested_at IS NOT NULL, now(),
+       COALESCE(a.allocation_id, 0), COALESCE(a.app_server_id, ''), COALESCE(a.db_shard_id, ''), COALESCE(a.redis_pool_id, ''), COALESCE(a.pool_site_id, ''),
+       COALESCE(a.site_name, ''), COALESCE(a.database_name, ''), COALESCE(a.infra_provider, ''), COALESCE(a.algorithm, ''), COALESCE(a.dedicated, false),
+       COALESCE(s.host, ''), COALESCE(s.status, ''), COALESCE(o.server_id, ''), COALESCE(o.status, ''), COALESCE(o.status_reason, '')
+FROM tenants t
+LEFT JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
+LEFT JOIN servers s ON s.server_id = a.app_server_id
+LEFT JOIN LATERAL (SELECT server_id, status, status_reason FROM servers WHERE dedicated_for_tenant_id = t.tenant_id AND role = 'node'
+    AND status <> 'terminated' AND server_id IS DISTINCT FROM a.app_server_id ORDER BY created_at DESC LIMIT 1) o ON true
+WHERE t.tenant_id = $1`
+
+// TenantRun reads a tenant with its allocation and its own server, or
+// CodeTenantNotFound.
+func (s *Store) TenantRun(ctx context.Context, id string) (prego.TenantRun, error) {
+	var r prego.TenantRun
+	var a prego.Allocation
+	err := s.pool.QueryRow(ctx, sqlTenantRun, id).Scan(
+		&r.TenantID, &r.Slug, &r.OrgID, &r.ParentOrgID, &r.Region, &r.Plan, &r.ExpectedUsers, &r.StorageQuotaGB, &r.DataResidency,
+		&r.Constraint.Require, &r.Constraint.Disallow, &r.DedicatedRedis, &r.Apps, &r.Policy, &r.State, &r.StatusReason, &r.StatusMessage, &r.Generation, &r.ConvergedState, &r.Site,
+		&r.Deadline, &r.WaitingSince, &r.CreatedBy, &r.CreatedAt, &r.UpdatedAt, &r.ActiveAt, &r.CancelRequested, &r.Now,
+		&a.AllocationID, &a.AppServerID, &a.DBShardID, &a.RedisPoolID, &a.PoolSiteID, &a.SiteName, &a.DatabaseName, &a.InfraProvider, &a.Algorithm, &a.Dedicated,
+		&r.AppServerHost, &r.AppServerStatus, &r.OwnServerID, &r.OwnServerStatus, &r.OwnServerReason)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return r, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", id)
+	}
+	if err != nil {
+		return r, fmt.Errorf("tenant %s: %w", id, err)
+	}
+	if a.AllocationID != 0 {
+		a.TenantID = id
+		r.Allocation = &a
+	}
+	r.Waiting = r.WaitingSince != nil
+	return r, nil
+}
+
+const sqlTenantEvent = `
+INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, reason, message, dedup_key)
+SELECT tenant_id, COALESCE(NULLIF($2, ''), state), state, $3, $4, $5, $6, NULLIF($7, '') FROM tenants WHERE tenant_id = $1
+ON CONFLICT (tenant_id, dedup_key) DO NOTHING`
+
+// AddTenantEvent puts a line on a tenant's timeline; with a dedup key it is put
+// there once, however often its step repeats.
+func (s *Store) AddTenantEvent(ctx context.Context, e prego.TenantEvent, dedupKey string) error {
+	return tenantEvent(ctx, s.pool, e, dedupKey)
+}
+
+func tenantEvent(ctx context.Context, q execer, e prego.TenantEvent, dedupKey string) error {
+	if e.Actor == "" {
+		e.Actor = string(prego.ActorWorkflow)
+	}
+	if _, err := q.Exec(ctx, sqlTenantEvent, e.TenantID, e.FromState, e.Step, e.Actor, e.Reason, prego.Redact(e.Message), dedupKey); err != nil {
+		return fmt.Errorf("add event %s of tenant %s: %w", e.Step, e.TenantID, err)
+	}
+	return nil
+}
+
+// A tenant that starts to wait is provisioning (placement-policy §3), whatever it
+// was. from tells what it was.
+const sqlAwaitTenant = `
+UPDATE tenants n SET state = 'provisioning', status_reason = $3, status_message = $4, waiting_roles = $5, updated_at = now(),
+    waiting_since = CASE WHEN $6 THEN COALESCE(n.waiting_since, now()) END
+FROM (SELECT tenant_id, state FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE) o
+WHERE n.tenant_id = o.tenant_id AND n.generation = $2 AND n.state IN ('trial', 'provisioning') AND n.cancel_requested_at IS NULL
+RETURNING o.state`
+
+// AwaitTenant records what a tenant waits for. queued puts it into the queue of
+// those that are short of capacity, at the place that it had if it was there.
+func (s *Store) AwaitTenant(ctx context.Context, ref prego.TenantRef, reason prego.Reason, message string, roles []prego.Role, queued bool) error {
+	if roles == nil {
+		roles = []prego.Role{}
+	}
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		var from prego.TenantState
+		err := tx.QueryRow(ctx, sqlAwaitTenant, ref.TenantID, ref.Generation, reason, message, roles, queued).Scan(&from)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return prego.ErrSuperseded
+		}
+		if err != nil {
+			return fmt.Errorf("tenant %s waits: %w", ref.TenantID, err)
+		}
+		step := prego.TenantStep(reason)
+		if reason == prego.ReasonBuildingServer {
+			step = prego.TenantServerRequested
+		}
+		return tenantEvent(ctx, tx, prego.TenantEvent{TenantID: ref.TenantID, FromState: from, Step: step, Reason: string(reason), Message: message},
+			fmt.Sprintf("%s/g%d", step, ref.Generation))
+	})
+}
+
+const sqlSiteReady = `UPDATE tenants SET site = $3, updated_at = now() WHERE tenant_id = $1 AND generation = $2 AND state = 'provisioning'`
+
+// SiteReady records the tenant's site, promoted from a pool or made on demand.
+func (s *Store) SiteReady(ctx context.Context, ref prego.TenantRef, site string, step prego.TenantStep) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sqlSiteReady, ref.TenantID, ref.Generation, site)
+		if err != nil {
+			return fmt.Errorf("site of tenant %s: %w", ref.TenantID, err)
+		}
+		if tag.RowsAffected() == 0 {
+			return prego.ErrSuperseded
+		}
+		return tenantEvent(ctx, tx, prego.TenantEvent{TenantID: ref.TenantID, Step: step, Message: site}, fmt.Sprintf("%s/g%d", step, ref.Generation))
+	})
+}
+
+const sqlActivateTenant = `
+UPDATE tenants SET state = 'active', converged_state = 'active', status_reason = '', status_message = '', active_at = COALESCE(active_at, now()),
+    waiting_since = NULL, waiting_roles = '{}', updated_at = now(), deadline_at = CASE WHEN plan = 'trial' AND $3 > 0 THEN now() + make_interval(secs => $3) END
+WHERE tenant_id = $1 AND generation = $2 AND state = 'provisioning' AND cancel_requested_at IS NULL
+RETURNING EXTRACT(EPOCH FROM now() - created_at)::float8`
+
+const sqlAssignSite = `
+UPDATE site_pool SET state = 'assigned', site_name = t.site, reserved_until = NULL, updated_at = now()
+FROM tenants t WHERE site_pool.tenant_id = $1 AND t.tenant_id = $1 AND site_pool.state = 'reserved'`
+
+const sqlTenantIsActive = `SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = $1 AND generation = $2 AND state = 'active')`
+
+// ActivateTenant is the final transition of a tenant's provisioning. It returns
+// the seconds since the request; a repeated call is the same success.
+func (s *Store) ActivateTenant(ctx context.Context, ref prego.TenantRef, trial time.Duration) (seconds float64, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, sqlActivateTenant, ref.TenantID, ref.Generation, trial.Seconds()).Scan(&seconds)
+		if errors.Is(err, pgx.ErrNoRows) {
+			var already bool
+			if err := tx.QueryRow(ctx, sqlTenantIsActive, ref.TenantID, ref.Generation).Scan(&already); err != nil {
+				return fmt.Errorf("activate tenant %s: %w", ref.TenantID, err)
+			}
+			if !already {
+				return prego.ErrSuperseded
+			}
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("activate tenant %s: %w", ref.TenantID, err)
+		}
+		if _, err := tx.Exec(ctx, sqlAssignSite, ref.TenantID); err != nil {
+			return fmt.Errorf("assign site of tenant %s: %w", ref.TenantID, err)
+		}
+		return tenantEvent(ctx, tx, prego.TenantEvent{TenantID: ref.TenantID, FromState: prego.TenantProvisioning, Step: prego.TenantChanged},
+			fmt.Sprintf("active/g%d", ref.Generation))
+	})
+	return seconds, err
+}
+
+const sqlFailTenant = `
+UPDATE tenants n SET state = 'failed', converged_state = 'failed', status_reason = $3, status_message = $4, waiting_since = NULL, waiting_roles = '{}',
+    site = '', deadline_at = NULL, updated_at = now()
+FROM (SELECT tenant_id, state FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE) o
+WHERE n.tenant_id = o.tenant_id AND n.generation = $2 AND n.state IN ('trial', 'provisioning')
+RETURNING o.state`
+
+const sqlTrialBegan = `
+INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, reason, dedup_key)
+VALUES ($1, 'trial', 'provisioning', 'state_changed', 'workflow', $3, 'began/g' || $2::int) ON CONFLICT (tenant_id, dedup_key) DO NOTHING`
+
+// FailTenant ends a tenant's provisioning; it changes nothing when the row has
+// moved on.
+func (s *Store) FailTenant(ctx context.Context, ref prego.TenantRef, reason prego.Reason, message string) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		var from prego.TenantState
+		err := tx.QueryRow(ctx, sqlFailTenant, ref.TenantID, ref.Generation, reason, prego.Redact(message)).Scan(&from)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("fail tenant %s: %w", ref.TenantID, err)
+		}
+		if from == prego.TenantTrial { // there is no edge from trial to failed
+			if _, err := tx.Exec(ctx, sqlTrialBegan, ref.TenantID, ref.Generation, reason); err != nil {
+				return fmt.Errorf("fail tenant %s: %w", ref.TenantID, err)
+			}
+		}
+		return tenantEvent(ctx, tx, prego.TenantEvent{
+			TenantID: ref.TenantID, FromState: prego.TenantProvisioning, Step: prego.TenantChanged, Reason: string(reason), Message: message,
+		}, fmt.Sprintf("failed/g%d", ref.Generation))
+	})
+}
+
+const sqlReleaseAllocation = `
+UPDATE tenant_allocations SET released_at = now(), release_reason = $2 WHERE tenant_id = $1 AND released_at IS NULL
+RETURNING app_server_id, db_shard_id, redis_pool_id, COALESCE(pool_site_id, '')`
+
+const sqlReleaseServer = `
+UPDATE servers SET tenant_count = tenant_count - 1, updated_at = now(),
+    dedicated_for_tenant_id = CASE WHEN dedicated_for_tenant_id = $2 AND NOT $3 THEN NULL ELSE dedicated_for_tenant_id END
+WHERE server_id = $1`
+
+const sqlReleaseShard = `
+UPDATE db_shards SET current_tenant_count = current_tenant_count - 1,
+    dedicated_for_tenant_id = NULLIF(dedicated_for_tenant_id, $2) WHERE shard_id = $1`
+
+const sqlReleasePool = `
+UPDATE redis_pools SET current_tenants = current_tenants - 1,
+    dedicated_for_tenant_id = NULLIF(dedicated_for_tenant_id, $2) WHERE pool_id = $1`
+
+const sqlDeleteSite = `DELETE FROM site_pool WHERE pool_site_id = $1`
+
+const sqlReturnSite = `
+UPDATE site_pool SET state = 'available', tenant_id = NULL, reserved_until = NULL, available_at = now(), updated_at = now()
+WHERE pool_site_id = $1 AND state = 'reserved'`
+
+const sqlClearSite = `UPDATE tenants SET site = '' WHERE tenant_id = $1 AND state NOT IN ('active', 'suspended', 'grace_period')`
+
+// ReleaseAllocation frees a tenant's place: counts, dedications and its site, which
+// goes back to its pool when it was never touched and is forgotten otherwise. The
+// server stays dedicated when it is to be destroyed, so that nobody lands on it
+// meanwhile. Without a live allocation it changes nothing.
+func (s *Store) ReleaseAllocation(ctx context.Context, tenantID, reason string, touched, destroyServer bool) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		var app, shard, pool, site string
+		err := tx.QueryRow(ctx, sqlReleaseAllocation, tenantID, reason).Scan(&app, &shard, &pool, &site)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("release tenant %s: %w", tenantID, err)
+		}
+		// In the order in which a reservation locks them.
+		type step struct {
+			sql  string
+			args []any
+		}
+		var steps []step
+		if site != "" && touched {
+			steps = append(steps, step{sqlDeleteSite, []any{site}})
+		} else if site != "" {
+			steps = append(steps, step{sqlReturnSite, []any{site}})
+		}
+		steps = append(steps, step{sqlReleaseServer, []any{app, tenantID, destroyServer}}, step{sqlReleaseShard, []any{shard, tenantID}},
+			step{sqlReleasePool, []any{pool, tenantID}}, step{sqlClearSite, []any{tenantID}})
+		for _, st := range steps {
+			if _, err := tx.Exec(ctx, st.sql, st.args...); err != nil {
+				return fmt.Errorf("release tenant %s: %w", tenantID, err)
+			}
+		}
+		return tenantEvent(ctx, tx, prego.TenantEvent{
+			TenantID: tenantID, Step: prego.TenantReleased, Reason: reason, Message: fmt.Sprintf("%s, %s, %s", app, shard, pool),
+		}, "")
+	})
+}
+
+const sqlConverged = `UPDATE tenants SET converged_state = state, updated_at = now() WHERE tenant_id = $1 AND state = $2 AND converged_state <> state`
+
+// TenantConverged records that a state's effects are in place, unless the tenant
+// has moved on.
+func (s *Store) TenantConverged(ctx context.Context, tenantID string, state prego.TenantState) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sqlConverged, tenantID, state)
+		if err != nil {
+			return fmt.Errorf("tenant %s converged: %w", tenantID, err)
+		}
+		if tag.RowsAffected() == 0 {
+			return nil
+		}
+		return tenantEvent(ctx, tx, prego.TenantEvent{TenantID: tenantID, Step: prego.TenantConverged, Message: string(state)}, "")
+	})
+}
+
+// The server is kept when others live on it, which only an override can bring
+// about.
+const sqlOwnServers = `
+SELECT server_id FROM servers WHERE dedicated_for_tenant_id = $1 AND status NOT IN ('draining', 'terminated')
+  AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.app_server_id = server_id AND a.released_at IS NULL AND a.tenant_id <> $1)`
+
+// OwnServers are the servers that are dedicated for a tenant and still stand.
+func (s *Store) OwnServers(ctx context.Context, tenantID string) ([]string, error) {
+	rows, err := s.pool.Query(ctx, sqlOwnServers, tenantID)
+	if err != nil {
+		return nil, fmt.Errorf("servers of tenant %s: %w", tenantID, err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("servers of tenant %s: %w", tenantID, err)
+	}
+	return out, nil
+}

@@ -1,0 +1,129 @@
+package prego
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Reservation is a decision that is to be made true (placement-policy §2.6).
+type Reservation struct {
+	TenantID     string
+	Generation   int
+	AppServerID  string
+	DBShardID    string
+	RedisPoolID  string
+	PoolSiteID   string // "" for a site that is made on demand
+	SiteName     string // of an on-demand site
+	DatabaseName string // of an on-demand site
+	Mode         PlacementMode
+	Algorithm    string
+	AuditAs      string // policy_json.algorithm
+	Dedicates    bool
+	Override     bool    // skips capacity, never an invariant
+	MemoryPctMax float64 // 0–100
+	MaxTenants   int     // per node
+	ReserveFor   time.Duration
+	Decision     json.RawMessage
+	Policy       json.RawMessage
+	Reason       string
+	Actor        string
+}
+
+// ReserveOutcome is how a reservation ended.
+type ReserveOutcome string
+
+// The outcomes of a reservation. Lost names the row that was locked or had
+// changed; nothing was written.
+const (
+	ReservePlaced  ReserveOutcome = "placed"
+	ReserveAlready ReserveOutcome = "already" // the tenant has a live allocation
+	ReserveLost    ReserveOutcome = "lost"
+	ReserveGone    ReserveOutcome = "gone" // the tenant no longer asks
+)
+
+// ReserveResult is what became of a reservation.
+type ReserveResult struct {
+	Outcome      ReserveOutcome
+	Lost         string // site, app_server, db_shard, redis_pool
+	LostID       string
+	AllocationID int64
+}
+
+// TenantRun is what a tenant's run needs to know of its rows.
+type TenantRun struct {
+	Tenant
+	CancelRequested bool
+	Allocation      *Allocation // the live one; nil for none
+	AppServerHost   string      // address of the allocation's app server
+	AppServerStatus ServerStatus
+	OwnServerID     string // of a server that is dedicated for the tenant and not its allocation's; "" for none
+	OwnServerStatus ServerStatus
+	// OwnServerReason is why the own server failed.
+	OwnServerReason Reason
+	Waiting         bool
+	Now             time.Time // the database's clock
+}
+
+// TenantRef names a generation of a tenant.
+type TenantRef struct {
+	TenantID   string `json:"tenant_id"`
+	Generation int    `json:"generation"`
+}
+
+// FleetServer is a server that the control plane asks for by itself.
+type FleetServer struct {
+	ServerID     string
+	Role         Role
+	Region       Region
+	Provider     InfraProviderID
+	Spec         ServerSpec
+	DedicatedFor string // tenant
+	WarmPlan     Plan
+	PlanTierLock Plan // of the shard that it becomes
+}
+
+// PoolSite is a site that is to be built, or that stands ready.
+type PoolSite struct {
+	PoolSiteID   string `json:"pool_site_id"`
+	AppServerID  string `json:"app_server_id"`
+	DBShardID    string `json:"db_shard_id"`
+	SiteName     string `json:"site_name"`
+	DatabaseName string `json:"database_name"`
+}
+
+// WaitingTenant is one that is short of capacity, in the order in which it is to
+// be served.
+type WaitingTenant struct {
+	TenantID   string
+	Generation int
+}
+
+// ShortOf counts, for one role in one region, the tenants that wait for it and
+// the servers that are on their way.
+type ShortOf struct {
+	Waiting    map[Plan]int // tenants that are short of the role, by plan
+	Dedicated  int          // of those, business tenants that want a Redis pool of their own
+	InFlight   map[Plan]int // servers being provisioned for the shared fleet, by plan_tier_lock ("" for none)
+	Servers    int          // of the role in the region, all that are not terminated
+	UsedPct    float64      // 0–100, of the capacity of active ones
+	Provider   InfraProviderID
+	Capacities map[Role]int
+}
+
+// TenantWork is what the periodic sweep found to do.
+type TenantWork struct {
+	Provisions []WaitingTenant // that may have lost their run
+	Changes    []string        // tenants whose state is not in effect
+	Expired    []WaitingTenant // whose timer ran out
+	Regions    []Region        // in which tenants wait
+	Refills    []string        // app servers below their watermark
+	WarmPools  []WarmPool
+	Abandoned  int // builds of pool sites that were given up
+}
+
+// WarmState is what a warm server pool has and wants, in servers.
+type WarmState struct {
+	Claimable, Coming, Broken, Target int
+	Provider                          InfraProviderID
+	TenantsWait                       bool // in the region, for capacity or a server of their own
+}
