@@ -127,3 +127,13 @@ type WarmState struct {
 	Provider                          InfraProviderID
 	TenantsWait                       bool // in the region, for capacity or a server of their own
 }
+
+// SiteFate is what became of the site of a tenant that is released.
+type SiteFate string
+
+// The fates: it goes back to its pool, it is gone, or something is left of it.
+const (
+	SiteUntouched SiteFate = "untouched"
+	SiteDropped   SiteFate = "dropped"
+	SiteLeft      SiteFate = "left"
+)

@@ -191,18 +191,6 @@ func NewFleet(p Policy, d Data) *Fleet {
 // Policy is the fleet's.
 func (f *Fleet) Policy() Policy { return f.policy }
 
-// SetRegionFacts replaces what is known of providers and residency.
-func (f *Fleet) SetRegionFacts(providers []Provider, residency map[string]Zone) {
-	clear(f.providers)
-	for _, p := range providers {
-		f.providers[p.ID] = p
-	}
-	f.residency = residency
-	for i := range f.servers {
-		f.heat(i)
-	}
-}
-
 func (f *Fleet) find(id string) (int, bool) {
 	return slices.BinarySearchFunc(f.servers, id, func(s server, id string) int {
 		if s.ServerID < id {

@@ -20,7 +20,7 @@ type Options struct {
 }
 
 // New makes a worker that knows every workflow and step; the caller runs it.
-func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Fleet) (worker.Worker, error) {
+func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Fleet, tenants *activities.Tenants) (worker.Worker, error) {
 	if o.TaskQueue == "" || o.Concurrency < 1 {
 		return nil, fmt.Errorf("worker needs a task queue and a concurrency of at least 1")
 	}
@@ -34,6 +34,7 @@ func New(c client.Client, o Options, servers *activities.Servers, fleet *activit
 	Register(w)
 	w.RegisterActivity(servers)
 	w.RegisterActivity(fleet)
+	w.RegisterActivity(tenants)
 	return w, nil
 }
 
@@ -43,4 +44,10 @@ func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.DecommissionServer)
 	r.RegisterWorkflow(workflows.Reconcile)
 	r.RegisterWorkflow(workflows.SweepHeartbeats)
+	r.RegisterWorkflow(workflows.ProvisionTenant)
+	r.RegisterWorkflow(workflows.ChangeTenantState)
+	r.RegisterWorkflow(workflows.ScaleOut)
+	r.RegisterWorkflow(workflows.FillWarmPool)
+	r.RegisterWorkflow(workflows.RefillSitePool)
+	r.RegisterWorkflow(workflows.SweepTenants)
 }

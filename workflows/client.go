@@ -60,8 +60,13 @@ func (c *Client) StartReconcile(ctx context.Context) (string, error) {
 
 // start starts a run unless one of this id is running.
 func (c *Client) start(ctx context.Context, id, summary string, workflow any, args ...any) (bool, error) {
+	return c.startFor(ctx, temporal.Priority{}, id, summary, workflow, args...)
+}
+
+// startFor starts a run whose tasks have a priority.
+func (c *Client) startFor(ctx context.Context, priority temporal.Priority, id, summary string, workflow any, args ...any) (bool, error) {
 	_, err := c.Temporal.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
-		ID: id, TaskQueue: c.TaskQueue, StaticSummary: summary,
+		ID: id, TaskQueue: c.TaskQueue, StaticSummary: summary, Priority: priority,
 		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
 		WorkflowExecutionErrorWhenAlreadyStarted: true,
@@ -143,8 +148,9 @@ func (c *Client) RunURL(workflowID string) string {
 
 // ScheduleSettings say how often the periodic runs happen.
 type ScheduleSettings struct {
-	ReconcileEvery time.Duration
-	SweepEvery     time.Duration
+	ReconcileEvery   time.Duration
+	SweepEvery       time.Duration
+	TenantSweepEvery time.Duration
 }
 
 // EnsureSchedules makes the periodic runs, or brings them up to date.
@@ -156,6 +162,7 @@ func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error 
 	}{
 		{prego.ReconcileWorkflowID(c.Environment), s.ReconcileEvery, Reconcile},
 		{prego.SweepWorkflowID(c.Environment), s.SweepEvery, SweepHeartbeats},
+		{prego.TenantSweepWorkflowID(c.Environment), s.TenantSweepEvery, SweepTenants},
 	} {
 		spec := client.ScheduleSpec{
 			Intervals: []client.ScheduleIntervalSpec{{Every: e.every}},

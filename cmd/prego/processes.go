@@ -143,13 +143,19 @@ func runWorker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w, err := worker.New(runs.Temporal, worker.Options{
-		TaskQueue: p.cfg.Temporal.TaskQueue, Concurrency: p.cfg.Worker.Concurrency, StopTimeout: p.cfg.Worker.StopTimeout,
-	}, servers, fleet)
+	tenants, err := buildTenants(p, runs)
 	if err != nil {
 		return err
 	}
-	if err := runs.EnsureSchedules(ctx, workflows.ScheduleSettings{ReconcileEvery: p.cfg.Worker.ReconcileEvery, SweepEvery: p.cfg.Worker.SweepEvery}); err != nil {
+	w, err := worker.New(runs.Temporal, worker.Options{
+		TaskQueue: p.cfg.Temporal.TaskQueue, Concurrency: p.cfg.Worker.Concurrency, StopTimeout: p.cfg.Worker.StopTimeout,
+	}, servers, fleet, tenants)
+	if err != nil {
+		return err
+	}
+	if err := runs.EnsureSchedules(ctx, workflows.ScheduleSettings{
+		ReconcileEvery: p.cfg.Worker.ReconcileEvery, SweepEvery: p.cfg.Worker.SweepEvery, TenantSweepEvery: p.cfg.Tenants.SweepEvery,
+	}); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)

@@ -21,6 +21,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/agentgw"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/agentclient"
 	"github.com/prego/prego/internal/cloudinit"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/dockerhost"
@@ -271,6 +272,56 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 		Metrics:  metrics, Log: p.log.Named("fleet"),
 	}
 	return servers, fleet, nil
+}
+
+// newPlacer makes what decides and reserves, for worker and API.
+func newPlacer(p *process, runs *workflows.Client) (*activities.Placer, error) {
+	policy, err := p.cfg.Placement.Policy()
+	if err != nil {
+		return nil, err
+	}
+	return &activities.Placer{
+		Store: p.db, Policy: policy, SiteDomain: p.cfg.Tenants.SiteDomain, ReserveFor: p.cfg.Tenants.ReserveFor, Metrics: activities.NewPlacementMetrics(p.reg),
+		Wake: func(ctx context.Context, tenantID string) {
+			if err := runs.WakeTenant(ctx, tenantID); err != nil {
+				p.log.Warn("tenant not woken; its run looks by itself", zap.String("tenant_id", tenantID), zap.Error(err))
+			}
+		},
+	}, nil
+}
+
+// buildTenants makes the steps of tenants.
+func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, error) {
+	placer, err := newPlacer(p, runs)
+	if err != nil {
+		return nil, err
+	}
+	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
+	if err != nil {
+		return nil, err
+	}
+	execKeys, err := token.OpenKeyring(p.cfg.KeysDir, token.UseExec)
+	if err != nil {
+		return nil, err
+	}
+	catalog, err := p.cfg.Worker.Catalog()
+	if err != nil {
+		return nil, err
+	}
+	t := p.cfg.Tenants
+	return &activities.Tenants{
+		Store: p.db, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hook: crashHook(),
+		Bench: agentclient.New(agentclient.Config{
+			TLS: ca.ExecClientTLS(), Tokens: token.NewExec(execKeys), Port: p.cfg.Worker.AgentPort,
+			CheckAddr: func(addr string) error { return hetzner.CheckHostAddr(addr, p.cfg.Hetzner.Simulated) },
+		}),
+		Settings: activities.TenantSettings{
+			Environment: p.cfg.Environment, SiteDomain: t.SiteDomain, Image: catalog.ImageFor(prego.ServerSpec{}), Periods: t.Periods(),
+			CapacityWait: t.CapacityWait, CapacityPoll: t.CapacityPoll, SiteTimeout: t.SiteTimeout, CommandTimeout: t.CommandTimeout, AppTimeout: t.AppTimeout,
+			StepTimeout: t.StepTimeout, ReserveFor: t.ReserveFor, FailureMemory: t.FailureMemory, RefillParallel: t.RefillParallel,
+			ScaleOutMaxRun: t.ScaleOutMaxRun, ScaleOutMaxRole: t.ScaleOutMaxRole, ThresholdPct: t.ThresholdPct, OrphanQuiet: t.OrphanQuiet,
+		},
+	}, nil
 }
 
 // crashHook lets a test kill this worker at a named point, once: the file named

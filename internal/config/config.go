@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
 	"github.com/caarlos0/env/v11"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
 )
 
 // Config holds the settings of all processes; each reads the parts that it
@@ -30,12 +32,80 @@ type Config struct {
 	KeysDir     string `env:"PREGO_KEYS_DIR" envDefault:"./keys"` // CAs and signing keys, see docs/configuration.md
 	MetricsAddr string `env:"PREGO_METRICS_LISTEN"`               // worker and agentgw serve /metrics and /healthz here; empty: not at all
 
-	Temporal Temporal `envPrefix:"TEMPORAL_"`
-	API      API      `envPrefix:"PREGO_API_"`
-	Gateway  Gateway  `envPrefix:"PREGO_AGENTGW_"`
-	Worker   Worker
-	Hetzner  Hetzner
+	Temporal  Temporal `envPrefix:"TEMPORAL_"`
+	API       API      `envPrefix:"PREGO_API_"`
+	Gateway   Gateway  `envPrefix:"PREGO_AGENTGW_"`
+	Worker    Worker
+	Hetzner   Hetzner
+	Placement Placement
+	Tenants   Tenants
 }
+
+// Placement says how tenants are placed (placement-policy §2.4, §2.5). API and
+// worker need the same.
+type Placement struct {
+	Shared            string  `env:"PREGO_SHARED_PLACEMENT_LEGACY"`             // 1, true or yes: tenants share servers; else each gets its own
+	Algorithm         string  `env:"PLACEMENT_ALGORITHM" envDefault:"best_fit"` // best_fit, first_fit, round_robin, new_server
+	MemoryPctMax      float64 `env:"PLACEMENT_MEMORY_PCT_MAX" envDefault:"70"`  // servers at or above it take nobody
+	MaxTenantsPerNode int     `env:"PLACEMENT_MAX_TENANTS_PER_NODE" envDefault:"20"`
+	Weights           string  `env:"PLACEMENT_WEIGHTS"`                           // JSON with app_load, app_count, db_load, redis_load, affinity
+	EmptyPool         string  `env:"PLACEMENT_EMPTY_POOL" envDefault:"on_demand"` // or hold: wait for a refill
+	SameShard         bool    `env:"PLACEMENT_SAME_SHARD_AFFINITY"`               // prefer the shard where the parent org lives
+}
+
+// Tenants configures tenants' lives, their sites, and the growth of the fleet.
+type Tenants struct {
+	SiteDomain      string        `env:"PREGO_SITE_DOMAIN" envDefault:"sites.prego.internal"` // tenants' sites are <slug>.<domain>
+	TrialPeriod     time.Duration `env:"PREGO_TRIAL_PERIOD" envDefault:"336h"`                // active on plan trial → grace_period; 0 for ever
+	GracePeriod     time.Duration `env:"PREGO_GRACE_PERIOD" envDefault:"168h"`                // grace_period → terminated; 0 for ever
+	Retention       time.Duration `env:"PREGO_RETENTION" envDefault:"720h"`                   // terminated → data_purged; 0 for ever
+	CapacityWait    time.Duration `env:"PREGO_TENANT_CAPACITY_WAIT" envDefault:"2h"`          // how long a tenant waits for a place
+	CapacityPoll    time.Duration `env:"PREGO_TENANT_POLL" envDefault:"30s"`                  // how often a waiting run looks by itself
+	SiteTimeout     time.Duration `env:"PREGO_SITE_TIMEOUT" envDefault:"10m"`                 // of bench new-site and backup
+	CommandTimeout  time.Duration `env:"PREGO_COMMAND_TIMEOUT" envDefault:"60s"`              // of other commands on hosts
+	AppTimeout      time.Duration `env:"PREGO_APP_TIMEOUT" envDefault:"10m"`                  // of installing one app
+	StepTimeout     time.Duration `env:"PREGO_SITE_STEP_TIMEOUT" envDefault:"20m"`            // of a step on a host with all its repetitions
+	ReserveFor      time.Duration `env:"PREGO_SITE_RESERVATION" envDefault:"30m"`             // how long a claimed site waits for a silent run
+	FailureMemory   time.Duration `env:"PREGO_BUILD_FAILURE_MEMORY" envDefault:"15m"`         // how long a failed build keeps its server from being tried
+	RefillParallel  int           `env:"PREGO_REFILL_PARALLEL" envDefault:"2"`                // builds at once per host
+	ScaleOutMaxRun  int           `env:"PREGO_SCALE_OUT_MAX_PER_RUN" envDefault:"10"`         // servers per round
+	ScaleOutMaxRole int           `env:"PREGO_SCALE_OUT_MAX_PER_REGION" envDefault:"100"`     // servers of a role per region
+	ThresholdPct    float64       `env:"PREGO_SCALE_OUT_THRESHOLD_PCT" envDefault:"70"`       // of capacity used: the fleet grows ahead of need
+	SweepEvery      time.Duration `env:"PREGO_TENANT_SWEEP_EVERY" envDefault:"15s"`
+	OrphanQuiet     time.Duration `env:"PREGO_TENANT_QUIET" envDefault:"1m"` // how long a row stands still before its run is looked for
+}
+
+// Policy is the configured placement policy.
+func (p Placement) Policy() (placement.Policy, error) {
+	out := placement.DefaultPolicy()
+	switch strings.ToLower(p.Shared) {
+	case "1", "true", "yes":
+		out.Mode = prego.ModeShared
+	case "", "0", "false", "no":
+	default:
+		return out, fmt.Errorf("PREGO_SHARED_PLACEMENT_LEGACY must be 1, true, yes or unset, not %q", p.Shared)
+	}
+	out.Algorithm, out.MemoryPctMax, out.MaxTenantsPerNode = placement.Algorithm(p.Algorithm), p.MemoryPctMax, p.MaxTenantsPerNode
+	out.EmptyPool, out.SameShard = placement.EmptyPool(p.EmptyPool), p.SameShard
+	if p.Weights != "" {
+		dec := json.NewDecoder(strings.NewReader(p.Weights))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&out.Weights); err != nil {
+			return out, fmt.Errorf("PLACEMENT_WEIGHTS: %w", err)
+		}
+	}
+	if err := out.Validate(); err != nil {
+		return out, fmt.Errorf("placement settings (PLACEMENT_…): %w", err)
+	}
+	return out, nil
+}
+
+// Periods are the configured lifecycle periods.
+func (t Tenants) Periods() prego.LifecyclePeriods {
+	return prego.LifecyclePeriods{Trial: t.TrialPeriod, Grace: t.GracePeriod, Retention: t.Retention}
+}
+
+var siteDomain = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 
 // Temporal says where the Temporal server is.
 type Temporal struct {
@@ -174,6 +244,31 @@ func (c Config) check() []error {
 		if port < 1 || port > 65535 {
 			bad(name, "must be 1 to 65535")
 		}
+	}
+	if _, err := c.Placement.Policy(); err != nil {
+		errs = append(errs, err)
+	}
+	t := c.Tenants
+	for name, d := range map[string]time.Duration{
+		"PREGO_TRIAL_PERIOD": t.TrialPeriod, "PREGO_GRACE_PERIOD": t.GracePeriod, "PREGO_RETENTION": t.Retention,
+	} {
+		if d < 0 {
+			bad(name, "must not be negative")
+		}
+	}
+	for name, d := range map[string]time.Duration{
+		"PREGO_TENANT_CAPACITY_WAIT": t.CapacityWait, "PREGO_TENANT_POLL": t.CapacityPoll, "PREGO_SITE_TIMEOUT": t.SiteTimeout, "PREGO_COMMAND_TIMEOUT": t.CommandTimeout,
+		"PREGO_APP_TIMEOUT": t.AppTimeout, "PREGO_SITE_STEP_TIMEOUT": t.StepTimeout, "PREGO_SITE_RESERVATION": t.ReserveFor, "PREGO_TENANT_SWEEP_EVERY": t.SweepEvery,
+	} {
+		if d <= 0 {
+			bad(name, "must be above 0")
+		}
+	}
+	if t.RefillParallel < 1 || t.ScaleOutMaxRun < 1 || t.ScaleOutMaxRole < 1 {
+		bad("PREGO_REFILL_PARALLEL, PREGO_SCALE_OUT_MAX_PER_RUN and PREGO_SCALE_OUT_MAX_PER_REGION", "must be at least 1")
+	}
+	if !siteDomain.MatchString(t.SiteDomain) {
+		bad("PREGO_SITE_DOMAIN", "must be a domain name")
 	}
 	if c.Worker.DegradedAfter <= 0 || c.Worker.FailedAfter <= c.Worker.DegradedAfter {
 		bad("PREGO_FAILED_AFTER", "must be above PREGO_DEGRADED_AFTER, and both above 0")

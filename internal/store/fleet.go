@@ -10,26 +10,6 @@ import (
 	"github.com/prego/prego/placement"
 )
 
-// FleetChange is what placement looks at, of all rows or of those that changed.
-type FleetChange struct {
-	Full      bool
-	Since     string // to ask for the next change with
-	Servers   []placement.Server
-	Shards    []placement.Shard
-	Pools     []placement.Pool
-	Sites     []FleetSite
-	Providers []placement.Provider
-	Residency map[string]placement.Zone
-	// LastServer is per region the server of the newest allocation.
-	LastServer string
-}
-
-// FleetSite is a pool site with whether it can be taken.
-type FleetSite struct {
-	placement.Site
-	Available bool
-}
-
 // The cursor is read first: what commits while the rest is read is met again the
 // next time.
 const sqlFleetCursor = `SELECT pg_snapshot_xmin(pg_current_snapshot())::text`
@@ -71,8 +51,8 @@ const sqlFleetLast = `SELECT COALESCE((SELECT app_server_id FROM tenant_allocati
 
 // FleetChanges reads what changed since an earlier answer's cursor, and the rows
 // named by ids whether or not they changed; since "" reads everything.
-func (s *Store) FleetChanges(ctx context.Context, since string, ids []string) (FleetChange, error) {
-	c := FleetChange{Full: since == "", Residency: map[string]placement.Zone{}}
+func (s *Store) FleetChanges(ctx context.Context, since string, ids []string) (placement.Change, error) {
+	c := placement.Change{Full: since == "", Residency: map[string]placement.Zone{}}
 	if c.Full {
 		since = "0"
 	}
@@ -126,7 +106,7 @@ func (s *Store) FleetChanges(ctx context.Context, since string, ids []string) (F
 		return err
 	})
 	b.Queue(sqlFleetSites, since, ids).Query(func(rows pgx.Rows) error {
-		var v FleetSite
+		var v placement.SiteChange
 		_, err := pgx.ForEachRow(rows, []any{&v.PoolSiteID, &v.AppServerID, &v.DBShardID, &v.Available}, func() error {
 			c.Sites = append(c.Sites, v)
 			return nil

@@ -216,13 +216,16 @@ const sqlReturnSite = `
 UPDATE site_pool SET state = 'available', tenant_id = NULL, reserved_until = NULL, available_at = now(), updated_at = now()
 WHERE pool_site_id = $1 AND state = 'reserved'`
 
+const sqlKeepFailedSite = `
+UPDATE site_pool SET state = 'failed', tenant_id = NULL, reserved_until = NULL, updated_at = now(), reason = 'what is left of it could not be dropped'
+WHERE pool_site_id = $1`
+
 const sqlClearSite = `UPDATE tenants SET site = '' WHERE tenant_id = $1 AND state NOT IN ('active', 'suspended', 'grace_period')`
 
-// ReleaseAllocation frees a tenant's place: counts, dedications and its site, which
-// goes back to its pool when it was never touched and is forgotten otherwise. The
+// ReleaseAllocation frees a tenant's place: counts, dedications and its site. The
 // server stays dedicated when it is to be destroyed, so that nobody lands on it
 // meanwhile. Without a live allocation it changes nothing.
-func (s *Store) ReleaseAllocation(ctx context.Context, tenantID, reason string, touched, destroyServer bool) error {
+func (s *Store) ReleaseAllocation(ctx context.Context, tenantID, reason string, fate prego.SiteFate, destroyServer bool) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var app, shard, pool, site string
 		err := tx.QueryRow(ctx, sqlReleaseAllocation, tenantID, reason).Scan(&app, &shard, &pool, &site)
@@ -238,10 +241,9 @@ func (s *Store) ReleaseAllocation(ctx context.Context, tenantID, reason string, 
 			args []any
 		}
 		var steps []step
-		if site != "" && touched {
-			steps = append(steps, step{sqlDeleteSite, []any{site}})
-		} else if site != "" {
-			steps = append(steps, step{sqlReturnSite, []any{site}})
+		if site != "" {
+			sql := map[prego.SiteFate]string{prego.SiteUntouched: sqlReturnSite, prego.SiteDropped: sqlDeleteSite, prego.SiteLeft: sqlKeepFailedSite}[fate]
+			steps = append(steps, step{sql, []any{site}})
 		}
 		steps = append(steps, step{sqlReleaseServer, []any{app, tenantID, destroyServer}}, step{sqlReleaseShard, []any{shard, tenantID}},
 			step{sqlReleasePool, []any{pool, tenantID}}, step{sqlClearSite, []any{tenantID}})

@@ -1,0 +1,303 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+// PlacementStore is the part of Postgres that placing needs.
+type PlacementStore interface {
+	FleetChanges(ctx context.Context, since string, ids []string) (placement.Change, error)
+	Reserve(ctx context.Context, r prego.Reservation) (prego.ReserveResult, error)
+	RecordDecision(ctx context.Context, d prego.DecisionRecord) error
+	TenantRun(ctx context.Context, tenantID string) (prego.TenantRun, error)
+	RecordOverride(ctx context.Context, o prego.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error
+}
+
+// Placer decides on a snapshot of the fleet and reserves what it decided. The
+// snapshot follows the rows by what changed; that it may be stale costs a lost race,
+// which is decided again with what was learnt, and never a wrong row.
+type Placer struct {
+	Store  PlacementStore
+	Policy placement.Policy
+	// SiteDomain is what tenants' host names end in.
+	SiteDomain string
+	// ReserveFor is how long a claimed site is kept for a run that went silent.
+	ReserveFor time.Duration
+	// Wake tells a tenant's run that it was placed; nil tells nobody.
+	Wake    func(ctx context.Context, tenantID string)
+	Metrics *PlacementMetrics
+
+	mu    sync.Mutex
+	fleet *placement.Fleet
+	since string
+	read  time.Time
+}
+
+// PlacementMetrics count what placing does.
+type PlacementMetrics struct {
+	Decisions *prometheus.CounterVec // by outcome
+	Lost      *prometheus.CounterVec // lost races, by kind of row
+	Seconds   prometheus.Histogram   // of a decision with its reservation
+}
+
+// NewPlacementMetrics registers them.
+func NewPlacementMetrics(reg prometheus.Registerer) *PlacementMetrics {
+	m := &PlacementMetrics{
+		Decisions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_placement_decisions_total", Help: "Placement decisions, by outcome."}, []string{"outcome"}),
+		Lost:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_placement_lost_races_total", Help: "Reservations that another one was ahead of, by kind of row."}, []string{"row"}),
+		Seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "prego_placement_seconds", Help: "Seconds from a request to its reserved place.", Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .5, 2},
+		}),
+	}
+	reg.MustRegister(m.Decisions, m.Lost, m.Seconds)
+	return m
+}
+
+const (
+	// freshEnough is how old a snapshot may be that is decided on. Nobody is told
+	// that there is no place on one that is older than this moment.
+	freshEnough = 100 * time.Millisecond
+	maxRaces    = 200
+)
+
+// RequestOf is what placement looks at of a tenant.
+func RequestOf(t prego.Tenant) placement.Request {
+	return placement.Request{
+		TenantID: t.TenantID, OrgID: t.OrgID, ParentOrgID: t.ParentOrgID, Region: t.Region, Plan: t.Plan, DataResidency: t.DataResidency,
+		Constraint: t.Constraint, DedicatedRedis: t.DedicatedRedis, Mode: t.Policy,
+	}
+}
+
+// refresh brings the snapshot up to date; ids names rows to read whether or not
+// they changed. Call it with the lock held.
+func (p *Placer) refresh(ctx context.Context, ids []string) error {
+	c, err := p.Store.FleetChanges(ctx, p.since, ids)
+	if err != nil {
+		return err
+	}
+	if c.Full {
+		p.fleet = placement.FleetOf(p.Policy, c)
+	} else {
+		p.fleet.Update(c)
+	}
+	p.since, p.read = c.Since, time.Now()
+	return nil
+}
+
+// decide decides on the snapshot, read anew when it is old or when it has no place
+// to offer, and lets the snapshot count the tenant at once: whoever decides next sees
+// it.
+func (p *Placer) decide(ctx context.Context, r placement.Request, learnt []string) (placement.Decision, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fresh := false
+	if p.fleet == nil || len(learnt) > 0 || time.Since(p.read) > freshEnough {
+		if err := p.refresh(ctx, learnt); err != nil {
+			return placement.Decision{}, err
+		}
+		fresh = true
+	}
+	d := p.fleet.Decide(r)
+	if !d.PlacesTenant() && !fresh {
+		if err := p.refresh(ctx, nil); err != nil {
+			return d, err
+		}
+		d = p.fleet.Decide(r)
+	}
+	p.fleet.Apply(r, d)
+	return d, nil
+}
+
+// Place finds a place for a tenant and reserves it. Decisions that place nobody are
+// recorded and returned. errGone means that the tenant no longer asks.
+func (p *Placer) Place(ctx context.Context, t prego.Tenant, override *placement.Override, actor string) (placement.Decision, error) {
+	began := time.Now()
+	r := RequestOf(t)
+	r.Override = override
+	var learnt []string
+	for race := 0; ; race++ {
+		d, err := p.decide(ctx, r, learnt)
+		if err != nil {
+			return d, err
+		}
+		if !d.PlacesTenant() && len(r.Busy) > 0 {
+			// Nothing is left but what others are reserving right now: in a moment that is
+			// decided one way or the other.
+			r.Busy, learnt = nil, []string{""}
+			if err := pause(ctx, time.Duration(2+rand.IntN(10))*time.Millisecond); err != nil {
+				return d, err
+			}
+			continue
+		}
+		if !d.PlacesTenant() {
+			p.Metrics.Decisions.WithLabelValues(string(d.Outcome)).Inc()
+			return d, p.record(ctx, t, d, actor)
+		}
+		res, err := p.reserve(ctx, t, r, d, actor)
+		if err != nil {
+			p.forget()
+			return d, err
+		}
+		switch res.Outcome {
+		case prego.ReservePlaced:
+			p.Metrics.Decisions.WithLabelValues(string(d.Outcome)).Inc()
+			p.Metrics.Seconds.Observe(time.Since(began).Seconds())
+			return d, nil
+		case prego.ReserveAlready:
+			p.forget()
+			return d, nil
+		case prego.ReserveGone:
+			p.forget()
+			return d, prego.ErrSuperseded
+		}
+		p.Metrics.Lost.WithLabelValues(res.Lost).Inc()
+		if race >= maxRaces {
+			p.forget()
+			return d, errors.New("the fleet changes faster than a place can be reserved")
+		}
+		if r.Busy == nil {
+			r.Busy = map[string]bool{}
+		}
+		r.Busy[res.LostID] = true
+		learnt = []string{d.AppServerID, d.DBShardID, d.RedisPoolID, d.PoolSiteID}
+	}
+}
+
+// forget makes the next decision read everything anew: the snapshot counts a
+// tenant whose reservation did not come about.
+func (p *Placer) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fleet, p.since = nil, ""
+}
+
+func (p *Placer) reserve(ctx context.Context, t prego.Tenant, r placement.Request, d placement.Decision, actor string) (prego.ReserveResult, error) {
+	decision, policy, err := p.logs(r, d)
+	if err != nil {
+		return prego.ReserveResult{}, err
+	}
+	return p.Store.Reserve(ctx, prego.Reservation{
+		TenantID: t.TenantID, Generation: t.Generation, AppServerID: d.AppServerID, DBShardID: d.DBShardID, RedisPoolID: d.RedisPoolID, PoolSiteID: d.PoolSiteID,
+		SiteName: prego.SiteName(t.Slug, p.SiteDomain), DatabaseName: prego.DatabaseName(t.Slug), Mode: d.Mode, Algorithm: string(d.Algorithm),
+		AuditAs: placement.AuditName(d.Mode, d.Algorithm), Dedicates: d.Dedicates, Override: r.Override != nil,
+		MemoryPctMax: p.Policy.MemoryPctMax, MaxTenants: p.Policy.MaxTenantsPerNode, ReserveFor: p.ReserveFor,
+		Decision: decision, Policy: policy, Reason: d.SelectionReason, Actor: actor,
+	})
+}
+
+// logs are decision_log and policy_json (placement-policy §7).
+func (p *Placer) logs(r placement.Request, d placement.Decision) (decision, policy json.RawMessage, err error) {
+	if decision, err = json.Marshal(placement.LineOf(r, d)); err != nil {
+		return nil, nil, err
+	}
+	policy, err = json.Marshal(map[string]any{
+		"algorithm": placement.AuditName(d.Mode, d.Algorithm), "mode": d.Mode, "memory_pct_max": p.Policy.MemoryPctMax,
+		"max_tenants_per_node": p.Policy.MaxTenantsPerNode, "weights": p.Policy.Weights, "empty_pool": p.Policy.EmptyPool,
+	})
+	return decision, policy, err
+}
+
+func (p *Placer) record(ctx context.Context, t prego.Tenant, d placement.Decision, actor string) error {
+	decision, policy, err := p.logs(RequestOf(t), d)
+	if err != nil {
+		return err
+	}
+	return p.Store.RecordDecision(ctx, prego.DecisionRecord{
+		TenantID: t.TenantID, Outcome: string(d.Outcome), Code: string(d.Code), Algorithm: placement.AuditName(d.Mode, d.Algorithm),
+		Decision: decision, Policy: policy, Actor: actor,
+	})
+}
+
+// Look decides on a tenant without reserving anything.
+func (p *Placer) Look(ctx context.Context, t prego.Tenant) (placement.Decision, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.refresh(ctx, nil); err != nil {
+		return placement.Decision{}, err
+	}
+	return p.fleet.Decide(RequestOf(t)), nil
+}
+
+// Simulate decides on requests over live data, each after the one before it.
+// Nothing is written.
+func (p *Placer) Simulate(ctx context.Context, requests []placement.Request) ([]placement.Decision, error) {
+	c, err := p.Store.FleetChanges(ctx, "", nil)
+	if err != nil {
+		return nil, err
+	}
+	fleet := placement.FleetOf(p.Policy, c)
+	out := make([]placement.Decision, len(requests))
+	for i, r := range requests {
+		out[i] = fleet.Decide(r)
+		fleet.Apply(r, out[i])
+	}
+	return out, nil
+}
+
+// Override places a tenant where an operator says (placement-policy §8). Refused
+// or not, it is on record.
+func (p *Placer) Override(ctx context.Context, o prego.PlacementOverride, by string) (placement.Decision, error) {
+	t, err := p.Store.TenantRun(ctx, o.TenantID)
+	if err != nil {
+		return placement.Decision{}, err
+	}
+	d, err := p.override(ctx, t, o, by)
+	var refused *prego.Error
+	if err != nil && !errors.As(err, &refused) {
+		return d, err
+	}
+	if refused != nil {
+		return d, errors.Join(refused, p.Store.RecordOverride(ctx, o, by, false, refused.Code, refused.Message))
+	}
+	if p.Wake != nil {
+		p.Wake(ctx, o.TenantID)
+	}
+	return d, p.Store.RecordOverride(ctx, o, by, true, "", "")
+}
+
+func (p *Placer) override(ctx context.Context, t prego.TenantRun, o prego.PlacementOverride, by string) (placement.Decision, error) {
+	switch {
+	case t.Allocation != nil:
+		return placement.Decision{}, prego.Errorf(prego.CodeTenantPlaced, "tenant %s is placed on %s already", t.TenantID, t.Allocation.AppServerID)
+	case t.State != prego.TenantTrial && t.State != prego.TenantProvisioning:
+		return placement.Decision{}, prego.Errorf(prego.CodeInvalidTransition, "a tenant that is %s is not placed", t.State)
+	}
+	d, err := p.Place(ctx, t.Tenant, &placement.Override{AppServerID: o.ForceAppServerID, DBShardID: o.ForceDBShardID, Reason: o.Reason}, by)
+	switch {
+	case errors.Is(err, prego.ErrSuperseded):
+		return d, prego.Errorf(prego.CodeInvalidTransition, "tenant %s moved on meanwhile", t.TenantID)
+	case err != nil:
+		return d, err
+	case d.PlacesTenant():
+		return d, nil
+	}
+	refused := prego.Errorf(d.Code, "%s", d.SelectionReason)
+	switch d.Code {
+	case prego.CodeServerUnknown:
+		refused.Field = "force_app_server_id"
+	case prego.CodeShardUnknown:
+		refused.Field = "force_db_shard_id"
+	}
+	return d, refused
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

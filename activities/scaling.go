@@ -1,0 +1,297 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+// ScaleOutInput names what a region may be short of.
+type ScaleOutInput struct {
+	Region     prego.Region `json:"region"`
+	Role       prego.Role   `json:"role"`
+	Trigger    string       `json:"trigger"` // scale_out_required, threshold
+	WorkflowID string       `json:"workflow_id"`
+	// Key makes the servers' names: the same key gives the same ones again.
+	Key string `json:"key"`
+}
+
+// ScaleOutPlan are the servers that are to be made.
+type ScaleOutPlan struct {
+	EventID int64       `json:"event_id"` // 0: nothing is to be done
+	Servers []ServerRef `json:"servers"`
+	Waiting int         `json:"waiting"`
+}
+
+// PlanScaleOut sizes a scale-out for everybody who waits, less what is on its way,
+// within the ceilings, and asks for the servers (placement-policy §3).
+func (a *Tenants) PlanScaleOut(ctx context.Context, in ScaleOutInput) (ScaleOutPlan, error) {
+	o, err := a.Store.ShortOf(ctx, in.Region, in.Role, a.Placer.Policy.MaxTenantsPerNode)
+	if err != nil {
+		return ScaleOutPlan{}, err
+	}
+	waiting := 0
+	for _, n := range o.Waiting {
+		waiting += n
+	}
+	want := serversFor(in.Role, o, a.Placer.Policy.MaxTenantsPerNode)
+	if len(want) == 0 && in.Trigger == "threshold" && o.UsedPct >= a.Settings.ThresholdPct && len(o.InFlight) == 0 {
+		want = []prego.Plan{""}
+	}
+	message := ""
+	if room := min(a.Settings.ScaleOutMaxRun, a.Settings.ScaleOutMaxRole-o.Servers); len(want) > room {
+		message = fmt.Sprintf("%d wanted, the ceiling allows %d", len(want), max(0, room))
+		want = want[:max(0, room)]
+	}
+	if len(want) == 0 || o.Provider == "" {
+		return ScaleOutPlan{Waiting: waiting}, nil
+	}
+	plan := ScaleOutPlan{Waiting: waiting}
+	event := prego.ScalingEvent{Region: in.Region, Role: in.Role, Trigger: in.Trigger, Waiting: waiting, Requested: len(want), WorkflowID: in.WorkflowID, Message: message}
+	for i, lock := range want {
+		srv, err := a.Store.RequestFleetServer(ctx, prego.FleetServer{
+			ServerID: fmt.Sprintf("%s-%s-%s-%d", in.Role, in.Region, in.Key, i+1), Role: in.Role, Region: in.Region, Provider: o.Provider, PlanTierLock: lock,
+		}, in.WorkflowID)
+		if err != nil {
+			return plan, coded(err)
+		}
+		plan.Servers = append(plan.Servers, ServerRef{ServerID: srv.ServerID, Generation: srv.Generation})
+		event.ServerIDs = append(event.ServerIDs, srv.ServerID)
+	}
+	a.hook("scale_out/requested")
+	plan.EventID, err = a.Store.BeginScaling(ctx, event)
+	return plan, err
+}
+
+// serversFor is how many servers of a role the waiting need beyond those on their
+// way, as the tier locks of the shards that they become ("" for none).
+func serversFor(role prego.Role, o prego.ShortOf, maxTenants int) []prego.Plan {
+	per := maxTenants
+	if role != prego.RoleApp {
+		per = o.Capacities[role]
+	}
+	per = max(1, per)
+	alone := o.Waiting[prego.PlanEnterprise]
+	if role == prego.RoleRedisPool {
+		alone += o.Dedicated
+	}
+	byLock := map[prego.Plan]int{}
+	shared := 0
+	for plan, n := range o.Waiting {
+		switch {
+		case plan == prego.PlanEnterprise:
+		case role == prego.RoleDBShard:
+			byLock[placement.ShardLockFor(plan)] += n
+		default:
+			shared += n
+		}
+	}
+	if role == prego.RoleRedisPool {
+		shared -= o.Dedicated
+	}
+	var out []prego.Plan
+	add := func(lock prego.Plan, n int) {
+		for range n {
+			out = append(out, lock)
+		}
+	}
+	if role == prego.RoleDBShard {
+		for _, lock := range []prego.Plan{prego.PlanBusiness, ""} {
+			n := ceil(byLock[lock], per)
+			if lock == "" {
+				n += alone
+			}
+			add(lock, n-o.InFlight[lock])
+		}
+		return out
+	}
+	inFlight := 0
+	for _, n := range o.InFlight {
+		inFlight += n
+	}
+	add("", alone+ceil(shared, per)-inFlight)
+	return out
+}
+
+func ceil(n, per int) int { return (n + per - 1) / per }
+
+// FinishScaleOutInput ends a scaling event.
+type FinishScaleOutInput struct {
+	EventID int64    `json:"event_id"`
+	Message string   `json:"message"`
+	Failed  []string `json:"failed"` // servers that did not come to life
+}
+
+// FinishScaleOut records how a scale-out went, and retires the servers that failed,
+// but for those whose containers did: they are kept for debugging.
+func (a *Tenants) FinishScaleOut(ctx context.Context, in FinishScaleOutInput) error {
+	for _, id := range in.Failed {
+		srv, err := a.Store.GetServer(ctx, id)
+		if err != nil {
+			return fromStore(err)
+		}
+		if srv.Status == prego.ServerFailed && srv.StatusReason != prego.ReasonFailedContainer {
+			if err := a.retire(ctx, id, fmt.Sprintf("scaling/%d", in.EventID)); err != nil {
+				return err
+			}
+		}
+	}
+	return a.Store.FinishScaling(ctx, in.EventID, in.Message)
+}
+
+// FillWarmServers asks for the sites of warm servers that have none.
+func (a *Tenants) FillWarmServers(ctx context.Context, serverIDs []string) error {
+	for _, id := range serverIDs {
+		if err := a.Runs.EnsureRefill(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WarmPoolInput names a warm server pool.
+type WarmPoolInput struct {
+	Region     prego.Region `json:"region"`
+	Plan       prego.Plan   `json:"plan"`
+	WorkflowID string       `json:"workflow_id"`
+	Key        string       `json:"key"`
+}
+
+// WarmPoolPlan is what a warm pool lacks.
+type WarmPoolPlan struct {
+	EventID int64       `json:"event_id"`
+	Servers []ServerRef `json:"servers"` // to be made
+	Bare    []string    `json:"bare"`    // that stand and have no site
+}
+
+// PlanWarmPool asks for the servers that a warm pool lacks. It yields to tenants
+// that wait for servers in the region.
+func (a *Tenants) PlanWarmPool(ctx context.Context, in WarmPoolInput) (WarmPoolPlan, error) {
+	var plan WarmPoolPlan
+	w, err := a.Store.WarmPool(ctx, in.Region, in.Plan, a.Settings.Image)
+	if err != nil {
+		return plan, err
+	}
+	if plan.Bare, err = a.Store.WarmBare(ctx, in.Region, in.Plan); err != nil {
+		return plan, err
+	}
+	missing := min(w.Target-w.Claimable-w.Coming, 2*w.Target-w.Claimable-w.Coming-w.Broken, a.Settings.ScaleOutMaxRun)
+	if missing <= 0 || w.TenantsWait || w.Provider == "" {
+		return plan, nil
+	}
+	event := prego.ScalingEvent{Region: in.Region, Role: prego.RoleNode, Trigger: "warm_pool", Requested: missing, WorkflowID: in.WorkflowID}
+	for i := range missing {
+		srv, err := a.Store.RequestFleetServer(ctx, prego.FleetServer{
+			ServerID: fmt.Sprintf("warm-%s-%s-%s-%d", in.Plan, in.Region, in.Key, i+1), Role: prego.RoleNode, Region: in.Region, Provider: w.Provider,
+			WarmPlan: in.Plan, PlanTierLock: placement.ShardLockFor(in.Plan),
+		}, in.WorkflowID)
+		if err != nil {
+			return plan, coded(err)
+		}
+		plan.Servers = append(plan.Servers, ServerRef{ServerID: srv.ServerID, Generation: srv.Generation})
+		event.ServerIDs = append(event.ServerIDs, srv.ServerID)
+	}
+	plan.EventID, err = a.Store.BeginScaling(ctx, event)
+	return plan, err
+}
+
+// SweepResult counts what the periodic look at tenants set going.
+type SweepResult struct {
+	Restarted int `json:"restarted"`
+	Changed   int `json:"changed"`
+	Expired   int `json:"expired"`
+	Released  int `json:"released"`
+	Refills   int `json:"refills"`
+	Regions   int `json:"regions"`
+}
+
+// SweepTenants sets going what no run sees to: lost runs, timers that ran out,
+// leftover reservations, pools below their watermark, and waiting tenants.
+func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	var r SweepResult
+	var errs []error
+	try := func(err error) bool {
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return err == nil
+	}
+	w, leftovers, err := a.Store.FindTenantWork(ctx, a.Settings.OrphanQuiet, a.Settings.ReserveFor)
+	if err != nil {
+		return r, err
+	}
+	for _, t := range w.Expired {
+		changed, err := a.Store.ExpireTenant(ctx, t.TenantID, a.Settings.Periods)
+		if try(err) && changed {
+			r.Expired++
+			w.Changes = append(w.Changes, t.TenantID)
+		}
+	}
+	for _, t := range w.Provisions {
+		started, err := a.Runs.EnsureTenantProvision(ctx, t.TenantID, t.Generation)
+		if try(err) && started {
+			r.Restarted++
+			try(a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: t.TenantID, Step: prego.TenantRunRestarted, Actor: string(prego.ActorSystem)}, ""))
+		}
+	}
+	for _, id := range w.Changes {
+		started, err := a.Runs.EnsureTenantChange(ctx, id)
+		if try(err) && started {
+			r.Changed++
+		}
+	}
+	for _, id := range leftovers {
+		if try(a.Store.ReleaseAllocation(ctx, id, "reservation_expired", prego.SiteLeft, false)) {
+			r.Released++
+		}
+	}
+	try(a.sweepPools(ctx, &r))
+	for _, region := range prego.Regions() {
+		for _, role := range []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool} {
+			o, err := a.Store.ShortOf(ctx, region, role, a.Placer.Policy.MaxTenantsPerNode)
+			if !try(err) {
+				continue
+			}
+			switch {
+			case len(o.Waiting) > 0:
+				try(a.Runs.EnsureScaleOut(ctx, region, role, "scale_out_required"))
+			case o.UsedPct >= a.Settings.ThresholdPct && len(o.InFlight) == 0:
+				try(a.Runs.EnsureScaleOut(ctx, region, role, "threshold"))
+			}
+		}
+	}
+	for _, region := range w.Regions {
+		r.Regions++
+		_, err := a.ServeQueue(ctx, region)
+		try(err)
+	}
+	return r, errors.Join(errs...)
+}
+
+func (a *Tenants) sweepPools(ctx context.Context, r *SweepResult) error {
+	low, err := a.Store.LowPools(ctx, a.Settings.FailureMemory)
+	if err != nil {
+		return err
+	}
+	for _, id := range low {
+		if err := a.Runs.EnsureRefill(ctx, id); err != nil {
+			return err
+		}
+		r.Refills++
+	}
+	warm, err := a.Store.WarmPoolKeys(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range warm {
+		if err := a.Runs.EnsureWarmPool(ctx, p.Region, p.Plan); err != nil {
+			return err
+		}
+	}
+	return nil
+}

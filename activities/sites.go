@@ -1,0 +1,298 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/prego/prego"
+)
+
+// bench runs one command for a tenant or a pool site. Its audit id is made of what
+// the command is for, so that a repeated step gets the first result.
+func (a *Tenants) bench(ctx context.Context, serverID, addr, auditID string, timeout time.Duration, args ...string) (string, error) {
+	out, err := a.Bench.Bench(ctx, serverID, addr, activity.GetInfo(ctx).WorkflowExecution.ID, auditID, timeout, args...)
+	var ce *prego.CommandError
+	if errors.As(err, &ce) {
+		if ce.Permanent {
+			return out, permanent(ErrTypeCommand, ce.Error(), nil)
+		}
+		return out, temporal.NewApplicationError(ce.Error(), ErrTypeCommand)
+	}
+	return out, err
+}
+
+// placed reads a tenant with its allocation on a server that can be called.
+func (a *Tenants) placed(ctx context.Context, ref prego.TenantRef) (prego.TenantRun, error) {
+	t, err := a.current(ctx, ref)
+	if err != nil {
+		return t, err
+	}
+	if t.Allocation == nil {
+		return t, permanent(ErrTypeSuperseded, fmt.Sprintf("tenant %s has no place any more", ref.TenantID), nil)
+	}
+	return t, nil
+}
+
+// auditID names a command of a tenant's allocation.
+func auditID(t prego.TenantRun, what string) string {
+	return fmt.Sprintf("%s-a%d-%s", t.TenantID, t.Allocation.AllocationID, what)
+}
+
+// MakeSite promotes the reserved pool site to the tenant's (rename, configuration),
+// or makes the site on demand.
+func (a *Tenants) MakeSite(ctx context.Context, ref prego.TenantRef) (site string, err error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	t, err := a.placed(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	site = prego.SiteName(t.Slug, a.Settings.SiteDomain)
+	al, s := t.Allocation, a.Settings
+	step := prego.TenantSitePromoted
+	a.hook("site/start")
+	if al.PoolSiteID != "" {
+		_, err = a.bench(ctx, al.AppServerID, t.AppServerHost, auditID(t, "rename"), s.CommandTimeout, "--site", al.SiteName, "rename-site", site)
+	} else {
+		step = prego.TenantSiteCreated
+		_, err = a.bench(ctx, al.AppServerID, t.AppServerHost, auditID(t, "new-site"), s.SiteTimeout, "new-site", site, "--db-name", al.DatabaseName)
+	}
+	if err != nil {
+		return "", err
+	}
+	a.hook("site/made")
+	for _, kv := range [][2]string{
+		{"host_name", "https://" + site}, {"prego_tenant_id", t.TenantID}, {"prego_plan", string(t.Plan)},
+		{"prego_max_users", fmt.Sprint(t.ExpectedUsers)}, {"prego_storage_quota_gb", fmt.Sprint(t.StorageQuotaGB)},
+	} {
+		if _, err := a.bench(ctx, al.AppServerID, t.AppServerHost, auditID(t, "config-"+kv[0]), s.CommandTimeout, "--site", site, "set-config", kv[0], kv[1]); err != nil {
+			return "", err
+		}
+	}
+	a.hook("site/configured")
+	return site, fromTenantStore(a.Store.SiteReady(ctx, ref, site, step))
+}
+
+// InstallApps installs the apps that the tenant asked for.
+func (a *Tenants) InstallApps(ctx context.Context, ref prego.TenantRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	t, err := a.placed(ctx, ref)
+	if err != nil {
+		return err
+	}
+	for _, app := range t.Apps {
+		if _, err := a.bench(ctx, t.Allocation.AppServerID, t.AppServerHost, auditID(t, "app-"+app), a.Settings.AppTimeout, "--site", t.Site, "install-app", app); err != nil {
+			return err
+		}
+		a.hook("apps/installed")
+	}
+	return fromTenantStore(a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: t.TenantID, Step: prego.TenantAppsInstalled, Message: fmt.Sprint(t.Apps)},
+		fmt.Sprintf("%s/g%d", prego.TenantAppsInstalled, ref.Generation)))
+}
+
+// DropInput names the tenant whose site is to go.
+type DropInput struct {
+	TenantID string `json:"tenant_id"`
+}
+
+// DropSite drops what there is of a tenant's site, under both of the names that it
+// may have. A site on a server that is going to be destroyed goes with it.
+func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	t, err := a.Store.TenantRun(ctx, in.TenantID)
+	if err != nil {
+		return fromTenantStore(err)
+	}
+	if t.Allocation == nil || t.AppServerStatus == prego.ServerTerminated {
+		return nil
+	}
+	own, err := a.Store.OwnServers(ctx, in.TenantID)
+	if err != nil {
+		return err
+	}
+	for _, id := range own {
+		if id == t.Allocation.AppServerID {
+			return nil
+		}
+	}
+	names := []string{prego.SiteName(t.Slug, a.Settings.SiteDomain)}
+	if t.Allocation.PoolSiteID != "" {
+		names = append(names, t.Allocation.SiteName)
+	}
+	a.hook("drop/start")
+	for i, name := range names {
+		id := auditID(t, fmt.Sprintf("drop-%d-%d", i, activity.GetInfo(ctx).Attempt))
+		if _, err := a.bench(ctx, t.Allocation.AppServerID, t.AppServerHost, id, a.Settings.CommandTimeout, "drop-site", name, "--force", "--no-backup"); err != nil {
+			return err
+		}
+	}
+	a.hook("drop/done")
+	return a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: t.TenantID, Step: prego.TenantSiteDropped, Message: names[0]},
+		fmt.Sprintf("%s/a%d", prego.TenantSiteDropped, t.Allocation.AllocationID))
+}
+
+// NoteSiteLeft puts on the timeline that a site could not be dropped.
+func (a *Tenants) NoteSiteLeft(ctx context.Context, in FailTenantInput) error {
+	a.Metrics.Leaks.Inc()
+	return a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: in.Tenant.TenantID, Step: prego.TenantSiteDropped, Reason: "site_left", Message: in.Message},
+		fmt.Sprintf("site_left/g%d", in.Tenant.Generation))
+}
+
+// ChangePlan is what there is to put into effect.
+type ChangePlan struct {
+	State   prego.TenantState `json:"state"`
+	Settled bool              `json:"settled"`
+	Region  prego.Region      `json:"region"`
+	Plan    prego.Plan        `json:"plan"`
+	OrgID   string            `json:"org_id"`
+	HasSite bool              `json:"has_site"`
+	Step    time.Duration     `json:"step"`
+}
+
+// PlanChange reads what state a tenant is to be brought into.
+func (a *Tenants) PlanChange(ctx context.Context, tenantID string) (ChangePlan, error) {
+	t, err := a.Store.TenantRun(ctx, tenantID)
+	if err != nil {
+		return ChangePlan{}, fromTenantStore(err)
+	}
+	return ChangePlan{
+		State: t.State, Settled: t.ConvergedState == t.State, Region: t.Region, Plan: t.Plan, OrgID: t.OrgID,
+		HasSite: t.Allocation != nil && t.Site != "" && t.AppServerStatus != prego.ServerTerminated, Step: a.Settings.StepTimeout,
+	}, nil
+}
+
+// MaintenanceInput asks for a tenant's site to be taken offline or brought back.
+type MaintenanceInput struct {
+	TenantID string            `json:"tenant_id"`
+	State    prego.TenantState `json:"state"` // that asks for it
+	Off      bool              `json:"off"`   // no maintenance: the site serves
+}
+
+// SetMaintenance takes a site offline or brings it back. It does nothing for a
+// state that the tenant has left meanwhile.
+func (a *Tenants) SetMaintenance(ctx context.Context, in MaintenanceInput) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	t, err := a.Store.TenantRun(ctx, in.TenantID)
+	if err != nil {
+		return fromTenantStore(err)
+	}
+	if t.State != in.State || t.Allocation == nil || t.Site == "" {
+		return nil
+	}
+	mode := "on"
+	if in.Off {
+		mode = "off"
+	}
+	a.hook("maintenance/start")
+	// The change's own time is part of the audit id: suspending twice is two commands.
+	id := auditID(t, fmt.Sprintf("maintenance-%s-%d-%d", mode, t.UpdatedAt.UnixMicro(), activity.GetInfo(ctx).Attempt))
+	_, err = a.bench(ctx, t.Allocation.AppServerID, t.AppServerHost, id, a.Settings.CommandTimeout, "--site", t.Site, "set-maintenance-mode", mode)
+	a.hook("maintenance/done")
+	return err
+}
+
+// FinalBackup backs a site up before it is purged, and puts the report on the
+// timeline.
+func (a *Tenants) FinalBackup(ctx context.Context, tenantID string) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	t, err := a.Store.TenantRun(ctx, tenantID)
+	if err != nil {
+		return fromTenantStore(err)
+	}
+	if t.Allocation == nil || t.Site == "" {
+		return nil
+	}
+	out, err := a.bench(ctx, t.Allocation.AppServerID, t.AppServerHost, auditID(t, fmt.Sprintf("final-backup-%d", activity.GetInfo(ctx).Attempt)), a.Settings.SiteTimeout, "--site", t.Site, "backup")
+	if err != nil {
+		return err
+	}
+	a.hook("backup/done")
+	return a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: tenantID, Step: prego.TenantFinalBackup, Message: out}, string(prego.TenantFinalBackup))
+}
+
+// ConvergedInput is a state whose effects are in place.
+type ConvergedInput struct {
+	TenantID string            `json:"tenant_id"`
+	State    prego.TenantState `json:"state"`
+}
+
+// TenantConverged records it.
+func (a *Tenants) TenantConverged(ctx context.Context, in ConvergedInput) error {
+	return a.Store.TenantConverged(ctx, in.TenantID, in.State)
+}
+
+// RefillPlan are the sites that are to be built on a server.
+type RefillPlan struct {
+	Sites    []prego.PoolSite `json:"sites"`
+	Region   prego.Region     `json:"region"`
+	Role     prego.Role       `json:"role"`
+	Parallel int              `json:"parallel"`
+	Step     time.Duration    `json:"step"`
+}
+
+// RefillInput names the pool.
+type RefillInput struct {
+	ServerID string `json:"server_id"`
+	// Fill asks for the target, not only for the low watermark.
+	Fill bool `json:"fill"`
+}
+
+// PlanRefill reserves the sites that a pool lacks.
+func (a *Tenants) PlanRefill(ctx context.Context, in RefillInput) (RefillPlan, error) {
+	srv, err := a.Store.GetServer(ctx, in.ServerID)
+	if err != nil {
+		return RefillPlan{}, fromStore(err)
+	}
+	s := a.Settings
+	sites, err := a.Store.PlanRefill(ctx, in.ServerID, s.SiteDomain, s.ReserveFor+s.SiteTimeout, s.FailureMemory, in.Fill)
+	return RefillPlan{Sites: sites, Region: srv.Region, Role: srv.Role, Parallel: max(1, s.RefillParallel), Step: s.StepTimeout}, err
+}
+
+// BuildSite builds one pool site. One that cannot be built is given up with its
+// reason.
+func (a *Tenants) BuildSite(ctx context.Context, site prego.PoolSite) (built bool, err error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	srv, err := a.Store.GetServer(ctx, site.AppServerID)
+	if err != nil {
+		return false, fromStore(err)
+	}
+	a.hook("build/start")
+	_, err = a.bench(ctx, srv.ServerID, srv.Host, site.PoolSiteID, a.Settings.SiteTimeout, "new-site", site.SiteName, "--db-name", site.DatabaseName)
+	if err != nil {
+		var app *temporal.ApplicationError
+		if errors.As(err, &app) && app.NonRetryable() {
+			a.Metrics.Sites.WithLabelValues("failed").Inc()
+			return false, a.Store.SiteFailed(ctx, site.PoolSiteID, app.Message())
+		}
+		return false, err
+	}
+	a.hook("build/made")
+	seconds, err := a.Store.SiteBuilt(ctx, site.PoolSiteID)
+	if err == nil && seconds > 0 {
+		a.Metrics.Sites.WithLabelValues("available").Inc()
+		a.Metrics.Build.Observe(seconds)
+	}
+	return err == nil, err
+}
+
+// GiveUpInput is a build that does not come about.
+type GiveUpInput struct {
+	PoolSiteID string `json:"pool_site_id"`
+	Reason     string `json:"reason"`
+}
+
+// GiveUpSite marks a build as failed.
+func (a *Tenants) GiveUpSite(ctx context.Context, in GiveUpInput) error {
+	a.Metrics.Sites.WithLabelValues("failed").Inc()
+	return a.Store.SiteFailed(ctx, in.PoolSiteID, in.Reason)
+}

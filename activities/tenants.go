@@ -1,0 +1,478 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+// TenantStore is the part of Postgres that tenants' steps use.
+type TenantStore interface {
+	TenantRun(ctx context.Context, tenantID string) (prego.TenantRun, error)
+	AddTenantEvent(ctx context.Context, e prego.TenantEvent, dedupKey string) error
+	AwaitTenant(ctx context.Context, ref prego.TenantRef, reason prego.Reason, message string, roles []prego.Role, queued bool) error
+	SiteReady(ctx context.Context, ref prego.TenantRef, site string, step prego.TenantStep) error
+	ActivateTenant(ctx context.Context, ref prego.TenantRef, trial time.Duration) (seconds float64, err error)
+	FailTenant(ctx context.Context, ref prego.TenantRef, reason prego.Reason, message string) error
+	ReleaseAllocation(ctx context.Context, tenantID, reason string, fate prego.SiteFate, destroyServer bool) error
+	TenantConverged(ctx context.Context, tenantID string, state prego.TenantState) error
+	OwnServers(ctx context.Context, tenantID string) ([]string, error)
+	ExpireTenant(ctx context.Context, tenantID string, p prego.LifecyclePeriods) (changed bool, err error)
+
+	RequestFleetServer(ctx context.Context, f prego.FleetServer, by string) (prego.Server, error)
+	RequestDecommission(ctx context.Context, serverID, by string) (prego.Server, error)
+	ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int) (prego.ShortOf, error)
+	BeginScaling(ctx context.Context, e prego.ScalingEvent) (int64, error)
+	FinishScaling(ctx context.Context, eventID int64, message string) error
+
+	Queued(ctx context.Context, region prego.Region, tenantID string, mode prego.PlacementMode) (bool, error)
+	Waiting(ctx context.Context, region prego.Region) ([]prego.WaitingTenant, error)
+	ServeRegion(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
+	FindTenantWork(ctx context.Context, quiet, reserveFor time.Duration) (prego.TenantWork, []string, error)
+
+	PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration, fill bool) ([]prego.PoolSite, error)
+	SiteBuilt(ctx context.Context, poolSiteID string) (seconds float64, err error)
+	SiteFailed(ctx context.Context, poolSiteID, reason string) error
+	LowPools(ctx context.Context, failureMemory time.Duration) ([]string, error)
+	WarmPool(ctx context.Context, region prego.Region, plan prego.Plan, image string) (prego.WarmState, error)
+	WarmPoolKeys(ctx context.Context) ([]prego.WarmPool, error)
+	WarmBare(ctx context.Context, region prego.Region, plan prego.Plan) ([]string, error)
+	GetServer(ctx context.Context, serverID string) (prego.Server, error)
+}
+
+// Bench runs bench on hosts (direct-provisioning §1, path D). A failure is a
+// *prego.CommandError; repeated with the same audit id nothing runs twice.
+type Bench interface {
+	Bench(ctx context.Context, serverID, addr, workflowID, auditID string, timeout time.Duration, args ...string) (stdout string, err error)
+}
+
+// TenantRuns reaches the workflow engine from tenants' steps. Each either starts a
+// run or tells the one under way.
+type TenantRuns interface {
+	EnsureTenantProvision(ctx context.Context, tenantID string, generation int) (started bool, err error)
+	EnsureTenantChange(ctx context.Context, tenantID string) (started bool, err error)
+	WakeTenant(ctx context.Context, tenantID string) error
+	EnsureScaleOut(ctx context.Context, region prego.Region, role prego.Role, trigger string) error
+	EnsureRefill(ctx context.Context, appServerID string) error
+	EnsureWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) error
+	EnsureDecommission(ctx context.Context, serverID string) (started bool, err error)
+}
+
+// TenantSettings are the numbers that tenants' steps and runs obey.
+type TenantSettings struct {
+	Environment     string
+	SiteDomain      string
+	Image           string // of servers of the current version
+	Periods         prego.LifecyclePeriods
+	CapacityWait    time.Duration // how long a tenant waits for a place
+	CapacityPoll    time.Duration // how often a waiting run looks by itself
+	SiteTimeout     time.Duration // of bench new-site
+	CommandTimeout  time.Duration // of other commands
+	AppTimeout      time.Duration // of installing one app
+	StepTimeout     time.Duration // of a step on a host with all its repetitions
+	ReserveFor      time.Duration
+	FailureMemory   time.Duration // for how long a failed build keeps its server from being tried
+	RefillParallel  int           // builds at once per host
+	ScaleOutMaxRun  int           // servers per scale-out run
+	ScaleOutMaxRole int           // servers of a role per region
+	ThresholdPct    float64       // of capacity used, above which the fleet grows ahead of need (ADR-001: 70)
+	OrphanQuiet     time.Duration // how long a row may stand still before its run is looked for
+}
+
+// Tenants are the steps in the life of a tenant, of site pools and of the fleet's
+// growth.
+type Tenants struct {
+	Store    TenantStore
+	Placer   *Placer
+	Bench    Bench
+	Runs     TenantRuns
+	Settings TenantSettings
+	Metrics  *TenantMetrics
+	Log      *zap.Logger
+	// Hook is called around effects, by name, so that tests can kill the process
+	// there; nil in production.
+	Hook func(point string)
+}
+
+// TenantMetrics count what happens to tenants.
+type TenantMetrics struct {
+	Outcomes *prometheus.CounterVec // by plan and outcome
+	Seconds  *prometheus.HistogramVec
+	Sites    *prometheus.CounterVec // pool sites built, by outcome
+	Build    prometheus.Histogram
+	Leaks    prometheus.Counter // sites that could not be dropped
+}
+
+// NewTenantMetrics registers them.
+func NewTenantMetrics(reg prometheus.Registerer) *TenantMetrics {
+	m := &TenantMetrics{
+		Outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_tenant_provisionings_total", Help: "Tenants' provisionings ended, by plan and outcome."}, []string{"plan", "outcome"}),
+		Seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "prego_tenant_provision_seconds", Help: "Seconds from the request to an active tenant, by plan.", Buckets: []float64{.5, 1, 2, 5, 10, 30, 60, 120, 300, 900, 3600},
+		}, []string{"plan"}),
+		Sites: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_pool_sites_built_total", Help: "Builds of pool sites that ended, by outcome."}, []string{"outcome"}),
+		Build: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "prego_pool_site_build_seconds", Help: "Seconds from planning a pool site to having it, against the pool's SLO.", Buckets: []float64{1, 5, 15, 30, 60, 120, 300, 600, 1200},
+		}),
+		Leaks: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_sites_left_total", Help: "Sites of ended tenants that could not be dropped."}),
+	}
+	reg.MustRegister(m.Outcomes, m.Seconds, m.Sites, m.Build, m.Leaks)
+	return m
+}
+
+func (a *Tenants) hook(point string) {
+	if a.Hook != nil {
+		a.Hook(point)
+	}
+}
+
+// Types of errors of tenants' steps, beside those of servers'.
+const (
+	// ErrTypePlacement: no placement can ever satisfy the request.
+	ErrTypePlacement = "placement_impossible"
+	// ErrTypeCommand: a command on a host failed for good.
+	ErrTypeCommand = "command_failed"
+)
+
+// TenantPlan is what a tenant's run needs to know before its first step.
+type TenantPlan struct {
+	Region       prego.Region        `json:"region"`
+	Plan         prego.Plan          `json:"plan"`
+	OrgID        string              `json:"org_id"`
+	Slug         string              `json:"slug"`
+	Policy       prego.PlacementMode `json:"policy"`
+	Apps         int                 `json:"apps"`
+	CapacityWait time.Duration       `json:"capacity_wait"`
+	CapacityPoll time.Duration       `json:"capacity_poll"`
+	StepTimeout  time.Duration       `json:"step_timeout"`
+	AppTimeout   time.Duration       `json:"app_timeout"`
+	Cancelled    bool                `json:"cancelled,omitempty"`
+	// Resumed: an earlier run placed the tenant already.
+	Resumed bool `json:"resumed,omitempty"`
+}
+
+// current reads the tenant, and refuses when its row is no longer this
+// generation's.
+func (a *Tenants) current(ctx context.Context, ref prego.TenantRef) (prego.TenantRun, error) {
+	t, err := a.Store.TenantRun(ctx, ref.TenantID)
+	if err != nil {
+		return t, fromTenantStore(err)
+	}
+	if t.Generation != ref.Generation || (t.State != prego.TenantTrial && t.State != prego.TenantProvisioning) {
+		return t, permanent(ErrTypeSuperseded, fmt.Sprintf("tenant %s is %s in generation %d", ref.TenantID, t.State, t.Generation), nil)
+	}
+	return t, nil
+}
+
+func fromTenantStore(err error) error {
+	if prego.CodeOf(err) == prego.CodeTenantNotFound {
+		return permanent(ErrTypePermanent, err.Error(), nil)
+	}
+	return fromStore(err)
+}
+
+// PlanTenant reads the row.
+func (a *Tenants) PlanTenant(ctx context.Context, ref prego.TenantRef) (TenantPlan, error) {
+	t, err := a.current(ctx, ref)
+	if err != nil {
+		return TenantPlan{}, err
+	}
+	s := a.Settings
+	return TenantPlan{
+		Region: t.Region, Plan: t.Plan, OrgID: t.OrgID, Slug: t.Slug, Policy: t.Policy, Apps: len(t.Apps),
+		CapacityWait: s.CapacityWait, CapacityPoll: s.CapacityPoll, StepTimeout: s.StepTimeout, AppTimeout: s.AppTimeout,
+		Cancelled: t.CancelRequested, Resumed: t.Allocation != nil,
+	}, nil
+}
+
+// PlaceResult is what became of an attempt to place a tenant.
+type PlaceResult struct {
+	Placed  bool              `json:"placed"`
+	Outcome placement.Outcome `json:"outcome"`
+	Message string            `json:"message"`
+}
+
+// PlaceTenant decides and reserves. A tenant for whom there is no place is queued,
+// and the capacity that it is short of is asked for.
+func (a *Tenants) PlaceTenant(ctx context.Context, ref prego.TenantRef) (PlaceResult, error) {
+	t, err := a.current(ctx, ref)
+	if err != nil {
+		return PlaceResult{}, err
+	}
+	if t.Allocation != nil {
+		return PlaceResult{Placed: true, Outcome: placement.Placed}, nil
+	}
+	d, err := a.decide(ctx, t)
+	if err != nil {
+		return PlaceResult{}, fromTenantStore(err)
+	}
+	a.hook("place/decided")
+	out := PlaceResult{Placed: d.PlacesTenant(), Outcome: d.Outcome, Message: d.SelectionReason}
+	switch d.Outcome {
+	case placement.Placed:
+		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
+		if t.Policy == prego.ModeOneTenantOneServer {
+			a.told(a.Runs.EnsureWarmPool(ctx, t.Region, t.Plan))
+		}
+	case placement.Refused:
+		return out, permanent(ErrTypePlacement, fmt.Sprintf("%s: %s", d.Code, d.SelectionReason), nil)
+	case placement.NeedsServer:
+		err = a.Store.AwaitTenant(ctx, ref, prego.ReasonBuildingServer, d.SelectionReason, nil, false)
+	case placement.HoldForSite:
+		err = a.Store.AwaitTenant(ctx, ref, prego.ReasonAwaitingSite, d.SelectionReason, nil, true)
+		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
+	case placement.AwaitingCapacity:
+		roles := d.MissingRoles
+		if d.Code == prego.CodeCellMismatch {
+			roles = nil // no server that could be made would satisfy the constraint
+		}
+		if err = a.Store.AwaitTenant(ctx, ref, prego.ReasonAwaitingCapacity, d.SelectionReason, roles, true); err == nil {
+			for _, role := range roles {
+				a.told(a.Runs.EnsureScaleOut(ctx, t.Region, role, "scale_out_required"))
+			}
+		}
+	case placement.OnDemandSite:
+		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
+	}
+	a.hook("place/recorded")
+	return out, fromTenantStore(err)
+}
+
+// decide places a tenant, unless others of its kind wait already: then it joins
+// them instead of overtaking.
+func (a *Tenants) decide(ctx context.Context, t prego.TenantRun) (placement.Decision, error) {
+	if t.Policy == prego.ModeShared {
+		queued, err := a.Store.Queued(ctx, t.Region, t.TenantID, t.Policy)
+		if err != nil {
+			return placement.Decision{}, err
+		}
+		if queued {
+			d, err := a.Placer.Look(ctx, t.Tenant)
+			if err == nil && d.PlacesTenant() {
+				d = placement.Decision{Outcome: placement.AwaitingCapacity, Code: prego.CodeInsufficientResources, SelectionReason: "others wait for the capacity that there is, and are served first"}
+			}
+			return d, err
+		}
+	}
+	return a.Placer.Place(ctx, t.Tenant, nil, prego.ActorPlacementEngine)
+}
+
+// told logs that a run was not told of something; the sweep makes up for it.
+func (a *Tenants) told(err error) {
+	if err != nil {
+		a.Log.Warn("run not told; the sweep will", zap.Error(err))
+	}
+}
+
+// ServeQueue places the tenants that wait in a region, in their order, and wakes
+// the runs of those that got a place. When somebody else serves the region already,
+// it leaves that to them.
+func (a *Tenants) ServeQueue(ctx context.Context, region prego.Region) (placed int, err error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	_, err = a.Store.ServeRegion(ctx, region, func(ctx context.Context) error {
+		waiting, err := a.Store.Waiting(ctx, region)
+		if err != nil {
+			return err
+		}
+		for _, w := range waiting {
+			t, err := a.Store.TenantRun(ctx, w.TenantID)
+			if err != nil {
+				return err
+			}
+			if t.Allocation == nil && t.Waiting && t.Generation == w.Generation {
+				d, err := a.Placer.Place(ctx, t.Tenant, nil, prego.ActorPlacementEngine)
+				if errors.Is(err, prego.ErrSuperseded) {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				if !d.PlacesTenant() {
+					// What it is short of may have changed: that is what scale-outs are sized by.
+					if err := a.requeue(ctx, w, d); err != nil {
+						return err
+					}
+					continue
+				}
+				a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
+			}
+			placed++
+			a.told(a.Runs.WakeTenant(ctx, w.TenantID))
+		}
+		return nil
+	})
+	return placed, err
+}
+
+// requeue records what a waiting tenant is short of now; it keeps its place.
+func (a *Tenants) requeue(ctx context.Context, w prego.WaitingTenant, d placement.Decision) error {
+	reason, roles := prego.ReasonAwaitingCapacity, d.MissingRoles
+	switch {
+	case d.Outcome == placement.HoldForSite:
+		reason, roles = prego.ReasonAwaitingSite, nil
+		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
+	case d.Code == prego.CodeCellMismatch:
+		roles = nil
+	}
+	err := a.Store.AwaitTenant(ctx, prego.TenantRef{TenantID: w.TenantID, Generation: w.Generation}, reason, d.SelectionReason, roles, true)
+	if errors.Is(err, prego.ErrSuperseded) {
+		return nil
+	}
+	return err
+}
+
+// TenantLook is how a waiting tenant stands.
+type TenantLook struct {
+	Placed          bool               `json:"placed"`
+	Cancelled       bool               `json:"cancelled"`
+	OwnServer       string             `json:"own_server,omitempty"`
+	OwnServerStatus prego.ServerStatus `json:"own_server_status,omitempty"`
+	OwnServerReason prego.Reason       `json:"own_server_reason,omitempty"`
+}
+
+// LookAtTenant reads how a tenant stands.
+func (a *Tenants) LookAtTenant(ctx context.Context, ref prego.TenantRef) (TenantLook, error) {
+	t, err := a.current(ctx, ref)
+	if err != nil {
+		return TenantLook{}, err
+	}
+	return TenantLook{
+		Placed: t.Allocation != nil, Cancelled: t.CancelRequested, OwnServer: t.OwnServerID,
+		OwnServerStatus: t.OwnServerStatus, OwnServerReason: t.OwnServerReason,
+	}, nil
+}
+
+// OwnServerID names the server that is made for a tenant.
+func OwnServerID(ref prego.TenantRef) string {
+	return fmt.Sprintf("n-%s-g%d", ref.TenantID, ref.Generation)
+}
+
+// RequestOwnServer asks for the server of a tenant that gets one of its own
+// (placement-policy, "One tenant, one server").
+func (a *Tenants) RequestOwnServer(ctx context.Context, ref prego.TenantRef) (ServerRef, error) {
+	t, err := a.current(ctx, ref)
+	if err != nil {
+		return ServerRef{}, err
+	}
+	o, err := a.Store.ShortOf(ctx, t.Region, prego.RoleNode, 1)
+	if err != nil {
+		return ServerRef{}, err
+	}
+	spec := prego.ServerSpec{Tags: t.Constraint.Require}
+	srv, err := a.Store.RequestFleetServer(ctx, prego.FleetServer{
+		ServerID: OwnServerID(ref), Role: prego.RoleNode, Region: t.Region, Provider: o.Provider, Spec: spec,
+		DedicatedFor: t.TenantID, PlanTierLock: placement.ShardLockFor(t.Plan),
+	}, "tenant/"+t.TenantID)
+	if err != nil {
+		return ServerRef{}, coded(err)
+	}
+	a.hook("own_server/requested")
+	return ServerRef{ServerID: srv.ServerID, Generation: srv.Generation}, nil
+}
+
+// coded makes a refusal of the store final.
+func coded(err error) error {
+	if prego.CodeOf(err) != prego.CodeInternal {
+		return permanent(ErrTypePermanent, err.Error(), nil)
+	}
+	return err
+}
+
+// ActivateTenant makes the tenant active, with one UPDATE.
+func (a *Tenants) ActivateTenant(ctx context.Context, ref prego.TenantRef) error {
+	t, err := a.Store.TenantRun(ctx, ref.TenantID)
+	if err != nil {
+		return fromTenantStore(err)
+	}
+	a.hook("tenant_activate/start")
+	seconds, err := a.Store.ActivateTenant(ctx, ref, a.Settings.Periods.For(prego.TenantActive, t.Plan))
+	if err != nil {
+		return fromTenantStore(err)
+	}
+	a.hook("tenant_activate/done")
+	if seconds > 0 {
+		a.Metrics.Outcomes.WithLabelValues(string(t.Plan), "active").Inc()
+		if ref.Generation == 1 {
+			a.Metrics.Seconds.WithLabelValues(string(t.Plan)).Observe(seconds)
+		}
+	}
+	return nil
+}
+
+// FailTenantInput says why a tenant's provisioning ends.
+type FailTenantInput struct {
+	Tenant  prego.TenantRef `json:"tenant"`
+	Plan    prego.Plan      `json:"plan"`
+	Reason  prego.Reason    `json:"reason"`
+	Message string          `json:"message"`
+}
+
+// FailTenant ends a tenant's provisioning.
+func (a *Tenants) FailTenant(ctx context.Context, in FailTenantInput) error {
+	a.Metrics.Outcomes.WithLabelValues(string(in.Plan), string(in.Reason)).Inc()
+	return a.Store.FailTenant(ctx, in.Tenant, in.Reason, in.Message)
+}
+
+// ReleaseInput says how a tenant's place is freed.
+type ReleaseInput struct {
+	TenantID string         `json:"tenant_id"`
+	Reason   string         `json:"reason"`
+	Fate     prego.SiteFate `json:"fate"`
+}
+
+// RetireSpareServers takes down servers that were made for a tenant who lives
+// elsewhere: an operator placed it while its own was being built.
+func (a *Tenants) RetireSpareServers(ctx context.Context, tenantID string) error {
+	t, err := a.Store.TenantRun(ctx, tenantID)
+	if err != nil || t.Allocation == nil {
+		return fromTenantStore(err)
+	}
+	own, err := a.Store.OwnServers(ctx, tenantID)
+	if err != nil {
+		return err
+	}
+	for _, id := range own {
+		if id == t.Allocation.AppServerID {
+			continue
+		}
+		if err := a.retire(ctx, id, "tenant/"+tenantID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *Tenants) retire(ctx context.Context, serverID, by string) error {
+	if _, err := a.Store.RequestDecommission(ctx, serverID, by); err != nil {
+		return err
+	}
+	_, err := a.Runs.EnsureDecommission(ctx, serverID)
+	return err
+}
+
+// ReleaseTenant frees a tenant's place and takes down the servers that were its
+// own. It may be repeated.
+func (a *Tenants) ReleaseTenant(ctx context.Context, in ReleaseInput) error {
+	own, err := a.Store.OwnServers(ctx, in.TenantID)
+	if err != nil {
+		return err
+	}
+	if err := a.Store.ReleaseAllocation(ctx, in.TenantID, in.Reason, in.Fate, len(own) > 0); err != nil {
+		return err
+	}
+	a.hook("release/done")
+	for _, id := range own {
+		if err := a.retire(ctx, id, "tenant/"+in.TenantID); err != nil {
+			return err
+		}
+	}
+	return nil
+}

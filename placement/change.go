@@ -1,0 +1,63 @@
+package placement
+
+import "github.com/prego/prego"
+
+// Change is what became of a fleet's rows: of all of them, or of those that changed
+// since an earlier answer.
+type Change struct {
+	Full       bool
+	Since      string // the source's cursor for the next change
+	Servers    []Server
+	Shards     []Shard
+	Pools      []Pool
+	Sites      []SiteChange
+	Providers  []Provider
+	Residency  map[string]Zone
+	LastServer string // where the newest tenant was placed
+}
+
+// SiteChange is a pool site with whether it can be taken.
+type SiteChange struct {
+	Site
+	Available bool
+}
+
+// FleetOf makes a snapshot from a full change.
+func FleetOf(p Policy, c Change) *Fleet {
+	d := Data{Servers: c.Servers, Shards: c.Shards, Pools: c.Pools, Providers: c.Providers, Residency: c.Residency, LastServer: c.LastServer}
+	for _, s := range c.Sites {
+		if s.Available {
+			d.Sites = append(d.Sites, s.Site)
+		}
+	}
+	return NewFleet(p, d)
+}
+
+// Update lets the fleet follow its rows.
+func (f *Fleet) Update(c Change) {
+	f.providers = make(map[prego.InfraProviderID]Provider, len(c.Providers))
+	for _, p := range c.Providers {
+		f.providers[p.ID] = p
+	}
+	f.residency, f.last = c.Residency, c.LastServer
+	for _, s := range c.Shards {
+		f.SetShard(s)
+	}
+	for _, p := range c.Pools {
+		f.SetPool(p)
+	}
+	for _, s := range c.Servers {
+		if s.Status == prego.ServerTerminated {
+			f.RemoveServer(s.ServerID)
+			continue
+		}
+		f.SetServer(s)
+	}
+	for _, s := range c.Sites {
+		if s.Available {
+			f.AddSite(s.Site)
+		} else {
+			f.RemoveSite(s.AppServerID, s.PoolSiteID)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package workflows
+
+import (
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// ChangeTenantInput names a tenant whose state is to be put into effect.
+type ChangeTenantInput struct {
+	TenantID string `json:"tenant_id"`
+}
+
+// effectPatience is how long the effects of a state are tried before the run ends
+// as failed; the sweep begins another.
+const effectPatience = 6 * time.Hour
+
+// ChangeTenantState puts a tenant's state into effect on its host: suspended and
+// terminated take the site offline, active brings it back, data_purged leaves
+// nothing. The state itself is the row's, changed by who asked; the run goes on
+// until what it did is what the row says.
+func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
+	var steps *activities.Tenants
+	for first := true; ; first = false {
+		var plan activities.ChangePlan
+		if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanChange, in.TenantID).Get(ctx, &plan); err != nil {
+			return err
+		}
+		if first {
+			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(in.TenantID), AttrOrgID.ValueSet(plan.OrgID), AttrRegion.ValueSet(string(plan.Region))); err != nil {
+				return fmt.Errorf("search attributes: %w", err)
+			}
+		}
+		if plan.Settled {
+			setOutcome(ctx, string(plan.State))
+			return nil
+		}
+		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** (%s in %s): putting %s into effect", in.TenantID, plan.Plan, plan.Region, plan.State))
+		if err := effect(ctx, steps, in.TenantID, plan); err != nil {
+			setOutcome(ctx, "incomplete")
+			return err
+		}
+		if err := workflow.ExecuteActivity(write(ctx, "record that "+string(plan.State)+" is in effect"), steps.TenantConverged,
+			activities.ConvergedInput{TenantID: in.TenantID, State: plan.State}).Get(ctx, nil); err != nil {
+			return err
+		}
+		if plan.State == prego.TenantDataPurged {
+			serveQueue(ctx, steps, plan.Region)
+		}
+	}
+}
+
+// effect does what a state means for the host.
+func effect(ctx workflow.Context, steps *activities.Tenants, tenantID string, plan activities.ChangePlan) error {
+	host := func(what string, step any, arg any) error {
+		return workflow.ExecuteActivity(call(ctx, what, effectPatience), step, arg).Get(ctx, nil)
+	}
+	switch plan.State {
+	case prego.TenantSuspended, prego.TenantTerminated:
+		if plan.HasSite {
+			return host("take the site offline", steps.SetMaintenance, activities.MaintenanceInput{TenantID: tenantID, State: plan.State})
+		}
+	case prego.TenantActive:
+		if plan.HasSite {
+			return host("bring the site back", steps.SetMaintenance, activities.MaintenanceInput{TenantID: tenantID, State: plan.State, Off: true})
+		}
+	case prego.TenantDataPurged:
+		if plan.HasSite {
+			if err := host("back the site up for the last time", steps.FinalBackup, tenantID); err != nil {
+				return err
+			}
+		}
+		if err := host("drop site and database", steps.DropSite, activities.DropInput{TenantID: tenantID}); err != nil {
+			return err
+		}
+		return workflow.ExecuteActivity(write(ctx, "free its place, and its own server"), steps.ReleaseTenant,
+			activities.ReleaseInput{TenantID: tenantID, Reason: string(prego.TenantDataPurged), Fate: prego.SiteDropped}).Get(ctx, nil)
+	case prego.TenantTrial, prego.TenantProvisioning, prego.TenantGracePeriod, prego.TenantFailed:
+	}
+	return nil
+}
+
+// SweepTenants looks after what no run sees to, on a schedule.
+func SweepTenants(ctx workflow.Context) (activities.SweepResult, error) {
+	var steps *activities.Tenants
+	var result activities.SweepResult
+	err := workflow.ExecuteActivity(call(ctx, "look for tenants, pools and queues that nobody sees to", 5*time.Minute), steps.SweepTenants).Get(ctx, &result)
+	return result, err
+}

@@ -1,0 +1,304 @@
+package workflows
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/placement"
+)
+
+// SignalWake is the channel on which a waiting tenant's run is told to look at its
+// row. A signal is a hint.
+const SignalWake = "wake"
+
+// ProvisionTenantInput names the tenant to bring to life; all else is in its row.
+type ProvisionTenantInput struct {
+	TenantID   string `json:"tenant_id"`
+	Generation int    `json:"generation"` // 1, one more per retry
+}
+
+// ProvisionTenant gives a tenant a place, a site and its apps (placement-policy §2).
+// Where there is no place it waits: for its own server, for a scale-out, or for a
+// pool site. A run that fails or is cancelled leaves nothing behind: what it did is
+// undone in reverse.
+func ProvisionTenant(ctx workflow.Context, in ProvisionTenantInput) error {
+	p := &provisionTenant{in: in, wake: workflow.GetSignalChannel(ctx, SignalWake)}
+	return p.end(ctx, p.run(ctx))
+}
+
+type provisionTenant struct {
+	in   ProvisionTenantInput
+	plan activities.TenantPlan
+	wake workflow.ReceiveChannel
+
+	placed bool // the tenant has, or may have, a reservation
+	begun  bool // its site may have been touched
+	steps  *activities.Tenants
+}
+
+func (p *provisionTenant) ref() prego.TenantRef {
+	return prego.TenantRef{TenantID: p.in.TenantID, Generation: p.in.Generation}
+}
+
+// maxSites is how many sites are tried: one from a pool may turn out broken.
+const maxSites = 2
+
+func (p *provisionTenant) run(ctx workflow.Context) error {
+	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), p.steps.PlanTenant, p.ref()).Get(ctx, &p.plan); err != nil {
+		return err
+	}
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(p.in.TenantID), AttrOrgID.ValueSet(p.plan.OrgID),
+		AttrRegion.ValueSet(string(p.plan.Region)), AttrOutcome.ValueSet("provisioning")); err != nil {
+		return fmt.Errorf("search attributes: %w", err)
+	}
+	p.placed, p.begun = p.plan.Resumed, p.plan.Resumed
+	if p.plan.Cancelled {
+		return &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
+	}
+	for tried := 1; ; tried++ {
+		if err := p.place(ctx); err != nil {
+			return err
+		}
+		err := p.makeSite(ctx)
+		if err == nil {
+			break
+		}
+		if errType(err) != activities.ErrTypeCommand || tried == maxSites {
+			return stepFailed(err, prego.ReasonFailedSite)
+		}
+		p.details(ctx, "the site could not be made ("+message(err)+"): dropping it and taking another place")
+		if err := p.release(ctx, prego.ReasonFailedSite); err != nil {
+			return err
+		}
+	}
+	if p.plan.Apps > 0 {
+		p.details(ctx, "installing apps")
+		if err := workflow.ExecuteActivity(call(ctx, fmt.Sprintf("install %d apps", p.plan.Apps), time.Duration(p.plan.Apps)*p.plan.AppTimeout+p.plan.StepTimeout),
+			p.steps.InstallApps, p.ref()).Get(ctx, nil); err != nil {
+			return stepFailed(err, prego.ReasonFailedApps)
+		}
+	}
+	return workflow.ExecuteActivity(write(ctx, "make the tenant active"), p.steps.ActivateTenant, p.ref()).Get(ctx, nil)
+}
+
+func (p *provisionTenant) makeSite(ctx workflow.Context) error {
+	p.begun = true
+	p.details(ctx, "making the site")
+	return workflow.ExecuteActivity(call(ctx, "promote the pool site, or make one", p.plan.StepTimeout), p.steps.MakeSite, p.ref()).Get(ctx, nil)
+}
+
+// stepFailed gives a failed step its reason; being superseded or cancelled is no
+// failure of the step.
+func stepFailed(err error, reason prego.Reason) error {
+	if isSuperseded(err) || temporal.IsCanceledError(err) {
+		return err
+	}
+	return &stepError{reason: reason, text: message(err)}
+}
+
+// place waits until the tenant has its reservation.
+func (p *provisionTenant) place(ctx workflow.Context) error {
+	built := false
+	began := workflow.Now(ctx)
+	for {
+		p.details(ctx, "finding a place")
+		var res activities.PlaceResult
+		// From here on a reservation may exist that no answer told of.
+		p.placed = true
+		err := workflow.ExecuteActivity(write(ctx, "decide and reserve"), p.steps.PlaceTenant, p.ref()).Get(ctx, &res)
+		switch {
+		case errType(err) == activities.ErrTypePlacement:
+			return &stepError{reason: prego.ReasonFailedPlacement, text: message(err)}
+		case err != nil:
+			return err
+		case res.Placed && built:
+			return workflow.ExecuteActivity(write(ctx, "retire a server that is not needed"), p.steps.RetireSpareServers, p.in.TenantID).Get(ctx, nil)
+		case res.Placed:
+			return nil
+		case res.Outcome == placement.NeedsServer && built:
+			return &stepError{reason: prego.ReasonFailedPlacement, text: "the tenant's own server does not satisfy its request"}
+		case res.Outcome == placement.NeedsServer:
+			if err := p.buildServer(ctx); err != nil {
+				return err
+			}
+			built = true
+			continue
+		}
+		p.details(ctx, string(res.Outcome)+": "+res.Message)
+		left := p.plan.CapacityWait - workflow.Now(ctx).Sub(began)
+		if err := p.await(ctx, left); err != nil {
+			return err
+		}
+	}
+}
+
+// await waits until the row says that the tenant was placed.
+func (p *provisionTenant) await(ctx workflow.Context, limit time.Duration) error {
+	timerCtx, stop := workflow.WithCancel(ctx)
+	defer stop()
+	deadline := workflow.NewTimerWithOptions(timerCtx, max(limit, 0), workflow.TimerOptions{Summary: "how long a tenant waits for a place"})
+	for {
+		look, err := p.look(ctx)
+		if err != nil {
+			return err
+		}
+		if look.Placed {
+			return nil
+		}
+		if look.Cancelled {
+			return &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
+		}
+		expired := false
+		pollCtx, stopPoll := workflow.WithCancel(ctx)
+		s := workflow.NewSelector(ctx)
+		s.AddReceive(p.wake, func(c workflow.ReceiveChannel, _ bool) { c.Receive(ctx, nil) })
+		s.AddFuture(deadline, func(workflow.Future) { expired = true })
+		s.AddFuture(workflow.NewTimerWithOptions(pollCtx, p.plan.CapacityPoll, workflow.TimerOptions{Summary: "look again: a hint may be lost"}), func(workflow.Future) {})
+		s.Select(ctx)
+		stopPoll()
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if expired {
+			if look, err = p.look(ctx); err != nil || look.Placed {
+				return err
+			}
+			return &stepError{reason: prego.ReasonFailedCapacity, text: "no place within " + p.plan.CapacityWait.String()}
+		}
+	}
+}
+
+func (p *provisionTenant) look(ctx workflow.Context) (activities.TenantLook, error) {
+	for p.wake.ReceiveAsync(nil) { // several hints are answered by one look
+	}
+	var look activities.TenantLook
+	err := workflow.ExecuteLocalActivity(local(ctx, "look at the row"), p.steps.LookAtTenant, p.ref()).Get(ctx, &look)
+	return look, err
+}
+
+// buildServer makes the tenant's own server.
+func (p *provisionTenant) buildServer(ctx workflow.Context) error {
+	p.details(ctx, "building a server of its own")
+	var srv activities.ServerRef
+	if err := workflow.ExecuteActivity(write(ctx, "ask for the tenant's own server"), p.steps.RequestOwnServer, p.ref()).Get(ctx, &srv); err != nil {
+		return stepFailed(err, prego.ReasonFailedServer)
+	}
+	err := provisionChild(ctx, srv).Get(ctx, nil)
+	if alreadyStarted(err) {
+		return p.awaitServer(ctx, srv)
+	}
+	if err != nil && !temporal.IsCanceledError(err) {
+		return &stepError{reason: prego.ReasonFailedServer, text: fmt.Sprintf("server %s: %s", srv.ServerID, message(err))}
+	}
+	return err
+}
+
+// awaitServer watches a server whose run is somebody else's.
+func (p *provisionTenant) awaitServer(ctx workflow.Context, srv activities.ServerRef) error {
+	for {
+		look, err := p.look(ctx)
+		switch {
+		case err != nil:
+			return err
+		case look.Placed || look.OwnServerStatus == prego.ServerActive:
+			return nil
+		case look.OwnServer != srv.ServerID || look.OwnServerStatus != prego.ServerProvisioning:
+			return &stepError{reason: prego.ReasonFailedServer, text: fmt.Sprintf("server %s is %s (%s)", srv.ServerID, look.OwnServerStatus, look.OwnServerReason)}
+		}
+		if err := workflow.NewTimerWithOptions(ctx, p.plan.CapacityPoll, workflow.TimerOptions{Summary: "the server's run is another's"}).Get(ctx, nil); err != nil {
+			return err
+		}
+	}
+}
+
+// release undoes what was done for a tenant's place: the site, then the
+// reservation, then a server of its own.
+func (p *provisionTenant) release(ctx workflow.Context, reason prego.Reason) error {
+	fate := prego.SiteUntouched
+	if p.begun {
+		fate = prego.SiteDropped
+		err := workflow.ExecuteActivity(call(ctx, "drop what there is of the site", p.plan.StepTimeout), p.steps.DropSite,
+			activities.DropInput{TenantID: p.in.TenantID}).Get(ctx, nil)
+		if temporal.IsCanceledError(err) {
+			return err
+		}
+		if err != nil { // it is the operators' now, and on record
+			fate = prego.SiteLeft
+			if err := workflow.ExecuteActivity(write(ctx, "note that the site is left"), p.steps.NoteSiteLeft,
+				activities.FailTenantInput{Tenant: p.ref(), Message: message(err)}).Get(ctx, nil); err != nil {
+				return err
+			}
+		}
+	}
+	if err := workflow.ExecuteActivity(write(ctx, "free the reservation"), p.steps.ReleaseTenant,
+		activities.ReleaseInput{TenantID: p.in.TenantID, Reason: string(reason), Fate: fate}).Get(ctx, nil); err != nil {
+		return err
+	}
+	p.placed, p.begun = false, false
+	return nil
+}
+
+// end writes the terminal state. It runs to completion even when the run was
+// cancelled.
+func (p *provisionTenant) end(ctx workflow.Context, err error) error {
+	if err == nil {
+		p.details(ctx, "active")
+		setOutcome(ctx, "active")
+		return nil
+	}
+	if isSuperseded(err) && !p.placed {
+		setOutcome(ctx, "superseded")
+		return err
+	}
+	cleanup, _ := workflow.NewDisconnectedContext(ctx)
+	var failed *stepError
+	if !errors.As(err, &failed) {
+		failed = &stepError{reason: prego.ReasonFailedInternal, text: message(err)}
+		if temporal.IsCanceledError(err) {
+			failed = &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
+		}
+	}
+	p.details(cleanup, fmt.Sprintf("ending as %s: %s", failed.reason, failed.text))
+	if p.placed {
+		var look activities.TenantLook
+		lookErr := workflow.ExecuteLocalActivity(local(cleanup, "look at the row"), p.steps.LookAtTenant, p.ref()).Get(cleanup, &look)
+		if isSuperseded(lookErr) {
+			setOutcome(cleanup, "superseded")
+			return err // the row is another run's
+		}
+		if e := p.release(cleanup, failed.reason); e != nil {
+			return e
+		}
+	}
+	if e := workflow.ExecuteActivity(write(cleanup, "mark the tenant failed: "+string(failed.reason)), p.steps.FailTenant,
+		activities.FailTenantInput{Tenant: p.ref(), Plan: p.plan.Plan, Reason: failed.reason, Message: failed.text}).Get(cleanup, nil); e != nil {
+		return e
+	}
+	setOutcome(cleanup, string(failed.reason))
+	serveQueue(cleanup, p.steps, p.plan.Region)
+	if temporal.IsCanceledError(err) {
+		return err
+	}
+	return failure(failed.reason, failed.text)
+}
+
+// serveQueue lets waiting tenants have what has become free. That it fails costs
+// time only: the sweep does it again.
+func serveQueue(ctx workflow.Context, steps *activities.Tenants, region prego.Region) {
+	if region == "" {
+		return
+	}
+	if err := workflow.ExecuteActivity(call(ctx, "place the tenants that wait in "+string(region), 5*time.Minute), steps.ServeQueue, region).Get(ctx, nil); err != nil {
+		workflow.GetLogger(ctx).Warn("queue not served", "error", err)
+	}
+}
+
+func (p *provisionTenant) details(ctx workflow.Context, text string) {
+	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** (%s in %s, org %s): %s", p.in.TenantID, p.plan.Plan, p.plan.Region, p.plan.OrgID, text))
+}

@@ -1,0 +1,95 @@
+package workflows
+
+import (
+	"fmt"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// RefillInput names an app server.
+type RefillInput struct {
+	ServerID string `json:"server_id"`
+}
+
+// buildAttempts is how often a build is tried before the site is given up.
+const buildAttempts = 3
+
+// RefillSitePool keeps the pre-made sites of one app server at their target
+// (placement-policy §2.6). One run serves all claims: who takes a site while it is
+// under way signals it.
+func RefillSitePool(ctx workflow.Context, in RefillInput) error {
+	signals := workflow.GetSignalChannel(ctx, SignalDemand)
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrServerID.ValueSet(in.ServerID), AttrOutcome.ValueSet("filling")); err != nil {
+		return fmt.Errorf("search attributes: %w", err)
+	}
+	var steps *activities.Tenants
+	for round := 1; ; round++ {
+		listen(ctx, signals)
+		var plan activities.RefillPlan
+		if err := workflow.ExecuteActivity(write(ctx, "reserve the sites that are missing"), steps.PlanRefill,
+			activities.RefillInput{ServerID: in.ServerID, Fill: true}).Get(ctx, &plan); err != nil {
+			return err
+		}
+		if len(plan.Sites) == 0 && signals.Len() == 0 {
+			setOutcome(ctx, "done")
+			return nil
+		}
+		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: building %d sites", in.ServerID, len(plan.Sites)))
+		built, err := buildSites(ctx, steps, plan)
+		if err != nil {
+			return err
+		}
+		if built > 0 {
+			serveQueue(ctx, steps, plan.Region)
+		}
+		if round >= maxRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+			drain(signals)
+			return workflow.NewContinueAsNewError(ctx, RefillSitePool, in)
+		}
+	}
+}
+
+// buildSites builds sites, a few at once: the host has tenants to serve.
+func buildSites(ctx workflow.Context, steps *activities.Tenants, plan activities.RefillPlan) (built int, err error) {
+	free := workflow.NewSemaphore(ctx, int64(max(1, plan.Parallel)))
+	wg := workflow.NewWaitGroup(ctx)
+	var failed error
+	for _, site := range plan.Sites {
+		if err := free.Acquire(ctx, 1); err != nil {
+			return built, err
+		}
+		wg.Add(1)
+		workflow.Go(ctx, func(ctx workflow.Context) {
+			defer wg.Done()
+			defer free.Release(1)
+			ok, err := buildSite(ctx, steps, site, plan)
+			if ok {
+				built++
+			}
+			if err != nil {
+				failed = err
+			}
+		})
+	}
+	wg.Wait(ctx)
+	return built, failed
+}
+
+func buildSite(ctx workflow.Context, steps *activities.Tenants, site prego.PoolSite, plan activities.RefillPlan) (bool, error) {
+	options := call(ctx, "build "+site.SiteName, plan.Step)
+	ao := workflow.GetActivityOptions(options)
+	retry := *ao.RetryPolicy
+	retry.MaximumAttempts = buildAttempts
+	ao.RetryPolicy = &retry
+	var built bool
+	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, ao), steps.BuildSite, site).Get(ctx, &built)
+	if err == nil || temporal.IsCanceledError(err) {
+		return built, err
+	}
+	return false, workflow.ExecuteActivity(write(ctx, "give the build up"), steps.GiveUpSite,
+		activities.GiveUpInput{PoolSiteID: site.PoolSiteID, Reason: message(err)}).Get(ctx, nil)
+}

@@ -1,0 +1,194 @@
+package workflows
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// SignalDemand is the channel on which coalesced runs learn that there is more to
+// do. What it is they read from the rows.
+const SignalDemand = "demand"
+
+// gather is how long a coalesced run listens before it plans, so that tenants who
+// come together are planned for together.
+const gather = 500 * time.Millisecond
+
+// maxRounds is after how many rounds a coalesced run continues as new.
+const maxRounds = 50
+
+// provisionChild provisions a server as a child of the run.
+func provisionChild(ctx workflow.Context, srv activities.ServerRef) workflow.ChildWorkflowFuture {
+	ctx = workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
+		WorkflowID: prego.ProvisionWorkflowID(srv.ServerID), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, WaitForCancellation: true, StaticSummary: "Provision " + srv.ServerID,
+	})
+	return workflow.ExecuteChildWorkflow(ctx, ProvisionServer, ProvisionServerInput{ServerID: srv.ServerID, Generation: srv.Generation})
+}
+
+func alreadyStarted(err error) bool { return temporal.IsWorkflowExecutionAlreadyStartedError(err) }
+
+// ScaleOutInput names a role in a region.
+type ScaleOutInput struct {
+	Region prego.Region `json:"region"`
+	Role   prego.Role   `json:"role"`
+}
+
+// ScaleOut adds servers of a role to a region until nobody there waits for it
+// (placement-policy §3). One run serves everybody: who is short of capacity while
+// it is under way signals it.
+func ScaleOut(ctx workflow.Context, in ScaleOutInput) error {
+	signals := workflow.GetSignalChannel(ctx, SignalDemand)
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrRegion.ValueSet(string(in.Region)), AttrRole.ValueSet(string(in.Role)), AttrOutcome.ValueSet("scaling")); err != nil {
+		return fmt.Errorf("search attributes: %w", err)
+	}
+	var steps *activities.Tenants
+	info := workflow.GetInfo(ctx)
+	pause := time.Minute
+	for round := 1; ; round++ {
+		trigger := listen(ctx, signals)
+		var plan activities.ScaleOutPlan
+		if err := workflow.ExecuteActivity(write(ctx, "size the scale-out and ask for servers"), steps.PlanScaleOut, activities.ScaleOutInput{
+			Region: in.Region, Role: in.Role, Trigger: trigger, WorkflowID: info.WorkflowExecution.ID, Key: roundKey(info, round),
+		}).Get(ctx, &plan); err != nil {
+			return err
+		}
+		if len(plan.Servers) == 0 {
+			serveQueue(ctx, steps, in.Region)
+			if signals.Len() == 0 {
+				setOutcome(ctx, "done")
+				return nil
+			}
+			continue
+		}
+		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s in %s**: %d tenants wait, making %d servers (round %d)", in.Role, in.Region, plan.Waiting, len(plan.Servers), round))
+		failed, text := provisionAll(ctx, plan.Servers)
+		if err := workflow.ExecuteActivity(write(ctx, "record how the scale-out went"), steps.FinishScaleOut,
+			activities.FinishScaleOutInput{EventID: plan.EventID, Message: text, Failed: failed}).Get(ctx, nil); err != nil {
+			return err
+		}
+		serveQueue(ctx, steps, in.Region)
+		if len(failed) == len(plan.Servers) {
+			// What made every one fail is not over at once.
+			if err := workflow.NewTimerWithOptions(ctx, pause, workflow.TimerOptions{Summary: "every server of the round failed"}).Get(ctx, nil); err != nil {
+				return err
+			}
+			pause = min(2*pause, 15*time.Minute)
+		} else {
+			pause = time.Minute
+		}
+		if round >= maxRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+			drain(signals)
+			return workflow.NewContinueAsNewError(ctx, ScaleOut, in)
+		}
+	}
+}
+
+// listen waits a moment for more demand, and says what it came from: tenants that
+// wait count more than a threshold.
+func listen(ctx workflow.Context, signals workflow.ReceiveChannel) string {
+	_ = workflow.NewTimerWithOptions(ctx, gather, workflow.TimerOptions{Summary: "gather demand"}).Get(ctx, nil)
+	trigger := "scale_out_required"
+	only := true
+	for {
+		var t string
+		if !signals.ReceiveAsync(&t) {
+			break
+		}
+		if t == "threshold" && only {
+			trigger = t
+		} else {
+			trigger, only = "scale_out_required", false
+		}
+	}
+	return trigger
+}
+
+func drain(signals workflow.ReceiveChannel) {
+	for signals.ReceiveAsync(nil) {
+	}
+}
+
+// roundKey names what one round of a run makes.
+func roundKey(info *workflow.Info, round int) string {
+	run, _, _ := strings.Cut(info.WorkflowExecution.RunID, "-")
+	return fmt.Sprintf("%s%d", run, round)
+}
+
+// provisionAll provisions servers side by side and returns those that did not come
+// to life.
+func provisionAll(ctx workflow.Context, servers []activities.ServerRef) (failed []string, text string) {
+	futures := make([]workflow.ChildWorkflowFuture, len(servers))
+	for i, srv := range servers {
+		futures[i] = provisionChild(ctx, srv)
+	}
+	for i, f := range futures {
+		if err := f.Get(ctx, nil); err != nil && !alreadyStarted(err) {
+			failed = append(failed, servers[i].ServerID)
+			text = fmt.Sprintf("%s: %s", servers[i].ServerID, message(err))
+		}
+	}
+	if len(failed) == 0 {
+		return nil, fmt.Sprintf("all %d came to life", len(servers))
+	}
+	return failed, fmt.Sprintf("%d of %d failed; the last: %s", len(failed), len(servers), text)
+}
+
+// WarmPoolInput names a warm server pool.
+type WarmPoolInput struct {
+	Region prego.Region `json:"region"`
+	Plan   prego.Plan   `json:"plan"`
+}
+
+// FillWarmPool keeps the warm servers of a region and plan tier at their target.
+func FillWarmPool(ctx workflow.Context, in WarmPoolInput) error {
+	signals := workflow.GetSignalChannel(ctx, SignalDemand)
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrRegion.ValueSet(string(in.Region)), AttrRole.ValueSet(string(prego.RoleNode)), AttrOutcome.ValueSet("filling")); err != nil {
+		return fmt.Errorf("search attributes: %w", err)
+	}
+	var steps *activities.Tenants
+	info := workflow.GetInfo(ctx)
+	for round := 1; ; round++ {
+		listen(ctx, signals)
+		var plan activities.WarmPoolPlan
+		if err := workflow.ExecuteActivity(write(ctx, "count what is claimable and ask for what is missing"), steps.PlanWarmPool, activities.WarmPoolInput{
+			Region: in.Region, Plan: in.Plan, WorkflowID: info.WorkflowExecution.ID, Key: roundKey(info, round),
+		}).Get(ctx, &plan); err != nil {
+			return err
+		}
+		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**warm pool %s in %s**: making %d servers, filling %d", in.Plan, in.Region, len(plan.Servers), len(plan.Bare)))
+		var failed []string
+		if len(plan.Servers) > 0 {
+			var text string
+			failed, text = provisionAll(ctx, plan.Servers)
+			if err := workflow.ExecuteActivity(write(ctx, "record how it went"), steps.FinishScaleOut,
+				activities.FinishScaleOutInput{EventID: plan.EventID, Message: text, Failed: failed}).Get(ctx, nil); err != nil {
+				return err
+			}
+		}
+		fill := plan.Bare
+		for _, s := range plan.Servers {
+			fill = append(fill, s.ServerID)
+		}
+		if len(fill) > 0 {
+			if err := workflow.ExecuteActivity(write(ctx, "have sites made on them"), steps.FillWarmServers, fill).Get(ctx, nil); err != nil {
+				return err
+			}
+		}
+		if signals.Len() == 0 && (len(plan.Servers) == 0 || len(failed) == len(plan.Servers)) {
+			setOutcome(ctx, "done")
+			return nil // the sweep asks again
+		}
+		if round >= maxRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+			drain(signals)
+			return workflow.NewContinueAsNewError(ctx, FillWarmPool, in)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package workflows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/prego/prego"
+)
+
+// background is the priority of runs that nobody waits for: pools and schedules.
+var background = temporal.Priority{PriorityKey: 5}
+
+// tenantPriority puts a tenant's tasks in the order of its plan, and shares a task
+// queue among the orgs of one plan.
+func tenantPriority(plan prego.Plan, org string) temporal.Priority {
+	p := temporal.Priority{FairnessKey: org, FairnessWeight: 1}
+	if plan != "" {
+		p.PriorityKey = plan.Priority()
+	}
+	return p
+}
+
+// StartTenantProvision starts the run of a tenant that is to be provisioned; one
+// that is under way already is success.
+func (c *Client) StartTenantProvision(ctx context.Context, t prego.Tenant) error {
+	_, err := c.startFor(ctx, tenantPriority(t.Plan, t.OrgID), prego.TenantProvisionWorkflowID(t.TenantID), fmt.Sprintf("Tenant %s (%s, %s in %s)", t.TenantID, t.Slug, t.Plan, t.Region),
+		ProvisionTenant, ProvisionTenantInput{TenantID: t.TenantID, Generation: t.Generation})
+	return err
+}
+
+// EnsureTenantProvision does the same for a row that may have lost its run.
+func (c *Client) EnsureTenantProvision(ctx context.Context, tenantID string, generation int) (bool, error) {
+	return c.start(ctx, prego.TenantProvisionWorkflowID(tenantID), "Tenant "+tenantID, ProvisionTenant, ProvisionTenantInput{TenantID: tenantID, Generation: generation})
+}
+
+// CancelTenantProvision asks a tenant's run to undo what it did. A run that is
+// gone needs no asking: the sweep begins another, which reads the same wish.
+func (c *Client) CancelTenantProvision(ctx context.Context, tenantID string) error {
+	id := prego.TenantProvisionWorkflowID(tenantID)
+	err := c.Temporal.CancelWorkflow(ctx, id, "")
+	var notFound *serviceerror.NotFound
+	if errors.As(err, &notFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cancel %s: %w", id, err)
+	}
+	return nil
+}
+
+// StartTenantChange starts the run that puts a tenant's state into effect; one that
+// is under way reads the newest state by itself.
+func (c *Client) StartTenantChange(ctx context.Context, tenantID string) error {
+	_, err := c.EnsureTenantChange(ctx, tenantID)
+	return err
+}
+
+// EnsureTenantChange does the same and tells whether it had to.
+func (c *Client) EnsureTenantChange(ctx context.Context, tenantID string) (bool, error) {
+	return c.start(ctx, prego.TenantChangeWorkflowID(tenantID), "Change tenant "+tenantID, ChangeTenantState, ChangeTenantInput{TenantID: tenantID})
+}
+
+// WakeTenant tells a waiting tenant's run to look at its row.
+func (c *Client) WakeTenant(ctx context.Context, tenantID string) error {
+	id := prego.TenantProvisionWorkflowID(tenantID)
+	err := c.Temporal.SignalWorkflow(ctx, id, "", SignalWake, nil)
+	var notFound *serviceerror.NotFound
+	if errors.As(err, &notFound) {
+		return nil // the sweep starts one
+	}
+	if err != nil {
+		return fmt.Errorf("wake %s: %w", id, err)
+	}
+	return nil
+}
+
+// demand tells a coalesced run that there is more to do, and starts it when there
+// is none.
+func (c *Client) demand(ctx context.Context, id, summary, what string, workflow, in any) error {
+	_, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, what, client.StartWorkflowOptions{
+		ID: id, TaskQueue: c.TaskQueue, StaticSummary: summary, Priority: background,
+		WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+	}, workflow, in)
+	if err != nil {
+		return fmt.Errorf("ask %s: %w", id, err)
+	}
+	return nil
+}
+
+// EnsureScaleOut asks for servers of a role in a region.
+func (c *Client) EnsureScaleOut(ctx context.Context, region prego.Region, role prego.Role, trigger string) error {
+	return c.demand(ctx, prego.ScaleOutWorkflowID(c.Environment, region, role), fmt.Sprintf("Scale out %s in %s", role, region), trigger,
+		ScaleOut, ScaleOutInput{Region: region, Role: role})
+}
+
+// EnsureRefill asks for an app server's site pool to be filled.
+func (c *Client) EnsureRefill(ctx context.Context, appServerID string) error {
+	_, err := c.StartRefill(ctx, appServerID)
+	return err
+}
+
+// StartRefill does the same and names the run.
+func (c *Client) StartRefill(ctx context.Context, appServerID string) (string, error) {
+	id := prego.RefillWorkflowID(appServerID)
+	return id, c.demand(ctx, id, "Fill the site pool of "+appServerID, "refill", RefillSitePool, RefillInput{ServerID: appServerID})
+}
+
+// EnsureWarmPool asks for a warm server pool to be filled.
+func (c *Client) EnsureWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) error {
+	_, err := c.StartWarmPool(ctx, region, plan)
+	return err
+}
+
+// StartWarmPool does the same and names the run.
+func (c *Client) StartWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) (string, error) {
+	id := prego.WarmPoolWorkflowID(c.Environment, region, plan)
+	return id, c.demand(ctx, id, fmt.Sprintf("Fill the warm pool of plan %s in %s", plan, region), "fill", FillWarmPool, WarmPoolInput{Region: region, Plan: plan})
+}
