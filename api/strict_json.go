@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"reflect"
@@ -34,13 +35,14 @@ func decodeBody(w http.ResponseWriter, r *http.Request, v any) error {
 	if err != nil {
 		return prego.Errorf(prego.CodeInvalidJSON, "the body could not be read to its end")
 	}
-	return decodeStrict(body, v)
+	return DecodeStrict(body, v)
 }
 
-// decodeStrict refuses fields that are unknown, given twice or spelled in another
-// case, wrong types, null, and anything after the object, at any depth and with
-// the field's path.
-func decodeStrict(body []byte, v any) error {
+// DecodeStrict reads one JSON object into v, a pointer to a struct, and refuses
+// fields that are unknown, given twice or spelled in another case, wrong types,
+// null where the field is no pointer, and anything after the object, at any depth
+// and with the field's path.
+func DecodeStrict(body []byte, v any) error {
 	switch trimmed := bytes.TrimSpace(body); {
 	case len(trimmed) == 0:
 		return prego.Errorf(prego.CodeInvalidJSON, "a JSON body is required")
@@ -69,10 +71,19 @@ func conforms(dec *json.Decoder, want reflect.Type, path string) error {
 	if err != nil {
 		return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
 	}
+	if want.Kind() == reflect.Pointer {
+		if t == nil {
+			return nil // a field that may be null
+		}
+		want = want.Elem()
+	}
 	switch v := t.(type) {
 	case json.Delim:
 		if v == '{' && want.Kind() == reflect.Struct {
 			return conformsToStruct(dec, want, path)
+		}
+		if v == '{' && want.Kind() == reflect.Map {
+			return conformsToMap(dec, want.Elem(), path)
 		}
 		if v == '[' && want.Kind() == reflect.Slice {
 			for i := 0; dec.More(); i++ {
@@ -87,7 +98,16 @@ func conforms(dec *json.Decoder, want reflect.Type, path string) error {
 		if want.Kind() == reflect.String {
 			return nil
 		}
+	case bool:
+		if want.Kind() == reflect.Bool {
+			return nil
+		}
 	case json.Number:
+		if want.Kind() == reflect.Float64 {
+			if f, err := v.Float64(); err == nil && !math.IsInf(f, 0) {
+				return nil
+			}
+		}
 		if want.Kind() == reflect.Int {
 			if _, err := strconv.Atoi(v.String()); err == nil {
 				return nil
@@ -127,6 +147,27 @@ func conformsToStruct(dec *json.Decoder, want reflect.Type, path string) error {
 	return err
 }
 
+func conformsToMap(dec *json.Decoder, want reflect.Type, path string) error {
+	seen := make(map[string]bool)
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
+		}
+		name, _ := key.(string)
+		at := joinPath(path, shown(name))
+		if seen[name] {
+			return &prego.Error{Code: prego.CodeDuplicateField, Field: at, Message: "is given twice"}
+		}
+		seen[name] = true
+		if err := conforms(dec, want, at); err != nil {
+			return err
+		}
+	}
+	_, err := dec.Token() // the closing brace
+	return err
+}
+
 // suggestion names the field that only differs in case.
 func suggestion(fields map[string]reflect.Type, name string) string {
 	for known := range fields {
@@ -150,12 +191,18 @@ func shown(name string) string {
 
 func kindOf(t reflect.Type) string {
 	switch t.Kind() {
-	case reflect.Struct:
+	case reflect.Struct, reflect.Map:
 		return "an object"
 	case reflect.Slice:
 		return "a list"
 	case reflect.Int:
 		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Bool:
+		return "a boolean"
+	case reflect.Pointer:
+		return kindOf(t.Elem())
 	default:
 		return "a " + t.Kind().String()
 	}

@@ -28,7 +28,7 @@ func run() int {
 	}
 	root.AddCommand(
 		newAPICommand(), newGatewayCommand(), newWorkerCommand(), newMigrateCommand(), newKeysCommand(), newTokenCommand(),
-		newServerCommand(), newReconcileCommand(), newSimCommand(), newDevCommand(),
+		newServerCommand(), newPlanCommand(), newReconcileCommand(), newSimCommand(), newDevCommand(),
 	)
 	err := root.ExecuteContext(ctx)
 	var exit *exitError

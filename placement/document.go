@@ -1,0 +1,392 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/prego/prego"
+)
+
+// Document is a fleet and requests in one JSON document, as `prego plan place`
+// reads it and POST /v1/placements/simulate takes it.
+type Document struct {
+	Policy         DocPolicy           `json:"policy"`
+	Servers        []DocServer         `json:"servers"`
+	DBShards       []DocShard          `json:"db_shards"`
+	RedisPools     []DocPool           `json:"redis_pools"`
+	InfraProviders []DocProvider       `json:"infra_providers"`
+	Residency      map[string][]string `json:"residency"`
+	SitePool       []DocSite           `json:"site_pool"`
+	Requests       []DocRequest        `json:"requests"`
+}
+
+// DocPolicy is a policy; what is left out is the default's, but for the mode,
+// which is shared: a document has a fleet to place on.
+type DocPolicy struct {
+	Mode              string      `json:"mode"`
+	Algorithm         string      `json:"algorithm"`
+	MemoryPctMax      *float64    `json:"memory_pct_max"`
+	MaxTenantsPerNode *int        `json:"max_tenants_per_node"`
+	Weights           *DocWeights `json:"weights"`
+	EmptyPool         string      `json:"empty_pool"`
+	SameShard         bool        `json:"same_shard_affinity"`
+	MaxRejected       *int        `json:"max_rejected"`
+}
+
+// DocWeights are weights; what is left out is the default's.
+type DocWeights struct {
+	AppLoad   *float64 `json:"app_load"`
+	AppCount  *float64 `json:"app_count"`
+	DBLoad    *float64 `json:"db_load"`
+	RedisLoad *float64 `json:"redis_load"`
+	Affinity  *float64 `json:"affinity"`
+}
+
+// DocServer is a server.
+type DocServer struct {
+	ServerID             string      `json:"server_id"`
+	Role                 string      `json:"role"`
+	Region               string      `json:"region"`
+	InfraProvider        string      `json:"infra_provider"`
+	Status               string      `json:"status"`
+	MemoryPct            float64     `json:"memory_pct"` // 0–100
+	TenantCount          int         `json:"tenant_count"`
+	Tags                 []string    `json:"tags"`
+	Tenants              []DocTenant `json:"tenants"`
+	DedicatedForTenantID *string     `json:"dedicated_for_tenant_id"`
+	AcceptsTrial         *bool       `json:"accepts_trial"` // null is true
+}
+
+// DocTenant is a tenant that lives on a server.
+type DocTenant struct {
+	TenantID    string  `json:"tenant_id"`
+	OrgID       string  `json:"org_id"`
+	ParentOrgID *string `json:"parent_org_id"`
+	Plan        string  `json:"plan"`
+}
+
+// DocShard is a DB shard.
+type DocShard struct {
+	ShardID              string  `json:"shard_id"`
+	Region               string  `json:"region"`
+	PlanTierLock         *string `json:"plan_tier_lock"`
+	DedicatedForTenantID *string `json:"dedicated_for_tenant_id"`
+	CurrentTenantCount   int     `json:"current_tenant_count"`
+	TenantCapacity       int     `json:"tenant_capacity"`
+	Status               string  `json:"status"`
+}
+
+// DocPool is a Redis pool.
+type DocPool struct {
+	PoolID               string  `json:"pool_id"`
+	Region               string  `json:"region"`
+	CurrentTenants       int     `json:"current_tenants"`
+	TenantCapacity       int     `json:"tenant_capacity"`
+	DedicatedForTenantID *string `json:"dedicated_for_tenant_id"`
+	Status               string  `json:"status"`
+}
+
+// DocProvider is a cloud.
+type DocProvider struct {
+	ID      string   `json:"id"`
+	Enabled bool     `json:"enabled"`
+	Regions []string `json:"regions"`
+}
+
+// DocSite is a pool site.
+type DocSite struct {
+	PoolSiteID  string `json:"pool_site_id"`
+	AppServerID string `json:"app_server_id"`
+	DBShardID   string `json:"db_shard_id"`
+	State       string `json:"state"`
+}
+
+// DocRequest is a tenant that asks for a place.
+type DocRequest struct {
+	TenantID       string         `json:"tenant_id"`
+	OrgID          string         `json:"org_id"`
+	ParentOrgID    *string        `json:"parent_org_id"`
+	Region         string         `json:"region"`
+	Plan           string         `json:"plan"`
+	DataResidency  *string        `json:"data_residency"`
+	Constraint     *DocConstraint `json:"constraint"`
+	DedicatedRedis bool           `json:"dedicated_redis"`
+	Override       *DocOverride   `json:"override"`
+}
+
+// DocConstraint is a constraint.
+type DocConstraint struct {
+	Require  []string `json:"require"`
+	Disallow []string `json:"disallow"`
+}
+
+// DocOverride forces a placement.
+type DocOverride struct {
+	ForceAppServerID *string `json:"force_app_server_id"`
+	ForceDBShardID   *string `json:"force_db_shard_id"`
+	Reason           string  `json:"reason"`
+}
+
+func str(p *string) string {
+	if p == nil {
+		return ""
+	}
+	return *p
+}
+
+// checker gathers the document's parts and keeps the first fault.
+type checker struct{ err error }
+
+func (c *checker) fault(field, message string) {
+	if c.err == nil {
+		c.err = prego.Invalid(field, message)
+	}
+}
+
+func (c *checker) id(seen map[string]bool, field, id string) {
+	switch {
+	case id == "":
+		c.fault(field, "is required")
+	case seen[id]:
+		c.fault(field, "is given twice: "+id)
+	}
+	seen[id] = true
+}
+
+func (c *checker) region(field, v string) prego.Region {
+	if !prego.Region(v).Valid() {
+		c.fault(field, "must be one of sg, eu, us")
+	}
+	return prego.Region(v)
+}
+
+func (c *checker) regions(field string, in []string) []prego.Region {
+	out := make([]prego.Region, 0, len(in))
+	for i, v := range in {
+		out = append(out, c.region(fmt.Sprintf("%s[%d]", field, i), v))
+	}
+	return out
+}
+
+func (c *checker) plan(field, v string) prego.Plan {
+	if !prego.Plan(v).Valid() {
+		c.fault(field, "must be one of trial, starter, business, enterprise")
+	}
+	return prego.Plan(v)
+}
+
+func (c *checker) status(field, v string) prego.ServerStatus {
+	if v == "" {
+		return prego.ServerActive
+	}
+	if !prego.ServerStatus(v).Valid() {
+		c.fault(field, "must be one of provisioning, active, draining, terminated, failed")
+	}
+	return prego.ServerStatus(v)
+}
+
+func (c *checker) atLeast(field string, v, least int) {
+	if v < least {
+		c.fault(field, fmt.Sprintf("must be at least %d", least))
+	}
+}
+
+// Build checks the document and makes its parts. The first fault is returned as a
+// CodeInvalidField error with its path.
+func (d Document) Build() (Policy, Data, []Request, error) {
+	c := &checker{}
+	p := d.Policy.build()
+	if err := p.Validate(); err != nil {
+		return p, Data{}, nil, err
+	}
+	data := Data{Residency: make(map[string]Zone, len(d.Residency))}
+	for i, v := range d.InfraProviders {
+		at := fmt.Sprintf("infra_providers[%d]", i)
+		if v.ID == "" {
+			c.fault(at+".id", "is required")
+		}
+		data.Providers = append(data.Providers, Provider{ID: prego.InfraProviderID(v.ID), Enabled: v.Enabled, Regions: c.regions(at+".regions", v.Regions)})
+	}
+	countries := make([]string, 0, len(d.Residency))
+	for country := range d.Residency {
+		countries = append(countries, country)
+	}
+	slices.Sort(countries)
+	for _, country := range countries {
+		data.Residency[country] = Zone{Regions: c.regions("residency."+country, d.Residency[country])}
+	}
+	ids := map[string]bool{}
+	for i, v := range d.DBShards {
+		data.Shards = append(data.Shards, c.shard(fmt.Sprintf("db_shards[%d]", i), ids, v))
+	}
+	ids = map[string]bool{}
+	for i, v := range d.RedisPools {
+		at := fmt.Sprintf("redis_pools[%d]", i)
+		c.id(ids, at+".pool_id", v.PoolID)
+		c.atLeast(at+".tenant_capacity", v.TenantCapacity, 0)
+		c.atLeast(at+".current_tenants", v.CurrentTenants, 0)
+		data.Pools = append(data.Pools, Pool{
+			PoolID: v.PoolID, Region: c.region(at+".region", v.Region), Tenants: v.CurrentTenants, Capacity: v.TenantCapacity,
+			DedicatedFor: str(v.DedicatedForTenantID), Status: c.status(at+".status", v.Status),
+		})
+	}
+	ids = map[string]bool{}
+	for i, v := range d.Servers {
+		data.Servers = append(data.Servers, c.server(fmt.Sprintf("servers[%d]", i), ids, v))
+	}
+	ownRows(&data)
+	ids = map[string]bool{}
+	for i, v := range d.SitePool {
+		at := fmt.Sprintf("site_pool[%d]", i)
+		c.id(ids, at+".pool_site_id", v.PoolSiteID)
+		switch prego.SiteState(v.State) {
+		case prego.SiteAvailable:
+			data.Sites = append(data.Sites, Site{PoolSiteID: v.PoolSiteID, AppServerID: v.AppServerID, DBShardID: v.DBShardID})
+		case prego.SiteReserved, prego.SiteAssigned, prego.SiteFailed, prego.SiteDraining:
+		default:
+			c.fault(at+".state", "must be one of available, reserved, assigned, failed, draining")
+		}
+	}
+	requests := make([]Request, 0, len(d.Requests))
+	ids = map[string]bool{}
+	for i, v := range d.Requests {
+		requests = append(requests, c.request(fmt.Sprintf("requests[%d]", i), ids, v))
+	}
+	return p, data, requests, c.err
+}
+
+// ownRows marks the shard and pool of a node's name as the node's own.
+func ownRows(d *Data) {
+	nodes := map[string]bool{}
+	for _, s := range d.Servers {
+		nodes[s.ServerID] = s.Role == prego.RoleNode
+	}
+	for i := range d.Shards {
+		if nodes[d.Shards[i].ShardID] {
+			d.Shards[i].HostServerID = d.Shards[i].ShardID
+		}
+	}
+	for i := range d.Pools {
+		if nodes[d.Pools[i].PoolID] {
+			d.Pools[i].HostServerID = d.Pools[i].PoolID
+		}
+	}
+}
+
+func (p DocPolicy) build() Policy {
+	out := DefaultPolicy()
+	out.Mode = prego.ModeShared
+	if p.Mode != "" {
+		out.Mode = prego.PlacementMode(p.Mode)
+	}
+	if p.Algorithm != "" {
+		out.Algorithm = Algorithm(p.Algorithm)
+	}
+	if p.EmptyPool != "" {
+		out.EmptyPool = EmptyPool(p.EmptyPool)
+	}
+	if p.MaxTenantsPerNode != nil {
+		out.MaxTenantsPerNode = *p.MaxTenantsPerNode
+	}
+	if p.MaxRejected != nil {
+		out.MaxRejected = *p.MaxRejected
+	}
+	out.SameShard = p.SameShard
+	set := func(into *float64, v *float64) {
+		if v != nil {
+			*into = *v
+		}
+	}
+	set(&out.MemoryPctMax, p.MemoryPctMax)
+	if w := p.Weights; w != nil {
+		set(&out.Weights.AppLoad, w.AppLoad)
+		set(&out.Weights.AppCount, w.AppCount)
+		set(&out.Weights.DBLoad, w.DBLoad)
+		set(&out.Weights.RedisLoad, w.RedisLoad)
+		set(&out.Weights.Affinity, w.Affinity)
+	}
+	return out
+}
+
+func (c *checker) shard(at string, ids map[string]bool, v DocShard) Shard {
+	c.id(ids, at+".shard_id", v.ShardID)
+	c.atLeast(at+".tenant_capacity", v.TenantCapacity, 0)
+	c.atLeast(at+".current_tenant_count", v.CurrentTenantCount, 0)
+	s := Shard{
+		ShardID: v.ShardID, Region: c.region(at+".region", v.Region), DedicatedFor: str(v.DedicatedForTenantID),
+		Tenants: v.CurrentTenantCount, Capacity: v.TenantCapacity, Status: c.status(at+".status", v.Status),
+	}
+	if v.PlanTierLock != nil {
+		s.PlanTierLock = c.plan(at+".plan_tier_lock", *v.PlanTierLock)
+	}
+	return s
+}
+
+func (c *checker) server(at string, ids map[string]bool, v DocServer) Server {
+	c.id(ids, at+".server_id", v.ServerID)
+	c.atLeast(at+".tenant_count", v.TenantCount, 0)
+	if !prego.Role(v.Role).Valid() {
+		c.fault(at+".role", "must be one of app, db-shard, redis-pool, node")
+	}
+	if v.MemoryPct < 0 || v.MemoryPct > 100 {
+		c.fault(at+".memory_pct", "must be 0 to 100")
+	}
+	s := Server{
+		ServerID: v.ServerID, Role: prego.Role(v.Role), Region: c.region(at+".region", v.Region), InfraProvider: prego.InfraProviderID(v.InfraProvider),
+		Status: c.status(at+".status", v.Status), MemoryPct: v.MemoryPct, TenantCount: v.TenantCount,
+		DedicatedFor: str(v.DedicatedForTenantID), RefusesTrials: v.AcceptsTrial != nil && !*v.AcceptsTrial,
+	}
+	for _, t := range v.Tags {
+		s.Tags = append(s.Tags, strings.ToLower(t))
+	}
+	for i, t := range v.Tenants {
+		s.ParentOrgs = added(s.ParentOrgs, str(t.ParentOrgID))
+		if c.plan(fmt.Sprintf("%s.tenants[%d].plan", at, i), t.Plan) == prego.PlanEnterprise {
+			s.DedicatedFor = t.TenantID
+		}
+	}
+	return s
+}
+
+func (c *checker) request(at string, ids map[string]bool, v DocRequest) Request {
+	c.id(ids, at+".tenant_id", v.TenantID)
+	r := Request{
+		TenantID: v.TenantID, OrgID: v.OrgID, ParentOrgID: str(v.ParentOrgID), Region: c.region(at+".region", v.Region),
+		Plan: c.plan(at+".plan", v.Plan), DataResidency: str(v.DataResidency), DedicatedRedis: v.DedicatedRedis,
+	}
+	if v.Constraint != nil {
+		r.Constraint = prego.Constraint{Require: v.Constraint.Require, Disallow: v.Constraint.Disallow}
+		if err := r.Constraint.Normalize(at + ".constraint"); err != nil && c.err == nil {
+			c.err = err
+		}
+	}
+	if o := v.Override; o != nil && (o.ForceAppServerID != nil || o.ForceDBShardID != nil) {
+		r.Override = &Override{AppServerID: str(o.ForceAppServerID), DBShardID: str(o.ForceDBShardID), Reason: o.Reason}
+	}
+	return r
+}
+
+// Line is one decision as `prego plan place` prints it.
+type Line struct {
+	TenantID      string       `json:"tenant_id"`
+	Outcome       Outcome      `json:"outcome"`
+	Code          prego.Code   `json:"code,omitempty"`
+	AppServerID   string       `json:"app_server_id,omitempty"`
+	DBShardID     string       `json:"db_shard_id,omitempty"`
+	RedisPoolID   string       `json:"redis_pool_id,omitempty"`
+	PoolSiteID    string       `json:"pool_site_id,omitempty"`
+	InfraProvider string       `json:"infra_provider,omitempty"`
+	MissingRoles  []prego.Role `json:"missing_roles,omitempty"`
+	Decision      Explanation  `json:"decision"`
+}
+
+// LineOf is what a decision prints as.
+func LineOf(r Request, d Decision) Line {
+	l := Line{TenantID: r.TenantID, Outcome: d.Outcome, Code: d.Code, MissingRoles: d.MissingRoles, Decision: d.Explanation()}
+	if d.PlacesTenant() {
+		l.AppServerID, l.DBShardID, l.RedisPoolID = d.AppServerID, d.DBShardID, d.RedisPoolID
+		l.PoolSiteID, l.InfraProvider = d.PoolSiteID, string(d.InfraProvider)
+	}
+	return l
+}
