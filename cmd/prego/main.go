@@ -28,7 +28,7 @@ func run() int {
 	}
 	root.AddCommand(
 		newAPICommand(), newGatewayCommand(), newWorkerCommand(), newMigrateCommand(), newKeysCommand(), newTokenCommand(),
-		newServerCommand(), newPlanCommand(), newReconcileCommand(), newSimCommand(), newDevCommand(),
+		newServerCommand(), newPlanCommand(), newSimulateCommand(), newReconcileCommand(), newSimCommand(), newDevCommand(),
 	)
 	err := root.ExecuteContext(ctx)
 	var exit *exitError

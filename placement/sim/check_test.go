@@ -1,0 +1,119 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+// played is a simulation at its end, with a living tenant of a plan in it.
+func played(t *testing.T, plan prego.Plan) (*Simulation, *tenant) {
+	t.Helper()
+	p := placement.DefaultPolicy()
+	p.Mode = prego.ModeShared
+	s, err := New(DefaultConfig(400, p), rand.NewPCG(3, 3))
+	require.NoError(t, err)
+	s.Run()
+	require.Empty(t, s.Check())
+	for _, x := range s.tenants {
+		if x.state == living && x.plan == plan {
+			return s, x
+		}
+	}
+	require.Fail(t, "nobody lives", plan)
+	return nil, nil
+}
+
+// TestCheckFinds breaks every invariant once.
+func TestCheckFinds(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		plan  prego.Plan
+		do    func(*Simulation, *tenant)
+		finds string
+	}{
+		"a server's count": {prego.PlanStarter, func(s *Simulation, x *tenant) {
+			v, _ := s.fleet.Server(x.server.id)
+			v.TenantCount++
+			s.fleet.SetServer(v)
+		}, "the fleet counts"},
+		"a shard's count": {prego.PlanStarter, func(s *Simulation, x *tenant) {
+			v, _ := s.fleet.Shard(x.shard.id)
+			v.Tenants--
+			s.fleet.SetShard(v)
+		}, "the fleet counts"},
+		"a pool's count": {prego.PlanStarter, func(s *Simulation, x *tenant) {
+			v, _ := s.fleet.Pool(x.pool.id)
+			v.Tenants--
+			s.fleet.SetPool(v)
+		}, "the fleet counts"},
+		"enterprise alone": {prego.PlanStarter, func(_ *Simulation, x *tenant) { x.plan = prego.PlanEnterprise }, "is not alone on"},
+		"the lock":         {prego.PlanBusiness, func(_ *Simulation, x *tenant) { x.plan = prego.PlanStarter }, "is locked to"},
+		"the region": {prego.PlanStarter, func(s *Simulation, x *tenant) {
+			for _, h := range s.hosts {
+				if h.role == prego.RoleRedisPool && h.active && h.region != x.region {
+					x.pool = h
+				}
+			}
+		}, "is in region"},
+		"the residency": {prego.PlanStarter, func(_ *Simulation, x *tenant) {
+			x.residency = map[prego.Region]string{"sg": "DE", "eu": "US", "us": "SG"}[x.region]
+		}, "data of residents of"},
+		"an active server":   {prego.PlanStarter, func(_ *Simulation, x *tenant) { x.server.active = false }, "not active"},
+		"a retired server":   {prego.PlanStarter, func(s *Simulation, x *tenant) { x.server.retired = true }, "was given back with"},
+		"a forgotten tenant": {prego.PlanStarter, func(_ *Simulation, x *tenant) { x.state = left }, "which is not what was counted"},
+		"at most so many":    {prego.PlanStarter, func(s *Simulation, _ *tenant) { s.c.Policy.MaxTenantsPerNode = 1 }, "more than 1"},
+		"dedicated": {prego.PlanStarter, func(s *Simulation, x *tenant) {
+			v, _ := s.fleet.Shard(x.shard.id)
+			v.DedicatedFor = "somebody"
+			s.fleet.SetShard(v)
+		}, "dedicated to somebody"},
+		"sites":    {prego.PlanStarter, func(_ *Simulation, x *tenant) { x.server.sites = append(x.server.sites, site{id: "x", shard: x.shard}) }, "sites, the fleet counts"},
+		"memory":   {prego.PlanStarter, func(_ *Simulation, x *tenant) { x.mb++ }, "were counted"},
+		"reserved": {prego.PlanStarter, func(_ *Simulation, x *tenant) { x.server.reserved = x }, "does not wait"},
+		"live":     {prego.PlanStarter, func(s *Simulation, _ *tenant) { s.live++ }, "servers:"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, x := played(t, tc.plan)
+			tc.do(s, x)
+			require.Contains(t, strings.Join(s.Check(), "\n"), tc.finds)
+			require.NotEmpty(t, s.Report().Violations)
+		})
+	}
+}
+
+func TestInTurn(t *testing.T) {
+	t.Parallel()
+	// By age: a big org first, then a small one, then a business and an enterprise.
+	queue := []*tenant{
+		{id: "a1", org: "a", plan: prego.PlanStarter},
+		{id: "a2", org: "a", plan: prego.PlanStarter},
+		{id: "a3", org: "a", plan: prego.PlanStarter},
+		{id: "b1", org: "b", plan: prego.PlanStarter},
+		{id: "t1", org: "a", plan: prego.PlanTrial},
+		{id: "c1", org: "a", plan: prego.PlanBusiness},
+		{id: "e1", org: "a", plan: prego.PlanEnterprise},
+	}
+	var got []string
+	for _, x := range inTurn(queue) {
+		got = append(got, x.id)
+	}
+	require.Equal(t, []string{"e1", "c1", "a1", "b1", "a2", "a3", "t1"}, got)
+}
+
+func TestGauge(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, Gauge{}, gauge(nil))
+	require.Equal(t, Gauge{Min: 1, P50: 1, P95: 1, Max: 1}, gauge([]float64{1}))
+	v := make([]float64, 0, 100)
+	for i := range 100 {
+		v = append(v, float64(100-i))
+	}
+	require.Equal(t, Gauge{Min: 1, P50: 50, P95: 95, Max: 100}, gauge(v))
+}

@@ -1,0 +1,219 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+// host is one machine, of any role, from its order to its end.
+type host struct {
+	id         string
+	role       prego.Role
+	region     prego.Region
+	lock       prego.Plan // of DB shards
+	ordered    time.Duration
+	gone       time.Duration
+	active     bool
+	retired    bool
+	emptySince time.Duration
+	mb         int // memory of its tenants
+	reserved   *tenant
+	sites      []site
+	building   bool
+}
+
+// hostsApp reports whether tenants' apps run on h.
+func (h *host) hostsApp() bool { return h.role == prego.RoleApp || h.role == prego.RoleNode }
+
+// order buys a machine; a tenant that it is for alone may be given.
+func (s *Simulation) order(r *region, role prego.Role, lock prego.Plan, alone *tenant) *host {
+	r.made[role]++
+	h := &host{
+		id: fmt.Sprintf("%s-%s-%05d", short(role), r.name, r.made[role]), role: role, region: r.name, lock: lock,
+		ordered: s.now, reserved: alone,
+	}
+	if alone != nil {
+		alone.reserved = append(alone.reserved, h)
+	}
+	s.hosts, r.hosts, s.byID[h.id] = append(s.hosts, h), append(r.hosts, h), h
+	s.live++
+	s.m.peak(s.now, s.live)
+	return h
+}
+
+func short(role prego.Role) string {
+	switch role {
+	case prego.RoleDBShard:
+		return "db"
+	case prego.RoleRedisPool:
+		return "redis"
+	}
+	return string(role)
+}
+
+func (s *Simulation) bootTime(role prego.Role) time.Duration {
+	f := 1 + s.c.BootJitter*(2*s.rng.Float64()-1)
+	return time.Duration(float64(s.c.role(role).Boot) * f).Round(time.Second)
+}
+
+// activate makes a machine a candidate.
+func (s *Simulation) activate(h *host) {
+	h.active, h.emptySince = true, s.now
+	aloneFor := ""
+	if h.reserved != nil {
+		aloneFor = h.reserved.id
+	}
+	r := s.regionOf(h.region)
+	switch h.role {
+	case prego.RoleDBShard:
+		s.fleet.SetShard(placement.Shard{ShardID: h.id, Region: h.region, PlanTierLock: h.lock, DedicatedFor: aloneFor, Capacity: s.c.ShardCapacity, Status: prego.ServerActive})
+		for _, other := range r.hosts {
+			s.refill(other)
+		}
+	case prego.RoleRedisPool:
+		s.fleet.SetPool(placement.Pool{PoolID: h.id, Region: h.region, DedicatedFor: aloneFor, Capacity: s.c.PoolCapacity, Status: prego.ServerActive})
+	default:
+		s.fleet.SetServer(placement.Server{
+			ServerID: h.id, Role: h.role, Region: h.region, InfraProvider: provider, Status: prego.ServerActive,
+			MemoryPct: s.pct(h), DedicatedFor: aloneFor,
+		})
+		s.refill(h)
+	}
+}
+
+// release frees what was made for a tenant alone and was not what it got.
+func (s *Simulation) release(t *tenant) {
+	for _, h := range t.reserved {
+		h.reserved = nil
+		if h.active && h != t.server && h != t.shard && h != t.pool {
+			s.free(h)
+		}
+	}
+	t.reserved = nil
+}
+
+func (s *Simulation) free(h *host) {
+	switch h.role {
+	case prego.RoleDBShard:
+		if v, ok := s.fleet.Shard(h.id); ok {
+			v.DedicatedFor = ""
+			s.fleet.SetShard(v)
+		}
+	case prego.RoleRedisPool:
+		if v, ok := s.fleet.Pool(h.id); ok {
+			v.DedicatedFor = ""
+			s.fleet.SetPool(v)
+		}
+	default:
+		if v, ok := s.fleet.Server(h.id); ok {
+			v.DedicatedFor = ""
+			s.fleet.SetServer(v)
+		}
+		s.refill(h)
+	}
+}
+
+// tenantsOn is how many live on a machine, by the fleet's count.
+func (s *Simulation) tenantsOn(h *host) int {
+	switch h.role {
+	case prego.RoleDBShard:
+		v, _ := s.fleet.Shard(h.id)
+		return v.Tenants
+	case prego.RoleRedisPool:
+		v, _ := s.fleet.Pool(h.id)
+		return v.Tenants
+	}
+	v, _ := s.fleet.Server(h.id)
+	return v.TenantCount
+}
+
+func (s *Simulation) pct(h *host) float64 {
+	m := s.c.role(h.role)
+	return min(100, 100*float64(m.BaseMB+h.mb)/float64(m.MemoryMB))
+}
+
+func (s *Simulation) setMemory(h *host) {
+	if v, ok := s.fleet.Server(h.id); ok {
+		v.MemoryPct = s.pct(h)
+		s.fleet.SetServer(v)
+	}
+}
+
+// retire gives a machine back.
+func (s *Simulation) retire(h *host) {
+	h.active, h.retired, h.gone = false, true, s.now
+	s.live--
+	r := s.regionOf(h.region)
+	r.hosts = slices.DeleteFunc(r.hosts, func(x *host) bool { return x == h })
+	if h.hostsApp() {
+		s.fleet.RemoveServer(h.id)
+		h.sites = nil
+	} else {
+		for _, other := range r.hosts {
+			s.dropSites(other, func(x site) bool { return x.shard == h })
+		}
+	}
+	if v, ok := s.fleet.Shard(h.id); ok {
+		v.Status, v.DedicatedFor = prego.ServerTerminated, ""
+		s.fleet.SetShard(v)
+	}
+	if v, ok := s.fleet.Pool(h.id); ok {
+		v.Status, v.DedicatedFor = prego.ServerTerminated, ""
+		s.fleet.SetPool(v)
+	}
+}
+
+// shrink gives back what has been empty for long, and keeps one of each kind. A
+// region whose tenants wait keeps all.
+func (s *Simulation) shrink(r *region) {
+	if s.single() || len(r.waiting) > 0 {
+		return
+	}
+	type kind struct {
+		role prego.Role
+		lock prego.Plan
+	}
+	left := map[kind]int{}
+	for _, h := range r.hosts {
+		if h.active {
+			left[kind{h.role, h.lock}]++
+		}
+	}
+	for _, h := range slices.Clone(r.hosts) {
+		k := kind{h.role, h.lock}
+		if h.active && h.reserved == nil && left[k] > 1 && h.emptySince+s.c.IdleFor <= s.now && s.tenantsOn(h) == 0 {
+			left[k]--
+			s.retire(h)
+		}
+	}
+}
+
+// tick is what happens by the clock: tenants grow, empty machines are given back,
+// pools are looked after, and the fleet is measured.
+func (s *Simulation) tick() {
+	for _, t := range s.tenants {
+		if t.state == living {
+			mb := t.memory(&s.c, s.now)
+			t.server.mb += mb - t.mb
+			t.mb = mb
+		}
+	}
+	for _, r := range s.regions {
+		for _, h := range r.hosts {
+			if h.active && h.hostsApp() {
+				s.setMemory(h)
+			}
+		}
+		s.shrink(r)
+		for _, h := range r.hosts {
+			s.refill(h)
+		}
+		s.serve(r)
+	}
+	s.sample()
+	s.plan(s.now+s.c.SampleEvery, s.tick)
+}

@@ -1,0 +1,207 @@
+package sim_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placement/sim"
+)
+
+func config(tenants int, mode prego.PlacementMode, a placement.Algorithm) sim.Config {
+	p := placement.DefaultPolicy()
+	p.Mode, p.Algorithm = mode, a
+	return sim.DefaultConfig(tenants, p)
+}
+
+func play(t *testing.T, c sim.Config, seed uint64) sim.Report {
+	t.Helper()
+	s, err := sim.New(c, rand.NewPCG(seed, 0))
+	require.NoError(t, err)
+	s.Run()
+	r := s.Report()
+	r.Seed = seed
+	return r
+}
+
+func rendered(t *testing.T, r sim.Report) (text, html, doc string) {
+	t.Helper()
+	var a, b bytes.Buffer
+	require.NoError(t, r.WriteText(&a))
+	require.NoError(t, r.WriteHTML(&b))
+	j, err := json.Marshal(r)
+	require.NoError(t, err)
+	return a.String(), b.String(), string(j)
+}
+
+func everyPolicy(t *testing.T, check func(*testing.T, prego.PlacementMode, placement.Algorithm)) {
+	for _, mode := range []prego.PlacementMode{prego.ModeShared, prego.ModeOneTenantOneServer} {
+		for _, a := range []placement.Algorithm{placement.BestFit, placement.FirstFit, placement.RoundRobin} {
+			t.Run(fmt.Sprintf("%s/%s", mode, a), func(t *testing.T) { t.Parallel(); check(t, mode, a) })
+		}
+	}
+}
+
+func TestTheSameSeedGivesTheSameBytes(t *testing.T) {
+	t.Parallel()
+	everyPolicy(t, func(t *testing.T, mode prego.PlacementMode, a placement.Algorithm) {
+		text, html, doc := rendered(t, play(t, config(800, mode, a), 7))
+		text2, html2, doc2 := rendered(t, play(t, config(800, mode, a), 7))
+		require.Equal(t, text, text2)
+		require.Equal(t, html, html2)
+		require.Equal(t, doc, doc2)
+		other, _, _ := rendered(t, play(t, config(800, mode, a), 8))
+		require.NotEqual(t, text, other)
+	})
+}
+
+// TestEveryStep looks at all invariants after everything that happens.
+func TestEveryStep(t *testing.T) {
+	t.Parallel()
+	everyPolicy(t, func(t *testing.T, mode prego.PlacementMode, a placement.Algorithm) {
+		waited := 0
+		for seed := range uint64(4) {
+			c := config(150, mode, a)
+			// In ten days, with much going on: small shards fill, trials end, machines
+			// are given back.
+			c.Days, c.Settle, c.TrialFor, c.ShardCapacity, c.PoolCapacity, c.IdleFor = 10, 48*time.Hour, 48*time.Hour, 5, 9, 12*time.Hour
+			c.MismatchShare, c.UnknownShare, c.DedicatedRedisShare, c.WarmNodes = 0.2, 0.2, 0.3, int(seed%2)
+			for i := range c.Plans {
+				c.Plans[i].ChurnPerMonth = 3
+			}
+			c.Plans[3].Share = 0.4 // many that must be alone, and slow boots: what was set aside is not always needed
+			for i := range c.Roles {
+				c.Roles[i].Boot *= 40
+			}
+			if seed%2 == 1 {
+				c.Policy.EmptyPool, c.Policy.SameShard = placement.Hold, true
+			}
+			s, err := sim.New(c, rand.NewPCG(seed, 1))
+			require.NoError(t, err)
+			for s.Step() {
+				require.Empty(t, s.Check(), "seed %d", seed)
+			}
+			r := s.Report()
+			require.Equal(t, 150, r.Tenants.Arrived)
+			require.Equal(t, r.Tenants.Arrived, r.Tenants.Placed+r.Tenants.Waiting+r.Tenants.Rejected)
+			require.Zero(t, r.Tenants.Waiting, "the simulation goes on until all are placed")
+			require.Positive(t, r.Tenants.Left)
+			require.LessOrEqual(t, r.ServersEnd, r.ServersPeak)
+			waited += r.Waits.Waited
+		}
+		require.Positive(t, waited)
+	})
+}
+
+func TestInvariantsHoldAtScale(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []prego.PlacementMode{prego.ModeShared, prego.ModeOneTenantOneServer} {
+		for seed := range uint64(3) {
+			t.Run(fmt.Sprintf("%s/%d", mode, seed), func(t *testing.T) {
+				t.Parallel()
+				r := play(t, config(2000, mode, placement.BestFit), seed)
+				require.Empty(t, r.Violations)
+				require.Equal(t, 2000, r.Tenants.Arrived)
+				require.Greater(t, r.Tenants.Placed, 1900)
+				require.Zero(t, r.Tenants.Waiting)
+			})
+		}
+	}
+}
+
+func TestABurstIsServedByFewerRuns(t *testing.T) {
+	t.Parallel()
+	c := config(6000, prego.ModeShared, placement.BestFit)
+	c.Days = 1
+	r := play(t, c, 3)
+	require.Empty(t, r.Violations)
+	require.Zero(t, r.Tenants.Waiting)
+	runs, servers := 0, 0
+	for _, x := range r.ScaleOuts {
+		runs, servers = runs+x.Runs, servers+x.Servers
+	}
+	require.Less(t, runs, servers, "a run is sized for all that wait")
+}
+
+func TestTheDemandIsTheSameForEveryPolicy(t *testing.T) {
+	t.Parallel()
+	shared := play(t, config(500, prego.ModeShared, placement.BestFit), 5)
+	own := play(t, config(500, prego.ModeOneTenantOneServer, placement.RoundRobin), 5)
+	require.Equal(t, shared.Rejected, own.Rejected)
+	for i := range shared.Plans {
+		require.Equal(t, shared.Plans[i].Arrived, own.Plans[i].Arrived)
+	}
+}
+
+func TestNobodyComes(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []prego.PlacementMode{prego.ModeShared, prego.ModeOneTenantOneServer} {
+		r := play(t, config(0, mode, placement.BestFit), 1)
+		require.Zero(t, r.Tenants)
+		require.Zero(t, r.Decisions)
+		require.Positive(t, r.ServersEnd)
+		require.Zero(t, r.Cost.PerTenantEnd)
+		text, html, doc := rendered(t, r)
+		require.Contains(t, text, "invariants: ok")
+		for _, s := range []string{text, html, doc} {
+			require.False(t, strings.Contains(s, "NaN") || strings.Contains(s, "Inf"))
+		}
+		require.False(t, strings.Contains(doc, "null"))
+		wellFormed(t, html)
+	}
+}
+
+func TestOneTenant(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(10) {
+		require.Empty(t, play(t, config(1, prego.ModeShared, placement.BestFit), seed).Violations)
+	}
+}
+
+func TestReportIsOneDocument(t *testing.T) {
+	t.Parallel()
+	r := play(t, config(400, prego.ModeShared, placement.BestFit), 9)
+	_, _, doc := rendered(t, r)
+	var back sim.Report
+	dec := json.NewDecoder(bytes.NewReader([]byte(doc)))
+	dec.DisallowUnknownFields()
+	require.NoError(t, dec.Decode(&back))
+	require.Equal(t, r, back)
+}
+
+func TestBadModels(t *testing.T) {
+	t.Parallel()
+	for field, change := range map[string]func(*sim.Config){
+		"tenants":               func(c *sim.Config) { c.Tenants = -1 },
+		"policy.mode":           func(c *sim.Config) { c.Policy.Mode = "x" },
+		"policy.algorithm":      func(c *sim.Config) { c.Policy.Algorithm = placement.NewServer },
+		"plans":                 func(c *sim.Config) { c.Plans = nil },
+		"roles":                 func(c *sim.Config) { c.Roles = c.Roles[1:] },
+		"days":                  func(c *sim.Config) { c.Days = 0 },
+		"rhythm":                func(c *sim.Config) { c.Rhythm = 2 },
+		"zipf_exponent":         func(c *sim.Config) { c.ZipfExponent = 1 },
+		"shard_capacity":        func(c *sim.Config) { c.ShardCapacity = 0 },
+		"policy.empty_pool":     func(c *sim.Config) { c.Policy.EmptyPool = "" },
+		"sample_every":          func(c *sim.Config) { c.SampleEvery = 0 },
+		"orgs_per_parent":       func(c *sim.Config) { c.OrgsPerParent = 0 },
+		"boot_jitter":           func(c *sim.Config) { c.BootJitter = -0.1 },
+		"policy.memory_pct_max": func(c *sim.Config) { c.Policy.MemoryPctMax = 0 },
+	} {
+		t.Run(field, func(t *testing.T) {
+			t.Parallel()
+			c := config(10, prego.ModeShared, placement.BestFit)
+			change(&c)
+			_, err := sim.New(c, rand.NewPCG(1, 1))
+			require.Error(t, err)
+			require.Contains(t, fmt.Sprintf("%+v", err), field)
+		})
+	}
+}
