@@ -1,0 +1,34 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+const sqlTimedChange = `SELECT state FROM tenants WHERE tenant_id = $1 AND deadline_at <= now()`
+
+// ExpireTenant does what the timer of a tenant's state says, if it ran out.
+func (s *Store) ExpireTenant(ctx context.Context, id string, p prego.LifecyclePeriods) (changed bool, err error) {
+	var state prego.TenantState
+	err = s.pool.QueryRow(ctx, sqlTimedChange, id).Scan(&state)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("timer of tenant %s: %w", id, err)
+	}
+	action, reason, ok := state.TimedAction()
+	if !ok {
+		return false, nil
+	}
+	_, err = s.ChangeTenant(ctx, id, action, p, string(prego.ActorSystem), string(reason))
+	if prego.CodeOf(err) == prego.CodeInvalidTransition {
+		return false, nil // it moved on meanwhile
+	}
+	return err == nil, err
+}
