@@ -396,10 +396,13 @@ type Tenant struct {
 	Site           string // its site's name, "" while there is none
 	Deadline       *time.Time
 	WaitingSince   *time.Time
-	CreatedBy      string
-	CreatedAt      time.Time
-	UpdatedAt      time.Time
-	ActiveAt       *time.Time
+	WaitingRoles   []Role // that it waits for a server of, while WaitingSince is set
+	// CancelRequestedAt is when somebody cancelled its provisioning; the run ends it.
+	CancelRequestedAt *time.Time
+	CreatedBy         string
+	CreatedAt         time.Time
+	UpdatedAt         time.Time
+	ActiveAt          *time.Time
 }
 
 // Allocation is where a tenant lives (placement-policy §1.2).

@@ -79,6 +79,17 @@ type Deps struct {
 	// RatePerSecond and RateBurst bound each caller.
 	RatePerSecond float64
 	RateBurst     int
+
+	Tenants    TenantStore
+	TenantRuns TenantRuns
+	Placer     Placer
+	// Mode is the placement policy of tenants that ask for none; without one each
+	// tenant gets a server of its own (placement-policy, "One tenant, one server").
+	Mode prego.PlacementMode
+	// Periods are how long states of tenants last by themselves.
+	Periods prego.LifecyclePeriods
+	// NewTenantID makes ids; nil makes random ones.
+	NewTenantID func() string
 }
 
 // API serves callers.
@@ -92,6 +103,12 @@ type API struct {
 
 // New makes an API.
 func New(d Deps) *API {
+	if d.NewTenantID == nil {
+		d.NewTenantID = newTenantID
+	}
+	if d.Mode == "" {
+		d.Mode = prego.ModeOneTenantOneServer
+	}
 	a := &API{
 		d: d, limiter: newCallerLimiter(d.RatePerSecond, d.RateBurst), metrics: promhttp.HandlerFor(d.Registry, promhttp.HandlerOpts{}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{

@@ -97,6 +97,7 @@ type bundle struct {
 	pool   *pgxpool.Pool
 	store  *store.Store
 	runs   *runs
+	placer *placer
 	router routers.Router
 	logs   *observer.ObservedLogs
 }
@@ -104,10 +105,11 @@ type bundle struct {
 func setup(t *testing.T, change func(*api.Deps)) *bundle {
 	t.Helper()
 	core, logs := observer.New(zap.DebugLevel)
-	b := &bundle{t: t, pool: pgtest.Pool(t), runs: &runs{}, logs: logs}
+	b := &bundle{t: t, pool: pgtest.Pool(t), runs: &runs{}, placer: &placer{}, logs: logs}
 	b.store = store.New(b.pool)
 	d := api.Deps{
 		Store: b.store, Orchestrator: b.runs, Auth: auth{}, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
+		Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: prego.ModeShared, Periods: periods,
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},
 	}
 	if change != nil {
@@ -134,7 +136,10 @@ func contract(t *testing.T) *openapi3.T {
 
 // rows counts all that a request could have written.
 func (b *bundle) rows() (n int) {
-	require.NoError(b.t, b.pool.QueryRow(context.Background(), `SELECT (SELECT count(*) FROM servers) + (SELECT count(*) FROM server_events)`).Scan(&n))
+	require.NoError(b.t, b.pool.QueryRow(context.Background(), `
+SELECT (SELECT count(*) FROM servers) + (SELECT count(*) FROM server_events) + (SELECT count(*) FROM tenants)
+    + (SELECT count(*) FROM tenant_lifecycle_events) + (SELECT count(*) FROM idempotency_keys) + (SELECT count(*) FROM orgs)
+    + (SELECT count(*) FROM warm_pools) + (SELECT count(*) FROM site_pool_policies WHERE target > 3)`).Scan(&n))
 	return n
 }
 
@@ -161,6 +166,21 @@ func request(t *testing.T, base, method, path, token, contentType, body string) 
 func (b *bundle) send(method, path, token, contentType, body string) (*http.Response, []byte) {
 	b.t.Helper()
 	resp, err := http.DefaultClient.Do(request(b.t, b.srv.URL, method, path, token, contentType, body))
+	require.NoError(b.t, err)
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	require.NoError(b.t, err)
+	return resp, answer
+}
+
+// sendWith is send with one more header, which may be given more than once.
+func (b *bundle) sendWith(method, path, body, header string, values ...string) (*http.Response, []byte) {
+	b.t.Helper()
+	req := request(b.t, b.srv.URL, method, path, "operator", js, body)
+	for _, v := range values {
+		req.Header.Add(header, v)
+	}
+	resp, err := http.DefaultClient.Do(req)
 	require.NoError(b.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(resp.Body)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/oapi-codegen/runtime"
+	"github.com/prego/prego/placement"
 )
 
 // Defines values for AgentStatus.
@@ -36,6 +37,27 @@ func (e AgentStatus) Valid() bool {
 	}
 }
 
+// Defines values for CreateTenantPolicy.
+const (
+	CreateTenantPolicyEmpty              CreateTenantPolicy = ""
+	CreateTenantPolicyOneTenantOneServer CreateTenantPolicy = "one_tenant_one_server"
+	CreateTenantPolicyShared             CreateTenantPolicy = "shared"
+)
+
+// Valid indicates whether the value is a known member of the CreateTenantPolicy enum.
+func (e CreateTenantPolicy) Valid() bool {
+	switch e {
+	case CreateTenantPolicyEmpty:
+		return true
+	case CreateTenantPolicyOneTenantOneServer:
+		return true
+	case CreateTenantPolicyShared:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for EventActor.
 const (
 	Operator EventActor = "operator"
@@ -51,6 +73,192 @@ func (e EventActor) Valid() bool {
 	case System:
 		return true
 	case Workflow:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FleetPolicyAlgorithm.
+const (
+	FleetPolicyAlgorithmBestFit    FleetPolicyAlgorithm = "best_fit"
+	FleetPolicyAlgorithmEmpty      FleetPolicyAlgorithm = ""
+	FleetPolicyAlgorithmFirstFit   FleetPolicyAlgorithm = "first_fit"
+	FleetPolicyAlgorithmNewServer  FleetPolicyAlgorithm = "new_server"
+	FleetPolicyAlgorithmRoundRobin FleetPolicyAlgorithm = "round_robin"
+)
+
+// Valid indicates whether the value is a known member of the FleetPolicyAlgorithm enum.
+func (e FleetPolicyAlgorithm) Valid() bool {
+	switch e {
+	case FleetPolicyAlgorithmBestFit:
+		return true
+	case FleetPolicyAlgorithmEmpty:
+		return true
+	case FleetPolicyAlgorithmFirstFit:
+		return true
+	case FleetPolicyAlgorithmNewServer:
+		return true
+	case FleetPolicyAlgorithmRoundRobin:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FleetPolicyEmptyPool.
+const (
+	FleetPolicyEmptyPoolEmpty    FleetPolicyEmptyPool = ""
+	FleetPolicyEmptyPoolHold     FleetPolicyEmptyPool = "hold"
+	FleetPolicyEmptyPoolOnDemand FleetPolicyEmptyPool = "on_demand"
+)
+
+// Valid indicates whether the value is a known member of the FleetPolicyEmptyPool enum.
+func (e FleetPolicyEmptyPool) Valid() bool {
+	switch e {
+	case FleetPolicyEmptyPoolEmpty:
+		return true
+	case FleetPolicyEmptyPoolHold:
+		return true
+	case FleetPolicyEmptyPoolOnDemand:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FleetPolicyMode.
+const (
+	FleetPolicyModeEmpty              FleetPolicyMode = ""
+	FleetPolicyModeOneTenantOneServer FleetPolicyMode = "one_tenant_one_server"
+	FleetPolicyModeShared             FleetPolicyMode = "shared"
+)
+
+// Valid indicates whether the value is a known member of the FleetPolicyMode enum.
+func (e FleetPolicyMode) Valid() bool {
+	switch e {
+	case FleetPolicyModeEmpty:
+		return true
+	case FleetPolicyModeOneTenantOneServer:
+		return true
+	case FleetPolicyModeShared:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FleetPoolStatus.
+const (
+	FleetPoolStatusActive       FleetPoolStatus = "active"
+	FleetPoolStatusDraining     FleetPoolStatus = "draining"
+	FleetPoolStatusEmpty        FleetPoolStatus = ""
+	FleetPoolStatusFailed       FleetPoolStatus = "failed"
+	FleetPoolStatusProvisioning FleetPoolStatus = "provisioning"
+	FleetPoolStatusTerminated   FleetPoolStatus = "terminated"
+)
+
+// Valid indicates whether the value is a known member of the FleetPoolStatus enum.
+func (e FleetPoolStatus) Valid() bool {
+	switch e {
+	case FleetPoolStatusActive:
+		return true
+	case FleetPoolStatusDraining:
+		return true
+	case FleetPoolStatusEmpty:
+		return true
+	case FleetPoolStatusFailed:
+		return true
+	case FleetPoolStatusProvisioning:
+		return true
+	case FleetPoolStatusTerminated:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FleetServerStatus.
+const (
+	FleetServerStatusActive       FleetServerStatus = "active"
+	FleetServerStatusDraining     FleetServerStatus = "draining"
+	FleetServerStatusEmpty        FleetServerStatus = ""
+	FleetServerStatusFailed       FleetServerStatus = "failed"
+	FleetServerStatusProvisioning FleetServerStatus = "provisioning"
+	FleetServerStatusTerminated   FleetServerStatus = "terminated"
+)
+
+// Valid indicates whether the value is a known member of the FleetServerStatus enum.
+func (e FleetServerStatus) Valid() bool {
+	switch e {
+	case FleetServerStatusActive:
+		return true
+	case FleetServerStatusDraining:
+		return true
+	case FleetServerStatusEmpty:
+		return true
+	case FleetServerStatusFailed:
+		return true
+	case FleetServerStatusProvisioning:
+		return true
+	case FleetServerStatusTerminated:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FleetShardStatus.
+const (
+	FleetShardStatusActive       FleetShardStatus = "active"
+	FleetShardStatusDraining     FleetShardStatus = "draining"
+	FleetShardStatusEmpty        FleetShardStatus = ""
+	FleetShardStatusFailed       FleetShardStatus = "failed"
+	FleetShardStatusProvisioning FleetShardStatus = "provisioning"
+	FleetShardStatusTerminated   FleetShardStatus = "terminated"
+)
+
+// Valid indicates whether the value is a known member of the FleetShardStatus enum.
+func (e FleetShardStatus) Valid() bool {
+	switch e {
+	case FleetShardStatusActive:
+		return true
+	case FleetShardStatusDraining:
+		return true
+	case FleetShardStatusEmpty:
+		return true
+	case FleetShardStatusFailed:
+		return true
+	case FleetShardStatusProvisioning:
+		return true
+	case FleetShardStatusTerminated:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FleetSiteState.
+const (
+	FleetSiteStateAssigned  FleetSiteState = "assigned"
+	FleetSiteStateAvailable FleetSiteState = "available"
+	FleetSiteStateDraining  FleetSiteState = "draining"
+	FleetSiteStateFailed    FleetSiteState = "failed"
+	FleetSiteStateReserved  FleetSiteState = "reserved"
+)
+
+// Valid indicates whether the value is a known member of the FleetSiteState enum.
+func (e FleetSiteState) Valid() bool {
+	switch e {
+	case FleetSiteStateAssigned:
+		return true
+	case FleetSiteStateAvailable:
+		return true
+	case FleetSiteStateDraining:
+		return true
+	case FleetSiteStateFailed:
+		return true
+	case FleetSiteStateReserved:
 		return true
 	default:
 		return false
@@ -84,6 +292,48 @@ func (e ImportServerManagedBy) Valid() bool {
 	case ImportServerManagedByPulumi:
 		return true
 	case ImportServerManagedByWorkerDirect:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PlacementMode.
+const (
+	PlacementModeOneTenantOneServer PlacementMode = "one_tenant_one_server"
+	PlacementModeShared             PlacementMode = "shared"
+)
+
+// Valid indicates whether the value is a known member of the PlacementMode enum.
+func (e PlacementMode) Valid() bool {
+	switch e {
+	case PlacementModeOneTenantOneServer:
+		return true
+	case PlacementModeShared:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for Plan.
+const (
+	PlanBusiness   Plan = "business"
+	PlanEnterprise Plan = "enterprise"
+	PlanStarter    Plan = "starter"
+	PlanTrial      Plan = "trial"
+)
+
+// Valid indicates whether the value is a known member of the Plan enum.
+func (e Plan) Valid() bool {
+	switch e {
+	case PlanBusiness:
+		return true
+	case PlanEnterprise:
+		return true
+	case PlanStarter:
+		return true
+	case PlanTrial:
 		return true
 	default:
 		return false
@@ -135,6 +385,27 @@ func (e Role) Valid() bool {
 	}
 }
 
+// Defines values for ScalingEventTrigger.
+const (
+	ScalingEventTriggerScaleOutRequired ScalingEventTrigger = "scale_out_required"
+	ScalingEventTriggerThreshold        ScalingEventTrigger = "threshold"
+	ScalingEventTriggerWarmPool         ScalingEventTrigger = "warm_pool"
+)
+
+// Valid indicates whether the value is a known member of the ScalingEventTrigger enum.
+func (e ScalingEventTrigger) Valid() bool {
+	switch e {
+	case ScalingEventTriggerScaleOutRequired:
+		return true
+	case ScalingEventTriggerThreshold:
+		return true
+	case ScalingEventTriggerWarmPool:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ServerManagedBy.
 const (
 	ServerManagedByPulumi       ServerManagedBy = "pulumi"
@@ -155,25 +426,61 @@ func (e ServerManagedBy) Valid() bool {
 
 // Defines values for ServerStatus.
 const (
-	Active       ServerStatus = "active"
-	Draining     ServerStatus = "draining"
-	Failed       ServerStatus = "failed"
-	Provisioning ServerStatus = "provisioning"
-	Terminated   ServerStatus = "terminated"
+	ServerStatusActive       ServerStatus = "active"
+	ServerStatusDraining     ServerStatus = "draining"
+	ServerStatusFailed       ServerStatus = "failed"
+	ServerStatusProvisioning ServerStatus = "provisioning"
+	ServerStatusTerminated   ServerStatus = "terminated"
 )
 
 // Valid indicates whether the value is a known member of the ServerStatus enum.
 func (e ServerStatus) Valid() bool {
 	switch e {
-	case Active:
+	case ServerStatusActive:
 		return true
-	case Draining:
+	case ServerStatusDraining:
 		return true
-	case Failed:
+	case ServerStatusFailed:
 		return true
-	case Provisioning:
+	case ServerStatusProvisioning:
 		return true
-	case Terminated:
+	case ServerStatusTerminated:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TenantState.
+const (
+	TenantStateActive       TenantState = "active"
+	TenantStateDataPurged   TenantState = "data_purged"
+	TenantStateFailed       TenantState = "failed"
+	TenantStateGracePeriod  TenantState = "grace_period"
+	TenantStateProvisioning TenantState = "provisioning"
+	TenantStateSuspended    TenantState = "suspended"
+	TenantStateTerminated   TenantState = "terminated"
+	TenantStateTrial        TenantState = "trial"
+)
+
+// Valid indicates whether the value is a known member of the TenantState enum.
+func (e TenantState) Valid() bool {
+	switch e {
+	case TenantStateActive:
+		return true
+	case TenantStateDataPurged:
+		return true
+	case TenantStateFailed:
+		return true
+	case TenantStateGracePeriod:
+		return true
+	case TenantStateProvisioning:
+		return true
+	case TenantStateSuspended:
+		return true
+	case TenantStateTerminated:
+		return true
+	case TenantStateTrial:
 		return true
 	default:
 		return false
@@ -217,6 +524,38 @@ type Agent struct {
 // AgentStatus degraded is silence of 60 s, disconnected of 300 s
 type AgentStatus string
 
+// Allocation Where a tenant lives
+type Allocation struct {
+	Algorithm    string    `json:"algorithm"`
+	AppServerId  string    `json:"app_server_id"`
+	CreatedAt    time.Time `json:"created_at"`
+	DatabaseName string    `json:"database_name"`
+	DbShardId    string    `json:"db_shard_id"`
+
+	// Decision Why this place
+	Decision *DecisionLog `json:"decision,omitempty"`
+
+	// Dedicated Whether the server is the tenant's alone
+	Dedicated     bool   `json:"dedicated"`
+	InfraProvider string `json:"infra_provider"`
+
+	// PoolSiteId Absent for a site that was made on demand
+	PoolSiteId  *string `json:"pool_site_id,omitempty"`
+	RedisPoolId string  `json:"redis_pool_id"`
+
+	// SiteName Its name in the pool, before it was promoted
+	SiteName string `json:"site_name"`
+}
+
+// Constraint Selects servers by their tags
+type Constraint struct {
+	// Disallow Tags that it must not have
+	Disallow *[]Tag `json:"disallow,omitempty"`
+
+	// Require Tags that the server must have
+	Require *[]Tag `json:"require,omitempty"`
+}
+
 // CreateServer Example: {"infra_provider":"hetzner","region":"sg","role":"app","server_id":"app-sgp-007","spec":{"tags":["stack:blue"],"volume_gb":20}}
 type CreateServer struct {
 	// InfraProvider A cloud that is known and enabled here
@@ -238,6 +577,99 @@ type CreateServer struct {
 	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
 	Spec *ServerSpec `json:"spec,omitempty"`
 }
+
+// CreateTenant Example: {"apps":["erpnext"],"data_residency":"KR","org_id":"acme","plan":"starter","region":"sg","slug":"acme-kr"}
+type CreateTenant struct {
+	// Apps Apps to install, in this order
+	//
+	// Example: ["erpnext"]
+	Apps *[]string `json:"apps,omitempty"`
+
+	// Constraint Selects servers by their tags
+	Constraint *Constraint `json:"constraint,omitempty"`
+
+	// DataResidency ISO 3166 country whose rules on data hold
+	//
+	// Example: KR
+	DataResidency *string `json:"data_residency,omitempty"`
+
+	// DedicatedRedis A Redis pool of its own; business and enterprise only
+	DedicatedRedis *bool `json:"dedicated_redis,omitempty"`
+
+	// ExpectedUsers Users; 0 is what the plan includes
+	//
+	// Example: 25
+	ExpectedUsers *int `json:"expected_users,omitempty"`
+
+	// OrgId A customer; a lower-case DNS label
+	//
+	// Example: acme
+	OrgId OrgID `json:"org_id"`
+
+	// ParentOrgId The org's parent; the one that is known when left out
+	//
+	// Example: acme-group
+	ParentOrgId *string `json:"parent_org_id,omitempty"`
+
+	// Plan What a tenant pays for
+	Plan Plan `json:"plan"`
+
+	// Policy Overrides the configured placement policy
+	Policy *CreateTenantPolicy `json:"policy,omitempty"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// Slug A lower-case DNS label; the first part of its site's name
+	//
+	// Example: acme-kr
+	Slug string `json:"slug"`
+
+	// StorageQuotaGb GB; 0 is what the plan includes
+	//
+	// Example: 20
+	StorageQuotaGb *int `json:"storage_quota_gb,omitempty"`
+}
+
+// CreateTenantPolicy Overrides the configured placement policy
+type CreateTenantPolicy string
+
+// Decision How a decision on a tenant's place went
+type Decision struct {
+	// Actor Example: placement_engine
+	Actor string `json:"actor"`
+
+	// Algorithm As audited
+	//
+	// Example: one_tenant_one_server_v1
+	Algorithm string    `json:"algorithm"`
+	At        time.Time `json:"at"`
+
+	// Code Why nobody was placed; stable
+	//
+	// Example: insufficient_resources
+	Code *string `json:"code,omitempty"`
+
+	// DecisionLog Why this place
+	DecisionLog DecisionLog `json:"decision_log"`
+	Id          int64       `json:"id"`
+
+	// Outcome placed, on_demand, awaiting_capacity, hold, new_server or rejected
+	//
+	// Example: placed
+	Outcome string `json:"outcome"`
+
+	// Policy The policy that applied
+	Policy map[string]interface{} `json:"policy"`
+}
+
+// DecisionList defines model for DecisionList.
+type DecisionList struct {
+	Decisions []Decision `json:"decisions"`
+}
+
+// DecisionLog Why this place
+type DecisionLog = placement.Explanation
 
 // Event A step of a server's life
 type Event struct {
@@ -261,6 +693,139 @@ type Event struct {
 
 // EventActor defines model for Event.Actor.
 type EventActor string
+
+// Fleet A fleet to decide over, instead of the live one
+type Fleet struct {
+	DbShards       *[]FleetShard    `json:"db_shards,omitempty"`
+	InfraProviders *[]FleetProvider `json:"infra_providers,omitempty"`
+
+	// Policy What is left out is the default's; the mode is shared
+	Policy     *FleetPolicy `json:"policy,omitempty"`
+	RedisPools *[]FleetPool `json:"redis_pools,omitempty"`
+
+	// Residency Regions by country
+	Residency *map[string][]Region `json:"residency,omitempty"`
+	Servers   *[]FleetServer       `json:"servers,omitempty"`
+	SitePool  *[]FleetSite         `json:"site_pool,omitempty"`
+}
+
+// FleetPolicy What is left out is the default's; the mode is shared
+type FleetPolicy struct {
+	Algorithm         *FleetPolicyAlgorithm `json:"algorithm,omitempty"`
+	EmptyPool         *FleetPolicyEmptyPool `json:"empty_pool,omitempty"`
+	MaxRejected       *int                  `json:"max_rejected,omitempty"`
+	MaxTenantsPerNode *int                  `json:"max_tenants_per_node,omitempty"`
+	MemoryPctMax      *float64              `json:"memory_pct_max,omitempty"`
+	Mode              *FleetPolicyMode      `json:"mode,omitempty"`
+	SameShardAffinity *bool                 `json:"same_shard_affinity,omitempty"`
+	Weights           *FleetWeights         `json:"weights,omitempty"`
+}
+
+// FleetPolicyAlgorithm defines model for FleetPolicy.Algorithm.
+type FleetPolicyAlgorithm string
+
+// FleetPolicyEmptyPool defines model for FleetPolicy.EmptyPool.
+type FleetPolicyEmptyPool string
+
+// FleetPolicyMode defines model for FleetPolicy.Mode.
+type FleetPolicyMode string
+
+// FleetPool defines model for FleetPool.
+type FleetPool struct {
+	CurrentTenants       *int    `json:"current_tenants,omitempty"`
+	DedicatedForTenantId *string `json:"dedicated_for_tenant_id,omitempty"`
+	PoolId               string  `json:"pool_id"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region         Region           `json:"region"`
+	Status         *FleetPoolStatus `json:"status,omitempty"`
+	TenantCapacity *int             `json:"tenant_capacity,omitempty"`
+}
+
+// FleetPoolStatus defines model for FleetPool.Status.
+type FleetPoolStatus string
+
+// FleetProvider defines model for FleetProvider.
+type FleetProvider struct {
+	Enabled *bool     `json:"enabled,omitempty"`
+	Id      string    `json:"id"`
+	Regions *[]Region `json:"regions,omitempty"`
+}
+
+// FleetServer defines model for FleetServer.
+type FleetServer struct {
+	AcceptsTrial         *bool    `json:"accepts_trial,omitempty"`
+	DedicatedForTenantId *string  `json:"dedicated_for_tenant_id,omitempty"`
+	InfraProvider        *string  `json:"infra_provider,omitempty"`
+	MemoryPct            *float64 `json:"memory_pct,omitempty"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// Role What the server is for; a node runs all three on one host
+	Role        Role               `json:"role"`
+	ServerId    string             `json:"server_id"`
+	Status      *FleetServerStatus `json:"status,omitempty"`
+	Tags        *[]string          `json:"tags,omitempty"`
+	TenantCount *int               `json:"tenant_count,omitempty"`
+	Tenants     *[]FleetTenant     `json:"tenants,omitempty"`
+}
+
+// FleetServerStatus defines model for FleetServer.Status.
+type FleetServerStatus string
+
+// FleetShard defines model for FleetShard.
+type FleetShard struct {
+	CurrentTenantCount   *int    `json:"current_tenant_count,omitempty"`
+	DedicatedForTenantId *string `json:"dedicated_for_tenant_id,omitempty"`
+	PlanTierLock         *string `json:"plan_tier_lock,omitempty"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region         Region            `json:"region"`
+	ShardId        string            `json:"shard_id"`
+	Status         *FleetShardStatus `json:"status,omitempty"`
+	TenantCapacity *int              `json:"tenant_capacity,omitempty"`
+}
+
+// FleetShardStatus defines model for FleetShard.Status.
+type FleetShardStatus string
+
+// FleetSite defines model for FleetSite.
+type FleetSite struct {
+	AppServerId *string        `json:"app_server_id,omitempty"`
+	DbShardId   *string        `json:"db_shard_id,omitempty"`
+	PoolSiteId  string         `json:"pool_site_id"`
+	State       FleetSiteState `json:"state"`
+}
+
+// FleetSiteState defines model for FleetSite.State.
+type FleetSiteState string
+
+// FleetTenant defines model for FleetTenant.
+type FleetTenant struct {
+	OrgId       *string `json:"org_id,omitempty"`
+	ParentOrgId *string `json:"parent_org_id,omitempty"`
+
+	// Plan What a tenant pays for
+	Plan     Plan    `json:"plan"`
+	TenantId *string `json:"tenant_id,omitempty"`
+}
+
+// FleetWeights defines model for FleetWeights.
+type FleetWeights struct {
+	Affinity  *float64 `json:"affinity,omitempty"`
+	AppCount  *float64 `json:"app_count,omitempty"`
+	AppLoad   *float64 `json:"app_load,omitempty"`
+	DbLoad    *float64 `json:"db_load,omitempty"`
+	RedisLoad *float64 `json:"redis_load,omitempty"`
+}
+
+// ForcedPlacement Skips capacity and ranking, never the invariants
+type ForcedPlacement struct {
+	ForceAppServerId *string `json:"force_app_server_id,omitempty"`
+	ForceDbShardId   *string `json:"force_db_shard_id,omitempty"`
+	Reason           *string `json:"reason,omitempty"`
+}
 
 // Health defines model for Health.
 type Health struct {
@@ -317,6 +882,76 @@ type ImportServerManagedBy string
 // Example: hetzner
 type InfraProvider = string
 
+// Org defines model for Org.
+type Org struct {
+	CreatedAt   time.Time `json:"created_at"`
+	CreatedBy   string    `json:"created_by"`
+	OrgId       string    `json:"org_id"`
+	ParentOrgId *string   `json:"parent_org_id,omitempty"`
+}
+
+// OrgID A customer; a lower-case DNS label
+//
+// Example: acme
+type OrgID = string
+
+// OrgPage defines model for OrgPage.
+type OrgPage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+	Orgs       []Org   `json:"orgs"`
+}
+
+// PlacementLine One decision
+type PlacementLine = placement.Line
+
+// PlacementMode Whether each tenant gets a server of its own
+type PlacementMode string
+
+// PlacementOverride defines model for PlacementOverride.
+type PlacementOverride struct {
+	// ForceAppServerId Example: app-sgp-007
+	ForceAppServerId *string `json:"force_app_server_id,omitempty"`
+
+	// ForceDbShardId At least one of both is given
+	//
+	// Example: db-shard-sgp-002
+	ForceDbShardId *string `json:"force_db_shard_id,omitempty"`
+
+	// Reason Example: Enterprise contract — colocate with parent tenant
+	Reason string `json:"reason"`
+
+	// TenantId Made here, when a tenant is accepted
+	//
+	// Example: t-k3jq5x2m7abc
+	TenantId TenantID `json:"tenant_id"`
+}
+
+// PlacementRequest A tenant that asks for a place
+type PlacementRequest struct {
+	// Constraint Selects servers by their tags
+	Constraint *Constraint `json:"constraint,omitempty"`
+
+	// DataResidency ISO 3166 country
+	DataResidency  *string `json:"data_residency,omitempty"`
+	DedicatedRedis *bool   `json:"dedicated_redis,omitempty"`
+	OrgId          *string `json:"org_id,omitempty"`
+
+	// Override Skips capacity and ranking, never the invariants
+	Override    *ForcedPlacement `json:"override,omitempty"`
+	ParentOrgId *string          `json:"parent_org_id,omitempty"`
+
+	// Plan What a tenant pays for
+	Plan Plan `json:"plan"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region   Region `json:"region"`
+	TenantId string `json:"tenant_id"`
+}
+
+// Plan What a tenant pays for
+type Plan string
+
 // Problem A refusal (RFC 9457)
 type Problem struct {
 	// Code Stable; programs switch on it
@@ -364,6 +999,25 @@ type ProviderServer struct {
 	ServerType *string `json:"server_type,omitempty"`
 }
 
+// PutOrg defines model for PutOrg.
+type PutOrg struct {
+	ParentOrgId *string `json:"parent_org_id,omitempty"`
+}
+
+// PutSitePoolPolicy defines model for PutSitePoolPolicy.
+type PutSitePoolPolicy struct {
+	// LowWatermark At most the target
+	LowWatermark int `json:"low_watermark"`
+	SloSeconds   int `json:"slo_seconds"`
+	Target       int `json:"target"`
+}
+
+// PutWarmPool defines model for PutWarmPool.
+type PutWarmPool struct {
+	// Target Servers
+	Target int `json:"target"`
+}
+
 // Readiness defines model for Readiness.
 type Readiness struct {
 	// Checks What was checked, each "ok" or what is wrong
@@ -376,8 +1030,46 @@ type Readiness struct {
 // Region Part of the world; configuration maps it to locations
 type Region string
 
+// Rejection defines model for Rejection.
+type Rejection = placement.Rejection
+
 // Role What the server is for; a node runs all three on one host
 type Role string
+
+// ScalingEvent defines model for ScalingEvent.
+type ScalingEvent struct {
+	CreatedAt  time.Time  `json:"created_at"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+	Id         int64      `json:"id"`
+
+	// Made Servers that became active
+	Made    int     `json:"made"`
+	Message *string `json:"message,omitempty"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// Requested Servers
+	Requested int `json:"requested"`
+
+	// Role What the server is for; a node runs all three on one host
+	Role      Role                `json:"role"`
+	RunUrl    *string             `json:"run_url,omitempty"`
+	ServerIds []string            `json:"server_ids"`
+	Trigger   ScalingEventTrigger `json:"trigger"`
+
+	// Waiting Tenants that were short of this role
+	Waiting    int    `json:"waiting"`
+	WorkflowId string `json:"workflow_id"`
+}
+
+// ScalingEventTrigger defines model for ScalingEvent.Trigger.
+type ScalingEventTrigger string
+
+// ScalingEventList defines model for ScalingEventList.
+type ScalingEventList struct {
+	ScalingEvents []ScalingEvent `json:"scaling_events"`
+}
 
 // Server defines model for Server.
 type Server struct {
@@ -504,16 +1196,301 @@ type ServerSummary struct {
 	Tags         []string `json:"tags"`
 }
 
+// Simulation defines model for Simulation.
+type Simulation struct {
+	// Fleet A fleet to decide over, instead of the live one
+	Fleet    *Fleet             `json:"fleet,omitempty"`
+	Requests []PlacementRequest `json:"requests"`
+}
+
+// SimulationResult defines model for SimulationResult.
+type SimulationResult struct {
+	// Results In the order of the requests
+	Results []PlacementLine `json:"results"`
+}
+
+// SitePool defines model for SitePool.
+type SitePool struct {
+	Assigned int `json:"assigned"`
+
+	// Available Sites that the next tenants can take
+	Available int `json:"available"`
+	Draining  int `json:"draining"`
+	Failed    int `json:"failed"`
+
+	// OldestBuildAt Since when the longest site has been in the making
+	OldestBuildAt *time.Time `json:"oldest_build_at,omitempty"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// Reserved Claimed, or being built
+	Reserved int `json:"reserved"`
+
+	// Role What the server is for; a node runs all three on one host
+	Role        Role         `json:"role"`
+	ServerId    string       `json:"server_id"`
+	Status      ServerStatus `json:"status"`
+	TenantCount int          `json:"tenant_count"`
+}
+
+// SitePoolList defines model for SitePoolList.
+type SitePoolList struct {
+	SitePools []SitePool `json:"site_pools"`
+}
+
+// SitePoolPolicy defines model for SitePoolPolicy.
+type SitePoolPolicy struct {
+	// LowWatermark Sites per app server below which it is filled
+	LowWatermark int `json:"low_watermark"`
+
+	// Plan What a tenant pays for
+	Plan Plan `json:"plan"`
+
+	// SloSeconds How long that may take
+	SloSeconds int `json:"slo_seconds"`
+
+	// Target Sites per app server to which it is filled
+	Target int `json:"target"`
+}
+
+// SitePoolPolicyList defines model for SitePoolPolicyList.
+type SitePoolPolicyList struct {
+	SitePoolPolicies []SitePoolPolicy `json:"site_pool_policies"`
+}
+
 // Tag Printable ASCII without spaces; case does not matter
 //
 // Example: stack:blue
 type Tag = string
+
+// Tenant defines model for Tenant.
+type Tenant struct {
+	ActiveAt *time.Time `json:"active_at,omitempty"`
+
+	// Allocation Where a tenant lives
+	Allocation *Allocation `json:"allocation,omitempty"`
+	Apps       []string    `json:"apps"`
+
+	// CancelRequestedAt When its provisioning was cancelled
+	CancelRequestedAt *time.Time `json:"cancel_requested_at,omitempty"`
+
+	// Constraint Selects servers by their tags
+	Constraint Constraint `json:"constraint"`
+
+	// ConvergedState The last state whose effects are all in place
+	ConvergedState string    `json:"converged_state"`
+	CreatedAt      time.Time `json:"created_at"`
+
+	// CreatedBy Subject of the token that asked for it
+	CreatedBy *string `json:"created_by,omitempty"`
+
+	// DataResidency ISO 3166 country
+	DataResidency *string `json:"data_residency,omitempty"`
+
+	// DeadlineAt When its state's timer runs out: trial, grace period, retention
+	DeadlineAt *time.Time `json:"deadline_at,omitempty"`
+
+	// Decision How a decision on a tenant's place went
+	Decision       *Decision `json:"decision,omitempty"`
+	DedicatedRedis bool      `json:"dedicated_redis"`
+	ExpectedUsers  int       `json:"expected_users"`
+
+	// Generation One, and one more for each retry
+	Generation  int     `json:"generation"`
+	OrgId       string  `json:"org_id"`
+	ParentOrgId *string `json:"parent_org_id,omitempty"`
+
+	// Plan What a tenant pays for
+	Plan Plan `json:"plan"`
+
+	// Policy Whether each tenant gets a server of its own
+	Policy PlacementMode `json:"policy"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// RunUrl That run in Temporal's UI, when one is configured
+	RunUrl *string `json:"run_url,omitempty"`
+
+	// Site Its site's name
+	Site *string `json:"site,omitempty"`
+
+	// SiteUrl Where it is, once there is a site
+	SiteUrl *string `json:"site_url,omitempty"`
+	Slug    string  `json:"slug"`
+
+	// State trial is asked for on the trial plan and not begun yet
+	State         TenantState `json:"state"`
+	StatusMessage *string     `json:"status_message,omitempty"`
+
+	// StatusReason Why it is in its state; stable
+	//
+	// Example: awaiting_capacity
+	StatusReason   *string `json:"status_reason,omitempty"`
+	StorageQuotaGb int     `json:"storage_quota_gb"`
+	TenantId       string  `json:"tenant_id"`
+
+	// Timeline The last 1000 steps, oldest first
+	Timeline  []TenantEvent `json:"timeline"`
+	UpdatedAt time.Time     `json:"updated_at"`
+
+	// WaitingRoles Roles that there is no server of for it
+	WaitingRoles []Role `json:"waiting_roles"`
+
+	// WaitingSince When it began to wait for capacity
+	WaitingSince *time.Time `json:"waiting_since,omitempty"`
+
+	// WorkflowId The run that acts on it, or did last
+	WorkflowId string `json:"workflow_id"`
+}
+
+// TenantAccepted defines model for TenantAccepted.
+type TenantAccepted struct {
+	// State trial is asked for on the trial plan and not begun yet
+	State TenantState `json:"state"`
+
+	// StatusUrl Where to look how it goes
+	//
+	// Example: /v1/tenants/t-k3jq5x2m7abc
+	StatusUrl string `json:"status_url"`
+
+	// TenantId Example: t-k3jq5x2m7abc
+	TenantId string `json:"tenant_id"`
+
+	// WorkflowId The run that does it
+	//
+	// Example: tenant-provision/t-k3jq5x2m7abc
+	WorkflowId string `json:"workflow_id"`
+}
+
+// TenantChange defines model for TenantChange.
+type TenantChange struct {
+	// Reason For the timeline
+	//
+	// Example: invoice overdue
+	Reason *string `json:"reason,omitempty"`
+}
+
+// TenantEvent A step of a tenant's life
+type TenantEvent struct {
+	// Actor Example: placement_engine
+	Actor string    `json:"actor"`
+	At    time.Time `json:"at"`
+
+	// FromState Empty for the first step
+	FromState string `json:"from_state"`
+
+	// Id Grows along a timeline
+	Id      int64   `json:"id"`
+	Message *string `json:"message,omitempty"`
+	Reason  *string `json:"reason,omitempty"`
+
+	// Step What happened; stable
+	//
+	// Example: placed
+	Step    string `json:"step"`
+	ToState string `json:"to_state"`
+}
+
+// TenantID Made here, when a tenant is accepted
+//
+// Example: t-k3jq5x2m7abc
+type TenantID = string
+
+// TenantPage defines model for TenantPage.
+type TenantPage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string         `json:"next_cursor,omitempty"`
+	Tenants    []TenantSummary `json:"tenants"`
+}
+
+// TenantState trial is asked for on the trial plan and not begun yet
+type TenantState string
+
+// TenantSummary defines model for TenantSummary.
+type TenantSummary struct {
+	// ConvergedState The last state whose effects are all in place
+	ConvergedState string    `json:"converged_state"`
+	CreatedAt      time.Time `json:"created_at"`
+	OrgId          string    `json:"org_id"`
+	ParentOrgId    *string   `json:"parent_org_id,omitempty"`
+
+	// Plan What a tenant pays for
+	Plan Plan `json:"plan"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// SiteUrl Where it is, once there is a site
+	//
+	// Example: https://acme-kr.example.com
+	SiteUrl *string `json:"site_url,omitempty"`
+	Slug    string  `json:"slug"`
+
+	// State trial is asked for on the trial plan and not begun yet
+	State         TenantState `json:"state"`
+	StatusMessage *string     `json:"status_message,omitempty"`
+
+	// StatusReason Why it is in its state; stable
+	//
+	// Example: awaiting_capacity
+	StatusReason *string `json:"status_reason,omitempty"`
+	TenantId     string  `json:"tenant_id"`
+
+	// WaitingSince When it began to wait for capacity
+	WaitingSince *time.Time `json:"waiting_since,omitempty"`
+}
+
+// WarmPool defines model for WarmPool.
+type WarmPool struct {
+	// Building Servers being provisioned, or without a site yet
+	Building int `json:"building"`
+
+	// Claimable Servers that the next tenant could take now
+	Claimable int `json:"claimable"`
+
+	// Plan What a tenant pays for
+	Plan Plan `json:"plan"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// Target Servers
+	Target    int       `json:"target"`
+	UpdatedAt time.Time `json:"updated_at"`
+	UpdatedBy string    `json:"updated_by"`
+}
+
+// WarmPoolAccepted defines model for WarmPoolAccepted.
+type WarmPoolAccepted struct {
+	// Plan What a tenant pays for
+	Plan Plan `json:"plan"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+	Target int    `json:"target"`
+
+	// WorkflowId The run that fills it; absent when it is yet to be started
+	WorkflowId *string `json:"workflow_id,omitempty"`
+}
+
+// WarmPoolList defines model for WarmPoolList.
+type WarmPoolList struct {
+	WarmPools []WarmPool `json:"warm_pools"`
+}
 
 // WorkflowStarted defines model for WorkflowStarted.
 type WorkflowStarted struct {
 	// WorkflowId Example: reconcile/prod
 	WorkflowId string `json:"workflow_id"`
 }
+
+// PlanInPath What a tenant pays for
+type PlanInPath = Plan
+
+// RegionInPath Part of the world; configuration maps it to locations
+type RegionInPath = Region
 
 // BadRequest A refusal (RFC 9457)
 type BadRequest = Problem
@@ -548,6 +1525,24 @@ type Unprocessable = Problem
 // UnsupportedMedia A refusal (RFC 9457)
 type UnsupportedMedia = Problem
 
+// ListOrgsParams defines parameters for ListOrgs.
+type ListOrgsParams struct {
+	// Limit Orgs per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *OrgID `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListScalingEventsParams defines parameters for ListScalingEvents.
+type ListScalingEventsParams struct {
+	// Region Only this region
+	Region *Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// Limit Events
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
 // ListServersParams defines parameters for ListServers.
 type ListServersParams struct {
 	// Region Only this region
@@ -569,17 +1564,89 @@ type ListServersParams struct {
 	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
+// ListSitePoolsParams defines parameters for ListSitePools.
+type ListSitePoolsParams struct {
+	// Region Only this region
+	Region *Region `form:"region,omitempty" json:"region,omitempty"`
+}
+
+// ListTenantsParams defines parameters for ListTenants.
+type ListTenantsParams struct {
+	// Region Only this region
+	Region *Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// Plan Only on this plan
+	Plan *Plan `form:"plan,omitempty" json:"plan,omitempty"`
+
+	// State Only in this state
+	State *TenantState `form:"state,omitempty" json:"state,omitempty"`
+
+	// OrgId Only of this org
+	OrgId *OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Limit Tenants per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// CreateTenantParams defines parameters for CreateTenant.
+type CreateTenantParams struct {
+	// IdempotencyKey Of the caller's choice, for one request
+	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
+}
+
+// OverridePlacementJSONRequestBody defines body for OverridePlacement for application/json ContentType.
+type OverridePlacementJSONRequestBody = PlacementOverride
+
 // CreateServerJSONRequestBody defines body for CreateServer for application/json ContentType.
 type CreateServerJSONRequestBody = CreateServer
 
+// PutOrgJSONRequestBody defines body for PutOrg for application/json ContentType.
+type PutOrgJSONRequestBody = PutOrg
+
+// SimulatePlacementsJSONRequestBody defines body for SimulatePlacements for application/json ContentType.
+type SimulatePlacementsJSONRequestBody = Simulation
+
 // ImportServerJSONRequestBody defines body for ImportServer for application/json ContentType.
 type ImportServerJSONRequestBody = ImportServer
+
+// PutSitePoolPolicyJSONRequestBody defines body for PutSitePoolPolicy for application/json ContentType.
+type PutSitePoolPolicyJSONRequestBody = PutSitePoolPolicy
+
+// CreateTenantJSONRequestBody defines body for CreateTenant for application/json ContentType.
+type CreateTenantJSONRequestBody = CreateTenant
+
+// CancelTenantJSONRequestBody defines body for CancelTenant for application/json ContentType.
+type CancelTenantJSONRequestBody = TenantChange
+
+// ReactivateTenantJSONRequestBody defines body for ReactivateTenant for application/json ContentType.
+type ReactivateTenantJSONRequestBody = TenantChange
+
+// ResumeTenantJSONRequestBody defines body for ResumeTenant for application/json ContentType.
+type ResumeTenantJSONRequestBody = TenantChange
+
+// RetryTenantJSONRequestBody defines body for RetryTenant for application/json ContentType.
+type RetryTenantJSONRequestBody = TenantChange
+
+// SuspendTenantJSONRequestBody defines body for SuspendTenant for application/json ContentType.
+type SuspendTenantJSONRequestBody = TenantChange
+
+// TerminateTenantJSONRequestBody defines body for TerminateTenant for application/json ContentType.
+type TerminateTenantJSONRequestBody = TenantChange
+
+// PutWarmPoolJSONRequestBody defines body for PutWarmPool for application/json ContentType.
+type PutWarmPoolJSONRequestBody = PutWarmPool
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
 	// Healthz Whether the process is alive
 	// (GET /healthz)
 	Healthz(ctx echo.Context) error
+	// OverridePlacement Force a place for a tenant
+	// (POST /internal/placement-overrides)
+	OverridePlacement(ctx echo.Context) error
 	// Reconcile Compare rows and provider now
 	// (POST /internal/reconcile)
 	Reconcile(ctx echo.Context) error
@@ -592,6 +1659,21 @@ type ServerInterface interface {
 	// Readyz Whether requests can be served
 	// (GET /readyz)
 	Readyz(ctx echo.Context) error
+	// ListOrgs List orgs by id
+	// (GET /v1/orgs)
+	ListOrgs(ctx echo.Context, params ListOrgsParams) error
+	// GetOrg Show an org
+	// (GET /v1/orgs/{org_id})
+	GetOrg(ctx echo.Context, orgId OrgID) error
+	// PutOrg Make an org, or change its parent
+	// (PUT /v1/orgs/{org_id})
+	PutOrg(ctx echo.Context, orgId OrgID) error
+	// SimulatePlacements Decide without writing anything
+	// (POST /v1/placements/simulate)
+	SimulatePlacements(ctx echo.Context) error
+	// ListScalingEvents The newest scaling events, newest first
+	// (GET /v1/scaling-events)
+	ListScalingEvents(ctx echo.Context, params ListScalingEventsParams) error
 	// ListServers List servers, newest first
 	// (GET /v1/servers)
 	ListServers(ctx echo.Context, params ListServersParams) error
@@ -607,6 +1689,54 @@ type ServerInterface interface {
 	// RetryServer Provision a failed server again
 	// (POST /v1/servers/{server_id}/retry)
 	RetryServer(ctx echo.Context, serverId ServerID) error
+	// ListSitePoolPolicies How many sites are kept per app server
+	// (GET /v1/site-pool-policies)
+	ListSitePoolPolicies(ctx echo.Context) error
+	// PutSitePoolPolicy Replace the policy of a plan tier
+	// (PUT /v1/site-pool-policies/{plan})
+	PutSitePoolPolicy(ctx echo.Context, plan PlanInPath) error
+	// ListSitePools What stands ready on each app server
+	// (GET /v1/site-pools)
+	ListSitePools(ctx echo.Context, params ListSitePoolsParams) error
+	// RefillSitePool Fill a site pool now
+	// (POST /v1/site-pools/{server_id}/refill)
+	RefillSitePool(ctx echo.Context, serverId ServerID) error
+	// ListTenants List tenants, newest first
+	// (GET /v1/tenants)
+	ListTenants(ctx echo.Context, params ListTenantsParams) error
+	// CreateTenant Request a tenant
+	// (POST /v1/tenants)
+	CreateTenant(ctx echo.Context, params CreateTenantParams) error
+	// GetTenant Show a tenant, its place, why it is there and its timeline
+	// (GET /v1/tenants/{tenant_id})
+	GetTenant(ctx echo.Context, tenantId TenantID) error
+	// CancelTenant End a tenant
+	// (POST /v1/tenants/{tenant_id}/cancel)
+	CancelTenant(ctx echo.Context, tenantId TenantID) error
+	// ListDecisions The newest 50 decisions on its place, newest first
+	// (GET /v1/tenants/{tenant_id}/decisions)
+	ListDecisions(ctx echo.Context, tenantId TenantID) error
+	// ReactivateTenant Take back a cancellation
+	// (POST /v1/tenants/{tenant_id}/reactivate)
+	ReactivateTenant(ctx echo.Context, tenantId TenantID) error
+	// ResumeTenant Put a suspended tenant online again
+	// (POST /v1/tenants/{tenant_id}/resume)
+	ResumeTenant(ctx echo.Context, tenantId TenantID) error
+	// RetryTenant Provision a failed tenant again
+	// (POST /v1/tenants/{tenant_id}/retry)
+	RetryTenant(ctx echo.Context, tenantId TenantID) error
+	// SuspendTenant Take an active tenant offline
+	// (POST /v1/tenants/{tenant_id}/suspend)
+	SuspendTenant(ctx echo.Context, tenantId TenantID) error
+	// TerminateTenant End a tenant now
+	// (POST /v1/tenants/{tenant_id}/terminate)
+	TerminateTenant(ctx echo.Context, tenantId TenantID) error
+	// ListWarmPools Warm server pools and how far they are
+	// (GET /v1/warm-pools)
+	ListWarmPools(ctx echo.Context) error
+	// PutWarmPool Set how many servers stand ready
+	// (PUT /v1/warm-pools/{region}/{plan})
+	PutWarmPool(ctx echo.Context, region RegionInPath, plan PlanInPath) error
 }
 
 // ServerInterfaceWrapper converts echo contexts to parameters.
@@ -620,6 +1750,15 @@ func (w *ServerInterfaceWrapper) Healthz(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.Healthz(ctx)
+	return err
+}
+
+// OverridePlacement converts echo context to params.
+func (w *ServerInterfaceWrapper) OverridePlacement(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.OverridePlacement(ctx)
 	return err
 }
 
@@ -656,6 +1795,97 @@ func (w *ServerInterfaceWrapper) Readyz(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.Readyz(ctx)
+	return err
+}
+
+// ListOrgs converts echo context to params.
+func (w *ServerInterfaceWrapper) ListOrgs(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListOrgsParams
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListOrgs(ctx, params)
+	return err
+}
+
+// GetOrg converts echo context to params.
+func (w *ServerInterfaceWrapper) GetOrg(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetOrg(ctx, orgId)
+	return err
+}
+
+// PutOrg converts echo context to params.
+func (w *ServerInterfaceWrapper) PutOrg(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutOrg(ctx, orgId)
+	return err
+}
+
+// SimulatePlacements converts echo context to params.
+func (w *ServerInterfaceWrapper) SimulatePlacements(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.SimulatePlacements(ctx)
+	return err
+}
+
+// ListScalingEvents converts echo context to params.
+func (w *ServerInterfaceWrapper) ListScalingEvents(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListScalingEventsParams
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListScalingEvents(ctx, params)
 	return err
 }
 
@@ -769,6 +1999,308 @@ func (w *ServerInterfaceWrapper) RetryServer(ctx echo.Context) error {
 	return err
 }
 
+// ListSitePoolPolicies converts echo context to params.
+func (w *ServerInterfaceWrapper) ListSitePoolPolicies(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListSitePoolPolicies(ctx)
+	return err
+}
+
+// PutSitePoolPolicy converts echo context to params.
+func (w *ServerInterfaceWrapper) PutSitePoolPolicy(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "plan" -------------
+	var plan PlanInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "plan", ctx.Param("plan"), &plan, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter plan: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutSitePoolPolicy(ctx, plan)
+	return err
+}
+
+// ListSitePools converts echo context to params.
+func (w *ServerInterfaceWrapper) ListSitePools(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListSitePoolsParams
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListSitePools(ctx, params)
+	return err
+}
+
+// RefillSitePool converts echo context to params.
+func (w *ServerInterfaceWrapper) RefillSitePool(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RefillSitePool(ctx, serverId)
+	return err
+}
+
+// ListTenants converts echo context to params.
+func (w *ServerInterfaceWrapper) ListTenants(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListTenantsParams
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "plan" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "plan", ctx.QueryParams(), &params.Plan, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter plan: %s", err))
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListTenants(ctx, params)
+	return err
+}
+
+// CreateTenant converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateTenant(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateTenantParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey string
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateTenant(ctx, params)
+	return err
+}
+
+// GetTenant converts echo context to params.
+func (w *ServerInterfaceWrapper) GetTenant(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetTenant(ctx, tenantId)
+	return err
+}
+
+// CancelTenant converts echo context to params.
+func (w *ServerInterfaceWrapper) CancelTenant(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CancelTenant(ctx, tenantId)
+	return err
+}
+
+// ListDecisions converts echo context to params.
+func (w *ServerInterfaceWrapper) ListDecisions(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListDecisions(ctx, tenantId)
+	return err
+}
+
+// ReactivateTenant converts echo context to params.
+func (w *ServerInterfaceWrapper) ReactivateTenant(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ReactivateTenant(ctx, tenantId)
+	return err
+}
+
+// ResumeTenant converts echo context to params.
+func (w *ServerInterfaceWrapper) ResumeTenant(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ResumeTenant(ctx, tenantId)
+	return err
+}
+
+// RetryTenant converts echo context to params.
+func (w *ServerInterfaceWrapper) RetryTenant(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RetryTenant(ctx, tenantId)
+	return err
+}
+
+// SuspendTenant converts echo context to params.
+func (w *ServerInterfaceWrapper) SuspendTenant(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.SuspendTenant(ctx, tenantId)
+	return err
+}
+
+// TerminateTenant converts echo context to params.
+func (w *ServerInterfaceWrapper) TerminateTenant(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.TerminateTenant(ctx, tenantId)
+	return err
+}
+
+// ListWarmPools converts echo context to params.
+func (w *ServerInterfaceWrapper) ListWarmPools(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListWarmPools(ctx)
+	return err
+}
+
+// PutWarmPool converts echo context to params.
+func (w *ServerInterfaceWrapper) PutWarmPool(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "region" -------------
+	var region RegionInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "region", ctx.Param("region"), &region, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Path parameter "plan" -------------
+	var plan PlanInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "plan", ctx.Param("plan"), &plan, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter plan: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutWarmPool(ctx, region, plan)
+	return err
+}
+
 // This is a simple interface which specifies echo.Route addition functions which
 // are present on both echo.Echo and echo.Group, since we want to allow using
 // either of them for path registration
@@ -823,6 +2355,28 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/servers/:server_id", wrapper.DeleteServer, options.OperationMiddlewares["deleteServer"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id", wrapper.GetServer, options.OperationMiddlewares["getServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/retry", wrapper.RetryServer, options.OperationMiddlewares["retryServer"]...)
+	router.GET(options.BaseURL+"/v1/tenants", wrapper.ListTenants, options.OperationMiddlewares["listTenants"]...)
+	router.POST(options.BaseURL+"/v1/tenants", wrapper.CreateTenant, options.OperationMiddlewares["createTenant"]...)
+	router.GET(options.BaseURL+"/v1/tenants/:tenant_id", wrapper.GetTenant, options.OperationMiddlewares["getTenant"]...)
+	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/decisions", wrapper.ListDecisions, options.OperationMiddlewares["listDecisions"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/suspend", wrapper.SuspendTenant, options.OperationMiddlewares["suspendTenant"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/resume", wrapper.ResumeTenant, options.OperationMiddlewares["resumeTenant"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/cancel", wrapper.CancelTenant, options.OperationMiddlewares["cancelTenant"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/reactivate", wrapper.ReactivateTenant, options.OperationMiddlewares["reactivateTenant"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/terminate", wrapper.TerminateTenant, options.OperationMiddlewares["terminateTenant"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/retry", wrapper.RetryTenant, options.OperationMiddlewares["retryTenant"]...)
+	router.POST(options.BaseURL+"/v1/placements/simulate", wrapper.SimulatePlacements, options.OperationMiddlewares["simulatePlacements"]...)
+	router.POST(options.BaseURL+"/internal/placement-overrides", wrapper.OverridePlacement, options.OperationMiddlewares["overridePlacement"]...)
+	router.GET(options.BaseURL+"/v1/site-pools", wrapper.ListSitePools, options.OperationMiddlewares["listSitePools"]...)
+	router.POST(options.BaseURL+"/v1/site-pools/:server_id/refill", wrapper.RefillSitePool, options.OperationMiddlewares["refillSitePool"]...)
+	router.GET(options.BaseURL+"/v1/site-pool-policies", wrapper.ListSitePoolPolicies, options.OperationMiddlewares["listSitePoolPolicies"]...)
+	router.PUT(options.BaseURL+"/v1/site-pool-policies/:plan", wrapper.PutSitePoolPolicy, options.OperationMiddlewares["putSitePoolPolicy"]...)
+	router.GET(options.BaseURL+"/v1/warm-pools", wrapper.ListWarmPools, options.OperationMiddlewares["listWarmPools"]...)
+	router.PUT(options.BaseURL+"/v1/warm-pools/:region/:plan", wrapper.PutWarmPool, options.OperationMiddlewares["putWarmPool"]...)
+	router.GET(options.BaseURL+"/v1/scaling-events", wrapper.ListScalingEvents, options.OperationMiddlewares["listScalingEvents"]...)
+	router.GET(options.BaseURL+"/v1/orgs", wrapper.ListOrgs, options.OperationMiddlewares["listOrgs"]...)
+	router.GET(options.BaseURL+"/v1/orgs/:org_id", wrapper.GetOrg, options.OperationMiddlewares["getOrg"]...)
+	router.PUT(options.BaseURL+"/v1/orgs/:org_id", wrapper.PutOrg, options.OperationMiddlewares["putOrg"]...)
 	router.GET(options.BaseURL+"/healthz", wrapper.Healthz, options.OperationMiddlewares["healthz"]...)
 	router.GET(options.BaseURL+"/readyz", wrapper.Readyz, options.OperationMiddlewares["readyz"]...)
 	router.GET(options.BaseURL+"/metrics", wrapper.Metrics, options.OperationMiddlewares["metrics"]...)

@@ -16,6 +16,9 @@ import (
 	"github.com/prego/prego"
 )
 
+// codeNoSite is placement's, of decisions that wait for a pool site.
+const codeNoSite prego.Code = "site_pool_empty"
+
 // statuses maps codes to HTTP, in this one place.
 var statuses = map[prego.Code]int{
 	prego.CodeInvalidField: http.StatusUnprocessableEntity, prego.CodeInvalidJSON: http.StatusBadRequest,
@@ -26,6 +29,11 @@ var statuses = map[prego.Code]int{
 	prego.CodeServerIDConflict: http.StatusConflict, prego.CodeServerTerminated: http.StatusConflict, prego.CodeInvalidTransition: http.StatusConflict,
 	prego.CodeProviderServerUsed: http.StatusConflict,
 	prego.CodeProviderUnknown:    http.StatusUnprocessableEntity, prego.CodeProviderDisabled: http.StatusUnprocessableEntity, prego.CodeRegionNotServed: http.StatusUnprocessableEntity,
+	prego.CodeTenantNotFound: http.StatusNotFound, prego.CodeSlugTaken: http.StatusConflict, prego.CodeIdempotencyConflict: http.StatusConflict,
+	prego.CodeOrgUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyViolation: http.StatusUnprocessableEntity,
+	prego.CodeServerUnknown: http.StatusUnprocessableEntity, prego.CodeShardUnknown: http.StatusUnprocessableEntity,
+	prego.CodeInvariantViolation: http.StatusConflict, prego.CodeTenantPlaced: http.StatusConflict, prego.CodeCellMismatch: http.StatusConflict,
+	prego.CodeInsufficientResources: http.StatusConflict, prego.CodeNoProvider: http.StatusConflict, codeNoSite: http.StatusConflict,
 	prego.CodeRateLimited: http.StatusTooManyRequests, prego.CodeNotReady: http.StatusServiceUnavailable, prego.CodeInternal: http.StatusInternalServerError,
 }
 
@@ -102,13 +110,16 @@ func retryAfter(err error) int {
 	return 1
 }
 
-// parameterOf finds the name in the generated code's message: "Invalid format for
-// parameter limit: …".
+// parameterOf finds the name in the generated code's messages: "Invalid format for
+// parameter limit: …", "Expected one value for Idempotency-Key, got 2".
 func parameterOf(e *echo.HTTPError) string {
-	if _, rest, ok := strings.Cut(fmt.Sprint(e.Message), "parameter "); ok {
-		name, _, _ := strings.Cut(rest, ":")
-		name, _, _ = strings.Cut(name, " ")
-		return name
+	for _, before := range []string{"parameter ", "one value for "} {
+		if _, rest, ok := strings.Cut(fmt.Sprint(e.Message), before); ok {
+			name, _, _ := strings.Cut(rest, ":")
+			name, _, _ = strings.Cut(name, ",")
+			name, _, _ = strings.Cut(name, " ")
+			return name
+		}
 	}
 	return ""
 }

@@ -17,20 +17,32 @@ import (
 	"github.com/prego/prego"
 )
 
-// maxBody is the largest body that is read, in bytes.
+// maxBody is the largest body that is read where nothing else is said, in bytes.
 const maxBody = 64 << 10
 
 // decodeBody reads one JSON object into v, a pointer to a struct, and refuses
 // everything that a lenient decoder would let pass.
 func decodeBody(w http.ResponseWriter, r *http.Request, v any) error {
+	return decodeBodyUpTo(maxBody, w, r, v)
+}
+
+// decodeOptionalBody is decodeBody for requests that need no body.
+func decodeOptionalBody(w http.ResponseWriter, r *http.Request, v any) error {
+	if r.ContentLength == 0 {
+		return nil
+	}
+	return decodeBody(w, r, v)
+}
+
+func decodeBodyUpTo(most int64, w http.ResponseWriter, r *http.Request, v any) error {
 	mt, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if charset := params["charset"]; err != nil || mt != "application/json" || (charset != "" && !strings.EqualFold(charset, "utf-8")) {
 		return prego.Errorf(prego.CodeUnsupportedMedia, "the body must be application/json in UTF-8")
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		return prego.Errorf(prego.CodeBodyTooLarge, "the body may hold at most %d bytes", maxBody)
+		return prego.Errorf(prego.CodeBodyTooLarge, "the body may hold at most %d bytes", most)
 	}
 	if err != nil {
 		return prego.Errorf(prego.CodeInvalidJSON, "the body could not be read to its end")

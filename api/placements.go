@@ -1,0 +1,139 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+// Bounds of a simulation: of its body in bytes, and of its requests.
+const (
+	maxSimulationBody     = 8 << 20
+	maxSimulationRequests = 10_000
+)
+
+// simulation is the body of POST /v1/placements/simulate. Its fleet is a
+// placement.Document without requests.
+type simulation struct {
+	Requests []placement.DocRequest `json:"requests"`
+	Fleet    *simulatedFleet        `json:"fleet"`
+}
+
+type simulatedFleet struct {
+	Policy         placement.DocPolicy     `json:"policy"`
+	Servers        []placement.DocServer   `json:"servers"`
+	DBShards       []placement.DocShard    `json:"db_shards"`
+	RedisPools     []placement.DocPool     `json:"redis_pools"`
+	InfraProviders []placement.DocProvider `json:"infra_providers"`
+	Residency      map[string][]string     `json:"residency"`
+	SitePool       []placement.DocSite     `json:"site_pool"`
+}
+
+func (f *simulatedFleet) document() placement.Document {
+	return placement.Document{
+		Policy: f.Policy, Servers: f.Servers, DBShards: f.DBShards, RedisPools: f.RedisPools, InfraProviders: f.InfraProviders,
+		Residency: f.Residency, SitePool: f.SitePool,
+	}
+}
+
+// SimulatePlacements decides without writing anything.
+func (a *API) SimulatePlacements(c echo.Context) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	var in simulation
+	if err := decodeBodyUpTo(maxSimulationBody, c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if n := len(in.Requests); n == 0 || n > maxSimulationRequests {
+		return prego.Invalid("requests", fmt.Sprintf("must be 1 to %d requests", maxSimulationRequests))
+	}
+	_, _, requests, err := placement.Document{Requests: in.Requests}.Build()
+	if err != nil {
+		return err
+	}
+	var decisions []placement.Decision
+	ctx := c.Request().Context()
+	if in.Fleet != nil {
+		decisions, err = simulateOn(ctx, in.Fleet, requests)
+	} else {
+		decisions, err = a.d.Placer.Simulate(ctx, requests)
+	}
+	if err != nil {
+		return err
+	}
+	if len(decisions) != len(requests) {
+		return fmt.Errorf("simulation: %d decisions on %d requests", len(decisions), len(requests))
+	}
+	out := SimulationResult{Results: make([]PlacementLine, 0, len(requests))}
+	for i, r := range requests {
+		out.Results = append(out.Results, placement.LineOf(r, decisions[i]))
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// simulateOn decides over a fleet that the caller gave.
+func simulateOn(ctx context.Context, f *simulatedFleet, requests []placement.Request) ([]placement.Decision, error) {
+	policy, data, _, err := f.document().Build()
+	if err != nil {
+		var invalid *prego.Error
+		if errors.As(err, &invalid) {
+			invalid.Field = joinPath("fleet", invalid.Field)
+		}
+		return nil, err
+	}
+	fleet := placement.NewFleet(policy, data)
+	out := make([]placement.Decision, 0, len(requests))
+	for _, r := range requests {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		d := fleet.Decide(r)
+		fleet.Apply(r, d)
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+// OverridePlacement forces a place for a tenant (placement-policy §8).
+func (a *API) OverridePlacement(c echo.Context) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	var in prego.PlacementOverride
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if err := in.Validate(); err != nil {
+		return err
+	}
+	if err := checkText("reason", in.Reason); err != nil {
+		return err
+	}
+	d, err := a.d.Placer.Override(c.Request().Context(), in, caller(c).Subject)
+	if err != nil {
+		return namingTheForced(err)
+	}
+	return c.JSON(http.StatusOK, placement.LineOf(placement.Request{TenantID: in.TenantID}, d))
+}
+
+// namingTheForced says which input it was that is unknown.
+func namingTheForced(err error) error {
+	var refused *prego.Error
+	if !errors.As(err, &refused) || refused.Field != "" {
+		return err
+	}
+	switch refused.Code {
+	case prego.CodeServerUnknown:
+		return &prego.Error{Code: refused.Code, Field: "force_app_server_id", Message: refused.Message}
+	case prego.CodeShardUnknown:
+		return &prego.Error{Code: refused.Code, Field: "force_db_shard_id", Message: refused.Message}
+	}
+	return err
+}

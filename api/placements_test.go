@@ -1,0 +1,106 @@
+package api_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/placement"
+)
+
+const fleet = `{"servers":[
+    {"server_id":"app-1","role":"app","region":"eu","infra_provider":"hetzner","memory_pct":10,"tenant_count":1,"dedicated_for_tenant_id":null},
+    {"server_id":"app-2","role":"app","region":"eu","infra_provider":"hetzner","memory_pct":90}],
+  "db_shards":[{"shard_id":"db-1","region":"eu","tenant_capacity":10,"plan_tier_lock":null}],
+  "redis_pools":[{"pool_id":"redis-1","region":"eu","tenant_capacity":1}],
+  "infra_providers":[{"id":"hetzner","enabled":true,"regions":["eu"]}],
+  "residency":{"DE":["eu"]},
+  "site_pool":[{"pool_site_id":"site-1","app_server_id":"app-1","db_shard_id":"db-1","state":"available"}]}`
+
+const two = `[{"tenant_id":"one","org_id":"acme","region":"eu","plan":"starter","data_residency":"DE"},{"tenant_id":"two","org_id":"acme","region":"eu","plan":"starter","override":null}]`
+
+func TestSimulate(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	resp, body := b.do("POST", "/v1/placements/simulate", "operator", js, `{"requests":`+two+`,"fleet":`+fleet+`}`)
+	require.Equal(t, 200, resp.StatusCode, "%s", body)
+	lines := as[api.SimulationResult](t, body).Results
+	require.Len(t, lines, 2)
+	require.Equal(t, placement.Placed, lines[0].Outcome)
+	require.Equal(t, []string{"app-1", "db-1", "redis-1", "site-1"}, []string{lines[0].AppServerID, lines[0].DBShardID, lines[0].RedisPoolID, lines[0].PoolSiteID})
+	require.Equal(t, 1, lines[0].Decision.RejectedCounts["memory_pct"])
+	require.Equal(t, placement.AwaitingCapacity, lines[1].Outcome, "decided after the first one, whose pool is full now")
+	require.Equal(t, prego.CodeInsufficientResources, lines[1].Code)
+	require.Empty(t, b.placer.simulated, "the live fleet is not looked at")
+
+	for _, body := range []string{`{"requests":` + two + `}`, `{"requests":` + two + `,"fleet":null}`} {
+		resp, answer := b.do("POST", "/v1/placements/simulate", "operator", js, body)
+		require.Equal(t, 200, resp.StatusCode, "%s", answer)
+		require.Len(t, as[api.SimulationResult](t, answer).Results, 2)
+	}
+	require.Len(t, b.placer.simulated, 4)
+	require.Equal(t, "DE", b.placer.simulated[0].DataResidency)
+	require.Zero(t, b.rows())
+}
+
+func TestOverride(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	resp, body := b.do("POST", "/internal/placement-overrides", "operator", js, `{"tenant_id":"t-1","force_app_server_id":"app-1","reason":" colocate "}`)
+	require.Equal(t, 200, resp.StatusCode, "%s", body)
+	line := as[placement.Line](t, body)
+	require.Equal(t, "t-1", line.TenantID)
+	require.Equal(t, "app-1", line.AppServerID)
+	require.Equal(t, placement.Manual, line.Decision.Algorithm)
+	require.Equal(t, "manual: colocate", line.Decision.SelectionReason)
+	require.Equal(t, []string{"operator t-1"}, b.placer.overrides)
+}
+
+func TestPools(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.do("POST", create, "operator", js, valid)
+	b.set("app-1", prego.ServerActive)
+	_, body := b.do("GET", "/v1/site-pools?region=eu", "viewer", "", "")
+	pools := as[api.SitePoolList](t, body).SitePools
+	require.Len(t, pools, 1)
+	require.Equal(t, "app-1", pools[0].ServerId)
+	_, body = b.do("GET", "/v1/site-pools?region=us", "viewer", "", "")
+	require.Empty(t, as[api.SitePoolList](t, body).SitePools)
+	resp, body := b.do("POST", "/v1/site-pools/app-1/refill", "operator", "", "")
+	require.Equal(t, 202, resp.StatusCode)
+	require.Equal(t, "site-pool-refill/app-1", as[api.WorkflowStarted](t, body).WorkflowId)
+
+	resp, body = b.do("PUT", "/v1/site-pool-policies/starter", "operator", js, `{"low_watermark":0,"target":7,"slo_seconds":60}`)
+	require.Equal(t, 200, resp.StatusCode, "%s", body)
+	_, body = b.do("GET", "/v1/site-pool-policies", "viewer", "", "")
+	policies := as[api.SitePoolPolicyList](t, body).SitePoolPolicies
+	require.Len(t, policies, 4)
+	require.Equal(t, api.SitePoolPolicy{Plan: "starter", LowWatermark: 0, Target: 7, SloSeconds: 60}, policies[1])
+
+	resp, body = b.do("PUT", "/v1/warm-pools/eu/starter", "operator", js, `{"target":2}`)
+	require.Equal(t, 202, resp.StatusCode, "%s", body)
+	require.Equal(t, "warm-pool/test/eu/starter", deref(as[api.WarmPoolAccepted](t, body).WorkflowId))
+	_, body = b.do("GET", "/v1/warm-pools", "viewer", "", "")
+	warm := as[api.WarmPoolList](t, body).WarmPools
+	require.Len(t, warm, 1)
+	require.Equal(t, 2, warm[0].Target)
+	require.Equal(t, "operator", warm[0].UpdatedBy)
+
+	b.sql(`INSERT INTO scaling_events (region, role, trigger, waiting, requested, server_ids, workflow_id) VALUES ('eu', 'app', 'threshold', 3, 1, '{app-9}', 'scale-out/test/eu/app')`)
+	_, body = b.do("GET", "/v1/scaling-events?region=eu&limit=10", "viewer", "", "")
+	events := as[api.ScalingEventList](t, body).ScalingEvents
+	require.Len(t, events, 1)
+	require.Equal(t, []string{"app-9"}, events[0].ServerIds)
+	require.Equal(t, "http://ui/scale-out/test/eu/app", deref(events[0].RunUrl))
+
+	b.runs.fail = errors.New("temporal is away")
+	resp, _ = b.do("POST", "/v1/site-pools/app-1/refill", "operator", "", "")
+	require.Equal(t, 503, resp.StatusCode)
+	resp, body = b.do("PUT", "/v1/warm-pools/eu/trial", "operator", js, `{"target":0}`)
+	require.Equal(t, 202, resp.StatusCode, "%s", body)
+	require.Nil(t, as[api.WarmPoolAccepted](t, body).WorkflowId)
+}

@@ -1,0 +1,117 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+func tenantSummary(t prego.Tenant) TenantSummary {
+	return TenantSummary{
+		TenantId: t.TenantID, Slug: t.Slug, OrgId: t.OrgID, ParentOrgId: optional(t.ParentOrgID), Region: Region(t.Region), Plan: Plan(t.Plan),
+		State: TenantState(t.State), ConvergedState: string(t.ConvergedState), StatusReason: optional(string(t.StatusReason)),
+		StatusMessage: optional(t.StatusMessage), SiteUrl: siteURL(t), WaitingSince: utc(t.WaitingSince), CreatedAt: t.CreatedAt.UTC(),
+	}
+}
+
+func siteURL(t prego.Tenant) *string {
+	if t.Site == "" {
+		return nil
+	}
+	return optional("https://" + t.Site)
+}
+
+// tenantView is all that there is to see of a tenant; its allocation and decision
+// are nil while there is none.
+func (a *API) tenantView(t prego.Tenant, events []prego.TenantEvent, allocation *prego.Allocation, decision *prego.DecisionRecord) (Tenant, error) {
+	run := lastRun(t, events)
+	out := Tenant{
+		TenantId: t.TenantID, Slug: t.Slug, OrgId: t.OrgID, ParentOrgId: optional(t.ParentOrgID), Region: Region(t.Region), Plan: Plan(t.Plan),
+		ExpectedUsers: t.ExpectedUsers, StorageQuotaGb: t.StorageQuotaGB, DataResidency: optional(t.DataResidency),
+		Constraint: constraintView(t.Constraint), DedicatedRedis: t.DedicatedRedis, Apps: t.Apps, Policy: PlacementMode(t.Policy),
+		State: TenantState(t.State), ConvergedState: string(t.ConvergedState), StatusReason: optional(string(t.StatusReason)),
+		StatusMessage: optional(t.StatusMessage), Generation: t.Generation, Site: optional(t.Site), SiteUrl: siteURL(t),
+		DeadlineAt: utc(t.Deadline), WaitingSince: utc(t.WaitingSince), WaitingRoles: []Role{}, CancelRequestedAt: utc(t.CancelRequestedAt),
+		WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)), CreatedBy: optional(t.CreatedBy),
+		CreatedAt: t.CreatedAt.UTC(), UpdatedAt: t.UpdatedAt.UTC(), ActiveAt: utc(t.ActiveAt), Timeline: []TenantEvent{},
+	}
+	for _, r := range t.WaitingRoles {
+		out.WaitingRoles = append(out.WaitingRoles, Role(r))
+	}
+	for _, e := range events {
+		out.Timeline = append(out.Timeline, TenantEvent{
+			Id: e.EventID, At: e.At.UTC(), FromState: string(e.FromState), ToState: string(e.ToState), Step: string(e.Step), Actor: e.Actor,
+			Reason: optional(e.Reason), Message: optional(e.Message),
+		})
+	}
+	if decision != nil {
+		d, err := decisionView(*decision)
+		if err != nil {
+			return out, err
+		}
+		out.Decision = &d
+	}
+	if allocation != nil {
+		out.Allocation = allocationView(*allocation)
+		if decision != nil && decision.AllocationID != nil && *decision.AllocationID == allocation.AllocationID {
+			out.Allocation.Decision = &out.Decision.DecisionLog
+		}
+	}
+	return out, nil
+}
+
+// lastRun is the run that acts on a tenant, or did last: the one that provisions
+// it until its state is changed.
+func lastRun(t prego.Tenant, events []prego.TenantEvent) string {
+	for i := len(events) - 1; i >= 0; i-- {
+		e := events[i]
+		if e.Step != prego.TenantChanged {
+			continue
+		}
+		if e.ToState == prego.TenantProvisioning || e.ToState == prego.TenantFailed {
+			break // asked to retry or to cancel
+		}
+		return prego.TenantChangeWorkflowID(t.TenantID)
+	}
+	return prego.TenantProvisionWorkflowID(t.TenantID)
+}
+
+func constraintView(c prego.Constraint) Constraint {
+	var out Constraint
+	if len(c.Require) > 0 {
+		out.Require = &c.Require
+	}
+	if len(c.Disallow) > 0 {
+		out.Disallow = &c.Disallow
+	}
+	return out
+}
+
+func allocationView(l prego.Allocation) *Allocation {
+	return &Allocation{
+		AppServerId: l.AppServerID, DbShardId: l.DBShardID, RedisPoolId: l.RedisPoolID, PoolSiteId: optional(l.PoolSiteID), SiteName: l.SiteName,
+		DatabaseName: l.DatabaseName, InfraProvider: string(l.InfraProvider), Algorithm: l.Algorithm, Dedicated: l.Dedicated, CreatedAt: l.CreatedAt.UTC(),
+	}
+}
+
+func decisionView(r prego.DecisionRecord) (Decision, error) {
+	out := Decision{
+		Id: r.SnapshotID, Outcome: r.Outcome, Code: optional(r.Code), Algorithm: r.Algorithm, Actor: r.Actor, At: r.CreatedAt.UTC(),
+		Policy: map[string]any{},
+	}
+	if err := json.Unmarshal(r.Decision, &out.DecisionLog); err != nil {
+		return out, fmt.Errorf("decision %d: %w", r.SnapshotID, err)
+	}
+	if err := json.Unmarshal(r.Policy, &out.Policy); err != nil {
+		return out, fmt.Errorf("policy of decision %d: %w", r.SnapshotID, err)
+	}
+	if out.DecisionLog.Rejected == nil {
+		out.DecisionLog.Rejected = []placement.Rejection{}
+	}
+	if out.DecisionLog.RejectedCounts == nil {
+		out.DecisionLog.RejectedCounts = map[string]int{}
+	}
+	return out, nil
+}

@@ -1,0 +1,253 @@
+package api
+
+import (
+	"net/http"
+	"strings"
+	"unicode"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// CreateTenant accepts a request for a tenant.
+func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	key := ""
+	if p.IdempotencyKey != nil {
+		key = *p.IdempotencyKey
+		if err := prego.ValidateIdempotencyKey(key); err != nil {
+			return err
+		}
+	}
+	var in prego.CreateTenantRequest
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if err := in.Validate(); err != nil {
+		return err
+	}
+	t, _, err := a.d.Tenants.CreateTenant(c.Request().Context(), in, a.d.NewTenantID(), a.d.Mode, key, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	if t.State == prego.TenantTrial || t.State == prego.TenantProvisioning {
+		a.startProvisioning(c, t)
+	}
+	return c.JSON(http.StatusAccepted, tenantAccepted(t, prego.TenantProvisionWorkflowID(t.TenantID)))
+}
+
+// startProvisioning starts the run of an accepted tenant. When that fails the
+// request is accepted all the same: the sweep starts it later.
+func (a *API) startProvisioning(c echo.Context, t prego.Tenant) {
+	ctx, cancel := startContext(c)
+	defer cancel()
+	if err := a.d.TenantRuns.StartTenantProvision(ctx, t); err != nil {
+		a.leftToTheSweep(c, prego.TenantProvisionWorkflowID(t.TenantID), err)
+	}
+}
+
+func (a *API) leftToTheSweep(c echo.Context, workflowID string, err error) {
+	a.d.Log.Warn("run not started; the sweep will start it", zap.String("request_id", requestID(c)),
+		zap.String("workflow_id", workflowID), zap.String("error", prego.Redact(err.Error())))
+}
+
+func tenantAccepted(t prego.Tenant, workflowID string) TenantAccepted {
+	return TenantAccepted{TenantId: t.TenantID, WorkflowId: workflowID, StatusUrl: "/v1/tenants/" + t.TenantID, State: TenantState(t.State)}
+}
+
+// ListTenants shows a page of tenants.
+func (a *API) ListTenants(c echo.Context, p ListTenantsParams) error {
+	if err := onlyParameters(c, "region", "plan", "state", "org_id", "limit", "cursor"); err != nil {
+		return err
+	}
+	f := prego.TenantFilter{Limit: 50}
+	if p.Region != nil {
+		f.Region = prego.Region(*p.Region)
+	}
+	if p.Plan != nil {
+		f.Plan = prego.Plan(*p.Plan)
+	}
+	if p.State != nil {
+		f.State = prego.TenantState(*p.State)
+	}
+	if p.OrgId != nil {
+		f.OrgID = *p.OrgId
+		if err := prego.ValidateOrgID("org_id", f.OrgID); err != nil {
+			return err
+		}
+	}
+	if p.Limit != nil {
+		f.Limit = *p.Limit
+	}
+	if p.Cursor != nil {
+		f.Cursor = *p.Cursor
+	}
+	switch {
+	case p.Region != nil && !f.Region.Valid():
+		return prego.Invalid("region", "must be one of sg, eu, us")
+	case p.Plan != nil && !f.Plan.Valid():
+		return prego.Invalid("plan", "must be one of trial, starter, business, enterprise")
+	case p.State != nil && !f.State.Valid():
+		return prego.Invalid("state", "must be one of trial, provisioning, active, suspended, grace_period, terminated, data_purged, failed")
+	case f.Limit < 1 || f.Limit > 200:
+		return prego.Invalid("limit", "must be 1 to 200")
+	case p.Cursor != nil && f.Cursor == "":
+		return prego.Invalid("cursor", "must not be empty; leave it out for the first page")
+	}
+	tenants, next, err := a.d.Tenants.ListTenants(c.Request().Context(), f)
+	if err != nil {
+		return err
+	}
+	page := TenantPage{Tenants: []TenantSummary{}, NextCursor: optional(next)}
+	for _, t := range tenants {
+		page.Tenants = append(page.Tenants, tenantSummary(t))
+	}
+	return c.JSON(http.StatusOK, page)
+}
+
+// GetTenant shows a tenant.
+func (a *API) GetTenant(c echo.Context, id TenantID) error {
+	if err := checkTenantPath(c, id); err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	t, err := a.d.Tenants.GetTenant(ctx, id)
+	if err != nil {
+		return err
+	}
+	events, err := a.d.Tenants.TenantEvents(ctx, id)
+	if err != nil {
+		return err
+	}
+	allocation, err := a.d.Tenants.LiveAllocation(ctx, id)
+	if err != nil {
+		return err
+	}
+	decision, err := a.d.Tenants.LastDecision(ctx, id)
+	if err != nil {
+		return err
+	}
+	out, err := a.tenantView(t, events, allocation, decision)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// ListDecisions shows how often a tenant's place was decided, and why each time.
+func (a *API) ListDecisions(c echo.Context, id TenantID) error {
+	if err := checkTenantPath(c, id); err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	if _, err := a.d.Tenants.GetTenant(ctx, id); err != nil {
+		return err
+	}
+	records, err := a.d.Tenants.ListDecisions(ctx, id)
+	if err != nil {
+		return err
+	}
+	out := DecisionList{Decisions: []Decision{}}
+	for _, r := range records {
+		d, err := decisionView(r)
+		if err != nil {
+			return err
+		}
+		out.Decisions = append(out.Decisions, d)
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// SuspendTenant takes an active tenant offline.
+func (a *API) SuspendTenant(c echo.Context, id TenantID) error {
+	return a.changeTenant(c, id, prego.ActionSuspend)
+}
+
+// ResumeTenant puts a suspended tenant online again.
+func (a *API) ResumeTenant(c echo.Context, id TenantID) error {
+	return a.changeTenant(c, id, prego.ActionResume)
+}
+
+// CancelTenant ends a tenant.
+func (a *API) CancelTenant(c echo.Context, id TenantID) error {
+	return a.changeTenant(c, id, prego.ActionCancel)
+}
+
+// ReactivateTenant takes back a cancellation.
+func (a *API) ReactivateTenant(c echo.Context, id TenantID) error {
+	return a.changeTenant(c, id, prego.ActionReactivate)
+}
+
+// TerminateTenant ends a tenant now.
+func (a *API) TerminateTenant(c echo.Context, id TenantID) error {
+	return a.changeTenant(c, id, prego.ActionTerminate)
+}
+
+// RetryTenant provisions a failed tenant again.
+func (a *API) RetryTenant(c echo.Context, id TenantID) error {
+	return a.changeTenant(c, id, prego.ActionRetry)
+}
+
+// changeTenant writes what is asked into the tenant's row, and has a run bring it
+// about.
+func (a *API) changeTenant(c echo.Context, id string, action prego.TenantAction) error {
+	if err := checkTenantPath(c, id); err != nil {
+		return err
+	}
+	var in struct {
+		Reason string `json:"reason"`
+	}
+	if err := decodeOptionalBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	in.Reason = strings.TrimSpace(in.Reason)
+	if err := checkText("reason", in.Reason); err != nil {
+		return err
+	}
+	t, err := a.d.Tenants.ChangeTenant(c.Request().Context(), id, action, a.d.Periods, caller(c).Subject, in.Reason)
+	if err != nil {
+		return err
+	}
+	run := prego.TenantProvisionWorkflowID(id)
+	switch {
+	case action == prego.ActionRetry:
+		a.startProvisioning(c, t)
+	case t.State == prego.TenantProvisioning: // cancelled: its run undoes what it made
+		ctx, cancel := startContext(c)
+		defer cancel()
+		if err := a.d.TenantRuns.CancelTenantProvision(ctx, id); err != nil {
+			a.leftToTheSweep(c, run, err)
+		}
+	default:
+		run = prego.TenantChangeWorkflowID(id)
+		ctx, cancel := startContext(c)
+		defer cancel()
+		if err := a.d.TenantRuns.StartTenantChange(ctx, id); err != nil {
+			a.leftToTheSweep(c, run, err)
+		}
+	}
+	return c.JSON(http.StatusAccepted, tenantAccepted(t, run))
+}
+
+func checkTenantPath(c echo.Context, id string) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	return prego.ValidateTenantID(id)
+}
+
+// maxText bounds what callers write for people, in bytes.
+const maxText = 500
+
+// checkText accepts what can be kept and shown: no control characters but ends of
+// lines and tabs.
+func checkText(field, text string) error {
+	if len(text) > maxText || strings.ContainsFunc(text, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }) {
+		return prego.Invalid(field, "must be at most 500 characters of text")
+	}
+	return nil
+}

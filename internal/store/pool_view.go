@@ -1,0 +1,105 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/prego/prego"
+)
+
+// A site that is being built is reserved for nobody.
+const sqlListSitePools = `
+SELECT s.server_id, s.region, s.role, s.status, s.tenant_count,
+    count(*) FILTER (WHERE p.state = 'available'), count(*) FILTER (WHERE p.state = 'reserved'), count(*) FILTER (WHERE p.state = 'assigned'),
+    count(*) FILTER (WHERE p.state = 'failed'), count(*) FILTER (WHERE p.state = 'draining'),
+    min(p.created_at) FILTER (WHERE p.state = 'reserved' AND p.tenant_id IS NULL)
+FROM servers s LEFT JOIN site_pool p ON p.app_server_id = s.server_id
+WHERE s.role IN ('app', 'node') AND s.status IN ('active', 'draining', 'failed') AND ($1 = '' OR s.region = $1)
+GROUP BY s.server_id ORDER BY s.server_id`
+
+// ListSitePools is what stands ready on each app server and node, by id; region ""
+// is all of them.
+func (s *Store) ListSitePools(ctx context.Context, region prego.Region) ([]prego.SitePool, error) {
+	return collect[prego.SitePool](ctx, s, "list site pools", sqlListSitePools, region)
+}
+
+const sqlSitePoolPolicies = `
+SELECT plan, low_watermark, target, slo_seconds FROM site_pool_policies
+ORDER BY array_position(ARRAY['trial', 'starter', 'business', 'enterprise'], plan)`
+
+// SitePoolPolicies are how many sites are kept for each plan tier, the least plan
+// first.
+func (s *Store) SitePoolPolicies(ctx context.Context) ([]prego.SitePoolPolicy, error) {
+	return collect[prego.SitePoolPolicy](ctx, s, "site pool policies", sqlSitePoolPolicies)
+}
+
+const sqlPutSitePoolPolicy = `
+INSERT INTO site_pool_policies (plan, low_watermark, target, slo_seconds) VALUES ($1, $2, $3, $4)
+ON CONFLICT (plan) DO UPDATE SET low_watermark = EXCLUDED.low_watermark, target = EXCLUDED.target, slo_seconds = EXCLUDED.slo_seconds`
+
+// PutSitePoolPolicy replaces the policy of a plan tier.
+func (s *Store) PutSitePoolPolicy(ctx context.Context, p prego.SitePoolPolicy) error {
+	if _, err := s.pool.Exec(ctx, sqlPutSitePoolPolicy, p.Plan, p.LowWatermark, p.Target, p.SLOSeconds); err != nil {
+		return fmt.Errorf("put site pool policy of %s: %w", p.Plan, err)
+	}
+	return nil
+}
+
+// A node that was made for the plan and has nobody is claimable, building, or
+// broken: with a site that failed it takes no place in the pool.
+const sqlListWarmPools = `
+SELECT w.region, w.plan, w.target,
+    count(*) FILTER (WHERE n.claimable),
+    count(*) FILTER (WHERE NOT n.claimable AND (n.status = 'provisioning' OR NOT n.site_failed)),
+    w.updated_by, w.updated_at
+FROM warm_pools w LEFT JOIN LATERAL (
+    SELECT s.status,
+        s.status = 'active' AND s.agent_status = 'connected'
+            AND EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'available') AS claimable,
+        EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'failed') AS site_failed
+    FROM servers s
+    WHERE s.status IN ('provisioning', 'active') AND s.region = w.region AND s.role = 'node' AND s.warm_plan = w.plan
+      AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL) n ON true
+GROUP BY w.region, w.plan ORDER BY w.region, array_position(ARRAY['trial', 'starter', 'business', 'enterprise'], w.plan)`
+
+// ListWarmPools are the warm server pools that somebody asked for, with how far
+// they are.
+func (s *Store) ListWarmPools(ctx context.Context) ([]prego.WarmPool, error) {
+	return collect[prego.WarmPool](ctx, s, "list warm pools", sqlListWarmPools)
+}
+
+const sqlPutWarmPool = `
+INSERT INTO warm_pools (region, plan, target, updated_by) VALUES ($1, $2, $3, $4)
+ON CONFLICT (region, plan) DO UPDATE SET target = EXCLUDED.target, updated_by = EXCLUDED.updated_by, updated_at = now()`
+
+// PutWarmPool sets how many servers a warm pool is to hold.
+func (s *Store) PutWarmPool(ctx context.Context, region prego.Region, plan prego.Plan, target int, by string) error {
+	if _, err := s.pool.Exec(ctx, sqlPutWarmPool, region, plan, target, by); err != nil {
+		return fmt.Errorf("put warm pool of %s in %s: %w", plan, region, err)
+	}
+	return nil
+}
+
+const sqlListScalingEvents = `
+SELECT event_id, region, role, trigger, waiting, requested, made, server_ids, workflow_id, message, created_at, finished_at
+FROM scaling_events WHERE ($1 = '' OR region = $1) ORDER BY event_id DESC LIMIT $2`
+
+// ListScalingEvents are the newest scaling events, newest first; region "" is all
+// of them.
+func (s *Store) ListScalingEvents(ctx context.Context, region prego.Region, limit int) ([]prego.ScalingEvent, error) {
+	return collect[prego.ScalingEvent](ctx, s, "list scaling events", sqlListScalingEvents, region, limit)
+}
+
+const sqlRecordOverride = `
+INSERT INTO placement_overrides (tenant_id, force_app_server_id, force_db_shard_id, reason, actor, accepted, refusal_code, refusal)
+VALUES ($1, NULLIF($2, ''), NULLIF($3, ''), $4, $5, $6, $7, $8)`
+
+// RecordOverride keeps an operator's override for audit, refused ones too; of an
+// accepted one code and refusal are "" (placement-policy §8).
+func (s *Store) RecordOverride(ctx context.Context, o prego.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error {
+	_, err := s.pool.Exec(ctx, sqlRecordOverride, o.TenantID, o.ForceAppServerID, o.ForceDBShardID, o.Reason, by, accepted, code, refusal)
+	if err != nil {
+		return fmt.Errorf("record override of tenant %s: %w", o.TenantID, err)
+	}
+	return nil
+}

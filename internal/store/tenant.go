@@ -1,0 +1,142 @@
+package store
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+const tenantColumns = `tenant_id, slug, org_id, COALESCE(parent_org_id, ''), region, plan, expected_users, storage_quota_gb,
+    COALESCE(data_residency, ''), require_tags, disallow_tags, dedicated_redis, apps, policy, state, status_reason, status_message,
+    generation, converged_state, site, deadline_at, waiting_since, waiting_roles, cancel_requested_at, created_by, created_at, updated_at, active_at`
+
+func scanTenant(row pgx.CollectableRow) (prego.Tenant, error) {
+	var t prego.Tenant
+	err := row.Scan(&t.TenantID, &t.Slug, &t.OrgID, &t.ParentOrgID, &t.Region, &t.Plan, &t.ExpectedUsers, &t.StorageQuotaGB,
+		&t.DataResidency, &t.Constraint.Require, &t.Constraint.Disallow, &t.DedicatedRedis, &t.Apps, &t.Policy, &t.State, &t.StatusReason, &t.StatusMessage,
+		&t.Generation, &t.ConvergedState, &t.Site, &t.Deadline, &t.WaitingSince, &t.WaitingRoles, &t.CancelRequestedAt, &t.CreatedBy, &t.CreatedAt, &t.UpdatedAt, &t.ActiveAt)
+	return t, err
+}
+
+const sqlGetTenant = `SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id = $1`
+
+// GetTenant reads one tenant, or CodeTenantNotFound.
+func (s *Store) GetTenant(ctx context.Context, id string) (prego.Tenant, error) {
+	rows, err := s.pool.Query(ctx, sqlGetTenant, id)
+	if err != nil {
+		return prego.Tenant{}, fmt.Errorf("get tenant: %w", err)
+	}
+	t, err := pgx.CollectExactlyOneRow(rows, scanTenant)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return t, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", id)
+	}
+	if err != nil {
+		return t, fmt.Errorf("get tenant: %w", err)
+	}
+	return t, nil
+}
+
+const sqlListTenants = `
+SELECT ` + tenantColumns + ` FROM tenants
+WHERE ($1 = '' OR region = $1) AND ($2 = '' OR plan = $2) AND ($3 = '' OR state = $3) AND ($4 = '' OR org_id = $4)
+  AND ($5::timestamptz IS NULL OR (created_at, tenant_id) < ($5, $6))
+ORDER BY created_at DESC, tenant_id DESC LIMIT $7`
+
+// ListTenants is a page of tenants, newest first, and the cursor of the next one,
+// "" when there is none. A walk meets every tenant that was there when it began
+// exactly once.
+func (s *Store) ListTenants(ctx context.Context, f prego.TenantFilter) (page []prego.Tenant, next string, err error) {
+	var after listCursor
+	var at *time.Time
+	if f.Cursor != "" {
+		b, err := base64.RawURLEncoding.DecodeString(f.Cursor)
+		if err != nil || json.Unmarshal(b, &after) != nil || prego.ValidateTenantID(after.ID) != nil || after.At.IsZero() {
+			return nil, "", prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
+		}
+		at = &after.At
+	}
+	rows, err := s.pool.Query(ctx, sqlListTenants, f.Region, f.Plan, f.State, f.OrgID, at, after.ID, f.Limit+1)
+	if err != nil {
+		return nil, "", fmt.Errorf("list tenants: %w", err)
+	}
+	if page, err = pgx.CollectRows(rows, scanTenant); err != nil {
+		return nil, "", fmt.Errorf("list tenants: %w", err)
+	}
+	if len(page) <= f.Limit {
+		return page, "", nil
+	}
+	page = page[:f.Limit]
+	last := page[len(page)-1]
+	b, err := json.Marshal(listCursor{At: last.CreatedAt, ID: last.TenantID})
+	if err != nil {
+		return nil, "", fmt.Errorf("list tenants: %w", err)
+	}
+	return page, base64.RawURLEncoding.EncodeToString(b), nil
+}
+
+const sqlTenantEvents = `
+SELECT event_id, tenant_id, at, from_state, to_state, step, actor, reason, message FROM (
+    SELECT * FROM tenant_lifecycle_events WHERE tenant_id = $1 ORDER BY event_id DESC LIMIT $2) latest
+ORDER BY event_id`
+
+// TenantEvents is the last part of a tenant's timeline, oldest first.
+func (s *Store) TenantEvents(ctx context.Context, id string) ([]prego.TenantEvent, error) {
+	return collect[prego.TenantEvent](ctx, s, "tenant events", sqlTenantEvents, id, maxTimeline)
+}
+
+const sqlLiveAllocation = `
+SELECT allocation_id, tenant_id, app_server_id, db_shard_id, redis_pool_id, COALESCE(pool_site_id, ''), site_name, database_name,
+    infra_provider, algorithm, dedicated, created_at, released_at, release_reason
+FROM tenant_allocations WHERE tenant_id = $1 AND released_at IS NULL`
+
+// LiveAllocation is where a tenant lives, nil while it has no place.
+func (s *Store) LiveAllocation(ctx context.Context, id string) (*prego.Allocation, error) {
+	return first(collect[prego.Allocation](ctx, s, "live allocation", sqlLiveAllocation, id))
+}
+
+// maxDecisions bounds a tenant's history of decisions: one that waits is decided
+// again and again.
+const maxDecisions = 50
+
+const sqlDecisions = `
+SELECT snapshot_id, tenant_id, allocation_id, outcome, code, algorithm, decision_log, policy_json, actor, created_at
+FROM allocation_snapshots WHERE tenant_id = $1 ORDER BY snapshot_id DESC LIMIT $2`
+
+// LastDecision is the newest decision on a tenant's place, nil when there was none
+// yet.
+func (s *Store) LastDecision(ctx context.Context, id string) (*prego.DecisionRecord, error) {
+	return first(collect[prego.DecisionRecord](ctx, s, "last decision", sqlDecisions, id, 1))
+}
+
+// ListDecisions are the newest decisions on a tenant's place, newest first.
+func (s *Store) ListDecisions(ctx context.Context, id string) ([]prego.DecisionRecord, error) {
+	return collect[prego.DecisionRecord](ctx, s, "list decisions", sqlDecisions, id, maxDecisions)
+}
+
+// collect reads rows whose columns are the fields of T, in order.
+func collect[T any](ctx context.Context, s *Store, what, sql string, args ...any) ([]T, error) {
+	rows, err := s.pool.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return out, nil
+}
+
+// first is the only row of a collection that holds at most one.
+func first[T any](rows []T, err error) (*T, error) {
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	return &rows[0], nil
+}

@@ -1,0 +1,109 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+// $2 is the state that the change was computed from: a tenant that has moved on is
+// not met. A NULL deadline is none, unless the old one is kept ($7).
+const sqlChangeTenant = `
+UPDATE tenants SET state = $3, status_reason = $4, status_message = $5, updated_at = now(),
+    deadline_at = CASE WHEN $7 AND deadline_at IS NOT NULL THEN deadline_at ELSE now() + make_interval(secs => $6) END,
+    waiting_since = NULL, waiting_roles = '{}', cancel_requested_at = NULL,
+    generation = generation + CASE WHEN $3 = 'provisioning' THEN 1 ELSE 0 END
+WHERE tenant_id = $1 AND state = $2 RETURNING ` + tenantColumns
+
+const sqlCancelProvisioning = `
+UPDATE tenants SET cancel_requested_at = now(), updated_at = now()
+WHERE tenant_id = $1 AND state = 'provisioning' AND cancel_requested_at IS NULL RETURNING ` + tenantColumns
+
+// ChangeTenant does to a tenant what is asked: its state and its timer, in one
+// statement conditional on the state that the change was computed from; its effects
+// are for a run to bring about. by is the actor of the event. A tenant that is
+// being provisioned and is cancelled stays so: its run undoes what it made and ends
+// it; asking again changes nothing.
+func (s *Store) ChangeTenant(ctx context.Context, id string, action prego.TenantAction, periods prego.LifecyclePeriods, by, reason string) (prego.Tenant, error) {
+	for {
+		t, err := s.GetTenant(ctx, id)
+		if err != nil {
+			return t, err
+		}
+		next, err := action.Apply(t.State)
+		if err != nil {
+			return prego.Tenant{}, err
+		}
+		if t.State == prego.TenantProvisioning && action == prego.ActionCancel {
+			if t.CancelRequestedAt != nil {
+				return t, nil
+			}
+			t, err = s.changeTenant(ctx, t, t.State, by, reason, "cancel requested", sqlCancelProvisioning, id)
+		} else {
+			code, text := statusOf(t, action, next, reason)
+			t, err = s.changeTenant(ctx, t, next, by, reason, string(action), sqlChangeTenant, id, t.State, next, code, text,
+				seconds(periods.For(next, t.Plan)), keepsDeadline(t, action))
+		}
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return t, err
+		}
+		// It moved in between, and what it is now decides. Somebody got further each time
+		// that this goes round.
+	}
+}
+
+// statusOf is what a tenant's row says of a change: the reason that a timer has, a
+// caller's words as a message, and nothing of one that lives again.
+func statusOf(t prego.Tenant, action prego.TenantAction, next prego.TenantState, reason string) (code prego.Reason, text string) {
+	if next == prego.TenantActive || next == prego.TenantProvisioning {
+		return "", ""
+	}
+	if timed, why, ok := t.State.TimedAction(); ok && timed == action && reason == string(why) {
+		return why, ""
+	}
+	if t.State == prego.TenantTrial {
+		return prego.ReasonCancelled, reason
+	}
+	return "", reason
+}
+
+// keepsDeadline: a trial goes on while its tenant is suspended, and after, so that
+// nobody lengthens it by a suspension.
+func keepsDeadline(t prego.Tenant, action prego.TenantAction) bool {
+	return t.Plan == prego.PlanTrial && (action == prego.ActionSuspend || action == prego.ActionResume)
+}
+
+// seconds are a period's, nil for one that never ends.
+func seconds(d time.Duration) *float64 {
+	if d <= 0 {
+		return nil
+	}
+	s := d.Seconds()
+	return &s
+}
+
+// changeTenant runs a conditional update with its event; pgx.ErrNoRows when the
+// update met nothing.
+func (s *Store) changeTenant(ctx context.Context, was prego.Tenant, next prego.TenantState, by, reason, message, sql string, args ...any) (t prego.Tenant, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		if t, err = pgx.CollectExactlyOneRow(rows, scanTenant); err != nil {
+			return err
+		}
+		return noteTenant(ctx, tx, prego.TenantEvent{
+			TenantID: was.TenantID, FromState: was.State, ToState: next, Step: prego.TenantChanged, Actor: by, Reason: reason, Message: message,
+		})
+	})
+	if err != nil {
+		return prego.Tenant{}, fmt.Errorf("change tenant %s: %w", was.TenantID, err)
+	}
+	return t, nil
+}

@@ -1,0 +1,181 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+// What a request must agree with: its org and that one's parent, the country's
+// zone, and the clouds of the region, also those of them that the zone allows.
+const sqlTenantFacts = `
+SELECT EXISTS (SELECT FROM orgs WHERE org_id = $1),
+    COALESCE((SELECT parent_org_id FROM orgs WHERE org_id = $1), ''),
+    EXISTS (SELECT FROM orgs WHERE org_id = $2),
+    EXISTS (SELECT FROM residency_zones WHERE country = $3),
+    EXISTS (SELECT FROM residency_zones WHERE country = $3 AND $4 = ANY (regions)),
+    EXISTS (SELECT FROM infra_providers WHERE enabled AND $4 = ANY (regions)),
+    EXISTS (SELECT FROM infra_providers i JOIN residency_zones z ON z.country = $3
+            WHERE i.enabled AND $4 = ANY (i.regions) AND (z.providers IS NULL OR i.id = ANY (z.providers)))`
+
+// checkTenantFacts refuses what the request alone could not say, and fills in the
+// parent that the org has.
+func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *prego.CreateTenantRequest) error {
+	var org, parentKnown, country, inZone, served, servedInZone bool
+	var parent string
+	if err := tx.QueryRow(ctx, sqlTenantFacts, r.OrgID, r.ParentOrgID, r.DataResidency, r.Region).
+		Scan(&org, &parent, &parentKnown, &country, &inZone, &served, &servedInZone); err != nil {
+		return fmt.Errorf("tenant facts: %w", err)
+	}
+	refuse := func(code prego.Code, field, format string, args ...any) error {
+		return &prego.Error{Code: code, Field: field, Message: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case !org:
+		return refuse(prego.CodeOrgUnknown, "org_id", "is not an org that is known here")
+	case r.ParentOrgID != "" && !parentKnown:
+		return refuse(prego.CodeOrgUnknown, "parent_org_id", "is not an org that is known here")
+	case r.ParentOrgID != "" && parent == "":
+		return prego.Invalid("parent_org_id", "must be left out: org "+r.OrgID+" has no parent")
+	case r.ParentOrgID != "" && parent != r.ParentOrgID:
+		return prego.Invalid("parent_org_id", "must be "+parent+", the parent of org "+r.OrgID)
+	case r.DataResidency != "" && !country:
+		return refuse(prego.CodeResidencyUnknown, "data_residency", "is not a country whose zone is known here")
+	case r.DataResidency != "" && !inZone:
+		return refuse(prego.CodeResidencyViolation, "data_residency", "does not allow region %s", r.Region)
+	case !served:
+		return refuse(prego.CodeRegionNotServed, "region", "is not served by any provider that is enabled")
+	case r.DataResidency != "" && !servedInZone:
+		return refuse(prego.CodeResidencyViolation, "data_residency", "allows none of the providers that serve region %s", r.Region)
+	}
+	r.ParentOrgID = parent
+	return nil
+}
+
+const sqlCreateTenant = `
+INSERT INTO tenants (tenant_id, slug, org_id, parent_org_id, region, plan, expected_users, storage_quota_gb, data_residency,
+    require_tags, disallow_tags, dedicated_redis, apps, policy, request_hash, state, created_by)
+VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, NULLIF($9, ''), $10, $11, $12, $13, $14, $15,
+    CASE $6 WHEN 'trial' THEN 'trial' ELSE 'provisioning' END, $16)
+ON CONFLICT (slug) WHERE state <> 'data_purged' DO NOTHING
+RETURNING ` + tenantColumns
+
+const sqlKeepIdempotencyKey = `
+INSERT INTO idempotency_keys (subject, key, request_hash, tenant_id) VALUES ($1, $2, $3, $4) ON CONFLICT (subject, key) DO NOTHING`
+
+const sqlIdempotencyKey = `SELECT request_hash, tenant_id FROM idempotency_keys WHERE subject = $1 AND key = $2`
+
+// errKeyKept undoes a transaction whose key another one kept first.
+var errKeyKept = errors.New("the idempotency key is kept by another request")
+
+// CreateTenant accepts a request that is validated: the row, its key and its first
+// event, in one transaction. The same request again with the same key is met by
+// the tenant that is there, whatever became of it; another one with that key is
+// CodeIdempotencyConflict.
+func (s *Store) CreateTenant(ctx context.Context, r prego.CreateTenantRequest, tenantID string, mode prego.PlacementMode, idempotencyKey, by string) (t prego.Tenant, created bool, err error) {
+	hash := r.Hash() // of the request as it was sent, before the org's parent is filled in
+	if r.Policy != "" {
+		mode = r.Policy
+	}
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		t, created, err = createTenant(ctx, tx, r, hash[:], tenantID, mode, idempotencyKey, by)
+		return err
+	})
+	if errors.Is(err, errKeyKept) {
+		// Of two requests with one key at once the other was first; now its row is there.
+		created = false
+		t, err = requestOfKey(ctx, s.pool, by, idempotencyKey, hash[:])
+	}
+	if err != nil {
+		return prego.Tenant{}, false, asCoded("create tenant", err)
+	}
+	return t, created, nil
+}
+
+func createTenant(ctx context.Context, tx pgx.Tx, r prego.CreateTenantRequest, hash []byte, id string, mode prego.PlacementMode, key, by string) (prego.Tenant, bool, error) {
+	if t, err := requestOfKey(ctx, tx, by, key, hash); !errors.Is(err, pgx.ErrNoRows) {
+		return t, false, err
+	}
+	if err := checkTenantFacts(ctx, tx, &r); err != nil {
+		return prego.Tenant{}, false, err
+	}
+	rows, err := tx.Query(ctx, sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
+		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by)
+	if err != nil {
+		return prego.Tenant{}, false, err
+	}
+	t, err := pgx.CollectExactlyOneRow(rows, scanTenant)
+	if errors.Is(err, pgx.ErrNoRows) {
+		// Whoever has the slug may be this very request, which was committed meanwhile.
+		if t, err := requestOfKey(ctx, tx, by, key, hash); !errors.Is(err, pgx.ErrNoRows) {
+			return t, false, err
+		}
+		return t, false, &prego.Error{Code: prego.CodeSlugTaken, Field: "slug", Message: "belongs to another tenant"}
+	}
+	if err != nil {
+		return t, false, err
+	}
+	if key != "" {
+		kept, err := tx.Exec(ctx, sqlKeepIdempotencyKey, by, key, hash, id)
+		if err != nil {
+			return t, false, err
+		}
+		if kept.RowsAffected() == 0 {
+			return t, false, errKeyKept
+		}
+	}
+	return t, true, noteTenant(ctx, tx, prego.TenantEvent{
+		TenantID: id, ToState: t.State, Step: prego.TenantRequested, Actor: by,
+		Message: fmt.Sprintf("%s for org %s in %s", t.Plan, t.OrgID, t.Region),
+	})
+}
+
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// requestOfKey is the tenant that a key was kept for: pgx.ErrNoRows when there is
+// none, CodeIdempotencyConflict when the request was another one.
+func requestOfKey(ctx context.Context, q querier, by, key string, hash []byte) (prego.Tenant, error) {
+	if key == "" {
+		return prego.Tenant{}, pgx.ErrNoRows
+	}
+	var kept []byte
+	var id string
+	if err := q.QueryRow(ctx, sqlIdempotencyKey, by, key).Scan(&kept, &id); err != nil {
+		return prego.Tenant{}, err
+	}
+	if !bytes.Equal(kept, hash) {
+		return prego.Tenant{}, &prego.Error{Code: prego.CodeIdempotencyConflict, Field: "Idempotency-Key", Message: "was sent with another body"}
+	}
+	rows, err := q.Query(ctx, sqlGetTenant, id)
+	if err != nil {
+		return prego.Tenant{}, err
+	}
+	return pgx.CollectExactlyOneRow(rows, scanTenant)
+}
+
+const sqlNoteTenant = `
+INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, reason, message) VALUES ($1, $2, $3, $4, $5, $6, $7)`
+
+// noteTenant puts one line on a tenant's timeline.
+func noteTenant(ctx context.Context, q execer, e prego.TenantEvent) error {
+	if _, err := q.Exec(ctx, sqlNoteTenant, e.TenantID, e.FromState, e.ToState, e.Step, e.Actor, e.Reason, e.Message); err != nil {
+		return fmt.Errorf("note %s of tenant %s: %w", e.Step, e.TenantID, err)
+	}
+	return nil
+}
+
+// filled is a list for a column that takes no NULL.
+func filled(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
+}

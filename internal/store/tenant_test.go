@@ -1,0 +1,273 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/internal/pgtest"
+)
+
+var lasting = prego.LifecyclePeriods{Trial: 14 * 24 * time.Hour, Grace: 7 * 24 * time.Hour, Retention: 30 * 24 * time.Hour}
+
+// tenantRequest is a valid request.
+func tenantRequest(t testing.TB, slug string, plan prego.Plan) prego.CreateTenantRequest {
+	t.Helper()
+	r := prego.CreateTenantRequest{Slug: slug, OrgID: "acme", Region: prego.RegionEU, Plan: plan}
+	require.NoError(t, r.Validate())
+	return r
+}
+
+func tenantStore(t testing.TB) *Store {
+	t.Helper()
+	s := New(pgtest.Pool(t))
+	_, err := s.PutOrg(context.Background(), prego.Org{OrgID: "acme"}, "test")
+	require.NoError(t, err)
+	return s
+}
+
+func count(t testing.TB, s *Store, from string) (n int) {
+	t.Helper()
+	require.NoError(t, s.pool.QueryRow(context.Background(), "SELECT count(*) FROM "+from).Scan(&n))
+	return n
+}
+
+func TestCreateTenantWithOneKeyAtOnceMakesOne(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, slug := range map[string]func(i int) string{
+		"equal requests":         func(int) string { return "one" },
+		"two requests, one key":  func(i int) string { return fmt.Sprintf("s%d", i%2) },
+		"one request per racer":  func(i int) string { return fmt.Sprintf("s%d", i) },
+		"equal requests, delays": func(i int) string { time.Sleep(time.Duration(i) * time.Millisecond); return "one" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := tenantStore(t)
+			type answer struct {
+				id      string
+				created bool
+				code    prego.Code
+			}
+			answers := make([]answer, 16)
+			var wg sync.WaitGroup
+			start := make(chan struct{})
+			for i := range answers {
+				wg.Add(1)
+				go func() {
+					defer wg.Done()
+					<-start
+					tenant, created, err := s.CreateTenant(ctx, tenantRequest(t, slug(i), prego.PlanStarter), fmt.Sprintf("t-%d", i), prego.ModeShared, "key", "someone")
+					answers[i] = answer{id: tenant.TenantID, created: created}
+					if err != nil {
+						answers[i].code = prego.CodeOf(err)
+					}
+				}()
+			}
+			close(start)
+			wg.Wait()
+			ids, made, refused := map[string]bool{}, 0, 0
+			for _, a := range answers {
+				if a.created {
+					made++
+				}
+				if a.code != "" {
+					require.Equal(t, prego.CodeIdempotencyConflict, a.code)
+					refused++
+					continue
+				}
+				ids[a.id] = true
+			}
+			require.Equal(t, 1, made)
+			require.Len(t, ids, 1)
+			require.Equal(t, map[string]int{"equal requests": 0, "equal requests, delays": 0, "two requests, one key": 8, "one request per racer": 15}[name], refused)
+			require.Equal(t, []int{1, 1, 1}, []int{count(t, s, "tenants"), count(t, s, "tenant_lifecycle_events"), count(t, s, "idempotency_keys")})
+		})
+	}
+}
+
+func TestOneSlugAtOnceIsTakenOnce(t *testing.T) {
+	t.Parallel()
+	s := tenantStore(t)
+	var wg sync.WaitGroup
+	codes := make([]prego.Code, 16)
+	for i := range codes {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_, created, err := s.CreateTenant(context.Background(), tenantRequest(t, "one", prego.PlanTrial), fmt.Sprintf("t-%d", i), prego.ModeShared, "", "someone")
+			if !created {
+				codes[i] = prego.CodeOf(err)
+			}
+		}()
+	}
+	wg.Wait()
+	n := 0
+	for _, c := range codes {
+		if c == prego.CodeSlugTaken {
+			n++
+		}
+	}
+	require.Equal(t, 15, n, "%v", codes)
+	require.Equal(t, 1, count(t, s, "tenants"))
+}
+
+func TestKeysAreTheCallers(t *testing.T) {
+	t.Parallel()
+	s := tenantStore(t)
+	for i, by := range []string{"a", "b"} {
+		_, created, err := s.CreateTenant(context.Background(), tenantRequest(t, "of-"+by, prego.PlanTrial), fmt.Sprintf("t-%d", i), prego.ModeShared, "key", by)
+		require.NoError(t, err)
+		require.True(t, created)
+	}
+}
+
+func TestChangeTenant(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "paid", prego.PlanStarter), "t-paid", prego.ModeShared, "", "test")
+	require.NoError(t, err)
+	_, _, err = s.CreateTenant(ctx, tenantRequest(t, "try", prego.PlanTrial), "t-try", prego.ModeShared, "", "test")
+	require.NoError(t, err)
+	day := 24 * time.Hour
+	for _, tc := range []struct {
+		name, id string
+		from     prego.TenantState
+		action   prego.TenantAction
+		reason   string
+		to       prego.TenantState
+		deadline time.Duration // from now; 0 for none
+		status   prego.Reason
+		message  string
+	}{
+		{"a paying tenant pauses", "t-paid", prego.TenantActive, prego.ActionSuspend, "unpaid", prego.TenantSuspended, 0, "", "unpaid"},
+		{"and is back", "t-paid", prego.TenantSuspended, prego.ActionResume, "paid", prego.TenantActive, 0, "", ""},
+		{"ends", "t-paid", prego.TenantActive, prego.ActionCancel, "moves", prego.TenantGracePeriod, 7 * day, "", "moves"},
+		{"thinks again", "t-paid", prego.TenantGracePeriod, prego.ActionReactivate, "", prego.TenantActive, 0, "", ""},
+		{"its grace is over", "t-paid", prego.TenantGracePeriod, prego.ActionTerminate, string(prego.ReasonGraceOver), prego.TenantTerminated, 30 * day, prego.ReasonGraceOver, ""},
+		{"its data goes", "t-paid", prego.TenantTerminated, prego.ActionPurge, string(prego.ReasonRetentionOver), prego.TenantDataPurged, 0, prego.ReasonRetentionOver, ""},
+		{"a failed one is tried again", "t-paid", prego.TenantFailed, prego.ActionRetry, "", prego.TenantProvisioning, 0, "", ""},
+		{"a trial that never began", "t-try", prego.TenantTrial, prego.ActionCancel, "", prego.TenantTerminated, 30 * day, prego.ReasonCancelled, ""},
+		{"a trial runs out", "t-try", prego.TenantActive, prego.ActionCancel, string(prego.ReasonTrialExpired), prego.TenantGracePeriod, 7 * day, prego.ReasonTrialExpired, ""},
+		{"a trial begins anew", "t-try", prego.TenantGracePeriod, prego.ActionReactivate, "", prego.TenantActive, 14 * day, "", ""},
+		{"a trial pauses", "t-try", prego.TenantActive, prego.ActionSuspend, "", prego.TenantSuspended, 3 * day, "", ""},
+		{"a trial goes on", "t-try", prego.TenantSuspended, prego.ActionResume, "", prego.TenantActive, 3 * day, "", ""},
+	} {
+		exec(t, s, `UPDATE tenants SET state = $2, status_reason = 'old', status_message = 'old', deadline_at = now() + interval '3 days',
+    waiting_since = now(), waiting_roles = '{app}', generation = 1 WHERE tenant_id = $1`, tc.id, tc.from)
+		got, err := s.ChangeTenant(ctx, tc.id, tc.action, lasting, "op", tc.reason)
+		require.NoError(t, err, tc.name)
+		require.Equal(t, tc.to, got.State, tc.name)
+		require.Equal(t, tc.status, got.StatusReason, tc.name)
+		require.Equal(t, tc.message, got.StatusMessage, tc.name)
+		require.Nil(t, got.WaitingSince, tc.name)
+		require.Empty(t, got.WaitingRoles, tc.name)
+		if tc.deadline == 0 {
+			require.Nil(t, got.Deadline, tc.name)
+		} else {
+			require.WithinDuration(t, time.Now().Add(tc.deadline), *got.Deadline, time.Minute, tc.name)
+		}
+		require.Equal(t, map[bool]int{true: 2, false: 1}[tc.action == prego.ActionRetry], got.Generation, tc.name)
+		events, err := s.TenantEvents(ctx, tc.id)
+		require.NoError(t, err)
+		last := events[len(events)-1]
+		last.EventID, last.At = 0, time.Time{}
+		require.Equal(t, prego.TenantEvent{TenantID: tc.id, FromState: tc.from, ToState: tc.to, Step: prego.TenantChanged, Actor: "op", Reason: tc.reason, Message: string(tc.action)}, last)
+	}
+	_, err = s.ChangeTenant(ctx, "t-nobody", prego.ActionSuspend, lasting, "op", "")
+	require.Equal(t, prego.CodeTenantNotFound, prego.CodeOf(err))
+	exec(t, s, `UPDATE tenants SET state = 'suspended'`)
+	_, err = s.ChangeTenant(ctx, "t-paid", prego.ActionSuspend, lasting, "op", "")
+	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err), "what is done is not done again")
+	require.True(t, strings.Contains(err.Error(), "suspended"))
+}
+
+func TestCancellingWhatIsBeingProvisioned(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "test")
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			got, err := s.ChangeTenant(ctx, "t-1", prego.ActionCancel, lasting, "op", "changed my mind")
+			if err != nil || got.State != prego.TenantProvisioning || got.CancelRequestedAt == nil {
+				t.Errorf("cancel: %+v, %v", got, err)
+			}
+		}()
+	}
+	wg.Wait()
+	require.Equal(t, 2, count(t, s, "tenant_lifecycle_events"), "asked sixteen times, written once")
+	exec(t, s, `UPDATE tenants SET state = 'failed'`)
+	got, err := s.ChangeTenant(ctx, "t-1", prego.ActionRetry, lasting, "op", "")
+	require.NoError(t, err)
+	require.Nil(t, got.CancelRequestedAt)
+	require.Equal(t, 2, got.Generation)
+}
+
+func TestConcurrentChangesHappenOnceEach(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "test")
+	require.NoError(t, err)
+	exec(t, s, `UPDATE tenants SET state = 'active'`)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_, err := s.ChangeTenant(ctx, "t-1", []prego.TenantAction{prego.ActionSuspend, prego.ActionResume}[i%2], lasting, "op", "")
+			if err != nil && prego.CodeOf(err) != prego.CodeInvalidTransition {
+				t.Errorf("change: %v", err)
+			}
+		}()
+	}
+	wg.Wait()
+	events, err := s.TenantEvents(ctx, "t-1")
+	require.NoError(t, err)
+	at := prego.TenantActive
+	for _, e := range events[1:] {
+		require.Equal(t, at, e.FromState, "each change is of the state that the one before led to")
+		at = e.ToState
+	}
+	now, err := s.GetTenant(ctx, "t-1")
+	require.NoError(t, err)
+	require.Equal(t, at, now.State)
+}
+
+func TestOrgsCannotCloseACircleAtOnce(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	for round := range 10 {
+		a, b := fmt.Sprintf("a%d", round), fmt.Sprintf("b%d", round)
+		for _, id := range []string{a, b} {
+			_, err := s.PutOrg(ctx, prego.Org{OrgID: id}, "test")
+			require.NoError(t, err)
+		}
+		var wg sync.WaitGroup
+		for _, pair := range [][2]string{{a, b}, {b, a}} {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				_, err := s.PutOrg(ctx, prego.Org{OrgID: pair[0], ParentOrgID: pair[1]}, "test")
+				if err != nil && prego.CodeOf(err) != prego.CodeInvalidField {
+					t.Errorf("put org: %v", err)
+				}
+			}()
+		}
+		wg.Wait()
+		require.Equal(t, 1, count(t, s, fmt.Sprintf("orgs WHERE org_id IN ('%s', '%s') AND parent_org_id IS NOT NULL", a, b)))
+	}
+}
