@@ -44,7 +44,12 @@ func runAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	placer, err := newPlacer(p, runs)
+	if err != nil {
+		return err
+	}
 	a := api.New(api.Deps{
+		Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
 		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: imports, Log: p.log, Registry: p.reg,
 		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: p.cfg.API.RateBurst,
 		Checks: []api.Check{
