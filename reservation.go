@@ -108,6 +108,8 @@ type ShortOf struct {
 	UsedPct    float64      // 0–100, of the capacity of active ones
 	Provider   InfraProviderID
 	Capacities map[Role]int
+	Room       map[Plan]int // tenants that active members still take, by tier lock
+	Empty      int          // active members with nobody, for those who must be alone
 }
 
 // TenantWork is what the periodic sweep found to do.

@@ -29,7 +29,7 @@ type ScaleOutPlan struct {
 // PlanScaleOut sizes a scale-out for everybody who waits, less what is on its way,
 // within the ceilings, and asks for the servers (placement-policy §3).
 func (a *Tenants) PlanScaleOut(ctx context.Context, in ScaleOutInput) (ScaleOutPlan, error) {
-	o, err := a.Store.ShortOf(ctx, in.Region, in.Role, a.Placer.Policy.MaxTenantsPerNode)
+	o, err := a.shortOf(ctx, in.Region, in.Role)
 	if err != nil {
 		return ScaleOutPlan{}, err
 	}
@@ -66,8 +66,13 @@ func (a *Tenants) PlanScaleOut(ctx context.Context, in ScaleOutInput) (ScaleOutP
 	return plan, err
 }
 
-// serversFor is how many servers of a role the waiting need beyond those on their
-// way, as the tier locks of the shards that they become ("" for none).
+func (a *Tenants) shortOf(ctx context.Context, region prego.Region, role prego.Role) (prego.ShortOf, error) {
+	return a.Store.ShortOf(ctx, region, role, a.Placer.Policy.MaxTenantsPerNode, a.Placer.Policy.MemoryPctMax)
+}
+
+// serversFor is how many servers of a role the waiting need, beyond the room that
+// there is and the servers on their way, as the tier locks of the shards that they
+// become ("" for none).
 func serversFor(role prego.Role, o prego.ShortOf, maxTenants int) []prego.Plan {
 	per := maxTenants
 	if role != prego.RoleApp {
@@ -75,44 +80,30 @@ func serversFor(role prego.Role, o prego.ShortOf, maxTenants int) []prego.Plan {
 	}
 	per = max(1, per)
 	alone := o.Waiting[prego.PlanEnterprise]
-	if role == prego.RoleRedisPool {
-		alone += o.Dedicated
-	}
-	byLock := map[prego.Plan]int{}
-	shared := 0
+	shared := map[prego.Plan]int{} // by the lock that they need
 	for plan, n := range o.Waiting {
 		switch {
 		case plan == prego.PlanEnterprise:
 		case role == prego.RoleDBShard:
-			byLock[placement.ShardLockFor(plan)] += n
+			shared[placement.ShardLockFor(plan)] += n
 		default:
-			shared += n
+			shared[""] += n
 		}
 	}
 	if role == prego.RoleRedisPool {
-		shared -= o.Dedicated
+		alone += o.Dedicated
+		shared[""] -= o.Dedicated
 	}
 	var out []prego.Plan
-	add := func(lock prego.Plan, n int) {
+	for _, lock := range []prego.Plan{prego.PlanBusiness, ""} {
+		n := ceil(max(0, shared[lock]-o.Room[lock]), per) - o.InFlight[lock]
+		if lock == "" {
+			n += max(0, alone-o.Empty)
+		}
 		for range n {
 			out = append(out, lock)
 		}
 	}
-	if role == prego.RoleDBShard {
-		for _, lock := range []prego.Plan{prego.PlanBusiness, ""} {
-			n := ceil(byLock[lock], per)
-			if lock == "" {
-				n += alone
-			}
-			add(lock, n-o.InFlight[lock])
-		}
-		return out
-	}
-	inFlight := 0
-	for _, n := range o.InFlight {
-		inFlight += n
-	}
-	add("", alone+ceil(shared, per)-inFlight)
 	return out
 }
 
@@ -253,12 +244,12 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 	try(a.sweepPools(ctx, &r))
 	for _, region := range prego.Regions() {
 		for _, role := range []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool} {
-			o, err := a.Store.ShortOf(ctx, region, role, a.Placer.Policy.MaxTenantsPerNode)
+			o, err := a.shortOf(ctx, region, role)
 			if !try(err) {
 				continue
 			}
 			switch {
-			case len(o.Waiting) > 0:
+			case len(serversFor(role, o, a.Placer.Policy.MaxTenantsPerNode)) > 0:
 				try(a.Runs.EnsureScaleOut(ctx, region, role, "scale_out_required"))
 			case o.UsedPct >= a.Settings.ThresholdPct && len(o.InFlight) == 0:
 				try(a.Runs.EnsureScaleOut(ctx, region, role, "threshold"))

@@ -55,14 +55,11 @@ func (a *Tenants) MakeSite(ctx context.Context, ref prego.TenantRef) (site strin
 	site = prego.SiteName(t.Slug, a.Settings.SiteDomain)
 	al, s := t.Allocation, a.Settings
 	step := prego.TenantSitePromoted
-	a.hook("site/start")
-	if al.PoolSiteID != "" {
-		_, err = a.bench(ctx, al.AppServerID, t.AppServerHost, auditID(t, "rename"), s.CommandTimeout, "--site", al.SiteName, "rename-site", site)
-	} else {
+	if al.PoolSiteID == "" {
 		step = prego.TenantSiteCreated
-		_, err = a.bench(ctx, al.AppServerID, t.AppServerHost, auditID(t, "new-site"), s.SiteTimeout, "new-site", site, "--db-name", al.DatabaseName)
 	}
-	if err != nil {
+	a.hook("site/start")
+	if err := a.obtainSite(ctx, t, site); err != nil {
 		return "", err
 	}
 	a.hook("site/made")
@@ -76,6 +73,19 @@ func (a *Tenants) MakeSite(ctx context.Context, ref prego.TenantRef) (site strin
 	}
 	a.hook("site/configured")
 	return site, fromTenantStore(a.Store.SiteReady(ctx, ref, site, step))
+}
+
+// obtainSite renames the pool site, or makes one. Repeated, it joins the command
+// that is under way, or gets its result.
+func (a *Tenants) obtainSite(ctx context.Context, t prego.TenantRun, site string) error {
+	al := t.Allocation
+	var err error
+	if al.PoolSiteID != "" {
+		_, err = a.bench(ctx, al.AppServerID, t.AppServerHost, auditID(t, "rename"), a.Settings.CommandTimeout, "--site", al.SiteName, "rename-site", site)
+	} else {
+		_, err = a.bench(ctx, al.AppServerID, t.AppServerHost, auditID(t, "new-site"), a.Settings.SiteTimeout, "new-site", site, "--db-name", al.DatabaseName)
+	}
+	return err
 }
 
 // InstallApps installs the apps that the tenant asked for.
@@ -122,9 +132,18 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 			return nil
 		}
 	}
-	names := []string{prego.SiteName(t.Slug, a.Settings.SiteDomain)}
-	if t.Allocation.PoolSiteID != "" {
-		names = append(names, t.Allocation.SiteName)
+	site := prego.SiteName(t.Slug, a.Settings.SiteDomain)
+	names := []string{site}
+	if t.Allocation.PoolSiteID != "" { // the old name first: a rename that comes late must not find it
+		names = []string{t.Allocation.SiteName, site}
+	}
+	if t.Site == "" {
+		// The command that makes the site may be under way still, and would bring back
+		// what was dropped before its end.
+		var final *temporal.ApplicationError
+		if err := a.obtainSite(ctx, t, site); err != nil && (!errors.As(err, &final) || !final.NonRetryable()) {
+			return err
+		}
 	}
 	a.hook("drop/start")
 	for i, name := range names {
@@ -134,7 +153,7 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 		}
 	}
 	a.hook("drop/done")
-	return a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: t.TenantID, Step: prego.TenantSiteDropped, Message: names[0]},
+	return a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: t.TenantID, Step: prego.TenantSiteDropped, Message: site},
 		fmt.Sprintf("%s/a%d", prego.TenantSiteDropped, t.Allocation.AllocationID))
 }
 

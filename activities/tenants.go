@@ -28,7 +28,7 @@ type TenantStore interface {
 
 	RequestFleetServer(ctx context.Context, f prego.FleetServer, by string) (prego.Server, error)
 	RequestDecommission(ctx context.Context, serverID, by string) (prego.Server, error)
-	ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int) (prego.ShortOf, error)
+	ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64) (prego.ShortOf, error)
 	BeginScaling(ctx context.Context, e prego.ScalingEvent) (int64, error)
 	FinishScaling(ctx context.Context, eventID int64, message string) error
 
@@ -362,7 +362,7 @@ func (a *Tenants) RequestOwnServer(ctx context.Context, ref prego.TenantRef) (Se
 	if err != nil {
 		return ServerRef{}, err
 	}
-	o, err := a.Store.ShortOf(ctx, t.Region, prego.RoleNode, 1)
+	o, err := a.shortOf(ctx, t.Region, prego.RoleNode)
 	if err != nil {
 		return ServerRef{}, err
 	}

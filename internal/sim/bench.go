@@ -177,3 +177,18 @@ func (s *Sim) withdraw() error {
 	_ = os.RemoveAll(old)
 	return nil
 }
+
+// HostSites lists the finished sites on the disk of a host, by its root directory.
+func HostSites(root string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(root, wire.BenchDir, "sites"))
+	if err != nil {
+		return nil, fmt.Errorf("sites: %w", err)
+	}
+	var out []string
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}

@@ -31,6 +31,15 @@ func (s *Store) RequestFleetServer(ctx context.Context, f prego.FleetServer, by 
 // Who is short of a role, what is on its way, and how full the fleet is. Servers
 // that belong to a tenant or to a warm pool are not capacity for others.
 const sqlShortOf = `
+WITH room AS ( -- what active members of the shared fleet have left, by tier lock
+    SELECT '' AS lock, $3::int - tenant_count AS room, tenant_count = 0 AS empty FROM servers
+    WHERE $2 = 'app' AND region = $1 AND role = 'app' AND status = 'active' AND dedicated_for_tenant_id IS NULL
+      AND tenant_count < $3::int AND COALESCE(memory_pct, 0) < $4::float8
+    UNION ALL SELECT COALESCE(plan_tier_lock, ''), tenant_capacity - current_tenant_count, current_tenant_count = 0 FROM db_shards
+    WHERE $2 = 'db-shard' AND region = $1 AND status = 'active' AND NOT on_node AND dedicated_for_tenant_id IS NULL AND current_tenant_count < tenant_capacity
+    UNION ALL SELECT '', tenant_capacity - current_tenants, current_tenants = 0 FROM redis_pools
+    WHERE $2 = 'redis-pool' AND region = $1 AND status = 'active' AND NOT on_node AND dedicated_for_tenant_id IS NULL AND current_tenants < tenant_capacity
+)
 SELECT
     COALESCE((SELECT jsonb_object_agg(plan, n) FROM (SELECT plan, count(*) AS n FROM tenants
         WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) GROUP BY plan) w), '{}'),
@@ -47,12 +56,14 @@ SELECT
             WHERE region = $1 AND status = 'active' AND NOT on_node AND dedicated_for_tenant_id IS NULL)
     END, 0)::float8,
     COALESCE((SELECT id FROM infra_providers WHERE enabled AND $1 = ANY (regions) ORDER BY id LIMIT 1), ''),
-    (SELECT jsonb_object_agg(role, tenant_capacity) FROM capacity_defaults)`
+    (SELECT jsonb_object_agg(role, tenant_capacity) FROM capacity_defaults),
+    COALESCE((SELECT jsonb_object_agg(lock, room) FROM (SELECT lock, sum(room) AS room FROM room GROUP BY lock) r), '{}'),
+    (SELECT count(*) FROM room WHERE empty AND lock <> 'trial')`
 
 // ShortOf counts demand and supply of a role in a region (placement-policy §3).
-func (s *Store) ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int) (prego.ShortOf, error) {
+func (s *Store) ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64) (prego.ShortOf, error) {
 	var o prego.ShortOf
-	err := s.pool.QueryRow(ctx, sqlShortOf, region, role, maxTenants).Scan(&o.Waiting, &o.Dedicated, &o.InFlight, &o.Servers, &o.UsedPct, &o.Provider, &o.Capacities)
+	err := s.pool.QueryRow(ctx, sqlShortOf, region, role, maxTenants, memoryPctMax).Scan(&o.Waiting, &o.Dedicated, &o.InFlight, &o.Servers, &o.UsedPct, &o.Provider, &o.Capacities, &o.Room, &o.Empty)
 	if err != nil {
 		return o, fmt.Errorf("demand for %s in %s: %w", role, region, err)
 	}
