@@ -58,6 +58,11 @@ func (r *refusal) Error() string {
 }
 
 func (c *apiClient) do(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	return c.send(ctx, method, path, query, nil, in, out)
+}
+
+// send is do with more headers.
+func (c *apiClient) send(ctx context.Context, method, path string, query url.Values, header http.Header, in, out any) error {
 	var body io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)
@@ -73,6 +78,9 @@ func (c *apiClient) do(ctx context.Context, method, path string, query url.Value
 	req, err := http.NewRequestWithContext(ctx, method, u, body)
 	if err != nil {
 		return err
+	}
+	for name, values := range header {
+		req.Header[name] = values
 	}
 	req.Header.Set("Authorization", "Bearer "+c.token)
 	if in != nil {

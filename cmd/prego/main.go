@@ -28,7 +28,7 @@ func run() int {
 	}
 	root.AddCommand(
 		newAPICommand(), newGatewayCommand(), newWorkerCommand(), newMigrateCommand(), newKeysCommand(), newTokenCommand(),
-		newServerCommand(), newPlanCommand(), newSimulateCommand(), newReconcileCommand(), newSimCommand(), newDevCommand(),
+		newServerCommand(), newTenantCommand(), newPlacementCommand(), newPoolCommand(), newOrgCommand(), newScalingCommand(), newPlanCommand(), newSimulateCommand(), newReconcileCommand(), newSimCommand(), newDevCommand(),
 	)
 	err := root.ExecuteContext(ctx)
 	var exit *exitError
@@ -53,3 +53,5 @@ type exitError struct {
 }
 
 func (e *exitError) Error() string { return fmt.Sprint(e.err) }
+
+func (e *exitError) Unwrap() error { return e.err }

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/prego/prego/api"
+)
+
+func newOrgCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "org", Short: "Make, change, show and list customers"}
+	output := outputFlag(cmd)
+	cmd.AddCommand(orgSet(output), orgShow(output), orgList(output))
+	return cmd
+}
+
+func orgSet(output *string) *cobra.Command {
+	var parent string
+	cmd := &cobra.Command{
+		Use: "set ORG_ID", Short: "Make an org, or change its parent; without --parent it has none", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in := api.PutOrg{}
+			if parent != "" {
+				in.ParentOrgId = &parent
+			}
+			return oneOrg(cmd, *output, http.MethodPut, args[0], in)
+		},
+	}
+	cmd.Flags().StringVar(&parent, "parent", "", "the org that it is part of")
+	return cmd
+}
+
+func orgShow(output *string) *cobra.Command {
+	return &cobra.Command{
+		Use: "show ORG_ID", Short: "Show an org", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return oneOrg(cmd, *output, http.MethodGet, args[0], nil)
+		},
+	}
+}
+
+func oneOrg(cmd *cobra.Command, output, method, id string, in any) error {
+	c, err := newAPIClient()
+	if err != nil {
+		return err
+	}
+	var o api.Org
+	if err := c.do(cmd.Context(), method, "/v1/orgs/"+url.PathEscape(id), nil, in, &o); err != nil {
+		return err
+	}
+	w := cmd.OutOrStdout()
+	if output == "json" {
+		return printJSON(w, o)
+	}
+	fmt.Fprintf(w, "org %s", o.OrgId)
+	if o.ParentOrgId != nil {
+		fmt.Fprintf(w, ", part of %s", *o.ParentOrgId)
+	}
+	fmt.Fprintf(w, ", made by %s at %s\n", o.CreatedBy, o.CreatedAt.Format(time.RFC3339))
+	return nil
+}
+
+func orgList(output *string) *cobra.Command {
+	return lister("list", "List orgs by id", output, func(ctx context.Context, c *apiClient, out *[]api.Org) error {
+		*out = []api.Org{}
+		q := url.Values{"limit": {"200"}}
+		for {
+			var page api.OrgPage
+			if err := c.do(ctx, http.MethodGet, "/v1/orgs", q, nil, &page); err != nil {
+				return err
+			}
+			*out = append(*out, page.Orgs...)
+			if page.NextCursor == nil {
+				return nil
+			}
+			q.Set("cursor", *page.NextCursor)
+		}
+	}, func(w io.Writer, v []api.Org) {
+		fmt.Fprintln(w, "ORG\tPART OF\tMADE BY\tAT")
+		for _, o := range v {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", o.OrgId, deref(o.ParentOrgId), o.CreatedBy, o.CreatedAt.Format(time.RFC3339))
+		}
+	})
+}
