@@ -139,3 +139,10 @@ const (
 	SiteDropped   SiteFate = "dropped"
 	SiteLeft      SiteFate = "left"
 )
+
+// ScalingRound is what one round of a run asks for.
+type ScalingRound struct {
+	ScalingEvent
+	Round     string
+	TierLocks []Plan // beside ServerIDs
+}

@@ -182,7 +182,7 @@ func (p *Placer) forget() {
 }
 
 func (p *Placer) reserve(ctx context.Context, t prego.Tenant, r placement.Request, d placement.Decision, actor string) (prego.ReserveResult, error) {
-	decision, policy, err := p.logs(r, d)
+	decision, policy, err := p.logs(d)
 	if err != nil {
 		return prego.ReserveResult{}, err
 	}
@@ -196,8 +196,8 @@ func (p *Placer) reserve(ctx context.Context, t prego.Tenant, r placement.Reques
 }
 
 // logs are decision_log and policy_json (placement-policy §7).
-func (p *Placer) logs(r placement.Request, d placement.Decision) (decision, policy json.RawMessage, err error) {
-	if decision, err = json.Marshal(placement.LineOf(r, d)); err != nil {
+func (p *Placer) logs(d placement.Decision) (decision, policy json.RawMessage, err error) {
+	if decision, err = json.Marshal(d.Explanation()); err != nil {
 		return nil, nil, err
 	}
 	policy, err = json.Marshal(map[string]any{
@@ -208,7 +208,7 @@ func (p *Placer) logs(r placement.Request, d placement.Decision) (decision, poli
 }
 
 func (p *Placer) record(ctx context.Context, t prego.Tenant, d placement.Decision, actor string) error {
-	decision, policy, err := p.logs(RequestOf(t), d)
+	decision, policy, err := p.logs(d)
 	if err != nil {
 		return err
 	}

@@ -26,44 +26,68 @@ type ScaleOutPlan struct {
 	Waiting int         `json:"waiting"`
 }
 
-// PlanScaleOut sizes a scale-out for everybody who waits, less what is on its way,
-// within the ceilings, and asks for the servers (placement-policy §3).
+// PlanScaleOut sizes a scale-out for everybody who waits, less what there is and
+// what is on its way, within the ceilings, and asks for the servers
+// (placement-policy §3).
 func (a *Tenants) PlanScaleOut(ctx context.Context, in ScaleOutInput) (ScaleOutPlan, error) {
+	round, begun, err := a.Store.FindScaling(ctx, in.WorkflowID, in.Key)
+	if err != nil {
+		return ScaleOutPlan{}, err
+	}
 	o, err := a.shortOf(ctx, in.Region, in.Role)
 	if err != nil {
 		return ScaleOutPlan{}, err
 	}
-	waiting := 0
+	if !begun {
+		round = a.sizeScaleOut(in, o)
+		if round.Requested == 0 || o.Provider == "" {
+			return ScaleOutPlan{Waiting: round.Waiting}, nil
+		}
+		if round, err = a.Store.BeginScaling(ctx, round); err != nil {
+			return ScaleOutPlan{}, err
+		}
+	}
+	plan := ScaleOutPlan{EventID: round.EventID, Waiting: round.Waiting}
+	a.hook("scale_out/begun")
+	plan.Servers, err = a.requestRound(ctx, round, prego.FleetServer{Role: in.Role, Region: in.Region, Provider: o.Provider})
+	a.hook("scale_out/requested")
+	return plan, err
+}
+
+// sizeScaleOut decides what one round asks for.
+func (a *Tenants) sizeScaleOut(in ScaleOutInput, o prego.ShortOf) prego.ScalingRound {
+	round := prego.ScalingRound{Round: in.Key, ScalingEvent: prego.ScalingEvent{Region: in.Region, Role: in.Role, Trigger: in.Trigger, WorkflowID: in.WorkflowID}}
 	for _, n := range o.Waiting {
-		waiting += n
+		round.Waiting += n
 	}
 	want := serversFor(in.Role, o, a.Placer.Policy.MaxTenantsPerNode)
 	if len(want) == 0 && in.Trigger == "threshold" && o.UsedPct >= a.Settings.ThresholdPct && len(o.InFlight) == 0 {
 		want = []prego.Plan{""}
 	}
-	message := ""
 	if room := min(a.Settings.ScaleOutMaxRun, a.Settings.ScaleOutMaxRole-o.Servers); len(want) > room {
-		message = fmt.Sprintf("%d wanted, the ceiling allows %d", len(want), max(0, room))
+		round.Message = fmt.Sprintf("%d wanted, the ceiling allows %d", len(want), max(0, room))
 		want = want[:max(0, room)]
 	}
-	if len(want) == 0 || o.Provider == "" {
-		return ScaleOutPlan{Waiting: waiting}, nil
+	round.Requested, round.TierLocks = len(want), want
+	for i := range want {
+		round.ServerIDs = append(round.ServerIDs, fmt.Sprintf("%s-%s-%s-%d", in.Role, in.Region, in.Key, i+1))
 	}
-	plan := ScaleOutPlan{Waiting: waiting}
-	event := prego.ScalingEvent{Region: in.Region, Role: in.Role, Trigger: in.Trigger, Waiting: waiting, Requested: len(want), WorkflowID: in.WorkflowID, Message: message}
-	for i, lock := range want {
-		srv, err := a.Store.RequestFleetServer(ctx, prego.FleetServer{
-			ServerID: fmt.Sprintf("%s-%s-%s-%d", in.Role, in.Region, in.Key, i+1), Role: in.Role, Region: in.Region, Provider: o.Provider, PlanTierLock: lock,
-		}, in.WorkflowID)
+	return round
+}
+
+// requestRound asks for the servers of a round; those that were asked for already
+// are met again.
+func (a *Tenants) requestRound(ctx context.Context, round prego.ScalingRound, like prego.FleetServer) ([]ServerRef, error) {
+	var out []ServerRef
+	for i, id := range round.ServerIDs {
+		like.ServerID, like.PlanTierLock = id, round.TierLocks[i]
+		srv, err := a.Store.RequestFleetServer(ctx, like, round.WorkflowID)
 		if err != nil {
-			return plan, coded(err)
+			return out, coded(err)
 		}
-		plan.Servers = append(plan.Servers, ServerRef{ServerID: srv.ServerID, Generation: srv.Generation})
-		event.ServerIDs = append(event.ServerIDs, srv.ServerID)
+		out = append(out, ServerRef{ServerID: srv.ServerID, Generation: srv.Generation})
 	}
-	a.hook("scale_out/requested")
-	plan.EventID, err = a.Store.BeginScaling(ctx, event)
-	return plan, err
+	return out, nil
 }
 
 func (a *Tenants) shortOf(ctx context.Context, region prego.Region, role prego.Role) (prego.ShortOf, error) {
@@ -169,23 +193,26 @@ func (a *Tenants) PlanWarmPool(ctx context.Context, in WarmPoolInput) (WarmPoolP
 	if plan.Bare, err = a.Store.WarmBare(ctx, in.Region, in.Plan); err != nil {
 		return plan, err
 	}
-	missing := min(w.Target-w.Claimable-w.Coming, 2*w.Target-w.Claimable-w.Coming-w.Broken, a.Settings.ScaleOutMaxRun)
-	if missing <= 0 || w.TenantsWait || w.Provider == "" {
-		return plan, nil
+	round, begun, err := a.Store.FindScaling(ctx, in.WorkflowID, in.Key)
+	if err != nil {
+		return plan, err
 	}
-	event := prego.ScalingEvent{Region: in.Region, Role: prego.RoleNode, Trigger: "warm_pool", Requested: missing, WorkflowID: in.WorkflowID}
-	for i := range missing {
-		srv, err := a.Store.RequestFleetServer(ctx, prego.FleetServer{
-			ServerID: fmt.Sprintf("warm-%s-%s-%s-%d", in.Plan, in.Region, in.Key, i+1), Role: prego.RoleNode, Region: in.Region, Provider: w.Provider,
-			WarmPlan: in.Plan, PlanTierLock: placement.ShardLockFor(in.Plan),
-		}, in.WorkflowID)
-		if err != nil {
-			return plan, coded(err)
+	if !begun {
+		missing := min(w.Target-w.Claimable-w.Coming, 2*w.Target-w.Claimable-w.Coming-w.Broken, a.Settings.ScaleOutMaxRun)
+		if missing <= 0 || w.TenantsWait || w.Provider == "" {
+			return plan, nil
 		}
-		plan.Servers = append(plan.Servers, ServerRef{ServerID: srv.ServerID, Generation: srv.Generation})
-		event.ServerIDs = append(event.ServerIDs, srv.ServerID)
+		round = prego.ScalingRound{Round: in.Key, ScalingEvent: prego.ScalingEvent{Region: in.Region, Role: prego.RoleNode, Trigger: "warm_pool", Requested: missing, WorkflowID: in.WorkflowID}}
+		for i := range missing {
+			round.ServerIDs = append(round.ServerIDs, fmt.Sprintf("warm-%s-%s-%s-%d", in.Plan, in.Region, in.Key, i+1))
+			round.TierLocks = append(round.TierLocks, placement.ShardLockFor(in.Plan))
+		}
+		if round, err = a.Store.BeginScaling(ctx, round); err != nil {
+			return plan, err
+		}
 	}
-	plan.EventID, err = a.Store.BeginScaling(ctx, event)
+	plan.EventID = round.EventID
+	plan.Servers, err = a.requestRound(ctx, round, prego.FleetServer{Role: prego.RoleNode, Region: in.Region, Provider: w.Provider, WarmPlan: in.Plan})
 	return plan, err
 }
 

@@ -29,7 +29,8 @@ type TenantStore interface {
 	RequestFleetServer(ctx context.Context, f prego.FleetServer, by string) (prego.Server, error)
 	RequestDecommission(ctx context.Context, serverID, by string) (prego.Server, error)
 	ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64) (prego.ShortOf, error)
-	BeginScaling(ctx context.Context, e prego.ScalingEvent) (int64, error)
+	FindScaling(ctx context.Context, workflowID, round string) (e prego.ScalingRound, ok bool, err error)
+	BeginScaling(ctx context.Context, e prego.ScalingRound) (prego.ScalingRound, error)
 	FinishScaling(ctx context.Context, eventID int64, message string) error
 
 	Queued(ctx context.Context, region prego.Region, tenantID string, mode prego.PlacementMode) (bool, error)

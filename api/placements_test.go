@@ -90,7 +90,7 @@ func TestPools(t *testing.T) {
 	require.Equal(t, 2, warm[0].Target)
 	require.Equal(t, "operator", warm[0].UpdatedBy)
 
-	b.sql(`INSERT INTO scaling_events (region, role, trigger, waiting, requested, server_ids, workflow_id) VALUES ('eu', 'app', 'threshold', 3, 1, '{app-9}', 'scale-out/test/eu/app')`)
+	b.sql(`INSERT INTO scaling_events (region, role, trigger, waiting, requested, server_ids, workflow_id, round) VALUES ('eu', 'app', 'threshold', 3, 1, '{app-9}', 'scale-out/test/eu/app', 'r1')`)
 	_, body = b.do("GET", "/v1/scaling-events?region=eu&limit=10", "viewer", "", "")
 	events := as[api.ScalingEventList](t, body).ScalingEvents
 	require.Len(t, events, 1)

@@ -222,10 +222,13 @@ CREATE TABLE scaling_events (
     requested   integer NOT NULL,           -- servers
     made        integer NOT NULL DEFAULT 0, -- that became active
     server_ids  text[] NOT NULL DEFAULT '{}',
+    tier_locks  text[] NOT NULL DEFAULT '{}', -- of the shards that they become, '' for none
     workflow_id text NOT NULL,
+    round       text NOT NULL, -- of the run: a repeated step meets its event
     message     text NOT NULL DEFAULT '',
     created_at  timestamptz NOT NULL DEFAULT now(),
-    finished_at timestamptz
+    finished_at timestamptz,
+    UNIQUE (workflow_id, round)
 );
 CREATE INDEX scaling_events_by_region ON scaling_events (region, role, event_id);
 

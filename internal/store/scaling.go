@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -71,21 +72,43 @@ func (s *Store) ShortOf(ctx context.Context, region prego.Region, role prego.Rol
 }
 
 const sqlBeginScaling = `
-INSERT INTO scaling_events (region, role, trigger, waiting, requested, server_ids, workflow_id, message)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING event_id`
+INSERT INTO scaling_events (region, role, trigger, waiting, requested, server_ids, tier_locks, workflow_id, round, message)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (workflow_id, round) DO NOTHING RETURNING event_id`
 
-// BeginScaling records that servers are asked for.
-func (s *Store) BeginScaling(ctx context.Context, e prego.ScalingEvent) (int64, error) {
-	var id int64
-	ids := e.ServerIDs
+// BeginScaling records which servers are going to be asked for. It is written before
+// they are, so that a repeated step finds what the first one decided.
+func (s *Store) BeginScaling(ctx context.Context, e prego.ScalingRound) (prego.ScalingRound, error) {
+	ids, locks := e.ServerIDs, e.TierLocks
 	if ids == nil {
-		ids = []string{}
+		ids, locks = []string{}, []prego.Plan{}
 	}
-	err := s.pool.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, e.Requested, ids, e.WorkflowID, e.Message).Scan(&id)
+	err := s.pool.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, e.Requested, ids, locks, e.WorkflowID, e.Round, e.Message).Scan(&e.EventID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		found, ok, err := s.FindScaling(ctx, e.WorkflowID, e.Round)
+		if err == nil && !ok {
+			err = fmt.Errorf("scaling round %s of %s is gone", e.Round, e.WorkflowID)
+		}
+		return found, err
+	}
 	if err != nil {
-		return 0, fmt.Errorf("scaling event: %w", err)
+		return e, fmt.Errorf("scaling event: %w", err)
 	}
-	return id, nil
+	return e, nil
+}
+
+const sqlFindScaling = `SELECT event_id, waiting, server_ids, tier_locks FROM scaling_events WHERE workflow_id = $1 AND round = $2`
+
+// FindScaling is the round that a run began, if it did.
+func (s *Store) FindScaling(ctx context.Context, workflowID, round string) (e prego.ScalingRound, ok bool, err error) {
+	e.WorkflowID, e.Round = workflowID, round
+	err = s.pool.QueryRow(ctx, sqlFindScaling, workflowID, round).Scan(&e.EventID, &e.Waiting, &e.ServerIDs, &e.TierLocks)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return e, false, nil
+	}
+	if err != nil {
+		return e, false, fmt.Errorf("scaling event: %w", err)
+	}
+	return e, true, nil
 }
 
 const sqlFinishScaling = `

@@ -40,9 +40,7 @@ func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *prego.CreateTenantReque
 		return refuse(prego.CodeOrgUnknown, "org_id", "is not an org that is known here")
 	case r.ParentOrgID != "" && !parentKnown:
 		return refuse(prego.CodeOrgUnknown, "parent_org_id", "is not an org that is known here")
-	case r.ParentOrgID != "" && parent == "":
-		return prego.Invalid("parent_org_id", "must be left out: org "+r.OrgID+" has no parent")
-	case r.ParentOrgID != "" && parent != r.ParentOrgID:
+	case r.ParentOrgID != "" && parent != "" && parent != r.ParentOrgID:
 		return prego.Invalid("parent_org_id", "must be "+parent+", the parent of org "+r.OrgID)
 	case r.DataResidency != "" && !country:
 		return refuse(prego.CodeResidencyUnknown, "data_residency", "is not a country whose zone is known here")
@@ -53,7 +51,9 @@ func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *prego.CreateTenantReque
 	case r.DataResidency != "" && !servedInZone:
 		return refuse(prego.CodeResidencyViolation, "data_residency", "allows none of the providers that serve region %s", r.Region)
 	}
-	r.ParentOrgID = parent
+	if parent != "" {
+		r.ParentOrgID = parent
+	}
 	return nil
 }
 

@@ -1,0 +1,310 @@
+package e2e
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/sim"
+)
+
+func (c *cell) ask(id, verb string) {
+	c.t.Helper()
+	c.post("/v1/tenants/"+id+"/"+verb, map[string]string{"reason": "because of " + verb}, http.StatusAccepted, nil)
+}
+
+// expire lets the timer of a tenant's state run out.
+func (c *cell) expire(id string) {
+	c.t.Helper()
+	tag, err := c.pool.Exec(context.Background(), `UPDATE tenants SET deadline_at = now() WHERE tenant_id = $1 AND deadline_at IS NOT NULL`, id)
+	require.NoError(c.t, err)
+	require.EqualValues(c.t, 1, tag.RowsAffected(), "a timer is set")
+}
+
+// siteFile reads a file of a site off the disk of its host.
+func (c *cell) siteFile(server, site, file string) string {
+	c.t.Helper()
+	for _, h := range c.sim.Hosts() {
+		if h.Name == "prego-"+c.env+"-"+server {
+			b, err := os.ReadFile(filepath.Join(h.Root, wire.BenchDir, "sites", site, file))
+			require.NoError(c.t, err)
+			return strings.TrimSpace(string(b))
+		}
+	}
+	c.t.Fatalf("no host of server %s", server)
+	return ""
+}
+
+// TestLifecycle walks every edge that there is, with its effects on the host, and
+// tries every action that has none from each state.
+func TestLifecycle(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: sharedVars()})
+	c.org("acme", "")
+	app := c.sharedFleet(2)
+	refused := func(id string, state prego.TenantState) {
+		for _, a := range []prego.TenantAction{prego.ActionSuspend, prego.ActionResume, prego.ActionCancel, prego.ActionReactivate, prego.ActionTerminate, prego.ActionRetry} {
+			if _, err := a.Apply(state); err == nil {
+				continue
+			}
+			status, body := c.request(http.MethodPost, "/v1/tenants/"+id+"/"+string(a), nil)
+			require.Equal(t, http.StatusConflict, status, "%s of a tenant that is %s: %s", a, state, body)
+			require.Contains(t, string(body), `"invalid_transition"`)
+		}
+	}
+	id := c.tenant("alpha", prego.PlanTrial, nil)
+	step := func(what string, to prego.TenantState, maintenance string) {
+		if what == "expire" {
+			c.expire(id)
+		} else {
+			c.ask(id, what)
+		}
+		tn := c.settledTenant(id, to)
+		if maintenance != "" {
+			require.Equal(t, maintenance, c.siteFile(app, "alpha.sites.test", "maintenance"), "after %s", what)
+		}
+		last := tn.Timeline[len(tn.Timeline)-1]
+		require.Equal(t, "effects_in_place", string(last.Step))
+		refused(id, to)
+	}
+	c.settledTenant(id, prego.TenantActive)
+	refused(id, prego.TenantActive)
+	step("suspend", prego.TenantSuspended, "on")
+	step("resume", prego.TenantActive, "off")
+	step("suspend", prego.TenantSuspended, "on")
+	step("cancel", prego.TenantGracePeriod, "on")
+	step("reactivate", prego.TenantActive, "off")
+	step("expire", prego.TenantGracePeriod, "") // the trial is over
+	step("reactivate", prego.TenantActive, "off")
+	step("cancel", prego.TenantGracePeriod, "")
+	step("expire", prego.TenantTerminated, "on") // the grace period is
+	require.Contains(t, c.hostSites(app), "alpha.sites.test", "the data is kept for the retention window")
+	status, body := c.request(http.MethodPost, "/v1/tenants", map[string]any{"slug": "alpha", "org_id": "acme", "region": "eu", "plan": "starter"})
+	require.Equal(t, http.StatusConflict, status, "%s", body)
+	step("expire", prego.TenantDataPurged, "") // the retention is
+	require.NotContains(t, c.hostSites(app), "alpha.sites.test")
+	require.Zero(t, c.number(`SELECT sum(tenant_count) FROM servers`))
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'final_backup' AND message <> ''`, id))
+	for _, e := range c.getTenant(id).Timeline {
+		if e.Step == "state_changed" && e.FromState != e.ToState {
+			require.True(t, prego.TenantState(e.FromState).CanBecome(prego.TenantState(e.ToState)), "%s → %s", e.FromState, e.ToState)
+			require.NotEmpty(t, e.Actor)
+		}
+	}
+	id = c.tenant("alpha", prego.PlanStarter, nil) // the slug is free again
+	c.settledTenant(id, prego.TenantActive)
+	c.counted()
+	c.settled()
+}
+
+// TestASiteThatFailsIsLeftForAnother breaks one pool site: the tenant gets another,
+// and of the broken one nothing is left.
+func TestASiteThatFailsIsLeftForAnother(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: sharedVars()})
+	c.org("acme", "")
+	app := c.sharedFleet(3)
+	c.inject(sim.Fault{Kind: "bench", Verb: "rename-site", Action: "fail_after", Message: "disk full", Times: 1})
+	id := c.tenant("alpha", prego.PlanStarter, nil)
+	tn := c.settledTenant(id, prego.TenantActive)
+	require.Contains(t, tenantSteps(tn), "reservation_released")
+	require.Equal(t, 2, c.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, id))
+	c.awaitSites(app, 3)
+	require.Len(t, c.hostSites(app), 4, "three of the pool and the tenant's")
+	c.counted()
+}
+
+// TestAFailedTenantLeavesNothing fails at every step for good, and then retries.
+func TestAFailedTenantLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		fault  sim.Fault
+		reason prego.Reason
+	}{
+		{"site", sim.Fault{Kind: "bench", Verb: "set-config", Action: "fail", Message: "no", Times: 2}, prego.ReasonFailedSite},
+		{"apps", sim.Fault{Kind: "bench", Verb: "install-app", Action: "fail_after", Message: "no", Times: 1}, prego.ReasonFailedApps},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			c := newCell(t, options{vars: sharedVars()})
+			c.org("acme", "")
+			app := c.sharedFleet(3)
+			c.inject(tc.fault)
+			id := c.tenant("alpha", prego.PlanStarter, func(m map[string]any) { m["apps"] = []string{"erpnext"} })
+			tn := c.awaitTenant(id, "failed", func(tn api.Tenant) bool { return tn.State == "failed" || tn.State == "active" })
+			require.Equal(t, "failed", string(tn.State))
+			require.Equal(t, string(tc.reason), deref(tn.StatusReason))
+			require.Nil(t, tn.Allocation)
+			require.NotContains(t, c.hostSites(app), "alpha.sites.test")
+			require.Zero(t, c.number(`SELECT sum(tenant_count) FROM servers`))
+			c.awaitSites(app, 3)
+			require.Len(t, c.hostSites(app), 3)
+			c.counted()
+
+			c.ask(id, "retry") // what was wrong is mended
+			tn = c.settledTenant(id, prego.TenantActive)
+			require.Equal(t, 2, tn.Generation)
+			c.counted()
+		})
+	}
+}
+
+// TestRefillGivesUp builds sites on a host where no build succeeds: each is failed
+// with its reason, and the host is not tried for ever.
+func TestRefillGivesUp(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: tenantVars(map[string]string{"PREGO_SHARED_PLACEMENT_LEGACY": "true", "PREGO_BUILD_FAILURE_MEMORY": "10m"})})
+	c.inject(sim.Fault{Kind: "bench", Verb: "new-site", Action: "fail", Message: "no space left on device"})
+	c.sharedFleet(0)
+	app := c.id("app")
+	require.Eventually(t, func() bool {
+		return c.number(`SELECT count(*) FROM site_pool WHERE app_server_id = $1 AND state = 'failed' AND reason LIKE '%no space left%'`, app) >= 2
+	}, patience, 50*time.Millisecond)
+	failed := c.number(`SELECT count(*) FROM site_pool`)
+	time.Sleep(4 * time.Second) // some sweeps long
+	require.Equal(t, failed, c.number(`SELECT count(*) FROM site_pool`), "not tried again and again")
+	require.LessOrEqual(t, failed, 4)
+	require.Empty(t, c.hostSites(app))
+}
+
+// TestCancelAtEveryStep cancels a provisioning wherever it can stand. Nothing is
+// left: no reservation, no site, no server.
+func TestCancelAtEveryStep(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name     string
+		vars     map[string]string
+		before   func(c *cell)
+		apps     []string
+		standing func(c *cell, tn api.Tenant) bool
+	}{
+		{
+			name: "waiting for capacity", vars: sharedVars(),
+			before:   func(c *cell) { c.inject(sim.Fault{Kind: "slow_boot", DelayMS: 60_000}) },
+			standing: func(_ *cell, tn api.Tenant) bool { return deref(tn.StatusReason) == "awaiting_capacity" },
+		},
+		{
+			name: "building its server", vars: tenantVars(nil),
+			before: func(c *cell) { c.inject(sim.Fault{Kind: "slow_boot", DelayMS: 60_000}) },
+			standing: func(c *cell, tn api.Tenant) bool {
+				return deref(tn.StatusReason) == "building_server" && len(c.billed("server")) == 1
+			},
+		},
+		{
+			name: "promoting its site", vars: sharedVars(),
+			before: func(c *cell) {
+				c.sharedFleet(3)
+				c.inject(sim.Fault{Kind: "bench", Verb: "rename-site", Action: "hang", DelayMS: 3000, Times: 1})
+			},
+			standing: func(c *cell, tn api.Tenant) bool { return tn.Allocation != nil },
+		},
+		{
+			name: "making its site", vars: sharedVars(),
+			before: func(c *cell) {
+				c.policies(0, 0)
+				c.sharedFleet(0)
+				c.inject(sim.Fault{Kind: "bench", Verb: "new-site", Action: "hang", DelayMS: 3000, Times: 1})
+			},
+			standing: func(c *cell, tn api.Tenant) bool { return tn.Allocation != nil },
+		},
+		{
+			name: "installing apps", vars: sharedVars(), apps: []string{"erpnext"},
+			before: func(c *cell) {
+				c.sharedFleet(3)
+				c.inject(sim.Fault{Kind: "bench", Verb: "install-app", Action: "hang", DelayMS: 3000, Times: 1})
+			},
+			standing: func(c *cell, tn api.Tenant) bool { return deref(tn.Site) != "" },
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			c := newCell(t, options{vars: tc.vars})
+			c.org("acme", "")
+			tc.before(c)
+			id := c.tenant("alpha", prego.PlanStarter, func(m map[string]any) {
+				if tc.apps != nil {
+					m["apps"] = tc.apps
+				}
+			})
+			c.awaitTenant(id, "where it is to be cancelled", func(tn api.Tenant) bool { return tc.standing(c, tn) })
+			c.ask(id, "cancel")
+			tn := c.awaitTenant(id, "failed", func(tn api.Tenant) bool { return tn.State == "failed" })
+			require.Equal(t, "cancelled", deref(tn.StatusReason), deref(tn.StatusMessage))
+			require.Nil(t, tn.Allocation)
+			require.Zero(t, c.number(`SELECT sum(tenant_count) FROM servers`))
+			require.Zero(t, c.number(`SELECT count(*) FROM site_pool WHERE tenant_id IS NOT NULL`))
+			c.counted()
+			require.Never(t, func() bool { // also what was under way on the host brings nothing back
+				for _, h := range c.sim.Hosts() {
+					sites, err := sim.HostSites(h.Root)
+					for _, s := range sites {
+						if err == nil && s == "alpha.sites.test" {
+							return true
+						}
+					}
+				}
+				return false
+			}, 4*time.Second, 200*time.Millisecond)
+			require.Eventually(t, func() bool {
+				return c.number(`SELECT count(*) FROM servers WHERE dedicated_for_tenant_id = $1 AND status <> 'terminated'`, id) == 0
+			}, patience, 50*time.Millisecond, "its own server is gone")
+		})
+	}
+}
+
+// TestWorkerDiesBetweenAnyTwoSteps kills the worker right before and after each
+// effect on a tenant's way: another one finishes, and everything happened once.
+func TestWorkerDiesBetweenAnyTwoSteps(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		point string
+		vars  map[string]string
+	}{
+		{"place/decided", sharedVars()}, {"place/recorded", sharedVars()}, {"site/start", sharedVars()}, {"site/made", sharedVars()}, {"site/configured", sharedVars()},
+		{"apps/installed", sharedVars()}, {"tenant_activate/start", sharedVars()}, {"tenant_activate/done", sharedVars()},
+		{"build/made", sharedVars()}, {"own_server/requested", tenantVars(nil)}, {"scale_out/requested", sharedVars()},
+	} {
+		t.Run(strings.ReplaceAll(tc.point, "/", " "), func(t *testing.T) {
+			t.Parallel()
+			crash := filepath.Join(t.TempDir(), "crash")
+			vars := map[string]string{"PREGO_TEST_CRASH": crash}
+			for k, v := range tc.vars {
+				vars[k] = v
+			}
+			c := newCell(t, options{vars: vars})
+			c.org("acme", "")
+			build, own, scale := tc.point == "build/made", tc.point == "own_server/requested", tc.point == "scale_out/requested"
+			if !own && !scale && !build {
+				c.sharedFleet(3)
+			}
+			require.NoError(t, os.WriteFile(crash, []byte(tc.point), 0o600))
+			if build {
+				for id, role := range map[string]prego.Role{"app": prego.RoleApp, "db": prego.RoleDBShard, "redis": prego.RoleRedisPool} {
+					c.create(id, role, prego.ServerSpec{})
+				}
+			}
+			id := c.tenant("alpha", prego.PlanStarter, func(m map[string]any) { m["apps"] = []string{"erpnext"} })
+			require.Eventually(t, func() bool { _, err := os.Stat(crash + ".hit"); return err == nil }, patience, 20*time.Millisecond, "the point is reached")
+			c.kill("worker")
+			c.start("worker")
+			tn := c.settledTenant(id, prego.TenantActive)
+			require.Equal(t, 1, c.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, id))
+			require.Equal(t, "erpnext", strings.Fields(c.siteFile(tn.Allocation.AppServerId, "alpha.sites.test", "apps.txt"))[1])
+			if own || scale {
+				require.LessOrEqual(t, c.everBilled("server"), 3)
+			}
+			c.counted()
+			c.settled()
+		})
+	}
+}
