@@ -51,7 +51,88 @@ func demo(ctx context.Context, out io.Writer, c *apiClient) error {
 	for i, r := range requests {
 		fmt.Fprintf(out, "  %-24s %s\n", r.ServerID, runs[i])
 	}
+	return demoTenants(ctx, out, lines, c, suffix)
+}
+
+// demoTenants brings a tenant of each plan to life and prints why each is where it
+// is: the trial shares servers that are made for it, the starter claims a warm
+// server, the others have one of their own built.
+func demoTenants(ctx context.Context, out, lines io.Writer, c *apiClient, suffix string) error {
+	fmt.Fprintln(out, "\nA tenant of each plan. First a warm server, to be claimed at once:")
+	for _, org := range []string{"acme", "corp"} {
+		if err := c.do(ctx, http.MethodPut, "/v1/orgs/"+org, nil, map[string]string{}, nil); err != nil {
+			return err
+		}
+	}
+	if err := warmServer(ctx, lines, c); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "\nThe tenants, requested over HTTP:")
+	requests := []prego.CreateTenantRequest{
+		{Slug: "trial-" + suffix, OrgID: "acme", Plan: prego.PlanTrial, Policy: prego.ModeShared},
+		{Slug: "starter-" + suffix, OrgID: "acme", Plan: prego.PlanStarter, Apps: []string{"erpnext"}},
+		{Slug: "business-" + suffix, OrgID: "corp", Plan: prego.PlanBusiness, DataResidency: "DE"},
+		{Slug: "enterprise-" + suffix, OrgID: "corp", Plan: prego.PlanEnterprise},
+	}
+	var wg sync.WaitGroup
+	tenants, errs := make([]api.Tenant, len(requests)), make([]error, len(requests))
+	for i, r := range requests {
+		r.Region = prego.RegionEU
+		var a api.TenantAccepted
+		if err := c.do(ctx, http.MethodPost, "/v1/tenants", nil, r, &a); err != nil {
+			return err
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			t, err := c.watchTenant(ctx, lines, a.TenantId, 0)
+			if err == nil && prego.TenantState(t.State) != prego.TenantActive {
+				err = fmt.Errorf("tenant %s is %s: %s", r.Slug, t.State, whyTenant(t))
+			}
+			tenants[i], errs[i] = t, err
+		}()
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "\nAll active. Where, why, and how long it took:")
+	for _, t := range tenants {
+		fmt.Fprintf(out, "  %-11s https://%s on %s after %.1f s\n", t.Plan, deref(t.Site), t.Allocation.AppServerId, t.ActiveAt.Sub(t.CreatedAt).Seconds())
+		if t.Decision != nil {
+			for _, row := range decisionRows(*t.Decision) {
+				fmt.Fprintf(out, "    %-12s %s\n", row[0], row[1])
+			}
+		}
+		fmt.Fprintf(out, "    %-12s %s\n", "run", deref(t.RunUrl))
+	}
 	return nil
+}
+
+// warmServer asks for a warm server for starters in eu and waits until the next
+// tenant could claim it.
+func warmServer(ctx context.Context, lines io.Writer, c *apiClient) error {
+	began := time.Now()
+	if err := c.do(ctx, http.MethodPut, "/v1/warm-pools/eu/starter", nil, map[string]int{"target": 1}, nil); err != nil {
+		return err
+	}
+	for {
+		var pools api.WarmPoolList
+		if err := c.do(ctx, http.MethodGet, "/v1/warm-pools", nil, nil, &pools); err != nil {
+			return err
+		}
+		for _, p := range pools.WarmPools {
+			if p.Claimable > 0 {
+				fmt.Fprintf(lines, "%8.2fs  warm server of plan %s in %s is claimable\n", time.Since(began).Seconds(), p.Plan, p.Region)
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 // lockedWriter keeps lines of several writers whole.

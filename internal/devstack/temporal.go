@@ -42,7 +42,7 @@ func FindTemporal(dirs ...string) (string, error) {
 	for _, d := range dirs {
 		p := filepath.Join(d, "temporal")
 		if info, err := os.Stat(p); err == nil && !info.IsDir() {
-			return p, nil
+			return filepath.Abs(p) // it is started in another directory
 		}
 	}
 	return "", ErrNoTemporal
