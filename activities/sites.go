@@ -64,8 +64,11 @@ func (a *Tenants) MakeSite(ctx context.Context, ref prego.TenantRef) (site strin
 	}
 	a.hook("site/made")
 	for _, kv := range [][2]string{
-		{"host_name", "https://" + site}, {"prego_tenant_id", t.TenantID}, {"prego_plan", string(t.Plan)},
-		{"prego_max_users", fmt.Sprint(t.ExpectedUsers)}, {"prego_storage_quota_gb", fmt.Sprint(t.StorageQuotaGB)},
+		{"host_name", "https://" + site},
+		{"prego_tenant_id", t.TenantID},
+		{"prego_plan", string(t.Plan)},
+		{"prego_max_users", fmt.Sprint(t.ExpectedUsers)},
+		{"prego_storage_quota_gb", fmt.Sprint(t.StorageQuotaGB)},
 	} {
 		if _, err := a.bench(ctx, al.AppServerID, t.AppServerHost, auditID(t, "config-"+kv[0]), s.CommandTimeout, "--site", site, "set-config", kv[0], kv[1]); err != nil {
 			return "", err

@@ -323,7 +323,7 @@ func (a *Tenants) requeue(ctx context.Context, w prego.WaitingTenant, d placemen
 	case d.Code == prego.CodeCellMismatch:
 		roles = nil
 	}
-	err := a.Store.AwaitTenant(ctx, prego.TenantRef{TenantID: w.TenantID, Generation: w.Generation}, reason, d.SelectionReason, roles, true)
+	err := a.Store.AwaitTenant(ctx, prego.TenantRef(w), reason, d.SelectionReason, roles, true)
 	if errors.Is(err, prego.ErrSuperseded) {
 		return nil
 	}

@@ -70,8 +70,8 @@ func lastRun(t prego.Tenant, events []prego.TenantEvent) string {
 		if e.Step != prego.TenantChanged {
 			continue
 		}
-		if e.ToState == prego.TenantProvisioning || e.ToState == prego.TenantFailed {
-			break // asked to retry or to cancel
+		if e.ToState == prego.TenantProvisioning || e.FromState == prego.TenantProvisioning {
+			break // asked to retry or to cancel, or the run's own end
 		}
 		return prego.TenantChangeWorkflowID(t.TenantID)
 	}

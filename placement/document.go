@@ -186,9 +186,9 @@ func (c *checker) status(field, v string) prego.ServerStatus {
 	return prego.ServerStatus(v)
 }
 
-func (c *checker) atLeast(field string, v, least int) {
-	if v < least {
-		c.fault(field, fmt.Sprintf("must be at least %d", least))
+func (c *checker) count(field string, v int) {
+	if v < 0 {
+		c.fault(field, "must not be negative")
 	}
 }
 
@@ -224,8 +224,8 @@ func (d Document) Build() (Policy, Data, []Request, error) {
 	for i, v := range d.RedisPools {
 		at := fmt.Sprintf("redis_pools[%d]", i)
 		c.id(ids, at+".pool_id", v.PoolID)
-		c.atLeast(at+".tenant_capacity", v.TenantCapacity, 0)
-		c.atLeast(at+".current_tenants", v.CurrentTenants, 0)
+		c.count(at+".tenant_capacity", v.TenantCapacity)
+		c.count(at+".current_tenants", v.CurrentTenants)
 		data.Pools = append(data.Pools, Pool{
 			PoolID: v.PoolID, Region: c.region(at+".region", v.Region), Tenants: v.CurrentTenants, Capacity: v.TenantCapacity,
 			DedicatedFor: str(v.DedicatedForTenantID), Status: c.status(at+".status", v.Status),
@@ -311,8 +311,8 @@ func (p DocPolicy) build() Policy {
 
 func (c *checker) shard(at string, ids map[string]bool, v DocShard) Shard {
 	c.id(ids, at+".shard_id", v.ShardID)
-	c.atLeast(at+".tenant_capacity", v.TenantCapacity, 0)
-	c.atLeast(at+".current_tenant_count", v.CurrentTenantCount, 0)
+	c.count(at+".tenant_capacity", v.TenantCapacity)
+	c.count(at+".current_tenant_count", v.CurrentTenantCount)
 	s := Shard{
 		ShardID: v.ShardID, Region: c.region(at+".region", v.Region), DedicatedFor: str(v.DedicatedForTenantID),
 		Tenants: v.CurrentTenantCount, Capacity: v.TenantCapacity, Status: c.status(at+".status", v.Status),
@@ -325,7 +325,7 @@ func (c *checker) shard(at string, ids map[string]bool, v DocShard) Shard {
 
 func (c *checker) server(at string, ids map[string]bool, v DocServer) Server {
 	c.id(ids, at+".server_id", v.ServerID)
-	c.atLeast(at+".tenant_count", v.TenantCount, 0)
+	c.count(at+".tenant_count", v.TenantCount)
 	if !prego.Role(v.Role).Valid() {
 		c.fault(at+".role", "must be one of app, db-shard, redis-pool, node")
 	}

@@ -137,7 +137,7 @@ func TestRecordedHistoriesReplay(t *testing.T) {
 	dir := filepath.Join(repo, "workflows", "testdata", "histories")
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(files), 6, "record them with go test ./internal/e2e -run TestRecordHistories -record")
+	require.GreaterOrEqual(t, len(files), 18, "record them with go test ./internal/e2e -run TestRecordHistories -record")
 	for _, f := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(f), ".json"), func(t *testing.T) {
 			t.Parallel()
@@ -148,57 +148,56 @@ func TestRecordedHistoriesReplay(t *testing.T) {
 	}
 }
 
+// writeHistory writes a history when they are to be recorded.
+func writeHistory(t *testing.T, name string, h *historypb.History) {
+	t.Helper()
+	if !*record {
+		return
+	}
+	b, err := protojson.MarshalOptions{Multiline: true}.Marshal(h)
+	require.NoError(t, err)
+	dir := filepath.Join(repo, "workflows", "testdata", "histories")
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".json"), b, 0o600))
+}
+
 // TestRecordHistories runs each story once and, with -record, writes its history.
 // Without the flag it checks that what is run now can be replayed at once.
 func TestRecordHistories(t *testing.T) {
 	t.Parallel()
-	keep := func(t *testing.T, c *cell, name, workflowID string) {
-		c.awaitRunEnd(workflowID)
-		h := history(t, workflowID)
-		r := worker.NewWorkflowReplayer()
-		pregoworker.Register(r)
-		require.NoError(t, r.ReplayWorkflowHistory(nil, h))
-		if *record {
-			b, err := protojson.MarshalOptions{Multiline: true}.Marshal(h)
-			require.NoError(t, err)
-			dir := filepath.Join(repo, "workflows", "testdata", "histories")
-			require.NoError(t, os.MkdirAll(dir, 0o755))
-			require.NoError(t, os.WriteFile(filepath.Join(dir, name+".json"), b, 0o600))
-		}
-	}
 	c := newCell(t, options{timeouts: impatient(prego.ReasonFailedHandshake)})
 	c.create("plain", prego.RoleApp, prego.ServerSpec{})
 	c.awaitStatus("plain", prego.ServerActive)
-	keep(t, c, "provision-active", prego.ProvisionWorkflowID(c.id("plain")))
+	keepHistory(t, c, "provision-active", prego.ProvisionWorkflowID(c.id("plain")))
 	status, _ := c.request(http.MethodDelete, "/v1/servers/"+c.id("plain"), nil)
 	require.Equal(t, http.StatusAccepted, status)
 	c.awaitStatus("plain", prego.ServerTerminated)
-	keep(t, c, "decommission", prego.DecommissionWorkflowID(c.id("plain")))
+	keepHistory(t, c, "decommission", prego.DecommissionWorkflowID(c.id("plain")))
 
 	c.inject(sim.Fault{Kind: "boot_without_agent", Server: "*-retried-*", Times: 1})
 	c.create("retried", prego.RoleRedisPool, prego.ServerSpec{})
 	c.awaitStatus("retried", prego.ServerActive)
-	keep(t, c, "provision-retried", prego.ProvisionWorkflowID(c.id("retried")))
+	keepHistory(t, c, "provision-retried", prego.ProvisionWorkflowID(c.id("retried")))
 
 	c.inject(sim.Fault{Kind: "boot_without_agent", Server: "*-hopeless-*"})
 	c.create("hopeless", prego.RoleRedisPool, prego.ServerSpec{})
 	c.awaitFailed("hopeless", prego.ReasonFailedHandshake)
-	keep(t, c, "provision-failed", prego.ProvisionWorkflowID(c.id("hopeless")))
+	keepHistory(t, c, "provision-failed", prego.ProvisionWorkflowID(c.id("hopeless")))
 
 	c.sim.SetStock("*", "*", false)
 	c.create("waiting", prego.RoleRedisPool, prego.ServerSpec{})
 	require.Eventually(t, func() bool { return deref(c.get("waiting").StatusReason) == "awaiting_capacity" }, patience, 50*time.Millisecond)
 	c.sim.SetStock("*", "*", true)
 	c.awaitStatus("waiting", prego.ServerActive)
-	keep(t, c, "provision-awaited-capacity", prego.ProvisionWorkflowID(c.id("waiting")))
+	keepHistory(t, c, "provision-awaited-capacity", prego.ProvisionWorkflowID(c.id("waiting")))
 
 	c.create("cancelled", prego.RoleRedisPool, prego.ServerSpec{})
 	require.NoError(t, temporalClient.CancelWorkflow(context.Background(), prego.ProvisionWorkflowID(c.id("cancelled")), ""))
 	c.await("cancelled", "failed or active", func(s api.Server) bool { return s.Status == "failed" || s.Status == "active" })
-	keep(t, c, "provision-cancelled", prego.ProvisionWorkflowID(c.id("cancelled")))
+	keepHistory(t, c, "provision-cancelled", prego.ProvisionWorkflowID(c.id("cancelled")))
 
 	c.reconcile()
-	keep(t, c, "reconcile", prego.ReconcileWorkflowID(c.env))
+	keepHistory(t, c, "reconcile", prego.ReconcileWorkflowID(c.env))
 	require.NoError(t, temporalClient.ScheduleClient().GetHandle(context.Background(), prego.SweepWorkflowID(c.env)).Trigger(context.Background(), client.ScheduleTriggerOptions{}))
 	var sweep string
 	require.Eventually(t, func() bool {
@@ -209,5 +208,5 @@ func TestRecordHistories(t *testing.T) {
 		sweep = d.Info.RecentActions[0].StartWorkflowResult.WorkflowID
 		return true
 	}, patience, 100*time.Millisecond)
-	keep(t, c, "sweep-heartbeats", sweep)
+	keepHistory(t, c, "sweep-heartbeats", sweep)
 }

@@ -73,7 +73,7 @@ func TestLifecycle(t *testing.T) {
 			require.Equal(t, maintenance, c.siteFile(app, "alpha.sites.test", "maintenance"), "after %s", what)
 		}
 		last := tn.Timeline[len(tn.Timeline)-1]
-		require.Equal(t, "effects_in_place", string(last.Step))
+		require.Equal(t, "effects_in_place", last.Step)
 		refused(id, to)
 	}
 	c.settledTenant(id, prego.TenantActive)
@@ -270,9 +270,17 @@ func TestWorkerDiesBetweenAnyTwoSteps(t *testing.T) {
 		point string
 		vars  map[string]string
 	}{
-		{"place/decided", sharedVars()}, {"place/recorded", sharedVars()}, {"site/start", sharedVars()}, {"site/made", sharedVars()}, {"site/configured", sharedVars()},
-		{"apps/installed", sharedVars()}, {"tenant_activate/start", sharedVars()}, {"tenant_activate/done", sharedVars()},
-		{"build/made", sharedVars()}, {"own_server/requested", tenantVars(nil)}, {"scale_out/requested", sharedVars()},
+		{"place/decided", sharedVars()},
+		{"place/recorded", sharedVars()},
+		{"site/start", sharedVars()},
+		{"site/made", sharedVars()},
+		{"site/configured", sharedVars()},
+		{"apps/installed", sharedVars()},
+		{"tenant_activate/start", sharedVars()},
+		{"tenant_activate/done", sharedVars()},
+		{"build/made", sharedVars()},
+		{"own_server/requested", tenantVars(nil)},
+		{"scale_out/requested", sharedVars()},
 	} {
 		t.Run(strings.ReplaceAll(tc.point, "/", " "), func(t *testing.T) {
 			t.Parallel()

@@ -182,7 +182,7 @@ func (c *cell) policies(low, target int) {
 func tenantSteps(t api.Tenant) []string {
 	var out []string
 	for _, e := range t.Timeline {
-		out = append(out, string(e.Step))
+		out = append(out, e.Step)
 	}
 	return out
 }
@@ -200,7 +200,7 @@ func TestATenantIsPromotedFromThePool(t *testing.T) {
 	require.NotEmpty(t, pools.SitePools)
 	id := c.tenant("alpha", prego.PlanTrial, func(m map[string]any) { m["apps"] = []string{"erpnext", "hrms"} })
 	tn := c.settledTenant(id, prego.TenantActive)
-	require.Equal(t, "placed", string(tn.Decision.Outcome))
+	require.Equal(t, "placed", tn.Decision.Outcome)
 	require.Equal(t, app, tn.Allocation.AppServerId)
 	require.Contains(t, c.hostSites(app), "alpha.sites.test")
 	require.NotNil(t, tn.DeadlineAt, "a trial expires")
@@ -254,7 +254,7 @@ func TestEmptyPools(t *testing.T) {
 				require.Equal(t, "awaiting_site", deref(held.StatusReason))
 			}
 			tn := c.settledTenant(id, prego.TenantActive)
-			require.Equal(t, map[string]string{"on_demand": "on_demand", "hold": "placed"}[mode], string(tn.Decision.Outcome))
+			require.Equal(t, map[string]string{"on_demand": "on_demand", "hold": "placed"}[mode], tn.Decision.Outcome)
 			require.Contains(t, c.hostSites(app), "alpha.sites.test")
 			if mode == "on_demand" {
 				require.Equal(t, "tenant_alpha_db", tn.Allocation.DatabaseName)
