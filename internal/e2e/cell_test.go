@@ -75,7 +75,8 @@ func impatient(reason prego.Reason) prego.BootTimeouts {
 
 func newCell(t testing.TB, o options) *cell {
 	t.Helper()
-	c := &cell{t: t, env: fmt.Sprintf("t%d", cells.Add(1)), dir: filepath.Join(scratch, strings.ReplaceAll(t.Name(), "/", "_")), ports: map[string]int{}, procs: map[string]*devstack.Process{}}
+	c := &cell{t: t, env: fmt.Sprintf("t%d", cells.Add(1)), ports: map[string]int{}, procs: map[string]*devstack.Process{}}
+	c.dir = filepath.Join(scratch, strings.ReplaceAll(t.Name(), "/", "_")+"-"+c.env) // -count runs a test again
 	require.NoError(t, os.MkdirAll(c.dir, 0o755))
 	if c.url = o.url; c.url == "" {
 		c.url = pgtest.URL(t)
