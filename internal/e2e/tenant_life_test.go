@@ -201,7 +201,9 @@ func TestCancelAtEveryStep(t *testing.T) {
 		{
 			name: "waiting for capacity", vars: sharedVars(),
 			before:   func(c *cell) { c.inject(sim.Fault{Kind: "slow_boot", DelayMS: 60_000}) },
-			standing: func(_ *cell, tn api.Tenant) bool { return deref(tn.StatusReason) == "awaiting_capacity" },
+			standing: func(c *cell, tn api.Tenant) bool {
+				return deref(tn.StatusReason) == "awaiting_capacity" && len(c.billed("server")) > 0
+			},
 		},
 		{
 			name: "building its server", vars: tenantVars(nil),
