@@ -200,7 +200,7 @@ func TestCancelAtEveryStep(t *testing.T) {
 	}{
 		{
 			name: "waiting for capacity", vars: sharedVars(),
-			before:   func(c *cell) { c.inject(sim.Fault{Kind: "slow_boot", DelayMS: 60_000}) },
+			before: func(c *cell) { c.inject(sim.Fault{Kind: "slow_boot", DelayMS: 60_000}) },
 			standing: func(c *cell, tn api.Tenant) bool {
 				return deref(tn.StatusReason) == "awaiting_capacity" && len(c.billed("server")) > 0
 			},
