@@ -55,6 +55,7 @@ const (
 	CodeShardUnknown        Code = "db_shard_unknown"
 	CodeInvariantViolation  Code = "invariant_violation"
 	CodeTenantPlaced        Code = "tenant_already_placed"
+	CodeServerHasTenants    Code = "server_has_tenants"
 	// CodeCellMismatch and CodeInsufficientResources are the two placement errors
 	// (placement-pools, "Auctioneer").
 	CodeCellMismatch          Code = "cell_mismatch"

@@ -193,6 +193,17 @@ func (a *Tenants) PlanWarmPool(ctx context.Context, in WarmPoolInput) (WarmPoolP
 	if plan.Bare, err = a.Store.WarmBare(ctx, in.Region, in.Plan); err != nil {
 		return plan, err
 	}
+	if w.Claimable >= w.Target { // the good ones are there: those that are no good can go
+		stale, err := a.Store.WarmStale(ctx, in.Region, in.Plan, a.Settings.Image, a.Settings.FailureMemory)
+		if err != nil {
+			return plan, err
+		}
+		for _, id := range stale {
+			if err := a.retire(ctx, id, in.WorkflowID); err != nil && prego.CodeOf(err) != prego.CodeServerHasTenants {
+				return plan, err
+			}
+		}
+	}
 	round, begun, err := a.Store.FindScaling(ctx, in.WorkflowID, in.Key)
 	if err != nil {
 		return plan, err
@@ -292,6 +303,11 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 }
 
 func (a *Tenants) sweepPools(ctx context.Context, r *SweepResult) error {
+	late, err := a.Store.PoolsBeyondSLO(ctx)
+	if err != nil {
+		return err
+	}
+	a.Metrics.Late.Set(late)
 	low, err := a.Store.LowPools(ctx, a.Settings.FailureMemory)
 	if err != nil {
 		return err

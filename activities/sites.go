@@ -255,6 +255,7 @@ func (a *Tenants) TenantConverged(ctx context.Context, in ConvergedInput) error 
 // RefillPlan are the sites that are to be built on a server.
 type RefillPlan struct {
 	Sites    []prego.PoolSite `json:"sites"`
+	Failed   int              `json:"failed,omitempty"` // earlier builds of which something may be left
 	Region   prego.Region     `json:"region"`
 	Role     prego.Role       `json:"role"`
 	Parallel int              `json:"parallel"`
@@ -276,7 +277,11 @@ func (a *Tenants) PlanRefill(ctx context.Context, in RefillInput) (RefillPlan, e
 	}
 	s := a.Settings
 	sites, err := a.Store.PlanRefill(ctx, in.ServerID, s.SiteDomain, s.ReserveFor+s.SiteTimeout, s.FailureMemory, in.Fill)
-	return RefillPlan{Sites: sites, Region: srv.Region, Role: srv.Role, Parallel: max(1, s.RefillParallel), Step: s.StepTimeout}, err
+	if err != nil {
+		return RefillPlan{}, err
+	}
+	failed, err := a.Store.SitesToDrop(ctx, in.ServerID)
+	return RefillPlan{Sites: sites, Failed: len(failed), Region: srv.Region, Role: srv.Role, Parallel: max(1, s.RefillParallel), Step: s.StepTimeout}, err
 }
 
 // BuildSite builds one pool site. One that cannot be built is given up with its
@@ -305,6 +310,37 @@ func (a *Tenants) BuildSite(ctx context.Context, site prego.PoolSite) (built boo
 		a.Metrics.Build.Observe(seconds)
 	}
 	return err == nil, err
+}
+
+// DropFailedSites drops what is left on a host of sites that could not be built.
+func (a *Tenants) DropFailedSites(ctx context.Context, serverID string) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	srv, err := a.Store.GetServer(ctx, serverID)
+	if err != nil {
+		return fromStore(err)
+	}
+	sites, err := a.Store.SitesToDrop(ctx, serverID)
+	if err != nil {
+		return err
+	}
+	for _, site := range sites {
+		// The build may be under way still, and would bring back what was dropped before
+		// its end: joined, it has ended.
+		var final *temporal.ApplicationError
+		_, err := a.bench(ctx, srv.ServerID, srv.Host, site.PoolSiteID, a.Settings.SiteTimeout, "new-site", site.SiteName, "--db-name", site.DatabaseName)
+		if err != nil && (!errors.As(err, &final) || !final.NonRetryable()) {
+			return err
+		}
+		id := fmt.Sprintf("%s-drop-%d", site.PoolSiteID, activity.GetInfo(ctx).Attempt)
+		if _, err := a.bench(ctx, srv.ServerID, srv.Host, id, a.Settings.CommandTimeout, "drop-site", site.SiteName, "--force", "--no-backup"); err != nil {
+			return err
+		}
+		if err := a.Store.SiteDropped(ctx, site.PoolSiteID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // GiveUpInput is a build that does not come about.

@@ -27,7 +27,7 @@ type TenantStore interface {
 	ExpireTenant(ctx context.Context, tenantID string, p prego.LifecyclePeriods) (changed bool, err error)
 
 	RequestFleetServer(ctx context.Context, f prego.FleetServer, by string) (prego.Server, error)
-	RequestDecommission(ctx context.Context, serverID, by string) (prego.Server, error)
+	RequestDecommission(ctx context.Context, serverID, by string, force bool) (prego.Server, error)
 	ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64) (prego.ShortOf, error)
 	FindScaling(ctx context.Context, workflowID, round string) (e prego.ScalingRound, ok bool, err error)
 	BeginScaling(ctx context.Context, e prego.ScalingRound) (prego.ScalingRound, error)
@@ -45,6 +45,10 @@ type TenantStore interface {
 	WarmPool(ctx context.Context, region prego.Region, plan prego.Plan, image string) (prego.WarmState, error)
 	WarmPoolKeys(ctx context.Context) ([]prego.WarmPool, error)
 	WarmBare(ctx context.Context, region prego.Region, plan prego.Plan) ([]string, error)
+	WarmStale(ctx context.Context, region prego.Region, plan prego.Plan, image string, failureMemory time.Duration) ([]string, error)
+	SitesToDrop(ctx context.Context, serverID string) ([]prego.PoolSite, error)
+	SiteDropped(ctx context.Context, poolSiteID string) error
+	PoolsBeyondSLO(ctx context.Context) (float64, error)
 	GetServer(ctx context.Context, serverID string) (prego.Server, error)
 }
 
@@ -109,6 +113,7 @@ type TenantMetrics struct {
 	Sites    *prometheus.CounterVec // pool sites built, by outcome
 	Build    prometheus.Histogram
 	Leaks    prometheus.Counter // sites that could not be dropped
+	Late     prometheus.Gauge   // servers whose site pool misses its SLO
 }
 
 // NewTenantMetrics registers them.
@@ -122,9 +127,10 @@ func NewTenantMetrics(reg prometheus.Registerer) *TenantMetrics {
 		Build: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "prego_pool_site_build_seconds", Help: "Seconds from planning a pool site to having it, against the pool's SLO.", Buckets: []float64{1, 5, 15, 30, 60, 120, 300, 600, 1200},
 		}),
+		Late:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_site_pools_beyond_slo", Help: "Servers whose site pool has been below its target for longer than its SLO."}),
 		Leaks: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_sites_left_total", Help: "Sites of ended tenants that could not be dropped."}),
 	}
-	reg.MustRegister(m.Outcomes, m.Seconds, m.Sites, m.Build, m.Leaks)
+	reg.MustRegister(m.Outcomes, m.Seconds, m.Sites, m.Build, m.Leaks, m.Late)
 	return m
 }
 
@@ -452,7 +458,7 @@ func (a *Tenants) RetireSpareServers(ctx context.Context, tenantID string) error
 }
 
 func (a *Tenants) retire(ctx context.Context, serverID, by string) error {
-	if _, err := a.Store.RequestDecommission(ctx, serverID, by); err != nil {
+	if _, err := a.Store.RequestDecommission(ctx, serverID, by, false); err != nil {
 		return err
 	}
 	_, err := a.Runs.EnsureDecommission(ctx, serverID)

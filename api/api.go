@@ -32,7 +32,7 @@ type Store interface {
 	ServerEvents(ctx context.Context, id string) ([]prego.ServerEvent, error)
 	ListServers(ctx context.Context, f prego.ServerFilter) ([]prego.Server, string, error)
 	RequestRetry(ctx context.Context, id, by string) (prego.Server, error)
-	RequestDecommission(ctx context.Context, id, by string) (prego.Server, error)
+	RequestDecommission(ctx context.Context, id, by string, force bool) (prego.Server, error)
 }
 
 // Orchestrator starts runs. A start that fails is made up for by the reconciler:

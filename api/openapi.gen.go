@@ -1564,6 +1564,12 @@ type ListServersParams struct {
 	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
+// DeleteServerParams defines parameters for DeleteServer.
+type DeleteServerParams struct {
+	// Force Also when tenants live on it
+	Force *bool `form:"force,omitempty" json:"force,omitempty"`
+}
+
 // ListSitePoolsParams defines parameters for ListSitePools.
 type ListSitePoolsParams struct {
 	// Region Only this region
@@ -1682,7 +1688,7 @@ type ServerInterface interface {
 	ImportServer(ctx echo.Context) error
 	// DeleteServer Decommission a server
 	// (DELETE /v1/servers/{server_id})
-	DeleteServer(ctx echo.Context, serverId ServerID) error
+	DeleteServer(ctx echo.Context, serverId ServerID, params DeleteServerParams) error
 	// GetServer Show a server, its agent and its timeline
 	// (GET /v1/servers/{server_id})
 	GetServer(ctx echo.Context, serverId ServerID) error
@@ -1962,8 +1968,17 @@ func (w *ServerInterfaceWrapper) DeleteServer(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteServerParams
+	// ------------- Optional query parameter "force" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "force", ctx.QueryParams(), &params.Force, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter force: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteServer(ctx, serverId)
+	err = w.Handler.DeleteServer(ctx, serverId, params)
 	return err
 }
 

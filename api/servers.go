@@ -103,11 +103,11 @@ func (a *API) RetryServer(c echo.Context, id ServerID) error {
 }
 
 // DeleteServer decommissions a server.
-func (a *API) DeleteServer(c echo.Context, id ServerID) error {
-	if err := checkPath(c, id); err != nil {
+func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) error {
+	if err := checkPath(c, id, "force"); err != nil {
 		return err
 	}
-	server, err := a.d.Store.RequestDecommission(c.Request().Context(), id, caller(c).Subject)
+	server, err := a.d.Store.RequestDecommission(c.Request().Context(), id, caller(c).Subject, p.Force != nil && *p.Force)
 	if err != nil {
 		return err
 	}
@@ -192,8 +192,8 @@ func validTag(tag string) bool {
 	return err == nil
 }
 
-func checkPath(c echo.Context, id string) error {
-	if err := onlyParameters(c); err != nil {
+func checkPath(c echo.Context, id string, parameters ...string) error {
+	if err := onlyParameters(c, parameters...); err != nil {
 		return err
 	}
 	return prego.ValidateServerID(id)

@@ -135,6 +135,7 @@ CREATE TABLE site_pool (
     reason         text NOT NULL DEFAULT '',
     created_at     timestamptz NOT NULL DEFAULT now(),
     available_at   timestamptz,
+    dropped_at     timestamptz, -- of a failed one: nothing of it is left on its host
     updated_at     timestamptz NOT NULL DEFAULT now(),
     changed_xid    xid8 NOT NULL DEFAULT pg_current_xact_id(),
     CHECK ((state = 'reserved') = (reserved_until IS NOT NULL)),
@@ -288,6 +289,10 @@ CREATE FUNCTION keep_shards_and_pools() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     capacity integer;
 BEGIN
+    IF NEW.status IN ('draining', 'terminated') THEN
+        UPDATE site_pool SET state = 'draining', updated_at = now()
+        WHERE state = 'available' AND (app_server_id = NEW.server_id OR db_shard_id IN (SELECT shard_id FROM db_shards WHERE server_id = NEW.server_id));
+    END IF;
     SELECT tenant_capacity INTO capacity FROM capacity_defaults c WHERE c.role = NEW.role;
     IF NEW.role NOT IN ('db-shard', 'redis-pool', 'node') OR NEW.status = 'provisioning' THEN
         RETURN NULL;

@@ -34,7 +34,7 @@ func RefillSitePool(ctx workflow.Context, in RefillInput) error {
 			activities.RefillInput{ServerID: in.ServerID, Fill: true}).Get(ctx, &plan); err != nil {
 			return err
 		}
-		if len(plan.Sites) == 0 && signals.Len() == 0 {
+		if len(plan.Sites) == 0 && plan.Failed == 0 && signals.Len() == 0 {
 			setOutcome(ctx, "done")
 			return nil
 		}
@@ -42,6 +42,13 @@ func RefillSitePool(ctx workflow.Context, in RefillInput) error {
 		built, err := buildSites(ctx, steps, plan)
 		if err != nil {
 			return err
+		}
+		if built < len(plan.Sites) || plan.Failed > 0 {
+			if err := workflow.ExecuteActivity(call(ctx, "drop what is left of failed builds", plan.Step), steps.DropFailedSites, in.ServerID).Get(ctx, nil); err != nil {
+				workflow.GetLogger(ctx).Warn("failed builds not dropped; the next refill does it", "error", err)
+				setOutcome(ctx, "incomplete")
+				return nil
+			}
 		}
 		if built > 0 {
 			serveQueue(ctx, steps, plan.Region)

@@ -247,7 +247,7 @@ func serverRetry(output *string) *cobra.Command {
 }
 
 func serverDelete(output *string) *cobra.Command {
-	var watch bool
+	var watch, force bool
 	cmd := &cobra.Command{
 		Use: "delete SERVER_ID", Short: "Decommission a server, at any moment of its life", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -256,12 +256,17 @@ func serverDelete(output *string) *cobra.Command {
 				return err
 			}
 			var a api.Accepted
-			if err := c.do(cmd.Context(), http.MethodDelete, "/v1/servers/"+url.PathEscape(args[0]), nil, nil, &a); err != nil {
+			var q url.Values
+			if force {
+				q = url.Values{"force": {"true"}}
+			}
+			if err := c.do(cmd.Context(), http.MethodDelete, "/v1/servers/"+url.PathEscape(args[0]), q, nil, &a); err != nil {
 				return err
 			}
 			return follow(cmd.Context(), cmd, c, a, *output, watch, api.ServerStatus(prego.ServerTerminated))
 		},
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "also when tenants live on it: they are lost")
 	cmd.Flags().BoolVar(&watch, "watch", false, "show the progress")
 	return cmd
 }

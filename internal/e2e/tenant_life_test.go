@@ -174,7 +174,55 @@ func TestRefillGivesUp(t *testing.T) {
 	time.Sleep(4 * time.Second) // some sweeps long
 	require.Equal(t, failed, c.number(`SELECT count(*) FROM site_pool`), "not tried again and again")
 	require.LessOrEqual(t, failed, 4)
+	require.Eventually(t, func() bool { return c.number(`SELECT count(*) FROM site_pool WHERE dropped_at IS NULL`) == 0 }, patience, 50*time.Millisecond)
 	require.Empty(t, c.hostSites(app))
+}
+
+// TestTheFleetGrowsAheadOfNeed passes the threshold of capacity used: a server is
+// added before anybody waits.
+func TestTheFleetGrowsAheadOfNeed(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: tenantVars(map[string]string{"PREGO_SHARED_PLACEMENT_LEGACY": "1", "PLACEMENT_MAX_TENANTS_PER_NODE": "2"})})
+	c.org("acme", "")
+	c.sharedFleet(2)
+	for _, slug := range []string{"alpha", "beta"} {
+		c.settledTenant(c.tenant(slug, prego.PlanStarter, nil), prego.TenantActive)
+	}
+	require.Eventually(t, func() bool {
+		return c.number(`SELECT count(*) FROM scaling_events WHERE role = 'app' AND trigger = 'threshold' AND made = 1`) == 1
+	}, patience, 50*time.Millisecond)
+	require.Zero(t, c.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'awaiting_capacity'`))
+	time.Sleep(3 * time.Second) // some sweeps long
+	require.Equal(t, 2, c.number(`SELECT count(*) FROM servers WHERE role = 'app'`), "one is enough")
+}
+
+// TestServersWithTenantsAreKept refuses to take down what tenants live on, unless it
+// is forced.
+func TestServersWithTenantsAreKept(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: sharedVars()})
+	c.org("acme", "")
+	app := c.sharedFleet(2)
+	id := c.tenant("alpha", prego.PlanStarter, nil)
+	c.settledTenant(id, prego.TenantActive)
+	for _, server := range []string{app, c.id("db"), c.id("redis")} {
+		status, body := c.request(http.MethodDelete, "/v1/servers/"+server, nil)
+		require.Equal(t, http.StatusConflict, status, "%s", body)
+		require.Contains(t, string(body), `"server_has_tenants"`)
+	}
+	status, body := c.request(http.MethodDelete, "/v1/servers/"+app+"?force=true", nil)
+	require.Equal(t, http.StatusAccepted, status, "%s", body)
+	c.awaitStatus("app", prego.ServerTerminated)
+	require.Zero(t, c.number(`SELECT count(*) FROM site_pool WHERE state = 'available'`))
+	// What is left of the tenant can still be ended.
+	c.ask(id, "cancel")
+	c.settledTenant(id, prego.TenantGracePeriod)
+	c.ask(id, "terminate")
+	c.settledTenant(id, prego.TenantTerminated)
+	c.expire(id)
+	c.settledTenant(id, prego.TenantDataPurged)
+	c.counted()
+	c.settled()
 }
 
 // benchHit tells that a fault of bench has happened.

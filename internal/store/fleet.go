@@ -15,7 +15,10 @@ import (
 const sqlFleetCursor = `SELECT pg_snapshot_xmin(pg_current_snapshot())::text`
 
 const sqlFleetServers = `
-SELECT server_id, role, region, infra_provider, status, COALESCE(memory_pct, 0), tenant_count, tags, COALESCE(dedicated_for_tenant_id, ''),
+SELECT server_id, role, region, infra_provider,
+       -- a warm server whose agent is silent could not be used at once
+       CASE WHEN warm_plan IS NOT NULL AND tenant_count = 0 AND status = 'active' AND agent_status <> 'connected' THEN 'failed' ELSE status END,
+       COALESCE(memory_pct, 0), tenant_count, tags, COALESCE(dedicated_for_tenant_id, ''),
        NOT accepts_trial, COALESCE(warm_plan, '')
 FROM servers
 WHERE role IN ('app', 'node') AND (changed_xid >= $1::text::xid8 OR server_id = ANY ($2)) AND ($1 <> '0' OR status <> 'terminated')`

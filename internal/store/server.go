@@ -305,14 +305,33 @@ UPDATE servers SET status = 'draining', status_reason = 'decommission_requested'
     decommission_requested_at = now(), updated_at = now()
 WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') RETURNING ` + serverColumns
 
-// RequestDecommission marks a server as draining, whatever it is doing. A server
-// that is draining or terminated already is returned as it is.
-func (s *Store) RequestDecommission(ctx context.Context, id, by string) (prego.Server, error) {
+// A tenant that is being reserved holds the server's row, so that of a reservation
+// and a decommissioning one sees the other.
+const sqlDecommissionUnused = `
+UPDATE servers SET status = 'draining', status_reason = 'decommission_requested', status_message = '',
+    decommission_requested_at = now(), updated_at = now()
+WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') AND tenant_count = 0
+  AND NOT EXISTS (SELECT FROM db_shards d WHERE d.server_id = $1 AND d.current_tenant_count > 0)
+  AND NOT EXISTS (SELECT FROM redis_pools r WHERE r.server_id = $1 AND r.current_tenants > 0) RETURNING ` + serverColumns
+
+// RequestDecommission marks a server as draining, whatever it is doing; but while
+// tenants live on it, on its shard or its pool only with force, which loses them
+// (CodeServerHasTenants). A server that is draining or terminated already is returned
+// as it is.
+func (s *Store) RequestDecommission(ctx context.Context, id, by string, force bool) (prego.Server, error) {
+	update, message := sqlDecommissionUnused, "by "+by
+	if force {
+		update, message = sqlDecommission, "forced by "+by
+	}
 	server, err := s.transition(ctx, id, prego.ServerEvent{
-		ServerID: id, Step: prego.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: "by " + by, Actor: prego.ActorOperator,
-	}, "%s", sqlDecommission)
-	if prego.CodeOf(err) == prego.CodeInvalidTransition {
-		return s.GetServer(ctx, id)
+		ServerID: id, Step: prego.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: message, Actor: prego.ActorOperator,
+	}, "%s", update)
+	if prego.CodeOf(err) != prego.CodeInvalidTransition {
+		return server, err
+	}
+	server, err = s.GetServer(ctx, id)
+	if err == nil && server.Status != prego.ServerDraining && server.Status != prego.ServerTerminated {
+		return prego.Server{}, prego.Errorf(prego.CodeServerHasTenants, "tenants live on server %s, its DB shard or its Redis pool: move or purge them first, or force it and lose them", id)
 	}
 	return server, err
 }

@@ -204,3 +204,63 @@ func (s *Store) WarmBare(ctx context.Context, region prego.Region, plan prego.Pl
 	}
 	return out, nil
 }
+
+// Members of a warm pool that are no good: of another image, or with a site that
+// could not be built a while ago.
+const sqlWarmStale = `
+SELECT server_id FROM servers s
+WHERE region = $1 AND warm_plan = $2 AND status = 'active' AND tenant_count = 0 AND dedicated_for_tenant_id IS NULL
+  AND (image <> $3 OR (NOT EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state IN ('available', 'reserved'))
+       AND EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'failed' AND p.updated_at < now() - make_interval(secs => $4))))
+ORDER BY server_id`
+
+// WarmStale are the members of a warm pool that nobody should get.
+func (s *Store) WarmStale(ctx context.Context, region prego.Region, plan prego.Plan, image string, failureMemory time.Duration) ([]string, error) {
+	rows, err := s.pool.Query(ctx, sqlWarmStale, region, plan, image, failureMemory.Seconds())
+	if err != nil {
+		return nil, fmt.Errorf("warm pool %s/%s: %w", region, plan, err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("warm pool %s/%s: %w", region, plan, err)
+	}
+	return out, nil
+}
+
+const sqlSitesToDrop = `
+SELECT pool_site_id, app_server_id, db_shard_id, site_name, database_name FROM site_pool
+WHERE app_server_id = $1 AND state = 'failed' AND dropped_at IS NULL ORDER BY pool_site_id LIMIT 50`
+
+// SitesToDrop are the failed sites of a server of which something may be left on
+// its host.
+func (s *Store) SitesToDrop(ctx context.Context, serverID string) ([]prego.PoolSite, error) {
+	rows, err := s.pool.Query(ctx, sqlSitesToDrop, serverID)
+	if err != nil {
+		return nil, fmt.Errorf("failed sites of %s: %w", serverID, err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.PoolSite])
+	if err != nil {
+		return nil, fmt.Errorf("failed sites of %s: %w", serverID, err)
+	}
+	return out, nil
+}
+
+const sqlSiteDropped = `UPDATE site_pool SET dropped_at = now() WHERE pool_site_id = $1 AND state = 'failed' RETURNING 1::float8`
+
+// SiteDropped records that nothing is left of a failed site.
+func (s *Store) SiteDropped(ctx context.Context, poolSiteID string) error {
+	_, err := s.oneNumber(ctx, sqlSiteDropped, poolSiteID)
+	return err
+}
+
+// Servers whose pool has been below a watermark for longer than the tightest SLO
+// that it serves: a site has been in the making, or failed, for so long.
+const sqlBeyondSLO = `
+SELECT count(DISTINCT p.app_server_id)::float8 FROM site_pool p
+WHERE ((p.state = 'reserved' AND p.tenant_id IS NULL) OR (p.state = 'failed' AND p.dropped_at IS NULL))
+  AND p.created_at < now() - make_interval(secs => (SELECT min(slo_seconds) FROM site_pool_policies WHERE target > 0))`
+
+// PoolsBeyondSLO counts the servers whose site pool misses its SLO.
+func (s *Store) PoolsBeyondSLO(ctx context.Context) (float64, error) {
+	return s.oneNumber(ctx, sqlBeyondSLO)
+}
