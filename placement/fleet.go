@@ -94,7 +94,7 @@ type Fleet struct {
 	pools     slots[Pool]
 	providers map[prego.InfraProviderID]Provider
 	residency map[string]Zone
-	own       map[string]string          // tenant → server that is dedicated for it
+	own       map[string]string          // tenant → server that is dedicated for it and stays
 	families  map[string]map[string]bool // parent org → servers where it lives
 	last      string
 
@@ -220,14 +220,20 @@ func (f *Fleet) SetServer(s Server) {
 	for org := range s.ParentOrgs {
 		f.joins(org, s.ServerID)
 	}
-	if old := f.servers[i].DedicatedFor; old != "" && f.own[old] == s.ServerID {
-		delete(f.own, old)
-	}
-	if s.DedicatedFor != "" {
+	f.disown(f.servers[i].DedicatedFor, s.ServerID)
+	// One that is on its way out is nobody's any more: the tenant may have a new one.
+	if s.DedicatedFor != "" && s.Status != prego.ServerDraining && s.Status != prego.ServerTerminated {
 		f.own[s.DedicatedFor] = s.ServerID
 	}
 	f.servers[i].Server = s
 	f.heat(i)
+}
+
+// disown forgets that a server is a tenant's own.
+func (f *Fleet) disown(tenant, serverID string) {
+	if f.own[tenant] == serverID {
+		delete(f.own, tenant)
+	}
 }
 
 func (f *Fleet) joins(org, serverID string) {
@@ -243,9 +249,7 @@ func (f *Fleet) RemoveServer(id string) {
 	if !there {
 		return
 	}
-	if d := f.servers[i].DedicatedFor; d != "" {
-		delete(f.own, d)
-	}
+	f.disown(f.servers[i].DedicatedFor, id)
 	for org := range f.servers[i].ParentOrgs {
 		delete(f.families[org], id)
 	}

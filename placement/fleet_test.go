@@ -1,0 +1,41 @@
+package placement_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+func ownNode(id string, status prego.ServerStatus) placement.Server {
+	return placement.Server{ServerID: id, Role: prego.RoleNode, Region: "eu", InfraProvider: "hetzner", Status: status, DedicatedFor: "t"}
+}
+
+// TestAnOldServerOfATenantHidesNotItsNewOne retries a tenant: the server of the
+// generation before is on its way out while the new one comes to life.
+func TestAnOldServerOfATenantHidesNotItsNewOne(t *testing.T) {
+	t.Parallel()
+	p := placement.DefaultPolicy() // one tenant, one server
+	for name, follow := range map[string]func(f *placement.Fleet, providers []placement.Provider){
+		"the old one is gone": func(f *placement.Fleet, pr []placement.Provider) {
+			f.Update(placement.Change{Providers: pr, Servers: []placement.Server{ownNode("n-t-g1", prego.ServerTerminated)}})
+		},
+		"the old one drains": func(f *placement.Fleet, pr []placement.Provider) {
+			f.Update(placement.Change{Providers: pr, Servers: []placement.Server{ownNode("n-t-g1", prego.ServerDraining)}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := fleet()
+			d.Servers = []placement.Server{ownNode("n-t-g1", prego.ServerDraining), ownNode("n-t-g2", prego.ServerActive)}
+			f := placement.NewFleet(p, d)
+			require.Equal(t, "n-t-g2", f.Decide(request(nil)).AppServerID)
+			follow(f, d.Providers)
+			got := f.Decide(request(nil))
+			require.Equal(t, placement.OnDemandSite, got.Outcome, "%+v", got)
+			require.Equal(t, "n-t-g2", got.AppServerID)
+		})
+	}
+}
