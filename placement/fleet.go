@@ -314,8 +314,7 @@ func (f *Fleet) heat(i int) {
 	set(flagNoTrials, s.RefusesTrials)
 	set(flagTagged, len(s.Tags) > 0)
 	set(flagWarm, s.WarmPlan != "")
-	pr, known := f.providers[s.InfraProvider]
-	set(flagBadProvider, !known || !pr.Enabled || !slices.Contains(pr.Regions, s.Region))
+	set(flagBadProvider, f.badProvider(&s.Server))
 	if s.Role == prego.RoleNode {
 		s.ownShard, s.ownPool = f.nodeParts(s.Server)
 	} else {
@@ -329,6 +328,32 @@ func (f *Fleet) heat(i int) {
 		h.shard0 = manyShards
 	}
 	f.hot[i] = h
+}
+
+// badProvider: the server's cloud is off, or does not serve its region any more.
+func (f *Fleet) badProvider(s *Server) bool {
+	pr, known := f.providers[s.InfraProvider]
+	return !known || !pr.Enabled || !slices.Contains(pr.Regions, s.Region)
+}
+
+// setProviders replaces the clouds; where one changed, so may what its servers are
+// good for.
+func (f *Fleet) setProviders(providers []Provider) {
+	next := make(map[prego.InfraProviderID]Provider, len(providers))
+	same := len(providers) == len(f.providers)
+	for _, p := range providers {
+		old, known := f.providers[p.ID]
+		same = same && known && old.Enabled == p.Enabled && slices.Equal(old.Regions, p.Regions)
+		next[p.ID] = p
+	}
+	if f.providers = next; same {
+		return
+	}
+	for i := range f.servers {
+		if f.hot[i].flags &^= flagBadProvider; f.badProvider(&f.servers[i].Server) {
+			f.hot[i].flags |= flagBadProvider
+		}
+	}
 }
 
 // nodeParts are the slots of a node's own shard and pool: those rows that say so,

@@ -39,3 +39,21 @@ func TestAnOldServerOfATenantHidesNotItsNewOne(t *testing.T) {
 		})
 	}
 }
+
+// TestTheFleetFollowsItsProviders: what a server's cloud allows is looked up when
+// the cloud changes, too.
+func TestTheFleetFollowsItsProviders(t *testing.T) {
+	t.Parallel()
+	d := fleet()
+	aws := placement.Provider{ID: "aws", Enabled: true, Regions: []prego.Region{"eu"}}
+	d.Servers[1].InfraProvider = "aws"
+	d.Providers = append(d.Providers, aws)
+	f := placement.NewFleet(shared(), d)
+	require.Equal(t, "app-2", f.Decide(request(nil)).AppServerID)
+	off := aws
+	off.Enabled = false
+	f.Update(placement.Change{Providers: []placement.Provider{d.Providers[0], off}, Residency: d.Residency})
+	require.Equal(t, "app-1", f.Decide(request(nil)).AppServerID)
+	f.Update(placement.Change{Providers: []placement.Provider{d.Providers[0], aws}, Residency: d.Residency})
+	require.Equal(t, "app-2", f.Decide(request(nil)).AppServerID)
+}
