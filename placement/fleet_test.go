@@ -57,3 +57,17 @@ func TestTheFleetFollowsItsProviders(t *testing.T) {
 	f.Update(placement.Change{Providers: []placement.Provider{d.Providers[0], aws}, Residency: d.Residency})
 	require.Equal(t, "app-2", f.Decide(request(nil)).AppServerID)
 }
+
+// TestNoOverrideSharesADedicatedRedis: the transaction takes none either, however
+// often it is asked.
+func TestNoOverrideSharesADedicatedRedis(t *testing.T) {
+	t.Parallel()
+	d := fleet()
+	d.Servers = append(d.Servers, placement.Server{ServerID: "node", Role: prego.RoleNode, Region: "eu", InfraProvider: "hetzner", Status: "active", TenantCount: 1})
+	got := placement.NewFleet(shared(), d).Decide(request(func(r *placement.Request) {
+		r.Plan, r.DedicatedRedis = prego.PlanBusiness, true
+		r.Override = &placement.Override{AppServerID: "node", Reason: "r"}
+	}))
+	require.Equal(t, placement.Refused, got.Outcome)
+	require.Equal(t, prego.CodeInvariantViolation, got.Code)
+}
