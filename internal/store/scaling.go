@@ -18,14 +18,12 @@ WHERE server_id = $1`
 // in one transaction with what it is for. Repeated, it meets its row.
 func (s *Store) RequestFleetServer(ctx context.Context, f prego.FleetServer, by string) (prego.Server, error) {
 	r := prego.CreateServerRequest{ServerID: f.ServerID, Role: f.Role, Region: f.Region, InfraProvider: f.Provider, Spec: f.Spec}
-	server, created, err := s.CreateServer(ctx, r, by)
-	if err != nil || !created {
-		return server, err
-	}
-	if _, err := s.pool.Exec(ctx, sqlFleetServerTraits, f.ServerID, f.DedicatedFor, f.WarmPlan, f.PlanTierLock); err != nil {
-		return server, fmt.Errorf("request server %s: %w", f.ServerID, err)
-	}
-	return server, nil
+	hash := r.Hash()
+	server, _, err := s.insertServer(ctx, newServer{
+		id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: by,
+		managedBy: prego.ManagedByWorkerDirect, purpose: prego.PurposeAgentBootstrap, step: prego.StepRequested, traits: &f,
+	})
+	return server, err
 }
 
 // Who is short of a role, what is on its way, and how full the fleet is. Servers
