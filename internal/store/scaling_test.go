@@ -35,3 +35,26 @@ func TestAServerThatIsAskedForSaysWhatItIsFor(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, count(t, s, `servers WHERE dedicated_for_tenant_id = 't-2'`))
 }
+
+// TestAWarmPoolThatOnlyFailsOrdersNoMore: servers that never lived count as broken
+// for a while, also after they were taken down.
+func TestAWarmPoolThatOnlyFailsOrdersNoMore(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	require.NoError(t, s.PutWarmPool(ctx, prego.RegionEU, prego.PlanStarter, 2, "test"))
+	for _, id := range []string{"w-1", "w-2", "w-3"} {
+		_, err := s.RequestFleetServer(ctx, prego.FleetServer{ServerID: id, Role: prego.RoleNode, Region: prego.RegionEU, Provider: prego.ProviderHetzner, WarmPlan: prego.PlanStarter}, "test")
+		require.NoError(t, err)
+	}
+	exec(t, s, `UPDATE servers SET status = 'draining' WHERE server_id IN ('w-1', 'w-3')`)
+	exec(t, s, `UPDATE servers SET status = 'terminated' WHERE server_id = 'w-2'`)
+	exec(t, s, `UPDATE servers SET active_at = now() WHERE server_id = 'w-3'`) // it lived, and was taken down for another reason
+	w, err := s.WarmPool(ctx, prego.RegionEU, prego.PlanStarter, "")
+	require.NoError(t, err)
+	require.Equal(t, 2, w.Broken)
+	exec(t, s, `UPDATE servers SET created_at = now() - interval '2 hours'`)
+	w, err = s.WarmPool(ctx, prego.RegionEU, prego.PlanStarter, "")
+	require.NoError(t, err)
+	require.Zero(t, w.Broken, "it is tried again")
+}

@@ -138,7 +138,8 @@ func (s *Store) LowPools(ctx context.Context, failureMemory time.Duration) ([]st
 
 // A member is claimable, on its way, or broken. Only the claimable count against
 // the target, and of the broken no more are replaced than the pool is large, so that
-// a fault that breaks every server does not order servers for ever. While tenants
+// a fault that breaks every server does not order servers for ever; those that never
+// lived and were taken down count for an hour. While tenants
 // build servers of their own in the region the pool waits.
 const sqlWarmDeficit = `
 WITH members AS (
@@ -151,7 +152,9 @@ WITH members AS (
     WHERE s.region = $1 AND s.warm_plan = $2 AND s.status <> 'terminated' AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL AND s.status <> 'draining'
 ), counts AS (
     SELECT count(*) FILTER (WHERE claimable) AS claimable, count(*) FILTER (WHERE coming AND NOT claimable) AS coming,
-           count(*) FILTER (WHERE NOT claimable AND NOT coming) AS broken FROM members
+           count(*) FILTER (WHERE NOT claimable AND NOT coming)
+           + (SELECT count(*) FROM servers s WHERE s.region = $1 AND s.warm_plan = $2 AND s.status IN ('draining', 'terminated')
+                AND s.active_at IS NULL AND s.created_at > now() - interval '1 hour') AS broken FROM members
 ), target AS (
     SELECT COALESCE((SELECT target FROM warm_pools WHERE region = $1 AND plan = $2), 0) AS n
 )
