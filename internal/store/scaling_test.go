@@ -58,3 +58,28 @@ func TestAWarmPoolThatOnlyFailsOrdersNoMore(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, w.Broken, "it is tried again")
 }
+
+// TestAPlacedTenantWaitsForNothing records a wait that was decided on before
+// somebody else placed the tenant.
+func TestAPlacedTenantWaitsForNothing(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "someone")
+	require.NoError(t, err)
+	placeOnNode(t, s, "t-1", "n-1")
+	require.NoError(t, s.AwaitTenant(ctx, prego.TenantRef{TenantID: "t-1", Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp}, true))
+	require.Zero(t, count(t, s, `tenants WHERE waiting_since IS NOT NULL OR status_reason <> ''`))
+}
+
+// placeOnNode reserves a node of its own for a tenant.
+func placeOnNode(t testing.TB, s *Store, tenantID, server string) {
+	t.Helper()
+	warmNode(t, s, server)
+	out, err := s.Reserve(context.Background(), prego.Reservation{
+		TenantID: tenantID, Generation: 1, AppServerID: server, DBShardID: server, RedisPoolID: server, Mode: prego.ModeOneTenantOneServer,
+		MemoryPctMax: 70, MaxTenants: 20, Decision: []byte(`{}`), Policy: []byte(`{}`), Dedicates: true,
+	})
+	require.NoError(t, err)
+	require.Equal(t, prego.ReservePlaced, out.Outcome)
+}
