@@ -152,11 +152,13 @@ func (s *Store) Queued(ctx context.Context, region prego.Region, tenantID string
 	return queued, nil
 }
 
+// Which of many are looked at is left to chance: those whose runs are well and wait
+// for long would keep the others from ever being looked at.
 const sqlProvisionsToCheck = `
-SELECT tenant_id, generation FROM tenants WHERE state IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY updated_at LIMIT 200`
+SELECT tenant_id, generation FROM tenants WHERE state IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`
 
 const sqlChangesToCheck = `
-SELECT tenant_id FROM tenants WHERE converged_state <> state AND state NOT IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY updated_at LIMIT 200`
+SELECT tenant_id FROM tenants WHERE converged_state <> state AND state NOT IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`
 
 const sqlExpired = `SELECT tenant_id, generation FROM tenants WHERE deadline_at <= now() ORDER BY deadline_at LIMIT 200`
 

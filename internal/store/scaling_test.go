@@ -83,3 +83,21 @@ func placeOnNode(t testing.TB, s *Store, tenantID, server string) {
 	require.NoError(t, err)
 	require.Equal(t, prego.ReservePlaced, out.Outcome)
 }
+
+// TestALostRunIsFoundInTheQueue: that the queue is looked through again and again is
+// no sign of life of the runs that wait in it.
+func TestALostRunIsFoundInTheQueue(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "someone")
+	require.NoError(t, err)
+	ref := prego.TenantRef{TenantID: "t-1", Generation: 1}
+	require.NoError(t, s.AwaitTenant(ctx, ref, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp}, true))
+	exec(t, s, `UPDATE tenants SET updated_at = now() - interval '2 minutes'`)
+	require.NoError(t, s.AwaitTenant(ctx, ref, prego.ReasonAwaitingCapacity, "again", []prego.Role{prego.RoleDBShard}, true))
+	require.Equal(t, 1, count(t, s, `tenants WHERE waiting_roles = '{db-shard}' AND status_message = 'again'`))
+	w, _, err := s.FindTenantWork(ctx, 60e9, 60e9)
+	require.NoError(t, err)
+	require.Len(t, w.Provisions, 1)
+}

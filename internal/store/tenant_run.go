@@ -72,9 +72,11 @@ func tenantEvent(ctx context.Context, q execer, e prego.TenantEvent, dedupKey st
 }
 
 // A tenant that starts to wait is provisioning (placement-policy §3), whatever it
-// was. from tells what it was.
+// was. from tells what it was. One that waits on is no more alive for it: the sweep
+// goes by updated_at when it looks for lost runs.
 const sqlAwaitTenant = `
-UPDATE tenants n SET state = 'provisioning', status_reason = $3, status_message = $4, waiting_roles = $5, updated_at = now(),
+UPDATE tenants n SET state = 'provisioning', status_reason = $3, status_message = $4, waiting_roles = $5,
+    updated_at = CASE WHEN $6 AND n.waiting_since IS NOT NULL THEN n.updated_at ELSE now() END,
     waiting_since = CASE WHEN $6 THEN COALESCE(n.waiting_since, now()) END
 FROM (SELECT tenant_id, state FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE) o
 WHERE n.tenant_id = o.tenant_id AND n.generation = $2 AND n.state IN ('trial', 'provisioning') AND n.cancel_requested_at IS NULL
@@ -87,7 +89,8 @@ const sqlIsPlaced = `SELECT EXISTS (SELECT FROM tenant_allocations WHERE tenant_
 var errPlaced = errors.New("the tenant is placed")
 
 // AwaitTenant records what a tenant waits for. queued puts it into the queue of
-// those that are short of capacity, at the place that it had if it was there.
+// those that are short of capacity, at the place that it had if it was there. A
+// tenant that was placed meanwhile waits for nothing.
 func (s *Store) AwaitTenant(ctx context.Context, ref prego.TenantRef, reason prego.Reason, message string, roles []prego.Role, queued bool) error {
 	if roles == nil {
 		roles = []prego.Role{}
