@@ -13,7 +13,8 @@ import (
 // One statement plans a refill: for every plan tier whose watermark is not reached
 // with what stands ready or is being built, it takes the emptiest shard that the
 // tier may use and reserves as many sites as are missing. A node has one site, on its
-// own shard, and none once it is taken. Recent failures count as if they were ready,
+// own shard, and none once it is taken. Sites on a shard that takes nobody count for
+// nothing. Recent failures count as if they were ready,
 // so that a server on which builds fail is not tried for ever.
 const sqlPlanRefill = `
 WITH server AS (
@@ -39,7 +40,8 @@ WITH server AS (
     SELECT l.shard_id, l.low, LEAST(l.target, l.room) AS target,
         (SELECT count(*) FROM site_pool p, db_shards d1, db_shards d2 WHERE p.app_server_id = $1 AND d1.shard_id = p.db_shard_id AND d2.shard_id = l.shard_id
            AND d1.plan_tier_lock IS NOT DISTINCT FROM d2.plan_tier_lock AND d1.status = 'active'
-           AND (p.state = 'available' OR (p.state = 'reserved' AND p.tenant_id IS NULL)
+           AND (((p.state = 'available' OR (p.state = 'reserved' AND p.tenant_id IS NULL))
+                 AND d1.dedicated_for_tenant_id IS NULL AND d1.current_tenant_count < d1.tenant_capacity)
                 OR (p.state = 'failed' AND p.updated_at > now() - make_interval(secs => $4)))) AS n
     FROM per_lock l
 ), missing AS (
@@ -112,8 +114,9 @@ const sqlLowPools = `
 SELECT s.server_id FROM servers s
 WHERE s.status = 'active' AND s.agent_status = 'connected' AND s.dedicated_for_tenant_id IS NULL
   AND (s.role = 'app' OR (s.role = 'node' AND s.warm_plan IS NOT NULL AND s.tenant_count = 0))
-  AND (SELECT count(*) FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state IN ('available', 'reserved')
-         AND (p.state = 'available' OR p.tenant_id IS NULL))
+  AND (SELECT count(*) FROM site_pool p JOIN db_shards d ON d.shard_id = p.db_shard_id
+         WHERE p.app_server_id = s.server_id AND (p.state = 'available' OR (p.state = 'reserved' AND p.tenant_id IS NULL))
+           AND d.status = 'active' AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity)
     < CASE s.role WHEN 'node' THEN 1 ELSE (SELECT COALESCE(sum(low), 0) FROM (SELECT max(low_watermark) AS low FROM site_pool_policies p
           WHERE p.target > 0 AND EXISTS (SELECT FROM db_shards d WHERE d.status = 'active' AND d.region = s.region AND NOT d.on_node
               AND d.current_tenant_count < d.tenant_capacity AND d.dedicated_for_tenant_id IS NULL
