@@ -58,15 +58,26 @@ SELECT pool_site_id, app_server_id, db_shard_id, site_name, database_name FROM s
 WHERE app_server_id = $1 AND state = 'reserved' AND tenant_id IS NULL
 ORDER BY 1`
 
+// A statement of its own: what another plan made while this one waited must be seen
+// by the next.
+const sqlHoldServer = `SELECT FROM servers WHERE server_id = $1 FOR NO KEY UPDATE`
+
 // PlanRefill reserves the sites that an app server's pool lacks, and returns them
 // with those whose build was begun earlier. fill asks for the target even where the
 // low watermark is reached.
 func (s *Store) PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration, fill bool) ([]prego.PoolSite, error) {
-	rows, err := s.pool.Query(ctx, sqlPlanRefill, serverID, domain, buildFor.Seconds(), failureMemory.Seconds(), fill)
-	if err != nil {
-		return nil, fmt.Errorf("plan refill of %s: %w", serverID, err)
-	}
-	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.PoolSite])
+	var out []prego.PoolSite
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlHoldServer, serverID); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sqlPlanRefill, serverID, domain, buildFor.Seconds(), failureMemory.Seconds(), fill)
+		if err != nil {
+			return err
+		}
+		out, err = pgx.CollectRows(rows, pgx.RowToStructByPos[prego.PoolSite])
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("plan refill of %s: %w", serverID, err)
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,5 +50,32 @@ func TestSitesThatNobodyCanTakeCountForNothing(t *testing.T) {
 			require.Len(t, sites, 3)
 			require.Equal(t, "db-2", sites[0].DBShardID)
 		})
+	}
+}
+
+// TestTwoRefillsAtOnceMakeOnePool repeats a step whose first attempt is still under
+// way.
+func TestTwoRefillsAtOnceMakeOnePool(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	sharedServer(t, s, "app-1", prego.RoleApp)
+	sharedServer(t, s, "db-1", prego.RoleDBShard)
+	for range 10 {
+		exec(t, s, `DELETE FROM site_pool`)
+		var wg sync.WaitGroup
+		errs := make([]error, 4)
+		for i := range errs {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				_, errs[i] = s.PlanRefill(ctx, "app-1", "sites.test", time.Hour, time.Hour, true)
+			}()
+		}
+		wg.Wait()
+		for _, err := range errs {
+			require.NoError(t, err)
+		}
+		require.Equal(t, 3, count(t, s, "site_pool"))
 	}
 }
