@@ -1,0 +1,92 @@
+package activities_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/testsuite"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// noRuns is a workflow engine that remembers which servers are to be taken down.
+type noRuns struct {
+	mu   sync.Mutex
+	down []string
+}
+
+func (*noRuns) EnsureTenantProvision(context.Context, string, int) (bool, error)       { return true, nil }
+func (*noRuns) EnsureTenantChange(context.Context, string) (bool, error)               { return true, nil }
+func (*noRuns) WakeTenant(context.Context, string) error                               { return nil }
+func (*noRuns) EnsureScaleOut(context.Context, prego.Region, prego.Role, string) error { return nil }
+func (*noRuns) EnsureRefill(context.Context, string) error                             { return nil }
+func (*noRuns) EnsureWarmPool(context.Context, prego.Region, prego.Plan) error         { return nil }
+func (r *noRuns) EnsureDecommission(_ context.Context, id string) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.down = append(r.down, id)
+	return true, nil
+}
+
+// hosts remembers what was run on them.
+type hosts struct {
+	mu  sync.Mutex
+	ran [][]string // server, then the command
+}
+
+func (h *hosts) Bench(_ context.Context, serverID, _, _, _ string, _ time.Duration, args ...string) (string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ran = append(h.ran, append([]string{serverID}, args...))
+	return "", nil
+}
+
+// steps are the steps of tenants over a fleet on a real database.
+type steps struct {
+	*activities.Tenants
+	env   *testsuite.TestActivityEnvironment
+	runs  *noRuns
+	hosts *hosts
+}
+
+func (p *placing) steps(placer *activities.Placer) *steps {
+	s := &steps{runs: &noRuns{}, hosts: &hosts{}}
+	s.Tenants = &activities.Tenants{
+		Store: p.store, Placer: placer, Bench: s.hosts, Runs: s.runs, Log: zap.NewNop(), Metrics: activities.NewTenantMetrics(prometheus.NewRegistry()),
+		Settings: activities.TenantSettings{SiteDomain: "sites.test", CommandTimeout: time.Second, SiteTimeout: time.Second},
+	}
+	var suite testsuite.WorkflowTestSuite
+	s.env = suite.NewTestActivityEnvironment()
+	s.env.RegisterActivity(s.Tenants)
+	return s
+}
+
+// TestADatabaseOutlivesTheTenantsServer: a tenant with an app server of its own has
+// its database on a shard elsewhere, and that one stays when the app server goes.
+func TestADatabaseOutlivesTheTenantsServer(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.server("app-0", prego.RoleApp, "")
+	p.server("db-0", prego.RoleDBShard, "")
+	p.server("redis-0", prego.RoleRedisPool, "")
+	placer := p.placer(nil)
+	s := p.steps(placer)
+	tn := p.tenant(prego.PlanEnterprise, nil)
+	d, err := placer.Place(t.Context(), tn, nil, "test")
+	require.NoError(t, err)
+	require.True(t, d.PlacesTenant())
+	p.exec(`UPDATE tenants SET site = 's1.sites.test', state = 'data_purged'`)
+	own, err := p.store.OwnServers(t.Context(), tn.TenantID)
+	require.NoError(t, err)
+	require.Equal(t, []string{"app-0"}, own)
+	_, err = s.env.ExecuteActivity(s.DropSite, activities.DropInput{TenantID: tn.TenantID})
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(s.hosts.ran, func(c []string) bool { return slices.Contains(c, "drop-site") && slices.Contains(c, "s1.sites.test") }), "%v", s.hosts.ran)
+}
