@@ -154,7 +154,7 @@ type TenantPlan struct {
 	StepTimeout  time.Duration       `json:"step_timeout"`
 	AppTimeout   time.Duration       `json:"app_timeout"`
 	Cancelled    bool                `json:"cancelled,omitempty"`
-	// Resumed: an earlier run placed the tenant already.
+	// Resumed: an earlier run placed the tenant already, or asked for its server.
 	Resumed bool `json:"resumed,omitempty"`
 }
 
@@ -188,7 +188,7 @@ func (a *Tenants) PlanTenant(ctx context.Context, ref prego.TenantRef) (TenantPl
 	return TenantPlan{
 		Region: t.Region, Plan: t.Plan, OrgID: t.OrgID, Slug: t.Slug, Policy: t.Policy, Apps: len(t.Apps),
 		CapacityWait: s.CapacityWait, CapacityPoll: s.CapacityPoll, StepTimeout: s.StepTimeout, AppTimeout: s.AppTimeout,
-		Cancelled: t.CancelRequested, Resumed: t.Allocation != nil,
+		Cancelled: t.CancelRequested, Resumed: t.Allocation != nil || t.OwnServerID != "",
 	}, nil
 }
 

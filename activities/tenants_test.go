@@ -90,3 +90,21 @@ func TestADatabaseOutlivesTheTenantsServer(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, slices.ContainsFunc(s.hosts.ran, func(c []string) bool { return slices.Contains(c, "drop-site") && slices.Contains(c, "s1.sites.test") }), "%v", s.hosts.ran)
 }
+
+// TestAResumedRunSeesToTheServerOfTheLostOne: one that was asked for and is not
+// lived on yet is the new run's to take down, too.
+func TestAResumedRunSeesToTheServerOfTheLostOne(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	s := p.steps(p.placer(nil))
+	tn := p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) { r.Policy = prego.ModeOneTenantOneServer })
+	ref := prego.TenantRef{TenantID: tn.TenantID, Generation: 1}
+	plan, err := s.PlanTenant(t.Context(), ref)
+	require.NoError(t, err)
+	require.False(t, plan.Resumed)
+	_, err = s.RequestOwnServer(t.Context(), ref)
+	require.NoError(t, err)
+	plan, err = s.PlanTenant(t.Context(), ref)
+	require.NoError(t, err)
+	require.True(t, plan.Resumed)
+}
