@@ -207,6 +207,11 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref prego.TenantRef) (PlaceRe
 		return PlaceResult{}, err
 	}
 	if t.Allocation != nil {
+		if t.OwnServerID != "" { // whoever asked for it may be gone
+			if err := a.RetireSpareServers(ctx, ref.TenantID); err != nil {
+				return PlaceResult{}, err
+			}
+		}
 		return PlaceResult{Placed: true, Outcome: placement.Placed}, nil
 	}
 	d, err := a.decide(ctx, t)

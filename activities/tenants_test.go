@@ -108,3 +108,25 @@ func TestAResumedRunSeesToTheServerOfTheLostOne(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, plan.Resumed)
 }
+
+// TestAServerThatIsNotNeededIsTakenDownByWhoeverComesNext: an operator placed the
+// tenant elsewhere, and the run that built the server was lost.
+func TestAServerThatIsNotNeededIsTakenDownByWhoeverComesNext(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.server("app-0", prego.RoleApp, "")
+	p.server("db-0", prego.RoleDBShard, "")
+	p.server("redis-0", prego.RoleRedisPool, "")
+	placer := p.placer(nil)
+	s := p.steps(placer)
+	tn := p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) { r.Policy = prego.ModeOneTenantOneServer })
+	ref := prego.TenantRef{TenantID: tn.TenantID, Generation: 1}
+	_, err := s.RequestOwnServer(t.Context(), ref)
+	require.NoError(t, err)
+	_, err = placer.Override(t.Context(), prego.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-0", Reason: "r"}, "alice")
+	require.NoError(t, err)
+	res, err := s.PlaceTenant(t.Context(), ref)
+	require.NoError(t, err)
+	require.True(t, res.Placed)
+	require.Equal(t, []string{"n-" + tn.TenantID + "-g1"}, s.runs.down)
+}
