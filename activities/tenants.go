@@ -287,34 +287,45 @@ func (a *Tenants) ServeQueue(ctx context.Context, region prego.Region) (placed i
 		if err != nil {
 			return err
 		}
+		var errs []error
 		for _, w := range waiting {
-			t, err := a.Store.TenantRun(ctx, w.TenantID)
-			if err != nil {
-				return err
+			ok, err := a.serve(ctx, w)
+			if ok {
+				placed++
 			}
-			if t.Allocation == nil && t.Waiting && t.Generation == w.Generation {
-				d, err := a.Placer.Place(ctx, t.Tenant, nil, prego.ActorPlacementEngine)
-				if errors.Is(err, prego.ErrSuperseded) {
-					continue
-				}
-				if err != nil {
-					return err
-				}
-				if !d.PlacesTenant() {
-					// What it is short of may have changed: that is what scale-outs are sized by.
-					if err := a.requeue(ctx, w, d); err != nil {
-						return err
-					}
-					continue
-				}
-				a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
+			if err != nil { // the others are served all the same
+				errs = append(errs, err)
 			}
-			placed++
-			a.told(a.Runs.WakeTenant(ctx, w.TenantID))
+			if ctx.Err() != nil {
+				break
+			}
 		}
-		return nil
+		return errors.Join(errs...)
 	})
 	return placed, err
+}
+
+// serve places one waiting tenant, or records what it is short of now.
+func (a *Tenants) serve(ctx context.Context, w prego.WaitingTenant) (placed bool, err error) {
+	t, err := a.Store.TenantRun(ctx, w.TenantID)
+	if err != nil {
+		return false, err
+	}
+	if t.Allocation == nil && t.Waiting && t.Generation == w.Generation {
+		d, err := a.Placer.Place(ctx, t.Tenant, nil, prego.ActorPlacementEngine)
+		switch {
+		case errors.Is(err, prego.ErrSuperseded):
+			return false, nil
+		case err != nil:
+			return false, err
+		case !d.PlacesTenant():
+			// What it is short of may have changed: that is what scale-outs are sized by.
+			return false, a.requeue(ctx, w, d)
+		}
+		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
+	}
+	a.told(a.Runs.WakeTenant(ctx, w.TenantID))
+	return true, nil
 }
 
 // requeue records what a waiting tenant is short of now; it keeps its place.

@@ -2,6 +2,7 @@ package activities_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/internal/store"
 )
 
 // noRuns is a workflow engine that remembers which servers are to be taken down.
@@ -129,4 +131,39 @@ func TestAServerThatIsNotNeededIsTakenDownByWhoeverComesNext(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, res.Placed)
 	require.Equal(t, []string{"n-" + tn.TenantID + "-g1"}, s.runs.down)
+}
+
+// refusing is a store that fails on one tenant.
+type refusing struct {
+	*store.Store
+	tenant string
+}
+
+func (r refusing) Reserve(ctx context.Context, v prego.Reservation) (prego.ReserveResult, error) {
+	if v.TenantID == r.tenant {
+		return prego.ReserveResult{}, errors.New("this one cannot be reserved for")
+	}
+	return r.Store.Reserve(ctx, v)
+}
+
+// TestOneTenantHoldsUpNoQueue: what goes wrong with the first is no reason to leave
+// the others waiting.
+func TestOneTenantHoldsUpNoQueue(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 6)
+	p.server("app-0", prego.RoleApp, "")
+	p.server("db-0", prego.RoleDBShard, "")
+	p.server("redis-0", prego.RoleRedisPool, "")
+	var ids []string
+	for range 3 {
+		tn := p.tenant(prego.PlanStarter, nil)
+		require.NoError(t, p.store.AwaitTenant(t.Context(), prego.TenantRef{TenantID: tn.TenantID, Generation: 1}, prego.ReasonAwaitingCapacity, "", nil, true))
+		ids = append(ids, tn.TenantID)
+	}
+	placer := p.placer(nil)
+	placer.Store = refusing{p.store, ids[0]}
+	s := p.steps(placer)
+	_, err := s.env.ExecuteActivity(s.ServeQueue, prego.Region("eu"))
+	require.Error(t, err, "and it is told of")
+	require.Equal(t, 2, p.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = ANY ($1)`, ids[1:]))
 }
