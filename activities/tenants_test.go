@@ -167,3 +167,33 @@ func TestOneTenantHoldsUpNoQueue(t *testing.T) {
 	require.Error(t, err, "and it is told of")
 	require.Equal(t, 2, p.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = ANY ($1)`, ids[1:]))
 }
+
+// late is a store whose reader has not heard yet that the tenant was placed.
+type late struct {
+	*store.Store
+	seen prego.TenantRun
+}
+
+func (l late) TenantRun(context.Context, string) (prego.TenantRun, error) { return l.seen, nil }
+
+// TestAnOverrideThatComesTooLateIsRefused: the tenant lives where the engine put it,
+// and nobody is told otherwise.
+func TestAnOverrideThatComesTooLateIsRefused(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.server("app-0", prego.RoleApp, "")
+	p.server("app-1", prego.RoleApp, "")
+	p.server("db-0", prego.RoleDBShard, "")
+	p.server("redis-0", prego.RoleRedisPool, "")
+	tn := p.tenant(prego.PlanStarter, nil)
+	before, err := p.store.TenantRun(t.Context(), tn.TenantID)
+	require.NoError(t, err)
+	d, err := p.placer(nil).Place(t.Context(), tn, nil, "engine")
+	require.NoError(t, err)
+	require.Equal(t, "app-0", d.AppServerID)
+	placer := p.placer(nil)
+	placer.Store = late{p.store, before}
+	_, err = placer.Override(t.Context(), prego.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-1", Reason: "r"}, "alice")
+	require.Equal(t, prego.CodeTenantPlaced, prego.CodeOf(err), "%v", err)
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted`))
+}
