@@ -155,6 +155,9 @@ func (p *Placer) Place(ctx context.Context, t prego.Tenant, override *placement.
 			return d, nil
 		case prego.ReserveAlready:
 			p.forget()
+			if override != nil { // by somebody else, who asked for something else
+				return d, prego.Errorf(prego.CodeTenantPlaced, "tenant %s was placed meanwhile", t.TenantID)
+			}
 			return d, nil
 		case prego.ReserveGone:
 			p.forget()

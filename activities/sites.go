@@ -115,7 +115,8 @@ type DropInput struct {
 }
 
 // DropSite drops what there is of a tenant's site, under both of the names that it
-// may have. A site on a server that is going to be destroyed goes with it.
+// may have. A site on a server that is going to be destroyed goes with it, if its
+// database is there, too.
 func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -131,7 +132,7 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 		return err
 	}
 	for _, id := range own {
-		if id == t.Allocation.AppServerID {
+		if id == t.Allocation.AppServerID && id == t.Allocation.DBShardID {
 			return nil
 		}
 	}

@@ -161,7 +161,7 @@ type TenantPlan struct {
 	StepTimeout  time.Duration       `json:"step_timeout"`
 	AppTimeout   time.Duration       `json:"app_timeout"`
 	Cancelled    bool                `json:"cancelled,omitempty"`
-	// Resumed: an earlier run placed the tenant already.
+	// Resumed: an earlier run placed the tenant already, or asked for its server.
 	Resumed bool `json:"resumed,omitempty"`
 }
 
@@ -195,7 +195,7 @@ func (a *Tenants) PlanTenant(ctx context.Context, ref prego.TenantRef) (TenantPl
 	return TenantPlan{
 		Region: t.Region, Plan: t.Plan, OrgID: t.OrgID, Slug: t.Slug, Policy: t.Policy, Apps: len(t.Apps),
 		CapacityWait: s.CapacityWait, CapacityPoll: s.CapacityPoll, StepTimeout: s.StepTimeout, AppTimeout: s.AppTimeout,
-		Cancelled: t.CancelRequested, Resumed: t.Allocation != nil,
+		Cancelled: t.CancelRequested, Resumed: t.Allocation != nil || t.OwnServerID != "",
 	}, nil
 }
 
@@ -214,6 +214,11 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref prego.TenantRef) (PlaceRe
 		return PlaceResult{}, err
 	}
 	if t.Allocation != nil {
+		if t.OwnServerID != "" { // whoever asked for it may be gone
+			if err := a.RetireSpareServers(ctx, ref.TenantID); err != nil {
+				return PlaceResult{}, err
+			}
+		}
 		return PlaceResult{Placed: true, Outcome: placement.Placed}, nil
 	}
 	d, err := a.decide(ctx, t)
@@ -289,34 +294,45 @@ func (a *Tenants) ServeQueue(ctx context.Context, region prego.Region) (placed i
 		if err != nil {
 			return err
 		}
+		var errs []error
 		for _, w := range waiting {
-			t, err := a.Store.TenantRun(ctx, w.TenantID)
-			if err != nil {
-				return err
+			ok, err := a.serve(ctx, w)
+			if ok {
+				placed++
 			}
-			if t.Allocation == nil && t.Waiting && t.Generation == w.Generation {
-				d, err := a.Placer.Place(ctx, t.Tenant, nil, prego.ActorPlacementEngine)
-				if errors.Is(err, prego.ErrSuperseded) {
-					continue
-				}
-				if err != nil {
-					return err
-				}
-				if !d.PlacesTenant() {
-					// What it is short of may have changed: that is what scale-outs are sized by.
-					if err := a.requeue(ctx, w, d); err != nil {
-						return err
-					}
-					continue
-				}
-				a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
+			if err != nil { // the others are served all the same
+				errs = append(errs, err)
 			}
-			placed++
-			a.told(a.Runs.WakeTenant(ctx, w.TenantID))
+			if ctx.Err() != nil {
+				break
+			}
 		}
-		return nil
+		return errors.Join(errs...)
 	})
 	return placed, err
+}
+
+// serve places one waiting tenant, or records what it is short of now.
+func (a *Tenants) serve(ctx context.Context, w prego.WaitingTenant) (placed bool, err error) {
+	t, err := a.Store.TenantRun(ctx, w.TenantID)
+	if err != nil {
+		return false, err
+	}
+	if t.Allocation == nil && t.Waiting && t.Generation == w.Generation {
+		d, err := a.Placer.Place(ctx, t.Tenant, nil, prego.ActorPlacementEngine)
+		switch {
+		case errors.Is(err, prego.ErrSuperseded):
+			return false, nil
+		case err != nil:
+			return false, err
+		case !d.PlacesTenant():
+			// What it is short of may have changed: that is what scale-outs are sized by.
+			return false, a.requeue(ctx, w, d)
+		}
+		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
+	}
+	a.told(a.Runs.WakeTenant(ctx, w.TenantID))
+	return true, nil
 }
 
 // requeue records what a waiting tenant is short of now; it keeps its place.

@@ -35,10 +35,7 @@ func FleetOf(p Policy, c Change) *Fleet {
 
 // Update lets the fleet follow its rows.
 func (f *Fleet) Update(c Change) {
-	f.providers = make(map[prego.InfraProviderID]Provider, len(c.Providers))
-	for _, p := range c.Providers {
-		f.providers[p.ID] = p
-	}
+	f.setProviders(c.Providers)
 	f.residency, f.last = c.Residency, c.LastServer
 	for _, s := range c.Shards {
 		f.SetShard(s)

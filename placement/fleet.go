@@ -94,7 +94,7 @@ type Fleet struct {
 	pools     slots[Pool]
 	providers map[prego.InfraProviderID]Provider
 	residency map[string]Zone
-	own       map[string]string          // tenant → server that is dedicated for it
+	own       map[string]string          // tenant → server that is dedicated for it and stays
 	families  map[string]map[string]bool // parent org → servers where it lives
 	last      string
 
@@ -220,14 +220,20 @@ func (f *Fleet) SetServer(s Server) {
 	for org := range s.ParentOrgs {
 		f.joins(org, s.ServerID)
 	}
-	if old := f.servers[i].DedicatedFor; old != "" && f.own[old] == s.ServerID {
-		delete(f.own, old)
-	}
-	if s.DedicatedFor != "" {
+	f.disown(f.servers[i].DedicatedFor, s.ServerID)
+	// One that is on its way out is nobody's any more: the tenant may have a new one.
+	if s.DedicatedFor != "" && s.Status != prego.ServerDraining && s.Status != prego.ServerTerminated {
 		f.own[s.DedicatedFor] = s.ServerID
 	}
 	f.servers[i].Server = s
 	f.heat(i)
+}
+
+// disown forgets that a server is a tenant's own.
+func (f *Fleet) disown(tenant, serverID string) {
+	if f.own[tenant] == serverID {
+		delete(f.own, tenant)
+	}
 }
 
 func (f *Fleet) joins(org, serverID string) {
@@ -243,9 +249,7 @@ func (f *Fleet) RemoveServer(id string) {
 	if !there {
 		return
 	}
-	if d := f.servers[i].DedicatedFor; d != "" {
-		delete(f.own, d)
-	}
+	f.disown(f.servers[i].DedicatedFor, id)
 	for org := range f.servers[i].ParentOrgs {
 		delete(f.families[org], id)
 	}
@@ -310,8 +314,7 @@ func (f *Fleet) heat(i int) {
 	set(flagNoTrials, s.RefusesTrials)
 	set(flagTagged, len(s.Tags) > 0)
 	set(flagWarm, s.WarmPlan != "")
-	pr, known := f.providers[s.InfraProvider]
-	set(flagBadProvider, !known || !pr.Enabled || !slices.Contains(pr.Regions, s.Region))
+	set(flagBadProvider, f.badProvider(&s.Server))
 	if s.Role == prego.RoleNode {
 		s.ownShard, s.ownPool = f.nodeParts(s.Server)
 	} else {
@@ -325,6 +328,32 @@ func (f *Fleet) heat(i int) {
 		h.shard0 = manyShards
 	}
 	f.hot[i] = h
+}
+
+// badProvider: the server's cloud is off, or does not serve its region any more.
+func (f *Fleet) badProvider(s *Server) bool {
+	pr, known := f.providers[s.InfraProvider]
+	return !known || !pr.Enabled || !slices.Contains(pr.Regions, s.Region)
+}
+
+// setProviders replaces the clouds; where one changed, so may what its servers are
+// good for.
+func (f *Fleet) setProviders(providers []Provider) {
+	next := make(map[prego.InfraProviderID]Provider, len(providers))
+	same := len(providers) == len(f.providers)
+	for _, p := range providers {
+		old, known := f.providers[p.ID]
+		same = same && known && old.Enabled == p.Enabled && slices.Equal(old.Regions, p.Regions)
+		next[p.ID] = p
+	}
+	if f.providers = next; same {
+		return
+	}
+	for i := range f.servers {
+		if f.hot[i].flags &^= flagBadProvider; f.badProvider(&f.servers[i].Server) {
+			f.hot[i].flags |= flagBadProvider
+		}
+	}
 }
 
 // nodeParts are the slots of a node's own shard and pool: those rows that say so,

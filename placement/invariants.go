@@ -45,6 +45,8 @@ func (f *Fleet) CheckInvariants(r Request, d Decision) error {
 		return broken("an enterprise tenant needs an empty DB shard, and %s has %d tenants", shard.ShardID, shard.Tenants)
 	case r.Plan == prego.PlanEnterprise && pool.Tenants > 0:
 		return broken("an enterprise tenant needs an empty Redis pool, and %s has %d tenants", pool.PoolID, pool.Tenants)
+	case r.DedicatedRedis && pool.Tenants > 0:
+		return broken("a dedicated Redis pool must be empty, and %s has %d tenants", pool.PoolID, pool.Tenants)
 	case taken(srv.DedicatedFor, r), taken(shard.DedicatedFor, r), taken(pool.DedicatedFor, r):
 		return broken("%s, %s or %s is dedicated to another tenant", srv.ServerID, shard.ShardID, pool.PoolID)
 	case srv.Role == prego.RoleNode && (shard.HostServerID != srv.ServerID || pool.HostServerID != srv.ServerID):

@@ -19,14 +19,12 @@ WHERE server_id = $1`
 // in one transaction with what it is for. Repeated, it meets its row.
 func (s *Store) RequestFleetServer(ctx context.Context, f prego.FleetServer, by string) (prego.Server, error) {
 	r := prego.CreateServerRequest{ServerID: f.ServerID, Role: f.Role, Region: f.Region, InfraProvider: f.Provider, Spec: f.Spec}
-	server, created, err := s.CreateServer(ctx, r, by)
-	if err != nil || !created {
-		return server, err
-	}
-	if _, err := s.pool.Exec(ctx, sqlFleetServerTraits, f.ServerID, f.DedicatedFor, f.WarmPlan, f.PlanTierLock); err != nil {
-		return server, fmt.Errorf("request server %s: %w", f.ServerID, err)
-	}
-	return server, nil
+	hash := r.Hash()
+	server, _, err := s.insertServer(ctx, newServer{
+		id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: by,
+		managedBy: prego.ManagedByWorkerDirect, purpose: prego.PurposeAgentBootstrap, step: prego.StepRequested, traits: &f,
+	})
+	return server, err
 }
 
 // Who is short of a role, what is on its way, and how full the fleet is. Servers
@@ -177,11 +175,13 @@ func (s *Store) Queued(ctx context.Context, region prego.Region, tenantID string
 	return queued, nil
 }
 
+// Which of many are looked at is left to chance: those whose runs are well and wait
+// for long would keep the others from ever being looked at.
 const sqlProvisionsToCheck = `
-SELECT tenant_id, generation FROM tenants WHERE state IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY updated_at LIMIT 200`
+SELECT tenant_id, generation FROM tenants WHERE state IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`
 
 const sqlChangesToCheck = `
-SELECT tenant_id FROM tenants WHERE converged_state <> state AND state NOT IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY updated_at LIMIT 200`
+SELECT tenant_id FROM tenants WHERE converged_state <> state AND state NOT IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`
 
 const sqlExpired = `SELECT tenant_id, generation FROM tenants WHERE deadline_at <= now() ORDER BY deadline_at LIMIT 200`
 

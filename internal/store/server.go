@@ -91,6 +91,7 @@ type newServer struct {
 	managedBy          prego.ManagedBy
 	purpose            prego.TokenPurpose
 	step               prego.Step
+	traits             *prego.FleetServer // what a server that nobody asked for by hand is for
 }
 
 func (s *Store) insertServer(ctx context.Context, n newServer) (server prego.Server, created bool, err error) {
@@ -117,6 +118,11 @@ func (s *Store) insertServer(ctx context.Context, n newServer) (server prego.Ser
 			return err
 		}
 		created = true
+		if f := n.traits; f != nil {
+			if _, err := tx.Exec(ctx, sqlFleetServerTraits, n.id, f.DedicatedFor, f.WarmPlan, f.PlanTierLock); err != nil {
+				return err
+			}
+		}
 		// Only now: a request that was accepted once is met by its row, whatever became
 		// of the provider since.
 		if err := checkProvider(ctx, tx, n.provider, n.region); err != nil {

@@ -13,7 +13,8 @@ import (
 // One statement plans a refill: for every plan tier whose watermark is not reached
 // with what stands ready or is being built, it takes the emptiest shard that the
 // tier may use and reserves as many sites as are missing. A node has one site, on its
-// own shard, and none once it is taken. Recent failures count as if they were ready,
+// own shard, and none once it is taken. Sites on a shard that takes nobody count for
+// nothing. Recent failures count as if they were ready,
 // so that a server on which builds fail is not tried for ever.
 const sqlPlanRefill = `
 WITH server AS (
@@ -39,7 +40,8 @@ WITH server AS (
     SELECT l.shard_id, l.low, LEAST(l.target, l.room) AS target,
         (SELECT count(*) FROM site_pool p, db_shards d1, db_shards d2 WHERE p.app_server_id = $1 AND d1.shard_id = p.db_shard_id AND d2.shard_id = l.shard_id
            AND d1.plan_tier_lock IS NOT DISTINCT FROM d2.plan_tier_lock AND d1.status = 'active'
-           AND (p.state = 'available' OR (p.state = 'reserved' AND p.tenant_id IS NULL)
+           AND (((p.state = 'available' OR (p.state = 'reserved' AND p.tenant_id IS NULL))
+                 AND d1.dedicated_for_tenant_id IS NULL AND d1.current_tenant_count < d1.tenant_capacity)
                 OR (p.state = 'failed' AND p.updated_at > now() - make_interval(secs => $4)))) AS n
     FROM per_lock l
 ), missing AS (
@@ -56,15 +58,26 @@ SELECT pool_site_id, app_server_id, db_shard_id, site_name, database_name FROM s
 WHERE app_server_id = $1 AND state = 'reserved' AND tenant_id IS NULL
 ORDER BY 1`
 
+// A statement of its own: what another plan made while this one waited must be seen
+// by the next.
+const sqlHoldServer = `SELECT FROM servers WHERE server_id = $1 FOR NO KEY UPDATE`
+
 // PlanRefill reserves the sites that an app server's pool lacks, and returns them
 // with those whose build was begun earlier. fill asks for the target even where the
 // low watermark is reached.
 func (s *Store) PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration, fill bool) ([]prego.PoolSite, error) {
-	rows, err := s.pool.Query(ctx, sqlPlanRefill, serverID, domain, buildFor.Seconds(), failureMemory.Seconds(), fill)
-	if err != nil {
-		return nil, fmt.Errorf("plan refill of %s: %w", serverID, err)
-	}
-	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.PoolSite])
+	var out []prego.PoolSite
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlHoldServer, serverID); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sqlPlanRefill, serverID, domain, buildFor.Seconds(), failureMemory.Seconds(), fill)
+		if err != nil {
+			return err
+		}
+		out, err = pgx.CollectRows(rows, pgx.RowToStructByPos[prego.PoolSite])
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("plan refill of %s: %w", serverID, err)
 	}
@@ -112,8 +125,9 @@ const sqlLowPools = `
 SELECT s.server_id FROM servers s
 WHERE s.status = 'active' AND s.agent_status = 'connected' AND s.dedicated_for_tenant_id IS NULL
   AND (s.role = 'app' OR (s.role = 'node' AND s.warm_plan IS NOT NULL AND s.tenant_count = 0))
-  AND (SELECT count(*) FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state IN ('available', 'reserved')
-         AND (p.state = 'available' OR p.tenant_id IS NULL))
+  AND (SELECT count(*) FROM site_pool p JOIN db_shards d ON d.shard_id = p.db_shard_id
+         WHERE p.app_server_id = s.server_id AND (p.state = 'available' OR (p.state = 'reserved' AND p.tenant_id IS NULL))
+           AND d.status = 'active' AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity)
     < CASE s.role WHEN 'node' THEN 1 ELSE (SELECT COALESCE(sum(low), 0) FROM (SELECT max(low_watermark) AS low FROM site_pool_policies p
           WHERE p.target > 0 AND EXISTS (SELECT FROM db_shards d WHERE d.status = 'active' AND d.region = s.region AND NOT d.on_node
               AND d.current_tenant_count < d.tenant_capacity AND d.dedicated_for_tenant_id IS NULL
@@ -138,7 +152,8 @@ func (s *Store) LowPools(ctx context.Context, failureMemory time.Duration) ([]st
 
 // A member is claimable, on its way, or broken. Only the claimable count against
 // the target, and of the broken no more are replaced than the pool is large, so that
-// a fault that breaks every server does not order servers for ever. While tenants
+// a fault that breaks every server does not order servers for ever; those that never
+// lived and were taken down count for an hour. While tenants
 // build servers of their own in the region the pool waits.
 const sqlWarmDeficit = `
 WITH members AS (
@@ -151,7 +166,9 @@ WITH members AS (
     WHERE s.region = $1 AND s.warm_plan = $2 AND s.status <> 'terminated' AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL AND s.status <> 'draining'
 ), counts AS (
     SELECT count(*) FILTER (WHERE claimable) AS claimable, count(*) FILTER (WHERE coming AND NOT claimable) AS coming,
-           count(*) FILTER (WHERE NOT claimable AND NOT coming) AS broken FROM members
+           count(*) FILTER (WHERE NOT claimable AND NOT coming)
+           + (SELECT count(*) FROM servers s WHERE s.region = $1 AND s.warm_plan = $2 AND s.status IN ('draining', 'terminated')
+                AND s.active_at IS NULL AND s.created_at > now() - interval '1 hour') AS broken FROM members
 ), target AS (
     SELECT COALESCE((SELECT target FROM warm_pools WHERE region = $1 AND plan = $2), 0) AS n
 )

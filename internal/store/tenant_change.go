@@ -12,11 +12,14 @@ import (
 )
 
 // $2 is the state that the change was computed from: a tenant that has moved on is
-// not met. A NULL deadline is none, unless the old one is kept ($7).
+// not met. A NULL deadline is none, unless the old one is kept ($7). Back in the state
+// that was in effect last, the tenant is not settled: the state between may have been
+// put into effect in part.
 const sqlChangeTenant = `
 UPDATE tenants SET state = $3, status_reason = $4, status_message = $5, updated_at = now(),
     deadline_at = CASE WHEN $7 AND deadline_at IS NOT NULL THEN deadline_at ELSE now() + make_interval(secs => $6) END,
     waiting_since = NULL, waiting_roles = '{}', cancel_requested_at = NULL,
+    converged_state = CASE WHEN converged_state = $3 THEN '' ELSE converged_state END,
     generation = generation + CASE WHEN $3 = 'provisioning' THEN 1 ELSE 0 END
 WHERE tenant_id = $1 AND state = $2 RETURNING ` + tenantColumns
 

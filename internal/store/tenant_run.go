@@ -72,21 +72,30 @@ func tenantEvent(ctx context.Context, q execer, e prego.TenantEvent, dedupKey st
 }
 
 // A tenant that starts to wait is provisioning (placement-policy §3), whatever it
-// was. from tells what it was.
+// was. from tells what it was. One that waits on is no more alive for it: the sweep
+// goes by updated_at when it looks for lost runs.
 const sqlAwaitTenant = `
-UPDATE tenants n SET state = 'provisioning', status_reason = $3, status_message = $4, waiting_roles = $5, updated_at = now(),
+UPDATE tenants n SET state = 'provisioning', status_reason = $3, status_message = $4, waiting_roles = $5,
+    updated_at = CASE WHEN $6 AND n.waiting_since IS NOT NULL THEN n.updated_at ELSE now() END,
     waiting_since = CASE WHEN $6 THEN COALESCE(n.waiting_since, now()) END
 FROM (SELECT tenant_id, state FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE) o
 WHERE n.tenant_id = o.tenant_id AND n.generation = $2 AND n.state IN ('trial', 'provisioning') AND n.cancel_requested_at IS NULL
 RETURNING o.state`
 
+// Read with the tenant's row held: a reservation holds it, too.
+const sqlIsPlaced = `SELECT EXISTS (SELECT FROM tenant_allocations WHERE tenant_id = $1 AND released_at IS NULL)`
+
+// errPlaced undoes a wait of a tenant that somebody placed meanwhile.
+var errPlaced = errors.New("the tenant is placed")
+
 // AwaitTenant records what a tenant waits for. queued puts it into the queue of
-// those that are short of capacity, at the place that it had if it was there.
+// those that are short of capacity, at the place that it had if it was there. A
+// tenant that was placed meanwhile waits for nothing.
 func (s *Store) AwaitTenant(ctx context.Context, ref prego.TenantRef, reason prego.Reason, message string, roles []prego.Role, queued bool) error {
 	if roles == nil {
 		roles = []prego.Role{}
 	}
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		var from prego.TenantState
 		err := tx.QueryRow(ctx, sqlAwaitTenant, ref.TenantID, ref.Generation, reason, message, roles, queued).Scan(&from)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -95,6 +104,13 @@ func (s *Store) AwaitTenant(ctx context.Context, ref prego.TenantRef, reason pre
 		if err != nil {
 			return fmt.Errorf("tenant %s waits: %w", ref.TenantID, err)
 		}
+		var placed bool
+		if err := tx.QueryRow(ctx, sqlIsPlaced, ref.TenantID).Scan(&placed); err != nil {
+			return fmt.Errorf("tenant %s waits: %w", ref.TenantID, err)
+		}
+		if placed {
+			return errPlaced
+		}
 		step := prego.TenantStep(reason)
 		if reason == prego.ReasonBuildingServer {
 			step = prego.TenantServerRequested
@@ -102,6 +118,10 @@ func (s *Store) AwaitTenant(ctx context.Context, ref prego.TenantRef, reason pre
 		return tenantEvent(ctx, tx, prego.TenantEvent{TenantID: ref.TenantID, FromState: from, Step: step, Reason: string(reason), Message: message},
 			fmt.Sprintf("%s/g%d", step, ref.Generation))
 	})
+	if errors.Is(err, errPlaced) {
+		return nil
+	}
+	return err
 }
 
 const sqlSiteReady = `UPDATE tenants SET site = $3, updated_at = now() WHERE tenant_id = $1 AND generation = $2 AND state = 'provisioning'`

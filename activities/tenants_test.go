@@ -1,0 +1,199 @@
+package activities_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/testsuite"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/internal/store"
+)
+
+// noRuns is a workflow engine that remembers which servers are to be taken down.
+type noRuns struct {
+	mu   sync.Mutex
+	down []string
+}
+
+func (*noRuns) EnsureTenantProvision(context.Context, string, int) (bool, error)       { return true, nil }
+func (*noRuns) EnsureTenantChange(context.Context, string) (bool, error)               { return true, nil }
+func (*noRuns) WakeTenant(context.Context, string) error                               { return nil }
+func (*noRuns) EnsureScaleOut(context.Context, prego.Region, prego.Role, string) error { return nil }
+func (*noRuns) EnsureRefill(context.Context, string) error                             { return nil }
+func (*noRuns) EnsureWarmPool(context.Context, prego.Region, prego.Plan) error         { return nil }
+func (r *noRuns) EnsureDecommission(_ context.Context, id string) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.down = append(r.down, id)
+	return true, nil
+}
+
+// hosts remembers what was run on them.
+type hosts struct {
+	mu  sync.Mutex
+	ran [][]string // server, then the command
+}
+
+func (h *hosts) Bench(_ context.Context, serverID, _, _, _ string, _ time.Duration, args ...string) (string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ran = append(h.ran, append([]string{serverID}, args...))
+	return "", nil
+}
+
+// steps are the steps of tenants over a fleet on a real database.
+type steps struct {
+	*activities.Tenants
+	env   *testsuite.TestActivityEnvironment
+	runs  *noRuns
+	hosts *hosts
+}
+
+func (p *placing) steps(placer *activities.Placer) *steps {
+	s := &steps{runs: &noRuns{}, hosts: &hosts{}}
+	s.Tenants = &activities.Tenants{
+		Store: p.store, Placer: placer, Bench: s.hosts, Runs: s.runs, Log: zap.NewNop(), Metrics: activities.NewTenantMetrics(prometheus.NewRegistry()),
+		Settings: activities.TenantSettings{SiteDomain: "sites.test", CommandTimeout: time.Second, SiteTimeout: time.Second},
+	}
+	var suite testsuite.WorkflowTestSuite
+	s.env = suite.NewTestActivityEnvironment()
+	s.env.RegisterActivity(s.Tenants)
+	return s
+}
+
+// TestADatabaseOutlivesTheTenantsServer: a tenant with an app server of its own has
+// its database on a shard elsewhere, and that one stays when the app server goes.
+func TestADatabaseOutlivesTheTenantsServer(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.server("app-0", prego.RoleApp, "")
+	p.server("db-0", prego.RoleDBShard, "")
+	p.server("redis-0", prego.RoleRedisPool, "")
+	placer := p.placer(nil)
+	s := p.steps(placer)
+	tn := p.tenant(prego.PlanEnterprise, nil)
+	d, err := placer.Place(t.Context(), tn, nil, "test")
+	require.NoError(t, err)
+	require.True(t, d.PlacesTenant())
+	p.exec(`UPDATE tenants SET site = 's1.sites.test', state = 'data_purged'`)
+	own, err := p.store.OwnServers(t.Context(), tn.TenantID)
+	require.NoError(t, err)
+	require.Equal(t, []string{"app-0"}, own)
+	_, err = s.env.ExecuteActivity(s.DropSite, activities.DropInput{TenantID: tn.TenantID})
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(s.hosts.ran, func(c []string) bool { return slices.Contains(c, "drop-site") && slices.Contains(c, "s1.sites.test") }), "%v", s.hosts.ran)
+}
+
+// TestAResumedRunSeesToTheServerOfTheLostOne: one that was asked for and is not
+// lived on yet is the new run's to take down, too.
+func TestAResumedRunSeesToTheServerOfTheLostOne(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	s := p.steps(p.placer(nil))
+	tn := p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) { r.Policy = prego.ModeOneTenantOneServer })
+	ref := prego.TenantRef{TenantID: tn.TenantID, Generation: 1}
+	plan, err := s.PlanTenant(t.Context(), ref)
+	require.NoError(t, err)
+	require.False(t, plan.Resumed)
+	_, err = s.RequestOwnServer(t.Context(), ref)
+	require.NoError(t, err)
+	plan, err = s.PlanTenant(t.Context(), ref)
+	require.NoError(t, err)
+	require.True(t, plan.Resumed)
+}
+
+// TestAServerThatIsNotNeededIsTakenDownByWhoeverComesNext: an operator placed the
+// tenant elsewhere, and the run that built the server was lost.
+func TestAServerThatIsNotNeededIsTakenDownByWhoeverComesNext(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.server("app-0", prego.RoleApp, "")
+	p.server("db-0", prego.RoleDBShard, "")
+	p.server("redis-0", prego.RoleRedisPool, "")
+	placer := p.placer(nil)
+	s := p.steps(placer)
+	tn := p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) { r.Policy = prego.ModeOneTenantOneServer })
+	ref := prego.TenantRef{TenantID: tn.TenantID, Generation: 1}
+	_, err := s.RequestOwnServer(t.Context(), ref)
+	require.NoError(t, err)
+	_, err = placer.Override(t.Context(), prego.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-0", Reason: "r"}, "alice")
+	require.NoError(t, err)
+	res, err := s.PlaceTenant(t.Context(), ref)
+	require.NoError(t, err)
+	require.True(t, res.Placed)
+	require.Equal(t, []string{"n-" + tn.TenantID + "-g1"}, s.runs.down)
+}
+
+// refusing is a store that fails on one tenant.
+type refusing struct {
+	*store.Store
+	tenant string
+}
+
+func (r refusing) Reserve(ctx context.Context, v prego.Reservation) (prego.ReserveResult, error) {
+	if v.TenantID == r.tenant {
+		return prego.ReserveResult{}, errors.New("this one cannot be reserved for")
+	}
+	return r.Store.Reserve(ctx, v)
+}
+
+// TestOneTenantHoldsUpNoQueue: what goes wrong with the first is no reason to leave
+// the others waiting.
+func TestOneTenantHoldsUpNoQueue(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 6)
+	p.server("app-0", prego.RoleApp, "")
+	p.server("db-0", prego.RoleDBShard, "")
+	p.server("redis-0", prego.RoleRedisPool, "")
+	var ids []string
+	for range 3 {
+		tn := p.tenant(prego.PlanStarter, nil)
+		require.NoError(t, p.store.AwaitTenant(t.Context(), prego.TenantRef{TenantID: tn.TenantID, Generation: 1}, prego.ReasonAwaitingCapacity, "", nil, true))
+		ids = append(ids, tn.TenantID)
+	}
+	placer := p.placer(nil)
+	placer.Store = refusing{p.store, ids[0]}
+	s := p.steps(placer)
+	_, err := s.env.ExecuteActivity(s.ServeQueue, prego.Region("eu"))
+	require.Error(t, err, "and it is told of")
+	require.Equal(t, 2, p.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = ANY ($1)`, ids[1:]))
+}
+
+// late is a store whose reader has not heard yet that the tenant was placed.
+type late struct {
+	*store.Store
+	seen prego.TenantRun
+}
+
+func (l late) TenantRun(context.Context, string) (prego.TenantRun, error) { return l.seen, nil }
+
+// TestAnOverrideThatComesTooLateIsRefused: the tenant lives where the engine put it,
+// and nobody is told otherwise.
+func TestAnOverrideThatComesTooLateIsRefused(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.server("app-0", prego.RoleApp, "")
+	p.server("app-1", prego.RoleApp, "")
+	p.server("db-0", prego.RoleDBShard, "")
+	p.server("redis-0", prego.RoleRedisPool, "")
+	tn := p.tenant(prego.PlanStarter, nil)
+	before, err := p.store.TenantRun(t.Context(), tn.TenantID)
+	require.NoError(t, err)
+	d, err := p.placer(nil).Place(t.Context(), tn, nil, "engine")
+	require.NoError(t, err)
+	require.Equal(t, "app-0", d.AppServerID)
+	placer := p.placer(nil)
+	placer.Store = late{p.store, before}
+	_, err = placer.Override(t.Context(), prego.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-1", Reason: "r"}, "alice")
+	require.Equal(t, prego.CodeTenantPlaced, prego.CodeOf(err), "%v", err)
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted`))
+}

@@ -1,0 +1,103 @@
+package store
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+)
+
+// TestAServerThatIsAskedForSaysWhatItIsFor lets the step die right after the row is
+// there, as it can at any moment: repeated, it still says so.
+func TestAServerThatIsAskedForSaysWhatItIsFor(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	f := prego.FleetServer{
+		ServerID: "n-t-1-g1", Role: prego.RoleNode, Region: prego.RegionEU, Provider: prego.ProviderHetzner, DedicatedFor: "t-1", PlanTierLock: prego.PlanBusiness,
+	}
+	// Whatever is written after the row is lost with the process.
+	exec(t, s, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'the process is gone'; END $$`)
+	exec(t, s, `CREATE TRIGGER die BEFORE UPDATE ON servers FOR EACH ROW EXECUTE FUNCTION die()`)
+	_, _ = s.RequestFleetServer(ctx, f, "tenant/t-1")
+	exec(t, s, `DROP TRIGGER die ON servers`)
+	_, err := s.RequestFleetServer(ctx, f, "tenant/t-1")
+	require.NoError(t, err)
+	own, err := s.OwnServers(ctx, "t-1")
+	require.NoError(t, err)
+	require.Equal(t, []string{"n-t-1-g1"}, own)
+	require.Equal(t, 1, count(t, s, `servers WHERE plan_tier_lock = 'business'`))
+	// Asked again when it is somebody else's, it stays so.
+	exec(t, s, `UPDATE servers SET dedicated_for_tenant_id = 't-2'`)
+	_, err = s.RequestFleetServer(ctx, f, "tenant/t-1")
+	require.NoError(t, err)
+	require.Equal(t, 1, count(t, s, `servers WHERE dedicated_for_tenant_id = 't-2'`))
+}
+
+// TestAWarmPoolThatOnlyFailsOrdersNoMore: servers that never lived count as broken
+// for a while, also after they were taken down.
+func TestAWarmPoolThatOnlyFailsOrdersNoMore(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	require.NoError(t, s.PutWarmPool(ctx, prego.RegionEU, prego.PlanStarter, 2, "test"))
+	for _, id := range []string{"w-1", "w-2", "w-3"} {
+		_, err := s.RequestFleetServer(ctx, prego.FleetServer{ServerID: id, Role: prego.RoleNode, Region: prego.RegionEU, Provider: prego.ProviderHetzner, WarmPlan: prego.PlanStarter}, "test")
+		require.NoError(t, err)
+	}
+	exec(t, s, `UPDATE servers SET status = 'draining' WHERE server_id IN ('w-1', 'w-3')`)
+	exec(t, s, `UPDATE servers SET status = 'terminated' WHERE server_id = 'w-2'`)
+	exec(t, s, `UPDATE servers SET active_at = now() WHERE server_id = 'w-3'`) // it lived, and was taken down for another reason
+	w, err := s.WarmPool(ctx, prego.RegionEU, prego.PlanStarter, "")
+	require.NoError(t, err)
+	require.Equal(t, 2, w.Broken)
+	exec(t, s, `UPDATE servers SET created_at = now() - interval '2 hours'`)
+	w, err = s.WarmPool(ctx, prego.RegionEU, prego.PlanStarter, "")
+	require.NoError(t, err)
+	require.Zero(t, w.Broken, "it is tried again")
+}
+
+// TestAPlacedTenantWaitsForNothing records a wait that was decided on before
+// somebody else placed the tenant.
+func TestAPlacedTenantWaitsForNothing(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "someone")
+	require.NoError(t, err)
+	placeOnNode(t, s, "t-1", "n-1")
+	require.NoError(t, s.AwaitTenant(ctx, prego.TenantRef{TenantID: "t-1", Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp}, true))
+	require.Zero(t, count(t, s, `tenants WHERE waiting_since IS NOT NULL OR status_reason <> ''`))
+}
+
+// placeOnNode reserves a node of its own for a tenant.
+func placeOnNode(t testing.TB, s *Store, tenantID, server string) {
+	t.Helper()
+	warmNode(t, s, server)
+	out, err := s.Reserve(context.Background(), prego.Reservation{
+		TenantID: tenantID, Generation: 1, AppServerID: server, DBShardID: server, RedisPoolID: server, Mode: prego.ModeOneTenantOneServer,
+		MemoryPctMax: 70, MaxTenants: 20, Decision: []byte(`{}`), Policy: []byte(`{}`), Dedicates: true,
+	})
+	require.NoError(t, err)
+	require.Equal(t, prego.ReservePlaced, out.Outcome)
+}
+
+// TestALostRunIsFoundInTheQueue: that the queue is looked through again and again is
+// no sign of life of the runs that wait in it.
+func TestALostRunIsFoundInTheQueue(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "someone")
+	require.NoError(t, err)
+	ref := prego.TenantRef{TenantID: "t-1", Generation: 1}
+	require.NoError(t, s.AwaitTenant(ctx, ref, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp}, true))
+	exec(t, s, `UPDATE tenants SET updated_at = now() - interval '2 minutes'`)
+	require.NoError(t, s.AwaitTenant(ctx, ref, prego.ReasonAwaitingCapacity, "again", []prego.Role{prego.RoleDBShard}, true))
+	require.Equal(t, 1, count(t, s, `tenants WHERE waiting_roles = '{db-shard}' AND status_message = 'again'`))
+	w, _, err := s.FindTenantWork(ctx, 60e9, 60e9)
+	require.NoError(t, err)
+	require.Len(t, w.Provisions, 1)
+}

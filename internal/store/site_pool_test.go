@@ -1,0 +1,81 @@
+package store
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+)
+
+// sharedServer is an active, connected server of the shared fleet in eu.
+func sharedServer(t testing.TB, s *Store, id string, role prego.Role) {
+	t.Helper()
+	_, _, err := s.CreateServer(context.Background(), prego.CreateServerRequest{ServerID: id, Role: role, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}, "test")
+	require.NoError(t, err)
+	exec(t, s, `UPDATE servers SET status = 'active', agent_status = 'connected' WHERE server_id = $1`, id)
+}
+
+// TestSitesThatNobodyCanTakeCountForNothing: a site is bound to its shard, and goes
+// with it when that is full or somebody's own.
+func TestSitesThatNobodyCanTakeCountForNothing(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, change := range map[string]string{
+		"full":      `UPDATE db_shards SET current_tenant_count = tenant_capacity WHERE shard_id = 'db-1'`,
+		"dedicated": `UPDATE db_shards SET dedicated_for_tenant_id = 't' WHERE shard_id = 'db-1'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := tenantStore(t)
+			sharedServer(t, s, "app-1", prego.RoleApp)
+			sharedServer(t, s, "db-1", prego.RoleDBShard)
+			plan := func() []prego.PoolSite {
+				sites, err := s.PlanRefill(ctx, "app-1", "sites.test", time.Hour, time.Hour, true)
+				require.NoError(t, err)
+				return sites
+			}
+			require.Len(t, plan(), 3)
+			exec(t, s, `UPDATE site_pool SET state = 'available', reserved_until = NULL`)
+			require.Empty(t, plan())
+			exec(t, s, change)
+			sharedServer(t, s, "db-2", prego.RoleDBShard)
+			low, err := s.LowPools(ctx, time.Hour)
+			require.NoError(t, err)
+			require.Equal(t, []string{"app-1"}, low)
+			sites := plan()
+			require.Len(t, sites, 3)
+			require.Equal(t, "db-2", sites[0].DBShardID)
+		})
+	}
+}
+
+// TestTwoRefillsAtOnceMakeOnePool repeats a step whose first attempt is still under
+// way.
+func TestTwoRefillsAtOnceMakeOnePool(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	sharedServer(t, s, "app-1", prego.RoleApp)
+	sharedServer(t, s, "db-1", prego.RoleDBShard)
+	for range 10 {
+		exec(t, s, `DELETE FROM site_pool`)
+		var wg sync.WaitGroup
+		errs := make([]error, 4)
+		for i := range errs {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				_, errs[i] = s.PlanRefill(ctx, "app-1", "sites.test", time.Hour, time.Hour, true)
+			}()
+		}
+		wg.Wait()
+		for _, err := range errs {
+			require.NoError(t, err)
+		}
+		require.Equal(t, 3, count(t, s, "site_pool"))
+	}
+}

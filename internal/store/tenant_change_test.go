@@ -1,0 +1,43 @@
+package store
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+)
+
+// TestAStateThatComesBackIsPutIntoEffectAgain suspends a tenant and resumes it while
+// the suspension is still being put into effect: its site may be offline by now.
+func TestAStateThatComesBackIsPutIntoEffectAgain(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, actions := range map[string][2]prego.TenantAction{
+		"resume":     {prego.ActionSuspend, prego.ActionResume},
+		"reactivate": {prego.ActionCancel, prego.ActionReactivate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := tenantStore(t)
+			_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "someone")
+			require.NoError(t, err)
+			ref := prego.TenantRef{TenantID: "t-1", Generation: 1}
+			_, err = s.ActivateTenant(ctx, ref, 0)
+			require.NoError(t, err)
+			away, err := s.ChangeTenant(ctx, "t-1", actions[0], lasting, "someone", "")
+			require.NoError(t, err)
+			require.NotEqual(t, away.State, away.ConvergedState)
+			back, err := s.ChangeTenant(ctx, "t-1", actions[1], lasting, "someone", "")
+			require.NoError(t, err)
+			require.Equal(t, prego.TenantActive, back.State)
+			require.NotEqual(t, back.State, back.ConvergedState, "somebody has to look after its site")
+			require.NoError(t, s.TenantConverged(ctx, "t-1", away.State)) // comes late, and is nobody's
+			require.NoError(t, s.TenantConverged(ctx, "t-1", prego.TenantActive))
+			now, err := s.GetTenant(ctx, "t-1")
+			require.NoError(t, err)
+			require.Equal(t, prego.TenantActive, now.ConvergedState)
+		})
+	}
+}

@@ -1,0 +1,73 @@
+package placement_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+func ownNode(id string, status prego.ServerStatus) placement.Server {
+	return placement.Server{ServerID: id, Role: prego.RoleNode, Region: "eu", InfraProvider: "hetzner", Status: status, DedicatedFor: "t"}
+}
+
+// TestAnOldServerOfATenantHidesNotItsNewOne retries a tenant: the server of the
+// generation before is on its way out while the new one comes to life.
+func TestAnOldServerOfATenantHidesNotItsNewOne(t *testing.T) {
+	t.Parallel()
+	p := placement.DefaultPolicy() // one tenant, one server
+	for name, follow := range map[string]func(f *placement.Fleet, providers []placement.Provider){
+		"the old one is gone": func(f *placement.Fleet, pr []placement.Provider) {
+			f.Update(placement.Change{Providers: pr, Servers: []placement.Server{ownNode("n-t-g1", prego.ServerTerminated)}})
+		},
+		"the old one drains": func(f *placement.Fleet, pr []placement.Provider) {
+			f.Update(placement.Change{Providers: pr, Servers: []placement.Server{ownNode("n-t-g1", prego.ServerDraining)}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := fleet()
+			d.Servers = []placement.Server{ownNode("n-t-g1", prego.ServerDraining), ownNode("n-t-g2", prego.ServerActive)}
+			f := placement.NewFleet(p, d)
+			require.Equal(t, "n-t-g2", f.Decide(request(nil)).AppServerID)
+			follow(f, d.Providers)
+			got := f.Decide(request(nil))
+			require.Equal(t, placement.OnDemandSite, got.Outcome, "%+v", got)
+			require.Equal(t, "n-t-g2", got.AppServerID)
+		})
+	}
+}
+
+// TestTheFleetFollowsItsProviders: what a server's cloud allows is looked up when
+// the cloud changes, too.
+func TestTheFleetFollowsItsProviders(t *testing.T) {
+	t.Parallel()
+	d := fleet()
+	aws := placement.Provider{ID: "aws", Enabled: true, Regions: []prego.Region{"eu"}}
+	d.Servers[1].InfraProvider = "aws"
+	d.Providers = append(d.Providers, aws)
+	f := placement.NewFleet(shared(), d)
+	require.Equal(t, "app-2", f.Decide(request(nil)).AppServerID)
+	off := aws
+	off.Enabled = false
+	f.Update(placement.Change{Providers: []placement.Provider{d.Providers[0], off}, Residency: d.Residency})
+	require.Equal(t, "app-1", f.Decide(request(nil)).AppServerID)
+	f.Update(placement.Change{Providers: []placement.Provider{d.Providers[0], aws}, Residency: d.Residency})
+	require.Equal(t, "app-2", f.Decide(request(nil)).AppServerID)
+}
+
+// TestNoOverrideSharesADedicatedRedis: the transaction takes none either, however
+// often it is asked.
+func TestNoOverrideSharesADedicatedRedis(t *testing.T) {
+	t.Parallel()
+	d := fleet()
+	d.Servers = append(d.Servers, placement.Server{ServerID: "node", Role: prego.RoleNode, Region: "eu", InfraProvider: "hetzner", Status: "active", TenantCount: 1})
+	got := placement.NewFleet(shared(), d).Decide(request(func(r *placement.Request) {
+		r.Plan, r.DedicatedRedis = prego.PlanBusiness, true
+		r.Override = &placement.Override{AppServerID: "node", Reason: "r"}
+	}))
+	require.Equal(t, placement.Refused, got.Outcome)
+	require.Equal(t, prego.CodeInvariantViolation, got.Code)
+}
