@@ -245,7 +245,7 @@ func TestReserveChecksEveryInvariant(t *testing.T) {
 		lost           string
 		evenOverridden bool
 	}{
-		"server not active":        {break_: `UPDATE servers SET status = 'draining' WHERE server_id = 'app-0'`, mend: `UPDATE servers SET status = 'active' WHERE server_id = 'app-0'`, lost: "app_server", evenOverridden: true},
+		"server not active":        {break_: `UPDATE servers SET status = 'failed' WHERE server_id = 'app-0'`, mend: `UPDATE servers SET status = 'active' WHERE server_id = 'app-0'`, lost: "app_server", evenOverridden: true},
 		"memory at the threshold":  {break_: `UPDATE servers SET memory_pct = 70 WHERE server_id = 'app-0'`, mend: `UPDATE servers SET memory_pct = 10 WHERE server_id = 'app-0'`, lost: "app_server"},
 		"server full":              {break_: `UPDATE servers SET tenant_count = 20 WHERE server_id = 'app-0'`, mend: `UPDATE servers SET tenant_count = 0 WHERE server_id = 'app-0'`, lost: "app_server"},
 		"dedicated to another":     {break_: `UPDATE servers SET dedicated_for_tenant_id = 'x' WHERE server_id = 'app-0'`, mend: `UPDATE servers SET dedicated_for_tenant_id = NULL WHERE server_id = 'app-0'`, lost: "app_server", evenOverridden: true},
