@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -249,41 +248,22 @@ WHERE ($1 = '' OR region = $1) AND ($2 = '' OR role = $2) AND ($3 = '' OR status
   AND ($5::timestamptz IS NULL OR (created_at, server_id) < ($5, $6))
 ORDER BY created_at DESC, server_id DESC LIMIT $7`
 
-type listCursor struct {
-	At time.Time `json:"t"`
-	ID string    `json:"i"`
-}
-
 // ListServers is a page of servers, newest first, and the cursor of the next one,
 // "" when there is none. A walk meets every server that was there when it began
 // exactly once.
 func (s *Store) ListServers(ctx context.Context, f prego.ServerFilter) (page []prego.Server, next string, err error) {
-	var after listCursor
-	var at *time.Time
-	if f.Cursor != "" {
-		b, err := base64.RawURLEncoding.DecodeString(f.Cursor)
-		if err != nil || json.Unmarshal(b, &after) != nil || prego.ValidateServerID(after.ID) != nil || after.At.IsZero() {
-			return nil, "", prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
-		}
-		at = &after.At
+	at, id, err := readCursor(f.Cursor, prego.ValidateServerID)
+	if err != nil {
+		return nil, "", err
 	}
-	rows, err := s.pool.Query(ctx, sqlListServers, f.Region, f.Role, f.Status, f.Tag, at, after.ID, f.Limit+1)
+	rows, err := s.pool.Query(ctx, sqlListServers, f.Region, f.Role, f.Status, f.Tag, at, id, f.Limit+1)
 	if err != nil {
 		return nil, "", fmt.Errorf("list servers: %w", err)
 	}
 	if page, err = pgx.CollectRows(rows, scanServer); err != nil {
 		return nil, "", fmt.Errorf("list servers: %w", err)
 	}
-	if len(page) <= f.Limit {
-		return page, "", nil
-	}
-	page = page[:f.Limit]
-	last := page[len(page)-1]
-	b, err := json.Marshal(listCursor{At: last.CreatedAt, ID: last.ServerID})
-	if err != nil {
-		return nil, "", fmt.Errorf("list servers: %w", err)
-	}
-	return page, base64.RawURLEncoding.EncodeToString(b), nil
+	return pageOf(page, f.Limit, func(s prego.Server) (time.Time, string) { return s.CreatedAt, s.ServerID })
 }
 
 const sqlRetry = `

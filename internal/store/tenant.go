@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -53,32 +51,18 @@ ORDER BY created_at DESC, tenant_id DESC LIMIT $7`
 // "" when there is none. A walk meets every tenant that was there when it began
 // exactly once.
 func (s *Store) ListTenants(ctx context.Context, f prego.TenantFilter) (page []prego.Tenant, next string, err error) {
-	var after listCursor
-	var at *time.Time
-	if f.Cursor != "" {
-		b, err := base64.RawURLEncoding.DecodeString(f.Cursor)
-		if err != nil || json.Unmarshal(b, &after) != nil || prego.ValidateTenantID(after.ID) != nil || after.At.IsZero() {
-			return nil, "", prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
-		}
-		at = &after.At
+	at, id, err := readCursor(f.Cursor, prego.ValidateTenantID)
+	if err != nil {
+		return nil, "", err
 	}
-	rows, err := s.pool.Query(ctx, sqlListTenants, f.Region, f.Plan, f.State, f.OrgID, at, after.ID, f.Limit+1)
+	rows, err := s.pool.Query(ctx, sqlListTenants, f.Region, f.Plan, f.State, f.OrgID, at, id, f.Limit+1)
 	if err != nil {
 		return nil, "", fmt.Errorf("list tenants: %w", err)
 	}
 	if page, err = pgx.CollectRows(rows, scanTenant); err != nil {
 		return nil, "", fmt.Errorf("list tenants: %w", err)
 	}
-	if len(page) <= f.Limit {
-		return page, "", nil
-	}
-	page = page[:f.Limit]
-	last := page[len(page)-1]
-	b, err := json.Marshal(listCursor{At: last.CreatedAt, ID: last.TenantID})
-	if err != nil {
-		return nil, "", fmt.Errorf("list tenants: %w", err)
-	}
-	return page, base64.RawURLEncoding.EncodeToString(b), nil
+	return pageOf(page, f.Limit, func(t prego.Tenant) (time.Time, string) { return t.CreatedAt, t.TenantID })
 }
 
 const sqlTenantEvents = `

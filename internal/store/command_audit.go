@@ -1,0 +1,84 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+// The row is there before the command runs. One that is asked again has it already.
+const sqlBeginCommand = `
+INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor, requested_by, started_at)
+VALUES ($1, $2, NULLIF($3, ''), $4, $5, $6, $7, now()) ON CONFLICT (audit_id) DO NOTHING`
+
+// BeginCommand records that a command is about to run.
+func (s *Store) BeginCommand(ctx context.Context, c prego.Command) error {
+	if _, err := s.pool.Exec(ctx, sqlBeginCommand, c.AuditID, c.ServerID, c.WorkflowID, c.Kind, c.RedactedArgs(), c.Actor, c.By); err != nil {
+		return fmt.Errorf("audit command %s: %w", c.AuditID, err)
+	}
+	return nil
+}
+
+// A known end is never overwritten by an unknown one.
+const sqlFinishCommand = `
+UPDATE agent_command_audit SET finished_at = now(), exit_code = $2, duration_ms = $3, stdout_truncated = $4, stderr_truncated = $5
+WHERE audit_id = $1 AND (exit_code IS NULL OR $2::int IS NOT NULL)`
+
+// FinishCommand records how it ended, without secrets.
+func (s *Store) FinishCommand(ctx context.Context, auditID string, o prego.CommandOutcome) error {
+	_, err := s.pool.Exec(ctx, sqlFinishCommand, auditID, o.ExitCode, o.Duration.Milliseconds(), kept(o.Stdout), kept(o.Stderr))
+	if err != nil {
+		return fmt.Errorf("audit command %s: %w", auditID, err)
+	}
+	return nil
+}
+
+// kept is the end of a stream as a row takes it. It is redacted whole, so that no
+// secret is cut in two and missed.
+func kept(s string) string {
+	s = prego.Redact(s)
+	if len(s) > prego.MaxAuditedOutput {
+		s = s[len(s)-prego.MaxAuditedOutput:]
+	}
+	out := make([]rune, 0, len(s))
+	for _, r := range s {
+		if r != utf8.RuneError && r != 0 {
+			out = append(out, r)
+		}
+	}
+	return string(out)
+}
+
+const sqlCommands = `
+SELECT audit_id, server_id, COALESCE(workflow_id, ''), command_kind, args_redacted, actor, requested_by, requested_at, started_at, finished_at,
+       exit_code, duration_ms, COALESCE(stdout_truncated, ''), COALESCE(stderr_truncated, '')
+FROM agent_command_audit
+WHERE server_id = $1 AND ($2::timestamptz IS NULL OR (requested_at, audit_id) < ($2, $3))
+ORDER BY requested_at DESC, audit_id DESC LIMIT $4`
+
+// ListCommands is a page of a server's commands, newest first, and the cursor of the
+// next one, "" when there is none.
+func (s *Store) ListCommands(ctx context.Context, serverID, cursor string, limit int) (page []prego.AuditedCommand, next string, err error) {
+	at, id, err := readCursor(cursor, func(id string) error {
+		if id == "" || len(id) > 255 {
+			return prego.Invalid("cursor", "is not one")
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	rows, err := s.pool.Query(ctx, sqlCommands, serverID, at, id, limit+1)
+	if err != nil {
+		return nil, "", fmt.Errorf("commands of %s: %w", serverID, err)
+	}
+	if page, err = pgx.CollectRows(rows, pgx.RowToStructByPos[prego.AuditedCommand]); err != nil {
+		return nil, "", fmt.Errorf("commands of %s: %w", serverID, err)
+	}
+	return pageOf(page, limit, func(c prego.AuditedCommand) (time.Time, string) { return c.RequestedAt, c.AuditID })
+}
