@@ -13,7 +13,8 @@ import (
 	"github.com/prego/prego/api"
 )
 
-// demo provisions one server of each role and prints each step as it happens.
+// demo provisions one server of each role and a tenant of each plan, and prints each
+// step as it happens.
 func demo(ctx context.Context, out io.Writer, c *apiClient) error {
 	suffix := time.Now().UTC().Format("150405")
 	requests := []prego.CreateServerRequest{
@@ -55,8 +56,8 @@ func demo(ctx context.Context, out io.Writer, c *apiClient) error {
 }
 
 // demoTenants brings a tenant of each plan to life and prints why each is where it
-// is: the trial shares servers that are made for it, the starter claims a warm
-// server, the others have one of their own built.
+// is: the trial shares a server, the starter claims a warm one, the others have one
+// of their own built.
 func demoTenants(ctx context.Context, out, lines io.Writer, c *apiClient, suffix string) error {
 	fmt.Fprintln(out, "\nA tenant of each plan. First a warm server, to be claimed at once:")
 	for _, org := range []string{"acme", "corp"} {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -137,7 +138,7 @@ func poolWarmSet(output *string) *cobra.Command {
 			if *output == "json" {
 				return printJSON(cmd.OutOrStdout(), out)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "accepted: %d servers for %s in %s %s\n", out.Target, out.Plan, out.Region, deref(out.WorkflowId))
+			fmt.Fprintf(cmd.OutOrStdout(), "accepted: target %d for plan %s in %s, workflow %s\n", out.Target, out.Plan, out.Region, cmp.Or(deref(out.WorkflowId), "none"))
 			return nil
 		},
 	}

@@ -125,8 +125,12 @@ func followTenant(ctx context.Context, cmd *cobra.Command, c *apiClient, a api.T
 	if !wanted(t) {
 		return &exitError{code: exitOutcome, err: fmt.Errorf("tenant %s is %s%s", t.TenantId, t.State, whyTenant(t))}
 	}
-	if output != "json" && t.SiteUrl != nil {
-		fmt.Fprintf(w, "tenant %s is %s: %s\n", t.TenantId, t.State, *t.SiteUrl)
+	if output != "json" {
+		site := ""
+		if t.SiteUrl != nil && is(prego.TenantActive)(t) { // another state's may be offline
+			site = ": " + *t.SiteUrl
+		}
+		fmt.Fprintf(w, "tenant %s is %s%s\n", t.TenantId, t.State, site)
 	}
 	return nil
 }

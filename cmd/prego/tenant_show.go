@@ -95,7 +95,7 @@ func whyTenant(t api.Tenant) string {
 	out := ""
 	for _, s := range []*string{t.StatusReason, t.StatusMessage} {
 		if s != nil {
-			out += map[bool]string{true: ": ", false: ", "}[out == ""] + *s
+			out += map[bool]string{true: ": ", false: ", "}[out == ""] + oneLine(*s)
 		}
 	}
 	return out
@@ -114,11 +114,14 @@ func printTenantEvent(w io.Writer, t api.Tenant, e api.TenantEvent) {
 	}
 	for _, s := range []*string{e.Message, e.Reason} {
 		if s != nil {
-			text += "  " + *s
+			text += "  " + oneLine(*s)
 		}
 	}
 	fmt.Fprintf(w, "%s  %-16s %s  [%s]\n", at, t.Slug, text, e.Actor)
 }
+
+// oneLine makes one line of what a host said.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 func tenantShow(output *string) *cobra.Command {
 	var watch bool
@@ -171,7 +174,11 @@ func printTenant(w io.Writer, t api.Tenant) error {
 		rows[1][1] += ", part of " + *t.ParentOrgId
 	}
 	if t.WaitingSince != nil {
-		rows = append(rows, [2]string{"waiting", fmt.Sprintf("since %s for %v", t.WaitingSince.Format(time.RFC3339), t.WaitingRoles)})
+		waiting := "since " + t.WaitingSince.Format(time.RFC3339)
+		if len(t.WaitingRoles) > 0 {
+			waiting += fmt.Sprintf(" for %v", t.WaitingRoles)
+		}
+		rows = append(rows, [2]string{"waiting", waiting})
 	}
 	if t.DeadlineAt != nil {
 		rows = append(rows, [2]string{"until", t.DeadlineAt.Format(time.RFC3339)})
@@ -207,7 +214,11 @@ func decisionRows(d api.Decision) [][2]string {
 
 // explanationRows say why a place was taken, and how many others were not.
 func explanationRows(e placement.Explanation) [][2]string {
-	rows := [][2]string{{"why", e.SelectionReason}, {"looked at", fmt.Sprintf("%d candidates, score %.3f, confidence %.3f", e.CandidatesEvaluated, e.Score, e.ConfidenceScore)}}
+	looked := fmt.Sprintf("%d candidates", e.CandidatesEvaluated)
+	if e.Score > 0 || e.ConfidenceScore > 0 { // somebody was chosen
+		looked += fmt.Sprintf(", score %.3f, confidence %.3f", e.Score, e.ConfidenceScore)
+	}
+	rows := [][2]string{{"why", e.SelectionReason}, {"looked at", looked}}
 	counts := make([]string, 0, len(e.RejectedCounts))
 	for _, reason := range slices.Sorted(maps.Keys(e.RejectedCounts)) {
 		counts = append(counts, fmt.Sprintf("%s %d", reason, e.RejectedCounts[reason]))
