@@ -171,6 +171,9 @@ const (
 	ReasonFailedApps Reason = "failed_apps"
 	// ReasonCancelled: the caller cancelled the provisioning.
 	ReasonCancelled Reason = "cancelled"
+	// ReasonCellMismatch: no server satisfies the tenant's constraint
+	// (placement-pools, "Auctioneer").
+	ReasonCellMismatch Reason = "cell_mismatch"
 	// ReasonAwaitingSite: the placement holds until a pool site is ready.
 	ReasonAwaitingSite Reason = "awaiting_site"
 	// ReasonBuildingServer: the tenant's own server is being provisioned.

@@ -141,6 +141,9 @@ func (p *Placer) Place(ctx context.Context, t prego.Tenant, override *placement.
 		}
 		if !d.PlacesTenant() {
 			p.Metrics.Decisions.WithLabelValues(string(d.Outcome)).Inc()
+			if override != nil { // it is on record as an override that was refused
+				return d, nil
+			}
 			return d, p.record(ctx, t, d, actor)
 		}
 		res, err := p.reserve(ctx, t, r, d, actor)

@@ -170,7 +170,7 @@ func TestPlacersRace(t *testing.T) {
 				d, err := placer.Place(ctx, tenants[i], nil, "test")
 				outcomes[i], errs[i] = d.Outcome, err
 				if err == nil && d.PlacesTenant() && rand.IntN(6) == 0 { // some leave again
-					errs[i] = p.store.ReleaseAllocation(ctx, tenants[i].TenantID, "left", prego.SiteUntouched, false)
+					errs[i] = p.store.ReleaseAllocation(ctx, tenants[i].TenantID, "left", "", prego.SiteUntouched, false)
 				}
 			}
 		}()

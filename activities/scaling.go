@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"go.uber.org/zap"
+
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
 )
@@ -54,6 +56,12 @@ func (a *Tenants) PlanScaleOut(ctx context.Context, in ScaleOutInput) (ScaleOutP
 	return plan, err
 }
 
+// aboveThreshold tells that so much of the capacity is used that the fleet grows
+// ahead of need (ADR-001: 70 %); a threshold of 0 is none.
+func (a *Tenants) aboveThreshold(o prego.ShortOf) bool {
+	return a.Settings.ThresholdPct > 0 && o.UsedPct >= a.Settings.ThresholdPct
+}
+
 // sizeScaleOut decides what one round asks for.
 func (a *Tenants) sizeScaleOut(in ScaleOutInput, o prego.ShortOf) prego.ScalingRound {
 	round := prego.ScalingRound{Round: in.Key, ScalingEvent: prego.ScalingEvent{Region: in.Region, Role: in.Role, Trigger: in.Trigger, WorkflowID: in.WorkflowID}}
@@ -61,11 +69,13 @@ func (a *Tenants) sizeScaleOut(in ScaleOutInput, o prego.ShortOf) prego.ScalingR
 		round.Waiting += n
 	}
 	want := serversFor(in.Role, o, a.Placer.Policy.MaxTenantsPerNode)
-	if len(want) == 0 && in.Trigger == "threshold" && o.UsedPct >= a.Settings.ThresholdPct && len(o.InFlight) == 0 {
+	if len(want) == 0 && in.Trigger == "threshold" && a.aboveThreshold(o) && len(o.InFlight) == 0 {
 		want = []prego.Plan{""}
 	}
 	if room := min(a.Settings.ScaleOutMaxRun, a.Settings.ScaleOutMaxRole-o.Servers); len(want) > room {
 		round.Message = fmt.Sprintf("%d wanted, the ceiling allows %d", len(want), max(0, room))
+		a.Metrics.Ceiling.WithLabelValues(string(in.Region), string(in.Role)).Inc()
+		a.Log.Warn("scale-out at its ceiling", zap.String("region", string(in.Region)), zap.String("role", string(in.Role)), zap.String("message", round.Message))
 		want = want[:max(0, room)]
 	}
 	round.Requested, round.TierLocks = len(want), want
@@ -275,7 +285,7 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 		}
 	}
 	for _, id := range leftovers {
-		if try(a.Store.ReleaseAllocation(ctx, id, "reservation_expired", prego.SiteLeft, false)) {
+		if try(a.Store.ReleaseAllocation(ctx, id, "reservation_expired", "", prego.SiteLeft, false)) {
 			r.Released++
 		}
 	}
@@ -286,10 +296,15 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 			if !try(err) {
 				continue
 			}
+			waiting := 0
+			for _, n := range o.Waiting {
+				waiting += n
+			}
+			a.Metrics.Waiting.WithLabelValues(string(region), string(role)).Set(float64(waiting))
 			switch {
 			case len(serversFor(role, o, a.Placer.Policy.MaxTenantsPerNode)) > 0:
 				try(a.Runs.EnsureScaleOut(ctx, region, role, "scale_out_required"))
-			case o.UsedPct >= a.Settings.ThresholdPct && len(o.InFlight) == 0:
+			case a.aboveThreshold(o) && len(o.InFlight) == 0:
 				try(a.Runs.EnsureScaleOut(ctx, region, role, "threshold"))
 			}
 		}

@@ -21,7 +21,7 @@ type TenantStore interface {
 	SiteReady(ctx context.Context, ref prego.TenantRef, site string, step prego.TenantStep) error
 	ActivateTenant(ctx context.Context, ref prego.TenantRef, trial time.Duration) (seconds float64, err error)
 	FailTenant(ctx context.Context, ref prego.TenantRef, reason prego.Reason, message string) error
-	ReleaseAllocation(ctx context.Context, tenantID, reason string, fate prego.SiteFate, destroyServer bool) error
+	ReleaseAllocation(ctx context.Context, tenantID, reason, message string, fate prego.SiteFate, destroyServer bool) error
 	TenantConverged(ctx context.Context, tenantID string, state prego.TenantState) error
 	OwnServers(ctx context.Context, tenantID string) ([]string, error)
 	ExpireTenant(ctx context.Context, tenantID string, p prego.LifecyclePeriods) (changed bool, err error)
@@ -114,6 +114,8 @@ type TenantMetrics struct {
 	Build    prometheus.Histogram
 	Leaks    prometheus.Counter // sites that could not be dropped
 	Late     prometheus.Gauge   // servers whose site pool misses its SLO
+	Ceiling  *prometheus.CounterVec
+	Waiting  *prometheus.GaugeVec // tenants that wait, by region and missing role
 }
 
 // NewTenantMetrics registers them.
@@ -127,10 +129,14 @@ func NewTenantMetrics(reg prometheus.Registerer) *TenantMetrics {
 		Build: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "prego_pool_site_build_seconds", Help: "Seconds from planning a pool site to having it, against the pool's SLO.", Buckets: []float64{1, 5, 15, 30, 60, 120, 300, 600, 1200},
 		}),
-		Late:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_site_pools_beyond_slo", Help: "Servers whose site pool has been below its target for longer than its SLO."}),
-		Leaks: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_sites_left_total", Help: "Sites of ended tenants that could not be dropped."}),
+		Ceiling: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "prego_scale_out_at_ceiling_total", Help: "Scale-outs that wanted more servers than their ceiling allows.",
+		}, []string{"region", "role"}),
+		Waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "prego_tenants_waiting", Help: "Tenants that wait for a place, by region and missing role."}, []string{"region", "role"}),
+		Late:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_site_pools_beyond_slo", Help: "Servers whose site pool has been below its target for longer than its SLO."}),
+		Leaks:   prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_sites_left_total", Help: "Sites of ended tenants that could not be dropped."}),
 	}
-	reg.MustRegister(m.Outcomes, m.Seconds, m.Sites, m.Build, m.Leaks, m.Late)
+	reg.MustRegister(m.Outcomes, m.Seconds, m.Sites, m.Build, m.Leaks, m.Late, m.Ceiling, m.Waiting)
 	return m
 }
 
@@ -241,11 +247,11 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref prego.TenantRef) (PlaceRe
 		err = a.Store.AwaitTenant(ctx, ref, prego.ReasonAwaitingSite, d.SelectionReason, nil, true)
 		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	case placement.AwaitingCapacity:
-		roles := d.MissingRoles
+		reason, roles := prego.ReasonAwaitingCapacity, d.MissingRoles
 		if d.Code == prego.CodeCellMismatch {
-			roles = nil // no server that could be made would satisfy the constraint
+			reason, roles = prego.ReasonCellMismatch, nil // no server that could be made would satisfy the constraint
 		}
-		if err = a.Store.AwaitTenant(ctx, ref, prego.ReasonAwaitingCapacity, d.SelectionReason, roles, true); err == nil {
+		if err = a.Store.AwaitTenant(ctx, ref, reason, d.SelectionReason, roles, true); err == nil {
 			for _, role := range roles {
 				a.told(a.Runs.EnsureScaleOut(ctx, t.Region, role, "scale_out_required"))
 			}
@@ -343,7 +349,7 @@ func (a *Tenants) requeue(ctx context.Context, w prego.WaitingTenant, d placemen
 		reason, roles = prego.ReasonAwaitingSite, nil
 		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	case d.Code == prego.CodeCellMismatch:
-		roles = nil
+		reason, roles = prego.ReasonCellMismatch, nil
 	}
 	err := a.Store.AwaitTenant(ctx, prego.TenantRef(w), reason, d.SelectionReason, roles, true)
 	if errors.Is(err, prego.ErrSuperseded) {
@@ -373,15 +379,26 @@ func (a *Tenants) LookAtTenant(ctx context.Context, ref prego.TenantRef) (Tenant
 	}, nil
 }
 
-// OwnServerID names the server that is made for a tenant.
-func OwnServerID(ref prego.TenantRef) string {
-	return fmt.Sprintf("n-%s-g%d", ref.TenantID, ref.Generation)
+// OwnServerID names the server that is made for a tenant, at its first try or a
+// later one.
+func OwnServerID(ref prego.TenantRef, try int) string {
+	id := fmt.Sprintf("n-%s-g%d", ref.TenantID, ref.Generation)
+	if try > 1 {
+		id += fmt.Sprintf("-%d", try)
+	}
+	return id
+}
+
+// OwnServerInput names the tenant, and which of its tries for a site asks.
+type OwnServerInput struct {
+	Tenant prego.TenantRef `json:"tenant"`
+	Try    int             `json:"try"`
 }
 
 // RequestOwnServer asks for the server of a tenant that gets one of its own
 // (placement-policy, "One tenant, one server").
-func (a *Tenants) RequestOwnServer(ctx context.Context, ref prego.TenantRef) (ServerRef, error) {
-	t, err := a.current(ctx, ref)
+func (a *Tenants) RequestOwnServer(ctx context.Context, in OwnServerInput) (ServerRef, error) {
+	t, err := a.current(ctx, in.Tenant)
 	if err != nil {
 		return ServerRef{}, err
 	}
@@ -391,7 +408,7 @@ func (a *Tenants) RequestOwnServer(ctx context.Context, ref prego.TenantRef) (Se
 	}
 	spec := prego.ServerSpec{Tags: t.Constraint.Require}
 	srv, err := a.Store.RequestFleetServer(ctx, prego.FleetServer{
-		ServerID: OwnServerID(ref), Role: prego.RoleNode, Region: t.Region, Provider: o.Provider, Spec: spec,
+		ServerID: OwnServerID(in.Tenant, in.Try), Role: prego.RoleNode, Region: t.Region, Provider: o.Provider, Spec: spec,
 		DedicatedFor: t.TenantID, PlanTierLock: placement.ShardLockFor(t.Plan),
 	}, "tenant/"+t.TenantID)
 	if err != nil {
@@ -448,6 +465,7 @@ func (a *Tenants) FailTenant(ctx context.Context, in FailTenantInput) error {
 type ReleaseInput struct {
 	TenantID string         `json:"tenant_id"`
 	Reason   string         `json:"reason"`
+	Message  string         `json:"message,omitempty"` // what happened, for the timeline
 	Fate     prego.SiteFate `json:"fate"`
 }
 
@@ -488,7 +506,7 @@ func (a *Tenants) ReleaseTenant(ctx context.Context, in ReleaseInput) error {
 	if err != nil {
 		return err
 	}
-	if err := a.Store.ReleaseAllocation(ctx, in.TenantID, in.Reason, in.Fate, len(own) > 0); err != nil {
+	if err := a.Store.ReleaseAllocation(ctx, in.TenantID, in.Reason, in.Message, in.Fate, len(own) > 0); err != nil {
 		return err
 	}
 	a.hook("release/done")

@@ -104,7 +104,7 @@ func TestAResumedRunSeesToTheServerOfTheLostOne(t *testing.T) {
 	plan, err := s.PlanTenant(t.Context(), ref)
 	require.NoError(t, err)
 	require.False(t, plan.Resumed)
-	_, err = s.RequestOwnServer(t.Context(), ref)
+	_, err = s.RequestOwnServer(t.Context(), activities.OwnServerInput{Tenant: ref, Try: 1})
 	require.NoError(t, err)
 	plan, err = s.PlanTenant(t.Context(), ref)
 	require.NoError(t, err)
@@ -123,7 +123,7 @@ func TestAServerThatIsNotNeededIsTakenDownByWhoeverComesNext(t *testing.T) {
 	s := p.steps(placer)
 	tn := p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) { r.Policy = prego.ModeOneTenantOneServer })
 	ref := prego.TenantRef{TenantID: tn.TenantID, Generation: 1}
-	_, err := s.RequestOwnServer(t.Context(), ref)
+	_, err := s.RequestOwnServer(t.Context(), activities.OwnServerInput{Tenant: ref, Try: 1})
 	require.NoError(t, err)
 	_, err = placer.Override(t.Context(), prego.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-0", Reason: "r"}, "alice")
 	require.NoError(t, err)

@@ -380,7 +380,9 @@ BEGIN
       AND (s.dedicated_for_tenant_id IS NULL OR s.dedicated_for_tenant_id = p_tenant)
       AND (s.tenant_count = 0 OR NOT (alone OR (p_mode = 'one_tenant_one_server' AND NOT p_override)))
       AND (p_override OR ((s.accepts_trial OR t.plan <> 'trial') AND COALESCE(s.memory_pct, 0) < p_memory_max AND s.tenant_count < p_max_tenants
-           AND s.tags @> t.require_tags AND NOT s.tags && t.disallow_tags))
+           AND s.tags @> t.require_tags AND NOT s.tags && t.disallow_tags
+           -- a warm server whose agent is silent could not be used at once
+           AND (s.warm_plan IS NULL OR s.tenant_count > 0 OR s.agent_status = 'connected')))
       AND EXISTS (SELECT FROM infra_providers i WHERE i.id = s.infra_provider AND (p_override OR (i.enabled AND s.region = ANY (i.regions))))
       AND (t.data_residency IS NULL OR EXISTS (SELECT FROM residency_zones z WHERE z.country = t.data_residency
            AND s.region = ANY (z.regions) AND (z.providers IS NULL OR s.infra_provider = ANY (z.providers))))

@@ -139,6 +139,9 @@ func (f *Fleet) Decide(r Request) Decision {
 	if r.Override != nil {
 		return s.override()
 	}
+	if own := f.own[r.TenantID]; s.algorithm == NewServer && own != "" {
+		s.algorithm = BestFit // the new server is there
+	}
 	if s.algorithm == NewServer {
 		s.countServers()
 		return s.without(NeedsServer, "", "the algorithm new_server always makes a new server")

@@ -62,6 +62,15 @@ func TestDecide(t *testing.T) {
 			policy: func(p *placement.Policy) { p.Algorithm = placement.RoundRobin }, data: func(d *placement.Data) { d.LastServer = "app-2" },
 			outcome: placement.Placed, server: "app-1",
 		},
+		"new server takes the one that was made": {
+			policy: func(p *placement.Policy) { p.Algorithm = placement.NewServer },
+			data:   func(d *placement.Data) { warm(d); d.Sites = nil; d.Servers[2].DedicatedFor = "t" }, outcome: placement.OnDemandSite, server: "node-1",
+		},
+		"override elsewhere, without companions there": {
+			data:    func(d *placement.Data) { d.Servers[0].Region, d.Pools = "sg", nil },
+			request: func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1"} },
+			outcome: placement.Refused, code: prego.CodeInvariantViolation,
+		},
 		"new server makes one":                          {policy: func(p *placement.Policy) { p.Algorithm = placement.NewServer }, outcome: placement.NeedsServer},
 		"equal scores go by id":                         {data: func(d *placement.Data) { d.Servers[0].MemoryPct = 20 }, outcome: placement.Placed, server: "app-1"},
 		"a server at the memory threshold takes nobody": {data: func(d *placement.Data) { d.Servers[1].MemoryPct = 70 }, outcome: placement.Placed, server: "app-1"},

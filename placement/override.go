@@ -22,6 +22,9 @@ func (s *search) override() Decision {
 		return s.refuse(prego.CodeServerUnknown, fmt.Sprintf("there is no app server %q", appID))
 	}
 	srv := &f.servers[i]
+	if srv.Region != s.r.Region || srv.Status != prego.ServerActive { // before its companions are looked for
+		return s.refuse(prego.CodeInvariantViolation, fmt.Sprintf("app server %s is %s in region %s, and the tenant belongs on an active one in %s", appID, srv.Status, srv.Region, s.r.Region))
+	}
 	s.scoreShards()
 	s.scorePools()
 	s.countServers()

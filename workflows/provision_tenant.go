@@ -39,6 +39,7 @@ type provisionTenant struct {
 
 	placed bool // the tenant has, or may have, a reservation
 	begun  bool // its site may have been touched
+	try    int  // for a site
 	steps  *activities.Tenants
 }
 
@@ -61,7 +62,7 @@ func (p *provisionTenant) run(ctx workflow.Context) error {
 	if p.plan.Cancelled {
 		return &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
 	}
-	for tried := 1; ; tried++ {
+	for p.try = 1; ; p.try++ {
 		if err := p.place(ctx); err != nil {
 			return err
 		}
@@ -69,11 +70,11 @@ func (p *provisionTenant) run(ctx workflow.Context) error {
 		if err == nil {
 			break
 		}
-		if errType(err) != activities.ErrTypeCommand || tried == maxSites {
+		if errType(err) != activities.ErrTypeCommand || p.try == maxSites {
 			return stepFailed(err, prego.ReasonFailedSite)
 		}
 		p.details(ctx, "the site could not be made ("+message(err)+"): dropping it and taking another place")
-		if err := p.release(ctx, prego.ReasonFailedSite); err != nil {
+		if err := p.release(ctx, &stepError{reason: prego.ReasonFailedSite, text: message(err)}); err != nil {
 			return err
 		}
 	}
@@ -186,7 +187,8 @@ func (p *provisionTenant) look(ctx workflow.Context) (activities.TenantLook, err
 func (p *provisionTenant) buildServer(ctx workflow.Context) error {
 	p.details(ctx, "building a server of its own")
 	var srv activities.ServerRef
-	if err := workflow.ExecuteActivity(write(ctx, "ask for the tenant's own server"), p.steps.RequestOwnServer, p.ref()).Get(ctx, &srv); err != nil {
+	if err := workflow.ExecuteActivity(write(ctx, "ask for the tenant's own server"), p.steps.RequestOwnServer,
+		activities.OwnServerInput{Tenant: p.ref(), Try: p.try}).Get(ctx, &srv); err != nil {
 		return stepFailed(err, prego.ReasonFailedServer)
 	}
 	err := provisionChild(ctx, srv).Get(ctx, nil)
@@ -219,7 +221,7 @@ func (p *provisionTenant) awaitServer(ctx workflow.Context, srv activities.Serve
 
 // release undoes what was done for a tenant's place: the site, then the
 // reservation, then a server of its own.
-func (p *provisionTenant) release(ctx workflow.Context, reason prego.Reason) error {
+func (p *provisionTenant) release(ctx workflow.Context, why *stepError) error {
 	fate := prego.SiteUntouched
 	if p.begun {
 		fate = prego.SiteDropped
@@ -237,7 +239,7 @@ func (p *provisionTenant) release(ctx workflow.Context, reason prego.Reason) err
 		}
 	}
 	if err := workflow.ExecuteActivity(write(ctx, "free the reservation"), p.steps.ReleaseTenant,
-		activities.ReleaseInput{TenantID: p.in.TenantID, Reason: string(reason), Fate: fate}).Get(ctx, nil); err != nil {
+		activities.ReleaseInput{TenantID: p.in.TenantID, Reason: string(why.reason), Message: why.text, Fate: fate}).Get(ctx, nil); err != nil {
 		return err
 	}
 	p.placed, p.begun = false, false
@@ -272,7 +274,7 @@ func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 			setOutcome(cleanup, "superseded")
 			return err // the row is another run's
 		}
-		if e := p.release(cleanup, failed.reason); e != nil {
+		if e := p.release(cleanup, failed); e != nil {
 			return e
 		}
 	}

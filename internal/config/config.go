@@ -70,7 +70,7 @@ type Tenants struct {
 	RefillParallel  int           `env:"PREGO_REFILL_PARALLEL" envDefault:"2"`                // builds at once per host
 	ScaleOutMaxRun  int           `env:"PREGO_SCALE_OUT_MAX_PER_RUN" envDefault:"10"`         // servers per round
 	ScaleOutMaxRole int           `env:"PREGO_SCALE_OUT_MAX_PER_REGION" envDefault:"100"`     // servers of a role per region
-	ThresholdPct    float64       `env:"PREGO_SCALE_OUT_THRESHOLD_PCT" envDefault:"70"`       // of capacity used: the fleet grows ahead of need
+	ThresholdPct    float64       `env:"PREGO_SCALE_OUT_THRESHOLD_PCT" envDefault:"70"`       // of capacity used: the fleet grows ahead of need; 0 for never
 	SweepEvery      time.Duration `env:"PREGO_TENANT_SWEEP_EVERY" envDefault:"15s"`
 	OrphanQuiet     time.Duration `env:"PREGO_TENANT_QUIET" envDefault:"1m"` // how long a row stands still before its run is looked for
 }
@@ -266,6 +266,12 @@ func (c Config) check() []error {
 	}
 	if t.RefillParallel < 1 || t.ScaleOutMaxRun < 1 || t.ScaleOutMaxRole < 1 {
 		bad("PREGO_REFILL_PARALLEL, PREGO_SCALE_OUT_MAX_PER_RUN and PREGO_SCALE_OUT_MAX_PER_REGION", "must be at least 1")
+	}
+	if t.ThresholdPct < 0 || t.ThresholdPct > 100 {
+		bad("PREGO_SCALE_OUT_THRESHOLD_PCT", "must be 0 for never, or up to 100")
+	}
+	if t.FailureMemory < 0 || t.OrphanQuiet < 0 {
+		bad("PREGO_BUILD_FAILURE_MEMORY and PREGO_TENANT_QUIET", "must not be negative")
 	}
 	if !siteDomain.MatchString(t.SiteDomain) {
 		bad("PREGO_SITE_DOMAIN", "must be a domain name")

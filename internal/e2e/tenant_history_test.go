@@ -75,7 +75,7 @@ func TestRecordTenantHistories(t *testing.T) {
 	keepHistory(t, c, "warm-pool", prego.WarmPoolWorkflowID(c.env, "eu", "starter"))
 
 	picky := c.tenant("picky", prego.PlanStarter, func(m map[string]any) { m["constraint"] = map[string]any{"require": []string{"blue"}} })
-	c.awaitTenant(picky, "waiting", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "awaiting_capacity" })
+	c.awaitTenant(picky, "waiting", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "cell_mismatch" })
 	c.ask(picky, "cancel")
 	c.awaitTenant(picky, "failed", func(tn api.Tenant) bool { return tn.State == "failed" })
 	keepHistory(t, c, "tenant-cancelled", prego.TenantProvisionWorkflowID(picky))

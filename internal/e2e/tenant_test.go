@@ -361,7 +361,7 @@ func TestOverride(t *testing.T) {
 	c.org("acme", "")
 	app := c.sharedFleet(2)
 	id := c.tenant("picky", prego.PlanStarter, func(m map[string]any) { m["constraint"] = map[string]any{"require": []string{"Blue"}} })
-	tn := c.awaitTenant(id, "waiting", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "awaiting_capacity" })
+	tn := c.awaitTenant(id, "waiting", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "cell_mismatch" })
 	require.Equal(t, "cell_mismatch", deref(tn.Decision.Code))
 	require.Equal(t, "provisioning", string(tn.State))
 	for _, r := range []struct {

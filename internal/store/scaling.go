@@ -110,7 +110,7 @@ func (s *Store) FindScaling(ctx context.Context, workflowID, round string) (e pr
 }
 
 const sqlFinishScaling = `
-UPDATE scaling_events SET finished_at = now(), message = $2,
+UPDATE scaling_events SET finished_at = now(), message = CASE WHEN message = '' THEN $2 ELSE message || '; ' || $2 END,
     made = (SELECT count(*) FROM servers WHERE server_id = ANY (server_ids) AND active_at IS NOT NULL)
 WHERE event_id = $1 AND finished_at IS NULL`
 
@@ -163,10 +163,11 @@ func (s *Store) ServeRegion(ctx context.Context, region prego.Region, f func(con
 	return done, nil
 }
 
-const sqlQueued = `SELECT EXISTS (SELECT FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND tenant_id <> $2 AND policy = $3)`
+const sqlQueued = `SELECT EXISTS (SELECT FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND tenant_id <> $2 AND policy = $3
+    AND status_reason <> 'cell_mismatch')`
 
 // Queued reports whether other tenants of a policy wait in a region: then a new
-// one joins them instead of overtaking.
+// one joins them instead of overtaking. Those whom no server satisfies hold up nobody.
 func (s *Store) Queued(ctx context.Context, region prego.Region, tenantID string, mode prego.PlacementMode) (bool, error) {
 	var queued bool
 	if err := s.pool.QueryRow(ctx, sqlQueued, region, tenantID, mode).Scan(&queued); err != nil {

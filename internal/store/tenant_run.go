@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -245,7 +246,7 @@ const sqlClearSite = `UPDATE tenants SET site = '' WHERE tenant_id = $1 AND stat
 // ReleaseAllocation frees a tenant's place: counts, dedications and its site. The
 // server stays dedicated when it is to be destroyed, so that nobody lands on it
 // meanwhile. Without a live allocation it changes nothing.
-func (s *Store) ReleaseAllocation(ctx context.Context, tenantID, reason string, fate prego.SiteFate, destroyServer bool) error {
+func (s *Store) ReleaseAllocation(ctx context.Context, tenantID, reason, message string, fate prego.SiteFate, destroyServer bool) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var app, shard, pool, site string
 		err := tx.QueryRow(ctx, sqlReleaseAllocation, tenantID, reason).Scan(&app, &shard, &pool, &site)
@@ -273,7 +274,7 @@ func (s *Store) ReleaseAllocation(ctx context.Context, tenantID, reason string, 
 			}
 		}
 		return tenantEvent(ctx, tx, prego.TenantEvent{
-			TenantID: tenantID, Step: prego.TenantReleased, Reason: reason, Message: fmt.Sprintf("%s, %s, %s", app, shard, pool),
+			TenantID: tenantID, Step: prego.TenantReleased, Reason: reason, Message: strings.TrimPrefix(message+": ", ": ") + fmt.Sprintf("%s, %s, %s", app, shard, pool),
 		}, "")
 	})
 }
