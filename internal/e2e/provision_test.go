@@ -214,7 +214,7 @@ func TestCapacity(t *testing.T) {
 	})
 	t.Run("waits for quota and gives up at the deadline", func(t *testing.T) {
 		t.Parallel()
-		c := newCell(t, options{vars: map[string]string{"PREGO_CAPACITY_WAIT": "1s"}})
+		c := newCell(t, options{vars: map[string]string{"PREGO_CAPACITY_WAIT": "4s"}})
 		c.sim.SetServerLimit(0)
 		c.create("full", prego.RoleRedisPool, prego.ServerSpec{})
 		s := c.awaitFailed("full", prego.ReasonFailedCapacity)
