@@ -88,6 +88,9 @@ func (p *provisionTenant) run(ctx workflow.Context) error {
 }
 
 func (p *provisionTenant) makeSite(ctx workflow.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	p.begun = true
 	p.details(ctx, "making the site")
 	return workflow.ExecuteActivity(call(ctx, "promote the pool site, or make one", p.plan.StepTimeout), p.steps.MakeSite, p.ref()).Get(ctx, nil)
