@@ -275,6 +275,9 @@ func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 			setOutcome(cleanup, "superseded")
 			return err // the row is another run's
 		}
+		if lookErr == nil && look.Cancelled { // whatever step was refused for it
+			failed = &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
+		}
 		if e := p.release(cleanup, failed.reason); e != nil {
 			return e
 		}
