@@ -197,6 +197,8 @@ type PlaceResult struct {
 	Placed  bool              `json:"placed"`
 	Outcome placement.Outcome `json:"outcome"`
 	Message string            `json:"message"`
+	// Own: the tenant is on the server that was made for it.
+	Own bool `json:"own,omitempty"`
 }
 
 // PlaceTenant decides and reserves. A tenant for whom there is no place is queued,
@@ -212,14 +214,16 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref prego.TenantRef) (PlaceRe
 				return PlaceResult{}, err
 			}
 		}
-		return PlaceResult{Placed: true, Outcome: placement.Placed}, nil
+		return PlaceResult{Placed: true, Outcome: placement.Placed, Own: t.Allocation.AppServerID == OwnServerID(ref)}, nil
 	}
 	d, err := a.decide(ctx, t)
 	if err != nil {
 		return PlaceResult{}, fromTenantStore(err)
 	}
 	a.hook("place/decided")
-	out := PlaceResult{Placed: d.PlacesTenant(), Outcome: d.Outcome, Message: d.SelectionReason}
+	out := PlaceResult{
+		Placed: d.PlacesTenant(), Outcome: d.Outcome, Message: d.SelectionReason, Own: d.PlacesTenant() && d.AppServerID == OwnServerID(ref),
+	}
 	switch d.Outcome {
 	case placement.Placed:
 		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))

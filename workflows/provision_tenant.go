@@ -39,6 +39,7 @@ type provisionTenant struct {
 
 	placed bool // the tenant has, or may have, a reservation
 	begun  bool // its site may have been touched
+	own    bool // it is on the server that was made for it
 	steps  *activities.Tenants
 }
 
@@ -69,7 +70,8 @@ func (p *provisionTenant) run(ctx workflow.Context) error {
 		if err == nil {
 			break
 		}
-		if errType(err) != activities.ErrTypeCommand || tried == maxSites {
+		// Its own server goes with its reservation, and is not made twice.
+		if errType(err) != activities.ErrTypeCommand || tried == maxSites || p.own {
 			return stepFailed(err, prego.ReasonFailedSite)
 		}
 		p.details(ctx, "the site could not be made ("+message(err)+"): dropping it and taking another place")
@@ -115,6 +117,7 @@ func (p *provisionTenant) place(ctx workflow.Context) error {
 		// From here on a reservation may exist that no answer told of.
 		p.placed = true
 		err := workflow.ExecuteActivity(write(ctx, "decide and reserve"), p.steps.PlaceTenant, p.ref()).Get(ctx, &res)
+		p.own = res.Own
 		switch {
 		case errType(err) == activities.ErrTypePlacement:
 			return &stepError{reason: prego.ReasonFailedPlacement, text: message(err)}

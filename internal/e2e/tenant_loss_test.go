@@ -53,6 +53,23 @@ func TestACancelWhoseRunIsLostLeavesNoServer(t *testing.T) {
 	c.settled()
 }
 
+// TestASiteThatFailsOnTheTenantsOwnServer says so, and not that the server was at
+// fault; the server goes, and a retry gets another.
+func TestASiteThatFailsOnTheTenantsOwnServer(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: tenantVars(nil)})
+	c.inject(sim.Fault{Kind: "bench", Verb: "new-site", Action: "fail", Times: 1})
+	c.org("acme", "")
+	id := c.tenant("alpha", prego.PlanStarter, nil)
+	c.failedTenant(id, prego.ReasonFailedSite)
+	c.ownServersGone(id)
+	c.post("/v1/tenants/"+id+"/retry", nil, http.StatusAccepted, nil)
+	tn := c.settledTenant(id, prego.TenantActive)
+	require.Equal(t, "n-"+id+"-g2", tn.Allocation.AppServerId)
+	c.counted()
+	c.settled()
+}
+
 // TestALostRunThatWaitsIsStartedAgain: a tenant without a place has a run that ends
 // its waiting one day.
 func TestALostRunThatWaitsIsStartedAgain(t *testing.T) {
