@@ -199,6 +199,8 @@ type PlaceResult struct {
 	Message string            `json:"message"`
 	// Own: the tenant is on the server that was made for it.
 	Own bool `json:"own,omitempty"`
+	// Behind: there is room, and others wait who are served first.
+	Behind bool `json:"behind,omitempty"`
 }
 
 // PlaceTenant decides and reserves. A tenant for whom there is no place is queued,
@@ -216,13 +218,13 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref prego.TenantRef) (PlaceRe
 		}
 		return PlaceResult{Placed: true, Outcome: placement.Placed, Own: t.Allocation.AppServerID == OwnServerID(ref)}, nil
 	}
-	d, err := a.decide(ctx, t)
+	d, behind, err := a.decide(ctx, t)
 	if err != nil {
 		return PlaceResult{}, fromTenantStore(err)
 	}
 	a.hook("place/decided")
 	out := PlaceResult{
-		Placed: d.PlacesTenant(), Outcome: d.Outcome, Message: d.SelectionReason, Own: d.PlacesTenant() && d.AppServerID == OwnServerID(ref),
+		Placed: d.PlacesTenant(), Outcome: d.Outcome, Message: d.SelectionReason, Own: d.PlacesTenant() && d.AppServerID == OwnServerID(ref), Behind: behind,
 	}
 	switch d.Outcome {
 	case placement.Placed:
@@ -256,21 +258,22 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref prego.TenantRef) (PlaceRe
 
 // decide places a tenant, unless others of its kind wait already: then it joins
 // them instead of overtaking.
-func (a *Tenants) decide(ctx context.Context, t prego.TenantRun) (placement.Decision, error) {
+func (a *Tenants) decide(ctx context.Context, t prego.TenantRun) (d placement.Decision, behind bool, err error) {
 	if t.Policy == prego.ModeShared {
 		queued, err := a.Store.Queued(ctx, t.Region, t.TenantID, t.Policy)
 		if err != nil {
-			return placement.Decision{}, err
+			return placement.Decision{}, false, err
 		}
 		if queued {
 			d, err := a.Placer.Look(ctx, t.Tenant)
 			if err == nil && d.PlacesTenant() {
-				d = placement.Decision{Outcome: placement.AwaitingCapacity, Code: prego.CodeInsufficientResources, SelectionReason: "others wait for the capacity that there is, and are served first"}
+				d, behind = placement.Decision{Outcome: placement.AwaitingCapacity, Code: prego.CodeInsufficientResources, SelectionReason: "others wait for the capacity that there is, and are served first"}, true
 			}
-			return d, err
+			return d, behind, err
 		}
 	}
-	return a.Placer.Place(ctx, t.Tenant, nil, prego.ActorPlacementEngine)
+	d, err = a.Placer.Place(ctx, t.Tenant, nil, prego.ActorPlacementEngine)
+	return d, false, err
 }
 
 // told logs that a run was not told of something; the sweep makes up for it.

@@ -137,6 +137,9 @@ func (p *provisionTenant) place(ctx workflow.Context) error {
 			continue
 		}
 		p.details(ctx, string(res.Outcome)+": "+res.Message)
+		if res.Behind { // those before it may have no use for what there is
+			serveQueue(ctx, p.steps, p.plan.Region)
+		}
 		left := p.plan.CapacityWait - workflow.Now(ctx).Sub(began)
 		if err := p.await(ctx, left); err != nil {
 			return err

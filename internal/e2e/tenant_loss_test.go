@@ -70,6 +70,23 @@ func TestASiteThatFailsOnTheTenantsOwnServer(t *testing.T) {
 	c.settled()
 }
 
+// TestNobodyWaitsBehindWhoCannotBeServed: a tenant that no server satisfies waits,
+// and those who come after it get the room that there is, without waiting for a
+// sweep.
+func TestNobodyWaitsBehindWhoCannotBeServed(t *testing.T) {
+	t.Parallel()
+	vars := sharedVars()
+	vars["PREGO_TENANT_SWEEP_EVERY"] = "1h"
+	c := newCell(t, options{vars: vars})
+	c.policies(0, 0)
+	c.org("acme", "")
+	c.sharedFleet(0)
+	picky := c.tenant("picky", prego.PlanStarter, func(m map[string]any) { m["constraint"] = map[string]any{"require": []string{"blue"}} })
+	c.awaitTenant(picky, "waiting", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "awaiting_capacity" })
+	c.settledTenant(c.tenant("alpha", prego.PlanStarter, nil), prego.TenantActive)
+	c.counted()
+}
+
 // TestALostRunThatWaitsIsStartedAgain: a tenant without a place has a run that ends
 // its waiting one day.
 func TestALostRunThatWaitsIsStartedAgain(t *testing.T) {
