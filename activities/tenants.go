@@ -210,6 +210,8 @@ type PlaceResult struct {
 	Placed  bool              `json:"placed"`
 	Outcome placement.Outcome `json:"outcome"`
 	Message string            `json:"message"`
+	// Behind: there is room, and others wait who are served first.
+	Behind bool `json:"behind,omitempty"`
 }
 
 // PlaceTenant decides and reserves. A tenant for whom there is no place is queued,
@@ -227,12 +229,14 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref prego.TenantRef) (PlaceRe
 		}
 		return PlaceResult{Placed: true, Outcome: placement.Placed}, nil
 	}
-	d, err := a.decide(ctx, t)
+	d, behind, err := a.decide(ctx, t)
 	if err != nil {
 		return PlaceResult{}, fromTenantStore(err)
 	}
 	a.hook("place/decided")
-	out := PlaceResult{Placed: d.PlacesTenant(), Outcome: d.Outcome, Message: d.SelectionReason}
+	out := PlaceResult{
+		Placed: d.PlacesTenant(), Outcome: d.Outcome, Message: d.SelectionReason, Behind: behind,
+	}
 	switch d.Outcome {
 	case placement.Placed:
 		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
@@ -265,21 +269,22 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref prego.TenantRef) (PlaceRe
 
 // decide places a tenant, unless others of its kind wait already: then it joins
 // them instead of overtaking.
-func (a *Tenants) decide(ctx context.Context, t prego.TenantRun) (placement.Decision, error) {
+func (a *Tenants) decide(ctx context.Context, t prego.TenantRun) (d placement.Decision, behind bool, err error) {
 	if t.Policy == prego.ModeShared {
 		queued, err := a.Store.Queued(ctx, t.Region, t.TenantID, t.Policy)
 		if err != nil {
-			return placement.Decision{}, err
+			return placement.Decision{}, false, err
 		}
 		if queued {
 			d, err := a.Placer.Look(ctx, t.Tenant)
 			if err == nil && d.PlacesTenant() {
-				d = placement.Decision{Outcome: placement.AwaitingCapacity, Code: prego.CodeInsufficientResources, SelectionReason: "others wait for the capacity that there is, and are served first"}
+				d, behind = placement.Decision{Outcome: placement.AwaitingCapacity, Code: prego.CodeInsufficientResources, SelectionReason: "others wait for the capacity that there is, and are served first"}, true
 			}
-			return d, err
+			return d, behind, err
 		}
 	}
-	return a.Placer.Place(ctx, t.Tenant, nil, prego.ActorPlacementEngine)
+	d, err = a.Placer.Place(ctx, t.Tenant, nil, prego.ActorPlacementEngine)
+	return d, false, err
 }
 
 // told logs that a run was not told of something; the sweep makes up for it.

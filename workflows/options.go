@@ -63,10 +63,11 @@ func local(ctx workflow.Context, summary string) workflow.Context {
 }
 
 // write are the options of short steps that change the database; they go on until
-// it takes the change.
+// it takes the change. A run that is cancelled waits for the step that is under way:
+// what it undoes must not be done after.
 func write(ctx workflow.Context, summary string) workflow.Context {
 	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		StartToCloseTimeout: 15 * time.Second, RetryPolicy: storeRetry, Summary: summary,
+		StartToCloseTimeout: 15 * time.Second, WaitForCancellation: true, RetryPolicy: storeRetry, Summary: summary,
 	})
 }
 

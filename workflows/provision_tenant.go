@@ -89,6 +89,9 @@ func (p *provisionTenant) run(ctx workflow.Context) error {
 }
 
 func (p *provisionTenant) makeSite(ctx workflow.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	p.begun = true
 	p.details(ctx, "making the site")
 	return workflow.ExecuteActivity(call(ctx, "promote the pool site, or make one", p.plan.StepTimeout), p.steps.MakeSite, p.ref()).Get(ctx, nil)
@@ -132,6 +135,9 @@ func (p *provisionTenant) place(ctx workflow.Context) error {
 			continue
 		}
 		p.details(ctx, string(res.Outcome)+": "+res.Message)
+		if res.Behind { // those before it may have no use for what there is
+			serveQueue(ctx, p.steps, p.plan.Region)
+		}
 		left := p.plan.CapacityWait - workflow.Now(ctx).Sub(began)
 		if err := p.await(ctx, left); err != nil {
 			return err
@@ -273,6 +279,9 @@ func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 		if isSuperseded(lookErr) {
 			setOutcome(cleanup, "superseded")
 			return err // the row is another run's
+		}
+		if lookErr == nil && look.Cancelled { // whatever step was refused for it
+			failed = &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
 		}
 		if e := p.release(cleanup, failed); e != nil {
 			return e

@@ -1,0 +1,61 @@
+package e2e
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/worker"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/placement"
+	"github.com/prego/prego/workflows"
+)
+
+// TestACancelWaitsForTheReservationThatIsUnderWay: what a run undoes must have been
+// done, not be done after. The steps are made up, the engine is real.
+func TestACancelWaitsForTheReservationThatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	const queue = "e2e-cancel"
+	w := worker.New(temporalClient, queue, worker.Options{})
+	var mu sync.Mutex
+	var did []string
+	note := func(what string) { mu.Lock(); defer mu.Unlock(); did = append(did, what) }
+	step := func(name string, f any) { w.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
+	begun, finish := make(chan struct{}), make(chan struct{})
+	step("PlanTenant", func(context.Context, prego.TenantRef) (activities.TenantPlan, error) {
+		return activities.TenantPlan{Region: "eu", CapacityWait: time.Hour, CapacityPoll: time.Minute, StepTimeout: time.Minute}, nil
+	})
+	step("LookAtTenant", func(context.Context, prego.TenantRef) (activities.TenantLook, error) {
+		return activities.TenantLook{}, nil
+	})
+	step("PlaceTenant", func(context.Context, prego.TenantRef) (activities.PlaceResult, error) {
+		close(begun)
+		<-finish
+		note("placed")
+		return activities.PlaceResult{Placed: true, Outcome: placement.Placed}, nil
+	})
+	step("ReleaseTenant", func(context.Context, activities.ReleaseInput) error { note("released"); return nil })
+	step("FailTenant", func(_ context.Context, in activities.FailTenantInput) error { note(string(in.Reason)); return nil })
+	step("ServeQueue", func(context.Context, prego.Region) (int, error) { return 0, nil })
+	w.RegisterWorkflow(workflows.ProvisionTenant)
+	require.NoError(t, w.Start())
+	t.Cleanup(w.Stop)
+	ctx := context.Background()
+	run, err := temporalClient.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: "tenant-provision/e2e-cancel", TaskQueue: queue},
+		workflows.ProvisionTenant, workflows.ProvisionTenantInput{TenantID: "t-1", Generation: 1})
+	require.NoError(t, err)
+	<-begun
+	require.NoError(t, temporalClient.CancelWorkflow(ctx, run.GetID(), ""))
+	time.Sleep(time.Second) // for a clean-up that does not wait
+	close(finish)
+	require.Error(t, run.Get(ctx, nil))
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, []string{"placed", "released", "cancelled"}, did)
+}
