@@ -13,7 +13,7 @@ CREATE TABLE orgs (
 CREATE TABLE residency_zones (
     country   text PRIMARY KEY CHECK (country ~ '^[A-Z]{2}$'),
     regions   text[] NOT NULL CHECK (regions <@ ARRAY['sg', 'eu', 'us'] AND cardinality(regions) > 0),
-    providers text[] -- NULL: every enabled one
+    providers text[] CHECK (cardinality(providers) > 0) -- NULL: every enabled one
 );
 INSERT INTO residency_zones (country, regions) VALUES
     ('KR', '{sg}'), ('SG', '{sg}'), ('MY', '{sg}'), ('VN', '{sg}'), ('ID', '{sg}'), ('TH', '{sg}'), ('JP', '{sg}'), ('AU', '{sg}'),

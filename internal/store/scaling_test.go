@@ -101,3 +101,14 @@ func TestALostRunIsFoundInTheQueue(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, w.Provisions, 1)
 }
+
+// TestAZoneNamesItsProvidersOrAllowsAll: an empty list would be every cloud to the
+// decision and none to the reservation, which would never agree.
+func TestAZoneNamesItsProvidersOrAllowsAll(t *testing.T) {
+	t.Parallel()
+	s := tenantStore(t)
+	_, err := s.pool.Exec(context.Background(), `UPDATE residency_zones SET providers = '{}' WHERE country = 'DE'`)
+	require.ErrorContains(t, err, "providers")
+	exec(t, s, `UPDATE residency_zones SET providers = NULL WHERE country = 'DE'`)
+	exec(t, s, `UPDATE residency_zones SET providers = '{hetzner}' WHERE country = 'DE'`)
+}
