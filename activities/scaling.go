@@ -285,7 +285,7 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 		}
 	}
 	for _, id := range leftovers {
-		if try(a.Store.ReleaseAllocation(ctx, id, "reservation_expired", "", prego.SiteLeft, false)) {
+		if try(a.ReleaseTenant(ctx, ReleaseInput{TenantID: id, Reason: "reservation_expired", Fate: prego.SiteLeft})) {
 			r.Released++
 		}
 	}

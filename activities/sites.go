@@ -294,6 +294,9 @@ func (a *Tenants) BuildSite(ctx context.Context, site prego.PoolSite) (built boo
 	if err != nil {
 		return false, fromStore(err)
 	}
+	if wanted, err := a.Store.SiteWanted(ctx, site.PoolSiteID); err != nil || !wanted {
+		return false, err
+	}
 	a.hook("build/start")
 	_, err = a.bench(ctx, srv.ServerID, srv.Host, site.PoolSiteID, a.Settings.SiteTimeout, "new-site", site.SiteName, "--db-name", site.DatabaseName)
 	if err != nil {

@@ -39,6 +39,7 @@ type TenantStore interface {
 	FindTenantWork(ctx context.Context, quiet, reserveFor time.Duration) (prego.TenantWork, []string, error)
 
 	PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration, fill bool) ([]prego.PoolSite, error)
+	SiteWanted(ctx context.Context, poolSiteID string) (bool, error)
 	SiteBuilt(ctx context.Context, poolSiteID string) (seconds float64, err error)
 	SiteFailed(ctx context.Context, poolSiteID, reason string) error
 	LowPools(ctx context.Context, failureMemory time.Duration) ([]string, error)

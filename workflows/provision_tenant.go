@@ -209,11 +209,16 @@ func (p *provisionTenant) buildServer(ctx workflow.Context) error {
 
 // awaitServer watches a server whose run is somebody else's.
 func (p *provisionTenant) awaitServer(ctx workflow.Context, srv activities.ServerRef) error {
+	began := workflow.Now(ctx)
 	for {
 		look, err := p.look(ctx)
 		switch {
 		case err != nil:
 			return err
+		case look.Cancelled:
+			return &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
+		case workflow.Now(ctx).Sub(began) > p.plan.CapacityWait:
+			return &stepError{reason: prego.ReasonFailedServer, text: fmt.Sprintf("server %s did not come to life within %s", srv.ServerID, p.plan.CapacityWait)}
 		case look.Placed || look.OwnServerStatus == prego.ServerActive:
 			return nil
 		case look.OwnServer != srv.ServerID || look.OwnServerStatus != prego.ServerProvisioning:

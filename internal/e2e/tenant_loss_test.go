@@ -82,7 +82,7 @@ func TestALostRunThatWaitsIsStartedAgain(t *testing.T) {
 	c.org("acme", "")
 	c.sharedFleet(0)
 	picky := c.tenant("picky", prego.PlanStarter, func(m map[string]any) { m["constraint"] = map[string]any{"require": []string{"blue"}} })
-	c.awaitTenant(picky, "waiting", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "awaiting_capacity" })
+	c.awaitTenant(picky, "waiting", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "cell_mismatch" })
 	c.loseRun(picky)
 	tn := c.failedTenant(picky, prego.ReasonFailedCapacity)
 	require.Contains(t, tenantSteps(tn), "workflow_restarted")

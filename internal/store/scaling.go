@@ -200,7 +200,10 @@ FROM tenants t WHERE p.state = 'reserved' AND p.tenant_id = t.tenant_id AND p.re
 
 const sqlLeftoverReservations = `
 SELECT p.tenant_id FROM site_pool p JOIN tenants t ON t.tenant_id = p.tenant_id
-WHERE p.state = 'reserved' AND p.reserved_until < now() AND t.state IN ('failed', 'terminated', 'data_purged')`
+WHERE p.state = 'reserved' AND p.reserved_until < now() AND t.state IN ('failed', 'data_purged')
+UNION
+SELECT a.tenant_id FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
+WHERE a.released_at IS NULL AND t.state = 'failed' AND t.updated_at < now() - make_interval(secs => $1)`
 
 // FindTenantWork looks for what no run sees to: runs that were lost, timers that
 // ran out, tenants that wait. Rows younger than quiet are left to their own runs.
@@ -226,7 +229,7 @@ func (s *Store) FindTenantWork(ctx context.Context, quiet, reserveFor time.Durat
 	})
 	b.Queue(sqlAbandonedBuilds)
 	b.Queue(sqlProlongReservations, reserveFor.Seconds())
-	b.Queue(sqlLeftoverReservations).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(sqlLeftoverReservations, quiet.Seconds()).Query(func(rows pgx.Rows) (err error) {
 		leftovers, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
 	})

@@ -84,6 +84,15 @@ func (s *Store) PlanRefill(ctx context.Context, serverID, domain string, buildFo
 	return out, nil
 }
 
+const sqlSiteWanted = `SELECT count(*)::float8 FROM site_pool WHERE pool_site_id = $1 AND state = 'reserved' AND tenant_id IS NULL`
+
+// SiteWanted reports whether a site is still to be built: it may have been given up
+// while its build waited for its turn.
+func (s *Store) SiteWanted(ctx context.Context, poolSiteID string) (bool, error) {
+	n, err := s.oneNumber(ctx, sqlSiteWanted, poolSiteID)
+	return n > 0, err
+}
+
 const sqlSiteBuilt = `
 UPDATE site_pool SET state = 'available', reserved_until = NULL, available_at = now(), updated_at = now(), reason = ''
 WHERE pool_site_id = $1 AND state = 'reserved' AND tenant_id IS NULL
