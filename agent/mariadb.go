@@ -29,9 +29,9 @@ var statements = map[string]string{
 	"drop-database":   "DROP DATABASE IF EXISTS `NAME`",
 }
 
-// mariadb asks the local server. One statement is sent, by a connection that
-// takes no second one and hands over no file.
-func (h *Host) mariadb(ctx context.Context, s wire.Service, k *call, out io.Writer) error {
+// openMariaDB makes connections that take one statement at a time and hand over no
+// file, whatever the server asks for.
+func (h *Host) openMariaDB(s wire.Service) (*sql.DB, error) {
 	cfg := mysql.NewConfig()
 	cfg.User, cfg.Passwd, cfg.Net, cfg.Addr = s.User, s.Password, "unix", s.Socket
 	cfg.AllowAllFiles, cfg.MultiStatements, cfg.InterpolateParams = false, false, false
@@ -39,9 +39,17 @@ func (h *Host) mariadb(ctx context.Context, s wire.Service, k *call, out io.Writ
 	cfg.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialSocket(ctx, h.path(s.Socket)) }
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
-		return fmt.Errorf("%w: its configuration is not good", errUnavailable)
+		return nil, errors.New("its configuration is not good")
 	}
-	db := sql.OpenDB(connector)
+	return sql.OpenDB(connector), nil
+}
+
+// mariadb asks the local server.
+func (h *Host) mariadb(ctx context.Context, s wire.Service, k *call, out io.Writer) error {
+	db, err := h.openMariaDB(s)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
 	defer func() { _ = db.Close() }()
 	if err := db.PingContext(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)

@@ -28,23 +28,11 @@ func (e redisError) Error() string { return string(e) }
 // redis asks the local server. A command is a vector of strings of known lengths,
 // so that nothing in an argument can become another command.
 func (h *Host) redis(ctx context.Context, s wire.Service, k *call, out io.Writer) error {
-	conn, err := h.dialRedis(ctx, s)
+	r, err := h.openRedis(ctx, s)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	defer func() { _ = conn.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	r := &respConn{w: conn, r: bufio.NewReader(conn)}
-	if s.User != "" || s.Password != "" {
-		user := s.User
-		if user == "" {
-			user = wire.DefaultServiceUser
-		}
-		if _, err := r.do("AUTH", user, s.Password); err != nil {
-			return fmt.Errorf("%w: %w", errUnavailable, err)
-		}
-	}
+	defer r.close()
 	reply, err := r.do(redisCommand(k.in.Args)...)
 	var refused redisError
 	switch {
@@ -58,6 +46,27 @@ func (h *Host) redis(ctx context.Context, s wire.Service, k *call, out io.Writer
 	}
 	printReply(out, reply)
 	return nil
+}
+
+// openRedis connects as the configured user. When ctx ends, so does the connection.
+func (h *Host) openRedis(ctx context.Context, s wire.Service) (*respConn, error) {
+	conn, err := h.dialRedis(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	r := &respConn{w: conn, r: bufio.NewReader(conn), close: func() { stop(); _ = conn.Close() }}
+	if s.User == "" && s.Password == "" {
+		return r, nil
+	}
+	if s.User == "" {
+		s.User = wire.DefaultServiceUser
+	}
+	if _, err := r.do("AUTH", s.User, s.Password); err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
 }
 
 func (h *Host) dialRedis(ctx context.Context, s wire.Service) (net.Conn, error) {
@@ -131,9 +140,10 @@ func printable(s string) string {
 
 // respConn speaks Redis's protocol, version 2.
 type respConn struct {
-	w    io.Writer
-	r    *bufio.Reader
-	left int // bytes that the reply may still have
+	w     io.Writer
+	r     *bufio.Reader
+	left  int // bytes that the reply may still have
+	close func()
 }
 
 func (c *respConn) do(args ...string) (any, error) {
