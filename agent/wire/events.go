@@ -68,8 +68,8 @@ func (e *EventReader) Next() (name string, data []byte, err error) {
 			return "", nil, err
 		case len(line) == 0 && name != "":
 			return name, bytes.TrimSuffix(data, []byte("\n")), nil
-		case len(line) == 0:
-			begun = false
+		case len(line) == 0: // without a name it is none of ours
+			data, begun = nil, false
 			continue
 		}
 		field, value, _ := bytes.Cut(line, []byte(":"))
