@@ -75,16 +75,51 @@ func TestBenchHasNoEscapes(t *testing.T) {
 	behind := executorClient(a.host)
 	site := "a.example.com"
 	for _, args := range [][]string{
-		{"console"}, {"--site", site, "console"}, {"--site", site, "execute", "frappe.utils.get_site_name"}, {"--site", site, "execute", "os.system", "--args", "['id']"},
-		{"--site", site, "mariadb"}, {"--site", site, "db-console"}, {"--site", site, "--", "console"}, {"--", "list-sites"}, {"list-sites", "--"}, {"--site", site, "backup", "--", "-x"},
-		{"--site", site, "backup", "--backup-path", "/etc"}, {"--site", site, "restore", "/etc/passwd"}, {"--site", site, "run-patch", "x"}, {"--site", site, "request", "--path", "/"},
-		{"--site", site, "jupyter"}, {"--site", site, "run-tests"}, {"--site", site, "build"}, {"--site", site, "set-admin-password", "x"}, {"--site", site, "add-system-manager", "x@y.z"},
-		{"--site", site, "data-import", "--file", "/etc/passwd"}, {"get-app", "https://example.com/x"}, {"init", "x"}, {"update"}, {"pip", "install", "x"}, {"setup", "sudoers", "root"},
-		{"--verbose", "list-sites"}, {"--site=" + site, "list-apps"}, {"--site", site + ";id", "list-apps"}, {"--site", "$(id).example.com", "list-apps"}, {"--site", "`id`.com", "list-apps"},
-		{"--site", site + " x", "list-apps"}, {"--site", "all", "list-apps"}, {"--site", "../" + site, "list-apps"}, {"list-sites;id"}, {"list-sites|id"}, {"list-sites\nid"}, {"list-sites", "&&", "id"},
-		{"--site", site, "install-app", "--force"}, {"--site", site, "install-app", "x;id"}, {"drop-site", site, "--force", "--no-backup", "--archived-sites-path", "/"},
-		{"--site", site, "set-config", "k", "v", "--parse"}, {"--site", site, "set-config", "prego_tenant_id", "a\tb"}, {"--site", site, "set-config", "prego_tenant_id", ""},
-		{"new-site", site, "--db-name", "x", "--db-root-password", "y"}, {"new-site", "--db-name", "x", site},
+		{"console"},
+		{"--site", site, "console"},
+		{"--site", site, "execute", "frappe.utils.get_site_name"},
+		{"--site", site, "execute", "os.system", "--args", "['id']"},
+		{"--site", site, "mariadb"},
+		{"--site", site, "db-console"},
+		{"--site", site, "--", "console"},
+		{"--", "list-sites"},
+		{"list-sites", "--"},
+		{"--site", site, "backup", "--", "-x"},
+		{"--site", site, "backup", "--backup-path", "/etc"},
+		{"--site", site, "restore", "/etc/passwd"},
+		{"--site", site, "run-patch", "x"},
+		{"--site", site, "request", "--path", "/"},
+		{"--site", site, "jupyter"},
+		{"--site", site, "run-tests"},
+		{"--site", site, "build"},
+		{"--site", site, "set-admin-password", "x"},
+		{"--site", site, "add-system-manager", "x@y.z"},
+		{"--site", site, "data-import", "--file", "/etc/passwd"},
+		{"get-app", "https://example.com/x"},
+		{"init", "x"},
+		{"update"},
+		{"pip", "install", "x"},
+		{"setup", "sudoers", "root"},
+		{"--verbose", "list-sites"},
+		{"--site=" + site, "list-apps"},
+		{"--site", site + ";id", "list-apps"},
+		{"--site", "$(id).example.com", "list-apps"},
+		{"--site", "`id`.com", "list-apps"},
+		{"--site", site + " x", "list-apps"},
+		{"--site", "all", "list-apps"},
+		{"--site", "../" + site, "list-apps"},
+		{"list-sites;id"},
+		{"list-sites|id"},
+		{"list-sites\nid"},
+		{"list-sites", "&&", "id"},
+		{"--site", site, "install-app", "--force"},
+		{"--site", site, "install-app", "x;id"},
+		{"drop-site", site, "--force", "--no-backup", "--archived-sites-path", "/"},
+		{"--site", site, "set-config", "k", "v", "--parse"},
+		{"--site", site, "set-config", "prego_tenant_id", "a\tb"},
+		{"--site", site, "set-config", "prego_tenant_id", ""},
+		{"new-site", site, "--db-name", "x", "--db-root-password", "y"},
+		{"new-site", "--db-name", "x", site},
 	} {
 		in := wire.ExecRequest{ServerID: testServer, Kind: wire.KindBench, Args: args}
 		for _, path := range []string{wire.PathExec, wire.PathExecStream} {
@@ -139,7 +174,7 @@ func TestOnlyTheAgentsUserIsLetIn(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
 	run(t, func(ctx context.Context) error { return e.Run(ctx, l) })
-	_, err = executorClient(h).Post("http://exec"+wire.PathExec, "application/json", strings.NewReader(execBody)) //nolint:noctx,bodyclose // there is no answer
+	_, err = executorClient(h).Post("http://exec"+wire.PathExec, "application/json", strings.NewReader(execBody)) //nolint:noctx // local
 	require.Error(t, err)
 
 	_, err = NewExecutor(h, "no-such-user", quiet())
@@ -241,7 +276,10 @@ esac`)
 	good("", "--site", "two.example.com", "set-config", "prego_tenant_id", "t-2")
 	for _, tc := range []struct{ mine, theirs, site string }{{"t-1", "t-2", "one.example.com"}, {"t-2", "t-1", "two.example.com"}} {
 		for _, args := range [][]string{
-			{"--site", tc.site, "list-apps"}, {"--site", tc.site, "backup"}, {"--site", tc.site, "set-config", "host_name", "x"}, {"--site", tc.site, "install-app", "erpnext"},
+			{"--site", tc.site, "list-apps"},
+			{"--site", tc.site, "backup"},
+			{"--site", tc.site, "set-config", "host_name", "x"},
+			{"--site", tc.site, "install-app", "erpnext"},
 			{"--site", tc.site, "set-maintenance-mode", "on"},
 		} {
 			good(tc.mine, args...)

@@ -246,8 +246,12 @@ func TestLinesAreCutAndCounted(t *testing.T) {
 		require.Equal(t, next, missed+len(got))
 		require.LessOrEqual(t, p.size, maxProgress)
 		if missed == 0 {
-			if !strings.Contains(whole, strings.Repeat("x", maxLine)) && utf8.ValidString(whole) {
-				require.Equal(t, strings.TrimSuffix(whole, "\n"), strings.Join(text, "\n"))
+			longest := 0
+			for line := range strings.SplitSeq(whole, "\n") {
+				longest = max(longest, len(line))
+			}
+			if longest < maxLine && utf8.ValidString(whole) {
+				require.True(t, strings.TrimSuffix(whole, "\n") == strings.Join(text, "\n"))
 			}
 		}
 		rest, _, wake := p.from(next)
