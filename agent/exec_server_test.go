@@ -143,7 +143,7 @@ func (g *testGateway) signed(t testing.TB, method jwt.SigningMethod, kid any, ke
 	return raw
 }
 
-func serving(t *testing.T) (*testGateway, *Agent) {
+func serving(t testing.TB) (*testGateway, *Agent) {
 	t.Helper()
 	g := newTestGateway(t)
 	a := g.enrolled(t)

@@ -28,7 +28,7 @@ func putBench(t testing.TB, root, script string) {
 	require.NoError(t, os.WriteFile(name, []byte("#!/bin/sh\n"+script), 0o755))
 }
 
-func withBench(t *testing.T, script string) (*Agent, func(in wire.ExecRequest) answered) {
+func withBench(t testing.TB, script string) (*Agent, func(in wire.ExecRequest) answered) {
 	t.Helper()
 	g, a := serving(t)
 	putBench(t, a.host.Root, script)
