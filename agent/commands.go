@@ -2,15 +2,9 @@ package agent
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
-	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -29,9 +23,6 @@ const (
 	defaultTimeout = time.Minute
 	maxTimeout     = 15 * time.Minute
 )
-
-// maxAuditID bounds the id that a caller gives to a command.
-const maxAuditID = 256
 
 var (
 	errTimeout  = errors.New("the command took too long")
@@ -57,10 +48,13 @@ type call struct {
 	in     wire.ExecRequest
 	digest string
 	verb   string
+	sites  []string // that its arguments name
 	dir    string
-	ended  chan struct{}
-	result wire.ExecResult
-	failed *problem
+	// progress is nil for a result of earlier.
+	progress *progress
+	ended    chan struct{}
+	result   wire.ExecResult
+	failed   *problem
 }
 
 func newCommands(h *Host) (*commands, error) {
@@ -83,10 +77,11 @@ func (c *commands) stop() {
 
 // submit checks a command and starts it, or finds the one of the same audit id.
 func (c *commands) submit(in wire.ExecRequest, log *slog.Logger) (*call, *problem) {
-	next, refused := c.check(in)
+	next, refused := c.host.check(in)
 	if refused != nil {
 		return nil, refused
 	}
+	in = next.in
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	there, ok := c.running[in.AuditID]
@@ -116,41 +111,19 @@ func stopping() *problem {
 	return &problem{status: http.StatusServiceUnavailable, code: "agent_stopping", detail: "the agent is ending; ask again", retryAfter: 5}
 }
 
-// check refuses what is not allowed, and fills in what was left out.
-func (c *commands) check(in wire.ExecRequest) (*call, *problem) {
-	invalid := func(field, detail string) *problem {
-		return &problem{status: http.StatusUnprocessableEntity, code: "invalid_field", field: field, detail: detail}
+// perform runs a command by its kind.
+func (c *commands) perform(k *call) (wire.ExecResult, *problem) {
+	if k.in.Kind != wire.KindBench {
+		return c.serve(k)
 	}
-	next := &call{verb: benchVerb(in.Args), ended: make(chan struct{})}
-	if next.verb == "" {
-		return nil, &problem{status: http.StatusUnprocessableEntity, code: "command_not_allowed", field: "args", detail: "bench may not be called like this"}
+	if refused := c.host.owned(k); refused != nil {
+		return wire.ExecResult{}, refused
 	}
-	if in.TimeoutSeconds < 0 || in.TimeoutSeconds > int(maxTimeout/time.Second) {
-		return nil, invalid("timeoutSeconds", "must be at most 900")
+	out, failed := c.execute(k)
+	if failed == nil && out.ExitCode == 0 {
+		failed = c.host.recordOwner(k)
 	}
-	if len(in.AuditID) > maxAuditID {
-		return nil, invalid("auditId", "must be at most 256 bytes")
-	}
-	if in.WorkingDir == "" {
-		in.WorkingDir = wire.BenchDir
-	}
-	in.WorkingDir = filepath.Clean(in.WorkingDir)
-	if in.WorkingDir != wire.BenchDir && !strings.HasPrefix(in.WorkingDir, wire.BenchDir+"/") {
-		return nil, invalid("workingDir", "must be inside "+wire.BenchDir)
-	}
-	next.dir = c.host.path(in.WorkingDir)
-	// The digest leaves out what may differ when the same command is asked for again.
-	b, err := json.Marshal([]any{in.Kind, in.Args, in.WorkingDir})
-	if err != nil {
-		return nil, invalid("args", "must be text")
-	}
-	sum := sha256.Sum256(b)
-	next.digest = hex.EncodeToString(sum[:])
-	if in.AuditID == "" {
-		in.AuditID = rand.Text()
-	}
-	next.in = in
-	return next, nil
+	return out, failed
 }
 
 // run waits for a slot, runs the command and lets everybody know who waits. Only
@@ -162,14 +135,14 @@ func (c *commands) run(k *call, log *slog.Logger) {
 		if c.ctx.Err() != nil {
 			k.failed = stopping()
 		} else {
-			k.result, k.failed = c.execute(k)
+			k.result, k.failed = c.perform(k)
 		}
 		<-c.slots
 	case <-c.ctx.Done():
 		k.failed = stopping()
 	}
 	// Arguments stay out of the log: they may hold secrets.
-	if log = log.With("verb", k.verb, "audit_id", k.in.AuditID, "workflow_id", k.in.WorkflowID); k.failed != nil {
+	if log = log.With("kind", k.in.Kind, "verb", k.verb, "audit_id", k.in.AuditID, "workflow_id", k.in.WorkflowID); k.failed != nil {
 		log.Warn("command not run to its end", "code", k.failed.code)
 	} else {
 		log.Info("command ended", "exit_code", k.result.ExitCode, "duration_ms", k.result.DurationMs)

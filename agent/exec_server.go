@@ -5,17 +5,14 @@ import (
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -26,17 +23,6 @@ import (
 // maxExecTTL is the longest life of a command's token.
 const maxExecTTL = 5 * time.Minute
 
-const maxExecBody = 64 << 10
-
-// problem is a refusal of the exec endpoint.
-type problem struct {
-	status     int
-	code       string
-	field      string
-	detail     string
-	retryAfter int // s; 0 says nothing
-}
-
 // serve answers the control plane on the agent's port.
 func (a *Agent) serve(ctx context.Context, log *slog.Logger) error {
 	var lc net.ListenConfig
@@ -45,14 +31,13 @@ func (a *Agent) serve(ctx context.Context, log *slog.Logger) error {
 		return fmt.Errorf("exec endpoint: %w", err)
 	}
 	srv := &http.Server{
-		Handler: a.execHandler(log), TLSConfig: a.execTLS(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
+		Handler: a.execHandler(ctx, log), TLSConfig: a.execTLS(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
 		WriteTimeout: 30 * time.Second, IdleTimeout: 60 * time.Second, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		<-ctx.Done()
-		a.cmds.stop() // what runs is killed, so that its callers are answered
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		_ = srv.Shutdown(drain)
@@ -62,7 +47,6 @@ func (a *Agent) serve(ctx context.Context, log *slog.Logger) error {
 		<-done
 		return nil
 	}
-	a.cmds.stop()
 	return fmt.Errorf("exec endpoint: %w", err)
 }
 
@@ -87,103 +71,60 @@ func (a *Agent) execTLS() *tls.Config {
 	}
 }
 
-func (a *Agent) execHandler(log *slog.Logger) http.Handler {
+// execHandler lets a command through that the control plane asks for. ctx ends
+// with the server: those who wait are then told.
+func (a *Agent) execHandler(ctx context.Context, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p := a.exec(w, r, log); p != nil {
-			if p.retryAfter > 0 {
-				w.Header().Set("Retry-After", strconv.Itoa(p.retryAfter))
-			}
-			w.Header().Set("Content-Type", "application/problem+json")
-			if p.status == http.StatusUnauthorized {
-				w.Header().Set("WWW-Authenticate", "Bearer")
-			}
-			w.WriteHeader(p.status)
-			_ = json.NewEncoder(w).Encode(wire.Problem{
-				Type: "about:blank", Title: http.StatusText(p.status), Status: p.status, Code: p.code, Detail: p.detail, Field: p.field,
-			})
+		if p := a.exec(ctx, w, r, log); p != nil {
+			p.write(w)
 		}
 	})
 }
 
-func (a *Agent) exec(w http.ResponseWriter, r *http.Request, log *slog.Logger) *problem {
-	if r.URL.Path != wire.PathExec && r.URL.Path != wire.PathExecStream {
-		return &problem{status: http.StatusNotFound, code: "not_found", detail: "there is nothing at this path"}
-	}
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", http.MethodPost)
-		return &problem{status: http.StatusMethodNotAllowed, code: "method_not_allowed", detail: "this path takes POST"}
+func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request, log *slog.Logger) *problem {
+	if refused := notAnEndpoint(w, r); refused != nil {
+		return refused
 	}
 	claims, refused := a.authorize(r)
 	if refused != nil {
 		return refused
 	}
-	var in wire.ExecRequest
-	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxExecBody))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(&in)
-	if err == nil {
-		if _, err = dec.Token(); errors.Is(err, io.EOF) {
-			err = nil
-		} else if err == nil {
-			err = errors.New("there is more than one document")
-		}
-	}
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return &problem{status: http.StatusRequestEntityTooLarge, code: "body_too_large", detail: "a command may hold at most 64 KiB"}
-	case err != nil:
-		return &problem{status: http.StatusBadRequest, code: "invalid_json", detail: "the body is not one exec request"}
-	}
-	switch {
-	case !in.Kind.Valid():
-		return &problem{status: http.StatusBadRequest, code: "kind_unknown", field: "kind", detail: "kind must be bench, mariadb or redis-cli"}
-	case in.ServerID != a.host.Config.ServerID:
-		return &problem{status: http.StatusUnprocessableEntity, code: "invalid_field", field: "serverId", detail: "this is another server"}
-	case claims.Scope != wire.ScopeExecPrefix+string(in.Kind):
-		return &problem{status: http.StatusForbidden, code: "scope_missing", detail: "the token is for another kind of command"}
-	}
-	if !a.jtis.use(claims.ID, claims.ExpiresAt.Time) {
-		return &problem{status: http.StatusUnauthorized, code: "unauthenticated", detail: "the token was used already"}
-	}
-	if in.Kind != wire.KindBench || r.URL.Path != wire.PathExec {
-		return &problem{status: http.StatusNotImplemented, code: "not_implemented", detail: "this agent does not run such commands yet"}
-	}
-	return a.bench(w, r, in, log)
-}
-
-// bench answers once the command has ended. Nobody but the command limits how
-// long that takes; writing the answer is limited again.
-func (a *Agent) bench(w http.ResponseWriter, r *http.Request, in wire.ExecRequest, log *slog.Logger) *problem {
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{})
-	_ = control.SetWriteDeadline(time.Time{})
-	defer func() { _ = control.SetWriteDeadline(time.Now().Add(30 * time.Second)) }()
-	c, refused := a.cmds.submit(in, log)
+	body, refused := readBody(w, r)
 	if refused != nil {
 		return refused
 	}
-	select {
-	case <-c.ended:
-	case <-r.Context().Done():
-		return nil // nobody listens; the command goes on for whoever asks again
+	if claims.Body != digest(body) {
+		return &problem{status: http.StatusUnauthorized, code: "unauthenticated", detail: "the token is for another request"}
 	}
-	if c.failed != nil {
-		return c.failed
+	in, refused := a.host.parse(body)
+	if refused != nil {
+		return refused
 	}
-	_ = control.SetWriteDeadline(time.Now().Add(30 * time.Second))
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(c.result)
-	return nil
+	if claims.Scope != wire.ScopeExecPrefix+string(in.Kind) {
+		return &problem{status: http.StatusForbidden, code: "scope_missing", detail: "the token is for another kind of command"}
+	}
+	fresh, err := a.used.use(claims.ID, claims.ExpiresAt.Time)
+	switch {
+	case err != nil:
+		log.Error("a token can't be remembered, and so not be taken", "error", err.Error())
+		return &problem{status: http.StatusServiceUnavailable, code: "token_not_kept", detail: "the host can't keep that the token was used", retryAfter: 5}
+	case !fresh:
+		return &problem{status: http.StatusUnauthorized, code: "unauthenticated", detail: "the token was used already"}
+	}
+	if _, refused := a.host.check(in); refused != nil {
+		return refused
+	}
+	return a.forward(ctx, w, r, body, log)
 }
 
 type execClaims struct {
 	jwt.RegisteredClaims
 	Scope string `json:"scope"`
+	Body  string `json:"body"` // SHA-256 of the request's body, in hex
 }
 
 // authorize checks the command's token: signed by a key that the control plane
-// told us, for this server, for one kind, for five minutes at most.
+// told us, for this server, for one request of one kind, for five minutes at most.
 func (a *Agent) authorize(r *http.Request) (execClaims, *problem) {
 	var c execClaims
 	bad := &problem{status: http.StatusUnauthorized, code: "unauthenticated", detail: "a valid exec token is required"}
@@ -223,28 +164,4 @@ func parseExecKeys(in map[string]string) (map[string]any, error) {
 		out[kid] = key
 	}
 	return out, nil
-}
-
-// seen remembers the ids of tokens until they expire: each is good once.
-type seen struct {
-	mu  sync.Mutex
-	ids map[string]time.Time
-}
-
-func newSeen() *seen { return &seen{ids: make(map[string]time.Time)} }
-
-func (s *seen) use(id string, expires time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	for old, until := range s.ids {
-		if now.After(until.Add(time.Minute)) {
-			delete(s.ids, old)
-		}
-	}
-	if _, used := s.ids[id]; used {
-		return false
-	}
-	s.ids[id] = expires
-	return true
 }

@@ -41,13 +41,17 @@ func Guard() {
 	_ = syscall.Kill(0, syscall.SIGKILL)
 }
 
+func (k *call) timeout() time.Duration {
+	if k.in.TimeoutSeconds == 0 {
+		return defaultTimeout
+	}
+	return time.Duration(k.in.TimeoutSeconds) * time.Second
+}
+
 // execute runs the program with its arguments, never a shell. On the way out the
 // command's whole group is killed: nothing outlives its command.
 func (c *commands) execute(k *call) (wire.ExecResult, *problem) {
-	timeout := time.Duration(k.in.TimeoutSeconds) * time.Second
-	if timeout == 0 {
-		timeout = defaultTimeout
-	}
+	timeout := k.timeout()
 	ctx, cancel := context.WithTimeoutCause(c.ctx, timeout, errTimeout)
 	defer cancel()
 	notRun := func(err error) *problem {
@@ -67,11 +71,12 @@ func (c *commands) execute(k *call) (wire.ExecResult, *problem) {
 	defer release()
 
 	var stdout, stderr tail
+	outLines, errLines := &lineWriter{to: k.progress, stream: "stdout"}, &lineWriter{to: k.progress, stream: "stderr"}
 	start := func() (*exec.Cmd, error) {
 		cmd := exec.CommandContext(ctx, filepath.Join(root, wire.BenchBinary), k.in.Args...) //nolint:gosec // the arguments were checked against the table
 		cmd.Dir = k.dir
 		cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + filepath.Join(root, wire.BenchHome), "LANG=C.UTF-8"}
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		cmd.Stdout, cmd.Stderr = io.MultiWriter(&stdout, outLines), io.MultiWriter(&stderr, errLines)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: group, Pdeathsig: syscall.SIGKILL}
 		cmd.Cancel = func() error { return syscall.Kill(-group, syscall.SIGKILL) }
 		cmd.WaitDelay = time.Second // for a process that left the group and holds a stream
@@ -90,6 +95,8 @@ func (c *commands) execute(k *call) (wire.ExecResult, *problem) {
 		return wire.ExecResult{}, notRun(err)
 	}
 	err = cmd.Wait() // how it ended is read from the state
+	outLines.end()
+	errLines.end()
 	out := wire.ExecResult{ExitCode: cmd.ProcessState.ExitCode(), DurationMs: time.Since(began).Milliseconds(), AuditID: k.in.AuditID}
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); err != nil && ok && status.Signaled() {
 		switch cause := context.Cause(ctx); {

@@ -28,14 +28,17 @@ func putBench(t testing.TB, root, script string) {
 	require.NoError(t, os.WriteFile(name, []byte("#!/bin/sh\n"+script), 0o755))
 }
 
-func withBench(t *testing.T, script string) (*Agent, func(in wire.ExecRequest) answered) {
+func withBench(t testing.TB, script string) (*Agent, func(in wire.ExecRequest) answered) {
 	t.Helper()
 	g, a := serving(t)
 	putBench(t, a.host.Root, script)
 	c := g.caller(t, controlPlane(t, g.execCA))
 	c.Timeout = time.Minute
 	return a, func(in wire.ExecRequest) answered {
-		in.ServerID, in.Kind = testServer, wire.KindBench
+		in.ServerID = testServer
+		if in.Kind == "" {
+			in.Kind = wire.KindBench
+		}
 		if in.Args == nil {
 			in.Args = []string{"list-sites"}
 		}
@@ -43,7 +46,7 @@ func withBench(t *testing.T, script string) (*Agent, func(in wire.ExecRequest) a
 		if err != nil {
 			t.Error(err)
 		}
-		out, err := a.try(c, g.token(t, nil), string(b))
+		out, err := a.try(c, g.tokenFor(t, string(b)), string(b))
 		if err != nil {
 			t.Errorf("the agent does not answer: %v", err)
 			out.Response = &http.Response{}
@@ -85,6 +88,11 @@ func gone(t testing.TB, pid int) {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return err != nil || strings.Contains(string(b), ") Z ")
 	})
+}
+
+func verbOf(kind wire.CommandKind, args []string) string {
+	verb, _ := permitted(kind, args)
+	return verb
 }
 
 func TestBenchIsAllowedByTheTable(t *testing.T) {
@@ -140,7 +148,7 @@ func TestBenchIsAllowedByTheTable(t *testing.T) {
 		{"", []string{"drop-site", site, "--no-backup", "--force"}},
 		{"", []string{"drop-site", site}},
 	} {
-		require.Equal(t, tc.verb, benchVerb(tc.args), "%q", tc.args)
+		require.Equal(t, tc.verb, verbOf(wire.KindBench, tc.args), "%q", tc.args)
 	}
 }
 
@@ -233,7 +241,7 @@ func TestAnAuditIDRunsOnce(t *testing.T) {
 	again, err := newCommands(a.host) // as the next agent on this host does
 	require.NoError(t, err)
 	t.Cleanup(again.stop)
-	k, refused := again.submit(wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "the one"}, quiet())
+	k, refused := again.submit(wire.ExecRequest{ServerID: testServer, Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "the one"}, quiet())
 	require.Nil(t, refused)
 	<-k.ended
 	require.Equal(t, first, k.result)
@@ -272,9 +280,10 @@ func TestResultsAreBoundedAndSurviveRubbish(t *testing.T) {
 func TestABusyHostRefuses(t *testing.T) {
 	t.Parallel()
 	a, ask := withBench(t, `echo ran >> ran; while [ ! -e go ]; do sleep 0.05; done`)
+	e, _ := executing(t, a.host) // in place of the other
 	var calls []*call
 	for i := range maxRunning + maxQueued {
-		k, refused := a.cmds.submit(wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: fmt.Sprint(i)}, quiet())
+		k, refused := e.cmds.submit(wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: fmt.Sprint(i)}, quiet())
 		require.Nil(t, refused)
 		calls = append(calls, k)
 	}
@@ -336,30 +345,62 @@ func TestWhatTheAgentIsToBlameForIsNotRemembered(t *testing.T) {
 	require.Equal(t, "well\n", out.result.StdoutTruncated)
 }
 
-func TestAnEndingAgentKillsWhatRuns(t *testing.T) {
+func TestAnEndingExecutorKillsWhatRuns(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
 	a := g.enrolled(t)
+	_, stop := executing(t, a.host)
+	run(t, func(ctx context.Context) error { return a.serve(ctx, quiet()) })
 	putBench(t, a.host.Root, `sleep 300 & echo $! > child; wait`)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- a.serve(ctx, quiet()) }()
 	c := g.caller(t, controlPlane(t, g.execCA))
+	body := strings.Replace(execBody, "version", "list-sites", 1)
 	status := make(chan int, 1)
 	go func() {
-		got, _ := a.call(t, c, g.token(t, nil), strings.Replace(execBody, "version", "list-sites", 1))
+		got, _ := a.call(t, c, g.tokenFor(t, body), body)
 		status <- got
 	}()
 	child := pidIn(t, a.inBench("child"))
+	stop()
+	require.Equal(t, http.StatusServiceUnavailable, <-status)
+	gone(t, child)
+	got, code := a.call(t, c, g.tokenFor(t, body), body)
+	require.Equal(t, []any{http.StatusServiceUnavailable, "exec_unavailable"}, []any{got, code}, "nobody is there")
+}
+
+func TestAnEndingAgentLetsTheCommandGoOn(t *testing.T) {
+	t.Parallel()
+	g := newTestGateway(t)
+	a := g.enrolled(t)
+	executing(t, a.host)
+	putBench(t, a.host.Root, `echo ran >> ran; while [ ! -e go ]; do sleep 0.05; done; echo done`)
+	c := g.caller(t, controlPlane(t, g.execCA))
+	body := strings.Replace(execBody, `"args":["version"]`, `"args":["list-sites"],"auditId":"x"`, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.serve(ctx, quiet()) }()
+	status := make(chan int, 1)
+	go func() {
+		got, _ := a.call(t, c, g.tokenFor(t, body), body)
+		status <- got
+	}()
+	eventually(t, "it runs", func() bool { return lines(t, a.inBench("ran")) == 1 })
 	cancel()
 	require.NoError(t, <-done)
 	require.Equal(t, http.StatusServiceUnavailable, <-status)
-	gone(t, child)
+
+	again, err := New(a.host, "127.0.0.1", "v-test", quiet())
+	require.NoError(t, err)
+	run(t, func(ctx context.Context) error { return again.serve(ctx, quiet()) })
+	require.NoError(t, os.WriteFile(a.inBench("go"), nil, 0o600))
+	out, err := again.try(g.caller(t, controlPlane(t, g.execCA)), g.tokenFor(t, body), body)
+	require.NoError(t, err)
+	require.Equal(t, "done\n", out.result.StdoutTruncated)
+	require.Equal(t, 1, lines(t, a.inBench("ran")), "who asks the next agent joins it")
 }
 
-// TestAKilledAgentLeavesNothingRunning kills the real program, which can do
+// TestAKilledExecutorLeavesNothingRunning kills the real program, which can do
 // nothing about it.
-func TestAKilledAgentLeavesNothingRunning(t *testing.T) {
+func TestAKilledExecutorLeavesNothingRunning(t *testing.T) {
 	t.Parallel()
 	g := newTestGateway(t)
 	port := freePort(t)
@@ -372,17 +413,20 @@ func TestAKilledAgentLeavesNothingRunning(t *testing.T) {
 	c := g.caller(t, controlPlane(t, g.execCA))
 	body := strings.Replace(execBody, `"args":["version"]`, `"args":["list-sites"],"auditId":"x"`, 1)
 
-	p := start(t, "run", "--root", root, "--addr", "127.0.0.1")
-	failed := make(chan error, 1)
-	go func() { _, err := a.try(c, g.token(t, nil), body); failed <- err }()
+	p := start(t, "exec", "--root", root)
+	start(t, "run", "--root", root, "--addr", "127.0.0.1")
+	eventually(t, "it listens", func() bool { return strings.Contains(p.log.String(), "running commands") })
+	failed := make(chan string, 1)
+	go func() { _, code := a.call(t, c, g.tokenFor(t, body), body); failed <- code }()
 	child := pidIn(t, a.inBench("child"))
 	require.NoError(t, syscall.Kill(p.Process.Pid, syscall.SIGKILL))
-	require.Error(t, <-failed)
+	require.Equal(t, "exec_unavailable", <-failed)
 	gone(t, child)
 
 	_ = p.Wait()
-	start(t, "run", "--root", root, "--addr", "127.0.0.1")
-	out, err := a.try(c, g.token(t, nil), body)
+	p = start(t, "exec", "--root", root)
+	eventually(t, "it listens", func() bool { return strings.Contains(p.log.String(), "running commands") })
+	out, err := a.try(c, g.tokenFor(t, body), body)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, out.StatusCode)
 	require.Equal(t, 2, lines(t, a.inBench("ran")), "nobody knows what came of the first")

@@ -56,7 +56,7 @@ func (k ticks) next(t *testing.T) time.Duration {
 	}
 }
 
-func run(t *testing.T, loop func(context.Context) error) (stop func()) {
+func run(t testing.TB, loop func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,18 +17,20 @@ import (
 // ErrNoIdentity says that the host was not bootstrapped.
 var ErrNoIdentity = errors.New("the host has no identity: run prego-agent bootstrap")
 
-// Agent is the long-lived part.
+// Agent is the long-lived process that faces the network. It runs nothing itself.
 type Agent struct {
 	host    *Host
 	addr    string
 	version string
 	log     *slog.Logger
 	keys    keys
-	jtis    *seen
+	used    *seen
 	sensors sensors
 	ship    *shipper
-	cmds    *commands
-	current atomic.Pointer[session]
+	// executor calls the process that runs commands; forwarded holds those who wait.
+	executor  *http.Client
+	forwarded chan struct{}
+	current   atomic.Pointer[session]
 }
 
 // New loads the identity of a host. addr is where to listen and to call from; ""
@@ -48,11 +51,14 @@ func New(h *Host, addr, version string, log *slog.Logger) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmds, err := newCommands(h)
+	used, err := openSeen(h.path(wire.UsedTokensPath))
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{host: h, addr: addr, version: version, log: log, keys: k, jtis: newSeen(), sensors: sensors{root: h.Root}, ship: &shipper{}, cmds: cmds}
+	a := &Agent{
+		host: h, addr: addr, version: version, log: log, keys: k, used: used, sensors: sensors{root: h.Root}, ship: &shipper{},
+		executor: executorClient(h), forwarded: make(chan struct{}, maxForwarded),
+	}
 	a.current.Store(s)
 	return a, nil
 }

@@ -33,7 +33,8 @@ const (
 	ScopeLogs         = "logs"
 	ScopeBackupReport = "backup_report"
 	// ScopeExecPrefix is followed by a CommandKind in tokens for the agent's own
-	// endpoint.
+	// endpoint. Such a token also has the claim "body", the SHA-256 of the request's
+	// body in hex: it is good for this one request.
 	ScopeExecPrefix = "exec."
 )
 
@@ -197,6 +198,9 @@ type ExecRequest struct {
 	// AuditID names the command: a request with the id of an earlier one gets that
 	// one's result, and nothing runs twice. Without one each request is its own.
 	AuditID string `json:"auditId,omitempty"`
+	// TenantID is whose work this is, for bench: a site that belongs to another
+	// tenant is refused with site_not_owned. Without one no site is looked at.
+	TenantID string `json:"tenantId,omitempty"`
 }
 
 // ExecResult is direct-provisioning §7's AgentExecResult.
@@ -255,8 +259,43 @@ const (
 	BenchBinary = "/usr/local/bin/bench"
 	BenchHome   = "/home/frappe"
 	BenchDir    = "/home/frappe/frappe-bench"
+	// ExecSocket is where the process that runs commands listens to the one that
+	// faces the network.
+	ExecSocket = "/run/prego-agent-exec.sock"
 	// ExecResultsDir keeps the results of the latest commands, one file each.
-	ExecResultsDir = IdentityDir + "/exec"
+	ExecResultsDir = "/var/lib/prego-agent-exec"
+	// UsedTokensPath remembers the exec tokens that were used, until they expire.
+	UsedTokensPath = IdentityDir + "/used-tokens"
+	// SiteOwnerFile is in a site's directory and names the tenant that owns it; it
+	// moves with the site. The key of the site's configuration is the same.
+	SiteOwnerFile = "prego_tenant_id"
+	// ServicesPath is a Services.
+	ServicesPath = "/etc/prego-agent-exec/services.json"
+)
+
+// Services tells the process that runs commands how it gets to the host's own
+// services. The file may hold secrets; whoever faces the network can't read it.
+// Without the file, each is looked for at its default socket, with the user
+// DefaultServiceUser and no password: MariaDB knows the user by its socket's peer.
+type Services struct {
+	MariaDB Service `json:"mariadb"`
+	Redis   Service `json:"redis"`
+}
+
+// Service is one of the Services.
+type Service struct {
+	Socket string `json:"socket,omitempty"` // default DefaultMariaDBSocket or DefaultRedisSocket
+	// Addr is a loopback address and a port, for Redis only, instead of a socket.
+	Addr     string `json:"addr,omitempty"`
+	User     string `json:"user,omitempty"`
+	Password string `json:"password,omitempty"`
+}
+
+// Defaults of Services.
+const (
+	DefaultServiceUser   = "prego-exec"
+	DefaultMariaDBSocket = "/run/mysqld/mysqld.sock"
+	DefaultRedisSocket   = "/run/redis/redis-server.sock"
 )
 
 // StageTwoPath is where user_data pins the second boot stage, when the whole

@@ -5,6 +5,7 @@ package agentclient
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -39,7 +40,7 @@ const (
 type Config struct {
 	TLS    func(serverID string) *tls.Config // the server's id is verified, not its address
 	Tokens interface {
-		Issue(serverID string, kind wire.CommandKind, ttl time.Duration) (string, error)
+		Issue(serverID string, kind wire.CommandKind, body [sha256.Size]byte, ttl time.Duration) (string, error)
 	}
 	Port int
 	// CheckAddr refuses addresses that no provider gave to a server.
@@ -91,8 +92,8 @@ func (c *Client) peer(serverID string) *http.Client {
 // Repeated with the same audit id, it returns the first result and nothing runs
 // twice. A failure is a *prego.CommandError, unless it is ctx that ended.
 func (c *Client) Bench(ctx context.Context, serverID, addr, workflowID, auditID string, timeout time.Duration, args ...string) (stdout string, err error) {
-	r, err := c.exec(ctx, addr, wire.ExecRequest{
-		WorkflowID: workflowID, ServerID: serverID, Kind: wire.KindBench, Args: args, AuditID: auditID,
+	r, err := c.Exec(ctx, serverID, addr, wire.ExecRequest{
+		WorkflowID: workflowID, Kind: wire.KindBench, Args: args, AuditID: auditID,
 		TimeoutSeconds: int((timeout + time.Second - 1) / time.Second),
 	})
 	if err != nil {
@@ -110,20 +111,80 @@ func (c *Client) Bench(ctx context.Context, serverID, addr, workflowID, auditID 
 	return r.StdoutTruncated, nil
 }
 
-func (c *Client) exec(ctx context.Context, addr string, in wire.ExecRequest) (*wire.ExecResult, error) {
+// Exec runs a command of any kind on a host and returns what it came to, whatever
+// its exit code. Repeated with the same audit id, it returns the first result. A
+// failure is a *prego.CommandError, unless it is ctx that ended.
+func (c *Client) Exec(ctx context.Context, serverID, addr string, in wire.ExecRequest) (wire.ExecResult, error) {
+	var out wire.ExecResult
+	err := c.call(ctx, serverID, addr, wire.PathExec, in, func(body io.Reader) error {
+		answer, err := io.ReadAll(io.LimitReader(body, wire.MaxEvent))
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(answer, &out)
+	})
+	return out, err
+}
+
+// Stream is Exec with the command's lines as they come: stream is "stdout" or
+// "stderr". Whoever joins a command that runs gets the lines that its host still
+// keeps; where some are missing, a line says so. When the stream is cut off, the
+// error is a *prego.CommandError that is not permanent, and the command may go on.
+func (c *Client) Stream(ctx context.Context, serverID, addr string, in wire.ExecRequest, onLine func(stream, line string)) (wire.ExecResult, error) {
+	var out wire.ExecResult
+	err := c.call(ctx, serverID, addr, wire.PathExecStream, in, func(body io.Reader) error {
+		events := wire.NewEventReader(body)
+		for {
+			name, data, err := events.Next()
+			if err != nil {
+				return fmt.Errorf("the stream ended before the command: %w", err)
+			}
+			switch name {
+			case wire.EventProgress:
+				var l wire.ExecProgress
+				if err := json.Unmarshal(data, &l); err != nil {
+					return err
+				}
+				if l.Missed > 0 {
+					onLine(l.Stream, fmt.Sprintf("[%d lines left out]", l.Missed))
+				}
+				onLine(l.Stream, l.Line)
+			case wire.EventResult:
+				return json.Unmarshal(data, &out)
+			case wire.EventError:
+				var p wire.Problem
+				if err := json.Unmarshal(data, &p); err != nil {
+					return err
+				}
+				return &refused{p}
+			}
+		}
+	})
+	return out, err
+}
+
+// refused is a refusal within a stream.
+type refused struct{ wire.Problem }
+
+func (r *refused) Error() string { return r.Code }
+
+// call sends a request with a token for it alone; read takes the body of a good
+// answer.
+func (c *Client) call(ctx context.Context, serverID, addr, path string, in wire.ExecRequest, read func(io.Reader) error) error {
 	fail := func(permanent bool, code, message string) error {
 		return &prego.CommandError{Kind: string(in.Kind), Permanent: permanent, Code: code, Message: end(prego.Redact(message))}
 	}
+	in.ServerID = serverID
 	if err := c.cfg.CheckAddr(addr); err != nil {
-		return nil, fail(true, prego.CommandNotSent, err.Error())
+		return fail(true, prego.CommandNotSent, err.Error())
 	}
 	body, err := json.Marshal(in)
 	if err != nil {
-		return nil, fail(true, prego.CommandNotSent, err.Error())
+		return fail(true, prego.CommandNotSent, err.Error())
 	}
-	token, err := c.cfg.Tokens.Issue(in.ServerID, in.Kind, tokenTTL)
+	token, err := c.cfg.Tokens.Issue(serverID, in.Kind, sha256.Sum256(body), tokenTTL)
 	if err != nil {
-		return nil, fail(false, prego.CommandNotSent, err.Error())
+		return fail(false, prego.CommandNotSent, err.Error())
 	}
 	limit := time.Duration(in.TimeoutSeconds) * time.Second
 	if limit == 0 {
@@ -131,37 +192,38 @@ func (c *Client) exec(ctx context.Context, addr string, in wire.ExecRequest) (*w
 	}
 	limited, cancel := context.WithTimeout(ctx, limit+queueTime)
 	defer cancel()
-	url := "https://" + net.JoinHostPort(addr, strconv.Itoa(c.cfg.Port)) + wire.PathExec
+	url := "https://" + net.JoinHostPort(addr, strconv.Itoa(c.cfg.Port)) + path
 	req, err := http.NewRequestWithContext(limited, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
-		return nil, fail(true, prego.CommandNotSent, err.Error())
+		return fail(true, prego.CommandNotSent, err.Error())
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := c.peer(in.ServerID).Do(req)
 	var answer []byte
+	resp, err := c.peer(serverID).Do(req)
 	if err == nil {
 		defer func() { _ = resp.Body.Close() }()
-		answer, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	}
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%s on %s: %w", in.Kind, in.ServerID, ctx.Err())
+		if resp.StatusCode == http.StatusOK {
+			err = read(resp.Body)
+		} else {
+			answer, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 		}
-		if mistrusted(err) {
-			return nil, fail(true, prego.CommandMistrusted, "the host and the control plane do not accept each other's certificates")
-		}
-		return nil, fail(false, prego.CommandUnreachable, err.Error())
 	}
-	if resp.StatusCode != http.StatusOK {
+	var no *refused
+	switch {
+	case errors.As(err, &no):
+		return fail(!again(no.Status), no.Code, no.message())
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("%s on %s: %w", in.Kind, serverID, ctx.Err())
+	case err != nil && mistrusted(err):
+		return fail(true, prego.CommandMistrusted, "the host and the control plane do not accept each other's certificates")
+	case err != nil:
+		return fail(false, prego.CommandUnreachable, err.Error())
+	case resp.StatusCode != http.StatusOK:
 		code, message := refusal(resp, answer)
-		return nil, fail(!again(resp.StatusCode), code, message)
+		return fail(!again(resp.StatusCode), code, message)
 	}
-	var out wire.ExecResult
-	if err := json.Unmarshal(answer, &out); err != nil {
-		return nil, fail(false, prego.CommandUnreachable, "the agent's answer can't be read: "+err.Error())
-	}
-	return &out, nil
+	return nil
 }
 
 // again tells the refusals that may not be given to the next request.
@@ -175,10 +237,14 @@ func refusal(resp *http.Response, answer []byte) (code, message string) {
 	if mediaType != "application/problem+json" || json.Unmarshal(answer, &p) != nil || p.Code == "" {
 		return "http_" + strconv.Itoa(resp.StatusCode), "the agent answered " + resp.Status
 	}
-	if p.Field != "" {
-		return p.Code, p.Field + ": " + p.Detail
+	return p.Code, (&refused{p}).message()
+}
+
+func (r *refused) message() string {
+	if r.Field != "" {
+		return r.Field + ": " + r.Detail
 	}
-	return p.Code, p.Detail
+	return r.Detail
 }
 
 // mistrusted tells that one side refused the other's certificate: a host that is

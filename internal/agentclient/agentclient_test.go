@@ -123,10 +123,15 @@ func (p *plane) host(t *testing.T, serverID, script string) (port int, root stri
 	require.NoError(t, err)
 	a, err := agent.New(h, "127.0.0.1", "test", slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
+	e, err := agent.NewExecutor(h, "", slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	l, err = h.ListenExec()
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
+	done := make(chan error, 2)
 	go func() { done <- a.Run(ctx) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
+	go func() { done <- e.Run(ctx, l) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, errors.Join(<-done, <-done)) })
 	require.Eventually(t, func() bool {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if err == nil {

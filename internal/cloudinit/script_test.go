@@ -126,7 +126,7 @@ func TestBootScriptRuns(t *testing.T) {
 			require.Equal(t, h.binary, string(got))
 			calls, err := os.ReadFile(filepath.Join(h.bin, "calls"))
 			require.NoError(t, err)
-			for _, c := range []string{"passwd --lock root", "systemctl mask ssh.service", "prego-firewall.service", "install docker.io", "prego-agent-bootstrap.service prego-agent.service"} {
+			for _, c := range []string{"passwd --lock root", "systemctl mask ssh.service", "prego-firewall.service", "install docker.io", "prego-agent-bootstrap.service prego-agent.service", "useradd --system --create-home --home-dir /home/frappe", "prego-agent-exec.socket", "prego-agent-exec.service"} {
 				require.Contains(t, string(calls), c)
 			}
 			require.NotContains(t, string(calls), token)

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -21,7 +22,8 @@ import (
 )
 
 // host is a machine that runs: a directory for its disk, an address of its own,
-// and the agent as a process.
+// and the agent as processes: the one that faces the network, and the one that runs
+// commands.
 type host struct {
 	sim   *Sim
 	id    int64
@@ -37,7 +39,7 @@ type host struct {
 	done   chan struct{}
 
 	mu     sync.Mutex
-	agent  *exec.Cmd
+	procs  map[string]*exec.Cmd // by verb of the agent's program
 	exits  int
 	phase  string
 	docker *docker
@@ -55,6 +57,7 @@ type HostInfo struct {
 	Addr     string `json:"addr"`
 	Phase    string `json:"phase"`
 	AgentPID int    `json:"agent_pid"` // 0 when there is none
+	ExecPID  int    `json:"exec_pid"`  // of the process that runs commands
 	Exits    int    `json:"agent_exits"`
 	Root     string `json:"root"`
 }
@@ -67,8 +70,13 @@ func (s *Sim) Hosts() []HostInfo {
 	for _, h := range s.hosts {
 		h.mu.Lock()
 		info := HostInfo{ID: h.id, Name: h.name, Addr: h.addr, Phase: h.phase, Exits: h.exits, Root: h.root()}
-		if h.agent != nil {
-			info.AgentPID = h.agent.Process.Pid
+		for verb, cmd := range h.procs {
+			switch verb {
+			case "exec":
+				info.ExecPID = cmd.Process.Pid
+			default:
+				info.AgentPID = cmd.Process.Pid
+			}
 		}
 		h.mu.Unlock()
 		out = append(out, info)
@@ -77,7 +85,8 @@ func (s *Sim) Hosts() []HostInfo {
 }
 
 // HostAction does something to a machine's agent: kill-agent (it is started
-// again), stop-agent (it hangs), resume-agent.
+// again), stop-agent (it hangs), resume-agent; kill-exec, stop-exec and resume-exec
+// do so to the process that runs commands.
 func (s *Sim) HostAction(id int64, verb string) error {
 	s.mu.Lock()
 	h, ok := s.hosts[id]
@@ -85,16 +94,23 @@ func (s *Sim) HostAction(id int64, verb string) error {
 	if !ok {
 		return fmt.Errorf("there is no host %d", id)
 	}
-	sig, ok := map[string]syscall.Signal{"kill-agent": syscall.SIGKILL, "stop-agent": syscall.SIGSTOP, "resume-agent": syscall.SIGCONT}[verb]
-	if !ok {
-		return errors.New("verb must be kill-agent, stop-agent or resume-agent")
+	do, what, _ := strings.Cut(verb, "-")
+	sig, known := map[string]syscall.Signal{"kill": syscall.SIGKILL, "stop": syscall.SIGSTOP, "resume": syscall.SIGCONT}[do]
+	if !known || (what != "agent" && what != "exec") {
+		return errors.New("verb must be kill, stop or resume, and -agent or -exec")
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.agent == nil {
-		return fmt.Errorf("host %d has no agent running", id)
+	cmd := h.procs["exec"]
+	if what == "agent" {
+		if cmd = h.procs["run"]; cmd == nil {
+			cmd = h.procs["bootstrap"]
+		}
 	}
-	return h.agent.Process.Signal(sig)
+	if cmd == nil {
+		return fmt.Errorf("host %d has no %s running", id, what)
+	}
+	return cmd.Process.Signal(sig)
 }
 
 // boot starts a machine. Call it with the lock held.
@@ -103,7 +119,7 @@ func (s *Sim) boot(srv *server) {
 		return
 	}
 	h := &host{
-		sim: s, id: srv.ID, name: srv.Name, addr: srv.PublicNet.IPv4.IP, user: srv.UserData, fresh: !srv.Booted, phase: "booting",
+		sim: s, id: srv.ID, name: srv.Name, addr: srv.PublicNet.IPv4.IP, user: srv.UserData, fresh: !srv.Booted, phase: "booting", procs: make(map[string]*exec.Cmd),
 		dir: filepath.Join(s.cfg.StateDir, "hosts", fmt.Sprint(srv.ID)), done: make(chan struct{}),
 		log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)),
 	}
@@ -207,18 +223,33 @@ func (h *host) live(ctx context.Context) error {
 		return nil
 	}
 	h.setPhase("running")
-	for ctx.Err() == nil {
-		if err := h.runAgent(ctx, "run"); err != nil && ctx.Err() == nil {
-			h.log.Info("agent ended, starting it again", zap.Error(err))
-		}
+	var executor sync.WaitGroup
+	executor.Add(1)
+	go func() {
+		defer executor.Done()
+		h.keepRunning(ctx, "exec", func() {})
+	}()
+	h.keepRunning(ctx, "run", func() {
 		h.mu.Lock()
+		defer h.mu.Unlock()
 		h.exits++
-		h.mu.Unlock()
+	})
+	executor.Wait()
+	return nil
+}
+
+// keepRunning starts a process of the agent again whenever it ends, as its unit
+// does on a real host.
+func (h *host) keepRunning(ctx context.Context, verb string, ended func()) {
+	for ctx.Err() == nil {
+		if err := h.runAgent(ctx, verb); err != nil && ctx.Err() == nil {
+			h.log.Info("agent ended, starting it again", zap.String("verb", verb), zap.Error(err))
+		}
+		ended()
 		if sleep(ctx, max(h.sim.cfg.Profile.Restart, 50*time.Millisecond)) != nil {
-			return nil
+			return
 		}
 	}
-	return nil
 }
 
 // runAgent runs the real agent binary until it ends or the machine does.
@@ -248,11 +279,11 @@ func (h *host) runAgent(ctx context.Context, verb string) error {
 		return fmt.Errorf("start the agent: %w", err)
 	}
 	h.mu.Lock()
-	h.agent = cmd
+	h.procs[verb] = cmd
 	h.mu.Unlock()
 	defer func() {
 		h.mu.Lock()
-		h.agent = nil
+		delete(h.procs, verb)
 		h.mu.Unlock()
 	}()
 	select {

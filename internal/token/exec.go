@@ -1,6 +1,8 @@
 package token
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"time"
 
@@ -16,6 +18,7 @@ const MaxExecTTL = 5 * time.Minute
 type execClaims struct {
 	jwt.RegisteredClaims
 	Scope string `json:"scope"`
+	Body  string `json:"body"` // SHA-256 of the request's body, in hex
 }
 
 // Exec issues the single-use tokens by which an agent knows that it was the
@@ -27,13 +30,15 @@ type Exec struct {
 // NewExec signs with a ring of UseExec.
 func NewExec(keys *Keyring) *Exec { return &Exec{keys: keys} }
 
-// Issue makes a token for one command of one kind on one server.
-func (e *Exec) Issue(serverID string, kind wire.CommandKind, ttl time.Duration) (string, error) {
+// Issue makes a token for one request of one kind to one server: the one whose
+// body has the digest.
+func (e *Exec) Issue(serverID string, kind wire.CommandKind, body [sha256.Size]byte, ttl time.Duration) (string, error) {
 	if !kind.Valid() || ttl <= 0 || ttl > MaxExecTTL {
 		return "", errors.New("an exec token needs a known kind and a life of at most 5 minutes")
 	}
 	return e.keys.issue(execClaims{
 		RegisteredClaims: registered(Issuer, "control-plane", serverID, time.Now(), ttl),
 		Scope:            wire.ScopeExecPrefix + string(kind),
+		Body:             hex.EncodeToString(body[:]),
 	})
 }

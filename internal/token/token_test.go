@@ -135,7 +135,7 @@ func TestSwapMatrix(t *testing.T) {
 		"api":                     must(f.api.Issue("alice", RoleOperator, time.Hour)),
 		"forged, but for the key": sign(jwt.SigningMethodEdDSA, strangerKey, claims, kid),
 		"agent":                   agentToken(f.agent, f.cert, time.Hour),
-		"exec":                    must(f.exec.Issue("app-1", wire.KindBench, time.Minute)),
+		"exec":                    must(f.exec.Issue("app-1", wire.KindBench, [32]byte{}, time.Minute)),
 		"another API's":           must(stranger.api.Issue("alice", RoleOperator, time.Hour)),
 		"another agent's cert":    agentToken(f.agent, f.other, time.Hour),
 		"expired agent":           agentToken(f.agent, f.cert, -time.Hour),
@@ -178,9 +178,9 @@ func TestSwapMatrix(t *testing.T) {
 func TestExecTokensAreShortAndOfAKnownKind(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	_, err := f.exec.Issue("app-1", wire.KindBench, 6*time.Minute)
+	_, err := f.exec.Issue("app-1", wire.KindBench, [32]byte{}, 6*time.Minute)
 	require.Error(t, err)
-	_, err = f.exec.Issue("app-1", "sh", time.Minute)
+	_, err = f.exec.Issue("app-1", "sh", [32]byte{}, time.Minute)
 	require.Error(t, err)
 }
 

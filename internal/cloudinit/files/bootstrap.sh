@@ -39,6 +39,8 @@ report docker_installed
 
 STEP=agent
 id prego-agent >/dev/null 2>&1 || useradd --system --home-dir /var/lib/prego-agent --shell /usr/sbin/nologin prego-agent
+# Whoever runs commands is another, and owns what bench works on.
+id prego-exec >/dev/null 2>&1 || useradd --system --create-home --home-dir /home/frappe --shell /usr/sbin/nologin prego-exec
 fetch_agent() {
 	call "$PATH_AGENT_BINARY?sha256=$AGENT_SHA256" --output "$ROOT/usr/local/bin/prego-agent.new" || return 1
 	echo "$AGENT_SHA256  $ROOT/usr/local/bin/prego-agent.new" | sha256sum --check --status
@@ -52,4 +54,5 @@ report agent_installed
 STEP=start
 systemctl enable --now prego-docker-certs.path
 report agent_started
-systemctl enable --now --no-block prego-agent-bootstrap.service prego-agent.service
+systemctl enable --now prego-agent-exec.socket
+systemctl enable --now --no-block prego-agent-exec.service prego-agent-bootstrap.service prego-agent.service

@@ -1,0 +1,235 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// keepAlive is how often a quiet stream says that it is there.
+const keepAlive = 15 * time.Second
+
+// Executor is the process that runs commands. It listens to one user on a socket
+// of the host, and decides by itself what may run: the process that faces the
+// network has no other way to a command, and none to what commands work on.
+type Executor struct {
+	host *Host
+	cmds *commands
+	uid  uint32 // who may ask
+	log  *slog.Logger
+}
+
+// NewExecutor takes requests from the named user only; "" is its own.
+func NewExecutor(h *Host, agentUser string, log *slog.Logger) (*Executor, error) {
+	uid := os.Getuid()
+	if agentUser != "" {
+		u, err := user.Lookup(agentUser)
+		if err != nil {
+			return nil, fmt.Errorf("the agent's user: %w", err)
+		}
+		if uid, err = strconv.Atoi(u.Uid); err != nil {
+			return nil, fmt.Errorf("the agent's user: %w", err)
+		}
+	}
+	cmds, err := newCommands(h)
+	if err != nil {
+		return nil, err
+	}
+	return &Executor{host: h, cmds: cmds, uid: uint32(uid), log: log}, nil //nolint:gosec // a user id
+}
+
+// ListenExec opens the socket where no service manager did.
+func (h *Host) ListenExec() (net.Listener, error) {
+	name := h.path(wire.ExecSocket)
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	_ = os.Remove(name) // of a process that is no more
+	addr, done, err := socketAddr(name)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	defer done()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: addr, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := os.Chmod(name, 0o600); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	return l, nil
+}
+
+// Run serves until ctx ends; then what runs is killed.
+func (e *Executor) Run(ctx context.Context, l net.Listener) error {
+	srv := &http.Server{
+		Handler: http.HandlerFunc(e.handle), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 4 << 10, ErrorLog: slog.NewLogLogger(e.log.Handler(), slog.LevelDebug),
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		<-ctx.Done()
+		e.cmds.stop() // so that those who wait are answered
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = srv.Shutdown(drain)
+	}()
+	e.log.Info("running commands", "server_id", e.host.Config.ServerID, "for_uid", e.uid)
+	err := srv.Serve(&peerListener{Listener: l, uid: e.uid, log: e.log})
+	if errors.Is(err, http.ErrServerClosed) {
+		<-done
+		return nil
+	}
+	e.cmds.stop()
+	return fmt.Errorf("socket: %w", err)
+}
+
+// peerListener lets one user in. The kernel says who is at the other end.
+type peerListener struct {
+	net.Listener
+	uid uint32
+	log *slog.Logger
+}
+
+func (l *peerListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		uid, err := peerUID(conn)
+		if err == nil && uid == l.uid {
+			return conn, nil
+		}
+		l.log.Warn("a stranger was turned away", "uid", uid)
+		_ = conn.Close()
+	}
+}
+
+func peerUID(conn net.Conn) (uint32, error) {
+	c, ok := conn.(*net.UnixConn)
+	if !ok {
+		return 0, errors.New("not a socket of the host")
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *syscall.Ucred
+	if cerr := raw.Control(func(fd uintptr) {
+		cred, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	}); cerr != nil {
+		return 0, cerr
+	}
+	if err != nil {
+		return 0, err
+	}
+	return cred.Uid, nil
+}
+
+func (e *Executor) handle(w http.ResponseWriter, r *http.Request) {
+	if p := e.exec(w, r); p != nil {
+		p.write(w)
+	}
+}
+
+// exec runs a command. Nobody but the command limits how long that takes.
+func (e *Executor) exec(w http.ResponseWriter, r *http.Request) *problem {
+	if refused := notAnEndpoint(w, r); refused != nil {
+		return refused
+	}
+	body, refused := readBody(w, r)
+	if refused != nil {
+		return refused
+	}
+	in, refused := e.host.parse(body)
+	if refused != nil {
+		return refused
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	c, refused := e.cmds.submit(in, e.log)
+	if refused != nil {
+		return refused
+	}
+	if r.URL.Path == wire.PathExecStream {
+		follow(w, r, c)
+		return nil
+	}
+	select {
+	case <-c.ended:
+	case <-r.Context().Done():
+		return nil // nobody listens; the command goes on for whoever asks again
+	}
+	if c.failed != nil {
+		return c.failed
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(c.result)
+	return nil
+}
+
+// follow streams a command. A reader that is slow or gone holds up nothing but
+// itself: it reads what is kept, at its own pace.
+func follow(w http.ResponseWriter, r *http.Request, c *call) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+	control := http.NewResponseController(w)
+	next := 0
+	// send passes on what there is.
+	send := func() (wake <-chan struct{}, err error) {
+		_ = control.SetWriteDeadline(time.Now().Add(writeTime))
+		var lines []wire.ExecProgress
+		if c.progress != nil {
+			lines, next, wake = c.progress.from(next)
+		}
+		for _, l := range lines {
+			if err := wire.WriteEvent(w, wire.EventProgress, l); err != nil {
+				return nil, err
+			}
+		}
+		return wake, control.Flush()
+	}
+	tick := time.NewTicker(keepAlive)
+	defer tick.Stop()
+	for {
+		wake, err := send()
+		if err != nil {
+			return
+		}
+		select {
+		case <-wake:
+		case <-tick.C:
+			if wire.WriteKeepAlive(w) != nil {
+				return
+			}
+		case <-r.Context().Done():
+			return // the command goes on
+		case <-c.ended:
+			if _, err := send(); err != nil {
+				return
+			}
+			if c.failed != nil {
+				_ = wire.WriteEvent(w, wire.EventError, c.failed.document())
+			} else {
+				_ = wire.WriteEvent(w, wire.EventResult, c.result)
+			}
+			return
+		}
+	}
+}

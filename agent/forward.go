@@ -1,0 +1,140 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// writeTime is how long a reader may take to take what is written to it.
+const writeTime = 30 * time.Second
+
+// maxForwarded is how many requests may wait for commands at once.
+const maxForwarded = 256
+
+// executorClient calls the process that runs commands.
+func executorClient(h *Host) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialSocket(ctx, h.path(wire.ExecSocket))
+		},
+		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 8 << 10,
+	}}
+}
+
+// forward hands a request on and its answer back. When ctx ends, the caller is
+// told; the command goes on and can be joined by its audit id.
+func (a *Agent) forward(ctx context.Context, w http.ResponseWriter, r *http.Request, body []byte, log *slog.Logger) *problem {
+	select {
+	case a.forwarded <- struct{}{}:
+		defer func() { <-a.forwarded }()
+	default:
+		return &problem{status: http.StatusTooManyRequests, code: "busy", detail: "too many callers wait for commands on this host", retryAfter: 5}
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{})
+	_ = control.SetWriteDeadline(time.Time{})
+	defer func() { _ = control.SetWriteDeadline(time.Now().Add(writeTime)) }()
+	asking, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(errStopping) })()
+	lost := func(err error) *problem {
+		if errors.Is(context.Cause(asking), errStopping) {
+			return stopping()
+		}
+		log.Warn("the process that runs commands did not answer", "error", err.Error())
+		return &problem{status: http.StatusServiceUnavailable, code: "exec_unavailable", detail: "the process that runs commands did not answer; ask again with the same audit id", retryAfter: 5}
+	}
+	req, err := http.NewRequestWithContext(asking, http.MethodPost, "http://exec"+r.URL.Path, bytes.NewReader(body))
+	if err != nil {
+		return lost(err)
+	}
+	resp, err := a.executor.Do(req)
+	if err != nil {
+		if r.Context().Err() != nil {
+			return nil // nobody listens
+		}
+		return lost(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.Header.Get("Content-Type") == "text/event-stream" {
+		relay(w, r, resp, lost)
+		return nil
+	}
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, wire.MaxEvent))
+	if err != nil {
+		if r.Context().Err() != nil {
+			return nil
+		}
+		return lost(err)
+	}
+	_ = control.SetWriteDeadline(time.Now().Add(writeTime))
+	copyHeader(w, resp)
+	w.WriteHeader(resp.StatusCode)
+	_, _ = w.Write(answer)
+	return nil
+}
+
+func copyHeader(w http.ResponseWriter, resp *http.Response) {
+	for _, name := range []string{"Content-Type", "Retry-After", "Cache-Control"} {
+		if v := resp.Header.Get(name); v != "" {
+			w.Header().Set(name, v)
+		}
+	}
+}
+
+// relay passes whole events on, and says so when they end before the last one.
+func relay(w http.ResponseWriter, r *http.Request, resp *http.Response, lost func(error) *problem) {
+	copyHeader(w, resp)
+	w.WriteHeader(resp.StatusCode)
+	control := http.NewResponseController(w)
+	_ = control.Flush()
+	in := bufio.NewReader(resp.Body)
+	for {
+		event, err := nextEvent(in)
+		if err != nil {
+			if r.Context().Err() == nil {
+				_ = control.SetWriteDeadline(time.Now().Add(writeTime))
+				_ = wire.WriteEvent(w, wire.EventError, lost(err).document())
+			}
+			return
+		}
+		_ = control.SetWriteDeadline(time.Now().Add(writeTime))
+		if _, err := w.Write(event); err != nil {
+			return
+		}
+		if in.Buffered() == 0 {
+			if control.Flush() != nil {
+				return
+			}
+		}
+		if bytes.HasPrefix(event, []byte("event: "+wire.EventResult+"\n")) || bytes.HasPrefix(event, []byte("event: "+wire.EventError+"\n")) {
+			return
+		}
+	}
+}
+
+// nextEvent is the text of an event with its empty line.
+func nextEvent(in *bufio.Reader) ([]byte, error) {
+	var out []byte
+	for {
+		line, err := in.ReadSlice('\n')
+		out = append(out, line...)
+		switch {
+		case len(out) > wire.MaxEvent:
+			return nil, wire.ErrEvent
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		case bytes.HasSuffix(out, []byte("\n\n")):
+			return out, nil
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+const maxExecBody = 64 << 10
+
+// maxAuditID bounds the id that a caller gives to a command.
+const maxAuditID = 256
+
+// tenantPattern is what may stand in a site's owner file.
+var tenantPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// problem is a refusal of the exec endpoint.
+type problem struct {
+	status     int
+	code       string
+	field      string
+	detail     string
+	retryAfter int // s; 0 says nothing
+}
+
+func (p *problem) document() wire.Problem {
+	return wire.Problem{Type: "about:blank", Title: http.StatusText(p.status), Status: p.status, Code: p.code, Detail: p.detail, Field: p.field}
+}
+
+func (p *problem) write(w http.ResponseWriter) {
+	if p.retryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(p.retryAfter))
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	if p.status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	w.WriteHeader(p.status)
+	_ = json.NewEncoder(w).Encode(p.document())
+}
+
+// notAnEndpoint refuses all but the two paths of commands.
+func notAnEndpoint(w http.ResponseWriter, r *http.Request) *problem {
+	if r.URL.Path != wire.PathExec && r.URL.Path != wire.PathExecStream {
+		return &problem{status: http.StatusNotFound, code: "not_found", detail: "there is nothing at this path"}
+	}
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		return &problem{status: http.StatusMethodNotAllowed, code: "method_not_allowed", detail: "this path takes POST"}
+	}
+	return nil
+}
+
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxExecBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, &problem{status: http.StatusRequestEntityTooLarge, code: "body_too_large", detail: "a command may hold at most 64 KiB"}
+	case err != nil:
+		return nil, &problem{status: http.StatusBadRequest, code: "invalid_json", detail: "the body is not one exec request"}
+	}
+	return body, nil
+}
+
+// parse reads the one request of a body: for this server, and of a known kind.
+func (h *Host) parse(body []byte) (wire.ExecRequest, *problem) {
+	var in wire.ExecRequest
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(&in)
+	if err == nil {
+		if _, err = dec.Token(); errors.Is(err, io.EOF) {
+			err = nil
+		} else if err == nil {
+			err = errors.New("there is more than one document")
+		}
+	}
+	switch {
+	case err != nil:
+		return in, &problem{status: http.StatusBadRequest, code: "invalid_json", detail: "the body is not one exec request"}
+	case !in.Kind.Valid():
+		return in, &problem{status: http.StatusBadRequest, code: "kind_unknown", field: "kind", detail: "kind must be bench, mariadb or redis-cli"}
+	case in.ServerID != h.Config.ServerID:
+		return in, invalid("serverId", "this is another server")
+	}
+	return in, nil
+}
+
+func invalid(field, detail string) *problem {
+	return &problem{status: http.StatusUnprocessableEntity, code: "invalid_field", field: field, detail: detail}
+}
+
+// check refuses what is not allowed, and fills in what was left out. Both
+// processes do so: the one that runs commands doesn't trust the one that faces the
+// network.
+func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
+	next := &call{ended: make(chan struct{}), progress: newProgress()}
+	if next.verb, next.sites = permitted(in.Kind, in.Args); next.verb == "" {
+		return nil, &problem{status: http.StatusUnprocessableEntity, code: "command_not_allowed", field: "args", detail: string(in.Kind) + " may not be called like this"}
+	}
+	switch {
+	case in.TimeoutSeconds < 0 || in.TimeoutSeconds > int(maxTimeout/time.Second):
+		return nil, invalid("timeoutSeconds", "must be at most 900")
+	case len(in.AuditID) > maxAuditID:
+		return nil, invalid("auditId", "must be at most 256 bytes")
+	case in.TenantID != "" && !tenantPattern.MatchString(in.TenantID):
+		return nil, invalid("tenantId", "must be a tenant's id")
+	case next.verb == "set-config" && in.Args[3] == wire.SiteOwnerFile && !tenantPattern.MatchString(in.Args[4]):
+		return nil, invalid("args", wire.SiteOwnerFile+" must be a tenant's id")
+	case in.Kind != wire.KindBench && in.TenantID != "":
+		return nil, invalid("tenantId", "is for bench only: nothing else knows whose data it touches")
+	case in.Kind != wire.KindBench && in.WorkingDir != "":
+		return nil, invalid("workingDir", "is for bench only")
+	}
+	if in.Kind == wire.KindBench {
+		if in.WorkingDir == "" {
+			in.WorkingDir = wire.BenchDir
+		}
+		in.WorkingDir = filepath.Clean(in.WorkingDir)
+		if in.WorkingDir != wire.BenchDir && !strings.HasPrefix(in.WorkingDir, wire.BenchDir+"/") {
+			return nil, invalid("workingDir", "must be inside "+wire.BenchDir)
+		}
+		next.dir = h.path(in.WorkingDir)
+	}
+	// The digest leaves out what may differ when the same command is asked for again.
+	b, err := json.Marshal([]any{in.Kind, in.Args, in.WorkingDir, in.TenantID})
+	if err != nil {
+		return nil, invalid("args", "must be text")
+	}
+	next.digest = digest(b)
+	if in.AuditID == "" {
+		in.AuditID = rand.Text()
+	}
+	next.in = in
+	return next, nil
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,449 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// program finds a server that a test runs for real. Without it the test is skipped
+// on a developer's machine, and fails where it must run.
+func program(t testing.TB, name string) string {
+	t.Helper()
+	for _, dir := range []string{"", "/usr/sbin/", "/usr/bin/"} {
+		if p, err := exec.LookPath(dir + name); err == nil {
+			return p
+		}
+	}
+	if os.Getenv("CI") != "" || os.Getenv("PREGO_TEST_REAL") != "" {
+		t.Fatalf("%s is not installed; make test installs what the tests need", name)
+	}
+	t.Skipf("%s is not installed", name)
+	return ""
+}
+
+// unprivileged makes a program run as nobody, where this is root.
+func unprivileged(cmd *exec.Cmd) *exec.Cmd {
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	return cmd
+}
+
+// serviceHost is a host whose directory others may look into, with directories
+// for its services.
+func serviceHost(t testing.TB, services wire.Services) *Host {
+	t.Helper()
+	root, err := os.MkdirTemp("", "agent")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	require.NoError(t, os.Chmod(root, 0o755))
+	for _, dir := range []string{"/data", filepath.Dir(wire.DefaultMariaDBSocket), filepath.Dir(wire.DefaultRedisSocket)} {
+		require.NoError(t, os.MkdirAll(root+dir, 0o755))
+		if os.Geteuid() == 0 {
+			require.NoError(t, os.Chown(root+dir, 65534, 65534))
+		}
+	}
+	b, err := json.Marshal(services)
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Dir(root+wire.ServicesPath), 0o755))
+	require.NoError(t, os.WriteFile(root+wire.ServicesPath, b, 0o600))
+	return &Host{Root: root, Config: wire.HostConfig{ServerID: testServer}}
+}
+
+// server runs a program until the test ends.
+func server(t testing.TB, cmd *exec.Cmd, ready func() bool) {
+	t.Helper()
+	var log output
+	cmd.Stdout, cmd.Stderr = &log, &log
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Log(log.String())
+		}
+	})
+	require.Eventually(t, ready, 60*time.Second, 50*time.Millisecond, "it is up")
+}
+
+// realMariaDB starts a server of the test's own, with the agent's user in it.
+func realMariaDB(t testing.TB) (*Host, *sql.DB) {
+	t.Helper()
+	daemon, install := program(t, "mariadbd"), program(t, "mariadb-install-db")
+	h := serviceHost(t, wire.Services{MariaDB: wire.Service{Password: "sesame"}})
+	me, err := user.Current()
+	require.NoError(t, err)
+	out, err := unprivileged(exec.Command(install, "--no-defaults", "--datadir="+h.path("data"), "--skip-test-db", //nolint:noctx // go test's own timeout ends it
+		"--auth-root-authentication-method=socket", "--auth-root-socket-user="+me.Username)).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	admin, err := h.openMariaDB(wire.Service{User: me.Username, Socket: wire.DefaultMariaDBSocket}) // by the socket's peer
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = admin.Close() })
+	// Files could be written, if the user were allowed to.
+	server(t, unprivileged(exec.Command(daemon, "--no-defaults", "--datadir="+h.path("data"), "--socket="+h.path(wire.DefaultMariaDBSocket), //nolint:noctx // see server
+		"--skip-networking", "--pid-file="+h.path("data/pid"), "--secure-file-priv=", "--local-infile=1")),
+		func() bool { return admin.Ping() == nil })
+	for _, q := range []string{
+		"CREATE USER `prego-exec`@localhost IDENTIFIED BY 'sesame'",
+		"GRANT PROCESS, SHOW DATABASES ON *.* TO `prego-exec`@localhost",
+		"GRANT CREATE, DROP ON `pool\\_%`.* TO `prego-exec`@localhost",
+		"GRANT CREATE, DROP ON `tenant\\_%`.* TO `prego-exec`@localhost",
+		"CREATE DATABASE _secret", "CREATE TABLE _secret.t (x INT)", "INSERT INTO _secret.t VALUES (7)",
+	} {
+		_, err := admin.Exec(q)
+		require.NoError(t, err, q)
+	}
+	return h, admin
+}
+
+func commandsOf(t testing.TB, h *Host) func(kind wire.CommandKind, args ...string) (wire.ExecResult, *problem) {
+	t.Helper()
+	c, err := newCommands(h)
+	require.NoError(t, err)
+	t.Cleanup(c.stop)
+	return func(kind wire.CommandKind, args ...string) (wire.ExecResult, *problem) {
+		k, refused := c.submit(wire.ExecRequest{ServerID: testServer, Kind: kind, Args: args}, quiet())
+		if refused != nil {
+			return wire.ExecResult{}, refused
+		}
+		<-k.ended
+		return k.result, k.failed
+	}
+}
+
+func TestRealMariaDB(t *testing.T) {
+	t.Parallel()
+	h, admin := realMariaDB(t)
+	ask := commandsOf(t, h)
+	for range 2 { // both are idempotent
+		r, refused := ask(wire.KindMariaDB, "create-database", "pool_ab12")
+		require.Nil(t, refused)
+		require.Zero(t, r.ExitCode, r.StderrTruncated)
+	}
+	_, err := admin.Exec("CREATE TABLE pool_ab12.small (x INT) ENGINE=Aria")
+	require.NoError(t, err)
+	_, err = admin.Exec("CREATE TABLE pool_ab12.large (x TEXT) ENGINE=Aria")
+	require.NoError(t, err)
+	_, err = admin.Exec("INSERT INTO pool_ab12.large SELECT REPEAT('x', 1000) FROM pool_ab12.seq_1_to_500")
+	require.NoError(t, err)
+	r, refused := ask(wire.KindMariaDB, "table-sizes", "pool_ab12")
+	require.Nil(t, refused)
+	require.Regexp(t, `^small\t0\t\d+\nlarge\t500\t\d{5,}\n$`, r.StdoutTruncated)
+	r, _ = ask(wire.KindMariaDB, "table-sizes", "_secret")
+	require.Empty(t, r.StdoutTruncated, "its user sees no table that it has no right to")
+	r, _ = ask(wire.KindMariaDB, "databases")
+	require.Contains(t, r.StdoutTruncated, "pool_ab12\n")
+	r, _ = ask(wire.KindMariaDB, "processlist")
+	require.Contains(t, r.StdoutTruncated, "prego-exec\tlocalhost\t")
+	require.NotContains(t, r.StdoutTruncated, "SELECT", "no text of queries")
+	for range 2 {
+		r, _ = ask(wire.KindMariaDB, "drop-database", "pool_ab12")
+		require.Zero(t, r.ExitCode, r.StderrTruncated)
+	}
+	r, _ = ask(wire.KindMariaDB, "databases")
+	require.NotContains(t, r.StdoutTruncated, "pool_ab12")
+
+	t.Run("the policy lets nothing else through", func(t *testing.T) {
+		for _, args := range [][]string{
+			nil,
+			{""},
+			{"databases", ""},
+			{"-e", "SELECT 1"},
+			{"--execute=SELECT 1"},
+			{"SELECT 1"},
+			{"select", "pool_a", "SELECT 1"},
+			{"system", "id"},
+			{`\!`, "id"},
+			{`\! id`},
+			{"source", "/etc/passwd"},
+			{"tee", "/tmp/x"},
+			{"pager", "sh"},
+			{"--init-command=SELECT 1"},
+			{"--defaults-file=/etc/x"},
+			{"--host=db.example.com"},
+			{"--plugin-dir=/tmp"},
+			{"databases", "--host=db.example.com"},
+			{"databases; DROP DATABASE _secret"},
+			{"drop-database", "_secret"},
+			{"drop-database", "mysql"},
+			{"drop-database", "information_schema"},
+			{"drop-database", "pool_"},
+			{"drop-database", "pool_a`; DROP DATABASE _secret; -- "},
+			{"drop-database", "pool_a\n"},
+			{"drop-database", "POOL_A"},
+			{"drop-database", "tenant_x"},
+			{"drop-database", "tenant__db"},
+			{"drop-database", "pool_%"},
+			{"drop-database", "pool_a", "pool_b"},
+			{"drop-database", "--", "pool_a"},
+			{"create-database", "pool_" + strings.Repeat("a", 60)},
+			{"table-sizes", "a' OR '1'='1"},
+			{"table-sizes", "a b"},
+			{"table-sizes", "../x"},
+			{"table-sizes", "-a"},
+			{"table-sizes"},
+		} {
+			_, refused := ask(wire.KindMariaDB, args...)
+			require.NotNil(t, refused, "%q", args)
+			require.Equal(t, "command_not_allowed", refused.code, "%q", args)
+		}
+	})
+	t.Run("nor does what is behind it", func(t *testing.T) {
+		file := h.path("data/out")
+		var out strings.Builder
+		try := func(verb, name string) error {
+			s, err := h.services()
+			require.NoError(t, err)
+			return h.mariadb(t.Context(), s.MariaDB, &call{verb: verb, in: wire.ExecRequest{Args: []string{verb, name}}}, &out)
+		}
+		for _, name := range []string{"x`; SELECT 1 INTO OUTFILE '" + file + "'; -- ", "_secret", "mysql", "x` /*! ; */ -- "} {
+			require.Error(t, try("create-database", name), name)
+			if name != "x` /*! ; */ -- " {
+				require.Error(t, try("drop-database", name), name)
+			}
+		}
+		require.NoError(t, try("table-sizes", "x' UNION SELECT x, x, x FROM _secret.t -- "), "it is a parameter")
+		require.Empty(t, out.String())
+		s, err := h.services()
+		require.NoError(t, err)
+		db, err := h.openMariaDB(s.MariaDB)
+		require.NoError(t, err)
+		defer func() { _ = db.Close() }()
+		for _, q := range []string{
+			"SELECT 1; SELECT 2", "SELECT 1 INTO OUTFILE '" + file + "'", "SELECT 1 INTO DUMPFILE '" + file + "'", "LOAD DATA LOCAL INFILE '/etc/passwd' INTO TABLE pool_x.t",
+			"SELECT x FROM _secret.t", "SELECT * FROM mysql.global_priv", "GRANT ALL ON *.* TO `prego-exec`@localhost", "SET GLOBAL general_log = 1", "INSTALL SONAME 'auth_pam'",
+			"KILL 1", "CREATE FUNCTION f RETURNS STRING SONAME 'x.so'", "DROP DATABASE _secret", "SHUTDOWN",
+		} {
+			_, err := db.Exec(q)
+			require.Error(t, err, q)
+		}
+		var content sql.NullString
+		require.NoError(t, db.QueryRow("SELECT LOAD_FILE('/etc/passwd')").Scan(&content))
+		require.False(t, content.Valid)
+		require.NoFileExists(t, file)
+	})
+	t.Run("nobody there", func(t *testing.T) {
+		s := wire.Services{MariaDB: wire.Service{Password: "wrong"}}
+		other := serviceHost(t, s)
+		_, refused := commandsOf(t, other)(wire.KindMariaDB, "databases")
+		require.Equal(t, []any{http.StatusServiceUnavailable, "service_unavailable"}, []any{refused.status, refused.code})
+		b, err := json.Marshal(s)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(h.path(wire.ServicesPath), b, 0o600))
+		_, refused = ask(wire.KindMariaDB, "databases")
+		require.Equal(t, "service_unavailable", refused.code)
+		require.NotContains(t, refused.detail, "wrong", "the password is not told")
+	})
+}
+
+const redisACL = "prego-exec on >sesame ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list"
+
+// realRedis starts a server of the test's own, with the agent's user in it.
+func realRedis(t testing.TB) *Host {
+	t.Helper()
+	daemon := program(t, "redis-server")
+	h := serviceHost(t, wire.Services{Redis: wire.Service{User: "prego-exec", Password: "sesame"}})
+	conf := fmt.Sprintf("port 0\nunixsocket %s\nunixsocketperm 777\ndir %s\nsave \"\"\nuser default on nopass ~* &* +@all\nuser %s\nslowlog-log-slower-than 0\n",
+		h.path(wire.DefaultRedisSocket), h.path("data"), redisACL)
+	require.NoError(t, os.WriteFile(h.path("data/redis.conf"), []byte(conf), 0o644))
+	server(t, unprivileged(exec.Command(daemon, h.path("data/redis.conf"))), func() bool { //nolint:noctx // see server
+		conn, err := (&net.Dialer{}).DialContext(context.Background(), "unix", h.path(wire.DefaultRedisSocket))
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	return h
+}
+
+func TestRealRedis(t *testing.T) {
+	t.Parallel()
+	h := realRedis(t)
+	admin, err := h.openRedis(t.Context(), wire.Service{Socket: wire.DefaultRedisSocket})
+	require.NoError(t, err)
+	defer admin.close()
+	for _, c := range [][]string{{"SET", "a key", "secret-value"}, {"SET", "b", strings.Repeat("x", 1000)}} {
+		_, err := admin.do(c...)
+		require.NoError(t, err)
+	}
+	ask := commandsOf(t, h)
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"ping"}, "^PONG\n$"},
+		{[]string{"dbsize"}, "^2\n$"},
+		{[]string{"memory-usage", "b"}, `^1\d\d\d\n$`},
+		{[]string{"memory-usage", "no such"}, `^\(nil\)\n$`},
+		{[]string{"memory-usage", `$(id); "x" FLUSHALL`}, `^\(nil\)\n$`},
+		{[]string{"info", "memory"}, `(?s)^# Memory\nused_memory:\d+\n`},
+		{[]string{"slowlog", "128"}, `(?m)^\d+\t\d+\t\d+ µs\tSET$`},
+		{[]string{"client-list"}, `^id=\d+ addr=`},
+	} {
+		r, refused := ask(wire.KindRedisCLI, tc.args...)
+		require.Nil(t, refused, "%q", tc.args)
+		require.Zero(t, r.ExitCode, r.StderrTruncated)
+		require.Regexp(t, tc.want, r.StdoutTruncated, "%q", tc.args)
+		require.NotContains(t, r.StdoutTruncated, "secret-value")
+	}
+	t.Run("the policy lets nothing else through", func(t *testing.T) {
+		for _, args := range [][]string{
+			nil,
+			{""},
+			{"PING"},
+			{"eval", "return 1", "0"},
+			{"EVAL", "return 1", "0"},
+			{"config", "get", "*"},
+			{"CONFIG", "SET", "dir", "/tmp"},
+			{"module", "load", "/x.so"},
+			{"debug", "sleep", "1"},
+			{"slaveof", "10.0.0.1", "6379"},
+			{"replicaof", "10.0.0.1", "6379"},
+			{"-x"},
+			{"--pipe"},
+			{"--eval", "/tmp/x.lua"},
+			{"-h", "10.0.0.1", "ping"},
+			{"-u", "redis://10.0.0.1", "ping"},
+			{"ping", "-h", "10.0.0.1"},
+			{"--", "ping"},
+			{"flushall"},
+			{"keys", "*"},
+			{"get", "a key"},
+			{"shutdown"},
+			{"acl", "list"},
+			{"info"},
+			{"info", "everything"},
+			{"info", "Memory"},
+			{"memory-usage", ""},
+			{"memory-usage", "-x"},
+			{"memory-usage", "a\r\nFLUSHALL\r\n"},
+			{"memory-usage", "a\x00"},
+			{"memory-usage", strings.Repeat("x", 1025)},
+			{"slowlog", "0"},
+			{"slowlog", "129"},
+			{"slowlog", "-1"},
+			{"slowlog", "1e9"},
+			{"slowlog", "reset"},
+			{"client-list", "TYPE", "normal"},
+			{"client", "kill"},
+		} {
+			_, refused := ask(wire.KindRedisCLI, args...)
+			require.NotNil(t, refused, "%q", args)
+			require.Equal(t, "command_not_allowed", refused.code, "%q", args)
+		}
+	})
+	t.Run("nor does the server", func(t *testing.T) {
+		s, err := h.services()
+		require.NoError(t, err)
+		r, err := h.openRedis(t.Context(), s.Redis)
+		require.NoError(t, err)
+		defer r.close()
+		for _, c := range [][]string{
+			{"EVAL", "return 1", "0"},
+			{"CONFIG", "GET", "*"},
+			{"CONFIG", "SET", "dir", "/tmp"},
+			{"MODULE", "LOAD", "/x.so"},
+			{"DEBUG", "SLEEP", "0"},
+			{"SLAVEOF", "10.0.0.1", "6379"},
+			{"REPLICAOF", "10.0.0.1", "6379"},
+			{"GET", "a key"},
+			{"SET", "x", "y"},
+			{"KEYS", "*"},
+			{"FLUSHALL"},
+			{"SHUTDOWN"},
+			{"ACL", "SETUSER", "x"},
+			{"SLOWLOG", "RESET"},
+			{"CLIENT", "KILL", "ID", "1"},
+			{"MONITOR"},
+		} {
+			_, err := r.do(c...)
+			var refused redisError
+			require.ErrorAs(t, err, &refused, "%q", c)
+			require.Regexp(t, "NOPERM|not allowed", string(refused), "%q", c)
+		}
+		n, err := r.do("MEMORY", "USAGE", "a\r\n*1\r\n$8\r\nFLUSHALL\r\n")
+		require.NoError(t, err)
+		require.Nil(t, n, "it is one argument, whatever is in it")
+		n, err = r.do("DBSIZE")
+		require.NoError(t, err)
+		require.Equal(t, int64(2), n)
+	})
+}
+
+func TestServicesAreLocal(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]wire.Services{
+		"another host":      {Redis: wire.Service{Addr: "10.0.0.1:6379"}},
+		"a name":            {Redis: wire.Service{Addr: "localhost:6379"}},
+		"MariaDB by TCP":    {MariaDB: wire.Service{Addr: "127.0.0.1:3306"}},
+		"any local address": {Redis: wire.Service{Addr: "0.0.0.0:6379"}},
+	} {
+		_, refused := commandsOf(t, serviceHost(t, s))(wire.KindRedisCLI, "ping")
+		require.NotNil(t, refused, name)
+		require.Equal(t, "service_unavailable", refused.code, name)
+	}
+	h := serviceHost(t, wire.Services{})
+	require.NoError(t, os.WriteFile(h.path(wire.ServicesPath), []byte(`{"redis":{"password":"secret`), 0o600))
+	_, refused := commandsOf(t, h)(wire.KindRedisCLI, "ping")
+	require.NotContains(t, refused.detail, "secret")
+}
+
+// TestASilentServiceIsGivenUp asks a server that never answers.
+func TestASilentServiceIsGivenUp(t *testing.T) {
+	t.Parallel()
+	h := serviceHost(t, wire.Services{Redis: wire.Service{}})
+	var lc net.ListenConfig
+	for _, name := range []string{wire.DefaultRedisSocket, wire.DefaultMariaDBSocket} {
+		l, err := lc.Listen(t.Context(), "unix", h.path(name))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+	}
+	c, err := newCommands(h)
+	require.NoError(t, err)
+	for kind, verb := range map[wire.CommandKind]string{wire.KindRedisCLI: "ping", wire.KindMariaDB: "databases"} {
+		k, refused := c.submit(wire.ExecRequest{ServerID: testServer, Kind: kind, Args: []string{verb}, TimeoutSeconds: 1}, quiet())
+		require.Nil(t, refused)
+		<-k.ended
+		require.Nil(t, k.failed)
+		require.Equal(t, exitTimeout, k.result.ExitCode)
+		require.Contains(t, k.result.StderrTruncated, "given up after 1s")
+	}
+	k, refused := c.submit(wire.ExecRequest{ServerID: testServer, Kind: wire.KindRedisCLI, Args: []string{"ping"}}, quiet())
+	require.Nil(t, refused)
+	c.stop()
+	<-k.ended
+	require.Equal(t, "agent_stopping", k.failed.code)
+}
+
+func FuzzRedisReply(f *testing.F) {
+	for _, s := range []string{"+OK\r\n", "-ERR x\r\n", ":1\r\n", "$3\r\nabc\r\n", "*2\r\n:1\r\n*1\r\n$-1\r\n", "$99999999999\r\n", "*1000000\r\n", "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		c := &respConn{r: bufio.NewReader(strings.NewReader(s)), left: maxReply}
+		reply, err := c.reply(0)
+		if err == nil {
+			var out strings.Builder
+			printReply(&out, reply)
+			_ = slowlog(&out, reply)
+			require.NotContains(t, out.String(), "\x1b")
+		}
+	})
+}

@@ -1,0 +1,265 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// streamed is what came over a stream.
+type streamed struct {
+	lines  []wire.ExecProgress
+	result *wire.ExecResult
+	failed *wire.Problem
+}
+
+// openStream asks for a stream; its status must be 200.
+func (g *testGateway) openStream(t testing.TB, a *Agent, c *http.Client, in wire.ExecRequest) *http.Response {
+	t.Helper()
+	in.ServerID = testServer
+	b, err := json.Marshal(in)
+	require.NoError(t, err)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, a.url(wire.PathExecStream), bytes.NewReader(b))
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer "+g.tokenFor(t, string(b)))
+	resp, err := c.Do(req)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
+	return resp
+}
+
+// read reads a stream to its end, which comes after one result or error.
+func (s *streamed) read(t testing.TB, body io.Reader) {
+	t.Helper()
+	events := wire.NewEventReader(body)
+	for {
+		name, data, err := events.Next()
+		if errors.Is(err, io.EOF) {
+			require.True(t, (s.result == nil) != (s.failed == nil), "it ends with one of them")
+			return
+		}
+		require.NoError(t, err)
+		require.True(t, s.result == nil && s.failed == nil, "nothing comes after the last")
+		switch name {
+		case wire.EventProgress:
+			var l wire.ExecProgress
+			require.NoError(t, json.Unmarshal(data, &l))
+			s.lines = append(s.lines, l)
+		case wire.EventResult:
+			require.NoError(t, json.Unmarshal(data, &s.result))
+		case wire.EventError:
+			require.NoError(t, json.Unmarshal(data, &s.failed))
+		default:
+			require.Fail(t, name)
+		}
+	}
+}
+
+func streaming(t *testing.T, script string) (*testGateway, *Agent, *http.Client) {
+	t.Helper()
+	g, a := serving(t)
+	putBench(t, a.host.Root, script)
+	c := g.caller(t, controlPlane(t, g.execCA))
+	c.Timeout = time.Minute
+	status, _ := a.call(t, c, g.token(t, nil), execBody) // it listens
+	require.Equal(t, http.StatusUnprocessableEntity, status)
+	return g, a, c
+}
+
+func TestAStreamShowsLinesAsTheyCome(t *testing.T) {
+	t.Parallel()
+	g, a, c := streaming(t, `echo one; printf 'a\r\nb\r50%%\r'; while [ ! -e go ]; do sleep 0.05; done; echo oops >&2; printf 'no end \377'; exit 3`)
+	resp := g.openStream(t, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "x"})
+	events := wire.NewEventReader(resp.Body)
+	for _, want := range []string{"one", "a", "b", "50%"} {
+		name, data, err := events.Next()
+		require.NoError(t, err)
+		require.Equal(t, wire.EventProgress, name)
+		require.JSONEq(t, fmt.Sprintf(`{"stream":"stdout","line":%q}`, want), string(data), "while it runs")
+	}
+	require.NoError(t, os.WriteFile(a.inBench("go"), nil, 0o600))
+	var rest []string
+	for {
+		name, data, err := events.Next()
+		require.NoError(t, err)
+		if name == wire.EventResult {
+			var r wire.ExecResult
+			require.NoError(t, json.Unmarshal(data, &r))
+			require.Equal(t, []any{3, "x", "oops\n"}, []any{r.ExitCode, r.AuditID, r.StderrTruncated})
+			break
+		}
+		rest = append(rest, string(data))
+	}
+	require.ElementsMatch(t, []string{`{"stream":"stderr","line":"oops"}`, `{"stream":"stdout","line":"no end ` + "\uFFFD" + `"}`}, rest)
+	_, _, err := events.Next()
+	require.ErrorIs(t, err, io.EOF, "nothing comes after the result")
+
+	var again streamed
+	again.read(t, g.openStream(t, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "x"}).Body)
+	require.Equal(t, 3, again.result.ExitCode)
+	require.Empty(t, again.lines, "the result has the end of them")
+}
+
+func TestTheCommandGoesOnWithoutItsReader(t *testing.T) {
+	t.Parallel()
+	g, a, c := streaming(t, `echo ran >> ran; echo one; while [ ! -e go ]; do sleep 0.05; done; echo two`)
+	in := wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "x"}
+	resp := g.openStream(t, a, c, in)
+	_, _, err := wire.NewEventReader(resp.Body).Next()
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	joined := g.openStream(t, a, c, in)
+	require.NoError(t, os.WriteFile(a.inBench("go"), nil, 0o600))
+	var s streamed
+	s.read(t, joined.Body)
+	require.Equal(t, []wire.ExecProgress{{Stream: "stdout", Line: "one"}, {Stream: "stdout", Line: "two"}}, s.lines)
+	require.Equal(t, "one\ntwo\n", s.result.StdoutTruncated)
+	require.Equal(t, 1, lines(t, a.inBench("ran")))
+}
+
+// TestASlowReaderHoldsUpNothing opens a stream and reads none of it.
+func TestASlowReaderHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	g, a, c := streaming(t, `head -c 10485760 /dev/zero | tr '\0' 'x' | fold -w 1000; echo; echo done; echo ended > ended`)
+	in := wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "x"}
+	slow := g.openStream(t, a, c, in)
+	eventually(t, "the command ends", func() bool { return lines(t, a.inBench("ended")) == 1 })
+	var s streamed
+	s.read(t, slow.Body)
+	require.Equal(t, 0, s.result.ExitCode)
+	require.LessOrEqual(t, len(s.result.StdoutTruncated), maxOutput)
+	require.Equal(t, "done", s.lines[len(s.lines)-1].Line)
+	n := 0
+	for _, l := range s.lines {
+		n += 1 + l.Missed
+	}
+	require.Equal(t, 10486+1, n, "each line came or is counted")
+}
+
+func TestAStreamSaysWhyThereIsNoResult(t *testing.T) {
+	t.Parallel()
+	g := newTestGateway(t)
+	a := g.enrolled(t)
+	_, stop := executing(t, a.host)
+	run(t, func(ctx context.Context) error { return a.serve(ctx, quiet()) })
+	putBench(t, a.host.Root, `echo one; sleep 300`)
+	c := g.caller(t, controlPlane(t, g.execCA))
+	_, _ = a.call(t, c, g.token(t, nil), execBody)
+	resp := g.openStream(t, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}})
+	body := bufio.NewReader(resp.Body)
+	_, err := body.Peek(10)
+	require.NoError(t, err)
+	stop()
+	var s streamed
+	s.read(t, body)
+	require.Equal(t, "agent_stopping", s.failed.Code)
+
+	// A process that dies without a word.
+	root := a.host.Root
+	p := start(t, "exec", "--root", root)
+	eventually(t, "it listens", func() bool { return strings.Contains(p.log.String(), "running commands") })
+	resp = g.openStream(t, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}})
+	body = bufio.NewReader(resp.Body)
+	_, err = body.Peek(10)
+	require.NoError(t, err)
+	require.NoError(t, p.Process.Kill())
+	s = streamed{}
+	s.read(t, body)
+	require.Equal(t, "exec_unavailable", s.failed.Code)
+}
+
+// TestTwoHundredStreamsAreSmall follows one command two hundred times.
+func TestTwoHundredStreamsAreSmall(t *testing.T) {
+	t.Parallel()
+	g := newTestGateway(t)
+	root := g.plant(t, freePort(t))
+	require.Equal(t, 0, start(t, "bootstrap", "--root", root, "--addr", "127.0.0.1").status(t))
+	putBench(t, root, `i=0; while [ $i -lt 2000 ]; do echo "line $i of some length, as there are"; i=$((i+1)); done; while [ ! -e go ]; do sleep 0.1; done`)
+	h, err := OpenHost(root)
+	require.NoError(t, err)
+	a := &Agent{host: h}
+	front := start(t, "run", "--root", root, "--addr", "127.0.0.1")
+	back := start(t, "exec", "--root", root)
+	c := g.caller(t, controlPlane(t, g.execCA))
+	c.Timeout = time.Minute
+	_, _ = a.call(t, c, g.token(t, nil), execBody)
+	eventually(t, "it listens", func() bool { return strings.Contains(back.log.String(), "running commands") })
+	var all []*http.Response
+	for range 200 {
+		resp := g.openStream(t, a, c, wire.ExecRequest{Kind: wire.KindBench, Args: []string{"list-sites"}, AuditID: "x"})
+		_, err := resp.Body.Read(make([]byte, 10))
+		require.NoError(t, err)
+		all = append(all, resp)
+	}
+	frontKiB, backKiB := residentKiB(t, front.Process.Pid), residentKiB(t, back.Process.Pid)
+	t.Logf("with 200 streams: %.1f MiB in front, %.1f MiB behind", float64(frontKiB)/1024, float64(backKiB)/1024)
+	require.Less(t, frontKiB, 128<<10, "the unit's limit")
+	require.NoError(t, os.WriteFile(filepath.Join(root, wire.BenchDir, "go"), nil, 0o600))
+	for _, resp := range all {
+		b, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.Contains(t, string(b), "event: result\n")
+	}
+}
+
+func TestLinesAreCutAndCounted(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		written := rapid.SliceOf(rapid.OneOf(rapid.SliceOfN(rapid.SampledFrom([]byte("ab\r\n\x00\xff€")), 0, 20), rapid.Just(bytes.Repeat([]byte("x"), 3000)))).Draw(t, "writes")
+		p := newProgress()
+		w := &lineWriter{to: p, stream: "stdout"}
+		for _, b := range written {
+			n, err := w.Write(b)
+			require.NoError(t, err)
+			require.Equal(t, len(b), n)
+		}
+		w.end()
+		whole := string(bytes.Join(written, nil))
+		whole = strings.ReplaceAll(strings.ReplaceAll(whole, "\r\n", "\n"), "\r", "\n")
+		got, next, _ := p.from(0)
+		missed := 0
+		var text []string
+		for _, l := range got {
+			require.LessOrEqual(t, len(l.Line), 3*maxLine)
+			require.True(t, utf8.ValidString(l.Line))
+			missed += l.Missed
+			text = append(text, l.Line)
+		}
+		require.Equal(t, next, missed+len(got))
+		require.LessOrEqual(t, p.size, maxProgress)
+		if missed == 0 {
+			longest := 0
+			for line := range strings.SplitSeq(whole, "\n") {
+				longest = max(longest, len(line))
+			}
+			if longest < maxLine && utf8.ValidString(whole) {
+				require.True(t, strings.TrimSuffix(whole, "\n") == strings.Join(text, "\n"))
+			}
+		}
+		rest, _, wake := p.from(next)
+		require.Empty(t, rest)
+		select {
+		case <-wake:
+			require.Fail(t, "there is nothing more")
+		default:
+		}
+	})
+}

@@ -1,0 +1,106 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// leeway is how far the clocks of a host and the control plane may differ, and
+// more: for so long after its end a token is still remembered.
+const leeway = time.Minute
+
+// seen remembers the tokens that were used until they expire, across restarts:
+// each is good once.
+type seen struct {
+	mu   sync.Mutex
+	ids  map[string]time.Time // by digest of the token's id
+	file *os.File             // a line each; nil keeps them in memory only
+	size int                  // lines in the file
+	name string
+}
+
+func newSeen() *seen { return &seen{ids: make(map[string]time.Time)} }
+
+// openSeen reads what an earlier agent left, and goes on from there. A line that
+// can't be read is half of one, of a token whose command never began.
+func openSeen(name string) (*seen, error) {
+	s := newSeen()
+	s.name = name
+	b, err := os.ReadFile(name)
+	if err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("used tokens: %w", err)
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(b)); lines.Scan(); {
+		id, until, _ := strings.Cut(lines.Text(), " ")
+		if n, err := strconv.ParseInt(until, 10, 64); err == nil {
+			s.ids[id] = time.Unix(n, 0)
+		}
+	}
+	return s, s.rewrite()
+}
+
+// rewrite leaves in the file what hasn't expired.
+func (s *seen) rewrite() error {
+	s.forget(time.Now())
+	var b bytes.Buffer
+	for id, until := range s.ids {
+		fmt.Fprintf(&b, "%s %d\n", id, until.Unix())
+	}
+	if err := writeFile(s.name, b.Bytes(), 0o600); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(s.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("used tokens: %w", err)
+	}
+	if s.file != nil {
+		_ = s.file.Close()
+	}
+	s.file, s.size = f, len(s.ids)
+	return nil
+}
+
+func (s *seen) forget(now time.Time) {
+	for id, until := range s.ids {
+		if now.After(until.Add(leeway)) {
+			delete(s.ids, id)
+		}
+	}
+}
+
+// use takes a token's id, once. It is on disk before the command begins; one that
+// can't be remembered is not taken.
+func (s *seen) use(id string, expires time.Time) (bool, error) {
+	id = digest([]byte(id))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(time.Now())
+	if _, used := s.ids[id]; used {
+		return false, nil
+	}
+	s.ids[id] = expires
+	if s.file == nil {
+		return true, nil
+	}
+	if s.size > 2*len(s.ids)+1000 {
+		if err := s.rewrite(); err != nil { // the new one included
+			return false, err
+		}
+		return true, nil
+	}
+	if _, err := fmt.Fprintf(s.file, "%s %d\n", id, expires.Unix()); err != nil {
+		s.size = 1 << 30 // half a line may be there: the next one rewrites the file
+		return false, fmt.Errorf("used tokens: %w", err)
+	}
+	s.size++
+	if err := s.file.Sync(); err != nil {
+		return false, fmt.Errorf("used tokens: %w", err)
+	}
+	return true, nil
+}
