@@ -310,6 +310,5 @@ func (d *docker) execInspect(w http.ResponseWriter, r *http.Request) {
 		refuseDocker(w, 404, "No such exec instance: %s", id)
 		return
 	}
-	delete(d.execs, id) // it has ended, and nobody looks twice
 	writeJSON(w, 200, map[string]any{"ID": id, "ContainerID": c, "Running": false, "ExitCode": 0})
 }
