@@ -6,7 +6,7 @@ set -euo pipefail
 has() {
 	case "$1" in
 	postgres) [ -n "${DATABASE_URL:-}" ] || command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
-	nft | ip) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
+	nft | ip | dockerd) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
 	*) command -v "$1" >/dev/null ;;
 	esac
 }
@@ -18,6 +18,7 @@ package() {
 	ip) echo iproute2 ;;
 	hcloud) echo hcloud-cli ;;
 	systemd-analyze) echo systemd ;;
+	dockerd) echo docker.io ;;
 	*) echo "$1" ;;
 	esac
 }

@@ -332,12 +332,12 @@ func TestPulls(t *testing.T) {
 	e := real(t)
 	r := newRegistry(t, e)
 	h := e.host(t)
-	permanent(t, h.Pull(t.Context(), r.addr+"/stub:absent"), "not found")
+	permanent(t, h.Pull(t.Context(), r.addr+"/stub:absent"), "manifest unknown")
 	passing(t, h.Pull(t.Context(), "127.0.0.1:1/stub:1"))
 
 	s := probed("pulled")
 	s.Image = r.addr + "/stub:absent"
-	permanent(t, up(t, h, s), "not found")
+	permanent(t, up(t, h, s), "manifest unknown")
 
 	// The connection is cut while the layer is on its way.
 	release := r.hold()
@@ -410,16 +410,16 @@ func TestOnlyTheControlPlaneAndOnlyThatHost(t *testing.T) {
 	permanent(t, call(e.hosts(e.port, stranger.DockerClientTLS()), serverID), refused)
 
 	// From here the client takes any host: it is the engine that must refuse.
-	with := func(c tls.Config) func(string) *tls.Config {
+	with := func(c *tls.Config) func(string) *tls.Config {
 		c.InsecureSkipVerify, c.MinVersion = true, tls.VersionTLS12
 		return func(string) *tls.Config { return c.Clone() }
 	}
-	permanent(t, call(e.hosts(e.port, with(tls.Config{Certificates: []tls.Certificate{e.agent}})), serverID), refused)
-	permanent(t, call(e.hosts(e.port, with(tls.Config{})), serverID), refused)
+	permanent(t, call(e.hosts(e.port, with(&tls.Config{Certificates: []tls.Certificate{e.agent}})), serverID), refused)
+	permanent(t, call(e.hosts(e.port, with(&tls.Config{})), serverID), refused)
 	foreign := stranger.DockerClientTLS()(serverID).GetClientCertificate
-	permanent(t, call(e.hosts(e.port, with(tls.Config{GetClientCertificate: foreign})), serverID), refused)
+	permanent(t, call(e.hosts(e.port, with(&tls.Config{GetClientCertificate: foreign})), serverID), refused)
 	execs := e.ca.ExecClientTLS()(serverID).GetClientCertificate
-	permanent(t, call(e.hosts(e.port, with(tls.Config{GetClientCertificate: execs})), serverID), refused)
+	permanent(t, call(e.hosts(e.port, with(&tls.Config{GetClientCertificate: execs})), serverID), refused)
 
 	_, err = dockerhost.New(dockerhost.Config{CheckAddr: func(string) error { return errors.New("nobody's address") }}).Host(serverID, "127.0.0.1")
 	permanent(t, err, "nobody's address")

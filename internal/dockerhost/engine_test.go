@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -221,6 +222,25 @@ func (e *engine) stop(sig syscall.Signal) {
 		<-e.done
 	}
 	e.cmd = nil
+	if sig == syscall.SIGKILL {
+		e.killContainerd()
+	}
+}
+
+// killContainerd ends the containerd that a killed dockerd leaves behind. Its pid
+// file goes too: where nobody reaps it, the next dockerd would wait for it.
+func (e *engine) killContainerd() {
+	file := filepath.Join(e.dir, "exec/containerd/containerd.pid")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return
+	}
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil {
+		if cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && bytes.Contains(cmdline, []byte(e.dir)) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	_ = os.Remove(file)
 }
 
 func (e *engine) close() {
@@ -233,15 +253,27 @@ func (e *engine) close() {
 		_ = c.Close()
 	}
 	e.stop(syscall.SIGTERM)
-	// A killed dockerd leaves its containerd behind.
-	if b, err := os.ReadFile(filepath.Join(e.dir, "exec/containerd/containerd.pid")); err == nil {
-		if pid, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil {
-			if cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && bytes.Contains(cmdline, []byte(e.dir)) {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
+	e.killContainerd()
+	e.sweep()
+	_ = os.RemoveAll(e.dir)
+}
+
+// sweep ends the shims and mounts that a killed engine leaves: they are told by
+// the directory, which is this engine's alone.
+func (e *engine) sweep() {
+	procs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range procs {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		if cmdline, readErr := os.ReadFile(f); err == nil && readErr == nil && bytes.Contains(cmdline, []byte(e.dir+"/exec/")) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
-	_ = os.RemoveAll(e.dir)
+	mounts, _ := os.ReadFile("/proc/self/mounts")
+	for _, line := range slices.Backward(strings.Split(string(mounts), "\n")) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], e.dir+"/") {
+			_ = syscall.Unmount(f[1], 2) // MNT_DETACH
+		}
+	}
 }
 
 // local is a client over the unix socket: somebody on the host.

@@ -41,7 +41,9 @@ func main() {
 			fmt.Println("line", i, "of much noise")
 		}
 		fmt.Println("password=" + os.Getenv("WORD") + " and bare " + os.Getenv("WORD"))
+		time.Sleep(100 * time.Millisecond) // the streams are gathered apart
 		fmt.Fprintln(os.Stderr, "giving up")
+		time.Sleep(50 * time.Millisecond)
 		os.Exit(3)
 	case "once":
 		fmt.Println("once")
@@ -49,6 +51,6 @@ func main() {
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("not listening")
-		select {}
+		time.Sleep(time.Hour)
 	}
 }
