@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
-	"io"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/config"
@@ -45,8 +44,8 @@ func newContainers(p *process, ca *pki.Authority) (*containers, error) {
 	return c, nil
 }
 
-// dockerHosts reaches the engines of hosts. It needs no stack, and so no master
-// key: the API looks at containers with it.
+// dockerHosts reaches the engines of hosts. It needs no stack and no master key,
+// so that a process that only looks at containers can do without.
 func dockerHosts(cfg config.Config, ca *pki.Authority) *dockerhost.Hosts {
 	client := ca.DockerClientTLS()
 	return dockerhost.New(dockerhost.Config{
@@ -102,28 +101,4 @@ func (c *containers) RepairContainers(ctx context.Context, serverID, addr string
 		return err
 	})
 	return drift, err
-}
-
-// containerViews lets the API look at containers: it starts and changes nothing.
-type containerViews struct{ hosts *dockerhost.Hosts }
-
-// Containers lists a server's containers.
-func (v containerViews) Containers(ctx context.Context, serverID, addr string) ([]prego.ContainerInfo, error) {
-	h, err := v.hosts.Host(serverID, addr)
-	if err != nil {
-		return nil, err
-	}
-	defer h.Close()
-	return h.List(ctx)
-}
-
-// ContainerLogs copies a container's output to w as it was written; the caller
-// redacts it.
-func (v containerViews) ContainerLogs(ctx context.Context, serverID, addr, name string, tail int, follow bool, w io.Writer) error {
-	h, err := v.hosts.Host(serverID, addr)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	return h.Logs(ctx, name, dockerhost.LogOptions{Tail: tail, Follow: follow}, w)
 }

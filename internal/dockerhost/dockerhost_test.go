@@ -68,7 +68,7 @@ func inspect(t *testing.T, e *engine, name string) container.InspectResponse {
 	t.Helper()
 	c, err := e.local()
 	require.NoError(t, err)
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	got, err := c.ContainerInspect(t.Context(), "prego-"+serverID+"-"+name, client.ContainerInspectOptions{})
 	require.NoError(t, err)
 	return got.Container
@@ -169,7 +169,7 @@ func TestTheSameSpecAdoptsAndAnotherReplaces(t *testing.T) {
 	require.NoError(t, h.Remove(t.Context(), "again"))
 	c, err := e.local()
 	require.NoError(t, err)
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	_, err = c.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 		Name: "prego-" + serverID + "-again", Config: &container.Config{Image: "stub:1", Labels: map[string]string{dockerhost.LabelSpec: dockerhost.Hash(s)}},
 	})
@@ -431,7 +431,7 @@ func TestDriftIsFoundAndRepaired(t *testing.T) {
 	h := e.host(t)
 	c, err := e.local()
 	require.NoError(t, err)
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	ctx := t.Context()
 	full := func(name string) string { return "prego-" + serverID + "-" + name }
 	kept, gone, stopped, limits, forged, old := probed("kept"), probed("gone"), probed("stopped"), probed("limits"), probed("forged"), probed("old")

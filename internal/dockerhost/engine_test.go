@@ -122,7 +122,7 @@ func newEngine() (e *engine, err error) {
 	if err != nil {
 		return e, err
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	for _, tag := range []string{"stub:1", "stub:2"} {
 		r, err := c.ImageImport(context.Background(), client.ImageImportSource{Source: bytes.NewReader(image), SourceName: "-"}, tag,
 			client.ImageImportOptions{Changes: []string{`CMD ["/stub","serve"]`}})
@@ -178,7 +178,7 @@ func (e *engine) start() error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 	e.cmd = exec.Command("dockerd", "--config-file", in("none.json"), "--data-root", in("data"), "--exec-root", in("exec"), "--pidfile", in("pid"), //nolint:noctx // stopped by pid
 		"--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false", "-H", "unix://"+in("sock"), "-H", "tcp://127.0.0.1:"+strconv.Itoa(e.port),
 		"--tlsverify", "--tlscacert", in("ca.pem"), "--tlscert", in("cert.pem"), "--tlskey", in("key.pem"))

@@ -162,5 +162,5 @@ func pids(p *int64) int64 {
 }
 
 func samePorts(a, b network.PortMap) bool {
-	return maps.EqualFunc(a, b, func(x, y []network.PortBinding) bool { return slices.Equal(x, y) })
+	return maps.EqualFunc(a, b, slices.Equal[[]network.PortBinding])
 }

@@ -64,7 +64,9 @@ func (h *Host) await(ctx context.Context, id string, spec prego.ContainerSpec) e
 	}
 	within := or(spec.StartTimeout.D(), startTimeout)
 	deadline := time.Now().Add(within)
-	base, started, since, last := -1, "", time.Time{}, ""
+	var started, last string
+	var since time.Time
+	base := -1
 	for {
 		got, err := h.c.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 		if err != nil {
@@ -139,32 +141,33 @@ func (h *Host) healthy(ctx context.Context, id string, spec prego.ContainerSpec,
 func (h *Host) probe(ctx context.Context, id string, p prego.ContainerProbe) (ok bool, why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, or(p.Timeout.D(), 5*time.Second))
 	defer cancel()
-	failed := func(err error) (bool, string, error) {
-		if ctx.Err() != nil {
-			return false, "its probe did not end in time", nil
-		}
-		if cerrdefs.IsNotFound(err) || cerrdefs.IsConflict(err) || cerrdefs.IsInvalidArgument(err) || cerrdefs.IsInternal(err) {
-			return false, "its probe can't be run: " + prego.Redact(err.Error()), nil
-		}
-		return false, "", wrap("probe", err)
+	code, err := h.runProbe(ctx, id, p)
+	switch {
+	case err == nil:
+		return code == 0, fmt.Sprintf("its probe ended with %d", code), nil
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return false, "its probe did not end in time", nil
+	case cerrdefs.IsNotFound(err), cerrdefs.IsConflict(err), cerrdefs.IsInvalidArgument(err), cerrdefs.IsInternal(err):
+		return false, "its probe can't be run: " + prego.Redact(err.Error()), nil
 	}
+	return false, "", wrap("probe", err)
+}
+
+func (h *Host) runProbe(ctx context.Context, id string, p prego.ContainerProbe) (code int, err error) {
 	made, err := h.c.ExecCreate(ctx, id, client.ExecCreateOptions{Cmd: p.Argv()})
 	if err != nil {
-		return failed(err)
+		return 0, err
 	}
 	if _, err := h.c.ExecStart(ctx, made.ID, client.ExecStartOptions{Detach: true}); err != nil {
-		return failed(err)
+		return 0, err
 	}
 	for {
 		got, err := h.c.ExecInspect(ctx, made.ID, client.ExecInspectOptions{})
-		if err != nil {
-			return failed(err)
-		}
-		if !got.Running {
-			return got.ExitCode == 0, fmt.Sprintf("its probe ended with %d", got.ExitCode), nil
+		if err != nil || !got.Running {
+			return got.ExitCode, err
 		}
 		if err := pause(ctx, 50*time.Millisecond); err != nil {
-			return failed(err)
+			return 0, err
 		}
 	}
 }
