@@ -23,6 +23,7 @@ import (
 type docker struct {
 	host   *host
 	server *http.Server
+	real   *dockerd // a real engine in place of all else
 
 	mu         sync.Mutex
 	images     map[string]bool
@@ -47,6 +48,12 @@ type container struct {
 func (h *host) startDocker() error {
 	d := &docker{
 		host: h, images: make(map[string]bool), networks: make(map[string]bool), containers: make(map[string]*container), execs: make(map[string]string),
+	}
+	if h.sim.cfg.RealDocker {
+		var err error
+		d.real, err = h.startRealDocker(h.sim.ctx)
+		h.docker = d
+		return err
 	}
 	if b, err := os.ReadFile(d.statePath()); err == nil {
 		if err := json.Unmarshal(b, &d.containers); err != nil {
@@ -86,7 +93,13 @@ func (d *docker) tls() (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}, nil
 }
 
-func (d *docker) close() { _ = d.server.Close() }
+func (d *docker) close() {
+	if d.real != nil {
+		d.real.close()
+		return
+	}
+	_ = d.server.Close()
+}
 
 func (d *docker) statePath() string { return filepath.Join(d.host.dir, "docker.json") }
 
