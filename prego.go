@@ -26,7 +26,7 @@ func (r Role) Valid() bool { return oneOf(r, Roles()) }
 
 // StartsContainers reports whether provisioning a server of this role includes
 // the container step (direct-provisioning §2, step 8).
-func (r Role) StartsContainers() bool { return r == RoleApp || r == RoleNode }
+func (r Role) StartsContainers() bool { return r.Valid() }
 
 // Region is a part of the world that tenants choose; configuration maps it to
 // provider locations (placement-policy §1.1).

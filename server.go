@@ -264,6 +264,8 @@ const (
 	StepHandshakeRefused   Step = "handshake_refused"
 	StepFirstHeartbeat     Step = "first_heartbeat"
 	StepContainersStarted  Step = "containers_started"
+	StepContainerDrift     Step = "container_drift"
+	StepContainersRepaired Step = "containers_repaired"
 	StepActive             Step = "active"
 	StepAttemptFailed      Step = "attempt_failed"
 	StepAttemptDestroyed   Step = "attempt_destroyed"

@@ -36,8 +36,11 @@ type Fleet struct {
 	Rules       OrphanRules
 	Grace       time.Duration // how long a create of unknown outcome may still land
 	Sweep       prego.SweepParams
-	Metrics     *Metrics
-	Log         *zap.Logger
+	// Check looks at a server's containers, DriftHosts servers per run; nil: none.
+	Check      func(ctx context.Context, serverID string) (ContainerReport, error)
+	DriftHosts int
+	Metrics    *Metrics
+	Log        *zap.Logger
 }
 
 // ReconcileResult counts what one reconciliation found and did.
@@ -50,6 +53,10 @@ type ReconcileResult struct {
 	Destroyed  int   `json:"destroyed"`   // of those, destroyed
 	Settled    int   `json:"settled"`     // ledger lines closed
 	BreakerHit bool  `json:"breaker_hit"` // refused to destroy; look before anything else
+
+	ContainersChecked int               `json:"containers_checked"`        // servers whose containers were looked at
+	ContainersUnknown int               `json:"containers_unknown"`        // of those, not reached
+	Drift             []ContainerReport `json:"container_drift,omitempty"` // servers that are not as declared
 }
 
 // Reconcile makes the provider and the rows agree again (direct-provisioning §3).
@@ -61,32 +68,40 @@ func (a *Fleet) Reconcile(ctx context.Context) (ReconcileResult, error) {
 		return ReconcileResult{}, err
 	}
 	result := ReconcileResult{RunID: runID}
+	var active []string
 	for _, infra := range a.Infra {
-		if err := a.reconcile(ctx, infra, &result); err != nil {
+		rows, err := a.reconcile(ctx, infra, &result)
+		if err != nil {
 			return result, err
 		}
+		for _, r := range rows {
+			if r.Status == prego.ServerActive {
+				active = append(active, r.ServerID)
+			}
+		}
 	}
+	a.checkContainers(ctx, active, &result)
 	a.Metrics.Breaker.Set(map[bool]float64{true: 1}[result.BreakerHit])
 	return result, a.Store.EndReconcile(ctx, runID, result)
 }
 
-func (a *Fleet) reconcile(ctx context.Context, infra Infra, result *ReconcileResult) error {
+func (a *Fleet) reconcile(ctx context.Context, infra Infra, result *ReconcileResult) ([]prego.FleetRow, error) {
 	snapshot, err := a.snapshot(ctx, infra)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	found := FindFleet(snapshot)
 	result.Owned += len(snapshot.Owned)
 	if err := a.restart(ctx, found.Idle, result); err != nil {
-		return err
+		return nil, err
 	}
 	if err := a.failMissing(ctx, infra, found.Missing, result); err != nil {
-		return err
+		return nil, err
 	}
 	if err := a.destroyOrphans(ctx, infra, snapshot, found.Orphans, result); err != nil {
-		return err
+		return nil, err
 	}
-	return a.settle(ctx, infra, snapshot, found.Lost, result)
+	return snapshot.Rows, a.settle(ctx, infra, snapshot, found.Lost, result)
 }
 
 // snapshot reads the rows before it lists the provider, so that a server that is

@@ -2,7 +2,6 @@ package activities
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -145,28 +144,6 @@ func (a *Servers) AdoptImported(ctx context.Context, in ServerRef) error {
 		return fromInfra(err)
 	}
 	return fromStore(a.Store.RecordImported(ctx, in.ServerID, in.Generation, in.Attempt, st.Provider, h))
-}
-
-// StartContainers starts the role's containers over the Docker Remote API and
-// waits until they run (direct-provisioning §2, step 8).
-func (a *Servers) StartContainers(ctx context.Context, in ServerRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
-	st, err := a.current(ctx, in)
-	if err != nil {
-		return err
-	}
-	a.hook("containers/start")
-	if err := a.Containers.StartContainers(ctx, in.ServerID, st.Host, st.Role); err != nil {
-		var ce *prego.ContainerError
-		if errors.As(err, &ce) {
-			return permanent(ErrTypeContainer, ce.Error(), nil)
-		}
-		return err
-	}
-	a.hook("containers/started")
-	return a.Store.AddEvent(ctx, prego.ServerEvent{ServerID: in.ServerID, Step: prego.StepContainersStarted, Attempt: in.Attempt},
-		fmt.Sprintf("%s/g%d", prego.StepContainersStarted, in.Generation))
 }
 
 // ActivateServer makes the server active, with one UPDATE.

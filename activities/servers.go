@@ -92,12 +92,6 @@ type BootRenderer interface {
 	RenderBoot(p BootParams) (Boot, error)
 }
 
-// Containers starts a role's containers on a host over the Docker Remote API.
-// A permanent failure is a *prego.ContainerError.
-type Containers interface {
-	StartContainers(ctx context.Context, serverID, addr string, role prego.Role) error
-}
-
 // Runs reaches the workflow engine from within a step.
 type Runs interface {
 	// StopProvisioning cancels a server's provisioning run and waits until it has
@@ -165,6 +159,7 @@ type Metrics struct {
 	Frozen   prometheus.Gauge       // 1 while the sweep refuses to mark agents
 	Awaiting prometheus.Counter     // servers that had to wait for capacity
 	Silent   *prometheus.CounterVec // agents marked, by new status
+	Drift    *prometheus.CounterVec // containers that were not as declared, by kind
 }
 
 // NewMetrics registers the metrics of the steps.
@@ -181,7 +176,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Frozen:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_sweep_frozen", Help: "1 while too many agents are silent at once for any to be marked."}),
 		Awaiting: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_awaiting_capacity_total", Help: "Servers that had to wait for stock or quota."}),
 		Silent:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agents_silent_total", Help: "Agents marked as silent, by new status."}, []string{"status"}),
+		Drift:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_container_drift_total", Help: "Containers found not to be as declared, by kind."}, []string{"kind"}),
 	}
-	reg.MustRegister(m.Outcomes, m.Seconds, m.Cleanup, m.Orphans, m.Breaker, m.Frozen, m.Awaiting, m.Silent)
+	reg.MustRegister(m.Outcomes, m.Seconds, m.Cleanup, m.Orphans, m.Breaker, m.Frozen, m.Awaiting, m.Silent, m.Drift)
 	return m
 }

@@ -6,7 +6,7 @@ set -euo pipefail
 has() {
 	case "$1" in
 	postgres) [ -n "${DATABASE_URL:-}" ] || command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
-	mariadbd | nft | ip) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
+	mariadbd | dockerd | nft | ip) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
 	*) command -v "$1" >/dev/null ;;
 	esac
 }
@@ -19,6 +19,7 @@ package() {
 	hcloud) echo hcloud-cli ;;
 	systemd-analyze) echo systemd ;;
 	mariadbd) echo mariadb-server ;;
+	dockerd) echo docker.io ;;
 	*) echo "$1" ;;
 	esac
 }

@@ -106,7 +106,7 @@ func (p *provisionServer) boot(ctx workflow.Context) error {
 // finish is what follows the first heartbeat.
 func (p *provisionServer) finish(ctx workflow.Context) error {
 	ref := serverRef(p.in, p.attempt)
-	if p.plan.Role.StartsContainers() && !p.plan.Import {
+	if !p.plan.Import && p.startsContainers(ctx) {
 		p.details(ctx, "starting containers")
 		err := workflow.ExecuteActivity(call(ctx, "start the containers of role "+string(p.plan.Role), p.plan.ContainerTimeout),
 			p.steps.StartContainers, ref).Get(ctx, nil)
@@ -118,6 +118,18 @@ func (p *provisionServer) finish(ctx workflow.Context) error {
 		}
 	}
 	return workflow.ExecuteActivity(write(ctx, "make the server active"), p.steps.ActivateServer, ref).Get(ctx, nil)
+}
+
+// startsContainers keeps runs of shards and pools that began before those had
+// containers as they were.
+func (p *provisionServer) startsContainers(ctx workflow.Context) bool {
+	switch p.plan.Role {
+	case prego.RoleApp, prego.RoleNode:
+		return true
+	case prego.RoleDBShard, prego.RoleRedisPool:
+		return workflow.GetVersion(ctx, "containers-of-shards-and-pools", workflow.DefaultVersion, 1) == 1
+	}
+	return p.plan.Role.StartsContainers()
 }
 
 // takeOver enrolls a server that exists already. Its agent is installed by hand,

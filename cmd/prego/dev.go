@@ -24,7 +24,7 @@ import (
 
 // devFlags are the choices of `prego dev`.
 type devFlags struct {
-	demo, exit, reset                                      bool
+	demo, exit, reset, docker                              bool
 	dir, agent, cloud                                      string
 	apiPort, gwPort, temporalPort, uiPort, pgPort, simPort int
 }
@@ -42,6 +42,7 @@ func newDevCommand() *cobra.Command {
 	fl.StringVar(&f.dir, "data-dir", ".prego", "where data and logs are kept")
 	fl.StringVar(&f.agent, "agent", "", "agent binary for hosts; empty takes prego-agent beside this program")
 	fl.StringVar(&f.cloud, "cloud", "sim", "sim, or real for the Hetzner project of HCLOUD_TOKEN")
+	fl.BoolVar(&f.docker, "docker", false, "give every simulated host a real dockerd (as root; docs/containers.md)")
 	fl.IntVar(&f.apiPort, "api-port", 8080, "port of the API")
 	fl.IntVar(&f.gwPort, "gateway-port", 8444, "port of the agent gateway")
 	fl.IntVar(&f.temporalPort, "temporal-port", 7233, "port of Temporal")
@@ -126,6 +127,11 @@ func (s *stack) prepare() error {
 	}
 	if f.cloud == "real" && (os.Getenv("HCLOUD_TOKEN") == "" || os.Getenv("PREGO_AGENTGW_URL") == "" || os.Getenv("PREGO_EGRESS_CIDRS") == "") {
 		return errors.New("--cloud real needs HCLOUD_TOKEN, PREGO_AGENTGW_URL (how hosts reach this machine's gateway) and PREGO_EGRESS_CIDRS (where this machine calls from)")
+	}
+	if f.docker {
+		if err := dockerPossible(f.cloud); err != nil {
+			return err
+		}
 	}
 	var err error
 	if s.dir, err = filepath.Abs(f.dir); err != nil {
@@ -221,7 +227,7 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 	say("database is migrated")
 	if s.f.cloud == "sim" {
 		if err := s.child(ctx, "sim", fmt.Sprintf("http://127.0.0.1:%d/_sim/faults", s.f.simPort),
-			"--listen", "127.0.0.1:"+strconv.Itoa(s.f.simPort), "--state-dir", filepath.Join(s.dir, "sim")); err != nil {
+			"--listen", "127.0.0.1:"+strconv.Itoa(s.f.simPort), "--state-dir", filepath.Join(s.dir, "sim"), "--docker="+strconv.FormatBool(s.f.docker)); err != nil {
 			return err
 		}
 		say("simulated cloud is ready")
@@ -266,6 +272,11 @@ func (s *stack) environment(databaseURL string) error {
 			"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_HCLOUD_POLL": "200ms",
 		} {
 			set[k] = v
+		}
+		if s.f.docker {
+			if set["PREGO_STACK_FILE"], err = standInStack(s.dir); err != nil {
+				return err
+			}
 		}
 	} else {
 		set["PREGO_AGENTGW_LISTEN"] = "0.0.0.0:" + strconv.Itoa(s.f.gwPort)

@@ -45,6 +45,7 @@ func newSimCommand() *cobra.Command {
 	f.IntVar(&cfg.DockerPort, "docker-port", 2376, "port of Docker on the simulated hosts")
 	f.IntVar(&cfg.RatePerHour, "rate", 3600, "requests per hour")
 	f.IntVar(&cfg.Limits.Servers, "servers", 100, "how many servers the account may have")
+	f.BoolVar(&cfg.RealDocker, "docker", false, "give every host a real dockerd (as root; docs/containers.md)")
 	f.BoolVar(&fast, "fast", false, "let nothing take time")
 	return cmd
 }

@@ -24,7 +24,6 @@ import (
 	"github.com/prego/prego/internal/agentclient"
 	"github.com/prego/prego/internal/cloudinit"
 	"github.com/prego/prego/internal/config"
-	"github.com/prego/prego/internal/dockerhost"
 	"github.com/prego/prego/internal/hetzner"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/store"
@@ -130,18 +129,6 @@ func (r bootRenderer) RenderBoot(p activities.BootParams) (activities.Boot, erro
 		Limit: r.cfg.Worker.UserDataLimit,
 	})
 	return activities.Boot{UserData: out.UserData, StageTwo: out.StageTwo, StageTwoSHA256: out.StageTwoSHA256}, err
-}
-
-// containers runs a role's containers.
-type containers struct {
-	hosts *dockerhost.Hosts
-	image string
-}
-
-func (c containers) StartContainers(ctx context.Context, serverID, addr string, role prego.Role) error {
-	return c.hosts.Start(ctx, serverID, addr, []dockerhost.Spec{{
-		Name: "bench", Image: c.image, Env: []string{"PREGO_ROLE=" + string(role)}, Labels: map[string]string{"prego.server_id": serverID},
-	}})
 }
 
 // gatewayCA is the authority as the gateway sees it.
@@ -255,13 +242,14 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 		CapacityWait: w.CapacityWait, CapacityPoll: w.CapacityPoll, CreateBackoff: w.CreateBackoff, ContainerTimeout: w.ContainerTimeout,
 		AmbiguousGrace: w.AmbiguousGrace, EgressCIDRs: w.EgressCIDRs, Ports: []int{w.AgentPort, w.DockerPort},
 	}
+	hosts, err := newContainers(p, ca)
+	if err != nil {
+		return nil, nil, err
+	}
 	servers := &activities.Servers{
 		Store: p.db, Infra: infra, Catalog: catalog, Tokens: deriver, Boot: bootRenderer{cfg: p.cfg, ca: ca, agentSHA256: digest},
-		Containers: containers{image: w.ContainerImage, hosts: dockerhost.New(dockerhost.Config{
-			TLS: func(id string) *tls.Config { return ca.DockerClientTLS()(id) }, Port: w.DockerPort,
-			CheckAddr: func(addr string) error { return hetzner.CheckHostAddr(addr, h.Simulated) },
-		})},
-		Runs: runs, Settings: settings, Metrics: metrics, Log: p.log, Hook: crashHook(),
+		Containers: hosts,
+		Runs:       runs, Settings: settings, Metrics: metrics, Log: p.log, Hook: crashHook(),
 	}
 	fleet := &activities.Fleet{
 		Store: p.db, Infra: infra, Runs: runs, Environment: p.cfg.Environment,
@@ -269,7 +257,8 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 		Rules:    activities.OrphanRules{MinAge: w.OrphanAge, MaxPerRun: w.OrphanMaxPerRun, BreakerPct: w.OrphanBreakerPct, BreakerMin: 3},
 		Grace:    w.AmbiguousGrace,
 		Sweep:    prego.SweepParams{DegradedAfter: w.DegradedAfter, FailedAfter: w.FailedAfter, FreezePct: w.FreezePct, FreezeMin: w.FreezeMinServers},
-		Metrics:  metrics, Log: p.log.Named("fleet"),
+		Check:    servers.CheckContainers, DriftHosts: w.DriftHosts,
+		Metrics: metrics, Log: p.log.Named("fleet"),
 	}
 	return servers, fleet, nil
 }

@@ -159,8 +159,10 @@ type Worker struct {
 	CreateBackoff     time.Duration `env:"PREGO_CREATE_BACKOFF" envDefault:"2s"`  // before the second of three create calls; doubles
 	AmbiguousGrace    time.Duration `env:"PREGO_AMBIGUOUS_GRACE" envDefault:"3m"` // how long a create of unknown outcome may still land
 	ContainerTimeout  time.Duration `env:"PREGO_CONTAINER_TIMEOUT" envDefault:"5m"`
-	ContainerImage    string        `env:"PREGO_CONTAINER_IMAGE" envDefault:"frappe/erpnext:v15"`
-	UserDataLimit     int           `env:"PREGO_USER_DATA_LIMIT"` // bytes; a lower one than the provider's tries the two-stage boot
+	ContainerImage    string        `env:"PREGO_CONTAINER_IMAGE" envDefault:"frappe/erpnext:v15"` // ${bench_image} in the stack
+	StackFile         string        `env:"PREGO_STACK_FILE"`                                      // what runs on servers, see docs/containers.md; empty: the built-in stack
+	DriftHosts        int           `env:"PREGO_DRIFT_HOSTS_PER_RUN" envDefault:"8"`              // servers whose containers a reconciliation looks at; 0: none
+	UserDataLimit     int           `env:"PREGO_USER_DATA_LIMIT"`                                 // bytes; a lower one than the provider's tries the two-stage boot
 	ReconcileEvery    time.Duration `env:"PREGO_RECONCILE_EVERY" envDefault:"5m"`
 	OrphanAge         time.Duration `env:"PREGO_ORPHAN_AGE" envDefault:"45m"` // older than the longest provisioning attempt
 	OrphanMaxPerRun   int           `env:"PREGO_ORPHAN_MAX_PER_RUN" envDefault:"10"`

@@ -28,8 +28,11 @@ type Config struct {
 	// AgentPort and DockerPort are where hosts serve; every host has an address of
 	// its own.
 	AgentPort, DockerPort int
-	Profile               Profile
-	Limits                Limits
+	// RealDocker gives every host a dockerd of its own. It needs root and dockerd,
+	// and this program must be static: it is what runs in the containers.
+	RealDocker bool
+	Profile    Profile
+	Limits     Limits
 	// RatePerHour is the requests per hour of the project, refilled evenly; 0 is
 	// 3600.
 	RatePerHour int

@@ -1,0 +1,189 @@
+package activities
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// Containers keeps a role's containers on a host as declared, over the Docker
+// Remote API. A permanent failure is a *prego.ContainerError.
+type Containers interface {
+	StartContainers(ctx context.Context, serverID, addr string, role prego.Role) error
+	// CheckContainers tells what is not as declared, and changes nothing.
+	CheckContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]prego.ContainerDrift, error)
+	// RepairContainers tells what was not as declared, and makes it so.
+	RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]prego.ContainerDrift, error)
+}
+
+// StartContainers starts the role's containers over the Docker Remote API and
+// waits until they are healthy (direct-provisioning §2, step 8).
+func (a *Servers) StartContainers(ctx context.Context, in ServerRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	st, err := a.current(ctx, in)
+	if err != nil {
+		return err
+	}
+	a.hook("containers/start")
+	if err := a.Containers.StartContainers(ctx, in.ServerID, st.Host, st.Role); err != nil {
+		return fromContainers(err)
+	}
+	a.hook("containers/started")
+	return a.Store.AddEvent(ctx, prego.ServerEvent{ServerID: in.ServerID, Step: prego.StepContainersStarted, Attempt: in.Attempt},
+		fmt.Sprintf("%s/g%d", prego.StepContainersStarted, in.Generation))
+}
+
+// fromContainers keeps what repeating can't mend from being repeated.
+func fromContainers(err error) error {
+	var ce *prego.ContainerError
+	if errors.As(err, &ce) {
+		return permanent(ErrTypeContainer, ce.Error(), nil)
+	}
+	return err
+}
+
+// ContainerReport is what was found on one server.
+type ContainerReport struct {
+	ServerID string                 `json:"server_id"`
+	Skipped  string                 `json:"skipped,omitempty"` // why it was not looked at
+	Drift    []prego.ContainerDrift `json:"drift,omitempty"`
+}
+
+func (r ContainerReport) text() string {
+	out := make([]string, len(r.Drift))
+	for i, d := range r.Drift {
+		out[i] = d.String()
+	}
+	return prego.Redact(strings.Join(out, "; "))
+}
+
+// checked reads a row, and says why its containers are not ours to look at.
+func (a *Servers) checked(ctx context.Context, serverID string) (prego.ProvisionState, string, error) {
+	st, err := a.Store.ProvisionState(ctx, serverID)
+	switch {
+	case err != nil:
+		return st, "", fromStore(err)
+	case st.Status != prego.ServerActive:
+		return st, "the server is " + string(st.Status), nil
+	case st.Purpose == prego.PurposeImportExisting:
+		return st, "the server was taken over with containers of its own", nil
+	}
+	return st, "", nil
+}
+
+// CheckContainers compares an active server's containers with their declaration.
+// What differs goes on its timeline, at most once an hour while it stays the same.
+func (a *Servers) CheckContainers(ctx context.Context, serverID string) (ContainerReport, error) {
+	report := ContainerReport{ServerID: serverID}
+	st, skipped, err := a.checked(ctx, serverID)
+	if err != nil || skipped != "" {
+		report.Skipped = skipped
+		return report, err
+	}
+	if report.Drift, err = a.Containers.CheckContainers(ctx, serverID, st.Host, st.Role); err != nil {
+		return report, fromContainers(err)
+	}
+	if len(report.Drift) == 0 {
+		return report, nil
+	}
+	for _, d := range report.Drift {
+		a.Metrics.Drift.WithLabelValues(string(d.Kind)).Inc()
+	}
+	sum := sha256.Sum256([]byte(report.text()))
+	return report, a.Store.AddEvent(ctx, prego.ServerEvent{
+		ServerID: serverID, Step: prego.StepContainerDrift, Attempt: st.Attempt, Actor: prego.ActorSystem, Message: report.text(),
+	}, fmt.Sprintf("%s/%s/%s", prego.StepContainerDrift, hex.EncodeToString(sum[:8]), st.Now.UTC().Format("2006010215")))
+}
+
+// RepairContainers makes an active server's containers what they are declared to
+// be: whoever asks for it knows that those which differ are made anew.
+func (a *Servers) RepairContainers(ctx context.Context, serverID string) (ContainerReport, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	report := ContainerReport{ServerID: serverID}
+	st, skipped, err := a.checked(ctx, serverID)
+	if err != nil || skipped != "" {
+		report.Skipped = skipped
+		return report, err
+	}
+	a.hook("containers/repair")
+	if report.Drift, err = a.Containers.RepairContainers(ctx, serverID, st.Host, st.Role); err != nil {
+		return report, fromContainers(err)
+	}
+	if len(report.Drift) == 0 {
+		return report, nil
+	}
+	return report, a.Store.AddEvent(ctx, prego.ServerEvent{
+		ServerID: serverID, Step: prego.StepContainersRepaired, Attempt: st.Attempt, Actor: prego.ActorOperator, Message: report.text(),
+	}, "")
+}
+
+const (
+	driftParallel = 4
+	driftPerHost  = 10 * time.Second
+	driftPerRun   = time.Minute
+)
+
+// Turn picks the servers whose containers a run looks at: windows of n over the
+// sorted ids, one after the other by the run's number. So each is looked at again
+// only after all others were, by whichever worker, and nothing is to be kept.
+func Turn(ids []string, runID int64, n int) []string {
+	ids = slices.Clone(ids)
+	slices.Sort(ids)
+	if n <= 0 || len(ids) <= n {
+		return ids[:min(len(ids), max(n, 0))]
+	}
+	windows := (len(ids) + n - 1) / n
+	from := int(runID%int64(windows)) * n
+	return ids[from:min(from+n, len(ids))]
+}
+
+// checkContainers looks at the containers of some active servers. A host that
+// can't be reached is counted, and left to the sweep of silent agents.
+func (a *Fleet) checkContainers(ctx context.Context, active []string, result *ReconcileResult) {
+	if a.Check == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, driftPerRun)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, driftParallel)
+	for _, id := range Turn(active, result.RunID, a.DriftHosts) {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(ctx, driftPerHost)
+			defer cancel()
+			report, err := a.Check(ctx, id)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err != nil:
+				result.ContainersChecked++
+				result.ContainersUnknown++
+				a.Log.Warn("containers not checked", zap.String("server_id", id), zap.String("error", prego.Redact(err.Error())))
+			case report.Skipped != "":
+			default:
+				result.ContainersChecked++
+				if len(report.Drift) > 0 {
+					result.Drift = append(result.Drift, report)
+					a.Log.Warn("containers are not as declared", zap.String("server_id", id), zap.String("drift", report.text()))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	slices.SortFunc(result.Drift, func(x, y ContainerReport) int { return strings.Compare(x.ServerID, y.ServerID) })
+}

@@ -1,0 +1,211 @@
+package dockerhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/prego/prego"
+)
+
+// Pull fetches an image. What fails while it is under way is told only in the
+// stream of the answer.
+func (h *Host) Pull(ctx context.Context, image string) error {
+	return sorted(image, h.pull(ctx, image))
+}
+
+func (h *Host) pull(ctx context.Context, image string) error {
+	pull, err := h.c.ImagePull(ctx, image, client.ImagePullOptions{})
+	if err == nil {
+		err = pull.Wait(ctx)
+		_ = pull.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("%w %s: %w", errPull, image, err)
+	}
+	return nil
+}
+
+// rounds bounds how often a name is fought over before the caller is to wait.
+const rounds = 5
+
+// Create makes a container, adopts the one that is there when it was made from
+// the same spec and left alone, and replaces it when not. It does not start it.
+func (h *Host) Create(ctx context.Context, spec prego.ContainerSpec) (adopted bool, err error) {
+	_, adopted, err = h.ensure(ctx, spec)
+	return adopted, sorted(spec.Name, err)
+}
+
+func (h *Host) ensure(ctx context.Context, spec prego.ContainerSpec) (id string, adopted bool, err error) {
+	opts, err := h.options(spec)
+	if err != nil {
+		return "", false, err
+	}
+	if err := h.ensureNetwork(ctx, spec.Network); err != nil {
+		return "", false, err
+	}
+	pulled := false
+	for round := range rounds {
+		if round > 0 {
+			if err := pause(ctx, time.Duration(round)*200*time.Millisecond); err != nil {
+				return "", false, err
+			}
+		}
+		there, err := h.c.ContainerInspect(ctx, opts.Name, client.ContainerInspectOptions{})
+		switch {
+		case err == nil && len(changes(there.Container, opts)) == 0:
+			return there.Container.ID, true, nil
+		case err == nil:
+			if err := h.remove(ctx, there.Container.ID); err != nil {
+				return "", false, fmt.Errorf("replace: %w", err)
+			}
+		case !cerrdefs.IsNotFound(err):
+			return "", false, fmt.Errorf("inspect: %w", err)
+		}
+		made, err := h.c.ContainerCreate(ctx, opts)
+		switch {
+		case err == nil:
+			return made.ID, false, nil
+		case cerrdefs.IsConflict(err): // somebody was faster, or a removal is not through: look again
+		case cerrdefs.IsNotFound(err) && !pulled: // the image
+			if err := h.pull(ctx, spec.Image); err != nil {
+				return "", false, err
+			}
+			pulled = true
+		case cerrdefs.IsNotFound(err):
+			return "", false, &prego.ContainerError{Container: spec.Name, Message: "there is no image " + spec.Image}
+		default:
+			return "", false, fmt.Errorf("create: %w", err)
+		}
+	}
+	return "", false, errors.New("its name is being fought over")
+}
+
+func (h *Host) ensureNetwork(ctx context.Context, name string) error {
+	if !ownNetwork(name) {
+		return nil
+	}
+	_, err := h.c.NetworkInspect(ctx, name, client.NetworkInspectOptions{})
+	if err == nil || !cerrdefs.IsNotFound(err) {
+		return wrap("network "+name, err)
+	}
+	// Two of one name can be made at once; the first is found by both from then on.
+	_, err = h.c.NetworkCreate(ctx, name, client.NetworkCreateOptions{Driver: "bridge", Labels: map[string]string{LabelServerID: h.serverID}})
+	if cerrdefs.IsConflict(err) {
+		return nil
+	}
+	return wrap("network "+name, err)
+}
+
+func wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// Start starts a container; one that runs is left alone.
+func (h *Host) Start(ctx context.Context, name string) error {
+	_, err := h.c.ContainerStart(ctx, h.name(name), client.ContainerStartOptions{})
+	return sorted(name, wrap("start", err))
+}
+
+// Stop ends a container, by force when it takes longer than its own timeout. One
+// that is not there is success.
+func (h *Host) Stop(ctx context.Context, name string) error {
+	_, err := h.c.ContainerStop(ctx, h.name(name), client.ContainerStopOptions{})
+	if cerrdefs.IsNotFound(err) {
+		return nil
+	}
+	return sorted(name, wrap("stop", err))
+}
+
+// Remove ends and removes a container. Its volumes stay.
+func (h *Host) Remove(ctx context.Context, name string) error {
+	return sorted(name, h.remove(ctx, h.name(name)))
+}
+
+// remove lets the container end by itself first: a database that is killed has
+// to recover.
+func (h *Host) remove(ctx context.Context, ref string) error {
+	_, err := h.c.ContainerStop(ctx, ref, client.ContainerStopOptions{})
+	if err != nil && !cerrdefs.IsNotFound(err) {
+		return fmt.Errorf("stop: %w", err)
+	}
+	_, err = h.c.ContainerRemove(ctx, ref, client.ContainerRemoveOptions{Force: true})
+	if err != nil && !cerrdefs.IsNotFound(err) {
+		return fmt.Errorf("remove: %w", err)
+	}
+	return nil
+}
+
+// ErrNoContainer says that a container is not there.
+var ErrNoContainer = errors.New("there is no such container")
+
+// Inspect looks at one container; ErrNoContainer when it is not there.
+func (h *Host) Inspect(ctx context.Context, name string) (prego.ContainerInfo, error) {
+	got, err := h.c.ContainerInspect(ctx, h.name(name), client.ContainerInspectOptions{})
+	if cerrdefs.IsNotFound(err) {
+		return prego.ContainerInfo{}, fmt.Errorf("container %s: %w", name, ErrNoContainer)
+	}
+	if err != nil {
+		return prego.ContainerInfo{}, sorted(name, wrap("inspect", err))
+	}
+	return h.info(got.Container), nil
+}
+
+func (h *Host) info(c container.InspectResponse) prego.ContainerInfo {
+	out := prego.ContainerInfo{Name: strings.TrimPrefix(strings.TrimPrefix(c.Name, "/"), h.name("")), Restarts: c.RestartCount}
+	if c.Config != nil {
+		out.Image, out.SpecHash = c.Config.Image, c.Config.Labels[LabelSpec]
+	}
+	if s := c.State; s != nil {
+		out.State, out.ExitCode, out.OOMKilled = string(s.Status), s.ExitCode, s.OOMKilled
+		if s.Health != nil && s.Health.Status != container.NoHealthcheck {
+			out.Health = string(s.Health.Status)
+		}
+		if at, err := time.Parse(time.RFC3339Nano, s.StartedAt); err == nil && at.Year() > 1 {
+			out.StartedAt = at
+		}
+	}
+	return out
+}
+
+// List looks at all of the server's containers, running or not.
+func (h *Host) List(ctx context.Context) ([]prego.ContainerInfo, error) {
+	list, err := h.c.ContainerList(ctx, client.ContainerListOptions{
+		All: true, Filters: client.Filters{}.Add("label", LabelServerID+"="+h.serverID),
+	})
+	if err != nil {
+		return nil, sorted("all", wrap("list", err))
+	}
+	out := make([]prego.ContainerInfo, 0, len(list.Items))
+	for _, item := range list.Items {
+		got, err := h.c.ContainerInspect(ctx, item.ID, client.ContainerInspectOptions{})
+		if cerrdefs.IsNotFound(err) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return nil, sorted("all", wrap("inspect", err))
+		}
+		out = append(out, h.info(got.Container))
+	}
+	return out, nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,79 @@
+package dockerhost
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/jsonstream"
+	"github.com/moby/moby/client"
+
+	"github.com/prego/prego"
+)
+
+// passing are texts of an engine that is going down or coming up: it reports them
+// as failures of its own, and they pass.
+var passing = []string{
+	"context canceled", "shutting down", "connection refused", "connection reset", "transport is closing", "transport: error", "connection error",
+	"ttrpc: closed", "unexpected eof", "is already in progress", "is marked for removal", "i/o timeout", "tls handshake timeout",
+	"client connection is closing", "containerd.sock", "no such file or directory: unknown: /run/containerd",
+}
+
+// lasting are texts in a pull's stream, which carries no codes, that no
+// repetition mends.
+var lasting = []string{
+	"not found", "manifest unknown", "pull access denied", "unauthorized", "denied:", "no matching manifest", "invalid reference", "unsupported media type",
+}
+
+func says(err error, texts []string) bool {
+	s := strings.ToLower(err.Error())
+	for _, t := range texts {
+		if strings.Contains(s, t) {
+			return true
+		}
+	}
+	return false
+}
+
+// sorted tells what repeating can't mend: a peer that is not the host, and what
+// the engine itself says is wrong. An engine that can't be reached may come back.
+func sorted(what string, err error) error {
+	var done *prego.ContainerError
+	if err == nil || errors.As(err, &done) {
+		return err
+	}
+	permanent := &prego.ContainerError{Container: what, Message: prego.Redact(err.Error())}
+	retry := fmt.Errorf("container %s: %w", what, err)
+	var cert *tls.CertificateVerificationError
+	var op *net.OpError
+	var stream *jsonstream.Error
+	switch {
+	case errors.As(err, &cert), errors.As(err, &op) && op.Op == "remote error":
+		permanent.Message = "the host and the control plane do not accept each other's certificates"
+		return permanent
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.ErrUnexpectedEOF),
+		client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err), says(err, passing):
+		return retry
+	case errors.As(err, &stream):
+		if says(err, lasting) {
+			return permanent
+		}
+		return retry
+	case errors.Is(err, errPull) && cerrdefs.IsInternal(err):
+		if says(err, lasting) {
+			return permanent
+		}
+		return retry // the engine's word for a registry that it can't reach
+	case cerrdefs.IsInternal(err), cerrdefs.IsInvalidArgument(err), cerrdefs.IsNotFound(err), cerrdefs.IsUnauthorized(err), cerrdefs.IsPermissionDenied(err):
+		return permanent
+	}
+	return retry
+}
+
+// errPull marks failures of pulling an image.
+var errPull = errors.New("pull")

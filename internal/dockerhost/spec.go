@@ -1,0 +1,166 @@
+package dockerhost
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+
+	"github.com/prego/prego"
+)
+
+// Labels of our containers.
+const (
+	LabelSpec     = "prego.spec"      // the hash of what it was made from
+	LabelServerID = "prego.server_id" // whose it is
+)
+
+// Hash names what a container is made from.
+func Hash(spec prego.ContainerSpec) string {
+	b, err := json.Marshal(spec)
+	if err != nil {
+		panic("dockerhost: a spec always marshals: " + err.Error())
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:16])
+}
+
+func or[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+// options are what the engine is asked for.
+func (h *Host) options(spec prego.ContainerSpec) (client.ContainerCreateOptions, error) {
+	// Ours are written last: nobody else's label stands in for them.
+	labels := maps.Clone(spec.Labels)
+	if labels == nil {
+		labels = make(map[string]string)
+	}
+	labels[LabelSpec], labels[LabelServerID] = Hash(spec), h.serverID
+	env := make([]string, 0, len(spec.Env))
+	for _, k := range slices.Sorted(maps.Keys(spec.Env)) {
+		env = append(env, k+"="+spec.Env[k])
+	}
+	cfg := &container.Config{Image: spec.Image, Cmd: spec.Command, Env: env, Labels: labels}
+	if spec.StopTimeout > 0 {
+		seconds := int((spec.StopTimeout.D() + time.Second - 1) / time.Second)
+		cfg.StopTimeout = &seconds
+	}
+	if c := spec.Health; c != nil {
+		cfg.Healthcheck = &container.HealthConfig{
+			Test: append([]string{"CMD"}, c.Command...), Interval: or(c.Interval.D(), 5*time.Second), Timeout: or(c.Timeout.D(), 5*time.Second),
+			Retries: or(c.Retries, 3), StartPeriod: c.Grace.D(),
+		}
+	}
+	host := &container.HostConfig{
+		Binds: spec.Volumes, NetworkMode: container.NetworkMode(spec.Network),
+		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyMode(or(spec.Restart, prego.RestartUnlessStopped))},
+		SecurityOpt:   []string{"no-new-privileges"},
+		// A container that talks much must not fill the disk.
+		LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "3"}},
+		Resources: container.Resources{Memory: spec.MemoryMB << 20, NanoCPUs: nanoCPUs(spec)},
+	}
+	if spec.Pids > 0 {
+		host.PidsLimit = &spec.Pids
+	}
+	opts := client.ContainerCreateOptions{Name: h.name(spec.Name), Config: cfg, HostConfig: host}
+	for _, p := range spec.Ports {
+		i := strings.LastIndex(p, ":")
+		port, err := network.ParsePort(p[i+1:])
+		if err != nil {
+			return opts, &prego.ContainerError{Container: spec.Name, Message: "port " + p + ": " + err.Error()}
+		}
+		ip, hostPort, err := net.SplitHostPort(p[:i])
+		if err != nil {
+			return opts, &prego.ContainerError{Container: spec.Name, Message: "port " + p + ": " + err.Error()}
+		}
+		addr, err := netip.ParseAddr(ip)
+		if err != nil {
+			return opts, &prego.ContainerError{Container: spec.Name, Message: "port " + p + ": " + err.Error()}
+		}
+		if cfg.ExposedPorts == nil {
+			cfg.ExposedPorts, host.PortBindings = network.PortSet{}, network.PortMap{}
+		}
+		cfg.ExposedPorts[port] = struct{}{}
+		host.PortBindings[port] = append(host.PortBindings[port], network.PortBinding{HostIP: addr, HostPort: hostPort})
+	}
+	if ownNetwork(spec.Network) {
+		// The stack's containers find each other by the names that it gives them.
+		opts.NetworkingConfig = &network.NetworkingConfig{EndpointsConfig: map[string]*network.EndpointSettings{spec.Network: {Aliases: []string{spec.Name}}}}
+	}
+	return opts, nil
+}
+
+func nanoCPUs(spec prego.ContainerSpec) int64 { return int64(spec.CPUs * 1e9) }
+
+func ownNetwork(name string) bool { return name != "" && name != "none" && name != "host" }
+
+// changes names what differs between a container and the options that it should
+// have been made with. Values stay out of it: they may be secrets.
+func changes(got container.InspectResponse, want client.ContainerCreateOptions) []string {
+	var out []string
+	differs := func(what string, is bool) {
+		if is {
+			out = append(out, what)
+		}
+	}
+	gc, gh, wc, wh := got.Config, got.HostConfig, want.Config, want.HostConfig
+	if gc == nil || gh == nil {
+		return []string{"everything"}
+	}
+	differs("image", gc.Image != wc.Image)
+	differs("command", len(wc.Cmd) > 0 && !slices.Equal(gc.Cmd, wc.Cmd))
+	for _, e := range wc.Env { // the image adds some of its own
+		if !slices.Contains(gc.Env, e) {
+			name, _, _ := strings.Cut(e, "=")
+			differs("env "+name, true)
+		}
+	}
+	for k, v := range wc.Labels {
+		differs("label "+k, gc.Labels[k] != v)
+	}
+	if wc.Healthcheck != nil {
+		differs("health", gc.Healthcheck == nil || !slices.Equal(gc.Healthcheck.Test, wc.Healthcheck.Test))
+	}
+	differs("volumes", !slices.Equal(sortedCopy(gh.Binds), sortedCopy(wh.Binds)) || len(gh.Mounts) > 0 || len(gh.VolumesFrom) > 0)
+	differs("network", wh.NetworkMode != "" && gh.NetworkMode != wh.NetworkMode)
+	differs("ports", !samePorts(gh.PortBindings, wh.PortBindings) || gh.PublishAllPorts)
+	differs("memory", gh.Memory != wh.Memory)
+	differs("cpus", gh.NanoCPUs != wh.NanoCPUs || gh.CPUQuota != 0)
+	differs("pids", pids(gh.PidsLimit) != pids(wh.PidsLimit))
+	differs("restart", gh.RestartPolicy.Name != wh.RestartPolicy.Name)
+	differs("privileges", gh.Privileged || len(gh.CapAdd) > 0 || len(gh.Devices) > 0 || gh.PidMode.IsHost() || gh.IpcMode.IsHost() ||
+		!slices.Equal(gh.SecurityOpt, wh.SecurityOpt))
+	slices.Sort(out)
+	return out
+}
+
+func sortedCopy(s []string) []string {
+	out := slices.Clone(s)
+	slices.Sort(out)
+	return out
+}
+
+func pids(p *int64) int64 {
+	if p == nil || *p < 0 {
+		return 0
+	}
+	return *p
+}
+
+func samePorts(a, b network.PortMap) bool {
+	return maps.EqualFunc(a, b, slices.Equal[[]network.PortBinding])
+}

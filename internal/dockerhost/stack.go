@@ -1,0 +1,258 @@
+package dockerhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/prego/prego"
+)
+
+const (
+	// settle is how long a container without check must run to count as started.
+	settle = 3 * time.Second
+	// startTimeout is within how long one must be healthy, unless it says so itself.
+	startTimeout = 90 * time.Second
+	// loops is how often the engine may start one again before that is a loop.
+	loops = 3
+	look  = 200 * time.Millisecond
+)
+
+// Up makes containers run, one after the other, each healthy before the next.
+func (h *Host) Up(ctx context.Context, specs []prego.ContainerSpec) error {
+	for _, spec := range specs {
+		if err := h.up(ctx, spec); err != nil {
+			return sorted(spec.Name, err)
+		}
+	}
+	// The first may have died of what the last did.
+	for _, spec := range specs {
+		got, err := h.c.ContainerInspect(ctx, h.name(spec.Name), client.ContainerInspectOptions{})
+		if err != nil {
+			return sorted(spec.Name, wrap("inspect", err))
+		}
+		if s := got.Container.State; s == nil || !s.Running || s.Restarting {
+			return &prego.ContainerError{Container: spec.Name, Message: "it ended after it had started; " + h.lastLines(ctx, spec)}
+		}
+	}
+	return nil
+}
+
+func (h *Host) up(ctx context.Context, spec prego.ContainerSpec) error {
+	id, _, err := h.ensure(ctx, spec)
+	if err != nil {
+		return err
+	}
+	if _, err := h.c.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	return h.await(ctx, id, spec)
+}
+
+// await waits until a container is healthy. A restarting container counts as
+// running for the engine; here it never does.
+func (h *Host) await(ctx context.Context, id string, spec prego.ContainerSpec) error {
+	fail := func(format string, args ...any) error {
+		return &prego.ContainerError{Container: spec.Name, Message: fmt.Sprintf(format, args...) + "; " + h.lastLines(ctx, spec)}
+	}
+	within := or(spec.StartTimeout.D(), startTimeout)
+	deadline := time.Now().Add(within)
+	var started, last string
+	var since time.Time
+	base := -1
+	for {
+		got, err := h.c.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+		if err != nil {
+			return fmt.Errorf("inspect: %w", err)
+		}
+		s := got.Container.State
+		if s == nil {
+			return errors.New("inspect: the host tells no state")
+		}
+		restarts := got.Container.RestartCount
+		if base < 0 {
+			base = restarts
+		}
+		switch {
+		case restarts-base >= loops, s.Restarting && restarts >= loops:
+			return fail("it dies in a loop: started again %d times, last with status %d%s", restarts, s.ExitCode, oom(s))
+		case s.Status == container.StateExited, s.Status == container.StateDead:
+			return fail("it ended with status %d%s", s.ExitCode, oom(s))
+		case s.Restarting || !s.Running || s.Paused:
+			since, last = time.Time{}, "it is "+string(s.Status)
+		default:
+			if s.StartedAt != started || since.IsZero() {
+				started, since = s.StartedAt, time.Now()
+			}
+			ok, why, err := h.healthy(ctx, id, spec, s, time.Since(since))
+			if err != nil {
+				return err
+			}
+			if ok {
+				return nil
+			}
+			last = why
+		}
+		if time.Now().After(deadline) {
+			return fail("it was not healthy within %s: %s", within, last)
+		}
+		if err := pause(ctx, look); err != nil {
+			return err
+		}
+	}
+}
+
+func oom(s *container.State) string {
+	if s.OOMKilled {
+		return " (out of memory)"
+	}
+	return ""
+}
+
+func (h *Host) healthy(ctx context.Context, id string, spec prego.ContainerSpec, s *container.State, running time.Duration) (ok bool, why string, err error) {
+	if spec.Health != nil && (s.Health == nil || s.Health.Status != container.Healthy) {
+		why := "its health check has not passed"
+		if s.Health != nil && len(s.Health.Log) > 0 {
+			r := s.Health.Log[len(s.Health.Log)-1]
+			out := []rune(strings.TrimSpace(spec.Redact(r.Output)))
+			why = fmt.Sprintf("its health check ended with %d: %s", r.ExitCode, string(out[:min(len(out), 200)]))
+		}
+		return false, why, nil
+	}
+	if spec.Probe != nil {
+		return h.probe(ctx, id, *spec.Probe)
+	}
+	if spec.Health == nil && running < settle {
+		return false, "it has not run for long enough", nil
+	}
+	return true, "", nil
+}
+
+// probe runs a declared probe in a container. It is the only use of exec on path
+// C, and takes nothing but the kinds of probes that a stack can name. A probe
+// that can't be run has failed: the container may not be there yet.
+func (h *Host) probe(ctx context.Context, id string, p prego.ContainerProbe) (ok bool, why string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, or(p.Timeout.D(), 5*time.Second))
+	defer cancel()
+	code, err := h.runProbe(ctx, id, p)
+	switch {
+	case err == nil:
+		return code == 0, fmt.Sprintf("its probe ended with %d", code), nil
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return false, "its probe did not end in time", nil
+	case cerrdefs.IsNotFound(err), cerrdefs.IsConflict(err), cerrdefs.IsInvalidArgument(err), cerrdefs.IsInternal(err):
+		return false, "its probe can't be run: " + prego.Redact(err.Error()), nil
+	}
+	return false, "", wrap("probe", err)
+}
+
+func (h *Host) runProbe(ctx context.Context, id string, p prego.ContainerProbe) (code int, err error) {
+	made, err := h.c.ExecCreate(ctx, id, client.ExecCreateOptions{Cmd: p.Argv()})
+	if err != nil {
+		return 0, err
+	}
+	if _, err := h.c.ExecStart(ctx, made.ID, client.ExecStartOptions{Detach: true}); err != nil {
+		return 0, err
+	}
+	for {
+		got, err := h.c.ExecInspect(ctx, made.ID, client.ExecInspectOptions{})
+		if err != nil || !got.Running {
+			return got.ExitCode, err
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// Check compares a host with its declaration, and changes nothing.
+func (h *Host) Check(ctx context.Context, specs []prego.ContainerSpec) ([]prego.ContainerDrift, error) {
+	var out []prego.ContainerDrift
+	for _, spec := range specs {
+		d, err := h.check(ctx, spec)
+		if err != nil {
+			return nil, sorted(spec.Name, err)
+		}
+		if d != nil {
+			out = append(out, *d)
+		}
+	}
+	there, err := h.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range there {
+		if !slices.ContainsFunc(specs, func(s prego.ContainerSpec) bool { return s.Name == c.Name }) {
+			out = append(out, prego.ContainerDrift{Container: c.Name, Kind: prego.DriftUndeclared, Detail: c.State})
+		}
+	}
+	return out, nil
+}
+
+func (h *Host) check(ctx context.Context, spec prego.ContainerSpec) (*prego.ContainerDrift, error) {
+	drift := func(kind prego.DriftKind, detail string) (*prego.ContainerDrift, error) {
+		return &prego.ContainerDrift{Container: spec.Name, Kind: kind, Detail: detail}, nil
+	}
+	opts, err := h.options(spec)
+	if err != nil {
+		return nil, err
+	}
+	got, err := h.c.ContainerInspect(ctx, opts.Name, client.ContainerInspectOptions{})
+	if cerrdefs.IsNotFound(err) {
+		return drift(prego.DriftMissing, "")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inspect: %w", err)
+	}
+	c := got.Container
+	if c.Config != nil && c.Config.Labels[LabelSpec] != Hash(spec) {
+		return drift(prego.DriftOutdated, "made from another declaration")
+	}
+	if diff := changes(c, opts); len(diff) > 0 {
+		return drift(prego.DriftChanged, strings.Join(diff, ", "))
+	}
+	switch s := c.State; {
+	case s == nil:
+		return nil, errors.New("inspect: the host tells no state")
+	case s.Restarting:
+		return drift(prego.DriftLooping, fmt.Sprintf("started again %d times, last with status %d%s", c.RestartCount, s.ExitCode, oom(s)))
+	case !s.Running || s.Paused:
+		return drift(prego.DriftStopped, string(s.Status))
+	case s.Health != nil && s.Health.Status == container.Unhealthy:
+		return drift(prego.DriftUnhealthy, fmt.Sprintf("failed %d times", s.Health.FailingStreak))
+	}
+	return nil, nil
+}
+
+// Repair makes a host what its declaration says, and tells what it was not. What
+// is as declared is left running; volumes are never touched.
+func (h *Host) Repair(ctx context.Context, specs []prego.ContainerSpec) ([]prego.ContainerDrift, error) {
+	found, err := h.Check(ctx, specs)
+	if err != nil || len(found) == 0 {
+		return found, err
+	}
+	for _, d := range found {
+		switch d.Kind {
+		case prego.DriftUndeclared, prego.DriftLooping, prego.DriftUnhealthy:
+			// Made anew below, those that are declared: a loop that had a passing cause
+			// waits up to a minute by itself, and what is unhealthy stays so.
+			if err := h.Remove(ctx, d.Container); err != nil {
+				return found, err
+			}
+		case prego.DriftStopped:
+			if d.Detail == string(container.StatePaused) {
+				if err := h.Remove(ctx, d.Container); err != nil {
+					return found, err
+				}
+			}
+		}
+	}
+	return found, h.Up(ctx, specs)
+}

@@ -1,0 +1,114 @@
+package dockerhost
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/prego/prego"
+)
+
+// LogOptions say what of a container's output is wanted.
+type LogOptions struct {
+	Tail   int  // lines from the end, 0 for all
+	Follow bool // go on until the container ends or ctx does
+	Since  time.Time
+	Times  bool // put the time before each line
+}
+
+// Logs copies what a container writes to both its streams to w, as it was
+// written: whoever shows it redacts it.
+func (h *Host) Logs(ctx context.Context, name string, o LogOptions, w io.Writer) error {
+	opts := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: o.Follow, Timestamps: o.Times}
+	if o.Tail > 0 {
+		opts.Tail = strconv.Itoa(o.Tail)
+	}
+	if !o.Since.IsZero() {
+		opts.Since = o.Since.UTC().Format(time.RFC3339Nano)
+	}
+	logs, err := h.c.ContainerLogs(ctx, h.name(name), opts)
+	if cerrdefs.IsNotFound(err) {
+		return fmt.Errorf("container %s: %w", name, ErrNoContainer)
+	}
+	if err != nil {
+		return sorted(name, wrap("logs", err))
+	}
+	defer func() { _ = logs.Close() }()
+	// Both streams come through one connection, each piece with a header.
+	_, err = stdcopy.StdCopy(w, w, logs)
+	return sorted(name, wrap("logs", err))
+}
+
+// Stats takes one sample of what a container uses.
+func (h *Host) Stats(ctx context.Context, name string) (prego.ContainerStats, error) {
+	got, err := h.c.ContainerStats(ctx, h.name(name), client.ContainerStatsOptions{})
+	if cerrdefs.IsNotFound(err) {
+		return prego.ContainerStats{}, fmt.Errorf("container %s: %w", name, ErrNoContainer)
+	}
+	if err != nil {
+		return prego.ContainerStats{}, sorted(name, wrap("stats", err))
+	}
+	defer func() { _ = got.Body.Close() }()
+	var s container.StatsResponse
+	if err := json.NewDecoder(io.LimitReader(got.Body, 1<<20)).Decode(&s); err != nil {
+		return prego.ContainerStats{}, sorted(name, wrap("stats", err))
+	}
+	return prego.ContainerStats{
+		At: s.Read, CPU: time.Duration(s.CPUStats.CPUUsage.TotalUsage), MemoryBytes: s.MemoryStats.Usage, MemoryLimit: s.MemoryStats.Limit, //nolint:gosec // nanoseconds
+		Pids: s.PidsStats.Current,
+	}, nil
+}
+
+// lastBytes is how much of a container's output an error shows.
+const lastBytes = 2 << 10
+
+// lastLines are the last that a container wrote, without its secrets.
+func (h *Host) lastLines(ctx context.Context, spec prego.ContainerSpec) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var all tail
+	if err := h.Logs(ctx, spec.Name, LogOptions{Tail: 20}, &all); err != nil && all.Len() == 0 {
+		return "its logs can't be read"
+	}
+	// Masked before it is cut, so that no half of a secret is left.
+	text := strings.TrimSpace(strings.ToValidUTF8(spec.Redact(all.String()), "?"))
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\n' && r != '\t' {
+			return -1
+		}
+		return r
+	}, text)
+	if over := len(text) - lastBytes; over > 0 {
+		text = strings.ToValidUTF8(text[over:], "")
+	}
+	if text == "" {
+		return "it wrote nothing"
+	}
+	return "its last lines: " + text
+}
+
+// tail keeps the last of what is written to it.
+type tail struct{ bytes.Buffer }
+
+func (t *tail) Write(p []byte) (int, error) {
+	n := len(p)
+	const keep = 16 * lastBytes
+	if len(p) > keep {
+		p = p[len(p)-keep:]
+	}
+	if over := t.Len() + len(p) - keep; over > 0 {
+		t.Next(over)
+	}
+	t.Buffer.Write(p)
+	return n, nil
+}
