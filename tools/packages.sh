@@ -6,6 +6,10 @@ set -euo pipefail
 has() {
 	case "$1" in
 	postgres) [ -n "${DATABASE_URL:-}" ] || command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
+	postgres-server) command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
+	compose) docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null ;;
+	ca-certificates) [ -s /etc/ssl/certs/ca-certificates.crt ] ;;
+	dockerd) docker version >/dev/null 2>&1 || command -v dockerd >/dev/null || [ -x /usr/sbin/dockerd ] ;;
 	nft | ip) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
 	*) command -v "$1" >/dev/null ;;
 	esac
@@ -13,7 +17,10 @@ has() {
 
 package() {
 	case "$1" in
-	postgres) echo postgresql ;;
+	postgres | postgres-server) echo postgresql ;;
+	compose) echo docker-compose ;;
+	docker | dockerd) echo docker.io ;; # the client too, on newer Debian a recommended package of its own
+	setpriv) echo util-linux ;;
 	nft) echo nftables ;;
 	ip) echo iproute2 ;;
 	hcloud) echo hcloud-cli ;;
