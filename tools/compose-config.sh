@@ -14,7 +14,7 @@ services=$("${compose[@]}" --env-file deploy/example.env -f docker-compose.yml c
 for service in $services; do
 	text=$(awk -v s="  $service:" '/^[a-z]/ {top = $1} top == "services:" && /^  [a-z]/ {in_it = ($0 == s)} top == "services:" && in_it' "$rendered")
 	has() { grep -qE "$1" <<<"$text" || wrong "$service $2"; }
-	has '^ +read_only: true' "can write to its root file system"
+	has '^    read_only: true' "can write to its root file system"
 	has 'no-new-privileges:true' "can gain privileges"
 	has '^ +- ALL$' "keeps capabilities"
 	has '^    user: ' "may run as root"

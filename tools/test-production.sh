@@ -54,7 +54,7 @@ if grep -E 'error|warning' "$work/dynamic.log"; then exit 1; fi
 
 frontend=$(free_port)
 env TEMPORAL_SERVER_CONFIG_FILE_PATH="$PWD/deploy/temporal/server.yaml" DYNAMIC_CONFIG_FILE_PATH="$PWD/deploy/temporal/dynamic.yaml" \
-	TEMPORAL_DB_ADDRESS="127.0.0.1:$postgres_port" LOG_LEVEL=warn BIND_ON_IP=127.0.0.1 TEMPORAL_BROADCAST_ADDRESS=127.0.0.1 \
+	TEMPORAL_DB_ADDRESS="127.0.0.1:$postgres_port" TEMPORAL_ALLOW_NO_AUTH=true LOG_LEVEL=warn BIND_ON_IP=127.0.0.1 TEMPORAL_BROADCAST_ADDRESS=127.0.0.1 \
 	FRONTEND_GRPC_PORT="$frontend" FRONTEND_HTTP_PORT="$(free_port)" FRONTEND_MEMBERSHIP_PORT="$(free_port)" HISTORY_GRPC_PORT="$(free_port)" HISTORY_MEMBERSHIP_PORT="$(free_port)" \
 	MATCHING_GRPC_PORT="$(free_port)" MATCHING_MEMBERSHIP_PORT="$(free_port)" WORKER_GRPC_PORT="$(free_port)" WORKER_MEMBERSHIP_PORT="$(free_port)" \
 	setpriv --pdeathsig KILL temporal-server start >"$work/temporal.log" 2>&1 &
