@@ -19,7 +19,8 @@ package() {
 	case "$1" in
 	postgres | postgres-server) echo postgresql ;;
 	compose) echo docker-compose ;;
-	docker | dockerd) echo docker.io ;; # the client too, on newer Debian a recommended package of its own
+	dockerd) echo docker.io ;;
+	docker) if apt-cache show docker-cli >/dev/null 2>&1; then echo docker-cli; else echo docker.io; fi ;; # newer Debian has it apart
 	setpriv) echo util-linux ;;
 	nft) echo nftables ;;
 	ip) echo iproute2 ;;
