@@ -23,7 +23,7 @@ else
 	temporal operator namespace create --namespace "$TEMPORAL_NAMESPACE" --retention "${RETENTION:-720h}" --description "prego"
 fi
 
-# As in workflows.SearchAttributes; a test compares. The frontends know of a new
+# As in workflows.SearchAttributes; make compose-config compares. The frontends know of a new
 # namespace a few seconds later.
 for name in server_id region role tenant_id org_id outcome; do
 	tries=0
