@@ -8,15 +8,16 @@ export GOTOOLCHAIN ?= local
 export GOLANGCI_LINT_CACHE := $(CURDIR)/.prego/cache/golangci-lint
 
 TEMPORAL_VERSION      := v1.5.1
+TEMPORAL_SERVER       := v1.32.1
 GOLANGCI_VERSION      := v2.12.0
 WORKFLOWCHECK_VERSION := v0.6.0
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test lint bench generate golden tools packages clean
+.PHONY: help build demo dev test lint bench generate golden tools packages clean image compose-config test-production
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build bin/prego and bin/prego-agent, both static
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/prego ./cmd/prego
@@ -31,6 +32,18 @@ dev: postgres temporal build ## Run everything here and wait
 test: packages temporal ## Run every test, the end-to-end ones included
 	go test -race -timeout 15m $$(go list ./... | grep -v /internal/e2e)
 	go test -timeout 20m -parallel 8 ./internal/e2e
+
+image: build ## Build the image that docker-compose.yml runs, and try it
+	@tools/packages.sh docker dockerd postgres-server setpriv ca-certificates
+	tools/image.sh
+
+compose-config: ## Check docker-compose.yml
+	@tools/packages.sh compose
+	tools/compose-config.sh
+
+test-production: build temporal $(TOOLS)/temporal-server-$(TEMPORAL_SERVER) ## Run the end-to-end tests on the Temporal of docker-compose.yml, as processes (RUN=pattern for some)
+	@tools/packages.sh postgres-server setpriv
+	TEMPORAL_SERVER=$(TOOLS)/temporal-server-$(TEMPORAL_SERVER) tools/test-production.sh $(if $(RUN),-run '$(RUN)')
 
 bench: packages temporal ## Run the benchmarks, each beside its bare limit
 	go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./internal/e2e ./agentgw
@@ -59,6 +72,13 @@ packages: # what the tests use of Debian
 	@tools/packages.sh postgres cloud-init hcloud nft ip curl systemd-analyze mariadbd redis-server dockerd
 
 tools: temporal $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Install the tools that the other verbs use
+
+$(TOOLS)/temporal-server-$(TEMPORAL_SERVER):
+	@echo "building Temporal's server $(TEMPORAL_SERVER) (once, some minutes)"
+	CGO_ENABLED=0 GOBIN=$@.new go install -trimpath -ldflags '-s -w' go.temporal.io/server/cmd/server@$(TEMPORAL_SERVER) go.temporal.io/server/cmd/tools/sql@$(TEMPORAL_SERVER)
+	mv $@.new/server $@.new/temporal-server
+	mv $@.new/sql $@.new/temporal-sql-tool
+	mv $@.new $@
 
 $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION):
 	GOBIN=$(TOOLS) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)

@@ -7,13 +7,20 @@ has() {
 	case "$1" in
 	postgres) [ -n "${DATABASE_URL:-}" ] || command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
 	mariadbd | dockerd | nft | ip) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
+	postgres-server) command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
+	compose) docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null ;;
+	ca-certificates) [ -s /etc/ssl/certs/ca-certificates.crt ] ;;
 	*) command -v "$1" >/dev/null ;;
 	esac
 }
 
 package() {
 	case "$1" in
-	postgres) echo postgresql ;;
+	postgres | postgres-server) echo postgresql ;;
+	compose) echo docker-compose ;;
+	dockerd) echo docker.io ;;
+	docker) if apt-cache show docker-cli >/dev/null 2>&1; then echo docker-cli; else echo docker.io; fi ;; # newer Debian has it apart
+	setpriv) echo util-linux ;;
 	nft) echo nftables ;;
 	ip) echo iproute2 ;;
 	hcloud) echo hcloud-cli ;;

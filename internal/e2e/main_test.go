@@ -26,12 +26,25 @@ import (
 var (
 	repo     string // root of the repository
 	bins     string // prego and prego-agent
-	temporal *devstack.Temporal
+	temporal temporalServer
 	// temporalClient looks at runs as an operator does.
 	temporalClient client.Client
 	scratch        string
 	buildTags      = "-trimpath"
 )
+
+// temporalServer is where the runs of all cells are kept.
+type temporalServer interface {
+	Address() string
+	Stop(wait time.Duration)
+}
+
+// existing is a server that others started, and stop (tools/test-production.sh). Its
+// namespace default knows our search attributes.
+type existing string
+
+func (e existing) Address() string  { return string(e) }
+func (existing) Stop(time.Duration) {}
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -65,15 +78,22 @@ func setup() error {
 			return fmt.Errorf("build %s: %w\n%s", cmd, err, out)
 		}
 	}
-	binary, err := devstack.FindTemporal(filepath.Join(repo, ".prego", "bin"))
-	if err != nil {
-		return err
-	}
-	if temporal, err = devstack.StartTemporal(context.Background(), devstack.TemporalConfig{
-		Binary: binary, Dir: scratch, Memory: true, LogFile: filepath.Join(scratch, "temporal.log"), Keywords: workflows.SearchAttributes(),
-	}); err != nil {
+	if temporal, err = startTemporal(); err != nil {
 		return err
 	}
 	temporalClient, err = client.Dial(client.Options{HostPort: temporal.Address(), Logger: log.NewStructuredLogger(slog.New(slog.DiscardHandler))})
 	return err
+}
+
+func startTemporal() (temporalServer, error) {
+	if addr := os.Getenv("PREGO_TEST_TEMPORAL_ADDRESS"); addr != "" {
+		return existing(addr), nil
+	}
+	binary, err := devstack.FindTemporal(filepath.Join(repo, ".prego", "bin"))
+	if err != nil {
+		return nil, err
+	}
+	return devstack.StartTemporal(context.Background(), devstack.TemporalConfig{
+		Binary: binary, Dir: scratch, Memory: true, LogFile: filepath.Join(scratch, "temporal.log"), Keywords: workflows.SearchAttributes(),
+	})
 }

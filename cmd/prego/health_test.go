@@ -1,0 +1,54 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestHealthAddrOfAProcessThatListensEverywhere(t *testing.T) {
+	t.Parallel()
+	for listen, want := range map[string]string{
+		"0.0.0.0:8080": "127.0.0.1:8080", ":8080": "127.0.0.1:8080", "[::]:8080": "[::1]:8080", "10.0.0.7:9090": "10.0.0.7:9090",
+	} {
+		got, err := healthAddr(listen)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	_, err := healthAddr("8080")
+	require.ErrorContains(t, err, `"8080"`)
+}
+
+func TestHealthSaysWhatIsNotReady(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/readyz" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte(`{"ready":false,"error":"database: refused"}`))
+		}
+	}))
+	run := func(args ...string) error {
+		cmd := newHealthCommand()
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetArgs(args)
+		return cmd.ExecuteContext(t.Context())
+	}
+	require.NoError(t, run("--live", srv.URL+"/"))
+	err := run(srv.URL)
+	require.ErrorContains(t, err, "503")
+	require.ErrorContains(t, err, "database: refused")
+	srv.Close()
+	require.Error(t, run("--live", srv.URL))
+}
+
+func TestHealthAsksTheProcessBesideIt(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer srv.Close()
+	_, port, _ := strings.Cut(strings.TrimPrefix(srv.URL, "http://"), ":")
+	t.Setenv("PREGO_API_LISTEN", "127.0.0.1:1")
+	t.Setenv("PREGO_METRICS_LISTEN", "0.0.0.0:"+port)
+	require.NoError(t, newHealthCommand().ExecuteContext(t.Context()))
+}

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Makes the secrets that docker-compose.yml names, those that are missing, and gives
+# each process the keys that it needs and no others. Run it again after every step of
+# a rotation (docs/operations.md): processes follow the files.
+#
+# The originals, private keys of all CAs included, are in keys/; no container gets that
+# directory. Keep it, and a copy elsewhere.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+dir=${PREGO_SECRETS:-deploy/secrets}
+group=65532 # whom the containers run as, or are members of
+prego=${PREGO:-bin/prego}
+[ -x "$prego" ] || { echo "there is no $prego: run make build, or set PREGO" >&2; exit 1; }
+umask 077
+mkdir -p "$dir"
+
+owned() { # by the containers' group, when this user may
+	if [ "$(id -u)" = 0 ]; then chgrp -R "$group" "$@"; fi
+}
+put() { # file; its content is on standard input
+	[ -s "$dir/$1" ] && return
+	cat >"$dir/$1.new"
+	chmod 0440 "$dir/$1.new"
+	owned "$dir/$1.new"
+	mv "$dir/$1.new" "$dir/$1"
+}
+random() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }
+
+random | put postgres_password
+random | put prego_db_password
+random | put temporal_db_password
+random | put master_key
+echo "postgres://prego:$(cat "$dir/prego_db_password")@postgres:5432/prego?sslmode=disable" | put database_url
+
+[ ! -f .env ] || PREGO_ENV=${PREGO_ENV:-$(sed -n 's/^PREGO_ENV=//p' .env)}
+PREGO_ENV=${PREGO_ENV:-prod} PREGO_KEYS_DIR="$dir/keys" "$prego" keys init
+
+give() { # process, issuers, uses of signing keys
+	local to="$dir/keys-$1" from="$dir/keys" file wanted=()
+	while read -r file; do wanted+=("$file"); done < <(
+		cd "$from"
+		ls ca/*/bundle.pem
+		for purpose in $2; do echo "ca/$purpose/issuer.pem"; done
+		for use in $3; do ls jwt/"$use"/*.pem; done
+	)
+	for file in "${wanted[@]}"; do
+		mkdir -p "$to/${file%/*}"
+		cmp -s "$from/$file" "$to/$file" && continue
+		# Written whole and then named, so that no process ever reads half a key.
+		install -m 0440 "$from/$file" "$to/$file.new"
+		owned "$to/$file.new"
+		mv "$to/$file.new" "$to/$file"
+	done
+	(cd "$to" && find . -type f -printf '%P\n') | while read -r file; do
+		printf '%s\n' "${wanted[@]}" | grep -qxF "$file" || rm -f "$to/$file"
+	done
+	find "$to" -type d -exec chmod 0750 {} +
+	owned "$to"
+}
+give api "" api
+# Hosts are told the public halves of the keys for exec. Calling a host also takes a
+# certificate for which the gateway has no issuer.
+give agentgw "gateway agent-client agent-server docker-server" "agent exec"
+give worker "exec-client docker-client" exec
+
+if [ ! -s "$dir/hcloud_token" ]; then
+	echo "now put the project's token into $dir/hcloud_token: install -m 0440 -g $group /dev/stdin $dir/hcloud_token" >&2
+fi
+if [ "$(id -u)" != 0 ]; then
+	echo "not root: give the files in $dir to the group $group, as which the containers read them" >&2
+fi
