@@ -3,6 +3,8 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/dockerhost"
 	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/sim"
 )
 
 // engineOf reaches the engine of a server's host as the control plane does.
@@ -82,4 +85,55 @@ func TestContainersOfEachRoleRunAndTheirDriftIsReported(t *testing.T) {
 	require.Equal(t, string(prego.ServerActive), string(s.Status))
 	require.LessOrEqual(t, count(s, prego.StepContainerDrift), 2, "at most one per hour while it stays the same")
 	require.Positive(t, count(s, prego.StepContainerDrift))
+}
+
+// TestAServerWithARealEngine provisions a server whose host runs a real dockerd.
+func TestAServerWithARealEngine(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("dockerd"); err != nil || os.Getuid() != 0 {
+		if os.Getenv("CI") == "true" || os.Getenv("PREGO_TEST_REAL") == "1" {
+			t.Fatal("dockerd is missing, or this is not root: make packages installs it (on Debian: docker.io)")
+		}
+		t.Skip("no dockerd, or not root")
+	}
+	stack := prego.Stack{}
+	for _, role := range prego.Roles() {
+		for _, name := range []string{"first", "second"} {
+			stack[role] = append(stack[role], prego.ContainerSpec{
+				Name: name, Image: sim.StandIn, Command: []string{sim.StandInProgram, "stand-in", "${server_id}"}, Network: "none", MemoryMB: 64,
+				Env: map[string]string{"PASSWORD": "${secret:p}"}, Health: &prego.ContainerHealth{Command: []string{sim.StandInProgram, "stand-in", "--check"}, Interval: prego.Duration(300e6)},
+			})
+		}
+	}
+	stack[prego.RoleDBShard][1].Command = []string{sim.StandInProgram, "no-such-verb"}
+	b, err := json.Marshal(stack)
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "stack.json")
+	require.NoError(t, os.WriteFile(file, b, 0o600))
+	c := newCell(t, options{vars: map[string]string{"PREGO_STACK_FILE": file}, sim: func(cfg *sim.Config) {
+		cfg.RealDocker, cfg.StandIn = true, filepath.Join(bins, "prego")
+	}})
+	c.create("real", prego.RoleApp, prego.ServerSpec{})
+	c.create("loops", prego.RoleDBShard, prego.ServerSpec{})
+	c.awaitStatus("real", prego.ServerActive)
+	h := c.engineOf("real")
+	list, err := h.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	for _, i := range list {
+		require.Equal(t, "running", i.State)
+		require.Equal(t, "healthy", i.Health)
+	}
+	var logs bytes.Buffer
+	require.NoError(t, h.Logs(t.Context(), "first", dockerhost.LogOptions{}, &logs))
+	require.Contains(t, logs.String(), c.id("real"))
+
+	require.NoError(t, h.Remove(t.Context(), "second"))
+	c.reconcile()
+	require.Equal(t, []prego.ContainerDrift{{Container: "second", Kind: prego.DriftMissing}}, c.findings().Drift[0].Drift)
+
+	s := c.awaitFailed("loops", prego.ReasonFailedContainer)
+	require.Contains(t, deref(s.StatusMessage), "dies in a loop")
+	require.Contains(t, deref(s.StatusMessage), "no-such-verb")
+	require.Len(t, c.billed("server"), 2, "kept for debugging")
 }

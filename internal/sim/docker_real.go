@@ -62,7 +62,7 @@ func (h *host) startRealDocker(ctx context.Context) (*dockerd, error) {
 		return nil, fmt.Errorf("docker: %w", err)
 	}
 	go func() { _ = d.cmd.Wait(); close(d.done) }()
-	if err := d.prepare(ctx, logFile); err != nil {
+	if err := d.prepare(ctx, logFile, h.sim.cfg.StandIn); err != nil {
 		d.close()
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (h *host) startRealDocker(ctx context.Context) (*dockerd, error) {
 }
 
 // prepare waits until the engine answers, and gives it its image.
-func (d *dockerd) prepare(ctx context.Context, logFile string) error {
+func (d *dockerd) prepare(ctx context.Context, logFile, program string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	c, err := client.New(client.WithHost("unix://" + filepath.Join(d.run, "sock")))
@@ -94,12 +94,13 @@ func (d *dockerd) prepare(ctx context.Context, logFile string) error {
 	if _, err := c.ImageInspect(ctx, StandIn); err == nil || !cerrdefs.IsNotFound(err) {
 		return err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
+	if program == "" {
+		if program, err = os.Executable(); err != nil {
+			return err
+		}
 	}
 	r, w := io.Pipe()
-	go func() { _ = w.CloseWithError(tarOf(w, self, StandInProgram[1:])) }()
+	go func() { _ = w.CloseWithError(tarOf(w, program, StandInProgram[1:])) }()
 	out, err := c.ImageImport(ctx, client.ImageImportSource{Source: r, SourceName: "-"}, StandIn, client.ImageImportOptions{})
 	if err != nil {
 		return fmt.Errorf("docker: import: %w", err)

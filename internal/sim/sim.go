@@ -29,8 +29,10 @@ type Config struct {
 	// its own.
 	AgentPort, DockerPort int
 	// RealDocker gives every host a dockerd of its own. It needs root and dockerd,
-	// and this program must be static: it is what runs in the containers.
+	// and StandIn: the static program that runs in the containers, this one when
+	// empty.
 	RealDocker bool
+	StandIn    string
 	Profile    Profile
 	Limits     Limits
 	// RatePerHour is the requests per hour of the project, refilled evenly; 0 is
