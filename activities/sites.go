@@ -132,7 +132,7 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 		return err
 	}
 	for _, id := range own {
-		if id == t.Allocation.AppServerID && id == t.Allocation.DBShardID {
+		if t.Allocation.DBShardID == t.Allocation.AppServerID && id == t.Allocation.AppServerID {
 			return nil
 		}
 	}
