@@ -9,6 +9,7 @@ const (
 	CommandUnreachable = "unreachable"         // no answer came; it may have run
 	CommandMistrusted  = "certificate_invalid" // the host and we don't accept each other
 	CommandNotSent     = "not_sent"            // refused before the host was called
+	CommandUnknown     = "outcome_unknown"     // it had begun, and nobody knows how it ended
 )
 
 // CommandError says that a command on a host did not succeed. Stderr and Message

@@ -15,8 +15,15 @@ import (
 // bench runs one command for a tenant or a pool site. Its audit id is made of what
 // the command is for, so that a repeated step gets the first result.
 func (a *Tenants) bench(ctx context.Context, serverID, addr, auditID string, timeout time.Duration, args ...string) (string, error) {
-	out, err := a.Bench.Bench(ctx, serverID, addr, activity.GetInfo(ctx).WorkflowExecution.ID, auditID, timeout, args...)
+	workflowID, id := activity.GetInfo(ctx).WorkflowExecution.ID, auditID
+	out, err := a.Bench.Bench(ctx, serverID, addr, workflowID, id, timeout, args...)
 	var ce *prego.CommandError
+	// Whatever became of it: what tenants need of a host may be done twice, under
+	// another id.
+	for n := 1; n <= maxUnknown && errors.As(err, &ce) && ce.Code == prego.CommandUnknown; n++ {
+		id = fmt.Sprintf("%s-again%d", auditID, n)
+		out, err = a.Bench.Bench(ctx, serverID, addr, workflowID, id, timeout, args...)
+	}
 	if errors.As(err, &ce) {
 		if ce.Permanent {
 			return out, permanent(ErrTypeCommand, ce.Error(), nil)
@@ -25,6 +32,10 @@ func (a *Tenants) bench(ctx context.Context, serverID, addr, auditID string, tim
 	}
 	return out, err
 }
+
+// maxUnknown is how often a command may be lost with its host's executor before the
+// step fails.
+const maxUnknown = 5
 
 // placed reads a tenant with its allocation on a server that can be called.
 func (a *Tenants) placed(ctx context.Context, ref prego.TenantRef) (prego.TenantRun, error) {

@@ -126,6 +126,25 @@ func (c *commands) perform(k *call) (wire.ExecResult, *problem) {
 	return out, failed
 }
 
+// performMarked runs a command between its mark and its result: one whose process
+// dies meanwhile is never run again under its id.
+func (c *commands) performMarked(k *call, log *slog.Logger) {
+	if err := c.results.begin(k); err != nil {
+		log.Error("a command can't be marked as begun", "error", err.Error())
+		k.failed = &problem{status: http.StatusServiceUnavailable, code: "result_not_kept", detail: "the host can't keep results; nothing ran", retryAfter: 5}
+		return
+	}
+	k.result, k.failed = c.perform(k)
+	switch {
+	case k.failed == nil:
+	case k.failed.code == "command_killed" || k.failed.code == stopping().code:
+		c.results.lose(k)
+		k.failed = outcomeUnknown()
+	default:
+		c.results.forget(k)
+	}
+}
+
 // run waits for a slot, runs the command and lets everybody know who waits. Only
 // what the command itself came to is remembered: where the agent was at fault, a
 // repeated request is to run it again.
@@ -135,7 +154,7 @@ func (c *commands) run(k *call, log *slog.Logger) {
 		if c.ctx.Err() != nil {
 			k.failed = stopping()
 		} else {
-			k.result, k.failed = c.perform(k)
+			c.performMarked(k, log)
 		}
 		<-c.slots
 	case <-c.ctx.Done():

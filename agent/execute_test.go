@@ -330,18 +330,23 @@ func TestOutputIsTheEndOfIt(t *testing.T) {
 	}
 }
 
-func TestWhatTheAgentIsToBlameForIsNotRemembered(t *testing.T) {
+// TestACommandRunsOnceUnderItsID: one of which nobody knows how it ended is not
+// begun again, and one that never began is.
+func TestACommandRunsOnceUnderItsID(t *testing.T) {
 	t.Parallel()
-	a, call := withBench(t, `kill -9 $$`)
-	out := call(wire.ExecRequest{AuditID: "x"})
-	require.Equal(t, http.StatusServiceUnavailable, out.StatusCode)
-	require.Equal(t, "command_killed", out.problem.Code)
+	a, call := withBench(t, `echo ran >> ran; kill -9 $$`)
+	for range 2 {
+		out := call(wire.ExecRequest{AuditID: "x"})
+		require.Equal(t, http.StatusConflict, out.StatusCode)
+		require.Equal(t, wire.CodeOutcomeUnknown, out.problem.Code)
+	}
+	require.Equal(t, 1, lines(t, a.inBench("ran")))
 	require.NoError(t, os.Remove(filepath.Join(a.host.Root, wire.BenchBinary)))
-	out = call(wire.ExecRequest{AuditID: "x"})
+	out := call(wire.ExecRequest{AuditID: "y"})
 	require.Equal(t, http.StatusInternalServerError, out.StatusCode)
 	require.Equal(t, "start_failed", out.problem.Code)
 	putBench(t, a.host.Root, `echo well`)
-	out = call(wire.ExecRequest{AuditID: "x"})
+	out = call(wire.ExecRequest{AuditID: "y"})
 	require.Equal(t, "well\n", out.result.StdoutTruncated)
 }
 
@@ -361,7 +366,7 @@ func TestAnEndingExecutorKillsWhatRuns(t *testing.T) {
 	}()
 	child := pidIn(t, a.inBench("child"))
 	stop()
-	require.Equal(t, http.StatusServiceUnavailable, <-status)
+	require.Equal(t, http.StatusConflict, <-status, "how far it came is not known")
 	gone(t, child)
 	got, code := a.call(t, c, g.tokenFor(t, body), body)
 	require.Equal(t, []any{http.StatusServiceUnavailable, "exec_unavailable"}, []any{got, code}, "nobody is there")
@@ -428,6 +433,7 @@ func TestAKilledExecutorLeavesNothingRunning(t *testing.T) {
 	eventually(t, "it listens", func() bool { return strings.Contains(p.log.String(), "running commands") })
 	out, err := a.try(c, g.tokenFor(t, body), body)
 	require.NoError(t, err)
-	require.Equal(t, http.StatusOK, out.StatusCode)
-	require.Equal(t, 2, lines(t, a.inBench("ran")), "nobody knows what came of the first")
+	require.Equal(t, http.StatusConflict, out.StatusCode)
+	require.Equal(t, wire.CodeOutcomeUnknown, out.problem.Code)
+	require.Equal(t, 1, lines(t, a.inBench("ran")), "nothing runs twice")
 }

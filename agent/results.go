@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,11 +27,20 @@ type results struct {
 	order []string         // oldest first
 }
 
-// kept is a result on disk.
+// kept is a result on disk, or the mark of a command that has begun.
 type kept struct {
-	Digest string          `json:"digest"` // of the command
-	At     time.Time       `json:"at"`
+	Digest string    `json:"digest"` // of the command
+	At     time.Time `json:"at"`
+	// Begun: what it came to is not known yet and, when this is found by another
+	// process, never will be.
+	Begun  bool            `json:"begun,omitempty"`
 	Result wire.ExecResult `json:"result"`
+}
+
+// outcomeUnknown is what a command is answered with that had begun when its process
+// died, or that was killed by somebody else: it is not run twice under one id.
+func outcomeUnknown() *problem {
+	return &problem{status: http.StatusConflict, code: wire.CodeOutcomeUnknown, detail: "the command had begun, and how it ended is not known; look, and ask with another id"}
 }
 
 // openResults reads what an earlier agent left. A file that can't be read is
@@ -61,9 +71,32 @@ func openResults(dir string) (*results, error) {
 	for _, k := range found {
 		ended := make(chan struct{})
 		close(ended)
-		r.remember(&call{in: wire.ExecRequest{AuditID: k.Result.AuditID}, digest: k.Digest, ended: ended, result: k.Result})
+		c := &call{in: wire.ExecRequest{AuditID: k.Result.AuditID}, digest: k.Digest, ended: ended, result: k.Result}
+		if k.Begun {
+			c.failed = outcomeUnknown()
+		}
+		r.remember(c)
 	}
 	return r, nil
+}
+
+// begin marks a command as begun, on disk, before it does anything.
+func (r *results) begin(c *call) error {
+	b, err := json.Marshal(kept{Digest: c.digest, At: time.Now().UTC(), Begun: true, Result: wire.ExecResult{AuditID: c.in.AuditID}})
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(r.dir, resultFile(c.in.AuditID)), b, 0o600)
+}
+
+// forget takes the mark of a command away that did nothing after all.
+func (r *results) forget(c *call) { _ = os.Remove(filepath.Join(r.dir, resultFile(c.in.AuditID))) }
+
+// lose remembers that how a command ended is not known.
+func (r *results) lose(c *call) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.remember(&call{in: wire.ExecRequest{AuditID: c.in.AuditID}, digest: c.digest, ended: c.ended, failed: outcomeUnknown()})
 }
 
 // resultFile is the name of an audit id's file, whatever the id holds.

@@ -170,7 +170,7 @@ func TestAStreamSaysWhyThereIsNoResult(t *testing.T) {
 	stop()
 	var s streamed
 	s.read(t, body)
-	require.Equal(t, "agent_stopping", s.failed.Code)
+	require.Equal(t, wire.CodeOutcomeUnknown, s.failed.Code)
 
 	// A process that dies without a word.
 	root := a.host.Root

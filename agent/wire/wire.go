@@ -203,6 +203,10 @@ type ExecRequest struct {
 	TenantID string `json:"tenantId,omitempty"`
 }
 
+// CodeOutcomeUnknown refuses the id of a command that had begun and of which nobody
+// knows how it ended.
+const CodeOutcomeUnknown = "outcome_unknown"
+
 // ExecResult is direct-provisioning §7's AgentExecResult.
 type ExecResult struct {
 	ExitCode        int    `json:"exitCode"`
