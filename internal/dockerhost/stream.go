@@ -46,6 +46,9 @@ func (h *Host) Logs(ctx context.Context, name string, o LogOptions, w io.Writer)
 	defer func() { _ = logs.Close() }()
 	// Both streams come through one connection, each piece with a header.
 	_, err = stdcopy.StdCopy(w, w, logs)
+	if err == nil && ctx.Err() != nil { // a cancel can look like the end of the stream
+		err = ctx.Err()
+	}
 	return sorted(name, wrap("logs", err))
 }
 
