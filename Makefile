@@ -33,7 +33,7 @@ test: packages temporal ## Run every test, the end-to-end ones included
 	go test -timeout 20m -parallel 8 ./internal/e2e
 
 bench: packages temporal ## Run the benchmarks, each beside its bare limit
-	go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./internal/e2e ./agentgw
+	go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./internal/e2e ./internal/store ./placement ./agentgw
 
 lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Check style, imports, determinism, forbidden patterns and generated code
 	go vet ./...
