@@ -132,9 +132,10 @@ func (p *Placer) Place(ctx context.Context, t prego.Tenant, override *placement.
 		}
 		if !d.PlacesTenant() && len(r.Busy) > 0 {
 			// Nothing is left but what others are reserving right now: in a moment that is
-			// decided one way or the other.
+			// decided one way or the other. Who lost often waits longer, so that the losers'
+			// reading does not keep the winners from ending.
 			r.Busy, learnt = nil, []string{""}
-			if err := pause(ctx, time.Duration(2+rand.IntN(10))*time.Millisecond); err != nil {
+			if err := pause(ctx, time.Duration(2+rand.IntN(10<<min(race, 5)))*time.Millisecond); err != nil {
 				return d, err
 			}
 			continue
