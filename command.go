@@ -1,6 +1,9 @@
 package prego
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Codes of a CommandError that are not an agent's own.
 const (
@@ -11,6 +14,19 @@ const (
 	CommandNotSent     = "not_sent"            // refused before the host was called
 	CommandUnknown     = "outcome_unknown"     // it had begun, and nobody knows how it ended
 )
+
+// BenchCommand is one run of bench on a host.
+type BenchCommand struct {
+	ServerID   string
+	Addr       string
+	WorkflowID string
+	AuditID    string
+	// TenantID has the host refuse sites of other tenants; "" where the site is nobody's
+	// yet.
+	TenantID string
+	Timeout  time.Duration
+	Args     []string
+}
 
 // CommandError says that a command on a host did not succeed. Stderr and Message
 // are safe to show.

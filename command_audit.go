@@ -1,6 +1,8 @@
 package prego
 
 import (
+	"errors"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -21,8 +23,58 @@ type Command struct {
 	By string
 }
 
+// secretName is a word after which a secret follows as a word of its own, as in
+// "set-config admin_password VALUE".
+var secretName = regexp.MustCompile(`(?i)^[\w.-]*(?:password|passwd|pwd|secret|token|credential|encryption[_-]?key|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]*$`)
+
+// secrets are the arguments that are secrets for where they stand.
+func (c Command) secrets() (out []string) {
+	for i := 1; i < len(c.Args); i++ {
+		if secretName.MatchString(c.Args[i-1]) && !strings.HasPrefix(c.Args[i], "-") {
+			out = append(out, c.Args[i])
+		}
+	}
+	return out
+}
+
 // RedactedArgs is how the arguments are kept: as one text, without secrets.
-func (c Command) RedactedArgs() string { return Redact(strings.Join(c.Args, " ")) }
+func (c Command) RedactedArgs() string {
+	args := make([]string, len(c.Args))
+	for i, arg := range c.Args {
+		if i > 0 && secretName.MatchString(c.Args[i-1]) && !strings.HasPrefix(arg, "-") {
+			arg = Redacted
+		}
+		args[i] = arg
+	}
+	return Redact(strings.Join(args, " "))
+}
+
+// Redact masks in what a command printed the secrets that it was given, too.
+func (c Command) Redact(text string) string {
+	for _, s := range c.secrets() {
+		if len(s) >= minSecret {
+			text = strings.ReplaceAll(text, s, Redacted)
+		}
+	}
+	return Redact(text)
+}
+
+// minSecret is the shortest argument that is looked for in outputs: a shorter one
+// would be found by chance.
+const minSecret = 4
+
+// RedactEnd is Redact for the end of a stream that its host cut at
+// MaxAuditedOutput bytes: the first word may be what is left of a secret, and is
+// left out.
+func (c Command) RedactEnd(text string) string {
+	const cut = MaxAuditedOutput - 3 // to a whole character
+	if len(text) >= cut {
+		if i := strings.IndexAny(text, " \t\n"); i >= 0 {
+			text = text[i+1:]
+		}
+	}
+	return c.Redact(text)
+}
 
 // CommandOutcome is how a command ended. ExitCode nil is one that nobody knows: the
 // host did not say, and it may have run.
@@ -49,4 +101,28 @@ type AuditedCommand struct {
 	DurationMs  *int64
 	Stdout      string // redacted
 	Stderr      string
+}
+
+// UnknownOutcome is that of a command whose end nobody told: refused, or without
+// an answer. A repetition with the same audit id may still learn it.
+func UnknownOutcome(err error, took time.Duration) CommandOutcome {
+	o := CommandOutcome{Duration: took, Stderr: "outcome unknown: the caller gave up waiting; it may have run"}
+	var ce *CommandError
+	if !errors.As(err, &ce) {
+		return o
+	}
+	switch {
+	case ce.Code == CommandUnreachable:
+		o.Stderr = "outcome unknown: no answer from the host; it may have run: " + ce.Message
+	case ce.Permanent:
+		o.Stderr = "refused: " + ce.Code + ": " + ce.Message
+	default:
+		o.Stderr = "outcome unknown: " + ce.Code + ": " + ce.Message
+	}
+	return o
+}
+
+// EndOf is the last n bytes of a text, valid still.
+func EndOf(s string, n int) string {
+	return strings.ToValidUTF8(s[max(0, len(s)-n):], "")
 }

@@ -12,17 +12,18 @@ import (
 	"github.com/prego/prego"
 )
 
-// bench runs one command for a tenant or a pool site. Its audit id is made of what
-// the command is for, so that a repeated step gets the first result.
-func (a *Tenants) bench(ctx context.Context, serverID, addr, auditID string, timeout time.Duration, args ...string) (string, error) {
-	workflowID, id := activity.GetInfo(ctx).WorkflowExecution.ID, auditID
-	out, err := a.Bench.Bench(ctx, serverID, addr, workflowID, id, timeout, args...)
+// bench runs one command. Its audit id is made of what the command is for, so that
+// a repeated step gets the first result.
+func (a *Tenants) bench(ctx context.Context, c prego.BenchCommand) (string, error) {
+	auditID := c.AuditID
+	c.WorkflowID = activity.GetInfo(ctx).WorkflowExecution.ID
+	out, err := a.Bench.Bench(ctx, c)
 	var ce *prego.CommandError
 	// Whatever became of it: what tenants need of a host may be done twice, under
 	// another id.
 	for n := 1; n <= maxUnknown && errors.As(err, &ce) && ce.Code == prego.CommandUnknown; n++ {
-		id = fmt.Sprintf("%s-again%d", auditID, n)
-		out, err = a.Bench.Bench(ctx, serverID, addr, workflowID, id, timeout, args...)
+		c.AuditID = fmt.Sprintf("%s-again%d", auditID, n)
+		out, err = a.Bench.Bench(ctx, c)
 	}
 	if errors.As(err, &ce) {
 		if ce.Permanent {
@@ -36,6 +37,20 @@ func (a *Tenants) bench(ctx context.Context, serverID, addr, auditID string, tim
 // maxUnknown is how often a command may be lost with its host's executor before the
 // step fails.
 const maxUnknown = 5
+
+// forTenant runs a command for a tenant where it is placed. The host refuses it
+// when it names a site that belongs to another.
+func (a *Tenants) forTenant(ctx context.Context, t prego.TenantRun, what string, timeout time.Duration, args ...string) (string, error) {
+	return a.bench(ctx, prego.BenchCommand{
+		ServerID: t.Allocation.AppServerID, Addr: t.AppServerHost, AuditID: auditID(t, what), TenantID: t.TenantID, Timeout: timeout, Args: args,
+	})
+}
+
+// forPool runs a command for a pool site, which belongs to nobody.
+func (a *Tenants) forPool(ctx context.Context, srv prego.Server, auditID string, timeout time.Duration, args ...string) error {
+	_, err := a.bench(ctx, prego.BenchCommand{ServerID: srv.ServerID, Addr: srv.Host, AuditID: auditID, Timeout: timeout, Args: args})
+	return err
+}
 
 // placed reads a tenant with its allocation on a server that can be called.
 func (a *Tenants) placed(ctx context.Context, ref prego.TenantRef) (prego.TenantRun, error) {
@@ -81,7 +96,7 @@ func (a *Tenants) MakeSite(ctx context.Context, ref prego.TenantRef) (site strin
 		{"prego_max_users", fmt.Sprint(t.ExpectedUsers)},
 		{"prego_storage_quota_gb", fmt.Sprint(t.StorageQuotaGB)},
 	} {
-		if _, err := a.bench(ctx, al.AppServerID, t.AppServerHost, auditID(t, "config-"+kv[0]), s.CommandTimeout, "--site", site, "set-config", kv[0], kv[1]); err != nil {
+		if _, err := a.forTenant(ctx, t, "config-"+kv[0], s.CommandTimeout, "--site", site, "set-config", kv[0], kv[1]); err != nil {
 			return "", err
 		}
 	}
@@ -95,9 +110,9 @@ func (a *Tenants) obtainSite(ctx context.Context, t prego.TenantRun, site string
 	al := t.Allocation
 	var err error
 	if al.PoolSiteID != "" {
-		_, err = a.bench(ctx, al.AppServerID, t.AppServerHost, auditID(t, "rename"), a.Settings.CommandTimeout, "--site", al.SiteName, "rename-site", site)
+		_, err = a.forTenant(ctx, t, "rename", a.Settings.CommandTimeout, "--site", al.SiteName, "rename-site", site)
 	} else {
-		_, err = a.bench(ctx, al.AppServerID, t.AppServerHost, auditID(t, "new-site"), a.Settings.SiteTimeout, "new-site", site, "--db-name", al.DatabaseName)
+		_, err = a.forTenant(ctx, t, "new-site", a.Settings.SiteTimeout, "new-site", site, "--db-name", al.DatabaseName)
 	}
 	return err
 }
@@ -111,7 +126,7 @@ func (a *Tenants) InstallApps(ctx context.Context, ref prego.TenantRef) error {
 		return err
 	}
 	for _, app := range t.Apps {
-		if _, err := a.bench(ctx, t.Allocation.AppServerID, t.AppServerHost, auditID(t, "app-"+app), a.Settings.AppTimeout, "--site", t.Site, "install-app", app); err != nil {
+		if _, err := a.forTenant(ctx, t, "app-"+app, a.Settings.AppTimeout, "--site", t.Site, "install-app", app); err != nil {
 			return err
 		}
 		a.hook("apps/installed")
@@ -162,8 +177,8 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 	}
 	a.hook("drop/start")
 	for i, name := range names {
-		id := auditID(t, fmt.Sprintf("drop-%d-%d", i, activity.GetInfo(ctx).Attempt))
-		if _, err := a.bench(ctx, t.Allocation.AppServerID, t.AppServerHost, id, a.Settings.CommandTimeout, "drop-site", name, "--force", "--no-backup"); err != nil {
+		what := fmt.Sprintf("drop-%d-%d", i, activity.GetInfo(ctx).Attempt)
+		if _, err := a.forTenant(ctx, t, what, a.Settings.CommandTimeout, "drop-site", name, "--force", "--no-backup"); err != nil {
 			return err
 		}
 	}
@@ -227,8 +242,8 @@ func (a *Tenants) SetMaintenance(ctx context.Context, in MaintenanceInput) error
 	}
 	a.hook("maintenance/start")
 	// The change's own time is part of the audit id: suspending twice is two commands.
-	id := auditID(t, fmt.Sprintf("maintenance-%s-%d-%d", mode, t.UpdatedAt.UnixMicro(), activity.GetInfo(ctx).Attempt))
-	_, err = a.bench(ctx, t.Allocation.AppServerID, t.AppServerHost, id, a.Settings.CommandTimeout, "--site", t.Site, "set-maintenance-mode", mode)
+	what := fmt.Sprintf("maintenance-%s-%d-%d", mode, t.UpdatedAt.UnixMicro(), activity.GetInfo(ctx).Attempt)
+	_, err = a.forTenant(ctx, t, what, a.Settings.CommandTimeout, "--site", t.Site, "set-maintenance-mode", mode)
 	a.hook("maintenance/done")
 	return err
 }
@@ -245,7 +260,7 @@ func (a *Tenants) FinalBackup(ctx context.Context, tenantID string) error {
 	if t.Allocation == nil || t.Site == "" {
 		return nil
 	}
-	out, err := a.bench(ctx, t.Allocation.AppServerID, t.AppServerHost, auditID(t, fmt.Sprintf("final-backup-%d", activity.GetInfo(ctx).Attempt)), a.Settings.SiteTimeout, "--site", t.Site, "backup")
+	out, err := a.forTenant(ctx, t, fmt.Sprintf("final-backup-%d", activity.GetInfo(ctx).Attempt), a.Settings.SiteTimeout, "--site", t.Site, "backup")
 	if err != nil {
 		return err
 	}
@@ -309,7 +324,7 @@ func (a *Tenants) BuildSite(ctx context.Context, site prego.PoolSite) (built boo
 		return false, err
 	}
 	a.hook("build/start")
-	_, err = a.bench(ctx, srv.ServerID, srv.Host, site.PoolSiteID, a.Settings.SiteTimeout, "new-site", site.SiteName, "--db-name", site.DatabaseName)
+	err = a.forPool(ctx, srv, site.PoolSiteID, a.Settings.SiteTimeout, "new-site", site.SiteName, "--db-name", site.DatabaseName)
 	if err != nil {
 		var app *temporal.ApplicationError
 		if errors.As(err, &app) && app.NonRetryable() {
@@ -343,12 +358,12 @@ func (a *Tenants) DropFailedSites(ctx context.Context, serverID string) error {
 		// The build may be under way still, and would bring back what was dropped before
 		// its end: joined, it has ended.
 		var final *temporal.ApplicationError
-		_, err := a.bench(ctx, srv.ServerID, srv.Host, site.PoolSiteID, a.Settings.SiteTimeout, "new-site", site.SiteName, "--db-name", site.DatabaseName)
+		err := a.forPool(ctx, srv, site.PoolSiteID, a.Settings.SiteTimeout, "new-site", site.SiteName, "--db-name", site.DatabaseName)
 		if err != nil && (!errors.As(err, &final) || !final.NonRetryable()) {
 			return err
 		}
 		id := fmt.Sprintf("%s-drop-%d", site.PoolSiteID, activity.GetInfo(ctx).Attempt)
-		if _, err := a.bench(ctx, srv.ServerID, srv.Host, id, a.Settings.CommandTimeout, "drop-site", site.SiteName, "--force", "--no-backup"); err != nil {
+		if err := a.forPool(ctx, srv, id, a.Settings.CommandTimeout, "drop-site", site.SiteName, "--force", "--no-backup"); err != nil {
 			return err
 		}
 		if err := a.Store.SiteDropped(ctx, site.PoolSiteID); err != nil {

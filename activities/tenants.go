@@ -56,7 +56,7 @@ type TenantStore interface {
 // Bench runs bench on hosts (direct-provisioning §1, path D). A failure is a
 // *prego.CommandError; repeated with the same audit id nothing runs twice.
 type Bench interface {
-	Bench(ctx context.Context, serverID, addr, workflowID, auditID string, timeout time.Duration, args ...string) (stdout string, err error)
+	Bench(ctx context.Context, c prego.BenchCommand) (stdout string, err error)
 }
 
 // TenantRuns reaches the workflow engine from tenants' steps. Each either starts a

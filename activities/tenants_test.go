@@ -43,10 +43,10 @@ type hosts struct {
 	ran [][]string // server, then the command
 }
 
-func (h *hosts) Bench(_ context.Context, serverID, _, _, _ string, _ time.Duration, args ...string) (string, error) {
+func (h *hosts) Bench(_ context.Context, c prego.BenchCommand) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ran = append(h.ran, append([]string{serverID}, args...))
+	h.ran = append(h.ran, append([]string{c.ServerID}, c.Args...))
 	return "", nil
 }
 

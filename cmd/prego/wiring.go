@@ -279,6 +279,14 @@ func newPlacer(p *process, runs *workflows.Client) (*activities.Placer, error) {
 	}, nil
 }
 
+// newAgents reaches the agents on hosts.
+func newAgents(cfg config.Config, ca *pki.Authority, keys *token.Keyring) *agentclient.Client {
+	return agentclient.New(agentclient.Config{
+		TLS: ca.ExecClientTLS(), Tokens: token.NewExec(keys), Port: cfg.Worker.AgentPort,
+		CheckAddr: func(addr string) error { return hetzner.CheckHostAddr(addr, cfg.Hetzner.Simulated) },
+	})
+}
+
 // buildTenants makes the steps of tenants.
 func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, error) {
 	placer, err := newPlacer(p, runs)
@@ -300,10 +308,7 @@ func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, erro
 	t := p.cfg.Tenants
 	return &activities.Tenants{
 		Store: p.db, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hook: crashHook(),
-		Bench: agentclient.New(agentclient.Config{
-			TLS: ca.ExecClientTLS(), Tokens: token.NewExec(execKeys), Port: p.cfg.Worker.AgentPort,
-			CheckAddr: func(addr string) error { return hetzner.CheckHostAddr(addr, p.cfg.Hetzner.Simulated) },
-		}),
+		Bench: &activities.Commander{Agents: newAgents(p.cfg, ca, execKeys), Audit: p.db},
 		Settings: activities.TenantSettings{
 			Environment: p.cfg.Environment, SiteDomain: t.SiteDomain, Image: catalog.ImageFor(prego.ServerSpec{}), Periods: t.Periods(),
 			CapacityWait: t.CapacityWait, CapacityPoll: t.CapacityPoll, SiteTimeout: t.SiteTimeout, CommandTimeout: t.CommandTimeout, AppTimeout: t.AppTimeout,

@@ -1,0 +1,87 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+)
+
+// Agents have commands run by the agents on hosts. A failure is a
+// *prego.CommandError, unless it is ctx that ended.
+type Agents interface {
+	Exec(ctx context.Context, serverID, addr string, in wire.ExecRequest) (wire.ExecResult, error)
+}
+
+// CommandStore keeps what was run on hosts.
+type CommandStore interface {
+	BeginCommand(ctx context.Context, c prego.Command) error
+	FinishCommand(ctx context.Context, auditID string, o prego.CommandOutcome) error
+}
+
+// Commander runs workflows' commands, each with its row in the audit: there before
+// the command runs, completed after. It is a Bench.
+type Commander struct {
+	Agents Agents
+	Audit  CommandStore
+}
+
+// exitTimeout is what a command ends with that was killed at its timeout.
+const exitTimeout = 124
+
+// keptStderr is how much of a failed command's stderr is in its error, in bytes.
+const keptStderr = 1 << 10
+
+// recordWithin is for completing a row, also when the step's own time is over.
+const recordWithin = 5 * time.Second
+
+// Bench runs bench on a host and returns the end of what it printed, without
+// secrets.
+func (c *Commander) Bench(ctx context.Context, b prego.BenchCommand) (stdout string, err error) {
+	cmd := prego.Command{
+		AuditID: b.AuditID, ServerID: b.ServerID, WorkflowID: b.WorkflowID, Kind: string(wire.KindBench), Args: b.Args, Actor: prego.ActorWorkflow,
+	}
+	if err := c.Audit.BeginCommand(ctx, cmd); err != nil {
+		return "", err
+	}
+	began := time.Now()
+	r, err := c.Agents.Exec(ctx, b.ServerID, b.Addr, wire.ExecRequest{
+		WorkflowID: b.WorkflowID, Kind: wire.KindBench, Args: b.Args, AuditID: b.AuditID, TenantID: b.TenantID,
+		TimeoutSeconds: int((b.Timeout + time.Second - 1) / time.Second),
+	})
+	outcome := prego.CommandOutcome{
+		ExitCode: &r.ExitCode, Duration: time.Duration(r.DurationMs) * time.Millisecond, Stdout: cmd.RedactEnd(r.StdoutTruncated), Stderr: cmd.RedactEnd(r.StderrTruncated),
+	}
+	if err != nil {
+		outcome = prego.UnknownOutcome(err, time.Since(began))
+	}
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
+	defer cancel()
+	// A row that stays incomplete is a step that is repeated: with the same audit id it
+	// gets this result again.
+	if kept := c.Audit.FinishCommand(record, b.AuditID, outcome); kept != nil {
+		return "", errors.Join(err, kept)
+	}
+	switch {
+	case err != nil:
+		var ce *prego.CommandError
+		if errors.As(err, &ce) {
+			masked := *ce
+			masked.Message, masked.Stderr = cmd.Redact(ce.Message), cmd.Redact(ce.Stderr)
+			return "", &masked
+		}
+		return "", fmt.Errorf("%s on %s: %w", wire.KindBench, b.ServerID, err)
+	case r.ExitCode != 0:
+		code := prego.CommandFailed
+		if r.ExitCode == exitTimeout {
+			code = prego.CommandTimeout
+		}
+		return outcome.Stdout, &prego.CommandError{
+			Kind: string(wire.KindBench), ExitCode: r.ExitCode, Stderr: prego.EndOf(outcome.Stderr, keptStderr), Permanent: true, Code: code,
+		}
+	}
+	return outcome.Stdout, nil
+}

@@ -1,0 +1,150 @@
+package activities_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/agent/wire"
+)
+
+// agentsFunc stands for the agents on hosts.
+type agentsFunc func(in wire.ExecRequest) (wire.ExecResult, error)
+
+func (f agentsFunc) Exec(_ context.Context, _, _ string, in wire.ExecRequest) (wire.ExecResult, error) {
+	return f(in)
+}
+
+func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.server("app-0", prego.RoleApp, "")
+	rows := func() []prego.AuditedCommand {
+		list, _, err := p.store.ListCommands(t.Context(), "app-0", "", 50)
+		require.NoError(t, err)
+		return list
+	}
+	row := func(id string) (found prego.AuditedCommand) {
+		for _, r := range rows() {
+			if r.AuditID == id {
+				found = r
+			}
+		}
+		require.Equal(t, id, found.AuditID)
+		return found
+	}
+	var asked wire.ExecRequest
+	run := func(id string, answer func() (wire.ExecResult, error), args ...string) (string, error) {
+		c := &activities.Commander{Audit: p.store, Agents: agentsFunc(func(in wire.ExecRequest) (wire.ExecResult, error) {
+			asked = in
+			before := row(id)
+			require.NotNil(t, before.StartedAt, "the row is there before the command runs")
+			return answer()
+		})}
+		return c.Bench(t.Context(), prego.BenchCommand{
+			ServerID: "app-0", Addr: "127.0.0.1", WorkflowID: "tenant-provision/t-1", AuditID: id, TenantID: "t-1", Timeout: 1500 * time.Millisecond, Args: args,
+		})
+	}
+	const secret = "hunter2-hunter2"
+
+	out, err := run("good", func() (wire.ExecResult, error) {
+		return wire.ExecResult{StdoutTruncated: "set to " + secret + "\n", StderrTruncated: "token=abcdef", DurationMs: 12}, nil
+	}, "--site", "a.example.com", "set-config", "admin_password", secret)
+	require.NoError(t, err)
+	require.Equal(t, "set to [redacted]\n", out)
+	require.Equal(t, wire.ExecRequest{
+		WorkflowID: "tenant-provision/t-1", Kind: wire.KindBench, AuditID: "good", TenantID: "t-1", TimeoutSeconds: 2,
+		Args: []string{"--site", "a.example.com", "set-config", "admin_password", secret},
+	}, asked, "what runs is what was asked for")
+	r := row("good")
+	require.Equal(t, "--site a.example.com set-config admin_password [redacted]", r.Args)
+	require.Equal(t, []any{0, int64(12), "set to [redacted]\n", "token=[redacted]", prego.ActorWorkflow, "tenant-provision/t-1", "bench"},
+		[]any{*r.ExitCode, *r.DurationMs, r.Stdout, r.Stderr, r.Actor, r.WorkflowID, r.Kind})
+	require.NotNil(t, r.FinishedAt)
+
+	_, err = run("bad", func() (wire.ExecResult, error) {
+		return wire.ExecResult{ExitCode: 1, StderrTruncated: "no: password=" + secret}, nil
+	}, "list-sites")
+	var ce *prego.CommandError
+	require.ErrorAs(t, err, &ce)
+	require.Equal(t, []any{1, true, prego.CommandFailed, "no: password=[redacted]"}, []any{ce.ExitCode, ce.Permanent, ce.Code, ce.Stderr})
+	require.Equal(t, 1, *row("bad").ExitCode)
+
+	_, err = run("slow", func() (wire.ExecResult, error) { return wire.ExecResult{ExitCode: 124}, nil }, "list-sites")
+	require.ErrorAs(t, err, &ce)
+	require.Equal(t, prego.CommandTimeout, ce.Code)
+
+	// The host is away: nobody knows, until it is asked again with the same id.
+	away := &prego.CommandError{Kind: "bench", Code: prego.CommandUnreachable, Message: "dial: password=" + secret}
+	_, err = run("away", func() (wire.ExecResult, error) { return wire.ExecResult{}, away }, "list-sites")
+	require.ErrorAs(t, err, &ce)
+	require.False(t, ce.Permanent)
+	r = row("away")
+	require.Nil(t, r.ExitCode)
+	require.NotNil(t, r.FinishedAt)
+	require.Contains(t, r.Stderr, "outcome unknown")
+	_, err = run("away", func() (wire.ExecResult, error) { return wire.ExecResult{StdoutTruncated: "a.example.com\n"}, nil }, "list-sites")
+	require.NoError(t, err)
+	r = row("away")
+	require.Equal(t, []any{0, "a.example.com\n", ""}, []any{*r.ExitCode, r.Stdout, r.Stderr})
+	_, err = run("away", func() (wire.ExecResult, error) { return wire.ExecResult{}, away }, "list-sites")
+	require.Error(t, err)
+	require.Equal(t, 0, *row("away").ExitCode, "what is known stays known")
+
+	_, err = run("refused", func() (wire.ExecResult, error) {
+		return wire.ExecResult{}, &prego.CommandError{Kind: "bench", Permanent: true, Code: "site_not_owned", Message: "args: the site belongs to another tenant"}
+	}, "list-sites")
+	require.ErrorAs(t, err, &ce)
+	require.True(t, ce.Permanent)
+	require.Equal(t, "refused: site_not_owned: args: the site belongs to another tenant", row("refused").Stderr)
+
+	_, err = run("given-up", func() (wire.ExecResult, error) { return wire.ExecResult{}, context.DeadlineExceeded }, "list-sites")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Nil(t, row("given-up").ExitCode)
+
+	// What is left of a secret that the host cut in two.
+	_, err = run("long", func() (wire.ExecResult, error) {
+		return wire.ExecResult{StdoutTruncated: "ter2-hunter2 " + strings.Repeat("x ", prego.MaxAuditedOutput/2-6)}, nil
+	}, "list-sites")
+	require.NoError(t, err)
+	require.NotContains(t, row("long").Stdout, "ter2")
+
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM agent_command_audit WHERE audit_id = 'away'`))
+	require.Zero(t, p.number(`SELECT count(*) FROM agent_command_audit a WHERE a::text LIKE '%' || $1 || '%'`, secret))
+}
+
+// deafAudit can't be written to.
+type deafAudit struct{ begins, ran bool }
+
+func (d *deafAudit) BeginCommand(context.Context, prego.Command) error {
+	if d.begins {
+		return nil
+	}
+	return errors.New("away")
+}
+
+func (d *deafAudit) FinishCommand(context.Context, string, prego.CommandOutcome) error {
+	return errors.New("away")
+}
+
+func TestNothingRunsUnaudited(t *testing.T) {
+	t.Parallel()
+	for _, begins := range []bool{false, true} {
+		audit := &deafAudit{begins: begins}
+		c := &activities.Commander{Audit: audit, Agents: agentsFunc(func(wire.ExecRequest) (wire.ExecResult, error) {
+			audit.ran = true
+			return wire.ExecResult{}, nil
+		})}
+		_, err := c.Bench(t.Context(), prego.BenchCommand{ServerID: "app-0", AuditID: "x", Args: []string{"list-sites"}})
+		require.Error(t, err, "the step is repeated, and the row completed then")
+		var ce *prego.CommandError
+		require.False(t, errors.As(err, &ce))
+		require.Equal(t, begins, audit.ran)
+	}
+}
