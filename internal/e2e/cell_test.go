@@ -57,7 +57,7 @@ type options struct {
 }
 
 // quick are timeouts for tests in which nothing goes wrong with a boot.
-var quick = prego.BootTimeouts{Running: prego.Duration(30 * time.Second), Handshake: prego.Duration(30 * time.Second), Heartbeat: prego.Duration(30 * time.Second)}
+var quick = prego.BootTimeouts{Running: prego.Duration(60 * time.Second), Handshake: prego.Duration(60 * time.Second), Heartbeat: prego.Duration(60 * time.Second)}
 
 // impatient are timeouts of which one soon runs out.
 func impatient(reason prego.Reason) prego.BootTimeouts {
@@ -243,7 +243,7 @@ func (c *cell) get(id string) api.Server {
 	return s
 }
 
-const patience = 60 * time.Second
+const patience = 90 * time.Second
 
 // await polls a server until ok says so.
 func (c *cell) await(id, what string, ok func(api.Server) bool) api.Server {
