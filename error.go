@@ -44,6 +44,11 @@ const (
 	CodeIdentityRevoked    Code = "identity_revoked"
 	CodeKindUnknown        Code = "kind_unknown"
 	CodeNotImplemented     Code = "not_implemented"
+	CodeCommandNotAllowed  Code = "command_not_allowed"
+	CodeBusy               Code = "busy"
+	CodeServerNotReachable Code = "server_not_reachable"
+	CodeContainerNotFound  Code = "container_not_found"
+	CodeContainerFailed    Code = "container_failed"
 
 	CodeTenantNotFound      Code = "tenant_not_found"
 	CodeSlugTaken           Code = "slug_taken"

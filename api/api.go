@@ -80,6 +80,10 @@ type Deps struct {
 	RatePerSecond float64
 	RateBurst     int
 
+	Hosts      HostStore
+	Shell      ServerShell
+	Containers ServerContainers
+
 	Tenants    TenantStore
 	TenantRuns TenantRuns
 	Placer     Placer
@@ -99,6 +103,10 @@ type API struct {
 	limiter *callerLimiter
 	seconds *prometheus.HistogramVec
 	metrics http.Handler
+	// streams has an entry for each long request; ending ends them with the process.
+	streams chan struct{}
+	ending  context.Context // the process's, not a request's
+	end     context.CancelFunc
 }
 
 // New makes an API.
@@ -115,6 +123,8 @@ func New(d Deps) *API {
 			Name: "prego_api_request_seconds", Help: "Seconds per request, by route, method and status.", Buckets: []float64{.002, .01, .05, .2, 1, 5},
 		}, []string{"route", "method", "status"}),
 	}
+	a.streams = make(chan struct{}, maxStreams)
+	a.ending, a.end = context.WithCancel(context.Background())
 	d.Registry.MustRegister(a.seconds)
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
@@ -145,6 +155,7 @@ func (a *API) Serve(ctx context.Context, l net.Listener, drain time.Duration) er
 		Handler: a.echo, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 30 * time.Second,
 		IdleTimeout: 90 * time.Second, MaxHeaderBytes: 32 << 10, ErrorLog: zap.NewStdLog(a.d.Log.Named("http")),
 	}
+	srv.RegisterOnShutdown(a.end)
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()
 	select {

@@ -98,6 +98,7 @@ type bundle struct {
 	store  *store.Store
 	runs   *runs
 	placer *placer
+	hosts  *fakeHosts
 	router routers.Router
 	logs   *observer.ObservedLogs
 }
@@ -105,10 +106,11 @@ type bundle struct {
 func setup(t *testing.T, change func(*api.Deps)) *bundle {
 	t.Helper()
 	core, logs := observer.New(zap.DebugLevel)
-	b := &bundle{t: t, pool: pgtest.Pool(t), runs: &runs{}, placer: &placer{}, logs: logs}
+	b := &bundle{t: t, pool: pgtest.Pool(t), runs: &runs{}, placer: &placer{}, hosts: &fakeHosts{}, logs: logs}
 	b.store = store.New(b.pool)
 	d := api.Deps{
 		Store: b.store, Orchestrator: b.runs, Auth: auth{}, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
+		Hosts: b.store, Shell: b.hosts, Containers: b.hosts,
 		Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: prego.ModeShared, Periods: periods,
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},
 	}

@@ -21,6 +21,7 @@ import (
 const (
 	principalKey = "api.principal"
 	requestIDKey = "api.request_id"
+	callerKey    = "api.caller" // the request's context without patience
 )
 
 func caller(c echo.Context) Principal {
@@ -98,6 +99,7 @@ func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
 		began := time.Now()
 		id := uuid.NewString()
 		c.Set(requestIDKey, id)
+		c.Set(callerKey, c.Request().Context())
 		ctx, cancel := context.WithTimeout(c.Request().Context(), patience)
 		defer cancel()
 		c.SetRequest(c.Request().WithContext(ctx))

@@ -37,6 +37,84 @@ func (e AgentStatus) Valid() bool {
 	}
 }
 
+// Defines values for CommandActor.
+const (
+	CommandActorOperator CommandActor = "operator"
+	CommandActorSystem   CommandActor = "system"
+	CommandActorWorkflow CommandActor = "workflow"
+)
+
+// Valid indicates whether the value is a known member of the CommandActor enum.
+func (e CommandActor) Valid() bool {
+	switch e {
+	case CommandActorOperator:
+		return true
+	case CommandActorSystem:
+		return true
+	case CommandActorWorkflow:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for CommandKind.
+const (
+	CommandKindBench     CommandKind = "bench"
+	CommandKindBootstrap CommandKind = "bootstrap"
+	CommandKindMariadb   CommandKind = "mariadb"
+	CommandKindRedisCli  CommandKind = "redis-cli"
+)
+
+// Valid indicates whether the value is a known member of the CommandKind enum.
+func (e CommandKind) Valid() bool {
+	switch e {
+	case CommandKindBench:
+		return true
+	case CommandKindBootstrap:
+		return true
+	case CommandKindMariadb:
+		return true
+	case CommandKindRedisCli:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ContainerDriftKind.
+const (
+	Changed    ContainerDriftKind = "changed"
+	Looping    ContainerDriftKind = "looping"
+	Missing    ContainerDriftKind = "missing"
+	Outdated   ContainerDriftKind = "outdated"
+	Stopped    ContainerDriftKind = "stopped"
+	Undeclared ContainerDriftKind = "undeclared"
+	Unhealthy  ContainerDriftKind = "unhealthy"
+)
+
+// Valid indicates whether the value is a known member of the ContainerDriftKind enum.
+func (e ContainerDriftKind) Valid() bool {
+	switch e {
+	case Changed:
+		return true
+	case Looping:
+		return true
+	case Missing:
+		return true
+	case Outdated:
+		return true
+	case Stopped:
+		return true
+	case Undeclared:
+		return true
+	case Unhealthy:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for CreateTenantPolicy.
 const (
 	CreateTenantPolicyEmpty              CreateTenantPolicy = ""
@@ -60,19 +138,58 @@ func (e CreateTenantPolicy) Valid() bool {
 
 // Defines values for EventActor.
 const (
-	Operator EventActor = "operator"
-	System   EventActor = "system"
-	Workflow EventActor = "workflow"
+	EventActorOperator EventActor = "operator"
+	EventActorSystem   EventActor = "system"
+	EventActorWorkflow EventActor = "workflow"
 )
 
 // Valid indicates whether the value is a known member of the EventActor enum.
 func (e EventActor) Valid() bool {
 	switch e {
-	case Operator:
+	case EventActorOperator:
 		return true
-	case System:
+	case EventActorSystem:
 		return true
-	case Workflow:
+	case EventActorWorkflow:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ExecKind.
+const (
+	ExecKindBench    ExecKind = "bench"
+	ExecKindMariadb  ExecKind = "mariadb"
+	ExecKindRedisCli ExecKind = "redis-cli"
+)
+
+// Valid indicates whether the value is a known member of the ExecKind enum.
+func (e ExecKind) Valid() bool {
+	switch e {
+	case ExecKindBench:
+		return true
+	case ExecKindMariadb:
+		return true
+	case ExecKindRedisCli:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ExecProgressStream.
+const (
+	Stderr ExecProgressStream = "stderr"
+	Stdout ExecProgressStream = "stdout"
+)
+
+// Valid indicates whether the value is a known member of the ExecProgressStream enum.
+func (e ExecProgressStream) Valid() bool {
+	switch e {
+	case Stderr:
+		return true
+	case Stdout:
 		return true
 	default:
 		return false
@@ -547,6 +664,63 @@ type Allocation struct {
 	SiteName string `json:"site_name"`
 }
 
+// Command defines model for Command.
+type Command struct {
+	// Actor Who had it run
+	Actor CommandActor `json:"actor"`
+
+	// Args The arguments, without secrets
+	Args string `json:"args"`
+
+	// AuditId Names the command
+	AuditId string `json:"audit_id"`
+
+	// DurationMs How long it ran
+	DurationMs *int64 `json:"duration_ms,omitempty"`
+
+	// ExitCode Absent while nobody knows it
+	ExitCode *int `json:"exit_code,omitempty"`
+
+	// FinishedAt When its end was recorded
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+
+	// Kind What was run; bootstrap is a bootstrap token that was issued or consumed
+	Kind CommandKind `json:"kind"`
+
+	// RequestedAt When it was asked for
+	RequestedAt time.Time `json:"requested_at"`
+
+	// RequestedBy The operator
+	RequestedBy *string `json:"requested_by,omitempty"`
+
+	// StartedAt When it was sent to the host
+	StartedAt *time.Time `json:"started_at,omitempty"`
+
+	// Stderr The last 8 KiB, without secrets
+	Stderr *string `json:"stderr,omitempty"`
+
+	// Stdout The last 8 KiB, without secrets
+	Stdout *string `json:"stdout,omitempty"`
+
+	// WorkflowId The workflow
+	WorkflowId *string `json:"workflow_id,omitempty"`
+}
+
+// CommandActor Who had it run
+type CommandActor string
+
+// CommandKind What was run; bootstrap is a bootstrap token that was issued or consumed
+type CommandKind string
+
+// CommandPage defines model for CommandPage.
+type CommandPage struct {
+	// Commands Commands, newest first
+	Commands []Command `json:"commands"`
+
+	// NextCursor Present when there are more
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
 // Constraint Selects servers by their tags
 type Constraint struct {
 	// Disallow Tags that it must not have
@@ -554,6 +728,65 @@ type Constraint struct {
 
 	// Require Tags that the server must have
 	Require *[]Tag `json:"require,omitempty"`
+}
+
+// Container defines model for Container.
+type Container struct {
+	// ExitCode Of one that ended
+	ExitCode *int `json:"exit_code,omitempty"`
+
+	// Health starting, healthy or unhealthy; absent without a health check
+	Health *string `json:"health,omitempty"`
+
+	// Image What it was made from
+	Image string `json:"image"`
+
+	// Name As the declared stack calls it
+	Name string `json:"name"`
+
+	// OomKilled Whether it ended for want of memory
+	OomKilled *bool `json:"oom_killed,omitempty"`
+
+	// Restarts How often the engine started it again
+	Restarts int `json:"restarts"`
+
+	// StartedAt When it last started
+	StartedAt *time.Time `json:"started_at,omitempty"`
+
+	// State created, running, paused, restarting, removing, exited or dead
+	State string `json:"state"`
+}
+
+// ContainerDrift defines model for ContainerDrift.
+type ContainerDrift struct {
+	// Container As the declared stack calls it
+	Container string `json:"container"`
+
+	// Detail What differed
+	Detail *string `json:"detail,omitempty"`
+
+	// Kind How it was not as declared
+	Kind ContainerDriftKind `json:"kind"`
+}
+
+// ContainerDriftKind How it was not as declared
+type ContainerDriftKind string
+
+// ContainerList defines model for ContainerList.
+type ContainerList struct {
+	// Containers By name
+	Containers []Container `json:"containers"`
+}
+
+// ContainerName As the declared stack calls it
+//
+// Example: mariadb
+type ContainerName = string
+
+// ContainerRepair defines model for ContainerRepair.
+type ContainerRepair struct {
+	// Repaired What was not as declared; empty when all was
+	Repaired []ContainerDrift `json:"repaired"`
 }
 
 // CreateServer Example: {"infra_provider":"hetzner","region":"sg","role":"app","server_id":"app-sgp-007","spec":{"tags":["stack:blue"],"volume_gb":20}}
@@ -693,6 +926,53 @@ type Event struct {
 
 // EventActor defines model for Event.Actor.
 type EventActor string
+
+// Exec defines model for Exec.
+type Exec struct {
+	// Args The command's words; no shell sees them
+	//
+	// Example: ["--site","acme.example.com","list-apps"]
+	Args []string `json:"args"`
+
+	// Kind What the command is for
+	Kind ExecKind `json:"kind"`
+
+	// TimeoutSeconds After which the command is killed
+	TimeoutSeconds *int `json:"timeout_seconds,omitempty"`
+}
+
+// ExecKind What the command is for
+type ExecKind string
+
+// ExecProgress The data of an event progress
+type ExecProgress struct {
+	// Line One line, without secrets
+	Line string `json:"line"`
+
+	// Stream Where the line was printed
+	Stream ExecProgressStream `json:"stream"`
+}
+
+// ExecProgressStream Where the line was printed
+type ExecProgressStream string
+
+// ExecResult The data of an event result
+type ExecResult struct {
+	// AuditId The command's id in the audit
+	AuditId string `json:"audit_id"`
+
+	// DurationMs How long it ran
+	DurationMs int64 `json:"duration_ms"`
+
+	// ExitCode 0 is success, 124 the timeout
+	ExitCode int `json:"exit_code"`
+
+	// Stderr The last 8 KiB, without secrets
+	Stderr string `json:"stderr"`
+
+	// Stdout The last 8 KiB, without secrets
+	Stdout string `json:"stdout"`
+}
 
 // Fleet A fleet to decide over, instead of the live one
 type Fleet struct {
@@ -1570,6 +1850,24 @@ type DeleteServerParams struct {
 	Force *bool `form:"force,omitempty" json:"force,omitempty"`
 }
 
+// ListCommandsParams defines parameters for ListCommands.
+type ListCommandsParams struct {
+	// Limit Commands per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ContainerLogsParams defines parameters for ContainerLogs.
+type ContainerLogsParams struct {
+	// Tail Lines from the end
+	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
+
+	// Follow Go on as the container writes, for 15 minutes at most
+	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
+}
+
 // ListSitePoolsParams defines parameters for ListSitePools.
 type ListSitePoolsParams struct {
 	// Region Only this region
@@ -1617,6 +1915,9 @@ type SimulatePlacementsJSONRequestBody = Simulation
 
 // ImportServerJSONRequestBody defines body for ImportServer for application/json ContentType.
 type ImportServerJSONRequestBody = ImportServer
+
+// ExecOnServerJSONRequestBody defines body for ExecOnServer for application/json ContentType.
+type ExecOnServerJSONRequestBody = Exec
 
 // PutSitePoolPolicyJSONRequestBody defines body for PutSitePoolPolicy for application/json ContentType.
 type PutSitePoolPolicyJSONRequestBody = PutSitePoolPolicy
@@ -1692,6 +1993,21 @@ type ServerInterface interface {
 	// GetServer Show a server, its agent and its timeline
 	// (GET /v1/servers/{server_id})
 	GetServer(ctx echo.Context, serverId ServerID) error
+	// ListCommands What was run on a server's host, newest first
+	// (GET /v1/servers/{server_id}/commands)
+	ListCommands(ctx echo.Context, serverId ServerID, params ListCommandsParams) error
+	// ListContainers The containers on a server's host, as they are
+	// (GET /v1/servers/{server_id}/containers)
+	ListContainers(ctx echo.Context, serverId ServerID) error
+	// RepairContainers Make a server's containers what they are declared to be
+	// (POST /v1/servers/{server_id}/containers/repair)
+	RepairContainers(ctx echo.Context, serverId ServerID) error
+	// ContainerLogs What a container writes, without secrets
+	// (GET /v1/servers/{server_id}/containers/{name}/logs)
+	ContainerLogs(ctx echo.Context, serverId ServerID, name ContainerName, params ContainerLogsParams) error
+	// ExecOnServer Run an allowed command on a server's host
+	// (POST /v1/servers/{server_id}/exec)
+	ExecOnServer(ctx echo.Context, serverId ServerID) error
 	// RetryServer Provision a failed server again
 	// (POST /v1/servers/{server_id}/retry)
 	RetryServer(ctx echo.Context, serverId ServerID) error
@@ -1995,6 +2311,126 @@ func (w *ServerInterfaceWrapper) GetServer(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetServer(ctx, serverId)
+	return err
+}
+
+// ListCommands converts echo context to params.
+func (w *ServerInterfaceWrapper) ListCommands(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListCommandsParams
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListCommands(ctx, serverId, params)
+	return err
+}
+
+// ListContainers converts echo context to params.
+func (w *ServerInterfaceWrapper) ListContainers(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListContainers(ctx, serverId)
+	return err
+}
+
+// RepairContainers converts echo context to params.
+func (w *ServerInterfaceWrapper) RepairContainers(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RepairContainers(ctx, serverId)
+	return err
+}
+
+// ContainerLogs converts echo context to params.
+func (w *ServerInterfaceWrapper) ContainerLogs(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// ------------- Path parameter "name" -------------
+	var name ContainerName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ContainerLogsParams
+	// ------------- Optional query parameter "tail" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tail", ctx.QueryParams(), &params.Tail, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tail: %s", err))
+	}
+
+	// ------------- Optional query parameter "follow" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "follow", ctx.QueryParams(), &params.Follow, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter follow: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ContainerLogs(ctx, serverId, name, params)
+	return err
+}
+
+// ExecOnServer converts echo context to params.
+func (w *ServerInterfaceWrapper) ExecOnServer(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ExecOnServer(ctx, serverId)
 	return err
 }
 
@@ -2370,6 +2806,11 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/servers/:server_id", wrapper.DeleteServer, options.OperationMiddlewares["deleteServer"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id", wrapper.GetServer, options.OperationMiddlewares["getServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/retry", wrapper.RetryServer, options.OperationMiddlewares["retryServer"]...)
+	router.GET(options.BaseURL+"/v1/servers/:server_id/commands", wrapper.ListCommands, options.OperationMiddlewares["listCommands"]...)
+	router.POST(options.BaseURL+"/v1/servers/:server_id/exec", wrapper.ExecOnServer, options.OperationMiddlewares["execOnServer"]...)
+	router.GET(options.BaseURL+"/v1/servers/:server_id/containers", wrapper.ListContainers, options.OperationMiddlewares["listContainers"]...)
+	router.POST(options.BaseURL+"/v1/servers/:server_id/containers/repair", wrapper.RepairContainers, options.OperationMiddlewares["repairContainers"]...)
+	router.GET(options.BaseURL+"/v1/servers/:server_id/containers/:name/logs", wrapper.ContainerLogs, options.OperationMiddlewares["containerLogs"]...)
 	router.GET(options.BaseURL+"/v1/tenants", wrapper.ListTenants, options.OperationMiddlewares["listTenants"]...)
 	router.POST(options.BaseURL+"/v1/tenants", wrapper.CreateTenant, options.OperationMiddlewares["createTenant"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id", wrapper.GetTenant, options.OperationMiddlewares["getTenant"]...)

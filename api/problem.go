@@ -34,6 +34,8 @@ var statuses = map[prego.Code]int{
 	prego.CodeServerUnknown: http.StatusUnprocessableEntity, prego.CodeShardUnknown: http.StatusUnprocessableEntity,
 	prego.CodeInvariantViolation: http.StatusConflict, prego.CodeTenantPlaced: http.StatusConflict, prego.CodeCellMismatch: http.StatusConflict,
 	prego.CodeInsufficientResources: http.StatusConflict, prego.CodeNoProvider: http.StatusConflict, codeNoSite: http.StatusConflict,
+	prego.CodeKindUnknown: http.StatusUnprocessableEntity, prego.CodeCommandNotAllowed: http.StatusUnprocessableEntity, prego.CodeBusy: http.StatusTooManyRequests,
+	prego.CodeServerNotReachable: http.StatusConflict, prego.CodeContainerNotFound: http.StatusNotFound, prego.CodeContainerFailed: http.StatusConflict,
 	prego.CodeRateLimited: http.StatusTooManyRequests, prego.CodeNotReady: http.StatusServiceUnavailable, prego.CodeInternal: http.StatusInternalServerError,
 }
 
@@ -43,10 +45,7 @@ func (a *API) refuse(err error, c echo.Context) {
 		return
 	}
 	coded := a.coded(err, c)
-	status, ok := statuses[coded.Code]
-	if !ok {
-		status = http.StatusInternalServerError
-	}
+	status := statusOf(coded)
 	h := c.Response().Header()
 	h.Set(echo.HeaderContentType, "application/problem+json")
 	switch status {
@@ -59,12 +58,24 @@ func (a *API) refuse(err error, c echo.Context) {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		h.Set(echo.HeaderRetryAfter, strconv.Itoa(retryAfter(err)))
 	}
-	p := Problem{
+	if e := c.JSON(status, a.problem(coded, c)); e != nil {
+		a.d.Log.Debug("answer not delivered", zap.Error(e))
+	}
+}
+
+func statusOf(coded *prego.Error) int {
+	if status, ok := statuses[coded.Code]; ok {
+		return status
+	}
+	return http.StatusInternalServerError
+}
+
+// problem is a refusal as a document.
+func (a *API) problem(coded *prego.Error, c echo.Context) Problem {
+	status := statusOf(coded)
+	return Problem{
 		Type: "about:blank", Title: http.StatusText(status), Status: status, Code: string(coded.Code),
 		Detail: optional(coded.Message), Field: optional(coded.Field), RequestId: optional(requestID(c)),
-	}
-	if e := c.JSON(status, p); e != nil {
-		a.d.Log.Debug("answer not delivered", zap.Error(e))
 	}
 }
 

@@ -63,28 +63,12 @@ func (c *apiClient) do(ctx context.Context, method, path string, query url.Value
 
 // send is do with more headers.
 func (c *apiClient) send(ctx context.Context, method, path string, query url.Values, header http.Header, in, out any) error {
-	var body io.Reader
-	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
-			return err
-		}
-		body = bytes.NewReader(b)
-	}
-	u := c.base + path
-	if len(query) > 0 {
-		u += "?" + query.Encode()
-	}
-	req, err := http.NewRequestWithContext(ctx, method, u, body)
+	req, err := c.request(ctx, method, path, query, in)
 	if err != nil {
 		return err
 	}
 	for name, values := range header {
 		req.Header[name] = values
-	}
-	req.Header.Set("Authorization", "Bearer "+c.token)
-	if in != nil {
-		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -96,16 +80,46 @@ func (c *apiClient) send(ctx context.Context, method, path string, query url.Val
 		return err
 	}
 	if resp.StatusCode/100 != 2 {
-		r := &refusal{}
-		if json.Unmarshal(b, &r.Problem) != nil || r.Code == "" {
-			return fmt.Errorf("the API answered %s", resp.Status)
-		}
-		return &exitError{code: 2, err: r}
+		return notOK(resp, b)
 	}
 	if out == nil {
 		return nil
 	}
 	return json.Unmarshal(b, out)
+}
+
+// request makes a request with the caller's token.
+func (c *apiClient) request(ctx context.Context, method, path string, query url.Values, in any) (*http.Request, error) {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(b)
+	}
+	u := c.base + path
+	if len(query) > 0 {
+		u += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+c.token)
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	return req, nil
+}
+
+// notOK is an answer that is no success.
+func notOK(resp *http.Response, body []byte) error {
+	r := &refusal{}
+	if json.Unmarshal(body, &r.Problem) != nil || r.Code == "" {
+		return fmt.Errorf("the API answered %s", resp.Status)
+	}
+	return &exitError{code: 2, err: r}
 }
 
 func (c *apiClient) server(ctx context.Context, id string) (api.Server, error) {

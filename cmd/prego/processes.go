@@ -48,7 +48,12 @@ func runAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	shell, engines, err := newHostAccess(p)
+	if err != nil {
+		return err
+	}
 	a := api.New(api.Deps{
+		Hosts: p.db, Shell: shell, Containers: engines,
 		Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
 		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: imports, Log: p.log, Registry: p.reg,
 		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: p.cfg.API.RateBurst,

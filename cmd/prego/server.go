@@ -21,7 +21,7 @@ import (
 const exitOutcome = 3
 
 func newServerCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "server", Short: "Create, list, show, retry, delete and import servers"}
+	cmd := &cobra.Command{Use: "server", Short: "Create, list, show, retry, delete and import servers, and see what was run on them"}
 	output := cmd.PersistentFlags().StringP("output", "o", "table", "table or json")
 	cmd.PersistentPreRunE = func(*cobra.Command, []string) error {
 		if *output != "table" && *output != "json" {
@@ -29,7 +29,7 @@ func newServerCommand() *cobra.Command {
 		}
 		return nil
 	}
-	cmd.AddCommand(serverCreate(output), serverList(output), serverShow(output), serverRetry(output), serverDelete(output), serverImport(output))
+	cmd.AddCommand(serverCreate(output), serverList(output), serverShow(output), serverRetry(output), serverDelete(output), serverImport(output), serverCommands(output))
 	return cmd
 }
 

@@ -1,0 +1,482 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+)
+
+// HostStore is the part of Postgres that calls to hosts use.
+type HostStore interface {
+	ProvisionState(ctx context.Context, serverID string) (prego.ProvisionState, error)
+	ListCommands(ctx context.Context, serverID, cursor string, limit int) (page []prego.AuditedCommand, next string, err error)
+	BeginCommand(ctx context.Context, c prego.Command) error
+	FinishCommand(ctx context.Context, auditID string, o prego.CommandOutcome) error
+	AddEvent(ctx context.Context, e prego.ServerEvent, dedupKey string) error
+}
+
+// ServerShell has commands run by the agents on hosts. A failure is a
+// *prego.CommandError, unless it is ctx that ended.
+type ServerShell interface {
+	// Run calls onLine with each line as it is printed: stream is stdout or stderr.
+	Run(ctx context.Context, addr string, c prego.Command, timeout time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error)
+}
+
+// ServerContainers reaches the engines of hosts. What repeating can't mend is a
+// *prego.ContainerError; a container that is not there is container_not_found.
+type ServerContainers interface {
+	ListContainers(ctx context.Context, serverID, addr string) ([]prego.ContainerInfo, error)
+	// ContainerLogs calls line with each line, without the container's own secrets,
+	// until that fails; tail is how many from the end.
+	ContainerLogs(ctx context.Context, serverID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error
+	RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]prego.ContainerDrift, error)
+}
+
+const (
+	// longest bounds streams and repairs.
+	longest = 15 * time.Minute
+	// maxStreams bounds those that one process serves at once.
+	maxStreams = 64
+	// sendWithin is for writing one event or line to the caller.
+	sendWithin = 15 * time.Second
+	// keepAlive is how often something is sent while there is nothing to say.
+	keepAlive = 10 * time.Second
+	// recordWithin is for completing what was done, also when the caller has left.
+	recordWithin = 5 * time.Second
+
+	auditHeader = "Prego-Audit-Id"
+	defaultTail = 100
+	maxTail     = 10_000
+)
+
+// ListCommands shows what was run on a server's host.
+func (a *API) ListCommands(c echo.Context, id ServerID, p ListCommandsParams) error {
+	if err := checkPath(c, id, "limit", "cursor"); err != nil {
+		return err
+	}
+	limit, cursor := 50, ""
+	if p.Limit != nil {
+		limit = *p.Limit
+	}
+	if p.Cursor != nil {
+		cursor = *p.Cursor
+	}
+	switch {
+	case limit < 1 || limit > 200:
+		return prego.Invalid("limit", "must be 1 to 200")
+	case p.Cursor != nil && cursor == "":
+		return prego.Invalid("cursor", "must not be empty; leave it out for the first page")
+	}
+	ctx := c.Request().Context()
+	if _, err := a.d.Hosts.ProvisionState(ctx, id); err != nil {
+		return err
+	}
+	list, next, err := a.d.Hosts.ListCommands(ctx, id, cursor, limit)
+	if err != nil {
+		return err
+	}
+	page := CommandPage{Commands: []Command{}, NextCursor: optional(next)}
+	for _, v := range list {
+		page.Commands = append(page.Commands, Command{
+			AuditId: v.AuditID, Kind: CommandKind(v.Kind), Args: v.Args, Actor: CommandActor(v.Actor), RequestedBy: optional(v.By), WorkflowId: optional(v.WorkflowID),
+			RequestedAt: v.RequestedAt.UTC(), StartedAt: utc(v.StartedAt), FinishedAt: utc(v.FinishedAt), ExitCode: v.ExitCode, DurationMs: v.DurationMs,
+			Stdout: optional(v.Stdout), Stderr: optional(v.Stderr),
+		})
+	}
+	return c.JSON(http.StatusOK, page)
+}
+
+// host reads a server whose host can be looked at: also one that failed and was
+// kept for debugging (direct-provisioning §3).
+func (a *API) host(ctx context.Context, id string, byAgent bool) (prego.ProvisionState, error) {
+	st, err := a.d.Hosts.ProvisionState(ctx, id)
+	switch {
+	case err != nil:
+		return st, err
+	case st.Status != prego.ServerActive && st.Status != prego.ServerFailed:
+		return st, prego.Errorf(prego.CodeServerNotReachable, "server %s is %s", id, st.Status)
+	case st.Host == "":
+		return st, prego.Errorf(prego.CodeServerNotReachable, "server %s has no address", id)
+	case byAgent && st.AgentStatus != prego.AgentConnected:
+		return st, prego.Errorf(prego.CodeServerNotReachable, "the agent of server %s is %s", id, st.AgentStatus)
+	}
+	return st, nil
+}
+
+// long makes room for a request that takes its time: its context ends after
+// longest, with the process, and with the caller unless it is detached. done is to
+// be called at its end.
+func (a *API) long(c echo.Context, detached bool) (ctx context.Context, done func(), err error) {
+	select {
+	case a.streams <- struct{}{}:
+	default:
+		return nil, nil, prego.Errorf(prego.CodeBusy, "too many streams are open here; try again later")
+	}
+	base, ok := c.Get(callerKey).(context.Context)
+	if !ok {
+		base = c.Request().Context()
+	}
+	if detached {
+		base = context.WithoutCancel(base)
+	}
+	ctx, cancel := context.WithTimeout(base, longest)
+	stop := context.AfterFunc(a.ending, cancel)
+	rc := http.NewResponseController(c.Response())
+	// Once the time to read is over, the server takes the caller for gone.
+	_ = rc.SetReadDeadline(time.Now().Add(longest + time.Minute))
+	_ = rc.SetWriteDeadline(time.Now().Add(longest + time.Minute))
+	return ctx, func() { stop(); cancel(); <-a.streams }, nil
+}
+
+// checkExec refuses what no host is asked.
+func checkExec(in *Exec) error {
+	if !wire.CommandKind(in.Kind).Valid() {
+		return &prego.Error{Code: prego.CodeKindUnknown, Field: "kind", Message: "must be one of bench, mariadb, redis-cli"}
+	}
+	if len(in.Args) == 0 || len(in.Args) > 32 {
+		return prego.Invalid("args", "must be 1 to 32 words")
+	}
+	for i, arg := range in.Args {
+		if len([]rune(arg)) > 4096 || strings.ContainsRune(arg, 0) {
+			return prego.Invalid(fmt.Sprintf("args[%d]", i), "must be at most 4096 characters, and none of them NUL")
+		}
+	}
+	if in.TimeoutSeconds != nil && (*in.TimeoutSeconds < 1 || *in.TimeoutSeconds > 720) {
+		return prego.Invalid("timeout_seconds", "must be 1 to 720")
+	}
+	return nil
+}
+
+// ExecOnServer runs a command on a server's host and streams what it prints.
+func (a *API) ExecOnServer(c echo.Context, id ServerID) error {
+	if err := checkPath(c, id); err != nil {
+		return err
+	}
+	var in Exec
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if err := checkExec(&in); err != nil {
+		return err
+	}
+	st, err := a.host(c.Request().Context(), id, true)
+	if err != nil {
+		return err
+	}
+	timeout := time.Minute
+	if in.TimeoutSeconds != nil {
+		timeout = time.Duration(*in.TimeoutSeconds) * time.Second
+	}
+	// The command is seen to its end, so that its row says how it ended.
+	ctx, done, err := a.long(c, true)
+	if err != nil {
+		return err
+	}
+	defer done()
+	cmd := prego.Command{
+		AuditID: "operator-" + uuid.NewString(), ServerID: id, Kind: string(in.Kind), Args: in.Args, Actor: prego.ActorOperator, By: caller(c).Subject,
+	}
+	if err := a.d.Hosts.BeginCommand(ctx, cmd); err != nil {
+		return err
+	}
+	c.Response().Header().Set(auditHeader, cmd.AuditID)
+	events := newEvents(c)
+	stop := events.keepAlive()
+	defer stop()
+	masks := map[string]*lineMask{"stdout": {redact: cmd.Redact}, "stderr": {redact: cmd.Redact}}
+	began := time.Now()
+	outcome, failed := a.d.Shell.Run(ctx, st.Host, cmd, timeout, func(stream, line string) {
+		if m := masks[stream]; m != nil {
+			events.send(wire.EventProgress, ExecProgress{Stream: ExecProgressStream(stream), Line: m.line(line)})
+		}
+	})
+	if failed != nil {
+		outcome = prego.UnknownOutcome(failed, time.Since(began))
+	}
+	outcome.Stdout, outcome.Stderr = cmd.RedactEnd(outcome.Stdout), cmd.RedactEnd(outcome.Stderr)
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
+	defer cancel()
+	if err := a.d.Hosts.FinishCommand(record, cmd.AuditID, outcome); err != nil {
+		a.d.Log.Error("a command's end is not in the audit", zap.String("audit_id", cmd.AuditID), zap.String("error", prego.Redact(err.Error())))
+	}
+	if failed != nil {
+		refusal := fromHost(failed, cmd)
+		if !events.begun() {
+			return refusal
+		}
+		events.send(wire.EventError, a.problem(a.coded(refusal, c), c))
+		return nil
+	}
+	result := ExecResult{AuditId: cmd.AuditID, DurationMs: outcome.Duration.Milliseconds(), Stdout: outcome.Stdout, Stderr: outcome.Stderr}
+	if outcome.ExitCode != nil {
+		result.ExitCode = *outcome.ExitCode
+	}
+	events.send(wire.EventResult, result)
+	return nil
+}
+
+// fromHost is a host's refusal as the caller is told it.
+func fromHost(err error, cmd prego.Command) error {
+	var ce *prego.CommandError
+	if !errors.As(err, &ce) {
+		return prego.Errorf(prego.CodeNotReady, "the command was not waited for; whether it ran is in the audit of server %s, under %s", cmd.ServerID, cmd.AuditID)
+	}
+	says := cmd.Redact(ce.Message)
+	switch ce.Code {
+	case string(prego.CodeCommandNotAllowed):
+		return &prego.Error{Code: prego.CodeCommandNotAllowed, Field: "args", Message: "are not a command that hosts allow for this kind"}
+	case string(prego.CodeKindUnknown):
+		return &prego.Error{Code: prego.CodeKindUnknown, Field: "kind", Message: "is not one that this host knows"}
+	case string(prego.CodeInvalidField):
+		return &prego.Error{Code: prego.CodeInvalidField, Field: "args", Message: "are refused by the host: " + says}
+	case string(prego.CodeBusy):
+		return prego.Errorf(prego.CodeBusy, "too many commands wait on this host")
+	case prego.CommandUnreachable:
+		return prego.Errorf(prego.CodeServerNotReachable, "the host does not answer; the command may have run, see %s in the audit", cmd.AuditID)
+	case prego.CommandMistrusted:
+		return prego.Errorf(prego.CodeServerNotReachable, "%s", says)
+	}
+	return prego.Errorf(prego.CodeServerNotReachable, "the host says %s: %s", ce.Code, says)
+}
+
+// events is a stream of server-sent events. It begins with the first that is sent;
+// what a caller who has left is sent is dropped.
+type events struct {
+	c       echo.Context
+	control *http.ResponseController
+
+	mu     sync.Mutex
+	begin  bool
+	broken bool
+}
+
+func newEvents(c echo.Context) *events {
+	return &events{c: c, control: http.NewResponseController(c.Response())}
+}
+
+func (e *events) begun() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.begin
+}
+
+func (e *events) write(f func() error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.broken {
+		return
+	}
+	if !e.begin {
+		e.begin = true
+		e.c.Response().Header().Set(echo.HeaderContentType, "text/event-stream")
+		e.c.Response().Header().Set("X-Accel-Buffering", "no")
+		e.c.Response().WriteHeader(http.StatusOK)
+	}
+	_ = e.control.SetWriteDeadline(time.Now().Add(sendWithin))
+	if f() != nil || e.control.Flush() != nil {
+		e.broken = true
+	}
+}
+
+func (e *events) send(name string, v any) {
+	e.write(func() error { return wire.WriteEvent(e.c.Response(), name, v) })
+}
+
+// keepAlive sends comments until it is stopped.
+func (e *events) keepAlive() (stop func()) {
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		t := time.NewTicker(keepAlive)
+		defer t.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-t.C:
+				e.write(func() error { return wire.WriteKeepAlive(e.c.Response()) })
+			}
+		}
+	}()
+	return func() { close(quit); <-ended }
+}
+
+// lineMask redacts a text line by line; a private key has several.
+type lineMask struct {
+	redact func(string) string
+	inKey  bool
+}
+
+func (m *lineMask) line(s string) string {
+	if !m.inKey && !(strings.Contains(s, "-----BEGIN ") && strings.Contains(s, "PRIVATE KEY-----")) {
+		return m.redact(s)
+	}
+	m.inKey = !strings.Contains(s, "-----END ")
+	return prego.Redacted
+}
+
+// ListContainers shows the containers on a server's host.
+func (a *API) ListContainers(c echo.Context, id ServerID) error {
+	if err := checkPath(c, id); err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	st, err := a.host(ctx, id, false)
+	if err != nil {
+		return err
+	}
+	list, err := a.d.Containers.ListContainers(ctx, id, st.Host)
+	if err != nil {
+		return a.fromEngine(c, err)
+	}
+	out := ContainerList{Containers: []Container{}}
+	for _, v := range list {
+		item := Container{Name: v.Name, Image: v.Image, State: v.State, Health: optional(v.Health), Restarts: v.Restarts}
+		if v.State == "exited" || v.State == "dead" {
+			item.ExitCode = &v.ExitCode
+		}
+		if v.OOMKilled {
+			item.OomKilled = &v.OOMKilled
+		}
+		if !v.StartedAt.IsZero() {
+			item.StartedAt = utc(&v.StartedAt)
+		}
+		out.Containers = append(out.Containers, item)
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// fromEngine is what an engine's failure is told as.
+func (a *API) fromEngine(c echo.Context, err error) error {
+	var coded *prego.Error
+	var ce *prego.ContainerError
+	switch {
+	case errors.As(err, &coded):
+		return coded
+	case errors.As(err, &ce) && ce.Container != "all":
+		return prego.Errorf(prego.CodeContainerFailed, "%s", prego.Redact(ce.Error()))
+	case errors.As(err, &ce):
+		return prego.Errorf(prego.CodeServerNotReachable, "%s", prego.Redact(ce.Message))
+	}
+	a.d.Log.Warn("a host's engine does not answer", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
+	return prego.Errorf(prego.CodeServerNotReachable, "the host's engine does not answer")
+}
+
+var containerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// ContainerLogs streams what a container writes.
+func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p ContainerLogsParams) error {
+	if err := checkPath(c, id, "tail", "follow"); err != nil {
+		return err
+	}
+	tail, follow := defaultTail, p.Follow != nil && *p.Follow
+	if p.Tail != nil {
+		tail = *p.Tail
+	}
+	switch {
+	case !containerName.MatchString(name):
+		return prego.Invalid("name", "must be a container's name in the declared stack")
+	case tail < 1 || tail > maxTail:
+		return prego.Invalid("tail", "must be 1 to 10000")
+	}
+	st, err := a.host(c.Request().Context(), id, false)
+	if err != nil {
+		return err
+	}
+	ctx, done, err := a.long(c, false)
+	if err != nil {
+		return err
+	}
+	defer done()
+	w, control := c.Response(), http.NewResponseController(c.Response())
+	begun := false
+	begin := func() {
+		if !begun {
+			begun = true
+			w.Header().Set(echo.HeaderContentType, "text/plain; charset=utf-8")
+			w.Header().Set("X-Accel-Buffering", "no")
+			w.WriteHeader(http.StatusOK)
+		}
+	}
+	mask := &lineMask{redact: prego.Redact}
+	err = a.d.Containers.ContainerLogs(ctx, id, st.Host, st.Role, name, tail, follow, func(line string) error {
+		begin()
+		_ = control.SetWriteDeadline(time.Now().Add(sendWithin))
+		if _, err := fmt.Fprintln(w, mask.line(line)); err != nil {
+			return err
+		}
+		if follow {
+			return control.Flush()
+		}
+		return nil
+	})
+	switch {
+	case err == nil, ctx.Err() != nil && begun:
+		begin()
+		return nil
+	case begun:
+		// The status is said already; what is left is to break the answer off.
+		a.d.Log.Info("a container's log was cut off", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
+		panic(http.ErrAbortHandler)
+	}
+	return a.fromEngine(c, err)
+}
+
+// RepairContainers makes a server's containers what they are declared to be.
+func (a *API) RepairContainers(c echo.Context, id ServerID) error {
+	if err := checkPath(c, id); err != nil {
+		return err
+	}
+	st, err := a.host(c.Request().Context(), id, false)
+	switch {
+	case err != nil:
+		return err
+	case st.Status != prego.ServerActive:
+		return prego.Errorf(prego.CodeInvalidTransition, "server %s is %s: retry it", id, st.Status)
+	case st.Purpose == prego.PurposeImportExisting:
+		return prego.Errorf(prego.CodeInvalidTransition, "server %s was taken over with containers of its own", id)
+	}
+	ctx, done, err := a.long(c, true) // one that is half done is worse than none
+	if err != nil {
+		return err
+	}
+	defer done()
+	drift, failed := a.d.Containers.RepairContainers(ctx, id, st.Host, st.Role)
+	out := ContainerRepair{Repaired: []ContainerDrift{}}
+	var texts []string
+	for _, d := range drift {
+		out.Repaired = append(out.Repaired, ContainerDrift{Container: d.Container, Kind: ContainerDriftKind(d.Kind), Detail: optional(d.Detail)})
+		texts = append(texts, d.String())
+	}
+	message := "nothing to repair"
+	if len(texts) > 0 {
+		message = strings.Join(texts, "; ")
+	}
+	message += "; asked for by " + caller(c).Subject
+	if failed != nil {
+		message = "not finished: " + message
+	}
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
+	defer cancel()
+	if err := a.d.Hosts.AddEvent(record, prego.ServerEvent{
+		ServerID: id, Step: prego.StepContainersRepaired, Attempt: st.Attempt, Actor: prego.ActorOperator, Message: prego.Redact(message),
+	}, ""); err != nil {
+		return err
+	}
+	if failed != nil {
+		return a.fromEngine(c, failed)
+	}
+	return c.JSON(http.StatusOK, out)
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/agentclient"
+	"github.com/prego/prego/internal/dockerhost"
+	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/token"
+)
+
+// newHostAccess is how the API reaches hosts: as the worker does.
+func newHostAccess(p *process) (api.ServerShell, api.ServerContainers, error) {
+	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
+	if err != nil {
+		return nil, nil, err
+	}
+	keys, err := token.OpenKeyring(p.cfg.KeysDir, token.UseExec)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := newContainers(p, ca)
+	if err != nil {
+		return nil, nil, err
+	}
+	return shell{newAgents(p.cfg, ca, keys)}, c, nil
+}
+
+// shell is the agents as the API sees them.
+type shell struct{ agents *agentclient.Client }
+
+func (s shell) Run(ctx context.Context, addr string, c prego.Command, timeout time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error) {
+	r, err := s.agents.Stream(ctx, c.ServerID, addr, wire.ExecRequest{
+		Kind: wire.CommandKind(c.Kind), Args: c.Args, AuditID: c.AuditID, TimeoutSeconds: int((timeout + time.Second - 1) / time.Second),
+	}, onLine)
+	if err != nil {
+		return prego.CommandOutcome{}, err
+	}
+	return prego.CommandOutcome{
+		ExitCode: &r.ExitCode, Duration: time.Duration(r.DurationMs) * time.Millisecond, Stdout: r.StdoutTruncated, Stderr: r.StderrTruncated,
+	}, nil
+}
+
+func (c *containers) ListContainers(ctx context.Context, serverID, addr string) ([]prego.ContainerInfo, error) {
+	h, err := c.hosts.Host(serverID, addr)
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	list, err := h.List(ctx)
+	slices.SortFunc(list, func(x, y prego.ContainerInfo) int { return strings.Compare(x.Name, y.Name) })
+	return list, err
+}
+
+func (c *containers) ContainerLogs(ctx context.Context, serverID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error {
+	return c.on(serverID, addr, role, func(h *dockerhost.Host, specs []prego.ContainerSpec) error {
+		mask := prego.Redact // of one that is not declared we know no secrets
+		for _, s := range specs {
+			if s.Name == name {
+				mask = s.Redact
+			}
+		}
+		w := &lines{each: func(s string) error { return line(mask(s)) }}
+		err := h.Logs(ctx, name, dockerhost.LogOptions{Tail: tail, Follow: follow}, w)
+		if errors.Is(err, dockerhost.ErrNoContainer) {
+			return prego.Errorf(prego.CodeContainerNotFound, "server %s has no container %s", serverID, name)
+		}
+		if err != nil {
+			return err
+		}
+		return w.end()
+	})
+}
+
+// maxLine bounds a line of a log, in bytes; a longer one is broken up.
+const maxLine = 64 << 10
+
+// lines calls each with every line that is written to it.
+type lines struct {
+	each func(string) error
+	rest []byte
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.rest = append(l.rest, p...)
+	for {
+		i := bytes.IndexByte(l.rest, '\n')
+		if i < 0 && len(l.rest) < maxLine {
+			return len(p), nil
+		}
+		line, after := l.rest, []byte(nil)
+		if i >= 0 {
+			line, after = l.rest[:i], l.rest[i+1:]
+		}
+		if err := l.each(strings.ToValidUTF8(strings.TrimSuffix(string(line), "\r"), "?")); err != nil {
+			return 0, err
+		}
+		l.rest = append([]byte(nil), after...)
+	}
+}
+
+// end is called when nothing more is written.
+func (l *lines) end() error {
+	if len(l.rest) == 0 {
+		return nil
+	}
+	return l.each(strings.ToValidUTF8(string(l.rest), "?"))
+}
