@@ -320,7 +320,7 @@ type lineMask struct {
 }
 
 func (m *lineMask) line(s string) string {
-	if !m.inKey && !(strings.Contains(s, "-----BEGIN ") && strings.Contains(s, "PRIVATE KEY-----")) {
+	if !m.inKey && (!strings.Contains(s, "-----BEGIN ") || !strings.Contains(s, "PRIVATE KEY-----")) {
 		return m.redact(s)
 	}
 	m.inKey = !strings.Contains(s, "-----END ")

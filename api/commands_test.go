@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,7 +23,6 @@ import (
 
 // fakeHosts stands for agents and engines.
 type fakeHosts struct {
-	mu      sync.Mutex
 	run     func(ctx context.Context, c prego.Command, onLine func(stream, line string)) (prego.CommandOutcome, error)
 	logs    func(ctx context.Context, follow bool, line func(string) error) error
 	listErr error
