@@ -163,12 +163,14 @@ func (s *Store) Reserve(ctx context.Context, r prego.Reservation) (prego.Reserve
 	return out, nil
 }
 
-// A decision that repeats the last one says nothing new.
+// A decision that repeats the last one says nothing new, and one that somebody's
+// placement was ahead of is out of date.
 const sqlRecordDecision = `
 INSERT INTO allocation_snapshots (tenant_id, outcome, code, algorithm, decision_log, policy_json, actor)
 SELECT $1, $2, $3, $4, $5, $6, $7
 WHERE NOT EXISTS (SELECT FROM (SELECT outcome, code, algorithm FROM allocation_snapshots WHERE tenant_id = $1 ORDER BY snapshot_id DESC LIMIT 1) l
-                  WHERE l.outcome = $2 AND l.code = $3 AND l.algorithm = $4)`
+                  WHERE l.outcome = $2 AND l.code = $3 AND l.algorithm = $4)
+  AND NOT EXISTS (SELECT FROM tenant_allocations WHERE tenant_id = $1 AND released_at IS NULL)`
 
 // RecordDecision stores a decision that placed nobody.
 func (s *Store) RecordDecision(ctx context.Context, d prego.DecisionRecord) error {

@@ -93,10 +93,17 @@ const sqlDecisions = `
 SELECT snapshot_id, tenant_id, allocation_id, outcome, code, algorithm, decision_log, policy_json, actor, created_at
 FROM allocation_snapshots WHERE tenant_id = $1 ORDER BY snapshot_id DESC LIMIT $2`
 
-// LastDecision is the newest decision on a tenant's place, nil when there was none
-// yet.
+// While a tenant has a place, the decision that gave it counts, even when one that
+// was made at the same time and placed nobody is recorded later.
+const sqlLastDecision = `
+SELECT d.snapshot_id, d.tenant_id, d.allocation_id, d.outcome, d.code, d.algorithm, d.decision_log, d.policy_json, d.actor, d.created_at
+FROM allocation_snapshots d LEFT JOIN tenant_allocations a ON a.allocation_id = d.allocation_id AND a.released_at IS NULL
+WHERE d.tenant_id = $1 ORDER BY a.allocation_id IS NOT NULL DESC, d.snapshot_id DESC LIMIT 1`
+
+// LastDecision is the decision that gave a tenant its place, or else the newest, nil
+// when there was none yet.
 func (s *Store) LastDecision(ctx context.Context, id string) (*prego.DecisionRecord, error) {
-	return first(collect[prego.DecisionRecord](ctx, s, "last decision", sqlDecisions, id, 1))
+	return first(collect[prego.DecisionRecord](ctx, s, "last decision", sqlLastDecision, id))
 }
 
 // ListDecisions are the newest decisions on a tenant's place, newest first.
