@@ -292,8 +292,6 @@ type RefillPlan struct {
 // RefillInput names the pool.
 type RefillInput struct {
 	ServerID string `json:"server_id"`
-	// Fill asks for the target, not only for the low watermark.
-	Fill bool `json:"fill"`
 }
 
 // PlanRefill reserves the sites that a pool lacks.
@@ -303,7 +301,7 @@ func (a *Tenants) PlanRefill(ctx context.Context, in RefillInput) (RefillPlan, e
 		return RefillPlan{}, fromStore(err)
 	}
 	s := a.Settings
-	sites, err := a.Store.PlanRefill(ctx, in.ServerID, s.SiteDomain, s.ReserveFor+s.SiteTimeout, s.FailureMemory, in.Fill)
+	sites, err := a.Store.PlanRefill(ctx, in.ServerID, s.SiteDomain, s.ReserveFor+s.SiteTimeout, s.FailureMemory)
 	if err != nil {
 		return RefillPlan{}, err
 	}

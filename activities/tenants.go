@@ -38,7 +38,7 @@ type TenantStore interface {
 	ServeRegion(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
 	FindTenantWork(ctx context.Context, quiet, reserveFor time.Duration) (prego.TenantWork, []string, error)
 
-	PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration, fill bool) ([]prego.PoolSite, error)
+	PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration) ([]prego.PoolSite, error)
 	SiteWanted(ctx context.Context, poolSiteID string) (bool, error)
 	SiteBuilt(ctx context.Context, poolSiteID string) (seconds float64, err error)
 	SiteFailed(ctx context.Context, poolSiteID, reason string) error

@@ -31,7 +31,7 @@ func RefillSitePool(ctx workflow.Context, in RefillInput) error {
 		listen(ctx, signals)
 		var plan activities.RefillPlan
 		if err := workflow.ExecuteActivity(write(ctx, "reserve the sites that are missing"), steps.PlanRefill,
-			activities.RefillInput{ServerID: in.ServerID, Fill: true}).Get(ctx, &plan); err != nil {
+			activities.RefillInput{ServerID: in.ServerID}).Get(ctx, &plan); err != nil {
 			return err
 		}
 		if len(plan.Sites) == 0 && plan.Failed == 0 && signals.Len() == 0 {

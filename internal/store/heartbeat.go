@@ -61,15 +61,7 @@ func (s *Store) FlushHeartbeats(ctx context.Context, batch []prego.Heartbeat) ([
 		ids, keys, boots, versions = append(ids, h.ServerID), append(keys, h.Key), append(boots, h.BootID), append(versions, h.AgentVersion)
 		loads, memory, disk, docker = append(loads, h.Load1), append(memory, h.MemoryPct), append(disk, h.DiskPct), append(docker, h.DockerState)
 	}
-	rows, err := s.pool.Query(ctx, sqlFlushHeartbeats, ids, keys, boots, versions, loads, memory, disk, docker)
-	if err != nil {
-		return nil, fmt.Errorf("flush heartbeats: %w", err)
-	}
-	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.HeartbeatOutcome])
-	if err != nil {
-		return nil, fmt.Errorf("flush heartbeats: %w", err)
-	}
-	return out, nil
+	return collect[prego.HeartbeatOutcome](ctx, s, "flush heartbeats", sqlFlushHeartbeats, ids, keys, boots, versions, loads, memory, disk, docker)
 }
 
 // One statement marks all that fell silent. silent counts those beyond the first
@@ -123,15 +115,7 @@ const sqlRevoked = `SELECT server_id FROM servers WHERE identity_revoked_at > no
 
 // RevokedServers lists the servers whose identity was revoked within a span.
 func (s *Store) RevokedServers(ctx context.Context, within time.Duration) ([]string, error) {
-	rows, err := s.pool.Query(ctx, sqlRevoked, within.Seconds())
-	if err != nil {
-		return nil, fmt.Errorf("revoked servers: %w", err)
-	}
-	out, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("revoked servers: %w", err)
-	}
-	return out, nil
+	return collectBy(ctx, s, "revoked servers", pgx.RowTo[string], sqlRevoked, within.Seconds())
 }
 
 const sqlAgentBinding = `

@@ -100,15 +100,7 @@ func (s *Store) AllLiveResources(ctx context.Context, provider prego.InfraProvid
 }
 
 func (s *Store) resources(ctx context.Context, sql string, arg any) ([]prego.Resource, error) {
-	rows, err := s.pool.Query(ctx, sql, arg)
-	if err != nil {
-		return nil, fmt.Errorf("list resources: %w", err)
-	}
-	out, err := pgx.CollectRows(rows, scanResource)
-	if err != nil {
-		return nil, fmt.Errorf("list resources: %w", err)
-	}
-	return out, nil
+	return collectBy(ctx, s, "list resources", scanResource, sql, arg)
 }
 
 const sqlFindResource = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE provider = $1 AND kind = $2 AND name = $3 AND state <> 'released'`

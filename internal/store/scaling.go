@@ -135,15 +135,7 @@ ORDER BY priority, turn, waiting_since, tenant_id`
 // Waiting lists the tenants that are short of capacity in a region, in the order
 // in which they are served.
 func (s *Store) Waiting(ctx context.Context, region prego.Region) ([]prego.WaitingTenant, error) {
-	rows, err := s.pool.Query(ctx, sqlWaiting, region)
-	if err != nil {
-		return nil, fmt.Errorf("waiting tenants: %w", err)
-	}
-	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.WaitingTenant])
-	if err != nil {
-		return nil, fmt.Errorf("waiting tenants: %w", err)
-	}
-	return out, nil
+	return collect[prego.WaitingTenant](ctx, s, "waiting tenants", sqlWaiting, region)
 }
 
 const sqlTryRegion = `SELECT pg_try_advisory_xact_lock(hashtextextended('prego/waiting/' || $1, 0))`

@@ -231,15 +231,7 @@ ORDER BY event_id`
 
 // ServerEvents is the last part of a server's timeline, oldest first.
 func (s *Store) ServerEvents(ctx context.Context, id string) ([]prego.ServerEvent, error) {
-	rows, err := s.pool.Query(ctx, sqlServerEvents, id, maxTimeline)
-	if err != nil {
-		return nil, fmt.Errorf("server events: %w", err)
-	}
-	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.ServerEvent])
-	if err != nil {
-		return nil, fmt.Errorf("server events: %w", err)
-	}
-	return out, nil
+	return collect[prego.ServerEvent](ctx, s, "server events", sqlServerEvents, id, maxTimeline)
 }
 
 const sqlListServers = `

@@ -10,8 +10,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// One statement plans a refill: for every plan tier whose watermark is not reached
-// with what stands ready or is being built, it takes the emptiest shard that the
+// One statement plans a refill: for every plan tier whose target is not reached with
+// what stands ready or is being built, it takes the emptiest shard that the
 // tier may use and reserves as many sites as are missing. A node has one site, on its
 // own shard, and none once it is taken. Sites on a shard that takes nobody count for
 // nothing. Recent failures count as if they were ready,
@@ -23,10 +23,10 @@ WITH server AS (
       AND (dedicated_for_tenant_id IS NULL) AND (role = 'app' OR tenant_count = 0)
     FOR NO KEY UPDATE
 ), tiers AS (
-    SELECT p.plan, p.low_watermark, p.target FROM site_pool_policies p, server s WHERE s.role = 'app' AND p.target > 0
-    UNION ALL SELECT 'node', 1, 1 FROM server s WHERE s.role = 'node'
+    SELECT p.plan, p.target FROM site_pool_policies p, server s WHERE s.role = 'app' AND p.target > 0
+    UNION ALL SELECT 'node', 1 FROM server s WHERE s.role = 'node'
 ), fits AS (
-    SELECT t.plan, t.low_watermark, t.target, d.shard_id, d.tenant_capacity - d.current_tenant_count AS room,
+    SELECT t.plan, t.target, d.shard_id, d.tenant_capacity - d.current_tenant_count AS room,
         row_number() OVER (PARTITION BY t.plan ORDER BY d.current_tenant_count::float8 / d.tenant_capacity, d.shard_id) AS n
     FROM tiers t, server s, db_shards d
     WHERE d.status = 'active' AND d.region = s.region AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity
@@ -35,9 +35,9 @@ WITH server AS (
           WHEN 'starter' THEN NOT d.on_node AND d.plan_tier_lock IS NULL
           ELSE NOT d.on_node AND d.plan_tier_lock = t.plan END
 ), per_lock AS ( -- tiers that share a shard share its sites
-    SELECT shard_id, max(low_watermark) AS low, max(target) AS target, max(room) AS room FROM fits WHERE n = 1 GROUP BY shard_id
+    SELECT shard_id, max(target) AS target, max(room) AS room FROM fits WHERE n = 1 GROUP BY shard_id
 ), have AS (
-    SELECT l.shard_id, l.low, LEAST(l.target, l.room) AS target,
+    SELECT l.shard_id, LEAST(l.target, l.room) AS target,
         (SELECT count(*) FROM site_pool p, db_shards d1, db_shards d2 WHERE p.app_server_id = $1 AND d1.shard_id = p.db_shard_id AND d2.shard_id = l.shard_id
            AND d1.plan_tier_lock IS NOT DISTINCT FROM d2.plan_tier_lock AND d1.status = 'active'
            AND (((p.state = 'available' OR (p.state = 'reserved' AND p.tenant_id IS NULL))
@@ -45,7 +45,7 @@ WITH server AS (
                 OR (p.state = 'failed' AND p.updated_at > now() - make_interval(secs => $4)))) AS n
     FROM per_lock l
 ), missing AS (
-    SELECT h.shard_id, generate_series(h.n + 1, h.target) AS i FROM have h WHERE h.n < h.low OR (h.n < h.target AND $5)
+    SELECT h.shard_id, generate_series(h.n + 1, h.target) AS i FROM have h
 ), made AS (
     INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state, reserved_until)
     SELECT 'ps-' || k, $1, shard_id, 'pool-' || k || '.' || $2, 'pool_' || k, 'reserved', now() + make_interval(secs => $3)
@@ -63,15 +63,14 @@ ORDER BY 1`
 const sqlHoldServer = `SELECT FROM servers WHERE server_id = $1 FOR NO KEY UPDATE`
 
 // PlanRefill reserves the sites that an app server's pool lacks, and returns them
-// with those whose build was begun earlier. fill asks for the target even where the
-// low watermark is reached.
-func (s *Store) PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration, fill bool) ([]prego.PoolSite, error) {
+// with those whose build was begun earlier.
+func (s *Store) PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration) ([]prego.PoolSite, error) {
 	var out []prego.PoolSite
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlHoldServer, serverID); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sqlPlanRefill, serverID, domain, buildFor.Seconds(), failureMemory.Seconds(), fill)
+		rows, err := tx.Query(ctx, sqlPlanRefill, serverID, domain, buildFor.Seconds(), failureMemory.Seconds())
 		if err != nil {
 			return err
 		}
@@ -148,15 +147,7 @@ ORDER BY s.server_id LIMIT 100`
 // LowPools are the app servers whose site pool is below its watermark; those whose
 // builds failed within failureMemory are left alone.
 func (s *Store) LowPools(ctx context.Context, failureMemory time.Duration) ([]string, error) {
-	rows, err := s.pool.Query(ctx, sqlLowPools, failureMemory.Seconds())
-	if err != nil {
-		return nil, fmt.Errorf("low site pools: %w", err)
-	}
-	out, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("low site pools: %w", err)
-	}
-	return out, nil
+	return collectBy(ctx, s, "low site pools", pgx.RowTo[string], sqlLowPools, failureMemory.Seconds())
 }
 
 // A member is claimable, on its way, or broken. Only the claimable count against
@@ -220,15 +211,7 @@ WHERE region = $1 AND warm_plan = $2 AND status = 'active' AND tenant_count = 0 
 
 // WarmBare are the warm servers of a pool that have no site yet.
 func (s *Store) WarmBare(ctx context.Context, region prego.Region, plan prego.Plan) ([]string, error) {
-	rows, err := s.pool.Query(ctx, sqlWarmBare, region, plan)
-	if err != nil {
-		return nil, fmt.Errorf("warm pool %s/%s: %w", region, plan, err)
-	}
-	out, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("warm pool %s/%s: %w", region, plan, err)
-	}
-	return out, nil
+	return collectBy(ctx, s, fmt.Sprintf("warm pool %s/%s", region, plan), pgx.RowTo[string], sqlWarmBare, region, plan)
 }
 
 // Members of a warm pool that are no good: of another image, or with a site that
@@ -242,15 +225,7 @@ ORDER BY server_id`
 
 // WarmStale are the members of a warm pool that nobody should get.
 func (s *Store) WarmStale(ctx context.Context, region prego.Region, plan prego.Plan, image string, failureMemory time.Duration) ([]string, error) {
-	rows, err := s.pool.Query(ctx, sqlWarmStale, region, plan, image, failureMemory.Seconds())
-	if err != nil {
-		return nil, fmt.Errorf("warm pool %s/%s: %w", region, plan, err)
-	}
-	out, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("warm pool %s/%s: %w", region, plan, err)
-	}
-	return out, nil
+	return collectBy(ctx, s, fmt.Sprintf("warm pool %s/%s", region, plan), pgx.RowTo[string], sqlWarmStale, region, plan, image, failureMemory.Seconds())
 }
 
 const sqlSitesToDrop = `
@@ -260,15 +235,7 @@ WHERE app_server_id = $1 AND state = 'failed' AND dropped_at IS NULL ORDER BY po
 // SitesToDrop are the failed sites of a server of which something may be left on
 // its host.
 func (s *Store) SitesToDrop(ctx context.Context, serverID string) ([]prego.PoolSite, error) {
-	rows, err := s.pool.Query(ctx, sqlSitesToDrop, serverID)
-	if err != nil {
-		return nil, fmt.Errorf("failed sites of %s: %w", serverID, err)
-	}
-	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.PoolSite])
-	if err != nil {
-		return nil, fmt.Errorf("failed sites of %s: %w", serverID, err)
-	}
-	return out, nil
+	return collect[prego.PoolSite](ctx, s, fmt.Sprintf("failed sites of %s", serverID), sqlSitesToDrop, serverID)
 }
 
 const sqlSiteDropped = `UPDATE site_pool SET dropped_at = now() WHERE pool_site_id = $1 AND state = 'failed' RETURNING 1::float8`

@@ -34,7 +34,7 @@ func TestSitesThatNobodyCanTakeCountForNothing(t *testing.T) {
 			sharedServer(t, s, "app-1", prego.RoleApp)
 			sharedServer(t, s, "db-1", prego.RoleDBShard)
 			plan := func() []prego.PoolSite {
-				sites, err := s.PlanRefill(ctx, "app-1", "sites.test", time.Hour, time.Hour, true)
+				sites, err := s.PlanRefill(ctx, "app-1", "sites.test", time.Hour, time.Hour)
 				require.NoError(t, err)
 				return sites
 			}
@@ -69,7 +69,7 @@ func TestTwoRefillsAtOnceMakeOnePool(t *testing.T) {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				_, errs[i] = s.PlanRefill(ctx, "app-1", "sites.test", time.Hour, time.Hour, true)
+				_, errs[i] = s.PlanRefill(ctx, "app-1", "sites.test", time.Hour, time.Hour)
 			}()
 		}
 		wg.Wait()

@@ -110,24 +110,3 @@ func (s *Store) LastDecision(ctx context.Context, id string) (*prego.DecisionRec
 func (s *Store) ListDecisions(ctx context.Context, id string) ([]prego.DecisionRecord, error) {
 	return collect[prego.DecisionRecord](ctx, s, "list decisions", sqlDecisions, id, maxDecisions)
 }
-
-// collect reads rows whose columns are the fields of T, in order.
-func collect[T any](ctx context.Context, s *Store, what, sql string, args ...any) ([]T, error) {
-	rows, err := s.pool.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	return out, nil
-}
-
-// first is the only row of a collection that holds at most one.
-func first[T any](rows []T, err error) (*T, error) {
-	if err != nil || len(rows) == 0 {
-		return nil, err
-	}
-	return &rows[0], nil
-}

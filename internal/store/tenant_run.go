@@ -304,13 +304,5 @@ SELECT server_id FROM servers WHERE dedicated_for_tenant_id = $1 AND status NOT 
 
 // OwnServers are the servers that are dedicated for a tenant and still stand.
 func (s *Store) OwnServers(ctx context.Context, tenantID string) ([]string, error) {
-	rows, err := s.pool.Query(ctx, sqlOwnServers, tenantID)
-	if err != nil {
-		return nil, fmt.Errorf("servers of tenant %s: %w", tenantID, err)
-	}
-	out, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("servers of tenant %s: %w", tenantID, err)
-	}
-	return out, nil
+	return collectBy(ctx, s, fmt.Sprintf("servers of tenant %s", tenantID), pgx.RowTo[string], sqlOwnServers, tenantID)
 }
