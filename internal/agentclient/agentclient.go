@@ -88,29 +88,6 @@ func (c *Client) peer(serverID string) *http.Client {
 	return p
 }
 
-// Bench runs bench with args on a host and returns the end of what it printed.
-// Repeated with the same audit id, it returns the first result and nothing runs
-// twice. A failure is a *prego.CommandError, unless it is ctx that ended.
-func (c *Client) Bench(ctx context.Context, serverID, addr, workflowID, auditID string, timeout time.Duration, args ...string) (stdout string, err error) {
-	r, err := c.Exec(ctx, serverID, addr, wire.ExecRequest{
-		WorkflowID: workflowID, Kind: wire.KindBench, Args: args, AuditID: auditID,
-		TimeoutSeconds: int((timeout + time.Second - 1) / time.Second),
-	})
-	if err != nil {
-		return "", err
-	}
-	if r.ExitCode != 0 {
-		code := prego.CommandFailed
-		if r.ExitCode == 124 {
-			code = prego.CommandTimeout
-		}
-		return r.StdoutTruncated, &prego.CommandError{
-			Kind: string(wire.KindBench), ExitCode: r.ExitCode, Stderr: end(prego.Redact(r.StderrTruncated)), Permanent: true, Code: code,
-		}
-	}
-	return r.StdoutTruncated, nil
-}
-
 // Exec runs a command of any kind on a host and returns what it came to, whatever
 // its exit code. Repeated with the same audit id, it returns the first result. A
 // failure is a *prego.CommandError, unless it is ctx that ended.

@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
 	"github.com/prego/prego/agent"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/agentclient"
@@ -150,6 +151,18 @@ func failure(t *testing.T, err error) *prego.CommandError {
 	return ce
 }
 
+// noAudit stands for the rows that commands have.
+type noAudit struct{}
+
+func (noAudit) BeginCommand(context.Context, prego.Command) error                 { return nil }
+func (noAudit) FinishCommand(context.Context, string, prego.CommandOutcome) error { return nil }
+
+// bench runs a command as workflows do.
+func bench(ctx context.Context, c *agentclient.Client, serverID, addr, workflowID, auditID string, timeout time.Duration, args ...string) (string, error) {
+	commander := activities.Commander{Agents: c, Audit: noAudit{}}
+	return commander.Bench(ctx, prego.BenchCommand{ServerID: serverID, Addr: addr, WorkflowID: workflowID, AuditID: auditID, Timeout: timeout, Args: args})
+}
+
 func TestBenchOnARealAgent(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
@@ -160,17 +173,17 @@ drop-site) echo "$(head -c 2000 /dev/zero | tr '\0' x) --db-password hunter2 no 
 new-site) sleep 300 ;;
 esac`)
 	c := p.client(t, port)
-	out, err := c.Bench(t.Context(), "app-1", "127.0.0.1", "w", "a-1", time.Minute, "list-sites")
+	out, err := bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-1", time.Minute, "list-sites")
 	require.NoError(t, err)
 	require.Equal(t, "list-sites\n", out)
-	out, err = c.Bench(t.Context(), "app-1", "127.0.0.1", "w", "a-1", 0, "list-sites")
+	out, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-1", 0, "list-sites")
 	require.NoError(t, err)
 	require.Equal(t, "list-sites\n", out)
 	ran, err := os.ReadFile(filepath.Join(root, wire.BenchDir, "ran"))
 	require.NoError(t, err)
 	require.Equal(t, "list-sites\n", string(ran), "it ran once")
 
-	out, err = c.Bench(t.Context(), "app-1", "127.0.0.1", "w", "a-2", time.Minute, "drop-site", "a.example.com", "--force", "--no-backup")
+	out, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-2", time.Minute, "drop-site", "a.example.com", "--force", "--no-backup")
 	ce := failure(t, err)
 	require.Equal(t, "drop-site a.example.com --force --no-backup\n", out)
 	require.Equal(t, []any{3, true, prego.CommandFailed}, []any{ce.ExitCode, ce.Permanent, ce.Code})
@@ -178,43 +191,43 @@ esac`)
 	require.True(t, strings.HasSuffix(ce.Stderr, "no such site\n"))
 	require.NotContains(t, err.Error(), "hunter2")
 
-	_, err = c.Bench(t.Context(), "app-1", "127.0.0.1", "w", "a-3", time.Second, "new-site", "a.example.com", "--db-name", "a")
+	_, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-3", time.Second, "new-site", "a.example.com", "--db-name", "a")
 	ce = failure(t, err)
 	require.Equal(t, []any{124, true, prego.CommandTimeout}, []any{ce.ExitCode, ce.Permanent, ce.Code})
 
-	_, err = c.Bench(t.Context(), "app-1", "127.0.0.1", "w", "a-4", time.Minute, "console")
+	_, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-4", time.Minute, "console")
 	ce = failure(t, err)
 	require.Equal(t, []any{true, "command_not_allowed"}, []any{ce.Permanent, ce.Code})
 	require.Contains(t, err.Error(), "args")
 
-	_, err = c.Bench(t.Context(), "app-1", "10.0.0.1", "w", "a-5", time.Minute, "list-sites")
+	_, err = bench(t.Context(), c, "app-1", "10.0.0.1", "w", "a-5", time.Minute, "list-sites")
 	ce = failure(t, err)
 	require.Equal(t, []any{true, prego.CommandNotSent}, []any{ce.Permanent, ce.Code})
 
-	_, err = c.Bench(t.Context(), "app-2", "127.0.0.1", "w", "a-6", time.Minute, "list-sites")
+	_, err = bench(t.Context(), c, "app-2", "127.0.0.1", "w", "a-6", time.Minute, "list-sites")
 	ce = failure(t, err)
 	require.Equal(t, []any{true, prego.CommandMistrusted}, []any{ce.Permanent, ce.Code}, "another host is at the address")
 
 	stranger := newPlane(t)
-	_, err = agentclient.New(agentclient.Config{
+	_, err = bench(t.Context(), agentclient.New(agentclient.Config{
 		TLS: func(id string) *tls.Config { // it trusts the host, and the host not it
 			cfg := p.ca.ExecClientTLS()(id)
 			cfg.GetClientCertificate = stranger.ca.ExecClientTLS()(id).GetClientCertificate
 			return cfg
 		}, Tokens: p.exec, Port: port, CheckAddr: func(string) error { return nil },
-	}).Bench(t.Context(), "app-1", "127.0.0.1", "w", "a-7", time.Minute, "list-sites")
+	}), "app-1", "127.0.0.1", "w", "a-7", time.Minute, "list-sites")
 	require.Contains(t, []string{prego.CommandMistrusted, prego.CommandUnreachable}, failure(t, err).Code)
 
-	_, err = agentclient.New(agentclient.Config{TLS: p.ca.ExecClientTLS(), Tokens: stranger.exec, Port: port, CheckAddr: func(string) error { return nil }}).
-		Bench(t.Context(), "app-1", "127.0.0.1", "w", "a-8", time.Minute, "list-sites")
+	_, err = bench(t.Context(), agentclient.New(agentclient.Config{TLS: p.ca.ExecClientTLS(), Tokens: stranger.exec, Port: port, CheckAddr: func(string) error { return nil }}),
+		"app-1", "127.0.0.1", "w", "a-8", time.Minute, "list-sites")
 	ce = failure(t, err)
 	require.Equal(t, []any{true, "unauthenticated"}, []any{ce.Permanent, ce.Code})
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err = c.Bench(ctx, "app-1", "127.0.0.1", "w", "a-9", time.Minute, "list-sites")
+	_, err = bench(ctx, c, "app-1", "127.0.0.1", "w", "a-9", time.Minute, "list-sites")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	out, err = c.Bench(t.Context(), "app-1", "127.0.0.1", "w", "a-9", time.Minute, "list-sites")
+	out, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-9", time.Minute, "list-sites")
 	require.NoError(t, err, "who asks again joins the one that goes on")
 	require.Equal(t, "list-sites\n", out)
 }
@@ -269,7 +282,7 @@ func TestRefusalsAreSorted(t *testing.T) {
 			t.Parallel()
 			calls := atomic.Int32{}
 			port, _ := p.fake(t, func(w http.ResponseWriter, r *http.Request) { calls.Add(1); tc.answer(w, r) })
-			_, err := p.client(t, port).Bench(t.Context(), "app-1", "127.0.0.1", "w", "a", time.Minute, "list-sites")
+			_, err := bench(t.Context(), p.client(t, port), "app-1", "127.0.0.1", "w", "a", time.Minute, "list-sites")
 			ce := failure(t, err)
 			require.Equal(t, []any{tc.permanent, tc.code}, []any{ce.Permanent, ce.Code})
 			require.Equal(t, int32(1), calls.Load(), "whether to ask again is the caller's business")
@@ -277,7 +290,7 @@ func TestRefusalsAreSorted(t *testing.T) {
 	}
 	t.Run("nobody there", func(t *testing.T) {
 		t.Parallel()
-		_, err := p.client(t, 1).Bench(t.Context(), "app-1", "127.0.0.1", "w", "a", time.Minute, "list-sites")
+		_, err := bench(t.Context(), p.client(t, 1), "app-1", "127.0.0.1", "w", "a", time.Minute, "list-sites")
 		ce := failure(t, err)
 		require.Equal(t, []any{false, prego.CommandUnreachable}, []any{ce.Permanent, ce.Code})
 	})
@@ -302,7 +315,7 @@ func TestAConnectionIsUsedAgainWithAFreshToken(t *testing.T) {
 	c := p.client(t, port)
 	seen := map[string]bool{}
 	for range cap(tokens) {
-		_, err := c.Bench(t.Context(), "app-1", "127.0.0.1", "w", "", time.Minute, "list-sites")
+		_, err := bench(t.Context(), c, "app-1", "127.0.0.1", "w", "", time.Minute, "list-sites")
 		require.NoError(t, err)
 		seen[<-tokens] = true
 	}
