@@ -135,7 +135,7 @@ func (p *Placer) Place(ctx context.Context, t prego.Tenant, override *placement.
 			// decided one way or the other. Who lost often waits longer, so that the losers'
 			// reading does not keep the winners from ending.
 			r.Busy, learnt = nil, []string{""}
-			if err := pause(ctx, time.Duration(2+rand.IntN(10<<min(race, 5)))*time.Millisecond); err != nil {
+			if err := sleep(ctx, time.Duration(2+rand.IntN(10<<min(race, 5)))*time.Millisecond); err != nil {
 				return d, err
 			}
 			continue
@@ -296,15 +296,4 @@ func (p *Placer) override(ctx context.Context, t prego.TenantRun, o prego.Placem
 		refused.Field = "force_db_shard_id"
 	}
 	return d, refused
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

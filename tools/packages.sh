@@ -26,7 +26,6 @@ package() {
 	hcloud) echo hcloud-cli ;;
 	systemd-analyze) echo systemd ;;
 	mariadbd) echo mariadb-server ;;
-	dockerd) echo docker.io ;;
 	*) echo "$1" ;;
 	esac
 }
