@@ -114,18 +114,10 @@ func serverCommands(output *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			q, all := url.Values{}, []api.Command{}
-			for len(all) < limit {
-				q.Set("limit", strconv.Itoa(min(200, limit-len(all))))
-				var page api.CommandPage
-				if err := c.do(cmd.Context(), http.MethodGet, "/v1/servers/"+url.PathEscape(args[0])+"/commands", q, nil, &page); err != nil {
-					return err
-				}
-				all = append(all, page.Commands...)
-				if page.NextCursor == nil {
-					break
-				}
-				q.Set("cursor", *page.NextCursor)
+			all, err := walk(cmd.Context(), c, "/v1/servers/"+url.PathEscape(args[0])+"/commands", url.Values{}, limit,
+				func(p api.CommandPage) ([]api.Command, *string) { return p.Commands, p.NextCursor })
+			if err != nil {
+				return err
 			}
 			if *output == "json" {
 				return printJSON(cmd.OutOrStdout(), all)

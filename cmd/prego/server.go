@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -131,24 +130,10 @@ func serverList(output *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			q := url.Values{}
-			for name, v := range map[string]string{"region": region, "role": role, "status": status, "tag": tag} {
-				if v != "" {
-					q.Set(name, v)
-				}
-			}
-			all := []api.ServerSummary{}
-			for len(all) < limit {
-				q.Set("limit", strconv.Itoa(min(200, limit-len(all))))
-				var page api.ServerPage
-				if err := c.do(cmd.Context(), http.MethodGet, "/v1/servers", q, nil, &page); err != nil {
-					return err
-				}
-				all = append(all, page.Servers...)
-				if page.NextCursor == nil {
-					break
-				}
-				q.Set("cursor", *page.NextCursor)
+			all, err := walk(cmd.Context(), c, "/v1/servers", filters(map[string]string{"region": region, "role": role, "status": status, "tag": tag}), limit,
+				func(p api.ServerPage) ([]api.ServerSummary, *string) { return p.Servers, p.NextCursor })
+			if err != nil {
+				return err
 			}
 			if *output == "json" {
 				return printJSON(cmd.OutOrStdout(), all)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -194,24 +193,10 @@ func tenantList(output *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			q := url.Values{}
-			for name, v := range map[string]string{"region": region, "plan": plan, "state": state, "org_id": org} {
-				if v != "" {
-					q.Set(name, v)
-				}
-			}
-			all := []api.TenantSummary{}
-			for len(all) < limit {
-				q.Set("limit", strconv.Itoa(min(200, limit-len(all))))
-				var page api.TenantPage
-				if err := c.do(cmd.Context(), http.MethodGet, "/v1/tenants", q, nil, &page); err != nil {
-					return err
-				}
-				all = append(all, page.Tenants...)
-				if page.NextCursor == nil {
-					break
-				}
-				q.Set("cursor", *page.NextCursor)
+			all, err := walk(cmd.Context(), c, "/v1/tenants", filters(map[string]string{"region": region, "plan": plan, "state": state, "org_id": org}), limit,
+				func(p api.TenantPage) ([]api.TenantSummary, *string) { return p.Tenants, p.NextCursor })
+			if err != nil {
+				return err
 			}
 			if *output == "json" {
 				return printJSON(cmd.OutOrStdout(), all)
