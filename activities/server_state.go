@@ -181,6 +181,7 @@ func (a *Servers) FailServer(ctx context.Context, in FailInput) error {
 		return err
 	}
 	a.Metrics.Outcomes.WithLabelValues(string(in.Role), string(in.Reason)).Inc()
+	a.hook("fail/done")
 	return nil
 }
 

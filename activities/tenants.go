@@ -464,7 +464,11 @@ type FailTenantInput struct {
 // FailTenant ends a tenant's provisioning.
 func (a *Tenants) FailTenant(ctx context.Context, in FailTenantInput) error {
 	a.Metrics.Outcomes.WithLabelValues(string(in.Plan), string(in.Reason)).Inc()
-	return a.Store.FailTenant(ctx, in.Tenant, in.Reason, in.Message)
+	if err := a.Store.FailTenant(ctx, in.Tenant, in.Reason, in.Message); err != nil {
+		return err
+	}
+	a.hook("tenant_fail/done")
+	return nil
 }
 
 // ReleaseInput says how a tenant's place is freed.

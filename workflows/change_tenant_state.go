@@ -15,6 +15,9 @@ type ChangeTenantInput struct {
 	TenantID string `json:"tenant_id"`
 }
 
+// again is what such a run is told in place of a generation.
+const again = 2
+
 // effectPatience is how long the effects of a state are tried before the run ends
 // as failed; the sweep begins another.
 const effectPatience = 6 * time.Hour
@@ -34,6 +37,9 @@ func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
 			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(in.TenantID), AttrOrgID.ValueSet(plan.OrgID), AttrRegion.ValueSet(string(plan.Region))); err != nil {
 				return fmt.Errorf("search attributes: %w", err)
 			}
+		}
+		if plan.Settled && followed(ctx, 0) == again {
+			continue
 		}
 		if plan.Settled {
 			setOutcome(ctx, string(plan.State))

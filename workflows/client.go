@@ -28,9 +28,8 @@ type Client struct {
 // StartProvision starts the run of a row in provisioning; a run that is under
 // way already is success.
 func (c *Client) StartProvision(ctx context.Context, s prego.Server) error {
-	_, err := c.start(ctx, prego.ProvisionWorkflowID(s.ServerID), fmt.Sprintf("Provision %s (%s in %s)", s.ServerID, s.Role, s.Region),
+	return c.startOrFollow(ctx, temporal.Priority{}, s.Generation, prego.ProvisionWorkflowID(s.ServerID), fmt.Sprintf("Provision %s (%s in %s)", s.ServerID, s.Role, s.Region),
 		ProvisionServer, ProvisionServerInput{ServerID: s.ServerID, Generation: s.Generation})
-	return err
 }
 
 // EnsureProvision does the same for a row that may have lost its run; started
@@ -79,6 +78,26 @@ func (c *Client) startFor(ctx context.Context, priority temporal.Priority, id, s
 		return false, fmt.Errorf("start %s: %w", id, err)
 	}
 	return true, nil
+}
+
+// startOrFollow starts a run for a generation, and never loses one to the run before
+// it: between its last word in the row and its end that run is still running, so it is
+// told of the generation that it has to go on with (followed).
+func (c *Client) startOrFollow(ctx context.Context, priority temporal.Priority, generation int, id, summary string, workflow any, args ...any) error {
+	for {
+		started, err := c.startFor(ctx, priority, id, summary, workflow, args...)
+		if err != nil || started || generation == 1 {
+			return err
+		}
+		err = c.Temporal.SignalWorkflow(ctx, id, "", SignalGeneration, generation)
+		var ended *serviceerror.NotFound
+		if err == nil {
+			return nil
+		}
+		if !errors.As(err, &ended) {
+			return fmt.Errorf("signal %s: %w", id, err)
+		}
+	}
 }
 
 // AgentHandshook tells a provisioning run that its agent shook hands.

@@ -48,6 +48,22 @@ const (
 	SignalBootstrapRefused AgentSignalKind = "bootstrap_refused"
 )
 
+// SignalGeneration is the channel on which a run that is ending is told that its row
+// was given a generation more: the run goes on as that one. For a change of state,
+// which has no generations, any number says: read the row again.
+const SignalGeneration = "generation"
+
+// followed returns the newest generation that a run was told of, at least its own.
+// It is asked last: the server lets no run end that has not seen all its signals.
+func followed(ctx workflow.Context, own int) int {
+	signals := workflow.GetSignalChannel(ctx, SignalGeneration)
+	newest := own
+	for told := 0; signals.ReceiveAsync(&told); {
+		newest = max(newest, told)
+	}
+	return newest
+}
+
 // heartbeatTimeout is within how long the death of a worker is noticed. Steps
 // heartbeat every 2 s.
 const heartbeatTimeout = 10 * time.Second

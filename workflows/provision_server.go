@@ -29,8 +29,11 @@ type ProvisionServerResult struct {
 // the run ends is gone, except where the failure table keeps it for debugging.
 func ProvisionServer(ctx workflow.Context, in ProvisionServerInput) (ProvisionServerResult, error) {
 	p := &provisionServer{in: in, signals: workflow.GetSignalChannel(ctx, SignalAgent)}
-	err := p.run(ctx)
-	return ProvisionServerResult{ServerID: in.ServerID, Attempt: p.attempt}, p.end(ctx, err)
+	err := p.end(ctx, p.run(ctx))
+	if next := followed(ctx, in.Generation); next > in.Generation {
+		err = workflow.NewContinueAsNewError(ctx, ProvisionServer, ProvisionServerInput{ServerID: in.ServerID, Generation: next})
+	}
+	return ProvisionServerResult{ServerID: in.ServerID, Attempt: p.attempt}, err
 }
 
 type provisionServer struct {

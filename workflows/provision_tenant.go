@@ -29,7 +29,11 @@ type ProvisionTenantInput struct {
 // undone in reverse.
 func ProvisionTenant(ctx workflow.Context, in ProvisionTenantInput) error {
 	p := &provisionTenant{in: in, wake: workflow.GetSignalChannel(ctx, SignalWake)}
-	return p.end(ctx, p.run(ctx))
+	err := p.end(ctx, p.run(ctx))
+	if next := followed(ctx, in.Generation); next > in.Generation {
+		return workflow.NewContinueAsNewError(ctx, ProvisionTenant, ProvisionTenantInput{TenantID: in.TenantID, Generation: next})
+	}
+	return err
 }
 
 type provisionTenant struct {

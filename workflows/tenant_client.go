@@ -29,9 +29,9 @@ func tenantPriority(plan prego.Plan, org string) temporal.Priority {
 // StartTenantProvision starts the run of a tenant that is to be provisioned; one
 // that is under way already is success.
 func (c *Client) StartTenantProvision(ctx context.Context, t prego.Tenant) error {
-	_, err := c.startFor(ctx, tenantPriority(t.Plan, t.OrgID), prego.TenantProvisionWorkflowID(t.TenantID), fmt.Sprintf("Tenant %s (%s, %s in %s)", t.TenantID, t.Slug, t.Plan, t.Region),
+	return c.startOrFollow(ctx, tenantPriority(t.Plan, t.OrgID), t.Generation, prego.TenantProvisionWorkflowID(t.TenantID),
+		fmt.Sprintf("Tenant %s (%s, %s in %s)", t.TenantID, t.Slug, t.Plan, t.Region),
 		ProvisionTenant, ProvisionTenantInput{TenantID: t.TenantID, Generation: t.Generation})
-	return err
 }
 
 // EnsureTenantProvision does the same for a row that may have lost its run.
@@ -55,10 +55,10 @@ func (c *Client) CancelTenantProvision(ctx context.Context, tenantID string) err
 }
 
 // StartTenantChange starts the run that puts a tenant's state into effect; one that
-// is under way reads the newest state by itself.
+// is under way is told to read the row once more before it ends.
 func (c *Client) StartTenantChange(ctx context.Context, tenantID string) error {
-	_, err := c.EnsureTenantChange(ctx, tenantID)
-	return err
+	return c.startOrFollow(ctx, temporal.Priority{}, again, prego.TenantChangeWorkflowID(tenantID), "Change tenant "+tenantID,
+		ChangeTenantState, ChangeTenantInput{TenantID: tenantID})
 }
 
 // EnsureTenantChange does the same and tells whether it had to.

@@ -53,6 +53,54 @@ func TestWorkerKilledAtEveryStep(t *testing.T) {
 	}
 }
 
+// TestRetryBeforeTheFailedRunHasEnded: the row says failed, and its run has yet to
+// hear that it wrote so. The retry is that run's to go on with.
+func TestRetryBeforeTheFailedRunHasEnded(t *testing.T) {
+	t.Parallel()
+	setUp := func(t *testing.T, point string, vars map[string]string) (c *cell, died func()) {
+		t.Parallel()
+		file := filepath.Join(t.TempDir(), "crash")
+		require.NoError(t, os.WriteFile(file, []byte(point), 0o600))
+		vars["PREGO_TEST_CRASH"] = file
+		c = newCell(t, options{vars: vars})
+		return c, func() {
+			select {
+			case <-c.procs["worker"].Done():
+			case <-time.After(patience):
+				t.Fatal("the worker never came to the point where it was to die")
+			}
+			require.FileExists(t, file+".hit")
+			delete(c.procs, "worker")
+		}
+	}
+	t.Run("server", func(t *testing.T) {
+		c, died := setUp(t, "fail/done", map[string]string{})
+		c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/servers", Action: "respond", Status: 422, Code: "invalid_input", Times: 1})
+		c.create("again", prego.RoleRedisPool, prego.ServerSpec{})
+		died()
+		status, body := c.request(http.MethodPost, "/v1/servers/"+c.id("again")+"/retry", nil)
+		require.Equal(t, http.StatusAccepted, status, "%s", body)
+		c.start("worker")
+		s := c.awaitStatus("again", prego.ServerActive)
+		require.Equal(t, 2, s.Generation)
+		require.Zero(t, count(s, prego.StepWorkflowRestarted), "nobody had to find it")
+		c.settled()
+	})
+	t.Run("tenant", func(t *testing.T) {
+		c, died := setUp(t, "tenant_fail/done", sharedVars())
+		c.org("acme", "")
+		c.sharedFleet(3)
+		c.inject(sim.Fault{Kind: "bench", Verb: "install-app", Action: "fail_after", Message: "no", Times: 1})
+		id := c.tenant("alpha", prego.PlanStarter, func(m map[string]any) { m["apps"] = []string{"erpnext"} })
+		died()
+		c.ask(id, "retry")
+		c.start("worker")
+		c.settledTenant(id, prego.TenantActive)
+		c.counted()
+		c.settled()
+	})
+}
+
 func TestWorkerKilledWhileDestroying(t *testing.T) {
 	t.Parallel()
 	for _, point := range []string{"destroy/start", "destroy/deleted"} {
