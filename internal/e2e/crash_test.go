@@ -96,6 +96,7 @@ func TestRetryBeforeTheFailedRunHasEnded(t *testing.T) {
 		c.ask(id, "retry")
 		c.start("worker")
 		c.settledTenant(id, prego.TenantActive)
+		require.Zero(t, c.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'workflow_restarted'`, id), "nobody had to find it")
 		c.counted()
 		c.settled()
 	})
