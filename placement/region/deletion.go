@@ -1,0 +1,100 @@
+package region
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// Criterion is which nodes a deletion policy takes.
+type Criterion string
+
+// The criteria.
+const (
+	OldestFirst        Criterion = "OLDEST_FIRST"
+	YoungestFirst      Criterion = "YOUNGEST_FIRST"
+	OldestProfileFirst Criterion = "OLDEST_PROFILE_FIRST"
+	Random             Criterion = "RANDOM"
+)
+
+// Valid reports whether a policy can name c.
+func (c Criterion) Valid() bool {
+	return c == OldestFirst || c == YoungestFirst || c == OldestProfileFirst || c == Random
+}
+
+// CodeTooFewNodes: fewer nodes can be deleted than are to be.
+const CodeTooFewNodes prego.Code = "too_few_nodes"
+
+// Node is a node that may be deleted.
+type Node struct {
+	ID                string
+	Region            string
+	CreatedAt         time.Time
+	ProfileGeneration int64 // of the spec that it was made from; lower is older
+}
+
+// SelectVictims chooses the nodes that go, the first to go first. With perRegion,
+// which a placement decided, it takes so many of each region, region after region
+// by name; count is then not read. With perRegion nil it takes count of all. Ties
+// break by age, then by id. RANDOM depends on seed and on the set of nodes alone.
+func SelectVictims(nodes []Node, by Criterion, perRegion map[string]int64, count int64, seed uint64) ([]string, error) {
+	if !by.Valid() {
+		return nil, prego.Invalid("criteria", "must be OLDEST_FIRST, YOUNGEST_FIRST, OLDEST_PROFILE_FIRST or RANDOM")
+	}
+	sorted := order(nodes, by, seed)
+	if perRegion == nil {
+		return first(sorted, count, "the fleet")
+	}
+	groups := make(map[string][]Node)
+	for _, n := range sorted {
+		groups[n.Region] = append(groups[n.Region], n)
+	}
+	var out []string
+	for _, name := range sortedKeys(perRegion) {
+		ids, err := first(groups[name], perRegion[name], name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, ids...)
+	}
+	return out, nil
+}
+
+func order(nodes []Node, by Criterion, seed uint64) []Node {
+	sorted := slices.Clone(nodes)
+	slices.SortFunc(sorted, func(a, b Node) int {
+		age, id := a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID)
+		switch by {
+		case OldestFirst:
+			return cmp.Or(age, id)
+		case YoungestFirst:
+			return cmp.Or(-age, id)
+		case OldestProfileFirst:
+			return cmp.Or(cmp.Compare(a.ProfileGeneration, b.ProfileGeneration), age, id)
+		}
+		return id
+	})
+	if by == Random {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		rng.Shuffle(len(sorted), func(i, j int) { sorted[i], sorted[j] = sorted[j], sorted[i] })
+	}
+	return sorted
+}
+
+func first(nodes []Node, n int64, where string) ([]string, error) {
+	switch {
+	case n < 0:
+		return nil, prego.Invalid("count", "must not be negative")
+	case n > int64(len(nodes)):
+		return nil, prego.Errorf(CodeTooFewNodes, "%s", fmt.Sprintf("%d nodes are to be deleted of %s, which has %d.", n, where, len(nodes)))
+	}
+	ids := make([]string, 0, n)
+	for _, node := range nodes[:n] {
+		ids = append(ids, node.ID)
+	}
+	return ids, nil
+}

@@ -1,0 +1,289 @@
+package region
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/prego/prego"
+)
+
+// # Shares
+//
+// A plan is made over the regions that are listed and usable. Its total is what
+// stands in them afterwards; nodes elsewhere are counted apart. Each of these
+// regions has a share of the total:
+//
+//   - by weight, total·weight/Σweights, as long as that is within its cap;
+//   - its cap otherwise. What it cannot take goes on to the others by weight, which
+//     may fill the next cap, until every share is within its cap;
+//   - none where the weight is 0, unless the caps of all others leave nodes over:
+//     those are shared equally by the regions of weight 0.
+//
+// When even the caps of all are below the total (nodes stand above a cap), every
+// share is the cap. Shares are fractions: a whole part and a remainder over one
+// denominator that all of them have in common, so that comparing is exact.
+//
+// # Plans
+//
+// Growing gives a node to the region with the largest deficit, share − count, that
+// has room, n times; shrinking takes one from the largest surplus that has nodes.
+// Deviation in L1 and in L2 are sums of convex functions of one count each, and the
+// largest deficit is the largest gain in both, so that this greedy walk ends at the
+// minimum of both. Three rules come before deviation: a cap is never passed, a
+// region of weight 0 receives only when no other has room, and shrinking empties
+// what is above a cap first.
+//
+// The walk is not walked. Its steps are keys (whole part, remainder, order), one
+// whole number apart within a region, and the plan is the n largest. The whole
+// part of the last one is found by bisection, and at most one step per region is
+// left to rank: O(R log N + R log R) for R regions and N nodes.
+
+// lot is a region in a plan.
+type lot struct {
+	name   string
+	index  int // in the policy
+	weight int64
+	most   int64 // the cap; math.MaxInt64 is none
+	count  int64
+	whole  int64 // the share is whole + part/denominator
+	part   uint64
+}
+
+// Grow says how many of n new nodes each region gets. Regions that get none are
+// left out. The only refusals of valid input are CodeNoRegion and CodeNoPlan, the
+// latter when usable regions have less room than n. usable nil is all regions.
+func Grow(p Policy, current map[string]int64, usable []string, n int64) (map[string]int64, error) {
+	lots, _, err := prepare(p, current, usable, n)
+	if err != nil {
+		return nil, err
+	}
+	room := func(l lot) int64 { return min(n, max(0, l.most-l.count)) }
+	var all, weighted int64
+	for _, l := range lots {
+		all += room(l)
+		if l.weight > 0 {
+			weighted += room(l)
+		}
+	}
+	if all < n {
+		return nil, errNoPlan
+	}
+	share(lots, total(lots)+n)
+	plan := make(map[string]int64)
+	first := min(n, weighted)
+	take(lots, first, plan, func(l lot) step {
+		return step{level: l.whole - l.count, part: int64(l.part), most: when(l.weight > 0, room(l))}
+	})
+	take(lots, n-first, plan, func(l lot) step {
+		return step{level: l.whole - l.count, part: int64(l.part), most: when(l.weight == 0, room(l))}
+	})
+	return plan, nil
+}
+
+// Shrink says how many of n nodes that go are each region's. Regions that lose none
+// are left out. Nodes in listed regions that are not usable go last, by the same
+// rules, when the usable ones have none left: they still run and cost, but the plan
+// is made for the usable ones. Refusals are as with Grow; CodeNoPlan when fewer
+// than n nodes stand in listed regions.
+func Shrink(p Policy, current map[string]int64, usable []string, n int64) (map[string]int64, error) {
+	lots, others, err := prepare(p, current, usable, n)
+	if err != nil {
+		return nil, err
+	}
+	stand := total(lots)
+	if stand+total(others) < n {
+		return nil, errNoPlan
+	}
+	plan := make(map[string]int64)
+	first := min(n, stand)
+	shrink(lots, first, plan)
+	shrink(others, n-first, plan)
+	return plan, nil
+}
+
+func shrink(lots []lot, n int64, plan map[string]int64) {
+	if n == 0 {
+		return
+	}
+	share(lots, total(lots)-n)
+	above := func(l lot) int64 { return max(0, l.count-l.most) }
+	var over int64
+	for _, l := range lots {
+		over += above(l)
+	}
+	over = min(n, over)
+	take(lots, over, plan, func(l lot) step {
+		return step{level: l.count - l.whole, part: -int64(l.part), most: above(l)}
+	})
+	for i := range lots {
+		lots[i].count -= plan[lots[i].name]
+	}
+	take(lots, n-over, plan, func(l lot) step {
+		return step{level: l.count - l.whole, part: -int64(l.part), most: l.count}
+	})
+}
+
+// prepare splits a policy's regions into those that are usable and the others.
+func prepare(p Policy, current map[string]int64, usable []string, n int64) (lots, others []lot, err error) {
+	if err := p.Validate("policy"); err != nil {
+		return nil, nil, err
+	}
+	if n < 1 || n > MaxNodes {
+		return nil, nil, prego.Invalid("count", fmt.Sprintf("must be 1 to %d", MaxNodes))
+	}
+	if err := validateCurrent(current); err != nil {
+		return nil, nil, err
+	}
+	can := make(map[string]bool, len(usable))
+	for _, name := range usable {
+		can[name] = true
+	}
+	for i, r := range p.Regions {
+		l := lot{name: r.Name, index: i, weight: r.Weight, most: r.Cap, count: current[r.Name]}
+		if r.Cap == NoCap {
+			l.most = math.MaxInt64
+		}
+		if usable == nil || can[r.Name] {
+			lots = append(lots, l)
+		} else {
+			others = append(others, l)
+		}
+	}
+	if len(lots) == 0 {
+		return nil, nil, errNoRegion
+	}
+	return lots, others, nil
+}
+
+func validateCurrent(current map[string]int64) error {
+	for _, name := range slices.Sorted(maps.Keys(current)) {
+		if err := validateName("current", name); err != nil {
+			return err
+		}
+		if n := current[name]; n < 0 || n > MaxNodes {
+			return prego.Invalid("current."+name, fmt.Sprintf("must be 0 to %d", MaxNodes))
+		}
+	}
+	return nil
+}
+
+func total(lots []lot) (sum int64) {
+	for _, l := range lots {
+		sum += l.count
+	}
+	return sum
+}
+
+func when(b bool, n int64) int64 {
+	if b {
+		return n
+	}
+	return 0
+}
+
+// share sets the shares of a total. Weighted regions come first; what their caps
+// leave over is the unweighted ones'. When anything is left over, all weighted
+// shares are caps and so whole: remainders never have two denominators.
+func share(lots []lot, total int64) {
+	left := fill(lots, total, func(l lot) int64 { return l.weight })
+	fill(lots, left, func(l lot) int64 { return when(l.weight == 0, 1) })
+}
+
+// fill shares a total among the lots with a weight, each within its cap, and
+// returns what all caps leave over.
+func fill(lots []lot, total int64, weight func(lot) int64) int64 {
+	order := make([]*lot, 0, len(lots))
+	var sum uint64
+	for i := range lots {
+		if w := weight(lots[i]); w > 0 {
+			order = append(order, &lots[i])
+			sum += uint64(w)
+		}
+	}
+	// The caps that are reached first are the lowest per weight: a.cap/a.weight <
+	// b.cap/b.weight, multiplied out.
+	slices.SortFunc(order, func(a, b *lot) int {
+		aHigh, aLow := bits.Mul64(uint64(a.most), uint64(weight(*b)))
+		bHigh, bLow := bits.Mul64(uint64(b.most), uint64(weight(*a)))
+		return cmp.Or(cmp.Compare(aHigh, bHigh), cmp.Compare(aLow, bLow), cmp.Compare(a.index, b.index))
+	})
+	for len(order) > 0 {
+		l := order[0]
+		w := uint64(weight(*l))
+		// Is the cap below total·w/sum?
+		capHigh, capLow := bits.Mul64(uint64(l.most), sum)
+		high, low := bits.Mul64(uint64(total), w)
+		if capHigh > high || capHigh == high && capLow >= low {
+			break
+		}
+		l.whole, l.part = l.most, 0
+		total -= l.most
+		sum -= w
+		order = order[1:]
+	}
+	if len(order) == 0 {
+		return total
+	}
+	for _, l := range order {
+		high, low := bits.Mul64(uint64(total), uint64(weight(*l)))
+		whole, part := bits.Div64(high, low, sum) // weight ≤ sum, so that the quotient is at most total
+		l.whole, l.part = int64(whole), part
+	}
+	return 0
+}
+
+// step is the first of a region's steps: its key's whole part, which is one less
+// with each further step, its remainder, and how many steps there are.
+type step struct{ level, part, most int64 }
+
+// take adds the n largest steps to the plan. There are as many.
+func take(lots []lot, n int64, plan map[string]int64, first func(lot) step) {
+	if n == 0 {
+		return
+	}
+	steps := make([]step, len(lots))
+	low, high := int64(math.MaxInt64), int64(math.MinInt64)
+	for i, l := range lots {
+		s := first(l)
+		steps[i] = s
+		if s.most > 0 {
+			low, high = min(low, s.level-s.most), max(high, s.level)
+		}
+	}
+	// How many of a region's steps are above a level.
+	above := func(s step, level int64) int64 { return min(max(s.level-level, 0), s.most) }
+	// The lowest level above which there are no more than n steps: at most n above
+	// high, which has none, and at least n above low, which has all.
+	for low < high {
+		mid := low + (high-low)/2
+		var sum int64
+		for _, s := range steps {
+			sum += above(s, mid)
+		}
+		if sum > n {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	var at []int
+	for i, s := range steps {
+		k := above(s, low)
+		n -= k
+		if k > 0 {
+			plan[lots[i].name] += k
+		}
+		if k < s.most && s.level-k == low {
+			at = append(at, i)
+		}
+	}
+	// Steps of one level differ by remainder, then by order.
+	slices.SortStableFunc(at, func(a, b int) int { return cmp.Compare(steps[b].part, steps[a].part) })
+	for _, i := range at[:n] {
+		plan[lots[i].name]++
+	}
+}
