@@ -60,11 +60,22 @@ const (
 	CodeShardUnknown        Code = "db_shard_unknown"
 	CodeInvariantViolation  Code = "invariant_violation"
 	CodeTenantPlaced        Code = "tenant_already_placed"
+	CodeFleetNotFound       Code = "fleet_not_found"
+	CodeFleetConflict       Code = "fleet_conflict"
+	CodeFleetNotEmpty       Code = "fleet_not_empty"
+	CodeFleetBusy           Code = "fleet_busy"
+	CodeFleetFull           Code = "fleet_full"
+	CodeActionNotFound      Code = "action_not_found"
+	CodePolicyNotFound      Code = "policy_not_found"
+	CodePolicyConflict      Code = "policy_conflict"
+	CodePolicyInUse         Code = "policy_in_use"
+	CodePolicyTypeAttached  Code = "policy_type_attached"
 	CodeServerHasTenants    Code = "server_has_tenants"
 	// CodeCellMismatch and CodeInsufficientResources are the two placement errors
 	// (placement-pools, "Auctioneer").
 	CodeCellMismatch          Code = "cell_mismatch"
 	CodeInsufficientResources Code = "insufficient_resources"
+	CodeConstraintImmutable   Code = "constraint_immutable"
 	// CodeNoProvider: no enabled provider serves the region.
 	CodeNoProvider Code = "no_infra_provider"
 )

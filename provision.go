@@ -29,6 +29,7 @@ type ProvisionState struct {
 	HandshakeAt      *time.Time
 	FirstHeartbeatAt *time.Time
 	RevokedAt        *time.Time
+	Spread           bool // a fleet's, which may be made in another region instead
 	BootstrapRefused bool // a second key presented the current attempt's token
 	CreatedAt        time.Time
 	Now              time.Time // the database's clock

@@ -80,6 +80,8 @@ type FleetServer struct {
 	DedicatedFor string // tenant
 	WarmPlan     Plan
 	PlanTierLock Plan // of the shard that it becomes
+	FleetID      string
+	FleetProfile int // of the fleet when it was asked for
 }
 
 // PoolSite is a site that is to be built, or that stands ready.
@@ -145,4 +147,6 @@ type ScalingRound struct {
 	ScalingEvent
 	Round     string
 	TierLocks []Plan // beside ServerIDs
+	FleetID   string // whose action makes them; "" for none
+	FleetSeq  int
 }

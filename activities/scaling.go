@@ -9,6 +9,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placement/scale"
 )
 
 // ScaleOutInput names what a region may be short of.
@@ -42,16 +43,31 @@ func (a *Tenants) PlanScaleOut(ctx context.Context, in ScaleOutInput) (ScaleOutP
 	}
 	if !begun {
 		round = a.sizeScaleOut(in, o)
-		if round.Requested == 0 || o.Provider == "" {
+		if round.Requested == 0 {
 			return ScaleOutPlan{Waiting: round.Waiting}, nil
 		}
-		if round, err = a.Store.BeginScaling(ctx, round); err != nil {
+		wanted := round.Requested
+		if round, err = a.Store.BeginFleetScaling(ctx, round, scale.Plan); err != nil {
 			return ScaleOutPlan{}, err
 		}
+		if round.Requested < wanted {
+			a.atCeiling(in.Region, in.Role, round.Message)
+		}
+		if round.EventID == 0 {
+			return ScaleOutPlan{Waiting: round.Waiting}, nil
+		}
+	}
+	like := prego.FleetServer{Role: in.Role, Region: in.Region, Provider: o.Provider}
+	if round.FleetID != "" {
+		f, err := a.Store.GetFleet(ctx, round.FleetID)
+		if err != nil {
+			return ScaleOutPlan{}, coded(err)
+		}
+		like.Provider, like.Spec, like.FleetID, like.FleetProfile = f.InfraProvider, f.Spec, f.FleetID, f.Profile
 	}
 	plan := ScaleOutPlan{EventID: round.EventID, Waiting: round.Waiting}
 	a.hook("scale_out/begun")
-	plan.Servers, err = a.requestRound(ctx, round, prego.FleetServer{Role: in.Role, Region: in.Region, Provider: o.Provider})
+	plan.Servers, err = a.requestRound(ctx, round, like)
 	a.hook("scale_out/requested")
 	return plan, err
 }
@@ -74,15 +90,16 @@ func (a *Tenants) sizeScaleOut(in ScaleOutInput, o prego.ShortOf) prego.ScalingR
 	}
 	if room := min(a.Settings.ScaleOutMaxRun, a.Settings.ScaleOutMaxRole-o.Servers); len(want) > room {
 		round.Message = fmt.Sprintf("%d wanted, the ceiling allows %d", len(want), max(0, room))
-		a.Metrics.Ceiling.WithLabelValues(string(in.Region), string(in.Role)).Inc()
-		a.Log.Warn("scale-out at its ceiling", zap.String("region", string(in.Region)), zap.String("role", string(in.Role)), zap.String("message", round.Message))
+		a.atCeiling(in.Region, in.Role, round.Message)
 		want = want[:max(0, room)]
 	}
 	round.Requested, round.TierLocks = len(want), want
-	for i := range want {
-		round.ServerIDs = append(round.ServerIDs, fmt.Sprintf("%s-%s-%s-%d", in.Role, in.Region, in.Key, i+1))
-	}
 	return round
+}
+
+func (a *Tenants) atCeiling(region prego.Region, role prego.Role, message string) {
+	a.Metrics.Ceiling.WithLabelValues(string(region), string(role)).Inc()
+	a.Log.Warn("scale-out at its ceiling", zap.String("region", string(region)), zap.String("role", string(role)), zap.String("message", message))
 }
 
 // requestRound asks for the servers of a round; those that were asked for already
@@ -91,7 +108,17 @@ func (a *Tenants) requestRound(ctx context.Context, round prego.ScalingRound, li
 	var out []ServerRef
 	for i, id := range round.ServerIDs {
 		like.ServerID, like.PlanTierLock = id, round.TierLocks[i]
-		srv, err := a.Store.RequestFleetServer(ctx, like, round.WorkflowID)
+		var srv prego.Server
+		var err error
+		if like.FleetID == "" {
+			srv, err = a.Store.RequestFleetMember(ctx, like, round.WorkflowID, scale.Plan)
+		} else {
+			srv, err = a.Store.RequestFleetServer(ctx, like, round.WorkflowID)
+		}
+		if prego.CodeOf(err) == prego.CodeFleetFull { // what there was room for is made
+			a.atCeiling(like.Region, like.Role, err.Error())
+			return out, nil
+		}
 		if err != nil {
 			return out, coded(err)
 		}
@@ -290,6 +317,11 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 		}
 	}
 	try(a.sweepPools(ctx, &r))
+	fleets, err := a.Store.OpenFleets(ctx, a.Settings.OrphanQuiet)
+	try(err)
+	for _, id := range fleets {
+		try(a.Runs.EnsureScaleFleet(ctx, id))
+	}
 	for _, region := range prego.Regions() {
 		for _, role := range []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool} {
 			o, err := a.shortOf(ctx, region, role)

@@ -51,6 +51,9 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Plan, err
 		CapacityWait: a.Settings.CapacityWait, CapacityPoll: a.Settings.CapacityPoll,
 		ContainerTimeout: a.Settings.ContainerTimeout, TokenTTL: a.Settings.BootstrapTokenTTL,
 	}
+	if st.Spread {
+		p.CapacityWait = min(p.CapacityWait, a.Settings.FleetWait)
+	}
 	p.Resume = st.ProviderServerID != "" && st.FirstHeartbeatAt != nil && st.RevokedAt == nil && st.AgentStatus == prego.AgentConnected
 	for _, c := range p.Candidates {
 		p.Timeouts = append(p.Timeouts, a.Catalog.TimeoutsFor(c.Location, p.Image))

@@ -110,6 +110,7 @@ type Settings struct {
 	BootstrapTokenTTL time.Duration
 	MaxRetries        int // whole new servers after the first
 	CapacityWait      time.Duration
+	FleetWait         time.Duration // CapacityWait of a fleet's server: then it is planned in another region
 	CapacityPoll      time.Duration
 	CreateBackoff     time.Duration // before the second of three create calls; doubles
 	ContainerTimeout  time.Duration

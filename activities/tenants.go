@@ -11,7 +11,11 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placement/scale"
 )
+
+// FleetPlanner decides what an action does to a fleet: scale.Plan.
+type FleetPlanner = func(prego.FleetState, prego.FleetAction) (prego.FleetPlan, error)
 
 // TenantStore is the part of Postgres that tenants' steps use.
 type TenantStore interface {
@@ -31,6 +35,10 @@ type TenantStore interface {
 	ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64) (prego.ShortOf, error)
 	FindScaling(ctx context.Context, workflowID, round string) (e prego.ScalingRound, ok bool, err error)
 	BeginScaling(ctx context.Context, e prego.ScalingRound) (prego.ScalingRound, error)
+	BeginFleetScaling(ctx context.Context, e prego.ScalingRound, plan FleetPlanner) (prego.ScalingRound, error)
+	RequestFleetMember(ctx context.Context, f prego.FleetServer, by string, plan FleetPlanner) (prego.Server, error)
+	GetFleet(ctx context.Context, id string) (prego.Fleet, error)
+	OpenFleets(ctx context.Context, quiet time.Duration) ([]string, error)
 	FinishScaling(ctx context.Context, eventID int64, message string) error
 
 	Queued(ctx context.Context, region prego.Region, tenantID string, mode prego.PlacementMode) (bool, error)
@@ -65,6 +73,7 @@ type TenantRuns interface {
 	EnsureTenantProvision(ctx context.Context, tenantID string, generation int) (started bool, err error)
 	EnsureTenantChange(ctx context.Context, tenantID string) (started bool, err error)
 	WakeTenant(ctx context.Context, tenantID string) error
+	EnsureScaleFleet(ctx context.Context, fleetID string) error
 	EnsureScaleOut(ctx context.Context, region prego.Region, role prego.Role, trigger string) error
 	EnsureRefill(ctx context.Context, appServerID string) error
 	EnsureWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) error
@@ -153,6 +162,8 @@ const (
 	ErrTypePlacement = "placement_impossible"
 	// ErrTypeCommand: a command on a host failed for good.
 	ErrTypeCommand = "command_failed"
+	// ErrTypeFleetFull: no fleet has room for the server that is needed.
+	ErrTypeFleetFull = "fleet_full"
 )
 
 // TenantPlan is what a tenant's run needs to know before its first step.
@@ -408,15 +419,14 @@ func (a *Tenants) RequestOwnServer(ctx context.Context, in OwnServerInput) (Serv
 	if err != nil {
 		return ServerRef{}, err
 	}
-	o, err := a.shortOf(ctx, t.Region, prego.RoleNode)
-	if err != nil {
-		return ServerRef{}, err
-	}
 	spec := prego.ServerSpec{Tags: t.Constraint.Require}
-	srv, err := a.Store.RequestFleetServer(ctx, prego.FleetServer{
-		ServerID: OwnServerID(in.Tenant, in.Try), Role: prego.RoleNode, Region: t.Region, Provider: o.Provider, Spec: spec,
+	srv, err := a.Store.RequestFleetMember(ctx, prego.FleetServer{
+		ServerID: OwnServerID(in.Tenant, in.Try), Role: prego.RoleNode, Region: t.Region, Spec: spec,
 		DedicatedFor: t.TenantID, PlanTierLock: placement.ShardLockFor(t.Plan),
-	}, "tenant/"+t.TenantID)
+	}, "tenant/"+t.TenantID, scale.Plan)
+	if prego.CodeOf(err) == prego.CodeFleetFull {
+		return ServerRef{}, permanent(ErrTypeFleetFull, err.Error(), nil)
+	}
 	if err != nil {
 		return ServerRef{}, coded(err)
 	}

@@ -28,6 +28,7 @@ func (*noRuns) EnsureTenantProvision(context.Context, string, int) (bool, error)
 func (*noRuns) EnsureTenantChange(context.Context, string) (bool, error)               { return true, nil }
 func (*noRuns) WakeTenant(context.Context, string) error                               { return nil }
 func (*noRuns) EnsureScaleOut(context.Context, prego.Region, prego.Role, string) error { return nil }
+func (*noRuns) EnsureScaleFleet(context.Context, string) error                         { return nil }
 func (*noRuns) EnsureRefill(context.Context, string) error                             { return nil }
 func (*noRuns) EnsureWarmPool(context.Context, prego.Region, prego.Plan) error         { return nil }
 func (r *noRuns) EnsureDecommission(_ context.Context, id string) (bool, error) {

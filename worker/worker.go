@@ -20,7 +20,7 @@ type Options struct {
 }
 
 // New makes a worker that knows every workflow and step; the caller runs it.
-func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Fleet, tenants *activities.Tenants) (worker.Worker, error) {
+func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Fleet, tenants *activities.Tenants, actions *activities.FleetActions) (worker.Worker, error) {
 	if o.TaskQueue == "" || o.Concurrency < 1 {
 		return nil, fmt.Errorf("worker needs a task queue and a concurrency of at least 1")
 	}
@@ -35,6 +35,7 @@ func New(c client.Client, o Options, servers *activities.Servers, fleet *activit
 	w.RegisterActivity(servers)
 	w.RegisterActivity(fleet)
 	w.RegisterActivity(tenants)
+	w.RegisterActivity(actions)
 	return w, nil
 }
 
@@ -47,6 +48,7 @@ func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.ProvisionTenant)
 	r.RegisterWorkflow(workflows.ChangeTenantState)
 	r.RegisterWorkflow(workflows.ScaleOut)
+	r.RegisterWorkflow(workflows.ScaleFleet)
 	r.RegisterWorkflow(workflows.FillWarmPool)
 	r.RegisterWorkflow(workflows.RefillSitePool)
 	r.RegisterWorkflow(workflows.SweepTenants)

@@ -20,12 +20,13 @@ var (
 	AttrRole     = temporal.NewSearchAttributeKeyKeyword("role")
 	AttrTenantID = temporal.NewSearchAttributeKeyKeyword("tenant_id")
 	AttrOrgID    = temporal.NewSearchAttributeKeyKeyword("org_id")
+	AttrFleetID  = temporal.NewSearchAttributeKeyKeyword("fleet_id")
 	AttrOutcome  = temporal.NewSearchAttributeKeyKeyword("outcome")
 )
 
 // SearchAttributes lists the names that the namespace must know.
 func SearchAttributes() []string {
-	return []string{AttrServerID.GetName(), AttrRegion.GetName(), AttrRole.GetName(), AttrTenantID.GetName(), AttrOrgID.GetName(), AttrOutcome.GetName()}
+	return []string{AttrServerID.GetName(), AttrRegion.GetName(), AttrRole.GetName(), AttrTenantID.GetName(), AttrOrgID.GetName(), AttrFleetID.GetName(), AttrOutcome.GetName()}
 }
 
 // SignalAgent is the channel on which the gateway tells a provisioning run about

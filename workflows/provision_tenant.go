@@ -196,12 +196,11 @@ func (p *provisionTenant) look(ctx workflow.Context) (activities.TenantLook, err
 // buildServer makes the tenant's own server.
 func (p *provisionTenant) buildServer(ctx workflow.Context) error {
 	p.details(ctx, "building a server of its own")
-	var srv activities.ServerRef
-	if err := workflow.ExecuteActivity(write(ctx, "ask for the tenant's own server"), p.steps.RequestOwnServer,
-		activities.OwnServerInput{Tenant: p.ref(), Try: p.try}).Get(ctx, &srv); err != nil {
-		return stepFailed(err, prego.ReasonFailedServer)
+	srv, err := p.requestServer(ctx)
+	if err != nil {
+		return err
 	}
-	err := provisionChild(ctx, srv).Get(ctx, nil)
+	err = provisionChild(ctx, srv).Get(ctx, nil)
 	if alreadyStarted(err) {
 		return p.awaitServer(ctx, srv)
 	}
@@ -209,6 +208,36 @@ func (p *provisionTenant) buildServer(ctx workflow.Context) error {
 		return &stepError{reason: prego.ReasonFailedServer, text: fmt.Sprintf("server %s: %s", srv.ServerID, message(err))}
 	}
 	return err
+}
+
+// requestServer asks for the tenant's own server, and waits while no fleet has room
+// for it.
+func (p *provisionTenant) requestServer(ctx workflow.Context) (srv activities.ServerRef, err error) {
+	began := workflow.Now(ctx)
+	for {
+		err := workflow.ExecuteActivity(write(ctx, "ask for the tenant's own server"), p.steps.RequestOwnServer,
+			activities.OwnServerInput{Tenant: p.ref(), Try: p.try}).Get(ctx, &srv)
+		if errType(err) != activities.ErrTypeFleetFull {
+			if err != nil {
+				err = stepFailed(err, prego.ReasonFailedServer)
+			}
+			return srv, err
+		}
+		p.details(ctx, "waiting: "+message(err))
+		if workflow.Now(ctx).Sub(began) > p.plan.CapacityWait {
+			return srv, &stepError{reason: prego.ReasonFailedCapacity, text: message(err)}
+		}
+		look, lookErr := p.look(ctx)
+		switch {
+		case lookErr != nil:
+			return srv, lookErr
+		case look.Cancelled:
+			return srv, &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
+		}
+		if err := workflow.NewTimerWithOptions(ctx, p.plan.CapacityPoll, workflow.TimerOptions{Summary: "a fleet may have room later"}).Get(ctx, nil); err != nil {
+			return srv, err
+		}
+	}
 }
 
 // awaitServer watches a server whose run is somebody else's.

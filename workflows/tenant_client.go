@@ -122,3 +122,8 @@ func (c *Client) StartWarmPool(ctx context.Context, region prego.Region, plan pr
 	id := prego.WarmPoolWorkflowID(c.Environment, region, plan)
 	return id, c.demand(ctx, id, fmt.Sprintf("Fill the warm pool of plan %s in %s", plan, region), "fill", FillWarmPool, WarmPoolInput{Region: region, Plan: plan})
 }
+
+// EnsureScaleFleet has a fleet's actions carried out.
+func (c *Client) EnsureScaleFleet(ctx context.Context, fleetID string) error {
+	return c.demand(ctx, prego.FleetWorkflowID(fleetID), "Scale fleet "+fleetID, "action", ScaleFleet, ScaleFleetInput{FleetID: fleetID})
+}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/pki"
@@ -159,7 +160,9 @@ func runWorker(ctx context.Context) error {
 	}
 	w, err := worker.New(runs.Temporal, worker.Options{
 		TaskQueue: p.cfg.Temporal.TaskQueue, Concurrency: p.cfg.Worker.Concurrency, StopTimeout: p.cfg.Worker.StopTimeout,
-	}, servers, fleet, tenants)
+	}, servers, fleet, tenants, &activities.FleetActions{
+		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(),
+	})
 	if err != nil {
 		return err
 	}

@@ -239,7 +239,7 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 	metrics := activities.NewMetrics(p.reg)
 	settings := activities.Settings{
 		Environment: p.cfg.Environment, BootstrapTokenTTL: w.BootstrapTokenTTL, MaxRetries: w.MaxRetries,
-		CapacityWait: w.CapacityWait, CapacityPoll: w.CapacityPoll, CreateBackoff: w.CreateBackoff, ContainerTimeout: w.ContainerTimeout,
+		CapacityWait: w.CapacityWait, FleetWait: w.FleetWait, CapacityPoll: w.CapacityPoll, CreateBackoff: w.CreateBackoff, ContainerTimeout: w.ContainerTimeout,
 		AmbiguousGrace: w.AmbiguousGrace, EgressCIDRs: w.EgressCIDRs, Ports: []int{w.AgentPort, w.DockerPort},
 	}
 	hosts, err := newContainers(p, ca)

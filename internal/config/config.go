@@ -155,6 +155,9 @@ type Worker struct {
 	BootstrapTokenTTL time.Duration `env:"PREGO_BOOTSTRAP_TOKEN_TTL" envDefault:"15m"` // at most 15m
 	MaxRetries        int           `env:"PREGO_PROVISION_RETRIES" envDefault:"2"`     // whole new servers after the first
 	CapacityWait      time.Duration `env:"PREGO_CAPACITY_WAIT" envDefault:"1h"`        // how long a server waits for stock or quota
+	FleetWait         time.Duration `env:"PREGO_FLEET_CAPACITY_WAIT" envDefault:"10m"` // how long a fleet's server does, before another region is tried
+	FleetParallel     int           `env:"PREGO_FLEET_PARALLEL" envDefault:"10"`       // servers of one fleet action at once
+	FleetPoll         time.Duration `env:"PREGO_FLEET_POLL" envDefault:"5s"`           // how often a server that is drained is looked at
 	CapacityPoll      time.Duration `env:"PREGO_CAPACITY_POLL" envDefault:"30s"`
 	CreateBackoff     time.Duration `env:"PREGO_CREATE_BACKOFF" envDefault:"2s"`  // before the second of three create calls; doubles
 	AmbiguousGrace    time.Duration `env:"PREGO_AMBIGUOUS_GRACE" envDefault:"3m"` // how long a create of unknown outcome may still land
@@ -277,6 +280,9 @@ func (c Config) check() []error {
 	}
 	if !siteDomain.MatchString(t.SiteDomain) {
 		bad("PREGO_SITE_DOMAIN", "must be a domain name")
+	}
+	if c.Worker.FleetWait <= 0 || c.Worker.FleetPoll <= 0 || c.Worker.FleetParallel < 1 || c.Worker.FleetParallel > 100 {
+		bad("PREGO_FLEET_CAPACITY_WAIT, PREGO_FLEET_POLL and PREGO_FLEET_PARALLEL", "must be above 0, the last at most 100")
 	}
 	if c.Worker.DegradedAfter <= 0 || c.Worker.FailedAfter <= c.Worker.DegradedAfter {
 		bad("PREGO_FAILED_AFTER", "must be above PREGO_DEGRADED_AFTER, and both above 0")

@@ -17,7 +17,7 @@ const sqlFleetCursor = `SELECT pg_snapshot_xmin(pg_current_snapshot())::text`
 const sqlFleetServers = `
 SELECT server_id, role, region, infra_provider,
        -- a warm server whose agent is silent could not be used at once
-       CASE WHEN warm_plan IS NOT NULL AND tenant_count = 0 AND status = 'active' AND agent_status <> 'connected' THEN 'failed' ELSE status END,
+       CASE WHEN cordoned_at IS NOT NULL AND status = 'active' THEN 'draining' WHEN warm_plan IS NOT NULL AND tenant_count = 0 AND status = 'active' AND agent_status <> 'connected' THEN 'failed' ELSE status END,
        COALESCE(memory_pct, 0), tenant_count, tags, COALESCE(dedicated_for_tenant_id, ''),
        NOT accepts_trial, COALESCE(warm_plan, '')
 FROM servers
@@ -156,6 +156,9 @@ func (s *Store) Reserve(ctx context.Context, r prego.Reservation) (prego.Reserve
 	).Scan(&out.Outcome, &out.Lost, &out.LostID, &out.AllocationID)
 	if isViolation(err, "tenant_allocations_live") { // the same tenant, twice at once
 		return prego.ReserveResult{Outcome: prego.ReserveAlready}, nil
+	}
+	if isViolation(err, "servers_cordoned") { // since the decision
+		return prego.ReserveResult{Outcome: prego.ReserveLost, Lost: "app_server", LostID: r.AppServerID}, nil
 	}
 	if err != nil {
 		return out, fmt.Errorf("reserve for tenant %s: %w", r.TenantID, err)

@@ -14,6 +14,7 @@ const sqlProvisionState = `
 SELECT server_id, role, region, infra_provider, spec, tags, request_hash, status, purpose, generation, attempt,
        COALESCE(provider_server_id, ''), host, agent_status, running_at, agent_first_seen_at, agent_first_heartbeat_at,
        identity_revoked_at,
+       dedicated_for_tenant_id IS NULL AND EXISTS (SELECT FROM fleet_policies p WHERE p.fleet_id = s.fleet_id AND p.type = 'region_placement' AND p.enabled),
        EXISTS (SELECT FROM server_events e WHERE e.server_id = s.server_id AND e.step = 'handshake_refused'
                AND e.attempt = s.attempt AND e.reason = 'failed_bootstrap'),
        created_at, now()
@@ -25,7 +26,7 @@ func (s *Store) ProvisionState(ctx context.Context, serverID string) (prego.Prov
 	err := s.pool.QueryRow(ctx, sqlProvisionState, serverID).Scan(
 		&p.ServerID, &p.Role, &p.Region, &p.Provider, &p.Spec, &p.Tags, &p.RequestHash, &p.Status, &p.Purpose, &p.Generation, &p.Attempt,
 		&p.ProviderServerID, &p.Host, &p.AgentStatus, &p.RunningAt, &p.HandshakeAt, &p.FirstHeartbeatAt,
-		&p.RevokedAt, &p.BootstrapRefused, &p.CreatedAt, &p.Now)
+		&p.RevokedAt, &p.Spread, &p.BootstrapRefused, &p.CreatedAt, &p.Now)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return p, prego.Errorf(prego.CodeServerNotFound, "no server %s", serverID)
 	}

@@ -12,19 +12,23 @@ import (
 )
 
 const sqlFleetServerTraits = `
-UPDATE servers SET dedicated_for_tenant_id = NULLIF($2, ''), warm_plan = NULLIF($3, ''), plan_tier_lock = NULLIF($4, '')
-WHERE server_id = $1`
+UPDATE servers SET dedicated_for_tenant_id = NULLIF($2, ''), warm_plan = NULLIF($3, ''), plan_tier_lock = NULLIF($4, ''),
+    fleet_id = NULLIF($5, ''), fleet_profile = $6 WHERE server_id = $1`
 
 // RequestFleetServer accepts a server that the control plane asks for by itself,
 // in one transaction with what it is for. Repeated, it meets its row.
 func (s *Store) RequestFleetServer(ctx context.Context, f prego.FleetServer, by string) (prego.Server, error) {
+	server, _, err := s.insertServer(ctx, fleetServer(f, by))
+	return server, err
+}
+
+func fleetServer(f prego.FleetServer, by string) newServer {
 	r := prego.CreateServerRequest{ServerID: f.ServerID, Role: f.Role, Region: f.Region, InfraProvider: f.Provider, Spec: f.Spec}
 	hash := r.Hash()
-	server, _, err := s.insertServer(ctx, newServer{
+	return newServer{
 		id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: by,
 		managedBy: prego.ManagedByWorkerDirect, purpose: prego.PurposeAgentBootstrap, step: prego.StepRequested, traits: &f,
-	})
-	return server, err
+	}
 }
 
 // Who is short of a role, what is on its way, and how full the fleet is. Servers
@@ -70,8 +74,8 @@ func (s *Store) ShortOf(ctx context.Context, region prego.Region, role prego.Rol
 }
 
 const sqlBeginScaling = `
-INSERT INTO scaling_events (region, role, trigger, waiting, requested, server_ids, tier_locks, workflow_id, round, message)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (workflow_id, round) DO NOTHING RETURNING event_id`
+INSERT INTO scaling_events (region, role, trigger, waiting, requested, server_ids, tier_locks, workflow_id, round, message, fleet_id, fleet_seq)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, NULLIF($11, ''), $12) ON CONFLICT (workflow_id, round) DO NOTHING RETURNING event_id`
 
 // BeginScaling records which servers are going to be asked for. It is written before
 // they are, so that a repeated step finds what the first one decided.
@@ -80,7 +84,7 @@ func (s *Store) BeginScaling(ctx context.Context, e prego.ScalingRound) (prego.S
 	if ids == nil {
 		ids, locks = []string{}, []prego.Plan{}
 	}
-	err := s.pool.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, e.Requested, ids, locks, e.WorkflowID, e.Round, e.Message).Scan(&e.EventID)
+	err := s.pool.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, e.Requested, ids, locks, e.WorkflowID, e.Round, e.Message, "", 0).Scan(&e.EventID)
 	if errors.Is(err, pgx.ErrNoRows) {
 		found, ok, err := s.FindScaling(ctx, e.WorkflowID, e.Round)
 		if err == nil && !ok {
@@ -94,12 +98,12 @@ func (s *Store) BeginScaling(ctx context.Context, e prego.ScalingRound) (prego.S
 	return e, nil
 }
 
-const sqlFindScaling = `SELECT event_id, waiting, server_ids, tier_locks FROM scaling_events WHERE workflow_id = $1 AND round = $2`
+const sqlFindScaling = `SELECT event_id, waiting, server_ids, tier_locks, COALESCE(fleet_id, ''), fleet_seq FROM scaling_events WHERE workflow_id = $1 AND round = $2`
 
 // FindScaling is the round that a run began, if it did.
 func (s *Store) FindScaling(ctx context.Context, workflowID, round string) (e prego.ScalingRound, ok bool, err error) {
 	e.WorkflowID, e.Round = workflowID, round
-	err = s.pool.QueryRow(ctx, sqlFindScaling, workflowID, round).Scan(&e.EventID, &e.Waiting, &e.ServerIDs, &e.TierLocks)
+	err = s.pool.QueryRow(ctx, sqlFindScaling, workflowID, round).Scan(&e.EventID, &e.Waiting, &e.ServerIDs, &e.TierLocks, &e.FleetID, &e.FleetSeq)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return e, false, nil
 	}
@@ -119,7 +123,22 @@ func (s *Store) FinishScaling(ctx context.Context, eventID int64, message string
 	if _, err := s.pool.Exec(ctx, sqlFinishScaling, eventID, prego.Redact(message)); err != nil {
 		return fmt.Errorf("scaling event %d: %w", eventID, err)
 	}
-	return nil
+	var fleetID string
+	var seq int
+	if err := s.pool.QueryRow(ctx, sqlScalingAction, eventID).Scan(&fleetID, &seq); err != nil {
+		return fmt.Errorf("scaling event %d: %w", eventID, err)
+	}
+	if fleetID == "" {
+		return nil
+	}
+	if _, err := s.pool.Exec(ctx, sqlDemandSteps, fleetID, seq); err != nil {
+		return fmt.Errorf("steps of scaling event %d: %w", eventID, err)
+	}
+	_, err := s.FinishFleetAction(ctx, fleetID, seq)
+	if prego.CodeOf(err) == prego.CodeActionNotFound { // the fleet was deleted
+		return nil
+	}
+	return err
 }
 
 // By plan, then by turns among the orgs, then by age: an org with many waiting

@@ -94,42 +94,9 @@ type newServer struct {
 }
 
 func (s *Store) insertServer(ctx context.Context, n newServer) (server prego.Server, created bool, err error) {
-	spec, err := json.Marshal(n.spec)
-	if err != nil {
-		return server, false, fmt.Errorf("spec: %w", err)
-	}
-	tags := n.spec.Tags
-	if tags == nil {
-		tags = []string{}
-	}
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, sqlCreateServer, n.id, n.hash, n.role, n.region, n.provider, spec, tags,
-			prego.ProvisionWorkflowID(n.id), n.by, n.managedBy, n.purpose, n.providerID)
-		if err != nil {
-			return err
-		}
-		server, err = pgx.CollectExactlyOneRow(rows, scanServer)
-		if errors.Is(err, pgx.ErrNoRows) {
-			server, err = sameRequest(ctx, tx, n.id, n.hash)
-			return err
-		}
-		if err != nil {
-			return err
-		}
-		created = true
-		if f := n.traits; f != nil {
-			if _, err := tx.Exec(ctx, sqlFleetServerTraits, n.id, f.DedicatedFor, f.WarmPlan, f.PlanTierLock); err != nil {
-				return err
-			}
-		}
-		// Only now: a request that was accepted once is met by its row, whatever became
-		// of the provider since.
-		if err := checkProvider(ctx, tx, n.provider, n.region); err != nil {
-			return err
-		}
-		return addEvent(ctx, tx, prego.ServerEvent{
-			ServerID: n.id, Step: n.step, Message: fmt.Sprintf("%s in %s at %s, by %s", n.role, n.region, n.provider, n.by), Actor: prego.ActorOperator,
-		}, string(n.step))
+		server, created, err = insertServerIn(ctx, tx, n)
+		return err
 	})
 	if isViolation(err, "servers_provider_id") {
 		// Of two equal imports at once the second can meet this index before the row's
@@ -150,6 +117,40 @@ func (s *Store) insertServer(ctx context.Context, n newServer) (server prego.Ser
 		return prego.Server{}, false, asCoded("create server", err)
 	}
 	return server, created, nil
+}
+
+// insertServerIn writes the row and its first event, or meets the row that is there.
+func insertServerIn(ctx context.Context, tx pgx.Tx, n newServer) (server prego.Server, created bool, err error) {
+	spec, err := json.Marshal(n.spec)
+	if err != nil {
+		return server, false, fmt.Errorf("spec: %w", err)
+	}
+	rows, err := tx.Query(ctx, sqlCreateServer, n.id, n.hash, n.role, n.region, n.provider, spec, filled(n.spec.Tags),
+		prego.ProvisionWorkflowID(n.id), n.by, n.managedBy, n.purpose, n.providerID)
+	if err != nil {
+		return server, false, err
+	}
+	server, err = pgx.CollectExactlyOneRow(rows, scanServer)
+	if errors.Is(err, pgx.ErrNoRows) {
+		server, err = sameRequest(ctx, tx, n.id, n.hash)
+		return server, false, err
+	}
+	if err != nil {
+		return server, false, err
+	}
+	if f := n.traits; f != nil {
+		if _, err := tx.Exec(ctx, sqlFleetServerTraits, n.id, f.DedicatedFor, f.WarmPlan, f.PlanTierLock, f.FleetID, f.FleetProfile); err != nil {
+			return server, false, err
+		}
+	}
+	// Only now: a request that was accepted once is met by its row, whatever became
+	// of the provider since.
+	if err := checkProvider(ctx, tx, n.provider, n.region); err != nil {
+		return server, false, err
+	}
+	return server, true, addEvent(ctx, tx, prego.ServerEvent{
+		ServerID: n.id, Step: n.step, Message: fmt.Sprintf("%s in %s at %s, by %s", n.role, n.region, n.provider, n.by), Actor: prego.ActorOperator,
+	}, string(n.step))
 }
 
 // isViolation tells whether err is the refusal of this constraint.
@@ -206,7 +207,11 @@ const sqlGetServer = `SELECT ` + serverColumns + ` FROM servers WHERE server_id 
 
 // GetServer reads one server, or CodeServerNotFound.
 func (s *Store) GetServer(ctx context.Context, id string) (prego.Server, error) {
-	rows, err := s.pool.Query(ctx, sqlGetServer, id)
+	return serverIn(ctx, s.pool, id)
+}
+
+func serverIn(ctx context.Context, q querier, id string) (prego.Server, error) {
+	rows, err := q.Query(ctx, sqlGetServer, id)
 	if err != nil {
 		return prego.Server{}, fmt.Errorf("get server: %w", err)
 	}

@@ -1,0 +1,214 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement/scale"
+)
+
+// FleetActionStore is the part of Postgres that the actions of fleets use.
+type FleetActionStore interface {
+	BeginFleetAction(ctx context.Context, fleetID string, plan FleetPlanner) (*prego.FleetAction, error)
+	NextFleetBatch(ctx context.Context, fleetID string, seq, limit int) (prego.FleetBatch, error)
+	RecordFleetSteps(ctx context.Context, fleetID string, seq int, results []prego.FleetStepResult,
+		replan func(prego.FleetState, prego.FleetAction) (more []prego.FleetStep, skip bool, data json.RawMessage, err error)) error
+	FinishFleetAction(ctx context.Context, fleetID string, seq int) (prego.FleetAction, error)
+	DrainMember(ctx context.Context, serverID, by string) (prego.Server, error)
+	GetServer(ctx context.Context, serverID string) (prego.Server, error)
+	Uncordon(ctx context.Context, serverID string) error
+}
+
+// FleetRuns reaches the workflow engine from fleets' steps.
+type FleetRuns interface {
+	EnsureDecommission(ctx context.Context, serverID string) (started bool, err error)
+}
+
+// FleetActions are the steps of the actions of fleets.
+type FleetActions struct {
+	Store FleetActionStore
+	Runs  FleetRuns
+	// Parallel is how many servers of one action are made or taken down at once.
+	Parallel int
+	Poll     time.Duration      // how often a server that is being drained is looked at
+	Hook     func(point string) // see Servers
+}
+
+func (a *FleetActions) hook(point string) {
+	if a.Hook != nil {
+		a.Hook(point)
+	}
+}
+
+// FleetRef names a fleet's action.
+type FleetRef struct {
+	FleetID string `json:"fleet_id"`
+	Seq     int    `json:"seq"`
+}
+
+// FleetActionTaken is the action that is next.
+type FleetActionTaken struct {
+	Seq     int                     `json:"seq"` // 0: there is none
+	Action  prego.FleetActionKind   `json:"action,omitempty"`
+	Status  prego.FleetActionStatus `json:"status,omitempty"`
+	Message string                  `json:"message,omitempty"`
+	Poll    time.Duration           `json:"poll,omitempty"`
+}
+
+// BeginFleetAction takes the oldest action of a fleet that waits, asks the policies,
+// and writes down the plan. A step that is repeated meets the action it took.
+func (a *FleetActions) BeginFleetAction(ctx context.Context, fleetID string) (FleetActionTaken, error) {
+	act, err := a.Store.BeginFleetAction(ctx, fleetID, scale.Plan)
+	if err != nil {
+		return FleetActionTaken{}, coded(err)
+	}
+	if act == nil {
+		return FleetActionTaken{}, nil
+	}
+	a.hook("fleet/planned")
+	return FleetActionTaken{Seq: act.Seq, Action: act.Action, Status: act.Status, Message: act.Message, Poll: a.Poll}, nil
+}
+
+// FleetBatch are the steps that are next, all creates or all deletes.
+type FleetBatch struct {
+	Creates []ServerRef             `json:"creates,omitempty"`
+	Deletes []string                `json:"deletes,omitempty"`
+	Refused []prego.FleetStepResult `json:"refused,omitempty"` // they could not be asked for
+	Grace   time.Duration           `json:"grace,omitempty"`   // that a server with tenants is given
+}
+
+// NextFleetBatch asks for the servers that are to be made next, or closes those to
+// new tenants that are to go.
+func (a *FleetActions) NextFleetBatch(ctx context.Context, in FleetRef) (FleetBatch, error) {
+	b, err := a.Store.NextFleetBatch(ctx, in.FleetID, in.Seq, a.Parallel)
+	if err != nil {
+		return FleetBatch{}, coded(err)
+	}
+	a.hook("fleet/requested")
+	out := FleetBatch{Grace: scale.GracePeriod(b.Action)}
+	for _, s := range b.Steps {
+		switch {
+		case s.State == prego.FleetStepFailed:
+			out.Refused = append(out.Refused, prego.FleetStepResult{ServerID: s.ServerID, Op: s.Op, State: s.State, Message: s.Message})
+		case s.Op == prego.StepOpCreate:
+			srv, err := a.Store.GetServer(ctx, s.ServerID)
+			if err != nil {
+				return out, fromStore(err)
+			}
+			out.Creates = append(out.Creates, ServerRef{ServerID: srv.ServerID, Generation: srv.Generation})
+		default:
+			out.Deletes = append(out.Deletes, s.ServerID)
+		}
+	}
+	return out, nil
+}
+
+// FleetResults are how steps went.
+type FleetResults struct {
+	Fleet   FleetRef                `json:"fleet"`
+	Results []prego.FleetStepResult `json:"results"`
+}
+
+// RecordFleetSteps writes down how steps went, takes down what is left of servers
+// that failed, and plans what is missing over the regions that are left.
+func (a *FleetActions) RecordFleetSteps(ctx context.Context, in FleetResults) error {
+	for _, r := range in.Results {
+		if r.Op != prego.StepOpCreate || r.State != prego.FleetStepFailed {
+			continue
+		}
+		srv, err := a.Store.GetServer(ctx, r.ServerID)
+		if prego.CodeOf(err) == prego.CodeServerNotFound {
+			continue // it was refused
+		}
+		if err != nil {
+			return fromStore(err)
+		}
+		// One whose containers failed is kept for debugging, and is a member.
+		if srv.Status == prego.ServerFailed && srv.StatusReason != prego.ReasonFailedContainer {
+			if _, err := a.drain(ctx, r.ServerID, in.Fleet); err != nil {
+				return err
+			}
+		}
+	}
+	return coded(a.Store.RecordFleetSteps(ctx, in.Fleet.FleetID, in.Fleet.Seq, in.Results, scale.Replan))
+}
+
+func (a *FleetActions) drain(ctx context.Context, serverID string, by FleetRef) (prego.ServerStatus, error) {
+	srv, err := a.Store.DrainMember(ctx, serverID, fmt.Sprintf("%s action %d", by.FleetID, by.Seq))
+	if err != nil {
+		return "", err
+	}
+	if srv.Status == prego.ServerDraining {
+		if _, err := a.Runs.EnsureDecommission(ctx, serverID); err != nil {
+			return "", err
+		}
+	}
+	return srv.Status, nil
+}
+
+// DrainInput names a server that is to go.
+type DrainInput struct {
+	Fleet    FleetRef `json:"fleet"`
+	ServerID string   `json:"server_id"`
+}
+
+// DrainResult tells how far it is.
+type DrainResult struct {
+	Occupied bool `json:"occupied,omitempty"` // tenants live there
+	Gone     bool `json:"gone,omitempty"`
+}
+
+// DrainFleetServer takes a server down once no tenant lives on it.
+func (a *FleetActions) DrainFleetServer(ctx context.Context, in DrainInput) (DrainResult, error) {
+	status, err := a.drain(ctx, in.ServerID, in.Fleet)
+	switch prego.CodeOf(err) {
+	case prego.CodeServerHasTenants:
+		return DrainResult{Occupied: true}, nil
+	case prego.CodeServerNotFound:
+		return DrainResult{Gone: true}, nil
+	}
+	if err != nil {
+		return DrainResult{}, err
+	}
+	a.hook("fleet/draining")
+	return DrainResult{Gone: status == prego.ServerTerminated}, nil
+}
+
+// KeepFleetServer gives a server back to placement that could not be drained.
+func (a *FleetActions) KeepFleetServer(ctx context.Context, serverID string) error {
+	return a.Store.Uncordon(ctx, serverID)
+}
+
+// FleetServerLook is where a server stands.
+type FleetServerLook struct {
+	Status  prego.ServerStatus `json:"status"`
+	Reason  prego.Reason       `json:"reason,omitempty"`
+	Message string             `json:"message,omitempty"`
+}
+
+// LookAtFleetServer reads where a server stands.
+func (a *FleetActions) LookAtFleetServer(ctx context.Context, serverID string) (FleetServerLook, error) {
+	srv, err := a.Store.GetServer(ctx, serverID)
+	if err != nil {
+		return FleetServerLook{}, fromStore(err)
+	}
+	return FleetServerLook{Status: srv.Status, Reason: srv.StatusReason, Message: srv.StatusMessage}, nil
+}
+
+// FleetActionResult is how an action ended.
+type FleetActionResult struct {
+	Status  prego.FleetActionStatus `json:"status"`
+	Message string                  `json:"message,omitempty"`
+}
+
+// FinishFleetAction ends an action by how its steps went.
+func (a *FleetActions) FinishFleetAction(ctx context.Context, in FleetRef) (FleetActionResult, error) {
+	act, err := a.Store.FinishFleetAction(ctx, in.FleetID, in.Seq)
+	if err != nil {
+		return FleetActionResult{}, coded(err)
+	}
+	return FleetActionResult{Status: act.Status, Message: act.Message}, nil
+}

@@ -1,0 +1,503 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+const actionColumns = `a.fleet_id, a.seq, a.action, a.inputs, a.data, a.status, a.reason, a.message, a.cause, a.requested_by, a.cancel_requested,
+    a.created_at, a.started_at, a.finished_at`
+
+func scanAction(row pgx.CollectableRow) (a prego.FleetAction, err error) {
+	err = row.Scan(&a.FleetID, &a.Seq, &a.Action, &a.Inputs, &a.Data, &a.Status, &a.Reason, &a.Message, &a.Cause, &a.RequestedBy, &a.CancelRequested,
+		&a.CreatedAt, &a.StartedAt, &a.FinishedAt)
+	return a, err
+}
+
+const sqlActionOfKey = `SELECT ` + actionColumns + ` FROM fleet_actions a WHERE fleet_id = $1 AND idempotency_key = $2`
+
+const sqlNextSeq = `UPDATE fleets SET last_seq = last_seq + 1 WHERE fleet_id = $1 RETURNING last_seq`
+
+const sqlQueueAction = `
+INSERT INTO fleet_actions AS a (fleet_id, seq, action, inputs, status, cause, driven_by, requested_by, idempotency_key)
+VALUES ($1, $2, $3, $4, 'queued', $5, $6, $7, NULLIF($8, '')) RETURNING ` + actionColumns
+
+// RequestFleetAction queues an action. The same request again with the same key is
+// met by the action that is there; another one with that key is
+// CodeIdempotencyConflict.
+func (s *Store) RequestFleetAction(ctx context.Context, r prego.FleetActionRequest) (a prego.FleetAction, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		var seq int
+		// The fleet's row is locked from here on.
+		err := tx.QueryRow(ctx, sqlNextSeq, r.FleetID).Scan(&seq)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return prego.Errorf(prego.CodeFleetNotFound, "there is no fleet %q", r.FleetID)
+		}
+		if err != nil {
+			return err
+		}
+		if r.IdempotencyKey != "" {
+			rows, err := tx.Query(ctx, sqlActionOfKey, r.FleetID, r.IdempotencyKey)
+			if err != nil {
+				return err
+			}
+			a, err = pgx.CollectExactlyOneRow(rows, scanAction)
+			if err == nil && (a.Action != r.Action || !sameJSON(a.Inputs, r.Inputs)) {
+				return &prego.Error{Code: prego.CodeIdempotencyConflict, Field: "Idempotency-Key", Message: "was sent with another body"}
+			}
+			if !errors.Is(err, pgx.ErrNoRows) {
+				return errOr(err, errActionMet)
+			}
+		}
+		rows, err := tx.Query(ctx, sqlQueueAction, r.FleetID, seq, r.Action, r.Inputs, r.Cause, prego.FleetWorkflowID(r.FleetID), r.By, r.IdempotencyKey)
+		if err != nil {
+			return err
+		}
+		a, err = pgx.CollectExactlyOneRow(rows, scanAction)
+		return err
+	})
+	if err != nil && !errors.Is(err, errActionMet) {
+		return prego.FleetAction{}, asCoded("request action", err)
+	}
+	return a, nil
+}
+
+// errActionMet undoes the taking of a number that is not needed.
+var errActionMet = errors.New("the action is there already")
+
+func errOr(err, otherwise error) error {
+	if err != nil {
+		return err
+	}
+	return otherwise
+}
+
+func sameJSON(a, b []byte) bool {
+	var x, y any
+	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
+		return false
+	}
+	p, errP := json.Marshal(x)
+	q, errQ := json.Marshal(y)
+	return errP == nil && errQ == nil && string(p) == string(q)
+}
+
+const sqlFleetMembers = `
+SELECT s.server_id, s.region, s.status, s.fleet_profile, s.created_at,
+    s.tenant_count + COALESCE((SELECT sum(current_tenant_count) FROM db_shards d WHERE d.server_id = s.server_id), 0)
+                   + COALESCE((SELECT sum(current_tenants) FROM redis_pools r WHERE r.server_id = s.server_id), 0)
+    + CASE WHEN s.dedicated_for_tenant_id IS NULL THEN 0 ELSE 1 END -- one that is to live there
+FROM servers s WHERE s.fleet_id = $1 AND s.status NOT IN ('draining', 'terminated') ORDER BY s.server_id`
+
+const sqlUsableRegions = `SELECT COALESCE((SELECT regions FROM infra_providers WHERE id = $1 AND enabled), '{}'), now()`
+
+// fleetState reads what an action is planned from.
+func fleetState(ctx context.Context, q querier, f prego.Fleet) (st prego.FleetState, err error) {
+	st.Fleet = f
+	rows, err := q.Query(ctx, sqlFleetMembers, f.FleetID)
+	if err != nil {
+		return st, err
+	}
+	if st.Members, err = pgx.CollectRows(rows, pgx.RowToStructByPos[prego.FleetMember]); err != nil {
+		return st, err
+	}
+	return st, q.QueryRow(ctx, sqlUsableRegions, f.InfraProvider).Scan(&st.Usable, &st.Now)
+}
+
+// FleetState reads what an action of a fleet would be planned from now.
+func (s *Store) FleetState(ctx context.Context, id string) (st prego.FleetState, err error) {
+	f, err := getFleet(ctx, s.pool, sqlGetFleet, id)
+	if err == nil {
+		st, err = fleetState(ctx, s.pool, f)
+	}
+	if err != nil {
+		return st, asCoded("fleet state", err)
+	}
+	return st, nil
+}
+
+// The one under way, else the oldest that waits.
+const sqlTakeAction = `
+SELECT ` + actionColumns + ` FROM fleet_actions a WHERE fleet_id = $1 AND status IN ('queued', 'running') AND driven_by = $2
+ORDER BY status = 'queued', seq LIMIT 1`
+
+const sqlStartAction = `
+UPDATE fleet_actions a SET status = $3, data = $4, reason = $5, message = $6, started_at = now(), finished_at = CASE WHEN $3 <> 'running' THEN now() END
+WHERE fleet_id = $1 AND seq = $2 RETURNING ` + actionColumns
+
+const sqlFleetAim = `UPDATE fleets SET desired_capacity = $2, updated_at = now() WHERE fleet_id = $1`
+
+const sqlPolicyUsed = `UPDATE fleet_policies SET last_used_at = now() WHERE fleet_id = $1 AND policy_id = ANY ($2)`
+
+type planner = func(prego.FleetState, prego.FleetAction) (prego.FleetPlan, error)
+
+// BeginFleetAction takes the oldest action that waits and writes down what plan
+// makes of it, or answers with the one that is under way. nil: there is none. One
+// that can do nothing is failed, and returned as it is.
+func (s *Store) BeginFleetAction(ctx context.Context, fleetID string, plan planner) (taken *prego.FleetAction, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		f, err := getFleet(ctx, tx, sqlLockFleet, fleetID)
+		if prego.CodeOf(err) == prego.CodeFleetNotFound {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sqlTakeAction, fleetID, prego.FleetWorkflowID(fleetID))
+		if err != nil {
+			return err
+		}
+		a, err := pgx.CollectExactlyOneRow(rows, scanAction)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		taken = &a
+		if a.Status == prego.ActionRunning {
+			return nil
+		}
+		a, err = planAction(ctx, tx, f, a, plan)
+		return err
+	})
+	if err != nil {
+		return nil, asCoded("begin action", err)
+	}
+	return taken, nil
+}
+
+// planAction writes down what an action of a locked fleet will do.
+func planAction(ctx context.Context, tx pgx.Tx, f prego.Fleet, a prego.FleetAction, plan planner) (prego.FleetAction, error) {
+	st, err := fleetState(ctx, tx, f)
+	if err != nil {
+		return a, err
+	}
+	p, err := plan(st, a)
+	if err != nil {
+		return a, err
+	}
+	status := prego.ActionRunning
+	if p.Reason != "" {
+		status = prego.ActionFailed
+	}
+	rows, err := tx.Query(ctx, sqlStartAction, a.FleetID, a.Seq, status, p.Data, p.Reason, p.Message)
+	if err != nil {
+		return a, err
+	}
+	if a, err = pgx.CollectExactlyOneRow(rows, scanAction); err != nil || status == prego.ActionFailed {
+		return a, err
+	}
+	if _, err := tx.Exec(ctx, sqlFleetAim, f.FleetID, p.Desired); err != nil {
+		return a, err
+	}
+	if _, err := tx.Exec(ctx, sqlPolicyUsed, f.FleetID, filled(p.Used)); err != nil {
+		return a, err
+	}
+	a.Steps, err = addSteps(ctx, tx, a, 0, p.Steps)
+	return a, err
+}
+
+const sqlAddStep = `
+INSERT INTO fleet_action_steps (fleet_id, seq, server_id, op, region, round, replan) VALUES ($1, $2, $3, $4, $5, $6, $7)`
+
+// addSteps names the servers that are to be made, after the number that there are,
+// and writes the steps.
+func addSteps(ctx context.Context, tx pgx.Tx, a prego.FleetAction, made int, steps []prego.FleetStep) ([]prego.FleetStep, error) {
+	b := &pgx.Batch{}
+	for i := range steps {
+		st := &steps[i]
+		if st.Op == prego.StepOpCreate {
+			made++
+			st.ServerID = fmt.Sprintf("%s-%d-%d", a.FleetID, a.Seq, made)
+		}
+		st.State = prego.FleetStepPlanned
+		b.Queue(sqlAddStep, a.FleetID, a.Seq, st.ServerID, st.Op, st.Region, st.Round, st.Replan)
+	}
+	return steps, tx.SendBatch(ctx, b).Close()
+}
+
+const sqlGetAction = `SELECT ` + actionColumns + ` FROM fleet_actions a WHERE fleet_id = $1 AND seq = $2`
+
+const sqlActionSteps = `
+SELECT op, server_id, region, round, replan, state, message FROM fleet_action_steps WHERE fleet_id = $1 AND seq = $2
+ORDER BY round, op, server_id COLLATE "C"`
+
+func getAction(ctx context.Context, q querier, fleetID string, seq int) (a prego.FleetAction, err error) {
+	rows, err := q.Query(ctx, sqlGetAction, fleetID, seq)
+	if err != nil {
+		return a, err
+	}
+	a, err = pgx.CollectExactlyOneRow(rows, scanAction)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return a, prego.Errorf(prego.CodeActionNotFound, "fleet %q has no action %d", fleetID, seq)
+	}
+	if err != nil {
+		return a, err
+	}
+	if rows, err = q.Query(ctx, sqlActionSteps, fleetID, seq); err != nil {
+		return a, err
+	}
+	a.Steps, err = pgx.CollectRows(rows, pgx.RowToStructByPos[prego.FleetStep])
+	return a, err
+}
+
+// GetFleetAction reads an action with its steps, or CodeActionNotFound.
+func (s *Store) GetFleetAction(ctx context.Context, fleetID string, seq int) (prego.FleetAction, error) {
+	a, err := getAction(ctx, s.pool, fleetID, seq)
+	if err != nil {
+		return prego.FleetAction{}, asCoded("get action", err)
+	}
+	return a, nil
+}
+
+const sqlListActions = `SELECT ` + actionColumns + ` FROM fleet_actions a WHERE fleet_id = $1 AND ($2 = 0 OR seq < $2) ORDER BY seq DESC LIMIT $3`
+
+// ListFleetActions is a page of a fleet's actions, newest first, those before the
+// number given (0: from the newest), without their steps.
+func (s *Store) ListFleetActions(ctx context.Context, fleetID string, before, limit int) (page []prego.FleetAction, more bool, err error) {
+	page, err = collectBy(ctx, s, "list actions", scanAction, sqlListActions, fleetID, before, limit+1)
+	if err != nil {
+		return nil, false, err
+	}
+	if len(page) > limit {
+		return page[:limit], true, nil
+	}
+	return page, false, nil
+}
+
+const sqlCancelAction = `
+UPDATE fleet_actions a SET cancel_requested = true, status = CASE status WHEN 'queued' THEN 'cancelled' ELSE status END,
+    finished_at = CASE status WHEN 'queued' THEN now() END, message = CASE status WHEN 'queued' THEN 'cancelled by ' || $3 ELSE message END
+WHERE fleet_id = $1 AND seq = $2 AND status IN ('queued', 'running') AND driven_by = $4 RETURNING ` + actionColumns
+
+// CancelFleetAction ends an action that waits; of one that is under way the steps
+// that have not begun are left out.
+func (s *Store) CancelFleetAction(ctx context.Context, fleetID string, seq int, by string) (prego.FleetAction, error) {
+	a, err := first(collectBy(ctx, s, "cancel action", scanAction, sqlCancelAction, fleetID, seq, by, prego.FleetWorkflowID(fleetID)))
+	if err != nil {
+		return prego.FleetAction{}, err
+	}
+	if a != nil {
+		return *a, nil
+	}
+	now, err := s.GetFleetAction(ctx, fleetID, seq)
+	if err != nil {
+		return now, err
+	}
+	if !now.Status.Ended() {
+		return now, prego.Errorf(prego.CodeInvalidTransition, "the action serves waiting tenants and is not an operator's to cancel")
+	}
+	return now, prego.Errorf(prego.CodeInvalidTransition, "the action is %s", now.Status)
+}
+
+const sqlSkipSteps = `
+UPDATE fleet_action_steps st SET state = 'skipped', message = $3 WHERE fleet_id = $1 AND seq = $2 AND state = 'planned'
+  AND NOT EXISTS (SELECT FROM servers s WHERE s.server_id = st.server_id AND st.op = 'create')`
+
+const sqlNextSteps = `
+SELECT op, server_id, region, round, replan, state, message FROM fleet_action_steps st
+WHERE fleet_id = $1 AND seq = $2 AND state = 'planned'
+  AND (round, op) = (SELECT round, op FROM fleet_action_steps WHERE fleet_id = $1 AND seq = $2 AND state = 'planned' ORDER BY round, op LIMIT 1)
+ORDER BY server_id COLLATE "C" LIMIT $3`
+
+const sqlCordon = `UPDATE servers SET cordoned_at = now(), updated_at = now() WHERE server_id = ANY ($1) AND cordoned_at IS NULL AND status IN ('active', 'failed', 'provisioning')`
+
+const sqlFailStep = `UPDATE fleet_action_steps SET state = $5, message = $6 WHERE fleet_id = $1 AND seq = $2 AND server_id = $3 AND op = $4 AND state = 'planned'`
+
+// NextFleetBatch takes the steps of an action that are next, at most limit of one
+// kind: the rows of servers to be made are written, those to be taken down are
+// cordoned. Repeated, it answers with the same ones.
+func (s *Store) NextFleetBatch(ctx context.Context, fleetID string, seq, limit int) (b prego.FleetBatch, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		if b.Fleet, err = getFleet(ctx, tx, sqlLockFleet, fleetID); err != nil {
+			return err
+		}
+		if b.Action, err = getAction(ctx, tx, fleetID, seq); err != nil {
+			return err
+		}
+		b.Action.Steps = nil
+		if b.Action.CancelRequested {
+			if _, err := tx.Exec(ctx, sqlSkipSteps, fleetID, seq, "the action was cancelled"); err != nil {
+				return err
+			}
+		}
+		rows, err := tx.Query(ctx, sqlNextSteps, fleetID, seq, limit)
+		if err != nil {
+			return err
+		}
+		if b.Steps, err = pgx.CollectRows(rows, pgx.RowToStructByPos[prego.FleetStep]); err != nil {
+			return err
+		}
+		if len(b.Steps) > 0 && b.Steps[0].Op == prego.StepOpDelete {
+			ids := make([]string, len(b.Steps))
+			for i, st := range b.Steps {
+				ids[i] = st.ServerID
+			}
+			_, err = tx.Exec(ctx, sqlCordon, ids)
+			return err
+		}
+		for i := range b.Steps {
+			if err := askFor(ctx, tx, b.Fleet, b.Action, &b.Steps[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return prego.FleetBatch{}, asCoded("next steps", err)
+	}
+	return b, nil
+}
+
+// askFor writes the row of a server that is to be made; when it is refused, the step
+// has failed.
+func askFor(ctx context.Context, tx pgx.Tx, f prego.Fleet, a prego.FleetAction, st *prego.FleetStep) error {
+	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+		_, _, err := insertServerIn(ctx, tx, fleetServer(prego.FleetServer{
+			ServerID: st.ServerID, Role: f.Role, Region: st.Region, Provider: f.InfraProvider, Spec: f.Spec, FleetID: f.FleetID, FleetProfile: f.Profile,
+		}, fmt.Sprintf("%s/%d", prego.FleetWorkflowID(f.FleetID), a.Seq)))
+		return err
+	})
+	var refusal *prego.Error
+	if errors.As(err, &refusal) {
+		st.State, st.Message = prego.FleetStepFailed, refusal.Error()
+		return nil
+	}
+	return err
+}
+
+const sqlMadeSteps = `SELECT count(*) FROM fleet_action_steps WHERE fleet_id = $1 AND seq = $2 AND op = 'create'`
+
+// RecordFleetSteps writes down how steps went. For those that failed to be made,
+// replan may name others, or have what is left skipped.
+func (s *Store) RecordFleetSteps(ctx context.Context, fleetID string, seq int, results []prego.FleetStepResult,
+	replan func(prego.FleetState, prego.FleetAction) (more []prego.FleetStep, skip bool, data json.RawMessage, err error),
+) error {
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		f, err := getFleet(ctx, tx, sqlLockFleet, fleetID)
+		if err != nil {
+			return err
+		}
+		failed := false
+		for _, r := range results {
+			tag, err := tx.Exec(ctx, sqlFailStep, fleetID, seq, r.ServerID, r.Op, r.State, prego.Redact(r.Message))
+			if err != nil {
+				return err
+			}
+			failed = failed || tag.RowsAffected() == 1 && r.Op == prego.StepOpCreate && r.State == prego.FleetStepFailed
+		}
+		if !failed {
+			return nil // also when this was recorded before
+		}
+		a, err := getAction(ctx, tx, fleetID, seq)
+		if err != nil || a.CancelRequested {
+			return err
+		}
+		st, err := fleetState(ctx, tx, f)
+		if err != nil {
+			return err
+		}
+		more, skip, data, err := replan(st, a)
+		if err != nil {
+			return err
+		}
+		if skip {
+			_, err := tx.Exec(ctx, sqlSkipSteps, fleetID, seq, "a server before it could not be made")
+			return err
+		}
+		var made int
+		if err := tx.QueryRow(ctx, sqlMadeSteps, fleetID, seq).Scan(&made); err != nil {
+			return err
+		}
+		if _, err := addSteps(ctx, tx, a, made, more); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, sqlActionData, fleetID, seq, data)
+		return err
+	})
+	if err != nil {
+		return asCoded("record steps", err)
+	}
+	return nil
+}
+
+const sqlActionData = `UPDATE fleet_actions SET data = $3 WHERE fleet_id = $1 AND seq = $2`
+
+const sqlFinishAction = `
+UPDATE fleet_actions a SET finished_at = now(), status = $3, reason = $4, message = $5
+WHERE fleet_id = $1 AND seq = $2 AND status = 'running' RETURNING ` + actionColumns
+
+// FinishFleetAction ends an action by how its steps went.
+func (s *Store) FinishFleetAction(ctx context.Context, fleetID string, seq int) (a prego.FleetAction, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		if a, err = getAction(ctx, tx, fleetID, seq); err != nil || a.Status.Ended() {
+			return err
+		}
+		status, reason, message := a.Outcome()
+		rows, err := tx.Query(ctx, sqlFinishAction, fleetID, seq, status, reason, message)
+		if err != nil {
+			return err
+		}
+		ended, err := pgx.CollectExactlyOneRow(rows, scanAction)
+		if err == nil {
+			ended.Steps = a.Steps
+			a = ended
+		}
+		return err
+	})
+	if err != nil {
+		return prego.FleetAction{}, asCoded("finish action", err)
+	}
+	return a, nil
+}
+
+const sqlDrainMember = `
+UPDATE servers SET status = 'draining', status_reason = 'decommission_requested', status_message = '',
+    decommission_requested_at = now(), updated_at = now()
+WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') AND tenant_count = 0 AND dedicated_for_tenant_id IS NULL
+  AND NOT EXISTS (SELECT FROM db_shards d WHERE d.server_id = $1 AND d.current_tenant_count > 0)
+  AND NOT EXISTS (SELECT FROM redis_pools r WHERE r.server_id = $1 AND r.current_tenants > 0) RETURNING ` + serverColumns
+
+// DrainMember begins to take a server down that no tenant lives on and none is to,
+// else CodeServerHasTenants. One that is going or gone is returned as it is.
+func (s *Store) DrainMember(ctx context.Context, id, by string) (prego.Server, error) {
+	server, err := s.transition(ctx, id, prego.ServerEvent{
+		ServerID: id, Step: prego.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: "by " + by, Actor: prego.ActorWorkflow,
+	}, "%s", sqlDrainMember)
+	if prego.CodeOf(err) != prego.CodeInvalidTransition {
+		return server, err
+	}
+	server, err = s.GetServer(ctx, id)
+	if err == nil && server.Status != prego.ServerDraining && server.Status != prego.ServerTerminated {
+		return server, prego.Errorf(prego.CodeServerHasTenants, "tenants live on server %s, or one is to", id)
+	}
+	return server, err
+}
+
+const sqlUncordon = `UPDATE servers SET cordoned_at = NULL, updated_at = now() WHERE server_id = $1 AND cordoned_at IS NOT NULL AND status NOT IN ('draining', 'terminated')`
+
+// Uncordon gives a server back to placement.
+func (s *Store) Uncordon(ctx context.Context, serverID string) error {
+	if _, err := s.pool.Exec(ctx, sqlUncordon, serverID); err != nil {
+		return fmt.Errorf("uncordon %s: %w", serverID, err)
+	}
+	return nil
+}
+
+const sqlOpenFleets = `
+SELECT DISTINCT fleet_id FROM fleet_actions a WHERE status IN ('queued', 'running') AND driven_by = 'fleet-scale/' || fleet_id
+  AND GREATEST(created_at, COALESCE(started_at, created_at)) < now() - make_interval(secs => $1)`
+
+// OpenFleets names the fleets that have actions of some age which may have lost
+// their run.
+func (s *Store) OpenFleets(ctx context.Context, quiet time.Duration) ([]string, error) {
+	return collectBy(ctx, s, "open fleets", pgx.RowTo[string], sqlOpenFleets, quiet.Seconds())
+}

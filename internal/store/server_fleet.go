@@ -1,0 +1,354 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+// Members are the servers that stand, that are on their way, and that an action is
+// about to ask for; what is draining is leaving already.
+const fleetColumns = `f.fleet_id, f.role, COALESCE(f.region, ''), f.infra_provider, f.min_size, f.max_size, f.desired_capacity, f.spec,
+    f.require_tags, f.disallow_tags, f.serves_tenants, f.profile, f.created_by, f.created_at, f.updated_at,
+    COALESCE((SELECT jsonb_object_agg(region, n) FROM (SELECT region, count(*) AS n FROM (
+        SELECT region FROM servers s WHERE s.fleet_id = f.fleet_id AND s.status NOT IN ('draining', 'terminated')
+        UNION ALL SELECT st.region FROM fleet_actions a JOIN fleet_action_steps st ON st.fleet_id = a.fleet_id AND st.seq = a.seq
+        WHERE a.fleet_id = f.fleet_id AND a.status = 'running' AND st.op = 'create' AND st.state = 'planned'
+          AND NOT EXISTS (SELECT FROM servers s WHERE s.server_id = st.server_id)) m GROUP BY region) r), '{}')`
+
+func scanFleet(row pgx.CollectableRow) (prego.Fleet, error) {
+	var f prego.Fleet
+	err := row.Scan(&f.FleetID, &f.Role, &f.Region, &f.InfraProvider, &f.MinSize, &f.MaxSize, &f.DesiredCapacity, &f.Spec,
+		&f.Constraint.Require, &f.Constraint.Disallow, &f.Serves, &f.Profile, &f.CreatedBy, &f.CreatedAt, &f.UpdatedAt, &f.Regions)
+	for _, n := range f.Regions {
+		f.Size += n
+	}
+	return f, err
+}
+
+const sqlCreateFleet = `
+INSERT INTO fleets AS f (fleet_id, request_hash, role, region, infra_provider, min_size, max_size, spec, require_tags, disallow_tags, serves_tenants, created_by)
+VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (fleet_id) DO NOTHING RETURNING ` + fleetColumns
+
+const sqlFleetHash = `SELECT request_hash FROM fleets WHERE fleet_id = $1`
+
+const sqlProviderKnown = `SELECT enabled FROM infra_providers WHERE id = $1`
+
+// CreateFleet makes an empty fleet. The same request again meets it; another one of
+// that id is CodeFleetConflict.
+func (s *Store) CreateFleet(ctx context.Context, r prego.CreateFleetRequest, by string) (f prego.Fleet, err error) {
+	hash, spec, err := fleetHash(r)
+	if err != nil {
+		return f, err
+	}
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, sqlCreateFleet, r.FleetID, hash, r.Role, r.Region, r.InfraProvider, r.MinSize, *r.MaxSize, spec,
+			filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.Serves, by)
+		if err != nil {
+			return err
+		}
+		f, err = pgx.CollectExactlyOneRow(rows, scanFleet)
+		if errors.Is(err, pgx.ErrNoRows) {
+			var kept []byte
+			if err := tx.QueryRow(ctx, sqlFleetHash, r.FleetID).Scan(&kept); err != nil {
+				return err
+			}
+			if !bytes.Equal(kept, hash) {
+				return &prego.Error{Code: prego.CodeFleetConflict, Field: "fleet_id", Message: "belongs to a fleet that was made with another body"}
+			}
+			f, err = getFleet(ctx, tx, sqlGetFleet, r.FleetID)
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		if r.Region != "" {
+			return checkProvider(ctx, tx, r.InfraProvider, r.Region)
+		}
+		var enabled bool
+		err = tx.QueryRow(ctx, sqlProviderKnown, r.InfraProvider).Scan(&enabled)
+		if err == nil && !enabled {
+			return &prego.Error{Code: prego.CodeProviderDisabled, Field: "infra_provider", Message: "is disabled"}
+		}
+		return err
+	})
+	if isViolation(err, "fleets_infra_provider_fkey") {
+		err = &prego.Error{Code: prego.CodeProviderUnknown, Field: "infra_provider", Message: unknownProvider}
+	}
+	if err != nil {
+		return prego.Fleet{}, asCoded("create fleet", err)
+	}
+	return f, nil
+}
+
+func fleetHash(r prego.CreateFleetRequest) (hash, spec []byte, err error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, nil, fmt.Errorf("fleet: %w", err)
+	}
+	spec, err = json.Marshal(r.Spec)
+	if err != nil {
+		return nil, nil, fmt.Errorf("spec: %w", err)
+	}
+	sum := sha256.Sum256(body)
+	return sum[:], spec, nil
+}
+
+const sqlGetFleet = `SELECT ` + fleetColumns + ` FROM fleets f WHERE fleet_id = $1`
+
+const sqlLockFleet = sqlGetFleet + ` FOR NO KEY UPDATE`
+
+const sqlAttached = `
+SELECT p.policy_id, p.type, p.spec, p.created_by, p.created_at, p.updated_at, a.position, a.enabled, a.last_used_at
+FROM fleet_policies a JOIN policies p ON p.policy_id = a.policy_id WHERE a.fleet_id = $1 ORDER BY a.position, p.policy_id`
+
+func scanAttachment(row pgx.CollectableRow) (a prego.Attachment, err error) {
+	err = row.Scan(&a.PolicyID, &a.Type, &a.Spec, &a.CreatedBy, &a.CreatedAt, &a.UpdatedAt, &a.Position, &a.Enabled, &a.LastUsedAt)
+	return a, err
+}
+
+// getFleet reads a fleet with its policies, or CodeFleetNotFound.
+func getFleet(ctx context.Context, q querier, sql, id string) (f prego.Fleet, err error) {
+	rows, err := q.Query(ctx, sql, id)
+	if err != nil {
+		return f, err
+	}
+	f, err = pgx.CollectExactlyOneRow(rows, scanFleet)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return f, prego.Errorf(prego.CodeFleetNotFound, "there is no fleet %q", id)
+	}
+	if err != nil {
+		return f, err
+	}
+	if rows, err = q.Query(ctx, sqlAttached, id); err != nil {
+		return f, err
+	}
+	f.Policies, err = pgx.CollectRows(rows, scanAttachment)
+	return f, err
+}
+
+// GetFleet reads a fleet with its policies, or CodeFleetNotFound.
+func (s *Store) GetFleet(ctx context.Context, id string) (prego.Fleet, error) {
+	f, err := getFleet(ctx, s.pool, sqlGetFleet, id)
+	if err != nil {
+		return prego.Fleet{}, asCoded("get fleet", err)
+	}
+	return f, nil
+}
+
+const sqlListFleets = `SELECT ` + fleetColumns + ` FROM fleets f WHERE fleet_id > $1 AND ($3 = '' OR role = $3) ORDER BY fleet_id LIMIT $2`
+
+// ListFleets is a page of fleets by id, those after the one given, and whether there
+// are more. Their policies are left out.
+func (s *Store) ListFleets(ctx context.Context, role prego.Role, after string, limit int) (page []prego.Fleet, more bool, err error) {
+	page, err = collectBy(ctx, s, "list fleets", scanFleet, sqlListFleets, after, limit+1, role)
+	if err != nil {
+		return nil, false, err
+	}
+	if len(page) > limit {
+		return page[:limit], true, nil
+	}
+	return page, false, nil
+}
+
+const sqlUpdateFleet = `
+UPDATE fleets SET min_size = $2, max_size = $3, spec = $4, serves_tenants = $5, profile = $6, updated_at = now() WHERE fleet_id = $1`
+
+// UpdateFleet changes a fleet as asked; its servers stay as they are until an action
+// brings them up to it.
+func (s *Store) UpdateFleet(ctx context.Context, id string, r prego.UpdateFleetRequest) (f prego.Fleet, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		if f, err = getFleet(ctx, tx, sqlLockFleet, id); err != nil {
+			return err
+		}
+		if err := r.Apply(&f); err != nil {
+			return err
+		}
+		spec, err := json.Marshal(f.Spec)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlUpdateFleet, id, f.MinSize, f.MaxSize, spec, f.Serves, f.Profile); err != nil {
+			return err
+		}
+		f, err = getFleet(ctx, tx, sqlGetFleet, id)
+		return err
+	})
+	if err != nil {
+		return prego.Fleet{}, asCoded("update fleet", err)
+	}
+	return f, nil
+}
+
+const sqlFleetOpen = `SELECT EXISTS (SELECT FROM fleet_actions WHERE fleet_id = $1 AND status IN ('queued', 'running'))`
+
+const sqlLeaveFleet = `UPDATE servers SET fleet_id = NULL WHERE fleet_id = $1`
+
+const sqlDeleteFleet = `DELETE FROM fleets WHERE fleet_id = $1`
+
+// DeleteFleet forgets a fleet that has no members and no action under way, with its
+// actions; a fleet that has is CodeFleetNotEmpty or CodeFleetBusy.
+func (s *Store) DeleteFleet(ctx context.Context, id string) error {
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		f, err := getFleet(ctx, tx, sqlLockFleet, id)
+		if err != nil {
+			return err
+		}
+		if f.Size > 0 {
+			return prego.Errorf(prego.CodeFleetNotEmpty, "fleet %s has %d servers: resize it to 0 first", id, f.Size)
+		}
+		var open bool
+		if err := tx.QueryRow(ctx, sqlFleetOpen, id).Scan(&open); err != nil {
+			return err
+		}
+		if open {
+			return prego.Errorf(prego.CodeFleetBusy, "fleet %s has actions that are not finished: wait for them or cancel them", id)
+		}
+		if _, err := tx.Exec(ctx, sqlLeaveFleet, id); err != nil { // terminated ones
+			return err
+		}
+		_, err = tx.Exec(ctx, sqlDeleteFleet, id)
+		return err
+	})
+	if err != nil {
+		return asCoded("delete fleet", err)
+	}
+	return nil
+}
+
+const policyColumns = `policy_id, type, spec, created_by, created_at, updated_at`
+
+const sqlCreatePolicy = `INSERT INTO policies (policy_id, type, spec, created_by) VALUES ($1, $2, $3, $4) ON CONFLICT (policy_id) DO NOTHING RETURNING ` + policyColumns
+
+const sqlGetPolicy = `SELECT ` + policyColumns + ` FROM policies WHERE policy_id = $1`
+
+const sqlPolicyRepeated = `SELECT EXISTS (SELECT FROM policies WHERE policy_id = $1 AND type = $2 AND spec = $3)`
+
+// CreatePolicy makes a policy whose spec is checked. The same again meets it.
+func (s *Store) CreatePolicy(ctx context.Context, p prego.Policy) (prego.Policy, error) {
+	made, err := first(collect[prego.Policy](ctx, s, "create policy", sqlCreatePolicy, p.PolicyID, p.Type, p.Spec, p.CreatedBy))
+	if err != nil {
+		return prego.Policy{}, err
+	}
+	if made != nil {
+		return *made, nil
+	}
+	var same bool
+	if err := s.pool.QueryRow(ctx, sqlPolicyRepeated, p.PolicyID, p.Type, p.Spec).Scan(&same); err != nil {
+		return prego.Policy{}, fmt.Errorf("create policy: %w", err)
+	}
+	if !same {
+		return prego.Policy{}, &prego.Error{Code: prego.CodePolicyConflict, Field: "policy_id", Message: "belongs to another policy: change that one, or choose another id"}
+	}
+	return s.GetPolicy(ctx, p.PolicyID)
+}
+
+// GetPolicy reads a policy, or CodePolicyNotFound.
+func (s *Store) GetPolicy(ctx context.Context, id string) (prego.Policy, error) {
+	p, err := first(collect[prego.Policy](ctx, s, "get policy", sqlGetPolicy, id))
+	if err != nil {
+		return prego.Policy{}, err
+	}
+	if p == nil {
+		return prego.Policy{}, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id)
+	}
+	return *p, nil
+}
+
+const sqlListPolicies = `SELECT ` + policyColumns + ` FROM policies WHERE policy_id > $1 AND ($3 = '' OR type = $3) ORDER BY policy_id LIMIT $2`
+
+// ListPolicies is a page of policies by id, those after the one given, and whether
+// there are more.
+func (s *Store) ListPolicies(ctx context.Context, kind prego.PolicyType, after string, limit int) (page []prego.Policy, more bool, err error) {
+	page, err = collect[prego.Policy](ctx, s, "list policies", sqlListPolicies, after, limit+1, kind)
+	if err != nil {
+		return nil, false, err
+	}
+	if len(page) > limit {
+		return page[:limit], true, nil
+	}
+	return page, false, nil
+}
+
+const sqlUpdatePolicy = `UPDATE policies SET spec = $2, updated_at = now() WHERE policy_id = $1 RETURNING ` + policyColumns
+
+// UpdatePolicy changes a policy's spec, for actions that are planned later.
+func (s *Store) UpdatePolicy(ctx context.Context, id string, spec json.RawMessage) (prego.Policy, error) {
+	p, err := first(collect[prego.Policy](ctx, s, "update policy", sqlUpdatePolicy, id, spec))
+	if err != nil {
+		return prego.Policy{}, err
+	}
+	if p == nil {
+		return prego.Policy{}, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id)
+	}
+	return *p, nil
+}
+
+const sqlDeletePolicy = `DELETE FROM policies WHERE policy_id = $1`
+
+// DeletePolicy deletes a policy that no fleet has, else CodePolicyInUse.
+func (s *Store) DeletePolicy(ctx context.Context, id string) error {
+	tag, err := s.pool.Exec(ctx, sqlDeletePolicy, id)
+	switch {
+	case isViolation(err, "fleet_policies_policy_id_fkey"):
+		return prego.Errorf(prego.CodePolicyInUse, "policy %s is attached to fleets: detach it first", id)
+	case err != nil:
+		return fmt.Errorf("delete policy: %w", err)
+	case tag.RowsAffected() == 0:
+		return prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id)
+	}
+	return nil
+}
+
+const sqlAttachPolicy = `
+INSERT INTO fleet_policies (fleet_id, policy_id, type, position, enabled)
+SELECT $1, policy_id, type, COALESCE($3, (SELECT COALESCE(max(position), 0) + 10 FROM fleet_policies WHERE fleet_id = $1)), $4
+FROM policies WHERE policy_id = $2
+ON CONFLICT (fleet_id, policy_id) DO UPDATE SET position = COALESCE($3, fleet_policies.position), enabled = $4`
+
+// AttachPolicy gives a fleet a policy, last in order when position is nil, or
+// changes the order and whether it is enabled. A second one of a type that decides
+// alone is CodePolicyTypeAttached.
+func (s *Store) AttachPolicy(ctx context.Context, fleetID, policyID string, position *int, enabled bool) (f prego.Fleet, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := getFleet(ctx, tx, sqlLockFleet, fleetID); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, sqlAttachPolicy, fleetID, policyID, position, enabled)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", policyID)
+		}
+		f, err = getFleet(ctx, tx, sqlGetFleet, fleetID)
+		return err
+	})
+	if isViolation(err, "fleet_policies_one") {
+		err = prego.Errorf(prego.CodePolicyTypeAttached, "fleet %s has a policy of this type already: detach that one first", fleetID)
+	}
+	if err != nil {
+		return prego.Fleet{}, asCoded("attach policy", err)
+	}
+	return f, nil
+}
+
+const sqlDetachPolicy = `DELETE FROM fleet_policies WHERE fleet_id = $1 AND policy_id = $2`
+
+// DetachPolicy takes a policy from a fleet; one that it doesn't have is success.
+func (s *Store) DetachPolicy(ctx context.Context, fleetID, policyID string) error {
+	if _, err := s.GetFleet(ctx, fleetID); err != nil {
+		return err
+	}
+	if _, err := s.pool.Exec(ctx, sqlDetachPolicy, fleetID, policyID); err != nil {
+		return fmt.Errorf("detach policy: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,515 @@
+package scale
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement/region"
+)
+
+// Codes of actions that can't be done, beside those of package region.
+const (
+	CodeCooldown    = "policy_cooldown"
+	CodePolicyError = "policy_refused"
+)
+
+// NodeData is an action's data: the seed's, and what is ours of a replacement.
+type NodeData struct {
+	region.Data
+	Replacement *Replacement `json:"replacement,omitempty"`
+}
+
+// Replacement is how many members are made anew, and where they stand.
+type Replacement struct {
+	Count   int64            `json:"count"`
+	Regions map[string]int64 `json:"regions"`
+	Surge   int64            `json:"max_surge"`
+}
+
+type planner struct {
+	st   prego.FleetState
+	kind prego.FleetActionKind
+	seq  int
+	in   Inputs
+	data region.Data
+	code string
+	used []string
+	idle bool // a scaling policy found nothing to do
+
+	regions map[string]int64 // members now
+	usable  []string
+	grace   int64
+	by      region.Criterion
+}
+
+// Plan decides what an action does. A plan with a Reason does nothing.
+func Plan(st prego.FleetState, a prego.FleetAction) (prego.FleetPlan, error) {
+	in, err := ParseInputs(a.Action, a.Inputs, false)
+	if err != nil { // what was taken in is refused by now
+		return prego.FleetPlan{Data: json.RawMessage("{}"), Reason: string(prego.CodeOf(err)), Message: err.Error()}, nil
+	}
+	p := &planner{st: st, kind: a.Action, seq: a.Seq, in: in, regions: current(st.Fleet)}
+	p.usable = usable(st.Usable, in.Regions)
+	if a.Action == prego.ClusterReplace {
+		return p.replace()
+	}
+	p.bounds()
+	for _, policy := range st.Fleet.Policies {
+		if !policy.Enabled || p.data.Status == region.StatusError {
+			continue
+		}
+		if err := p.ask(policy); err != nil {
+			return prego.FleetPlan{}, fmt.Errorf("policy %s: %w", policy.PolicyID, err)
+		}
+	}
+	if p.data.Status != region.StatusError {
+		p.fill()
+	}
+	return p.plan()
+}
+
+func current(f prego.Fleet) map[string]int64 {
+	out := make(map[string]int64, len(f.Regions))
+	for r, n := range f.Regions {
+		out[string(r)] = n
+	}
+	return out
+}
+
+// usable are the regions of the provider that an action may use.
+func usable(all, only []prego.Region) []string {
+	out := []string{}
+	for _, r := range all {
+		if len(only) == 0 || slices.Contains(only, r) {
+			out = append(out, string(r))
+		}
+	}
+	return out
+}
+
+func (p *planner) refuse(code, sentence string) {
+	p.code, p.data = code, region.Data{Status: region.StatusError, Reason: sentence}
+}
+
+func (p *planner) refused(err error) {
+	code, message := string(prego.CodeOf(err)), err.Error()
+	var e *prego.Error
+	if errors.As(err, &e) {
+		message = e.Message
+	}
+	p.refuse(code, message)
+}
+
+func (p *planner) size() region.Bounds {
+	return region.Bounds{Current: p.st.Fleet.Size, MinSize: p.st.Fleet.MinSize, MaxSize: p.st.Fleet.MaxSize, GlobalMax: prego.MaxFleetSize}
+}
+
+// bounds refuses an action that would leave the fleet's bounds, before any policy is
+// asked. What a scaling policy makes of it is checked there.
+func (p *planner) bounds() {
+	switch p.kind {
+	case prego.ClusterResize:
+		res, err := region.ParseResize(p.in.resize(), p.size())
+		if err != nil {
+			p.refused(err)
+			return
+		}
+		p.data = changed(res)
+	case prego.NodeCreate:
+		p.check(1)
+	case prego.ClusterScaleOut:
+		if p.in.Count != nil {
+			p.check(*p.in.Count)
+		}
+	case prego.ClusterScaleIn:
+		if p.in.Count != nil {
+			p.check(-*p.in.Count)
+		}
+	case prego.ClusterReplace:
+	}
+}
+
+// changed is a resize as other policies read it.
+func changed(r region.ResizeResult) region.Data {
+	d := region.Data{Status: region.StatusOK}
+	if r.Creation > 0 {
+		d.Creation = &region.Change{Count: &r.Creation}
+	}
+	if r.Deletion > 0 {
+		d.Deletion = &region.Change{Count: &r.Deletion}
+	}
+	return d
+}
+
+func (p *planner) check(change int64) {
+	if _, err := region.ParseResize(region.Resize{Adjustment: region.ChangeInCapacity, Number: change, Strict: true}, p.size()); err != nil {
+		p.refused(err)
+	}
+}
+
+// ask lets one policy have its say.
+func (p *planner) ask(a prego.Attachment) error {
+	switch a.Type {
+	case prego.PolicyScaling:
+		var s ScalingSpec
+		if err := json.Unmarshal(a.Spec, &s); err != nil {
+			return err
+		}
+		p.scaling(a, s)
+	case prego.PolicyRegionPlacement:
+		var s region.Policy
+		if err := json.Unmarshal(a.Spec, &s); err != nil {
+			return err
+		}
+		p.placement(a.PolicyID, s)
+	case prego.PolicyDeletion:
+		var s DeletionSpec
+		if err := json.Unmarshal(a.Spec, &s); err != nil {
+			return err
+		}
+		p.by, p.grace = s.Criteria, s.GracePeriod
+		p.used = append(p.used, a.PolicyID)
+	}
+	return nil
+}
+
+// scaling decides how many, for an action of its event that does not say.
+func (p *planner) scaling(a prego.Attachment, s ScalingSpec) {
+	if s.Event != p.kind || p.in.Count != nil {
+		return
+	}
+	if a.LastUsedAt != nil {
+		if left := time.Duration(s.Adjustment.Cooldown)*time.Second - p.st.Now.Sub(*a.LastUsedAt); left > 0 {
+			p.refuse(CodeCooldown, fmt.Sprintf("Policy %s cooldown is still in progress, for %s more.", a.PolicyID, left.Round(time.Second)))
+			return
+		}
+	}
+	r := region.Resize{Adjustment: s.Adjustment.Type, Number: s.Adjustment.Number, MinStep: s.Adjustment.MinStep, Strict: !s.Adjustment.BestEffort}
+	if p.kind == prego.ClusterScaleIn && r.Adjustment != region.ExactCapacity {
+		r.Number = -r.Number
+	}
+	res, err := region.ParseResize(r, p.size())
+	if err != nil {
+		p.refused(err)
+		return
+	}
+	if p.kind == prego.ClusterScaleOut && res.Deletion > 0 || p.kind == prego.ClusterScaleIn && res.Creation > 0 {
+		res = region.ResizeResult{Desired: p.st.Fleet.Size} // already beyond its target: nothing to do
+	}
+	p.used = append(p.used, a.PolicyID)
+	p.data = changed(res)
+	p.idle = res.Creation == 0 && res.Deletion == 0
+}
+
+func (p *planner) nothing() bool {
+	return p.idle || p.kind == prego.ClusterResize && p.data.Creation == nil && p.data.Deletion == nil
+}
+
+// placement decides where.
+func (p *planner) placement(id string, s region.Policy) {
+	if p.nothing() {
+		return
+	}
+	p.used = append(p.used, id)
+	f := p.st.Fleet
+	data := region.Evaluate(region.Request{
+		Action: region.Action(p.kind), Policy: s, Current: p.regions, Usable: p.usable, MinSize: f.MinSize, MaxSize: f.MaxSize,
+		GlobalMax: prego.MaxFleetSize, Count: p.in.Count, Resize: p.in.resize(), Data: p.data, ProfileRegion: string(p.in.Region),
+	})
+	if data.Status == region.StatusError {
+		p.refuse(codeOfReason(data.Reason), data.Reason)
+		return
+	}
+	p.data = data
+}
+
+func codeOfReason(reason string) string {
+	switch reason {
+	case "No region is found usable.":
+		return string(region.CodeNoRegion)
+	case "There is no feasible plan to handle all nodes.":
+		return string(region.CodeNoPlan)
+	}
+	return CodePolicyError
+}
+
+// fill says what no policy said: the count, and the fleet's own region.
+func (p *planner) fill() {
+	p.data.Status = region.StatusOK
+	one := int64(1)
+	if p.in.Count != nil {
+		one = *p.in.Count
+	}
+	switch {
+	case p.nothing():
+		return
+	case p.kind == prego.ClusterScaleIn && p.data.Deletion == nil:
+		p.data.Deletion = &region.Change{Count: &one}
+	case (p.kind == prego.ClusterScaleOut || p.kind == prego.NodeCreate) && p.data.Creation == nil:
+		p.data.Creation = &region.Change{Count: &one}
+	}
+	// The bounds hold for what the policies made of it, too.
+	if c := p.data.Creation; c != nil && p.kind != prego.ClusterResize {
+		p.check(*c.Count)
+	}
+	if c := p.data.Deletion; c != nil && p.kind != prego.ClusterResize {
+		p.check(-*c.Count)
+	}
+	if p.data.Status == region.StatusError || p.data.Creation == nil || p.data.Creation.Regions != nil {
+		return
+	}
+	home := string(p.st.Fleet.Region)
+	switch {
+	case p.in.Region != "":
+		home = string(p.in.Region)
+	case home == "" && len(p.in.Regions) == 1:
+		home = string(p.in.Regions[0])
+	}
+	if home == "" || !slices.Contains(p.usable, home) {
+		p.refuse(string(region.CodeNoRegion), "No region is found usable.")
+		return
+	}
+	p.data.Creation.Regions = map[string]int64{home: *p.data.Creation.Count}
+}
+
+// plan names the servers that go, and lists the steps.
+func (p *planner) plan() (prego.FleetPlan, error) {
+	out := prego.FleetPlan{Desired: p.st.Fleet.Size, Used: p.used}
+	if p.data.Status != region.StatusError && p.data.Deletion != nil {
+		ids, err := p.victims()
+		if err != nil {
+			p.refused(err)
+		} else {
+			p.data.Deletion.Candidates = ids
+			if p.grace > 0 {
+				p.data.Deletion.GracePeriod = &p.grace
+			}
+		}
+	}
+	var err error
+	if out.Data, err = json.Marshal(NodeData{Data: p.data}); err != nil {
+		return out, err
+	}
+	if p.data.Status == region.StatusError {
+		out.Reason, out.Message = p.code, p.data.Reason
+		return out, nil
+	}
+	if c := p.data.Creation; c != nil {
+		out.Desired += *c.Count
+		out.Steps = creates(c.Regions, 1, false)
+	}
+	if c := p.data.Deletion; c != nil {
+		out.Desired -= *c.Count
+		at := map[string]prego.Region{}
+		for _, m := range p.st.Members {
+			at[m.ServerID] = m.Region
+		}
+		for _, id := range c.Candidates {
+			out.Steps = append(out.Steps, prego.FleetStep{Op: prego.StepOpDelete, ServerID: id, Region: at[id], Round: 1})
+		}
+	}
+	return out, nil
+}
+
+func creates(regions map[string]int64, round int, replan bool) []prego.FleetStep {
+	var out []prego.FleetStep
+	for _, name := range sortedKeys(regions) {
+		for range regions[name] {
+			out = append(out, prego.FleetStep{Op: prego.StepOpCreate, Region: prego.Region(name), Round: round, Replan: replan})
+		}
+	}
+	return out
+}
+
+// victims chooses who goes: by the deletion policy, within the regions that the
+// placement decided. Servers that failed go first, then those without tenants: a
+// tenant is not sent away while an empty server stands by.
+func (p *planner) victims() ([]string, error) {
+	by := p.by
+	if by == "" {
+		by = region.OldestFirst
+	}
+	seed := fnv.New64a()
+	fmt.Fprintf(seed, "%s/%d", p.st.Fleet.FleetID, p.seq) //nolint:errcheck // a hash takes everything
+	left := *p.data.Deletion.Count
+	perRegion := maps.Clone(p.data.Deletion.Regions)
+	var out []string
+	for _, class := range classes(p.st.Members) {
+		want, count := map[string]int64(nil), min(left, int64(len(class)))
+		if perRegion != nil {
+			want, count = map[string]int64{}, 0
+			have := map[string]int64{}
+			for _, n := range class {
+				have[n.Region]++
+			}
+			for name, n := range perRegion {
+				if take := min(n, have[name]); take > 0 {
+					want[name] = take
+				}
+			}
+		}
+		ids, err := region.SelectVictims(class, by, want, count, seed.Sum64())
+		if err != nil {
+			return nil, err
+		}
+		for name, n := range want {
+			perRegion[name] -= n
+		}
+		left -= int64(len(ids))
+		out = append(out, ids...)
+	}
+	if left > 0 {
+		return nil, prego.Errorf(region.CodeTooFewNodes, "%d servers are to go of fewer that stand.", *p.data.Deletion.Count)
+	}
+	return out, nil
+}
+
+func classes(members []prego.FleetMember) [][]region.Node {
+	out := make([][]region.Node, 3)
+	for _, m := range members {
+		class := 2
+		switch {
+		case m.Status == prego.ServerFailed && m.Tenants == 0:
+			class = 0
+		case m.Tenants == 0:
+			class = 1
+		}
+		out[class] = append(out[class], region.Node{ID: m.ServerID, Region: string(m.Region), CreatedAt: m.CreatedAt, ProfileGeneration: int64(m.Profile)})
+	}
+	return out
+}
+
+// replace makes members of earlier profiles anew, each in its region, max_surge at a
+// time: first the new ones, and once they are active the old ones go.
+func (p *planner) replace() (prego.FleetPlan, error) {
+	surge := int64(1)
+	if p.in.MaxSurge != nil {
+		surge = *p.in.MaxSurge
+	}
+	var old []region.Node
+	at := map[string]prego.Region{}
+	for _, m := range p.st.Members {
+		at[m.ServerID] = m.Region
+		if m.Profile < p.st.Fleet.Profile {
+			old = append(old, region.Node{ID: m.ServerID, Region: string(m.Region), CreatedAt: m.CreatedAt, ProfileGeneration: int64(m.Profile)})
+		}
+	}
+	out := prego.FleetPlan{Desired: p.st.Fleet.Size}
+	ids, err := region.SelectVictims(old, region.OldestProfileFirst, nil, int64(len(old)), 0)
+	if err != nil {
+		return out, err
+	}
+	r := Replacement{Count: int64(len(ids)), Regions: map[string]int64{}, Surge: surge}
+	p.data.Status = region.StatusOK
+	if most := p.st.Fleet.Size + min(surge, r.Count); most > prego.MaxFleetSize {
+		p.refuse(string(region.CodeAboveServiceLimit), fmt.Sprintf("The surge would make %d servers, more than the %d allowed per fleet.", most, prego.MaxFleetSize))
+	}
+	for i, id := range ids {
+		round := i/int(surge) + 1
+		r.Regions[string(at[id])]++
+		out.Steps = append(out.Steps, prego.FleetStep{Op: prego.StepOpCreate, Region: at[id], Round: round},
+			prego.FleetStep{Op: prego.StepOpDelete, ServerID: id, Region: at[id], Round: round})
+		if !slices.Contains(p.usable, string(at[id])) {
+			p.refuse(string(region.CodeNoRegion), "No region is found usable.")
+		}
+	}
+	if p.data.Status == region.StatusError {
+		out.Reason, out.Message, out.Steps = p.code, p.data.Reason, nil
+	}
+	data := NodeData{Data: p.data}
+	if out.Reason == "" {
+		data.Replacement = &r
+	}
+	out.Data, err = json.Marshal(data)
+	return out, err
+}
+
+// Replan plans what could not be made in its region anew, over the regions in which
+// nothing has failed. Of a replacement nothing more is done: a new server that does
+// not come up is no reason to take an old one down.
+func Replan(st prego.FleetState, a prego.FleetAction) (more []prego.FleetStep, skip bool, data json.RawMessage, err error) {
+	var kept NodeData
+	if err := json.Unmarshal(a.Data, &kept); err != nil {
+		return nil, false, nil, fmt.Errorf("data of action %d: %w", a.Seq, err)
+	}
+	if a.Action == prego.ClusterReplace {
+		return nil, true, a.Data, nil
+	}
+	lost, failed, made, round := map[prego.Region]bool{}, int64(0), int64(0), 0
+	for _, s := range a.Steps {
+		round = max(round, s.Round)
+		if s.Op != prego.StepOpCreate {
+			continue
+		}
+		if s.Replan {
+			made++
+		}
+		if s.State == prego.FleetStepFailed {
+			lost[s.Region] = true
+			failed++
+		}
+	}
+	missing := failed - made // those that were made up for already count no more
+	var policy *region.Policy
+	for _, p := range st.Fleet.Policies {
+		if p.Enabled && p.Type == prego.PolicyRegionPlacement {
+			policy = &region.Policy{}
+			if err := json.Unmarshal(p.Spec, policy); err != nil {
+				return nil, false, nil, fmt.Errorf("policy %s: %w", p.PolicyID, err)
+			}
+		}
+	}
+	if missing <= 0 || policy == nil || kept.Creation == nil {
+		return nil, false, a.Data, nil
+	}
+	in, err := ParseInputs(a.Action, a.Inputs, false)
+	if err != nil || in.Region != "" { // the profile's region is the only one
+		return nil, false, a.Data, err
+	}
+	left := []string{}
+	for _, name := range usable(st.Usable, in.Regions) {
+		if !lost[prego.Region(name)] {
+			left = append(left, name)
+		}
+	}
+	regions, err := region.Grow(*policy, current(st.Fleet), left, missing)
+	if err != nil {
+		return nil, false, a.Data, nil //nolint:nilerr // what is missing stays missing: the action says so
+	}
+	more = creates(regions, round+1, true)
+	kept.Creation.Regions = map[string]int64{}
+	for _, s := range slices.Concat(a.Steps, more) {
+		if s.Op == prego.StepOpCreate && s.State != prego.FleetStepFailed {
+			kept.Creation.Regions[string(s.Region)]++
+		}
+	}
+	data, err = json.Marshal(kept)
+	return more, false, data, err
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// GracePeriod is how long an action gives servers with tenants to lose them.
+func GracePeriod(a prego.FleetAction) time.Duration {
+	var seconds *int64
+	if a.Action == prego.ClusterReplace {
+		if in, err := ParseInputs(a.Action, a.Inputs, false); err == nil {
+			seconds = in.GracePeriod
+		}
+	} else {
+		var d NodeData
+		if json.Unmarshal(a.Data, &d) == nil && d.Deletion != nil {
+			seconds = d.Deletion.GracePeriod
+		}
+	}
+	if seconds == nil {
+		return 0
+	}
+	return time.Duration(*seconds) * time.Second
+}

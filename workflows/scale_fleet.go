@@ -1,0 +1,184 @@
+package workflows
+
+import (
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// ScaleFleetInput names the fleet; what is to be done is in its actions' rows.
+type ScaleFleetInput struct {
+	FleetID string `json:"fleet_id"`
+}
+
+// ScaleFleet carries out one action of a fleet, the oldest that waits, and goes on
+// as the next one's run: one at a time (region-placement). The policies are asked and the plan
+// is written before the first server is touched; from then on the rows say what is
+// left to do, so that a run can be lost at any step.
+func ScaleFleet(ctx workflow.Context, in ScaleFleetInput) error {
+	s := &scaleFleet{in: in, signals: workflow.GetSignalChannel(ctx, SignalDemand)}
+	for {
+		drain(s.signals)
+		if err := workflow.ExecuteActivity(write(ctx, "take the next action and plan it"), s.steps.BeginFleetAction, in.FleetID).Get(ctx, &s.action); err != nil {
+			return err
+		}
+		if s.action.Seq != 0 {
+			break
+		}
+		if s.signals.Len() == 0 {
+			setOutcome(ctx, "done")
+			return nil
+		}
+	}
+	if err := s.run(ctx); err != nil {
+		return err
+	}
+	drain(s.signals)
+	return workflow.NewContinueAsNewError(ctx, ScaleFleet, in)
+}
+
+type scaleFleet struct {
+	in      ScaleFleetInput
+	action  activities.FleetActionTaken
+	signals workflow.ReceiveChannel
+
+	steps *activities.FleetActions // nil: names the activities
+}
+
+func (s *scaleFleet) ref() activities.FleetRef {
+	return activities.FleetRef{FleetID: s.in.FleetID, Seq: s.action.Seq}
+}
+
+func (s *scaleFleet) run(ctx workflow.Context) error {
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrFleetID.ValueSet(s.in.FleetID), AttrOutcome.ValueSet("scaling")); err != nil {
+		return fmt.Errorf("search attributes: %w", err)
+	}
+	if s.action.Status.Ended() {
+		s.details(ctx, string(s.action.Status)+": "+s.action.Message)
+		return nil
+	}
+	for {
+		var batch activities.FleetBatch
+		if err := workflow.ExecuteActivity(write(ctx, "take the steps that are next"), s.steps.NextFleetBatch, s.ref()).Get(ctx, &batch); err != nil {
+			return err
+		}
+		if len(batch.Creates)+len(batch.Deletes)+len(batch.Refused) == 0 {
+			break
+		}
+		s.details(ctx, fmt.Sprintf("making %d servers, taking down %d", len(batch.Creates), len(batch.Deletes)))
+		results := append(batch.Refused, s.create(ctx, batch.Creates)...)
+		deleted, err := s.takeDown(ctx, batch.Deletes, batch.Grace)
+		if err != nil {
+			return err
+		}
+		if err := workflow.ExecuteActivity(write(ctx, "record how the steps went"), s.steps.RecordFleetSteps,
+			activities.FleetResults{Fleet: s.ref(), Results: append(results, deleted...)}).Get(ctx, nil); err != nil {
+			return err
+		}
+		if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+			return nil // the next run takes this action up again
+		}
+	}
+	var end activities.FleetActionResult
+	if err := workflow.ExecuteActivity(write(ctx, "end the action"), s.steps.FinishFleetAction, s.ref()).Get(ctx, &end); err != nil {
+		return err
+	}
+	s.details(ctx, string(end.Status)+" "+end.Message)
+	return nil
+}
+
+// create provisions servers side by side.
+func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef) []prego.FleetStepResult {
+	futures := make([]workflow.ChildWorkflowFuture, len(servers))
+	for i, srv := range servers {
+		futures[i] = provisionChild(ctx, srv)
+	}
+	out := make([]prego.FleetStepResult, 0, len(servers))
+	for i, f := range futures {
+		r := prego.FleetStepResult{ServerID: servers[i].ServerID, Op: prego.StepOpCreate, State: prego.FleetStepDone}
+		err := f.Get(ctx, nil)
+		if alreadyStarted(err) {
+			err = s.awaitServer(ctx, servers[i].ServerID)
+		}
+		if err != nil {
+			r.State, r.Message = prego.FleetStepFailed, message(err)
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// takeDown drains servers side by side. One that still has tenants when its grace
+// period is over is kept, and takes new ones again.
+func (s *scaleFleet) takeDown(ctx workflow.Context, ids []string, grace time.Duration) ([]prego.FleetStepResult, error) {
+	out := make([]prego.FleetStepResult, len(ids))
+	errs := make([]error, len(ids))
+	wg := workflow.NewWaitGroup(ctx)
+	for i, id := range ids {
+		wg.Add(1)
+		workflow.Go(ctx, func(ctx workflow.Context) {
+			defer wg.Done()
+			out[i], errs[i] = s.takeDownOne(ctx, id, grace)
+		})
+	}
+	wg.Wait(ctx)
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (s *scaleFleet) takeDownOne(ctx workflow.Context, id string, grace time.Duration) (prego.FleetStepResult, error) {
+	r := prego.FleetStepResult{ServerID: id, Op: prego.StepOpDelete, State: prego.FleetStepDone}
+	deadline := workflow.Now(ctx).Add(grace)
+	for {
+		var d activities.DrainResult
+		if err := workflow.ExecuteActivity(write(ctx, "drain "+id), s.steps.DrainFleetServer, activities.DrainInput{Fleet: s.ref(), ServerID: id}).Get(ctx, &d); err != nil {
+			return r, err
+		}
+		left := deadline.Sub(workflow.Now(ctx))
+		switch {
+		case d.Gone:
+			return r, nil
+		case !d.Occupied:
+			left = s.action.Poll
+		case left <= 0:
+			r.State, r.Message = prego.FleetStepKept, "tenants live on it"
+			return r, workflow.ExecuteActivity(write(ctx, "keep "+id), s.steps.KeepFleetServer, id).Get(ctx, nil)
+		}
+		if err := workflow.NewTimerWithOptions(ctx, min(left, s.action.Poll), workflow.TimerOptions{Summary: "look again at " + id}).Get(ctx, nil); err != nil {
+			return r, err
+		}
+	}
+}
+
+func (s *scaleFleet) details(ctx workflow.Context, text string) {
+	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** action %d (%s): %s", s.in.FleetID, s.action.Seq, s.action.Action, text))
+}
+
+// awaitServer watches a server whose run is somebody else's: the one before this one
+// began it, or the reconciler did.
+func (s *scaleFleet) awaitServer(ctx workflow.Context, id string) error {
+	for {
+		var look activities.FleetServerLook
+		if err := workflow.ExecuteActivity(write(ctx, "look at "+id), s.steps.LookAtFleetServer, id).Get(ctx, &look); err != nil {
+			return err
+		}
+		switch look.Status {
+		case prego.ServerActive:
+			return nil
+		case prego.ServerProvisioning:
+		case prego.ServerFailed, prego.ServerDraining, prego.ServerTerminated:
+			return failure(look.Reason, fmt.Sprintf("%s: %s", look.Reason, look.Message))
+		}
+		if err := workflow.NewTimerWithOptions(ctx, s.action.Poll, workflow.TimerOptions{Summary: "the server's run is another's"}).Get(ctx, nil); err != nil {
+			return err
+		}
+	}
+}
