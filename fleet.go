@@ -8,6 +8,12 @@ import (
 	"time"
 )
 
+// ValidateFleetID accepts a lower-case DNS label of at most MaxFleetIDLen characters.
+func ValidateFleetID(id string) error { return validateName("fleet_id", id, MaxFleetIDLen) }
+
+// ValidatePolicyID accepts a lower-case DNS label of at most MaxPolicyIDLen characters.
+func ValidatePolicyID(id string) error { return validateName("policy_id", id, MaxPolicyIDLen) }
+
 // Limits of fleets. A member's id is the fleet's, the action's number and a number of
 // its own, and must fit a server id.
 const (
@@ -62,7 +68,7 @@ type CreateFleetRequest struct {
 
 // Validate checks the request's own fields and normalizes its tags.
 func (r *CreateFleetRequest) Validate() error {
-	if err := validateName("fleet_id", r.FleetID, MaxFleetIDLen); err != nil {
+	if err := ValidateFleetID(r.FleetID); err != nil {
 		return err
 	}
 	probe := CreateServerRequest{ServerID: "x", Role: r.Role, Region: r.Region, InfraProvider: r.InfraProvider, Spec: r.Spec}

@@ -84,6 +84,9 @@ type Deps struct {
 	Shell      ServerShell
 	Containers ServerContainers
 
+	Fleets    FleetStore
+	FleetRuns FleetRuns
+
 	Tenants    TenantStore
 	TenantRuns TenantRuns
 	Placer     Placer

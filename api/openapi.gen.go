@@ -4,6 +4,7 @@
 package api
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
@@ -190,6 +191,150 @@ func (e ExecProgressStream) Valid() bool {
 	case Stderr:
 		return true
 	case Stdout:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FleetActionStatus.
+const (
+	FleetActionStatusCancelled FleetActionStatus = "cancelled"
+	FleetActionStatusFailed    FleetActionStatus = "failed"
+	FleetActionStatusQueued    FleetActionStatus = "queued"
+	FleetActionStatusRunning   FleetActionStatus = "running"
+	FleetActionStatusSucceeded FleetActionStatus = "succeeded"
+)
+
+// Valid indicates whether the value is a known member of the FleetActionStatus enum.
+func (e FleetActionStatus) Valid() bool {
+	switch e {
+	case FleetActionStatusCancelled:
+		return true
+	case FleetActionStatusFailed:
+		return true
+	case FleetActionStatusQueued:
+		return true
+	case FleetActionStatusRunning:
+		return true
+	case FleetActionStatusSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FleetActionAcceptedStatus.
+const (
+	FleetActionAcceptedStatusCancelled FleetActionAcceptedStatus = "cancelled"
+	FleetActionAcceptedStatusFailed    FleetActionAcceptedStatus = "failed"
+	FleetActionAcceptedStatusQueued    FleetActionAcceptedStatus = "queued"
+	FleetActionAcceptedStatusRunning   FleetActionAcceptedStatus = "running"
+	FleetActionAcceptedStatusSucceeded FleetActionAcceptedStatus = "succeeded"
+)
+
+// Valid indicates whether the value is a known member of the FleetActionAcceptedStatus enum.
+func (e FleetActionAcceptedStatus) Valid() bool {
+	switch e {
+	case FleetActionAcceptedStatusCancelled:
+		return true
+	case FleetActionAcceptedStatusFailed:
+		return true
+	case FleetActionAcceptedStatusQueued:
+		return true
+	case FleetActionAcceptedStatusRunning:
+		return true
+	case FleetActionAcceptedStatusSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FleetActionKind.
+const (
+	CLUSTERREPLACE  FleetActionKind = "CLUSTER_REPLACE"
+	CLUSTERRESIZE   FleetActionKind = "CLUSTER_RESIZE"
+	CLUSTERSCALEIN  FleetActionKind = "CLUSTER_SCALE_IN"
+	CLUSTERSCALEOUT FleetActionKind = "CLUSTER_SCALE_OUT"
+	NODECREATE      FleetActionKind = "NODE_CREATE"
+)
+
+// Valid indicates whether the value is a known member of the FleetActionKind enum.
+func (e FleetActionKind) Valid() bool {
+	switch e {
+	case CLUSTERREPLACE:
+		return true
+	case CLUSTERRESIZE:
+		return true
+	case CLUSTERSCALEIN:
+		return true
+	case CLUSTERSCALEOUT:
+		return true
+	case NODECREATE:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FleetActionStepOp.
+const (
+	FleetActionStepOpCreate FleetActionStepOp = "create"
+	FleetActionStepOpDelete FleetActionStepOp = "delete"
+)
+
+// Valid indicates whether the value is a known member of the FleetActionStepOp enum.
+func (e FleetActionStepOp) Valid() bool {
+	switch e {
+	case FleetActionStepOpCreate:
+		return true
+	case FleetActionStepOpDelete:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FleetActionStepState.
+const (
+	FleetActionStepStateDone    FleetActionStepState = "done"
+	FleetActionStepStateFailed  FleetActionStepState = "failed"
+	FleetActionStepStateKept    FleetActionStepState = "kept"
+	FleetActionStepStatePlanned FleetActionStepState = "planned"
+	FleetActionStepStateSkipped FleetActionStepState = "skipped"
+)
+
+// Valid indicates whether the value is a known member of the FleetActionStepState enum.
+func (e FleetActionStepState) Valid() bool {
+	switch e {
+	case FleetActionStepStateDone:
+		return true
+	case FleetActionStepStateFailed:
+		return true
+	case FleetActionStepStateKept:
+		return true
+	case FleetActionStepStatePlanned:
+		return true
+	case FleetActionStepStateSkipped:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FleetPlannedStepOp.
+const (
+	FleetPlannedStepOpCreate FleetPlannedStepOp = "create"
+	FleetPlannedStepOpDelete FleetPlannedStepOp = "delete"
+)
+
+// Valid indicates whether the value is a known member of the FleetPlannedStepOp enum.
+func (e FleetPlannedStepOp) Valid() bool {
+	switch e {
+	case FleetPlannedStepOpCreate:
+		return true
+	case FleetPlannedStepOpDelete:
 		return true
 	default:
 		return false
@@ -457,6 +602,27 @@ func (e Plan) Valid() bool {
 	}
 }
 
+// Defines values for PolicyType.
+const (
+	Deletion        PolicyType = "deletion"
+	RegionPlacement PolicyType = "region_placement"
+	Scaling         PolicyType = "scaling"
+)
+
+// Valid indicates whether the value is a known member of the PolicyType enum.
+func (e PolicyType) Valid() bool {
+	switch e {
+	case Deletion:
+		return true
+	case RegionPlacement:
+		return true
+	case Scaling:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Region.
 const (
 	Eu Region = "eu"
@@ -664,6 +830,32 @@ type Allocation struct {
 	SiteName string `json:"site_name"`
 }
 
+// AttachPolicy defines model for AttachPolicy.
+type AttachPolicy struct {
+	Enabled *bool `json:"enabled,omitempty"`
+
+	// Position Policies are asked in this order; last if left out
+	Position *int `json:"position,omitempty"`
+}
+
+// AttachedPolicy defines model for AttachedPolicy.
+type AttachedPolicy struct {
+	Enabled bool `json:"enabled"`
+
+	// LastUsedAt When it last had a say in an action
+	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
+	PolicyId   string     `json:"policy_id"`
+	Position   int        `json:"position"`
+
+	// Spec By type. scaling: `{"event", "adjustment": {"type", "number", "min_step", "best_effort", "cooldown"}}`;
+	// region_placement: `{"regions": [{"name", "weight", "cap"}]}`; deletion: `{"criteria", "grace_period"}`.
+	//
+	//
+	// Example: {"regions":[{"cap":-1,"name":"eu","weight":100}]}
+	Spec PolicySpec `json:"spec"`
+	Type PolicyType `json:"type"`
+}
+
 // Command defines model for Command.
 type Command struct {
 	// Actor Who had it run
@@ -787,6 +979,60 @@ type ContainerName = string
 type ContainerRepair struct {
 	// Repaired What was not as declared; empty when all was
 	Repaired []ContainerDrift `json:"repaired"`
+}
+
+// CreateFleet defines model for CreateFleet.
+type CreateFleet struct {
+	// Constraint Selects servers by their tags
+	Constraint *Constraint `json:"constraint,omitempty"`
+
+	// FleetId Example: web
+	FleetId FleetID `json:"fleet_id"`
+
+	// InfraProvider Example: hetzner
+	InfraProvider string `json:"infra_provider"`
+
+	// MaxSize -1 for none
+	MaxSize *int64 `json:"max_size,omitempty"`
+	MinSize *int64 `json:"min_size,omitempty"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region *Region `json:"region,omitempty"`
+
+	// Role What the server is for; a node runs all three on one host
+	Role Role `json:"role"`
+
+	// ServesTenants Servers that waiting tenants need are made here; of several fleets in the newest that has room
+	ServesTenants *bool `json:"serves_tenants,omitempty"`
+
+	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
+	Spec *ServerSpec `json:"spec,omitempty"`
+}
+
+// CreateFleetAction defines model for CreateFleetAction.
+type CreateFleetAction struct {
+	Action FleetActionKind `json:"action"`
+
+	// Inputs By action. CLUSTER_SCALE_OUT: `count`, `regions`; CLUSTER_SCALE_IN: `count`; CLUSTER_RESIZE: `adjustment_type`, `number`,
+	// `min_step`, `min_size`, `max_size`, `strict` (default true); CLUSTER_REPLACE: `max_surge` (default 1), `grace_period`; NODE_CREATE: `region`.
+	//
+	//
+	// Example: {"count":2}
+	Inputs *FleetActionInputs `json:"inputs,omitempty"`
+}
+
+// CreatePolicy defines model for CreatePolicy.
+type CreatePolicy struct {
+	// PolicyId Example: spread
+	PolicyId PolicyID `json:"policy_id"`
+
+	// Spec By type. scaling: `{"event", "adjustment": {"type", "number", "min_step", "best_effort", "cooldown"}}`;
+	// region_placement: `{"regions": [{"name", "weight", "cap"}]}`; deletion: `{"criteria", "grace_period"}`.
+	//
+	//
+	// Example: {"regions":[{"cap":-1,"name":"eu","weight":100}]}
+	Spec PolicySpec `json:"spec"`
+	Type PolicyType `json:"type"`
 }
 
 // CreateServer Example: {"infra_provider":"hetzner","region":"sg","role":"app","server_id":"app-sgp-007","spec":{"tags":["stack:blue"],"volume_gb":20}}
@@ -988,6 +1234,138 @@ type Fleet struct {
 	Servers   *[]FleetServer       `json:"servers,omitempty"`
 	SitePool  *[]FleetSite         `json:"site_pool,omitempty"`
 }
+
+// FleetAction defines model for FleetAction.
+type FleetAction struct {
+	Action          FleetActionKind `json:"action"`
+	CancelRequested bool            `json:"cancel_requested"`
+
+	// Cause operator, or what the servers are for
+	Cause     string    `json:"cause"`
+	CreatedAt time.Time `json:"created_at"`
+
+	// Data What the policies made of the action (region-placement, S1 to S4)
+	//
+	// Example: {"creation":{"count":2,"regions":{"eu":1,"us":1}},"status":"OK"}
+	Data       FleetActionData `json:"data"`
+	FinishedAt *time.Time      `json:"finished_at,omitempty"`
+	FleetId    string          `json:"fleet_id"`
+
+	// Inputs By action. CLUSTER_SCALE_OUT: `count`, `regions`; CLUSTER_SCALE_IN: `count`; CLUSTER_RESIZE: `adjustment_type`, `number`,
+	// `min_step`, `min_size`, `max_size`, `strict` (default true); CLUSTER_REPLACE: `max_surge` (default 1), `grace_period`; NODE_CREATE: `region`.
+	//
+	//
+	// Example: {"count":2}
+	Inputs  FleetActionInputs `json:"inputs"`
+	Message *string           `json:"message,omitempty"`
+
+	// Reason A stable code when it failed
+	//
+	// Example: no_feasible_plan
+	Reason      *string `json:"reason,omitempty"`
+	RequestedBy string  `json:"requested_by"`
+	RunUrl      *string `json:"run_url,omitempty"`
+
+	// Seq 1 for the fleet's first
+	Seq       int               `json:"seq"`
+	StartedAt *time.Time        `json:"started_at,omitempty"`
+	Status    FleetActionStatus `json:"status"`
+
+	// Steps Left out in lists
+	Steps *[]FleetActionStep `json:"steps,omitempty"`
+}
+
+// FleetActionStatus defines model for FleetAction.Status.
+type FleetActionStatus string
+
+// FleetActionAccepted defines model for FleetActionAccepted.
+type FleetActionAccepted struct {
+	FleetId    string                    `json:"fleet_id"`
+	Seq        int                       `json:"seq"`
+	Status     FleetActionAcceptedStatus `json:"status"`
+	StatusUrl  string                    `json:"status_url"`
+	WorkflowId string                    `json:"workflow_id"`
+}
+
+// FleetActionAcceptedStatus defines model for FleetActionAccepted.Status.
+type FleetActionAcceptedStatus string
+
+// FleetActionData What the policies made of the action (region-placement, S1 to S4)
+//
+// Example: {"creation":{"count":2,"regions":{"eu":1,"us":1}},"status":"OK"}
+type FleetActionData = json.RawMessage
+
+// FleetActionInputs By action. CLUSTER_SCALE_OUT: `count`, `regions`; CLUSTER_SCALE_IN: `count`; CLUSTER_RESIZE: `adjustment_type`, `number`,
+// `min_step`, `min_size`, `max_size`, `strict` (default true); CLUSTER_REPLACE: `max_surge` (default 1), `grace_period`; NODE_CREATE: `region`.
+//
+// Example: {"count":2}
+type FleetActionInputs = json.RawMessage
+
+// FleetActionKind defines model for FleetActionKind.
+type FleetActionKind string
+
+// FleetActionPage defines model for FleetActionPage.
+type FleetActionPage struct {
+	Actions []FleetAction `json:"actions"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// FleetActionPlan defines model for FleetActionPlan.
+type FleetActionPlan struct {
+	// Data What the policies made of the action (region-placement, S1 to S4)
+	//
+	// Example: {"creation":{"count":2,"regions":{"eu":1,"us":1}},"status":"OK"}
+	Data            FleetActionData `json:"data"`
+	DesiredCapacity int64           `json:"desired_capacity"`
+	Message         *string         `json:"message,omitempty"`
+
+	// Reason A stable code when nothing can be done
+	Reason *string            `json:"reason,omitempty"`
+	Steps  []FleetPlannedStep `json:"steps"`
+}
+
+// FleetActionStep defines model for FleetActionStep.
+type FleetActionStep struct {
+	Message *string           `json:"message,omitempty"`
+	Op      FleetActionStepOp `json:"op"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// Replan It makes up for one that failed
+	Replan bool `json:"replan"`
+
+	// Round Rounds follow each other
+	Round    int                  `json:"round"`
+	ServerId string               `json:"server_id"`
+	State    FleetActionStepState `json:"state"`
+}
+
+// FleetActionStepOp defines model for FleetActionStep.Op.
+type FleetActionStepOp string
+
+// FleetActionStepState defines model for FleetActionStep.State.
+type FleetActionStepState string
+
+// FleetID Example: web
+type FleetID = string
+
+// FleetPlannedStep defines model for FleetPlannedStep.
+type FleetPlannedStep struct {
+	Op FleetPlannedStepOp `json:"op"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+	Round  int    `json:"round"`
+
+	// ServerId Of servers that go
+	ServerId *string `json:"server_id,omitempty"`
+}
+
+// FleetPlannedStepOp defines model for FleetPlannedStep.Op.
+type FleetPlannedStepOp string
 
 // FleetPolicy What is left out is the default's; the mode is shared
 type FleetPolicy struct {
@@ -1232,6 +1610,41 @@ type PlacementRequest struct {
 // Plan What a tenant pays for
 type Plan string
 
+// Policy defines model for Policy.
+type Policy struct {
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+	PolicyId  string    `json:"policy_id"`
+
+	// Spec By type. scaling: `{"event", "adjustment": {"type", "number", "min_step", "best_effort", "cooldown"}}`;
+	// region_placement: `{"regions": [{"name", "weight", "cap"}]}`; deletion: `{"criteria", "grace_period"}`.
+	//
+	//
+	// Example: {"regions":[{"cap":-1,"name":"eu","weight":100}]}
+	Spec      PolicySpec `json:"spec"`
+	Type      PolicyType `json:"type"`
+	UpdatedAt time.Time  `json:"updated_at"`
+}
+
+// PolicyID Example: spread
+type PolicyID = string
+
+// PolicyPage defines model for PolicyPage.
+type PolicyPage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string  `json:"next_cursor,omitempty"`
+	Policies   []Policy `json:"policies"`
+}
+
+// PolicySpec By type. scaling: `{"event", "adjustment": {"type", "number", "min_step", "best_effort", "cooldown"}}`;
+// region_placement: `{"regions": [{"name", "weight", "cap"}]}`; deletion: `{"criteria", "grace_period"}`.
+//
+// Example: {"regions":[{"cap":-1,"name":"eu","weight":100}]}
+type PolicySpec = json.RawMessage
+
+// PolicyType defines model for PolicyType.
+type PolicyType string
+
 // Problem A refusal (RFC 9457)
 type Problem struct {
 	// Code Stable; programs switch on it
@@ -1282,6 +1695,16 @@ type ProviderServer struct {
 // PutOrg defines model for PutOrg.
 type PutOrg struct {
 	ParentOrgId *string `json:"parent_org_id,omitempty"`
+}
+
+// PutPolicy defines model for PutPolicy.
+type PutPolicy struct {
+	// Spec By type. scaling: `{"event", "adjustment": {"type", "number", "min_step", "best_effort", "cooldown"}}`;
+	// region_placement: `{"regions": [{"name", "weight", "cap"}]}`; deletion: `{"criteria", "grace_period"}`.
+	//
+	//
+	// Example: {"regions":[{"cap":-1,"name":"eu","weight":100}]}
+	Spec PolicySpec `json:"spec"`
 }
 
 // PutSitePoolPolicy defines model for PutSitePoolPolicy.
@@ -1408,6 +1831,55 @@ type Server struct {
 
 // ServerManagedBy Who made it
 type ServerManagedBy string
+
+// ServerFleet defines model for ServerFleet.
+type ServerFleet struct {
+	// Constraint Selects servers by their tags
+	Constraint Constraint `json:"constraint"`
+	CreatedAt  time.Time  `json:"created_at"`
+	CreatedBy  string     `json:"created_by"`
+
+	// DesiredCapacity What the last action aimed at
+	DesiredCapacity int64  `json:"desired_capacity"`
+	FleetId         string `json:"fleet_id"`
+	InfraProvider   string `json:"infra_provider"`
+	MaxSize         int64  `json:"max_size"`
+	MinSize         int64  `json:"min_size"`
+
+	// Policies In order
+	Policies *[]AttachedPolicy `json:"policies,omitempty"`
+
+	// Profile Changes of spec; CLUSTER_REPLACE makes servers of earlier ones anew
+	Profile int `json:"profile"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region *Region `json:"region,omitempty"`
+
+	// Regions Servers by region
+	Regions map[string]int64 `json:"regions"`
+
+	// Role What the server is for; a node runs all three on one host
+	Role Role `json:"role"`
+
+	// RunUrl The run that carries out its actions
+	RunUrl        *string `json:"run_url,omitempty"`
+	ServesTenants bool    `json:"serves_tenants"`
+
+	// Size Servers that stand or are on their way
+	Size int64 `json:"size"`
+
+	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
+	Spec      ServerSpec `json:"spec"`
+	UpdatedAt time.Time  `json:"updated_at"`
+}
+
+// ServerFleetPage defines model for ServerFleetPage.
+type ServerFleetPage struct {
+	Fleets []ServerFleet `json:"fleets"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
 
 // ServerID A lower-case DNS label; it becomes the host's name
 //
@@ -1722,6 +2194,18 @@ type TenantSummary struct {
 	WaitingSince *time.Time `json:"waiting_since,omitempty"`
 }
 
+// UpdateFleet defines model for UpdateFleet.
+type UpdateFleet struct {
+	// Constraint Selects servers by their tags
+	Constraint    *Constraint `json:"constraint,omitempty"`
+	MaxSize       *int64      `json:"max_size,omitempty"`
+	MinSize       *int64      `json:"min_size,omitempty"`
+	ServesTenants *bool       `json:"serves_tenants,omitempty"`
+
+	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
+	Spec *ServerSpec `json:"spec,omitempty"`
+}
+
 // WarmPool defines model for WarmPool.
 type WarmPool struct {
 	// Building Servers being provisioned, or without a site yet
@@ -1766,6 +2250,9 @@ type WorkflowStarted struct {
 	WorkflowId string `json:"workflow_id"`
 }
 
+// ActionSeq defines model for ActionSeq.
+type ActionSeq = int
+
 // PlanInPath What a tenant pays for
 type PlanInPath = Plan
 
@@ -1805,6 +2292,36 @@ type Unprocessable = Problem
 // UnsupportedMedia A refusal (RFC 9457)
 type UnsupportedMedia = Problem
 
+// ListFleetsParams defines parameters for ListFleets.
+type ListFleetsParams struct {
+	// Role Only this role
+	Role *Role `form:"role,omitempty" json:"role,omitempty"`
+
+	// Limit Fleets per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *FleetID `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListFleetActionsParams defines parameters for ListFleetActions.
+type ListFleetActionsParams struct {
+	// Limit Actions per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// CreateFleetActionParams defines parameters for CreateFleetAction.
+type CreateFleetActionParams struct {
+	// DryRun Show the plan only
+	DryRun *bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey Of the caller's choice, for one request
+	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
+}
+
 // ListOrgsParams defines parameters for ListOrgs.
 type ListOrgsParams struct {
 	// Limit Orgs per page
@@ -1812,6 +2329,18 @@ type ListOrgsParams struct {
 
 	// Cursor next_cursor of the page before
 	Cursor *OrgID `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListPoliciesParams defines parameters for ListPolicies.
+type ListPoliciesParams struct {
+	// Type Only this type
+	Type *PolicyType `form:"type,omitempty" json:"type,omitempty"`
+
+	// Limit Policies per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *PolicyID `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
 // ListScalingEventsParams defines parameters for ListScalingEvents.
@@ -1907,11 +2436,29 @@ type OverridePlacementJSONRequestBody = PlacementOverride
 // CreateServerJSONRequestBody defines body for CreateServer for application/json ContentType.
 type CreateServerJSONRequestBody = CreateServer
 
+// CreateFleetJSONRequestBody defines body for CreateFleet for application/json ContentType.
+type CreateFleetJSONRequestBody = CreateFleet
+
+// UpdateFleetJSONRequestBody defines body for UpdateFleet for application/json ContentType.
+type UpdateFleetJSONRequestBody = UpdateFleet
+
+// CreateFleetActionJSONRequestBody defines body for CreateFleetAction for application/json ContentType.
+type CreateFleetActionJSONRequestBody = CreateFleetAction
+
+// AttachPolicyJSONRequestBody defines body for AttachPolicy for application/json ContentType.
+type AttachPolicyJSONRequestBody = AttachPolicy
+
 // PutOrgJSONRequestBody defines body for PutOrg for application/json ContentType.
 type PutOrgJSONRequestBody = PutOrg
 
 // SimulatePlacementsJSONRequestBody defines body for SimulatePlacements for application/json ContentType.
 type SimulatePlacementsJSONRequestBody = Simulation
+
+// CreatePolicyJSONRequestBody defines body for CreatePolicy for application/json ContentType.
+type CreatePolicyJSONRequestBody = CreatePolicy
+
+// PutPolicyJSONRequestBody defines body for PutPolicy for application/json ContentType.
+type PutPolicyJSONRequestBody = PutPolicy
 
 // ImportServerJSONRequestBody defines body for ImportServer for application/json ContentType.
 type ImportServerJSONRequestBody = ImportServer
@@ -1966,6 +2513,39 @@ type ServerInterface interface {
 	// Readyz Whether requests can be served
 	// (GET /readyz)
 	Readyz(ctx echo.Context) error
+	// ListFleets List fleets by id
+	// (GET /v1/fleets)
+	ListFleets(ctx echo.Context, params ListFleetsParams) error
+	// CreateFleet Make a fleet
+	// (POST /v1/fleets)
+	CreateFleet(ctx echo.Context) error
+	// DeleteFleet Forget an empty fleet
+	// (DELETE /v1/fleets/{fleet_id})
+	DeleteFleet(ctx echo.Context, fleetId FleetID) error
+	// GetFleet Show a fleet, its policies and how it is spread
+	// (GET /v1/fleets/{fleet_id})
+	GetFleet(ctx echo.Context, fleetId FleetID) error
+	// UpdateFleet Change a fleet
+	// (PATCH /v1/fleets/{fleet_id})
+	UpdateFleet(ctx echo.Context, fleetId FleetID) error
+	// ListFleetActions The actions of a fleet, newest first
+	// (GET /v1/fleets/{fleet_id}/actions)
+	ListFleetActions(ctx echo.Context, fleetId FleetID, params ListFleetActionsParams) error
+	// CreateFleetAction Have a fleet grow, shrink or be replaced
+	// (POST /v1/fleets/{fleet_id}/actions)
+	CreateFleetAction(ctx echo.Context, fleetId FleetID, params CreateFleetActionParams) error
+	// GetFleetAction Show an action, its plan and each server of it
+	// (GET /v1/fleets/{fleet_id}/actions/{seq})
+	GetFleetAction(ctx echo.Context, fleetId FleetID, seq ActionSeq) error
+	// CancelFleetAction Cancel an action
+	// (POST /v1/fleets/{fleet_id}/actions/{seq}/cancel)
+	CancelFleetAction(ctx echo.Context, fleetId FleetID, seq ActionSeq) error
+	// DetachPolicy Detach a policy
+	// (DELETE /v1/fleets/{fleet_id}/policies/{policy_id})
+	DetachPolicy(ctx echo.Context, fleetId FleetID, policyId PolicyID) error
+	// AttachPolicy Attach a policy, or change its order or whether it is enabled
+	// (PUT /v1/fleets/{fleet_id}/policies/{policy_id})
+	AttachPolicy(ctx echo.Context, fleetId FleetID, policyId PolicyID) error
 	// ListOrgs List orgs by id
 	// (GET /v1/orgs)
 	ListOrgs(ctx echo.Context, params ListOrgsParams) error
@@ -1978,6 +2558,21 @@ type ServerInterface interface {
 	// SimulatePlacements Decide without writing anything
 	// (POST /v1/placements/simulate)
 	SimulatePlacements(ctx echo.Context) error
+	// ListPolicies List policies by id
+	// (GET /v1/policies)
+	ListPolicies(ctx echo.Context, params ListPoliciesParams) error
+	// CreatePolicy Make a policy
+	// (POST /v1/policies)
+	CreatePolicy(ctx echo.Context) error
+	// DeletePolicy Delete a policy that no fleet has
+	// (DELETE /v1/policies/{policy_id})
+	DeletePolicy(ctx echo.Context, policyId PolicyID) error
+	// GetPolicy Show a policy
+	// (GET /v1/policies/{policy_id})
+	GetPolicy(ctx echo.Context, policyId PolicyID) error
+	// PutPolicy Change a policy, for actions that begin later
+	// (PUT /v1/policies/{policy_id})
+	PutPolicy(ctx echo.Context, policyId PolicyID) error
 	// ListScalingEvents The newest scaling events, newest first
 	// (GET /v1/scaling-events)
 	ListScalingEvents(ctx echo.Context, params ListScalingEventsParams) error
@@ -2120,6 +2715,265 @@ func (w *ServerInterfaceWrapper) Readyz(ctx echo.Context) error {
 	return err
 }
 
+// ListFleets converts echo context to params.
+func (w *ServerInterfaceWrapper) ListFleets(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListFleetsParams
+	// ------------- Optional query parameter "role" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "role", ctx.QueryParams(), &params.Role, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter role: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListFleets(ctx, params)
+	return err
+}
+
+// CreateFleet converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateFleet(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateFleet(ctx)
+	return err
+}
+
+// DeleteFleet converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteFleet(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "fleet_id" -------------
+	var fleetId FleetID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fleet_id", ctx.Param("fleet_id"), &fleetId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteFleet(ctx, fleetId)
+	return err
+}
+
+// GetFleet converts echo context to params.
+func (w *ServerInterfaceWrapper) GetFleet(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "fleet_id" -------------
+	var fleetId FleetID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fleet_id", ctx.Param("fleet_id"), &fleetId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetFleet(ctx, fleetId)
+	return err
+}
+
+// UpdateFleet converts echo context to params.
+func (w *ServerInterfaceWrapper) UpdateFleet(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "fleet_id" -------------
+	var fleetId FleetID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fleet_id", ctx.Param("fleet_id"), &fleetId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.UpdateFleet(ctx, fleetId)
+	return err
+}
+
+// ListFleetActions converts echo context to params.
+func (w *ServerInterfaceWrapper) ListFleetActions(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "fleet_id" -------------
+	var fleetId FleetID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fleet_id", ctx.Param("fleet_id"), &fleetId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListFleetActionsParams
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListFleetActions(ctx, fleetId, params)
+	return err
+}
+
+// CreateFleetAction converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateFleetAction(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "fleet_id" -------------
+	var fleetId FleetID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fleet_id", ctx.Param("fleet_id"), &fleetId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateFleetActionParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey string
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateFleetAction(ctx, fleetId, params)
+	return err
+}
+
+// GetFleetAction converts echo context to params.
+func (w *ServerInterfaceWrapper) GetFleetAction(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "fleet_id" -------------
+	var fleetId FleetID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fleet_id", ctx.Param("fleet_id"), &fleetId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
+	}
+
+	// ------------- Path parameter "seq" -------------
+	var seq ActionSeq
+
+	err = runtime.BindStyledParameterWithOptions("simple", "seq", ctx.Param("seq"), &seq, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter seq: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetFleetAction(ctx, fleetId, seq)
+	return err
+}
+
+// CancelFleetAction converts echo context to params.
+func (w *ServerInterfaceWrapper) CancelFleetAction(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "fleet_id" -------------
+	var fleetId FleetID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fleet_id", ctx.Param("fleet_id"), &fleetId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
+	}
+
+	// ------------- Path parameter "seq" -------------
+	var seq ActionSeq
+
+	err = runtime.BindStyledParameterWithOptions("simple", "seq", ctx.Param("seq"), &seq, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter seq: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CancelFleetAction(ctx, fleetId, seq)
+	return err
+}
+
+// DetachPolicy converts echo context to params.
+func (w *ServerInterfaceWrapper) DetachPolicy(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "fleet_id" -------------
+	var fleetId FleetID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fleet_id", ctx.Param("fleet_id"), &fleetId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
+	}
+
+	// ------------- Path parameter "policy_id" -------------
+	var policyId PolicyID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "policy_id", ctx.Param("policy_id"), &policyId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter policy_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DetachPolicy(ctx, fleetId, policyId)
+	return err
+}
+
+// AttachPolicy converts echo context to params.
+func (w *ServerInterfaceWrapper) AttachPolicy(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "fleet_id" -------------
+	var fleetId FleetID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "fleet_id", ctx.Param("fleet_id"), &fleetId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
+	}
+
+	// ------------- Path parameter "policy_id" -------------
+	var policyId PolicyID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "policy_id", ctx.Param("policy_id"), &policyId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter policy_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.AttachPolicy(ctx, fleetId, policyId)
+	return err
+}
+
 // ListOrgs converts echo context to params.
 func (w *ServerInterfaceWrapper) ListOrgs(ctx echo.Context) error {
 	var err error
@@ -2183,6 +3037,95 @@ func (w *ServerInterfaceWrapper) SimulatePlacements(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.SimulatePlacements(ctx)
+	return err
+}
+
+// ListPolicies converts echo context to params.
+func (w *ServerInterfaceWrapper) ListPolicies(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListPoliciesParams
+	// ------------- Optional query parameter "type" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "type", ctx.QueryParams(), &params.Type, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter type: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListPolicies(ctx, params)
+	return err
+}
+
+// CreatePolicy converts echo context to params.
+func (w *ServerInterfaceWrapper) CreatePolicy(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreatePolicy(ctx)
+	return err
+}
+
+// DeletePolicy converts echo context to params.
+func (w *ServerInterfaceWrapper) DeletePolicy(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "policy_id" -------------
+	var policyId PolicyID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "policy_id", ctx.Param("policy_id"), &policyId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter policy_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeletePolicy(ctx, policyId)
+	return err
+}
+
+// GetPolicy converts echo context to params.
+func (w *ServerInterfaceWrapper) GetPolicy(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "policy_id" -------------
+	var policyId PolicyID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "policy_id", ctx.Param("policy_id"), &policyId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter policy_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetPolicy(ctx, policyId)
+	return err
+}
+
+// PutPolicy converts echo context to params.
+func (w *ServerInterfaceWrapper) PutPolicy(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "policy_id" -------------
+	var policyId PolicyID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "policy_id", ctx.Param("policy_id"), &policyId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter policy_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutPolicy(ctx, policyId)
 	return err
 }
 
@@ -2830,6 +3773,22 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/warm-pools", wrapper.ListWarmPools, options.OperationMiddlewares["listWarmPools"]...)
 	router.PUT(options.BaseURL+"/v1/warm-pools/:region/:plan", wrapper.PutWarmPool, options.OperationMiddlewares["putWarmPool"]...)
 	router.GET(options.BaseURL+"/v1/scaling-events", wrapper.ListScalingEvents, options.OperationMiddlewares["listScalingEvents"]...)
+	router.GET(options.BaseURL+"/v1/fleets", wrapper.ListFleets, options.OperationMiddlewares["listFleets"]...)
+	router.POST(options.BaseURL+"/v1/fleets", wrapper.CreateFleet, options.OperationMiddlewares["createFleet"]...)
+	router.DELETE(options.BaseURL+"/v1/fleets/:fleet_id", wrapper.DeleteFleet, options.OperationMiddlewares["deleteFleet"]...)
+	router.GET(options.BaseURL+"/v1/fleets/:fleet_id", wrapper.GetFleet, options.OperationMiddlewares["getFleet"]...)
+	router.PATCH(options.BaseURL+"/v1/fleets/:fleet_id", wrapper.UpdateFleet, options.OperationMiddlewares["updateFleet"]...)
+	router.DELETE(options.BaseURL+"/v1/fleets/:fleet_id/policies/:policy_id", wrapper.DetachPolicy, options.OperationMiddlewares["detachPolicy"]...)
+	router.PUT(options.BaseURL+"/v1/fleets/:fleet_id/policies/:policy_id", wrapper.AttachPolicy, options.OperationMiddlewares["attachPolicy"]...)
+	router.GET(options.BaseURL+"/v1/fleets/:fleet_id/actions", wrapper.ListFleetActions, options.OperationMiddlewares["listFleetActions"]...)
+	router.POST(options.BaseURL+"/v1/fleets/:fleet_id/actions", wrapper.CreateFleetAction, options.OperationMiddlewares["createFleetAction"]...)
+	router.GET(options.BaseURL+"/v1/fleets/:fleet_id/actions/:seq", wrapper.GetFleetAction, options.OperationMiddlewares["getFleetAction"]...)
+	router.POST(options.BaseURL+"/v1/fleets/:fleet_id/actions/:seq/cancel", wrapper.CancelFleetAction, options.OperationMiddlewares["cancelFleetAction"]...)
+	router.GET(options.BaseURL+"/v1/policies", wrapper.ListPolicies, options.OperationMiddlewares["listPolicies"]...)
+	router.POST(options.BaseURL+"/v1/policies", wrapper.CreatePolicy, options.OperationMiddlewares["createPolicy"]...)
+	router.DELETE(options.BaseURL+"/v1/policies/:policy_id", wrapper.DeletePolicy, options.OperationMiddlewares["deletePolicy"]...)
+	router.GET(options.BaseURL+"/v1/policies/:policy_id", wrapper.GetPolicy, options.OperationMiddlewares["getPolicy"]...)
+	router.PUT(options.BaseURL+"/v1/policies/:policy_id", wrapper.PutPolicy, options.OperationMiddlewares["putPolicy"]...)
 	router.GET(options.BaseURL+"/v1/orgs", wrapper.ListOrgs, options.OperationMiddlewares["listOrgs"]...)
 	router.GET(options.BaseURL+"/v1/orgs/:org_id", wrapper.GetOrg, options.OperationMiddlewares["getOrg"]...)
 	router.PUT(options.BaseURL+"/v1/orgs/:org_id", wrapper.PutOrg, options.OperationMiddlewares["putOrg"]...)

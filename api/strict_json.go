@@ -89,6 +89,12 @@ func conforms(dec *json.Decoder, want reflect.Type, path string) error {
 		}
 		want = want.Elem()
 	}
+	if want == anyObject {
+		if t != json.Delim('{') {
+			return prego.Invalid(path, "must be an object, not "+tokenKind(t))
+		}
+		return wellFormed(dec, path, 0)
+	}
 	switch v := t.(type) {
 	case json.Delim:
 		if v == '{' && want.Kind() == reflect.Struct {
@@ -120,6 +126,11 @@ func conforms(dec *json.Decoder, want reflect.Type, path string) error {
 				return nil
 			}
 		}
+		if want.Kind() == reflect.Int64 {
+			if _, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
+				return nil
+			}
+		}
 		if want.Kind() == reflect.Int {
 			if _, err := strconv.Atoi(v.String()); err == nil {
 				return nil
@@ -127,6 +138,59 @@ func conforms(dec *json.Decoder, want reflect.Type, path string) error {
 		}
 	}
 	return prego.Invalid(path, fmt.Sprintf("must be %s, not %s", kindOf(want), tokenKind(t)))
+}
+
+// anyObject is an object whose fields somebody else checks.
+var anyObject = reflect.TypeFor[json.RawMessage]()
+
+// wellFormed reads an object that has begun, and refuses fields given twice and null,
+// at any depth.
+func wellFormed(dec *json.Decoder, path string, depth int) error {
+	if depth > 16 {
+		return prego.Invalid(path, "is nested too deep")
+	}
+	seen := map[string]bool{}
+	for dec.More() {
+		t, err := dec.Token()
+		name, _ := t.(string)
+		if err != nil {
+			return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
+		}
+		at := joinPath(path, shown(name))
+		if seen[name] {
+			return &prego.Error{Code: prego.CodeDuplicateField, Field: at, Message: "is given twice"}
+		}
+		seen[name] = true
+		if err := wellFormedValue(dec, at, depth); err != nil {
+			return err
+		}
+	}
+	_, err := dec.Token() // the closing brace
+	return err
+}
+
+func wellFormedValue(dec *json.Decoder, path string, depth int) error {
+	t, err := dec.Token()
+	switch {
+	case err != nil:
+		return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
+	case t == nil:
+		return prego.Invalid(path, "must not be null")
+	case t == json.Delim('{'):
+		return wellFormed(dec, path, depth+1)
+	case t == json.Delim('['):
+		if depth > 16 {
+			return prego.Invalid(path, "is nested too deep")
+		}
+		for i := 0; dec.More(); i++ {
+			if err := wellFormedValue(dec, fmt.Sprintf("%s[%d]", path, i), depth+1); err != nil {
+				return err
+			}
+		}
+		_, err := dec.Token() // the closing bracket
+		return err
+	}
+	return nil
 }
 
 func conformsToStruct(dec *json.Decoder, want reflect.Type, path string) error {

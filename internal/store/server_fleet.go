@@ -43,10 +43,10 @@ const sqlProviderKnown = `SELECT enabled FROM infra_providers WHERE id = $1`
 
 // CreateFleet makes an empty fleet. The same request again meets it; another one of
 // that id is CodeFleetConflict.
-func (s *Store) CreateFleet(ctx context.Context, r prego.CreateFleetRequest, by string) (f prego.Fleet, err error) {
+func (s *Store) CreateFleet(ctx context.Context, r prego.CreateFleetRequest, by string) (f prego.Fleet, created bool, err error) {
 	hash, spec, err := fleetHash(r)
 	if err != nil {
-		return f, err
+		return f, false, err
 	}
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, sqlCreateFleet, r.FleetID, hash, r.Role, r.Region, r.InfraProvider, r.MinSize, *r.MaxSize, spec,
@@ -69,6 +69,7 @@ func (s *Store) CreateFleet(ctx context.Context, r prego.CreateFleetRequest, by 
 		if err != nil {
 			return err
 		}
+		created = true
 		if r.Region != "" {
 			return checkProvider(ctx, tx, r.InfraProvider, r.Region)
 		}
@@ -83,9 +84,9 @@ func (s *Store) CreateFleet(ctx context.Context, r prego.CreateFleetRequest, by 
 		err = &prego.Error{Code: prego.CodeProviderUnknown, Field: "infra_provider", Message: unknownProvider}
 	}
 	if err != nil {
-		return prego.Fleet{}, asCoded("create fleet", err)
+		return prego.Fleet{}, false, asCoded("create fleet", err)
 	}
-	return f, nil
+	return f, created, nil
 }
 
 func fleetHash(r prego.CreateFleetRequest) (hash, spec []byte, err error) {
@@ -232,22 +233,23 @@ const sqlGetPolicy = `SELECT ` + policyColumns + ` FROM policies WHERE policy_id
 const sqlPolicyRepeated = `SELECT EXISTS (SELECT FROM policies WHERE policy_id = $1 AND type = $2 AND spec = $3)`
 
 // CreatePolicy makes a policy whose spec is checked. The same again meets it.
-func (s *Store) CreatePolicy(ctx context.Context, p prego.Policy) (prego.Policy, error) {
+func (s *Store) CreatePolicy(ctx context.Context, p prego.Policy) (policy prego.Policy, created bool, err error) {
 	made, err := first(collect[prego.Policy](ctx, s, "create policy", sqlCreatePolicy, p.PolicyID, p.Type, p.Spec, p.CreatedBy))
 	if err != nil {
-		return prego.Policy{}, err
+		return prego.Policy{}, false, err
 	}
 	if made != nil {
-		return *made, nil
+		return *made, true, nil
 	}
 	var same bool
 	if err := s.pool.QueryRow(ctx, sqlPolicyRepeated, p.PolicyID, p.Type, p.Spec).Scan(&same); err != nil {
-		return prego.Policy{}, fmt.Errorf("create policy: %w", err)
+		return prego.Policy{}, false, fmt.Errorf("create policy: %w", err)
 	}
 	if !same {
-		return prego.Policy{}, &prego.Error{Code: prego.CodePolicyConflict, Field: "policy_id", Message: "belongs to another policy: change that one, or choose another id"}
+		return prego.Policy{}, false, &prego.Error{Code: prego.CodePolicyConflict, Field: "policy_id", Message: "belongs to another policy: change that one, or choose another id"}
 	}
-	return s.GetPolicy(ctx, p.PolicyID)
+	policy, err = s.GetPolicy(ctx, p.PolicyID)
+	return policy, false, err
 }
 
 // GetPolicy reads a policy, or CodePolicyNotFound.
