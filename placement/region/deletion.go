@@ -26,7 +26,7 @@ func (c Criterion) Valid() bool {
 	return c == OldestFirst || c == YoungestFirst || c == OldestProfileFirst || c == Random
 }
 
-// CodeTooFewNodes: fewer nodes can be deleted than are to be.
+// CodeTooFewNodes refuses to delete more nodes than there are.
 const CodeTooFewNodes prego.Code = "too_few_nodes"
 
 // Node is a node that may be deleted.
