@@ -46,7 +46,7 @@ test-production: build temporal $(TOOLS)/temporal-server-$(TEMPORAL_SERVER) ## R
 	TEMPORAL_SERVER=$(TOOLS)/temporal-server-$(TEMPORAL_SERVER) tools/test-production.sh $(if $(RUN),-run '$(RUN)')
 
 bench: packages temporal ## Run the benchmarks, each beside its bare limit
-	go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./internal/e2e ./internal/store ./placement ./agentgw
+	go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./internal/e2e ./internal/store ./placement ./placement/region ./agentgw
 
 lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Check style, imports, determinism, forbidden patterns and generated code
 	go vet ./...

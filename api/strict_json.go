@@ -136,6 +136,11 @@ func conforms(dec *json.Decoder, want reflect.Type, path string) error {
 				return nil
 			}
 		}
+		if want.Kind() == reflect.Int64 {
+			if _, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
+				return nil
+			}
+		}
 	}
 	return prego.Invalid(path, fmt.Sprintf("must be %s, not %s", kindOf(want), tokenKind(t)))
 }
@@ -271,7 +276,7 @@ func kindOf(t reflect.Type) string {
 		return "an object"
 	case reflect.Slice:
 		return "a list"
-	case reflect.Int:
+	case reflect.Int, reflect.Int64:
 		return "a whole number"
 	case reflect.Float64:
 		return "a number"

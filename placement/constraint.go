@@ -1,6 +1,55 @@
 package placement
 
-import "github.com/prego/prego"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/prego/prego"
+)
+
+// ConstraintDocument is servers and a constraint as JSON, as `prego plan
+// constraint` reads it.
+type ConstraintDocument struct {
+	Servers    []DocTaggedServer `json:"servers"`
+	Constraint *DocConstraint    `json:"constraint"` // null is any server
+}
+
+// DocTaggedServer is a server with tags.
+type DocTaggedServer struct {
+	ID   string   `json:"id"`
+	Tags []string `json:"tags"`
+	Fits *bool    `json:"fits"` // null is true
+}
+
+// ConstraintAnswer is who may run the work, as JSON; Error is null when someone may.
+type ConstraintAnswer struct {
+	Eligible []string    `json:"eligible"`
+	Error    *prego.Code `json:"error"`
+}
+
+// Build checks the document and makes its parts, with tags in lower case.
+func (d ConstraintDocument) Build() ([]TaggedServer, prego.Constraint, error) {
+	var constraint prego.Constraint
+	if d.Constraint != nil {
+		constraint = prego.Constraint{Require: d.Constraint.Require, Disallow: d.Constraint.Disallow}
+	}
+	if err := constraint.Normalize("constraint"); err != nil {
+		return nil, constraint, err
+	}
+	c, seen := &checker{}, make(map[string]bool, len(d.Servers))
+	servers := make([]TaggedServer, 0, len(d.Servers))
+	for i, v := range d.Servers {
+		at := fmt.Sprintf("servers[%d]", i)
+		c.id(seen, at+".id", v.ID)
+		tags, err := prego.NormalizeTags(v.Tags)
+		var invalid *prego.Error
+		if errors.As(err, &invalid) {
+			c.fault(at+".tags", invalid.Message)
+		}
+		servers = append(servers, TaggedServer{ID: v.ID, Tags: tags, Fits: v.Fits == nil || *v.Fits})
+	}
+	return servers, constraint, c.err
+}
 
 // TaggedServer is a server as a constraint sees it.
 type TaggedServer struct {
@@ -29,4 +78,13 @@ func Eligible(servers []TaggedServer, c prego.Constraint) (ids []string, code pr
 		code = ""
 	}
 	return ids, code
+}
+
+// NewConstraintAnswer is the answer of Eligible.
+func NewConstraintAnswer(ids []string, code prego.Code) ConstraintAnswer {
+	a := ConstraintAnswer{Eligible: ids}
+	if code != "" {
+		a.Error = &code
+	}
+	return a
 }

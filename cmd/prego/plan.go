@@ -16,7 +16,7 @@ import (
 // in, JSON lines out.
 func newPlanCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "plan", Short: "Decide on a fleet given as JSON, without a database or a network"}
-	cmd.AddCommand(newPlanPlaceCommand(), newPlanPackCommand())
+	cmd.AddCommand(newPlanPlaceCommand(), newPlanPackCommand(), newPlanRegionCommand(), newPlanResizeCommand(), newPlanConstraintCommand())
 	return cmd
 }
 

@@ -2,7 +2,7 @@ package region
 
 import (
 	"cmp"
-	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -26,7 +26,7 @@ func (c Criterion) Valid() bool {
 	return c == OldestFirst || c == YoungestFirst || c == OldestProfileFirst || c == Random
 }
 
-// CodeTooFewNodes: fewer nodes can be deleted than are to be.
+// CodeTooFewNodes refuses to delete more nodes than there are.
 const CodeTooFewNodes prego.Code = "too_few_nodes"
 
 // Node is a node that may be deleted.
@@ -53,8 +53,8 @@ func SelectVictims(nodes []Node, by Criterion, perRegion map[string]int64, count
 	for _, n := range sorted {
 		groups[n.Region] = append(groups[n.Region], n)
 	}
-	var out []string
-	for _, name := range sortedKeys(perRegion) {
+	out := []string{}
+	for _, name := range slices.Sorted(maps.Keys(perRegion)) {
 		ids, err := first(groups[name], perRegion[name], name)
 		if err != nil {
 			return nil, err
@@ -90,7 +90,7 @@ func first(nodes []Node, n int64, where string) ([]string, error) {
 	case n < 0:
 		return nil, prego.Invalid("count", "must not be negative")
 	case n > int64(len(nodes)):
-		return nil, prego.Errorf(CodeTooFewNodes, "%s", fmt.Sprintf("%d nodes are to be deleted of %s, which has %d.", n, where, len(nodes)))
+		return nil, prego.Errorf(CodeTooFewNodes, "%d nodes are to be deleted of %s, which has %d.", n, where, len(nodes))
 	}
 	ids := make([]string, 0, n)
 	for _, node := range nodes[:n] {

@@ -3,8 +3,6 @@ package region
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/prego/prego"
 )
@@ -96,6 +94,9 @@ func (r Request) Validate() error {
 		if c.count != nil && (*c.count < 1 || *c.count > MaxNodes) {
 			return prego.Invalid(c.field, fmt.Sprintf("must be 1 to %d", MaxNodes))
 		}
+	}
+	if s := r.Data.Status; s != "" && s != StatusOK && s != StatusError {
+		return prego.Invalid("data.status", "must be OK or ERROR")
 	}
 	if err := r.Resize.Validate("inputs"); err != nil {
 		return err
@@ -209,6 +210,3 @@ func failed(err error) Data {
 	}
 	return Data{Status: StatusError, Reason: err.Error()}
 }
-
-// sortedKeys is the names in m, in order.
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

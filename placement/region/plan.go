@@ -3,44 +3,12 @@ package region
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"math/bits"
 	"slices"
 
 	"github.com/prego/prego"
 )
-
-// # Shares
-//
-// A plan is made over the regions that are listed and usable. Its total is what
-// stands in them afterwards; nodes elsewhere are counted apart. Each of these
-// regions has a share of the total:
-//
-//   - by weight, total·weight/Σweights, as long as that is within its cap;
-//   - its cap otherwise. What it cannot take goes on to the others by weight, which
-//     may fill the next cap, until every share is within its cap;
-//   - none where the weight is 0, unless the caps of all others leave nodes over:
-//     those are shared equally by the regions of weight 0.
-//
-// When even the caps of all are below the total (nodes stand above a cap), every
-// share is the cap. Shares are fractions: a whole part and a remainder over one
-// denominator that all of them have in common, so that comparing is exact.
-//
-// # Plans
-//
-// Growing gives a node to the region with the largest deficit, share − count, that
-// has room, n times; shrinking takes one from the largest surplus that has nodes.
-// Deviation in L1 and in L2 are sums of convex functions of one count each, and the
-// largest deficit is the largest gain in both, so that this greedy walk ends at the
-// minimum of both. Three rules come before deviation: a cap is never passed, a
-// region of weight 0 receives only when no other has room, and shrinking empties
-// what is above a cap first.
-//
-// The walk is not walked. Its steps are keys (whole part, remainder, order), one
-// whole number apart within a region, and the plan is the n largest. The whole
-// part of the last one is found by bisection, and at most one step per region is
-// left to rank: O(R log N + R log R) for R regions and N nodes.
 
 // lot is a region in a plan.
 type lot struct {
@@ -159,18 +127,6 @@ func prepare(p Policy, current map[string]int64, usable []string, n int64) (lots
 	return lots, others, nil
 }
 
-func validateCurrent(current map[string]int64) error {
-	for _, name := range slices.Sorted(maps.Keys(current)) {
-		if err := validateName("current", name); err != nil {
-			return err
-		}
-		if n := current[name]; n < 0 || n > MaxNodes {
-			return prego.Invalid("current."+name, fmt.Sprintf("must be 0 to %d", MaxNodes))
-		}
-	}
-	return nil
-}
-
 func total(lots []lot) (sum int64) {
 	for _, l := range lots {
 		sum += l.count
@@ -189,8 +145,9 @@ func when(b bool, n int64) int64 {
 // leave over is the unweighted ones'. When anything is left over, all weighted
 // shares are caps and so whole: remainders never have two denominators.
 func share(lots []lot, total int64) {
-	left := fill(lots, total, func(l lot) int64 { return l.weight })
-	fill(lots, left, func(l lot) int64 { return when(l.weight == 0, 1) })
+	if left := fill(lots, total, func(l lot) int64 { return l.weight }); left > 0 {
+		fill(lots, left, func(l lot) int64 { return when(l.weight == 0, 1) })
+	}
 }
 
 // fill shares a total among the lots with a weight, each within its cap, and

@@ -1,10 +1,42 @@
 // Package region decides in which regions a fleet grows and shrinks
 // (region-placement), what a resize asks for, and which servers go. It is pure: no
 // clock, no I/O, no randomness of its own; the same input gives the same plan.
+//
+// # Shares
+//
+// A plan is made over the regions that are listed and usable. Its total is what
+// stands in them afterwards; nodes elsewhere are counted apart. Each of these
+// regions has a share of the total:
+//
+//   - by weight, total·weight/Σweights, as long as that is within its cap;
+//   - its cap otherwise. What it cannot take goes on to the others by weight, which
+//     may fill the next cap, until every share is within its cap;
+//   - none where the weight is 0, unless the caps of all others leave nodes over:
+//     those are shared equally by the regions of weight 0.
+//
+// When even the caps of all are below the total (nodes stand above a cap), every
+// share is the cap. Shares are fractions: a whole part and a remainder over one
+// denominator that all of them have in common, so that comparing is exact.
+//
+// # Plans
+//
+// Growing gives a node to the region with the largest deficit, share − count, that
+// has room, n times; shrinking takes one from the largest surplus that has nodes.
+// Deviation in L1 and in L2 are sums of convex functions of one count each, and the
+// largest deficit is the largest gain in both, so that this greedy walk ends at the
+// minimum of both. Three rules come before deviation: a cap is never passed, a
+// region of weight 0 receives only when no other has room, and shrinking empties
+// what is above a cap first.
+//
+// The walk is not walked. Its steps are keys (whole part, remainder, order), one
+// whole number apart within a region, and the plan is the n largest. The whole
+// part of the last one is found by bisection, and at most one step per region is
+// left to rank: O(R log N + R log R) for R regions and N nodes.
 package region
 
 import (
 	"fmt"
+	"slices"
 	"unicode"
 	"unicode/utf8"
 
@@ -64,17 +96,17 @@ func (p Policy) Validate(at string) error {
 	seen := make(map[string]bool, len(p.Regions))
 	var sum int64
 	for i, r := range p.Regions {
-		here := fmt.Sprintf("%sregions[%d]", at, i)
-		if err := validateName(here+".name", r.Name); err != nil {
-			return err
-		}
+		here := func(field string) string { return fmt.Sprintf("%sregions[%d].%s", at, i, field) }
+		fault := faultOfName(r.Name)
 		switch {
+		case fault != "":
+			return prego.Invalid(here("name"), fault)
 		case seen[r.Name]:
-			return prego.Invalid(here+".name", "is given twice: "+r.Name)
+			return prego.Invalid(here("name"), "is given twice: "+r.Name)
 		case r.Weight < 0 || r.Weight > MaxWeight:
-			return prego.Invalid(here+".weight", fmt.Sprintf("must be 0 to %d", MaxWeight))
+			return prego.Invalid(here("weight"), fmt.Sprintf("must be 0 to %d", MaxWeight))
 		case r.Cap < NoCap || r.Cap > MaxNodes:
-			return prego.Invalid(here+".cap", fmt.Sprintf("must be -1 (no cap) to %d", MaxNodes))
+			return prego.Invalid(here("cap"), fmt.Sprintf("must be -1 (no cap) to %d", MaxNodes))
 		}
 		seen[r.Name] = true
 		sum += r.Weight
@@ -85,21 +117,47 @@ func (p Policy) Validate(at string) error {
 	return nil
 }
 
-func validateName(field, name string) error {
+// faultOfName says what is wrong with a region's name, or nothing.
+func faultOfName(name string) string {
 	switch {
 	case name == "":
-		return prego.Invalid(field, "must not be empty")
+		return "must not be empty"
 	case len(name) > MaxNameLen:
-		return prego.Invalid(field, fmt.Sprintf("must be at most %d bytes", MaxNameLen))
+		return fmt.Sprintf("must be at most %d bytes", MaxNameLen)
 	case !utf8.ValidString(name):
-		return prego.Invalid(field, "must be UTF-8")
+		return "must be UTF-8"
 	}
 	for _, c := range name {
 		if unicode.IsControl(c) || unicode.IsSpace(c) {
-			return prego.Invalid(field, "must not hold spaces or control characters")
+			return "must not hold spaces or control characters"
 		}
 	}
+	return ""
+}
+
+func validateName(field, name string) error {
+	if fault := faultOfName(name); fault != "" {
+		return prego.Invalid(field, fault)
+	}
 	return nil
+}
+
+// validateCurrent names the first fault by name, whatever the map's order.
+func validateCurrent(current map[string]int64) error {
+	var faults []string
+	for name, n := range current {
+		if n < 0 || n > MaxNodes || faultOfName(name) != "" {
+			faults = append(faults, name)
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	name := slices.Min(faults)
+	if err := validateName("current", name); err != nil {
+		return err
+	}
+	return prego.Invalid("current."+name, fmt.Sprintf("must be 0 to %d", MaxNodes))
 }
 
 // Unlisted counts the nodes that stand in regions that the policy does not list.
