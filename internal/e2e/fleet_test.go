@@ -227,7 +227,7 @@ func TestActionIsCancelled(t *testing.T) {
 	c := newCell(t, options{vars: fleetVars(map[string]string{"PREGO_FLEET_PARALLEL": "1"}), sim: func(cfg *sim.Config) { cfg.Profile.Boot = time.Second }})
 	c.fleet("slow", prego.RoleRedisPool, nil, map[string]any{"region": "eu"})
 	a := c.act("slow", "CLUSTER_SCALE_OUT", map[string]any{"count": 5})
-	queued := c.act("slow", "CLUSTER_SCALE_OUT", nil)
+	queued := c.act("slow", "CLUSTER_SCALE_OUT", map[string]any{})
 	require.Eventually(t, func() bool { return len(c.billed("server")) > 0 }, patience, 20*time.Millisecond)
 	c.post(fmt.Sprintf("/v1/fleets/slow/actions/%d/cancel", queued.Seq), nil, http.StatusAccepted, nil)
 	c.post(fmt.Sprintf("/v1/fleets/slow/actions/%d/cancel", a.Seq), nil, http.StatusAccepted, nil)
