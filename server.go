@@ -167,7 +167,7 @@ func (s *ServerSpec) Validate() error {
 	if s.VolumeGB != 0 && (s.VolumeGB < 10 || s.VolumeGB > 10_000) {
 		return Invalid("spec.volume_gb", "must be 0 for none, or 10 to 10000")
 	}
-	tags, err := NormalizeTags(s.Tags)
+	tags, err := DistinctTags("spec.tags", s.Tags)
 	if err != nil {
 		return err
 	}

@@ -36,12 +36,15 @@ func (a *Tenants) PlanScaleOut(ctx context.Context, in ScaleOutInput) (ScaleOutP
 	if err != nil {
 		return ScaleOutPlan{}, err
 	}
-	o, err := a.shortOf(ctx, in.Region, in.Role)
+	demand, err := a.demand(ctx, in.Region, in.Role)
 	if err != nil {
 		return ScaleOutPlan{}, err
 	}
+	o := demand[0].ShortOf
 	if !begun {
-		round = a.sizeScaleOut(in, o)
+		if round, err = a.sizeScaleOut(ctx, in, demand); err != nil {
+			return ScaleOutPlan{}, err
+		}
 		if round.Requested == 0 || o.Provider == "" {
 			return ScaleOutPlan{Waiting: round.Waiting}, nil
 		}
@@ -63,13 +66,18 @@ func (a *Tenants) aboveThreshold(o prego.ShortOf) bool {
 }
 
 // sizeScaleOut decides what one round asks for.
-func (a *Tenants) sizeScaleOut(in ScaleOutInput, o prego.ShortOf) prego.ScalingRound {
+func (a *Tenants) sizeScaleOut(ctx context.Context, in ScaleOutInput, demand []prego.Demand) (prego.ScalingRound, error) {
+	o := demand[0].ShortOf
 	round := prego.ScalingRound{Round: in.Key, ScalingEvent: prego.ScalingEvent{Region: in.Region, Role: in.Role, Trigger: in.Trigger, WorkflowID: in.WorkflowID}}
-	for _, n := range o.Waiting {
-		round.Waiting += n
+	round.Waiting = waitingIn(demand)
+	want, tags, err := a.wanted(ctx, in.Region, in.Role, demand)
+	if err != nil {
+		return round, err
 	}
-	want := serversFor(in.Role, o, a.Placer.Policy.MaxTenantsPerNode)
 	if len(want) == 0 && in.Trigger == "threshold" && a.aboveThreshold(o) && len(o.InFlight) == 0 {
+		if tags, err = a.untagged(ctx, in.Region, in.Role); err != nil {
+			return round, err
+		}
 		want = []prego.Plan{""}
 	}
 	if room := min(a.Settings.ScaleOutMaxRun, a.Settings.ScaleOutMaxRole-o.Servers); len(want) > room {
@@ -78,11 +86,17 @@ func (a *Tenants) sizeScaleOut(in ScaleOutInput, o prego.ShortOf) prego.ScalingR
 		a.Log.Warn("scale-out at its ceiling", zap.String("region", string(in.Region)), zap.String("role", string(in.Role)), zap.String("message", round.Message))
 		want = want[:max(0, room)]
 	}
-	round.Requested, round.TierLocks = len(want), want
+	round.Requested, round.TierLocks, round.Tags = len(want), want, tags[:len(want)]
 	for i := range want {
 		round.ServerIDs = append(round.ServerIDs, fmt.Sprintf("%s-%s-%s-%d", in.Role, in.Region, in.Key, i+1))
 	}
-	return round
+	return round, nil
+}
+
+// untagged are the tags of one server that is made for nobody in particular.
+func (a *Tenants) untagged(ctx context.Context, region prego.Region, role prego.Role) ([][]string, error) {
+	tags, _, err := a.newServerTags(ctx, region, role, prego.Constraint{})
+	return [][]string{tags}, err
 }
 
 // requestRound asks for the servers of a round; those that were asked for already
@@ -90,7 +104,10 @@ func (a *Tenants) sizeScaleOut(in ScaleOutInput, o prego.ShortOf) prego.ScalingR
 func (a *Tenants) requestRound(ctx context.Context, round prego.ScalingRound, like prego.FleetServer) ([]ServerRef, error) {
 	var out []ServerRef
 	for i, id := range round.ServerIDs {
-		like.ServerID, like.PlanTierLock = id, round.TierLocks[i]
+		like.ServerID, like.PlanTierLock, like.Spec.Tags = id, round.TierLocks[i], nil
+		if i < len(round.Tags) && len(round.Tags[i]) > 0 { // those of a round that began before servers had tags are absent
+			like.Spec.Tags = round.Tags[i]
+		}
 		srv, err := a.Store.RequestFleetServer(ctx, like, round.WorkflowID)
 		if err != nil {
 			return out, coded(err)
@@ -292,17 +309,17 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 	try(a.sweepPools(ctx, &r))
 	for _, region := range prego.Regions() {
 		for _, role := range []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool} {
-			o, err := a.shortOf(ctx, region, role)
+			demand, err := a.demand(ctx, region, role)
 			if !try(err) {
 				continue
 			}
-			waiting := 0
-			for _, n := range o.Waiting {
-				waiting += n
+			want, _, err := a.wanted(ctx, region, role, demand)
+			if !try(err) {
+				continue
 			}
-			a.Metrics.Waiting.WithLabelValues(string(region), string(role)).Set(float64(waiting))
-			switch {
-			case len(serversFor(role, o, a.Placer.Policy.MaxTenantsPerNode)) > 0:
+			a.Metrics.Waiting.WithLabelValues(string(region), string(role)).Set(float64(waitingIn(demand)))
+			switch o := demand[0].ShortOf; {
+			case len(want) > 0:
 				try(a.Runs.EnsureScaleOut(ctx, region, role, "scale_out_required"))
 			case a.aboveThreshold(o) && len(o.InFlight) == 0:
 				try(a.Runs.EnsureScaleOut(ctx, region, role, "threshold"))
