@@ -20,10 +20,11 @@ func (c Constraint) Empty() bool { return len(c.Require) == 0 && len(c.Disallow)
 
 // Equal reports whether two normalized constraints name the same tags.
 func (c Constraint) Equal(o Constraint) bool {
-	return sameTags(c.Require, o.Require) && sameTags(c.Disallow, o.Disallow)
+	return SameTags(c.Require, o.Require) && SameTags(c.Disallow, o.Disallow)
 }
 
-func sameTags(a, b []string) bool {
+// SameTags reports whether two lists of lower-case tags name the same ones.
+func SameTags(a, b []string) bool {
 	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
 	return slices.Equal(slices.Compact(a), slices.Compact(b))
 }

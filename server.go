@@ -222,6 +222,9 @@ type Server struct {
 	MemoryPct            *float64 // 0–100
 	DiskPct              *float64 // 0–100
 	DockerState          string
+	// AgentTags are those that the host says it has; nil until its agent said so.
+	// Placement goes by Tags.
+	AgentTags []string
 
 	ImportedFromPulumiAt    *time.Time
 	IdentityRevokedAt       *time.Time
@@ -274,6 +277,8 @@ const (
 	StepAgentDisconnected  Step = "agent_disconnected"
 	StepAgentConnected     Step = "agent_connected"
 	StepIdentityRotated    Step = "identity_rotated"
+	StepAgentTagsDiffer    Step = "agent_tags_differ"
+	StepAgentTagsAgree     Step = "agent_tags_agree"
 	StepRetryRequested     Step = "retry_requested"
 	StepImportRequested    Step = "import_requested"
 	StepDecommissionAsked  Step = "decommission_requested"
