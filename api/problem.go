@@ -33,6 +33,8 @@ var statuses = map[prego.Code]int{
 	prego.CodeOrgUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyViolation: http.StatusUnprocessableEntity,
 	prego.CodeServerUnknown: http.StatusUnprocessableEntity, prego.CodeShardUnknown: http.StatusUnprocessableEntity,
 	prego.CodeInvariantViolation: http.StatusConflict, prego.CodeTenantPlaced: http.StatusConflict, prego.CodeCellMismatch: http.StatusConflict,
+	prego.CodeConstraintImmutable: http.StatusConflict, prego.CodeTagsImmutable: http.StatusConflict, prego.CodePlacementPoolNotFound: http.StatusNotFound,
+	prego.CodePlacementPoolExists: http.StatusConflict, prego.CodePlacementPoolInUse: http.StatusConflict,
 	prego.CodeInsufficientResources: http.StatusConflict, prego.CodeNoProvider: http.StatusConflict, codeNoSite: http.StatusConflict,
 	prego.CodeKindUnknown: http.StatusUnprocessableEntity, prego.CodeCommandNotAllowed: http.StatusUnprocessableEntity, prego.CodeBusy: http.StatusTooManyRequests,
 	prego.CodeServerNotReachable: http.StatusConflict, prego.CodeContainerNotFound: http.StatusNotFound, prego.CodeContainerFailed: http.StatusConflict,
