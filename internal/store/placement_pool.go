@@ -186,6 +186,9 @@ func (s *Store) PlacementPoolOrgs(ctx context.Context, name string, limit int) (
 // Held, so that two associations at once don't both see room for one more.
 const sqlLockOrg = `SELECT org_id FROM orgs WHERE org_id = $1 FOR NO KEY UPDATE`
 
+// Held, so that the pool is not deleted meanwhile.
+const sqlHoldPool = `SELECT ` + poolColumns + ` FROM placement_pools p WHERE p.pool_id = $1 FOR KEY SHARE`
+
 const sqlAssociatePool = `
 INSERT INTO org_placement_pools (org_id, pool_id, created_by) SELECT $2, pool_id, $3 FROM placement_pools WHERE pool_id = $1
 ON CONFLICT DO NOTHING`
@@ -199,7 +202,7 @@ func (s *Store) AssociatePool(ctx context.Context, orgID, name, by string) error
 		if err := lockOrg(ctx, tx, orgID); err != nil {
 			return err
 		}
-		if _, err := onePool(ctx, tx, name, sqlGetPool); err != nil {
+		if _, err := onePool(ctx, tx, name, sqlHoldPool); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlAssociatePool, poolID(name), orgID, by); err != nil {
