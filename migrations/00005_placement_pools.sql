@@ -35,15 +35,6 @@ CREATE FUNCTION placement_pools_of(p_org text) RETURNS SETOF placement_pools LAN
 $$;
 -- +goose StatementEnd
 
--- Whether a server with these tags may serve a tenant of an org: it satisfies the
--- request's own constraint and every pool's, which is what satisfying their union is.
--- +goose StatementBegin
-CREATE FUNCTION tags_satisfy(p_tags text[], p_org text, p_require text[], p_disallow text[]) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT p_tags @> p_require AND NOT p_tags && p_disallow
-        AND NOT EXISTS (SELECT FROM placement_pools_of(p_org) p WHERE NOT p_tags @> p.require_tags OR p_tags && p.disallow_tags)
-$$;
--- +goose StatementEnd
-
 -- Neither a running server's tags nor a tenant's constraint change (placement-pools,
 -- "Are Placement Pools dynamic?"), whoever asks.
 -- +goose StatementBegin
@@ -66,14 +57,14 @@ ALTER TABLE placement_overrides ADD COLUMN ignore_constraint boolean NOT NULL DE
 ALTER TABLE scaling_events ADD COLUMN server_tags jsonb NOT NULL DEFAULT '[]';
 
 -- As before, but for the constraint: the pools' counts, too, and an override skips it
--- only when it says so. A server whose tags are wrong by now is lost to 'constraint'.
+-- only when it says so: processes of the version before never do. A server whose tags are wrong by now is lost to 'constraint'.
 DROP FUNCTION reserve_placement;
 -- +goose StatementBegin
 CREATE FUNCTION reserve_placement(
     p_tenant text, p_generation integer, p_app text, p_shard text, p_pool text, p_site text, p_site_name text, p_database text,
     p_mode text, p_algorithm text, p_audit_algorithm text, p_dedicates boolean, p_override boolean,
     p_memory_max double precision, p_max_tenants integer, p_reserve_seconds double precision,
-    p_decision jsonb, p_policy jsonb, p_reason text, p_actor text, p_any_tags boolean,
+    p_decision jsonb, p_policy jsonb, p_reason text, p_actor text, p_any_tags boolean DEFAULT false,
     OUT outcome text, OUT lost text, OUT lost_id text, OUT allocation bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -117,7 +108,9 @@ BEGIN
       AND (p_override OR ((s.accepts_trial OR t.plan <> 'trial') AND COALESCE(s.memory_pct, 0) < p_memory_max AND s.tenant_count < p_max_tenants
            -- a warm server whose agent is silent could not be used at once
            AND (s.warm_plan IS NULL OR s.tenant_count > 0 OR s.agent_status = 'connected')))
-      AND (p_any_tags OR tags_satisfy(s.tags, t.org_id, t.require_tags, t.disallow_tags))
+      -- satisfying the request's constraint and every pool's is what satisfying their union is
+      AND (p_any_tags OR (s.tags @> t.require_tags AND NOT s.tags && t.disallow_tags
+           AND NOT EXISTS (SELECT FROM placement_pools_of(t.org_id) p WHERE NOT s.tags @> p.require_tags OR s.tags && p.disallow_tags)))
       AND EXISTS (SELECT FROM infra_providers i WHERE i.id = s.infra_provider AND (p_override OR (i.enabled AND s.region = ANY (i.regions))))
       AND (t.data_residency IS NULL OR EXISTS (SELECT FROM residency_zones z WHERE z.country = t.data_residency
            AND s.region = ANY (z.regions) AND (z.providers IS NULL OR s.infra_provider = ANY (z.providers))))
@@ -125,7 +118,8 @@ BEGIN
     IF NOT FOUND THEN
         -- Tags are fixed: when they are what is wrong a pool has changed, and the tenant's
         -- constraint is to be read again.
-        IF NOT p_any_tags AND EXISTS (SELECT FROM servers s WHERE s.server_id = p_app AND NOT tags_satisfy(s.tags, t.org_id, t.require_tags, t.disallow_tags)) THEN
+        IF NOT p_any_tags AND EXISTS (SELECT FROM servers s WHERE s.server_id = p_app AND (NOT s.tags @> t.require_tags OR s.tags && t.disallow_tags
+            OR EXISTS (SELECT FROM placement_pools_of(t.org_id) p WHERE NOT s.tags @> p.require_tags OR s.tags && p.disallow_tags))) THEN
             lost := 'constraint';
         END IF;
         PERFORM set_config('synchronous_commit', 'off', true);

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -165,7 +166,7 @@ func TestPostgresSatisfiesAsWeDo(t *testing.T) {
 		require.NoError(t, err)
 	}
 	seen := map[bool]int{}
-	for range 300 {
+	for n := range 300 {
 		name := fmt.Sprint("p", rand.IntN(3))
 		_, err := s.PutPlacementPool(ctx, name, prego.Constraint{Require: tags(), Disallow: tags()}, "a")
 		require.NoError(t, err)
@@ -180,11 +181,25 @@ func TestPostgresSatisfiesAsWeDo(t *testing.T) {
 		}
 		applied, err := s.PoolsOf(ctx, []string{"acme"})
 		require.NoError(t, err)
-		own, server := prego.Constraint{Require: tags(), Disallow: tags()}, append(tags(), "x")
-		var got bool
-		require.NoError(t, s.pool.QueryRow(ctx, `SELECT tags_satisfy($1, 'acme', $2, $3)`, server, own.Require, own.Disallow).Scan(&got))
-		require.Equal(t, prego.EffectiveConstraint(own, applied["acme"]).SatisfiedBy(server), got, "%v %v %v", server, own, applied)
-		seen[got]++
+		own, server := prego.Constraint{Require: tags(), Disallow: tags()}, tags()
+		_, _, err = s.CreateTenant(ctx, prego.CreateTenantRequest{Slug: fmt.Sprint("s", n), OrgID: "acme", Region: "eu", Plan: "starter", Constraint: own}, fmt.Sprint("t-", n), prego.ModeShared, "", "test")
+		require.NoError(t, err)
+		id := "app" + strings.Join(server, "")
+		exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, tags, status, workflow_id, created_by)
+			VALUES ($1, '\x00', 'app', 'eu', 'hetzner', '{}', $2, 'active', $1, 'test') ON CONFLICT DO NOTHING`, id, server)
+		for _, any := range []bool{false, true} { // there is no such shard: it comes to that when the tags are right
+			r, err := s.Reserve(ctx, prego.Reservation{
+				TenantID: fmt.Sprint("t-", n), Generation: 1, AppServerID: id, DBShardID: "none", Mode: prego.ModeShared, MemoryPctMax: 70, MaxTenants: 20,
+				Override: any, AnyTags: any, Decision: []byte(`{}`), Policy: []byte(`{}`),
+			})
+			require.NoError(t, err)
+			got := r.Lost == "db_shard"
+			require.True(t, got || r.Lost == "constraint", r.Lost)
+			require.Equal(t, any || prego.EffectiveConstraint(own, applied["acme"]).SatisfiedBy(server), got, "%v %v %v", server, own, applied)
+			if !any {
+				seen[got]++
+			}
+		}
 	}
 	require.Greater(t, min(seen[true], seen[false]), 20, "both were met: %v", seen)
 }
