@@ -8,6 +8,7 @@ type TokenClaim struct {
 	Source       string // address that the handshake came from; "" to not check it
 	AgentVersion string
 	BootID       string
+	Tags         []string // that the host says it has, normalized
 }
 
 // TokenConsumed is a token that was consumed, now, or just before by the same
@@ -50,6 +51,7 @@ type Heartbeat struct {
 	MemoryPct    float64
 	DiskPct      float64
 	DockerState  string
+	Tags         []string // that the host says it has, normalized
 }
 
 // HeartbeatOutcome is what the row said when the heartbeat was written.

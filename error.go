@@ -75,7 +75,13 @@ const (
 	// (placement-pools, "Auctioneer").
 	CodeCellMismatch          Code = "cell_mismatch"
 	CodeInsufficientResources Code = "insufficient_resources"
+	// CodeConstraintImmutable and CodeTagsImmutable: neither changes while its tenant or
+	// server lives (placement-pools, "Are Placement Pools dynamic?").
 	CodeConstraintImmutable   Code = "constraint_immutable"
+	CodeTagsImmutable         Code = "tags_immutable"
+	CodePlacementPoolNotFound Code = "placement_pool_not_found"
+	CodePlacementPoolExists   Code = "placement_pool_exists"
+	CodePlacementPoolInUse    Code = "placement_pool_in_use"
 	// CodeNoProvider: no enabled provider serves the region.
 	CodeNoProvider Code = "no_infra_provider"
 )

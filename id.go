@@ -1,6 +1,7 @@
 package prego
 
 import (
+	"errors"
 	"regexp"
 	"strconv"
 	"strings"
@@ -70,6 +71,28 @@ func NormalizeTags(tags []string) ([]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// DistinctTags is NormalizeTags for tags that somebody wrote just now: two that are
+// the same but for their case are a mistake, and refused.
+func DistinctTags(field string, tags []string) ([]string, error) {
+	out, err := NormalizeTags(tags)
+	if err != nil {
+		return nil, at(field, err)
+	}
+	if len(out) < len(tags) {
+		return nil, Invalid(field, "must hold each tag once; case does not matter")
+	}
+	return out, nil
+}
+
+// at says which field a refusal is about.
+func at(field string, err error) error {
+	var invalid *Error
+	if errors.As(err, &invalid) {
+		invalid.Field = field
+	}
+	return err
 }
 
 // Workflow ids are deterministic, so that a repeated start meets the first one.

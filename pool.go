@@ -35,6 +35,8 @@ type PlacementOverride struct {
 	ForceAppServerID string `json:"force_app_server_id,omitempty"`
 	ForceDBShardID   string `json:"force_db_shard_id,omitempty"`
 	Reason           string `json:"reason"`
+	// IgnoreConstraint forces a server that the tenant's constraint does not allow.
+	IgnoreConstraint bool `json:"ignore_constraint,omitempty"`
 }
 
 // Validate checks the override's own fields.

@@ -20,6 +20,7 @@ type Reservation struct {
 	AuditAs      string // policy_json.algorithm
 	Dedicates    bool
 	Override     bool    // skips capacity, never an invariant
+	AnyTags      bool    // an override that skips the constraint, too
 	MemoryPctMax float64 // 0–100
 	MaxTenants   int     // per node
 	ReserveFor   time.Duration
@@ -44,7 +45,7 @@ const (
 // ReserveResult is what became of a reservation.
 type ReserveResult struct {
 	Outcome      ReserveOutcome
-	Lost         string // site, app_server, db_shard, redis_pool
+	Lost         string // site, constraint, app_server, db_shard, redis_pool
 	LostID       string
 	AllocationID int64
 }
@@ -62,7 +63,12 @@ type TenantRun struct {
 	OwnServerReason Reason
 	Waiting         bool
 	Now             time.Time // the database's clock
+	// Pools are the placement pools that apply to the tenant now, by name.
+	Pools []AppliedPool
 }
+
+// Effective is the constraint that its next placement goes by.
+func (t TenantRun) Effective() Constraint { return EffectiveConstraint(t.Constraint, t.Pools) }
 
 // TenantRef names a generation of a tenant.
 type TenantRef struct {
@@ -114,6 +120,13 @@ type ShortOf struct {
 	Empty      int          // active members with nobody, for those who must be alone
 }
 
+// Demand is what the tenants of one constraint are short of. Room, Empty and InFlight
+// count the servers that satisfy it.
+type Demand struct {
+	Constraint Constraint // the pools' included
+	ShortOf
+}
+
 // TenantWork is what the periodic sweep found to do.
 type TenantWork struct {
 	Provisions []WaitingTenant // that may have lost their run
@@ -146,7 +159,6 @@ const (
 type ScalingRound struct {
 	ScalingEvent
 	Round     string
-	TierLocks []Plan // beside ServerIDs
-	FleetID   string // whose action makes them; "" for none
-	FleetSeq  int
+	TierLocks []Plan     // beside ServerIDs
+	Tags      [][]string // beside ServerIDs
 }

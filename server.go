@@ -167,7 +167,7 @@ func (s *ServerSpec) Validate() error {
 	if s.VolumeGB != 0 && (s.VolumeGB < 10 || s.VolumeGB > 10_000) {
 		return Invalid("spec.volume_gb", "must be 0 for none, or 10 to 10000")
 	}
-	tags, err := NormalizeTags(s.Tags)
+	tags, err := DistinctTags("spec.tags", s.Tags)
 	if err != nil {
 		return err
 	}
@@ -222,6 +222,9 @@ type Server struct {
 	MemoryPct            *float64 // 0–100
 	DiskPct              *float64 // 0–100
 	DockerState          string
+	// AgentTags are those that the host says it has; nil until its agent said so.
+	// Placement goes by Tags.
+	AgentTags []string
 
 	ImportedFromPulumiAt    *time.Time
 	IdentityRevokedAt       *time.Time
@@ -274,6 +277,8 @@ const (
 	StepAgentDisconnected  Step = "agent_disconnected"
 	StepAgentConnected     Step = "agent_connected"
 	StepIdentityRotated    Step = "identity_rotated"
+	StepAgentTagsDiffer    Step = "agent_tags_differ"
+	StepAgentTagsAgree     Step = "agent_tags_agree"
 	StepRetryRequested     Step = "retry_requested"
 	StepImportRequested    Step = "import_requested"
 	StepDecommissionAsked  Step = "decommission_requested"

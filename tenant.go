@@ -3,7 +3,6 @@ package prego
 import (
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -197,36 +196,6 @@ const (
 	SiteDraining  SiteState = "draining"
 )
 
-// Constraint selects servers by their tags (placement-pools: Require, Disallow).
-type Constraint struct {
-	Require  []string `json:"require,omitempty"`
-	Disallow []string `json:"disallow,omitempty"`
-}
-
-// Empty reports whether every server satisfies c.
-func (c Constraint) Empty() bool { return len(c.Require) == 0 && len(c.Disallow) == 0 }
-
-// Normalize lower-cases and checks the tags.
-func (c *Constraint) Normalize(field string) error {
-	for _, l := range []struct {
-		name string
-		tags *[]string
-	}{{"require", &c.Require}, {"disallow", &c.Disallow}} {
-		tags, err := NormalizeTags(*l.tags)
-		if err != nil {
-			var invalid *Error
-			if errors.As(err, &invalid) {
-				invalid.Field = field + "." + l.name
-			}
-			return err
-		}
-		if *l.tags = tags; len(tags) == 0 {
-			*l.tags = nil
-		}
-	}
-	return nil
-}
-
 // Limits of a tenant's request. The slug becomes part of a database's name
 // ("tenant_<slug>_db"), of which MariaDB takes 64 characters.
 const (
@@ -257,8 +226,11 @@ type CreateTenantRequest struct {
 	StorageQuotaGB int        `json:"storage_quota_gb,omitempty"`
 	DataResidency  string     `json:"data_residency,omitempty"` // ISO 3166 country, "" for none
 	Constraint     Constraint `json:"constraint"`
-	DedicatedRedis bool       `json:"dedicated_redis,omitempty"` // business only
-	Apps           []string   `json:"apps,omitempty"`
+	// Stack is another way to require the tag "stack:<name>"; Validate folds it into
+	// Constraint, so that both ways are the same request.
+	Stack          string   `json:"stack,omitempty"`
+	DedicatedRedis bool     `json:"dedicated_redis,omitempty"` // business only
+	Apps           []string `json:"apps,omitempty"`
 	// Policy overrides the configured placement policy; operators only.
 	Policy PlacementMode `json:"policy,omitempty"`
 }
@@ -326,7 +298,12 @@ func (r *CreateTenantRequest) Validate() error {
 	if r.StorageQuotaGB == 0 {
 		r.StorageQuotaGB = r.Plan.DefaultStorageGB()
 	}
-	return r.Constraint.Normalize("constraint")
+	if err := r.Constraint.Validate("constraint"); err != nil {
+		return err
+	}
+	err := r.Constraint.RequireStack(r.Stack)
+	r.Stack = ""
+	return err
 }
 
 // ValidateOrgID accepts a lower-case DNS label.

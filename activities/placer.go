@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ type PlacementStore interface {
 	Reserve(ctx context.Context, r prego.Reservation) (prego.ReserveResult, error)
 	RecordDecision(ctx context.Context, d prego.DecisionRecord) error
 	TenantRun(ctx context.Context, tenantID string) (prego.TenantRun, error)
+	PoolsOf(ctx context.Context, orgIDs []string) (map[string][]prego.AppliedPool, error)
 	RecordOverride(ctx context.Context, o prego.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error
 }
 
@@ -70,11 +72,16 @@ const (
 	maxRaces    = 200
 )
 
-// RequestOf is what placement looks at of a tenant.
-func RequestOf(t prego.Tenant) placement.Request {
+// RequestOf is what placement looks at of a tenant: its own constraint together with
+// those of the pools that apply to it now.
+func RequestOf(t prego.TenantRun) placement.Request {
+	var pools []string
+	for _, p := range t.Pools {
+		pools = append(pools, p.Name)
+	}
 	return placement.Request{
 		TenantID: t.TenantID, OrgID: t.OrgID, ParentOrgID: t.ParentOrgID, Region: t.Region, Plan: t.Plan, DataResidency: t.DataResidency,
-		Constraint: t.Constraint, DedicatedRedis: t.DedicatedRedis, Mode: t.Policy,
+		Constraint: t.Effective(), Pools: pools, DedicatedRedis: t.DedicatedRedis, Mode: t.Policy,
 	}
 }
 
@@ -120,7 +127,7 @@ func (p *Placer) decide(ctx context.Context, r placement.Request, learnt []strin
 
 // Place finds a place for a tenant and reserves it. Decisions that place nobody are
 // recorded and returned. errGone means that the tenant no longer asks.
-func (p *Placer) Place(ctx context.Context, t prego.Tenant, override *placement.Override, actor string) (placement.Decision, error) {
+func (p *Placer) Place(ctx context.Context, t prego.TenantRun, override *placement.Override, actor string) (placement.Decision, error) {
 	began := time.Now()
 	r := RequestOf(t)
 	r.Override = override
@@ -145,9 +152,9 @@ func (p *Placer) Place(ctx context.Context, t prego.Tenant, override *placement.
 			if override != nil { // it is on record as an override that was refused
 				return d, nil
 			}
-			return d, p.record(ctx, t, d, actor)
+			return d, p.record(ctx, t.Tenant, d, actor)
 		}
-		res, err := p.reserve(ctx, t, r, d, actor)
+		res, err := p.reserve(ctx, t.Tenant, r, d, actor)
 		if err != nil {
 			p.forget()
 			return d, err
@@ -171,6 +178,18 @@ func (p *Placer) Place(ctx context.Context, t prego.Tenant, override *placement.
 		if race >= maxRaces {
 			p.forget()
 			return d, errors.New("the fleet changes faster than a place can be reserved")
+		}
+		if res.Lost == "constraint" { // a pool changed since the tenant was read
+			fresh, err := p.Store.TenantRun(ctx, t.TenantID)
+			if err != nil {
+				return d, err
+			}
+			if again := RequestOf(fresh); !again.Constraint.Equal(r.Constraint) {
+				p.forget() // the snapshot counts the tenant where it is not
+				again.Override = override
+				t, r, learnt = fresh, again, nil
+				continue
+			}
 		}
 		if r.Busy == nil {
 			r.Busy = map[string]bool{}
@@ -197,6 +216,7 @@ func (p *Placer) reserve(ctx context.Context, t prego.Tenant, r placement.Reques
 		TenantID: t.TenantID, Generation: t.Generation, AppServerID: d.AppServerID, DBShardID: d.DBShardID, RedisPoolID: d.RedisPoolID, PoolSiteID: d.PoolSiteID,
 		SiteName: prego.SiteName(t.Slug, p.SiteDomain), DatabaseName: prego.DatabaseName(t.Slug), Mode: d.Mode, Algorithm: string(d.Algorithm),
 		AuditAs: placement.AuditName(d.Mode, d.Algorithm), Dedicates: d.Dedicates, Override: r.Override != nil,
+		AnyTags:      r.Override != nil && r.Override.IgnoreConstraint,
 		MemoryPctMax: p.Policy.MemoryPctMax, MaxTenants: p.Policy.MaxTenantsPerNode, ReserveFor: p.ReserveFor,
 		Decision: decision, Policy: policy, Reason: d.SelectionReason, Actor: actor,
 	})
@@ -226,7 +246,7 @@ func (p *Placer) record(ctx context.Context, t prego.Tenant, d placement.Decisio
 }
 
 // Look decides on a tenant without reserving anything.
-func (p *Placer) Look(ctx context.Context, t prego.Tenant) (placement.Decision, error) {
+func (p *Placer) Look(ctx context.Context, t prego.TenantRun) (placement.Decision, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.refresh(ctx, nil); err != nil {
@@ -242,13 +262,32 @@ func (p *Placer) Simulate(ctx context.Context, requests []placement.Request) ([]
 	if err != nil {
 		return nil, err
 	}
+	pools, err := p.Store.PoolsOf(ctx, orgsOf(requests))
+	if err != nil {
+		return nil, err
+	}
 	fleet := placement.FleetOf(p.Policy, c)
 	out := make([]placement.Decision, len(requests))
 	for i, r := range requests {
+		r.Constraint = prego.EffectiveConstraint(r.Constraint, pools[r.OrgID])
+		for _, pool := range pools[r.OrgID] {
+			r.Pools = append(r.Pools, pool.Name)
+		}
 		out[i] = fleet.Decide(r)
 		fleet.Apply(r, out[i])
 	}
 	return out, nil
+}
+
+// orgsOf are the orgs of requests, each once. The default pool is that of an org that
+// is not known, too.
+func orgsOf(requests []placement.Request) []string {
+	var orgs []string
+	for _, r := range requests {
+		orgs = append(orgs, r.OrgID)
+	}
+	slices.Sort(orgs)
+	return slices.Compact(orgs)
 }
 
 // Override places a tenant where an operator says (placement-policy §8). Refused
@@ -279,7 +318,9 @@ func (p *Placer) override(ctx context.Context, t prego.TenantRun, o prego.Placem
 	case t.State != prego.TenantTrial && t.State != prego.TenantProvisioning:
 		return placement.Decision{}, prego.Errorf(prego.CodeInvalidTransition, "a tenant that is %s is not placed", t.State)
 	}
-	d, err := p.Place(ctx, t.Tenant, &placement.Override{AppServerID: o.ForceAppServerID, DBShardID: o.ForceDBShardID, Reason: o.Reason}, by)
+	d, err := p.Place(ctx, t, &placement.Override{
+		AppServerID: o.ForceAppServerID, DBShardID: o.ForceDBShardID, Reason: o.Reason, IgnoreConstraint: o.IgnoreConstraint,
+	}, by)
 	switch {
 	case errors.Is(err, prego.ErrSuperseded):
 		return d, prego.Errorf(prego.CodeInvalidTransition, "tenant %s moved on meanwhile", t.TenantID)

@@ -167,7 +167,7 @@ func TestPlacersRace(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for i := w; i < len(tenants); i += placers {
-				d, err := placer.Place(ctx, tenants[i], nil, "test")
+				d, err := placer.Place(ctx, prego.TenantRun{Tenant: tenants[i]}, nil, "test")
 				outcomes[i], errs[i] = d.Outcome, err
 				if err == nil && d.PlacesTenant() && rand.IntN(6) == 0 { // some leave again
 					errs[i] = p.store.ReleaseAllocation(ctx, tenants[i].TenantID, "left", "", prego.SiteUntouched, false)
@@ -259,7 +259,7 @@ func TestReserveChecksEveryInvariant(t *testing.T) {
 		"enterprise with company":  {plan: "enterprise", break_: `UPDATE servers SET tenant_count = 1 WHERE server_id = 'app-0'`, mend: `UPDATE servers SET tenant_count = 0 WHERE server_id = 'app-0'`, lost: "app_server", evenOverridden: true},
 		"enterprise, shard in use": {plan: "enterprise", break_: `UPDATE db_shards SET current_tenant_count = 1 WHERE shard_id = 'db-0'`, mend: `UPDATE db_shards SET current_tenant_count = 0 WHERE shard_id = 'db-0'`, lost: "db_shard", evenOverridden: true},
 		"residency":                {request: func(r *prego.CreateTenantRequest) { r.DataResidency = "DE" }, break_: `UPDATE residency_zones SET regions = '{sg}' WHERE country = 'DE'`, mend: `UPDATE residency_zones SET regions = '{eu}' WHERE country = 'DE'`, lost: "app_server", evenOverridden: true},
-		"constraint":               {request: func(r *prego.CreateTenantRequest) { r.Constraint.Require = []string{"blue"} }, lost: "app_server"},
+		"constraint":               {request: func(r *prego.CreateTenantRequest) { r.Constraint.Require = []string{"blue"} }, lost: "constraint", evenOverridden: true},
 		"site taken":               {break_: `UPDATE site_pool SET state = 'draining'`, mend: `UPDATE site_pool SET state = 'available'`, lost: "site", evenOverridden: true},
 		"site of another shard":    {change: func(r *prego.Reservation) { r.DBShardID = "node-0" }, lost: "site", evenOverridden: true},
 		"shard of a node":          {change: func(r *prego.Reservation) { r.DBShardID, r.PoolSiteID = "node-0", "" }, lost: "db_shard", evenOverridden: true},
@@ -328,10 +328,10 @@ func TestReserveWaitsForNobody(t *testing.T) {
 		require.Equal(t, lost, out.Lost)
 		require.NoError(t, tx.Rollback(context.Background()))
 	}
-	d, err := p.placer(nil).Place(context.Background(), tn, nil, "test")
+	d, err := p.placer(nil).Place(context.Background(), prego.TenantRun{Tenant: tn}, nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, placement.Placed, d.Outcome)
-	again, err := p.placer(nil).Place(context.Background(), tn, nil, "test")
+	again, err := p.placer(nil).Place(context.Background(), prego.TenantRun{Tenant: tn}, nil, "test")
 	require.NoError(t, err, "a repeated step")
 	require.True(t, again.PlacesTenant() || again.Outcome == placement.AwaitingCapacity)
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM tenant_allocations`))
@@ -344,7 +344,7 @@ func TestTheSnapshotFollows(t *testing.T) {
 	p := newPlacing(t, 4)
 	placer := p.placer(nil)
 	place := func(plan prego.Plan) placement.Decision {
-		d, err := placer.Place(context.Background(), p.tenant(plan, nil), nil, "test")
+		d, err := placer.Place(context.Background(), prego.TenantRun{Tenant: p.tenant(plan, nil)}, nil, "test")
 		require.NoError(t, err)
 		return d
 	}

@@ -37,39 +37,35 @@ func (a *Tenants) PlanScaleOut(ctx context.Context, in ScaleOutInput) (ScaleOutP
 	if err != nil {
 		return ScaleOutPlan{}, err
 	}
-	o, err := a.shortOf(ctx, in.Region, in.Role)
+	demand, err := a.demand(ctx, in.Region, in.Role)
 	if err != nil {
 		return ScaleOutPlan{}, err
 	}
 	if !begun {
-		round = a.sizeScaleOut(in, o)
-		if round.Requested == 0 {
-			return ScaleOutPlan{Waiting: round.Waiting}, nil
+		if round, err = a.sizeScaleOut(ctx, in, demand); err != nil {
+			return ScaleOutPlan{}, err
 		}
 		wanted := round.Requested
-		if round, err = a.Store.BeginFleetScaling(ctx, round, scale.Plan); err != nil {
+		if wanted > 0 {
+			round, err = a.Store.BeginFleetScaling(ctx, round, scale.Plan)
+		}
+		if err != nil {
 			return ScaleOutPlan{}, err
 		}
 		if round.Requested < wanted {
 			a.atCeiling(in.Region, in.Role, round.Message)
 		}
-		if round.EventID == 0 {
-			return ScaleOutPlan{Waiting: round.Waiting}, nil
-		}
-	}
-	like := prego.FleetServer{Role: in.Role, Region: in.Region, Provider: o.Provider}
-	if round.FleetID != "" {
-		f, err := a.Store.GetFleet(ctx, round.FleetID)
-		if err != nil {
-			return ScaleOutPlan{}, coded(err)
-		}
-		like.Provider, like.Spec, like.FleetID, like.FleetProfile = f.InfraProvider, f.Spec, f.FleetID, f.Profile
 	}
 	plan := ScaleOutPlan{EventID: round.EventID, Waiting: round.Waiting}
-	a.hook("scale_out/begun")
-	plan.Servers, err = a.requestRound(ctx, round, like)
 	a.hook("scale_out/requested")
-	return plan, err
+	for _, id := range round.ServerIDs {
+		srv, err := a.Store.GetServer(ctx, id)
+		if err != nil {
+			return plan, fromStore(err)
+		}
+		plan.Servers = append(plan.Servers, ServerRef{ServerID: srv.ServerID, Generation: srv.Generation})
+	}
+	return plan, nil
 }
 
 // aboveThreshold tells that so much of the capacity is used that the fleet grows
@@ -79,13 +75,18 @@ func (a *Tenants) aboveThreshold(o prego.ShortOf) bool {
 }
 
 // sizeScaleOut decides what one round asks for.
-func (a *Tenants) sizeScaleOut(in ScaleOutInput, o prego.ShortOf) prego.ScalingRound {
+func (a *Tenants) sizeScaleOut(ctx context.Context, in ScaleOutInput, demand []prego.Demand) (prego.ScalingRound, error) {
+	o := demand[0].ShortOf
 	round := prego.ScalingRound{Round: in.Key, ScalingEvent: prego.ScalingEvent{Region: in.Region, Role: in.Role, Trigger: in.Trigger, WorkflowID: in.WorkflowID}}
-	for _, n := range o.Waiting {
-		round.Waiting += n
+	round.Waiting = waitingIn(demand)
+	want, tags, err := a.wanted(ctx, in.Region, in.Role, demand)
+	if err != nil {
+		return round, err
 	}
-	want := serversFor(in.Role, o, a.Placer.Policy.MaxTenantsPerNode)
 	if len(want) == 0 && in.Trigger == "threshold" && a.aboveThreshold(o) && len(o.InFlight) == 0 {
+		if tags, err = a.untagged(ctx, in.Region, in.Role); err != nil {
+			return round, err
+		}
 		want = []prego.Plan{""}
 	}
 	if room := min(a.Settings.ScaleOutMaxRun, a.Settings.ScaleOutMaxRole-o.Servers); len(want) > room {
@@ -93,8 +94,14 @@ func (a *Tenants) sizeScaleOut(in ScaleOutInput, o prego.ShortOf) prego.ScalingR
 		a.atCeiling(in.Region, in.Role, round.Message)
 		want = want[:max(0, room)]
 	}
-	round.Requested, round.TierLocks = len(want), want
-	return round
+	round.Requested, round.TierLocks, round.Tags = len(want), want, tags[:len(want)]
+	return round, nil
+}
+
+// untagged are the tags of one server that is made for nobody in particular.
+func (a *Tenants) untagged(ctx context.Context, region prego.Region, role prego.Role) ([][]string, error) {
+	tags, _, err := a.newServerTags(ctx, region, role, prego.Constraint{})
+	return [][]string{tags}, err
 }
 
 func (a *Tenants) atCeiling(region prego.Region, role prego.Role, message string) {
@@ -107,14 +114,11 @@ func (a *Tenants) atCeiling(region prego.Region, role prego.Role, message string
 func (a *Tenants) requestRound(ctx context.Context, round prego.ScalingRound, like prego.FleetServer) ([]ServerRef, error) {
 	var out []ServerRef
 	for i, id := range round.ServerIDs {
-		like.ServerID, like.PlanTierLock = id, round.TierLocks[i]
-		var srv prego.Server
-		var err error
-		if like.FleetID == "" {
-			srv, err = a.Store.RequestFleetMember(ctx, like, round.WorkflowID, scale.Plan)
-		} else {
-			srv, err = a.Store.RequestFleetServer(ctx, like, round.WorkflowID)
+		like.ServerID, like.PlanTierLock, like.Spec.Tags = id, round.TierLocks[i], nil
+		if i < len(round.Tags) && len(round.Tags[i]) > 0 { // those of a round that began before servers had tags are absent
+			like.Spec.Tags = round.Tags[i]
 		}
+		srv, err := a.Store.RequestFleetMember(ctx, like, prego.Constraint{}, round.WorkflowID, scale.Plan)
 		if prego.CodeOf(err) == prego.CodeFleetFull { // what there was room for is made
 			a.atCeiling(like.Region, like.Role, err.Error())
 			return out, nil
@@ -324,17 +328,17 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 	}
 	for _, region := range prego.Regions() {
 		for _, role := range []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool} {
-			o, err := a.shortOf(ctx, region, role)
+			demand, err := a.demand(ctx, region, role)
 			if !try(err) {
 				continue
 			}
-			waiting := 0
-			for _, n := range o.Waiting {
-				waiting += n
+			want, _, err := a.wanted(ctx, region, role, demand)
+			if !try(err) {
+				continue
 			}
-			a.Metrics.Waiting.WithLabelValues(string(region), string(role)).Set(float64(waiting))
-			switch {
-			case len(serversFor(role, o, a.Placer.Policy.MaxTenantsPerNode)) > 0:
+			a.Metrics.Waiting.WithLabelValues(string(region), string(role)).Set(float64(waitingIn(demand)))
+			switch o := demand[0].ShortOf; {
+			case len(want) > 0:
 				try(a.Runs.EnsureScaleOut(ctx, region, role, "scale_out_required"))
 			case a.aboveThreshold(o) && len(o.InFlight) == 0:
 				try(a.Runs.EnsureScaleOut(ctx, region, role, "threshold"))

@@ -30,14 +30,13 @@ type TenantStore interface {
 	OwnServers(ctx context.Context, tenantID string) ([]string, error)
 	ExpireTenant(ctx context.Context, tenantID string, p prego.LifecyclePeriods) (changed bool, err error)
 
-	RequestFleetServer(ctx context.Context, f prego.FleetServer, by string) (prego.Server, error)
 	RequestDecommission(ctx context.Context, serverID, by string, force bool) (prego.Server, error)
 	ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64) (prego.ShortOf, error)
+	Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64) ([]prego.Demand, error)
 	FindScaling(ctx context.Context, workflowID, round string) (e prego.ScalingRound, ok bool, err error)
 	BeginScaling(ctx context.Context, e prego.ScalingRound) (prego.ScalingRound, error)
 	BeginFleetScaling(ctx context.Context, e prego.ScalingRound, plan FleetPlanner) (prego.ScalingRound, error)
-	RequestFleetMember(ctx context.Context, f prego.FleetServer, by string, plan FleetPlanner) (prego.Server, error)
-	GetFleet(ctx context.Context, id string) (prego.Fleet, error)
+	RequestFleetMember(ctx context.Context, f prego.FleetServer, c prego.Constraint, by string, plan FleetPlanner) (prego.Server, error)
 	OpenFleets(ctx context.Context, quiet time.Duration) ([]string, error)
 	FinishScaling(ctx context.Context, eventID int64, message string) error
 
@@ -111,6 +110,8 @@ type Tenants struct {
 	Settings TenantSettings
 	Metrics  *TenantMetrics
 	Log      *zap.Logger
+	// FleetTags tells what fleets would make; nil while there are none.
+	FleetTags FleetTags
 	// Hook is called around effects, by name, so that tests can kill the process
 	// there; nil in production.
 	Hook func(point string)
@@ -263,9 +264,10 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref prego.TenantRef) (PlaceRe
 		err = a.Store.AwaitTenant(ctx, ref, prego.ReasonAwaitingSite, d.SelectionReason, nil, true)
 		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	case placement.AwaitingCapacity:
-		reason, roles := prego.ReasonAwaitingCapacity, d.MissingRoles
-		if d.Code == prego.CodeCellMismatch {
-			reason, roles = prego.ReasonCellMismatch, nil // no server that could be made would satisfy the constraint
+		var reason prego.Reason
+		var roles []prego.Role
+		if reason, roles, err = a.shortage(ctx, t, d); err != nil {
+			return out, err
 		}
 		if err = a.Store.AwaitTenant(ctx, ref, reason, d.SelectionReason, roles, true); err == nil {
 			for _, role := range roles {
@@ -288,14 +290,14 @@ func (a *Tenants) decide(ctx context.Context, t prego.TenantRun) (d placement.De
 			return placement.Decision{}, false, err
 		}
 		if queued {
-			d, err := a.Placer.Look(ctx, t.Tenant)
+			d, err := a.Placer.Look(ctx, t)
 			if err == nil && d.PlacesTenant() {
 				d, behind = placement.Decision{Outcome: placement.AwaitingCapacity, Code: prego.CodeInsufficientResources, SelectionReason: "others wait for the capacity that there is, and are served first"}, true
 			}
 			return d, behind, err
 		}
 	}
-	d, err = a.Placer.Place(ctx, t.Tenant, nil, prego.ActorPlacementEngine)
+	d, err = a.Placer.Place(ctx, t, nil, prego.ActorPlacementEngine)
 	return d, false, err
 }
 
@@ -342,7 +344,7 @@ func (a *Tenants) serve(ctx context.Context, w prego.WaitingTenant) (placed bool
 		return false, err
 	}
 	if t.Allocation == nil && t.Waiting && t.Generation == w.Generation {
-		d, err := a.Placer.Place(ctx, t.Tenant, nil, prego.ActorPlacementEngine)
+		d, err := a.Placer.Place(ctx, t, nil, prego.ActorPlacementEngine)
 		switch {
 		case errors.Is(err, prego.ErrSuperseded):
 			return false, nil
@@ -350,7 +352,7 @@ func (a *Tenants) serve(ctx context.Context, w prego.WaitingTenant) (placed bool
 			return false, err
 		case !d.PlacesTenant():
 			// What it is short of may have changed: that is what scale-outs are sized by.
-			return false, a.requeue(ctx, w, d)
+			return false, a.requeue(ctx, w, t, d)
 		}
 		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	}
@@ -359,16 +361,16 @@ func (a *Tenants) serve(ctx context.Context, w prego.WaitingTenant) (placed bool
 }
 
 // requeue records what a waiting tenant is short of now; it keeps its place.
-func (a *Tenants) requeue(ctx context.Context, w prego.WaitingTenant, d placement.Decision) error {
-	reason, roles := prego.ReasonAwaitingCapacity, d.MissingRoles
-	switch {
-	case d.Outcome == placement.HoldForSite:
+func (a *Tenants) requeue(ctx context.Context, w prego.WaitingTenant, t prego.TenantRun, d placement.Decision) error {
+	reason, roles, err := a.shortage(ctx, t, d)
+	if err != nil {
+		return err
+	}
+	if d.Outcome == placement.HoldForSite {
 		reason, roles = prego.ReasonAwaitingSite, nil
 		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
-	case d.Code == prego.CodeCellMismatch:
-		reason, roles = prego.ReasonCellMismatch, nil
 	}
-	err := a.Store.AwaitTenant(ctx, prego.TenantRef(w), reason, d.SelectionReason, roles, true)
+	err = a.Store.AwaitTenant(ctx, prego.TenantRef(w), reason, d.SelectionReason, roles, true)
 	if errors.Is(err, prego.ErrSuperseded) {
 		return nil
 	}
@@ -419,11 +421,14 @@ func (a *Tenants) RequestOwnServer(ctx context.Context, in OwnServerInput) (Serv
 	if err != nil {
 		return ServerRef{}, err
 	}
-	spec := prego.ServerSpec{Tags: t.Constraint.Require}
+	if id := OwnServerID(in.Tenant, in.Try); t.OwnServerID == id { // asked for before, whatever the pools have become
+		srv, err := a.Store.GetServer(ctx, id)
+		return ServerRef{ServerID: srv.ServerID, Generation: srv.Generation}, fromStore(err)
+	}
 	srv, err := a.Store.RequestFleetMember(ctx, prego.FleetServer{
-		ServerID: OwnServerID(in.Tenant, in.Try), Role: prego.RoleNode, Region: t.Region, Spec: spec,
+		ServerID: OwnServerID(in.Tenant, in.Try), Role: prego.RoleNode, Region: t.Region, Spec: prego.ServerSpec{Tags: t.Effective().Require},
 		DedicatedFor: t.TenantID, PlanTierLock: placement.ShardLockFor(t.Plan),
-	}, "tenant/"+t.TenantID, scale.Plan)
+	}, t.Effective(), "tenant/"+t.TenantID, scale.Plan)
 	if prego.CodeOf(err) == prego.CodeFleetFull {
 		return ServerRef{}, permanent(ErrTypeFleetFull, err.Error(), nil)
 	}

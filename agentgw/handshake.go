@@ -35,6 +35,10 @@ func (g *Gateway) handshake(c echo.Context) error {
 		if err := errors.Join(checkWord("agent_version", in.AgentVersion), checkWord("boot_id", in.BootID)); err != nil {
 			return err
 		}
+		tags, err := reportedTags(in.Tags)
+		if err != nil {
+			return err
+		}
 		cert := peer(c)
 		if cert == nil {
 			return prego.Errorf(prego.CodeCertificateInvalid, "a self-signed client certificate is required")
@@ -46,7 +50,7 @@ func (g *Gateway) handshake(c echo.Context) error {
 		if err := g.checkCSRs(in.CSRs, key); err != nil {
 			return err
 		}
-		claim := Claim{TokenHash: g.tokens.HashBootstrap(in.Token), Key: key, ServerID: in.ServerID, AgentVersion: in.AgentVersion, BootID: in.BootID}
+		claim := Claim{TokenHash: g.tokens.HashBootstrap(in.Token), Key: key, ServerID: in.ServerID, AgentVersion: in.AgentVersion, BootID: in.BootID, Tags: tags}
 		if g.settings.CheckSource {
 			claim.Source = source(c)
 		}

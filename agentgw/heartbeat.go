@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,10 +27,14 @@ func (g *Gateway) heartbeat(c echo.Context) error {
 	if err := checkHeartbeat(in); err != nil {
 		return err
 	}
+	tags, err := reportedTags(in.Tags)
+	if err != nil {
+		return err
+	}
 	who := callerOf(c)
 	if !g.beats.add(Heartbeat{
 		ServerID: who.serverID, Key: who.key, BootID: in.BootID, AgentVersion: in.AgentVersion,
-		Load1: in.Load1, MemoryPct: in.MemoryPct, DiskPct: in.DiskPct, DockerState: in.DockerState,
+		Load1: in.Load1, MemoryPct: in.MemoryPct, DiskPct: in.DiskPct, DockerState: in.DockerState, Tags: tags,
 	}) {
 		return prego.Errorf(prego.CodeNotReady, "heartbeats can't be written right now")
 	}
@@ -55,6 +60,18 @@ func checkHeartbeat(in wire.HeartbeatRequest) error {
 		return prego.Invalid("docker_state", "must be running, stopped or unavailable")
 	}
 	return errors.Join(checkWord("boot_id", in.BootID), checkWord("agent_version", in.AgentVersion))
+}
+
+// reportedTags are the tags that a host says it has, in an order that says the same
+// each time.
+func reportedTags(said []string) ([]string, error) {
+	tags, err := prego.NormalizeTags(said)
+	var invalid *prego.Error
+	if errors.As(err, &invalid) {
+		return nil, prego.Invalid("tags", invalid.Message)
+	}
+	slices.Sort(tags)
+	return tags, err
 }
 
 // checkWord lets through what any column takes: one text that Postgres refuses, as

@@ -800,8 +800,14 @@ type Agent struct {
 	MemoryPct *float64 `json:"memory_pct,omitempty"`
 
 	// Status degraded is silence of 60 s, disconnected of 300 s
-	Status  AgentStatus `json:"status"`
-	Version *string     `json:"version,omitempty"`
+	Status AgentStatus `json:"status"`
+
+	// Tags What the host says that it was tagged with; absent until it said so
+	Tags *[]string `json:"tags,omitempty"`
+
+	// TagsDiffer Whether they differ from the server's. Placement goes by the server's
+	TagsDiffer *bool   `json:"tags_differ,omitempty"`
+	Version    *string `json:"version,omitempty"`
 }
 
 // AgentStatus degraded is silence of 60 s, disconnected of 300 s
@@ -913,7 +919,7 @@ type CommandPage struct {
 	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
-// Constraint Selects servers by their tags
+// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
 type Constraint struct {
 	// Disallow Tags that it must not have
 	Disallow *[]Tag `json:"disallow,omitempty"`
@@ -921,6 +927,9 @@ type Constraint struct {
 	// Require Tags that the server must have
 	Require *[]Tag `json:"require,omitempty"`
 }
+
+// ConstraintReport The constraint that the decision went by, the request's and the pools' together, and how the servers stood to it; absent when there was none
+type ConstraintReport = placement.ConstraintReport
 
 // Container defines model for Container.
 type Container struct {
@@ -983,7 +992,7 @@ type ContainerRepair struct {
 
 // CreateFleet defines model for CreateFleet.
 type CreateFleet struct {
-	// Constraint Selects servers by their tags
+	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
 	Constraint *Constraint `json:"constraint,omitempty"`
 
 	// FleetId Example: web
@@ -1019,6 +1028,20 @@ type CreateFleetAction struct {
 	//
 	// Example: {"count":2}
 	Inputs *FleetActionInputs `json:"inputs,omitempty"`
+}
+
+// CreatePlacementPool Example: {"disallow":[],"name":"skynet","require":["staging","skynet"]}
+type CreatePlacementPool struct {
+	// Disallow Tags that it must not have, each once
+	Disallow *[]Tag `json:"disallow,omitempty"`
+
+	// Name Case does not matter
+	//
+	// Example: skynet
+	Name PlacementPoolName `json:"name"`
+
+	// Require Tags that a server must have, each once
+	Require *[]Tag `json:"require,omitempty"`
 }
 
 // CreatePolicy defines model for CreatePolicy.
@@ -1064,7 +1087,7 @@ type CreateTenant struct {
 	// Example: ["erpnext"]
 	Apps *[]string `json:"apps,omitempty"`
 
-	// Constraint Selects servers by their tags
+	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
 	Constraint *Constraint `json:"constraint,omitempty"`
 
 	// DataResidency ISO 3166 country whose rules on data hold
@@ -1103,6 +1126,11 @@ type CreateTenant struct {
 	//
 	// Example: acme-kr
 	Slug string `json:"slug"`
+
+	// Stack The same as requiring the tag stack:<name>
+	//
+	// Example: blue
+	Stack *string `json:"stack,omitempty"`
 
 	// StorageQuotaGb GB; 0 is what the plan includes
 	//
@@ -1482,6 +1510,7 @@ type FleetWeights struct {
 type ForcedPlacement struct {
 	ForceAppServerId *string `json:"force_app_server_id,omitempty"`
 	ForceDbShardId   *string `json:"force_db_shard_id,omitempty"`
+	IgnoreConstraint *bool   `json:"ignore_constraint,omitempty"`
 	Reason           *string `json:"reason,omitempty"`
 }
 
@@ -1528,7 +1557,7 @@ type ImportServer struct {
 	// Example: app-sgp-007
 	ServerId ServerID `json:"server_id"`
 
-	// Tags Placement tags; fixed while the server lives
+	// Tags Placement tags, each once; kept in lower case; fixed while the server lives
 	Tags *[]Tag `json:"tags,omitempty"`
 }
 
@@ -1560,6 +1589,27 @@ type OrgPage struct {
 	Orgs       []Org   `json:"orgs"`
 }
 
+// OrgPlacementPools defines model for OrgPlacementPools.
+type OrgPlacementPools struct {
+	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
+	Constraint Constraint `json:"constraint"`
+
+	// PlacementPools Those that the org is associated with, or else the default one
+	PlacementPools []PlacementPool `json:"placement_pools"`
+}
+
+// PatchServer defines model for PatchServer.
+type PatchServer struct {
+	Tags []Tag `json:"tags"`
+}
+
+// PatchTenant defines model for PatchTenant.
+type PatchTenant struct {
+	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
+	Constraint *Constraint `json:"constraint,omitempty"`
+	Stack      *string     `json:"stack,omitempty"`
+}
+
 // PlacementLine One decision
 type PlacementLine = placement.Line
 
@@ -1576,6 +1626,9 @@ type PlacementOverride struct {
 	// Example: db-shard-sgp-002
 	ForceDbShardId *string `json:"force_db_shard_id,omitempty"`
 
+	// IgnoreConstraint Goes against the tenant's constraint and its pools'
+	IgnoreConstraint *bool `json:"ignore_constraint,omitempty"`
+
 	// Reason Example: Enterprise contract — colocate with parent tenant
 	Reason string `json:"reason"`
 
@@ -1585,9 +1638,45 @@ type PlacementOverride struct {
 	TenantId TenantID `json:"tenant_id"`
 }
 
+// PlacementPool A constraint with a name
+type PlacementPool struct {
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+	Disallow  []string  `json:"disallow"`
+
+	// IsDefault Whether it is the pool of the orgs that are associated with none
+	IsDefault bool `json:"is_default"`
+
+	// Name Case does not matter
+	//
+	// Example: skynet
+	Name PlacementPoolName `json:"name"`
+
+	// OrgCount Orgs that are associated with it
+	OrgCount int `json:"org_count"`
+
+	// OrgIds The first of them by id, where one pool is shown
+	OrgIds    *[]string `json:"org_ids,omitempty"`
+	Require   []string  `json:"require"`
+	UpdatedAt time.Time `json:"updated_at"`
+	UpdatedBy string    `json:"updated_by"`
+}
+
+// PlacementPoolName Case does not matter
+//
+// Example: skynet
+type PlacementPoolName = string
+
+// PlacementPoolPage defines model for PlacementPoolPage.
+type PlacementPoolPage struct {
+	// NextCursor Absent on the last page
+	NextCursor     *string         `json:"next_cursor,omitempty"`
+	PlacementPools []PlacementPool `json:"placement_pools"`
+}
+
 // PlacementRequest A tenant that asks for a place
 type PlacementRequest struct {
-	// Constraint Selects servers by their tags
+	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
 	Constraint *Constraint `json:"constraint,omitempty"`
 
 	// DataResidency ISO 3166 country
@@ -1603,8 +1692,11 @@ type PlacementRequest struct {
 	Plan Plan `json:"plan"`
 
 	// Region Part of the world; configuration maps it to locations
-	Region   Region `json:"region"`
-	TenantId string `json:"tenant_id"`
+	Region Region `json:"region"`
+
+	// Stack The same as requiring the tag stack:<name>
+	Stack    *string `json:"stack,omitempty"`
+	TenantId string  `json:"tenant_id"`
 }
 
 // Plan What a tenant pays for
@@ -1695,6 +1787,15 @@ type ProviderServer struct {
 // PutOrg defines model for PutOrg.
 type PutOrg struct {
 	ParentOrgId *string `json:"parent_org_id,omitempty"`
+}
+
+// PutPlacementPool defines model for PutPlacementPool.
+type PutPlacementPool struct {
+	// Disallow Tags that it must not have, each once
+	Disallow *[]Tag `json:"disallow,omitempty"`
+
+	// Require Tags that a server must have, each once
+	Require *[]Tag `json:"require,omitempty"`
 }
 
 // PutPolicy defines model for PutPolicy.
@@ -1834,7 +1935,7 @@ type ServerManagedBy string
 
 // ServerFleet defines model for ServerFleet.
 type ServerFleet struct {
-	// Constraint Selects servers by their tags
+	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
 	Constraint Constraint `json:"constraint"`
 	CreatedAt  time.Time  `json:"created_at"`
 	CreatedBy  string     `json:"created_by"`
@@ -1910,7 +2011,7 @@ type ServerSpec struct {
 	// Example: cx43
 	ServerType *string `json:"server_type,omitempty"`
 
-	// Tags Placement tags; fixed while the server lives
+	// Tags Placement tags, each once; kept in lower case; fixed while the server lives
 	Tags *[]Tag `json:"tags,omitempty"`
 
 	// VolumeGb Size of a data volume, 10 to 10000 GB; 0 for none
@@ -2027,7 +2128,7 @@ type Tenant struct {
 	// CancelRequestedAt When its provisioning was cancelled
 	CancelRequestedAt *time.Time `json:"cancel_requested_at,omitempty"`
 
-	// Constraint Selects servers by their tags
+	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
 	Constraint Constraint `json:"constraint"`
 
 	// ConvergedState The last state whose effects are all in place
@@ -2196,7 +2297,7 @@ type TenantSummary struct {
 
 // UpdateFleet defines model for UpdateFleet.
 type UpdateFleet struct {
-	// Constraint Selects servers by their tags
+	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
 	Constraint    *Constraint `json:"constraint,omitempty"`
 	MaxSize       *int64      `json:"max_size,omitempty"`
 	MinSize       *int64      `json:"min_size,omitempty"`
@@ -2252,6 +2353,11 @@ type WorkflowStarted struct {
 
 // ActionSeq defines model for ActionSeq.
 type ActionSeq = int
+
+// PlacementPoolInPath Case does not matter
+//
+// Example: skynet
+type PlacementPoolInPath = PlacementPoolName
 
 // PlanInPath What a tenant pays for
 type PlanInPath = Plan
@@ -2329,6 +2435,15 @@ type ListOrgsParams struct {
 
 	// Cursor next_cursor of the page before
 	Cursor *OrgID `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListPlacementPoolsParams defines parameters for ListPlacementPools.
+type ListPlacementPoolsParams struct {
+	// Limit Pools per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *PlacementPoolName `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
 // ListPoliciesParams defines parameters for ListPolicies.
@@ -2451,6 +2566,12 @@ type AttachPolicyJSONRequestBody = AttachPolicy
 // PutOrgJSONRequestBody defines body for PutOrg for application/json ContentType.
 type PutOrgJSONRequestBody = PutOrg
 
+// CreatePlacementPoolJSONRequestBody defines body for CreatePlacementPool for application/json ContentType.
+type CreatePlacementPoolJSONRequestBody = CreatePlacementPool
+
+// PutPlacementPoolJSONRequestBody defines body for PutPlacementPool for application/json ContentType.
+type PutPlacementPoolJSONRequestBody = PutPlacementPool
+
 // SimulatePlacementsJSONRequestBody defines body for SimulatePlacements for application/json ContentType.
 type SimulatePlacementsJSONRequestBody = Simulation
 
@@ -2463,6 +2584,9 @@ type PutPolicyJSONRequestBody = PutPolicy
 // ImportServerJSONRequestBody defines body for ImportServer for application/json ContentType.
 type ImportServerJSONRequestBody = ImportServer
 
+// PatchServerJSONRequestBody defines body for PatchServer for application/json ContentType.
+type PatchServerJSONRequestBody = PatchServer
+
 // ExecOnServerJSONRequestBody defines body for ExecOnServer for application/json ContentType.
 type ExecOnServerJSONRequestBody = Exec
 
@@ -2471,6 +2595,9 @@ type PutSitePoolPolicyJSONRequestBody = PutSitePoolPolicy
 
 // CreateTenantJSONRequestBody defines body for CreateTenant for application/json ContentType.
 type CreateTenantJSONRequestBody = CreateTenant
+
+// PatchTenantJSONRequestBody defines body for PatchTenant for application/json ContentType.
+type PatchTenantJSONRequestBody = PatchTenant
 
 // CancelTenantJSONRequestBody defines body for CancelTenant for application/json ContentType.
 type CancelTenantJSONRequestBody = TenantChange
@@ -2555,6 +2682,36 @@ type ServerInterface interface {
 	// PutOrg Make an org, or change its parent
 	// (PUT /v1/orgs/{org_id})
 	PutOrg(ctx echo.Context, orgId OrgID) error
+	// ListOrgPlacementPools The placement pools that apply to an org's tenants
+	// (GET /v1/orgs/{org_id}/placement-pools)
+	ListOrgPlacementPools(ctx echo.Context, orgId OrgID) error
+	// DissociatePlacementPool End the association of an org with a placement pool
+	// (DELETE /v1/orgs/{org_id}/placement-pools/{pool})
+	DissociatePlacementPool(ctx echo.Context, orgId OrgID, pool PlacementPoolInPath) error
+	// AssociatePlacementPool Associate an org with a placement pool
+	// (PUT /v1/orgs/{org_id}/placement-pools/{pool})
+	AssociatePlacementPool(ctx echo.Context, orgId OrgID, pool PlacementPoolInPath) error
+	// ListPlacementPools List placement pools by name
+	// (GET /v1/placement-pools)
+	ListPlacementPools(ctx echo.Context, params ListPlacementPoolsParams) error
+	// CreatePlacementPool Make a placement pool
+	// (POST /v1/placement-pools)
+	CreatePlacementPool(ctx echo.Context) error
+	// DeletePlacementPool Delete a placement pool that nothing uses
+	// (DELETE /v1/placement-pools/{pool})
+	DeletePlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
+	// GetPlacementPool Show a placement pool and who uses it
+	// (GET /v1/placement-pools/{pool})
+	GetPlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
+	// PutPlacementPool Replace a placement pool's constraint
+	// (PUT /v1/placement-pools/{pool})
+	PutPlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
+	// UnsetDefaultPlacementPool Make a placement pool no longer the default one
+	// (DELETE /v1/placement-pools/{pool}/default)
+	UnsetDefaultPlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
+	// SetDefaultPlacementPool Make a placement pool the default one
+	// (PUT /v1/placement-pools/{pool}/default)
+	SetDefaultPlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
 	// SimulatePlacements Decide without writing anything
 	// (POST /v1/placements/simulate)
 	SimulatePlacements(ctx echo.Context) error
@@ -2588,6 +2745,9 @@ type ServerInterface interface {
 	// GetServer Show a server, its agent and its timeline
 	// (GET /v1/servers/{server_id})
 	GetServer(ctx echo.Context, serverId ServerID) error
+	// PatchServer Refused; tags are fixed while a server lives
+	// (PATCH /v1/servers/{server_id})
+	PatchServer(ctx echo.Context, serverId ServerID) error
 	// ListCommands What was run on a server's host, newest first
 	// (GET /v1/servers/{server_id}/commands)
 	ListCommands(ctx echo.Context, serverId ServerID, params ListCommandsParams) error
@@ -2627,6 +2787,9 @@ type ServerInterface interface {
 	// GetTenant Show a tenant, its place, why it is there and its timeline
 	// (GET /v1/tenants/{tenant_id})
 	GetTenant(ctx echo.Context, tenantId TenantID) error
+	// PatchTenant Refused; the constraint is fixed while a tenant lives
+	// (PATCH /v1/tenants/{tenant_id})
+	PatchTenant(ctx echo.Context, tenantId TenantID) error
 	// CancelTenant End a tenant
 	// (POST /v1/tenants/{tenant_id}/cancel)
 	CancelTenant(ctx echo.Context, tenantId TenantID) error
@@ -3031,6 +3194,184 @@ func (w *ServerInterfaceWrapper) PutOrg(ctx echo.Context) error {
 	return err
 }
 
+// ListOrgPlacementPools converts echo context to params.
+func (w *ServerInterfaceWrapper) ListOrgPlacementPools(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListOrgPlacementPools(ctx, orgId)
+	return err
+}
+
+// DissociatePlacementPool converts echo context to params.
+func (w *ServerInterfaceWrapper) DissociatePlacementPool(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Path parameter "pool" -------------
+	var pool PlacementPoolInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "pool", ctx.Param("pool"), &pool, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter pool: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DissociatePlacementPool(ctx, orgId, pool)
+	return err
+}
+
+// AssociatePlacementPool converts echo context to params.
+func (w *ServerInterfaceWrapper) AssociatePlacementPool(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Path parameter "pool" -------------
+	var pool PlacementPoolInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "pool", ctx.Param("pool"), &pool, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter pool: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.AssociatePlacementPool(ctx, orgId, pool)
+	return err
+}
+
+// ListPlacementPools converts echo context to params.
+func (w *ServerInterfaceWrapper) ListPlacementPools(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListPlacementPoolsParams
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListPlacementPools(ctx, params)
+	return err
+}
+
+// CreatePlacementPool converts echo context to params.
+func (w *ServerInterfaceWrapper) CreatePlacementPool(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreatePlacementPool(ctx)
+	return err
+}
+
+// DeletePlacementPool converts echo context to params.
+func (w *ServerInterfaceWrapper) DeletePlacementPool(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "pool" -------------
+	var pool PlacementPoolInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "pool", ctx.Param("pool"), &pool, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter pool: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeletePlacementPool(ctx, pool)
+	return err
+}
+
+// GetPlacementPool converts echo context to params.
+func (w *ServerInterfaceWrapper) GetPlacementPool(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "pool" -------------
+	var pool PlacementPoolInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "pool", ctx.Param("pool"), &pool, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter pool: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetPlacementPool(ctx, pool)
+	return err
+}
+
+// PutPlacementPool converts echo context to params.
+func (w *ServerInterfaceWrapper) PutPlacementPool(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "pool" -------------
+	var pool PlacementPoolInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "pool", ctx.Param("pool"), &pool, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter pool: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutPlacementPool(ctx, pool)
+	return err
+}
+
+// UnsetDefaultPlacementPool converts echo context to params.
+func (w *ServerInterfaceWrapper) UnsetDefaultPlacementPool(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "pool" -------------
+	var pool PlacementPoolInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "pool", ctx.Param("pool"), &pool, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter pool: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.UnsetDefaultPlacementPool(ctx, pool)
+	return err
+}
+
+// SetDefaultPlacementPool converts echo context to params.
+func (w *ServerInterfaceWrapper) SetDefaultPlacementPool(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "pool" -------------
+	var pool PlacementPoolInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "pool", ctx.Param("pool"), &pool, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter pool: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.SetDefaultPlacementPool(ctx, pool)
+	return err
+}
+
 // SimulatePlacements converts echo context to params.
 func (w *ServerInterfaceWrapper) SimulatePlacements(ctx echo.Context) error {
 	var err error
@@ -3254,6 +3595,22 @@ func (w *ServerInterfaceWrapper) GetServer(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetServer(ctx, serverId)
+	return err
+}
+
+// PatchServer converts echo context to params.
+func (w *ServerInterfaceWrapper) PatchServer(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "server_id" -------------
+	var serverId ServerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "server_id", ctx.Param("server_id"), &serverId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PatchServer(ctx, serverId)
 	return err
 }
 
@@ -3550,6 +3907,22 @@ func (w *ServerInterfaceWrapper) GetTenant(ctx echo.Context) error {
 	return err
 }
 
+// PatchTenant converts echo context to params.
+func (w *ServerInterfaceWrapper) PatchTenant(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PatchTenant(ctx, tenantId)
+	return err
+}
+
 // CancelTenant converts echo context to params.
 func (w *ServerInterfaceWrapper) CancelTenant(ctx echo.Context) error {
 	var err error
@@ -3748,6 +4121,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/servers/import", wrapper.ImportServer, options.OperationMiddlewares["importServer"]...)
 	router.DELETE(options.BaseURL+"/v1/servers/:server_id", wrapper.DeleteServer, options.OperationMiddlewares["deleteServer"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id", wrapper.GetServer, options.OperationMiddlewares["getServer"]...)
+	router.PATCH(options.BaseURL+"/v1/servers/:server_id", wrapper.PatchServer, options.OperationMiddlewares["patchServer"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/retry", wrapper.RetryServer, options.OperationMiddlewares["retryServer"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id/commands", wrapper.ListCommands, options.OperationMiddlewares["listCommands"]...)
 	router.POST(options.BaseURL+"/v1/servers/:server_id/exec", wrapper.ExecOnServer, options.OperationMiddlewares["execOnServer"]...)
@@ -3757,6 +4131,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/tenants", wrapper.ListTenants, options.OperationMiddlewares["listTenants"]...)
 	router.POST(options.BaseURL+"/v1/tenants", wrapper.CreateTenant, options.OperationMiddlewares["createTenant"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id", wrapper.GetTenant, options.OperationMiddlewares["getTenant"]...)
+	router.PATCH(options.BaseURL+"/v1/tenants/:tenant_id", wrapper.PatchTenant, options.OperationMiddlewares["patchTenant"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/decisions", wrapper.ListDecisions, options.OperationMiddlewares["listDecisions"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/suspend", wrapper.SuspendTenant, options.OperationMiddlewares["suspendTenant"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/resume", wrapper.ResumeTenant, options.OperationMiddlewares["resumeTenant"]...)
@@ -3766,6 +4141,13 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/retry", wrapper.RetryTenant, options.OperationMiddlewares["retryTenant"]...)
 	router.POST(options.BaseURL+"/v1/placements/simulate", wrapper.SimulatePlacements, options.OperationMiddlewares["simulatePlacements"]...)
 	router.POST(options.BaseURL+"/internal/placement-overrides", wrapper.OverridePlacement, options.OperationMiddlewares["overridePlacement"]...)
+	router.GET(options.BaseURL+"/v1/placement-pools", wrapper.ListPlacementPools, options.OperationMiddlewares["listPlacementPools"]...)
+	router.POST(options.BaseURL+"/v1/placement-pools", wrapper.CreatePlacementPool, options.OperationMiddlewares["createPlacementPool"]...)
+	router.DELETE(options.BaseURL+"/v1/placement-pools/:pool", wrapper.DeletePlacementPool, options.OperationMiddlewares["deletePlacementPool"]...)
+	router.GET(options.BaseURL+"/v1/placement-pools/:pool", wrapper.GetPlacementPool, options.OperationMiddlewares["getPlacementPool"]...)
+	router.PUT(options.BaseURL+"/v1/placement-pools/:pool", wrapper.PutPlacementPool, options.OperationMiddlewares["putPlacementPool"]...)
+	router.DELETE(options.BaseURL+"/v1/placement-pools/:pool/default", wrapper.UnsetDefaultPlacementPool, options.OperationMiddlewares["unsetDefaultPlacementPool"]...)
+	router.PUT(options.BaseURL+"/v1/placement-pools/:pool/default", wrapper.SetDefaultPlacementPool, options.OperationMiddlewares["setDefaultPlacementPool"]...)
 	router.GET(options.BaseURL+"/v1/site-pools", wrapper.ListSitePools, options.OperationMiddlewares["listSitePools"]...)
 	router.POST(options.BaseURL+"/v1/site-pools/:server_id/refill", wrapper.RefillSitePool, options.OperationMiddlewares["refillSitePool"]...)
 	router.GET(options.BaseURL+"/v1/site-pool-policies", wrapper.ListSitePoolPolicies, options.OperationMiddlewares["listSitePoolPolicies"]...)
@@ -3792,6 +4174,9 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/orgs", wrapper.ListOrgs, options.OperationMiddlewares["listOrgs"]...)
 	router.GET(options.BaseURL+"/v1/orgs/:org_id", wrapper.GetOrg, options.OperationMiddlewares["getOrg"]...)
 	router.PUT(options.BaseURL+"/v1/orgs/:org_id", wrapper.PutOrg, options.OperationMiddlewares["putOrg"]...)
+	router.GET(options.BaseURL+"/v1/orgs/:org_id/placement-pools", wrapper.ListOrgPlacementPools, options.OperationMiddlewares["listOrgPlacementPools"]...)
+	router.DELETE(options.BaseURL+"/v1/orgs/:org_id/placement-pools/:pool", wrapper.DissociatePlacementPool, options.OperationMiddlewares["dissociatePlacementPool"]...)
+	router.PUT(options.BaseURL+"/v1/orgs/:org_id/placement-pools/:pool", wrapper.AssociatePlacementPool, options.OperationMiddlewares["associatePlacementPool"]...)
 	router.GET(options.BaseURL+"/healthz", wrapper.Healthz, options.OperationMiddlewares["healthz"]...)
 	router.GET(options.BaseURL+"/readyz", wrapper.Readyz, options.OperationMiddlewares["readyz"]...)
 	router.GET(options.BaseURL+"/metrics", wrapper.Metrics, options.OperationMiddlewares["metrics"]...)

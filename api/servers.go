@@ -240,6 +240,7 @@ func (a *API) view(s prego.Server, events []prego.ServerEvent) Server {
 		Agent: Agent{
 			Status: AgentStatus(s.AgentStatus), Version: optional(s.AgentVersion), FirstSeenAt: utc(s.AgentFirstSeenAt), LastHeartbeatAt: utc(s.AgentLastHeartbeatAt),
 			Load1: s.Load1, MemoryPct: s.MemoryPct, DiskPct: s.DiskPct, DockerState: optional(s.DockerState),
+			Tags: agentTags(s), TagsDiffer: tagsDiffer(s),
 		},
 		Provider: ProviderServer{
 			ProviderServerId: optional(s.ProviderServerID), ServerType: optional(s.ServerType), Location: optional(s.Location),
@@ -254,6 +255,47 @@ func (a *API) view(s prego.Server, events []prego.ServerEvent) Server {
 		out.Timeline = append(out.Timeline, ev)
 	}
 	return out
+}
+
+// agentTags are what the host says that it was tagged with, nil until it said so.
+func agentTags(s prego.Server) *[]string {
+	if s.AgentTags == nil {
+		return nil
+	}
+	return &s.AgentTags
+}
+
+func tagsDiffer(s prego.Server) *bool {
+	if s.AgentTags == nil {
+		return nil
+	}
+	differ := !prego.SameTags(s.Tags, s.AgentTags)
+	return &differ
+}
+
+// PatchServer refuses to change a server: its tags are fixed while it lives
+// (placement-pools, "Are Placement Pools dynamic?").
+func (a *API) PatchServer(c echo.Context, id ServerID) error {
+	if err := checkPath(c, id); err != nil {
+		return err
+	}
+	var in struct {
+		Tags *[]string `json:"tags"`
+	}
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if in.Tags == nil {
+		return prego.Invalid("tags", "is required; nothing else of a server could be meant")
+	}
+	if _, err := prego.DistinctTags("tags", *in.Tags); err != nil {
+		return err
+	}
+	if _, err := a.d.Store.GetServer(c.Request().Context(), id); err != nil {
+		return err
+	}
+	return &prego.Error{Code: prego.CodeTagsImmutable, Field: "tags", Message: `are fixed while the server lives; replace it by servers that have them: ` +
+		`POST /v1/fleets/{id}/actions {"action":"CLUSTER_REPLACE"} does that for a fleet, one after the other`}
 }
 
 func utc(t *time.Time) *time.Time {

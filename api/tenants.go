@@ -138,6 +138,39 @@ func (a *API) GetTenant(c echo.Context, id TenantID) error {
 	return c.JSON(http.StatusOK, out)
 }
 
+// PatchTenant refuses to change a tenant: its constraint is fixed while it lives
+// (placement-pools, "Task/DesiredLRP").
+func (a *API) PatchTenant(c echo.Context, id TenantID) error {
+	if err := checkTenantPath(c, id); err != nil {
+		return err
+	}
+	var in struct {
+		Constraint *prego.Constraint `json:"constraint"`
+		Stack      *string           `json:"stack"`
+	}
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	field := "constraint"
+	switch {
+	case in.Constraint != nil:
+		if err := in.Constraint.Validate("constraint"); err != nil {
+			return err
+		}
+	case in.Stack != nil:
+		field = "stack"
+		if err := (&prego.Constraint{}).RequireStack(*in.Stack); err != nil {
+			return err
+		}
+	default:
+		return prego.Invalid("constraint", "is required; nothing else of a tenant could be meant")
+	}
+	if _, err := a.d.Tenants.GetTenant(c.Request().Context(), id); err != nil {
+		return err
+	}
+	return &prego.Error{Code: prego.CodeConstraintImmutable, Field: field, Message: "is fixed while the tenant lives; request another tenant with the one that is wanted"}
+}
+
 // ListDecisions shows how often a tenant's place was decided, and why each time.
 func (a *API) ListDecisions(c echo.Context, id TenantID) error {
 	if err := checkTenantPath(c, id); err != nil {

@@ -25,6 +25,17 @@ type TenantStore interface {
 	GetOrg(ctx context.Context, id string) (prego.Org, error)
 	ListOrgs(ctx context.Context, after string, limit int) (page []prego.Org, more bool, err error)
 
+	CreatePlacementPool(ctx context.Context, name string, c prego.Constraint, by string) (p prego.PlacementPool, created bool, err error)
+	GetPlacementPool(ctx context.Context, name string) (prego.PlacementPool, error)
+	PlacementPoolOrgs(ctx context.Context, name string, limit int) ([]string, error)
+	ListPlacementPools(ctx context.Context, after string, limit int) (page []prego.PlacementPool, more bool, err error)
+	PutPlacementPool(ctx context.Context, name string, c prego.Constraint, by string) (prego.PlacementPool, error)
+	SetDefaultPool(ctx context.Context, name string, on bool, by string) (prego.PlacementPool, error)
+	DeletePlacementPool(ctx context.Context, name string) error
+	AssociatePool(ctx context.Context, orgID, name, by string) error
+	DissociatePool(ctx context.Context, orgID, name string) error
+	OrgPlacementPools(ctx context.Context, orgID string) ([]prego.PlacementPool, error)
+
 	ListSitePools(ctx context.Context, region prego.Region) ([]prego.SitePool, error)
 	SitePoolPolicies(ctx context.Context) ([]prego.SitePoolPolicy, error)
 	PutSitePoolPolicy(ctx context.Context, p prego.SitePoolPolicy) error

@@ -80,14 +80,13 @@ CREATE TABLE fleet_action_steps (
     PRIMARY KEY (fleet_id, seq, server_id, op),
     FOREIGN KEY (fleet_id, seq) REFERENCES fleet_actions (fleet_id, seq) ON DELETE CASCADE
 );
+CREATE INDEX fleet_action_steps_by_server ON fleet_action_steps (server_id);
 
 ALTER TABLE servers
     ADD COLUMN fleet_id text REFERENCES fleets (fleet_id),
     ADD COLUMN fleet_profile integer NOT NULL DEFAULT 0,
     ADD COLUMN cordoned_at timestamptz; -- set: nobody new lands here
 CREATE INDEX servers_by_fleet ON servers (fleet_id) WHERE fleet_id IS NOT NULL;
-
-ALTER TABLE scaling_events ADD COLUMN fleet_id text, ADD COLUMN fleet_seq integer NOT NULL DEFAULT 0;
 
 -- Where servers that tenants need are made unless operators make fleets of their own:
 -- the newest fleet that serves tenants and has room comes first.

@@ -117,7 +117,8 @@ type search struct {
 	bestPool  int32
 	poolScore float64
 	passed    struct{ app, shard, pool int }
-	matching  int // servers that satisfy the constraint
+	// report is how the constraint went, nil for one that every server satisfies.
+	report *ConstraintReport
 }
 
 // Decide places a request, or says why not. It changes nothing: Apply does.
@@ -136,6 +137,7 @@ func (f *Fleet) Decide(r Request) Decision {
 	if code, why := s.regionAllowed(); code != "" {
 		return s.refuse(code, why)
 	}
+	s.reportConstraint()
 	if r.Override != nil {
 		return s.override()
 	}
@@ -144,6 +146,9 @@ func (f *Fleet) Decide(r Request) Decision {
 	}
 	if s.algorithm == NewServer {
 		s.countServers()
+		if !r.Constraint.Satisfiable() {
+			return s.noCapacity()
+		}
 		return s.without(NeedsServer, "", "the algorithm new_server always makes a new server")
 	}
 	s.scoreShards()
@@ -276,7 +281,6 @@ func (s *search) server(i int, h *hot) reason {
 	if !s.r.Constraint.Empty() && !s.satisfies(i) {
 		return rejectConstraint
 	}
-	s.matching++
 	if h.region != regionIndex(s.r.Region) {
 		return rejectRegion
 	}
@@ -332,22 +336,10 @@ func (s *search) shardOf(srv *server) reason {
 
 // satisfies is the constraint (placement-pools): all required tags, none of the
 // disallowed ones.
-func (s *search) satisfies(i int) bool { return Satisfies(s.f.servers[i].Tags, s.r.Constraint) }
+func (s *search) satisfies(i int) bool { return s.r.Constraint.SatisfiedBy(s.f.servers[i].Tags) }
 
 // Satisfies reports whether tags satisfy a constraint; both are lower-case.
-func Satisfies(tags []string, c prego.Constraint) bool {
-	for _, t := range c.Require {
-		if !slices.Contains(tags, t) {
-			return false
-		}
-	}
-	for _, t := range c.Disallow {
-		if slices.Contains(tags, t) {
-			return false
-		}
-	}
-	return true
-}
+func Satisfies(tags []string, c prego.Constraint) bool { return c.SatisfiedBy(tags) }
 
 // countServers counts the servers as looked at, for decisions that choose none.
 func (s *search) countServers() { s.looked += len(s.f.servers) }
@@ -404,7 +396,6 @@ func (s *search) choose() Decision {
 		h := &f.hot[i]
 		// Most servers of a plain request are decided on two numbers.
 		if plain && h.region == region && h.flags&flagsToLookAt == flagActive {
-			s.matching++
 		} else if why := s.server(i, h); why != passes {
 			// The id is only read for the few that are listed: it is elsewhere in memory.
 			if s.counts[why]++; len(s.first[listServers+turned]) < s.most {
@@ -460,7 +451,7 @@ func (s *search) choose() Decision {
 		d := s.without(HoldForSite, codeNoSite, "servers have room, and none has a site left in its pool: the placement waits for a refill")
 		d.AppServerID = f.servers[empty.best.server].ServerID
 		return d
-	case s.mode == prego.ModeOneTenantOneServer:
+	case s.mode == prego.ModeOneTenantOneServer && s.r.Constraint.Satisfiable(): // by the server that is made for it
 		return s.without(NeedsServer, "", "no warm server can be claimed: the tenant gets a new one")
 	}
 	return s.noCapacity()
@@ -597,8 +588,8 @@ func (s *search) explain(d Decision, c contest, byAffinity bool) string {
 // noCapacity tells the two placement errors apart, and which roles are short
 // (placement-policy §3, placement-pools "Auctioneer").
 func (s *search) noCapacity() Decision {
-	if s.matching == 0 && !s.r.Constraint.Empty() {
-		d := s.without(AwaitingCapacity, prego.CodeCellMismatch, "no server satisfies the constraint")
+	if s.report != nil && s.report.Satisfying == 0 {
+		d := s.without(AwaitingCapacity, prego.CodeCellMismatch, "no server satisfies the constraint ("+s.report.String()+")")
 		d.MissingRoles = []prego.Role{prego.RoleApp}
 		return d
 	}
@@ -613,13 +604,16 @@ func (s *search) noCapacity() Decision {
 		d.MissingRoles = append(d.MissingRoles, prego.RoleRedisPool)
 	}
 	d.SelectionReason = fmt.Sprintf("no candidate has room in region %s; short of: %v", s.r.Region, d.MissingRoles)
+	if s.report != nil {
+		d.SelectionReason += " (" + s.report.String() + ")"
+	}
 	return d
 }
 
 func (s *search) decision(o Outcome) Decision {
 	d := Decision{
 		Outcome: o, Mode: s.mode, Algorithm: s.algorithm, CandidatesEvaluated: s.looked, Rejected: s.listed(o),
-		RejectedCounts: make(map[string]int, 4),
+		RejectedCounts: make(map[string]int, 4), Constraint: s.report,
 	}
 	for r, n := range s.counts {
 		if n > 0 && (o != OnDemandSite || reason(r) != rejectNoSite) {

@@ -111,6 +111,7 @@ type DocRequest struct {
 	Plan           string         `json:"plan"`
 	DataResidency  *string        `json:"data_residency"`
 	Constraint     *DocConstraint `json:"constraint"`
+	Stack          string         `json:"stack"`
 	DedicatedRedis bool           `json:"dedicated_redis"`
 	Override       *DocOverride   `json:"override"`
 }
@@ -126,6 +127,7 @@ type DocOverride struct {
 	ForceAppServerID *string `json:"force_app_server_id"`
 	ForceDBShardID   *string `json:"force_db_shard_id"`
 	Reason           string  `json:"reason"`
+	IgnoreConstraint bool    `json:"ignore_constraint"`
 }
 
 func str(p *string) string {
@@ -361,8 +363,11 @@ func (c *checker) request(at string, ids map[string]bool, v DocRequest) Request 
 			c.err = err
 		}
 	}
+	if err := r.Constraint.RequireStack(v.Stack); err != nil {
+		c.fault(at+".stack", "must be a stack's name: printable ASCII without spaces, short enough for a tag")
+	}
 	if o := v.Override; o != nil && (o.ForceAppServerID != nil || o.ForceDBShardID != nil) {
-		r.Override = &Override{AppServerID: str(o.ForceAppServerID), DBShardID: str(o.ForceDBShardID), Reason: o.Reason}
+		r.Override = &Override{AppServerID: str(o.ForceAppServerID), DBShardID: str(o.ForceDBShardID), Reason: o.Reason, IgnoreConstraint: o.IgnoreConstraint}
 	}
 	return r
 }

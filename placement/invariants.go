@@ -35,6 +35,8 @@ func (f *Fleet) CheckInvariants(r Request, d Decision) error {
 		return broken("Redis pool %s is %s, not active", pool.PoolID, pool.Status)
 	case srv.Region != shard.Region || srv.Region != pool.Region:
 		return broken("app server, DB shard and Redis pool are in regions %s, %s and %s", srv.Region, shard.Region, pool.Region)
+	case !r.Constraint.SatisfiedBy(srv.Tags) && (r.Override == nil || !r.Override.IgnoreConstraint):
+		return prego.Errorf(prego.CodeCellMismatch, "app server %s does not satisfy the constraint (%s)", srv.ServerID, r.Constraint)
 	case srv.Region != r.Region:
 		return broken("app server %s is in region %s, not %s", srv.ServerID, srv.Region, r.Region)
 	case !shard.AnyPlan && !lockAllows(r.Plan, shard.PlanTierLock):

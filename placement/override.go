@@ -25,6 +25,10 @@ func (s *search) override() Decision {
 	if srv.Region != s.r.Region || srv.Status != prego.ServerActive { // before its companions are looked for
 		return s.refuse(prego.CodeInvariantViolation, fmt.Sprintf("app server %s is %s in region %s, and the tenant belongs on an active one in %s", appID, srv.Status, srv.Region, s.r.Region))
 	}
+	if !s.satisfies(i) {
+		s.countServers()
+		return s.refuse(prego.CodeCellMismatch, fmt.Sprintf("app server %s does not satisfy the constraint (%s); ignore_constraint forces it", appID, s.r.Constraint))
+	}
 	s.scoreShards()
 	s.scorePools()
 	s.countServers()

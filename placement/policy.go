@@ -132,7 +132,8 @@ type Request struct {
 	Region         prego.Region
 	Plan           prego.Plan
 	DataResidency  string
-	Constraint     prego.Constraint // normalized
+	Constraint     prego.Constraint // normalized, the pools' included
+	Pools          []string         // placement pools whose constraints are in Constraint, for the explanation
 	DedicatedRedis bool
 	Mode           prego.PlacementMode // "" is the policy's
 	Algorithm      Algorithm           // "" is the policy's
@@ -143,11 +144,13 @@ type Request struct {
 }
 
 // Override forces a placement (placement-policy §8). It skips capacity and
-// ranking, never the invariants.
+// ranking, never the invariants; the constraint only when it says so.
 type Override struct {
 	AppServerID string
 	DBShardID   string
 	Reason      string
+	// IgnoreConstraint lets it go against the request's constraint, too.
+	IgnoreConstraint bool
 }
 
 // Outcome is how a decision ends.
@@ -195,6 +198,8 @@ type Decision struct {
 	Score          float64
 	Rejected       []Rejection
 	RejectedCounts map[string]int
+	// Constraint is how the servers stood to the constraint, nil for none.
+	Constraint *ConstraintReport
 }
 
 // PlacesTenant reports whether the decision gives the tenant a server.
@@ -209,6 +214,8 @@ type Explanation struct {
 	Score               float64        `json:"score"`
 	Rejected            []Rejection    `json:"rejected"`
 	RejectedCounts      map[string]int `json:"rejected_counts"`
+	// Constraint is absent when every server satisfied it.
+	Constraint *ConstraintReport `json:"constraint,omitempty"`
 }
 
 // Explanation is d's.
@@ -216,6 +223,7 @@ func (d Decision) Explanation() Explanation {
 	e := Explanation{
 		Algorithm: d.Algorithm, CandidatesEvaluated: d.CandidatesEvaluated, SelectionReason: d.SelectionReason,
 		ConfidenceScore: round6(d.Confidence), Score: round6(d.Score), Rejected: d.Rejected, RejectedCounts: d.RejectedCounts,
+		Constraint: d.Constraint,
 	}
 	if e.Rejected == nil {
 		e.Rejected = []Rejection{}

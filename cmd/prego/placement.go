@@ -92,6 +92,7 @@ func placementOverride(output *string) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&in.ForceAppServerID, "app-server", "", "the app server or node")
 	f.StringVar(&in.ForceDBShardID, "db-shard", "", "the DB shard")
+	f.BoolVar(&in.IgnoreConstraint, "ignore-constraint", false, "also when the tenant's constraint does not allow the server")
 	f.StringVar(&in.Reason, "reason", "", "why, for the audit")
 	_ = cmd.MarkFlagRequired("reason")
 	return cmd

@@ -187,6 +187,7 @@ func serverShow(output *string) *cobra.Command {
 				{"status", string(s.Status) + reasonOf(s)},
 				{"agent", string(s.Agent.Status) + " " + deref(s.Agent.Version)},
 				{"provider", fmt.Sprintf("%s %s, %s in %s, %s", s.InfraProvider, deref(s.Provider.ProviderServerId), deref(s.Provider.ServerType), deref(s.Provider.Location), deref(s.Provider.Ipv4))},
+				{"tags", tagsOf(s)},
 				{"workflow", s.WorkflowId},
 				{"run", deref(s.RunUrl)},
 				{"created", s.CreatedAt.Format(time.RFC3339)},
@@ -209,6 +210,15 @@ func serverShow(output *string) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&watch, "watch", false, "go on until the server is active, failed or terminated")
 	return cmd
+}
+
+// tagsOf are a server's tags, with what its host says when that is something else.
+func tagsOf(s api.Server) string {
+	tags := listOf(s.Tags)
+	if s.Agent.TagsDiffer != nil && *s.Agent.TagsDiffer && s.Agent.Tags != nil {
+		tags += " (its agent says: " + listOf(*s.Agent.Tags) + ")"
+	}
+	return tags
 }
 
 func serverRetry(output *string) *cobra.Command {

@@ -77,6 +77,7 @@ func tenantCreate(output *string) *cobra.Command {
 	f.StringVar(&in.DataResidency, "residency", "", "ISO 3166 country whose rules on data hold")
 	f.StringSliceVar(&in.Constraint.Require, "require", nil, "tag that its server must have; may be repeated")
 	f.StringSliceVar(&in.Constraint.Disallow, "disallow", nil, "tag that its server must not have; may be repeated")
+	f.StringVar(&in.Stack, "stack", "", "the same as --require stack:NAME")
 	f.StringSliceVar(&in.Apps, "apps", nil, "apps to install, in this order")
 	f.IntVar(&in.ExpectedUsers, "users", 0, "expected users; 0 is what the plan includes")
 	f.IntVar(&in.StorageQuotaGB, "storage-gb", 0, "storage quota in GB; 0 is what the plan includes")

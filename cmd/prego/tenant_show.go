@@ -226,5 +226,12 @@ func explanationRows(e placement.Explanation) [][2]string {
 	if len(counts) > 0 {
 		rows = append(rows, [2]string{"rejected", strings.Join(counts, ", ")})
 	}
+	if c := e.Constraint; c != nil {
+		text := c.String()
+		if c.Ignored {
+			text += "; an override went against it"
+		}
+		rows = append(rows, [2]string{"constraint", text})
+	}
 	return rows
 }

@@ -307,7 +307,7 @@ func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, erro
 	}
 	t := p.cfg.Tenants
 	return &activities.Tenants{
-		Store: p.db, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hook: crashHook(),
+		Store: p.db, FleetTags: p.db.FleetTags, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hook: crashHook(),
 		Bench: &activities.Commander{Agents: newAgents(p.cfg, ca, execKeys), Audit: p.db},
 		Settings: activities.TenantSettings{
 			Environment: p.cfg.Environment, SiteDomain: t.SiteDomain, Image: catalog.ImageFor(prego.ServerSpec{}), Periods: t.Periods(),

@@ -370,19 +370,20 @@ func TestOverride(t *testing.T) {
 		code   string
 	}{
 		{map[string]any{"tenant_id": id, "force_app_server_id": "nowhere", "reason": "r"}, 422, "server_unknown"},
-		{map[string]any{"tenant_id": id, "force_app_server_id": app, "force_db_shard_id": "nothing", "reason": "r"}, 422, "db_shard_unknown"},
+		{map[string]any{"tenant_id": id, "force_app_server_id": app, "force_db_shard_id": "nothing", "reason": "r", "ignore_constraint": true}, 422, "db_shard_unknown"},
 		{map[string]any{"tenant_id": id, "force_app_server_id": c.id("db"), "reason": "r"}, 422, "server_unknown"},
 		{map[string]any{"tenant_id": id, "force_app_server_id": app}, 422, "invalid_field"},
+		{map[string]any{"tenant_id": id, "force_app_server_id": app, "reason": "r"}, 409, "cell_mismatch"},
 		{map[string]any{"tenant_id": "t-aaaaaaaaaaaa", "force_app_server_id": app, "reason": "r"}, 404, "tenant_not_found"},
 	} {
 		status, body := c.request(http.MethodPost, "/internal/placement-overrides", r.body)
 		require.Equal(t, r.status, status, "%s", body)
 		require.Contains(t, string(body), `"`+r.code+`"`)
 	}
-	c.post("/internal/placement-overrides", map[string]any{"tenant_id": id, "force_app_server_id": app, "reason": "the customer insists"}, http.StatusOK, nil)
+	c.post("/internal/placement-overrides", map[string]any{"tenant_id": id, "force_app_server_id": app, "reason": "the customer insists", "ignore_constraint": true}, http.StatusOK, nil)
 	tn = c.settledTenant(id, prego.TenantActive)
 	require.Equal(t, "manual", tn.Decision.Algorithm)
 	require.Equal(t, "alice", tn.Decision.Actor)
-	require.Equal(t, 3, c.number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted`))
+	require.Equal(t, 4, c.number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted`))
 	c.counted()
 }

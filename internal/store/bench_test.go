@@ -323,9 +323,9 @@ func BenchmarkContended(b *testing.B) {
 				wg.Go(func() {
 					for i := start + w; i < start+each && time.Since(began) < seconds*time.Second; i += placers {
 						id := strconv.Itoa(i)
-						d, err := placer.Place(context.Background(), prego.Tenant{
+						d, err := placer.Place(context.Background(), prego.TenantRun{Tenant: prego.Tenant{
 							TenantID: "t-" + id, Slug: "s-" + id, OrgID: "o", Region: prego.RegionEU, Plan: prego.PlanStarter, Policy: prego.ModeShared, Generation: 1,
-						}, nil, "bench")
+						}}, nil, "bench")
 						if err != nil || !d.PlacesTenant() {
 							errs[w] = errors.Join(err, fmt.Errorf("tenant %d: %s", i, d.Outcome))
 							return

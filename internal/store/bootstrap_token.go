@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -68,8 +69,9 @@ RETURNING t.token_id, t.attempt, s.host, s.ipv6, s.status`
 // under its lock, and the token is given back when they no longer hold.
 const sqlBindAgent = `
 UPDATE servers SET agent_first_seen_at = now(), agent_key_sha256 = $2, agent_version = $3, agent_boot_id = $4,
-    identity_revoked_at = NULL, updated_at = now()
-WHERE server_id = $1 AND status = 'provisioning' AND attempt = $5`
+    identity_revoked_at = NULL, agent_tags = $6, updated_at = now()
+WHERE server_id = $1 AND status = 'provisioning' AND attempt = $5
+RETURNING tags`
 
 const sqlSupersedeOthers = `
 UPDATE server_bootstrap_tokens SET superseded_at = now()
@@ -125,12 +127,13 @@ func (s *Store) consume(ctx context.Context, p prego.TokenClaim) (out prego.Toke
 			return err
 		}
 		out.ServerID = p.ServerID
-		bound, err := tx.Exec(ctx, sqlBindAgent, p.ServerID, p.Key, p.AgentVersion, p.BootID, out.Attempt)
+		var tags []string
+		err = tx.QueryRow(ctx, sqlBindAgent, p.ServerID, p.Key, p.AgentVersion, p.BootID, out.Attempt, filled(p.Tags)).Scan(&tags)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return errNotConsumable
+		}
 		if err != nil {
 			return err
-		}
-		if bound.RowsAffected() == 0 {
-			return errNotConsumable
 		}
 		if _, err := tx.Exec(ctx, sqlSupersedeOthers, p.ServerID, tokenID); err != nil {
 			return err
@@ -138,11 +141,24 @@ func (s *Store) consume(ctx context.Context, p prego.TokenClaim) (out prego.Toke
 		if err := auditBootstrap(ctx, tx, p.ServerID, "consume token_id="+tokenID+" key="+shortKey(p.Key), prego.ActorSystem, 0); err != nil {
 			return err
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{
+		if err := addEvent(ctx, tx, prego.ServerEvent{
 			ServerID: p.ServerID, Step: prego.StepHandshake, Attempt: out.Attempt, Actor: prego.ActorSystem, Message: "agent " + p.AgentVersion,
-		}, attemptKey(prego.StepHandshake, out.Attempt))
+		}, attemptKey(prego.StepHandshake, out.Attempt)); err != nil || prego.SameTags(tags, p.Tags) {
+			return err
+		}
+		return addEvent(ctx, tx, prego.ServerEvent{
+			ServerID: p.ServerID, Step: prego.StepAgentTagsDiffer, Attempt: out.Attempt, Actor: prego.ActorSystem,
+			Message: fmt.Sprintf("the agent says %s; the server was asked for with %s", tagList(p.Tags), tagList(tags)),
+		}, attemptKey(prego.StepAgentTagsDiffer, out.Attempt))
 	})
 	return out, err
+}
+
+func tagList(tags []string) string {
+	if len(tags) == 0 {
+		return "none"
+	}
+	return strings.Join(tags, ", ")
 }
 
 // whyNotConsumed reads why the UPDATE met nothing. What it writes (a revocation,

@@ -144,7 +144,7 @@ func (s *Store) FleetChanges(ctx context.Context, since string, ids []string) (p
 
 const sqlReserve = `
 SELECT outcome, COALESCE(lost, ''), COALESCE(lost_id, ''), COALESCE(allocation, 0)
-FROM reserve_placement($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`
+FROM reserve_placement($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`
 
 // Reserve gives a tenant its place in one round trip: the site is claimed, the
 // three counts are raised under their guards, and allocation, decision and event are
@@ -152,7 +152,7 @@ FROM reserve_placement($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11,
 func (s *Store) Reserve(ctx context.Context, r prego.Reservation) (prego.ReserveResult, error) {
 	var out prego.ReserveResult
 	err := s.pool.QueryRow(ctx, sqlReserve, r.TenantID, r.Generation, r.AppServerID, r.DBShardID, r.RedisPoolID, r.PoolSiteID, r.SiteName, r.DatabaseName,
-		r.Mode, r.Algorithm, r.AuditAs, r.Dedicates, r.Override, r.MemoryPctMax, r.MaxTenants, r.ReserveFor.Seconds(), r.Decision, r.Policy, r.Reason, r.Actor,
+		r.Mode, r.Algorithm, r.AuditAs, r.Dedicates, r.Override, r.MemoryPctMax, r.MaxTenants, r.ReserveFor.Seconds(), r.Decision, r.Policy, r.Reason, r.Actor, r.AnyTags,
 	).Scan(&out.Outcome, &out.Lost, &out.LostID, &out.AllocationID)
 	if isViolation(err, "tenant_allocations_live") { // the same tenant, twice at once
 		return prego.ReserveResult{Outcome: prego.ReserveAlready}, nil
@@ -166,13 +166,15 @@ func (s *Store) Reserve(ctx context.Context, r prego.Reservation) (prego.Reserve
 	return out, nil
 }
 
-// A decision that repeats the last one says nothing new, and one that somebody's
+// A decision that repeats the last one, by the same constraint, says nothing new, and one that somebody's
 // placement was ahead of is out of date.
 const sqlRecordDecision = `
 INSERT INTO allocation_snapshots (tenant_id, outcome, code, algorithm, decision_log, policy_json, actor)
 SELECT $1, $2, $3, $4, $5, $6, $7
-WHERE NOT EXISTS (SELECT FROM (SELECT outcome, code, algorithm FROM allocation_snapshots WHERE tenant_id = $1 ORDER BY snapshot_id DESC LIMIT 1) l
-                  WHERE l.outcome = $2 AND l.code = $3 AND l.algorithm = $4)
+WHERE NOT EXISTS (SELECT FROM (SELECT outcome, code, algorithm, decision_log FROM allocation_snapshots WHERE tenant_id = $1 ORDER BY snapshot_id DESC LIMIT 1) l
+                  WHERE l.outcome = $2 AND l.code = $3 AND l.algorithm = $4
+                    AND (l.decision_log #> '{constraint,require}', l.decision_log #> '{constraint,disallow}')
+                        IS NOT DISTINCT FROM ($5::jsonb #> '{constraint,require}', $5::jsonb #> '{constraint,disallow}'))
   AND NOT EXISTS (SELECT FROM tenant_allocations WHERE tenant_id = $1 AND released_at IS NULL)`
 
 // RecordDecision stores a decision that placed nobody.

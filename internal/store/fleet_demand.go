@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -22,9 +23,10 @@ const sqlDemandAction = `
 INSERT INTO fleet_actions AS a (fleet_id, seq, action, inputs, status, cause, driven_by, requested_by)
 VALUES ($1, $2, $3, $4, 'queued', $5, $6, $6) RETURNING ` + actionColumns
 
-// demand has the first fleet that can make up to n servers for a region: as an action
-// of it, planned by its policies within its bounds. The action is carried out by the
-// run that asks, not behind what operators queued. No fleet: nil.
+// demand has the first fleet that suits and has room make up to n servers for a
+// region: as an action of it, planned by its policies within its bounds. The action
+// is carried out by the run that asks, not behind what operators queued. No fleet:
+// nil.
 func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region, suits func(prego.Fleet) bool, n int, cause, run string, plan planner) (*prego.Fleet, *prego.FleetAction, error) {
 	rows, err := tx.Query(ctx, sqlServingFleets, role, region)
 	if err != nil {
@@ -39,7 +41,7 @@ func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region
 		if err != nil {
 			return nil, nil, err
 		}
-		if suits != nil && !suits(f) {
+		if !suits(f) {
 			continue
 		}
 		st, err := fleetState(ctx, tx, f)
@@ -82,33 +84,43 @@ func takeDemand(ctx context.Context, tx pgx.Tx, want prego.FleetAction, cause, r
 	return pgx.CollectExactlyOneRow(rows, scanAction)
 }
 
-const sqlScalingFleet = `UPDATE scaling_events SET fleet_id = $2, fleet_seq = $3, server_ids = $4, requested = $5, message = $6 WHERE event_id = $1`
-
-// BeginFleetScaling is BeginScaling for servers of which a fleet is to have room: the
-// round that is begun has at most as many as that, and their names. Without any
-// room nothing is begun, and the round's message says so.
-func (s *Store) BeginFleetScaling(ctx context.Context, e prego.ScalingRound, plan planner) (begun prego.ScalingRound, err error) {
-	begun = e
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		f, a, err := demand(ctx, tx, e.Role, e.Region, nil, e.Requested, e.Trigger, e.WorkflowID, plan)
-		if err != nil {
-			return err
+// makes tells whether a fleet's servers may have just these tags.
+func makes(f prego.Fleet, tags []string) bool {
+	for _, t := range f.Spec.Tags {
+		if !slices.Contains(tags, t) {
+			return false
 		}
-		if f == nil {
-			begun.Requested, begun.ServerIDs, begun.TierLocks = 0, nil, nil
-			begun.Message = fmt.Sprintf("no fleet of role %s that serves tenants has room in %s", e.Role, e.Region)
+	}
+	return f.Constraint.SatisfiedBy(tags)
+}
+
+// BeginFleetScaling records a round of servers that tenants wait for, as actions of
+// fleets, and asks for the servers, all in one transaction: as many as fleets have
+// room for. Without any room nothing is begun, and the round's message says so.
+// Repeated, it answers with the round that was begun.
+func (s *Store) BeginFleetScaling(ctx context.Context, e prego.ScalingRound, plan planner) (begun prego.ScalingRound, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		begun = e
+		begun.ServerIDs, begun.TierLocks, begun.Tags, begun.Requested = nil, nil, nil, 0
+		for i := 0; i < e.Requested; {
+			n := 1
+			for i+n < e.Requested && slices.Equal(e.Tags[i], e.Tags[i+n]) {
+				n++
+			}
+			if err := askFleets(ctx, tx, e, i, n, &begun, plan); err != nil {
+				return err
+			}
+			i += n
+		}
+		begun.Requested = len(begun.ServerIDs)
+		if begun.Requested < e.Requested {
+			begun.Message = fmt.Sprintf("%d wanted, the fleets of role %s that serve tenants have room for %d in %s", e.Requested, e.Role, begun.Requested, e.Region)
+		}
+		if begun.Requested == 0 {
 			return nil
 		}
-		ids := make([]string, 0, len(a.Steps))
-		for _, st := range a.Steps {
-			ids = append(ids, st.ServerID)
-		}
-		if len(ids) < e.Requested {
-			begun.Message = fmt.Sprintf("%d wanted, fleet %s has room for %d", e.Requested, f.FleetID, len(ids))
-		}
-		begun.FleetID, begun.FleetSeq, begun.ServerIDs, begun.Requested, begun.TierLocks = f.FleetID, a.Seq, ids, len(ids), e.TierLocks[:len(ids)]
-		err = tx.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, begun.Requested, ids, begun.TierLocks, e.WorkflowID, e.Round,
-			begun.Message, f.FleetID, a.Seq).Scan(&begun.EventID)
+		err := tx.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, begun.Requested, begun.ServerIDs, begun.TierLocks, e.WorkflowID, e.Round,
+			begun.Message, begun.Tags).Scan(&begun.EventID)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return errRoundBegun
 		}
@@ -127,41 +139,96 @@ func (s *Store) BeginFleetScaling(ctx context.Context, e prego.ScalingRound, pla
 	return begun, nil
 }
 
-// errRoundBegun undoes an action whose round another step began first.
+// errRoundBegun undoes actions whose round another step began first.
 var errRoundBegun = errors.New("the round is begun already")
 
-// A server that tenants wait for is done with when it came to life or failed.
+// askFleets asks for n servers of a round that have the same tags.
+func askFleets(ctx context.Context, tx pgx.Tx, e prego.ScalingRound, from, n int, begun *prego.ScalingRound, plan planner) error {
+	tags := e.Tags[from]
+	for n > 0 {
+		f, a, err := demand(ctx, tx, e.Role, e.Region, func(f prego.Fleet) bool { return makes(f, tags) }, n, e.Trigger, e.WorkflowID, plan)
+		if err != nil || f == nil {
+			return err
+		}
+		for _, st := range a.Steps {
+			spec := f.Spec
+			spec.Tags = tags
+			if len(tags) == 0 {
+				spec.Tags = nil
+			}
+			if _, _, err := insertServerIn(ctx, tx, fleetServer(prego.FleetServer{
+				ServerID: st.ServerID, Role: e.Role, Region: e.Region, Provider: f.InfraProvider, Spec: spec, PlanTierLock: e.TierLocks[from],
+				FleetID: f.FleetID, FleetProfile: f.Profile,
+			}, e.WorkflowID)); err != nil {
+				return err
+			}
+			begun.ServerIDs, begun.TierLocks, begun.Tags = append(begun.ServerIDs, st.ServerID), append(begun.TierLocks, e.TierLocks[from]), append(begun.Tags, tags)
+			from++
+			n--
+		}
+	}
+	return nil
+}
+
+// The servers that tenants wait for are done with when they came to life or failed.
 const sqlDemandSteps = `
 UPDATE fleet_action_steps st SET state = CASE WHEN s.active_at IS NULL THEN 'failed' ELSE 'done' END, message = CASE WHEN s.active_at IS NULL THEN s.status_message ELSE '' END
-FROM servers s WHERE st.fleet_id = $1 AND st.seq = $2 AND st.state = 'planned' AND s.server_id = st.server_id`
+FROM servers s, scaling_events e WHERE e.event_id = $1 AND s.server_id = ANY (e.server_ids) AND st.server_id = s.server_id AND st.op = 'create' AND st.state = 'planned'`
 
-const sqlScalingAction = `SELECT COALESCE(fleet_id, ''), fleet_seq FROM scaling_events WHERE event_id = $1`
+const sqlDemandActions = `
+SELECT DISTINCT a.fleet_id, a.seq FROM scaling_events e JOIN fleet_action_steps st ON st.server_id = ANY (e.server_ids) AND st.op = 'create'
+JOIN fleet_actions a ON a.fleet_id = st.fleet_id AND a.seq = st.seq WHERE e.event_id = $1 AND a.status = 'running'`
+
+// finishDemand ends the actions of a scaling event.
+func (s *Store) finishDemand(ctx context.Context, eventID int64) error {
+	if _, err := s.pool.Exec(ctx, sqlDemandSteps, eventID); err != nil {
+		return fmt.Errorf("steps of scaling event %d: %w", eventID, err)
+	}
+	type ref struct {
+		FleetID string
+		Seq     int
+	}
+	actions, err := collect[ref](ctx, s, "actions of a scaling event", sqlDemandActions, eventID)
+	if err != nil {
+		return err
+	}
+	for _, a := range actions {
+		if _, err := s.FinishFleetAction(ctx, a.FleetID, a.Seq); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // RequestFleetMember accepts a server that one tenant or a warm pool needs, as a
-// member of a fleet that serves tenants and has room; without any room it is refused
-// with CodeFleetFull. Repeated, it meets its row.
-func (s *Store) RequestFleetMember(ctx context.Context, n prego.FleetServer, by string, plan planner) (server prego.Server, err error) {
+// member of a fleet that serves tenants, has room, and makes servers that satisfy c;
+// without any it is refused with CodeFleetFull. Its tags are the fleet's and those
+// asked for. Repeated, it meets its row.
+func (s *Store) RequestFleetMember(ctx context.Context, n prego.FleetServer, c prego.Constraint, by string, plan planner) (server prego.Server, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		met, err := serverIn(ctx, tx, n.ServerID)
-		if err == nil {
-			server = met
-			return nil
-		}
+		server, err = serverIn(ctx, tx, n.ServerID)
 		if prego.CodeOf(err) != prego.CodeServerNotFound {
 			return err
 		}
-		f, a, err := demand(ctx, tx, n.Role, n.Region, nil, 1, by, by, plan)
+		tagged := func(f prego.Fleet) []string {
+			tags, _ := prego.NormalizeTags(slices.Concat(f.Spec.Tags, n.Spec.Tags)) // both are normal: nothing is refused
+			return tags
+		}
+		f, a, err := demand(ctx, tx, n.Role, n.Region, func(f prego.Fleet) bool {
+			tags := tagged(f)
+			return c.SatisfiedBy(tags) && f.Constraint.SatisfiedBy(tags)
+		}, 1, by, by, plan)
 		if err != nil {
 			return err
 		}
 		if f == nil {
-			return prego.Errorf(prego.CodeFleetFull, "no fleet of role %s that serves tenants has room in %s", n.Role, n.Region)
+			return prego.Errorf(prego.CodeFleetFull, "no fleet of role %s that serves tenants has room in %s for a server like this", n.Role, n.Region)
 		}
 		n.FleetID, n.FleetProfile, n.Provider = f.FleetID, f.Profile, f.InfraProvider
-		tags := n.Spec.Tags
+		tags := tagged(*f)
 		n.Spec = f.Spec
-		if n.Spec.Tags, err = prego.NormalizeTags(append(append([]string{}, f.Spec.Tags...), tags...)); err != nil {
-			return err
+		if n.Spec.Tags = tags; len(tags) == 0 {
+			n.Spec.Tags = nil
 		}
 		if server, _, err = insertServerIn(ctx, tx, fleetServer(n, by)); err != nil {
 			return err
@@ -179,3 +246,19 @@ func (s *Store) RequestFleetMember(ctx context.Context, n prego.FleetServer, by 
 const sqlHandOver = `
 WITH step AS (UPDATE fleet_action_steps SET server_id = $3, state = 'done' WHERE fleet_id = $1 AND seq = $2)
 UPDATE fleet_actions SET status = 'succeeded', finished_at = now(), message = 'asked for; what becomes of it is in its own row' WHERE fleet_id = $1 AND seq = $2`
+
+// Each fleet's once, in the order in which they are asked.
+const sqlServingTags = `
+SELECT f.spec FROM fleets f JOIN infra_providers i ON i.id = f.infra_provider
+WHERE f.serves_tenants AND f.role = $1 AND i.enabled AND $2 = ANY (i.regions) ORDER BY f.created_at DESC, f.fleet_id`
+
+// FleetTags are the tags of the servers that fleets would make for tenants of a
+// region, in the order in which the fleets are asked.
+func (s *Store) FleetTags(ctx context.Context, region prego.Region, role prego.Role) ([][]string, error) {
+	specs, err := collectBy(ctx, s, "tags of fleets", pgx.RowTo[prego.ServerSpec], sqlServingTags, role, region)
+	out := make([][]string, 0, len(specs))
+	for _, spec := range specs {
+		out = append(out, filled(spec.Tags))
+	}
+	return out, err
+}

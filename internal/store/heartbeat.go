@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,13 +15,16 @@ import (
 // One statement for a whole batch. Rows are locked in the order of their ids, so
 // that two gateways never wait for each other in a circle. Only the key that the
 // server is bound to counts. An agent that was silent is connected again, and so
-// is its server when silence was all that was wrong with it.
+// is its server when silence was all that was wrong with it. Tags that are not the
+// row's are noted; placement goes by the row. They hold no spaces, so that one joins
+// them.
 const sqlFlushHeartbeats = `
 WITH incoming AS (
-    SELECT * FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::float8[], $6::float8[], $7::float8[], $8::text[])
-        AS i(server_id, key, boot_id, agent_version, load1, memory_pct, disk_pct, docker_state)
+    SELECT * FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::float8[], $6::float8[], $7::float8[], $8::text[], $9::text[])
+        AS i(server_id, key, boot_id, agent_version, load1, memory_pct, disk_pct, docker_state, tags)
 ), locked AS (
     SELECT s.server_id, s.agent_status AS was, s.agent_first_heartbeat_at IS NULL AS first,
+           s.agent_tags AS had, COALESCE(string_to_array(NULLIF(i.tags, ''), ' '), '{}') AS has,
            s.status = 'failed' AND s.status_reason = 'heartbeat_lost' AS returns
     FROM servers s JOIN incoming i ON i.server_id = s.server_id
     WHERE s.agent_key_sha256 = i.key AND s.identity_revoked_at IS NULL AND s.status <> 'terminated'
@@ -28,17 +32,25 @@ WITH incoming AS (
 ), updated AS (
     UPDATE servers s SET agent_last_heartbeat_at = now(), agent_first_heartbeat_at = COALESCE(s.agent_first_heartbeat_at, now()),
         agent_status = 'connected', agent_boot_id = i.boot_id, agent_version = i.agent_version,
-        load1 = i.load1, memory_pct = i.memory_pct, disk_pct = i.disk_pct, docker_state = i.docker_state,
+        load1 = i.load1, memory_pct = i.memory_pct, disk_pct = i.disk_pct, docker_state = i.docker_state, agent_tags = l.has,
         status = CASE WHEN l.returns THEN 'active' ELSE s.status END,
         status_reason = CASE WHEN l.returns THEN '' ELSE s.status_reason END,
         status_message = CASE WHEN l.returns THEN '' ELSE s.status_message END
     FROM locked l JOIN incoming i ON i.server_id = l.server_id WHERE s.server_id = l.server_id
-    RETURNING s.server_id, s.status, s.attempt, l.was, l.first
+    RETURNING s.server_id, s.status, s.attempt, l.was, l.first, s.tags, l.had, l.has
 ), events AS (
     INSERT INTO server_events (server_id, step, attempt, status, actor, dedup_key)
     SELECT server_id, CASE WHEN first THEN 'first_heartbeat' ELSE 'agent_connected' END, attempt, status, 'system',
            CASE WHEN first THEN 'first_heartbeat/' || attempt END
     FROM updated WHERE first OR was IN ('degraded', 'disconnected')
+    ON CONFLICT (server_id, dedup_key) DO NOTHING
+), tag_events AS ( -- once an hour: an agent that says something else each time must not fill the timeline
+    INSERT INTO server_events (server_id, step, attempt, status, message, actor, dedup_key)
+    SELECT server_id, step, attempt, status, 'the agent says ' || COALESCE(NULLIF(array_to_string(has, ', '), ''), 'none')
+        || '; the server was asked for with ' || COALESCE(NULLIF(array_to_string(tags, ', '), ''), 'none'),
+        'system', step || '/' || to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24')
+    FROM (SELECT *, CASE WHEN tags @> has AND has @> tags THEN 'agent_tags_agree' ELSE 'agent_tags_differ' END AS step FROM updated) u
+    WHERE CASE step WHEN 'agent_tags_differ' THEN had IS DISTINCT FROM has ELSE NOT (tags @> had AND had @> tags) END
     ON CONFLICT (server_id, dedup_key) DO NOTHING
 )
 SELECT server_id, status, attempt FROM updated`
@@ -53,6 +65,7 @@ func (s *Store) FlushHeartbeats(ctx context.Context, batch []prego.Heartbeat) ([
 	}
 	n := len(last)
 	ids, keys, boots, versions := make([]string, 0, n), make([][]byte, 0, n), make([]string, 0, n), make([]string, 0, n)
+	tags := make([]string, 0, n)
 	loads, memory, disk, docker := make([]float64, 0, n), make([]float64, 0, n), make([]float64, 0, n), make([]string, 0, n)
 	for i, h := range batch {
 		if last[h.ServerID] != i {
@@ -60,8 +73,9 @@ func (s *Store) FlushHeartbeats(ctx context.Context, batch []prego.Heartbeat) ([
 		}
 		ids, keys, boots, versions = append(ids, h.ServerID), append(keys, h.Key), append(boots, h.BootID), append(versions, h.AgentVersion)
 		loads, memory, disk, docker = append(loads, h.Load1), append(memory, h.MemoryPct), append(disk, h.DiskPct), append(docker, h.DockerState)
+		tags = append(tags, strings.Join(h.Tags, " "))
 	}
-	return collect[prego.HeartbeatOutcome](ctx, s, "flush heartbeats", sqlFlushHeartbeats, ids, keys, boots, versions, loads, memory, disk, docker)
+	return collect[prego.HeartbeatOutcome](ctx, s, "flush heartbeats", sqlFlushHeartbeats, ids, keys, boots, versions, loads, memory, disk, docker, tags)
 }
 
 // One statement marks all that fell silent. silent counts those beyond the first

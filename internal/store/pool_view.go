@@ -91,13 +91,13 @@ func (s *Store) ListScalingEvents(ctx context.Context, region prego.Region, limi
 }
 
 const sqlRecordOverride = `
-INSERT INTO placement_overrides (tenant_id, force_app_server_id, force_db_shard_id, reason, actor, accepted, refusal_code, refusal)
-VALUES ($1, NULLIF($2, ''), NULLIF($3, ''), $4, $5, $6, $7, $8)`
+INSERT INTO placement_overrides (tenant_id, force_app_server_id, force_db_shard_id, reason, actor, accepted, refusal_code, refusal, ignore_constraint)
+VALUES ($1, NULLIF($2, ''), NULLIF($3, ''), $4, $5, $6, $7, $8, $9)`
 
 // RecordOverride keeps an operator's override for audit, refused ones too; of an
 // accepted one code and refusal are "" (placement-policy §8).
 func (s *Store) RecordOverride(ctx context.Context, o prego.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error {
-	_, err := s.pool.Exec(ctx, sqlRecordOverride, o.TenantID, o.ForceAppServerID, o.ForceDBShardID, o.Reason, by, accepted, code, refusal)
+	_, err := s.pool.Exec(ctx, sqlRecordOverride, o.TenantID, o.ForceAppServerID, o.ForceDBShardID, o.Reason, by, accepted, code, refusal, o.IgnoreConstraint)
 	if err != nil {
 		return fmt.Errorf("record override of tenant %s: %w", o.TenantID, err)
 	}

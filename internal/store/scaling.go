@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -32,12 +33,13 @@ func fleetServer(f prego.FleetServer, by string) newServer {
 }
 
 // Who is short of a role, what is on its way, and how full the fleet is. Servers
-// that belong to a tenant or to a warm pool are not capacity for others.
+// that belong to a tenant or to a warm pool are not capacity for others, nor are those
+// without the tags of $5 or with one of $6.
 const sqlShortOf = `
 WITH room AS ( -- what active members of the shared fleet have left, by tier lock
     SELECT '' AS lock, $3::int - tenant_count AS room, tenant_count = 0 AS empty FROM servers
     WHERE $2 = 'app' AND region = $1 AND role = 'app' AND status = 'active' AND dedicated_for_tenant_id IS NULL
-      AND tenant_count < $3::int AND COALESCE(memory_pct, 0) < $4::float8
+      AND tenant_count < $3::int AND COALESCE(memory_pct, 0) < $4::float8 AND tags @> $5 AND NOT tags && $6
     UNION ALL SELECT COALESCE(plan_tier_lock, ''), tenant_capacity - current_tenant_count, current_tenant_count = 0 FROM db_shards
     WHERE $2 = 'db-shard' AND region = $1 AND status = 'active' AND NOT on_node AND dedicated_for_tenant_id IS NULL AND current_tenant_count < tenant_capacity
     UNION ALL SELECT '', tenant_capacity - current_tenants, current_tenants = 0 FROM redis_pools
@@ -48,7 +50,8 @@ SELECT
         WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) GROUP BY plan) w), '{}'),
     (SELECT count(*) FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) AND plan = 'business' AND dedicated_redis),
     COALESCE((SELECT jsonb_object_agg(lock, n) FROM (SELECT COALESCE(plan_tier_lock, '') AS lock, count(*) AS n FROM servers
-        WHERE region = $1 AND role = $2 AND status = 'provisioning' AND dedicated_for_tenant_id IS NULL AND warm_plan IS NULL GROUP BY 1) f), '{}'),
+        WHERE region = $1 AND role = $2 AND status = 'provisioning' AND dedicated_for_tenant_id IS NULL AND warm_plan IS NULL
+          AND tags @> $5 AND NOT tags && $6 GROUP BY 1) f), '{}'),
     (SELECT count(*) FROM servers WHERE region = $1 AND role = $2 AND status <> 'terminated'),
     COALESCE(CASE $2
         WHEN 'app' THEN (SELECT 100.0 * sum(tenant_count) / NULLIF(count(*) * $3::int, 0) FROM servers
@@ -65,26 +68,80 @@ SELECT
 
 // ShortOf counts demand and supply of a role in a region (placement-policy §3).
 func (s *Store) ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64) (prego.ShortOf, error) {
+	return s.shortOf(ctx, region, role, maxTenants, memoryPctMax, prego.Constraint{})
+}
+
+func (s *Store) shortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, c prego.Constraint) (prego.ShortOf, error) {
 	var o prego.ShortOf
-	err := s.pool.QueryRow(ctx, sqlShortOf, region, role, maxTenants, memoryPctMax).Scan(&o.Waiting, &o.Dedicated, &o.InFlight, &o.Servers, &o.UsedPct, &o.Provider, &o.Capacities, &o.Room, &o.Empty)
+	err := s.pool.QueryRow(ctx, sqlShortOf, region, role, maxTenants, memoryPctMax, filled(c.Require), filled(c.Disallow)).Scan(&o.Waiting, &o.Dedicated, &o.InFlight, &o.Servers, &o.UsedPct, &o.Provider, &o.Capacities, &o.Room, &o.Empty)
 	if err != nil {
 		return o, fmt.Errorf("demand for %s in %s: %w", role, region, err)
 	}
 	return o, nil
 }
 
+const sqlDemand = `
+SELECT org_id, require_tags, disallow_tags, plan, count(*) FROM tenants
+WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4`
+
+// Demand is ShortOf for each constraint that tenants wait with, those without one
+// first, in an order that repeats. Constraints are about app servers: who is short of
+// something else is so without one.
+func (s *Store) Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64) ([]prego.Demand, error) {
+	o, err := s.ShortOf(ctx, region, role, maxTenants, memoryPctMax)
+	if err != nil || role != prego.RoleApp {
+		return []prego.Demand{{ShortOf: o}}, err
+	}
+	type waiting struct {
+		Org               string
+		Require, Disallow []string
+		Plan              prego.Plan
+		N                 int
+	}
+	all, err := collect[waiting](ctx, s, "demand", sqlDemand, region, role)
+	if err != nil {
+		return nil, err
+	}
+	orgs := make([]string, len(all))
+	for i, w := range all {
+		orgs[i] = w.Org
+	}
+	pools, err := s.PoolsOf(ctx, orgs)
+	if err != nil {
+		return nil, err
+	}
+	o.Waiting = map[prego.Plan]int{}
+	out := []prego.Demand{{ShortOf: o}}
+	for _, w := range all {
+		c := prego.EffectiveConstraint(prego.Constraint{Require: w.Require, Disallow: w.Disallow}, pools[w.Org])
+		i := slices.IndexFunc(out, func(d prego.Demand) bool { return d.Constraint.Equal(c) })
+		if i < 0 {
+			if o, err = s.shortOf(ctx, region, role, maxTenants, memoryPctMax, c); err != nil {
+				return nil, err
+			}
+			o.Waiting = map[prego.Plan]int{}
+			i, out = len(out), append(out, prego.Demand{Constraint: c, ShortOf: o})
+		}
+		out[i].Waiting[w.Plan] += w.N
+	}
+	return out, nil
+}
+
 const sqlBeginScaling = `
-INSERT INTO scaling_events (region, role, trigger, waiting, requested, server_ids, tier_locks, workflow_id, round, message, fleet_id, fleet_seq)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, NULLIF($11, ''), $12) ON CONFLICT (workflow_id, round) DO NOTHING RETURNING event_id`
+INSERT INTO scaling_events (region, role, trigger, waiting, requested, server_ids, tier_locks, workflow_id, round, message, server_tags)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (workflow_id, round) DO NOTHING RETURNING event_id`
 
 // BeginScaling records which servers are going to be asked for. It is written before
 // they are, so that a repeated step finds what the first one decided.
 func (s *Store) BeginScaling(ctx context.Context, e prego.ScalingRound) (prego.ScalingRound, error) {
-	ids, locks := e.ServerIDs, e.TierLocks
+	ids, locks, tags := e.ServerIDs, e.TierLocks, e.Tags
 	if ids == nil {
 		ids, locks = []string{}, []prego.Plan{}
 	}
-	err := s.pool.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, e.Requested, ids, locks, e.WorkflowID, e.Round, e.Message, "", 0).Scan(&e.EventID)
+	if tags == nil {
+		tags = [][]string{}
+	}
+	err := s.pool.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, e.Requested, ids, locks, e.WorkflowID, e.Round, e.Message, tags).Scan(&e.EventID)
 	if errors.Is(err, pgx.ErrNoRows) {
 		found, ok, err := s.FindScaling(ctx, e.WorkflowID, e.Round)
 		if err == nil && !ok {
@@ -98,12 +155,12 @@ func (s *Store) BeginScaling(ctx context.Context, e prego.ScalingRound) (prego.S
 	return e, nil
 }
 
-const sqlFindScaling = `SELECT event_id, waiting, server_ids, tier_locks, COALESCE(fleet_id, ''), fleet_seq FROM scaling_events WHERE workflow_id = $1 AND round = $2`
+const sqlFindScaling = `SELECT event_id, waiting, server_ids, tier_locks, server_tags FROM scaling_events WHERE workflow_id = $1 AND round = $2`
 
 // FindScaling is the round that a run began, if it did.
 func (s *Store) FindScaling(ctx context.Context, workflowID, round string) (e prego.ScalingRound, ok bool, err error) {
 	e.WorkflowID, e.Round = workflowID, round
-	err = s.pool.QueryRow(ctx, sqlFindScaling, workflowID, round).Scan(&e.EventID, &e.Waiting, &e.ServerIDs, &e.TierLocks, &e.FleetID, &e.FleetSeq)
+	err = s.pool.QueryRow(ctx, sqlFindScaling, workflowID, round).Scan(&e.EventID, &e.Waiting, &e.ServerIDs, &e.TierLocks, &e.Tags)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return e, false, nil
 	}
@@ -123,22 +180,7 @@ func (s *Store) FinishScaling(ctx context.Context, eventID int64, message string
 	if _, err := s.pool.Exec(ctx, sqlFinishScaling, eventID, prego.Redact(message)); err != nil {
 		return fmt.Errorf("scaling event %d: %w", eventID, err)
 	}
-	var fleetID string
-	var seq int
-	if err := s.pool.QueryRow(ctx, sqlScalingAction, eventID).Scan(&fleetID, &seq); err != nil {
-		return fmt.Errorf("scaling event %d: %w", eventID, err)
-	}
-	if fleetID == "" {
-		return nil
-	}
-	if _, err := s.pool.Exec(ctx, sqlDemandSteps, fleetID, seq); err != nil {
-		return fmt.Errorf("steps of scaling event %d: %w", eventID, err)
-	}
-	_, err := s.FinishFleetAction(ctx, fleetID, seq)
-	if prego.CodeOf(err) == prego.CodeActionNotFound { // the fleet was deleted
-		return nil
-	}
-	return err
+	return s.finishDemand(ctx, eventID)
 }
 
 // By plan, then by turns among the orgs, then by age: an org with many waiting

@@ -1,0 +1,91 @@
+package activities
+
+import (
+	"context"
+	"errors"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+// FleetTags are the tags of the servers that the fleets of a region would make, each
+// fleet's once, in the order in which they are preferred.
+type FleetTags func(ctx context.Context, region prego.Region, role prego.Role) ([][]string, error)
+
+// fleetFor is the tags of the first fleet whose servers would satisfy a constraint.
+func (a *Tenants) fleetFor(ctx context.Context, region prego.Region, role prego.Role, c prego.Constraint) (tags []string, ok bool, err error) {
+	if a.FleetTags == nil {
+		return nil, false, nil
+	}
+	fleets, err := a.FleetTags(ctx, region, role)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, tags := range fleets {
+		if c.SatisfiedBy(tags) {
+			return tags, true, nil
+		}
+	}
+	return nil, false, nil
+}
+
+// newServerTags is what a new server of a region has to be tagged with, so that
+// tenants of a constraint can use it: a fleet's tags, or else those that they require.
+// It is not ok when no server could be.
+func (a *Tenants) newServerTags(ctx context.Context, region prego.Region, role prego.Role, c prego.Constraint) (tags []string, ok bool, err error) {
+	if tags, ok, err = a.fleetFor(ctx, region, role, c); ok || err != nil {
+		return tags, ok, err
+	}
+	return c.Require, c.Satisfiable(), nil
+}
+
+// shortage is why a tenant waits, and for servers of which roles. Without a server
+// that satisfies its constraint none is made for it (placement-pools, "Auctioneer"),
+// unless a fleet's would.
+func (a *Tenants) shortage(ctx context.Context, t prego.TenantRun, d placement.Decision) (prego.Reason, []prego.Role, error) {
+	if d.Code != prego.CodeCellMismatch {
+		return prego.ReasonAwaitingCapacity, d.MissingRoles, nil
+	}
+	_, ok, err := a.fleetFor(ctx, t.Region, prego.RoleApp, t.Effective())
+	if !ok {
+		return prego.ReasonCellMismatch, nil, err
+	}
+	return prego.ReasonCellMismatch, d.MissingRoles, nil
+}
+
+// wanted are the servers that those who wait need, as the tier locks of the shards
+// that they become and their tags.
+func (a *Tenants) wanted(ctx context.Context, region prego.Region, role prego.Role, demand []prego.Demand) (locks []prego.Plan, tags [][]string, err error) {
+	for _, d := range demand {
+		for _, lock := range serversFor(role, d.ShortOf, a.Placer.Policy.MaxTenantsPerNode) {
+			t, ok, err := a.newServerTags(ctx, region, role, d.Constraint)
+			if err != nil {
+				return nil, nil, err
+			}
+			if !ok { // a pool has changed since they began to wait: their next attempt says so
+				break
+			}
+			locks, tags = append(locks, lock), append(tags, t)
+		}
+	}
+	return locks, tags, nil
+}
+
+// demand is what tenants of a region are short of, by their constraints: those
+// without one first.
+func (a *Tenants) demand(ctx context.Context, region prego.Region, role prego.Role) ([]prego.Demand, error) {
+	d, err := a.Store.Demand(ctx, region, role, a.Placer.Policy.MaxTenantsPerNode, a.Placer.Policy.MemoryPctMax)
+	if err == nil && len(d) == 0 {
+		err = errors.New("no demand was counted")
+	}
+	return d, err
+}
+
+func waitingIn(demand []prego.Demand) (n int) {
+	for _, d := range demand {
+		for _, w := range d.Waiting {
+			n += w
+		}
+	}
+	return n
+}

@@ -1,0 +1,222 @@
+package activities_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/placement"
+)
+
+// tagged adds an active app server with tags.
+func (p *placing) tagged(id string, tags ...string) {
+	p.t.Helper()
+	_, err := p.store.RequestFleetServer(context.Background(), prego.FleetServer{ServerID: id, Role: prego.RoleApp, Region: "eu", Provider: "hetzner", Spec: prego.ServerSpec{Tags: tags}}, "test")
+	require.NoError(p.t, err)
+	p.exec(`UPDATE servers SET status = 'active', agent_status = 'connected', memory_pct = 20, active_at = now() WHERE server_id = $1`, id)
+}
+
+// orgPool makes a pool and associates an org with it.
+func (p *placing) orgPool(org, name string, c prego.Constraint) {
+	p.t.Helper()
+	_, _, err := p.store.CreatePlacementPool(context.Background(), name, c, "test")
+	require.NoError(p.t, err)
+	require.NoError(p.t, p.store.AssociatePool(context.Background(), org, name, "test"))
+}
+
+func (p *placing) run(id string) prego.TenantRun {
+	p.t.Helper()
+	t, err := p.store.TenantRun(context.Background(), id)
+	require.NoError(p.t, err)
+	return t
+}
+
+// blueAndPlain is a fleet of one blue app server and a plain one with more room.
+func blueAndPlain(t *testing.T) *placing {
+	p := newPlacing(t, 4)
+	p.tagged("app-blue", "blue")
+	p.server("app-plain", prego.RoleApp, "")
+	p.exec(`UPDATE servers SET memory_pct = 60 WHERE server_id = 'app-blue'`)
+	p.server("db-0", prego.RoleDBShard, "")
+	p.server("redis-0", prego.RoleRedisPool, "")
+	return p
+}
+
+// TestPoolsDecideWhereAnOrgLives: by union with what the request asks for, and for
+// simulations, too.
+func TestPoolsDecideWhereAnOrgLives(t *testing.T) {
+	t.Parallel()
+	p := blueAndPlain(t)
+	p.orgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
+	placer := p.placer(nil)
+	mine, others := p.tenant(prego.PlanStarter, nil), p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) { r.OrgID = "o2" })
+	d, err := placer.Place(t.Context(), p.run(mine.TenantID), nil, "test")
+	require.NoError(t, err)
+	require.Equal(t, "app-blue", d.AppServerID)
+	last, err := p.store.LastDecision(t.Context(), mine.TenantID)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"require":["blue"],"disallow":[],"placement_pools":["blue"],"servers_looked_at":2,"servers_satisfying":1,"unsatisfied":{"lacks blue":1}}`,
+		jsonPath(t, last.Decision, "constraint"), "the decision explains itself")
+	d, err = placer.Place(t.Context(), p.run(others.TenantID), nil, "test")
+	require.NoError(t, err)
+	require.Equal(t, "app-plain", d.AppServerID)
+
+	both := p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) { r.Constraint.Disallow = []string{"blue"} })
+	d, err = placer.Place(t.Context(), p.run(both.TenantID), nil, "test")
+	require.NoError(t, err)
+	require.Equal(t, prego.CodeCellMismatch, d.Code, "the union contradicts itself")
+
+	sim, err := placer.Simulate(t.Context(), []placement.Request{{TenantID: "x", OrgID: "o1", Region: "eu", Plan: prego.PlanStarter}, {TenantID: "y", OrgID: "o2", Region: "eu", Plan: prego.PlanStarter}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"app-blue", "app-plain"}, []string{sim[0].AppServerID, sim[1].AppServerID})
+}
+
+// TestAChangeOfAPoolIsForLaterPlacements, even when it comes between a decision and its
+// reservation: then it is decided again.
+func TestAChangeOfAPoolIsForLaterPlacements(t *testing.T) {
+	t.Parallel()
+	p := blueAndPlain(t)
+	placer := p.placer(nil)
+	first, second := p.tenant(prego.PlanStarter, nil), p.tenant(prego.PlanStarter, nil)
+	d, err := placer.Place(t.Context(), p.run(first.TenantID), nil, "test")
+	require.NoError(t, err)
+	require.Equal(t, "app-plain", d.AppServerID)
+	read := p.run(second.TenantID)
+	p.orgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
+	d, err = placer.Place(t.Context(), read, nil, "test")
+	require.NoError(t, err)
+	require.Equal(t, "app-blue", d.AppServerID)
+	require.Equal(t, "app-plain", p.run(first.TenantID).Allocation.AppServerID, "who has a place keeps it")
+	p.recount()
+}
+
+func TestOverridesGoAgainstAPoolOnlyWhenTheySaySo(t *testing.T) {
+	t.Parallel()
+	p := blueAndPlain(t)
+	p.orgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
+	placer := p.placer(nil)
+	tn := p.tenant(prego.PlanStarter, nil)
+	o := prego.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-plain", Reason: "r"}
+	_, err := placer.Override(t.Context(), o, "alice")
+	require.Equal(t, prego.CodeCellMismatch, prego.CodeOf(err))
+	o.IgnoreConstraint = true
+	d, err := placer.Override(t.Context(), o, "alice")
+	require.NoError(t, err)
+	require.Equal(t, "app-plain", d.AppServerID)
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM placement_overrides WHERE accepted AND ignore_constraint`))
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM allocation_snapshots WHERE (decision_log #>> '{constraint,ignored}')::boolean`))
+}
+
+// growing are steps that may ask for servers.
+func (p *placing) growing() *steps {
+	s := p.steps(p.placer(nil))
+	s.Settings.ScaleOutMaxRun, s.Settings.ScaleOutMaxRole = 10, 50
+	return s
+}
+
+// TestScaleOutMakesServersThatTheWaitingCanUse: those who wait with a constraint get
+// servers with the tags that they require, and asking again asks for the same ones.
+func TestScaleOutMakesServersThatTheWaitingCanUse(t *testing.T) {
+	t.Parallel()
+	p := blueAndPlain(t)
+	p.orgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
+	p.exec(`UPDATE servers SET tenant_count = 20 WHERE role = 'app'`)
+	s := p.growing()
+	var ids []string
+	for range 3 {
+		tn := p.tenant(prego.PlanStarter, nil)
+		ids = append(ids, tn.TenantID)
+		out, err := s.PlaceTenant(t.Context(), prego.TenantRef{TenantID: tn.TenantID, Generation: 1})
+		require.NoError(t, err)
+		require.Equal(t, placement.AwaitingCapacity, out.Outcome)
+	}
+	require.Equal(t, 3, p.number(`SELECT count(*) FROM tenants WHERE status_reason = 'awaiting_capacity' AND status_message LIKE '%1 of 2 servers satisfy it%'`))
+	in := activities.ScaleOutInput{Region: "eu", Role: prego.RoleApp, Trigger: "scale_out_required", WorkflowID: "w", Key: "k1"}
+	plan, err := s.PlanScaleOut(t.Context(), in)
+	require.NoError(t, err)
+	require.Len(t, plan.Servers, 1)
+	require.Equal(t, 3, plan.Waiting)
+	require.NoError(t, p.store.DissociatePool(t.Context(), "o1", "blue"))
+	again, err := s.PlanScaleOut(t.Context(), in)
+	require.NoError(t, err)
+	require.Equal(t, plan, again, "whatever the pools have become")
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND tags = '{blue}'`, plan.Servers[0].ServerID))
+	require.NoError(t, p.store.AssociatePool(t.Context(), "o1", "blue", "test"))
+	in.Key = "k2"
+	none, err := s.PlanScaleOut(t.Context(), in)
+	require.NoError(t, err)
+	require.Empty(t, none.Servers, "one is on its way")
+	p.exec(`UPDATE servers SET status = 'active', agent_status = 'connected', memory_pct = 20 WHERE server_id = $1`, plan.Servers[0].ServerID)
+	placed, err := s.ServeQueue(t.Context(), "eu")
+	require.NoError(t, err)
+	require.Equal(t, 3, placed)
+	require.Equal(t, plan.Servers[0].ServerID, p.run(ids[0]).Allocation.AppServerID)
+}
+
+// TestWithoutAServerThatSatisfiesNoneIsMade, unless a fleet's would be one.
+func TestWithoutAServerThatSatisfiesNoneIsMade(t *testing.T) {
+	t.Parallel()
+	p := blueAndPlain(t)
+	s := p.growing()
+	ask := func(c prego.Constraint) prego.TenantRun {
+		tn := p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) { r.Constraint = c })
+		out, err := s.PlaceTenant(t.Context(), prego.TenantRef{TenantID: tn.TenantID, Generation: 1})
+		require.NoError(t, err)
+		require.Equal(t, placement.AwaitingCapacity, out.Outcome)
+		return p.run(tn.TenantID)
+	}
+	key := 0
+	made := func() []activities.ServerRef {
+		key++
+		plan, err := s.PlanScaleOut(t.Context(), activities.ScaleOutInput{Region: "eu", Role: prego.RoleApp, Trigger: "scale_out_required", WorkflowID: "w", Key: string(rune('a' + key))})
+		require.NoError(t, err)
+		return plan.Servers
+	}
+	for _, c := range []prego.Constraint{{Require: []string{"green"}}, {Require: []string{"blue"}, Disallow: []string{"blue"}}} {
+		tn := ask(c)
+		require.Equal(t, prego.ReasonCellMismatch, tn.StatusReason)
+		require.Contains(t, tn.StatusMessage, "0 of 2 servers satisfy it")
+		require.Empty(t, made())
+	}
+	s.FleetTags = func(context.Context, prego.Region, prego.Role) ([][]string, error) {
+		return [][]string{{"red"}, {"green", "new"}}, nil
+	}
+	tn := ask(prego.Constraint{Require: []string{"green"}})
+	require.Equal(t, prego.ReasonCellMismatch, tn.StatusReason)
+	servers := made()
+	require.Len(t, servers, 1)
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND tags = '{green,new}'`, servers[0].ServerID), "as the fleet makes them")
+	ask(prego.Constraint{Require: []string{"blue"}, Disallow: []string{"blue"}})
+	require.Empty(t, made(), "no fleet's would")
+}
+
+// TestATenantsOwnServerHasTheTagsThatItsPoolsRequire, and asking again, after they
+// changed, asks for the same server.
+func TestATenantsOwnServerHasTheTagsThatItsPoolsRequire(t *testing.T) {
+	t.Parallel()
+	p := blueAndPlain(t)
+	p.orgPool("o1", "green", prego.Constraint{Require: []string{"green"}})
+	s := p.growing()
+	tn := p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) {
+		r.Policy, r.Constraint.Require = prego.ModeOneTenantOneServer, []string{"own"}
+	})
+	in := activities.OwnServerInput{Tenant: prego.TenantRef{TenantID: tn.TenantID, Generation: 1}, Try: 1}
+	first, err := s.RequestOwnServer(t.Context(), in)
+	require.NoError(t, err)
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND tags = '{green,own}'`, first.ServerID))
+	require.NoError(t, p.store.DissociatePool(t.Context(), "o1", "green"))
+	again, err := s.RequestOwnServer(t.Context(), in)
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+}
+
+func jsonPath(t *testing.T, doc []byte, field string) string {
+	t.Helper()
+	var m map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal(doc, &m))
+	return string(m[field])
+}

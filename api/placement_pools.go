@@ -1,0 +1,214 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+)
+
+// shownOrgs is how many of a pool's orgs are listed with it.
+const shownOrgs = 200
+
+func checkPoolPath(c echo.Context, pool string) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	return prego.ValidatePoolName("pool", pool)
+}
+
+func checkOrgPoolPath(c echo.Context, org, pool string) error {
+	if err := checkOrgPath(c, org); err != nil {
+		return err
+	}
+	return prego.ValidatePoolName("pool", pool)
+}
+
+func placementPool(p prego.PlacementPool) PlacementPool {
+	return PlacementPool{
+		Name: p.Name, Require: p.Constraint.Require, Disallow: p.Constraint.Disallow, IsDefault: p.Default, OrgCount: p.Orgs,
+		CreatedBy: p.CreatedBy, CreatedAt: p.CreatedAt.UTC(), UpdatedBy: p.UpdatedBy, UpdatedAt: p.UpdatedAt.UTC(),
+	}
+}
+
+// CreatePlacementPool makes a constraint with a name.
+func (a *API) CreatePlacementPool(c echo.Context) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	var in struct {
+		Name     string   `json:"name"`
+		Require  []string `json:"require"`
+		Disallow []string `json:"disallow"`
+	}
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if err := prego.ValidatePoolName("name", in.Name); err != nil {
+		return err
+	}
+	constraint := prego.Constraint{Require: in.Require, Disallow: in.Disallow}
+	if err := constraint.Validate(""); err != nil {
+		return err
+	}
+	p, created, err := a.d.Tenants.CreatePlacementPool(c.Request().Context(), in.Name, constraint, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if created {
+		status = http.StatusCreated
+	}
+	return c.JSON(status, placementPool(p))
+}
+
+// ListPlacementPools shows a page of pools, by name.
+func (a *API) ListPlacementPools(c echo.Context, p ListPlacementPoolsParams) error {
+	if err := onlyParameters(c, "limit", "cursor"); err != nil {
+		return err
+	}
+	limit, after := 50, ""
+	if p.Limit != nil {
+		limit = *p.Limit
+	}
+	if p.Cursor != nil {
+		after = *p.Cursor
+		if err := prego.ValidatePoolName("cursor", after); err != nil {
+			return err
+		}
+	}
+	if limit < 1 || limit > 200 {
+		return prego.Invalid("limit", "must be 1 to 200")
+	}
+	pools, more, err := a.d.Tenants.ListPlacementPools(c.Request().Context(), after, limit)
+	if err != nil {
+		return err
+	}
+	out := PlacementPoolPage{PlacementPools: []PlacementPool{}}
+	for _, v := range pools {
+		out.PlacementPools = append(out.PlacementPools, placementPool(v))
+	}
+	if more {
+		out.NextCursor = &out.PlacementPools[len(out.PlacementPools)-1].Name
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// GetPlacementPool shows a pool and the orgs that are associated with it.
+func (a *API) GetPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
+	if err := checkPoolPath(c, pool); err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	p, err := a.d.Tenants.GetPlacementPool(ctx, pool)
+	if err != nil {
+		return err
+	}
+	orgs, err := a.d.Tenants.PlacementPoolOrgs(ctx, pool, shownOrgs)
+	if err != nil {
+		return err
+	}
+	out := placementPool(p)
+	if orgs == nil {
+		orgs = []string{}
+	}
+	out.OrgIds = &orgs
+	return c.JSON(http.StatusOK, out)
+}
+
+// PutPlacementPool replaces a pool's constraint, for placements from now on.
+func (a *API) PutPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
+	if err := checkPoolPath(c, pool); err != nil {
+		return err
+	}
+	var in prego.Constraint
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if err := in.Validate(""); err != nil {
+		return err
+	}
+	p, err := a.d.Tenants.PutPlacementPool(c.Request().Context(), pool, in, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, placementPool(p))
+}
+
+// DeletePlacementPool deletes a pool that nothing uses.
+func (a *API) DeletePlacementPool(c echo.Context, pool PlacementPoolInPath) error {
+	if err := checkPoolPath(c, pool); err != nil {
+		return err
+	}
+	if err := a.d.Tenants.DeletePlacementPool(c.Request().Context(), pool); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+// SetDefaultPlacementPool makes a pool that of the orgs that are associated with none.
+func (a *API) SetDefaultPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
+	return a.defaultPool(c, pool, true)
+}
+
+// UnsetDefaultPlacementPool takes that back.
+func (a *API) UnsetDefaultPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
+	return a.defaultPool(c, pool, false)
+}
+
+func (a *API) defaultPool(c echo.Context, pool string, on bool) error {
+	if err := checkPoolPath(c, pool); err != nil {
+		return err
+	}
+	p, err := a.d.Tenants.SetDefaultPool(c.Request().Context(), pool, on, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, placementPool(p))
+}
+
+// ListOrgPlacementPools shows what applies to an org's tenants.
+func (a *API) ListOrgPlacementPools(c echo.Context, org OrgID) error {
+	if err := checkOrgPath(c, org); err != nil {
+		return err
+	}
+	return a.orgPools(c, org)
+}
+
+func (a *API) orgPools(c echo.Context, org string) error {
+	pools, err := a.d.Tenants.OrgPlacementPools(c.Request().Context(), org)
+	if err != nil {
+		return err
+	}
+	out := OrgPlacementPools{PlacementPools: []PlacementPool{}}
+	var union prego.Constraint
+	for _, p := range pools {
+		out.PlacementPools = append(out.PlacementPools, placementPool(p))
+		union = union.Union(p.Constraint)
+	}
+	out.Constraint = constraintView(union)
+	return c.JSON(http.StatusOK, out)
+}
+
+// AssociatePlacementPool makes a pool apply to an org's tenants.
+func (a *API) AssociatePlacementPool(c echo.Context, org OrgID, pool PlacementPoolInPath) error {
+	if err := checkOrgPoolPath(c, org, pool); err != nil {
+		return err
+	}
+	if err := a.d.Tenants.AssociatePool(c.Request().Context(), org, pool, caller(c).Subject); err != nil {
+		return err
+	}
+	return a.orgPools(c, org)
+}
+
+// DissociatePlacementPool ends that.
+func (a *API) DissociatePlacementPool(c echo.Context, org OrgID, pool PlacementPoolInPath) error {
+	if err := checkOrgPoolPath(c, org, pool); err != nil {
+		return err
+	}
+	if err := a.d.Tenants.DissociatePool(c.Request().Context(), org, pool); err != nil {
+		return err
+	}
+	return a.orgPools(c, org)
+}

@@ -1,0 +1,283 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+const poolColumns = `p.name, p.require_tags, p.disallow_tags, p.is_default, (SELECT count(*) FROM org_placement_pools o WHERE o.pool_id = p.pool_id),
+    p.created_by, p.created_at, p.updated_by, p.updated_at`
+
+func scanPool(row pgx.CollectableRow) (prego.PlacementPool, error) {
+	var p prego.PlacementPool
+	err := row.Scan(&p.Name, &p.Constraint.Require, &p.Constraint.Disallow, &p.Default, &p.Orgs, &p.CreatedBy, &p.CreatedAt, &p.UpdatedBy, &p.UpdatedAt)
+	return p, err
+}
+
+// poolID is what a pool is found by: case does not matter in its name.
+func poolID(name string) string { return strings.ToLower(name) }
+
+func noSuchPool(name string) error {
+	return prego.Errorf(prego.CodePlacementPoolNotFound, "there is no placement pool %q", name)
+}
+
+// onePool runs a statement that answers the pool of a name, or CodePlacementPoolNotFound.
+func onePool(ctx context.Context, q querier, name, sql string, args ...any) (prego.PlacementPool, error) {
+	rows, err := q.Query(ctx, sql, append([]any{poolID(name)}, args...)...)
+	if err != nil {
+		return prego.PlacementPool{}, fmt.Errorf("placement pool %s: %w", name, err)
+	}
+	p, err := pgx.CollectExactlyOneRow(rows, scanPool)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return p, noSuchPool(name)
+	}
+	if err != nil {
+		return p, fmt.Errorf("placement pool %s: %w", name, err)
+	}
+	return p, nil
+}
+
+const sqlCreatePool = `
+INSERT INTO placement_pools AS p (pool_id, name, require_tags, disallow_tags, created_by, updated_by) VALUES ($1, $2, $3, $4, $5, $5)
+ON CONFLICT (pool_id) DO NOTHING RETURNING ` + poolColumns
+
+// CreatePlacementPool makes a pool. The same one again is met by the one that is
+// there; another of its name is CodePlacementPoolExists.
+func (s *Store) CreatePlacementPool(ctx context.Context, name string, c prego.Constraint, by string) (p prego.PlacementPool, created bool, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		p, err = onePool(ctx, tx, name, sqlCreatePool, name, filled(c.Require), filled(c.Disallow), by)
+		if prego.CodeOf(err) != prego.CodePlacementPoolNotFound {
+			created = err == nil
+			return err
+		}
+		if p, err = onePool(ctx, tx, name, sqlGetPool); err != nil {
+			return err
+		}
+		if !p.Constraint.Equal(c) {
+			return &prego.Error{Code: prego.CodePlacementPoolExists, Field: "name", Message: "belongs to a placement pool with another constraint"}
+		}
+		return nil
+	})
+	return p, created, err
+}
+
+const sqlGetPool = `SELECT ` + poolColumns + ` FROM placement_pools p WHERE p.pool_id = $1`
+
+// GetPlacementPool reads one pool, or CodePlacementPoolNotFound.
+func (s *Store) GetPlacementPool(ctx context.Context, name string) (prego.PlacementPool, error) {
+	return onePool(ctx, s.pool, name, sqlGetPool)
+}
+
+const sqlListPools = `SELECT ` + poolColumns + ` FROM placement_pools p WHERE p.pool_id > $1 ORDER BY p.pool_id LIMIT $2`
+
+// ListPlacementPools is a page of pools by name, those after the one given, and
+// whether there are more.
+func (s *Store) ListPlacementPools(ctx context.Context, after string, limit int) (page []prego.PlacementPool, more bool, err error) {
+	page, err = collectBy(ctx, s, "list placement pools", scanPool, sqlListPools, poolID(after), limit+1)
+	if err != nil {
+		return nil, false, err
+	}
+	if len(page) > limit {
+		return page[:limit], true, nil
+	}
+	return page, false, nil
+}
+
+const sqlPutPool = `
+UPDATE placement_pools p SET require_tags = $2, disallow_tags = $3, updated_by = $4, updated_at = now() WHERE pool_id = $1
+RETURNING ` + poolColumns
+
+// PutPlacementPool gives a pool another constraint. Tenants that have a place keep it;
+// every placement from now on goes by the new one.
+func (s *Store) PutPlacementPool(ctx context.Context, name string, c prego.Constraint, by string) (prego.PlacementPool, error) {
+	return onePool(ctx, s.pool, name, sqlPutPool, filled(c.Require), filled(c.Disallow), by)
+}
+
+// Of two that set the default at once, neither would see the other's pool.
+const sqlLockDefault = `SELECT pg_advisory_xact_lock(hashtextextended('prego/placement-pools/default', 0))`
+
+const sqlOtherDefault = `UPDATE placement_pools SET is_default = false, updated_by = $2, updated_at = now() WHERE is_default AND pool_id <> $1`
+
+const sqlSetDefault = `
+UPDATE placement_pools p SET is_default = $2, updated_by = CASE WHEN is_default = $2 THEN updated_by ELSE $3 END,
+    updated_at = CASE WHEN is_default = $2 THEN updated_at ELSE now() END
+WHERE pool_id = $1 RETURNING ` + poolColumns
+
+// SetDefaultPool makes a pool the default one, instead of the one that was, or no
+// longer the default.
+func (s *Store) SetDefaultPool(ctx context.Context, name string, on bool, by string) (p prego.PlacementPool, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlLockDefault); err != nil {
+			return fmt.Errorf("default placement pool: %w", err)
+		}
+		if on {
+			if _, err := tx.Exec(ctx, sqlOtherDefault, poolID(name), by); err != nil {
+				return fmt.Errorf("default placement pool: %w", err)
+			}
+		}
+		p, err = onePool(ctx, tx, name, sqlSetDefault, on, by)
+		return err
+	})
+	return p, err
+}
+
+// An association holds the pool's key while it is made.
+const sqlLockPool = `SELECT ` + poolColumns + ` FROM placement_pools p WHERE p.pool_id = $1 FOR UPDATE`
+
+const sqlPoolOrgs = `SELECT org_id FROM org_placement_pools WHERE pool_id = $1 ORDER BY org_id LIMIT $2`
+
+const sqlDeletePool = `DELETE FROM placement_pools WHERE pool_id = $1`
+
+// namedOrgs is how many of a pool's users a refusal names.
+const namedOrgs = 5
+
+// DeletePlacementPool deletes a pool that nothing uses; CodePlacementPoolInUse says
+// what does.
+func (s *Store) DeletePlacementPool(ctx context.Context, name string) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		// Two statements: what was associated before the lock came counts, too.
+		if _, err := onePool(ctx, tx, name, sqlLockPool); err != nil {
+			return err
+		}
+		p, err := onePool(ctx, tx, name, sqlGetPool)
+		if err != nil {
+			return err
+		}
+		var users []string
+		if p.Default {
+			users = append(users, "it is the default pool")
+		}
+		if p.Orgs > 0 {
+			rows, err := tx.Query(ctx, sqlPoolOrgs, poolID(name), namedOrgs)
+			if err != nil {
+				return fmt.Errorf("orgs of placement pool %s: %w", name, err)
+			}
+			orgs, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				return fmt.Errorf("orgs of placement pool %s: %w", name, err)
+			}
+			text := "orgs are associated with it: " + strings.Join(orgs, ", ")
+			if more := p.Orgs - len(orgs); more > 0 {
+				text += fmt.Sprintf(" and %d more", more)
+			}
+			users = append(users, text)
+		}
+		if len(users) > 0 {
+			return prego.Errorf(prego.CodePlacementPoolInUse, "placement pool %q is in use: %s", p.Name, strings.Join(users, "; "))
+		}
+		if _, err := tx.Exec(ctx, sqlDeletePool, poolID(name)); err != nil {
+			return fmt.Errorf("delete placement pool %s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// PlacementPoolOrgs are the first of the orgs that are associated with a pool, by id.
+func (s *Store) PlacementPoolOrgs(ctx context.Context, name string, limit int) ([]string, error) {
+	return collectBy(ctx, s, "orgs of placement pool "+name, pgx.RowTo[string], sqlPoolOrgs, poolID(name), limit)
+}
+
+// Held, so that two associations at once don't both see room for one more.
+const sqlLockOrg = `SELECT org_id FROM orgs WHERE org_id = $1 FOR NO KEY UPDATE`
+
+// Held, so that the pool is not deleted meanwhile.
+const sqlHoldPool = `SELECT ` + poolColumns + ` FROM placement_pools p WHERE p.pool_id = $1 FOR KEY SHARE`
+
+const sqlAssociatePool = `
+INSERT INTO org_placement_pools (org_id, pool_id, created_by) SELECT $2, pool_id, $3 FROM placement_pools WHERE pool_id = $1
+ON CONFLICT DO NOTHING`
+
+const sqlCountOrgPools = `SELECT count(*) FROM org_placement_pools WHERE org_id = $1`
+
+// AssociatePool makes a pool apply to an org's tenants from their next placement on.
+// Repeated, it changes nothing.
+func (s *Store) AssociatePool(ctx context.Context, orgID, name, by string) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		if err := lockOrg(ctx, tx, orgID); err != nil {
+			return err
+		}
+		if _, err := onePool(ctx, tx, name, sqlHoldPool); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlAssociatePool, poolID(name), orgID, by); err != nil {
+			return fmt.Errorf("associate org %s with placement pool %s: %w", orgID, name, err)
+		}
+		var n int
+		if err := tx.QueryRow(ctx, sqlCountOrgPools, orgID).Scan(&n); err != nil {
+			return fmt.Errorf("placement pools of org %s: %w", orgID, err)
+		}
+		if n > prego.MaxOrgPools {
+			return prego.Invalid("pool", fmt.Sprintf("is one too many: an org is associated with at most %d placement pools", prego.MaxOrgPools))
+		}
+		return nil
+	})
+}
+
+const sqlDissociatePool = `DELETE FROM org_placement_pools WHERE pool_id = $1 AND org_id = $2`
+
+// DissociatePool ends an association. Repeated, it changes nothing.
+func (s *Store) DissociatePool(ctx context.Context, orgID, name string) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		if err := lockOrg(ctx, tx, orgID); err != nil {
+			return err
+		}
+		if _, err := onePool(ctx, tx, name, sqlGetPool); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlDissociatePool, poolID(name), orgID); err != nil {
+			return fmt.Errorf("dissociate org %s from placement pool %s: %w", orgID, name, err)
+		}
+		return nil
+	})
+}
+
+func lockOrg(ctx context.Context, tx pgx.Tx, orgID string) error {
+	var id string
+	err := tx.QueryRow(ctx, sqlLockOrg, orgID).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return prego.Errorf(prego.CodeNotFound, "there is no org %q", orgID)
+	}
+	if err != nil {
+		return fmt.Errorf("org %s: %w", orgID, err)
+	}
+	return nil
+}
+
+const sqlOrgPools = `SELECT ` + poolColumns + ` FROM placement_pools_of($1) p ORDER BY p.pool_id`
+
+// OrgPlacementPools are the pools that apply to an org's tenants: those that it is
+// associated with, or else the default one.
+func (s *Store) OrgPlacementPools(ctx context.Context, orgID string) ([]prego.PlacementPool, error) {
+	if _, err := s.GetOrg(ctx, orgID); err != nil {
+		return nil, err
+	}
+	return collectBy(ctx, s, "placement pools of org "+orgID, scanPool, sqlOrgPools, orgID)
+}
+
+const sqlPoolsOf = `
+SELECT o.org_id, p.name, p.require_tags, p.disallow_tags
+FROM (SELECT DISTINCT org_id FROM unnest($1::text[]) u(org_id)) o, LATERAL placement_pools_of(o.org_id) p ORDER BY o.org_id, p.pool_id`
+
+// PoolsOf are the pools that apply to the tenants of each of these orgs, by name.
+func (s *Store) PoolsOf(ctx context.Context, orgIDs []string) (map[string][]prego.AppliedPool, error) {
+	type applied struct {
+		Org               string
+		Name              string
+		Require, Disallow []string
+	}
+	all, err := collect[applied](ctx, s, "placement pools of orgs", sqlPoolsOf, orgIDs)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]prego.AppliedPool{}
+	for _, a := range all {
+		out[a.Org] = append(out[a.Org], prego.AppliedPool{Name: a.Name, Require: a.Require, Disallow: a.Disallow})
+	}
+	return out, nil
+}

@@ -1,0 +1,83 @@
+package placement
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/prego/prego"
+)
+
+// ConstraintReport is how the servers of a fleet stand to a constraint
+// (placement-pools, "Auctioneer"): of the app servers and nodes that were looked at,
+// how many satisfy it, and why the others do not.
+type ConstraintReport struct {
+	Require        []string `json:"require"`
+	Disallow       []string `json:"disallow"`
+	PlacementPools []string `json:"placement_pools"` // whose constraints are in it
+	LookedAt       int      `json:"servers_looked_at"`
+	Satisfying     int      `json:"servers_satisfying"`
+	// Unsatisfied counts the others by the first rule that each breaks: "lacks <tag>",
+	// "has <tag>".
+	Unsatisfied map[string]int `json:"unsatisfied"`
+	// Ignored: an operator's override went against it.
+	Ignored bool `json:"ignored,omitempty"`
+}
+
+// String names the constraint and its counts.
+func (c ConstraintReport) String() string {
+	out := prego.Constraint{Require: c.Require, Disallow: c.Disallow}.String()
+	if len(c.PlacementPools) > 0 {
+		out += fmt.Sprintf(" with placement pools %s", strings.Join(c.PlacementPools, ", "))
+	}
+	out += fmt.Sprintf(": %d of %d servers satisfy it", c.Satisfying, c.LookedAt)
+	for _, why := range slices.Sorted(maps.Keys(c.Unsatisfied)) {
+		out += fmt.Sprintf(", %d %s", c.Unsatisfied[why], why)
+	}
+	return out
+}
+
+// reportConstraint counts the servers that satisfy the request's constraint. It is a
+// walk of its own, so that requests without one pay nothing for it.
+func (s *search) reportConstraint() {
+	c := s.r.Constraint
+	if c.Empty() {
+		return
+	}
+	lacks, has := make([]int, len(c.Require)), make([]int, len(c.Disallow))
+	r := &ConstraintReport{
+		Require: filled(c.Require), Disallow: filled(c.Disallow), PlacementPools: filled(s.r.Pools), LookedAt: len(s.f.servers), Unsatisfied: map[string]int{},
+	}
+	for i := range s.f.servers {
+		tags := s.f.servers[i].Tags
+		if n := slices.IndexFunc(c.Require, func(t string) bool { return !slices.Contains(tags, t) }); n >= 0 {
+			lacks[n]++
+		} else if n := slices.IndexFunc(c.Disallow, func(t string) bool { return slices.Contains(tags, t) }); n >= 0 {
+			has[n]++
+		} else {
+			r.Satisfying++
+		}
+	}
+	for i, n := range lacks {
+		if n > 0 {
+			r.Unsatisfied["lacks "+c.Require[i]] = n
+		}
+	}
+	for i, n := range has {
+		if n > 0 {
+			r.Unsatisfied["has "+c.Disallow[i]] = n
+		}
+	}
+	if o := s.r.Override; o != nil && o.IgnoreConstraint {
+		r.Ignored, s.r.Constraint = true, prego.Constraint{}
+	}
+	s.report = r
+}
+
+func filled(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
+}

@@ -1,0 +1,66 @@
+package prego
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// PlacementPool is a constraint with a name, for the tenants of the orgs that it is
+// associated with (placement-pools, "CC Support").
+type PlacementPool struct {
+	Name       string // as it was given; case does not matter
+	Constraint Constraint
+	// Default: it is the pool of the orgs that are associated with none. At most one is.
+	Default   bool
+	Orgs      int // that are associated with it
+	CreatedBy string
+	CreatedAt time.Time
+	UpdatedBy string
+	UpdatedAt time.Time
+}
+
+// AppliedPool is what placement needs to know of a pool that applies to a tenant.
+type AppliedPool struct {
+	Name     string   `json:"name"`
+	Require  []string `json:"require"`
+	Disallow []string `json:"disallow"`
+}
+
+// Constraint is the pool's.
+func (p AppliedPool) Constraint() Constraint {
+	return Constraint{Require: p.Require, Disallow: p.Disallow}
+}
+
+// EffectiveConstraint is what a placement goes by: what the request asks for together
+// with all that the pools do.
+func EffectiveConstraint(request Constraint, pools []AppliedPool) Constraint {
+	others := make([]Constraint, len(pools))
+	for i, p := range pools {
+		others[i] = p.Constraint()
+	}
+	return request.Union(others...)
+}
+
+// Bounds of placement pools. MaxOrgPools bounds what one placement has to look at.
+const (
+	MaxPoolName = 63
+	MaxOrgPools = 16
+)
+
+var poolName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+
+// ValidatePoolName accepts letters, digits and inner dots, underscores and hyphens.
+func ValidatePoolName(field, name string) error {
+	switch {
+	case name == "":
+		return Invalid(field, "is required")
+	case len(name) > MaxPoolName || !poolName.MatchString(name):
+		return Invalid(field, "must be at most "+strconv.Itoa(MaxPoolName)+" letters, digits and inner dots, underscores and hyphens")
+	}
+	return nil
+}
+
+// SamePool reports whether two names are one pool's.
+func SamePool(a, b string) bool { return strings.EqualFold(a, b) }
