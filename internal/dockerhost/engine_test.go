@@ -73,15 +73,20 @@ func real(t *testing.T) *engine {
 	return shared.engine
 }
 
-func need(t *testing.T) {
+func need(t *testing.T, programs ...string) {
 	t.Helper()
 	_, err := exec.LookPath("dockerd")
+	for _, p := range programs {
+		if _, notThere := exec.LookPath(p); notThere != nil {
+			err = notThere
+		}
+	}
 	switch promised := os.Getenv("CI") == "true" || os.Getenv("PREGO_TEST_REAL") == "1"; {
 	case err == nil && os.Getuid() == 0:
 	case promised:
-		t.Fatal("dockerd is missing, or this is not root: make packages installs it (on Debian: docker.io)")
+		t.Fatal("dockerd or another program is missing, or this is not root: make packages installs them (on Debian: docker.io)", err)
 	default:
-		t.Skip("no dockerd, or not root")
+		t.Skip("no dockerd or another program, or not root", err)
 	}
 }
 
