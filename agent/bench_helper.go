@@ -120,7 +120,7 @@ func (b *BenchHelper) answer(ctx context.Context, conn net.Conn) {
 // well: this process trusts none of those before it.
 func (b *BenchHelper) argv(in benchRequest) (argv []string, dir, refused string) {
 	supervise := func(limit time.Duration, command ...string) []string {
-		return append([]string{wire.ContainerAgent, SuperviseVerb, "--for", limit.String(), "--"}, command...)
+		return append([]string{wire.ContainerAgent, SuperviseVerb, "--for", limit.String(), "--silence", silence.String(), "--"}, command...)
 	}
 	if in.OwnerOf != "" {
 		if in.Args != nil || len(in.OwnerOf) > wordLengths["SITE"] || !words["SITE"].MatchString(in.OwnerOf) || (in.GiveTo != "" && !tenantPattern.MatchString(in.GiveTo)) {
@@ -142,6 +142,31 @@ func (b *BenchHelper) argv(in benchRequest) (argv []string, dir, refused string)
 
 // SiteOwnerVerb makes the agent's program print a site's owner, see Host.SiteOwner.
 const SiteOwnerVerb = "site-owner"
+
+// A supervisor that hears nothing for so long kills: its engine may have gone, and the
+// next one doesn't know of it.
+const (
+	silence    = 15 * time.Second
+	pulseEvery = 2 * time.Second
+)
+
+// pulse lets a supervisor hear that there is somebody.
+func pulse(ctx context.Context, ended <-chan struct{}, to io.Writer) {
+	t := time.NewTicker(pulseEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			if _, err := to.Write([]byte{'\n'}); err != nil {
+				return
+			}
+		case <-ended:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
 
 // exec runs a supervisor in the container until it ends. The engine can't kill what
 // it runs, so that the end of ctx ends the supervisor's input, and it kills.
@@ -165,6 +190,9 @@ func (b *BenchHelper) exec(ctx context.Context, argv []string, dir string, to *f
 		_ = at.CloseWrite()
 		_ = at.Conn.SetReadDeadline(time.Now().Add(askTime))
 	})()
+	ended := make(chan struct{})
+	defer close(ended)
+	go pulse(ctx, ended, at.Conn)
 	if _, err := stdcopy.StdCopy(to.stream(false), to.stream(true), at.Reader); err != nil {
 		return benchFrame{Lost: err.Error()}
 	}

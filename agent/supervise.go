@@ -37,9 +37,13 @@ const (
 const killTime = 10 * time.Second
 
 // Supervise runs one command and ends when it and everything that it started has
-// ended: --for DURATION -- PROGRAM ARGUMENTS. When its standard input ends, or it
-// gets SIGTERM, or the time is over, it kills them all. It is the subreaper of what
-// it started, so that neither setsid nor a double fork leads out of its sight.
+// ended: --for DURATION --silence DURATION -- PROGRAM ARGUMENTS. When its standard
+// input ends or is silent for too long, or it gets SIGTERM, or the time is over, it
+// kills them all. It is the subreaper of what it started, so that neither setsid nor
+// a double fork leads out of its sight.
+//
+// Silence is for where an input's end is not sure to arrive: an engine that is
+// started anew leaves the input of what it ran open, and nobody at its other end.
 //
 // The command gets no input, and nothing of the environment but what it needs to
 // find programs. The exit status is the command's, or 128 and the signal that
@@ -52,7 +56,7 @@ func Supervise(args []string) int {
 		fmt.Fprintf(os.Stderr, "%s%v\n", notStarted, err)
 		return exitNotStarted
 	}
-	limit, argv, err := supervised(args)
+	limit, silence, argv, err := supervised(args)
 	if err != nil {
 		return refuse(err)
 	}
@@ -67,14 +71,23 @@ func Supervise(args []string) int {
 	if err != nil {
 		return refuse(err)
 	}
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		close(over)
-	}()
-	var late, tick, giveUp <-chan time.Time
+	var late, silent, tick, giveUp <-chan time.Time
 	if limit > 0 {
 		late = time.After(limit)
 	}
+	heard := func() {}
+	if silence > 0 {
+		t := time.NewTimer(silence)
+		silent, heard = t.C, func() { t.Reset(silence) }
+	}
+	go func() {
+		for b := make([]byte, 512); ; heard() {
+			if _, err := os.Stdin.Read(b); err != nil {
+				close(over)
+				return
+			}
+		}
+	}()
 	status, killing := exitSignal+int(syscall.SIGKILL), false
 	for {
 		ended, left := reap(command, &status)
@@ -97,6 +110,8 @@ func Supervise(args []string) int {
 			killing, over = true, nil
 		case <-late:
 			killing = true
+		case <-silent:
+			killing = true
 		case <-giveUp:
 			fmt.Fprintln(os.Stderr, "prego-agent: some of its processes can't be killed")
 			return status
@@ -106,17 +121,21 @@ func Supervise(args []string) int {
 
 const prSetChildSubreaper = 36 // PR_SET_CHILD_SUBREAPER
 
-func supervised(args []string) (limit time.Duration, argv []string, err error) {
-	if len(args) > 1 && args[0] == "--for" {
-		if limit, err = time.ParseDuration(args[1]); err != nil || limit <= 0 {
-			return 0, nil, fmt.Errorf("%q is no time", args[1])
+func supervised(args []string) (limit, silence time.Duration, argv []string, err error) {
+	for flag, into := range map[string]*time.Duration{"--for": &limit, "--silence": &silence} {
+		i := slices.Index(args, flag)
+		if end := slices.Index(args, "--"); i < 0 || i+1 >= end {
+			continue
 		}
-		args = args[2:]
+		if *into, err = time.ParseDuration(args[i+1]); err != nil || *into <= 0 {
+			return 0, 0, nil, fmt.Errorf("%s %q is no time", flag, args[i+1])
+		}
+		args = slices.Delete(slices.Clone(args), i, i+2)
 	}
 	if len(args) < 2 || args[0] != "--" || !filepath.IsAbs(args[1]) {
-		return 0, nil, errors.New("there must be a program after --, by its absolute path")
+		return 0, 0, nil, errors.New("there must be a program after --, by its absolute path")
 	}
-	return limit, args[1:], nil
+	return limit, silence, args[1:], nil
 }
 
 // passedOn is what a command gets of the environment.

@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -65,7 +66,8 @@ func marked(mark string) (pids []int) {
 	for _, f := range found {
 		b, err := os.ReadFile(f)
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if _, alive := parentOf(pid); err == nil && alive && bytes.HasSuffix(b, []byte("\x00"+mark+"\x00")) && bytes.Contains(b, []byte("\x00unruly\x00")) {
+		if _, alive := parentOf(pid); err == nil && alive && bytes.HasSuffix(b, []byte("\x00"+mark+"\x00")) && bytes.Contains(b, []byte("\x00unruly\x00")) &&
+			!bytes.Contains(b, []byte("\x00"+SuperviseVerb+"\x00")) {
 			pids = append(pids, pid)
 		}
 	}
@@ -75,6 +77,13 @@ func marked(mark string) (pids []int) {
 // supervisor starts one around an unruly program.
 func supervisor(t *testing.T, kind string, flags ...string) (cmd *exec.Cmd, close func(), mark string, log *output) {
 	t.Helper()
+	pipe, cmd, mark, log := supervisorFed(t, kind, flags...)
+	return cmd, func() { _ = pipe.Close() }, mark, log
+}
+
+// supervisorFed starts one whose input is the test's.
+func supervisorFed(t *testing.T, kind string, flags ...string) (pipe io.WriteCloser, cmd *exec.Cmd, mark string, log *output) {
+	t.Helper()
 	name, err := binary()
 	require.NoError(t, err)
 	me, err := os.Executable()
@@ -83,7 +92,7 @@ func supervisor(t *testing.T, kind string, flags ...string) (cmd *exec.Cmd, clos
 	cmd = exec.Command(name, append(append([]string{SuperviseVerb}, flags...), "--", me, "unruly", kind, mark)...) //nolint:noctx // the pipe ends it
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "SECRET=1"}
 	cmd.Stdout, cmd.Stderr = log, log
-	pipe, err := cmd.StdinPipe()
+	pipe, err = cmd.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
@@ -93,7 +102,7 @@ func supervisor(t *testing.T, kind string, flags ...string) (cmd *exec.Cmd, clos
 		}
 		_ = cmd.Wait()
 	})
-	return cmd, func() { _ = pipe.Close() }, mark, log
+	return pipe, cmd, mark, log
 }
 
 func TestASupervisorEndsWithAllThatItStarted(t *testing.T) {
@@ -103,13 +112,13 @@ func TestASupervisorEndsWithAllThatItStarted(t *testing.T) {
 		"SIGTERM":       func(cmd *exec.Cmd, _ func()) { _ = cmd.Process.Signal(syscall.SIGTERM) },
 		"the time":      func(*exec.Cmd, func()) {},
 	}
-	for kind, processes := range map[string]int{"deaf": 1, "session": 2, "orphan": 2, "storm": 40} {
+	for kind, processes := range map[string]int{"deaf": 1, "session": 2, "orphan": 2, "storm": 20} {
 		for how, end := range ends {
 			t.Run(kind+", "+how, func(t *testing.T) {
 				t.Parallel()
 				var flags []string
 				if how == "the time" {
-					flags = []string{"--for", "6s"}
+					flags = []string{"--for", "8s"}
 				}
 				cmd, close, mark, _ := supervisor(t, kind, flags...)
 				most := 0
@@ -125,6 +134,22 @@ func TestASupervisorEndsWithAllThatItStarted(t *testing.T) {
 			})
 		}
 	}
+	t.Run("nothing is heard", func(t *testing.T) {
+		t.Parallel()
+		cmd, _, mark, _ := supervisor(t, "session", "--silence", "3s", "--for", "1h")
+		eventually(t, "they run", func() bool { return len(marked(mark)) == 2 })
+		_ = cmd.Wait()
+		require.Empty(t, marked(mark))
+	})
+	t.Run("something is heard", func(t *testing.T) {
+		t.Parallel()
+		pipe, _, mark, _ := supervisorFed(t, "session", "--silence", "2s")
+		for range 12 {
+			_, _ = pipe.Write([]byte{'\n'})
+			time.Sleep(400 * time.Millisecond)
+		}
+		require.Len(t, marked(mark), 2)
+	})
 	t.Run("the command ends", func(t *testing.T) {
 		t.Parallel()
 		cmd, _, mark, log := supervisor(t, "ends")
@@ -170,7 +195,7 @@ func TestASupervisorSaysWhetherItBegan(t *testing.T) {
 		_ = cmd.Wait()
 		return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 	}
-	for _, args := range [][]string{nil, {"--"}, {"/bin/true"}, {"--", "true"}, {"--for", "soon", "--", "/bin/true"}, {"--for", "-1s", "--", "/bin/true"}, {"--", "/no/such"}} {
+	for _, args := range [][]string{nil, {"--"}, {"/bin/true"}, {"--", "true"}, {"--for", "soon", "--", "/bin/true"}, {"--for", "-1s", "--", "/bin/true"}, {"--silence", "0s", "--", "/bin/true"}, {"--loud", "--", "/bin/true"}, {"--for", "--", "/bin/true"}, {"--", "/no/such"}} {
 		status, _, errs := run(args...)
 		require.Equal(t, exitNotStarted, status, "%q", args)
 		require.Contains(t, errs, supervising+notStarted, "%q", args)

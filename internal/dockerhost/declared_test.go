@@ -141,7 +141,7 @@ type declared struct {
 func newDeclared(t *testing.T) *declared {
 	t.Helper()
 	need(t, "mariadbd", "mariadb-install-db", "redis-server", "redis-cli", "ldd")
-	e, err := newEngine()
+	e, err := newEngine(`{"live-restore": true}`)
 	require.NoError(t, err)
 	t.Cleanup(e.close)
 	d := &declared{t: t, root: filepath.Join(e.dir, "root"), engine: e}
@@ -287,7 +287,7 @@ func (d *declared) inBench() int {
 
 func (d *declared) eventually(what string, ok func() bool) {
 	d.t.Helper()
-	require.Eventually(d.t, ok, 20*time.Second, 20*time.Millisecond, what)
+	require.Eventually(d.t, ok, time.Minute, 20*time.Millisecond, what)
 }
 
 func site(name string) []string { return []string{"--site", name + ".example.com", "list-apps"} }
@@ -383,6 +383,22 @@ func TestTheDeclaredStack(t *testing.T) {
 				require.Equal(t, wire.CodeOutcomeUnknown, d.ask(ask).code)
 			}
 		}
+	})
+	t.Run("a restart of the engine ends commands and no container", func(t *testing.T) {
+		d := d.in(t)
+		answers := make(chan answer, 1)
+		go func() { answers <- d.ask(wire.ExecRequest{Args: site("unruly"), TimeoutSeconds: 300}) }()
+		d.eventually("they run", func() bool { return d.inBench() > 20 })
+		before, err := d.host.Inspect(t.Context(), wire.BenchContainer)
+		require.NoError(t, err)
+		d.engine.stop(syscall.SIGTERM)
+		require.NoError(t, d.engine.start())
+		require.Equal(t, wire.CodeOutcomeUnknown, (<-answers).code)
+		d.eventually("nothing is left", func() bool { return d.inBench() == idle })
+		after, err := d.host.Inspect(t.Context(), wire.BenchContainer)
+		require.NoError(t, err)
+		require.Equal(t, before.StartedAt, after.StartedAt)
+		require.Equal(t, http.StatusOK, d.ask(wire.ExecRequest{Args: site("one")}).status)
 	})
 	t.Run("the services", func(t *testing.T) { d.in(t).services() })
 	t.Run("nothing to run it in", func(t *testing.T) {

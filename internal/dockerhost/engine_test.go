@@ -41,12 +41,13 @@ const serverID = "app-1"
 // engine is a dockerd of the tests' own, with certificates as a host's agent gets
 // them.
 type engine struct {
-	dir   string
-	port  int
-	ca    *pki.Authority
-	agent tls.Certificate // the agent's client certificate
-	cmd   *exec.Cmd
-	done  chan struct{}
+	dir    string
+	config string // daemon.json
+	port   int
+	ca     *pki.Authority
+	agent  tls.Certificate // the agent's client certificate
+	cmd    *exec.Cmd
+	done   chan struct{}
 }
 
 var shared struct {
@@ -68,7 +69,7 @@ func TestMain(m *testing.M) {
 func real(t *testing.T) *engine {
 	t.Helper()
 	need(t)
-	shared.Do(func() { shared.engine, shared.err = newEngine() })
+	shared.Do(func() { shared.engine, shared.err = newEngine("{}") })
 	require.NoError(t, shared.err)
 	return shared.engine
 }
@@ -90,12 +91,12 @@ func need(t *testing.T, programs ...string) {
 	}
 }
 
-func newEngine() (e *engine, err error) {
+func newEngine(config string) (e *engine, err error) {
 	dir, err := os.MkdirTemp("", "prego-dockerd-")
 	if err != nil {
 		return nil, err
 	}
-	e = &engine{dir: dir}
+	e = &engine{dir: dir, config: config}
 	defer func() {
 		if err != nil {
 			e.close()
@@ -187,7 +188,7 @@ func (e *engine) start() error {
 	e.cmd = exec.Command("dockerd", "--config-file", in("none.json"), "--data-root", in("data"), "--exec-root", in("exec"), "--pidfile", in("pid"), //nolint:noctx // stopped by pid
 		"--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false", "-H", "unix://"+in("sock"), "-H", "tcp://127.0.0.1:"+strconv.Itoa(e.port),
 		"--tlsverify", "--tlscacert", in("ca.pem"), "--tlscert", in("cert.pem"), "--tlskey", in("key.pem"))
-	if err := os.WriteFile(in("none.json"), []byte("{}"), 0o600); err != nil {
+	if err := os.WriteFile(in("none.json"), []byte(e.config), 0o600); err != nil {
 		return err
 	}
 	e.cmd.Stdout, e.cmd.Stderr = log, log
