@@ -172,6 +172,9 @@ func pulse(ctx context.Context, ended <-chan struct{}, to io.Writer) {
 // it runs, so that the end of ctx ends the supervisor's input, and it kills.
 func (b *BenchHelper) exec(ctx context.Context, argv []string, dir string, to *frames) benchFrame {
 	defer b.hold()()
+	if ctx.Err() != nil {
+		return benchFrame{Refused: "nobody waits for it any more"}
+	}
 	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 	defer cancel()
 	made, err := b.engine.ExecCreate(asking, b.container(), client.ExecCreateOptions{

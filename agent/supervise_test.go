@@ -114,6 +114,9 @@ func TestASupervisorEndsWithAllThatItStarted(t *testing.T) {
 	}
 	for kind, processes := range map[string]int{"deaf": 1, "session": 2, "orphan": 2, "storm": 20} {
 		for how, end := range ends {
+			if kind == "storm" && how != "SIGTERM" {
+				continue // TestAStormIsKilledWhileItBlows has the other
+			}
 			t.Run(kind+", "+how, func(t *testing.T) {
 				t.Parallel()
 				var flags []string
@@ -170,9 +173,9 @@ func TestASupervisorEndsWithAllThatItStarted(t *testing.T) {
 // TestAStormIsKilledWhileItBlows kills a command in the midst of its forking.
 func TestAStormIsKilledWhileItBlows(t *testing.T) {
 	t.Parallel()
-	for i := range 5 {
+	for i := range 3 {
 		cmd, close, mark, _ := supervisor(t, "storm")
-		eventually(t, "it begins", func() bool { return len(marked(mark)) > i*6 })
+		eventually(t, "it begins", func() bool { return len(marked(mark)) > i*9 })
 		close()
 		_ = cmd.Wait()
 		require.Empty(t, marked(mark))

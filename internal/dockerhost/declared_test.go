@@ -92,10 +92,7 @@ var library = regexp.MustCompile(`(?m)(/[^ ]+) \(0x`)
 // program adds a program of this machine with its libraries.
 func (i *image) program(name string) {
 	i.t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		path, err = exec.LookPath("/usr/sbin/" + name)
-	}
+	path, err := lookPath(name)
 	require.NoError(i.t, err, "%s: make packages installs it", name)
 	i.file(path, path)
 	out, err := exec.Command("ldd", path).Output() //nolint:noctx // short

@@ -78,7 +78,7 @@ func need(t *testing.T, programs ...string) {
 	t.Helper()
 	_, err := exec.LookPath("dockerd")
 	for _, p := range programs {
-		if _, notThere := exec.LookPath(p); notThere != nil {
+		if _, notThere := lookPath(p); notThere != nil {
 			err = notThere
 		}
 	}
@@ -89,6 +89,15 @@ func need(t *testing.T, programs ...string) {
 	default:
 		t.Skip("no dockerd or another program, or not root", err)
 	}
+}
+
+// lookPath finds a server's program, too, which PATH may leave out.
+func lookPath(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return exec.LookPath("/usr/sbin/" + name)
+	}
+	return path, nil
 }
 
 func newEngine(config string) (e *engine, err error) {

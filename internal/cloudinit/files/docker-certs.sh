@@ -22,8 +22,12 @@ put 0644 "$root/usr/local/lib/prego/docker-tls.conf" "$dropin/prego.conf"
 # A restart that failed is not forgotten.
 [ "$changed" = 0 ] || : >"$to/restart"
 [ -e "$to/restart" ] || exit 0
+# Held to the end, so that the next command begins with the new dockerd.
 lock="$root/run/prego-agent-bench/lock"
-[ ! -e "$lock" ] || flock --exclusive --timeout "${PREGO_WAIT:-960}" "$lock" true || true
+if [ -e "$lock" ]; then
+	exec 9<"$lock"
+	flock --exclusive --timeout "${PREGO_WAIT:-960}" 9 || true
+fi
 systemctl daemon-reload
 systemctl restart docker.service
 rm -f "$to/restart"
