@@ -53,5 +53,5 @@ func TestTheServiceManagerOpensTheSocket(t *testing.T) {
 	require.NotContains(t, s.result.StdoutTruncated, "LISTEN_")
 	require.Contains(t, s.result.StdoutTruncated, "pipe:")
 
-	require.Equal(t, 1, start(t, "exec", "--root", root, "--agent-user", "no-such-user").status(t))
+	require.Equal(t, 1, start(t, "exec", "--root", root, "--caller", "no-such-user").status(t))
 }

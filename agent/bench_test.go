@@ -12,7 +12,7 @@ import (
 )
 
 // BenchmarkExec is a command's whole way: connection kept, token, both processes'
-// checks (here in one), guard, result on disk. BenchmarkSpawn is its bare limit:
+// checks (here in one), supervisor, result on disk. BenchmarkSpawn is its bare limit:
 // the same program, started and waited for.
 func BenchmarkExec(b *testing.B) {
 	_, call := withBench(b, `:`)

@@ -36,8 +36,11 @@ var binary = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == GuardVerb { // the agents of these tests start their own program
-		Guard()
+	if len(os.Args) > 1 && os.Args[1] == SuperviseVerb { // the agents of these tests start their own program
+		os.Exit(Supervise(os.Args[2:]))
+	}
+	if len(os.Args) == 4 && os.Args[1] == "unruly" {
+		unruly(os.Args[2], os.Args[3])
 	}
 	status := m.Run()
 	if name, err := binary(); err == nil {

@@ -116,12 +116,12 @@ func (c *commands) perform(k *call) (wire.ExecResult, *problem) {
 	if k.in.Kind != wire.KindBench {
 		return c.serve(k)
 	}
-	if refused := c.host.owned(k); refused != nil {
+	if refused := c.host.owned(c.ctx, k); refused != nil {
 		return wire.ExecResult{}, refused
 	}
 	out, failed := c.execute(k)
 	if failed == nil && out.ExitCode == 0 {
-		failed = c.host.recordOwner(k)
+		failed = c.host.recordOwner(c.ctx, k)
 	}
 	return out, failed
 }

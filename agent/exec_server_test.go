@@ -158,7 +158,7 @@ func executing(t testing.TB, h *Host) (e *Executor, stop func()) {
 	t.Helper()
 	e, err := NewExecutor(h, "", quiet())
 	require.NoError(t, err)
-	l, err := h.ListenExec()
+	l, err := h.Listen(wire.ExecSocket)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -26,21 +23,6 @@ const maxOutput = 8 << 10
 // timeout(1) has it.
 const exitTimeout = 124
 
-// GuardVerb makes the agent's program a guard, see Guard.
-const GuardVerb = "guard"
-
-// Guard leads the process group of a command. Its standard input is a pipe that
-// only the agent holds: when the agent dies, however it dies, the guard kills the
-// whole group. The parent-death signal alone would reach the command but none of
-// the processes that the command started.
-func Guard() {
-	// Stopping the agent's unit signals every process of it; the guard's time comes
-	// only when the agent is gone.
-	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	_ = syscall.Kill(0, syscall.SIGKILL)
-}
-
 func (k *call) timeout() time.Duration {
 	if k.in.TimeoutSeconds == 0 {
 		return defaultTimeout
@@ -48,89 +30,88 @@ func (k *call) timeout() time.Duration {
 	return time.Duration(k.in.TimeoutSeconds) * time.Second
 }
 
-// execute runs the program with its arguments, never a shell. On the way out the
-// command's whole group is killed: nothing outlives its command.
+// errNotStarted says that bench could not be started; nothing ran.
+var errNotStarted = errors.New("bench can't be started")
+
+// execute runs bench, here or in the container that holds it, never in a shell.
+// On the way out everything that it started is killed: nothing outlives its command.
 func (c *commands) execute(k *call) (wire.ExecResult, *problem) {
 	timeout := k.timeout()
 	ctx, cancel := context.WithTimeoutCause(c.ctx, timeout, errTimeout)
 	defer cancel()
-	notRun := func(err error) *problem {
-		return &problem{status: http.StatusInternalServerError, code: "start_failed", detail: "bench can't be started: " + err.Error()}
-	}
-	root, err := filepath.Abs(c.host.Root)
-	if err != nil {
-		return wire.ExecResult{}, notRun(err)
-	}
-	// The parent-death signal is bound to the thread.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	group, release, err := guarded()
-	if err != nil {
-		return wire.ExecResult{}, notRun(err)
-	}
-	defer release()
-
 	var stdout, stderr tail
 	outLines, errLines := &lineWriter{to: k.progress, stream: "stdout"}, &lineWriter{to: k.progress, stream: "stderr"}
-	start := func() (*exec.Cmd, error) {
-		cmd := exec.CommandContext(ctx, filepath.Join(root, wire.BenchBinary), k.in.Args...) //nolint:gosec // the arguments were checked against the table
-		cmd.Dir = k.dir
-		cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + filepath.Join(root, wire.BenchHome), "LANG=C.UTF-8"}
-		cmd.Stdout, cmd.Stderr = io.MultiWriter(&stdout, outLines), io.MultiWriter(&stderr, errLines)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: group, Pdeathsig: syscall.SIGKILL}
-		cmd.Cancel = func() error { return syscall.Kill(-group, syscall.SIGKILL) }
-		cmd.WaitDelay = time.Second // for a process that left the group and holds a stream
-		return cmd, cmd.Start()
-	}
 	began := time.Now()
-	cmd, err := start()
-	for n := 0; n < 20 && errors.Is(err, syscall.ETXTBSY); n++ { // the program is being replaced
-		time.Sleep(50 * time.Millisecond)
-		cmd, err = start()
-	}
-	switch {
-	case err != nil && errors.Is(context.Cause(ctx), errStopping):
-		return wire.ExecResult{}, stopping()
-	case err != nil:
-		return wire.ExecResult{}, notRun(err)
-	}
-	err = cmd.Wait() // how it ended is read from the state
+	code, err := c.host.bench(ctx, k, io.MultiWriter(&stdout, outLines), io.MultiWriter(&stderr, errLines))
 	outLines.end()
 	errLines.end()
-	out := wire.ExecResult{ExitCode: cmd.ProcessState.ExitCode(), DurationMs: time.Since(began).Milliseconds(), AuditID: k.in.AuditID}
-	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); err != nil && ok && status.Signaled() {
-		switch cause := context.Cause(ctx); {
-		case errors.Is(cause, errTimeout):
-			out.ExitCode = exitTimeout
-			_, _ = fmt.Fprintf(&stderr, "\nprego-agent: killed after %s\n", timeout)
-		case errors.Is(cause, errStopping):
-			return out, stopping()
-		default: // by the kernel or a person: not what the command came to
-			return out, &problem{status: http.StatusServiceUnavailable, code: "command_killed", detail: "the command was killed: " + status.Signal().String(), retryAfter: 5}
-		}
+	if text, ok := strings.CutPrefix(stderr.String(), notStarted); ok && err == nil && code == exitNotStarted {
+		err = fmt.Errorf("%w: %s", errNotStarted, strings.TrimSpace(text))
+	}
+	out := wire.ExecResult{ExitCode: code, DurationMs: time.Since(began).Milliseconds(), AuditID: k.in.AuditID}
+	switch cause := context.Cause(ctx); {
+	case err == nil && !bySignal(code):
+	case errors.Is(cause, errStopping):
+		return out, stopping()
+	case errors.Is(err, errUnavailable):
+		return out, &problem{status: http.StatusServiceUnavailable, code: "service_unavailable", detail: "bench: " + err.Error(), retryAfter: 5}
+	case errors.Is(err, errNotStarted):
+		return out, &problem{status: http.StatusInternalServerError, code: "start_failed", detail: err.Error()}
+	case err == nil && errors.Is(cause, errTimeout):
+		out.ExitCode = exitTimeout
+		_, _ = fmt.Fprintf(&stderr, "\nprego-agent: killed after %s\n", timeout)
+	case err == nil: // by the kernel or a person: not what the command came to
+		err = fmt.Errorf("%s", syscall.Signal(code-exitSignal))
+		fallthrough
+	default:
+		return out, &problem{status: http.StatusServiceUnavailable, code: "command_killed", detail: "the command was killed: " + err.Error(), retryAfter: 5}
 	}
 	out.StdoutTruncated, out.StderrTruncated = stdout.String(), stderr.String()
 	return out, nil
 }
 
-// guarded starts a guard and returns its process group. release kills what is
-// left of the group; the group's number can't be taken by another before that.
-func guarded() (group int, release func(), err error) {
-	guard := exec.Command("/proc/self/exe", GuardVerb) //nolint:noctx // release ends it
-	guard.Env = []string{"GOMAXPROCS=1"}
-	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	pipe, err := guard.StdinPipe()
+// bySignal says whether a supervisor's status means that a signal ended its command.
+func bySignal(code int) bool { return code > exitSignal && code <= exitSignal+64 }
+
+// bench runs bench where it is. What it was killed by when ctx ended is in the status.
+func (h *Host) bench(ctx context.Context, k *call, stdout, stderr io.Writer) (status int, err error) {
+	s, err := h.services()
 	if err != nil {
-		return 0, nil, err
+		return 0, err
 	}
-	if err := guard.Start(); err != nil {
-		return 0, nil, fmt.Errorf("guard: %w", err)
+	if s.Bench.Socket == "" {
+		return h.benchHere(ctx, k, stdout, stderr)
 	}
-	return guard.Process.Pid, func() {
-		_ = syscall.Kill(-guard.Process.Pid, syscall.SIGKILL)
-		_ = pipe.Close()
-		_ = guard.Wait()
-	}, nil
+	return h.askBench(ctx, s.Bench.Socket, benchRequest{Args: k.in.Args, WorkingDir: k.in.WorkingDir, TimeoutSeconds: k.in.TimeoutSeconds}, stdout, stderr)
+}
+
+// benchHere runs bench as a process of this host. Its supervisor's standard input is
+// a pipe that only this process holds: when it dies, however it dies, the supervisor
+// kills everything.
+func (h *Host) benchHere(ctx context.Context, k *call, stdout, stderr io.Writer) (status int, err error) {
+	root, err := filepath.Abs(h.Root)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", errNotStarted, err)
+	}
+	cmd := exec.Command("/proc/self/exe", append([]string{SuperviseVerb, "--", filepath.Join(root, wire.BenchBinary)}, k.in.Args...)...) //nolint:gosec,noctx // the arguments were checked against the table; the pipe ends it
+	cmd.Dir = k.dir
+	cmd.Env = []string{"GOMAXPROCS=1", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + filepath.Join(root, wire.BenchHome), "LANG=C.UTF-8"}
+	cmd.Stdout, cmd.Stderr = stdout, &afterPreamble{to: stderr}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // who signals this process's group leaves the supervisor its work
+	cmd.WaitDelay = time.Second                           // for a process that can't be killed and holds a stream
+	pipe, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", errNotStarted, err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = pipe.Close() })()
+	_ = cmd.Wait() // how it ended is read from the state
+	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return exitSignal + int(ws.Signal()), nil
+	}
+	return cmd.ProcessState.ExitCode(), nil
 }
 
 // tail keeps the end of what is written to it.

@@ -33,26 +33,33 @@ type Executor struct {
 
 // NewExecutor takes requests from the named user only; "" is its own.
 func NewExecutor(h *Host, agentUser string, log *slog.Logger) (*Executor, error) {
-	uid := os.Getuid()
-	if agentUser != "" {
-		u, err := user.Lookup(agentUser)
-		if err != nil {
-			return nil, fmt.Errorf("the agent's user: %w", err)
-		}
-		if uid, err = strconv.Atoi(u.Uid); err != nil {
-			return nil, fmt.Errorf("the agent's user: %w", err)
-		}
+	uid, err := uidOf(agentUser)
+	if err != nil {
+		return nil, fmt.Errorf("the agent's user: %w", err)
 	}
 	cmds, err := newCommands(h)
 	if err != nil {
 		return nil, err
 	}
-	return &Executor{host: h, cmds: cmds, uid: uint32(uid), log: log}, nil //nolint:gosec // a user id
+	return &Executor{host: h, cmds: cmds, uid: uid, log: log}, nil
 }
 
-// ListenExec opens the socket where no service manager did.
-func (h *Host) ListenExec() (net.Listener, error) {
-	name := h.path(wire.ExecSocket)
+// uidOf is a user's number; "" is who this process is.
+func uidOf(name string) (uint32, error) {
+	if name == "" {
+		return uint32(os.Getuid()), nil //nolint:gosec // a user id
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		return 0, err
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	return uint32(uid), err
+}
+
+// Listen opens one of the host's sockets where no service manager did.
+func (h *Host) Listen(socket string) (net.Listener, error) {
+	name := h.path(socket)
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}

@@ -168,7 +168,7 @@ func TestOnlyTheAgentsUserIsLetIn(t *testing.T) {
 	e, err := NewExecutor(h, "nobody", quiet())
 	require.NoError(t, err)
 	require.NotEqual(t, uint32(os.Getuid()), e.uid) //nolint:gosec // a user id
-	l, err := h.ListenExec()
+	l, err := h.Listen(wire.ExecSocket)
 	require.NoError(t, err)
 	st, err := os.Stat(h.path(wire.ExecSocket))
 	require.NoError(t, err)

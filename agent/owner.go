@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/prego/prego/agent/wire"
 )
@@ -19,7 +21,7 @@ func (h *Host) sites() (*os.Root, error) {
 
 // owned refuses a command of a tenant that names a site of another. A site that
 // nobody owns yet may be taken into use, and one that is not there has no owner.
-func (h *Host) owned(k *call) *problem {
+func (h *Host) owned(ctx context.Context, k *call) *problem {
 	if k.in.TenantID == "" {
 		return nil
 	}
@@ -28,8 +30,10 @@ func (h *Host) owned(k *call) *problem {
 		return notOwned
 	}
 	for _, site := range k.sites {
-		owner, err := h.owner(site)
+		owner, err := h.siteOwner(ctx, site)
 		switch {
+		case errors.Is(err, errUnavailable):
+			return &problem{status: http.StatusServiceUnavailable, code: "service_unavailable", detail: "bench: " + err.Error(), retryAfter: 5}
 		case err != nil:
 			return ownerUnknown(err)
 		case owner != "" && owner != k.in.TenantID:
@@ -41,6 +45,37 @@ func (h *Host) owned(k *call) *problem {
 
 func ownerUnknown(err error) *problem {
 	return &problem{status: http.StatusInternalServerError, code: "site_owner_unknown", detail: "the owner of the site can't be read or kept: " + err.Error()}
+}
+
+// ownerTime is how long asking a container for a site's owner may take.
+const ownerTime = 30 * time.Second
+
+// siteOwner is the tenant that a site belongs to, asked for where the site is.
+func (h *Host) siteOwner(ctx context.Context, site string) (string, error) {
+	s, err := h.services()
+	if err != nil {
+		return "", err
+	}
+	if s.Bench.Socket == "" {
+		return h.owner(site)
+	}
+	ctx, cancel := context.WithTimeout(ctx, ownerTime)
+	defer cancel()
+	return h.askOwner(ctx, s.Bench.Socket, site, "")
+}
+
+// SiteOwner is the tenant that a site of this host, or of this container, belongs
+// to. With a tenant, that one is made its owner first.
+func (h *Host) SiteOwner(site, tenant string) (string, error) {
+	if !words["SITE"].MatchString(site) || (tenant != "" && !tenantPattern.MatchString(tenant)) {
+		return "", errors.New("there must be a site's name, and at most a tenant's id")
+	}
+	if tenant != "" {
+		if err := h.giveSite(site, tenant); err != nil {
+			return "", err
+		}
+	}
+	return h.owner(site)
 }
 
 // owner is the tenant that a site belongs to, "" for none.
@@ -78,22 +113,35 @@ func (k *call) givesTo() string {
 }
 
 // recordOwner keeps what the site's configuration now says of its owner.
-func (h *Host) recordOwner(k *call) *problem {
+func (h *Host) recordOwner(ctx context.Context, k *call) *problem {
 	if k.givesTo() == "" {
 		return nil
 	}
-	root, err := h.sites()
-	if err != nil {
-		return ownerUnknown(err)
-	}
-	defer func() { _ = root.Close() }()
-	name := k.sites[0] + "/" + wire.SiteOwnerFile
-	err = root.WriteFile(name+".new", []byte(k.givesTo()+"\n"), 0o600)
-	if err == nil {
-		err = root.Rename(name+".new", name)
+	s, err := h.services()
+	switch {
+	case err != nil:
+	case s.Bench.Socket == "":
+		err = h.giveSite(k.sites[0], k.givesTo())
+	default:
+		ctx, cancel := context.WithTimeout(ctx, ownerTime)
+		defer cancel()
+		_, err = h.askOwner(ctx, s.Bench.Socket, k.sites[0], k.givesTo())
 	}
 	if err != nil {
 		return ownerUnknown(err)
 	}
 	return nil
+}
+
+func (h *Host) giveSite(site, tenant string) error {
+	root, err := h.sites()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	name := site + "/" + wire.SiteOwnerFile
+	if err := root.WriteFile(name+".new", []byte(tenant+"\n"), 0o600); err != nil {
+		return err
+	}
+	return root.Rename(name+".new", name)
 }

@@ -5,12 +5,10 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -83,30 +81,54 @@ func server(t testing.TB, cmd *exec.Cmd, ready func() bool) {
 	require.Eventually(t, ready, 60*time.Second, 50*time.Millisecond, "it is up")
 }
 
-// realMariaDB starts a server of the test's own, with the agent's user in it.
-func realMariaDB(t testing.TB) (*Host, *sql.DB) {
+// preparedHost is a host whose directory others may look into, with what prepare
+// made for the services of its role. Data is in /data.
+func preparedHost(t testing.TB, role string) (*Host, wire.Services) {
 	t.Helper()
-	daemon, install := program(t, "mariadbd"), program(t, "mariadb-install-db")
-	h := serviceHost(t, wire.Services{MariaDB: wire.Service{Password: "sesame"}})
-	me, err := user.Current()
+	h := serviceHost(t, wire.Services{})
+	h.Config.Role = role
+	require.NoError(t, h.Prepare(""))
+	// A container is given these directories by root. Here the server is nobody, and
+	// comes in by itself.
+	for _, dir := range []string{wire.MountsDir, wire.SocketsDir} {
+		require.NoError(t, os.Chmod(h.path(dir), 0o755))
+	}
+	s, err := h.services()
 	require.NoError(t, err)
-	out, err := unprivileged(exec.Command(install, "--no-defaults", "--datadir="+h.path("data"), "--skip-test-db", //nolint:noctx // go test's own timeout ends it
-		"--auth-root-authentication-method=socket", "--auth-root-socket-user="+me.Username)).CombinedOutput()
+	return h, s
+}
+
+// installMariaDB makes the data of a new server, as MariaDB's image does.
+func installMariaDB(t testing.TB, h *Host, args ...string) {
+	t.Helper()
+	out, err := unprivileged(exec.Command(program(t, "mariadb-install-db"), append([]string{"--no-defaults", "--datadir=" + h.path("data"), "--skip-test-db", //nolint:noctx // go test's own timeout ends it
+		"--auth-root-authentication-method=normal"}, args...)...)).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	admin, err := h.openMariaDB(wire.Service{User: me.Username, Socket: wire.DefaultMariaDBSocket}) // by the socket's peer
+}
+
+// startMariaDB starts a server with the init file that prepare made, until the test
+// ends or stop is called. Files could be written, if the user were allowed to.
+func startMariaDB(t testing.TB, h *Host, user, password string) (admin *sql.DB, stop func()) {
+	t.Helper()
+	admin, err := h.openMariaDB(wire.Service{User: user, Password: password, Socket: wire.MariaDBSocket})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = admin.Close() })
-	// Files could be written, if the user were allowed to.
-	server(t, unprivileged(exec.Command(daemon, "--no-defaults", "--datadir="+h.path("data"), "--socket="+h.path(wire.DefaultMariaDBSocket), //nolint:noctx // see server
-		"--skip-networking", "--pid-file="+h.path("data/pid"), "--secure-file-priv=", "--local-infile=1")),
-		func() bool { return admin.Ping() == nil })
-	for _, q := range []string{
-		"CREATE USER `prego-exec`@localhost IDENTIFIED BY 'sesame'",
-		"GRANT PROCESS, SHOW DATABASES ON *.* TO `prego-exec`@localhost",
-		"GRANT CREATE, DROP ON `pool\\_%`.* TO `prego-exec`@localhost",
-		"GRANT CREATE, DROP ON `tenant\\_%`.* TO `prego-exec`@localhost",
-		"CREATE DATABASE _secret", "CREATE TABLE _secret.t (x INT)", "INSERT INTO _secret.t VALUES (7)",
-	} {
+	cmd := unprivileged(exec.Command(program(t, "mariadbd"), "--no-defaults", "--datadir="+h.path("data"), "--socket="+h.path(wire.MariaDBSocket), //nolint:noctx // see server
+		"--init-file="+h.path(wire.MariaDBMount+"/init.sql"), "--skip-networking", "--pid-file="+h.path("data/pid"), "--secure-file-priv=", "--local-infile=1"))
+	server(t, cmd, func() bool { return admin.Ping() == nil })
+	return admin, func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+	}
+}
+
+// realMariaDB starts a server of the test's own, with what prepare made for it.
+func realMariaDB(t testing.TB) (*Host, *sql.DB) {
+	t.Helper()
+	h, _ := preparedHost(t, "db-shard")
+	installMariaDB(t, h)
+	admin, _ := startMariaDB(t, h, "root", "") // the image sets its password
+	for _, q := range []string{"CREATE DATABASE _secret", "CREATE TABLE _secret.t (x INT)", "INSERT INTO _secret.t VALUES (7)"} {
 		_, err := admin.Exec(q)
 		require.NoError(t, err, q)
 	}
@@ -206,6 +228,10 @@ func TestRealMariaDB(t *testing.T) {
 		}
 	})
 	t.Run("nor does what is behind it", func(t *testing.T) {
+		for _, q := range []string{"CREATE DATABASE pool_x", "CREATE TABLE pool_x.t (x INT)", "INSERT INTO pool_x.t VALUES (7)"} {
+			_, err := admin.Exec(q)
+			require.NoError(t, err, q)
+		}
 		file := h.path("data/out")
 		var out strings.Builder
 		try := func(verb, name string) error {
@@ -229,6 +255,7 @@ func TestRealMariaDB(t *testing.T) {
 		for _, q := range []string{
 			"SELECT 1; SELECT 2", "SELECT 1 INTO OUTFILE '" + file + "'", "SELECT 1 INTO DUMPFILE '" + file + "'", "LOAD DATA LOCAL INFILE '/etc/passwd' INTO TABLE pool_x.t",
 			"SELECT x FROM _secret.t", "SELECT * FROM mysql.global_priv", "GRANT ALL ON *.* TO `prego-exec`@localhost", "SET GLOBAL general_log = 1", "INSTALL SONAME 'auth_pam'",
+			"SELECT x FROM pool_x.t", "CREATE USER x", "CREATE USER `prego-exec`@`%`", "SET PASSWORD FOR root@localhost = PASSWORD('x')", "ALTER USER root@localhost IDENTIFIED BY 'x'",
 			"KILL 1", "CREATE FUNCTION f RETURNS STRING SONAME 'x.so'", "DROP DATABASE _secret", "SHUTDOWN",
 		} {
 			_, err := db.Exec(q)
@@ -244,6 +271,7 @@ func TestRealMariaDB(t *testing.T) {
 		other := serviceHost(t, s)
 		_, refused := commandsOf(t, other)(wire.KindMariaDB, "databases")
 		require.Equal(t, []any{http.StatusServiceUnavailable, "service_unavailable"}, []any{refused.status, refused.code})
+		s.MariaDB.Socket = wire.MariaDBSocket
 		b, err := json.Marshal(s)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(h.path(wire.ServicesPath), b, 0o600))
@@ -253,18 +281,14 @@ func TestRealMariaDB(t *testing.T) {
 	})
 }
 
-const redisACL = "prego-exec on >sesame ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list"
-
-// realRedis starts a server of the test's own, with the agent's user in it.
+// realRedis starts a server of the test's own, with the users that prepare made.
 func realRedis(t testing.TB) *Host {
 	t.Helper()
-	daemon := program(t, "redis-server")
-	h := serviceHost(t, wire.Services{Redis: wire.Service{User: "prego-exec", Password: "sesame"}})
-	conf := fmt.Sprintf("port 0\nunixsocket %s\nunixsocketperm 777\ndir %s\nsave \"\"\nuser default on nopass ~* &* +@all\nuser %s\nslowlog-log-slower-than 0\n",
-		h.path(wire.DefaultRedisSocket), h.path("data"), redisACL)
-	require.NoError(t, os.WriteFile(h.path("data/redis.conf"), []byte(conf), 0o644))
-	server(t, unprivileged(exec.Command(daemon, h.path("data/redis.conf"))), func() bool { //nolint:noctx // see server
-		conn, err := (&net.Dialer{}).DialContext(context.Background(), "unix", h.path(wire.DefaultRedisSocket))
+	h, _ := preparedHost(t, "redis-pool")
+	cmd := unprivileged(exec.Command(program(t, "redis-server"), "--port", "0", "--dir", h.path("data"), "--save", "", "--slowlog-log-slower-than", "0", //nolint:noctx // see server
+		"--aclfile", h.path(wire.RedisMount+"/users.acl"), "--unixsocket", h.path(wire.RedisSocket), "--unixsocketperm", "777"))
+	server(t, cmd, func() bool {
+		conn, err := (&net.Dialer{}).DialContext(context.Background(), "unix", h.path(wire.RedisSocket))
 		if err == nil {
 			_ = conn.Close()
 		}
@@ -276,7 +300,14 @@ func realRedis(t testing.TB) *Host {
 func TestRealRedis(t *testing.T) {
 	t.Parallel()
 	h := realRedis(t)
-	admin, err := h.openRedis(t.Context(), wire.Service{Socket: wire.DefaultRedisSocket})
+	nobody, err := h.openRedis(t.Context(), wire.Service{Socket: wire.RedisSocket})
+	require.NoError(t, err)
+	defer nobody.close()
+	_, err = nobody.do("PING")
+	require.ErrorContains(t, err, "NOAUTH", "nobody gets in without a password")
+	app, err := os.ReadFile(h.path(wire.SecretsDir + "/redis-app"))
+	require.NoError(t, err)
+	admin, err := h.openRedis(t.Context(), wire.Service{Socket: wire.RedisSocket, User: "default", Password: strings.TrimSpace(string(app))})
 	require.NoError(t, err)
 	defer admin.close()
 	for _, c := range [][]string{{"SET", "a key", "secret-value"}, {"SET", "b", strings.Repeat("x", 1000)}} {

@@ -275,7 +275,42 @@ const (
 	SiteOwnerFile = "prego_tenant_id"
 	// ServicesPath is a Services.
 	ServicesPath = "/etc/prego-agent-exec/services.json"
+	// BenchSocket is where the process that holds the engine's socket listens to the
+	// one that runs commands.
+	BenchSocket = "/run/prego-agent-bench.sock"
 )
+
+// BenchContainer is the name of the container that holds bench, where the host has
+// the declared stack, and BenchUser who bench runs as in it.
+const (
+	BenchContainer = "bench"
+	BenchUser      = "frappe"
+)
+
+// ContainerName is what a declared container is called on its host.
+func ContainerName(serverID, name string) string { return "prego-" + serverID + "-" + name }
+
+// Files that "prego-agent prepare" makes on a host for its containers, relative to
+// the host's root directory. The declared stack mounts them.
+const (
+	// SecretsDir keeps the host's own secrets, one file each: root's alone.
+	SecretsDir = "/etc/prego-secrets"
+	// MountsDir can be entered by root only, so that what is below it is seen by the
+	// containers that mount a part of it and by nobody else.
+	MountsDir    = "/var/lib/prego/mounts"
+	MariaDBMount = MountsDir + "/mariadb"
+	RedisMount   = MountsDir + "/redis"
+	BenchMount   = MountsDir + "/bench"
+	// ProgramsDir holds the agent's program for containers.
+	ProgramsDir = "/var/lib/prego/bin"
+	// SocketsDir can be entered by the process that runs commands only.
+	SocketsDir    = "/run/prego"
+	MariaDBSocket = SocketsDir + "/mysqld/mysqld.sock"
+	RedisSocket   = SocketsDir + "/redis/redis.sock"
+)
+
+// ContainerAgent is the agent's program in a container.
+const ContainerAgent = "/usr/local/lib/prego/prego-agent"
 
 // Services tells the process that runs commands how it gets to the host's own
 // services. The file may hold secrets; whoever faces the network can't read it.
@@ -284,6 +319,9 @@ const (
 type Services struct {
 	MariaDB Service `json:"mariadb"`
 	Redis   Service `json:"redis"`
+	// Bench has a socket where bench is in a container; else it is a program of the
+	// host's own.
+	Bench Service `json:"bench"`
 }
 
 // Service is one of the Services.

@@ -2,8 +2,15 @@
 //
 //	prego-agent bootstrap [--root DIR] [--addr IP]   exchange the bootstrap token for an identity
 //	prego-agent run       [--root DIR] [--addr IP]   send heartbeats and take commands from the network
-//	prego-agent exec      [--root DIR] [--agent-user NAME]   run the commands that run hands on
+//	prego-agent exec      [--root DIR] [--caller NAME]   run the commands that run hands on
+//	prego-agent bench     [--root DIR] [--caller NAME] [--docker ADDR] [--lock FILE]   run bench in its container for exec
+//	prego-agent prepare   [--root DIR] [--group NAME]    make what the containers of the host need
 //	prego-agent version
+//
+// Inside containers, and beside commands, it is also:
+//
+//	prego-agent supervise [--for DURATION] -- PROGRAM ARGUMENTS   run a program and end with all that it started
+//	prego-agent site-owner SITE [TENANT]   print a site's owner; with a tenant, make it that
 //
 // Exit status: 0 done or asked to stop, 1 failed (trying again may help), 2 wrong
 // usage, 3 the bootstrap token was refused for good, 4 no identity. bootstrap goes on
@@ -22,9 +29,11 @@ import (
 	"os/signal"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/prego/prego/agent"
+	"github.com/prego/prego/agent/wire"
 )
 
 // version is set by the linker.
@@ -41,18 +50,24 @@ func run(args []string) int {
 		fmt.Println(version)
 		return 0
 	}
-	if args[0] == agent.GuardVerb { // started by the agent itself, beside each command
-		agent.Guard()
-		return 0
+	switch args[0] {
+	case agent.SuperviseVerb:
+		return agent.Supervise(args[1:])
+	case agent.SiteOwnerVerb:
+		return siteOwner(args[1:])
 	}
-	if !slices.Contains([]string{"bootstrap", "run", "exec"}, args[0]) {
+	if !slices.Contains([]string{"bootstrap", "run", "exec", "bench", "prepare"}, args[0]) {
 		fmt.Fprintln(os.Stderr, usage)
 		return 2
 	}
+	var o options
 	flags := flag.NewFlagSet("prego-agent "+args[0], flag.ContinueOnError)
-	root := flags.String("root", "/", "directory that stands for the host's root")
-	addr := flags.String("addr", "", "address to listen on and to call from; empty for all")
-	agentUser := flags.String("agent-user", "", "exec: the user that run has; empty for its own")
+	flags.StringVar(&o.root, "root", "/", "directory that stands for the host's root")
+	flags.StringVar(&o.addr, "addr", "", "address to listen on and to call from; empty for all")
+	flags.StringVar(&o.caller, "caller", "", "exec, bench: the user that may ask; empty for its own")
+	flags.StringVar(&o.docker, "docker", "unix:///run/docker.sock", "bench: dockerd's address")
+	flags.StringVar(&o.lock, "lock", "", "bench: a file that is locked, shared, while something runs")
+	flags.StringVar(&o.group, "group", "", "prepare: the group of the process that runs commands; empty for its own")
 	switch err := flags.Parse(args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -61,14 +76,14 @@ func run(args []string) int {
 	case flags.NArg() > 0:
 		fmt.Fprintf(os.Stderr, "prego-agent %s takes no argument %q\n", args[0], flags.Arg(0))
 		return 2
-	case *addr != "" && net.ParseIP(*addr) == nil:
-		fmt.Fprintf(os.Stderr, "--addr %q is not an IP address\n", *addr)
+	case o.addr != "" && net.ParseIP(o.addr) == nil:
+		fmt.Fprintf(os.Stderr, "--addr %q is not an IP address\n", o.addr)
 		return 2
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	err := do(ctx, args[0], *root, *addr, *agentUser, log)
+	err := do(ctx, args[0], o, log)
 	switch {
 	case err == nil:
 		return 0
@@ -85,39 +100,64 @@ func run(args []string) int {
 	return 1
 }
 
-const usage = "usage: prego-agent bootstrap|run|exec|version [--root DIR] [--addr IP] [--agent-user NAME]"
+const usage = "usage: prego-agent bootstrap|run|exec|bench|prepare|version [--root DIR] [--addr IP] [--caller NAME] [--docker ADDR] [--lock FILE] [--group NAME]"
 
-func do(ctx context.Context, verb, root, addr, agentUser string, log *slog.Logger) error {
-	host, err := agent.OpenHost(root)
+type options struct{ root, addr, caller, docker, lock, group string }
+
+func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
+	host, err := agent.OpenHost(o.root)
 	if err != nil {
 		return err
 	}
-	if verb == "bootstrap" {
-		return host.Bootstrap(ctx, addr, version, log)
+	switch verb {
+	case "bootstrap":
+		return host.Bootstrap(ctx, o.addr, version, log)
+	case "prepare":
+		return host.Prepare(o.group)
+	case "exec":
+		e, err := agent.NewExecutor(host, o.caller, log)
+		if err != nil {
+			return err
+		}
+		return listen(ctx, host, wire.ExecSocket, e.Run)
+	case "bench":
+		b, err := agent.NewBenchHelper(host, o.caller, o.docker, o.lock, log)
+		if err != nil {
+			return err
+		}
+		return listen(ctx, host, wire.BenchSocket, b.Run)
 	}
-	if verb == "exec" {
-		return execute(ctx, host, agentUser, log)
-	}
-	a, err := agent.New(host, addr, version, log)
+	a, err := agent.New(host, o.addr, version, log)
 	if err != nil {
 		return err
 	}
 	return a.Run(ctx)
 }
 
-// execute runs commands. A service manager may have opened the socket, so that
-// only it decides who may connect; its environment says so.
-func execute(ctx context.Context, host *agent.Host, agentUser string, log *slog.Logger) error {
-	e, err := agent.NewExecutor(host, agentUser, log)
-	if err != nil {
-		return err
+// siteOwner runs where the sites are, which may be a container.
+func siteOwner(args []string) int {
+	if len(args) < 1 || len(args) > 2 {
+		fmt.Fprintln(os.Stderr, "usage: prego-agent site-owner SITE [TENANT]")
+		return 2
 	}
+	owner, err := (&agent.Host{Root: "/"}).SiteOwner(args[0], strings.Join(args[1:], ""))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println(owner)
+	return 0
+}
+
+// listen serves on a socket. A service manager may have opened it, so that only it
+// decides who may connect; its environment says so.
+func listen(ctx context.Context, host *agent.Host, socket string, serve func(context.Context, net.Listener) error) error {
 	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) || os.Getenv("LISTEN_FDS") != "1" {
-		l, err := host.ListenExec()
+		l, err := host.Listen(socket)
 		if err != nil {
 			return err
 		}
-		return e.Run(ctx, l)
+		return serve(ctx, l)
 	}
 	f := os.NewFile(3, "socket") // the first that is passed
 	l, err := net.FileListener(f)
@@ -125,5 +165,5 @@ func execute(ctx context.Context, host *agent.Host, agentUser string, log *slog.
 		return fmt.Errorf("socket: %w", err)
 	}
 	_ = f.Close() // commands must not inherit it
-	return e.Run(ctx, l)
+	return serve(ctx, l)
 }

@@ -35,8 +35,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == agent.GuardVerb { // the agents of these tests start their own program
-		agent.Guard()
+	if len(os.Args) > 1 && os.Args[1] == agent.SuperviseVerb { // the agents of these tests start their own program
+		os.Exit(agent.Supervise(os.Args[2:]))
 	}
 	os.Exit(m.Run())
 }
@@ -126,7 +126,7 @@ func (p *plane) host(t *testing.T, serverID, script string) (port int, root stri
 	require.NoError(t, err)
 	e, err := agent.NewExecutor(h, "", slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	l, err = h.ListenExec()
+	l, err = h.Listen(wire.ExecSocket)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)

@@ -104,12 +104,20 @@ func TestInvariants(t *testing.T) {
 	require.Contains(t, unit, "User=prego-agent\n")
 	commands := files["/etc/systemd/system/prego-agent-exec.service"].Content
 	require.Contains(t, commands, "User="+wire.DefaultServiceUser+"\n", "two processes, two users")
-	require.Contains(t, commands, "--agent-user prego-agent\n")
+	require.Contains(t, commands, "--caller prego-agent\n")
 	require.NotContains(t, unit+commands, "SupplementaryGroups", "neither is in Docker's group")
 	socket := files["/etc/systemd/system/prego-agent-exec.socket"].Content
 	require.Contains(t, socket, "ListenStream="+wire.ExecSocket+"\n")
 	require.Contains(t, socket, "SocketUser=prego-agent\nSocketMode=0600\n")
 	require.Contains(t, files, "/etc/systemd/system/prego-agent.service.d/port.conf")
+	bench := files["/etc/systemd/system/prego-agent-bench.service"].Content
+	require.Contains(t, bench, "SupplementaryGroups=docker\n", "one process holds Docker's socket,")
+	require.Contains(t, bench, "PrivateNetwork=yes\n", "and no network")
+	require.Contains(t, bench, "--caller prego-exec ")
+	require.Contains(t, files["/etc/systemd/system/prego-agent-bench.socket"].Content, "ListenStream="+wire.BenchSocket+"\n")
+	require.Contains(t, files["/etc/systemd/system/prego-agent-bench.socket"].Content, "SocketUser=prego-exec\nSocketMode=0600\n")
+	require.Contains(t, files["/etc/systemd/system/prego-agent-prepare.service"].Content, "Before=docker.service ")
+	require.Contains(t, files["/etc/docker/daemon.json"].Content, `"live-restore": true`, "a renewed certificate takes a restart")
 }
 
 func TestAnyValidInputComesThroughUnchanged(t *testing.T) {
@@ -244,7 +252,7 @@ func TestUnitsAreValidAndConfined(t *testing.T) {
 		require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
 		units = append(units, name)
 	}
-	require.Len(t, units, 7)
+	require.Len(t, units, 10)
 	for _, u := range units {
 		cmd := exec.Command(bin, "verify", "--recursive-errors=no", u)
 		cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+dir+":")
@@ -254,7 +262,7 @@ func TestUnitsAreValidAndConfined(t *testing.T) {
 			require.NotContains(t, line, filepath.Base(u)+":", "%s", line)
 		}
 	}
-	for unit, threshold := range map[string]string{"prego-agent.service": "20", "prego-agent-exec.service": "20", "prego-agent-bootstrap.service": "35", "prego-firewall.service": "60"} {
+	for unit, threshold := range map[string]string{"prego-agent.service": "20", "prego-agent-exec.service": "20", "prego-agent-bench.service": "20", "prego-agent-prepare.service": "35", "prego-agent-bootstrap.service": "35", "prego-firewall.service": "60"} {
 		text, err := exec.Command(bin, "security", "--offline=yes", "--threshold="+threshold, filepath.Join(dir, unit)).CombinedOutput()
 		require.NoError(t, err, "%s: %s", unit, text)
 	}

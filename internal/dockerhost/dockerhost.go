@@ -15,6 +15,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
 )
 
 // Config says how to reach hosts.
@@ -67,4 +68,4 @@ func (h *Host) Close() {
 }
 
 // name is what a container is called on the host.
-func (h *Host) name(container string) string { return "prego-" + h.serverID + "-" + container }
+func (h *Host) name(container string) string { return wire.ContainerName(h.serverID, container) }

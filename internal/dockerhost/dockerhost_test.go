@@ -362,7 +362,7 @@ func TestTheEngineIsRestartedMidCreate(t *testing.T) {
 	need(t)
 	for name, sig := range map[string]syscall.Signal{"stopped": syscall.SIGTERM, "killed": syscall.SIGKILL} {
 		t.Run(name, func(t *testing.T) {
-			e, err := newEngine()
+			e, err := newEngine("{}")
 			require.NoError(t, err)
 			t.Cleanup(e.close)
 			r := newRegistry(t, e)

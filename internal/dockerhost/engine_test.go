@@ -41,12 +41,13 @@ const serverID = "app-1"
 // engine is a dockerd of the tests' own, with certificates as a host's agent gets
 // them.
 type engine struct {
-	dir   string
-	port  int
-	ca    *pki.Authority
-	agent tls.Certificate // the agent's client certificate
-	cmd   *exec.Cmd
-	done  chan struct{}
+	dir    string
+	config string // daemon.json
+	port   int
+	ca     *pki.Authority
+	agent  tls.Certificate // the agent's client certificate
+	cmd    *exec.Cmd
+	done   chan struct{}
 }
 
 var shared struct {
@@ -68,29 +69,43 @@ func TestMain(m *testing.M) {
 func real(t *testing.T) *engine {
 	t.Helper()
 	need(t)
-	shared.Do(func() { shared.engine, shared.err = newEngine() })
+	shared.Do(func() { shared.engine, shared.err = newEngine("{}") })
 	require.NoError(t, shared.err)
 	return shared.engine
 }
 
-func need(t *testing.T) {
+func need(t *testing.T, programs ...string) {
 	t.Helper()
 	_, err := exec.LookPath("dockerd")
+	for _, p := range programs {
+		if _, notThere := lookPath(p); notThere != nil {
+			err = notThere
+		}
+	}
 	switch promised := os.Getenv("CI") == "true" || os.Getenv("PREGO_TEST_REAL") == "1"; {
 	case err == nil && os.Getuid() == 0:
 	case promised:
-		t.Fatal("dockerd is missing, or this is not root: make packages installs it (on Debian: docker.io)")
+		t.Fatal("dockerd or another program is missing, or this is not root: make packages installs them (on Debian: docker.io)", err)
 	default:
-		t.Skip("no dockerd, or not root")
+		t.Skip("no dockerd or another program, or not root", err)
 	}
 }
 
-func newEngine() (e *engine, err error) {
+// lookPath finds a server's program, too, which PATH may leave out.
+func lookPath(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return exec.LookPath("/usr/sbin/" + name)
+	}
+	return path, nil
+}
+
+func newEngine(config string) (e *engine, err error) {
 	dir, err := os.MkdirTemp("", "prego-dockerd-")
 	if err != nil {
 		return nil, err
 	}
-	e = &engine{dir: dir}
+	e = &engine{dir: dir, config: config}
 	defer func() {
 		if err != nil {
 			e.close()
@@ -182,7 +197,7 @@ func (e *engine) start() error {
 	e.cmd = exec.Command("dockerd", "--config-file", in("none.json"), "--data-root", in("data"), "--exec-root", in("exec"), "--pidfile", in("pid"), //nolint:noctx // stopped by pid
 		"--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false", "-H", "unix://"+in("sock"), "-H", "tcp://127.0.0.1:"+strconv.Itoa(e.port),
 		"--tlsverify", "--tlscacert", in("ca.pem"), "--tlscert", in("cert.pem"), "--tlskey", in("key.pem"))
-	if err := os.WriteFile(in("none.json"), []byte("{}"), 0o600); err != nil {
+	if err := os.WriteFile(in("none.json"), []byte(e.config), 0o600); err != nil {
 		return err
 	}
 	e.cmd.Stdout, e.cmd.Stderr = log, log

@@ -49,10 +49,12 @@ mkdir -p "$ROOT/usr/local/bin"
 insist fetch_agent
 chmod 0755 "$ROOT/usr/local/bin/prego-agent.new"
 mv "$ROOT/usr/local/bin/prego-agent.new" "$ROOT/usr/local/bin/prego-agent"
+systemctl enable --now prego-agent-prepare.service
 report agent_installed
 
 STEP=start
+systemctl enable prego-docker-certs.service
 systemctl enable --now prego-docker-certs.path
 report agent_started
-systemctl enable --now prego-agent-exec.socket
+systemctl enable --now prego-agent-exec.socket prego-agent-bench.socket
 systemctl enable --now --no-block prego-agent-exec.service prego-agent-bootstrap.service prego-agent.service

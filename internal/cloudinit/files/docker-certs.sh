@@ -1,14 +1,33 @@
 #!/bin/sh
-# Gives dockerd the certificates that the agent got for it, first and renewed.
-# Containers go on running meanwhile (live-restore).
+# Gives dockerd the certificates that the agent got for it, first and renewed: it
+# reads them when it starts. Containers go on running meanwhile (live-restore), but
+# what was begun in them loses its streams and is killed, so commands may end first.
 set -eu
-from=/var/lib/prego-agent/docker
-to=/etc/docker/prego
+root="${PREGO_ROOT:-}"
+from="$root/var/lib/prego-agent/docker"
+to="$root/etc/docker/prego"
+dropin="$root/etc/systemd/system/docker.service.d"
+changed=0
+put() { # mode, from, to
+	cmp -s "$2" "$3" && return 0
+	install -m "$1" -o root -g root "$2" "$3"
+	changed=1
+}
 [ -s "$from/cert.pem" ] || exit 0
-install -d -m 0700 -o root -g root "$to" /etc/systemd/system/docker.service.d
+install -d -m 0700 -o root -g root "$to" "$dropin"
 for f in ca.pem cert.pem key.pem; do
-	install -m 0600 -o root -g root "$from/$f" "$to/$f"
+	put 0600 "$from/$f" "$to/$f"
 done
-install -m 0644 -o root -g root /usr/local/lib/prego/docker-tls.conf /etc/systemd/system/docker.service.d/prego.conf
+put 0644 "$root/usr/local/lib/prego/docker-tls.conf" "$dropin/prego.conf"
+# A restart that failed is not forgotten.
+[ "$changed" = 0 ] || : >"$to/restart"
+[ -e "$to/restart" ] || exit 0
+# Held to the end, so that the next command begins with the new dockerd.
+lock="$root/run/prego-agent-bench/lock"
+if [ -e "$lock" ]; then
+	exec 9<"$lock"
+	flock --exclusive --timeout "${PREGO_WAIT:-960}" 9 || true
+fi
 systemctl daemon-reload
 systemctl restart docker.service
+rm -f "$to/restart"

@@ -1,0 +1,264 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/moby/moby/client"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// BenchHelper is the process that holds the engine's socket, and so could do
+// anything on the host. It takes requests from one user, and what it makes of them is
+// an exec in one container, of a command line of bench's table.
+type BenchHelper struct {
+	host   *Host
+	engine *client.Client
+	uid    uint32 // who may ask
+	slots  chan struct{}
+	lock   string // held while something runs; "" for none
+	log    *slog.Logger
+	work   sync.WaitGroup
+}
+
+// maxAsked bounds what runs in the container at once: commands, and questions for
+// owners besides.
+const maxAsked = 2 * maxRunning
+
+// NewBenchHelper takes requests from the named user only; "" is its own. engine is
+// dockerd's address; the lock file, if there is one, is held shared while something
+// runs, so that whoever restarts dockerd can wait for it.
+func NewBenchHelper(h *Host, caller, engine, lock string, log *slog.Logger) (*BenchHelper, error) {
+	uid, err := uidOf(caller)
+	if err != nil {
+		return nil, fmt.Errorf("the caller: %w", err)
+	}
+	c, err := client.New(client.WithHost(engine))
+	if err != nil {
+		return nil, fmt.Errorf("docker client: %w", err)
+	}
+	return &BenchHelper{host: h, engine: c, uid: uid, slots: make(chan struct{}, maxAsked), lock: lock, log: log}, nil
+}
+
+// Run serves until ctx ends; then what runs is killed.
+func (b *BenchHelper) Run(ctx context.Context, l net.Listener) error {
+	defer func() { _ = b.engine.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	b.log.Info("running bench in its container", "container", b.container(), "for_uid", b.uid)
+	peers := &peerListener{Listener: l, uid: b.uid, log: b.log}
+	for {
+		conn, err := peers.Accept()
+		if err != nil {
+			b.work.Wait()
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("socket: %w", err)
+		}
+		b.work.Go(func() {
+			defer func() { _ = conn.Close() }()
+			b.answer(ctx, conn)
+		})
+	}
+}
+
+func (b *BenchHelper) container() string {
+	return wire.ContainerName(b.host.Config.ServerID, wire.BenchContainer)
+}
+
+func (b *BenchHelper) answer(ctx context.Context, conn net.Conn) {
+	to := &frames{enc: json.NewEncoder(conn)}
+	select {
+	case b.slots <- struct{}{}:
+		defer func() { <-b.slots }()
+	default:
+		to.send(benchFrame{Refused: "too much runs in the container"})
+		return
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	var in benchRequest
+	dec := json.NewDecoder(io.LimitReader(conn, maxExecBody))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&in); err != nil {
+		to.send(benchFrame{Refused: "this is no request"})
+		return
+	}
+	_ = conn.SetReadDeadline(time.Time{})
+	argv, dir, refused := b.argv(in)
+	if refused != "" {
+		b.log.Warn("refused", "why", refused)
+		to.send(benchFrame{Refused: refused})
+		return
+	}
+	// The end of the caller's half, or this process's own, is the end of what runs.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, conn)
+		cancel()
+	}()
+	last := b.exec(ctx, argv, dir, to)
+	if last.Exit == nil {
+		b.log.Warn("not run to its end", "refused", last.Refused, "lost", last.Lost)
+	}
+	to.send(last)
+}
+
+// argv is what a request comes to in the container. The table is checked here as
+// well: this process trusts none of those before it.
+func (b *BenchHelper) argv(in benchRequest) (argv []string, dir, refused string) {
+	supervise := func(limit time.Duration, command ...string) []string {
+		return append([]string{wire.ContainerAgent, SuperviseVerb, "--for", limit.String(), "--silence", silence.String(), "--"}, command...)
+	}
+	if in.OwnerOf != "" {
+		if in.Args != nil || len(in.OwnerOf) > wordLengths["SITE"] || !words["SITE"].MatchString(in.OwnerOf) || (in.GiveTo != "" && !tenantPattern.MatchString(in.GiveTo)) {
+			return nil, "", "this is no site, or no tenant"
+		}
+		command := []string{wire.ContainerAgent, SiteOwnerVerb, in.OwnerOf}
+		if in.GiveTo != "" {
+			command = append(command, in.GiveTo)
+		}
+		return supervise(ownerTime, command...), wire.BenchDir, ""
+	}
+	k, bad := b.host.check(wire.ExecRequest{Kind: wire.KindBench, Args: in.Args, WorkingDir: in.WorkingDir, TimeoutSeconds: in.TimeoutSeconds})
+	if bad != nil || in.GiveTo != "" {
+		return nil, "", "bench may not be called like this"
+	}
+	// The caller's own clock comes first; this is for when everybody else is gone.
+	return supervise(k.timeout()+killTime, append([]string{wire.BenchBinary}, in.Args...)...), k.in.WorkingDir, ""
+}
+
+// SiteOwnerVerb makes the agent's program print a site's owner, see Host.SiteOwner.
+const SiteOwnerVerb = "site-owner"
+
+// A supervisor that hears nothing for so long kills: its engine may have gone, and the
+// next one doesn't know of it.
+const (
+	silence    = 15 * time.Second
+	pulseEvery = 2 * time.Second
+)
+
+// pulse lets a supervisor hear that there is somebody.
+func pulse(ctx context.Context, ended <-chan struct{}, to io.Writer) {
+	t := time.NewTicker(pulseEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			if _, err := to.Write([]byte{'\n'}); err != nil {
+				return
+			}
+		case <-ended:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// exec runs a supervisor in the container until it ends. The engine can't kill what
+// it runs, so that the end of ctx ends the supervisor's input, and it kills.
+func (b *BenchHelper) exec(ctx context.Context, argv []string, dir string, to *frames) benchFrame {
+	defer b.hold()()
+	if ctx.Err() != nil {
+		return benchFrame{Refused: "nobody waits for it any more"}
+	}
+	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer cancel()
+	made, err := b.engine.ExecCreate(asking, b.container(), client.ExecCreateOptions{
+		User: wire.BenchUser, WorkingDir: dir, Cmd: argv, AttachStdin: true, AttachStdout: true, AttachStderr: true,
+		Env: []string{"GOMAXPROCS=1", "HOME=" + wire.BenchHome, "LANG=C.UTF-8"},
+	})
+	if err != nil {
+		return benchFrame{Refused: err.Error()}
+	}
+	at, err := b.engine.ExecAttach(asking, made.ID, client.ExecAttachOptions{})
+	if err != nil {
+		return benchFrame{Lost: err.Error()}
+	}
+	defer at.Close()
+	defer context.AfterFunc(ctx, func() {
+		_ = at.CloseWrite()
+		_ = at.Conn.SetReadDeadline(time.Now().Add(askTime))
+	})()
+	ended := make(chan struct{})
+	defer close(ended)
+	go pulse(ctx, ended, at.Conn)
+	if _, err := stdcopy.StdCopy(to.stream(false), to.stream(true), at.Reader); err != nil {
+		return benchFrame{Lost: err.Error()}
+	}
+	for end := time.Now().Add(askTime); ; time.Sleep(10 * time.Millisecond) {
+		got, err := b.inspect(context.WithoutCancel(ctx), made.ID)
+		switch {
+		case err != nil:
+			return benchFrame{Lost: err.Error()}
+		case !got.Running:
+			return benchFrame{Exit: &got.ExitCode}
+		case time.Now().After(end):
+			return benchFrame{Lost: "it goes on without its streams"}
+		}
+	}
+}
+
+func (b *BenchHelper) inspect(ctx context.Context, id string) (client.ExecInspectResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return b.engine.ExecInspect(ctx, id, client.ExecInspectOptions{})
+}
+
+// hold holds the lock. That it can't is no reason to run nothing.
+func (b *BenchHelper) hold() (release func()) {
+	if b.lock == "" {
+		return func() {}
+	}
+	f, err := os.OpenFile(filepath.Clean(b.lock), os.O_RDONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		b.log.Warn("the lock can't be held", "error", err.Error())
+		return func() {}
+	}
+	for {
+		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_SH); !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	return func() { _ = f.Close() }
+}
+
+// frames writes an answer, which two streams share.
+type frames struct {
+	mu  sync.Mutex
+	enc *json.Encoder
+}
+
+func (f *frames) send(b benchFrame) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_ = f.enc.Encode(b) // who has gone is noticed elsewhere
+}
+
+func (f *frames) stream(errs bool) io.Writer {
+	return writerFunc(func(p []byte) (int, error) {
+		if errs {
+			f.send(benchFrame{Stderr: p})
+		} else {
+			f.send(benchFrame{Stdout: p})
+		}
+		return len(p), nil
+	})
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (w writerFunc) Write(p []byte) (int, error) { return w(p) }

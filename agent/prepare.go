@@ -1,0 +1,244 @@
+package agent
+
+import (
+	"crypto/rand"
+	"crypto/sha1" //nolint:gosec // how MariaDB stores a password that is random and long
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// roleServices says what runs on the hosts of a role, as the declared stack has it.
+var roleServices = map[string][]string{
+	"app":        {"mariadb", "redis", "bench"},
+	"node":       {"mariadb", "redis", "bench"},
+	"db-shard":   {"mariadb"},
+	"redis-pool": {"redis"},
+}
+
+// secretPattern is the form of a secret: it needs no quotes anywhere.
+var secretPattern = regexp.MustCompile(`^[A-Z2-7]{26,64}$`)
+
+// Prepare makes what the containers of the host's role need, and how the process
+// that runs commands, which has the named group, reaches them. Secrets are made
+// here, once, and leave the host in no way; everything else follows from them and is
+// written again when it differs. It may run at any time, and runs at each boot: the
+// directories of sockets are gone then.
+func (h *Host) Prepare(group string) error {
+	has, ok := roleServices[h.Config.Role]
+	if !ok {
+		return fmt.Errorf("prepare: there is no role %q", h.Config.Role)
+	}
+	gid, err := gidOf(group)
+	if err != nil {
+		return fmt.Errorf("prepare: %w", err)
+	}
+	p := &preparation{host: h, gid: gid}
+	p.dir(wire.SecretsDir, 0o700, 0)
+	p.dir(filepath.Dir(wire.ServicesPath), 0o750, gid)
+	p.dir(filepath.Dir(wire.MountsDir), 0o755, 0)
+	p.dir(wire.MountsDir, 0o700, 0)
+	// Which user a container's program has is its image's business, and the same
+	// number may be anybody on the host. So it is the directory above that keeps
+	// others out, and what is below is open.
+	p.dir(wire.SocketsDir, 0o710, gid)
+
+	var services wire.Services
+	if slices.Contains(has, "mariadb") {
+		root, exec := p.secret("mariadb-root"), p.secret("mariadb-exec")
+		services.MariaDB = wire.Service{Socket: wire.MariaDBSocket, User: wire.DefaultServiceUser, Password: exec}
+		p.dir(filepath.Dir(wire.MariaDBSocket), 0o777, 0)
+		p.dir(wire.MariaDBMount, 0o755, 0)
+		p.file(wire.MariaDBMount+"/root-password", root, 0o644, 0)
+		p.file(wire.MariaDBMount+"/init.sql", initSQL(root, exec), 0o644, 0)
+	}
+	if slices.Contains(has, "redis") {
+		app, exec := p.secret("redis-app"), p.secret("redis-exec")
+		services.Redis = wire.Service{Socket: wire.RedisSocket, User: wire.DefaultServiceUser, Password: exec}
+		p.dir(filepath.Dir(wire.RedisSocket), 0o777, 0)
+		p.dir(wire.RedisMount, 0o755, 0)
+		p.file(wire.RedisMount+"/users.acl", usersACL(app, exec), 0o644, 0)
+	}
+	if slices.Contains(has, "bench") {
+		services.Bench = wire.Service{Socket: wire.BenchSocket}
+		p.dir(wire.BenchMount, 0o755, 0)
+		p.file(wire.BenchMount+"/mariadb-root-password", p.secret("mariadb-root"), 0o644, 0)
+		p.file(wire.BenchMount+"/redis-password", p.secret("redis-app"), 0o644, 0)
+		p.dir(wire.ProgramsDir, 0o755, 0)
+		p.program(wire.ProgramsDir + "/" + filepath.Base(wire.ContainerAgent))
+	}
+	b, err := json.MarshalIndent(services, "", "  ")
+	if err != nil {
+		return fmt.Errorf("prepare: %w", err)
+	}
+	p.file(wire.ServicesPath, string(b)+"\n", 0o640, gid)
+	if p.err != nil {
+		return fmt.Errorf("prepare: %w", p.err)
+	}
+	return nil
+}
+
+func gidOf(group string) (int, error) {
+	if group == "" {
+		return os.Getgid(), nil
+	}
+	g, err := user.LookupGroup(group)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(g.Gid)
+}
+
+// preparation makes one thing after the other, until one fails.
+type preparation struct {
+	host *Host
+	gid  int
+	err  error
+}
+
+// owned gives a file its owner and mode. Only root can give away; where another
+// runs this, files stay its own.
+func (p *preparation) owned(name string, mode os.FileMode, gid int) error {
+	if os.Geteuid() == 0 {
+		if err := os.Lchown(name, 0, gid); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(name, mode)
+}
+
+// dir makes a directory. What stands in its place is never followed elsewhere.
+func (p *preparation) dir(path string, mode os.FileMode, gid int) {
+	if p.err != nil {
+		return
+	}
+	name := p.host.path(path)
+	if p.err = os.MkdirAll(filepath.Dir(name), 0o755); p.err != nil {
+		return
+	}
+	if err := os.Mkdir(name, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		p.err = err
+		return
+	}
+	if info, err := os.Lstat(name); err != nil || !info.IsDir() {
+		p.err = fmt.Errorf("%s is no directory", path)
+		return
+	}
+	if strings.HasPrefix(path, wire.SocketsDir+"/") {
+		// A container may have given it to its own user, whom it must stay with.
+		p.err = os.Chmod(name, mode)
+		return
+	}
+	p.err = p.owned(name, mode, gid)
+}
+
+// file makes a file hold content. It is written beside and moved, so that nobody
+// reads a half of it; the mode comes first, so that nobody reads what is not theirs.
+func (p *preparation) file(path, content string, mode os.FileMode, gid int) {
+	if p.err != nil {
+		return
+	}
+	name := p.host.path(path)
+	if p.err = writeFile(name, []byte(content), mode); p.err == nil {
+		p.err = p.owned(name, mode, gid)
+	}
+}
+
+// secret is one of the host's secrets, made when it is not there. One that can't be
+// is an error and never replaced: a database may know it.
+func (p *preparation) secret(name string) string {
+	if p.err != nil {
+		return ""
+	}
+	path := wire.SecretsDir + "/" + name
+	b, err := os.ReadFile(p.host.path(path))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		b = []byte(rand.Text() + rand.Text() + "\n")
+	case err != nil:
+		p.err = err
+		return ""
+	}
+	text := strings.TrimSuffix(string(b), "\n")
+	if !secretPattern.MatchString(text) {
+		p.err = fmt.Errorf("%s is not a secret that was made here; remove it to have another made", path)
+		return ""
+	}
+	p.file(path, string(b), 0o600, 0)
+	return text
+}
+
+// program copies the program that runs.
+func (p *preparation) program(path string) {
+	if p.err != nil {
+		return
+	}
+	b, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		p.err = err
+		return
+	}
+	p.file(path, string(b), 0o755, 0)
+}
+
+// initSQL is what MariaDB runs at each start, also on data of earlier: the user of
+// the process that runs commands, with what its verbs take, and nothing in clear.
+//
+// root's password is set where there is one already. Where there is none yet, the
+// image is about to set it, and has to get in without until then.
+func initSQL(root, exec string) string {
+	const user = "`" + wire.DefaultServiceUser + "`@localhost"
+	as := func(password string) string {
+		return "IDENTIFIED VIA mysql_native_password USING '" + nativePassword(password) + "'"
+	}
+	var b strings.Builder
+	for _, q := range []string{
+		"CREATE USER IF NOT EXISTS " + user,
+		"ALTER USER " + user + " " + as(exec),
+		"REVOKE ALL PRIVILEGES, GRANT OPTION FROM " + user,
+		"GRANT PROCESS, SHOW DATABASES ON *.* TO " + user,
+		"GRANT CREATE, DROP ON `pool\\_%`.* TO " + user,
+		"GRANT CREATE, DROP ON `tenant\\_%`.* TO " + user,
+	} {
+		fmt.Fprintln(&b, q+";")
+	}
+	for _, host := range []string{"localhost", "%"} {
+		// Not one that is known by its socket's peer, as Debian has it.
+		fmt.Fprintf(&b, "SET @root = (SELECT IF(plugin = 'mysql_native_password' AND authentication_string NOT IN ('', 'invalid'), "+
+			"\"ALTER USER root@'%s' %s\", 'DO 0') FROM mysql.user WHERE User = 'root' AND Host = '%s');\n", host, as(root), host)
+		fmt.Fprintln(&b, "SET @root = IFNULL(@root, 'DO 0');")
+		fmt.Fprintln(&b, "EXECUTE IMMEDIATE @root;")
+	}
+	return b.String()
+}
+
+func nativePassword(password string) string {
+	once := sha1.Sum([]byte(password)) //nolint:gosec // see the import
+	twice := sha1.Sum(once[:])         //nolint:gosec // see the import
+	return "*" + strings.ToUpper(hex.EncodeToString(twice[:]))
+}
+
+// usersACL are Redis's users: bench's, which may do everything, and the user of the
+// process that runs commands. Nobody gets in without a password: every user of the
+// host reaches a container's port.
+func usersACL(app, exec string) string {
+	return "user default on " + redisPassword(app) + " ~* &* +@all\n" +
+		"user " + wire.DefaultServiceUser + " on " + redisPassword(exec) +
+		" ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list\n"
+}
+
+func redisPassword(password string) string {
+	sum := sha256.Sum256([]byte(password))
+	return "#" + hex.EncodeToString(sum[:])
+}

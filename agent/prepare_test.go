@@ -1,0 +1,245 @@
+package agent
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+func roleHost(t testing.TB, role string) *Host {
+	t.Helper()
+	return &Host{Root: t.TempDir(), Config: wire.HostConfig{ServerID: testServer, Role: role}}
+}
+
+// listing is what there is below a host's root, with modes and contents.
+func listing(t testing.TB, h *Host) map[string]string {
+	t.Helper()
+	out := make(map[string]string)
+	require.NoError(t, filepath.WalkDir(h.Root, func(p string, d fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		info, err := d.Info()
+		require.NoError(t, err)
+		text := info.Mode().String() + " " + info.ModTime().String()
+		if d.IsDir() {
+			text = info.Mode().String()
+		} else if filepath.Base(p) != "prego-agent" {
+			b, err := os.ReadFile(p)
+			require.NoError(t, err)
+			text += " " + string(b)
+		}
+		out[strings.TrimPrefix(p, h.Root)] = text
+		return nil
+	}))
+	return out
+}
+
+func TestPrepareMakesWhatARoleNeeds(t *testing.T) {
+	t.Parallel()
+	modes := map[string]string{
+		wire.SecretsDir: "drwx------", wire.MountsDir: "drwx------", wire.SocketsDir: "drwx--x---", filepath.Dir(wire.ServicesPath): "drwxr-x---",
+		wire.SecretsDir + "/mariadb-root": "-rw-------", wire.SecretsDir + "/mariadb-exec": "-rw-------",
+		wire.SecretsDir + "/redis-app": "-rw-------", wire.SecretsDir + "/redis-exec": "-rw-------",
+		wire.ServicesPath:                 "-rw-r-----",
+		wire.MariaDBMount + "/init.sql":   "-rw-r--r--",
+		wire.RedisMount + "/users.acl":    "-rw-r--r--",
+		wire.ProgramsDir + "/prego-agent": "-rwxr-xr-x",
+		filepath.Dir(wire.MariaDBSocket):  "drwxrwxrwx", filepath.Dir(wire.RedisSocket): "drwxrwxrwx",
+	}
+	for role, lacks := range map[string]string{"app": "nothing", "node": "nothing", "db-shard": "redis", "redis-pool": "mysqld mariadb"} {
+		h := roleHost(t, role)
+		require.NoError(t, h.Prepare(""))
+		made := listing(t, h)
+		for name, mode := range modes {
+			missing := strings.Contains(name, "prego-agent") && name != wire.ServicesPath && name != filepath.Dir(wire.ServicesPath) && lacks != "nothing"
+			for _, l := range strings.Fields(lacks) {
+				missing = missing || strings.Contains(name, l)
+			}
+			if missing {
+				require.NotContains(t, made, name, role)
+			} else {
+				require.True(t, strings.HasPrefix(made[name], mode+" ") || made[name] == mode, "%s: %s is %s", role, name, made[name])
+			}
+		}
+		s, err := h.services()
+		require.NoError(t, err)
+		require.Equal(t, lacks == "nothing", s.Bench.Socket == wire.BenchSocket)
+		require.Equal(t, lacks != "redis", s.Redis.Socket == wire.RedisSocket)
+		require.Equal(t, !strings.Contains(lacks, "mariadb"), s.MariaDB.Socket == wire.MariaDBSocket)
+
+		require.NoError(t, h.Prepare(""))
+		require.Equal(t, made, listing(t, h), "again changes nothing")
+
+		other := roleHost(t, role)
+		require.NoError(t, other.Prepare(""))
+		for name := range made {
+			if info, err := os.Stat(h.path(name)); err == nil && info.Mode().IsRegular() && filepath.Base(name) != "prego-agent" {
+				require.NotEqual(t, made[name], listing(t, other)[name], "%s: another host has others", name)
+			}
+		}
+	}
+	require.ErrorContains(t, roleHost(t, "").Prepare(""), "no role")
+	require.ErrorContains(t, roleHost(t, "app").Prepare("no-such-group"), "no-such-group")
+}
+
+// TestPrepareKeepsSecretsInTheirPlaces: what is in clear is where it is read, and
+// nowhere else.
+func TestPrepareKeepsSecretsInTheirPlaces(t *testing.T) {
+	t.Parallel()
+	h := roleHost(t, "app")
+	require.NoError(t, h.Prepare(""))
+	made := listing(t, h)
+	for name, places := range map[string][]string{
+		"mariadb-root": {wire.MariaDBMount + "/root-password", wire.BenchMount + "/mariadb-root-password"},
+		"mariadb-exec": {wire.ServicesPath},
+		"redis-app":    {wire.BenchMount + "/redis-password"},
+		"redis-exec":   {wire.ServicesPath},
+	} {
+		b, err := os.ReadFile(h.path(wire.SecretsDir + "/" + name))
+		require.NoError(t, err)
+		places = append(places, wire.SecretsDir+"/"+name)
+		for file, content := range made {
+			if strings.Contains(content, strings.TrimSpace(string(b))) {
+				require.Contains(t, places, file, name)
+			}
+		}
+	}
+}
+
+func TestPrepareMendsWhatItCan(t *testing.T) {
+	t.Parallel()
+	h := roleHost(t, "app")
+	require.NoError(t, h.Prepare(""))
+	read := func(name string) string {
+		b, err := os.ReadFile(h.path(name))
+		require.NoError(t, err)
+		return string(b)
+	}
+	files := []string{wire.ServicesPath, wire.MariaDBMount + "/init.sql", wire.MariaDBMount + "/root-password", wire.RedisMount + "/users.acl", wire.BenchMount + "/redis-password"}
+	for _, name := range files {
+		want := read(name)
+		require.NoError(t, os.Remove(h.path(name)))
+		require.NoError(t, h.Prepare(""))
+		require.Equal(t, want, read(name), "what is missing is made again, the same")
+		require.NoError(t, os.WriteFile(h.path(name), []byte("rubbish"), 0o666))
+		require.NoError(t, os.Chmod(h.path(name), 0o666))
+		require.NoError(t, h.Prepare(""))
+		require.Equal(t, want, read(name), "and what is rubbish")
+		info, err := os.Stat(h.path(name))
+		require.NoError(t, err)
+		require.Zero(t, info.Mode().Perm()&0o022, "%s: nobody else may write it", name)
+		require.NoError(t, os.Chmod(h.path(name), 0o666))
+		require.NoError(t, h.Prepare(""))
+		info, err = os.Stat(h.path(name))
+		require.NoError(t, err)
+		require.Zero(t, info.Mode().Perm()&0o022, "%s: nor when only that was wrong", name)
+	}
+	require.NoError(t, os.RemoveAll(h.path(wire.SocketsDir)), "as at a boot")
+	require.NoError(t, h.Prepare(""))
+	require.DirExists(t, h.path(filepath.Dir(wire.RedisSocket)))
+
+	for _, rubbish := range []string{"", "short", "two\nlines", strings.Repeat("A", 30) + "'", "\x00"} {
+		name := wire.SecretsDir + "/mariadb-exec"
+		require.NoError(t, os.WriteFile(h.path(name), []byte(rubbish), 0o600))
+		err := h.Prepare("")
+		require.ErrorContains(t, err, name)
+		require.ErrorContains(t, err, "remove it")
+		require.Equal(t, rubbish, read(name), "a secret is never replaced")
+	}
+	before := read(wire.ServicesPath)
+	require.NoError(t, os.Remove(h.path(wire.SecretsDir+"/mariadb-exec")))
+	require.NoError(t, h.Prepare(""))
+	require.NotEqual(t, before, read(wire.ServicesPath), "another was made, and everything follows it")
+
+	require.NoError(t, os.RemoveAll(h.path(wire.RedisMount)))
+	require.NoError(t, os.Symlink(h.Root, h.path(wire.RedisMount)))
+	require.ErrorContains(t, h.Prepare(""), "is no directory")
+	require.NoError(t, os.Remove(h.path(wire.RedisMount)))
+	require.NoError(t, os.WriteFile(h.path(wire.RedisMount), nil, 0o600))
+	require.ErrorContains(t, h.Prepare(""), "is no directory")
+}
+
+// TestMariaDBTakesWhatPrepareMade starts servers as MariaDB's image does: the data is
+// made with the options of the server, a first start sets root's password, and every
+// later one, also on old data, brings the users to what the host's secrets say.
+func TestMariaDBTakesWhatPrepareMade(t *testing.T) {
+	t.Parallel()
+	h, s := preparedHost(t, "app")
+	installMariaDB(t, h, "--init-file="+h.path(wire.MariaDBMount+"/init.sql"))
+	admin, stop := startMariaDB(t, h, "root", "")
+	for _, q := range []string{"SET PASSWORD FOR root@localhost = PASSWORD('of earlier')", "CREATE USER root@'%' IDENTIFIED BY 'of earlier'", "CREATE DATABASE kept"} {
+		_, err := admin.Exec(q)
+		require.NoError(t, err, q)
+	}
+	user, err := h.openMariaDB(s.MariaDB)
+	require.NoError(t, err)
+	defer func() { _ = user.Close() }()
+	require.NoError(t, user.Ping(), "the user is there from the first start")
+	_, err = admin.Exec("GRANT ALL ON *.* TO `prego-exec`@localhost")
+	require.NoError(t, err)
+	stop()
+
+	for _, secret := range []string{"mariadb-exec", "mariadb-root"} { // as on another host with this one's volume
+		require.NoError(t, os.Remove(h.path(wire.SecretsDir+"/"+secret)))
+	}
+	require.NoError(t, h.Prepare(""))
+	for _, dir := range []string{wire.MountsDir, wire.SocketsDir} {
+		require.NoError(t, os.Chmod(h.path(dir), 0o755))
+	}
+	root, err := os.ReadFile(h.path(wire.MariaDBMount + "/root-password"))
+	require.NoError(t, err)
+	_, stop = startMariaDB(t, h, "root", string(root))
+	defer stop()
+	require.Error(t, func() error {
+		old, err := h.openMariaDB(s.MariaDB)
+		require.NoError(t, err)
+		defer func() { _ = old.Close() }()
+		return old.Ping()
+	}(), "the password of earlier is gone")
+	s, err = h.services()
+	require.NoError(t, err)
+	now, err := h.openMariaDB(s.MariaDB)
+	require.NoError(t, err)
+	defer func() { _ = now.Close() }()
+	require.NoError(t, now.Ping())
+	_, err = now.Exec("DROP DATABASE kept")
+	require.Error(t, err, "what it was given besides is gone")
+	admin, err = h.openMariaDB(wire.Service{User: "root", Password: string(root), Socket: wire.MariaDBSocket})
+	require.NoError(t, err)
+	defer func() { _ = admin.Close() }()
+	var hashes int
+	require.NoError(t, admin.QueryRow("SELECT COUNT(DISTINCT authentication_string) FROM mysql.user WHERE User = 'root' AND Host IN ('localhost', '%')").Scan(&hashes))
+	require.Equal(t, 1, hashes, "root has the new password from wherever it comes")
+}
+
+// TestPrepareIsTheProgramsToo runs it as the unit does.
+func TestPrepareIsTheProgramsToo(t *testing.T) {
+	t.Parallel()
+	name, err := binary()
+	require.NoError(t, err)
+	h := roleHost(t, "app")
+	b, err := json.Marshal(wire.HostConfig{
+		ServerID: testServer, Environment: testEnvironment, Role: "app", GatewayURL: "https://gw", GatewayServerName: testGatewayName, AgentPort: 1, DockerPort: 1,
+	})
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Dir(h.path(wire.HostConfigPath)), 0o755))
+	require.NoError(t, os.WriteFile(h.path(wire.HostConfigPath), b, 0o600))
+	out, err := exec.Command(name, "prepare", "--root", h.Root).CombinedOutput() //nolint:noctx // short
+	require.NoError(t, err, "%s", out)
+	require.Empty(t, out)
+	want, err := os.ReadFile(name)
+	require.NoError(t, err)
+	got, err := os.ReadFile(h.path(wire.ProgramsDir + "/prego-agent"))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	out, err = exec.Command(name, "prepare", "--root", h.Root, "--group", "no-such-group").CombinedOutput() //nolint:noctx // short
+	require.Error(t, err)
+	require.Contains(t, string(out), "no-such-group")
+}

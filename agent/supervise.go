@@ -1,0 +1,288 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// SuperviseVerb makes the agent's program a supervisor, see Supervise.
+const SuperviseVerb = "supervise"
+
+// What a supervisor says before its command does, on the stream of errors. Without
+// the first line the command has not begun, whatever else happened; the second goes
+// with exitNotStarted.
+const (
+	supervising = "prego-agent: supervising\n"
+	notStarted  = "prego-agent: not started: "
+)
+
+const (
+	exitNotStarted = 125
+	exitSignal     = 128 // plus the signal's number, as shells have it
+)
+
+// killTime is how long a supervisor tries to kill. What is still there has the
+// signal pending: it waits in the kernel, for a disk perhaps.
+const killTime = 10 * time.Second
+
+// Supervise runs one command and ends when it and everything that it started has
+// ended: --for DURATION --silence DURATION -- PROGRAM ARGUMENTS. When its standard
+// input ends or is silent for too long, or it gets SIGTERM, or the time is over, it
+// kills them all. It is the subreaper of what it started, so that neither setsid nor
+// a double fork leads out of its sight.
+//
+// Silence is for where an input's end is not sure to arrive: an engine that is
+// started anew leaves the input of what it ran open, and nobody at its other end.
+//
+// The command gets no input, and nothing of the environment but what it needs to
+// find programs. The exit status is the command's, or 128 and the signal that
+// ended it.
+func Supervise(args []string) int {
+	// The signal that ends the command with the supervisor is bound to the thread.
+	runtime.LockOSThread()
+	_, _ = io.WriteString(os.Stderr, supervising)
+	refuse := func(err error) int {
+		fmt.Fprintf(os.Stderr, "%s%v\n", notStarted, err)
+		return exitNotStarted
+	}
+	limit, silence, argv, err := supervised(args)
+	if err != nil {
+		return refuse(err)
+	}
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); errno != 0 {
+		return refuse(errno)
+	}
+	children, end, over := make(chan os.Signal, 1), make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(children, syscall.SIGCHLD)
+	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // nobody reads any more: there is still to kill
+	command, err := startSupervised(argv)
+	if err != nil {
+		return refuse(err)
+	}
+	var late, silent, tick, giveUp <-chan time.Time
+	if limit > 0 {
+		late = time.After(limit)
+	}
+	heard := func() {}
+	if silence > 0 {
+		t := time.NewTimer(silence)
+		silent, heard = t.C, func() { t.Reset(silence) }
+	}
+	go func() {
+		for b := make([]byte, 512); ; heard() {
+			if _, err := os.Stdin.Read(b); err != nil {
+				close(over)
+				return
+			}
+		}
+	}()
+	status, killing := exitSignal+int(syscall.SIGKILL), false
+	for {
+		ended, left := reap(command, &status)
+		if !left {
+			return status
+		}
+		if killing = killing || ended; killing {
+			if giveUp == nil {
+				giveUp = time.After(killTime)
+			}
+			killDescendants()
+			tick = time.After(5 * time.Millisecond)
+		}
+		select {
+		case <-children:
+		case <-tick:
+		case <-end:
+			killing = true
+		case <-over:
+			killing, over = true, nil
+		case <-late:
+			killing = true
+		case <-silent:
+			killing = true
+		case <-giveUp:
+			fmt.Fprintln(os.Stderr, "prego-agent: some of its processes can't be killed")
+			return status
+		}
+	}
+}
+
+const prSetChildSubreaper = 36 // PR_SET_CHILD_SUBREAPER
+
+func supervised(args []string) (limit, silence time.Duration, argv []string, err error) {
+	for flag, into := range map[string]*time.Duration{"--for": &limit, "--silence": &silence} {
+		i := slices.Index(args, flag)
+		if end := slices.Index(args, "--"); i < 0 || i+1 >= end {
+			continue
+		}
+		if *into, err = time.ParseDuration(args[i+1]); err != nil || *into <= 0 {
+			return 0, 0, nil, fmt.Errorf("%s %q is no time", flag, args[i+1])
+		}
+		args = slices.Delete(slices.Clone(args), i, i+2)
+	}
+	if len(args) < 2 || args[0] != "--" || !filepath.IsAbs(args[1]) {
+		return 0, 0, nil, errors.New("there must be a program after --, by its absolute path")
+	}
+	return limit, silence, args[1:], nil
+}
+
+// passedOn is what a command gets of the environment.
+var passedOn = []string{"PATH", "HOME", "LANG"}
+
+func startSupervised(argv []string) (pid int, err error) {
+	var env []string
+	for _, e := range os.Environ() {
+		if name, _, _ := strings.Cut(e, "="); slices.Contains(passedOn, name) {
+			env = append(env, e)
+		}
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = null.Close() }()
+	attr := &syscall.ProcAttr{
+		Env: env, Files: []uintptr{null.Fd(), 1, 2},
+		// A group of its own: a command that kills its group must not kill this.
+		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
+	}
+	pid, err = syscall.ForkExec(argv[0], argv, attr)
+	for n := 0; n < 20 && errors.Is(err, syscall.ETXTBSY); n++ { // the program is being replaced
+		time.Sleep(50 * time.Millisecond)
+		pid, err = syscall.ForkExec(argv[0], argv, attr)
+	}
+	if err != nil {
+		return 0, &os.PathError{Op: "start", Path: argv[0], Err: err}
+	}
+	return pid, nil
+}
+
+// reap takes the ended children's states and notes the command's.
+func reap(command int, status *int) (ended, left bool) {
+	for {
+		var ws syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil: // ECHILD: nobody is left, so that no descendant is either
+			return ended, false
+		case pid == 0:
+			return ended, true
+		case pid == command && ws.Signaled():
+			ended, *status = true, exitSignal+int(ws.Signal())
+		case pid == command:
+			ended, *status = true, ws.ExitStatus()
+		}
+	}
+}
+
+// killDescendants kills whom it finds. All are stopped first: one that forks faster
+// than it is looked for could stay ahead for ever.
+func killDescendants() {
+	stopped := make(map[int]bool)
+	for range 8 {
+		fresh := 0
+		for pid, parent := range descendants() {
+			if !stopped[pid] {
+				stopped[pid] = true
+				fresh++
+				signalChild(pid, parent, syscall.SIGSTOP)
+			}
+		}
+		if fresh == 0 {
+			break
+		}
+	}
+	for pid, parent := range descendants() {
+		signalChild(pid, parent, syscall.SIGKILL)
+	}
+}
+
+// signalChild signals a process if its number has not become another's meanwhile.
+func signalChild(pid, parent int, sig syscall.Signal) {
+	p, err := os.FindProcess(pid) // holds on to this one
+	if err != nil {
+		return
+	}
+	defer func() { _ = p.Release() }()
+	if is, ok := parentOf(pid); ok && (is == parent || is == os.Getpid()) {
+		_ = p.Signal(sig)
+	}
+}
+
+// descendants are the living processes below this one, each with its parent.
+func descendants() map[int]int {
+	parents := make(map[int]int)
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			if parent, ok := parentOf(pid); ok {
+				parents[pid] = parent
+			}
+		}
+	}
+	self := os.Getpid()
+	below := make(map[int]int)
+	for pid, parent := range parents {
+		for up, steps := parent, 0; up > 0 && steps < len(parents); up, steps = parents[up], steps+1 {
+			if up == self {
+				below[pid] = parent
+				break
+			}
+		}
+	}
+	return below
+}
+
+// parentOf is a process's parent, unless it has ended already.
+func parentOf(pid int) (int, bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, false
+	}
+	// The name in parentheses may hold anything.
+	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(f) < 2 || f[0][0] == 'Z' || f[0][0] == 'X' {
+		return 0, false
+	}
+	parent, err := strconv.Atoi(string(f[1]))
+	return parent, err == nil
+}
+
+// afterPreamble passes on what a command writes, without the supervisor's line.
+type afterPreamble struct {
+	to    io.Writer
+	first []byte
+	done  bool
+	begun bool // a supervisor was there, and so maybe its command
+}
+
+func (a *afterPreamble) Write(p []byte) (int, error) {
+	if a.done {
+		return a.to.Write(p)
+	}
+	a.first = append(a.first, p...)
+	if len(a.first) < len(supervising) && strings.HasPrefix(supervising, string(a.first)) {
+		return len(p), nil
+	}
+	rest, found := bytes.CutPrefix(a.first, []byte(supervising))
+	a.done, a.begun, a.first = true, found, nil
+	if len(rest) > 0 {
+		if _, err := a.to.Write(rest); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}

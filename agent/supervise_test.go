@@ -1,0 +1,247 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// unruly makes the tests' own program a process that is hard to end. Each kind leaves
+// its mark in its arguments, by which marked finds it.
+func unruly(kind, mark string) {
+	self := func(kind string, attr *syscall.SysProcAttr) {
+		cmd := exec.Command("/proc/self/exe", "unruly", kind, mark) //nolint:noctx // to be killed
+		cmd.SysProcAttr = attr
+		if err := cmd.Start(); err != nil {
+			fmt.Println(err)
+		}
+	}
+	switch kind {
+	case "deaf": // ignores what can be ignored
+		ignoreAll()
+	case "session": // leaves its group and its session
+		self("deaf", &syscall.SysProcAttr{Setsid: true})
+	case "orphan": // forks twice, so that nobody knows its parent any more
+		self("leaver", &syscall.SysProcAttr{Setsid: true})
+	case "leaver":
+		self("deaf", &syscall.SysProcAttr{Setsid: true})
+		os.Exit(0)
+	case "storm": // forks, and so do its children, up to a bound
+		ignoreAll()
+		for range 6 {
+			self("gust", &syscall.SysProcAttr{Setsid: true})
+		}
+	case "gust":
+		ignoreAll()
+		for range 6 {
+			self("leaver", &syscall.SysProcAttr{Setsid: true})
+		}
+	case "ends": // by itself, and leaves others behind
+		self("orphan", &syscall.SysProcAttr{Setsid: true})
+		self("session", nil)
+		time.Sleep(300 * time.Millisecond)
+		fmt.Println("done")
+		os.Exit(7)
+	}
+	fmt.Println("up")
+	time.Sleep(time.Hour)
+}
+
+// marked are the living processes that have the mark.
+func marked(mark string) (pids []int) {
+	found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range found {
+		b, err := os.ReadFile(f)
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		if _, alive := parentOf(pid); err == nil && alive && bytes.HasSuffix(b, []byte("\x00"+mark+"\x00")) && bytes.Contains(b, []byte("\x00unruly\x00")) &&
+			!bytes.Contains(b, []byte("\x00"+SuperviseVerb+"\x00")) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// supervisor starts one around an unruly program.
+func supervisor(t *testing.T, kind string, flags ...string) (cmd *exec.Cmd, close func(), mark string, log *output) {
+	t.Helper()
+	pipe, cmd, mark, log := supervisorFed(t, kind, flags...)
+	return cmd, func() { _ = pipe.Close() }, mark, log
+}
+
+// supervisorFed starts one whose input is the test's.
+func supervisorFed(t *testing.T, kind string, flags ...string) (pipe io.WriteCloser, cmd *exec.Cmd, mark string, log *output) {
+	t.Helper()
+	name, err := binary()
+	require.NoError(t, err)
+	me, err := os.Executable()
+	require.NoError(t, err)
+	mark, log = fmt.Sprintf("%s-%d", filepath.Base(t.Name()), time.Now().UnixNano()), &output{}
+	cmd = exec.Command(name, append(append([]string{SuperviseVerb}, flags...), "--", me, "unruly", kind, mark)...) //nolint:noctx // the pipe ends it
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "SECRET=1"}
+	cmd.Stdout, cmd.Stderr = log, log
+	pipe, err = cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = pipe.Close()
+		for _, pid := range marked(mark) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		_ = cmd.Wait()
+	})
+	return pipe, cmd, mark, log
+}
+
+func TestASupervisorEndsWithAllThatItStarted(t *testing.T) {
+	t.Parallel()
+	ends := map[string]func(cmd *exec.Cmd, close func()){
+		"the pipe ends": func(_ *exec.Cmd, close func()) { close() },
+		"SIGTERM":       func(cmd *exec.Cmd, _ func()) { _ = cmd.Process.Signal(syscall.SIGTERM) },
+		"the time":      func(*exec.Cmd, func()) {},
+	}
+	for kind, processes := range map[string]int{"deaf": 1, "session": 2, "orphan": 2, "storm": 20} {
+		for how, end := range ends {
+			if kind == "storm" && how != "SIGTERM" {
+				continue // TestAStormIsKilledWhileItBlows has the other
+			}
+			t.Run(kind+", "+how, func(t *testing.T) {
+				t.Parallel()
+				var flags []string
+				if how == "the time" {
+					flags = []string{"--for", "8s"}
+				}
+				cmd, close, mark, _ := supervisor(t, kind, flags...)
+				most := 0
+				eventually(t, "they run", func() bool {
+					most = max(most, len(marked(mark)))
+					return most >= processes
+				})
+				end(cmd, close)
+				err := cmd.Wait()
+				require.Error(t, err)
+				require.Equal(t, exitSignal+int(syscall.SIGKILL), cmd.ProcessState.ExitCode(), "it was killed")
+				require.Empty(t, marked(mark), "nothing is left when the supervisor ends")
+			})
+		}
+	}
+	t.Run("nothing is heard", func(t *testing.T) {
+		t.Parallel()
+		cmd, _, mark, _ := supervisor(t, "session", "--silence", "3s", "--for", "1h")
+		eventually(t, "they run", func() bool { return len(marked(mark)) == 2 })
+		_ = cmd.Wait()
+		require.Empty(t, marked(mark))
+	})
+	t.Run("something is heard", func(t *testing.T) {
+		t.Parallel()
+		pipe, _, mark, _ := supervisorFed(t, "session", "--silence", "2s")
+		for range 12 {
+			_, _ = pipe.Write([]byte{'\n'})
+			time.Sleep(400 * time.Millisecond)
+		}
+		require.Len(t, marked(mark), 2)
+	})
+	t.Run("the command ends", func(t *testing.T) {
+		t.Parallel()
+		cmd, _, mark, log := supervisor(t, "ends")
+		_ = cmd.Wait()
+		require.Equal(t, 7, cmd.ProcessState.ExitCode(), "the status is the command's")
+		require.Contains(t, log.String(), "done\n")
+		require.Empty(t, marked(mark))
+	})
+	t.Run("the supervisor is killed", func(t *testing.T) {
+		t.Parallel()
+		cmd, _, mark, _ := supervisor(t, "deaf")
+		eventually(t, "it runs", func() bool { return len(marked(mark)) == 1 })
+		require.NoError(t, cmd.Process.Kill())
+		eventually(t, "the command goes with it", func() bool { return len(marked(mark)) == 0 })
+	})
+}
+
+// TestAStormIsKilledWhileItBlows kills a command in the midst of its forking.
+func TestAStormIsKilledWhileItBlows(t *testing.T) {
+	t.Parallel()
+	for i := range 3 {
+		cmd, close, mark, _ := supervisor(t, "storm")
+		eventually(t, "it begins", func() bool { return len(marked(mark)) > i*9 })
+		close()
+		_ = cmd.Wait()
+		require.Empty(t, marked(mark))
+	}
+}
+
+func TestASupervisorSaysWhetherItBegan(t *testing.T) {
+	t.Parallel()
+	name, err := binary()
+	require.NoError(t, err)
+	run := func(args ...string) (status int, stdout, stderr string) {
+		var out, errs bytes.Buffer
+		cmd := exec.Command(name, append([]string{SuperviseVerb}, args...)...) //nolint:noctx // short
+		cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=/h", "LANG=C", "SECRET=1"}
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		pipe, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		defer func() { _ = pipe.Close() }()
+		_ = cmd.Wait()
+		return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+	}
+	for _, args := range [][]string{nil, {"--"}, {"/bin/true"}, {"--", "true"}, {"--for", "soon", "--", "/bin/true"}, {"--for", "-1s", "--", "/bin/true"}, {"--silence", "0s", "--", "/bin/true"}, {"--loud", "--", "/bin/true"}, {"--for", "--", "/bin/true"}, {"--", "/no/such"}} {
+		status, _, errs := run(args...)
+		require.Equal(t, exitNotStarted, status, "%q", args)
+		require.Contains(t, errs, supervising+notStarted, "%q", args)
+	}
+	status, out, errs := run("--", "/usr/bin/env")
+	require.Zero(t, status)
+	require.Equal(t, "PATH=/usr/bin:/bin\nHOME=/h\nLANG=C\n", out, "nothing else of the environment")
+	require.Equal(t, supervising, errs)
+	status, _, _ = run("--", "/bin/sh", "-c", "kill -TERM $$")
+	require.Equal(t, exitSignal+int(syscall.SIGTERM), status)
+	status, _, _ = run("--", "/bin/sh", "-c", "kill -TERM 0; sleep 9")
+	require.Equal(t, exitSignal+int(syscall.SIGTERM), status, "a command's group is its own")
+
+	for _, pieces := range [][]string{{supervising + "x"}, {supervising[:5], supervising[5:] + "x"}, strings.Split(supervising+"x", "")} {
+		var to bytes.Buffer
+		a := &afterPreamble{to: &to}
+		for _, p := range pieces {
+			_, err := a.Write([]byte(p))
+			require.NoError(t, err)
+		}
+		require.True(t, a.begun)
+		require.Equal(t, "x", to.String())
+	}
+	var to bytes.Buffer
+	a := &afterPreamble{to: &to}
+	_, _ = a.Write([]byte("prego-ag"))
+	_, _ = a.Write([]byte("OCI runtime exec failed"))
+	require.False(t, a.begun)
+	require.Equal(t, "prego-agOCI runtime exec failed", to.String())
+}
+
+// TestNoSessionOutlivesItsCommand: setsid does not lead out of a command.
+func TestNoSessionOutlivesItsCommand(t *testing.T) {
+	t.Parallel()
+	me, err := os.Executable()
+	require.NoError(t, err)
+	mark := fmt.Sprintf("bench-%d", time.Now().UnixNano())
+	_, call := withBench(t, fmt.Sprintf("%s unruly orphan %s & %s unruly session %s & sleep 1; echo done", me, mark, me, mark))
+	out := call(wire.ExecRequest{})
+	require.Equal(t, "done\n", strings.ReplaceAll(out.result.StdoutTruncated, "up\n", ""))
+	require.Empty(t, marked(mark))
+}
+
+func ignoreAll() {
+	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
+}
