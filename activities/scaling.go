@@ -131,10 +131,6 @@ func (a *Tenants) requestRound(ctx context.Context, round prego.ScalingRound, li
 	return out, nil
 }
 
-func (a *Tenants) shortOf(ctx context.Context, region prego.Region, role prego.Role) (prego.ShortOf, error) {
-	return a.Store.ShortOf(ctx, region, role, a.Placer.Policy.MaxTenantsPerNode, a.Placer.Policy.MemoryPctMax)
-}
-
 // serversFor is how many servers of a role the waiting need, beyond the room that
 // there is and the servers on their way, as the tier locks of the shards that they
 // become ("" for none).

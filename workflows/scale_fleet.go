@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
@@ -70,13 +71,13 @@ func (s *scaleFleet) run(ctx workflow.Context) error {
 			break
 		}
 		s.details(ctx, fmt.Sprintf("making %d servers, taking down %d", len(batch.Creates), len(batch.Deletes)))
-		results := append(batch.Refused, s.create(ctx, batch.Creates)...)
+		created := s.create(ctx, batch.Creates)
 		deleted, err := s.takeDown(ctx, batch.Deletes, batch.Grace)
 		if err != nil {
 			return err
 		}
 		if err := workflow.ExecuteActivity(write(ctx, "record how the steps went"), s.steps.RecordFleetSteps,
-			activities.FleetResults{Fleet: s.ref(), Results: append(results, deleted...)}).Get(ctx, nil); err != nil {
+			activities.FleetResults{Fleet: s.ref(), Results: slices.Concat(batch.Refused, created, deleted)}).Get(ctx, nil); err != nil {
 			return err
 		}
 		if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
