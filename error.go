@@ -82,6 +82,9 @@ const (
 	CodePlacementPoolNotFound Code = "placement_pool_not_found"
 	CodePlacementPoolExists   Code = "placement_pool_exists"
 	CodePlacementPoolInUse    Code = "placement_pool_in_use"
+	// CodeQuotaExceeded: the org's, never the cluster's (quotas-and-fairness, "Capacity
+	// constraints vs quota constraints"). It comes as a QuotaExceeded.
+	CodeQuotaExceeded Code = "quota_exceeded"
 	// CodeNoProvider: no enabled provider serves the region.
 	CodeNoProvider Code = "no_infra_provider"
 )

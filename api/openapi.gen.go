@@ -1744,18 +1744,32 @@ type Problem struct {
 	// Example: server_id_conflict
 	Code string `json:"code"`
 
+	// CurrentUsage Of quota_exceeded
+	CurrentUsage *float64 `json:"current_usage,omitempty"`
+
 	// Detail A sentence for people
 	//
 	// Example: belongs to a server that was requested with another body
 	Detail *string `json:"detail,omitempty"`
+
+	// Dimension Of quota_exceeded
+	//
+	// Example: max_instances
+	Dimension *string `json:"dimension,omitempty"`
 
 	// Field The input at fault as a dotted path
 	//
 	// Example: spec.volume_gb
 	Field *string `json:"field,omitempty"`
 
+	// Limit Of quota_exceeded
+	Limit *float64 `json:"limit,omitempty"`
+
 	// RequestId Also in the header X-Request-Id and in the log
 	RequestId *string `json:"request_id,omitempty"`
+
+	// RequestedDelta Of quota_exceeded
+	RequestedDelta *float64 `json:"requested_delta,omitempty"`
 
 	// Status Example: 409
 	Status int `json:"status"`

@@ -35,7 +35,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeInvariantViolation: http.StatusConflict, prego.CodeTenantPlaced: http.StatusConflict, prego.CodeCellMismatch: http.StatusConflict,
 	prego.CodeConstraintImmutable: http.StatusConflict, prego.CodeTagsImmutable: http.StatusConflict, prego.CodePlacementPoolNotFound: http.StatusNotFound,
 	prego.CodePlacementPoolExists: http.StatusConflict, prego.CodePlacementPoolInUse: http.StatusConflict,
-	prego.CodeInsufficientResources: http.StatusConflict, prego.CodeNoProvider: http.StatusConflict, codeNoSite: http.StatusConflict,
+	prego.CodeInsufficientResources: http.StatusConflict, prego.CodeQuotaExceeded: http.StatusConflict, prego.CodeNoProvider: http.StatusConflict, codeNoSite: http.StatusConflict,
 	prego.CodeFleetNotFound: http.StatusNotFound, prego.CodeActionNotFound: http.StatusNotFound, prego.CodePolicyNotFound: http.StatusNotFound,
 	prego.CodeFleetConflict: http.StatusConflict, prego.CodeFleetNotEmpty: http.StatusConflict, prego.CodeFleetBusy: http.StatusConflict,
 	prego.CodeFleetFull: http.StatusConflict, prego.CodePolicyConflict: http.StatusConflict, prego.CodePolicyInUse: http.StatusConflict,
@@ -64,7 +64,12 @@ func (a *API) refuse(err error, c echo.Context) {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		h.Set(echo.HeaderRetryAfter, strconv.Itoa(retryAfter(err)))
 	}
-	if e := c.JSON(status, a.problem(coded, c)); e != nil {
+	p := a.problem(coded, c)
+	var over *prego.QuotaExceeded
+	if errors.As(err, &over) {
+		p.Dimension, p.Limit, p.CurrentUsage, p.RequestedDelta = &over.Dimension, &over.Limit, &over.CurrentUsage, &over.RequestedDelta
+	}
+	if e := c.JSON(status, p); e != nil {
 		a.d.Log.Debug("answer not delivered", zap.Error(e))
 	}
 }

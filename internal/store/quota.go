@@ -1,0 +1,57 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/quota"
+)
+
+const sqlTakeQuota = `SELECT dimension, limit_value, current_usage, requested_delta FROM take_quota($1, $2, $3, $4)`
+
+// takeQuota lets a transaction take what it is about to take of an org's quota, or
+// refuses it as a *prego.QuotaExceeded: the first in the order given. From here to the
+// end of the transaction nobody else changes what the org uses. It is one statement.
+func takeQuota(ctx context.Context, tx pgx.Tx, org string, deltas ...quota.Delta) error {
+	names, by := make([]string, len(deltas)), make([]float64, len(deltas))
+	for i, d := range deltas {
+		names[i], by[i] = string(d.Dimension), d.By
+	}
+	var q prego.QuotaExceeded
+	err := tx.QueryRow(ctx, sqlTakeQuota, org, names, by, tierLimits).Scan(&q.Dimension, &q.Limit, &q.CurrentUsage, &q.RequestedDelta)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("quota of org %s: %w", org, err)
+	}
+	return &q
+}
+
+// tierLimits are the tiers' limits as take_quota reads them.
+var tierLimits = func() json.RawMessage {
+	b, err := json.Marshal(quota.DefaultTiers())
+	if err != nil {
+		panic("store: tiers always marshal: " + err.Error())
+	}
+	return b
+}()
+
+const sqlOrgEvent = `INSERT INTO org_events (org_id, type, subject, actor, reason, payload) VALUES ($1, $2, $3, $4, $5, $6)`
+
+// orgEvent writes down what happened to an org's resources. Payload becomes JSON.
+func orgEvent(ctx context.Context, tx pgx.Tx, e prego.OrgEvent, payload any) error {
+	b, err := json.Marshal(payload)
+	if err != nil {
+		return fmt.Errorf("event %s: %w", e.Type, err)
+	}
+	if _, err := tx.Exec(ctx, sqlOrgEvent, e.OrgID, e.Type, e.Subject, e.Actor, prego.Redact(e.Reason), []byte(prego.Redact(string(b)))); err != nil {
+		return fmt.Errorf("event %s of org %s: %w", e.Type, e.OrgID, err)
+	}
+	return nil
+}

@@ -1,0 +1,302 @@
+-- +goose Up
+
+-- Orgs have a tier, whose limits are data of the program; an org may have limits of
+-- its own (quotas-and-fairness, "Quota configuration model"). Orgs from before
+-- there were quotas keep working.
+ALTER TABLE orgs ADD COLUMN tier text NOT NULL DEFAULT 'enterprise' CHECK (tier IN ('free', 'paid', 'enterprise'));
+ALTER TABLE orgs ALTER COLUMN tier SET DEFAULT 'free';
+
+CREATE TABLE org_quotas (
+    org_id      text NOT NULL REFERENCES orgs (org_id),
+    dimension   text NOT NULL,
+    limit_value double precision NOT NULL CHECK (limit_value >= 0), -- whole but for max_total_cpu_request
+    reason      text NOT NULL DEFAULT '',
+    updated_by  text NOT NULL,
+    updated_at  timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (org_id, dimension)
+);
+
+-- What happened to an org's resources. Payloads hold no secret.
+CREATE TABLE org_events (
+    event_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    org_id   text NOT NULL REFERENCES orgs (org_id),
+    at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    type     text NOT NULL, -- app.create, group.scale, route.delete, org.quota_set, …
+    subject  text NOT NULL, -- the id of what it happened to
+    actor    text NOT NULL,
+    reason   text NOT NULL DEFAULT '',
+    payload  jsonb NOT NULL DEFAULT '{}'
+);
+CREATE INDEX org_events_by_org ON org_events (org_id, event_id DESC);
+
+CREATE TABLE apps (
+    app_id     text PRIMARY KEY, -- app-…
+    org_id     text NOT NULL REFERENCES orgs (org_id),
+    name       text NOT NULL,
+    created_by text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    deleted_at timestamptz
+);
+CREATE UNIQUE INDEX apps_name ON apps (org_id, name) WHERE deleted_at IS NULL;
+
+CREATE TABLE envs (
+    env_id       text PRIMARY KEY, -- env-…
+    app_id       text NOT NULL REFERENCES apps (app_id),
+    org_id       text NOT NULL REFERENCES orgs (org_id),
+    name         text NOT NULL,
+    region       text NOT NULL CHECK (region IN ('sg', 'eu', 'us')),
+    created_by   text NOT NULL,
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    deleted_at   timestamptz
+);
+CREATE UNIQUE INDEX envs_name ON envs (app_id, name) WHERE deleted_at IS NULL;
+CREATE INDEX envs_by_org ON envs (org_id) WHERE deleted_at IS NULL;
+
+-- A process group: what runs (the spec of a release), and how many of it.
+CREATE TABLE process_groups (
+    group_id           text PRIMARY KEY, -- grp-…
+    env_id             text NOT NULL REFERENCES envs (env_id),
+    org_id             text NOT NULL REFERENCES orgs (org_id),
+    region             text NOT NULL,
+    name               text NOT NULL,
+    spec               jsonb NOT NULL, -- WorkloadSpec of the release that is wanted
+    release            integer NOT NULL DEFAULT 1,
+    stable_spec        jsonb, -- of the last release that was healthy; NULL until one was
+    stable_release     integer NOT NULL DEFAULT 0,
+    memory_limit_bytes bigint NOT NULL CHECK (memory_limit_bytes > 0), -- of the wanted release
+    cpu_request        double precision NOT NULL CHECK (cpu_request >= 0),
+    replicas           integer NOT NULL CHECK (replicas BETWEEN 0 AND 10000),
+    require_tags       text[] NOT NULL DEFAULT '{}',
+    disallow_tags      text[] NOT NULL DEFAULT '{}',
+    deploy_status      text NOT NULL DEFAULT 'none' CHECK (deploy_status IN ('none', 'rolling', 'draining_first', 'stopping_first', 'succeeded', 'rolled_back')),
+    deploy_message     text NOT NULL DEFAULT '',
+    status             text NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'running', 'unschedulable', 'stopped')),
+    status_reason      text NOT NULL DEFAULT '', -- org_quota_exceeded:<dimension>, no_capacity_memory, …
+    status_message     text NOT NULL DEFAULT '',
+    decision           jsonb, -- the last placement and its explanation
+    next_attempt_at    timestamptz, -- after a refusal by quota: not before this, unless usage falls
+    refused_usage      double precision, -- of the dimension that refused, then
+    waiting_since      timestamptz,
+    created_by         text NOT NULL,
+    created_at         timestamptz NOT NULL DEFAULT now(),
+    updated_at         timestamptz NOT NULL DEFAULT now(),
+    deleted_at         timestamptz
+);
+CREATE UNIQUE INDEX process_groups_name ON process_groups (env_id, name) WHERE deleted_at IS NULL;
+CREATE INDEX process_groups_by_org ON process_groups (org_id) WHERE deleted_at IS NULL;
+CREATE INDEX process_groups_waiting ON process_groups (region, waiting_since) WHERE waiting_since IS NOT NULL;
+
+-- An instance is a container on a server. It counts until it is stopped.
+CREATE TABLE instances (
+    instance_id        text PRIMARY KEY, -- ins-…
+    group_id           text NOT NULL REFERENCES process_groups (group_id),
+    org_id             text NOT NULL REFERENCES orgs (org_id),
+    server_id          text NOT NULL REFERENCES servers (server_id),
+    release            integer NOT NULL,
+    memory_limit_bytes bigint NOT NULL CHECK (memory_limit_bytes > 0),
+    cpu_request        double precision NOT NULL CHECK (cpu_request >= 0),
+    state              text NOT NULL CHECK (state IN ('booting', 'running', 'draining', 'failed', 'stopped')),
+    healthy            boolean NOT NULL DEFAULT false,
+    message            text NOT NULL DEFAULT '',
+    created_at         timestamptz NOT NULL DEFAULT now(),
+    running_at         timestamptz,
+    stopped_at         timestamptz
+);
+CREATE INDEX instances_by_group ON instances (group_id) WHERE state <> 'stopped';
+CREATE INDEX instances_by_org ON instances (org_id) INCLUDE (memory_limit_bytes, cpu_request) WHERE state <> 'stopped';
+CREATE INDEX instances_by_server ON instances (server_id) WHERE state <> 'stopped';
+
+-- What a server of a fleet offers to instances; 0 is nothing.
+ALTER TABLE fleets
+    ADD COLUMN workload_memory_bytes bigint NOT NULL DEFAULT 0 CHECK (workload_memory_bytes >= 0),
+    ADD COLUMN workload_cpus         double precision NOT NULL DEFAULT 0 CHECK (workload_cpus >= 0);
+
+CREATE TABLE routes (
+    route_id       text PRIMARY KEY, -- rte-…
+    org_id         text NOT NULL REFERENCES orgs (org_id),
+    env_id         text NOT NULL REFERENCES envs (env_id),
+    group_id       text NOT NULL REFERENCES process_groups (group_id),
+    hostname       text NOT NULL DEFAULT '', -- lower-case; '' for raw TCP
+    listener_scope text NOT NULL CHECK (listener_scope IN ('shared_v6', 'env_v4')), -- the address that it listens on
+    listen_port    integer NOT NULL CHECK (listen_port BETWEEN 1 AND 65535),
+    protocol       text NOT NULL CHECK (protocol IN ('http', 'https', 'tcp')),
+    target_port    integer NOT NULL CHECK (target_port BETWEEN 1 AND 65535),
+    created_by     text NOT NULL,
+    created_at     timestamptz NOT NULL DEFAULT now(),
+    deleted_at     timestamptz
+);
+CREATE UNIQUE INDEX routes_hostname ON routes (hostname, listen_port) WHERE deleted_at IS NULL AND hostname <> '';
+CREATE INDEX routes_by_org ON routes (org_id) INCLUDE (listener_scope, env_id, listen_port) WHERE deleted_at IS NULL;
+
+-- The IPv4 add-on of an environment: a primary IP at the provider.
+CREATE TABLE ipv4_allocations (
+    allocation_id text PRIMARY KEY, -- ip4-…
+    org_id        text NOT NULL REFERENCES orgs (org_id),
+    env_id        text NOT NULL REFERENCES envs (env_id),
+    provider      text NOT NULL REFERENCES infra_providers (id),
+    name          text NOT NULL UNIQUE, -- at the provider
+    provider_id   text,
+    address       text NOT NULL DEFAULT '',
+    status        text NOT NULL CHECK (status IN ('pending', 'ready', 'releasing', 'failed')),
+    message       text NOT NULL DEFAULT '',
+    created_by    text NOT NULL,
+    created_at    timestamptz NOT NULL DEFAULT now(),
+    deleted_at    timestamptz
+);
+CREATE UNIQUE INDEX ipv4_allocations_env ON ipv4_allocations (env_id) WHERE deleted_at IS NULL;
+CREATE INDEX ipv4_allocations_by_org ON ipv4_allocations (org_id) WHERE deleted_at IS NULL;
+
+CREATE TABLE volumes (
+    volume_id   text PRIMARY KEY, -- vol-…
+    org_id      text NOT NULL REFERENCES orgs (org_id),
+    region      text NOT NULL CHECK (region IN ('sg', 'eu', 'us')),
+    location    text NOT NULL, -- of the provider: who attaches it stands there
+    name        text NOT NULL,
+    size_bytes  bigint NOT NULL CHECK (size_bytes >= 10000000000),
+    provider    text NOT NULL REFERENCES infra_providers (id),
+    provider_id text,
+    status      text NOT NULL CHECK (status IN ('pending', 'ready', 'releasing', 'failed')),
+    message     text NOT NULL DEFAULT '',
+    created_by  text NOT NULL,
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    deleted_at  timestamptz
+);
+CREATE UNIQUE INDEX volumes_name ON volumes (org_id, name) WHERE deleted_at IS NULL;
+CREATE INDEX volumes_by_org ON volumes (org_id) INCLUDE (size_bytes) WHERE deleted_at IS NULL;
+
+-- One writer: a volume is attached to one process group at a time, and its instance
+-- is on the server that has the volume.
+CREATE TABLE volume_attachments (
+    attachment_id text PRIMARY KEY, -- vat-…
+    org_id        text NOT NULL REFERENCES orgs (org_id),
+    volume_id     text NOT NULL REFERENCES volumes (volume_id),
+    group_id      text NOT NULL REFERENCES process_groups (group_id),
+    mount_path    text NOT NULL,
+    server_id     text REFERENCES servers (server_id), -- where it is attached at the provider now
+    created_by    text NOT NULL,
+    created_at    timestamptz NOT NULL DEFAULT now(),
+    deleted_at    timestamptz
+);
+CREATE UNIQUE INDEX volume_attachments_one ON volume_attachments (volume_id) WHERE deleted_at IS NULL;
+CREATE INDEX volume_attachments_by_org ON volume_attachments (org_id) WHERE deleted_at IS NULL;
+CREATE INDEX volume_attachments_by_group ON volume_attachments (group_id) WHERE deleted_at IS NULL;
+
+-- Backups of tenants' sites. A tenant's site is what the seed calls its volume.
+CREATE TABLE snapshots (
+    snapshot_id text PRIMARY KEY, -- snp-…
+    org_id      text NOT NULL REFERENCES orgs (org_id),
+    tenant_id   text NOT NULL REFERENCES tenants (tenant_id),
+    status      text NOT NULL CHECK (status IN ('queued', 'running', 'succeeded', 'failed', 'deleted')),
+    files       jsonb NOT NULL DEFAULT '[]', -- on the host, as bench named them
+    message     text NOT NULL DEFAULT '',
+    created_by  text NOT NULL,
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    finished_at timestamptz
+);
+CREATE INDEX snapshots_by_org ON snapshots (org_id, tenant_id) WHERE status IN ('queued', 'running');
+CREATE INDEX snapshots_by_tenant ON snapshots (tenant_id, created_at DESC);
+
+CREATE TABLE restore_jobs (
+    job_id      text PRIMARY KEY, -- rst-…
+    org_id      text NOT NULL REFERENCES orgs (org_id),
+    tenant_id   text NOT NULL REFERENCES tenants (tenant_id),
+    snapshot_id text NOT NULL REFERENCES snapshots (snapshot_id),
+    status      text NOT NULL CHECK (status IN ('queued', 'running', 'succeeded', 'failed')),
+    message     text NOT NULL DEFAULT '',
+    created_by  text NOT NULL,
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    finished_at timestamptz
+);
+CREATE INDEX restore_jobs_by_org ON restore_jobs (org_id) WHERE status IN ('queued', 'running');
+
+-- Exec sessions and log streams. One whose process died is over when its lease is.
+CREATE TABLE org_sessions (
+    session_id text PRIMARY KEY,
+    org_id     text NOT NULL REFERENCES orgs (org_id),
+    kind       text NOT NULL CHECK (kind IN ('exec', 'logs')),
+    subject    text NOT NULL,
+    actor      text NOT NULL,
+    opened_at  timestamptz NOT NULL DEFAULT now(),
+    lease_until timestamptz NOT NULL,
+    closed_at  timestamptz
+);
+CREATE INDEX org_sessions_open ON org_sessions (org_id, kind, lease_until) WHERE closed_at IS NULL;
+CREATE INDEX org_sessions_hour ON org_sessions (org_id, kind, opened_at);
+
+-- What each org uses, by dimension (quotas-and-fairness, "What counts as usage").
+-- A tenant is an instance of its org with its plan's memory and storage: tenant_sizes.
+CREATE TABLE tenant_sizes (
+    plan          text PRIMARY KEY CHECK (plan IN ('trial', 'starter', 'business', 'enterprise')),
+    memory_bytes  bigint NOT NULL CHECK (memory_bytes > 0),
+    cpu_request   double precision NOT NULL CHECK (cpu_request >= 0),
+    storage_bytes bigint NOT NULL CHECK (storage_bytes >= 0) -- where the tenant asks for no more itself
+);
+INSERT INTO tenant_sizes VALUES
+    ('trial', 536870912, 0.25, 1000000000), ('starter', 1073741824, 0.5, 5000000000),
+    ('business', 2147483648, 1, 20000000000), ('enterprise', 8589934592, 4, 100000000000);
+
+-- The memory that an instance costs beside its own limit.
+CREATE TABLE workload_settings (
+    one                              boolean PRIMARY KEY DEFAULT true CHECK (one),
+    overhead_bytes_per_instance      bigint NOT NULL CHECK (overhead_bytes_per_instance >= 0)
+);
+INSERT INTO workload_settings (overhead_bytes_per_instance) VALUES (33554432);
+
+CREATE VIEW org_usage_view AS
+WITH overhead AS (SELECT overhead_bytes_per_instance AS bytes FROM workload_settings)
+SELECT o.org_id, u.dimension, u.usage
+FROM orgs o
+CROSS JOIN LATERAL (
+    SELECT count(*)::float8 AS n, COALESCE(sum(memory_limit_bytes), 0)::float8 + count(*) * (SELECT bytes FROM overhead) AS memory,
+        COALESCE(sum(cpu_request), 0)::float8 AS cpu
+    FROM instances i WHERE i.org_id = o.org_id AND i.state <> 'stopped') i
+CROSS JOIN LATERAL (
+    SELECT count(*)::float8 AS n, COALESCE(sum(z.memory_bytes), 0)::float8 + count(*) * (SELECT bytes FROM overhead) AS memory,
+        COALESCE(sum(z.cpu_request), 0)::float8 AS cpu, COALESCE(sum(GREATEST(z.storage_bytes, t.storage_quota_gb::bigint * 1000000000)), 0)::float8 AS storage
+    FROM tenants t JOIN tenant_sizes z ON z.plan = t.plan WHERE t.org_id = o.org_id AND t.state <> 'data_purged' AND NOT (t.state = 'failed' AND t.site = '')) t
+CROSS JOIN LATERAL (VALUES
+    ('max_instances', i.n + t.n),
+    ('max_total_memory_bytes', i.memory + t.memory),
+    ('max_total_cpu_request', i.cpu + t.cpu),
+    ('max_apps', (SELECT count(*) FROM apps a WHERE a.org_id = o.org_id AND a.deleted_at IS NULL)::float8),
+    ('max_envs', (SELECT count(*) FROM envs e WHERE e.org_id = o.org_id AND e.deleted_at IS NULL)::float8),
+    ('max_routes', (SELECT count(*) FROM routes r WHERE r.org_id = o.org_id AND r.deleted_at IS NULL)::float8),
+    ('max_hostnames', (SELECT count(DISTINCT hostname) FROM routes r WHERE r.org_id = o.org_id AND r.deleted_at IS NULL AND r.hostname <> '')::float8),
+    ('max_public_ports', (SELECT count(*) FROM (SELECT DISTINCT listener_scope, CASE listener_scope WHEN 'env_v4' THEN env_id END, listen_port
+        FROM routes r WHERE r.org_id = o.org_id AND r.deleted_at IS NULL) p)::float8),
+    ('max_ipv4_allocations', (SELECT count(*) FROM ipv4_allocations a WHERE a.org_id = o.org_id AND a.deleted_at IS NULL)::float8),
+    ('max_volumes', (SELECT count(*) FROM volumes v WHERE v.org_id = o.org_id AND v.deleted_at IS NULL)::float8),
+    ('max_total_volume_bytes', (SELECT COALESCE(sum(size_bytes), 0) FROM volumes v WHERE v.org_id = o.org_id AND v.deleted_at IS NULL)::float8 + t.storage),
+    ('max_volume_attachments', (SELECT count(*) FROM volume_attachments a WHERE a.org_id = o.org_id AND a.deleted_at IS NULL)::float8),
+    ('max_snapshots_per_volume', (SELECT COALESCE(max(n), 0) FROM (SELECT count(*) AS n FROM snapshots s
+        WHERE s.org_id = o.org_id AND s.status IN ('queued', 'running') GROUP BY tenant_id) s)::float8),
+    ('max_restore_jobs', (SELECT count(*) FROM restore_jobs j WHERE j.org_id = o.org_id AND j.status IN ('queued', 'running'))::float8),
+    ('max_log_streams', (SELECT count(*) FROM org_sessions s WHERE s.org_id = o.org_id AND s.kind = 'logs' AND s.closed_at IS NULL AND s.lease_until > now())::float8),
+    ('max_exec_sessions', (SELECT count(*) FROM org_sessions s WHERE s.org_id = o.org_id AND s.kind = 'exec' AND s.closed_at IS NULL AND s.lease_until > now())::float8),
+    ('max_exec_sessions_per_hour', (SELECT count(*) FROM org_sessions s WHERE s.org_id = o.org_id AND s.kind = 'exec' AND s.opened_at > now() - interval '1 hour')::float8)
+) AS u (dimension, usage);
+
+-- take_quota checks what a transaction is about to take, in one round trip. It locks
+-- the org's row, so that whoever else takes something of this org waits, and sees what
+-- this one took; only then it counts. The limits are the org's own, else those of its
+-- tier, which the caller has ($4). It answers with the first dimension, in the order
+-- asked, that would be above its limit, or with no row. A delta of 0 or less is never
+-- refused: giving back is always allowed, also above the limit.
+-- +goose StatementBegin
+CREATE FUNCTION take_quota(p_org text, p_dimensions text[], p_deltas float8[], p_tier_limits jsonb)
+RETURNS TABLE (dimension text, limit_value float8, current_usage float8, requested_delta float8) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_tier text;
+BEGIN
+    SELECT tier INTO v_tier FROM orgs WHERE org_id = p_org FOR NO KEY UPDATE;
+    RETURN QUERY
+    SELECT w.dimension, l.value, u.usage, w.delta
+    FROM unnest(p_dimensions, p_deltas) WITH ORDINALITY AS w (dimension, delta, n)
+    JOIN org_usage_view u ON u.org_id = p_org AND u.dimension = w.dimension
+    CROSS JOIN LATERAL (SELECT COALESCE((SELECT q.limit_value FROM org_quotas q WHERE q.org_id = p_org AND q.dimension = w.dimension),
+        (p_tier_limits -> v_tier ->> w.dimension)::float8) AS value) l
+    WHERE w.delta > 0 AND u.usage + w.delta > l.value
+    ORDER BY w.n LIMIT 1;
+END $$;
+-- +goose StatementEnd
