@@ -86,10 +86,18 @@ func (r *CreateFleetRequest) Validate() error {
 	if err := validateSizes(r.MinSize, *r.MaxSize); err != nil {
 		return err
 	}
-	if err := r.Constraint.Normalize("constraint"); err != nil {
+	if err := r.Constraint.Validate("constraint"); err != nil {
 		return err
 	}
-	return nil
+	return satisfied(r.Constraint, r.Spec.Tags)
+}
+
+// satisfied refuses tags that a fleet's servers are not to have.
+func satisfied(c Constraint, tags []string) error {
+	if c.SatisfiedBy(tags) {
+		return nil
+	}
+	return &Error{Code: CodeCellMismatch, Field: "spec.tags", Message: "do not satisfy the fleet's constraint: " + c.String()}
 }
 
 func validateSizes(minSize, maxSize int64) error {
@@ -153,6 +161,9 @@ func (r *UpdateFleetRequest) Apply(f *Fleet) error {
 	}
 	after, err := json.Marshal(*r.Spec)
 	if err != nil {
+		return err
+	}
+	if err := satisfied(f.Constraint, r.Spec.Tags); err != nil {
 		return err
 	}
 	if string(before) != string(after) {

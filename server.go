@@ -226,6 +226,9 @@ type Server struct {
 	// Placement goes by Tags.
 	AgentTags []string
 
+	FleetID    string     // "" for none
+	CordonedAt *time.Time // set: nobody new lands here
+
 	ImportedFromPulumiAt    *time.Time
 	IdentityRevokedAt       *time.Time
 	DecommissionRequestedAt *time.Time
@@ -350,6 +353,7 @@ type ServerFilter struct {
 	Role   Role
 	Status ServerStatus
 	Tag    string // lower-case
+	Fleet  string
 	Cursor string
 	Limit  int
 }

@@ -128,8 +128,14 @@ func (a *FleetActions) RecordFleetSteps(ctx context.Context, in FleetResults) er
 		}
 		// One whose containers failed is kept for debugging, and is a member.
 		if srv.Status == prego.ServerFailed && srv.StatusReason != prego.ReasonFailedContainer {
-			if _, err := a.drain(ctx, r.ServerID, in.Fleet); err != nil {
+			status, err := a.drain(ctx, r.ServerID, in.Fleet)
+			if err != nil {
 				return err
+			}
+			if status == prego.ServerDraining {
+				if _, err := a.Runs.EnsureDecommission(ctx, r.ServerID); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -140,11 +146,6 @@ func (a *FleetActions) drain(ctx context.Context, serverID string, by FleetRef) 
 	srv, err := a.Store.DrainMember(ctx, serverID, fmt.Sprintf("%s action %d", by.FleetID, by.Seq))
 	if err != nil {
 		return "", err
-	}
-	if srv.Status == prego.ServerDraining {
-		if _, err := a.Runs.EnsureDecommission(ctx, serverID); err != nil {
-			return "", err
-		}
 	}
 	return srv.Status, nil
 }
@@ -161,7 +162,8 @@ type DrainResult struct {
 	Gone     bool `json:"gone,omitempty"`
 }
 
-// DrainFleetServer takes a server down once no tenant lives on it.
+// DrainFleetServer makes a server draining that no tenant lives on; from then on it
+// is its decommissioning's.
 func (a *FleetActions) DrainFleetServer(ctx context.Context, in DrainInput) (DrainResult, error) {
 	status, err := a.drain(ctx, in.ServerID, in.Fleet)
 	switch prego.CodeOf(err) {

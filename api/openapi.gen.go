@@ -1897,12 +1897,18 @@ type Server struct {
 	Agent Agent `json:"agent"`
 
 	// Attempt Machines asked for so far
-	Attempt   int       `json:"attempt"`
-	CreatedAt time.Time `json:"created_at"`
+	Attempt int `json:"attempt"`
+
+	// CordonedAt Set while nobody new lands here: it is to be taken down
+	CordonedAt *time.Time `json:"cordoned_at,omitempty"`
+	CreatedAt  time.Time  `json:"created_at"`
 
 	// CreatedBy Subject of the token that asked for it
 	CreatedBy               *string    `json:"created_by,omitempty"`
 	DecommissionRequestedAt *time.Time `json:"decommission_requested_at,omitempty"`
+
+	// FleetId The fleet that it is a member of
+	FleetId *string `json:"fleet_id,omitempty"`
 
 	// Generation One, and one more for each retry
 	Generation           int        `json:"generation"`
@@ -2041,7 +2047,13 @@ type ServerStatus string
 type ServerSummary struct {
 	// AgentStatus degraded is silence of 60 s, disconnected of 300 s
 	AgentStatus AgentStatus `json:"agent_status"`
-	CreatedAt   time.Time   `json:"created_at"`
+
+	// CordonedAt Set while nobody new lands here: it is to be taken down
+	CordonedAt *time.Time `json:"cordoned_at,omitempty"`
+	CreatedAt  time.Time  `json:"created_at"`
+
+	// FleetId The fleet that it is a member of
+	FleetId *string `json:"fleet_id,omitempty"`
 
 	// Host Public IPv4 address
 	Host          *string `json:"host,omitempty"`
@@ -2494,6 +2506,9 @@ type ListServersParams struct {
 
 	// Tag Only with this tag; case does not matter
 	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
+
+	// Fleet Only members of this fleet
+	Fleet *FleetID `form:"fleet,omitempty" json:"fleet,omitempty"`
 
 	// Limit Servers per page
 	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
@@ -3541,6 +3556,13 @@ func (w *ServerInterfaceWrapper) ListServers(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", ctx.QueryParams(), &params.Tag, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tag: %s", err))
+	}
+
+	// ------------- Optional query parameter "fleet" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "fleet", ctx.QueryParams(), &params.Fleet, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet: %s", err))
 	}
 
 	// ------------- Optional query parameter "limit" -------------

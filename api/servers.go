@@ -140,7 +140,7 @@ func (a *API) GetServer(c echo.Context, id ServerID) error {
 
 // ListServers shows a page of servers.
 func (a *API) ListServers(c echo.Context, p ListServersParams) error {
-	if err := onlyParameters(c, "region", "role", "status", "tag", "limit", "cursor"); err != nil {
+	if err := onlyParameters(c, "region", "role", "status", "tag", "fleet", "limit", "cursor"); err != nil {
 		return err
 	}
 	f := prego.ServerFilter{Limit: 50}
@@ -155,6 +155,9 @@ func (a *API) ListServers(c echo.Context, p ListServersParams) error {
 	}
 	if p.Tag != nil {
 		f.Tag = strings.ToLower(*p.Tag)
+	}
+	if p.Fleet != nil {
+		f.Fleet = *p.Fleet
 	}
 	if p.Limit != nil {
 		f.Limit = *p.Limit
@@ -171,6 +174,8 @@ func (a *API) ListServers(c echo.Context, p ListServersParams) error {
 		return prego.Invalid("status", "must be one of provisioning, active, draining, terminated, failed")
 	case p.Tag != nil && !validTag(f.Tag):
 		return prego.Invalid("tag", "must be 1 to 63 printable ASCII characters without spaces")
+	case p.Fleet != nil && prego.ValidateFleetID(f.Fleet) != nil:
+		return prego.Invalid("fleet", "must be a fleet's id")
 	case f.Limit < 1 || f.Limit > 200:
 		return prego.Invalid("limit", "must be 1 to 200")
 	case p.Cursor != nil && f.Cursor == "":
@@ -222,6 +227,7 @@ func summary(s prego.Server) ServerSummary {
 		ServerId: s.ServerID, Role: Role(s.Role), Region: Region(s.Region), InfraProvider: string(s.InfraProvider),
 		Status: ServerStatus(s.Status), StatusReason: optional(string(s.StatusReason)), StatusMessage: optional(s.StatusMessage),
 		AgentStatus: AgentStatus(s.AgentStatus), Host: optional(s.Host), Tags: s.Tags, CreatedAt: s.CreatedAt.UTC(),
+		FleetId: optional(s.FleetID), CordonedAt: utc(s.CordonedAt),
 	}
 }
 
@@ -237,6 +243,7 @@ func (a *API) view(s prego.Server, events []prego.ServerEvent) Server {
 		RunUrl: optional(a.d.Orchestrator.RunURL(run)), Generation: s.Generation, Attempt: s.Attempt, CreatedBy: optional(s.CreatedBy),
 		CreatedAt: s.CreatedAt.UTC(), ActiveAt: utc(s.ActiveAt), TerminatedAt: utc(s.TerminatedAt), DecommissionRequestedAt: utc(s.DecommissionRequestedAt),
 		ImportedFromPulumiAt: utc(s.ImportedFromPulumiAt), Timeline: []Event{},
+		FleetId: optional(s.FleetID), CordonedAt: utc(s.CordonedAt),
 		Agent: Agent{
 			Status: AgentStatus(s.AgentStatus), Version: optional(s.AgentVersion), FirstSeenAt: utc(s.AgentFirstSeenAt), LastHeartbeatAt: utc(s.AgentLastHeartbeatAt),
 			Load1: s.Load1, MemoryPct: s.MemoryPct, DiskPct: s.DiskPct, DockerState: optional(s.DockerState),

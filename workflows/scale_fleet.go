@@ -148,7 +148,10 @@ func (s *scaleFleet) takeDownOne(ctx workflow.Context, id string, grace time.Dur
 		case d.Gone:
 			return r, nil
 		case !d.Occupied:
-			left = s.action.Poll
+			if err := decommissionChild(ctx, id).Get(ctx, nil); err == nil || !alreadyStarted(err) {
+				return r, err
+			}
+			left = s.action.Poll // another's run takes it down
 		case left <= 0:
 			r.State, r.Message = prego.FleetStepKept, "tenants live on it"
 			return r, workflow.ExecuteActivity(write(ctx, "keep "+id), s.steps.KeepFleetServer, id).Get(ctx, nil)

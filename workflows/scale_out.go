@@ -33,6 +33,15 @@ func provisionChild(ctx workflow.Context, srv activities.ServerRef) workflow.Chi
 	return workflow.ExecuteChildWorkflow(ctx, ProvisionServer, ProvisionServerInput{ServerID: srv.ServerID, Generation: srv.Generation})
 }
 
+// decommissionChild takes a draining server down as a child of the run.
+func decommissionChild(ctx workflow.Context, serverID string) workflow.ChildWorkflowFuture {
+	ctx = workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
+		WorkflowID: prego.DecommissionWorkflowID(serverID), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, WaitForCancellation: true, StaticSummary: "Decommission " + serverID,
+	})
+	return workflow.ExecuteChildWorkflow(ctx, DecommissionServer, DecommissionServerInput{ServerID: serverID})
+}
+
 func alreadyStarted(err error) bool { return temporal.IsWorkflowExecutionAlreadyStartedError(err) }
 
 // ScaleOutInput names a role in a region.

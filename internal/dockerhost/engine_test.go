@@ -265,6 +265,13 @@ func (e *engine) close() {
 				_, _ = c.ContainerRemove(context.Background(), i.ID, client.ContainerRemoveOptions{Force: true})
 			}
 		}
+		if list, err := c.NetworkList(context.Background(), client.NetworkListOptions{}); err == nil {
+			for _, n := range list.Items { // their bridges would outlive the engine
+				if n.Driver == "bridge" {
+					_, _ = c.NetworkRemove(context.Background(), n.ID, client.NetworkRemoveOptions{})
+				}
+			}
+		}
 		_ = c.Close()
 	}
 	e.stop(syscall.SIGTERM)

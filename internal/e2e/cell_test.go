@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/workflowservice/v1"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
@@ -161,6 +162,7 @@ func (c *cell) addr(port string) string { return fmt.Sprintf("127.0.0.1:%d", c.p
 func (c *cell) logFile(name string) string { return filepath.Join(c.dir, name+".log") }
 
 func (c *cell) showLogs() {
+	c.showRuns()
 	for _, name := range []string{"worker", "api", "agentgw"} {
 		b, _ := os.ReadFile(c.logFile(name))
 		lines := strings.Split(string(b), "\n")
@@ -168,6 +170,28 @@ func (c *cell) showLogs() {
 			lines = lines[len(lines)-25:]
 		}
 		c.t.Logf("--- %s\n%s", name, strings.Join(lines, "\n"))
+	}
+}
+
+// showRuns says what the runs of this cell that are open wait for.
+func (c *cell) showRuns() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	r, err := temporalClient.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{
+		Query: "TaskQueue = '" + c.vars["TEMPORAL_TASK_QUEUE"] + "' AND ExecutionStatus = 'Running'",
+	})
+	if err != nil {
+		c.t.Logf("open runs: %v", err)
+		return
+	}
+	for _, e := range r.Executions {
+		d, err := temporalClient.DescribeWorkflowExecution(ctx, e.Execution.WorkflowId, e.Execution.RunId)
+		if err != nil {
+			c.t.Logf("run %s: %v", e.Execution.WorkflowId, err)
+			continue
+		}
+		c.t.Logf("run %s: %d events, task %v, activities %v, children %v", e.Execution.WorkflowId, d.GetWorkflowExecutionInfo().GetHistoryLength(),
+			d.GetPendingWorkflowTask(), d.GetPendingActivities(), d.GetPendingChildren())
 	}
 }
 

@@ -1,18 +1,25 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	historypb "go.temporal.io/api/history/v1"
+	workflowpb "go.temporal.io/api/workflow/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/worker"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	pregoworker "github.com/prego/prego/worker"
 )
 
 func fleetVars(more map[string]string) map[string]string {
@@ -237,4 +244,48 @@ func TestActionIsCancelled(t *testing.T) {
 	require.Less(t, n, 5)
 	require.EqualValues(t, n, c.getFleet("slow").Size)
 	c.settled()
+}
+
+// TestRecordFleetHistories does for fleets what TestRecordHistories does for servers.
+func TestRecordFleetHistories(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: fleetVars(nil)})
+	c.sim.SetStock("*", "ash", false)
+	c.sim.SetStock("*", "hil", false)
+	c.fleet("wide", prego.RoleRedisPool, []map[string]any{weighted("eu", 1, -1), weighted("us", 1, -1)}, nil)
+	c.awaitAction("wide", c.act("wide", "CLUSTER_SCALE_OUT", map[string]any{"count": 2}).Seq, "succeeded")
+	keepActionHistory(t, c, "fleet-replans", "wide", 1)
+	c.send(http.MethodPatch, "/v1/fleets/wide", map[string]any{"spec": map[string]any{"tags": []string{"new"}}}, http.StatusOK, nil)
+	c.awaitAction("wide", c.act("wide", "CLUSTER_REPLACE", map[string]any{}).Seq, "succeeded")
+	keepActionHistory(t, c, "fleet-replaced", "wide", 2)
+	c.awaitAction("wide", c.act("wide", "CLUSTER_SCALE_IN", map[string]any{"count": 2}).Seq, "succeeded")
+	keepActionHistory(t, c, "fleet-shrinks", "wide", 3)
+	c.awaitAction("wide", c.act("wide", "CLUSTER_SCALE_IN", map[string]any{"count": 2}).Seq, "failed")
+	keepActionHistory(t, c, "fleet-refused", "wide", 4)
+	keepHistory(t, c, "fleet-idle", prego.FleetWorkflowID("wide"))
+	c.settled()
+}
+
+// keepActionHistory is keepHistory for the run that carried out an action.
+func keepActionHistory(t *testing.T, c *cell, name, fleet string, seq int) {
+	t.Helper()
+	ctx := context.Background()
+	var run *historypb.History
+	require.Eventually(t, func() bool {
+		r, err := temporalClient.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{
+			Query: "TaskQueue = '" + c.vars["TEMPORAL_TASK_QUEUE"] + "' AND WorkflowId = '" + prego.FleetWorkflowID(fleet) + "' AND ExecutionStatus = 'ContinuedAsNew'",
+		})
+		if err != nil || len(r.Executions) < seq {
+			return false
+		}
+		slices.SortFunc(r.Executions, func(a, b *workflowpb.WorkflowExecutionInfo) int {
+			return a.StartTime.AsTime().Compare(b.StartTime.AsTime())
+		})
+		run = historyOf(t, prego.FleetWorkflowID(fleet), r.Executions[seq-1].Execution.RunId)
+		return true
+	}, patience, 100*time.Millisecond, "the run of action %d", seq)
+	r := worker.NewWorkflowReplayer()
+	pregoworker.Register(r)
+	require.NoError(t, r.ReplayWorkflowHistory(nil, run))
+	writeHistory(t, name, run)
 }

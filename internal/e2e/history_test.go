@@ -33,8 +33,14 @@ var record = flag.Bool("record", false, "write the histories that the replay tes
 // history reads the whole history of a run.
 func history(t *testing.T, workflowID string) *historypb.History {
 	t.Helper()
+	return historyOf(t, workflowID, "")
+}
+
+// historyOf reads that of one of its runs, "" for the newest.
+func historyOf(t *testing.T, workflowID, runID string) *historypb.History {
+	t.Helper()
 	var h historypb.History
-	iter := temporalClient.GetWorkflowHistory(context.Background(), workflowID, "", false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+	iter := temporalClient.GetWorkflowHistory(context.Background(), workflowID, runID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 	for iter.HasNext() {
 		e, err := iter.Next()
 		require.NoError(t, err)

@@ -16,14 +16,16 @@ import (
 const serverColumns = `server_id, role, region, infra_provider, spec, tags, status, status_reason, status_message, managed_by,
     COALESCE(provider_server_id, ''), server_type, location, image, host, ipv6, workflow_id, generation, attempt,
     agent_status, agent_version, agent_boot_id, agent_first_seen_at, agent_last_heartbeat_at, load1, memory_pct, disk_pct, docker_state, agent_tags,
-    imported_from_pulumi_at, identity_revoked_at, decommission_requested_at, created_by, created_at, updated_at, active_at, terminated_at`
+    imported_from_pulumi_at, identity_revoked_at, decommission_requested_at, created_by, created_at, updated_at, active_at, terminated_at,
+    COALESCE(fleet_id, ''), cordoned_at`
 
 func scanServer(row pgx.CollectableRow) (prego.Server, error) {
 	var s prego.Server
 	err := row.Scan(&s.ServerID, &s.Role, &s.Region, &s.InfraProvider, &s.Spec, &s.Tags, &s.Status, &s.StatusReason, &s.StatusMessage, &s.ManagedBy,
 		&s.ProviderServerID, &s.ServerType, &s.Location, &s.Image, &s.Host, &s.IPv6, &s.WorkflowID, &s.Generation, &s.Attempt,
 		&s.AgentStatus, &s.AgentVersion, &s.AgentBootID, &s.AgentFirstSeenAt, &s.AgentLastHeartbeatAt, &s.Load1, &s.MemoryPct, &s.DiskPct, &s.DockerState, &s.AgentTags,
-		&s.ImportedFromPulumiAt, &s.IdentityRevokedAt, &s.DecommissionRequestedAt, &s.CreatedBy, &s.CreatedAt, &s.UpdatedAt, &s.ActiveAt, &s.TerminatedAt)
+		&s.ImportedFromPulumiAt, &s.IdentityRevokedAt, &s.DecommissionRequestedAt, &s.CreatedBy, &s.CreatedAt, &s.UpdatedAt, &s.ActiveAt, &s.TerminatedAt,
+		&s.FleetID, &s.CordonedAt)
 	return s, err
 }
 
@@ -241,7 +243,7 @@ func (s *Store) ServerEvents(ctx context.Context, id string) ([]prego.ServerEven
 
 const sqlListServers = `
 SELECT ` + serverColumns + ` FROM servers
-WHERE ($1 = '' OR region = $1) AND ($2 = '' OR role = $2) AND ($3 = '' OR status = $3) AND ($4 = '' OR tags @> ARRAY[$4])
+WHERE ($1 = '' OR region = $1) AND ($2 = '' OR role = $2) AND ($3 = '' OR status = $3) AND ($4 = '' OR tags @> ARRAY[$4]) AND ($8 = '' OR fleet_id = $8)
   AND ($5::timestamptz IS NULL OR (created_at, server_id) < ($5, $6))
 ORDER BY created_at DESC, server_id DESC LIMIT $7`
 
@@ -253,7 +255,7 @@ func (s *Store) ListServers(ctx context.Context, f prego.ServerFilter) (page []p
 	if err != nil {
 		return nil, "", err
 	}
-	rows, err := s.pool.Query(ctx, sqlListServers, f.Region, f.Role, f.Status, f.Tag, at, id, f.Limit+1)
+	rows, err := s.pool.Query(ctx, sqlListServers, f.Region, f.Role, f.Status, f.Tag, at, id, f.Limit+1, f.Fleet)
 	if err != nil {
 		return nil, "", fmt.Errorf("list servers: %w", err)
 	}
