@@ -275,15 +275,17 @@ type FleetStep struct {
 	Replan   bool           `json:"replan,omitempty"` // it makes up for one that failed
 	State    FleetStepState `json:"state"`
 	Message  string         `json:"message,omitempty"`
+	At       time.Time      `json:"at,omitzero"` // since when it is in State
 }
 
 // Outcome is how an action ended whose steps are all done with.
 func (a FleetAction) Outcome() (status FleetActionStatus, reason, message string) {
 	n := map[FleetStepState]int{}
-	round, last := 0, ""
+	round, last, failed := 0, "", 0
 	for _, st := range a.Steps {
 		n[st.State]++
 		if st.Op == StepOpCreate && st.State == FleetStepFailed {
+			failed++
 			if st.Round >= round {
 				round, last = st.Round, st.Message
 			}
@@ -303,7 +305,7 @@ func (a FleetAction) Outcome() (status FleetActionStatus, reason, message string
 	switch {
 	case n[FleetStepSkipped] > 0 && a.CancelRequested:
 		return ActionCancelled, "cancelled", fmt.Sprintf("cancelled: %d of %d steps were not begun", n[FleetStepSkipped], len(a.Steps))
-	case made < wanted:
+	case made < wanted && (failed > 0 || n[FleetStepKept] == 0): // a replacement stops at one that is kept
 		return ActionFailed, "servers_failed", fmt.Sprintf("%d of %d servers could not be made; the last: %s", wanted-made, wanted, last)
 	case n[FleetStepKept] > 0:
 		return ActionFailed, string(CodeServerHasTenants), fmt.Sprintf("%d servers still had tenants at the end of the grace period and are kept", n[FleetStepKept])
@@ -339,6 +341,13 @@ type FleetPlan struct {
 	Steps []FleetStep
 	// Used are the policies that had a say.
 	Used []string
+}
+
+// FleetReplan is what becomes of an action when steps of it did not go as planned.
+type FleetReplan struct {
+	More []FleetStep     // for what could not be made
+	Skip []FleetStep     // with a message
+	Data json.RawMessage // the action's, with what changed
 }
 
 // FleetActionRequest asks for an action.

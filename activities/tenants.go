@@ -39,6 +39,7 @@ type TenantStore interface {
 	RequestFleetMember(ctx context.Context, f prego.FleetServer, by string, plan FleetPlanner) (prego.Server, error)
 	GetFleet(ctx context.Context, id string) (prego.Fleet, error)
 	OpenFleets(ctx context.Context, quiet time.Duration) ([]string, error)
+	SettleDemand(ctx context.Context, age time.Duration) error
 	FinishScaling(ctx context.Context, eventID int64, message string) error
 
 	Queued(ctx context.Context, region prego.Region, tenantID string, mode prego.PlacementMode) (bool, error)

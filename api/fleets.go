@@ -453,7 +453,7 @@ func (a *API) GetFleetAction(c echo.Context, id FleetID, seq ActionSeq) error {
 	for _, s := range act.Steps {
 		steps = append(steps, FleetActionStep{
 			Op: FleetActionStepOp(s.Op), ServerId: s.ServerID, Region: Region(s.Region), Round: s.Round, Replan: s.Replan,
-			State: FleetActionStepState(s.State), Message: optional(s.Message),
+			State: FleetActionStepState(s.State), Message: optional(s.Message), At: s.At.UTC(),
 		})
 	}
 	out.Steps = &steps

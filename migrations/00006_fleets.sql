@@ -77,6 +77,7 @@ CREATE TABLE fleet_action_steps (
     replan    boolean NOT NULL DEFAULT false,
     state     text NOT NULL DEFAULT 'planned' CHECK (state IN ('planned', 'done', 'failed', 'kept', 'skipped')),
     message   text NOT NULL DEFAULT '',
+    at        timestamptz NOT NULL DEFAULT now(), -- of its state
     PRIMARY KEY (fleet_id, seq, server_id, op),
     FOREIGN KEY (fleet_id, seq) REFERENCES fleet_actions (fleet_id, seq) ON DELETE CASCADE
 );
