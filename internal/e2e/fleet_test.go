@@ -132,18 +132,19 @@ func TestFleetGrowsShrinksAndIsReplaced(t *testing.T) {
 // TestFleetPlansAroundARegionThatIsSoldOut, also when the worker dies midway.
 func TestFleetPlansAroundARegionThatIsSoldOut(t *testing.T) {
 	t.Parallel()
-	for _, point := range []string{"", "fleet/planned", "fleet/requested", "create/called"} {
+	for i, point := range []string{"", "fleet/planned", "fleet/requested", "create/called"} {
+		fleet := fmt.Sprintf("wide-%d", i) // the cells share Temporal, and with it the ids of runs
 		t.Run("killed at "+point, func(t *testing.T) {
 			t.Parallel()
 			crash := filepath.Join(t.TempDir(), "crash")
 			c := newCell(t, options{vars: fleetVars(map[string]string{"PREGO_TEST_CRASH": crash})})
 			c.sim.SetStock("*", "ash", false)
 			c.sim.SetStock("*", "hil", false)
-			c.fleet("wide", prego.RoleRedisPool, []map[string]any{weighted("eu", 100, -1), weighted("us", 100, -1), weighted("sg", 100, -1)}, nil)
+			c.fleet(fleet, prego.RoleRedisPool, []map[string]any{weighted("eu", 100, -1), weighted("us", 100, -1), weighted("sg", 100, -1)}, nil)
 			if point != "" {
 				require.NoError(t, os.WriteFile(crash, []byte(point), 0o600))
 			}
-			got := c.act("wide", "CLUSTER_SCALE_OUT", map[string]any{"count": 6})
+			got := c.act(fleet, "CLUSTER_SCALE_OUT", map[string]any{"count": 6})
 			if point != "" {
 				select {
 				case <-c.procs["worker"].Done():
@@ -153,11 +154,11 @@ func TestFleetPlansAroundARegionThatIsSoldOut(t *testing.T) {
 				delete(c.procs, "worker")
 				c.start("worker")
 			}
-			a := c.awaitAction("wide", got.Seq, "succeeded")
+			a := c.awaitAction(fleet, got.Seq, "succeeded")
 			require.JSONEq(t, `{"status":"OK","creation":{"count":6,"regions":{"eu":3,"sg":3}}}`, string(a.Data))
-			require.Equal(t, map[string]int64{"eu": 3, "sg": 3}, c.getFleet("wide").Regions)
+			require.Equal(t, map[string]int64{"eu": 3, "sg": 3}, c.getFleet(fleet).Regions)
 			require.Len(t, c.billed("server"), 6, "none is lost, and none is extra")
-			require.Equal(t, 6, c.number(`SELECT count(*) FROM servers WHERE fleet_id = 'wide' AND status = 'active'`))
+			require.Equal(t, 6, c.number(`SELECT count(*) FROM servers WHERE fleet_id = $1 AND status = 'active'`, fleet))
 			c.settled()
 		})
 	}
