@@ -23,7 +23,7 @@ build: ## Build bin/prego and bin/prego-agent, both static
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/prego ./cmd/prego
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/prego-agent ./cmd/prego-agent
 
-demo: postgres temporal build ## Run everything here, provision one server of each role and a tenant of each plan (ARGS="--exit" to end by itself)
+demo: postgres temporal build ## Run everything here, provision one server of each role, a tenant of each plan and a fleet (ARGS="--exit" to end by itself)
 	bin/prego dev --demo $(ARGS)
 
 dev: postgres temporal build ## Run everything here and wait

@@ -237,7 +237,8 @@ func (s FleetActionStatus) Ended() bool { return s != ActionQueued && s != Actio
 // FleetAction is one row of fleet_actions.
 type FleetAction struct {
 	FleetID     string
-	Seq         int // 1 for the fleet's first
+	Seq         int    // 1 for the fleet's first
+	Key         string // in the names of its servers
 	Action      FleetActionKind
 	Inputs      json.RawMessage
 	Data        json.RawMessage // what the policies made of it: region.Data
@@ -286,15 +287,17 @@ type FleetStep struct {
 	Replan   bool           `json:"replan,omitempty"` // it makes up for one that failed
 	State    FleetStepState `json:"state"`
 	Message  string         `json:"message,omitempty"`
+	At       time.Time      `json:"at,omitzero"` // since when it is in State
 }
 
 // Outcome is how an action ended whose steps are all done with.
 func (a FleetAction) Outcome() (status FleetActionStatus, reason, message string) {
 	n := map[FleetStepState]int{}
-	round, last := 0, ""
+	round, last, failed := 0, "", 0
 	for _, st := range a.Steps {
 		n[st.State]++
 		if st.Op == StepOpCreate && st.State == FleetStepFailed {
+			failed++
 			if st.Round >= round {
 				round, last = st.Round, st.Message
 			}
@@ -314,7 +317,7 @@ func (a FleetAction) Outcome() (status FleetActionStatus, reason, message string
 	switch {
 	case n[FleetStepSkipped] > 0 && a.CancelRequested:
 		return ActionCancelled, "cancelled", fmt.Sprintf("cancelled: %d of %d steps were not begun", n[FleetStepSkipped], len(a.Steps))
-	case made < wanted:
+	case made < wanted && (failed > 0 || n[FleetStepKept] == 0): // a replacement stops at one that is kept
 		return ActionFailed, "servers_failed", fmt.Sprintf("%d of %d servers could not be made; the last: %s", wanted-made, wanted, last)
 	case n[FleetStepKept] > 0:
 		return ActionFailed, string(CodeServerHasTenants), fmt.Sprintf("%d servers still had tenants at the end of the grace period and are kept", n[FleetStepKept])
@@ -352,6 +355,13 @@ type FleetPlan struct {
 	Used []string
 }
 
+// FleetReplan is what becomes of an action when steps of it did not go as planned.
+type FleetReplan struct {
+	More []FleetStep     // for what could not be made
+	Skip []FleetStep     // with a message
+	Data json.RawMessage // the action's, with what changed
+}
+
 // FleetActionRequest asks for an action.
 type FleetActionRequest struct {
 	FleetID        string
@@ -378,11 +388,18 @@ type FleetStepResult struct {
 }
 
 // FleetWorkflowID is the id of the runs that carry out a fleet's actions.
-func FleetWorkflowID(fleetID string) string { return fleetPrefix + fleetID }
+// Fleets' names are theirs in one environment, those of servers in all.
+func FleetWorkflowID(environment, fleetID string) string {
+	return fleetPrefix + environment + "/" + fleetID
+}
 
 // FleetIDFromWorkflow is the inverse of FleetWorkflowID.
-func FleetIDFromWorkflow(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, fleetPrefix)
+func FleetIDFromWorkflow(workflowID string) (environment, fleetID string, ok bool) {
+	rest, ok := strings.CutPrefix(workflowID, fleetPrefix)
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, "/")
 }
 
 const fleetPrefix = "fleet-scale/"

@@ -2,7 +2,6 @@ package activities
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -15,10 +14,12 @@ type FleetActionStore interface {
 	BeginFleetAction(ctx context.Context, fleetID string, plan FleetPlanner) (*prego.FleetAction, error)
 	NextFleetBatch(ctx context.Context, fleetID string, seq, limit int) (prego.FleetBatch, error)
 	RecordFleetSteps(ctx context.Context, fleetID string, seq int, results []prego.FleetStepResult,
-		replan func(prego.FleetState, prego.FleetAction) (more []prego.FleetStep, skip bool, data json.RawMessage, err error)) error
+		replan func(prego.FleetState, prego.FleetAction) (prego.FleetReplan, error)) error
+	GetFleetAction(ctx context.Context, fleetID string, seq int) (prego.FleetAction, error)
 	FinishFleetAction(ctx context.Context, fleetID string, seq int) (prego.FleetAction, error)
 	DrainMember(ctx context.Context, serverID, by string) (prego.Server, error)
 	GetServer(ctx context.Context, serverID string) (prego.Server, error)
+	CordonedFor(ctx context.Context, serverID string) (time.Duration, error)
 	Uncordon(ctx context.Context, serverID string) error
 }
 
@@ -77,7 +78,6 @@ type FleetBatch struct {
 	Creates []ServerRef             `json:"creates,omitempty"`
 	Deletes []string                `json:"deletes,omitempty"`
 	Refused []prego.FleetStepResult `json:"refused,omitempty"` // they could not be asked for
-	Grace   time.Duration           `json:"grace,omitempty"`   // that a server with tenants is given
 }
 
 // NextFleetBatch asks for the servers that are to be made next, or closes those to
@@ -88,7 +88,7 @@ func (a *FleetActions) NextFleetBatch(ctx context.Context, in FleetRef) (FleetBa
 		return FleetBatch{}, coded(err)
 	}
 	a.hook("fleet/requested")
-	out := FleetBatch{Grace: scale.GracePeriod(b.Action)}
+	var out FleetBatch
 	for _, s := range b.Steps {
 		switch {
 		case s.State == prego.FleetStepFailed:
@@ -115,7 +115,7 @@ type FleetResults struct {
 // RecordFleetSteps writes down how steps went, takes down what is left of servers
 // that failed, and plans what is missing over the regions that are left.
 func (a *FleetActions) RecordFleetSteps(ctx context.Context, in FleetResults) error {
-	for _, r := range in.Results {
+	for i, r := range in.Results {
 		if r.Op != prego.StepOpCreate || r.State != prego.FleetStepFailed {
 			continue
 		}
@@ -126,8 +126,12 @@ func (a *FleetActions) RecordFleetSteps(ctx context.Context, in FleetResults) er
 		if err != nil {
 			return fromStore(err)
 		}
-		// One whose containers failed is kept for debugging, and is a member.
-		if srv.Status == prego.ServerFailed && srv.StatusReason != prego.ReasonFailedContainer {
+		// The row decides, not how the run ended: one that was stopped by hand leaves a
+		// server behind. One whose containers failed is kept for debugging, and is a member.
+		switch {
+		case srv.Status == prego.ServerActive:
+			in.Results[i].State, in.Results[i].Message = prego.FleetStepDone, ""
+		case srv.Status == prego.ServerProvisioning, srv.Status == prego.ServerFailed && srv.StatusReason != prego.ReasonFailedContainer:
 			status, err := a.drain(ctx, r.ServerID, in.Fleet)
 			if err != nil {
 				return err
@@ -160,6 +164,10 @@ type DrainInput struct {
 type DrainResult struct {
 	Occupied bool `json:"occupied,omitempty"` // tenants live there
 	Gone     bool `json:"gone,omitempty"`
+	// Left is what is left of an occupied server's grace period.
+	Left time.Duration `json:"left,omitempty"`
+	// Cancelled: the action was, so that an occupied server stays.
+	Cancelled bool `json:"cancelled,omitempty"`
 }
 
 // DrainFleetServer makes a server draining that no tenant lives on; from then on it
@@ -168,7 +176,7 @@ func (a *FleetActions) DrainFleetServer(ctx context.Context, in DrainInput) (Dra
 	status, err := a.drain(ctx, in.ServerID, in.Fleet)
 	switch prego.CodeOf(err) {
 	case prego.CodeServerHasTenants:
-		return DrainResult{Occupied: true}, nil
+		return a.occupied(ctx, in)
 	case prego.CodeServerNotFound:
 		return DrainResult{Gone: true}, nil
 	}
@@ -177,6 +185,21 @@ func (a *FleetActions) DrainFleetServer(ctx context.Context, in DrainInput) (Dra
 	}
 	a.hook("fleet/draining")
 	return DrainResult{Gone: status == prego.ServerTerminated}, nil
+}
+
+// occupied tells how long a server with tenants is still waited for.
+func (a *FleetActions) occupied(ctx context.Context, in DrainInput) (DrainResult, error) {
+	act, err := a.Store.GetFleetAction(ctx, in.Fleet.FleetID, in.Fleet.Seq)
+	if err != nil {
+		return DrainResult{}, coded(err)
+	}
+	// Of the database's clock, from when it was closed to new tenants: a run that
+	// follows another goes on with the same period.
+	closed, err := a.Store.CordonedFor(ctx, in.ServerID)
+	if err != nil {
+		return DrainResult{}, err
+	}
+	return DrainResult{Occupied: true, Cancelled: act.CancelRequested, Left: max(0, scale.GracePeriod(act)-closed)}, nil
 }
 
 // KeepFleetServer gives a server back to placement that could not be drained.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -317,6 +318,7 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 		}
 	}
 	try(a.sweepPools(ctx, &r))
+	try(a.Store.SettleDemand(ctx, time.Hour))
 	fleets, err := a.Store.OpenFleets(ctx, a.Settings.OrphanQuiet)
 	try(err)
 	for _, id := range fleets {

@@ -37,6 +37,7 @@ type TenantStore interface {
 	BeginFleetScaling(ctx context.Context, e prego.ScalingRound, plan FleetPlanner) (prego.ScalingRound, error)
 	RequestFleetMember(ctx context.Context, f prego.FleetServer, c prego.Constraint, by string, plan FleetPlanner) (prego.Server, error)
 	OpenFleets(ctx context.Context, quiet time.Duration) ([]string, error)
+	SettleDemand(ctx context.Context, age time.Duration) error
 	FinishScaling(ctx context.Context, eventID int64, message string) error
 
 	Queued(ctx context.Context, region prego.Region, tenantID string, mode prego.PlacementMode) (bool, error)

@@ -39,6 +39,7 @@ type FleetStore interface {
 // FleetRuns has actions carried out. A start that fails is made up for by the
 // periodic sweep: the row is what counts.
 type FleetRuns interface {
+	FleetRunID(fleetID string) string
 	EnsureScaleFleet(ctx context.Context, fleetID string) error
 }
 
@@ -368,11 +369,11 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 		start, cancel := startContext(c)
 		defer cancel()
 		if err := a.d.FleetRuns.EnsureScaleFleet(start, id); err != nil {
-			a.leftToTheSweep(c, prego.FleetWorkflowID(id), err)
+			a.leftToTheSweep(c, a.d.FleetRuns.FleetRunID(id), err)
 		}
 	}
 	return c.JSON(http.StatusAccepted, FleetActionAccepted{
-		FleetId: id, Seq: act.Seq, Status: FleetActionAcceptedStatus(act.Status), WorkflowId: prego.FleetWorkflowID(id),
+		FleetId: id, Seq: act.Seq, Status: FleetActionAcceptedStatus(act.Status), WorkflowId: a.d.FleetRuns.FleetRunID(id),
 		StatusUrl: fmt.Sprintf("/v1/fleets/%s/actions/%d", id, act.Seq),
 	})
 }
@@ -453,7 +454,7 @@ func (a *API) GetFleetAction(c echo.Context, id FleetID, seq ActionSeq) error {
 	for _, s := range act.Steps {
 		steps = append(steps, FleetActionStep{
 			Op: FleetActionStepOp(s.Op), ServerId: s.ServerID, Region: Region(s.Region), Round: s.Round, Replan: s.Replan,
-			State: FleetActionStepState(s.State), Message: optional(s.Message),
+			State: FleetActionStepState(s.State), Message: optional(s.Message), At: s.At.UTC(),
 		})
 	}
 	out.Steps = &steps
@@ -479,7 +480,7 @@ func (a *API) fleetView(f prego.Fleet) ServerFleet {
 	out := ServerFleet{
 		FleetId: f.FleetID, Role: Role(f.Role), InfraProvider: string(f.InfraProvider), MinSize: f.MinSize, MaxSize: f.MaxSize,
 		DesiredCapacity: f.DesiredCapacity, Size: f.Size, Regions: map[string]int64{}, Spec: specView(f.Spec), Constraint: constraintView(f.Constraint),
-		ServesTenants: f.Serves, Profile: f.Profile, RunUrl: optional(a.d.Orchestrator.RunURL(prego.FleetWorkflowID(f.FleetID))),
+		ServesTenants: f.Serves, Profile: f.Profile, RunUrl: optional(a.d.Orchestrator.RunURL(a.d.FleetRuns.FleetRunID(f.FleetID))),
 		CreatedBy: f.CreatedBy, CreatedAt: f.CreatedAt.UTC(), UpdatedAt: f.UpdatedAt.UTC(),
 	}
 	if f.Region != "" {
@@ -507,7 +508,7 @@ func (a *API) actionView(v prego.FleetAction) FleetAction {
 	return FleetAction{
 		FleetId: v.FleetID, Seq: v.Seq, Action: FleetActionKind(v.Action), Inputs: v.Inputs, Data: v.Data, Status: FleetActionStatus(v.Status),
 		Reason: optional(v.Reason), Message: optional(v.Message), Cause: v.Cause, RequestedBy: v.RequestedBy, CancelRequested: v.CancelRequested,
-		RunUrl:    optional(a.d.Orchestrator.RunURL(prego.FleetWorkflowID(v.FleetID))),
+		RunUrl:    optional(a.d.Orchestrator.RunURL(a.d.FleetRuns.FleetRunID(v.FleetID))),
 		CreatedAt: v.CreatedAt.UTC(), StartedAt: utc(v.StartedAt), FinishedAt: utc(v.FinishedAt),
 	}
 }

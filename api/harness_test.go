@@ -63,6 +63,8 @@ func (r *runs) StartDecommission(ctx context.Context, id string) error {
 	return r.note(ctx, "decommission "+id)
 }
 
+func (r *runs) FleetRunID(id string) string { return "fleet-scale/test/" + id }
+
 func (r *runs) EnsureScaleFleet(ctx context.Context, id string) error {
 	return r.note(ctx, "scale "+id)
 }

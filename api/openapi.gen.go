@@ -1356,6 +1356,8 @@ type FleetActionPlan struct {
 
 // FleetActionStep defines model for FleetActionStep.
 type FleetActionStep struct {
+	// At Since when it is in this state
+	At      time.Time         `json:"at"`
 	Message *string           `json:"message,omitempty"`
 	Op      FleetActionStepOp `json:"op"`
 

@@ -54,7 +54,8 @@ CREATE TABLE fleet_actions (
     reason           text NOT NULL DEFAULT '',
     message          text NOT NULL DEFAULT '',
     cause            text NOT NULL, -- 'operator', or what the servers are for
-    driven_by        text NOT NULL, -- the id of the run that carries it out
+    driven_by        text NOT NULL, -- 'fleet', whose runs take one after the other, or the id of the run that waits for it
+    key              text NOT NULL DEFAULT substr(md5(gen_random_uuid()::text), 1, 8), -- in its servers' names: no name is used twice
     requested_by     text NOT NULL,
     idempotency_key  text,
     cancel_requested boolean NOT NULL DEFAULT false,
@@ -77,6 +78,7 @@ CREATE TABLE fleet_action_steps (
     replan    boolean NOT NULL DEFAULT false,
     state     text NOT NULL DEFAULT 'planned' CHECK (state IN ('planned', 'done', 'failed', 'kept', 'skipped')),
     message   text NOT NULL DEFAULT '',
+    at        timestamptz NOT NULL DEFAULT now(), -- of its state
     PRIMARY KEY (fleet_id, seq, server_id, op),
     FOREIGN KEY (fleet_id, seq) REFERENCES fleet_actions (fleet_id, seq) ON DELETE CASCADE
 );

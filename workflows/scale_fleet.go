@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -71,13 +72,16 @@ func (s *scaleFleet) run(ctx workflow.Context) error {
 			break
 		}
 		s.details(ctx, fmt.Sprintf("making %d servers, taking down %d", len(batch.Creates), len(batch.Deletes)))
-		created := s.create(ctx, batch.Creates)
-		deleted, err := s.takeDown(ctx, batch.Deletes, batch.Grace)
+		made, err := s.create(ctx, batch.Creates)
+		if err != nil {
+			return err
+		}
+		deleted, err := s.takeDown(ctx, batch.Deletes)
 		if err != nil {
 			return err
 		}
 		if err := workflow.ExecuteActivity(write(ctx, "record how the steps went"), s.steps.RecordFleetSteps,
-			activities.FleetResults{Fleet: s.ref(), Results: slices.Concat(batch.Refused, created, deleted)}).Get(ctx, nil); err != nil {
+			activities.FleetResults{Fleet: s.ref(), Results: slices.Concat(batch.Refused, made, deleted)}).Get(ctx, nil); err != nil {
 			return err
 		}
 		if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
@@ -93,57 +97,59 @@ func (s *scaleFleet) run(ctx workflow.Context) error {
 }
 
 // create provisions servers side by side.
-func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef) []prego.FleetStepResult {
-	futures := make([]workflow.ChildWorkflowFuture, len(servers))
-	for i, srv := range servers {
-		futures[i] = provisionChild(ctx, srv)
-	}
-	out := make([]prego.FleetStepResult, 0, len(servers))
-	for i, f := range futures {
+func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef) ([]prego.FleetStepResult, error) {
+	return each(ctx, len(servers), func(ctx workflow.Context, i int) (prego.FleetStepResult, error) {
 		r := prego.FleetStepResult{ServerID: servers[i].ServerID, Op: prego.StepOpCreate, State: prego.FleetStepDone}
-		err := f.Get(ctx, nil)
+		err := provisionChild(ctx, servers[i]).Get(ctx, nil)
 		if alreadyStarted(err) {
-			err = s.awaitServer(ctx, servers[i].ServerID)
+			return s.awaitServer(ctx, servers[i].ServerID)
 		}
 		if err != nil {
 			r.State, r.Message = prego.FleetStepFailed, message(err)
 		}
-		out = append(out, r)
-	}
-	return out
+		return r, nil
+	})
 }
 
 // takeDown drains servers side by side. One that still has tenants when its grace
 // period is over is kept, and takes new ones again.
-func (s *scaleFleet) takeDown(ctx workflow.Context, ids []string, grace time.Duration) ([]prego.FleetStepResult, error) {
-	out := make([]prego.FleetStepResult, len(ids))
-	errs := make([]error, len(ids))
+func (s *scaleFleet) takeDown(ctx workflow.Context, ids []string) ([]prego.FleetStepResult, error) {
+	return each(ctx, len(ids), func(ctx workflow.Context, i int) (prego.FleetStepResult, error) {
+		return s.takeDownOne(ctx, ids[i])
+	})
+}
+
+// each does n steps side by side, and returns how those went that came to an end.
+func each(ctx workflow.Context, n int, do func(ctx workflow.Context, i int) (prego.FleetStepResult, error)) ([]prego.FleetStepResult, error) {
+	out := make([]prego.FleetStepResult, n)
+	errs := make([]error, n)
 	wg := workflow.NewWaitGroup(ctx)
-	for i, id := range ids {
+	for i := range n {
 		wg.Add(1)
 		workflow.Go(ctx, func(ctx workflow.Context) {
 			defer wg.Done()
-			out[i], errs[i] = s.takeDownOne(ctx, id, grace)
+			out[i], errs[i] = do(ctx, i)
 		})
 	}
 	wg.Wait(ctx)
-	for _, err := range errs {
-		if err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
+	return slices.DeleteFunc(out, func(r prego.FleetStepResult) bool { return r.State == "" }), errors.Join(errs...)
 }
 
-func (s *scaleFleet) takeDownOne(ctx workflow.Context, id string, grace time.Duration) (prego.FleetStepResult, error) {
+// unfinished is the result of a step that the next run goes on with, because this
+// one's history is long enough.
+func unfinished(ctx workflow.Context) bool { return workflow.GetInfo(ctx).GetContinueAsNewSuggested() }
+
+// mostPatient is the longest that a server is not looked at, whatever is waited for.
+const mostPatient = time.Minute
+
+func (s *scaleFleet) takeDownOne(ctx workflow.Context, id string) (prego.FleetStepResult, error) {
 	r := prego.FleetStepResult{ServerID: id, Op: prego.StepOpDelete, State: prego.FleetStepDone}
-	deadline := workflow.Now(ctx).Add(grace)
-	for {
+	for pause := s.action.Poll; ; {
 		var d activities.DrainResult
 		if err := workflow.ExecuteActivity(write(ctx, "drain "+id), s.steps.DrainFleetServer, activities.DrainInput{Fleet: s.ref(), ServerID: id}).Get(ctx, &d); err != nil {
 			return r, err
 		}
-		left := deadline.Sub(workflow.Now(ctx))
+		wait := pause
 		switch {
 		case d.Gone:
 			return r, nil
@@ -151,12 +157,21 @@ func (s *scaleFleet) takeDownOne(ctx workflow.Context, id string, grace time.Dur
 			if err := decommissionChild(ctx, id).Get(ctx, nil); err == nil || !alreadyStarted(err) {
 				return r, err
 			}
-			left = s.action.Poll // another's run takes it down
-		case left <= 0:
+			// Another's run takes it down.
+		case d.Cancelled:
+			r.State, r.Message = prego.FleetStepSkipped, "the action was cancelled"
+		case d.Left <= 0:
 			r.State, r.Message = prego.FleetStepKept, "tenants live on it"
+		default: // tenants leave in hours or days
+			wait, pause = min(pause, d.Left), min(2*pause, mostPatient)
+		}
+		if r.State != prego.FleetStepDone {
 			return r, workflow.ExecuteActivity(write(ctx, "keep "+id), s.steps.KeepFleetServer, id).Get(ctx, nil)
 		}
-		if err := workflow.NewTimerWithOptions(ctx, min(left, s.action.Poll), workflow.TimerOptions{Summary: "look again at " + id}).Get(ctx, nil); err != nil {
+		if unfinished(ctx) {
+			return prego.FleetStepResult{}, nil
+		}
+		if err := workflow.NewTimerWithOptions(ctx, wait, workflow.TimerOptions{Summary: "look again at " + id}).Get(ctx, nil); err != nil {
 			return r, err
 		}
 	}
@@ -168,21 +183,26 @@ func (s *scaleFleet) details(ctx workflow.Context, text string) {
 
 // awaitServer watches a server whose run is somebody else's: the one before this one
 // began it, or the reconciler did.
-func (s *scaleFleet) awaitServer(ctx workflow.Context, id string) error {
-	for {
+func (s *scaleFleet) awaitServer(ctx workflow.Context, id string) (prego.FleetStepResult, error) {
+	r := prego.FleetStepResult{ServerID: id, Op: prego.StepOpCreate, State: prego.FleetStepDone}
+	for pause := s.action.Poll; ; pause = min(2*pause, mostPatient) {
 		var look activities.FleetServerLook
 		if err := workflow.ExecuteActivity(write(ctx, "look at "+id), s.steps.LookAtFleetServer, id).Get(ctx, &look); err != nil {
-			return err
+			return r, err
 		}
 		switch look.Status {
 		case prego.ServerActive:
-			return nil
+			return r, nil
 		case prego.ServerProvisioning:
 		case prego.ServerFailed, prego.ServerDraining, prego.ServerTerminated:
-			return failure(look.Reason, fmt.Sprintf("%s: %s", look.Reason, look.Message))
+			r.State, r.Message = prego.FleetStepFailed, fmt.Sprintf("%s: %s", look.Reason, look.Message)
+			return r, nil
 		}
-		if err := workflow.NewTimerWithOptions(ctx, s.action.Poll, workflow.TimerOptions{Summary: "the server's run is another's"}).Get(ctx, nil); err != nil {
-			return err
+		if unfinished(ctx) {
+			return prego.FleetStepResult{}, nil
+		}
+		if err := workflow.NewTimerWithOptions(ctx, pause, workflow.TimerOptions{Summary: "the server's run is another's"}).Get(ctx, nil); err != nil {
+			return r, err
 		}
 	}
 }

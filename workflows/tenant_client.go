@@ -123,7 +123,12 @@ func (c *Client) StartWarmPool(ctx context.Context, region prego.Region, plan pr
 	return id, c.demand(ctx, id, fmt.Sprintf("Fill the warm pool of plan %s in %s", plan, region), "fill", FillWarmPool, WarmPoolInput{Region: region, Plan: plan})
 }
 
+// FleetRunID is the id of the runs that carry out a fleet's actions.
+func (c *Client) FleetRunID(fleetID string) string {
+	return prego.FleetWorkflowID(c.Environment, fleetID)
+}
+
 // EnsureScaleFleet has a fleet's actions carried out.
 func (c *Client) EnsureScaleFleet(ctx context.Context, fleetID string) error {
-	return c.demand(ctx, prego.FleetWorkflowID(fleetID), "Scale fleet "+fleetID, "action", ScaleFleet, ScaleFleetInput{FleetID: fleetID})
+	return c.demand(ctx, c.FleetRunID(fleetID), "Scale fleet "+fleetID, "action", ScaleFleet, ScaleFleetInput{FleetID: fleetID})
 }

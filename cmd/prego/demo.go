@@ -13,8 +13,8 @@ import (
 	"github.com/prego/prego/api"
 )
 
-// demo provisions one server of each role and a tenant of each plan, and prints each
-// step as it happens.
+// demo provisions one server of each role, a tenant of each plan and a fleet over
+// three regions, and prints each step as it happens.
 func demo(ctx context.Context, out io.Writer, c *apiClient) error {
 	suffix := time.Now().UTC().Format("150405")
 	requests := []prego.CreateServerRequest{
@@ -107,7 +107,7 @@ func demoTenants(ctx context.Context, out, lines io.Writer, c *apiClient, suffix
 		}
 		fmt.Fprintf(out, "    %-12s %s\n", "run", deref(t.RunUrl))
 	}
-	return nil
+	return demoFleet(ctx, out, c)
 }
 
 // warmServer asks for a warm server for starters in eu and waits until the next

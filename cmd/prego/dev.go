@@ -36,7 +36,7 @@ func newDevCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return runDev(cmd.Context(), cmd.OutOrStdout(), f) },
 	}
 	fl := cmd.Flags()
-	fl.BoolVar(&f.demo, "demo", false, "provision one server of each role and a tenant of each plan, and show each step")
+	fl.BoolVar(&f.demo, "demo", false, "provision one server of each role, a tenant of each plan and a fleet, and show each step")
 	fl.BoolVar(&f.exit, "exit", false, "end after the demo, with its outcome as exit status")
 	fl.BoolVar(&f.reset, "reset", false, "start with nothing: delete the data of earlier runs")
 	fl.StringVar(&f.dir, "data-dir", ".prego", "where data and logs are kept")

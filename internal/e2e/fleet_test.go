@@ -139,18 +139,19 @@ func TestFleetGrowsShrinksAndIsReplaced(t *testing.T) {
 // TestFleetPlansAroundARegionThatIsSoldOut, also when the worker dies midway.
 func TestFleetPlansAroundARegionThatIsSoldOut(t *testing.T) {
 	t.Parallel()
-	for _, point := range []string{"", "fleet/planned", "fleet/requested", "create/called"} {
+	for i, point := range []string{"", "fleet/planned", "fleet/requested", "create/called"} {
+		fleet := fmt.Sprintf("wide-%d", i) // the cells share Temporal, and with it the ids of runs
 		t.Run("killed at "+point, func(t *testing.T) {
 			t.Parallel()
 			crash := filepath.Join(t.TempDir(), "crash")
 			c := newCell(t, options{vars: fleetVars(map[string]string{"PREGO_TEST_CRASH": crash})})
 			c.sim.SetStock("*", "ash", false)
 			c.sim.SetStock("*", "hil", false)
-			c.fleet("wide", prego.RoleRedisPool, []map[string]any{weighted("eu", 100, -1), weighted("us", 100, -1), weighted("sg", 100, -1)}, nil)
+			c.fleet(fleet, prego.RoleRedisPool, []map[string]any{weighted("eu", 100, -1), weighted("us", 100, -1), weighted("sg", 100, -1)}, nil)
 			if point != "" {
 				require.NoError(t, os.WriteFile(crash, []byte(point), 0o600))
 			}
-			got := c.act("wide", "CLUSTER_SCALE_OUT", map[string]any{"count": 6})
+			got := c.act(fleet, "CLUSTER_SCALE_OUT", map[string]any{"count": 6})
 			if point != "" {
 				select {
 				case <-c.procs["worker"].Done():
@@ -160,11 +161,11 @@ func TestFleetPlansAroundARegionThatIsSoldOut(t *testing.T) {
 				delete(c.procs, "worker")
 				c.start("worker")
 			}
-			a := c.awaitAction("wide", got.Seq, "succeeded")
+			a := c.awaitAction(fleet, got.Seq, "succeeded")
 			require.JSONEq(t, `{"status":"OK","creation":{"count":6,"regions":{"eu":3,"sg":3}}}`, string(a.Data))
-			require.Equal(t, map[string]int64{"eu": 3, "sg": 3}, c.getFleet("wide").Regions)
+			require.Equal(t, map[string]int64{"eu": 3, "sg": 3}, c.getFleet(fleet).Regions)
 			require.Len(t, c.billed("server"), 6, "none is lost, and none is extra")
-			require.Equal(t, 6, c.number(`SELECT count(*) FROM servers WHERE fleet_id = 'wide' AND status = 'active'`))
+			require.Equal(t, 6, c.number(`SELECT count(*) FROM servers WHERE fleet_id = $1 AND status = 'active'`, fleet))
 			c.settled()
 		})
 	}
@@ -262,7 +263,7 @@ func TestRecordFleetHistories(t *testing.T) {
 	keepActionHistory(t, c, "fleet-shrinks", "wide", 3)
 	c.awaitAction("wide", c.act("wide", "CLUSTER_SCALE_IN", map[string]any{"count": 2}).Seq, "failed")
 	keepActionHistory(t, c, "fleet-refused", "wide", 4)
-	keepHistory(t, c, "fleet-idle", prego.FleetWorkflowID("wide"))
+	keepHistory(t, c, "fleet-idle", prego.FleetWorkflowID(c.env, "wide"))
 	c.settled()
 }
 
@@ -273,7 +274,7 @@ func keepActionHistory(t *testing.T, c *cell, name, fleet string, seq int) {
 	var run *historypb.History
 	require.Eventually(t, func() bool {
 		r, err := temporalClient.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{
-			Query: "TaskQueue = '" + c.vars["TEMPORAL_TASK_QUEUE"] + "' AND WorkflowId = '" + prego.FleetWorkflowID(fleet) + "' AND ExecutionStatus = 'ContinuedAsNew'",
+			Query: "TaskQueue = '" + c.vars["TEMPORAL_TASK_QUEUE"] + "' AND WorkflowId = '" + prego.FleetWorkflowID(c.env, fleet) + "' AND ExecutionStatus = 'ContinuedAsNew'",
 		})
 		if err != nil || len(r.Executions) < seq {
 			return false
@@ -281,7 +282,7 @@ func keepActionHistory(t *testing.T, c *cell, name, fleet string, seq int) {
 		slices.SortFunc(r.Executions, func(a, b *workflowpb.WorkflowExecutionInfo) int {
 			return a.StartTime.AsTime().Compare(b.StartTime.AsTime())
 		})
-		run = historyOf(t, prego.FleetWorkflowID(fleet), r.Executions[seq-1].Execution.RunId)
+		run = historyOf(t, prego.FleetWorkflowID(c.env, fleet), r.Executions[seq-1].Execution.RunId)
 		return true
 	}, patience, 100*time.Millisecond, "the run of action %d", seq)
 	r := worker.NewWorkflowReplayer()

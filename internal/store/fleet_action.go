@@ -12,14 +12,17 @@ import (
 	"github.com/prego/prego"
 )
 
-const actionColumns = `a.fleet_id, a.seq, a.action, a.inputs, a.data, a.status, a.reason, a.message, a.cause, a.requested_by, a.cancel_requested,
+const actionColumns = `a.fleet_id, a.seq, a.key, a.action, a.inputs, a.data, a.status, a.reason, a.message, a.cause, a.requested_by, a.cancel_requested,
     a.created_at, a.started_at, a.finished_at`
 
 func scanAction(row pgx.CollectableRow) (a prego.FleetAction, err error) {
-	err = row.Scan(&a.FleetID, &a.Seq, &a.Action, &a.Inputs, &a.Data, &a.Status, &a.Reason, &a.Message, &a.Cause, &a.RequestedBy, &a.CancelRequested,
+	err = row.Scan(&a.FleetID, &a.Seq, &a.Key, &a.Action, &a.Inputs, &a.Data, &a.Status, &a.Reason, &a.Message, &a.Cause, &a.RequestedBy, &a.CancelRequested,
 		&a.CreatedAt, &a.StartedAt, &a.FinishedAt)
 	return a, err
 }
+
+// drivenByFleet marks the actions that wait for each other.
+const drivenByFleet = "fleet"
 
 const sqlActionOfKey = `SELECT ` + actionColumns + ` FROM fleet_actions a WHERE fleet_id = $1 AND idempotency_key = $2`
 
@@ -56,7 +59,7 @@ func (s *Store) RequestFleetAction(ctx context.Context, r prego.FleetActionReque
 				return errOr(err, errActionMet)
 			}
 		}
-		rows, err := tx.Query(ctx, sqlQueueAction, r.FleetID, seq, r.Action, r.Inputs, r.Cause, prego.FleetWorkflowID(r.FleetID), r.By, r.IdempotencyKey)
+		rows, err := tx.Query(ctx, sqlQueueAction, r.FleetID, seq, r.Action, r.Inputs, r.Cause, drivenByFleet, r.By, r.IdempotencyKey)
 		if err != nil {
 			return err
 		}
@@ -113,7 +116,7 @@ func fleetState(ctx context.Context, q querier, f prego.Fleet) (st prego.FleetSt
 
 // FleetState reads what an action of a fleet would be planned from now.
 func (s *Store) FleetState(ctx context.Context, id string) (st prego.FleetState, err error) {
-	f, err := getFleet(ctx, s.pool, sqlGetFleet, id)
+	f, err := getFleet(ctx, s.pool, id)
 	if err == nil {
 		st, err = fleetState(ctx, s.pool, f)
 	}
@@ -143,14 +146,14 @@ type planner = func(prego.FleetState, prego.FleetAction) (prego.FleetPlan, error
 // that can do nothing is failed, and returned as it is.
 func (s *Store) BeginFleetAction(ctx context.Context, fleetID string, plan planner) (taken *prego.FleetAction, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		f, err := getFleet(ctx, tx, sqlLockFleet, fleetID)
+		f, err := lockFleet(ctx, tx, fleetID)
 		if prego.CodeOf(err) == prego.CodeFleetNotFound {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sqlTakeAction, fleetID, prego.FleetWorkflowID(fleetID))
+		rows, err := tx.Query(ctx, sqlTakeAction, fleetID, drivenByFleet)
 		if err != nil {
 			return err
 		}
@@ -216,7 +219,7 @@ func addSteps(ctx context.Context, tx pgx.Tx, a prego.FleetAction, made int, ste
 		st := &steps[i]
 		if st.Op == prego.StepOpCreate {
 			made++
-			st.ServerID = fmt.Sprintf("%s-%d-%d", a.FleetID, a.Seq, made)
+			st.ServerID = fmt.Sprintf("%s-%s-%d", a.FleetID, a.Key, made)
 		}
 		st.State = prego.FleetStepPlanned
 		b.Queue(sqlAddStep, a.FleetID, a.Seq, st.ServerID, st.Op, st.Region, st.Round, st.Replan)
@@ -227,7 +230,7 @@ func addSteps(ctx context.Context, tx pgx.Tx, a prego.FleetAction, made int, ste
 const sqlGetAction = `SELECT ` + actionColumns + ` FROM fleet_actions a WHERE fleet_id = $1 AND seq = $2`
 
 const sqlActionSteps = `
-SELECT op, server_id, region, round, replan, state, message FROM fleet_action_steps WHERE fleet_id = $1 AND seq = $2
+SELECT op, server_id, region, round, replan, state, message, at FROM fleet_action_steps WHERE fleet_id = $1 AND seq = $2
 ORDER BY round, op, server_id COLLATE "C"`
 
 func getAction(ctx context.Context, q querier, fleetID string, seq int) (a prego.FleetAction, err error) {
@@ -281,9 +284,24 @@ WHERE fleet_id = $1 AND seq = $2 AND status IN ('queued', 'running') AND driven_
 // CancelFleetAction ends an action that waits; of one that is under way the steps
 // that have not begun are left out.
 func (s *Store) CancelFleetAction(ctx context.Context, fleetID string, seq int, by string) (prego.FleetAction, error) {
-	a, err := first(collectBy(ctx, s, "cancel action", scanAction, sqlCancelAction, fleetID, seq, by, prego.FleetWorkflowID(fleetID)))
+	var a *prego.FleetAction
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		// An action that is being taken up is not one that waits any more.
+		if _, err := tx.Exec(ctx, sqlLockFleet, fleetID); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sqlCancelAction, fleetID, seq, by, drivenByFleet)
+		if err != nil {
+			return err
+		}
+		found, err := pgx.CollectRows(rows, scanAction)
+		if len(found) > 0 {
+			a = &found[0]
+		}
+		return err
+	})
 	if err != nil {
-		return prego.FleetAction{}, err
+		return prego.FleetAction{}, asCoded("cancel action", err)
 	}
 	if a != nil {
 		return *a, nil
@@ -298,26 +316,32 @@ func (s *Store) CancelFleetAction(ctx context.Context, fleetID string, seq int, 
 	return now, prego.Errorf(prego.CodeInvalidTransition, "the action is %s", now.Status)
 }
 
+// Servers that are being made or taken down are seen to their end. Those that were
+// closed to new tenants, and stay, take them again.
 const sqlSkipSteps = `
-UPDATE fleet_action_steps st SET state = 'skipped', message = $3 WHERE fleet_id = $1 AND seq = $2 AND state = 'planned'
-  AND NOT EXISTS (SELECT FROM servers s WHERE s.server_id = st.server_id AND st.op = 'create')`
+WITH skipped AS (
+    UPDATE fleet_action_steps st SET state = 'skipped', message = $3, at = now() WHERE fleet_id = $1 AND seq = $2 AND state = 'planned'
+      AND NOT EXISTS (SELECT FROM servers s WHERE s.server_id = st.server_id AND s.fleet_id = st.fleet_id AND (st.op = 'create' OR s.status IN ('draining', 'terminated')))
+    RETURNING op, server_id)
+UPDATE servers SET cordoned_at = NULL, updated_at = now() WHERE server_id IN (SELECT server_id FROM skipped WHERE op = 'delete')
+  AND cordoned_at IS NOT NULL AND status NOT IN ('draining', 'terminated')`
 
 const sqlNextSteps = `
-SELECT op, server_id, region, round, replan, state, message FROM fleet_action_steps st
+SELECT op, server_id, region, round, replan, state, message, at FROM fleet_action_steps st
 WHERE fleet_id = $1 AND seq = $2 AND state = 'planned'
   AND (round, op) = (SELECT round, op FROM fleet_action_steps WHERE fleet_id = $1 AND seq = $2 AND state = 'planned' ORDER BY round, op LIMIT 1)
 ORDER BY server_id COLLATE "C" LIMIT $3`
 
 const sqlCordon = `UPDATE servers SET cordoned_at = now(), updated_at = now() WHERE server_id = ANY ($1) AND cordoned_at IS NULL AND status IN ('active', 'failed', 'provisioning')`
 
-const sqlFailStep = `UPDATE fleet_action_steps SET state = $5, message = $6 WHERE fleet_id = $1 AND seq = $2 AND server_id = $3 AND op = $4 AND state = 'planned'`
+const sqlFailStep = `UPDATE fleet_action_steps SET state = $5, message = $6, at = now() WHERE fleet_id = $1 AND seq = $2 AND server_id = $3 AND op = $4 AND state = 'planned'`
 
 // NextFleetBatch takes the steps of an action that are next, at most limit of one
 // kind: the rows of servers to be made are written, those to be taken down are
 // cordoned. Repeated, it answers with the same ones.
 func (s *Store) NextFleetBatch(ctx context.Context, fleetID string, seq, limit int) (b prego.FleetBatch, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		if b.Fleet, err = getFleet(ctx, tx, sqlLockFleet, fleetID); err != nil {
+		if b.Fleet, err = lockFleet(ctx, tx, fleetID); err != nil {
 			return err
 		}
 		if b.Action, err = getAction(ctx, tx, fleetID, seq); err != nil {
@@ -357,13 +381,25 @@ func (s *Store) NextFleetBatch(ctx context.Context, fleetID string, seq, limit i
 	return b, nil
 }
 
+const sqlIsMember = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND fleet_id = $2)`
+
+// memberIn tells whether a fleet's server is there. It is met as it is, also when the
+// fleet's spec was changed since it was asked for.
+func memberIn(ctx context.Context, q querier, serverID, fleetID string) (member bool, err error) {
+	err = q.QueryRow(ctx, sqlIsMember, serverID, fleetID).Scan(&member)
+	return member, err
+}
+
 // askFor writes the row of a server that is to be made; when it is refused, the step
 // has failed.
 func askFor(ctx context.Context, tx pgx.Tx, f prego.Fleet, a prego.FleetAction, st *prego.FleetStep) error {
+	if member, err := memberIn(ctx, tx, st.ServerID, f.FleetID); err != nil || member {
+		return err
+	}
 	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 		_, _, err := insertServerIn(ctx, tx, fleetServer(prego.FleetServer{
 			ServerID: st.ServerID, Role: f.Role, Region: st.Region, Provider: f.InfraProvider, Spec: f.Spec, FleetID: f.FleetID, FleetProfile: f.Profile,
-		}, fmt.Sprintf("%s/%d", prego.FleetWorkflowID(f.FleetID), a.Seq)))
+		}, fmt.Sprintf("fleet %s, action %d", f.FleetID, a.Seq)))
 		return err
 	})
 	var refusal *prego.Error
@@ -376,14 +412,13 @@ func askFor(ctx context.Context, tx pgx.Tx, f prego.Fleet, a prego.FleetAction, 
 
 const sqlMadeSteps = `SELECT count(*) FROM fleet_action_steps WHERE fleet_id = $1 AND seq = $2 AND op = 'create'`
 
-// RecordFleetSteps writes down how steps went. For those that failed to be made,
-// replan may name others, or have what is left skipped.
+// RecordFleetSteps writes down how steps went. Where one did not go as planned, replan
+// may name others, or have some of what is left skipped.
 func (s *Store) RecordFleetSteps(ctx context.Context, fleetID string, seq int, results []prego.FleetStepResult,
-	replan func(prego.FleetState, prego.FleetAction) (more []prego.FleetStep, skip bool, data json.RawMessage, err error),
+	replan func(prego.FleetState, prego.FleetAction) (prego.FleetReplan, error),
 ) error {
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
-		f, err := getFleet(ctx, tx, sqlLockFleet, fleetID)
-		if err != nil {
+		if _, err := tx.Exec(ctx, sqlLockFleet, fleetID); err != nil {
 			return err
 		}
 		failed := false
@@ -392,7 +427,7 @@ func (s *Store) RecordFleetSteps(ctx context.Context, fleetID string, seq int, r
 			if err != nil {
 				return err
 			}
-			failed = failed || tag.RowsAffected() == 1 && r.Op == prego.StepOpCreate && r.State == prego.FleetStepFailed
+			failed = failed || tag.RowsAffected() == 1 && r.State != prego.FleetStepDone
 		}
 		if !failed {
 			return nil // also when this was recorded before
@@ -401,26 +436,31 @@ func (s *Store) RecordFleetSteps(ctx context.Context, fleetID string, seq int, r
 		if err != nil || a.CancelRequested {
 			return err
 		}
+		f, err := getFleet(ctx, tx, fleetID) // without what has failed by now
+		if err != nil {
+			return err
+		}
 		st, err := fleetState(ctx, tx, f)
 		if err != nil {
 			return err
 		}
-		more, skip, data, err := replan(st, a)
+		p, err := replan(st, a)
 		if err != nil {
 			return err
 		}
-		if skip {
-			_, err := tx.Exec(ctx, sqlSkipSteps, fleetID, seq, "a server before it could not be made")
-			return err
+		for _, skip := range p.Skip {
+			if _, err := tx.Exec(ctx, sqlFailStep, fleetID, seq, skip.ServerID, skip.Op, prego.FleetStepSkipped, skip.Message); err != nil {
+				return err
+			}
 		}
 		var made int
 		if err := tx.QueryRow(ctx, sqlMadeSteps, fleetID, seq).Scan(&made); err != nil {
 			return err
 		}
-		if _, err := addSteps(ctx, tx, a, made, more); err != nil {
+		if _, err := addSteps(ctx, tx, a, made, p.More); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, sqlActionData, fleetID, seq, data)
+		_, err = tx.Exec(ctx, sqlActionData, fleetID, seq, p.Data)
 		return err
 	})
 	if err != nil {
@@ -447,6 +487,10 @@ func (s *Store) FinishFleetAction(ctx context.Context, fleetID string, seq int) 
 			return err
 		}
 		ended, err := pgx.CollectExactlyOneRow(rows, scanAction)
+		if errors.Is(err, pgx.ErrNoRows) { // another step ended it right now
+			a, err = getAction(ctx, tx, fleetID, seq)
+			return err
+		}
 		if err == nil {
 			ended.Steps = a.Steps
 			a = ended
@@ -484,6 +528,17 @@ func (s *Store) DrainMember(ctx context.Context, id, by string) (prego.Server, e
 
 const sqlUncordon = `UPDATE servers SET cordoned_at = NULL, updated_at = now() WHERE server_id = $1 AND cordoned_at IS NOT NULL AND status NOT IN ('draining', 'terminated')`
 
+const sqlCordonedFor = `SELECT COALESCE(extract(epoch FROM now() - cordoned_at), 0)::float8 FROM servers WHERE server_id = $1`
+
+// CordonedFor is how long a server has been closed to new tenants.
+func (s *Store) CordonedFor(ctx context.Context, serverID string) (time.Duration, error) {
+	var seconds float64
+	if err := s.pool.QueryRow(ctx, sqlCordonedFor, serverID).Scan(&seconds); err != nil {
+		return 0, fmt.Errorf("cordon of %s: %w", serverID, err)
+	}
+	return time.Duration(seconds * float64(time.Second)), nil
+}
+
 // Uncordon gives a server back to placement.
 func (s *Store) Uncordon(ctx context.Context, serverID string) error {
 	if _, err := s.pool.Exec(ctx, sqlUncordon, serverID); err != nil {
@@ -492,8 +547,45 @@ func (s *Store) Uncordon(ctx context.Context, serverID string) error {
 	return nil
 }
 
+// A tenant's run that was lost leaves its action open, which nobody would end: it
+// would hold room in its fleet for ever. A run asks for its servers right after it
+// has begun the action, so that one without rows after an hour has none coming.
+const sqlSettleDemand = `
+WITH lost AS (
+    SELECT fleet_id, seq FROM fleet_actions WHERE status = 'running' AND driven_by <> 'fleet' AND started_at < now() - make_interval(secs => $1)
+), settled AS (
+    UPDATE fleet_action_steps st SET at = now(),
+        state = CASE WHEN s.server_id IS NULL THEN 'skipped' WHEN s.active_at IS NULL THEN 'failed' ELSE 'done' END,
+        message = CASE WHEN s.server_id IS NULL THEN 'it was never asked for' WHEN s.active_at IS NULL THEN s.status_message ELSE '' END
+    FROM lost l, fleet_action_steps x LEFT JOIN servers s ON s.server_id = x.server_id AND s.fleet_id = x.fleet_id
+    WHERE x.fleet_id = l.fleet_id AND x.seq = l.seq AND x.state = 'planned' AND (s.server_id IS NULL OR s.status <> 'provisioning')
+      AND (st.fleet_id, st.seq, st.server_id, st.op) = (x.fleet_id, x.seq, x.server_id, x.op)
+    RETURNING st.fleet_id, st.seq, st.server_id)
+SELECT l.fleet_id, l.seq FROM lost l WHERE NOT EXISTS (
+    SELECT FROM fleet_action_steps x WHERE x.fleet_id = l.fleet_id AND x.seq = l.seq AND x.state = 'planned'
+      AND NOT EXISTS (SELECT FROM settled d WHERE (d.fleet_id, d.seq, d.server_id) = (x.fleet_id, x.seq, x.server_id)))`
+
+// SettleDemand ends the actions of some age whose tenants' runs were lost, once none
+// of their servers is on its way.
+func (s *Store) SettleDemand(ctx context.Context, age time.Duration) error {
+	type ref struct {
+		FleetID string
+		Seq     int
+	}
+	lost, err := collectBy(ctx, s, "settle demand", pgx.RowToStructByPos[ref], sqlSettleDemand, age.Seconds())
+	if err != nil {
+		return err
+	}
+	for _, a := range lost {
+		if _, err := s.FinishFleetAction(ctx, a.FleetID, a.Seq); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 const sqlOpenFleets = `
-SELECT DISTINCT fleet_id FROM fleet_actions a WHERE status IN ('queued', 'running') AND driven_by = 'fleet-scale/' || fleet_id
+SELECT DISTINCT fleet_id FROM fleet_actions a WHERE status IN ('queued', 'running') AND driven_by = 'fleet'
   AND GREATEST(created_at, COALESCE(started_at, created_at)) < now() - make_interval(secs => $1)`
 
 // OpenFleets names the fleets that have actions of some age which may have lost

@@ -37,7 +37,7 @@ func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region
 		return nil, nil, err
 	}
 	for _, id := range ids {
-		f, err := getFleet(ctx, tx, sqlGetFleet, id)
+		f, err := getFleet(ctx, tx, id)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -172,7 +172,7 @@ func askFleets(ctx context.Context, tx pgx.Tx, e prego.ScalingRound, from, n int
 
 // The servers that tenants wait for are done with when they came to life or failed.
 const sqlDemandSteps = `
-UPDATE fleet_action_steps st SET state = CASE WHEN s.active_at IS NULL THEN 'failed' ELSE 'done' END, message = CASE WHEN s.active_at IS NULL THEN s.status_message ELSE '' END
+UPDATE fleet_action_steps st SET at = now(), state = CASE WHEN s.active_at IS NULL THEN 'failed' ELSE 'done' END, message = CASE WHEN s.active_at IS NULL THEN s.status_message ELSE '' END
 FROM servers s, scaling_events e WHERE e.event_id = $1 AND s.server_id = ANY (e.server_ids) AND st.server_id = s.server_id AND st.op = 'create' AND st.state = 'planned'`
 
 const sqlDemandActions = `
@@ -230,21 +230,28 @@ func (s *Store) RequestFleetMember(ctx context.Context, n prego.FleetServer, c p
 		if n.Spec.Tags = tags; len(tags) == 0 {
 			n.Spec.Tags = nil
 		}
-		if server, _, err = insertServerIn(ctx, tx, fleetServer(n, by)); err != nil {
+		var created bool
+		if server, created, err = insertServerIn(ctx, tx, fleetServer(n, by)); err != nil {
 			return err
+		}
+		if !created { // another step was as far while this one waited for the fleets
+			return errMemberMet
 		}
 		_, err = tx.Exec(ctx, sqlHandOver, f.FleetID, a.Seq, n.ServerID)
 		return err
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, errMemberMet) {
 		return prego.Server{}, asCoded("request fleet server", err)
 	}
 	return server, nil
 }
 
+// errMemberMet undoes an action whose server was asked for already.
+var errMemberMet = errors.New("the server is there already")
+
 // The server has a name and a run of its own: with its row the action is done.
 const sqlHandOver = `
-WITH step AS (UPDATE fleet_action_steps SET server_id = $3, state = 'done' WHERE fleet_id = $1 AND seq = $2)
+WITH step AS (UPDATE fleet_action_steps SET server_id = $3, state = 'done', at = now() WHERE fleet_id = $1 AND seq = $2)
 UPDATE fleet_actions SET status = 'succeeded', finished_at = now(), message = 'asked for; what becomes of it is in its own row' WHERE fleet_id = $1 AND seq = $2`
 
 // Each fleet's once, in the order in which they are asked.

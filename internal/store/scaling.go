@@ -19,6 +19,14 @@ UPDATE servers SET dedicated_for_tenant_id = NULLIF($2, ''), warm_plan = NULLIF(
 // RequestFleetServer accepts a server that the control plane asks for by itself,
 // in one transaction with what it is for. Repeated, it meets its row.
 func (s *Store) RequestFleetServer(ctx context.Context, f prego.FleetServer, by string) (prego.Server, error) {
+	if f.FleetID != "" {
+		if member, err := memberIn(ctx, s.pool, f.ServerID, f.FleetID); err != nil || member {
+			if err != nil {
+				return prego.Server{}, fmt.Errorf("request fleet server: %w", err)
+			}
+			return s.GetServer(ctx, f.ServerID)
+		}
+	}
 	server, _, err := s.insertServer(ctx, fleetServer(f, by))
 	return server, err
 }

@@ -14,13 +14,16 @@ import (
 )
 
 // Members are the servers that stand, that are on their way, and that an action is
-// about to ask for; what is draining is leaving already.
+// about to ask for; what is draining is leaving already. Of a replacement only the
+// round that is next counts: the others' servers come when as many have gone.
 const fleetColumns = `f.fleet_id, f.role, COALESCE(f.region, ''), f.infra_provider, f.min_size, f.max_size, f.desired_capacity, f.spec,
     f.require_tags, f.disallow_tags, f.serves_tenants, f.profile, f.created_by, f.created_at, f.updated_at,
     COALESCE((SELECT jsonb_object_agg(region, n) FROM (SELECT region, count(*) AS n FROM (
         SELECT region FROM servers s WHERE s.fleet_id = f.fleet_id AND s.status NOT IN ('draining', 'terminated')
         UNION ALL SELECT st.region FROM fleet_actions a JOIN fleet_action_steps st ON st.fleet_id = a.fleet_id AND st.seq = a.seq
         WHERE a.fleet_id = f.fleet_id AND a.status = 'running' AND st.op = 'create' AND st.state = 'planned'
+          AND (a.action <> 'CLUSTER_REPLACE' OR st.round = (SELECT min(x.round) FROM fleet_action_steps x
+              WHERE x.fleet_id = a.fleet_id AND x.seq = a.seq AND x.state = 'planned'))
           AND NOT EXISTS (SELECT FROM servers s WHERE s.server_id = st.server_id)) m GROUP BY region) r), '{}')`
 
 func scanFleet(row pgx.CollectableRow) (prego.Fleet, error) {
@@ -34,8 +37,10 @@ func scanFleet(row pgx.CollectableRow) (prego.Fleet, error) {
 }
 
 const sqlCreateFleet = `
-INSERT INTO fleets AS f (fleet_id, request_hash, role, region, infra_provider, min_size, max_size, spec, require_tags, disallow_tags, serves_tenants, created_by)
-VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (fleet_id) DO NOTHING RETURNING ` + fleetColumns
+INSERT INTO fleets AS f (fleet_id, request_hash, role, region, infra_provider, min_size, max_size, spec, require_tags, disallow_tags, serves_tenants, created_by, last_seq)
+VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, $9, $10, $11, $12, -- after the servers of a fleet of that id which was deleted
+    COALESCE((SELECT max((regexp_match(server_id, '^' || $1 || '-([0-9]{1,8})-[0-9]+$'))[1]::integer) FROM servers WHERE starts_with(server_id, $1 || '-')), 0))
+ON CONFLICT (fleet_id) DO NOTHING RETURNING ` + fleetColumns
 
 const sqlFleetHash = `SELECT request_hash FROM fleets WHERE fleet_id = $1`
 
@@ -63,7 +68,7 @@ func (s *Store) CreateFleet(ctx context.Context, r prego.CreateFleetRequest, by 
 			if !bytes.Equal(kept, hash) {
 				return &prego.Error{Code: prego.CodeFleetConflict, Field: "fleet_id", Message: "belongs to a fleet that was made with another body"}
 			}
-			f, err = getFleet(ctx, tx, sqlGetFleet, r.FleetID)
+			f, err = getFleet(ctx, tx, r.FleetID)
 			return err
 		}
 		if err != nil {
@@ -104,7 +109,16 @@ func fleetHash(r prego.CreateFleetRequest) (hash, spec []byte, err error) {
 
 const sqlGetFleet = `SELECT ` + fleetColumns + ` FROM fleets f WHERE fleet_id = $1`
 
-const sqlLockFleet = sqlGetFleet + ` FOR NO KEY UPDATE`
+const sqlLockFleet = `SELECT FROM fleets WHERE fleet_id = $1 FOR NO KEY UPDATE`
+
+// lockFleet is getFleet for what is decided from it. The lock is a statement of its
+// own: one that had to wait for it would count members as they were before.
+func lockFleet(ctx context.Context, tx pgx.Tx, id string) (prego.Fleet, error) {
+	if _, err := tx.Exec(ctx, sqlLockFleet, id); err != nil {
+		return prego.Fleet{}, err
+	}
+	return getFleet(ctx, tx, id)
+}
 
 const sqlAttached = `
 SELECT p.policy_id, p.type, p.spec, p.created_by, p.created_at, p.updated_at, a.position, a.enabled, a.last_used_at
@@ -116,8 +130,8 @@ func scanAttachment(row pgx.CollectableRow) (a prego.Attachment, err error) {
 }
 
 // getFleet reads a fleet with its policies, or CodeFleetNotFound.
-func getFleet(ctx context.Context, q querier, sql, id string) (f prego.Fleet, err error) {
-	rows, err := q.Query(ctx, sql, id)
+func getFleet(ctx context.Context, q querier, id string) (f prego.Fleet, err error) {
+	rows, err := q.Query(ctx, sqlGetFleet, id)
 	if err != nil {
 		return f, err
 	}
@@ -137,7 +151,7 @@ func getFleet(ctx context.Context, q querier, sql, id string) (f prego.Fleet, er
 
 // GetFleet reads a fleet with its policies, or CodeFleetNotFound.
 func (s *Store) GetFleet(ctx context.Context, id string) (prego.Fleet, error) {
-	f, err := getFleet(ctx, s.pool, sqlGetFleet, id)
+	f, err := getFleet(ctx, s.pool, id)
 	if err != nil {
 		return prego.Fleet{}, asCoded("get fleet", err)
 	}
@@ -166,7 +180,7 @@ UPDATE fleets SET min_size = $2, max_size = $3, spec = $4, serves_tenants = $5, 
 // brings them up to it.
 func (s *Store) UpdateFleet(ctx context.Context, id string, r prego.UpdateFleetRequest) (f prego.Fleet, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		if f, err = getFleet(ctx, tx, sqlLockFleet, id); err != nil {
+		if f, err = lockFleet(ctx, tx, id); err != nil {
 			return err
 		}
 		if err := r.Apply(&f); err != nil {
@@ -179,7 +193,7 @@ func (s *Store) UpdateFleet(ctx context.Context, id string, r prego.UpdateFleetR
 		if _, err := tx.Exec(ctx, sqlUpdateFleet, id, f.MinSize, f.MaxSize, spec, f.Serves, f.Profile); err != nil {
 			return err
 		}
-		f, err = getFleet(ctx, tx, sqlGetFleet, id)
+		f, err = getFleet(ctx, tx, id)
 		return err
 	})
 	if err != nil {
@@ -198,7 +212,7 @@ const sqlDeleteFleet = `DELETE FROM fleets WHERE fleet_id = $1`
 // actions; a fleet that has is CodeFleetNotEmpty or CodeFleetBusy.
 func (s *Store) DeleteFleet(ctx context.Context, id string) error {
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
-		f, err := getFleet(ctx, tx, sqlLockFleet, id)
+		f, err := lockFleet(ctx, tx, id)
 		if err != nil {
 			return err
 		}
@@ -320,7 +334,7 @@ ON CONFLICT (fleet_id, policy_id) DO UPDATE SET position = COALESCE($3, fleet_po
 // alone is CodePolicyTypeAttached.
 func (s *Store) AttachPolicy(ctx context.Context, fleetID, policyID string, position *int, enabled bool) (f prego.Fleet, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		if _, err := getFleet(ctx, tx, sqlLockFleet, fleetID); err != nil {
+		if _, err := lockFleet(ctx, tx, fleetID); err != nil {
 			return err
 		}
 		tag, err := tx.Exec(ctx, sqlAttachPolicy, fleetID, policyID, position, enabled)
@@ -330,7 +344,7 @@ func (s *Store) AttachPolicy(ctx context.Context, fleetID, policyID string, posi
 		if tag.RowsAffected() == 0 {
 			return prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", policyID)
 		}
-		f, err = getFleet(ctx, tx, sqlGetFleet, fleetID)
+		f, err = getFleet(ctx, tx, fleetID)
 		return err
 	})
 	if isViolation(err, "fleet_policies_one") {

@@ -148,9 +148,23 @@ func changed(r region.ResizeResult) region.Data {
 }
 
 func (p *planner) check(change int64) {
-	if _, err := region.ParseResize(region.Resize{Adjustment: region.ChangeInCapacity, Number: change, Strict: true}, p.size()); err != nil {
+	if _, err := region.ParseResize(region.Resize{Adjustment: region.ChangeInCapacity, Number: change, Strict: true}, p.towards(true)); err != nil {
 		p.refused(err)
 	}
+}
+
+// towards are the bounds of a strict change in the action's direction: a fleet that
+// was left below its min_size may grow step by step, and one above its max_size shrink.
+func (p *planner) towards(strict bool) region.Bounds {
+	b := p.size()
+	switch {
+	case !strict:
+	case p.kind == prego.ClusterScaleIn:
+		b.MaxSize = prego.NoMaxSize
+	default:
+		b.MinSize = 0
+	}
+	return b
 }
 
 // ask lets one policy have its say.
@@ -194,7 +208,7 @@ func (p *planner) scaling(a prego.Attachment, s ScalingSpec) {
 	if p.kind == prego.ClusterScaleIn && r.Adjustment != region.ExactCapacity {
 		r.Number = -r.Number
 	}
-	res, err := region.ParseResize(r, p.size())
+	res, err := region.ParseResize(r, p.towards(r.Strict))
 	if err != nil {
 		p.refused(err)
 		return
@@ -431,15 +445,16 @@ func (p *planner) replace() (prego.FleetPlan, error) {
 }
 
 // Replan plans what could not be made in its region anew, over the regions in which
-// nothing has failed. Of a replacement nothing more is done: a new server that does
-// not come up is no reason to take an old one down.
-func Replan(st prego.FleetState, a prego.FleetAction) (more []prego.FleetStep, skip bool, data json.RawMessage, err error) {
+// nothing has failed, as far as the fleet has room.
+func Replan(st prego.FleetState, a prego.FleetAction) (out prego.FleetReplan, err error) {
+	out.Data = a.Data
 	var kept NodeData
 	if err := json.Unmarshal(a.Data, &kept); err != nil {
-		return nil, false, nil, fmt.Errorf("data of action %d: %w", a.Seq, err)
+		return out, fmt.Errorf("data of action %d: %w", a.Seq, err)
 	}
 	if a.Action == prego.ClusterReplace {
-		return nil, true, a.Data, nil
+		out.Skip = standStill(a.Steps)
+		return out, nil
 	}
 	lost, failed, made, round := map[prego.Region]bool{}, int64(0), int64(0), 0
 	for _, s := range a.Steps {
@@ -456,21 +471,26 @@ func Replan(st prego.FleetState, a prego.FleetAction) (more []prego.FleetStep, s
 		}
 	}
 	missing := failed - made // those that were made up for already count no more
+	// What failed and is kept for debugging is a member: it takes its room.
+	if f := st.Fleet; f.MaxSize != prego.NoMaxSize {
+		missing = min(missing, f.MaxSize-f.Size)
+	}
+	missing = min(missing, prego.MaxFleetSize-st.Fleet.Size)
 	var policy *region.Policy
 	for _, p := range st.Fleet.Policies {
 		if p.Enabled && p.Type == prego.PolicyRegionPlacement {
 			policy = &region.Policy{}
 			if err := json.Unmarshal(p.Spec, policy); err != nil {
-				return nil, false, nil, fmt.Errorf("policy %s: %w", p.PolicyID, err)
+				return out, fmt.Errorf("policy %s: %w", p.PolicyID, err)
 			}
 		}
 	}
 	if missing <= 0 || policy == nil || kept.Creation == nil {
-		return nil, false, a.Data, nil
+		return out, nil
 	}
 	in, err := ParseInputs(a.Action, a.Inputs, false)
 	if err != nil || in.Region != "" { // the profile's region is the only one
-		return nil, false, a.Data, err
+		return out, err
 	}
 	left := []string{}
 	for _, name := range usable(st.Usable, in.Regions) {
@@ -480,17 +500,45 @@ func Replan(st prego.FleetState, a prego.FleetAction) (more []prego.FleetStep, s
 	}
 	regions, err := region.Grow(*policy, current(st.Fleet), left, missing)
 	if err != nil {
-		return nil, false, a.Data, nil //nolint:nilerr // what is missing stays missing: the action says so
+		return out, nil //nolint:nilerr // what is missing stays missing: the action says so
 	}
-	more = creates(regions, round+1, true)
+	out.More = creates(regions, round+1, true)
 	kept.Creation.Regions = map[string]int64{}
-	for _, s := range slices.Concat(a.Steps, more) {
+	for _, s := range slices.Concat(a.Steps, out.More) {
 		if s.Op == prego.StepOpCreate && s.State != prego.FleetStepFailed {
 			kept.Creation.Regions[string(s.Region)]++
 		}
 	}
-	data, err = json.Marshal(kept)
-	return more, false, data, err
+	out.Data, err = json.Marshal(kept)
+	return out, err
+}
+
+// standStill is what is left out of a replacement of which a server did not come up
+// or did not go: what was not begun, but for the old servers whose new ones stand. A
+// server that does not come up is no reason to take an old one down, and one that
+// stays is no reason to make the fleet larger and larger.
+func standStill(steps []prego.FleetStep) (skip []prego.FleetStep) {
+	stand := map[prego.Region]int{} // new servers whose old ones are still to go
+	for _, s := range steps {
+		switch {
+		case s.Op == prego.StepOpCreate && s.State == prego.FleetStepDone:
+			stand[s.Region]++
+		case s.Op == prego.StepOpDelete && s.State != prego.FleetStepPlanned && s.State != prego.FleetStepSkipped:
+			stand[s.Region]--
+		}
+	}
+	for _, s := range steps {
+		if s.State != prego.FleetStepPlanned {
+			continue
+		}
+		if s.Op == prego.StepOpDelete && stand[s.Region] > 0 {
+			stand[s.Region]--
+			continue
+		}
+		s.Message = "a server before it could not be replaced"
+		skip = append(skip, s)
+	}
+	return skip
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

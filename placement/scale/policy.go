@@ -242,6 +242,12 @@ func (in Inputs) resize() region.Resize {
 
 // decode reads a document whole, and says which field is wrong.
 func decode(raw json.RawMessage, into any, at string) error {
+	if !bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) {
+		return prego.Invalid(at, "must be an object")
+	}
+	if name := misspelt(raw); name != "" { // a decoder would take it for the field
+		return &prego.Error{Code: prego.CodeUnknownField, Field: at + "." + name, Message: "is not known: names are in lower case"}
+	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	err := d.Decode(into)
@@ -259,6 +265,36 @@ func decode(raw json.RawMessage, into any, at string) error {
 		return &prego.Error{Code: prego.CodeUnknownField, Field: at + "." + strings.Trim(name, `"`), Message: "is not known"}
 	}
 	return prego.Invalid(at, "must be an object")
+}
+
+// misspelt is a name in a document that is not in lower case, "" for none.
+func misspelt(raw json.RawMessage) string {
+	var v any
+	if json.Unmarshal(raw, &v) != nil {
+		return ""
+	}
+	var walk func(v any) string
+	walk = func(v any) string {
+		switch v := v.(type) {
+		case []any:
+			for _, e := range v {
+				if name := walk(e); name != "" {
+					return name
+				}
+			}
+		case map[string]any:
+			for _, name := range sortedKeys(v) {
+				if strings.ContainsFunc(name, func(c rune) bool { return (c < 'a' || c > 'z') && c != '_' }) {
+					return name
+				}
+				if name := walk(v[name]); name != "" {
+					return name
+				}
+			}
+		}
+		return ""
+	}
+	return walk(v)
 }
 
 func describe(goType string) string {

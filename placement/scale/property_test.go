@@ -1,0 +1,274 @@
+package scale_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement/scale"
+)
+
+// drawState is any fleet with any policies.
+func drawState(t *rapid.T) prego.FleetState {
+	have := regions{}
+	for _, r := range prego.Regions() {
+		have[r] = rapid.IntRange(0, 6).Draw(t, "members in "+string(r))
+	}
+	var policies []prego.Attachment
+	add := func(kind prego.PolicyType, raw string) {
+		a := policy(t, kind, raw)
+		a.Enabled = rapid.IntRange(0, 4).Draw(t, "off") > 0
+		policies = append(policies, a)
+	}
+	event := rapid.SampledFrom([]string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN"})
+	kinds := rapid.SampledFrom([]string{"EXACT_CAPACITY", "CHANGE_IN_CAPACITY", "CHANGE_IN_PERCENTAGE"})
+	if rapid.Bool().Draw(t, "scaling") {
+		add(prego.PolicyScaling, fmt.Sprintf(`{"event":%q,"adjustment":{"type":%q,"number":%d,"best_effort":%t}}`, event.Draw(t, "event"), kinds.Draw(t, "adjustment"),
+			rapid.IntRange(1, 60).Draw(t, "number"), rapid.Bool().Draw(t, "best effort")))
+	}
+	if rapid.Bool().Draw(t, "placement") {
+		var specs []map[string]any
+		for _, r := range rapid.Permutation(prego.Regions()).Draw(t, "order")[:rapid.IntRange(1, 3).Draw(t, "listed")] {
+			specs = append(specs, map[string]any{"name": r, "weight": rapid.IntRange(len(specs)&1^1, 5).Draw(t, "weight"), "cap": rapid.IntRange(-1, 8).Draw(t, "cap")})
+		}
+		raw, _ := json.Marshal(map[string]any{"regions": specs})
+		add(prego.PolicyRegionPlacement, string(raw))
+	}
+	if rapid.Bool().Draw(t, "deletion") {
+		add(prego.PolicyDeletion, fmt.Sprintf(`{"criteria":%q}`, rapid.SampledFrom([]string{"OLDEST_FIRST", "YOUNGEST_FIRST", "OLDEST_PROFILE_FIRST", "RANDOM"}).Draw(t, "criteria")))
+	}
+	return state(have, func(st *prego.FleetState) {
+		if rapid.Bool().Draw(t, "home") {
+			st.Fleet.Region = rapid.SampledFrom(prego.Regions()).Draw(t, "home region")
+		}
+		st.Fleet.MinSize = rapid.Int64Range(0, 6).Draw(t, "min")
+		if rapid.Bool().Draw(t, "bounded") {
+			st.Fleet.MaxSize = st.Fleet.MinSize + rapid.Int64Range(0, 20).Draw(t, "max")
+		}
+		st.Usable = rapid.Permutation(prego.Regions()).Draw(t, "usable")[:rapid.IntRange(0, 3).Draw(t, "usable regions")]
+		for i := range st.Members {
+			st.Members[i].Tenants = max(0, rapid.IntRange(-2, 3).Draw(t, "tenants"))
+			st.Members[i].Profile = rapid.IntRange(1, 2).Draw(t, "profile")
+			if rapid.IntRange(0, 5).Draw(t, "broken") == 0 {
+				st.Members[i].Status = prego.ServerFailed
+			}
+		}
+	}, policies...)
+}
+
+func drawAction(t *rapid.T) prego.FleetAction {
+	n := rapid.IntRange(1, 9).Draw(t, "n")
+	all := []prego.FleetAction{
+		action("CLUSTER_SCALE_OUT", `{}`), action("CLUSTER_SCALE_OUT", fmt.Sprintf(`{"count":%d}`, n)), action("CLUSTER_SCALE_OUT", fmt.Sprintf(`{"count":%d,"regions":["us","eu"]}`, n)),
+		action("CLUSTER_SCALE_IN", `{}`), action("CLUSTER_SCALE_IN", fmt.Sprintf(`{"count":%d}`, n)),
+		action("CLUSTER_RESIZE", fmt.Sprintf(`{"adjustment_type":"EXACT_CAPACITY","number":%d,"strict":true}`, n)), action("CLUSTER_RESIZE", fmt.Sprintf(`{"adjustment_type":"CHANGE_IN_CAPACITY","number":%d}`, n-5)),
+		action("NODE_CREATE", `{}`), action("NODE_CREATE", `{"region":"sg"}`), action("CLUSTER_REPLACE", fmt.Sprintf(`{"max_surge":%d}`, n)),
+	}
+	return rapid.SampledFrom(all).Draw(t, "action")
+}
+
+func member(st prego.FleetState, id string) (prego.FleetMember, bool) {
+	i := slices.IndexFunc(st.Members, func(m prego.FleetMember) bool { return m.ServerID == id })
+	if i < 0 {
+		return prego.FleetMember{}, false
+	}
+	return st.Members[i], true
+}
+
+// capOf is a region's in the placement policy that is asked, -1 for none.
+func capOf(t require.TestingT, st prego.FleetState, r string) int64 {
+	for _, p := range st.Fleet.Policies {
+		var s struct {
+			Regions []struct {
+				Name string `json:"name"`
+				Cap  int64  `json:"cap"`
+			} `json:"regions"`
+		}
+		if !p.Enabled || p.Type != prego.PolicyRegionPlacement {
+			continue
+		}
+		require.NoError(t, json.Unmarshal(p.Spec, &s))
+		for _, x := range s.Regions {
+			if x.Name == r {
+				return x.Cap
+			}
+		}
+	}
+	return -1
+}
+
+// TestPlansHoldWhatTheySay whatever the fleet, its policies and the action are.
+func TestPlansHoldWhatTheySay(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		st, a := drawState(t), drawAction(t)
+		p, err := scale.Plan(st, a)
+		require.NoError(t, err)
+		again, err := scale.Plan(st, a)
+		require.NoError(t, err)
+		require.Equal(t, p, again, "the same input, the same plan")
+		var data scale.NodeData
+		require.NoError(t, json.Unmarshal(p.Data, &data))
+		if p.Reason != "" {
+			require.Empty(t, p.Steps)
+			require.EqualValues(t, "ERROR", data.Status)
+			require.Nil(t, data.Creation)
+			require.Nil(t, data.Deletion)
+			require.Nil(t, data.Replacement)
+			require.Equal(t, st.Fleet.Size, p.Desired)
+			return
+		}
+		require.EqualValues(t, "OK", data.Status)
+		made, gone := map[string]int64{}, map[string]int64{}
+		var victims []string
+		for _, s := range p.Steps {
+			if s.Op == prego.StepOpCreate {
+				require.Contains(t, st.Usable, s.Region)
+				made[string(s.Region)]++
+				continue
+			}
+			m, ok := member(st, s.ServerID)
+			require.True(t, ok, "a victim is a member")
+			require.Equal(t, m.Region, s.Region)
+			require.NotContains(t, victims, s.ServerID, "each goes once")
+			victims = append(victims, s.ServerID)
+			gone[string(s.Region)]++
+		}
+		if a.Action == prego.ClusterReplace {
+			require.Equal(t, made, gone, "each is made anew where it stood")
+			require.EqualValues(t, len(victims), data.Replacement.Count)
+			for _, id := range victims {
+				m, _ := member(st, id)
+				require.Less(t, m.Profile, st.Fleet.Profile)
+			}
+			surge := map[int]int64{}
+			for _, s := range p.Steps {
+				if s.Op == prego.StepOpCreate {
+					surge[s.Round]++
+					require.LessOrEqual(t, surge[s.Round], data.Replacement.Surge)
+				}
+			}
+			return
+		}
+		require.True(t, len(made) == 0 || len(gone) == 0)
+		size := st.Fleet.Size
+		if c := data.Creation; c != nil {
+			require.Equal(t, c.Regions, made)
+			size += *c.Count
+			if st.Fleet.MaxSize != prego.NoMaxSize {
+				require.LessOrEqual(t, size, st.Fleet.MaxSize)
+			}
+			for r, n := range made {
+				if most := capOf(t, st, r); most >= 0 && string(a.Inputs) != `{"region":"sg"}` {
+					require.LessOrEqual(t, st.Fleet.Regions[prego.Region(r)]+n, most)
+				}
+			}
+		}
+		if d := data.Deletion; d != nil {
+			require.Equal(t, d.Candidates, victims)
+			require.EqualValues(t, *d.Count, len(victims))
+			if d.Regions != nil {
+				require.Equal(t, d.Regions, gone)
+			}
+			size -= *d.Count
+			require.GreaterOrEqual(t, size, st.Fleet.MinSize)
+			emptyFirst(t, st, victims, d.Regions != nil)
+		}
+		require.Equal(t, size, p.Desired)
+	})
+}
+
+// emptyFirst: no server with tenants goes while an empty one stays that could have
+// gone instead.
+func emptyFirst(t *rapid.T, st prego.FleetState, victims []string, withinRegions bool) {
+	for _, id := range victims {
+		m, _ := member(st, id)
+		if m.Tenants == 0 {
+			continue
+		}
+		for _, other := range st.Members {
+			if other.Tenants == 0 && !slices.Contains(victims, other.ServerID) && (!withinRegions || other.Region == m.Region) {
+				t.Fatalf("%s has %d tenants and goes, %s is empty and stays", id, m.Tenants, other.ServerID)
+			}
+		}
+	}
+}
+
+// TestReplansMakeUpForWhatIsMissing lets any servers fail, round after round: no
+// region in which one failed is used again, no more are made than were wanted, caps
+// and bounds hold, and it ends.
+func TestReplansMakeUpForWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		st, a := drawState(t), drawAction(t)
+		p, err := scale.Plan(st, a)
+		require.NoError(t, err)
+		a.Data, a.Steps = p.Data, slices.Clone(p.Steps)
+		if p.Reason != "" || a.Action == prego.ClusterReplace {
+			return
+		}
+		wanted := 0
+		for i := range a.Steps {
+			a.Steps[i].ServerID, a.Steps[i].State = fmt.Sprint("s-", i), prego.FleetStepPlanned
+			if a.Steps[i].Op == prego.StepOpCreate {
+				wanted++
+			}
+		}
+		for round := 1; ; round++ {
+			require.LessOrEqual(t, round, len(prego.Regions())+1, "each round loses a region")
+			lost, failed := map[prego.Region]bool{}, false
+			for i := range a.Steps {
+				s := &a.Steps[i]
+				if s.Op == prego.StepOpCreate && s.State == prego.FleetStepPlanned {
+					s.State = prego.FleetStepDone
+					st.Fleet.Regions[s.Region]++
+					st.Fleet.Size++
+					if rapid.IntRange(0, 2).Draw(t, "fails") == 0 {
+						s.State, failed = prego.FleetStepFailed, true
+						if rapid.IntRange(0, 3).Draw(t, "kept for debugging") > 0 {
+							st.Fleet.Regions[s.Region]--
+							st.Fleet.Size--
+						}
+					}
+				}
+				lost[s.Region] = lost[s.Region] || s.State == prego.FleetStepFailed
+			}
+			if !failed {
+				break
+			}
+			r, err := scale.Replan(st, a)
+			require.NoError(t, err)
+			require.Empty(t, r.Skip)
+			added := map[prego.Region]int64{}
+			for i, s := range r.More {
+				require.False(t, lost[s.Region], "%s failed", s.Region)
+				require.Contains(t, st.Usable, s.Region)
+				require.Equal(t, round+1, s.Round)
+				added[s.Region]++
+				if most := capOf(t, st, string(s.Region)); most >= 0 {
+					require.LessOrEqual(t, st.Fleet.Regions[s.Region]+added[s.Region], most)
+				}
+				r.More[i].ServerID, r.More[i].State = fmt.Sprintf("r-%d-%d", round, i), prego.FleetStepPlanned
+			}
+			if st.Fleet.MaxSize != prego.NoMaxSize && len(r.More) > 0 {
+				require.LessOrEqual(t, st.Fleet.Size+int64(len(r.More)), st.Fleet.MaxSize)
+			}
+			a.Steps, a.Data = append(a.Steps, r.More...), r.Data
+			stand := 0
+			for _, s := range a.Steps {
+				if s.Op == prego.StepOpCreate && s.State != prego.FleetStepFailed {
+					stand++
+				}
+			}
+			require.LessOrEqual(t, stand, wanted, "never more than were wanted")
+			if len(r.More) == 0 {
+				break
+			}
+		}
+	})
+}
