@@ -82,8 +82,6 @@ func takeDemand(ctx context.Context, tx pgx.Tx, want prego.FleetAction, cause, r
 	return pgx.CollectExactlyOneRow(rows, scanAction)
 }
 
-const sqlScalingFleet = `UPDATE scaling_events SET fleet_id = $2, fleet_seq = $3, server_ids = $4, requested = $5, message = $6 WHERE event_id = $1`
-
 // BeginFleetScaling is BeginScaling for servers of which a fleet is to have room: the
 // round that is begun has at most as many as that, and their names. Without any
 // room nothing is begun, and the round's message says so.

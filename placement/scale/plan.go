@@ -350,7 +350,7 @@ func (p *planner) victims() ([]string, error) {
 		by = region.OldestFirst
 	}
 	seed := fnv.New64a()
-	fmt.Fprintf(seed, "%s/%d", p.st.Fleet.FleetID, p.seq) //nolint:errcheck // a hash takes everything
+	fmt.Fprintf(seed, "%s/%d", p.st.Fleet.FleetID, p.seq)
 	left := *p.data.Deletion.Count
 	perRegion := maps.Clone(p.data.Deletion.Regions)
 	var out []string
