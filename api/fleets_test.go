@@ -98,7 +98,7 @@ func TestActionsOverHTTP(t *testing.T) {
 	a := as[api.FleetAction](t, b.ok(200, "GET", "/v1/fleets/pool/actions/1", ""))
 	require.EqualValues(t, "running", a.Status)
 	require.Len(t, *a.Steps, 3)
-	require.Equal(t, "pool-1-1", (*a.Steps)[0].ServerId)
+	require.Regexp(t, `^pool-[0-9a-f]{8}-1$`, (*a.Steps)[0].ServerId)
 	require.NotZero(t, (*a.Steps)[0].At)
 	page := as[api.FleetActionPage](t, b.ok(200, "GET", "/v1/fleets/pool/actions?limit=2", ""))
 	require.Equal(t, []int{3, 2}, []int{page.Actions[0].Seq, page.Actions[1].Seq})

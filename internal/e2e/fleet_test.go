@@ -195,6 +195,16 @@ func TestFleetKeepsServersThatHaveTenants(t *testing.T) {
 	require.Equal(t, "server_has_tenants", deref(a.Reason))
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NULL AND status = 'active'`, home))
 	require.EqualValues(t, "active", c.getTenant(id).State)
+
+	// With an hour of grace the queue would stand still; cancelling does not wait for it.
+	c.send(http.MethodPut, "/v1/policies/patient", map[string]any{"spec": map[string]any{"grace_period": 3600}}, http.StatusOK, nil)
+	shrink = c.act("tenants-app", "CLUSTER_RESIZE", map[string]any{"adjustment_type": "EXACT_CAPACITY", "number": 0})
+	require.Eventually(t, func() bool {
+		return c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NOT NULL`, home) == 1
+	}, patience, 10*time.Millisecond)
+	c.post(fmt.Sprintf("/v1/fleets/tenants-app/actions/%d/cancel", shrink.Seq), nil, http.StatusAccepted, nil)
+	c.awaitAction("tenants-app", shrink.Seq, "cancelled")
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND cordoned_at IS NULL AND status = 'active'`, home))
 	c.counted()
 	c.settled()
 }

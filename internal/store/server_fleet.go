@@ -37,10 +37,8 @@ func scanFleet(row pgx.CollectableRow) (prego.Fleet, error) {
 }
 
 const sqlCreateFleet = `
-INSERT INTO fleets AS f (fleet_id, request_hash, role, region, infra_provider, min_size, max_size, spec, require_tags, disallow_tags, serves_tenants, created_by, last_seq)
-VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, $9, $10, $11, $12, -- after the servers of a fleet of that id which was deleted
-    COALESCE((SELECT max((regexp_match(server_id, '^' || $1 || '-([0-9]{1,8})-[0-9]+$'))[1]::integer) FROM servers WHERE starts_with(server_id, $1 || '-')), 0))
-ON CONFLICT (fleet_id) DO NOTHING RETURNING ` + fleetColumns
+INSERT INTO fleets AS f (fleet_id, request_hash, role, region, infra_provider, min_size, max_size, spec, require_tags, disallow_tags, serves_tenants, created_by)
+VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (fleet_id) DO NOTHING RETURNING ` + fleetColumns
 
 const sqlFleetHash = `SELECT request_hash FROM fleets WHERE fleet_id = $1`
 

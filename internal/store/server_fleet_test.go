@@ -198,12 +198,11 @@ func TestAFleetWithServersOrActionsIsNotForgotten(t *testing.T) {
 	require.Equal(t, 1, count(t, s, `servers WHERE fleet_id IS NULL`), "its servers' rows stay")
 
 	// The next one of that id does not meet the servers of the last.
-	exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by) SELECT 'pool-x-9', request_hash, role, region, infra_provider, spec, status, 'x', 'x' FROM servers`)
 	newFleet(t, s, "pool", nil, nil)
 	a := ask(t, s, "pool", prego.ClusterScaleOut, `{}`)
-	require.Equal(t, 2, a.Seq)
 	begin(t, s, "pool")
-	require.Equal(t, "pool-2-1", batch(t, s, "pool", a.Seq, 10)[0].ServerID)
+	require.Equal(t, prego.FleetStepPlanned, batch(t, s, "pool", a.Seq, 10)[0].State)
+	require.Equal(t, 2, count(t, s, `servers WHERE server_id LIKE 'pool-%-1'`))
 }
 
 func TestPoliciesAreMadeAttachedAndDetached(t *testing.T) {
@@ -670,4 +669,39 @@ func TestACordonedServerTakesNobody(t *testing.T) {
 	_, err = s.DrainMember(ctx, id, "test")
 	code(t, err, prego.CodeServerHasTenants)
 	require.Equal(t, 1, count(t, s, `servers WHERE status = 'active' AND tenant_count = 1`))
+}
+
+// TestAPlanCountsWhatItWaitedFor: another plan has the fleet's lock, and takes the
+// last room while this one waits for it.
+func TestAPlanCountsWhatItWaitedFor(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := New(pgtest.Pool(t))
+	most := int64(1)
+	newFleet(t, s, "pool", func(r *prego.CreateFleetRequest) { r.MaxSize = &most }, nil)
+	ask(t, s, "pool", prego.ClusterScaleOut, `{}`)
+	tx, err := s.pool.Begin(ctx)
+	require.NoError(t, err)
+	_, err = tx.Exec(ctx, sqlLockFleet, "pool")
+	require.NoError(t, err)
+	_, _, err = insertServerIn(ctx, tx, fleetServer(prego.FleetServer{
+		ServerID: "own-1", Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner, FleetID: "pool", FleetProfile: 1,
+	}, "tenant"))
+	require.NoError(t, err)
+	planned := make(chan *prego.FleetAction, 1)
+	go func() {
+		a, err := s.BeginFleetAction(ctx, "pool", scale.Plan)
+		if err != nil {
+			t.Error(err)
+		}
+		planned <- a
+	}()
+	require.Eventually(t, func() bool {
+		return count(t, s, `pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
+	}, 10*time.Second, 5*time.Millisecond)
+	require.NoError(t, tx.Commit(ctx))
+	a := <-planned
+	require.NotNil(t, a)
+	require.Equal(t, "target_above_fleet_max_size", a.Reason)
+	require.Equal(t, 1, count(t, s, `servers`))
 }
