@@ -122,5 +122,8 @@ END $$;
 -- +goose StatementEnd
 CREATE TRIGGER servers_cordon AFTER UPDATE ON servers FOR EACH ROW
     WHEN (OLD.cordoned_at IS DISTINCT FROM NEW.cordoned_at AND NEW.status = 'active') EXECUTE FUNCTION cordon_shards_and_pools();
+-- Also those of one that comes to life while it is cordoned, after they were made.
+CREATE TRIGGER servers_stay_cordoned AFTER UPDATE ON servers FOR EACH ROW
+    WHEN (NEW.cordoned_at IS NOT NULL AND NEW.status = 'active' AND OLD.status IS DISTINCT FROM NEW.status) EXECUTE FUNCTION cordon_shards_and_pools();
 CREATE TRIGGER servers_cordon_noted BEFORE UPDATE ON servers FOR EACH ROW
     WHEN (OLD.cordoned_at IS DISTINCT FROM NEW.cordoned_at AND OLD.changed_xid = NEW.changed_xid) EXECUTE FUNCTION note_change();
