@@ -66,7 +66,7 @@ func TestUsageIsReadOnceAMinuteAndBounded(t *testing.T) {
 	source.err = nil
 	at = at.Add(usageEvery)
 	want := map[string]float64{
-		"prego_org_quota_read_age_seconds": 0,
+		"prego_org_quota_read_age_seconds":     0,
 		"prego_org_quota_usage max_apps _rest": 7, "prego_org_quota_limit max_apps _rest": 100,
 		"prego_org_quota_usage max_apps acme": 1, "prego_org_quota_limit max_apps acme": 2, "prego_org_quota_usage_ratio max_apps acme": 0.5,
 		"prego_org_quota_usage max_apps corp": 1, "prego_org_quota_limit max_apps corp": 0, "prego_org_quota_usage_ratio max_apps corp": math.Inf(1),
