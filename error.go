@@ -85,6 +85,12 @@ const (
 	// CodeQuotaExceeded: the org's, never the cluster's (quotas-and-fairness, "Capacity
 	// constraints vs quota constraints"). It comes as a QuotaExceeded.
 	CodeQuotaExceeded Code = "quota_exceeded"
+	CodeAppNotFound   Code = "app_not_found"
+	CodeAppExists     Code = "app_exists"
+	CodeAppInUse      Code = "app_in_use"
+	CodeEnvNotFound   Code = "env_not_found"
+	CodeEnvExists     Code = "env_exists"
+	CodeEnvInUse      Code = "env_in_use"
 	// CodeNoProvider: no enabled provider serves the region.
 	CodeNoProvider Code = "no_infra_provider"
 )

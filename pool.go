@@ -10,6 +10,7 @@ import (
 type Org struct {
 	OrgID       string
 	ParentOrgID string // "" for none
+	Tier        Tier   // in a request "" keeps the one that it has, or is that of new orgs
 	CreatedBy   string
 	CreatedAt   time.Time
 }

@@ -3,7 +3,9 @@ package prego
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -52,4 +54,96 @@ type OrgEvent struct {
 	Actor   string
 	Reason  string
 	Payload json.RawMessage
+}
+
+// OrgQuota is one dimension of an org: the limit that holds, and what is used of it.
+type OrgQuota struct {
+	Dimension string
+	Limit     float64
+	Override  bool // the limit is the org's own; else its tier's
+	Usage     float64
+	Reason    string // of an override
+	UpdatedBy string
+	UpdatedAt *time.Time
+}
+
+// Headroom is how much more fits, at least 0: a limit can be set below the usage.
+func (q OrgQuota) Headroom() float64 { return max(0, q.Limit-q.Usage) }
+
+// OrgEventFilter selects a page of an org's events.
+type OrgEventFilter struct {
+	OrgID  string
+	Prefix string // of the type; "" for all
+	Before int64  // only events with smaller ids; 0 for all
+	Limit  int
+}
+
+// OrgUsage is what one org uses of one dimension, or what all others use that are not
+// told one by one: their OrgID is "".
+type OrgUsage struct {
+	OrgID     string
+	Dimension string
+	Usage     float64
+	Limit     float64
+}
+
+// Ratio is the part of the limit that is used. What is used of nothing is infinitely
+// too much.
+func (u OrgUsage) Ratio() float64 {
+	if u.Limit == 0 {
+		if u.Usage > 0 {
+			return math.Inf(1)
+		}
+		return 0
+	}
+	return u.Usage / u.Limit
+}
+
+// App is what an org groups its environments under.
+type App struct {
+	AppID     string
+	OrgID     string
+	Name      string
+	CreatedBy string
+	CreatedAt time.Time
+}
+
+// Env is a place of an app in a region; process groups and routes are in one.
+type Env struct {
+	EnvID     string
+	AppID     string
+	OrgID     string
+	Name      string
+	Region    Region
+	CreatedBy string
+	CreatedAt time.Time
+}
+
+// ListFilter selects a page of what an org or an app has.
+type ListFilter struct {
+	ID     string // the owner's; "" for all
+	Cursor string
+	Limit  int
+}
+
+// MaxNameLen bounds the names of apps and envs.
+const MaxNameLen = 63
+
+// ValidateName accepts a lower-case DNS label.
+func ValidateName(field, name string) error {
+	switch {
+	case name == "":
+		return Invalid(field, "is required")
+	case len(name) > MaxNameLen || !dnsLabel.MatchString(name):
+		return Invalid(field, "must be at most "+strconv.Itoa(MaxNameLen)+" lower-case letters, digits and inner hyphens")
+	}
+	return nil
+}
+
+// ValidateID accepts an id of a kind: "app-" and more.
+func ValidateID(field, prefix, id string) error {
+	if len(id) > MaxTenantID || !strings.HasPrefix(id, prefix) || !dnsLabel.MatchString(id) {
+		return Invalid(field, "must be "+prefix+" and lower-case letters and digits, "+strconv.Itoa(MaxTenantID)+" characters at most")
+	}
+	return nil
 }

@@ -39,6 +39,7 @@ func newPlacing(t testing.TB, conns int32) *placing {
 	t.Cleanup(pool.Close)
 	p := &placing{t: t, pool: pool, store: store.New(pool)}
 	for _, org := range []prego.Org{{OrgID: "parent"}, {OrgID: "o1"}, {OrgID: "o2"}, {OrgID: "child", ParentOrgID: "parent"}} {
+		org.Tier = prego.TierEnterprise
 		_, err := p.store.PutOrg(context.Background(), org, "test")
 		require.NoError(t, err)
 	}

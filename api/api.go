@@ -87,6 +87,8 @@ type Deps struct {
 	Fleets    FleetStore
 	FleetRuns FleetRuns
 
+	Quotas QuotaStore
+
 	Tenants    TenantStore
 	TenantRuns TenantRuns
 	Placer     Placer
@@ -105,6 +107,7 @@ type API struct {
 	echo    *echo.Echo
 	limiter *callerLimiter
 	seconds *prometheus.HistogramVec
+	refused *prometheus.CounterVec // by quota
 	metrics http.Handler
 	// streams has an entry for each long request; ending ends them with the process.
 	streams chan struct{}
@@ -126,9 +129,12 @@ func New(d Deps) *API {
 			Name: "prego_api_request_seconds", Help: "Seconds per request, by route, method and status.", Buckets: []float64{.002, .01, .05, .2, 1, 5},
 		}, []string{"route", "method", "status"}),
 	}
+	a.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: prego.MetricQuotaRejections, Help: "Requests that an org's quota refused, by endpoint and dimension.",
+	}, []string{"endpoint", "dimension"})
 	a.streams = make(chan struct{}, maxStreams)
 	a.ending, a.end = context.WithCancel(context.Background())
-	d.Registry.MustRegister(a.seconds)
+	d.Registry.MustRegister(a.seconds, a.refused)
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.refuse

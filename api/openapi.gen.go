@@ -646,22 +646,22 @@ func (e Region) Valid() bool {
 
 // Defines values for Role.
 const (
-	App       Role = "app"
-	DbShard   Role = "db-shard"
-	Node      Role = "node"
-	RedisPool Role = "redis-pool"
+	RoleApp       Role = "app"
+	RoleDbShard   Role = "db-shard"
+	RoleNode      Role = "node"
+	RoleRedisPool Role = "redis-pool"
 )
 
 // Valid indicates whether the value is a known member of the Role enum.
 func (e Role) Valid() bool {
 	switch e {
-	case App:
+	case RoleApp:
 		return true
-	case DbShard:
+	case RoleDbShard:
 		return true
-	case Node:
+	case RoleNode:
 		return true
-	case RedisPool:
+	case RoleRedisPool:
 		return true
 	default:
 		return false
@@ -836,6 +836,24 @@ type Allocation struct {
 	SiteName string `json:"site_name"`
 }
 
+// App defines model for App.
+type App struct {
+	// AppId Example: app-3k5xq7m2a4bc
+	AppId     string    `json:"app_id"`
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+	Name      string    `json:"name"`
+	OrgId     string    `json:"org_id"`
+}
+
+// AppPage defines model for AppPage.
+type AppPage struct {
+	Apps []App `json:"apps"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
 // AttachPolicy defines model for AttachPolicy.
 type AttachPolicy struct {
 	Enabled *bool `json:"enabled,omitempty"`
@@ -988,6 +1006,26 @@ type ContainerName = string
 type ContainerRepair struct {
 	// Repaired What was not as declared; empty when all was
 	Repaired []ContainerDrift `json:"repaired"`
+}
+
+// CreateApp defines model for CreateApp.
+type CreateApp struct {
+	// Name Example: shop
+	Name ResourceName `json:"name"`
+
+	// OrgId A customer; a lower-case DNS label
+	//
+	// Example: acme
+	OrgId OrgID `json:"org_id"`
+}
+
+// CreateEnv defines model for CreateEnv.
+type CreateEnv struct {
+	// Name Example: shop
+	Name ResourceName `json:"name"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
 }
 
 // CreateFleet defines model for CreateFleet.
@@ -1177,6 +1215,32 @@ type DecisionList struct {
 
 // DecisionLog Why this place
 type DecisionLog = placement.Explanation
+
+// Dimension What is counted. All are counts or bytes but max_total_cpu_request, which is CPUs.
+type Dimension = string
+
+// Env defines model for Env.
+type Env struct {
+	AppId     string    `json:"app_id"`
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+
+	// EnvId Example: env-3k5xq7m2a4bc
+	EnvId string `json:"env_id"`
+	Name  string `json:"name"`
+	OrgId string `json:"org_id"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+}
+
+// EnvPage defines model for EnvPage.
+type EnvPage struct {
+	Envs []Env `json:"envs"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
 
 // Event A step of a server's life
 type Event struct {
@@ -1577,6 +1641,34 @@ type Org struct {
 	CreatedBy   string    `json:"created_by"`
 	OrgId       string    `json:"org_id"`
 	ParentOrgId *string   `json:"parent_org_id,omitempty"`
+
+	// Tier Decides the limits that an org has no own ones of
+	Tier Tier `json:"tier"`
+}
+
+// OrgEvent defines model for OrgEvent.
+type OrgEvent struct {
+	Actor   string    `json:"actor"`
+	At      time.Time `json:"at"`
+	EventId int64     `json:"event_id"`
+
+	// Payload By type; holds no secret
+	Payload json.RawMessage `json:"payload"`
+	Reason  *string         `json:"reason,omitempty"`
+
+	// Subject The id of what it happened to
+	Subject string `json:"subject"`
+
+	// Type Example: org.quota_set
+	Type string `json:"type"`
+}
+
+// OrgEventPage defines model for OrgEventPage.
+type OrgEventPage struct {
+	Events []OrgEvent `json:"events"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
 // OrgID A customer; a lower-case DNS label
@@ -1598,6 +1690,42 @@ type OrgPlacementPools struct {
 
 	// PlacementPools Those that the org is associated with, or else the default one
 	PlacementPools []PlacementPool `json:"placement_pools"`
+}
+
+// OrgQuota defines model for OrgQuota.
+type OrgQuota struct {
+	// Dimension What is counted. All are counts or bytes but max_total_cpu_request, which is CPUs.
+	Dimension Dimension `json:"dimension"`
+
+	// Headroom How much more fits; 0 too when the limit was set below the usage
+	//
+	// Example: 2
+	Headroom float64 `json:"headroom"`
+
+	// Limit Example: 5
+	Limit float64 `json:"limit"`
+
+	// Reason Of an override
+	Reason *string `json:"reason,omitempty"`
+	Source string  `json:"source"`
+
+	// UpdatedAt Of an override
+	UpdatedAt *time.Time `json:"updated_at,omitempty"`
+
+	// UpdatedBy Of an override
+	UpdatedBy *string `json:"updated_by,omitempty"`
+
+	// Usage Example: 3
+	Usage float64 `json:"usage"`
+}
+
+// OrgQuotas defines model for OrgQuotas.
+type OrgQuotas struct {
+	OrgId  string     `json:"org_id"`
+	Quotas []OrgQuota `json:"quotas"`
+
+	// Tier Decides the limits that an org has no own ones of
+	Tier Tier `json:"tier"`
 }
 
 // PatchServer defines model for PatchServer.
@@ -1803,6 +1931,9 @@ type ProviderServer struct {
 // PutOrg defines model for PutOrg.
 type PutOrg struct {
 	ParentOrgId *string `json:"parent_org_id,omitempty"`
+
+	// Tier Empty or left out it stays as it is
+	Tier *string `json:"tier,omitempty"`
 }
 
 // PutPlacementPool defines model for PutPlacementPool.
@@ -1838,6 +1969,11 @@ type PutWarmPool struct {
 	Target int `json:"target"`
 }
 
+// QuotaReason defines model for QuotaReason.
+type QuotaReason struct {
+	Reason *string `json:"reason,omitempty"`
+}
+
 // Readiness defines model for Readiness.
 type Readiness struct {
 	// Checks What was checked, each "ok" or what is wrong
@@ -1852,6 +1988,9 @@ type Region string
 
 // Rejection defines model for Rejection.
 type Rejection = placement.Rejection
+
+// ResourceName Example: shop
+type ResourceName = string
 
 // Role What the server is for; a node runs all three on one host
 type Role string
@@ -2075,6 +2214,15 @@ type ServerSummary struct {
 	// Example: awaiting_capacity
 	StatusReason *string  `json:"status_reason,omitempty"`
 	Tags         []string `json:"tags"`
+}
+
+// SetQuota defines model for SetQuota.
+type SetQuota struct {
+	// Limit Whole but for max_total_cpu_request
+	Limit float64 `json:"limit"`
+
+	// Reason For the org's events
+	Reason string `json:"reason"`
 }
 
 // Simulation defines model for Simulation.
@@ -2323,6 +2471,9 @@ type TenantSummary struct {
 	WaitingSince *time.Time `json:"waiting_since,omitempty"`
 }
 
+// Tier Decides the limits that an org has no own ones of
+type Tier = string
+
 // UpdateFleet defines model for UpdateFleet.
 type UpdateFleet struct {
 	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
@@ -2382,6 +2533,18 @@ type WorkflowStarted struct {
 // ActionSeq defines model for ActionSeq.
 type ActionSeq = int
 
+// AppID defines model for AppID.
+type AppID = string
+
+// DimensionInPath What is counted. All are counts or bytes but max_total_cpu_request, which is CPUs.
+type DimensionInPath = Dimension
+
+// EnvID defines model for EnvID.
+type EnvID = string
+
+// IdempotencyKey defines model for IdempotencyKey.
+type IdempotencyKey = string
+
 // PlacementPoolInPath Case does not matter
 //
 // Example: skynet
@@ -2426,6 +2589,39 @@ type Unprocessable = Problem
 // UnsupportedMedia A refusal (RFC 9457)
 type UnsupportedMedia = Problem
 
+// ListAppsParams defines parameters for ListApps.
+type ListAppsParams struct {
+	// OrgId Only of this org
+	OrgId *OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Limit Apps per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// CreateAppParams defines parameters for CreateApp.
+type CreateAppParams struct {
+	// IdempotencyKey Of the caller's choice, for one request
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListEnvsParams defines parameters for ListEnvs.
+type ListEnvsParams struct {
+	// Limit Envs per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// CreateEnvParams defines parameters for CreateEnv.
+type CreateEnvParams struct {
+	// IdempotencyKey Of the caller's choice, for one request
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListFleetsParams defines parameters for ListFleets.
 type ListFleetsParams struct {
 	// Role Only this role
@@ -2463,6 +2659,18 @@ type ListOrgsParams struct {
 
 	// Cursor next_cursor of the page before
 	Cursor *OrgID `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListOrgEventsParams defines parameters for ListOrgEvents.
+type ListOrgEventsParams struct {
+	// Type Only types that begin so, for example `tenant.`
+	Type *string `form:"type,omitempty" json:"type,omitempty"`
+
+	// Limit Events per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
 // ListPlacementPoolsParams defines parameters for ListPlacementPools.
@@ -2582,6 +2790,12 @@ type OverridePlacementJSONRequestBody = PlacementOverride
 // CreateServerJSONRequestBody defines body for CreateServer for application/json ContentType.
 type CreateServerJSONRequestBody = CreateServer
 
+// CreateAppJSONRequestBody defines body for CreateApp for application/json ContentType.
+type CreateAppJSONRequestBody = CreateApp
+
+// CreateEnvJSONRequestBody defines body for CreateEnv for application/json ContentType.
+type CreateEnvJSONRequestBody = CreateEnv
+
 // CreateFleetJSONRequestBody defines body for CreateFleet for application/json ContentType.
 type CreateFleetJSONRequestBody = CreateFleet
 
@@ -2596,6 +2810,12 @@ type AttachPolicyJSONRequestBody = AttachPolicy
 
 // PutOrgJSONRequestBody defines body for PutOrg for application/json ContentType.
 type PutOrgJSONRequestBody = PutOrg
+
+// UnsetOrgQuotaJSONRequestBody defines body for UnsetOrgQuota for application/json ContentType.
+type UnsetOrgQuotaJSONRequestBody = QuotaReason
+
+// SetOrgQuotaJSONRequestBody defines body for SetOrgQuota for application/json ContentType.
+type SetOrgQuotaJSONRequestBody = SetQuota
 
 // CreatePlacementPoolJSONRequestBody defines body for CreatePlacementPool for application/json ContentType.
 type CreatePlacementPoolJSONRequestBody = CreatePlacementPool
@@ -2671,6 +2891,30 @@ type ServerInterface interface {
 	// Readyz Whether requests can be served
 	// (GET /readyz)
 	Readyz(ctx echo.Context) error
+	// ListApps List apps, newest first
+	// (GET /v1/apps)
+	ListApps(ctx echo.Context, params ListAppsParams) error
+	// CreateApp Make an app
+	// (POST /v1/apps)
+	CreateApp(ctx echo.Context, params CreateAppParams) error
+	// DeleteApp Delete an app
+	// (DELETE /v1/apps/{app_id})
+	DeleteApp(ctx echo.Context, appId AppID) error
+	// GetApp Show an app
+	// (GET /v1/apps/{app_id})
+	GetApp(ctx echo.Context, appId AppID) error
+	// ListEnvs List an app's envs, newest first
+	// (GET /v1/apps/{app_id}/envs)
+	ListEnvs(ctx echo.Context, appId AppID, params ListEnvsParams) error
+	// CreateEnv Make an env of an app
+	// (POST /v1/apps/{app_id}/envs)
+	CreateEnv(ctx echo.Context, appId AppID, params CreateEnvParams) error
+	// DeleteEnv Delete an env
+	// (DELETE /v1/envs/{env_id})
+	DeleteEnv(ctx echo.Context, envId EnvID) error
+	// GetEnv Show an env
+	// (GET /v1/envs/{env_id})
+	GetEnv(ctx echo.Context, envId EnvID) error
 	// ListFleets List fleets by id
 	// (GET /v1/fleets)
 	ListFleets(ctx echo.Context, params ListFleetsParams) error
@@ -2710,9 +2954,12 @@ type ServerInterface interface {
 	// GetOrg Show an org
 	// (GET /v1/orgs/{org_id})
 	GetOrg(ctx echo.Context, orgId OrgID) error
-	// PutOrg Make an org, or change its parent
+	// PutOrg Make an org, or change its parent or tier
 	// (PUT /v1/orgs/{org_id})
 	PutOrg(ctx echo.Context, orgId OrgID) error
+	// ListOrgEvents What happened to an org's resources and limits, newest first
+	// (GET /v1/orgs/{org_id}/events)
+	ListOrgEvents(ctx echo.Context, orgId OrgID, params ListOrgEventsParams) error
 	// ListOrgPlacementPools The placement pools that apply to an org's tenants
 	// (GET /v1/orgs/{org_id}/placement-pools)
 	ListOrgPlacementPools(ctx echo.Context, orgId OrgID) error
@@ -2722,6 +2969,15 @@ type ServerInterface interface {
 	// AssociatePlacementPool Associate an org with a placement pool
 	// (PUT /v1/orgs/{org_id}/placement-pools/{pool})
 	AssociatePlacementPool(ctx echo.Context, orgId OrgID, pool PlacementPoolInPath) error
+	// ListOrgQuotas What an org may use, and what it uses
+	// (GET /v1/orgs/{org_id}/quotas)
+	ListOrgQuotas(ctx echo.Context, orgId OrgID) error
+	// UnsetOrgQuota Give an org the limit of its tier again
+	// (DELETE /v1/orgs/{org_id}/quotas/{dimension})
+	UnsetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath) error
+	// SetOrgQuota Give an org a limit of its own
+	// (PUT /v1/orgs/{org_id}/quotas/{dimension})
+	SetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath) error
 	// ListPlacementPools List placement pools by name
 	// (GET /v1/placement-pools)
 	ListPlacementPools(ctx echo.Context, params ListPlacementPoolsParams) error
@@ -2906,6 +3162,199 @@ func (w *ServerInterfaceWrapper) Readyz(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.Readyz(ctx)
+	return err
+}
+
+// ListApps converts echo context to params.
+func (w *ServerInterfaceWrapper) ListApps(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAppsParams
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListApps(ctx, params)
+	return err
+}
+
+// CreateApp converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateApp(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateAppParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateApp(ctx, params)
+	return err
+}
+
+// DeleteApp converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteApp(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "app_id" -------------
+	var appId AppID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "app_id", ctx.Param("app_id"), &appId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter app_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteApp(ctx, appId)
+	return err
+}
+
+// GetApp converts echo context to params.
+func (w *ServerInterfaceWrapper) GetApp(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "app_id" -------------
+	var appId AppID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "app_id", ctx.Param("app_id"), &appId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter app_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetApp(ctx, appId)
+	return err
+}
+
+// ListEnvs converts echo context to params.
+func (w *ServerInterfaceWrapper) ListEnvs(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "app_id" -------------
+	var appId AppID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "app_id", ctx.Param("app_id"), &appId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter app_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListEnvsParams
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListEnvs(ctx, appId, params)
+	return err
+}
+
+// CreateEnv converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateEnv(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "app_id" -------------
+	var appId AppID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "app_id", ctx.Param("app_id"), &appId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter app_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateEnvParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateEnv(ctx, appId, params)
+	return err
+}
+
+// DeleteEnv converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteEnv(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "env_id" -------------
+	var envId EnvID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "env_id", ctx.Param("env_id"), &envId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteEnv(ctx, envId)
+	return err
+}
+
+// GetEnv converts echo context to params.
+func (w *ServerInterfaceWrapper) GetEnv(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "env_id" -------------
+	var envId EnvID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "env_id", ctx.Param("env_id"), &envId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetEnv(ctx, envId)
 	return err
 }
 
@@ -3225,6 +3674,45 @@ func (w *ServerInterfaceWrapper) PutOrg(ctx echo.Context) error {
 	return err
 }
 
+// ListOrgEvents converts echo context to params.
+func (w *ServerInterfaceWrapper) ListOrgEvents(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListOrgEventsParams
+	// ------------- Optional query parameter "type" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "type", ctx.QueryParams(), &params.Type, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter type: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListOrgEvents(ctx, orgId, params)
+	return err
+}
+
 // ListOrgPlacementPools converts echo context to params.
 func (w *ServerInterfaceWrapper) ListOrgPlacementPools(ctx echo.Context) error {
 	var err error
@@ -3286,6 +3774,70 @@ func (w *ServerInterfaceWrapper) AssociatePlacementPool(ctx echo.Context) error 
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.AssociatePlacementPool(ctx, orgId, pool)
+	return err
+}
+
+// ListOrgQuotas converts echo context to params.
+func (w *ServerInterfaceWrapper) ListOrgQuotas(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListOrgQuotas(ctx, orgId)
+	return err
+}
+
+// UnsetOrgQuota converts echo context to params.
+func (w *ServerInterfaceWrapper) UnsetOrgQuota(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Path parameter "dimension" -------------
+	var dimension DimensionInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "dimension", ctx.Param("dimension"), &dimension, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dimension: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.UnsetOrgQuota(ctx, orgId, dimension)
+	return err
+}
+
+// SetOrgQuota converts echo context to params.
+func (w *ServerInterfaceWrapper) SetOrgQuota(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Path parameter "dimension" -------------
+	var dimension DimensionInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "dimension", ctx.Param("dimension"), &dimension, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dimension: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.SetOrgQuota(ctx, orgId, dimension)
 	return err
 }
 
@@ -4215,6 +4767,18 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/orgs/:org_id/placement-pools", wrapper.ListOrgPlacementPools, options.OperationMiddlewares["listOrgPlacementPools"]...)
 	router.DELETE(options.BaseURL+"/v1/orgs/:org_id/placement-pools/:pool", wrapper.DissociatePlacementPool, options.OperationMiddlewares["dissociatePlacementPool"]...)
 	router.PUT(options.BaseURL+"/v1/orgs/:org_id/placement-pools/:pool", wrapper.AssociatePlacementPool, options.OperationMiddlewares["associatePlacementPool"]...)
+	router.GET(options.BaseURL+"/v1/orgs/:org_id/quotas", wrapper.ListOrgQuotas, options.OperationMiddlewares["listOrgQuotas"]...)
+	router.DELETE(options.BaseURL+"/v1/orgs/:org_id/quotas/:dimension", wrapper.UnsetOrgQuota, options.OperationMiddlewares["unsetOrgQuota"]...)
+	router.PUT(options.BaseURL+"/v1/orgs/:org_id/quotas/:dimension", wrapper.SetOrgQuota, options.OperationMiddlewares["setOrgQuota"]...)
+	router.GET(options.BaseURL+"/v1/orgs/:org_id/events", wrapper.ListOrgEvents, options.OperationMiddlewares["listOrgEvents"]...)
+	router.GET(options.BaseURL+"/v1/apps", wrapper.ListApps, options.OperationMiddlewares["listApps"]...)
+	router.POST(options.BaseURL+"/v1/apps", wrapper.CreateApp, options.OperationMiddlewares["createApp"]...)
+	router.DELETE(options.BaseURL+"/v1/apps/:app_id", wrapper.DeleteApp, options.OperationMiddlewares["deleteApp"]...)
+	router.GET(options.BaseURL+"/v1/apps/:app_id", wrapper.GetApp, options.OperationMiddlewares["getApp"]...)
+	router.GET(options.BaseURL+"/v1/apps/:app_id/envs", wrapper.ListEnvs, options.OperationMiddlewares["listEnvs"]...)
+	router.POST(options.BaseURL+"/v1/apps/:app_id/envs", wrapper.CreateEnv, options.OperationMiddlewares["createEnv"]...)
+	router.DELETE(options.BaseURL+"/v1/envs/:env_id", wrapper.DeleteEnv, options.OperationMiddlewares["deleteEnv"]...)
+	router.GET(options.BaseURL+"/v1/envs/:env_id", wrapper.GetEnv, options.OperationMiddlewares["getEnv"]...)
 	router.GET(options.BaseURL+"/healthz", wrapper.Healthz, options.OperationMiddlewares["healthz"]...)
 	router.GET(options.BaseURL+"/readyz", wrapper.Readyz, options.OperationMiddlewares["readyz"]...)
 	router.GET(options.BaseURL+"/metrics", wrapper.Metrics, options.OperationMiddlewares["metrics"]...)

@@ -16,16 +16,17 @@ func checkOrgPath(c echo.Context, id string) error {
 }
 
 func orgView(o prego.Org) Org {
-	return Org{OrgId: o.OrgID, ParentOrgId: optional(o.ParentOrgID), CreatedBy: o.CreatedBy, CreatedAt: o.CreatedAt.UTC()}
+	return Org{OrgId: o.OrgID, Tier: Tier(o.Tier), ParentOrgId: optional(o.ParentOrgID), CreatedBy: o.CreatedBy, CreatedAt: o.CreatedAt.UTC()}
 }
 
-// PutOrg makes an org, or changes its parent.
+// PutOrg makes an org, or changes its parent or tier.
 func (a *API) PutOrg(c echo.Context, id OrgID) error {
 	if err := checkOrgPath(c, id); err != nil {
 		return err
 	}
 	var in struct {
-		ParentOrgID string `json:"parent_org_id"`
+		ParentOrgID string     `json:"parent_org_id"`
+		Tier        prego.Tier `json:"tier"`
 	}
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
@@ -35,7 +36,10 @@ func (a *API) PutOrg(c echo.Context, id OrgID) error {
 			return err
 		}
 	}
-	org, err := a.d.Tenants.PutOrg(c.Request().Context(), prego.Org{OrgID: id, ParentOrgID: in.ParentOrgID}, caller(c).Subject)
+	if in.Tier != "" && !in.Tier.Valid() {
+		return prego.Invalid("tier", "must be free, paid or enterprise")
+	}
+	org, err := a.d.Tenants.PutOrg(c.Request().Context(), prego.Org{OrgID: id, ParentOrgID: in.ParentOrgID, Tier: in.Tier}, caller(c).Subject)
 	if err != nil {
 		return err
 	}

@@ -42,6 +42,8 @@ var statuses = map[prego.Code]int{
 	prego.CodePolicyTypeAttached: http.StatusConflict,
 	prego.CodeKindUnknown:        http.StatusUnprocessableEntity, prego.CodeCommandNotAllowed: http.StatusUnprocessableEntity, prego.CodeBusy: http.StatusTooManyRequests,
 	prego.CodeServerNotReachable: http.StatusConflict, prego.CodeContainerNotFound: http.StatusNotFound, prego.CodeContainerFailed: http.StatusConflict,
+	prego.CodeAppNotFound: http.StatusNotFound, prego.CodeAppExists: http.StatusConflict, prego.CodeAppInUse: http.StatusConflict,
+	prego.CodeEnvNotFound: http.StatusNotFound, prego.CodeEnvExists: http.StatusConflict, prego.CodeEnvInUse: http.StatusConflict,
 	prego.CodeRateLimited: http.StatusTooManyRequests, prego.CodeNotReady: http.StatusServiceUnavailable, prego.CodeInternal: http.StatusInternalServerError,
 }
 
@@ -67,6 +69,8 @@ func (a *API) refuse(err error, c echo.Context) {
 	p := a.problem(coded, c)
 	var over *prego.QuotaExceeded
 	if errors.As(err, &over) {
+		// Both labels are of closed sets: the routes of the contract, and the dimensions.
+		a.refused.WithLabelValues(method(c.Request().Method)+" "+c.Path(), over.Dimension).Inc()
 		p.Dimension, p.Limit, p.CurrentUsage, p.RequestedDelta = &over.Dimension, &over.Limit, &over.CurrentUsage, &over.RequestedDelta
 	}
 	if e := c.JSON(status, p); e != nil {

@@ -2,9 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base32"
-	"strings"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
@@ -63,13 +60,5 @@ type Placer interface {
 	Override(ctx context.Context, o prego.PlacementOverride, by string) (placement.Decision, error)
 }
 
-// tenantIDLen is how many characters of base32 an id has: 60 bits, so that ids are
-// neither met twice nor guessed.
-const tenantIDLen = 12
-
-// newTenantID makes an id: "t-" and 12 characters of lower-case base32.
-func newTenantID() string {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails: the program ends instead
-	return "t-" + strings.ToLower(base32.StdEncoding.EncodeToString(b[:])[:tenantIDLen])
-}
+// newTenantID makes the id of a tenant.
+func newTenantID() string { return newID("t-") }

@@ -75,9 +75,9 @@ func (p *placer) Override(_ context.Context, o prego.PlacementOverride, by strin
 // org makes an org.
 func (b *bundle) org(id, parent string) {
 	b.t.Helper()
-	body := `{}`
+	body := `{"tier":"enterprise"}`
 	if parent != "" {
-		body = `{"parent_org_id":"` + parent + `"}`
+		body = `{"tier":"enterprise","parent_org_id":"` + parent + `"}`
 	}
 	resp, answer := b.do("PUT", "/v1/orgs/"+id, "operator", js, body)
 	require.Equal(b.t, http.StatusOK, resp.StatusCode, "%s", answer)

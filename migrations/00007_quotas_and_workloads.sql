@@ -223,17 +223,17 @@ CREATE TABLE org_sessions (
 CREATE INDEX org_sessions_open ON org_sessions (org_id, kind, lease_until) WHERE closed_at IS NULL;
 CREATE INDEX org_sessions_hour ON org_sessions (org_id, kind, opened_at);
 
--- What each org uses, by dimension (quotas-and-fairness, "What counts as usage").
--- A tenant is an instance of its org with its plan's memory and storage: tenant_sizes.
+-- A tenant is an instance of its org, of its plan's size. The storage is what the plan
+-- includes: a tenant that asks for more counts with what it asks for.
 CREATE TABLE tenant_sizes (
     plan          text PRIMARY KEY CHECK (plan IN ('trial', 'starter', 'business', 'enterprise')),
     memory_bytes  bigint NOT NULL CHECK (memory_bytes > 0),
     cpu_request   double precision NOT NULL CHECK (cpu_request >= 0),
-    storage_bytes bigint NOT NULL CHECK (storage_bytes >= 0) -- where the tenant asks for no more itself
+    storage_bytes bigint NOT NULL CHECK (storage_bytes >= 0)
 );
 INSERT INTO tenant_sizes VALUES
-    ('trial', 536870912, 0.25, 1000000000), ('starter', 1073741824, 0.5, 5000000000),
-    ('business', 2147483648, 1, 20000000000), ('enterprise', 8589934592, 4, 100000000000);
+    ('trial', 536870912, 0.25, 1000000000), ('starter', 1073741824, 0.5, 10000000000),
+    ('business', 2147483648, 1, 50000000000), ('enterprise', 8589934592, 4, 250000000000);
 
 -- The memory that an instance costs beside its own limit.
 CREATE TABLE workload_settings (
@@ -242,61 +242,126 @@ CREATE TABLE workload_settings (
 );
 INSERT INTO workload_settings (overhead_bytes_per_instance) VALUES (33554432);
 
+-- Purged tenants stay as rows for ever; what is left of one is looked for only until
+-- its purge is in effect.
+CREATE INDEX tenants_counted ON tenants (org_id) INCLUDE (tenant_id, state, plan, storage_quota_gb) WHERE NOT (state = 'data_purged' AND converged_state = 'data_purged');
+
+-- The tenants that count: those that live, and of the others those that still have a
+-- place or a server of their own. One that failed is not free before what was made for
+-- it is gone, else limits could be passed by failing again and again.
+CREATE VIEW counted_tenants AS
+SELECT t.tenant_id, t.org_id, z.memory_bytes, z.cpu_request, GREATEST(z.storage_bytes, t.storage_quota_gb::bigint * 1000000000) AS storage_bytes
+FROM tenants t JOIN tenant_sizes z ON z.plan = t.plan
+WHERE NOT (t.state = 'data_purged' AND t.converged_state = 'data_purged')
+  AND (t.state IN ('trial', 'provisioning', 'active', 'suspended', 'grace_period')
+       OR EXISTS (SELECT FROM tenant_allocations a WHERE a.tenant_id = t.tenant_id AND a.released_at IS NULL)
+       OR EXISTS (SELECT FROM servers s WHERE s.dedicated_for_tenant_id = t.tenant_id AND s.status <> 'terminated'));
+
+-- org_usage counts what an org uses of each dimension asked for, and nothing else
+-- (quotas-and-fairness, "What counts as usage"). It is the one place that knows what
+-- counts. Its statements are planned once per session: to plan them for each org takes
+-- longer than to count.
+-- +goose StatementBegin
+CREATE FUNCTION org_usage(p_org text, p_dimensions text[]) RETURNS TABLE (dimension text, usage float8) LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    instances float8 := 0; memory float8 := 0; cpu float8 := 0; storage float8 := 0;
+    i_n float8; i_memory float8; i_cpu float8; overhead float8;
+BEGIN
+    IF p_dimensions && '{max_instances,max_total_memory_bytes,max_total_cpu_request,max_total_volume_bytes}'::text[] THEN
+        SELECT overhead_bytes_per_instance INTO STRICT overhead FROM workload_settings;
+        SELECT count(*), COALESCE(sum(memory_bytes), 0) + count(*) * overhead, COALESCE(sum(cpu_request), 0), COALESCE(sum(storage_bytes), 0)
+        INTO instances, memory, cpu, storage FROM counted_tenants t WHERE t.org_id = p_org;
+    END IF;
+    IF p_dimensions && '{max_instances,max_total_memory_bytes,max_total_cpu_request}'::text[] THEN
+        SELECT count(*), COALESCE(sum(memory_limit_bytes), 0) + count(*) * overhead, COALESCE(sum(cpu_request), 0)
+        INTO i_n, i_memory, i_cpu FROM instances i WHERE i.org_id = p_org AND i.state <> 'stopped';
+        instances := instances + i_n; memory := memory + i_memory; cpu := cpu + i_cpu;
+    END IF;
+    FOREACH dimension IN ARRAY p_dimensions LOOP
+        CASE dimension
+        WHEN 'max_instances' THEN usage := instances;
+        WHEN 'max_total_memory_bytes' THEN usage := memory;
+        WHEN 'max_total_cpu_request' THEN usage := cpu;
+        WHEN 'max_apps' THEN SELECT count(*) INTO usage FROM apps a WHERE a.org_id = p_org AND a.deleted_at IS NULL;
+        WHEN 'max_envs' THEN SELECT count(*) INTO usage FROM envs e WHERE e.org_id = p_org AND e.deleted_at IS NULL;
+        WHEN 'max_routes' THEN SELECT count(*) INTO usage FROM routes r WHERE r.org_id = p_org AND r.deleted_at IS NULL;
+        WHEN 'max_hostnames' THEN SELECT count(DISTINCT hostname) INTO usage FROM routes r WHERE r.org_id = p_org AND r.deleted_at IS NULL AND r.hostname <> '';
+        WHEN 'max_public_ports' THEN
+            -- a binding is an address and a port: the address is everybody's, or that of the env
+            SELECT count(*) INTO usage FROM (SELECT DISTINCT listener_scope, CASE listener_scope WHEN 'env_v4' THEN env_id END, listen_port
+                FROM routes r WHERE r.org_id = p_org AND r.deleted_at IS NULL) p;
+        WHEN 'max_ipv4_allocations' THEN SELECT count(*) INTO usage FROM ipv4_allocations a WHERE a.org_id = p_org AND a.deleted_at IS NULL;
+        WHEN 'max_volumes' THEN SELECT count(*) INTO usage FROM volumes v WHERE v.org_id = p_org AND v.deleted_at IS NULL;
+        WHEN 'max_total_volume_bytes' THEN SELECT storage + COALESCE(sum(size_bytes), 0) INTO usage FROM volumes v WHERE v.org_id = p_org AND v.deleted_at IS NULL;
+        WHEN 'max_volume_attachments' THEN SELECT count(*) INTO usage FROM volume_attachments a WHERE a.org_id = p_org AND a.deleted_at IS NULL;
+        WHEN 'max_snapshots_per_volume' THEN
+            SELECT COALESCE(max(n), 0) INTO usage FROM (SELECT count(*) AS n FROM snapshots s
+                WHERE s.org_id = p_org AND s.status IN ('queued', 'running') GROUP BY tenant_id) s;
+        WHEN 'max_restore_jobs' THEN SELECT count(*) INTO usage FROM restore_jobs j WHERE j.org_id = p_org AND j.status IN ('queued', 'running');
+        WHEN 'max_log_streams' THEN
+            SELECT count(*) INTO usage FROM org_sessions s WHERE s.org_id = p_org AND s.kind = 'logs' AND s.closed_at IS NULL AND s.lease_until > now();
+        WHEN 'max_exec_sessions' THEN
+            SELECT count(*) INTO usage FROM org_sessions s WHERE s.org_id = p_org AND s.kind = 'exec' AND s.closed_at IS NULL AND s.lease_until > now();
+        WHEN 'max_exec_sessions_per_hour' THEN
+            SELECT count(*) INTO usage FROM org_sessions s WHERE s.org_id = p_org AND s.kind = 'exec' AND s.opened_at > now() - interval '1 hour';
+        END CASE; -- another one is an error: nothing that is not counted may be taken
+        RETURN NEXT;
+    END LOOP;
+END $$;
+-- +goose StatementEnd
+
+-- What each org uses, by dimension.
 CREATE VIEW org_usage_view AS
-WITH overhead AS (SELECT overhead_bytes_per_instance AS bytes FROM workload_settings)
 SELECT o.org_id, u.dimension, u.usage
-FROM orgs o
-CROSS JOIN LATERAL (
-    SELECT count(*)::float8 AS n, COALESCE(sum(memory_limit_bytes), 0)::float8 + count(*) * (SELECT bytes FROM overhead) AS memory,
-        COALESCE(sum(cpu_request), 0)::float8 AS cpu
-    FROM instances i WHERE i.org_id = o.org_id AND i.state <> 'stopped') i
-CROSS JOIN LATERAL (
-    SELECT count(*)::float8 AS n, COALESCE(sum(z.memory_bytes), 0)::float8 + count(*) * (SELECT bytes FROM overhead) AS memory,
-        COALESCE(sum(z.cpu_request), 0)::float8 AS cpu, COALESCE(sum(GREATEST(z.storage_bytes, t.storage_quota_gb::bigint * 1000000000)), 0)::float8 AS storage
-    FROM tenants t JOIN tenant_sizes z ON z.plan = t.plan WHERE t.org_id = o.org_id AND t.state <> 'data_purged' AND NOT (t.state = 'failed' AND t.site = '')) t
-CROSS JOIN LATERAL (VALUES
-    ('max_instances', i.n + t.n),
-    ('max_total_memory_bytes', i.memory + t.memory),
-    ('max_total_cpu_request', i.cpu + t.cpu),
-    ('max_apps', (SELECT count(*) FROM apps a WHERE a.org_id = o.org_id AND a.deleted_at IS NULL)::float8),
-    ('max_envs', (SELECT count(*) FROM envs e WHERE e.org_id = o.org_id AND e.deleted_at IS NULL)::float8),
-    ('max_routes', (SELECT count(*) FROM routes r WHERE r.org_id = o.org_id AND r.deleted_at IS NULL)::float8),
-    ('max_hostnames', (SELECT count(DISTINCT hostname) FROM routes r WHERE r.org_id = o.org_id AND r.deleted_at IS NULL AND r.hostname <> '')::float8),
-    ('max_public_ports', (SELECT count(*) FROM (SELECT DISTINCT listener_scope, CASE listener_scope WHEN 'env_v4' THEN env_id END, listen_port
-        FROM routes r WHERE r.org_id = o.org_id AND r.deleted_at IS NULL) p)::float8),
-    ('max_ipv4_allocations', (SELECT count(*) FROM ipv4_allocations a WHERE a.org_id = o.org_id AND a.deleted_at IS NULL)::float8),
-    ('max_volumes', (SELECT count(*) FROM volumes v WHERE v.org_id = o.org_id AND v.deleted_at IS NULL)::float8),
-    ('max_total_volume_bytes', (SELECT COALESCE(sum(size_bytes), 0) FROM volumes v WHERE v.org_id = o.org_id AND v.deleted_at IS NULL)::float8 + t.storage),
-    ('max_volume_attachments', (SELECT count(*) FROM volume_attachments a WHERE a.org_id = o.org_id AND a.deleted_at IS NULL)::float8),
-    ('max_snapshots_per_volume', (SELECT COALESCE(max(n), 0) FROM (SELECT count(*) AS n FROM snapshots s
-        WHERE s.org_id = o.org_id AND s.status IN ('queued', 'running') GROUP BY tenant_id) s)::float8),
-    ('max_restore_jobs', (SELECT count(*) FROM restore_jobs j WHERE j.org_id = o.org_id AND j.status IN ('queued', 'running'))::float8),
-    ('max_log_streams', (SELECT count(*) FROM org_sessions s WHERE s.org_id = o.org_id AND s.kind = 'logs' AND s.closed_at IS NULL AND s.lease_until > now())::float8),
-    ('max_exec_sessions', (SELECT count(*) FROM org_sessions s WHERE s.org_id = o.org_id AND s.kind = 'exec' AND s.closed_at IS NULL AND s.lease_until > now())::float8),
-    ('max_exec_sessions_per_hour', (SELECT count(*) FROM org_sessions s WHERE s.org_id = o.org_id AND s.kind = 'exec' AND s.opened_at > now() - interval '1 hour')::float8)
-) AS u (dimension, usage);
+FROM orgs o CROSS JOIN LATERAL org_usage(o.org_id, '{max_instances,max_total_memory_bytes,max_total_cpu_request,max_envs,max_apps,max_routes,max_public_ports,max_ipv4_allocations,max_hostnames,max_volumes,max_total_volume_bytes,max_volume_attachments,max_snapshots_per_volume,max_restore_jobs,max_log_streams,max_exec_sessions,max_exec_sessions_per_hour}') u;
+
+-- org_limits are the limits that hold: the org's own, else those of its tier, which the
+-- caller has. Enforcement and display read them here. A limit that nobody gave is 0.
+CREATE FUNCTION org_limits(p_org text, p_dimensions text[], p_tier_limits jsonb)
+RETURNS TABLE (dimension text, limit_value float8, own boolean) LANGUAGE sql STABLE AS $$
+    SELECT d.dimension, COALESCE(q.limit_value, (p_tier_limits -> o.tier ->> d.dimension)::float8, 0), q.limit_value IS NOT NULL
+    FROM orgs o CROSS JOIN unnest(p_dimensions) AS d (dimension)
+    LEFT JOIN org_quotas q ON q.org_id = o.org_id AND q.dimension = d.dimension
+    WHERE o.org_id = p_org
+$$;
 
 -- take_quota checks what a transaction is about to take, in one round trip. It locks
 -- the org's row, so that whoever else takes something of this org waits, and sees what
--- this one took; only then it counts. The limits are the org's own, else those of its
--- tier, which the caller has ($4). It answers with the first dimension, in the order
--- asked, that would be above its limit, or with no row. A delta of 0 or less is never
--- refused: giving back is always allowed, also above the limit.
+-- this one took; only then it counts, the dimensions asked for and no others. It answers
+-- with the first dimension, in the order asked, that would be above its limit, or with no
+-- row. A delta of 0 or less is never refused: giving back is always allowed, also above
+-- the limit.
 -- +goose StatementBegin
 CREATE FUNCTION take_quota(p_org text, p_dimensions text[], p_deltas float8[], p_tier_limits jsonb)
 RETURNS TABLE (dimension text, limit_value float8, current_usage float8, requested_delta float8) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_tier text;
+    asked  text[];
+    deltas float8[];
 BEGIN
-    SELECT tier INTO v_tier FROM orgs WHERE org_id = p_org FOR NO KEY UPDATE;
+    PERFORM FROM orgs WHERE org_id = p_org FOR NO KEY UPDATE;
+    SELECT array_agg(w.d ORDER BY w.n), array_agg(w.delta ORDER BY w.n) INTO asked, deltas
+    FROM (SELECT d, sum(delta) AS delta, min(n) AS n FROM unnest(p_dimensions, p_deltas) WITH ORDINALITY AS u (d, delta, n) GROUP BY d) w
+    WHERE w.delta > 0;
+    IF asked IS NULL THEN RETURN; END IF;
     RETURN QUERY
-    SELECT w.dimension, l.value, u.usage, w.delta
-    FROM unnest(p_dimensions, p_deltas) WITH ORDINALITY AS w (dimension, delta, n)
-    JOIN org_usage_view u ON u.org_id = p_org AND u.dimension = w.dimension
-    CROSS JOIN LATERAL (SELECT COALESCE((SELECT q.limit_value FROM org_quotas q WHERE q.org_id = p_org AND q.dimension = w.dimension),
-        (p_tier_limits -> v_tier ->> w.dimension)::float8) AS value) l
-    WHERE w.delta > 0 AND u.usage + w.delta > l.value
+    SELECT l.dimension, l.limit_value, u.usage, w.delta
+    FROM unnest(asked, deltas) WITH ORDINALITY AS w (d, delta, n)
+    JOIN org_limits(p_org, asked, p_tier_limits) l ON l.dimension = w.d
+    JOIN org_usage(p_org, asked) u ON u.dimension = w.d
+    WHERE u.usage + w.delta > l.limit_value
     ORDER BY w.n LIMIT 1;
 END $$;
 -- +goose StatementEnd
+
+-- The keys of requests that made something of an org other than a tenant.
+CREATE TABLE org_idempotency_keys (
+    subject      text NOT NULL,
+    key          text NOT NULL,
+    request_hash bytea NOT NULL,
+    resource_id  text NOT NULL,
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (subject, key)
+);

@@ -64,18 +64,30 @@ type Tiers map[prego.Tier]map[Dimension]float64
 
 // DefaultTiers are the limits that come with the program.
 func DefaultTiers() Tiers {
-	var t Tiers
-	if err := json.Unmarshal(tiersJSON, &t); err != nil {
-		panic("quota: the embedded tiers are JSON: " + err.Error())
-	}
-	if err := t.Validate(); err != nil {
-		panic("quota: the embedded tiers are complete: " + err.Error())
+	t, err := ParseTiers(tiersJSON)
+	if err != nil {
+		panic("quota: the embedded tiers are valid: " + err.Error())
 	}
 	return t
 }
 
+// ParseTiers reads tiers as JSON, and refuses any that are not whole: a limit that is
+// forgotten would be nobody's decision.
+func ParseTiers(text []byte) (Tiers, error) {
+	var t Tiers
+	if err := json.Unmarshal(text, &t); err != nil {
+		return nil, err
+	}
+	return t, t.Validate()
+}
+
 // Validate refuses tiers that lack a limit or have one that can't be meant.
 func (t Tiers) Validate() error {
+	for tier := range t {
+		if !tier.Valid() {
+			return fmt.Errorf("%q is not a tier", tier)
+		}
+	}
 	for _, tier := range prego.Tiers() {
 		for _, d := range Dimensions() {
 			v, ok := t[tier][d]

@@ -61,7 +61,7 @@ func demo(ctx context.Context, out io.Writer, c *apiClient) error {
 func demoTenants(ctx context.Context, out, lines io.Writer, c *apiClient, suffix string) error {
 	fmt.Fprintln(out, "\nA tenant of each plan. First a warm server, to be claimed at once:")
 	for _, org := range []string{"acme", "corp"} {
-		if err := c.do(ctx, http.MethodPut, "/v1/orgs/"+org, nil, map[string]string{}, nil); err != nil {
+		if err := c.do(ctx, http.MethodPut, "/v1/orgs/"+org, nil, map[string]string{"tier": string(prego.TierEnterprise)}, nil); err != nil {
 			return err
 		}
 	}

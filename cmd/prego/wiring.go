@@ -53,11 +53,15 @@ func newProcess(ctx context.Context, name string) (*process, error) {
 	if cfg.DatabaseURL == "" {
 		return nil, fmt.Errorf("DATABASE_URL is required")
 	}
+	tiers, err := cfg.Quotas.Tiers()
+	if err != nil {
+		return nil, err
+	}
 	pool, err := store.Open(ctx, cfg.DatabaseURL, cfg.MaxDBConns)
 	if err != nil {
 		return nil, err
 	}
-	return &process{cfg: cfg, log: log.Named(name), pool: pool, db: store.New(pool), reg: telemetry.Registry()}, nil
+	return &process{cfg: cfg, log: log.Named(name), pool: pool, db: store.NewWithTiers(pool, tiers, cfg.Quotas.DefaultTier), reg: telemetry.Registry()}, nil
 }
 
 func (p *process) close() {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/quota"
 )
 
 // Config holds the settings of all processes; each reads the parts that it
@@ -39,6 +40,30 @@ type Config struct {
 	Hetzner   Hetzner
 	Placement Placement
 	Tenants   Tenants
+	Quotas    Quotas
+}
+
+// Quotas says what orgs may use (quotas-and-fairness). API and worker need the same.
+type Quotas struct {
+	TiersFile   string     `env:"PREGO_TIERS_FILE"`                         // limits of each tier, see docs/quotas.md; empty: the built-in ones
+	DefaultTier prego.Tier `env:"PREGO_DEFAULT_TIER" envDefault:"free"`     // of new orgs that ask for none: free, paid, enterprise
+	MetricsOrgs int        `env:"PREGO_QUOTA_METRICS_ORGS" envDefault:"50"` // orgs that have metrics of their own: those nearest to a limit
+}
+
+// Tiers are the configured limits, or the ones that come with the program.
+func (q Quotas) Tiers() (quota.Tiers, error) {
+	if q.TiersFile == "" {
+		return quota.DefaultTiers(), nil
+	}
+	b, err := os.ReadFile(q.TiersFile)
+	if err != nil {
+		return nil, fmt.Errorf("PREGO_TIERS_FILE: %w", err)
+	}
+	t, err := quota.ParseTiers(b)
+	if err != nil {
+		return nil, fmt.Errorf("PREGO_TIERS_FILE %s: %w", q.TiersFile, err)
+	}
+	return t, nil
 }
 
 // Placement says how tenants are placed (placement-policy §2.4, §2.5). API and
@@ -277,6 +302,12 @@ func (c Config) check() []error {
 	}
 	if t.FailureMemory < 0 || t.OrphanQuiet < 0 {
 		bad("PREGO_BUILD_FAILURE_MEMORY and PREGO_TENANT_QUIET", "must not be negative")
+	}
+	if !c.Quotas.DefaultTier.Valid() {
+		bad("PREGO_DEFAULT_TIER", "must be free, paid or enterprise")
+	}
+	if c.Quotas.MetricsOrgs < 0 || c.Quotas.MetricsOrgs > 1000 {
+		bad("PREGO_QUOTA_METRICS_ORGS", "must be 0 to 1000")
 	}
 	if !siteDomain.MatchString(t.SiteDomain) {
 		bad("PREGO_SITE_DOMAIN", "must be a domain name")

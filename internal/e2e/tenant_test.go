@@ -47,7 +47,7 @@ func (c *cell) send(method, path string, body any, status int, out any) {
 
 func (c *cell) org(id, parent string) {
 	c.t.Helper()
-	body := map[string]string{}
+	body := map[string]string{"tier": "enterprise"}
 	if parent != "" {
 		body["parent_org_id"] = parent
 	}

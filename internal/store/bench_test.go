@@ -91,7 +91,7 @@ func fleetOf(apps, shards, pools int) []string {
 		servers("app", "app", apps), servers("db-shard", "db", shards), servers("redis-pool", "redis", pools),
 		`INSERT INTO db_shards (shard_id, server_id, region, tenant_capacity) SELECT server_id, server_id, region, 1000000 FROM servers WHERE role = 'db-shard'`,
 		`INSERT INTO redis_pools (pool_id, server_id, region, tenant_capacity) SELECT server_id, server_id, region, 1000000 FROM servers WHERE role = 'redis-pool'`,
-		`INSERT INTO orgs (org_id, created_by) VALUES ('o', 'bench')`,
+		`INSERT INTO orgs (org_id, tier, created_by) VALUES ('o', 'enterprise', 'bench')`,
 	}
 }
 

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -9,7 +11,7 @@ import (
 	"github.com/prego/prego"
 )
 
-const orgColumns = `org_id, COALESCE(parent_org_id, ''), created_by, created_at`
+const orgColumns = `org_id, COALESCE(parent_org_id, ''), tier, created_by, created_at`
 
 // Changes of parents exclude each other: two of them could close a circle that
 // neither sees. Tenants are created all the same.
@@ -22,45 +24,81 @@ WITH RECURSIVE above AS (
     UNION SELECT o.org_id, o.parent_org_id FROM orgs o JOIN above a ON o.org_id = a.parent_org_id)
 SELECT count(*) > 0, COALESCE(bool_or(org_id = $1), false) FROM above`
 
-const sqlPutOrg = `
-INSERT INTO orgs (org_id, parent_org_id, created_by) VALUES ($1, NULLIF($2, ''), $3)
-ON CONFLICT (org_id) DO UPDATE SET parent_org_id = EXCLUDED.parent_org_id
+const sqlNewOrg = `
+INSERT INTO orgs (org_id, parent_org_id, tier, created_by) VALUES ($1, NULLIF($2, ''), $3, $4) ON CONFLICT (org_id) DO NOTHING
 RETURNING ` + orgColumns
 
-// PutOrg makes an org, or gives one that is there another parent or none. Tenants
-// keep the parent under which they were created.
+// The row is held, so that the old tier that is written down is the one before. No
+// change takes quota meanwhile.
+const sqlHeldOrg = `SELECT ` + orgColumns + ` FROM orgs WHERE org_id = $1 FOR NO KEY UPDATE`
+
+const sqlChangeOrg = `
+UPDATE orgs SET parent_org_id = NULLIF($2, ''), tier = COALESCE(NULLIF($3, ''), tier) WHERE org_id = $1
+RETURNING ` + orgColumns
+
+// PutOrg makes an org, or gives one that is there another parent or none, and another
+// tier if it is given one. Tenants keep the parent under which they were created.
 func (s *Store) PutOrg(ctx context.Context, o prego.Org, by string) (org prego.Org, err error) {
 	if o.ParentOrgID == o.OrgID {
 		return org, prego.Invalid("parent_org_id", "must be another org")
 	}
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		if o.ParentOrgID != "" {
-			if _, err := tx.Exec(ctx, sqlLockOrgs); err != nil {
-				return err
-			}
-			var known, circle bool
-			if err := tx.QueryRow(ctx, sqlOrgsAbove, o.OrgID, o.ParentOrgID).Scan(&known, &circle); err != nil {
-				return err
-			}
-			if !known {
-				return &prego.Error{Code: prego.CodeOrgUnknown, Field: "parent_org_id", Message: "is not an org that is known here"}
-			}
-			if circle {
-				return prego.Invalid("parent_org_id", "must not be an org that is below "+o.OrgID)
-			}
+		if err := checkParent(ctx, tx, o); err != nil {
+			return err
 		}
-		rows, err := tx.Query(ctx, sqlPutOrg, o.OrgID, o.ParentOrgID, by)
+		org, err = oneOrg(ctx, tx, sqlNewOrg, o.OrgID, o.ParentOrgID, cmp.Or(o.Tier, s.newOrgs), by)
+		if err == nil {
+			return orgEvent(ctx, tx, prego.OrgEvent{OrgID: o.OrgID, Type: "org.create", Subject: o.OrgID, Actor: by}, map[string]any{"tier": org.Tier})
+		}
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		old, err := oneOrg(ctx, tx, sqlHeldOrg, o.OrgID)
 		if err != nil {
 			return err
 		}
-		org, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.Org])
-		return err
+		if org, err = oneOrg(ctx, tx, sqlChangeOrg, o.OrgID, o.ParentOrgID, o.Tier); err != nil || org.Tier == old.Tier {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: o.OrgID, Type: "org.tier_set", Subject: o.OrgID, Actor: by}, map[string]any{"old": old.Tier, "new": org.Tier})
 	})
 	if err != nil {
 		return prego.Org{}, asCoded("put org", err)
 	}
 	return org, nil
 }
+
+// checkParent refuses a parent that is unknown, or below the org. Until the end of the
+// transaction nobody else changes parents.
+func checkParent(ctx context.Context, tx pgx.Tx, o prego.Org) error {
+	if o.ParentOrgID == "" {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, sqlLockOrgs); err != nil {
+		return err
+	}
+	var known, circle bool
+	if err := tx.QueryRow(ctx, sqlOrgsAbove, o.OrgID, o.ParentOrgID).Scan(&known, &circle); err != nil {
+		return err
+	}
+	if !known {
+		return &prego.Error{Code: prego.CodeOrgUnknown, Field: "parent_org_id", Message: "is not an org that is known here"}
+	}
+	if circle {
+		return prego.Invalid("parent_org_id", "must not be an org that is below "+o.OrgID)
+	}
+	return nil
+}
+
+func oneOrg(ctx context.Context, q querier, sql string, args ...any) (prego.Org, error) {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return prego.Org{}, err
+	}
+	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.Org])
+}
+
+func noSuchOrg(id string) error { return prego.Errorf(prego.CodeNotFound, "there is no org %q", id) }
 
 const sqlGetOrg = `SELECT ` + orgColumns + ` FROM orgs WHERE org_id = $1`
 
@@ -71,7 +109,7 @@ func (s *Store) GetOrg(ctx context.Context, id string) (prego.Org, error) {
 		return prego.Org{}, err
 	}
 	if org == nil {
-		return prego.Org{}, prego.Errorf(prego.CodeNotFound, "there is no org %q", id)
+		return prego.Org{}, noSuchOrg(id)
 	}
 	return *org, nil
 }

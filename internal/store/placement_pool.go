@@ -237,11 +237,13 @@ func (s *Store) DissociatePool(ctx context.Context, orgID, name string) error {
 	})
 }
 
+// lockOrg holds an org's row until the transaction ends, as takeQuota does, or answers
+// CodeNotFound.
 func lockOrg(ctx context.Context, tx pgx.Tx, orgID string) error {
 	var id string
 	err := tx.QueryRow(ctx, sqlLockOrg, orgID).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return prego.Errorf(prego.CodeNotFound, "there is no org %q", orgID)
+		return noSuchOrg(orgID)
 	}
 	if err != nil {
 		return fmt.Errorf("org %s: %w", orgID, err)

@@ -19,7 +19,7 @@ func pools(t *testing.T) *Store {
 	t.Helper()
 	s := New(pgtest.Pool(t))
 	for _, org := range []string{"acme", "corp"} {
-		_, err := s.PutOrg(context.Background(), prego.Org{OrgID: org}, "test")
+		_, err := s.PutOrg(context.Background(), prego.Org{OrgID: org, Tier: prego.TierEnterprise}, "test")
 		require.NoError(t, err)
 	}
 	return s

@@ -17,13 +17,13 @@ const sqlTakeQuota = `SELECT dimension, limit_value, current_usage, requested_de
 // takeQuota lets a transaction take what it is about to take of an org's quota, or
 // refuses it as a *prego.QuotaExceeded: the first in the order given. From here to the
 // end of the transaction nobody else changes what the org uses. It is one statement.
-func takeQuota(ctx context.Context, tx pgx.Tx, org string, deltas ...quota.Delta) error {
+func (s *Store) takeQuota(ctx context.Context, tx pgx.Tx, org string, deltas ...quota.Delta) error {
 	names, by := make([]string, len(deltas)), make([]float64, len(deltas))
 	for i, d := range deltas {
 		names[i], by[i] = string(d.Dimension), d.By
 	}
 	var q prego.QuotaExceeded
-	err := tx.QueryRow(ctx, sqlTakeQuota, org, names, by, tierLimits).Scan(&q.Dimension, &q.Limit, &q.CurrentUsage, &q.RequestedDelta)
+	err := tx.QueryRow(ctx, sqlTakeQuota, org, names, by, s.tierLimits).Scan(&q.Dimension, &q.Limit, &q.CurrentUsage, &q.RequestedDelta)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
@@ -32,15 +32,6 @@ func takeQuota(ctx context.Context, tx pgx.Tx, org string, deltas ...quota.Delta
 	}
 	return &q
 }
-
-// tierLimits are the tiers' limits as take_quota reads them.
-var tierLimits = func() json.RawMessage {
-	b, err := json.Marshal(quota.DefaultTiers())
-	if err != nil {
-		panic("store: tiers always marshal: " + err.Error())
-	}
-	return b
-}()
 
 const sqlOrgEvent = `INSERT INTO org_events (org_id, type, subject, actor, reason, payload) VALUES ($1, $2, $3, $4, $5, $6)`
 

@@ -5,21 +5,41 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/quota"
 )
 
 // Store reads and writes one database. It is safe for concurrent use.
 type Store struct {
 	pool *pgxpool.Pool
+	// tierLimits are the tiers' limits as Postgres reads them.
+	tierLimits json.RawMessage
+	newOrgs    prego.Tier
 }
 
-// New makes a Store over a pool that the caller closes.
-func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool} }
+// New makes a Store over a pool that the caller closes, with the limits that come with
+// the program.
+func New(pool *pgxpool.Pool) *Store {
+	return NewWithTiers(pool, quota.DefaultTiers(), prego.TierFree)
+}
+
+// NewWithTiers is New with other limits, which are valid, and with the tier of orgs
+// that ask for none.
+func NewWithTiers(pool *pgxpool.Pool, tiers quota.Tiers, newOrgs prego.Tier) *Store {
+	limits, err := json.Marshal(tiers)
+	if err != nil {
+		panic("store: valid tiers always marshal: " + err.Error())
+	}
+	return &Store{pool: pool, tierLimits: limits, newOrgs: newOrgs}
+}
 
 // Open connects a pool of at most maxConns connections and checks it once.
 func Open(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error) {

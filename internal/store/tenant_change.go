@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -46,10 +45,10 @@ func (s *Store) ChangeTenant(ctx context.Context, id string, action prego.Tenant
 			if t.CancelRequestedAt != nil {
 				return t, nil
 			}
-			t, err = s.changeTenant(ctx, t, t.State, by, reason, "cancel requested", sqlCancelProvisioning, id)
+			t, err = s.changeTenant(ctx, t, t.State, action, by, reason, "cancel requested", sqlCancelProvisioning, id)
 		} else {
 			code, text := statusOf(t, action, next, reason)
-			t, err = s.changeTenant(ctx, t, next, by, reason, string(action), sqlChangeTenant, id, t.State, next, code, text,
+			t, err = s.changeTenant(ctx, t, next, action, by, reason, string(action), sqlChangeTenant, id, t.State, next, code, text,
 				seconds(periods.For(next, t.Plan)), keepsDeadline(t, action))
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
@@ -90,10 +89,15 @@ func seconds(d time.Duration) *float64 {
 	return &s
 }
 
-// changeTenant runs a conditional update with its event; pgx.ErrNoRows when the
+// changeTenant runs a conditional update with its events; pgx.ErrNoRows when the
 // update met nothing.
-func (s *Store) changeTenant(ctx context.Context, was prego.Tenant, next prego.TenantState, by, reason, message, sql string, args ...any) (t prego.Tenant, err error) {
+func (s *Store) changeTenant(ctx context.Context, was prego.Tenant, next prego.TenantState, action prego.TenantAction, by, reason, message, sql string, args ...any) (t prego.Tenant, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		if action == prego.ActionRetry {
+			if err := s.takeQuotaAgain(ctx, tx, was); err != nil {
+				return err
+			}
+		}
 		rows, err := tx.Query(ctx, sql, args...)
 		if err != nil {
 			return err
@@ -101,12 +105,36 @@ func (s *Store) changeTenant(ctx context.Context, was prego.Tenant, next prego.T
 		if t, err = pgx.CollectExactlyOneRow(rows, scanTenant); err != nil {
 			return err
 		}
-		return noteTenant(ctx, tx, prego.TenantEvent{
+		if err := noteTenant(ctx, tx, prego.TenantEvent{
 			TenantID: was.TenantID, FromState: was.State, ToState: next, Step: prego.TenantChanged, Actor: by, Reason: reason, Message: message,
-		})
+		}); err != nil {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: was.OrgID, Type: "tenant." + string(action), Subject: was.TenantID, Actor: by, Reason: reason},
+			map[string]any{"from": was.State, "to": next})
 	})
 	if err != nil {
-		return prego.Tenant{}, fmt.Errorf("change tenant %s: %w", was.TenantID, err)
+		return prego.Tenant{}, asCoded("change tenant "+was.TenantID, err)
 	}
 	return t, nil
+}
+
+const sqlTenantTakes = `
+SELECT EXISTS (SELECT FROM counted_tenants c WHERE c.tenant_id = t.tenant_id),
+    z.memory_bytes + w.overhead_bytes_per_instance, z.cpu_request, GREATEST(z.storage_bytes, t.storage_quota_gb::bigint * 1000000000)
+FROM tenants t JOIN tenant_sizes z ON z.plan = t.plan CROSS JOIN workload_settings w WHERE t.tenant_id = $1`
+
+// takeQuotaAgain takes what a tenant had given back when it failed. One of which
+// something still stands counts all the time. Whether it does is read with the org's
+// row held: what it gives back from now on nobody takes before it counts again.
+func (s *Store) takeQuotaAgain(ctx context.Context, tx pgx.Tx, t prego.Tenant) error {
+	if err := lockOrg(ctx, tx, t.OrgID); err != nil {
+		return err
+	}
+	var counts bool
+	var size tenantSize
+	if err := tx.QueryRow(ctx, sqlTenantTakes, t.TenantID).Scan(&counts, &size.memory, &size.cpu, &size.storage); err != nil || counts {
+		return err
+	}
+	return s.takeQuota(ctx, tx, t.OrgID, size.deltas()...)
 }

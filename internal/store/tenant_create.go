@@ -9,10 +9,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/quota"
 )
 
 // What a request must agree with: its org and that one's parent, the country's
-// zone, and the clouds of the region, also those of them that the zone allows.
+// zone, and the clouds of the region, also those of them that the zone allows. And
+// how much of the org's quota it takes, as counted_tenants counts.
 const sqlTenantFacts = `
 SELECT EXISTS (SELECT FROM orgs WHERE org_id = $1),
     COALESCE((SELECT parent_org_id FROM orgs WHERE org_id = $1), ''),
@@ -21,40 +23,54 @@ SELECT EXISTS (SELECT FROM orgs WHERE org_id = $1),
     EXISTS (SELECT FROM residency_zones WHERE country = $3 AND $4 = ANY (regions)),
     EXISTS (SELECT FROM infra_providers WHERE enabled AND $4 = ANY (regions)),
     EXISTS (SELECT FROM infra_providers i JOIN residency_zones z ON z.country = $3
-            WHERE i.enabled AND $4 = ANY (i.regions) AND (z.providers IS NULL OR i.id = ANY (z.providers)))`
+            WHERE i.enabled AND $4 = ANY (i.regions) AND (z.providers IS NULL OR i.id = ANY (z.providers))),
+    z.memory_bytes + w.overhead_bytes_per_instance, z.cpu_request, GREATEST(z.storage_bytes, $6::bigint * 1000000000)
+FROM tenant_sizes z, workload_settings w WHERE z.plan = $5`
 
-// checkTenantFacts refuses what the request alone could not say, and fills in the
-// parent that the org has.
-func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *prego.CreateTenantRequest) error {
+// tenantSize is what a tenant takes of its org's quota.
+type tenantSize struct{ memory, cpu, storage float64 }
+
+func (z tenantSize) deltas() []quota.Delta {
+	return []quota.Delta{
+		{Dimension: quota.MaxInstances, By: 1},
+		{Dimension: quota.MaxTotalMemoryBytes, By: z.memory},
+		{Dimension: quota.MaxTotalCPURequest, By: z.cpu},
+		{Dimension: quota.MaxTotalVolumeBytes, By: z.storage},
+	}
+}
+
+// checkTenantFacts refuses what the request alone could not say, fills in the parent
+// that the org has, and tells the tenant's size.
+func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *prego.CreateTenantRequest) (size tenantSize, err error) {
 	var org, parentKnown, country, inZone, served, servedInZone bool
 	var parent string
-	if err := tx.QueryRow(ctx, sqlTenantFacts, r.OrgID, r.ParentOrgID, r.DataResidency, r.Region).
-		Scan(&org, &parent, &parentKnown, &country, &inZone, &served, &servedInZone); err != nil {
-		return fmt.Errorf("tenant facts: %w", err)
+	if err := tx.QueryRow(ctx, sqlTenantFacts, r.OrgID, r.ParentOrgID, r.DataResidency, r.Region, r.Plan, r.StorageQuotaGB).
+		Scan(&org, &parent, &parentKnown, &country, &inZone, &served, &servedInZone, &size.memory, &size.cpu, &size.storage); err != nil {
+		return size, fmt.Errorf("tenant facts: %w", err)
 	}
 	refuse := func(code prego.Code, field, format string, args ...any) error {
 		return &prego.Error{Code: code, Field: field, Message: fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case !org:
-		return refuse(prego.CodeOrgUnknown, "org_id", "is not an org that is known here")
+		return size, refuse(prego.CodeOrgUnknown, "org_id", "is not an org that is known here")
 	case r.ParentOrgID != "" && !parentKnown:
-		return refuse(prego.CodeOrgUnknown, "parent_org_id", "is not an org that is known here")
+		return size, refuse(prego.CodeOrgUnknown, "parent_org_id", "is not an org that is known here")
 	case r.ParentOrgID != "" && parent != "" && parent != r.ParentOrgID:
-		return prego.Invalid("parent_org_id", "must be "+parent+", the parent of org "+r.OrgID)
+		return size, prego.Invalid("parent_org_id", "must be "+parent+", the parent of org "+r.OrgID)
 	case r.DataResidency != "" && !country:
-		return refuse(prego.CodeResidencyUnknown, "data_residency", "is not a country whose zone is known here")
+		return size, refuse(prego.CodeResidencyUnknown, "data_residency", "is not a country whose zone is known here")
 	case r.DataResidency != "" && !inZone:
-		return refuse(prego.CodeResidencyViolation, "data_residency", "does not allow region %s", r.Region)
+		return size, refuse(prego.CodeResidencyViolation, "data_residency", "does not allow region %s", r.Region)
 	case !served:
-		return refuse(prego.CodeRegionNotServed, "region", "is not served by any provider that is enabled")
+		return size, refuse(prego.CodeRegionNotServed, "region", "is not served by any provider that is enabled")
 	case r.DataResidency != "" && !servedInZone:
-		return refuse(prego.CodeResidencyViolation, "data_residency", "allows none of the providers that serve region %s", r.Region)
+		return size, refuse(prego.CodeResidencyViolation, "data_residency", "allows none of the providers that serve region %s", r.Region)
 	}
 	if parent != "" {
 		r.ParentOrgID = parent
 	}
-	return nil
+	return size, nil
 }
 
 const sqlCreateTenant = `
@@ -74,7 +90,7 @@ const sqlIdempotencyKey = `SELECT request_hash, tenant_id FROM idempotency_keys 
 var errKeyKept = errors.New("the idempotency key is kept by another request")
 
 // CreateTenant accepts a request that is validated: the row, its key and its first
-// event, in one transaction. The same request again with the same key is met by
+// event, in one transaction, in which the org's quota is taken. The same request again with the same key is met by
 // the tenant that is there, whatever became of it; another one with that key is
 // CodeIdempotencyConflict.
 func (s *Store) CreateTenant(ctx context.Context, r prego.CreateTenantRequest, tenantID string, mode prego.PlacementMode, idempotencyKey, by string) (t prego.Tenant, created bool, err error) {
@@ -83,7 +99,7 @@ func (s *Store) CreateTenant(ctx context.Context, r prego.CreateTenantRequest, t
 		mode = r.Policy
 	}
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		t, created, err = createTenant(ctx, tx, r, hash[:], tenantID, mode, idempotencyKey, by)
+		t, created, err = s.createTenant(ctx, tx, r, hash[:], tenantID, mode, idempotencyKey, by)
 		return err
 	})
 	if errors.Is(err, errKeyKept) {
@@ -97,12 +113,21 @@ func (s *Store) CreateTenant(ctx context.Context, r prego.CreateTenantRequest, t
 	return t, created, nil
 }
 
-func createTenant(ctx context.Context, tx pgx.Tx, r prego.CreateTenantRequest, hash []byte, id string, mode prego.PlacementMode, key, by string) (prego.Tenant, bool, error) {
+func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r prego.CreateTenantRequest, hash []byte, id string, mode prego.PlacementMode, key, by string) (prego.Tenant, bool, error) {
 	if t, err := requestOfKey(ctx, tx, by, key, hash); !errors.Is(err, pgx.ErrNoRows) {
 		return t, false, err
 	}
-	if err := checkTenantFacts(ctx, tx, &r); err != nil {
+	size, err := checkTenantFacts(ctx, tx, &r)
+	if err != nil {
 		return prego.Tenant{}, false, err
+	}
+	if refused := s.takeQuota(ctx, tx, r.OrgID, size.deltas()...); refused != nil {
+		// What the org has no room for may be this very request's tenant, which was
+		// committed while this one waited for the org.
+		if t, err := requestOfKey(ctx, tx, by, key, hash); prego.CodeOf(refused) == prego.CodeQuotaExceeded && err == nil {
+			return t, false, nil
+		}
+		return prego.Tenant{}, false, refused
 	}
 	rows, err := tx.Query(ctx, sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
 		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by)
@@ -129,10 +154,14 @@ func createTenant(ctx context.Context, tx pgx.Tx, r prego.CreateTenantRequest, h
 			return t, false, errKeyKept
 		}
 	}
-	return t, true, noteTenant(ctx, tx, prego.TenantEvent{
+	if err := noteTenant(ctx, tx, prego.TenantEvent{
 		TenantID: id, ToState: t.State, Step: prego.TenantRequested, Actor: by,
 		Message: fmt.Sprintf("%s for org %s in %s", t.Plan, t.OrgID, t.Region),
-	})
+	}); err != nil {
+		return t, false, err
+	}
+	return t, true, orgEvent(ctx, tx, prego.OrgEvent{OrgID: t.OrgID, Type: "tenant.create", Subject: id, Actor: by},
+		map[string]any{"slug": t.Slug, "plan": t.Plan, "region": t.Region, "storage_quota_gb": t.StorageQuotaGB})
 }
 
 type querier interface {

@@ -27,7 +27,7 @@ func tenantRequest(t testing.TB, slug string, plan prego.Plan) prego.CreateTenan
 func tenantStore(t testing.TB) *Store {
 	t.Helper()
 	s := New(pgtest.Pool(t))
-	_, err := s.PutOrg(context.Background(), prego.Org{OrgID: "acme"}, "test")
+	_, err := s.PutOrg(context.Background(), prego.Org{OrgID: "acme", Tier: prego.TierEnterprise}, "test")
 	require.NoError(t, err)
 	return s
 }

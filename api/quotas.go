@@ -1,0 +1,169 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/quota"
+)
+
+// QuotaStore is the part of Postgres that quotas, events, apps and envs use.
+type QuotaStore interface {
+	OrgQuotas(ctx context.Context, org string) ([]prego.OrgQuota, error)
+	SetQuota(ctx context.Context, org string, d quota.Dimension, limit float64, by, reason string) (prego.OrgQuota, error)
+	UnsetQuota(ctx context.Context, org string, d quota.Dimension, by, reason string) (prego.OrgQuota, error)
+	OrgEvents(ctx context.Context, f prego.OrgEventFilter) (page []prego.OrgEvent, more bool, err error)
+
+	CreateApp(ctx context.Context, a prego.App, key string) (app prego.App, created bool, err error)
+	GetApp(ctx context.Context, id string) (prego.App, error)
+	ListApps(ctx context.Context, f prego.ListFilter) (page []prego.App, next string, err error)
+	DeleteApp(ctx context.Context, id, by string) error
+	CreateEnv(ctx context.Context, e prego.Env, key string) (env prego.Env, created bool, err error)
+	GetEnv(ctx context.Context, id string) (prego.Env, error)
+	ListEnvs(ctx context.Context, f prego.ListFilter) (page []prego.Env, next string, err error)
+	DeleteEnv(ctx context.Context, id, by string) error
+}
+
+// ListOrgQuotas shows what an org may use, and what it uses.
+func (a *API) ListOrgQuotas(c echo.Context, id OrgID) error {
+	if err := checkOrgPath(c, id); err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	org, err := a.d.Tenants.GetOrg(ctx, id)
+	if err != nil {
+		return err
+	}
+	quotas, err := a.d.Quotas.OrgQuotas(ctx, id)
+	if err != nil {
+		return err
+	}
+	out := OrgQuotas{OrgId: id, Tier: Tier(org.Tier), Quotas: make([]OrgQuota, len(quotas))}
+	for i, q := range quotas {
+		out.Quotas[i] = quotaView(q)
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+func quotaView(q prego.OrgQuota) OrgQuota {
+	out := OrgQuota{Dimension: q.Dimension, Limit: q.Limit, Source: "tier", Usage: q.Usage, Headroom: q.Headroom()}
+	if q.Override {
+		at := q.UpdatedAt.UTC()
+		out.Source, out.Reason, out.UpdatedBy, out.UpdatedAt = "override", optional(q.Reason), optional(q.UpdatedBy), &at
+	}
+	return out
+}
+
+// SetOrgQuota gives an org a limit of its own.
+func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) error {
+	d := quota.Dimension(dimension)
+	if err := checkQuotaPath(c, id, d); err != nil {
+		return err
+	}
+	var in struct {
+		Limit  *float64 `json:"limit"`
+		Reason string   `json:"reason"`
+	}
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if in.Limit == nil {
+		return prego.Invalid("limit", "is required")
+	}
+	if err := quota.ValidateLimit(d, *in.Limit); err != nil {
+		return err
+	}
+	in.Reason = strings.TrimSpace(in.Reason)
+	if in.Reason == "" {
+		return prego.Invalid("reason", "is required; it is kept with the org's events")
+	}
+	if err := checkText("reason", in.Reason); err != nil {
+		return err
+	}
+	q, err := a.d.Quotas.SetQuota(c.Request().Context(), id, d, *in.Limit+0, caller(c).Subject, in.Reason) // -0 is 0
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, quotaView(q))
+}
+
+// UnsetOrgQuota gives an org the limit of its tier again.
+func (a *API) UnsetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) error {
+	d := quota.Dimension(dimension)
+	if err := checkQuotaPath(c, id, d); err != nil {
+		return err
+	}
+	var in struct {
+		Reason string `json:"reason"`
+	}
+	if err := decodeOptionalBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	in.Reason = strings.TrimSpace(in.Reason)
+	if err := checkText("reason", in.Reason); err != nil {
+		return err
+	}
+	q, err := a.d.Quotas.UnsetQuota(c.Request().Context(), id, d, caller(c).Subject, in.Reason)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, quotaView(q))
+}
+
+func checkQuotaPath(c echo.Context, org string, d quota.Dimension) error {
+	if err := checkOrgPath(c, org); err != nil {
+		return err
+	}
+	if !d.Valid() {
+		return prego.Invalid("dimension", "must be one of the dimensions of GET /v1/orgs/{id}/quotas")
+	}
+	return nil
+}
+
+var eventType = regexp.MustCompile(`^[a-z0-9_.]{1,64}$`)
+
+// ListOrgEvents shows a page of an org's events, newest first.
+func (a *API) ListOrgEvents(c echo.Context, id OrgID, p ListOrgEventsParams) error {
+	if err := onlyParameters(c, "type", "limit", "cursor"); err != nil {
+		return err
+	}
+	if err := prego.ValidateOrgID("org_id", id); err != nil {
+		return err
+	}
+	f := prego.OrgEventFilter{OrgID: id}
+	var err error
+	if f.Limit, err = pageSize(p.Limit); err != nil {
+		return err
+	}
+	if p.Type != nil {
+		if f.Prefix = *p.Type; !eventType.MatchString(f.Prefix) {
+			return prego.Invalid("type", "must be the beginning of a type: at most 64 lower-case letters, digits, dots and underscores")
+		}
+	}
+	if p.Cursor != nil {
+		if f.Before, err = strconv.ParseInt(*p.Cursor, 10, 64); err != nil || f.Before < 1 {
+			return prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
+		}
+	}
+	events, more, err := a.d.Quotas.OrgEvents(c.Request().Context(), f)
+	if err != nil {
+		return err
+	}
+	out := OrgEventPage{Events: make([]OrgEvent, len(events))}
+	for i, e := range events {
+		out.Events[i] = OrgEvent{
+			EventId: e.EventID, At: e.At.UTC(), Type: e.Type, Subject: e.Subject, Actor: e.Actor, Reason: optional(e.Reason), Payload: e.Payload,
+		}
+	}
+	if more {
+		next := strconv.FormatInt(events[len(events)-1].EventID, 10)
+		out.NextCursor = &next
+	}
+	return c.JSON(http.StatusOK, out)
+}

@@ -1,0 +1,220 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/quota"
+)
+
+const appColumns = `app_id, org_id, name, created_by, created_at`
+
+const sqlKeepOrgKey = `
+INSERT INTO org_idempotency_keys (subject, key, request_hash, resource_id) VALUES ($1, $2, $3, $4) ON CONFLICT (subject, key) DO NOTHING`
+
+const sqlOrgKey = `SELECT request_hash, resource_id FROM org_idempotency_keys WHERE subject = $1 AND key = $2`
+
+// keyed is a request with the key that it may have.
+type keyed struct {
+	by, key string
+	hash    []byte
+}
+
+// asked is a request of a kind, told from others by its fields.
+func asked(by, key, kind string, fields ...string) keyed {
+	h := sha256.Sum256([]byte(kind + "\x00" + strings.Join(fields, "\x00")))
+	return keyed{by: by, key: key, hash: h[:]}
+}
+
+// made is the id of what an earlier request with this key made, "" when there was none,
+// CodeIdempotencyConflict when that request was another one.
+func (k keyed) made(ctx context.Context, q querier) (id string, err error) {
+	if k.key == "" {
+		return "", nil
+	}
+	var hash []byte
+	err = q.QueryRow(ctx, sqlOrgKey, k.by, k.key).Scan(&hash, &id)
+	switch {
+	case isNoRows(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("idempotency key: %w", err)
+	case !bytes.Equal(hash, k.hash):
+		return "", &prego.Error{Code: prego.CodeIdempotencyConflict, Field: "Idempotency-Key", Message: "was sent with another request"}
+	}
+	return id, nil
+}
+
+// keep keeps the key for what the request made. errKeyKept when another request was
+// first: the transaction is to be undone.
+func (k keyed) keep(ctx context.Context, tx pgx.Tx, id string) error {
+	if k.key == "" {
+		return nil
+	}
+	tag, err := tx.Exec(ctx, sqlKeepOrgKey, k.by, k.key, k.hash, id)
+	if err != nil {
+		return fmt.Errorf("idempotency key: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return errKeyKept
+	}
+	return nil
+}
+
+// once runs do in a transaction, which answers with the id of what it made, unless a
+// request with this key made something before. What do refuses may be refused because
+// the very same request was committed meanwhile, so the key is looked at again.
+func (s *Store) once(ctx context.Context, k keyed, do func(tx pgx.Tx) (id string, err error)) (id string, created bool, err error) {
+	if id, err = k.made(ctx, s.pool); err != nil || id != "" {
+		return id, false, err
+	}
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		if id, err = do(tx); err != nil {
+			return err
+		}
+		return k.keep(ctx, tx, id)
+	})
+	if err == nil {
+		return id, true, nil
+	}
+	if id, e := k.made(ctx, s.pool); e != nil || id != "" {
+		return id, false, e
+	}
+	return "", false, err
+}
+
+const sqlNewApp = `
+INSERT INTO apps (app_id, org_id, name, created_by) VALUES ($1, $2, $3, $4)
+ON CONFLICT (org_id, name) WHERE deleted_at IS NULL DO NOTHING`
+
+const sqlAppOfName = `SELECT app_id FROM apps WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL`
+
+// CreateApp makes an app of an org. The same request again with the same key is met by
+// the app that it made. A name that is taken is CodeAppExists, and says by which.
+func (s *Store) CreateApp(ctx context.Context, a prego.App, key string) (app prego.App, created bool, err error) {
+	id, created, err := s.once(ctx, asked(a.CreatedBy, key, "app", a.OrgID, a.Name), func(tx pgx.Tx) (string, error) {
+		if _, err := oneOrg(ctx, tx, sqlGetOrg, a.OrgID); err != nil {
+			if isNoRows(err) {
+				return "", &prego.Error{Code: prego.CodeOrgUnknown, Field: "org_id", Message: "is not an org that is known here"}
+			}
+			return "", err
+		}
+		if err := nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, a.OrgID, a.Name); err != nil {
+			return "", err
+		}
+		if err := s.takeQuota(ctx, tx, a.OrgID, quota.Delta{Dimension: quota.MaxApps, By: 1}); err != nil {
+			return "", err
+		}
+		tag, err := tx.Exec(ctx, sqlNewApp, a.AppID, a.OrgID, a.Name, a.CreatedBy)
+		if err != nil {
+			return "", err
+		}
+		if tag.RowsAffected() == 0 { // taken since it was looked at
+			return "", nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, a.OrgID, a.Name)
+		}
+		return a.AppID, orgEvent(ctx, tx, prego.OrgEvent{OrgID: a.OrgID, Type: "app.create", Subject: a.AppID, Actor: a.CreatedBy}, map[string]any{"name": a.Name})
+	})
+	if err != nil {
+		return prego.App{}, false, asCoded("create app", err)
+	}
+	app, err = s.GetApp(ctx, id)
+	return app, created, err
+}
+
+// nameIsFree refuses a name that something has, and says what.
+func nameIsFree(ctx context.Context, q querier, code prego.Code, sql string, owner, name string) error {
+	var id string
+	err := q.QueryRow(ctx, sql, owner, name).Scan(&id)
+	if isNoRows(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return &prego.Error{Code: code, Field: "name", Message: "belongs to " + id}
+}
+
+const sqlGetApp = `SELECT ` + appColumns + ` FROM apps WHERE app_id = $1 AND deleted_at IS NULL`
+
+func noSuchApp(id string) error {
+	return prego.Errorf(prego.CodeAppNotFound, "there is no app %q", id)
+}
+
+// GetApp reads one app, or CodeAppNotFound.
+func (s *Store) GetApp(ctx context.Context, id string) (prego.App, error) {
+	app, err := first(collect[prego.App](ctx, s, "get app", sqlGetApp, id))
+	if err == nil && app == nil {
+		err = noSuchApp(id)
+	}
+	if err != nil {
+		return prego.App{}, err
+	}
+	return *app, nil
+}
+
+const sqlListApps = `
+SELECT ` + appColumns + ` FROM apps WHERE ($1 = '' OR org_id = $1) AND deleted_at IS NULL AND ($2::timestamptz IS NULL OR (created_at, app_id) < ($2, $3))
+ORDER BY created_at DESC, app_id DESC LIMIT $4`
+
+// ListApps is a page of an org's apps, newest first, and the cursor of the next one.
+func (s *Store) ListApps(ctx context.Context, f prego.ListFilter) (page []prego.App, next string, err error) {
+	at, id, err := readCursor(f.Cursor, func(id string) error { return prego.ValidateID("cursor", "app-", id) })
+	if err != nil {
+		return nil, "", err
+	}
+	if page, err = collect[prego.App](ctx, s, "list apps", sqlListApps, f.ID, at, id, f.Limit+1); err != nil {
+		return nil, "", err
+	}
+	return pageOf(page, f.Limit, func(a prego.App) (time.Time, string) { return a.CreatedAt, a.AppID })
+}
+
+const sqlAppOwner = `SELECT org_id FROM apps WHERE app_id = $1`
+
+const sqlAppChildren = `SELECT count(*) FROM envs WHERE app_id = $1 AND deleted_at IS NULL`
+
+const sqlDeleteApp = `UPDATE apps SET deleted_at = now() WHERE app_id = $1 AND deleted_at IS NULL`
+
+// DeleteApp deletes an app that has no envs; CodeAppInUse otherwise. Repeated, it
+// changes nothing.
+func (s *Store) DeleteApp(ctx context.Context, id, by string) error {
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		var org string
+		if err := tx.QueryRow(ctx, sqlAppOwner, id).Scan(&org); err != nil {
+			if isNoRows(err) {
+				return noSuchApp(id)
+			}
+			return err
+		}
+		// Whoever makes an env of it holds the org, too.
+		if err := lockOrg(ctx, tx, org); err != nil {
+			return err
+		}
+		var envs int
+		if err := tx.QueryRow(ctx, sqlAppChildren, id).Scan(&envs); err != nil {
+			return err
+		}
+		if envs > 0 {
+			return prego.Errorf(prego.CodeAppInUse, "the app has %d envs; delete them first", envs)
+		}
+		tag, err := tx.Exec(ctx, sqlDeleteApp, id)
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "app.delete", Subject: id, Actor: by}, map[string]any{})
+	})
+	return asCodedOrNil("delete app", err)
+}
+
+func asCodedOrNil(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return asCoded(what, err)
+}

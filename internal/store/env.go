@@ -1,0 +1,153 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/quota"
+)
+
+const envColumns = `env_id, app_id, org_id, name, region, created_by, created_at`
+
+const sqlNewEnv = `
+INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (app_id, name) WHERE deleted_at IS NULL DO NOTHING`
+
+const sqlEnvOfName = `SELECT env_id FROM envs WHERE app_id = $1 AND name = $2 AND deleted_at IS NULL`
+
+// CreateEnv makes an env of an app, whose org it takes. The same request again with the
+// same key is met by the env that it made. A name that is taken is CodeEnvExists, and
+// says by which.
+func (s *Store) CreateEnv(ctx context.Context, e prego.Env, key string) (env prego.Env, created bool, err error) {
+	k := asked(e.CreatedBy, key, "env", e.AppID, e.Name, string(e.Region))
+	id, created, err := s.once(ctx, k, func(tx pgx.Tx) (string, error) {
+		app, err := appIn(ctx, tx, e.AppID)
+		if err != nil {
+			return "", err
+		}
+		if err := nameIsFree(ctx, tx, prego.CodeEnvExists, sqlEnvOfName, e.AppID, e.Name); err != nil {
+			return "", err
+		}
+		if err := s.takeQuota(ctx, tx, app.OrgID, quota.Delta{Dimension: quota.MaxEnvs, By: 1}); err != nil {
+			return "", err
+		}
+		// The org is held from here on, and whoever deletes the app holds it, too.
+		if _, err := appIn(ctx, tx, e.AppID); err != nil {
+			return "", err
+		}
+		tag, err := tx.Exec(ctx, sqlNewEnv, e.EnvID, e.AppID, app.OrgID, e.Name, e.Region, e.CreatedBy)
+		if err != nil {
+			return "", err
+		}
+		if tag.RowsAffected() == 0 { // taken since it was looked at
+			return "", nameIsFree(ctx, tx, prego.CodeEnvExists, sqlEnvOfName, e.AppID, e.Name)
+		}
+		return e.EnvID, orgEvent(ctx, tx, prego.OrgEvent{OrgID: app.OrgID, Type: "env.create", Subject: e.EnvID, Actor: e.CreatedBy},
+			map[string]any{"app_id": e.AppID, "name": e.Name, "region": e.Region})
+	})
+	if err != nil {
+		return prego.Env{}, false, asCoded("create env", err)
+	}
+	env, err = s.GetEnv(ctx, id)
+	return env, created, err
+}
+
+func appIn(ctx context.Context, tx pgx.Tx, id string) (prego.App, error) {
+	rows, err := tx.Query(ctx, sqlGetApp, id)
+	if err != nil {
+		return prego.App{}, err
+	}
+	app, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.App])
+	if isNoRows(err) {
+		err = noSuchApp(id)
+	}
+	return app, err
+}
+
+const sqlGetEnv = `SELECT ` + envColumns + ` FROM envs WHERE env_id = $1 AND deleted_at IS NULL`
+
+func noSuchEnv(id string) error {
+	return prego.Errorf(prego.CodeEnvNotFound, "there is no env %q", id)
+}
+
+// GetEnv reads one env, or CodeEnvNotFound.
+func (s *Store) GetEnv(ctx context.Context, id string) (prego.Env, error) {
+	env, err := first(collect[prego.Env](ctx, s, "get env", sqlGetEnv, id))
+	if err == nil && env == nil {
+		err = noSuchEnv(id)
+	}
+	if err != nil {
+		return prego.Env{}, err
+	}
+	return *env, nil
+}
+
+const sqlListEnvs = `
+SELECT ` + envColumns + ` FROM envs WHERE app_id = $1 AND deleted_at IS NULL AND ($2::timestamptz IS NULL OR (created_at, env_id) < ($2, $3))
+ORDER BY created_at DESC, env_id DESC LIMIT $4`
+
+// ListEnvs is a page of an app's envs, newest first, and the cursor of the next one, or
+// CodeAppNotFound.
+func (s *Store) ListEnvs(ctx context.Context, f prego.ListFilter) (page []prego.Env, next string, err error) {
+	at, id, err := readCursor(f.Cursor, func(id string) error { return prego.ValidateID("cursor", "env-", id) })
+	if err != nil {
+		return nil, "", err
+	}
+	if _, err := s.GetApp(ctx, f.ID); err != nil {
+		return nil, "", err
+	}
+	if page, err = collect[prego.Env](ctx, s, "list envs", sqlListEnvs, f.ID, at, id, f.Limit+1); err != nil {
+		return nil, "", err
+	}
+	return pageOf(page, f.Limit, func(e prego.Env) (time.Time, string) { return e.CreatedAt, e.EnvID })
+}
+
+const sqlEnvOwner = `SELECT org_id FROM envs WHERE env_id = $1`
+
+// FOR UPDATE, which a row that refers to the env waits for: one that is being made is
+// counted below, one that is made later finds the env deleted.
+const sqlHoldEnv = `SELECT FROM envs WHERE env_id = $1 FOR UPDATE`
+
+const sqlEnvChildren = `
+SELECT (SELECT count(*) FROM process_groups WHERE env_id = $1 AND deleted_at IS NULL),
+    (SELECT count(*) FROM routes WHERE env_id = $1 AND deleted_at IS NULL),
+    (SELECT count(*) FROM ipv4_allocations WHERE env_id = $1 AND deleted_at IS NULL)`
+
+const sqlDeleteEnv = `UPDATE envs SET deleted_at = now() WHERE env_id = $1 AND deleted_at IS NULL`
+
+// DeleteEnv deletes an env that nothing is in; CodeEnvInUse otherwise. Repeated, it
+// changes nothing.
+func (s *Store) DeleteEnv(ctx context.Context, id, by string) error {
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		var org string
+		if err := tx.QueryRow(ctx, sqlEnvOwner, id).Scan(&org); err != nil {
+			if isNoRows(err) {
+				return noSuchEnv(id)
+			}
+			return err
+		}
+		// What is made in it takes quota first, and then looks whether it is there.
+		if err := lockOrg(ctx, tx, org); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlHoldEnv, id); err != nil {
+			return err
+		}
+		var groups, routes, addresses int
+		if err := tx.QueryRow(ctx, sqlEnvChildren, id).Scan(&groups, &routes, &addresses); err != nil {
+			return err
+		}
+		if groups+routes+addresses > 0 {
+			return prego.Errorf(prego.CodeEnvInUse, "the env has %d process groups, %d routes and %d IPv4 allocations; delete them first", groups, routes, addresses)
+		}
+		tag, err := tx.Exec(ctx, sqlDeleteEnv, id)
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "env.delete", Subject: id, Actor: by}, map[string]any{})
+	})
+	return asCodedOrNil("delete env", err)
+}

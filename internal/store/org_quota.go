@@ -1,0 +1,146 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/quota"
+)
+
+const sqlOrgQuotas = `
+SELECT l.dimension, l.limit_value, l.own, u.usage, COALESCE(q.reason, ''), COALESCE(q.updated_by, ''), q.updated_at
+FROM unnest($2::text[]) WITH ORDINALITY AS d (dimension, n)
+JOIN org_limits($1, $2, $3) l ON l.dimension = d.dimension
+JOIN org_usage($1, $2) u ON u.dimension = d.dimension
+LEFT JOIN org_quotas q ON q.org_id = $1 AND q.dimension = d.dimension
+ORDER BY d.n`
+
+// OrgQuotas are an org's limits and usage, of every dimension, or CodeNotFound.
+func (s *Store) OrgQuotas(ctx context.Context, org string) ([]prego.OrgQuota, error) {
+	return s.quotasOf(ctx, s.pool, org, quota.Dimensions())
+}
+
+func (s *Store) quotasOf(ctx context.Context, q querier, org string, dimensions []quota.Dimension) ([]prego.OrgQuota, error) {
+	rows, err := q.Query(ctx, sqlOrgQuotas, org, dimensions, s.tierLimits)
+	if err != nil {
+		return nil, fmt.Errorf("quotas of org %s: %w", org, err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.OrgQuota])
+	if err != nil {
+		return nil, fmt.Errorf("quotas of org %s: %w", org, err)
+	}
+	if len(out) == 0 {
+		return nil, noSuchOrg(org)
+	}
+	return out, nil
+}
+
+const sqlSetQuota = `
+INSERT INTO org_quotas (org_id, dimension, limit_value, reason, updated_by) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (org_id, dimension) DO UPDATE SET limit_value = EXCLUDED.limit_value, reason = EXCLUDED.reason, updated_by = EXCLUDED.updated_by, updated_at = now()`
+
+// SetQuota gives an org a limit of its own. A limit below what is used takes nothing
+// away: it refuses what comes. The same limit again changes nothing.
+func (s *Store) SetQuota(ctx context.Context, org string, d quota.Dimension, limit float64, by, reason string) (prego.OrgQuota, error) {
+	return s.changeQuota(ctx, org, d, by, reason, func(tx pgx.Tx, now prego.OrgQuota) (bool, error) {
+		if now.Override && now.Limit == limit {
+			return false, nil
+		}
+		_, err := tx.Exec(ctx, sqlSetQuota, org, d, limit, prego.Redact(reason), by)
+		return true, err
+	})
+}
+
+const sqlUnsetQuota = `DELETE FROM org_quotas WHERE org_id = $1 AND dimension = $2`
+
+// UnsetQuota gives an org the limit of its tier again. Repeated, it changes nothing.
+func (s *Store) UnsetQuota(ctx context.Context, org string, d quota.Dimension, by, reason string) (prego.OrgQuota, error) {
+	return s.changeQuota(ctx, org, d, by, reason, func(tx pgx.Tx, _ prego.OrgQuota) (bool, error) {
+		tag, err := tx.Exec(ctx, sqlUnsetQuota, org, d)
+		return tag.RowsAffected() > 0, err
+	})
+}
+
+// changeQuota changes a limit with the org's row held, so that nothing is taken by the
+// old limit once the new one is told, and writes down what it was and is.
+func (s *Store) changeQuota(ctx context.Context, org string, d quota.Dimension, by, reason string, change func(pgx.Tx, prego.OrgQuota) (bool, error)) (q prego.OrgQuota, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		if err := lockOrg(ctx, tx, org); err != nil {
+			return err
+		}
+		before, err := s.quotasOf(ctx, tx, org, []quota.Dimension{d})
+		if err != nil {
+			return err
+		}
+		q = before[0]
+		changed, err := change(tx, q)
+		if err != nil || !changed {
+			return err
+		}
+		after, err := s.quotasOf(ctx, tx, org, []quota.Dimension{d})
+		if err != nil {
+			return err
+		}
+		q = after[0]
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "org.quota_set", Subject: string(d), Actor: by, Reason: reason}, map[string]any{
+			"dimension": d, "old": before[0].Limit, "new": q.Limit, "old_source": source(before[0]), "new_source": source(q),
+		})
+	})
+	if err != nil {
+		return prego.OrgQuota{}, asCoded("quota of org "+org, err)
+	}
+	return q, nil
+}
+
+func source(q prego.OrgQuota) string {
+	if q.Override {
+		return "override"
+	}
+	return "tier"
+}
+
+const sqlOrgEvents = `
+SELECT event_id, org_id, at, type, subject, actor, reason, payload FROM org_events
+WHERE org_id = $1 AND starts_with(type, $2) AND ($3 = 0 OR event_id < $3) ORDER BY event_id DESC LIMIT $4`
+
+// OrgEvents is a page of an org's events, newest first, and whether there are more.
+func (s *Store) OrgEvents(ctx context.Context, f prego.OrgEventFilter) (page []prego.OrgEvent, more bool, err error) {
+	page, err = collect[prego.OrgEvent](ctx, s, "events of org "+f.OrgID, sqlOrgEvents, f.OrgID, f.Prefix, f.Before, f.Limit+1)
+	if err != nil {
+		return nil, false, err
+	}
+	if len(page) == 0 { // or there is no such org
+		_, err = s.GetOrg(ctx, f.OrgID)
+		return nil, false, err
+	}
+	if len(page) > f.Limit {
+		return page[:f.Limit], true, nil
+	}
+	return page, false, nil
+}
+
+// Every org is counted, but only so many are told one by one: those that are nearest
+// to a limit, and of those all dimensions.
+const sqlUsageNearLimits = `
+WITH used AS MATERIALIZED (
+    SELECT u.org_id, u.dimension, u.usage, COALESCE(q.limit_value, ($1::jsonb -> o.tier ->> u.dimension)::float8, 0) AS limit_value
+    FROM org_usage_view u JOIN orgs o ON o.org_id = u.org_id LEFT JOIN org_quotas q ON q.org_id = u.org_id AND q.dimension = u.dimension
+), nearest AS (
+    SELECT org_id FROM used WHERE usage > 0 GROUP BY org_id
+    ORDER BY max(CASE WHEN limit_value = 0 THEN 'Infinity' ELSE usage / limit_value END) DESC, org_id LIMIT $2
+)
+SELECT COALESCE(n.org_id, ''), u.dimension, sum(u.usage), sum(u.limit_value)
+FROM used u LEFT JOIN nearest n ON n.org_id = u.org_id GROUP BY 1, 2 ORDER BY 1, 2`
+
+// UsageNearLimits is the usage of the n orgs that are nearest to one of their limits,
+// and the sum of all others. It reads all orgs, and is not for every request.
+func (s *Store) UsageNearLimits(ctx context.Context, n int) ([]prego.OrgUsage, error) {
+	return collect[prego.OrgUsage](ctx, s, "usage of orgs", sqlUsageNearLimits, s.tierLimits, n)
+}
+
+// isNoRows tells the answer that is none from failures.
+func isNoRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) }

@@ -1,0 +1,26 @@
+package prego
+
+// Names of the metrics that deploy/alerts.yaml watches. What makes them and what watches
+// them goes by these.
+const (
+	MetricQuotaRejections   = "prego_quota_rejections_total"     // counter: endpoint, dimension
+	MetricOrgQuotaUsage     = "prego_org_quota_usage"            // gauge: org, dimension
+	MetricOrgQuotaLimit     = "prego_org_quota_limit"            // gauge: org, dimension
+	MetricOrgQuotaRatio     = "prego_org_quota_usage_ratio"      // gauge: org, dimension
+	MetricOrgQuotaReadAge   = "prego_org_quota_read_age_seconds" // gauge
+	MetricGroupsUnscheduled = "prego_groups_unschedulable"       // gauge: reason
+	MetricInstanceSchedule  = "prego_instance_schedule_seconds"  // histogram
+)
+
+// Metrics are those names, each with its labels.
+func Metrics() map[string][]string {
+	return map[string][]string{
+		MetricQuotaRejections:   {"endpoint", "dimension"},
+		MetricOrgQuotaUsage:     {"org", "dimension"},
+		MetricOrgQuotaLimit:     {"org", "dimension"},
+		MetricOrgQuotaRatio:     {"org", "dimension"},
+		MetricOrgQuotaReadAge:   {},
+		MetricGroupsUnscheduled: {"reason"},
+		MetricInstanceSchedule:  {},
+	}
+}

@@ -1,0 +1,94 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// UsageSource tells what orgs use: the n that are nearest to a limit one by one, all
+// others as one.
+type UsageSource interface {
+	UsageNearLimits(ctx context.Context, n int) ([]prego.OrgUsage, error)
+}
+
+const (
+	usageEvery    = time.Minute // the source reads every org; a scrape more often is answered from memory
+	usagePatience = 20 * time.Second
+	// restOfOrgs stands for all orgs that have no metrics of their own. No org has this
+	// id: theirs hold no underscore.
+	restOfOrgs = "_rest"
+)
+
+// OrgUsage tells what orgs use, as metrics. There are at most (n+1) times the number of
+// dimensions of each, however many orgs there are.
+type OrgUsage struct {
+	source UsageSource
+	n      int
+	log    *zap.Logger
+	now    func() time.Time
+
+	usage, limit, ratio, age *prometheus.Desc
+
+	mu    sync.Mutex
+	tried time.Time
+	read  time.Time
+	last  []prego.OrgUsage
+}
+
+// NewOrgUsage makes the collector. It reads the source when it is scraped, at most once
+// a minute.
+func NewOrgUsage(source UsageSource, n int, log *zap.Logger, now func() time.Time) *OrgUsage {
+	labels := []string{"org", "dimension"}
+	return &OrgUsage{
+		source: source, n: n, log: log, now: now,
+		usage: prometheus.NewDesc(prego.MetricOrgQuotaUsage, "What an org uses of a dimension; of org _rest what all others use together.", labels, nil),
+		limit: prometheus.NewDesc(prego.MetricOrgQuotaLimit, "An org's limit of a dimension; of org _rest the sum of the others'.", labels, nil),
+		ratio: prometheus.NewDesc(prego.MetricOrgQuotaRatio, "The part of a limit that an org uses, of the orgs that are nearest to one of theirs.", labels, nil),
+		age:   prometheus.NewDesc(prego.MetricOrgQuotaReadAge, "Seconds since the usage of orgs was read.", nil, nil),
+	}
+}
+
+// Describe is of prometheus.Collector.
+func (c *OrgUsage) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.usage
+	ch <- c.limit
+	ch <- c.ratio
+	ch <- c.age
+}
+
+// Collect is of prometheus.Collector. What can't be read now is told as it was read
+// last, with its age.
+func (c *OrgUsage) Collect(ch chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.now(); c.tried.IsZero() || now.Sub(c.tried) >= usageEvery {
+		c.tried = now
+		ctx, cancel := context.WithTimeout(context.Background(), usagePatience)
+		defer cancel()
+		if usage, err := c.source.UsageNearLimits(ctx, c.n); err != nil {
+			c.log.Warn("usage of orgs not read", zap.String("error", prego.Redact(err.Error())))
+		} else {
+			c.last, c.read = usage, now
+		}
+	}
+	if c.read.IsZero() {
+		return
+	}
+	ch <- prometheus.MustNewConstMetric(c.age, prometheus.GaugeValue, c.now().Sub(c.read).Seconds())
+	for _, u := range c.last {
+		org := u.OrgID
+		if org == "" {
+			org = restOfOrgs
+		} else {
+			ch <- prometheus.MustNewConstMetric(c.ratio, prometheus.GaugeValue, u.Ratio(), org, u.Dimension)
+		}
+		ch <- prometheus.MustNewConstMetric(c.usage, prometheus.GaugeValue, u.Usage, org, u.Dimension)
+		ch <- prometheus.MustNewConstMetric(c.limit, prometheus.GaugeValue, u.Limit, org, u.Dimension)
+	}
+}
