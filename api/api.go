@@ -87,6 +87,9 @@ type Deps struct {
 	Fleets    FleetStore
 	FleetRuns FleetRuns
 
+	// Resources are what orgs own beside tenants.
+	Resources ResourceDeps
+
 	Tenants    TenantStore
 	TenantRuns TenantRuns
 	Placer     Placer

@@ -195,3 +195,13 @@ func (s *Store) gone(ctx context.Context, provider prego.InfraProviderID, kind p
 func (s *Store) IPv4Gone(ctx context.Context, a prego.IPv4Allocation) error {
 	return s.gone(ctx, a.Provider, prego.ResourcePrimaryIP, a.Name, sqlIPv4Gone, a.AllocationID)
 }
+
+const sqlIntentWithdrawn = `UPDATE resources SET state = 'released', released_at = now() WHERE provider = $1 AND kind = $2 AND name = $3 AND provider_id IS NULL AND state = 'intended'`
+
+// IntentWithdrawn closes an intent after the provider's definite refusal.
+func (s *Store) IntentWithdrawn(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, name string) error {
+	if _, err := s.pool.Exec(ctx, sqlIntentWithdrawn, provider, kind, name); err != nil {
+		return fmt.Errorf("withdraw %s %s: %w", kind, name, err)
+	}
+	return nil
+}

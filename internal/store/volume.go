@@ -167,6 +167,8 @@ func (s *Store) DeleteVolume(ctx context.Context, id, by string) (out prego.Volu
 // The group is held, so that it is not scaled meanwhile.
 const sqlAttachFacts = `SELECT region, replicas FROM process_groups WHERE group_id = $1 AND org_id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE`
 
+const sqlVolumeLeft = `SELECT COALESCE((SELECT server_id FROM volume_attachments WHERE volume_id = $1 AND deleted_at IS NOT NULL AND server_id IS NOT NULL LIMIT 1), '')`
+
 const sqlMountTaken = `SELECT EXISTS (SELECT FROM volume_attachments WHERE group_id = $1 AND mount_path = $2 AND deleted_at IS NULL)`
 
 // Volumes of one group stand where one server can have them all.
@@ -192,9 +194,12 @@ func (s *Store) AttachVolume(ctx context.Context, a prego.VolumeAttachment, by s
 		if err != nil {
 			return err
 		}
-		var attached, location string
+		var attached, left, location string
 		var mounted bool
 		if err := tx.QueryRow(ctx, sqlVolumeAttached, a.VolumeID).Scan(&attached); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, sqlVolumeLeft, a.VolumeID).Scan(&left); err != nil {
 			return err
 		}
 		if err := tx.QueryRow(ctx, sqlMountTaken, a.GroupID, a.MountPath).Scan(&mounted); err != nil {
@@ -208,6 +213,8 @@ func (s *Store) AttachVolume(ctx context.Context, a prego.VolumeAttachment, by s
 			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s", a.VolumeID, v.Status)
 		case attached != "":
 			return prego.Errorf(prego.CodeVolumeAttached, "volume %s is attached to process group %s: it has one writer", a.VolumeID, attached)
+		case left != "":
+			return prego.Errorf(prego.CodeVolumeInUse, "volume %s is still being taken from server %s; try again", a.VolumeID, left)
 		case region != v.Region:
 			return refuse(prego.CodeVolumeMismatch, "group_id", "is in region %s, the volume in %s", region, v.Region)
 		case location != "" && location != v.Location:
