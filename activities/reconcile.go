@@ -42,7 +42,7 @@ type Fleet struct {
 	// Org knows what orgs own at the provider; nil: nothing.
 	Org     *OrgResources
 	Metrics *Metrics
-	Log        *zap.Logger
+	Log     *zap.Logger
 }
 
 // ReconcileResult counts what one reconciliation found and did.

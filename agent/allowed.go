@@ -49,7 +49,7 @@ var allowed = map[wire.CommandKind][]string{
 // words are the patterns. None takes a word that starts with "-": an option would
 // be read in it.
 var words = map[string]*regexp.Regexp{
-	"SITE":     regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`),
+	"SITE": regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`),
 	// Parts of a backup, as bench names them below the site's own directory; permitted
 	// compares the site.
 	"DBFILE":   regexp.MustCompile(`^[a-z0-9.-]+/private/backups/[0-9]{8}_[0-9]{6}-[a-z0-9_]+-database\.sql\.gz$`),

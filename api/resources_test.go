@@ -298,17 +298,64 @@ func TestBadInputOfResourcesIsRefused(t *testing.T) {
 	}
 }
 
-// withSite makes a tenant active on a server.
-func (b *bundle) withSite(org string) string {
+// withSite makes a tenant with a site on a server.
+func (b *bundle) withSite(org, slug string) string {
 	b.t.Helper()
-	b.org(org, "")
+	id := b.tenant(`{"slug":"` + slug + `","org_id":"` + org + `","region":"eu","plan":"starter"}`)
+	b.sql(`UPDATE tenants SET state = 'active', site = slug || '.example.com' WHERE tenant_id = $1`, id)
+	b.sql(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
+		VALUES ($1, 'app-1', 'db-1', 'redis-1', 's', 'd', 'hetzner', 'manual')`, id)
+	return id
+}
+
+func TestSnapshotsAndRestoresAreAccepted(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
 	b.sql(`UPDATE orgs SET tier = 'enterprise'`)
 	b.reachable("app-1")
-	id := b.tenant(`{"slug":"s-` + org + `","org_id":"` + org + `","region":"eu","plan":"starter"}`)
-	b.sql(`INSERT INTO db_shards (shard_id, server_id, region, tier, max_tenants) SELECT 'db-1', 'app-1', 'eu', 'shared', 10 WHERE NOT EXISTS (SELECT FROM db_shards)`)
-	b.sql(`INSERT INTO redis_pools (pool_id, server_id, region, max_tenants) SELECT 'redis-1', 'app-1', 'eu', 10 WHERE NOT EXISTS (SELECT FROM redis_pools)`)
-	b.sql(`UPDATE tenants SET state = 'active', site = 's.example.com' WHERE tenant_id = $1`, id)
-	return id
+	b.sql(`INSERT INTO db_shards (shard_id, server_id, region, tenant_capacity) VALUES ('db-1', 'app-1', 'eu', 10)`)
+	b.sql(`INSERT INTO redis_pools (pool_id, server_id, region, tenant_capacity) VALUES ('redis-1', 'app-1', 'eu', 10)`)
+	one, two := b.withSite("acme", "one"), b.withSite("acme", "two")
+	of := "/v1/tenants/" + one
+	b.limit("acme", "max_snapshots_per_volume", 1)
+	s := as[api.Snapshot](t, b.ok(202, "POST", of+"/snapshots", ""))
+	require.Contains(t, b.runs.asked(), "snapshot "+s.SnapshotId)
+	b.beyond("POST", of+"/snapshots", "", "max_snapshots_per_volume")
+	b.ok(202, "POST", "/v1/tenants/"+two+"/snapshots", "") // each tenant has its own
+	p := as[api.Problem](t, b.ok(409, "DELETE", of+"/snapshots/"+s.SnapshotId, ""))
+	require.Equal(t, "snapshot_not_ready", p.Code)
+
+	restore := `{"snapshot_id":"` + s.SnapshotId + `"}`
+	p = as[api.Problem](t, b.ok(409, "POST", of+"/restores", restore))
+	require.Equal(t, []string{"snapshot_not_ready", "snapshot_id"}, []string{p.Code, deref(p.Field)})
+	b.sql(`UPDATE snapshots SET status = 'succeeded', files = '["a"]'`)
+	p = as[api.Problem](t, b.ok(422, "POST", "/v1/tenants/"+two+"/restores", restore))
+	require.Equal(t, []string{"snapshot_unknown", "snapshot_id"}, []string{p.Code, deref(p.Field)})
+	b.limit("acme", "max_restore_jobs", 1)
+	j := as[api.RestoreJob](t, b.ok(202, "POST", of+"/restores", restore))
+	require.Contains(t, b.runs.asked(), "restore "+j.JobId)
+	p = as[api.Problem](t, b.ok(409, "POST", of+"/restores", restore))
+	require.Equal(t, "restore_under_way", p.Code)
+	p = as[api.Problem](t, b.ok(409, "DELETE", of+"/snapshots/"+s.SnapshotId, ""))
+	require.Equal(t, "restore_under_way", p.Code)
+	theirs := as[api.SnapshotPage](t, b.ok(200, "GET", "/v1/tenants/"+two+"/snapshots", "")).Snapshots[0].SnapshotId
+	b.beyond("POST", "/v1/tenants/"+two+"/restores", `{"snapshot_id":"`+theirs+`"}`, "max_restore_jobs")
+	b.sql(`UPDATE restore_jobs SET status = 'failed', message = 'why', finished_at = now()`)
+	require.Equal(t, "why", deref(as[api.RestoreJob](t, b.ok(200, "GET", of+"/restores/"+j.JobId, "")).Message))
+	require.Len(t, as[api.RestorePage](t, b.ok(200, "GET", of+"/restores", "")).Restores, 1)
+	b.ok(404, "GET", "/v1/tenants/"+two+"/restores/"+j.JobId, "")
+	b.ok(404, "GET", "/v1/tenants/"+two+"/snapshots/"+s.SnapshotId, "")
+
+	b.sql(`UPDATE tenants SET state = 'suspended' WHERE tenant_id = $1`, one)
+	p = as[api.Problem](t, b.ok(409, "POST", of+"/restores", restore))
+	require.Equal(t, "invalid_transition", p.Code)
+	b.ok(202, "POST", of+"/snapshots", "")
+	require.Len(t, as[api.SnapshotPage](t, b.ok(200, "GET", of+"/snapshots?limit=1", "")).Snapshots, 1)
+	b.ok(204, "DELETE", of+"/snapshots/"+s.SnapshotId, "")
+	b.ok(404, "GET", of+"/snapshots/"+s.SnapshotId, "")
+	p = as[api.Problem](t, b.ok(409, "POST", "/v1/tenants/"+b.tenant(`{"slug":"new","org_id":"acme","region":"eu","plan":"starter"}`)+"/snapshots", ""))
+	require.Equal(t, "invalid_transition", p.Code)
 }
 
 func TestSessionsCountForTheTenantsOrg(t *testing.T) {

@@ -59,7 +59,7 @@ func runAPI(ctx context.Context) error {
 	}
 	a := api.New(api.Deps{
 		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, Locations: catalog.Locations},
-		Hosts: p.db, Shell: shell, Containers: engines,
+		Hosts:     p.db, Shell: shell, Containers: engines,
 		Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
 		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: imports, Log: p.log, Registry: p.reg,
 		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: p.cfg.API.RateBurst,

@@ -21,7 +21,6 @@ var classes = map[hcloud.ErrorCode]prego.InfraClass{
 	hcloud.ErrorCodeConflict:       prego.InfraRetry,
 	hcloud.ErrorCodeLocked:         prego.InfraRetry,
 	hcloud.ErrorCodeResourceInUse:  prego.InfraRetry,
-	"volume_already_attached":      prego.InfraRetry,
 	hcloud.ErrorCodeMaintenance:    prego.InfraRetry,
 	hcloud.ErrorCodeBadGateway:     prego.InfraRetry,
 	hcloud.ErrorCodeTimeout:        prego.InfraRetry,

@@ -2,6 +2,7 @@ package hetzner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -83,7 +84,12 @@ func (p *Provider) AttachVolume(ctx context.Context, volumeID, serverID string) 
 	}
 	action, _, err := p.write.Volume.AttachWithOpts(ctx, v, hcloud.VolumeAttachOpts{Server: &hcloud.Server{ID: server}, Automount: hcloud.Ptr(true)})
 	if err != nil {
-		return p.classify(err)
+		err = p.classify(err)
+		var ie *prego.InfraError
+		if errors.As(err, &ie) && ie.Code == string(hcloud.ErrorCodeVolumeAlreadyAttached) {
+			ie.Class = prego.InfraRetry // by another call meanwhile: the next look tells where
+		}
+		return err
 	}
 	return p.actions.wait(ctx, actionIDs(action, nil))
 }
