@@ -48,6 +48,7 @@ const (
 	LabelSpecHash    = "prego-spec-hash"
 	LabelRole        = "prego-role"
 	LabelRegion      = "prego-region"
+	LabelOrgID       = "prego-org-id" // of what an org owns
 	// ManagedByPrego is the value of LabelManagedBy.
 	ManagedByPrego = "prego"
 )
@@ -165,11 +166,23 @@ type FirewallParams struct {
 	Ports       []int
 }
 
-// VolumeParams describe a server's data volume.
+// VolumeParams describe a volume: a server's data volume, or an org's.
 type VolumeParams struct {
 	Environment string
-	ServerID    string
+	ServerID    string // or OrgID
+	OrgID       string
 	Name        string
 	Location    string
 	GB          int // 10 to 10,000
 }
+
+// PrimaryIPParams describe an IPv4 address of an org.
+type PrimaryIPParams struct {
+	Environment string
+	OrgID       string
+	Name        string
+	Location    string
+}
+
+// VolumeHostPath is where an attached volume is mounted on its server.
+func VolumeHostPath(providerID string) string { return "/mnt/HC_Volume_" + providerID }

@@ -39,8 +39,10 @@ type Fleet struct {
 	// Check looks at a server's containers, DriftHosts servers per run; nil: none.
 	Check      func(ctx context.Context, serverID string) (ContainerReport, error)
 	DriftHosts int
-	Metrics    *Metrics
-	Log        *zap.Logger
+	// Org knows what orgs own at the provider; nil: nothing.
+	Org     *OrgResources
+	Metrics *Metrics
+	Log     *zap.Logger
 }
 
 // ReconcileResult counts what one reconciliation found and did.
@@ -80,6 +82,13 @@ func (a *Fleet) Reconcile(ctx context.Context) (ReconcileResult, error) {
 			}
 		}
 	}
+	if a.Org != nil {
+		started, err := a.Org.startLost(ctx, idleAfter)
+		result.Restarted += started
+		if err != nil {
+			return result, err
+		}
+	}
 	a.checkContainers(ctx, active, &result)
 	a.Metrics.Breaker.Set(map[bool]float64{true: 1}[result.BreakerHit])
 	return result, a.Store.EndReconcile(ctx, runID, result)
@@ -115,6 +124,16 @@ func (a *Fleet) snapshot(ctx context.Context, infra Infra) (FleetSnapshot, error
 	}
 	if s.Resources, err = a.Store.AllLiveResources(ctx, infra.ID()); err != nil {
 		return s, err
+	}
+	if a.Org != nil {
+		names, err := a.Org.Store.OrgNames(ctx, infra.ID())
+		if err != nil {
+			return s, err
+		}
+		s.OrgNames = make(map[string]bool, len(names))
+		for _, n := range names {
+			s.OrgNames[resourceKey(n.Kind, n.Name)] = true
+		}
 	}
 	if s.Owned, err = infra.ListOwned(ctx); err != nil {
 		return s, fromInfra(err)
@@ -211,6 +230,11 @@ func (a *Fleet) destroyOrphans(ctx context.Context, infra Infra, snapshot FleetS
 // lines of failed or terminated servers whose outcome nobody waits for any more.
 func (a *Fleet) settle(ctx context.Context, infra Infra, s FleetSnapshot, lost []prego.Resource, result *ReconcileResult) error {
 	for _, r := range lost {
+		if a.Org != nil && (r.Kind == prego.ResourceVolume || r.Kind == prego.ResourcePrimaryIP) {
+			if err := a.Org.Store.OrgResourceMissing(ctx, r); err != nil {
+				return err
+			}
+		}
 		if err := a.Store.Released(ctx, r.ResourceID); err != nil {
 			return err
 		}

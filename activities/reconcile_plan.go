@@ -15,6 +15,8 @@ type FleetSnapshot struct {
 	Rows      []prego.FleetRow
 	Resources []prego.Resource
 	Owned     []prego.OwnedResource
+	// OrgNames are the names, by kind, of all that orgs have or are about to have.
+	OrgNames map[string]bool
 }
 
 // OrphanRules guard against destroying what is merely not understood.
@@ -87,6 +89,7 @@ func FindFleet(s FleetSnapshot) FleetFindings {
 		case o.Kind == prego.ResourceServer && bound[o.ProviderID]:
 		case o.Kind == prego.ResourceServer && known && inMotion(row, o):
 		case o.Kind != prego.ResourceServer && ledger[resourceKey(o.Kind, o.ProviderID)]:
+		case s.OrgNames[resourceKey(o.Kind, o.Name)]:
 		case o.Kind == prego.ResourcePrimaryIP && o.Attached:
 			// It goes with its server, and is judged by it.
 		case intents[resourceKey(o.Kind, o.Name)] && known && row.Status == prego.ServerProvisioning:

@@ -23,6 +23,9 @@ var allowed = map[wire.CommandKind][]string{
 		"--site SITE list-apps",
 		"--site SITE set-maintenance-mode ONOFF",
 		"--site SITE backup",
+		"--site SITE backup --with-files",
+		"--site SITE restore DBFILE",
+		"--site SITE restore DBFILE --with-public-files PUBFILE --with-private-files PRIVFILE",
 		"drop-site SITE --force --no-backup",
 		"list-sites",
 	},
@@ -46,7 +49,12 @@ var allowed = map[wire.CommandKind][]string{
 // words are the patterns. None takes a word that starts with "-": an option would
 // be read in it.
 var words = map[string]*regexp.Regexp{
-	"SITE":     regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`),
+	"SITE": regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`),
+	// Parts of a backup, as bench names them below the site's own directory; permitted
+	// compares the site.
+	"DBFILE":   regexp.MustCompile(`^[a-z0-9.-]+/private/backups/[0-9]{8}_[0-9]{6}-[a-z0-9_]+-database\.sql\.gz$`),
+	"PUBFILE":  regexp.MustCompile(`^[a-z0-9.-]+/private/backups/[0-9]{8}_[0-9]{6}-[a-z0-9_]+-files\.tar$`),
+	"PRIVFILE": regexp.MustCompile(`^[a-z0-9.-]+/private/backups/[0-9]{8}_[0-9]{6}-[a-z0-9_]+-private-files\.tar$`),
 	"DB":       regexp.MustCompile(`^[a-z0-9_]{1,63}$`),
 	"APP":      regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`),
 	"KEY":      regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`),
@@ -60,7 +68,7 @@ var words = map[string]*regexp.Regexp{
 }
 
 // wordLengths bounds words whose patterns don't; 253 is the longest host name.
-var wordLengths = map[string]int{"SITE": 253, "VALUE": 4096, "REDISKEY": 1024}
+var wordLengths = map[string]int{"DBFILE": 640, "PUBFILE": 640, "PRIVFILE": 640, "SITE": 253, "VALUE": 4096, "REDISKEY": 1024}
 
 // permitted finds what an allowed command line asks for: its verb, "" if it isn't
 // allowed, and the sites that it names.
@@ -71,8 +79,13 @@ func permitted(kind wire.CommandKind, args []string) (verb string, sites []strin
 			continue
 		}
 		for i, word := range form {
-			if word == "SITE" {
+			switch word {
+			case "SITE":
 				sites = append(sites, args[i])
+			case "DBFILE", "PUBFILE", "PRIVFILE": // of this very site
+				if !strings.HasPrefix(args[i], args[1]+"/private/backups/") {
+					return "", nil
+				}
 			}
 		}
 		if form[0] == "--site" {

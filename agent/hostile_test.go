@@ -345,14 +345,14 @@ func FuzzPolicy(f *testing.F) {
 				require.LessOrEqual(t, len(a), 4096)
 				if strings.HasPrefix(a, "-") {
 					options++
-					require.Contains(t, []string{"--site", "--db-name", "--force", "--no-backup"}, a)
+					require.Contains(t, []string{"--site", "--db-name", "--force", "--no-backup", "--with-files", "--with-public-files", "--with-private-files"}, a)
 					require.Equal(t, wire.KindBench, k)
 				}
 				if k == wire.KindMariaDB && i > 0 {
 					require.NotRegexp(t, "[^A-Za-z0-9_]", a)
 				}
 			}
-			require.LessOrEqual(t, options, 2)
+			require.LessOrEqual(t, options, 3)
 			for _, s := range sites {
 				require.NotContains(t, s, "/")
 				require.NotContains(t, s, "..")

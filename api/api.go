@@ -88,6 +88,8 @@ type Deps struct {
 	FleetRuns FleetRuns
 
 	Quotas QuotaStore
+	// Resources are what orgs own beside tenants.
+	Resources ResourceDeps
 
 	Tenants    TenantStore
 	TenantRuns TenantRuns

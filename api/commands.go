@@ -185,6 +185,11 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID) error {
 		return err
 	}
 	defer done()
+	end, err := a.session(c, in.TenantId, prego.SessionExec, id)
+	if err != nil {
+		return err
+	}
+	defer end()
 	cmd := prego.Command{
 		AuditID: "operator-" + uuid.NewString(), ServerID: id, Kind: string(in.Kind), Args: in.Args, Actor: prego.ActorOperator, By: caller(c).Subject,
 	}
@@ -378,7 +383,7 @@ var containerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // ContainerLogs streams what a container writes.
 func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p ContainerLogsParams) error {
-	if err := checkPath(c, id, "tail", "follow"); err != nil {
+	if err := checkPath(c, id, "tail", "follow", "tenant_id"); err != nil {
 		return err
 	}
 	tail, follow := defaultTail, p.Follow != nil && *p.Follow
@@ -400,6 +405,11 @@ func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p C
 		return err
 	}
 	defer done()
+	end, err := a.session(c, p.TenantId, prego.SessionLogs, id+"/"+name)
+	if err != nil {
+		return err
+	}
+	defer end()
 	w, control := c.Response(), http.NewResponseController(c.Response())
 	begun := false
 	begin := func() {

@@ -116,8 +116,10 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 	b.store = store.New(b.pool)
 	d := api.Deps{
 		Store: b.store, Orchestrator: b.runs, Auth: auth{}, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
-		Quotas: b.store, Hosts: b.store, Shell: b.hosts, Containers: b.hosts,
-		Fleets: b.store, FleetRuns: b.runs, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: prego.ModeShared, Periods: periods,
+		Quotas: b.store,
+		Hosts:  b.store, Shell: b.hosts, Containers: b.hosts,
+		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", Locations: prego.DefaultCatalog().Locations},
+		Fleets:    b.store, FleetRuns: b.runs, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: prego.ModeShared, Periods: periods,
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},
 	}
 	if change != nil {

@@ -116,6 +116,45 @@ func (e ContainerDriftKind) Valid() bool {
 	}
 }
 
+// Defines values for CreateRouteListener.
+const (
+	CreateRouteListenerEnvV4    CreateRouteListener = "env_v4"
+	CreateRouteListenerSharedV6 CreateRouteListener = "shared_v6"
+)
+
+// Valid indicates whether the value is a known member of the CreateRouteListener enum.
+func (e CreateRouteListener) Valid() bool {
+	switch e {
+	case CreateRouteListenerEnvV4:
+		return true
+	case CreateRouteListenerSharedV6:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for CreateRouteProtocol.
+const (
+	CreateRouteProtocolHttp  CreateRouteProtocol = "http"
+	CreateRouteProtocolHttps CreateRouteProtocol = "https"
+	CreateRouteProtocolTcp   CreateRouteProtocol = "tcp"
+)
+
+// Valid indicates whether the value is a known member of the CreateRouteProtocol enum.
+func (e CreateRouteProtocol) Valid() bool {
+	switch e {
+	case CreateRouteProtocolHttp:
+		return true
+	case CreateRouteProtocolHttps:
+		return true
+	case CreateRouteProtocolTcp:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for CreateTenantPolicy.
 const (
 	CreateTenantPolicyEmpty              CreateTenantPolicy = ""
@@ -560,6 +599,33 @@ func (e ImportServerManagedBy) Valid() bool {
 	}
 }
 
+// Defines values for JobStatus.
+const (
+	JobStatusDeleted   JobStatus = "deleted"
+	JobStatusFailed    JobStatus = "failed"
+	JobStatusQueued    JobStatus = "queued"
+	JobStatusRunning   JobStatus = "running"
+	JobStatusSucceeded JobStatus = "succeeded"
+)
+
+// Valid indicates whether the value is a known member of the JobStatus enum.
+func (e JobStatus) Valid() bool {
+	switch e {
+	case JobStatusDeleted:
+		return true
+	case JobStatusFailed:
+		return true
+	case JobStatusQueued:
+		return true
+	case JobStatusRunning:
+		return true
+	case JobStatusSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for PlacementMode.
 const (
 	PlacementModeOneTenantOneServer PlacementMode = "one_tenant_one_server"
@@ -644,6 +710,30 @@ func (e Region) Valid() bool {
 	}
 }
 
+// Defines values for ResourceStatus.
+const (
+	ResourceStatusFailed    ResourceStatus = "failed"
+	ResourceStatusPending   ResourceStatus = "pending"
+	ResourceStatusReady     ResourceStatus = "ready"
+	ResourceStatusReleasing ResourceStatus = "releasing"
+)
+
+// Valid indicates whether the value is a known member of the ResourceStatus enum.
+func (e ResourceStatus) Valid() bool {
+	switch e {
+	case ResourceStatusFailed:
+		return true
+	case ResourceStatusPending:
+		return true
+	case ResourceStatusReady:
+		return true
+	case ResourceStatusReleasing:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Role.
 const (
 	RoleApp       Role = "app"
@@ -662,6 +752,45 @@ func (e Role) Valid() bool {
 	case RoleNode:
 		return true
 	case RoleRedisPool:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for RouteListener.
+const (
+	RouteListenerEnvV4    RouteListener = "env_v4"
+	RouteListenerSharedV6 RouteListener = "shared_v6"
+)
+
+// Valid indicates whether the value is a known member of the RouteListener enum.
+func (e RouteListener) Valid() bool {
+	switch e {
+	case RouteListenerEnvV4:
+		return true
+	case RouteListenerSharedV6:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for RouteProtocol.
+const (
+	RouteProtocolHttp  RouteProtocol = "http"
+	RouteProtocolHttps RouteProtocol = "https"
+	RouteProtocolTcp   RouteProtocol = "tcp"
+)
+
+// Valid indicates whether the value is a known member of the RouteProtocol enum.
+func (e RouteProtocol) Valid() bool {
+	switch e {
+	case RouteProtocolHttp:
+		return true
+	case RouteProtocolHttps:
+		return true
+	case RouteProtocolTcp:
 		return true
 	default:
 		return false
@@ -860,6 +989,16 @@ type AttachPolicy struct {
 
 	// Position Policies are asked in this order; last if left out
 	Position *int `json:"position,omitempty"`
+}
+
+// AttachVolume defines model for AttachVolume.
+type AttachVolume struct {
+	GroupId string `json:"group_id"`
+
+	// MountPath In the group's containers
+	//
+	// Example: /data
+	MountPath string `json:"mount_path"`
 }
 
 // AttachedPolicy defines model for AttachedPolicy.
@@ -1096,6 +1235,42 @@ type CreatePolicy struct {
 	Type PolicyType `json:"type"`
 }
 
+// CreateRestore defines model for CreateRestore.
+type CreateRestore struct {
+	SnapshotId string `json:"snapshot_id"`
+}
+
+// CreateRoute defines model for CreateRoute.
+type CreateRoute struct {
+	// GroupId The process group that serves it
+	GroupId string `json:"group_id"`
+
+	// Hostname Required for http and https, left out for tcp; ASCII, case does not matter, no wildcards
+	//
+	// Example: www.example.com
+	Hostname *string `json:"hostname,omitempty"`
+
+	// ListenPort Example: 443
+	ListenPort int `json:"listen_port"`
+
+	// Listener The edge's own address, or the env's IPv4
+	Listener CreateRouteListener `json:"listener"`
+
+	// Protocol https is passed through by SNI, tcp has the port for itself
+	Protocol CreateRouteProtocol `json:"protocol"`
+
+	// TargetPort Of the group's containers
+	//
+	// Example: 8080
+	TargetPort int `json:"target_port"`
+}
+
+// CreateRouteListener The edge's own address, or the env's IPv4
+type CreateRouteListener string
+
+// CreateRouteProtocol https is passed through by SNI, tcp has the port for itself
+type CreateRouteProtocol string
+
 // CreateServer Example: {"infra_provider":"hetzner","region":"sg","role":"app","server_id":"app-sgp-007","spec":{"tags":["stack:blue"],"volume_gb":20}}
 type CreateServer struct {
 	// InfraProvider A cloud that is known and enabled here
@@ -1178,6 +1353,30 @@ type CreateTenant struct {
 
 // CreateTenantPolicy Overrides the configured placement policy
 type CreateTenantPolicy string
+
+// CreateVolume defines model for CreateVolume.
+type CreateVolume struct {
+	// Location Of the provider, in the region; the region's first when left out
+	//
+	// Example: fsn1
+	Location *string `json:"location,omitempty"`
+
+	// Name Unique in the org
+	//
+	// Example: data
+	Name string `json:"name"`
+
+	// OrgId A customer; a lower-case DNS label
+	//
+	// Example: acme
+	OrgId OrgID `json:"org_id"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// SizeBytes The provider rounds up to whole GB
+	SizeBytes int64 `json:"size_bytes"`
+}
 
 // Decision How a decision on a tenant's place went
 type Decision struct {
@@ -1274,6 +1473,11 @@ type Exec struct {
 
 	// Kind What the command is for
 	Kind ExecKind `json:"kind"`
+
+	// TenantId Made here, when a tenant is accepted
+	//
+	// Example: t-k3jq5x2m7abc
+	TenantId *TenantID `json:"tenant_id,omitempty"`
 
 	// TimeoutSeconds After which the command is killed
 	TimeoutSeconds *int `json:"timeout_seconds,omitempty"`
@@ -1588,6 +1792,34 @@ type Health struct {
 // HealthStatus defines model for Health.Status.
 type HealthStatus string
 
+// IPv4 defines model for IPv4.
+type IPv4 struct {
+	// Address Once it is ready
+	//
+	// Example: 203.0.113.7
+	Address      *string   `json:"address,omitempty"`
+	AllocationId string    `json:"allocation_id"`
+	CreatedAt    time.Time `json:"created_at"`
+	CreatedBy    string    `json:"created_by"`
+	EnvId        string    `json:"env_id"`
+
+	// Location Of the provider
+	//
+	// Example: fsn1
+	Location string  `json:"location"`
+	Message  *string `json:"message,omitempty"`
+	OrgId    string  `json:"org_id"`
+
+	// Reason ipam_exhausted: the provider has no more addresses
+	//
+	// Example: ipam_exhausted
+	Reason *string `json:"reason,omitempty"`
+
+	// Status How it stands at the provider; each counts for the org's quota
+	Status     ResourceStatus `json:"status"`
+	WorkflowId string         `json:"workflow_id"`
+}
+
 // ImportAccepted defines model for ImportAccepted.
 type ImportAccepted struct {
 	// Bootstrap A cloud-init document to apply on the host. Holds its bootstrap token
@@ -1634,6 +1866,9 @@ type ImportServerManagedBy string
 //
 // Example: hetzner
 type InfraProvider = string
+
+// JobStatus defines model for JobStatus.
+type JobStatus string
 
 // Org defines model for Org.
 type Org struct {
@@ -1992,8 +2227,64 @@ type Rejection = placement.Rejection
 // ResourceName Example: shop
 type ResourceName = string
 
+// ResourceStatus How it stands at the provider; each counts for the org's quota
+type ResourceStatus string
+
+// RestoreJob defines model for RestoreJob.
+type RestoreJob struct {
+	CreatedAt  time.Time  `json:"created_at"`
+	CreatedBy  string     `json:"created_by"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+	JobId      string     `json:"job_id"`
+
+	// Message Of a failure: why, and what the site is like
+	Message    *string   `json:"message,omitempty"`
+	OrgId      string    `json:"org_id"`
+	SnapshotId string    `json:"snapshot_id"`
+	Status     JobStatus `json:"status"`
+	TenantId   string    `json:"tenant_id"`
+	WorkflowId string    `json:"workflow_id"`
+}
+
+// RestorePage defines model for RestorePage.
+type RestorePage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string      `json:"next_cursor,omitempty"`
+	Restores   []RestoreJob `json:"restores"`
+}
+
 // Role What the server is for; a node runs all three on one host
 type Role string
+
+// Route defines model for Route.
+type Route struct {
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+	EnvId     string    `json:"env_id"`
+	GroupId   string    `json:"group_id"`
+
+	// Hostname Absent for tcp
+	Hostname   *string       `json:"hostname,omitempty"`
+	ListenPort int           `json:"listen_port"`
+	Listener   RouteListener `json:"listener"`
+	OrgId      string        `json:"org_id"`
+	Protocol   RouteProtocol `json:"protocol"`
+	RouteId    string        `json:"route_id"`
+	TargetPort int           `json:"target_port"`
+}
+
+// RouteListener defines model for Route.Listener.
+type RouteListener string
+
+// RouteProtocol defines model for Route.Protocol.
+type RouteProtocol string
+
+// RoutePage defines model for RoutePage.
+type RoutePage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+	Routes     []Route `json:"routes"`
+}
 
 // ScalingEvent defines model for ScalingEvent.
 type ScalingEvent struct {
@@ -2288,6 +2579,33 @@ type SitePoolPolicyList struct {
 	SitePoolPolicies []SitePoolPolicy `json:"site_pool_policies"`
 }
 
+// Snapshot defines model for Snapshot.
+type Snapshot struct {
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+
+	// Files On the host
+	Files      []string   `json:"files"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+	Message    *string    `json:"message,omitempty"`
+	OrgId      string     `json:"org_id"`
+
+	// ServerId Whose disk it is on
+	ServerId   string    `json:"server_id"`
+	Site       string    `json:"site"`
+	SnapshotId string    `json:"snapshot_id"`
+	Status     JobStatus `json:"status"`
+	TenantId   string    `json:"tenant_id"`
+	WorkflowId string    `json:"workflow_id"`
+}
+
+// SnapshotPage defines model for SnapshotPage.
+type SnapshotPage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string    `json:"next_cursor,omitempty"`
+	Snapshots  []Snapshot `json:"snapshots"`
+}
+
 // Tag Printable ASCII without spaces; case does not matter
 //
 // Example: stack:blue
@@ -2474,6 +2792,12 @@ type TenantSummary struct {
 // Tier Decides the limits that an org has no own ones of
 type Tier = string
 
+// TraefikConfiguration Traefik's dynamic configuration; a section without routers is left out
+type TraefikConfiguration struct {
+	Http *map[string]interface{} `json:"http,omitempty"`
+	Tcp  *map[string]interface{} `json:"tcp,omitempty"`
+}
+
 // UpdateFleet defines model for UpdateFleet.
 type UpdateFleet struct {
 	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
@@ -2484,6 +2808,53 @@ type UpdateFleet struct {
 
 	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
 	Spec *ServerSpec `json:"spec,omitempty"`
+}
+
+// Volume defines model for Volume.
+type Volume struct {
+	Attachment *VolumeAttachment `json:"attachment,omitempty"`
+	CreatedAt  time.Time         `json:"created_at"`
+	CreatedBy  string            `json:"created_by"`
+
+	// Location Who attaches it stands there
+	Location string  `json:"location"`
+	Message  *string `json:"message,omitempty"`
+	Name     string  `json:"name"`
+	OrgId    string  `json:"org_id"`
+
+	// Reason no_capacity_volume: the provider can make no more
+	//
+	// Example: no_capacity_volume
+	Reason *string `json:"reason,omitempty"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region    Region `json:"region"`
+	SizeBytes int64  `json:"size_bytes"`
+
+	// Status How it stands at the provider; each counts for the org's quota
+	Status     ResourceStatus `json:"status"`
+	VolumeId   string         `json:"volume_id"`
+	WorkflowId string         `json:"workflow_id"`
+}
+
+// VolumeAttachment defines model for VolumeAttachment.
+type VolumeAttachment struct {
+	AttachmentId string    `json:"attachment_id"`
+	CreatedAt    time.Time `json:"created_at"`
+	CreatedBy    string    `json:"created_by"`
+	GroupId      string    `json:"group_id"`
+	MountPath    string    `json:"mount_path"`
+
+	// ServerId Where the volume is now; absent while it is nowhere
+	ServerId *string `json:"server_id,omitempty"`
+	VolumeId string  `json:"volume_id"`
+}
+
+// VolumePage defines model for VolumePage.
+type VolumePage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string  `json:"next_cursor,omitempty"`
+	Volumes    []Volume `json:"volumes"`
 }
 
 // WarmPool defines model for WarmPool.
@@ -2536,11 +2907,17 @@ type ActionSeq = int
 // AppID defines model for AppID.
 type AppID = string
 
+// AttachmentInPath defines model for AttachmentInPath.
+type AttachmentInPath = string
+
 // DimensionInPath What is counted. All are counts or bytes but max_total_cpu_request, which is CPUs.
 type DimensionInPath = Dimension
 
 // EnvID defines model for EnvID.
 type EnvID = string
+
+// EnvInPath defines model for EnvInPath.
+type EnvInPath = string
 
 // IdempotencyKey defines model for IdempotencyKey.
 type IdempotencyKey = string
@@ -2555,6 +2932,18 @@ type PlanInPath = Plan
 
 // RegionInPath Part of the world; configuration maps it to locations
 type RegionInPath = Region
+
+// RestoreInPath defines model for RestoreInPath.
+type RestoreInPath = string
+
+// RouteInPath defines model for RouteInPath.
+type RouteInPath = string
+
+// SnapshotInPath defines model for SnapshotInPath.
+type SnapshotInPath = string
+
+// VolumeInPath defines model for VolumeInPath.
+type VolumeInPath = string
 
 // BadRequest A refusal (RFC 9457)
 type BadRequest = Problem
@@ -2589,6 +2978,12 @@ type Unprocessable = Problem
 // UnsupportedMedia A refusal (RFC 9457)
 type UnsupportedMedia = Problem
 
+// TraefikRoutesParams defines parameters for TraefikRoutes.
+type TraefikRoutesParams struct {
+	// IfNoneMatch ETag of an earlier answer
+	IfNoneMatch *string `json:"If-None-Match,omitempty"`
+}
+
 // ListAppsParams defines parameters for ListApps.
 type ListAppsParams struct {
 	// OrgId Only of this org
@@ -2620,6 +3015,15 @@ type ListEnvsParams struct {
 type CreateEnvParams struct {
 	// IdempotencyKey Of the caller's choice, for one request
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListRoutesParams defines parameters for ListRoutes.
+type ListRoutesParams struct {
+	// Limit Per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
 // ListFleetsParams defines parameters for ListFleets.
@@ -2749,6 +3153,9 @@ type ContainerLogsParams struct {
 
 	// Follow Go on as the container writes, for 15 minutes at most
 	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
+
+	// TenantId Count it for max_log_streams of this tenant's org
+	TenantId *TenantID `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 }
 
 // ListSitePoolsParams defines parameters for ListSitePools.
@@ -2784,6 +3191,36 @@ type CreateTenantParams struct {
 	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
 }
 
+// ListRestoresParams defines parameters for ListRestores.
+type ListRestoresParams struct {
+	// Limit Per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListSnapshotsParams defines parameters for ListSnapshots.
+type ListSnapshotsParams struct {
+	// Limit Per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListVolumesParams defines parameters for ListVolumes.
+type ListVolumesParams struct {
+	// OrgId Only of this org
+	OrgId *OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Limit Per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
 // OverridePlacementJSONRequestBody defines body for OverridePlacement for application/json ContentType.
 type OverridePlacementJSONRequestBody = PlacementOverride
 
@@ -2795,6 +3232,9 @@ type CreateAppJSONRequestBody = CreateApp
 
 // CreateEnvJSONRequestBody defines body for CreateEnv for application/json ContentType.
 type CreateEnvJSONRequestBody = CreateEnv
+
+// CreateRouteJSONRequestBody defines body for CreateRoute for application/json ContentType.
+type CreateRouteJSONRequestBody = CreateRoute
 
 // CreateFleetJSONRequestBody defines body for CreateFleet for application/json ContentType.
 type CreateFleetJSONRequestBody = CreateFleet
@@ -2856,6 +3296,9 @@ type CancelTenantJSONRequestBody = TenantChange
 // ReactivateTenantJSONRequestBody defines body for ReactivateTenant for application/json ContentType.
 type ReactivateTenantJSONRequestBody = TenantChange
 
+// CreateRestoreJSONRequestBody defines body for CreateRestore for application/json ContentType.
+type CreateRestoreJSONRequestBody = CreateRestore
+
 // ResumeTenantJSONRequestBody defines body for ResumeTenant for application/json ContentType.
 type ResumeTenantJSONRequestBody = TenantChange
 
@@ -2867,6 +3310,12 @@ type SuspendTenantJSONRequestBody = TenantChange
 
 // TerminateTenantJSONRequestBody defines body for TerminateTenant for application/json ContentType.
 type TerminateTenantJSONRequestBody = TenantChange
+
+// CreateVolumeJSONRequestBody defines body for CreateVolume for application/json ContentType.
+type CreateVolumeJSONRequestBody = CreateVolume
+
+// AttachVolumeJSONRequestBody defines body for AttachVolume for application/json ContentType.
+type AttachVolumeJSONRequestBody = AttachVolume
 
 // PutWarmPoolJSONRequestBody defines body for PutWarmPool for application/json ContentType.
 type PutWarmPoolJSONRequestBody = PutWarmPool
@@ -2882,6 +3331,9 @@ type ServerInterface interface {
 	// Reconcile Compare rows and provider now
 	// (POST /internal/reconcile)
 	Reconcile(ctx echo.Context) error
+	// TraefikRoutes All routes as Traefik's HTTP provider reads them
+	// (GET /internal/routes/traefik)
+	TraefikRoutes(ctx echo.Context, params TraefikRoutesParams) error
 	// CreateServer Request a server
 	// (POST /internal/servers/create)
 	CreateServer(ctx echo.Context) error
@@ -2915,6 +3367,27 @@ type ServerInterface interface {
 	// GetEnv Show an env
 	// (GET /v1/envs/{env_id})
 	GetEnv(ctx echo.Context, envId EnvID) error
+	// DisableIPv4 Give the address back
+	// (DELETE /v1/envs/{env_id}/ipv4)
+	DisableIPv4(ctx echo.Context, envId EnvInPath) error
+	// GetIPv4 Show the IPv4 add-on of an env
+	// (GET /v1/envs/{env_id}/ipv4)
+	GetIPv4(ctx echo.Context, envId EnvInPath) error
+	// EnableIPv4 Give an env an IPv4 address of its own
+	// (POST /v1/envs/{env_id}/ipv4)
+	EnableIPv4(ctx echo.Context, envId EnvInPath) error
+	// ListRoutes List the routes of an env, by id
+	// (GET /v1/envs/{env_id}/routes)
+	ListRoutes(ctx echo.Context, envId EnvInPath, params ListRoutesParams) error
+	// CreateRoute Publish a port of a process group
+	// (POST /v1/envs/{env_id}/routes)
+	CreateRoute(ctx echo.Context, envId EnvInPath) error
+	// DeleteRoute Take a route down
+	// (DELETE /v1/envs/{env_id}/routes/{route_id})
+	DeleteRoute(ctx echo.Context, envId EnvInPath, routeId RouteInPath) error
+	// GetRoute Show a route
+	// (GET /v1/envs/{env_id}/routes/{route_id})
+	GetRoute(ctx echo.Context, envId EnvInPath, routeId RouteInPath) error
 	// ListFleets List fleets by id
 	// (GET /v1/fleets)
 	ListFleets(ctx echo.Context, params ListFleetsParams) error
@@ -3086,18 +3559,57 @@ type ServerInterface interface {
 	// ReactivateTenant Take back a cancellation
 	// (POST /v1/tenants/{tenant_id}/reactivate)
 	ReactivateTenant(ctx echo.Context, tenantId TenantID) error
+	// ListRestores List the restores of a tenant, newest first
+	// (GET /v1/tenants/{tenant_id}/restores)
+	ListRestores(ctx echo.Context, tenantId TenantID, params ListRestoresParams) error
+	// CreateRestore Bring a tenant's site back to a snapshot
+	// (POST /v1/tenants/{tenant_id}/restores)
+	CreateRestore(ctx echo.Context, tenantId TenantID) error
+	// GetRestore Show a restore
+	// (GET /v1/tenants/{tenant_id}/restores/{job_id})
+	GetRestore(ctx echo.Context, tenantId TenantID, jobId RestoreInPath) error
 	// ResumeTenant Put a suspended tenant online again
 	// (POST /v1/tenants/{tenant_id}/resume)
 	ResumeTenant(ctx echo.Context, tenantId TenantID) error
 	// RetryTenant Provision a failed tenant again
 	// (POST /v1/tenants/{tenant_id}/retry)
 	RetryTenant(ctx echo.Context, tenantId TenantID) error
+	// ListSnapshots List the snapshots of a tenant, newest first
+	// (GET /v1/tenants/{tenant_id}/snapshots)
+	ListSnapshots(ctx echo.Context, tenantId TenantID, params ListSnapshotsParams) error
+	// CreateSnapshot Back a tenant's site up
+	// (POST /v1/tenants/{tenant_id}/snapshots)
+	CreateSnapshot(ctx echo.Context, tenantId TenantID) error
+	// DeleteSnapshot Give a snapshot up
+	// (DELETE /v1/tenants/{tenant_id}/snapshots/{snapshot_id})
+	DeleteSnapshot(ctx echo.Context, tenantId TenantID, snapshotId SnapshotInPath) error
+	// GetSnapshot Show a snapshot
+	// (GET /v1/tenants/{tenant_id}/snapshots/{snapshot_id})
+	GetSnapshot(ctx echo.Context, tenantId TenantID, snapshotId SnapshotInPath) error
 	// SuspendTenant Take an active tenant offline
 	// (POST /v1/tenants/{tenant_id}/suspend)
 	SuspendTenant(ctx echo.Context, tenantId TenantID) error
 	// TerminateTenant End a tenant now
 	// (POST /v1/tenants/{tenant_id}/terminate)
 	TerminateTenant(ctx echo.Context, tenantId TenantID) error
+	// ListVolumes List volumes, by id
+	// (GET /v1/volumes)
+	ListVolumes(ctx echo.Context, params ListVolumesParams) error
+	// CreateVolume Make a volume
+	// (POST /v1/volumes)
+	CreateVolume(ctx echo.Context) error
+	// DeleteVolume Delete a volume and what is on it
+	// (DELETE /v1/volumes/{volume_id})
+	DeleteVolume(ctx echo.Context, volumeId VolumeInPath) error
+	// GetVolume Show a volume
+	// (GET /v1/volumes/{volume_id})
+	GetVolume(ctx echo.Context, volumeId VolumeInPath) error
+	// AttachVolume Make a volume that of a process group
+	// (POST /v1/volumes/{volume_id}/attachments)
+	AttachVolume(ctx echo.Context, volumeId VolumeInPath) error
+	// DetachVolume Take a volume from its process group
+	// (DELETE /v1/volumes/{volume_id}/attachments/{attachment_id})
+	DetachVolume(ctx echo.Context, volumeId VolumeInPath, attachmentId AttachmentInPath) error
 	// ListWarmPools Warm server pools and how far they are
 	// (GET /v1/warm-pools)
 	ListWarmPools(ctx echo.Context) error
@@ -3135,6 +3647,35 @@ func (w *ServerInterfaceWrapper) Reconcile(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.Reconcile(ctx)
+	return err
+}
+
+// TraefikRoutes converts echo context to params.
+func (w *ServerInterfaceWrapper) TraefikRoutes(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params TraefikRoutesParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-None-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-None-Match")]; found {
+		var IfNoneMatch string
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-None-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-None-Match", valueList[0], &IfNoneMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-None-Match: %s", err))
+		}
+
+		params.IfNoneMatch = &IfNoneMatch
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.TraefikRoutes(ctx, params)
 	return err
 }
 
@@ -3355,6 +3896,150 @@ func (w *ServerInterfaceWrapper) GetEnv(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetEnv(ctx, envId)
+	return err
+}
+
+// DisableIPv4 converts echo context to params.
+func (w *ServerInterfaceWrapper) DisableIPv4(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "env_id" -------------
+	var envId EnvInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "env_id", ctx.Param("env_id"), &envId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DisableIPv4(ctx, envId)
+	return err
+}
+
+// GetIPv4 converts echo context to params.
+func (w *ServerInterfaceWrapper) GetIPv4(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "env_id" -------------
+	var envId EnvInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "env_id", ctx.Param("env_id"), &envId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetIPv4(ctx, envId)
+	return err
+}
+
+// EnableIPv4 converts echo context to params.
+func (w *ServerInterfaceWrapper) EnableIPv4(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "env_id" -------------
+	var envId EnvInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "env_id", ctx.Param("env_id"), &envId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.EnableIPv4(ctx, envId)
+	return err
+}
+
+// ListRoutes converts echo context to params.
+func (w *ServerInterfaceWrapper) ListRoutes(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "env_id" -------------
+	var envId EnvInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "env_id", ctx.Param("env_id"), &envId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListRoutesParams
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListRoutes(ctx, envId, params)
+	return err
+}
+
+// CreateRoute converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateRoute(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "env_id" -------------
+	var envId EnvInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "env_id", ctx.Param("env_id"), &envId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateRoute(ctx, envId)
+	return err
+}
+
+// DeleteRoute converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteRoute(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "env_id" -------------
+	var envId EnvInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "env_id", ctx.Param("env_id"), &envId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// ------------- Path parameter "route_id" -------------
+	var routeId RouteInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "route_id", ctx.Param("route_id"), &routeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter route_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteRoute(ctx, envId, routeId)
+	return err
+}
+
+// GetRoute converts echo context to params.
+func (w *ServerInterfaceWrapper) GetRoute(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "env_id" -------------
+	var envId EnvInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "env_id", ctx.Param("env_id"), &envId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// ------------- Path parameter "route_id" -------------
+	var routeId RouteInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "route_id", ctx.Param("route_id"), &routeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter route_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetRoute(ctx, envId, routeId)
 	return err
 }
 
@@ -4303,6 +4988,13 @@ func (w *ServerInterfaceWrapper) ContainerLogs(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter follow: %s", err))
 	}
 
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant_id", ctx.QueryParams(), &params.TenantId, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ContainerLogs(ctx, serverId, name, params)
 	return err
@@ -4561,6 +5253,78 @@ func (w *ServerInterfaceWrapper) ReactivateTenant(ctx echo.Context) error {
 	return err
 }
 
+// ListRestores converts echo context to params.
+func (w *ServerInterfaceWrapper) ListRestores(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListRestoresParams
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListRestores(ctx, tenantId, params)
+	return err
+}
+
+// CreateRestore converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateRestore(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateRestore(ctx, tenantId)
+	return err
+}
+
+// GetRestore converts echo context to params.
+func (w *ServerInterfaceWrapper) GetRestore(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Path parameter "job_id" -------------
+	var jobId RestoreInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "job_id", ctx.Param("job_id"), &jobId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter job_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetRestore(ctx, tenantId, jobId)
+	return err
+}
+
 // ResumeTenant converts echo context to params.
 func (w *ServerInterfaceWrapper) ResumeTenant(ctx echo.Context) error {
 	var err error
@@ -4593,6 +5357,102 @@ func (w *ServerInterfaceWrapper) RetryTenant(ctx echo.Context) error {
 	return err
 }
 
+// ListSnapshots converts echo context to params.
+func (w *ServerInterfaceWrapper) ListSnapshots(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListSnapshotsParams
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListSnapshots(ctx, tenantId, params)
+	return err
+}
+
+// CreateSnapshot converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateSnapshot(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateSnapshot(ctx, tenantId)
+	return err
+}
+
+// DeleteSnapshot converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteSnapshot(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Path parameter "snapshot_id" -------------
+	var snapshotId SnapshotInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "snapshot_id", ctx.Param("snapshot_id"), &snapshotId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter snapshot_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteSnapshot(ctx, tenantId, snapshotId)
+	return err
+}
+
+// GetSnapshot converts echo context to params.
+func (w *ServerInterfaceWrapper) GetSnapshot(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Path parameter "snapshot_id" -------------
+	var snapshotId SnapshotInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "snapshot_id", ctx.Param("snapshot_id"), &snapshotId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter snapshot_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetSnapshot(ctx, tenantId, snapshotId)
+	return err
+}
+
 // SuspendTenant converts echo context to params.
 func (w *ServerInterfaceWrapper) SuspendTenant(ctx echo.Context) error {
 	var err error
@@ -4622,6 +5482,119 @@ func (w *ServerInterfaceWrapper) TerminateTenant(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.TerminateTenant(ctx, tenantId)
+	return err
+}
+
+// ListVolumes converts echo context to params.
+func (w *ServerInterfaceWrapper) ListVolumes(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListVolumesParams
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListVolumes(ctx, params)
+	return err
+}
+
+// CreateVolume converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateVolume(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateVolume(ctx)
+	return err
+}
+
+// DeleteVolume converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteVolume(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteVolume(ctx, volumeId)
+	return err
+}
+
+// GetVolume converts echo context to params.
+func (w *ServerInterfaceWrapper) GetVolume(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetVolume(ctx, volumeId)
+	return err
+}
+
+// AttachVolume converts echo context to params.
+func (w *ServerInterfaceWrapper) AttachVolume(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.AttachVolume(ctx, volumeId)
+	return err
+}
+
+// DetachVolume converts echo context to params.
+func (w *ServerInterfaceWrapper) DetachVolume(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// ------------- Path parameter "attachment_id" -------------
+	var attachmentId AttachmentInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "attachment_id", ctx.Param("attachment_id"), &attachmentId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter attachment_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DetachVolume(ctx, volumeId, attachmentId)
 	return err
 }
 
@@ -4744,6 +5717,27 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.PUT(options.BaseURL+"/v1/site-pool-policies/:plan", wrapper.PutSitePoolPolicy, options.OperationMiddlewares["putSitePoolPolicy"]...)
 	router.GET(options.BaseURL+"/v1/warm-pools", wrapper.ListWarmPools, options.OperationMiddlewares["listWarmPools"]...)
 	router.PUT(options.BaseURL+"/v1/warm-pools/:region/:plan", wrapper.PutWarmPool, options.OperationMiddlewares["putWarmPool"]...)
+	router.GET(options.BaseURL+"/v1/envs/:env_id/routes", wrapper.ListRoutes, options.OperationMiddlewares["listRoutes"]...)
+	router.POST(options.BaseURL+"/v1/envs/:env_id/routes", wrapper.CreateRoute, options.OperationMiddlewares["createRoute"]...)
+	router.DELETE(options.BaseURL+"/v1/envs/:env_id/routes/:route_id", wrapper.DeleteRoute, options.OperationMiddlewares["deleteRoute"]...)
+	router.GET(options.BaseURL+"/v1/envs/:env_id/routes/:route_id", wrapper.GetRoute, options.OperationMiddlewares["getRoute"]...)
+	router.GET(options.BaseURL+"/internal/routes/traefik", wrapper.TraefikRoutes, options.OperationMiddlewares["traefikRoutes"]...)
+	router.DELETE(options.BaseURL+"/v1/envs/:env_id/ipv4", wrapper.DisableIPv4, options.OperationMiddlewares["disableIPv4"]...)
+	router.GET(options.BaseURL+"/v1/envs/:env_id/ipv4", wrapper.GetIPv4, options.OperationMiddlewares["getIPv4"]...)
+	router.POST(options.BaseURL+"/v1/envs/:env_id/ipv4", wrapper.EnableIPv4, options.OperationMiddlewares["enableIPv4"]...)
+	router.GET(options.BaseURL+"/v1/volumes", wrapper.ListVolumes, options.OperationMiddlewares["listVolumes"]...)
+	router.POST(options.BaseURL+"/v1/volumes", wrapper.CreateVolume, options.OperationMiddlewares["createVolume"]...)
+	router.DELETE(options.BaseURL+"/v1/volumes/:volume_id", wrapper.DeleteVolume, options.OperationMiddlewares["deleteVolume"]...)
+	router.GET(options.BaseURL+"/v1/volumes/:volume_id", wrapper.GetVolume, options.OperationMiddlewares["getVolume"]...)
+	router.POST(options.BaseURL+"/v1/volumes/:volume_id/attachments", wrapper.AttachVolume, options.OperationMiddlewares["attachVolume"]...)
+	router.DELETE(options.BaseURL+"/v1/volumes/:volume_id/attachments/:attachment_id", wrapper.DetachVolume, options.OperationMiddlewares["detachVolume"]...)
+	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/snapshots", wrapper.ListSnapshots, options.OperationMiddlewares["listSnapshots"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/snapshots", wrapper.CreateSnapshot, options.OperationMiddlewares["createSnapshot"]...)
+	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/snapshots/:snapshot_id", wrapper.DeleteSnapshot, options.OperationMiddlewares["deleteSnapshot"]...)
+	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/snapshots/:snapshot_id", wrapper.GetSnapshot, options.OperationMiddlewares["getSnapshot"]...)
+	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/restores", wrapper.ListRestores, options.OperationMiddlewares["listRestores"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/restores", wrapper.CreateRestore, options.OperationMiddlewares["createRestore"]...)
+	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/restores/:job_id", wrapper.GetRestore, options.OperationMiddlewares["getRestore"]...)
 	router.GET(options.BaseURL+"/v1/scaling-events", wrapper.ListScalingEvents, options.OperationMiddlewares["listScalingEvents"]...)
 	router.GET(options.BaseURL+"/v1/fleets", wrapper.ListFleets, options.OperationMiddlewares["listFleets"]...)
 	router.POST(options.BaseURL+"/v1/fleets", wrapper.CreateFleet, options.OperationMiddlewares["createFleet"]...)

@@ -44,6 +44,13 @@ var statuses = map[prego.Code]int{
 	prego.CodeServerNotReachable: http.StatusConflict, prego.CodeContainerNotFound: http.StatusNotFound, prego.CodeContainerFailed: http.StatusConflict,
 	prego.CodeAppNotFound: http.StatusNotFound, prego.CodeAppExists: http.StatusConflict, prego.CodeAppInUse: http.StatusConflict,
 	prego.CodeEnvNotFound: http.StatusNotFound, prego.CodeEnvExists: http.StatusConflict, prego.CodeEnvInUse: http.StatusConflict,
+	prego.CodeGroupUnknown: http.StatusUnprocessableEntity, prego.CodeRouteNotFound: http.StatusNotFound,
+	prego.CodeHostnameTaken: http.StatusConflict, prego.CodePortTaken: http.StatusConflict, prego.CodeIPv4NotFound: http.StatusNotFound,
+	prego.CodeIPv4Required: http.StatusConflict, prego.CodeIPv4InUse: http.StatusConflict, prego.CodeVolumeNotFound: http.StatusNotFound,
+	prego.CodeVolumeNameTaken: http.StatusConflict, prego.CodeVolumeAttached: http.StatusConflict, prego.CodeVolumeInUse: http.StatusConflict,
+	prego.CodeVolumeMismatch: http.StatusUnprocessableEntity, prego.CodeSingleWriter: http.StatusConflict, prego.CodeAttachmentNotFound: http.StatusNotFound,
+	prego.CodeSnapshotNotFound: http.StatusNotFound, prego.CodeSnapshotUnknown: http.StatusUnprocessableEntity, prego.CodeSnapshotNotReady: http.StatusConflict,
+	prego.CodeRestoreNotFound: http.StatusNotFound, prego.CodeRestoreUnderWay: http.StatusConflict, prego.CodeTenantUnknown: http.StatusUnprocessableEntity,
 	prego.CodeRateLimited: http.StatusTooManyRequests, prego.CodeNotReady: http.StatusServiceUnavailable, prego.CodeInternal: http.StatusInternalServerError,
 }
 

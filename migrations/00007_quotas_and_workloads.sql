@@ -98,6 +98,7 @@ CREATE TABLE instances (
     state              text NOT NULL CHECK (state IN ('booting', 'running', 'draining', 'failed', 'stopped')),
     healthy            boolean NOT NULL DEFAULT false,
     message            text NOT NULL DEFAULT '',
+    ports              jsonb NOT NULL DEFAULT '{}', -- port in the container → port on the server, as {"8080": 32768}
     created_at         timestamptz NOT NULL DEFAULT now(),
     running_at         timestamptz,
     stopped_at         timestamptz
@@ -125,7 +126,10 @@ CREATE TABLE routes (
     created_at     timestamptz NOT NULL DEFAULT now(),
     deleted_at     timestamptz
 );
-CREATE UNIQUE INDEX routes_hostname ON routes (hostname, listen_port) WHERE deleted_at IS NULL AND hostname <> '';
+-- The same name may be served on a shared address and on one of the env's own.
+CREATE UNIQUE INDEX routes_hostname ON routes (hostname, listener_scope, listen_port) WHERE deleted_at IS NULL AND hostname <> '';
+CREATE INDEX routes_by_port ON routes (listener_scope, listen_port) WHERE deleted_at IS NULL;
+CREATE INDEX routes_by_env ON routes (env_id, route_id) WHERE deleted_at IS NULL;
 CREATE INDEX routes_by_org ON routes (org_id) INCLUDE (listener_scope, env_id, listen_port) WHERE deleted_at IS NULL;
 
 -- The IPv4 add-on of an environment: a primary IP at the provider.
@@ -135,16 +139,20 @@ CREATE TABLE ipv4_allocations (
     env_id        text NOT NULL REFERENCES envs (env_id),
     provider      text NOT NULL REFERENCES infra_providers (id),
     name          text NOT NULL UNIQUE, -- at the provider
+    location      text NOT NULL, -- of the provider
     provider_id   text,
     address       text NOT NULL DEFAULT '',
     status        text NOT NULL CHECK (status IN ('pending', 'ready', 'releasing', 'failed')),
+    reason        text NOT NULL DEFAULT '', -- ipam_exhausted, …
     message       text NOT NULL DEFAULT '',
     created_by    text NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT now(),
+    updated_at    timestamptz NOT NULL DEFAULT now(), -- when the wish last changed
     deleted_at    timestamptz
 );
 CREATE UNIQUE INDEX ipv4_allocations_env ON ipv4_allocations (env_id) WHERE deleted_at IS NULL;
 CREATE INDEX ipv4_allocations_by_org ON ipv4_allocations (org_id) WHERE deleted_at IS NULL;
+CREATE INDEX ipv4_allocations_moving ON ipv4_allocations (updated_at) WHERE deleted_at IS NULL AND status IN ('pending', 'releasing');
 
 CREATE TABLE volumes (
     volume_id   text PRIMARY KEY, -- vol-…
@@ -154,15 +162,19 @@ CREATE TABLE volumes (
     name        text NOT NULL,
     size_bytes  bigint NOT NULL CHECK (size_bytes >= 10000000000),
     provider    text NOT NULL REFERENCES infra_providers (id),
+    provider_name text NOT NULL UNIQUE, -- its name at the provider
     provider_id text,
     status      text NOT NULL CHECK (status IN ('pending', 'ready', 'releasing', 'failed')),
+    reason      text NOT NULL DEFAULT '', -- no_capacity_volume, …
     message     text NOT NULL DEFAULT '',
     created_by  text NOT NULL,
     created_at  timestamptz NOT NULL DEFAULT now(),
+    updated_at  timestamptz NOT NULL DEFAULT now(), -- when the wish last changed
     deleted_at  timestamptz
 );
 CREATE UNIQUE INDEX volumes_name ON volumes (org_id, name) WHERE deleted_at IS NULL;
 CREATE INDEX volumes_by_org ON volumes (org_id) INCLUDE (size_bytes) WHERE deleted_at IS NULL;
+CREATE INDEX volumes_moving ON volumes (updated_at) WHERE deleted_at IS NULL AND status IN ('pending', 'releasing');
 
 -- One writer: a volume is attached to one process group at a time, and its instance
 -- is on the server that has the volume.
@@ -178,6 +190,7 @@ CREATE TABLE volume_attachments (
     deleted_at    timestamptz
 );
 CREATE UNIQUE INDEX volume_attachments_one ON volume_attachments (volume_id) WHERE deleted_at IS NULL;
+CREATE UNIQUE INDEX volume_attachments_path ON volume_attachments (group_id, mount_path) WHERE deleted_at IS NULL;
 CREATE INDEX volume_attachments_by_org ON volume_attachments (org_id) WHERE deleted_at IS NULL;
 CREATE INDEX volume_attachments_by_group ON volume_attachments (group_id) WHERE deleted_at IS NULL;
 
@@ -187,6 +200,8 @@ CREATE TABLE snapshots (
     org_id      text NOT NULL REFERENCES orgs (org_id),
     tenant_id   text NOT NULL REFERENCES tenants (tenant_id),
     status      text NOT NULL CHECK (status IN ('queued', 'running', 'succeeded', 'failed', 'deleted')),
+    server_id   text NOT NULL REFERENCES servers (server_id), -- whose disk it is on
+    site        text NOT NULL,
     files       jsonb NOT NULL DEFAULT '[]', -- on the host, as bench named them
     message     text NOT NULL DEFAULT '',
     created_by  text NOT NULL,
@@ -208,6 +223,8 @@ CREATE TABLE restore_jobs (
     finished_at timestamptz
 );
 CREATE INDEX restore_jobs_by_org ON restore_jobs (org_id) WHERE status IN ('queued', 'running');
+CREATE UNIQUE INDEX restore_jobs_one ON restore_jobs (tenant_id) WHERE status IN ('queued', 'running');
+CREATE INDEX restore_jobs_by_tenant ON restore_jobs (tenant_id, created_at DESC);
 
 -- Exec sessions and log streams. One whose process died is over when its lease is.
 CREATE TABLE org_sessions (

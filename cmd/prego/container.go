@@ -62,6 +62,7 @@ func containerList() *cobra.Command {
 func containerLogs() *cobra.Command {
 	var tail int
 	var follow bool
+	var tenant string
 	cmd := &cobra.Command{
 		Use: "logs SERVER_ID CONTAINER", Short: "Show what a container writes, without secrets", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -70,6 +71,9 @@ func containerLogs() *cobra.Command {
 				return err
 			}
 			q := url.Values{"tail": {strconv.Itoa(tail)}, "follow": {strconv.FormatBool(follow)}}
+			if tenant != "" {
+				q.Set("tenant_id", tenant)
+			}
 			return c.stream(cmd.Context(), http.MethodGet, containersPath(args[0])+"/"+url.PathEscape(args[1])+"/logs", q, nil, func(body io.Reader) error {
 				_, err := io.Copy(cmd.OutOrStdout(), body)
 				return err
@@ -77,6 +81,7 @@ func containerLogs() *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&tail, "tail", 100, "lines from the end")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "count it as a log stream of this tenant's org")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on as the container writes, for 15 minutes at most")
 	return cmd
 }

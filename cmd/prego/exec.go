@@ -41,6 +41,7 @@ func (c *apiClient) stream(ctx context.Context, method, path string, query url.V
 
 func newExecCommand() *cobra.Command {
 	var timeout time.Duration
+	var tenant string
 	cmd := &cobra.Command{
 		Use: "exec SERVER_ID KIND -- ARGS…", Short: "Run an allowed bench, mariadb or redis-cli command on a server's host",
 		Long: `Runs one of the commands that hosts allow, and prints what it prints. The exit status
@@ -54,13 +55,14 @@ Each is kept in the audit: prego server commands SERVER_ID.`,
 				return err
 			}
 			seconds := int((timeout + time.Second - 1) / time.Second)
-			in := api.Exec{Kind: api.ExecKind(args[1]), Args: args[2:], TimeoutSeconds: &seconds}
+			in := api.Exec{Kind: api.ExecKind(args[1]), Args: args[2:], TimeoutSeconds: &seconds, TenantId: flagged(tenant)}
 			return c.stream(cmd.Context(), http.MethodPost, "/v1/servers/"+url.PathEscape(args[0])+"/exec", nil, in, func(body io.Reader) error {
 				return printEvents(cmd, body)
 			})
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "after which the command is killed")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "count it as a session of this tenant's org")
 	return cmd
 }
 

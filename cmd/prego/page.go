@@ -38,3 +38,11 @@ func filters(named map[string]string) url.Values {
 	}
 	return q
 }
+
+// flagged is what a flag was given, nil for nothing.
+func flagged(v string) *string {
+	if v == "" {
+		return nil
+	}
+	return &v
+}

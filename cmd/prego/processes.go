@@ -54,8 +54,14 @@ func runAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	catalog, err := p.cfg.Worker.Catalog()
+	if err != nil {
+		return err
+	}
 	a := api.New(api.Deps{
-		Quotas: p.db, Hosts: p.db, Shell: shell, Containers: engines,
+		Quotas:    p.db,
+		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, Locations: catalog.Locations},
+		Hosts:     p.db, Shell: shell, Containers: engines,
 		Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
 		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: imports, Log: p.log, Registry: p.reg,
 		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: p.cfg.API.RateBurst,
@@ -163,7 +169,7 @@ func runWorker(ctx context.Context) error {
 		TaskQueue: p.cfg.Temporal.TaskQueue, Concurrency: p.cfg.Worker.Concurrency, StopTimeout: p.cfg.Worker.StopTimeout,
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(),
-	})
+	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants})
 	if err != nil {
 		return err
 	}

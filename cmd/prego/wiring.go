@@ -262,6 +262,10 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 		Grace:    w.AmbiguousGrace,
 		Sweep:    prego.SweepParams{DegradedAfter: w.DegradedAfter, FailedAfter: w.FailedAfter, FreezePct: w.FreezePct, FreezeMin: w.FreezeMinServers},
 		Check:    servers.CheckContainers, DriftHosts: w.DriftHosts,
+		Org: &activities.OrgResources{
+			Store: p.db, Infra: map[prego.InfraProviderID]activities.OrgInfra{provider.ID(): provider}, Runs: runs, Environment: p.cfg.Environment,
+			CapacityWait: w.CapacityWait, CapacityPoll: w.CapacityPoll, Hook: crashHook(),
+		},
 		Metrics: metrics, Log: p.log.Named("fleet"),
 	}
 	return servers, fleet, nil

@@ -148,10 +148,14 @@ func (p *Provider) EnsurePlacementGroup(ctx context.Context, environment, name s
 	return strconv.FormatInt(g.ID, 10), nil
 }
 
-// EnsureVolume finds or makes a server's data volume.
+// EnsureVolume finds or makes a volume.
 func (p *Provider) EnsureVolume(ctx context.Context, v prego.VolumeParams) (string, error) {
 	labels := ownerLabels(v.Environment)
-	labels[prego.LabelServerID] = v.ServerID
+	if v.OrgID != "" {
+		labels[prego.LabelOrgID] = v.OrgID
+	} else {
+		labels[prego.LabelServerID] = v.ServerID
+	}
 	var made []int64
 	vol, err := existing(p, func() (*hcloud.Volume, error) {
 		vol, _, err := p.read.Volume.GetByName(ctx, v.Name)
@@ -278,18 +282,24 @@ func (p *Provider) deleteVolume(ctx context.Context, id int64) error {
 		return err
 	}
 	if v.Server != nil {
-		action, _, err := p.write.Volume.Detach(ctx, v)
-		if err == nil {
-			err = p.deletions.wait(ctx, actionIDs(action, nil))
-		}
-		// Its server may have gone meanwhile. The volume has not.
-		err = p.classify(err)
-		var ie *prego.InfraError
-		detached := isNotFound(err) || (errors.As(err, &ie) && ie.Code == "volume_not_attached")
-		if err != nil && !detached {
+		if err := p.detach(ctx, v); err != nil {
 			return err
 		}
 	}
 	_, err = p.write.Volume.Delete(ctx, v)
+	return err
+}
+
+func (p *Provider) detach(ctx context.Context, v *hcloud.Volume) error {
+	action, _, err := p.write.Volume.Detach(ctx, v)
+	if err == nil {
+		err = p.deletions.wait(ctx, actionIDs(action, nil))
+	}
+	// Its server may have gone meanwhile. The volume has not.
+	err = p.classify(err)
+	var ie *prego.InfraError
+	if isNotFound(err) || (errors.As(err, &ie) && ie.Code == "volume_not_attached") {
+		return nil
+	}
 	return err
 }

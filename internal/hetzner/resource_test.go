@@ -108,6 +108,15 @@ var ensurers = map[string]struct {
 			return map[string]any{"name": volume.Name, "size": 20, "location": "fsn1", "labels": l}
 		},
 	},
+	"primary IP": {
+		func(c *cloud) (string, error) {
+			id, _, err := c.EnsurePrimaryIP(c.t.Context(), address)
+			return id, err
+		}, "/primary_ips",
+		func(l map[string]string) map[string]any {
+			return map[string]any{"name": address.Name, "type": "ipv4", "assignee_type": "server", "location": "fsn1", "labels": l}
+		},
+	},
 }
 
 func owned(extra ...string) map[string]string {

@@ -38,7 +38,7 @@ import (
 var benchScript []byte
 
 // benchVerbs are what a fault can be about.
-var benchVerbs = []string{"new-site", "rename-site", "set-config", "install-app", "list-apps", "set-maintenance-mode", "backup", "drop-site", "list-sites"}
+var benchVerbs = []string{"new-site", "rename-site", "set-config", "install-app", "list-apps", "set-maintenance-mode", "backup", "restore", "drop-site", "list-sites"}
 
 func (s *Sim) benchFaultsDir() string { return filepath.Join(s.cfg.StateDir, "bench-faults") }
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Stands in for bench on a simulated host. It keeps just enough state for the
 # control plane to be tested against: sites/SITE/{apps.txt,config,db-name,maintenance},
-# where config holds KEY=VALUE lines. Every command may be repeated.
+# where config holds KEY=VALUE lines. The database is apps.txt and, when there is one,
+# data; the files are public/files and private/files. Every command may be repeated.
 set -eu
 
 root=${0%/usr/local/bin/bench}
@@ -142,9 +143,67 @@ install_app() { # SITE APP
 	echo "Installed $2"
 }
 
-backup() { # SITE
+backup() { # SITE FILES
 	exists "$1"
-	echo "Backup for site $1 has been successfully completed, bytes $(cat "sites/$1"/* | wc -c)"
+	dir=$1/private/backups
+	mkdir -p "sites/$dir" "sites/$1/public/files" "sites/$1/private/files"
+	label=$(printf '%s' "$1" | tr .- __)
+	# Backups are named after the second. Of two in one second the later one waits.
+	while stamp=$(date -u +%Y%m%d_%H%M%S) && ! mkdir "sites/$dir/.$stamp" 2>/dev/null; do
+		sleep 0.2
+	done
+	name=$dir/$stamp-$label
+	data=
+	if [ -f "sites/$1/data" ]; then
+		data=data
+	fi
+	tar -C "sites/$1" -cf - apps.txt ${data:+"$data"} | gzip -n >"sites/$name-database.sql.gz"
+	size=$(wc -c <"sites/$name-database.sql.gz")
+	echo "Backup Summary for $1"
+	echo "Database: ./$name-database.sql.gz"
+	if [ -n "$2" ]; then
+		tar -C "sites/$1/public" -cf "sites/$name-files.tar" files
+		tar -C "sites/$1/private" -cf "sites/$name-private-files.tar" files
+		echo "Public:   ./$name-files.tar"
+		echo "Private:  ./$name-private-files.tar"
+	fi
+	echo "Backup for site $1 has been successfully completed, bytes $size"
+}
+
+restore() { # SITE DATABASE [PUBLIC PRIVATE]
+	exists "$1"
+	for part in "$2" ${3+"$3" "$4"}; do
+		[ -f "sites/$part" ] || die "Invalid path $part"
+	done
+	new=sites/.restore-$1-$$
+	rm -rf "$new"
+	mkdir -p "$new/database" "$new/public" "$new/private"
+	gzip -dc "sites/$2" 2>/dev/null | tar -C "$new/database" -xf - 2>/dev/null || true
+	if [ ! -f "$new/database/apps.txt" ]; then
+		rm -rf "$new"
+		die "Database $2 could not be read"
+	fi
+	if [ $# -gt 2 ]; then
+		if ! tar -C "$new/public" -xf "sites/$3" || ! tar -C "$new/private" -xf "sites/$4"; then
+			rm -rf "$new"
+			die "Files could not be read"
+		fi
+	fi
+	put "sites/$1/apps.txt" <"$new/database/apps.txt"
+	if [ -f "$new/database/data" ]; then
+		put "sites/$1/data" <"$new/database/data"
+	else
+		rm -f "sites/$1/data"
+	fi
+	if [ $# -gt 2 ]; then
+		for kind in public private; do
+			rm -rf "sites/$1/$kind/files"
+			mkdir -p "sites/$1/$kind"
+			mv -T "$new/$kind/files" "sites/$1/$kind/files"
+		done
+	fi
+	rm -rf "$new"
+	echo "Site $1 has been restored"
 }
 
 drop_site() { # SITE
@@ -152,7 +211,7 @@ drop_site() { # SITE
 		# First out of sight, at once; what is killed then is removed by the next.
 		mv -T "sites/$1" "sites/.drop-$1-$$" 2>/dev/null || [ ! -d "sites/$1" ] || die "Site $1 could not be dropped"
 	fi
-	rm -rf "sites/.new-$1" "sites/.drop-$1-"*
+	rm -rf "sites/.new-$1" "sites/.drop-$1-"* "sites/.restore-$1-"*
 	echo "Site $1 is gone"
 }
 
@@ -183,7 +242,10 @@ set-config/3) set_config "$site" "$2" "$3" ;;
 install-app/2) install_app "$site" "$2" ;;
 list-apps/1) exists "$site" && cat "sites/$site/apps.txt" ;;
 set-maintenance-mode/2) exists "$site" && echo "$2" | put "sites/$site/maintenance" ;;
-backup/1) backup "$site" ;;
+backup/1) backup "$site" "" ;;
+backup/2) backup "$site" files ;;
+restore/2) restore "$site" "$2" ;;
+restore/6) restore "$site" "$2" "$4" "$6" ;;
 drop-site/4) drop_site "$2" ;;
 list-sites/1) list_sites ;;
 *) die "Error: No such command '$verb'." ;;

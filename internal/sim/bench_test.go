@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -246,4 +247,58 @@ func TestBenchFaultsAreChecked(t *testing.T) {
 		require.Error(t, err, "%+v", f)
 	}
 	require.False(t, bytes.Contains(benchScript, []byte("bash")))
+}
+
+// TestABackupIsRestored goes there and back: data and files are those of the backup,
+// configuration and maintenance stay.
+func TestABackupIsRestored(t *testing.T) {
+	t.Parallel()
+	h := benchHost(t, benchSim(t, Profile{}), "app-1")
+	run := func(want int, args string) string {
+		t.Helper()
+		status, says := h.bench(t, args)
+		require.Equal(t, want, status, says)
+		return says
+	}
+	run(0, "new-site a.example.com --db-name _a")
+	site := h.site("a.example.com")
+	write := func(name, text string) {
+		t.Helper()
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(site, name)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(site, name), []byte(text), 0o600))
+	}
+	write("data", "first")
+	write("private/files/letter", "dear")
+	files, err := prego.BackupFiles("a.example.com", run(0, "--site a.example.com backup --with-files"))
+	require.NoError(t, err)
+	require.Len(t, files, 3)
+	second, err := prego.BackupFiles("a.example.com", run(0, "--site a.example.com backup --with-files"))
+	require.NoError(t, err)
+	require.NotEqual(t, files, second, "none is written over")
+
+	write("data", "second")
+	write("private/files/letter", "changed")
+	write("private/files/new", "new")
+	run(0, "--site a.example.com install-app erpnext")
+	run(0, "--site a.example.com set-config plan large")
+	restore := strings.Join(prego.RestoreArgs("a.example.com", files), " ")
+	run(0, restore)
+	run(0, restore)
+	for name, want := range map[string]string{"data": "first", "private/files/letter": "dear", "apps.txt": "frappe\n", "config": "plan=large\n"} {
+		got, err := os.ReadFile(filepath.Join(site, name))
+		require.NoError(t, err)
+		require.Equal(t, want, string(got), name)
+	}
+	require.NoFileExists(t, filepath.Join(site, "private/files/new"))
+
+	// What can't be read changes nothing.
+	write("private/backups/20200101_000000-a-database.sql.gz", "no backup")
+	require.Contains(t, run(1, "--site a.example.com restore a.example.com/private/backups/20200101_000000-a-database.sql.gz"), "could not be read")
+	require.Contains(t, run(1, "--site a.example.com restore a.example.com/private/backups/20200101_000001-a-database.sql.gz"), "Invalid path")
+	got, err := os.ReadFile(filepath.Join(site, "data"))
+	require.NoError(t, err)
+	require.Equal(t, "first", string(got))
+	entries, err := os.ReadDir(h.site(""))
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "nothing is left lying about")
 }

@@ -68,7 +68,7 @@ func (s *Sim) routes() http.Handler {
 		"GET /v1/placement_groups": s.listGroups, "POST /v1/placement_groups": s.createGroup, "GET /v1/placement_groups/{id}": s.getGroup,
 		"PUT /v1/placement_groups/{id}": s.updateGroup, "DELETE /v1/placement_groups/{id}": s.deleteGroup,
 
-		"GET /v1/primary_ips": s.listIPs, "GET /v1/primary_ips/{id}": s.getIP, "PUT /v1/primary_ips/{id}": s.updateIP, "DELETE /v1/primary_ips/{id}": s.deleteIP,
+		"GET /v1/primary_ips": s.listIPs, "POST /v1/primary_ips": s.createIP, "GET /v1/primary_ips/{id}": s.getIP, "PUT /v1/primary_ips/{id}": s.updateIP, "DELETE /v1/primary_ips/{id}": s.deleteIP,
 
 		"GET /v1/networks": s.listNetworks, "GET /v1/ssh_keys": s.listSSHKeys,
 		"GET /v1/locations": s.catalogList("locations", func() []any { return anys(locations) }), "GET /v1/locations/{id}": s.catalogGet("location", func() []any { return anys(locations) }),

@@ -347,7 +347,68 @@ func (s *Sim) deleteGroup(r *http.Request) (int, any, error) {
 	return 204, nil, nil
 }
 
-// Primary IPs. They come and go with servers here.
+// Primary IPs. Those of servers come and go with them.
+
+// freeIP is the next address of the documentation's range that nobody has.
+func (s *Sim) freeIP() (string, bool) {
+	used := make(map[string]bool, len(s.st.PrimaryIPs))
+	for _, p := range s.st.PrimaryIPs {
+		used[p.IP] = true
+	}
+	for i := 1; i < 255; i++ {
+		if ip := fmt.Sprintf("203.0.113.%d", i); !used[ip] {
+			return ip, true
+		}
+	}
+	return "", false
+}
+
+func (s *Sim) createIP(r *http.Request) (int, any, error) {
+	var req schema.PrimaryIPCreateRequest
+	if err := decode(r, &req); err != nil {
+		return 0, nil, err
+	}
+	l, ok := findLocation(req.Location)
+	switch {
+	case req.Name == "":
+		return 0, nil, invalid("name is required", "name")
+	case req.Type != "ipv4":
+		return 0, nil, invalid("type must be ipv4 here", "type")
+	case req.AssigneeType != "server":
+		return 0, nil, invalid("assignee_type must be server", "assignee_type")
+	case req.AssigneeID != nil:
+		return 0, nil, invalid("assignee_id is not simulated", "assignee_id")
+	case !ok:
+		return 0, nil, invalid("location not found", "location")
+	}
+	loose := 0
+	for _, p := range s.st.PrimaryIPs {
+		if p.Name == req.Name {
+			return 0, nil, unique("primary IP")
+		}
+		if !p.AutoDelete {
+			loose++
+		}
+	}
+	if loose >= s.cfg.Limits.PrimaryIPs {
+		return 0, nil, &apiError{status: 403, code: "resource_limit_exceeded", message: "primary IP limit exceeded"}
+	}
+	labels, err := labelsOf(req.Labels)
+	if err != nil {
+		return 0, nil, err
+	}
+	ip, ok := s.freeIP()
+	if !ok {
+		return 0, nil, &apiError{status: 412, code: "resource_unavailable", message: "no primary IP is available"}
+	}
+	p := &schema.PrimaryIP{
+		ID: s.st.id(), Name: req.Name, IP: ip, Labels: labels, Type: req.Type, DNSPtr: []schema.PrimaryIPDNSPTR{}, AssigneeType: "server",
+		AutoDelete: req.AutoDelete != nil && *req.AutoDelete, Created: time.Now().UTC(), Location: l,
+	}
+	s.st.PrimaryIPs[p.ID] = p
+	s.st.open(LedgerEntry{Kind: "primary_ip", ID: p.ID, Name: p.Name, Type: p.Type, Location: l.Name, Labels: labels, Monthly: 0.5})
+	return 201, map[string]any{"primary_ip": p, "action": nil}, nil
+}
 
 func (s *Sim) newIP(typ, ip string, srv *server, l schema.Location) *schema.PrimaryIP {
 	p := &schema.PrimaryIP{

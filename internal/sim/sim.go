@@ -65,6 +65,7 @@ func DefaultProfile() Profile {
 type Limits struct {
 	Servers         int // 100
 	Volumes         int // 100
+	PrimaryIPs      int // 100, of those that belong to no server
 	PlacementGroups int // 50
 	Firewalls       int // 50
 }
@@ -106,6 +107,7 @@ func New(cfg Config) (*Sim, error) {
 	}
 	def(&cfg.Limits.Servers, 100)
 	def(&cfg.Limits.Volumes, 100)
+	def(&cfg.Limits.PrimaryIPs, 100)
 	def(&cfg.Limits.PlacementGroups, 50)
 	def(&cfg.Limits.Firewalls, 50)
 	def(&cfg.AgentPort, 8443)

@@ -1,0 +1,208 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// BackupStore is the part of Postgres that keeps snapshots and restores.
+type BackupStore interface {
+	SnapshotRun(ctx context.Context, id string) (prego.Snapshot, error)
+	SnapshotBegun(ctx context.Context, id string) error
+	SnapshotFinished(ctx context.Context, id string, status prego.JobStatus, files []string, message string) error
+	RestoreRun(ctx context.Context, id string) (prego.RestoreJob, error)
+	RestoreBegun(ctx context.Context, id string) error
+	RestoreFinished(ctx context.Context, id string, status prego.JobStatus, message string) error
+}
+
+// Backups are the steps of snapshots and restores of tenants' sites.
+type Backups struct {
+	Store   BackupStore
+	Tenants *Tenants
+}
+
+// BackupPlan is how a snapshot or a restore stands.
+type BackupPlan struct {
+	OrgID    string        `json:"org_id"`
+	TenantID string        `json:"tenant_id"`
+	Done     bool          `json:"done,omitempty"`
+	Files    []string      `json:"files,omitempty"` // that are to be restored
+	Step     time.Duration `json:"step"`
+}
+
+func underWay(s prego.JobStatus) bool { return s == prego.JobQueued || s == prego.JobRunning }
+
+// notThere makes it final that a row is not there.
+func notThere(err error) error { return coded(err) }
+
+// PlanSnapshot reads the row.
+func (a *Backups) PlanSnapshot(ctx context.Context, id string) (BackupPlan, error) {
+	s, err := a.Store.SnapshotRun(ctx, id)
+	if err != nil {
+		return BackupPlan{}, notThere(err)
+	}
+	return BackupPlan{OrgID: s.OrgID, TenantID: s.TenantID, Done: !underWay(s.Status), Step: a.Tenants.Settings.StepTimeout}, nil
+}
+
+// onHost reads a tenant whose site is where a snapshot has it.
+func (a *Backups) onHost(ctx context.Context, s prego.Snapshot) (prego.TenantRun, error) {
+	t, err := a.Tenants.Store.TenantRun(ctx, s.TenantID)
+	if err != nil {
+		return t, fromTenantStore(err)
+	}
+	if t.Allocation == nil || t.Allocation.AppServerID != s.ServerID || t.Site != s.Site {
+		return t, permanent(ErrTypeSuperseded, fmt.Sprintf("site %s is on server %s no longer", s.Site, s.ServerID), nil)
+	}
+	return t, nil
+}
+
+// backup backs a site up. Repeated with the same name it is the same backup.
+func (a *Backups) backup(ctx context.Context, t prego.TenantRun, what string) ([]string, error) {
+	out, err := a.Tenants.forTenant(ctx, t, what, a.Tenants.Settings.SiteTimeout, "--site", t.Site, "backup", "--with-files")
+	if err != nil {
+		return nil, err
+	}
+	files, err := prego.BackupFiles(t.Site, out)
+	if err != nil {
+		return nil, permanent(ErrTypeCommand, err.Error(), nil)
+	}
+	return files, nil
+}
+
+// TakeSnapshot backs a tenant's site up on its host.
+func (a *Backups) TakeSnapshot(ctx context.Context, id string) (files []string, err error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	s, err := a.Store.SnapshotRun(ctx, id)
+	if err != nil {
+		return nil, notThere(err)
+	}
+	if err := a.Store.SnapshotBegun(ctx, id); err != nil {
+		return nil, err
+	}
+	t, err := a.onHost(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	a.Tenants.hook("snapshot/start")
+	files, err = a.backup(ctx, t, id)
+	a.Tenants.hook("snapshot/done")
+	return files, err
+}
+
+// BackupEnd is how a snapshot or a restore ended.
+type BackupEnd struct {
+	ID      string          `json:"id"`
+	Status  prego.JobStatus `json:"status"`
+	Files   []string        `json:"files,omitempty"`
+	Message string          `json:"message,omitempty"`
+}
+
+// FinishSnapshot records it.
+func (a *Backups) FinishSnapshot(ctx context.Context, in BackupEnd) error {
+	return a.Store.SnapshotFinished(ctx, in.ID, in.Status, in.Files, in.Message)
+}
+
+// restored reads a restore with its snapshot and tenant.
+func (a *Backups) restored(ctx context.Context, id string) (prego.Snapshot, prego.TenantRun, error) {
+	j, err := a.Store.RestoreRun(ctx, id)
+	if err != nil {
+		return prego.Snapshot{}, prego.TenantRun{}, notThere(err)
+	}
+	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
+	if err != nil {
+		return s, prego.TenantRun{}, notThere(err)
+	}
+	t, err := a.onHost(ctx, s)
+	return s, t, err
+}
+
+// PlanRestore reads the row and the snapshot's.
+func (a *Backups) PlanRestore(ctx context.Context, id string) (BackupPlan, error) {
+	j, err := a.Store.RestoreRun(ctx, id)
+	if err != nil {
+		return BackupPlan{}, notThere(err)
+	}
+	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
+	if err != nil {
+		return BackupPlan{}, notThere(err)
+	}
+	return BackupPlan{OrgID: j.OrgID, TenantID: j.TenantID, Done: !underWay(j.Status), Files: s.Files, Step: a.Tenants.Settings.StepTimeout}, nil
+}
+
+// BeginRestore records that a restore is under way.
+func (a *Backups) BeginRestore(ctx context.Context, id string) error {
+	return a.Store.RestoreBegun(ctx, id)
+}
+
+// RestoreMaintenance asks for a site to be taken offline for its restore, or to be
+// brought back after.
+type RestoreMaintenance struct {
+	JobID string `json:"job_id"`
+	Off   bool   `json:"off,omitempty"` // no maintenance: the site serves
+}
+
+// MaintainForRestore does it. A site whose tenant was suspended or ended meanwhile
+// stays offline.
+func (a *Backups) MaintainForRestore(ctx context.Context, in RestoreMaintenance) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	_, t, err := a.restored(ctx, in.JobID)
+	if err != nil {
+		return err
+	}
+	mode := "on"
+	if in.Off {
+		mode = "off"
+		if t.State != prego.TenantActive && t.State != prego.TenantGracePeriod {
+			return nil
+		}
+	}
+	_, err = a.Tenants.forTenant(ctx, t, in.JobID+"-"+mode, a.Tenants.Settings.CommandTimeout, "--site", t.Site, "set-maintenance-mode", mode)
+	return err
+}
+
+// BackupBeforeRestore keeps what a site holds, so that it can be put back.
+func (a *Backups) BackupBeforeRestore(ctx context.Context, id string) ([]string, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	_, t, err := a.restored(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	files, err := a.backup(ctx, t, id+"-before")
+	a.Tenants.hook("restore/kept")
+	return files, err
+}
+
+// RestoreInput is what is to be restored; What tells a restore from its undoing.
+type RestoreInput struct {
+	JobID string   `json:"job_id"`
+	What  string   `json:"what"`
+	Files []string `json:"files"`
+}
+
+// RestoreSite brings a site back to a backup.
+func (a *Backups) RestoreSite(ctx context.Context, in RestoreInput) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	_, t, err := a.restored(ctx, in.JobID)
+	if err != nil {
+		return err
+	}
+	if len(in.Files) == 0 {
+		return permanent(ErrTypePermanent, "the snapshot has no files", nil)
+	}
+	a.Tenants.hook("restore/start")
+	_, err = a.Tenants.forTenant(ctx, t, in.JobID+"-"+in.What, a.Tenants.Settings.SiteTimeout, prego.RestoreArgs(t.Site, in.Files)...)
+	a.Tenants.hook("restore/done")
+	return err
+}
+
+// FinishRestore records how a restore ended.
+func (a *Backups) FinishRestore(ctx context.Context, in BackupEnd) error {
+	return a.Store.RestoreFinished(ctx, in.ID, in.Status, in.Message)
+}

@@ -1,0 +1,382 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// OrgResourceStore is the part of Postgres that keeps orgs' addresses and volumes.
+type OrgResourceStore interface {
+	IPv4Run(ctx context.Context, id string) (a prego.IPv4Allocation, ok bool, err error)
+	IPv4Made(ctx context.Context, a prego.IPv4Allocation, providerID, address string) error
+	IPv4Waits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error
+	IPv4Gone(ctx context.Context, a prego.IPv4Allocation) error
+	VolumeRun(ctx context.Context, id string) (v prego.Volume, ok bool, err error)
+	VolumeMade(ctx context.Context, v prego.Volume, providerID string) error
+	VolumeWaits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error
+	VolumeGone(ctx context.Context, v prego.Volume) error
+	LeftAttached(ctx context.Context, volumeID string) ([]prego.VolumeAttachment, error)
+	GroupAttachments(ctx context.Context, groupID string) ([]prego.VolumeAttachment, error)
+	AttachedTo(ctx context.Context, attachmentID, serverID string) error
+	GetServer(ctx context.Context, serverID string) (prego.Server, error)
+
+	Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r prego.ResourceIntent) error
+	IntentWithdrawn(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, name string) error
+	ReleasingNamed(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, name string) error
+	OrgNames(ctx context.Context, provider prego.InfraProviderID) ([]prego.ResourceIntent, error)
+	OrgResourceMissing(ctx context.Context, r prego.Resource) error
+	OrgWork(ctx context.Context, quiet time.Duration) (prego.OrgWork, error)
+}
+
+// OrgInfra is what of a cloud orgs have a part of. Every error that it returns is a
+// *prego.InfraError.
+type OrgInfra interface {
+	EnsurePrimaryIP(ctx context.Context, p prego.PrimaryIPParams) (id, address string, err error)
+	EnsureVolume(ctx context.Context, p prego.VolumeParams) (string, error)
+	FindNamed(ctx context.Context, kind prego.ResourceKind, name string) (id string, err error)
+	AttachVolume(ctx context.Context, volumeID, serverID string) error
+	DetachVolume(ctx context.Context, volumeID string) error
+	DeleteResource(ctx context.Context, kind prego.ResourceKind, providerID string) error
+}
+
+// OrgRuns starts the runs of orgs' resources unless they are running.
+type OrgRuns interface {
+	EnsureAddress(ctx context.Context, id string) (started bool, err error)
+	EnsureVolume(ctx context.Context, id string) (started bool, err error)
+	EnsureSnapshot(ctx context.Context, id string) (started bool, err error)
+	EnsureRestore(ctx context.Context, id string) (started bool, err error)
+}
+
+// OrgResources are the steps in the lives of orgs' addresses and volumes.
+type OrgResources struct {
+	Store        OrgResourceStore
+	Infra        map[prego.InfraProviderID]OrgInfra
+	Runs         OrgRuns
+	Environment  string
+	CapacityWait time.Duration // how long the provider's capacity is waited for
+	CapacityPoll time.Duration
+	// Hook is called around effects, by name, so that tests can kill the process
+	// there; nil in production.
+	Hook func(point string)
+}
+
+func (a *OrgResources) hook(point string) {
+	if a.Hook != nil {
+		a.Hook(point)
+	}
+}
+
+// OrgResourceRef names an address or a volume: Kind is primary_ip or volume.
+type OrgResourceRef struct {
+	Kind prego.ResourceKind `json:"kind"`
+	ID   string             `json:"id"`
+}
+
+// orgResource is what both kinds have in common.
+type orgResource struct {
+	org, name, location, providerID string
+	provider                        prego.InfraProviderID
+	status                          prego.OrgResourceStatus
+	address                         prego.IPv4Allocation
+	volume                          prego.Volume
+}
+
+func (a *OrgResources) read(ctx context.Context, ref OrgResourceRef) (r orgResource, ok bool, err error) {
+	switch ref.Kind {
+	case prego.ResourcePrimaryIP:
+		v, ok, err := a.Store.IPv4Run(ctx, ref.ID)
+		return orgResource{org: v.OrgID, name: v.Name, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, address: v}, ok, err
+	case prego.ResourceVolume:
+		v, ok, err := a.Store.VolumeRun(ctx, ref.ID)
+		return orgResource{org: v.OrgID, name: v.ProviderName, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, volume: v}, ok, err
+	case prego.ResourceServer, prego.ResourceFirewall, prego.ResourcePlacementGroup:
+	}
+	return r, false, permanent(ErrTypePermanent, "orgs own no "+string(ref.Kind), nil)
+}
+
+func (a *OrgResources) infra(id prego.InfraProviderID) (OrgInfra, error) {
+	p, ok := a.Infra[id]
+	if !ok {
+		return nil, permanent(ErrTypePermanent, "this worker has no adapter for provider "+string(id), nil)
+	}
+	return p, nil
+}
+
+// OrgResourcePlan is how a resource stands, and the numbers that its run obeys.
+type OrgResourcePlan struct {
+	OrgID  string                  `json:"org_id,omitempty"`
+	Status prego.OrgResourceStatus `json:"status,omitempty"` // "" once it is gone
+	Left   int                     `json:"left,omitempty"`   // ended attachments that are to be undone
+	Wait   time.Duration           `json:"wait"`
+	Poll   time.Duration           `json:"poll"`
+}
+
+// Settled tells that there is nothing to do.
+func (p OrgResourcePlan) Settled() bool {
+	return p.Left == 0 && p.Status != prego.OrgResourcePending && p.Status != prego.OrgResourceReleasing
+}
+
+// PlanOrgResource reads the row.
+func (a *OrgResources) PlanOrgResource(ctx context.Context, ref OrgResourceRef) (OrgResourcePlan, error) {
+	out := OrgResourcePlan{Wait: a.CapacityWait, Poll: a.CapacityPoll}
+	r, ok, err := a.read(ctx, ref)
+	if err != nil || !ok {
+		return out, err
+	}
+	out.OrgID, out.Status = r.org, r.status
+	if ref.Kind == prego.ResourceVolume {
+		left, err := a.Store.LeftAttached(ctx, ref.ID)
+		if err != nil {
+			return out, err
+		}
+		out.Left = len(left)
+	}
+	return out, nil
+}
+
+// MakeOrgResource makes what a row asks for. The name at the provider is the row's,
+// so that of all calls, repeated or late, one makes something and the others find it.
+func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	r, ok, err := a.read(ctx, ref)
+	if err != nil || !ok || r.status != prego.OrgResourcePending {
+		return err
+	}
+	infra, err := a.infra(r.provider)
+	if err != nil {
+		return err
+	}
+	a.hook("org_resource/start")
+	if err := a.Store.Intend(ctx, r.provider, "", 0, prego.ResourceIntent{Kind: ref.Kind, Name: r.name}); err != nil {
+		return err
+	}
+	a.hook("org_resource/intended")
+	var id, address string
+	if ref.Kind == prego.ResourcePrimaryIP {
+		id, address, err = infra.EnsurePrimaryIP(ctx, prego.PrimaryIPParams{Environment: a.Environment, OrgID: r.org, Name: r.name, Location: r.location})
+	} else {
+		id, err = infra.EnsureVolume(ctx, prego.VolumeParams{Environment: a.Environment, OrgID: r.org, Name: r.name, Location: r.location, GB: r.volume.GB()})
+	}
+	if err != nil {
+		var refusal *prego.InfraError
+		if errors.As(err, &refusal) && definite(refusal.Class) {
+			if err := a.Store.IntentWithdrawn(ctx, r.provider, ref.Kind, r.name); err != nil {
+				return err
+			}
+		}
+		return fromInfra(err)
+	}
+	a.hook("org_resource/called")
+	if ref.Kind == prego.ResourcePrimaryIP {
+		err = a.Store.IPv4Made(ctx, r.address, id, address)
+	} else {
+		err = a.Store.VolumeMade(ctx, r.volume, id)
+	}
+	a.hook("org_resource/recorded")
+	return err
+}
+
+// definite tells that nothing was made.
+func definite(c prego.InfraClass) bool {
+	return c == prego.InfraQuota || c == prego.InfraNext || c == prego.InfraPermanent || c == prego.InfraForeign
+}
+
+// OrgResourceWait says why a resource is not there.
+type OrgResourceWait struct {
+	Ref     OrgResourceRef `json:"ref"`
+	Reason  prego.Reason   `json:"reason"`
+	Message string         `json:"message"`
+	Failed  bool           `json:"failed,omitempty"` // and will not be
+}
+
+// OrgResourceWaits records it.
+func (a *OrgResources) OrgResourceWaits(ctx context.Context, in OrgResourceWait) error {
+	if in.Ref.Kind == prego.ResourcePrimaryIP {
+		return a.Store.IPv4Waits(ctx, in.Ref.ID, in.Reason, in.Message, in.Failed)
+	}
+	return a.Store.VolumeWaits(ctx, in.Ref.ID, in.Reason, in.Message, in.Failed)
+}
+
+// ReleaseOrgResource deletes at the provider what a row gives back, and ends the row.
+func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	r, ok, err := a.read(ctx, ref)
+	if err != nil || !ok || r.status != prego.OrgResourceReleasing {
+		return err
+	}
+	infra, err := a.infra(r.provider)
+	if err != nil {
+		return err
+	}
+	if err := a.Store.ReleasingNamed(ctx, r.provider, ref.Kind, r.name); err != nil {
+		return err
+	}
+	a.hook("org_release/start")
+	if r.providerID == "" { // the call that made it may have been cut off
+		if r.providerID, err = infra.FindNamed(ctx, ref.Kind, r.name); err != nil {
+			return fromInfra(err)
+		}
+	}
+	if r.providerID != "" {
+		if err := infra.DeleteResource(ctx, ref.Kind, r.providerID); err != nil {
+			return fromInfra(err)
+		}
+	}
+	a.hook("org_release/deleted")
+	if ref.Kind == prego.ResourcePrimaryIP {
+		return a.Store.IPv4Gone(ctx, r.address)
+	}
+	return a.Store.VolumeGone(ctx, r.volume)
+}
+
+// DetachLeftVolume takes a volume from the server of a process group that has it no
+// longer. Until then no other group can have it.
+func (a *OrgResources) DetachLeftVolume(ctx context.Context, volumeID string) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	left, err := a.Store.LeftAttached(ctx, volumeID)
+	if err != nil {
+		return err
+	}
+	v, ok, err := a.Store.VolumeRun(ctx, volumeID)
+	if err != nil {
+		return err
+	}
+	for _, t := range left {
+		if ok {
+			if err := a.detach(ctx, v); err != nil {
+				return err
+			}
+		}
+		if err := a.Store.AttachedTo(ctx, t.AttachmentID, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *OrgResources) detach(ctx context.Context, v prego.Volume) error {
+	if v.ProviderID == "" {
+		return nil
+	}
+	infra, err := a.infra(v.Provider)
+	if err != nil {
+		return err
+	}
+	return fromInfra(infra.DetachVolume(ctx, v.ProviderID))
+}
+
+// GroupVolumesInput names a process group and the server of its instance.
+type GroupVolumesInput struct {
+	GroupID  string `json:"group_id"`
+	ServerID string `json:"server_id,omitempty"`
+}
+
+// GroupMount is a volume that is on the instance's server: HostPath is to be mounted
+// at MountPath.
+type GroupMount struct {
+	VolumeID  string `json:"volume_id"`
+	HostPath  string `json:"host_path"`
+	MountPath string `json:"mount_path"`
+}
+
+// AttachGroupVolumes brings the volumes of a process group to a server, before its
+// instance starts there. Whoever calls has made sure that no instance of the group
+// runs anywhere else: a volume that is on another server is taken from it.
+func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesInput) ([]GroupMount, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	server, err := a.Store.GetServer(ctx, in.ServerID)
+	if err != nil {
+		return nil, fromStore(err)
+	}
+	attachments, err := a.Store.GroupAttachments(ctx, in.GroupID)
+	if err != nil {
+		return nil, err
+	}
+	mounts := []GroupMount{}
+	for _, t := range attachments {
+		v, ok, err := a.Store.VolumeRun(ctx, t.VolumeID)
+		if err != nil {
+			return nil, err
+		}
+		if !ok || v.Status != prego.OrgResourceReady {
+			return nil, fmt.Errorf("volume %s is not ready", t.VolumeID) // it may be soon
+		}
+		infra, err := a.infra(v.Provider)
+		if err != nil {
+			return nil, err
+		}
+		if t.ServerID != "" && t.ServerID != in.ServerID {
+			if err := infra.DetachVolume(ctx, v.ProviderID); err != nil {
+				return nil, fromInfra(err)
+			}
+		}
+		if err := a.Store.AttachedTo(ctx, t.AttachmentID, in.ServerID); err != nil {
+			return nil, err
+		}
+		a.hook("attach/intended")
+		if err := infra.AttachVolume(ctx, v.ProviderID, server.ProviderServerID); err != nil {
+			return nil, fromInfra(err)
+		}
+		a.hook("attach/done")
+		mounts = append(mounts, GroupMount{VolumeID: v.VolumeID, HostPath: prego.VolumeHostPath(v.ProviderID), MountPath: t.MountPath})
+	}
+	return mounts, nil
+}
+
+// DetachGroupVolumes takes the volumes of a process group from their server, once no
+// instance of it runs any more.
+func (a *OrgResources) DetachGroupVolumes(ctx context.Context, in GroupVolumesInput) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	attachments, err := a.Store.GroupAttachments(ctx, in.GroupID)
+	if err != nil {
+		return err
+	}
+	for _, t := range attachments {
+		v, ok, err := a.Store.VolumeRun(ctx, t.VolumeID)
+		if err != nil {
+			return err
+		}
+		if !ok || t.ServerID == "" {
+			continue
+		}
+		if err := a.detach(ctx, v); err != nil {
+			return err
+		}
+		if err := a.Store.AttachedTo(ctx, t.AttachmentID, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startLost starts the runs of rows that have stood still, as far as they have none.
+func (a *OrgResources) startLost(ctx context.Context, quiet time.Duration) (started int, err error) {
+	work, err := a.Store.OrgWork(ctx, quiet)
+	if err != nil {
+		return 0, err
+	}
+	for _, w := range []struct {
+		ids    []string
+		ensure func(context.Context, string) (bool, error)
+	}{{work.Addresses, a.Runs.EnsureAddress}, {work.Volumes, a.Runs.EnsureVolume}, {work.Snapshots, a.Runs.EnsureSnapshot}, {work.Restores, a.Runs.EnsureRestore}} {
+		for _, id := range w.ids {
+			ok, err := w.ensure(ctx, id)
+			if err != nil {
+				return started, err
+			}
+			if ok {
+				started++
+			}
+		}
+	}
+	return started, nil
+}

@@ -1,0 +1,119 @@
+package activities_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// orgCloud is a provider with servers and volumes; a volume is on one server.
+type orgCloud struct {
+	activities.OrgInfra
+	on   map[string]string // server by volume
+	fail error             // of the next attach, after its effect
+}
+
+func (c *orgCloud) AttachVolume(_ context.Context, volume, server string) error {
+	if at := c.on[volume]; at != "" && at != server {
+		return &prego.InfraError{Class: prego.InfraRetry, Code: "volume_already_attached"}
+	}
+	c.on[volume] = server
+	err := c.fail
+	c.fail = nil
+	return err
+}
+
+func (c *orgCloud) DetachVolume(_ context.Context, volume string) error {
+	delete(c.on, volume)
+	return nil
+}
+
+// TestVolumesFollowTheirGroup: to its server, to another one, and from it; each step
+// may be repeated, and the row always knows where a volume may be.
+func TestVolumesFollowTheirGroup(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	cloud := &orgCloud{on: map[string]string{}}
+	a := &activities.OrgResources{Store: p.store, Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: cloud}}
+	for i, id := range []string{"srv-1", "srv-2"} {
+		p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, provider_server_id)
+			VALUES ($1, '\x00', 'app', 'eu', 'hetzner', '{}', 'active', 'w', 'a', $2)`, id, []string{"1", "2"}[i])
+	}
+	p.exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'o1', 'a', 'a')`)
+	p.exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-a', 'app-a', 'o1', 'a', 'eu', 'a')`)
+	p.exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by) VALUES ('grp-a', 'env-a', 'o1', 'eu', 'a', '{}', 1, 0, 1, 'a')`)
+	p.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by)
+		VALUES ('vol-a', 'o1', 'eu', 'fsn1', 'a', 10000000000, 'hetzner', 'n', '77', 'pending', 'a')`)
+	ctx := context.Background()
+	at, err := p.store.AttachVolume(ctx, prego.VolumeAttachment{AttachmentID: "vat-a", VolumeID: "vol-a", GroupID: "grp-a", MountPath: "/data"}, "a")
+	require.NoError(t, err)
+
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	env.RegisterActivity(a)
+	attach := func(server string) ([]activities.GroupMount, error) {
+		v, err := env.ExecuteActivity(a.AttachGroupVolumes, activities.GroupVolumesInput{GroupID: "grp-a", ServerID: server})
+		var out []activities.GroupMount
+		if err == nil {
+			err = v.Get(&out)
+		}
+		return out, err
+	}
+	recorded := func() (server string) {
+		require.NoError(t, p.pool.QueryRow(ctx, `SELECT COALESCE(server_id, '') FROM volume_attachments WHERE attachment_id = $1`, at.AttachmentID).Scan(&server))
+		return server
+	}
+	_, err = attach("srv-1")
+	require.ErrorContains(t, err, "not ready")
+	p.exec(`UPDATE volumes SET status = 'ready'`)
+	cloud.fail = &prego.InfraError{Class: prego.InfraAmbiguous, Code: "timeout", Message: "no answer"}
+	_, err = attach("srv-1")
+	require.Error(t, err)
+	require.Equal(t, "srv-1", recorded(), "it may be there")
+	for range 2 {
+		mounts, err := attach("srv-1")
+		require.NoError(t, err)
+		require.Equal(t, []activities.GroupMount{{VolumeID: "vol-a", HostPath: "/mnt/HC_Volume_77", MountPath: "/data"}}, mounts)
+	}
+	_, err = attach("srv-2")
+	require.NoError(t, err)
+	require.Equal(t, []string{"2", "srv-2"}, []string{cloud.on["77"], recorded()})
+	for range 2 {
+		_, err = env.ExecuteActivity(a.DetachGroupVolumes, activities.GroupVolumesInput{GroupID: "grp-a"})
+		require.NoError(t, err)
+	}
+	require.Empty(t, cloud.on)
+	require.Empty(t, recorded())
+
+	// Taken from the group while it is on a server: the volume's own run takes it off.
+	_, err = attach("srv-1")
+	require.NoError(t, err)
+	require.NoError(t, p.store.DetachVolume(ctx, "vol-a", "vat-a", "a"))
+	work, err := p.store.OrgWork(ctx, -time.Second)
+	require.NoError(t, err)
+	require.Contains(t, work.Volumes, "vol-a")
+	v, err := env.ExecuteActivity(a.PlanOrgResource, activities.OrgResourceRef{Kind: prego.ResourceVolume, ID: "vol-a"})
+	require.NoError(t, err)
+	var plan activities.OrgResourcePlan
+	require.NoError(t, v.Get(&plan))
+	require.False(t, plan.Settled())
+	for range 2 {
+		_, err = env.ExecuteActivity(a.DetachLeftVolume, "vol-a")
+		require.NoError(t, err)
+	}
+	require.Empty(t, cloud.on)
+	require.Empty(t, recorded())
+	work, err = p.store.OrgWork(ctx, -time.Second)
+	require.NoError(t, err)
+	require.Empty(t, work.Volumes)
+	_, err = env.ExecuteActivity(a.AttachGroupVolumes, activities.GroupVolumesInput{GroupID: "grp-a", ServerID: "srv-9"})
+	require.Error(t, err)
+	require.False(t, errors.Is(err, context.Canceled))
+}

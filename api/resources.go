@@ -1,0 +1,484 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// ResourceStore is the part of Postgres that keeps what orgs own beside tenants.
+type ResourceStore interface {
+	CreateRoute(ctx context.Context, r prego.Route, by string) (prego.Route, error)
+	GetRoute(ctx context.Context, envID, id string) (prego.Route, error)
+	ListRoutes(ctx context.Context, envID, after string, limit int) (page []prego.Route, more bool, err error)
+	DeleteRoute(ctx context.Context, envID, id, by string) error
+	PublishedRoutes(ctx context.Context) ([]prego.PublishedRoute, error)
+
+	EnableIPv4(ctx context.Context, envID, id, environment string, location func(prego.Region) string, by string) (prego.IPv4Allocation, error)
+	GetIPv4(ctx context.Context, envID string) (prego.IPv4Allocation, error)
+	DisableIPv4(ctx context.Context, envID, by string) (prego.IPv4Allocation, error)
+
+	CreateVolume(ctx context.Context, v prego.Volume, environment, by string) (prego.Volume, error)
+	GetVolume(ctx context.Context, id string) (prego.Volume, error)
+	ListVolumes(ctx context.Context, org, after string, limit int) (page []prego.Volume, more bool, err error)
+	DeleteVolume(ctx context.Context, id, by string) (prego.Volume, error)
+	AttachVolume(ctx context.Context, a prego.VolumeAttachment, by string) (prego.VolumeAttachment, error)
+	DetachVolume(ctx context.Context, volumeID, attachmentID, by string) error
+
+	CreateSnapshot(ctx context.Context, tenantID, id, by string) (prego.Snapshot, error)
+	GetSnapshot(ctx context.Context, tenantID, id string) (prego.Snapshot, error)
+	ListSnapshots(ctx context.Context, tenantID, cursor string, limit int) (page []prego.Snapshot, next string, err error)
+	DeleteSnapshot(ctx context.Context, tenantID, id, by string) error
+	CreateRestore(ctx context.Context, tenantID, snapshotID, id, by string) (prego.RestoreJob, error)
+	GetRestore(ctx context.Context, tenantID, id string) (prego.RestoreJob, error)
+	ListRestores(ctx context.Context, tenantID, cursor string, limit int) (page []prego.RestoreJob, next string, err error)
+
+	OpenSession(ctx context.Context, id, tenantID string, kind prego.SessionKind, subject, actor string, lease time.Duration) error
+	RenewSession(ctx context.Context, id string, lease time.Duration) error
+	CloseSession(ctx context.Context, id string) error
+}
+
+// ResourceRuns starts the runs of what orgs own. A start that fails is made up for by
+// the reconciler: the row is what counts.
+type ResourceRuns interface {
+	StartAddress(ctx context.Context, org, id string) error
+	StartVolume(ctx context.Context, org, id string) error
+	StartSnapshot(ctx context.Context, org, id string) error
+	StartRestore(ctx context.Context, org, id string) error
+}
+
+// ResourceDeps are what those requests need.
+type ResourceDeps struct {
+	Store       ResourceStore
+	Runs        ResourceRuns
+	Environment string
+	Locations   map[prego.Region][]string // of the provider, best first
+}
+
+// location is where something of a region is made that names no place.
+func (d ResourceDeps) location(r prego.Region) string {
+	if l := d.Locations[r]; len(l) > 0 {
+		return l[0]
+	}
+	return ""
+}
+
+// checkResourcePath checks query parameters and pairs of a path's ids: field, prefix, id.
+func checkResourcePath(c echo.Context, parameters []string, ids ...[3]string) error {
+	if err := onlyParameters(c, parameters...); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := prego.ValidateOrgResourceID(id[0], id[1], id[2]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func envID(id string) [3]string    { return [3]string{"env_id", "env-", id} }
+func volumeID(id string) [3]string { return [3]string{"volume_id", "vol-", id} }
+
+// paging reads limit and cursor.
+func paging(limit *int, cursor *string) (n int, after string, err error) {
+	n = 50
+	if limit != nil {
+		n = *limit
+	}
+	if cursor != nil {
+		after = *cursor
+	}
+	switch {
+	case n < 1 || n > 200:
+		return 0, "", prego.Invalid("limit", "must be 1 to 200")
+	case cursor != nil && after == "":
+		return 0, "", prego.Invalid("cursor", "must not be empty; leave it out for the first page")
+	}
+	return n, after, nil
+}
+
+// pagingByID is paging where a cursor is the last id.
+func pagingByID(limit *int, cursor *string, prefix string) (n int, after string, err error) {
+	n, after, err = paging(limit, cursor)
+	if err == nil && after != "" && prego.ValidateOrgResourceID("cursor", prefix, after) != nil {
+		err = prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
+	}
+	return n, after, err
+}
+
+// startRun starts a run of an accepted request. When that fails the request is
+// accepted all the same: the reconciler starts it later.
+func (a *API) startRun(c echo.Context, start func(ctx context.Context, org, id string) error, org, id, workflowID string) {
+	ctx, cancel := startContext(c)
+	defer cancel()
+	if err := start(ctx, org, id); err != nil {
+		a.leftToTheSweep(c, workflowID, err)
+	}
+}
+
+func routeView(r prego.Route) Route {
+	return Route{
+		RouteId: r.RouteID, OrgId: r.OrgID, EnvId: r.EnvID, GroupId: r.GroupID, Hostname: optional(r.Hostname), Listener: RouteListener(r.Listener),
+		ListenPort: r.ListenPort, Protocol: RouteProtocol(r.Protocol), TargetPort: r.TargetPort, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(),
+	}
+}
+
+// CreateRoute publishes a port of a process group.
+func (a *API) CreateRoute(c echo.Context, env EnvInPath) error {
+	if err := checkResourcePath(c, nil, envID(env)); err != nil {
+		return err
+	}
+	var in struct {
+		GroupID    string              `json:"group_id"`
+		Hostname   string              `json:"hostname"`
+		Listener   prego.ListenerScope `json:"listener"`
+		ListenPort int                 `json:"listen_port"`
+		Protocol   prego.RouteProtocol `json:"protocol"`
+		TargetPort int                 `json:"target_port"`
+	}
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	r := prego.Route{
+		RouteID: newID("rte-"), EnvID: env, GroupID: in.GroupID, Hostname: in.Hostname, Listener: in.Listener, ListenPort: in.ListenPort,
+		Protocol: in.Protocol, TargetPort: in.TargetPort,
+	}
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	r, err := a.d.Resources.Store.CreateRoute(c.Request().Context(), r, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusCreated, routeView(r))
+}
+
+// ListRoutes shows a page of an env's routes.
+func (a *API) ListRoutes(c echo.Context, env EnvInPath, p ListRoutesParams) error {
+	if err := checkResourcePath(c, []string{"limit", "cursor"}, envID(env)); err != nil {
+		return err
+	}
+	limit, after, err := pagingByID(p.Limit, p.Cursor, "rte-")
+	if err != nil {
+		return err
+	}
+	routes, more, err := a.d.Resources.Store.ListRoutes(c.Request().Context(), env, after, limit)
+	if err != nil {
+		return err
+	}
+	out := RoutePage{Routes: []Route{}}
+	for _, r := range routes {
+		out.Routes = append(out.Routes, routeView(r))
+	}
+	if more {
+		out.NextCursor = &out.Routes[len(out.Routes)-1].RouteId
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// GetRoute shows a route.
+func (a *API) GetRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
+	if err := checkResourcePath(c, nil, envID(env), [3]string{"route_id", "rte-", route}); err != nil {
+		return err
+	}
+	r, err := a.d.Resources.Store.GetRoute(c.Request().Context(), env, route)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, routeView(r))
+}
+
+// DeleteRoute takes a route down.
+func (a *API) DeleteRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
+	if err := checkResourcePath(c, nil, envID(env), [3]string{"route_id", "rte-", route}); err != nil {
+		return err
+	}
+	if err := a.d.Resources.Store.DeleteRoute(c.Request().Context(), env, route, caller(c).Subject); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+// TraefikRoutes shows all routes as Traefik's HTTP provider reads them.
+func (a *API) TraefikRoutes(c echo.Context, p TraefikRoutesParams) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	routes, err := a.d.Resources.Store.PublishedRoutes(c.Request().Context())
+	if err != nil {
+		return err
+	}
+	doc, err := prego.TraefikDocument(routes)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(doc)
+	etag := `"` + hex.EncodeToString(sum[:16]) + `"`
+	c.Response().Header().Set("ETag", etag)
+	c.Response().Header().Set("Cache-Control", "no-cache")
+	if p.IfNoneMatch != nil && matchesETag(*p.IfNoneMatch, etag) {
+		return c.NoContent(http.StatusNotModified)
+	}
+	return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, doc)
+}
+
+// matchesETag compares as RFC 9110 §13.1.2 does: weakly.
+func matchesETag(header, etag string) bool {
+	for _, v := range strings.Split(header, ",") {
+		if v = strings.TrimPrefix(strings.TrimSpace(v), "W/"); v == etag || v == "*" {
+			return true
+		}
+	}
+	return false
+}
+
+func ipv4View(a prego.IPv4Allocation) IPv4 {
+	return IPv4{
+		AllocationId: a.AllocationID, OrgId: a.OrgID, EnvId: a.EnvID, Status: ResourceStatus(a.Status), Reason: optional(string(a.Reason)), Message: optional(a.Message),
+		Address: optional(a.Address), Location: a.Location, WorkflowId: prego.AddressWorkflowID(a.AllocationID), CreatedBy: a.CreatedBy, CreatedAt: a.CreatedAt.UTC(),
+	}
+}
+
+// GetIPv4 shows the IPv4 add-on of an env.
+func (a *API) GetIPv4(c echo.Context, env EnvInPath) error {
+	if err := checkResourcePath(c, nil, envID(env)); err != nil {
+		return err
+	}
+	v, err := a.d.Resources.Store.GetIPv4(c.Request().Context(), env)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, ipv4View(v))
+}
+
+// EnableIPv4 asks for an IPv4 address for an env.
+func (a *API) EnableIPv4(c echo.Context, env EnvInPath) error {
+	if err := checkResourcePath(c, nil, envID(env)); err != nil {
+		return err
+	}
+	d := a.d.Resources
+	v, err := d.Store.EnableIPv4(c.Request().Context(), env, newID("ip4-"), d.Environment, d.location, caller(c).Subject)
+	return a.ipv4Accepted(c, v, err)
+}
+
+// DisableIPv4 gives the address of an env back.
+func (a *API) DisableIPv4(c echo.Context, env EnvInPath) error {
+	if err := checkResourcePath(c, nil, envID(env)); err != nil {
+		return err
+	}
+	v, err := a.d.Resources.Store.DisableIPv4(c.Request().Context(), env, caller(c).Subject)
+	return a.ipv4Accepted(c, v, err)
+}
+
+func (a *API) ipv4Accepted(c echo.Context, v prego.IPv4Allocation, err error) error {
+	if err != nil {
+		return err
+	}
+	if v.Status != prego.OrgResourceReady {
+		a.startRun(c, a.d.Resources.Runs.StartAddress, v.OrgID, v.AllocationID, prego.AddressWorkflowID(v.AllocationID))
+	}
+	return c.JSON(http.StatusAccepted, ipv4View(v))
+}
+
+func attachmentView(t prego.VolumeAttachment) VolumeAttachment {
+	return VolumeAttachment{
+		AttachmentId: t.AttachmentID, VolumeId: t.VolumeID, GroupId: t.GroupID, MountPath: t.MountPath, ServerId: optional(t.ServerID), CreatedBy: t.CreatedBy, CreatedAt: t.CreatedAt.UTC(),
+	}
+}
+
+func volumeView(v prego.Volume) Volume {
+	out := Volume{
+		VolumeId: v.VolumeID, OrgId: v.OrgID, Region: Region(v.Region), Location: v.Location, Name: v.Name, SizeBytes: v.SizeBytes, Status: ResourceStatus(v.Status),
+		Reason: optional(string(v.Reason)), Message: optional(v.Message), WorkflowId: prego.VolumeWorkflowID(v.VolumeID), CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC(),
+	}
+	if v.Attachment != nil {
+		t := attachmentView(*v.Attachment)
+		out.Attachment = &t
+	}
+	return out
+}
+
+// CreateVolume asks for a volume.
+func (a *API) CreateVolume(c echo.Context) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	var in struct {
+		OrgID     string       `json:"org_id"`
+		Region    prego.Region `json:"region"`
+		Location  string       `json:"location"`
+		Name      string       `json:"name"`
+		SizeBytes int64        `json:"size_bytes"`
+	}
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	d := a.d.Resources
+	v := prego.Volume{VolumeID: newID("vol-"), OrgID: in.OrgID, Region: in.Region, Location: in.Location, Name: in.Name, SizeBytes: in.SizeBytes}
+	if err := v.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case v.Location == "":
+		if v.Location = d.location(v.Region); v.Location == "" {
+			return &prego.Error{Code: prego.CodeRegionNotServed, Field: "region", Message: "has no location of the provider"}
+		}
+	case !slices.Contains(d.Locations[v.Region], v.Location):
+		return prego.Invalid("location", "must be one of "+strings.Join(d.Locations[v.Region], ", ")+", the region's")
+	}
+	v, err := d.Store.CreateVolume(c.Request().Context(), v, d.Environment, caller(c).Subject)
+	return a.volumeAccepted(c, v, err)
+}
+
+func (a *API) volumeAccepted(c echo.Context, v prego.Volume, err error) error {
+	if err != nil {
+		return err
+	}
+	a.startRun(c, a.d.Resources.Runs.StartVolume, v.OrgID, v.VolumeID, prego.VolumeWorkflowID(v.VolumeID))
+	return c.JSON(http.StatusAccepted, volumeView(v))
+}
+
+// ListVolumes shows a page of volumes.
+func (a *API) ListVolumes(c echo.Context, p ListVolumesParams) error {
+	if err := onlyParameters(c, "org_id", "limit", "cursor"); err != nil {
+		return err
+	}
+	org := ""
+	if p.OrgId != nil {
+		org = *p.OrgId
+		if err := prego.ValidateOrgID("org_id", org); err != nil {
+			return err
+		}
+	}
+	limit, after, err := pagingByID(p.Limit, p.Cursor, "vol-")
+	if err != nil {
+		return err
+	}
+	volumes, more, err := a.d.Resources.Store.ListVolumes(c.Request().Context(), org, after, limit)
+	if err != nil {
+		return err
+	}
+	out := VolumePage{Volumes: []Volume{}}
+	for _, v := range volumes {
+		out.Volumes = append(out.Volumes, volumeView(v))
+	}
+	if more {
+		out.NextCursor = &out.Volumes[len(out.Volumes)-1].VolumeId
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// GetVolume shows a volume.
+func (a *API) GetVolume(c echo.Context, id VolumeInPath) error {
+	if err := checkResourcePath(c, nil, volumeID(id)); err != nil {
+		return err
+	}
+	v, err := a.d.Resources.Store.GetVolume(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, volumeView(v))
+}
+
+// DeleteVolume deletes a volume that nothing is attached to.
+func (a *API) DeleteVolume(c echo.Context, id VolumeInPath) error {
+	if err := checkResourcePath(c, nil, volumeID(id)); err != nil {
+		return err
+	}
+	v, err := a.d.Resources.Store.DeleteVolume(c.Request().Context(), id, caller(c).Subject)
+	return a.volumeAccepted(c, v, err)
+}
+
+// AttachVolume makes a volume that of a process group.
+func (a *API) AttachVolume(c echo.Context, id VolumeInPath) error {
+	if err := checkResourcePath(c, nil, volumeID(id)); err != nil {
+		return err
+	}
+	var in struct {
+		GroupID   string `json:"group_id"`
+		MountPath string `json:"mount_path"`
+	}
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if err := prego.ValidateOrgResourceID("group_id", "grp-", in.GroupID); err != nil {
+		return err
+	}
+	if err := prego.ValidateMountPath(in.MountPath); err != nil {
+		return err
+	}
+	t, err := a.d.Resources.Store.AttachVolume(c.Request().Context(),
+		prego.VolumeAttachment{AttachmentID: newID("vat-"), VolumeID: id, GroupID: in.GroupID, MountPath: in.MountPath}, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusCreated, attachmentView(t))
+}
+
+// DetachVolume takes a volume from its process group.
+func (a *API) DetachVolume(c echo.Context, id VolumeInPath, attachment AttachmentInPath) error {
+	if err := checkResourcePath(c, nil, volumeID(id), [3]string{"attachment_id", "vat-", attachment}); err != nil {
+		return err
+	}
+	if err := a.d.Resources.Store.DetachVolume(c.Request().Context(), id, attachment, caller(c).Subject); err != nil {
+		return err
+	}
+	a.startRun(c, a.d.Resources.Runs.StartVolume, "", id, prego.VolumeWorkflowID(id))
+	return c.NoContent(http.StatusNoContent)
+}
+
+// sessionLease is how long a session counts whose process died.
+const sessionLease = time.Minute
+
+// session counts what follows for a tenant's org until end is called; without a
+// tenant it counts for nobody. It is refused before anything has run.
+func (a *API) session(c echo.Context, tenantID *string, kind prego.SessionKind, subject string) (end func(), err error) {
+	if tenantID == nil {
+		return func() {}, nil
+	}
+	if err := prego.ValidateTenantID(*tenantID); err != nil {
+		return nil, err
+	}
+	s, id := a.d.Resources.Store, newID("ses-")
+	if err := s.OpenSession(c.Request().Context(), id, *tenantID, kind, subject, caller(c).Subject, sessionLease); err != nil {
+		return nil, err
+	}
+	quit, ended := make(chan struct{}), make(chan struct{})
+	warn := func(what string, err error) {
+		if err != nil {
+			a.d.Log.Warn(what, zap.String("session_id", id), zap.String("error", prego.Redact(err.Error())))
+		}
+	}
+	ctx := context.WithoutCancel(c.Request().Context())
+	go func() {
+		defer close(ended)
+		t := time.NewTicker(sessionLease / 3)
+		defer t.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-t.C:
+				renew, cancel := context.WithTimeout(ctx, recordWithin)
+				warn("a session's lease was not renewed", s.RenewSession(renew, id, sessionLease))
+				cancel()
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		<-ended
+		last, cancel := context.WithTimeout(ctx, recordWithin)
+		defer cancel()
+		warn("a session was not closed; it counts until its lease ends", s.CloseSession(last, id))
+	}, nil
+}

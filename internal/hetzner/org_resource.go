@@ -1,0 +1,110 @@
+package hetzner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud"
+
+	"github.com/prego/prego"
+)
+
+// EnsurePrimaryIP finds or makes an IPv4 address that belongs to no server, and
+// returns the provider's id and the address.
+func (p *Provider) EnsurePrimaryIP(ctx context.Context, in prego.PrimaryIPParams) (id, address string, err error) {
+	labels := ownerLabels(in.Environment)
+	labels[prego.LabelOrgID] = in.OrgID
+	ip, err := existing(p, func() (*hcloud.PrimaryIP, error) {
+		ip, _, err := p.read.PrimaryIP.GetByName(ctx, in.Name)
+		return ip, err
+	}, func() (*hcloud.PrimaryIP, error) {
+		// It stays when the server goes that it is assigned to.
+		r, _, err := p.write.PrimaryIP.Create(ctx, hcloud.PrimaryIPCreateOpts{
+			Name: in.Name, Type: hcloud.PrimaryIPTypeIPv4, AssigneeType: "server", Location: in.Location, Labels: labels, AutoDelete: hcloud.Ptr(false),
+		})
+		if err != nil {
+			return nil, err
+		}
+		return r.PrimaryIP, nil
+	})
+	if err != nil {
+		return "", "", err
+	}
+	if err := checkOwner("primary IP", in.Name, ip.Labels, in.Environment); err != nil {
+		return "", "", err
+	}
+	return strconv.FormatInt(ip.ID, 10), ip.IP.String(), nil
+}
+
+// FindNamed looks for a volume or a primary IP of ours by its name; "" is none.
+func (p *Provider) FindNamed(ctx context.Context, kind prego.ResourceKind, name string) (id string, err error) {
+	ctx = WithLane(ctx, LaneDelete)
+	switch kind {
+	case prego.ResourceVolume:
+		v, _, err := p.read.Volume.GetByName(ctx, name)
+		if err != nil || v == nil {
+			return "", p.classify(err)
+		}
+		return strconv.FormatInt(v.ID, 10), checkOwner("volume", name, v.Labels, p.environment)
+	case prego.ResourcePrimaryIP:
+		ip, _, err := p.read.PrimaryIP.GetByName(ctx, name)
+		if err != nil || ip == nil {
+			return "", p.classify(err)
+		}
+		return strconv.FormatInt(ip.ID, 10), checkOwner("primary IP", name, ip.Labels, p.environment)
+	case prego.ResourceServer, prego.ResourceFirewall, prego.ResourcePlacementGroup:
+	}
+	return "", &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: "no lookup for kind " + string(kind)}
+}
+
+// AttachVolume attaches a volume to a server and returns once it is. One that is on
+// that server already is success; one that is on another is refused: who knows that
+// nothing writes to it any more detaches it.
+func (p *Provider) AttachVolume(ctx context.Context, volumeID, serverID string) error {
+	volume, err := parseID(volumeID)
+	if err != nil {
+		return err
+	}
+	server, err := parseID(serverID)
+	if err != nil {
+		return err
+	}
+	v, _, err := p.read.Volume.GetByID(ctx, volume)
+	switch {
+	case err != nil:
+		return p.classify(err)
+	case v == nil:
+		return &prego.InfraError{Class: prego.InfraNotFound, Code: "not_found", Message: "volume " + volumeID + " is not there"}
+	case v.Server != nil && v.Server.ID == server:
+		return nil
+	case v.Server != nil:
+		return &prego.InfraError{Class: prego.InfraRetry, Code: "volume_already_attached", Message: fmt.Sprintf("volume %s is on server %d", volumeID, v.Server.ID)}
+	}
+	action, _, err := p.write.Volume.AttachWithOpts(ctx, v, hcloud.VolumeAttachOpts{Server: &hcloud.Server{ID: server}, Automount: hcloud.Ptr(true)})
+	if err != nil {
+		err = p.classify(err)
+		var ie *prego.InfraError
+		if errors.As(err, &ie) && ie.Code == string(hcloud.ErrorCodeVolumeAlreadyAttached) {
+			ie.Class = prego.InfraRetry // by another call meanwhile: the next look tells where
+		}
+		return err
+	}
+	return p.actions.wait(ctx, actionIDs(action, nil))
+}
+
+// DetachVolume takes a volume from whatever server it is on, and returns once it is
+// on none. One that is gone is on none.
+func (p *Provider) DetachVolume(ctx context.Context, volumeID string) error {
+	id, err := parseID(volumeID)
+	if err != nil {
+		return err
+	}
+	ctx = WithLane(ctx, LaneDelete)
+	v, _, err := p.read.Volume.GetByID(ctx, id)
+	if err != nil || v == nil || v.Server == nil {
+		return p.classify(err)
+	}
+	return p.detach(ctx, v)
+}

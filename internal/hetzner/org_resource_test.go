@@ -1,0 +1,80 @@
+package hetzner_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/internal/sim"
+)
+
+var address = prego.PrimaryIPParams{Environment: "test", OrgID: "acme", Name: "prego-test-ip4-1", Location: "fsn1"}
+
+// TestAnAddressStaysWithoutAServer: it is made once, found by its name, kept, and
+// deleted for good.
+func TestAnAddressStaysWithoutAServer(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	id, ip, err := c.EnsurePrimaryIP(t.Context(), address)
+	require.NoError(t, err)
+	require.Regexp(t, `^203\.0\.113\.\d+$`, ip)
+	again, same, err := c.EnsurePrimaryIP(t.Context(), address)
+	require.NoError(t, err)
+	require.Equal(t, []string{id, ip}, []string{again, same})
+	found, err := c.FindNamed(t.Context(), prego.ResourcePrimaryIP, address.Name)
+	require.NoError(t, err)
+	require.Equal(t, id, found)
+	owned, err := c.ListOwned(t.Context())
+	require.NoError(t, err)
+	require.Len(t, owned, 1)
+	require.Equal(t, "acme", owned[0].Labels[prego.LabelOrgID])
+	for range 2 {
+		require.NoError(t, c.DeleteResource(t.Context(), prego.ResourcePrimaryIP, id))
+	}
+	found, err = c.FindNamed(t.Context(), prego.ResourcePrimaryIP, address.Name)
+	require.NoError(t, err)
+	require.Empty(t, found)
+	require.Empty(t, c.Ledger(true))
+}
+
+func TestAFullAccountIsCapacity(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/primary_ips", Action: "respond", Status: 403, Code: "resource_limit_exceeded", Message: "primary IP limit exceeded", Times: 1})
+	_, _, err := c.EnsurePrimaryIP(t.Context(), address)
+	var ie *prego.InfraError
+	require.True(t, errors.As(err, &ie))
+	require.Equal(t, prego.InfraQuota, ie.Class)
+}
+
+func TestAVolumeIsOnOneServerAtATime(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	one, two := c.server(nil), c.server(func(p *prego.CreateServerParams) { p.ServerID = "app-2" })
+	v, err := c.EnsureVolume(t.Context(), prego.VolumeParams{Environment: "test", OrgID: "acme", Name: "prego-test-vol-1", Location: one.Location, GB: 10})
+	require.NoError(t, err)
+	for range 2 {
+		require.NoError(t, c.AttachVolume(t.Context(), v, one.ProviderServerID))
+	}
+	var ie *prego.InfraError
+	require.True(t, errors.As(c.AttachVolume(t.Context(), v, two.ProviderServerID), &ie))
+	require.Equal(t, "volume_already_attached", ie.Code)
+	for range 2 {
+		require.NoError(t, c.DetachVolume(t.Context(), v))
+	}
+	require.NoError(t, c.AttachVolume(t.Context(), v, two.ProviderServerID))
+
+	far, err := c.EnsureVolume(t.Context(), prego.VolumeParams{Environment: "test", OrgID: "acme", Name: "prego-test-vol-2", Location: "nbg1", GB: 10})
+	require.NoError(t, err)
+	require.True(t, errors.As(c.AttachVolume(t.Context(), far, one.ProviderServerID), &ie))
+	require.Equal(t, prego.InfraPermanent, ie.Class, "no server attaches across locations")
+
+	// It outlives its server, and goes also while it is attached.
+	require.NoError(t, c.DestroyServer(t.Context(), two.ProviderServerID))
+	require.NoError(t, c.DetachVolume(t.Context(), v))
+	require.NoError(t, c.AttachVolume(t.Context(), v, one.ProviderServerID))
+	require.NoError(t, c.DeleteResource(t.Context(), prego.ResourceVolume, v))
+	require.NoError(t, c.DetachVolume(t.Context(), v), "what is gone is on no server")
+}

@@ -1,0 +1,230 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/quota"
+)
+
+const sqlEnvOrg = `SELECT org_id, region FROM envs WHERE env_id = $1 AND deleted_at IS NULL`
+
+// Held, so that the env is not deleted meanwhile.
+const sqlShareEnv = `SELECT org_id, region FROM envs WHERE env_id = $1 AND deleted_at IS NULL FOR SHARE`
+
+// inEnv runs f in a transaction that holds the env's org and the env.
+func (s *Store) inEnv(ctx context.Context, what, envID string, f func(tx pgx.Tx, org string, region prego.Region) error) error {
+	return asCodedOrNil(what, s.inTx(ctx, func(tx pgx.Tx) error {
+		var org string
+		var region prego.Region
+		err := tx.QueryRow(ctx, sqlEnvOrg, envID).Scan(&org, &region)
+		if err == nil {
+			if err = lockOrg(ctx, tx, org); err == nil {
+				err = tx.QueryRow(ctx, sqlShareEnv, envID).Scan(&org, &region)
+			}
+		}
+		if errors.Is(err, pgx.ErrNoRows) {
+			return noSuchEnv(envID)
+		}
+		if err != nil {
+			return err
+		}
+		return f(tx, org, region)
+	}))
+}
+
+// envExists is for reads, which need no lock.
+func (s *Store) envExists(ctx context.Context, envID string) error {
+	var org, region string
+	err := s.pool.QueryRow(ctx, sqlEnvOrg, envID).Scan(&org, &region)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return noSuchEnv(envID)
+	}
+	if err != nil {
+		return fmt.Errorf("env %s: %w", envID, err)
+	}
+	return nil
+}
+
+const routeColumns = `r.route_id, r.org_id, r.env_id, r.group_id, r.hostname, r.listener_scope, r.listen_port, r.protocol, r.target_port, r.created_by, r.created_at`
+
+// A name and a port belong to all orgs together: who asks for one waits for whoever
+// asks for the same. Names are held before ports.
+const sqlHoldHostname = `SELECT pg_advisory_xact_lock(hashtextextended('prego/hostname/' || $1, 0))`
+
+const sqlHoldPort = `SELECT pg_advisory_xact_lock(hashtextextended('prego/port/' || $1, 0))`
+
+const sqlRouteFacts = `
+SELECT EXISTS (SELECT FROM process_groups WHERE group_id = $3 AND env_id = $2 AND deleted_at IS NULL),
+    EXISTS (SELECT FROM ipv4_allocations WHERE env_id = $2 AND deleted_at IS NULL AND status = 'ready'),
+    EXISTS (SELECT FROM routes WHERE deleted_at IS NULL AND hostname = $4 AND hostname <> '' AND (org_id <> $1 OR (listener_scope = $5 AND listen_port = $6))),
+    EXISTS (SELECT FROM routes WHERE deleted_at IS NULL AND listener_scope = $5 AND listen_port = $6 AND (listener_scope = 'shared_v6' OR env_id = $2)
+        AND (protocol = 'tcp' OR $7 = 'tcp')),
+    EXISTS (SELECT FROM routes WHERE deleted_at IS NULL AND org_id = $1 AND listener_scope = $5 AND listen_port = $6 AND (listener_scope = 'shared_v6' OR env_id = $2)),
+    EXISTS (SELECT FROM routes WHERE deleted_at IS NULL AND org_id = $1 AND hostname = $4)`
+
+const sqlCreateRoute = `
+INSERT INTO routes AS r (route_id, org_id, env_id, group_id, hostname, listener_scope, listen_port, protocol, target_port, created_by)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING ` + routeColumns
+
+// CreateRoute publishes a port of a process group. A port counts once per address
+// that the org listens on, a hostname once (quotas-and-fairness, "Route usage").
+func (s *Store) CreateRoute(ctx context.Context, r prego.Route, by string) (out prego.Route, err error) {
+	err = s.inEnv(ctx, "create route", r.EnvID, func(tx pgx.Tx, org string, _ prego.Region) error {
+		if r.Hostname != "" {
+			if _, err := tx.Exec(ctx, sqlHoldHostname, r.Hostname); err != nil {
+				return err
+			}
+		}
+		if _, err := tx.Exec(ctx, sqlHoldPort, fmt.Sprintf("%s/%d", r.Listener, r.ListenPort)); err != nil {
+			return err
+		}
+		var group, address, nameTaken, portTaken, oldPort, oldName bool
+		if err := tx.QueryRow(ctx, sqlRouteFacts, org, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol).
+			Scan(&group, &address, &nameTaken, &portTaken, &oldPort, &oldName); err != nil {
+			return err
+		}
+		refuse := func(code prego.Code, field, message string) error {
+			return &prego.Error{Code: code, Field: field, Message: message}
+		}
+		switch {
+		case !group:
+			return refuse(prego.CodeGroupUnknown, "group_id", "is not a process group of this env")
+		case r.Listener == prego.ListenerEnvV4 && !address:
+			return refuse(prego.CodeIPv4Required, "listener", "takes an IPv4 address of the env that is ready: enable the add-on first")
+		case nameTaken:
+			return refuse(prego.CodeHostnameTaken, "hostname", "is served by another route")
+		case portTaken:
+			return refuse(prego.CodePortTaken, "listen_port", "would be shared with a raw TCP route, which takes all that comes in")
+		}
+		deltas := []quota.Delta{{Dimension: quota.MaxRoutes, By: 1}}
+		if !oldPort {
+			deltas = append(deltas, quota.Delta{Dimension: quota.MaxPublicPorts, By: 1})
+		}
+		if r.Hostname != "" && !oldName {
+			deltas = append(deltas, quota.Delta{Dimension: quota.MaxHostnames, By: 1})
+		}
+		if err := s.takeQuota(ctx, tx, org, deltas...); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sqlCreateRoute, r.RouteID, org, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol, r.TargetPort, by)
+		if err != nil {
+			return err
+		}
+		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.Route]); err != nil {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "route.create", Subject: r.RouteID, Actor: by}, routePayload(out))
+	})
+	return out, err
+}
+
+func routePayload(r prego.Route) map[string]any {
+	return map[string]any{
+		"env_id": r.EnvID, "group_id": r.GroupID, "hostname": r.Hostname, "listener": r.Listener, "listen_port": r.ListenPort, "protocol": r.Protocol, "target_port": r.TargetPort,
+	}
+}
+
+const sqlGetRoute = `SELECT ` + routeColumns + ` FROM routes r WHERE r.env_id = $1 AND r.route_id = $2 AND r.deleted_at IS NULL`
+
+func noSuchRoute(id string) error {
+	return prego.Errorf(prego.CodeRouteNotFound, "there is no route %q of this env", id)
+}
+
+// GetRoute reads one route of an env, or CodeRouteNotFound.
+func (s *Store) GetRoute(ctx context.Context, envID, id string) (prego.Route, error) {
+	if err := s.envExists(ctx, envID); err != nil {
+		return prego.Route{}, err
+	}
+	r, err := first(collect[prego.Route](ctx, s, "get route", sqlGetRoute, envID, id))
+	if err == nil && r == nil {
+		err = noSuchRoute(id)
+	}
+	if err != nil {
+		return prego.Route{}, err
+	}
+	return *r, nil
+}
+
+const sqlListRoutes = `SELECT ` + routeColumns + ` FROM routes r WHERE r.env_id = $1 AND r.route_id > $2 AND r.deleted_at IS NULL ORDER BY r.route_id LIMIT $3`
+
+// ListRoutes is a page of an env's routes by id, those after the one given, and
+// whether there are more.
+func (s *Store) ListRoutes(ctx context.Context, envID, after string, limit int) (page []prego.Route, more bool, err error) {
+	if err := s.envExists(ctx, envID); err != nil {
+		return nil, false, err
+	}
+	page, err = collect[prego.Route](ctx, s, "list routes", sqlListRoutes, envID, after, limit+1)
+	return cut(page, limit, err)
+}
+
+// cut makes a page of rows of which one more than limit was asked for.
+func cut[T any](rows []T, limit int, err error) (page []T, more bool, _ error) {
+	if err != nil || len(rows) <= limit {
+		return rows, false, err
+	}
+	return rows[:limit], true, nil
+}
+
+const sqlDeleteRoute = `
+UPDATE routes r SET deleted_at = now() WHERE r.env_id = $1 AND r.route_id = $2 AND r.deleted_at IS NULL RETURNING ` + routeColumns
+
+// DeleteRoute takes a route down.
+func (s *Store) DeleteRoute(ctx context.Context, envID, id, by string) error {
+	return s.inEnv(ctx, "delete route", envID, func(tx pgx.Tx, org string, _ prego.Region) error {
+		rows, err := tx.Query(ctx, sqlDeleteRoute, envID, id)
+		if err != nil {
+			return err
+		}
+		r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.Route])
+		if errors.Is(err, pgx.ErrNoRows) {
+			return noSuchRoute(id)
+		}
+		if err != nil {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "route.delete", Subject: id, Actor: by}, routePayload(r))
+	})
+}
+
+// One row per route and instance that serves it.
+const sqlPublishedRoutes = `
+SELECT ` + routeColumns + `, COALESCE(a.address, ''), COALESCE(t.instance_id, ''), COALESCE(t.host, ''), COALESCE(t.port, 0)
+FROM routes r
+LEFT JOIN ipv4_allocations a ON r.listener_scope = 'env_v4' AND a.env_id = r.env_id AND a.deleted_at IS NULL AND a.status = 'ready'
+LEFT JOIN LATERAL (SELECT i.instance_id, s.host, (i.ports ->> r.target_port::text)::integer AS port
+    FROM instances i JOIN servers s ON s.server_id = i.server_id
+    WHERE i.group_id = r.group_id AND i.state = 'running' AND i.healthy AND i.ports ? r.target_port::text AND s.host <> '') t ON true
+WHERE r.deleted_at IS NULL ORDER BY r.route_id, t.instance_id`
+
+// PublishedRoutes are all routes with what serves each now, by id.
+func (s *Store) PublishedRoutes(ctx context.Context) ([]prego.PublishedRoute, error) {
+	type line struct {
+		prego.PublishedRoute
+		target prego.RouteTarget
+	}
+	lines, err := collectBy(ctx, s, "published routes", func(row pgx.CollectableRow) (l line, err error) {
+		r, t := &l.Route, &l.target
+		err = row.Scan(&r.RouteID, &r.OrgID, &r.EnvID, &r.GroupID, &r.Hostname, &r.Listener, &r.ListenPort, &r.Protocol, &r.TargetPort, &r.CreatedBy, &r.CreatedAt,
+			&l.Address, &t.InstanceID, &t.Host, &t.Port)
+		return l, err
+	}, sqlPublishedRoutes)
+	if err != nil {
+		return nil, err
+	}
+	var out []prego.PublishedRoute
+	for _, l := range lines {
+		if len(out) == 0 || out[len(out)-1].RouteID != l.RouteID {
+			out = append(out, l.PublishedRoute)
+		}
+		if l.target.InstanceID != "" {
+			last := &out[len(out)-1]
+			last.Targets = append(last.Targets, l.target)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,368 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/quota"
+)
+
+const snapshotColumns = `s.snapshot_id, s.org_id, s.tenant_id, s.server_id, s.site, s.status, s.files, s.message, s.created_by, s.created_at, s.finished_at`
+
+const sqlTenantOrg = `SELECT org_id FROM tenants WHERE tenant_id = $1`
+
+// The tenant is held, so that its state stays while its backup or restore is
+// accepted.
+const sqlHoldTenantSite = `
+SELECT t.state, t.site, COALESCE((SELECT app_server_id FROM tenant_allocations a WHERE a.tenant_id = t.tenant_id AND a.released_at IS NULL), ''),
+    (SELECT count(*) FROM snapshots s WHERE s.tenant_id = t.tenant_id AND s.status IN ('queued', 'running')),
+    COALESCE((SELECT usage FROM org_usage_view WHERE org_id = t.org_id AND dimension = 'max_snapshots_per_volume'), 0)
+FROM tenants t WHERE t.tenant_id = $1 FOR SHARE OF t`
+
+// tenantSite is where a tenant's site is.
+type tenantSite struct {
+	org, site, server string
+	state             prego.TenantState
+	underWay          float64 // snapshots of this tenant
+	most              float64 // of the tenant of its org that has most
+}
+
+// inTenant runs f in a transaction that holds the tenant's org and the tenant, which
+// has a site.
+func (s *Store) inTenant(ctx context.Context, what, tenantID string, f func(tx pgx.Tx, t tenantSite) error) error {
+	return asCodedOrNil(what, s.inTx(ctx, func(tx pgx.Tx) error {
+		var t tenantSite
+		err := tx.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&t.org)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID)
+		}
+		if err != nil {
+			return err
+		}
+		if err := lockOrg(ctx, tx, t.org); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, sqlHoldTenantSite, tenantID).Scan(&t.state, &t.site, &t.server, &t.underWay, &t.most); err != nil {
+			return err
+		}
+		if t.site == "" || t.server == "" {
+			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s and has no site", tenantID, t.state)
+		}
+		return f(tx, t)
+	}))
+}
+
+const sqlCreateSnapshot = `
+INSERT INTO snapshots AS s (snapshot_id, org_id, tenant_id, server_id, site, status, created_by) VALUES ($1, $2, $3, $4, $5, 'queued', $6) RETURNING ` + snapshotColumns
+
+// CreateSnapshot accepts a backup of a tenant's site. How many are under way is
+// limited per tenant; the org's usage is that of the tenant that has most.
+func (s *Store) CreateSnapshot(ctx context.Context, tenantID, id, by string) (out prego.Snapshot, err error) {
+	err = s.inTenant(ctx, "create snapshot", tenantID, func(tx pgx.Tx, t tenantSite) error {
+		if t.state != prego.TenantActive && t.state != prego.TenantSuspended {
+			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active or suspended one is backed up", tenantID, t.state)
+		}
+		if err := s.takeQuota(ctx, tx, t.org, quota.Delta{Dimension: quota.MaxSnapshotsPerVolume, By: t.underWay + 1 - t.most}); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sqlCreateSnapshot, id, t.org, tenantID, t.server, t.site, by)
+		if err != nil {
+			return err
+		}
+		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.Snapshot]); err != nil {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: t.org, Type: "snapshot.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID})
+	})
+	return out, err
+}
+
+func (s *Store) tenantExists(ctx context.Context, tenantID string) error {
+	var org string
+	err := s.pool.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&org)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID)
+	}
+	return err
+}
+
+const sqlGetSnapshot = `SELECT ` + snapshotColumns + ` FROM snapshots s WHERE s.snapshot_id = $1`
+
+func noSuchSnapshot(id string) error {
+	return prego.Errorf(prego.CodeSnapshotNotFound, "there is no snapshot %q of this tenant", id)
+}
+
+// SnapshotRun reads a snapshot, or CodeSnapshotNotFound.
+func (s *Store) SnapshotRun(ctx context.Context, id string) (prego.Snapshot, error) {
+	v, err := first(collect[prego.Snapshot](ctx, s, "get snapshot", sqlGetSnapshot, id))
+	if err == nil && v == nil {
+		err = noSuchSnapshot(id)
+	}
+	if err != nil {
+		return prego.Snapshot{}, err
+	}
+	return *v, nil
+}
+
+// GetSnapshot reads one snapshot of a tenant, or CodeSnapshotNotFound.
+func (s *Store) GetSnapshot(ctx context.Context, tenantID, id string) (prego.Snapshot, error) {
+	if err := s.tenantExists(ctx, tenantID); err != nil {
+		return prego.Snapshot{}, err
+	}
+	v, err := s.SnapshotRun(ctx, id)
+	if err == nil && (v.TenantID != tenantID || v.Status == prego.JobDeleted) {
+		err = noSuchSnapshot(id)
+	}
+	return v, err
+}
+
+const sqlListSnapshots = `
+SELECT ` + snapshotColumns + ` FROM snapshots s
+WHERE s.tenant_id = $1 AND s.status <> 'deleted' AND ($2::timestamptz IS NULL OR (s.created_at, s.snapshot_id) < ($2, $3))
+ORDER BY s.created_at DESC, s.snapshot_id DESC LIMIT $4`
+
+func validID(prefix string) func(string) error {
+	return func(id string) error { return prego.ValidateOrgResourceID("cursor", prefix, id) }
+}
+
+// ListSnapshots is a page of a tenant's snapshots, newest first.
+func (s *Store) ListSnapshots(ctx context.Context, tenantID, cursor string, limit int) (page []prego.Snapshot, next string, err error) {
+	at, id, err := readCursor(cursor, validID("snp-"))
+	if err != nil {
+		return nil, "", err
+	}
+	if err := s.tenantExists(ctx, tenantID); err != nil {
+		return nil, "", err
+	}
+	rows, err := collect[prego.Snapshot](ctx, s, "list snapshots", sqlListSnapshots, tenantID, at, id, limit+1)
+	if err != nil {
+		return nil, "", err
+	}
+	return pageOf(rows, limit, func(v prego.Snapshot) (time.Time, string) { return v.CreatedAt, v.SnapshotID })
+}
+
+const sqlSnapshotInRestore = `SELECT EXISTS (SELECT FROM restore_jobs WHERE snapshot_id = $1 AND status IN ('queued', 'running'))`
+
+const sqlDeleteSnapshot = `UPDATE snapshots SET status = 'deleted' WHERE snapshot_id = $1 AND tenant_id = $2 AND status IN ('succeeded', 'failed')`
+
+// DeleteSnapshot gives a snapshot up that is neither being made nor restored.
+func (s *Store) DeleteSnapshot(ctx context.Context, tenantID, id, by string) error {
+	v, err := s.GetSnapshot(ctx, tenantID, id)
+	if err != nil {
+		return err
+	}
+	return asCodedOrNil("delete snapshot", s.inTx(ctx, func(tx pgx.Tx) error {
+		if err := lockOrg(ctx, tx, v.OrgID); err != nil {
+			return err
+		}
+		var busy bool
+		if err := tx.QueryRow(ctx, sqlSnapshotInRestore, id).Scan(&busy); err != nil {
+			return err
+		}
+		if busy {
+			return prego.Errorf(prego.CodeRestoreUnderWay, "snapshot %s is being restored", id)
+		}
+		tag, err := tx.Exec(ctx, sqlDeleteSnapshot, id, tenantID)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return prego.Errorf(prego.CodeSnapshotNotReady, "snapshot %s is still being made", id)
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: v.OrgID, Type: "snapshot.delete", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID})
+	}))
+}
+
+const (
+	sqlSnapshotBegun    = `UPDATE snapshots SET status = 'running' WHERE snapshot_id = $1 AND status IN ('queued', 'running')`
+	sqlSnapshotFinished = `UPDATE snapshots SET status = $2, files = $3, message = $4, finished_at = now() WHERE snapshot_id = $1 AND status IN ('queued', 'running')`
+)
+
+// SnapshotBegun records that a snapshot is being made.
+func (s *Store) SnapshotBegun(ctx context.Context, id string) error {
+	if _, err := s.pool.Exec(ctx, sqlSnapshotBegun, id); err != nil {
+		return fmt.Errorf("snapshot %s: %w", id, err)
+	}
+	return nil
+}
+
+// SnapshotFinished records how a snapshot ended; repeated, it changes nothing.
+func (s *Store) SnapshotFinished(ctx context.Context, id string, status prego.JobStatus, files []string, message string) error {
+	b, err := json.Marshal(filled(files))
+	if err != nil {
+		return fmt.Errorf("snapshot %s: %w", id, err)
+	}
+	if _, err := s.pool.Exec(ctx, sqlSnapshotFinished, id, status, b, prego.Redact(message)); err != nil {
+		return fmt.Errorf("snapshot %s: %w", id, err)
+	}
+	return nil
+}
+
+const restoreColumns = `j.job_id, j.org_id, j.tenant_id, j.snapshot_id, j.status, j.message, j.created_by, j.created_at, j.finished_at`
+
+const sqlTenantRestores = `SELECT EXISTS (SELECT FROM restore_jobs WHERE tenant_id = $1 AND status IN ('queued', 'running'))`
+
+const sqlCreateRestore = `
+INSERT INTO restore_jobs AS j (job_id, org_id, tenant_id, snapshot_id, status, created_by) VALUES ($1, $2, $3, $4, 'queued', $5) RETURNING ` + restoreColumns
+
+// CreateRestore accepts a restore of a tenant's site.
+func (s *Store) CreateRestore(ctx context.Context, tenantID, snapshotID, id, by string) (out prego.RestoreJob, err error) {
+	err = s.inTenant(ctx, "create restore", tenantID, func(tx pgx.Tx, t tenantSite) error {
+		if t.state != prego.TenantActive {
+			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active one is restored", tenantID, t.state)
+		}
+		rows, err := tx.Query(ctx, sqlGetSnapshot, snapshotID)
+		if err != nil {
+			return err
+		}
+		snap, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.Snapshot])
+		switch {
+		case errors.Is(err, pgx.ErrNoRows), err == nil && (snap.TenantID != tenantID || snap.Status == prego.JobDeleted):
+			return &prego.Error{Code: prego.CodeSnapshotUnknown, Field: "snapshot_id", Message: "is not a snapshot of this tenant"}
+		case err != nil:
+			return err
+		case snap.Status != prego.JobSucceeded:
+			return &prego.Error{Code: prego.CodeSnapshotNotReady, Field: "snapshot_id", Message: fmt.Sprintf("is of a snapshot that is %s", snap.Status)}
+		case snap.ServerID != t.server || snap.Site != t.site:
+			return &prego.Error{Code: prego.CodeSnapshotNotReady, Field: "snapshot_id", Message: fmt.Sprintf("is of a snapshot on server %s, and the site is on %s now", snap.ServerID, t.server)}
+		}
+		var busy bool
+		if err := tx.QueryRow(ctx, sqlTenantRestores, tenantID).Scan(&busy); err != nil {
+			return err
+		}
+		if busy {
+			return prego.Errorf(prego.CodeRestoreUnderWay, "tenant %s is being restored already", tenantID)
+		}
+		if err := s.takeQuota(ctx, tx, t.org, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}); err != nil {
+			return err
+		}
+		if rows, err = tx.Query(ctx, sqlCreateRestore, id, t.org, tenantID, snapshotID, by); err != nil {
+			return err
+		}
+		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.RestoreJob]); err != nil {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: t.org, Type: "restore.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID, "snapshot_id": snapshotID})
+	})
+	return out, err
+}
+
+const sqlGetRestore = `SELECT ` + restoreColumns + ` FROM restore_jobs j WHERE j.job_id = $1`
+
+// RestoreRun reads a restore, or CodeRestoreNotFound.
+func (s *Store) RestoreRun(ctx context.Context, id string) (prego.RestoreJob, error) {
+	v, err := first(collect[prego.RestoreJob](ctx, s, "get restore", sqlGetRestore, id))
+	if err == nil && v == nil {
+		err = prego.Errorf(prego.CodeRestoreNotFound, "there is no restore %q of this tenant", id)
+	}
+	if err != nil {
+		return prego.RestoreJob{}, err
+	}
+	return *v, nil
+}
+
+// GetRestore reads one restore of a tenant, or CodeRestoreNotFound.
+func (s *Store) GetRestore(ctx context.Context, tenantID, id string) (prego.RestoreJob, error) {
+	if err := s.tenantExists(ctx, tenantID); err != nil {
+		return prego.RestoreJob{}, err
+	}
+	v, err := s.RestoreRun(ctx, id)
+	if err == nil && v.TenantID != tenantID {
+		err = prego.Errorf(prego.CodeRestoreNotFound, "there is no restore %q of this tenant", id)
+	}
+	return v, err
+}
+
+const sqlListRestores = `
+SELECT ` + restoreColumns + ` FROM restore_jobs j
+WHERE j.tenant_id = $1 AND ($2::timestamptz IS NULL OR (j.created_at, j.job_id) < ($2, $3))
+ORDER BY j.created_at DESC, j.job_id DESC LIMIT $4`
+
+// ListRestores is a page of a tenant's restores, newest first.
+func (s *Store) ListRestores(ctx context.Context, tenantID, cursor string, limit int) (page []prego.RestoreJob, next string, err error) {
+	at, id, err := readCursor(cursor, validID("rst-"))
+	if err != nil {
+		return nil, "", err
+	}
+	if err := s.tenantExists(ctx, tenantID); err != nil {
+		return nil, "", err
+	}
+	rows, err := collect[prego.RestoreJob](ctx, s, "list restores", sqlListRestores, tenantID, at, id, limit+1)
+	if err != nil {
+		return nil, "", err
+	}
+	return pageOf(rows, limit, func(v prego.RestoreJob) (time.Time, string) { return v.CreatedAt, v.JobID })
+}
+
+const (
+	sqlRestoreBegun    = `UPDATE restore_jobs SET status = 'running' WHERE job_id = $1 AND status IN ('queued', 'running')`
+	sqlRestoreFinished = `UPDATE restore_jobs SET status = $2, message = $3, finished_at = now() WHERE job_id = $1 AND status IN ('queued', 'running')`
+)
+
+// RestoreBegun records that a restore is under way.
+func (s *Store) RestoreBegun(ctx context.Context, id string) error {
+	if _, err := s.pool.Exec(ctx, sqlRestoreBegun, id); err != nil {
+		return fmt.Errorf("restore %s: %w", id, err)
+	}
+	return nil
+}
+
+// RestoreFinished records how a restore ended; repeated, it changes nothing.
+func (s *Store) RestoreFinished(ctx context.Context, id string, status prego.JobStatus, message string) error {
+	if _, err := s.pool.Exec(ctx, sqlRestoreFinished, id, status, prego.Redact(message)); err != nil {
+		return fmt.Errorf("restore %s: %w", id, err)
+	}
+	return nil
+}
+
+const (
+	sqlOpenSession  = `INSERT INTO org_sessions (session_id, org_id, kind, subject, actor, lease_until) VALUES ($1, $2, $3, $4, $5, now() + make_interval(secs => $6))`
+	sqlRenewSession = `UPDATE org_sessions SET lease_until = now() + make_interval(secs => $2) WHERE session_id = $1 AND closed_at IS NULL`
+	sqlCloseSession = `UPDATE org_sessions SET closed_at = now() WHERE session_id = $1 AND closed_at IS NULL`
+)
+
+// OpenSession counts an exec session or a log stream for a tenant's org. It counts
+// until it is closed, or its lease ends with the process that renews it.
+func (s *Store) OpenSession(ctx context.Context, id, tenantID string, kind prego.SessionKind, subject, actor string, lease time.Duration) error {
+	deltas := []quota.Delta{{Dimension: quota.MaxLogStreams, By: 1}}
+	if kind == prego.SessionExec {
+		deltas = []quota.Delta{{Dimension: quota.MaxExecSessions, By: 1}, {Dimension: quota.MaxExecSessionsPerHour, By: 1}}
+	}
+	return asCodedOrNil("open session", s.inTx(ctx, func(tx pgx.Tx) error {
+		var org string
+		err := tx.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&org)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return &prego.Error{Code: prego.CodeTenantUnknown, Field: "tenant_id", Message: "is not a tenant that is known here"}
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.takeQuota(ctx, tx, org, deltas...); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, sqlOpenSession, id, org, kind, subject, actor, lease.Seconds())
+		return err
+	}))
+}
+
+// RenewSession lengthens a session's lease.
+func (s *Store) RenewSession(ctx context.Context, id string, lease time.Duration) error {
+	if _, err := s.pool.Exec(ctx, sqlRenewSession, id, lease.Seconds()); err != nil {
+		return fmt.Errorf("renew session %s: %w", id, err)
+	}
+	return nil
+}
+
+// CloseSession ends a session.
+func (s *Store) CloseSession(ctx context.Context, id string) error {
+	if _, err := s.pool.Exec(ctx, sqlCloseSession, id); err != nil {
+		return fmt.Errorf("close session %s: %w", id, err)
+	}
+	return nil
+}

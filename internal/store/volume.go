@@ -1,0 +1,404 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/quota"
+)
+
+const volumeColumns = `v.volume_id, v.org_id, v.region, v.location, v.name, v.size_bytes, v.provider, v.provider_name, COALESCE(v.provider_id, ''), v.status, v.reason, v.message, v.created_by, v.created_at`
+
+const attachmentColumns = `t.attachment_id, t.org_id, t.volume_id, t.group_id, t.mount_path, COALESCE(t.server_id, ''), t.created_by, t.created_at`
+
+func scanVolume(row pgx.CollectableRow) (v prego.Volume, err error) {
+	err = row.Scan(&v.VolumeID, &v.OrgID, &v.Region, &v.Location, &v.Name, &v.SizeBytes, &v.Provider, &v.ProviderName, &v.ProviderID, &v.Status, &v.Reason, &v.Message, &v.CreatedBy, &v.CreatedAt)
+	return v, err
+}
+
+func oneVolume(ctx context.Context, q querier, id, sql string, args ...any) (prego.Volume, error) {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return prego.Volume{}, err
+	}
+	v, err := pgx.CollectExactlyOneRow(rows, scanVolume)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return v, prego.Errorf(prego.CodeVolumeNotFound, "there is no volume %q", id)
+	}
+	return v, err
+}
+
+const sqlVolumeNameTaken = `SELECT EXISTS (SELECT FROM volumes WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL)`
+
+const sqlCreateVolume = `
+INSERT INTO volumes AS v (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'pending', $9) RETURNING ` + volumeColumns
+
+// CreateVolume asks for a volume: the row is the intent that is made true later.
+func (s *Store) CreateVolume(ctx context.Context, v prego.Volume, environment, by string) (out prego.Volume, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		if err := lockOrg(ctx, tx, v.OrgID); prego.CodeOf(err) == prego.CodeNotFound {
+			return &prego.Error{Code: prego.CodeOrgUnknown, Field: "org_id", Message: "is not an org that is known here"}
+		} else if err != nil {
+			return err
+		}
+		provider, err := providerOf(ctx, tx, v.Region)
+		if err != nil {
+			return err
+		}
+		var taken bool
+		if err := tx.QueryRow(ctx, sqlVolumeNameTaken, v.OrgID, v.Name).Scan(&taken); err != nil {
+			return err
+		}
+		if taken {
+			return &prego.Error{Code: prego.CodeVolumeNameTaken, Field: "name", Message: "belongs to another volume of the org"}
+		}
+		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}); err != nil {
+			return err
+		}
+		out, err = oneVolume(ctx, tx, v.VolumeID, sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, provider, prego.OrgResourceName(environment, v.VolumeID), by)
+		if err != nil {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: v.OrgID, Type: "volume.create", Subject: v.VolumeID, Actor: by},
+			map[string]any{"name": v.Name, "region": v.Region, "location": v.Location, "size_bytes": v.SizeBytes})
+	})
+	return out, asCodedOrNil("create volume", err)
+}
+
+const sqlGetVolume = `SELECT ` + volumeColumns + ` FROM volumes v WHERE v.volume_id = $1 AND v.deleted_at IS NULL`
+
+const sqlVolumesAttachments = `SELECT ` + attachmentColumns + ` FROM volume_attachments t WHERE t.volume_id = ANY ($1) AND t.deleted_at IS NULL`
+
+// withAttachments adds to volumes what they are attached to.
+func (s *Store) withAttachments(ctx context.Context, volumes []prego.Volume) error {
+	ids := make([]string, len(volumes))
+	for i, v := range volumes {
+		ids[i] = v.VolumeID
+	}
+	list, err := collect[prego.VolumeAttachment](ctx, s, "attachments of volumes", sqlVolumesAttachments, ids)
+	if err != nil {
+		return err
+	}
+	for i := range volumes {
+		for j := range list {
+			if list[j].VolumeID == volumes[i].VolumeID {
+				volumes[i].Attachment = &list[j]
+			}
+		}
+	}
+	return nil
+}
+
+// GetVolume reads one volume, or CodeVolumeNotFound.
+func (s *Store) GetVolume(ctx context.Context, id string) (prego.Volume, error) {
+	v, err := oneVolume(ctx, s.pool, id, sqlGetVolume, id)
+	if err != nil {
+		return v, asCoded("get volume", err)
+	}
+	one := []prego.Volume{v}
+	err = s.withAttachments(ctx, one)
+	return one[0], err
+}
+
+const sqlListVolumes = `SELECT ` + volumeColumns + ` FROM volumes v WHERE ($1 = '' OR v.org_id = $1) AND v.volume_id > $2 AND v.deleted_at IS NULL ORDER BY v.volume_id LIMIT $3`
+
+// ListVolumes is a page of volumes by id, those after the one given, and whether
+// there are more; org "" is every org.
+func (s *Store) ListVolumes(ctx context.Context, org, after string, limit int) (page []prego.Volume, more bool, err error) {
+	page, err = collectBy(ctx, s, "list volumes", scanVolume, sqlListVolumes, org, after, limit+1)
+	if page, more, err = cut(page, limit, err); err != nil {
+		return nil, false, err
+	}
+	return page, more, s.withAttachments(ctx, page)
+}
+
+// inVolume runs f in a transaction that holds the volume's org and the volume.
+func (s *Store) inVolume(ctx context.Context, what, id string, f func(tx pgx.Tx, v prego.Volume) error) error {
+	return asCodedOrNil(what, s.inTx(ctx, func(tx pgx.Tx) error {
+		v, err := oneVolume(ctx, tx, id, sqlGetVolume, id)
+		if err != nil {
+			return err
+		}
+		if err := lockOrg(ctx, tx, v.OrgID); err != nil {
+			return err
+		}
+		if v, err = oneVolume(ctx, tx, id, sqlHoldVolume, id); err != nil {
+			return err
+		}
+		return f(tx, v)
+	}))
+}
+
+const sqlHoldVolume = sqlGetVolume + ` FOR UPDATE`
+
+const sqlVolumeAttached = `SELECT COALESCE((SELECT group_id FROM volume_attachments WHERE volume_id = $1 AND deleted_at IS NULL), '')`
+
+const sqlVolumeReleasing = `
+UPDATE volumes v SET status = 'releasing', reason = '', message = '', updated_at = now() WHERE v.volume_id = $1 RETURNING ` + volumeColumns
+
+// DeleteVolume asks for a volume to be deleted. One that is attached is refused.
+func (s *Store) DeleteVolume(ctx context.Context, id, by string) (out prego.Volume, err error) {
+	err = s.inVolume(ctx, "delete volume", id, func(tx pgx.Tx, v prego.Volume) error {
+		if out = v; v.Status == prego.OrgResourceReleasing {
+			return nil
+		}
+		var group string
+		if err := tx.QueryRow(ctx, sqlVolumeAttached, id).Scan(&group); err != nil {
+			return err
+		}
+		if group != "" {
+			return prego.Errorf(prego.CodeVolumeAttached, "volume %s is attached to process group %s: detach it first", id, group)
+		}
+		var err error
+		if out, err = oneVolume(ctx, tx, id, sqlVolumeReleasing, id); err != nil {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: v.OrgID, Type: "volume.delete", Subject: id, Actor: by}, map[string]any{"name": v.Name, "size_bytes": v.SizeBytes})
+	})
+	return out, err
+}
+
+// The group is held, so that it is not scaled meanwhile.
+const sqlAttachFacts = `SELECT region, replicas FROM process_groups WHERE group_id = $1 AND org_id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE`
+
+const sqlVolumeLeft = `SELECT COALESCE((SELECT server_id FROM volume_attachments WHERE volume_id = $1 AND deleted_at IS NOT NULL AND server_id IS NOT NULL LIMIT 1), '')`
+
+const sqlMountTaken = `SELECT EXISTS (SELECT FROM volume_attachments WHERE group_id = $1 AND mount_path = $2 AND deleted_at IS NULL)`
+
+// Volumes of one group stand where one server can have them all.
+const sqlGroupLocation = `
+SELECT COALESCE((SELECT v.location FROM volume_attachments t JOIN volumes v USING (volume_id) WHERE t.group_id = $1 AND t.deleted_at IS NULL LIMIT 1), '')`
+
+const sqlCreateAttachment = `
+INSERT INTO volume_attachments AS t (attachment_id, org_id, volume_id, group_id, mount_path, created_by) VALUES ($1, $2, $3, $4, $5, $6) RETURNING ` + attachmentColumns
+
+// AttachVolume makes a volume that of a process group. The scheduler brings it to
+// the group's server.
+func (s *Store) AttachVolume(ctx context.Context, a prego.VolumeAttachment, by string) (out prego.VolumeAttachment, err error) {
+	err = s.inVolume(ctx, "attach volume", a.VolumeID, func(tx pgx.Tx, v prego.Volume) error {
+		refuse := func(code prego.Code, field, format string, args ...any) error {
+			return &prego.Error{Code: code, Field: field, Message: fmt.Sprintf(format, args...)}
+		}
+		var region prego.Region
+		var replicas int
+		err := tx.QueryRow(ctx, sqlAttachFacts, a.GroupID, v.OrgID).Scan(&region, &replicas)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return refuse(prego.CodeGroupUnknown, "group_id", "is not a process group of the volume's org")
+		}
+		if err != nil {
+			return err
+		}
+		var attached, left, location string
+		var mounted bool
+		if err := tx.QueryRow(ctx, sqlVolumeAttached, a.VolumeID).Scan(&attached); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, sqlVolumeLeft, a.VolumeID).Scan(&left); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, sqlMountTaken, a.GroupID, a.MountPath).Scan(&mounted); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, sqlGroupLocation, a.GroupID).Scan(&location); err != nil {
+			return err
+		}
+		switch {
+		case v.Status == prego.OrgResourceReleasing || v.Status == prego.OrgResourceFailed:
+			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s", a.VolumeID, v.Status)
+		case attached != "":
+			return prego.Errorf(prego.CodeVolumeAttached, "volume %s is attached to process group %s: it has one writer", a.VolumeID, attached)
+		case left != "":
+			return prego.Errorf(prego.CodeVolumeInUse, "volume %s is still being taken from server %s; try again", a.VolumeID, left)
+		case region != v.Region:
+			return refuse(prego.CodeVolumeMismatch, "group_id", "is in region %s, the volume in %s", region, v.Region)
+		case location != "" && location != v.Location:
+			return refuse(prego.CodeVolumeMismatch, "group_id", "has a volume at location %s, and this one is at %s: no server has both", location, v.Location)
+		case replicas > 1:
+			return refuse(prego.CodeSingleWriter, "group_id", "has %d replicas, and a volume has one writer: scale it to 1 first", replicas)
+		case mounted:
+			return prego.Invalid("mount_path", "is that of another volume of the group")
+		}
+		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumeAttachments, By: 1}); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sqlCreateAttachment, a.AttachmentID, v.OrgID, a.VolumeID, a.GroupID, a.MountPath, by)
+		if err != nil {
+			return err
+		}
+		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.VolumeAttachment]); err != nil {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: v.OrgID, Type: "attachment.create", Subject: a.AttachmentID, Actor: by}, attachmentPayload(out))
+	})
+	return out, err
+}
+
+func attachmentPayload(a prego.VolumeAttachment) map[string]any {
+	return map[string]any{"volume_id": a.VolumeID, "group_id": a.GroupID, "mount_path": a.MountPath}
+}
+
+const sqlHoldAttachment = `SELECT ` + attachmentColumns + ` FROM volume_attachments t WHERE t.volume_id = $1 AND t.attachment_id = $2 AND t.deleted_at IS NULL FOR UPDATE`
+
+const sqlGroupInstances = `SELECT count(*) FROM instances WHERE group_id = $1 AND state <> 'stopped'`
+
+const sqlDeleteAttachment = `UPDATE volume_attachments SET deleted_at = now() WHERE attachment_id = $1`
+
+// DetachVolume takes a volume from its group. What may still write to it refuses
+// that. The volume's run takes it from the server.
+func (s *Store) DetachVolume(ctx context.Context, volumeID, attachmentID, by string) error {
+	return s.inVolume(ctx, "detach volume", volumeID, func(tx pgx.Tx, v prego.Volume) error {
+		rows, err := tx.Query(ctx, sqlHoldAttachment, volumeID, attachmentID)
+		if err != nil {
+			return err
+		}
+		a, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.VolumeAttachment])
+		if errors.Is(err, pgx.ErrNoRows) {
+			return prego.Errorf(prego.CodeAttachmentNotFound, "volume %s has no attachment %q", volumeID, attachmentID)
+		}
+		if err != nil {
+			return err
+		}
+		var instances int
+		if err := tx.QueryRow(ctx, sqlGroupInstances, a.GroupID).Scan(&instances); err != nil {
+			return err
+		}
+		if instances > 0 {
+			return prego.Errorf(prego.CodeVolumeInUse, "%d instances of process group %s are not stopped: scale it to 0 first", instances, a.GroupID)
+		}
+		if _, err := tx.Exec(ctx, sqlDeleteAttachment, attachmentID); err != nil {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: v.OrgID, Type: "attachment.delete", Subject: attachmentID, Actor: by}, attachmentPayload(a))
+	})
+}
+
+// VolumeRun reads a volume that is there or is to be; ok is false once it is gone.
+func (s *Store) VolumeRun(ctx context.Context, id string) (v prego.Volume, ok bool, err error) {
+	v, err = oneVolume(ctx, s.pool, id, sqlGetVolume, id)
+	if prego.CodeOf(err) == prego.CodeVolumeNotFound {
+		return v, false, nil
+	}
+	return v, err == nil, asCodedOrNil("volume", err)
+}
+
+// A volume that is to be released meanwhile keeps that wish, and its id.
+const sqlVolumeMade = `
+UPDATE volumes SET provider_id = $2, status = CASE status WHEN 'pending' THEN 'ready' ELSE status END, reason = '', message = ''
+WHERE volume_id = $1 AND deleted_at IS NULL`
+
+// VolumeMade records that the volume is there, in the row and in the ledger.
+func (s *Store) VolumeMade(ctx context.Context, v prego.Volume, providerID string) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		if err := confirmCreated(ctx, tx, v.Provider, "", 0, prego.ResourceVolume, v.ProviderName, providerID); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlVolumeMade, v.VolumeID, providerID); err != nil {
+			return fmt.Errorf("volume %s is made: %w", v.VolumeID, err)
+		}
+		return nil
+	})
+}
+
+const sqlVolumeWaits = `
+UPDATE volumes SET status = CASE WHEN $4 THEN 'failed' ELSE status END, reason = $2, message = $3
+WHERE volume_id = $1 AND deleted_at IS NULL AND status = 'pending'`
+
+// VolumeWaits records why the volume is not there yet or, when failed, will not be.
+func (s *Store) VolumeWaits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error {
+	if _, err := s.pool.Exec(ctx, sqlVolumeWaits, id, reason, prego.Redact(message), failed); err != nil {
+		return fmt.Errorf("volume %s waits: %w", id, err)
+	}
+	return nil
+}
+
+const sqlVolumeGone = `UPDATE volumes SET deleted_at = now() WHERE volume_id = $1 AND deleted_at IS NULL`
+
+// VolumeGone ends a volume.
+func (s *Store) VolumeGone(ctx context.Context, v prego.Volume) error {
+	return s.gone(ctx, v.Provider, prego.ResourceVolume, v.ProviderName, sqlVolumeGone, v.VolumeID)
+}
+
+const sqlLeftAttached = `SELECT ` + attachmentColumns + ` FROM volume_attachments t WHERE t.volume_id = $1 AND t.deleted_at IS NOT NULL AND t.server_id IS NOT NULL ORDER BY t.attachment_id`
+
+// LeftAttached are the ended attachments of a volume that it may still be on a
+// server for.
+func (s *Store) LeftAttached(ctx context.Context, volumeID string) ([]prego.VolumeAttachment, error) {
+	return collect[prego.VolumeAttachment](ctx, s, "ended attachments", sqlLeftAttached, volumeID)
+}
+
+const sqlGroupAttachments = `SELECT ` + attachmentColumns + ` FROM volume_attachments t WHERE t.group_id = $1 AND t.deleted_at IS NULL ORDER BY t.attachment_id`
+
+// GroupAttachments are the volumes of a process group.
+func (s *Store) GroupAttachments(ctx context.Context, groupID string) ([]prego.VolumeAttachment, error) {
+	return collect[prego.VolumeAttachment](ctx, s, "attachments of group", sqlGroupAttachments, groupID)
+}
+
+const sqlAttachedTo = `UPDATE volume_attachments SET server_id = NULLIF($2, '') WHERE attachment_id = $1`
+
+// AttachedTo records the server that a volume is about to be on, before it is, or ""
+// once it is on none.
+func (s *Store) AttachedTo(ctx context.Context, attachmentID, serverID string) error {
+	if _, err := s.pool.Exec(ctx, sqlAttachedTo, attachmentID, serverID); err != nil {
+		return fmt.Errorf("attachment %s: %w", attachmentID, err)
+	}
+	return nil
+}
+
+const sqlOrgNames = `
+SELECT 'primary_ip', name FROM ipv4_allocations WHERE provider = $1 AND deleted_at IS NULL
+UNION ALL SELECT 'volume', provider_name FROM volumes WHERE provider = $1 AND deleted_at IS NULL`
+
+// OrgNames are the names at a provider of all that orgs have or are about to have
+// there: none of it is an orphan.
+func (s *Store) OrgNames(ctx context.Context, provider prego.InfraProviderID) ([]prego.ResourceIntent, error) {
+	return collect[prego.ResourceIntent](ctx, s, "names of orgs' resources", sqlOrgNames, provider)
+}
+
+const (
+	sqlIPv4Missing   = `UPDATE ipv4_allocations SET status = 'failed', reason = 'missing_at_provider', message = 'the provider no longer has it', updated_at = now() WHERE provider = $1 AND provider_id = $2 AND status = 'ready' AND deleted_at IS NULL`
+	sqlVolumeMissing = `UPDATE volumes SET status = 'failed', reason = 'missing_at_provider', message = 'the provider no longer has it', updated_at = now() WHERE provider = $1 AND provider_id = $2 AND status = 'ready' AND deleted_at IS NULL`
+)
+
+// OrgResourceMissing fails an address or a volume that the provider no longer has.
+func (s *Store) OrgResourceMissing(ctx context.Context, r prego.Resource) error {
+	sql := sqlVolumeMissing
+	if r.Kind == prego.ResourcePrimaryIP {
+		sql = sqlIPv4Missing
+	}
+	if _, err := s.pool.Exec(ctx, sql, r.Provider, r.ProviderID); err != nil {
+		return fmt.Errorf("%s %s is missing: %w", r.Kind, r.Name, err)
+	}
+	return nil
+}
+
+const sqlOrgWork = `
+SELECT 'address', allocation_id FROM ipv4_allocations WHERE deleted_at IS NULL AND status IN ('pending', 'releasing') AND updated_at < now() - make_interval(secs => $1)
+UNION ALL SELECT 'volume', volume_id FROM volumes WHERE deleted_at IS NULL AND status IN ('pending', 'releasing') AND updated_at < now() - make_interval(secs => $1)
+UNION ALL SELECT DISTINCT 'volume', volume_id FROM volume_attachments WHERE server_id IS NOT NULL AND deleted_at < now() - make_interval(secs => $1)
+UNION ALL SELECT 'snapshot', snapshot_id FROM snapshots WHERE status IN ('queued', 'running') AND created_at < now() - make_interval(secs => $1)
+UNION ALL SELECT 'restore', job_id FROM restore_jobs WHERE status IN ('queued', 'running') AND created_at < now() - make_interval(secs => $1)`
+
+// OrgWork are the rows that should have a run.
+func (s *Store) OrgWork(ctx context.Context, quiet time.Duration) (w prego.OrgWork, err error) {
+	type line struct{ Kind, ID string }
+	lines, err := collect[line](ctx, s, "work on orgs' resources", sqlOrgWork, quiet.Seconds())
+	for _, l := range lines {
+		switch l.Kind {
+		case "address":
+			w.Addresses = append(w.Addresses, l.ID)
+		case "volume":
+			w.Volumes = append(w.Volumes, l.ID)
+		case "snapshot":
+			w.Snapshots = append(w.Snapshots, l.ID)
+		case "restore":
+			w.Restores = append(w.Restores, l.ID)
+		}
+	}
+	return w, err
+}

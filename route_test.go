@@ -1,0 +1,111 @@
+package prego_test
+
+import (
+	"flag"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func TestTraefikDocument(t *testing.T) {
+	t.Parallel()
+	routes := []prego.PublishedRoute{
+		{
+			Route:   prego.Route{RouteID: "rte-http", Hostname: "www.example.com", Listener: prego.ListenerSharedV6, ListenPort: 80, Protocol: prego.RouteHTTP, TargetPort: 8080},
+			Targets: []prego.RouteTarget{{InstanceID: "ins-1", Host: "192.0.2.7", Port: 32768}, {InstanceID: "ins-2", Host: "2001:db8::7", Port: 32769}},
+		},
+		{
+			Route:   prego.Route{RouteID: "rte-https", Hostname: "www.example.com", Listener: prego.ListenerSharedV6, ListenPort: 443, Protocol: prego.RouteHTTPS, TargetPort: 8443},
+			Targets: []prego.RouteTarget{{InstanceID: "ins-1", Host: "192.0.2.7", Port: 32770}},
+		},
+		{
+			Route:   prego.Route{RouteID: "rte-tcp", Listener: prego.ListenerEnvV4, ListenPort: 5432, Protocol: prego.RouteTCP, TargetPort: 5432},
+			Address: "203.0.113.9", Targets: []prego.RouteTarget{{InstanceID: "ins-3", Host: "192.0.2.8", Port: 32771}, {InstanceID: "ins-4", Host: "not an address", Port: 1}},
+		},
+		// None runs: callers are told so, and no others get its name.
+		{Route: prego.Route{RouteID: "rte-idle", Hostname: "idle.example.com", Listener: prego.ListenerSharedV6, ListenPort: 80, Protocol: prego.RouteHTTP, TargetPort: 80}},
+		// Its address is gone.
+		{Route: prego.Route{RouteID: "rte-lost", Listener: prego.ListenerEnvV4, ListenPort: 25, Protocol: prego.RouteTCP, TargetPort: 25}},
+	}
+	got, err := prego.TraefikDocument(routes)
+	require.NoError(t, err)
+	for range 20 {
+		rand.Shuffle(len(routes), func(i, j int) { routes[i], routes[j] = routes[j], routes[i] })
+		again, err := prego.TraefikDocument(routes)
+		require.NoError(t, err)
+		require.Equal(t, string(got), string(again), "the order of routes does not matter")
+	}
+	golden := filepath.Join("testdata", "traefik.json")
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(golden, append(got, '\n'), 0o600))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(got)+"\n")
+
+	empty, err := prego.TraefikDocument(nil)
+	require.NoError(t, err)
+	require.Equal(t, "{}", string(empty))
+}
+
+func TestNormalizeHostname(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"WWW.Example.COM": "www.example.com", "xn--bcher-kva.example": "xn--bcher-kva.example", "a.b": "a.b", strings.Repeat("a", 63) + ".com": strings.Repeat("a", 63) + ".com"} {
+		got, err := prego.NormalizeHostname(name)
+		require.NoError(t, err, name)
+		require.Equal(t, want, got)
+	}
+	for _, name := range []string{"", "a", "*.a.b", ".a.b", "a.b.", "a..b", "-a.b", "a-.b", "a_b.c", "bücher.example", "a.b`", "a b.c", "a.b\n", "192.0.2.1", "[::1]", strings.Repeat("a.", 127) + "com"} {
+		_, err := prego.NormalizeHostname(name)
+		require.Equal(t, prego.CodeInvalidField, prego.CodeOf(err), "%q", name)
+	}
+}
+
+func TestBackupFiles(t *testing.T) {
+	t.Parallel()
+	printed := `Backup Summary for a.b at 2026-01-02 03:04:05
+Config  : ./a.b/private/backups/20260102_030405-a_b-site_config_backup.json 147.0B
+Database: ./a.b/private/backups/20260102_030405-a_b-database.sql.gz         180.2KiB
+Public  : ./a.b/private/backups/20260102_030405-a_b-files.tar               10.0KiB
+Private : ./a.b/private/backups/20260102_030405-a_b-private-files.tar       10.0KiB
+Backup for Site a.b has been successfully completed with files`
+	files, err := prego.BackupFiles("a.b", printed)
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"a.b/private/backups/20260102_030405-a_b-database.sql.gz", "a.b/private/backups/20260102_030405-a_b-files.tar", "a.b/private/backups/20260102_030405-a_b-private-files.tar",
+	}, files)
+	require.Len(t, prego.RestoreArgs("a.b", files), 8)
+	require.Len(t, prego.RestoreArgs("a.b", files[:1]), 4)
+	for _, other := range []string{"c.d", "b"} {
+		_, err = prego.BackupFiles(other, printed)
+		require.Error(t, err, "it is another site's")
+	}
+}
+
+func TestIDsOfRunsOfResources(t *testing.T) {
+	t.Parallel()
+	for _, f := range []struct {
+		id      func(string) string
+		inverse func(string) (string, bool)
+	}{
+		{prego.AddressWorkflowID, prego.AllocationIDFromWorkflow},
+		{prego.VolumeWorkflowID, prego.VolumeIDFromWorkflow},
+		{prego.SnapshotWorkflowID, prego.SnapshotIDFromWorkflow},
+		{prego.RestoreWorkflowID, prego.JobIDFromRestoreWorkflow},
+	} {
+		id, ok := f.inverse(f.id("x-1"))
+		require.True(t, ok)
+		require.Equal(t, "x-1", id)
+		_, ok = f.inverse("tenant-provision/x-1")
+		require.False(t, ok)
+	}
+}

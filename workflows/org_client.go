@@ -1,0 +1,58 @@
+package workflows
+
+import (
+	"context"
+
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/prego/prego"
+)
+
+// orgPriority shares a task queue among orgs.
+func orgPriority(org string) temporal.Priority {
+	return temporal.Priority{FairnessKey: org, FairnessWeight: 1}
+}
+
+// StartAddress starts the run of an IPv4 address; one that is under way is told to
+// read its row once more.
+func (c *Client) StartAddress(ctx context.Context, org, id string) error {
+	return c.startOrFollow(ctx, orgPriority(org), again, prego.AddressWorkflowID(id), "IPv4 address "+id, ReconcileAddress, OrgResourceInput{ID: id})
+}
+
+// EnsureAddress starts it unless it is running.
+func (c *Client) EnsureAddress(ctx context.Context, id string) (bool, error) {
+	return c.start(ctx, prego.AddressWorkflowID(id), "IPv4 address "+id, ReconcileAddress, OrgResourceInput{ID: id})
+}
+
+// StartVolume starts the run of a volume; one that is under way is told to read its
+// row once more.
+func (c *Client) StartVolume(ctx context.Context, org, id string) error {
+	return c.startOrFollow(ctx, orgPriority(org), again, prego.VolumeWorkflowID(id), "Volume "+id, ReconcileVolume, OrgResourceInput{ID: id})
+}
+
+// EnsureVolume starts it unless it is running.
+func (c *Client) EnsureVolume(ctx context.Context, id string) (bool, error) {
+	return c.start(ctx, prego.VolumeWorkflowID(id), "Volume "+id, ReconcileVolume, OrgResourceInput{ID: id})
+}
+
+// StartSnapshot starts the run of a snapshot; one that is under way is success.
+func (c *Client) StartSnapshot(ctx context.Context, org, id string) error {
+	_, err := c.startFor(ctx, orgPriority(org), prego.SnapshotWorkflowID(id), "Snapshot "+id, SnapshotTenant, SnapshotInput{SnapshotID: id})
+	return err
+}
+
+// EnsureSnapshot does the same and tells whether it had to.
+func (c *Client) EnsureSnapshot(ctx context.Context, id string) (bool, error) {
+	return c.start(ctx, prego.SnapshotWorkflowID(id), "Snapshot "+id, SnapshotTenant, SnapshotInput{SnapshotID: id})
+}
+
+// StartRestore starts the run of a restore; one that is under way is success.
+func (c *Client) StartRestore(ctx context.Context, org, id string) error {
+	_, err := c.startFor(ctx, orgPriority(org), prego.RestoreWorkflowID(id), "Restore "+id, RestoreTenant, RestoreJobInput{JobID: id})
+	return err
+}
+
+// EnsureRestore does the same and tells whether it had to.
+func (c *Client) EnsureRestore(ctx context.Context, id string) (bool, error) {
+	return c.start(ctx, prego.RestoreWorkflowID(id), "Restore "+id, RestoreTenant, RestoreJobInput{JobID: id})
+}

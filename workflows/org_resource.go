@@ -1,0 +1,129 @@
+package workflows
+
+import (
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// OrgResourceInput names an org's address or volume. WaitingSince is when the run
+// began to wait for the provider's capacity.
+type OrgResourceInput struct {
+	ID           string    `json:"id"`
+	WaitingSince time.Time `json:"waiting_since,omitzero"`
+}
+
+// releasePatience is how long a deletion at the provider is tried before the run
+// ends as failed; the reconciler begins another.
+const releasePatience = 24 * time.Hour
+
+// ReconcileAddress makes an env's IPv4 address true at the provider: there while its
+// row asks for it, gone once it gives it back.
+func ReconcileAddress(ctx workflow.Context, in OrgResourceInput) error {
+	return reconcileOrgResource(ctx, in, prego.ResourcePrimaryIP, ReconcileAddress)
+}
+
+// ReconcileVolume does the same for an org's volume, and takes it from servers of
+// groups that have it no longer.
+func ReconcileVolume(ctx workflow.Context, in OrgResourceInput) error {
+	return reconcileOrgResource(ctx, in, prego.ResourceVolume, ReconcileVolume)
+}
+
+// reconcileOrgResource goes on until what the row says is so. The row is changed by
+// who asked, and is read again after each step; a signal says that it was changed.
+func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind prego.ResourceKind, self any) error {
+	var steps *activities.OrgResources
+	ref := activities.OrgResourceRef{Kind: kind, ID: in.ID}
+	for first := true; ; first = false {
+		var plan activities.OrgResourcePlan
+		if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanOrgResource, ref).Get(ctx, &plan); err != nil {
+			return err
+		}
+		if first && plan.OrgID != "" {
+			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrOrgID.ValueSet(plan.OrgID)); err != nil {
+				return fmt.Errorf("search attributes: %w", err)
+			}
+		}
+		if plan.Status != prego.OrgResourcePending {
+			in.WaitingSince = time.Time{}
+		}
+		if plan.Settled() {
+			if followed(ctx, 0) == again {
+				continue
+			}
+			setOutcome(ctx, outcomeOf(plan))
+			return nil
+		}
+		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** of org %s: %s", in.ID, plan.OrgID, plan.Status))
+		switch {
+		case plan.Left > 0:
+			if err := workflow.ExecuteActivity(call(ctx, "take it from the server that has it no longer", releasePatience), steps.DetachLeftVolume, in.ID).Get(ctx, nil); err != nil {
+				return err
+			}
+		case plan.Status == prego.OrgResourceReleasing:
+			if err := workflow.ExecuteActivity(call(ctx, "delete it at the provider", releasePatience), steps.ReleaseOrgResource, ref).Get(ctx, nil); err != nil {
+				return err
+			}
+		default:
+			waits, err := makeOrgResource(ctx, steps, ref, plan, &in)
+			if err != nil {
+				return err
+			}
+			if !waits {
+				continue
+			}
+			awaitChange(ctx, plan.Poll)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+				followed(ctx, 0) // the new run reads the row all the same
+				return workflow.NewContinueAsNewError(ctx, self, in)
+			}
+		}
+	}
+}
+
+func outcomeOf(p activities.OrgResourcePlan) string {
+	if p.Status == "" {
+		return "gone"
+	}
+	return string(p.Status)
+}
+
+// makeOrgResource makes it, or records why that can't be: waits tells that it may
+// come about later.
+func makeOrgResource(ctx workflow.Context, steps *activities.OrgResources, ref activities.OrgResourceRef, plan activities.OrgResourcePlan, in *OrgResourceInput) (waits bool, _ error) {
+	err := workflow.ExecuteActivity(call(ctx, "make it at the provider", plan.Wait), steps.MakeOrgResource, ref).Get(ctx, nil)
+	if err == nil || ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	note := activities.OrgResourceWait{Ref: ref, Reason: prego.ReasonProviderRefused, Message: message(err), Failed: true}
+	if t := errType(err); t == activities.ErrTypeQuota || t == activities.ErrTypeCandidate {
+		// The provider's, not the org's.
+		note.Reason = prego.ReasonNoCapacityVolume
+		if ref.Kind == prego.ResourcePrimaryIP {
+			note.Reason = prego.ReasonIPAMExhausted
+		}
+		if in.WaitingSince.IsZero() {
+			in.WaitingSince = workflow.Now(ctx)
+		}
+		note.Failed = workflow.Now(ctx).Sub(in.WaitingSince) >= plan.Wait
+	}
+	return !note.Failed, workflow.ExecuteActivity(write(ctx, "record why it is not there"), steps.OrgResourceWaits, note).Get(ctx, nil)
+}
+
+// awaitChange waits until the row was changed, and at most for a while.
+func awaitChange(ctx workflow.Context, poll time.Duration) {
+	ctx, cancel := workflow.WithCancel(ctx)
+	defer cancel()
+	timer := workflow.NewTimerWithOptions(ctx, poll, workflow.TimerOptions{Summary: "the provider may have room then"})
+	workflow.NewSelector(ctx).
+		AddFuture(timer, func(workflow.Future) {}).
+		AddReceive(workflow.GetSignalChannel(ctx, SignalGeneration), func(c workflow.ReceiveChannel, _ bool) { c.Receive(ctx, nil) }).
+		Select(ctx)
+}

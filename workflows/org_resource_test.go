@@ -1,0 +1,242 @@
+package workflows
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// cloudRow is a volume's row and the steps on it.
+type cloudRow struct {
+	env    *testsuite.TestWorkflowEnvironment
+	status prego.OrgResourceStatus
+	left   int
+	did    []string
+	waits  []activities.OrgResourceWait
+	make   func() error
+}
+
+func rowScript(status prego.OrgResourceStatus) *cloudRow {
+	var suite testsuite.WorkflowTestSuite
+	r := &cloudRow{env: suite.NewTestWorkflowEnvironment(), status: status, make: func() error { return nil }}
+	step := func(name string, f any) {
+		r.env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name})
+	}
+	step("PlanOrgResource", func(context.Context, activities.OrgResourceRef) (activities.OrgResourcePlan, error) {
+		return activities.OrgResourcePlan{OrgID: "acme", Status: r.status, Left: r.left, Wait: time.Hour, Poll: time.Minute}, nil
+	})
+	step("MakeOrgResource", func(context.Context, activities.OrgResourceRef) error {
+		r.did = append(r.did, "make")
+		err := r.make()
+		if err == nil && r.status == prego.OrgResourcePending {
+			r.status = prego.OrgResourceReady
+		}
+		return err
+	})
+	step("OrgResourceWaits", func(_ context.Context, in activities.OrgResourceWait) error {
+		r.waits = append(r.waits, in)
+		if in.Failed {
+			r.status = prego.OrgResourceFailed
+		}
+		return nil
+	})
+	step("ReleaseOrgResource", func(context.Context, activities.OrgResourceRef) error {
+		r.did, r.status = append(r.did, "release"), ""
+		return nil
+	})
+	step("DetachLeftVolume", func(context.Context, string) error {
+		r.did, r.left = append(r.did, "detach"), 0
+		return nil
+	})
+	return r
+}
+
+func (r *cloudRow) run(t *testing.T) {
+	t.Helper()
+	r.env.ExecuteWorkflow(ReconcileVolume, OrgResourceInput{ID: "vol-1"})
+	require.True(t, r.env.IsWorkflowCompleted())
+}
+
+func full() error {
+	return temporal.NewNonRetryableApplicationError("volume limit exceeded", activities.ErrTypeQuota, nil)
+}
+
+func TestAFullProviderIsWaitedForAndThenSaidToBeFull(t *testing.T) {
+	t.Parallel()
+	r := rowScript(prego.OrgResourcePending)
+	r.make = full
+	r.run(t)
+	require.NoError(t, r.env.GetWorkflowError())
+	require.Len(t, r.waits, 61, "each minute of an hour")
+	for i, w := range r.waits {
+		require.Equal(t, []any{prego.ReasonNoCapacityVolume, "volume limit exceeded", i == 60}, []any{w.Reason, w.Message, w.Failed})
+	}
+	require.Equal(t, prego.OrgResourceFailed, r.status)
+}
+
+func TestAnAddressThatTheProviderLacksIsSaidSo(t *testing.T) {
+	t.Parallel()
+	r := rowScript(prego.OrgResourcePending)
+	r.make = func() error {
+		if len(r.did) > 2 {
+			return nil
+		}
+		return temporal.NewNonRetryableApplicationError("none", activities.ErrTypeCandidate, nil)
+	}
+	r.env.ExecuteWorkflow(ReconcileAddress, OrgResourceInput{ID: "ip4-1"})
+	require.NoError(t, r.env.GetWorkflowError())
+	require.Len(t, r.waits, 2)
+	require.Equal(t, prego.ReasonIPAMExhausted, r.waits[0].Reason)
+	require.Equal(t, prego.OrgResourceReady, r.status)
+}
+
+func TestARefusalIsFinal(t *testing.T) {
+	t.Parallel()
+	r := rowScript(prego.OrgResourcePending)
+	r.make = func() error {
+		return temporal.NewNonRetryableApplicationError("the name is taken", activities.ErrTypePermanent, nil)
+	}
+	r.run(t)
+	require.Equal(t, []activities.OrgResourceWait{{
+		Ref: activities.OrgResourceRef{Kind: prego.ResourceVolume, ID: "vol-1"}, Reason: prego.ReasonProviderRefused, Message: "the name is taken", Failed: true,
+	}}, r.waits)
+}
+
+// TestAWaitIsEndedByAChange: who no longer wants it need not wait for the provider,
+// and being told twice changes nothing.
+func TestAWaitIsEndedByAChange(t *testing.T) {
+	t.Parallel()
+	r := rowScript(prego.OrgResourcePending)
+	r.make = full
+	r.env.RegisterDelayedCallback(func() {
+		r.status = prego.OrgResourceReleasing
+		r.env.SignalWorkflow(SignalGeneration, again)
+		r.env.SignalWorkflow(SignalGeneration, again)
+	}, 10*time.Second)
+	r.run(t)
+	require.NoError(t, r.env.GetWorkflowError())
+	require.Equal(t, []string{"make", "release"}, r.did)
+}
+
+func TestALateSignalIsReadBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	r := rowScript(prego.OrgResourcePending)
+	r.make = func() error {
+		// The row is given back while it is being made, and then detached for good.
+		r.status, r.left = prego.OrgResourceReleasing, 1
+		return nil
+	}
+	r.run(t)
+	require.Equal(t, []string{"make", "detach", "release"}, r.did)
+}
+
+func TestACancelledRunStops(t *testing.T) {
+	t.Parallel()
+	r := rowScript(prego.OrgResourcePending)
+	r.make = full
+	r.env.RegisterDelayedCallback(r.env.CancelWorkflow, 10*time.Second)
+	r.run(t)
+	require.True(t, temporal.IsCanceledError(r.env.GetWorkflowError()))
+	require.Equal(t, prego.OrgResourcePending, r.status, "the row is as it was: the reconciler begins another run")
+}
+
+// restoring is a restore whose steps fail as a test wants.
+func restoring(fails map[string]bool) (env *testsuite.TestWorkflowEnvironment, did *[]string, end *activities.BackupEnd) {
+	var suite testsuite.WorkflowTestSuite
+	env, did, end = suite.NewTestWorkflowEnvironment(), &[]string{}, &activities.BackupEnd{}
+	note := func(what string) error {
+		*did = append(*did, what)
+		if fails[what] {
+			return temporal.NewNonRetryableApplicationError(what+" failed", activities.ErrTypeCommand, nil)
+		}
+		return nil
+	}
+	step := func(name string, f any) {
+		env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name})
+	}
+	step("PlanRestore", func(context.Context, string) (activities.BackupPlan, error) {
+		return activities.BackupPlan{OrgID: "acme", TenantID: "t-1", Files: []string{"new"}, Step: time.Minute}, nil
+	})
+	step("BeginRestore", func(context.Context, string) error {
+		if fails["cancel"] {
+			env.CancelWorkflow()
+		}
+		return nil
+	})
+	step("MaintainForRestore", func(_ context.Context, in activities.RestoreMaintenance) error {
+		return note(map[bool]string{true: "online", false: "offline"}[in.Off])
+	})
+	step("BackupBeforeRestore", func(context.Context, string) ([]string, error) { return []string{"old"}, note("keep") })
+	step("RestoreSite", func(_ context.Context, in activities.RestoreInput) error { return note(fmt.Sprint(in.What, in.Files)) })
+	step("FinishRestore", func(_ context.Context, in activities.BackupEnd) error { *end = in; return nil })
+	return env, did, end
+}
+
+func TestARestoreSaysWhatTheSiteIsLike(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		fails []string
+		did   []string
+		says  string
+	}{
+		"nothing":         {nil, []string{"offline", "keep", "apply[new]", "online"}, ""},
+		"offline":         {[]string{"offline"}, []string{"offline", "online"}, "could not be taken offline: offline failed. The site is as it was"},
+		"keep":            {[]string{"keep"}, []string{"offline", "keep", "online"}, "could not be kept: keep failed. The site is as it was"},
+		"apply":           {[]string{"apply[new]"}, []string{"offline", "keep", "apply[new]", "undo[old]", "online"}, "apply[new] failed. The site is as it was"},
+		"apply and undo":  {[]string{"apply[new]", "undo[old]"}, []string{"offline", "keep", "apply[new]", "undo[old]"}, "The site stays in maintenance; what it held is in old"},
+		"online":          {[]string{"online"}, []string{"offline", "keep", "apply[new]", "online"}, "holds the snapshot, and could not be brought back"},
+		"keep and online": {[]string{"keep", "online"}, []string{"offline", "keep", "online"}, "holds what it held, and is in maintenance"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fails := map[string]bool{}
+			for _, f := range tc.fails {
+				fails[f] = true
+			}
+			env, did, end := restoring(fails)
+			env.ExecuteWorkflow(RestoreTenant, RestoreJobInput{JobID: "rst-1"})
+			require.NoError(t, env.GetWorkflowError())
+			require.Equal(t, tc.did, *did)
+			require.Contains(t, end.Message, tc.says)
+			require.Equal(t, map[bool]prego.JobStatus{true: prego.JobSucceeded, false: prego.JobFailed}[tc.says == ""], end.Status)
+		})
+	}
+}
+
+func TestARestoreThatHasBegunIsSeenToItsEnd(t *testing.T) {
+	t.Parallel()
+	env, did, end := restoring(map[string]bool{"cancel": true})
+	env.ExecuteWorkflow(RestoreTenant, RestoreJobInput{JobID: "rst-1"})
+	require.NoError(t, env.GetWorkflowError())
+	require.Equal(t, []string{"offline", "keep", "apply[new]", "online"}, *did)
+	require.Equal(t, prego.JobSucceeded, end.Status)
+}
+
+func TestASnapshotThatFailsSaysWhy(t *testing.T) {
+	t.Parallel()
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestWorkflowEnvironment()
+	var end activities.BackupEnd
+	step := func(name string, f any) {
+		env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name})
+	}
+	step("PlanSnapshot", func(context.Context, string) (activities.BackupPlan, error) {
+		return activities.BackupPlan{OrgID: "acme", TenantID: "t-1", Step: time.Minute}, nil
+	})
+	step("TakeSnapshot", func(context.Context, string) ([]string, error) {
+		return []string{"half"}, temporal.NewNonRetryableApplicationError("the disk is full", activities.ErrTypeCommand, nil)
+	})
+	step("FinishSnapshot", func(_ context.Context, in activities.BackupEnd) error { end = in; return nil })
+	env.ExecuteWorkflow(SnapshotTenant, SnapshotInput{SnapshotID: "snp-1"})
+	require.NoError(t, env.GetWorkflowError())
+	require.Equal(t, activities.BackupEnd{ID: "snp-1", Status: prego.JobFailed, Message: "the disk is full"}, end)
+}

@@ -1,0 +1,109 @@
+package workflows
+
+import (
+	"fmt"
+	"strings"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// SnapshotInput names a snapshot that is to be made.
+type SnapshotInput struct {
+	SnapshotID string `json:"snapshot_id"`
+}
+
+// SnapshotTenant backs a tenant's site up on its host.
+func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
+	var steps *activities.Backups
+	var plan activities.BackupPlan
+	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanSnapshot, in.SnapshotID).Get(ctx, &plan); err != nil {
+		return err
+	}
+	if plan.Done {
+		return nil
+	}
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(plan.TenantID), AttrOrgID.ValueSet(plan.OrgID)); err != nil {
+		return fmt.Errorf("search attributes: %w", err)
+	}
+	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: backing up the site of %s", in.SnapshotID, plan.TenantID))
+	end := activities.BackupEnd{ID: in.SnapshotID, Status: prego.JobSucceeded}
+	if err := workflow.ExecuteActivity(call(ctx, "back the site up", plan.Step), steps.TakeSnapshot, in.SnapshotID).Get(ctx, &end.Files); err != nil {
+		end.Status, end.Files, end.Message = prego.JobFailed, nil, message(err)
+	}
+	// However the run ends, the row says so: it counts for the org until then.
+	last, _ := workflow.NewDisconnectedContext(ctx)
+	setOutcome(last, string(end.Status))
+	return workflow.ExecuteActivity(write(last, "record how it ended"), steps.FinishSnapshot, end).Get(last, nil)
+}
+
+// RestoreJobInput names a restore that is to be done.
+type RestoreJobInput struct {
+	JobID string `json:"job_id"`
+}
+
+// RestoreTenant brings a tenant's site back to a snapshot. The site is offline
+// meanwhile. What it held is kept first, and put back when the restore fails. One
+// that has begun is seen to its end, also when the run is cancelled: half of a
+// restore is worse than either.
+func RestoreTenant(ctx workflow.Context, in RestoreJobInput) error {
+	var steps *activities.Backups
+	var plan activities.BackupPlan
+	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanRestore, in.JobID).Get(ctx, &plan); err != nil {
+		return err
+	}
+	if plan.Done {
+		return nil
+	}
+	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(plan.TenantID), AttrOrgID.ValueSet(plan.OrgID)); err != nil {
+		return fmt.Errorf("search attributes: %w", err)
+	}
+	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: restoring the site of %s", in.JobID, plan.TenantID))
+	if err := workflow.ExecuteActivity(write(ctx, "record that it has begun"), steps.BeginRestore, in.JobID).Get(ctx, nil); err != nil {
+		return err
+	}
+	end := activities.BackupEnd{ID: in.JobID, Status: prego.JobSucceeded}
+	if said := restoreSite(ctx, steps, in.JobID, plan); said != "" {
+		end.Status, end.Message = prego.JobFailed, said
+	}
+	setOutcome(ctx, string(end.Status))
+	return workflow.ExecuteActivity(write(ctx, "record how it ended"), steps.FinishRestore, end).Get(ctx, nil)
+}
+
+// restoreSite does it, and says what went wrong and what the site is like then.
+func restoreSite(ctx workflow.Context, steps *activities.Backups, jobID string, plan activities.BackupPlan) string {
+	host := func(what string, out, step, arg any) error {
+		return workflow.ExecuteActivity(call(ctx, what, plan.Step), step, arg).Get(ctx, out)
+	}
+	online := func() error {
+		return host("bring the site back", nil, steps.MaintainForRestore, activities.RestoreMaintenance{JobID: jobID, Off: true})
+	}
+	asBefore := func(why string) string {
+		if err := online(); err != nil {
+			return fmt.Sprintf("%s. The site holds what it held, and is in maintenance: %s", why, message(err))
+		}
+		return why + ". The site is as it was"
+	}
+	if err := host("take the site offline", nil, steps.MaintainForRestore, activities.RestoreMaintenance{JobID: jobID}); err != nil {
+		return asBefore("the site could not be taken offline: " + message(err))
+	}
+	var kept []string
+	if err := host("keep what the site holds", &kept, steps.BackupBeforeRestore, jobID); err != nil {
+		return asBefore("what the site holds could not be kept: " + message(err))
+	}
+	if err := host("restore the snapshot", nil, steps.RestoreSite, activities.RestoreInput{JobID: jobID, What: "apply", Files: plan.Files}); err != nil {
+		why := "the snapshot could not be restored: " + message(err)
+		if undo := host("put back what the site held", nil, steps.RestoreSite, activities.RestoreInput{JobID: jobID, What: "undo", Files: kept}); undo != nil {
+			return fmt.Sprintf("%s. What the site held could not be put back either: %s. The site stays in maintenance; what it held is in %s",
+				why, message(undo), strings.Join(kept, ", "))
+		}
+		return asBefore(why)
+	}
+	if err := online(); err != nil {
+		return "the site holds the snapshot, and could not be brought back from maintenance: " + message(err)
+	}
+	return ""
+}
