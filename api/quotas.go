@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
-	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -79,14 +78,14 @@ func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) e
 	if err := quota.ValidateLimit(d, *in.Limit); err != nil {
 		return err
 	}
-	in.Reason = strings.TrimSpace(in.Reason)
-	if in.Reason == "" {
-		return prego.Invalid("reason", "is required; it is kept with the org's events")
-	}
-	if err := checkText("reason", in.Reason); err != nil {
+	reason, err := reasonOf(in.Reason)
+	if err != nil {
 		return err
 	}
-	q, err := a.d.Quotas.SetQuota(c.Request().Context(), id, d, *in.Limit+0, caller(c).Subject, in.Reason) // -0 is 0
+	if reason == "" {
+		return prego.Invalid("reason", "is required; it is kept with the org's events")
+	}
+	q, err := a.d.Quotas.SetQuota(c.Request().Context(), id, d, *in.Limit+0, caller(c).Subject, reason) // -0 is 0
 	if err != nil {
 		return err
 	}
@@ -105,11 +104,11 @@ func (a *API) UnsetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath)
 	if err := decodeOptionalBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
-	in.Reason = strings.TrimSpace(in.Reason)
-	if err := checkText("reason", in.Reason); err != nil {
+	reason, err := reasonOf(in.Reason)
+	if err != nil {
 		return err
 	}
-	q, err := a.d.Quotas.UnsetQuota(c.Request().Context(), id, d, caller(c).Subject, in.Reason)
+	q, err := a.d.Quotas.UnsetQuota(c.Request().Context(), id, d, caller(c).Subject, reason)
 	if err != nil {
 		return err
 	}

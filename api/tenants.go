@@ -237,8 +237,8 @@ func (a *API) changeTenant(c echo.Context, id string, action prego.TenantAction)
 	if err := decodeOptionalBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
-	in.Reason = strings.TrimSpace(in.Reason)
-	if err := checkText("reason", in.Reason); err != nil {
+	var err error
+	if in.Reason, err = reasonOf(in.Reason); err != nil {
 		return err
 	}
 	t, err := a.d.Tenants.ChangeTenant(c.Request().Context(), id, action, a.d.Periods, caller(c).Subject, in.Reason)
@@ -275,6 +275,12 @@ func checkTenantPath(c echo.Context, id string) error {
 
 // maxText bounds what callers write for people, in bytes.
 const maxText = 500
+
+// reasonOf is a reason that somebody gave, "" for none.
+func reasonOf(text string) (string, error) {
+	text = strings.TrimSpace(text)
+	return text, checkText("reason", text)
+}
 
 // checkText accepts what can be kept and shown: no control characters but ends of
 // lines and tabs.
