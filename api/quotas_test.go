@@ -277,8 +277,8 @@ func TestAppsAndEnvs(t *testing.T) {
 			VALUES ('grp-1', $1, 'acme', 'eu', 'web', '{}', 1, 0, 0, 'test')`,
 		"routes": `INSERT INTO routes (route_id, org_id, env_id, group_id, listener_scope, listen_port, protocol, target_port, created_by)
 			VALUES ('rte-1', 'acme', $1, 'grp-1', 'shared_v6', 80, 'tcp', 80, 'test')`,
-		"ipv4_allocations": `INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, name, status, created_by)
-			VALUES ('ip4-1', 'acme', $1, 'hetzner', 'n', 'ready', 'test')`,
+		"ipv4_allocations": `INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, location, name, status, created_by)
+			VALUES ('ip4-1', 'acme', $1, 'hetzner', 'fsn1', 'n', 'ready', 'test')`,
 	} {
 		if table == "routes" {
 			b.sql(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by, deleted_at)

@@ -338,7 +338,7 @@ func (d *driven) step() {
 	case 21:
 		id, size := d.id("vol"), rapid.SampledFrom([]float64{10e9, 25e9}).Draw(t, "size")
 		if d.take([]quota.Delta{{Dimension: quota.MaxVolumes, By: 1}, {Dimension: quota.MaxTotalVolumeBytes, By: size}},
-			`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, status, created_by) VALUES ($1, $2, 'eu', 'fsn1', $1, $3, 'hetzner', 'ready', 'test')`,
+			`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by) VALUES ($1, $2, 'eu', 'fsn1', $1, $3, 'hetzner', $1, 'ready', 'test')`,
 			id, d.org, size) {
 			d.volumes[id] = size
 		}
@@ -383,8 +383,8 @@ func (d *driven) step() {
 			delete(d.routes, id)
 		}
 		if len(d.addresses) == 0 {
-			if id := d.id("ip4"); d.take(oneMore(quota.MaxIPv4Allocations), `INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, name, status, created_by)
-				VALUES ($1, $2, $3, 'hetzner', $1, 'pending', 'test')`, id, d.org, d.env) {
+			if id := d.id("ip4"); d.take(oneMore(quota.MaxIPv4Allocations), `INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, location, name, status, created_by)
+				VALUES ($1, $2, $3, 'hetzner', 'fsn1', $1, 'pending', 'test')`, id, d.org, d.env) {
 				d.addresses[id] = true
 			}
 		}
