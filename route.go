@@ -148,12 +148,11 @@ func TraefikDocument(routes []PublishedRoute) ([]byte, error) {
 		entry := []string{r.EntryPoint()}
 		servers := make([]obj, 0, len(r.Targets))
 		for _, t := range r.Targets {
-			at := netip.AddrPort{}
-			if a, err := netip.ParseAddr(t.Host); err == nil && ValidatePort("port", t.Port) == nil {
-				at = netip.AddrPortFrom(a, uint16(t.Port)) //nolint:gosec // within 1 to 65535
-			} else {
+			host, err := netip.ParseAddr(t.Host)
+			if err != nil || ValidatePort("port", t.Port) != nil {
 				continue
 			}
+			at := netip.AddrPortFrom(host, uint16(t.Port))
 			if r.Protocol == RouteHTTP {
 				servers = append(servers, obj{"url": "http://" + at.String()})
 			} else {

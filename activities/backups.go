@@ -35,14 +35,11 @@ type BackupPlan struct {
 
 func underWay(s prego.JobStatus) bool { return s == prego.JobQueued || s == prego.JobRunning }
 
-// notThere makes it final that a row is not there.
-func notThere(err error) error { return coded(err) }
-
 // PlanSnapshot reads the row.
 func (a *Backups) PlanSnapshot(ctx context.Context, id string) (BackupPlan, error) {
 	s, err := a.Store.SnapshotRun(ctx, id)
 	if err != nil {
-		return BackupPlan{}, notThere(err)
+		return BackupPlan{}, coded(err)
 	}
 	return BackupPlan{OrgID: s.OrgID, TenantID: s.TenantID, Done: !underWay(s.Status), Step: a.Tenants.Settings.StepTimeout}, nil
 }
@@ -78,7 +75,7 @@ func (a *Backups) TakeSnapshot(ctx context.Context, id string) (files []string, 
 	defer stop()
 	s, err := a.Store.SnapshotRun(ctx, id)
 	if err != nil {
-		return nil, notThere(err)
+		return nil, coded(err)
 	}
 	if err := a.Store.SnapshotBegun(ctx, id); err != nil {
 		return nil, err
@@ -106,29 +103,28 @@ func (a *Backups) FinishSnapshot(ctx context.Context, in BackupEnd) error {
 	return a.Store.SnapshotFinished(ctx, in.ID, in.Status, in.Files, in.Message)
 }
 
-// restored reads a restore with its snapshot and tenant.
-func (a *Backups) restored(ctx context.Context, id string) (prego.Snapshot, prego.TenantRun, error) {
+// restored reads the tenant of a restore, whose site is where the snapshot is.
+func (a *Backups) restored(ctx context.Context, id string) (prego.TenantRun, error) {
 	j, err := a.Store.RestoreRun(ctx, id)
 	if err != nil {
-		return prego.Snapshot{}, prego.TenantRun{}, notThere(err)
+		return prego.TenantRun{}, coded(err)
 	}
 	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
 	if err != nil {
-		return s, prego.TenantRun{}, notThere(err)
+		return prego.TenantRun{}, coded(err)
 	}
-	t, err := a.onHost(ctx, s)
-	return s, t, err
+	return a.onHost(ctx, s)
 }
 
 // PlanRestore reads the row and the snapshot's.
 func (a *Backups) PlanRestore(ctx context.Context, id string) (BackupPlan, error) {
 	j, err := a.Store.RestoreRun(ctx, id)
 	if err != nil {
-		return BackupPlan{}, notThere(err)
+		return BackupPlan{}, coded(err)
 	}
 	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
 	if err != nil {
-		return BackupPlan{}, notThere(err)
+		return BackupPlan{}, coded(err)
 	}
 	return BackupPlan{OrgID: j.OrgID, TenantID: j.TenantID, Done: !underWay(j.Status), Files: s.Files, Step: a.Tenants.Settings.StepTimeout}, nil
 }
@@ -150,7 +146,7 @@ type RestoreMaintenance struct {
 func (a *Backups) MaintainForRestore(ctx context.Context, in RestoreMaintenance) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	_, t, err := a.restored(ctx, in.JobID)
+	t, err := a.restored(ctx, in.JobID)
 	if err != nil {
 		return err
 	}
@@ -169,7 +165,7 @@ func (a *Backups) MaintainForRestore(ctx context.Context, in RestoreMaintenance)
 func (a *Backups) BackupBeforeRestore(ctx context.Context, id string) ([]string, error) {
 	stop := keepAlive(ctx)
 	defer stop()
-	_, t, err := a.restored(ctx, id)
+	t, err := a.restored(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +185,7 @@ type RestoreInput struct {
 func (a *Backups) RestoreSite(ctx context.Context, in RestoreInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	_, t, err := a.restored(ctx, in.JobID)
+	t, err := a.restored(ctx, in.JobID)
 	if err != nil {
 		return err
 	}

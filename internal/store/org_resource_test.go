@@ -1,0 +1,121 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/internal/pgtest"
+)
+
+// TestNobodyTakesMoreThanTheOrgHas: 32 at once want what there is room for 5 times,
+// of each kind, and the usage view counts what is there.
+func TestNobodyTakesMoreThanTheOrgHas(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	s, ctx := New(pool), context.Background()
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		_, err := pool.Exec(ctx, sql, args...)
+		require.NoError(t, err)
+	}
+	exec(`INSERT INTO orgs (org_id, created_by, tier) VALUES ('acme', 'a', 'enterprise')`)
+	exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'acme', 'a', 'a')`)
+	const racers, room = 32, 5
+	for i := range racers {
+		exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ($1, 'app-a', 'acme', $1, 'eu', 'a')`, fmt.Sprintf("env-%d", i))
+		exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by)
+			VALUES ($1, $2, 'acme', 'eu', 'a', '{}', 1, 0, 1, 'a')`, fmt.Sprintf("grp-%d", i), fmt.Sprintf("env-%d", i))
+	}
+	limits := map[string]float64{"max_ipv4_allocations": room, "max_total_volume_bytes": room * 10e9, "max_hostnames": room}
+	for dimension, limit := range limits {
+		exec(`INSERT INTO org_quotas (org_id, dimension, limit_value, updated_by) VALUES ('acme', $1, $2, 'a')`, dimension, limit)
+	}
+	for dimension, take := range map[string]func(i int) error{
+		"max_ipv4_allocations": func(i int) error {
+			_, err := s.EnableIPv4(ctx, fmt.Sprintf("env-%d", i), fmt.Sprintf("ip4-%d", i), "test", func(prego.Region) string { return "fsn1" }, "a")
+			return err
+		},
+		"max_total_volume_bytes": func(i int) error {
+			_, err := s.CreateVolume(ctx, prego.Volume{VolumeID: fmt.Sprintf("vol-%d", i), OrgID: "acme", Region: "eu", Location: "fsn1", Name: fmt.Sprint("v", i), SizeBytes: 10e9}, "test", "a")
+			return err
+		},
+		"max_hostnames": func(i int) error {
+			_, err := s.CreateRoute(ctx, prego.Route{
+				RouteID: fmt.Sprintf("rte-%d", i), EnvID: fmt.Sprintf("env-%d", i), GroupID: fmt.Sprintf("grp-%d", i), Hostname: fmt.Sprintf("h%d.example.com", i),
+				Listener: prego.ListenerSharedV6, ListenPort: 443, Protocol: prego.RouteHTTPS, TargetPort: 1,
+			}, "a")
+			return err
+		},
+	} {
+		var wg sync.WaitGroup
+		errs := make([]error, racers)
+		for i := range racers {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				errs[i] = take(i)
+			}()
+		}
+		wg.Wait()
+		took := 0
+		for _, err := range errs {
+			if err == nil {
+				took++
+				continue
+			}
+			require.Equal(t, prego.CodeQuotaExceeded, prego.CodeOf(err), "%v", err)
+		}
+		require.Equal(t, room, took, dimension)
+		var usage float64
+		require.NoError(t, pool.QueryRow(ctx, `SELECT usage FROM org_usage_view WHERE org_id = 'acme' AND dimension = $1`, dimension).Scan(&usage))
+		require.InDelta(t, limits[dimension], usage, 0.1, dimension)
+	}
+}
+
+// TestOneNameIsServedOnce: of many orgs that want one name at once, one gets it.
+func TestOneNameIsServedOnce(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	s, ctx := New(pool), context.Background()
+	const racers = 16
+	for i := range racers {
+		for _, sql := range []string{
+			`INSERT INTO orgs (org_id, created_by, tier) VALUES ('o' || $1, 'a', 'paid')`,
+			`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-' || $1, 'o' || $1, 'a', 'a')`,
+			`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-' || $1, 'app-' || $1, 'o' || $1, 'a', 'eu', 'a')`,
+			`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by)
+				VALUES ('grp-' || $1, 'env-' || $1, 'o' || $1, 'eu', 'a', '{}', 1, 0, 1, 'a')`,
+		} {
+			_, err := pool.Exec(ctx, sql, fmt.Sprint(i))
+			require.NoError(t, err)
+		}
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, racers)
+	for i := range racers {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			r := prego.Route{
+				RouteID: fmt.Sprintf("rte-%d", i), EnvID: fmt.Sprintf("env-%d", i), GroupID: fmt.Sprintf("grp-%d", i), Hostname: "www.example.com",
+				Listener: prego.ListenerSharedV6, ListenPort: 443 + i%3, Protocol: prego.RouteHTTPS, TargetPort: 1,
+			}
+			_, errs[i] = s.CreateRoute(ctx, r, "a")
+		}()
+	}
+	wg.Wait()
+	took := 0
+	for _, err := range errs {
+		if err == nil {
+			took++
+			continue
+		}
+		require.Equal(t, prego.CodeHostnameTaken, prego.CodeOf(err), "%v", err)
+	}
+	require.Equal(t, 1, took)
+}
