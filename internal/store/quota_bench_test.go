@@ -35,8 +35,8 @@ func BenchmarkTakeQuota(b *testing.B) {
 	fill = append(fill,
 		`INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request, state)
 			SELECT 'ins-' || i || '-' || j, 'grp-' || i, 'o' || i, 'old', 1, 67108864, 0.01, 'running' FROM `+sizes,
-		`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, status, created_by)
-			SELECT 'vol-' || i || '-' || j, 'o' || i, 'eu', 'fsn1', 'v' || j, 10000000000, 'hetzner', 'ready', 'bench' FROM `+sizes,
+		`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by)
+			SELECT 'vol-' || i || '-' || j, 'o' || i, 'eu', 'fsn1', 'v' || j, 10000000000, 'hetzner', 'v-' || i || '-' || j, 'ready', 'bench' FROM `+sizes,
 		`INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy, request_hash, state, converged_state, created_by)
 			SELECT 't-' || i || '-' || j, 't-' || i || '-' || j, 'o' || i, 'eu', 'trial', 1, 1, 'shared', '', 'active', 'active', 'bench' FROM `+sizes+` WHERE i = 3 AND j <= 1000`,
 		`VACUUM ANALYZE`)

@@ -402,7 +402,7 @@ func (d *driven) step() {
 			// Of the volume that has most: a snapshot of another one takes nothing.
 			by := max(0, n+1-d.usage()[quota.MaxSnapshotsPerVolume])
 			if ok && d.take([]quota.Delta{{Dimension: quota.MaxSnapshotsPerVolume, By: by}},
-				`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, status, created_by) VALUES ($1, $2, $3, 'queued', 'test')`, id, d.org, tenant) {
+				`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by) VALUES ($1, $2, $3, 'old', 's', 'queued', 'test')`, id, d.org, tenant) {
 				d.snapshots[id] = tenant
 			}
 		case 1:
