@@ -85,6 +85,11 @@ const (
 	// CodeQuotaExceeded: the org's, never the cluster's (quotas-and-fairness, "Capacity
 	// constraints vs quota constraints"). It comes as a QuotaExceeded.
 	CodeQuotaExceeded Code = "quota_exceeded"
+	// Of process groups and their instances.
+	CodeGroupNotFound    Code = "group_not_found"
+	CodeGroupExists      Code = "group_exists"
+	CodeGroupInUse       Code = "group_in_use"
+	CodeInstanceNotFound Code = "instance_not_found"
 	// CodeNoProvider: no enabled provider serves the region.
 	CodeNoProvider Code = "no_infra_provider"
 )
