@@ -288,7 +288,7 @@ type CreateGroupRequest struct {
 
 // Validate checks the request's own fields and normalizes its tags.
 func (r *CreateGroupRequest) Validate() error {
-	if err := validateName("name", r.Name, 40); err != nil {
+	if err := ValidateGroupName(r.Name); err != nil {
 		return err
 	}
 	if err := r.Spec.Validate("spec"); err != nil {
@@ -303,6 +303,9 @@ func (r *CreateGroupRequest) Validate() error {
 	}
 	return ValidateReplicas(*r.Replicas)
 }
+
+// ValidateGroupName accepts a lower-case DNS label of at most 40 characters.
+func ValidateGroupName(name string) error { return validateName("name", name, 40) }
 
 // ValidateReplicas accepts 0 to MaxReplicas.
 func ValidateReplicas(n int) error {

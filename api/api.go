@@ -87,6 +87,11 @@ type Deps struct {
 	Fleets    FleetStore
 	FleetRuns FleetRuns
 
+	Groups    GroupStore
+	GroupRuns GroupRuns
+	// NewGroupID makes ids; nil makes random ones.
+	NewGroupID func() string
+
 	Tenants    TenantStore
 	TenantRuns TenantRuns
 	Placer     Placer
@@ -116,6 +121,9 @@ type API struct {
 func New(d Deps) *API {
 	if d.NewTenantID == nil {
 		d.NewTenantID = newTenantID
+	}
+	if d.NewGroupID == nil {
+		d.NewGroupID = newGroupID
 	}
 	if d.Mode == "" {
 		d.Mode = prego.ModeOneTenantOneServer

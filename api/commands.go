@@ -381,14 +381,19 @@ func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p C
 	if err := checkPath(c, id, "tail", "follow"); err != nil {
 		return err
 	}
-	tail, follow := defaultTail, p.Follow != nil && *p.Follow
-	if p.Tail != nil {
-		tail = *p.Tail
-	}
-	switch {
-	case !containerName.MatchString(name):
+	if !containerName.MatchString(name) {
 		return prego.Invalid("name", "must be a container's name in the declared stack")
-	case tail < 1 || tail > maxTail:
+	}
+	return a.containerLogs(c, id, name, p.Tail, p.Follow)
+}
+
+// containerLogs streams what a container on a server writes.
+func (a *API) containerLogs(c echo.Context, id, name string, wantTail *int, wantFollow *bool) error {
+	tail, follow := defaultTail, wantFollow != nil && *wantFollow
+	if wantTail != nil {
+		tail = *wantTail
+	}
+	if tail < 1 || tail > maxTail {
 		return prego.Invalid("tail", "must be 1 to 10000")
 	}
 	st, err := a.host(c.Request().Context(), id, false)

@@ -20,7 +20,7 @@ type Options struct {
 }
 
 // New makes a worker that knows every workflow and step; the caller runs it.
-func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Fleet, tenants *activities.Tenants, actions *activities.FleetActions) (worker.Worker, error) {
+func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Fleet, tenants *activities.Tenants, actions *activities.FleetActions, groups *activities.Groups) (worker.Worker, error) {
 	if o.TaskQueue == "" || o.Concurrency < 1 {
 		return nil, fmt.Errorf("worker needs a task queue and a concurrency of at least 1")
 	}
@@ -36,6 +36,7 @@ func New(c client.Client, o Options, servers *activities.Servers, fleet *activit
 	w.RegisterActivity(fleet)
 	w.RegisterActivity(tenants)
 	w.RegisterActivity(actions)
+	w.RegisterActivity(groups)
 	return w, nil
 }
 
@@ -52,4 +53,6 @@ func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.FillWarmPool)
 	r.RegisterWorkflow(workflows.RefillSitePool)
 	r.RegisterWorkflow(workflows.SweepTenants)
+	r.RegisterWorkflow(workflows.ReconcileGroup)
+	r.RegisterWorkflow(workflows.SweepGroups)
 }
