@@ -266,8 +266,10 @@ func (a *Groups) place(ctx context.Context, d prego.InstanceDemand, pools []preg
 }
 
 // ServerFree wakes the groups that wait where a server came to life or may be used
-// again.
-func (a *Groups) ServerFree(ctx context.Context, serverID string) {
+// again. It is no step of its own.
+func ServerFree(a *Groups) func(ctx context.Context, serverID string) { return a.serverFree }
+
+func (a *Groups) serverFree(ctx context.Context, serverID string) {
 	st, err := a.Store.ProvisionState(ctx, serverID)
 	if err != nil {
 		a.Log.Warn("waiting process groups not woken; their runs look by themselves", zap.String("server_id", serverID), zap.Error(err))

@@ -67,6 +67,10 @@ func (r *runs) EnsureScaleFleet(ctx context.Context, id string) error {
 	return r.note(ctx, "scale "+id)
 }
 
+func (r *runs) WakeGroup(ctx context.Context, id, org string) error {
+	return r.note(ctx, "group "+id+" of "+org)
+}
+
 func (r *runs) StartReconcile(ctx context.Context) (string, error) {
 	return "reconcile/test", r.note(ctx, "reconcile")
 }
@@ -115,7 +119,7 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 	d := api.Deps{
 		Store: b.store, Orchestrator: b.runs, Auth: auth{}, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
 		Hosts: b.store, Shell: b.hosts, Containers: b.hosts,
-		Fleets: b.store, FleetRuns: b.runs, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: prego.ModeShared, Periods: periods,
+		Groups: b.store, GroupRuns: b.runs, Fleets: b.store, FleetRuns: b.runs, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: prego.ModeShared, Periods: periods,
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},
 	}
 	if change != nil {

@@ -28,7 +28,7 @@ func run() int {
 	}
 	root.AddCommand(
 		newAPICommand(), newGatewayCommand(), newWorkerCommand(), newMigrateCommand(), newKeysCommand(), newTokenCommand(),
-		newServerCommand(), newExecCommand(), newContainerCommand(), newTenantCommand(), newPlacementCommand(), newPoolCommand(), newPlacementPoolCommand(), newOrgCommand(), newScalingCommand(), newPlanCommand(), newSimulateCommand(), newReconcileCommand(), newSimCommand(), newDevCommand(), newStandInCommand(), newHealthCommand(),
+		newServerCommand(), newExecCommand(), newContainerCommand(), newGroupCommand(), newInstanceCommand(), newTenantCommand(), newPlacementCommand(), newPoolCommand(), newPlacementPoolCommand(), newOrgCommand(), newScalingCommand(), newPlanCommand(), newSimulateCommand(), newReconcileCommand(), newSimCommand(), newDevCommand(), newStandInCommand(), newHealthCommand(),
 	)
 	err := root.ExecuteContext(ctx)
 	var exit *exitError

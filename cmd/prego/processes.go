@@ -167,11 +167,11 @@ func runWorker(ctx context.Context) error {
 		return err
 	}
 	groups := buildGroups(p, runs, engine)
-	servers.Capacity = groups.ServerFree
+	servers.Capacity = activities.ServerFree(groups)
 	w, err := worker.New(runs.Temporal, worker.Options{
 		TaskQueue: p.cfg.Temporal.TaskQueue, Concurrency: p.cfg.Worker.Concurrency, StopTimeout: p.cfg.Worker.StopTimeout,
 	}, servers, fleet, tenants, &activities.FleetActions{
-		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: groups.ServerFree,
+		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups),
 	}, groups)
 	if err != nil {
 		return err
