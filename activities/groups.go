@@ -480,7 +480,7 @@ func (a *Groups) checkInstances(ctx context.Context, serverID string, r *GroupSw
 	for _, i := range rows {
 		c, ok := there[i.InstanceID]
 		delete(there, i.InstanceID)
-		why := ""
+		var why string
 		switch {
 		case i.State != prego.InstanceRunning:
 			continue

@@ -441,7 +441,7 @@ func TestCapacityIsToldApartFromQuota(t *testing.T) {
 	large := c.group(env, "large", 1, spec("web:1", 2000))
 	g = c.unschedulable(large.GroupId, "no_capacity_memory")
 	require.Contains(t, deref(g.StatusMessage), fmt.Sprintf("%d bytes are needed and at most %d are free", 2032*mb, (1000-96)*mb))
-	require.Contains(t, string(*g.Decision), `"rejected_counts": {"memory": 1}`)
+	require.Contains(t, string(*g.Decision), `"rejected_counts":{"memory":1}`)
 
 	data := c.group(env, "data", 0, func() map[string]any { s := spec("web:1", 64); s["volumes"] = []string{"/data"}; return s }())
 	c.scale(data.GroupId, 1, http.StatusAccepted)
@@ -497,21 +497,29 @@ func TestOrgsAreServedInTurn(t *testing.T) {
 	require.Eventually(t, func() bool { return c.getGroup(a.GroupId).Instances["running"] == 4 }, patience, 50*time.Millisecond, "what is free is given on")
 }
 
-// TestAServerFailsAndItsInstancesAreReplaced moves them elsewhere.
+// TestAServerFailsAndItsInstancesAreReplaced moves them elsewhere. When the server
+// comes back nothing is there twice.
 func TestAServerFailsAndItsInstancesAreReplaced(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: groupVars(nil)})
+	c := newCell(t, options{vars: groupVars(map[string]string{"PREGO_SWEEP_EVERY": "1s", "PREGO_DEGRADED_AFTER": "3s", "PREGO_FAILED_AFTER": "5s"})})
 	env := c.workloads("acme", "paid")
 	c.nodes("n", 2, 4096*mb)
 	g := c.group(env, "web", 2, spec("web:1", 64))
 	c.settledGroup(g.GroupId)
 	lost := c.instances(g.GroupId)[0].ServerId
-	_, err := c.pool.Exec(context.Background(), `UPDATE servers SET status = 'failed', status_reason = 'heartbeat_lost' WHERE server_id = $1`, lost)
-	require.NoError(t, err)
+	hosts := c.sim.Hosts()
+	host := hosts[slices.IndexFunc(hosts, func(h sim.HostInfo) bool { return h.Name == prego.ServerName(c.env, lost) })]
+	require.NoError(t, c.sim.HostAction(host.ID, "stop-agent"))
+	t.Cleanup(func() { _ = c.sim.HostAction(host.ID, "resume-agent") })
 	c.awaitGroup(g.GroupId, "moved", func(p api.ProcessGroup) bool {
 		return p.Converged && p.Instances["running"] == 2 && !slices.ContainsFunc(c.instances(g.GroupId), func(i api.Instance) bool { return i.ServerId == lost })
 	})
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM instances WHERE state = 'stopped' AND message = 'its server failed or is gone'`))
+	require.NoError(t, c.sim.HostAction(host.ID, "resume-agent"))
+	require.Eventually(t, func() bool {
+		return c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND status = 'active'`, lost) == 1
+	}, patience, 50*time.Millisecond)
+	c.rowsAndHostsAgree()
 }
 
 // TestWorkerKilledWithInstances kills the worker at each step of an instance's life:
