@@ -383,7 +383,12 @@ func (a *Groups) StopInstance(ctx context.Context, id string) error {
 		return fromGroups(err)
 	}
 	a.hook("instance/stopped")
-	if _, err := a.ServeInstances(ctx, h.Region); err != nil {
+	served, err := a.ServeInstances(ctx, h.Region)
+	if served.Busy {
+		// Who serves it may have looked before this became free.
+		a.wakeRegion(ctx, h.Region)
+	}
+	if err != nil {
 		a.Log.Warn("what an instance left is not given on; waiting groups look by themselves", zap.String("instance_id", id), zap.Error(err))
 	}
 	return nil
