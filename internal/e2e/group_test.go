@@ -333,6 +333,32 @@ func TestDeployIsRolling(t *testing.T) {
 	require.Equal(t, 5, got.Release)
 }
 
+// TestAStartUnderWayIsGivenUp scales down while an instance does not become healthy,
+// and deletes a group in the same state.
+func TestAStartUnderWayIsGivenUp(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: groupVars(nil)})
+	env := c.workloads("acme", "paid")
+	c.nodes("n", 1, 4096*mb)
+	c.inject(sim.Fault{Kind: "container", Image: "slow:1", Action: "unhealthy"})
+	slow := spec("slow:1", 64)
+	slow["health"], slow["start_timeout_seconds"] = map[string]any{"command": []string{"/check"}}, 600
+	for _, end := range []func(id string){
+		func(id string) { c.scale(id, 0, http.StatusAccepted); c.settledGroup(id) },
+		func(id string) { c.send(http.MethodDelete, "/v1/groups/"+id, nil, http.StatusNoContent, nil) },
+	} {
+		g := c.group(env, fmt.Sprintf("slow%d", c.number(`SELECT count(*) FROM process_groups`)), 2, slow)
+		require.Eventually(t, func() bool { return len(c.hosted()) == 2 }, patience, 50*time.Millisecond)
+		end(g.GroupId)
+		require.Eventually(t, func() bool {
+			return c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 && len(c.hosted()) == 0
+		}, 30*time.Second, 50*time.Millisecond)
+		c.awaitRunEnd(prego.GroupWorkflowID(g.GroupId))
+	}
+	time.Sleep(3 * time.Second) // sweeps
+	require.Empty(t, c.hosted(), "nothing comes back")
+}
+
 // TestDeployWithoutRoomForTheSurgeDrainsFirst is compliance test 3.
 func TestDeployWithoutRoomForTheSurgeDrainsFirst(t *testing.T) {
 	t.Parallel()
