@@ -318,14 +318,17 @@ RETURNS TABLE (dimension text, limit_value float8, current_usage float8, request
 #variable_conflict use_column
 DECLARE
     v_tier text;
+    v_reserved jsonb := '{}';
 BEGIN
     SELECT tier INTO v_tier FROM orgs WHERE org_id = p_org FOR NO KEY UPDATE;
+    IF NOT p_allocating AND p_dimensions && ARRAY['max_instances', 'max_total_memory_bytes', 'max_total_cpu_request'] THEN
+        SELECT COALESCE(jsonb_object_agg(r.dimension, r.reserved), '{}') INTO v_reserved FROM org_reserved_view r WHERE r.org_id = p_org;
+    END IF;
     RETURN QUERY
     SELECT w.dimension, l.value, c.value, w.delta
     FROM unnest(p_dimensions, p_deltas) WITH ORDINALITY AS w (dimension, delta, n)
     JOIN org_usage_view u ON u.org_id = p_org AND u.dimension = w.dimension
-    CROSS JOIN LATERAL (SELECT u.usage + CASE WHEN p_allocating OR w.dimension NOT IN ('max_instances', 'max_total_memory_bytes', 'max_total_cpu_request') THEN 0
-        ELSE (SELECT r.reserved FROM org_reserved_view r WHERE r.org_id = p_org AND r.dimension = w.dimension) END AS value) c
+    CROSS JOIN LATERAL (SELECT u.usage + COALESCE((v_reserved ->> w.dimension)::float8, 0) AS value) c
     CROSS JOIN LATERAL (SELECT COALESCE((SELECT q.limit_value FROM org_quotas q WHERE q.org_id = p_org AND q.dimension = w.dimension),
         (p_tier_limits -> v_tier ->> w.dimension)::float8) AS value) l
     WHERE w.delta > 0 AND c.value + w.delta > l.value + 1e-6
