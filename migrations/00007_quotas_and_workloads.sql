@@ -115,7 +115,7 @@ CREATE TABLE instances (
 );
 CREATE INDEX instances_by_group ON instances (group_id) INCLUDE (state, memory_limit_bytes, cpu_request) WHERE state <> 'stopped';
 CREATE INDEX instances_listing ON instances (group_id, number);
-CREATE INDEX instances_by_org ON instances (org_id) INCLUDE (memory_limit_bytes, cpu_request) WHERE state <> 'stopped';
+CREATE INDEX instances_by_org ON instances (org_id) INCLUDE (memory_limit_bytes, cpu_request, group_id, state) WHERE state <> 'stopped';
 CREATE INDEX instances_by_server ON instances (server_id) WHERE state <> 'stopped';
 
 -- What a server of a fleet offers to instances; 0 is nothing.
@@ -294,13 +294,14 @@ CREATE VIEW org_reserved_view AS
 SELECT o.org_id, u.dimension, u.reserved
 FROM orgs o
 CROSS JOIN LATERAL (
-    SELECT COALESCE(sum(GREATEST(g.replicas - i.n, 0)), 0)::float8 AS n,
-        COALESCE(sum(GREATEST(g.replicas * (g.memory_limit_bytes + s.overhead_bytes_per_instance)::float8 - i.memory, 0)), 0) AS memory,
-        COALESCE(sum(GREATEST(g.replicas * g.cpu_request - i.cpu, 0)), 0) AS cpu
+    SELECT COALESCE(sum(GREATEST(g.replicas - COALESCE(i.n, 0), 0)), 0)::float8 AS n,
+        COALESCE(sum(GREATEST(g.replicas * (g.memory_limit_bytes + s.overhead_bytes_per_instance)::float8
+            - COALESCE(i.memory + i.n * s.overhead_bytes_per_instance, 0)::float8, 0)), 0) AS memory,
+        COALESCE(sum(GREATEST(g.replicas * g.cpu_request - COALESCE(i.cpu, 0), 0)), 0) AS cpu
     FROM process_groups g CROSS JOIN workload_settings s
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS n, COALESCE(sum(memory_limit_bytes + s.overhead_bytes_per_instance), 0)::float8 AS memory, COALESCE(sum(cpu_request), 0) AS cpu
-        FROM instances WHERE group_id = g.group_id AND state IN ('booting', 'running', 'failed')) i
+    LEFT JOIN (
+        SELECT group_id, count(*) AS n, sum(memory_limit_bytes) AS memory, sum(cpu_request) AS cpu
+        FROM instances WHERE org_id = o.org_id AND state <> 'stopped' AND state <> 'draining' GROUP BY group_id) i ON i.group_id = g.group_id
     WHERE g.org_id = o.org_id AND g.deleted_at IS NULL) g
 CROSS JOIN LATERAL (VALUES ('max_instances', g.n), ('max_total_memory_bytes', g.memory), ('max_total_cpu_request', g.cpu)) AS u (dimension, reserved);
 
