@@ -16,6 +16,7 @@ type ContainerInfo struct {
 	Restarts  int       `json:"restarts"`
 	StartedAt time.Time `json:"started_at,omitzero"`
 	SpecHash  string    `json:"spec_hash,omitempty"`
+	Instance  string    `json:"instance,omitempty"` // whose it is; "" for one of the stack
 }
 
 // ContainerStats is one sample of what a container uses.

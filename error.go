@@ -91,6 +91,11 @@ const (
 	CodeEnvNotFound   Code = "env_not_found"
 	CodeEnvExists     Code = "env_exists"
 	CodeEnvInUse      Code = "env_in_use"
+	// Of process groups and their instances.
+	CodeGroupNotFound    Code = "group_not_found"
+	CodeGroupExists      Code = "group_exists"
+	CodeGroupInUse       Code = "group_in_use"
+	CodeInstanceNotFound Code = "instance_not_found"
 	// CodeNoProvider: no enabled provider serves the region.
 	CodeNoProvider Code = "no_infra_provider"
 )

@@ -41,6 +41,9 @@ type Fleet struct {
 	Constraint      Constraint // that its servers' tags satisfy; fixed
 	// Serves says that servers which waiting tenants need are made here.
 	Serves bool
+	// What each of its servers offers to instances of process groups; 0 is nothing.
+	WorkloadMemory int64
+	WorkloadCPUs   float64
 	// Profile counts the changes of Spec. Members made under an earlier one are brought
 	// up to it by CLUSTER_REPLACE.
 	Profile   int
@@ -64,6 +67,9 @@ type CreateFleetRequest struct {
 	Spec          ServerSpec      `json:"spec"`
 	Constraint    Constraint      `json:"constraint"`
 	Serves        bool            `json:"serves_tenants,omitempty"`
+	// What each of its servers offers to instances: absent and 0 are nothing.
+	WorkloadMemory int64   `json:"workload_memory_bytes,omitempty"`
+	WorkloadCPUs   float64 `json:"workload_cpus,omitempty"`
 }
 
 // Validate checks the request's own fields and normalizes its tags.
@@ -86,6 +92,9 @@ func (r *CreateFleetRequest) Validate() error {
 	if err := validateSizes(r.MinSize, *r.MaxSize); err != nil {
 		return err
 	}
+	if err := validateOffer(r.WorkloadMemory, r.WorkloadCPUs); err != nil {
+		return err
+	}
 	if err := r.Constraint.Validate("constraint"); err != nil {
 		return err
 	}
@@ -98,6 +107,17 @@ func satisfied(c Constraint, tags []string) error {
 		return nil
 	}
 	return &Error{Code: CodeCellMismatch, Field: "spec.tags", Message: "do not satisfy the fleet's constraint: " + c.String()}
+}
+
+// validateOffer bounds what a server offers to instances.
+func validateOffer(memory int64, cpus float64) error {
+	switch {
+	case memory < 0 || memory > 1<<50:
+		return Invalid("workload_memory_bytes", "must be 0 to 1125899906842624")
+	case cpus < 0 || cpus > 4096:
+		return Invalid("workload_cpus", "must be 0 to 4096")
+	}
+	return nil
 }
 
 func validateSizes(minSize, maxSize int64) error {
@@ -125,11 +145,13 @@ func validateName(field, s string, most int) error {
 
 // UpdateFleetRequest is the body of PATCH /v1/fleets/{id}; what is absent stays.
 type UpdateFleetRequest struct {
-	MinSize    *int64      `json:"min_size,omitempty"`
-	MaxSize    *int64      `json:"max_size,omitempty"`
-	Spec       *ServerSpec `json:"spec,omitempty"`
-	Serves     *bool       `json:"serves_tenants,omitempty"`
-	Constraint *Constraint `json:"constraint,omitempty"` // refused: CodeConstraintImmutable
+	MinSize        *int64      `json:"min_size,omitempty"`
+	MaxSize        *int64      `json:"max_size,omitempty"`
+	Spec           *ServerSpec `json:"spec,omitempty"`
+	Serves         *bool       `json:"serves_tenants,omitempty"`
+	WorkloadMemory *int64      `json:"workload_memory_bytes,omitempty"`
+	WorkloadCPUs   *float64    `json:"workload_cpus,omitempty"`
+	Constraint     *Constraint `json:"constraint,omitempty"` // refused: CodeConstraintImmutable
 }
 
 // Apply changes a fleet as asked.
@@ -145,6 +167,15 @@ func (r *UpdateFleetRequest) Apply(f *Fleet) error {
 	}
 	if r.Serves != nil {
 		f.Serves = *r.Serves
+	}
+	if r.WorkloadMemory != nil {
+		f.WorkloadMemory = *r.WorkloadMemory
+	}
+	if r.WorkloadCPUs != nil {
+		f.WorkloadCPUs = *r.WorkloadCPUs
+	}
+	if err := validateOffer(f.WorkloadMemory, f.WorkloadCPUs); err != nil {
+		return err
 	}
 	if err := validateSizes(f.MinSize, f.MaxSize); err != nil {
 		return err

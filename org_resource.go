@@ -135,11 +135,18 @@ var mountPath = regexp.MustCompile(`^(/[A-Za-z0-9_][A-Za-z0-9._-]{0,63}){1,8}$`)
 var reservedMounts = map[string]bool{"bin": true, "dev": true, "etc": true, "lib": true, "lib64": true, "proc": true, "run": true, "sbin": true, "sys": true, "usr": true}
 
 // ValidateMountPath accepts a plain absolute path that is not the system's.
-func ValidateMountPath(path string) error {
+func ValidateMountPath(field, path string) error {
 	if !mountPath.MatchString(path) || reservedMounts[strings.Split(path, "/")[1]] {
-		return Invalid("mount_path", "must be an absolute path of plain names, and not one of the system's")
+		return Invalid(field, "must be an absolute path of plain names, and not one of the system's")
 	}
 	return nil
+}
+
+// SessionOf is whose org an exec session or a log stream counts for: a tenant's or an
+// instance's.
+type SessionOf struct {
+	TenantID   string
+	InstanceID string
 }
 
 // JobStatus is how a snapshot or a restore stands.

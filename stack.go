@@ -31,7 +31,10 @@ type ContainerSpec struct {
 	MemoryMB int64    `json:"memory_mb,omitempty"`
 	CPUs     float64  `json:"cpus,omitempty"`
 	Pids     int64    `json:"pids,omitempty"`
-	Restart  Restart  `json:"restart,omitempty"` // unless-stopped when empty
+	// MemoryBytes, in place of MemoryMB, is a hard cap that swap does not stretch.
+	MemoryBytes int64   `json:"memory_bytes,omitempty"`
+	CPUShares   int64   `json:"cpu_shares,omitempty"` // against other containers when CPU is short; 1024 is one CPU
+	Restart     Restart `json:"restart,omitempty"`    // unless-stopped when empty
 	// StopTimeout is how long the container may take to end before it is killed.
 	StopTimeout Duration `json:"stop_timeout,omitempty"`
 	// StartTimeout is within how long it must be healthy, once started.
@@ -168,8 +171,10 @@ func (c ContainerSpec) validate() error {
 		return fmt.Errorf("there must be an image")
 	case c.MemoryMB != 0 && c.MemoryMB < 6:
 		return fmt.Errorf("memory_mb must be 6 or more, or 0 for no limit")
-	case c.CPUs < 0 || c.Pids < 0:
-		return fmt.Errorf("cpus and pids must not be negative")
+	case c.MemoryBytes != 0 && (c.MemoryBytes < MinWorkloadMemory || c.MemoryMB != 0):
+		return fmt.Errorf("memory_bytes must be 6291456 or more, or 0, and stand in place of memory_mb")
+	case c.CPUs < 0 || c.Pids < 0 || c.CPUShares < 0:
+		return fmt.Errorf("cpus, cpu_shares and pids must not be negative")
 	case c.Restart != "" && !oneOf(c.Restart, []Restart{RestartNo, RestartOnFailure, RestartAlways, RestartUnlessStopped}):
 		return fmt.Errorf("restart must be no, on-failure, always or unless-stopped")
 	case c.StopTimeout < 0 || c.StopTimeout.D() > 90*time.Second:

@@ -36,6 +36,8 @@ type FleetActions struct {
 	Parallel int
 	Poll     time.Duration      // how often a server that is being drained is looked at
 	Hook     func(point string) // see Servers
+	// Capacity is told when a server can be used again; nil: nobody waits for one.
+	Capacity func(ctx context.Context, serverID string)
 }
 
 func (a *FleetActions) hook(point string) {
@@ -204,7 +206,11 @@ func (a *FleetActions) occupied(ctx context.Context, in DrainInput) (DrainResult
 
 // KeepFleetServer gives a server back to placement that could not be drained.
 func (a *FleetActions) KeepFleetServer(ctx context.Context, serverID string) error {
-	return a.Store.Uncordon(ctx, serverID)
+	err := a.Store.Uncordon(ctx, serverID)
+	if err == nil && a.Capacity != nil {
+		a.Capacity(ctx, serverID)
+	}
+	return err
 }
 
 // FleetServerLook is where a server stands.

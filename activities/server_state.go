@@ -167,6 +167,9 @@ func (a *Servers) ActivateServer(ctx context.Context, in ServerRef) error {
 			a.Metrics.Seconds.Observe(seconds)
 		}
 	}
+	if a.Capacity != nil {
+		a.Capacity(ctx, in.ServerID)
+	}
 	return nil
 }
 

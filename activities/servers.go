@@ -131,6 +131,8 @@ type Servers struct {
 	Settings   Settings
 	Metrics    *Metrics
 	Log        *zap.Logger
+	// Capacity is told when a server can be used; nil: nobody waits for one.
+	Capacity func(ctx context.Context, serverID string)
 	// Hook is called around effects, by name, so that tests can kill the process
 	// there; nil in production.
 	Hook func(point string)

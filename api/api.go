@@ -90,6 +90,10 @@ type Deps struct {
 	Quotas QuotaStore
 	// Resources are what orgs own beside tenants.
 	Resources ResourceDeps
+	Groups    GroupStore
+	GroupRuns GroupRuns
+	// NewGroupID makes ids; nil makes random ones.
+	NewGroupID func() string
 
 	Tenants    TenantStore
 	TenantRuns TenantRuns
@@ -121,6 +125,9 @@ type API struct {
 func New(d Deps) *API {
 	if d.NewTenantID == nil {
 		d.NewTenantID = newTenantID
+	}
+	if d.NewGroupID == nil {
+		d.NewGroupID = newGroupID
 	}
 	if d.Mode == "" {
 		d.Mode = prego.ModeOneTenantOneServer

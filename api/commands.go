@@ -185,7 +185,11 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID) error {
 		return err
 	}
 	defer done()
-	end, err := a.session(c, in.TenantId, prego.SessionExec, id)
+	of, err := ofTenant(in.TenantId)
+	if err != nil {
+		return err
+	}
+	end, err := a.session(c, of, prego.SessionExec, id)
 	if err != nil {
 		return err
 	}
@@ -386,14 +390,23 @@ func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p C
 	if err := checkPath(c, id, "tail", "follow", "tenant_id"); err != nil {
 		return err
 	}
-	tail, follow := defaultTail, p.Follow != nil && *p.Follow
-	if p.Tail != nil {
-		tail = *p.Tail
-	}
-	switch {
-	case !containerName.MatchString(name):
+	if !containerName.MatchString(name) {
 		return prego.Invalid("name", "must be a container's name in the declared stack")
-	case tail < 1 || tail > maxTail:
+	}
+	of, err := ofTenant(p.TenantId)
+	if err != nil {
+		return err
+	}
+	return a.containerLogs(c, id, name, of, p.Tail, p.Follow)
+}
+
+// containerLogs streams what a container on a server writes.
+func (a *API) containerLogs(c echo.Context, id, name string, of prego.SessionOf, wantTail *int, wantFollow *bool) error {
+	tail, follow := defaultTail, wantFollow != nil && *wantFollow
+	if wantTail != nil {
+		tail = *wantTail
+	}
+	if tail < 1 || tail > maxTail {
 		return prego.Invalid("tail", "must be 1 to 10000")
 	}
 	st, err := a.host(c.Request().Context(), id, false)
@@ -405,7 +418,7 @@ func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p C
 		return err
 	}
 	defer done()
-	end, err := a.session(c, p.TenantId, prego.SessionLogs, id+"/"+name)
+	end, err := a.session(c, of, prego.SessionLogs, id+"/"+name)
 	if err != nil {
 		return err
 	}

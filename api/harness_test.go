@@ -69,6 +69,10 @@ func (r *runs) EnsureScaleFleet(ctx context.Context, id string) error {
 	return r.note(ctx, "scale "+id)
 }
 
+func (r *runs) WakeGroup(ctx context.Context, id, org string) error {
+	return r.note(ctx, "group "+id+" of "+org)
+}
+
 func (r *runs) StartReconcile(ctx context.Context) (string, error) {
 	return "reconcile/test", r.note(ctx, "reconcile")
 }
@@ -119,7 +123,7 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 		Quotas: b.store,
 		Hosts:  b.store, Shell: b.hosts, Containers: b.hosts,
 		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", Locations: prego.DefaultCatalog().Locations},
-		Fleets:    b.store, FleetRuns: b.runs, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: prego.ModeShared, Periods: periods,
+		Groups:    b.store, GroupRuns: b.runs, Fleets: b.store, FleetRuns: b.runs, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: prego.ModeShared, Periods: periods,
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},
 	}
 	if change != nil {

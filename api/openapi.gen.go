@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/oapi-codegen/runtime"
+	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
 )
 
@@ -1193,6 +1194,12 @@ type CreateFleet struct {
 
 	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
 	Spec *ServerSpec `json:"spec,omitempty"`
+
+	// WorkloadCpus CPUs that each offers; they are shared out beyond it
+	WorkloadCpus *float64 `json:"workload_cpus,omitempty"`
+
+	// WorkloadMemoryBytes What each of its servers offers to instances; 0 is nothing
+	WorkloadMemoryBytes *int64 `json:"workload_memory_bytes,omitempty"`
 }
 
 // CreateFleetAction defines model for CreateFleetAction.
@@ -1205,6 +1212,14 @@ type CreateFleetAction struct {
 	//
 	// Example: {"count":2}
 	Inputs *FleetActionInputs `json:"inputs,omitempty"`
+}
+
+// CreateGroup defines model for CreateGroup.
+type CreateGroup struct {
+	// Name Example: web
+	Name     GroupName    `json:"name"`
+	Replicas *int         `json:"replicas,omitempty"`
+	Spec     WorkloadSpec `json:"spec"`
 }
 
 // CreatePlacementPool Example: {"disallow":[],"name":"skynet","require":["staging","skynet"]}
@@ -1414,6 +1429,11 @@ type DecisionList struct {
 
 // DecisionLog Why this place
 type DecisionLog = placement.Explanation
+
+// DeployGroup defines model for DeployGroup.
+type DeployGroup struct {
+	Spec WorkloadSpec `json:"spec"`
+}
 
 // Dimension What is counted. All are counts or bytes but max_total_cpu_request, which is CPUs.
 type Dimension = string
@@ -1784,6 +1804,25 @@ type ForcedPlacement struct {
 	Reason           *string `json:"reason,omitempty"`
 }
 
+// GroupDecision The last placement of an instance, or why there was none, with the counts behind it
+//
+// Example: {"candidates_evaluated":1,"code":"no_capacity_memory","rejected_counts":{"memory":1},"selection_reason":"no server fits: of 1 servers memory 1"}
+type GroupDecision = json.RawMessage
+
+// GroupID Example: grp-0123456789ab
+type GroupID = string
+
+// GroupName Example: web
+type GroupName = string
+
+// GroupPage defines model for GroupPage.
+type GroupPage struct {
+	Groups []ProcessGroup `json:"groups"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
 // Health defines model for Health.
 type Health struct {
 	Status HealthStatus `json:"status"`
@@ -1866,6 +1905,46 @@ type ImportServerManagedBy string
 //
 // Example: hetzner
 type InfraProvider = string
+
+// Instance defines model for Instance.
+type Instance struct {
+	CpuRequest       float64   `json:"cpu_request"`
+	CreatedAt        time.Time `json:"created_at"`
+	GroupId          string    `json:"group_id"`
+	Healthy          bool      `json:"healthy"`
+	Image            string    `json:"image"`
+	InstanceId       string    `json:"instance_id"`
+	MemoryLimitBytes int64     `json:"memory_limit_bytes"`
+
+	// Message Why it failed
+	Message   *string        `json:"message,omitempty"`
+	OrgId     string         `json:"org_id"`
+	Ports     []InstancePort `json:"ports"`
+	Release   int            `json:"release"`
+	RunningAt *time.Time     `json:"running_at,omitempty"`
+	ServerId  string         `json:"server_id"`
+	State     string         `json:"state"`
+	StoppedAt *time.Time     `json:"stopped_at,omitempty"`
+}
+
+// InstanceID Example: ins-0123456789ab-7
+type InstanceID = string
+
+// InstancePage defines model for InstancePage.
+type InstancePage struct {
+	Instances []Instance `json:"instances"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// InstancePort defines model for InstancePort.
+type InstancePort struct {
+	ContainerPort int `json:"container_port"`
+
+	// HostPort Of its server
+	HostPort int `json:"host_port"`
+}
 
 // JobStatus defines model for JobStatus.
 type JobStatus string
@@ -2146,6 +2225,56 @@ type Problem struct {
 	Type string `json:"type"`
 }
 
+// ProcessGroup defines model for ProcessGroup.
+type ProcessGroup struct {
+	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
+	Constraint Constraint `json:"constraint"`
+
+	// Converged Nothing is to be done until something changes
+	Converged bool      `json:"converged"`
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+
+	// Decision The last placement of an instance, or why there was none, with the counts behind it
+	//
+	// Example: {"candidates_evaluated":1,"code":"no_capacity_memory","rejected_counts":{"memory":1},"selection_reason":"no server fits: of 1 servers memory 1"}
+	Decision      *GroupDecision `json:"decision,omitempty"`
+	DeployMessage *string        `json:"deploy_message,omitempty"`
+	DeployStatus  string         `json:"deploy_status"`
+	EnvId         string         `json:"env_id"`
+	GroupId       string         `json:"group_id"`
+
+	// Instances By state
+	Instances map[string]int `json:"instances"`
+	Name      string         `json:"name"`
+
+	// NextAttemptAt Not before, unless less of the quota is used
+	NextAttemptAt *time.Time `json:"next_attempt_at,omitempty"`
+	OrgId         string     `json:"org_id"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// Release That is wanted
+	Release int `json:"release"`
+
+	// Replicas Example: 3
+	Replicas Replicas     `json:"replicas"`
+	RunUrl   *string      `json:"run_url,omitempty"`
+	Spec     WorkloadSpec `json:"spec"`
+
+	// StableRelease The last that was healthy, 0 for none
+	StableRelease int     `json:"stable_release"`
+	Status        string  `json:"status"`
+	StatusMessage *string `json:"status_message,omitempty"`
+
+	// StatusReason org_quota_exceeded:<dimension>, no_capacity_memory, no_nodes_active, cell_mismatch, volume_locality_no_node, volume_not_attached or instance_failed
+	StatusReason *string    `json:"status_reason,omitempty"`
+	UpdatedAt    time.Time  `json:"updated_at"`
+	WaitingSince *time.Time `json:"waiting_since,omitempty"`
+	WorkflowId   string     `json:"workflow_id"`
+}
+
 // ProviderServer The machine at the provider
 type ProviderServer struct {
 	// Image Example: debian-12
@@ -2224,6 +2353,9 @@ type Region string
 // Rejection defines model for Rejection.
 type Rejection = placement.Rejection
 
+// Replicas Example: 3
+type Replicas = int
+
 // ResourceName Example: shop
 type ResourceName = string
 
@@ -2284,6 +2416,12 @@ type RoutePage struct {
 	// NextCursor Absent on the last page
 	NextCursor *string `json:"next_cursor,omitempty"`
 	Routes     []Route `json:"routes"`
+}
+
+// ScaleGroup defines model for ScaleGroup.
+type ScaleGroup struct {
+	// Replicas Example: 3
+	Replicas Replicas `json:"replicas"`
 }
 
 // ScalingEvent defines model for ScalingEvent.
@@ -2422,8 +2560,10 @@ type ServerFleet struct {
 	Size int64 `json:"size"`
 
 	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
-	Spec      ServerSpec `json:"spec"`
-	UpdatedAt time.Time  `json:"updated_at"`
+	Spec                ServerSpec `json:"spec"`
+	UpdatedAt           time.Time  `json:"updated_at"`
+	WorkloadCpus        float64    `json:"workload_cpus"`
+	WorkloadMemoryBytes int64      `json:"workload_memory_bytes"`
 }
 
 // ServerFleetPage defines model for ServerFleetPage.
@@ -2807,7 +2947,9 @@ type UpdateFleet struct {
 	ServesTenants *bool       `json:"serves_tenants,omitempty"`
 
 	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
-	Spec *ServerSpec `json:"spec,omitempty"`
+	Spec                *ServerSpec `json:"spec,omitempty"`
+	WorkloadCpus        *float64    `json:"workload_cpus,omitempty"`
+	WorkloadMemoryBytes *int64      `json:"workload_memory_bytes,omitempty"`
 }
 
 // Volume defines model for Volume.
@@ -2900,6 +3042,9 @@ type WorkflowStarted struct {
 	// WorkflowId Example: reconcile/prod
 	WorkflowId string `json:"workflow_id"`
 }
+
+// WorkloadSpec defines model for WorkloadSpec.
+type WorkloadSpec = prego.WorkloadSpec
 
 // ActionSeq defines model for ActionSeq.
 type ActionSeq = int
@@ -3017,6 +3162,15 @@ type CreateEnvParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListGroupsParams defines parameters for ListGroups.
+type ListGroupsParams struct {
+	// Limit Groups per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *GroupName `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
 // ListRoutesParams defines parameters for ListRoutes.
 type ListRoutesParams struct {
 	// Limit Per page
@@ -3054,6 +3208,27 @@ type CreateFleetActionParams struct {
 
 	// IdempotencyKey Of the caller's choice, for one request
 	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
+}
+
+// ListInstancesParams defines parameters for ListInstances.
+type ListInstancesParams struct {
+	// Stopped Also those that are stopped
+	Stopped *bool `form:"stopped,omitempty" json:"stopped,omitempty"`
+
+	// Limit Instances per page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *InstanceID `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// InstanceLogsParams defines parameters for InstanceLogs.
+type InstanceLogsParams struct {
+	// Tail Lines from the end
+	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
+
+	// Follow Go on as the instance writes, for 15 minutes at most
+	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
 }
 
 // ListOrgsParams defines parameters for ListOrgs.
@@ -3233,6 +3408,9 @@ type CreateAppJSONRequestBody = CreateApp
 // CreateEnvJSONRequestBody defines body for CreateEnv for application/json ContentType.
 type CreateEnvJSONRequestBody = CreateEnv
 
+// CreateGroupJSONRequestBody defines body for CreateGroup for application/json ContentType.
+type CreateGroupJSONRequestBody = CreateGroup
+
 // CreateRouteJSONRequestBody defines body for CreateRoute for application/json ContentType.
 type CreateRouteJSONRequestBody = CreateRoute
 
@@ -3247,6 +3425,12 @@ type CreateFleetActionJSONRequestBody = CreateFleetAction
 
 // AttachPolicyJSONRequestBody defines body for AttachPolicy for application/json ContentType.
 type AttachPolicyJSONRequestBody = AttachPolicy
+
+// DeployGroupJSONRequestBody defines body for DeployGroup for application/json ContentType.
+type DeployGroupJSONRequestBody = DeployGroup
+
+// ScaleGroupJSONRequestBody defines body for ScaleGroup for application/json ContentType.
+type ScaleGroupJSONRequestBody = ScaleGroup
 
 // PutOrgJSONRequestBody defines body for PutOrg for application/json ContentType.
 type PutOrgJSONRequestBody = PutOrg
@@ -3367,6 +3551,12 @@ type ServerInterface interface {
 	// GetEnv Show an env
 	// (GET /v1/envs/{env_id})
 	GetEnv(ctx echo.Context, envId EnvID) error
+	// ListGroups List an environment's process groups by name
+	// (GET /v1/envs/{env_id}/groups)
+	ListGroups(ctx echo.Context, envId string, params ListGroupsParams) error
+	// CreateGroup Make a process group
+	// (POST /v1/envs/{env_id}/groups)
+	CreateGroup(ctx echo.Context, envId string) error
 	// DisableIPv4 Give the address back
 	// (DELETE /v1/envs/{env_id}/ipv4)
 	DisableIPv4(ctx echo.Context, envId EnvInPath) error
@@ -3421,6 +3611,27 @@ type ServerInterface interface {
 	// AttachPolicy Attach a policy, or change its order or whether it is enabled
 	// (PUT /v1/fleets/{fleet_id}/policies/{policy_id})
 	AttachPolicy(ctx echo.Context, fleetId FleetID, policyId PolicyID) error
+	// DeleteGroup Delete a process group
+	// (DELETE /v1/groups/{group_id})
+	DeleteGroup(ctx echo.Context, groupId GroupID) error
+	// GetGroup Show a process group, what it lacks and why
+	// (GET /v1/groups/{group_id})
+	GetGroup(ctx echo.Context, groupId GroupID) error
+	// DeployGroup Give a process group another release
+	// (POST /v1/groups/{group_id}/deploys)
+	DeployGroup(ctx echo.Context, groupId GroupID) error
+	// ListInstances List a process group's instances, newest first
+	// (GET /v1/groups/{group_id}/instances)
+	ListInstances(ctx echo.Context, groupId GroupID, params ListInstancesParams) error
+	// ScaleGroup Set how many instances a process group has
+	// (POST /v1/groups/{group_id}/scale)
+	ScaleGroup(ctx echo.Context, groupId GroupID) error
+	// GetInstance Show an instance
+	// (GET /v1/instances/{instance_id})
+	GetInstance(ctx echo.Context, instanceId InstanceID) error
+	// InstanceLogs What an instance writes, without what looks like a secret
+	// (GET /v1/instances/{instance_id}/logs)
+	InstanceLogs(ctx echo.Context, instanceId InstanceID, params InstanceLogsParams) error
 	// ListOrgs List orgs by id
 	// (GET /v1/orgs)
 	ListOrgs(ctx echo.Context, params ListOrgsParams) error
@@ -3899,6 +4110,54 @@ func (w *ServerInterfaceWrapper) GetEnv(ctx echo.Context) error {
 	return err
 }
 
+// ListGroups converts echo context to params.
+func (w *ServerInterfaceWrapper) ListGroups(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "env_id" -------------
+	var envId string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "env_id", ctx.Param("env_id"), &envId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListGroupsParams
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListGroups(ctx, envId, params)
+	return err
+}
+
+// CreateGroup converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateGroup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "env_id" -------------
+	var envId string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "env_id", ctx.Param("env_id"), &envId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateGroup(ctx, envId)
+	return err
+}
+
 // DisableIPv4 converts echo context to params.
 func (w *ServerInterfaceWrapper) DisableIPv4(ctx echo.Context) error {
 	var err error
@@ -4299,6 +4558,157 @@ func (w *ServerInterfaceWrapper) AttachPolicy(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.AttachPolicy(ctx, fleetId, policyId)
+	return err
+}
+
+// DeleteGroup converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteGroup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "group_id" -------------
+	var groupId GroupID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "group_id", ctx.Param("group_id"), &groupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteGroup(ctx, groupId)
+	return err
+}
+
+// GetGroup converts echo context to params.
+func (w *ServerInterfaceWrapper) GetGroup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "group_id" -------------
+	var groupId GroupID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "group_id", ctx.Param("group_id"), &groupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetGroup(ctx, groupId)
+	return err
+}
+
+// DeployGroup converts echo context to params.
+func (w *ServerInterfaceWrapper) DeployGroup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "group_id" -------------
+	var groupId GroupID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "group_id", ctx.Param("group_id"), &groupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeployGroup(ctx, groupId)
+	return err
+}
+
+// ListInstances converts echo context to params.
+func (w *ServerInterfaceWrapper) ListInstances(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "group_id" -------------
+	var groupId GroupID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "group_id", ctx.Param("group_id"), &groupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListInstancesParams
+	// ------------- Optional query parameter "stopped" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "stopped", ctx.QueryParams(), &params.Stopped, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter stopped: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListInstances(ctx, groupId, params)
+	return err
+}
+
+// ScaleGroup converts echo context to params.
+func (w *ServerInterfaceWrapper) ScaleGroup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "group_id" -------------
+	var groupId GroupID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "group_id", ctx.Param("group_id"), &groupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ScaleGroup(ctx, groupId)
+	return err
+}
+
+// GetInstance converts echo context to params.
+func (w *ServerInterfaceWrapper) GetInstance(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "instance_id" -------------
+	var instanceId InstanceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "instance_id", ctx.Param("instance_id"), &instanceId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter instance_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetInstance(ctx, instanceId)
+	return err
+}
+
+// InstanceLogs converts echo context to params.
+func (w *ServerInterfaceWrapper) InstanceLogs(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "instance_id" -------------
+	var instanceId InstanceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "instance_id", ctx.Param("instance_id"), &instanceId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter instance_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params InstanceLogsParams
+	// ------------- Optional query parameter "tail" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tail", ctx.QueryParams(), &params.Tail, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tail: %s", err))
+	}
+
+	// ------------- Optional query parameter "follow" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "follow", ctx.QueryParams(), &params.Follow, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter follow: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.InstanceLogs(ctx, instanceId, params)
 	return err
 }
 
@@ -5755,6 +6165,15 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/policies/:policy_id", wrapper.DeletePolicy, options.OperationMiddlewares["deletePolicy"]...)
 	router.GET(options.BaseURL+"/v1/policies/:policy_id", wrapper.GetPolicy, options.OperationMiddlewares["getPolicy"]...)
 	router.PUT(options.BaseURL+"/v1/policies/:policy_id", wrapper.PutPolicy, options.OperationMiddlewares["putPolicy"]...)
+	router.GET(options.BaseURL+"/v1/envs/:env_id/groups", wrapper.ListGroups, options.OperationMiddlewares["listGroups"]...)
+	router.POST(options.BaseURL+"/v1/envs/:env_id/groups", wrapper.CreateGroup, options.OperationMiddlewares["createGroup"]...)
+	router.DELETE(options.BaseURL+"/v1/groups/:group_id", wrapper.DeleteGroup, options.OperationMiddlewares["deleteGroup"]...)
+	router.GET(options.BaseURL+"/v1/groups/:group_id", wrapper.GetGroup, options.OperationMiddlewares["getGroup"]...)
+	router.POST(options.BaseURL+"/v1/groups/:group_id/scale", wrapper.ScaleGroup, options.OperationMiddlewares["scaleGroup"]...)
+	router.POST(options.BaseURL+"/v1/groups/:group_id/deploys", wrapper.DeployGroup, options.OperationMiddlewares["deployGroup"]...)
+	router.GET(options.BaseURL+"/v1/groups/:group_id/instances", wrapper.ListInstances, options.OperationMiddlewares["listInstances"]...)
+	router.GET(options.BaseURL+"/v1/instances/:instance_id", wrapper.GetInstance, options.OperationMiddlewares["getInstance"]...)
+	router.GET(options.BaseURL+"/v1/instances/:instance_id/logs", wrapper.InstanceLogs, options.OperationMiddlewares["instanceLogs"]...)
 	router.GET(options.BaseURL+"/v1/orgs", wrapper.ListOrgs, options.OperationMiddlewares["listOrgs"]...)
 	router.GET(options.BaseURL+"/v1/orgs/:org_id", wrapper.GetOrg, options.OperationMiddlewares["getOrg"]...)
 	router.PUT(options.BaseURL+"/v1/orgs/:org_id", wrapper.PutOrg, options.OperationMiddlewares["putOrg"]...)

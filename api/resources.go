@@ -42,7 +42,7 @@ type ResourceStore interface {
 	GetRestore(ctx context.Context, tenantID, id string) (prego.RestoreJob, error)
 	ListRestores(ctx context.Context, tenantID, cursor string, limit int) (page []prego.RestoreJob, next string, err error)
 
-	OpenSession(ctx context.Context, id, tenantID string, kind prego.SessionKind, subject, actor string, lease time.Duration) error
+	OpenSession(ctx context.Context, id string, of prego.SessionOf, kind prego.SessionKind, subject, actor string, lease time.Duration) error
 	RenewSession(ctx context.Context, id string, lease time.Duration) error
 	CloseSession(ctx context.Context, id string) error
 }
@@ -413,7 +413,7 @@ func (a *API) AttachVolume(c echo.Context, id VolumeInPath) error {
 	if err := prego.ValidateOrgResourceID("group_id", "grp-", in.GroupID); err != nil {
 		return err
 	}
-	if err := prego.ValidateMountPath(in.MountPath); err != nil {
+	if err := prego.ValidateMountPath("mount_path", in.MountPath); err != nil {
 		return err
 	}
 	t, err := a.d.Resources.Store.AttachVolume(c.Request().Context(),
@@ -439,17 +439,23 @@ func (a *API) DetachVolume(c echo.Context, id VolumeInPath, attachment Attachmen
 // sessionLease is how long a session counts whose process died.
 const sessionLease = time.Minute
 
-// session counts what follows for a tenant's org until end is called; without a
-// tenant it counts for nobody. It is refused before anything has run.
-func (a *API) session(c echo.Context, tenantID *string, kind prego.SessionKind, subject string) (end func(), err error) {
-	if tenantID == nil {
+// ofTenant is whom a session of a request counts for that may name a tenant.
+func ofTenant(id *string) (of prego.SessionOf, err error) {
+	if id == nil {
+		return of, nil
+	}
+	of.TenantID = *id
+	return of, prego.ValidateTenantID(*id)
+}
+
+// session counts what follows for the org of a tenant or an instance until end is
+// called; without one it counts for nobody. It is refused before anything has run.
+func (a *API) session(c echo.Context, of prego.SessionOf, kind prego.SessionKind, subject string) (end func(), err error) {
+	if of == (prego.SessionOf{}) {
 		return func() {}, nil
 	}
-	if err := prego.ValidateTenantID(*tenantID); err != nil {
-		return nil, err
-	}
 	s, id := a.d.Resources.Store, newID("ses-")
-	if err := s.OpenSession(c.Request().Context(), id, *tenantID, kind, subject, caller(c).Subject, sessionLease); err != nil {
+	if err := s.OpenSession(c.Request().Context(), id, of, kind, subject, caller(c).Subject, sessionLease); err != nil {
 		return nil, err
 	}
 	quit, ended := make(chan struct{}), make(chan struct{})

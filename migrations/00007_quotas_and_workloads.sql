@@ -76,7 +76,14 @@ CREATE TABLE process_groups (
     decision           jsonb, -- the last placement and its explanation
     next_attempt_at    timestamptz, -- after a refusal by quota: not before this, unless usage falls
     refused_usage      double precision, -- of the dimension that refused, then
-    waiting_since      timestamptz,
+    waiting_since      timestamptz, -- set while instances are to be allocated
+    wanted             integer NOT NULL DEFAULT 0 CHECK (wanted >= 0), -- instances to allocate now
+    surge              boolean NOT NULL DEFAULT false, -- they come on top of replicas
+    no_surge           boolean NOT NULL DEFAULT false, -- an instance goes before the next one comes
+    failures           integer NOT NULL DEFAULT 0, -- of instances since one ran
+    last_release       integer NOT NULL DEFAULT 1,
+    last_instance      bigint NOT NULL DEFAULT 0, -- the number in the id of the newest
+    converged          boolean NOT NULL DEFAULT false, -- nothing is to be done until something changes
     created_by         text NOT NULL,
     created_at         timestamptz NOT NULL DEFAULT now(),
     updated_at         timestamptz NOT NULL DEFAULT now(),
@@ -84,7 +91,8 @@ CREATE TABLE process_groups (
 );
 CREATE UNIQUE INDEX process_groups_name ON process_groups (env_id, name) WHERE deleted_at IS NULL;
 CREATE INDEX process_groups_by_org ON process_groups (org_id) WHERE deleted_at IS NULL;
-CREATE INDEX process_groups_waiting ON process_groups (region, waiting_since) WHERE waiting_since IS NOT NULL;
+CREATE INDEX process_groups_wanting ON process_groups (region, waiting_since) WHERE wanted > 0;
+CREATE INDEX process_groups_open ON process_groups (updated_at) WHERE NOT converged;
 
 -- An instance is a container on a server. It counts until it is stopped.
 CREATE TABLE instances (
@@ -95,6 +103,9 @@ CREATE TABLE instances (
     release            integer NOT NULL,
     memory_limit_bytes bigint NOT NULL CHECK (memory_limit_bytes > 0),
     cpu_request        double precision NOT NULL CHECK (cpu_request >= 0),
+    number             bigint NOT NULL, -- in its group, and in its id
+    spec               jsonb NOT NULL, -- WorkloadSpec of its release
+    ports              jsonb NOT NULL DEFAULT '[]', -- [{container_port, host_port}]
     state              text NOT NULL CHECK (state IN ('booting', 'running', 'draining', 'failed', 'stopped')),
     healthy            boolean NOT NULL DEFAULT false,
     message            text NOT NULL DEFAULT '',
@@ -103,8 +114,9 @@ CREATE TABLE instances (
     running_at         timestamptz,
     stopped_at         timestamptz
 );
-CREATE INDEX instances_by_group ON instances (group_id) WHERE state <> 'stopped';
-CREATE INDEX instances_by_org ON instances (org_id) INCLUDE (memory_limit_bytes, cpu_request) WHERE state <> 'stopped';
+CREATE INDEX instances_by_group ON instances (group_id) INCLUDE (state, memory_limit_bytes, cpu_request) WHERE state <> 'stopped';
+CREATE INDEX instances_listing ON instances (group_id, number);
+CREATE INDEX instances_by_org ON instances (org_id) INCLUDE (memory_limit_bytes, cpu_request, group_id, state) WHERE state <> 'stopped';
 CREATE INDEX instances_by_server ON instances (server_id) WHERE state <> 'stopped';
 
 -- What a server of a fleet offers to instances; 0 is nothing.
@@ -344,31 +356,54 @@ RETURNS TABLE (dimension text, limit_value float8, own boolean) LANGUAGE sql STA
     WHERE o.org_id = p_org
 $$;
 
+-- What is promised to an org's process groups and not allocated yet: an instance that
+-- is draining holds nobody's place. Only what is allocated is usage.
+CREATE VIEW org_reserved_view AS
+SELECT o.org_id, u.dimension, u.reserved
+FROM orgs o
+CROSS JOIN LATERAL (
+    SELECT COALESCE(sum(GREATEST(g.replicas - COALESCE(i.n, 0), 0)), 0)::float8 AS n,
+        COALESCE(sum(GREATEST(g.replicas * (g.memory_limit_bytes + s.overhead_bytes_per_instance)::float8
+            - COALESCE(i.memory + i.n * s.overhead_bytes_per_instance, 0)::float8, 0)), 0) AS memory,
+        COALESCE(sum(GREATEST(g.replicas * g.cpu_request - COALESCE(i.cpu, 0), 0)), 0) AS cpu
+    FROM process_groups g CROSS JOIN workload_settings s
+    LEFT JOIN (
+        SELECT group_id, count(*) AS n, sum(memory_limit_bytes) AS memory, sum(cpu_request) AS cpu
+        FROM instances WHERE org_id = o.org_id AND state <> 'stopped' AND state <> 'draining' GROUP BY group_id) i ON i.group_id = g.group_id
+    WHERE g.org_id = o.org_id AND g.deleted_at IS NULL) g
+CROSS JOIN LATERAL (VALUES ('max_instances', g.n), ('max_total_memory_bytes', g.memory), ('max_total_cpu_request', g.cpu)) AS u (dimension, reserved);
+
 -- take_quota checks what a transaction is about to take, in one round trip. It locks
 -- the org's row, so that whoever else takes something of this org waits, and sees what
--- this one took; only then it counts, the dimensions asked for and no others. It answers
--- with the first dimension, in the order asked, that would be above its limit, or with no
--- row. A delta of 0 or less is never refused: giving back is always allowed, also above
--- the limit.
+-- this one took; only then it counts, the dimensions asked for and no others: what is
+-- used and what is promised, or, for who allocates what was promised before, what is used
+-- alone. It answers with the first dimension, in the order asked, that would be above its
+-- limit, or with no row. A delta of 0 or less is never refused: giving back is always
+-- allowed, also above the limit. CPUs are sums of fractions, so a hair is let pass.
 -- +goose StatementBegin
-CREATE FUNCTION take_quota(p_org text, p_dimensions text[], p_deltas float8[], p_tier_limits jsonb)
+CREATE FUNCTION take_quota(p_org text, p_dimensions text[], p_deltas float8[], p_tier_limits jsonb, p_allocating boolean DEFAULT false)
 RETURNS TABLE (dimension text, limit_value float8, current_usage float8, requested_delta float8) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    asked  text[];
-    deltas float8[];
+    asked    text[];
+    deltas   float8[];
+    promised jsonb := '{}';
 BEGIN
     PERFORM FROM orgs WHERE org_id = p_org FOR NO KEY UPDATE;
     SELECT array_agg(w.d ORDER BY w.n), array_agg(w.delta ORDER BY w.n) INTO asked, deltas
     FROM (SELECT d, sum(delta) AS delta, min(n) AS n FROM unnest(p_dimensions, p_deltas) WITH ORDINALITY AS u (d, delta, n) GROUP BY d) w
     WHERE w.delta > 0;
     IF asked IS NULL THEN RETURN; END IF;
+    IF NOT p_allocating AND asked && '{max_instances,max_total_memory_bytes,max_total_cpu_request}'::text[] THEN
+        SELECT COALESCE(jsonb_object_agg(r.dimension, r.reserved), '{}') INTO promised FROM org_reserved_view r WHERE r.org_id = p_org;
+    END IF;
     RETURN QUERY
-    SELECT l.dimension, l.limit_value, u.usage, w.delta
+    SELECT l.dimension, l.limit_value, c.value, w.delta
     FROM unnest(asked, deltas) WITH ORDINALITY AS w (d, delta, n)
     JOIN org_limits(p_org, asked, p_tier_limits) l ON l.dimension = w.d
     JOIN org_usage(p_org, asked) u ON u.dimension = w.d
-    WHERE u.usage + w.delta > l.limit_value
+    CROSS JOIN LATERAL (SELECT u.usage + COALESCE((promised ->> w.d)::float8, 0) AS value) c
+    WHERE c.value + w.delta > l.limit_value + 1e-6
     ORDER BY w.n LIMIT 1;
 END $$;
 -- +goose StatementEnd

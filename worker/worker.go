@@ -20,7 +20,7 @@ type Options struct {
 }
 
 // New makes a worker that knows every workflow and step; the caller runs it.
-func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Fleet, tenants *activities.Tenants, actions *activities.FleetActions, org *activities.OrgResources, backups *activities.Backups) (worker.Worker, error) {
+func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Fleet, tenants *activities.Tenants, actions *activities.FleetActions, org *activities.OrgResources, backups *activities.Backups, groups *activities.Groups) (worker.Worker, error) {
 	if o.TaskQueue == "" || o.Concurrency < 1 {
 		return nil, fmt.Errorf("worker needs a task queue and a concurrency of at least 1")
 	}
@@ -38,6 +38,7 @@ func New(c client.Client, o Options, servers *activities.Servers, fleet *activit
 	w.RegisterActivity(actions)
 	w.RegisterActivity(org)
 	w.RegisterActivity(backups)
+	w.RegisterActivity(groups)
 	return w, nil
 }
 
@@ -58,4 +59,6 @@ func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.ReconcileVolume)
 	r.RegisterWorkflow(workflows.SnapshotTenant)
 	r.RegisterWorkflow(workflows.RestoreTenant)
+	r.RegisterWorkflow(workflows.ReconcileGroup)
+	r.RegisterWorkflow(workflows.SweepGroups)
 }

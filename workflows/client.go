@@ -170,6 +170,7 @@ type ScheduleSettings struct {
 	ReconcileEvery   time.Duration
 	SweepEvery       time.Duration
 	TenantSweepEvery time.Duration
+	GroupSweepEvery  time.Duration
 }
 
 // EnsureSchedules makes the periodic runs, or brings them up to date.
@@ -182,6 +183,7 @@ func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error 
 		{prego.ReconcileWorkflowID(c.Environment), s.ReconcileEvery, Reconcile},
 		{prego.SweepWorkflowID(c.Environment), s.SweepEvery, SweepHeartbeats},
 		{prego.TenantSweepWorkflowID(c.Environment), s.TenantSweepEvery, SweepTenants},
+		{prego.GroupSweepWorkflowID(c.Environment), s.GroupSweepEvery, SweepGroups},
 	} {
 		spec := client.ScheduleSpec{
 			Intervals: []client.ScheduleIntervalSpec{{Every: e.every}},

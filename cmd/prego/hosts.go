@@ -60,6 +60,24 @@ func (c *containers) ListContainers(ctx context.Context, serverID, addr string) 
 	return list, err
 }
 
+func (c *containers) RunInstance(ctx context.Context, serverID, addr string, spec prego.ContainerSpec) error {
+	h, err := c.hosts.Host(serverID, addr)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return h.Up(ctx, []prego.ContainerSpec{spec})
+}
+
+func (c *containers) RemoveInstance(ctx context.Context, serverID, addr, name string) error {
+	h, err := c.hosts.Host(serverID, addr)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return h.Remove(ctx, name)
+}
+
 func (c *containers) ContainerLogs(ctx context.Context, serverID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error {
 	return c.on(serverID, addr, role, func(h *dockerhost.Host, specs []prego.ContainerSpec) error {
 		mask := prego.Redact // of one that is not declared we know no secrets

@@ -62,7 +62,7 @@ func runAPI(ctx context.Context) error {
 		Quotas:    p.db,
 		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, Locations: catalog.Locations},
 		Hosts:     p.db, Shell: shell, Containers: engines,
-		Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
+		Groups: p.db, GroupRuns: runs, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
 		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: imports, Log: p.log, Registry: p.reg,
 		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: p.cfg.API.RateBurst,
 		Checks: []api.Check{
@@ -165,16 +165,27 @@ func runWorker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
+	if err != nil {
+		return err
+	}
+	engine, err := newContainers(p, ca)
+	if err != nil {
+		return err
+	}
+	groups := buildGroups(p, runs, engine)
+	servers.Capacity = activities.ServerFree(groups)
 	w, err := worker.New(runs.Temporal, worker.Options{
 		TaskQueue: p.cfg.Temporal.TaskQueue, Concurrency: p.cfg.Worker.Concurrency, StopTimeout: p.cfg.Worker.StopTimeout,
 	}, servers, fleet, tenants, &activities.FleetActions{
-		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(),
-	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants})
+		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups),
+	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants}, groups)
 	if err != nil {
 		return err
 	}
 	if err := runs.EnsureSchedules(ctx, workflows.ScheduleSettings{
 		ReconcileEvery: p.cfg.Worker.ReconcileEvery, SweepEvery: p.cfg.Worker.SweepEvery, TenantSweepEvery: p.cfg.Tenants.SweepEvery,
+		GroupSweepEvery: p.cfg.Workloads.SweepEvery,
 	}); err != nil {
 		return err
 	}

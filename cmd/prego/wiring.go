@@ -326,6 +326,15 @@ func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, erro
 	}, nil
 }
 
+// buildGroups makes the steps of process groups.
+func buildGroups(p *process, runs *workflows.Client, engine activities.InstanceEngine) *activities.Groups {
+	w := p.cfg.Workloads
+	return &activities.Groups{
+		Store: p.db, Engine: engine, Runs: runs, Metrics: activities.NewGroupMetrics(p.reg), Log: p.log.Named("groups"), Hook: crashHook(),
+		Settings: activities.GroupSettings{Retry: w.Retry, Quiet: w.Quiet, Hosts: w.SweepHosts},
+	}
+}
+
 // crashHook lets a test kill this worker at a named point, once: the file named
 // by PREGO_TEST_CRASH holds the point and is removed as the process dies.
 func crashHook() func(string) {

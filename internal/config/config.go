@@ -41,6 +41,7 @@ type Config struct {
 	Placement Placement
 	Tenants   Tenants
 	Quotas    Quotas
+	Workloads Workloads
 }
 
 // Quotas says what orgs may use (quotas-and-fairness). API and worker need the same.
@@ -98,6 +99,14 @@ type Tenants struct {
 	ThresholdPct    float64       `env:"PREGO_SCALE_OUT_THRESHOLD_PCT" envDefault:"70"`       // of capacity used: the fleet grows ahead of need; 0 for never
 	SweepEvery      time.Duration `env:"PREGO_TENANT_SWEEP_EVERY" envDefault:"15s"`
 	OrphanQuiet     time.Duration `env:"PREGO_TENANT_QUIET" envDefault:"1m"` // how long a row stands still before its run is looked for
+}
+
+// Workloads configures process groups and their instances.
+type Workloads struct {
+	Retry      time.Duration `env:"PREGO_GROUP_RETRY" envDefault:"30s"` // before a group that the quota refused, or that is not as it should be, is tried again
+	SweepEvery time.Duration `env:"PREGO_GROUP_SWEEP_EVERY" envDefault:"15s"`
+	Quiet      time.Duration `env:"PREGO_GROUP_QUIET" envDefault:"1m"`      // how long a group's row stands still before its run is looked for
+	SweepHosts int           `env:"PREGO_GROUP_SWEEP_HOSTS" envDefault:"8"` // servers whose instances a sweep looks at
 }
 
 // Policy is the configured placement policy.

@@ -163,7 +163,7 @@ func (h *Host) Inspect(ctx context.Context, name string) (prego.ContainerInfo, e
 func (h *Host) info(c container.InspectResponse) prego.ContainerInfo {
 	out := prego.ContainerInfo{Name: strings.TrimPrefix(strings.TrimPrefix(c.Name, "/"), h.name("")), Restarts: c.RestartCount}
 	if c.Config != nil {
-		out.Image, out.SpecHash = c.Config.Image, c.Config.Labels[LabelSpec]
+		out.Image, out.SpecHash, out.Instance = c.Config.Image, c.Config.Labels[LabelSpec], c.Config.Labels[prego.LabelInstance]
 	}
 	if s := c.State; s != nil {
 		out.State, out.ExitCode, out.OOMKilled = string(s.Status), s.ExitCode, s.OOMKilled

@@ -73,6 +73,10 @@ func (h *Host) options(spec prego.ContainerSpec) (client.ContainerCreateOptions,
 		LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "3"}},
 		Resources: container.Resources{Memory: spec.MemoryMB << 20, NanoCPUs: nanoCPUs(spec)},
 	}
+	if spec.MemoryBytes > 0 {
+		host.Memory, host.MemorySwap = spec.MemoryBytes, spec.MemoryBytes
+	}
+	host.CPUShares = spec.CPUShares
 	if spec.Pids > 0 {
 		host.PidsLimit = &spec.Pids
 	}
@@ -139,6 +143,7 @@ func changes(got container.InspectResponse, want client.ContainerCreateOptions) 
 	differs("network", wh.NetworkMode != "" && gh.NetworkMode != wh.NetworkMode)
 	differs("ports", !samePorts(gh.PortBindings, wh.PortBindings) || gh.PublishAllPorts)
 	differs("memory", gh.Memory != wh.Memory)
+	differs("cpu shares", gh.CPUShares != wh.CPUShares)
 	differs("cpus", gh.NanoCPUs != wh.NanoCPUs || gh.CPUQuota != 0)
 	differs("pids", pids(gh.PidsLimit) != pids(wh.PidsLimit))
 	differs("restart", gh.RestartPolicy.Name != wh.RestartPolicy.Name)

@@ -189,6 +189,9 @@ func (h *Host) Check(ctx context.Context, specs []prego.ContainerSpec) ([]prego.
 		return nil, err
 	}
 	for _, c := range there {
+		if c.Instance != "" {
+			continue // instances have rows of their own, and are kept by those
+		}
 		if !slices.ContainsFunc(specs, func(s prego.ContainerSpec) bool { return s.Name == c.Name }) {
 			out = append(out, prego.ContainerDrift{Container: c.Name, Kind: prego.DriftUndeclared, Detail: c.State})
 		}

@@ -19,13 +19,16 @@ import (
 )
 
 // engineOf reaches the engine of a server's host as the control plane does.
-func (c *cell) engineOf(name string) *dockerhost.Host {
+func (c *cell) engineOf(name string) *dockerhost.Host { c.t.Helper(); return c.engineAt(c.id(name)) }
+
+// engineAt is engineOf by the server's whole id.
+func (c *cell) engineAt(serverID string) *dockerhost.Host {
 	c.t.Helper()
 	ca, err := pki.Open(filepath.Join(c.dir, "keys"), c.env)
 	require.NoError(c.t, err)
 	var addr string
-	c.query(&addr, `SELECT host FROM servers WHERE server_id = $1`, c.id(name))
-	h, err := dockerhost.New(dockerhost.Config{TLS: ca.DockerClientTLS(), Port: 2376, CheckAddr: func(string) error { return nil }}).Host(c.id(name), addr)
+	c.query(&addr, `SELECT host FROM servers WHERE server_id = $1`, serverID)
+	h, err := dockerhost.New(dockerhost.Config{TLS: ca.DockerClientTLS(), Port: 2376, CheckAddr: func(string) error { return nil }}).Host(serverID, addr)
 	require.NoError(c.t, err)
 	c.t.Cleanup(h.Close)
 	return h

@@ -21,33 +21,16 @@ import (
 // workload makes an env of an org with one process group, as their rows.
 func (c *cell) workload(org string, tier prego.Tier, name string) (env, group string) {
 	c.t.Helper()
-	c.org(org, "")
-	env, group = "env-"+name+"-"+c.env, "grp-"+name+"-"+c.env
-	for _, s := range []struct {
-		sql  string
-		args []any
-	}{
-		{`UPDATE orgs SET tier = $2 WHERE org_id = $1`, []any{org, tier}},
-		{`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ($1, $2, $1, 'alice')`, []any{"app-" + name + "-" + c.env, org}},
-		{`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ($1, $2, $3, $1, 'eu', 'alice')`, []any{env, "app-" + name + "-" + c.env, org}},
-		{`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by)
-			VALUES ($1, $2, $3, 'eu', 'web', '{}', 1, 0, 0, 'alice')`, []any{group, env, org}},
-	} {
-		c.exec(s.sql, s.args...)
-	}
-	return env, group
+	env = c.environment(org, string(tier), name)
+	var g api.ProcessGroup
+	c.post("/v1/envs/"+env+"/groups", map[string]any{"name": "web", "replicas": 0, "spec": spec("shop:1", 64)}, http.StatusCreated, &g)
+	return env, g.GroupId
 }
 
 func (c *cell) exec(sql string, args ...any) {
 	c.t.Helper()
 	_, err := c.pool.Exec(context.Background(), sql, args...)
 	require.NoError(c.t, err)
-}
-
-func (c *cell) limit(org, dimension string, value float64) {
-	c.t.Helper()
-	c.exec(`INSERT INTO org_quotas (org_id, dimension, limit_value, updated_by) VALUES ($1, $2, $3, 'alice')
-		ON CONFLICT (org_id, dimension) DO UPDATE SET limit_value = EXCLUDED.limit_value`, org, dimension, value)
 }
 
 // beyond expects a refusal by quota.

@@ -43,6 +43,7 @@ type container struct {
 	Created time.Time      `json:"created"`
 	Started time.Time      `json:"started"`
 	Exit    int            `json:"exit"`
+	Fault   string         `json:"fault,omitempty"` // what happens to it, see Fault
 }
 
 func (h *host) startDocker() error {

@@ -199,6 +199,9 @@ func (d *docker) inspect(w http.ResponseWriter, _ *http.Request, c *container) {
 	}
 	if c.Config["Healthcheck"] != nil && c.Status == "running" {
 		state["Health"] = map[string]any{"Status": "healthy", "FailingStreak": 0, "Log": []any{}}
+		if c.Fault == "unhealthy" {
+			state["Health"] = map[string]any{"Status": "unhealthy", "FailingStreak": 3, "Log": []any{map[string]any{"ExitCode": 1, "Output": "injected: not healthy"}}}
+		}
 	}
 	writeJSON(w, 200, map[string]any{
 		"Id": c.ID, "Name": "/" + c.Name, "Created": c.Created, "Image": "sha256:" + c.Image, "RestartCount": 0,
@@ -215,6 +218,10 @@ func (d *docker) start(w http.ResponseWriter, _ *http.Request, c *container) {
 		w.WriteHeader(http.StatusNotModified)
 	default:
 		c.Status, c.Exit, c.Started = "running", 0, time.Now().UTC()
+		c.Fault = d.host.sim.containerFault(d.host.name, c.Image)
+		if c.Fault == "die" {
+			c.Status, c.Exit = "exited", 1
+		}
 		w.WriteHeader(http.StatusNoContent)
 	}
 }
@@ -244,6 +251,9 @@ func (d *docker) logs(w http.ResponseWriter, r *http.Request) {
 	var line string
 	if c != nil {
 		line = "container " + c.Name + " is " + c.Status + "\n"
+		if c.Fault != "" {
+			line += "injected fault: " + c.Fault + "\n"
+		}
 	}
 	d.mu.Unlock()
 	if c == nil {

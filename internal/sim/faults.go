@@ -13,7 +13,8 @@ import (
 )
 
 // Fault is something that goes wrong. A fault of kind "http" answers matching API
-// calls, one of kind "bench" meets commands on hosts; the others happen to servers of a matching name.
+// calls, one of kind "bench" meets commands on hosts, one of kind "container" meets
+// containers that are started from an image; the others happen to servers of a matching name.
 type Fault struct {
 	ID   string `json:"id"`
 	Kind string `json:"kind"`
@@ -36,6 +37,9 @@ type Fault struct {
 	// Verb is the command that a "bench" fault is about, for example "new-site"; ""
 	// is all. Its Action is fail, fail_after or hang.
 	Verb string `json:"verb,omitempty"`
+	// Image (a pattern) is what a "container" fault is about; "" is all. Its Action is
+	// unhealthy, for ever, or die, at once.
+	Image string `json:"image,omitempty"`
 
 	Matched int `json:"matched"` // how often it was considered
 	Hits    int `json:"hits"`    // how often it happened
@@ -68,6 +72,10 @@ func (f *Fault) check() error {
 		if err := f.checkBench(); err != nil {
 			return err
 		}
+	} else if f.Kind == "container" {
+		if f.Action != "unhealthy" && f.Action != "die" {
+			return fmt.Errorf("action must be unhealthy or die")
+		}
 	} else if f.Kind == "http" {
 		switch f.Action {
 		case "respond", "commit_then_respond":
@@ -84,7 +92,7 @@ func (f *Fault) check() error {
 	if f.Skip < 0 || f.Times < 0 || f.DelayMS < 0 {
 		return fmt.Errorf("skip, times and delay_ms must not be negative")
 	}
-	for _, p := range []string{f.Path, f.Server} {
+	for _, p := range []string{f.Path, f.Server, f.Image} {
 		if _, err := path.Match(p, ""); err != nil {
 			return fmt.Errorf("bad pattern %q", p)
 		}
@@ -141,6 +149,20 @@ func (s *Sim) hostFault(kind, name string) (*Fault, bool) {
 		}
 	}
 	return nil, false
+}
+
+// containerFault is what happens to a container that is started now, "" for nothing.
+func (s *Sim) containerFault(server, image string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.faults {
+		onServer, _ := path.Match(f.Server, server)
+		ofImage, _ := path.Match(f.Image, image)
+		if f.Kind == "container" && (f.Server == "" || onServer) && (f.Image == "" || ofImage) && f.fires() {
+			return f.Action
+		}
+	}
+	return ""
 }
 
 // faulty lets "http" faults happen.

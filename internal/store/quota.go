@@ -18,12 +18,24 @@ const sqlTakeQuota = `SELECT dimension, limit_value, current_usage, requested_de
 // refuses it as a *prego.QuotaExceeded: the first in the order given. From here to the
 // end of the transaction nobody else changes what the org uses. It is one statement.
 func (s *Store) takeQuota(ctx context.Context, tx pgx.Tx, org string, deltas ...quota.Delta) error {
+	return s.take(ctx, tx, sqlTakeQuota, org, deltas)
+}
+
+const sqlTakePromised = `SELECT dimension, limit_value, current_usage, requested_delta FROM take_quota($1, $2, $3, $4, true)`
+
+// takePromised is takeQuota for who allocates what the org was promised already: the
+// promises don't count, only what is used.
+func (s *Store) takePromised(ctx context.Context, tx pgx.Tx, org string, deltas ...quota.Delta) error {
+	return s.take(ctx, tx, sqlTakePromised, org, deltas)
+}
+
+func (s *Store) take(ctx context.Context, tx pgx.Tx, sql, org string, deltas []quota.Delta) error {
 	names, by := make([]string, len(deltas)), make([]float64, len(deltas))
 	for i, d := range deltas {
 		names[i], by[i] = string(d.Dimension), d.By
 	}
 	var q prego.QuotaExceeded
-	err := tx.QueryRow(ctx, sqlTakeQuota, org, names, by, s.tierLimits).Scan(&q.Dimension, &q.Limit, &q.CurrentUsage, &q.RequestedDelta)
+	err := tx.QueryRow(ctx, sql, org, names, by, s.tierLimits).Scan(&q.Dimension, &q.Limit, &q.CurrentUsage, &q.RequestedDelta)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}

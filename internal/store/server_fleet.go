@@ -17,7 +17,7 @@ import (
 // about to ask for; what is draining is leaving already. Of a replacement only the
 // round that is next counts: the others' servers come when as many have gone.
 const fleetColumns = `f.fleet_id, f.role, COALESCE(f.region, ''), f.infra_provider, f.min_size, f.max_size, f.desired_capacity, f.spec,
-    f.require_tags, f.disallow_tags, f.serves_tenants, f.profile, f.created_by, f.created_at, f.updated_at,
+    f.require_tags, f.disallow_tags, f.serves_tenants, f.workload_memory_bytes, f.workload_cpus, f.profile, f.created_by, f.created_at, f.updated_at,
     COALESCE((SELECT jsonb_object_agg(region, n) FROM (SELECT region, count(*) AS n FROM (
         SELECT region FROM servers s WHERE s.fleet_id = f.fleet_id AND s.status NOT IN ('draining', 'terminated')
         UNION ALL SELECT st.region FROM fleet_actions a JOIN fleet_action_steps st ON st.fleet_id = a.fleet_id AND st.seq = a.seq
@@ -29,7 +29,7 @@ const fleetColumns = `f.fleet_id, f.role, COALESCE(f.region, ''), f.infra_provid
 func scanFleet(row pgx.CollectableRow) (prego.Fleet, error) {
 	var f prego.Fleet
 	err := row.Scan(&f.FleetID, &f.Role, &f.Region, &f.InfraProvider, &f.MinSize, &f.MaxSize, &f.DesiredCapacity, &f.Spec,
-		&f.Constraint.Require, &f.Constraint.Disallow, &f.Serves, &f.Profile, &f.CreatedBy, &f.CreatedAt, &f.UpdatedAt, &f.Regions)
+		&f.Constraint.Require, &f.Constraint.Disallow, &f.Serves, &f.WorkloadMemory, &f.WorkloadCPUs, &f.Profile, &f.CreatedBy, &f.CreatedAt, &f.UpdatedAt, &f.Regions)
 	for _, n := range f.Regions {
 		f.Size += n
 	}
@@ -37,8 +37,8 @@ func scanFleet(row pgx.CollectableRow) (prego.Fleet, error) {
 }
 
 const sqlCreateFleet = `
-INSERT INTO fleets AS f (fleet_id, request_hash, role, region, infra_provider, min_size, max_size, spec, require_tags, disallow_tags, serves_tenants, created_by)
-VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (fleet_id) DO NOTHING RETURNING ` + fleetColumns
+INSERT INTO fleets AS f (fleet_id, request_hash, role, region, infra_provider, min_size, max_size, spec, require_tags, disallow_tags, serves_tenants, created_by, workload_memory_bytes, workload_cpus)
+VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) ON CONFLICT (fleet_id) DO NOTHING RETURNING ` + fleetColumns
 
 const sqlFleetHash = `SELECT request_hash FROM fleets WHERE fleet_id = $1`
 
@@ -53,7 +53,7 @@ func (s *Store) CreateFleet(ctx context.Context, r prego.CreateFleetRequest, by 
 	}
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, sqlCreateFleet, r.FleetID, hash, r.Role, r.Region, r.InfraProvider, r.MinSize, *r.MaxSize, spec,
-			filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.Serves, by)
+			filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.Serves, by, r.WorkloadMemory, r.WorkloadCPUs)
 		if err != nil {
 			return err
 		}
@@ -172,7 +172,7 @@ func (s *Store) ListFleets(ctx context.Context, role prego.Role, after string, l
 }
 
 const sqlUpdateFleet = `
-UPDATE fleets SET min_size = $2, max_size = $3, spec = $4, serves_tenants = $5, profile = $6, updated_at = now() WHERE fleet_id = $1`
+UPDATE fleets SET min_size = $2, max_size = $3, spec = $4, serves_tenants = $5, profile = $6, workload_memory_bytes = $7, workload_cpus = $8, updated_at = now() WHERE fleet_id = $1`
 
 // UpdateFleet changes a fleet as asked; its servers stay as they are until an action
 // brings them up to it.
@@ -188,7 +188,7 @@ func (s *Store) UpdateFleet(ctx context.Context, id string, r prego.UpdateFleetR
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlUpdateFleet, id, f.MinSize, f.MaxSize, spec, f.Serves, f.Profile); err != nil {
+		if _, err := tx.Exec(ctx, sqlUpdateFleet, id, f.MinSize, f.MaxSize, spec, f.Serves, f.Profile, f.WorkloadMemory, f.WorkloadCPUs); err != nil {
 			return err
 		}
 		f, err = getFleet(ctx, tx, id)

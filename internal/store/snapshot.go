@@ -327,17 +327,27 @@ const (
 	sqlCloseSession = `UPDATE org_sessions SET closed_at = now() WHERE session_id = $1 AND closed_at IS NULL`
 )
 
-// OpenSession counts an exec session or a log stream for a tenant's org. It counts
-// until it is closed, or its lease ends with the process that renews it.
-func (s *Store) OpenSession(ctx context.Context, id, tenantID string, kind prego.SessionKind, subject, actor string, lease time.Duration) error {
+const sqlInstanceOrg = `SELECT org_id FROM instances WHERE instance_id = $1`
+
+// OpenSession counts an exec session or a log stream for the org of a tenant or an
+// instance. It counts until it is closed, or its lease ends with the process that
+// renews it.
+func (s *Store) OpenSession(ctx context.Context, id string, of prego.SessionOf, kind prego.SessionKind, subject, actor string, lease time.Duration) error {
 	deltas := []quota.Delta{{Dimension: quota.MaxLogStreams, By: 1}}
 	if kind == prego.SessionExec {
 		deltas = []quota.Delta{{Dimension: quota.MaxExecSessions, By: 1}, {Dimension: quota.MaxExecSessionsPerHour, By: 1}}
 	}
 	return asCodedOrNil("open session", s.inTx(ctx, func(tx pgx.Tx) error {
 		var org string
-		err := tx.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&org)
+		sql, owner := sqlTenantOrg, of.TenantID
+		if of.InstanceID != "" {
+			sql, owner = sqlInstanceOrg, of.InstanceID
+		}
+		err := tx.QueryRow(ctx, sql, owner).Scan(&org)
 		if errors.Is(err, pgx.ErrNoRows) {
+			if of.InstanceID != "" {
+				return prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", of.InstanceID)
+			}
 			return &prego.Error{Code: prego.CodeTenantUnknown, Field: "tenant_id", Message: "is not a tenant that is known here"}
 		}
 		if err != nil {

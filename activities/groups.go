@@ -1,0 +1,529 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+// GroupStore is the part of Postgres that process groups use.
+type GroupStore interface {
+	PlanGroup(ctx context.Context, id string, retry time.Duration) (prego.GroupPlan, error)
+	ServeInstances(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
+	InstanceDemand(ctx context.Context, region prego.Region, limit int) ([]prego.InstanceDemand, error)
+	InstanceServers(ctx context.Context, region prego.Region) ([]placement.InstanceServer, error)
+	PoolsOf(ctx context.Context, orgIDs []string) (map[string][]prego.AppliedPool, error)
+	Allocate(ctx context.Context, place prego.InstancePlace, retry time.Duration) (prego.InstanceAllocation, error)
+	NoPlace(ctx context.Context, groupID, reason, message string, decision json.RawMessage) error
+	WaitingGroups(ctx context.Context, region prego.Region) ([]prego.GroupRef, error)
+
+	InstanceHost(ctx context.Context, id string) (prego.InstanceHost, error)
+	InstanceRunning(ctx context.Context, id string) (ok bool, err error)
+	InstanceFailed(ctx context.Context, id, message string) (ok bool, err error)
+	InstanceStopped(ctx context.Context, id string) (ok bool, err error)
+
+	FindGroupWork(ctx context.Context, quiet time.Duration) (prego.GroupWork, error)
+	InstancesOn(ctx context.Context, serverID string) ([]prego.Instance, error)
+	ProvisionState(ctx context.Context, serverID string) (prego.ProvisionState, error)
+}
+
+// InstanceEngine runs the containers of instances. What repeating can't mend is a
+// *prego.ContainerError.
+type InstanceEngine interface {
+	// RunInstance makes the container run, and waits until it is healthy. Repeated, it
+	// meets the one that is there.
+	RunInstance(ctx context.Context, serverID, addr string, spec prego.ContainerSpec) error
+	// RemoveInstance ends and removes it; one that is not there is success.
+	RemoveInstance(ctx context.Context, serverID, addr, name string) error
+	ListContainers(ctx context.Context, serverID, addr string) ([]prego.ContainerInfo, error)
+}
+
+// GroupRuns starts and wakes runs of groups.
+type GroupRuns interface {
+	// WakeGroup tells a group's run that something changed, and starts it when there is
+	// none.
+	WakeGroup(ctx context.Context, groupID, orgID string) error
+}
+
+// VolumeAttacher has a group's volumes at a server before its instance starts there,
+// and says how the engine mounts them.
+type VolumeAttacher func(ctx context.Context, groupID, serverID string) (binds []string, err error)
+
+// GroupSettings are the settings of groups.
+type GroupSettings struct {
+	Retry time.Duration // of what was refused, and of groups that are not as they should be
+	Quiet time.Duration // how long a row stands still before its run is looked for
+	Hosts int           // servers whose instances a sweep looks at
+}
+
+// GroupMetrics count what happens to groups.
+type GroupMetrics struct {
+	Unschedulable *prometheus.GaugeVec // groups, by reason
+	Schedule      prometheus.Histogram // seconds from wanted to allocated, within quota
+	Failures      prometheus.Counter   // of instances
+}
+
+// NewGroupMetrics registers them.
+func NewGroupMetrics(reg prometheus.Registerer) *GroupMetrics {
+	m := &GroupMetrics{
+		Unschedulable: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "prego_groups_unschedulable", Help: "Process groups that have no place for an instance, by reason."}, []string{"reason"}),
+		Schedule: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "prego_instance_schedule_seconds", Help: "Seconds from an instance being wanted, and within quota, to its place.", Buckets: []float64{.1, .5, 1, 2, 5, 15, 30, 60, 300, 1800},
+		}),
+		Failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_instance_failures_total", Help: "Instances that did not become healthy, or died."}),
+	}
+	reg.MustRegister(m.Unschedulable, m.Schedule, m.Failures)
+	return m
+}
+
+// Groups are the steps of process groups and their instances.
+type Groups struct {
+	Store    GroupStore
+	Engine   InstanceEngine
+	Runs     GroupRuns
+	Settings GroupSettings
+	Metrics  *GroupMetrics
+	Log      *zap.Logger
+	// Volumes is nil while there is nobody to attach them: then those that are attached
+	// are mounted where the provider mounts them.
+	Volumes VolumeAttacher
+	// Hook is called around effects, by name, so that tests can kill the process there;
+	// nil in production.
+	Hook func(point string)
+
+	turn struct {
+		sync.Mutex
+		n int64
+	}
+}
+
+func (a *Groups) hook(point string) {
+	if a.Hook != nil {
+		a.Hook(point)
+	}
+}
+
+// fromGroups keeps what repeating can't mend from being repeated.
+func fromGroups(err error) error {
+	switch prego.CodeOf(err) {
+	case prego.CodeGroupNotFound, prego.CodeInstanceNotFound:
+		return permanent(ErrTypeSuperseded, err.Error(), nil)
+	}
+	return fromContainers(err)
+}
+
+// PlanGroup decides what is to be done for a group now.
+func (a *Groups) PlanGroup(ctx context.Context, groupID string) (prego.GroupPlan, error) {
+	a.hook("group/plan")
+	p, err := a.Store.PlanGroup(ctx, groupID, a.Settings.Retry)
+	a.hook("group/planned")
+	return p, fromGroups(err)
+}
+
+// Served is what came of serving a region's waiting groups.
+type Served struct {
+	Busy      bool           `json:"busy,omitempty"` // somebody else serves it
+	Allocated map[string]int `json:"allocated,omitempty"`
+	// Changed are groups that are to plan anew.
+	Changed []string `json:"changed,omitempty"`
+}
+
+const (
+	// serveAtOnce bounds how many instances one pass looks at, serveFor how long passes
+	// follow each other.
+	serveAtOnce = 500
+	serveFor    = 20 * time.Second
+	// lostTries is how often a place is looked for again after somebody else was faster.
+	lostTries = 3
+)
+
+// ServeInstances gives the instances that wait in a region their places: by turns among
+// the orgs, so that none is served in bulk while another waits (quotas-and-fairness,
+// "Fairness model"). Nobody is moved for somebody else. The groups that got something
+// are woken.
+func (a *Groups) ServeInstances(ctx context.Context, region prego.Region) (Served, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	out := Served{Allocated: map[string]int{}}
+	orgs := map[string]string{}
+	until := time.Now().Add(serveFor)
+	done, err := a.Store.ServeInstances(ctx, region, func(ctx context.Context) error {
+		for {
+			n, err := a.servePass(ctx, region, &out, orgs)
+			if err != nil || n == 0 || time.Now().After(until) {
+				return err
+			}
+		}
+	})
+	out.Busy = !done && err == nil
+	for _, id := range out.Changed {
+		if err := a.Runs.WakeGroup(ctx, id, orgs[id]); err != nil {
+			a.Log.Warn("process group not woken; its run looks by itself", zap.String("group_id", id), zap.Error(err))
+		}
+	}
+	return out, err
+}
+
+// servePass goes once through the instances that wait, and says how many got a place.
+func (a *Groups) servePass(ctx context.Context, region prego.Region, out *Served, orgs map[string]string) (allocated int, err error) {
+	demand, err := a.Store.InstanceDemand(ctx, region, serveAtOnce)
+	if err != nil || len(demand) == 0 {
+		return 0, err
+	}
+	servers, err := a.Store.InstanceServers(ctx, region)
+	if err != nil {
+		return 0, err
+	}
+	var ids []string
+	for _, d := range demand {
+		ids = append(ids, d.OrgID)
+	}
+	pools, err := a.Store.PoolsOf(ctx, ids)
+	if err != nil {
+		return 0, err
+	}
+	over := map[string]bool{} // groups that get nothing more in this pass
+	for _, d := range demand {
+		orgs[d.GroupID] = d.OrgID
+		if over[d.GroupID] {
+			continue
+		}
+		got, err := a.place(ctx, d, pools[d.OrgID], servers)
+		if err != nil {
+			return allocated, err
+		}
+		if first := out.Allocated[d.GroupID] == 0; got == prego.Allocated && first || got == prego.AllocationSurge {
+			out.Changed = append(out.Changed, d.GroupID)
+		}
+		if got != prego.Allocated {
+			over[d.GroupID] = true
+			continue
+		}
+		out.Allocated[d.GroupID]++
+		allocated++
+	}
+	return allocated, nil
+}
+
+// place finds a place for one instance, and takes it: servers are kept as they are
+// then, for the next one.
+func (a *Groups) place(ctx context.Context, d prego.InstanceDemand, pools []prego.AppliedPool, servers []placement.InstanceServer) (prego.AllocationOutcome, error) {
+	if len(d.Missing) > 0 {
+		return prego.AllocationLost, a.Store.NoPlace(ctx, d.GroupID, prego.ReasonVolumeMissing, "no volume of the group is mounted at "+strings.Join(d.Missing, ", "), nil)
+	}
+	r := placement.InstanceRequest{
+		GroupID: d.GroupID, MemoryBytes: d.MemoryBytes, CPURequest: d.CPURequest, Constraint: prego.EffectiveConstraint(d.Constraint, pools), Locations: d.Locations,
+	}
+	for try := 1; ; try++ {
+		decision := placement.PlaceInstance(r, servers)
+		b, err := json.Marshal(decision)
+		if err != nil {
+			return "", err
+		}
+		if decision.ServerID == "" {
+			return prego.AllocationLost, a.Store.NoPlace(ctx, d.GroupID, decision.Code, decision.SelectionReason, b)
+		}
+		a.hook("group/allocate")
+		got, err := a.Store.Allocate(ctx, prego.InstancePlace{GroupID: d.GroupID, ServerID: decision.ServerID, Decision: b}, a.Settings.Retry)
+		if err != nil {
+			return "", err
+		}
+		a.hook("group/allocated")
+		if got.Outcome == prego.AllocationLost && try < lostTries {
+			// A heartbeat may have held the row for a moment.
+			select {
+			case <-ctx.Done():
+				return "", ctx.Err()
+			case <-time.After(20 * time.Millisecond):
+			}
+			continue
+		}
+		if got.Outcome == prego.Allocated {
+			a.Metrics.Schedule.Observe(got.Waited.Seconds())
+			for i := range servers {
+				if s := &servers[i]; s.ServerID == decision.ServerID {
+					s.MemoryUsed += d.MemoryBytes
+					s.CPURequested += d.CPURequest
+					if s.Groups == nil {
+						s.Groups = map[string]int{}
+					}
+					s.Groups[d.GroupID]++
+				}
+			}
+		}
+		return got.Outcome, nil
+	}
+}
+
+// ServerFree wakes the groups that wait where a server came to life or may be used
+// again. It is no step of its own.
+func ServerFree(a *Groups) func(ctx context.Context, serverID string) { return a.serverFree }
+
+func (a *Groups) serverFree(ctx context.Context, serverID string) {
+	st, err := a.Store.ProvisionState(ctx, serverID)
+	if err != nil {
+		a.Log.Warn("waiting process groups not woken; their runs look by themselves", zap.String("server_id", serverID), zap.Error(err))
+		return
+	}
+	a.wakeRegion(ctx, st.Region)
+}
+
+// wakeRegion wakes the groups that wait for capacity in a region, in their order.
+func (a *Groups) wakeRegion(ctx context.Context, region prego.Region) {
+	groups, err := a.Store.WaitingGroups(ctx, region)
+	for _, g := range groups {
+		err = errors.Join(err, a.Runs.WakeGroup(ctx, g.GroupID, g.OrgID))
+	}
+	if err != nil {
+		a.Log.Warn("waiting process groups not woken; their runs look by themselves", zap.String("region", string(region)), zap.Error(err))
+	}
+}
+
+// BootInstance starts an instance's container and waits until it is healthy. An
+// instance that is not to run any more is left alone.
+func (a *Groups) BootInstance(ctx context.Context, id string) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	h, err := a.Store.InstanceHost(ctx, id)
+	switch {
+	case err != nil:
+		return fromGroups(err)
+	case h.State != prego.InstanceBooting:
+		return nil
+	case h.ServerStatus != prego.ServerActive:
+		return nil // the next plan sees to it
+	}
+	binds := h.Binds
+	if a.Volumes != nil {
+		if binds, err = a.Volumes(ctx, h.GroupID, h.ServerID); err != nil {
+			return fromGroups(err)
+		}
+	}
+	a.hook("instance/boot")
+	err = a.Engine.RunInstance(ctx, h.ServerID, h.Host, h.Spec.Container(h.InstanceID, h.GroupID, h.Ports, binds))
+	a.hook("instance/booted")
+	var ce *prego.ContainerError
+	if errors.As(err, &ce) {
+		return a.failed(ctx, id, ce.Message)
+	}
+	if err != nil {
+		return err
+	}
+	ok, err := a.Store.InstanceRunning(ctx, id)
+	if err != nil {
+		return fromGroups(err)
+	}
+	a.hook("instance/running")
+	if ok {
+		return nil
+	}
+	// It was given up while it started: nothing of it may be left behind the back of who
+	// stopped it.
+	if h, err = a.Store.InstanceHost(ctx, id); err != nil {
+		return fromGroups(err)
+	}
+	if h.State == prego.InstanceRunning {
+		return nil
+	}
+	return fromContainers(a.Engine.RemoveInstance(ctx, h.ServerID, h.Host, id))
+}
+
+// FailInstanceInput says why an instance is given up.
+type FailInstanceInput struct {
+	InstanceID string `json:"instance_id"`
+	Message    string `json:"message"`
+}
+
+// FailInstance gives up an instance that could not be started.
+func (a *Groups) FailInstance(ctx context.Context, in FailInstanceInput) error {
+	return a.failed(ctx, in.InstanceID, in.Message)
+}
+
+func (a *Groups) failed(ctx context.Context, id, message string) error {
+	ok, err := a.Store.InstanceFailed(ctx, id, message)
+	if ok {
+		a.Metrics.Failures.Inc()
+		a.Log.Info("instance failed", zap.String("instance_id", id), zap.String("why", prego.Redact(message)))
+	}
+	return fromGroups(err)
+}
+
+// lastContact bounds how long a server that has failed is asked to stop an instance.
+const lastContact = 15 * time.Second
+
+// StopInstance removes an instance's container; then the instance no longer counts,
+// and who waits for what it took gets it. On a server that failed it may be left
+// behind, until the sweep finds it there.
+func (a *Groups) StopInstance(ctx context.Context, id string) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	h, err := a.Store.InstanceHost(ctx, id)
+	if err != nil {
+		return fromGroups(err)
+	}
+	if h.State != prego.InstanceDraining && h.State != prego.InstanceFailed {
+		return nil
+	}
+	a.hook("instance/stop")
+	if err := a.remove(ctx, h); err != nil {
+		return err
+	}
+	a.hook("instance/removed")
+	if _, err := a.Store.InstanceStopped(ctx, id); err != nil {
+		return fromGroups(err)
+	}
+	a.hook("instance/stopped")
+	served, err := a.ServeInstances(ctx, h.Region)
+	if served.Busy {
+		// Who serves it may have looked before this became free.
+		a.wakeRegion(ctx, h.Region)
+	}
+	if err != nil {
+		a.Log.Warn("what an instance left is not given on; waiting groups look by themselves", zap.String("instance_id", id), zap.Error(err))
+	}
+	return nil
+}
+
+func (a *Groups) remove(ctx context.Context, h prego.InstanceHost) error {
+	switch h.ServerStatus {
+	case prego.ServerTerminated:
+		return nil
+	case prego.ServerFailed, prego.ServerDraining:
+		ctx, cancel := context.WithTimeout(ctx, lastContact)
+		defer cancel()
+		if err := a.Engine.RemoveInstance(ctx, h.ServerID, h.Host, h.InstanceID); err != nil {
+			a.Log.Warn("a container is left on a server that is lost", zap.String("instance_id", h.InstanceID), zap.String("server_id", h.ServerID), zap.String("error", prego.Redact(err.Error())))
+		}
+		return nil
+	case prego.ServerActive, prego.ServerProvisioning:
+	}
+	return a.Engine.RemoveInstance(ctx, h.ServerID, h.Host, h.InstanceID)
+}
+
+// GroupSweepResult counts what a sweep found.
+type GroupSweepResult struct {
+	Woken   int `json:"woken"`   // groups
+	Checked int `json:"checked"` // servers whose instances were looked at
+	Unknown int `json:"unknown"` // of those, not reached
+	Died    int `json:"died"`    // instances
+	Removed int `json:"removed"` // containers of instances that are stopped
+}
+
+// SweepGroups looks for groups whose run was lost or whose servers are gone, for
+// instances whose containers ended, and for containers that nobody knows any more.
+func (a *Groups) SweepGroups(ctx context.Context) (GroupSweepResult, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	var r GroupSweepResult
+	w, err := a.Store.FindGroupWork(ctx, a.Settings.Quiet)
+	if err != nil {
+		return r, err
+	}
+	a.Metrics.Unschedulable.Reset()
+	for reason, n := range w.Unschedulable {
+		a.Metrics.Unschedulable.WithLabelValues(reason).Set(float64(n))
+	}
+	var errs []error
+	for _, g := range w.Groups {
+		if err := a.Runs.WakeGroup(ctx, g.GroupID, g.OrgID); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		r.Woken++
+	}
+	a.turn.Lock()
+	a.turn.n++
+	n := a.turn.n
+	a.turn.Unlock()
+	for _, id := range Turn(w.Servers, n, a.Settings.Hosts) {
+		if ctx.Err() != nil {
+			break
+		}
+		if err := a.checkInstances(ctx, id, &r); err != nil {
+			r.Unknown++
+			a.Log.Warn("instances not looked at", zap.String("server_id", id), zap.String("error", prego.Redact(err.Error())))
+		}
+	}
+	return r, errors.Join(errs...)
+}
+
+// checkInstances compares a server's instances with the containers on its host.
+func (a *Groups) checkInstances(ctx context.Context, serverID string, r *GroupSweepResult) error {
+	ctx, cancel := context.WithTimeout(ctx, driftPerHost)
+	defer cancel()
+	st, err := a.Store.ProvisionState(ctx, serverID)
+	if err != nil || st.Status != prego.ServerActive {
+		return err
+	}
+	r.Checked++
+	// The rows first: what is started after them is not missed in the list, and what is
+	// allocated after them is not taken for a leftover, since leftovers are looked up.
+	rows, err := a.Store.InstancesOn(ctx, serverID)
+	if err != nil {
+		return err
+	}
+	list, err := a.Engine.ListContainers(ctx, serverID, st.Host)
+	if err != nil {
+		return err
+	}
+	there := map[string]prego.ContainerInfo{}
+	for _, c := range list {
+		if c.Instance != "" {
+			there[c.Instance] = c
+		}
+	}
+	for _, i := range rows {
+		c, ok := there[i.InstanceID]
+		delete(there, i.InstanceID)
+		var why string
+		switch {
+		case i.State != prego.InstanceRunning:
+			continue
+		case !ok:
+			why = "its container is gone"
+		case c.State != "running":
+			why = fmt.Sprintf("its container is %s, with status %d", c.State, c.ExitCode)
+			if c.OOMKilled {
+				why += " (out of memory)"
+			}
+		case c.Health == "unhealthy":
+			why = "its health check fails"
+		default:
+			continue
+		}
+		if err := a.failed(ctx, i.InstanceID, why); err != nil {
+			return err
+		}
+		r.Died++
+		if err := a.Runs.WakeGroup(ctx, i.GroupID, i.OrgID); err != nil {
+			return err
+		}
+	}
+	for _, c := range list {
+		if _, left := there[c.Instance]; !left {
+			continue
+		}
+		h, err := a.Store.InstanceHost(ctx, c.Instance)
+		if prego.CodeOf(err) != prego.CodeInstanceNotFound && err != nil {
+			return err
+		}
+		if err == nil && h.State != prego.InstanceStopped && h.ServerID == serverID {
+			continue
+		}
+		if err := a.Engine.RemoveInstance(ctx, serverID, st.Host, c.Instance); err != nil {
+			return err
+		}
+		r.Removed++
+	}
+	return nil
+}

@@ -1,0 +1,274 @@
+package api
+
+import (
+	"context"
+	"encoding/hex"
+	"net/http"
+
+	"github.com/google/uuid"
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+)
+
+// GroupStore is the part of Postgres that process groups use.
+type GroupStore interface {
+	CreateGroup(ctx context.Context, id, envID string, r prego.CreateGroupRequest, by string) (g prego.ProcessGroup, created bool, err error)
+	GetGroup(ctx context.Context, id string) (prego.ProcessGroup, error)
+	ListGroups(ctx context.Context, envID, after string, limit int) (page []prego.ProcessGroup, more bool, err error)
+	ScaleGroup(ctx context.Context, id string, replicas int, by string) (prego.ProcessGroup, error)
+	DeployGroup(ctx context.Context, id string, spec prego.WorkloadSpec, by string) (prego.ProcessGroup, error)
+	DeleteGroup(ctx context.Context, id, by string) (prego.ProcessGroup, error)
+	ListInstances(ctx context.Context, groupID string, before int64, limit int, stopped bool) (page []prego.Instance, more bool, err error)
+	GetInstance(ctx context.Context, id string) (prego.Instance, error)
+}
+
+// GroupRuns has groups made what their rows say. A start that fails is made up for by
+// the periodic sweep.
+type GroupRuns interface {
+	WakeGroup(ctx context.Context, groupID, orgID string) error
+}
+
+func newGroupID() string {
+	id := uuid.New()
+	return prego.GroupID(hex.EncodeToString(id[10:]))
+}
+
+func checkGroupPath(c echo.Context, id string, known ...string) error {
+	if err := onlyParameters(c, known...); err != nil {
+		return err
+	}
+	return prego.ValidateGroupID(id)
+}
+
+// wake has a change of a group carried out.
+func (a *API) wake(c echo.Context, g prego.ProcessGroup) {
+	ctx, cancel := startContext(c)
+	defer cancel()
+	if err := a.d.GroupRuns.WakeGroup(ctx, g.GroupID, g.OrgID); err != nil {
+		a.leftToTheSweep(c, g.GroupID, err)
+	}
+}
+
+// CreateGroup makes a process group.
+func (a *API) CreateGroup(c echo.Context, envID string) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	if err := prego.ValidateGroupEnv(envID); err != nil {
+		return err
+	}
+	var in prego.CreateGroupRequest
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if err := in.Validate(); err != nil {
+		return err
+	}
+	g, created, err := a.d.Groups.CreateGroup(c.Request().Context(), a.d.NewGroupID(), envID, in, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	a.wake(c, g)
+	return c.JSON(madeOrMet(created), a.groupView(g))
+}
+
+// ListGroups shows a page of an environment's groups.
+func (a *API) ListGroups(c echo.Context, envID string, p ListGroupsParams) error {
+	if err := onlyParameters(c, "limit", "cursor"); err != nil {
+		return err
+	}
+	if err := prego.ValidateGroupEnv(envID); err != nil {
+		return err
+	}
+	limit, err := pageSize(p.Limit)
+	if err != nil {
+		return err
+	}
+	after, err := checkCursor(p.Cursor, prego.ValidateGroupName)
+	if err != nil {
+		return err
+	}
+	groups, more, err := a.d.Groups.ListGroups(c.Request().Context(), envID, after, limit)
+	if err != nil {
+		return err
+	}
+	out := GroupPage{Groups: []ProcessGroup{}}
+	for _, g := range groups {
+		out.Groups = append(out.Groups, a.groupView(g))
+	}
+	if more {
+		out.NextCursor = &out.Groups[len(out.Groups)-1].Name
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// GetGroup shows a process group.
+func (a *API) GetGroup(c echo.Context, id GroupID) error {
+	if err := checkGroupPath(c, id); err != nil {
+		return err
+	}
+	g, err := a.d.Groups.GetGroup(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, a.groupView(g))
+}
+
+// ScaleGroup sets how many instances a group has.
+func (a *API) ScaleGroup(c echo.Context, id GroupID) error {
+	if err := checkGroupPath(c, id); err != nil {
+		return err
+	}
+	var in struct {
+		Replicas *int `json:"replicas"`
+	}
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if in.Replicas == nil {
+		return prego.Invalid("replicas", "is required, 0 to 10000")
+	}
+	if err := prego.ValidateReplicas(*in.Replicas); err != nil {
+		return err
+	}
+	g, err := a.d.Groups.ScaleGroup(c.Request().Context(), id, *in.Replicas, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	a.wake(c, g)
+	return c.JSON(http.StatusAccepted, a.groupView(g))
+}
+
+// DeployGroup gives a group another release.
+func (a *API) DeployGroup(c echo.Context, id GroupID) error {
+	if err := checkGroupPath(c, id); err != nil {
+		return err
+	}
+	var in struct {
+		Spec *prego.WorkloadSpec `json:"spec"`
+	}
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if in.Spec == nil {
+		return prego.Invalid("spec", "is required")
+	}
+	if err := in.Spec.Validate("spec"); err != nil {
+		return err
+	}
+	g, err := a.d.Groups.DeployGroup(c.Request().Context(), id, *in.Spec, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	a.wake(c, g)
+	return c.JSON(http.StatusAccepted, a.groupView(g))
+}
+
+// DeleteGroup deletes a group.
+func (a *API) DeleteGroup(c echo.Context, id GroupID) error {
+	if err := checkGroupPath(c, id); err != nil {
+		return err
+	}
+	g, err := a.d.Groups.DeleteGroup(c.Request().Context(), id, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	a.wake(c, g)
+	return c.NoContent(http.StatusNoContent)
+}
+
+// ListInstances shows a page of a group's instances.
+func (a *API) ListInstances(c echo.Context, id GroupID, p ListInstancesParams) error {
+	if err := checkGroupPath(c, id, "stopped", "limit", "cursor"); err != nil {
+		return err
+	}
+	limit, err := pageSize(p.Limit)
+	if err != nil {
+		return err
+	}
+	var before int64
+	if p.Cursor != nil {
+		group, n, ok := prego.GroupOfInstance(*p.Cursor)
+		if !ok || group != id {
+			return prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
+		}
+		before = n
+	}
+	list, more, err := a.d.Groups.ListInstances(c.Request().Context(), id, before, limit, p.Stopped != nil && *p.Stopped)
+	if err != nil {
+		return err
+	}
+	out := InstancePage{Instances: []Instance{}}
+	for _, i := range list {
+		out.Instances = append(out.Instances, instanceView(i))
+	}
+	if more {
+		out.NextCursor = &out.Instances[len(out.Instances)-1].InstanceId
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+func checkInstancePath(c echo.Context, id string, known ...string) error {
+	if err := onlyParameters(c, known...); err != nil {
+		return err
+	}
+	return prego.ValidateInstanceID(id)
+}
+
+// GetInstance shows an instance.
+func (a *API) GetInstance(c echo.Context, id InstanceID) error {
+	if err := checkInstancePath(c, id); err != nil {
+		return err
+	}
+	i, err := a.d.Groups.GetInstance(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, instanceView(i))
+}
+
+// InstanceLogs streams what an instance writes: its container is called as it is.
+func (a *API) InstanceLogs(c echo.Context, id InstanceID, p InstanceLogsParams) error {
+	if err := checkInstancePath(c, id, "tail", "follow"); err != nil {
+		return err
+	}
+	i, err := a.d.Groups.GetInstance(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	if i.State == prego.InstanceStopped {
+		return prego.Errorf(prego.CodeContainerNotFound, "instance %s is stopped: its container is gone", id)
+	}
+	return a.containerLogs(c, i.ServerID, id, prego.SessionOf{InstanceID: id}, p.Tail, p.Follow)
+}
+
+func (a *API) groupView(g prego.ProcessGroup) ProcessGroup {
+	run := prego.GroupWorkflowID(g.GroupID)
+	out := ProcessGroup{
+		GroupId: g.GroupID, EnvId: g.EnvID, OrgId: g.OrgID, Region: Region(g.Region), Name: g.Name, Spec: g.Spec, Release: g.Release, StableRelease: g.StableRelease,
+		Replicas: g.Replicas, Constraint: constraintView(g.Constraint), DeployStatus: string(g.DeployStatus), DeployMessage: optional(g.DeployMessage),
+		Status: string(g.Status), StatusReason: optional(g.StatusReason), StatusMessage: optional(g.StatusMessage), NextAttemptAt: utc(g.NextAttemptAt),
+		WaitingSince: utc(g.WaitingSince), Converged: g.Converged, Instances: map[string]int{}, WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)),
+		CreatedBy: g.CreatedBy, CreatedAt: g.CreatedAt.UTC(), UpdatedAt: g.UpdatedAt.UTC(),
+	}
+	if len(g.Decision) > 0 {
+		out.Decision = &g.Decision
+	}
+	for state, n := range g.Instances {
+		out.Instances[string(state)] = n
+	}
+	return out
+}
+
+func instanceView(i prego.Instance) Instance {
+	out := Instance{
+		InstanceId: i.InstanceID, GroupId: i.GroupID, OrgId: i.OrgID, ServerId: i.ServerID, Release: i.Release, Image: i.Spec.Image,
+		MemoryLimitBytes: i.Spec.MemoryLimitBytes, CpuRequest: i.Spec.CPURequest, Ports: []InstancePort{}, State: string(i.State), Healthy: i.Healthy,
+		Message: optional(i.Message), CreatedAt: i.CreatedAt.UTC(), RunningAt: utc(i.RunningAt), StoppedAt: utc(i.StoppedAt),
+	}
+	for _, p := range i.Ports {
+		out.Ports = append(out.Ports, InstancePort{ContainerPort: p.ContainerPort, HostPort: p.HostPort})
+	}
+	return out
+}

@@ -1,0 +1,46 @@
+package dockerhost_test
+
+import (
+	"testing"
+
+	"github.com/moby/moby/client"
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+)
+
+// TestInstancesAreNoPartOfTheStack runs an instance beside a declared container: it is
+// limited to the byte, met when it is asked for again, and left alone by who checks and
+// repairs the stack.
+func TestInstancesAreNoPartOfTheStack(t *testing.T) {
+	t.Parallel()
+	e := real(t)
+	h := e.host(t)
+	declared := spec("declared", "serve")
+	w := prego.WorkloadSpec{Image: "stub:1", Command: []string{"/stub", "serve"}, MemoryLimitBytes: 40<<20 + 4096, CPURequest: 0.5}
+	instance := w.Container("ins-0123456789ab-1", "grp-0123456789ab", nil, nil)
+	instance.Network = "none" // the tests' engine has no bridge
+	require.NoError(t, up(t, h, declared))
+	require.NoError(t, up(t, h, instance))
+	before, err := h.Inspect(t.Context(), instance.Name)
+	require.NoError(t, err)
+	require.Equal(t, instance.Name, before.Instance)
+
+	adopted, err := h.Create(t.Context(), instance)
+	require.NoError(t, err)
+	require.True(t, adopted)
+	c, err := e.local()
+	require.NoError(t, err)
+	got, err := c.ContainerInspect(t.Context(), wire.ContainerName(serverID, instance.Name), client.ContainerInspectOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 40<<20+4096, got.Container.HostConfig.Memory)
+	require.EqualValues(t, 40<<20+4096, got.Container.HostConfig.MemorySwap, "swap does not stretch it")
+	require.EqualValues(t, 512, got.Container.HostConfig.CPUShares)
+	// Other tests have containers here, too: a repair would take them for undeclared.
+	drift, err := h.Check(t.Context(), []prego.ContainerSpec{declared})
+	require.NoError(t, err)
+	for _, d := range drift {
+		require.NotEqual(t, instance.Name, d.Container)
+	}
+}

@@ -1,0 +1,411 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/quota"
+)
+
+const groupColumns = `g.group_id, g.env_id, g.org_id, g.region, g.name, g.spec, g.release, g.stable_release, g.replicas, g.require_tags, g.disallow_tags,
+    g.deploy_status, g.deploy_message, g.status, g.status_reason, g.status_message, g.decision, g.next_attempt_at, g.waiting_since,
+    g.created_by, g.created_at, g.updated_at, g.converged,
+    COALESCE((SELECT jsonb_object_agg(state, n) FROM (SELECT state, count(*) AS n FROM instances i WHERE i.group_id = g.group_id AND i.state <> 'stopped' GROUP BY state) s), '{}')`
+
+func scanGroup(row pgx.CollectableRow) (g prego.ProcessGroup, err error) {
+	err = row.Scan(&g.GroupID, &g.EnvID, &g.OrgID, &g.Region, &g.Name, &g.Spec, &g.Release, &g.StableRelease, &g.Replicas, &g.Constraint.Require, &g.Constraint.Disallow,
+		&g.DeployStatus, &g.DeployMessage, &g.Status, &g.StatusReason, &g.StatusMessage, &g.Decision, &g.NextAttemptAt, &g.WaitingSince,
+		&g.CreatedBy, &g.CreatedAt, &g.UpdatedAt, &g.Converged, &g.Instances)
+	return g, err
+}
+
+// oneGroup runs a statement that answers a group, or CodeGroupNotFound.
+func oneGroup(ctx context.Context, q querier, sql, id string, args ...any) (g prego.ProcessGroup, err error) {
+	rows, err := q.Query(ctx, sql, append([]any{id}, args...)...)
+	if err != nil {
+		return g, fmt.Errorf("process group %s: %w", id, err)
+	}
+	g, err = pgx.CollectExactlyOneRow(rows, scanGroup)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return g, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id)
+	}
+	if err != nil {
+		return g, fmt.Errorf("process group %s: %w", id, err)
+	}
+	return g, nil
+}
+
+const sqlGetGroup = `SELECT ` + groupColumns + ` FROM process_groups g WHERE g.group_id = $1 AND g.deleted_at IS NULL`
+
+// GetGroup reads a process group, or CodeGroupNotFound.
+func (s *Store) GetGroup(ctx context.Context, id string) (prego.ProcessGroup, error) {
+	return oneGroup(ctx, s.pool, sqlGetGroup, id)
+}
+
+const sqlListGroups = `SELECT ` + groupColumns + ` FROM process_groups g WHERE g.env_id = $1 AND g.deleted_at IS NULL AND g.name > $2 ORDER BY g.name LIMIT $3`
+
+// ListGroups is a page of an environment's groups by name, those after the one given,
+// and whether there are more.
+func (s *Store) ListGroups(ctx context.Context, envID, after string, limit int) (page []prego.ProcessGroup, more bool, err error) {
+	if _, err := s.groupEnv(ctx, s.pool, sqlEnvOrg, envID); err != nil {
+		return nil, false, err
+	}
+	page, err = collectBy(ctx, s, "list process groups", scanGroup, sqlListGroups, envID, after, limit+1)
+	if err != nil {
+		return nil, false, err
+	}
+	if len(page) > limit {
+		return page[:limit], true, nil
+	}
+	return page, false, nil
+}
+
+type groupEnv struct {
+	OrgID  string
+	Region prego.Region
+}
+
+func (*Store) groupEnv(ctx context.Context, q querier, sql, envID string) (e groupEnv, err error) {
+	err = q.QueryRow(ctx, sql, envID).Scan(&e.OrgID, &e.Region)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return e, noSuchEnv(envID)
+	}
+	if err != nil {
+		return e, fmt.Errorf("environment %s: %w", envID, err)
+	}
+	return e, nil
+}
+
+const sqlGroupOfName = `SELECT ` + groupColumns + ` FROM process_groups g WHERE g.env_id = $1 AND g.name = $2 AND g.deleted_at IS NULL`
+
+const sqlOverhead = `SELECT overhead_bytes_per_instance FROM workload_settings`
+
+const sqlInsertGroup = `
+INSERT INTO process_groups AS g (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, require_tags, disallow_tags, created_by)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) RETURNING ` + groupColumns
+
+// CreateGroup makes a process group and takes what its replicas need of the org's
+// quota. The same request again meets it; another one of that name is CodeGroupExists.
+func (s *Store) CreateGroup(ctx context.Context, id, envID string, r prego.CreateGroupRequest, by string) (g prego.ProcessGroup, created bool, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		env, err := s.groupEnv(ctx, tx, sqlShareEnv, envID)
+		if err != nil {
+			return err
+		}
+		g, err = oneGroup(ctx, tx, sqlGroupOfName, envID, r.Name)
+		if err == nil {
+			return sameGroup(g, r)
+		}
+		if prego.CodeOf(err) != prego.CodeGroupNotFound {
+			return err
+		}
+		// The org's lock is taken with the quota: until then nobody else's group counts.
+		var overhead int64
+		if err := tx.QueryRow(ctx, sqlOverhead).Scan(&overhead); err != nil {
+			return err
+		}
+		if err := s.takeQuota(ctx, tx, env.OrgID, promised(promise{replicas: *r.Replicas, memory: r.Spec.MemoryLimitBytes + overhead, cpu: r.Spec.CPURequest})...); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sqlInsertGroup, id, envID, env.OrgID, env.Region, r.Name, r.Spec, r.Spec.MemoryLimitBytes, r.Spec.CPURequest, *r.Replicas,
+			filled(r.Spec.Constraint.Require), filled(r.Spec.Constraint.Disallow), by)
+		if err != nil {
+			return err
+		}
+		if g, err = pgx.CollectExactlyOneRow(rows, scanGroup); err != nil {
+			return err
+		}
+		created = true
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: env.OrgID, Type: "group.create", Subject: id, Actor: by},
+			map[string]any{"env_id": envID, "name": r.Name, "image": r.Spec.Image, "replicas": *r.Replicas, "memory_limit_bytes": r.Spec.MemoryLimitBytes, "cpu_request": r.Spec.CPURequest})
+	})
+	if isViolation(err, "process_groups_name") { // of two at once the other was first
+		created = false
+		if g, err = oneGroup(ctx, s.pool, sqlGroupOfName, envID, r.Name); err == nil {
+			err = sameGroup(g, r)
+		}
+	}
+	if err != nil {
+		return prego.ProcessGroup{}, false, asCoded("create process group", err)
+	}
+	return g, created, nil
+}
+
+// sameGroup tells whether a request asks for what the group of its name is.
+func sameGroup(g prego.ProcessGroup, r prego.CreateGroupRequest) error {
+	if g.Spec.Equal(r.Spec) && g.Replicas == *r.Replicas && g.Constraint.Equal(*r.Spec.Constraint) {
+		return nil
+	}
+	return &prego.Error{Code: prego.CodeGroupExists, Field: "name", Message: "belongs to another process group of this environment"}
+}
+
+// promise is what a group asks for beside what it has: replicas of a size, of which
+// have fill places already, and take memory and CPUs.
+type promise struct {
+	replicas   int
+	memory     int64 // of one, with the overhead
+	cpu        float64
+	have       int
+	haveMemory int64
+	haveCPU    float64
+}
+
+// promised is what of it is not allocated yet, as org_reserved_view counts it.
+func promised(p promise) []quota.Delta {
+	return []quota.Delta{
+		{Dimension: quota.MaxInstances, By: float64(max(0, p.replicas-p.have))},
+		{Dimension: quota.MaxTotalMemoryBytes, By: float64(max(0, int64(p.replicas)*p.memory-p.haveMemory))},
+		{Dimension: quota.MaxTotalCPURequest, By: max(0, float64(p.replicas)*p.cpu-p.haveCPU)},
+	}
+}
+
+// lockedGroup is a group under its lock. Who locks a group and its org locks the group
+// first, and a server after both.
+type lockedGroup struct {
+	prego.ProcessGroup
+	overhead int64
+	have     promise
+	// Of the group: a volume has one writer.
+	volumes, routes int
+}
+
+const sqlLockGroup = `SELECT ` + groupColumns + ` FROM process_groups g WHERE g.group_id = $1 AND g.deleted_at IS NULL FOR NO KEY UPDATE OF g`
+
+// A second statement: the first one's subqueries don't see what was committed while it
+// waited for the lock.
+const sqlGroupHas = `
+SELECT (SELECT overhead_bytes_per_instance FROM workload_settings), count(*),
+    COALESCE(sum(memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings)), 0)::bigint, COALESCE(sum(cpu_request), 0),
+    (SELECT count(*) FROM volume_attachments a WHERE a.group_id = $1 AND a.deleted_at IS NULL),
+    (SELECT count(*) FROM routes r WHERE r.group_id = $1 AND r.deleted_at IS NULL)
+FROM instances WHERE group_id = $1 AND state IN ('booting', 'running', 'failed')`
+
+func lockGroup(ctx context.Context, tx pgx.Tx, id string) (g lockedGroup, err error) {
+	if g.ProcessGroup, err = oneGroup(ctx, tx, sqlLockGroup, id); err != nil {
+		return g, err
+	}
+	if err := tx.QueryRow(ctx, sqlGroupHas, id).Scan(&g.overhead, &g.have.have, &g.have.haveMemory, &g.have.haveCPU, &g.volumes, &g.routes); err != nil {
+		return g, fmt.Errorf("instances of process group %s: %w", id, err)
+	}
+	return g, nil
+}
+
+// promise is the group's own with other replicas or another spec.
+func (g lockedGroup) promise(replicas int, spec prego.WorkloadSpec) promise {
+	p := g.have
+	p.replicas, p.memory, p.cpu = replicas, spec.MemoryLimitBytes+g.overhead, spec.CPURequest
+	return p
+}
+
+// grow is what a change of the group takes of its org's quota.
+func (g lockedGroup) grow(replicas int, spec prego.WorkloadSpec) []quota.Delta {
+	now, then := promised(g.promise(g.Replicas, g.Spec)), promised(g.promise(replicas, spec))
+	for i := range then {
+		then[i].By = max(0, then[i].By-now[i].By)
+	}
+	return then
+}
+
+// What was wanted before a change is wanted no more: the run of the group decides anew.
+const sqlScaleGroup = `
+UPDATE process_groups SET replicas = $2, wanted = 0, converged = false, next_attempt_at = NULL, refused_usage = NULL, updated_at = now() WHERE group_id = $1`
+
+// ScaleGroup sets how many instances a group should have. What it takes more of the
+// org's quota is checked under the org's lock; scaling down never is.
+func (s *Store) ScaleGroup(ctx context.Context, id string, replicas int, by string) (g prego.ProcessGroup, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		locked, err := lockGroup(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if locked.volumes > 0 && replicas > 1 {
+			return prego.Invalid("replicas", "must be 0 or 1: a volume is attached to the group, and has one writer")
+		}
+		if replicas != locked.Replicas {
+			if replicas > locked.Replicas {
+				if err := s.takeQuota(ctx, tx, locked.OrgID, locked.grow(replicas, locked.Spec)...); err != nil {
+					return err
+				}
+			}
+			if _, err := tx.Exec(ctx, sqlScaleGroup, id, replicas); err != nil {
+				return err
+			}
+			if err := orgEvent(ctx, tx, prego.OrgEvent{OrgID: locked.OrgID, Type: "group.scale", Subject: id, Actor: by},
+				map[string]any{"old": locked.Replicas, "new": replicas}); err != nil {
+				return err
+			}
+		}
+		g, err = oneGroup(ctx, tx, sqlGetGroup, id)
+		return err
+	})
+	if err != nil {
+		return prego.ProcessGroup{}, asCoded("scale process group", err)
+	}
+	return g, nil
+}
+
+const sqlDeployGroup = `
+UPDATE process_groups SET spec = $2, memory_limit_bytes = $3, cpu_request = $4, release = last_release + 1, last_release = last_release + 1,
+    deploy_status = $5, deploy_message = $6, no_surge = $7, wanted = 0, failures = 0, converged = false, next_attempt_at = NULL, refused_usage = NULL, updated_at = now()
+WHERE group_id = $1`
+
+// DeployGroup gives a group another release. What that needs more than the one before
+// is taken of the org's quota, and the one instance that a rollout has on top is too:
+// without it a group of several has an instance go before the next one comes, and a
+// group of one is refused, since nothing of it would be left meanwhile. The spec that
+// the group has already is no new release.
+func (s *Store) DeployGroup(ctx context.Context, id string, spec prego.WorkloadSpec, by string) (g prego.ProcessGroup, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		locked, err := lockGroup(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if spec.Constraint != nil && !spec.Constraint.Equal(locked.Constraint) {
+			return &prego.Error{Code: prego.CodeConstraintImmutable, Field: "spec.constraint", Message: "is fixed once the group is made: make another group"}
+		}
+		spec.Constraint = locked.Spec.Constraint
+		if spec.Equal(locked.Spec) {
+			g = locked.ProcessGroup
+			return nil
+		}
+		if err := s.takeQuota(ctx, tx, locked.OrgID, locked.grow(locked.Replicas, spec)...); err != nil {
+			return err
+		}
+		status, message, err := s.strategy(ctx, tx, locked, spec)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlDeployGroup, id, spec, spec.MemoryLimitBytes, spec.CPURequest, status, message, status == prego.DeployDrainingFirst); err != nil {
+			return err
+		}
+		if g, err = oneGroup(ctx, tx, sqlGetGroup, id); err != nil {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: locked.OrgID, Type: "group.deploy", Subject: id, Actor: by}, map[string]any{
+			"release": g.Release, "image": spec.Image, "memory_limit_bytes": spec.MemoryLimitBytes, "cpu_request": spec.CPURequest, "strategy": status,
+		})
+	})
+	if err != nil {
+		return prego.ProcessGroup{}, asCoded("deploy process group", err)
+	}
+	return g, nil
+}
+
+// strategy decides how a deploy replaces what runs.
+func (s *Store) strategy(ctx context.Context, tx pgx.Tx, g lockedGroup, spec prego.WorkloadSpec) (prego.DeployStatus, string, error) {
+	switch {
+	case g.volumes > 0:
+		return prego.DeployStoppingFirst, "a volume has one writer: what runs stops before the release starts", nil
+	case g.have.have == 0:
+		return prego.DeployRolling, "nothing runs: the release is proven by the first instances that do", nil
+	}
+	// On top of all that the group will have.
+	surge := append(g.grow(g.Replicas, spec), surgeOf(spec, g.overhead)...)
+	for i := range surge[:3] {
+		surge[i].By += surge[i+3].By
+	}
+	err := s.takeQuota(ctx, tx, g.OrgID, surge[:3]...)
+	var over *prego.QuotaExceeded
+	switch {
+	case err == nil:
+		return prego.DeployRolling, "one instance more than replicas at most, one after the other", nil
+	case !errors.As(err, &over) || g.Replicas <= 1:
+		return "", "", err
+	}
+	return prego.DeployDrainingFirst, drainFirstText(over), nil
+}
+
+func drainFirstText(over *prego.QuotaExceeded) string {
+	return fmt.Sprintf("the org's %s has no room for one instance more: an instance is drained before the next one starts, so that the group has one less meanwhile", over.Dimension)
+}
+
+// surgeOf is what one instance takes.
+func surgeOf(spec prego.WorkloadSpec, overhead int64) []quota.Delta {
+	return promised(promise{replicas: 1, memory: spec.MemoryLimitBytes + overhead, cpu: spec.CPURequest})
+}
+
+const sqlDeleteGroup = `UPDATE process_groups SET deleted_at = now(), wanted = 0, waiting_since = NULL, converged = false, updated_at = now() WHERE group_id = $1`
+
+// DeleteGroup forgets a group whose instances are stopped then; they count until they
+// are. A group that routes or volumes point to is CodeGroupInUse.
+func (s *Store) DeleteGroup(ctx context.Context, id, by string) (g prego.ProcessGroup, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		locked, err := lockGroup(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if locked.volumes > 0 || locked.routes > 0 {
+			return prego.Errorf(prego.CodeGroupInUse, "%d routes and %d volumes belong to the group: delete and detach them first", locked.routes, locked.volumes)
+		}
+		g = locked.ProcessGroup
+		if _, err := tx.Exec(ctx, sqlDeleteGroup, id); err != nil {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: g.OrgID, Type: "group.delete", Subject: id, Actor: by}, map[string]any{"env_id": g.EnvID, "name": g.Name, "replicas": g.Replicas})
+	})
+	if err != nil {
+		return prego.ProcessGroup{}, asCoded("delete process group", err)
+	}
+	return g, nil
+}
+
+const instanceColumns = `i.instance_id, i.group_id, i.org_id, i.server_id, i.number, i.release, i.spec, i.ports, i.state, i.healthy, i.message, i.created_at, i.running_at, i.stopped_at`
+
+func instanceFields(i *prego.Instance) []any {
+	return []any{
+		&i.InstanceID, &i.GroupID, &i.OrgID, &i.ServerID, &i.Number, &i.Release, &i.Spec, &i.Ports, &i.State, &i.Healthy, &i.Message,
+		&i.CreatedAt, &i.RunningAt, &i.StoppedAt,
+	}
+}
+
+func scanInstance(row pgx.CollectableRow) (i prego.Instance, err error) {
+	err = row.Scan(instanceFields(&i)...)
+	return i, err
+}
+
+const sqlListInstances = `
+SELECT ` + instanceColumns + ` FROM instances i WHERE i.group_id = $1 AND ($2 = 0 OR i.number < $2) AND ($4 OR i.state <> 'stopped') ORDER BY i.number DESC LIMIT $3`
+
+// ListInstances is a page of a group's instances, newest first: those before a number,
+// 0 for the newest, and whether there are more. Stopped ones are left out unless they
+// are asked for.
+func (s *Store) ListInstances(ctx context.Context, groupID string, before int64, limit int, stopped bool) (page []prego.Instance, more bool, err error) {
+	if _, err := s.GetGroup(ctx, groupID); err != nil {
+		return nil, false, err
+	}
+	page, err = collectBy(ctx, s, "list instances", scanInstance, sqlListInstances, groupID, before, limit+1, stopped)
+	if err != nil {
+		return nil, false, err
+	}
+	if len(page) > limit {
+		return page[:limit], true, nil
+	}
+	return page, false, nil
+}
+
+const sqlGetInstance = `SELECT ` + instanceColumns + ` FROM instances i WHERE i.instance_id = $1`
+
+// GetInstance reads an instance, or CodeInstanceNotFound.
+func (s *Store) GetInstance(ctx context.Context, id string) (i prego.Instance, err error) {
+	err = s.pool.QueryRow(ctx, sqlGetInstance, id).Scan(instanceFields(&i)...)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return i, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id)
+	}
+	if err != nil {
+		return i, fmt.Errorf("instance %s: %w", id, err)
+	}
+	return i, nil
+}
+
+// decided is a decision for a column that may be NULL.
+func decided(d json.RawMessage) any {
+	if len(d) == 0 {
+		return nil
+	}
+	return d
+}

@@ -1,0 +1,514 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+// The group, deleted ones too: their instances are still to be stopped.
+const sqlPlanGroup = `
+SELECT g.org_id, g.region, g.replicas, g.deleted_at IS NOT NULL, g.release, g.stable_release, g.deploy_status, g.no_surge, g.wanted, g.next_attempt_at, g.status_reason,
+    g.failures, clock_timestamp()
+FROM process_groups g WHERE g.group_id = $1 FOR NO KEY UPDATE`
+
+const sqlPlanInstances = `
+SELECT i.instance_id, i.number, i.release, i.state, s.status IN ('failed', 'terminated'), s.status = 'draining', i.message
+FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.group_id = $1 AND i.state <> 'stopped' ORDER BY i.number`
+
+const sqlPlanExclusive = `SELECT EXISTS (SELECT FROM volume_attachments WHERE group_id = $1 AND deleted_at IS NULL)`
+
+const sqlLoseInstances = `UPDATE instances SET state = 'failed', healthy = false, message = 'its server failed or is gone' WHERE instance_id = ANY ($1) AND state IN ('booting', 'running')`
+
+const sqlDrainInstances = `UPDATE instances SET state = 'draining', healthy = false WHERE instance_id = ANY ($1) AND state IN ('booting', 'running')`
+
+const sqlRollBackGroup = `
+UPDATE process_groups SET spec = stable_spec, release = stable_release, memory_limit_bytes = (stable_spec ->> 'memory_limit_bytes')::bigint,
+    cpu_request = (stable_spec ->> 'cpu_request')::float8, deploy_status = 'rolled_back', deploy_message = $2, wanted = 0, failures = 0, next_attempt_at = NULL,
+    updated_at = now() WHERE group_id = $1`
+
+const sqlProveGroup = `
+UPDATE process_groups SET stable_spec = spec, stable_release = release, no_surge = false,
+    deploy_status = CASE WHEN deploy_status IN ('rolling', 'draining_first', 'stopping_first') THEN 'succeeded' ELSE deploy_status END, updated_at = now()
+WHERE group_id = $1`
+
+// A group that wants nothing is short of nothing; one that still does keeps the reason.
+const sqlPlannedGroup = `
+UPDATE process_groups SET wanted = $2, surge = $3, converged = $4, updated_at = now(),
+    waiting_since = CASE WHEN $2 = 0 THEN NULL ELSE COALESCE(waiting_since, now()) END,
+    status = CASE WHEN $5 THEN 'running' WHEN $4 THEN 'stopped' WHEN $2 > 0 AND status = 'unschedulable' THEN status ELSE 'pending' END,
+    status_reason = CASE WHEN $4 OR ($2 = 0 AND status_reason <> 'instance_failed') THEN '' ELSE status_reason END,
+    status_message = CASE WHEN $4 OR ($2 = 0 AND status_reason <> 'instance_failed') THEN '' ELSE status_message END
+WHERE group_id = $1`
+
+// maxAtOnce bounds how many instances one plan starts and stops.
+const maxAtOnce = 50
+
+type groupRow struct {
+	placement.GroupState
+	orgID    string
+	region   prego.Region
+	wanted   int
+	next     *time.Time
+	reason   string
+	failures int
+	now      time.Time
+}
+
+// PlanGroup decides what is to be done for a group, and writes down what of it is only
+// a matter of rows. Wait is at most retry. Repeated it answers with what is left.
+func (s *Store) PlanGroup(ctx context.Context, id string, retry time.Duration) (p prego.GroupPlan, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		g, err := readGroup(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		steps := placement.ScheduleGroup(g.GroupState)
+		b := &pgx.Batch{}
+		if len(steps.Lose) > 0 {
+			b.Queue(sqlLoseInstances, steps.Lose)
+		}
+		if len(steps.Drain) > 0 {
+			b.Queue(sqlDrainInstances, steps.Drain)
+		}
+		if f := steps.RollBack; f != nil {
+			b.Queue(sqlRollBackGroup, id, fmt.Sprintf("release %d did not become healthy: %s", f.Release, f.Message))
+			b.Queue(sqlOrgEvent, g.orgID, "group.roll_back", id, string(prego.ActorSystem), "", fmt.Sprintf(`{"release": %d, "stable_release": %d}`, f.Release, g.Stable))
+		}
+		if steps.Proven {
+			b.Queue(sqlProveGroup, id)
+		}
+		running := g.Replicas - steps.Want // good enough for the status: what boots is pending below
+		full := steps.Settled && g.Replicas > 0 && !g.Deleted
+		b.Queue(sqlPlannedGroup, id, steps.Want, steps.Surge, steps.Settled, full)
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		p = prego.GroupPlan{
+			OrgID: g.orgID, Region: g.region, Boot: steps.Boot, Stop: steps.Stop, Settled: steps.Settled, Wait: retry,
+			Serve: steps.Want > 0 && (g.next == nil || !g.next.After(g.now) || steps.RollBack != nil),
+		}
+		p.Boot, p.Stop = p.Boot[:min(len(p.Boot), maxAtOnce)], p.Stop[:min(len(p.Stop), maxAtOnce)]
+		if steps.Want > 0 && !p.Serve {
+			p.Wait = min(p.Wait, max(g.next.Sub(g.now), 50*time.Millisecond))
+		}
+		p.Details = fmt.Sprintf("%d of %d replicas have a place, %d to allocate, %d booting, %d stopping", running, g.Replicas, steps.Want, len(steps.Boot), len(steps.Stop))
+		if g.reason != "" && steps.Want > 0 {
+			p.Details += ": " + g.reason
+		}
+		return nil
+	})
+	if err != nil {
+		return prego.GroupPlan{}, asCoded("plan process group", err)
+	}
+	return p, nil
+}
+
+func readGroup(ctx context.Context, tx pgx.Tx, id string) (g groupRow, err error) {
+	err = tx.QueryRow(ctx, sqlPlanGroup, id).Scan(&g.orgID, &g.region, &g.Replicas, &g.Deleted, &g.Release, &g.Stable, &g.Deploy, &g.NoSurge, &g.wanted, &g.next, &g.reason,
+		&g.failures, &g.now)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return g, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id)
+	}
+	if err != nil {
+		return g, err
+	}
+	if err := tx.QueryRow(ctx, sqlPlanExclusive, id).Scan(&g.Exclusive); err != nil {
+		return g, err
+	}
+	rows, err := tx.Query(ctx, sqlPlanInstances, id)
+	if err != nil {
+		return g, err
+	}
+	g.Instances, err = pgx.CollectRows(rows, pgx.RowToStructByPos[placement.GroupInstance])
+	return g, err
+}
+
+const sqlTryInstances = `SELECT pg_try_advisory_xact_lock(hashtextextended('prego/instances/' || $1, 0))`
+
+// ServeInstances runs f as the only one who allocates instances in a region; done is
+// false when somebody else does already.
+func (s *Store) ServeInstances(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, sqlTryInstances, region).Scan(&done); err != nil || !done {
+			return err
+		}
+		return f(ctx)
+	})
+	if err != nil {
+		return done, fmt.Errorf("serve instances in %s: %w", region, err)
+	}
+	return done, nil
+}
+
+// The instances that are wanted, by turns among the orgs and then by age: an org that
+// wants many delays another's first by one of its own at most. A group that its org's
+// quota refused waits for its time, or until less of that dimension is used.
+const sqlInstanceDemand = `
+WITH ready AS (
+    SELECT g.* FROM process_groups g
+    WHERE g.region = $1 AND g.wanted > 0 AND g.deleted_at IS NULL AND (g.next_attempt_at IS NULL OR g.next_attempt_at <= now() OR g.refused_usage > (
+        SELECT u.usage FROM org_usage_view u WHERE u.org_id = g.org_id AND u.dimension = split_part(g.status_reason, ':', 2)))
+), units AS (
+    SELECT g.group_id, g.org_id, g.memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings) AS memory, g.cpu_request, g.require_tags, g.disallow_tags,
+        g.spec, g.waiting_since, n, row_number() OVER (PARTITION BY g.org_id ORDER BY g.waiting_since, g.group_id, n) AS turn
+    FROM ready g CROSS JOIN LATERAL generate_series(1, LEAST(g.wanted, $2)) n
+)
+SELECT u.group_id, u.org_id, u.memory, u.cpu_request, u.require_tags, u.disallow_tags,
+    ARRAY(SELECT DISTINCT v.location FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id WHERE a.group_id = u.group_id AND a.deleted_at IS NULL ORDER BY 1),
+    ARRAY(SELECT p.value FROM jsonb_array_elements_text(COALESCE(u.spec -> 'volumes', '[]')) p
+        WHERE NOT EXISTS (SELECT FROM volume_attachments a WHERE a.group_id = u.group_id AND a.deleted_at IS NULL AND a.mount_path = p.value) ORDER BY 1)
+FROM units u ORDER BY u.turn, u.waiting_since, u.group_id, u.n LIMIT $2`
+
+// InstanceDemand are the instances that wait for a place in a region, in the order in
+// which they are served, at most limit.
+func (s *Store) InstanceDemand(ctx context.Context, region prego.Region, limit int) ([]prego.InstanceDemand, error) {
+	return collectBy(ctx, s, "instances that wait", func(row pgx.CollectableRow) (d prego.InstanceDemand, err error) {
+		err = row.Scan(&d.GroupID, &d.OrgID, &d.MemoryBytes, &d.CPURequest, &d.Constraint.Require, &d.Constraint.Disallow, &d.Locations, &d.Missing)
+		return d, err
+	}, sqlInstanceDemand, region, limit)
+}
+
+const sqlInstanceServers = `
+SELECT s.server_id, s.location, s.tags, s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL, f.workload_memory_bytes, f.workload_cpus,
+    COALESCE(i.memory, 0)::bigint, COALESCE(i.cpu, 0), COALESCE(i.groups, '{}')
+FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
+LEFT JOIN LATERAL (
+    SELECT sum(memory) AS memory, sum(cpu) AS cpu, jsonb_object_agg(group_id, n) AS groups FROM (
+        SELECT group_id, count(*) AS n, sum(memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings)) AS memory, sum(cpu_request) AS cpu
+        FROM instances WHERE server_id = s.server_id AND state <> 'stopped' GROUP BY group_id) g) i ON true
+WHERE s.region = $1 AND f.workload_memory_bytes > 0 AND s.status NOT IN ('terminated') ORDER BY s.server_id`
+
+// InstanceServers are the servers of a region that offer room to instances.
+func (s *Store) InstanceServers(ctx context.Context, region prego.Region) ([]placement.InstanceServer, error) {
+	return collectBy(ctx, s, "servers for instances", pgx.RowToStructByPos[placement.InstanceServer], sqlInstanceServers, region)
+}
+
+const sqlAllocatingGroup = `
+SELECT org_id, region, replicas, release, spec, wanted, surge, last_instance, deploy_status, extract(epoch FROM clock_timestamp() - waiting_since)::float8,
+    (SELECT overhead_bytes_per_instance FROM workload_settings)
+FROM process_groups WHERE group_id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE`
+
+// Whoever changes the server's state holds its row: then another is looked for.
+const sqlAllocatingServer = `
+SELECT f.workload_memory_bytes FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
+WHERE s.server_id = $1 AND s.region = $2 AND s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL FOR NO KEY UPDATE OF s SKIP LOCKED`
+
+const sqlServerTaken = `
+SELECT COALESCE(sum(memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings)), 0)::bigint,
+    COALESCE((SELECT array_agg((p ->> 'host_port')::int) FROM instances j CROSS JOIN LATERAL jsonb_array_elements(j.ports) p WHERE j.server_id = $1 AND j.state <> 'stopped'), '{}')
+FROM instances WHERE server_id = $1 AND state <> 'stopped'`
+
+const sqlAllocate = `
+WITH made AS (
+    INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request, number, spec, ports, state)
+    SELECT $2, g.group_id, g.org_id, $3, g.release, g.memory_limit_bytes, g.cpu_request, $4, g.spec, $5, 'booting' FROM process_groups g WHERE g.group_id = $1)
+UPDATE process_groups SET wanted = wanted - 1, last_instance = $4, decision = $6, next_attempt_at = NULL, refused_usage = NULL,
+    status = 'pending', status_reason = CASE status_reason WHEN 'instance_failed' THEN status_reason ELSE '' END,
+    status_message = CASE status_reason WHEN 'instance_failed' THEN status_message ELSE '' END,
+    waiting_since = CASE WHEN wanted = 1 THEN NULL ELSE waiting_since END, updated_at = now()
+WHERE group_id = $1`
+
+// What was refused by quota waits anew from when it is allowed.
+const sqlRefuseQuota = `
+UPDATE process_groups SET status = 'unschedulable', status_reason = $2, status_message = $3, next_attempt_at = now() + make_interval(secs => $4), refused_usage = $5,
+    waiting_since = now() + make_interval(secs => $4), updated_at = now() WHERE group_id = $1`
+
+const sqlRefuseSurge = `
+UPDATE process_groups SET no_surge = true, wanted = 0, waiting_since = NULL, deploy_message = $2,
+    deploy_status = CASE deploy_status WHEN 'rolling' THEN 'draining_first' ELSE deploy_status END, updated_at = now()
+WHERE group_id = $1`
+
+// refusedAllocation undoes an allocation that was refused, before the refusal is written.
+type refusedAllocation struct {
+	over  *prego.QuotaExceeded
+	surge bool
+}
+
+func (*refusedAllocation) Error() string { return "refused by the org's quota" }
+
+// The ports of servers at which instances are reached.
+const (
+	firstHostPort = 20_000
+	lastHostPort  = 29_999
+)
+
+// Allocate gives an instance its place: under the locks of its group, its org and the
+// server, each of which is looked at again, so that neither the quota nor the server's
+// memory is ever exceeded, whatever was decided on. retry is how long a group that the
+// quota refuses is left alone, unless less is used before.
+func (s *Store) Allocate(ctx context.Context, place prego.InstancePlace, retry time.Duration) (out prego.InstanceAllocation, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		out, err = s.allocate(ctx, tx, place)
+		return err
+	})
+	var refused *refusedAllocation
+	if errors.As(err, &refused) {
+		return s.refuseAllocation(ctx, place.GroupID, refused, retry)
+	}
+	if err != nil {
+		return out, fmt.Errorf("allocate an instance of %s: %w", place.GroupID, err)
+	}
+	return out, nil
+}
+
+func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place prego.InstancePlace) (out prego.InstanceAllocation, err error) {
+	var org string
+	var region prego.Region
+	var replicas, release, wanted int
+	var surge bool
+	var last, overhead int64
+	var deploy prego.DeployStatus
+	var spec prego.WorkloadSpec
+	var waited *float64
+	err = tx.QueryRow(ctx, sqlAllocatingGroup, place.GroupID).Scan(&org, &region, &replicas, &release, &spec, &wanted, &surge, &last, &deploy, &waited, &overhead)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && wanted == 0 {
+		return prego.InstanceAllocation{Outcome: prego.AllocationVoid}, nil
+	}
+	if err != nil {
+		return out, err
+	}
+	// One on top of the replicas must not take what others were promised.
+	check := s.takePromised
+	if surge {
+		check = s.takeQuota
+	}
+	if err := check(ctx, tx, org, surgeOf(spec, overhead)...); err != nil {
+		var over *prego.QuotaExceeded
+		if errors.As(err, &over) {
+			return out, &refusedAllocation{over: over, surge: surge && replicas > 1}
+		}
+		return out, err
+	}
+	var offered int64
+	err = tx.QueryRow(ctx, sqlAllocatingServer, place.ServerID, region).Scan(&offered)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return prego.InstanceAllocation{Outcome: prego.AllocationLost}, nil
+	}
+	if err != nil {
+		return out, err
+	}
+	var taken int64
+	var used []int
+	if err := tx.QueryRow(ctx, sqlServerTaken, place.ServerID).Scan(&taken, &used); err != nil {
+		return out, err
+	}
+	ports, ok := bindPorts(spec.Ports, used)
+	if taken+spec.MemoryLimitBytes+overhead > offered || !ok {
+		return prego.InstanceAllocation{Outcome: prego.AllocationLost}, nil
+	}
+	out = prego.InstanceAllocation{Outcome: prego.Allocated, InstanceID: prego.InstanceID(place.GroupID, last+1)}
+	if waited != nil {
+		out.Waited = max(0, time.Duration(*waited*float64(time.Second)))
+	}
+	_, err = tx.Exec(ctx, sqlAllocate, place.GroupID, out.InstanceID, place.ServerID, last+1, ports, decided(place.Decision))
+	return out, err
+}
+
+// bindPorts finds a free port of the server for each of an instance's.
+func bindPorts(ports, used []int) ([]prego.PortBinding, bool) {
+	taken := make(map[int]bool, len(used))
+	for _, p := range used {
+		taken[p] = true
+	}
+	out := make([]prego.PortBinding, 0, len(ports))
+	next := firstHostPort
+	for _, p := range ports {
+		for taken[next] {
+			next++
+		}
+		if next > lastHostPort {
+			return nil, false
+		}
+		out = append(out, prego.PortBinding{ContainerPort: p, HostPort: next})
+		next++
+	}
+	return out, true
+}
+
+func (s *Store) refuseAllocation(ctx context.Context, groupID string, r *refusedAllocation, retry time.Duration) (out prego.InstanceAllocation, err error) {
+	out.Outcome = prego.AllocationQuota
+	if r.surge {
+		out.Outcome = prego.AllocationSurge
+		_, err = s.pool.Exec(ctx, sqlRefuseSurge, groupID, drainFirstText(r.over))
+	} else {
+		_, err = s.pool.Exec(ctx, sqlRefuseQuota, groupID, prego.ReasonOrgQuota+":"+r.over.Dimension, r.over.Error(), retry.Seconds(), r.over.CurrentUsage)
+	}
+	if err != nil {
+		return out, fmt.Errorf("refuse an instance of %s: %w", groupID, err)
+	}
+	return out, nil
+}
+
+const sqlNoPlace = `
+UPDATE process_groups SET status = 'unschedulable', status_reason = $2, status_message = $3, decision = COALESCE($4, decision), updated_at = now()
+WHERE group_id = $1 AND wanted > 0`
+
+// NoPlace records why there is no place for a group's instance.
+func (s *Store) NoPlace(ctx context.Context, groupID, reason, message string, decision json.RawMessage) error {
+	if _, err := s.pool.Exec(ctx, sqlNoPlace, groupID, reason, message, decided(decision)); err != nil {
+		return fmt.Errorf("no place for an instance of %s: %w", groupID, err)
+	}
+	return nil
+}
+
+const sqlInstanceHost = `
+SELECT ` + instanceColumns + `, s.region, s.host, s.role, s.status,
+    ARRAY(SELECT '/mnt/HC_Volume_' || v.provider_id || ':' || a.mount_path FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id
+        WHERE a.group_id = i.group_id AND a.deleted_at IS NULL AND v.provider_id IS NOT NULL ORDER BY a.mount_path)
+FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.instance_id = $1`
+
+// InstanceHost reads an instance with its server, or CodeInstanceNotFound.
+func (s *Store) InstanceHost(ctx context.Context, id string) (h prego.InstanceHost, err error) {
+	err = s.pool.QueryRow(ctx, sqlInstanceHost, id).Scan(append(instanceFields(&h.Instance), &h.Region, &h.Host, &h.Role, &h.ServerStatus, &h.Binds)...)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return h, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id)
+	}
+	if err != nil {
+		return h, fmt.Errorf("instance %s: %w", id, err)
+	}
+	return h, nil
+}
+
+const sqlHoldGroup = `SELECT g.group_id, g.failures FROM process_groups g JOIN instances i ON i.group_id = g.group_id WHERE i.instance_id = $1 FOR NO KEY UPDATE OF g`
+
+const sqlInstanceRunning = `
+UPDATE instances SET state = 'running', healthy = true, message = '', running_at = now() WHERE instance_id = $1 AND state = 'booting'`
+
+const sqlGroupRan = `
+UPDATE process_groups SET failures = 0, status_reason = CASE status_reason WHEN 'instance_failed' THEN '' ELSE status_reason END,
+    status_message = CASE status_reason WHEN 'instance_failed' THEN '' ELSE status_message END WHERE group_id = $1`
+
+// InstanceRunning says that an instance is healthy; false when it is not to run any
+// more.
+func (s *Store) InstanceRunning(ctx context.Context, id string) (ok bool, err error) {
+	return s.changeInstance(ctx, id, sqlInstanceRunning, []any{id}, func(tx pgx.Tx, group string, _ int) error {
+		_, err := tx.Exec(ctx, sqlGroupRan, group)
+		return err
+	})
+}
+
+const sqlInstanceFailed = `UPDATE instances SET state = 'failed', healthy = false, message = $2 WHERE instance_id = $1 AND state IN ('booting', 'running')`
+
+const sqlGroupFailed = `
+UPDATE process_groups SET failures = failures + 1, next_attempt_at = now() + make_interval(secs => $2), refused_usage = NULL, converged = false,
+    status_reason = 'instance_failed', status_message = $3, updated_at = now() WHERE group_id = $1`
+
+// maxBackoff bounds how long a group whose instances fail one after the other waits.
+const maxBackoff = 5 * time.Minute
+
+// InstanceFailed says that an instance failed, and why; false when it is not to run any
+// more. One that follows is started the later the more have failed.
+func (s *Store) InstanceFailed(ctx context.Context, id, message string) (ok bool, err error) {
+	message = prego.Redact(message)
+	return s.changeInstance(ctx, id, sqlInstanceFailed, []any{id, message}, func(tx pgx.Tx, group string, failures int) error {
+		backoff := min(time.Second<<min(failures, 10), maxBackoff)
+		_, err := tx.Exec(ctx, sqlGroupFailed, group, backoff.Seconds(), cmp.Or(message, "an instance failed"))
+		return err
+	})
+}
+
+const sqlInstanceStopped = `
+UPDATE instances SET state = 'stopped', healthy = false, stopped_at = now() WHERE instance_id = $1 AND state IN ('draining', 'failed')`
+
+// InstanceStopped says that an instance's container is gone: it no longer counts.
+func (s *Store) InstanceStopped(ctx context.Context, id string) (ok bool, err error) {
+	return s.changeInstance(ctx, id, sqlInstanceStopped, []any{id}, func(pgx.Tx, string, int) error { return nil })
+}
+
+// changeInstance changes an instance under its group's lock, as plans do, and the group
+// with it.
+func (s *Store) changeInstance(ctx context.Context, id, sql string, args []any, then func(tx pgx.Tx, group string, failures int) error) (changed bool, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		var group string
+		var failures int
+		err := tx.QueryRow(ctx, sqlHoldGroup, id).Scan(&group, &failures)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id)
+		}
+		if err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, sql, args...)
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+		changed = true
+		return then(tx, group, failures)
+	})
+	if err != nil {
+		return false, asCoded("instance "+id, err)
+	}
+	return changed, nil
+}
+
+// Groups that wait for capacity in a region, in the order in which they are served.
+const sqlWaitingGroups = `
+SELECT group_id, org_id FROM (
+    SELECT group_id, org_id, waiting_since, row_number() OVER (PARTITION BY org_id ORDER BY waiting_since, group_id) AS turn
+    FROM process_groups WHERE region = $1 AND wanted > 0 AND deleted_at IS NULL) w
+ORDER BY turn, waiting_since, group_id LIMIT 200`
+
+// WaitingGroups are the groups that wait for capacity in a region, in their order.
+func (s *Store) WaitingGroups(ctx context.Context, region prego.Region) ([]prego.GroupRef, error) {
+	return collect[prego.GroupRef](ctx, s, "waiting process groups", sqlWaitingGroups, region)
+}
+
+// Which of many are looked at is left to chance, so that none is never looked at.
+const sqlOpenGroups = `
+SELECT group_id, org_id FROM process_groups WHERE NOT converged AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`
+
+const sqlMovedGroups = `
+UPDATE process_groups g SET converged = false WHERE g.converged AND EXISTS (
+    SELECT FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.group_id = g.group_id AND i.state <> 'stopped' AND s.status <> 'active')
+RETURNING group_id, org_id`
+
+const sqlServersOfInstances = `
+SELECT s.server_id FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id WHERE s.status = 'active' AND f.workload_memory_bytes > 0 ORDER BY 1`
+
+const sqlUnschedulable = `SELECT status_reason, count(*)::int FROM process_groups WHERE status = 'unschedulable' AND deleted_at IS NULL GROUP BY 1`
+
+// FindGroupWork looks for groups that no run may see to, and for those whose servers
+// are no longer what they were.
+func (s *Store) FindGroupWork(ctx context.Context, quiet time.Duration) (w prego.GroupWork, err error) {
+	w.Unschedulable = map[string]int{}
+	b := &pgx.Batch{}
+	groups := func(sql string, args ...any) {
+		b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+			found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.GroupRef])
+			w.Groups = append(w.Groups, found...)
+			return err
+		})
+	}
+	groups(sqlMovedGroups)
+	groups(sqlOpenGroups, quiet.Seconds())
+	b.Queue(sqlServersOfInstances).Query(func(rows pgx.Rows) (err error) {
+		w.Servers, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	b.Queue(sqlUnschedulable).Query(func(rows pgx.Rows) error {
+		var reason string
+		var n int
+		_, err := pgx.ForEachRow(rows, []any{&reason, &n}, func() error { w.Unschedulable[reason] = n; return nil })
+		return err
+	})
+	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+		return w, fmt.Errorf("find process groups' work: %w", err)
+	}
+	return w, nil
+}
+
+const sqlInstancesOn = `SELECT ` + instanceColumns + ` FROM instances i WHERE i.server_id = $1 AND i.state <> 'stopped' ORDER BY i.instance_id`
+
+// InstancesOn are the instances on a server that are not stopped.
+func (s *Store) InstancesOn(ctx context.Context, serverID string) ([]prego.Instance, error) {
+	return collectBy(ctx, s, "instances on "+serverID, scanInstance, sqlInstancesOn, serverID)
+}

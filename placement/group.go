@@ -1,0 +1,190 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/prego/prego"
+)
+
+// GroupState is what the scheduler knows of a process group.
+type GroupState struct {
+	Replicas  int
+	Deleted   bool
+	Release   int // that is wanted
+	Stable    int // the last that was healthy, 0 for none
+	Deploy    prego.DeployStatus
+	NoSurge   bool // an instance goes before the next one comes
+	Exclusive bool // it has a volume, which has one writer
+	Instances []GroupInstance
+}
+
+// GroupInstance is an instance that is not stopped.
+type GroupInstance struct {
+	ID      string
+	Number  int64
+	Release int
+	State   prego.InstanceState
+	Lost    bool // its server has failed or is gone
+	Leaving bool // its server is being taken down
+	Message string
+}
+
+// GroupSteps are the steps towards what the group should be. The first four change
+// rows, the others are done with containers.
+type GroupSteps struct {
+	Lose     []string // fail, with their servers
+	RollBack *GroupInstance
+	Proven   bool     // every instance runs the wanted release: it is stable
+	Drain    []string // in the order in which they are picked
+
+	Want    int  // instances to allocate
+	Surge   bool // on top of the replicas
+	Boot    []string
+	Stop    []string
+	Settled bool // all is as it should be
+}
+
+// ScheduleGroup decides what is to be done for a group. It is pure: the rows in, the
+// steps out; whoever repeats it after the steps were taken gets the next ones.
+//
+// A rollout has at most one instance more than replicas (max_surge 1), counted with
+// what is draining. With NoSurge an old one goes first, and with Exclusive all do.
+func ScheduleGroup(g GroupState) GroupSteps {
+	var s GroupSteps
+	list := slices.Clone(g.Instances)
+	slices.SortFunc(list, func(a, b GroupInstance) int { return cmp.Compare(a.Number, b.Number) })
+	for i := range list {
+		if v := &list[i]; v.Lost && (v.State == prego.InstanceBooting || v.State == prego.InstanceRunning) {
+			v.State = prego.InstanceFailed
+			s.Lose = append(s.Lose, v.ID)
+		}
+	}
+	if g.Deploy.UnderWay() && g.Stable > 0 && g.Stable != g.Release && !g.Deleted {
+		// An instance that went with its server says nothing about the release.
+		if i := slices.IndexFunc(list, func(v GroupInstance) bool {
+			return v.State == prego.InstanceFailed && !v.Lost && v.Release == g.Release
+		}); i >= 0 {
+			failed := list[i]
+			s.RollBack = &failed
+			g.Release, g.Deploy = g.Stable, prego.DeployRolledBack
+		}
+	}
+	if g.Deleted {
+		g.Replicas = 0
+	}
+	r := rollout{g: g, list: list, steps: &s}
+	r.drain()
+	r.want()
+	for _, v := range r.list {
+		switch v.State {
+		case prego.InstanceBooting:
+			s.Boot = append(s.Boot, v.ID)
+		case prego.InstanceDraining, prego.InstanceFailed:
+			s.Stop = append(s.Stop, v.ID)
+		case prego.InstanceRunning, prego.InstanceStopped:
+		}
+	}
+	full := r.count(r.current, prego.InstanceRunning) == g.Replicas && r.count(r.old, occupying...) == 0
+	s.Proven = full && g.Replicas > 0 && g.Stable != g.Release
+	s.Settled = full && s.Want == 0 && len(s.Boot) == 0 && len(s.Stop) == 0
+	return s
+}
+
+// occupying are the states in which an instance fills one of the replicas' places.
+// What is draining has given up its own, and one that failed keeps it until it is
+// stopped.
+var occupying = []prego.InstanceState{prego.InstanceBooting, prego.InstanceRunning, prego.InstanceFailed}
+
+type rollout struct {
+	g     GroupState
+	list  []GroupInstance
+	steps *GroupSteps
+}
+
+// old reports whether an instance is to be replaced, and current the opposite.
+func (r *rollout) old(v GroupInstance) bool     { return v.Release != r.g.Release || v.Leaving }
+func (r *rollout) current(v GroupInstance) bool { return !r.old(v) }
+
+func (r *rollout) count(of func(GroupInstance) bool, states ...prego.InstanceState) (n int) {
+	for _, v := range r.list {
+		if of(v) && slices.Contains(states, v.State) {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *rollout) take(v *GroupInstance) {
+	v.State = prego.InstanceDraining
+	r.steps.Drain = append(r.steps.Drain, v.ID)
+}
+
+// pick drains n of those that match: first what does not run yet, then the newest.
+func (r *rollout) pick(n int, of func(GroupInstance) bool) {
+	for _, state := range []prego.InstanceState{prego.InstanceBooting, prego.InstanceRunning} {
+		for i := len(r.list) - 1; i >= 0 && n > 0; i-- {
+			if v := &r.list[i]; v.State == state && of(*v) {
+				r.take(v)
+				n--
+			}
+		}
+	}
+}
+
+func (r *rollout) drain() {
+	all := func(GroupInstance) bool { return true }
+	if r.g.Replicas == 0 || r.g.Exclusive && r.count(r.old, occupying...) > 0 {
+		of := r.old
+		if r.g.Replicas == 0 {
+			of = all
+		}
+		r.pick(len(r.list), of)
+		return
+	}
+	// An old one that does not run yet is of no use to anybody.
+	for i := range r.list {
+		if v := &r.list[i]; r.old(*v) && v.State == prego.InstanceBooting {
+			r.take(v)
+		}
+	}
+	olds := r.count(r.old, prego.InstanceRunning)
+	// As many old ones go as new ones run in their place.
+	if over := r.count(r.current, prego.InstanceRunning) + olds - r.g.Replicas; over > 0 {
+		r.pick(min(over, olds), r.old)
+	}
+	if over := r.count(all, occupying...) - r.g.Replicas - r.surging(); over > 0 {
+		r.pick(over, r.current)
+	}
+	if r.g.NoSurge && r.count(r.old, prego.InstanceRunning) > 0 && len(r.list) <= r.g.Replicas &&
+		r.count(all, prego.InstanceDraining) == 0 && r.count(r.current, prego.InstanceBooting, prego.InstanceFailed) == 0 && r.count(all, occupying...) == r.g.Replicas {
+		r.pick(1, r.old)
+	}
+}
+
+// surging is how many instances may stand on top of the replicas: one, while there are
+// old ones.
+func (r *rollout) surging() int {
+	if r.count(r.old, occupying...) > 0 && !r.g.Exclusive && !r.g.NoSurge {
+		return 1
+	}
+	return 0
+}
+
+func (r *rollout) want() {
+	all := func(GroupInstance) bool { return true }
+	have := r.count(all, occupying...)
+	olds := r.count(r.old, occupying...)
+	switch {
+	case r.g.Replicas == 0:
+	case r.g.Exclusive:
+		if len(r.list) == 0 { // the volume must be free
+			r.steps.Want = 1
+		}
+	case olds == 0 && r.count(r.old, prego.InstanceDraining) == 0:
+		r.steps.Want = max(0, r.g.Replicas-have)
+	case len(r.list) < r.g.Replicas+r.surging() && r.count(r.current, occupying...) < r.g.Replicas &&
+		r.count(r.current, prego.InstanceBooting, prego.InstanceFailed) == 0:
+		r.steps.Want, r.steps.Surge = 1, have >= r.g.Replicas
+	}
+}

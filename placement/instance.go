@@ -1,0 +1,149 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/prego/prego"
+)
+
+// InstanceServer is a server that offers room to instances, as it is now.
+type InstanceServer struct {
+	ServerID     string
+	Location     string
+	Tags         []string // lower-case
+	Active       bool     // active, its agent connected, and not cordoned
+	MemoryBytes  int64    // offered
+	CPUs         float64  // offered
+	MemoryUsed   int64    // by instances, with their overhead
+	CPURequested float64
+	Groups       map[string]int // instances of each group
+}
+
+// InstanceRequest is one instance that wants a place.
+type InstanceRequest struct {
+	GroupID     string
+	MemoryBytes int64 // with the overhead
+	CPURequest  float64
+	Constraint  prego.Constraint
+	Locations   []string // of its volumes; each must be the server's
+}
+
+// InstanceDecision is where an instance lands and why, as JSON.
+type InstanceDecision struct {
+	ServerID            string         `json:"server_id,omitempty"`
+	Code                string         `json:"code,omitempty"` // why there is no place
+	SelectionReason     string         `json:"selection_reason"`
+	CandidatesEvaluated int            `json:"candidates_evaluated"`
+	RejectedCounts      map[string]int `json:"rejected_counts"`
+	NeededBytes         int64          `json:"needed_bytes"`
+	LargestFreeBytes    int64          `json:"largest_free_bytes"` // among those that only lacked memory, or had it
+	Require             []string       `json:"require,omitempty"`
+	Disallow            []string       `json:"disallow,omitempty"`
+	Locations           []string       `json:"locations,omitempty"`
+}
+
+// The filters, in the order in which a server passes them. Where nobody passes all, the
+// last filter that anybody reached is the reason: it is the most specific.
+var instanceFilters = []struct{ rejected, code string }{
+	{"constraint", string(prego.ReasonCellMismatch)},
+	{"not_active", prego.ReasonNoNodesActive},
+	{"volume_locality", prego.ReasonVolumeLocality},
+	{"memory", prego.ReasonNoCapacityMemory},
+}
+
+// PlaceInstance decides where an instance lands: the constraint first, then servers
+// that are active, stand where its volumes do, and have the memory, which is a hard
+// limit. Of those the one with fewest instances of the group, then with least CPU
+// asked of what it offers, then by id. The order of servers does not matter.
+func PlaceInstance(r InstanceRequest, servers []InstanceServer) InstanceDecision {
+	d := InstanceDecision{
+		CandidatesEvaluated: len(servers), RejectedCounts: map[string]int{}, NeededBytes: r.MemoryBytes,
+		Require: r.Constraint.Require, Disallow: r.Constraint.Disallow, Locations: r.Locations,
+	}
+	var best *InstanceServer
+	furthest, fit := -1, 0
+	for i := range servers {
+		s := &servers[i]
+		stage := instanceStage(r, s)
+		if stage >= len(instanceFilters)-1 {
+			d.LargestFreeBytes = max(d.LargestFreeBytes, s.MemoryBytes-s.MemoryUsed)
+		}
+		if stage < len(instanceFilters) {
+			d.RejectedCounts[instanceFilters[stage].rejected]++
+			furthest = max(furthest, stage)
+			continue
+		}
+		fit++
+		if best == nil || compareInstanceServers(r, s, best) < 0 {
+			best = s
+		}
+	}
+	switch {
+	case best != nil:
+		d.ServerID = best.ServerID
+		d.SelectionReason = fmt.Sprintf("%d of %d servers fit; this one runs %d of the group and %s", fit, len(servers), best.Groups[r.GroupID], pressureText(r, best))
+	case furthest < 0:
+		d.Code, d.SelectionReason = prego.ReasonNoNodesActive, "no server in the region offers room to instances"
+	default:
+		d.Code = instanceFilters[furthest].code
+		d.SelectionReason = "no server fits: " + d.rejections()
+		if d.Code == prego.ReasonNoCapacityMemory {
+			d.SelectionReason += fmt.Sprintf("; %d bytes are needed and at most %d are free", d.NeededBytes, d.LargestFreeBytes)
+		}
+	}
+	return d
+}
+
+// instanceStage is the filter that rejects a server, len(instanceFilters) for none.
+func instanceStage(r InstanceRequest, s *InstanceServer) int {
+	switch {
+	case !Satisfies(s.Tags, r.Constraint):
+		return 0
+	case !s.Active:
+		return 1
+	case slices.ContainsFunc(r.Locations, func(l string) bool { return l != s.Location }):
+		return 2
+	case s.MemoryBytes-s.MemoryUsed < r.MemoryBytes:
+		return 3
+	}
+	return len(instanceFilters)
+}
+
+func compareInstanceServers(r InstanceRequest, a, b *InstanceServer) int {
+	return cmp.Or(
+		cmp.Compare(a.Groups[r.GroupID], b.Groups[r.GroupID]),
+		comparePressure(r, a, b),
+		strings.Compare(a.ServerID, b.ServerID),
+	)
+}
+
+// comparePressure puts servers that offer no CPU last; CPU is soft, so they are used.
+func comparePressure(r InstanceRequest, a, b *InstanceServer) int {
+	switch {
+	case a.CPUs <= 0 && b.CPUs <= 0:
+		return cmp.Compare(a.CPURequested, b.CPURequested)
+	case a.CPUs <= 0:
+		return 1
+	case b.CPUs <= 0:
+		return -1
+	}
+	return cmp.Compare((a.CPURequested+r.CPURequest)/a.CPUs, (b.CPURequested+r.CPURequest)/b.CPUs)
+}
+
+func pressureText(r InstanceRequest, s *InstanceServer) string {
+	return fmt.Sprintf("has %.2f of %.2f CPUs asked for with it", s.CPURequested+r.CPURequest, s.CPUs)
+}
+
+// rejections are the counts in the order of the filters.
+func (d InstanceDecision) rejections() string {
+	var parts []string
+	for _, f := range instanceFilters {
+		if n := d.RejectedCounts[f.rejected]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", f.rejected, n))
+		}
+	}
+	return fmt.Sprintf("of %d servers %s", d.CandidatesEvaluated, strings.Join(parts, ", "))
+}

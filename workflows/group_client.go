@@ -1,0 +1,30 @@
+package workflows
+
+import (
+	"context"
+	"fmt"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/prego/prego"
+)
+
+// groupPriority is that of process groups: after tenants, shared among the orgs.
+const groupPriority = 4
+
+// WakeGroup tells a process group's run that something changed, and starts it when
+// there is none. What changed it reads from the rows.
+func (c *Client) WakeGroup(ctx context.Context, groupID, orgID string) error {
+	id := prego.GroupWorkflowID(groupID)
+	_, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, "changed", client.StartWorkflowOptions{
+		ID: id, TaskQueue: c.TaskQueue, StaticSummary: "Process group " + groupID,
+		Priority:              temporal.Priority{PriorityKey: groupPriority, FairnessKey: orgID, FairnessWeight: 1},
+		WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+	}, ReconcileGroup, ReconcileGroupInput{GroupID: groupID})
+	if err != nil {
+		return fmt.Errorf("wake %s: %w", id, err)
+	}
+	return nil
+}

@@ -1,0 +1,185 @@
+package workflows
+
+import (
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// ReconcileGroupInput names a process group.
+type ReconcileGroupInput struct {
+	GroupID string `json:"group_id"`
+}
+
+const (
+	// instanceParallel is how many containers of a group are started or stopped at once.
+	instanceParallel = 16
+	// instanceStep bounds starting or stopping one with all repetitions.
+	instanceStep = 15 * time.Minute
+	// servedElsewhere is the wait while somebody else serves the region.
+	servedElsewhere = 500 * time.Millisecond
+	maxGroupRounds  = 100
+)
+
+// ReconcileGroup makes a process group what its row says, and ends when it is
+// (quotas-and-fairness, "Scheduler reconciliation"). One run serves all changes: who
+// makes one signals it. What it decides on it reads from the rows in each round, so
+// that a run that is lost costs nothing but time.
+func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
+	signals := workflow.GetSignalChannel(ctx, SignalDemand)
+	var steps *activities.Groups
+	work := newInstanceWork(ctx, steps)
+	for round := 1; ; round++ {
+		drain(signals)
+		var plan prego.GroupPlan
+		err := workflow.ExecuteActivity(write(ctx, "decide what is to be done"), steps.PlanGroup, in.GroupID).Get(ctx, &plan)
+		if isSuperseded(err) {
+			setOutcome(ctx, "gone")
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if round == 1 {
+			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrOrgID.ValueSet(plan.OrgID), AttrRegion.ValueSet(string(plan.Region)), AttrOutcome.ValueSet("reconciling")); err != nil {
+				return fmt.Errorf("search attributes: %w", err)
+			}
+		}
+		workflow.SetCurrentDetails(ctx, "**"+in.GroupID+"**: "+plan.Details)
+		work.stop(plan.Stop)
+		work.boot(plan.Boot)
+		wait := plan.Wait
+		if plan.Serve {
+			var served activities.Served
+			err := workflow.ExecuteActivity(call(ctx, "give the instances that wait in "+string(plan.Region)+" their places", time.Minute), steps.ServeInstances, plan.Region).Get(ctx, &served)
+			switch {
+			case err != nil:
+				workflow.GetLogger(ctx).Warn("waiting instances not served; the next round does it", "error", err)
+			case served.Allocated[in.GroupID] > 0:
+				wait = 0
+			case served.Busy:
+				wait = servedElsewhere
+			}
+		}
+		if plan.Settled && work.idle() && signals.Len() == 0 {
+			setOutcome(ctx, "converged")
+			return nil
+		}
+		if round >= maxGroupRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+			if err := work.await(); err != nil {
+				return err
+			}
+			drain(signals)
+			return workflow.NewContinueAsNewError(ctx, ReconcileGroup, in)
+		}
+		if err := work.pause(signals, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// instanceWork starts and stops containers beside the rounds: one that takes its time
+// to become healthy holds up no other, and no change of the group.
+type instanceWork struct {
+	ctx   workflow.Context
+	steps *activities.Groups
+	busy  map[string]workflow.CancelFunc // by instance; looked up, never walked
+	n     int
+	done  workflow.Channel
+	free  workflow.Semaphore
+}
+
+func newInstanceWork(ctx workflow.Context, steps *activities.Groups) *instanceWork {
+	return &instanceWork{
+		ctx: ctx, steps: steps, busy: map[string]workflow.CancelFunc{}, done: workflow.NewBufferedChannel(ctx, 1024), free: workflow.NewSemaphore(ctx, instanceParallel),
+	}
+}
+
+func (w *instanceWork) idle() bool { return w.n == 0 }
+
+// boot starts instances.
+func (w *instanceWork) boot(ids []string) {
+	for _, id := range ids {
+		w.start(id, func(ctx workflow.Context) {
+			err := workflow.ExecuteActivity(call(ctx, "start "+id, instanceStep), w.steps.BootInstance, id).Get(ctx, nil)
+			if err == nil || temporal.IsCanceledError(err) || isSuperseded(err) {
+				return
+			}
+			// Its server does not answer, or nothing can be said of it.
+			if err := workflow.ExecuteActivity(write(ctx, "give up "+id), w.steps.FailInstance,
+				activities.FailInstanceInput{InstanceID: id, Message: message(err)}).Get(ctx, nil); err != nil {
+				workflow.GetLogger(ctx).Warn("instance not given up; the next round tries it again", "instance_id", id, "error", err)
+			}
+		})
+	}
+}
+
+// stop ends instances. One that is being started is not started any further, and is
+// stopped in the round after.
+func (w *instanceWork) stop(ids []string) {
+	for _, id := range ids {
+		if cancel := w.busy[id]; cancel != nil {
+			cancel()
+			continue
+		}
+		w.start(id, func(ctx workflow.Context) {
+			if err := workflow.ExecuteActivity(call(ctx, "stop "+id, instanceStep), w.steps.StopInstance, id).Get(ctx, nil); err != nil {
+				workflow.GetLogger(ctx).Warn("instance not stopped; the next round tries it again", "instance_id", id, "error", err)
+			}
+		})
+		w.busy[id] = func() {} // a stop goes on to its end
+	}
+}
+
+func (w *instanceWork) start(id string, f func(ctx workflow.Context)) {
+	if w.busy[id] != nil {
+		return
+	}
+	ctx, cancel := workflow.WithCancel(w.ctx)
+	w.busy[id] = cancel
+	w.n++
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		if err := w.free.Acquire(ctx, 1); err == nil {
+			f(ctx)
+			w.free.Release(1)
+		}
+		delete(w.busy, id)
+		w.n--
+		w.done.SendAsync(id)
+	})
+}
+
+// pause waits until something changed, at most so long.
+func (w *instanceWork) pause(signals workflow.ReceiveChannel, most time.Duration) error {
+	if most > 0 && signals.Len() == 0 && w.done.Len() == 0 {
+		ctx, cancel := workflow.WithCancel(w.ctx)
+		defer cancel()
+		s := workflow.NewSelector(ctx)
+		s.AddReceive(signals, func(c workflow.ReceiveChannel, _ bool) { c.ReceiveAsync(nil) })
+		s.AddReceive(w.done, func(c workflow.ReceiveChannel, _ bool) { c.ReceiveAsync(nil) })
+		s.AddFuture(workflow.NewTimerWithOptions(ctx, most, workflow.TimerOptions{Summary: "read the rows again"}), func(workflow.Future) {})
+		s.Select(ctx)
+	}
+	for w.done.ReceiveAsync(nil) {
+		continue
+	}
+	return w.ctx.Err()
+}
+
+// await waits until nothing is under way.
+func (w *instanceWork) await() error {
+	return workflow.Await(w.ctx, w.idle)
+}
+
+// SweepGroups looks for groups and instances that nobody sees to: on a schedule.
+func SweepGroups(ctx workflow.Context) (activities.GroupSweepResult, error) {
+	var steps *activities.Groups
+	var result activities.GroupSweepResult
+	err := workflow.ExecuteActivity(call(ctx, "look for groups and instances that nobody sees to", 5*time.Minute), steps.SweepGroups).Get(ctx, &result)
+	return result, err
+}
