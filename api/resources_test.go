@@ -135,10 +135,10 @@ func TestTheTraefikDocumentIsThatOfWhatRuns(t *testing.T) {
 	env, group := b.workload("acme", "a", "eu")
 	b.ok(201, "POST", "/v1/envs/"+env+"/routes", routeBody(group, "www.example.com", "http", 80))
 	for i, state := range []string{"running", "booting", "draining", "running"} {
-		b.sql(`INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request, state, healthy, ports)
-			VALUES ($1, $2, 'acme', 'app-1', 1, 1, 0, $3, $4, '{"8080": 32768}')`, fmt.Sprintf("ins-%d", i), group, state, i < 3)
+		b.sql(`INSERT INTO instances (instance_id, group_id, org_id, server_id, number, spec, release, memory_limit_bytes, cpu_request, state, healthy, ports)
+			VALUES ($1, $2, 'acme', 'app-1', 1, '{}', 1, 1, 0, $3, $4, '[{"container_port": 8080, "host_port": 32768}]')`, fmt.Sprintf("ins-%d", i), group, state, i < 3)
 	}
-	b.sql(`INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request, state, healthy) VALUES ('ins-9', $1, 'acme', 'app-1', 1, 1, 0, 'running', true)`, group)
+	b.sql(`INSERT INTO instances (instance_id, group_id, org_id, server_id, number, spec, release, memory_limit_bytes, cpu_request, state, healthy) VALUES ('ins-9', $1, 'acme', 'app-1', 1, '{}', 1, 1, 0, 'running', true)`, group)
 	resp, doc := b.do("GET", "/internal/routes/traefik", "viewer", "", "")
 	require.Equal(t, 200, resp.StatusCode)
 	require.Equal(t, 1, strings.Count(string(doc), "http://192.0.2.7:32768"), "%s", doc)
@@ -186,7 +186,7 @@ func TestAVolumeHasOneWriterInItsRegion(t *testing.T) {
 	require.Equal(t, "volume_attached", p.Code)
 
 	b.reachable("app-1")
-	b.sql(`INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request, state) VALUES ('ins-1', $1, 'acme', 'app-1', 1, 1, 0, 'draining')`, group)
+	b.sql(`INSERT INTO instances (instance_id, group_id, org_id, server_id, number, spec, release, memory_limit_bytes, cpu_request, state) VALUES ('ins-1', $1, 'acme', 'app-1', 1, '{}', 1, 1, 0, 'draining')`, group)
 	p = as[api.Problem](t, b.ok(409, "DELETE", path+"/attachments/"+at.AttachmentId, ""))
 	require.Equal(t, "volume_in_use", p.Code)
 	b.sql(`UPDATE instances SET state = 'stopped'`)

@@ -109,7 +109,6 @@ CREATE TABLE instances (
     state              text NOT NULL CHECK (state IN ('booting', 'running', 'draining', 'failed', 'stopped')),
     healthy            boolean NOT NULL DEFAULT false,
     message            text NOT NULL DEFAULT '',
-    ports              jsonb NOT NULL DEFAULT '{}', -- port in the container → port on the server, as {"8080": 32768}
     created_at         timestamptz NOT NULL DEFAULT now(),
     running_at         timestamptz,
     stopped_at         timestamptz

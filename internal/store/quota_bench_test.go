@@ -33,8 +33,8 @@ func BenchmarkTakeQuota(b *testing.B) {
 	// o1 has one of each, o2 a hundred, o3 ten thousand, everybody else two.
 	const sizes = `(SELECT i, CASE i WHEN 1 THEN 1 WHEN 2 THEN 100 WHEN 3 THEN 10000 ELSE 2 END AS n FROM generate_series(1, 10000) i) z, generate_series(1, z.n) j`
 	fill = append(fill,
-		`INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request, state)
-			SELECT 'ins-' || i || '-' || j, 'grp-' || i, 'o' || i, 'old', 1, 67108864, 0.01, 'running' FROM `+sizes,
+		`INSERT INTO instances (instance_id, group_id, org_id, server_id, number, spec, release, memory_limit_bytes, cpu_request, state)
+			SELECT 'ins-' || i || '-' || j, 'grp-' || i, 'o' || i, 'old', j, '{}', 1, 67108864, 0.01, 'running' FROM `+sizes,
 		`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by)
 			SELECT 'vol-' || i || '-' || j, 'o' || i, 'eu', 'fsn1', 'v' || j, 10000000000, 'hetzner', 'v-' || i || '-' || j, 'ready', 'bench' FROM `+sizes,
 		`INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy, request_hash, state, converged_state, created_by)

@@ -326,7 +326,7 @@ func (d *driven) step() {
 		id := d.id("ins")
 		i := &plainInstance{memory: float64(rapid.SampledFrom([]int{64 << 20, 1 << 30}).Draw(t, "memory")), cpu: rapid.SampledFrom([]float64{0, .25}).Draw(t, "cpu"), state: "booting"}
 		if d.take([]quota.Delta{{Dimension: quota.MaxInstances, By: 1}, {Dimension: quota.MaxTotalMemoryBytes, By: i.memory + instanceOverhead}, {Dimension: quota.MaxTotalCPURequest, By: i.cpu}},
-			`INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request, state) VALUES ($1, $2, $3, 'old', 1, $4, $5, 'booting')`,
+			`INSERT INTO instances (instance_id, group_id, org_id, server_id, number, spec, release, memory_limit_bytes, cpu_request, state) VALUES ($1, $2, $3, 'old', 1, '{}', 1, $4, $5, 'booting')`,
 			id, d.group, d.org, i.memory, i.cpu) {
 			d.instances[id] = i
 		}

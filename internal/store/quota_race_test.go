@@ -70,8 +70,8 @@ func (c *crowd) instance(id string) error {
 		if err := c.check(ctx, tx, quota.Delta{Dimension: quota.MaxInstances, By: 1}, quota.Delta{Dimension: quota.MaxTotalMemoryBytes, By: instanceMemory + instanceOverhead}); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request, state)
-			VALUES ($1, 'grp-1', 'acme', 'old', 1, $2, 0, 'booting')`, id, instanceMemory)
+		_, err := tx.Exec(ctx, `INSERT INTO instances (instance_id, group_id, org_id, server_id, number, spec, release, memory_limit_bytes, cpu_request, state)
+			VALUES ($1, 'grp-1', 'acme', 'old', 1, '{}', 1, $2, 0, 'booting')`, id, instanceMemory)
 		return err
 	})
 }

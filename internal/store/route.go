@@ -196,9 +196,9 @@ const sqlPublishedRoutes = `
 SELECT ` + routeColumns + `, COALESCE(a.address, ''), COALESCE(t.instance_id, ''), COALESCE(t.host, ''), COALESCE(t.port, 0)
 FROM routes r
 LEFT JOIN ipv4_allocations a ON r.listener_scope = 'env_v4' AND a.env_id = r.env_id AND a.deleted_at IS NULL AND a.status = 'ready'
-LEFT JOIN LATERAL (SELECT i.instance_id, s.host, (i.ports ->> r.target_port::text)::integer AS port
-    FROM instances i JOIN servers s ON s.server_id = i.server_id
-    WHERE i.group_id = r.group_id AND i.state = 'running' AND i.healthy AND i.ports ? r.target_port::text AND s.host <> '') t ON true
+LEFT JOIN LATERAL (SELECT i.instance_id, s.host, (p ->> 'host_port')::integer AS port
+    FROM instances i JOIN servers s ON s.server_id = i.server_id CROSS JOIN LATERAL jsonb_array_elements(i.ports) p
+    WHERE i.group_id = r.group_id AND i.state = 'running' AND i.healthy AND (p ->> 'container_port')::integer = r.target_port AND s.host <> '') t ON true
 WHERE r.deleted_at IS NULL ORDER BY r.route_id, t.instance_id`
 
 // PublishedRoutes are all routes with what serves each now, by id.
