@@ -94,8 +94,8 @@ type Groups struct {
 	Settings GroupSettings
 	Metrics  *GroupMetrics
 	Log      *zap.Logger
-	// Volumes is nil while there is nobody to attach them: then those that are attached
-	// are mounted where the provider mounts them.
+	// Volumes brings volumes to where they are needed; nil where there are none: then what
+	// the rows say is mounted.
 	Volumes VolumeAttacher
 	// Hook is called around effects, by name, so that tests can kill the process there;
 	// nil in production.

@@ -42,11 +42,11 @@ func checkGroupPath(c echo.Context, id string, known ...string) error {
 }
 
 // wake has a change of a group carried out.
-func (a *API) wake(c echo.Context, g prego.ProcessGroup) {
+func (a *API) wake(c echo.Context, groupID, orgID string) {
 	ctx, cancel := startContext(c)
 	defer cancel()
-	if err := a.d.GroupRuns.WakeGroup(ctx, g.GroupID, g.OrgID); err != nil {
-		a.leftToTheSweep(c, g.GroupID, err)
+	if err := a.d.GroupRuns.WakeGroup(ctx, groupID, orgID); err != nil {
+		a.leftToTheSweep(c, groupID, err)
 	}
 }
 
@@ -69,7 +69,7 @@ func (a *API) CreateGroup(c echo.Context, envID string) error {
 	if err != nil {
 		return err
 	}
-	a.wake(c, g)
+	a.wake(c, g.GroupID, g.OrgID)
 	return c.JSON(madeOrMet(created), a.groupView(g))
 }
 
@@ -136,7 +136,7 @@ func (a *API) ScaleGroup(c echo.Context, id GroupID) error {
 	if err != nil {
 		return err
 	}
-	a.wake(c, g)
+	a.wake(c, g.GroupID, g.OrgID)
 	return c.JSON(http.StatusAccepted, a.groupView(g))
 }
 
@@ -161,7 +161,7 @@ func (a *API) DeployGroup(c echo.Context, id GroupID) error {
 	if err != nil {
 		return err
 	}
-	a.wake(c, g)
+	a.wake(c, g.GroupID, g.OrgID)
 	return c.JSON(http.StatusAccepted, a.groupView(g))
 }
 
@@ -174,7 +174,7 @@ func (a *API) DeleteGroup(c echo.Context, id GroupID) error {
 	if err != nil {
 		return err
 	}
-	a.wake(c, g)
+	a.wake(c, g.GroupID, g.OrgID)
 	return c.NoContent(http.StatusNoContent)
 }
 

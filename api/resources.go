@@ -421,6 +421,7 @@ func (a *API) AttachVolume(c echo.Context, id VolumeInPath) error {
 	if err != nil {
 		return err
 	}
+	a.wake(c, t.GroupID, t.OrgID)
 	return c.JSON(http.StatusCreated, attachmentView(t))
 }
 

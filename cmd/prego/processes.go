@@ -174,6 +174,7 @@ func runWorker(ctx context.Context) error {
 		return err
 	}
 	groups := buildGroups(p, runs, engine)
+	groups.Volumes = mountVolumes(fleet.Org)
 	servers.Capacity = activities.ServerFree(groups)
 	w, err := worker.New(runs.Temporal, worker.Options{
 		TaskQueue: p.cfg.Temporal.TaskQueue, Concurrency: p.cfg.Worker.Concurrency, StopTimeout: p.cfg.Worker.StopTimeout,

@@ -335,6 +335,18 @@ func buildGroups(p *process, runs *workflows.Client, engine activities.InstanceE
 	}
 }
 
+// mountVolumes brings a group's volumes to the server of its instance.
+func mountVolumes(org *activities.OrgResources) activities.VolumeAttacher {
+	return func(ctx context.Context, groupID, serverID string) ([]string, error) {
+		mounts, err := org.AttachGroupVolumes(ctx, activities.GroupVolumesInput{GroupID: groupID, ServerID: serverID})
+		binds := make([]string, 0, len(mounts))
+		for _, m := range mounts {
+			binds = append(binds, m.HostPath+":"+m.MountPath)
+		}
+		return binds, err
+	}
+}
+
 // crashHook lets a test kill this worker at a named point, once: the file named
 // by PREGO_TEST_CRASH holds the point and is removed as the process dies.
 func crashHook() func(string) {

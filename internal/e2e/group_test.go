@@ -580,3 +580,42 @@ func TestWorkerKilledWithInstances(t *testing.T) {
 		c.rowsAndHostsAgree()
 	}
 }
+
+// TestAVolumeIsWhereItsInstanceIs: it comes to the server before the container starts,
+// stays with one writer through a release, and goes when nobody needs it.
+func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: groupVars(nil)})
+	env := c.workloads("acme", "paid")
+	c.nodes("n", 2, 4096*mb)
+	var v api.Volume
+	c.post("/v1/volumes", map[string]any{"org_id": "acme", "name": "data", "region": "eu", "size_bytes": 10_000_000_000}, http.StatusAccepted, &v)
+	require.Eventually(t, func() bool { return len(c.billed("volume")) == 1 }, patience, 50*time.Millisecond)
+	plain := spec("db:1", 64)
+	g := c.group(env, "db", 1, plain)
+	c.settledGroup(g.GroupId)
+	var at api.VolumeAttachment
+	c.post("/v1/volumes/"+v.VolumeId+"/attachments", map[string]any{"group_id": g.GroupId, "mount_path": "/data"}, http.StatusCreated, &at)
+	got := c.awaitGroup(g.GroupId, "started with its volume", func(p api.ProcessGroup) bool { return p.DeployStatus == "succeeded" && p.Converged })
+	require.Equal(t, 2, got.Release, "what ran without it is replaced")
+	on := func() (server string) {
+		c.query(&server, `SELECT COALESCE(server_id, '') FROM volume_attachments WHERE attachment_id = $1`, at.AttachmentId)
+		return server
+	}
+	require.Equal(t, c.instances(g.GroupId)[0].ServerId, on())
+	status, body := c.request(http.MethodPost, "/v1/groups/"+g.GroupId+"/scale", map[string]any{"replicas": 2})
+	require.Equal(t, http.StatusUnprocessableEntity, status, "%s", body)
+	c.deploy(g.GroupId, spec("db:2", 64))
+	c.awaitGroup(g.GroupId, "deployed", func(p api.ProcessGroup) bool { return p.DeployStatus == "succeeded" && p.Converged && p.Release == 3 })
+	require.Equal(t, c.instances(g.GroupId)[0].ServerId, on())
+	c.post("/v1/groups/"+g.GroupId+"/scale", map[string]any{"replicas": 0}, http.StatusAccepted, nil)
+	require.Eventually(t, func() bool { return c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 }, patience, 50*time.Millisecond)
+	c.send(http.MethodDelete, "/v1/volumes/"+v.VolumeId+"/attachments/"+at.AttachmentId, nil, http.StatusNoContent, nil)
+	require.Eventually(t, func() bool {
+		status, _ := c.request(http.MethodDelete, "/v1/volumes/"+v.VolumeId, nil)
+		return status == http.StatusAccepted
+	}, patience, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return len(c.billed("volume")) == 0 }, patience, 50*time.Millisecond)
+	c.rowsAndHostsAgree()
+	c.settled()
+}

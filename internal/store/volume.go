@@ -178,6 +178,14 @@ SELECT COALESCE((SELECT v.location FROM volume_attachments t JOIN volumes v USIN
 const sqlCreateAttachment = `
 INSERT INTO volume_attachments AS t (attachment_id, org_id, volume_id, group_id, mount_path, created_by) VALUES ($1, $2, $3, $4, $5, $6) RETURNING ` + attachmentColumns
 
+// What runs is replaced by a release of the same spec, so that it is mounted.
+const sqlRemount = `
+UPDATE process_groups g SET converged = false, next_attempt_at = NULL, updated_at = now(), wanted = CASE WHEN r.live THEN 0 ELSE wanted END,
+    release = CASE WHEN r.live THEN last_release + 1 ELSE release END, last_release = CASE WHEN r.live THEN last_release + 1 ELSE last_release END,
+    deploy_status = CASE WHEN r.live THEN 'stopping_first' ELSE deploy_status END, failures = CASE WHEN r.live THEN 0 ELSE failures END,
+    deploy_message = CASE WHEN r.live THEN 'a volume was attached: what runs stops, and starts again with it' ELSE deploy_message END
+FROM (SELECT EXISTS (SELECT FROM instances WHERE group_id = $1 AND state <> 'stopped') AS live) r WHERE g.group_id = $1`
+
 // AttachVolume makes a volume that of a process group. The scheduler brings it to
 // the group's server.
 func (s *Store) AttachVolume(ctx context.Context, a prego.VolumeAttachment, by string) (out prego.VolumeAttachment, err error) {
@@ -232,6 +240,9 @@ func (s *Store) AttachVolume(ctx context.Context, a prego.VolumeAttachment, by s
 			return err
 		}
 		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.VolumeAttachment]); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlRemount, a.GroupID); err != nil {
 			return err
 		}
 		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: v.OrgID, Type: "attachment.create", Subject: a.AttachmentID, Actor: by}, attachmentPayload(out))
