@@ -51,7 +51,7 @@ type plainModel struct {
 	addresses map[string]bool
 	attached  map[string]bool
 	snapshots map[string]string // tenant
-	restores  map[string]bool
+	restores  map[string]string // tenants, of which each has one at a time
 	sessions  map[string]string // kind; those over keep counting for the hour
 	over      map[string]bool
 }
@@ -345,7 +345,7 @@ func (d *driven) step() {
 	case 22:
 		if id, ok := pick(d, d.volumes); ok && !d.attached[id] {
 			if rapid.Bool().Draw(t, "attach") {
-				if d.take(oneMore(quota.MaxVolumeAttachments), `INSERT INTO volume_attachments (attachment_id, org_id, volume_id, group_id, mount_path, created_by) VALUES ($1, $2, $1, $3, '/data', 'test')`,
+				if d.take(oneMore(quota.MaxVolumeAttachments), `INSERT INTO volume_attachments (attachment_id, org_id, volume_id, group_id, mount_path, created_by) VALUES ($1, $2, $1, $3, '/data/' || $1, 'test')`,
 					id, d.org, d.group) {
 					d.attached[id] = true
 				}
@@ -420,9 +420,13 @@ func (d *driven) step() {
 				d.over[id] = true
 			}
 		case 3:
-			if of, ok := pick(d, d.snapshots); ok && d.take(oneMore(quota.MaxRestoreJobs),
+			of, ok := pick(d, d.snapshots)
+			if slices.Contains(slices.Collect(maps.Values(d.restores)), d.snapshots[of]) {
+				return
+			}
+			if ok && d.take(oneMore(quota.MaxRestoreJobs),
 				`INSERT INTO restore_jobs (job_id, org_id, tenant_id, snapshot_id, status, created_by) SELECT $1, org_id, tenant_id, snapshot_id, 'running', 'test' FROM snapshots WHERE snapshot_id = $2`, id, of) {
-				d.restores[id] = true
+				d.restores[id] = d.snapshots[of]
 				d.exec(`UPDATE snapshots SET status = 'succeeded' WHERE snapshot_id = $1`, of)
 				delete(d.snapshots, of)
 			}
@@ -487,7 +491,7 @@ func TestQuotasAgreeWithAPlainModel(t *testing.T) {
 		d := &driven{t: rt, s: s, org: fmt.Sprintf("o%d", modelRun.Add(1)), plainModel: &plainModel{
 			tiers: tiers, tier: prego.TierPaid, own: map[quota.Dimension]float64{}, apps: map[string]bool{}, envs: map[string]string{}, tenants: map[string]*plainTenant{},
 			instances: map[string]*plainInstance{}, volumes: map[string]float64{}, routes: map[string]plainRoute{}, addresses: map[string]bool{}, attached: map[string]bool{},
-			snapshots: map[string]string{}, restores: map[string]bool{}, sessions: map[string]string{}, over: map[string]bool{},
+			snapshots: map[string]string{}, restores: map[string]string{}, sessions: map[string]string{}, over: map[string]bool{},
 		}}
 		_, err := s.PutOrg(ctx, prego.Org{OrgID: d.org}, "test")
 		require.NoError(rt, err)
