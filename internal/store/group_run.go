@@ -197,10 +197,15 @@ SELECT org_id, region, replicas, release, spec, wanted, surge, last_instance, de
     (SELECT overhead_bytes_per_instance FROM workload_settings)
 FROM process_groups WHERE group_id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE`
 
-// Whoever changes the server's state holds its row: then another is looked for.
+// Whoever changes the server's state holds its row: then another is looked for. The
+// group's volumes may have changed since the place was decided on.
 const sqlAllocatingServer = `
 SELECT f.workload_memory_bytes FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
-WHERE s.server_id = $1 AND s.region = $2 AND s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL FOR NO KEY UPDATE OF s SKIP LOCKED`
+WHERE s.server_id = $1 AND s.region = $2 AND s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL
+  AND NOT EXISTS (SELECT FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id WHERE a.group_id = $3 AND a.deleted_at IS NULL AND v.location <> s.location)
+  AND NOT EXISTS (SELECT FROM unnest($4::text[]) AS p (path) WHERE NOT EXISTS (
+      SELECT FROM volume_attachments a WHERE a.group_id = $3 AND a.deleted_at IS NULL AND a.mount_path = p.path))
+FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 const sqlServerTaken = `
 SELECT COALESCE(sum(memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings)), 0)::bigint,
@@ -289,7 +294,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place prego.InstancePla
 		return out, err
 	}
 	var offered int64
-	err = tx.QueryRow(ctx, sqlAllocatingServer, place.ServerID, region).Scan(&offered)
+	err = tx.QueryRow(ctx, sqlAllocatingServer, place.ServerID, region, place.GroupID, filled(spec.Volumes)).Scan(&offered)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return prego.InstanceAllocation{Outcome: prego.AllocationLost}, nil
 	}
