@@ -222,15 +222,18 @@ UPDATE process_groups SET wanted = wanted - 1, last_instance = $4, decision = $6
     waiting_since = CASE WHEN wanted = 1 THEN NULL ELSE waiting_since END, updated_at = now()
 WHERE group_id = $1`
 
-// What was refused by quota waits anew from when it is allowed.
+// What was refused by quota waits anew from when it is allowed. Only what is used is
+// kept, not what was promised on top: it is compared with what is used later. A group
+// that was changed since wants nothing before it is planned anew.
 const sqlRefuseQuota = `
-UPDATE process_groups SET status = 'unschedulable', status_reason = $2, status_message = $3, next_attempt_at = now() + make_interval(secs => $4), refused_usage = $5,
-    waiting_since = now() + make_interval(secs => $4), updated_at = now() WHERE group_id = $1`
+UPDATE process_groups g SET status = 'unschedulable', status_reason = $2 || ':' || $5, status_message = $3, next_attempt_at = now() + make_interval(secs => $4),
+    refused_usage = (SELECT u.usage FROM org_usage(g.org_id, ARRAY[$5]) u), waiting_since = now() + make_interval(secs => $4), updated_at = now()
+WHERE g.group_id = $1 AND g.wanted > 0`
 
 const sqlRefuseSurge = `
 UPDATE process_groups SET no_surge = true, wanted = 0, waiting_since = NULL, deploy_message = $2,
     deploy_status = CASE deploy_status WHEN 'rolling' THEN 'draining_first' ELSE deploy_status END, updated_at = now()
-WHERE group_id = $1`
+WHERE group_id = $1 AND wanted > 0`
 
 // refusedAllocation undoes an allocation that was refused, before the refusal is written.
 type refusedAllocation struct {
@@ -345,7 +348,7 @@ func (s *Store) refuseAllocation(ctx context.Context, groupID string, r *refused
 		out.Outcome = prego.AllocationSurge
 		_, err = s.pool.Exec(ctx, sqlRefuseSurge, groupID, drainFirstText(r.over))
 	} else {
-		_, err = s.pool.Exec(ctx, sqlRefuseQuota, groupID, prego.ReasonOrgQuota+":"+r.over.Dimension, r.over.Error(), retry.Seconds(), r.over.CurrentUsage)
+		_, err = s.pool.Exec(ctx, sqlRefuseQuota, groupID, prego.ReasonOrgQuota, r.over.Error(), retry.Seconds(), r.over.Dimension)
 	}
 	if err != nil {
 		return out, fmt.Errorf("refuse an instance of %s: %w", groupID, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/quota"
 )
 
 // volumeOf makes a volume of acme at a location.
@@ -112,4 +113,84 @@ func TestAnAllocationLooksAtTheVolumesAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 	require.NoError(t, s.AttachedTo(ctx, "vat-1", ""))
+}
+
+// TestARefusedSurgeWaits: what the gate counts as promised is not usage, so that a group
+// that was refused is not tried again and again.
+func TestARefusedSurgeWaits(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := groupBundle(t)
+	limit := func(n int) {
+		_, err := s.SetQuota(ctx, "acme", quota.MaxInstances, float64(n), "test", "test")
+		require.NoError(t, err)
+	}
+	limit(3)
+	group, err := s.testGroup(t, 1, "acme", 1, workload(16))
+	require.NoError(t, err)
+	for range 2 {
+		_, err = s.turn(ctx, group)
+		require.NoError(t, err)
+	}
+	_, err = s.testGroup(t, 2, "acme", 1, workload(16))
+	require.NoError(t, err)
+	next := workload(16)
+	next.Image = "web:2"
+	_, err = s.DeployGroup(ctx, group, next, "test")
+	require.NoError(t, err)
+	limit(2)
+	_, err = s.PlanGroup(ctx, group, time.Second)
+	require.NoError(t, err)
+	got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: "node-1"}, time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, prego.AllocationQuota, got.Outcome)
+	demand, err := s.InstanceDemand(ctx, "eu", 10)
+	require.NoError(t, err)
+	require.Empty(t, demand)
+	// A refusal that comes after the group was changed says nothing about it any more.
+	_, err = s.ScaleGroup(ctx, group, 0, "test")
+	require.NoError(t, err)
+	for _, surge := range []bool{false, true} {
+		_, err = s.refuseAllocation(ctx, group, &refusedAllocation{over: &prego.QuotaExceeded{Dimension: "max_instances"}, surge: surge}, time.Hour)
+		require.NoError(t, err)
+	}
+	g, err := s.GetGroup(ctx, group)
+	require.NoError(t, err)
+	require.Nil(t, g.NextAttemptAt)
+	require.Equal(t, prego.DeployRolling, g.DeployStatus)
+}
+
+// TestSnapshotsOfEachTenantAreLimited: a tenant is held against the limit also when
+// another one has more under way than a lowered limit allows.
+func TestSnapshotsOfEachTenantAreLimited(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	for _, sql := range placedBefore(0)[:3] {
+		_, err := s.pool.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	for _, id := range []string{"t-1", "t-2"} {
+		_, _, err := s.CreateTenant(ctx, tenantRequest(t, id, prego.PlanStarter), id, prego.ModeShared, "", "someone")
+		require.NoError(t, err)
+		_, err = s.pool.Exec(ctx, `UPDATE tenants SET state = 'active', site = tenant_id WHERE tenant_id = $1`, id)
+		require.NoError(t, err)
+		_, err = s.pool.Exec(ctx, `INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
+			VALUES ($1, 'old', 'old', 'old', $1, $1, 'hetzner', 'best_fit')`, id)
+		require.NoError(t, err)
+	}
+	take := func(tenant, id string) error {
+		_, err := s.CreateSnapshot(ctx, tenant, id, "test")
+		return err
+	}
+	_, err := s.SetQuota(ctx, "acme", quota.MaxSnapshotsPerVolume, 2, "test", "test")
+	require.NoError(t, err)
+	require.NoError(t, take("t-1", "snp-1"))
+	require.NoError(t, take("t-1", "snp-2"))
+	_, err = s.SetQuota(ctx, "acme", quota.MaxSnapshotsPerVolume, 1, "test", "test")
+	require.NoError(t, err)
+	require.NoError(t, take("t-2", "snp-3"))
+	var over *prego.QuotaExceeded
+	require.ErrorAs(t, take("t-2", "snp-4"), &over)
+	require.Equal(t, prego.QuotaExceeded{Dimension: "max_snapshots_per_volume", Limit: 1, CurrentUsage: 1, RequestedDelta: 1}, *over)
 }

@@ -345,7 +345,7 @@ func (d *driven) step() {
 	case 22:
 		if id, ok := pick(d, d.volumes); ok && !d.attached[id] {
 			if rapid.Bool().Draw(t, "attach") {
-				if d.take(oneMore(quota.MaxVolumeAttachments), `INSERT INTO volume_attachments (attachment_id, org_id, volume_id, group_id, mount_path, created_by) VALUES ($1, $2, $1, $3, '/data', 'test')`,
+				if d.take(oneMore(quota.MaxVolumeAttachments), `INSERT INTO volume_attachments (attachment_id, org_id, volume_id, group_id, mount_path, created_by) VALUES ($1, $2, $1, $3, '/' || $1, 'test')`,
 					id, d.org, d.group) {
 					d.attached[id] = true
 				}
