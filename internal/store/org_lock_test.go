@@ -194,3 +194,33 @@ func TestSnapshotsOfEachTenantAreLimited(t *testing.T) {
 	require.ErrorAs(t, take("t-2", "snp-4"), &over)
 	require.Equal(t, prego.QuotaExceeded{Dimension: "max_snapshots_per_volume", Limit: 1, CurrentUsage: 1, RequestedDelta: 1}, *over)
 }
+
+// TestAFleetKeepsAServerWithInstances: to take one away would end containers that nobody
+// asked to end.
+func TestAFleetKeepsAServerWithInstances(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := groupBundle(t)
+	group, err := s.testGroup(t, 1, "acme", 1, workload(16))
+	require.NoError(t, err)
+	for range 2 {
+		_, err = s.turn(ctx, group)
+		require.NoError(t, err)
+	}
+	st, err := s.FleetState(ctx, "nodes")
+	require.NoError(t, err)
+	require.Len(t, st.Members, 1)
+	require.Equal(t, 1, st.Members[0].Tenants)
+	_, err = s.DrainMember(ctx, "node-1", "test")
+	require.Equal(t, prego.CodeServerHasTenants, prego.CodeOf(err), "%v", err)
+	_, err = s.RequestDecommission(ctx, "node-1", "test", false)
+	require.Equal(t, prego.CodeServerHasTenants, prego.CodeOf(err), "%v", err)
+	_, err = s.ScaleGroup(ctx, group, 0, "test")
+	require.NoError(t, err)
+	for range 2 {
+		_, err = s.turn(ctx, group)
+		require.NoError(t, err)
+	}
+	_, err = s.DrainMember(ctx, "node-1", "test")
+	require.NoError(t, err)
+}
