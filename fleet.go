@@ -363,7 +363,7 @@ type FleetMember struct {
 	Status    ServerStatus
 	Profile   int
 	CreatedAt time.Time
-	Tenants   int // on it, its shard and its pool
+	Tenants   int // on it, its shard and its pool, and instances of process groups
 }
 
 // FleetState is what an action is planned from.

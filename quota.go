@@ -62,13 +62,14 @@ type OrgQuota struct {
 	Limit     float64
 	Override  bool // the limit is the org's own; else its tier's
 	Usage     float64
-	Reason    string // of an override
+	Reserved  float64 // promised to process groups, and not allocated yet
+	Reason    string  // of an override
 	UpdatedBy string
 	UpdatedAt *time.Time
 }
 
-// Headroom is how much more fits, at least 0: a limit can be set below the usage.
-func (q OrgQuota) Headroom() float64 { return max(0, q.Limit-q.Usage) }
+// Headroom is how much more fits beside what is promised, at least 0: a limit can be set below the usage.
+func (q OrgQuota) Headroom() float64 { return max(0, q.Limit-q.Usage-q.Reserved) }
 
 // OrgEventFilter selects a page of an org's events.
 type OrgEventFilter struct {

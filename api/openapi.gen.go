@@ -2021,7 +2021,12 @@ type OrgQuota struct {
 
 	// Reason Of an override
 	Reason *string `json:"reason,omitempty"`
-	Source string  `json:"source"`
+
+	// Reserved Promised to process groups and not allocated yet; with usage it is what a refusal calls current_usage
+	//
+	// Example: 0
+	Reserved float64 `json:"reserved"`
+	Source   string  `json:"source"`
 
 	// UpdatedAt Of an override
 	UpdatedAt *time.Time `json:"updated_at,omitempty"`

@@ -51,7 +51,7 @@ func (a *API) ListOrgQuotas(c echo.Context, id OrgID) error {
 }
 
 func quotaView(q prego.OrgQuota) OrgQuota {
-	out := OrgQuota{Dimension: q.Dimension, Limit: q.Limit, Source: "tier", Usage: q.Usage, Headroom: q.Headroom()}
+	out := OrgQuota{Dimension: q.Dimension, Limit: q.Limit, Source: "tier", Usage: q.Usage, Reserved: q.Reserved, Headroom: q.Headroom()}
 	if q.Override {
 		at := q.UpdatedAt.UTC()
 		out.Source, out.Reason, out.UpdatedBy, out.UpdatedAt = "override", optional(q.Reason), optional(q.UpdatedBy), &at

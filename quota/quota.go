@@ -146,11 +146,14 @@ func (t Tiers) Effective(tier prego.Tier, own map[Dimension]float64, d Dimension
 	return Limit{Value: t[tier][d]}
 }
 
+// hair is let pass: CPUs are sums of fractions. take_quota of the database has the same.
+const hair = 1e-6
+
 // Check is the verdict on a change: nil, or the first delta that would go above its
 // limit. What takes nothing is never refused.
 func Check(deltas []Delta, usage map[Dimension]float64, limit func(Dimension) float64) *prego.QuotaExceeded {
 	for _, d := range deltas {
-		if d.By > 0 && usage[d.Dimension]+d.By > limit(d.Dimension) {
+		if d.By > 0 && usage[d.Dimension]+d.By > limit(d.Dimension)+hair {
 			return &prego.QuotaExceeded{Dimension: string(d.Dimension), Limit: limit(d.Dimension), CurrentUsage: usage[d.Dimension], RequestedDelta: d.By}
 		}
 	}

@@ -58,4 +58,10 @@ func TestVerdicts(t *testing.T) {
 	require.Nil(t, Check([]Delta{{MaxEnvs, 0}, {MaxEnvs, -1}}, used, limit), "above the limit, but nothing is taken")
 	require.Equal(t, &prego.QuotaExceeded{Dimension: "max_apps", Limit: 2, CurrentUsage: 1, RequestedDelta: 2},
 		Check([]Delta{{MaxRoutes, 1}, {MaxApps, 2}, {MaxEnvs, 1}}, used, limit), "the first")
+	sum := 0.0
+	for range 19 {
+		sum += 0.1
+	}
+	require.Nil(t, Check([]Delta{{MaxTotalCPURequest, 0.1}}, map[Dimension]float64{MaxTotalCPURequest: sum}, limit), "sums of fractions are a hair off")
+	require.NotNil(t, Check([]Delta{{MaxTotalCPURequest, 0.1001}}, map[Dimension]float64{MaxTotalCPURequest: sum}, limit))
 }

@@ -97,6 +97,7 @@ SELECT s.server_id, s.region, s.status, s.fleet_profile, s.created_at,
     s.tenant_count + COALESCE((SELECT sum(current_tenant_count) FROM db_shards d WHERE d.server_id = s.server_id), 0)
                    + COALESCE((SELECT sum(current_tenants) FROM redis_pools r WHERE r.server_id = s.server_id), 0)
     + CASE WHEN s.dedicated_for_tenant_id IS NULL THEN 0 ELSE 1 END -- one that is to live there
+    + (SELECT count(*) FROM instances i WHERE i.server_id = s.server_id AND i.state <> 'stopped')
 FROM servers s WHERE s.fleet_id = $1 AND s.status NOT IN ('draining', 'terminated') ORDER BY s.server_id`
 
 const sqlUsableRegions = `SELECT COALESCE((SELECT regions FROM infra_providers WHERE id = $1 AND enabled), '{}'), now()`
@@ -508,10 +509,11 @@ UPDATE servers SET status = 'draining', status_reason = 'decommission_requested'
     decommission_requested_at = now(), updated_at = now()
 WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') AND tenant_count = 0 AND dedicated_for_tenant_id IS NULL
   AND NOT EXISTS (SELECT FROM db_shards d WHERE d.server_id = $1 AND d.current_tenant_count > 0)
-  AND NOT EXISTS (SELECT FROM redis_pools r WHERE r.server_id = $1 AND r.current_tenants > 0) RETURNING ` + serverColumns
+  AND NOT EXISTS (SELECT FROM redis_pools r WHERE r.server_id = $1 AND r.current_tenants > 0)
+  AND NOT EXISTS (SELECT FROM instances i WHERE i.server_id = $1 AND i.state <> 'stopped') RETURNING ` + serverColumns
 
-// DrainMember begins to take a server down that no tenant lives on and none is to,
-// else CodeServerHasTenants. One that is going or gone is returned as it is.
+// DrainMember begins to take a server down that no tenant lives on, and none is to, and
+// that runs no instance, else CodeServerHasTenants. One that is going or gone is returned as it is.
 func (s *Store) DrainMember(ctx context.Context, id, by string) (prego.Server, error) {
 	server, err := s.transition(ctx, id, prego.ServerEvent{
 		ServerID: id, Step: prego.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: "by " + by, Actor: prego.ActorWorkflow,
@@ -521,7 +523,7 @@ func (s *Store) DrainMember(ctx context.Context, id, by string) (prego.Server, e
 	}
 	server, err = s.GetServer(ctx, id)
 	if err == nil && server.Status != prego.ServerDraining && server.Status != prego.ServerTerminated {
-		return server, prego.Errorf(prego.CodeServerHasTenants, "tenants live on server %s, or one is to", id)
+		return server, prego.Errorf(prego.CodeServerHasTenants, "tenants live on server %s, or one is to, or it runs instances of process groups", id)
 	}
 	return server, err
 }

@@ -92,11 +92,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) RETURNING ` + groupCo
 // CreateGroup makes a process group and takes what its replicas need of the org's
 // quota. The same request again meets it; another one of that name is CodeGroupExists.
 func (s *Store) CreateGroup(ctx context.Context, id, envID string, r prego.CreateGroupRequest, by string) (g prego.ProcessGroup, created bool, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		env, err := s.groupEnv(ctx, tx, sqlShareEnv, envID)
-		if err != nil {
-			return err
-		}
+	err = s.inEnv(ctx, "create process group", envID, func(tx pgx.Tx, org string, region prego.Region) error {
 		g, err = oneGroup(ctx, tx, sqlGroupOfName, envID, r.Name)
 		if err == nil {
 			return sameGroup(g, r)
@@ -104,15 +100,14 @@ func (s *Store) CreateGroup(ctx context.Context, id, envID string, r prego.Creat
 		if prego.CodeOf(err) != prego.CodeGroupNotFound {
 			return err
 		}
-		// The org's lock is taken with the quota: until then nobody else's group counts.
 		var overhead int64
 		if err := tx.QueryRow(ctx, sqlOverhead).Scan(&overhead); err != nil {
 			return err
 		}
-		if err := s.takeQuota(ctx, tx, env.OrgID, promised(promise{replicas: *r.Replicas, memory: r.Spec.MemoryLimitBytes + overhead, cpu: r.Spec.CPURequest})...); err != nil {
+		if err := s.takeQuota(ctx, tx, org, promised(promise{replicas: *r.Replicas, memory: r.Spec.MemoryLimitBytes + overhead, cpu: r.Spec.CPURequest})...); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sqlInsertGroup, id, envID, env.OrgID, env.Region, r.Name, r.Spec, r.Spec.MemoryLimitBytes, r.Spec.CPURequest, *r.Replicas,
+		rows, err := tx.Query(ctx, sqlInsertGroup, id, envID, org, region, r.Name, r.Spec, r.Spec.MemoryLimitBytes, r.Spec.CPURequest, *r.Replicas,
 			filled(r.Spec.Constraint.Require), filled(r.Spec.Constraint.Disallow), by)
 		if err != nil {
 			return err
@@ -121,17 +116,11 @@ func (s *Store) CreateGroup(ctx context.Context, id, envID string, r prego.Creat
 			return err
 		}
 		created = true
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: env.OrgID, Type: "group.create", Subject: id, Actor: by},
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "group.create", Subject: id, Actor: by},
 			map[string]any{"env_id": envID, "name": r.Name, "image": r.Spec.Image, "replicas": *r.Replicas, "memory_limit_bytes": r.Spec.MemoryLimitBytes, "cpu_request": r.Spec.CPURequest})
 	})
-	if isViolation(err, "process_groups_name") { // of two at once the other was first
-		created = false
-		if g, err = oneGroup(ctx, s.pool, sqlGroupOfName, envID, r.Name); err == nil {
-			err = sameGroup(g, r)
-		}
-	}
 	if err != nil {
-		return prego.ProcessGroup{}, false, asCoded("create process group", err)
+		return prego.ProcessGroup{}, false, err
 	}
 	return g, created, nil
 }
@@ -189,10 +178,15 @@ func lockGroup(ctx context.Context, tx pgx.Tx, id string) (g lockedGroup, err er
 	if g.ProcessGroup, err = oneGroup(ctx, tx, sqlLockGroup, id); err != nil {
 		return g, err
 	}
-	if err := tx.QueryRow(ctx, sqlGroupHas, id).Scan(&g.overhead, &g.have.have, &g.have.haveMemory, &g.have.haveCPU, &g.volumes, &g.routes); err != nil {
-		return g, fmt.Errorf("instances of process group %s: %w", id, err)
+	return g, g.count(ctx, tx)
+}
+
+// count reads what the group has.
+func (g *lockedGroup) count(ctx context.Context, tx pgx.Tx) error {
+	if err := tx.QueryRow(ctx, sqlGroupHas, g.GroupID).Scan(&g.overhead, &g.have.have, &g.have.haveMemory, &g.have.haveCPU, &g.volumes, &g.routes); err != nil {
+		return fmt.Errorf("what process group %s has: %w", g.GroupID, err)
 	}
-	return g, nil
+	return nil
 }
 
 // promise is the group's own with other replicas or another spec.
@@ -337,6 +331,13 @@ func (s *Store) DeleteGroup(ctx context.Context, id, by string) (g prego.Process
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		locked, err := lockGroup(ctx, tx, id)
 		if err != nil {
+			return err
+		}
+		// Whoever makes a route to it holds the org: one that was being made is counted.
+		if err := lockOrg(ctx, tx, locked.OrgID); err != nil {
+			return err
+		}
+		if err := locked.count(ctx, tx); err != nil {
 			return err
 		}
 		if locked.volumes > 0 || locked.routes > 0 {

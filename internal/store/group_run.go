@@ -197,10 +197,15 @@ SELECT org_id, region, replicas, release, spec, wanted, surge, last_instance, de
     (SELECT overhead_bytes_per_instance FROM workload_settings)
 FROM process_groups WHERE group_id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE`
 
-// Whoever changes the server's state holds its row: then another is looked for.
+// Whoever changes the server's state holds its row: then another is looked for. The
+// group's volumes may have changed since the place was decided on.
 const sqlAllocatingServer = `
 SELECT f.workload_memory_bytes FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
-WHERE s.server_id = $1 AND s.region = $2 AND s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL FOR NO KEY UPDATE OF s SKIP LOCKED`
+WHERE s.server_id = $1 AND s.region = $2 AND s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL
+  AND NOT EXISTS (SELECT FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id WHERE a.group_id = $3 AND a.deleted_at IS NULL AND v.location <> s.location)
+  AND NOT EXISTS (SELECT FROM unnest($4::text[]) AS p (path) WHERE NOT EXISTS (
+      SELECT FROM volume_attachments a WHERE a.group_id = $3 AND a.deleted_at IS NULL AND a.mount_path = p.path))
+FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 const sqlServerTaken = `
 SELECT COALESCE(sum(memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings)), 0)::bigint,
@@ -217,15 +222,18 @@ UPDATE process_groups SET wanted = wanted - 1, last_instance = $4, decision = $6
     waiting_since = CASE WHEN wanted = 1 THEN NULL ELSE waiting_since END, updated_at = now()
 WHERE group_id = $1`
 
-// What was refused by quota waits anew from when it is allowed.
+// What was refused by quota waits anew from when it is allowed. Only what is used is
+// kept, not what was promised on top: it is compared with what is used later. A group
+// that was changed since wants nothing before it is planned anew.
 const sqlRefuseQuota = `
-UPDATE process_groups SET status = 'unschedulable', status_reason = $2, status_message = $3, next_attempt_at = now() + make_interval(secs => $4), refused_usage = $5,
-    waiting_since = now() + make_interval(secs => $4), updated_at = now() WHERE group_id = $1`
+UPDATE process_groups g SET status = 'unschedulable', status_reason = $2 || ':' || $5, status_message = $3, next_attempt_at = now() + make_interval(secs => $4),
+    refused_usage = (SELECT u.usage FROM org_usage(g.org_id, ARRAY[$5]) u), waiting_since = now() + make_interval(secs => $4), updated_at = now()
+WHERE g.group_id = $1 AND g.wanted > 0`
 
 const sqlRefuseSurge = `
 UPDATE process_groups SET no_surge = true, wanted = 0, waiting_since = NULL, deploy_message = $2,
     deploy_status = CASE deploy_status WHEN 'rolling' THEN 'draining_first' ELSE deploy_status END, updated_at = now()
-WHERE group_id = $1`
+WHERE group_id = $1 AND wanted > 0`
 
 // refusedAllocation undoes an allocation that was refused, before the refusal is written.
 type refusedAllocation struct {
@@ -289,7 +297,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place prego.InstancePla
 		return out, err
 	}
 	var offered int64
-	err = tx.QueryRow(ctx, sqlAllocatingServer, place.ServerID, region).Scan(&offered)
+	err = tx.QueryRow(ctx, sqlAllocatingServer, place.ServerID, region, place.GroupID, filled(spec.Volumes)).Scan(&offered)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return prego.InstanceAllocation{Outcome: prego.AllocationLost}, nil
 	}
@@ -340,7 +348,7 @@ func (s *Store) refuseAllocation(ctx context.Context, groupID string, r *refused
 		out.Outcome = prego.AllocationSurge
 		_, err = s.pool.Exec(ctx, sqlRefuseSurge, groupID, drainFirstText(r.over))
 	} else {
-		_, err = s.pool.Exec(ctx, sqlRefuseQuota, groupID, prego.ReasonOrgQuota+":"+r.over.Dimension, r.over.Error(), retry.Seconds(), r.over.CurrentUsage)
+		_, err = s.pool.Exec(ctx, sqlRefuseQuota, groupID, prego.ReasonOrgQuota, r.over.Error(), retry.Seconds(), r.over.Dimension)
 	}
 	if err != nil {
 		return out, fmt.Errorf("refuse an instance of %s: %w", groupID, err)

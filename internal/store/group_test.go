@@ -323,6 +323,13 @@ func TestADeployThatNeedsMoreIsPromised(t *testing.T) {
 	var over *prego.QuotaExceeded
 	require.True(t, errors.As(err, &over), "%v", err)
 	require.Equal(t, float64(2<<20), over.RequestedDelta)
+	// Who looks sees what the refusal counted.
+	quotas, err := s.OrgQuotas(ctx, "acme")
+	require.NoError(t, err)
+	memory := quotas[1]
+	require.Equal(t, string(quota.MaxTotalMemoryBytes), memory.Dimension)
+	require.Equal(t, over.CurrentUsage, memory.Usage+memory.Reserved)
+	require.Zero(t, memory.Headroom())
 	// As large as before, and no room for one more: an instance goes first.
 	next := workload(116)
 	next.Image = "web:2"

@@ -12,10 +12,11 @@ import (
 )
 
 const sqlOrgQuotas = `
-SELECT l.dimension, l.limit_value, l.own, u.usage, COALESCE(q.reason, ''), COALESCE(q.updated_by, ''), q.updated_at
+SELECT l.dimension, l.limit_value, l.own, u.usage, COALESCE(r.reserved, 0), COALESCE(q.reason, ''), COALESCE(q.updated_by, ''), q.updated_at
 FROM unnest($2::text[]) WITH ORDINALITY AS d (dimension, n)
 JOIN org_limits($1, $2, $3) l ON l.dimension = d.dimension
 JOIN org_usage($1, $2) u ON u.dimension = d.dimension
+LEFT JOIN org_reserved_view r ON r.org_id = $1 AND r.dimension = d.dimension
 LEFT JOIN org_quotas q ON q.org_id = $1 AND q.dimension = d.dimension
 ORDER BY d.n`
 

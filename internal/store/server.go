@@ -297,10 +297,12 @@ UPDATE servers SET status = 'draining', status_reason = 'decommission_requested'
     decommission_requested_at = now(), updated_at = now()
 WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') AND tenant_count = 0
   AND NOT EXISTS (SELECT FROM db_shards d WHERE d.server_id = $1 AND d.current_tenant_count > 0)
-  AND NOT EXISTS (SELECT FROM redis_pools r WHERE r.server_id = $1 AND r.current_tenants > 0) RETURNING ` + serverColumns
+  AND NOT EXISTS (SELECT FROM redis_pools r WHERE r.server_id = $1 AND r.current_tenants > 0)
+  AND NOT EXISTS (SELECT FROM instances i WHERE i.server_id = $1 AND i.state <> 'stopped') RETURNING ` + serverColumns
 
 // RequestDecommission marks a server as draining, whatever it is doing; but while
-// tenants live on it, on its shard or its pool only with force, which loses them
+// tenants live on it, on its shard or its pool, or instances of process groups run on
+// it, only with force, which loses them
 // (CodeServerHasTenants). A server that is draining or terminated already is returned
 // as it is.
 func (s *Store) RequestDecommission(ctx context.Context, id, by string, force bool) (prego.Server, error) {
@@ -316,7 +318,7 @@ func (s *Store) RequestDecommission(ctx context.Context, id, by string, force bo
 	}
 	server, err = s.GetServer(ctx, id)
 	if err == nil && server.Status != prego.ServerDraining && server.Status != prego.ServerTerminated {
-		return prego.Server{}, prego.Errorf(prego.CodeServerHasTenants, "tenants live on server %s, its DB shard or its Redis pool: move or purge them first, or force it and lose them", id)
+		return prego.Server{}, prego.Errorf(prego.CodeServerHasTenants, "tenants live on server %s, its DB shard or its Redis pool, or instances run on it: move, stop or purge them first, or force it and lose them", id)
 	}
 	return server, err
 }

@@ -21,8 +21,7 @@ const sqlTenantOrg = `SELECT org_id FROM tenants WHERE tenant_id = $1`
 // accepted.
 const sqlHoldTenantSite = `
 SELECT t.state, t.site, COALESCE((SELECT app_server_id FROM tenant_allocations a WHERE a.tenant_id = t.tenant_id AND a.released_at IS NULL), ''),
-    (SELECT count(*) FROM snapshots s WHERE s.tenant_id = t.tenant_id AND s.status IN ('queued', 'running')),
-    COALESCE((SELECT usage FROM org_usage_view WHERE org_id = t.org_id AND dimension = 'max_snapshots_per_volume'), 0)
+    (SELECT count(*) FROM snapshots s WHERE s.tenant_id = t.tenant_id AND s.status IN ('queued', 'running'))
 FROM tenants t WHERE t.tenant_id = $1 FOR SHARE OF t`
 
 // tenantSite is where a tenant's site is.
@@ -30,7 +29,6 @@ type tenantSite struct {
 	org, site, server string
 	state             prego.TenantState
 	underWay          float64 // snapshots of this tenant
-	most              float64 // of the tenant of its org that has most
 }
 
 // inTenant runs f in a transaction that holds the tenant's org and the tenant, which
@@ -48,7 +46,7 @@ func (s *Store) inTenant(ctx context.Context, what, tenantID string, f func(tx p
 		if err := lockOrg(ctx, tx, t.org); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, sqlHoldTenantSite, tenantID).Scan(&t.state, &t.site, &t.server, &t.underWay, &t.most); err != nil {
+		if err := tx.QueryRow(ctx, sqlHoldTenantSite, tenantID).Scan(&t.state, &t.site, &t.server, &t.underWay); err != nil {
 			return err
 		}
 		if t.site == "" || t.server == "" {
@@ -61,6 +59,8 @@ func (s *Store) inTenant(ctx context.Context, what, tenantID string, f func(tx p
 const sqlCreateSnapshot = `
 INSERT INTO snapshots AS s (snapshot_id, org_id, tenant_id, server_id, site, status, created_by) VALUES ($1, $2, $3, $4, $5, 'queued', $6) RETURNING ` + snapshotColumns
 
+const sqlSnapshotLimit = `SELECT limit_value FROM org_limits($1, '{max_snapshots_per_volume}', $2)`
+
 // CreateSnapshot accepts a backup of a tenant's site. How many are under way is
 // limited per tenant; the org's usage is that of the tenant that has most.
 func (s *Store) CreateSnapshot(ctx context.Context, tenantID, id, by string) (out prego.Snapshot, err error) {
@@ -68,8 +68,14 @@ func (s *Store) CreateSnapshot(ctx context.Context, tenantID, id, by string) (ou
 		if t.state != prego.TenantActive && t.state != prego.TenantSuspended {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active or suspended one is backed up", tenantID, t.state)
 		}
-		if err := s.takeQuota(ctx, tx, t.org, quota.Delta{Dimension: quota.MaxSnapshotsPerVolume, By: t.underWay + 1 - t.most}); err != nil {
+		// The org is held. What another tenant has does not matter, so this is not takeQuota.
+		var limit float64
+		if err := tx.QueryRow(ctx, sqlSnapshotLimit, t.org, s.tierLimits).Scan(&limit); err != nil {
 			return err
+		}
+		if over := quota.Check([]quota.Delta{{Dimension: quota.MaxSnapshotsPerVolume, By: 1}},
+			map[quota.Dimension]float64{quota.MaxSnapshotsPerVolume: t.underWay}, func(quota.Dimension) float64 { return limit }); over != nil {
+			return over
 		}
 		rows, err := tx.Query(ctx, sqlCreateSnapshot, id, t.org, tenantID, t.server, t.site, by)
 		if err != nil {

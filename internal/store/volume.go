@@ -121,18 +121,23 @@ func (s *Store) ListVolumes(ctx context.Context, org, after string, limit int) (
 // inVolume runs f in a transaction that holds the volume's org and the volume.
 func (s *Store) inVolume(ctx context.Context, what, id string, f func(tx pgx.Tx, v prego.Volume) error) error {
 	return asCodedOrNil(what, s.inTx(ctx, func(tx pgx.Tx) error {
-		v, err := oneVolume(ctx, tx, id, sqlGetVolume, id)
+		v, err := holdVolume(ctx, tx, id)
 		if err != nil {
-			return err
-		}
-		if err := lockOrg(ctx, tx, v.OrgID); err != nil {
-			return err
-		}
-		if v, err = oneVolume(ctx, tx, id, sqlHoldVolume, id); err != nil {
 			return err
 		}
 		return f(tx, v)
 	}))
+}
+
+func holdVolume(ctx context.Context, tx pgx.Tx, id string) (prego.Volume, error) {
+	v, err := oneVolume(ctx, tx, id, sqlGetVolume, id)
+	if err != nil {
+		return v, err
+	}
+	if err := lockOrg(ctx, tx, v.OrgID); err != nil {
+		return v, err
+	}
+	return oneVolume(ctx, tx, id, sqlHoldVolume, id)
 }
 
 const sqlHoldVolume = sqlGetVolume + ` FOR UPDATE`
@@ -164,8 +169,10 @@ func (s *Store) DeleteVolume(ctx context.Context, id, by string) (out prego.Volu
 	return out, err
 }
 
-// The group is held, so that it is not scaled meanwhile.
-const sqlAttachFacts = `SELECT region, replicas FROM process_groups WHERE group_id = $1 AND org_id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE`
+// The group is held before its org, so that it is not scaled meanwhile.
+const sqlHoldAttaching = `SELECT FROM process_groups WHERE group_id = $1 FOR NO KEY UPDATE`
+
+const sqlAttachFacts = `SELECT region, replicas FROM process_groups WHERE group_id = $1 AND org_id = $2 AND deleted_at IS NULL`
 
 const sqlVolumeLeft = `SELECT COALESCE((SELECT server_id FROM volume_attachments WHERE volume_id = $1 AND deleted_at IS NOT NULL AND server_id IS NOT NULL LIMIT 1), '')`
 
@@ -189,13 +196,20 @@ FROM (SELECT EXISTS (SELECT FROM instances WHERE group_id = $1 AND state <> 'sto
 // AttachVolume makes a volume that of a process group. The scheduler brings it to
 // the group's server.
 func (s *Store) AttachVolume(ctx context.Context, a prego.VolumeAttachment, by string) (out prego.VolumeAttachment, err error) {
-	err = s.inVolume(ctx, "attach volume", a.VolumeID, func(tx pgx.Tx, v prego.Volume) error {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlHoldAttaching, a.GroupID); err != nil {
+			return err
+		}
+		v, err := holdVolume(ctx, tx, a.VolumeID)
+		if err != nil {
+			return err
+		}
 		refuse := func(code prego.Code, field, format string, args ...any) error {
 			return &prego.Error{Code: code, Field: field, Message: fmt.Sprintf(format, args...)}
 		}
 		var region prego.Region
 		var replicas int
-		err := tx.QueryRow(ctx, sqlAttachFacts, a.GroupID, v.OrgID).Scan(&region, &replicas)
+		err = tx.QueryRow(ctx, sqlAttachFacts, a.GroupID, v.OrgID).Scan(&region, &replicas)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return refuse(prego.CodeGroupUnknown, "group_id", "is not a process group of the volume's org")
 		}
@@ -247,7 +261,7 @@ func (s *Store) AttachVolume(ctx context.Context, a prego.VolumeAttachment, by s
 		}
 		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: v.OrgID, Type: "attachment.create", Subject: a.AttachmentID, Actor: by}, attachmentPayload(out))
 	})
-	return out, err
+	return out, asCodedOrNil("attach volume", err)
 }
 
 func attachmentPayload(a prego.VolumeAttachment) map[string]any {
@@ -350,12 +364,17 @@ func (s *Store) GroupAttachments(ctx context.Context, groupID string) ([]prego.V
 	return collect[prego.VolumeAttachment](ctx, s, "attachments of group", sqlGroupAttachments, groupID)
 }
 
-const sqlAttachedTo = `UPDATE volume_attachments SET server_id = NULLIF($2, '') WHERE attachment_id = $1`
+const sqlAttachedTo = `UPDATE volume_attachments SET server_id = NULLIF($2, '') WHERE attachment_id = $1 AND ($2 = '' OR deleted_at IS NULL)`
 
 // AttachedTo records the server that a volume is about to be on, before it is, or ""
-// once it is on none.
+// once it is on none. An attachment that has ended goes nowhere any more: another group
+// may have the volume.
 func (s *Store) AttachedTo(ctx context.Context, attachmentID, serverID string) error {
-	if _, err := s.pool.Exec(ctx, sqlAttachedTo, attachmentID, serverID); err != nil {
+	tag, err := s.pool.Exec(ctx, sqlAttachedTo, attachmentID, serverID)
+	if err == nil && tag.RowsAffected() == 0 {
+		return prego.Errorf(prego.CodeAttachmentNotFound, "attachment %s has ended", attachmentID)
+	}
+	if err != nil {
 		return fmt.Errorf("attachment %s: %w", attachmentID, err)
 	}
 	return nil

@@ -1,0 +1,226 @@
+package store
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/quota"
+)
+
+// volumeOf makes a volume of acme at a location.
+func (s *Store) volumeOf(t *testing.T, id, location string) {
+	t.Helper()
+	_, err := s.CreateVolume(context.Background(), prego.Volume{VolumeID: id, OrgID: "acme", Region: "eu", Location: location, Name: id, SizeBytes: 10e9}, "test", "test")
+	require.NoError(t, err)
+}
+
+// holding runs do beside a transaction that holds a row, and once do waits for it has
+// the transaction go on with then: it must not wait for what do holds.
+func (s *Store) holding(t *testing.T, hold string, do func() error, then func(tx pgx.Tx)) error {
+	t.Helper()
+	ctx := context.Background()
+	done := make(chan error, 1)
+	require.NoError(t, s.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, hold); err != nil {
+			return err
+		}
+		go func() { done <- do() }()
+		require.Eventually(t, func() bool {
+			var waits bool
+			require.NoError(t, s.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits))
+			return waits
+		}, 10*time.Second, 5*time.Millisecond, "it waits for who came first")
+		then(tx)
+		return nil
+	}))
+	return <-done
+}
+
+// TestLocksAreTakenInOneOrder: of two that need the same rows one waits for the other,
+// and never both.
+func TestLocksAreTakenInOneOrder(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := groupBundle(t)
+	group, err := s.testGroup(t, 1, "acme", 0, workload(16))
+	require.NoError(t, err)
+	s.volumeOf(t, "vol-1", "fsn1")
+	free := func(sql string) func(tx pgx.Tx) {
+		return func(tx pgx.Tx) {
+			_, err := tx.Exec(ctx, sql)
+			require.NoError(t, err)
+		}
+	}
+	const org, ofOrg = `SELECT FROM orgs WHERE org_id = 'acme' FOR NO KEY UPDATE`, `SELECT FROM orgs WHERE org_id = 'acme' FOR NO KEY UPDATE NOWAIT`
+	// Who scales a group holds it, and then the org.
+	require.NoError(t, s.holding(t, `SELECT FROM process_groups FOR NO KEY UPDATE`, func() error {
+		_, err := s.AttachVolume(ctx, prego.VolumeAttachment{AttachmentID: "vat-1", VolumeID: "vol-1", GroupID: group, MountPath: "/data"}, "test")
+		return err
+	}, free(ofOrg)))
+	// Who deletes an env holds the org, and then the env.
+	require.NoError(t, s.holding(t, org, func() error {
+		_, err := s.testGroup(t, 2, "acme", 0, workload(16))
+		return err
+	}, free(`SELECT FROM envs WHERE env_id = 'env-acme' FOR UPDATE NOWAIT`)))
+}
+
+// TestAGroupIsNotDeletedUnderARoute: who makes a route holds the org, and saw the group.
+func TestAGroupIsNotDeletedUnderARoute(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := groupBundle(t)
+	group, err := s.testGroup(t, 1, "acme", 0, workload(16))
+	require.NoError(t, err)
+	err = s.holding(t, `SELECT FROM orgs WHERE org_id = 'acme' FOR NO KEY UPDATE`, func() error {
+		_, err := s.DeleteGroup(ctx, group, "test")
+		return err
+	}, func(tx pgx.Tx) {
+		_, err := tx.Exec(ctx, sqlCreateRoute, "rte-1", "acme", "env-acme", group, "www.example.com", "shared_v6", 443, "https", 80, "test")
+		require.NoError(t, err)
+	})
+	require.Equal(t, prego.CodeGroupInUse, prego.CodeOf(err), "%v", err)
+}
+
+// TestAnAllocationLooksAtTheVolumesAgain: a volume that was attached after the place was
+// decided on keeps the instance from a server that can't have it.
+func TestAnAllocationLooksAtTheVolumesAgain(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := groupBundle(t)
+	group, err := s.testGroup(t, 1, "acme", 1, workload(16))
+	require.NoError(t, err)
+	_, err = s.PlanGroup(ctx, group, time.Second)
+	require.NoError(t, err)
+	s.volumeOf(t, "vol-1", "hel1")
+	a := prego.VolumeAttachment{AttachmentID: "vat-1", VolumeID: "vol-1", GroupID: group, MountPath: "/data"}
+	_, err = s.AttachVolume(ctx, a, "test")
+	require.NoError(t, err)
+	got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: "node-1"}, time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, prego.AllocationLost, got.Outcome)
+	require.NoError(t, s.DetachVolume(ctx, "vol-1", "vat-1", "test"))
+	got, err = s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: "node-1"}, time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, prego.Allocated, got.Outcome)
+	// A step that comes late finds the attachment ended, and brings the volume nowhere.
+	require.Error(t, s.AttachedTo(ctx, "vat-1", "node-1"))
+	left, err := s.LeftAttached(ctx, "vol-1")
+	require.NoError(t, err)
+	require.Empty(t, left)
+	require.NoError(t, s.AttachedTo(ctx, "vat-1", ""))
+}
+
+// TestARefusedSurgeWaits: what the gate counts as promised is not usage, so that a group
+// that was refused is not tried again and again.
+func TestARefusedSurgeWaits(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := groupBundle(t)
+	limit := func(n int) {
+		_, err := s.SetQuota(ctx, "acme", quota.MaxInstances, float64(n), "test", "test")
+		require.NoError(t, err)
+	}
+	limit(3)
+	group, err := s.testGroup(t, 1, "acme", 1, workload(16))
+	require.NoError(t, err)
+	for range 2 {
+		_, err = s.turn(ctx, group)
+		require.NoError(t, err)
+	}
+	_, err = s.testGroup(t, 2, "acme", 1, workload(16))
+	require.NoError(t, err)
+	next := workload(16)
+	next.Image = "web:2"
+	_, err = s.DeployGroup(ctx, group, next, "test")
+	require.NoError(t, err)
+	limit(2)
+	_, err = s.PlanGroup(ctx, group, time.Second)
+	require.NoError(t, err)
+	got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: "node-1"}, time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, prego.AllocationQuota, got.Outcome)
+	demand, err := s.InstanceDemand(ctx, "eu", 10)
+	require.NoError(t, err)
+	require.Empty(t, demand)
+	// A refusal that comes after the group was changed says nothing about it any more.
+	_, err = s.ScaleGroup(ctx, group, 0, "test")
+	require.NoError(t, err)
+	for _, surge := range []bool{false, true} {
+		_, err = s.refuseAllocation(ctx, group, &refusedAllocation{over: &prego.QuotaExceeded{Dimension: "max_instances"}, surge: surge}, time.Hour)
+		require.NoError(t, err)
+	}
+	g, err := s.GetGroup(ctx, group)
+	require.NoError(t, err)
+	require.Nil(t, g.NextAttemptAt)
+	require.Equal(t, prego.DeployRolling, g.DeployStatus)
+}
+
+// TestSnapshotsOfEachTenantAreLimited: a tenant is held against the limit also when
+// another one has more under way than a lowered limit allows.
+func TestSnapshotsOfEachTenantAreLimited(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	for _, sql := range placedBefore(0)[:3] {
+		_, err := s.pool.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	for _, id := range []string{"t-1", "t-2"} {
+		_, _, err := s.CreateTenant(ctx, tenantRequest(t, id, prego.PlanStarter), id, prego.ModeShared, "", "someone")
+		require.NoError(t, err)
+		_, err = s.pool.Exec(ctx, `UPDATE tenants SET state = 'active', site = tenant_id WHERE tenant_id = $1`, id)
+		require.NoError(t, err)
+		_, err = s.pool.Exec(ctx, `INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
+			VALUES ($1, 'old', 'old', 'old', $1, $1, 'hetzner', 'best_fit')`, id)
+		require.NoError(t, err)
+	}
+	take := func(tenant, id string) error {
+		_, err := s.CreateSnapshot(ctx, tenant, id, "test")
+		return err
+	}
+	_, err := s.SetQuota(ctx, "acme", quota.MaxSnapshotsPerVolume, 2, "test", "test")
+	require.NoError(t, err)
+	require.NoError(t, take("t-1", "snp-1"))
+	require.NoError(t, take("t-1", "snp-2"))
+	_, err = s.SetQuota(ctx, "acme", quota.MaxSnapshotsPerVolume, 1, "test", "test")
+	require.NoError(t, err)
+	require.NoError(t, take("t-2", "snp-3"))
+	var over *prego.QuotaExceeded
+	require.ErrorAs(t, take("t-2", "snp-4"), &over)
+	require.Equal(t, prego.QuotaExceeded{Dimension: "max_snapshots_per_volume", Limit: 1, CurrentUsage: 1, RequestedDelta: 1}, *over)
+}
+
+// TestAFleetKeepsAServerWithInstances: to take one away would end containers that nobody
+// asked to end.
+func TestAFleetKeepsAServerWithInstances(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := groupBundle(t)
+	group, err := s.testGroup(t, 1, "acme", 1, workload(16))
+	require.NoError(t, err)
+	for range 2 {
+		_, err = s.turn(ctx, group)
+		require.NoError(t, err)
+	}
+	st, err := s.FleetState(ctx, "nodes")
+	require.NoError(t, err)
+	require.Len(t, st.Members, 1)
+	require.Equal(t, 1, st.Members[0].Tenants)
+	_, err = s.DrainMember(ctx, "node-1", "test")
+	require.Equal(t, prego.CodeServerHasTenants, prego.CodeOf(err), "%v", err)
+	_, err = s.RequestDecommission(ctx, "node-1", "test", false)
+	require.Equal(t, prego.CodeServerHasTenants, prego.CodeOf(err), "%v", err)
+	_, err = s.ScaleGroup(ctx, group, 0, "test")
+	require.NoError(t, err)
+	for range 2 {
+		_, err = s.turn(ctx, group)
+		require.NoError(t, err)
+	}
+	_, err = s.DrainMember(ctx, "node-1", "test")
+	require.NoError(t, err)
+}
