@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -45,6 +46,7 @@ func (f *workloadFlags) add(cmd *cobra.Command, constraint bool) {
 	cmd.Flags().Float64Var(&f.cpu, "cpu", 0.25, "CPUs per instance, as a share")
 	cmd.Flags().IntSliceVar(&f.ports, "port", nil, "ports that it listens on")
 	cmd.Flags().StringSliceVar(&f.volumes, "volume", nil, "paths at which volumes must be mounted")
+	cmd.MarkFlagsMutuallyExclusive("file", "image")
 	if constraint {
 		cmd.Flags().StringSliceVar(&f.require, "require", nil, "tags that servers must have")
 		cmd.Flags().StringSliceVar(&f.forbid, "disallow", nil, "tags that servers must not have")
@@ -63,7 +65,12 @@ func (f *workloadFlags) spec(in io.Reader, args []string) (s prego.WorkloadSpec,
 		if err != nil {
 			return s, &exitError{code: 2, err: err}
 		}
-		if err := json.Unmarshal(b, &s); err != nil {
+		// A field that is misspelt would be left out without a word.
+		dec := json.NewDecoder(bytes.NewReader(b))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&s); err == nil && dec.More() {
+			return s, &exitError{code: 2, err: fmt.Errorf("%s: more than one document", f.file)}
+		} else if err != nil {
 			return s, &exitError{code: 2, err: fmt.Errorf("%s: %w", f.file, err)}
 		}
 		return s, nil
@@ -95,6 +102,15 @@ func parseBytes(s string) (int64, error) {
 		return 0, fmt.Errorf("%q is no number of bytes", s)
 	}
 	return v << by, nil
+}
+
+// sized writes bytes as parseBytes reads them, in the largest unit that is whole.
+func sized(n int64) string {
+	unit, units := "", "KMGT"
+	for n != 0 && n%1024 == 0 && units != "" {
+		n, unit, units = n/1024, units[:1], units[1:]
+	}
+	return strconv.FormatInt(n, 10) + unit
 }
 
 func groupCreate(output *string) *cobra.Command {
@@ -193,7 +209,7 @@ func printGroup(out io.Writer, g api.ProcessGroup) error {
 	}
 	line("INSTANCES", "%d of %d run, %d booting, %d draining, %d failed", g.Instances["running"], g.Replicas, g.Instances["booting"], g.Instances["draining"], g.Instances["failed"])
 	line("RELEASE", "%d: %s (stable: %d)", g.Release, g.Spec.Image, g.StableRelease)
-	line("EACH", "%d bytes of memory, %g CPUs", g.Spec.MemoryLimitBytes, g.Spec.CPURequest)
+	line("EACH", "%s of memory, %g CPUs", sized(g.Spec.MemoryLimitBytes), g.Spec.CPURequest)
 	line("DEPLOY", "%s %s", g.DeployStatus, deref(g.DeployMessage))
 	var c prego.Constraint
 	if g.Constraint.Require != nil {
@@ -402,8 +418,8 @@ func instanceShow(output *string) *cobra.Command {
 				return printJSON(cmd.OutOrStdout(), i)
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 2, 4, 2, ' ', 0)
-			fmt.Fprintf(w, "INSTANCE\t%s of %s\nSTATE\t%s\nSERVER\t%s\nRELEASE\t%d: %s\nEACH\t%d bytes of memory, %g CPUs\n", i.InstanceId, i.GroupId, i.State, i.ServerId,
-				i.Release, i.Image, i.MemoryLimitBytes, i.CpuRequest)
+			fmt.Fprintf(w, "INSTANCE\t%s of %s\nSTATE\t%s\nSERVER\t%s\nRELEASE\t%d: %s\nEACH\t%s of memory, %g CPUs\n", i.InstanceId, i.GroupId, i.State, i.ServerId,
+				i.Release, i.Image, sized(i.MemoryLimitBytes), i.CpuRequest)
 			if i.Message != nil {
 				fmt.Fprintf(w, "MESSAGE\t%s\n", *i.Message)
 			}
