@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -84,6 +86,43 @@ func (f *workloadFlags) spec(in io.Reader, args []string) (s prego.WorkloadSpec,
 	}
 	if s.MemoryLimitBytes, err = parseBytes(f.memory); err != nil {
 		return s, &exitError{code: 2, err: fmt.Errorf("--memory: %w", err)}
+	}
+	return s, nil
+}
+
+// anything refuses a deploy that names nothing to change.
+func (f *workloadFlags) anything(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 && !slices.ContainsFunc([]string{"image", "memory", "cpu", "port", "volume"}, cmd.Flags().Changed) {
+		return &exitError{code: 2, err: errors.New("nothing to deploy: give --image, another flag, a command or --file")}
+	}
+	return nil
+}
+
+// change is a spec with what the flags that were given change; args are the command,
+// where there is one.
+func (f *workloadFlags) change(cmd *cobra.Command, s prego.WorkloadSpec, args []string) (prego.WorkloadSpec, error) {
+	given := cmd.Flags().Changed
+	s.Constraint = nil // it is fixed
+	if len(args) > 0 {
+		s.Command = args
+	}
+	if given("image") {
+		s.Image = f.image
+	}
+	if given("cpu") {
+		s.CPURequest = f.cpu
+	}
+	if given("port") {
+		s.Ports = f.ports
+	}
+	if given("volume") {
+		s.Volumes = f.volumes
+	}
+	if given("memory") {
+		var err error
+		if s.MemoryLimitBytes, err = parseBytes(f.memory); err != nil {
+			return s, &exitError{code: 2, err: fmt.Errorf("--memory: %w", err)}
+		}
 	}
 	return s, nil
 }
@@ -225,9 +264,26 @@ func printGroup(out io.Writer, g api.ProcessGroup) error {
 		line("NEXT ATTEMPT", "%s", g.NextAttemptAt.Format(time.RFC3339))
 	}
 	if g.Decision != nil {
-		line("DECISION", "%s", string(*g.Decision))
+		if why := decided(*g.Decision); why != deref(g.StatusMessage) {
+			line("DECISION", "%s", why)
+		}
 	}
 	return w.Flush()
+}
+
+// decided is a decision as a sentence; --output json has the counts behind it.
+func decided(raw api.GroupDecision) string {
+	var d struct {
+		ServerID        string `json:"server_id"`
+		SelectionReason string `json:"selection_reason"`
+	}
+	switch err := json.Unmarshal(raw, &d); {
+	case err != nil || d.SelectionReason == "":
+		return string(raw)
+	case d.ServerID != "":
+		return d.SelectionReason + " (" + d.ServerID + ")"
+	}
+	return d.SelectionReason
 }
 
 func groupShow(output *string) *cobra.Command {
@@ -271,17 +327,24 @@ func groupScale(output *string) *cobra.Command {
 func groupDeploy(output *string) *cobra.Command {
 	var f workloadFlags
 	cmd := &cobra.Command{
-		Use: "deploy GROUP_ID [-- COMMAND…]", Short: "Give a process group another release", Args: cobra.MinimumNArgs(1),
+		Use: "deploy GROUP_ID [-- COMMAND…]", Short: "Give a process group another release; what is left out stays as it is", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := newAPIClient()
 			if err != nil {
 				return err
 			}
-			spec, err := f.spec(cmd.InOrStdin(), args[1:])
+			var g api.ProcessGroup
+			var spec prego.WorkloadSpec
+			if f.file != "" {
+				spec, err = f.spec(cmd.InOrStdin(), nil)
+			} else if err = f.anything(cmd, args[1:]); err == nil {
+				if err = c.do(cmd.Context(), http.MethodGet, groupPath(args[0]), nil, nil, &g); err == nil {
+					spec, err = f.change(cmd, g.Spec, args[1:])
+				}
+			}
 			if err != nil {
 				return err
 			}
-			var g api.ProcessGroup
 			if err := c.do(cmd.Context(), http.MethodPost, groupPath(args[0])+"/deploys", nil, api.DeployGroup{Spec: spec}, &g); err != nil {
 				return err
 			}
@@ -289,6 +352,9 @@ func groupDeploy(output *string) *cobra.Command {
 		},
 	}
 	f.add(cmd, false)
+	for _, name := range []string{"memory", "cpu"} {
+		cmd.Flags().Lookup(name).DefValue = "" // what the group has
+	}
 	return cmd
 }
 
