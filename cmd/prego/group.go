@@ -396,8 +396,12 @@ func watchGroup(ctx context.Context, w io.Writer, c *apiClient, id string, every
 		if err := c.do(ctx, http.MethodGet, groupPath(id), nil, nil, &g); err != nil {
 			return err
 		}
-		now := fmt.Sprintf("%d of %d run, %d booting, %d draining, %d failed; release %d %s; %s", g.Instances["running"], g.Replicas, g.Instances["booting"],
-			g.Instances["draining"], g.Instances["failed"], g.Release, g.DeployStatus, groupStatus(g))
+		why, _, _ := strings.Cut(deref(g.StatusMessage), "\n")
+		if why != "" {
+			why = ": " + why
+		}
+		now := fmt.Sprintf("%d of %d run, %d booting, %d draining, %d failed; release %d %s; %s%s", g.Instances["running"], g.Replicas, g.Instances["booting"],
+			g.Instances["draining"], g.Instances["failed"], g.Release, g.DeployStatus, groupStatus(g), why)
 		if now != last {
 			fmt.Fprintln(w, time.Now().Format("15:04:05"), now)
 			last = now

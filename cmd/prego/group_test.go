@@ -40,9 +40,11 @@ func TestWatchingAGroupEndsWhenItRests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			reason := "org_quota_exceeded:max_instances"
+			reason, message := "org_quota_exceeded:max_instances", "2 are used\nand a line more"
 			same := groupWith(func(*api.ProcessGroup) {})
-			c, s := scriptedClient(t, same, same, groupWith(func(g *api.ProcessGroup) { g.Status, g.StatusReason = "unschedulable", &reason }), groupWith(tc.last))
+			c, s := scriptedClient(t, same, same, groupWith(func(g *api.ProcessGroup) {
+				g.Status, g.StatusReason, g.StatusMessage = "unschedulable", &reason, &message
+			}), groupWith(tc.last))
 			var out bytes.Buffer
 			err := watchGroup(context.Background(), &out, c, "grp-0123456789ab", time.Millisecond)
 			var exit *exitError
@@ -53,7 +55,7 @@ func TestWatchingAGroupEndsWhenItRests(t *testing.T) {
 				require.Equal(t, tc.code, exit.code)
 			}
 			require.Len(t, strings.Split(strings.TrimSpace(out.String()), "\n"), 3, "what stays the same is said once:\n%s", out.String())
-			require.Contains(t, out.String(), "unschedulable: org_quota_exceeded:max_instances")
+			require.Contains(t, out.String(), "unschedulable: org_quota_exceeded:max_instances: 2 are used\n")
 			require.Equal(t, "GET /v1/groups/grp-0123456789ab", s.asked[0])
 		})
 	}
