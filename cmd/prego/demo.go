@@ -11,11 +11,13 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/sim"
 )
 
 // demo provisions one server of each role, a tenant of each plan and a fleet over
-// three regions, and prints each step as it happens.
-func demo(ctx context.Context, out io.Writer, c *apiClient) error {
+// three regions, and prints each step as it happens. Then process groups run, and
+// some are refused. docker is whether hosts have a real engine that pulls nothing.
+func demo(ctx context.Context, out io.Writer, c *apiClient, docker bool) error {
 	suffix := time.Now().UTC().Format("150405")
 	requests := []prego.CreateServerRequest{
 		{ServerID: "app-eu-" + suffix, Role: prego.RoleApp, Region: prego.RegionEU},
@@ -52,7 +54,21 @@ func demo(ctx context.Context, out io.Writer, c *apiClient) error {
 	for i, r := range requests {
 		fmt.Fprintf(out, "  %-24s %s\n", r.ServerID, runs[i])
 	}
-	return demoTenants(ctx, out, lines, c, suffix)
+	if err := demoTenants(ctx, out, lines, c, suffix); err != nil {
+		return err
+	}
+	work := &demoWork{c: c, out: out, suffix: suffix, fleet: "work-" + suffix, image: "docker.io/library/nginx:1.29"}
+	if docker {
+		work.image, work.command = sim.StandIn, []string{sim.StandInProgram, "stand-in", "web"}
+	}
+	action, err := work.begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := demoFleet(ctx, out, c); err != nil {
+		return err
+	}
+	return work.show(ctx, action)
 }
 
 // demoTenants brings a tenant of each plan to life and prints why each is where it
@@ -107,7 +123,7 @@ func demoTenants(ctx context.Context, out, lines io.Writer, c *apiClient, suffix
 		}
 		fmt.Fprintf(out, "    %-12s %s\n", "run", deref(t.RunUrl))
 	}
-	return demoFleet(ctx, out, c)
+	return nil
 }
 
 // warmServer asks for a warm server for starters in eu and waits until the next

@@ -36,7 +36,7 @@ func newDevCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return runDev(cmd.Context(), cmd.OutOrStdout(), f) },
 	}
 	fl := cmd.Flags()
-	fl.BoolVar(&f.demo, "demo", false, "provision one server of each role, a tenant of each plan and a fleet, and show each step")
+	fl.BoolVar(&f.demo, "demo", false, "provision one server of each role, a tenant of each plan, a fleet and process groups, and show each step and each kind of refusal")
 	fl.BoolVar(&f.exit, "exit", false, "end after the demo, with its outcome as exit status")
 	fl.BoolVar(&f.reset, "reset", false, "start with nothing: delete the data of earlier runs")
 	fl.StringVar(&f.dir, "data-dir", ".prego", "where data and logs are kept")
@@ -88,7 +88,7 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 		done := make(chan error, 1)
 		demoCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		go func() { done <- demo(demoCtx, out, client) }()
+		go func() { done <- demo(demoCtx, out, client, f.docker) }()
 		select {
 		case err = <-done:
 		case p := <-s.died:

@@ -110,6 +110,7 @@ func printFleet(out io.Writer, f api.ServerFleet) error {
 		{"size", fmt.Sprintf("%d, desired %d, min %d, max %s", f.Size, f.DesiredCapacity, f.MinSize, noneBelow0(f.MaxSize))},
 		{"regions", perRegion(f.Regions)},
 		{"tags", cmp.Or(strings.Join(specTags(f.Spec), " "), "-")},
+		{"each offers", offer(f)},
 		{"profile", fmt.Sprintf("%d, serves tenants: %t", f.Profile, f.ServesTenants)},
 		{"run", deref(f.RunUrl)},
 		{"created", f.CreatedAt.Format(time.RFC3339) + " by " + f.CreatedBy},
@@ -129,6 +130,14 @@ func printFleet(out io.Writer, f api.ServerFleet) error {
 	return w.Flush()
 }
 
+// offer is what each server of a fleet has for instances.
+func offer(f api.ServerFleet) string {
+	if f.WorkloadMemoryBytes == 0 {
+		return "nothing to workloads"
+	}
+	return fmt.Sprintf("%s of memory and %g CPUs to workloads", sized(f.WorkloadMemoryBytes), f.WorkloadCpus)
+}
+
 func specTags(s api.ServerSpec) []string {
 	if s.Tags == nil {
 		return nil
@@ -146,14 +155,38 @@ func specFlags(cmd *cobra.Command, s *prego.ServerSpec) {
 	f.StringSliceVar(&s.Tags, "tag", nil, "placement tag; may be repeated")
 }
 
+// offerFlags are the flags of what a fleet's servers offer to instances.
+type offerFlags struct {
+	memory string
+	cpus   float64
+}
+
+func (o *offerFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.memory, "workload-memory", "0", "memory that each server offers to workloads: bytes, or with K, M, G, T for powers of 1024; 0 is nothing")
+	cmd.Flags().Float64Var(&o.cpus, "workload-cpus", 0, "CPUs that each server offers to workloads, as a share")
+}
+
+func (o *offerFlags) bytes() (int64, error) {
+	n, err := parseBytes(o.memory)
+	if err != nil {
+		return 0, &exitError{code: 2, err: fmt.Errorf("--workload-memory: %w", err)}
+	}
+	return n, nil
+}
+
 func fleetCreate(output *string) *cobra.Command {
 	var in prego.CreateFleetRequest
 	var most int64
+	var offered offerFlags
 	var policies []string
 	cmd := &cobra.Command{
 		Use: "create FLEET_ID", Short: "Make an empty fleet", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in.FleetID, in.MaxSize = args[0], &most
+			memory, err := offered.bytes()
+			if err != nil {
+				return err
+			}
+			in.FleetID, in.MaxSize, in.WorkloadMemory, in.WorkloadCPUs = args[0], &most, memory, offered.cpus
 			if err := oneFleetQuietly(cmd, http.MethodPost, "/v1/fleets", in); err != nil {
 				return err
 			}
@@ -175,6 +208,7 @@ func fleetCreate(output *string) *cobra.Command {
 	f.StringSliceVar(&in.Constraint.Disallow, "disallow", nil, "tag that its servers don't have; may be repeated")
 	f.BoolVar(&in.Serves, "serves-tenants", false, "make servers here that waiting tenants need")
 	f.StringSliceVar(&policies, "policy", nil, "policy to attach; may be repeated, in order")
+	offered.add(cmd)
 	specFlags(cmd, &in.Spec)
 	_ = cmd.MarkFlagRequired("role")
 	return cmd
@@ -193,11 +227,12 @@ func fleetUpdate(output *string) *cobra.Command {
 	var least, most int64
 	var serves bool
 	var spec prego.ServerSpec
+	var offered offerFlags
 	cmd := &cobra.Command{
 		Use: "update FLEET_ID", Short: "Change a fleet; flags that are left out leave things as they are", Args: cobra.ExactArgs(1),
-		Long: "Change a fleet. Flags that are left out leave things as they are. The servers stay\nas they are until prego fleet replace brings them up to a new spec.",
+		Long: "Change a fleet. Flags that are left out leave things as they are. The servers stay\nas they are until prego fleet replace brings them up to a new spec; what they offer to\nworkloads changes at once.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in, err := fleetChange(cmd, args[0], least, most, serves, spec)
+			in, err := fleetChange(cmd, args[0], least, most, serves, spec, offered)
 			if err != nil {
 				return err
 			}
@@ -208,13 +243,14 @@ func fleetUpdate(output *string) *cobra.Command {
 	f.Int64Var(&least, "min", 0, "least servers")
 	f.Int64Var(&most, "max", prego.NoMaxSize, "most servers; -1 for none")
 	f.BoolVar(&serves, "serves-tenants", false, "make servers here that waiting tenants need")
+	offered.add(cmd)
 	specFlags(cmd, &spec)
 	return cmd
 }
 
 // fleetChange is what the flags that were given change. A spec is replaced as a
 // whole, so that the flags left out are taken from the one that there is.
-func fleetChange(cmd *cobra.Command, id string, least, most int64, serves bool, spec prego.ServerSpec) (in prego.UpdateFleetRequest, err error) {
+func fleetChange(cmd *cobra.Command, id string, least, most int64, serves bool, spec prego.ServerSpec, offered offerFlags) (in prego.UpdateFleetRequest, err error) {
 	given := cmd.Flags().Changed
 	if given("min") {
 		in.MinSize = &least
@@ -224,6 +260,16 @@ func fleetChange(cmd *cobra.Command, id string, least, most int64, serves bool, 
 	}
 	if given("serves-tenants") {
 		in.Serves = &serves
+	}
+	if given("workload-memory") {
+		memory, err := offered.bytes()
+		if err != nil {
+			return in, err
+		}
+		in.WorkloadMemory = &memory
+	}
+	if given("workload-cpus") {
+		in.WorkloadCPUs = &offered.cpus
 	}
 	ofSpec := []string{"type", "location", "image", "volume-gb", "tag"}
 	if !slices.ContainsFunc(ofSpec, given) {

@@ -268,6 +268,34 @@ func TestFleetsAreShownAndChanged(t *testing.T) {
 	require.JSONEq(t, `{"serves_tenants":false}`, a.bodies["PATCH /v1/fleets/pool"])
 	_, _, err = operate(t, newFleetCommand(), "", say, "update", "pool")
 	exitCode(t, err, 2)
+
+	// What its servers offer to workloads.
+	out, _, err := operate(t, newFleetCommand(), "", say, "show", "pool")
+	require.NoError(t, err)
+	require.Contains(t, out, "nothing to workloads")
+	f.WorkloadMemoryBytes, f.WorkloadCpus = 1536<<20, 1.5
+	say["GET /v1/fleets/pool"] = answer(200, f)
+	out, a, err = operate(t, newFleetCommand(), "", say, strings.Fields("create pool --role app --workload-memory 1536M --workload-cpus 1.5")...)
+	require.NoError(t, err)
+	require.Contains(t, out, "1536M of memory and 1.5 CPUs to workloads")
+	require.Contains(t, a.bodies["POST /v1/fleets"], `"workload_memory_bytes":1610612736,"workload_cpus":1.5`)
+	for args, body := range map[string]string{
+		"--workload-memory 2G":                  `{"workload_memory_bytes":2147483648}`,
+		"--workload-memory 0 --workload-cpus 0": `{"workload_memory_bytes":0,"workload_cpus":0}`,
+		"--workload-cpus 0.5 --tag new --max 3": `{"workload_cpus":0.5,"max_size":3,"spec":{"image":"debian-13","tags":["new"]}}`,
+	} {
+		_, a, err = operate(t, newFleetCommand(), "", say, append([]string{"update", "pool"}, strings.Fields(args)...)...)
+		require.NoError(t, err, args)
+		require.JSONEq(t, body, a.bodies["PATCH /v1/fleets/pool"], args)
+	}
+	for _, bad := range []string{"-1", "2GB", "", "1.5G", "99999999999999999999"} {
+		_, a, err = operate(t, newFleetCommand(), "", say, "update", "pool", "--workload-memory="+bad)
+		exitCode(t, err, 2)
+		require.Empty(t, a.bodies, bad)
+		_, a, err = operate(t, newFleetCommand(), "", say, "create", "pool", "--role", "app", "--workload-memory="+bad)
+		exitCode(t, err, 2)
+		require.Empty(t, a.bodies, bad)
+	}
 	_, a, err = operate(t, newFleetCommand(), "", say, strings.Fields("attach pool spread --position 3 --disabled")...)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"position":3,"enabled":false}`, a.bodies["PUT /v1/fleets/pool/policies/spread"])

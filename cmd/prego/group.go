@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -45,6 +48,7 @@ func (f *workloadFlags) add(cmd *cobra.Command, constraint bool) {
 	cmd.Flags().Float64Var(&f.cpu, "cpu", 0.25, "CPUs per instance, as a share")
 	cmd.Flags().IntSliceVar(&f.ports, "port", nil, "ports that it listens on")
 	cmd.Flags().StringSliceVar(&f.volumes, "volume", nil, "paths at which volumes must be mounted")
+	cmd.MarkFlagsMutuallyExclusive("file", "image")
 	if constraint {
 		cmd.Flags().StringSliceVar(&f.require, "require", nil, "tags that servers must have")
 		cmd.Flags().StringSliceVar(&f.forbid, "disallow", nil, "tags that servers must not have")
@@ -63,7 +67,12 @@ func (f *workloadFlags) spec(in io.Reader, args []string) (s prego.WorkloadSpec,
 		if err != nil {
 			return s, &exitError{code: 2, err: err}
 		}
-		if err := json.Unmarshal(b, &s); err != nil {
+		// A field that is misspelt would be left out without a word.
+		dec := json.NewDecoder(bytes.NewReader(b))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&s); err == nil && dec.More() {
+			return s, &exitError{code: 2, err: fmt.Errorf("%s: more than one document", f.file)}
+		} else if err != nil {
 			return s, &exitError{code: 2, err: fmt.Errorf("%s: %w", f.file, err)}
 		}
 		return s, nil
@@ -77,6 +86,43 @@ func (f *workloadFlags) spec(in io.Reader, args []string) (s prego.WorkloadSpec,
 	}
 	if s.MemoryLimitBytes, err = parseBytes(f.memory); err != nil {
 		return s, &exitError{code: 2, err: fmt.Errorf("--memory: %w", err)}
+	}
+	return s, nil
+}
+
+// anything refuses a deploy that names nothing to change.
+func (f *workloadFlags) anything(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 && !slices.ContainsFunc([]string{"image", "memory", "cpu", "port", "volume"}, cmd.Flags().Changed) {
+		return &exitError{code: 2, err: errors.New("nothing to deploy: give --image, another flag, a command or --file")}
+	}
+	return nil
+}
+
+// change is a spec with what the flags that were given change; args are the command,
+// where there is one.
+func (f *workloadFlags) change(cmd *cobra.Command, s prego.WorkloadSpec, args []string) (prego.WorkloadSpec, error) {
+	given := cmd.Flags().Changed
+	s.Constraint = nil // it is fixed
+	if len(args) > 0 {
+		s.Command = args
+	}
+	if given("image") {
+		s.Image = f.image
+	}
+	if given("cpu") {
+		s.CPURequest = f.cpu
+	}
+	if given("port") {
+		s.Ports = f.ports
+	}
+	if given("volume") {
+		s.Volumes = f.volumes
+	}
+	if given("memory") {
+		var err error
+		if s.MemoryLimitBytes, err = parseBytes(f.memory); err != nil {
+			return s, &exitError{code: 2, err: fmt.Errorf("--memory: %w", err)}
+		}
 	}
 	return s, nil
 }
@@ -95,6 +141,15 @@ func parseBytes(s string) (int64, error) {
 		return 0, fmt.Errorf("%q is no number of bytes", s)
 	}
 	return v << by, nil
+}
+
+// sized writes bytes as parseBytes reads them, in the largest unit that is whole.
+func sized(n int64) string {
+	unit, units := "", "KMGT"
+	for n != 0 && n%1024 == 0 && units != "" {
+		n, unit, units = n/1024, units[:1], units[1:]
+	}
+	return strconv.FormatInt(n, 10) + unit
 }
 
 func groupCreate(output *string) *cobra.Command {
@@ -193,7 +248,7 @@ func printGroup(out io.Writer, g api.ProcessGroup) error {
 	}
 	line("INSTANCES", "%d of %d run, %d booting, %d draining, %d failed", g.Instances["running"], g.Replicas, g.Instances["booting"], g.Instances["draining"], g.Instances["failed"])
 	line("RELEASE", "%d: %s (stable: %d)", g.Release, g.Spec.Image, g.StableRelease)
-	line("EACH", "%d bytes of memory, %g CPUs", g.Spec.MemoryLimitBytes, g.Spec.CPURequest)
+	line("EACH", "%s of memory, %g CPUs", sized(g.Spec.MemoryLimitBytes), g.Spec.CPURequest)
 	line("DEPLOY", "%s %s", g.DeployStatus, deref(g.DeployMessage))
 	var c prego.Constraint
 	if g.Constraint.Require != nil {
@@ -209,9 +264,26 @@ func printGroup(out io.Writer, g api.ProcessGroup) error {
 		line("NEXT ATTEMPT", "%s", g.NextAttemptAt.Format(time.RFC3339))
 	}
 	if g.Decision != nil {
-		line("DECISION", "%s", string(*g.Decision))
+		if why := decided(*g.Decision); why != deref(g.StatusMessage) {
+			line("DECISION", "%s", why)
+		}
 	}
 	return w.Flush()
+}
+
+// decided is a decision as a sentence; --output json has the counts behind it.
+func decided(raw api.GroupDecision) string {
+	var d struct {
+		ServerID        string `json:"server_id"`
+		SelectionReason string `json:"selection_reason"`
+	}
+	switch err := json.Unmarshal(raw, &d); {
+	case err != nil || d.SelectionReason == "":
+		return string(raw)
+	case d.ServerID != "":
+		return d.SelectionReason + " (" + d.ServerID + ")"
+	}
+	return d.SelectionReason
 }
 
 func groupShow(output *string) *cobra.Command {
@@ -255,17 +327,24 @@ func groupScale(output *string) *cobra.Command {
 func groupDeploy(output *string) *cobra.Command {
 	var f workloadFlags
 	cmd := &cobra.Command{
-		Use: "deploy GROUP_ID [-- COMMAND…]", Short: "Give a process group another release", Args: cobra.MinimumNArgs(1),
+		Use: "deploy GROUP_ID [-- COMMAND…]", Short: "Give a process group another release; what is left out stays as it is", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := newAPIClient()
 			if err != nil {
 				return err
 			}
-			spec, err := f.spec(cmd.InOrStdin(), args[1:])
+			var g api.ProcessGroup
+			var spec prego.WorkloadSpec
+			if f.file != "" {
+				spec, err = f.spec(cmd.InOrStdin(), nil)
+			} else if err = f.anything(cmd, args[1:]); err == nil {
+				if err = c.do(cmd.Context(), http.MethodGet, groupPath(args[0]), nil, nil, &g); err == nil {
+					spec, err = f.change(cmd, g.Spec, args[1:])
+				}
+			}
 			if err != nil {
 				return err
 			}
-			var g api.ProcessGroup
 			if err := c.do(cmd.Context(), http.MethodPost, groupPath(args[0])+"/deploys", nil, api.DeployGroup{Spec: spec}, &g); err != nil {
 				return err
 			}
@@ -273,6 +352,9 @@ func groupDeploy(output *string) *cobra.Command {
 		},
 	}
 	f.add(cmd, false)
+	for _, name := range []string{"memory", "cpu"} {
+		cmd.Flags().Lookup(name).DefValue = "" // what the group has
+	}
 	return cmd
 }
 
@@ -314,8 +396,12 @@ func watchGroup(ctx context.Context, w io.Writer, c *apiClient, id string, every
 		if err := c.do(ctx, http.MethodGet, groupPath(id), nil, nil, &g); err != nil {
 			return err
 		}
-		now := fmt.Sprintf("%d of %d run, %d booting, %d draining, %d failed; release %d %s; %s", g.Instances["running"], g.Replicas, g.Instances["booting"],
-			g.Instances["draining"], g.Instances["failed"], g.Release, g.DeployStatus, groupStatus(g))
+		why, _, _ := strings.Cut(deref(g.StatusMessage), "\n")
+		if why != "" {
+			why = ": " + why
+		}
+		now := fmt.Sprintf("%d of %d run, %d booting, %d draining, %d failed; release %d %s; %s%s", g.Instances["running"], g.Replicas, g.Instances["booting"],
+			g.Instances["draining"], g.Instances["failed"], g.Release, g.DeployStatus, groupStatus(g), why)
 		if now != last {
 			fmt.Fprintln(w, time.Now().Format("15:04:05"), now)
 			last = now
@@ -402,8 +488,8 @@ func instanceShow(output *string) *cobra.Command {
 				return printJSON(cmd.OutOrStdout(), i)
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 2, 4, 2, ' ', 0)
-			fmt.Fprintf(w, "INSTANCE\t%s of %s\nSTATE\t%s\nSERVER\t%s\nRELEASE\t%d: %s\nEACH\t%d bytes of memory, %g CPUs\n", i.InstanceId, i.GroupId, i.State, i.ServerId,
-				i.Release, i.Image, i.MemoryLimitBytes, i.CpuRequest)
+			fmt.Fprintf(w, "INSTANCE\t%s of %s\nSTATE\t%s\nSERVER\t%s\nRELEASE\t%d: %s\nEACH\t%s of memory, %g CPUs\n", i.InstanceId, i.GroupId, i.State, i.ServerId,
+				i.Release, i.Image, sized(i.MemoryLimitBytes), i.CpuRequest)
 			if i.Message != nil {
 				fmt.Fprintf(w, "MESSAGE\t%s\n", *i.Message)
 			}

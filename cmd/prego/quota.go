@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -84,8 +85,8 @@ func quotaSet(output *string) *cobra.Command {
 		Use: "set ORG_ID DIMENSION LIMIT --reason TEXT", Short: "Give an org a limit of its own", Args: cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			limit, err := strconv.ParseFloat(args[2], 64)
-			if err != nil {
-				return fmt.Errorf("LIMIT must be a number, not %q", args[2])
+			if err != nil || math.IsNaN(limit) || math.IsInf(limit, 0) {
+				return &exitError{code: 2, err: fmt.Errorf("LIMIT must be a number, not %q", args[2])}
 			}
 			return changeQuota(cmd, *output, http.MethodPut, quotaPath(args[0], args[1]), api.SetQuota{Limit: limit, Reason: reason})
 		},

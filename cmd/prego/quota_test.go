@@ -78,3 +78,16 @@ func TestQuotaVerbs(t *testing.T) {
 		})
 	}
 }
+
+func TestNumbersThatAreNoneAreRefusedHere(t *testing.T) {
+	for _, limit := range []string{"many", "NaN", "Inf", ""} {
+		_, a, err := operate(t, newQuotaCommand(), "", nil, "set", "acme", "max_apps", limit, "--reason", "x")
+		exitCode(t, err, 2)
+		require.Empty(t, a.bodies)
+	}
+	for _, gb := range []string{"-1", "9223372037", "9223372036854775807"} {
+		_, a, err := operate(t, newVolumeCommand(), "", nil, "create", "acme", "data", "--gb="+gb)
+		exitCode(t, err, 2)
+		require.Empty(t, a.bodies)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"strings"
@@ -46,7 +47,7 @@ func verb[T any](output *string, use, short string, args int, method string, pat
 	}
 }
 
-// gone is a command whose answer is empty.
+// gone is a command whose answer is empty; the last argument is what it deletes.
 func gone(use, short string, args int, path func(args []string) string) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(args),
@@ -55,10 +56,15 @@ func gone(use, short string, args int, path func(args []string) string) *cobra.C
 			if err != nil {
 				return err
 			}
+			escaped := make([]string, len(args))
 			for i := range args {
-				args[i] = url.PathEscape(args[i])
+				escaped[i] = url.PathEscape(args[i])
 			}
-			return c.do(cmd.Context(), http.MethodDelete, path(args), nil, nil, nil)
+			if err := c.do(cmd.Context(), http.MethodDelete, path(escaped), nil, nil, nil); err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.ErrOrStderr(), "deleted:", args[len(args)-1])
+			return nil
 		},
 	}
 }
@@ -200,6 +206,9 @@ func volumeCreate(output *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create ORG_ID NAME", Short: "Make a volume", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if gb < 0 || gb > math.MaxInt64/1_000_000_000 {
+				return &exitError{code: 2, err: fmt.Errorf("--gb must be 10 to 10000, not %d", gb)}
+			}
 			in.OrgId, in.Name, in.Region, in.Location, in.SizeBytes = args[0], args[1], api.Region(region), flagged(location), gb*1_000_000_000
 			return asked(cmd, *output, http.MethodPost, "/v1/volumes", in, printVolume)
 		},

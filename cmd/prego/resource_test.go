@@ -31,6 +31,7 @@ func TestTheVerbsOfResources(t *testing.T) {
 		cmd := make()
 		var out bytes.Buffer
 		cmd.SetOut(&out)
+		cmd.SetErr(io.Discard)
 		cmd.SetArgs(args)
 		require.NoError(t, cmd.Execute(), "%q", args)
 		return out.String()
