@@ -38,10 +38,13 @@ type QuotaExceeded struct {
 func (q *QuotaExceeded) Error() string { return q.Unwrap().Error() }
 
 // Unwrap is the refusal as a coded error.
-func (q *QuotaExceeded) Unwrap() error {
+func (q *QuotaExceeded) Unwrap() error { return &Error{Code: CodeQuotaExceeded, Message: q.Sentence()} }
+
+// Sentence says it for people. What process groups were promised counts as used.
+func (q *QuotaExceeded) Sentence() string {
 	n := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
-	return &Error{Code: CodeQuotaExceeded, Message: fmt.Sprintf("the org's %s is %s and %s are used: %s more are above it. Free some, or ask for a higher limit",
-		q.Dimension, n(q.Limit), n(q.CurrentUsage), n(q.RequestedDelta))}
+	return fmt.Sprintf("the org's %s is %s and %s are used or promised: %s more are above it. Free some, or ask for a higher limit",
+		q.Dimension, n(q.Limit), n(q.CurrentUsage), n(q.RequestedDelta))
 }
 
 // OrgEvent is one line of what happened to an org's resources. Payload holds no secret.

@@ -68,6 +68,9 @@ func (d *docker) routes() http.Handler {
 }
 
 func (d *docker) hasImage(name string) bool {
+	if !strings.Contains(name[strings.LastIndex(name, "/")+1:], ":") && !strings.Contains(name, "@") {
+		name += ":latest" // as engines read it
+	}
 	return d.images[name] || d.images["docker.io/"+name] || d.images["docker.io/library/"+name]
 }
 

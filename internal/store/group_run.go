@@ -348,7 +348,7 @@ func (s *Store) refuseAllocation(ctx context.Context, groupID string, r *refused
 		out.Outcome = prego.AllocationSurge
 		_, err = s.pool.Exec(ctx, sqlRefuseSurge, groupID, drainFirstText(r.over))
 	} else {
-		_, err = s.pool.Exec(ctx, sqlRefuseQuota, groupID, prego.ReasonOrgQuota, r.over.Error(), retry.Seconds(), r.over.Dimension)
+		_, err = s.pool.Exec(ctx, sqlRefuseQuota, groupID, prego.ReasonOrgQuota, r.over.Sentence(), retry.Seconds(), r.over.Dimension)
 	}
 	if err != nil {
 		return out, fmt.Errorf("refuse an instance of %s: %w", groupID, err)
