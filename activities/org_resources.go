@@ -326,6 +326,17 @@ func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesIn
 			return nil, fromInfra(err)
 		}
 		a.hook("attach/done")
+		// It may have been taken from the group meanwhile: then nobody else would know
+		// that it is there.
+		if err := a.Store.AttachedTo(ctx, t.AttachmentID, in.ServerID); err != nil {
+			if prego.CodeOf(err) != prego.CodeAttachmentNotFound {
+				return nil, err
+			}
+			if err := infra.DetachVolume(ctx, v.ProviderID); err != nil {
+				return nil, fromInfra(err)
+			}
+			return nil, fmt.Errorf("volume %s was taken from the group", t.VolumeID)
+		}
 		mounts = append(mounts, GroupMount{VolumeID: v.VolumeID, HostPath: prego.VolumeHostPath(v.ProviderID), MountPath: t.MountPath})
 	}
 	return mounts, nil

@@ -397,6 +397,9 @@ func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p C
 	if err != nil {
 		return err
 	}
+	if p.TenantId == nil && prego.ValidateInstanceID(name) == nil { // counted whichever way it is asked for
+		of.InstanceID = name
+	}
 	return a.containerLogs(c, id, name, of, p.Tail, p.Follow)
 }
 

@@ -21,7 +21,7 @@ const (
 	instanceParallel = 16
 	// instanceStep bounds starting or stopping one with all repetitions.
 	instanceStep = 15 * time.Minute
-	// servedElsewhere is the wait while somebody else serves the region.
+	// servedElsewhere is the first wait while somebody else serves the region; it doubles.
 	servedElsewhere = 500 * time.Millisecond
 	maxGroupRounds  = 100
 )
@@ -34,6 +34,7 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
 	var steps *activities.Groups
 	work := newInstanceWork(ctx, steps)
+	elsewhere := servedElsewhere
 	for round := 1; ; round++ {
 		drain(signals)
 		var plan prego.GroupPlan
@@ -62,8 +63,10 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 				workflow.GetLogger(ctx).Warn("waiting instances not served; the next round does it", "error", err)
 			case served.Allocated[in.GroupID] > 0:
 				wait = 0
-			case served.Busy:
-				wait = servedElsewhere
+			case served.Busy: // who serves wakes those that get something: it is looked for ever less often
+				wait, elsewhere = min(elsewhere, max(plan.Wait, servedElsewhere)), min(2*elsewhere, time.Minute)
+			default:
+				elsewhere = servedElsewhere
 			}
 		}
 		if plan.Settled && work.idle() && signals.Len() == 0 {
