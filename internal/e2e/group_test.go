@@ -471,19 +471,22 @@ func TestCapacityIsToldApartFromQuota(t *testing.T) {
 	data := c.group(env, "data", 0, func() map[string]any { s := spec("web:1", 64); s["volumes"] = []string{"/data"}; return s }())
 	c.scale(data.GroupId, 1, http.StatusAccepted)
 	c.unschedulable(data.GroupId, "volume_not_attached")
-	for _, sql := range []string{
-		`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_id, status, created_by)
-		 VALUES ('vol-1', 'acme', 'eu', 'nowhere1', 'data', 10000000000, 'hetzner', '4711', 'ready', 'test')`,
-		`INSERT INTO volume_attachments (attachment_id, org_id, volume_id, group_id, mount_path, created_by) VALUES ('vat-1', 'acme', 'vol-1', '` + data.GroupId + `', '/data', 'test')`,
-	} {
-		_, err := c.pool.Exec(context.Background(), sql)
-		require.NoError(t, err)
+	attach := func(name, location string) (volume, attachment string) {
+		var v api.Volume
+		c.post("/v1/volumes", map[string]any{"org_id": "acme", "name": name, "region": "eu", "location": location, "size_bytes": 10_000_000_000}, http.StatusAccepted, &v)
+		var at api.VolumeAttachment
+		c.post("/v1/volumes/"+v.VolumeId+"/attachments", map[string]any{"group_id": data.GroupId, "mount_path": "/data"}, http.StatusCreated, &at)
+		return v.VolumeId, at.AttachmentId
 	}
+	var here string
+	c.query(&here, `SELECT location FROM servers WHERE fleet_id IS NOT NULL LIMIT 1`)
+	elsewhere := map[bool]string{true: "nbg1", false: "fsn1"}[here == "fsn1"]
+	far, end := attach("far", elsewhere)
 	c.unschedulable(data.GroupId, "volume_locality_no_node")
 	status, body := c.request(http.MethodPost, "/v1/groups/"+data.GroupId+"/scale", map[string]any{"replicas": 2})
 	require.Equal(t, http.StatusUnprocessableEntity, status, "a volume has one writer: %s", body)
-	_, err := c.pool.Exec(context.Background(), `UPDATE volumes SET location = (SELECT location FROM servers WHERE fleet_id IS NOT NULL LIMIT 1)`)
-	require.NoError(t, err)
+	c.send(http.MethodDelete, "/v1/volumes/"+far+"/attachments/"+end, nil, http.StatusNoContent, nil)
+	attach("near", here)
 	c.settledGroup(data.GroupId)
 	// One writer: the old one is gone before the new one comes.
 	stop := c.watchUsage("acme", "max_instances", func() float64 { return 2 })
