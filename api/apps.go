@@ -108,16 +108,8 @@ func (a *API) ListApps(c echo.Context, p ListAppsParams) error {
 
 // listed fills in which part of a list is asked for.
 func listed(f *prego.ListFilter, limit *int, cursor *string) (err error) {
-	if f.Limit, err = pageSize(limit); err != nil {
-		return err
-	}
-	if cursor == nil {
-		return nil
-	}
-	if f.Cursor = *cursor; f.Cursor == "" {
-		return prego.Invalid("cursor", "must not be empty; leave it out for the first page")
-	}
-	return nil
+	f.Limit, f.Cursor, err = paging(limit, cursor)
+	return err
 }
 
 // GetApp shows an app.

@@ -63,18 +63,16 @@ func (a *API) ListOrgs(c echo.Context, p ListOrgsParams) error {
 	if err := onlyParameters(c, "limit", "cursor"); err != nil {
 		return err
 	}
-	limit, after := 50, ""
-	if p.Limit != nil {
-		limit = *p.Limit
-	}
+	after := ""
 	if p.Cursor != nil {
 		after = *p.Cursor
 		if err := prego.ValidateOrgID("cursor", after); err != nil {
 			return err
 		}
 	}
-	if limit < 1 || limit > 200 {
-		return prego.Invalid("limit", "must be 1 to 200")
+	limit, err := pageSize(p.Limit)
+	if err != nil {
+		return err
 	}
 	orgs, more, err := a.d.Tenants.ListOrgs(c.Request().Context(), after, limit)
 	if err != nil {

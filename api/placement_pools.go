@@ -56,11 +56,7 @@ func (a *API) CreatePlacementPool(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	status := http.StatusOK
-	if created {
-		status = http.StatusCreated
-	}
-	return c.JSON(status, placementPool(p))
+	return c.JSON(madeOrMet(created), placementPool(p))
 }
 
 // ListPlacementPools shows a page of pools, by name.
@@ -68,18 +64,16 @@ func (a *API) ListPlacementPools(c echo.Context, p ListPlacementPoolsParams) err
 	if err := onlyParameters(c, "limit", "cursor"); err != nil {
 		return err
 	}
-	limit, after := 50, ""
-	if p.Limit != nil {
-		limit = *p.Limit
-	}
+	after := ""
 	if p.Cursor != nil {
 		after = *p.Cursor
 		if err := prego.ValidatePoolName("cursor", after); err != nil {
 			return err
 		}
 	}
-	if limit < 1 || limit > 200 {
-		return prego.Invalid("limit", "must be 1 to 200")
+	limit, err := pageSize(p.Limit)
+	if err != nil {
+		return err
 	}
 	pools, more, err := a.d.Tenants.ListPlacementPools(c.Request().Context(), after, limit)
 	if err != nil {

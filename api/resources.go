@@ -90,20 +90,13 @@ func volumeID(id string) [3]string { return [3]string{"volume_id", "vol-", id} }
 
 // paging reads limit and cursor.
 func paging(limit *int, cursor *string) (n int, after string, err error) {
-	n = 50
-	if limit != nil {
-		n = *limit
+	if n, err = pageSize(limit); err != nil || cursor == nil {
+		return n, "", err
 	}
-	if cursor != nil {
-		after = *cursor
-	}
-	switch {
-	case n < 1 || n > 200:
-		return 0, "", prego.Invalid("limit", "must be 1 to 200")
-	case cursor != nil && after == "":
+	if *cursor == "" {
 		return 0, "", prego.Invalid("cursor", "must not be empty; leave it out for the first page")
 	}
-	return n, after, nil
+	return n, *cursor, nil
 }
 
 // pagingByID is paging where a cursor is the last id.

@@ -84,18 +84,23 @@ func fleetShow(output *string) *cobra.Command {
 
 // oneFleet asks for something that is answered with a fleet, and shows it.
 func oneFleet(cmd *cobra.Command, output, method, path string, in any) error {
+	return answered(cmd, output, method, path, in, printFleet)
+}
+
+// answered sends a request, and shows what it is answered with.
+func answered[T any](cmd *cobra.Command, output, method, path string, in any, show func(io.Writer, T) error) error {
 	c, err := newAPIClient()
 	if err != nil {
 		return err
 	}
-	var f api.ServerFleet
-	if err := c.do(cmd.Context(), method, path, nil, in, &f); err != nil {
+	var v T
+	if err := c.do(cmd.Context(), method, path, nil, in, &v); err != nil {
 		return err
 	}
 	if output == "json" {
-		return printJSON(cmd.OutOrStdout(), f)
+		return printJSON(cmd.OutOrStdout(), v)
 	}
-	return printFleet(cmd.OutOrStdout(), f)
+	return show(cmd.OutOrStdout(), v)
 }
 
 func printFleet(out io.Writer, f api.ServerFleet) error {

@@ -252,31 +252,11 @@ func whyAction(a api.FleetAction) string {
 // watchAction prints an action's plan and steps as they happen, until it ended. It
 // goes on through an outage of the API of up to patience.
 func (c *apiClient) watchAction(ctx context.Context, w io.Writer, fleet string, seq int, patience time.Duration) (api.FleetAction, error) {
-	heard, away := time.Now(), false
 	seen := actionSeen{w: w, steps: map[string]prego.FleetStepState{}}
-	for {
-		a, err := c.fleetAction(ctx, fleet, seq)
-		switch {
-		case err == nil:
-			heard, away = time.Now(), false
-			seen.print(a)
-			if prego.FleetActionStatus(a.Status).Ended() {
-				return a, nil
-			}
-		case ctx.Err() != nil:
-			return a, ctx.Err()
-		case !passing(err) || time.Since(heard) > patience:
-			return a, err
-		case !away:
-			away = true
-			fmt.Fprintln(w, "the API does not answer; waiting for it:", err)
-		}
-		select {
-		case <-ctx.Done():
-			return a, ctx.Err()
-		case <-time.After(watchEvery):
-		}
-	}
+	return watchUntil(ctx, w, patience, func() (api.FleetAction, error) { return c.fleetAction(ctx, fleet, seq) }, func(a api.FleetAction) bool {
+		seen.print(a)
+		return prego.FleetActionStatus(a.Status).Ended()
+	})
 }
 
 // actionSeen is what of an action is printed already.

@@ -57,18 +57,11 @@ func policyShow(output *string) *cobra.Command {
 }
 
 func onePolicy(cmd *cobra.Command, output, method, path string, in any) error {
-	c, err := newAPIClient()
-	if err != nil {
-		return err
-	}
-	var p api.Policy
-	if err := c.do(cmd.Context(), method, path, nil, in, &p); err != nil {
-		return err
-	}
-	if output == "json" {
-		return printJSON(cmd.OutOrStdout(), p)
-	}
-	w := tabwriter.NewWriter(cmd.OutOrStdout(), 2, 4, 2, ' ', 0)
+	return answered(cmd, output, method, path, in, printPolicy)
+}
+
+func printPolicy(out io.Writer, p api.Policy) error {
+	w := tabwriter.NewWriter(out, 2, 4, 2, ' ', 0)
 	for _, row := range [][2]string{
 		{"policy", p.PolicyId},
 		{"type", string(p.Type)},

@@ -41,32 +41,40 @@ func (c *apiClient) watchTenant(ctx context.Context, w io.Writer, id string, aft
 }
 
 func (c *apiClient) watchTenantFor(ctx context.Context, w io.Writer, id string, after int64, patience time.Duration) (api.Tenant, error) {
+	return watchUntil(ctx, w, patience, func() (api.Tenant, error) { return c.tenant(ctx, id) }, func(t api.Tenant) bool {
+		for _, e := range t.Timeline {
+			if e.Id > after {
+				printTenantEvent(w, t, e)
+				after = e.Id
+			}
+		}
+		return tenantRests(t)
+	})
+}
+
+// watchUntil reads something again and again until seen says that it rests. It goes on
+// through an outage of the API of up to patience.
+func watchUntil[T any](ctx context.Context, w io.Writer, patience time.Duration, read func() (T, error), seen func(T) (rests bool)) (T, error) {
 	heard, away := time.Now(), false
 	for {
-		t, err := c.tenant(ctx, id)
+		v, err := read()
 		switch {
 		case err == nil:
 			heard, away = time.Now(), false
-			for _, e := range t.Timeline {
-				if e.Id > after {
-					printTenantEvent(w, t, e)
-					after = e.Id
-				}
-			}
-			if tenantRests(t) {
-				return t, nil
+			if seen(v) {
+				return v, nil
 			}
 		case ctx.Err() != nil:
-			return t, ctx.Err()
+			return v, ctx.Err()
 		case !passing(err) || time.Since(heard) > patience:
-			return t, err
+			return v, err
 		case !away:
 			away = true
 			fmt.Fprintln(w, "the API does not answer; waiting for it:", err)
 		}
 		select {
 		case <-ctx.Done():
-			return t, ctx.Err()
+			return v, ctx.Err()
 		case <-time.After(watchEvery):
 		}
 	}
