@@ -1,0 +1,143 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+const registryColumns = `host, username, key_id, created_by, created_at, updated_by, updated_at`
+
+func noSuchRegistry(host string) error {
+	return prego.Errorf(prego.CodeRegistryNotFound, "no credentials are kept for registry %q", host)
+}
+
+const sqlPutRegistry = `
+INSERT INTO registries (host, username, sealed, key_id, created_by, updated_by) VALUES ($1, $2, $3, $4, $5, $5)
+ON CONFLICT (host) DO UPDATE SET username = $2, sealed = $3, key_id = $4, updated_by = $5, updated_at = now()
+RETURNING ` + registryColumns
+
+// PutRegistry keeps the credentials of a registry, instead of those before.
+func (s *Store) PutRegistry(ctx context.Context, r prego.SealedRegistry, by string) (prego.Registry, error) {
+	v, err := first(collect[prego.Registry](ctx, s, "put registry", sqlPutRegistry, r.Host, r.Username, r.Sealed, r.KeyID, by))
+	if err != nil {
+		return prego.Registry{}, err
+	}
+	return *v, nil
+}
+
+const sqlListRegistries = `SELECT ` + registryColumns + ` FROM registries ORDER BY host`
+
+// ListRegistries are all registries, by host. There are few.
+func (s *Store) ListRegistries(ctx context.Context) ([]prego.Registry, error) {
+	return collect[prego.Registry](ctx, s, "list registries", sqlListRegistries)
+}
+
+const sqlGetRegistry = `SELECT ` + registryColumns + ` FROM registries WHERE host = $1`
+
+// GetRegistry reads one registry, or CodeRegistryNotFound.
+func (s *Store) GetRegistry(ctx context.Context, host string) (prego.Registry, error) {
+	v, err := first(collect[prego.Registry](ctx, s, "get registry", sqlGetRegistry, host))
+	if err == nil && v == nil {
+		err = noSuchRegistry(host)
+	}
+	if err != nil {
+		return prego.Registry{}, err
+	}
+	return *v, nil
+}
+
+const sqlSealedRegistry = `SELECT ` + registryColumns + `, sealed FROM registries WHERE host = $1`
+
+// SealedRegistry reads one with its sealed password, or CodeRegistryNotFound.
+func (s *Store) SealedRegistry(ctx context.Context, host string) (r prego.SealedRegistry, err error) {
+	err = s.pool.QueryRow(ctx, sqlSealedRegistry, host).Scan(&r.Host, &r.Username, &r.KeyID, &r.CreatedBy, &r.CreatedAt, &r.UpdatedBy, &r.UpdatedAt, &r.Sealed)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return r, noSuchRegistry(host)
+	}
+	if err != nil {
+		return r, fmt.Errorf("registry %s: %w", host, err)
+	}
+	return r, nil
+}
+
+const sqlResealRegistry = `UPDATE registries SET sealed = $3, key_id = $4 WHERE host = $1 AND sealed = $2`
+
+// ResealRegistry keeps a password sealed anew, unless it was changed meanwhile.
+func (s *Store) ResealRegistry(ctx context.Context, was, now prego.SealedRegistry) error {
+	if _, err := s.pool.Exec(ctx, sqlResealRegistry, was.Host, was.Sealed, now.Sealed, now.KeyID); err != nil {
+		return fmt.Errorf("registry %s: %w", was.Host, err)
+	}
+	return nil
+}
+
+const sqlDeleteRegistry = `DELETE FROM registries WHERE host = $1`
+
+// DeleteRegistry forgets the credentials of a registry, or CodeRegistryNotFound.
+func (s *Store) DeleteRegistry(ctx context.Context, host string) error {
+	tag, err := s.pool.Exec(ctx, sqlDeleteRegistry, host)
+	if err != nil {
+		return fmt.Errorf("registry %s: %w", host, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return noSuchRegistry(host)
+	}
+	return nil
+}
+
+const sqlImageDigest = `SELECT digest FROM image_digests WHERE image = $1`
+
+// ImageDigest is what an image was resolved to, ok when it was.
+func (s *Store) ImageDigest(ctx context.Context, image string) (digest string, ok bool, err error) {
+	err = s.pool.QueryRow(ctx, sqlImageDigest, image).Scan(&digest)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("digest of %s: %w", image, err)
+	}
+	return digest, true, nil
+}
+
+// The first who resolves an image decides; the row stays as it is for all others.
+const sqlPutImageDigest = `
+INSERT INTO image_digests AS d (image, digest) VALUES ($1, $2)
+ON CONFLICT (image) DO UPDATE SET digest = d.digest RETURNING digest`
+
+// PutImageDigest keeps what an image was resolved to, and answers with what holds: of
+// two hosts that resolve it at once both get the first one's.
+func (s *Store) PutImageDigest(ctx context.Context, image, digest string) (holds string, err error) {
+	if err := prego.ValidateDigest("digest", digest); err != nil {
+		return "", err
+	}
+	if err := s.pool.QueryRow(ctx, sqlPutImageDigest, image, digest).Scan(&holds); err != nil {
+		return "", fmt.Errorf("digest of %s: %w", image, err)
+	}
+	return holds, nil
+}
+
+const sqlListImageDigests = `SELECT image, digest, resolved_at FROM image_digests ORDER BY image`
+
+// ListImageDigests are all images that were resolved, by name. There are few.
+func (s *Store) ListImageDigests(ctx context.Context) ([]prego.ImageDigest, error) {
+	return collect[prego.ImageDigest](ctx, s, "list image digests", sqlListImageDigests)
+}
+
+const sqlDeleteImageDigest = `DELETE FROM image_digests WHERE image = $1`
+
+// DeleteImageDigest has an image resolved anew by the next host that pulls it, or
+// CodeImageNotFound.
+func (s *Store) DeleteImageDigest(ctx context.Context, image string) error {
+	tag, err := s.pool.Exec(ctx, sqlDeleteImageDigest, image)
+	if err != nil {
+		return fmt.Errorf("digest of %s: %w", image, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return prego.Errorf(prego.CodeImageNotFound, "no digest is kept for image %q", image)
+	}
+	return nil
+}

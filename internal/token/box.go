@@ -1,0 +1,85 @@
+package token
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+)
+
+// Box seals secrets that have to be kept, with AES-256-GCM under a key derived from
+// the master key. It opens what earlier master keys sealed as long as it is given
+// them, so that a rotation can seal everything anew.
+type Box struct {
+	current string // id of the key that seals
+	keys    map[string]cipher.AEAD
+}
+
+// boxInfo separates the key from others of the same master key.
+const boxInfo = "prego sealed secrets v1"
+
+// NewBox takes the master key and those before it, each in hex, of 32 bytes or more.
+func NewBox(masterKeyHex string, earlier ...string) (*Box, error) {
+	b := &Box{keys: make(map[string]cipher.AEAD, 1+len(earlier))}
+	for i, text := range append([]string{masterKeyHex}, earlier...) {
+		master, err := hex.DecodeString(text)
+		if err != nil || len(master) < 32 {
+			if i == 0 {
+				return nil, errors.New("PREGO_MASTER_KEY must be at least 32 bytes, written as hex")
+			}
+			return nil, errors.New("PREGO_MASTER_KEY_EARLIER must be keys of at least 32 bytes each, written as hex, with commas between them")
+		}
+		key, err := hkdf.Key(sha256.New, master, nil, boxInfo, 32)
+		if err != nil {
+			return nil, fmt.Errorf("derive the key of sealed secrets: %w", err)
+		}
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			return nil, fmt.Errorf("sealed secrets: %w", err)
+		}
+		aead, err := cipher.NewGCM(block)
+		if err != nil {
+			return nil, fmt.Errorf("sealed secrets: %w", err)
+		}
+		id := sha256.Sum256(append([]byte(boxInfo+" id\x00"), key...))
+		name := hex.EncodeToString(id[:4])
+		if i == 0 {
+			b.current = name
+		}
+		b.keys[name] = aead
+	}
+	return b, nil
+}
+
+// KeyID names the key that Seal uses; it tells nothing of the key.
+func (b *Box) KeyID() string { return b.current }
+
+// Seal makes a secret unreadable and binds it to what it belongs to: who opens it must
+// name the same.
+func (b *Box) Seal(secret []byte, belongsTo string) []byte {
+	aead := b.keys[b.current]
+	nonce := make([]byte, aead.NonceSize())
+	_, _ = rand.Read(nonce) // never fails
+	return aead.Seal(nonce, nonce, secret, []byte(belongsTo))
+}
+
+// ErrSealed says that a secret cannot be opened: sealed under a key that is not known
+// here, for something else, or damaged.
+var ErrSealed = errors.New("the sealed secret cannot be opened with this master key")
+
+// Open is the inverse of Seal.
+func (b *Box) Open(sealed []byte, keyID, belongsTo string) ([]byte, error) {
+	aead, ok := b.keys[keyID]
+	if !ok || len(sealed) < aead.NonceSize() {
+		return nil, ErrSealed
+	}
+	secret, err := aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], []byte(belongsTo))
+	if err != nil {
+		return nil, ErrSealed
+	}
+	return secret, nil
+}
