@@ -17,17 +17,33 @@ import (
 var allowed = map[wire.CommandKind][]string{
 	wire.KindBench: {
 		"new-site SITE --db-name DB",
-		"--site SITE rename-site SITE",
+		"promote-site SITE SITE",
+		"--site SITE configure SETTINGS",
 		"--site SITE set-config KEY VALUE",
+		"--site SITE set-admin-password",
+		"--site SITE add-user EMAIL PERSON",
+		"--site SITE enable-scheduler",
+		"--site SITE disable-scheduler",
 		"--site SITE install-app APP",
 		"--site SITE list-apps",
+		"--site SITE migrate",
 		"--site SITE set-maintenance-mode ONOFF",
+		"--site SITE backup BACKUP",
+		"--site SITE backup BACKUP --with-files",
+		"--site SITE restore BACKUP",
+		"--site SITE restore BACKUP --with-files",
+		"--site SITE delete-backup BACKUP",
+		"--site SITE usage",
+		"erase-site SITE --db-name OURDB",
+		"list-sites",
+
+		// Of earlier control planes.
+		"--site SITE rename-site SITE",
 		"--site SITE backup",
 		"--site SITE backup --with-files",
 		"--site SITE restore DBFILE",
 		"--site SITE restore DBFILE --with-public-files PUBFILE --with-private-files PRIVFILE",
 		"drop-site SITE --force --no-backup",
-		"list-sites",
 	},
 	wire.KindMariaDB: {
 		"databases",
@@ -57,6 +73,10 @@ var words = map[string]*regexp.Regexp{
 	"PRIVFILE": regexp.MustCompile(`^[a-z0-9.-]+/private/backups/[0-9]{8}_[0-9]{6}-[a-z0-9_]+-private-files\.tar$`),
 	"DB":       regexp.MustCompile(`^[a-z0-9_]{1,63}$`),
 	"APP":      regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`),
+	"SETTINGS": regexp.MustCompile(`^\{\PC*\}$`),
+	"EMAIL":    regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)+$`),
+	"PERSON":   regexp.MustCompile(`^[\pL\pN][^\pC<>]*$`),
+	"BACKUP":   regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,79}$`),
 	"KEY":      regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`),
 	"VALUE":    regexp.MustCompile(`^([^\pC-]\PC*)?$`), // printable
 	"ONOFF":    regexp.MustCompile(`^(on|off)$`),
@@ -68,7 +88,7 @@ var words = map[string]*regexp.Regexp{
 }
 
 // wordLengths bounds words whose patterns don't; 253 is the longest host name.
-var wordLengths = map[string]int{"DBFILE": 640, "PUBFILE": 640, "PRIVFILE": 640, "SITE": 253, "VALUE": 4096, "REDISKEY": 1024}
+var wordLengths = map[string]int{"DBFILE": 640, "PUBFILE": 640, "PRIVFILE": 640, "SITE": 253, "VALUE": 4096, "REDISKEY": 1024, "SETTINGS": 8192, "EMAIL": 140, "PERSON": 140}
 
 // permitted finds what an allowed command line asks for: its verb, "" if it isn't
 // allowed, and the sites that it names.

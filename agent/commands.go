@@ -49,6 +49,7 @@ type call struct {
 	digest string
 	verb   string
 	sites  []string // that its arguments name
+	gives  string   // the tenant that it makes the owner of its site; "" for none
 	dir    string
 	// progress is nil for a result of earlier.
 	progress *progress
@@ -81,7 +82,7 @@ func (c *commands) submit(in wire.ExecRequest, log *slog.Logger) (*call, *proble
 	if refused != nil {
 		return nil, refused
 	}
-	in = next.in
+	in, next.digest = next.in, c.results.withSecrets(next.digest, in.Secrets)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	there, ok := c.running[in.AuditID]

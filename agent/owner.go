@@ -26,7 +26,7 @@ func (h *Host) owned(ctx context.Context, k *call) *problem {
 		return nil
 	}
 	notOwned := &problem{status: http.StatusForbidden, code: "site_not_owned", field: "args", detail: "the site belongs to another tenant"}
-	if k.givesTo() != k.in.TenantID && k.givesTo() != "" {
+	if k.gives != k.in.TenantID && k.gives != "" {
 		return notOwned
 	}
 	for _, site := range k.sites {
@@ -104,28 +104,20 @@ func (h *Host) owner(site string) (string, error) {
 	return strings.TrimSpace(string(b[:n])), nil
 }
 
-// givesTo is the tenant that the command makes the owner of its site, "" for none.
-func (k *call) givesTo() string {
-	if k.verb == "set-config" && k.in.Args[3] == wire.SiteOwnerFile {
-		return k.in.Args[4]
-	}
-	return ""
-}
-
 // recordOwner keeps what the site's configuration now says of its owner.
 func (h *Host) recordOwner(ctx context.Context, k *call) *problem {
-	if k.givesTo() == "" {
+	if k.gives == "" {
 		return nil
 	}
 	s, err := h.services()
 	switch {
 	case err != nil:
 	case s.Bench.Socket == "":
-		err = h.giveSite(k.sites[0], k.givesTo())
+		err = h.giveSite(k.sites[0], k.gives)
 	default:
 		ctx, cancel := context.WithTimeout(ctx, ownerTime)
 		defer cancel()
-		_, err = h.askOwner(ctx, s.Bench.Socket, k.sites[0], k.givesTo())
+		_, err = h.askOwner(ctx, s.Bench.Socket, k.sites[0], k.gives)
 	}
 	if err != nil {
 		return ownerUnknown(err)

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prego/prego/agent/site"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -120,10 +122,28 @@ func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
 		return nil, invalid("tenantId", "must be a tenant's id")
 	case next.verb == "set-config" && in.Args[3] == wire.SiteOwnerFile && !tenantPattern.MatchString(in.Args[4]):
 		return nil, invalid("args", wire.SiteOwnerFile+" must be a tenant's id")
+	case next.verb == "set-config" && site.Reserved(in.Args[3]):
+		return nil, invalid("args", in.Args[3]+" is the host's own")
 	case in.Kind != wire.KindBench && in.TenantID != "":
 		return nil, invalid("tenantId", "is for bench only: nothing else knows whose data it touches")
 	case in.Kind != wire.KindBench && in.WorkingDir != "":
 		return nil, invalid("workingDir", "is for bench only")
+	}
+	if refused := checkSecrets(in, next.verb); refused != nil {
+		return nil, refused
+	}
+	if next.verb == "configure" {
+		settings, err := site.ParseSettings(in.Args[3])
+		if err != nil {
+			return nil, invalid("args", err.Error())
+		}
+		if owner, there := settings[wire.SiteOwnerFile]; there && !tenantPattern.MatchString(settings.Text(wire.SiteOwnerFile)) {
+			return nil, invalid("args", fmt.Sprintf("%s must be a tenant's id, not %s", wire.SiteOwnerFile, owner))
+		}
+		next.gives = settings.Text(wire.SiteOwnerFile)
+	}
+	if next.verb == "set-config" && in.Args[3] == wire.SiteOwnerFile {
+		next.gives = in.Args[4]
 	}
 	if in.Kind == wire.KindBench {
 		if in.WorkingDir == "" {
@@ -146,6 +166,35 @@ func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
 	}
 	next.in = in
 	return next, nil
+}
+
+// secretOf names the secret that a verb takes.
+var secretOf = map[string]string{
+	"set-admin-password": wire.SecretAdminPassword, "add-user": wire.SecretUserPassword, "configure": wire.SecretMailPassword,
+}
+
+// secretValue is the form of a secret: it is a line of its own for who reads it.
+var secretValue = regexp.MustCompile(`^\PC{1,256}$`)
+
+// checkSecrets refuses secrets that a command doesn't take. No word of a refusal is a
+// secret's.
+func checkSecrets(in wire.ExecRequest, verb string) *problem {
+	takes := ""
+	if in.Kind == wire.KindBench {
+		takes = secretOf[verb]
+	}
+	for name, value := range in.Secrets {
+		switch {
+		case name != takes:
+			return invalid("secrets", "the command takes no such secret")
+		case !secretValue.MatchString(value) || strings.TrimSpace(value) != value:
+			return invalid("secrets", name+" must be 1 to 256 printable characters, with no space around them")
+		}
+	}
+	if verb == "set-admin-password" && in.Secrets[takes] == "" {
+		return invalid("secrets", takes+" is missing")
+	}
+	return nil
 }
 
 func digest(b []byte) string {

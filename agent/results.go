@@ -2,8 +2,13 @@ package agent
 
 import (
 	"cmp"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,6 +26,8 @@ const keptResults = 1000
 // results remembers what the latest commands came to, across restarts.
 type results struct {
 	dir string
+	// key is for telling secrets apart without keeping them: this host's alone.
+	key []byte
 
 	mu    sync.Mutex
 	calls map[string]*call // by audit id
@@ -55,6 +62,9 @@ func openResults(dir string) (*results, error) {
 	}
 	var found []kept
 	for _, e := range entries {
+		if e.Name() == digestKeyFile {
+			continue
+		}
 		name := filepath.Join(dir, e.Name())
 		var k kept
 		b, err := os.ReadFile(name)
@@ -67,7 +77,7 @@ func openResults(dir string) (*results, error) {
 	slices.SortFunc(found, func(a, b kept) int {
 		return cmp.Or(a.At.Compare(b.At), strings.Compare(a.Result.AuditID, b.Result.AuditID))
 	})
-	r := &results{dir: dir, calls: make(map[string]*call)}
+	r := &results{dir: dir, key: digestKey(filepath.Join(dir, digestKeyFile)), calls: make(map[string]*call)}
 	for _, k := range found {
 		ended := make(chan struct{})
 		close(ended)
@@ -78,6 +88,34 @@ func openResults(dir string) (*results, error) {
 		r.remember(c)
 	}
 	return r, nil
+}
+
+const digestKeyFile = "digest.key"
+
+// digestKey is the key of earlier, or a new one. With another key a repeated command
+// that has secrets is taken for a different one, and refused; so a disk that is full
+// costs that and no more.
+func digestKey(name string) []byte {
+	if b, err := os.ReadFile(name); err == nil && len(b) == sha256.Size {
+		return b
+	}
+	b := make([]byte, sha256.Size)
+	_, _ = rand.Read(b) // never fails
+	_ = writeFile(name, b, 0o600)
+	return b
+}
+
+// withSecrets is the digest of a command together with its secrets. It is kept on
+// disk: only with the key could a guess of a secret be compared.
+func (r *results) withSecrets(command string, secrets map[string]string) string {
+	if len(secrets) == 0 {
+		return command
+	}
+	mac := hmac.New(sha256.New, r.key)
+	for _, name := range slices.Sorted(maps.Keys(secrets)) {
+		fmt.Fprintf(mac, "%s\x00%s\x00", name, secrets[name])
+	}
+	return digest([]byte(command + hex.EncodeToString(mac.Sum(nil))))
 }
 
 // begin marks a command as begun, on disk, before it does anything.

@@ -201,7 +201,17 @@ type ExecRequest struct {
 	// TenantID is whose work this is, for bench: a site that belongs to another
 	// tenant is refused with site_not_owned. Without one no site is looked at.
 	TenantID string `json:"tenantId,omitempty"`
+	// Secrets are what a bench verb needs and nobody may see, by the names below. No
+	// result, log or file of the host has them.
+	Secrets map[string]string `json:"secrets,omitempty"`
 }
+
+// Names of an ExecRequest's secrets, each for one verb: 1 to 256 printable characters.
+const (
+	SecretAdminPassword = "admin_password" // set-admin-password
+	SecretUserPassword  = "user_password"  // add-user, optional
+	SecretMailPassword  = "mail_password"  // configure, optional
+)
 
 // CodeOutcomeUnknown refuses the id of a command that had begun and of which nobody
 // knows how it ended.
