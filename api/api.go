@@ -88,6 +88,8 @@ type Deps struct {
 	FleetRuns FleetRuns
 
 	Quotas QuotaStore
+	// Registries keep what hosts pull images with.
+	Registries RegistryStore
 	// Resources are what orgs own beside tenants.
 	Resources ResourceDeps
 	Groups    GroupStore

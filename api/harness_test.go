@@ -26,6 +26,7 @@ import (
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/internal/store"
+	"github.com/prego/prego/internal/token"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -100,6 +101,13 @@ func (imports) IssueImport(_ context.Context, s prego.Server) (string, error) {
 	return "#cloud-config\n# " + s.ServerID, nil
 }
 
+func box(t *testing.T) *token.Box {
+	t.Helper()
+	b, err := token.NewBox(strings.Repeat("5e", 32))
+	require.NoError(t, err)
+	return b
+}
+
 type bundle struct {
 	t      *testing.T
 	srv    *httptest.Server
@@ -120,8 +128,8 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 	b.store = store.New(b.pool)
 	d := api.Deps{
 		Store: b.store, Orchestrator: b.runs, Auth: auth{}, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
-		Quotas: b.store,
-		Hosts:  b.store, Shell: b.hosts, Containers: b.hosts,
+		Quotas: b.store, Registries: store.NewRegistries(b.store, box(t)),
+		Hosts: b.store, Shell: b.hosts, Containers: b.hosts,
 		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", Locations: prego.DefaultCatalog().Locations},
 		Groups:    b.store, GroupRuns: b.runs, Fleets: b.store, FleetRuns: b.runs, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: prego.ModeShared, Periods: periods,
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},

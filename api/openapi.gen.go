@@ -1859,6 +1859,19 @@ type IPv4 struct {
 	WorkflowId string         `json:"workflow_id"`
 }
 
+// ImageDigest defines model for ImageDigest.
+type ImageDigest struct {
+	// Digest Example: sha256:…
+	Digest     string    `json:"digest"`
+	Image      string    `json:"image"`
+	ResolvedAt time.Time `json:"resolved_at"`
+}
+
+// ImageDigestList defines model for ImageDigestList.
+type ImageDigestList struct {
+	Images []ImageDigest `json:"images"`
+}
+
 // ImportAccepted defines model for ImportAccepted.
 type ImportAccepted struct {
 	// Bootstrap A cloud-init document to apply on the host. Holds its bootstrap token
@@ -2324,6 +2337,13 @@ type PutPolicy struct {
 	Spec PolicySpec `json:"spec"`
 }
 
+// PutRegistry Example: {"password":"an access token","username":"robot"}
+type PutRegistry struct {
+	// Password A password or an access token
+	Password string `json:"password"`
+	Username string `json:"username"`
+}
+
 // PutSitePoolPolicy defines model for PutSitePoolPolicy.
 type PutSitePoolPolicy struct {
 	// LowWatermark At most the target
@@ -2354,6 +2374,24 @@ type Readiness struct {
 
 // Region Part of the world; configuration maps it to locations
 type Region string
+
+// Registry defines model for Registry.
+type Registry struct {
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+	Host      string    `json:"host"`
+
+	// KeyId Which master key its password is sealed under
+	KeyId     string    `json:"key_id"`
+	UpdatedAt time.Time `json:"updated_at"`
+	UpdatedBy string    `json:"updated_by"`
+	Username  string    `json:"username"`
+}
+
+// RegistryList defines model for RegistryList.
+type RegistryList struct {
+	Registries []Registry `json:"registries"`
+}
 
 // Rejection defines model for Rejection.
 type Rejection = placement.Rejection
@@ -3083,6 +3121,9 @@ type PlanInPath = Plan
 // RegionInPath Part of the world; configuration maps it to locations
 type RegionInPath = Region
 
+// RegistryInPath defines model for RegistryInPath.
+type RegistryInPath = string
+
 // RestoreInPath defines model for RestoreInPath.
 type RestoreInPath = string
 
@@ -3225,6 +3266,12 @@ type ListInstancesParams struct {
 
 	// Cursor next_cursor of the page before
 	Cursor *InstanceID `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// DeleteImageDigestParams defines parameters for DeleteImageDigest.
+type DeleteImageDigestParams struct {
+	// Image As the list has it
+	Image string `form:"image" json:"image"`
 }
 
 // InstanceLogsParams defines parameters for InstanceLogs.
@@ -3461,6 +3508,9 @@ type CreatePolicyJSONRequestBody = CreatePolicy
 // PutPolicyJSONRequestBody defines body for PutPolicy for application/json ContentType.
 type PutPolicyJSONRequestBody = PutPolicy
 
+// PutRegistryJSONRequestBody defines body for PutRegistry for application/json ContentType.
+type PutRegistryJSONRequestBody = PutRegistry
+
 // ImportServerJSONRequestBody defines body for ImportServer for application/json ContentType.
 type ImportServerJSONRequestBody = ImportServer
 
@@ -3631,6 +3681,12 @@ type ServerInterface interface {
 	// ScaleGroup Set how many instances a process group has
 	// (POST /v1/groups/{group_id}/scale)
 	ScaleGroup(ctx echo.Context, groupId GroupID) error
+	// DeleteImageDigest Have an image resolved anew
+	// (DELETE /v1/image-digests)
+	DeleteImageDigest(ctx echo.Context, params DeleteImageDigestParams) error
+	// ListImageDigests What the tags of images were resolved to
+	// (GET /v1/image-digests)
+	ListImageDigests(ctx echo.Context) error
 	// GetInstance Show an instance
 	// (GET /v1/instances/{instance_id})
 	GetInstance(ctx echo.Context, instanceId InstanceID) error
@@ -3706,6 +3762,21 @@ type ServerInterface interface {
 	// PutPolicy Change a policy, for actions that begin later
 	// (PUT /v1/policies/{policy_id})
 	PutPolicy(ctx echo.Context, policyId PolicyID) error
+	// ListRegistries List the registries that credentials are kept for
+	// (GET /v1/registries)
+	ListRegistries(ctx echo.Context) error
+	// RotateRegistries Seal all passwords under the current master key
+	// (POST /v1/registries/rotate)
+	RotateRegistries(ctx echo.Context) error
+	// DeleteRegistry Forget the credentials of a registry
+	// (DELETE /v1/registries/{host})
+	DeleteRegistry(ctx echo.Context, host RegistryInPath) error
+	// GetRegistry Show a registry
+	// (GET /v1/registries/{host})
+	GetRegistry(ctx echo.Context, host RegistryInPath) error
+	// PutRegistry Keep the credentials of a registry
+	// (PUT /v1/registries/{host})
+	PutRegistry(ctx echo.Context, host RegistryInPath) error
 	// ListScalingEvents The newest scaling events, newest first
 	// (GET /v1/scaling-events)
 	ListScalingEvents(ctx echo.Context, params ListScalingEventsParams) error
@@ -4669,6 +4740,33 @@ func (w *ServerInterfaceWrapper) ScaleGroup(ctx echo.Context) error {
 	return err
 }
 
+// DeleteImageDigest converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteImageDigest(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteImageDigestParams
+	// ------------- Required query parameter "image" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "image", ctx.QueryParams(), &params.Image, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter image: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteImageDigest(ctx, params)
+	return err
+}
+
+// ListImageDigests converts echo context to params.
+func (w *ServerInterfaceWrapper) ListImageDigests(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListImageDigests(ctx)
+	return err
+}
+
 // GetInstance converts echo context to params.
 func (w *ServerInterfaceWrapper) GetInstance(ctx echo.Context) error {
 	var err error
@@ -5150,6 +5248,72 @@ func (w *ServerInterfaceWrapper) PutPolicy(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.PutPolicy(ctx, policyId)
+	return err
+}
+
+// ListRegistries converts echo context to params.
+func (w *ServerInterfaceWrapper) ListRegistries(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListRegistries(ctx)
+	return err
+}
+
+// RotateRegistries converts echo context to params.
+func (w *ServerInterfaceWrapper) RotateRegistries(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RotateRegistries(ctx)
+	return err
+}
+
+// DeleteRegistry converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteRegistry(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "host" -------------
+	var host RegistryInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "host", ctx.Param("host"), &host, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter host: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteRegistry(ctx, host)
+	return err
+}
+
+// GetRegistry converts echo context to params.
+func (w *ServerInterfaceWrapper) GetRegistry(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "host" -------------
+	var host RegistryInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "host", ctx.Param("host"), &host, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter host: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetRegistry(ctx, host)
+	return err
+}
+
+// PutRegistry converts echo context to params.
+func (w *ServerInterfaceWrapper) PutRegistry(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "host" -------------
+	var host RegistryInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "host", ctx.Param("host"), &host, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter host: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutRegistry(ctx, host)
 	return err
 }
 
@@ -6200,5 +6364,12 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/healthz", wrapper.Healthz, options.OperationMiddlewares["healthz"]...)
 	router.GET(options.BaseURL+"/readyz", wrapper.Readyz, options.OperationMiddlewares["readyz"]...)
 	router.GET(options.BaseURL+"/metrics", wrapper.Metrics, options.OperationMiddlewares["metrics"]...)
+	router.GET(options.BaseURL+"/v1/registries", wrapper.ListRegistries, options.OperationMiddlewares["listRegistries"]...)
+	router.POST(options.BaseURL+"/v1/registries/rotate", wrapper.RotateRegistries, options.OperationMiddlewares["rotateRegistries"]...)
+	router.DELETE(options.BaseURL+"/v1/registries/:host", wrapper.DeleteRegistry, options.OperationMiddlewares["deleteRegistry"]...)
+	router.GET(options.BaseURL+"/v1/registries/:host", wrapper.GetRegistry, options.OperationMiddlewares["getRegistry"]...)
+	router.PUT(options.BaseURL+"/v1/registries/:host", wrapper.PutRegistry, options.OperationMiddlewares["putRegistry"]...)
+	router.DELETE(options.BaseURL+"/v1/image-digests", wrapper.DeleteImageDigest, options.OperationMiddlewares["deleteImageDigest"]...)
+	router.GET(options.BaseURL+"/v1/image-digests", wrapper.ListImageDigests, options.OperationMiddlewares["listImageDigests"]...)
 
 }

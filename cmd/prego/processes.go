@@ -13,6 +13,7 @@ import (
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/telemetry"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/migrations"
@@ -58,8 +59,12 @@ func runAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	box, err := token.NewBox(p.cfg.Worker.MasterKey, p.cfg.Worker.MasterKeysEarlier...)
+	if err != nil {
+		return err
+	}
 	a := api.New(api.Deps{
-		Quotas:    p.db,
+		Quotas: p.db, Registries: store.NewRegistries(p.db, box),
 		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, Locations: catalog.Locations},
 		Hosts:     p.db, Shell: shell, Containers: engines,
 		Groups: p.db, GroupRuns: runs, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),

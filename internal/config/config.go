@@ -181,7 +181,8 @@ type Gateway struct {
 
 // Worker configures `prego worker`.
 type Worker struct {
-	MasterKey         string        `env:"PREGO_MASTER_KEY"` // hex, 32 bytes or more; derives bootstrap tokens; PREGO_MASTER_KEY_FILE for a file
+	MasterKey         string        `env:"PREGO_MASTER_KEY"`         // hex, 32 bytes or more; derives bootstrap tokens and seals the passwords of registries; PREGO_MASTER_KEY_FILE for a file
+	MasterKeysEarlier []string      `env:"PREGO_MASTER_KEY_EARLIER"` // what earlier master keys sealed is opened with these; also _FILE
 	CatalogFile       string        `env:"PREGO_CATALOG_FILE"`
 	EgressCIDRs       []string      `env:"PREGO_EGRESS_CIDRS"` // where the control plane calls hosts from
 	AgentPort         int           `env:"PREGO_AGENT_PORT" envDefault:"443"`
@@ -237,7 +238,7 @@ func From(vars map[string]string) (Config, error) {
 	for k, v := range vars {
 		merged[k] = v
 	}
-	for _, k := range []string{"DATABASE_URL", "HCLOUD_TOKEN", "PREGO_MASTER_KEY"} {
+	for _, k := range []string{"DATABASE_URL", "HCLOUD_TOKEN", "PREGO_MASTER_KEY", "PREGO_MASTER_KEY_EARLIER"} {
 		file := vars[k+"_FILE"]
 		if file == "" {
 			continue

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/internal/token"
 )
 
 func TestRegistries(t *testing.T) {
@@ -74,4 +75,48 @@ func TestOneDigestHolds(t *testing.T) {
 	require.Equal(t, prego.CodeInvalidField, prego.CodeOf(err))
 	require.NoError(t, s.DeleteImageDigest(ctx, "frappe/erpnext:v15"))
 	require.Equal(t, prego.CodeImageNotFound, prego.CodeOf(s.DeleteImageDigest(ctx, "frappe/erpnext:v15")))
+}
+
+// TestSealedRegistries: passwords are in no row, follow a rotation of the master key,
+// and open for nothing but their registry.
+func TestSealedRegistries(t *testing.T) {
+	t.Parallel()
+	pool, ctx := pgtest.Pool(t), context.Background()
+	first, second := strings.Repeat("1a", 32), strings.Repeat("2b", 32)
+	with := func(key string, earlier ...string) Registries {
+		box, err := token.NewBox(key, earlier...)
+		require.NoError(t, err)
+		return NewRegistries(New(pool), box)
+	}
+	auth := func(r Registries, image string) (string, string, bool, error) { return r.RegistryAuth(ctx, image) }
+	old := with(first)
+	for host, secret := range map[string]string{"r.example.com": "swordfish-1", "docker.io": "swordfish-2"} {
+		_, err := old.PutRegistry(ctx, host, "robot", secret, "op")
+		require.NoError(t, err)
+	}
+	var row string
+	require.NoError(t, pool.QueryRow(ctx, `SELECT string_agg(r::text || encode(sealed, 'escape'), '') FROM registries r`).Scan(&row))
+	require.NotContains(t, row, "swordfish")
+	user, password, ok, err := auth(old, "r.example.com/team/bench:v15")
+	require.NoError(t, err)
+	require.Equal(t, []any{"robot", "swordfish-1", true}, []any{user, password, ok})
+	_, password, _, err = auth(old, "frappe/erpnext:v15")
+	require.NoError(t, err)
+	require.Equal(t, "swordfish-2", password)
+	_, _, ok, err = auth(old, "ghcr.io/a/b")
+	require.NoError(t, err)
+	require.False(t, ok)
+
+	_, _, _, err = auth(with(second), "frappe/erpnext")
+	require.Equal(t, prego.CodeNotReady, prego.CodeOf(err), "an unknown master key is said, and no pull goes without credentials")
+	require.Equal(t, prego.CodeNotReady, prego.CodeOf(with(second).RotateRegistries(ctx)))
+	require.NoError(t, with(second, first).RotateRegistries(ctx))
+	_, password, _, err = auth(with(second), "r.example.com/team/bench:v15")
+	require.NoError(t, err)
+	require.Equal(t, "swordfish-1", password)
+
+	_, err = pool.Exec(ctx, `UPDATE registries SET sealed = (SELECT sealed FROM registries WHERE host = 'docker.io') WHERE host = 'r.example.com'`)
+	require.NoError(t, err)
+	_, _, _, err = auth(with(second), "r.example.com/team/bench:v15")
+	require.Equal(t, prego.CodeNotReady, prego.CodeOf(err), "a password does not open for another registry")
 }
