@@ -35,6 +35,8 @@ type ImageDigest struct {
 const (
 	CodeRegistryNotFound Code = "registry_not_found"
 	CodeImageNotFound    Code = "image_not_found"
+	// CodeSealed: a secret that is kept was sealed under a master key that is not known.
+	CodeSealed Code = "sealed_under_another_key"
 )
 
 // Limits of a registry's credentials, in bytes.

@@ -6,43 +6,49 @@ import (
 	"github.com/prego/prego"
 )
 
-// Box seals secrets under the master key, see token.Box.
-type Box interface {
-	KeyID() string
-	Seal(secret []byte, belongsTo string) []byte
-	Open(sealed []byte, keyID, belongsTo string) ([]byte, error)
+// Sealer makes secrets unreadable, each bound to what it belongs to; it need not be able
+// to open them. See token.Box.
+type Sealer interface {
+	Seal(ctx context.Context, belongsTo string, secret []byte) (sealed []byte, keyID string, err error)
+	// Reseal seals under the current master key what an earlier one sealed.
+	Reseal(ctx context.Context, belongsTo, keyID string, sealed []byte) (sealedAnew []byte, newKeyID string, err error)
 }
 
-// Registries are credentials of container registries: sealed in the database, in clear
-// only on their way to a host's engine.
-type Registries struct {
-	*Store
-	box Box
+// Opener opens what a Sealer sealed.
+type Opener interface {
+	Open(belongsTo, keyID string, sealed []byte) ([]byte, error)
 }
-
-// NewRegistries seals with box.
-func NewRegistries(s *Store, box Box) Registries { return Registries{Store: s, box: box} }
 
 // boundTo is what a password is sealed for: it opens for no other registry or user.
 func boundTo(r prego.Registry) string { return "registry/" + r.Host + "/" + r.Username }
 
-// PutRegistry keeps the credentials of a registry, instead of those before.
-func (s Registries) PutRegistry(ctx context.Context, host, username, password, by string) (prego.Registry, error) {
-	r := prego.Registry{Host: host, Username: username, KeyID: s.box.KeyID()}
-	return s.Store.PutRegistry(ctx, prego.SealedRegistry{Registry: r, Sealed: s.box.Seal([]byte(password), boundTo(r))}, by)
+// Registries keep credentials of container registries. They take passwords and can't
+// open them.
+type Registries struct {
+	*Store
+	sealer Sealer
 }
 
-// RotateRegistries seals anew what is sealed under an earlier master key. Repeated, it
-// goes on where it stopped.
+// NewRegistries seals with sealer.
+func NewRegistries(s *Store, sealer Sealer) Registries { return Registries{Store: s, sealer: sealer} }
+
+// PutRegistry keeps the credentials of a registry, instead of those before.
+func (s Registries) PutRegistry(ctx context.Context, host, username, password, by string) (prego.Registry, error) {
+	r := prego.SealedRegistry{Registry: prego.Registry{Host: host, Username: username}}
+	var err error
+	if r.Sealed, r.KeyID, err = s.sealer.Seal(ctx, boundTo(r.Registry), []byte(password)); err != nil {
+		return prego.Registry{}, err
+	}
+	return s.Store.PutRegistry(ctx, r, by)
+}
+
+// RotateRegistries seals every password under the current master key.
 func (s Registries) RotateRegistries(ctx context.Context) error {
 	list, err := s.ListRegistries(ctx)
 	if err != nil {
 		return err
 	}
 	for _, r := range list {
-		if r.KeyID == s.box.KeyID() {
-			continue
-		}
 		was, err := s.SealedRegistry(ctx, r.Host)
 		if prego.CodeOf(err) == prego.CodeRegistryNotFound {
 			continue
@@ -50,12 +56,10 @@ func (s Registries) RotateRegistries(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		secret, err := s.open(was)
-		if err != nil {
-			return err
-		}
 		now := was
-		now.KeyID, now.Sealed = s.box.KeyID(), s.box.Seal(secret, boundTo(was.Registry))
+		if now.Sealed, now.KeyID, err = s.sealer.Reseal(ctx, boundTo(was.Registry), was.KeyID, was.Sealed); err != nil {
+			return ofRegistry(r.Host, err)
+		}
 		if err := s.ResealRegistry(ctx, was, now); err != nil {
 			return err
 		}
@@ -63,24 +67,30 @@ func (s Registries) RotateRegistries(ctx context.Context) error {
 	return nil
 }
 
-func (s Registries) open(r prego.SealedRegistry) ([]byte, error) {
-	secret, err := s.box.Open(r.Sealed, r.KeyID, boundTo(r.Registry))
-	if err != nil {
-		return nil, prego.Errorf(prego.CodeNotReady, "the password of registry %s is sealed under master key %s, which is not known here: add it to PREGO_MASTER_KEY_EARLIER, or put the password again", r.Host, r.KeyID)
+// ofRegistry says whose password could not be opened.
+func ofRegistry(host string, err error) error {
+	if prego.CodeOf(err) == prego.CodeSealed {
+		return prego.Errorf(prego.CodeSealed, "the password of registry %s was sealed under a master key that is not known here: add that one to PREGO_MASTER_KEY_EARLIER, or set the password again", host)
 	}
-	return secret, nil
+	return err
+}
+
+// RegistryLogins open passwords for those who pull images.
+type RegistryLogins struct {
+	Store  *Store
+	Opener Opener
 }
 
 // RegistryAuth is what an image is pulled with; it is not ok when none is kept for its
 // registry.
-func (s Registries) RegistryAuth(ctx context.Context, image string) (username, password string, ok bool, err error) {
-	r, err := s.SealedRegistry(ctx, prego.RegistryOf(image))
+func (s RegistryLogins) RegistryAuth(ctx context.Context, image string) (username, password string, ok bool, err error) {
+	r, err := s.Store.SealedRegistry(ctx, prego.RegistryOf(image))
 	if prego.CodeOf(err) == prego.CodeRegistryNotFound {
 		return "", "", false, nil
 	}
 	if err != nil {
 		return "", "", false, err
 	}
-	secret, err := s.open(r)
-	return r.Username, string(secret), err == nil, err
+	secret, err := s.Opener.Open(boundTo(r.Registry), r.KeyID, r.Sealed)
+	return r.Username, string(secret), err == nil, ofRegistry(r.Host, err)
 }

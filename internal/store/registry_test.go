@@ -83,12 +83,16 @@ func TestSealedRegistries(t *testing.T) {
 	t.Parallel()
 	pool, ctx := pgtest.Pool(t), context.Background()
 	first, second := strings.Repeat("1a", 32), strings.Repeat("2b", 32)
-	with := func(key string, earlier ...string) Registries {
+	type registries struct {
+		Registries
+		logins RegistryLogins
+	}
+	with := func(key string, earlier ...string) registries {
 		box, err := token.NewBox(key, earlier...)
 		require.NoError(t, err)
-		return NewRegistries(New(pool), box)
+		return registries{NewRegistries(New(pool), box), RegistryLogins{New(pool), box}}
 	}
-	auth := func(r Registries, image string) (string, string, bool, error) { return r.RegistryAuth(ctx, image) }
+	auth := func(r registries, image string) (string, string, bool, error) { return r.logins.RegistryAuth(ctx, image) }
 	old := with(first)
 	for host, secret := range map[string]string{"r.example.com": "swordfish-1", "docker.io": "swordfish-2"} {
 		_, err := old.PutRegistry(ctx, host, "robot", secret, "op")
@@ -108,8 +112,8 @@ func TestSealedRegistries(t *testing.T) {
 	require.False(t, ok)
 
 	_, _, _, err = auth(with(second), "frappe/erpnext")
-	require.Equal(t, prego.CodeNotReady, prego.CodeOf(err), "an unknown master key is said, and no pull goes without credentials")
-	require.Equal(t, prego.CodeNotReady, prego.CodeOf(with(second).RotateRegistries(ctx)))
+	require.Equal(t, prego.CodeSealed, prego.CodeOf(err), "an unknown master key is said, and no pull goes without credentials")
+	require.Equal(t, prego.CodeSealed, prego.CodeOf(with(second).RotateRegistries(ctx)))
 	require.NoError(t, with(second, first).RotateRegistries(ctx))
 	_, password, _, err = auth(with(second), "r.example.com/team/bench:v15")
 	require.NoError(t, err)
@@ -118,5 +122,5 @@ func TestSealedRegistries(t *testing.T) {
 	_, err = pool.Exec(ctx, `UPDATE registries SET sealed = (SELECT sealed FROM registries WHERE host = 'docker.io') WHERE host = 'r.example.com'`)
 	require.NoError(t, err)
 	_, _, _, err = auth(with(second), "r.example.com/team/bench:v15")
-	require.Equal(t, prego.CodeNotReady, prego.CodeOf(err), "a password does not open for another registry")
+	require.Equal(t, prego.CodeSealed, prego.CodeOf(err), "a password does not open for another registry")
 }

@@ -1,6 +1,7 @@
 package token
 
 import (
+	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
@@ -9,6 +10,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+
+	"github.com/prego/prego"
 )
 
 // Box seals secrets that have to be kept, with AES-256-GCM under a key derived from
@@ -55,24 +58,33 @@ func NewBox(masterKeyHex string, earlier ...string) (*Box, error) {
 	return b, nil
 }
 
-// KeyID names the key that Seal uses; it tells nothing of the key.
-func (b *Box) KeyID() string { return b.current }
-
 // Seal makes a secret unreadable and binds it to what it belongs to: who opens it must
-// name the same.
-func (b *Box) Seal(secret []byte, belongsTo string) []byte {
+// name the same. keyID names the key.
+func (b *Box) Seal(_ context.Context, belongsTo string, secret []byte) (sealed []byte, keyID string, err error) {
 	aead := b.keys[b.current]
 	nonce := make([]byte, aead.NonceSize())
 	_, _ = rand.Read(nonce) // never fails
-	return aead.Seal(nonce, nonce, secret, []byte(belongsTo))
+	return aead.Seal(nonce, nonce, secret, []byte(belongsTo)), b.current, nil
+}
+
+// Reseal seals under the current key what any key that is known here has sealed.
+func (b *Box) Reseal(ctx context.Context, belongsTo, keyID string, sealed []byte) ([]byte, string, error) {
+	secret, err := b.Open(belongsTo, keyID, sealed)
+	if err != nil {
+		return nil, "", err
+	}
+	return b.Seal(ctx, belongsTo, secret)
 }
 
 // ErrSealed says that a secret cannot be opened: sealed under a key that is not known
 // here, for something else, or damaged.
-var ErrSealed = errors.New("the sealed secret cannot be opened with this master key")
+var ErrSealed = &prego.Error{
+	Code:    prego.CodeSealed,
+	Message: "the secret was sealed under a master key that is not known here: add that one to PREGO_MASTER_KEY_EARLIER, or give the secret again",
+}
 
 // Open is the inverse of Seal.
-func (b *Box) Open(sealed []byte, keyID, belongsTo string) ([]byte, error) {
+func (b *Box) Open(belongsTo, keyID string, sealed []byte) ([]byte, error) {
 	aead, ok := b.keys[keyID]
 	if !ok || len(sealed) < aead.NonceSize() {
 		return nil, ErrSealed

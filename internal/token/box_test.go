@@ -2,6 +2,7 @@ package token
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"testing"
 
@@ -10,23 +11,29 @@ import (
 
 func TestBox(t *testing.T) {
 	t.Parallel()
-	first, second := strings.Repeat("1a", 32), strings.Repeat("2b", 32)
+	ctx, first, second := context.Background(), strings.Repeat("1a", 32), strings.Repeat("2b", 32)
+	seal := func(b *Box, secret string) ([]byte, string) {
+		sealed, keyID, err := b.Seal(ctx, "registry/a", []byte(secret))
+		require.NoError(t, err)
+		return sealed, keyID
+	}
 	b, err := NewBox(first)
 	require.NoError(t, err)
-	sealed := b.Seal([]byte("hunter2"), "registry/a")
+	sealed, key := seal(b, "hunter2")
 	require.False(t, bytes.Contains(sealed, []byte("hunter2")))
-	require.NotEqual(t, sealed, b.Seal([]byte("hunter2"), "registry/a"), "equal secrets don't show as such")
-	got, err := b.Open(sealed, b.KeyID(), "registry/a")
+	again, _ := seal(b, "hunter2")
+	require.NotEqual(t, sealed, again, "equal secrets don't show as such")
+	got, err := b.Open("registry/a", key, sealed)
 	require.NoError(t, err)
 	require.Equal(t, "hunter2", string(got))
 
 	for name, open := range map[string]func() ([]byte, error){
-		"of another":  func() ([]byte, error) { return b.Open(sealed, b.KeyID(), "registry/b") },
-		"other key":   func() ([]byte, error) { return b.Open(sealed, "00000000", "registry/a") },
-		"cut off":     func() ([]byte, error) { return b.Open(sealed[:5], b.KeyID(), "registry/a") },
-		"changed":     func() ([]byte, error) { return b.Open(append([]byte{1}, sealed[1:]...), b.KeyID(), "registry/a") },
-		"nothing":     func() ([]byte, error) { return b.Open(nil, b.KeyID(), "registry/a") },
-		"a byte more": func() ([]byte, error) { return b.Open(append(bytes.Clone(sealed), 0), b.KeyID(), "registry/a") },
+		"of another":  func() ([]byte, error) { return b.Open("registry/b", key, sealed) },
+		"other key":   func() ([]byte, error) { return b.Open("registry/a", "00000000", sealed) },
+		"cut off":     func() ([]byte, error) { return b.Open("registry/a", key, sealed[:5]) },
+		"changed":     func() ([]byte, error) { return b.Open("registry/a", key, append([]byte{sealed[0] + 1}, sealed[1:]...)) },
+		"nothing":     func() ([]byte, error) { return b.Open("registry/a", key, nil) },
+		"a byte more": func() ([]byte, error) { return b.Open("registry/a", key, append(bytes.Clone(sealed), 0)) },
 	} {
 		_, err := open()
 		require.ErrorIs(t, err, ErrSealed, name)
@@ -34,16 +41,20 @@ func TestBox(t *testing.T) {
 
 	after, err := NewBox(second, first)
 	require.NoError(t, err)
-	require.NotEqual(t, b.KeyID(), after.KeyID())
-	got, err = after.Open(sealed, b.KeyID(), "registry/a")
+	got, err = after.Open("registry/a", key, sealed)
 	require.NoError(t, err, "what the earlier key sealed opens")
-	anew := after.Seal(got, "registry/a")
+	require.Equal(t, "hunter2", string(got))
+	anew, newKey, err := after.Reseal(ctx, "registry/a", key, sealed)
+	require.NoError(t, err)
+	require.NotEqual(t, key, newKey)
 	alone, err := NewBox(second)
 	require.NoError(t, err)
-	got, err = alone.Open(anew, after.KeyID(), "registry/a")
+	got, err = alone.Open("registry/a", newKey, anew)
 	require.NoError(t, err, "and needs the new key alone once it is sealed anew")
 	require.Equal(t, "hunter2", string(got))
-	_, err = alone.Open(sealed, b.KeyID(), "registry/a")
+	_, err = alone.Open("registry/a", key, sealed)
+	require.ErrorIs(t, err, ErrSealed)
+	_, _, err = alone.Reseal(ctx, "registry/a", key, sealed)
 	require.ErrorIs(t, err, ErrSealed)
 
 	_, err = NewBox("short")
