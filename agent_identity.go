@@ -34,6 +34,12 @@ func (e *SecondKeyError) Error() string { return e.Refusal.Error() }
 // Unwrap makes the code visible to errors.As.
 func (e *SecondKeyError) Unwrap() error { return e.Refusal }
 
+// Boot stages that are no milestones (wire.StageRetrying and wire.StageFailed).
+const (
+	BootStageRetrying = "retrying"
+	BootStageFailed   = "failed"
+)
+
 // BootIdentity is the server that a bootstrap token belongs to, as long as it is
 // being provisioned.
 type BootIdentity struct {

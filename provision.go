@@ -61,6 +61,7 @@ type TokenIssue struct {
 // that an earlier call already issued.
 type TokenIssued struct {
 	TokenID   string
+	IssuedAt  time.Time
 	ExpiresAt time.Time
 }
 

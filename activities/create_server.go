@@ -191,7 +191,7 @@ func (a *Servers) userData(ctx context.Context, st prego.ProvisionState, attempt
 	}
 	boot, err := a.Boot.RenderBoot(BootParams{
 		ServerID: st.ServerID, Role: st.Role, Region: st.Region, Tags: st.Tags,
-		Token: a.Tokens.Derive(issued.TokenID), Volume: st.Spec.VolumeGB > 0,
+		Token: a.Tokens.Derive(issued.TokenID), Issued: issued.IssuedAt, Volume: st.Spec.VolumeGB > 0,
 	})
 	if err != nil {
 		return "", permanent(ErrTypePermanent, "render cloud-init: "+err.Error(), nil)

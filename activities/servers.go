@@ -76,7 +76,8 @@ type BootParams struct {
 	Region   prego.Region
 	Tags     []string
 	Token    string
-	Volume   bool // a data volume is attached
+	Issued   time.Time // when Token was
+	Volume   bool      // a data volume is attached
 }
 
 // Boot is a rendered user_data and, where that alone would be too large, the

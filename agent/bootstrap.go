@@ -60,6 +60,10 @@ func (h *Host) Bootstrap(ctx context.Context, addr, version string, log *slog.Lo
 		ServerID: h.Config.ServerID, Token: strings.TrimSpace(string(raw)), CSRs: csrs,
 		AgentVersion: version, BootID: bootID(), Hostname: hostname, Tags: h.Config.Tags,
 	}
+	// A milestone: that it can't be told stops nothing.
+	if err := gw.postJSON(ctx, wire.PathBootStage, request.Token, wire.BootStageRequest{ServerID: h.Config.ServerID, Stage: wire.StageAgentStarted}, nil); err != nil {
+		log.Info("boot stage not reported", "error", err.Error())
+	}
 	wait := backoff{base: 500 * time.Millisecond, cap: 10 * time.Second}
 	for {
 		var id wire.Identity

@@ -51,7 +51,7 @@ func TestBootstrapLeavesAnIdentityAndNoToken(t *testing.T) {
 	id, err := h.LoadIdentity()
 	require.NoError(t, err)
 	require.Equal(t, "jwt-1", id.Token)
-	require.Equal(t, []string{"127.0.0.9"}, g.seen().sources, "the call comes from --addr")
+	require.Equal(t, []string{"127.0.0.9", "127.0.0.9"}, g.seen().sources, "the calls come from --addr: that it started, and the handshake")
 
 	in := g.seen().handshakes[0]
 	require.Equal(t, testServer, in.ServerID)

@@ -48,12 +48,15 @@ const (
 	StageDockerInstalled  BootStage = "docker_installed"
 	StageAgentInstalled   BootStage = "agent_installed"
 	StageAgentStarted     BootStage = "agent_started"
-	StageFailed           BootStage = "failed"
+	// StageRetrying is no milestone: a step failed and is done again; Detail says why.
+	StageRetrying BootStage = "retrying"
+	// StageFailed ends a boot; Detail says why.
+	StageFailed BootStage = "failed"
 )
 
 // BootStages lists every stage in order.
 func BootStages() []BootStage {
-	return []BootStage{StageCloudInitStarted, StageFirewallReady, StageDockerInstalled, StageAgentInstalled, StageAgentStarted, StageFailed}
+	return []BootStage{StageCloudInitStarted, StageFirewallReady, StageDockerInstalled, StageAgentInstalled, StageAgentStarted, StageRetrying, StageFailed}
 }
 
 // BootStageRequest reports a stage. Detail is at most 512 bytes of printable

@@ -130,7 +130,7 @@ func (r bootRenderer) RenderBoot(p activities.BootParams) (activities.Boot, erro
 			AgentPort: r.cfg.Worker.AgentPort, DockerPort: r.cfg.Worker.DockerPort, AgentSHA256: r.agentSHA256,
 		},
 		Token: p.Token, GatewayCAPEM: bundle, EgressCIDRs: r.cfg.Worker.EgressCIDRs, Volume: p.Volume,
-		Limit: r.cfg.Worker.UserDataLimit,
+		Issued: p.Issued.Unix(), Patience: int(r.cfg.Worker.BootPatience.Seconds()), Limit: r.cfg.Worker.UserDataLimit,
 	})
 	return activities.Boot{UserData: out.UserData, StageTwo: out.StageTwo, StageTwoSHA256: out.StageTwoSHA256}, err
 }
@@ -186,7 +186,7 @@ func (i importer) IssueImport(ctx context.Context, s prego.Server) (string, erro
 		return "", err
 	}
 	boot, err := i.boot.RenderBoot(activities.BootParams{
-		ServerID: s.ServerID, Role: s.Role, Region: s.Region, Tags: s.Tags, Token: i.tokens.Derive(issued.TokenID),
+		ServerID: s.ServerID, Role: s.Role, Region: s.Region, Tags: s.Tags, Token: i.tokens.Derive(issued.TokenID), Issued: issued.IssuedAt,
 	})
 	return boot.UserData, err
 }

@@ -41,8 +41,19 @@ type Input struct {
 	GatewayCAPEM string
 	EgressCIDRs  []string // who may reach the agent and Docker
 	Volume       bool     // a data volume is attached, to be mounted at /srv/data
-	Limit        int      // of the document in bytes; 0 is MaxUserData
+	// Issued is when the token was, in Unix time: the host's clock can't be much before
+	// it.
+	Issued int64
+	// Patience is for how many seconds a step of the boot is repeated; 0 is
+	// DefaultPatience.
+	Patience int
+	Limit    int // of the document in bytes; 0 is MaxUserData
 }
+
+// DefaultPatience is for how many seconds a step of the boot is repeated: below what a
+// boot is given as a whole (direct-provisioning §2, step 5), so that a host still says
+// why it failed.
+const DefaultPatience = 240
 
 // Output is a rendered boot. StageTwo is nil when UserData holds everything;
 // otherwise it is what the host fetches, and holds no secret.
@@ -65,11 +76,17 @@ type document struct {
 	Hostname    string   `yaml:"hostname"`
 	SSHPwauth   bool     `yaml:"ssh_pwauth"`
 	DisableRoot bool     `yaml:"disable_root"`
+	BootCmd     []string `yaml:"bootcmd"`
 	WriteFiles  []file   `yaml:"write_files"`
 	RunCmd      []string `yaml:"runcmd"`
 }
 
 const lib = "/usr/local/lib/prego/"
+
+// untilBooted runs early at each boot. cloud-init notes that it did a thing before it
+// does it, so that one that lost its power halfway would never do the rest: it forgets
+// its notes until the boot script has come to its end.
+const untilBooted = "[ -e /var/lib/cloud/instance/prego-booted ] || rm -f /var/lib/cloud/instance/sem/config_*"
 
 // Render renders a boot. A document above the limit is split in two stages.
 func Render(in Input) (Output, error) {
@@ -78,6 +95,9 @@ func Render(in Input) (Output, error) {
 	}
 	if in.Limit == 0 {
 		in.Limit = MaxUserData
+	}
+	if in.Patience == 0 {
+		in.Patience = DefaultPatience
 	}
 	identity, err := in.identityFiles()
 	if err != nil {
@@ -104,11 +124,11 @@ func Render(in Input) (Output, error) {
 	if err != nil {
 		return Output{}, fmt.Errorf("second stage: %w", err)
 	}
-	env["STAGE_TWO_PATH"], env["STAGE_TWO_SHA256"] = path, out.StageTwoSHA256
+	env["PATH_STAGE_TWO"], env["STAGE_TWO_SHA256"] = wire.PathStageTwo, out.StageTwoSHA256
 	first := append(append([]file{}, identity...),
 		plain("/etc/prego-agent/boot.env", quoteEnv(env)),
 		file{Path: wire.StageTwoPath, Owner: "root:root", Permissions: "0644", Content: string(pin)},
-		embedded("lib.sh", lib+"lib.sh", "0644"), embedded("stage-one.sh", lib+"stage-one.sh", "0755"))
+		embedded("gateway.py", lib+"gateway.py", "0644"), embedded("lib.sh", lib+"lib.sh", "0644"), embedded("stage-one.sh", lib+"stage-one.sh", "0755"))
 	if out.UserData, err = in.marshal(first, lib+"stage-one.sh"); err != nil {
 		return Output{}, err
 	}
@@ -144,6 +164,10 @@ func (in Input) check() error {
 		return prego.Invalid("token", "must be base64url")
 	case !strings.Contains(in.GatewayCAPEM, "-----BEGIN CERTIFICATE-----"):
 		return prego.Invalid("gateway_ca", "must be PEM certificates")
+	case in.Issued <= 0:
+		return prego.Invalid("issued", "is required: hosts judge their clocks by it")
+	case in.Patience < 0:
+		return prego.Invalid("patience", "must not be negative")
 	case len(in.EgressCIDRs) == 0:
 		return prego.Invalid("egress_cidrs", "is required: nobody could reach the host")
 	}
@@ -186,11 +210,13 @@ func (in Input) identityFiles() ([]file, error) {
 func (in Input) bootFiles() []file {
 	const units = "/etc/systemd/system/"
 	out := []file{
+		embedded("gateway.py", lib+"gateway.py", "0644"),
 		embedded("lib.sh", lib+"lib.sh", "0644"),
 		embedded("bootstrap.sh", lib+"bootstrap.sh", "0755"),
 		embedded("docker-certs.sh", lib+"docker-certs.sh", "0755"),
 		plain(lib+"docker-tls.conf", dockerTLS(in.Host.DockerPort)),
 		embedded("daemon.json", "/etc/docker/daemon.json", "0644"),
+		embedded("daemon-24.json", lib+"daemon.json", "0644"),
 		plain("/etc/prego-agent/firewall.nft", Firewall(in.EgressCIDRs, []int{in.Host.AgentPort, in.Host.DockerPort})),
 	}
 	for _, u := range []string{"prego-firewall.service", "prego-agent-bootstrap.service", "prego-agent.service", "prego-agent-exec.socket", "prego-agent-exec.service", "prego-agent-prepare.service", "prego-agent-bench.socket", "prego-agent-bench.service", "prego-docker-certs.path", "prego-docker-certs.service"} {
@@ -239,7 +265,9 @@ func Firewall(cidrs []string, ports []int) string {
 	b.WriteString("table inet prego\ndelete table inet prego\ntable inet prego {\n")
 	b.WriteString("\tchain input {\n\t\ttype filter hook input priority filter; policy drop;\n")
 	b.WriteString("\t\tct state established,related accept\n\t\tct state invalid drop\n\t\tiifname \"lo\" accept\n")
-	b.WriteString("\t\tmeta l4proto { icmp, ipv6-icmp } accept\n")
+	// nft knows these two names by itself; it looks others up, such as ipv6-icmp, in
+	// /etc/protocols, which a minimal system lacks.
+	b.WriteString("\t\tmeta l4proto { icmp, icmpv6 } accept\n")
 	if len(v4) > 0 {
 		fmt.Fprintf(&b, "\t\tip saddr { %s } tcp dport { %s } accept\n", strings.Join(v4, ", "), strings.Join(open, ", "))
 	}
@@ -264,16 +292,13 @@ func (in Input) environment() map[string]string {
 	if port == "" {
 		port = "443"
 	}
-	host := u.Hostname()
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
 	volume := "0"
 	if in.Volume {
 		volume = "1"
 	}
 	return map[string]string{
-		"SERVER_ID": in.Host.ServerID, "GATEWAY_NAME": in.Host.GatewayServerName, "GATEWAY_HOST": host, "GATEWAY_PORT": port,
+		"SERVER_ID": in.Host.ServerID, "GATEWAY_NAME": in.Host.GatewayServerName, "GATEWAY_HOST": u.Hostname(), "GATEWAY_PORT": port,
+		"ISSUED_AT": strconv.FormatInt(in.Issued, 10), "PATIENCE": strconv.Itoa(in.Patience),
 		"AGENT_SHA256": in.Host.AgentSHA256, "PATH_BOOT_STAGE": wire.PathBootStage, "PATH_AGENT_BINARY": wire.PathAgentBinary, "VOLUME": volume,
 	}
 }
@@ -297,7 +322,7 @@ func (in Input) marshal(fs []file, run string) (string, error) {
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(1)
 	err := enc.Encode(document{
-		Hostname: in.Host.ServerID, SSHPwauth: false, DisableRoot: true, WriteFiles: fs, RunCmd: []string{"sh " + run},
+		Hostname: in.Host.ServerID, SSHPwauth: false, DisableRoot: true, BootCmd: []string{untilBooted}, WriteFiles: fs, RunCmd: []string{"sh " + run},
 	})
 	if err != nil {
 		return "", fmt.Errorf("cloud-config: %w", err)

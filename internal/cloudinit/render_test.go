@@ -39,6 +39,7 @@ func input() Input {
 			AgentSHA256: strings.Repeat("ab", 32),
 		},
 		Token: token, GatewayCAPEM: ca, EgressCIDRs: []string{"203.0.113.7/32", "2001:db8::/64"},
+		Issued: 1_793_534_400,
 	}
 }
 
@@ -46,7 +47,7 @@ func TestGolden(t *testing.T) {
 	t.Parallel()
 	volume, small, port := input(), input(), input()
 	volume.Volume = true
-	small.Limit = 6000
+	small.Limit = 12000
 	port.Host.AgentPort = 8443
 	for name, in := range map[string]Input{"plain": input(), "volume": volume, "two-stage": small, "high-port": port} {
 		out, err := Render(in)
@@ -73,7 +74,7 @@ func read(t require.TestingT, doc string) (map[string]file, document) {
 	for k := range top {
 		// cloud-init ignores top-level keys that it does not know, and so does its
 		// schema check: this list is what we mean to use.
-		require.Contains(t, []string{"hostname", "ssh_pwauth", "disable_root", "write_files", "runcmd"}, k)
+		require.Contains(t, []string{"hostname", "ssh_pwauth", "disable_root", "bootcmd", "write_files", "runcmd"}, k)
 	}
 	var d document
 	require.NoError(t, yaml.Unmarshal([]byte(doc), &d))
@@ -127,7 +128,7 @@ func TestAnyValidInputComesThroughUnchanged(t *testing.T) {
 		in.Host.ServerID = rapid.StringMatching(`[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?`).Draw(t, "id")
 		in.Host.Tags = rapid.SliceOfN(rapid.StringMatching("[!-~]{1,63}"), 0, 32).Draw(t, "tags")
 		in.Volume = rapid.Bool().Draw(t, "volume")
-		in.Limit = rapid.IntRange(8000, MaxUserData).Draw(t, "limit")
+		in.Limit = rapid.IntRange(14000, MaxUserData).Draw(t, "limit")
 		for range rapid.IntRange(0, 200).Draw(t, "cidrs") {
 			in.EgressCIDRs = append(in.EgressCIDRs, "198.51.100.0/24")
 		}
@@ -189,6 +190,8 @@ func TestHostileInputIsRefused(t *testing.T) {
 		"no egress":               func(in *Input) { in.EgressCIDRs = nil },
 		"egress that is no CIDR":  func(in *Input) { in.EgressCIDRs = []string{"0.0.0.0/0; drop"} },
 		"tag with a newline":      func(in *Input) { in.Host.Tags = []string{"a\nb"} },
+		"no time":                 func(in *Input) { in.Issued = 0 },
+		"negative patience":       func(in *Input) { in.Patience = -1 },
 		"port 0":                  func(in *Input) { in.Host.DockerPort = 0 },
 		"too large in two stages": func(in *Input) { in.Limit = 1000 },
 	} {
@@ -221,7 +224,7 @@ func TestCloudInitTakesIt(t *testing.T) {
 		require.NoError(t, os.WriteFile(f, []byte(doc), 0o600))
 		return exec.Command(bin, "schema", "--config-file", f).CombinedOutput()
 	}
-	for _, limit := range []int{0, 6000} {
+	for _, limit := range []int{0, 12000} {
 		in := input()
 		in.Limit = limit
 		in.Host.Tags = []string{`{{evil}}`, `#cloud-config`, `"'`, `-a:`, `!!python`}

@@ -1,12 +1,21 @@
 package cloudinit
 
 import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io"
+	"log"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -23,49 +32,60 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// host is a directory in which the real scripts run, with a real TLS gateway, real
-// curl, and stand-ins for what would change this machine.
-type host struct {
-	root, bin string
-	in        Input
-	srv       *httptest.Server
+// gateway is a real TLS server, called by the program that the boot scripts use.
+type gateway struct {
+	srv *httptest.Server
+	env []string
+	dir string // of the program, with its /etc/prego-agent replaced
 
 	mu     sync.Mutex
 	stages []string
-	fail   int // so many requests are answered with 503 first
+	ahead  time.Duration // of the host's clock: the gateway's is so much behind
 	binary string
-	second []byte
 }
 
-func newHost(t *testing.T) *host {
+// newGateway serves with a certificate that is valid between two times.
+func newGateway(t *testing.T, issued, from, until time.Time) *gateway {
 	t.Helper()
-	h := &host{root: t.TempDir(), bin: t.TempDir(), in: input(), binary: "#!/bin/sh\n"}
-	h.srv = httptest.NewUnstartedServer(http.HandlerFunc(h.serve))
-	h.srv.TLS = &tls.Config{MinVersion: tls.VersionTLS13}
-	h.srv.StartTLS()
-	t.Cleanup(h.srv.Close)
-	h.in.GatewayCAPEM = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.srv.Certificate().Raw}))
-	h.in.Host.GatewayURL = h.srv.URL
-	h.in.Host.GatewayServerName = "example.com" // what httptest's certificate says
-	sum := sha256.Sum256([]byte(h.binary))
-	h.in.Host.AgentSHA256 = hex.EncodeToString(sum[:])
-	for _, name := range []string{"passwd", "systemctl", "apt-get", "useradd", "mount"} {
-		script := fmt.Sprintf("#!/bin/sh\necho %s \"$@\" >>%s/calls\n[ ! -e %s/fail-%s ]\n", name, h.bin, h.bin, name)
-		require.NoError(t, os.WriteFile(filepath.Join(h.bin, name), []byte(script), 0o700))
+	g := &gateway{dir: t.TempDir(), binary: "#!/bin/sh\n"}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	cert := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: from, NotAfter: until, DNSNames: []string{"agentgw.prego.internal"},
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
-	return h
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
+	require.NoError(t, err)
+	g.srv = httptest.NewUnstartedServer(http.HandlerFunc(g.serve))
+	g.srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	g.srv.TLS = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	g.srv.StartTLS()
+	t.Cleanup(g.srv.Close)
+
+	in := input()
+	in.Issued, in.Host.GatewayURL = issued.Unix(), g.srv.URL
+	in.GatewayCAPEM = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	out, err := Render(in)
+	require.NoError(t, err)
+	files, _ := read(t, out.UserData)
+	program := strings.ReplaceAll(files[lib+"gateway.py"].Content, "/etc/prego-agent/", g.dir+"/")
+	require.NoError(t, os.WriteFile(filepath.Join(g.dir, "gateway.py"), []byte(program), 0o600))
+	for _, name := range []string{wire.BootstrapTokenPath, wire.GatewayCAPath} {
+		require.NoError(t, os.WriteFile(filepath.Join(g.dir, filepath.Base(name)), []byte(files[name].Content), 0o600))
+	}
+	for line := range strings.Lines(files["/etc/prego-agent/boot.env"].Content) {
+		g.env = append(g.env, strings.NewReplacer("'", "", "\n", "").Replace(line))
+	}
+	return g
 }
 
-func (h *host) serve(w http.ResponseWriter, r *http.Request) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.fail > 0 {
-		h.fail--
-		w.WriteHeader(http.StatusServiceUnavailable)
-		return
-	}
+func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w.Header().Set("Date", time.Now().Add(-g.ahead).UTC().Format(http.TimeFormat))
 	if r.Header.Get("Authorization") != "Bearer "+token {
 		w.WriteHeader(http.StatusUnauthorized)
+		_ = json.NewEncoder(w).Encode(wire.Problem{Status: 401, Code: "token_unknown", Detail: "nobody knows it"})
 		return
 	}
 	switch r.URL.Path {
@@ -75,97 +95,119 @@ func (h *host) serve(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
-		h.stages = append(h.stages, strings.TrimSpace(string(s.Stage)+" "+s.Detail))
+		g.stages = append(g.stages, s.ServerID+" "+string(s.Stage)+" "+s.Detail)
 	case wire.PathAgentBinary:
-		fmt.Fprint(w, h.binary)
-	case wire.PathStageTwo:
-		_, _ = w.Write(h.second)
+		fmt.Fprint(w, g.binary)
+	default:
+		w.WriteHeader(http.StatusNotFound)
 	}
 }
 
-// run materialises the files as cloud-init would and runs what runcmd names.
-func (h *host) run(t *testing.T) (string, error) {
+// call runs the program.
+func (g *gateway) call(t *testing.T, args ...string) (stdout string, err error) {
 	t.Helper()
-	out, err := Render(h.in)
-	require.NoError(t, err)
-	if h.second == nil {
-		h.second = out.StageTwo
+	cmd := exec.Command(tool(t, "python3"), append([]string{"-I", filepath.Join(g.dir, "gateway.py")}, args...)...)
+	cmd.Env = g.env
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NotContains(t, stderr.String()+string(out), token)
+	require.NotContains(t, stderr.String(), "Traceback")
+	if err != nil {
+		err = errors.New(stderr.String())
 	}
-	files, d := read(t, out.UserData)
-	for path, f := range files {
-		target := filepath.Join(h.root, path)
-		require.NoError(t, os.MkdirAll(filepath.Dir(target), 0o755))
-		mode, err := strconv.ParseUint(f.Permissions, 8, 32)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(target, []byte(f.Content), os.FileMode(mode)))
-	}
-	require.Len(t, d.RunCmd, 1)
-	cmd := exec.Command("sh", filepath.Join(h.root, strings.TrimPrefix(d.RunCmd[0], "sh ")))
-	cmd.Env = []string{"PATH=" + h.bin + ":" + os.Getenv("PATH"), "PREGO_ROOT=" + h.root, "PREGO_PAUSE=0", "PREGO_TRIES=4"}
-	text, err := cmd.CombinedOutput()
-	return string(text), err
+	return strings.TrimSpace(string(out)), err
 }
 
-func TestBootScriptRuns(t *testing.T) {
+func TestBootReports(t *testing.T) {
 	t.Parallel()
-	tool(t, "curl")
-	for name, limit := range map[string]int{"in one stage": 0, "in two stages": 7000} {
+	now := time.Now()
+	g := newGateway(t, now, now.Add(-time.Hour), now.Add(time.Hour))
+	for name, ahead := range map[string]time.Duration{"right": 0, "ahead": time.Hour, "behind": -time.Hour} {
+		g.ahead = ahead
+		out, err := g.call(t, "report", "cloud_init_started")
+		require.NoError(t, err, name)
+		seconds, err := strconv.Atoi(out)
+		require.NoError(t, err, name)
+		require.InDelta(t, ahead.Seconds(), seconds, 3, "%s: by how much the clock is ahead", name)
+	}
+	_, err := g.call(t, "report", "failed", "it's \"broken\"\\ ")
+	require.NoError(t, err)
+	require.Equal(t, "app-sgp-007 failed it's \"broken\"\\ ", g.stages[3], "any text arrives as it is")
+
+	require.NoError(t, os.WriteFile(filepath.Join(g.dir, "bootstrap.token"), []byte("another"), 0o600))
+	_, err = g.call(t, "report", "failed", "x")
+	require.ErrorContains(t, err, "the gateway answered 401 token_unknown: nobody knows it")
+	g.srv.Close()
+	_, err = g.call(t, "report", "failed", "x")
+	require.ErrorContains(t, err, "Connection refused")
+}
+
+func TestBootFetchesWhatIsPinned(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	g := newGateway(t, now, now.Add(-time.Hour), now.Add(time.Hour))
+	sum := sha256.Sum256([]byte(g.binary))
+	target := filepath.Join(t.TempDir(), "agent")
+	_, err := g.call(t, "fetch", wire.PathAgentBinary, hex.EncodeToString(sum[:]), target)
+	require.NoError(t, err)
+	got, err := os.ReadFile(target)
+	require.NoError(t, err)
+	require.Equal(t, g.binary, string(got))
+
+	g.binary = "#!/bin/sh\nevil\n"
+	other := filepath.Join(t.TempDir(), "agent")
+	_, err = g.call(t, "fetch", wire.PathAgentBinary, hex.EncodeToString(sum[:]), other)
+	require.ErrorContains(t, err, "another than the one that was pinned")
+	require.NoFileExists(t, other)
+	require.NoFileExists(t, other+".new")
+}
+
+// TestBootJudgesCertificatesWhereTheClockIsWrong gives the program certificates of
+// another time than this machine's: user_data was written in theirs, so that it is the
+// clock that is wrong.
+func TestBootJudgesCertificatesWhereTheClockIsWrong(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, tc := range map[string]struct {
+		issued, from, until time.Duration // from now
+		says                string
+	}{
+		"an hour behind":                     {time.Hour, 30 * time.Minute, 2 * time.Hour, ""},
+		"a year behind":                      {365 * 24 * time.Hour, 365*24*time.Hour - time.Hour, 366 * 24 * time.Hour, ""},
+		"a year ahead":                       {-365 * 24 * time.Hour, -366 * 24 * time.Hour, -364 * 24 * time.Hour, ""},
+		"right, and not valid yet":           {0, time.Hour, 2 * time.Hour, "the gateway's certificate has notBefore"},
+		"right, and expired":                 {0, -2 * time.Hour, -time.Hour, "the gateway's certificate has notAfter"},
+		"a year behind, and expired by then": {365 * 24 * time.Hour, time.Hour, 2 * time.Hour, "the gateway's certificate has notAfter"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHost(t)
-			h.in.Limit = limit
-			h.fail = 1 // the first report is lost, and nothing stops
-			text, err := h.run(t)
-			require.NoError(t, err, text)
-			want := []string{"cloud_init_started", "firewall_ready", "docker_installed", "agent_installed", "agent_started"}
-			if limit == 0 {
-				want = want[1:]
+			g := newGateway(t, now.Add(tc.issued), now.Add(tc.from), now.Add(tc.until))
+			_, err := g.call(t, "report", "cloud_init_started")
+			if tc.says == "" {
+				require.NoError(t, err)
+				return
 			}
-			require.Equal(t, want, h.stages)
-			got, err := os.ReadFile(filepath.Join(h.root, wire.AgentBinary))
-			require.NoError(t, err)
-			require.Equal(t, h.binary, string(got))
-			calls, err := os.ReadFile(filepath.Join(h.bin, "calls"))
-			require.NoError(t, err)
-			for _, c := range []string{"passwd --lock root", "systemctl mask ssh.service", "prego-firewall.service", "install docker.io", "prego-agent-bootstrap.service prego-agent.service", "useradd --system --create-home --home-dir /home/frappe", "prego-agent-prepare.service", "prego-agent-exec.socket prego-agent-bench.socket", "prego-agent-exec.service", "enable prego-docker-certs.service", "prego-docker-certs.path"} {
-				require.Contains(t, string(calls), c)
-			}
-			require.NotContains(t, string(calls), token)
-			require.NotContains(t, text, token, "the token is not printed")
+			require.ErrorContains(t, err, tc.says)
+			require.Empty(t, g.stages, "the token was not sent")
 		})
 	}
 }
 
-func TestBootScriptReportsWhatFailed(t *testing.T) {
+func TestBootTrustsNobodyElse(t *testing.T) {
 	t.Parallel()
-	tool(t, "curl")
-	t.Run("packages", func(t *testing.T) {
-		t.Parallel()
-		h := newHost(t)
-		require.NoError(t, os.WriteFile(filepath.Join(h.bin, "fail-apt-get"), nil, 0o600))
-		_, err := h.run(t)
-		require.Error(t, err)
-		require.Equal(t, []string{"cloud_init_started", "failed packages ended with status 1"}, h.stages)
-	})
-	t.Run("another agent than the pinned one", func(t *testing.T) {
-		t.Parallel()
-		h := newHost(t)
-		h.binary = "#!/bin/sh\nevil\n"
-		_, err := h.run(t)
-		require.Error(t, err)
-		require.Equal(t, "failed agent ended with status 1", h.stages[len(h.stages)-1])
-		require.NoFileExists(t, filepath.Join(h.root, wire.AgentBinary))
-	})
-	t.Run("another second stage than the pinned one", func(t *testing.T) {
-		t.Parallel()
-		h := newHost(t)
-		h.in.Limit = 7000
-		h.second = []byte("evil")
-		_, err := h.run(t)
-		require.Error(t, err)
-		require.Equal(t, []string{"failed second_stage ended with status 1"}, h.stages)
-		require.NoFileExists(t, filepath.Join(h.root, "/usr/local/lib/prego/bootstrap.sh"))
-	})
+	now := time.Now()
+	g, other := newGateway(t, now, now.Add(-time.Hour), now.Add(time.Hour)), newGateway(t, now, now.Add(-time.Hour), now.Add(time.Hour))
+	require.NoError(t, os.Rename(filepath.Join(other.dir, "gateway-ca.pem"), filepath.Join(g.dir, "gateway-ca.pem")))
+	_, err := g.call(t, "report", "cloud_init_started")
+	require.ErrorContains(t, err, "certificate verify failed")
+	for i := range other.env {
+		other.env[i] = strings.Replace(other.env[i], "agentgw.prego.internal", "gw.example.com", 1)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(other.dir, "gateway-ca.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.srv.TLS.Certificates[0].Certificate[0]}), 0o600))
+	_, err = other.call(t, "report", "cloud_init_started")
+	require.ErrorContains(t, err, "Hostname mismatch", "its name is checked")
+	require.Empty(t, append(g.stages, other.stages...))
 }
 
 // TestRenewedCertificatesReachDockerd runs the script that the path unit starts.
@@ -176,16 +218,18 @@ func TestRenewedCertificatesReachDockerd(t *testing.T) {
 		require.Empty(t, os.Getenv("CI"), "CI must run this test")
 		return
 	}
-	h := newHost(t)
+	h := struct{ root, bin string }{t.TempDir(), t.TempDir()}
+	script := fmt.Sprintf("#!/bin/sh\necho systemctl \"$@\" >>%s/calls\n[ ! -e %s/fail-systemctl ]\n", h.bin, h.bin)
+	require.NoError(t, os.WriteFile(filepath.Join(h.bin, "systemctl"), []byte(script), 0o700))
 	put := func(name, content string) {
 		file := filepath.Join(h.root, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
 		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 	}
 	put("/usr/local/lib/prego/docker-tls.conf", "[Service]\n")
-	script, err := files.ReadFile("files/docker-certs.sh")
+	program, err := files.ReadFile("files/docker-certs.sh")
 	require.NoError(t, err)
-	put("script", string(script))
+	put("script", string(program))
 	run := func() (restarts int, err error) {
 		cmd := exec.Command("sh", filepath.Join(h.root, "script"))
 		cmd.Env = []string{"PATH=" + h.bin + ":" + os.Getenv("PATH"), "PREGO_ROOT=" + h.root, "PREGO_WAIT=1"}

@@ -201,6 +201,7 @@ type Worker struct {
 	StackFile         string        `env:"PREGO_STACK_FILE"`                                      // what runs on servers, see docs/containers.md; empty: the built-in stack
 	DriftHosts        int           `env:"PREGO_DRIFT_HOSTS_PER_RUN" envDefault:"8"`              // servers whose containers a reconciliation looks at; 0: none
 	UserDataLimit     int           `env:"PREGO_USER_DATA_LIMIT"`                                 // bytes; a lower one than the provider's tries the two-stage boot
+	BootPatience      time.Duration `env:"PREGO_BOOT_PATIENCE" envDefault:"4m"`                   // how long a booting host repeats a step that fails; less than its boot may take
 	ReconcileEvery    time.Duration `env:"PREGO_RECONCILE_EVERY" envDefault:"5m"`
 	OrphanAge         time.Duration `env:"PREGO_ORPHAN_AGE" envDefault:"45m"` // older than the longest provisioning attempt
 	OrphanMaxPerRun   int           `env:"PREGO_ORPHAN_MAX_PER_RUN" envDefault:"10"`

@@ -225,7 +225,7 @@ func TestCapacity(t *testing.T) {
 
 func TestTwoStageBoot(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: map[string]string{"PREGO_USER_DATA_LIMIT": "8000"}})
+	c := newCell(t, options{vars: map[string]string{"PREGO_USER_DATA_LIMIT": "12000"}})
 	c.create("two", prego.RoleRedisPool, prego.ServerSpec{})
 	c.awaitStatus("two", prego.ServerActive)
 	var stages int

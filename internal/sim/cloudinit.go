@@ -100,11 +100,7 @@ func (h *host) cloudInit(ctx context.Context) error {
 		return fmt.Errorf("install the agent: %w", err)
 	}
 	gw.report(ctx, wire.StageAgentInstalled, "")
-	if err := sleep(ctx, h.sim.cfg.Profile.Stage); err != nil {
-		return err
-	}
-	gw.report(ctx, wire.StageAgentStarted, "")
-	return nil
+	return sleep(ctx, h.sim.cfg.Profile.Stage)
 }
 
 // decodeUserData accepts what cloud-init's source for this provider does: plain

@@ -23,7 +23,7 @@ VALUES ($1, $2, $3, $4, $5, now() + make_interval(secs => $6))
 ON CONFLICT (server_id, attempt) DO NOTHING`
 
 const sqlTokenOfAttempt = `
-SELECT token_id, expires_at FROM server_bootstrap_tokens WHERE server_id = $1 AND attempt = $2`
+SELECT token_id, issued_at, expires_at FROM server_bootstrap_tokens WHERE server_id = $1 AND attempt = $2`
 
 // IssueToken gives an attempt its bootstrap token, once: a repeated call gets the
 // one that is there. Tokens of earlier attempts stay good until this one is
@@ -36,7 +36,7 @@ func (s *Store) IssueToken(ctx context.Context, t prego.TokenIssue) (prego.Token
 		if err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, sqlTokenOfAttempt, t.ServerID, t.Attempt).Scan(&out.TokenID, &out.ExpiresAt); err != nil {
+		if err := tx.QueryRow(ctx, sqlTokenOfAttempt, t.ServerID, t.Attempt).Scan(&out.TokenID, &out.IssuedAt, &out.ExpiresAt); err != nil {
 			return err
 		}
 		if tag.RowsAffected() == 0 {
@@ -229,13 +229,18 @@ func (s *Store) BootIdentity(ctx context.Context, tokenHash []byte) (prego.BootI
 	return b, nil
 }
 
-// AddBootStage puts a host's milestone on its timeline, once per attempt.
+// AddBootStage puts a host's milestone on its timeline, once per attempt; that it
+// repeats a step, once a minute.
 func (s *Store) AddBootStage(ctx context.Context, b prego.BootIdentity, stage, detail string) error {
 	message := stage
 	if detail != "" {
 		message += ": " + prego.Redact(detail)
 	}
+	key := fmt.Sprintf("%s/%d/%s", prego.StepBootStage, b.Attempt, stage)
+	if stage == prego.BootStageRetrying {
+		key += time.Now().UTC().Format("/2006-01-02T15:04")
+	}
 	return s.AddEvent(ctx, prego.ServerEvent{
 		ServerID: b.ServerID, Step: prego.StepBootStage, Attempt: b.Attempt, Message: message, Actor: prego.ActorSystem,
-	}, fmt.Sprintf("%s/%d/%s", prego.StepBootStage, b.Attempt, stage))
+	}, key)
 }

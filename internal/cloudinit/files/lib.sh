@@ -1,34 +1,99 @@
-# Shared by the boot scripts. The bootstrap token never stands on a command line:
-# curl reads it from its standard input.
+# Shared by the boot scripts.
 set -eu
-ROOT="${PREGO_ROOT:-}"
-. "$ROOT/etc/prego-agent/boot.env"
+export LC_ALL=C # what commands say is reported
+set -a
+. /etc/prego-agent/boot.env
+set +a
+LIB=/usr/local/lib/prego
+ERRORS=/run/prego-boot.errors # memory: a full disk must not keep us from saying so
+STEP='' COMMAND=''
 
-call() { # path, then curl's own arguments
-	path="$1"
-	shift
-	printf 'header = "Authorization: Bearer %s"\n' "$(cat "$ROOT/etc/prego-agent/bootstrap.token")" |
-		curl --config - --silent --show-error --fail --tlsv1.3 --cacert "$ROOT/etc/prego-agent/gateway-ca.pem" \
-			--connect-to "$GATEWAY_NAME:$GATEWAY_PORT:$GATEWAY_HOST:$GATEWAY_PORT" --connect-timeout 5 --max-time 120 \
-			"$@" "https://$GATEWAY_NAME:$GATEWAY_PORT$path"
-}
+# A command that fails is repeated for PATIENCE seconds: a mirror's hiccup, a minute
+# without names and a package manager at work elsewhere pass. What waits by itself does
+# so for a part of them, so that what it waits for is told meanwhile.
+BRIEFLY=$((PATIENCE < 180 ? PATIENCE / 4 : 45))
+CLOCK_TOLERANCE=10 # seconds between this clock and the control plane's
+
+tell() { python3 -I "$LIB/gateway.py" report "$@"; }
 
 # report tells the gateway how far the boot has come. That it can't be told stops
 # nothing.
-report() {
-	call "$PATH_BOOT_STAGE" --output /dev/null --max-time 10 --header 'Content-Type: application/json' \
-		--data "{\"server_id\":\"$SERVER_ID\",\"stage\":\"$1\",\"detail\":\"${2:-}\"}" || true
+report() { tell "$@" >/dev/null || true; }
+
+# uptime is a clock that nobody sets.
+uptime() { read -r up _ </proc/uptime && echo "${up%%.*}"; }
+
+step() {
+	STEP="$1" COMMAND=''
+	: >"$ERRORS"
 }
 
-# insist repeats a command with growing pauses.
+# attempt runs a command and keeps what it says about errors.
+attempt() {
+	failed=0
+	"$@" 2>"$ERRORS" || failed=$?
+	cat "$ERRORS" >&2
+	return "$failed"
+}
+
+# cause is the end of what the last command said about errors, as the gateway takes it.
+cause() { grep . "$ERRORS" | tail -n 3 | tr '\n' ' ' | tr -cd '[:print:]' | tail -c 360; }
+
+why() { echo "$STEP: ${COMMAND:+$COMMAND: }$(cause)"; }
+
+# try runs a command. The first argument is what it is called in reports.
+try() {
+	COMMAND="$1"
+	shift
+	attempt "$@"
+}
+
+# insist repeats a command with growing pauses, and says what it is that keeps the
+# boot waiting.
 insist() {
-	n=0
-	until "$@"; do
-		n=$((n + 1))
-		[ "$n" -lt "${PREGO_TRIES:-6}" ] || return 1
-		sleep "${PREGO_PAUSE:-$((n * n))}"
+	COMMAND="$1" began=$(uptime) wait=1
+	shift
+	until attempt "$@"; do
+		[ $(($(uptime) - began)) -lt "$PATIENCE" ] || return 1
+		report retrying "$(why)"
+		sleep "$wait"
+		[ "$wait" -ge 8 ] || wait=$((wait * 2))
 	done
 }
 
-STEP=start
-trap 'status=$?; [ "$status" -eq 0 ] || report failed "$STEP ended with status $status"' EXIT
+# start starts a unit, now and at each boot. Why it does not start is in its journal.
+start() {
+	COMMAND="start $1"
+	attempt systemctl enable --now "$1" && return 0
+	said="$(journalctl --quiet --no-pager --output cat --lines 5 "_SYSTEMD_UNIT=$1")"
+	[ -z "$said" ] || echo "$said" >"$ERRORS"
+	return 1
+}
+
+# settle_clock waits until this host and the control plane agree about the time, and
+# sets the clock where no time service does. Certificates and tokens would be refused
+# on one side or the other. The gateway's word is good: its certificate was checked.
+settle_clock() {
+	began=$(uptime)
+	while ahead=$(tell cloud_init_started); do
+		[ "${ahead#-}" -gt "$CLOCK_TOLERANCE" ] || return 0
+		COMMAND="clock_skew: this clock is $ahead s ahead of the control plane's"
+		[ $(($(uptime) - began)) -lt "$BRIEFLY" ] || break
+		report retrying "$(why)"
+		sleep 3
+	done
+	[ -n "$ahead" ] || return 0 # nobody to ask: the next steps find out why
+	attempt date --utc --set "@$(($(date +%s) - ahead))"
+}
+
+# The last word of a boot that fails must arrive.
+finish() {
+	status=$?
+	trap - EXIT
+	[ "$status" -ne 0 ] || exit 0
+	[ -s "$ERRORS" ] || echo "ended with status $status" >"$ERRORS"
+	began=$(uptime) said="$(why)"
+	until tell failed "$said" >/dev/null || [ $(($(uptime) - began)) -gt 60 ]; do sleep 3; done
+	exit "$status"
+}
+trap finish EXIT

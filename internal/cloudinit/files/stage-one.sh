@@ -1,17 +1,11 @@
 #!/bin/sh
 # The first of two stages, for hosts whose boot files would be too large for
 # user_data: fetches the rest, checks it against the pinned digest, and runs it.
-. "${PREGO_ROOT:-}/usr/local/lib/prego/lib.sh"
+. /usr/local/lib/prego/lib.sh
 
-STEP=second_stage
-archive="$ROOT/run/prego-stage-two.tar.gz"
-fetch_stage() {
-	call "$STAGE_TWO_PATH" --output "$archive" || return 1
-	echo "$STAGE_TWO_SHA256  $archive" | sha256sum --check --status
-}
-mkdir -p "$ROOT/run"
-insist fetch_stage
-tar --extract --gzip --file "$archive" --directory "$ROOT/" --no-same-owner
-rm -f "$archive"
+step second_stage
+insist "fetch the second stage" python3 -I "$LIB/gateway.py" fetch "$PATH_STAGE_TWO" "$STAGE_TWO_SHA256" /run/prego-stage-two.tar.gz
+try "unpack the second stage" tar --extract --gzip --file /run/prego-stage-two.tar.gz --directory / --no-same-owner
+rm -f /run/prego-stage-two.tar.gz
 trap - EXIT
-exec sh "$ROOT/usr/local/lib/prego/bootstrap.sh"
+exec sh "$LIB/bootstrap.sh"
