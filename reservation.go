@@ -23,11 +23,23 @@ type Reservation struct {
 	AnyTags      bool    // an override that skips the constraint, too
 	MemoryPctMax float64 // 0–100
 	MaxTenants   int     // per node
-	ReserveFor   time.Duration
-	Decision     json.RawMessage
-	Policy       json.RawMessage
-	Reason       string
-	Actor        string
+	MeasuredLimits
+	ReserveFor time.Duration
+	Decision   json.RawMessage
+	Policy     json.RawMessage
+	Reason     string
+	Actor      string
+}
+
+// MeasuredLimits are the thresholds, 0–100, of what agents measure beside memory: at or
+// above them nobody new is placed. 0 is not to look at it, and a value that is not known
+// refuses nobody. CPU and worker slots are not looked at where a tenant is to be alone:
+// what an empty server is busy with is its own start.
+type MeasuredLimits struct {
+	CPUPctMax         float64 // of app servers
+	WorkerSlotsPctMax float64 // of app servers
+	DBDiskPctMax      float64 // of the disk that a shard's data is on
+	RedisMemoryPctMax float64 // of what a pool's Redis may use
 }
 
 // ReserveOutcome is how a reservation ended.

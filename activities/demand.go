@@ -74,7 +74,7 @@ func (a *Tenants) wanted(ctx context.Context, region prego.Region, role prego.Ro
 // demand is what tenants of a region are short of, by their constraints: those
 // without one first.
 func (a *Tenants) demand(ctx context.Context, region prego.Region, role prego.Role) ([]prego.Demand, error) {
-	d, err := a.Store.Demand(ctx, region, role, a.Placer.Policy.MaxTenantsPerNode, a.Placer.Policy.MemoryPctMax)
+	d, err := a.Store.Demand(ctx, region, role, a.Placer.Policy.MaxTenantsPerNode, a.Placer.Policy.MemoryPctMax, a.Placer.Policy.MeasuredLimits)
 	if err == nil && len(d) == 0 {
 		err = errors.New("no demand was counted")
 	}

@@ -217,7 +217,7 @@ func (p *Placer) reserve(ctx context.Context, t prego.Tenant, r placement.Reques
 		SiteName: prego.SiteName(t.Slug, p.SiteDomain), DatabaseName: prego.DatabaseName(t.Slug), Mode: d.Mode, Algorithm: string(d.Algorithm),
 		AuditAs: placement.AuditName(d.Mode, d.Algorithm), Dedicates: d.Dedicates, Override: r.Override != nil,
 		AnyTags:      r.Override != nil && r.Override.IgnoreConstraint,
-		MemoryPctMax: p.Policy.MemoryPctMax, MaxTenants: p.Policy.MaxTenantsPerNode, ReserveFor: p.ReserveFor,
+		MemoryPctMax: p.Policy.MemoryPctMax, MaxTenants: p.Policy.MaxTenantsPerNode, MeasuredLimits: p.Policy.MeasuredLimits, ReserveFor: p.ReserveFor,
 		Decision: decision, Policy: policy, Reason: d.SelectionReason, Actor: actor,
 	})
 }
@@ -229,7 +229,9 @@ func (p *Placer) logs(d placement.Decision) (decision, policy json.RawMessage, e
 	}
 	policy, err = json.Marshal(map[string]any{
 		"algorithm": placement.AuditName(d.Mode, d.Algorithm), "mode": d.Mode, "memory_pct_max": p.Policy.MemoryPctMax,
-		"max_tenants_per_node": p.Policy.MaxTenantsPerNode, "weights": p.Policy.Weights, "empty_pool": p.Policy.EmptyPool,
+		"max_tenants_per_node": p.Policy.MaxTenantsPerNode,
+		"cpu_pct_max":          p.Policy.CPUPctMax, "worker_slots_pct_max": p.Policy.WorkerSlotsPctMax, "db_disk_pct_max": p.Policy.DBDiskPctMax, "redis_memory_pct_max": p.Policy.RedisMemoryPctMax,
+		"weights": p.Policy.Weights, "empty_pool": p.Policy.EmptyPool,
 	})
 	return decision, policy, err
 }

@@ -387,7 +387,7 @@ func TestWaitingTenantsAreServedInTurn(t *testing.T) {
 		order = append(order, w.TenantID)
 	}
 	require.Equal(t, []string{e, a1, b1, a2, a3, c}, order, "by plan, then by turns among the orgs, then by age")
-	o, err := p.store.ShortOf(context.Background(), "eu", prego.RoleApp, 20, 70)
+	o, err := p.store.ShortOf(context.Background(), "eu", prego.RoleApp, 20, 70, prego.MeasuredLimits{})
 	require.NoError(t, err)
 	require.Equal(t, map[prego.Plan]int{"enterprise": 1, "starter": 4, "trial": 1}, o.Waiting)
 	queued, err := p.store.Queued(context.Background(), "eu", "t99", prego.ModeShared)

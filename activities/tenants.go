@@ -31,7 +31,7 @@ type TenantStore interface {
 	ExpireTenant(ctx context.Context, tenantID string, p prego.LifecyclePeriods) (changed bool, err error)
 
 	RequestDecommission(ctx context.Context, serverID, by string, force bool) (prego.Server, error)
-	Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64) ([]prego.Demand, error)
+	Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m prego.MeasuredLimits) ([]prego.Demand, error)
 	FindScaling(ctx context.Context, workflowID, round string) (e prego.ScalingRound, ok bool, err error)
 	BeginScaling(ctx context.Context, e prego.ScalingRound) (prego.ScalingRound, error)
 	BeginFleetScaling(ctx context.Context, e prego.ScalingRound, plan FleetPlanner) (prego.ScalingRound, error)

@@ -1189,7 +1189,7 @@ type CreateFleet struct {
 	// Role What the server is for; a node runs all three on one host
 	Role Role `json:"role"`
 
-	// ServesTenants Servers that waiting tenants need are made here; of several fleets in the newest that has room
+	// ServesTenants Tenants are placed on its servers
 	ServesTenants *bool `json:"serves_tenants,omitempty"`
 
 	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
@@ -1688,13 +1688,17 @@ type FleetPlannedStepOp string
 // FleetPolicy What is left out is the default's; the mode is shared
 type FleetPolicy struct {
 	Algorithm         *FleetPolicyAlgorithm `json:"algorithm,omitempty"`
+	CpuPctMax         *float64              `json:"cpu_pct_max,omitempty"`
+	DbDiskPctMax      *float64              `json:"db_disk_pct_max,omitempty"`
 	EmptyPool         *FleetPolicyEmptyPool `json:"empty_pool,omitempty"`
 	MaxRejected       *int                  `json:"max_rejected,omitempty"`
 	MaxTenantsPerNode *int                  `json:"max_tenants_per_node,omitempty"`
 	MemoryPctMax      *float64              `json:"memory_pct_max,omitempty"`
 	Mode              *FleetPolicyMode      `json:"mode,omitempty"`
+	RedisMemoryPctMax *float64              `json:"redis_memory_pct_max,omitempty"`
 	SameShardAffinity *bool                 `json:"same_shard_affinity,omitempty"`
 	Weights           *FleetWeights         `json:"weights,omitempty"`
+	WorkerSlotsPctMax *float64              `json:"worker_slots_pct_max,omitempty"`
 }
 
 // FleetPolicyAlgorithm defines model for FleetPolicy.Algorithm.
@@ -1710,10 +1714,19 @@ type FleetPolicyMode string
 type FleetPool struct {
 	CurrentTenants       *int    `json:"current_tenants,omitempty"`
 	DedicatedForTenantId *string `json:"dedicated_for_tenant_id,omitempty"`
-	PoolId               string  `json:"pool_id"`
+
+	// MemoryPct Null is unknown
+	MemoryPct *float64 `json:"memory_pct,omitempty"`
+
+	// NotServing The fleet of its server does not serve tenants
+	NotServing *bool  `json:"not_serving,omitempty"`
+	PoolId     string `json:"pool_id"`
 
 	// Region Part of the world; configuration maps it to locations
-	Region         Region           `json:"region"`
+	Region Region `json:"region"`
+
+	// RunsInstances On its server
+	RunsInstances  *bool            `json:"runs_instances,omitempty"`
 	Status         *FleetPoolStatus `json:"status,omitempty"`
 	TenantCapacity *int             `json:"tenant_capacity,omitempty"`
 }
@@ -1730,21 +1743,33 @@ type FleetProvider struct {
 
 // FleetServer defines model for FleetServer.
 type FleetServer struct {
-	AcceptsTrial         *bool    `json:"accepts_trial,omitempty"`
+	AcceptsTrial *bool `json:"accepts_trial,omitempty"`
+
+	// CpuPct Null is unknown
+	CpuPct               *float64 `json:"cpu_pct,omitempty"`
 	DedicatedForTenantId *string  `json:"dedicated_for_tenant_id,omitempty"`
 	InfraProvider        *string  `json:"infra_provider,omitempty"`
 	MemoryPct            *float64 `json:"memory_pct,omitempty"`
+
+	// NotServing Its fleet does not serve tenants
+	NotServing *bool `json:"not_serving,omitempty"`
 
 	// Region Part of the world; configuration maps it to locations
 	Region Region `json:"region"`
 
 	// Role What the server is for; a node runs all three on one host
-	Role        Role               `json:"role"`
-	ServerId    string             `json:"server_id"`
-	Status      *FleetServerStatus `json:"status,omitempty"`
-	Tags        *[]string          `json:"tags,omitempty"`
-	TenantCount *int               `json:"tenant_count,omitempty"`
-	Tenants     *[]FleetTenant     `json:"tenants,omitempty"`
+	Role Role `json:"role"`
+
+	// RunsInstances Of process groups
+	RunsInstances *bool              `json:"runs_instances,omitempty"`
+	ServerId      string             `json:"server_id"`
+	Status        *FleetServerStatus `json:"status,omitempty"`
+	Tags          *[]string          `json:"tags,omitempty"`
+	TenantCount   *int               `json:"tenant_count,omitempty"`
+	Tenants       *[]FleetTenant     `json:"tenants,omitempty"`
+
+	// WorkerSlotsPct Null is unknown
+	WorkerSlotsPct *float64 `json:"worker_slots_pct,omitempty"`
 }
 
 // FleetServerStatus defines model for FleetServer.Status.
@@ -1754,10 +1779,19 @@ type FleetServerStatus string
 type FleetShard struct {
 	CurrentTenantCount   *int    `json:"current_tenant_count,omitempty"`
 	DedicatedForTenantId *string `json:"dedicated_for_tenant_id,omitempty"`
-	PlanTierLock         *string `json:"plan_tier_lock,omitempty"`
+
+	// DiskPct Null is unknown
+	DiskPct *float64 `json:"disk_pct,omitempty"`
+
+	// NotServing The fleet of its server does not serve tenants
+	NotServing   *bool   `json:"not_serving,omitempty"`
+	PlanTierLock *string `json:"plan_tier_lock,omitempty"`
 
 	// Region Part of the world; configuration maps it to locations
-	Region         Region            `json:"region"`
+	Region Region `json:"region"`
+
+	// RunsInstances On its server
+	RunsInstances  *bool             `json:"runs_instances,omitempty"`
 	ShardId        string            `json:"shard_id"`
 	Status         *FleetShardStatus `json:"status,omitempty"`
 	TenantCapacity *int              `json:"tenant_capacity,omitempty"`
@@ -1789,11 +1823,15 @@ type FleetTenant struct {
 
 // FleetWeights defines model for FleetWeights.
 type FleetWeights struct {
-	Affinity  *float64 `json:"affinity,omitempty"`
-	AppCount  *float64 `json:"app_count,omitempty"`
-	AppLoad   *float64 `json:"app_load,omitempty"`
-	DbLoad    *float64 `json:"db_load,omitempty"`
-	RedisLoad *float64 `json:"redis_load,omitempty"`
+	Affinity       *float64 `json:"affinity,omitempty"`
+	AppCount       *float64 `json:"app_count,omitempty"`
+	AppCpu         *float64 `json:"app_cpu,omitempty"`
+	AppLoad        *float64 `json:"app_load,omitempty"`
+	AppWorkerSlots *float64 `json:"app_worker_slots,omitempty"`
+	DbDisk         *float64 `json:"db_disk,omitempty"`
+	DbLoad         *float64 `json:"db_load,omitempty"`
+	RedisLoad      *float64 `json:"redis_load,omitempty"`
+	RedisMemory    *float64 `json:"redis_memory,omitempty"`
 }
 
 // ForcedPlacement Skips capacity and ranking, never the invariants

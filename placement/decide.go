@@ -19,14 +19,19 @@ const (
 	rejectProvider
 	rejectResidency
 	rejectDedicated
+	rejectNotServing
 	rejectNotEmpty
 	rejectTrials
 	rejectWarmPlan
 	rejectTierLock
 	rejectStatus
 	rejectMemory
+	rejectCPU
+	rejectWorkerSlots
 	rejectCount
+	rejectDisk
 	rejectShardFull
+	rejectRedisMemory
 	rejectPoolFull
 	rejectNoSite
 	rejectBusy
@@ -35,9 +40,10 @@ const (
 
 var reasonNames = [reasons]string{
 	rejectConstraint: "constraint_mismatch", rejectRegion: "region_mismatch", rejectProvider: "infra_provider_not_allowed",
-	rejectResidency: "data_residency", rejectDedicated: "dedicated_to_another_tenant", rejectNotEmpty: "not_empty",
+	rejectResidency: "data_residency", rejectDedicated: "dedicated_to_another_tenant", rejectNotServing: "fleet_not_serving", rejectNotEmpty: "not_empty",
 	rejectTrials: "refuses_trials", rejectWarmPlan: "warm_for_another_plan", rejectTierLock: "plan_tier_lock", rejectStatus: "not_active",
-	rejectMemory: "memory_pct", rejectCount: "tenant_count", rejectShardFull: "db_shard_full", rejectPoolFull: "redis_pool_full",
+	rejectMemory: "memory_pct", rejectCPU: "cpu_pct", rejectWorkerSlots: "worker_slots_pct", rejectDisk: "db_disk_pct", rejectRedisMemory: "redis_memory_pct",
+	rejectCount: "tenant_count", rejectShardFull: "db_shard_full", rejectPoolFull: "redis_pool_full",
 	rejectNoSite: "site_pool_empty", rejectBusy: "busy",
 }
 
@@ -110,7 +116,7 @@ type search struct {
 	zone      Zone
 	zoned     bool
 	exclusive bool // the tenant must be alone on its server
-	alone     bool // and on its shard
+	alone     bool // and on its shard, which an override need not heed
 	ownPool   bool // and on its Redis pool
 
 	bestShard int32 // of those that any app server may use; -1: none
@@ -131,8 +137,8 @@ func (f *Fleet) Decide(r Request) Decision {
 		s.algorithm = f.policy.Algorithm
 	}
 	s.most = f.policy.MaxRejected
-	s.alone = r.Plan == prego.PlanEnterprise
-	s.exclusive = s.alone || s.mode == prego.ModeOneTenantOneServer
+	s.exclusive = r.Plan == prego.PlanEnterprise || s.mode == prego.ModeOneTenantOneServer
+	s.alone = r.Plan == prego.PlanEnterprise || s.exclusive && r.Override == nil
 	s.ownPool = s.alone || r.DedicatedRedis
 	if code, why := s.regionAllowed(); code != "" {
 		return s.refuse(code, why)
@@ -190,7 +196,7 @@ func (s *search) scoreShards() {
 			s.reject(listShards, sh.ShardID, why)
 			continue
 		}
-		score := f.policy.Weights.DBLoad * (1 - float64(sh.Tenants)/float64(sh.Capacity))
+		score := f.policy.Weights.DBLoad*(1-float64(sh.Tenants)/float64(sh.Capacity)) + f.policy.Weights.DBDisk*free(sh.DiskPct)
 		f.shardScore[slot] = score
 		if sh.HostServerID != "" {
 			continue
@@ -220,10 +226,14 @@ func (s *search) shard(sh *Shard) reason {
 		return rejectTierLock
 	case sh.DedicatedFor != "" && sh.DedicatedFor != s.r.TenantID:
 		return rejectDedicated
+	case sh.NotServing && sh.DedicatedFor == "":
+		return rejectNotServing
 	case sh.Status != prego.ServerActive:
 		return rejectStatus
-	case s.alone && sh.Tenants > 0:
+	case s.alone && (sh.Tenants > 0 || sh.RunsInstances):
 		return rejectNotEmpty
+	case reached(sh.DiskPct, s.f.policy.DBDiskPctMax):
+		return rejectDisk
 	case sh.Tenants >= sh.Capacity:
 		return rejectShardFull
 	case s.r.Busy[sh.ShardID]:
@@ -255,7 +265,8 @@ func (s *search) scorePools() {
 }
 
 func (s *search) poolScoreOf(p *Pool) float64 {
-	return s.f.policy.Weights.RedisLoad * (1 - float64(p.Tenants)/float64(p.Capacity))
+	w := &s.f.policy.Weights
+	return w.RedisLoad*(1-float64(p.Tenants)/float64(p.Capacity)) + w.RedisMemory*free(p.MemoryPct)
 }
 
 func (s *search) pool(p *Pool) reason {
@@ -264,10 +275,14 @@ func (s *search) pool(p *Pool) reason {
 		return rejectRegion
 	case p.DedicatedFor != "" && p.DedicatedFor != s.r.TenantID:
 		return rejectDedicated
+	case p.NotServing && p.DedicatedFor == "":
+		return rejectNotServing
 	case p.Status != prego.ServerActive:
 		return rejectStatus
-	case s.ownPool && p.Tenants > 0:
+	case s.ownPool && (p.Tenants > 0 || p.RunsInstances):
 		return rejectNotEmpty
+	case reached(p.MemoryPct, s.f.policy.RedisMemoryPctMax):
+		return rejectRedisMemory
 	case p.Tenants >= p.Capacity:
 		return rejectPoolFull
 	case s.r.Busy[p.PoolID]:
@@ -294,6 +309,9 @@ func (s *search) server(i int, h *hot) reason {
 	if fl&flagDedicated != 0 && s.f.servers[i].DedicatedFor != s.r.TenantID {
 		return rejectDedicated
 	}
+	if fl&flagNotServing != 0 && fl&flagDedicated == 0 {
+		return rejectNotServing
+	}
 	if s.exclusive && fl&flagEmpty == 0 {
 		return rejectNotEmpty
 	}
@@ -308,6 +326,12 @@ func (s *search) server(i int, h *hot) reason {
 	}
 	if fl&flagMemory != 0 {
 		return rejectMemory
+	}
+	if fl&flagCPU != 0 && !s.exclusive {
+		return rejectCPU
+	}
+	if fl&flagWorkerSlots != 0 && !s.exclusive {
+		return rejectWorkerSlots
 	}
 	if fl&flagFull != 0 {
 		return rejectCount

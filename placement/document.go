@@ -28,6 +28,10 @@ type DocPolicy struct {
 	Algorithm         string      `json:"algorithm"`
 	MemoryPctMax      *float64    `json:"memory_pct_max"`
 	MaxTenantsPerNode *int        `json:"max_tenants_per_node"`
+	CPUPctMax         *float64    `json:"cpu_pct_max"`
+	WorkerSlotsPctMax *float64    `json:"worker_slots_pct_max"`
+	DBDiskPctMax      *float64    `json:"db_disk_pct_max"`
+	RedisMemoryPctMax *float64    `json:"redis_memory_pct_max"`
 	Weights           *DocWeights `json:"weights"`
 	EmptyPool         string      `json:"empty_pool"`
 	SameShard         bool        `json:"same_shard_affinity"`
@@ -41,6 +45,11 @@ type DocWeights struct {
 	DBLoad    *float64 `json:"db_load"`
 	RedisLoad *float64 `json:"redis_load"`
 	Affinity  *float64 `json:"affinity"`
+
+	AppCPU         *float64 `json:"app_cpu"`
+	AppWorkerSlots *float64 `json:"app_worker_slots"`
+	DBDisk         *float64 `json:"db_disk"`
+	RedisMemory    *float64 `json:"redis_memory"`
 }
 
 // DocServer is a server.
@@ -56,6 +65,10 @@ type DocServer struct {
 	Tenants              []DocTenant `json:"tenants"`
 	DedicatedForTenantID *string     `json:"dedicated_for_tenant_id"`
 	AcceptsTrial         *bool       `json:"accepts_trial"` // null is true
+	NotServing           bool        `json:"not_serving"`
+	RunsInstances        bool        `json:"runs_instances"`
+	CPUPct               *float64    `json:"cpu_pct"`          // 0–100, null is unknown
+	WorkerSlotsPct       *float64    `json:"worker_slots_pct"` // 0–100, null is unknown
 }
 
 // DocTenant is a tenant that lives on a server.
@@ -68,23 +81,29 @@ type DocTenant struct {
 
 // DocShard is a DB shard.
 type DocShard struct {
-	ShardID              string  `json:"shard_id"`
-	Region               string  `json:"region"`
-	PlanTierLock         *string `json:"plan_tier_lock"`
-	DedicatedForTenantID *string `json:"dedicated_for_tenant_id"`
-	CurrentTenantCount   int     `json:"current_tenant_count"`
-	TenantCapacity       int     `json:"tenant_capacity"`
-	Status               string  `json:"status"`
+	ShardID              string   `json:"shard_id"`
+	Region               string   `json:"region"`
+	PlanTierLock         *string  `json:"plan_tier_lock"`
+	DedicatedForTenantID *string  `json:"dedicated_for_tenant_id"`
+	CurrentTenantCount   int      `json:"current_tenant_count"`
+	TenantCapacity       int      `json:"tenant_capacity"`
+	Status               string   `json:"status"`
+	NotServing           bool     `json:"not_serving"`
+	RunsInstances        bool     `json:"runs_instances"`
+	DiskPct              *float64 `json:"disk_pct"` // 0–100, null is unknown
 }
 
 // DocPool is a Redis pool.
 type DocPool struct {
-	PoolID               string  `json:"pool_id"`
-	Region               string  `json:"region"`
-	CurrentTenants       int     `json:"current_tenants"`
-	TenantCapacity       int     `json:"tenant_capacity"`
-	DedicatedForTenantID *string `json:"dedicated_for_tenant_id"`
-	Status               string  `json:"status"`
+	PoolID               string   `json:"pool_id"`
+	Region               string   `json:"region"`
+	CurrentTenants       int      `json:"current_tenants"`
+	TenantCapacity       int      `json:"tenant_capacity"`
+	DedicatedForTenantID *string  `json:"dedicated_for_tenant_id"`
+	Status               string   `json:"status"`
+	NotServing           bool     `json:"not_serving"`
+	RunsInstances        bool     `json:"runs_instances"`
+	MemoryPct            *float64 `json:"memory_pct"` // 0–100, null is unknown
 }
 
 // DocProvider is a cloud.
@@ -188,6 +207,14 @@ func (c *checker) status(field, v string) prego.ServerStatus {
 	return prego.ServerStatus(v)
 }
 
+// pct is a percentage that may be unknown.
+func (c *checker) pct(field string, v *float64) *float64 {
+	if v != nil && (*v < 0 || *v > 100) {
+		c.fault(field, "must be 0 to 100")
+	}
+	return v
+}
+
 func (c *checker) count(field string, v int) {
 	if v < 0 {
 		c.fault(field, "must not be negative")
@@ -231,6 +258,7 @@ func (d Document) Build() (Policy, Data, []Request, error) {
 		data.Pools = append(data.Pools, Pool{
 			PoolID: v.PoolID, Region: c.region(at+".region", v.Region), Tenants: v.CurrentTenants, Capacity: v.TenantCapacity,
 			DedicatedFor: str(v.DedicatedForTenantID), Status: c.status(at+".status", v.Status),
+			NotServing: v.NotServing, RunsInstances: v.RunsInstances, MemoryPct: c.pct(at+".memory_pct", v.MemoryPct),
 		})
 	}
 	ids = map[string]bool{}
@@ -301,12 +329,20 @@ func (p DocPolicy) build() Policy {
 		}
 	}
 	set(&out.MemoryPctMax, p.MemoryPctMax)
+	set(&out.CPUPctMax, p.CPUPctMax)
+	set(&out.WorkerSlotsPctMax, p.WorkerSlotsPctMax)
+	set(&out.DBDiskPctMax, p.DBDiskPctMax)
+	set(&out.RedisMemoryPctMax, p.RedisMemoryPctMax)
 	if w := p.Weights; w != nil {
 		set(&out.Weights.AppLoad, w.AppLoad)
 		set(&out.Weights.AppCount, w.AppCount)
 		set(&out.Weights.DBLoad, w.DBLoad)
 		set(&out.Weights.RedisLoad, w.RedisLoad)
 		set(&out.Weights.Affinity, w.Affinity)
+		set(&out.Weights.AppCPU, w.AppCPU)
+		set(&out.Weights.AppWorkerSlots, w.AppWorkerSlots)
+		set(&out.Weights.DBDisk, w.DBDisk)
+		set(&out.Weights.RedisMemory, w.RedisMemory)
 	}
 	return out
 }
@@ -318,6 +354,7 @@ func (c *checker) shard(at string, ids map[string]bool, v DocShard) Shard {
 	s := Shard{
 		ShardID: v.ShardID, Region: c.region(at+".region", v.Region), DedicatedFor: str(v.DedicatedForTenantID),
 		Tenants: v.CurrentTenantCount, Capacity: v.TenantCapacity, Status: c.status(at+".status", v.Status),
+		NotServing: v.NotServing, RunsInstances: v.RunsInstances, DiskPct: c.pct(at+".disk_pct", v.DiskPct),
 	}
 	if v.PlanTierLock != nil {
 		s.PlanTierLock = c.plan(at+".plan_tier_lock", *v.PlanTierLock)
@@ -338,6 +375,7 @@ func (c *checker) server(at string, ids map[string]bool, v DocServer) Server {
 		ServerID: v.ServerID, Role: prego.Role(v.Role), Region: c.region(at+".region", v.Region), InfraProvider: prego.InfraProviderID(v.InfraProvider),
 		Status: c.status(at+".status", v.Status), MemoryPct: v.MemoryPct, TenantCount: v.TenantCount,
 		DedicatedFor: str(v.DedicatedForTenantID), RefusesTrials: v.AcceptsTrial != nil && !*v.AcceptsTrial,
+		NotServing: v.NotServing, RunsInstances: v.RunsInstances, CPUPct: c.pct(at+".cpu_pct", v.CPUPct), WorkerSlotsPct: c.pct(at+".worker_slots_pct", v.WorkerSlotsPct),
 	}
 	for _, t := range v.Tags {
 		s.Tags = append(s.Tags, strings.ToLower(t))

@@ -21,6 +21,10 @@ type Server struct {
 	DedicatedFor  string   // tenant; "" for nobody
 	RefusesTrials bool
 	WarmPlan      prego.Plan // the warm pool that it was made for; "" for any
+	NotServing    bool       // of a fleet that does not serve tenants
+	RunsInstances bool       // of process groups, whosever they are: it is not empty
+	// CPUPct and WorkerSlotsPct are averages of some minutes, 0–100; nil is unknown.
+	CPUPct, WorkerSlotsPct *float64
 	// ParentOrgs counts the tenants that live here by their parent org.
 	ParentOrgs map[string]int
 }
@@ -37,6 +41,10 @@ type Shard struct {
 	Capacity     int
 	Status       prego.ServerStatus
 	ParentOrgs   map[string]int
+	// NotServing and RunsInstances are about the server that it is on.
+	NotServing, RunsInstances bool
+	// DiskPct is of the disk that its data is on, 0–100; nil is unknown.
+	DiskPct *float64
 }
 
 // Pool is a Redis pool.
@@ -48,6 +56,10 @@ type Pool struct {
 	Tenants      int
 	Capacity     int
 	Status       prego.ServerStatus
+	// NotServing and RunsInstances are about the server that it is on.
+	NotServing, RunsInstances bool
+	// MemoryPct is of what Redis may use, 0–100; nil is unknown.
+	MemoryPct *float64
 }
 
 // Site is a pre-made site that is available on a server, bound to the shard that
@@ -140,11 +152,15 @@ const (
 	flagTagged
 	flagWarm // made for a plan
 	flagBadProvider
+	flagNotServing
+	flagCPU         // at or above the threshold
+	flagWorkerSlots // at or above the threshold
 )
 
 // flagsToLookAt are those of which a server that passes a plain request has none
 // but flagActive.
-const flagsToLookAt = flagActive | flagMemory | flagFull | flagDedicated | flagNode | flagNoTrials | flagWarm | flagBadProvider
+const flagsToLookAt = flagActive | flagMemory | flagFull | flagDedicated | flagNode | flagNoTrials | flagWarm | flagBadProvider |
+	flagNotServing | flagCPU | flagWorkerSlots
 
 func regionIndex(r prego.Region) uint8 {
 	switch r {
@@ -297,7 +313,8 @@ func (f *Fleet) heat(i int) {
 	s, p := &f.servers[i], &f.policy
 	w := p.Weights
 	h := hot{
-		score:  w.AppLoad*(1-s.MemoryPct/100) + w.AppCount*(1-float64(s.TenantCount)/float64(p.MaxTenantsPerNode)),
+		score: w.AppLoad*(1-s.MemoryPct/100) + w.AppCount*(1-float64(s.TenantCount)/float64(p.MaxTenantsPerNode)) +
+			w.AppCPU*free(s.CPUPct) + w.AppWorkerSlots*free(s.WorkerSlotsPct),
 		region: regionIndex(s.Region), shard0: noSites,
 	}
 	set := func(flag uint16, on bool) {
@@ -308,13 +325,16 @@ func (f *Fleet) heat(i int) {
 	set(flagActive, s.Status == prego.ServerActive)
 	set(flagMemory, !(s.MemoryPct < p.MemoryPctMax))
 	set(flagFull, s.TenantCount >= p.MaxTenantsPerNode)
-	set(flagEmpty, s.TenantCount == 0)
+	set(flagEmpty, s.TenantCount == 0 && !s.RunsInstances)
 	set(flagDedicated, s.DedicatedFor != "")
 	set(flagNode, s.Role == prego.RoleNode)
 	set(flagNoTrials, s.RefusesTrials)
 	set(flagTagged, len(s.Tags) > 0)
 	set(flagWarm, s.WarmPlan != "")
 	set(flagBadProvider, f.badProvider(&s.Server))
+	set(flagNotServing, s.NotServing)
+	set(flagCPU, reached(s.CPUPct, p.CPUPctMax))
+	set(flagWorkerSlots, reached(s.WorkerSlotsPct, p.WorkerSlotsPctMax))
 	if s.Role == prego.RoleNode {
 		s.ownShard, s.ownPool = f.nodeParts(s.Server)
 	} else {
@@ -329,6 +349,19 @@ func (f *Fleet) heat(i int) {
 	}
 	f.hot[i] = h
 }
+
+// free is the share that a score counts: what is not known counts as none, so that a
+// server that is known to be idle comes before one that says nothing.
+func free(pct *float64) float64 {
+	if pct == nil {
+		return 0
+	}
+	return 1 - *pct/100
+}
+
+// reached reports whether a measure is at or above its threshold. What is not known
+// refuses nobody, and neither does a threshold of 0.
+func reached(pct *float64, most float64) bool { return pct != nil && most > 0 && *pct >= most }
 
 // badProvider: the server's cloud is off, or does not serve its region any more.
 func (f *Fleet) badProvider(s *Server) bool {
@@ -428,18 +461,18 @@ func (f *Fleet) Apply(r Request, d Decision) {
 		f.SetServer(s)
 	}
 	if s, ok := f.shards.get(d.DBShardID); ok {
-		s.Tenants++
-		s.ParentOrgs = added(s.ParentOrgs, r.ParentOrgID)
-		if r.Plan == prego.PlanEnterprise {
+		if r.Plan == prego.PlanEnterprise || d.Dedicates && s.Tenants == 0 && !s.RunsInstances {
 			s.DedicatedFor = r.TenantID
 		}
+		s.Tenants++
+		s.ParentOrgs = added(s.ParentOrgs, r.ParentOrgID)
 		f.SetShard(s)
 	}
 	if p, ok := f.pools.get(d.RedisPoolID); ok {
-		p.Tenants++
-		if r.Plan == prego.PlanEnterprise || r.DedicatedRedis {
+		if r.Plan == prego.PlanEnterprise || r.DedicatedRedis || d.Dedicates && p.Tenants == 0 && !p.RunsInstances {
 			p.DedicatedFor = r.TenantID
 		}
+		p.Tenants++
 		f.SetPool(p)
 	}
 	if d.PoolSiteID != "" {

@@ -20,6 +20,7 @@ type InstanceServer struct {
 	MemoryUsed   int64    // by instances, with their overhead
 	CPURequested float64
 	Groups       map[string]int // instances of each group
+	Kept         bool           // for a tenant: the server, its shard or its pool is one's alone, or about to be
 }
 
 // InstanceRequest is one instance that wants a place.
@@ -49,13 +50,14 @@ type InstanceDecision struct {
 // last filter that anybody reached is the reason: it is the most specific.
 var instanceFilters = []struct{ rejected, code string }{
 	{"constraint", string(prego.ReasonCellMismatch)},
+	{"kept_for_tenants", prego.ReasonNoNodesActive},
 	{"not_active", prego.ReasonNoNodesActive},
 	{"volume_locality", prego.ReasonVolumeLocality},
 	{"memory", prego.ReasonNoCapacityMemory},
 }
 
-// PlaceInstance decides where an instance lands: the constraint first, then servers
-// that are active, stand where its volumes do, and have the memory, which is a hard
+// PlaceInstance decides where an instance lands: the constraint first, then servers that
+// no tenant has to itself, that are active, stand where its volumes do, and have the memory, which is a hard
 // limit. Of those the one with fewest instances of the group, then with least CPU
 // asked of what it offers, then by id. The order of servers does not matter.
 func PlaceInstance(r InstanceRequest, servers []InstanceServer) InstanceDecision {
@@ -102,12 +104,14 @@ func instanceStage(r InstanceRequest, s *InstanceServer) int {
 	switch {
 	case !Satisfies(s.Tags, r.Constraint):
 		return 0
-	case !s.Active:
+	case s.Kept:
 		return 1
-	case slices.ContainsFunc(r.Locations, func(l string) bool { return l != s.Location }):
+	case !s.Active:
 		return 2
-	case s.MemoryBytes-s.MemoryUsed < r.MemoryBytes:
+	case slices.ContainsFunc(r.Locations, func(l string) bool { return l != s.Location }):
 		return 3
+	case s.MemoryBytes-s.MemoryUsed < r.MemoryBytes:
+		return 4
 	}
 	return len(instanceFilters)
 }

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -23,6 +24,13 @@ func (f *Fleet) CheckInvariants(r Request, d Decision) error {
 	if !ok {
 		return prego.Errorf(prego.CodeInvariantViolation, "there is no Redis pool %q", d.RedisPoolID)
 	}
+	who := "" // must be alone on server, shard and pool
+	switch {
+	case r.Plan == prego.PlanEnterprise:
+		who = "an enterprise tenant"
+	case d.Mode == prego.ModeOneTenantOneServer && r.Override == nil:
+		who = "a tenant with a server of its own"
+	}
 	broken := func(format string, args ...any) error {
 		return prego.Errorf(prego.CodeInvariantViolation, format, args...)
 	}
@@ -41,14 +49,20 @@ func (f *Fleet) CheckInvariants(r Request, d Decision) error {
 		return broken("app server %s is in region %s, not %s", srv.ServerID, srv.Region, r.Region)
 	case !shard.AnyPlan && !lockAllows(r.Plan, shard.PlanTierLock):
 		return broken("DB shard %s is locked to %s, which plan %s may not use", shard.ShardID, lockName(shard.PlanTierLock), r.Plan)
-	case r.Plan == prego.PlanEnterprise && srv.TenantCount > 0:
-		return broken("an enterprise tenant needs an empty server, and %s has %d tenants", srv.ServerID, srv.TenantCount)
-	case r.Plan == prego.PlanEnterprise && shard.Tenants > 0:
-		return broken("an enterprise tenant needs an empty DB shard, and %s has %d tenants", shard.ShardID, shard.Tenants)
-	case r.Plan == prego.PlanEnterprise && pool.Tenants > 0:
-		return broken("an enterprise tenant needs an empty Redis pool, and %s has %d tenants", pool.PoolID, pool.Tenants)
+	case (who != "" || d.Dedicates) && srv.TenantCount > 0:
+		return broken("%s needs an empty server, and %s has %d tenants", cmp.Or(who, "who dedicates a server"), srv.ServerID, srv.TenantCount)
+	case (who != "" || d.Dedicates) && srv.RunsInstances:
+		return broken("%s needs an empty server, and %s runs instances of process groups", cmp.Or(who, "who dedicates a server"), srv.ServerID)
+	case who != "" && shard.Tenants > 0:
+		return broken("%s needs an empty DB shard, and %s has %d tenants", who, shard.ShardID, shard.Tenants)
+	case who != "" && shard.RunsInstances:
+		return broken("%s needs a DB shard for itself, and the server of %s runs instances of process groups", who, shard.ShardID)
+	case who != "" && pool.Tenants > 0:
+		return broken("%s needs an empty Redis pool, and %s has %d tenants", who, pool.PoolID, pool.Tenants)
 	case r.DedicatedRedis && pool.Tenants > 0:
 		return broken("a dedicated Redis pool must be empty, and %s has %d tenants", pool.PoolID, pool.Tenants)
+	case (who != "" || r.DedicatedRedis) && pool.RunsInstances:
+		return broken("a dedicated Redis pool needs a server for itself, and that of %s runs instances of process groups", pool.PoolID)
 	case taken(srv.DedicatedFor, r), taken(shard.DedicatedFor, r), taken(pool.DedicatedFor, r):
 		return broken("%s, %s or %s is dedicated to another tenant", srv.ServerID, shard.ShardID, pool.PoolID)
 	case srv.Role == prego.RoleNode && (shard.HostServerID != srv.ServerID || pool.HostServerID != srv.ServerID):

@@ -33,7 +33,7 @@ func (s *search) override() Decision {
 	s.scorePools()
 	s.countServers()
 	d := s.decision(Placed)
-	d.AppServerID, d.InfraProvider, d.Dedicates = appID, srv.InfraProvider, s.exclusive && srv.TenantCount == 0
+	d.AppServerID, d.InfraProvider, d.Dedicates = appID, srv.InfraProvider, s.exclusive && f.hot[i].flags&flagEmpty != 0
 	d.Confidence = 1
 	switch {
 	case o.DBShardID != "":
@@ -136,7 +136,7 @@ func (s *search) overrideShard() Decision {
 	}
 	srv := &f.servers[best.server]
 	d := s.decision(Placed)
-	d.AppServerID, d.InfraProvider, d.Dedicates, d.Confidence = srv.ServerID, srv.InfraProvider, s.exclusive && srv.TenantCount == 0, 1
+	d.AppServerID, d.InfraProvider, d.Dedicates, d.Confidence = srv.ServerID, srv.InfraProvider, s.exclusive && f.hot[best.server].flags&flagEmpty != 0, 1
 	d.DBShardID, d.RedisPoolID = id, f.pools.items[s.bestPool].PoolID
 	return s.finishOverride(d, srv)
 }

@@ -47,6 +47,12 @@ type Weights struct {
 	DBLoad    float64 `json:"db_load"`
 	RedisLoad float64 `json:"redis_load"`
 	Affinity  float64 `json:"affinity"`
+	// The dimensions of placement-policy §4 that its formula leaves out weigh nothing
+	// unless an operator says so.
+	AppCPU         float64 `json:"app_cpu"`
+	AppWorkerSlots float64 `json:"app_worker_slots"`
+	DBDisk         float64 `json:"db_disk"`
+	RedisMemory    float64 `json:"redis_memory"`
 }
 
 // DefaultWeights are placement-policy §2.5's.
@@ -63,9 +69,10 @@ const epsilon = 1e-9
 
 // Policy is what an operator configures.
 type Policy struct {
-	Mode              prego.PlacementMode
-	Algorithm         Algorithm
-	MemoryPctMax      float64 // 0–100; servers at or above it take nobody
+	Mode         prego.PlacementMode
+	Algorithm    Algorithm
+	MemoryPctMax float64 // 0–100; servers at or above it take nobody
+	prego.MeasuredLimits
 	MaxTenantsPerNode int
 	Weights           Weights
 	EmptyPool         EmptyPool
@@ -83,7 +90,8 @@ type Policy struct {
 func DefaultPolicy() Policy {
 	return Policy{
 		Mode: prego.ModeOneTenantOneServer, Algorithm: BestFit, MemoryPctMax: 70, MaxTenantsPerNode: 20,
-		Weights: DefaultWeights(), EmptyPool: OnDemand, MaxRejected: 20,
+		MeasuredLimits: prego.MeasuredLimits{CPUPctMax: 85, WorkerSlotsPctMax: 90, DBDiskPctMax: 80, RedisMemoryPctMax: 90},
+		Weights:        DefaultWeights(), EmptyPool: OnDemand, MaxRejected: 20,
 	}
 }
 
@@ -103,11 +111,22 @@ func (p Policy) Validate() error {
 	case p.MaxRejected < 0:
 		return prego.Invalid("policy.max_rejected", "must not be negative")
 	}
+	for _, v := range []struct {
+		name string
+		most float64
+	}{{"cpu", p.CPUPctMax}, {"worker_slots", p.WorkerSlotsPctMax}, {"db_disk", p.DBDiskPctMax}, {"redis_memory", p.RedisMemoryPctMax}} {
+		if math.IsNaN(v.most) || v.most < 0 || v.most > 100 {
+			return prego.Invalid("policy."+v.name+"_pct_max", "must be 0 to 100")
+		}
+	}
 	w := p.Weights
 	for _, v := range []struct {
 		name string
 		w    float64
-	}{{"app_load", w.AppLoad}, {"app_count", w.AppCount}, {"db_load", w.DBLoad}, {"redis_load", w.RedisLoad}, {"affinity", w.Affinity}} {
+	}{
+		{"app_load", w.AppLoad}, {"app_count", w.AppCount}, {"db_load", w.DBLoad}, {"redis_load", w.RedisLoad}, {"affinity", w.Affinity},
+		{"app_cpu", w.AppCPU}, {"app_worker_slots", w.AppWorkerSlots}, {"db_disk", w.DBDisk}, {"redis_memory", w.RedisMemory},
+	} {
 		if math.IsNaN(v.w) || v.w < 0 || v.w > 1 {
 			return prego.Invalid("policy.weights."+v.name, "must be 0 to 1")
 		}
@@ -183,8 +202,8 @@ type Decision struct {
 	RedisPoolID   string
 	PoolSiteID    string
 	InfraProvider prego.InfraProviderID
-	// Dedicates: the server, and with it what only this tenant may use, is the
-	// tenant's alone from now on.
+	// Dedicates: the server is the tenant's alone from now on, and so are its shard and
+	// pool, but for those that an operator's override shares.
 	Dedicates bool
 
 	Mode                prego.PlacementMode

@@ -74,9 +74,13 @@ type Placement struct {
 	Algorithm         string  `env:"PLACEMENT_ALGORITHM" envDefault:"best_fit"` // best_fit, first_fit, round_robin, new_server
 	MemoryPctMax      float64 `env:"PLACEMENT_MEMORY_PCT_MAX" envDefault:"70"`  // servers at or above it take nobody
 	MaxTenantsPerNode int     `env:"PLACEMENT_MAX_TENANTS_PER_NODE" envDefault:"20"`
-	Weights           string  `env:"PLACEMENT_WEIGHTS"`                           // JSON with app_load, app_count, db_load, redis_load, affinity
-	EmptyPool         string  `env:"PLACEMENT_EMPTY_POOL" envDefault:"on_demand"` // or hold: wait for a refill
-	SameShard         bool    `env:"PLACEMENT_SAME_SHARD_AFFINITY"`               // prefer the shard where the parent org lives
+	CPUPctMax         float64 `env:"PLACEMENT_CPU_PCT_MAX" envDefault:"85"`          // the same by what their agents measure; 0: not looked at
+	WorkerSlotsPctMax float64 `env:"PLACEMENT_WORKER_SLOTS_PCT_MAX" envDefault:"90"` // of background workers, busy ones
+	DBDiskPctMax      float64 `env:"PLACEMENT_DB_DISK_PCT_MAX" envDefault:"80"`      // shards whose disk is so full take nobody
+	RedisMemoryPctMax float64 `env:"PLACEMENT_REDIS_MEMORY_PCT_MAX" envDefault:"90"` // Redis pools
+	Weights           string  `env:"PLACEMENT_WEIGHTS"`                              // JSON with app_load, app_count, db_load, redis_load, affinity, app_cpu, app_worker_slots, db_disk, redis_memory
+	EmptyPool         string  `env:"PLACEMENT_EMPTY_POOL" envDefault:"on_demand"`    // or hold: wait for a refill
+	SameShard         bool    `env:"PLACEMENT_SAME_SHARD_AFFINITY"`                  // prefer the shard where the parent org lives
 }
 
 // Tenants configures tenants' lives, their sites, and the growth of the fleet.
@@ -120,6 +124,9 @@ func (p Placement) Policy() (placement.Policy, error) {
 		return out, fmt.Errorf("PREGO_SHARED_PLACEMENT_LEGACY must be 1, true, yes or unset, not %q", p.Shared)
 	}
 	out.Algorithm, out.MemoryPctMax, out.MaxTenantsPerNode = placement.Algorithm(p.Algorithm), p.MemoryPctMax, p.MaxTenantsPerNode
+	out.MeasuredLimits = prego.MeasuredLimits{
+		CPUPctMax: p.CPUPctMax, WorkerSlotsPctMax: p.WorkerSlotsPctMax, DBDiskPctMax: p.DBDiskPctMax, RedisMemoryPctMax: p.RedisMemoryPctMax,
+	}
 	out.EmptyPool, out.SameShard = placement.EmptyPool(p.EmptyPool), p.SameShard
 	if p.Weights != "" {
 		dec := json.NewDecoder(strings.NewReader(p.Weights))

@@ -19,31 +19,42 @@ SELECT server_id, role, region, infra_provider,
        -- a warm server whose agent is silent could not be used at once
        CASE WHEN cordoned_at IS NOT NULL AND status = 'active' THEN 'draining' WHEN warm_plan IS NOT NULL AND tenant_count = 0 AND status = 'active' AND agent_status <> 'connected' THEN 'failed' ELSE status END,
        COALESCE(memory_pct, 0), tenant_count, tags, COALESCE(dedicated_for_tenant_id, ''),
-       NOT accepts_trial, COALESCE(warm_plan, '')
-FROM servers
+       NOT accepts_trial, COALESCE(warm_plan, ''), EXISTS (SELECT FROM fleets f WHERE f.fleet_id = s.fleet_id AND NOT f.serves_tenants),
+       runs.instances, cpu_pct, worker_slots_pct
+FROM servers s CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM instances i WHERE i.server_id = s.server_id AND i.state <> 'stopped') AS instances) runs
 WHERE role IN ('app', 'node') AND (changed_xid >= $1::text::xid8 OR server_id = ANY ($2)) AND ($1 <> '0' OR status <> 'terminated')`
 
+// A shard has changed when it did or its server, which tells how full its disk is.
 const sqlFleetShards = `
-SELECT shard_id, region, CASE WHEN on_node THEN server_id ELSE '' END, COALESCE(plan_tier_lock, ''), COALESCE(dedicated_for_tenant_id, ''),
-       current_tenant_count, tenant_capacity, status
-FROM db_shards WHERE (changed_xid >= $1::text::xid8 OR shard_id = ANY ($2)) AND ($1 <> '0' OR status <> 'terminated')`
+SELECT d.shard_id, d.region, CASE WHEN d.on_node THEN d.server_id ELSE '' END, COALESCE(d.plan_tier_lock, ''), COALESCE(d.dedicated_for_tenant_id, ''),
+       d.current_tenant_count, d.tenant_capacity, d.status, NOT d.on_node AND f.serves_tenants IS FALSE,
+       EXISTS (SELECT FROM instances i WHERE i.server_id = d.server_id AND i.state <> 'stopped'), s.db_disk_pct
+FROM db_shards d JOIN servers s ON s.server_id = d.server_id LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
+WHERE ($1 = '0' AND d.status <> 'terminated') OR ($1 <> '0' AND d.shard_id IN (
+    SELECT c.shard_id FROM db_shards c WHERE c.changed_xid >= $1::text::xid8 UNION SELECT unnest($2::text[])
+    UNION SELECT c.shard_id FROM servers h JOIN db_shards c ON c.server_id = h.server_id WHERE h.changed_xid >= $1::text::xid8))`
 
 const sqlFleetPools = `
-SELECT pool_id, region, CASE WHEN on_node THEN server_id ELSE '' END, COALESCE(dedicated_for_tenant_id, ''), current_tenants, tenant_capacity, status
-FROM redis_pools WHERE (changed_xid >= $1::text::xid8 OR pool_id = ANY ($2)) AND ($1 <> '0' OR status <> 'terminated')`
+SELECT r.pool_id, r.region, CASE WHEN r.on_node THEN r.server_id ELSE '' END, COALESCE(r.dedicated_for_tenant_id, ''), r.current_tenants, r.tenant_capacity, r.status,
+       NOT r.on_node AND f.serves_tenants IS FALSE, EXISTS (SELECT FROM instances i WHERE i.server_id = r.server_id AND i.state <> 'stopped'), s.redis_memory_pct
+FROM redis_pools r JOIN servers s ON s.server_id = r.server_id LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
+WHERE ($1 = '0' AND r.status <> 'terminated') OR ($1 <> '0' AND r.pool_id IN (
+    SELECT c.pool_id FROM redis_pools c WHERE c.changed_xid >= $1::text::xid8 UNION SELECT unnest($2::text[])
+    UNION SELECT c.pool_id FROM servers h JOIN redis_pools c ON c.server_id = h.server_id WHERE h.changed_xid >= $1::text::xid8))`
 
 const sqlFleetSites = `
 SELECT pool_site_id, app_server_id, db_shard_id, state = 'available'
 FROM site_pool WHERE (changed_xid >= $1::text::xid8 OR pool_site_id = ANY ($2)) AND ($1 <> '0' OR state = 'available')`
 
 // Families change only together with a count, so those of changed servers and
-// shards are all that can have changed.
+// shards are all that can have changed. They are read with whatever row is.
 const sqlFleetFamilies = `
 SELECT a.app_server_id, a.db_shard_id, t.parent_org_id, count(*)
 FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
 WHERE a.released_at IS NULL AND t.parent_org_id IS NOT NULL
   AND ($1 = '0' OR a.app_server_id IN (SELECT server_id FROM servers WHERE changed_xid >= $1::text::xid8 OR server_id = ANY ($2))
-       OR a.db_shard_id IN (SELECT shard_id FROM db_shards WHERE changed_xid >= $1::text::xid8 OR shard_id = ANY ($2)))
+       OR a.db_shard_id IN (SELECT shard_id FROM db_shards WHERE changed_xid >= $1::text::xid8 OR shard_id = ANY ($2)
+           UNION SELECT d.shard_id FROM servers h JOIN db_shards d ON d.server_id = h.server_id WHERE h.changed_xid >= $1::text::xid8))
 GROUP BY 1, 2, 3`
 
 const sqlFleetProviders = `SELECT id, enabled, regions FROM infra_providers ORDER BY id`
@@ -83,6 +94,7 @@ func (s *Store) FleetChanges(ctx context.Context, since string, ids []string) (p
 		var v placement.Server
 		_, err := pgx.ForEachRow(rows, []any{
 			&v.ServerID, &v.Role, &v.Region, &v.InfraProvider, &v.Status, &v.MemoryPct, &v.TenantCount, &v.Tags, &v.DedicatedFor, &v.RefusesTrials, &v.WarmPlan,
+			&v.NotServing, &v.RunsInstances, &v.CPUPct, &v.WorkerSlotsPct,
 		}, func() error {
 			v.ParentOrgs = families["a/"+v.ServerID]
 			c.Servers = append(c.Servers, v)
@@ -93,7 +105,8 @@ func (s *Store) FleetChanges(ctx context.Context, since string, ids []string) (p
 	})
 	b.Queue(sqlFleetShards, since, ids).Query(func(rows pgx.Rows) error {
 		var v placement.Shard
-		_, err := pgx.ForEachRow(rows, []any{&v.ShardID, &v.Region, &v.HostServerID, &v.PlanTierLock, &v.DedicatedFor, &v.Tenants, &v.Capacity, &v.Status}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&v.ShardID, &v.Region, &v.HostServerID, &v.PlanTierLock, &v.DedicatedFor, &v.Tenants, &v.Capacity, &v.Status,
+			&v.NotServing, &v.RunsInstances, &v.DiskPct}, func() error {
 			v.ParentOrgs = families["d/"+v.ShardID]
 			c.Shards = append(c.Shards, v)
 			return nil
@@ -102,7 +115,8 @@ func (s *Store) FleetChanges(ctx context.Context, since string, ids []string) (p
 	})
 	b.Queue(sqlFleetPools, since, ids).Query(func(rows pgx.Rows) error {
 		var v placement.Pool
-		_, err := pgx.ForEachRow(rows, []any{&v.PoolID, &v.Region, &v.HostServerID, &v.DedicatedFor, &v.Tenants, &v.Capacity, &v.Status}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&v.PoolID, &v.Region, &v.HostServerID, &v.DedicatedFor, &v.Tenants, &v.Capacity, &v.Status,
+			&v.NotServing, &v.RunsInstances, &v.MemoryPct}, func() error {
 			c.Pools = append(c.Pools, v)
 			return nil
 		})
@@ -144,7 +158,7 @@ func (s *Store) FleetChanges(ctx context.Context, since string, ids []string) (p
 
 const sqlReserve = `
 SELECT outcome, COALESCE(lost, ''), COALESCE(lost_id, ''), COALESCE(allocation, 0)
-FROM reserve_placement($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`
+FROM reserve_placement($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)`
 
 // Reserve gives a tenant its place in one round trip: the site is claimed, the
 // three counts are raised under their guards, and allocation, decision and event are
@@ -153,6 +167,7 @@ func (s *Store) Reserve(ctx context.Context, r prego.Reservation) (prego.Reserve
 	var out prego.ReserveResult
 	err := s.pool.QueryRow(ctx, sqlReserve, r.TenantID, r.Generation, r.AppServerID, r.DBShardID, r.RedisPoolID, r.PoolSiteID, r.SiteName, r.DatabaseName,
 		r.Mode, r.Algorithm, r.AuditAs, r.Dedicates, r.Override, r.MemoryPctMax, r.MaxTenants, r.ReserveFor.Seconds(), r.Decision, r.Policy, r.Reason, r.Actor, r.AnyTags,
+		limit(r.CPUPctMax), limit(r.WorkerSlotsPctMax), limit(r.DBDiskPctMax), limit(r.RedisMemoryPctMax),
 	).Scan(&out.Outcome, &out.Lost, &out.LostID, &out.AllocationID)
 	if isViolation(err, "tenant_allocations_live") { // the same tenant, twice at once
 		return prego.ReserveResult{Outcome: prego.ReserveAlready}, nil

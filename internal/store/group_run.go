@@ -21,7 +21,7 @@ SELECT g.org_id, g.region, g.replicas, g.deleted_at IS NOT NULL, g.release, g.st
 FROM process_groups g WHERE g.group_id = $1 FOR NO KEY UPDATE`
 
 const sqlPlanInstances = `
-SELECT i.instance_id, i.number, i.release, i.state, s.status IN ('failed', 'terminated'), s.status = 'draining', i.message
+SELECT i.instance_id, i.number, i.release, i.state, s.status IN ('failed', 'terminated'), s.status = 'draining' OR kept_for_tenants(s.server_id), i.message
 FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.group_id = $1 AND i.state <> 'stopped' ORDER BY i.number`
 
 const sqlPlanExclusive = `SELECT EXISTS (SELECT FROM volume_attachments WHERE group_id = $1 AND deleted_at IS NULL)`
@@ -179,7 +179,7 @@ func (s *Store) InstanceDemand(ctx context.Context, region prego.Region, limit i
 
 const sqlInstanceServers = `
 SELECT s.server_id, s.location, s.tags, s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL, f.workload_memory_bytes, f.workload_cpus,
-    COALESCE(i.memory, 0)::bigint, COALESCE(i.cpu, 0), COALESCE(i.groups, '{}')
+    COALESCE(i.memory, 0)::bigint, COALESCE(i.cpu, 0), COALESCE(i.groups, '{}'), kept_for_tenants(s.server_id)
 FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
 LEFT JOIN LATERAL (
     SELECT sum(memory) AS memory, sum(cpu) AS cpu, jsonb_object_agg(group_id, n) AS groups FROM (
@@ -202,13 +202,16 @@ FROM process_groups WHERE group_id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE
 const sqlAllocatingServer = `
 SELECT f.workload_memory_bytes FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
 WHERE s.server_id = $1 AND s.region = $2 AND s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL
+  AND s.dedicated_for_tenant_id IS NULL AND (s.warm_plan IS NULL OR s.tenant_count > 0)
   AND NOT EXISTS (SELECT FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id WHERE a.group_id = $3 AND a.deleted_at IS NULL AND v.location <> s.location)
   AND NOT EXISTS (SELECT FROM unnest($4::text[]) AS p (path) WHERE NOT EXISTS (
       SELECT FROM volume_attachments a WHERE a.group_id = $3 AND a.deleted_at IS NULL AND a.mount_path = p.path))
 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
+// A statement of its own: who makes a shard or pool a tenant's alone holds the row of the
+// server that it is on, and was before or sees the instance.
 const sqlServerTaken = `
-SELECT COALESCE(sum(memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings)), 0)::bigint,
+SELECT kept_for_tenants($1), COALESCE(sum(memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings)), 0)::bigint,
     COALESCE((SELECT array_agg((p ->> 'host_port')::int) FROM instances j CROSS JOIN LATERAL jsonb_array_elements(j.ports) p WHERE j.server_id = $1 AND j.state <> 'stopped'), '{}')
 FROM instances WHERE server_id = $1 AND state <> 'stopped'`
 
@@ -304,13 +307,14 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place prego.InstancePla
 	if err != nil {
 		return out, err
 	}
+	var kept bool
 	var taken int64
 	var used []int
-	if err := tx.QueryRow(ctx, sqlServerTaken, place.ServerID).Scan(&taken, &used); err != nil {
+	if err := tx.QueryRow(ctx, sqlServerTaken, place.ServerID).Scan(&kept, &taken, &used); err != nil {
 		return out, err
 	}
 	ports, ok := bindPorts(spec.Ports, used)
-	if taken+spec.MemoryLimitBytes+overhead > offered || !ok {
+	if kept || taken+spec.MemoryLimitBytes+overhead > offered || !ok {
 		return prego.InstanceAllocation{Outcome: prego.AllocationLost}, nil
 	}
 	out = prego.InstanceAllocation{Outcome: prego.Allocated, InstanceID: prego.InstanceID(place.GroupID, last+1)}

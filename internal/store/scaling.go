@@ -42,32 +42,38 @@ func fleetServer(f prego.FleetServer, by string) newServer {
 
 // Who is short of a role, what is on its way, and how full the fleet is. Servers
 // that belong to a tenant or to a warm pool are not capacity for others, nor are those
-// without the tags of $5 or with one of $6.
+// of fleets that do not serve tenants, those without the tags of $5 or with one of $6.
 const sqlShortOf = `
-WITH room AS ( -- what active members of the shared fleet have left, by tier lock
-    SELECT '' AS lock, $3::int - tenant_count AS room, tenant_count = 0 AS empty FROM servers
-    WHERE $2 = 'app' AND region = $1 AND role = 'app' AND status = 'active' AND dedicated_for_tenant_id IS NULL
+WITH serving AS (
+    SELECT s.* FROM servers s LEFT JOIN fleets f ON f.fleet_id = s.fleet_id WHERE s.region = $1 AND s.role = $2 AND f.serves_tenants IS NOT FALSE
+), room AS ( -- what active members of the shared fleet have left, by tier lock
+    SELECT '' AS lock, $3::int - tenant_count AS room, tenant_count = 0 AND NOT runs_instances(server_id) AS empty FROM serving
+    WHERE $2 = 'app' AND status = 'active' AND dedicated_for_tenant_id IS NULL
       AND tenant_count < $3::int AND COALESCE(memory_pct, 0) < $4::float8 AND tags @> $5 AND NOT tags && $6
-    UNION ALL SELECT COALESCE(plan_tier_lock, ''), tenant_capacity - current_tenant_count, current_tenant_count = 0 FROM db_shards
-    WHERE $2 = 'db-shard' AND region = $1 AND status = 'active' AND NOT on_node AND dedicated_for_tenant_id IS NULL AND current_tenant_count < tenant_capacity
-    UNION ALL SELECT '', tenant_capacity - current_tenants, current_tenants = 0 FROM redis_pools
-    WHERE $2 = 'redis-pool' AND region = $1 AND status = 'active' AND NOT on_node AND dedicated_for_tenant_id IS NULL AND current_tenants < tenant_capacity
+      AND (cpu_pct < $7::float8) IS NOT FALSE AND (worker_slots_pct < $8::float8) IS NOT FALSE
+    UNION ALL SELECT COALESCE(d.plan_tier_lock, ''), d.tenant_capacity - d.current_tenant_count, d.current_tenant_count = 0 AND NOT runs_instances(d.server_id)
+    FROM db_shards d JOIN serving s USING (server_id)
+    WHERE $2 = 'db-shard' AND d.status = 'active' AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity
+      AND (s.db_disk_pct < $9::float8) IS NOT FALSE
+    UNION ALL SELECT '', r.tenant_capacity - r.current_tenants, r.current_tenants = 0 AND NOT runs_instances(r.server_id)
+    FROM redis_pools r JOIN serving s USING (server_id)
+    WHERE $2 = 'redis-pool' AND r.status = 'active' AND r.dedicated_for_tenant_id IS NULL AND r.current_tenants < r.tenant_capacity
+      AND (s.redis_memory_pct < $10::float8) IS NOT FALSE
 )
 SELECT
     COALESCE((SELECT jsonb_object_agg(plan, n) FROM (SELECT plan, count(*) AS n FROM tenants
         WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) GROUP BY plan) w), '{}'),
     (SELECT count(*) FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) AND plan = 'business' AND dedicated_redis),
-    COALESCE((SELECT jsonb_object_agg(lock, n) FROM (SELECT COALESCE(plan_tier_lock, '') AS lock, count(*) AS n FROM servers
-        WHERE region = $1 AND role = $2 AND status = 'provisioning' AND dedicated_for_tenant_id IS NULL AND warm_plan IS NULL
+    COALESCE((SELECT jsonb_object_agg(lock, n) FROM (SELECT COALESCE(plan_tier_lock, '') AS lock, count(*) AS n FROM serving
+        WHERE status = 'provisioning' AND dedicated_for_tenant_id IS NULL AND warm_plan IS NULL
           AND tags @> $5 AND NOT tags && $6 GROUP BY 1) f), '{}'),
     (SELECT count(*) FROM servers WHERE region = $1 AND role = $2 AND status <> 'terminated'),
     COALESCE(CASE $2
-        WHEN 'app' THEN (SELECT 100.0 * sum(tenant_count) / NULLIF(count(*) * $3::int, 0) FROM servers
-            WHERE region = $1 AND role = 'app' AND status = 'active' AND dedicated_for_tenant_id IS NULL)
-        WHEN 'db-shard' THEN (SELECT 100.0 * sum(current_tenant_count) / sum(tenant_capacity) FROM db_shards
-            WHERE region = $1 AND status = 'active' AND NOT on_node AND dedicated_for_tenant_id IS NULL)
-        ELSE (SELECT 100.0 * sum(current_tenants) / sum(tenant_capacity) FROM redis_pools
-            WHERE region = $1 AND status = 'active' AND NOT on_node AND dedicated_for_tenant_id IS NULL)
+        WHEN 'app' THEN (SELECT 100.0 * sum(tenant_count) / NULLIF(count(*) * $3::int, 0) FROM serving WHERE status = 'active' AND dedicated_for_tenant_id IS NULL)
+        WHEN 'db-shard' THEN (SELECT 100.0 * sum(d.current_tenant_count) / sum(d.tenant_capacity) FROM db_shards d JOIN serving USING (server_id)
+            WHERE d.status = 'active' AND d.dedicated_for_tenant_id IS NULL)
+        ELSE (SELECT 100.0 * sum(r.current_tenants) / sum(r.tenant_capacity) FROM redis_pools r JOIN serving USING (server_id)
+            WHERE r.status = 'active' AND r.dedicated_for_tenant_id IS NULL)
     END, 0)::float8,
     COALESCE((SELECT id FROM infra_providers WHERE enabled AND $1 = ANY (regions) ORDER BY id LIMIT 1), ''),
     (SELECT jsonb_object_agg(role, tenant_capacity) FROM capacity_defaults),
@@ -75,17 +81,26 @@ SELECT
     (SELECT count(*) FROM room WHERE empty AND lock <> 'trial')`
 
 // ShortOf counts demand and supply of a role in a region (placement-policy §3).
-func (s *Store) ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64) (prego.ShortOf, error) {
-	return s.shortOf(ctx, region, role, maxTenants, memoryPctMax, prego.Constraint{})
+func (s *Store) ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m prego.MeasuredLimits) (prego.ShortOf, error) {
+	return s.shortOf(ctx, region, role, maxTenants, memoryPctMax, m, prego.Constraint{})
 }
 
-func (s *Store) shortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, c prego.Constraint) (prego.ShortOf, error) {
+func (s *Store) shortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m prego.MeasuredLimits, c prego.Constraint) (prego.ShortOf, error) {
 	var o prego.ShortOf
-	err := s.pool.QueryRow(ctx, sqlShortOf, region, role, maxTenants, memoryPctMax, filled(c.Require), filled(c.Disallow)).Scan(&o.Waiting, &o.Dedicated, &o.InFlight, &o.Servers, &o.UsedPct, &o.Provider, &o.Capacities, &o.Room, &o.Empty)
+	err := s.pool.QueryRow(ctx, sqlShortOf, region, role, maxTenants, memoryPctMax, filled(c.Require), filled(c.Disallow),
+		limit(m.CPUPctMax), limit(m.WorkerSlotsPctMax), limit(m.DBDiskPctMax), limit(m.RedisMemoryPctMax)).Scan(&o.Waiting, &o.Dedicated, &o.InFlight, &o.Servers, &o.UsedPct, &o.Provider, &o.Capacities, &o.Room, &o.Empty)
 	if err != nil {
 		return o, fmt.Errorf("demand for %s in %s: %w", role, region, err)
 	}
 	return o, nil
+}
+
+// limit is a threshold that is looked at, or NULL.
+func limit(v float64) *float64 {
+	if v <= 0 {
+		return nil
+	}
+	return &v
 }
 
 const sqlDemand = `
@@ -95,8 +110,8 @@ WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) GRO
 // Demand is ShortOf for each constraint that tenants wait with, those without one
 // first, in an order that repeats. Constraints are about app servers: who is short of
 // something else is so without one.
-func (s *Store) Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64) ([]prego.Demand, error) {
-	o, err := s.ShortOf(ctx, region, role, maxTenants, memoryPctMax)
+func (s *Store) Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m prego.MeasuredLimits) ([]prego.Demand, error) {
+	o, err := s.ShortOf(ctx, region, role, maxTenants, memoryPctMax, m)
 	if err != nil || role != prego.RoleApp {
 		return []prego.Demand{{ShortOf: o}}, err
 	}
@@ -124,7 +139,7 @@ func (s *Store) Demand(ctx context.Context, region prego.Region, role prego.Role
 		c := prego.EffectiveConstraint(prego.Constraint{Require: w.Require, Disallow: w.Disallow}, pools[w.Org])
 		i := slices.IndexFunc(out, func(d prego.Demand) bool { return d.Constraint.Equal(c) })
 		if i < 0 {
-			if o, err = s.shortOf(ctx, region, role, maxTenants, memoryPctMax, c); err != nil {
+			if o, err = s.shortOf(ctx, region, role, maxTenants, memoryPctMax, m, c); err != nil {
 				return nil, err
 			}
 			o.Waiting = map[prego.Plan]int{}

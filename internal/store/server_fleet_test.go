@@ -645,7 +645,7 @@ func TestACordonedServerTakesNobody(t *testing.T) {
 	s := tenantStore(t)
 	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "someone")
 	require.NoError(t, err)
-	newFleet(t, s, "nodes", func(r *prego.CreateFleetRequest) { r.Role = prego.RoleNode }, nil)
+	newFleet(t, s, "nodes", func(r *prego.CreateFleetRequest) { r.Role, r.Serves = prego.RoleNode, true }, nil)
 	grown(t, s, "nodes", 1)
 	st, err := s.FleetState(ctx, "nodes")
 	require.NoError(t, err)

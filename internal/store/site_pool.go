@@ -21,6 +21,7 @@ WITH server AS (
     SELECT server_id, region, role FROM servers
     WHERE server_id = $1 AND status = 'active' AND role IN ('app', 'node')
       AND (dedicated_for_tenant_id IS NULL) AND (role = 'app' OR tenant_count = 0)
+      AND NOT EXISTS (SELECT FROM fleets f WHERE f.fleet_id = servers.fleet_id AND NOT f.serves_tenants)
     FOR NO KEY UPDATE
 ), tiers AS (
     SELECT p.plan, p.target FROM site_pool_policies p, server s WHERE s.role = 'app' AND p.target > 0
@@ -30,6 +31,7 @@ WITH server AS (
         row_number() OVER (PARTITION BY t.plan ORDER BY d.current_tenant_count::float8 / d.tenant_capacity, d.shard_id) AS n
     FROM tiers t, server s, db_shards d
     WHERE d.status = 'active' AND d.region = s.region AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity
+      AND NOT EXISTS (SELECT FROM servers h JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = d.server_id AND NOT f.serves_tenants)
       AND CASE t.plan WHEN 'node' THEN d.server_id = s.server_id
           WHEN 'trial' THEN NOT d.on_node AND (d.plan_tier_lock IS NULL OR d.plan_tier_lock = 'trial')
           WHEN 'starter' THEN NOT d.on_node AND d.plan_tier_lock IS NULL
@@ -132,6 +134,7 @@ func (s *Store) oneNumber(ctx context.Context, sql string, args ...any) (float64
 const sqlLowPools = `
 SELECT s.server_id FROM servers s
 WHERE s.status = 'active' AND s.agent_status = 'connected' AND s.dedicated_for_tenant_id IS NULL
+  AND NOT EXISTS (SELECT FROM fleets f WHERE f.fleet_id = s.fleet_id AND NOT f.serves_tenants)
   AND (s.role = 'app' OR (s.role = 'node' AND s.warm_plan IS NOT NULL AND s.tenant_count = 0))
   AND (SELECT count(*) FROM site_pool p JOIN db_shards d ON d.shard_id = p.db_shard_id
          WHERE p.app_server_id = s.server_id AND (p.state = 'available' OR (p.state = 'reserved' AND p.tenant_id IS NULL))
@@ -139,6 +142,7 @@ WHERE s.status = 'active' AND s.agent_status = 'connected' AND s.dedicated_for_t
     < CASE s.role WHEN 'node' THEN 1 ELSE (SELECT COALESCE(sum(low), 0) FROM (SELECT max(low_watermark) AS low FROM site_pool_policies p
           WHERE p.target > 0 AND EXISTS (SELECT FROM db_shards d WHERE d.status = 'active' AND d.region = s.region AND NOT d.on_node
               AND d.current_tenant_count < d.tenant_capacity AND d.dedicated_for_tenant_id IS NULL
+              AND NOT EXISTS (SELECT FROM servers h JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = d.server_id AND NOT f.serves_tenants)
               AND (CASE WHEN p.plan = 'business' THEN d.plan_tier_lock = 'business' ELSE d.plan_tier_lock IS NULL END))
           GROUP BY p.plan = 'business') l) END
   AND NOT EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'failed' AND p.updated_at > now() - make_interval(secs => $1))
@@ -159,6 +163,7 @@ const sqlWarmDeficit = `
 WITH members AS (
     SELECT s.server_id, s.status,
         s.status = 'active' AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL AND s.agent_status = 'connected' AND s.image = $3
+            AND NOT EXISTS (SELECT FROM fleets f WHERE f.fleet_id = s.fleet_id AND NOT f.serves_tenants)
             AND EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'available') AS claimable,
         s.status = 'provisioning' OR (s.status = 'active' AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL AND s.image = $3
             AND NOT EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'failed')) AS coming

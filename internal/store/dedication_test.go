@@ -1,0 +1,418 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+// sharingBundle is a server of each role, in fleets that serve tenants and offer room to
+// instances, and orgs with environments.
+func sharingBundle(t *testing.T) *Store {
+	t.Helper()
+	s := groupBundle(t)
+	exec(t, s, `UPDATE orgs SET tier = 'enterprise'`)
+	exec(t, s, `UPDATE servers SET status = 'draining' WHERE server_id = 'node-1'`)
+	for _, role := range []string{"app", "db-shard", "redis-pool", "node"} {
+		exec(t, s, `INSERT INTO fleets (fleet_id, request_hash, role, infra_provider, min_size, max_size, spec, created_by, workload_memory_bytes, workload_cpus, serves_tenants)
+		            VALUES ($1, '', $1, 'hetzner', 0, -1, '{}', 'test', 10000::bigint * 1048576, 8, true)`, role)
+		exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, fleet_id, location)
+		            VALUES ($1 || '-0', '', $1, 'eu', 'hetzner', '{}', 'provisioning', 'connected', 'w', 'test', $1, 'fsn1')`, role)
+	}
+	exec(t, s, `UPDATE servers SET status = 'active', active_at = now() WHERE status = 'provisioning'`)
+	return s
+}
+
+// lonely is a reservation of a tenant that gets the three servers to itself.
+func lonely(tenant string) prego.Reservation {
+	return prego.Reservation{
+		TenantID: tenant, Generation: 1, AppServerID: "app-0", DBShardID: "db-shard-0", RedisPoolID: "redis-pool-0", SiteName: tenant + ".test", DatabaseName: tenant,
+		Mode: prego.ModeOneTenantOneServer, Algorithm: "best_fit", AuditAs: "best_fit", MemoryPctMax: 70, MaxTenants: 20, ReserveFor: time.Minute,
+		Decision: []byte(`{}`), Policy: []byte(`{}`), Actor: "test", Dedicates: true,
+	}
+}
+
+func (s *Store) testTenant(t *testing.T, id string, plan prego.Plan, change func(*prego.CreateTenantRequest)) {
+	t.Helper()
+	r := tenantRequest(t, id, plan)
+	if change != nil {
+		change(&r)
+	}
+	_, _, err := s.CreateTenant(context.Background(), r, id, prego.ModeShared, "", "test")
+	require.NoError(t, err)
+}
+
+// wanting is a group that wants n instances.
+func (s *Store) wanting(t *testing.T, n, replicas int) string {
+	t.Helper()
+	id, err := s.testGroup(t, n, "other", replicas, workload(16))
+	require.NoError(t, err)
+	_, err = s.PlanGroup(context.Background(), id, time.Second)
+	require.NoError(t, err)
+	return id
+}
+
+const sqlSharedAlone = `(
+	SELECT FROM tenant_allocations a
+	JOIN servers s ON s.server_id = a.app_server_id JOIN db_shards d ON d.shard_id = a.db_shard_id JOIN redis_pools r ON r.pool_id = a.redis_pool_id
+	WHERE a.released_at IS NULL AND EXISTS (SELECT FROM instances i WHERE i.state <> 'stopped' AND (
+		i.server_id = s.server_id AND s.dedicated_for_tenant_id = a.tenant_id OR i.server_id = d.server_id AND d.dedicated_for_tenant_id = a.tenant_id
+		OR i.server_id = r.server_id AND r.dedicated_for_tenant_id = a.tenant_id))) x`
+
+// TestATenantAloneAndInstancesRace lets a tenant that is to be alone and an instance
+// take the same servers at the same moment: one of them gets them, or neither, never both.
+func TestATenantAloneAndInstancesRace(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := sharingBundle(t)
+	group := s.wanting(t, 1, 1)
+	servers := []string{"app-0", "db-shard-0", "redis-pool-0"}
+	tenants, instances := 0, 0
+	for i := range 120 {
+		tenant := fmt.Sprintf("t%d", i)
+		s.testTenant(t, tenant, prego.PlanStarter, nil)
+		var wg sync.WaitGroup
+		start := make(chan struct{})
+		var reserved prego.ReserveResult
+		var allocated prego.InstanceAllocation
+		var errs [2]error
+		wg.Go(func() {
+			<-start
+			time.Sleep(time.Duration(i%7) * 150 * time.Microsecond)
+			reserved, errs[0] = s.Reserve(ctx, lonely(tenant))
+		})
+		wg.Go(func() {
+			<-start
+			time.Sleep(time.Duration(i%5) * 150 * time.Microsecond)
+			allocated, errs[1] = s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: servers[i%3]}, time.Second)
+		})
+		close(start)
+		wg.Wait()
+		require.NoError(t, errs[0])
+		require.NoError(t, errs[1])
+		require.Zero(t, count(t, s, sqlSharedAlone), "%v and %v", reserved, allocated)
+		if reserved.Outcome == prego.ReservePlaced {
+			tenants++
+			require.Equal(t, 1, count(t, s, `db_shards WHERE dedicated_for_tenant_id = '`+tenant+`'`))
+			require.Equal(t, 1, count(t, s, `redis_pools WHERE dedicated_for_tenant_id = '`+tenant+`'`))
+			require.NoError(t, s.ReleaseAllocation(ctx, tenant, "left", "", prego.SiteUntouched, false))
+			require.Zero(t, count(t, s, `db_shards WHERE dedicated_for_tenant_id IS NOT NULL`))
+		}
+		if allocated.Outcome == prego.Allocated {
+			instances++
+			exec(t, s, `UPDATE instances SET state = 'stopped'`)
+			exec(t, s, `UPDATE process_groups SET wanted = 1`)
+		}
+	}
+	require.Positive(t, tenants)
+	require.Positive(t, instances)
+}
+
+// TestWhatIsATenantsAloneIsTakenByNobody asks for it in every way.
+func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, tc := range map[string]struct {
+		plan    prego.Plan
+		request func(*prego.CreateTenantRequest)
+		change  func(*prego.Reservation)
+		alone   []string // servers that are the tenant's from then on
+		setUp   string
+	}{
+		"one tenant, one server": {plan: prego.PlanStarter, alone: []string{"app-0", "db-shard-0", "redis-pool-0"}},
+		"enterprise, shared": {plan: prego.PlanEnterprise, alone: []string{"app-0", "db-shard-0", "redis-pool-0"},
+			change: func(r *prego.Reservation) { r.Mode, r.Dedicates = prego.ModeShared, false }},
+		"a node": {plan: prego.PlanStarter, alone: []string{"node-0"},
+			change: func(r *prego.Reservation) { r.AppServerID, r.DBShardID, r.RedisPoolID = "node-0", "node-0", "node-0" }},
+		"a Redis pool by contract": {plan: prego.PlanBusiness, request: func(r *prego.CreateTenantRequest) { r.DedicatedRedis = true }, alone: []string{"redis-pool-0"},
+			setUp: `UPDATE db_shards SET plan_tier_lock = 'business'`, change: func(r *prego.Reservation) { r.Mode, r.Dedicates = prego.ModeShared, false }},
+		"an override of empty ones": {plan: prego.PlanStarter, alone: []string{"app-0", "db-shard-0", "redis-pool-0"}, change: func(r *prego.Reservation) { r.Override = true }},
+		"an override onto a shard that others use": {plan: prego.PlanStarter, alone: []string{"app-0", "redis-pool-0"}, change: func(r *prego.Reservation) { r.Override = true },
+			setUp: `UPDATE db_shards SET current_tenant_count = 3`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := sharingBundle(t)
+			if tc.setUp != "" {
+				exec(t, s, tc.setUp)
+			}
+			s.testTenant(t, "t-1", tc.plan, tc.request)
+			r := lonely("t-1")
+			if tc.change != nil {
+				tc.change(&r)
+			}
+			out, err := s.Reserve(ctx, r)
+			require.NoError(t, err)
+			require.Equal(t, prego.ReservePlaced, out.Outcome, "%v", out)
+			servers, err := s.InstanceServers(ctx, prego.RegionEU)
+			require.NoError(t, err)
+			kept := []string{}
+			for _, v := range servers {
+				if v.Kept {
+					kept = append(kept, v.ServerID)
+				}
+			}
+			require.Equal(t, tc.alone, kept)
+			group := s.wanting(t, 1, 4)
+			for _, id := range []string{"app-0", "db-shard-0", "node-0", "redis-pool-0"} {
+				want := prego.Allocated
+				for _, alone := range tc.alone {
+					if alone == id {
+						want = prego.AllocationLost
+					}
+				}
+				got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: id}, time.Second)
+				require.NoError(t, err)
+				require.Equal(t, want, got.Outcome, id)
+			}
+			// Nor by another tenant, in any mode, override or not.
+			for i, mode := range []prego.PlacementMode{prego.ModeShared, prego.ModeOneTenantOneServer} {
+				for j, override := range []bool{false, true} {
+					id := fmt.Sprintf("u-%d%d", i, j)
+					s.testTenant(t, id, tc.plan, nil)
+					o := r
+					o.TenantID, o.Mode, o.Override, o.Dedicates = id, mode, override, false
+					out, err := s.Reserve(ctx, o)
+					require.NoError(t, err)
+					require.Equal(t, prego.ReserveLost, out.Outcome, "%s, override %t", mode, override)
+				}
+			}
+		})
+	}
+}
+
+// TestAloneMeansEmpty gives a tenant that is to be alone servers on which an instance
+// runs, drains or failed, and others live.
+func TestAloneMeansEmpty(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := sharingBundle(t)
+	group := s.wanting(t, 1, 1)
+	s.testTenant(t, "t-1", prego.PlanStarter, nil)
+	s.testTenant(t, "e-1", prego.PlanEnterprise, nil)
+	refused := func(lost string) {
+		t.Helper()
+		for _, id := range []string{"t-1", "e-1"} {
+			for _, override := range []bool{false, true} {
+				if override && id == "t-1" {
+					continue // may live with others
+				}
+				r := lonely(id)
+				r.Override, r.Dedicates = override, false
+				out, err := s.Reserve(ctx, r)
+				require.NoError(t, err)
+				require.Equal(t, prego.ReserveLost, out.Outcome)
+				require.Equal(t, lost, out.Lost)
+			}
+		}
+	}
+	for server, lost := range map[string]string{"app-0": "app_server", "db-shard-0": "db_shard", "redis-pool-0": "redis_pool"} {
+		got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: server}, time.Second)
+		require.NoError(t, err)
+		require.Equal(t, prego.Allocated, got.Outcome)
+		for _, state := range []string{"booting", "running", "draining", "failed"} {
+			exec(t, s, `UPDATE instances SET state = $1 WHERE instance_id = $2`, state, got.InstanceID)
+			refused(lost)
+		}
+		exec(t, s, `UPDATE instances SET state = 'stopped' WHERE instance_id = $1`, got.InstanceID)
+		exec(t, s, `UPDATE process_groups SET wanted = 1`)
+	}
+	for table, lost := range map[string]string{"db_shards SET current_tenant_count": "db_shard", "redis_pools SET current_tenants": "redis_pool", "servers SET tenant_count": "app_server"} {
+		exec(t, s, `UPDATE `+table+` = 1`)
+		refused(lost)
+		exec(t, s, `UPDATE `+table+` = 0`)
+	}
+	// An override that would dedicate a server finds it in use since it was decided on.
+	got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: "app-0"}, time.Second)
+	require.NoError(t, err)
+	require.Equal(t, prego.Allocated, got.Outcome)
+	r := lonely("t-1")
+	r.Override = true
+	out, err := s.Reserve(ctx, r)
+	require.NoError(t, err)
+	require.Equal(t, "app_server", out.Lost)
+	r.Dedicates = false // and shares it, as it may
+	out, err = s.Reserve(ctx, r)
+	require.NoError(t, err)
+	require.Equal(t, prego.ReservePlaced, out.Outcome)
+	require.Zero(t, count(t, s, `servers WHERE dedicated_for_tenant_id IS NOT NULL`)+count(t, s, `db_shards WHERE dedicated_for_tenant_id IS NOT NULL`))
+}
+
+// TestInstancesLeaveWhatBecameATenantsAlone: from before instances were kept off.
+func TestInstancesLeaveWhatBecameATenantsAlone(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := sharingBundle(t)
+	group := s.wanting(t, 1, 1)
+	got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: "db-shard-0"}, time.Second)
+	require.NoError(t, err)
+	_, err = s.InstanceRunning(ctx, got.InstanceID)
+	require.NoError(t, err)
+	p, err := s.PlanGroup(ctx, group, time.Second)
+	require.NoError(t, err)
+	require.True(t, p.Settled)
+	exec(t, s, `UPDATE db_shards SET dedicated_for_tenant_id = 't-1' WHERE shard_id = 'db-shard-0'`)
+	_, err = s.PlanGroup(ctx, group, time.Second)
+	require.NoError(t, err)
+	require.Equal(t, 1, count(t, s, `process_groups WHERE wanted = 1`), "another comes in its place")
+}
+
+// TestTheSnapshotSeesInstancesComeAndGo: the first and the last of a server change what
+// it is to a tenant that must be alone; those of a shard's server, too.
+func TestTheSnapshotSeesInstancesComeAndGo(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := sharingBundle(t)
+	group := s.wanting(t, 1, 3)
+	full, err := s.FleetChanges(ctx, "", nil)
+	require.NoError(t, err)
+	fleet := placement.FleetOf(placement.DefaultPolicy(), full)
+	since := full.Since
+	seen := func() (app, shard, pool bool) {
+		c, err := s.FleetChanges(ctx, since, nil)
+		require.NoError(t, err)
+		since = c.Since
+		fleet.Update(c)
+		a, _ := fleet.Server("app-0")
+		d, _ := fleet.Shard("db-shard-0")
+		r, _ := fleet.Pool("redis-pool-0")
+		return a.RunsInstances, d.RunsInstances, r.RunsInstances
+	}
+	var ids []string
+	for i, server := range []string{"app-0", "db-shard-0", "redis-pool-0"} {
+		got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: server}, time.Second)
+		require.NoError(t, err)
+		ids = append(ids, got.InstanceID)
+		a, d, r := seen()
+		require.Equal(t, []bool{true, i >= 1, i >= 2}, []bool{a, d, r})
+	}
+	for i, id := range ids {
+		exec(t, s, `UPDATE instances SET state = 'draining' WHERE instance_id = $1`, id)
+		_, err := s.InstanceStopped(ctx, id)
+		require.NoError(t, err)
+		a, d, r := seen()
+		require.Equal(t, []bool{false, i < 1, i < 2}, []bool{a, d, r})
+	}
+}
+
+// TestAFleetThatServesNoTenantsGetsNone: in the snapshot, in the reservation, and in
+// what counts as room for those who wait.
+func TestAFleetThatServesNoTenantsGetsNone(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := sharingBundle(t)
+	s.testTenant(t, "t-1", prego.PlanStarter, nil)
+	full, err := s.FleetChanges(ctx, "", nil)
+	require.NoError(t, err)
+	fleet := placement.FleetOf(placement.DefaultPolicy(), full)
+	r := lonely("t-1")
+	r.Mode, r.Dedicates = prego.ModeShared, false
+	off := false
+	for _, tc := range []struct {
+		fleet, lost string
+		role        prego.Role
+		refuses     func() bool
+	}{
+		{"app", "app_server", prego.RoleApp, func() bool { v, _ := fleet.Server("app-0"); return v.NotServing }},
+		{"db-shard", "db_shard", prego.RoleDBShard, func() bool { v, _ := fleet.Shard("db-shard-0"); return v.NotServing }},
+		{"redis-pool", "redis_pool", prego.RoleRedisPool, func() bool { v, _ := fleet.Pool("redis-pool-0"); return v.NotServing }},
+	} {
+		room := func() (n int) {
+			o, err := s.ShortOf(ctx, prego.RegionEU, tc.role, 20, 70, prego.MeasuredLimits{})
+			require.NoError(t, err)
+			for _, v := range o.Room {
+				n += v
+			}
+			return n
+		}
+		require.Positive(t, room())
+		serves := !off
+		_, err := s.UpdateFleet(ctx, tc.fleet, prego.UpdateFleetRequest{Serves: &off})
+		require.NoError(t, err)
+		c, err := s.FleetChanges(ctx, full.Since, nil)
+		require.NoError(t, err)
+		fleet.Update(c)
+		require.True(t, tc.refuses(), "the snapshot follows")
+		out, err := s.Reserve(ctx, r)
+		require.NoError(t, err)
+		require.Equal(t, tc.lost, out.Lost)
+		require.Zero(t, room())
+		_, err = s.UpdateFleet(ctx, tc.fleet, prego.UpdateFleetRequest{Serves: &serves})
+		require.NoError(t, err)
+	}
+	// What is set aside for the tenant is its own, whatever the fleet says since.
+	_, err = s.UpdateFleet(ctx, "app", prego.UpdateFleetRequest{Serves: &off})
+	require.NoError(t, err)
+	exec(t, s, `UPDATE servers SET dedicated_for_tenant_id = 't-1' WHERE server_id = 'app-0'`)
+	out, err := s.Reserve(ctx, r)
+	require.NoError(t, err)
+	require.Equal(t, prego.ReservePlaced, out.Outcome)
+}
+
+// TestMeasuresAreLookedAtAgain: a reservation meets what agents said since it was
+// decided on; what nobody said refuses nobody, and neither does a limit that is 0.
+func TestMeasuresAreLookedAtAgain(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := sharingBundle(t)
+	s.testTenant(t, "t-1", prego.PlanStarter, nil)
+	s.testTenant(t, "t-2", prego.PlanStarter, nil)
+	r := lonely("t-1")
+	r.Mode, r.Dedicates = prego.ModeShared, false
+	limits := prego.MeasuredLimits{CPUPctMax: 85, WorkerSlotsPctMax: 90, DBDiskPctMax: 80, RedisMemoryPctMax: 95}
+	r.MeasuredLimits = limits
+	for _, tc := range []struct {
+		column, server, lost string
+		most                 float64
+		role                 prego.Role
+		busy                 bool // with its own start, in an empty server
+	}{
+		{"cpu_pct", "app-0", "app_server", 85, prego.RoleApp, true},
+		{"worker_slots_pct", "app-0", "app_server", 90, prego.RoleApp, true},
+		{"db_disk_pct", "db-shard-0", "db_shard", 80, prego.RoleDBShard, false},
+		{"redis_memory_pct", "redis-pool-0", "redis_pool", 95, prego.RoleRedisPool, false},
+	} {
+		room := func(m prego.MeasuredLimits) int {
+			o, err := s.ShortOf(ctx, prego.RegionEU, tc.role, 20, 70, m)
+			require.NoError(t, err)
+			return o.Room[""]
+		}
+		require.Positive(t, room(limits), "unknown")
+		exec(t, s, `UPDATE servers SET `+tc.column+` = $2 WHERE server_id = $1`, tc.server, tc.most-0.1)
+		require.Positive(t, room(limits))
+		exec(t, s, `UPDATE servers SET `+tc.column+` = $2 WHERE server_id = $1`, tc.server, tc.most)
+		require.Zero(t, room(limits))
+		require.Positive(t, room(prego.MeasuredLimits{}), "not looked at")
+		out, err := s.Reserve(ctx, r)
+		require.NoError(t, err)
+		require.Equal(t, tc.lost, out.Lost, tc.column)
+		alone := lonely("t-1")
+		alone.MeasuredLimits = limits
+		alone.TenantID = "t-2"
+		if !tc.busy {
+			out, err = s.Reserve(ctx, alone)
+			require.NoError(t, err)
+			require.Equal(t, tc.lost, out.Lost, tc.column)
+		}
+		exec(t, s, `UPDATE servers SET `+tc.column+` = NULL WHERE server_id = $1`, tc.server)
+	}
+	exec(t, s, `UPDATE servers SET cpu_pct = 100, worker_slots_pct = 100`)
+	alone := lonely("t-2")
+	alone.MeasuredLimits = limits
+	out, err := s.Reserve(ctx, alone)
+	require.NoError(t, err)
+	require.Equal(t, prego.ReservePlaced, out.Outcome)
+	require.NoError(t, s.ReleaseAllocation(ctx, "t-2", "left", "", prego.SiteUntouched, false))
+	exec(t, s, `UPDATE servers SET db_disk_pct = 100, redis_memory_pct = 100`)
+	r.MeasuredLimits = prego.MeasuredLimits{}
+	out, err = s.Reserve(ctx, r)
+	require.NoError(t, err)
+	require.Equal(t, prego.ReservePlaced, out.Outcome)
+}
