@@ -35,33 +35,12 @@ echo "postgres://prego:$(cat "$dir/prego_db_password")@postgres:5432/prego?sslmo
 [ ! -f .env ] || PREGO_ENV=${PREGO_ENV:-$(sed -n 's/^PREGO_ENV=//p' .env)}
 PREGO_ENV=${PREGO_ENV:-prod} PREGO_KEYS_DIR="$dir/keys" "$prego" keys init
 
-give() { # process, issuers, uses of signing keys
-	local to="$dir/keys-$1" from="$dir/keys" file wanted=()
-	while read -r file; do wanted+=("$file"); done < <(
-		cd "$from"
-		ls ca/*/bundle.pem
-		for purpose in $2; do echo "ca/$purpose/issuer.pem"; done
-		for use in $3; do ls jwt/"$use"/*.pem; done
-	)
-	for file in "${wanted[@]}"; do
-		mkdir -p "$to/${file%/*}"
-		cmp -s "$from/$file" "$to/$file" && continue
-		# Written whole and then named, so that no process ever reads half a key.
-		install -m 0440 "$from/$file" "$to/$file.new"
-		owned "$to/$file.new"
-		mv "$to/$file.new" "$to/$file"
-	done
-	(cd "$to" && find . -type f -printf '%P\n') | while read -r file; do
-		printf '%s\n' "${wanted[@]}" | grep -qxF "$file" || rm -f "$to/$file"
-	done
-	find "$to" -type d -exec chmod 0750 {} +
-	owned "$to"
-}
-give api "" api
-# Hosts are told the public halves of the keys for exec. Calling a host also takes a
-# certificate for which the gateway has no issuer.
-give agentgw "gateway agent-client agent-server docker-server" "agent exec"
-give worker "exec-client docker-client" exec
+# Which these are is said in internal/keyset.
+for process in api agentgw worker; do
+	as=()
+	[ "$(id -u)" != 0 ] || as=(--group "$group")
+	PREGO_KEYS_DIR="$dir/keys" "$prego" keys share "${as[@]}" "$process" "$dir/keys-$process"
+done
 
 if [ ! -s "$dir/hcloud_token" ]; then
 	echo "now put the project's token into $dir/hcloud_token: install -m 0440 -g $group /dev/stdin $dir/hcloud_token" >&2

@@ -88,7 +88,7 @@ install bin/prego bin/prego-agent "$work/bin"
 chmod 0755 "$secrets" # in a container its files are mounted one by one
 as=()
 [ "$(id -u)" != 0 ] || as=(--reuid 65532 --regid 65532 --clear-groups)
-api=127.0.0.1:$(free_port) gateway=127.0.0.1:$(free_port) cloud=127.0.0.1:$(free_port)
+api=127.0.0.1:$(free_port) gateway=127.0.0.1:$(free_port) cloud=127.0.0.1:$(free_port) relay=127.0.0.1:$(free_port)
 common=(
 	PATH="$PATH" HOME=/tmp PREGO_ENV=test PREGO_AGENTGW_URL="https://$gateway" PREGO_EGRESS_CIDRS=127.0.0.1/32 PREGO_AGENTGW_AGENT_BINARY="$work/bin/prego-agent"
 	DATABASE_URL_FILE="$secrets/database_url" TEMPORAL_ADDRESS="$TEMPORAL_ADDRESS" TEMPORAL_NAMESPACE=default
@@ -111,10 +111,10 @@ start() { # name, process, variables of its own
 }
 setpriv --pdeathsig KILL "$work/bin/prego" sim --fast --token none --state-dir "$work/sim" --listen "$cloud" >"$work/sim.log" 2>&1 &
 sim_pid=$!
-start api api PREGO_KEYS_DIR="$secrets/keys-api" PREGO_MASTER_KEY_FILE="$secrets/master_key" PREGO_API_LISTEN="$api"
+start api api PREGO_KEYS_DIR="$secrets/keys-api" PREGO_API_LISTEN="$api" PREGO_RELAY_URL="https://$relay"
 start agentgw agentgw PREGO_KEYS_DIR="$secrets/keys-agentgw" PREGO_AGENTGW_LISTEN="$gateway" PREGO_METRICS_LISTEN="127.0.0.1:$(free_port)"
-for n in 1 2; do
-	start "worker-$n" worker PREGO_KEYS_DIR="$secrets/keys-worker" PREGO_MASTER_KEY_FILE="$secrets/master_key" HCLOUD_TOKEN_FILE="$secrets/hcloud_token" PREGO_METRICS_LISTEN="127.0.0.1:$(free_port)"
+for listen in "$relay" "127.0.0.1:$(free_port)"; do
+	start "worker-${listen##*:}" worker PREGO_RELAY_LISTEN="$listen" PREGO_KEYS_DIR="$secrets/keys-worker" PREGO_MASTER_KEY_FILE="$secrets/master_key" HCLOUD_TOKEN_FILE="$secrets/hcloud_token" PREGO_METRICS_LISTEN="127.0.0.1:$(free_port)"
 done
 step "api, agentgw and two workers are ready, as the image's user and each with its own keys"
 PREGO_TOKEN=$(PREGO_ENV=test PREGO_KEYS_DIR=$secrets/keys bin/prego token create --subject test --role operator)

@@ -10,12 +10,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego/internal/devstack"
+	"github.com/prego/prego/internal/keyset"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/migrations"
@@ -151,6 +153,7 @@ func (s *stack) prepare() error {
 		{f.uiPort, "--ui-port", "Temporal's UI", false},
 		{f.pgPort, "--postgres-port", "Postgres", os.Getenv("DATABASE_URL") != ""},
 		{f.simPort, "--sim-port", "the simulated cloud", f.cloud != "sim"},
+		{f.gwPort + 10002, "--gateway-port", "the worker's relay", false},
 	}
 	for _, p := range ports {
 		if p.skip {
@@ -161,7 +164,7 @@ func (s *stack) prepare() error {
 		}
 	}
 	if f.reset {
-		for _, d := range []string{"postgres", "postgres.log", "temporal.db", "temporal.db-wal", "temporal.db-shm", "sim", "log", "keys", "master.key", "operator.token"} {
+		for _, d := range []string{"postgres", "postgres.log", "temporal.db", "temporal.db-wal", "temporal.db-shm", "sim", "log", "keys", "keys-api", "keys-agentgw", "keys-worker", "master.key", "operator.token"} {
 			if err := os.RemoveAll(filepath.Join(s.dir, d)); err != nil {
 				return err
 			}
@@ -265,6 +268,7 @@ func (s *stack) environment(databaseURL string) error {
 		"PREGO_API_LISTEN":     "127.0.0.1:" + strconv.Itoa(s.f.apiPort),
 		"PREGO_AGENTGW_LISTEN": "127.0.0.1:" + strconv.Itoa(s.f.gwPort), "PREGO_AGENTGW_URL": "https://127.0.0.1:" + strconv.Itoa(s.f.gwPort),
 		"PREGO_AGENTGW_AGENT_BINARY": agent,
+		"PREGO_RELAY_LISTEN":         "127.0.0.1:" + strconv.Itoa(s.f.gwPort+10002), "PREGO_RELAY_URL": "https://127.0.0.1:" + strconv.Itoa(s.f.gwPort+10002),
 	}
 	if s.f.cloud == "sim" {
 		for k, v := range map[string]string{
@@ -295,6 +299,16 @@ func (s *stack) environment(databaseURL string) error {
 // child starts one of our own processes and waits until it is ready.
 func (s *stack) child(ctx context.Context, name, ready string, args ...string) error {
 	env := s.env
+	if slices.Contains(keyset.Processes(), name) { // as in production, to each its own
+		own := filepath.Join(s.dir, "keys-"+name)
+		if err := keyset.Share(filepath.Join(s.dir, "keys"), name, own, -1); err != nil {
+			return err
+		}
+		env = append(env[:len(env):len(env)], "PREGO_KEYS_DIR="+own)
+	}
+	if name == "api" || name == "agentgw" {
+		env = append(env[:len(env):len(env)], "PREGO_MASTER_KEY=", "HCLOUD_TOKEN=") // a worker's alone
+	}
 	switch name {
 	case "agentgw":
 		env = append(env[:len(env):len(env)], "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10000))

@@ -10,31 +10,55 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/agentclient"
 	"github.com/prego/prego/internal/dockerhost"
 	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/relay"
 	"github.com/prego/prego/internal/token"
 )
 
-// newHostAccess is how the API reaches hosts: as the worker does.
-func newHostAccess(p *process) (api.ServerShell, api.ServerContainers, error) {
+// newRelayClient is how the API does what takes keys that it does not have: by way of a
+// worker.
+func newRelayClient(p *process) (*relay.Client, error) {
 	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	keys, err := token.OpenKeyring(p.cfg.KeysDir, token.UseExec)
-	if err != nil {
-		return nil, nil, err
+	if err := ca.Need([]pki.Purpose{pki.RelayClient}, []pki.Purpose{pki.RelayServer}); err != nil {
+		return nil, err
 	}
-	c, err := newContainers(p, ca)
-	if err != nil {
-		return nil, nil, err
-	}
-	return shell{newAgents(p.cfg, ca, keys)}, c, nil
+	return relay.NewClient(p.cfg.Relay.URL, ca.RelayClientTLS(), p.log.Named("relay")), nil
 }
 
-// shell is the agents as the API sees them.
+// keyholder is what a worker does for the API.
+type keyholder struct {
+	shell
+	*containers
+	importer
+	*token.Box
+}
+
+// newRelay serves the API's requests for what takes keys.
+func newRelay(p *process, ca *pki.Authority, engines *containers) (*relay.Server, error) {
+	agents, err := newAgents(p.cfg, ca)
+	if err != nil {
+		return nil, err
+	}
+	if err := ca.Need([]pki.Purpose{pki.RelayServer}, []pki.Purpose{pki.RelayClient}); err != nil {
+		return nil, err
+	}
+	imports, err := newImporter(p, ca)
+	if err != nil {
+		return nil, err
+	}
+	box, err := token.NewBox(p.cfg.Worker.MasterKey, p.cfg.Worker.MasterKeysEarlier...)
+	if err != nil {
+		return nil, err
+	}
+	return &relay.Server{Keys: keyholder{shell{agents}, engines, imports, box}, Log: p.log.Named("relay")}, nil
+}
+
+// shell is the agents as an operator uses them.
 type shell struct{ agents *agentclient.Client }
 
 func (s shell) Run(ctx context.Context, addr string, c prego.Command, timeout time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,6 +13,7 @@ import (
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/config"
+	"github.com/prego/prego/internal/keyset"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/telemetry"
@@ -43,15 +45,11 @@ func runAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	imports, err := newImporter(p)
-	if err != nil {
-		return err
-	}
 	placer, err := newPlacer(p, runs)
 	if err != nil {
 		return err
 	}
-	shell, engines, err := newHostAccess(p)
+	keyholder, err := newRelayClient(p)
 	if err != nil {
 		return err
 	}
@@ -59,16 +57,12 @@ func runAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	box, err := token.NewBox(p.cfg.Worker.MasterKey, p.cfg.Worker.MasterKeysEarlier...)
-	if err != nil {
-		return err
-	}
 	a := api.New(api.Deps{
-		Quotas: p.db, Registries: store.NewRegistries(p.db, box),
+		Quotas: p.db, Registries: store.NewRegistries(p.db, keyholder),
 		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, Locations: catalog.Locations},
-		Hosts:     p.db, Shell: shell, Containers: engines,
+		Hosts:     p.db, Shell: keyholder, Containers: keyholder,
 		Groups: p.db, GroupRuns: runs, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
-		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: imports, Log: p.log, Registry: p.reg,
+		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: keyholder, Log: p.log, Registry: p.reg,
 		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: p.cfg.API.RateBurst,
 		Checks: []api.Check{
 			{Name: "database", Run: p.db.Ping},
@@ -82,22 +76,6 @@ func runAPI(ctx context.Context) error {
 	}
 	p.log.Info("serving the API at " + l.Addr().String())
 	return a.Serve(ctx, l, p.cfg.API.DrainTimeout)
-}
-
-func newImporter(p *process) (importer, error) {
-	deriver, err := token.NewDeriver(p.cfg.Worker.MasterKey)
-	if err != nil {
-		return importer{}, err
-	}
-	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
-	if err != nil {
-		return importer{}, err
-	}
-	_, digest, err := agentBinary(p.cfg)
-	if err != nil {
-		return importer{}, err
-	}
-	return importer{db: p.db, tokens: deriver, boot: bootRenderer{cfg: p.cfg, ca: ca, agentSHA256: digest}, ttl: p.cfg.Worker.BootstrapTokenTTL}, nil
 }
 
 func migrated(ctx context.Context, url string) error {
@@ -178,6 +156,10 @@ func runWorker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	relayed, err := newRelay(p, ca, engine)
+	if err != nil {
+		return err
+	}
 	groups := buildGroups(p, runs, engine)
 	groups.Volumes = mountVolumes(fleet.Org)
 	servers.Capacity = activities.ServerFree(groups)
@@ -195,9 +177,14 @@ func runWorker(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	l, err := listen(ctx, p.cfg.Relay.Listen, "PREGO_RELAY_LISTEN")
+	if err != nil {
+		return err
+	}
 	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now))
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
+	g.Go(func() error { return relayed.Serve(ctx, l, ca.RelayTLS(), p.cfg.Worker.StopTimeout) })
 	g.Go(func() error {
 		if err := w.Start(); err != nil {
 			return fmt.Errorf("worker: %w", err)
@@ -259,9 +246,28 @@ func newKeysCommand() *cobra.Command {
 		}
 	}
 	keys.AddCommand(
+		newKeysShareCommand(),
 		rotate("add", "First step of a rotation: trust a new CA", func(c config.Config, p pki.Purpose) error { return pki.Add(c.KeysDir, c.Environment, p) }),
 		rotate("activate", "Second step: let the new CA issue", func(c config.Config, p pki.Purpose) error { return pki.Activate(c.KeysDir, p) }),
 		rotate("retire", "Last step: trust only the CA that issues", func(c config.Config, p pki.Purpose) error { return pki.Retire(c.KeysDir, p) }),
 	)
 	return keys
+}
+
+func newKeysShareCommand() *cobra.Command {
+	var group int
+	cmd := &cobra.Command{
+		Use: "share PROCESS DIR", Short: "Make DIR hold the keys that a process needs, and no others",
+		Long: "Make DIR hold the keys that a process needs, out of those in PREGO_KEYS_DIR, and no others.\n\nThe processes are " + strings.Join(keyset.Processes(), ", ") + ".",
+		Args: cobra.ExactArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			cfg, err := config.FromEnvironment()
+			if err != nil {
+				return err
+			}
+			return keyset.Share(cfg.KeysDir, args[0], args[1], group)
+		},
+	}
+	cmd.Flags().IntVar(&group, "group", -1, "number of the group that the files are for")
+	return cmd
 }

@@ -26,6 +26,9 @@ type containers struct {
 
 func newContainers(p *process, ca *pki.Authority) (*containers, error) {
 	w := p.cfg.Worker
+	if err := ca.Need([]pki.Purpose{pki.DockerClient}, []pki.Purpose{pki.DockerServer}); err != nil {
+		return nil, err
+	}
 	stack, err := w.Stack()
 	if err != nil {
 		return nil, err

@@ -191,6 +191,21 @@ func (i importer) IssueImport(ctx context.Context, s prego.Server) (string, erro
 	return boot.UserData, err
 }
 
+func newImporter(p *process, ca *pki.Authority) (importer, error) {
+	deriver, err := token.NewDeriver(p.cfg.Worker.MasterKey)
+	if err != nil {
+		return importer{}, err
+	}
+	if err := ca.Need(nil, []pki.Purpose{pki.Gateway}); err != nil {
+		return importer{}, err
+	}
+	_, digest, err := agentBinary(p.cfg)
+	if err != nil {
+		return importer{}, err
+	}
+	return importer{db: p.db, tokens: deriver, boot: bootRenderer{cfg: p.cfg, ca: ca, agentSHA256: digest}, ttl: p.cfg.Worker.BootstrapTokenTTL}, nil
+}
+
 // newAPITokens reads the API's keys.
 func newAPITokens(cfg config.Config) (*token.API, error) {
 	keys, err := token.OpenKeyring(cfg.KeysDir, token.UseAPI)
@@ -220,6 +235,9 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 	}
 	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := ca.Need(nil, []pki.Purpose{pki.Gateway}); err != nil {
 		return nil, nil, err
 	}
 	_, digest, err := agentBinary(p.cfg)
@@ -288,11 +306,18 @@ func newPlacer(p *process, runs *workflows.Client) (*activities.Placer, error) {
 }
 
 // newAgents reaches the agents on hosts.
-func newAgents(cfg config.Config, ca *pki.Authority, keys *token.Keyring) *agentclient.Client {
+func newAgents(cfg config.Config, ca *pki.Authority) (*agentclient.Client, error) {
+	if err := ca.Need([]pki.Purpose{pki.ExecClient}, []pki.Purpose{pki.AgentServer}); err != nil {
+		return nil, err
+	}
+	keys, err := token.OpenSigner(cfg.KeysDir, token.UseExec)
+	if err != nil {
+		return nil, err
+	}
 	return agentclient.New(agentclient.Config{
 		TLS: ca.ExecClientTLS(), Tokens: token.NewExec(keys), Port: cfg.Worker.AgentPort,
 		CheckAddr: func(addr string) error { return hetzner.CheckHostAddr(addr, cfg.Hetzner.Simulated) },
-	})
+	}), nil
 }
 
 // buildTenants makes the steps of tenants.
@@ -305,7 +330,7 @@ func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, erro
 	if err != nil {
 		return nil, err
 	}
-	execKeys, err := token.OpenKeyring(p.cfg.KeysDir, token.UseExec)
+	agents, err := newAgents(p.cfg, ca)
 	if err != nil {
 		return nil, err
 	}
@@ -316,7 +341,7 @@ func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, erro
 	t := p.cfg.Tenants
 	return &activities.Tenants{
 		Store: p.db, FleetTags: p.db.FleetTags, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hook: crashHook(),
-		Bench: &activities.Commander{Agents: newAgents(p.cfg, ca, execKeys), Audit: p.db},
+		Bench: &activities.Commander{Agents: agents, Audit: p.db},
 		Settings: activities.TenantSettings{
 			Environment: p.cfg.Environment, SiteDomain: t.SiteDomain, Image: catalog.ImageFor(prego.ServerSpec{}), Periods: t.Periods(),
 			CapacityWait: t.CapacityWait, CapacityPoll: t.CapacityPoll, SiteTimeout: t.SiteTimeout, CommandTimeout: t.CommandTimeout, AppTimeout: t.AppTimeout,
@@ -375,7 +400,11 @@ func newGateway(p *process, runs *workflows.Client) (*agentgw.Gateway, *tls.Conf
 	if err != nil {
 		return nil, nil, err
 	}
-	agentKeys, err := token.OpenKeyring(p.cfg.KeysDir, token.UseAgent)
+	if err := ca.Need([]pki.Purpose{pki.Gateway, pki.AgentClient, pki.AgentServer, pki.DockerServer},
+		[]pki.Purpose{pki.Gateway, pki.AgentClient, pki.ExecClient, pki.DockerClient}); err != nil {
+		return nil, nil, err
+	}
+	agentKeys, err := token.OpenSigner(p.cfg.KeysDir, token.UseAgent)
 	if err != nil {
 		return nil, nil, err
 	}

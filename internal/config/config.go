@@ -34,6 +34,7 @@ type Config struct {
 	MetricsAddr string `env:"PREGO_METRICS_LISTEN"`               // worker and agentgw serve /metrics and /healthz here; empty: not at all
 
 	Temporal  Temporal `envPrefix:"TEMPORAL_"`
+	Relay     Relay    `envPrefix:"PREGO_RELAY_"`
 	API       API      `envPrefix:"PREGO_API_"`
 	Gateway   Gateway  `envPrefix:"PREGO_AGENTGW_"`
 	Worker    Worker
@@ -42,6 +43,12 @@ type Config struct {
 	Tenants   Tenants
 	Quotas    Quotas
 	Workloads Workloads
+}
+
+// Relay is how the API reaches hosts: through a worker (docs/adr/0015).
+type Relay struct {
+	Listen string `env:"LISTEN" envDefault:"127.0.0.1:8446"`      // at the worker
+	URL    string `env:"URL" envDefault:"https://127.0.0.1:8446"` // at the API; a name may be that of several workers
 }
 
 // Quotas says what orgs may use (quotas-and-fairness). API and worker need the same.

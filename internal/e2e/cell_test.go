@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,6 +26,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/devstack"
+	"github.com/prego/prego/internal/keyset"
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/sim"
@@ -121,13 +123,13 @@ func newCell(t testing.TB, o options) *cell {
 	catalogFile := filepath.Join(c.dir, "catalog.json")
 	require.NoError(t, os.WriteFile(catalogFile, b, 0o600))
 
-	for _, p := range []string{"api", "agentgw", "agentgw-ops", "worker-ops"} {
+	for _, p := range []string{"api", "agentgw", "agentgw-ops", "worker-ops", "relay"} {
 		c.ports[p] = freePort(t)
 	}
 	c.vars = map[string]string{
 		"PREGO_ENV": c.env, "PREGO_KEYS_DIR": keys, "PREGO_MASTER_KEY": c.masterKey, "DATABASE_URL": c.url, "PREGO_DB_MAX_CONNS": "6",
 		"TEMPORAL_ADDRESS": temporal.Address(), "TEMPORAL_TASK_QUEUE": "e2e-" + c.env, "PREGO_CATALOG_FILE": catalogFile,
-		"PREGO_API_LISTEN":     c.addr("api"),
+		"PREGO_API_LISTEN": c.addr("api"), "PREGO_RELAY_LISTEN": c.addr("relay"), "PREGO_RELAY_URL": "https://" + c.addr("relay"),
 		"PREGO_AGENTGW_LISTEN": c.addr("agentgw"), "PREGO_AGENTGW_URL": "https://" + c.addr("agentgw"), "PREGO_AGENTGW_AGENT_BINARY": filepath.Join(bins, "prego-agent"),
 		"PREGO_AGENTGW_HEARTBEAT": "1s", "PREGO_AGENTGW_FLUSH": "50ms",
 		"HCLOUD_ENDPOINT": c.sim.URL(), "HCLOUD_TOKEN": cfg.Token, "PREGO_SIMULATED": "true", "PREGO_HCLOUD_POLL": "50ms", "PREGO_HCLOUD_TIMEOUT": "3s",
@@ -149,6 +151,13 @@ func newCell(t testing.TB, o options) *cell {
 	}
 	return c
 }
+
+// secretsOf are those of docker-compose.yml, by process. Only a worker has more than the
+// database.
+var (
+	allSecrets = []string{"DATABASE_URL", "PREGO_MASTER_KEY", "HCLOUD_TOKEN"}
+	secretsOf  = map[string][]string{"api": allSecrets[:1], "agentgw": allSecrets[:1], "worker": allSecrets}
+)
 
 func freePort(t testing.TB) int {
 	t.Helper()
@@ -199,6 +208,13 @@ func (c *cell) showRuns() {
 func (c *cell) start(name string) {
 	c.t.Helper()
 	vars := maps.Clone(c.vars)
+	vars["PREGO_KEYS_DIR"] = filepath.Join(c.dir, "keys-"+name) // to each its own, as deploy/secrets.sh does
+	require.NoError(c.t, keyset.Share(c.vars["PREGO_KEYS_DIR"], name, vars["PREGO_KEYS_DIR"], -1))
+	for _, secret := range allSecrets {
+		if !slices.Contains(secretsOf[name], secret) {
+			delete(vars, secret)
+		}
+	}
 	ready := "http://" + c.addr("api") + "/readyz"
 	if name != "api" {
 		vars["PREGO_METRICS_LISTEN"] = c.addr(name + "-ops")

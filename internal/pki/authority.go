@@ -40,18 +40,41 @@ type Authority struct {
 
 type ca struct {
 	bundle string
-	pool   *x509.CertPool
+	pool   *x509.CertPool // nil where this process may only issue
 	cert   *x509.Certificate
 	key    crypto.Signer // nil where this process may only verify
 }
 
-// Open reads the CAs. A process that only verifies may lack the issuer files.
+// Open reads what there is of the CAs: a process that only verifies lacks the issuer
+// file, one that only issues the bundle, and most lack most purposes. Need says what
+// this one can't do without.
 func Open(dir, environment string) (*Authority, error) {
 	a := &Authority{dir: dir, environment: environment}
-	if _, err := a.get(Gateway); err != nil {
-		return nil, err
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a, a.load()
+}
+
+// Need fails when a purpose is missing that this process is to issue certificates of,
+// or whose certificates it is to check or hand on.
+func (a *Authority) Need(issue, trust []Purpose) error {
+	for _, p := range issue {
+		if c, err := a.get(p); err != nil {
+			return err
+		} else if c.key == nil {
+			return a.missing(p, issuerFile)
+		}
 	}
-	return a, nil
+	for _, p := range trust {
+		if _, err := a.trusted(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *Authority) missing(p Purpose, name string) error {
+	return fmt.Errorf("certificate authority for %s: %s is missing (prego keys init makes what is missing, prego keys share gives it to a process)", p, file(a.dir, p, name))
 }
 
 // reloadEvery is how often the files are looked at.
@@ -60,27 +83,45 @@ const reloadEvery = time.Second
 func (a *Authority) get(p Purpose) (*ca, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.loaded != nil && time.Since(a.looked) < reloadEvery {
-		return a.loaded[p], nil
+	if time.Since(a.looked) >= reloadEvery {
+		// A rotation may be under way: then what is loaded still holds.
+		_ = a.load()
 	}
+	c := a.loaded[p]
+	if c == nil {
+		return nil, a.missing(p, issuerFile)
+	}
+	return c, nil
+}
+
+// trusted is a CA whose certificates can be checked.
+func (a *Authority) trusted(p Purpose) (*ca, error) {
+	c, err := a.get(p)
+	if err != nil || c.pool == nil {
+		return nil, a.missing(p, bundleFile)
+	}
+	return c, nil
+}
+
+// load reads the files when they have changed.
+func (a *Authority) load() error {
 	a.looked = time.Now()
 	stamp := a.fileStamp()
 	if a.loaded != nil && stamp == a.stamp {
-		return a.loaded[p], nil
+		return nil
 	}
 	loaded := make(map[Purpose]*ca)
 	for _, p := range Purposes() {
 		c, err := load(caDir(a.dir, p), a.environment)
 		if err != nil {
-			if a.loaded != nil {
-				return a.loaded[p], nil // a rotation under way: what is loaded still holds
-			}
-			return nil, fmt.Errorf("certificate authority for %s: %w (prego keys init makes what is missing)", p, err)
+			return fmt.Errorf("certificate authority for %s: %w", p, err)
 		}
-		loaded[p] = c
+		if c.pool != nil || c.key != nil {
+			loaded[p] = c
+		}
 	}
 	a.loaded, a.stamp = loaded, stamp
-	return loaded[p], nil
+	return nil
 }
 
 func (a *Authority) fileStamp() string {
@@ -96,13 +137,16 @@ func (a *Authority) fileStamp() string {
 }
 
 func load(dir, environment string) (*ca, error) {
+	c := &ca{}
 	bundle, err := os.ReadFile(filepath.Join(dir, bundleFile))
-	if err != nil {
+	switch {
+	case err == nil:
+		c.bundle, c.pool = string(bundle), x509.NewCertPool()
+		if !c.pool.AppendCertsFromPEM(bundle) {
+			return nil, fmt.Errorf("bundle.pem holds no certificate")
+		}
+	case !errors.Is(err, os.ErrNotExist):
 		return nil, err
-	}
-	c := &ca{bundle: string(bundle), pool: x509.NewCertPool()}
-	if !c.pool.AppendCertsFromPEM(bundle) {
-		return nil, fmt.Errorf("bundle.pem holds no certificate")
 	}
 	issuer, err := os.ReadFile(filepath.Join(dir, issuerFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -136,7 +180,7 @@ func load(dir, environment string) (*ca, error) {
 
 // Bundle is the PEM of the CAs that are trusted for a purpose.
 func (a *Authority) Bundle(p Purpose) (string, error) {
-	c, err := a.get(p)
+	c, err := a.trusted(p)
 	if err != nil {
 		return "", err
 	}
@@ -292,7 +336,7 @@ func (a *Authority) issue(p Purpose, pub crypto.PublicKey, name string, uri *url
 // Verify checks that a certificate comes from a CA of the purpose and is meant
 // for it.
 func (a *Authority) Verify(p Purpose, cert *x509.Certificate) error {
-	c, err := a.get(p)
+	c, err := a.trusted(p)
 	if err != nil {
 		return err
 	}

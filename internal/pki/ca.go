@@ -36,18 +36,20 @@ const (
 	ExecClient   Purpose = "exec-client"   // clients: the control plane at agents; hosts trust it
 	DockerServer Purpose = "docker-server" // servers: dockerd; the control plane trusts it
 	DockerClient Purpose = "docker-client" // clients: the control plane at dockerd; dockerd trusts it
+	RelayServer  Purpose = "relay-server"  // servers: workers' relays; the API trusts it
+	RelayClient  Purpose = "relay-client"  // clients: the API at workers' relays; workers trust it
 )
 
 // Purposes lists them all.
 func Purposes() []Purpose {
-	return []Purpose{Gateway, AgentClient, AgentServer, ExecClient, DockerServer, DockerClient}
+	return []Purpose{Gateway, AgentClient, AgentServer, ExecClient, DockerServer, DockerClient, RelayServer, RelayClient}
 }
 
 func (p Purpose) usage() x509.ExtKeyUsage {
 	switch p {
-	case AgentClient, ExecClient, DockerClient:
+	case AgentClient, ExecClient, DockerClient, RelayClient:
 		return x509.ExtKeyUsageClientAuth
-	case Gateway, AgentServer, DockerServer:
+	case Gateway, AgentServer, DockerServer, RelayServer:
 		return x509.ExtKeyUsageServerAuth
 	}
 	return x509.ExtKeyUsageAny
@@ -172,6 +174,12 @@ const (
 	nextFile   = "next.pem"   // of one that was added and does not issue yet
 	bundleFile = "bundle.pem" // certificates that are trusted
 )
+
+// IssuerFile holds certificate and key of the CA that issues for a purpose.
+func IssuerFile(dir string, p Purpose) string { return file(dir, p, issuerFile) }
+
+// BundleFile holds the certificates that are trusted for a purpose.
+func BundleFile(dir string, p Purpose) string { return file(dir, p, bundleFile) }
 
 func caDir(dir string, p Purpose) string { return filepath.Join(dir, "ca", string(p)) }
 

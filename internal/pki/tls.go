@@ -112,3 +112,43 @@ func (a *Authority) clientTLS(present, expect Purpose, minVersion uint16) func(s
 		}
 	}
 }
+
+// RelayTLS is the server side of a worker's relay: it lets in the API, and nobody else.
+func (a *Authority) RelayTLS() *tls.Config {
+	own := &renewing{a: a, purpose: RelayServer, uri: ControlPlaneURI(a.environment), dns: []string{relayName}}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert, NextProtos: []string{"http/1.1"}, SessionTicketsDisabled: true,
+		GetCertificate:   func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.get() },
+		VerifyConnection: func(cs tls.ConnectionState) error { return a.verifyOurs(RelayClient, cs) },
+	}
+}
+
+// RelayClientTLS calls the relay of any worker.
+func (a *Authority) RelayClientTLS() *tls.Config {
+	own := &renewing{a: a, purpose: RelayClient, uri: ControlPlaneURI(a.environment)}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, ServerName: relayName,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.get() },
+		InsecureSkipVerify:   true, //nolint:gosec // VerifyConnection verifies, with a pool that may rotate
+		VerifyConnection:     func(cs tls.ConnectionState) error { return a.verifyOurs(RelayServer, cs) },
+	}
+}
+
+// relayName is sent by the API, which reaches workers by whatever address.
+const relayName = "relay.prego.internal"
+
+// verifyOurs takes only a peer that is a process of this control plane.
+func (a *Authority) verifyOurs(p Purpose, cs tls.ConnectionState) error {
+	if len(cs.PeerCertificates) == 0 {
+		return errors.New("the peer showed no certificate")
+	}
+	peer := cs.PeerCertificates[0]
+	err := a.Verify(p, peer)
+	if err == nil && (len(peer.URIs) != 1 || peer.URIs[0].String() != ControlPlaneURI(a.environment).String()) {
+		err = errors.New("the peer is no process of this control plane")
+	}
+	if err != nil {
+		return &tls.CertificateVerificationError{UnverifiedCertificates: cs.PeerCertificates, Err: err}
+	}
+	return nil
+}

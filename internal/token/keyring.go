@@ -31,11 +31,12 @@ const (
 // Uses lists them.
 func Uses() []Use { return []Use{UseAPI, UseAgent, UseExec} }
 
-// Keyring holds the Ed25519 keys of one use by key id. The last id in order
-// signs; all verify.
+// Keyring holds the Ed25519 keys of one use by key id. The last private one in the
+// order of ids signs; all verify.
 type Keyring struct {
-	keys map[string]ed25519.PrivateKey
-	sign string
+	keys   map[string]ed25519.PublicKey
+	sign   string             // id of the one that signs
+	signer ed25519.PrivateKey // nil where this process may only verify
 }
 
 // InitKeys makes one key per use where there is none yet, below dir/jwt.
@@ -69,54 +70,113 @@ func InitKeys(dir string) error {
 	return nil
 }
 
-// OpenKeyring reads the keys of one use.
-func OpenKeyring(dir string, use Use) (*Keyring, error) {
+// KeyFiles are the files of one use's keys below dir, the one that signs last.
+func KeyFiles(dir string, use Use) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "jwt", string(use), "*.pem"))
 	if err != nil || len(files) == 0 {
-		return nil, fmt.Errorf("no signing keys for %s in %s: run prego keys init", use, dir)
+		return nil, fmt.Errorf("no signing keys for %s in %s (prego keys init makes what is missing, prego keys share gives it to a process)", use, dir)
 	}
 	sort.Strings(files)
-	r := &Keyring{keys: make(map[string]ed25519.PrivateKey)}
+	return files, nil
+}
+
+// OpenKeyring reads the keys of one use, private ones and public halves.
+func OpenKeyring(dir string, use Use) (*Keyring, error) {
+	files, err := KeyFiles(dir, use)
+	if err != nil {
+		return nil, err
+	}
+	r := &Keyring{keys: make(map[string]ed25519.PublicKey)}
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			return nil, fmt.Errorf("signing key: %w", err)
 		}
-		block, _ := pem.Decode(b)
-		if block == nil {
-			return nil, fmt.Errorf("signing key %s is not PEM", f)
-		}
-		key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+		id := strings.TrimSuffix(filepath.Base(f), ".pem")
+		private, public, err := parseKey(b)
 		if err != nil {
 			return nil, fmt.Errorf("signing key %s: %w", f, err)
 		}
-		ed, ok := key.(ed25519.PrivateKey)
-		if !ok {
-			return nil, fmt.Errorf("signing key %s is not Ed25519", f)
+		r.keys[id] = public
+		if private != nil {
+			r.sign, r.signer = id, private
 		}
-		r.sign = strings.TrimSuffix(filepath.Base(f), ".pem")
-		r.keys[r.sign] = ed
 	}
 	return r, nil
+}
+
+// OpenSigner is OpenKeyring for a process that issues tokens.
+func OpenSigner(dir string, use Use) (*Keyring, error) {
+	r, err := OpenKeyring(dir, use)
+	if err == nil && r.signer == nil {
+		return nil, fmt.Errorf("the keys for %s in %s are public halves: none can sign", use, dir)
+	}
+	return r, err
+}
+
+// parseKey reads a key of either half; private is nil where only the public one is there.
+func parseKey(text []byte) (private ed25519.PrivateKey, public ed25519.PublicKey, err error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, nil, errors.New("the file is not PEM")
+	}
+	var key any
+	if block.Type == publicPEM {
+		key, err = x509.ParsePKIXPublicKey(block.Bytes)
+	} else {
+		key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	switch key := key.(type) {
+	case ed25519.PrivateKey:
+		return key, key.Public().(ed25519.PublicKey), nil
+	case ed25519.PublicKey:
+		return nil, key, nil
+	}
+	return nil, nil, errors.New("the key is not Ed25519")
+}
+
+const publicPEM = "PUBLIC KEY"
+
+// PublicHalf is the public half of a key, PEM.
+func PublicHalf(text []byte) ([]byte, error) {
+	_, public, err := parseKey(text)
+	if err != nil {
+		return nil, err
+	}
+	return encodePublic(public)
+}
+
+func encodePublic(key ed25519.PublicKey) ([]byte, error) {
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("public key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: publicPEM, Bytes: der}), nil
 }
 
 // PublicPEM are the public keys by id, PEM.
 func (r *Keyring) PublicPEM() (map[string]string, error) {
 	out := make(map[string]string, len(r.keys))
 	for kid, key := range r.keys {
-		der, err := x509.MarshalPKIXPublicKey(key.Public())
+		text, err := encodePublic(key)
 		if err != nil {
-			return nil, fmt.Errorf("public key %s: %w", kid, err)
+			return nil, err
 		}
-		out[kid] = string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
+		out[kid] = string(text)
 	}
 	return out, nil
 }
 
 func (r *Keyring) issue(claims jwt.Claims) (string, error) {
+	if r.signer == nil {
+		return "", errors.New("this process has only the public halves of these keys")
+	}
 	t := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims)
 	t.Header["kid"] = r.sign
-	s, err := t.SignedString(r.keys[r.sign])
+	s, err := t.SignedString(r.signer)
 	if err != nil {
 		return "", fmt.Errorf("sign token: %w", err)
 	}
@@ -133,5 +193,5 @@ func (r *Keyring) key(t *jwt.Token) (any, error) {
 	if !ok {
 		return nil, errKey
 	}
-	return key.Public(), nil
+	return key, nil
 }

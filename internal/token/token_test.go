@@ -3,7 +3,6 @@ package token
 import (
 	"context"
 	"crypto/ecdsa"
-	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
@@ -96,7 +95,7 @@ func TestSwapMatrix(t *testing.T) {
 		require.NoError(t, err)
 		return raw
 	}
-	pub := f.rings[UseAPI].keys[f.rings[UseAPI].sign].Public().(ed25519.PublicKey)
+	pub := f.rings[UseAPI].keys[f.rings[UseAPI].sign]
 	pubDER, err := x509.MarshalPKIXPublicKey(pub)
 	require.NoError(t, err)
 	claims := jwt.MapClaims{"iss": "prego", "aud": "prego-api", "sub": "mallory", "role": "operator", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix(), "jti": "1"}
@@ -107,7 +106,7 @@ func TestSwapMatrix(t *testing.T) {
 		require.NoError(t, err)
 		return s
 	}
-	own := f.rings[UseAPI].keys[f.rings[UseAPI].sign]
+	own := f.rings[UseAPI].signer
 	without := func(drop string, set map[string]any) jwt.MapClaims {
 		c := jwt.MapClaims{}
 		for k, v := range claims {
@@ -121,7 +120,7 @@ func TestSwapMatrix(t *testing.T) {
 		return c
 	}
 	kid := f.rings[UseAPI].sign
-	strangerKey := stranger.rings[UseAPI].keys[stranger.rings[UseAPI].sign]
+	strangerKey := stranger.rings[UseAPI].signer
 	embedded := func(header string, value any) string {
 		tok := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims)
 		tok.Header["kid"], tok.Header[header] = kid, value

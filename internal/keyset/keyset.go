@@ -1,0 +1,180 @@
+// Package keyset says which keys each process of the control plane has, and gives them
+// to it. Whoever takes over a process has its keys: none has one that it can do without.
+package keyset
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/token"
+)
+
+// Set is the keys of one process.
+type Set struct {
+	Issue  []pki.Purpose // CAs that it issues certificates with
+	Trust  []pki.Purpose // CAs whose certificates it checks or hands on
+	Sign   []token.Use   // tokens that it issues: the newest key
+	Verify []token.Use   // tokens that it checks, or whose keys it hands on: public halves of all
+}
+
+// sets are those of the processes that have any. The API calls no host and issues no
+// token: workers do so for it (docs/adr/0015). The gateway tells hosts the public halves of the exec keys, and
+// can't call them either.
+var sets = map[string]Set{
+	"api": {
+		Issue: []pki.Purpose{pki.RelayClient}, Trust: []pki.Purpose{pki.RelayServer}, Verify: []token.Use{token.UseAPI},
+	},
+	"agentgw": {
+		Issue: []pki.Purpose{pki.Gateway, pki.AgentClient, pki.AgentServer, pki.DockerServer},
+		Trust: []pki.Purpose{pki.Gateway, pki.AgentClient, pki.ExecClient, pki.DockerClient},
+		Sign:  []token.Use{token.UseAgent}, Verify: []token.Use{token.UseAgent, token.UseExec},
+	},
+	"worker": {
+		Issue: []pki.Purpose{pki.ExecClient, pki.DockerClient, pki.RelayServer},
+		Trust: []pki.Purpose{pki.Gateway, pki.AgentServer, pki.DockerServer, pki.RelayClient},
+		Sign:  []token.Use{token.UseExec},
+	},
+}
+
+// Processes are those that have keys, in order.
+func Processes() []string { return slices.Sorted(maps.Keys(sets)) }
+
+// Share makes dir hold the keys of a process, out of the originals in from, and nothing
+// else. Files are 0440 and, when group is not negative, of that group. A process that
+// runs sees each file whole, before or after.
+func Share(from, process, dir string, group int) error {
+	set, ok := sets[process]
+	if !ok {
+		return fmt.Errorf("process %q has no keys; there are %v", process, Processes())
+	}
+	want, err := set.files(from)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return fmt.Errorf("keys of %s: %w", process, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if err := write(filepath.Join(dir, name), want[name], group); err != nil {
+			return fmt.Errorf("keys of %s: %w", process, err)
+		}
+	}
+	return tidy(dir, want, group)
+}
+
+// files are a set's, by their names below the directory of the process.
+func (s Set) files(from string) (map[string][]byte, error) {
+	out := make(map[string][]byte)
+	read := func(file string, change func([]byte) ([]byte, error)) error {
+		name, err := filepath.Rel(from, file)
+		if err != nil {
+			return err
+		}
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("original keys: %w", err)
+		}
+		out[name], err = change(b)
+		return err
+	}
+	whole := func(b []byte) ([]byte, error) { return b, nil }
+	for _, p := range s.Issue {
+		if err := read(pki.IssuerFile(from, p), whole); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range s.Trust {
+		if err := read(pki.BundleFile(from, p), whole); err != nil {
+			return nil, err
+		}
+	}
+	for _, use := range s.Verify {
+		files, err := token.KeyFiles(from, use)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			if err := read(f, token.PublicHalf); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, use := range s.Sign {
+		files, err := token.KeyFiles(from, use)
+		if err != nil {
+			return nil, err
+		}
+		if err := read(files[len(files)-1], whole); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func write(name string, content []byte, group int) error {
+	if have, err := os.ReadFile(name); err == nil && bytes.Equal(have, content) {
+		return owned(name, group, 0o440)
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {
+		return err
+	}
+	next := name + ".new"
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.WriteFile(next, content, 0o440); err != nil {
+		return err
+	}
+	if err := owned(next, group, 0o440); err != nil {
+		return err
+	}
+	return os.Rename(next, name)
+}
+
+func owned(name string, group int, mode fs.FileMode) error {
+	if group >= 0 {
+		if err := os.Chown(name, -1, group); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(name, mode)
+}
+
+// tidy takes away what a process is not to have, and gives it the directories.
+func tidy(dir string, want map[string][]byte, group int) error {
+	var empty []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			empty = append(empty, path)
+			return owned(path, group, 0o750)
+		}
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		if _, ok := want[name]; !ok {
+			return os.Remove(path)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("keys: %w", err)
+	}
+	slices.Reverse(empty) // what is below comes first
+	for _, d := range empty {
+		if left, err := os.ReadDir(d); err == nil && len(left) == 0 {
+			_ = os.Remove(d)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+// Package relay is how the API reaches hosts, and all else that takes keys: it asks a
+// worker, which has them. The worker knows a few requests and no others, so who takes over
+// the API can ask for what hosts allow, and can't become root on them (docs/adr/0015).
+//
+// A request is one POST with JSON over mTLS; its answer is a stream of messages, one JSON
+// document a line, the last of which says how it ended. Nothing of it is kept or logged.
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// Keyholder is what the API asks for: the relay's Client, and the worker itself behind its
+// Server. Errors keep their kinds on the way: *prego.CommandError, *prego.ContainerError
+// and *prego.Error arrive as such.
+type Keyholder interface {
+	Run(ctx context.Context, addr string, c prego.Command, timeout time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error)
+	ListContainers(ctx context.Context, serverID, addr string) ([]prego.ContainerInfo, error)
+	ContainerLogs(ctx context.Context, serverID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error
+	RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]prego.ContainerDrift, error)
+	// IssueImport renders what an existing server is enrolled with: a secret.
+	IssueImport(ctx context.Context, s prego.Server) (string, error)
+	// Seal and Reseal make secrets unreadable. Nothing opens one for the API.
+	Seal(ctx context.Context, belongsTo string, secret []byte) (sealed []byte, keyID string, err error)
+	Reseal(ctx context.Context, belongsTo, keyID string, sealed []byte) (sealedAnew []byte, newKeyID string, err error)
+}
+
+// Paths of the relay.
+const (
+	pathRun    = "/relay/v1/run"
+	pathList   = "/relay/v1/containers"
+	pathLogs   = "/relay/v1/logs"
+	pathRepair = "/relay/v1/repair"
+	pathImport = "/relay/v1/import"
+	pathSeal   = "/relay/v1/seal"
+	pathReseal = "/relay/v1/reseal"
+)
+
+const (
+	maxRequest = 256 << 10
+	// maxMessage is longer than the longest line of a log and the longest outcome.
+	maxMessage = 1 << 20
+	// keepAlive is how often something is sent while there is nothing to say; silence
+	// of silentFor is a worker that is gone.
+	keepAlive = 5 * time.Second
+	silentFor = 4 * keepAlive
+)
+
+// request is that of any path.
+type request struct {
+	ServerID string         `json:"server_id,omitempty"`
+	Addr     string         `json:"addr"`
+	Command  *prego.Command `json:"command,omitempty"`
+	Timeout  time.Duration  `json:"timeout,omitempty"`
+	Role     prego.Role     `json:"role,omitempty"`
+	Name     string         `json:"name,omitempty"`
+	Tail     int            `json:"tail,omitempty"`
+	Follow   bool           `json:"follow,omitempty"`
+	Server   *prego.Server  `json:"server,omitempty"`
+	Box      box            `json:"box,omitzero"`
+}
+
+// box is a secret, in clear on the way to where it is sealed.
+type box struct {
+	BelongsTo string `json:"belongs_to,omitempty"`
+	KeyID     string `json:"key_id,omitempty"`
+	Secret    []byte `json:"secret,omitempty"`
+	Sealed    []byte `json:"sealed,omitempty"`
+}
+
+// message is one of an answer: a line, nothing, or the end.
+type message struct {
+	Stream string  `json:"stream,omitempty"`
+	Line   *string `json:"line,omitempty"`
+
+	End        bool                   `json:"end,omitempty"`
+	Outcome    *prego.CommandOutcome  `json:"outcome,omitempty"`
+	Containers []prego.ContainerInfo  `json:"containers,omitempty"`
+	Drift      []prego.ContainerDrift `json:"drift,omitempty"`
+	Bootstrap  string                 `json:"bootstrap,omitempty"`
+	Box        box                    `json:"box,omitzero"`
+	Failure    *failure               `json:"failure,omitempty"`
+}
+
+// failure is an error of one of the kinds that callers tell apart.
+type failure struct {
+	Command   *prego.CommandError   `json:"command,omitempty"`
+	Container *prego.ContainerError `json:"container,omitempty"`
+	Coded     *prego.Error          `json:"coded,omitempty"`
+	Text      string                `json:"text,omitempty"` // of any other
+}
+
+func failureOf(err error) *failure {
+	f := &failure{Text: prego.Redact(fmt.Sprint(err))}
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &f.Command), errors.As(err, &f.Container), errors.As(err, &f.Coded):
+	}
+	return f
+}
+
+func (f *failure) err() error {
+	switch {
+	case f == nil:
+		return nil
+	case f.Command != nil:
+		return f.Command
+	case f.Container != nil:
+		return f.Container
+	case f.Coded != nil:
+		return f.Coded
+	}
+	return errors.New(f.Text)
+}
