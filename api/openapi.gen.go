@@ -1189,7 +1189,7 @@ type CreateFleet struct {
 	// Role What the server is for; a node runs all three on one host
 	Role Role `json:"role"`
 
-	// ServesTenants Tenants are placed on its servers
+	// ServesTenants Tenants are placed on its servers, and servers that waiting tenants need are made here: in the newest fleet that has room
 	ServesTenants *bool `json:"serves_tenants,omitempty"`
 
 	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
