@@ -85,10 +85,7 @@ func DefaultCatalog() Catalog {
 // kept. The list is empty when the catalog has nothing for the role or region,
 // or when the pinned location lies in another region.
 func (c Catalog) Candidates(role Role, region Region, spec ServerSpec) []Candidate {
-	types := c.ServerTypes[role][region]
-	if types == nil {
-		types = c.ServerTypes[role][""]
-	}
+	types := c.typesFor(role, region)
 	if spec.ServerType != "" {
 		types = []string{spec.ServerType}
 	}
@@ -106,6 +103,14 @@ func (c Catalog) Candidates(role Role, region Region, spec ServerSpec) []Candida
 		}
 	}
 	return out
+}
+
+// typesFor are the machine types of a role in a region, best first.
+func (c Catalog) typesFor(role Role, region Region) []string {
+	if types := c.ServerTypes[role][region]; types != nil {
+		return types
+	}
+	return c.ServerTypes[role][""]
 }
 
 // ImageFor is the image that the spec asks for, or the catalog's.

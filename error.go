@@ -98,6 +98,13 @@ const (
 	CodeInstanceNotFound Code = "instance_not_found"
 	// CodeNoProvider: no enabled provider serves the region.
 	CodeNoProvider Code = "no_infra_provider"
+	// Of what a spec pins and the provider does not have (docs/operations.md, "The provider's catalog").
+	CodeServerTypeUnknown   Code = "server_type_unknown"
+	CodeServerTypeRetired   Code = "server_type_retired"
+	CodeServerTypeNotSold   Code = "server_type_not_sold"
+	CodeLocationUnknown     Code = "location_unknown"
+	CodeLocationNotInRegion Code = "location_not_in_region"
+	CodeImageUnknown        Code = "image_unknown"
 )
 
 // Error is a refusal: a code for programs, a sentence for people and, where one

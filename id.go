@@ -121,6 +121,9 @@ func ServerIDFromDecommissionWorkflow(workflowID string) (string, bool) {
 // one environment.
 func ReconcileWorkflowID(environment string) string { return "reconcile/" + environment }
 
+// CatalogWorkflowID is the run that reads what the providers sell.
+func CatalogWorkflowID(environment string) string { return "refresh-catalog/" + environment }
+
 // SweepWorkflowID is the id of the run that marks silent agents.
 func SweepWorkflowID(environment string) string { return "sweep-heartbeats/" + environment }
 

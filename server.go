@@ -258,6 +258,7 @@ type Step string
 // Steps of a server's timeline, in the order of the main path.
 const (
 	StepRequested          Step = "requested"
+	StepCandidatesSkipped  Step = "candidates_skipped" // machine types that the provider does not sell
 	StepTokenIssued        Step = "token_issued"
 	StepCreateIntended     Step = "create_intended"
 	StepServerCreated      Step = "server_created"

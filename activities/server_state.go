@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/activity"
@@ -55,6 +56,11 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Plan, err
 		p.CapacityWait = min(p.CapacityWait, a.Settings.FleetWait)
 	}
 	p.Resume = st.ProviderServerID != "" && st.FirstHeartbeatAt != nil && st.RevokedAt == nil && st.AgentStatus == prego.AgentConnected
+	if !p.Import && !p.Resume {
+		if p.Candidates, err = a.usable(ctx, st, p); err != nil {
+			return Plan{}, err
+		}
+	}
 	for _, c := range p.Candidates {
 		p.Timeouts = append(p.Timeouts, a.Catalog.TimeoutsFor(c.Location, p.Image))
 	}
@@ -62,6 +68,30 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Plan, err
 		return Plan{}, permanent(ErrTypePermanent, fmt.Sprintf("the catalog has nothing for role %s in region %s with this spec", st.Role, st.Region), nil)
 	}
 	return p, nil
+}
+
+// usable are the plan's candidates that the provider sells, those in stock first. What
+// is left out is on the timeline. While the provider never said what it sells, all are
+// tried as they are configured.
+func (a *Servers) usable(ctx context.Context, st prego.ProvisionState, p Plan) ([]prego.Candidate, error) {
+	offer, err := a.Store.ProviderCatalog(ctx, st.Provider)
+	if err != nil || !offer.Known() || len(p.Candidates) == 0 {
+		return p.Candidates, err
+	}
+	usable, skipped := offer.Usable(p.Candidates, p.Image, st.Now)
+	if len(skipped) == 0 {
+		return usable, nil
+	}
+	texts := make([]string, 0, len(skipped))
+	for _, s := range skipped {
+		texts = append(texts, s.String())
+	}
+	text := strings.Join(texts, "; ")
+	if len(usable) == 0 {
+		return nil, permanent(ErrTypePermanent, "the provider sells none of what is configured: "+text, nil)
+	}
+	return usable, a.Store.AddEvent(ctx, prego.ServerEvent{ServerID: st.ServerID, Step: prego.StepCandidatesSkipped, Message: text},
+		fmt.Sprintf("%s/g%d", prego.StepCandidatesSkipped, st.Generation))
 }
 
 // current reads the row, and refuses when it is no longer this generation's.

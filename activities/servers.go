@@ -41,6 +41,8 @@ type Store interface {
 	Released(ctx context.Context, resourceID int64) error
 	FinishRelease(ctx context.Context, serverID string, attempt int, reason prego.Reason, message string) error
 	Terminate(ctx context.Context, serverID string) error
+
+	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (prego.CatalogState, error)
 }
 
 // Infra is a cloud (direct-provisioning §7). Every error that it returns is a

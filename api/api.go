@@ -84,6 +84,8 @@ type Deps struct {
 	Shell      ServerShell
 	Containers ServerContainers
 
+	Catalog CatalogDeps
+
 	Fleets    FleetStore
 	FleetRuns FleetRuns
 

@@ -90,7 +90,13 @@ func (a *API) CreateFleet(c echo.Context) error {
 	if err := in.Validate(); err != nil {
 		return err
 	}
-	f, created, err := a.d.Fleets.CreateFleet(c.Request().Context(), in, caller(c).Subject)
+	ctx := c.Request().Context()
+	if refused := a.checkSpec(ctx, in.InfraProvider, in.Region, in.Spec); refused != nil {
+		if _, err := a.d.Fleets.GetFleet(ctx, in.FleetID); err != nil {
+			return refused
+		}
+	}
+	f, created, err := a.d.Fleets.CreateFleet(ctx, in, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -160,7 +166,20 @@ func (a *API) UpdateFleet(c echo.Context, id FleetID) error {
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
-	f, err := a.d.Fleets.UpdateFleet(c.Request().Context(), id, in)
+	ctx := c.Request().Context()
+	if in.Spec != nil {
+		f, err := a.d.Fleets.GetFleet(ctx, id)
+		if err != nil {
+			return err
+		}
+		if err := in.Spec.Validate(); err != nil {
+			return err
+		}
+		if err := a.checkSpec(ctx, f.InfraProvider, f.Region, *in.Spec); err != nil {
+			return err
+		}
+	}
+	f, err := a.d.Fleets.UpdateFleet(ctx, id, in)
 	if err != nil {
 		return err
 	}

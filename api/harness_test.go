@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
@@ -77,6 +78,11 @@ func (r *runs) WakeGroup(ctx context.Context, id, org string) error {
 func (r *runs) StartReconcile(ctx context.Context) (string, error) {
 	return "reconcile/test", r.note(ctx, "reconcile")
 }
+
+func (r *runs) StartCatalogRefresh(ctx context.Context) (string, error) {
+	return "refresh-catalog/test", r.note(ctx, "catalog")
+}
+
 func (r *runs) RunURL(id string) string { return "http://ui/" + id }
 
 type auth struct{}
@@ -129,7 +135,8 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 	d := api.Deps{
 		Store: b.store, Orchestrator: b.runs, Auth: auth{}, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
 		Quotas: b.store, Registries: store.NewRegistries(b.store, box(t)),
-		Hosts: b.store, Shell: b.hosts, Containers: b.hosts,
+		Catalog: api.CatalogDeps{Store: b.store, Runs: b.runs, Configured: prego.DefaultCatalog(), StaleAfter: time.Hour},
+		Hosts:   b.store, Shell: b.hosts, Containers: b.hosts,
 		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", Locations: prego.DefaultCatalog().Locations},
 		Groups:    b.store, GroupRuns: b.runs, Fleets: b.store, FleetRuns: b.runs, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: prego.ModeShared, Periods: periods,
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},

@@ -39,6 +39,27 @@ func (e AgentStatus) Valid() bool {
 	}
 }
 
+// Defines values for CatalogProblemKind.
+const (
+	Image      CatalogProblemKind = "image"
+	Location   CatalogProblemKind = "location"
+	ServerType CatalogProblemKind = "server_type"
+)
+
+// Valid indicates whether the value is a known member of the CatalogProblemKind enum.
+func (e CatalogProblemKind) Valid() bool {
+	switch e {
+	case Image:
+		return true
+	case Location:
+		return true
+	case ServerType:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for CommandActor.
 const (
 	CommandActorOperator CommandActor = "operator"
@@ -900,6 +921,21 @@ func (e TenantState) Valid() bool {
 	}
 }
 
+// Defines values for GetCatalogParamsProvider.
+const (
+	Hetzner GetCatalogParamsProvider = "hetzner"
+)
+
+// Valid indicates whether the value is a known member of the GetCatalogParamsProvider enum.
+func (e GetCatalogParamsProvider) Valid() bool {
+	switch e {
+	case Hetzner:
+		return true
+	default:
+		return false
+	}
+}
+
 // Accepted defines model for Accepted.
 type Accepted struct {
 	// ServerId Example: app-sgp-007
@@ -1018,6 +1054,145 @@ type AttachedPolicy struct {
 	// Example: {"regions":[{"cap":-1,"name":"eu","weight":100}]}
 	Spec PolicySpec `json:"spec"`
 	Type PolicyType `json:"type"`
+}
+
+// Catalog defines model for Catalog.
+type Catalog struct {
+	// AttemptedAt When the provider was last asked
+	AttemptedAt *time.Time `json:"attempted_at,omitempty"`
+
+	// Configured What is ordered where a request pins nothing
+	Configured CatalogConfigured `json:"configured"`
+
+	// Currency Example: EUR
+	Currency *string `json:"currency,omitempty"`
+
+	// Failure Why it was not read then; absent when it was
+	Failure *string `json:"failure,omitempty"`
+
+	// ImageGbMonth A decimal amount of the catalog's currency, without and with tax
+	ImageGbMonth *Price         `json:"image_gb_month,omitempty"`
+	Images       []CatalogImage `json:"images"`
+
+	// Known Whether the provider ever said what it sells
+	Known     bool              `json:"known"`
+	Locations []CatalogLocation `json:"locations"`
+
+	// Problems What is configured and can't be had
+	Problems []CatalogProblem `json:"problems"`
+
+	// Provider Example: hetzner
+	Provider string `json:"provider"`
+
+	// RefreshedAt When it was read
+	RefreshedAt *time.Time          `json:"refreshed_at,omitempty"`
+	ServerTypes []CatalogServerType `json:"server_types"`
+
+	// Stale Whether it was read too long ago, or never
+	Stale bool `json:"stale"`
+
+	// VatRate In per cent
+	//
+	// Example: 19.00
+	VatRate *string `json:"vat_rate,omitempty"`
+
+	// VolumeGbMonth A decimal amount of the catalog's currency, without and with tax
+	VolumeGbMonth *Price `json:"volume_gb_month,omitempty"`
+}
+
+// CatalogConfigured What is ordered where a request pins nothing
+type CatalogConfigured struct {
+	Image string `json:"image"`
+
+	// Locations By region, best first
+	Locations map[string][]string `json:"locations"`
+
+	// ServerTypes By role and region, best first; any is every region that is not named
+	ServerTypes map[string]map[string][]string `json:"server_types"`
+}
+
+// CatalogImage defines model for CatalogImage.
+type CatalogImage struct {
+	Architecture string     `json:"architecture"`
+	DeprecatedAt *time.Time `json:"deprecated_at,omitempty"`
+
+	// DiskGb The least disk that it fits on
+	DiskGb float64 `json:"disk_gb"`
+
+	// Id The provider's
+	Id string `json:"id"`
+
+	// Kind system, app, snapshot or backup
+	Kind string `json:"kind"`
+
+	// Name Of the provider's own images alone
+	//
+	// Example: debian-12
+	Name *string `json:"name,omitempty"`
+}
+
+// CatalogLocation defines model for CatalogLocation.
+type CatalogLocation struct {
+	City string `json:"city"`
+
+	// Country Example: DE
+	Country string `json:"country"`
+
+	// Ipv4 A price by the hour; a month costs no more than the monthly one
+	Ipv4 *PeriodPrice `json:"ipv4,omitempty"`
+
+	// Name Example: fsn1
+	Name string `json:"name"`
+
+	// NetworkZone Example: eu-central
+	NetworkZone string `json:"network_zone"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region *Region `json:"region,omitempty"`
+}
+
+// CatalogOffer defines model for CatalogOffer.
+type CatalogOffer struct {
+	// Available Whether there was stock when the provider was asked
+	Available    bool       `json:"available"`
+	DeprecatedAt *time.Time `json:"deprecated_at,omitempty"`
+	Location     string     `json:"location"`
+
+	// Price A price by the hour; a month costs no more than the monthly one
+	Price PeriodPrice `json:"price"`
+
+	// UnavailableAfter When it can't be ordered any more
+	UnavailableAfter *time.Time `json:"unavailable_after,omitempty"`
+}
+
+// CatalogProblem defines model for CatalogProblem.
+type CatalogProblem struct {
+	Kind CatalogProblemKind `json:"kind"`
+
+	// Message Continues the name
+	Message string `json:"message"`
+	Name    string `json:"name"`
+}
+
+// CatalogProblemKind defines model for CatalogProblem.Kind.
+type CatalogProblemKind string
+
+// CatalogServerType defines model for CatalogServerType.
+type CatalogServerType struct {
+	// Architecture x86 or arm
+	Architecture string `json:"architecture"`
+	Cores        int    `json:"cores"`
+
+	// Cpu shared or dedicated
+	Cpu    string `json:"cpu"`
+	DiskGb int    `json:"disk_gb"`
+
+	// Locations Where it is sold
+	Locations []CatalogOffer `json:"locations"`
+	MemoryGb  float64        `json:"memory_gb"`
+
+	// Name Example: cx43
+	Name string `json:"name"`
 }
 
 // Command defines model for Command.
@@ -1146,6 +1321,21 @@ type ContainerName = string
 type ContainerRepair struct {
 	// Repaired What was not as declared; empty when all was
 	Repaired []ContainerDrift `json:"repaired"`
+}
+
+// Cost What something is charged at the provider, as the sum of its parts
+type Cost struct {
+	// Currency Example: EUR
+	Currency string `json:"currency"`
+
+	// Hourly A decimal amount of the catalog's currency, without and with tax
+	Hourly Price `json:"hourly"`
+
+	// Monthly A decimal amount of the catalog's currency, without and with tax
+	Monthly Price `json:"monthly"`
+
+	// Parts Example: ["cx43","IPv4 address"]
+	Parts []string `json:"parts"`
 }
 
 // CreateApp defines model for CreateApp.
@@ -2110,6 +2300,15 @@ type PatchTenant struct {
 	Stack      *string     `json:"stack,omitempty"`
 }
 
+// PeriodPrice A price by the hour; a month costs no more than the monthly one
+type PeriodPrice struct {
+	// Hourly A decimal amount of the catalog's currency, without and with tax
+	Hourly Price `json:"hourly"`
+
+	// Monthly A decimal amount of the catalog's currency, without and with tax
+	Monthly Price `json:"monthly"`
+}
+
 // PlacementLine One decision
 type PlacementLine = placement.Line
 
@@ -2236,6 +2435,15 @@ type PolicySpec = json.RawMessage
 
 // PolicyType defines model for PolicyType.
 type PolicyType string
+
+// Price A decimal amount of the catalog's currency, without and with tax
+type Price struct {
+	// Gross Example: 19.0281
+	Gross string `json:"gross"`
+
+	// Net Example: 15.9900
+	Net string `json:"net"`
+}
 
 // Problem A refusal (RFC 9457)
 type Problem struct {
@@ -2552,7 +2760,10 @@ type Server struct {
 
 	// CordonedAt Set while nobody new lands here: it is to be taken down
 	CordonedAt *time.Time `json:"cordoned_at,omitempty"`
-	CreatedAt  time.Time  `json:"created_at"`
+
+	// Cost What something is charged at the provider, as the sum of its parts
+	Cost      *Cost     `json:"cost,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
 
 	// CreatedBy Subject of the token that asked for it
 	CreatedBy               *string    `json:"created_by,omitempty"`
@@ -3246,6 +3457,15 @@ type CreateEnvParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// GetCatalogParams defines parameters for GetCatalog.
+type GetCatalogParams struct {
+	// Provider The provider; hetzner when left out
+	Provider *GetCatalogParamsProvider `form:"provider,omitempty" json:"provider,omitempty"`
+}
+
+// GetCatalogParamsProvider defines parameters for GetCatalog.
+type GetCatalogParamsProvider string
+
 // ListGroupsParams defines parameters for ListGroups.
 type ListGroupsParams struct {
 	// Limit Groups per page
@@ -3602,6 +3822,9 @@ type ServerInterface interface {
 	// Healthz Whether the process is alive
 	// (GET /healthz)
 	Healthz(ctx echo.Context) error
+	// RefreshCatalog Have the provider asked now what it sells
+	// (POST /internal/catalog/refresh)
+	RefreshCatalog(ctx echo.Context) error
 	// OverridePlacement Force a place for a tenant
 	// (POST /internal/placement-overrides)
 	OverridePlacement(ctx echo.Context) error
@@ -3638,6 +3861,9 @@ type ServerInterface interface {
 	// CreateEnv Make an env of an app
 	// (POST /v1/apps/{app_id}/envs)
 	CreateEnv(ctx echo.Context, appId AppID, params CreateEnvParams) error
+	// GetCatalog Show what the provider sells
+	// (GET /v1/catalog)
+	GetCatalog(ctx echo.Context, params GetCatalogParams) error
 	// DeleteEnv Delete an env
 	// (DELETE /v1/envs/{env_id})
 	DeleteEnv(ctx echo.Context, envId EnvID) error
@@ -3957,6 +4183,15 @@ func (w *ServerInterfaceWrapper) Healthz(ctx echo.Context) error {
 	return err
 }
 
+// RefreshCatalog converts echo context to params.
+func (w *ServerInterfaceWrapper) RefreshCatalog(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RefreshCatalog(ctx)
+	return err
+}
+
 // OverridePlacement converts echo context to params.
 func (w *ServerInterfaceWrapper) OverridePlacement(ctx echo.Context) error {
 	var err error
@@ -4189,6 +4424,24 @@ func (w *ServerInterfaceWrapper) CreateEnv(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.CreateEnv(ctx, appId, params)
+	return err
+}
+
+// GetCatalog converts echo context to params.
+func (w *ServerInterfaceWrapper) GetCatalog(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetCatalogParams
+	// ------------- Optional query parameter "provider" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "provider", ctx.QueryParams(), &params.Provider, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter provider: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetCatalog(ctx, params)
 	return err
 }
 
@@ -6297,6 +6550,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 
 	router.POST(options.BaseURL+"/internal/servers/create", wrapper.CreateServer, options.OperationMiddlewares["createServer"]...)
 	router.POST(options.BaseURL+"/internal/reconcile", wrapper.Reconcile, options.OperationMiddlewares["reconcile"]...)
+	router.GET(options.BaseURL+"/v1/catalog", wrapper.GetCatalog, options.OperationMiddlewares["getCatalog"]...)
+	router.POST(options.BaseURL+"/internal/catalog/refresh", wrapper.RefreshCatalog, options.OperationMiddlewares["refreshCatalog"]...)
 	router.GET(options.BaseURL+"/v1/servers", wrapper.ListServers, options.OperationMiddlewares["listServers"]...)
 	router.POST(options.BaseURL+"/v1/servers/import", wrapper.ImportServer, options.OperationMiddlewares["importServer"]...)
 	router.DELETE(options.BaseURL+"/v1/servers/:server_id", wrapper.DeleteServer, options.OperationMiddlewares["deleteServer"]...)

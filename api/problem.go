@@ -29,6 +29,8 @@ var statuses = map[prego.Code]int{
 	prego.CodeServerIDConflict: http.StatusConflict, prego.CodeServerTerminated: http.StatusConflict, prego.CodeInvalidTransition: http.StatusConflict,
 	prego.CodeProviderServerUsed: http.StatusConflict, prego.CodeServerHasTenants: http.StatusConflict,
 	prego.CodeProviderUnknown: http.StatusUnprocessableEntity, prego.CodeProviderDisabled: http.StatusUnprocessableEntity, prego.CodeRegionNotServed: http.StatusUnprocessableEntity,
+	prego.CodeServerTypeUnknown: http.StatusUnprocessableEntity, prego.CodeServerTypeRetired: http.StatusUnprocessableEntity, prego.CodeServerTypeNotSold: http.StatusUnprocessableEntity,
+	prego.CodeLocationUnknown: http.StatusUnprocessableEntity, prego.CodeLocationNotInRegion: http.StatusUnprocessableEntity, prego.CodeImageUnknown: http.StatusUnprocessableEntity,
 	prego.CodeTenantNotFound: http.StatusNotFound, prego.CodeSlugTaken: http.StatusConflict, prego.CodeIdempotencyConflict: http.StatusConflict,
 	prego.CodeOrgUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyViolation: http.StatusUnprocessableEntity,
 	prego.CodeServerUnknown: http.StatusUnprocessableEntity, prego.CodeShardUnknown: http.StatusUnprocessableEntity,

@@ -25,7 +25,14 @@ func (a *API) CreateServer(c echo.Context) error {
 	if err := in.Validate(); err != nil {
 		return err
 	}
-	server, _, err := a.d.Store.CreateServer(c.Request().Context(), in, caller(c).Subject)
+	ctx := c.Request().Context()
+	if refused := a.checkSpec(ctx, in.InfraProvider, in.Region, in.Spec); refused != nil {
+		// A request that was accepted once is accepted again, whatever was retired since.
+		if _, err := a.d.Store.GetServer(ctx, in.ServerID); err != nil {
+			return refused
+		}
+	}
+	server, _, err := a.d.Store.CreateServer(ctx, in, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -135,7 +142,9 @@ func (a *API) GetServer(c echo.Context, id ServerID) error {
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, a.view(server, events))
+	out := a.view(server, events)
+	out.Cost = a.costView(ctx, server)
+	return c.JSON(http.StatusOK, out)
 }
 
 // ListServers shows a page of servers.

@@ -57,6 +57,13 @@ func (c *Client) StartReconcile(ctx context.Context) (string, error) {
 	return id, err
 }
 
+// StartCatalogRefresh reads the providers' catalogs now, or meets the run under way.
+func (c *Client) StartCatalogRefresh(ctx context.Context) (string, error) {
+	id := prego.CatalogWorkflowID(c.Environment)
+	_, err := c.start(ctx, id, "Read the provider's catalog", RefreshCatalog)
+	return id, err
+}
+
 // start starts a run unless one of this id is running.
 func (c *Client) start(ctx context.Context, id, summary string, workflow any, args ...any) (bool, error) {
 	return c.startFor(ctx, temporal.Priority{}, id, summary, workflow, args...)
@@ -171,6 +178,7 @@ type ScheduleSettings struct {
 	SweepEvery       time.Duration
 	TenantSweepEvery time.Duration
 	GroupSweepEvery  time.Duration
+	CatalogEvery     time.Duration
 }
 
 // EnsureSchedules makes the periodic runs, or brings them up to date.
@@ -184,6 +192,7 @@ func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error 
 		{prego.SweepWorkflowID(c.Environment), s.SweepEvery, SweepHeartbeats},
 		{prego.TenantSweepWorkflowID(c.Environment), s.TenantSweepEvery, SweepTenants},
 		{prego.GroupSweepWorkflowID(c.Environment), s.GroupSweepEvery, SweepGroups},
+		{prego.CatalogWorkflowID(c.Environment), s.CatalogEvery, RefreshCatalog},
 	} {
 		spec := client.ScheduleSpec{
 			Intervals: []client.ScheduleIntervalSpec{{Every: e.every}},

@@ -58,7 +58,8 @@ func runAPI(ctx context.Context) error {
 		return err
 	}
 	a := api.New(api.Deps{
-		Quotas: p.db, Registries: store.NewRegistries(p.db, keyholder),
+		Catalog: newCatalogDeps(p, runs, catalog),
+		Quotas:  p.db, Registries: store.NewRegistries(p.db, keyholder),
 		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, Locations: catalog.Locations},
 		Hosts:     p.db, Shell: keyholder, Containers: keyholder,
 		Groups: p.db, GroupRuns: runs, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
@@ -160,6 +161,7 @@ func runWorker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	catalogs := newCatalogs(p, servers)
 	groups := buildGroups(p, runs, engine)
 	groups.Volumes = mountVolumes(fleet.Org)
 	servers.Capacity = activities.ServerFree(groups)
@@ -167,13 +169,13 @@ func runWorker(ctx context.Context) error {
 		TaskQueue: p.cfg.Temporal.TaskQueue, Concurrency: p.cfg.Worker.Concurrency, StopTimeout: p.cfg.Worker.StopTimeout,
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups),
-	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants}, groups)
+	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants}, groups, catalogs)
 	if err != nil {
 		return err
 	}
 	if err := runs.EnsureSchedules(ctx, workflows.ScheduleSettings{
 		ReconcileEvery: p.cfg.Worker.ReconcileEvery, SweepEvery: p.cfg.Worker.SweepEvery, TenantSweepEvery: p.cfg.Tenants.SweepEvery,
-		GroupSweepEvery: p.cfg.Workloads.SweepEvery,
+		GroupSweepEvery: p.cfg.Workloads.SweepEvery, CatalogEvery: p.cfg.Worker.CatalogEvery,
 	}); err != nil {
 		return err
 	}
@@ -181,6 +183,7 @@ func runWorker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	watchCatalog(ctx, p, runs, catalogs)
 	p.reg.MustRegister(worker.NewOrgUsage(p.db, p.cfg.Quotas.MetricsOrgs, p.log, time.Now))
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })

@@ -187,6 +187,7 @@ func serverShow(output *string) *cobra.Command {
 				{"status", string(s.Status) + reasonOf(s)},
 				{"agent", string(s.Agent.Status) + " " + deref(s.Agent.Version)},
 				{"provider", fmt.Sprintf("%s %s, %s in %s, %s", s.InfraProvider, deref(s.Provider.ProviderServerId), deref(s.Provider.ServerType), deref(s.Provider.Location), deref(s.Provider.Ipv4))},
+				{"cost", costOf(s.Cost)},
 				{"tags", tagsOf(s)},
 				{"workflow", s.WorkflowId},
 				{"run", deref(s.RunUrl)},

@@ -198,7 +198,8 @@ type Worker struct {
 	MasterKey         string        `env:"PREGO_MASTER_KEY"`         // hex, 32 bytes or more; derives bootstrap tokens and seals the passwords of registries; PREGO_MASTER_KEY_FILE for a file
 	MasterKeysEarlier []string      `env:"PREGO_MASTER_KEY_EARLIER"` // what earlier master keys sealed is opened with these; also _FILE
 	CatalogFile       string        `env:"PREGO_CATALOG_FILE"`
-	EgressCIDRs       []string      `env:"PREGO_EGRESS_CIDRS"` // where the control plane calls hosts from
+	CatalogEvery      time.Duration `env:"PREGO_CATALOG_EVERY" envDefault:"1h"` // how often the provider is asked what it sells
+	EgressCIDRs       []string      `env:"PREGO_EGRESS_CIDRS"`                  // where the control plane calls hosts from
 	AgentPort         int           `env:"PREGO_AGENT_PORT" envDefault:"443"`
 	DockerPort        int           `env:"PREGO_DOCKER_PORT" envDefault:"2376"`
 	BootstrapTokenTTL time.Duration `env:"PREGO_BOOTSTRAP_TOKEN_TTL" envDefault:"15m"` // at most 15m
@@ -339,6 +340,9 @@ func (c Config) check() []error {
 	}
 	if c.Worker.FleetWait <= 0 || c.Worker.FleetPoll <= 0 || c.Worker.FleetParallel < 1 || c.Worker.FleetParallel > 100 {
 		bad("PREGO_FLEET_CAPACITY_WAIT, PREGO_FLEET_POLL and PREGO_FLEET_PARALLEL", "must be above 0, the last at most 100")
+	}
+	if c.Worker.CatalogEvery < time.Minute {
+		bad("PREGO_CATALOG_EVERY", "must be at least 1m")
 	}
 	if c.Worker.DegradedAfter <= 0 || c.Worker.FailedAfter <= c.Worker.DegradedAfter {
 		bad("PREGO_FAILED_AFTER", "must be above PREGO_DEGRADED_AFTER, and both above 0")

@@ -57,6 +57,8 @@ type options struct {
 	timeouts prego.BootTimeouts
 	sim      func(*sim.Config)
 	url      string // of a database of its own; "" for a clone
+	// beforeStart changes the cloud before any process of the control plane runs.
+	beforeStart func(*sim.Sim) error
 }
 
 // quick are timeouts for tests in which nothing goes wrong with a boot.
@@ -97,6 +99,9 @@ func newCell(t testing.TB, o options) *cell {
 	require.NoError(t, err)
 	require.NoError(t, c.sim.Start())
 	t.Cleanup(c.sim.Close)
+	if o.beforeStart != nil {
+		require.NoError(t, o.beforeStart(c.sim))
+	}
 
 	keys := filepath.Join(c.dir, "keys")
 	require.NoError(t, pki.Init(keys, c.env))

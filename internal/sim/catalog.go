@@ -81,11 +81,35 @@ func (s *Sim) serverType(m machine) schema.ServerType {
 			Location: l.Name, PriceHourly: price(m.monthly / 624), PriceMonthly: price(m.monthly),
 			IncludedTraffic: 20 << 40, PricePerTBTraffic: price(1),
 		})
-		t.Locations = append(t.Locations, schema.ServerTypeLocation{
-			ID: l.ID, Name: l.Name, Recommended: true, Available: !s.st.StockOut[m.name+"/"+l.Name] && !s.st.StockOut[m.name+"/*"],
-		})
+		at := schema.ServerTypeLocation{ID: l.ID, Name: l.Name, Recommended: true, Available: s.inStock(m.name, l.Name)}
+		if d, ok := s.retiring(m.name, l.Name); ok {
+			at.Deprecation, at.Recommended = &d, false
+			at.Available = at.Available && time.Now().Before(d.UnavailableAfter)
+		}
+		t.Locations = append(t.Locations, at)
 	}
 	return t
+}
+
+func (s *Sim) inStock(typ, location string) bool {
+	out := s.st.StockOut
+	return !out[typ+"/"+location] && !out[typ+"/*"] && !out["*/"+location] && !out["*/*"]
+}
+
+func (s *Sim) retiring(typ, location string) (schema.DeprecationInfo, bool) {
+	if d, ok := s.st.Retiring[typ+"/"+location]; ok {
+		return d, true
+	}
+	d, ok := s.st.Retiring[typ+"/*"]
+	return d, ok
+}
+
+// Retire announces that a machine type goes at a location, "*" for all, at a time.
+func (s *Sim) Retire(typ, location string, after time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.st.Retiring[typ+"/"+location] = schema.DeprecationInfo{Announced: after.AddDate(0, -3, 0).UTC(), UnavailableAfter: after.UTC()}
+	s.changed()
 }
 
 func (s *Sim) serverTypes() []schema.ServerType {

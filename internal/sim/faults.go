@@ -247,6 +247,15 @@ func (s *Sim) controlRoutes(mux *http.ServeMux) {
 		s.SetStock(r.PathValue("type"), r.PathValue("location"), state == "in")
 		w.WriteHeader(http.StatusNoContent)
 	})
+	mux.HandleFunc("PUT /_sim/retire/{type}/{location}/{date}", func(w http.ResponseWriter, r *http.Request) {
+		after, err := time.Parse(time.DateOnly, r.PathValue("date"))
+		if err != nil {
+			writeJSON(w, 400, map[string]string{"error": "the date must be like 2026-01-31"})
+			return
+		}
+		s.Retire(r.PathValue("type"), r.PathValue("location"), after)
+		w.WriteHeader(http.StatusNoContent)
+	})
 	mux.HandleFunc("PUT /_sim/limits/servers/{n}", func(w http.ResponseWriter, r *http.Request) {
 		n, err := strconv.Atoi(r.PathValue("n"))
 		if err != nil || n < 0 {

@@ -90,7 +90,10 @@ func (s *Sim) checkOrder(req schema.ServerCreateRequest) (order, error) {
 	if !o.machine.soldIn(o.location.Name) {
 		return o, &apiError{status: 422, code: "invalid_server_type", message: "unsupported location for server type"}
 	}
-	if s.st.StockOut[o.machine.name+"/"+o.location.Name] || s.st.StockOut[o.machine.name+"/*"] || s.st.StockOut["*/"+o.location.Name] || s.st.StockOut["*/*"] {
+	if d, ok := s.retiring(o.machine.name, o.location.Name); ok && !time.Now().Before(d.UnavailableAfter) {
+		return o, invalid("server type is deprecated", "server_type")
+	}
+	if !s.inStock(o.machine.name, o.location.Name) {
 		return o, &apiError{status: 412, code: "resource_unavailable", message: "error during placement"}
 	}
 	return o, s.checkAttachments(&o)

@@ -23,6 +23,8 @@ type state struct {
 	SSHKeys    map[int64]*schema.SSHKey         `json:"ssh_keys"`
 	Ledger     []*LedgerEntry                   `json:"ledger"`
 	StockOut   map[string]bool                  `json:"stock_out"` // "type/location"
+	// Retiring are deprecations, by "type/location"; the provider announces them per location.
+	Retiring map[string]schema.DeprecationInfo `json:"retiring"`
 }
 
 // server is a server, and what the API never shows of it.
@@ -67,6 +69,7 @@ func (st *state) load(path string) error {
 	initMap(&st.Networks)
 	initMap(&st.SSHKeys)
 	initMap(&st.StockOut)
+	initMap(&st.Retiring)
 	return nil
 }
 

@@ -1,0 +1,73 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// CatalogStore keeps what providers sell.
+type CatalogStore interface {
+	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (prego.CatalogState, error)
+	SaveProviderCatalog(ctx context.Context, provider prego.InfraProviderID, c prego.ProviderCatalog) error
+	CatalogNotRead(ctx context.Context, provider prego.InfraProviderID, why string) error
+}
+
+// CatalogInfra is a cloud that says what it sells.
+type CatalogInfra interface {
+	Catalog(ctx context.Context) (prego.ProviderCatalog, error)
+}
+
+// Catalogs is the step that reads what the providers sell.
+type Catalogs struct {
+	Store   CatalogStore
+	Infra   map[prego.InfraProviderID]CatalogInfra
+	Catalog prego.Catalog // as configured
+	Log     *zap.Logger
+}
+
+// CatalogRefresh tells what one reading found.
+type CatalogRefresh struct {
+	ServerTypes int `json:"server_types"`
+	Locations   int `json:"locations"`
+	Images      int `json:"images"`
+	Problems    int `json:"problems"` // configured things that can't be had
+}
+
+// RefreshCatalog reads each provider's catalog, and warns of what is configured and
+// can't be had. A provider that is away leaves its last good catalog as it is.
+func (a *Catalogs) RefreshCatalog(ctx context.Context) (CatalogRefresh, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	var out CatalogRefresh
+	var failed error
+	for id, infra := range a.Infra {
+		c, err := infra.Catalog(ctx)
+		if err == nil {
+			err = a.Store.SaveProviderCatalog(ctx, id, c)
+		} else if noteErr := a.Store.CatalogNotRead(ctx, id, prego.Redact(err.Error())); noteErr != nil {
+			err = errors.Join(err, noteErr)
+		}
+		if err != nil {
+			failed = fmt.Errorf("catalog of %s: %w", id, err)
+			a.Log.Warn("the provider's catalog was not read", zap.String("provider", string(id)), zap.String("error", prego.Redact(err.Error())))
+		}
+		state, err := a.Store.ProviderCatalog(ctx, id)
+		if err != nil {
+			return out, err
+		}
+		out.ServerTypes += len(state.ServerTypes)
+		out.Locations += len(state.Locations)
+		out.Images += len(state.Images)
+		for _, p := range state.Problems(a.Catalog, time.Now()) {
+			a.Log.Warn("configured, but the provider can't deliver it", zap.String("provider", string(id)), zap.String("problem", p.String()))
+			out.Problems++
+		}
+	}
+	return out, failed
+}

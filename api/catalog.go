@@ -1,0 +1,169 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// CatalogStore keeps what providers last said that they sell. The API never asks a
+// provider itself.
+type CatalogStore interface {
+	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (prego.CatalogState, error)
+}
+
+// CatalogRuns has the providers' catalogs read now.
+type CatalogRuns interface {
+	StartCatalogRefresh(ctx context.Context) (workflowID string, err error)
+}
+
+// CatalogDeps are what requests for machines are checked against.
+type CatalogDeps struct {
+	Store      CatalogStore
+	Runs       CatalogRuns
+	Configured prego.Catalog
+	// StaleAfter is the age at which a catalog is called stale.
+	StaleAfter time.Duration
+}
+
+// checkSpec refuses a spec that pins what the provider does not have. The region is
+// "" for a fleet that stands in several.
+func (a *API) checkSpec(ctx context.Context, provider prego.InfraProviderID, region prego.Region, spec prego.ServerSpec) error {
+	if spec.ServerType == "" && spec.Location == "" && spec.Image == "" {
+		return nil
+	}
+	state, err := a.d.Catalog.Store.ProviderCatalog(ctx, provider)
+	if err != nil {
+		return err
+	}
+	return state.CheckSpec(a.d.Catalog.Configured, region, spec, time.Now())
+}
+
+// GetCatalog shows what a provider sells, and what of the configured catalog it can't
+// deliver.
+func (a *API) GetCatalog(c echo.Context, p GetCatalogParams) error {
+	if err := onlyParameters(c, "provider"); err != nil {
+		return err
+	}
+	provider := prego.ProviderHetzner
+	if p.Provider != nil {
+		provider = prego.InfraProviderID(*p.Provider)
+	}
+	state, err := a.d.Catalog.Store.ProviderCatalog(c.Request().Context(), provider)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, a.catalogView(state, time.Now()))
+}
+
+func (a *API) catalogView(s prego.CatalogState, now time.Time) Catalog {
+	configured := a.d.Catalog.Configured
+	out := Catalog{
+		Provider: string(s.Provider), Known: s.Known(), Stale: !s.Known() || now.Sub(s.RefreshedAt) > a.d.Catalog.StaleAfter, Failure: optional(s.Failure),
+		Currency: optional(s.Currency), VatRate: optional(s.VATRate), ServerTypes: []CatalogServerType{}, Locations: []CatalogLocation{}, Images: []CatalogImage{},
+		Configured: configuredView(configured), Problems: []CatalogProblem{},
+	}
+	if s.Known() {
+		out.RefreshedAt = utc(&s.RefreshedAt)
+		out.VolumeGbMonth, out.ImageGbMonth = priceView(s.VolumeGBMonth), priceView(s.ImageGBMonth)
+	}
+	if !s.AttemptedAt.IsZero() {
+		out.AttemptedAt = utc(&s.AttemptedAt)
+	}
+	for _, l := range s.Locations {
+		v := CatalogLocation{Name: l.Name, City: l.City, Country: l.Country, NetworkZone: l.NetworkZone}
+		if ip, ok := s.IPv4[l.Name]; ok {
+			v.Ipv4 = periodView(ip)
+		}
+		for _, region := range prego.Regions() {
+			for _, name := range configured.Locations[region] {
+				if name == l.Name {
+					r := Region(region)
+					v.Region = &r
+				}
+			}
+		}
+		out.Locations = append(out.Locations, v)
+	}
+	for _, t := range s.ServerTypes {
+		v := CatalogServerType{
+			Name: t.Name, Cores: t.Cores, MemoryGb: t.MemoryGB, DiskGb: t.DiskGB, Cpu: t.CPU, Architecture: t.Architecture, Locations: []CatalogOffer{},
+		}
+		for _, at := range t.At {
+			v.Locations = append(v.Locations, CatalogOffer{
+				Location: at.Location, Available: at.Available && !at.Retired(now), DeprecatedAt: utc(at.DeprecatedAt), UnavailableAfter: utc(at.UnavailableAfter), Price: *periodView(at.PeriodPrice),
+			})
+		}
+		out.ServerTypes = append(out.ServerTypes, v)
+	}
+	for _, i := range s.Images {
+		out.Images = append(out.Images, CatalogImage{
+			Id: i.ID, Name: optional(i.Name), Kind: i.Kind, Architecture: i.Architecture, DiskGb: i.DiskGB, DeprecatedAt: utc(i.DeprecatedAt),
+		})
+	}
+	for _, p := range s.Problems(configured, now) {
+		out.Problems = append(out.Problems, CatalogProblem{Kind: CatalogProblemKind(p.Kind), Name: p.Name, Message: p.Message})
+	}
+	return out
+}
+
+func configuredView(c prego.Catalog) CatalogConfigured {
+	out := CatalogConfigured{Image: c.Image, ServerTypes: map[string]map[string][]string{}, Locations: map[string][]string{}}
+	for role, regions := range c.ServerTypes {
+		types := make(map[string][]string, len(regions))
+		for region, names := range regions {
+			if region == "" {
+				region = "any"
+			}
+			types[string(region)] = names
+		}
+		out.ServerTypes[string(role)] = types
+	}
+	for region, names := range c.Locations {
+		out.Locations[string(region)] = names
+	}
+	return out
+}
+
+func priceView(p prego.Price) *Price { return &Price{Net: p.Net, Gross: p.Gross} }
+
+func periodView(p prego.PeriodPrice) *PeriodPrice {
+	return &PeriodPrice{Hourly: *priceView(p.Hourly), Monthly: *priceView(p.Monthly)}
+}
+
+// costView is what a server is charged, nil where the provider did not say.
+func (a *API) costView(ctx context.Context, s prego.Server) *Cost {
+	if s.ServerType == "" || s.ProviderServerID == "" {
+		return nil
+	}
+	state, err := a.d.Catalog.Store.ProviderCatalog(ctx, s.InfraProvider)
+	if err != nil {
+		a.d.Log.Warn("a server is shown without its cost", zap.String("error", prego.Redact(err.Error())))
+		return nil
+	}
+	cost, ok := state.ServerCost(s.ServerType, s.Location, s.Spec.VolumeGB)
+	if !ok {
+		return nil
+	}
+	return &Cost{Currency: cost.Currency, Hourly: *priceView(cost.Hourly), Monthly: *priceView(cost.Monthly), Parts: cost.Parts}
+}
+
+// RefreshCatalog has the providers asked now.
+func (a *API) RefreshCatalog(c echo.Context) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	ctx, cancel := startContext(c)
+	defer cancel()
+	id, err := a.d.Catalog.Runs.StartCatalogRefresh(ctx)
+	if err != nil {
+		a.d.Log.Warn("the catalog is not read", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
+		return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")
+	}
+	return c.JSON(http.StatusAccepted, WorkflowStarted{WorkflowId: id})
+}

@@ -1,0 +1,57 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+const sqlProviderCatalog = `
+SELECT COALESCE(document, '{}'), refreshed_at, attempted_at, failure FROM provider_catalogs WHERE provider = $1`
+
+// ProviderCatalog reads what a provider last said that it sells. One that was never
+// asked, or never answered, has a state that is not Known; that is no error.
+func (s *Store) ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (prego.CatalogState, error) {
+	out := prego.CatalogState{Provider: provider}
+	var refreshed *time.Time
+	err := s.pool.QueryRow(ctx, sqlProviderCatalog, provider).Scan(&out.ProviderCatalog, &refreshed, &out.AttemptedAt, &out.Failure)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return out, nil
+	}
+	if err != nil {
+		return out, fmt.Errorf("catalog of %s: %w", provider, err)
+	}
+	if refreshed != nil {
+		out.RefreshedAt = *refreshed
+	}
+	return out, nil
+}
+
+const sqlSaveCatalog = `
+INSERT INTO provider_catalogs (provider, document, refreshed_at) VALUES ($1, $2, now())
+ON CONFLICT (provider) DO UPDATE SET document = excluded.document, refreshed_at = now(), attempted_at = now(), failure = ''`
+
+// SaveProviderCatalog keeps a catalog that was read just now.
+func (s *Store) SaveProviderCatalog(ctx context.Context, provider prego.InfraProviderID, c prego.ProviderCatalog) error {
+	if _, err := s.pool.Exec(ctx, sqlSaveCatalog, provider, c); err != nil {
+		return fmt.Errorf("save the catalog of %s: %w", provider, err)
+	}
+	return nil
+}
+
+const sqlCatalogFailed = `
+INSERT INTO provider_catalogs (provider, failure) VALUES ($1, $2)
+ON CONFLICT (provider) DO UPDATE SET attempted_at = now(), failure = excluded.failure`
+
+// CatalogNotRead notes why the catalog could not be read. The last good one stays.
+func (s *Store) CatalogNotRead(ctx context.Context, provider prego.InfraProviderID, why string) error {
+	if _, err := s.pool.Exec(ctx, sqlCatalogFailed, provider, why); err != nil {
+		return fmt.Errorf("catalog of %s not read: %w", provider, err)
+	}
+	return nil
+}

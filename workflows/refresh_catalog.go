@@ -1,0 +1,24 @@
+package workflows
+
+import (
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego/activities"
+)
+
+// catalogPatience bounds one reading of the catalog. The next one comes by schedule.
+const catalogPatience = 10 * time.Minute
+
+// RefreshCatalog reads what the providers sell.
+func RefreshCatalog(ctx workflow.Context) (activities.CatalogRefresh, error) {
+	var steps *activities.Catalogs
+	var out activities.CatalogRefresh
+	err := workflow.ExecuteActivity(call(ctx, "read what the provider sells", catalogPatience), steps.RefreshCatalog).Get(ctx, &out)
+	if err == nil {
+		workflow.SetCurrentDetails(ctx, fmt.Sprintf("%d machine types, %d locations, %d images; %d configured things can't be had", out.ServerTypes, out.Locations, out.Images, out.Problems))
+	}
+	return out, err
+}
