@@ -40,6 +40,9 @@ func Grow(p Policy, current map[string]int64, usable []string, n int64) (map[str
 	if all < n {
 		return nil, errNoPlan
 	}
+	// What stands above its cap stays, whatever is planned: it is in no total, else the
+	// others would be thought to have lost what it has too much.
+	lots = slices.DeleteFunc(lots, func(l lot) bool { return l.count > l.most })
 	share(lots, total(lots)+n)
 	plan := make(map[string]int64)
 	first := min(n, weighted)
