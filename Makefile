@@ -12,6 +12,7 @@ TEMPORAL_SERVER       := v1.32.1
 GOLANGCI_VERSION      := v2.12.0
 WORKFLOWCHECK_VERSION := v0.6.0
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
+BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 .PHONY: help build demo dev test lint bench generate golden tools packages clean image compose-config test-production
@@ -23,10 +24,10 @@ build: ## Build bin/prego and bin/prego-agent, both static
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/prego ./cmd/prego
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/prego-agent ./cmd/prego-agent
 
-demo: postgres temporal build ## Run everything here, provision one server of each role, a tenant of each plan and a fleet (ARGS="--exit" to end by itself)
+demo: postgres bench-packages temporal build ## Run everything here, provision one server of each role, a tenant of each plan and a fleet (ARGS="--exit" to end by itself)
 	bin/prego dev --demo $(ARGS)
 
-dev: postgres temporal build ## Run everything here and wait
+dev: postgres bench-packages temporal build ## Run everything here and wait
 	bin/prego dev $(ARGS)
 
 test: packages temporal ## Run every test, the end-to-end ones included
@@ -61,15 +62,19 @@ generate: ## Generate what is generated
 golden: ## Write the golden files anew
 	go test ./internal/cloudinit -update
 
-.PHONY: postgres temporal
+.PHONY: postgres temporal bench-packages
 postgres: # the server's binaries, unless a database is given
 	@tools/packages.sh postgres
+
+bench-packages: # what sites of simulated hosts run on
+	@tools/packages.sh $(BENCH_PACKAGES)
 
 temporal: # Temporal's CLI: one on PATH, or built once into .prego/bin
 	@command -v temporal >/dev/null || { echo "building Temporal's CLI $(TEMPORAL_VERSION) (once, some minutes)"; GOBIN=$(TOOLS) go install github.com/temporalio/cli/cmd/temporal@$(TEMPORAL_VERSION); }
 
 packages: # what the tests use of Debian
-	@tools/packages.sh postgres cloud-init hcloud nft ip curl systemd-analyze mariadbd redis-server dockerd
+	@tools/packages.sh postgres cloud-init hcloud nft ip curl systemd-analyze dockerd
+	@tools/packages.sh $(BENCH_PACKAGES)
 
 tools: temporal $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Install the tools that the other verbs use
 

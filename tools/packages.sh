@@ -9,6 +9,8 @@ has() {
 	mariadbd | dockerd | nft | ip) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
 	postgres-server) command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
 	compose) docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null ;;
+	python3-click) /usr/bin/python3 -c 'import click' 2>/dev/null ;;
+	python3-pymysql) /usr/bin/python3 -c 'import pymysql' 2>/dev/null ;;
 	ca-certificates) [ -s /etc/ssl/certs/ca-certificates.crt ] ;;
 	*) command -v "$1" >/dev/null ;;
 	esac

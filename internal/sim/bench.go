@@ -1,8 +1,11 @@
 package sim
 
 import (
-	_ "embed"
+	"embed"
+	"encoding/json"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,8 +16,10 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// The stand-in for bench runs as a child of the agent, in a process of its own.
-// It and the simulator share files below .sim in the bench directory:
+// The stand-in for bench runs as a child of the agent, in a process of its own: a
+// Python program in bench/, which has the command line, the files and the databases of
+// Frappe 15 (docs/frappe.md). It and the simulator share files below .sim in the bench's
+// directory:
 //
 //	host     the name of the server
 //	delays   lines of a verb and the seconds that it takes
@@ -29,21 +34,47 @@ import (
 //	times/   a file for each time that it is still to happen
 //	forever  is there instead, when it has no end; hits has a byte for each time
 //
-// A script takes the first fault that matches and happens. It claims one of its
+// A command takes the first fault that matches and happens. It claims one of its
 // files by removing it: the file system lets only one of two do so, whichever
 // host they are on. How often a fault happened is what is gone from times. Bytes
 // are appended one at a time, which never get lost.
 
+// strictBench runs the strict stand-in on hosts. The agent's typed verbs need it; until
+// they are there, hosts run the script.
+const strictBench = false
+
 //go:embed bench.sh
 var benchScript []byte
 
+// benchProgram is the strict stand-in.
+//
+//go:embed bench/frappe/*.py bench/frappe/commands/*.py
+var benchProgram embed.FS
+
+// benchApps are the apps that a simulated bench has.
+var benchApps = []string{"frappe", "erpnext", "hrms", "crm"}
+
 // benchVerbs are what a fault can be about.
-var benchVerbs = []string{"new-site", "rename-site", "set-config", "install-app", "list-apps", "set-maintenance-mode", "backup", "restore", "drop-site", "list-sites"}
+var benchVerbs = []string{
+	"new-site", "rename-site", "set-config", "install-app", "list-apps", "set-maintenance-mode", "backup", "restore", "drop-site", "list-sites",
+	"migrate", "execute", "clear-cache", "set-admin-password", "add-system-manager", "add-user", "enable-scheduler", "disable-scheduler",
+}
 
 func (s *Sim) benchFaultsDir() string { return filepath.Join(s.cfg.StateDir, "bench-faults") }
 
 // installBench puts the stand-in on the host's disk. What sites there are stays.
 func (h *host) installBench() error {
+	if err := h.installSimulation(); err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	if !strictBench {
+		return h.write(wire.BenchBinary, string(benchScript), 0o755)
+	}
+	return h.installStrictBench()
+}
+
+// installSimulation writes what the stand-in knows of the simulator.
+func (h *host) installSimulation() error {
 	p := h.sim.cfg.Profile
 	var delays strings.Builder
 	for _, d := range []struct {
@@ -54,35 +85,126 @@ func (h *host) installBench() error {
 			fmt.Fprintf(&delays, "%s %s\n", d.verb, seconds(d.time))
 		}
 	}
-	control := filepath.Join(h.root(), wire.BenchDir, ".sim")
-	program := filepath.Join(h.root(), wire.BenchBinary)
-	for _, dir := range []string{control, filepath.Join(h.root(), wire.BenchDir, "sites"), filepath.Dir(program)} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("bench: %w", err)
+	for _, dir := range []string{".sim", "sites"} {
+		if err := os.MkdirAll(filepath.Join(h.root(), wire.BenchDir, dir), 0o755); err != nil {
+			return err
 		}
 	}
-	for _, f := range []struct {
-		name    string
-		content string
-		mode    os.FileMode
-	}{{filepath.Join(control, "host"), h.name + "\n", 0o644}, {filepath.Join(control, "delays"), delays.String(), 0o644}, {program, string(benchScript), 0o755}} {
-		if err := os.WriteFile(f.name+".new", []byte(f.content), f.mode); err != nil {
-			return fmt.Errorf("bench: %w", err)
-		}
-		if err := os.Rename(f.name+".new", f.name); err != nil {
-			return fmt.Errorf("bench: %w", err)
-		}
+	if err := h.write(wire.BenchDir+"/.sim/host", h.name+"\n", 0o644); err != nil {
+		return err
+	}
+	if err := h.write(wire.BenchDir+"/.sim/delays", delays.String(), 0o644); err != nil {
+		return err
 	}
 	faults, err := filepath.Abs(h.sim.benchFaultsDir())
 	if err != nil {
-		return fmt.Errorf("bench: %w", err)
+		return err
 	}
-	link := filepath.Join(control, "faults")
+	link := filepath.Join(h.root(), wire.BenchDir, ".sim", "faults")
 	_ = os.Remove(link)
-	if err := os.Symlink(faults, link); err != nil {
-		return fmt.Errorf("bench: %w", err)
+	return os.Symlink(faults, link)
+}
+
+// installStrictBench makes a bench as the image of a real host has it, with the
+// configuration and the credentials that a real host's bench and agent get.
+func (h *host) installStrictBench() error {
+	fail := func(err error) error { return fmt.Errorf("bench: %w", err) }
+	services, err := h.sim.benchServices()
+	if err != nil {
+		return fail(err)
+	}
+	program, err := h.sim.unpackBench()
+	if err != nil {
+		return fail(err)
+	}
+	dirs := []string{wire.BenchDir + "/config/pids", wire.BenchDir + "/logs", filepath.Dir(wire.MariaDBSocket)}
+	for _, app := range benchApps {
+		dirs = append(dirs, wire.BenchDir+"/apps/"+app)
+	}
+	for _, dir := range dirs {
+		if err := os.MkdirAll(filepath.Join(h.root(), dir), 0o755); err != nil {
+			return fail(err)
+		}
+	}
+	socket := filepath.Join(h.root(), wire.MariaDBSocket)
+	_ = os.Remove(socket)
+	if err := os.Symlink(services.mariadb.socket, socket); err != nil {
+		return fail(err)
+	}
+	redis := "unix://" + services.redis.socket
+	common, err := h.mergedConfig(map[string]any{"db_socket": services.mariadb.socket, "redis_cache": redis, "redis_queue": redis})
+	if err != nil {
+		return fail(err)
+	}
+	creds, err := json.Marshal(wire.Services{Bench: wire.Service{User: "root", Password: services.rootPassword}})
+	if err != nil {
+		return fail(err)
+	}
+	for _, f := range []struct {
+		name, content string
+		mode          os.FileMode
+	}{
+		{wire.BenchDir + "/sites/apps.txt", strings.Join(benchApps, "\n") + "\n", 0o644},
+		{wire.BenchDir + "/sites/common_site_config.json", common, 0o644},
+		{wire.SecretsDir + "/mariadb-root", services.rootPassword + "\n", 0o600},
+		{wire.ServicesPath, string(creds) + "\n", 0o600},
+		// -I and -S leave out what a program of our own doesn't need, and starts faster without.
+		{wire.BenchBinary, "#!/usr/bin/python3 -IS\nimport sys\nsys.path[:0] = [" + strconv.Quote(program) + ", \"/usr/lib/python3/dist-packages\"]\n" +
+			"from frappe import bench\nbench.main(sys.argv)\n", 0o755},
+	} {
+		if err := h.write(f.name, f.content, f.mode); err != nil {
+			return fail(err)
+		}
 	}
 	return nil
+}
+
+// mergedConfig is the bench's configuration with some of its keys set.
+func (h *host) mergedConfig(set map[string]any) (string, error) {
+	conf := make(map[string]any)
+	if b, err := os.ReadFile(filepath.Join(h.root(), wire.BenchDir, "sites/common_site_config.json")); err == nil {
+		_ = json.Unmarshal(b, &conf) // what can't be read is made anew
+	}
+	maps.Copy(conf, set)
+	b, err := json.MarshalIndent(conf, "", " ")
+	return string(b), err
+}
+
+// unpackBench writes the strict stand-in to where the hosts of this cloud run it from:
+// its modules are compiled once for all.
+func (s *Sim) unpackBench() (string, error) {
+	s.benchOnce.Do(func() {
+		dir, err := filepath.Abs(filepath.Join(s.cfg.StateDir, "bench"))
+		if err == nil {
+			err = os.RemoveAll(dir)
+		}
+		if err == nil {
+			var sub fs.FS
+			if sub, err = fs.Sub(benchProgram, "bench"); err == nil {
+				err = os.CopyFS(dir, sub)
+			}
+		}
+		s.benchDir, s.benchErr = dir, err
+	})
+	return s.benchDir, s.benchErr
+}
+
+// benchServices are what the hosts of this cloud share.
+func (s *Sim) benchServices() (*services, error) {
+	s.servicesOnce.Do(func() { s.services, s.servicesErr = s.startServices() })
+	return s.services, s.servicesErr
+}
+
+// write replaces a file of the host at once.
+func (h *host) write(name, content string, mode os.FileMode) error {
+	path := filepath.Join(h.root(), name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".new", []byte(content), mode); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }
 
 func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', 3, 64) }
@@ -106,7 +228,7 @@ func (f *Fault) checkBench() error {
 	return nil
 }
 
-// publish writes a bench fault for the scripts. Call it with the lock held.
+// publish writes a bench fault for the stand-ins. Call it with the lock held.
 func (s *Sim) publish(f *Fault) error {
 	s.benchSeq++
 	f.dir = filepath.Join(s.benchFaultsDir(), fmt.Sprintf("%06d-%s", s.benchSeq, f.ID))
@@ -118,7 +240,7 @@ func (s *Sim) publish(f *Fault) error {
 	if server == "" {
 		server = "*"
 	}
-	// The shell negates a set with "!".
+	// Shell patterns negate a set with "!".
 	server = strings.ReplaceAll(server, "[^", "[!")
 	files := map[string]string{
 		"fault":   fmt.Sprintf("server=%s\nverb=%s\naction=%s\nmessage=%s\ndelay=%s\n", server, f.Verb, f.Action, message, seconds(time.Duration(f.DelayMS)*time.Millisecond)),
@@ -149,7 +271,7 @@ func (s *Sim) publish(f *Fault) error {
 	return nil
 }
 
-// count reads what the scripts did with a bench fault.
+// count reads what the stand-ins did with a bench fault.
 func (f *Fault) count() {
 	size := func(name string) int {
 		info, err := os.Stat(filepath.Join(f.dir, name))
@@ -165,7 +287,7 @@ func (f *Fault) count() {
 	}
 }
 
-// withdraw takes all bench faults from the scripts. Call it with the lock held.
+// withdraw takes all bench faults from the stand-ins. Call it with the lock held.
 func (s *Sim) withdraw() error {
 	old := s.benchFaultsDir() + ".old"
 	if err := os.Rename(s.benchFaultsDir(), old); err != nil && !os.IsNotExist(err) {

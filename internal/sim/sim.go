@@ -90,6 +90,13 @@ type Sim struct {
 	dirty    chan struct{}
 	agents   *agentCache
 	base     [2]byte // of host addresses
+
+	benchOnce    sync.Once
+	benchDir     string // of the stand-in for bench
+	benchErr     error
+	servicesOnce sync.Once
+	services     *services
+	servicesErr  error
 }
 
 // New makes a cloud with the state that StateDir holds, if any.
@@ -165,6 +172,9 @@ func (s *Sim) Close() {
 		h.shutdown()
 	}
 	s.work.Wait()
+	if s.services != nil {
+		s.services.close()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.st.save(s.statePath()); err != nil {

@@ -1,0 +1,39 @@
+"""A stand-in for Frappe 15: what a site host sees of it, and none of its application.
+
+It has the command line, files, databases and web page of a Frappe bench, written from
+observed behaviour: docs/frappe.md lists each behaviour and where in Frappe it was read.
+The package has Frappe's name because the programs of its images name it.
+"""
+
+__version__ = "15.55.1"
+
+
+class SiteNotSpecified(Exception):
+    """The command works on a site, and none was given."""
+
+    def __init__(self):
+        super().__init__("Please specify --site sitename")
+
+
+class IncorrectSitePath(Exception):
+    """The site has no site_config.json."""
+
+
+class LockTimeout(Exception):
+    """Somebody else holds the lock of a site or of the bench."""
+
+
+class CommandFailed(Exception):
+    """A program that was started failed."""
+
+
+class InvalidDatabaseFile(Exception):
+    """What is to be restored is no dump of a site."""
+
+
+class DuplicateEntry(Exception):
+    """There is one of that name."""
+
+
+class InvalidEmailAddress(Exception):
+    """An address that no mail can be sent to."""

@@ -1,0 +1,73 @@
+"""Commands about configuration and caches."""
+
+import ast
+import json
+import sys
+
+import click
+
+from frappe import cache, installer, site as sites
+from frappe.cli import on_site
+
+
+@click.command("set-config")
+@click.argument("key")
+@click.argument("value")
+@click.option("-g", "--global", "global_", is_flag=True, default=False)
+@click.option("-p", "--parse", is_flag=True, default=False)
+@on_site
+def set_config(context, key, value, global_, parse):
+    "Insert/Update a value in site_config.json"
+    if parse:
+        value = ast.literal_eval(value)
+    if global_:
+        sites.set_common_config(key, value)
+        return
+    context.required()
+    for name in context.sites:
+        sites.Site(name).set_config(key, value)
+
+
+@click.command("show-config")
+@click.option("--format", "-f", "form", type=click.Choice(["text", "json"]), default="text")
+@on_site
+def show_config(context, form):
+    "Print configuration file to STDOUT in speified format"
+    context.required()
+    found = {name: sites.Site(name).conf for name in context.sites}
+    click.echo(json.dumps(found, indent=1, sort_keys=True) if form == "json" else "\n".join(f"{k}  {v}" for c in found.values() for k, v in sorted(c.items())))
+
+
+@click.command("clear-cache")
+@on_site
+def clear_cache(context):
+    "Clear cache, doctype cache and defaults"
+    clear(context)
+
+
+@click.command("clear-website-cache")
+@on_site
+def clear_website_cache(context):
+    "Clear website cache"
+    clear(context)
+
+
+def clear(context):
+    for site in context.each():
+        cache.clear(site)
+    context.required()
+
+
+@click.command("execute")
+@click.argument("method")
+@click.option("--args")
+@click.option("--kwargs")
+@click.option("--profile", is_flag=True, default=False)
+@on_site
+def execute(context, method, **_):
+    "Execute a function"
+    if method != "frappe.get_installed_apps":
+        sys.exit(f"bench stand-in: there is no {method} here")
+    for site in context.each():
+        print(json.dumps(installer.installed_apps(site.db)))
+    context.required()

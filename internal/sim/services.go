@@ -1,0 +1,277 @@
+package sim
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// The sites of a cloud's hosts are kept by one MariaDB and one Redis, which all its
+// hosts share: a server for each would cost seconds and megabytes a host. Databases
+// have names of their own on all hosts, so that sharing shows only to who looks for
+// another host's.
+//
+// Both listen on Unix sockets only, and begin when somebody connects for the first
+// time: most clouds of tests never have a site.
+
+// service is a server program that starts at the first connection to its socket.
+type service struct {
+	name   string
+	dir    string
+	socket string // that clients connect to
+	start  func(ctx context.Context, socket string) (*exec.Cmd, error)
+
+	once   sync.Once
+	cmd    *exec.Cmd
+	ended  chan struct{}
+	failed error
+}
+
+// services are what a cloud's hosts share.
+type services struct {
+	mariadb, redis *service
+	rootPassword   string
+	stop           context.CancelFunc
+	work           sync.WaitGroup
+}
+
+// maxSocketPath is what the address of a Unix socket holds.
+const maxSocketPath = 100
+
+// startServices listens for the servers of this cloud. They end with close.
+func (s *Sim) startServices() (*services, error) {
+	dir, err := filepath.Abs(filepath.Join(s.cfg.StateDir, "services"))
+	if err != nil {
+		return nil, fmt.Errorf("services: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("services: %w", err)
+	}
+	out := &services{}
+	if out.rootPassword, err = keptSecret(filepath.Join(dir, "mariadb-root")); err != nil {
+		return nil, err
+	}
+	var ctx context.Context
+	ctx, out.stop = context.WithCancel(context.Background())
+	sockets := dir
+	if len(dir) > maxSocketPath-len("/mysqld-server.sock") {
+		if sockets, err = os.MkdirTemp("", "prego-sim-"); err != nil {
+			return nil, fmt.Errorf("services: %w", err)
+		}
+		context.AfterFunc(ctx, func() { _ = os.RemoveAll(sockets) })
+	}
+	out.mariadb = &service{name: "mysqld", dir: filepath.Join(dir, "mariadb"), start: out.startMariaDB}
+	out.redis = &service{name: "redis", dir: filepath.Join(dir, "redis"), start: startRedis}
+	for _, v := range []*service{out.mariadb, out.redis} {
+		v.socket, v.ended = filepath.Join(sockets, v.name+".sock"), make(chan struct{})
+		if err := v.listen(ctx, &out.work); err != nil {
+			out.close()
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (s *services) close() {
+	s.stop()
+	s.work.Wait()
+}
+
+// listen passes connections on to the server, and starts it for the first.
+func (v *service) listen(ctx context.Context, work *sync.WaitGroup) error {
+	_ = os.Remove(v.socket)
+	l, err := net.Listen("unix", v.socket) //nolint:noctx // ends with ctx
+	if err != nil {
+		return fmt.Errorf("service %s: %w", v.name, err)
+	}
+	if err := os.Chmod(v.socket, 0o777); err != nil { //nolint:gosec // as the real one: passwords keep others out
+		return fmt.Errorf("service %s: %w", v.name, err)
+	}
+	work.Go(func() {
+		<-ctx.Done()
+		_ = l.Close()
+		v.once.Do(func() { v.failed = ctx.Err() }) // nobody starts it any more
+		if v.cmd != nil {
+			_ = v.cmd.Process.Signal(syscall.SIGTERM)
+			select {
+			case <-v.ended:
+			case <-time.After(10 * time.Second):
+				_ = v.cmd.Process.Kill()
+				<-v.ended
+			}
+		}
+	})
+	work.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			work.Go(func() { v.pass(ctx, conn) })
+		}
+	})
+	return nil
+}
+
+func (v *service) pass(ctx context.Context, conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	behind := strings.TrimSuffix(v.socket, ".sock") + "-server.sock"
+	v.once.Do(func() { v.failed = v.begin(ctx, behind) })
+	if v.failed != nil {
+		return // the program's log, or that it isn't installed, tells why
+	}
+	server, err := net.Dial("unix", behind) //nolint:noctx // local
+	if err != nil {
+		return
+	}
+	defer func() { _ = server.Close() }()
+	defer context.AfterFunc(ctx, func() { _, _ = conn.Close(), server.Close() })()
+	go func() {
+		_, _ = io.Copy(server, conn)
+		_ = server.(*net.UnixConn).CloseWrite()
+	}()
+	_, _ = io.Copy(conn, server)
+}
+
+// begin starts the server and waits until it takes connections. It dies with this
+// process, however that ends.
+func (v *service) begin(ctx context.Context, socket string) error {
+	if err := os.MkdirAll(v.dir, 0o700); err != nil {
+		return fmt.Errorf("service %s: %w", v.name, err)
+	}
+	cmd, err := v.start(ctx, socket)
+	if err != nil {
+		return fmt.Errorf("service %s: %w", v.name, err)
+	}
+	log, err := os.OpenFile(filepath.Clean(v.dir)+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("service %s: %w", v.name, err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // the parent-death signal is bound to the thread
+		defer runtime.UnlockOSThread()
+		defer func() { _ = log.Close() }()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+			close(v.ended)
+		}
+	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("service %s: %w", v.name, err)
+	}
+	v.cmd = cmd
+	for end := time.Now().Add(time.Minute); ; {
+		if conn, err := net.Dial("unix", socket); err == nil { //nolint:noctx // local
+			return conn.Close()
+		}
+		select {
+		case <-v.ended:
+			return fmt.Errorf("service %s: it ended; see %s.log", v.name, v.dir)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("service %s: it takes no connections; see %s.log", v.name, v.dir)
+		}
+	}
+}
+
+// mariadbOptions make a small server that loses data when the power goes off, which
+// is no loss here, and is as fast as it can be.
+func mariadbOptions(dir string) []string {
+	out := []string{
+		"--no-defaults", "--datadir=" + dir, "--innodb-log-file-size=4M", "--innodb-data-file-path=ibdata1:10M:autoextend", "--innodb-undo-tablespaces=0",
+		"--innodb-autoextend-increment=4", "--innodb-flush-method=nosync", "--debug-no-sync", "--sync-frm=0",
+	}
+	if os.Geteuid() == 0 {
+		out = append(out, "--user=root")
+	}
+	return out
+}
+
+func (s *services) startMariaDB(ctx context.Context, socket string) (*exec.Cmd, error) {
+	dir := s.mariadb.dir
+	if _, err := os.Stat(filepath.Join(dir, "ibdata1")); errors.Is(err, os.ErrNotExist) {
+		install, err := findProgram("mariadb-install-db")
+		if err != nil {
+			return nil, err
+		}
+		fresh := dir + ".new"
+		_ = os.RemoveAll(fresh)
+		cmd := exec.CommandContext(ctx, install, append(mariadbOptions(fresh), "--auth-root-authentication-method=normal", "--skip-test-db")...) //nolint:gosec // found above
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("mariadb-install-db: %w: %s", err, out)
+		}
+		_ = os.Remove(dir)
+		if err := os.Rename(fresh, dir); err != nil {
+			return nil, err
+		}
+	}
+	// Root may come from every host, as the image of a real host has it.
+	password := "IDENTIFIED BY '" + s.rootPassword + "'"
+	initial := "SET sql_log_bin = 0;\nALTER USER root@localhost " + password + ";\nCREATE USER IF NOT EXISTS root@'%' " + password + ";\n" +
+		"ALTER USER root@'%' " + password + ";\nGRANT ALL ON *.* TO root@'%' WITH GRANT OPTION;\nDELETE FROM mysql.global_priv WHERE User = '';\nFLUSH PRIVILEGES;\n"
+	if err := os.WriteFile(dir+"-init.sql", []byte(initial), 0o600); err != nil {
+		return nil, err
+	}
+	program, err := findProgram("mariadbd")
+	if err != nil {
+		return nil, err
+	}
+	return exec.Command(program, append(mariadbOptions(dir), //nolint:gosec,noctx // found above; ended by listen
+		"--socket="+socket, "--pid-file="+dir+".pid", "--skip-networking", "--init-file="+dir+"-init.sql", "--skip-log-bin", "--performance-schema=OFF",
+		"--character-set-server=utf8mb4", "--collation-server=utf8mb4_unicode_ci", "--skip-character-set-client-handshake",
+		"--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--key-buffer-size=1M", "--aria-pagecache-buffer-size=2M",
+	)...), nil
+}
+
+func startRedis(_ context.Context, socket string) (*exec.Cmd, error) {
+	program, err := findProgram("redis-server")
+	if err != nil {
+		return nil, err
+	}
+	return exec.Command(program, "--port", "0", "--unixsocket", socket, "--unixsocketperm", "777", "--save", ""), nil //nolint:gosec,noctx // found above; ended by listen
+}
+
+// findProgram finds a server's program, which may be where only root's PATH leads.
+func findProgram(name string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	for _, dir := range []string{"/usr/sbin", "/usr/bin", "/usr/libexec"} {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not installed: sites of simulated hosts need it", name)
+}
+
+// keptSecret is a file's secret, made when there is none.
+func keptSecret(path string) (string, error) {
+	b, err := os.ReadFile(filepath.Clean(path))
+	if errors.Is(err, os.ErrNotExist) {
+		b = []byte(rand.Text() + rand.Text())
+		err = os.WriteFile(path, b, 0o600)
+	}
+	if err != nil {
+		return "", fmt.Errorf("secret: %w", err)
+	}
+	return string(b), nil
+}

@@ -1,0 +1,85 @@
+package sim
+
+import (
+	"bufio"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// running says whether a process is there, and no zombie.
+func running(t *testing.T, pid int) bool {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return false
+	}
+	return !strings.Contains(string(b), ") Z ")
+}
+
+func TestServicesStartWhenTheyAreNeeded(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Profile{})
+	s := b.host.sim.services
+	require.Nil(t, s.mariadb.cmd)
+	require.Equal(t, []string{"1"}, b.query("SELECT 1"))
+	pid := s.mariadb.cmd.Process.Pid
+	require.True(t, running(t, pid))
+	require.Nil(t, s.redis.cmd, "nobody asked for it")
+	conn, err := net.Dial("unix", filepath.Join(b.host.root(), "run/prego/mysqld/mysqld.sock"))
+	require.NoError(t, err, "hosts have it where a real one has it")
+	require.NoError(t, conn.Close())
+	other := b.other("prego-app-2")
+	other.newSite(site, db)
+	require.Equal(t, []string{"_a"}, b.databases(), "hosts share it")
+	s.close()
+	require.False(t, running(t, pid))
+
+	// What it kept is there when the cloud comes up again.
+	again, err := New(b.host.sim.cfg)
+	require.NoError(t, err)
+	next := &bench{t: t, host: &host{sim: again, name: "prego-app-2", dir: other.host.dir}}
+	next.install()
+	t.Cleanup(again.services.close)
+	require.Equal(t, "\nfrappe\n\n", next.run(0, "--site "+site+" list-apps").stdout)
+}
+
+func TestServicesDieWithTheirProcess(t *testing.T) {
+	t.Parallel()
+	if dir := os.Getenv("PREGO_TEST_SERVICES"); dir != "" {
+		s, err := New(Config{Listen: "127.0.0.1:0", StateDir: dir, Token: "secret"})
+		require.NoError(t, err)
+		services, err := s.benchServices()
+		require.NoError(t, err)
+		_, err = net.Dial("unix", services.mariadb.socket)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { _, err := os.Stat(services.mariadb.dir + ".pid"); return err == nil }, time.Minute, 10*time.Millisecond)
+		_, _ = os.Stdout.WriteString("up\n")
+		select {}
+	}
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestServicesDieWithTheirProcess$")
+	cmd.Env = append(os.Environ(), "PREGO_TEST_SERVICES="+dir)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "up\n", line)
+	b, err := os.ReadFile(filepath.Join(dir, "services", "mariadb.pid"))
+	require.NoError(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	require.NoError(t, err)
+	require.True(t, running(t, pid))
+	require.NoError(t, cmd.Process.Signal(syscall.SIGKILL))
+	_ = cmd.Wait()
+	require.Eventually(t, func() bool { return !running(t, pid) }, 10*time.Second, 10*time.Millisecond)
+}
