@@ -221,6 +221,10 @@ type Server struct {
 	Load1                *float64 // run-queue length averaged over 1 min
 	MemoryPct            *float64 // 0–100
 	DiskPct              *float64 // 0–100
+	CPUPct               *float64 // 0–100, averaged over some minutes; this and the next are nil where nobody says so
+	WorkerSlotsPct       *float64 // 0–100, background workers that are busy, averaged over some minutes
+	DBDiskPct            *float64 // 0–100, of the disk that MariaDB's data is on
+	RedisMemoryPct       *float64 // 0–100, of what Redis may use
 	DockerState          string
 	// AgentTags are those that the host says it has; nil until its agent said so.
 	// Placement goes by Tags.

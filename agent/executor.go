@@ -150,6 +150,10 @@ func peerUID(conn net.Conn) (uint32, error) {
 }
 
 func (e *Executor) handle(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == pathMeasures && r.Method == http.MethodGet {
+		e.serveMeasures(w, r)
+		return
+	}
 	if p := e.exec(w, r); p != nil {
 		p.write(w)
 	}

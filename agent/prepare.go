@@ -231,11 +231,12 @@ func nativePassword(password string) string {
 
 // usersACL are Redis's users: bench's, which may do everything, and the user of the
 // process that runs commands. Nobody gets in without a password: every user of the
-// host reaches a container's port.
+// host reaches a container's port. The second may read which of RQ's workers are busy, and
+// no other key.
 func usersACL(app, exec string) string {
 	return "user default on " + redisPassword(app) + " ~* &* +@all\n" +
 		"user " + wire.DefaultServiceUser + " on " + redisPassword(exec) +
-		" ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list\n"
+		" ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list (%R~rq:workers +smembers) (%R~rq:worker:* +hget)\n"
 }
 
 func redisPassword(password string) string {

@@ -26,6 +26,7 @@ type Agent struct {
 	keys    keys
 	used    *seen
 	sensors sensors
+	meter   *meter
 	ship    *shipper
 	// executor calls the process that runs commands; forwarded holds those who wait.
 	executor  *http.Client
@@ -59,6 +60,7 @@ func New(h *Host, addr, version string, log *slog.Logger) (*Agent, error) {
 		host: h, addr: addr, version: version, log: log, keys: k, used: used, sensors: sensors{root: h.Root}, ship: &shipper{},
 		executor: executorClient(h), forwarded: make(chan struct{}, maxForwarded),
 	}
+	a.meter = &meter{host: h, executor: a.executor, now: time.Now}
 	a.current.Store(s)
 	return a, nil
 }
@@ -147,11 +149,13 @@ func interval(seconds int) time.Duration {
 func (a *Agent) beat(ctx context.Context, log *slog.Logger) (time.Duration, error) {
 	s := a.current.Load()
 	reading := a.sensors.read(ctx)
-	var answer wire.HeartbeatResponse
-	err := s.gw.postJSON(ctx, wire.PathHeartbeat, s.id.Token, wire.HeartbeatRequest{
+	request := wire.HeartbeatRequest{
 		BootID: reading.bootID, AgentVersion: a.version, Load1: reading.load1, MemoryPct: reading.memoryPct, DiskPct: reading.diskPct,
 		DockerState: reading.dockerState, Tags: a.host.Config.Tags,
-	}, &answer)
+	}
+	a.meter.measure(ctx, &request)
+	var answer wire.HeartbeatResponse
+	err := s.gw.postJSON(ctx, wire.PathHeartbeat, s.id.Token, request, &answer)
 	if err != nil {
 		return interval(s.id.HeartbeatSeconds), err
 	}

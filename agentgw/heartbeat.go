@@ -35,6 +35,7 @@ func (g *Gateway) heartbeat(c echo.Context) error {
 	if !g.beats.add(Heartbeat{
 		ServerID: who.serverID, Key: who.key, BootID: in.BootID, AgentVersion: in.AgentVersion,
 		Load1: in.Load1, MemoryPct: in.MemoryPct, DiskPct: in.DiskPct, DockerState: in.DockerState, Tags: tags,
+		CPUPct: in.CPUPct, WorkerSlotsPct: in.WorkerSlotsPct, DBDiskPct: in.DBDiskPct, RedisMemoryPct: in.RedisMemoryPct,
 	}) {
 		return prego.Errorf(prego.CodeNotReady, "heartbeats can't be written right now")
 	}
@@ -51,6 +52,14 @@ func checkHeartbeat(in wire.HeartbeatRequest) error {
 		v, max float64
 	}{{"load1", in.Load1, 1e6}, {"memory_pct", in.MemoryPct, 100}, {"disk_pct", in.DiskPct, 100}} {
 		if math.IsNaN(f.v) || f.v < 0 || f.v > f.max {
+			return prego.Invalid(f.field, "is out of range")
+		}
+	}
+	for _, f := range []struct {
+		field string
+		v     *float64
+	}{{"cpu_pct", in.CPUPct}, {"worker_slots_pct", in.WorkerSlotsPct}, {"db_disk_pct", in.DBDiskPct}, {"redis_memory_pct", in.RedisMemoryPct}} {
+		if f.v != nil && !(*f.v >= 0 && *f.v <= 100) { // not a number is in no range
 			return prego.Invalid(f.field, "is out of range")
 		}
 	}

@@ -954,6 +954,11 @@ type Accepted struct {
 
 // Agent What the server's agent last said
 type Agent struct {
+	// CpuPct Averaged over some minutes; this and the next three are absent where the host can't tell
+	CpuPct *float64 `json:"cpu_pct,omitempty"`
+
+	// DbDiskPct Of the disk that MariaDB's data is on
+	DbDiskPct   *float64 `json:"db_disk_pct,omitempty"`
 	DiskPct     *float64 `json:"disk_pct,omitempty"`
 	DockerState *string  `json:"docker_state,omitempty"`
 
@@ -965,6 +970,9 @@ type Agent struct {
 	Load1     *float64 `json:"load1,omitempty"`
 	MemoryPct *float64 `json:"memory_pct,omitempty"`
 
+	// RedisMemoryPct Of what Redis may use
+	RedisMemoryPct *float64 `json:"redis_memory_pct,omitempty"`
+
 	// Status degraded is silence of 60 s, disconnected of 300 s
 	Status AgentStatus `json:"status"`
 
@@ -974,6 +982,9 @@ type Agent struct {
 	// TagsDiffer Whether they differ from the server's. Placement goes by the server's
 	TagsDiffer *bool   `json:"tags_differ,omitempty"`
 	Version    *string `json:"version,omitempty"`
+
+	// WorkerSlotsPct Background workers that are busy, averaged over some minutes
+	WorkerSlotsPct *float64 `json:"worker_slots_pct,omitempty"`
 }
 
 // AgentStatus degraded is silence of 60 s, disconnected of 300 s

@@ -255,7 +255,8 @@ func (a *API) view(s prego.Server, events []prego.ServerEvent) Server {
 		FleetId: optional(s.FleetID), CordonedAt: utc(s.CordonedAt),
 		Agent: Agent{
 			Status: AgentStatus(s.AgentStatus), Version: optional(s.AgentVersion), FirstSeenAt: utc(s.AgentFirstSeenAt), LastHeartbeatAt: utc(s.AgentLastHeartbeatAt),
-			Load1: s.Load1, MemoryPct: s.MemoryPct, DiskPct: s.DiskPct, DockerState: optional(s.DockerState),
+			Load1: s.Load1, MemoryPct: s.MemoryPct, DiskPct: s.DiskPct,
+			CpuPct: s.CPUPct, WorkerSlotsPct: s.WorkerSlotsPct, DbDiskPct: s.DBDiskPct, RedisMemoryPct: s.RedisMemoryPct, DockerState: optional(s.DockerState),
 			Tags: agentTags(s), TagsDiffer: tagsDiffer(s),
 		},
 		Provider: ProviderServer{

@@ -129,6 +129,12 @@ type HeartbeatRequest struct {
 	DiskPct      float64  `json:"disk_pct"`   // 0–100, of the root file system
 	DockerState  string   `json:"docker_state"`
 	Tags         []string `json:"tags,omitempty"`
+	// The following are 0–100; what the host can't tell is left out. CPU and worker
+	// slots (background workers that are busy) are averages of some minutes.
+	CPUPct         *float64 `json:"cpu_pct,omitempty"`
+	WorkerSlotsPct *float64 `json:"worker_slots_pct,omitempty"`
+	DBDiskPct      *float64 `json:"db_disk_pct,omitempty"`      // of the disk that MariaDB's data is on
+	RedisMemoryPct *float64 `json:"redis_memory_pct,omitempty"` // of what Redis may use
 }
 
 // The values of HeartbeatRequest.DockerState.

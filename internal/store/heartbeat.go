@@ -20,8 +20,9 @@ import (
 // them.
 const sqlFlushHeartbeats = `
 WITH incoming AS (
-    SELECT * FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::float8[], $6::float8[], $7::float8[], $8::text[], $9::text[])
-        AS i(server_id, key, boot_id, agent_version, load1, memory_pct, disk_pct, docker_state, tags)
+    SELECT * FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::float8[], $6::float8[], $7::float8[], $8::text[], $9::text[],
+            $10::float8[], $11::float8[], $12::float8[], $13::float8[])
+        AS i(server_id, key, boot_id, agent_version, load1, memory_pct, disk_pct, docker_state, tags, cpu_pct, worker_slots_pct, db_disk_pct, redis_memory_pct)
 ), locked AS (
     SELECT s.server_id, s.agent_status AS was, s.agent_first_heartbeat_at IS NULL AS first,
            s.agent_tags AS had, COALESCE(string_to_array(NULLIF(i.tags, ''), ' '), '{}') AS has,
@@ -33,6 +34,7 @@ WITH incoming AS (
     UPDATE servers s SET agent_last_heartbeat_at = now(), agent_first_heartbeat_at = COALESCE(s.agent_first_heartbeat_at, now()),
         agent_status = 'connected', agent_boot_id = i.boot_id, agent_version = i.agent_version,
         load1 = i.load1, memory_pct = i.memory_pct, disk_pct = i.disk_pct, docker_state = i.docker_state, agent_tags = l.has,
+        cpu_pct = i.cpu_pct, worker_slots_pct = i.worker_slots_pct, db_disk_pct = i.db_disk_pct, redis_memory_pct = i.redis_memory_pct,
         status = CASE WHEN l.returns THEN 'active' ELSE s.status END,
         status_reason = CASE WHEN l.returns THEN '' ELSE s.status_reason END,
         status_message = CASE WHEN l.returns THEN '' ELSE s.status_message END
@@ -67,15 +69,18 @@ func (s *Store) FlushHeartbeats(ctx context.Context, batch []prego.Heartbeat) ([
 	ids, keys, boots, versions := make([]string, 0, n), make([][]byte, 0, n), make([]string, 0, n), make([]string, 0, n)
 	tags := make([]string, 0, n)
 	loads, memory, disk, docker := make([]float64, 0, n), make([]float64, 0, n), make([]float64, 0, n), make([]string, 0, n)
+	cpu, workers, dbDisk, redisMemory := make([]*float64, 0, n), make([]*float64, 0, n), make([]*float64, 0, n), make([]*float64, 0, n)
 	for i, h := range batch {
 		if last[h.ServerID] != i {
 			continue
 		}
 		ids, keys, boots, versions = append(ids, h.ServerID), append(keys, h.Key), append(boots, h.BootID), append(versions, h.AgentVersion)
 		loads, memory, disk, docker = append(loads, h.Load1), append(memory, h.MemoryPct), append(disk, h.DiskPct), append(docker, h.DockerState)
+		cpu, workers, dbDisk, redisMemory = append(cpu, h.CPUPct), append(workers, h.WorkerSlotsPct), append(dbDisk, h.DBDiskPct), append(redisMemory, h.RedisMemoryPct)
 		tags = append(tags, strings.Join(h.Tags, " "))
 	}
-	return collect[prego.HeartbeatOutcome](ctx, s, "flush heartbeats", sqlFlushHeartbeats, ids, keys, boots, versions, loads, memory, disk, docker, tags)
+	return collect[prego.HeartbeatOutcome](ctx, s, "flush heartbeats", sqlFlushHeartbeats, ids, keys, boots, versions, loads, memory, disk, docker, tags,
+		cpu, workers, dbDisk, redisMemory)
 }
 
 // One statement marks all that fell silent. silent counts those beyond the first

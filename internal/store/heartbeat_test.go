@@ -13,6 +13,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/placement"
 )
 
 // agentServer is a server whose agent "key-<id>" was last heard of some time ago.
@@ -253,5 +254,80 @@ func TestRevokedServersAndBindings(t *testing.T) {
 	for id, key := range map[string]string{"good": "key-x", "revoked": "key-revoked", "nobody": "key-x"} {
 		_, err = s.CheckAgent(ctx, id, hash(key))
 		require.Equal(t, prego.CodeIdentityRevoked, prego.CodeOf(err), id)
+	}
+}
+
+// TestHeartbeatsTellMeasures: what one of them leaves out is not known any more.
+func TestHeartbeatsTellMeasures(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := New(pgtest.Pool(t))
+	agentServer(t, s, "s-1", "active", prego.AgentConnected, 0)
+	agentServer(t, s, "s-2", "active", prego.AgentConnected, 0)
+	one, two, three, four := 1.5, 2.5, 3.5, 4.5
+	beat := heartbeatOf("s-1")
+	beat.CPUPct, beat.WorkerSlotsPct, beat.DBDiskPct, beat.RedisMemoryPct = &one, &two, &three, &four
+	_, err := s.FlushHeartbeats(ctx, []prego.Heartbeat{heartbeatOf("s-2"), beat})
+	require.NoError(t, err)
+	server, err := s.GetServer(ctx, "s-1")
+	require.NoError(t, err)
+	require.Equal(t, []*float64{&one, &two, &three, &four}, []*float64{server.CPUPct, server.WorkerSlotsPct, server.DBDiskPct, server.RedisMemoryPct})
+	beat = heartbeatOf("s-1")
+	beat.DBDiskPct = &four
+	_, err = s.FlushHeartbeats(ctx, []prego.Heartbeat{beat})
+	require.NoError(t, err)
+	server, err = s.GetServer(ctx, "s-1")
+	require.NoError(t, err)
+	require.Equal(t, []*float64{nil, nil, &four, nil}, []*float64{server.CPUPct, server.WorkerSlotsPct, server.DBDiskPct, server.RedisMemoryPct})
+	server, err = s.GetServer(ctx, "s-2")
+	require.NoError(t, err)
+	require.Nil(t, server.DBDiskPct)
+}
+
+// TestTheSnapshotFollowsMeasures: a placement's snapshot has them, those of the servers
+// that shards and pools are on, and follows them by steps of five points.
+func TestTheSnapshotFollowsMeasures(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := sharingBundle(t)
+	full, err := s.FleetChanges(ctx, "", nil)
+	require.NoError(t, err)
+	fleet := placement.FleetOf(placement.DefaultPolicy(), full)
+	since := full.Since
+	look := func() []*float64 {
+		c, err := s.FleetChanges(ctx, since, nil)
+		require.NoError(t, err)
+		since = c.Since
+		fleet.Update(c)
+		a, _ := fleet.Server("app-0")
+		d, _ := fleet.Shard("db-shard-0")
+		r, _ := fleet.Pool("redis-pool-0")
+		return []*float64{a.CPUPct, a.WorkerSlotsPct, d.DiskPct, r.MemoryPct}
+	}
+	require.Equal(t, []*float64{nil, nil, nil, nil}, look())
+	set := func(sql string) { exec(t, s, sql) }
+	v := func(f float64) *float64 { return &f }
+	set(`UPDATE servers SET cpu_pct = 11 WHERE server_id = 'app-0'`)
+	require.Equal(t, []*float64{v(11), nil, nil, nil}, look())
+	set(`UPDATE servers SET worker_slots_pct = 12 WHERE server_id = 'app-0'`)
+	require.Equal(t, []*float64{v(11), v(12), nil, nil}, look())
+	set(`UPDATE servers SET db_disk_pct = 13 WHERE server_id = 'db-shard-0'`)
+	require.Equal(t, []*float64{v(11), v(12), v(13), nil}, look())
+	set(`UPDATE servers SET redis_memory_pct = 14 WHERE server_id = 'redis-pool-0'`)
+	require.Equal(t, []*float64{v(11), v(12), v(13), v(14)}, look())
+	set(`UPDATE servers SET cpu_pct = NULL, worker_slots_pct = NULL, db_disk_pct = NULL, redis_memory_pct = NULL`)
+	require.Equal(t, []*float64{nil, nil, nil, nil}, look())
+	set(`UPDATE servers SET cpu_pct = 21, worker_slots_pct = 21, db_disk_pct = 21, redis_memory_pct = 21`)
+	changed := func() (xid string) {
+		require.NoError(t, s.pool.QueryRow(ctx, `SELECT changed_xid::text FROM servers WHERE server_id = 'app-0'`).Scan(&xid))
+		return xid
+	}
+	before := changed()
+	set(`UPDATE servers SET cpu_pct = 22, worker_slots_pct = 22, db_disk_pct = 22, redis_memory_pct = 22`)
+	require.Equal(t, before, changed(), "a point makes no change that everybody reads")
+	for _, column := range []string{"cpu_pct", "worker_slots_pct", "db_disk_pct", "redis_memory_pct"} {
+		before = changed()
+		set(`UPDATE servers SET ` + column + ` = 26`)
+		require.NotEqual(t, before, changed(), column)
 	}
 }

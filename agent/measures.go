@@ -1,0 +1,199 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// meter measures what placement looks at beside memory. The heartbeats' loop has it to
+// itself. What can't be measured is left out.
+type meter struct {
+	host     *Host
+	executor *http.Client
+	now      func() time.Time
+
+	cpu, workers average
+	busy         time.Duration // of all CPUs together, at
+	at           time.Time
+}
+
+// smoothing is the time in which an average forgets all but a third: a job or a build of
+// a minute must not keep tenants away, a busy hour must.
+const smoothing = 5 * time.Minute
+
+// average weighs what was measured by how long ago that was.
+type average struct {
+	value float64
+	at    time.Time
+}
+
+func (a *average) add(v float64, now time.Time) float64 {
+	if a.at.IsZero() {
+		a.value = v
+	} else {
+		a.value += (v - a.value) * (1 - math.Exp(-now.Sub(a.at).Seconds()/smoothing.Seconds()))
+	}
+	a.at = now
+	return a.value
+}
+
+// measure fills in what can be measured now. CPU is known from the second time on.
+func (m *meter) measure(ctx context.Context, out *wire.HeartbeatRequest) {
+	now := m.now()
+	if busy, ok := m.host.cpuTime(); ok {
+		if span := now.Sub(m.at); !m.at.IsZero() && span > 0 && busy >= m.busy {
+			out.CPUPct = percent(m.cpu.add(float64(busy-m.busy)/float64(span)/float64(runtime.NumCPU()), now))
+		}
+		m.busy, m.at = busy, now
+	}
+	if slices.Contains(roleServices[m.host.Config.Role], "mariadb") {
+		out.DBDiskPct = m.host.diskPct(dockerRoot)
+	}
+	s, err := m.services(ctx)
+	if err != nil {
+		return
+	}
+	if s.WorkerSlots > 0 {
+		out.WorkerSlotsPct = percent(m.workers.add(float64(s.WorkersBusy)/float64(s.WorkerSlots), now))
+	}
+	if s.RedisLimit > 0 {
+		out.RedisMemoryPct = percent(float64(s.RedisUsed) / float64(s.RedisLimit))
+	}
+}
+
+// percent is a share as 0–100, to a tenth.
+func percent(share float64) *float64 {
+	v := math.Round(min(max(share, 0), 1)*1000) / 10
+	return &v
+}
+
+// dockerRoot is where Docker keeps the volumes that databases are on.
+const dockerRoot = "/var/lib/docker"
+
+func (h *Host) diskPct(dir string) *float64 {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(h.path(dir), &fs); err != nil || fs.Blocks == 0 {
+		return nil
+	}
+	return percent(1 - float64(fs.Bavail)/float64(fs.Blocks))
+}
+
+// cpuTime is what the host's CPUs have worked since some moment. Its control group tells
+// it of this host alone, also where that is a container among others.
+func (h *Host) cpuTime() (time.Duration, bool) {
+	if b, err := os.ReadFile(h.path("/sys/fs/cgroup/cpu.stat")); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if v, ok := strings.CutPrefix(line, "usage_usec "); ok {
+				n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+				return time.Duration(n) * time.Microsecond, err == nil
+			}
+		}
+	}
+	if b, err := os.ReadFile(h.path("/sys/fs/cgroup/cpuacct/cpuacct.usage")); err == nil {
+		n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+		return time.Duration(n), err == nil
+	}
+	return 0, false
+}
+
+// pathMeasures is served to the agent on the host's socket only.
+const pathMeasures = "/measures"
+
+// serviceMeasures are what the services of a host say; 0 is not known.
+type serviceMeasures struct {
+	WorkerSlots int   `json:"worker_slots"` // background workers
+	WorkersBusy int   `json:"workers_busy"`
+	RedisUsed   int64 `json:"redis_used"`  // bytes
+	RedisLimit  int64 `json:"redis_limit"` // bytes that it may use
+}
+
+// measureTime bounds how long a heartbeat waits for what services say.
+const measureTime = 2 * time.Second
+
+// services asks the process that may ask them.
+func (m *meter) services(ctx context.Context) (s serviceMeasures, err error) {
+	ctx, cancel := context.WithTimeout(ctx, measureTime)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://exec"+pathMeasures, nil)
+	if err != nil {
+		return s, err
+	}
+	resp, err := m.executor.Do(req)
+	if err != nil {
+		return s, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return s, errors.New(resp.Status)
+	}
+	return s, json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 4<<10)).Decode(&s)
+}
+
+// maxWorkers bounds how many background workers are asked about.
+const maxWorkers = 256
+
+// measures asks the host's services; what does not answer is left out.
+func (h *Host) measures(ctx context.Context) (m serviceMeasures) {
+	ctx, cancel := context.WithTimeout(ctx, measureTime)
+	defer cancel()
+	services, err := h.services()
+	if err != nil {
+		return m
+	}
+	ask := func(args ...string) (string, error) {
+		var out strings.Builder
+		err := h.redis(ctx, services.Redis, &call{in: wire.ExecRequest{Args: args}, verb: args[0]}, &out)
+		return out.String(), err
+	}
+	info, err := ask("info", "memory")
+	if err != nil {
+		return m
+	}
+	for line := range strings.Lines(info) {
+		name, v, _ := strings.Cut(strings.TrimSpace(line), ":")
+		n, _ := strconv.ParseInt(v, 10, 64)
+		switch name {
+		case "used_memory":
+			m.RedisUsed = n
+		case "maxmemory":
+			m.RedisLimit = n
+		}
+	}
+	// Frappe's workers are RQ's, which keep their state in the queue's Redis.
+	workers, err := ask("smembers", "rq:workers")
+	if err != nil {
+		return m
+	}
+	for key := range strings.Lines(workers) {
+		state, err := ask("hget", strings.TrimSpace(key), "state")
+		if err != nil || m.WorkerSlots == maxWorkers {
+			break
+		}
+		switch strings.TrimSpace(state) {
+		case "busy":
+			m.WorkersBusy++
+			m.WorkerSlots++
+		case "idle", "started":
+			m.WorkerSlots++
+		}
+	}
+	return m
+}
+
+// serveMeasures answers the agent.
+func (e *Executor) serveMeasures(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(e.host.measures(r.Context()))
+}
