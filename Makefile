@@ -15,7 +15,7 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test lint bench generate golden tools packages clean image compose-config test-production
+.PHONY: help build demo dev test lint bench generate golden tools packages clean image compose-config test-production machines
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ compose-config: ## Check docker-compose.yml
 test-production: build temporal $(TOOLS)/temporal-server-$(TEMPORAL_SERVER) ## Run the end-to-end tests on the Temporal of docker-compose.yml, as processes (RUN=pattern for some)
 	@tools/packages.sh postgres-server setpriv
 	TEMPORAL_SERVER=$(TOOLS)/temporal-server-$(TEMPORAL_SERVER) tools/test-production.sh $(if $(RUN),-run '$(RUN)')
+
+machines: ## Build what simulated machines boot from, once (as root; docs/simulator.md)
+	@tools/packages.sh debootstrap systemd-nspawn apt-ftparchive ip losetup mkfs.ext4
+	@tools/machine-root.sh .prego/machines
 
 bench: packages temporal ## Run the benchmarks, each beside its bare limit
 	go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./internal/e2e ./internal/store ./placement ./placement/region ./agentgw

@@ -6,8 +6,9 @@ set -euo pipefail
 has() {
 	case "$1" in
 	postgres) [ -n "${DATABASE_URL:-}" ] || command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
-	mariadbd | dockerd | nft | ip) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
+	mariadbd | dockerd | nft | ip | debootstrap | losetup) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
 	postgres-server) command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
+	mkfs.ext4) [ -x /sbin/mkfs.ext4 ] ;;
 	compose) docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null ;;
 	python3-click) /usr/bin/python3 -c 'import click' 2>/dev/null ;;
 	python3-pymysql) /usr/bin/python3 -c 'import pymysql' 2>/dev/null ;;
@@ -28,6 +29,10 @@ package() {
 	hcloud) echo hcloud-cli ;;
 	systemd-analyze) echo systemd ;;
 	mariadbd) echo mariadb-server ;;
+	systemd-nspawn) echo systemd-container ;;
+	apt-ftparchive) echo apt-utils ;;
+	losetup) echo mount ;;
+	mkfs.ext4) echo e2fsprogs ;;
 	*) echo "$1" ;;
 	esac
 }

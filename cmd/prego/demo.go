@@ -16,8 +16,9 @@ import (
 
 // demo provisions one server of each role, a tenant of each plan and a fleet over
 // three regions, and prints each step as it happens. Then process groups run, and
-// some are refused. docker is whether hosts have a real engine that pulls nothing.
-func demo(ctx context.Context, out io.Writer, c *apiClient, docker bool) error {
+// some are refused. standIn is the image that hosts with
+// real engines have, "" where engines are simulated and have all.
+func demo(ctx context.Context, out io.Writer, c *apiClient, standIn string) error {
 	suffix := time.Now().UTC().Format("150405")
 	requests := []prego.CreateServerRequest{
 		{ServerID: "app-eu-" + suffix, Role: prego.RoleApp, Region: prego.RegionEU},
@@ -58,8 +59,8 @@ func demo(ctx context.Context, out io.Writer, c *apiClient, docker bool) error {
 		return err
 	}
 	work := &demoWork{c: c, out: out, suffix: suffix, fleet: "work-" + suffix, image: "docker.io/library/nginx:1.29"}
-	if docker {
-		work.image, work.command = sim.StandIn, []string{sim.StandInProgram, "stand-in", "web"}
+	if standIn != "" {
+		work.image, work.command = standIn, []string{sim.StandInProgram, "stand-in", "web"}
 	}
 	action, err := work.begin(ctx)
 	if err != nil {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,6 +21,7 @@ import (
 	"github.com/prego/prego/internal/devstack"
 	"github.com/prego/prego/internal/keyset"
 	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/migrations"
 	"github.com/prego/prego/workflows"
@@ -27,8 +30,20 @@ import (
 // devFlags are the choices of `prego dev`.
 type devFlags struct {
 	demo, exit, reset, docker                              bool
-	dir, agent, cloud                                      string
+	dir, agent, cloud, hosts, machines                     string
 	apiPort, gwPort, temporalPort, uiPort, pgPort, simPort int
+}
+
+// standIn is the image that hosts with real engines run in place of all others, "" where
+// engines are simulated, too.
+func (f devFlags) standIn() string {
+	switch {
+	case f.hosts == "machine":
+		return sim.RegistryName + "/" + sim.StandIn
+	case f.docker:
+		return sim.StandIn
+	}
+	return ""
 }
 
 func newDevCommand() *cobra.Command {
@@ -45,6 +60,8 @@ func newDevCommand() *cobra.Command {
 	fl.StringVar(&f.agent, "agent", "", "agent binary for hosts; empty takes prego-agent beside this program")
 	fl.StringVar(&f.cloud, "cloud", "sim", "sim, or real for the Hetzner project of HCLOUD_TOKEN")
 	fl.BoolVar(&f.docker, "docker", false, "give every simulated host a real dockerd (as root; docs/containers.md)")
+	fl.StringVar(&f.hosts, "hosts", "process", "what simulated servers are: process, or machine for real Debians (as root; docs/simulator.md)")
+	fl.StringVar(&f.machines, "machines", ".prego/machines/current", "where make machines put the roots of machines")
 	fl.IntVar(&f.apiPort, "api-port", 8080, "port of the API")
 	fl.IntVar(&f.gwPort, "gateway-port", 8444, "port of the agent gateway")
 	fl.IntVar(&f.temporalPort, "temporal-port", 7233, "port of Temporal")
@@ -90,7 +107,7 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 		done := make(chan error, 1)
 		demoCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		go func() { done <- demo(demoCtx, out, client, f.docker) }()
+		go func() { done <- demo(demoCtx, out, client, f.standIn()) }()
 		select {
 		case err = <-done:
 		case p := <-s.died:
@@ -129,6 +146,9 @@ func (s *stack) prepare() error {
 	}
 	if f.cloud == "real" && (os.Getenv("HCLOUD_TOKEN") == "" || os.Getenv("PREGO_AGENTGW_URL") == "" || os.Getenv("PREGO_EGRESS_CIDRS") == "") {
 		return errors.New("--cloud real needs HCLOUD_TOKEN, PREGO_AGENTGW_URL (how hosts reach this machine's gateway) and PREGO_EGRESS_CIDRS (where this machine calls from)")
+	}
+	if f.hosts != "process" && f.hosts != "machine" {
+		return fmt.Errorf("--hosts must be process or machine, not %q", f.hosts)
 	}
 	if f.docker {
 		if err := dockerPossible(f.cloud); err != nil {
@@ -230,8 +250,14 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 	say("database is migrated")
 	if s.f.cloud == "sim" {
 		if err := s.child(ctx, "sim", fmt.Sprintf("http://127.0.0.1:%d/_sim/faults", s.f.simPort),
-			"--listen", "127.0.0.1:"+strconv.Itoa(s.f.simPort), "--state-dir", filepath.Join(s.dir, "sim"), "--docker="+strconv.FormatBool(s.f.docker)); err != nil {
+			"--listen", "127.0.0.1:"+strconv.Itoa(s.f.simPort), "--state-dir", filepath.Join(s.dir, "sim"), "--docker="+strconv.FormatBool(s.f.docker),
+			"--hosts", s.f.hosts, "--machines", s.f.machines); err != nil {
 			return err
+		}
+		if s.f.hosts == "machine" {
+			if err := s.meetMachines(ctx); err != nil {
+				return err
+			}
 		}
 		say("simulated cloud is ready")
 	}
@@ -277,8 +303,8 @@ func (s *stack) environment(databaseURL string) error {
 		} {
 			set[k] = v
 		}
-		if s.f.docker {
-			if set["PREGO_STACK_FILE"], err = standInStack(s.dir); err != nil {
+		if image := s.f.standIn(); image != "" {
+			if set["PREGO_STACK_FILE"], err = standInStack(s.dir, image); err != nil {
 				return err
 			}
 		}
@@ -287,13 +313,40 @@ func (s *stack) environment(databaseURL string) error {
 		set["PREGO_AGENTGW_URL"] = os.Getenv("PREGO_AGENTGW_URL")
 	}
 	s.env = os.Environ()
-	for k, v := range set {
+	return s.set(set)
+}
+
+// set adds to what our own processes are configured with.
+func (s *stack) set(vars map[string]string) error {
+	for k, v := range vars {
 		s.env = append(s.env, k+"="+v)
 		if err := os.Setenv(k, v); err != nil { // for the tokens that this process issues
 			return err
 		}
 	}
 	return nil
+}
+
+// meetMachines lets the gateway listen where machines reach it, and machines take calls
+// from there: on the bridge of the simulated cloud.
+func (s *stack) meetMachines(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/_sim/network", s.f.simPort), nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("simulated network: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var network sim.NetworkInfo
+	if err := json.NewDecoder(resp.Body).Decode(&network); err != nil {
+		return fmt.Errorf("simulated network: %w", err)
+	}
+	gateway := net.JoinHostPort(network.Gateway, strconv.Itoa(s.f.gwPort))
+	return s.set(map[string]string{
+		"PREGO_AGENTGW_LISTEN": gateway, "PREGO_AGENTGW_URL": "https://" + gateway, "PREGO_EGRESS_CIDRS": network.Gateway + "/32",
+	})
 }
 
 // child starts one of our own processes and waits until it is ready.

@@ -13,6 +13,7 @@ import (
 func newSimCommand() *cobra.Command {
 	cfg := sim.Config{Profile: sim.DefaultProfile()}
 	fast := false
+	hosts, machines := "process", ""
 	cmd := &cobra.Command{
 		Use: "sim", Short: "Run a simulated Hetzner Cloud (docs/simulator.md)", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -21,6 +22,12 @@ func newSimCommand() *cobra.Command {
 				return err
 			}
 			cfg.Log = log.Named("sim")
+			if hosts != "process" && hosts != "machine" {
+				return fmt.Errorf("--hosts must be process or machine, not %q", hosts)
+			}
+			if hosts == "machine" {
+				cfg.Machines = machines
+			}
 			if fast {
 				cfg.Profile = sim.Profile{Restart: time.Second}
 			}
@@ -46,6 +53,9 @@ func newSimCommand() *cobra.Command {
 	f.IntVar(&cfg.RatePerHour, "rate", 3600, "requests per hour")
 	f.IntVar(&cfg.Limits.Servers, "servers", 100, "how many servers the account may have")
 	f.BoolVar(&cfg.RealDocker, "docker", false, "give every host a real dockerd (as root; docs/containers.md)")
+	f.StringVar(&hosts, "hosts", "process", "what servers are: process, or machine for real Debians under systemd-nspawn (as root; make machines)")
+	f.StringVar(&machines, "machines", ".prego/machines/current", "where make machines put the roots of machines")
+	f.IntVar(&cfg.MachineDiskGB, "machine-disk", 10, "size of a machine's disk, in GB; it takes no room until it is written")
 	f.BoolVar(&fast, "fast", false, "let nothing take time")
 	return cmd
 }

@@ -48,7 +48,7 @@ func dockerPossible(cloud string) error {
 
 // standInStack writes the built-in stack with stand-ins in place of its images:
 // the same names in the same order.
-func standInStack(dir string) (file string, err error) {
+func standInStack(dir, image string) (file string, err error) {
 	stack, err := config.Worker{}.Stack()
 	if err != nil {
 		return "", err
@@ -56,7 +56,7 @@ func standInStack(dir string) (file string, err error) {
 	for _, specs := range stack {
 		for i, c := range specs {
 			specs[i] = prego.ContainerSpec{
-				Name: c.Name, Image: sim.StandIn, Command: []string{sim.StandInProgram, "stand-in", c.Name}, Env: map[string]string{"PREGO_ROLE": "${role}"},
+				Name: c.Name, Image: image, Command: []string{sim.StandInProgram, "stand-in", c.Name}, Env: map[string]string{"PREGO_ROLE": "${role}"},
 				Network: "none", MemoryMB: 128, CPUs: 0.5, Pids: 64, StopTimeout: prego.Duration(3 * time.Second), After: c.After,
 				Health: &prego.ContainerHealth{Command: []string{sim.StandInProgram, "stand-in", "--check"}, Interval: prego.Duration(500 * time.Millisecond)},
 			}

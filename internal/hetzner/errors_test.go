@@ -194,6 +194,9 @@ func TestHostAddresses(t *testing.T) {
 	}
 	require.NoError(t, CheckHostAddr("203.0.113.7", false))
 	require.NoError(t, CheckHostAddr("127.9.9.9", true))
+	require.NoError(t, CheckHostAddr("10.99.3.7", true), "a machine")
+	require.Error(t, CheckHostAddr("10.99.3.7", false))
+	require.Error(t, CheckHostAddr("10.98.3.7", true))
 	require.Error(t, CheckHostAddr("203.0.113.7", true))
 	_, err := New(Config{Endpoint: "http://api.example.com", Token: "x"})
 	require.ErrorContains(t, err, "https")

@@ -63,7 +63,7 @@ var benchVerbs = []string{
 func (s *Sim) benchFaultsDir() string { return filepath.Join(s.cfg.StateDir, "bench-faults") }
 
 // installBench puts the stand-in on the host's disk. What sites there are stays.
-func (h *host) installBench() error {
+func (h *processHost) installBench() error {
 	if err := h.installSimulation(); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
@@ -74,7 +74,7 @@ func (h *host) installBench() error {
 }
 
 // installSimulation writes what the stand-in knows of the simulator.
-func (h *host) installSimulation() error {
+func (h *processHost) installSimulation() error {
 	p := h.sim.cfg.Profile
 	var delays strings.Builder
 	for _, d := range []struct {
@@ -107,7 +107,7 @@ func (h *host) installSimulation() error {
 
 // installStrictBench makes a bench as the image of a real host has it, with the
 // configuration and the credentials that a real host's bench and agent get.
-func (h *host) installStrictBench() error {
+func (h *processHost) installStrictBench() error {
 	fail := func(err error) error { return fmt.Errorf("bench: %w", err) }
 	services, err := h.sim.benchServices()
 	if err != nil {
@@ -160,7 +160,7 @@ func (h *host) installStrictBench() error {
 }
 
 // mergedConfig is the bench's configuration with some of its keys set.
-func (h *host) mergedConfig(set map[string]any) (string, error) {
+func (h *processHost) mergedConfig(set map[string]any) (string, error) {
 	conf := make(map[string]any)
 	if b, err := os.ReadFile(filepath.Join(h.root(), wire.BenchDir, "sites/common_site_config.json")); err == nil {
 		_ = json.Unmarshal(b, &conf) // what can't be read is made anew
@@ -196,7 +196,7 @@ func (s *Sim) benchServices() (*services, error) {
 }
 
 // write replaces a file of the host at once.
-func (h *host) write(name, content string, mode os.FileMode) error {
+func (h *processHost) write(name, content string, mode os.FileMode) error {
 	path := filepath.Join(h.root(), name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 // other is a bench on another host of the same cloud.
 func (b *bench) other(name string) *bench {
 	b.t.Helper()
-	out := &bench{t: b.t, host: &host{sim: b.host.sim, name: name, dir: filepath.Join(b.host.sim.cfg.StateDir, "hosts", name)}}
+	out := &bench{t: b.t, host: &processHost{sim: b.host.sim, name: name, dir: filepath.Join(b.host.sim.cfg.StateDir, "hosts", name)}}
 	out.install()
 	return out
 }

@@ -28,20 +28,20 @@ func benchSim(t *testing.T, p Profile) *Sim {
 	return s
 }
 
-func benchHost(t *testing.T, s *Sim, name string) *host {
+func benchHost(t *testing.T, s *Sim, name string) *processHost {
 	t.Helper()
-	h := &host{sim: s, name: name, dir: filepath.Join(s.cfg.StateDir, "hosts", name)}
+	h := &processHost{sim: s, name: name, dir: filepath.Join(s.cfg.StateDir, "hosts", name)}
 	require.NoError(t, h.installBench())
 	require.NoError(t, h.installBench(), "as at the next boot")
 	return h
 }
 
-func (h *host) command(args string) *exec.Cmd {
+func (h *processHost) command(args string) *exec.Cmd {
 	return exec.CommandContext(context.Background(), filepath.Join(h.root(), wire.BenchBinary), strings.Fields(args)...)
 }
 
 // bench runs a command line; it returns its status and what it wrote.
-func (h *host) bench(t *testing.T, args string) (int, string) {
+func (h *processHost) bench(t *testing.T, args string) (int, string) {
 	t.Helper()
 	for {
 		cmd := h.command(args)
@@ -57,7 +57,7 @@ func (h *host) bench(t *testing.T, args string) (int, string) {
 	}
 }
 
-func (h *host) site(name string) string {
+func (h *processHost) site(name string) string {
 	return filepath.Join(h.root(), wire.BenchDir, "sites", name)
 }
 
@@ -214,7 +214,7 @@ func TestScriptBenchFaults(t *testing.T) {
 func TestScriptBenchFaultsAreClaimedOnce(t *testing.T) {
 	t.Parallel()
 	s := benchSim(t, Profile{})
-	hosts := []*host{benchHost(t, s, "app-1"), benchHost(t, s, "app-2")}
+	hosts := []*processHost{benchHost(t, s, "app-1"), benchHost(t, s, "app-2")}
 	_, err := s.Inject(Fault{Kind: "bench", Action: "fail", Skip: 7, Times: 5})
 	require.NoError(t, err)
 	var wg sync.WaitGroup

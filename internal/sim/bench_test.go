@@ -28,7 +28,7 @@ import (
 // bench is a bench with the strict stand-in on a host of a cloud of its own.
 type bench struct {
 	t    *testing.T
-	host *host
+	host *processHost
 }
 
 const (
@@ -38,7 +38,7 @@ const (
 
 func newBench(t *testing.T, p Profile) *bench {
 	t.Helper()
-	b := &bench{t: t, host: &host{sim: benchSim(t, p), name: "prego-app-1"}}
+	b := &bench{t: t, host: &processHost{sim: benchSim(t, p), name: "prego-app-1"}}
 	b.host.dir = filepath.Join(b.host.sim.cfg.StateDir, "hosts", "1")
 	t.Cleanup(func() {
 		if s := b.host.sim.services; s != nil {

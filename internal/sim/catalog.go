@@ -175,3 +175,10 @@ func (s *Sim) pricing() schema.Pricing {
 	}
 	return p
 }
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}

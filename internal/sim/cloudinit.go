@@ -48,7 +48,7 @@ type cloudConfig struct {
 // cloudInit does what cloud-init and our boot script do on a real host: it writes
 // the files, fetches the second stage if there is one, installs the agent, and
 // phones home at each stage.
-func (h *host) cloudInit(ctx context.Context) error {
+func (h *processHost) cloudInit(ctx context.Context) error {
 	h.setPhase("cloud-init")
 	doc, err := decodeUserData(h.user)
 	if err != nil {
@@ -151,7 +151,7 @@ func decodeContent(content, encoding string) ([]byte, error) {
 }
 
 // writeFile puts a file below the host's root, wherever its path points.
-func (h *host) writeFile(path string, content []byte, permissions string) error {
+func (h *processHost) writeFile(path string, content []byte, permissions string) error {
 	if !filepath.IsAbs(path) {
 		return fmt.Errorf("write_files: path %q is not absolute", path)
 	}
@@ -182,7 +182,7 @@ type gatewayClient struct {
 	addr   string
 }
 
-func (h *host) gateway(cfg wire.HostConfig) (*gatewayClient, error) {
+func (h *processHost) gateway(cfg wire.HostConfig) (*gatewayClient, error) {
 	bundle, err := os.ReadFile(filepath.Join(h.root(), wire.GatewayCAPath))
 	if err != nil {
 		return nil, fmt.Errorf("user_data leaves no %s", wire.GatewayCAPath)
@@ -201,7 +201,7 @@ func (h *host) gateway(cfg wire.HostConfig) (*gatewayClient, error) {
 	}, nil
 }
 
-func (h *host) httpClient(cfg *tls.Config) *http.Client {
+func (h *processHost) httpClient(cfg *tls.Config) *http.Client {
 	dialer := &net.Dialer{Timeout: 3 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(h.addr)}}
 	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DialContext: dialer.DialContext, TLSClientConfig: cfg, DisableKeepAlives: true}}
 }
@@ -250,7 +250,7 @@ func (g *gatewayClient) get(ctx context.Context, path string) (io.ReadCloser, er
 }
 
 // stageTwo fetches, checks and unpacks the second stage.
-func (g *gatewayClient) stageTwo(ctx context.Context, h *host) error {
+func (g *gatewayClient) stageTwo(ctx context.Context, h *processHost) error {
 	b, err := os.ReadFile(filepath.Join(h.root(), wire.StageTwoPath))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -317,7 +317,7 @@ func saveVerified(target, digest string, body io.Reader) error {
 }
 
 // stealToken presents the host's token with a key that is not the host's.
-func (h *host) stealToken(ctx context.Context) error {
+func (h *processHost) stealToken(ctx context.Context) error {
 	var cfg wire.HostConfig
 	b, err := os.ReadFile(filepath.Join(h.root(), wire.HostConfigPath))
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 // calls on path C. The containers exist in name only: they are healthy as soon as
 // they are started, and every probe in them passes.
 type docker struct {
-	host   *host
+	host   *processHost
 	server *http.Server
 	real   *dockerd // a real engine in place of all else
 
@@ -46,7 +46,7 @@ type container struct {
 	Fault   string         `json:"fault,omitempty"` // what happens to it, see Fault
 }
 
-func (h *host) startDocker() error {
+func (h *processHost) startDocker() error {
 	d := &docker{
 		host: h, images: make(map[string]bool), networks: make(map[string]bool), containers: make(map[string]*container), execs: make(map[string]string),
 	}

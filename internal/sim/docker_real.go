@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"archive/tar"
 	"context"
 	"fmt"
 	"io"
@@ -33,7 +32,7 @@ type dockerd struct {
 	run  string // sockets have short paths, so not below the host's directory
 }
 
-func (h *host) startRealDocker(ctx context.Context) (*dockerd, error) {
+func (h *processHost) startRealDocker(ctx context.Context) (*dockerd, error) {
 	run, err := os.MkdirTemp("", "prego-docker-")
 	if err != nil {
 		return nil, err
@@ -108,26 +107,6 @@ func (d *dockerd) prepare(ctx context.Context, logFile, program string) error {
 	defer func() { _ = out.Close() }()
 	_, err = io.Copy(io.Discard, out)
 	return err
-}
-
-func tarOf(w io.Writer, file, name string) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	t := tar.NewWriter(w)
-	if err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: info.Size(), Typeflag: tar.TypeReg}); err != nil {
-		return err
-	}
-	if _, err := io.Copy(t, f); err != nil {
-		return err
-	}
-	return t.Close()
 }
 
 func (d *dockerd) close() {

@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -76,6 +78,10 @@ func (f *Fault) check() error {
 		if f.Action != "unhealthy" && f.Action != "die" {
 			return fmt.Errorf("action must be unhealthy or die")
 		}
+	} else if f.Kind == "mirror" || f.Kind == "dns" {
+		if err := f.checkMachine(); err != nil {
+			return err
+		}
 	} else if f.Kind == "http" {
 		switch f.Action {
 		case "respond", "commit_then_respond":
@@ -100,6 +106,34 @@ func (f *Fault) check() error {
 	return nil
 }
 
+// checkMachine checks a fault of what machines find on their network.
+func (f *Fault) checkMachine() error {
+	actions := []string{"drop", "fail", "delay"}
+	if f.Kind == "mirror" {
+		actions = []string{"respond", "reset", "truncate", "delay"}
+	}
+	if !slices.Contains(actions, f.Action) {
+		return fmt.Errorf("action of a fault of kind %s must be one of %s", f.Kind, strings.Join(actions, ", "))
+	}
+	if f.Action == "respond" && (f.Status < 400 || f.Status > 599) {
+		return fmt.Errorf("status must be 400 to 599 for action respond")
+	}
+	return nil
+}
+
+// suits refuses what could never happen to this cloud's kind of hosts.
+func (s *Sim) suits(f Fault) error {
+	onMachines := f.Kind == "mirror" || f.Kind == "dns"
+	onProcesses := slices.Contains([]string{"boot_without_agent", "stop_heartbeats", "duplicate_bootstrap", "container_start_fail", "bench", "container"}, f.Kind)
+	switch {
+	case onMachines && s.cfg.Machines == "":
+		return fmt.Errorf("a fault of kind %s happens to machines only (--hosts machine)", f.Kind)
+	case onProcesses && s.cfg.Machines != "":
+		return fmt.Errorf("a fault of kind %s happens to process hosts only", f.Kind)
+	}
+	return nil
+}
+
 func (f *Fault) fires() bool {
 	f.Matched++
 	if f.Matched <= f.Skip || (f.Times > 0 && f.Hits >= f.Times) {
@@ -114,6 +148,9 @@ func (s *Sim) Inject(f Fault) (string, error) {
 	if err := f.check(); err != nil {
 		return "", err
 	}
+	if err := s.suits(f); err != nil {
+		return "", err
+	}
 	f.ID, f.Hits, f.Matched = uuid.NewString()[:8], 0, 0
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,6 +161,15 @@ func (s *Sim) Inject(f Fault) (string, error) {
 	}
 	s.faults = append(s.faults, &f)
 	return f.ID, nil
+}
+
+// Withdraw ends a fault; it says whether there was one. What it did stays done.
+func (s *Sim) Withdraw(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.faults)
+	s.faults = slices.DeleteFunc(s.faults, func(f *Fault) bool { return f.ID == id && f.Kind != "bench" })
+	return len(s.faults) < n
 }
 
 // Faults lists the faults with how often they were hit.
@@ -266,6 +312,30 @@ func (s *Sim) controlRoutes(mux *http.ServeMux) {
 		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc("GET /_sim/hosts", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, 200, map[string]any{"hosts": s.Hosts()}) })
+	mux.HandleFunc("GET /_sim/network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, 200, s.Network()) })
+	mux.HandleFunc("GET /_sim/hosts/{id}/console", func(w http.ResponseWriter, r *http.Request) {
+		b, err := s.Console(pathID(r))
+		if err != nil {
+			writeJSON(w, 404, map[string]string{"error": err.Error()})
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write(b)
+	})
+	mux.HandleFunc("PUT /_sim/roots/{server}/{root}", func(w http.ResponseWriter, r *http.Request) {
+		if err := s.SetRoot(r.PathValue("server"), r.PathValue("root")); err != nil {
+			writeJSON(w, 400, map[string]string{"error": err.Error()})
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	mux.HandleFunc("DELETE /_sim/faults/{id}", func(w http.ResponseWriter, r *http.Request) {
+		if !s.Withdraw(r.PathValue("id")) {
+			writeJSON(w, 404, map[string]string{"error": "no such fault"})
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
 	mux.HandleFunc("POST /_sim/hosts/{id}/{verb}", func(w http.ResponseWriter, r *http.Request) {
 		if err := s.HostAction(pathID(r), r.PathValue("verb")); err != nil {
 			writeJSON(w, 400, map[string]string{"error": err.Error()})

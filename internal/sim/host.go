@@ -2,52 +2,36 @@ package sim
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"go.uber.org/zap"
-
-	"github.com/prego/prego/agent/wire"
 )
 
-// host is a machine that runs: a directory for its disk, an address of its own,
-// and the agent as processes: the one that faces the network, and the one that runs
-// commands.
-type host struct {
-	sim   *Sim
-	id    int64
-	name  string
-	addr  string
-	dir   string
-	user  string // user_data
-	fresh bool   // cloud-init has not run yet
-	plan  hostFaults
-	log   *zap.Logger
-
-	cancel context.CancelFunc
-	done   chan struct{}
-
-	mu     sync.Mutex
-	procs  map[string]*exec.Cmd // by verb of the agent's program
-	exits  int
-	phase  string
-	docker *docker
-}
-
-// hostFaults are decided once, at boot.
-type hostFaults struct {
-	noCloudInit, withoutAgent, stopHeartbeats, duplicate, containersFail bool
+// host is what a server runs on. Between two of its runs it is off; its disk outlives
+// them.
+type host interface {
+	// run boots the host, and returns when it is off: because it was shut down, or since
+	// ctx ended, which cuts its power. An error is why it could not be turned on.
+	run(ctx context.Context) error
+	// shutdown and restart ask the system that runs on it, as pressed buttons do.
+	shutdown() error
+	restart() error
+	// signal sends a signal to a process that runs on it: agent, exec, or what a kind of
+	// host knows beside.
+	signal(what string, sig syscall.Signal) error
+	info() HostInfo
+	// attach and detach plug volumes, by id and file, into a host that may be running.
+	attach(id int64, file string) error
+	detach(id int64) error
+	consoleFile() string
+	// erase deletes the disk of a host that is off.
+	erase() error
 }
 
 // HostInfo is what /_sim/hosts shows.
@@ -62,276 +46,197 @@ type HostInfo struct {
 	Root     string `json:"root"`
 }
 
-// Hosts lists the machines that run.
+// slot is a host whose power is on, or was the last time.
+type slot struct {
+	host
+	id   int64
+	name string
+	addr string
+	cut  context.CancelFunc
+	done chan struct{} // closed when it is off
+}
+
+const consoleName = "console.log"
+
+func (s *Sim) hostDir(id int64) string {
+	return filepath.Join(s.cfg.StateDir, "hosts", fmt.Sprint(id))
+}
+
+// newHost makes what a server runs on. Call it with the lock held.
+func (s *Sim) newHost(srv *server, plan hostFaults) host {
+	if s.net != nil {
+		return s.newMachine(srv, plan)
+	}
+	return s.newProcessHost(srv, plan)
+}
+
+// hostFaults are decided once, at boot.
+type hostFaults struct {
+	noCloudInit, withoutAgent, stopHeartbeats, duplicate, containersFail bool
+}
+
+// planFaults decides what goes wrong with a boot. Call it with the lock held.
+func (s *Sim) planFaults(name string) hostFaults {
+	has := func(kind string) bool { _, ok := s.hostFault(kind, name); return ok }
+	return hostFaults{
+		noCloudInit: has("no_cloud_init"), withoutAgent: has("boot_without_agent"), stopHeartbeats: has("stop_heartbeats"),
+		duplicate: has("duplicate_bootstrap"), containersFail: has("container_start_fail"),
+	}
+}
+
+// Hosts lists the hosts that run.
 func (s *Sim) Hosts() []HostInfo {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := []HostInfo{}
+	slots := make([]*slot, 0, len(s.hosts))
 	for _, h := range s.hosts {
-		h.mu.Lock()
-		info := HostInfo{ID: h.id, Name: h.name, Addr: h.addr, Phase: h.phase, Exits: h.exits, Root: h.root()}
-		for verb, cmd := range h.procs {
-			switch verb {
-			case "exec":
-				info.ExecPID = cmd.Process.Pid
-			default:
-				info.AgentPID = cmd.Process.Pid
-			}
-		}
-		h.mu.Unlock()
+		slots = append(slots, h)
+	}
+	s.mu.Unlock()
+	out := make([]HostInfo, 0, len(slots))
+	for _, h := range slots {
+		info := h.info()
+		info.ID, info.Name, info.Addr = h.id, h.name, h.addr
 		out = append(out, info)
 	}
 	return out
 }
 
-// HostAction does something to a machine's agent: kill-agent (it is started
-// again), stop-agent (it hangs), resume-agent; kill-exec, stop-exec and resume-exec
-// do so to the process that runs commands.
-func (s *Sim) HostAction(id int64, verb string) error {
+func (s *Sim) slot(id int64) (*slot, error) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	h, ok := s.hosts[id]
-	s.mu.Unlock()
 	if !ok {
-		return fmt.Errorf("there is no host %d", id)
+		return nil, fmt.Errorf("there is no host %d", id)
 	}
-	do, what, _ := strings.Cut(verb, "-")
-	sig, known := map[string]syscall.Signal{"kill": syscall.SIGKILL, "stop": syscall.SIGSTOP, "resume": syscall.SIGCONT}[do]
-	if !known || (what != "agent" && what != "exec") {
-		return errors.New("verb must be kill, stop or resume, and -agent or -exec")
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	cmd := h.procs["exec"]
-	if what == "agent" {
-		if cmd = h.procs["run"]; cmd == nil {
-			cmd = h.procs["bootstrap"]
-		}
-	}
-	if cmd == nil {
-		return fmt.Errorf("host %d has no %s running", id, what)
-	}
-	return cmd.Process.Signal(sig)
+	return h, nil
 }
 
-// boot starts a machine. Call it with the lock held.
+// HostAction does something to a process of a host: kill-agent (it is started
+// again), stop-agent (it hangs), resume-agent; kill-exec, stop-exec and resume-exec
+// do so to the process that runs commands; on machines -docker to dockerd, too.
+func (s *Sim) HostAction(id int64, verb string) error {
+	do, what, _ := strings.Cut(verb, "-")
+	sig, known := map[string]syscall.Signal{"kill": syscall.SIGKILL, "stop": syscall.SIGSTOP, "resume": syscall.SIGCONT}[do]
+	if !known || (what != "agent" && what != "exec" && what != "docker") {
+		return errors.New("verb must be kill, stop or resume, and -agent, -exec or -docker")
+	}
+	h, err := s.slot(id)
+	if err != nil {
+		return err
+	}
+	return h.signal(what, sig)
+}
+
+// Console is what a host has written to its console since its server was made; it
+// can be read of hosts that are off.
+func (s *Sim) Console(id int64) ([]byte, error) {
+	s.mu.Lock()
+	_, ok := s.st.Servers[id]
+	s.mu.Unlock()
+	b, err := os.ReadFile(filepath.Join(s.hostDir(id), consoleName))
+	if ok && errors.Is(err, os.ErrNotExist) {
+		return nil, nil // it has never been on
+	}
+	if err != nil {
+		return nil, fmt.Errorf("console of host %d: %w", id, err)
+	}
+	return b, nil
+}
+
+// sayTo adds a line of the simulator's own to a console.
+func sayTo(file, line string) {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return // the host's directory is gone
+	}
+	defer func() { _ = f.Close() }()
+	_, _ = fmt.Fprintf(f, "[sim %s] %s\n", time.Now().UTC().Format(time.RFC3339), line)
+}
+
+// boot turns a server's host on. Call it with the lock held.
 func (s *Sim) boot(srv *server) {
 	if _, running := s.hosts[srv.ID]; running {
 		return
 	}
-	h := &host{
-		sim: s, id: srv.ID, name: srv.Name, addr: srv.PublicNet.IPv4.IP, user: srv.UserData, fresh: !srv.Booted, phase: "booting", procs: make(map[string]*exec.Cmd),
-		dir: filepath.Join(s.cfg.StateDir, "hosts", fmt.Sprint(srv.ID)), done: make(chan struct{}),
-		log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)),
+	if err := os.MkdirAll(s.hostDir(srv.ID), 0o755); err != nil {
+		s.log.Error("host has no directory", zap.Int64("id", srv.ID), zap.Error(err))
 	}
-	has := func(kind string) bool { _, ok := s.hostFault(kind, srv.Name); return ok }
-	h.plan = hostFaults{
-		noCloudInit: has("no_cloud_init"), withoutAgent: has("boot_without_agent"), stopHeartbeats: has("stop_heartbeats"),
-		duplicate: has("duplicate_bootstrap"), containersFail: has("container_start_fail"),
-	}
+	before := s.last[srv.ID]
+	ctx, cut := context.WithCancel(s.ctx)
+	h := &slot{host: s.newHost(srv, s.planFaults(srv.Name)), id: srv.ID, name: srv.Name, addr: srv.PublicNet.IPv4.IP, cut: cut, done: make(chan struct{})}
 	srv.Booted = true
-	s.hosts[srv.ID] = h
-	ctx, cancel := context.WithCancel(s.ctx)
-	h.cancel = cancel
+	s.hosts[srv.ID], s.last[srv.ID] = h, h
 	s.work.Add(1)
 	go func() {
 		defer s.work.Done()
 		defer close(h.done)
-		if err := h.live(ctx); err != nil && ctx.Err() == nil {
-			h.log.Warn("host ended its boot", zap.Error(err))
-			h.setPhase("failed: " + err.Error())
+		defer cut()
+		if before != nil {
+			<-before.done // its disk and its address are in use until then
 		}
-		<-ctx.Done()
+		err := h.run(ctx)
+		if err != nil {
+			s.log.Error("host failed", zap.String("host", h.name), zap.Int64("id", h.id), zap.Error(err))
+			sayTo(filepath.Join(s.hostDir(h.id), consoleName), "failed: "+err.Error())
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.hosts[h.id] == h { // it turned itself off
+			delete(s.hosts, h.id)
+			srv.Status = "off"
+			s.changed()
+		}
 	}()
 }
 
-// resume brings a machine of an earlier run up again.
+// resume brings a host of an earlier run up again.
 func (s *Sim) resume(srv *server) {
 	switch srv.Status {
 	case "running":
 		s.boot(srv)
-	case "initializing", "starting":
+	case "initializing", "starting", "rebuilding":
 		srv.Status = "running"
 		s.boot(srv)
 	}
 }
 
-// halt turns a machine off. Call it with the lock held.
+// halt cuts a host's power. Call it with the lock held.
 func (s *Sim) halt(srv *server) {
 	if h, ok := s.hosts[srv.ID]; ok {
 		delete(s.hosts, srv.ID)
-		s.work.Add(1)
-		go func() { defer s.work.Done(); h.shutdown() }()
+		h.cut()
 	}
 }
 
-func (h *host) root() string { return filepath.Join(h.dir, "root") }
-
-func (h *host) setPhase(p string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.phase = p
-}
-
-func (h *host) shutdown() {
-	h.cancel()
-	<-h.done
-}
-
-func (h *host) destroy() {
-	h.shutdown()
-	_ = os.RemoveAll(h.dir)
-}
-
-// live is a machine's life: cloud-init once, then the agent for as long as the
-// machine runs.
-func (h *host) live(ctx context.Context) error {
-	if h.plan.noCloudInit {
-		h.setPhase("running without cloud-init")
-		return nil
+// scrap deletes a host with its disk; then runs after, if given. Call it with the lock held.
+func (s *Sim) scrap(srv *server, after func()) {
+	s.halt(srv)
+	before := s.last[srv.ID]
+	gone := &slot{host: s.newHost(srv, hostFaults{}), id: srv.ID, cut: func() {}, done: make(chan struct{})}
+	if after != nil {
+		s.last[srv.ID] = gone
+	} else {
+		delete(s.last, srv.ID)
 	}
-	if h.fresh {
-		if err := sleep(ctx, h.sim.cfg.Profile.Boot); err != nil {
-			return err
-		}
-		if err := h.cloudInit(ctx); err != nil {
-			return err
-		}
-	}
-	if err := h.installBench(); err != nil {
-		return err
-	}
-	if h.plan.withoutAgent {
-		h.setPhase("running without agent")
-		return nil
-	}
-	if h.plan.duplicate {
-		if err := h.stealToken(ctx); err != nil {
-			return fmt.Errorf("duplicate bootstrap: %w", err)
-		}
-	}
-	h.setPhase("bootstrapping")
-	if err := h.runAgent(ctx, "bootstrap"); err != nil {
-		return err
-	}
-	if err := h.startDocker(); err != nil {
-		return err
-	}
-	defer h.docker.close()
-	if h.plan.stopHeartbeats {
-		h.setPhase("running with a silent agent")
-		<-ctx.Done()
-		return nil
-	}
-	h.setPhase("running")
-	var executor sync.WaitGroup
-	executor.Add(1)
+	s.work.Add(1)
 	go func() {
-		defer executor.Done()
-		h.keepRunning(ctx, "exec", func() {})
+		defer s.work.Done()
+		if before != nil {
+			<-before.done
+		}
+		if err := gone.erase(); err != nil {
+			s.log.Error("host not erased", zap.Int64("id", srv.ID), zap.Error(err))
+		}
+		close(gone.done)
+		if after != nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			after()
+		}
 	}()
-	h.keepRunning(ctx, "run", func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.exits++
-	})
-	executor.Wait()
-	return nil
-}
-
-// keepRunning starts a process of the agent again whenever it ends, as its unit
-// does on a real host.
-func (h *host) keepRunning(ctx context.Context, verb string, ended func()) {
-	for ctx.Err() == nil {
-		if err := h.runAgent(ctx, verb); err != nil && ctx.Err() == nil {
-			h.log.Info("agent ended, starting it again", zap.String("verb", verb), zap.Error(err))
-		}
-		ended()
-		if sleep(ctx, max(h.sim.cfg.Profile.Restart, 50*time.Millisecond)) != nil {
-			return
-		}
-	}
-}
-
-// runAgent runs the real agent binary until it ends or the machine does.
-func (h *host) runAgent(ctx context.Context, verb string) error {
-	logFile, err := os.OpenFile(filepath.Join(h.dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = logFile.Close() }()
-	cmd := exec.Command(filepath.Join(h.root(), wire.AgentBinary), verb, "--root", h.root(), "--addr", h.addr) //nolint:gosec,noctx // the host's own agent; ended below
-	cmd.Stdout, cmd.Stderr, cmd.Dir = logFile, logFile, h.dir
-	cmd.Env = []string{"PATH=/usr/bin:/bin", "GOMAXPROCS=1"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	ended := make(chan error, 1)
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // the parent-death signal is bound to the thread
-		defer runtime.UnlockOSThread()
-		if err := cmd.Start(); err != nil {
-			started <- err
-			return
-		}
-		started <- nil
-		ended <- cmd.Wait()
-	}()
-	if err := <-started; err != nil {
-		return fmt.Errorf("start the agent: %w", err)
-	}
-	h.mu.Lock()
-	h.procs[verb] = cmd
-	h.mu.Unlock()
-	defer func() {
-		h.mu.Lock()
-		delete(h.procs, verb)
-		h.mu.Unlock()
-	}()
-	select {
-	case err = <-ended:
-	case <-ctx.Done():
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the power goes off
-		<-ended
-		return ctx.Err()
-	}
-	if err != nil {
-		return fmt.Errorf("prego-agent %s: %w", verb, err)
-	}
-	return nil
-}
-
-// Addresses: every host has one of its own on loopback, which stands for its
-// public one.
-
-func randomBase() [2]byte {
-	var b [2]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		panic("sim: no randomness: " + err.Error())
-	}
-	return [2]byte{16 + b[0]%230, b[1]}
-}
-
-// freeAddress finds an address whose ports are free: other clouds may be
-// simulated on this machine.
-func (s *Sim) freeAddress() string {
-	used := make(map[string]bool, len(s.st.Servers))
-	for _, srv := range s.st.Servers {
-		used[srv.PublicNet.IPv4.IP] = true
-	}
-	for n := 0; ; n++ {
-		k := int(s.st.NextID) + n
-		addr := fmt.Sprintf("127.%d.%d.%d", s.base[0], (int(s.base[1])+k/250)%256, 1+k%250)
-		if !used[addr] && portFree(addr, s.cfg.AgentPort) && portFree(addr, s.cfg.DockerPort) {
-			return addr
-		}
-	}
-}
-
-func portFree(addr string, port int) bool {
-	l, err := net.Listen("tcp", net.JoinHostPort(addr, fmt.Sprint(port))) //nolint:noctx // closed at once
-	if err != nil {
-		return false
-	}
-	return l.Close() == nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -346,36 +251,4 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// agentCache keeps agents by digest, so that a hundred hosts fetch one once.
-type agentCache struct {
-	mu  sync.Mutex
-	dir string
-}
-
-// install puts the agent with the given digest at target, fetching it when it is
-// not here yet.
-func (c *agentCache) install(target, digest string, fetch func() (io.ReadCloser, error)) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	cached := filepath.Join(c.dir, digest)
-	if _, err := os.Stat(cached); err != nil {
-		if err := os.MkdirAll(c.dir, 0o755); err != nil {
-			return err
-		}
-		body, err := fetch()
-		if err != nil {
-			return err
-		}
-		defer func() { _ = body.Close() }()
-		if err := saveVerified(cached, digest, body); err != nil {
-			return err
-		}
-	}
-	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
-		return err
-	}
-	_ = os.Remove(target)
-	return os.Link(cached, target)
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -64,6 +65,11 @@ func (s *Sim) createVolume(r *http.Request) (int, any, error) {
 	}
 	v := &schema.Volume{ID: s.st.id(), Name: req.Name, Status: "creating", Location: l, Size: req.Size, Format: req.Format, Labels: labels, Created: time.Now().UTC()}
 	v.LinuxDevice = fmt.Sprintf("/dev/disk/by-id/scsi-0HC_Volume_%d", v.ID)
+	if s.net != nil {
+		if err := makeDisk(s.volumeFile(v.ID), v.Size, deref(v.Format)); err != nil {
+			return 0, nil, err
+		}
+	}
 	s.st.Volumes[v.ID] = v
 	s.st.open(LedgerEntry{Kind: "volume", ID: v.ID, Name: v.Name, Location: l.Name, Labels: labels, Monthly: 0.044 * float64(v.Size)})
 	a := s.act("create_volume", s.cfg.Profile.Action/4, func() *schema.ActionError { v.Status = "available"; return nil }, schema.ActionResourceReference{ID: v.ID, Type: "volume"})
@@ -97,6 +103,7 @@ func (s *Sim) deleteVolume(r *http.Request) (int, any, error) {
 		return 0, nil, &apiError{status: 422, code: "resource_in_use", message: "volume is still attached to a server"}
 	}
 	delete(s.st.Volumes, v.ID)
+	_ = os.Remove(s.volumeFile(v.ID))
 	s.st.close("volume", v.ID)
 	return 204, nil, nil
 }
@@ -113,6 +120,11 @@ func (s *Sim) volumeAction(r *http.Request) (int, any, error) {
 		}
 		if srv, ok := s.st.Servers[*v.Server]; ok {
 			srv.Volumes = slices.DeleteFunc(srv.Volumes, func(id int64) bool { return id == v.ID })
+			if h, on := s.hosts[srv.ID]; on {
+				if err := h.detach(v.ID); err != nil {
+					return 0, nil, err
+				}
+			}
 		}
 		v.Server = nil
 	case "attach":
@@ -132,6 +144,11 @@ func (s *Sim) volumeAction(r *http.Request) (int, any, error) {
 		if srv.Location.Name != v.Location.Name {
 			return 0, nil, invalid("server is in another location", "server")
 		}
+		if h, on := s.hosts[srv.ID]; on {
+			if err := h.attach(v.ID, s.volumeFile(v.ID)); err != nil {
+				return 0, nil, err
+			}
+		}
 		v.Server = &srv.ID
 		srv.Volumes = append(srv.Volumes, v.ID)
 	case "resize":
@@ -143,6 +160,11 @@ func (s *Sim) volumeAction(r *http.Request) (int, any, error) {
 		}
 		if req.Size <= v.Size || req.Size > 10240 {
 			return 0, nil, invalid("size must be larger than the current one", "size")
+		}
+		if s.net != nil {
+			if err := os.Truncate(s.volumeFile(v.ID), int64(req.Size)<<30); err != nil {
+				return 0, nil, err
+			}
 		}
 		v.Size = req.Size
 	default:

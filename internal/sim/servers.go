@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
+	"go.uber.org/zap"
 )
 
 // maxUserData is the provider's limit, in bytes.
@@ -166,7 +167,7 @@ func (s *Sim) createServer(r *http.Request) (int, any, error) {
 	srv, action, next := s.make(o)
 	body := schema.ServerCreateResponse{Server: s.view(srv), Action: action, NextActions: next}
 	if len(req.SSHKeys) == 0 {
-		body.RootPassword = ptr("sim-root-" + fmt.Sprint(srv.ID) + "-YItygq1v3GYjjMomLaKc")
+		body.RootPassword = ptr(rootPassword(srv.ID))
 	}
 	return 201, body, nil
 }
@@ -292,11 +293,7 @@ func (s *Sim) remove(srv *server) {
 	for _, f := range s.st.Firewalls {
 		f.AppliedTo = slices.DeleteFunc(f.AppliedTo, func(a schema.FirewallResource) bool { return a.Server != nil && a.Server.ID == srv.ID })
 	}
-	if h, ok := s.hosts[srv.ID]; ok {
-		delete(s.hosts, srv.ID)
-		s.work.Add(1)
-		go func() { defer s.work.Done(); h.destroy() }()
-	}
+	s.scrap(srv, nil)
 }
 
 func (s *Sim) serverAction(r *http.Request) (int, any, error) {
@@ -309,10 +306,14 @@ func (s *Sim) serverAction(r *http.Request) (int, any, error) {
 	switch verb {
 	case "poweron":
 		done = func() *schema.ActionError { srv.Status = "running"; s.boot(srv); return nil }
-	case "poweroff", "shutdown":
+	case "poweroff":
 		done = func() *schema.ActionError { srv.Status = "off"; s.halt(srv); return nil }
-	case "reboot", "reset":
+	case "reset":
 		done = func() *schema.ActionError { s.halt(srv); s.boot(srv); return nil }
+	case "shutdown", "reboot": // what runs on the host may take its time, or not listen
+		done = func() *schema.ActionError { s.press(srv, verb == "reboot"); return nil }
+	case "rebuild":
+		return s.rebuildServer(r, srv)
 	case "change_protection":
 		var req struct {
 			Delete *bool `json:"delete"`
@@ -328,3 +329,55 @@ func (s *Sim) serverAction(r *http.Request) (int, any, error) {
 	}
 	return 201, map[string]any{"action": s.act(verb+"_server", s.cfg.Profile.Action/4, done, serverRef(srv.ID))}, nil
 }
+
+// press asks what runs on a server to shut down or to restart. Call it with the lock
+// held.
+func (s *Sim) press(srv *server, restart bool) {
+	h, ok := s.hosts[srv.ID]
+	if !ok {
+		return
+	}
+	ask := h.shutdown
+	if restart {
+		ask = h.restart
+	}
+	if err := ask(); err != nil {
+		s.log.Info("button had no effect", zap.Int64("id", srv.ID), zap.Error(err))
+	}
+}
+
+// rebuildServer puts an image on a server's disk anew; its user_data is run again.
+func (s *Sim) rebuildServer(r *http.Request, srv *server) (int, any, error) {
+	var req schema.ServerActionRebuildRequest
+	if err := decode(r, &req); err != nil {
+		return 0, nil, err
+	}
+	image, ok := findImage(idOrName(req.Image))
+	if !ok {
+		return 0, nil, invalid("image not found", "image")
+	}
+	if srv.Protection.Rebuild {
+		return 0, nil, &apiError{status: 423, code: "protected", message: "server rebuild is protected"}
+	}
+	if req.UserData != nil {
+		if len(*req.UserData) > maxUserData {
+			return 0, nil, invalid("user_data must be at most 32768 bytes", "user_data")
+		}
+		srv.UserData = *req.UserData
+	}
+	srv.Image, srv.Status, srv.Booted = ptr(image), "rebuilding", false
+	action := s.act("rebuild_server", s.cfg.Profile.Action, func() *schema.ActionError {
+		s.scrap(srv, func() {
+			if _, there := s.st.Servers[srv.ID]; there && s.ctx.Err() == nil {
+				srv.Status = "running"
+				s.boot(srv)
+				s.changed()
+			}
+		})
+		return nil
+	}, serverRef(srv.ID))
+	return 201, schema.ServerActionRebuildResponse{Action: action, RootPassword: ptr(rootPassword(srv.ID))}, nil
+}
+
+// rootPassword is what the provider sets where no key is given.
+func rootPassword(id int64) string { return fmt.Sprintf("sim-root-%d-YItygq1v3GYjjMomLaKc", id) }

@@ -46,7 +46,7 @@ func TestServicesStartWhenTheyAreNeeded(t *testing.T) {
 	// What it kept is there when the cloud comes up again.
 	again, err := New(b.host.sim.cfg)
 	require.NoError(t, err)
-	next := &bench{t: t, host: &host{sim: again, name: "prego-app-2", dir: other.host.dir}}
+	next := &bench{t: t, host: &processHost{sim: again, name: "prego-app-2", dir: other.host.dir}}
 	next.install()
 	t.Cleanup(again.services.close)
 	require.Equal(t, "\nfrappe\n\n", next.run(0, "--site "+site+" list-apps").stdout)

@@ -33,8 +33,13 @@ type Config struct {
 	// empty.
 	RealDocker bool
 	StandIn    string
-	Profile    Profile
-	Limits     Limits
+	// Machines is where tools/machine-root.sh put the roots of machines. With it hosts
+	// are machines, which need root; without it they are processes.
+	Machines string
+	// MachineDiskGB is the size of a machine's disk; 0 is 10.
+	MachineDiskGB int
+	Profile       Profile
+	Limits        Limits
 	// RatePerHour is the requests per hour of the project, refilled evenly; 0 is
 	// 3600.
 	RatePerHour int
@@ -82,14 +87,18 @@ type Sim struct {
 
 	mu     sync.Mutex
 	st     state
-	hosts  map[int64]*host
+	hosts  map[int64]*slot // of the servers whose power is on
+	last   map[int64]*slot // of the servers whose power ever was
+	roots  []rootChoice
 	faults []*Fault
 	// benchSeq orders bench faults.
 	benchSeq int
 	rate     bucket
 	dirty    chan struct{}
 	agents   *agentCache
-	base     [2]byte // of host addresses
+	base     [2]byte  // of process hosts' addresses
+	net      *network // of machines; nil when hosts are processes
+	images   *registry
 
 	benchOnce    sync.Once
 	benchDir     string // of the stand-in for bench
@@ -119,13 +128,16 @@ func New(cfg Config) (*Sim, error) {
 	def(&cfg.Limits.Firewalls, 50)
 	def(&cfg.AgentPort, 8443)
 	def(&cfg.DockerPort, 2376)
+	def(&cfg.MachineDiskGB, 10)
 	if cfg.Log == nil {
 		cfg.Log = zap.NewNop()
 	}
-	if err := os.MkdirAll(filepath.Join(cfg.StateDir, "hosts"), 0o755); err != nil {
-		return nil, fmt.Errorf("sim: %w", err)
+	for _, dir := range []string{"hosts", "volumes"} {
+		if err := os.MkdirAll(filepath.Join(cfg.StateDir, dir), 0o755); err != nil {
+			return nil, fmt.Errorf("sim: %w", err)
+		}
 	}
-	s := &Sim{cfg: cfg, log: cfg.Log, hosts: make(map[int64]*host), dirty: make(chan struct{}, 1)}
+	s := &Sim{cfg: cfg, log: cfg.Log, hosts: make(map[int64]*slot), last: make(map[int64]*slot), dirty: make(chan struct{}, 1)}
 	s.rate = bucket{capacity: float64(cfg.RatePerHour), tokens: float64(cfg.RatePerHour), at: time.Now()}
 	s.agents = &agentCache{dir: filepath.Join(cfg.StateDir, "agents")}
 	s.base = randomBase()
@@ -146,6 +158,12 @@ func (s *Sim) Start() error {
 	}
 	s.ln = ln
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	if s.cfg.Machines != "" {
+		if err := s.startMachines(); err != nil {
+			s.stop()
+			return errors.Join(err, ln.Close())
+		}
+	}
 	s.server = &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second}
 	s.work.Add(2)
 	go func() { defer s.work.Done(); _ = s.server.Serve(ln) }()
@@ -162,16 +180,12 @@ func (s *Sim) Start() error {
 func (s *Sim) Close() {
 	s.stop()
 	_ = s.server.Close()
-	s.mu.Lock()
-	hosts := make([]*host, 0, len(s.hosts))
-	for _, h := range s.hosts {
-		hosts = append(hosts, h)
+	s.work.Wait() // hosts are off then
+	if s.net != nil {
+		if err := s.net.close(); err != nil {
+			s.log.Error("machines left something behind", zap.Error(err))
+		}
 	}
-	s.mu.Unlock()
-	for _, h := range hosts {
-		h.shutdown()
-	}
-	s.work.Wait()
 	if s.services != nil {
 		s.services.close()
 	}

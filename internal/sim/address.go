@@ -1,0 +1,49 @@
+package sim
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net"
+)
+
+// Addresses: every process host has one of its own on loopback, every machine one on
+// the bridge. It stands for its public one.
+
+func randomBase() [2]byte {
+	var b [2]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		panic("sim: no randomness: " + err.Error())
+	}
+	return [2]byte{16 + b[0]%230, b[1]}
+}
+
+// freeAddress finds an address that no server has. Call it with the lock held.
+func (s *Sim) freeAddress() string {
+	used := make(map[string]bool, len(s.st.Servers))
+	for _, srv := range s.st.Servers {
+		used[srv.PublicNet.IPv4.IP] = true
+	}
+	for n := 0; ; n++ {
+		k := int(s.st.NextID) + n
+		if s.net != nil {
+			// What had the address last may still be turning off: the next is another.
+			if addr := s.net.host(2 + k%250); !used[addr] {
+				return addr
+			}
+			continue
+		}
+		// Other clouds may be simulated on this machine.
+		addr := fmt.Sprintf("127.%d.%d.%d", s.base[0], (int(s.base[1])+k/250)%256, 1+k%250)
+		if !used[addr] && portFree(addr, s.cfg.AgentPort) && portFree(addr, s.cfg.DockerPort) {
+			return addr
+		}
+	}
+}
+
+func portFree(addr string, port int) bool {
+	l, err := net.Listen("tcp", net.JoinHostPort(addr, fmt.Sprint(port))) //nolint:noctx // closed at once
+	if err != nil {
+		return false
+	}
+	return l.Close() == nil
+}

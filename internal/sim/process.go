@@ -1,0 +1,287 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// processHost is the light kind of host: a directory for its disk, an address of its
+// own on loopback, and the agent as processes of this machine: the one that faces the
+// network, and the one that runs commands. What cloud-init and systemd do on a real
+// host is imitated.
+type processHost struct {
+	sim   *Sim
+	id    int64
+	name  string
+	addr  string
+	dir   string
+	user  string // user_data
+	fresh bool   // cloud-init has not run yet
+	plan  hostFaults
+	log   *zap.Logger
+
+	mu     sync.Mutex
+	press  context.CancelCauseFunc // ends this boot
+	procs  map[string]*exec.Cmd    // by verb of the agent's program
+	exits  int
+	phase  string
+	docker *docker
+}
+
+func (s *Sim) newProcessHost(srv *server, plan hostFaults) *processHost {
+	return &processHost{
+		sim: s, id: srv.ID, name: srv.Name, addr: srv.PublicNet.IPv4.IP, user: srv.UserData, fresh: !srv.Booted, phase: "booting", procs: make(map[string]*exec.Cmd),
+		dir: s.hostDir(srv.ID), log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)), plan: plan,
+	}
+}
+
+func (h *processHost) info() HostInfo {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	info := HostInfo{Phase: h.phase, Exits: h.exits, Root: h.root()}
+	for verb, cmd := range h.procs {
+		switch verb {
+		case "exec":
+			info.ExecPID = cmd.Process.Pid
+		default:
+			info.AgentPID = cmd.Process.Pid
+		}
+	}
+	return info
+}
+
+func (h *processHost) signal(what string, sig syscall.Signal) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	cmd := h.procs["exec"]
+	if what == "agent" {
+		if cmd = h.procs["run"]; cmd == nil {
+			cmd = h.procs["bootstrap"]
+		}
+	}
+	if cmd == nil || (what != "agent" && what != "exec") {
+		return fmt.Errorf("host %d has no %s running", h.id, what)
+	}
+	return cmd.Process.Signal(sig)
+}
+
+// errRestart is why a boot ends that another one follows.
+var errRestart = errors.New("restart")
+
+// run is the host with its power on. A restart is a boot that another one follows.
+func (h *processHost) run(ctx context.Context) error {
+	for {
+		boot, end := context.WithCancelCause(ctx)
+		h.mu.Lock()
+		h.press = end
+		h.mu.Unlock()
+		h.say("power on")
+		err := h.live(boot)
+		if err != nil && boot.Err() == nil {
+			h.log.Warn("host ended its boot", zap.Error(err))
+			h.setPhase("failed: " + err.Error())
+		}
+		<-boot.Done()
+		end(nil)
+		h.say("power off")
+		if !errors.Is(context.Cause(boot), errRestart) {
+			return nil
+		}
+		h.fresh = false
+	}
+}
+
+func (h *processHost) shutdown() error { return h.endBoot(nil) }
+func (h *processHost) restart() error  { return h.endBoot(errRestart) }
+
+func (h *processHost) endBoot(why error) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.press == nil {
+		return fmt.Errorf("host %d is off", h.id)
+	}
+	h.press(why)
+	return nil
+}
+
+// say writes a line to the console.
+func (h *processHost) say(line string) { sayTo(h.consoleFile(), line) }
+
+func (h *processHost) consoleFile() string { return filepath.Join(h.dir, consoleName) }
+
+// The disk of a light host is a directory, and nobody looks at its volumes.
+func (*processHost) attach(int64, string) error { return nil }
+func (*processHost) detach(int64) error         { return nil }
+
+func (h *processHost) erase() error { return os.RemoveAll(h.dir) }
+
+func (h *processHost) root() string { return filepath.Join(h.dir, "root") }
+
+func (h *processHost) setPhase(p string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.phase = p
+	sayTo(filepath.Join(h.dir, consoleName), p)
+}
+
+// live is a machine's life: cloud-init once, then the agent for as long as the
+// machine runs.
+func (h *processHost) live(ctx context.Context) error {
+	if h.plan.noCloudInit {
+		h.setPhase("running without cloud-init")
+		return nil
+	}
+	if h.fresh {
+		if err := sleep(ctx, h.sim.cfg.Profile.Boot); err != nil {
+			return err
+		}
+		if err := h.cloudInit(ctx); err != nil {
+			return err
+		}
+	}
+	if err := h.installBench(); err != nil {
+		return err
+	}
+	if h.plan.withoutAgent {
+		h.setPhase("running without agent")
+		return nil
+	}
+	if h.plan.duplicate {
+		if err := h.stealToken(ctx); err != nil {
+			return fmt.Errorf("duplicate bootstrap: %w", err)
+		}
+	}
+	h.setPhase("bootstrapping")
+	if err := h.runAgent(ctx, "bootstrap"); err != nil {
+		return err
+	}
+	if err := h.startDocker(); err != nil {
+		return err
+	}
+	defer h.docker.close()
+	if h.plan.stopHeartbeats {
+		h.setPhase("running with a silent agent")
+		<-ctx.Done()
+		return nil
+	}
+	h.setPhase("running")
+	var executor sync.WaitGroup
+	executor.Add(1)
+	go func() {
+		defer executor.Done()
+		h.keepRunning(ctx, "exec", func() {})
+	}()
+	h.keepRunning(ctx, "run", func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.exits++
+	})
+	executor.Wait()
+	return nil
+}
+
+// keepRunning starts a process of the agent again whenever it ends, as its unit
+// does on a real host.
+func (h *processHost) keepRunning(ctx context.Context, verb string, ended func()) {
+	for ctx.Err() == nil {
+		if err := h.runAgent(ctx, verb); err != nil && ctx.Err() == nil {
+			h.log.Info("agent ended, starting it again", zap.String("verb", verb), zap.Error(err))
+		}
+		ended()
+		if sleep(ctx, max(h.sim.cfg.Profile.Restart, 50*time.Millisecond)) != nil {
+			return
+		}
+	}
+}
+
+// runAgent runs the real agent binary until it ends or the machine does.
+func (h *processHost) runAgent(ctx context.Context, verb string) error {
+	logFile, err := os.OpenFile(filepath.Join(h.dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = logFile.Close() }()
+	cmd := exec.Command(filepath.Join(h.root(), wire.AgentBinary), verb, "--root", h.root(), "--addr", h.addr) //nolint:gosec,noctx // the host's own agent; ended below
+	cmd.Stdout, cmd.Stderr, cmd.Dir = logFile, logFile, h.dir
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "GOMAXPROCS=1"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	ended := make(chan error, 1)
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // the parent-death signal is bound to the thread
+		defer runtime.UnlockOSThread()
+		if err := cmd.Start(); err != nil {
+			started <- err
+			return
+		}
+		started <- nil
+		ended <- cmd.Wait()
+	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("start the agent: %w", err)
+	}
+	h.mu.Lock()
+	h.procs[verb] = cmd
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		delete(h.procs, verb)
+		h.mu.Unlock()
+	}()
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the power goes off
+		<-ended
+		return ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("prego-agent %s: %w", verb, err)
+	}
+	return nil
+}
+
+// agentCache keeps agents by digest, so that a hundred hosts fetch one once.
+type agentCache struct {
+	mu  sync.Mutex
+	dir string
+}
+
+// install puts the agent with the given digest at target, fetching it when it is
+// not here yet.
+func (c *agentCache) install(target, digest string, fetch func() (io.ReadCloser, error)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cached := filepath.Join(c.dir, digest)
+	if _, err := os.Stat(cached); err != nil {
+		if err := os.MkdirAll(c.dir, 0o755); err != nil {
+			return err
+		}
+		body, err := fetch()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = body.Close() }()
+		if err := saveVerified(cached, digest, body); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+		return err
+	}
+	_ = os.Remove(target)
+	return os.Link(cached, target)
+}
