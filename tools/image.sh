@@ -11,13 +11,7 @@ image=${PREGO_IMAGE:-prego:latest}
 version=$(bin/prego --version | awk '{print $NF}')
 
 context=.prego/image
-rm -rf "$context"
-mkdir -p "$context/etc/ssl/certs" "$context/tmp"
-install -m 0755 bin/prego bin/prego-agent "$context"
-install -m 0644 /etc/ssl/certs/ca-certificates.crt "$context/etc/ssl/certs/"
-echo 'prego:x:65532:65532:prego:/:/prego' >"$context/etc/passwd"
-echo 'prego:x:65532:' >"$context/etc/group"
-chmod 1777 "$context/tmp"
+tools/image-context.sh "$context"
 
 containers=()
 finish() {

@@ -6,7 +6,7 @@ set -euo pipefail
 has() {
 	case "$1" in
 	postgres) [ -n "${DATABASE_URL:-}" ] || command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
-	mariadbd | dockerd | nft | ip | debootstrap | losetup) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
+	mariadbd | dockerd | nft | ip | debootstrap | losetup | sysctl) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
 	postgres-server) command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
 	mkfs.ext4) [ -x /sbin/mkfs.ext4 ] ;;
 	compose) docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null ;;
@@ -26,6 +26,9 @@ package() {
 	setpriv) echo util-linux ;;
 	nft) echo nftables ;;
 	ip) echo iproute2 ;;
+	nc) echo netcat-openbsd ;;
+	nsenter | mount) echo util-linux ;;
+	sysctl) echo procps ;;
 	hcloud) echo hcloud-cli ;;
 	systemd-analyze) echo systemd ;;
 	mariadbd) echo mariadb-server ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the end-to-end tests on what docker-compose.yml runs, as processes: a Postgres
-# made by deploy/postgres/init.sql, Temporal's own server with deploy/temporal's files,
-# and the two one-shot scripts. Arguments are go test's. Everything is stopped by its
+# Runs the end-to-end tests on the Temporal of docker-compose.yml: a Postgres made by
+# deploy/postgres/init.sql, Temporal's own server with deploy/temporal's files, and the
+# two one-shot scripts, each of them twice. Arguments are go test's. Everything is stopped by its
 # process id, and dies with this script if that is killed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,21 +12,9 @@ export PATH="$TEMPORAL_SERVER:$PATH"
 
 work=$(mktemp -d /var/tmp/prego-production.XXXXXX)
 chmod 0755 "$work"
-stop_ours() {
-	local pid
-	for pid in "${ours[@]}" ${sim_pid:-}; do kill "$pid" 2>/dev/null || true; done
-	for pid in "${ours[@]}" ${sim_pid:-}; do
-		for _ in $(seq 300); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
-		kill -KILL "$pid" 2>/dev/null || true
-		wait "$pid" 2>/dev/null || true
-	done
-	ours=() sim_pid=
-}
-ours=()
 finish() {
 	local status=$?
 	set +e # as much as can be
-	stop_ours
 	if [ -n "${temporal_pid:-}" ]; then
 		kill "$temporal_pid" 2>/dev/null || true
 		for _ in $(seq 100); do kill -0 "$temporal_pid" 2>/dev/null || break; sleep 0.1; done
@@ -80,51 +68,6 @@ for times in once twice; do
 	}
 	step "temporal $(temporal-server --version | awk '{print $NF}') serves; its namespace is set up ($times)"
 done
-
-# Our own processes as docker-compose.yml runs them: as its user, with the files and the
-# keys that each is given and no others, two workers, and a cloud to make a server in.
-mkdir "$work/bin" "$work/sim"
-install bin/prego bin/prego-agent "$work/bin"
-chmod 0755 "$secrets" # in a container its files are mounted one by one
-as=()
-[ "$(id -u)" != 0 ] || as=(--reuid 65532 --regid 65532 --clear-groups)
-api=127.0.0.1:$(free_port) gateway=127.0.0.1:$(free_port) cloud=127.0.0.1:$(free_port) relay=127.0.0.1:$(free_port)
-common=(
-	PATH="$PATH" HOME=/tmp PREGO_ENV=test PREGO_AGENTGW_URL="https://$gateway" PREGO_EGRESS_CIDRS=127.0.0.1/32 PREGO_AGENTGW_AGENT_BINARY="$work/bin/prego-agent"
-	DATABASE_URL_FILE="$secrets/database_url" TEMPORAL_ADDRESS="$TEMPORAL_ADDRESS" TEMPORAL_NAMESPACE=default
-	HCLOUD_ENDPOINT="http://$cloud/v1" PREGO_SIMULATED=true PREGO_AGENT_PORT=8443 PREGO_HCLOUD_POLL=200ms
-)
-start() { # name, process, variables of its own
-	local name=$1 process=$2 tries=0
-	shift 2
-	(cd / && exec env -i "${common[@]}" "$@" setpriv --pdeathsig KILL "${as[@]}" "$work/bin/prego" "$process") >"$work/$name.log" 2>&1 &
-	ours+=($!)
-	until env -i "${common[@]}" "$@" "$work/bin/prego" health >"$work/health.log" 2>&1; do
-		tries=$((tries + 1))
-		if [ "$tries" -gt 300 ] || ! kill -0 "${ours[-1]}" 2>/dev/null; then
-			cat "$work/health.log" >&2
-			tail -15 "$work/$name.log" >&2
-			return 1
-		fi
-		sleep 0.1
-	done
-}
-setpriv --pdeathsig KILL "$work/bin/prego" sim --fast --token none --state-dir "$work/sim" --listen "$cloud" >"$work/sim.log" 2>&1 &
-sim_pid=$!
-start api api PREGO_KEYS_DIR="$secrets/keys-api" PREGO_API_LISTEN="$api" PREGO_RELAY_URL="https://$relay"
-start agentgw agentgw PREGO_KEYS_DIR="$secrets/keys-agentgw" PREGO_AGENTGW_LISTEN="$gateway" PREGO_METRICS_LISTEN="127.0.0.1:$(free_port)"
-for listen in "$relay" "127.0.0.1:$(free_port)"; do
-	start "worker-${listen##*:}" worker PREGO_RELAY_LISTEN="$listen" PREGO_KEYS_DIR="$secrets/keys-worker" PREGO_MASTER_KEY_FILE="$secrets/master_key" HCLOUD_TOKEN_FILE="$secrets/hcloud_token" PREGO_METRICS_LISTEN="127.0.0.1:$(free_port)"
-done
-step "api, agentgw and two workers are ready, as the image's user and each with its own keys"
-PREGO_TOKEN=$(PREGO_ENV=test PREGO_KEYS_DIR=$secrets/keys bin/prego token create --subject test --role operator)
-export PREGO_TOKEN PREGO_API_URL=http://$api
-timeout 120 bin/prego server create first --role app --region eu --watch >"$work/server.log" || { cat "$work/server.log" >&2; exit 1; }
-kill "${ours[-1]}" # a worker goes, as in an upgrade
-timeout 120 bin/prego server delete first --watch >>"$work/server.log" || { cat "$work/server.log" >&2; exit 1; }
-step "a server was made by two workers and taken down by the one that was left"
-stop_ours
-unset PREGO_TOKEN PREGO_API_URL
 
 env -u TEMPORAL_ADDRESS PREGO_TEST_TEMPORAL_ADDRESS="$TEMPORAL_ADDRESS" go test -count=1 -timeout 30m -parallel 4 "$@" ./internal/e2e
 kill -0 "$temporal_pid" || { echo "temporal ended meanwhile" >&2; exit 1; }
