@@ -81,7 +81,7 @@ var words = map[string]*regexp.Regexp{
 	"VALUE":    regexp.MustCompile(`^([^\pC-]\PC*)?$`), // printable
 	"ONOFF":    regexp.MustCompile(`^(on|off)$`),
 	"DBNAME":   regexp.MustCompile(`^[A-Za-z0-9_]{1,64}$`),
-	"OURDB":    regexp.MustCompile(`^(pool_[a-z0-9_]{1,58}|tenant_[a-z0-9_]{1,53}_db)$`), // what the control plane names
+	"OURDB":    regexp.MustCompile(`^(pool_[a-z0-9_]{1,58}|tenant_[a-z0-9_]{1,54}_db)$`), // what the control plane names
 	"SECTION":  regexp.MustCompile(`^(server|clients|memory|persistence|stats|replication|cpu|commandstats|errorstats|keyspace)$`),
 	"REDISKEY": regexp.MustCompile(`^[^\pC-]\PC*$`),
 	"COUNT":    regexp.MustCompile(`^([1-9]|[1-9][0-9]|1[01][0-9]|12[0-8])$`),

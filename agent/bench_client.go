@@ -18,6 +18,8 @@ type benchRequest struct {
 	Args           []string `json:"args,omitempty"`
 	WorkingDir     string   `json:"working_dir,omitempty"`
 	TimeoutSeconds int      `json:"timeout_seconds,omitempty"`
+	// Secrets are the request's; what the host adds to them is added where it runs.
+	Secrets map[string]string `json:"secrets,omitempty"`
 
 	OwnerOf string `json:"owner_of,omitempty"`
 	GiveTo  string `json:"give_to,omitempty"`

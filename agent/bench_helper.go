@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/client"
 
+	"github.com/prego/prego/agent/site"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -29,8 +31,10 @@ type BenchHelper struct {
 	uid    uint32 // who may ask
 	slots  chan struct{}
 	lock   string // held while something runs; "" for none
-	log    *slog.Logger
-	work   sync.WaitGroup
+	// secrets is a directory with the password of MariaDB's root.
+	secrets string
+	log     *slog.Logger
+	work    sync.WaitGroup
 }
 
 // maxAsked bounds what runs in the container at once: commands, and questions for
@@ -39,8 +43,9 @@ const maxAsked = 2 * maxRunning
 
 // NewBenchHelper takes requests from the named user only; "" is its own. engine is
 // dockerd's address; the lock file, if there is one, is held shared while something
-// runs, so that whoever restarts dockerd can wait for it.
-func NewBenchHelper(h *Host, caller, engine, lock string, log *slog.Logger) (*BenchHelper, error) {
+// runs, so that whoever restarts dockerd can wait for it. secrets is the directory that
+// the service manager hands over; "" is the host's own.
+func NewBenchHelper(h *Host, caller, engine, lock, secrets string, log *slog.Logger) (*BenchHelper, error) {
 	uid, err := uidOf(caller)
 	if err != nil {
 		return nil, fmt.Errorf("the caller: %w", err)
@@ -49,7 +54,10 @@ func NewBenchHelper(h *Host, caller, engine, lock string, log *slog.Logger) (*Be
 	if err != nil {
 		return nil, fmt.Errorf("docker client: %w", err)
 	}
-	return &BenchHelper{host: h, engine: c, uid: uid, slots: make(chan struct{}, maxAsked), lock: lock, log: log}, nil
+	if secrets == "" {
+		secrets = h.path(wire.SecretsDir)
+	}
+	return &BenchHelper{host: h, engine: c, uid: uid, slots: make(chan struct{}, maxAsked), lock: lock, secrets: secrets, log: log}, nil
 }
 
 // Run serves until ctx ends; then what runs is killed.
@@ -96,7 +104,7 @@ func (b *BenchHelper) answer(ctx context.Context, conn net.Conn) {
 		return
 	}
 	_ = conn.SetReadDeadline(time.Time{})
-	argv, dir, refused := b.argv(in)
+	argv, dir, line, refused := b.argv(in)
 	if refused != "" {
 		b.log.Warn("refused", "why", refused)
 		to.send(benchFrame{Refused: refused})
@@ -109,35 +117,49 @@ func (b *BenchHelper) answer(ctx context.Context, conn net.Conn) {
 		_, _ = io.Copy(io.Discard, conn)
 		cancel()
 	}()
-	last := b.exec(ctx, argv, dir, to)
+	last := b.exec(ctx, argv, dir, line, to)
 	if last.Exit == nil {
 		b.log.Warn("not run to its end", "refused", last.Refused, "lost", last.Lost)
 	}
 	to.send(last)
 }
 
-// argv is what a request comes to in the container. The table is checked here as
-// well: this process trusts none of those before it.
-func (b *BenchHelper) argv(in benchRequest) (argv []string, dir, refused string) {
+// argv is what a request comes to in the container, and the line that it gets as its
+// input. The table is checked here as well: this process trusts none of those before it.
+func (b *BenchHelper) argv(in benchRequest) (argv []string, dir, line, refused string) {
 	supervise := func(limit time.Duration, command ...string) []string {
-		return append([]string{wire.ContainerAgent, SuperviseVerb, "--for", limit.String(), "--silence", silence.String(), "--"}, command...)
+		return append([]string{wire.ContainerAgent, SuperviseVerb, "--input", "--for", limit.String(), "--silence", silence.String(), "--", wire.ContainerAgent}, command...)
 	}
 	if in.OwnerOf != "" {
 		if in.Args != nil || len(in.OwnerOf) > wordLengths["SITE"] || !words["SITE"].MatchString(in.OwnerOf) || (in.GiveTo != "" && !tenantPattern.MatchString(in.GiveTo)) {
-			return nil, "", "this is no site, or no tenant"
+			return nil, "", "", "this is no site, or no tenant"
 		}
-		command := []string{wire.ContainerAgent, SiteOwnerVerb, in.OwnerOf}
+		command := []string{SiteOwnerVerb, in.OwnerOf}
 		if in.GiveTo != "" {
 			command = append(command, in.GiveTo)
 		}
-		return supervise(ownerTime, command...), wire.BenchDir, ""
+		return supervise(ownerTime, command...), wire.BenchDir, "\n", ""
 	}
-	k, bad := b.host.check(wire.ExecRequest{Kind: wire.KindBench, Args: in.Args, WorkingDir: in.WorkingDir, TimeoutSeconds: in.TimeoutSeconds})
+	k, bad := b.host.check(wire.ExecRequest{Kind: wire.KindBench, Args: in.Args, WorkingDir: in.WorkingDir, TimeoutSeconds: in.TimeoutSeconds, Secrets: in.Secrets})
 	if bad != nil || in.GiveTo != "" {
-		return nil, "", "bench may not be called like this"
+		return nil, "", "", "bench may not be called like this"
+	}
+	line, err := secretsLine(k.verb, in.Secrets, wire.Service{User: "root", Password: b.rootPassword()})
+	if err != nil {
+		return nil, "", "", "its secrets can't be passed on"
 	}
 	// The caller's own clock comes first; this is for when everybody else is gone.
-	return supervise(k.timeout()+killTime, append([]string{wire.BenchBinary}, in.Args...)...), k.in.WorkingDir, ""
+	return supervise(k.timeout()+killTime, append([]string{site.Verb}, in.Args...)...), k.in.WorkingDir, line, ""
+}
+
+// rootPassword is the password of MariaDB's root, "" where the host has none. It is in
+// no container: what runs there could read it.
+func (b *BenchHelper) rootPassword() string {
+	text, err := os.ReadFile(filepath.Join(b.secrets, mariadbRoot))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
 }
 
 // SiteOwnerVerb makes the agent's program print a site's owner, see Host.SiteOwner.
@@ -170,7 +192,7 @@ func pulse(ctx context.Context, ended <-chan struct{}, to io.Writer) {
 
 // exec runs a supervisor in the container until it ends. The engine can't kill what
 // it runs, so that the end of ctx ends the supervisor's input, and it kills.
-func (b *BenchHelper) exec(ctx context.Context, argv []string, dir string, to *frames) benchFrame {
+func (b *BenchHelper) exec(ctx context.Context, argv []string, dir, line string, to *frames) benchFrame {
 	defer b.hold()()
 	if ctx.Err() != nil {
 		return benchFrame{Refused: "nobody waits for it any more"}
@@ -193,6 +215,9 @@ func (b *BenchHelper) exec(ctx context.Context, argv []string, dir string, to *f
 		_ = at.CloseWrite()
 		_ = at.Conn.SetReadDeadline(time.Now().Add(askTime))
 	})()
+	if _, err := io.WriteString(at.Conn, line); err != nil {
+		return benchFrame{Lost: err.Error()}
+	}
 	ended := make(chan struct{})
 	defer close(ended)
 	go pulse(ctx, ended, at.Conn)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/agent/site"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -38,6 +39,9 @@ var binary = sync.OnceValues(func() (string, error) {
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == SuperviseVerb { // the agents of these tests start their own program
 		os.Exit(Supervise(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == site.Verb {
+		os.Exit(site.Main(os.Args[2:]))
 	}
 	if len(os.Args) == 4 && os.Args[1] == "unruly" {
 		unruly(os.Args[2], os.Args[3])
@@ -120,7 +124,7 @@ func TestTheBinarySharesOnlyTheMessages(t *testing.T) {
 			ours = append(ours, p)
 		}
 	}
-	require.ElementsMatch(t, []string{"github.com/prego/prego/agent/wire", "github.com/prego/prego/agent/site", "github.com/prego/prego/agent", "github.com/prego/prego/cmd/prego-agent"}, ours)
+	require.ElementsMatch(t, []string{"github.com/prego/prego/agent/wire", "github.com/prego/prego/agent/site", "github.com/prego/prego/agent/resp", "github.com/prego/prego/agent", "github.com/prego/prego/cmd/prego-agent"}, ours)
 }
 
 func TestTheBinaryRunsSmallAndEndsOnSIGTERM(t *testing.T) {

@@ -1,18 +1,23 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 	"unicode/utf8"
 
+	"github.com/prego/prego/agent/site"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -23,9 +28,16 @@ const maxOutput = 8 << 10
 // timeout(1) has it.
 const exitTimeout = 124
 
+// timeouts are how long verbs may take that nobody gave a time: those that make, copy
+// or change a whole site, which Frappe does in minutes.
+var timeouts = map[string]time.Duration{
+	"new-site": maxTimeout, "install-app": maxTimeout, "migrate": maxTimeout, "backup": maxTimeout, "restore": maxTimeout,
+	"erase-site": 5 * time.Minute, "promote-site": 2 * time.Minute, "usage": 2 * time.Minute,
+}
+
 func (k *call) timeout() time.Duration {
 	if k.in.TimeoutSeconds == 0 {
-		return defaultTimeout
+		return cmp.Or(timeouts[k.verb], defaultTimeout)
 	}
 	return time.Duration(k.in.TimeoutSeconds) * time.Second
 }
@@ -80,20 +92,42 @@ func (h *Host) bench(ctx context.Context, k *call, stdout, stderr io.Writer) (st
 		return 0, err
 	}
 	if s.Bench.Socket == "" {
-		return h.benchHere(ctx, k, stdout, stderr)
+		return h.benchHere(ctx, k, s.Bench, stdout, stderr)
 	}
-	return h.askBench(ctx, s.Bench.Socket, benchRequest{Args: k.in.Args, WorkingDir: k.in.WorkingDir, TimeoutSeconds: k.in.TimeoutSeconds}, stdout, stderr)
+	return h.askBench(ctx, s.Bench.Socket, benchRequest{Args: k.in.Args, WorkingDir: k.in.WorkingDir, TimeoutSeconds: k.in.TimeoutSeconds, Secrets: k.in.Secrets}, stdout, stderr)
 }
 
-// benchHere runs bench as a process of this host. Its supervisor's standard input is
+// secretsLine is the input of a verb: the request's secrets, and root of the database
+// server where the verb needs it.
+func secretsLine(verb string, given map[string]string, root wire.Service) (string, error) {
+	all := make(map[string]string, len(given)+2)
+	maps.Copy(all, given)
+	if slices.Contains([]string{"new-site", "restore", "erase-site"}, verb) && root.Password != "" {
+		all[site.SecretRootUser], all[site.SecretRootPassword] = root.User, root.Password
+	}
+	line, err := json.Marshal(all)
+	return string(line) + "\n", err
+}
+
+// benchHere runs a verb as a process of this host. Its supervisor's standard input is
 // a pipe that only this process holds: when it dies, however it dies, the supervisor
 // kills everything.
-func (h *Host) benchHere(ctx context.Context, k *call, stdout, stderr io.Writer) (status int, err error) {
+//
+// Where nobody says who MariaDB's root is, bench itself gets the request's arguments.
+func (h *Host) benchHere(ctx context.Context, k *call, database wire.Service, stdout, stderr io.Writer) (status int, err error) {
 	root, err := filepath.Abs(h.Root)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
-	cmd := exec.Command("/proc/self/exe", append([]string{SuperviseVerb, "--", filepath.Join(root, wire.BenchBinary)}, k.in.Args...)...) //nolint:gosec,noctx // the arguments were checked against the table; the pipe ends it
+	argv := []string{SuperviseVerb, "--input", "--", "/proc/self/exe", site.Verb, "--root", root}
+	if database.User == "" {
+		argv = []string{SuperviseVerb, "--", filepath.Join(root, wire.BenchBinary)}
+	}
+	line, err := secretsLine(k.verb, k.in.Secrets, database)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", errNotStarted, err)
+	}
+	cmd := exec.Command("/proc/self/exe", append(argv, k.in.Args...)...) //nolint:gosec,noctx // the arguments were checked against the table; the pipe ends it
 	cmd.Dir = k.dir
 	cmd.Env = []string{"GOMAXPROCS=1", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + filepath.Join(root, wire.BenchHome), "LANG=C.UTF-8"}
 	cmd.Stdout, cmd.Stderr = stdout, &afterPreamble{to: stderr}
@@ -105,6 +139,9 @@ func (h *Host) benchHere(ctx context.Context, k *call, stdout, stderr io.Writer)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errNotStarted, err)
+	}
+	if database.User != "" {
+		_, _ = io.WriteString(pipe, line) // that it ended before is in its state
 	}
 	defer context.AfterFunc(ctx, func() { _ = pipe.Close() })()
 	_ = cmd.Wait() // how it ended is read from the state

@@ -27,6 +27,9 @@ var roleServices = map[string][]string{
 	"redis-pool": {"redis"},
 }
 
+// mariadbRoot is the secret of MariaDB's root.
+const mariadbRoot = "mariadb-root"
+
 // secretPattern is the form of a secret: it needs no quotes anywhere.
 var secretPattern = regexp.MustCompile(`^[A-Z2-7]{26,64}$`)
 
@@ -56,7 +59,7 @@ func (h *Host) Prepare(group string) error {
 
 	var services wire.Services
 	if slices.Contains(has, "mariadb") {
-		root, exec := p.secret("mariadb-root"), p.secret("mariadb-exec")
+		root, exec := p.secret(mariadbRoot), p.secret("mariadb-exec")
 		services.MariaDB = wire.Service{Socket: wire.MariaDBSocket, User: wire.DefaultServiceUser, Password: exec}
 		p.dir(filepath.Dir(wire.MariaDBSocket), 0o777, 0)
 		p.dir(wire.MariaDBMount, 0o755, 0)
@@ -73,7 +76,7 @@ func (h *Host) Prepare(group string) error {
 	if slices.Contains(has, "bench") {
 		services.Bench = wire.Service{Socket: wire.BenchSocket}
 		p.dir(wire.BenchMount, 0o755, 0)
-		p.file(wire.BenchMount+"/mariadb-root-password", p.secret("mariadb-root"), 0o644, 0)
+		p.file(wire.BenchMount+"/mariadb-root-password", p.secret(mariadbRoot), 0o644, 0)
 		p.file(wire.BenchMount+"/redis-password", p.secret("redis-app"), 0o644, 0)
 		p.dir(wire.ProgramsDir, 0o755, 0)
 		p.program(wire.ProgramsDir + "/" + filepath.Base(wire.ContainerAgent))

@@ -1,43 +1,30 @@
 package agent
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"strconv"
 	"strings"
 	"unicode"
 
+	"github.com/prego/prego/agent/resp"
 	"github.com/prego/prego/agent/wire"
 )
 
-// Bounds of a reply.
-const (
-	maxReply      = 4 << 20
-	maxReplyDepth = 8
-)
-
-// redisError is what the server answers instead of a reply.
-type redisError string
-
-func (e redisError) Error() string { return string(e) }
-
-// redis asks the local server. A command is a vector of strings of known lengths,
-// so that nothing in an argument can become another command.
+// redis asks the local server.
 func (h *Host) redis(ctx context.Context, s wire.Service, k *call, out io.Writer) error {
-	r, err := h.openRedis(ctx, s)
+	r, done, err := h.openRedis(ctx, s)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
+		return fmt.Errorf("%w: %w", errUnavailable, redisError(err))
 	}
-	defer r.close()
-	reply, err := r.do(redisCommand(k.in.Args)...)
-	var refused redisError
+	defer done()
+	reply, err := r.Do(redisCommand(k.in.Args)...)
+	var refused resp.Error
 	switch {
 	case errors.As(err, &refused):
-		return err
+		return redisError(err)
 	case err != nil:
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
@@ -49,24 +36,33 @@ func (h *Host) redis(ctx context.Context, s wire.Service, k *call, out io.Writer
 }
 
 // openRedis connects as the configured user. When ctx ends, so does the connection.
-func (h *Host) openRedis(ctx context.Context, s wire.Service) (*respConn, error) {
+func (h *Host) openRedis(ctx context.Context, s wire.Service) (r *resp.Conn, done func(), err error) {
 	conn, err := h.dialRedis(ctx, s)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	r := &respConn{w: conn, r: bufio.NewReader(conn), close: func() { stop(); _ = conn.Close() }}
+	r, done = resp.New(conn), func() { stop(); _ = conn.Close() }
 	if s.User == "" && s.Password == "" {
-		return r, nil
+		return r, done, nil
 	}
 	if s.User == "" {
 		s.User = wire.DefaultServiceUser
 	}
-	if _, err := r.do("AUTH", s.User, s.Password); err != nil {
-		r.close()
-		return nil, err
+	if _, err := r.Do("AUTH", s.User, s.Password); err != nil {
+		done()
+		return nil, nil, err
 	}
-	return r, nil
+	return r, done, nil
+}
+
+// redisError is what a server said, on one line.
+func redisError(err error) error {
+	var refused resp.Error
+	if errors.As(err, &refused) {
+		return resp.Error(printable(string(refused)))
+	}
+	return err
 }
 
 func (h *Host) dialRedis(ctx context.Context, s wire.Service) (net.Conn, error) {
@@ -136,98 +132,4 @@ func printable(s string) string {
 		}
 		return r
 	}, s)
-}
-
-// respConn speaks Redis's protocol, version 2.
-type respConn struct {
-	w     io.Writer
-	r     *bufio.Reader
-	left  int // bytes that the reply may still have
-	close func()
-}
-
-func (c *respConn) do(args ...string) (any, error) {
-	var b strings.Builder
-	fmt.Fprintf(&b, "*%d\r\n", len(args))
-	for _, a := range args {
-		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(a), a)
-	}
-	if _, err := io.WriteString(c.w, b.String()); err != nil {
-		return nil, err
-	}
-	c.left = maxReply
-	return c.reply(0)
-}
-
-var errReply = errors.New("the server's reply can't be read")
-
-func (c *respConn) reply(depth int) (any, error) {
-	line, err := c.line()
-	if err != nil {
-		return nil, err
-	}
-	if line == "" || depth > maxReplyDepth {
-		return nil, errReply
-	}
-	switch kind, text := line[0], line[1:]; kind {
-	case '+':
-		return text, nil
-	case '-':
-		return nil, redisError(printable(text))
-	case ':':
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return nil, errReply
-		}
-		return n, nil
-	case '$':
-		n, err := strconv.Atoi(text)
-		if err == nil && n == -1 {
-			return nil, nil
-		}
-		if err != nil || n < 0 || n > c.left {
-			return nil, errReply
-		}
-		b := make([]byte, n+2)
-		if _, err := io.ReadFull(c.r, b); err != nil {
-			return nil, err
-		}
-		c.left -= n
-		if string(b[n:]) != "\r\n" {
-			return nil, errReply
-		}
-		return string(b[:n]), nil
-	case '*':
-		n, err := strconv.Atoi(text)
-		if err == nil && n == -1 {
-			return nil, nil
-		}
-		if err != nil || n < 0 || n > c.left {
-			return nil, errReply
-		}
-		var out []any
-		for range n {
-			e, err := c.reply(depth + 1)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, e)
-		}
-		return out, nil
-	}
-	return nil, errReply
-}
-
-func (c *respConn) line() (string, error) {
-	line, err := c.r.ReadSlice('\n')
-	if errors.Is(err, bufio.ErrBufferFull) {
-		return "", errReply
-	}
-	if err != nil {
-		return "", err
-	}
-	if c.left -= len(line); c.left < 0 || len(line) < 2 || line[len(line)-2] != '\r' {
-		return "", errReply
-	}
-	return string(line[:len(line)-2]), nil
 }

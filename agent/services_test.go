@@ -1,10 +1,10 @@
 package agent
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/agent/resp"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -300,18 +301,18 @@ func realRedis(t testing.TB) *Host {
 func TestRealRedis(t *testing.T) {
 	t.Parallel()
 	h := realRedis(t)
-	nobody, err := h.openRedis(t.Context(), wire.Service{Socket: wire.RedisSocket})
+	nobody, done, err := h.openRedis(t.Context(), wire.Service{Socket: wire.RedisSocket})
 	require.NoError(t, err)
-	defer nobody.close()
-	_, err = nobody.do("PING")
+	defer done()
+	_, err = nobody.Do("PING")
 	require.ErrorContains(t, err, "NOAUTH", "nobody gets in without a password")
 	app, err := os.ReadFile(h.path(wire.SecretsDir + "/redis-app"))
 	require.NoError(t, err)
-	admin, err := h.openRedis(t.Context(), wire.Service{Socket: wire.RedisSocket, User: "default", Password: strings.TrimSpace(string(app))})
+	admin, done, err := h.openRedis(t.Context(), wire.Service{Socket: wire.RedisSocket, User: "default", Password: strings.TrimSpace(string(app))})
 	require.NoError(t, err)
-	defer admin.close()
+	defer done()
 	for _, c := range [][]string{{"SET", "a key", "secret-value"}, {"SET", "b", strings.Repeat("x", 1000)}} {
-		_, err := admin.do(c...)
+		_, err := admin.Do(c...)
 		require.NoError(t, err)
 	}
 	ask := commandsOf(t, h)
@@ -383,9 +384,9 @@ func TestRealRedis(t *testing.T) {
 	t.Run("nor does the server", func(t *testing.T) {
 		s, err := h.services()
 		require.NoError(t, err)
-		r, err := h.openRedis(t.Context(), s.Redis)
+		r, done, err := h.openRedis(t.Context(), s.Redis)
 		require.NoError(t, err)
-		defer r.close()
+		defer done()
 		for _, c := range [][]string{
 			{"EVAL", "return 1", "0"},
 			{"CONFIG", "GET", "*"},
@@ -404,15 +405,15 @@ func TestRealRedis(t *testing.T) {
 			{"CLIENT", "KILL", "ID", "1"},
 			{"MONITOR"},
 		} {
-			_, err := r.do(c...)
-			var refused redisError
+			_, err := r.Do(c...)
+			var refused resp.Error
 			require.ErrorAs(t, err, &refused, "%q", c)
 			require.Regexp(t, "NOPERM|not allowed", string(refused), "%q", c)
 		}
-		n, err := r.do("MEMORY", "USAGE", "a\r\n*1\r\n$8\r\nFLUSHALL\r\n")
+		n, err := r.Do("MEMORY", "USAGE", "a\r\n*1\r\n$8\r\nFLUSHALL\r\n")
 		require.NoError(t, err)
 		require.Nil(t, n, "it is one argument, whatever is in it")
-		n, err = r.do("DBSIZE")
+		n, err = r.Do("DBSIZE")
 		require.NoError(t, err)
 		require.Equal(t, int64(2), n)
 	})
@@ -468,8 +469,10 @@ func FuzzRedisReply(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		c := &respConn{r: bufio.NewReader(strings.NewReader(s)), left: maxReply}
-		reply, err := c.reply(0)
+		reply, err := resp.New(struct {
+			io.Reader
+			io.Writer
+		}{strings.NewReader(s), io.Discard}).Do("PING")
 		if err == nil {
 			var out strings.Builder
 			printReply(&out, reply)

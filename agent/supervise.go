@@ -37,7 +37,7 @@ const (
 const killTime = 10 * time.Second
 
 // Supervise runs one command and ends when it and everything that it started has
-// ended: --for DURATION --silence DURATION -- PROGRAM ARGUMENTS. When its standard
+// ended: --for DURATION --silence DURATION --input -- PROGRAM ARGUMENTS. When its standard
 // input ends or is silent for too long, or it gets SIGTERM, or the time is over, it
 // kills them all. It is the subreaper of what it started, so that neither setsid nor
 // a double fork leads out of its sight.
@@ -45,9 +45,9 @@ const killTime = 10 * time.Second
 // Silence is for where an input's end is not sure to arrive: an engine that is
 // started anew leaves the input of what it ran open, and nobody at its other end.
 //
-// The command gets no input, and nothing of the environment but what it needs to
-// find programs. The exit status is the command's, or 128 and the signal that
-// ended it.
+// The command gets no input, but with --input the first line of the supervisor's, and
+// nothing of the environment but what it needs to find programs. The exit status is the
+// command's, or 128 and the signal that ended it.
 func Supervise(args []string) int {
 	// The signal that ends the command with the supervisor is bound to the thread.
 	runtime.LockOSThread()
@@ -56,9 +56,19 @@ func Supervise(args []string) int {
 		fmt.Fprintf(os.Stderr, "%s%v\n", notStarted, err)
 		return exitNotStarted
 	}
+	input := false
+	if len(args) > 0 && args[0] == "--input" {
+		input, args = true, args[1:]
+	}
 	limit, silence, argv, err := supervised(args)
 	if err != nil {
 		return refuse(err)
+	}
+	var line []byte
+	if input {
+		if line, err = firstLine(os.Stdin, silence); err != nil {
+			return refuse(err)
+		}
 	}
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); errno != 0 {
 		return refuse(errno)
@@ -67,7 +77,7 @@ func Supervise(args []string) int {
 	signal.Notify(children, syscall.SIGCHLD)
 	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // nobody reads any more: there is still to kill
-	command, err := startSupervised(argv)
+	command, err := startSupervised(argv, line)
 	if err != nil {
 		return refuse(err)
 	}
@@ -141,20 +151,60 @@ func supervised(args []string) (limit, silence time.Duration, argv []string, err
 // passedOn is what a command gets of the environment.
 var passedOn = []string{"PATH", "HOME", "LANG"}
 
-func startSupervised(argv []string) (pid int, err error) {
+// maxInput bounds the line that a command gets, in bytes.
+const maxInput = 32 << 10
+
+// firstLine reads a line and not a byte more.
+func firstLine(in *os.File, within time.Duration) ([]byte, error) {
+	if within > 0 {
+		// Nobody may ever write it, and nobody but the kernel would end this.
+		t := time.AfterFunc(within, func() {
+			fmt.Fprintf(os.Stderr, "%sno input came\n", notStarted)
+			os.Exit(exitNotStarted)
+		})
+		defer t.Stop()
+	}
+	var line []byte
+	for b := make([]byte, 1); ; {
+		if _, err := in.Read(b); err != nil {
+			return nil, fmt.Errorf("its input: %w", err)
+		}
+		if line = append(line, b[0]); b[0] == '\n' {
+			return line, nil
+		}
+		if len(line) > maxInput {
+			return nil, errors.New("its input is no line")
+		}
+	}
+}
+
+// inputOf is a file that holds a command's input. Pipes hold more than a line may have.
+func inputOf(line []byte) (*os.File, error) {
+	if line == nil {
+		return os.Open(os.DevNull)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	_, err = w.Write(line)
+	return r, errors.Join(err, w.Close())
+}
+
+func startSupervised(argv []string, line []byte) (pid int, err error) {
 	var env []string
 	for _, e := range os.Environ() {
 		if name, _, _ := strings.Cut(e, "="); slices.Contains(passedOn, name) {
 			env = append(env, e)
 		}
 	}
-	null, err := os.Open(os.DevNull)
+	in, err := inputOf(line)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = null.Close() }()
+	defer func() { _ = in.Close() }()
 	attr := &syscall.ProcAttr{
-		Env: env, Files: []uintptr{null.Fd(), 1, 2},
+		Env: env, Files: []uintptr{in.Fd(), 1, 2},
 		// A group of its own: a command that kills its group must not kill this.
 		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
 	}

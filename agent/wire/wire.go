@@ -292,6 +292,9 @@ const (
 	// SiteOwnerFile is in a site's directory and names the tenant that owns it; it
 	// moves with the site. The key of the site's configuration is the same.
 	SiteOwnerFile = "prego_tenant_id"
+	// SnapshotsDir is in a site's directory and holds its backups, a directory each:
+	// Frappe removes what is in its own, private/backups, after a day.
+	SnapshotsDir = "private/snapshots"
 	// ServicesPath is a Services.
 	ServicesPath = "/etc/prego-agent-exec/services.json"
 	// BenchSocket is where the process that holds the engine's socket listens to the

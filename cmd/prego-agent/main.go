@@ -10,6 +10,7 @@
 // Inside containers, and beside commands, it is also:
 //
 //	prego-agent supervise [--for DURATION] -- PROGRAM ARGUMENTS   run a program and end with all that it started
+//	prego-agent site [--root DIR] VERB ARGUMENTS   run a verb on Frappe's sites; the first line of its input is secrets
 //	prego-agent site-owner SITE [TENANT]   print a site's owner; with a tenant, make it that
 //
 // Exit status: 0 done or asked to stop, 1 failed (trying again may help), 2 wrong
@@ -33,6 +34,7 @@ import (
 	"syscall"
 
 	"github.com/prego/prego/agent"
+	"github.com/prego/prego/agent/site"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -55,6 +57,8 @@ func run(args []string) int {
 		return agent.Supervise(args[1:])
 	case agent.SiteOwnerVerb:
 		return siteOwner(args[1:])
+	case site.Verb:
+		return site.Main(args[1:])
 	}
 	if !slices.Contains([]string{"bootstrap", "run", "exec", "bench", "prepare"}, args[0]) {
 		fmt.Fprintln(os.Stderr, usage)
@@ -121,7 +125,7 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 		}
 		return listen(ctx, host, wire.ExecSocket, e.Run)
 	case "bench":
-		b, err := agent.NewBenchHelper(host, o.caller, o.docker, o.lock, log)
+		b, err := agent.NewBenchHelper(host, o.caller, o.docker, o.lock, os.Getenv("CREDENTIALS_DIRECTORY"), log)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,294 @@
+package site
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// Where backups are, in a site's directory. Frappe's own directory is Frappe's: each of
+// its backups removes what is older than a day there, and fails at a directory
+// (frappe/utils/backups.py, delete_temp_backups); each day it keeps three databases
+// (frappe/desk/page/backups/backups.py, delete_downloadable_backups).
+const (
+	backupsDir     = wire.SnapshotsDir
+	frappesBackups = "private/backups"
+)
+
+// A backup is a directory of files named for it, which appears when it is complete.
+const (
+	partDatabase = "database.sql.gz"
+	partFiles    = "files.tar"
+	partPrivate  = "private-files.tar"
+	partConfig   = "site_config_backup.json"
+)
+
+// file is one of a backup's.
+type file struct {
+	Path  string `json:"path"` // below the sites
+	Bytes int64  `json:"bytes"`
+}
+
+// files lists a backup's files, the database's first; none when there is no such
+// backup.
+func (b *bench) files(site, name string) (out []file, err error) {
+	dir := site + "/" + backupsDir + "/" + name
+	if !b.exists(dir) {
+		return nil, nil
+	}
+	for _, part := range []string{partDatabase, partFiles, partPrivate, partConfig} {
+		path := dir + "/" + name + "-" + part
+		info, err := b.sites.Lstat(path)
+		if errors.Is(err, fs.ErrNotExist) && part != partDatabase {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, file{Path: path, Bytes: info.Size()})
+	}
+	return out, nil
+}
+
+func hasFiles(all []file) bool {
+	n := 0
+	for _, f := range all {
+		if strings.HasSuffix(f.Path, "-"+partFiles) {
+			n++
+		}
+	}
+	return n == 2 // public and private
+}
+
+func (b *bench) saysBackup(name string, all []file) error {
+	var sum int64
+	for _, f := range all {
+		sum += f.Bytes
+	}
+	return b.says(map[string]any{"name": name, "files": all, "bytes": sum})
+}
+
+// backup backs a site up. One that is there is the answer to a repeated call.
+func (b *bench) backup(site, name string, withFiles bool) error {
+	if err := b.using(site); err != nil {
+		return err
+	}
+	all, err := b.files(site, name)
+	if err != nil {
+		return err
+	}
+	if len(all) > 0 && (hasFiles(all) || !withFiles) {
+		return b.saysBackup(name, all)
+	}
+	dir, draft := site+"/"+backupsDir+"/"+name, site+"/"+backupsDir+"/.making-"+name
+	for _, old := range []string{dir, draft} {
+		if err := b.sites.RemoveAll(old); err != nil {
+			return err
+		}
+	}
+	if err := b.sites.MkdirAll(draft, 0o750); err != nil {
+		return err
+	}
+	part := func(p string) string { return b.path(draft + "/" + name + "-" + p) }
+	// Without --ignore-backup-conf a site's own settings can leave tables out, and what
+	// lacks tables can't be restored.
+	args := []string{
+		"--site", site, "backup", "--ignore-backup-conf", "--backup-path-db", part(partDatabase), "--backup-path-conf", part(partConfig),
+		"--backup-path-files", part(partFiles), "--backup-path-private-files", part(partPrivate),
+	}
+	if withFiles {
+		args = append(args, "--with-files")
+	}
+	if at, err := b.connection(site); err == nil {
+		b.err.hide(at.Password)
+	}
+	if err := b.command(nil, args...); err != nil {
+		return errors.Join(err, b.sites.RemoveAll(draft))
+	}
+	if err := b.sync(draft); err != nil {
+		return err
+	}
+	step()
+	if err := b.sites.Rename(draft, dir); err != nil {
+		return err
+	}
+	if all, err = b.files(site, name); err != nil {
+		return err
+	}
+	if withFiles && !hasFiles(all) {
+		return errors.New("bench backup ended, and left no files")
+	}
+	return b.saysBackup(name, all)
+}
+
+// sync has what is in a directory on the disk.
+func (b *bench) sync(dir string) error {
+	return fs.WalkDir(b.sites.FS(), dir, func(name string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		f, err := b.sites.Open(name)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Sync(), f.Close())
+	})
+}
+
+func (b *bench) deleteBackup(site, name string) error {
+	if err := b.lock(shared, site); err != nil {
+		return err
+	}
+	dir := site + "/" + backupsDir + "/"
+	was := b.exists(dir + name)
+	if was {
+		// First out of sight: half a backup must not look like one.
+		if err := b.sites.RemoveAll(dir + ".making-" + name); err != nil {
+			return err
+		}
+		step()
+		if err := b.sites.Rename(dir+name, dir+".making-"+name); err != nil {
+			return err
+		}
+	}
+	step()
+	if err := b.sites.RemoveAll(dir + ".making-" + name); err != nil {
+		return err
+	}
+	return b.says(map[string]any{"name": name, "deleted": was})
+}
+
+// restore brings a site back to a backup. Frappe drops the database and makes it again,
+// so that the site is gone from when this is killed until it is repeated.
+func (b *bench) restore(site, name string, withFiles bool) error {
+	if err := b.lock(alone, site); err != nil {
+		return err
+	}
+	s, err := b.made(site)
+	if err != nil {
+		return err
+	}
+	rootUser, rootPassword, err := b.root()
+	if err != nil {
+		return err
+	}
+	all, err := b.files(site, name)
+	switch {
+	case err != nil:
+		return err
+	case len(all) == 0:
+		return fmt.Errorf("site %s has no backup %s", site, name)
+	case withFiles && !hasFiles(all):
+		return fmt.Errorf("backup %s has no files", name)
+	}
+	at, err := b.connection(site)
+	if err != nil {
+		return err
+	}
+	if !database.MatchString(at.Name) {
+		return fmt.Errorf("%q is no database of a site's", at.Name)
+	}
+	b.err.hide(at.Password)
+	// Frappe leaves the scheduler as it finds it, and finds it off in what an earlier
+	// call has left.
+	if s.Scheduled == nil {
+		on := b.scheduled(site)
+		s.Scheduled = &on
+		if err := b.writeState(site, *s); err != nil {
+			return err
+		}
+	}
+	work, err := b.linked(site, all)
+	if err != nil {
+		return err
+	}
+	part := func(p string) string { return b.path(work + "/" + name + "-" + p) }
+	args := []string{"--site", site, "restore", part(partDatabase), "--db-root-username", rootUser}
+	if withFiles {
+		args = append(args, "--with-public-files", part(partFiles), "--with-private-files", part(partPrivate))
+	}
+	if err := b.command([]string{rootPassword}, args...); err != nil {
+		return err
+	}
+	if err := b.afterRestore(site, at.Name); err != nil {
+		return err
+	}
+	if *s.Scheduled {
+		if err := b.command(nil, "--site", site, "enable-scheduler"); err != nil {
+			return err
+		}
+	}
+	s.Scheduled = nil
+	if err := errors.Join(b.sites.RemoveAll(work), b.writeState(site, *s)); err != nil {
+		return err
+	}
+	return b.says(map[string]any{"site": site, "name": name, "with_files": withFiles})
+}
+
+// linked gives a backup's files second names, for Frappe to work on: it moves encrypted
+// ones away while it reads them, and copies of tars stay in the site's directory when it
+// is killed (frappe/utils/backups.py, decrypt_backup; frappe/installer.py, extract_files).
+func (b *bench) linked(site string, all []file) (dir string, err error) {
+	dir = site + "/" + backupsDir + "/.restoring"
+	if err := b.sites.RemoveAll(dir); err != nil {
+		return "", err
+	}
+	if err := b.sites.MkdirAll(dir, 0o750); err != nil {
+		return "", err
+	}
+	for _, f := range all {
+		base := f.Path[strings.LastIndexByte(f.Path, '/')+1:]
+		if err := b.sites.Link(f.Path, dir+"/"+base); err != nil {
+			return "", err
+		}
+		if err := b.sites.RemoveAll(site + "/" + base); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// afterRestore drops the user that Frappe makes for where root came from, and keeps
+// the one for anywhere.
+func (b *bench) afterRestore(site, name string) error {
+	db, err := b.asRoot()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	if complete, _, err := whole(db, name); err != nil || !complete {
+		return errors.Join(err, fmt.Errorf("bench restore ended, and database %s of %s lacks tables", name, site))
+	}
+	hosts, err := usersOf(db, name)
+	if err != nil {
+		return err
+	}
+	open := false
+	for _, host := range hosts {
+		open = open || host == anywhere
+	}
+	for _, host := range hosts {
+		if open && host != anywhere {
+			if err := dropUser(db, name, host); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// scheduled says whether a site's scheduler is on (frappe/utils/scheduler.py,
+// is_scheduler_disabled). A site without a database has none.
+func (b *bench) scheduled(site string) bool {
+	db, _, err := b.asSite(site)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = db.Close() }()
+	v, err := ask[sql.NullString](db, "SELECT value FROM tabSingles WHERE doctype = 'System Settings' AND field = 'enable_scheduler'")
+	return err == nil && v.Valid && v.String != "0" && v.String != ""
+}

@@ -1,0 +1,108 @@
+package site
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+)
+
+// command runs bench with the words that it asks for on its standard input, a line
+// each. Frappe asks by getpass, which reads the terminal of its session where there is
+// one, whatever its input is: so it gets a session without. Passwords are never
+// arguments: bench writes its command lines to logs/bench.log, and everybody in the
+// container can list processes.
+func (b *bench) command(answers []string, args ...string) error {
+	cmd := exec.Command(b.program, args...) //nolint:gosec,noctx // arguments were checked; the supervisor ends it
+	cmd.Dir = b.dir
+	cmd.Stdout, cmd.Stderr = b.err, b.err
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	if len(answers) > 0 {
+		cmd.Stdin = strings.NewReader(strings.Join(answers, "\n") + "\n")
+	}
+	runtime.LockOSThread() // bench is killed when the thread that started it ends
+	defer runtime.UnlockOSThread()
+	step()
+	err := cmd.Run()
+	step()
+	b.err.end()
+	verb := args[0]
+	if verb == "--site" {
+		verb = args[2]
+	}
+	var ended *exec.ExitError
+	switch {
+	case errors.As(err, &ended):
+		return fmt.Errorf("bench %s: %s", verb, ended.ProcessState)
+	case err != nil:
+		return fmt.Errorf("bench %s: %w", verb, err)
+	}
+	return nil
+}
+
+// masked passes on lines without the secrets in them. Frappe prints whole commands and
+// statements when they fail.
+type masked struct {
+	to     io.Writer
+	hidden []string
+	line   []byte
+}
+
+// minHidden is the shortest secret that is looked for; a shorter one would be found by
+// chance.
+const minHidden = 4
+
+func (m *masked) hide(secret string) {
+	if len(secret) >= minHidden {
+		m.hidden = append(m.hidden, secret)
+	}
+}
+
+// looksSecret finds what Frappe makes by itself: the password of a site's database, in
+// the command line of MariaDB's client and in the statement that makes its user.
+var looksSecret = regexp.MustCompile(`(?i)(--password=|identified by |"db_password": |'db_password': |redis://[^:/@\s]*:)('[^']*'|"[^"]*"|[^\s'"@]+)`)
+
+// maxLine bounds how much is kept until a line ends.
+const maxLine = 64 << 10
+
+func (m *masked) Write(p []byte) (int, error) {
+	n := len(p)
+	for {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			break
+		}
+		m.line = append(m.line, p[:i+1]...)
+		m.flush()
+		p = p[i+1:]
+	}
+	if m.line = append(m.line, p...); len(m.line) > maxLine {
+		m.flush()
+	}
+	return n, nil
+}
+
+// end passes on a last line that has no end.
+func (m *masked) end() {
+	if len(m.line) > 0 {
+		m.line = append(m.line, '\n')
+		m.flush()
+	}
+}
+
+const mask = "********"
+
+func (m *masked) flush() {
+	text := string(m.line)
+	for _, s := range m.hidden {
+		text = strings.ReplaceAll(text, s, mask)
+	}
+	text = looksSecret.ReplaceAllString(text, "${1}"+mask)
+	m.line = m.line[:0]
+	_, _ = io.WriteString(m.to, text) // who has gone is noticed elsewhere
+}

@@ -1,0 +1,182 @@
+package site
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+const (
+	siteConfig   = "site_config.json"
+	commonConfig = "common_site_config.json"
+)
+
+// readConfig reads a file of Frappe's configuration; one that is not there is empty.
+// Values stay as they are written.
+func (b *bench) readConfig(name string) (map[string]json.RawMessage, error) {
+	text, err := b.sites.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[string]json.RawMessage{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out map[string]json.RawMessage
+	if json.Unmarshal(text, &out) != nil { // its words may be secret
+		return nil, fmt.Errorf("%s is no JSON object", name)
+	}
+	return out, nil
+}
+
+// writeConfig writes a file of Frappe's configuration as Frappe does.
+func (b *bench) writeConfig(name string, config map[string]json.RawMessage) error {
+	text, err := json.Marshal(config) // sorts the keys
+	if err != nil {
+		return err
+	}
+	var pretty bytes.Buffer
+	if err := json.Indent(&pretty, text, "", " "); err != nil {
+		return err
+	}
+	mode := fs.FileMode(0o640)
+	if info, err := b.sites.Stat(name); err == nil {
+		mode = info.Mode().Perm()
+	}
+	return b.put(name, pretty.Bytes(), mode)
+}
+
+// change sets keys of a site's configuration. Frappe writes the file in place under a
+// lock of its own (frappe/installer.py, update_site_config), which is held here, too.
+func (b *bench) change(site string, settings Settings) error {
+	if err := b.sites.MkdirAll(site+"/locks", 0o755); err != nil {
+		return err
+	}
+	f, err := b.sites.OpenFile(site+"/locks/site_config.lock", os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	if err := flock(f, alone); err != nil {
+		return err
+	}
+	name := site + "/" + siteConfig
+	if !b.exists(name) {
+		return fmt.Errorf("site %s has no %s", site, siteConfig)
+	}
+	config, err := b.readConfig(name)
+	if err != nil {
+		return err
+	}
+	for key, value := range settings {
+		if string(value) == "null" {
+			delete(config, key)
+		} else {
+			config[key] = value
+		}
+	}
+	return b.writeConfig(name, config)
+}
+
+func (b *bench) configure(site, text string) error {
+	settings, err := ParseSettings(text)
+	if err != nil {
+		return err
+	}
+	if err := b.using(site); err != nil {
+		return err
+	}
+	if password := b.secrets[wire.SecretMailPassword]; password != "" {
+		settings[wire.SecretMailPassword] = quoted(password)
+	}
+	return b.change(site, settings)
+}
+
+// using locks a finished site for verbs that get along with each other.
+func (b *bench) using(site string) error {
+	if err := b.lock(shared, site); err != nil {
+		return err
+	}
+	_, err := b.made(site)
+	return err
+}
+
+func quoted(text string) json.RawMessage {
+	v, _ := json.Marshal(text) // text always marshals
+	return v
+}
+
+// setConfig sets one key, with the values that "bench set-config" makes of words
+// (frappe/installer.py, _update_config_file).
+func (b *bench) setConfig(site, key, value string) error {
+	if Reserved(key) {
+		return fmt.Errorf("%s is the host's own", key)
+	}
+	if err := b.using(site); err != nil {
+		return err
+	}
+	v := quoted(value)
+	switch value {
+	case "0", "1", "true", "false":
+		v = json.RawMessage(value)
+	case "None":
+		v = json.RawMessage("null")
+	}
+	return b.change(site, Settings{key: v})
+}
+
+// setMaintenance does what "bench set-maintenance-mode" does (frappe/commands/scheduler.py):
+// in maintenance a site answers 503, and its scheduler and workers pass it over.
+func (b *bench) setMaintenance(site string, on bool) error {
+	if err := b.using(site); err != nil {
+		return err
+	}
+	v := json.RawMessage("0")
+	if on {
+		v = json.RawMessage("1")
+	}
+	return b.change(site, Settings{"maintenance_mode": v})
+}
+
+// databaseOf is what a site's configuration says of its database.
+type databaseOf struct {
+	Name     string `json:"db_name"`
+	Password string `json:"db_password"`
+	Socket   string `json:"db_socket"`
+	Host     string `json:"db_host"`
+	Port     any    `json:"db_port"` // a number, or one in quotes
+	Type     string `json:"db_type"`
+	Cache    string `json:"redis_cache"`
+	Queue    string `json:"redis_queue"`
+}
+
+// connection is how Frappe reaches the database of a site, or of the next one when
+// site is "": the site's configuration lies over the common one
+// (frappe/__init__.py, get_site_config).
+func (b *bench) connection(site string) (databaseOf, error) {
+	at := databaseOf{Host: "127.0.0.1", Port: "3306"}
+	names := []string{commonConfig}
+	if site != "" {
+		names = append(names, site+"/"+siteConfig)
+	}
+	for _, name := range names {
+		text, err := b.sites.ReadFile(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return at, err
+		}
+		if json.Unmarshal(text, &at) != nil {
+			return at, fmt.Errorf("%s can't be read", name)
+		}
+	}
+	if at.Type != "" && at.Type != "mariadb" {
+		return at, fmt.Errorf("a database of type %s is not supported", at.Type)
+	}
+	return at, nil
+}

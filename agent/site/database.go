@@ -1,0 +1,164 @@
+package site
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// dialTime is how long reaching the database server may take.
+const dialTime = 10 * time.Second
+
+// errNoRoot says that this host gave no user for its database server: the databases of
+// its sites are elsewhere.
+var errNoRoot = errors.New("no root of a database server was given")
+
+// open connects to a database server as Frappe would.
+func (at databaseOf) open(user, password, name string) (*sql.DB, error) {
+	cfg := mysql.NewConfig()
+	cfg.User, cfg.Passwd, cfg.DBName = user, password, name
+	cfg.Net, cfg.Addr = "tcp", net.JoinHostPort(at.Host, fmt.Sprint(at.Port))
+	if at.Socket != "" {
+		cfg.Net, cfg.Addr = "unix", at.Socket
+	}
+	cfg.Timeout, cfg.InterpolateParams = dialTime, true
+	cfg.AllowAllFiles, cfg.MultiStatements = false, false
+	cfg.Logger = log.New(io.Discard, "", 0)
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return nil, errors.New("the database's address is not good")
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(1)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*dialTime)
+	defer cancel()
+	if err := db.PingContext(ctx); err != nil {
+		_ = db.Close()
+		return nil, fmt.Errorf("the database server: %w", err)
+	}
+	return db, nil
+}
+
+// root is the database server's root.
+func (b *bench) root() (user, password string, err error) {
+	user, password = b.secrets[SecretRootUser], b.secrets[SecretRootPassword]
+	if password == "" {
+		return "", "", errNoRoot
+	}
+	if user == "" {
+		user = "root"
+	}
+	return user, password, nil
+}
+
+// asRoot connects as root to the server that new sites get their databases on.
+func (b *bench) asRoot() (*sql.DB, error) {
+	user, password, err := b.root()
+	if err != nil {
+		return nil, err
+	}
+	at, err := b.connection("")
+	if err != nil {
+		return nil, err
+	}
+	return at.open(user, password, "")
+}
+
+// asSite connects to a site's database with the site's own rights.
+func (b *bench) asSite(site string) (*sql.DB, databaseOf, error) {
+	at, err := b.connection(site)
+	if err != nil {
+		return nil, at, err
+	}
+	if at.Name == "" {
+		return nil, at, fmt.Errorf("site %s has no database", site)
+	}
+	b.err.hide(at.Password)
+	db, err := at.open(at.Name, at.Password, at.Name)
+	return db, at, err
+}
+
+// ask gets one value.
+func ask[T any](db *sql.DB, query string, args ...any) (T, error) {
+	var v T
+	err := db.QueryRowContext(context.Background(), query, args...).Scan(&v)
+	return v, err
+}
+
+func tell(db *sql.DB, statement string) error {
+	step()
+	_, err := db.ExecContext(context.Background(), statement)
+	return err
+}
+
+// whole says whether a database has the tables that a finished site of Frappe has,
+// and whether it has any.
+func whole(db *sql.DB, name string) (whole, any bool, err error) {
+	n, err := ask[int](db, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = ? AND table_name IN ('tabDefaultValue', 'tabUser', '__Auth')", name)
+	if err != nil {
+		return false, false, err
+	}
+	all, err := ask[int](db, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = ?", name)
+	return n == 3, all > 0, err
+}
+
+// usersOf are the hosts that a database's user may come from, the name being the
+// database's. Frappe makes one for the login scope that it is told, and without one,
+// as when it restores, for where root came from.
+func usersOf(db *sql.DB, name string) (hosts []string, err error) {
+	rows, err := db.QueryContext(context.Background(), "SELECT Host FROM mysql.user WHERE User = ?", name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var host string
+		if err := rows.Scan(&host); err != nil {
+			return nil, err
+		}
+		hosts = append(hosts, host)
+	}
+	return hosts, rows.Err()
+}
+
+// anywhere is the login scope of sites' users: containers get another address each
+// time that they are made.
+const anywhere = "%"
+
+func dropUser(db *sql.DB, name, host string) error {
+	text := func(s string) string { return "'" + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(s) + "'" }
+	return tell(db, "DROP USER IF EXISTS "+text(name)+"@"+text(host))
+}
+
+// dropDatabase drops a database of ours and its users, and says what of it was there.
+func dropDatabase(db *sql.DB, name string) (there bool, users int, err error) {
+	if !database.MatchString(name) {
+		return false, 0, fmt.Errorf("%q is no database of a site's", name)
+	}
+	n, err := ask[int](db, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", name)
+	if err != nil {
+		return false, 0, err
+	}
+	if err := tell(db, "DROP DATABASE IF EXISTS `"+name+"`"); err != nil {
+		return n > 0, 0, err
+	}
+	hosts, err := usersOf(db, name)
+	if err != nil {
+		return n > 0, 0, err
+	}
+	for _, host := range hosts {
+		if err := dropUser(db, name, host); err != nil {
+			return n > 0, users, err
+		}
+		users++
+	}
+	return n > 0, users, nil
+}

@@ -1,0 +1,196 @@
+package site
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+)
+
+// newSite makes a site with Frappe's tables and a password of Administrator that
+// nobody keeps. A finished one with this database is success; what a killed call left
+// is made again from the start.
+func (b *bench) newSite(site, name string) error {
+	if err := b.lock(alone, site); err != nil {
+		return err
+	}
+	rootUser, rootPassword, err := b.root()
+	if err != nil {
+		return err
+	}
+	there, err := b.readState(site)
+	if err != nil {
+		return err
+	}
+	db, err := b.asRoot()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	complete, anything, err := whole(db, name)
+	if err != nil {
+		return err
+	}
+	answer := map[string]any{"site": site, "db_name": name, "made": true}
+	switch {
+	case there != nil && there.Made && there.DBName != name:
+		return fmt.Errorf("site %s already exists with another database", site)
+	case there != nil && there.Made && complete:
+		answer["made"] = false
+		return b.says(answer)
+	case there != nil && there.Made && b.exists(site+"/"+ownerFile):
+		return fmt.Errorf("site %s belongs to a tenant, and its database is not whole", site)
+	case there == nil && anything:
+		return fmt.Errorf("database %s is there and has tables: it is of another site", name)
+	}
+	if other, err := b.siteOf(name, site); err != nil || other != "" {
+		return errors.Join(err, taken(name, other))
+	}
+	if there != nil && !there.Made && there.DBName != name {
+		if _, _, err := dropDatabase(db, there.DBName); err != nil {
+			return err
+		}
+	}
+	if err := b.begin(site, name); err != nil {
+		return err
+	}
+	admin := rand.Text()
+	b.err.hide(admin)
+	// --force: the directory is there, since it says whose work this is. What is in the
+	// way then is dropped: it is nobody's, as was just found out.
+	err = b.command([]string{rootPassword, admin, admin}, "new-site", site, "--db-name", name, "--db-root-username", rootUser,
+		"--mariadb-user-host-login-scope", anywhere, "--force")
+	if err != nil {
+		return err
+	}
+	if complete, _, err = whole(db, name); err != nil || !complete {
+		return errors.Join(err, fmt.Errorf("bench new-site ended, and database %s lacks tables", name))
+	}
+	if err := b.writeState(site, state{DBName: name, Made: true}); err != nil {
+		return err
+	}
+	return b.says(answer)
+}
+
+func taken(name, site string) error {
+	if site == "" {
+		return nil
+	}
+	return fmt.Errorf("database %s is site %s's", name, site)
+}
+
+// begin puts a new directory in a site's place, which says that a site is being made.
+func (b *bench) begin(site, name string) error {
+	if err := b.discard(site, site); err != nil {
+		return err
+	}
+	draft := own + "/new-" + site
+	if err := b.sites.RemoveAll(draft); err != nil {
+		return err
+	}
+	if err := b.sites.MkdirAll(draft, 0o755); err != nil {
+		return err
+	}
+	if err := b.writeState(draft, state{DBName: name}); err != nil {
+		return err
+	}
+	step()
+	return b.sites.Rename(draft, site)
+}
+
+// discard removes a directory of a site: first out of sight, at once. What is killed
+// then is removed by the next.
+func (b *bench) discard(site, dir string) error {
+	trash := own + "/trash-" + site
+	if err := b.sites.RemoveAll(trash); err != nil {
+		return err
+	}
+	step()
+	if err := b.sites.Rename(dir, trash); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	step()
+	return b.sites.RemoveAll(trash)
+}
+
+// siteOf finds a site, other than one, that uses a database.
+func (b *bench) siteOf(name, other string) (string, error) {
+	sites, err := b.names()
+	if err != nil {
+		return "", err
+	}
+	for _, site := range sites {
+		if site == other {
+			continue
+		}
+		config, err := b.readConfig(site + "/" + siteConfig)
+		if err != nil {
+			continue // it names no database that anybody could use
+		}
+		var its string
+		if _ = json.Unmarshal(config["db_name"], &its); its == name {
+			return site, nil
+		}
+	}
+	return "", nil
+}
+
+// promoteSite gives a site that was made in advance its name. Frappe has no command
+// for it: a site is its directory, and its database keeps its name.
+func (b *bench) promoteSite(from, to string) error {
+	if from == to {
+		return errors.New("the names are the same")
+	}
+	if err := b.lock(alone, from, to); err != nil {
+		return err
+	}
+	old, err := b.readState(from)
+	if err != nil {
+		return err
+	}
+	there, err := b.readState(to)
+	if err != nil {
+		return err
+	}
+	switch {
+	case old == nil && there == nil:
+		return fmt.Errorf("site %s does not exist", from)
+	case old == nil && there.PromotedFrom != from:
+		return fmt.Errorf("site %s exists, and was not promoted from %s", to, from)
+	case old != nil && there != nil:
+		return fmt.Errorf("site %s already exists", to)
+	case old != nil && !old.Made:
+		return fmt.Errorf("site %s is not finished", from)
+	case old != nil:
+		old.PromotedFrom = from
+		if err := b.writeState(from, *old); err != nil {
+			return err
+		}
+		step()
+		if err := b.sites.Rename(from, to); err != nil {
+			return err
+		}
+		step()
+	}
+	if err := b.change(to, Settings{"host_name": quoted("https://" + to)}); err != nil {
+		return err
+	}
+	// It clears the cache of the website, too (frappe/commands/utils.py).
+	if err := b.command(nil, "--site", to, "clear-cache"); err != nil {
+		return err
+	}
+	return b.says(map[string]any{"site": to, "promoted_from": from})
+}
+
+// archive is where "bench drop-site" puts what it drops, below bench's directory: it
+// may have been run by hand.
+const archive = "archived/sites"
+
+// isArchived says whether a name in the archive is a site's: Frappe appends a number to
+// a name that is taken.
+func isArchived(entry, site string) bool {
+	rest, ok := strings.CutPrefix(entry, site)
+	return ok && strings.Trim(rest, "0123456789") == ""
+}

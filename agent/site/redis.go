@@ -1,0 +1,97 @@
+package site
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"time"
+
+	"github.com/prego/prego/agent/resp"
+)
+
+// redisTime bounds what is asked of one Redis.
+const redisTime = time.Minute
+
+// forget removes what Redis has of a site: what Frappe caches, by the database's name
+// (frappe/utils/redis_wrapper.py, make_key), and its jobs, by the site's
+// (frappe/utils/background_jobs.py, create_job_id). A Redis that can't be asked is no
+// reason to keep the rest: the cache loses its keys by itself.
+func (b *bench) forget(site, name string) (keys int) {
+	at, err := b.connection("")
+	if err != nil {
+		fmt.Fprintf(b.err, "redis: %v\n", err)
+		return 0
+	}
+	for _, r := range []struct{ address, pattern string }{{at.Cache, name + "|*"}, {at.Queue, name + "|*"}, {at.Queue, "rq:*:" + site + "::*"}} {
+		if r.address == "" {
+			continue
+		}
+		n, err := b.removeKeys(r.address, r.pattern)
+		if keys += n; err != nil {
+			fmt.Fprintf(b.err, "redis: %v\n", err)
+		}
+	}
+	return keys
+}
+
+func (b *bench) removeKeys(address, pattern string) (n int, err error) {
+	r, done, err := b.dialRedis(address)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	for cursor := "0"; ; {
+		reply, err := r.Do("SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
+		if err != nil {
+			return n, err
+		}
+		page, _ := reply.([]any)
+		if len(page) != 2 {
+			return n, fmt.Errorf("the keys can't be read")
+		}
+		found, _ := page[1].([]any)
+		for _, key := range found {
+			if _, err := r.Do("UNLINK", fmt.Sprint(key)); err != nil {
+				return n, err
+			}
+			n++
+		}
+		if cursor = fmt.Sprint(page[0]); cursor == "0" {
+			return n, nil
+		}
+	}
+}
+
+// dialRedis connects by an address of Frappe's configuration.
+func (b *bench) dialRedis(address string) (r *resp.Conn, done func(), err error) {
+	u, err := url.Parse(address)
+	if err != nil || (u.Scheme != "redis" && u.Scheme != "unix") {
+		return nil, nil, fmt.Errorf("its address is not of the form redis://HOST:PORT") // nothing of it: it holds a password
+	}
+	network, at := "tcp", u.Host
+	if u.Scheme == "unix" {
+		network, at = "unix", u.Path
+	} else if u.Port() == "" {
+		at = net.JoinHostPort(u.Hostname(), "6379")
+	}
+	conn, err := net.DialTimeout(network, at, dialTime)
+	if err != nil {
+		return nil, nil, err
+	}
+	_ = conn.SetDeadline(time.Now().Add(redisTime))
+	r, done = resp.New(conn), func() { _ = conn.Close() }
+	password, _ := u.User.Password()
+	if password == "" {
+		return r, done, nil
+	}
+	b.err.hide(password)
+	user := u.User.Username()
+	if user == "" {
+		user = "default"
+	}
+	if _, err := r.Do("AUTH", user, password); err != nil {
+		done()
+		return nil, nil, err
+	}
+	return r, done, nil
+}

@@ -1,0 +1,142 @@
+package site
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+)
+
+// stateFile is in each site's directory that is made here, and moves with it. It tells
+// a finished site from one that a killed verb left.
+const stateFile = "prego_site.json"
+
+// state is what verbs know of a site.
+type state struct {
+	DBName string `json:"db_name"`
+	// Made: the site was finished once. Without it, nobody has used it yet.
+	Made         bool   `json:"made,omitempty"`
+	PromotedFrom string `json:"promoted_from,omitempty"`
+	// Installing is an app whose installation began, and maybe did not end.
+	Installing string `json:"installing,omitempty"`
+	// Scheduled is kept while a restore is under way: whether the scheduler was on.
+	Scheduled *bool `json:"scheduled,omitempty"`
+}
+
+// errNotOurs says that a site was made by somebody else, or not at all.
+var errNotOurs = errors.New("it was not made by this program")
+
+// readState reads a site's state; nil is no site.
+func (b *bench) readState(site string) (*state, error) {
+	info, err := b.sites.Lstat(site)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil //nolint:nilnil // a site that is not there has no state
+	case err != nil:
+		return nil, err
+	case !info.IsDir():
+		return nil, fmt.Errorf("%s is no directory", site)
+	}
+	text, err := b.sites.ReadFile(site + "/" + stateFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("site %s is there: %w", site, errNotOurs)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var s state
+	if json.Unmarshal(text, &s) != nil {
+		return nil, fmt.Errorf("%s of site %s can't be read", stateFile, site)
+	}
+	return &s, nil
+}
+
+func (b *bench) writeState(dir string, s state) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return b.put(dir+"/"+stateFile, append(text, '\n'), 0o644)
+}
+
+// put replaces a file at once: nobody reads a half of it, whatever kills this.
+func (b *bench) put(name string, content []byte, mode fs.FileMode) error {
+	draft := name + ".new"
+	f, err := b.sites.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	step()
+	return b.sites.Rename(draft, name)
+}
+
+// made is the state of a site that can be worked on.
+func (b *bench) made(site string) (*state, error) {
+	s, err := b.readState(site)
+	switch {
+	case errors.Is(err, errNotOurs):
+		return &state{Made: true}, nil // of a host that was taken over with its sites
+	case err != nil:
+		return nil, err
+	case s == nil:
+		return nil, fmt.Errorf("site %s does not exist", site)
+	case !s.Made:
+		return nil, fmt.Errorf("site %s is not finished", site)
+	}
+	return s, nil
+}
+
+// own is where files of no site are kept, among the sites.
+const own = ".prego"
+
+// lockFiles is how many locks there are. Sites share them, so that nothing is left of
+// a site that is gone.
+const lockFiles = 64
+
+// lock keeps sites to one verb: shared for those that get along with each other. It is
+// released when the process ends, however it does.
+func (b *bench) lock(how int, sites ...string) error {
+	if err := b.sites.MkdirAll(own, 0o755); err != nil {
+		return err
+	}
+	var names []string
+	for _, s := range sites {
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(s))
+		names = append(names, fmt.Sprintf("%s/lock-%02d", own, h.Sum32()%lockFiles))
+	}
+	slices.Sort(names) // all verbs lock in one order
+	for _, name := range slices.Compact(names) {
+		f, err := b.sites.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
+		if err != nil {
+			return err
+		}
+		b.held = append(b.held, f)
+		if err := flock(f, how); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	shared = syscall.LOCK_SH
+	alone  = syscall.LOCK_EX
+)
+
+func flock(f *os.File, how int) error {
+	for {
+		if err := syscall.Flock(int(f.Fd()), how); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
+}

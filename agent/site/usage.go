@@ -1,0 +1,72 @@
+package site
+
+import (
+	"io/fs"
+	"strings"
+	"syscall"
+)
+
+// used is what a site takes.
+type used struct {
+	Database int64 `json:"database_bytes"` // data and indexes, as the server estimates them
+	Files    int64 `json:"files_bytes"`    // on the disk, without backups
+	Backups  int64 `json:"backups_bytes"`  // Frappe's own and ours
+	Users    int   `json:"users"`          // that may log in to the desk, without Administrator
+}
+
+func (b *bench) usage(site string) error {
+	if _, err := b.made(site); err != nil {
+		return err
+	}
+	var out used
+	db, at, err := b.asSite(site)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	out.Database, err = ask[int64](db, "SELECT COALESCE(SUM(data_length + index_length), 0) FROM information_schema.tables WHERE table_schema = ?", at.Name)
+	if err != nil {
+		return err
+	}
+	out.Users, err = ask[int](db, "SELECT COUNT(*) FROM tabUser WHERE enabled = 1 AND user_type = 'System User' AND name NOT IN ('Administrator', 'Guest')")
+	if err != nil {
+		return err
+	}
+	if out.Files, out.Backups, err = b.measure(site); err != nil {
+		return err
+	}
+	return b.says(out)
+}
+
+// measure walks a site's directory. Links are not followed, and a file of several
+// names is counted once.
+func (b *bench) measure(site string) (files, backups int64, err error) {
+	counted := make(map[uint64]bool)
+	err = fs.WalkDir(b.sites.FS(), site, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return ignoreGone(err)
+		}
+		info, err := d.Info()
+		if err != nil {
+			return ignoreGone(err)
+		}
+		size := info.Size()
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			if st.Nlink > 1 {
+				if counted[st.Ino] {
+					return nil
+				}
+				counted[st.Ino] = true
+			}
+			size = st.Blocks * 512
+		}
+		below := strings.TrimPrefix(name, site+"/")
+		if strings.HasPrefix(below, backupsDir+"/") || strings.HasPrefix(below, frappesBackups+"/") {
+			backups += size
+		} else {
+			files += size
+		}
+		return nil
+	})
+	return files, backups, err
+}
