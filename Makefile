@@ -15,7 +15,7 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test lint bench generate golden tools packages clean image compose-config test-production machines
+.PHONY: help build demo dev test lint bench generate golden tools packages clean image compose-config test-production machines images
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ endif
 machines: ## Build what simulated machines boot from, once (as root; docs/simulator.md)
 	@tools/packages.sh debootstrap systemd-nspawn apt-ftparchive ip losetup mkfs.ext4
 	@tools/machine-root.sh .prego/machines
+
+images: ## Build the images that stand in for Frappe's, MariaDB's and Redis's, once (as root; docs/frappe.md)
+	@tools/packages.sh debootstrap
+	@tools/images.sh .prego/images
 
 bench: packages temporal ## Run the benchmarks, each beside its bare limit
 	go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./internal/e2e ./internal/store ./placement ./placement/region ./agentgw

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Builds the images that stand in for Frappe's, MariaDB's and Redis's where no registry
+# can be reached (docs/frappe.md), from Debian's packages, as root:
+#
+#   DIR/HASH/images.tar   for docker load
+#   DIR/HASH/registry/    what Debian's docker-registry serves, see registry.yml there
+#
+# HASH is that of the recipe; DIR/current leads there. All share their layers: Debian's
+# packages, and what is laid over them as the originals have it. They have the names that
+# the declared stack has.
+set -euo pipefail
+umask 022
+cd "$(dirname "$0")/.."
+mkdir -p "${1:?a directory to build in}"
+dir=$(readlink -f "$1")
+bench_image=frappe/erpnext:v15
+
+packages="mariadb-server mariadb-client redis-server redis-tools nginx-light nodejs gunicorn python3-click python3-pymysql
+	gettext-base gzip file wait-for-it jq media-types ca-certificates util-linux"
+hash_of() { find "$@" -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16; }
+base=base-$(printf '%s' "$packages" | cat - <(sed -n '/^build_base/,/^}/p' "$0") | sha256sum | cut -c1-16)
+hash=$(hash_of tools/images.sh tools/images internal/sim/bench internal/config/stack.json)
+out=$dir/$hash
+
+exec 9>"$dir/lock"
+flock 9 # another checkout, or a test, may be building the same
+if [ -e "$out/complete" ]; then
+	ln -sfn "$hash" "$dir/current"
+	exit 0
+fi
+[ "$(id -u)" = 0 ] || { echo "the images can only be built as root" >&2; exit 1; }
+
+# Debian's archive, as this machine reaches it.
+archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -E '/debian/?$' | head -1 || true)
+archive=${archive:-http://deb.debian.org/debian}
+
+build_base() { # file for the layer
+	local root=$1.root
+	rm -rf "$root"
+	debootstrap --variant=minbase trixie "$root" "${archive%/}" >"$1.log"
+	cp --dereference /etc/resolv.conf "$root/etc/resolv.conf"
+	apt-config dump | grep -E '^Acquire::(https?|ftp|Retries|Check-)' >"$root/etc/apt/apt.conf.d/00build" || true
+	printf 'path-exclude=/usr/share/%s/*\n' doc man info locale lintian i18n/locales zoneinfo-icu >"$root/etc/dpkg/dpkg.cfg.d/small"
+	printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
+	chmod 755 "$root/usr/sbin/policy-rc.d"
+	mount -t proc proc "$root/proc"
+	local status=0
+	# shellcheck disable=SC2086
+	chroot "$root" /usr/bin/env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin sh -euc '
+		apt-get -q -y update
+		apt-get -q -y --no-install-recommends install "$@"
+		apt-get clean' sh $packages >>"$1.log" 2>&1 || status=$?
+	umount "$root/proc"
+	if [ "$status" != 0 ]; then
+		tail -20 "$1.log" >&2
+		return "$status"
+	fi
+	# What the images' programs make anew, or never look at.
+	rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/{apt,debconf,ldconfig}/* "$root"/var/log/* "$root"/var/lib/{mysql,redis}/* "$root"/usr/sbin/policy-rc.d \
+		"$root"/etc/apt/apt.conf.d/00build "$root"/usr/share/{doc,man,info,locale,lintian}/* "$root"/usr/share/{perl,python3}/debpython/__pycache__ "$root"/tmp/* "$root"/dev/*
+	: >"$root/etc/resolv.conf"
+	mkdir -p "$root"/var/log/{nginx,mysql,redis}
+	tar -C "$root" --sort=name --numeric-owner --mtime=@0 -cf "$1.new" .
+	rm -rf "$root"
+	mv "$1.new" "$1"
+}
+
+if [ ! -e "$dir/$base.tar" ]; then
+	echo "building $dir/$base.tar from Debian's packages (once, a minute or two)"
+	build_base "$dir/$base.tar"
+fi
+rm -rf "$out"
+mkdir -p "$out"
+python3 tools/images/pack.py --base "$dir/$base.tar" --out "$out" --bench-image "$bench_image" --stack internal/config/stack.json \
+	--files tools/images --bench internal/sim/bench
+: >"$out/complete"
+ln -sfn "$hash" "$dir/current"
+# Earlier recipes' are of no use any more.
+find "$dir" -mindepth 1 -maxdepth 1 \( -name 'base-*' ! -name "$base.tar" -o -type d ! -name "$hash" \) -mmin +60 -exec rm -rf {} +
