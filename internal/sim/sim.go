@@ -54,7 +54,7 @@ type Profile struct {
 	Restart time.Duration // before an agent that ended is started again
 
 	// Commands of bench. On a real host a new site takes 30 to 90 s and an app some
-	// 10 to 60 s; a rename is a move of a directory.
+	// 10 to 60 s; a rename is a move of a directory, and then clear-cache.
 	BenchNewSite, BenchRename, BenchInstallApp time.Duration
 }
 

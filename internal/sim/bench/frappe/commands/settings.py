@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from frappe import cache, installer, site as sites
+from frappe import cache, installer, simulated, site as sites
 from frappe.cli import on_site
 
 
@@ -54,6 +54,7 @@ def clear_website_cache(context):
 
 def clear(context):
     for site in context.each():
+        simulated.delay("clear-cache")
         cache.clear(site)
     context.required()
 
