@@ -312,10 +312,11 @@ func genRequest(t *rapid.T, i int) placement.Request {
 	r := placement.Request{
 		TenantID: fmt.Sprintf("t-%d", i), OrgID: rapid.SampledFrom([]string{"o1", "o2"}).Draw(t, "org"), ParentOrgID: rapid.SampledFrom([]string{"", "p1", "p2"}).Draw(t, "parent"),
 		Region: rapid.SampledFrom([]prego.Region{"eu", "eu", "sg"}).Draw(t, "region"), Plan: rapid.SampledFrom(prego.Plans()).Draw(t, "plan"),
-		DataResidency: rapid.SampledFrom([]string{"", "", "DE", "KR", "XX"}).Draw(t, "residency"),
+		DataResidency: rapid.SampledFrom([]string{"", "", "DE", "KR", "FR", "AT", "XX"}).Draw(t, "residency"),
 		Mode:          rapid.SampledFrom([]prego.PlacementMode{"shared", "shared", "one_tenant_one_server"}).Draw(t, "mode"),
 		Algorithm:     rapid.SampledFrom([]placement.Algorithm{"best_fit", "first_fit", "round_robin"}).Draw(t, "algorithm"),
 	}
+	r.DedicatedRedis = r.Plan == prego.PlanBusiness && rapid.Bool().Draw(t, "dedicated redis")
 	if rapid.IntRange(0, 5).Draw(t, "constrained") == 0 {
 		r.Constraint.Require = []string{"blue"}
 	}
@@ -328,113 +329,44 @@ func genRequest(t *rapid.T, i int) placement.Request {
 	return r
 }
 
-// world is what happened to a fleet, kept apart from the engine.
-type world struct {
-	servers map[string]placement.Server
-	tenants map[string][]placement.Request // by server
-	shards  map[string][]placement.Request
-	pools   map[string][]placement.Request
-	sites   map[string]string // site → tenant
-}
-
 // TestInvariants holds P1 to P8 (placement-policy §9) against streams of requests,
-// shared and dedicated, overrides among them.
+// shared and dedicated, overrides among them, and every outcome against a model that
+// knows the rules and no fleet.
 func TestInvariants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		data := genFleet(t)
-		w := world{servers: map[string]placement.Server{}, tenants: map[string][]placement.Request{}, shards: map[string][]placement.Request{}, pools: map[string][]placement.Request{}, sites: map[string]string{}}
-		for _, s := range data.Servers {
-			w.servers[s.ServerID] = s
-		}
+		enrich(t, &data)
 		policy := shared()
 		policy.MaxTenantsPerNode = rapid.IntRange(1, 4).Draw(t, "max tenants")
 		policy.EmptyPool = rapid.SampledFrom([]placement.EmptyPool{"on_demand", "hold"}).Draw(t, "empty pool")
+		w := newWorld(data, policy)
 		f, twin := placement.NewFleet(policy, data), placement.NewFleet(policy, data)
 		counts := map[string]int{}
 		for i := range rapid.IntRange(1, 20).Draw(t, "requests") {
 			r := genRequest(t, i)
+			if r.Override != nil {
+				r.Override.IgnoreConstraint = rapid.Bool().Draw(t, "ignore")
+			}
+			outcome, code := w.outcome(r)
 			d := f.Decide(r)
+			if r.Override == nil { // P1
+				require.Equal(t, outcome, d.Outcome, "%s", d.SelectionReason)
+				require.Equal(t, code, d.Code)
+			}
 			require.Equal(t, d, twin.Decide(r), "the same input, the same decision")
 			require.Equal(t, d, f.Decide(r), "deciding changes nothing")
 			f.Apply(r, d)
 			twin.Apply(r, d)
-			w.check(t, data, policy, r, d)
+			w.check(t, r, d)
 			for _, s := range data.Servers { // P5
 				now, _ := f.Server(s.ServerID)
 				require.GreaterOrEqual(t, now.TenantCount, counts[s.ServerID])
 				counts[s.ServerID] = now.TenantCount
-				require.Len(t, w.tenants[s.ServerID], now.TenantCount, "every tenant is counted once")
+				require.Len(t, w.tenants["a/"+s.ServerID], now.TenantCount, "every tenant is counted once")
 			}
 		}
 	})
-}
-
-func (w *world) check(t *rapid.T, data placement.Data, policy placement.Policy, r placement.Request, d placement.Decision) {
-	require.Contains(t, []placement.Outcome{placement.Placed, placement.OnDemandSite, placement.AwaitingCapacity, placement.HoldForSite, placement.NeedsServer, placement.Refused}, d.Outcome) // P1
-	require.LessOrEqual(t, len(d.Rejected), policy.MaxRejected)
-	require.True(t, slices.IsSortedFunc(d.Rejected, func(a, b placement.Rejection) int { return compare(a.ID, b.ID) }))
-	if !d.PlacesTenant() {
-		return
-	}
-	require.GreaterOrEqual(t, d.Confidence, 0.0)
-	require.LessOrEqual(t, d.Confidence, 1.0)
-	s := w.servers[d.AppServerID]
-	require.Equal(t, prego.ServerActive, s.Status)
-	require.Equal(t, r.Region, s.Region) // P3
-	if r.Override == nil {
-		require.Less(t, s.MemoryPct, policy.MemoryPctMax) // P2
-		require.Less(t, len(w.tenants[s.ServerID]), policy.MaxTenantsPerNode)
-		require.True(t, placement.Satisfies(s.Tags, r.Constraint))
-		if r.Mode == prego.ModeOneTenantOneServer {
-			require.Empty(t, w.tenants[s.ServerID])
-		}
-	}
-	for _, other := range w.tenants[s.ServerID] { // P4
-		require.NotEqual(t, prego.PlanEnterprise, r.Plan)
-		require.NotEqual(t, prego.PlanEnterprise, other.Plan)
-	}
-	if s.Role == prego.RoleNode {
-		require.Equal(t, []string{s.ServerID, s.ServerID}, []string{d.DBShardID, d.RedisPoolID}, "a node is a stack of its own")
-	} else {
-		shard := data.Shards[slices.IndexFunc(data.Shards, func(x placement.Shard) bool { return x.ShardID == d.DBShardID })]
-		require.Equal(t, r.Region, shard.Region)
-		switch r.Plan { // P6
-		case prego.PlanTrial:
-			require.Contains(t, []prego.Plan{"", prego.PlanTrial}, shard.PlanTierLock)
-		case prego.PlanStarter:
-			require.Empty(t, shard.PlanTierLock)
-		case prego.PlanBusiness:
-			require.Equal(t, prego.PlanBusiness, shard.PlanTierLock)
-		case prego.PlanEnterprise:
-			require.NotEqual(t, prego.PlanTrial, shard.PlanTierLock)
-		}
-		if r.Override == nil {
-			require.Less(t, len(w.shards[shard.ShardID]), shard.Capacity)
-		}
-		pool := data.Pools[slices.IndexFunc(data.Pools, func(x placement.Pool) bool { return x.PoolID == d.RedisPoolID })]
-		require.Equal(t, r.Region, pool.Region)
-		require.Less(t, len(w.pools[pool.PoolID]), pool.Capacity)
-	}
-	for _, others := range [][]placement.Request{w.shards[d.DBShardID], w.pools[d.RedisPoolID]} {
-		for _, other := range others {
-			require.NotEqual(t, prego.PlanEnterprise, r.Plan)
-			require.NotEqual(t, prego.PlanEnterprise, other.Plan)
-		}
-	}
-	if r.DataResidency != "" { // P7
-		require.Contains(t, data.Residency[r.DataResidency].Regions, s.Region)
-	}
-	if d.Outcome == placement.Placed { // P8
-		require.Empty(t, w.sites[d.PoolSiteID], "assigned twice")
-		w.sites[d.PoolSiteID] = r.TenantID
-		require.Contains(t, data.Sites, placement.Site{PoolSiteID: d.PoolSiteID, AppServerID: d.AppServerID, DBShardID: d.DBShardID})
-	} else {
-		require.Empty(t, d.PoolSiteID)
-	}
-	w.tenants[d.AppServerID] = append(w.tenants[d.AppServerID], r)
-	w.shards[d.DBShardID] = append(w.shards[d.DBShardID], r)
-	w.pools[d.RedisPoolID] = append(w.pools[d.RedisPoolID], r)
 }
 
 func compare(a, b string) int {

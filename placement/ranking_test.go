@@ -1,0 +1,266 @@
+package placement_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
+)
+
+func pct(v float64) *float64 { return &v }
+
+// TestEveryWeightCounts has two servers with a shard each, and pools, that differ in one
+// thing: who is chosen, and by how much, follows that thing's weight, and nothing else.
+func TestEveryWeightCounts(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		weights placement.Weights
+		data    func(*placement.Data)
+		score   float64 // of the winner, app-2
+		margin  float64 // to the other server; 0 where both have the same
+		pool    string
+	}{
+		"app_load":         {weights: placement.Weights{AppLoad: 0.8}, data: func(d *placement.Data) { d.Servers[0].MemoryPct = 60 }, score: 0.8 * 0.8, margin: 0.8 * 0.4},
+		"app_count":        {weights: placement.Weights{AppCount: 0.8}, data: func(d *placement.Data) { d.Servers[0].TenantCount = 12 }, score: 0.8 * 0.9, margin: 0.8 * 0.5},
+		"db_load":          {weights: placement.Weights{DBLoad: 0.8}, data: func(d *placement.Data) { d.Shards[0].Tenants = 9 }, score: 0.8 * 0.6, margin: 0.8 * 0.5},
+		"affinity":         {weights: placement.Weights{Affinity: 0.8}, data: func(d *placement.Data) { d.Servers[1].ParentOrgs = map[string]int{"p": 1} }, score: 0.8, margin: 0.8},
+		"app_cpu":          {weights: placement.Weights{AppCPU: 0.8}, data: func(d *placement.Data) { d.Servers[0].CPUPct, d.Servers[1].CPUPct = pct(60), pct(10) }, score: 0.8 * 0.9, margin: 0.8 * 0.5},
+		"app_cpu unknown":  {weights: placement.Weights{AppCPU: 0.8}, data: func(d *placement.Data) { d.Servers[1].CPUPct = pct(80) }, score: 0.8 * 0.2, margin: 0.8 * 0.2},
+		"app_worker_slots": {weights: placement.Weights{AppWorkerSlots: 0.8}, data: func(d *placement.Data) { d.Servers[0].WorkerSlotsPct, d.Servers[1].WorkerSlotsPct = pct(60), pct(10) }, score: 0.8 * 0.9, margin: 0.8 * 0.5},
+		"db_disk":          {weights: placement.Weights{DBDisk: 0.8}, data: func(d *placement.Data) { d.Shards[0].DiskPct, d.Shards[1].DiskPct = pct(60), pct(10) }, score: 0.8 * 0.9, margin: 0.8 * 0.5},
+		"db_disk unknown":  {weights: placement.Weights{DBDisk: 0.8}, data: func(d *placement.Data) { d.Shards[1].DiskPct = pct(79) }, score: 0.8 * 0.21, margin: 0.8 * 0.21},
+		"redis_load":       {weights: placement.Weights{RedisLoad: 0.8, AppLoad: 0.1}, data: func(d *placement.Data) { d.Pools[1].Tenants, d.Servers[0].MemoryPct = 2, 30 }, pool: "redis-2", score: 0.8*0.8 + 0.1*0.8, margin: 0.01},
+		"redis_memory": {weights: placement.Weights{RedisMemory: 0.8, AppLoad: 0.1}, pool: "redis-2", score: 0.8*0.9 + 0.1*0.8, margin: 0.01,
+			data: func(d *placement.Data) {
+				d.Pools[0].MemoryPct, d.Pools[1].MemoryPct, d.Servers[0].MemoryPct = pct(60), pct(10), 30
+			}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := fleet()
+			d.Servers[0].MemoryPct = 20
+			d.Shards = append(d.Shards, placement.Shard{ShardID: "db-2", Region: "eu", Tenants: 4, Capacity: 10, Status: "active"})
+			d.Pools = append(d.Pools, placement.Pool{PoolID: "redis-2", Region: "eu", Tenants: 4, Capacity: 10, Status: "active"})
+			d.Sites[1].DBShardID = "db-2"
+			tc.data(&d)
+			p := shared()
+			p.Weights = tc.weights
+			got := placement.NewFleet(p, d).Decide(request(func(r *placement.Request) { r.ParentOrgID = "p" }))
+			require.Equal(t, []string{"app-2", "db-2"}, []string{got.AppServerID, got.DBShardID}, "%s", got.SelectionReason)
+			require.InDelta(t, tc.score, got.Score, 1e-9)
+			require.InDelta(t, tc.margin, got.Confidence, 1e-9)
+			if tc.pool != "" {
+				require.Equal(t, tc.pool, got.RedisPoolID)
+			}
+			// Without the weight both are the same, and the first by id is taken.
+			p.Weights = placement.Weights{}
+			got = placement.NewFleet(p, d).Decide(request(nil))
+			require.Equal(t, []string{"app-1", "db-1", "redis-1"}, []string{got.AppServerID, got.DBShardID, got.RedisPoolID})
+			require.Zero(t, got.Score)
+		})
+	}
+}
+
+// TestSameShardAffinity: the shard where the parent org lives is preferred within 0.05
+// of the best, where that is wanted; among a server's sites and for one made on demand.
+func TestSameShardAffinity(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		same   bool
+		parent string
+		load   int // tenants of 100 on db-2, where the parent org lives; db-1 has 40. 0.2 × 25/100 is 0.05
+		shard  string
+	}{
+		"off":                {parent: "p", load: 45, shard: "db-1"},
+		"on":                 {same: true, parent: "p", load: 45, shard: "db-2"},
+		"just within":        {same: true, parent: "p", load: 64, shard: "db-2"},
+		"at the delta":       {same: true, parent: "p", load: 65, shard: "db-1"},
+		"beyond":             {same: true, parent: "p", load: 66, shard: "db-1"},
+		"another parent org": {same: true, parent: "q", load: 45, shard: "db-1"},
+		"no parent org":      {same: true, load: 45, shard: "db-1"},
+		"and better anyway":  {parent: "p", load: 30, shard: "db-2"},
+	} {
+		for _, onDemand := range []bool{false, true} {
+			d, p := fleet(), shared()
+			p.SameShard = tc.same
+			d.Servers = d.Servers[:1]
+			d.Shards = []placement.Shard{
+				{ShardID: "db-1", Region: "eu", Tenants: 40, Capacity: 100, Status: "active"},
+				{ShardID: "db-2", Region: "eu", Tenants: tc.load, Capacity: 100, Status: "active", ParentOrgs: map[string]int{"p": 1}},
+			}
+			d.Sites = []placement.Site{{PoolSiteID: "s-1", AppServerID: "app-1", DBShardID: "db-1"}, {PoolSiteID: "s-2", AppServerID: "app-1", DBShardID: "db-2"}}
+			if onDemand {
+				d.Sites = nil
+			}
+			got := placement.NewFleet(p, d).Decide(request(func(r *placement.Request) { r.ParentOrgID = tc.parent }))
+			require.Equal(t, onDemand, got.Outcome == placement.OnDemandSite)
+			require.Equal(t, tc.shard, got.DBShardID, "%s, on demand %t", name, onDemand)
+			share := map[string]int{"db-1": 40, "db-2": tc.load}[tc.shard]
+			// The preference chooses, and scores nothing.
+			require.InDelta(t, 0.4*0.6+0.2*0.9+0.2*(1-float64(share)/100)+0.1*0.6, got.Score, 1e-9)
+		}
+	}
+}
+
+// TestResidencyIsHeldByEachServer: within a region that a zone allows, one cloud's
+// servers are and another's are not.
+func TestResidencyIsHeldByEachServer(t *testing.T) {
+	t.Parallel()
+	d := fleet()
+	d.Providers = append(d.Providers, placement.Provider{ID: "aws", Enabled: true, Regions: []prego.Region{"eu"}})
+	d.Residency["FR"] = placement.Zone{Regions: []prego.Region{"eu"}, Providers: []prego.InfraProviderID{"aws"}}
+	d.Servers[0].InfraProvider = "aws" // and has less memory free
+	ask := func(country string) placement.Decision {
+		return placement.NewFleet(shared(), d).Decide(request(func(r *placement.Request) { r.DataResidency = country }))
+	}
+	require.Equal(t, "app-2", ask("").AppServerID)
+	require.Equal(t, "app-2", ask("DE").AppServerID)
+	got := ask("FR")
+	require.Equal(t, placement.Placed, got.Outcome, got.SelectionReason)
+	require.Equal(t, "app-1", got.AppServerID)
+	require.Equal(t, prego.InfraProviderID("aws"), got.InfraProvider)
+	require.Equal(t, map[string]int{"data_residency": 1}, got.RejectedCounts)
+	d.Servers[0].Status = prego.ServerDraining
+	got = ask("FR")
+	require.Equal(t, placement.AwaitingCapacity, got.Outcome)
+	require.Equal(t, []prego.Role{prego.RoleApp}, got.MissingRoles)
+	require.Equal(t, []placement.Rejection{{ID: "app-1", Reason: "not_active"}, {ID: "app-2", Reason: "data_residency"}}, got.Rejected)
+}
+
+// TestMeasuresReject: at the threshold, by the name of the measure; what is not known
+// rejects nobody, a threshold of 0 neither, and who is to be alone heeds no CPU.
+func TestMeasuresReject(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		set    func(*placement.Data, *float64)
+		limit  func(*placement.Policy) *float64
+		most   float64
+		role   prego.Role
+		lonely bool // who is to be alone is rejected, too
+	}{
+		"cpu_pct":          {func(d *placement.Data, v *float64) { d.Servers[0].CPUPct = v }, func(p *placement.Policy) *float64 { return &p.CPUPctMax }, 85, prego.RoleApp, false},
+		"worker_slots_pct": {func(d *placement.Data, v *float64) { d.Servers[0].WorkerSlotsPct = v }, func(p *placement.Policy) *float64 { return &p.WorkerSlotsPctMax }, 90, prego.RoleApp, false},
+		"db_disk_pct":      {func(d *placement.Data, v *float64) { d.Shards[0].DiskPct = v }, func(p *placement.Policy) *float64 { return &p.DBDiskPctMax }, 80, prego.RoleDBShard, true},
+		"redis_memory_pct": {func(d *placement.Data, v *float64) { d.Pools[0].MemoryPct = v }, func(p *placement.Policy) *float64 { return &p.RedisMemoryPctMax }, 90, prego.RoleRedisPool, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ask := func(v *float64, policy func(*placement.Policy), change func(*placement.Request)) placement.Decision {
+				d, p := fleet(), shared()
+				d.Servers = d.Servers[:1]
+				d.Servers[0].TenantCount, d.Shards[0].Tenants, d.Pools[0].Tenants = 0, 0, 0
+				tc.set(&d, v)
+				if policy != nil {
+					policy(&p)
+				}
+				return placement.NewFleet(p, d).Decide(request(change))
+			}
+			require.Equal(t, placement.Placed, ask(nil, nil, nil).Outcome, "unknown")
+			require.Equal(t, placement.Placed, ask(pct(tc.most-0.1), nil, nil).Outcome)
+			for _, v := range []float64{tc.most, 100} {
+				got := ask(&v, nil, nil)
+				require.Equal(t, placement.AwaitingCapacity, got.Outcome)
+				require.Equal(t, map[string]int{name: 1}, got.RejectedCounts)
+				require.Equal(t, []prego.Role{tc.role}, got.MissingRoles)
+			}
+			require.Equal(t, placement.Placed, ask(pct(100), func(p *placement.Policy) { *tc.limit(p) = 0 }, nil).Outcome, "not looked at")
+			require.Equal(t, placement.AwaitingCapacity, ask(pct(10), func(p *placement.Policy) { *tc.limit(p) = 10 }, nil).Outcome)
+			forced := ask(pct(100), nil, func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1", DBShardID: "db-1"} })
+			require.Equal(t, tc.role != prego.RoleRedisPool, forced.Outcome == placement.Placed, "a pool can't be forced")
+			for _, change := range []func(*placement.Request){
+				func(r *placement.Request) { r.Plan = prego.PlanEnterprise },
+				func(r *placement.Request) { r.Mode = prego.ModeOneTenantOneServer },
+			} {
+				require.Equal(t, tc.lonely, ask(pct(100), nil, change).Outcome != placement.Placed)
+			}
+		})
+	}
+}
+
+// TestWhoIsAloneSharesNothing follows one decision by others that ask for the same.
+func TestWhoIsAloneSharesNothing(t *testing.T) {
+	t.Parallel()
+	empty := func() placement.Data {
+		d := fleet()
+		d.Servers = d.Servers[:1]
+		d.Servers[0].TenantCount, d.Shards[0].Tenants, d.Pools[0].Tenants = 0, 0, 0
+		return d
+	}
+	single := func(r *placement.Request) { r.Mode = prego.ModeOneTenantOneServer }
+	t.Run("one tenant, one server", func(t *testing.T) {
+		t.Parallel()
+		f := placement.NewFleet(shared(), empty())
+		r := request(single)
+		d := f.Decide(r)
+		require.Equal(t, placement.Placed, d.Outcome)
+		require.True(t, d.Dedicates)
+		f.Apply(r, d)
+		got := f.Decide(request(func(r *placement.Request) { r.TenantID = "u" }))
+		require.Equal(t, map[string]int{"dedicated_to_another_tenant": 3}, got.RejectedCounts, "server, shard and pool")
+	})
+	t.Run("an override shares what is in use", func(t *testing.T) {
+		t.Parallel()
+		data := empty()
+		data.Shards[0].Tenants = 3
+		f := placement.NewFleet(shared(), data)
+		r := request(func(r *placement.Request) {
+			single(r)
+			r.Override = &placement.Override{AppServerID: "app-1", Reason: "x"}
+		})
+		d := f.Decide(r)
+		require.Equal(t, placement.Placed, d.Outcome, d.SelectionReason)
+		require.True(t, d.Dedicates)
+		f.Apply(r, d)
+		shard, _ := f.Shard("db-1")
+		pool, _ := f.Pool("redis-1")
+		require.Equal(t, []string{"", "t"}, []string{shard.DedicatedFor, pool.DedicatedFor})
+	})
+	for name, occupy := range map[string]func(*placement.Data){
+		"server in use":              func(d *placement.Data) { d.Servers[0].TenantCount = 1 },
+		"instances on the server":    func(d *placement.Data) { d.Servers[0].RunsInstances = true },
+		"shard in use":               func(d *placement.Data) { d.Shards[0].Tenants = 1 },
+		"instances beside the shard": func(d *placement.Data) { d.Shards[0].RunsInstances = true },
+		"pool in use":                func(d *placement.Data) { d.Pools[0].Tenants = 1 },
+		"instances beside the pool":  func(d *placement.Data) { d.Pools[0].RunsInstances = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data := empty()
+			occupy(&data)
+			f := placement.NewFleet(shared(), data)
+			d := f.Decide(request(single))
+			require.Equal(t, placement.NeedsServer, d.Outcome)
+			require.Equal(t, map[string]int{"not_empty": 1}, d.RejectedCounts)
+			require.Equal(t, placement.AwaitingCapacity, f.Decide(request(func(r *placement.Request) { r.Plan = prego.PlanEnterprise })).Outcome)
+			require.Equal(t, placement.Placed, f.Decide(request(nil)).Outcome, "who may share does")
+		})
+	}
+}
+
+// TestFleetsThatServeNobody: their servers, shards and pools are passed over, but for an
+// override and what is the tenant's own.
+func TestFleetsThatServeNobody(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(*placement.Data){
+		"server": func(d *placement.Data) { d.Servers[0].NotServing = true },
+		"shard":  func(d *placement.Data) { d.Shards[0].NotServing = true },
+		"pool":   func(d *placement.Data) { d.Pools[0].NotServing = true },
+	} {
+		data := fleet()
+		data.Servers = data.Servers[:1]
+		set(&data)
+		got := placement.NewFleet(shared(), data).Decide(request(nil))
+		require.Equal(t, placement.AwaitingCapacity, got.Outcome, name)
+		require.Equal(t, map[string]int{"fleet_not_serving": 1}, got.RejectedCounts)
+		data.Servers[0].DedicatedFor, data.Shards[0].DedicatedFor, data.Pools[0].DedicatedFor = "t", "t", "t"
+		require.Equal(t, placement.Placed, placement.NewFleet(shared(), data).Decide(request(nil)).Outcome, "its own %s", name)
+	}
+	data := fleet()
+	data.Servers[0].NotServing, data.Shards[0].NotServing = true, true
+	got := placement.NewFleet(shared(), data).Decide(request(func(r *placement.Request) {
+		r.Override = &placement.Override{AppServerID: "app-1", DBShardID: "db-1", Reason: "x"}
+	}))
+	require.Equal(t, placement.Placed, got.Outcome)
+}
