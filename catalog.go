@@ -24,7 +24,10 @@ type Catalog struct {
 // BootTimeouts are how long each step of a boot may take.
 type BootTimeouts struct {
 	Running   Duration `json:"running"`   // create call → provider says running
-	Handshake Duration `json:"handshake"` // running → handshake
+	Handshake Duration `json:"handshake"` // running, or the last sign of the boot → handshake
+	// Boot is running → handshake at most, however often the host says how its boot
+	// goes; 0 is Handshake.
+	Boot      Duration `json:"boot"`
 	Heartbeat Duration `json:"heartbeat"` // handshake → first heartbeat
 }
 
@@ -75,6 +78,7 @@ func DefaultCatalog() Catalog {
 		DefaultTimeouts: BootTimeouts{
 			Running:   Duration(5 * time.Minute),
 			Handshake: Duration(90 * time.Second),
+			Boot:      Duration(5 * time.Minute),
 			Heartbeat: Duration(90 * time.Second),
 		},
 	}
@@ -134,6 +138,9 @@ func (c Catalog) TimeoutsFor(location, image string) BootTimeouts {
 		}
 		if r.Handshake > 0 {
 			out.Handshake = r.Handshake
+		}
+		if r.Boot > 0 {
+			out.Boot = r.Boot
 		}
 		if r.Heartbeat > 0 {
 			out.Heartbeat = r.Heartbeat

@@ -31,8 +31,15 @@ type ProvisionState struct {
 	RevokedAt        *time.Time
 	Spread           bool // a fleet's, which may be made in another region instead
 	BootstrapRefused bool // a second key presented the current attempt's token
-	CreatedAt        time.Time
-	Now              time.Time // the database's clock
+	// BootFailure is why the current attempt's boot failed, as its host said, "" if it
+	// did not.
+	BootFailure string
+	// BootSign is the last that was heard of the current attempt's boot, and BootSignAt
+	// when; nil where nothing was.
+	BootSign   string
+	BootSignAt *time.Time
+	CreatedAt  time.Time
+	Now        time.Time // the database's clock
 }
 
 // AttemptStart says which create attempt begins.

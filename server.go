@@ -56,7 +56,8 @@ const (
 	// ReasonFailedCreate: the provider refused the server for good, or every
 	// candidate and retry was used up.
 	ReasonFailedCreate Reason = "failed_create"
-	// ReasonFailedBoot: the provider never reported the server as running.
+	// ReasonFailedBoot: the provider never reported the server as running, or the host
+	// reported that its boot failed.
 	ReasonFailedBoot Reason = "failed_boot"
 	// ReasonFailedHandshake: no agent presented the token in time.
 	ReasonFailedHandshake Reason = "failed_handshake"

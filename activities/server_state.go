@@ -111,6 +111,12 @@ type Progress struct {
 	Handshake        bool `json:"handshake"`
 	FirstHeartbeat   bool `json:"first_heartbeat"`
 	BootstrapRefused bool `json:"bootstrap_refused"` // a second key presented the token
+	// BootFailure is why the boot failed, as the host said, "" if it did not.
+	BootFailure string `json:"boot_failure,omitempty"`
+	// BootSign is the last that was heard of the boot, "" for nothing, and BootSignAge
+	// how long ago that was.
+	BootSign    string        `json:"boot_sign,omitempty"`
+	BootSignAge time.Duration `json:"boot_sign_age,omitempty"`
 }
 
 // ReadProgress reads what the gateway recorded for an attempt.
@@ -122,7 +128,14 @@ func (a *Servers) ReadProgress(ctx context.Context, in ServerRef) (Progress, err
 	if st.Attempt != in.Attempt {
 		return Progress{}, permanent(ErrTypeSuperseded, fmt.Sprintf("server %s is at attempt %d", in.ServerID, st.Attempt), nil)
 	}
-	return Progress{Handshake: st.HandshakeAt != nil, FirstHeartbeat: st.FirstHeartbeatAt != nil, BootstrapRefused: st.BootstrapRefused}, nil
+	p := Progress{
+		Handshake: st.HandshakeAt != nil, FirstHeartbeat: st.FirstHeartbeatAt != nil, BootstrapRefused: st.BootstrapRefused,
+		BootFailure: st.BootFailure, BootSign: st.BootSign,
+	}
+	if st.BootSignAt != nil {
+		p.BootSignAge = max(0, st.Now.Sub(*st.BootSignAt))
+	}
+	return p, nil
 }
 
 // AwaitRunningInput names the server to wait for.

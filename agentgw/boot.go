@@ -6,6 +6,7 @@ import (
 	"unicode"
 
 	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
@@ -22,7 +23,7 @@ func (g *Gateway) bootIdentity(c echo.Context) (BootIdentity, error) {
 }
 
 // bootStage takes a milestone of a booting host, so that a boot that fails before
-// there is an agent can be seen.
+// there is an agent can be seen. One that failed ends the run's waiting.
 func (g *Gateway) bootStage(c echo.Context) error {
 	return g.guarded(c, func() error {
 		who, err := g.bootIdentity(c)
@@ -53,6 +54,10 @@ func (g *Gateway) bootStage(c echo.Context) error {
 		}, in.Detail)
 		if err := g.store.AddBootStage(c.Request().Context(), who, string(in.Stage), detail); err != nil {
 			return err
+		}
+		if in.Stage == wire.StageFailed {
+			g.log.Warn("boot failed", zap.String("server_id", who.ServerID), zap.Int("attempt", who.Attempt), zap.String("cause", prego.Redact(detail)))
+			g.signal(c.Request().Context(), handshakeSlotTimeout, "boot_failed", who.ServerID, who.Attempt, g.runs.BootFailed)
 		}
 		return c.NoContent(http.StatusNoContent)
 	})

@@ -41,6 +41,7 @@ type Signaler interface {
 	AgentHandshook(ctx context.Context, serverID string, attempt int) error
 	AgentHeartbeat(ctx context.Context, serverID string, attempt int) error
 	BootstrapRefused(ctx context.Context, serverID string, attempt int) error
+	BootFailed(ctx context.Context, serverID string, attempt int) error
 }
 
 // Authority issues and verifies certificates.

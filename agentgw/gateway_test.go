@@ -94,6 +94,10 @@ func (s *signals) BootstrapRefused(_ context.Context, id string, _ int) error {
 	return s.add("refused", id)
 }
 
+func (s *signals) BootFailed(_ context.Context, id string, _ int) error {
+	return s.add("boot failed", id)
+}
+
 func (s *signals) all() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -510,6 +514,17 @@ func TestBootEndpointsTakeTheTokenAndKeepIt(t *testing.T) {
 		_ = resp.Body.Close()
 		return resp.StatusCode
 	}
+	status, _ := stage(raw("boots"), `{"server_id":"boots","stage":"retrying","detail":"packages: no mirror"}`)
+	require.Equal(t, 204, status)
+	require.Empty(t, b.signals.all(), "what may still end well ends no waiting")
+	status, _ = stage(raw("boots"), `{"server_id":"boots","stage":"failed","detail":"packages: --password hunter2"}`)
+	require.Equal(t, 204, status)
+	require.Eventually(t, func() bool { return slices.Equal([]string{"boot failed boots"}, b.signals.all()) }, time.Second, time.Millisecond)
+	state, err := b.store.ProvisionState(context.Background(), "boots")
+	require.NoError(t, err)
+	require.Equal(t, "packages: --password [redacted]", state.BootFailure, "it is in the row before the run is told")
+	require.Equal(t, "failed: packages: --password [redacted]", state.BootSign)
+	require.NotNil(t, state.BootSignAt)
 	require.Equal(t, 200, get(wire.PathAgentBinary+"?sha256=d1"))
 	require.Equal(t, 404, get(wire.PathAgentBinary+"?sha256=d2"))
 	sum, err := b.store.PutBootArtifact(context.Background(), []byte("stage two"))
@@ -517,7 +532,7 @@ func TestBootEndpointsTakeTheTokenAndKeepIt(t *testing.T) {
 	require.Equal(t, 200, get(wire.PathStageTwo+"?sha256="+sum))
 	require.Equal(t, 422, get(wire.PathStageTwo+"?sha256=zz"))
 	require.Equal(t, 404, get("/internal/agent/nonsense"))
-	status, _, _ := b.handshake("boots", newKey(t), nil)
+	status, _, _ = b.handshake("boots", newKey(t), nil)
 	require.Equal(t, 200, status, "the token is not consumed by any of it")
 
 	var limited bool

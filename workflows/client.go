@@ -123,6 +123,11 @@ func (c *Client) BootstrapRefused(ctx context.Context, serverID string, attempt 
 	return c.signal(ctx, serverID, AgentSignal{Kind: SignalBootstrapRefused, Attempt: attempt})
 }
 
+// BootFailed tells a provisioning run that its host reported a failed boot.
+func (c *Client) BootFailed(ctx context.Context, serverID string, attempt int) error {
+	return c.signal(ctx, serverID, AgentSignal{Kind: SignalBootFailed, Attempt: attempt})
+}
+
 // signal sends a hint. A run that has ended needs none.
 func (c *Client) signal(ctx context.Context, serverID string, s AgentSignal) error {
 	err := c.Temporal.SignalWorkflow(ctx, prego.ProvisionWorkflowID(serverID), "", SignalAgent, s)

@@ -47,6 +47,7 @@ const (
 	SignalHandshake        AgentSignalKind = "handshake"
 	SignalHeartbeat        AgentSignalKind = "heartbeat"
 	SignalBootstrapRefused AgentSignalKind = "bootstrap_refused"
+	SignalBootFailed       AgentSignalKind = "boot_failed"
 )
 
 // SignalGeneration is the channel on which a run that is ending is told that its row

@@ -75,6 +75,7 @@ func (p *provisionServer) run(ctx workflow.Context) error {
 	case p.plan.Import:
 		return p.takeOver(ctx)
 	}
+	var before string // why the attempt before ended
 	for retries := 0; ; retries++ {
 		err := p.boot(ctx)
 		if err == nil {
@@ -82,8 +83,12 @@ func (p *provisionServer) run(ctx workflow.Context) error {
 		}
 		failed, ok := err.(*stepError) //nolint:errorlint // boot returns it bare
 		if !ok || !failed.retry || retries == p.plan.MaxRetries {
+			if ok && before != "" && before != failed.Error() {
+				failed.text += "; the attempt before ended with " + before
+			}
 			return err
 		}
+		before = failed.Error()
 		p.details(ctx, fmt.Sprintf("attempt %d ended (%s); destroying it and beginning again, retry %d of %d", p.attempt, failed.text, retries+1, p.plan.MaxRetries))
 		if err := p.note(ctx, failed); err != nil {
 			return err
@@ -153,10 +158,10 @@ func (p *provisionServer) takeOver(ctx workflow.Context) error {
 		return &stepError{reason: prego.ReasonFailedCreate, text: message(err), keep: true}
 	}
 	life := prego.Duration(p.plan.TokenTTL)
-	if err := p.await(ctx, life.D(), handshakeWait(life.D())); err != nil {
+	if err := p.await(ctx, life.D(), 0, handshakeWait()); err != nil {
 		return keep(err)
 	}
-	if err := p.await(ctx, 90*time.Second, heartbeatWait(90*time.Second)); err != nil {
+	if err := p.await(ctx, 90*time.Second, 0, heartbeatWait()); err != nil {
 		return keep(err)
 	}
 	return p.finish(ctx)

@@ -15,22 +15,27 @@ import (
 type wait struct {
 	what    string
 	reached func(activities.Progress) bool
-	missed  stepError
+	reason  prego.Reason
+	none    string // what is said when it did not come
+	boot    bool   // a host that reports a failed boot ends it
 }
 
-func handshakeWait(limit time.Duration) wait {
+func handshakeWait() wait {
 	return wait{
 		what:    "the agent's handshake",
 		reached: func(p activities.Progress) bool { return p.Handshake },
-		missed:  stepError{reason: prego.ReasonFailedHandshake, text: fmt.Sprintf("no handshake within %s", limit), retry: true},
+		reason:  prego.ReasonFailedHandshake,
+		none:    "no handshake",
+		boot:    true,
 	}
 }
 
-func heartbeatWait(limit time.Duration) wait {
+func heartbeatWait() wait {
 	return wait{
 		what:    "the first heartbeat",
 		reached: func(p activities.Progress) bool { return p.FirstHeartbeat },
-		missed:  stepError{reason: prego.ReasonFailedNoHeartbeat, text: fmt.Sprintf("no heartbeat within %s", limit), retry: true},
+		reason:  prego.ReasonFailedNoHeartbeat,
+		none:    "no heartbeat",
 	}
 }
 
@@ -43,7 +48,7 @@ func (p *provisionServer) awaitHandshake(ctx workflow.Context, t prego.BootTimeo
 	defer stop()
 	running := workflow.ExecuteActivity(call(runCtx, "wait until the provider reports it running", t.Running.D()), p.steps.AwaitRunning,
 		activities.AwaitRunningInput{Server: serverRef(p.in, p.attempt), Handle: p.handle})
-	h := handshakeWait(t.Handshake.D())
+	h := handshakeWait()
 	for {
 		var ran, signalled bool
 		var runErr error
@@ -52,19 +57,19 @@ func (p *provisionServer) awaitHandshake(ctx workflow.Context, t prego.BootTimeo
 		s.AddReceive(p.signals, func(c workflow.ReceiveChannel, _ bool) { c.Receive(ctx, nil); signalled = true })
 		s.Select(ctx)
 		if signalled {
-			done, err := p.look(ctx, h)
+			_, done, err := p.look(ctx, h)
 			if err != nil || done {
 				return err
 			}
 		}
 		if ran {
 			if runErr == nil {
-				return p.await(ctx, t.Handshake.D(), h)
+				return p.await(ctx, t.Handshake.D(), t.Boot.D(), h)
 			}
 			if isSuperseded(runErr) || temporal.IsCanceledError(runErr) {
 				return runErr
 			}
-			if done, err := p.look(ctx, h); err != nil || done {
+			if _, done, err := p.look(ctx, h); err != nil || done {
 				return err
 			}
 			return &stepError{reason: prego.ReasonFailedBoot, text: "the machine did not come up: " + message(runErr), retry: true}
@@ -73,18 +78,24 @@ func (p *provisionServer) awaitHandshake(ctx workflow.Context, t prego.BootTimeo
 }
 
 func (p *provisionServer) awaitHeartbeat(ctx workflow.Context, t prego.BootTimeouts) error {
-	return p.await(ctx, t.Heartbeat.D(), heartbeatWait(t.Heartbeat.D()))
+	return p.await(ctx, t.Heartbeat.D(), 0, heartbeatWait())
 }
 
-// await waits for a signal, at most limit, and reads the row whenever one comes
-// and when the time is up: a signal is a hint, and may have been lost.
-func (p *provisionServer) await(ctx workflow.Context, limit time.Duration, w wait) error {
+// await waits for a signal, and reads the row whenever one comes and when the time is
+// up: a signal is a hint, and may have been lost. The time is limit, and begins again
+// with each sign of the boot until most is over: a host that says what it waits for is
+// not one that is silent.
+//
+// What is looked up decides by itself what follows, so that runs of earlier versions,
+// which were told nothing of the boot, replay as they went.
+func (p *provisionServer) await(ctx workflow.Context, limit, most time.Duration, w wait) error {
 	p.details(ctx, "waiting for "+w.what)
 	timerCtx, stop := workflow.WithCancel(ctx)
 	defer stop()
+	began := workflow.Now(ctx)
 	deadline := workflow.NewTimerWithOptions(timerCtx, limit, workflow.TimerOptions{Summary: "deadline for " + w.what})
 	for {
-		if done, err := p.look(ctx, w); err != nil || done {
+		if _, done, err := p.look(ctx, w); err != nil || done {
 			return err
 		}
 		expired := false
@@ -98,24 +109,38 @@ func (p *provisionServer) await(ctx workflow.Context, limit time.Duration, w wai
 		if !expired {
 			continue
 		}
-		if done, err := p.look(ctx, w); err != nil || done {
+		progress, done, err := p.look(ctx, w)
+		if err != nil || done {
 			return err
 		}
-		missed := w.missed
-		return &missed
+		waited := workflow.Now(ctx).Sub(began)
+		more := min(limit-progress.BootSignAge, most-waited)
+		if progress.BootSign == "" || more <= 0 {
+			missed := stepError{reason: w.reason, text: fmt.Sprintf("%s within %s", w.none, waited.Round(100*time.Millisecond)), retry: true}
+			if progress.BootSign != "" {
+				missed.text += fmt.Sprintf("; the last sign of the boot, %s ago: %s", progress.BootSignAge.Round(time.Second), progress.BootSign)
+			}
+			return &missed
+		}
+		p.details(ctx, fmt.Sprintf("waiting for %s; the boot goes on: %s", w.what, progress.BootSign))
+		deadline = workflow.NewTimerWithOptions(timerCtx, more, workflow.TimerOptions{Summary: "deadline for " + w.what})
 	}
 }
 
 // look reads the row.
-func (p *provisionServer) look(ctx workflow.Context, w wait) (bool, error) {
+func (p *provisionServer) look(ctx workflow.Context, w wait) (progress activities.Progress, done bool, err error) {
 	for p.signals.ReceiveAsync(nil) { // several hints are answered by one look
 	}
-	var progress activities.Progress
 	if err := workflow.ExecuteLocalActivity(local(ctx, "look for "+w.what), p.steps.ReadProgress, serverRef(p.in, p.attempt)).Get(ctx, &progress); err != nil {
-		return false, err
+		return progress, false, err
 	}
-	if progress.BootstrapRefused {
-		return false, &stepError{reason: prego.ReasonFailedBootstrap, text: "the bootstrap token was presented by a second key"}
+	switch {
+	case progress.BootstrapRefused:
+		return progress, false, &stepError{reason: prego.ReasonFailedBootstrap, text: "the bootstrap token was presented by a second key"}
+	case w.reached(progress):
+		return progress, true, nil
+	case w.boot && progress.BootFailure != "":
+		return progress, false, &stepError{reason: prego.ReasonFailedBoot, text: progress.BootFailure, retry: true}
 	}
-	return w.reached(progress), nil
+	return progress, false, nil
 }

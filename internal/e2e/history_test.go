@@ -180,15 +180,20 @@ func TestRecordHistories(t *testing.T) {
 	c.awaitStatus("plain", prego.ServerTerminated)
 	keepHistory(t, c, "decommission", prego.DecommissionWorkflowID(c.id("plain")))
 
-	c.inject(sim.Fault{Kind: "boot_without_agent", Server: "*-retried-*", Times: 1})
+	c.inject(sim.Fault{Kind: "no_cloud_init", Server: "*-retried-*", Times: 1})
 	c.create("retried", prego.RoleRedisPool, prego.ServerSpec{})
 	c.awaitStatus("retried", prego.ServerActive)
 	keepHistory(t, c, "provision-retried", prego.ProvisionWorkflowID(c.id("retried")))
 
-	c.inject(sim.Fault{Kind: "boot_without_agent", Server: "*-hopeless-*"})
+	c.inject(sim.Fault{Kind: "no_cloud_init", Server: "*-hopeless-*"})
 	c.create("hopeless", prego.RoleRedisPool, prego.ServerSpec{})
 	c.awaitFailed("hopeless", prego.ReasonFailedHandshake)
 	keepHistory(t, c, "provision-failed", prego.ProvisionWorkflowID(c.id("hopeless")))
+
+	c.inject(sim.Fault{Kind: "boot_without_agent", Server: "*-broken-*"})
+	c.create("broken", prego.RoleRedisPool, prego.ServerSpec{})
+	c.awaitFailed("broken", prego.ReasonFailedBoot)
+	keepHistory(t, c, "provision-boot-failed", prego.ProvisionWorkflowID(c.id("broken")))
 
 	c.sim.SetStock("*", "*", false)
 	c.create("waiting", prego.RoleRedisPool, prego.ServerSpec{})

@@ -3,6 +3,10 @@ package e2e
 import (
 	"encoding/json"
 	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -122,18 +126,26 @@ func TestBootFailuresAreDestroyedAndRetriedTwice(t *testing.T) {
 	for _, tc := range []struct {
 		fault  string
 		reason prego.Reason
+		says   string
+		soon   bool // one of the timeouts soon runs out
 	}{
-		{"never_boot", prego.ReasonFailedBoot},
-		{"no_cloud_init", prego.ReasonFailedHandshake},
-		{"boot_without_agent", prego.ReasonFailedHandshake},
-		{"stop_heartbeats", prego.ReasonFailedNoHeartbeat},
+		{"never_boot", prego.ReasonFailedBoot, "the machine did not come up", true},
+		{"no_cloud_init", prego.ReasonFailedHandshake, "no handshake within 2.5s", true},
+		// Reported by the host: nobody waits the minute that a handshake may take.
+		{"boot_without_agent", prego.ReasonFailedBoot, "prego-agent could not be installed", false},
+		{"stop_heartbeats", prego.ReasonFailedNoHeartbeat, "no heartbeat within 2.5s; the last sign of the boot, ", true},
 	} {
+		timeouts := quick
+		if tc.soon {
+			timeouts = impatient(tc.reason)
+		}
 		t.Run(tc.fault+" always", func(t *testing.T) {
 			t.Parallel()
-			c := newCell(t, options{timeouts: impatient(tc.reason)})
+			c := newCell(t, options{timeouts: timeouts})
 			c.inject(sim.Fault{Kind: tc.fault})
 			c.create("lost", prego.RoleRedisPool, prego.ServerSpec{})
 			s := c.awaitFailed("lost", tc.reason)
+			require.Contains(t, deref(s.StatusMessage), tc.says, "the cause is in the reason")
 			require.Equal(t, 3, s.Attempt)
 			require.Equal(t, 3, c.everBilled("server"))
 			require.Empty(t, c.sim.Ledger(true), "what failed is gone")
@@ -145,7 +157,7 @@ func TestBootFailuresAreDestroyedAndRetriedTwice(t *testing.T) {
 		})
 		t.Run(tc.fault+" once", func(t *testing.T) {
 			t.Parallel()
-			c := newCell(t, options{timeouts: impatient(tc.reason)})
+			c := newCell(t, options{timeouts: timeouts})
 			c.inject(sim.Fault{Kind: tc.fault, Times: 1})
 			c.create("found", prego.RoleRedisPool, prego.ServerSpec{})
 			s := c.awaitStatus("found", prego.ServerActive)
@@ -233,16 +245,70 @@ func TestTwoStageBoot(t *testing.T) {
 	require.Equal(t, 1, stages)
 }
 
+// TestABootThatGoesOnIsWaitedFor has milestones that are each in time, and together far
+// longer than a silent host is given.
+func TestABootThatGoesOnIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	slow := func(cfg *sim.Config) { cfg.Profile.Stage = 1500 * time.Millisecond }
+	t.Run("in time as a whole", func(t *testing.T) {
+		t.Parallel()
+		timeouts := impatient(prego.ReasonFailedHandshake)
+		timeouts.Boot = prego.Duration(time.Minute)
+		c := newCell(t, options{timeouts: timeouts, sim: slow})
+		c.create("slow", prego.RoleRedisPool, prego.ServerSpec{})
+		require.Equal(t, 1, c.awaitStatus("slow", prego.ServerActive).Attempt)
+	})
+	t.Run("too long as a whole", func(t *testing.T) {
+		t.Parallel()
+		timeouts := impatient(prego.ReasonFailedHandshake)
+		timeouts.Boot = prego.Duration(3 * time.Second)
+		c := newCell(t, options{timeouts: timeouts, sim: slow})
+		c.create("slower", prego.RoleRedisPool, prego.ServerSpec{})
+		s := c.awaitFailed("slower", prego.ReasonFailedHandshake)
+		require.Regexp(t, `no handshake within [3-9](\.\d)?s; the last sign of the boot, \ds ago: [a-z_]+`, deref(s.StatusMessage))
+	})
+}
+
+// TestExpiredTokenIsRefusedAndReplaced lets the first attempt's token expire just before
+// its agent presents it.
 func TestExpiredTokenIsRefusedAndReplaced(t *testing.T) {
 	t.Parallel()
+	timeouts := impatient(prego.ReasonFailedHandshake)
+	timeouts.Boot = prego.Duration(time.Minute)
 	c := newCell(t, options{
-		timeouts: impatient(prego.ReasonFailedHandshake), vars: map[string]string{"PREGO_BOOTSTRAP_TOKEN_TTL": "500ms"},
-		sim: func(cfg *sim.Config) { cfg.Profile.Boot = time.Second },
+		timeouts: timeouts, sim: func(cfg *sim.Config) { cfg.Profile.Stage = time.Second },
+		vars: map[string]string{"PREGO_PROVISION_RETRIES": "1"},
 	})
+	id := c.id("late")
 	c.create("late", prego.RoleRedisPool, prego.ServerSpec{})
-	s := c.awaitFailed("late", prego.ReasonFailedHandshake)
-	require.Equal(t, 3, s.Attempt)
-	require.Empty(t, c.sim.Ledger(true))
+	said := func(step prego.Step, attempt int, message string) func(api.Server) bool {
+		return func(s api.Server) bool {
+			return slices.ContainsFunc(s.Timeline, func(e api.Event) bool {
+				return e.Step == string(step) && e.Attempt != nil && *e.Attempt == attempt && strings.HasPrefix(deref(e.Message), message)
+			})
+		}
+	}
+	c.await("late", "about to present its token", said(prego.StepBootStage, 1, "agent_installed"))
+	_, err := c.pool.Exec(t.Context(), `UPDATE server_bootstrap_tokens SET expires_at = now() WHERE server_id = $1 AND attempt = 1`, id)
+	require.NoError(t, err)
+	c.await("late", "refused", said(prego.StepHandshakeRefused, 1, "an expired bootstrap token was presented"))
+	agentLog := filepath.Join(filepath.Dir(c.sim.Hosts()[0].Root), "agent.log")
+	require.Eventually(t, func() bool {
+		b, err := os.ReadFile(agentLog)
+		return err == nil && strings.Contains(string(b), "the gateway answered 410 bootstrap_token_expired")
+	}, patience, 20*time.Millisecond, "the agent was told so, and that it is for good")
+
+	s := c.awaitStatus("late", prego.ServerActive)
+	require.Equal(t, 2, s.Attempt)
+	require.True(t, said(prego.StepAttemptFailed, 1, "no handshake within ")(s))
+	require.True(t, said(prego.StepHandshake, 2, "")(s))
+	require.False(t, said(prego.StepHandshake, 1, "")(s))
+	var first, second bool
+	c.query(&first, `SELECT consumed_at IS NULL AND superseded_at IS NOT NULL FROM server_bootstrap_tokens WHERE server_id = $1 AND attempt = 1`, id)
+	require.True(t, first, "the expired token is revoked and was never consumed")
+	c.query(&second, `SELECT consumed_at IS NOT NULL FROM server_bootstrap_tokens WHERE server_id = $1 AND attempt = 2`, id)
+	require.True(t, second, "its replacement was")
+	require.Len(t, c.billed("server"), 1)
 }
 
 func TestDeleteIsTakenAtAnyMoment(t *testing.T) {

@@ -39,7 +39,7 @@ func (c *cell) ownServersGone(id string) {
 func TestACancelWhoseRunIsLostLeavesNoServer(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: tenantVars(nil)})
-	c.inject(sim.Fault{Kind: "boot_without_agent", Times: 1})
+	c.inject(sim.Fault{Kind: "no_cloud_init", Times: 1})
 	c.org("acme", "")
 	id := c.tenant("alpha", prego.PlanStarter, nil)
 	c.awaitTenant(id, "building its server", func(api.Tenant) bool { return c.sim.Faults()[0].Hits == 1 })

@@ -203,8 +203,15 @@ func whyNotConsumed(ctx context.Context, tx pgx.Tx, p prego.TokenClaim) (out pre
 		return out, &prego.SecondKeyError{Refusal: refused, ServerID: serverID, Attempt: attempt},
 			addEvent(ctx, tx, event, attemptKey(prego.StepHandshakeRefused, attempt))
 	case expired:
-		_, err := tx.Exec(ctx, sqlRevokeExpired, tokenID)
-		return out, prego.Errorf(prego.CodeBootstrapExpired, "the bootstrap token has expired"), err
+		if _, err := tx.Exec(ctx, sqlRevokeExpired, tokenID); err != nil {
+			return out, nil, err
+		}
+		event := prego.ServerEvent{
+			ServerID: serverID, Step: prego.StepHandshakeRefused, Attempt: attempt, Actor: prego.ActorSystem,
+			Message: "an expired bootstrap token was presented",
+		}
+		return out, prego.Errorf(prego.CodeBootstrapExpired, "the bootstrap token has expired"),
+			addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/expired", prego.StepHandshakeRefused, attempt))
 	}
 	return out, prego.Errorf(prego.CodeTokenSuperseded, "the server is %s: its bootstrap is over", status), nil
 }
@@ -232,15 +239,16 @@ func (s *Store) BootIdentity(ctx context.Context, tokenHash []byte) (prego.BootI
 // AddBootStage puts a host's milestone on its timeline, once per attempt; that it
 // repeats a step, once a minute.
 func (s *Store) AddBootStage(ctx context.Context, b prego.BootIdentity, stage, detail string) error {
-	message := stage
+	event := prego.ServerEvent{ServerID: b.ServerID, Step: prego.StepBootStage, Attempt: b.Attempt, Message: stage, Actor: prego.ActorSystem}
 	if detail != "" {
-		message += ": " + prego.Redact(detail)
+		event.Message += ": " + prego.Redact(detail)
+	}
+	if stage == prego.BootStageFailed {
+		event.Reason = prego.ReasonFailedBoot
 	}
 	key := fmt.Sprintf("%s/%d/%s", prego.StepBootStage, b.Attempt, stage)
 	if stage == prego.BootStageRetrying {
 		key += time.Now().UTC().Format("/2006-01-02T15:04")
 	}
-	return s.AddEvent(ctx, prego.ServerEvent{
-		ServerID: b.ServerID, Step: prego.StepBootStage, Attempt: b.Attempt, Message: message, Actor: prego.ActorSystem,
-	}, key)
+	return s.AddEvent(ctx, event, key)
 }
