@@ -311,6 +311,28 @@ func TestExecTakesATokenOnce(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, status, "nor for another request")
 }
 
+// TestUsedTokensThatCannotBeKept has no place for the file; machines with a full disk are
+// in internal/machines.
+func TestUsedTokensThatCannotBeKept(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "later")
+	s, err := openSeen(filepath.Join(dir, "used"))
+	require.NoError(t, err, "an agent must not end because of it")
+	_, err = s.use("one", time.Now().Add(time.Minute))
+	require.Error(t, err, "and takes no token that it can't remember")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	ok, err := s.use("two", time.Now().Add(time.Minute))
+	require.NoError(t, err)
+	require.True(t, ok)
+	next, err := openSeen(filepath.Join(dir, "used"))
+	require.NoError(t, err)
+	for _, id := range []string{"one", "two"} {
+		ok, err := next.use(id, time.Now().Add(time.Minute))
+		require.NoError(t, err)
+		require.False(t, ok, "%s: one that was refused is not taken later either", id)
+	}
+}
+
 func TestUsedTokensAreForgottenWhenTheyHaveExpired(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "used")

@@ -2,11 +2,13 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -365,6 +367,22 @@ func TestDockerState(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { _ = l.Close() }()
 		require.Equal(t, wire.DockerStopped, sensors{root: dir}.read(t.Context()).dockerState)
+	})
+	t.Run("by its pid, where it lets nobody in", func(t *testing.T) {
+		t.Parallel()
+		file := filepath.Join(t.TempDir(), "docker.pid")
+		require.False(t, alive(file))
+		cmd := exec.Command("sleep", "60")
+		require.NoError(t, cmd.Start())
+		require.NoError(t, os.WriteFile(file, []byte(fmt.Sprintln(cmd.Process.Pid)), 0o600))
+		require.True(t, alive(file))
+		require.NoError(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+		require.False(t, alive(file))
+		for _, nonsense := range []string{"", "0", "-1", "x"} {
+			require.NoError(t, os.WriteFile(file, []byte(nonsense), 0o600))
+			require.False(t, alive(file), nonsense)
+		}
 	})
 	t.Run("not installed", func(t *testing.T) {
 		t.Parallel()

@@ -76,8 +76,23 @@ func memoryPct() float64 {
 	return 100 * (1 - available/total)
 }
 
-// dockerSocket is where dockerd listens locally. The agent may only knock there:
-// its user has no access to the API behind it.
+// alive reports whether the process of a pid file is there, whoever's it is.
+func alive(pidFile string) bool {
+	b, err := os.ReadFile(pidFile)
+	if err != nil {
+		return false
+	}
+	pid, err := strconv.Atoi(string(bytes.TrimSpace(b)))
+	if err != nil || pid < 1 {
+		return false
+	}
+	err = syscall.Kill(pid, 0)
+	return err == nil || errors.Is(err, syscall.EPERM)
+}
+
+// dockerSocket is where dockerd listens locally. The agent may only knock there: its
+// user has no access to the API behind it. That it is not let in says nothing: systemd
+// keeps the socket open when dockerd has ended.
 const dockerSocket = "/run/docker.sock"
 
 func dockerState(ctx context.Context, socket string) string {
@@ -95,10 +110,10 @@ func dockerState(ctx context.Context, socket string) string {
 		return wire.DockerUnavailable
 	}
 	resp, err := client.Do(req)
+	if errors.Is(err, fs.ErrPermission) && alive(filepath.Join(filepath.Dir(socket), "docker.pid")) {
+		return wire.DockerRunning
+	}
 	if err != nil {
-		if errors.Is(err, fs.ErrPermission) {
-			return wire.DockerRunning // somebody listens, and lets us in no further
-		}
 		return wire.DockerStopped
 	}
 	_ = resp.Body.Close()

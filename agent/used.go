@@ -20,15 +20,21 @@ const leeway = time.Minute
 type seen struct {
 	mu   sync.Mutex
 	ids  map[string]time.Time // by digest of the token's id
-	file *os.File             // a line each; nil keeps them in memory only
+	file *os.File             // a line each
 	size int                  // lines in the file
-	name string
+	name string               // of the file; "" keeps them in memory only
 }
+
+// rewriteNext is the size of a file that the next token makes anew.
+const rewriteNext = 1 << 30
 
 func newSeen() *seen { return &seen{ids: make(map[string]time.Time)} }
 
 // openSeen reads what an earlier agent left, and goes on from there. A line that
 // can't be read is half of one, of a token whose command never began.
+//
+// That the file can't be written, for a full disk perhaps, keeps no agent from its
+// heartbeats: tokens are refused until it can.
 func openSeen(name string) (*seen, error) {
 	s := newSeen()
 	s.name = name
@@ -42,7 +48,10 @@ func openSeen(name string) (*seen, error) {
 			s.ids[id] = time.Unix(n, 0)
 		}
 	}
-	return s, s.rewrite()
+	if s.rewrite() != nil {
+		s.size = rewriteNext
+	}
+	return s, nil
 }
 
 // rewrite leaves in the file what hasn't expired.
@@ -85,7 +94,7 @@ func (s *seen) use(id string, expires time.Time) (bool, error) {
 		return false, nil
 	}
 	s.ids[id] = expires
-	if s.file == nil {
+	if s.name == "" {
 		return true, nil
 	}
 	if s.size > 2*len(s.ids)+1000 {
@@ -95,7 +104,7 @@ func (s *seen) use(id string, expires time.Time) (bool, error) {
 		return true, nil
 	}
 	if _, err := fmt.Fprintf(s.file, "%s %d\n", id, expires.Unix()); err != nil {
-		s.size = 1 << 30 // half a line may be there: the next one rewrites the file
+		s.size = rewriteNext // half a line may be there
 		return false, fmt.Errorf("used tokens: %w", err)
 	}
 	s.size++
