@@ -62,6 +62,10 @@ type Heartbeat struct {
 	Tags         []string // that the host says it has, normalized
 	// 0–100; nil is what the host can't tell.
 	CPUPct, WorkerSlotsPct, DBDiskPct, RedisMemoryPct *float64
+	// ClockAhead is by how many seconds the host's clock is ahead, negative for behind;
+	// nil is not known. ClockSkewed says that it is too much.
+	ClockAhead  *float64
+	ClockSkewed bool
 }
 
 // HeartbeatOutcome is what the row said when the heartbeat was written.

@@ -42,6 +42,7 @@ const (
 	CodeCertificateSubject Code = "certificate_subject_mismatch"
 	CodeScopeMissing       Code = "scope_missing"
 	CodeIdentityRevoked    Code = "identity_revoked"
+	CodeClockSkew          Code = "clock_skew"
 	CodeKindUnknown        Code = "kind_unknown"
 	CodeNotImplemented     Code = "not_implemented"
 	CodeCommandNotAllowed  Code = "command_not_allowed"

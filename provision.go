@@ -31,15 +31,17 @@ type ProvisionState struct {
 	RevokedAt        *time.Time
 	Spread           bool // a fleet's, which may be made in another region instead
 	BootstrapRefused bool // a second key presented the current attempt's token
-	// BootFailure is why the current attempt's boot failed, as its host said, "" if it
-	// did not.
+	// BootFailed is the reason of the current attempt's boot's failure, "" if it did not
+	// fail, and BootFailure what its host said.
+	BootFailed  Reason
 	BootFailure string
 	// BootSign is the last that was heard of the current attempt's boot, and BootSignAt
-	// when; nil where nothing was.
-	BootSign   string
-	BootSignAt *time.Time
-	CreatedAt  time.Time
-	Now        time.Time // the database's clock
+	// when; nil where nothing was. BootSignReason is its reason, where it has one.
+	BootSign       string
+	BootSignReason Reason
+	BootSignAt     *time.Time
+	CreatedAt      time.Time
+	Now            time.Time // the database's clock
 }
 
 // AttemptStart says which create attempt begins.

@@ -61,6 +61,9 @@ const (
 	ReasonFailedBoot Reason = "failed_boot"
 	// ReasonFailedHandshake: no agent presented the token in time.
 	ReasonFailedHandshake Reason = "failed_handshake"
+	// ReasonClockSkew: the host's clock and the control plane's differ by more than
+	// tokens and certificates forgive, and nothing set it right in time.
+	ReasonClockSkew Reason = "clock_skew"
 	// ReasonFailedBootstrap: the token was presented by a second key.
 	ReasonFailedBootstrap Reason = "failed_bootstrap"
 	// ReasonFailedNoHeartbeat: the agent shook hands and then stayed silent.
@@ -227,6 +230,10 @@ type Server struct {
 	DBDiskPct            *float64 // 0–100, of the disk that MariaDB's data is on
 	RedisMemoryPct       *float64 // 0–100, of what Redis may use
 	DockerState          string
+	// ClockAheadSeconds is by how much the host's clock was ahead of the gateway's,
+	// negative for behind; nil is not known. ClockSkewed says that it was too much.
+	ClockAheadSeconds *float64
+	ClockSkewed       bool
 	// AgentTags are those that the host says it has; nil until its agent said so.
 	// Placement goes by Tags.
 	AgentTags []string
@@ -288,6 +295,10 @@ const (
 	StepIdentityRotated    Step = "identity_rotated"
 	StepAgentTagsDiffer    Step = "agent_tags_differ"
 	StepAgentTagsAgree     Step = "agent_tags_agree"
+	StepClockSkewed        Step = "clock_skewed"
+	StepClockAgrees        Step = "clock_agrees"
+	StepDockerStopped      Step = "docker_stopped"
+	StepDockerRunning      Step = "docker_running"
 	StepRetryRequested     Step = "retry_requested"
 	StepImportRequested    Step = "import_requested"
 	StepDecommissionAsked  Step = "decommission_requested"

@@ -111,12 +111,15 @@ type Progress struct {
 	Handshake        bool `json:"handshake"`
 	FirstHeartbeat   bool `json:"first_heartbeat"`
 	BootstrapRefused bool `json:"bootstrap_refused"` // a second key presented the token
-	// BootFailure is why the boot failed, as the host said, "" if it did not.
-	BootFailure string `json:"boot_failure,omitempty"`
-	// BootSign is the last that was heard of the boot, "" for nothing, and BootSignAge
-	// how long ago that was.
-	BootSign    string        `json:"boot_sign,omitempty"`
-	BootSignAge time.Duration `json:"boot_sign_age,omitempty"`
+	// BootFailed is the reason of the boot's failure, "" if it did not fail, and
+	// BootFailure what the host said.
+	BootFailed  prego.Reason `json:"boot_failed,omitempty"`
+	BootFailure string       `json:"boot_failure,omitempty"`
+	// BootSign is the last that was heard of the boot, "" for nothing, BootSignAge how
+	// long ago that was, and BootSignReason its reason, where it has one.
+	BootSign       string        `json:"boot_sign,omitempty"`
+	BootSignAge    time.Duration `json:"boot_sign_age,omitempty"`
+	BootSignReason prego.Reason  `json:"boot_sign_reason,omitempty"`
 }
 
 // ReadProgress reads what the gateway recorded for an attempt.
@@ -130,7 +133,7 @@ func (a *Servers) ReadProgress(ctx context.Context, in ServerRef) (Progress, err
 	}
 	p := Progress{
 		Handshake: st.HandshakeAt != nil, FirstHeartbeat: st.FirstHeartbeatAt != nil, BootstrapRefused: st.BootstrapRefused,
-		BootFailure: st.BootFailure, BootSign: st.BootSign,
+		BootFailed: st.BootFailed, BootFailure: st.BootFailure, BootSign: st.BootSign, BootSignReason: st.BootSignReason,
 	}
 	if st.BootSignAt != nil {
 		p.BootSignAge = max(0, st.Now.Sub(*st.BootSignAt))

@@ -67,6 +67,7 @@ func (h *Host) Bootstrap(ctx context.Context, addr, version string, log *slog.Lo
 	wait := backoff{base: 500 * time.Millisecond, cap: 10 * time.Second}
 	for {
 		var id wire.Identity
+		request.HostTime = time.Now()
 		err := gw.postJSON(ctx, wire.PathHandshake, "", request, &id)
 		if err == nil {
 			err = h.keep(&id, k, addr)

@@ -154,6 +154,7 @@ func (a *Agent) beat(ctx context.Context, log *slog.Logger) (time.Duration, erro
 		DockerState: reading.dockerState, Tags: a.host.Config.Tags,
 	}
 	a.meter.measure(ctx, &request)
+	request.HostTime = time.Now()
 	var answer wire.HeartbeatResponse
 	err := s.gw.postJSON(ctx, wire.PathHeartbeat, s.id.Token, request, &answer)
 	if err != nil {

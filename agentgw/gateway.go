@@ -72,6 +72,9 @@ type Settings struct {
 	OTLPEndpoint string // "" counts metrics and drops them
 	AgentBinary  []byte // served to booting hosts
 	AgentSHA256  string // its hex digest
+	// ClockTolerance is by how much a host's clock may differ from this one.
+	ClockTolerance time.Duration
+	Now            func() time.Time // nil: time.Now
 }
 
 // Gateway serves agents. Run must be running for heartbeats to reach the
@@ -111,6 +114,9 @@ const (
 
 // New makes a gateway.
 func New(d Deps) *Gateway {
+	if d.Settings.Now == nil {
+		d.Settings.Now = time.Now
+	}
 	g := &Gateway{
 		store: d.Store, runs: d.Signals, ca: d.CA, tokens: d.Tokens, settings: d.Settings, log: d.Log,
 		limiter: newSourceLimiter(rate.Limit(2), 20), forward: &http.Client{Timeout: 5 * time.Second},
@@ -255,6 +261,8 @@ var statuses = map[prego.Code]int{
 	prego.CodeForbidden: http.StatusForbidden, prego.CodeSourceMismatch: http.StatusForbidden, prego.CodeCertificateSubject: http.StatusForbidden,
 	prego.CodeScopeMissing: http.StatusForbidden, prego.CodeIdentityRevoked: http.StatusForbidden,
 	prego.CodeNotFound: http.StatusNotFound, prego.CodeMethodNotAllowed: http.StatusMethodNotAllowed,
+	// Not one of those that tell an agent to give up: the clock may yet be set.
+	prego.CodeClockSkew:     http.StatusPreconditionFailed,
 	prego.CodeTokenConsumed: http.StatusConflict, prego.CodeBootstrapExpired: http.StatusGone,
 	prego.CodeRateLimited: http.StatusTooManyRequests, prego.CodeNotReady: http.StatusServiceUnavailable,
 }

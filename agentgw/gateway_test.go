@@ -138,7 +138,7 @@ func setup(t testing.TB, change func(*agentgw.Settings)) *bundle {
 	}
 	settings := agentgw.Settings{
 		Environment: "test", Heartbeat: 30 * time.Second, TokenTTL: time.Hour, CertTTL: 24 * time.Hour, Flush: 10 * time.Millisecond, FlushRows: 500,
-		AgentBinary: []byte("agent"), AgentSHA256: "d1",
+		AgentBinary: []byte("agent"), AgentSHA256: "d1", ClockTolerance: 20 * time.Second,
 	}
 	if change != nil {
 		change(&settings)

@@ -55,6 +55,11 @@ func (g *Gateway) handshake(c echo.Context) error {
 			claim.Source = source(c)
 		}
 		ctx := c.Request().Context()
+		if ahead, skewed := g.ahead(in.HostTime); skewed {
+			if err := g.refuseClock(ctx, claim.TokenHash, in.ServerID, *ahead); err != nil {
+				return err
+			}
+		}
 		consumed, err := g.store.ConsumeToken(ctx, claim)
 		var second *prego.SecondKeyError
 		if errors.As(err, &second) {

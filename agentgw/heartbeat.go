@@ -32,10 +32,18 @@ func (g *Gateway) heartbeat(c echo.Context) error {
 		return err
 	}
 	who := callerOf(c)
+	ahead, skewed := g.ahead(in.HostTime)
+	if skewed {
+		g.metrics.ailing.WithLabelValues("clock").Inc()
+	}
+	if in.DockerState == wire.DockerStopped {
+		g.metrics.ailing.WithLabelValues("docker").Inc()
+	}
 	if !g.beats.add(Heartbeat{
 		ServerID: who.serverID, Key: who.key, BootID: in.BootID, AgentVersion: in.AgentVersion,
 		Load1: in.Load1, MemoryPct: in.MemoryPct, DiskPct: in.DiskPct, DockerState: in.DockerState, Tags: tags,
 		CPUPct: in.CPUPct, WorkerSlotsPct: in.WorkerSlotsPct, DBDiskPct: in.DBDiskPct, RedisMemoryPct: in.RedisMemoryPct,
+		ClockAhead: ahead, ClockSkewed: skewed,
 	}) {
 		return prego.Errorf(prego.CodeNotReady, "heartbeats can't be written right now")
 	}

@@ -257,6 +257,7 @@ func (a *API) view(s prego.Server, events []prego.ServerEvent) Server {
 			Status: AgentStatus(s.AgentStatus), Version: optional(s.AgentVersion), FirstSeenAt: utc(s.AgentFirstSeenAt), LastHeartbeatAt: utc(s.AgentLastHeartbeatAt),
 			Load1: s.Load1, MemoryPct: s.MemoryPct, DiskPct: s.DiskPct,
 			CpuPct: s.CPUPct, WorkerSlotsPct: s.WorkerSlotsPct, DbDiskPct: s.DBDiskPct, RedisMemoryPct: s.RedisMemoryPct, DockerState: optional(s.DockerState),
+			ClockAheadSeconds: s.ClockAheadSeconds, ClockSkewed: clockSkewed(s),
 			Tags: agentTags(s), TagsDiffer: tagsDiffer(s),
 		},
 		Provider: ProviderServer{
@@ -288,6 +289,13 @@ func tagsDiffer(s prego.Server) *bool {
 	}
 	differ := !prego.SameTags(s.Tags, s.AgentTags)
 	return &differ
+}
+
+func clockSkewed(s prego.Server) *bool {
+	if s.ClockAheadSeconds == nil {
+		return nil
+	}
+	return &s.ClockSkewed
 }
 
 // PatchServer refuses to change a server: its tags are fixed while it lives

@@ -120,6 +120,9 @@ func (p *provisionServer) await(ctx workflow.Context, limit, most time.Duration,
 			if progress.BootSign != "" {
 				missed.text += fmt.Sprintf("; the last sign of the boot, %s ago: %s", progress.BootSignAge.Round(time.Second), progress.BootSign)
 			}
+			if progress.BootSignReason == prego.ReasonClockSkew {
+				missed.reason = prego.ReasonClockSkew
+			}
 			return &missed
 		}
 		p.details(ctx, fmt.Sprintf("waiting for %s; the boot goes on: %s", w.what, progress.BootSign))
@@ -139,8 +142,8 @@ func (p *provisionServer) look(ctx workflow.Context, w wait) (progress activitie
 		return progress, false, &stepError{reason: prego.ReasonFailedBootstrap, text: "the bootstrap token was presented by a second key"}
 	case w.reached(progress):
 		return progress, true, nil
-	case w.boot && progress.BootFailure != "":
-		return progress, false, &stepError{reason: prego.ReasonFailedBoot, text: progress.BootFailure, retry: true}
+	case w.boot && progress.BootFailed != "":
+		return progress, false, &stepError{reason: progress.BootFailed, text: progress.BootFailure, retry: true}
 	}
 	return progress, false, nil
 }

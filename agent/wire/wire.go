@@ -79,6 +79,8 @@ type HandshakeRequest struct {
 	Hostname     string `json:"hostname"`
 	// Tags are those that cloud-init gave to the host.
 	Tags []string `json:"tags,omitempty"`
+	// HostTime is the host's clock when it sent this; zero is not known.
+	HostTime time.Time `json:"host_time,omitzero"`
 }
 
 // CSRs are PEM certificate requests; the subject is ignored, the issuer decides
@@ -129,6 +131,8 @@ type HeartbeatRequest struct {
 	DiskPct      float64  `json:"disk_pct"`   // 0–100, of the root file system
 	DockerState  string   `json:"docker_state"`
 	Tags         []string `json:"tags,omitempty"`
+	// HostTime is the host's clock when it sent this; zero is not known.
+	HostTime time.Time `json:"host_time,omitzero"`
 	// The following are 0–100; what the host can't tell is left out. CPU and worker
 	// slots (background workers that are busy) are averages of some minutes.
 	CPUPct         *float64 `json:"cpu_pct,omitempty"`

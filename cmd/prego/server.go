@@ -186,6 +186,7 @@ func serverShow(output *string) *cobra.Command {
 				{"role, region", string(s.Role) + ", " + string(s.Region)},
 				{"status", string(s.Status) + reasonOf(s)},
 				{"agent", string(s.Agent.Status) + " " + deref(s.Agent.Version)},
+				{"host", hostOf(s)},
 				{"provider", fmt.Sprintf("%s %s, %s in %s, %s", s.InfraProvider, deref(s.Provider.ProviderServerId), deref(s.Provider.ServerType), deref(s.Provider.Location), deref(s.Provider.Ipv4))},
 				{"cost", costOf(s.Cost)},
 				{"tags", tagsOf(s)},
@@ -211,6 +212,22 @@ func serverShow(output *string) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&watch, "watch", false, "go on until the server is active, failed or terminated")
 	return cmd
+}
+
+// hostOf is what is worth a look on the host.
+func hostOf(s api.Server) string {
+	docker := deref(s.Agent.DockerState)
+	if docker == "" {
+		return ""
+	}
+	out := "docker " + docker
+	if ahead := s.Agent.ClockAheadSeconds; ahead != nil {
+		out += fmt.Sprintf(", clock %+.1f s", *ahead)
+		if s.Agent.ClockSkewed != nil && *s.Agent.ClockSkewed {
+			out += " (clock_skew: tokens and certificates may be refused)"
+		}
+	}
+	return out
 }
 
 // tagsOf are a server's tags, with what its host says when that is something else.

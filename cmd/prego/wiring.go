@@ -426,6 +426,7 @@ func newGateway(p *process, runs *workflows.Client) (*agentgw.Gateway, *tls.Conf
 		Settings: agentgw.Settings{
 			Environment: p.cfg.Environment, CheckSource: g.CheckSource, Heartbeat: g.Heartbeat, TokenTTL: g.TokenTTL, CertTTL: g.CertTTL,
 			Flush: g.Flush, FlushRows: g.FlushRows, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest,
+			ClockTolerance: g.ClockTolerance,
 		},
 		Log: p.log, Metrics: p.reg,
 	})

@@ -191,6 +191,8 @@ type Gateway struct {
 	TokenTTL     time.Duration `env:"TOKEN_TTL" envDefault:"1h"`  // of agents' JWTs
 	CertTTL      time.Duration `env:"CERT_TTL" envDefault:"24h"`  // of agents' certificates
 	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" envDefault:"20s"`
+	// Below the 30 s that tokens forgive.
+	ClockTolerance time.Duration `env:"CLOCK_TOLERANCE" envDefault:"20s"` // by how much a host's clock may differ: above, no handshake is taken, and heartbeats tell of it
 }
 
 // Worker configures `prego worker`.

@@ -245,6 +245,9 @@ func (s *Store) AddBootStage(ctx context.Context, b prego.BootIdentity, stage, d
 	}
 	if stage == prego.BootStageFailed {
 		event.Reason = prego.ReasonFailedBoot
+		if strings.Contains(detail, string(prego.ReasonClockSkew)+":") {
+			event.Reason = prego.ReasonClockSkew
+		}
 	}
 	key := fmt.Sprintf("%s/%d/%s", prego.StepBootStage, b.Attempt, stage)
 	if stage == prego.BootStageRetrying {

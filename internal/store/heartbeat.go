@@ -21,11 +21,12 @@ import (
 const sqlFlushHeartbeats = `
 WITH incoming AS (
     SELECT * FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::float8[], $6::float8[], $7::float8[], $8::text[], $9::text[],
-            $10::float8[], $11::float8[], $12::float8[], $13::float8[])
-        AS i(server_id, key, boot_id, agent_version, load1, memory_pct, disk_pct, docker_state, tags, cpu_pct, worker_slots_pct, db_disk_pct, redis_memory_pct)
+            $10::float8[], $11::float8[], $12::float8[], $13::float8[], $14::float8[], $15::bool[])
+        AS i(server_id, key, boot_id, agent_version, load1, memory_pct, disk_pct, docker_state, tags, cpu_pct, worker_slots_pct, db_disk_pct, redis_memory_pct, clock_ahead, clock_skewed)
 ), locked AS (
     SELECT s.server_id, s.agent_status AS was, s.agent_first_heartbeat_at IS NULL AS first,
            s.agent_tags AS had, COALESCE(string_to_array(NULLIF(i.tags, ''), ' '), '{}') AS has,
+           s.clock_skewed AS clock_was, s.docker_state AS docker_was,
            s.status = 'failed' AND s.status_reason = 'heartbeat_lost' AS returns
     FROM servers s JOIN incoming i ON i.server_id = s.server_id
     WHERE s.agent_key_sha256 = i.key AND s.identity_revoked_at IS NULL AND s.status <> 'terminated'
@@ -35,11 +36,13 @@ WITH incoming AS (
         agent_status = 'connected', agent_boot_id = i.boot_id, agent_version = i.agent_version,
         load1 = i.load1, memory_pct = i.memory_pct, disk_pct = i.disk_pct, docker_state = i.docker_state, agent_tags = l.has,
         cpu_pct = i.cpu_pct, worker_slots_pct = i.worker_slots_pct, db_disk_pct = i.db_disk_pct, redis_memory_pct = i.redis_memory_pct,
+        clock_ahead_seconds = i.clock_ahead, clock_skewed = i.clock_skewed,
         status = CASE WHEN l.returns THEN 'active' ELSE s.status END,
         status_reason = CASE WHEN l.returns THEN '' ELSE s.status_reason END,
         status_message = CASE WHEN l.returns THEN '' ELSE s.status_message END
     FROM locked l JOIN incoming i ON i.server_id = l.server_id WHERE s.server_id = l.server_id
-    RETURNING s.server_id, s.status, s.attempt, l.was, l.first, s.tags, l.had, l.has
+    RETURNING s.server_id, s.status, s.attempt, l.was, l.first, s.tags, l.had, l.has,
+              s.clock_ahead_seconds AS ahead, s.clock_skewed, l.clock_was, s.docker_state, l.docker_was
 ), events AS (
     INSERT INTO server_events (server_id, step, attempt, status, actor, dedup_key)
     SELECT server_id, CASE WHEN first THEN 'first_heartbeat' ELSE 'agent_connected' END, attempt, status, 'system',
@@ -53,6 +56,18 @@ WITH incoming AS (
         'system', step || '/' || to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24')
     FROM (SELECT *, CASE WHEN tags @> has AND has @> tags THEN 'agent_tags_agree' ELSE 'agent_tags_differ' END AS step FROM updated) u
     WHERE CASE step WHEN 'agent_tags_differ' THEN had IS DISTINCT FROM has ELSE NOT (tags @> had AND had @> tags) END
+    ON CONFLICT (server_id, dedup_key) DO NOTHING
+), host_events AS ( -- what is wrong with a host, and that it is mended; once an hour, too
+    INSERT INTO server_events (server_id, step, attempt, status, reason, message, actor, dedup_key)
+    SELECT server_id, step, attempt, status, reason, message, 'system', step || '/' || to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24')
+    FROM updated u, LATERAL (
+        SELECT CASE WHEN u.clock_skewed THEN 'clock_skewed' ELSE 'clock_agrees' END, CASE WHEN u.clock_skewed THEN 'clock_skew' ELSE '' END,
+               'the host''s clock is ' || round(abs(u.ahead)) || ' s ' || CASE WHEN u.ahead < 0 THEN 'behind' ELSE 'ahead of' END || ' the control plane''s'
+        WHERE u.clock_skewed <> u.clock_was AND u.ahead IS NOT NULL
+        UNION ALL
+        SELECT CASE u.docker_state WHEN 'running' THEN 'docker_running' ELSE 'docker_stopped' END, '', 'dockerd is ' || u.docker_state
+        WHERE (u.docker_was = 'running' AND u.docker_state IN ('stopped', 'unavailable')) OR (u.docker_was = 'stopped' AND u.docker_state = 'running')
+    ) e(step, reason, message)
     ON CONFLICT (server_id, dedup_key) DO NOTHING
 )
 SELECT server_id, status, attempt FROM updated`
@@ -70,6 +85,7 @@ func (s *Store) FlushHeartbeats(ctx context.Context, batch []prego.Heartbeat) ([
 	tags := make([]string, 0, n)
 	loads, memory, disk, docker := make([]float64, 0, n), make([]float64, 0, n), make([]float64, 0, n), make([]string, 0, n)
 	cpu, workers, dbDisk, redisMemory := make([]*float64, 0, n), make([]*float64, 0, n), make([]*float64, 0, n), make([]*float64, 0, n)
+	ahead, skewed := make([]*float64, 0, n), make([]bool, 0, n)
 	for i, h := range batch {
 		if last[h.ServerID] != i {
 			continue
@@ -77,10 +93,11 @@ func (s *Store) FlushHeartbeats(ctx context.Context, batch []prego.Heartbeat) ([
 		ids, keys, boots, versions = append(ids, h.ServerID), append(keys, h.Key), append(boots, h.BootID), append(versions, h.AgentVersion)
 		loads, memory, disk, docker = append(loads, h.Load1), append(memory, h.MemoryPct), append(disk, h.DiskPct), append(docker, h.DockerState)
 		cpu, workers, dbDisk, redisMemory = append(cpu, h.CPUPct), append(workers, h.WorkerSlotsPct), append(dbDisk, h.DBDiskPct), append(redisMemory, h.RedisMemoryPct)
+		ahead, skewed = append(ahead, h.ClockAhead), append(skewed, h.ClockSkewed)
 		tags = append(tags, strings.Join(h.Tags, " "))
 	}
 	return collect[prego.HeartbeatOutcome](ctx, s, "flush heartbeats", sqlFlushHeartbeats, ids, keys, boots, versions, loads, memory, disk, docker, tags,
-		cpu, workers, dbDisk, redisMemory)
+		cpu, workers, dbDisk, redisMemory, ahead, skewed)
 }
 
 // One statement marks all that fell silent. silent counts those beyond the first

@@ -18,11 +18,13 @@ SELECT server_id, role, region, infra_provider, spec, tags, request_hash, status
        dedicated_for_tenant_id IS NULL AND EXISTS (SELECT FROM fleet_policies p WHERE p.fleet_id = s.fleet_id AND p.type = 'region_placement' AND p.enabled),
        EXISTS (SELECT FROM server_events e WHERE e.server_id = s.server_id AND e.step = 'handshake_refused'
                AND e.attempt = s.attempt AND e.reason = 'failed_bootstrap'),
-       COALESCE((SELECT e.message FROM server_events e WHERE e.server_id = s.server_id AND e.step = 'boot_stage'
-                 AND e.attempt = s.attempt AND e.reason = 'failed_boot' ORDER BY e.event_id DESC LIMIT 1), ''),
-       COALESCE(sign.message, ''), sign.at, s.created_at, now()
+       COALESCE(failure.reason, ''), COALESCE(failure.message, ''),
+       COALESCE(sign.reason, ''), COALESCE(sign.message, ''), sign.at, s.created_at, now()
 FROM servers s LEFT JOIN LATERAL (
-    SELECT e.message, e.at FROM server_events e WHERE e.server_id = s.server_id AND e.step IN ('boot_stage', 'handshake_refused')
+    SELECT e.reason, e.message FROM server_events e WHERE e.server_id = s.server_id AND e.step = 'boot_stage'
+    AND e.attempt = s.attempt AND e.reason <> '' ORDER BY e.event_id DESC LIMIT 1
+) failure ON true LEFT JOIN LATERAL (
+    SELECT e.reason, e.message, e.at FROM server_events e WHERE e.server_id = s.server_id AND e.step IN ('boot_stage', 'handshake_refused')
     AND e.attempt = s.attempt ORDER BY e.event_id DESC LIMIT 1
 ) sign ON true
 WHERE s.server_id = $1`
@@ -33,7 +35,7 @@ func (s *Store) ProvisionState(ctx context.Context, serverID string) (prego.Prov
 	err := s.pool.QueryRow(ctx, sqlProvisionState, serverID).Scan(
 		&p.ServerID, &p.Role, &p.Region, &p.Provider, &p.Spec, &p.Tags, &p.RequestHash, &p.Status, &p.Purpose, &p.Generation, &p.Attempt,
 		&p.ProviderServerID, &p.Host, &p.AgentStatus, &p.RunningAt, &p.HandshakeAt, &p.FirstHeartbeatAt,
-		&p.RevokedAt, &p.Spread, &p.BootstrapRefused, &p.BootFailure, &p.BootSign, &p.BootSignAt, &p.CreatedAt, &p.Now)
+		&p.RevokedAt, &p.Spread, &p.BootstrapRefused, &p.BootFailed, &p.BootFailure, &p.BootSignReason, &p.BootSign, &p.BootSignAt, &p.CreatedAt, &p.Now)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return p, prego.Errorf(prego.CodeServerNotFound, "no server %s", serverID)
 	}

@@ -16,7 +16,7 @@ import (
 const serverColumns = `server_id, role, region, infra_provider, spec, tags, status, status_reason, status_message, managed_by,
     COALESCE(provider_server_id, ''), server_type, location, image, host, ipv6, workflow_id, generation, attempt,
     agent_status, agent_version, agent_boot_id, agent_first_seen_at, agent_last_heartbeat_at, load1, memory_pct, disk_pct, docker_state, agent_tags,
-    cpu_pct, worker_slots_pct, db_disk_pct, redis_memory_pct,
+    cpu_pct, worker_slots_pct, db_disk_pct, redis_memory_pct, clock_ahead_seconds, clock_skewed,
     imported_from_pulumi_at, identity_revoked_at, decommission_requested_at, created_by, created_at, updated_at, active_at, terminated_at,
     COALESCE(fleet_id, ''), cordoned_at`
 
@@ -25,7 +25,7 @@ func scanServer(row pgx.CollectableRow) (prego.Server, error) {
 	err := row.Scan(&s.ServerID, &s.Role, &s.Region, &s.InfraProvider, &s.Spec, &s.Tags, &s.Status, &s.StatusReason, &s.StatusMessage, &s.ManagedBy,
 		&s.ProviderServerID, &s.ServerType, &s.Location, &s.Image, &s.Host, &s.IPv6, &s.WorkflowID, &s.Generation, &s.Attempt,
 		&s.AgentStatus, &s.AgentVersion, &s.AgentBootID, &s.AgentFirstSeenAt, &s.AgentLastHeartbeatAt, &s.Load1, &s.MemoryPct, &s.DiskPct, &s.DockerState, &s.AgentTags,
-		&s.CPUPct, &s.WorkerSlotsPct, &s.DBDiskPct, &s.RedisMemoryPct,
+		&s.CPUPct, &s.WorkerSlotsPct, &s.DBDiskPct, &s.RedisMemoryPct, &s.ClockAheadSeconds, &s.ClockSkewed,
 		&s.ImportedFromPulumiAt, &s.IdentityRevokedAt, &s.DecommissionRequestedAt, &s.CreatedBy, &s.CreatedAt, &s.UpdatedAt, &s.ActiveAt, &s.TerminatedAt,
 		&s.FleetID, &s.CordonedAt)
 	return s, err

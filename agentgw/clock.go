@@ -1,0 +1,52 @@
+package agentgw
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// ahead is by how many seconds a host's clock is ahead of this one, negative for
+// behind; nil is not known. What the request took on its way is a part of it. skewed
+// says that it is more than tokens and certificates forgive.
+func (g *Gateway) ahead(hostTime time.Time) (seconds *float64, skewed bool) {
+	if hostTime.IsZero() {
+		return nil, false
+	}
+	s := hostTime.Sub(g.settings.Now()).Seconds() // at most some centuries
+	return &s, s > g.settings.ClockTolerance.Seconds() || -s > g.settings.ClockTolerance.Seconds()
+}
+
+// clockSkew is what is said of a clock that is so many seconds ahead.
+func clockSkew(ahead float64) string {
+	d := time.Duration(ahead * float64(time.Second)).Round(time.Second)
+	if d < 0 {
+		return fmt.Sprintf("the host's clock is %s behind the control plane's", -d)
+	}
+	return fmt.Sprintf("the host's clock is %s ahead of the control plane's", d)
+}
+
+// refuseClock refuses a handshake of a host whose clock is wrong, and notes it. The
+// token stays good: the host may yet set its clock. Whoever has no good token is told
+// about that instead.
+func (g *Gateway) refuseClock(ctx context.Context, tokenHash []byte, serverID string, ahead float64) error {
+	who, err := g.store.BootIdentity(ctx, tokenHash)
+	if prego.CodeOf(err) == prego.CodeTokenUnknown || (err == nil && who.ServerID != serverID) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	g.metrics.ailing.WithLabelValues("clock").Inc()
+	event := prego.ServerEvent{
+		ServerID: who.ServerID, Step: prego.StepHandshakeRefused, Attempt: who.Attempt, Reason: prego.ReasonClockSkew,
+		Message: clockSkew(ahead), Actor: prego.ActorSystem,
+	}
+	minute := fmt.Sprintf("%s/%d/clock/%s", event.Step, event.Attempt, time.Now().UTC().Format("2006-01-02T15:04"))
+	if err := g.store.AddEvent(ctx, event, minute); err != nil {
+		return err
+	}
+	return prego.Errorf(prego.CodeClockSkew, "%s; at most %s are accepted", event.Message, g.settings.ClockTolerance)
+}
