@@ -15,7 +15,7 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test lint bench generate golden tools packages clean image compose-config test-production machines images
+.PHONY: help build demo dev test lint bench generate golden tools packages clean image compose-config test-production machines test-machines images
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ ifndef QUICK
 	TEMPORAL_SERVER=$(TOOLS)/temporal-server-$(TEMPORAL_SERVER) tools/test-production.sh $(if $(RUN),-run '$(RUN)')
 endif
 
+test-machines: machines postgres temporal ## Run the control plane against real Debians under systemd-nspawn (as root; ARGS="-run TestMachineConformance" for some)
+	@tools/packages.sh nsenter
+	tools/test-machines.sh $(ARGS)
+
 machines: ## Build what simulated machines boot from, once (as root; docs/simulator.md)
 	@tools/packages.sh debootstrap systemd-nspawn apt-ftparchive ip losetup mkfs.ext4
 	@tools/machine-root.sh .prego/machines
@@ -64,6 +68,7 @@ bench: packages temporal ## Run the benchmarks, each beside its bare limit
 
 lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Check style, imports, determinism, forbidden patterns and generated code
 	go vet ./...
+	go vet -tags machines ./internal/e2e
 	$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) run --allow-parallel-runners ./...
 	$(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) -config tools/workflowcheck.yaml ./workflows/...
 	tools/forbidden.sh

@@ -142,6 +142,11 @@ func newCell(t testing.TB, o options) *cell {
 		"PREGO_CREATE_BACKOFF": "100ms", "PREGO_CAPACITY_POLL": "300ms", "PREGO_AMBIGUOUS_GRACE": "2s", "PREGO_CONTAINER_TIMEOUT": "45s",
 		"PREGO_RECONCILE_EVERY": "1h", "PREGO_SWEEP_EVERY": "1h", "PREGO_LOG_LEVEL": "debug",
 	}
+	if n := c.sim.Network(); n.Gateway != "" {
+		// Machines reach the gateway on their bridge, and are called from there.
+		at := fmt.Sprintf("%s:%d", n.Gateway, c.ports["agentgw"])
+		c.vars["PREGO_AGENTGW_LISTEN"], c.vars["PREGO_AGENTGW_URL"], c.vars["PREGO_EGRESS_CIDRS"] = at, "https://"+at, n.Gateway+"/32"
+	}
 	maps.Copy(c.vars, o.vars)
 	t.Cleanup(func() {
 		for _, p := range c.procs {

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs the tests against machines (docs/simulator.md), as root, and says what came of
+# them: each scenario is a test without tests of its own below it. Arguments are go
+# test's, for example -run TestMachineBoot.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+began=$SECONDS
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+status=0
+go test -tags machines -timeout 20m -parallel 8 -run '^TestMachine' -v "$@" ./internal/e2e >"$log" 2>&1 || status=$?
+# What failed is shown whole; of what passed, the names and times.
+if [ "$status" = 0 ]; then
+	grep -E '^ *--- ' "$log" || true
+else
+	grep -vE '^ *=== (RUN|PAUSE|CONT|NAME)' "$log" || true
+fi
+echo "machines took $((SECONDS - began)) s"
+awk -v status="$status" '
+	$1 == "---" { name = $3; result[name] = substr($2, 1, 4); while (sub("/[^/]*$", "", name)) parent[name] = 1 }
+	END {
+		for (n in result) if (!(n in parent)) { if (result[n] == "PASS") passed++; else failed++ }
+		if (status != 0 && failed == 0) failed = 1 # it did not get as far as a result
+		if (passed + failed == 0) failed = 1
+		printf "machines: %d scenarios passed, %d failed\n", passed, failed
+		exit failed > 0
+	}' "$log"
