@@ -31,7 +31,7 @@ dev: postgres bench-packages temporal build ## Run everything here and wait
 	bin/prego dev $(ARGS)
 
 test: packages temporal ## Run every test, the end-to-end ones included
-	go test -race -timeout 15m $$(go list ./... | grep -v -e /internal/e2e -e /internal/production)
+	go test -race -timeout 15m $$(go list ./... | grep -v -e /internal/e2e -e /internal/production -e /prego/tools$$)
 	go test -timeout 20m -parallel 8 ./internal/e2e
 
 image: build ## Build the image that docker-compose.yml runs, and try it
@@ -73,6 +73,8 @@ lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFL
 	$(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) -config tools/workflowcheck.yaml ./workflows/...
 	tools/forbidden.sh
 	tools/generated.sh
+	@tools/packages.sh compose
+	go test -count=1 ./tools # each check of this file finds what it is for
 
 generate: ## Generate what is generated
 	go generate ./...

@@ -1,0 +1,357 @@
+// Package tools has the checks of `make lint` and `make compose-config`; its test shows
+// that each of them finds what it is for.
+package tools
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gopkg.in/yaml.v3"
+)
+
+// run runs a program in a directory and returns what it said.
+func run(t *testing.T, dir, name string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...) //nolint:gosec // of this test
+	cmd.Dir = dir
+	// Findings are cached with the paths of the directory that they were made in.
+	cmd.Env = append(os.Environ(), "GOLANGCI_LINT_CACHE="+filepath.Join(dir, ".cache"))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(b)
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o755)) //nolint:gosec // scripts among them
+}
+
+// planted is a repository with one of the checks and a file that it is to find.
+func planted(t *testing.T, script, name, line string) string {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "tools", "forbidden.sh"), script)
+	write(t, filepath.Join(dir, name), "clean\n"+line+"\n")
+	for _, args := range [][]string{{"init", "-q"}, {"add", "-A"}} {
+		out, err := run(t, dir, "git", args...)
+		require.NoError(t, err, out)
+	}
+	return dir
+}
+
+type forbiddenCase struct{ file, says, line string }
+
+func forbiddenCases(t *testing.T) (out []forbiddenCase) {
+	for _, l := range strings.Split(strings.TrimSpace(read(t, "testdata/forbidden.txt")), "\n") {
+		if strings.HasPrefix(l, "#") {
+			continue
+		}
+		parts := strings.SplitN(l, " | ", 3)
+		require.Len(t, parts, 3, l)
+		out = append(out, forbiddenCase{parts[0], parts[1], parts[2]})
+	}
+	return out
+}
+
+func TestForbiddenPatternsAreFound(t *testing.T) {
+	t.Parallel()
+	script := read(t, "forbidden.sh")
+	for _, c := range forbiddenCases(t) {
+		t.Run(c.says+": "+strings.TrimSpace(c.line), func(t *testing.T) {
+			t.Parallel()
+			said, err := run(t, planted(t, script, c.file, c.line), "tools/forbidden.sh")
+			require.Error(t, err, said)
+			require.Contains(t, said, "forbidden: "+c.says)
+			require.Contains(t, said, c.file+":2:")
+		})
+	}
+	said, err := run(t, planted(t, script, "x.go", `	mux.HandleFunc("/agent/v1/exec/stream", exec)`), "tools/forbidden.sh")
+	require.NoError(t, err, said)
+}
+
+// TestEveryForbiddenPatternHasACase takes each alternative of each pattern out of the
+// script: a line that was found is then not found.
+func TestEveryForbiddenPatternHasACase(t *testing.T) {
+	t.Parallel()
+	script := read(t, "forbidden.sh")
+	refusals := regexp.MustCompile(`(?m)^refuse "([^"]+)" '([^']+)'`).FindAllStringSubmatchIndex(script, -1)
+	require.Len(t, refusals, 5)
+	cases := forbiddenCases(t)
+	for _, m := range refusals {
+		says, pattern := script[m[2]:m[3]], script[m[4]:m[5]]
+		for _, without := range alternatives(pattern) {
+			changed := script[:m[4]] + without + script[m[5]:]
+			missed := slices.ContainsFunc(cases, func(c forbiddenCase) bool {
+				if !strings.HasPrefix(says, c.says) {
+					return false
+				}
+				said, _ := run(t, planted(t, changed, c.file, c.line), "tools/forbidden.sh")
+				return !strings.Contains(said, "forbidden: "+c.says)
+			})
+			require.True(t, missed, "%s: without one of its alternatives, as %s, everything is found still", says, without)
+		}
+	}
+}
+
+// alternatives are a pattern without each of its alternatives, those in parentheses too.
+func alternatives(pattern string) (out []string) {
+	for _, group := range regexp.MustCompile(`\(([a-z|]+\|[a-z]+)\)`).FindAllStringSubmatchIndex(pattern, -1) {
+		words := strings.Split(pattern[group[2]:group[3]], "|")
+		for i := range words {
+			rest := slices.Delete(slices.Clone(words), i, i+1)
+			out = append(out, pattern[:group[2]]+strings.Join(rest, "|")+pattern[group[3]:])
+		}
+	}
+	depth, at, parts := 0, 0, []string{}
+	for i, r := range pattern {
+		switch r {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		case '|':
+			if depth == 0 {
+				parts, at = append(parts, pattern[at:i]), i+1
+			}
+		}
+	}
+	parts = append(parts, pattern[at:])
+	for i := range parts {
+		rest := slices.Delete(slices.Clone(parts), i, i+1)
+		if len(rest) == 0 {
+			rest = []string{"nothing that anybody writes"}
+		}
+		out = append(out, strings.Join(rest, "|"))
+	}
+	return out
+}
+
+// TestComposeConfigIsChecked breaks docker-compose.yml in each way that is looked for.
+func TestComposeConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	compose := read(t, "../docker-compose.yml")
+	for name, c := range map[string]struct{ file, old, now, says string }{
+		"as it is":                 {},
+		"a writable root":          {"docker-compose.yml", "  read_only: true\n", "", "can write to its root file system"},
+		"privileges":               {"docker-compose.yml", `  security_opt: ["no-new-privileges:true"]` + "\n", "", "can gain privileges"},
+		"capabilities":             {"docker-compose.yml", "  cap_drop: [ALL]\n", "", "keeps capabilities"},
+		"one capability less":      {"docker-compose.yml", "  cap_drop: [ALL]\n", "  cap_drop: [NET_RAW]\n", "keeps capabilities"},
+		"root":                     {"docker-compose.yml", `    user: "5000:5000"` + "\n", "", "temporal-ui may run as root"},
+		"no limit":                 {"docker-compose.yml", `        limits: {cpus: "1", memory: 1g}`, `        limits: {cpus: "1"}`, "worker has no limit of memory"},
+		"no restart":               {"docker-compose.yml", "  restart: unless-stopped\n  # Every", "  # Every", "api has no restart policy"},
+		"a database for everybody": {"docker-compose.yml", "    networks: [database]\n    healthcheck:", "    ports: [\"5432:5432\"]\n    networks: [database]\n    healthcheck:", "postgres is published"},
+		"an API for nobody":        {"docker-compose.yml", `    ports: ["${PREGO_API_PUBLISH:-127.0.0.1:8080}:8080"]` + "\n", "", "api is not published"},
+		"no health check":          {"docker-compose.yml", "    healthcheck: *prego-health\n    stop_grace_period: 40s", "    stop_grace_period: 40s", "worker has no health check"},
+		"a search attribute less":  {"deploy/temporal/namespace.sh", "fleet_id outcome; do", "fleet_id; do", "other search attributes"},
+		"no YAML":                  {"docker-compose.yml", "services:\n", "services\n", ""},
+		"a variable without value": {"deploy/example.env", "PREGO_EGRESS_CIDRS=", "PREGO_NOTHING=", "PREGO_EGRESS_CIDRS"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			files := map[string]string{"docker-compose.yml": compose}
+			for _, f := range []string{"tools/compose-config.sh", "deploy/example.env", "deploy/settings.env", "deploy/temporal/namespace.sh", "workflows/options.go"} {
+				files[f] = read(t, "../"+f)
+			}
+			if c.file != "" {
+				require.Contains(t, files[c.file], c.old, "what this case breaks is written in another way now")
+				files[c.file] = strings.Replace(files[c.file], c.old, c.now, 1)
+			}
+			for f, text := range files {
+				write(t, filepath.Join(dir, f), text)
+			}
+			said, err := run(t, dir, "tools/compose-config.sh")
+			if c.file == "" {
+				require.NoError(t, err, said)
+				return
+			}
+			require.Error(t, err, said)
+			require.Contains(t, said, c.says)
+		})
+	}
+}
+
+// TestGeneratedCodeIsCompared changes generated code by hand.
+func TestGeneratedCodeIsCompared(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, f := range []string{"go.mod", "go.sum", "tools/generated.sh", "api/generate.go", "api/openapi.yaml", "api/oapi-codegen.yaml", "api/openapi.gen.go"} {
+		write(t, filepath.Join(dir, f), read(t, "../"+f))
+	}
+	said, err := run(t, dir, "tools/generated.sh")
+	require.NoError(t, err, said)
+	write(t, filepath.Join(dir, "api/openapi.gen.go"), read(t, "../api/openapi.gen.go")+"\n// by hand\n")
+	said, err = run(t, dir, "tools/generated.sh")
+	require.Error(t, err, said)
+	require.Contains(t, said, "api/openapi.gen.go is not what api/openapi.yaml generates")
+}
+
+// linter finds a tool that the Makefile installed.
+func linter(t *testing.T, name string) string {
+	t.Helper()
+	found, err := filepath.Glob("../.prego/bin/" + name + "-v*")
+	require.NoError(t, err)
+	require.NotEmpty(t, found, "%s is not there: make tools", name)
+	path, err := filepath.Abs(found[len(found)-1])
+	require.NoError(t, err)
+	return path
+}
+
+// module is one of our name with our dependencies, and nothing in it.
+func module(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, f := range []string{"go.mod", "go.sum", ".golangci.yml"} {
+		write(t, filepath.Join(dir, f), read(t, "../"+f))
+	}
+	return dir
+}
+
+// TestForbiddenImportsAreFound imports, in every place that .golangci.yml names, each of
+// what it denies there.
+func TestForbiddenImportsAreFound(t *testing.T) {
+	t.Parallel()
+	dir := module(t)
+	var config struct {
+		Linters struct {
+			Settings struct {
+				Depguard struct {
+					Rules map[string]struct {
+						Files []string
+						Deny  []struct{ Pkg, Desc string }
+					}
+				}
+			}
+		}
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, "../.golangci.yml")), &config))
+	real := map[string]string{"go.temporal.io": "go.temporal.io/sdk/temporal", "github.com/jackc/pgx": "github.com/jackc/pgx/v5", "github.com/prego/prego": "github.com/prego/prego/quota/leaf"}
+	type want struct{ file, desc string }
+	var wants []want
+	for name, rule := range config.Linters.Settings.Depguard.Rules {
+		for _, glob := range rule.Files {
+			if strings.HasPrefix(glob, "!") {
+				continue
+			}
+			place := strings.TrimPrefix(strings.TrimSuffix(glob, "*.go"), "**/")
+			for i, deny := range rule.Deny {
+				pkg := deny.Pkg
+				if r, ok := real[strings.TrimSuffix(pkg, "/")]; ok {
+					pkg = r
+				} else if below, ok := strings.CutPrefix(pkg, "github.com/prego/prego/"); ok {
+					pkg += "/leaf" // so that nothing imports itself
+					write(t, filepath.Join(dir, below, "leaf", "leaf.go"), "// Package leaf is there to be imported.\npackage leaf\n")
+				}
+				file := filepath.Join(place, name+string(rune('a'+i))+".go")
+				write(t, filepath.Join(dir, file), "package "+packageOf(place)+"\n\nimport _ \""+pkg+"\"\n")
+				wants = append(wants, want{file, deny.Desc})
+			}
+		}
+	}
+	write(t, filepath.Join(dir, "quota", "leaf", "leaf.go"), "// Package leaf is there to be imported.\npackage leaf\n")
+	write(t, filepath.Join(dir, "api", "env.go"), "package api\n\nimport \"os\"\n\n// X is.\nfunc X() string { return os.Getenv(\"X\") }\n")
+	wants = append(wants, want{"api/env.go", "settings are read in internal/config and in cmd"})
+	require.Greater(t, len(wants), 50)
+	said, err := run(t, dir, linter(t, "golangci-lint"), "run", "--allow-parallel-runners", "--max-issues-per-linter", "0", "--max-same-issues", "0", "./...")
+	require.Error(t, err, said)
+	for _, w := range wants {
+		found := slices.ContainsFunc(strings.Split(said, "\n"), func(l string) bool { return strings.HasPrefix(l, w.file+":") && strings.Contains(l, w.desc) })
+		require.True(t, found, "nothing says of %s: %s\n%s", w.file, w.desc, said)
+	}
+}
+
+func packageOf(place string) string {
+	switch name := filepath.Base(place); name {
+	case ".", "prego-agent":
+		return map[string]string{".": "prego", "prego-agent": "main"}[name]
+	default:
+		return name
+	}
+}
+
+// TestWhatIsNotDeterministicIsFound calls, from a workflow, each function that
+// tools/workflowcheck.yaml declares, and some that workflowcheck knows by itself.
+func TestWhatIsNotDeterministicIsFound(t *testing.T) {
+	t.Parallel()
+	dir := module(t)
+	calls := map[string]string{
+		"math/rand/v2.Int": "rand.Int()", "math/rand/v2.IntN": "rand.IntN(2)", "math/rand/v2.Int64N": "rand.Int64N(2)", "math/rand/v2.Float64": "rand.Float64()",
+		"math/rand/v2.Uint64": "rand.Uint64()", "github.com/google/uuid.New": "uuid.New()", "github.com/google/uuid.NewString": "uuid.NewString()",
+		"os.Getenv": `os.Getenv("X")`, "os.LookupEnv": `os.LookupEnv("X")`, "os.ReadFile": `os.ReadFile("x")`, "os.Open": `os.Open("x")`,
+		"time.NewTimer": "time.NewTimer(1)", "time.NewTicker": "time.NewTicker(1)",
+		"(*sync.Mutex).Lock": "new(sync.Mutex).Lock()", "(*sync.RWMutex).Lock": "new(sync.RWMutex).Lock()", "(*sync.WaitGroup).Wait": "new(sync.WaitGroup).Wait()",
+		"time.Now": "time.Now()", "time.Sleep": "time.Sleep(1)",
+	}
+	var config struct{ Decls map[string]bool }
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, "workflowcheck.yaml")), &config))
+	for name := range config.Decls {
+		require.Contains(t, calls, name, "no case for it")
+	}
+	write(t, filepath.Join(dir, "workflows", "w.go"), `package workflows
+
+import (
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"go.temporal.io/sdk/workflow"
+)
+
+var _ = []any{rand.Int, os.Open, sync.OnceFunc, time.Now, uuid.New}
+`+workflowsOf(calls)+`
+// Fine only sleeps as workflows do.
+func Fine(ctx workflow.Context) error { return workflow.Sleep(ctx, time.Second) }
+
+// Register has them checked.
+func Register(r interface{ RegisterWorkflow(any) }) {
+	r.RegisterWorkflow(Fine)
+`+registered(calls)+"}\n")
+	config2, err := filepath.Abs("workflowcheck.yaml")
+	require.NoError(t, err)
+	said, err := run(t, dir, linter(t, "workflowcheck"), "-config", config2, "./workflows/...")
+	require.Error(t, err, said)
+	for i, name := range names(calls) {
+		require.Regexp(t, `W`+string(rune('A'+i))+` is non-deterministic`, said, name)
+	}
+	require.NotContains(t, said, "Fine is non-deterministic")
+}
+
+func names(calls map[string]string) []string {
+	var out []string
+	for n := range calls {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func workflowsOf(calls map[string]string) string {
+	var b strings.Builder
+	for i, n := range names(calls) {
+		b.WriteString("\n// W" + string(rune('A'+i)) + " calls " + n + ".\nfunc W" + string(rune('A'+i)) + "(ctx workflow.Context) error { " + calls[n] + "; return nil }\n")
+	}
+	return b.String()
+}
+
+func registered(calls map[string]string) string {
+	var b strings.Builder
+	for i := range names(calls) {
+		b.WriteString("	r.RegisterWorkflow(W" + string(rune('A'+i)) + ")\n")
+	}
+	return b.String()
+}
