@@ -13,6 +13,9 @@ type Catalog struct {
 	// ServerTypes are the machine types per role and region, best first. The
 	// region "" stands for every region that is not named.
 	ServerTypes map[Role]map[Region][]string `json:"server_types"`
+	// Builders are the machine types on which golden images are built, per region as in
+	// ServerTypes. Servers made from an image need a disk of at least its builder's.
+	Builders map[Region][]string `json:"builders"`
 	// Locations are the provider's locations per region, best first.
 	Locations map[Region][]string `json:"locations"`
 	// Timeouts override DefaultTimeouts; the first match wins.
@@ -70,6 +73,7 @@ func DefaultCatalog() Catalog {
 			RoleDBShard:   {"": {"ccx23", "ccx33"}},
 			RoleRedisPool: {"": {"cx33", "cpx32", "ccx13"}, RegionSG: {"ccx13", "cpx32"}, RegionUS: {"ccx13", "cpx32"}},
 		},
+		Builders: map[Region][]string{"": {"cx23", "cpx22", "ccx13"}, RegionSG: {"cpx22", "ccx13"}, RegionUS: {"cpx22", "ccx13"}},
 		Locations: map[Region][]string{
 			RegionEU: {"fsn1", "nbg1", "hel1"},
 			RegionUS: {"ash", "hil"},
@@ -103,6 +107,21 @@ func (c Catalog) Candidates(role Role, region Region, spec ServerSpec) []Candida
 	out := make([]Candidate, 0, len(types)*len(locations))
 	for _, t := range types {
 		for _, l := range locations {
+			out = append(out, Candidate{ServerType: t, Location: l})
+		}
+	}
+	return out
+}
+
+// BuilderCandidates lists what to order to build an image on, best first.
+func (c Catalog) BuilderCandidates(region Region) []Candidate {
+	types := c.Builders[region]
+	if types == nil {
+		types = c.Builders[""]
+	}
+	var out []Candidate
+	for _, t := range types {
+		for _, l := range c.Locations[region] {
 			out = append(out, Candidate{ServerType: t, Location: l})
 		}
 	}

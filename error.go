@@ -106,6 +106,11 @@ const (
 	CodeLocationUnknown     Code = "location_unknown"
 	CodeLocationNotInRegion Code = "location_not_in_region"
 	CodeImageUnknown        Code = "image_unknown"
+	// Of golden images.
+	CodeGoldenImageNotFound Code = "golden_image_not_found"
+	CodeGoldenImageBuilding Code = "golden_image_building"
+	CodeGoldenImageInUse    Code = "golden_image_in_use"
+	CodeGoldenImageCurrent  Code = "golden_image_current"
 )
 
 // Error is a refusal: a code for programs, a sentence for people and, where one

@@ -17,11 +17,12 @@ const (
 	ResourcePrimaryIP      ResourceKind = "primary_ip"
 	ResourceFirewall       ResourceKind = "firewall"
 	ResourcePlacementGroup ResourceKind = "placement_group"
+	ResourceImage          ResourceKind = "image" // a snapshot of a server's disk
 )
 
 // ResourceKinds lists every kind in the order in which they can be deleted.
 func ResourceKinds() []ResourceKind {
-	return []ResourceKind{ResourceServer, ResourceVolume, ResourcePrimaryIP, ResourcePlacementGroup, ResourceFirewall}
+	return []ResourceKind{ResourceServer, ResourceVolume, ResourcePrimaryIP, ResourcePlacementGroup, ResourceFirewall, ResourceImage}
 }
 
 // ResourceState is where a resource row stands: intended is written before the
@@ -82,11 +83,12 @@ type CreateServerParams struct {
 	FirewallID     string
 	PlacementGroup string   // provider id; "" for none
 	VolumeIDs      []string // provider ids of volumes to attach
+	ImageID        string   // of a golden image that it builds; "" for servers of the fleet
 }
 
 // Labels are the labels of the server that p asks for.
 func (p CreateServerParams) Labels() map[string]string {
-	return map[string]string{
+	labels := map[string]string{
 		LabelManagedBy:   ManagedByPrego,
 		LabelEnvironment: p.Environment,
 		LabelServerID:    p.ServerID,
@@ -95,6 +97,10 @@ func (p CreateServerParams) Labels() map[string]string {
 		LabelRole:        string(p.Role),
 		LabelRegion:      string(p.Region),
 	}
+	if p.ImageID != "" {
+		labels[LabelImageID] = p.ImageID
+	}
+	return labels
 }
 
 // Handle is a server at a provider. It holds no secret and may be kept in a
@@ -140,6 +146,10 @@ const (
 	InfraAmbiguous InfraClass = "ambiguous"  // it may or may not have happened: look before repeating
 	InfraAttempt   InfraClass = "superseded" // the server found belongs to a newer attempt
 )
+
+// InfraImageGone is the code of a create that names an image which the provider does
+// not have.
+const InfraImageGone = "image_gone"
 
 // InfraError is a provider's refusal, sorted. Message is safe to log: it went
 // through the redactor.

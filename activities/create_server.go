@@ -44,7 +44,28 @@ func (a *Servers) CreateServer(ctx context.Context, in CreateServerInput) (prego
 		return prego.Handle{}, err
 	}
 	a.hook("create/start")
-	image := a.Catalog.ImageFor(st.Spec)
+	for fallback := 0; ; fallback++ {
+		image, err := a.imageFor(ctx, st, in)
+		if err != nil {
+			return prego.Handle{}, err
+		}
+		handle, err := a.createFrom(ctx, infra, st, in, image)
+		if err == nil {
+			return handle, nil
+		}
+		again, noteErr := a.withoutImage(ctx, st, in, image, err)
+		if noteErr != nil {
+			return prego.Handle{}, noteErr
+		}
+		if !again || fallback == imageFallbacks {
+			return prego.Handle{}, a.refused(ctx, infra, in, err)
+		}
+	}
+}
+
+// createFrom makes the server of an attempt from an image. An error of the provider is
+// returned as it is.
+func (a *Servers) createFrom(ctx context.Context, infra Infra, st prego.ProvisionState, in CreateServerInput, image string) (_ prego.Handle, err error) {
 	if err := a.Store.BeginAttempt(ctx, prego.AttemptStart{
 		ServerID: in.ServerID, Generation: in.Generation, Attempt: in.Attempt,
 		Candidate: in.Candidate, Image: image, Resources: a.intents(st, in),
@@ -63,7 +84,7 @@ func (a *Servers) CreateServer(ctx context.Context, in CreateServerInput) (prego
 	a.hook("create/token")
 	handle, err := a.callProvider(ctx, infra, st, params)
 	if err != nil {
-		return prego.Handle{}, a.refused(ctx, infra, in, err)
+		return prego.Handle{}, err
 	}
 	a.hook("create/called")
 	if err := a.Store.RecordCreated(ctx, in.ServerID, in.Generation, handle, st.Provider); err != nil {

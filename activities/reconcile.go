@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -39,6 +42,8 @@ type Fleet struct {
 	// Check looks at a server's containers, DriftHosts servers per run; nil: none.
 	Check      func(ctx context.Context, serverID string) (ContainerReport, error)
 	DriftHosts int
+	// Images knows the golden images; nil: there are none.
+	Images *Images
 	// Org knows what orgs own at the provider; nil: nothing.
 	Org     *OrgResources
 	Metrics *Metrics
@@ -101,6 +106,16 @@ func (a *Fleet) reconcile(ctx context.Context, infra Infra, result *ReconcileRes
 	}
 	found := FindFleet(snapshot)
 	result.Owned += len(snapshot.Owned)
+	if a.Images != nil {
+		started, err := a.Images.startLost(ctx, slices.SortedFunc(maps.Values(snapshot.Images), func(a, b prego.GoldenImage) int { return strings.Compare(a.ImageID, b.ImageID) }))
+		result.Restarted += started
+		if err != nil {
+			return nil, err
+		}
+		if err := a.Images.missing(ctx, infra.ID(), snapshot); err != nil {
+			return nil, err
+		}
+	}
 	if err := a.restart(ctx, found.Idle, result); err != nil {
 		return nil, err
 	}
@@ -133,6 +148,16 @@ func (a *Fleet) snapshot(ctx context.Context, infra Infra) (FleetSnapshot, error
 		s.OrgNames = make(map[string]bool, len(names))
 		for _, n := range names {
 			s.OrgNames[resourceKey(n.Kind, n.Name)] = true
+		}
+	}
+	if a.Images != nil {
+		images, err := a.Images.Store.LiveGoldenImages(ctx, infra.ID())
+		if err != nil {
+			return s, err
+		}
+		s.Images = make(map[string]prego.GoldenImage, len(images))
+		for _, g := range images {
+			s.Images[g.ImageID] = g
 		}
 	}
 	if s.Owned, err = infra.ListOwned(ctx); err != nil {

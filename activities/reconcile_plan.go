@@ -17,6 +17,8 @@ type FleetSnapshot struct {
 	Owned     []prego.OwnedResource
 	// OrgNames are the names, by kind, of all that orgs have or are about to have.
 	OrgNames map[string]bool
+	// Images are the golden images that may still have something at the provider, by id.
+	Images map[string]prego.GoldenImage
 }
 
 // OrphanRules guard against destroying what is merely not understood.
@@ -85,7 +87,12 @@ func FindFleet(s FleetSnapshot) FleetFindings {
 	}
 	for _, o := range s.Owned {
 		row, known := rows[o.Labels[prego.LabelServerID]]
+		imageID := o.Labels[prego.LabelImageID]
 		switch {
+		case imageID != "" && !(o.Kind == prego.ResourcePrimaryIP && o.Attached):
+			if !ownedByImage(s.Images[imageID], o) {
+				f.Orphans = append(f.Orphans, o)
+			}
 		case o.Kind == prego.ResourceServer && bound[o.ProviderID]:
 		case o.Kind == prego.ResourceServer && known && inMotion(row, o):
 		case o.Kind != prego.ResourceServer && ledger[resourceKey(o.Kind, o.ProviderID)]:
@@ -105,6 +112,23 @@ func FindFleet(s FleetSnapshot) FleetFindings {
 		return resourceKey(a.Kind, a.ProviderID) < resourceKey(b.Kind, b.ProviderID)
 	})
 	return f
+}
+
+// ownedByImage reports whether what carries an image's label is what its row says: the
+// builder while it is built, and the one snapshot that the row names, or is about to.
+func ownedByImage(g prego.GoldenImage, o prego.OwnedResource) bool {
+	making := g.Status == prego.ImageBuilding || g.Status == prego.ImageVerifying
+	switch o.Kind {
+	case prego.ResourceServer, prego.ResourcePrimaryIP:
+		return making
+	case prego.ResourceImage:
+		if g.ProviderImageID == "" {
+			return making
+		}
+		return g.ProviderImageID == o.ProviderID && g.Status != prego.ImageFailed
+	case prego.ResourceVolume, prego.ResourceFirewall, prego.ResourcePlacementGroup:
+	}
+	return false
 }
 
 // inMotion reports whether a workflow may be about to bind, or to take down, the
@@ -142,7 +166,7 @@ func Doomed(s FleetSnapshot, orphans []prego.OwnedResource, sightings map[string
 		}
 		if o.Kind == prego.ResourceServer {
 			doomedServers++
-			if !rows[o.Labels[prego.LabelServerID]] {
+			if _, known := s.Images[o.Labels[prego.LabelImageID]]; !known && !rows[o.Labels[prego.LabelServerID]] {
 				unknown++
 			}
 		}
@@ -150,7 +174,7 @@ func Doomed(s FleetSnapshot, orphans []prego.OwnedResource, sightings map[string
 	}
 	// Rows are never deleted. Several servers that no row ever knew mean that this
 	// is not the database that made them.
-	empty := len(s.Rows) == 0 && owned > 0
+	empty := len(s.Rows) == 0 && len(s.Images) == 0 && owned > 0
 	restored := unknown > rules.BreakerMin
 	share := doomedServers > rules.BreakerMin && float64(doomedServers)*100 > rules.BreakerPct*float64(owned)
 	if len(doomed) > 0 && (empty || restored || share) {

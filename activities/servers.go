@@ -43,6 +43,10 @@ type Store interface {
 	Terminate(ctx context.Context, serverID string) error
 
 	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (prego.CatalogState, error)
+	CurrentGoldenImage(ctx context.Context, provider prego.InfraProviderID, baseImage, architecture string) (prego.GoldenImage, bool, error)
+	AttemptImage(ctx context.Context, serverID string, attempt int) (string, error)
+	ForgetAttemptImage(ctx context.Context, serverID string, attempt int) error
+	ImageLost(ctx context.Context, provider prego.InfraProviderID, providerImageID, message string) error
 }
 
 // Infra is a cloud (direct-provisioning §7). Every error that it returns is a
@@ -117,6 +121,7 @@ type Settings struct {
 	CapacityPoll      time.Duration
 	CreateBackoff     time.Duration // before the second of three create calls; doubles
 	ContainerTimeout  time.Duration
+	GoldenImages      bool          // servers are made from the current verified image, when there is one
 	AmbiguousGrace    time.Duration // how long a create of unknown outcome may still land
 	EgressCIDRs       []string
 	Ports             []int // that the firewall opens to EgressCIDRs
@@ -166,6 +171,8 @@ type Metrics struct {
 	Awaiting prometheus.Counter     // servers that had to wait for capacity
 	Silent   *prometheus.CounterVec // agents marked, by new status
 	Drift    *prometheus.CounterVec // containers that were not as declared, by kind
+	// ImageFallbacks counts golden images that the provider did not have; nil: nobody does.
+	ImageFallbacks prometheus.Counter
 }
 
 // NewMetrics registers the metrics of the steps.

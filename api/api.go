@@ -86,6 +86,9 @@ type Deps struct {
 
 	Catalog CatalogDeps
 
+	Images    ImageStore
+	ImageRuns ImageRuns
+
 	Fleets    FleetStore
 	FleetRuns FleetRuns
 

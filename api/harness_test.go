@@ -83,6 +83,18 @@ func (r *runs) StartCatalogRefresh(ctx context.Context) (string, error) {
 	return "refresh-catalog/test", r.note(ctx, "catalog")
 }
 
+func (r *runs) EnsureImageBuild(ctx context.Context, id string) (bool, error) {
+	return true, r.note(ctx, "image build")
+}
+
+func (r *runs) EnsureImageDelete(ctx context.Context, id string) (bool, error) {
+	return true, r.note(ctx, "image delete")
+}
+
+func (r *runs) CancelImageBuild(ctx context.Context, id string) error {
+	return r.note(ctx, "image cancel")
+}
+
 func (r *runs) RunURL(id string) string { return "http://ui/" + id }
 
 type auth struct{}
@@ -135,6 +147,7 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 	d := api.Deps{
 		Store: b.store, Orchestrator: b.runs, Auth: auth{}, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
 		Quotas: b.store, Registries: store.NewRegistries(b.store, box(t)),
+		Images: b.store, ImageRuns: b.runs,
 		Catalog: api.CatalogDeps{Store: b.store, Runs: b.runs, Configured: prego.DefaultCatalog(), StaleAfter: time.Hour},
 		Hosts:   b.store, Shell: b.hosts, Containers: b.hosts,
 		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", Locations: prego.DefaultCatalog().Locations},

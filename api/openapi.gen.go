@@ -588,6 +588,36 @@ func (e FleetSiteState) Valid() bool {
 	}
 }
 
+// Defines values for GoldenImageStatus.
+const (
+	GoldenImageStatusBuilding  GoldenImageStatus = "building"
+	GoldenImageStatusDeleted   GoldenImageStatus = "deleted"
+	GoldenImageStatusDeleting  GoldenImageStatus = "deleting"
+	GoldenImageStatusFailed    GoldenImageStatus = "failed"
+	GoldenImageStatusReady     GoldenImageStatus = "ready"
+	GoldenImageStatusVerifying GoldenImageStatus = "verifying"
+)
+
+// Valid indicates whether the value is a known member of the GoldenImageStatus enum.
+func (e GoldenImageStatus) Valid() bool {
+	switch e {
+	case GoldenImageStatusBuilding:
+		return true
+	case GoldenImageStatusDeleted:
+		return true
+	case GoldenImageStatusDeleting:
+		return true
+	case GoldenImageStatusFailed:
+		return true
+	case GoldenImageStatusReady:
+		return true
+	case GoldenImageStatusVerifying:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for HealthStatus.
 const (
 	Ok HealthStatus = "ok"
@@ -1071,6 +1101,17 @@ type AttachedPolicy struct {
 	// Example: {"regions":[{"cap":-1,"name":"eu","weight":100}]}
 	Spec PolicySpec `json:"spec"`
 	Type PolicyType `json:"type"`
+}
+
+// BuildImage defines model for BuildImage.
+type BuildImage struct {
+	// Debian The Debian release; that of the configured image when left out
+	//
+	// Example: 13
+	Debian *string `json:"debian,omitempty"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region *Region `json:"region,omitempty"`
 }
 
 // Catalog defines model for Catalog.
@@ -2049,6 +2090,85 @@ type ForcedPlacement struct {
 	Reason           *string `json:"reason,omitempty"`
 }
 
+// GoldenImage defines model for GoldenImage.
+type GoldenImage struct {
+	// AgentSha256 Of the agent that it was verified with
+	AgentSha256 *string `json:"agent_sha256,omitempty"`
+
+	// Architecture x86 or arm
+	Architecture string `json:"architecture"`
+
+	// BaseImage The provider's image that it is made from
+	//
+	// Example: debian-13
+	BaseImage       string  `json:"base_image"`
+	BuilderLocation *string `json:"builder_location,omitempty"`
+
+	// BuilderType The builder's machine type
+	BuilderType *string `json:"builder_type,omitempty"`
+
+	// Containers Container images that are in it
+	Containers []string  `json:"containers"`
+	CreatedAt  time.Time `json:"created_at"`
+	CreatedBy  string    `json:"created_by"`
+
+	// Current Whether new servers are made from it
+	Current   bool       `json:"current"`
+	DeletedAt *time.Time `json:"deleted_at,omitempty"`
+
+	// DiskGb The least disk that it fits on
+	DiskGb *float64 `json:"disk_gb,omitempty"`
+
+	// ImageId Made here, when a build is accepted
+	//
+	// Example: img-k3jq5x2m7abc
+	ImageId ImageID `json:"image_id"`
+
+	// Message What it does now, or why it failed
+	Message  *string `json:"message,omitempty"`
+	Provider string  `json:"provider"`
+
+	// ProviderImageId The provider's id of the snapshot
+	ProviderImageId *string `json:"provider_image_id,omitempty"`
+
+	// Reason Why it failed or went; stable
+	//
+	// Example: verification_failed
+	Reason *string `json:"reason,omitempty"`
+
+	// RecipeHash Of all that its builder ran
+	RecipeHash *string `json:"recipe_hash,omitempty"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// SizeGb What is billed
+	SizeGb *float64 `json:"size_gb,omitempty"`
+
+	// StackSha256 Of the stack whose images are in it
+	StackSha256 *string           `json:"stack_sha256,omitempty"`
+	Status      GoldenImageStatus `json:"status"`
+
+	// VerifiedAt When a server had been booted from it
+	VerifiedAt *time.Time `json:"verified_at,omitempty"`
+
+	// WorkflowId The run that acts on it, or did last
+	WorkflowId string `json:"workflow_id"`
+}
+
+// GoldenImageStatus defines model for GoldenImage.Status.
+type GoldenImageStatus string
+
+// GoldenImagePage defines model for GoldenImagePage.
+type GoldenImagePage struct {
+	Images []GoldenImage `json:"images"`
+
+	// NextCursor Made here, when a build is accepted
+	//
+	// Example: img-k3jq5x2m7abc
+	NextCursor *ImageID `json:"next_cursor,omitempty"`
+}
+
 // GroupDecision The last placement of an instance, or why there was none, with the counts behind it
 //
 // Example: {"candidates_evaluated":1,"code":"no_capacity_memory","rejected_counts":{"memory":1},"selection_reason":"no server fits: of 1 servers memory 1"}
@@ -2116,6 +2236,11 @@ type ImageDigest struct {
 type ImageDigestList struct {
 	Images []ImageDigest `json:"images"`
 }
+
+// ImageID Made here, when a build is accepted
+//
+// Example: img-k3jq5x2m7abc
+type ImageID = string
 
 // ImportAccepted defines model for ImportAccepted.
 type ImportAccepted struct {
@@ -3549,6 +3674,18 @@ type DeleteImageDigestParams struct {
 	Image string `form:"image" json:"image"`
 }
 
+// ListImagesParams defines parameters for ListImages.
+type ListImagesParams struct {
+	// Deleted With those that are deleted
+	Deleted *bool `form:"deleted,omitempty" json:"deleted,omitempty"`
+
+	// Limit At most so many
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *ImageID `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
 // InstanceLogsParams defines parameters for InstanceLogs.
 type InstanceLogsParams struct {
 	// Tail Lines from the end
@@ -3759,6 +3896,9 @@ type DeployGroupJSONRequestBody = DeployGroup
 // ScaleGroupJSONRequestBody defines body for ScaleGroup for application/json ContentType.
 type ScaleGroupJSONRequestBody = ScaleGroup
 
+// BuildImageJSONRequestBody defines body for BuildImage for application/json ContentType.
+type BuildImageJSONRequestBody = BuildImage
+
 // PutOrgJSONRequestBody defines body for PutOrg for application/json ContentType.
 type PutOrgJSONRequestBody = PutOrg
 
@@ -3968,6 +4108,18 @@ type ServerInterface interface {
 	// ListImageDigests What the tags of images were resolved to
 	// (GET /v1/image-digests)
 	ListImageDigests(ctx echo.Context) error
+	// ListImages List golden images, newest first
+	// (GET /v1/images)
+	ListImages(ctx echo.Context, params ListImagesParams) error
+	// BuildImage Build a golden image
+	// (POST /v1/images)
+	BuildImage(ctx echo.Context) error
+	// DeleteImage Delete a golden image, or cancel its build
+	// (DELETE /v1/images/{image_id})
+	DeleteImage(ctx echo.Context, imageId ImageID) error
+	// GetImage Show a golden image
+	// (GET /v1/images/{image_id})
+	GetImage(ctx echo.Context, imageId ImageID) error
 	// GetInstance Show an instance
 	// (GET /v1/instances/{instance_id})
 	GetInstance(ctx echo.Context, instanceId InstanceID) error
@@ -5072,6 +5224,79 @@ func (w *ServerInterfaceWrapper) ListImageDigests(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ListImageDigests(ctx)
+	return err
+}
+
+// ListImages converts echo context to params.
+func (w *ServerInterfaceWrapper) ListImages(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListImagesParams
+	// ------------- Optional query parameter "deleted" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "deleted", ctx.QueryParams(), &params.Deleted, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter deleted: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListImages(ctx, params)
+	return err
+}
+
+// BuildImage converts echo context to params.
+func (w *ServerInterfaceWrapper) BuildImage(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.BuildImage(ctx)
+	return err
+}
+
+// DeleteImage converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteImage(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "image_id" -------------
+	var imageId ImageID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "image_id", ctx.Param("image_id"), &imageId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter image_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteImage(ctx, imageId)
+	return err
+}
+
+// GetImage converts echo context to params.
+func (w *ServerInterfaceWrapper) GetImage(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "image_id" -------------
+	var imageId ImageID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "image_id", ctx.Param("image_id"), &imageId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter image_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetImage(ctx, imageId)
 	return err
 }
 
@@ -6568,6 +6793,10 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/internal/servers/create", wrapper.CreateServer, options.OperationMiddlewares["createServer"]...)
 	router.POST(options.BaseURL+"/internal/reconcile", wrapper.Reconcile, options.OperationMiddlewares["reconcile"]...)
 	router.GET(options.BaseURL+"/v1/catalog", wrapper.GetCatalog, options.OperationMiddlewares["getCatalog"]...)
+	router.GET(options.BaseURL+"/v1/images", wrapper.ListImages, options.OperationMiddlewares["listImages"]...)
+	router.POST(options.BaseURL+"/v1/images", wrapper.BuildImage, options.OperationMiddlewares["buildImage"]...)
+	router.DELETE(options.BaseURL+"/v1/images/:image_id", wrapper.DeleteImage, options.OperationMiddlewares["deleteImage"]...)
+	router.GET(options.BaseURL+"/v1/images/:image_id", wrapper.GetImage, options.OperationMiddlewares["getImage"]...)
 	router.POST(options.BaseURL+"/internal/catalog/refresh", wrapper.RefreshCatalog, options.OperationMiddlewares["refreshCatalog"]...)
 	router.GET(options.BaseURL+"/v1/servers", wrapper.ListServers, options.OperationMiddlewares["listServers"]...)
 	router.POST(options.BaseURL+"/v1/servers/import", wrapper.ImportServer, options.OperationMiddlewares["importServer"]...)

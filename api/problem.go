@@ -31,6 +31,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeProviderUnknown: http.StatusUnprocessableEntity, prego.CodeProviderDisabled: http.StatusUnprocessableEntity, prego.CodeRegionNotServed: http.StatusUnprocessableEntity,
 	prego.CodeServerTypeUnknown: http.StatusUnprocessableEntity, prego.CodeServerTypeRetired: http.StatusUnprocessableEntity, prego.CodeServerTypeNotSold: http.StatusUnprocessableEntity,
 	prego.CodeLocationUnknown: http.StatusUnprocessableEntity, prego.CodeLocationNotInRegion: http.StatusUnprocessableEntity, prego.CodeImageUnknown: http.StatusUnprocessableEntity,
+	prego.CodeGoldenImageNotFound: http.StatusNotFound, prego.CodeGoldenImageBuilding: http.StatusConflict, prego.CodeGoldenImageInUse: http.StatusConflict, prego.CodeGoldenImageCurrent: http.StatusConflict,
 	prego.CodeTenantNotFound: http.StatusNotFound, prego.CodeSlugTaken: http.StatusConflict, prego.CodeIdempotencyConflict: http.StatusConflict,
 	prego.CodeOrgUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyViolation: http.StatusUnprocessableEntity,
 	prego.CodeServerUnknown: http.StatusUnprocessableEntity, prego.CodeShardUnknown: http.StatusUnprocessableEntity,

@@ -20,7 +20,7 @@ type Options struct {
 }
 
 // New makes a worker that knows every workflow and step; the caller runs it.
-func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Fleet, tenants *activities.Tenants, actions *activities.FleetActions, org *activities.OrgResources, backups *activities.Backups, groups *activities.Groups, catalogs *activities.Catalogs) (worker.Worker, error) {
+func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Fleet, tenants *activities.Tenants, actions *activities.FleetActions, org *activities.OrgResources, backups *activities.Backups, groups *activities.Groups, catalogs *activities.Catalogs, images *activities.Images) (worker.Worker, error) {
 	if o.TaskQueue == "" || o.Concurrency < 1 {
 		return nil, fmt.Errorf("worker needs a task queue and a concurrency of at least 1")
 	}
@@ -40,6 +40,7 @@ func New(c client.Client, o Options, servers *activities.Servers, fleet *activit
 	w.RegisterActivity(backups)
 	w.RegisterActivity(groups)
 	w.RegisterActivity(catalogs)
+	w.RegisterActivity(images)
 	return w, nil
 }
 
@@ -63,4 +64,6 @@ func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.ReconcileGroup)
 	r.RegisterWorkflow(workflows.SweepGroups)
 	r.RegisterWorkflow(workflows.RefreshCatalog)
+	r.RegisterWorkflow(workflows.BuildImage)
+	r.RegisterWorkflow(workflows.DeleteImage)
 }

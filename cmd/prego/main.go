@@ -29,7 +29,7 @@ func run() int {
 	root.AddCommand(
 		newAPICommand(), newGatewayCommand(), newWorkerCommand(), newMigrateCommand(), newKeysCommand(), newTokenCommand(),
 		newServerCommand(), newExecCommand(), newContainerCommand(), newTenantCommand(), newPlacementCommand(), newPoolCommand(), newPlacementPoolCommand(), newFleetCommand(), newPolicyCommand(), newOrgCommand(), newGroupCommand(), newInstanceCommand(), newRouteCommand(), newIPv4Command(), newVolumeCommand(), newSnapshotCommand(), newRestoreCommand(), newRegistryCommand(), newQuotaCommand(), newAppCommand(), newEnvCommand(), newScalingCommand(), newPlanCommand(), newSimulateCommand(), newReconcileCommand(), newSimCommand(), newDevCommand(), newStandInCommand(), newHealthCommand(),
-		newCatalogCommand(),
+		newCatalogCommand(), newImageCommand(),
 	)
 	err := root.ExecuteContext(ctx)
 	var exit *exitError

@@ -58,6 +58,7 @@ func runAPI(ctx context.Context) error {
 		return err
 	}
 	a := api.New(api.Deps{
+		Images: p.db, ImageRuns: runs,
 		Catalog: newCatalogDeps(p, runs, catalog),
 		Quotas:  p.db, Registries: store.NewRegistries(p.db, keyholder),
 		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, Locations: catalog.Locations},
@@ -162,6 +163,11 @@ func runWorker(ctx context.Context) error {
 		return err
 	}
 	catalogs := newCatalogs(p, servers)
+	images, err := newImages(p, servers, runs)
+	if err != nil {
+		return err
+	}
+	fleet.Images = images
 	groups := buildGroups(p, runs, engine)
 	groups.Volumes = mountVolumes(fleet.Org)
 	servers.Capacity = activities.ServerFree(groups)
@@ -169,7 +175,7 @@ func runWorker(ctx context.Context) error {
 		TaskQueue: p.cfg.Temporal.TaskQueue, Concurrency: p.cfg.Worker.Concurrency, StopTimeout: p.cfg.Worker.StopTimeout,
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hook: crashHook(), Capacity: activities.ServerFree(groups),
-	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants}, groups, catalogs)
+	}, fleet.Org, &activities.Backups{Store: p.db, Tenants: tenants}, groups, catalogs, images)
 	if err != nil {
 		return err
 	}

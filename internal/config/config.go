@@ -200,8 +200,12 @@ type Worker struct {
 	MasterKey         string        `env:"PREGO_MASTER_KEY"`         // hex, 32 bytes or more; derives bootstrap tokens and seals the passwords of registries; PREGO_MASTER_KEY_FILE for a file
 	MasterKeysEarlier []string      `env:"PREGO_MASTER_KEY_EARLIER"` // what earlier master keys sealed is opened with these; also _FILE
 	CatalogFile       string        `env:"PREGO_CATALOG_FILE"`
-	CatalogEvery      time.Duration `env:"PREGO_CATALOG_EVERY" envDefault:"1h"` // how often the provider is asked what it sells
-	EgressCIDRs       []string      `env:"PREGO_EGRESS_CIDRS"`                  // where the control plane calls hosts from
+	GoldenImages      bool          `env:"PREGO_GOLDEN_IMAGES" envDefault:"true"`      // make servers from the current verified image, when there is one
+	ImageKeep         int           `env:"PREGO_IMAGE_KEEP" envDefault:"2"`            // verified images of a kind that are kept, the current one among them
+	ImageBuildTimeout time.Duration `env:"PREGO_IMAGE_BUILD_TIMEOUT" envDefault:"30m"` // how long the builder of an image may take
+	ImageContainers   []string      `env:"PREGO_IMAGE_CONTAINERS" envDefault:"stack"`  // container images that are pulled into an image: stack, none, or a list
+	CatalogEvery      time.Duration `env:"PREGO_CATALOG_EVERY" envDefault:"1h"`        // how often the provider is asked what it sells
+	EgressCIDRs       []string      `env:"PREGO_EGRESS_CIDRS"`                         // where the control plane calls hosts from
 	AgentPort         int           `env:"PREGO_AGENT_PORT" envDefault:"443"`
 	DockerPort        int           `env:"PREGO_DOCKER_PORT" envDefault:"2376"`
 	BootstrapTokenTTL time.Duration `env:"PREGO_BOOTSTRAP_TOKEN_TTL" envDefault:"15m"` // at most 15m
@@ -342,6 +346,9 @@ func (c Config) check() []error {
 	}
 	if c.Worker.FleetWait <= 0 || c.Worker.FleetPoll <= 0 || c.Worker.FleetParallel < 1 || c.Worker.FleetParallel > 100 {
 		bad("PREGO_FLEET_CAPACITY_WAIT, PREGO_FLEET_POLL and PREGO_FLEET_PARALLEL", "must be above 0, the last at most 100")
+	}
+	if c.Worker.ImageKeep < 1 || c.Worker.ImageKeep > 20 || c.Worker.ImageBuildTimeout <= 0 {
+		bad("PREGO_IMAGE_KEEP and PREGO_IMAGE_BUILD_TIMEOUT", "must be 1 to 20, and above 0")
 	}
 	if c.Worker.CatalogEvery < time.Minute {
 		bad("PREGO_CATALOG_EVERY", "must be at least 1m")

@@ -82,7 +82,11 @@ func (p *Provider) classify(err error) error {
 		if api.Code == hcloud.ErrorCodeInvalidInput && strings.Contains(strings.ToLower(api.Message), "server type") {
 			class = prego.InfraNext // retired, or not sold at the location
 		}
-		return &prego.InfraError{Class: class, Code: string(api.Code), Message: p.redact(api.Message)}
+		code := string(api.Code)
+		if isImageGone(api.Code, api.Message) {
+			class, code = prego.InfraPermanent, prego.InfraImageGone
+		}
+		return &prego.InfraError{Class: class, Code: code, Message: p.redact(api.Message)}
 	}
 	var action hcloud.ActionError
 	if errors.As(err, &action) {

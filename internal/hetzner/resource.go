@@ -238,6 +238,13 @@ func (p *Provider) ListOwned(ctx context.Context) ([]prego.OwnedResource, error)
 	if err != nil {
 		return nil, p.classify(err)
 	}
+	images, err := p.read.Image.AllWithOpts(ctx, hcloud.ImageListOpts{ListOpts: list, Type: []hcloud.ImageType{hcloud.ImageTypeSnapshot}})
+	if err != nil {
+		return nil, p.classify(err)
+	}
+	for _, i := range images {
+		out = append(out, prego.OwnedResource{Kind: prego.ResourceImage, ProviderID: strconv.FormatInt(i.ID, 10), Name: i.Description, Labels: i.Labels, CreatedAt: i.Created})
+	}
 	for _, f := range firewalls {
 		out = append(out, prego.OwnedResource{Kind: prego.ResourceFirewall, ProviderID: strconv.FormatInt(f.ID, 10), Name: f.Name, Labels: f.Labels, CreatedAt: f.Created, Attached: len(f.AppliedTo) > 0})
 	}
@@ -264,6 +271,8 @@ func (p *Provider) DeleteResource(ctx context.Context, kind prego.ResourceKind, 
 		_, err = p.write.Firewall.Delete(ctx, &hcloud.Firewall{ID: id})
 	case prego.ResourcePlacementGroup:
 		_, err = p.write.PlacementGroup.Delete(ctx, &hcloud.PlacementGroup{ID: id})
+	case prego.ResourceImage:
+		_, err = p.write.Image.Delete(ctx, &hcloud.Image{ID: id})
 	case prego.ResourceServer:
 	default:
 		return &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: "unknown kind " + string(kind)}

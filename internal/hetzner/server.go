@@ -105,7 +105,7 @@ func createOpts(p prego.CreateServerParams) (hcloud.ServerCreateOpts, error) {
 	opts := hcloud.ServerCreateOpts{
 		Name:             prego.ServerName(p.Environment, p.ServerID),
 		ServerType:       &hcloud.ServerType{Name: p.Candidate.ServerType},
-		Image:            &hcloud.Image{Name: p.Image},
+		Image:            imageRef(p.Image),
 		Location:         &hcloud.Location{Name: p.Candidate.Location},
 		UserData:         p.UserData,
 		StartAfterCreate: hcloud.Ptr(true),

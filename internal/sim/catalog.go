@@ -136,15 +136,6 @@ func image(id int64, name, description, flavor, version string) schema.Image {
 	}
 }
 
-func findImage(idOrName string) (schema.Image, bool) {
-	for _, i := range images {
-		if *i.Name == idOrName || strconv.FormatInt(i.ID, 10) == idOrName {
-			return i, true
-		}
-	}
-	return schema.Image{}, false
-}
-
 func (s *Sim) pricing() schema.Pricing {
 	p := schema.Pricing{
 		Currency: "EUR", VATRate: "19.00", Image: schema.PricingImage{PricePerGBMonth: price(0.011)},

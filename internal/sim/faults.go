@@ -66,6 +66,8 @@ var hostKinds = map[string]string{
 	"no_cloud_init":        "the server runs, and cloud-init never starts",
 	"stop_heartbeats":      "the agent bootstraps and then never runs",
 	"duplicate_bootstrap":  "somebody else presents the token first, with another key",
+	"image_build_fails":    "a builder of an image stays on, since something in it failed",
+	"create_image_fails":   "the action that takes a snapshot of the server fails",
 	"container_start_fail": "the host's dockerd fails to start containers",
 }
 

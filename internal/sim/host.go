@@ -32,6 +32,10 @@ type host interface {
 	consoleFile() string
 	// erase deletes the disk of a host that is off.
 	erase() error
+	// snapshot copies the disk of a host that is off into dir, which is empty.
+	snapshot(dir string) error
+	// restore puts such a copy on the disk of a host that has never been on.
+	restore(dir string) error
 }
 
 // HostInfo is what /_sim/hosts shows.
@@ -72,14 +76,14 @@ func (s *Sim) newHost(srv *server, plan hostFaults) host {
 
 // hostFaults are decided once, at boot.
 type hostFaults struct {
-	noCloudInit, withoutAgent, stopHeartbeats, duplicate, containersFail bool
+	buildFails, noCloudInit, withoutAgent, stopHeartbeats, duplicate, containersFail bool
 }
 
 // planFaults decides what goes wrong with a boot. Call it with the lock held.
 func (s *Sim) planFaults(name string) hostFaults {
 	has := func(kind string) bool { _, ok := s.hostFault(kind, name); return ok }
 	return hostFaults{
-		noCloudInit: has("no_cloud_init"), withoutAgent: has("boot_without_agent"), stopHeartbeats: has("stop_heartbeats"),
+		buildFails: has("image_build_fails"), noCloudInit: has("no_cloud_init"), withoutAgent: has("boot_without_agent"), stopHeartbeats: has("stop_heartbeats"),
 		duplicate: has("duplicate_bootstrap"), containersFail: has("container_start_fail"),
 	}
 }
@@ -174,7 +178,10 @@ func (s *Sim) boot(srv *server) {
 		if before != nil {
 			<-before.done // its disk and its address are in use until then
 		}
-		err := h.run(ctx)
+		err := s.restoreDisk(srv, h)
+		if err == nil {
+			err = h.run(ctx)
+		}
 		if err != nil {
 			s.log.Error("host failed", zap.String("host", h.name), zap.Int64("id", h.id), zap.Error(err))
 			sayTo(filepath.Join(s.hostDir(h.id), consoleName), "failed: "+err.Error())

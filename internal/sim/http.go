@@ -73,7 +73,7 @@ func (s *Sim) routes() http.Handler {
 		"GET /v1/networks": s.listNetworks, "GET /v1/ssh_keys": s.listSSHKeys,
 		"GET /v1/locations": s.catalogList("locations", func() []any { return anys(locations) }), "GET /v1/locations/{id}": s.catalogGet("location", func() []any { return anys(locations) }),
 		"GET /v1/server_types": s.catalogList("server_types", func() []any { return anys(s.serverTypes()) }), "GET /v1/server_types/{id}": s.catalogGet("server_type", func() []any { return anys(s.serverTypes()) }),
-		"GET /v1/images": s.catalogList("images", func() []any { return anys(images) }), "GET /v1/images/{id}": s.catalogGet("image", func() []any { return anys(images) }),
+		"GET /v1/images": s.listImages, "GET /v1/images/{id}": s.getImage, "PUT /v1/images/{id}": s.updateImage, "DELETE /v1/images/{id}": s.deleteImage,
 		"GET /v1/isos": s.catalogList("isos", func() []any { return nil }), "GET /v1/load_balancers": s.catalogList("load_balancers", func() []any { return nil }),
 		"GET /v1/floating_ips": s.catalogList("floating_ips", func() []any { return nil }), "GET /v1/certificates": s.catalogList("certificates", func() []any { return nil }),
 		"GET /v1/pricing": func(*http.Request) (int, any, error) { return 200, map[string]any{"pricing": s.pricing()}, nil },
@@ -98,7 +98,7 @@ func (s *Sim) routes() http.Handler {
 	return root
 }
 
-var kindActions = regexp.MustCompile(`^/v1/(?:servers|volumes|firewalls|primary_ips|networks)/actions(/\d+)?$`)
+var kindActions = regexp.MustCompile(`^/v1/(?:servers|volumes|firewalls|primary_ips|networks|images)/actions(/\d+)?$`)
 
 func (s *Sim) locked(e endpoint) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -288,8 +288,6 @@ func catalogItem(v any) item {
 		return item{id: t.ID, name: t.Name, body: v}
 	case schema.ServerType:
 		return item{id: t.ID, name: t.Name, body: v}
-	case schema.Image:
-		return item{id: t.ID, name: *t.Name, status: t.Status, labels: t.Labels, body: v}
 	}
 	return item{body: v}
 }

@@ -55,8 +55,15 @@ func (s *Sim) newMachine(srv *server, plan hostFaults) *machineHost {
 		sim: s, id: srv.ID, name: fmt.Sprintf("%s%d", s.net.prefix(), k), k: k, dir: s.hostDir(srv.ID), plan: plan, disk: s.cfg.MachineDiskGB,
 		log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)), phase: "booting", volumes: map[int64]string{}, plugged: map[int64]string{},
 	}
-	if srv.Image != nil && srv.Image.Name != nil {
-		m.root = filepath.Join(s.cfg.Machines, s.rootOf(srv.Name, *srv.Image.Name))
+	if srv.Image != nil {
+		// The root that a snapshot lay over is noted beside its copy.
+		name := srv.Image.OSFlavor + "-" + deref(srv.Image.OSVersion)
+		if b, err := os.ReadFile(m.rootFile()); err == nil {
+			name = string(b)
+		} else if srv.Image.Name != nil {
+			name = *srv.Image.Name
+		}
+		m.root = filepath.Join(s.cfg.Machines, s.rootOf(srv.Name, name))
 	}
 	for _, id := range srv.Volumes {
 		m.volumes[id] = s.volumeFile(id)

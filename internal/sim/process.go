@@ -128,6 +128,9 @@ func (*processHost) detach(int64) error         { return nil }
 
 func (h *processHost) erase() error { return os.RemoveAll(h.dir) }
 
+func (h *processHost) snapshot(dir string) error { return copyTree(h.root(), filepath.Join(dir, "root")) }
+func (h *processHost) restore(dir string) error  { return copyTree(filepath.Join(dir, "root"), h.root()) }
+
 func (h *processHost) root() string { return filepath.Join(h.dir, "root") }
 
 func (h *processHost) setPhase(p string) {
@@ -147,6 +150,9 @@ func (h *processHost) live(ctx context.Context) error {
 	if h.fresh {
 		if err := sleep(ctx, h.sim.cfg.Profile.Boot); err != nil {
 			return err
+		}
+		if isBuilder(h.user) {
+			return h.buildImage(ctx)
 		}
 		if err := h.cloudInit(ctx); err != nil {
 			return err

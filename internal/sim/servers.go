@@ -69,7 +69,7 @@ func (s *Sim) checkOrder(req schema.ServerCreateRequest) (order, error) {
 	if o.machine, ok = findMachine(idOrName(req.ServerType)); !ok {
 		return o, invalid("server type not found", "server_type")
 	}
-	if o.image, ok = findImage(idOrName(req.Image)); !ok {
+	if o.image, ok = s.findImage(idOrName(req.Image)); !ok {
 		return o, invalid("image not found", "image")
 	}
 	if o.location, ok = findLocation(req.Location); !ok {
@@ -176,7 +176,7 @@ func (s *Sim) createServer(r *http.Request) (int, any, error) {
 func (s *Sim) make(o order) (*server, schema.Action, []schema.Action) {
 	now := time.Now().UTC()
 	addr := s.freeAddress()
-	srv := &server{UserData: o.req.UserData, Server: schema.Server{
+	srv := &server{UserData: o.req.UserData, From: snapshotID(o.image), Server: schema.Server{
 		ID: s.st.id(), Name: o.req.Name, Status: "initializing", Created: now, PrivateNet: []schema.ServerPrivateNet{},
 		ServerType: schema.ServerType{ID: o.machine.id, Name: o.machine.name}, Location: o.location, Image: ptr(o.image), Labels: map[string]string{},
 		IncludedTraffic: 20 << 40, IngoingTraffic: ptr(uint64(0)), OutgoingTraffic: ptr(uint64(0)),
@@ -304,6 +304,8 @@ func (s *Sim) serverAction(r *http.Request) (int, any, error) {
 	verb := r.PathValue("verb")
 	var done func() *schema.ActionError
 	switch verb {
+	case "create_image":
+		return s.createImage(r, srv)
 	case "poweron":
 		done = func() *schema.ActionError { srv.Status = "running"; s.boot(srv); return nil }
 	case "poweroff":
@@ -352,7 +354,7 @@ func (s *Sim) rebuildServer(r *http.Request, srv *server) (int, any, error) {
 	if err := decode(r, &req); err != nil {
 		return 0, nil, err
 	}
-	image, ok := findImage(idOrName(req.Image))
+	image, ok := s.findImage(idOrName(req.Image))
 	if !ok {
 		return 0, nil, invalid("image not found", "image")
 	}
@@ -365,7 +367,7 @@ func (s *Sim) rebuildServer(r *http.Request, srv *server) (int, any, error) {
 		}
 		srv.UserData = *req.UserData
 	}
-	srv.Image, srv.Status, srv.Booted = ptr(image), "rebuilding", false
+	srv.Image, srv.From, srv.Status, srv.Booted = ptr(image), snapshotID(image), "rebuilding", false
 	action := s.act("rebuild_server", s.cfg.Profile.Action, func() *schema.ActionError {
 		s.scrap(srv, func() {
 			if _, there := s.st.Servers[srv.ID]; there && s.ctx.Err() == nil {

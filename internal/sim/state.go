@@ -19,6 +19,7 @@ type state struct {
 	Firewalls  map[int64]*schema.Firewall       `json:"firewalls"`
 	Groups     map[int64]*schema.PlacementGroup `json:"placement_groups"`
 	PrimaryIPs map[int64]*schema.PrimaryIP      `json:"primary_ips"`
+	Snapshots  map[int64]*schema.Image          `json:"snapshots"`
 	Networks   map[int64]*schema.Network        `json:"networks"`
 	SSHKeys    map[int64]*schema.SSHKey         `json:"ssh_keys"`
 	Ledger     []*LedgerEntry                   `json:"ledger"`
@@ -32,6 +33,8 @@ type server struct {
 	schema.Server
 	UserData string `json:"user_data"`
 	Booted   bool   `json:"booted"` // cloud-init has run
+	// From is the snapshot whose copy its disk still has to become; 0 for none.
+	From int64 `json:"from,omitempty"`
 }
 
 // LedgerEntry is one billed thing from its creation to its deletion.
@@ -66,6 +69,7 @@ func (st *state) load(path string) error {
 	initMap(&st.Firewalls)
 	initMap(&st.Groups)
 	initMap(&st.PrimaryIPs)
+	initMap(&st.Snapshots)
 	initMap(&st.Networks)
 	initMap(&st.SSHKeys)
 	initMap(&st.StockOut)

@@ -1,0 +1,62 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// imageFallbacks bounds how many golden images one create gives up on.
+const imageFallbacks = 3
+
+// imageFor is what an attempt's server is made from: what its spec asks for, else the
+// golden image of the configured one, else the configured one itself. A repeated step
+// goes on with the image that its attempt began with.
+func (a *Servers) imageFor(ctx context.Context, st prego.ProvisionState, in CreateServerInput) (string, error) {
+	stock := a.Catalog.ImageFor(st.Spec)
+	if st.Spec.Image != "" || !a.Settings.GoldenImages {
+		return stock, nil
+	}
+	if begun, err := a.Store.AttemptImage(ctx, in.ServerID, in.Attempt); err != nil || begun != "" {
+		return begun, err
+	}
+	offer, err := a.Store.ProviderCatalog(ctx, st.Provider)
+	if err != nil {
+		return "", err
+	}
+	architecture, disk := "x86", 0
+	if typ, ok := offer.Type(in.Candidate.ServerType); ok {
+		architecture, disk = typ.Architecture, typ.DiskGB
+	}
+	golden, ok, err := a.Store.CurrentGoldenImage(ctx, st.Provider, stock, architecture)
+	if err != nil || !ok || (disk > 0 && golden.DiskGB > float64(disk)) {
+		return stock, err
+	}
+	return golden.ProviderImageID, nil
+}
+
+// withoutImage gives up a golden image that the provider says it does not have. It
+// reports whether there is something else to make the server from.
+func (a *Servers) withoutImage(ctx context.Context, st prego.ProvisionState, in CreateServerInput, image string, cause error) (bool, error) {
+	var ie *prego.InfraError
+	if st.Spec.Image != "" || image == a.Catalog.ImageFor(st.Spec) || !errors.As(cause, &ie) || ie.Code != prego.InfraImageGone {
+		return false, nil
+	}
+	a.Log.Error("the provider does not have a golden image; another one is used", zap.String("provider_image_id", image), zap.String("server_id", in.ServerID))
+	if a.Metrics.ImageFallbacks != nil {
+		a.Metrics.ImageFallbacks.Inc()
+	}
+	if err := a.Store.ImageLost(ctx, st.Provider, image, ie.Message); err != nil {
+		return false, err
+	}
+	if err := a.Store.ForgetAttemptImage(ctx, in.ServerID, in.Attempt); err != nil {
+		return false, err
+	}
+	return true, a.Store.AddEvent(ctx, prego.ServerEvent{
+		ServerID: in.ServerID, Step: prego.StepImageGone, Attempt: in.Attempt, Message: fmt.Sprintf("the provider does not have image %s (%s); made from another one", image, ie.Message),
+	}, fmt.Sprintf("%s/%d/%s", prego.StepImageGone, in.Attempt, image))
+}

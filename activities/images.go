@@ -1,0 +1,473 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.temporal.io/sdk/activity"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// ImageStore is the part of Postgres that keeps golden images.
+type ImageStore interface {
+	GetGoldenImage(ctx context.Context, id string) (prego.GoldenImage, error)
+	SetRecipe(ctx context.Context, imageID string, r prego.ImageRecipe) error
+	LiveGoldenImages(ctx context.Context, provider prego.InfraProviderID) ([]prego.GoldenImage, error)
+	BeginBuilder(ctx context.Context, imageID string, attempt int, c prego.Candidate, intents []prego.ResourceIntent) error
+	NoteImage(ctx context.Context, imageID, message string) error
+	ReleaseNamed(ctx context.Context, provider prego.InfraProviderID, names []string) error
+	SnapshotTaken(ctx context.Context, provider prego.InfraProviderID, imageID, name string, h prego.SnapshotHandle) error
+	BeginVerify(ctx context.Context, imageID string, r prego.CreateServerRequest) error
+	PublishImage(ctx context.Context, imageID string) error
+	FailImage(ctx context.Context, imageID string, reason prego.Reason, message string) error
+	RotateImages(ctx context.Context, imageID string, keep int) ([]string, error)
+	ImageIsDeleted(ctx context.Context, imageID string) error
+	ImageLost(ctx context.Context, provider prego.InfraProviderID, providerImageID, message string) error
+	RequestDecommission(ctx context.Context, id, by string, force bool) (prego.Server, error)
+	GetServer(ctx context.Context, id string) (prego.Server, error)
+}
+
+// ImageInfra is a cloud that takes snapshots.
+type ImageInfra interface {
+	EnsureSnapshot(ctx context.Context, p prego.SnapshotParams) (prego.SnapshotHandle, error)
+	DeleteSnapshots(ctx context.Context, imageID string) error
+}
+
+// ImageRuns starts the runs of images whose own was lost.
+type ImageRuns interface {
+	EnsureImageBuild(ctx context.Context, imageID string) (started bool, err error)
+	EnsureImageDelete(ctx context.Context, imageID string) (started bool, err error)
+}
+
+// Images are the steps in the life of a golden image.
+type Images struct {
+	Store   ImageStore
+	Servers *Servers // whose provider, firewall and catalog they share
+	Runs    ImageRuns
+	// Recipe is what an image of a stock image is built from now.
+	Recipe       func(baseImage string) (prego.ImageRecipe, error)
+	Keep         int           // verified images that are kept, the current one among them
+	BuildTimeout time.Duration // how long a builder may take
+	Poll         time.Duration // how often a builder is looked at
+	Metrics      *ImageMetrics
+	Log          *zap.Logger
+}
+
+// ImageMetrics count what became of images.
+type ImageMetrics struct {
+	Outcomes *prometheus.CounterVec // by outcome
+	Fallback prometheus.Counter     // given to the steps of servers
+}
+
+// NewImageMetrics registers them.
+func NewImageMetrics(reg prometheus.Registerer) *ImageMetrics {
+	m := &ImageMetrics{
+		Outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_image_builds_total", Help: "Builds of golden images ended, by outcome."}, []string{"outcome"}),
+		Fallback: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_image_fallbacks_total", Help: "Golden images that the provider no longer had when a server was made."}),
+	}
+	reg.MustRegister(m.Outcomes, m.Fallback)
+	return m
+}
+
+// ImageRef names an image.
+type ImageRef struct {
+	ImageID string `json:"image_id"`
+}
+
+// ImagePlan is what a build needs to know before its first step.
+type ImagePlan struct {
+	Status       prego.ImageStatus `json:"status"`
+	Region       prego.Region      `json:"region"`
+	BaseImage    string            `json:"base_image"`
+	Candidates   []prego.Candidate `json:"candidates"`
+	BaseAttempt  int               `json:"base_attempt"`
+	Snapshot     bool              `json:"snapshot,omitempty"`  // it is taken already
+	Verifier     string            `json:"verifier"`            // the server that is booted from it
+	Verifying    bool              `json:"verifying,omitempty"` // that server has a row
+	BuildTimeout time.Duration     `json:"build_timeout"`
+	Poll         time.Duration     `json:"poll"`
+}
+
+func (a *Images) infra(id prego.InfraProviderID) (Infra, ImageInfra, error) {
+	infra, err := a.Servers.infra(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	images, ok := infra.(ImageInfra)
+	if !ok {
+		return nil, nil, permanent(ErrTypePermanent, "provider "+string(id)+" takes no snapshots", nil)
+	}
+	return infra, images, nil
+}
+
+// PlanImage reads the row.
+func (a *Images) PlanImage(ctx context.Context, in ImageRef) (ImagePlan, error) {
+	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
+	if err != nil {
+		return ImagePlan{}, imageError(err)
+	}
+	p := ImagePlan{
+		Status: g.Status, Region: g.Region, BaseImage: g.BaseImage, BaseAttempt: g.Attempt, Snapshot: g.ProviderImageID != "", Verifier: prego.VerifyServerID(g.ImageID),
+		Verifying: g.VerifyServerID != "", BuildTimeout: a.BuildTimeout, Poll: a.Poll,
+	}
+	offer, err := a.Servers.Store.ProviderCatalog(ctx, g.Provider)
+	if err != nil {
+		return p, err
+	}
+	p.Candidates = a.Servers.Catalog.BuilderCandidates(g.Region)
+	if offer.Known() {
+		p.Candidates, _ = offer.Usable(p.Candidates, g.BaseImage, time.Now())
+	}
+	return p, nil
+}
+
+func imageError(err error) error {
+	if prego.CodeOf(err) == prego.CodeGoldenImageNotFound {
+		return permanent(ErrTypePermanent, err.Error(), nil)
+	}
+	return fromStore(err)
+}
+
+// BuilderInput names an attempt to make an image's builder.
+type BuilderInput struct {
+	ImageID   string          `json:"image_id"`
+	Attempt   int             `json:"attempt"`
+	Candidate prego.Candidate `json:"candidate"`
+}
+
+// MakeBuilder makes the machine that the image is taken of, or finds the one that an
+// earlier call made. It has no row among the servers, no token and no agent.
+func (a *Images) MakeBuilder(ctx context.Context, in BuilderInput) (prego.Handle, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
+	if err != nil {
+		return prego.Handle{}, imageError(err)
+	}
+	infra, _, err := a.infra(g.Provider)
+	if err != nil {
+		return prego.Handle{}, err
+	}
+	recipe, err := a.Recipe(g.BaseImage)
+	if err != nil {
+		return prego.Handle{}, permanent(ErrTypePermanent, "the recipe: "+err.Error(), nil)
+	}
+	if g.RecipeHash == "" {
+		if err := a.Store.SetRecipe(ctx, in.ImageID, recipe); err != nil {
+			return prego.Handle{}, err
+		}
+	} else if recipe.Hash != g.RecipeHash {
+		return prego.Handle{}, permanent(ErrTypePermanent, "the recipe has changed since the build began: ask again", nil)
+	}
+	firewall, err := a.Servers.shared(ctx, infra, prego.ResourceFirewall, FirewallName(a.Servers.Settings.Environment), func(name string) (string, error) {
+		return infra.EnsureFirewall(ctx, a.Servers.firewall(name))
+	})
+	if err != nil {
+		return prego.Handle{}, fromInfra(err)
+	}
+	names := a.builderNames(in.ImageID)
+	if err := a.Store.BeginBuilder(ctx, in.ImageID, in.Attempt, in.Candidate, []prego.ResourceIntent{
+		{Kind: prego.ResourceServer, Name: names[0]}, {Kind: prego.ResourcePrimaryIP, Name: names[1]}, {Kind: prego.ResourcePrimaryIP, Name: names[2]},
+	}); err != nil {
+		return prego.Handle{}, fromStore(err)
+	}
+	a.Servers.hook("image/builder-intended")
+	params := prego.CreateServerParams{
+		Environment: a.Servers.Settings.Environment, ServerID: prego.BuilderServerID(in.ImageID), ImageID: in.ImageID, Role: prego.RoleNode, Region: g.Region, Attempt: in.Attempt,
+		SpecHash: recipe.Hash[:32], Candidate: in.Candidate, Image: g.BaseImage, FirewallID: firewall, UserData: recipe.UserData,
+	}
+	h, err := infra.CreateServer(ctx, params)
+	if err != nil {
+		return prego.Handle{}, fromInfra(err)
+	}
+	a.Servers.hook("image/builder-created")
+	if err := a.Servers.Store.ConfirmCreated(ctx, g.Provider, "", in.Attempt, prego.ResourceServer, names[0], h.ProviderServerID); err != nil {
+		return prego.Handle{}, err
+	}
+	for i, id := range h.PrimaryIPIDs {
+		if err := a.Servers.Store.ConfirmCreated(ctx, g.Provider, "", in.Attempt, prego.ResourcePrimaryIP, prego.PrimaryIPName(names[0], i), id); err != nil {
+			return prego.Handle{}, err
+		}
+	}
+	return h, a.Store.NoteImage(ctx, in.ImageID, fmt.Sprintf("the builder %s, %s, installs and pulls", h.ProviderServerID, in.Candidate))
+}
+
+// builderNames are what a builder is called at the provider: the server, and the
+// ledger's names of its two addresses.
+func (a *Images) builderNames(imageID string) []string {
+	name := prego.ServerName(a.Servers.Settings.Environment, prego.BuilderServerID(imageID))
+	return []string{name, prego.PrimaryIPName(name, 0), prego.PrimaryIPName(name, 1)}
+}
+
+func (a *Images) snapshotName(imageID string) string {
+	return prego.ServerName(a.Servers.Settings.Environment, imageID)
+}
+
+// BuilderState tells how far a builder is.
+type BuilderState struct {
+	Status string `json:"status"` // the provider's word
+	Off    bool   `json:"off"`    // it has finished: it powers itself off then, and only then
+}
+
+// statusOff is the provider's word for a server that is powered off.
+const statusOff = "off"
+
+// AwaitBuilt waits until the builder has powered itself off. How long is the workflow's
+// to say.
+func (a *Images) AwaitBuilt(ctx context.Context, in BuiltInput) (BuilderState, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
+	if err != nil {
+		return BuilderState{}, imageError(err)
+	}
+	infra, _, err := a.infra(g.Provider)
+	if err != nil {
+		return BuilderState{}, err
+	}
+	for {
+		h, err := infra.GetServer(ctx, in.ProviderServerID)
+		if err != nil {
+			return BuilderState{}, fromInfra(err)
+		}
+		activity.RecordHeartbeat(ctx, h.Status)
+		if h.Status == statusOff {
+			a.Servers.hook("image/built")
+			return BuilderState{Status: h.Status, Off: true}, a.Store.NoteImage(ctx, in.ImageID, "the builder has finished; its disk is copied")
+		}
+		if err := sleep(ctx, a.Poll); err != nil {
+			return BuilderState{}, err
+		}
+	}
+}
+
+// BuiltInput names a builder.
+type BuiltInput struct {
+	ImageID          string `json:"image_id"`
+	ProviderServerID string `json:"provider_server_id"`
+}
+
+// snapshotBroken are the ends of a copy that was made badly. Copying again is for a new
+// build to try: the half made one has to go first.
+var snapshotBroken = map[string]bool{"action_failed": true, "image_unavailable": true, prego.InfraImageGone: true}
+
+// CopyBuilder copies the builder's disk into an image, or finds the copy that an
+// earlier call made.
+func (a *Images) CopyBuilder(ctx context.Context, in BuiltInput) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
+	if err != nil {
+		return imageError(err)
+	}
+	_, infra, err := a.infra(g.Provider)
+	if err != nil {
+		return err
+	}
+	name := a.snapshotName(in.ImageID)
+	if err := a.Servers.Store.Intend(ctx, g.Provider, "", 0, prego.ResourceIntent{Kind: prego.ResourceImage, Name: name}); err != nil {
+		return err
+	}
+	a.Servers.hook("image/snapshot-intended")
+	h, err := infra.EnsureSnapshot(ctx, prego.SnapshotParams{
+		Environment: a.Servers.Settings.Environment, ImageID: in.ImageID, ProviderServerID: in.ProviderServerID, Description: name, Labels: g.SnapshotLabels(),
+	})
+	var refused *prego.InfraError
+	if errors.As(err, &refused) && snapshotBroken[refused.Code] {
+		return permanent(ErrTypePermanent, err.Error(), nil)
+	}
+	if err != nil {
+		return fromInfra(err)
+	}
+	a.Servers.hook("image/snapshot-taken")
+	return fromStore(a.Store.SnapshotTaken(ctx, g.Provider, in.ImageID, name, h))
+}
+
+// DropBuilder deletes the builder and what came with it. That it is not there is
+// success.
+func (a *Images) DropBuilder(ctx context.Context, in ImageRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
+	if err != nil {
+		return imageError(err)
+	}
+	infra, _, err := a.infra(g.Provider)
+	if err != nil {
+		return err
+	}
+	found, err := infra.FindServers(ctx, prego.BuilderServerID(in.ImageID))
+	if err != nil {
+		return fromInfra(err)
+	}
+	for _, h := range found {
+		if err := infra.DestroyServer(ctx, h.ProviderServerID); err != nil {
+			return destroyError(err)
+		}
+	}
+	a.Servers.hook("image/builder-dropped")
+	return a.Store.ReleaseNamed(ctx, g.Provider, a.builderNames(in.ImageID))
+}
+
+// PrepareVerification writes the row of the server that is booted from the image. Its
+// provisioning is the same as any other server's.
+func (a *Images) PrepareVerification(ctx context.Context, in ImageRef) error {
+	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
+	if err != nil {
+		return imageError(err)
+	}
+	a.Servers.hook("image/verify")
+	err = a.Store.BeginVerify(ctx, in.ImageID, prego.CreateServerRequest{
+		ServerID: prego.VerifyServerID(in.ImageID), Role: prego.RoleApp, Region: g.Region, InfraProvider: g.Provider, Spec: prego.ServerSpec{Image: g.ProviderImageID},
+	})
+	var coded *prego.Error
+	if errors.As(err, &coded) {
+		return permanent(ErrTypePermanent, err.Error(), nil)
+	}
+	return fromStore(err)
+}
+
+// VerifierState is what became of the server that was booted from an image.
+type VerifierState struct {
+	Active  bool   `json:"active"`
+	Failed  bool   `json:"failed"`
+	Message string `json:"message,omitempty"`
+}
+
+// ReadVerifier reads the row of the server that was booted from the image.
+func (a *Images) ReadVerifier(ctx context.Context, in ImageRef) (VerifierState, error) {
+	s, err := a.Store.GetServer(ctx, prego.VerifyServerID(in.ImageID))
+	if err != nil {
+		return VerifierState{}, fromStore(err)
+	}
+	out := VerifierState{Active: s.ActiveAt != nil, Failed: s.ActiveAt == nil && s.Status != prego.ServerProvisioning}
+	if s.StatusReason != "" {
+		out.Message = string(s.StatusReason) + ": " + s.StatusMessage
+	}
+	return out, nil
+}
+
+// GiveUpVerifier marks the verification's server as to be taken down; false when it never
+// had a row, or is gone.
+func (a *Images) GiveUpVerifier(ctx context.Context, in ImageRef) (bool, error) {
+	id := prego.VerifyServerID(in.ImageID)
+	if s, err := a.Store.GetServer(ctx, id); prego.CodeOf(err) == prego.CodeServerNotFound || (err == nil && s.Status == prego.ServerTerminated) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	_, err := a.Store.RequestDecommission(ctx, id, "image "+in.ImageID, true)
+	return err == nil, err
+}
+
+// PublishImage makes the image the one that servers are made from.
+func (a *Images) PublishImage(ctx context.Context, in ImageRef) error {
+	if err := a.Store.PublishImage(ctx, in.ImageID); err != nil {
+		return fromStore(err)
+	}
+	a.Servers.hook("image/published")
+	a.Metrics.Outcomes.WithLabelValues("ready").Inc()
+	return nil
+}
+
+// RotateImages gives up what is more than is kept, and tells what.
+func (a *Images) RotateImages(ctx context.Context, in ImageRef) ([]string, error) {
+	return a.Store.RotateImages(ctx, in.ImageID, a.Keep)
+}
+
+// DiscardSnapshots deletes all that the provider has of an image, and closes its lines
+// in the ledger.
+func (a *Images) DiscardSnapshots(ctx context.Context, in ImageRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
+	if err != nil {
+		return imageError(err)
+	}
+	_, infra, err := a.infra(g.Provider)
+	if err != nil {
+		return err
+	}
+	if g.Status == prego.ImageReady {
+		return permanent(ErrTypeSuperseded, "image "+in.ImageID+" is ready and stays", nil)
+	}
+	if err := infra.DeleteSnapshots(ctx, in.ImageID); err != nil {
+		return destroyError(err)
+	}
+	a.Servers.hook("image/discarded")
+	return a.Store.ReleaseNamed(ctx, g.Provider, []string{a.snapshotName(in.ImageID)})
+}
+
+// ImageIsDeleted is the end of an image's life.
+func (a *Images) ImageIsDeleted(ctx context.Context, in ImageRef) error {
+	return a.Store.ImageIsDeleted(ctx, in.ImageID)
+}
+
+// ImageFailure says why a build ended.
+type ImageFailure struct {
+	ImageID string       `json:"image_id"`
+	Reason  prego.Reason `json:"reason"`
+	Message string       `json:"message"`
+}
+
+// FailImage ends a build.
+func (a *Images) FailImage(ctx context.Context, in ImageFailure) error {
+	if err := a.Store.FailImage(ctx, in.ImageID, in.Reason, in.Message); err != nil {
+		return err
+	}
+	a.Metrics.Outcomes.WithLabelValues(string(in.Reason)).Inc()
+	return nil
+}
+
+// NoteLeftover surfaces what a build could not clean up; the reconciler does.
+func (a *Images) NoteLeftover(_ context.Context, in ImageFailure) error {
+	a.Servers.Metrics.Cleanup.Inc()
+	a.Log.Error("a build left something behind for the reconciler", zap.String("image_id", in.ImageID), zap.String("error", prego.Redact(in.Message)))
+	return nil
+}
+
+// missing records ready images that the provider no longer lists.
+func (a *Images) missing(ctx context.Context, provider prego.InfraProviderID, s FleetSnapshot) error {
+	there := make(map[string]bool)
+	for _, o := range s.Owned {
+		there[resourceKey(o.Kind, o.ProviderID)] = true
+	}
+	for _, g := range s.Images {
+		if g.Status != prego.ImageReady || there[resourceKey(prego.ResourceImage, g.ProviderImageID)] {
+			continue
+		}
+		a.Log.Error("the provider no longer has an image", zap.String("image_id", g.ImageID), zap.String("provider_image_id", g.ProviderImageID))
+		if err := a.Store.ImageLost(ctx, provider, g.ProviderImageID, "the provider no longer lists it"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startLost starts the runs of images in motion that have none.
+func (a *Images) startLost(ctx context.Context, images []prego.GoldenImage) (int, error) {
+	n := 0
+	for _, g := range images {
+		if g.Idle < idleAfter || g.Status.Rests() {
+			continue
+		}
+		ensure := a.Runs.EnsureImageBuild
+		if g.Status == prego.ImageDeleting {
+			ensure = a.Runs.EnsureImageDelete
+		}
+		started, err := ensure(ctx, g.ImageID)
+		if err != nil {
+			return n, fmt.Errorf("start the run of image %s: %w", g.ImageID, err)
+		}
+		if started {
+			n++
+			a.Log.Warn("started the run of an image that had none", zap.String("image_id", g.ImageID), zap.String("status", string(g.Status)))
+		}
+	}
+	return n, nil
+}

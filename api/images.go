@@ -1,0 +1,160 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+)
+
+// ImageStore is the part of Postgres that golden images use.
+type ImageStore interface {
+	CreateGoldenImage(ctx context.Context, g prego.GoldenImage) (prego.GoldenImage, error)
+	GetGoldenImage(ctx context.Context, id string) (prego.GoldenImage, error)
+	ListGoldenImages(ctx context.Context, deleted bool, after string, limit int) (page []prego.GoldenImage, more bool, err error)
+	RequestImageDelete(ctx context.Context, id, by string) (prego.GoldenImage, error)
+}
+
+// ImageRuns has images built and deleted. A start that fails is made up for by the
+// reconciler: the row is what counts.
+type ImageRuns interface {
+	EnsureImageBuild(ctx context.Context, imageID string) (started bool, err error)
+	EnsureImageDelete(ctx context.Context, imageID string) (started bool, err error)
+	CancelImageBuild(ctx context.Context, imageID string) error
+}
+
+// BuildImage accepts the building of a golden image.
+func (a *API) BuildImage(c echo.Context) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	var in prego.BuildImageRequest
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	base, err := in.Validate(a.d.Catalog.Configured.Image)
+	if err != nil {
+		return err
+	}
+	if err := a.checkSpec(c.Request().Context(), prego.ProviderHetzner, in.Region, prego.ServerSpec{Image: base}); err != nil {
+		return err
+	}
+	g, err := a.d.Images.CreateGoldenImage(c.Request().Context(), prego.GoldenImage{
+		ImageID: newID("img-"), Provider: prego.ProviderHetzner, Region: in.Region, BaseImage: base, Architecture: "x86", CreatedBy: caller(c).Subject,
+	})
+	if err != nil {
+		return err
+	}
+	a.startImage(c, g)
+	return c.JSON(http.StatusAccepted, imageView(g))
+}
+
+// startImage starts what works on an image in motion.
+func (a *API) startImage(c echo.Context, g prego.GoldenImage) {
+	ctx, cancel := startContext(c)
+	defer cancel()
+	id, start := prego.ImageBuildWorkflowID(g.ImageID), a.d.ImageRuns.EnsureImageBuild
+	if g.Status == prego.ImageDeleting {
+		id, start = prego.ImageDeleteWorkflowID(g.ImageID), a.d.ImageRuns.EnsureImageDelete
+	}
+	if _, err := start(ctx, g.ImageID); err != nil {
+		a.notStarted(c, id, err)
+	}
+}
+
+// GetImage shows a golden image.
+func (a *API) GetImage(c echo.Context, id ImageID) error {
+	if err := checkImagePath(c, id); err != nil {
+		return err
+	}
+	g, err := a.d.Images.GetGoldenImage(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, imageView(g))
+}
+
+// ListImages shows a page of golden images, newest first.
+func (a *API) ListImages(c echo.Context, p ListImagesParams) error {
+	if err := onlyParameters(c, "deleted", "limit", "cursor"); err != nil {
+		return err
+	}
+	limit, err := pageSize(p.Limit)
+	if err != nil {
+		return err
+	}
+	after, err := checkCursor(p.Cursor, prego.ValidateImageID)
+	if err != nil {
+		return err
+	}
+	page, more, err := a.d.Images.ListGoldenImages(c.Request().Context(), p.Deleted != nil && *p.Deleted, after, limit)
+	if err != nil {
+		return err
+	}
+	out := GoldenImagePage{Images: []GoldenImage{}}
+	for _, g := range page {
+		out.Images = append(out.Images, imageView(g))
+	}
+	if more {
+		out.NextCursor = &out.Images[len(out.Images)-1].ImageId
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// DeleteImage deletes a golden image, or cancels its build.
+func (a *API) DeleteImage(c echo.Context, id ImageID) error {
+	if err := checkImagePath(c, id); err != nil {
+		return err
+	}
+	g, err := a.d.Images.RequestImageDelete(c.Request().Context(), id, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	switch g.Status {
+	case prego.ImageBuilding, prego.ImageVerifying:
+		ctx, cancel := startContext(c)
+		defer cancel()
+		if err := a.d.ImageRuns.CancelImageBuild(ctx, id); err != nil {
+			a.d.Log.Warn("build not cancelled", zap.String("image_id", id), zap.String("error", prego.Redact(err.Error())))
+			return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")
+		}
+	case prego.ImageDeleting:
+		a.startImage(c, g)
+	case prego.ImageReady, prego.ImageFailed, prego.ImageDeleted:
+	}
+	return c.JSON(http.StatusAccepted, imageView(g))
+}
+
+func checkImagePath(c echo.Context, id string) error {
+	if err := onlyParameters(c); err != nil {
+		return err
+	}
+	return prego.ValidateImageID(id)
+}
+
+func imageView(g prego.GoldenImage) GoldenImage {
+	run := prego.ImageBuildWorkflowID(g.ImageID)
+	if g.Status == prego.ImageDeleting {
+		run = prego.ImageDeleteWorkflowID(g.ImageID)
+	}
+	out := GoldenImage{
+		ImageId: g.ImageID, Provider: string(g.Provider), Region: Region(g.Region), BaseImage: g.BaseImage, Architecture: g.Architecture, Status: GoldenImageStatus(g.Status),
+		Reason: optional(string(g.Reason)), Message: optional(g.Message), Current: g.Current, ProviderImageId: optional(g.ProviderImageID),
+		RecipeHash: optional(g.RecipeHash), AgentSha256: optional(g.AgentSHA256), StackSha256: optional(g.StackSHA256), Containers: g.Containers,
+		WorkflowId: run, CreatedBy: g.CreatedBy, CreatedAt: g.CreatedAt.UTC(), VerifiedAt: utc(g.VerifiedAt), DeletedAt: utc(g.DeletedAt),
+		BuilderType: optional(g.ServerType), BuilderLocation: optional(g.Location),
+	}
+	if out.Containers == nil {
+		out.Containers = []string{}
+	}
+	if g.SizeGB > 0 {
+		out.SizeGb = &g.SizeGB
+	}
+	if g.DiskGB > 0 {
+		out.DiskGb = &g.DiskGB
+	}
+	return out
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/internal/cloudinit"
+	"github.com/prego/prego/workflows"
+)
+
+// newImages makes the steps of golden images.
+func newImages(p *process, servers *activities.Servers, runs *workflows.Client) (*activities.Images, error) {
+	_, agent, err := agentBinary(p.cfg)
+	if err != nil {
+		return nil, err
+	}
+	stack, err := p.cfg.Worker.Stack()
+	if err != nil {
+		return nil, err
+	}
+	w := p.cfg.Worker
+	metrics := activities.NewImageMetrics(p.reg)
+	servers.Settings.GoldenImages, servers.Metrics.ImageFallbacks = w.GoldenImages, metrics.Fallback
+	return &activities.Images{
+		Store: p.db, Servers: servers, Runs: runs, Keep: w.ImageKeep, BuildTimeout: w.ImageBuildTimeout, Poll: p.cfg.Hetzner.Poll * builderPolls,
+		Metrics: metrics, Log: p.log.Named("images"),
+		Recipe: func(base string) (prego.ImageRecipe, error) { return recipe(stack, w.ImageContainers, w.ContainerImage, base, agent) },
+	}, nil
+}
+
+// builderPolls is how much more seldom a builder is looked at than an action: it takes
+// minutes.
+const builderPolls = 5
+
+// recipe is what an image is built from now.
+func recipe(stack prego.Stack, containers []string, benchImage, base, agent string) (prego.ImageRecipe, error) {
+	document, err := json.Marshal(stack)
+	if err != nil {
+		return prego.ImageRecipe{}, fmt.Errorf("stack: %w", err)
+	}
+	switch {
+	case len(containers) == 1 && containers[0] == "stack":
+		containers = stack.Images(benchImage)
+	case len(containers) == 1 && containers[0] == "none":
+		containers = nil
+	}
+	containers = slices.Compact(slices.Sorted(slices.Values(containers)))
+	userData, hash, err := cloudinit.RenderImage(cloudinit.ImageInput{BaseImage: base, Containers: containers})
+	if err != nil {
+		return prego.ImageRecipe{}, err
+	}
+	sum := sha256.Sum256(append(document, benchImage...))
+	return prego.ImageRecipe{UserData: userData, Hash: hash, AgentSHA256: agent, StackSHA256: hex.EncodeToString(sum[:]), Containers: containers}, nil
+}

@@ -1,0 +1,71 @@
+package cloudinit
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/prego/prego"
+)
+
+// ImagePackages are what a host installs at its first boot when it is not there: an
+// image has it all, so that such a boot asks no mirror.
+func ImagePackages() []string {
+	return []string{"apparmor", "ca-certificates", "docker.io", "nftables"}
+}
+
+// ImageInput is what an image is built from. It holds no secret, and nothing that makes
+// a host this host.
+type ImageInput struct {
+	BaseImage  string   // the provider's image, like debian-13
+	Containers []string // container images to pull
+}
+
+// containerRef is what a container image may be called; it is a word of a list that a
+// script reads line by line.
+var containerRef = regexp.MustCompile(`^[a-z0-9][a-zA-Z0-9._/:@-]{0,254}$`)
+
+// RenderImage renders the user_data of the machine that an image is made of, and its
+// digest: the recipe's.
+func RenderImage(in ImageInput) (userData, hash string, err error) {
+	for _, c := range in.Containers {
+		if !containerRef.MatchString(c) {
+			return "", "", prego.Invalid("containers", fmt.Sprintf("%q is not the name of a container image", c))
+		}
+	}
+	recipe, err := json.MarshalIndent(map[string]any{"base_image": in.BaseImage, "packages": ImagePackages(), "containers": in.Containers}, "", "  ")
+	if err != nil {
+		return "", "", fmt.Errorf("recipe: %w", err)
+	}
+	const dir = "/etc/prego-image/"
+	var b bytes.Buffer
+	b.WriteString("#cloud-config\n")
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(1)
+	err = enc.Encode(document{
+		Hostname: "prego-image", SSHPwauth: false, DisableRoot: true,
+		WriteFiles: []file{
+			plain(dir+"recipe.json", string(recipe)+"\n"),
+			plain(dir+"packages", strings.Join(ImagePackages(), "\n")+"\n"),
+			plain(dir+"containers", strings.Join(append(in.Containers, ""), "\n")),
+			embedded("image-build.sh", dir+"build.sh", "0755"),
+			embedded("image-seal.sh", dir+"seal.sh", "0755"),
+			embedded("prego-image-seal.service", "/etc/systemd/system/prego-image-seal.service", "0644"),
+		},
+		RunCmd: []string{"sh " + dir + "build.sh"},
+	})
+	if err != nil {
+		return "", "", fmt.Errorf("cloud-config: %w", err)
+	}
+	if b.Len() > MaxUserData {
+		return "", "", prego.Invalid("containers", fmt.Sprintf("make a user_data of %d bytes; the limit is %d", b.Len(), MaxUserData))
+	}
+	sum := sha256.Sum256(b.Bytes())
+	return b.String(), hex.EncodeToString(sum[:]), nil
+}

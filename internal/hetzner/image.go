@@ -1,0 +1,114 @@
+package hetzner
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud"
+
+	"github.com/prego/prego"
+)
+
+// isImageGone tells a create's refusal that is about its image. The provider has no code
+// of its own for it.
+func isImageGone(code hcloud.ErrorCode, message string) bool {
+	text := strings.ToLower(message)
+	return (code == hcloud.ErrorCodeInvalidInput || code == hcloud.ErrorCodeNotFound) && strings.Contains(text, "image") &&
+		(strings.Contains(text, "not found") || strings.Contains(text, "deleted") || strings.Contains(text, "unavailable"))
+}
+
+// imageRef names an image in a create: snapshots have an id alone.
+func imageRef(nameOrID string) *hcloud.Image {
+	if id, err := strconv.ParseInt(nameOrID, 10, 64); err == nil {
+		return &hcloud.Image{ID: id}
+	}
+	return &hcloud.Image{Name: nameOrID}
+}
+
+// EnsureSnapshot takes a snapshot of a server that is off, or finds the one that an
+// earlier call took: snapshots have no unique name, so it is found by its labels. Of
+// several, which answers that were lost can leave behind, the oldest is kept. It returns
+// when the provider can make servers from it.
+func (p *Provider) EnsureSnapshot(ctx context.Context, in prego.SnapshotParams) (prego.SnapshotHandle, error) {
+	ctx = WithLane(ctx, LaneCreate)
+	labels := merge(in.Labels, ownerLabels(in.Environment))
+	labels[prego.LabelImageID] = in.ImageID
+	image, err := existing(p, func() (*hcloud.Image, error) { return p.oldestSnapshot(ctx, in.ImageID) }, func() (*hcloud.Image, error) {
+		id, err := parseID(in.ProviderServerID)
+		if err != nil {
+			return nil, err
+		}
+		result, _, err := p.write.Server.CreateImage(ctx, &hcloud.Server{ID: id}, &hcloud.ServerCreateImageOpts{Type: hcloud.ImageTypeSnapshot, Description: &in.Description, Labels: labels})
+		if err != nil {
+			return nil, err
+		}
+		if err := p.actions.wait(ctx, actionIDs(result.Action, nil)); err != nil {
+			return nil, err
+		}
+		return result.Image, nil
+	})
+	if err != nil {
+		return prego.SnapshotHandle{}, err
+	}
+	for image.Status != hcloud.ImageStatusAvailable {
+		if image.Status != hcloud.ImageStatusCreating {
+			return prego.SnapshotHandle{}, &prego.InfraError{Class: prego.InfraRetry, Code: "image_" + string(image.Status), Message: fmt.Sprintf("snapshot %d is %s", image.ID, image.Status)}
+		}
+		if err := wait(ctx, p.poll); err != nil {
+			return prego.SnapshotHandle{}, err
+		}
+		now, _, err := p.read.Image.GetByID(WithLane(ctx, LanePoll), image.ID)
+		if err != nil {
+			return prego.SnapshotHandle{}, p.classify(err)
+		}
+		if now == nil {
+			return prego.SnapshotHandle{}, &prego.InfraError{Class: prego.InfraRetry, Code: prego.InfraImageGone, Message: fmt.Sprintf("snapshot %d went while it was made", image.ID)}
+		}
+		image = now
+	}
+	return prego.SnapshotHandle{ProviderImageID: strconv.FormatInt(image.ID, 10), SizeGB: float64(image.ImageSize), DiskGB: float64(image.DiskSize)}, nil
+}
+
+func (p *Provider) oldestSnapshot(ctx context.Context, imageID string) (*hcloud.Image, error) {
+	images, err := p.snapshotsOf(ctx, imageID)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range images {
+		if i.Status == hcloud.ImageStatusAvailable || i.Status == hcloud.ImageStatusCreating { // else its making failed
+			return i, nil
+		}
+	}
+	return nil, nil
+}
+
+// snapshotsOf lists the snapshots of an image of ours, oldest first.
+func (p *Provider) snapshotsOf(ctx context.Context, imageID string) ([]*hcloud.Image, error) {
+	images, err := p.read.Image.AllWithOpts(ctx, hcloud.ImageListOpts{
+		ListOpts: hcloud.ListOpts{LabelSelector: prego.OwnerSelector(p.environment) + "," + prego.LabelImageID + "=" + imageID, PerPage: 50},
+		Type:     []hcloud.ImageType{hcloud.ImageTypeSnapshot},
+	})
+	slices.SortFunc(images, func(a, b *hcloud.Image) int { return int(a.ID - b.ID) })
+	return images, err
+}
+
+// DeleteSnapshots deletes every snapshot of an image of ours. That there is none is
+// success.
+func (p *Provider) DeleteSnapshots(ctx context.Context, imageID string) error {
+	ctx = WithLane(ctx, LaneDelete)
+	images, err := p.snapshotsOf(ctx, imageID)
+	if err != nil {
+		return p.classify(err)
+	}
+	for _, i := range images {
+		if _, err := p.write.Image.Delete(ctx, i); err != nil {
+			if err := p.classify(err); !isNotFound(err) {
+				return err
+			}
+		}
+	}
+	return nil
+}

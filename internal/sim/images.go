@@ -1,0 +1,217 @@
+package sim
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
+	"go.uber.org/zap"
+)
+
+// findImage finds one of the provider's own images by name or id, or a snapshot by id:
+// snapshots have no name.
+func (s *Sim) findImage(idOrName string) (schema.Image, bool) {
+	for _, i := range images {
+		if *i.Name == idOrName || strconv.FormatInt(i.ID, 10) == idOrName {
+			return i, true
+		}
+	}
+	if id, err := strconv.ParseInt(idOrName, 10, 64); err == nil {
+		if i, ok := s.st.Snapshots[id]; ok && i.Status == "available" {
+			return *i, true
+		}
+	}
+	return schema.Image{}, false
+}
+
+// snapshotID is the id of an image that is a snapshot; 0 for others.
+func snapshotID(i schema.Image) int64 {
+	if i.Type == "snapshot" {
+		return i.ID
+	}
+	return 0
+}
+
+func (s *Sim) listImages(r *http.Request) (int, any, error) {
+	q := r.URL.Query()
+	var items []item
+	add := func(i schema.Image, name string) {
+		if len(q["type"]) > 0 && !slices.Contains(q["type"], i.Type) || q.Get("architecture") != "" && q.Get("architecture") != i.Architecture ||
+			i.Deprecated != nil && q.Get("include_deprecated") != "true" && q.Get("name") == "" {
+			return
+		}
+		items = append(items, item{id: i.ID, name: name, status: i.Status, labels: i.Labels, created: *i.Created, body: i})
+	}
+	for _, i := range images {
+		add(i, *i.Name)
+	}
+	for _, i := range s.st.Snapshots {
+		add(*i, "")
+	}
+	return list(r, "images", items)
+}
+
+func (s *Sim) getImage(r *http.Request) (int, any, error) {
+	for _, i := range images {
+		if i.ID == pathID(r) {
+			return 200, map[string]any{"image": i}, nil
+		}
+	}
+	if i, ok := s.st.Snapshots[pathID(r)]; ok {
+		return 200, map[string]any{"image": i}, nil
+	}
+	return 0, nil, notFound("image", pathID(r))
+}
+
+func (s *Sim) updateImage(r *http.Request) (int, any, error) {
+	i, ok := s.st.Snapshots[pathID(r)]
+	if !ok {
+		return 0, nil, notFound("image", pathID(r))
+	}
+	var req schema.ImageUpdateRequest
+	if err := decode(r, &req); err != nil {
+		return 0, nil, err
+	}
+	if req.Labels != nil {
+		if err := checkLabels(*req.Labels); err != nil {
+			return 0, nil, err
+		}
+		i.Labels = *req.Labels
+	}
+	if req.Description != nil {
+		i.Description = *req.Description
+	}
+	return 200, map[string]any{"image": i}, nil
+}
+
+func (s *Sim) deleteImage(r *http.Request) (int, any, error) {
+	i, ok := s.st.Snapshots[pathID(r)]
+	switch {
+	case !ok:
+		return 0, nil, notFound("image", pathID(r))
+	case i.Protection.Delete:
+		return 0, nil, &apiError{status: 423, code: "protected", message: "image deletion is protected"}
+	}
+	s.dropSnapshot(i.ID)
+	return 204, nil, nil
+}
+
+// dropSnapshot forgets a snapshot. Its copy goes when nobody reads it any more.
+func (s *Sim) dropSnapshot(id int64) {
+	delete(s.st.Snapshots, id)
+	s.st.close("image", id)
+	dir := s.snapshotDir(id)
+	_ = os.Rename(dir, dir+".gone")
+	s.work.Add(1)
+	go func() { defer s.work.Done(); _ = os.RemoveAll(dir + ".gone") }()
+}
+
+// createImage copies a server's disk. The provider copies a running one as well, and
+// says that it is then likely to be inconsistent: here it is refused, so that nobody
+// does so by mistake.
+func (s *Sim) createImage(r *http.Request, srv *server) (int, any, error) {
+	var req schema.ServerActionCreateImageRequest
+	if err := decode(r, &req); err != nil {
+		return 0, nil, err
+	}
+	labels, err := labelsOf(req.Labels)
+	switch {
+	case err != nil:
+		return 0, nil, err
+	case req.Type != nil && *req.Type != "snapshot":
+		return 0, nil, invalid("backups are not enabled for this server", "type")
+	case srv.Status != "off":
+		return 0, nil, &apiError{status: 423, code: "locked", message: "a snapshot of a running server would be inconsistent; power it off first"}
+	}
+	i := &schema.Image{
+		ID: s.st.id(), Status: "creating", Type: "snapshot", Description: srv.Name, DiskSize: float32(srv.PrimaryDiskSize), Created: ptr(time.Now().UTC()),
+		CreatedFrom: &schema.ImageCreatedFrom{ID: srv.ID, Name: srv.Name}, OSFlavor: srv.Image.OSFlavor, OSVersion: srv.Image.OSVersion, Architecture: srv.Image.Architecture, Labels: labels,
+	}
+	if req.Description != nil {
+		i.Description = *req.Description
+	}
+	s.st.Snapshots[i.ID] = i
+	const gigabytes = 2.5
+	s.st.open(LedgerEntry{Kind: "image", ID: i.ID, Name: i.Description, Labels: labels, Monthly: 0.011 * gigabytes})
+	body := *i
+	action := s.act("create_image", s.cfg.Profile.Action, func() *schema.ActionError {
+		if f, ok := s.hostFault("create_image_fails", srv.Name); ok {
+			i.Status = "unavailable"
+			return &schema.ActionError{Code: f.code("action_failed"), Message: "creating the image failed"}
+		}
+		s.copyDisk(srv, i, gigabytes)
+		return nil
+	}, serverRef(srv.ID), schema.ActionResourceReference{ID: i.ID, Type: "image"})
+	return 201, map[string]any{"action": action, "image": body}, nil
+}
+
+func (s *Sim) snapshotDir(id int64) string {
+	return filepath.Join(s.cfg.StateDir, "images", fmt.Sprint(id))
+}
+
+// copyDisk makes a snapshot of a server that is off. Call it with the lock held.
+func (s *Sim) copyDisk(srv *server, i *schema.Image, gigabytes float32) {
+	host, before := s.newHost(srv, hostFaults{}), s.last[srv.ID]
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		if before != nil {
+			<-before.done // its disk is in use until then
+		}
+		dir := s.snapshotDir(i.ID)
+		err := os.MkdirAll(dir, 0o755)
+		if err == nil {
+			err = host.snapshot(dir)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if _, there := s.st.Snapshots[i.ID]; !there {
+			_ = os.RemoveAll(dir)
+			return
+		}
+		if err != nil {
+			s.log.Error("snapshot failed", zap.Int64("server", srv.ID), zap.Error(err))
+			i.Status = "unavailable"
+		} else {
+			i.Status, i.ImageSize = "available", &gigabytes
+		}
+		s.changed()
+	}()
+}
+
+// copyTree copies files and directories. What is neither has no place on a light host.
+func copyTree(from, to string) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	return os.CopyFS(to, os.DirFS(from))
+}
+
+// restoreDisk gives a server that was made from a snapshot its copy, once.
+func (s *Sim) restoreDisk(srv *server, h host) error {
+	s.mu.Lock()
+	from := srv.From
+	s.mu.Unlock()
+	if from == 0 {
+		return nil
+	}
+	if err := h.restore(s.snapshotDir(from)); err != nil {
+		return fmt.Errorf("copy of snapshot %d: %w", from, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	srv.From = 0
+	s.changed()
+	return nil
+}
+
+// isBuilder tells the user_data of a machine that an image is made of.
+func isBuilder(userData string) bool {
+	return strings.Contains(userData, "/etc/prego-image/recipe.json")
+}

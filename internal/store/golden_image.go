@@ -1,0 +1,367 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+const sqlImageColumns = `image_id, provider, region, base_image, architecture, recipe_hash, agent_sha256, stack_sha256, containers, status, reason, message, current, attempt,
+    server_type, location, COALESCE(provider_image_id, ''), size_gb, disk_gb, COALESCE(verify_server_id, ''), created_by, created_at, updated_at, verified_at, deleted_at,
+    EXTRACT(EPOCH FROM now() - updated_at)::float8`
+
+func scanImage(row pgx.CollectableRow) (prego.GoldenImage, error) {
+	var g prego.GoldenImage
+	var idle float64
+	err := row.Scan(&g.ImageID, &g.Provider, &g.Region, &g.BaseImage, &g.Architecture, &g.RecipeHash, &g.AgentSHA256, &g.StackSHA256, &g.Containers, &g.Status, &g.Reason, &g.Message, &g.Current, &g.Attempt,
+		&g.ServerType, &g.Location, &g.ProviderImageID, &g.SizeGB, &g.DiskGB, &g.VerifyServerID, &g.CreatedBy, &g.CreatedAt, &g.UpdatedAt, &g.VerifiedAt, &g.DeletedAt, &idle)
+	g.Idle = time.Duration(idle * float64(time.Second))
+	return g, err
+}
+
+const sqlNewImage = `
+INSERT INTO golden_images (image_id, provider, region, base_image, architecture, created_by)
+VALUES ($1, $2, $3, $4, $5, $6) RETURNING ` + sqlImageColumns
+
+// CreateGoldenImage accepts the building of an image; CodeGoldenImageBuilding while
+// another of its kind is built.
+func (s *Store) CreateGoldenImage(ctx context.Context, g prego.GoldenImage) (prego.GoldenImage, error) {
+	var out prego.GoldenImage
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		if err := checkProvider(ctx, tx, g.Provider, g.Region); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sqlNewImage, g.ImageID, g.Provider, g.Region, g.BaseImage, g.Architecture, g.CreatedBy)
+		if err != nil {
+			return err
+		}
+		out, err = pgx.CollectExactlyOneRow(rows, scanImage)
+		return err
+	})
+	if isViolation(err, "golden_images_building") {
+		return out, prego.Errorf(prego.CodeGoldenImageBuilding, "an image of %s is being built; wait for it, or cancel it with prego image delete", g.BaseImage)
+	}
+	if err != nil {
+		return out, asCoded("create image", err)
+	}
+	return out, nil
+}
+
+const sqlSetRecipe = `
+UPDATE golden_images SET recipe_hash = $2, agent_sha256 = $3, stack_sha256 = $4, containers = $5, updated_at = now()
+WHERE image_id = $1 AND status = 'building' AND recipe_hash = ''`
+
+// SetRecipe writes what an image is built from, once.
+func (s *Store) SetRecipe(ctx context.Context, imageID string, r prego.ImageRecipe) error {
+	if _, err := s.pool.Exec(ctx, sqlSetRecipe, imageID, r.Hash, r.AgentSHA256, r.StackSHA256, filled(r.Containers)); err != nil {
+		return fmt.Errorf("recipe of image %s: %w", imageID, err)
+	}
+	return nil
+}
+
+const sqlGetImage = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE image_id = $1`
+
+// GetGoldenImage reads one, or CodeGoldenImageNotFound.
+func (s *Store) GetGoldenImage(ctx context.Context, id string) (prego.GoldenImage, error) {
+	g, err := first(collectBy(ctx, s, "image "+id, scanImage, sqlGetImage, id))
+	if err == nil && g == nil {
+		err = prego.Errorf(prego.CodeGoldenImageNotFound, "no image %s", id)
+	}
+	if err != nil {
+		return prego.GoldenImage{}, err
+	}
+	return *g, nil
+}
+
+const sqlListImages = `
+SELECT ` + sqlImageColumns + ` FROM golden_images
+WHERE ($1 OR status <> 'deleted') AND ($2 = '' OR (created_at, image_id) < (SELECT c.created_at, c.image_id FROM golden_images c WHERE c.image_id = $2))
+ORDER BY created_at DESC, image_id DESC LIMIT $3`
+
+// ListGoldenImages lists a page, newest first, from behind the image named after.
+func (s *Store) ListGoldenImages(ctx context.Context, deleted bool, after string, limit int) (page []prego.GoldenImage, more bool, err error) {
+	page, err = collectBy(ctx, s, "images", scanImage, sqlListImages, deleted, after, limit+1)
+	if more = len(page) > limit; more {
+		page = page[:limit]
+	}
+	return page, more, err
+}
+
+const sqlLiveImages = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE provider = $1 AND status <> 'deleted' ORDER BY image_id`
+
+// LiveGoldenImages are all that a provider may still hold something of.
+func (s *Store) LiveGoldenImages(ctx context.Context, provider prego.InfraProviderID) ([]prego.GoldenImage, error) {
+	return collectBy(ctx, s, "live images", scanImage, sqlLiveImages, provider)
+}
+
+const sqlCurrentImage = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE provider = $1 AND base_image = $2 AND architecture = $3 AND current`
+
+// CurrentGoldenImage is the verified image that servers are made from; false for none.
+func (s *Store) CurrentGoldenImage(ctx context.Context, provider prego.InfraProviderID, baseImage, architecture string) (prego.GoldenImage, bool, error) {
+	g, err := first(collectBy(ctx, s, "current image", scanImage, sqlCurrentImage, provider, baseImage, architecture))
+	if err != nil || g == nil {
+		return prego.GoldenImage{}, false, err
+	}
+	return *g, true, nil
+}
+
+const sqlBeginBuilder = `
+UPDATE golden_images SET attempt = $2, server_type = $3, location = $4, message = $5, updated_at = now()
+WHERE image_id = $1 AND status = 'building' AND attempt <= $2 AND provider_image_id IS NULL RETURNING provider`
+
+// BeginBuilder writes that a builder is about to be made, with an intent for each thing
+// that this makes at the provider. ErrSuperseded if the image is not being built.
+func (s *Store) BeginBuilder(ctx context.Context, imageID string, attempt int, c prego.Candidate, intents []prego.ResourceIntent) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		var provider prego.InfraProviderID
+		err := tx.QueryRow(ctx, sqlBeginBuilder, imageID, attempt, c.ServerType, c.Location, "making the builder, "+c.String()).Scan(&provider)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return prego.ErrSuperseded
+		}
+		if err != nil {
+			return fmt.Errorf("begin the builder of %s: %w", imageID, err)
+		}
+		for _, r := range intents {
+			if err := intend(ctx, tx, provider, "", attempt, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+const sqlImageNote = `UPDATE golden_images SET message = $2, updated_at = now() WHERE image_id = $1 AND status IN ('building', 'verifying', 'deleting')`
+
+// NoteImage says what an image that is in motion does now.
+func (s *Store) NoteImage(ctx context.Context, imageID, message string) error {
+	if _, err := s.pool.Exec(ctx, sqlImageNote, imageID, message); err != nil {
+		return fmt.Errorf("note on image %s: %w", imageID, err)
+	}
+	return nil
+}
+
+const sqlReleaseNamed = `
+UPDATE resources SET state = 'released', released_at = now()
+WHERE provider = $1 AND server_id IS NULL AND name = ANY ($2) AND state <> 'released'`
+
+// ReleaseNamed closes the ledger's lines of things of the environment's own that the
+// provider confirmed to be gone.
+func (s *Store) ReleaseNamed(ctx context.Context, provider prego.InfraProviderID, names []string) error {
+	if _, err := s.pool.Exec(ctx, sqlReleaseNamed, provider, names); err != nil {
+		return fmt.Errorf("release %v: %w", names, err)
+	}
+	return nil
+}
+
+const sqlSnapshotTaken = `
+UPDATE golden_images SET provider_image_id = $2, size_gb = $3, disk_gb = $4, message = 'the snapshot is made', updated_at = now()
+WHERE image_id = $1 AND status = 'building' RETURNING provider`
+
+// SnapshotTaken records the provider's id of an image. The ledger has it also when the
+// row has moved on: it exists and is billed.
+func (s *Store) SnapshotTaken(ctx context.Context, provider prego.InfraProviderID, imageID, name string, h prego.SnapshotHandle) error {
+	superseded := false
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, sqlSnapshotTaken, imageID, h.ProviderImageID, h.SizeGB, h.DiskGB).Scan(new(string))
+		if superseded = errors.Is(err, pgx.ErrNoRows); err != nil && !superseded {
+			return fmt.Errorf("snapshot of %s: %w", imageID, err)
+		}
+		return confirmCreated(ctx, tx, provider, "", 0, prego.ResourceImage, name, h.ProviderImageID)
+	})
+	if err == nil && superseded {
+		return prego.ErrSuperseded
+	}
+	return err
+}
+
+const (
+	sqlBeginVerify = `
+UPDATE golden_images SET status = 'verifying', verify_server_id = $2, message = 'a server is booted from it', updated_at = now()
+WHERE image_id = $1 AND status IN ('building', 'verifying') AND provider_image_id IS NOT NULL`
+	sqlCordonVerifier = `UPDATE servers SET cordoned_at = COALESCE(cordoned_at, now()) WHERE server_id = $1`
+)
+
+// BeginVerify writes the row of the server that is booted from an image. Nobody ever
+// lands there: it is cordoned from the start.
+func (s *Store) BeginVerify(ctx context.Context, imageID string, r prego.CreateServerRequest) error {
+	hash := r.Hash()
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		if _, _, err := insertServerIn(ctx, tx, newServer{
+			id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: "image " + imageID,
+			managedBy: prego.ManagedByWorkerDirect, purpose: prego.PurposeAgentBootstrap, step: prego.StepRequested,
+		}); err != nil {
+			return fmt.Errorf("verify image %s: %w", imageID, err)
+		}
+		if _, err := tx.Exec(ctx, sqlCordonVerifier, r.ServerID); err != nil {
+			return fmt.Errorf("verify image %s: %w", imageID, err)
+		}
+		tag, err := tx.Exec(ctx, sqlBeginVerify, imageID, r.ServerID)
+		if err != nil {
+			return fmt.Errorf("verify image %s: %w", imageID, err)
+		}
+		if tag.RowsAffected() == 0 {
+			return prego.ErrSuperseded
+		}
+		return nil
+	})
+}
+
+const (
+	sqlRetireCurrent = `
+UPDATE golden_images o SET current = false, updated_at = now() FROM golden_images n
+WHERE n.image_id = $1 AND n.status = 'verifying' AND o.current AND o.provider = n.provider AND o.base_image = n.base_image AND o.architecture = n.architecture`
+	sqlPublish = `
+UPDATE golden_images SET status = 'ready', current = true, message = '', verified_at = now(), updated_at = now() WHERE image_id = $1 AND status = 'verifying'`
+	sqlIsReady = `SELECT EXISTS (SELECT FROM golden_images WHERE image_id = $1 AND status = 'ready')`
+)
+
+// PublishImage makes a verified image the one that servers are made from. A repeated
+// call is the same success.
+func (s *Store) PublishImage(ctx context.Context, imageID string) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlRetireCurrent, imageID); err != nil {
+			return fmt.Errorf("publish image %s: %w", imageID, err)
+		}
+		tag, err := tx.Exec(ctx, sqlPublish, imageID)
+		if err != nil {
+			return fmt.Errorf("publish image %s: %w", imageID, err)
+		}
+		if tag.RowsAffected() > 0 {
+			return nil
+		}
+		var ready bool
+		if err := tx.QueryRow(ctx, sqlIsReady, imageID).Scan(&ready); err != nil {
+			return fmt.Errorf("publish image %s: %w", imageID, err)
+		}
+		if !ready {
+			return prego.ErrSuperseded
+		}
+		return nil
+	})
+}
+
+const sqlFailImage = `
+UPDATE golden_images SET status = 'failed', reason = $2, message = $3, updated_at = now() WHERE image_id = $1 AND status IN ('building', 'verifying')`
+
+// FailImage ends a build; it changes nothing when the row has moved on.
+func (s *Store) FailImage(ctx context.Context, imageID string, reason prego.Reason, message string) error {
+	if _, err := s.pool.Exec(ctx, sqlFailImage, imageID, reason, message); err != nil {
+		return fmt.Errorf("fail image %s: %w", imageID, err)
+	}
+	return nil
+}
+
+// imageInUse is whether a server is being made from an image. A server that runs needs
+// its image no longer.
+const imageInUse = `EXISTS (SELECT FROM servers s WHERE s.infra_provider = g.provider AND s.status = 'provisioning' AND s.image = g.provider_image_id)`
+
+const sqlRotateImages = `
+UPDATE golden_images g SET status = 'deleting', reason = 'rotated', message = 'newer images took its place', updated_at = now()
+FROM (SELECT r.image_id FROM golden_images r JOIN golden_images n ON n.image_id = $1 AND r.provider = n.provider AND r.base_image = n.base_image AND r.architecture = n.architecture
+      WHERE r.status = 'ready' ORDER BY r.current DESC, r.verified_at DESC, r.image_id OFFSET $2) old
+WHERE g.image_id = old.image_id AND g.status = 'ready' AND NOT g.current AND NOT ` + imageInUse + `
+RETURNING g.image_id`
+
+// RotateImages gives up the oldest images of one's kind, so that keep are left: never the
+// current one, nor one that a server is being made from. It returns all of them that
+// are being deleted by rotation.
+func (s *Store) RotateImages(ctx context.Context, imageID string, keep int) ([]string, error) {
+	return collectBy(ctx, s, "rotate images", pgx.RowTo[string], sqlRotateImages, imageID, keep)
+}
+
+const sqlDeleteImage = `
+UPDATE golden_images g SET status = 'deleting', message = 'deleted by ' || $2, updated_at = now()
+WHERE image_id = $1 AND status IN ('ready', 'failed') AND NOT current AND NOT ` + imageInUse + ` RETURNING status`
+
+// RequestImageDelete accepts that an image is deleted. One that is being built is
+// returned as it is: its run is to be cancelled. The current one, and one that a server
+// is being made from, are refused.
+func (s *Store) RequestImageDelete(ctx context.Context, imageID, by string) (prego.GoldenImage, error) {
+	if _, err := s.pool.Exec(ctx, sqlDeleteImage, imageID, by); err != nil {
+		return prego.GoldenImage{}, fmt.Errorf("delete image %s: %w", imageID, err)
+	}
+	g, err := s.GetGoldenImage(ctx, imageID)
+	switch {
+	case err != nil:
+		return g, err
+	case g.Current:
+		return g, prego.Errorf(prego.CodeGoldenImageCurrent, "image %s is the one that servers are made from; build another one first", imageID)
+	case g.Status == prego.ImageReady || g.Status == prego.ImageFailed:
+		return g, prego.Errorf(prego.CodeGoldenImageInUse, "a server is being made from image %s; try again when it is active", imageID)
+	}
+	return g, nil
+}
+
+const sqlImageDeleted = `
+UPDATE golden_images SET status = 'deleted', current = false, deleted_at = now(), updated_at = now() WHERE image_id = $1 AND status = 'deleting'`
+
+// ImageIsDeleted is the end of an image's life. The row stays.
+func (s *Store) ImageIsDeleted(ctx context.Context, imageID string) error {
+	if _, err := s.pool.Exec(ctx, sqlImageDeleted, imageID); err != nil {
+		return fmt.Errorf("image %s is deleted: %w", imageID, err)
+	}
+	return nil
+}
+
+const (
+	sqlImageLost = `
+UPDATE golden_images SET status = 'deleted', current = false, reason = 'gone_at_provider', message = $3, deleted_at = now(), updated_at = now()
+WHERE provider = $1 AND provider_image_id = $2 AND status = 'ready'
+RETURNING image_id, base_image, architecture`
+	sqlReleaseImage = `
+UPDATE resources SET state = 'released', released_at = now() WHERE provider = $1 AND kind = 'image' AND provider_id = $2 AND state <> 'released'`
+	sqlNextBestImage = `
+UPDATE golden_images SET current = true, updated_at = now()
+WHERE image_id = (SELECT image_id FROM golden_images WHERE provider = $1 AND base_image = $2 AND architecture = $3 AND status = 'ready' ORDER BY verified_at DESC, image_id LIMIT 1)
+  AND NOT EXISTS (SELECT FROM golden_images WHERE provider = $1 AND base_image = $2 AND architecture = $3 AND current)`
+)
+
+// ImageLost records that the provider no longer has an image; the newest verified one
+// that is left takes its place.
+func (s *Store) ImageLost(ctx context.Context, provider prego.InfraProviderID, providerImageID, message string) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		var id, base, architecture string
+		err := tx.QueryRow(ctx, sqlImageLost, provider, providerImageID, message).Scan(&id, &base, &architecture)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("image %s is lost: %w", providerImageID, err)
+		}
+		if _, err := tx.Exec(ctx, sqlReleaseImage, provider, providerImageID); err != nil {
+			return fmt.Errorf("image %s is lost: %w", id, err)
+		}
+		if _, err := tx.Exec(ctx, sqlNextBestImage, provider, base, architecture); err != nil {
+			return fmt.Errorf("image %s is lost: %w", id, err)
+		}
+		return nil
+	})
+}
+
+const (
+	sqlAttemptImage = `SELECT image FROM servers WHERE server_id = $1 AND attempt = $2`
+	sqlForgetImage  = `UPDATE servers SET image = '' WHERE server_id = $1 AND attempt = $2 AND status = 'provisioning'`
+)
+
+// AttemptImage is the image that an attempt to make a server began with, "" when it has
+// not begun.
+func (s *Store) AttemptImage(ctx context.Context, serverID string, attempt int) (string, error) {
+	image, err := first(collectBy(ctx, s, "image of "+serverID, pgx.RowTo[string], sqlAttemptImage, serverID, attempt))
+	if err != nil || image == nil {
+		return "", err
+	}
+	return *image, nil
+}
+
+// ForgetAttemptImage lets an attempt choose its image anew.
+func (s *Store) ForgetAttemptImage(ctx context.Context, serverID string, attempt int) error {
+	if _, err := s.pool.Exec(ctx, sqlForgetImage, serverID, attempt); err != nil {
+		return fmt.Errorf("image of %s: %w", serverID, err)
+	}
+	return nil
+}

@@ -1,0 +1,279 @@
+package workflows
+
+import (
+	"fmt"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+const (
+	// snapshotPatience bounds the copying of a builder's disk.
+	snapshotPatience = 45 * time.Minute
+	// verifyPatience bounds the boot of a server from the image, its retries included.
+	verifyPatience = 2 * time.Hour
+	verifyPoll     = 10 * time.Second
+	// cleanupPatience is after how long a clean-up is left to the reconciler.
+	cleanupPatience = time.Hour
+)
+
+// ImageInput names the image; all else is in its row.
+type ImageInput struct {
+	ImageID string `json:"image_id"`
+}
+
+// BuildImageResult tells what became of a build.
+type BuildImageResult struct {
+	ImageID string   `json:"image_id"`
+	Rotated []string `json:"rotated,omitempty"` // older images that went
+}
+
+// BuildImage makes a golden image: a builder installs and pulls, cleans itself and
+// powers off; its disk is copied; a server is booted from the copy; and only then the
+// image is current. When the run ends, however it does, the builder and the booted
+// server are gone, and so is an image that is not to be used.
+func BuildImage(ctx workflow.Context, in ImageInput) (BuildImageResult, error) {
+	b := &buildImage{ref: activities.ImageRef{ImageID: in.ImageID}}
+	err := b.end(ctx, b.run(ctx))
+	return BuildImageResult{ImageID: in.ImageID, Rotated: b.rotated}, err
+}
+
+type buildImage struct {
+	ref     activities.ImageRef
+	plan    activities.ImagePlan
+	rotated []string
+	// published: the image is what servers are made from, and stays whatever follows.
+	published bool
+
+	steps *activities.Images // nil: names the activities
+}
+
+func (b *buildImage) run(ctx workflow.Context) error {
+	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), b.steps.PlanImage, b.ref).Get(ctx, &b.plan); err != nil {
+		return err
+	}
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrRegion.ValueSet(string(b.plan.Region)), AttrOutcome.ValueSet(string(b.plan.Status))); err != nil {
+		return fmt.Errorf("search attributes: %w", err)
+	}
+	if b.plan.Status.Rests() || b.plan.Status == prego.ImageDeleting {
+		return nil
+	}
+	if !b.plan.Snapshot {
+		if err := b.build(ctx); err != nil {
+			return err
+		}
+	}
+	// Before the verification: what has done its work is not paid for any longer.
+	if err := workflow.ExecuteActivity(call(ctx, "delete the builder", cleanupPatience), b.steps.DropBuilder, b.ref).Get(ctx, nil); err != nil {
+		return err
+	}
+	if err := b.verify(ctx); err != nil {
+		return err
+	}
+	if err := workflow.ExecuteActivity(write(ctx, "make the image current"), b.steps.PublishImage, b.ref).Get(ctx, nil); err != nil {
+		return err
+	}
+	b.published = true
+	return b.rotate(ctx)
+}
+
+// build makes the builder, waits until it has finished, and copies its disk.
+func (b *buildImage) build(ctx workflow.Context) error {
+	h, err := b.builder(ctx)
+	if err != nil {
+		return err
+	}
+	built := activities.BuiltInput{ImageID: b.ref.ImageID, ProviderServerID: h.ProviderServerID}
+	b.details(ctx, "the builder installs and pulls")
+	err = workflow.ExecuteActivity(call(ctx, "wait until the builder has powered itself off", b.plan.BuildTimeout), b.steps.AwaitBuilt, built).Get(ctx, nil)
+	switch {
+	case err == nil:
+	case passThrough(ctx, err):
+		return err
+	case errType(err) == activities.ErrTypeGone:
+		return &stepError{reason: prego.ReasonBuilderLost, text: "the builder is gone: " + message(err)}
+	default:
+		return &stepError{reason: prego.ReasonBuildTimeout, text: fmt.Sprintf("the builder did not finish within %s: %s", b.plan.BuildTimeout, message(err))}
+	}
+	b.details(ctx, "copying the builder's disk")
+	err = workflow.ExecuteActivity(call(ctx, "take a snapshot of the builder", snapshotPatience), b.steps.CopyBuilder, built).Get(ctx, nil)
+	if err != nil && !passThrough(ctx, err) {
+		return &stepError{reason: prego.ReasonSnapshotFailed, text: message(err)}
+	}
+	return err
+}
+
+// builder walks the candidates until one is made.
+func (b *buildImage) builder(ctx workflow.Context) (h prego.Handle, _ error) {
+	refusal := "no machine type is configured for builders in region " + string(b.plan.Region)
+	// A run that begins again goes on with the attempt under way, and so with its builder.
+	first := max(b.plan.BaseAttempt, 1)
+	for i := first - 1; i < len(b.plan.Candidates); i++ {
+		c := b.plan.Candidates[i]
+		b.details(ctx, "making the builder, "+c.String())
+		err := workflow.ExecuteActivity(call(ctx, "make the builder, "+c.String(), callTotal), b.steps.MakeBuilder,
+			activities.BuilderInput{ImageID: b.ref.ImageID, Attempt: i + 1, Candidate: c}).Get(ctx, &h)
+		switch {
+		case err == nil || passThrough(ctx, err):
+			return h, err
+		case errType(err) == activities.ErrTypeCandidate, errType(err) == activities.ErrTypeGroup:
+			refusal = message(err)
+		default:
+			return h, &stepError{reason: prego.ReasonBuilderNotMade, text: message(err)}
+		}
+	}
+	return h, &stepError{reason: prego.ReasonBuilderNotMade, text: refusal}
+}
+
+// verify boots a server from the image, as any server is made, and takes it down again.
+func (b *buildImage) verify(ctx workflow.Context) error {
+	b.details(ctx, "booting a server from the image")
+	if err := workflow.ExecuteActivity(write(ctx, "write the row of the server that is booted from it"), b.steps.PrepareVerification, b.ref).Get(ctx, nil); err != nil {
+		if passThrough(ctx, err) {
+			return err
+		}
+		return &stepError{reason: prego.ReasonVerificationFailed, text: message(err)}
+	}
+	b.plan.Verifying = true
+	child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
+		WorkflowID: prego.ProvisionWorkflowID(b.plan.Verifier), WorkflowExecutionTimeout: verifyPatience, WaitForCancellation: true,
+		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_REQUEST_CANCEL, StaticSummary: "Boot a server from image " + b.ref.ImageID,
+	})
+	err := workflow.ExecuteChildWorkflow(child, ProvisionServer, ProvisionServerInput{ServerID: b.plan.Verifier, Generation: 1}).Get(child, nil)
+	// The row decides: another run may have got the server there before.
+	for began := workflow.Now(ctx); ; {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var v activities.VerifierState
+		if err := workflow.ExecuteActivity(write(ctx, "read the server that was booted from it"), b.steps.ReadVerifier, b.ref).Get(ctx, &v); err != nil {
+			return err
+		}
+		switch {
+		case v.Active:
+			return b.takeDown(ctx)
+		case v.Failed, workflow.Now(ctx).Sub(began) > verifyPatience:
+			text := v.Message
+			if text == "" && err != nil {
+				text = message(err)
+			}
+			return &stepError{reason: prego.ReasonVerificationFailed, text: "no server became active from it: " + text}
+		}
+		if err := workflow.NewTimerWithOptions(ctx, verifyPoll, workflow.TimerOptions{Summary: "another run provisions the server"}).Get(ctx, nil); err != nil {
+			return err
+		}
+	}
+}
+
+// takeDown deletes the server that was booted from the image, if there is one.
+func (b *buildImage) takeDown(ctx workflow.Context) error {
+	var there bool
+	if err := workflow.ExecuteActivity(write(ctx, "give up the server that was booted from it"), b.steps.GiveUpVerifier, b.ref).Get(ctx, &there); err != nil || !there {
+		return err
+	}
+	child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
+		WorkflowID: prego.DecommissionWorkflowID(b.plan.Verifier), ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, StaticSummary: "Take down " + b.plan.Verifier,
+	})
+	err := workflow.ExecuteChildWorkflow(child, DecommissionServer, DecommissionServerInput{ServerID: b.plan.Verifier}).Get(child, nil)
+	if temporal.IsWorkflowExecutionAlreadyStartedError(err) {
+		return nil // the reconciler was faster: it goes on until the server is gone
+	}
+	return err
+}
+
+// rotate deletes images that are more than is kept. One that can't be deleted now is
+// left to the reconciler, which starts its deletion again.
+func (b *buildImage) rotate(ctx workflow.Context) error {
+	if err := workflow.ExecuteActivity(write(ctx, "give up old images"), b.steps.RotateImages, b.ref).Get(ctx, &b.rotated); err != nil {
+		return err
+	}
+	for _, id := range b.rotated {
+		child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
+			WorkflowID: prego.ImageDeleteWorkflowID(id), ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, StaticSummary: "Delete image " + id,
+		})
+		err := workflow.ExecuteChildWorkflow(child, DeleteImage, ImageInput{ImageID: id}).Get(child, nil)
+		if err != nil && temporal.IsCanceledError(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// end takes down all that is left of a build that did not end well. It runs to
+// completion even when the run was cancelled.
+func (b *buildImage) end(ctx workflow.Context, err error) error {
+	if err == nil {
+		b.details(ctx, "done")
+		setOutcome(ctx, "ready")
+		return nil
+	}
+	if b.published {
+		return err
+	}
+	cleanup, _ := workflow.NewDisconnectedContext(ctx)
+	failed, ok := err.(*stepError) //nolint:errorlint // returned bare by the steps
+	if !ok {
+		failed = &stepError{reason: prego.ReasonFailedInternal, text: message(err)}
+		if temporal.IsCanceledError(err) {
+			failed = &stepError{reason: prego.ReasonBuildCancelled, text: "the build was cancelled"}
+		}
+	}
+	b.details(cleanup, fmt.Sprintf("ending as %s: %s", failed.reason, failed.text))
+	for _, undo := range []func(workflow.Context) error{
+		func(ctx workflow.Context) error {
+			return workflow.ExecuteActivity(call(ctx, "delete the builder", cleanupPatience), b.steps.DropBuilder, b.ref).Get(ctx, nil)
+		},
+		b.takeDown,
+		func(ctx workflow.Context) error {
+			return workflow.ExecuteActivity(call(ctx, "delete what was copied", cleanupPatience), b.steps.DiscardSnapshots, b.ref).Get(ctx, nil)
+		},
+	} {
+		if e := undo(cleanup); e != nil {
+			if e := workflow.ExecuteActivity(write(cleanup, "clean-up incomplete: left to the reconciler"), b.steps.NoteLeftover,
+				activities.ImageFailure{ImageID: b.ref.ImageID, Reason: failed.reason, Message: message(e)}).Get(cleanup, nil); e != nil {
+				return e
+			}
+		}
+	}
+	if e := workflow.ExecuteActivity(write(cleanup, "mark the image failed: "+string(failed.reason)), b.steps.FailImage,
+		activities.ImageFailure{ImageID: b.ref.ImageID, Reason: failed.reason, Message: failed.text}).Get(cleanup, nil); e != nil {
+		return e
+	}
+	setOutcome(cleanup, string(failed.reason))
+	if temporal.IsCanceledError(err) {
+		return err
+	}
+	return failure(failed.reason, failed.text)
+}
+
+// passThrough are errors that are not a step's own: the row has moved on, or the run is
+// cancelled.
+func passThrough(ctx workflow.Context, err error) bool {
+	return isSuperseded(err) || ctx.Err() != nil || temporal.IsCanceledError(err)
+}
+
+func (b *buildImage) details(ctx workflow.Context, text string) {
+	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** (%s in %s): %s", b.ref.ImageID, b.plan.BaseImage, b.plan.Region, text))
+}
+
+// DeleteImage deletes an image whose row says so. It goes on until the image is gone.
+func DeleteImage(ctx workflow.Context, in ImageInput) error {
+	var steps *activities.Images
+	ref := activities.ImageRef{ImageID: in.ImageID}
+	var plan activities.ImagePlan
+	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanImage, ref).Get(ctx, &plan); err != nil {
+		return err
+	}
+	if plan.Status != prego.ImageDeleting {
+		return nil
+	}
+	if err := workflow.ExecuteActivity(call(ctx, "delete it at the provider", releasePatience), steps.DiscardSnapshots, ref).Get(ctx, nil); err != nil {
+		return err
+	}
+	return workflow.ExecuteActivity(write(ctx, "mark the image deleted"), steps.ImageIsDeleted, ref).Get(ctx, nil)
+}

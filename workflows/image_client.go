@@ -1,0 +1,32 @@
+package workflows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.temporal.io/api/serviceerror"
+
+	"github.com/prego/prego"
+)
+
+// EnsureImageBuild starts the run that builds an image unless it is running.
+func (c *Client) EnsureImageBuild(ctx context.Context, imageID string) (bool, error) {
+	return c.start(ctx, prego.ImageBuildWorkflowID(imageID), "Build image "+imageID, BuildImage, ImageInput{ImageID: imageID})
+}
+
+// EnsureImageDelete starts the run that deletes an image unless it is running.
+func (c *Client) EnsureImageDelete(ctx context.Context, imageID string) (bool, error) {
+	return c.start(ctx, prego.ImageDeleteWorkflowID(imageID), "Delete image "+imageID, DeleteImage, ImageInput{ImageID: imageID})
+}
+
+// CancelImageBuild asks a build to end, and to clean up after itself. One that has ended
+// is success.
+func (c *Client) CancelImageBuild(ctx context.Context, imageID string) error {
+	err := c.Temporal.CancelWorkflow(ctx, prego.ImageBuildWorkflowID(imageID), "")
+	var ended *serviceerror.NotFound
+	if err == nil || errors.As(err, &ended) {
+		return nil
+	}
+	return fmt.Errorf("cancel the build of %s: %w", imageID, err)
+}
