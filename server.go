@@ -271,7 +271,7 @@ type Step string
 const (
 	StepRequested          Step = "requested"
 	StepCandidatesSkipped  Step = "candidates_skipped" // machine types that the provider does not sell
-	StepImageGone          Step = "image_gone" // a golden image that the provider does not have
+	StepImageGone          Step = "image_gone"         // a golden image that the provider does not have
 	StepTokenIssued        Step = "token_issued"
 	StepCreateIntended     Step = "create_intended"
 	StepServerCreated      Step = "server_created"

@@ -89,7 +89,7 @@ func FindFleet(s FleetSnapshot) FleetFindings {
 		row, known := rows[o.Labels[prego.LabelServerID]]
 		imageID := o.Labels[prego.LabelImageID]
 		switch {
-		case imageID != "" && !(o.Kind == prego.ResourcePrimaryIP && o.Attached):
+		case imageID != "" && (o.Kind != prego.ResourcePrimaryIP || !o.Attached):
 			if !ownedByImage(s.Images[imageID], o) {
 				f.Orphans = append(f.Orphans, o)
 			}

@@ -169,9 +169,18 @@ func imageShow(output *string) *cobra.Command {
 				current = "yes"
 			}
 			for _, row := range [][2]string{
-				{"image", g.ImageId}, {"status", string(g.Status) + imageReason(g)}, {"current", current}, {"base image", g.BaseImage + " " + g.Architecture},
-				{"snapshot", deref(g.ProviderImageId)}, {"builder", deref(g.BuilderType) + " in " + deref(g.BuilderLocation)}, {"containers", listOf(g.Containers)},
-				{"recipe", deref(g.RecipeHash)}, {"agent", deref(g.AgentSha256)}, {"stack", deref(g.StackSha256)}, {"workflow", g.WorkflowId}, {"created", g.CreatedAt.Format(time.RFC3339) + " by " + g.CreatedBy},
+				{"image", g.ImageId},
+				{"status", string(g.Status) + imageReason(g)},
+				{"current", current},
+				{"base image", g.BaseImage + " " + g.Architecture},
+				{"snapshot", deref(g.ProviderImageId)},
+				{"builder", deref(g.BuilderType) + " in " + deref(g.BuilderLocation)},
+				{"containers", listOf(g.Containers)},
+				{"recipe", deref(g.RecipeHash)},
+				{"agent", deref(g.AgentSha256)},
+				{"stack", deref(g.StackSha256)},
+				{"workflow", g.WorkflowId},
+				{"created", g.CreatedAt.Format(time.RFC3339) + " by " + g.CreatedBy},
 			} {
 				fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
 			}

@@ -29,7 +29,9 @@ func newImages(p *process, servers *activities.Servers, runs *workflows.Client) 
 	return &activities.Images{
 		Store: p.db, Servers: servers, Runs: runs, Keep: w.ImageKeep, BuildTimeout: w.ImageBuildTimeout, Poll: p.cfg.Hetzner.Poll * builderPolls,
 		Metrics: metrics, Log: p.log.Named("images"),
-		Recipe: func(base string) (prego.ImageRecipe, error) { return recipe(stack, w.ImageContainers, w.ContainerImage, base, agent) },
+		Recipe: func(base string) (prego.ImageRecipe, error) {
+			return recipe(stack, w.ImageContainers, w.ContainerImage, base, agent)
+		},
 	}, nil
 }
 

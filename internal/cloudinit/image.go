@@ -27,6 +27,15 @@ type ImageInput struct {
 	Containers []string // container images to pull
 }
 
+// imageDocument is the cloud-config of a builder; its fields are the only top-level keys.
+type imageDocument struct {
+	Hostname    string   `yaml:"hostname"`
+	SSHPwauth   bool     `yaml:"ssh_pwauth"`
+	DisableRoot bool     `yaml:"disable_root"`
+	WriteFiles  []file   `yaml:"write_files"`
+	RunCmd      []string `yaml:"runcmd"`
+}
+
 // containerRef is what a container image may be called; it is a word of a list that a
 // script reads line by line.
 var containerRef = regexp.MustCompile(`^[a-z0-9][a-zA-Z0-9._/:@-]{0,254}$`)
@@ -48,7 +57,7 @@ func RenderImage(in ImageInput) (userData, hash string, err error) {
 	b.WriteString("#cloud-config\n")
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(1)
-	err = enc.Encode(document{
+	err = enc.Encode(imageDocument{
 		Hostname: "prego-image", SSHPwauth: false, DisableRoot: true,
 		WriteFiles: []file{
 			plain(dir+"recipe.json", string(recipe)+"\n"),

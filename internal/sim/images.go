@@ -42,8 +42,7 @@ func (s *Sim) listImages(r *http.Request) (int, any, error) {
 	q := r.URL.Query()
 	var items []item
 	add := func(i schema.Image, name string) {
-		if len(q["type"]) > 0 && !slices.Contains(q["type"], i.Type) || q.Get("architecture") != "" && q.Get("architecture") != i.Architecture ||
-			i.Deprecated != nil && q.Get("include_deprecated") != "true" && q.Get("name") == "" {
+		if len(q["type"]) > 0 && !slices.Contains(q["type"], i.Type) || q.Get("architecture") != "" && q.Get("architecture") != i.Architecture {
 			return
 		}
 		items = append(items, item{id: i.ID, name: name, status: i.Status, labels: i.Labels, created: *i.Created, body: i})

@@ -128,8 +128,12 @@ func (*processHost) detach(int64) error         { return nil }
 
 func (h *processHost) erase() error { return os.RemoveAll(h.dir) }
 
-func (h *processHost) snapshot(dir string) error { return copyTree(h.root(), filepath.Join(dir, "root")) }
-func (h *processHost) restore(dir string) error  { return copyTree(filepath.Join(dir, "root"), h.root()) }
+func (h *processHost) snapshot(dir string) error {
+	return copyTree(h.root(), filepath.Join(dir, "root"))
+}
+func (h *processHost) restore(dir string) error {
+	return copyTree(filepath.Join(dir, "root"), h.root())
+}
 
 func (h *processHost) root() string { return filepath.Join(h.dir, "root") }
 

@@ -16,7 +16,7 @@ gone() {
 
 [ -n "$ROOT" ] || systemctl stop docker.service docker.socket containerd.service || true
 
-cp "$ROOT/etc/prego-image/recipe.json" "$ROOT/etc/prego-image.json"
+[ ! -e "$ROOT/etc/prego-image/recipe.json" ] || cp "$ROOT/etc/prego-image/recipe.json" "$ROOT/etc/prego-image.json"
 
 # Who it was: the machine's id, its name, its keys, what the network was.
 : >"$ROOT/etc/machine-id"
