@@ -80,6 +80,11 @@ func lightStack(t *testing.T) string {
 			})
 		}
 	}
+	return writeStack(t, stack)
+}
+
+func writeStack(t *testing.T, stack prego.Stack) string {
+	t.Helper()
 	b, err := json.Marshal(stack)
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "stack.json")

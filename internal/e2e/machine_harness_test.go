@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/sim"
 )
 
@@ -31,6 +33,31 @@ func machineRoots() string {
 	return filepath.Join(repo, ".prego", "machines", "current")
 }
 
+// machineImages is what make images built, for machines to pull.
+func machineImages() string {
+	if dir := os.Getenv("PREGO_IMAGES"); dir != "" {
+		return dir
+	}
+	return filepath.Join(repo, ".prego", "images", "current", "registry")
+}
+
+// declaredStack is the built-in one for machines with this machine's processors: an engine
+// refuses containers that may use more than there are.
+func declaredStack(t *testing.T) string {
+	t.Helper()
+	stack, err := config.Worker{}.Stack()
+	require.NoError(t, err)
+	for _, specs := range stack {
+		for i := range specs {
+			specs[i].CPUs = min(specs[i].CPUs, float64(runtime.NumCPU()))
+		}
+	}
+	return writeStack(t, stack)
+}
+
+// declared is the value of PREGO_STACK_FILE for the built-in stack.
+const declared = "declared"
+
 // machineCell is a cell whose servers are machines. Without a stack of its own, each role
 // runs two stand-ins.
 func machineCell(t *testing.T, o options) *cell {
@@ -42,17 +69,23 @@ func machineCell(t *testing.T, o options) *cell {
 	}
 	change := o.sim
 	o.sim = func(cfg *sim.Config) {
-		cfg.Machines, cfg.StandIn = machineRoots(), filepath.Join(bins, "prego")
+		cfg.Machines, cfg.StandIn, cfg.Images = machineRoots(), filepath.Join(bins, "prego"), machineImages()
 		if change != nil {
 			change(cfg)
 		}
 	}
 	vars := map[string]string{"PREGO_CONTAINER_TIMEOUT": "2m", "PREGO_AGENTGW_HEARTBEAT": "1s"}
-	if o.vars["PREGO_STACK_FILE"] == "" {
+	switch o.vars["PREGO_STACK_FILE"] {
+	case "":
 		vars["PREGO_STACK_FILE"] = lightStack(t)
+	case declared:
+		require.DirExists(t, machineImages(), "make images builds what the stack pulls")
+		vars["PREGO_STACK_FILE"] = declaredStack(t)
 	}
 	for k, v := range o.vars {
-		vars[k] = v
+		if v != declared {
+			vars[k] = v
+		}
 	}
 	o.vars = vars
 	return newCell(t, o)

@@ -37,7 +37,9 @@ func TestMachineOfEachRole(t *testing.T) {
 				// Path C: the engine, with the certificates that came from the control plane.
 				m.containersRun()
 				if role == prego.RoleDBShard {
-					require.Equal(t, "ext4", m.run("stat --file-system --format=%T /srv/data | sed s/ext2.ext3/ext4/"))
+					require.Equal(t, "ext4 /dev/sdb", strings.Join(strings.Fields(m.run("findmnt --noheadings --output FSTYPE,SOURCE /srv/data && touch /srv/data/kept")), " "))
+					m.comesBack(func() { m.power("reboot") })
+					m.run("mountpoint /srv/data && test -e /srv/data/kept")
 				}
 				m.gone()
 			})
@@ -49,4 +51,14 @@ func TestMachineOfEachRole(t *testing.T) {
 func TestMachineConformance(t *testing.T) {
 	t.Parallel()
 	conform(t, machineCell(t, options{}))
+}
+
+// TestMachineRunsTheDeclaredStack pulls and runs what stack.json declares, under the names
+// that it has there.
+func TestMachineRunsTheDeclaredStack(t *testing.T) {
+	t.Parallel()
+	c := machineCell(t, options{vars: map[string]string{"PREGO_STACK_FILE": declared}})
+	m := c.machine("site", prego.RoleApp, prego.ServerSpec{Image: "debian-13"})
+	m.awaitActive()
+	m.gone()
 }

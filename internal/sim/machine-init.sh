@@ -7,6 +7,8 @@ for c in cpu cpuacct cpuset memory devices freezer blkio pids; do
 done
 echo 0 >/proc/sys/net/ipv4/ip_forward # where it is 1, Docker leaves forwarding open
 /run/machine/volumes
+# systemd learns of disks from udev, which is not here: it would mount none of fstab's.
+mount --all --types ext4
 # cloud-init does not look for its provider inside a container.
 for unit in cloud-init-local cloud-init cloud-init-main cloud-init-network cloud-config cloud-final; do
 	mkdir -p "/run/systemd/system/$unit.service.d"

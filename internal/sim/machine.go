@@ -170,9 +170,9 @@ func (m *machineHost) mountDisk() error {
 			return err
 		}
 	}
-	// As the provider's engines trust a registry in its network.
-	trust := filepath.Join(upper, "etc/docker/certs.d", RegistryName)
-	if err := errors.Join(os.MkdirAll(trust, 0o755), os.WriteFile(filepath.Join(trust, "ca.crt"), m.sim.images.ca, 0o644)); err != nil { //nolint:gosec // public
+	// So its engine trusts the registry; Go takes every certificate that lies there.
+	trust := filepath.Join(upper, "etc/ssl/certs")
+	if err := errors.Join(os.MkdirAll(trust, 0o755), os.WriteFile(filepath.Join(trust, "cloud.example.pem"), m.sim.images.ca, 0o644)); err != nil { //nolint:gosec // public
 		return err
 	}
 	return run("mount", "-t", "overlay", "overlay", "-o", fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", m.root, upper, work), m.merged())
@@ -447,7 +447,7 @@ func (m *machineHost) execute(ctx context.Context, stdin io.Reader, argv ...stri
 		return nil, fmt.Errorf("host %d is off", m.id)
 	}
 	script := `for g in ` + groupRoot + `/*/` + m.name + `; do echo $$ >"$g/cgroup.procs" || exit 99; done
-exec setpriv --bounding-set=-sys_time,-sys_module,-sys_rawio nsenter --target "$1" --mount --uts --ipc --net --pid --cgroup --wd=/ -- /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "${@:2}"`
+exec setpriv --bounding-set=-sys_time,-sys_module,-sys_rawio nsenter --target "$1" --mount --uts --ipc --net --pid --cgroup -- /usr/bin/env -i --chdir=/ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "${@:2}"`
 	cmd := exec.CommandContext(ctx, "/bin/bash", append([]string{"-c", script, "bash", fmt.Sprint(pid)}, argv...)...) //nolint:gosec // for tests
 	cmd.Stdin = stdin
 	var stdout, stderr bytes.Buffer

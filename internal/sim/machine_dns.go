@@ -54,7 +54,7 @@ func faultDelay(f *Fault) time.Duration {
 func (s *Sim) name(q dnsmessage.Message, f *Fault) []byte {
 	question := q.Questions[0]
 	out := dnsmessage.Message{Header: dnsmessage.Header{ID: q.ID, Response: true, RecursionDesired: q.RecursionDesired, RecursionAvailable: true}, Questions: q.Questions}
-	known := map[string]bool{MirrorName + ".": true, RegistryName + ".": true}[strings.ToLower(question.Name.String())]
+	known := map[string]bool{MirrorName + ".": true, RegistryName + ".": true, hubName + ".": true}[strings.ToLower(question.Name.String())]
 	switch {
 	case f != nil && f.Action == "drop":
 		return nil

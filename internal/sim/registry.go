@@ -28,10 +28,15 @@ import (
 // RegistryName is the registry that machines pull images from. Their engines trust it.
 const RegistryName = "registry.cloud.example"
 
+// hubName is where engines look for images whose names tell no registry. Machines find
+// the same images there, without a login, so that a stack's own names can be pulled.
+const hubName = "registry-1.docker.io"
+
 // registry serves images to machines, as the OCI distribution specification says for
-// pulls. It keeps blobs by digest, and a manifest by repository and tag.
+// pulls. It keeps blobs by digest, and a manifest by repository and tag. What it does not
+// have it looks for in more, a directory of the reference implementation of registries.
 type registry struct {
-	dir            string
+	dir, more      string
 	ca             []byte // PEM, that machines trust it by
 	user, password string // asked for when set
 }
@@ -119,6 +124,31 @@ func (g *registry) blobFile(digest string) string {
 	return filepath.Join(g.dir, "blobs", strings.TrimPrefix(digest, "sha256:"))
 }
 
+// find is the file of a manifest or a blob, and its digest.
+func (g *registry) find(repository, kind, reference string) (file, digest string, ok bool) {
+	if kind == "manifests" && !strings.HasPrefix(reference, "sha256:") {
+		link := filepath.Join(g.more, "docker/registry/v2/repositories", filepath.FromSlash(repository), "_manifests/tags", reference, "current/link")
+		b, err := os.ReadFile(g.tagFile(repository, reference))
+		if err != nil && g.more != "" {
+			b, err = os.ReadFile(link)
+		}
+		if err != nil {
+			return "", "", false
+		}
+		reference = strings.TrimSpace(string(b))
+	}
+	sum := strings.TrimPrefix(reference, "sha256:")
+	if len(sum) != sha256.Size*2 {
+		return "", "", false
+	}
+	for _, file := range []string{g.blobFile(reference), filepath.Join(g.more, "docker/registry/v2/blobs/sha256", sum[:2], sum, "data")} {
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
+			return file, reference, true
+		}
+	}
+	return "", "", false
+}
+
 func (g *registry) blob(kind string, content io.Reader) (ociDescriptor, error) {
 	if err := os.MkdirAll(filepath.Join(g.dir, "blobs"), 0o755); err != nil {
 		return ociDescriptor{}, err
@@ -137,7 +167,7 @@ func (g *registry) blob(kind string, content io.Reader) (ociDescriptor, error) {
 }
 
 func (s *Sim) serveImages(ctx context.Context) error {
-	g := &registry{dir: filepath.Join(s.cfg.StateDir, "registry")}
+	g := &registry{dir: filepath.Join(s.cfg.StateDir, "registry"), more: s.cfg.Images}
 	cert, err := g.certificate()
 	if err != nil {
 		return err
@@ -166,7 +196,7 @@ func (g *registry) certificate() (tls.Certificate, error) {
 		return tls.Certificate{}, err
 	}
 	t := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: RegistryName}, DNSNames: []string{RegistryName},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: RegistryName}, DNSNames: []string{RegistryName, hubName},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
@@ -182,7 +212,7 @@ func (s *Sim) serveRegistry(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	user, password := s.images.user, s.images.password
 	s.mu.Unlock()
-	if u, p, _ := r.BasicAuth(); user != "" && (u != user || p != password) {
+	if u, p, _ := r.BasicAuth(); user != "" && r.Host != hubName && (u != user || p != password) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="`+RegistryName+`"`)
 		registryError(w, http.StatusUnauthorized, "UNAUTHORIZED", "authentication required")
 		return
@@ -199,23 +229,29 @@ func (s *Sim) serveRegistry(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	repository, kind, reference := strings.Join(parts[:len(parts)-2], "/"), parts[len(parts)-2], parts[len(parts)-1]
-	if kind == "manifests" && !strings.HasPrefix(reference, "sha256:") {
-		b, err := os.ReadFile(s.images.tagFile(repository, reference))
-		if err != nil {
-			registryError(w, http.StatusNotFound, "MANIFEST_UNKNOWN", "manifest unknown")
-			return
-		}
-		reference = string(b)
+	file, digest, ok := s.images.find(repository, kind, reference)
+	if !ok && kind == "manifests" {
+		registryError(w, http.StatusNotFound, "MANIFEST_UNKNOWN", "manifest unknown")
+		return
 	}
-	file := s.images.blobFile(reference)
-	if info, err := os.Stat(file); err != nil || info.IsDir() {
+	if !ok {
 		registryError(w, http.StatusNotFound, "BLOB_UNKNOWN", "blob unknown to registry")
 		return
 	}
-	w.Header().Set("Docker-Content-Digest", reference)
+	w.Header().Set("Docker-Content-Digest", digest)
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if kind == "manifests" {
-		w.Header().Set("Content-Type", ociManifest)
+		var m struct {
+			MediaType string `json:"mediaType"`
+		}
+		b, err := os.ReadFile(file)
+		if err == nil {
+			err = json.Unmarshal(b, &m)
+		}
+		if err != nil || m.MediaType == "" {
+			m.MediaType = ociManifest
+		}
+		w.Header().Set("Content-Type", m.MediaType)
 	}
 	http.ServeFile(w, r, file)
 }

@@ -36,6 +36,9 @@ type Config struct {
 	// Machines is where tools/machine-root.sh put the roots of machines. With it hosts
 	// are machines, which need root; without it they are processes.
 	Machines string
+	// Images is a directory of images that machines can pull beside the stand-in, as
+	// make images builds it; "" is none.
+	Images string
 	// MachineDiskGB is the size of a machine's disk; 0 is 10.
 	MachineDiskGB int
 	Profile       Profile
