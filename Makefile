@@ -15,7 +15,7 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test lint bench generate golden tools packages clean image compose-config test-production machines test-machines images
+.PHONY: help build demo dev test lint bench generate golden tools packages clean image compose-config test-production test-frappe machines test-machines images
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ test-machines: machines postgres temporal ## Run the control plane against real 
 machines: ## Build what simulated machines boot from, once (as root; docs/simulator.md)
 	@tools/packages.sh debootstrap systemd-nspawn apt-ftparchive ip losetup mkfs.ext4
 	@tools/machine-root.sh .prego/machines
+
+test-frappe: build ## Run the verbs on sites in containers of IMAGE=frappe/erpnext:v15.93.0 or another with Frappe 15, or of the stand-in's
+	@tools/packages.sh docker dockerd debootstrap
+	tools/test-frappe.sh $(IMAGE)
 
 images: ## Build the images that stand in for Frappe's, MariaDB's and Redis's, once (as root; docs/frappe.md)
 	@tools/packages.sh debootstrap

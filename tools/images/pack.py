@@ -129,7 +129,8 @@ def configurations(bench_image, stack):
             "ExposedPorts": {"6379/tcp": {}},
         },
     }
-    out = {bench_image: kinds["frappe"]}
+    # The suite of internal/frappetest names the latter two.
+    out = {bench_image: kinds["frappe"], "mariadb:11.8": kinds["mariadb"], "redis:7-alpine": kinds["redis"]}
     for image in sorted(set(re.findall(r'"image": "([^"$]+)"', stack))):
         kind = image.split(":")[0].split("/")[-1]
         if kind not in kinds:

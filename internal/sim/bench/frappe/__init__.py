@@ -19,7 +19,7 @@ class IncorrectSitePath(Exception):
     """The site has no site_config.json."""
 
 
-class LockTimeout(Exception):
+class LockTimeoutError(Exception):
     """Somebody else holds the lock of a site or of the bench."""
 
 
@@ -31,9 +31,9 @@ class InvalidDatabaseFile(Exception):
     """What is to be restored is no dump of a site."""
 
 
-class DuplicateEntry(Exception):
+class DuplicateEntryError(Exception):
     """There is one of that name."""
 
 
-class InvalidEmailAddress(Exception):
+class InvalidEmailAddressError(Exception):
     """An address that no mail can be sent to."""

@@ -22,8 +22,8 @@ PARTS = {
 class Backup:
     """Where the parts of a backup are."""
 
-    def __init__(self, site, directory=None, paths=None, compress=False):
-        self.site = site
+    def __init__(self, site, directory=None, paths=None, compress=False, verbose=False):
+        self.site, self.verbose = site, verbose
         folder = directory or site.file(site.conf.get("backup_path") or "private/backups")
         stamp = local_now().strftime("%Y%m%d_%H%M%S") + "-" + site.name.replace(".", "_")
         self.paths = {}
@@ -57,7 +57,7 @@ class Backup:
 
     def write_database(self, path):
         lines = ["begin frappe metadata", "[frappe]", f"version = {__version__}", "branch = N/A", "end frappe metadata", ""]
-        database.dump(self.site.conf, "".join(f"-- {line}\n" for line in lines), path)
+        database.dump(self.site.conf, "".join(f"-- {line}\n" for line in lines), path, self.verbose)
 
     def write_config(self, path):
         with open(self.site.config_file, encoding="utf-8") as old, open(path, "w", encoding="utf-8") as new:
@@ -82,9 +82,9 @@ class Backup:
             print(f"{title:{max(len(t) for t in parts)}}: {path:{width}} {size(path)}")
 
 
-def take(site, files=False, directory=None, paths=None, compress=False):
+def take(site, files=False, directory=None, paths=None, compress=False, verbose=False):
     remove_old(site)
-    backup = Backup(site, directory, paths, compress)
+    backup = Backup(site, directory, paths, compress, verbose)
     backup.write(files)
     return backup
 

@@ -107,12 +107,16 @@ def pipeline(*commands, stdin=None, stdout=None):
         raise CommandFailed("Command failed")
 
 
-def dump(conf, header, path):
+def dump(conf, header, path, verbose=False):
     """Writes the header and the whole database into a gzip file."""
     with gzip.open(path, "wt") as f:
         f.write(header)
+    command, packer = client(conf, dump=True), shutil.which("gzip") or "gzip"
+    if verbose:
+        shown = " ".join(command).replace(conf["db_password"], "*" * 10)
+        print(f"set -o pipefail; {shown} | {packer} >> {path}\n")
     with open(path, "ab") as f:
-        pipeline(client(conf, dump=True), [shutil.which("gzip") or "gzip"], stdout=f)
+        pipeline(command, [packer], stdout=f)
 
 
 def load(conf, path):

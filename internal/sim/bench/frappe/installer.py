@@ -147,7 +147,7 @@ def drop_site(site, root_user=None, root_password=None, archive=None, force=Fals
     if backup:
         try:
             click.secho(f"Taking backup of {site.name}", fg="green")
-            backups.take(site, files=True).print_summary()
+            backups.take(site, files=True, verbose=True).print_summary()
         except Exception as err:
             if not force:
                 click.echo("=" * 80)

@@ -5,7 +5,7 @@ import fcntl
 import os
 import time
 
-from frappe import LockTimeout
+from frappe import LockTimeoutError
 
 
 @contextlib.contextmanager
@@ -22,7 +22,7 @@ def hold(path, timeout):
             except BlockingIOError:
                 if time.monotonic() >= end:
                     name = os.path.basename(path).removesuffix(".lock")
-                    raise LockTimeout(
+                    raise LockTimeoutError(
                         f"Failed to aquire lock: {name}. Lock may be held by another process.<br>"
                         f"You can manually remove the lock if you think it's safe: {os.path.abspath(path)}"
                     ) from None

@@ -2,7 +2,7 @@
 
 import re
 
-from frappe import DuplicateEntry, InvalidEmailAddress, passwords, schema
+from frappe import DuplicateEntryError, InvalidEmailAddressError, passwords, schema
 from frappe.database import query, random_text
 
 ADDRESS = re.compile(r"[^@\s,;<>]+@[^@\s,;<>]+\.[^@\s,;<>]+")
@@ -14,10 +14,10 @@ def exists(db, user):
 
 def add(db, email, first_name, last_name, password, roles, user_type="System User"):
     if not ADDRESS.fullmatch(email):
-        raise InvalidEmailAddress(email + " is not a valid Email Address")
+        raise InvalidEmailAddressError(email + " is not a valid Email Address")
     email = email.lower()
     if exists(db, email):
-        raise DuplicateEntry("User", email)
+        raise DuplicateEntryError("User", email, "Duplicate entry")
     with transaction(db):
         schema.insert(db, "User", name=email, email=email, first_name=first_name or email, last_name=last_name, user_type=user_type, enabled=1)
         for role in roles:

@@ -198,7 +198,7 @@ def backup(context, with_files, include, exclude, backup_path, verbose, compress
             site.reload()
             site.connect()
             simulated.delay("backup")
-            taken = backups.take(site, with_files, backup_path, paths, compress)
+            taken = backups.take(site, with_files, backup_path, paths, compress, verbose or context.verbose)
         except Exception as err:
             click.secho(f"Backup failed for Site {name}. Database or site_config.json may be corrupted", fg="red")
             if verbose or context.verbose:
