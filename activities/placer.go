@@ -35,6 +35,10 @@ type Placer struct {
 	SiteDomain string
 	// ReserveFor is how long a claimed site is kept for a run that went silent.
 	ReserveFor time.Duration
+	// Adviser may propose a place among those that pass; nil for none.
+	Adviser Adviser
+	// AdviceWithin is how long a placement waits for it.
+	AdviceWithin time.Duration
 	// Wake tells a tenant's run that it was placed; nil tells nobody.
 	Wake    func(ctx context.Context, tenantID string)
 	Metrics *PlacementMetrics
@@ -49,6 +53,7 @@ type Placer struct {
 type PlacementMetrics struct {
 	Decisions *prometheus.CounterVec // by outcome
 	Lost      *prometheus.CounterVec // lost races, by kind of row
+	Advice    *prometheus.CounterVec // of advisers, by what became of it
 	Seconds   prometheus.Histogram   // of a decision with its reservation
 }
 
@@ -57,11 +62,12 @@ func NewPlacementMetrics(reg prometheus.Registerer) *PlacementMetrics {
 	m := &PlacementMetrics{
 		Decisions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_placement_decisions_total", Help: "Placement decisions, by outcome."}, []string{"outcome"}),
 		Lost:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_placement_lost_races_total", Help: "Reservations that another one was ahead of, by kind of row."}, []string{"row"}),
+		Advice:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_placement_advice_total", Help: "What became of asking the adviser: taken, ignored, failed or late."}, []string{"outcome"}),
 		Seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "prego_placement_seconds", Help: "Seconds from a request to its reserved place.", Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .5, 2},
 		}),
 	}
-	reg.MustRegister(m.Decisions, m.Lost, m.Seconds)
+	reg.MustRegister(m.Decisions, m.Lost, m.Advice, m.Seconds)
 	return m
 }
 
@@ -127,13 +133,16 @@ func (p *Placer) decide(ctx context.Context, r placement.Request, learnt []strin
 
 // Place finds a place for a tenant and reserves it. Decisions that place nobody are
 // recorded and returned. errGone means that the tenant no longer asks.
-func (p *Placer) Place(ctx context.Context, t prego.TenantRun, override *placement.Override, actor string) (placement.Decision, error) {
+func (p *Placer) Place(ctx context.Context, t prego.TenantRun, override *placement.Override, actor string) (d placement.Decision, err error) {
 	began := time.Now()
 	r := RequestOf(t)
 	r.Override = override
+	if r.Advice, err = p.advise(ctx, r); err != nil {
+		return d, err
+	}
 	var learnt []string
 	for race := 0; ; race++ {
-		d, err := p.decide(ctx, r, learnt)
+		d, err = p.decide(ctx, r, learnt)
 		if err != nil {
 			return d, err
 		}
@@ -163,6 +172,7 @@ func (p *Placer) Place(ctx context.Context, t prego.TenantRun, override *placeme
 		case prego.ReservePlaced:
 			p.Metrics.Decisions.WithLabelValues(string(d.Outcome)).Inc()
 			p.Metrics.Seconds.Observe(time.Since(began).Seconds())
+			p.countAdvice(r, d)
 			return d, nil
 		case prego.ReserveAlready:
 			p.forget()
@@ -186,7 +196,7 @@ func (p *Placer) Place(ctx context.Context, t prego.TenantRun, override *placeme
 			}
 			if again := RequestOf(fresh); !again.Constraint.Equal(r.Constraint) {
 				p.forget() // the snapshot counts the tenant where it is not
-				again.Override = override
+				again.Override, again.Advice = override, r.Advice
 				t, r, learnt = fresh, again, nil
 				continue
 			}

@@ -102,6 +102,7 @@ func (t *tally) listed(o Outcome) []Rejection {
 type triple struct {
 	server int // index
 	shard  int32
+	pool   int32 // slot + 1 of one that an adviser chose, 0 for the engine's
 	score  float64
 	ok     bool
 }
@@ -123,12 +124,13 @@ type search struct {
 	bestPool  int32
 	poolScore float64
 	passed    struct{ app, shard, pool int }
+	// passing is told of every triple that passes; nil for nobody.
+	passing func(t triple, site bool)
 	// report is how the constraint went, nil for one that every server satisfies.
 	report *ConstraintReport
 }
 
-// Decide places a request, or says why not. It changes nothing: Apply does.
-func (f *Fleet) Decide(r Request) Decision {
+func (f *Fleet) search(r Request) *search {
 	s := &search{f: f, r: r, mode: r.Mode, algorithm: r.Algorithm, bestShard: -1, bestPool: -1}
 	if s.mode == "" {
 		s.mode = f.policy.Mode
@@ -140,6 +142,12 @@ func (f *Fleet) Decide(r Request) Decision {
 	s.exclusive = r.Plan == prego.PlanEnterprise || s.mode == prego.ModeOneTenantOneServer
 	s.alone = r.Plan == prego.PlanEnterprise || s.exclusive && r.Override == nil
 	s.ownPool = s.alone || r.DedicatedRedis
+	return s
+}
+
+// Decide places a request, or says why not. It changes nothing: Apply does.
+func (f *Fleet) Decide(r Request) Decision {
+	s := f.search(r)
 	if code, why := s.regionAllowed(); code != "" {
 		return s.refuse(code, why)
 	}
@@ -371,6 +379,7 @@ func (s *search) countServers() { s.looked += len(s.f.servers) }
 // contest keeps the winner and the runner-up among servers.
 type contest struct {
 	best, family triple
+	advised      triple  // of the server that an adviser proposes
 	second       float64 // the highest score of another server than best's
 	others       bool
 }
@@ -396,6 +405,12 @@ func (c *contest) enter(t triple, family bool, first bool) {
 func (s *search) choose() Decision {
 	f := s.f
 	family := s.familyServers()
+	advised := -1
+	if a := s.r.Advice; a != nil {
+		if i, ok := f.find(a.AppServerID); ok {
+			advised = i
+		}
+	}
 	inOrder := s.algorithm != BestFit
 	var ready, empty contest // with an available site, and without
 	after := s.roundRobinStart()
@@ -453,7 +468,13 @@ func (s *search) choose() Decision {
 			}
 		}
 		if slot := s.siteShard(i, h); slot >= 0 {
-			ready.enter(triple{server: i, shard: slot, score: base + f.shardScore[slot] + pool, ok: true}, kin, inOrder)
+			t := triple{server: i, shard: slot, score: base + f.shardScore[slot] + pool, ok: true}
+			if ready.enter(t, kin, inOrder); i == advised {
+				ready.advised = t
+			}
+			if s.passing != nil {
+				s.passing(t, true)
+			}
 			continue
 		}
 		slot := s.bestShard
@@ -464,7 +485,13 @@ func (s *search) choose() Decision {
 			continue
 		}
 		s.reject(listNoSite+turned, f.servers[i].ServerID, rejectNoSite)
-		empty.enter(triple{server: i, shard: slot, score: base + f.shardScore[slot] + pool, ok: true}, kin, inOrder)
+		t := triple{server: i, shard: slot, score: base + f.shardScore[slot] + pool, ok: true}
+		if empty.enter(t, kin, inOrder); i == advised {
+			empty.advised = t
+		}
+		if s.passing != nil {
+			s.passing(t, false)
+		}
 	}
 	switch {
 	case ready.best.ok:
@@ -559,11 +586,17 @@ func (s *search) placed(o Outcome, c contest) Decision {
 	if s.algorithm == BestFit && c.family.ok && c.family.server != win.server && win.score-c.family.score <= AffinityDelta+epsilon {
 		win, byAffinity = c.family, true
 	}
+	advised, byAdvice := s.advised(o, c)
+	if byAdvice {
+		win, byAffinity, s.algorithm = advised, false, AIRecommended
+	}
 	srv := &f.servers[win.server]
 	d := s.decision(o)
 	d.AppServerID, d.InfraProvider, d.Score = srv.ServerID, srv.InfraProvider, win.score
 	d.DBShardID = f.shards.items[win.shard].ShardID
-	d.RedisPoolID = s.poolFor(srv)
+	if d.RedisPoolID = s.poolFor(srv); win.pool > 0 {
+		d.RedisPoolID = f.pools.items[win.pool-1].PoolID
+	}
 	d.Dedicates = s.exclusive
 	if o == Placed {
 		for _, g := range srv.groups {
@@ -574,7 +607,7 @@ func (s *search) placed(o Outcome, c contest) Decision {
 	}
 	d.Confidence = 1
 	switch {
-	case byAffinity:
+	case byAffinity, byAdvice && win.server != c.best.server:
 		d.Confidence = 0
 	case c.others:
 		d.Confidence = min(1, max(0, win.score-c.second))
@@ -596,6 +629,8 @@ func (s *search) poolFor(srv *server) string {
 func (s *search) explain(d Decision, c contest, byAffinity bool) string {
 	how := fmt.Sprintf("%s: %s", d.Algorithm, d.AppServerID)
 	switch {
+	case d.Algorithm == AIRecommended:
+		how += fmt.Sprintf(" scored %.4f, the best %.4f", d.Score, c.best.score) + adviserSays(s.r.Advice.Reason)
 	case byAffinity:
 		how += fmt.Sprintf(" (score %.4f), where its parent org lives, within %.2f of the best (%.4f)", d.Score, AffinityDelta, c.best.score)
 	case s.algorithm == BestFit && c.others:

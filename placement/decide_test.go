@@ -289,7 +289,7 @@ func genFleet(t *rapid.T) placement.Data {
 		s := placement.Server{
 			ServerID: fmt.Sprintf("app-%d", i), Role: rapid.SampledFrom([]prego.Role{"app", "app", "app", "node"}).Draw(t, "role"),
 			Region: region.Draw(t, "region"), InfraProvider: "hetzner", Status: status.Draw(t, "status"),
-			MemoryPct: float64(rapid.IntRange(0, 90).Draw(t, "memory")), RefusesTrials: rapid.IntRange(0, 4).Draw(t, "trials") == 0,
+			MemoryPct: float64(rapid.IntRange(0, 90).Draw(t, "memory")), RefusesTrials: rapid.IntRange(0, 9).Draw(t, "trials") == 7,
 		}
 		if rapid.Bool().Draw(t, "tagged") {
 			s.Tags = []string{"blue"}
@@ -317,13 +317,13 @@ func genRequest(t *rapid.T, i int) placement.Request {
 		Algorithm:     rapid.SampledFrom([]placement.Algorithm{"best_fit", "first_fit", "round_robin"}).Draw(t, "algorithm"),
 	}
 	r.DedicatedRedis = r.Plan == prego.PlanBusiness && rapid.Bool().Draw(t, "dedicated redis")
-	if rapid.IntRange(0, 5).Draw(t, "constrained") == 0 {
+	if rapid.IntRange(0, 9).Draw(t, "constrained") == 7 {
 		r.Constraint.Require = []string{"blue"}
 	}
-	if rapid.IntRange(0, 5).Draw(t, "override") == 0 {
-		r.Override = &placement.Override{AppServerID: fmt.Sprintf("app-%d", rapid.IntRange(0, 6).Draw(t, "force")), Reason: "r"}
+	if rapid.IntRange(0, 9).Draw(t, "override") == 7 {
+		r.Override = &placement.Override{AppServerID: fmt.Sprintf("app-%d", rapid.IntRange(0, 10).Draw(t, "force")), Reason: "r"}
 		if rapid.Bool().Draw(t, "force shard") {
-			r.Override.DBShardID = fmt.Sprintf("db-%d", rapid.IntRange(0, 4).Draw(t, "shard"))
+			r.Override.DBShardID = fmt.Sprintf("db-%d", rapid.IntRange(0, 7).Draw(t, "shard"))
 		}
 	}
 	return r

@@ -15,13 +15,15 @@ import (
 // (placement-policy §1.2, §8).
 type Algorithm string
 
-// The algorithms. Manual is an operator's override.
+// The algorithms. A policy names one of the first four. Manual is an operator's override.
 const (
 	BestFit    Algorithm = "best_fit"
 	FirstFit   Algorithm = "first_fit"
 	RoundRobin Algorithm = "round_robin"
 	NewServer  Algorithm = "new_server"
 	Manual     Algorithm = "manual"
+	// AIRecommended: an adviser's proposal was taken, among what passed every filter.
+	AIRecommended Algorithm = "ai_recommended"
 )
 
 // Valid reports whether a policy can name a.
@@ -157,6 +159,7 @@ type Request struct {
 	Mode           prego.PlacementMode // "" is the policy's
 	Algorithm      Algorithm           // "" is the policy's
 	Override       *Override
+	Advice         *Advice // nil for none; not looked at with an override
 	// Busy are ids of servers, shards, pools and sites that other reservations hold
 	// right now: they are passed over, so that no reservation waits for another.
 	Busy map[string]bool
@@ -212,7 +215,7 @@ type Decision struct {
 	SelectionReason     string
 	// Confidence is the margin of the winner's score over the runner-up's, the best
 	// other app server, within 0 to 1; 1 when there was no other. It is 0 when
-	// affinity chose a server over one with a higher score.
+	// affinity or an adviser chose a server over one with a higher score.
 	Confidence     float64
 	Score          float64
 	Rejected       []Rejection

@@ -1,7 +1,9 @@
 package placement_test
 
 import (
+	"fmt"
 	"slices"
+	"testing"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -13,13 +15,34 @@ import (
 // enrich draws what genFleet leaves at its default: a second cloud, zones that name
 // clouds, dedications, instances, measures, and what is set aside.
 func enrich(t *rapid.T, d *placement.Data) {
-	rarely := func(what string) bool { return rapid.IntRange(0, 7).Draw(t, what) == 0 }
+	// Small numbers are drawn far more often than others.
+	rarely := func(what string) bool { return rapid.IntRange(0, 15).Draw(t, what) == 9 }
 	pct := func(what string) *float64 {
-		if rapid.Bool().Draw(t, what+" unknown") {
+		v := rapid.SampledFrom([]float64{-1, 0, 50, 79.9, 80, 85, 90, 100}).Draw(t, what)
+		if v < 0 {
 			return nil
 		}
-		v := rapid.SampledFrom([]float64{0, 50, 79.9, 80, 85, 90, 100}).Draw(t, what)
 		return &v
+	}
+	// A sound part of a fleet, so that something is placed more often than not.
+	for i, lock := range []prego.Plan{"", prego.PlanBusiness, ""} {
+		d.Shards = append(d.Shards, placement.Shard{ShardID: fmt.Sprintf("db-%d", 5+i), Region: "eu", Status: "active", Capacity: rapid.IntRange(1, 6).Draw(t, "capacity"), PlanTierLock: lock})
+		d.Pools = append(d.Pools, placement.Pool{PoolID: fmt.Sprintf("redis-%d", 5+i), Region: "eu", Status: "active", Capacity: rapid.IntRange(1, 6).Draw(t, "capacity")})
+	}
+	for i := range 4 {
+		s := placement.Server{
+			ServerID: fmt.Sprintf("app-%d", 7+i), Role: rapid.SampledFrom([]prego.Role{"app", "app", "node"}).Draw(t, "role"), Region: "eu", InfraProvider: "hetzner", Status: "active",
+			MemoryPct: float64(rapid.IntRange(0, 69).Draw(t, "memory")),
+		}
+		d.Servers = append(d.Servers, s)
+		for j, shard := range []string{"db-5", "db-6", "db-7"} {
+			if s.Role == prego.RoleNode {
+				shard = s.ServerID
+			}
+			if rapid.Bool().Draw(t, "site") {
+				d.Sites = append(d.Sites, placement.Site{PoolSiteID: fmt.Sprintf("s-%d-%d", 7+i, j), AppServerID: s.ServerID, DBShardID: shard})
+			}
+		}
 	}
 	d.Providers = append(d.Providers, placement.Provider{ID: "aws", Enabled: !rarely("aws off"), Regions: []prego.Region{"eu"}})
 	d.Residency["FR"] = placement.Zone{Regions: []prego.Region{"eu"}, Providers: []prego.InfraProviderID{"aws"}}
@@ -269,4 +292,33 @@ func (w *world) check(t *rapid.T, r placement.Request, d placement.Decision) {
 	} else {
 		require.Empty(t, d.PoolSiteID)
 	}
+}
+
+// TestTheDrawnWorldsAreWorthIt: enough of what is drawn is placed, and refused, that the
+// properties mean something.
+func TestTheDrawnWorldsAreWorthIt(t *testing.T) {
+	t.Parallel()
+	outcomes := map[placement.Outcome]int{}
+	plans := map[prego.Plan]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		data := genFleet(t)
+		enrich(t, &data)
+		f := placement.NewFleet(shared(), data)
+		for i := range 5 {
+			r := genRequest(t, i)
+			d := f.Decide(r)
+			f.Apply(r, d)
+			if outcomes[d.Outcome]++; d.PlacesTenant() {
+				plans[r.Plan]++
+			}
+		}
+	})
+	for _, o := range []placement.Outcome{placement.Placed, placement.OnDemandSite, placement.AwaitingCapacity, placement.NeedsServer, placement.Refused} {
+		require.Positive(t, outcomes[o], "%v", outcomes)
+	}
+	for _, p := range prego.Plans() {
+		require.Greater(t, plans[p], 5, "%v", plans)
+	}
+	require.Greater(t, outcomes[placement.Placed]+outcomes[placement.OnDemandSite], 100, "%v of 500", outcomes)
+	t.Log(outcomes, plans)
 }

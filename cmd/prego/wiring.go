@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/agentgw"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/adviser"
 	"github.com/prego/prego/internal/agentclient"
 	"github.com/prego/prego/internal/cloudinit"
 	"github.com/prego/prego/internal/config"
@@ -295,7 +297,12 @@ func newPlacer(p *process, runs *workflows.Client) (*activities.Placer, error) {
 	if err != nil {
 		return nil, err
 	}
+	var adviserOf activities.Adviser
+	if a := p.cfg.Placement; a.AdviserURL != "" {
+		adviserOf = adviser.HTTP{URL: a.AdviserURL, Token: a.AdviserToken, Client: &http.Client{}}
+	}
 	return &activities.Placer{
+		Adviser: adviserOf, AdviceWithin: p.cfg.Placement.AdviserWithin,
 		Store: p.db, Policy: policy, SiteDomain: p.cfg.Tenants.SiteDomain, ReserveFor: p.cfg.Tenants.ReserveFor, Metrics: activities.NewPlacementMetrics(p.reg),
 		Wake: func(ctx context.Context, tenantID string) {
 			if err := runs.WakeTenant(ctx, tenantID); err != nil {

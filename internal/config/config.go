@@ -88,6 +88,10 @@ type Placement struct {
 	Weights           string  `env:"PLACEMENT_WEIGHTS"`                              // JSON with app_load, app_count, db_load, redis_load, affinity, app_cpu, app_worker_slots, db_disk, redis_memory
 	EmptyPool         string  `env:"PLACEMENT_EMPTY_POOL" envDefault:"on_demand"`    // or hold: wait for a refill
 	SameShard         bool    `env:"PLACEMENT_SAME_SHARD_AFFINITY"`                  // prefer the shard where the parent org lives
+
+	AdviserURL    string        `env:"PLACEMENT_ADVISER_URL"`                       // a service that may propose a place among those that pass; empty: none is asked
+	AdviserToken  string        `env:"PLACEMENT_ADVISER_TOKEN"`                     // its bearer token; PLACEMENT_ADVISER_TOKEN_FILE for a file
+	AdviserWithin time.Duration `env:"PLACEMENT_ADVISER_WITHIN" envDefault:"500ms"` // how long a placement waits for it
 }
 
 // Tenants configures tenants' lives, their sites, and the growth of the fleet.
@@ -260,7 +264,7 @@ func From(vars map[string]string) (Config, error) {
 	for k, v := range vars {
 		merged[k] = v
 	}
-	for _, k := range []string{"DATABASE_URL", "HCLOUD_TOKEN", "PREGO_MASTER_KEY", "PREGO_MASTER_KEY_EARLIER"} {
+	for _, k := range []string{"DATABASE_URL", "HCLOUD_TOKEN", "PREGO_MASTER_KEY", "PREGO_MASTER_KEY_EARLIER", "PLACEMENT_ADVISER_TOKEN"} {
 		file := vars[k+"_FILE"]
 		if file == "" {
 			continue

@@ -1,0 +1,125 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/prego/prego"
+)
+
+// Advice is a place that somebody outside of the engine proposes (placement-policy
+// §1.2, ai_recommended). It chooses among what passes every filter, and never more: one
+// that names anything else changes nothing.
+type Advice struct {
+	AppServerID string `json:"app_server_id"`
+	DBShardID   string `json:"db_shard_id"`   // "" is the engine's choice
+	RedisPoolID string `json:"redis_pool_id"` // "" is the engine's choice
+	Reason      string `json:"reason"`
+}
+
+// AdviceRequest is what an adviser is asked: who wants a place, and which there are.
+type AdviceRequest struct {
+	TenantID    string              `json:"tenant_id"`
+	OrgID       string              `json:"org_id"`
+	ParentOrgID string              `json:"parent_org_id,omitempty"`
+	Region      prego.Region        `json:"region"`
+	Plan        prego.Plan          `json:"plan"`
+	Mode        prego.PlacementMode `json:"mode"`
+	Candidates  []Candidate         `json:"candidates"` // best first
+}
+
+// Candidate is a place that passes every filter.
+type Candidate struct {
+	AppServerID string  `json:"app_server_id"`
+	DBShardID   string  `json:"db_shard_id"`
+	RedisPoolID string  `json:"redis_pool_id"`
+	Score       float64 `json:"score"`
+	Site        bool    `json:"site"` // a pool site is available there
+}
+
+// AskFor is what to ask an adviser for a request, with at most so many candidates.
+func (f *Fleet) AskFor(r Request, most int) AdviceRequest {
+	return AdviceRequest{
+		TenantID: r.TenantID, OrgID: r.OrgID, ParentOrgID: r.ParentOrgID, Region: r.Region, Plan: r.Plan, Mode: f.search(r).mode,
+		Candidates: f.Candidates(r, most),
+	}
+}
+
+// Candidates are the places that an adviser may choose from, best first, at most so many:
+// one for each server, with the companions that the engine would give it. It changes
+// nothing.
+func (f *Fleet) Candidates(r Request, most int) []Candidate {
+	s := f.search(r)
+	if code, _ := s.regionAllowed(); code != "" || r.Override != nil {
+		return nil
+	}
+	s.reportConstraint()
+	s.scoreShards()
+	s.scorePools()
+	var all []Candidate
+	s.passing = func(t triple, site bool) {
+		srv := &f.servers[t.server]
+		all = append(all, Candidate{
+			AppServerID: srv.ServerID, DBShardID: f.shards.items[t.shard].ShardID, RedisPoolID: s.poolFor(srv), Score: round6(t.score), Site: site,
+		})
+	}
+	s.choose()
+	sited := func(c Candidate) bool { return c.Site }
+	if slices.ContainsFunc(all, sited) { // who has no site loses to who has
+		all = slices.DeleteFunc(all, func(c Candidate) bool { return !c.Site })
+	}
+	slices.SortStableFunc(all, func(a, b Candidate) int { return cmp.Compare(b.Score, a.Score) })
+	return all[:min(len(all), most)]
+}
+
+// advised is the triple that the advice proposes, if it may be chosen: its server was
+// among those that passed, in the same contest as the winner, and what it names beside
+// passes for that server.
+func (s *search) advised(o Outcome, c contest) (triple, bool) {
+	a := s.r.Advice
+	if a == nil || !c.advised.ok {
+		return triple{}, false
+	}
+	f, t := s.f, c.advised
+	srv := &f.servers[t.server]
+	if pool := s.poolFor(srv); a.RedisPoolID != "" && a.RedisPoolID != pool {
+		slot, known := f.pools.byID[a.RedisPoolID]
+		if !known || srv.Role == prego.RoleNode || f.pools.items[slot].HostServerID != "" || s.pool(&f.pools.items[slot]) != passes {
+			return triple{}, false
+		}
+		t.score += s.poolScoreOf(&f.pools.items[slot]) - s.poolScore
+		t.pool = slot + 1
+	}
+	if chosen := f.shards.items[t.shard].ShardID; a.DBShardID != "" && a.DBShardID != chosen {
+		slot, known := f.shards.byID[a.DBShardID]
+		if !known || srv.Role == prego.RoleNode || f.shards.items[slot].HostServerID != "" || f.shardScore[slot] < 0 {
+			return triple{}, false
+		}
+		if o == Placed && !slices.ContainsFunc(srv.groups, func(g siteGroup) bool { return g.shard == slot && s.freeSite(&g) != "" }) {
+			return triple{}, false
+		}
+		t.score += f.shardScore[slot] - f.shardScore[t.shard]
+		t.shard = slot
+	}
+	return t, true
+}
+
+// adviserSays is an adviser's reason, as far as it can be shown.
+func adviserSays(reason string) string {
+	reason = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(reason, "?"))
+	if reason = strings.TrimSpace(prego.Redact(reason)); reason == "" {
+		return ""
+	}
+	if r := []rune(reason); len(r) > 200 {
+		reason = string(r[:200]) + "…"
+	}
+	return fmt.Sprintf("; the adviser says %q", reason)
+}
