@@ -2,10 +2,11 @@
 
 import json
 import os
+import signal
 import sys
 import time
 
-from frappe import cache, database, locks, schema, site as sites
+from frappe import LockTimeoutError, cache, database, locks, schema, site as sites
 
 QUEUES = ("short", "default", "long")
 TICK = 60
@@ -33,16 +34,19 @@ def scheduled(site):
 
 
 def schedule():
-    """Queues a job of every site each tick. There is one scheduler on a bench."""
+    """Queues a job of every site each tick. Where there is a scheduler, another ends."""
     conf = sites.Site("", new=True).conf
-    with locks.hold(sites.bench_path("config", "scheduler_process"), 0):
-        while True:
-            time.sleep(float(conf.get("scheduler_tick_interval") or TICK))
-            for name in sites.sites():
-                try:
-                    enqueue(name)
-                except Exception as err:
-                    print(f"scheduler: {name}: {err}", file=sys.stderr, flush=True)
+    try:
+        with locks.hold(sites.bench_path("config", "scheduler_process"), 0):
+            while True:
+                time.sleep(float(conf.get("scheduler_tick_interval") or TICK))
+                for name in sites.sites():
+                    try:
+                        enqueue(name)
+                    except Exception as err:
+                        print(f"scheduler: {name}: {err}", file=sys.stderr, flush=True)
+    except LockTimeoutError:
+        pass
 
 
 def enqueue(name):
@@ -56,9 +60,12 @@ def enqueue(name):
 
 
 def work(redis, wanted, burst):
-    """Runs jobs as they come: each leaves a row in its site's log."""
+    """Runs jobs as they come, until SIGTERM or SIGINT: each leaves a row in its site's log."""
+    told = []
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sig, lambda *_: told.append(True))
     print("Worker listening on " + ", ".join(wanted), flush=True)
-    while True:
+    while not told:
         got = redis.ask("BLPOP", *wanted, 1)
         if got is None:
             if burst:
