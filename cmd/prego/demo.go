@@ -16,44 +16,18 @@ import (
 
 // demo provisions one server of each role, a tenant of each plan and a fleet over
 // three regions, and prints each step as it happens. Then process groups run, and
-// some are refused. standIn is the image that hosts with
-// real engines have, "" where engines are simulated and have all.
+// some are refused. standIn is the image that hosts with real engines have, "" where
+// engines are simulated and have all.
 func demo(ctx context.Context, out io.Writer, c *apiClient, standIn string) error {
 	suffix := time.Now().UTC().Format("150405")
-	requests := []prego.CreateServerRequest{
+	lines := &lockedWriter{w: out}
+	if _, err := demoServers(ctx, out, lines, c, []prego.CreateServerRequest{
 		{ServerID: "app-eu-" + suffix, Role: prego.RoleApp, Region: prego.RegionEU},
 		{ServerID: "db-shard-sg-" + suffix, Role: prego.RoleDBShard, Region: prego.RegionSG, Spec: prego.ServerSpec{VolumeGB: 20}},
 		{ServerID: "redis-pool-us-" + suffix, Role: prego.RoleRedisPool, Region: prego.RegionUS},
 		{ServerID: "node-eu-" + suffix, Role: prego.RoleNode, Region: prego.RegionEU, Spec: prego.ServerSpec{Tags: []string{"demo"}}},
-	}
-	fmt.Fprintln(out, "\nOne server of each role, requested over HTTP:")
-	lines := &lockedWriter{w: out}
-	var wg sync.WaitGroup
-	errs := make([]error, len(requests))
-	runs := make([]string, len(requests))
-	for i, r := range requests {
-		r.InfraProvider = prego.ProviderHetzner
-		var a api.Accepted
-		if err := c.do(ctx, http.MethodPost, "/internal/servers/create", nil, r, &a); err != nil {
-			return err
-		}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			s, err := c.watch(ctx, lines, r.ServerID, func(s api.Server) bool { return rests(s.Status) })
-			if err == nil && prego.ServerStatus(s.Status) != prego.ServerActive {
-				err = fmt.Errorf("server %s is %s%s", s.ServerId, s.Status, reasonOf(s))
-			}
-			runs[i], errs[i] = deref(s.RunUrl), err
-		}()
-	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
+	}); err != nil {
 		return err
-	}
-	fmt.Fprintln(out, "\nAll active. Their runs in Temporal's UI:")
-	for i, r := range requests {
-		fmt.Fprintf(out, "  %-24s %s\n", r.ServerID, runs[i])
 	}
 	if err := demoTenants(ctx, out, lines, c, suffix); err != nil {
 		return err
@@ -70,6 +44,39 @@ func demo(ctx context.Context, out io.Writer, c *apiClient, standIn string) erro
 		return err
 	}
 	return work.show(ctx, action)
+}
+
+// demoServers provisions servers at once, and returns them when all are active.
+func demoServers(ctx context.Context, out, lines io.Writer, c *apiClient, requests []prego.CreateServerRequest) ([]api.Server, error) {
+	fmt.Fprintln(out, "\nOne server of each role, requested over HTTP:")
+	var wg sync.WaitGroup
+	errs := make([]error, len(requests))
+	servers := make([]api.Server, len(requests))
+	for i, r := range requests {
+		r.InfraProvider = prego.ProviderHetzner
+		var a api.Accepted
+		if err := c.do(ctx, http.MethodPost, "/internal/servers/create", nil, r, &a); err != nil {
+			return nil, err
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			s, err := c.watch(ctx, lines, r.ServerID, func(s api.Server) bool { return rests(s.Status) })
+			if err == nil && prego.ServerStatus(s.Status) != prego.ServerActive {
+				err = fmt.Errorf("server %s is %s%s", s.ServerId, s.Status, reasonOf(s))
+			}
+			servers[i], errs[i] = s, err
+		}()
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(out, "\nAll active. Their runs in Temporal's UI:")
+	for _, s := range servers {
+		fmt.Fprintf(out, "  %-24s %s\n", s.ServerId, deref(s.RunUrl))
+	}
+	return servers, nil
 }
 
 // demoTenants brings a tenant of each plan to life and prints why each is where it

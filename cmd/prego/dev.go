@@ -107,7 +107,13 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 		done := make(chan error, 1)
 		demoCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		go func() { done <- demo(demoCtx, out, client, f.standIn()) }()
+		go func() {
+			if f.hosts == "machine" {
+				done <- demoMachines(demoCtx, out, client, fmt.Sprintf("http://127.0.0.1:%d", f.simPort))
+				return
+			}
+			done <- demo(demoCtx, out, client, f.standIn())
+		}()
 		select {
 		case err = <-done:
 		case p := <-s.died:

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/internal/sim"
+)
+
+// demoMachines provisions one server of each role, on both Debians, and shows from their
+// consoles that they booted. It makes no more of them, since each is a whole system on
+// this machine.
+func demoMachines(ctx context.Context, out io.Writer, c *apiClient, cloud string) error {
+	suffix := time.Now().UTC().Format("150405")
+	servers, err := demoServers(ctx, out, &lockedWriter{w: out}, c, []prego.CreateServerRequest{
+		{ServerID: "app-" + suffix, Role: prego.RoleApp, Region: prego.RegionEU, Spec: prego.ServerSpec{Image: "debian-13"}},
+		{ServerID: "db-shard-" + suffix, Role: prego.RoleDBShard, Region: prego.RegionEU, Spec: prego.ServerSpec{Image: "debian-12", VolumeGB: 10}},
+		{ServerID: "redis-pool-" + suffix, Role: prego.RoleRedisPool, Region: prego.RegionEU, Spec: prego.ServerSpec{Image: "debian-13"}},
+	})
+	if err != nil {
+		return err
+	}
+	at := &apiClient{base: cloud, http: c.http}
+	var hosts struct{ Hosts []sim.HostInfo }
+	if err := at.do(ctx, http.MethodGet, "/_sim/hosts", nil, nil, &hosts); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "\nThe machines, and what they wrote to their consoles at last:")
+	for _, s := range servers {
+		for _, h := range hosts.Hosts {
+			if !strings.HasSuffix(h.Name, s.ServerId) {
+				continue
+			}
+			url := fmt.Sprintf("%s/_sim/hosts/%d/console", cloud, h.ID)
+			text, err := at.text(ctx, url)
+			if err != nil {
+				return err
+			}
+			lines := strings.Split(strings.TrimSpace(text), "\n")
+			fmt.Fprintf(out, "  %s at %s: %d lines, %s\n    %s\n", s.ServerId, h.Addr, len(lines), url, strings.TrimSpace(lines[len(lines)-1]))
+			if !strings.Contains(text, "Cloud-init v.") {
+				return fmt.Errorf("the console of %s does not show cloud-init", s.ServerId)
+			}
+		}
+	}
+	return nil
+}
+
+// text is what a URL answers.
+func (c *apiClient) text(ctx context.Context, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s answered %d: %s", url, resp.StatusCode, b)
+	}
+	return string(b), err
+}
