@@ -73,3 +73,51 @@ func TestDoomedKeepsToItsGuards(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatCarriesAnImagesLabel: builders and snapshots are their image's while its row says
+// so, and orphans when it does not.
+func TestWhatCarriesAnImagesLabel(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	thing := func(kind prego.ResourceKind, id, image string) prego.OwnedResource {
+		return prego.OwnedResource{Kind: kind, ProviderID: id, Name: "n" + id, CreatedAt: now.Add(-time.Hour), Labels: map[string]string{prego.LabelImageID: image, prego.LabelServerID: image + "-builder", prego.LabelAttempt: "1"}}
+	}
+	images := map[string]prego.GoldenImage{}
+	for id, status := range map[string]prego.ImageStatus{"building": prego.ImageBuilding, "verifying": prego.ImageVerifying, "ready": prego.ImageReady, "failed": prego.ImageFailed, "deleting": prego.ImageDeleting} {
+		images[id] = prego.GoldenImage{ImageID: id, Status: status}
+	}
+	for _, id := range []string{"verifying", "ready", "failed", "deleting"} {
+		g := images[id]
+		g.ProviderImageID = "snap-" + id
+		images[id] = g
+	}
+	s := FleetSnapshot{Now: now, Images: images}
+	for id := range images {
+		s.Owned = append(s.Owned, thing(prego.ResourceServer, "srv-"+id, id), thing(prego.ResourceImage, "snap-"+id, id), thing(prego.ResourceImage, "twin-"+id, id))
+	}
+	s.Owned = append(s.Owned, thing(prego.ResourceServer, "srv-nobodys", "nobodys"), thing(prego.ResourceImage, "snap-nobodys", "nobodys"))
+	attached := thing(prego.ResourcePrimaryIP, "ip", "failed")
+	attached.Attached = true
+	s.Owned = append(s.Owned, attached)
+	var orphans []string
+	for _, o := range FindFleet(s).Orphans {
+		orphans = append(orphans, o.ProviderID)
+	}
+	require.ElementsMatch(t, []string{
+		"srv-ready", "srv-failed", "srv-deleting", "srv-nobodys",
+		"snap-failed", "snap-nobodys", "twin-verifying", "twin-ready", "twin-failed", "twin-deleting",
+	}, orphans, "while it is building, which of its snapshots is the one is not known yet")
+
+	// A builder of an image that is known says nothing about the database.
+	sightings := map[string]prego.Sighting{}
+	for _, o := range FindFleet(s).Orphans {
+		sightings[resourceKey(o.Kind, o.ProviderID)] = prego.Sighting{Sightings: 2}
+	}
+	doomed, tripped := Doomed(s, FindFleet(s).Orphans, sightings, OrphanRules{MinAge: time.Minute, MaxPerRun: 100, BreakerPct: 100, BreakerMin: 1})
+	require.False(t, tripped)
+	require.Len(t, doomed, 10)
+	s.Images = nil
+	doomed, tripped = Doomed(s, FindFleet(s).Orphans, sightings, OrphanRules{MinAge: time.Minute, MaxPerRun: 100, BreakerPct: 100, BreakerMin: 1})
+	require.True(t, tripped, "this is not the database that made them")
+	require.Empty(t, doomed)
+}

@@ -37,6 +37,15 @@ func (a *API) checkSpec(ctx context.Context, provider prego.InfraProviderID, reg
 	if spec.ServerType == "" && spec.Location == "" && spec.Image == "" {
 		return nil
 	}
+	if spec.Image != "" {
+		golden, err := a.d.Images.IsGoldenImage(ctx, provider, spec.Image)
+		if err != nil {
+			return err
+		}
+		if golden {
+			spec.Image = ""
+		}
+	}
 	state, err := a.d.Catalog.Store.ProviderCatalog(ctx, provider)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ type ImageStore interface {
 	CreateGoldenImage(ctx context.Context, g prego.GoldenImage) (prego.GoldenImage, error)
 	GetGoldenImage(ctx context.Context, id string) (prego.GoldenImage, error)
 	ListGoldenImages(ctx context.Context, deleted bool, after string, limit int) (page []prego.GoldenImage, more bool, err error)
+	IsGoldenImage(ctx context.Context, provider prego.InfraProviderID, providerImageID string) (bool, error)
 	RequestImageDelete(ctx context.Context, id, by string) (prego.GoldenImage, error)
 }
 

@@ -117,6 +117,10 @@ func TestGoldenImage(t *testing.T) {
 	gone := c.awaitImage(first.ImageId, prego.ImageDeleted, prego.ReasonRotated)
 	require.NotNil(t, gone.DeletedAt)
 	require.Len(t, c.billed("image"), 2, "the last two are kept")
+	c.awaitRunEnd(prego.ImageBuildWorkflowID(third.ImageId))
+	keepHistory(t, c, "image-build-rotating", prego.ImageBuildWorkflowID(third.ImageId))
+	keepHistory(t, c, "image-delete", prego.ImageDeleteWorkflowID(first.ImageId))
+	keepHistory(t, c, "refresh-catalog", prego.CatalogWorkflowID(c.env))
 
 	// The provider no longer has the current image: the one before takes its place, and
 	// then the stock image, and servers go on being made.
@@ -174,6 +178,8 @@ func TestImageBuildThatFailsLeavesNothing(t *testing.T) {
 				f.during(c)
 			}
 			g = c.awaitImage(g.ImageId, prego.ImageFailed, f.reason)
+			c.awaitRunEnd(prego.ImageBuildWorkflowID(g.ImageId))
+			keepHistory(t, c, "image-build-"+strings.ReplaceAll(string(f.reason), "_", "-"), prego.ImageBuildWorkflowID(g.ImageId))
 			require.False(t, g.Current)
 			require.Empty(t, c.sim.Ledger(true), "something is still billed")
 			c.settled()

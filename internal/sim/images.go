@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -188,6 +189,9 @@ func (s *Sim) copyDisk(srv *server, i *schema.Image, gigabytes float32) {
 func copyTree(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
+	}
+	if _, err := os.Stat(from); errors.Is(err, os.ErrNotExist) {
+		return os.Mkdir(to, 0o755) // nothing was ever written
 	}
 	return os.CopyFS(to, os.DirFS(from))
 }

@@ -365,3 +365,15 @@ func (s *Store) ForgetAttemptImage(ctx context.Context, serverID string, attempt
 	}
 	return nil
 }
+
+const sqlIsGolden = `SELECT EXISTS (SELECT FROM golden_images WHERE provider = $1 AND provider_image_id = $2 AND status = 'ready')`
+
+// IsGoldenImage reports whether the provider's id is that of a verified image of ours: a
+// new one is in the provider's catalog only when that is read again.
+func (s *Store) IsGoldenImage(ctx context.Context, provider prego.InfraProviderID, providerImageID string) (bool, error) {
+	var is bool
+	if err := s.pool.QueryRow(ctx, sqlIsGolden, provider, providerImageID).Scan(&is); err != nil {
+		return false, fmt.Errorf("image %s: %w", providerImageID, err)
+	}
+	return is, nil
+}
