@@ -19,8 +19,13 @@ type Command struct {
 	Kind       string // bench, mariadb, redis-cli
 	Args       []string
 	Actor      Actor
+	// TenantID has the host refuse sites of other tenants; "" looks at none.
+	TenantID string
 	// By is the operator; "" for a workflow's.
 	By string
+	// Secrets travel beside the arguments to the verbs that take them. They are in no row,
+	// and masked in all that a command prints.
+	Secrets map[string]string `json:"secrets,omitempty"`
 }
 
 // secretName is a word after which a secret follows as a word of its own, as in
@@ -33,6 +38,9 @@ func (c Command) secrets() (out []string) {
 		if secretName.MatchString(c.Args[i-1]) && !strings.HasPrefix(c.Args[i], "-") {
 			out = append(out, c.Args[i])
 		}
+	}
+	for _, s := range c.Secrets {
+		out = append(out, s)
 	}
 	return out
 }

@@ -3,13 +3,15 @@ package prego
 // Names of the metrics that deploy/alerts.yaml watches. What makes them and what watches
 // them goes by these.
 const (
-	MetricQuotaRejections   = "prego_quota_rejections_total"     // counter: endpoint, dimension
-	MetricOrgQuotaUsage     = "prego_org_quota_usage"            // gauge: org, dimension
-	MetricOrgQuotaLimit     = "prego_org_quota_limit"            // gauge: org, dimension
-	MetricOrgQuotaRatio     = "prego_org_quota_usage_ratio"      // gauge: org, dimension
-	MetricOrgQuotaReadAge   = "prego_org_quota_read_age_seconds" // gauge
-	MetricGroupsUnscheduled = "prego_groups_unschedulable"       // gauge: reason
-	MetricInstanceSchedule  = "prego_instance_schedule_seconds"  // histogram
+	MetricQuotaRejections   = "prego_quota_rejections_total"         // counter: endpoint, dimension
+	MetricOrgQuotaUsage     = "prego_org_quota_usage"                // gauge: org, dimension
+	MetricOrgQuotaLimit     = "prego_org_quota_limit"                // gauge: org, dimension
+	MetricOrgQuotaRatio     = "prego_org_quota_usage_ratio"          // gauge: org, dimension
+	MetricOrgQuotaReadAge   = "prego_org_quota_read_age_seconds"     // gauge
+	MetricGroupsUnscheduled = "prego_groups_unschedulable"           // gauge: reason
+	MetricInstanceSchedule  = "prego_instance_schedule_seconds"      // histogram
+	MetricSitesByStorage    = "prego_sites_by_storage_level"         // gauge: level
+	MetricUnmeasured        = "prego_site_measurements_failed_total" // counter
 )
 
 // Metrics are those names, each with its labels.
@@ -22,5 +24,7 @@ func Metrics() map[string][]string {
 		MetricOrgQuotaReadAge:   {},
 		MetricGroupsUnscheduled: {"reason"},
 		MetricInstanceSchedule:  {},
+		MetricSitesByStorage:    {"level"},
+		MetricUnmeasured:        {},
 	}
 }

@@ -125,7 +125,7 @@ func TestAlertsWatchWhatThereIs(t *testing.T) {
 			}
 		}
 	}
-	for _, m := range []string{MetricQuotaRejections, MetricOrgQuotaRatio, MetricGroupsUnscheduled, MetricInstanceSchedule + "_bucket"} {
+	for _, m := range []string{MetricQuotaRejections, MetricOrgQuotaRatio, MetricGroupsUnscheduled, MetricInstanceSchedule + "_bucket", MetricSitesByStorage, MetricUnmeasured} {
 		require.True(t, watched[m], "nothing watches %s", m)
 	}
 	require.Nil(t, labelsOf("prego_org_quota_usage_ration"), "a metric that is misspelt is caught")

@@ -25,6 +25,7 @@ const (
 	CodeSnapshotNotFound   Code = "snapshot_not_found"
 	CodeSnapshotUnknown    Code = "snapshot_unknown"
 	CodeSnapshotNotReady   Code = "snapshot_not_ready"
+	CodeSnapshotUnusable   Code = "snapshot_unusable" // of a version that did not name its files
 	CodeRestoreNotFound    Code = "restore_not_found"
 	CodeRestoreUnderWay    Code = "restore_under_way"
 	CodeTenantUnknown      Code = "tenant_unknown"
@@ -174,6 +175,11 @@ type Snapshot struct {
 	CreatedBy  string
 	CreatedAt  time.Time
 	FinishedAt *time.Time
+	// Name is what its host knows it by; "" for one of a version that let bench name the
+	// files, which cannot be restored.
+	Name     string
+	Bytes    *int64     // of all its files; nil while there are none
+	ErasedAt *time.Time // when the files of a deleted one were gone
 }
 
 // RestoreJob brings a tenant's site back to a snapshot.
@@ -187,46 +193,6 @@ type RestoreJob struct {
 	CreatedBy  string
 	CreatedAt  time.Time
 	FinishedAt *time.Time
-}
-
-// backupFile is what bench calls a part of a backup, relative to the directory of
-// the sites. The agent takes no other name (agent/allowed.go).
-var backupFile = regexp.MustCompile(`(?:^|[\s:])(?:\./)?([a-z0-9.-]+/private/backups/[0-9]{8}_[0-9]{6}-[a-z0-9_]+-(?:database\.sql\.gz|files\.tar|private-files\.tar))(?:\s|$)`)
-
-// BackupFiles reads the parts of a backup of a site off what bench printed: the
-// database, then public and private files. It is an error when there is no database.
-func BackupFiles(site, printed string) ([]string, error) {
-	parts := map[string]string{}
-	for _, line := range strings.Split(printed, "\n") {
-		m := backupFile.FindStringSubmatch(line)
-		if m == nil || !strings.HasPrefix(m[1], site+"/") {
-			continue
-		}
-		for _, kind := range []string{"database.sql.gz", "private-files.tar", "files.tar"} {
-			if strings.HasSuffix(m[1], "-"+kind) {
-				parts[kind] = m[1]
-				break
-			}
-		}
-	}
-	if parts["database.sql.gz"] == "" {
-		return nil, Errorf(CodeInternal, "bench named no backup of the database of %s", site)
-	}
-	out := []string{parts["database.sql.gz"]}
-	if parts["files.tar"] != "" && parts["private-files.tar"] != "" {
-		out = append(out, parts["files.tar"], parts["private-files.tar"])
-	}
-	return out, nil
-}
-
-// RestoreArgs is the bench command that restores a backup's files, as BackupFiles
-// ordered them.
-func RestoreArgs(site string, files []string) []string {
-	args := []string{"--site", site, "restore", files[0]}
-	if len(files) == 3 {
-		args = append(args, "--with-public-files", files[1], "--with-private-files", files[2])
-	}
-	return args
 }
 
 // SessionKind is what an org's session is.
@@ -255,10 +221,11 @@ func OrgResourceName(environment, id string) string { return "prego-" + environm
 
 // IDs of the runs of addresses, volumes, snapshots and restores.
 const (
-	addressPrefix  = "address/"
-	volumePrefix   = "volume/"
-	snapshotPrefix = "snapshot/"
-	restorePrefix  = "restore/"
+	addressPrefix       = "address/"
+	volumePrefix        = "volume/"
+	snapshotPrefix      = "snapshot/"
+	snapshotErasePrefix = "snapshot-erase/"
+	restorePrefix       = "restore/"
 )
 
 // AddressWorkflowID is the id of the run that makes or releases an IPv4 address.
@@ -285,6 +252,14 @@ func SnapshotIDFromWorkflow(workflowID string) (string, bool) {
 	return strings.CutPrefix(workflowID, snapshotPrefix)
 }
 
+// SnapshotEraseWorkflowID is the id of the run that deletes a snapshot's files.
+func SnapshotEraseWorkflowID(snapshotID string) string { return snapshotErasePrefix + snapshotID }
+
+// SnapshotIDFromEraseWorkflow is the inverse of SnapshotEraseWorkflowID.
+func SnapshotIDFromEraseWorkflow(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, snapshotErasePrefix)
+}
+
 // RestoreWorkflowID is the id of the run that restores a snapshot.
 func RestoreWorkflowID(jobID string) string { return restorePrefix + jobID }
 
@@ -297,4 +272,5 @@ func JobIDFromRestoreWorkflow(workflowID string) (string, bool) {
 // a while.
 type OrgWork struct {
 	Addresses, Volumes, Snapshots, Restores []string
+	Erasures                                []string // of snapshots' files
 }

@@ -52,7 +52,7 @@ const DockerHub = "docker.io"
 
 var (
 	registryHost = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]*[a-z0-9])?(:[1-9][0-9]{0,4})?$|^localhost(:[1-9][0-9]{0,4})?$|^[a-z0-9]([a-z0-9-]*[a-z0-9])?:[1-9][0-9]{0,4}$`)
-	pulledImage    = regexp.MustCompile(`^[a-z0-9]([a-z0-9._:/-]*[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
+	pulledImage  = regexp.MustCompile(`^[a-z0-9]([a-z0-9._:/-]*[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
 	imageDigest  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )
 
@@ -66,7 +66,9 @@ func ValidateRegistryHost(field, host string) error {
 
 // ValidateRegistryLogin accepts a user and a password without control characters.
 func ValidateRegistryLogin(username, password string) error {
-	printable := func(s string) bool { return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) }
+	printable := func(s string) bool {
+		return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
+	}
 	switch {
 	case username == "" || len(username) > MaxRegistryUser || !printable(username) || strings.Contains(username, ":"):
 		return Invalid("username", "must be 1 to 255 characters, and no colon")

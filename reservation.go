@@ -69,6 +69,10 @@ type TenantRun struct {
 	Allocation      *Allocation // the live one; nil for none
 	AppServerHost   string      // address of the allocation's app server
 	AppServerStatus ServerStatus
+	// StorageLevel is where its site stands to its storage quota, and ReadOnly whether the
+	// host was told that it is read-only.
+	StorageLevel    StorageLevel
+	ReadOnly        bool
 	OwnServerID     string // of a server that is dedicated for the tenant and not its allocation's; "" for none
 	OwnServerStatus ServerStatus
 	// OwnServerReason is why the own server failed.

@@ -70,27 +70,6 @@ func TestNormalizeHostname(t *testing.T) {
 	}
 }
 
-func TestBackupFiles(t *testing.T) {
-	t.Parallel()
-	printed := `Backup Summary for a.b at 2026-01-02 03:04:05
-Config  : ./a.b/private/backups/20260102_030405-a_b-site_config_backup.json 147.0B
-Database: ./a.b/private/backups/20260102_030405-a_b-database.sql.gz         180.2KiB
-Public  : ./a.b/private/backups/20260102_030405-a_b-files.tar               10.0KiB
-Private : ./a.b/private/backups/20260102_030405-a_b-private-files.tar       10.0KiB
-Backup for Site a.b has been successfully completed with files`
-	files, err := prego.BackupFiles("a.b", printed)
-	require.NoError(t, err)
-	require.Equal(t, []string{
-		"a.b/private/backups/20260102_030405-a_b-database.sql.gz", "a.b/private/backups/20260102_030405-a_b-files.tar", "a.b/private/backups/20260102_030405-a_b-private-files.tar",
-	}, files)
-	require.Len(t, prego.RestoreArgs("a.b", files), 8)
-	require.Len(t, prego.RestoreArgs("a.b", files[:1]), 4)
-	for _, other := range []string{"c.d", "b"} {
-		_, err = prego.BackupFiles(other, printed)
-		require.Error(t, err, "it is another site's")
-	}
-}
-
 func TestIDsOfRunsOfResources(t *testing.T) {
 	t.Parallel()
 	for _, f := range []struct {

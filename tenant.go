@@ -233,6 +233,9 @@ type CreateTenantRequest struct {
 	Apps           []string `json:"apps,omitempty"`
 	// Policy overrides the configured placement policy; operators only.
 	Policy PlacementMode `json:"policy,omitempty"`
+	// AdminEmail is the first user of the site, a System Manager; "" for none.
+	AdminEmail string `json:"admin_email,omitempty"`
+	AdminName  string `json:"admin_name,omitempty"` // the email when empty
 }
 
 // PlacementMode is a placement policy.
@@ -292,6 +295,9 @@ func (r *CreateTenantRequest) Validate() error {
 		}
 		seen[a] = true
 	}
+	if err := r.validateAdmin(); err != nil {
+		return err
+	}
 	if r.ExpectedUsers == 0 {
 		r.ExpectedUsers = r.Plan.DefaultUsers()
 	}
@@ -304,6 +310,22 @@ func (r *CreateTenantRequest) Validate() error {
 	err := r.Constraint.RequireStack(r.Stack)
 	r.Stack = ""
 	return err
+}
+
+func (r *CreateTenantRequest) validateAdmin() error {
+	if r.AdminEmail == "" {
+		if r.AdminName != "" {
+			return Invalid("admin_name", "needs an admin_email")
+		}
+		return nil
+	}
+	if err := ValidateEmail("admin_email", r.AdminEmail); err != nil {
+		return err
+	}
+	if r.AdminName == "" {
+		r.AdminName = r.AdminEmail
+	}
+	return ValidatePerson("admin_name", r.AdminName)
 }
 
 // ValidateOrgID accepts a lower-case DNS label.
@@ -366,6 +388,9 @@ type Tenant struct {
 	DedicatedRedis bool
 	Apps           []string
 	Policy         PlacementMode
+	AdminEmail     string // of the first user of its site, "" for none
+	AdminName      string
+	Mail           *MailSettings // nil for none
 
 	State         TenantState
 	StatusReason  Reason
@@ -491,6 +516,9 @@ func ScaleOutWorkflowID(environment string, region Region, role Role) string {
 func WarmPoolWorkflowID(environment string, region Region, plan Plan) string {
 	return fmt.Sprintf("warm-pool/%s/%s/%s", environment, region, plan)
 }
+
+// StorageWorkflowID is the id of the periodic run that measures sites.
+func StorageWorkflowID(environment string) string { return "measure-sites/" + environment }
 
 // TenantSweepWorkflowID is the id of the periodic run that looks after tenants.
 func TenantSweepWorkflowID(environment string) string { return "tenant-sweep/" + environment }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.temporal.io/sdk/activity"
+
 	"github.com/prego/prego"
 )
 
@@ -12,7 +14,9 @@ import (
 type BackupStore interface {
 	SnapshotRun(ctx context.Context, id string) (prego.Snapshot, error)
 	SnapshotBegun(ctx context.Context, id string) error
+	SiteSnapshotTaken(ctx context.Context, id string, b prego.Backup) error
 	SnapshotFinished(ctx context.Context, id string, status prego.JobStatus, files []string, message string) error
+	SnapshotErased(ctx context.Context, id string) error
 	RestoreRun(ctx context.Context, id string) (prego.RestoreJob, error)
 	RestoreBegun(ctx context.Context, id string) error
 	RestoreFinished(ctx context.Context, id string, status prego.JobStatus, message string) error
@@ -56,20 +60,7 @@ func (a *Backups) onHost(ctx context.Context, s prego.Snapshot) (prego.TenantRun
 	return t, nil
 }
 
-// backup backs a site up. Repeated with the same name it is the same backup.
-func (a *Backups) backup(ctx context.Context, t prego.TenantRun, what string) ([]string, error) {
-	out, err := a.Tenants.forTenant(ctx, t, what, a.Tenants.Settings.SiteTimeout, "--site", t.Site, "backup", "--with-files")
-	if err != nil {
-		return nil, err
-	}
-	files, err := prego.BackupFiles(t.Site, out)
-	if err != nil {
-		return nil, permanent(ErrTypeCommand, err.Error(), nil)
-	}
-	return files, nil
-}
-
-// TakeSnapshot backs a tenant's site up on its host.
+// TakeSnapshot backs a tenant's site up on its host, under the snapshot's own name.
 func (a *Backups) TakeSnapshot(ctx context.Context, id string) (files []string, err error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -85,9 +76,43 @@ func (a *Backups) TakeSnapshot(ctx context.Context, id string) (files []string, 
 		return nil, err
 	}
 	a.Tenants.hook("snapshot/start")
-	files, err = a.backup(ctx, t, id)
+	b, err := a.Tenants.backup(ctx, t, id, s.Name)
 	a.Tenants.hook("snapshot/done")
-	return files, err
+	if err != nil {
+		return nil, err
+	}
+	return b.Paths(), a.Store.SiteSnapshotTaken(ctx, id, b)
+}
+
+// EraseSnapshot deletes the files of a snapshot that was given up. They are gone already
+// where the site is.
+func (a *Backups) EraseSnapshot(ctx context.Context, id string) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	s, err := a.Store.SnapshotRun(ctx, id)
+	if err != nil {
+		return coded(err)
+	}
+	if s.Status != prego.JobDeleted || s.ErasedAt != nil {
+		return nil
+	}
+	t, err := a.Tenants.Store.TenantRun(ctx, s.TenantID)
+	if err != nil {
+		return fromTenantStore(err)
+	}
+	if there := t.Allocation != nil && t.Allocation.AppServerID == s.ServerID && t.AppServerStatus != prego.ServerTerminated && t.Site == s.Site; there && s.Name != "" {
+		if err := a.forget(ctx, t, id+"-erase", s.Name); err != nil {
+			return err
+		}
+	}
+	a.Tenants.hook("snapshot/erased")
+	return a.Store.SnapshotErased(ctx, id)
+}
+
+// forget deletes a backup of a site from its host.
+func (a *Backups) forget(ctx context.Context, t prego.TenantRun, what, name string) error {
+	_, err := a.Tenants.forTenant(ctx, t, fmt.Sprintf("%s-%d", what, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.CommandTimeout, "--site", t.Site, "delete-backup", name)
+	return err
 }
 
 // BackupEnd is how a snapshot or a restore ended.
@@ -150,15 +175,19 @@ func (a *Backups) MaintainForRestore(ctx context.Context, in RestoreMaintenance)
 	if err != nil {
 		return err
 	}
-	mode := "on"
+	what := fmt.Sprintf("%s-%d", in.JobID, activity.GetInfo(ctx).Attempt)
 	if in.Off {
-		mode = "off"
 		if t.State != prego.TenantActive && t.State != prego.TenantGracePeriod {
 			return nil
 		}
+		return a.Tenants.putOnline(ctx, t, what)
 	}
-	_, err = a.Tenants.forTenant(ctx, t, in.JobID+"-"+mode, a.Tenants.Settings.CommandTimeout, "--site", t.Site, "set-maintenance-mode", mode)
-	return err
+	if t.ReadOnly { // nobody reads what is half restored
+		if err := a.Tenants.onSite(ctx, t, what+"-offline", reading(false)); err != nil {
+			return err
+		}
+	}
+	return a.Tenants.onSite(ctx, t, what+"-offline", maintenanceOn)
 }
 
 // BackupBeforeRestore keeps what a site holds, so that it can be put back.
@@ -169,16 +198,52 @@ func (a *Backups) BackupBeforeRestore(ctx context.Context, id string) ([]string,
 	if err != nil {
 		return nil, err
 	}
-	files, err := a.backup(ctx, t, id+"-before")
+	b, err := a.Tenants.backup(ctx, t, id+"-before", keptAs(id))
 	a.Tenants.hook("restore/kept")
-	return files, err
+	return b.Paths(), err
 }
 
-// RestoreInput is what is to be restored; What tells a restore from its undoing.
+// keptAs names the backup of what a site held before a restore.
+func keptAs(jobID string) string { return jobID + "-before" }
+
+// ForgetKept deletes that backup, once the restore is done.
+func (a *Backups) ForgetKept(ctx context.Context, jobID string) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	t, err := a.restored(ctx, jobID)
+	if err != nil {
+		return err
+	}
+	return a.forget(ctx, t, jobID+"-forget", keptAs(jobID))
+}
+
+// snapshotOf names the backup that a restore brings back.
+func (a *Backups) snapshotOf(ctx context.Context, jobID string) (string, error) {
+	j, err := a.Store.RestoreRun(ctx, jobID)
+	if err != nil {
+		return "", coded(err)
+	}
+	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
+	if err != nil {
+		return "", coded(err)
+	}
+	if s.Name == "" {
+		return "", permanent(ErrTypePermanent, "the snapshot is of an earlier version, which let bench name its files", nil)
+	}
+	return s.Name, nil
+}
+
+// What a restore does to a site: bring it to the snapshot, or back to what it held.
+const (
+	RestoreApply = "apply"
+	RestoreUndo  = "undo"
+)
+
+// RestoreInput is what is to be restored.
 type RestoreInput struct {
 	JobID string   `json:"job_id"`
 	What  string   `json:"what"`
-	Files []string `json:"files"`
+	Files []string `json:"files"` // for the history to show
 }
 
 // RestoreSite brings a site back to a backup.
@@ -189,11 +254,14 @@ func (a *Backups) RestoreSite(ctx context.Context, in RestoreInput) error {
 	if err != nil {
 		return err
 	}
-	if len(in.Files) == 0 {
-		return permanent(ErrTypePermanent, "the snapshot has no files", nil)
+	name := keptAs(in.JobID)
+	if in.What == RestoreApply {
+		if name, err = a.snapshotOf(ctx, in.JobID); err != nil {
+			return err
+		}
 	}
 	a.Tenants.hook("restore/start")
-	_, err = a.Tenants.forTenant(ctx, t, in.JobID+"-"+in.What, a.Tenants.Settings.SiteTimeout, prego.RestoreArgs(t.Site, in.Files)...)
+	_, err = a.Tenants.forTenant(ctx, t, in.JobID+"-"+in.What, a.Tenants.Settings.SiteTimeout, "--site", t.Site, "restore", name, "--with-files")
 	a.Tenants.hook("restore/done")
 	return err
 }

@@ -49,6 +49,7 @@ type OrgRuns interface {
 	EnsureVolume(ctx context.Context, id string) (started bool, err error)
 	EnsureSnapshot(ctx context.Context, id string) (started bool, err error)
 	EnsureRestore(ctx context.Context, id string) (started bool, err error)
+	EnsureSnapshotErase(ctx context.Context, id string) (started bool, err error)
 }
 
 // OrgResources are the steps in the lives of orgs' addresses and volumes.
@@ -378,7 +379,7 @@ func (a *OrgResources) startLost(ctx context.Context, quiet time.Duration) (star
 	for _, w := range []struct {
 		ids    []string
 		ensure func(context.Context, string) (bool, error)
-	}{{work.Addresses, a.Runs.EnsureAddress}, {work.Volumes, a.Runs.EnsureVolume}, {work.Snapshots, a.Runs.EnsureSnapshot}, {work.Restores, a.Runs.EnsureRestore}} {
+	}{{work.Addresses, a.Runs.EnsureAddress}, {work.Volumes, a.Runs.EnsureVolume}, {work.Snapshots, a.Runs.EnsureSnapshot}, {work.Restores, a.Runs.EnsureRestore}, {work.Erasures, a.Runs.EnsureSnapshotErase}} {
 		for _, id := range w.ids {
 			ok, err := w.ensure(ctx, id)
 			if err != nil {

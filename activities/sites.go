@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/activity"
@@ -69,8 +70,8 @@ func auditID(t prego.TenantRun, what string) string {
 	return fmt.Sprintf("%s-a%d-%s", t.TenantID, t.Allocation.AllocationID, what)
 }
 
-// MakeSite promotes the reserved pool site to the tenant's (rename, configuration),
-// or makes the site on demand.
+// MakeSite promotes the reserved pool site to the tenant's, or makes the site on
+// demand, and configures it.
 func (a *Tenants) MakeSite(ctx context.Context, ref prego.TenantRef) (site string, err error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -89,28 +90,23 @@ func (a *Tenants) MakeSite(ctx context.Context, ref prego.TenantRef) (site strin
 		return "", err
 	}
 	a.hook("site/made")
-	for _, kv := range [][2]string{
-		{"host_name", "https://" + site},
-		{"prego_tenant_id", t.TenantID},
-		{"prego_plan", string(t.Plan)},
-		{"prego_max_users", fmt.Sprint(t.ExpectedUsers)},
-		{"prego_storage_quota_gb", fmt.Sprint(t.StorageQuotaGB)},
-	} {
-		if _, err := a.forTenant(ctx, t, "config-"+kv[0], s.CommandTimeout, "--site", site, "set-config", kv[0], kv[1]); err != nil {
-			return "", err
-		}
+	if _, err := a.forTenant(ctx, t, "configure", s.CommandTimeout, prego.SiteConfig{
+		"host_name": "https://" + site, "prego_tenant_id": t.TenantID, "prego_plan": t.Plan,
+		"prego_max_users": t.ExpectedUsers, "prego_storage_quota_gb": t.StorageQuotaGB,
+	}.Args(site)...); err != nil {
+		return "", err
 	}
 	a.hook("site/configured")
 	return site, fromTenantStore(a.Store.SiteReady(ctx, ref, site, step))
 }
 
-// obtainSite renames the pool site, or makes one. Repeated, it joins the command
+// obtainSite promotes the pool site, or makes one. Repeated, it joins the command
 // that is under way, or gets its result.
 func (a *Tenants) obtainSite(ctx context.Context, t prego.TenantRun, site string) error {
 	al := t.Allocation
 	var err error
 	if al.PoolSiteID != "" {
-		_, err = a.forTenant(ctx, t, "rename", a.Settings.CommandTimeout, "--site", al.SiteName, "rename-site", site)
+		_, err = a.forTenant(ctx, t, "promote", a.Settings.CommandTimeout, "promote-site", al.SiteName, site)
 	} else {
 		_, err = a.forTenant(ctx, t, "new-site", a.Settings.SiteTimeout, "new-site", site, "--db-name", al.DatabaseName)
 	}
@@ -135,14 +131,38 @@ func (a *Tenants) InstallApps(ctx context.Context, ref prego.TenantRef) error {
 		fmt.Sprintf("%s/g%d", prego.TenantAppsInstalled, ref.Generation)))
 }
 
+// OpenSite lets a site's own work begin, which pool sites don't do, and makes its first
+// user. The user has no password: who owns the address asks for one, or an operator sets
+// one.
+func (a *Tenants) OpenSite(ctx context.Context, ref prego.TenantRef) error {
+	stop := keepAlive(ctx)
+	defer stop()
+	t, err := a.placed(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if t.AdminEmail != "" {
+		if _, err := a.forTenant(ctx, t, "first-user", a.Settings.CommandTimeout, "--site", t.Site, "add-user", t.AdminEmail, t.AdminName); err != nil {
+			return err
+		}
+		if err := a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: t.TenantID, Step: prego.TenantUserAdded, Message: t.AdminEmail},
+			fmt.Sprintf("first_user/a%d", t.Allocation.AllocationID)); err != nil {
+			return fromTenantStore(err)
+		}
+	}
+	_, err = a.forTenant(ctx, t, "scheduler", a.Settings.CommandTimeout, "--site", t.Site, "enable-scheduler")
+	a.hook("site/opened")
+	return err
+}
+
 // DropInput names the tenant whose site is to go.
 type DropInput struct {
 	TenantID string `json:"tenant_id"`
 }
 
-// DropSite drops what there is of a tenant's site, under both of the names that it
-// may have. A site on a server that is going to be destroyed goes with it, if its
-// database is there, too.
+// DropSite erases what there is of a tenant's site, under both of the names that it
+// may have: directory, archive, database, its users, backups. A site on a server that is
+// going to be destroyed goes with it, if its database is there, too.
 func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -150,8 +170,11 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 	if err != nil {
 		return fromTenantStore(err)
 	}
-	if t.Allocation == nil || t.AppServerStatus == prego.ServerTerminated {
+	if t.Allocation == nil {
 		return nil
+	}
+	if t.AppServerStatus == prego.ServerTerminated {
+		return a.Store.SiteErased(ctx, t.TenantID)
 	}
 	own, err := a.Store.OwnServers(ctx, in.TenantID)
 	if err != nil {
@@ -159,7 +182,7 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 	}
 	for _, id := range own {
 		if t.Allocation.DBShardID == t.Allocation.AppServerID && id == t.Allocation.AppServerID {
-			return nil
+			return a.Store.SiteErased(ctx, t.TenantID)
 		}
 	}
 	site := prego.SiteName(t.Slug, a.Settings.SiteDomain)
@@ -176,14 +199,20 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 		}
 	}
 	a.hook("drop/start")
+	var erased []string
 	for i, name := range names {
-		what := fmt.Sprintf("drop-%d-%d", i, activity.GetInfo(ctx).Attempt)
-		if _, err := a.forTenant(ctx, t, what, a.Settings.CommandTimeout, "drop-site", name, "--force", "--no-backup"); err != nil {
+		what := fmt.Sprintf("erase-%d-%d", i, activity.GetInfo(ctx).Attempt)
+		out, err := a.forTenant(ctx, t, what, a.Settings.SiteTimeout, "erase-site", name, "--db-name", t.Allocation.DatabaseName)
+		if err != nil {
 			return err
 		}
+		erased = append(erased, strings.TrimSpace(out))
 	}
 	a.hook("drop/done")
-	return a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: t.TenantID, Step: prego.TenantSiteDropped, Message: site},
+	if err := a.Store.SiteErased(ctx, t.TenantID); err != nil {
+		return err
+	}
+	return a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: t.TenantID, Step: prego.TenantSiteDropped, Message: strings.Join(erased, "; ")},
 		fmt.Sprintf("%s/a%d", prego.TenantSiteDropped, t.Allocation.AllocationID))
 }
 
@@ -236,20 +265,82 @@ func (a *Tenants) SetMaintenance(ctx context.Context, in MaintenanceInput) error
 	if t.State != in.State || t.Allocation == nil || t.Site == "" {
 		return nil
 	}
-	mode := "on"
-	if in.Off {
-		mode = "off"
-	}
 	a.hook("maintenance/start")
-	// The change's own time is part of the audit id: suspending twice is two commands.
-	what := fmt.Sprintf("maintenance-%s-%d-%d", mode, t.UpdatedAt.UnixMicro(), activity.GetInfo(ctx).Attempt)
-	_, err = a.forTenant(ctx, t, what, a.Settings.CommandTimeout, "--site", t.Site, "set-maintenance-mode", mode)
+	// The change's own time is part of the audit ids: suspending twice is twice.
+	what := fmt.Sprintf("%d-%d", t.UpdatedAt.UnixMicro(), activity.GetInfo(ctx).Attempt)
+	if in.Off {
+		err = a.putOnline(ctx, t, what)
+	} else {
+		err = a.takeOffline(ctx, t, what)
+	}
 	a.hook("maintenance/done")
 	return err
 }
 
-// FinalBackup backs a site up before it is purged, and puts the report on the
-// timeline.
+// onSite runs short commands on a tenant's site, one after the other, each verb once.
+func (a *Tenants) onSite(ctx context.Context, t prego.TenantRun, what string, commands ...[]string) error {
+	for _, c := range commands {
+		if _, err := a.forTenant(ctx, t, what+"-"+c[0], a.Settings.CommandTimeout, append([]string{"--site", t.Site}, c...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Commands of a site.
+var (
+	maintenanceOn    = []string{"set-maintenance-mode", "on"}
+	maintenanceOff   = []string{"set-maintenance-mode", "off"}
+	enableScheduler  = []string{"enable-scheduler"}
+	disableScheduler = []string{"disable-scheduler"}
+)
+
+// reading lets a site be read while it is in maintenance (frappe app.py, init_request).
+func reading(on bool) []string {
+	if on {
+		return []string{"configure", `{"allow_reads_during_maintenance":1}`}
+	}
+	return []string{"configure", `{"allow_reads_during_maintenance":null}`}
+}
+
+// takeOffline has a site answer nobody, and do nothing by itself.
+func (a *Tenants) takeOffline(ctx context.Context, t prego.TenantRun, what string) error {
+	if t.ReadOnly {
+		if err := a.onSite(ctx, t, what+"-offline", reading(false)); err != nil {
+			return err
+		}
+	}
+	if err := a.onSite(ctx, t, what+"-offline", maintenanceOn, disableScheduler); err != nil {
+		return err
+	}
+	return a.Store.SiteReadOnly(ctx, t.TenantID, false)
+}
+
+// putOnline has a site serve: to be read alone while it is above its storage quota.
+func (a *Tenants) putOnline(ctx context.Context, t prego.TenantRun, what string) error {
+	if t.StorageLevel == prego.StorageReadOnly {
+		// Recorded first: whoever takes the site offline has to undo it.
+		if err := a.Store.SiteReadOnly(ctx, t.TenantID, true); err != nil {
+			return err
+		}
+		return a.onSite(ctx, t, what+"-read-only", reading(true), maintenanceOn)
+	}
+	if err := a.onSite(ctx, t, what+"-online", maintenanceOff); err != nil {
+		return err
+	}
+	if t.ReadOnly {
+		if err := a.onSite(ctx, t, what+"-online", reading(false)); err != nil {
+			return err
+		}
+		if err := a.Store.SiteReadOnly(ctx, t.TenantID, false); err != nil {
+			return err
+		}
+	}
+	return a.onSite(ctx, t, what+"-online", enableScheduler)
+}
+
+// FinalBackup backs a site up when its tenant has ended, and puts the report on the
+// timeline. The backup stays on the host until the tenant is purged.
 func (a *Tenants) FinalBackup(ctx context.Context, tenantID string) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -260,12 +351,35 @@ func (a *Tenants) FinalBackup(ctx context.Context, tenantID string) error {
 	if t.Allocation == nil || t.Site == "" {
 		return nil
 	}
-	out, err := a.forTenant(ctx, t, fmt.Sprintf("final-backup-%d", activity.GetInfo(ctx).Attempt), a.Settings.SiteTimeout, "--site", t.Site, "backup")
+	b, err := a.backup(ctx, t, fmt.Sprintf("final-backup-%d", activity.GetInfo(ctx).Attempt), "final-"+tenantID)
 	if err != nil {
 		return err
 	}
 	a.hook("backup/done")
-	return a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: tenantID, Step: prego.TenantFinalBackup, Message: out}, string(prego.TenantFinalBackup))
+	return a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: tenantID, Step: prego.TenantFinalBackup, Message: backupReport(t, b)}, string(prego.TenantFinalBackup))
+}
+
+// backup backs a tenant's site up under a name. Of a name there is one backup, however
+// often it is asked for.
+func (a *Tenants) backup(ctx context.Context, t prego.TenantRun, what, name string) (prego.Backup, error) {
+	out, err := a.forTenant(ctx, t, what, a.Settings.SiteTimeout, "--site", t.Site, "backup", name, "--with-files")
+	if err != nil {
+		return prego.Backup{}, err
+	}
+	b, err := prego.ParseBackup(t.Site, name, out)
+	if err != nil {
+		return b, permanent(ErrTypeCommand, err.Error(), nil)
+	}
+	return b, nil
+}
+
+// backupReport says where a backup is, and how large it is.
+func backupReport(t prego.TenantRun, b prego.Backup) string {
+	parts := make([]string, 0, len(b.Files))
+	for _, f := range b.Files {
+		parts = append(parts, fmt.Sprintf("%s (%d bytes)", f.Path, f.Bytes))
+	}
+	return fmt.Sprintf("on %s: %s", t.Allocation.AppServerID, strings.Join(parts, ", "))
 }
 
 // ConvergedInput is a state whose effects are in place.
@@ -361,7 +475,7 @@ func (a *Tenants) DropFailedSites(ctx context.Context, serverID string) error {
 			return err
 		}
 		id := fmt.Sprintf("%s-drop-%d", site.PoolSiteID, activity.GetInfo(ctx).Attempt)
-		if err := a.forPool(ctx, srv, id, a.Settings.CommandTimeout, "drop-site", site.SiteName, "--force", "--no-backup"); err != nil {
+		if err := a.forPool(ctx, srv, id, a.Settings.SiteTimeout, "erase-site", site.SiteName, "--db-name", site.DatabaseName); err != nil {
 			return err
 		}
 		if err := a.Store.SiteDropped(ctx, site.PoolSiteID); err != nil {

@@ -58,6 +58,15 @@ type TenantStore interface {
 	SiteDropped(ctx context.Context, poolSiteID string) error
 	PoolsBeyondSLO(ctx context.Context) (float64, error)
 	GetServer(ctx context.Context, serverID string) (prego.Server, error)
+
+	SiteErased(ctx context.Context, tenantID string) error
+	TakeStorageTurns(ctx context.Context, every time.Duration, limit int) ([]prego.StorageTurn, error)
+	KeepSiteUsage(ctx context.Context, tenantID string, size prego.SiteSize, rules prego.StorageRules) (prego.StorageLevel, error)
+	SiteUsage(ctx context.Context, tenantID string) (*prego.SiteUsage, error)
+	SiteUsageFailed(ctx context.Context, tenantID, why string) error
+	SiteReadOnly(ctx context.Context, tenantID string, on bool) error
+	SiteKnowsQuota(ctx context.Context, tenantID string, gb int) error
+	StorageLevels(ctx context.Context) (map[prego.StorageLevel]int, error)
 }
 
 // Bench runs bench on hosts (direct-provisioning §1, path D). A failure is a
@@ -98,6 +107,10 @@ type TenantSettings struct {
 	ScaleOutMaxRole int           // servers of a role per region
 	ThresholdPct    float64       // of capacity used, above which the fleet grows ahead of need (ADR-001: 70)
 	OrphanQuiet     time.Duration // how long a row may stand still before its run is looked for
+	Storage         prego.StorageRules
+	StorageEvery    time.Duration // between two measurements of a site
+	StorageBatch    int           // sites that one run measures
+	StorageHosts    int           // hosts at once
 }
 
 // Tenants are the steps in the life of a tenant, of site pools and of the fleet's
@@ -127,6 +140,8 @@ type TenantMetrics struct {
 	Late     prometheus.Gauge   // servers whose site pool misses its SLO
 	Ceiling  *prometheus.CounterVec
 	Waiting  *prometheus.GaugeVec // tenants that wait, by region and missing role
+	Storage  *prometheus.GaugeVec // sites by how they stand to their storage quota
+	Unsized  prometheus.Counter   // measurements that failed
 }
 
 // NewTenantMetrics registers them.
@@ -143,11 +158,13 @@ func NewTenantMetrics(reg prometheus.Registerer) *TenantMetrics {
 		Ceiling: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "prego_scale_out_at_ceiling_total", Help: "Scale-outs that wanted more servers than their ceiling allows.",
 		}, []string{"region", "role"}),
+		Storage: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: prego.MetricSitesByStorage, Help: "Tenants' sites, by how they stand to their storage quota."}, []string{"level"}),
+		Unsized: prometheus.NewCounter(prometheus.CounterOpts{Name: prego.MetricUnmeasured, Help: "Measurements of a site's storage that failed."}),
 		Waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "prego_tenants_waiting", Help: "Tenants that wait for a place, by region and missing role."}, []string{"region", "role"}),
 		Late:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_site_pools_beyond_slo", Help: "Servers whose site pool has been below its target for longer than its SLO."}),
 		Leaks:   prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_sites_left_total", Help: "Sites of ended tenants that could not be dropped."}),
 	}
-	reg.MustRegister(m.Outcomes, m.Seconds, m.Sites, m.Build, m.Leaks, m.Late, m.Ceiling, m.Waiting)
+	reg.MustRegister(m.Outcomes, m.Seconds, m.Sites, m.Build, m.Leaks, m.Late, m.Ceiling, m.Waiting, m.Storage, m.Unsized)
 	return m
 }
 

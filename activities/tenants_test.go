@@ -42,13 +42,43 @@ func (r *noRuns) EnsureDecommission(_ context.Context, id string) (bool, error) 
 type hosts struct {
 	mu  sync.Mutex
 	ran [][]string // server, then the command
+	// says is what a command prints, by its verb, or nil for nothing.
+	says map[string]string
+	// fails is the verb that no host can do.
+	fails string
+}
+
+// verb is what a command asks for.
+func verb(args []string) string {
+	if args[0] == "--site" {
+		return args[2]
+	}
+	return args[0]
+}
+
+// asked are the verbs that hosts were asked for since the last time.
+func (h *hosts) asked() (verbs []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.ran {
+		v := verb(c[1:])
+		if v == "configure" || v == "set-maintenance-mode" {
+			v += " " + c[len(c)-1]
+		}
+		verbs = append(verbs, v)
+	}
+	h.ran = nil
+	return verbs
 }
 
 func (h *hosts) Bench(_ context.Context, c prego.BenchCommand) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ran = append(h.ran, append([]string{c.ServerID}, c.Args...))
-	return "", nil
+	if h.fails != "" && verb(c.Args) == h.fails {
+		return "", &prego.CommandError{Kind: "bench", ExitCode: 1, Stderr: "no", Permanent: true, Code: prego.CommandFailed}
+	}
+	return h.says[verb(c.Args)], nil
 }
 
 // steps are the steps of tenants over a fleet on a real database.
@@ -91,7 +121,7 @@ func TestADatabaseOutlivesTheTenantsServer(t *testing.T) {
 	require.Equal(t, []string{"app-0"}, own)
 	_, err = s.env.ExecuteActivity(s.DropSite, activities.DropInput{TenantID: tn.TenantID})
 	require.NoError(t, err)
-	require.True(t, slices.ContainsFunc(s.hosts.ran, func(c []string) bool { return slices.Contains(c, "drop-site") && slices.Contains(c, "s1.sites.test") }), "%v", s.hosts.ran)
+	require.True(t, slices.ContainsFunc(s.hosts.ran, func(c []string) bool { return slices.Contains(c, "erase-site") && slices.Contains(c, "s1.sites.test") }), "%v", s.hosts.ran)
 }
 
 // TestAResumedRunSeesToTheServerOfTheLostOne: one that was asked for and is not

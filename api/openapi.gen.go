@@ -15,6 +15,24 @@ import (
 	"github.com/prego/prego/placement"
 )
 
+// Defines values for AddTenantUserPassword.
+const (
+	Generate AddTenantUserPassword = "generate"
+	None     AddTenantUserPassword = "none"
+)
+
+// Valid indicates whether the value is a known member of the AddTenantUserPassword enum.
+func (e AddTenantUserPassword) Valid() bool {
+	switch e {
+	case Generate:
+		return true
+	case None:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for AgentStatus.
 const (
 	Connected    AgentStatus = "connected"
@@ -620,13 +638,13 @@ func (e GoldenImageStatus) Valid() bool {
 
 // Defines values for HealthStatus.
 const (
-	Ok HealthStatus = "ok"
+	HealthStatusOk HealthStatus = "ok"
 )
 
 // Valid indicates whether the value is a known member of the HealthStatus enum.
 func (e HealthStatus) Valid() bool {
 	switch e {
-	case Ok:
+	case HealthStatusOk:
 		return true
 	default:
 		return false
@@ -951,6 +969,30 @@ func (e TenantState) Valid() bool {
 	}
 }
 
+// Defines values for TenantStorageLevel.
+const (
+	TenantStorageLevelOk       TenantStorageLevel = "ok"
+	TenantStorageLevelOver     TenantStorageLevel = "over"
+	TenantStorageLevelReadOnly TenantStorageLevel = "read_only"
+	TenantStorageLevelWarned   TenantStorageLevel = "warned"
+)
+
+// Valid indicates whether the value is a known member of the TenantStorageLevel enum.
+func (e TenantStorageLevel) Valid() bool {
+	switch e {
+	case TenantStorageLevelOk:
+		return true
+	case TenantStorageLevelOver:
+		return true
+	case TenantStorageLevelReadOnly:
+		return true
+	case TenantStorageLevelWarned:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for GetCatalogParamsProvider.
 const (
 	Hetzner GetCatalogParamsProvider = "hetzner"
@@ -980,6 +1022,33 @@ type Accepted struct {
 	//
 	// Example: server-provision/app-sgp-007
 	WorkflowId string `json:"workflow_id"`
+}
+
+// AddTenantUser defines model for AddTenantUser.
+type AddTenantUser struct {
+	// Email Example: ann@example.com
+	Email string `json:"email"`
+
+	// Name The email when left out
+	//
+	// Example: Ann
+	Name *string `json:"name,omitempty"`
+
+	// Password generate when left out
+	Password *AddTenantUserPassword `json:"password,omitempty"`
+}
+
+// AddTenantUserPassword generate when left out
+type AddTenantUserPassword string
+
+// AdminPassword defines model for AdminPassword.
+type AdminPassword struct {
+	// Password Shown this once
+	Password string  `json:"password"`
+	SiteUrl  *string `json:"site_url,omitempty"`
+
+	// User Example: Administrator
+	User string `json:"user"`
 }
 
 // Agent What the server's agent last said
@@ -1558,6 +1627,14 @@ type CreateServer struct {
 
 // CreateTenant Example: {"apps":["erpnext"],"data_residency":"KR","org_id":"acme","plan":"starter","region":"sg","slug":"acme-kr"}
 type CreateTenant struct {
+	// AdminEmail The first user of its site, a System Manager
+	//
+	// Example: ann@example.com
+	AdminEmail *string `json:"admin_email,omitempty"`
+
+	// AdminName The email when left out
+	AdminName *string `json:"admin_name,omitempty"`
+
 	// Apps Apps to install, in this order
 	//
 	// Example: ["erpnext"]
@@ -2740,6 +2817,36 @@ type PutSitePoolPolicy struct {
 	Target       int `json:"target"`
 }
 
+// PutStorageQuota defines model for PutStorageQuota.
+type PutStorageQuota struct {
+	Gb int `json:"gb"`
+}
+
+// PutTenantMail Example: {"login":"erp","password":"the account's","port":587,"sender":"erp@example.com","server":"smtp.example.com","tls":true}
+type PutTenantMail struct {
+	Login *string `json:"login,omitempty"`
+
+	// Password With a login
+	Password *string `json:"password,omitempty"`
+
+	// Port Not 465: Frappe 15 takes no implicit TLS here
+	//
+	// Example: 587
+	Port int `json:"port"`
+
+	// Sender From which address
+	//
+	// Example: erp@example.com
+	Sender     string  `json:"sender"`
+	SenderName *string `json:"sender_name,omitempty"`
+
+	// Server Example: smtp.example.com
+	Server string `json:"server"`
+
+	// Tls STARTTLS; must be true with a login
+	Tls *bool `json:"tls,omitempty"`
+}
+
 // PutWarmPool defines model for PutWarmPool.
 type PutWarmPool struct {
 	// Target Servers
@@ -3155,10 +3262,12 @@ type SitePoolPolicyList struct {
 
 // Snapshot defines model for Snapshot.
 type Snapshot struct {
+	// Bytes Of all files
+	Bytes     *int64    `json:"bytes,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 	CreatedBy string    `json:"created_by"`
 
-	// Files On the host
+	// Files On the host, relative to the directory of the sites
 	Files      []string   `json:"files"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 	Message    *string    `json:"message,omitempty"`
@@ -3189,6 +3298,10 @@ type Tag = string
 type Tenant struct {
 	ActiveAt *time.Time `json:"active_at,omitempty"`
 
+	// AdminEmail The first user of its site
+	AdminEmail *string `json:"admin_email,omitempty"`
+	AdminName  *string `json:"admin_name,omitempty"`
+
 	// Allocation Where a tenant lives
 	Allocation *Allocation `json:"allocation,omitempty"`
 	Apps       []string    `json:"apps"`
@@ -3218,9 +3331,10 @@ type Tenant struct {
 	ExpectedUsers  int       `json:"expected_users"`
 
 	// Generation One, and one more for each retry
-	Generation  int     `json:"generation"`
-	OrgId       string  `json:"org_id"`
-	ParentOrgId *string `json:"parent_org_id,omitempty"`
+	Generation  int         `json:"generation"`
+	Mail        *TenantMail `json:"mail,omitempty"`
+	OrgId       string      `json:"org_id"`
+	ParentOrgId *string     `json:"parent_org_id,omitempty"`
 
 	// Plan What a tenant pays for
 	Plan Plan `json:"plan"`
@@ -3248,9 +3362,12 @@ type Tenant struct {
 	// StatusReason Why it is in its state; stable
 	//
 	// Example: awaiting_capacity
-	StatusReason   *string `json:"status_reason,omitempty"`
-	StorageQuotaGb int     `json:"storage_quota_gb"`
-	TenantId       string  `json:"tenant_id"`
+	StatusReason *string `json:"status_reason,omitempty"`
+
+	// Storage What a site takes, as its host measured it last
+	Storage        *TenantStorage `json:"storage,omitempty"`
+	StorageQuotaGb int            `json:"storage_quota_gb"`
+	TenantId       string         `json:"tenant_id"`
 
 	// Timeline The last 1000 steps, oldest first
 	Timeline  []TenantEvent `json:"timeline"`
@@ -3319,6 +3436,16 @@ type TenantEvent struct {
 // Example: t-k3jq5x2m7abc
 type TenantID = string
 
+// TenantMail defines model for TenantMail.
+type TenantMail struct {
+	Login      *string `json:"login,omitempty"`
+	Port       int     `json:"port"`
+	Sender     string  `json:"sender"`
+	SenderName *string `json:"sender_name,omitempty"`
+	Server     string  `json:"server"`
+	Tls        bool    `json:"tls"`
+}
+
 // TenantPage defines model for TenantPage.
 type TenantPage struct {
 	// NextCursor Absent on the last page
@@ -3328,6 +3455,37 @@ type TenantPage struct {
 
 // TenantState trial is asked for on the trial plan and not begun yet
 type TenantState string
+
+// TenantStorage What a site takes, as its host measured it last
+type TenantStorage struct {
+	BackupsBytes  int64 `json:"backups_bytes"`
+	DatabaseBytes int64 `json:"database_bytes"`
+
+	// FilesBytes Without backups
+	FilesBytes int64              `json:"files_bytes"`
+	Level      TenantStorageLevel `json:"level"`
+	MeasuredAt time.Time          `json:"measured_at"`
+
+	// Message Why the last try to measure it failed
+	Message *string `json:"message,omitempty"`
+
+	// OverSince Above the quota since
+	OverSince  *time.Time `json:"over_since,omitempty"`
+	QuotaBytes int64      `json:"quota_bytes"`
+
+	// ReadOnly Whether the site refuses what writes for it
+	ReadOnly bool `json:"read_only"`
+
+	// UsedBytes Database and files; what counts for the quota
+	UsedBytes int64   `json:"used_bytes"`
+	UsedPct   float64 `json:"used_pct"`
+
+	// Users That can log in
+	Users int `json:"users"`
+}
+
+// TenantStorageLevel defines model for TenantStorage.Level.
+type TenantStorageLevel string
 
 // TenantSummary defines model for TenantSummary.
 type TenantSummary struct {
@@ -3361,6 +3519,16 @@ type TenantSummary struct {
 
 	// WaitingSince When it began to wait for capacity
 	WaitingSince *time.Time `json:"waiting_since,omitempty"`
+}
+
+// TenantUser defines model for TenantUser.
+type TenantUser struct {
+	Email string `json:"email"`
+	Name  string `json:"name"`
+
+	// Password Shown this once
+	Password *string `json:"password,omitempty"`
+	SiteUrl  *string `json:"site_url,omitempty"`
 }
 
 // Tier Decides the limits that an org has no own ones of
@@ -3947,6 +4115,9 @@ type PatchTenantJSONRequestBody = PatchTenant
 // CancelTenantJSONRequestBody defines body for CancelTenant for application/json ContentType.
 type CancelTenantJSONRequestBody = TenantChange
 
+// PutTenantMailJSONRequestBody defines body for PutTenantMail for application/json ContentType.
+type PutTenantMailJSONRequestBody = PutTenantMail
+
 // ReactivateTenantJSONRequestBody defines body for ReactivateTenant for application/json ContentType.
 type ReactivateTenantJSONRequestBody = TenantChange
 
@@ -3959,11 +4130,17 @@ type ResumeTenantJSONRequestBody = TenantChange
 // RetryTenantJSONRequestBody defines body for RetryTenant for application/json ContentType.
 type RetryTenantJSONRequestBody = TenantChange
 
+// PutStorageQuotaJSONRequestBody defines body for PutStorageQuota for application/json ContentType.
+type PutStorageQuotaJSONRequestBody = PutStorageQuota
+
 // SuspendTenantJSONRequestBody defines body for SuspendTenant for application/json ContentType.
 type SuspendTenantJSONRequestBody = TenantChange
 
 // TerminateTenantJSONRequestBody defines body for TerminateTenant for application/json ContentType.
 type TerminateTenantJSONRequestBody = TenantChange
+
+// AddTenantUserJSONRequestBody defines body for AddTenantUser for application/json ContentType.
+type AddTenantUserJSONRequestBody = AddTenantUser
 
 // CreateVolumeJSONRequestBody defines body for CreateVolume for application/json ContentType.
 type CreateVolumeJSONRequestBody = CreateVolume
@@ -4270,12 +4447,21 @@ type ServerInterface interface {
 	// PatchTenant Refused; the constraint is fixed while a tenant lives
 	// (PATCH /v1/tenants/{tenant_id})
 	PatchTenant(ctx echo.Context, tenantId TenantID) error
+	// SetAdminPassword Set the Administrator's password, and show it once
+	// (POST /v1/tenants/{tenant_id}/admin-password)
+	SetAdminPassword(ctx echo.Context, tenantId TenantID) error
 	// CancelTenant End a tenant
 	// (POST /v1/tenants/{tenant_id}/cancel)
 	CancelTenant(ctx echo.Context, tenantId TenantID) error
 	// ListDecisions The newest 50 decisions on its place, newest first
 	// (GET /v1/tenants/{tenant_id}/decisions)
 	ListDecisions(ctx echo.Context, tenantId TenantID) error
+	// DeleteTenantMail Take the mail settings out of a tenant's site
+	// (DELETE /v1/tenants/{tenant_id}/mail)
+	DeleteTenantMail(ctx echo.Context, tenantId TenantID) error
+	// PutTenantMail Say where a tenant's site sends its mail
+	// (PUT /v1/tenants/{tenant_id}/mail)
+	PutTenantMail(ctx echo.Context, tenantId TenantID) error
 	// ReactivateTenant Take back a cancellation
 	// (POST /v1/tenants/{tenant_id}/reactivate)
 	ReactivateTenant(ctx echo.Context, tenantId TenantID) error
@@ -4300,18 +4486,24 @@ type ServerInterface interface {
 	// CreateSnapshot Back a tenant's site up
 	// (POST /v1/tenants/{tenant_id}/snapshots)
 	CreateSnapshot(ctx echo.Context, tenantId TenantID) error
-	// DeleteSnapshot Give a snapshot up
+	// DeleteSnapshot Delete a snapshot
 	// (DELETE /v1/tenants/{tenant_id}/snapshots/{snapshot_id})
 	DeleteSnapshot(ctx echo.Context, tenantId TenantID, snapshotId SnapshotInPath) error
 	// GetSnapshot Show a snapshot
 	// (GET /v1/tenants/{tenant_id}/snapshots/{snapshot_id})
 	GetSnapshot(ctx echo.Context, tenantId TenantID, snapshotId SnapshotInPath) error
+	// PutStorageQuota Change a tenant's storage quota
+	// (PUT /v1/tenants/{tenant_id}/storage-quota)
+	PutStorageQuota(ctx echo.Context, tenantId TenantID) error
 	// SuspendTenant Take an active tenant offline
 	// (POST /v1/tenants/{tenant_id}/suspend)
 	SuspendTenant(ctx echo.Context, tenantId TenantID) error
 	// TerminateTenant End a tenant now
 	// (POST /v1/tenants/{tenant_id}/terminate)
 	TerminateTenant(ctx echo.Context, tenantId TenantID) error
+	// AddTenantUser Make a user of a tenant's site, a System Manager
+	// (POST /v1/tenants/{tenant_id}/users)
+	AddTenantUser(ctx echo.Context, tenantId TenantID) error
 	// ListVolumes List volumes, by id
 	// (GET /v1/volumes)
 	ListVolumes(ctx echo.Context, params ListVolumesParams) error
@@ -6317,6 +6509,22 @@ func (w *ServerInterfaceWrapper) PatchTenant(ctx echo.Context) error {
 	return err
 }
 
+// SetAdminPassword converts echo context to params.
+func (w *ServerInterfaceWrapper) SetAdminPassword(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.SetAdminPassword(ctx, tenantId)
+	return err
+}
+
 // CancelTenant converts echo context to params.
 func (w *ServerInterfaceWrapper) CancelTenant(ctx echo.Context) error {
 	var err error
@@ -6346,6 +6554,38 @@ func (w *ServerInterfaceWrapper) ListDecisions(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ListDecisions(ctx, tenantId)
+	return err
+}
+
+// DeleteTenantMail converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteTenantMail(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteTenantMail(ctx, tenantId)
+	return err
+}
+
+// PutTenantMail converts echo context to params.
+func (w *ServerInterfaceWrapper) PutTenantMail(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutTenantMail(ctx, tenantId)
 	return err
 }
 
@@ -6565,6 +6805,22 @@ func (w *ServerInterfaceWrapper) GetSnapshot(ctx echo.Context) error {
 	return err
 }
 
+// PutStorageQuota converts echo context to params.
+func (w *ServerInterfaceWrapper) PutStorageQuota(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutStorageQuota(ctx, tenantId)
+	return err
+}
+
 // SuspendTenant converts echo context to params.
 func (w *ServerInterfaceWrapper) SuspendTenant(ctx echo.Context) error {
 	var err error
@@ -6594,6 +6850,22 @@ func (w *ServerInterfaceWrapper) TerminateTenant(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.TerminateTenant(ctx, tenantId)
+	return err
+}
+
+// AddTenantUser converts echo context to params.
+func (w *ServerInterfaceWrapper) AddTenantUser(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.AddTenantUser(ctx, tenantId)
 	return err
 }
 
@@ -6849,6 +7121,11 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/volumes/:volume_id", wrapper.GetVolume, options.OperationMiddlewares["getVolume"]...)
 	router.POST(options.BaseURL+"/v1/volumes/:volume_id/attachments", wrapper.AttachVolume, options.OperationMiddlewares["attachVolume"]...)
 	router.DELETE(options.BaseURL+"/v1/volumes/:volume_id/attachments/:attachment_id", wrapper.DetachVolume, options.OperationMiddlewares["detachVolume"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/admin-password", wrapper.SetAdminPassword, options.OperationMiddlewares["setAdminPassword"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/users", wrapper.AddTenantUser, options.OperationMiddlewares["addTenantUser"]...)
+	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/mail", wrapper.DeleteTenantMail, options.OperationMiddlewares["deleteTenantMail"]...)
+	router.PUT(options.BaseURL+"/v1/tenants/:tenant_id/mail", wrapper.PutTenantMail, options.OperationMiddlewares["putTenantMail"]...)
+	router.PUT(options.BaseURL+"/v1/tenants/:tenant_id/storage-quota", wrapper.PutStorageQuota, options.OperationMiddlewares["putStorageQuota"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/snapshots", wrapper.ListSnapshots, options.OperationMiddlewares["listSnapshots"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/snapshots", wrapper.CreateSnapshot, options.OperationMiddlewares["createSnapshot"]...)
 	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/snapshots/:snapshot_id", wrapper.DeleteSnapshot, options.OperationMiddlewares["deleteSnapshot"]...)

@@ -37,7 +37,7 @@ type ResourceStore interface {
 	CreateSnapshot(ctx context.Context, tenantID, id, by string) (prego.Snapshot, error)
 	GetSnapshot(ctx context.Context, tenantID, id string) (prego.Snapshot, error)
 	ListSnapshots(ctx context.Context, tenantID, cursor string, limit int) (page []prego.Snapshot, next string, err error)
-	DeleteSnapshot(ctx context.Context, tenantID, id, by string) error
+	DeleteSnapshot(ctx context.Context, tenantID, id, by string) (org string, err error)
 	CreateRestore(ctx context.Context, tenantID, snapshotID, id, by string) (prego.RestoreJob, error)
 	GetRestore(ctx context.Context, tenantID, id string) (prego.RestoreJob, error)
 	ListRestores(ctx context.Context, tenantID, cursor string, limit int) (page []prego.RestoreJob, next string, err error)
@@ -53,6 +53,7 @@ type ResourceRuns interface {
 	StartAddress(ctx context.Context, org, id string) error
 	StartVolume(ctx context.Context, org, id string) error
 	StartSnapshot(ctx context.Context, org, id string) error
+	StartSnapshotErase(ctx context.Context, org, id string) error
 	StartRestore(ctx context.Context, org, id string) error
 }
 

@@ -26,6 +26,10 @@ func (r *runs) StartSnapshot(ctx context.Context, _, id string) error {
 	return r.note(ctx, "snapshot "+id)
 }
 
+func (r *runs) StartSnapshotErase(ctx context.Context, _, id string) error {
+	return r.note(ctx, "erase "+id)
+}
+
 func (r *runs) StartRestore(ctx context.Context, _, id string) error {
 	return r.note(ctx, "restore "+id)
 }

@@ -14,7 +14,7 @@ func snapshotView(s prego.Snapshot) Snapshot {
 		files = []string{}
 	}
 	return Snapshot{
-		SnapshotId: s.SnapshotID, OrgId: s.OrgID, TenantId: s.TenantID, ServerId: s.ServerID, Site: s.Site, Status: JobStatus(s.Status), Files: files, Message: optional(s.Message),
+		SnapshotId: s.SnapshotID, OrgId: s.OrgID, TenantId: s.TenantID, ServerId: s.ServerID, Site: s.Site, Status: JobStatus(s.Status), Files: files, Bytes: s.Bytes, Message: optional(s.Message),
 		WorkflowId: prego.SnapshotWorkflowID(s.SnapshotID), CreatedBy: s.CreatedBy, CreatedAt: s.CreatedAt.UTC(), FinishedAt: utc(s.FinishedAt),
 	}
 }
@@ -82,14 +82,16 @@ func (a *API) GetSnapshot(c echo.Context, tenant TenantID, id SnapshotInPath) er
 	return c.JSON(http.StatusOK, snapshotView(s))
 }
 
-// DeleteSnapshot gives a snapshot up.
+// DeleteSnapshot deletes a snapshot, and has its files deleted.
 func (a *API) DeleteSnapshot(c echo.Context, tenant TenantID, id SnapshotInPath) error {
 	if err := checkBackupPath(c, tenant, nil, [3]string{"snapshot_id", "snp-", id}); err != nil {
 		return err
 	}
-	if err := a.d.Resources.Store.DeleteSnapshot(c.Request().Context(), tenant, id, caller(c).Subject); err != nil {
+	org, err := a.d.Resources.Store.DeleteSnapshot(c.Request().Context(), tenant, id, caller(c).Subject)
+	if err != nil {
 		return err
 	}
+	a.startRun(c, a.d.Resources.Runs.StartSnapshotErase, org, id, prego.SnapshotEraseWorkflowID(id))
 	return c.NoContent(http.StatusNoContent)
 }
 

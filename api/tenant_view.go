@@ -37,6 +37,11 @@ func (a *API) tenantView(t prego.Tenant, events []prego.TenantEvent, allocation 
 		WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)), CreatedBy: optional(t.CreatedBy),
 		CreatedAt: t.CreatedAt.UTC(), UpdatedAt: t.UpdatedAt.UTC(), ActiveAt: utc(t.ActiveAt), Timeline: []TenantEvent{},
 	}
+	out.AdminEmail, out.AdminName = optional(t.AdminEmail), optional(t.AdminName)
+	if t.Mail != nil {
+		m := mailView(*t.Mail)
+		out.Mail = &m
+	}
 	for _, r := range t.WaitingRoles {
 		out.WaitingRoles = append(out.WaitingRoles, Role(r))
 	}

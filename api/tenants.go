@@ -135,6 +135,14 @@ func (a *API) GetTenant(c echo.Context, id TenantID) error {
 	if err != nil {
 		return err
 	}
+	usage, err := a.d.Tenants.SiteUsage(ctx, id)
+	if err != nil {
+		return err
+	}
+	if usage != nil {
+		s := storageView(t, *usage)
+		out.Storage = &s
+	}
 	return c.JSON(http.StatusOK, out)
 }
 

@@ -18,6 +18,11 @@ type TenantStore interface {
 	LastDecision(ctx context.Context, id string) (*prego.DecisionRecord, error)
 	ListDecisions(ctx context.Context, id string) ([]prego.DecisionRecord, error)
 
+	AddTenantEvent(ctx context.Context, e prego.TenantEvent, dedupKey string) error
+	SiteUsage(ctx context.Context, tenantID string) (*prego.SiteUsage, error)
+	SetStorageQuota(ctx context.Context, tenantID string, gb int, by string) (prego.Tenant, error)
+	SetMail(ctx context.Context, tenantID string, m *prego.MailSettings, by string) error
+
 	PutOrg(ctx context.Context, o prego.Org, by string) (prego.Org, error)
 	GetOrg(ctx context.Context, id string) (prego.Org, error)
 	ListOrgs(ctx context.Context, after string, limit int) (page []prego.Org, more bool, err error)

@@ -21,6 +21,7 @@ CREATE TABLE site_usage (
     over_since     timestamptz, -- while above the quota
     -- Whether the host has been told that the site is read-only.
     read_only      boolean NOT NULL DEFAULT false,
+    quota_gb       integer NOT NULL, -- that the site was told
     message        text NOT NULL DEFAULT '' -- why the last try failed
 );
 CREATE INDEX site_usage_turn ON site_usage (tried_at);

@@ -61,6 +61,8 @@ func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.ReconcileVolume)
 	r.RegisterWorkflow(workflows.SnapshotTenant)
 	r.RegisterWorkflow(workflows.RestoreTenant)
+	r.RegisterWorkflow(workflows.EraseSnapshot)
+	r.RegisterWorkflow(workflows.MeasureSites)
 	r.RegisterWorkflow(workflows.ReconcileGroup)
 	r.RegisterWorkflow(workflows.SweepGroups)
 	r.RegisterWorkflow(workflows.RefreshCatalog)

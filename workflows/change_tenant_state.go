@@ -23,8 +23,8 @@ const again = 2
 const effectPatience = 6 * time.Hour
 
 // ChangeTenantState puts a tenant's state into effect on its host: suspended and
-// terminated take the site offline, active brings it back, data_purged leaves
-// nothing. The state itself is the row's, changed by who asked; the run goes on
+// terminated take the site offline, terminated backs it up for the last time, active
+// brings it back, data_purged leaves nothing. The state itself is the row's, changed by who asked; the run goes on
 // until what it did is what the row says.
 func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
 	var steps *activities.Tenants
@@ -65,17 +65,26 @@ func effect(ctx workflow.Context, steps *activities.Tenants, tenantID string, pl
 	host := func(what string, step any, arg any) error {
 		return workflow.ExecuteActivity(call(ctx, what, effectPatience), step, arg).Get(ctx, nil)
 	}
+	// Purging leaves nothing, so that a last backup is of use only before: while the
+	// retention lasts.
+	early := workflow.GetVersion(ctx, "backup-at-termination", workflow.DefaultVersion, 1) > workflow.DefaultVersion
 	switch plan.State {
 	case prego.TenantSuspended, prego.TenantTerminated:
-		if plan.HasSite {
-			return host("take the site offline", steps.SetMaintenance, activities.MaintenanceInput{TenantID: tenantID, State: plan.State})
+		if !plan.HasSite {
+			return nil
+		}
+		if err := host("take the site offline", steps.SetMaintenance, activities.MaintenanceInput{TenantID: tenantID, State: plan.State}); err != nil {
+			return err
+		}
+		if early && plan.State == prego.TenantTerminated {
+			return host("back the site up for the last time", steps.FinalBackup, tenantID)
 		}
 	case prego.TenantActive:
 		if plan.HasSite {
 			return host("bring the site back", steps.SetMaintenance, activities.MaintenanceInput{TenantID: tenantID, State: plan.State, Off: true})
 		}
 	case prego.TenantDataPurged:
-		if plan.HasSite {
+		if plan.HasSite && !early {
 			if err := host("back the site up for the last time", steps.FinalBackup, tenantID); err != nil {
 				return err
 			}

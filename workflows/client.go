@@ -184,6 +184,7 @@ type ScheduleSettings struct {
 	TenantSweepEvery time.Duration
 	GroupSweepEvery  time.Duration
 	CatalogEvery     time.Duration
+	StorageSweep     time.Duration
 }
 
 // EnsureSchedules makes the periodic runs, or brings them up to date.
@@ -198,6 +199,7 @@ func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error 
 		{prego.TenantSweepWorkflowID(c.Environment), s.TenantSweepEvery, SweepTenants},
 		{prego.GroupSweepWorkflowID(c.Environment), s.GroupSweepEvery, SweepGroups},
 		{prego.CatalogWorkflowID(c.Environment), s.CatalogEvery, RefreshCatalog},
+		{prego.StorageWorkflowID(c.Environment), s.StorageSweep, MeasureSites},
 	} {
 		spec := client.ScheduleSpec{
 			Intervals: []client.ScheduleIntervalSpec{{Every: e.every}},

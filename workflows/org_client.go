@@ -46,6 +46,18 @@ func (c *Client) EnsureSnapshot(ctx context.Context, id string) (bool, error) {
 	return c.start(ctx, prego.SnapshotWorkflowID(id), "Snapshot "+id, SnapshotTenant, SnapshotInput{SnapshotID: id})
 }
 
+// StartSnapshotErase starts the run that deletes the files of a snapshot; one that is
+// under way is success.
+func (c *Client) StartSnapshotErase(ctx context.Context, org, id string) error {
+	_, err := c.startFor(ctx, orgPriority(org), prego.SnapshotEraseWorkflowID(id), "Delete snapshot "+id, EraseSnapshot, SnapshotInput{SnapshotID: id})
+	return err
+}
+
+// EnsureSnapshotErase does the same and tells whether it had to.
+func (c *Client) EnsureSnapshotErase(ctx context.Context, id string) (bool, error) {
+	return c.start(ctx, prego.SnapshotEraseWorkflowID(id), "Delete snapshot "+id, EraseSnapshot, SnapshotInput{SnapshotID: id})
+}
+
 // StartRestore starts the run of a restore; one that is under way is success.
 func (c *Client) StartRestore(ctx context.Context, org, id string) error {
 	_, err := c.startFor(ctx, orgPriority(org), prego.RestoreWorkflowID(id), "Restore "+id, RestoreTenant, RestoreJobInput{JobID: id})

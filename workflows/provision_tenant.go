@@ -89,6 +89,12 @@ func (p *provisionTenant) run(ctx workflow.Context) error {
 			return stepFailed(err, prego.ReasonFailedApps)
 		}
 	}
+	if workflow.GetVersion(ctx, "open-site", workflow.DefaultVersion, 1) > workflow.DefaultVersion {
+		p.details(ctx, "opening the site")
+		if err := workflow.ExecuteActivity(call(ctx, "make the first user, enable the scheduler", p.plan.StepTimeout), p.steps.OpenSite, p.ref()).Get(ctx, nil); err != nil {
+			return stepFailed(err, prego.ReasonFailedSite)
+		}
+	}
 	return workflow.ExecuteActivity(write(ctx, "make the tenant active"), p.steps.ActivateTenant, p.ref()).Get(ctx, nil)
 }
 

@@ -94,9 +94,9 @@ func restoreSite(ctx workflow.Context, steps *activities.Backups, jobID string, 
 	if err := host("keep what the site holds", &kept, steps.BackupBeforeRestore, jobID); err != nil {
 		return asBefore("what the site holds could not be kept: " + message(err))
 	}
-	if err := host("restore the snapshot", nil, steps.RestoreSite, activities.RestoreInput{JobID: jobID, What: "apply", Files: plan.Files}); err != nil {
+	if err := host("restore the snapshot", nil, steps.RestoreSite, activities.RestoreInput{JobID: jobID, What: activities.RestoreApply, Files: plan.Files}); err != nil {
 		why := "the snapshot could not be restored: " + message(err)
-		if undo := host("put back what the site held", nil, steps.RestoreSite, activities.RestoreInput{JobID: jobID, What: "undo", Files: kept}); undo != nil {
+		if undo := host("put back what the site held", nil, steps.RestoreSite, activities.RestoreInput{JobID: jobID, What: activities.RestoreUndo, Files: kept}); undo != nil {
 			return fmt.Sprintf("%s. What the site held could not be put back either: %s. The site stays in maintenance; what it held is in %s",
 				why, message(undo), strings.Join(kept, ", "))
 		}
@@ -105,5 +105,16 @@ func restoreSite(ctx workflow.Context, steps *activities.Backups, jobID string, 
 	if err := online(); err != nil {
 		return "the site holds the snapshot, and could not be brought back from maintenance: " + message(err)
 	}
+	if workflow.GetVersion(ctx, "forget-kept", workflow.DefaultVersion, 1) > workflow.DefaultVersion {
+		if err := host("delete what was kept", nil, steps.ForgetKept, jobID); err != nil {
+			workflow.GetLogger(ctx).Warn("the backup from before the restore stays until the site goes", "error", err)
+		}
+	}
 	return ""
+}
+
+// EraseSnapshot deletes the files of a snapshot that was given up.
+func EraseSnapshot(ctx workflow.Context, in SnapshotInput) error {
+	var steps *activities.Backups
+	return workflow.ExecuteActivity(call(ctx, "delete the snapshot's files", effectPatience), steps.EraseSnapshot, in.SnapshotID).Get(ctx, nil)
 }

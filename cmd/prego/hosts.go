@@ -63,7 +63,7 @@ type shell struct{ agents *agentclient.Client }
 
 func (s shell) Run(ctx context.Context, addr string, c prego.Command, timeout time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error) {
 	r, err := s.agents.Stream(ctx, c.ServerID, addr, wire.ExecRequest{
-		Kind: wire.CommandKind(c.Kind), Args: c.Args, AuditID: c.AuditID, TimeoutSeconds: int((timeout + time.Second - 1) / time.Second),
+		Kind: wire.CommandKind(c.Kind), Args: c.Args, AuditID: c.AuditID, TenantID: c.TenantID, Secrets: c.Secrets, TimeoutSeconds: int((timeout + time.Second - 1) / time.Second),
 	}, onLine)
 	if err != nil {
 		return prego.CommandOutcome{}, err

@@ -181,7 +181,7 @@ func runWorker(ctx context.Context) error {
 	}
 	if err := runs.EnsureSchedules(ctx, workflows.ScheduleSettings{
 		ReconcileEvery: p.cfg.Worker.ReconcileEvery, SweepEvery: p.cfg.Worker.SweepEvery, TenantSweepEvery: p.cfg.Tenants.SweepEvery,
-		GroupSweepEvery: p.cfg.Workloads.SweepEvery, CatalogEvery: p.cfg.Worker.CatalogEvery,
+		GroupSweepEvery: p.cfg.Workloads.SweepEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, StorageSweep: p.cfg.Tenants.StorageSweep,
 	}); err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 func newTenantCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "tenant", Short: "Create, list and show tenants, and change their states"}
 	output := outputFlag(cmd)
-	cmd.AddCommand(tenantCreate(output), tenantList(output), tenantShow(output))
+	cmd.AddCommand(tenantCreate(output), tenantList(output), tenantShow(output), tenantPassword(output), newTenantUserCommand(output), newTenantMailCommand(output), tenantQuota(output))
 	for _, v := range []struct {
 		action prego.TenantAction
 		short  string
@@ -83,6 +83,8 @@ func tenantCreate(output *string) *cobra.Command {
 	f.IntVar(&in.StorageQuotaGB, "storage-gb", 0, "storage quota in GB; 0 is what the plan includes")
 	f.BoolVar(&in.DedicatedRedis, "dedicated-redis", false, "a Redis pool of its own")
 	f.StringVar((*string)(&in.Policy), "policy", "", "shared or one_tenant_one_server; empty takes the configured one")
+	f.StringVar(&in.AdminEmail, "admin-email", "", "the first user of its site, a System Manager")
+	f.StringVar(&in.AdminName, "admin-name", "", "the first user's name; the email when left out")
 	f.StringVar(&key, "idempotency-key", "", "makes sending the same request again harmless")
 	f.BoolVar(&watch, "watch", false, "show the progress until the tenant is active or failed")
 	for _, required := range []string{"org", "region", "plan"} {

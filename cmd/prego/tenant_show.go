@@ -199,6 +199,15 @@ func printTenant(w io.Writer, t api.Tenant) error {
 		rows = append(rows, [2]string{"place", fmt.Sprintf("%s, shard %s, pool %s at %s%s", a.AppServerId, a.DbShardId, a.RedisPoolId, a.InfraProvider, alone)},
 			[2]string{"database", a.DatabaseName})
 	}
+	if t.AdminEmail != nil {
+		rows = append(rows, [2]string{"first user", *t.AdminEmail})
+	}
+	if t.Mail != nil {
+		rows = append(rows, [2]string{"mail", mailText(*t.Mail)})
+	}
+	if t.Storage != nil {
+		rows = append(rows, [2]string{"storage", storageText(*t.Storage)})
+	}
 	if d := t.Decision; d != nil {
 		rows = append(rows, decisionRows(*d)...)
 	}

@@ -354,6 +354,7 @@ func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, erro
 			CapacityWait: t.CapacityWait, CapacityPoll: t.CapacityPoll, SiteTimeout: t.SiteTimeout, CommandTimeout: t.CommandTimeout, AppTimeout: t.AppTimeout,
 			StepTimeout: t.StepTimeout, ReserveFor: t.ReserveFor, FailureMemory: t.FailureMemory, RefillParallel: t.RefillParallel,
 			ScaleOutMaxRun: t.ScaleOutMaxRun, ScaleOutMaxRole: t.ScaleOutMaxRole, ThresholdPct: t.ThresholdPct, OrphanQuiet: t.OrphanQuiet,
+			Storage: t.Storage(), StorageEvery: t.StorageEvery, StorageBatch: t.StorageBatch, StorageHosts: t.StorageHosts,
 		},
 	}, nil
 }

@@ -114,6 +114,19 @@ type Tenants struct {
 	ThresholdPct    float64       `env:"PREGO_SCALE_OUT_THRESHOLD_PCT" envDefault:"70"`       // of capacity used: the fleet grows ahead of need; 0 for never
 	SweepEvery      time.Duration `env:"PREGO_TENANT_SWEEP_EVERY" envDefault:"15s"`
 	OrphanQuiet     time.Duration `env:"PREGO_TENANT_QUIET" envDefault:"1m"` // how long a row stands still before its run is looked for
+
+	StorageEvery   time.Duration `env:"PREGO_STORAGE_EVERY" envDefault:"1h"`       // between two measurements of a site
+	StorageSweep   time.Duration `env:"PREGO_STORAGE_SWEEP_EVERY" envDefault:"1m"` // how often sites whose turn it is are measured
+	StorageBatch   int           `env:"PREGO_STORAGE_BATCH" envDefault:"500"`      // sites that one sweep measures
+	StorageHosts   int           `env:"PREGO_STORAGE_HOSTS" envDefault:"8"`        // hosts that are asked at once
+	StorageWarnPct float64       `env:"PREGO_STORAGE_WARN_PCT" envDefault:"90"`    // of the quota, from which on a site is warned
+	StorageGrace   time.Duration `env:"PREGO_STORAGE_GRACE" envDefault:"24h"`      // above 100 % for so long, a site is read-only
+	StorageHardPct float64       `env:"PREGO_STORAGE_HARD_PCT" envDefault:"120"`   // of the quota, from which on a site is read-only at once
+}
+
+// Storage is what becomes of sites above their storage quota.
+func (t Tenants) Storage() prego.StorageRules {
+	return prego.StorageRules{WarnPct: t.StorageWarnPct, HardPct: t.StorageHardPct, Grace: t.StorageGrace}
 }
 
 // Workloads configures process groups and their instances.
@@ -335,6 +348,12 @@ func (c Config) check() []error {
 	}
 	if t.ThresholdPct < 0 || t.ThresholdPct > 100 {
 		bad("PREGO_SCALE_OUT_THRESHOLD_PCT", "must be 0 for never, or up to 100")
+	}
+	if t.StorageEvery <= 0 || t.StorageSweep <= 0 || t.StorageBatch < 1 || t.StorageHosts < 1 {
+		bad("PREGO_STORAGE_EVERY, PREGO_STORAGE_SWEEP_EVERY, PREGO_STORAGE_BATCH and PREGO_STORAGE_HOSTS", "must be above 0")
+	}
+	if t.StorageWarnPct <= 0 || t.StorageWarnPct > 100 || t.StorageHardPct < 100 || t.StorageGrace < 0 {
+		bad("PREGO_STORAGE_WARN_PCT, PREGO_STORAGE_HARD_PCT and PREGO_STORAGE_GRACE", "must be above 0 and at most 100, at least 100, and not negative")
 	}
 	if t.FailureMemory < 0 || t.OrphanQuiet < 0 {
 		bad("PREGO_BUILD_FAILURE_MEMORY and PREGO_TENANT_QUIET", "must not be negative")

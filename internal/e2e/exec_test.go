@@ -56,7 +56,7 @@ func TestAnOperatorLooksAtAHostWithoutLoggingIn(t *testing.T) {
 			require.NotNil(t, v.FinishedAt)
 		}
 	}
-	for _, what := range []string{"rename", "config-host_name", "config-prego_tenant_id", "app-erpnext"} {
+	for _, what := range []string{"promote", "configure", "app-erpnext", "scheduler"} {
 		require.Contains(t, ran, id+"-a1-"+what)
 	}
 
@@ -90,7 +90,7 @@ func TestAnOperatorLooksAtAHostWithoutLoggingIn(t *testing.T) {
 		require.NoError(t, json.Unmarshal(data, &l))
 		lines = append(lines, l.Line)
 	}
-	require.Contains(t, lines, "alpha.sites.test")
+	require.Contains(t, strings.Join(lines, "\n"), `"alpha.sites.test"`)
 	require.Equal(t, http.StatusForbidden, send(c.viewer, body).StatusCode)
 	refused := send(c.operator, []byte(`{"kind":"bench","args":["--site","alpha.sites.test","console"]}`))
 	require.Equal(t, http.StatusUnprocessableEntity, refused.StatusCode)
@@ -114,7 +114,7 @@ func TestAnOperatorLooksAtAHostWithoutLoggingIn(t *testing.T) {
 	out, _, status = c.cli(c.viewer, "server", "commands", app)
 	require.Zero(t, status)
 	require.Contains(t, out, "alice")
-	require.Contains(t, out, "rename-site alpha.sites.test")
+	require.Contains(t, out, "alpha.sites.test enable-scheduler")
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM agent_command_audit WHERE actor = 'operator' AND requested_by = 'alice' AND exit_code IS NULL AND stderr_truncated LIKE 'refused: command_not_allowed%' AND args_redacted LIKE 'execute%'`))
 
 	// The containers.

@@ -31,13 +31,13 @@ import (
 var record = flag.Bool("record", false, "write the histories that the replay test replays anew")
 
 // history reads the whole history of a run.
-func history(t *testing.T, workflowID string) *historypb.History {
+func history(t testing.TB, workflowID string) *historypb.History {
 	t.Helper()
 	return historyOf(t, workflowID, "")
 }
 
 // historyOf reads that of one of its runs, "" for the newest.
-func historyOf(t *testing.T, workflowID, runID string) *historypb.History {
+func historyOf(t testing.TB, workflowID, runID string) *historypb.History {
 	t.Helper()
 	var h historypb.History
 	iter := temporalClient.GetWorkflowHistory(context.Background(), workflowID, runID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
@@ -125,7 +125,7 @@ func decodePayloads(history string) string {
 	return b.String()
 }
 
-func pgDump(t *testing.T) string {
+func pgDump(t testing.TB) string {
 	t.Helper()
 	if p, err := exec.LookPath("pg_dump"); err == nil {
 		return p

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
 )
@@ -252,32 +250,25 @@ func TestASnapshotIsRestored(t *testing.T) {
 	c.exec(`UPDATE orgs SET tier = 'paid'`)
 	app := c.sharedFleet(1)
 	id := c.tenant("alpha", prego.PlanStarter, nil)
-	c.settledTenant(id, prego.TenantActive)
-	var site string
-	for _, h := range c.sim.Hosts() {
-		if h.Name == fmt.Sprintf("prego-%s-%s", c.env, app) {
-			site = filepath.Join(h.Root, wire.BenchDir, "sites/alpha.sites.test")
-		}
-	}
+	tn := c.settledTenant(id, prego.TenantActive)
+	database := tn.Allocation.DatabaseName
 	holds := func(want string) {
 		t.Helper()
-		got, err := os.ReadFile(filepath.Join(site, "data"))
-		require.NoError(t, err)
-		require.Equal(t, want, string(got))
-		got, err = os.ReadFile(filepath.Join(site, "maintenance"))
-		require.NoError(t, err)
-		require.Equal(t, "off\n", string(got), "the site serves")
+		require.Equal(t, want, inMariaDB[string](c, app, "SELECT description FROM `"+database+"`.tabToDo"))
+		require.Equal(t, "off", c.maintenance(app, "alpha.sites.test"), "the site serves")
 	}
-	write := func(text string) { require.NoError(t, os.WriteFile(filepath.Join(site, "data"), []byte(text), 0o600)) }
+	write := func(text string) {
+		t.Helper()
+		db := c.hostDB(app)
+		_, err := db.ExecContext(t.Context(), "DELETE FROM `"+database+"`.tabToDo")
+		require.NoError(t, err)
+		_, err = db.ExecContext(t.Context(), "INSERT INTO `"+database+"`.tabToDo (name, description) VALUES ('one', ?)", text)
+		require.NoError(t, err)
+	}
 	of := "/v1/tenants/" + id
 	write("first")
-	var s api.Snapshot
-	c.post(of+"/snapshots", nil, http.StatusAccepted, &s)
-	require.Eventually(t, func() bool {
-		c.send(http.MethodGet, of+"/snapshots/"+s.SnapshotId, nil, http.StatusOK, &s)
-		return s.Status == "succeeded"
-	}, patience, 50*time.Millisecond)
-	require.Len(t, s.Files, 3)
+	s := c.snapshot(of)
+	require.GreaterOrEqual(t, len(s.Files), 3)
 	keepHistory(t, c, "snapshot", s.WorkflowId)
 
 	restore := func(want api.JobStatus) api.RestoreJob {

@@ -62,7 +62,7 @@ func TestRecordTenantHistories(t *testing.T) {
 	keepHistory(t, c, "tenant-purged", prego.TenantChangeWorkflowID(promoted))
 
 	c.awaitSites(app, 2)
-	c.inject(sim.Fault{Kind: "bench", Verb: "set-config", Action: "fail", Message: "no", Times: 2})
+	c.inject(sim.Fault{Kind: "bench", Verb: "clear-cache", Action: "fail", Message: "no", Times: 2})
 	failed := c.tenant("failed", prego.PlanStarter, nil)
 	c.awaitTenant(failed, "failed", func(tn api.Tenant) bool { return tn.State == "failed" })
 	keepHistory(t, c, "tenant-failed", prego.TenantProvisionWorkflowID(failed))

@@ -39,14 +39,7 @@ import (
 // host they are on. How often a fault happened is what is gone from times. Bytes
 // are appended one at a time, which never get lost.
 
-// strictBench runs the strict stand-in on hosts. The agent's typed verbs need it; until
-// they are there, hosts run the script.
-const strictBench = false
-
-//go:embed bench.sh
-var benchScript []byte
-
-// benchProgram is the strict stand-in.
+// benchProgram is the stand-in.
 //
 //go:embed bench/frappe/*.py bench/frappe/commands/*.py
 var benchProgram embed.FS
@@ -66,9 +59,6 @@ func (s *Sim) benchFaultsDir() string { return filepath.Join(s.cfg.StateDir, "be
 func (h *processHost) installBench() error {
 	if err := h.installSimulation(); err != nil {
 		return fmt.Errorf("bench: %w", err)
-	}
-	if !strictBench {
-		return h.write(wire.BenchBinary, string(benchScript), 0o755)
 	}
 	return h.installStrictBench()
 }

@@ -139,13 +139,18 @@ func TestBenchServesSites(t *testing.T) {
 	want(200, "pong", "b.example.com", "/api/method/ping", "")
 	b.run(0, "--site "+site+" set-config allow_reads_during_maintenance 1")
 	want(200, "pong", site, "/api/method/ping", "")
+	want(200, "<p>rows: 1</p>", site, "/", "")
+	want(503, "InReadOnlyMode", site, "/api/resource/ToDo", session, "description=x")
+	want(503, "InReadOnlyMode", site, "/api/method/login", "", "usr=Administrator", "pwd=s3cret%25")
+	want(200, "<p>rows: 1</p>", site, "/", "")
 	b.run(0, "--site "+site+" set-maintenance-mode off")
+	want(200, `"doctype": "ToDo"`, site, "/api/resource/ToDo", session, "description=x")
 
 	// Promoted by moving: the old name is nobody's at once, sessions stay.
 	cmd := exec.CommandContext(t.Context(), "mv", b.path("sites/"+site), b.path("sites/new.example.com"))
 	require.NoError(t, cmd.Run())
 	want(404, "", site, "/", "")
-	want(200, "<h1>new.example.com</h1>\n<p>rows: 1</p>", "new.example.com", "/", "")
+	want(200, "<h1>new.example.com</h1>\n<p>rows: 2</p>", "new.example.com", "/", "")
 	want(200, "Administrator", "new.example.com", "/api/method/frappe.auth.get_logged_user", session)
 
 	b.query("DROP DATABASE _b")

@@ -38,6 +38,13 @@ const (
 	db   = "_a"
 )
 
+func benchSim(t *testing.T, p Profile) *Sim {
+	t.Helper()
+	s, err := New(Config{Listen: "127.0.0.1:0", StateDir: t.TempDir(), Token: "secret", Profile: p})
+	require.NoError(t, err)
+	return s
+}
+
 func newBench(t *testing.T, p Profile) *bench {
 	t.Helper()
 	b := &bench{t: t, host: &processHost{sim: benchSim(t, p), name: "prego-app-1"}}

@@ -92,7 +92,9 @@ func TestSealedRegistries(t *testing.T) {
 		require.NoError(t, err)
 		return registries{NewRegistries(New(pool), box), RegistryLogins{New(pool), box}}
 	}
-	auth := func(r registries, image string) (string, string, bool, error) { return r.logins.RegistryAuth(ctx, image) }
+	auth := func(r registries, image string) (string, string, bool, error) {
+		return r.logins.RegistryAuth(ctx, image)
+	}
 	old := with(first)
 	for host, secret := range map[string]string{"r.example.com": "swordfish-1", "docker.io": "swordfish-2"} {
 		_, err := old.PutRegistry(ctx, host, "robot", secret, "op")

@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/quota"
 )
 
-const snapshotColumns = `s.snapshot_id, s.org_id, s.tenant_id, s.server_id, s.site, s.status, s.files, s.message, s.created_by, s.created_at, s.finished_at`
+const snapshotColumns = `s.snapshot_id, s.org_id, s.tenant_id, s.server_id, s.site, s.status, s.files, s.message, s.created_by, s.created_at, s.finished_at, s.name, s.bytes, s.erased_at`
 
 const sqlTenantOrg = `SELECT org_id FROM tenants WHERE tenant_id = $1`
 
@@ -57,7 +57,7 @@ func (s *Store) inTenant(ctx context.Context, what, tenantID string, f func(tx p
 }
 
 const sqlCreateSnapshot = `
-INSERT INTO snapshots AS s (snapshot_id, org_id, tenant_id, server_id, site, status, created_by) VALUES ($1, $2, $3, $4, $5, 'queued', $6) RETURNING ` + snapshotColumns
+INSERT INTO snapshots AS s (snapshot_id, org_id, tenant_id, server_id, site, status, created_by, name) VALUES ($1, $2, $3, $4, $5, 'queued', $6, $1) RETURNING ` + snapshotColumns
 
 const sqlSnapshotLimit = `SELECT limit_value FROM org_limits($1, '{max_snapshots_per_volume}', $2)`
 
@@ -157,13 +157,14 @@ const sqlSnapshotInRestore = `SELECT EXISTS (SELECT FROM restore_jobs WHERE snap
 
 const sqlDeleteSnapshot = `UPDATE snapshots SET status = 'deleted' WHERE snapshot_id = $1 AND tenant_id = $2 AND status IN ('succeeded', 'failed')`
 
-// DeleteSnapshot gives a snapshot up that is neither being made nor restored.
-func (s *Store) DeleteSnapshot(ctx context.Context, tenantID, id, by string) error {
+// DeleteSnapshot gives a snapshot up that is neither being made nor restored. Its files
+// are deleted after.
+func (s *Store) DeleteSnapshot(ctx context.Context, tenantID, id, by string) (org string, err error) {
 	v, err := s.GetSnapshot(ctx, tenantID, id)
 	if err != nil {
-		return err
+		return "", err
 	}
-	return asCodedOrNil("delete snapshot", s.inTx(ctx, func(tx pgx.Tx) error {
+	return v.OrgID, asCodedOrNil("delete snapshot", s.inTx(ctx, func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, v.OrgID); err != nil {
 			return err
 		}
@@ -193,6 +194,26 @@ const (
 // SnapshotBegun records that a snapshot is being made.
 func (s *Store) SnapshotBegun(ctx context.Context, id string) error {
 	if _, err := s.pool.Exec(ctx, sqlSnapshotBegun, id); err != nil {
+		return fmt.Errorf("snapshot %s: %w", id, err)
+	}
+	return nil
+}
+
+const sqlSiteSnapshotTaken = `UPDATE snapshots SET bytes = $2 WHERE snapshot_id = $1`
+
+// SiteSnapshotTaken records what a snapshot's files take on its host.
+func (s *Store) SiteSnapshotTaken(ctx context.Context, id string, b prego.Backup) error {
+	if _, err := s.pool.Exec(ctx, sqlSiteSnapshotTaken, id, b.Bytes); err != nil {
+		return fmt.Errorf("snapshot %s: %w", id, err)
+	}
+	return nil
+}
+
+const sqlSnapshotErased = `UPDATE snapshots SET erased_at = now() WHERE snapshot_id = $1 AND status = 'deleted' AND erased_at IS NULL`
+
+// SnapshotErased records that the files of a deleted snapshot are gone.
+func (s *Store) SnapshotErased(ctx context.Context, id string) error {
+	if _, err := s.pool.Exec(ctx, sqlSnapshotErased, id); err != nil {
 		return fmt.Errorf("snapshot %s: %w", id, err)
 	}
 	return nil
@@ -235,6 +256,8 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID, snapshotID, id, by 
 			return err
 		case snap.Status != prego.JobSucceeded:
 			return &prego.Error{Code: prego.CodeSnapshotNotReady, Field: "snapshot_id", Message: fmt.Sprintf("is of a snapshot that is %s", snap.Status)}
+		case snap.Name == "":
+			return &prego.Error{Code: prego.CodeSnapshotUnusable, Field: "snapshot_id", Message: "is of a snapshot from an earlier version, whose files bench has deleted by itself: take another one"}
 		case snap.ServerID != t.server || snap.Site != t.site:
 			return &prego.Error{Code: prego.CodeSnapshotNotReady, Field: "snapshot_id", Message: fmt.Sprintf("is of a snapshot on server %s, and the site is on %s now", snap.ServerID, t.server)}
 		}

@@ -12,13 +12,13 @@ import (
 )
 
 const tenantColumns = `tenant_id, slug, org_id, COALESCE(parent_org_id, ''), region, plan, expected_users, storage_quota_gb,
-    COALESCE(data_residency, ''), require_tags, disallow_tags, dedicated_redis, apps, policy, state, status_reason, status_message,
+    COALESCE(data_residency, ''), require_tags, disallow_tags, dedicated_redis, apps, policy, admin_email, admin_name, mail, state, status_reason, status_message,
     generation, converged_state, site, deadline_at, waiting_since, waiting_roles, cancel_requested_at, created_by, created_at, updated_at, active_at`
 
 func scanTenant(row pgx.CollectableRow) (prego.Tenant, error) {
 	var t prego.Tenant
 	err := row.Scan(&t.TenantID, &t.Slug, &t.OrgID, &t.ParentOrgID, &t.Region, &t.Plan, &t.ExpectedUsers, &t.StorageQuotaGB,
-		&t.DataResidency, &t.Constraint.Require, &t.Constraint.Disallow, &t.DedicatedRedis, &t.Apps, &t.Policy, &t.State, &t.StatusReason, &t.StatusMessage,
+		&t.DataResidency, &t.Constraint.Require, &t.Constraint.Disallow, &t.DedicatedRedis, &t.Apps, &t.Policy, &t.AdminEmail, &t.AdminName, &t.Mail, &t.State, &t.StatusReason, &t.StatusMessage,
 		&t.Generation, &t.ConvergedState, &t.Site, &t.Deadline, &t.WaitingSince, &t.WaitingRoles, &t.CancelRequestedAt, &t.CreatedBy, &t.CreatedAt, &t.UpdatedAt, &t.ActiveAt)
 	return t, err
 }

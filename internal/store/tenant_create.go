@@ -75,9 +75,9 @@ func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *prego.CreateTenantReque
 
 const sqlCreateTenant = `
 INSERT INTO tenants (tenant_id, slug, org_id, parent_org_id, region, plan, expected_users, storage_quota_gb, data_residency,
-    require_tags, disallow_tags, dedicated_redis, apps, policy, request_hash, state, created_by)
+    require_tags, disallow_tags, dedicated_redis, apps, policy, request_hash, state, created_by, admin_email, admin_name)
 VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, NULLIF($9, ''), $10, $11, $12, $13, $14, $15,
-    CASE $6 WHEN 'trial' THEN 'trial' ELSE 'provisioning' END, $16)
+    CASE $6 WHEN 'trial' THEN 'trial' ELSE 'provisioning' END, $16, $17, $18)
 ON CONFLICT (slug) WHERE state <> 'data_purged' DO NOTHING
 RETURNING ` + tenantColumns
 
@@ -130,7 +130,7 @@ func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r prego.CreateTenan
 		return prego.Tenant{}, false, refused
 	}
 	rows, err := tx.Query(ctx, sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
-		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by)
+		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by, r.AdminEmail, r.AdminName)
 	if err != nil {
 		return prego.Tenant{}, false, err
 	}

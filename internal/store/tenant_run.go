@@ -14,15 +14,16 @@ import (
 
 const sqlTenantRun = `
 SELECT t.tenant_id, t.slug, t.org_id, COALESCE(t.parent_org_id, ''), t.region, t.plan, t.expected_users, t.storage_quota_gb, COALESCE(t.data_residency, ''),
-       t.require_tags, t.disallow_tags, t.dedicated_redis, t.apps, t.policy, t.state, t.status_reason, t.status_message, t.generation, t.converged_state, t.site,
+       t.require_tags, t.disallow_tags, t.dedicated_redis, t.apps, t.policy, t.admin_email, t.admin_name, t.mail, t.state, t.status_reason, t.status_message, t.generation, t.converged_state, t.site,
        t.deadline_at, t.waiting_since, t.created_by, t.created_at, t.updated_at, t.active_at, t.cancel_requested_at IS NOT NULL, now(),
        COALESCE(a.allocation_id, 0), COALESCE(a.app_server_id, ''), COALESCE(a.db_shard_id, ''), COALESCE(a.redis_pool_id, ''), COALESCE(a.pool_site_id, ''),
        COALESCE(a.site_name, ''), COALESCE(a.database_name, ''), COALESCE(a.infra_provider, ''), COALESCE(a.algorithm, ''), COALESCE(a.dedicated, false),
-       COALESCE(s.host, ''), COALESCE(s.status, ''), COALESCE(o.server_id, ''), COALESCE(o.status, ''), COALESCE(o.status_reason, ''),
+       COALESCE(s.host, ''), COALESCE(s.status, ''), COALESCE(u.level, 'ok'), COALESCE(u.read_only, false), COALESCE(o.server_id, ''), COALESCE(o.status, ''), COALESCE(o.status_reason, ''),
        COALESCE((SELECT jsonb_agg(jsonb_build_object('name', p.name, 'require', p.require_tags, 'disallow', p.disallow_tags) ORDER BY p.pool_id) FROM placement_pools_of(t.org_id) p), '[]')
 FROM tenants t
 LEFT JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
 LEFT JOIN servers s ON s.server_id = a.app_server_id
+LEFT JOIN site_usage u ON u.tenant_id = t.tenant_id
 LEFT JOIN LATERAL (SELECT server_id, status, status_reason FROM servers WHERE dedicated_for_tenant_id = t.tenant_id AND role = 'node'
     AND status <> 'terminated' AND server_id IS DISTINCT FROM a.app_server_id ORDER BY created_at DESC LIMIT 1) o ON true
 WHERE t.tenant_id = $1`
@@ -34,10 +35,10 @@ func (s *Store) TenantRun(ctx context.Context, id string) (prego.TenantRun, erro
 	var a prego.Allocation
 	err := s.pool.QueryRow(ctx, sqlTenantRun, id).Scan(
 		&r.TenantID, &r.Slug, &r.OrgID, &r.ParentOrgID, &r.Region, &r.Plan, &r.ExpectedUsers, &r.StorageQuotaGB, &r.DataResidency,
-		&r.Constraint.Require, &r.Constraint.Disallow, &r.DedicatedRedis, &r.Apps, &r.Policy, &r.State, &r.StatusReason, &r.StatusMessage, &r.Generation, &r.ConvergedState, &r.Site,
+		&r.Constraint.Require, &r.Constraint.Disallow, &r.DedicatedRedis, &r.Apps, &r.Policy, &r.AdminEmail, &r.AdminName, &r.Mail, &r.State, &r.StatusReason, &r.StatusMessage, &r.Generation, &r.ConvergedState, &r.Site,
 		&r.Deadline, &r.WaitingSince, &r.CreatedBy, &r.CreatedAt, &r.UpdatedAt, &r.ActiveAt, &r.CancelRequested, &r.Now,
 		&a.AllocationID, &a.AppServerID, &a.DBShardID, &a.RedisPoolID, &a.PoolSiteID, &a.SiteName, &a.DatabaseName, &a.InfraProvider, &a.Algorithm, &a.Dedicated,
-		&r.AppServerHost, &r.AppServerStatus, &r.OwnServerID, &r.OwnServerStatus, &r.OwnServerReason, &r.Pools)
+		&r.AppServerHost, &r.AppServerStatus, &r.StorageLevel, &r.ReadOnly, &r.OwnServerID, &r.OwnServerStatus, &r.OwnServerReason, &r.Pools)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return r, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", id)
 	}

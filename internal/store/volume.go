@@ -412,6 +412,7 @@ SELECT 'address', allocation_id FROM ipv4_allocations WHERE deleted_at IS NULL A
 UNION ALL SELECT 'volume', volume_id FROM volumes WHERE deleted_at IS NULL AND status IN ('pending', 'releasing') AND updated_at < now() - make_interval(secs => $1)
 UNION ALL SELECT DISTINCT 'volume', volume_id FROM volume_attachments WHERE server_id IS NOT NULL AND deleted_at < now() - make_interval(secs => $1)
 UNION ALL SELECT 'snapshot', snapshot_id FROM snapshots WHERE status IN ('queued', 'running') AND created_at < now() - make_interval(secs => $1)
+UNION ALL SELECT 'erasure', snapshot_id FROM snapshots WHERE status = 'deleted' AND erased_at IS NULL
 UNION ALL SELECT 'restore', job_id FROM restore_jobs WHERE status IN ('queued', 'running') AND created_at < now() - make_interval(secs => $1)`
 
 // OrgWork are the rows that should have a run.
@@ -426,6 +427,8 @@ func (s *Store) OrgWork(ctx context.Context, quiet time.Duration) (w prego.OrgWo
 			w.Volumes = append(w.Volumes, l.ID)
 		case "snapshot":
 			w.Snapshots = append(w.Snapshots, l.ID)
+		case "erasure":
+			w.Erasures = append(w.Erasures, l.ID)
 		case "restore":
 			w.Restores = append(w.Restores, l.ID)
 		}

@@ -15,6 +15,13 @@ from frappe.database import query
 
 SITES = os.environ.get("SITES_PATH", ".")
 
+# MariaDB's error for what writes in a transaction that only reads, and what Frappe makes
+# of it (frappe/database/database.py, sql; frappe/exceptions.py).
+READ_ONLY = 1792
+IN_READ_ONLY_MODE = (
+    "Site is running in read only mode for maintenance or site update, this action can not be performed right now. Please try again later."
+)
+
 
 class Refused(Exception):
     """An answer that is no success."""
@@ -41,6 +48,8 @@ def application(environ, start_response):
     except Exception as err:
         kind = type(err).__name__
         failed = Refused("500 INTERNAL SERVER ERROR", kind, str(err))
+        if err.args and err.args[0] == READ_ONLY:
+            failed = Refused("503 SERVICE UNAVAILABLE", "InReadOnlyMode", IN_READ_ONLY_MODE)
         status, headers, body = refusal(request, failed)
     start_response(status, [*headers, ("Content-Length", str(len(body)))])
     return [b"" if request.method == "HEAD" else body]
@@ -84,6 +93,9 @@ def open_site(request):
     if site.conf.get("maintenance_mode") and not site.conf.get("allow_reads_during_maintenance"):
         raise Refused("503 SERVICE UNAVAILABLE", "SessionStopped", "Session Stopped")
     site.connect()
+    if site.conf.get("maintenance_mode"):
+        # frappe/app.py, setup_read_only_mode; frappe/database/database.py, begin
+        query(site.db, "START TRANSACTION READ ONLY")
     query(site.db, "SELECT 1")
     return site
 

@@ -1,0 +1,135 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"go.temporal.io/sdk/activity"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/prego/prego"
+)
+
+// StorageResult is what a run that measures sites came to.
+type StorageResult struct {
+	Measured int `json:"measured"`
+	Failed   int `json:"failed,omitempty"`
+	Changed  int `json:"changed,omitempty"` // sites that became read-only, or no longer are
+}
+
+// MeasureSites asks hosts what tenants' sites take, those whose turn is longest ago, and
+// has sites be read-only that are above their storage quota. A few hosts are asked at
+// once, and each for one site after the other. One that does not answer has its next
+// turn later.
+func (a *Tenants) MeasureSites(ctx context.Context) (StorageResult, error) {
+	stop := keepAlive(ctx)
+	defer stop()
+	var out StorageResult
+	turns, err := a.Store.TakeStorageTurns(ctx, a.Settings.StorageEvery, a.Settings.StorageBatch)
+	if err != nil {
+		return out, err
+	}
+	var mu sync.Mutex
+	hosts, ctx2 := errgroup.WithContext(ctx)
+	hosts.SetLimit(max(1, a.Settings.StorageHosts))
+	for _, host := range byHost(turns) {
+		hosts.Go(func() error {
+			for _, turn := range host {
+				changed, err := a.measure(ctx2, turn.TenantID)
+				if ctx2.Err() != nil {
+					return ctx2.Err()
+				}
+				mu.Lock()
+				out.Measured++
+				if changed {
+					out.Changed++
+				}
+				if err != nil {
+					out.Measured, out.Failed = out.Measured-1, out.Failed+1
+				}
+				mu.Unlock()
+				if err == nil {
+					continue
+				}
+				a.Metrics.Unsized.Inc()
+				a.Log.Warn("site not measured; it is tried again at its next turn", zap.String("tenant_id", turn.TenantID), zap.String("error", prego.Redact(err.Error())))
+				if err := a.Store.SiteUsageFailed(ctx2, turn.TenantID, err.Error()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := hosts.Wait(); err != nil {
+		return out, err
+	}
+	levels, err := a.Store.StorageLevels(ctx)
+	if err != nil {
+		return out, err
+	}
+	for _, l := range prego.StorageLevels() {
+		a.Metrics.Storage.WithLabelValues(string(l)).Set(float64(levels[l]))
+	}
+	return out, nil
+}
+
+// byHost are the turns of each host, which come ordered by it.
+func byHost(turns []prego.StorageTurn) (hosts [][]prego.StorageTurn) {
+	for len(turns) > 0 {
+		n := slices.IndexFunc(turns, func(t prego.StorageTurn) bool { return t.ServerID != turns[0].ServerID })
+		if n < 0 {
+			n = len(turns)
+		}
+		hosts, turns = append(hosts, turns[:n]), turns[n:]
+	}
+	return hosts
+}
+
+// measure measures one site and does what follows from it.
+func (a *Tenants) measure(ctx context.Context, tenantID string) (changed bool, err error) {
+	t, err := a.Store.TenantRun(ctx, tenantID)
+	if err != nil || t.Allocation == nil || t.Site == "" {
+		return false, err
+	}
+	info := activity.GetInfo(ctx)
+	what := fmt.Sprintf("storage-%s-%d", info.WorkflowExecution.RunID, info.Attempt)
+	printed, err := a.forTenant(ctx, t, what, a.Settings.CommandTimeout, "--site", t.Site, "usage")
+	if err != nil {
+		return false, err
+	}
+	size, err := prego.ParseSiteSize(printed)
+	if err != nil {
+		return false, err
+	}
+	if _, err := a.Store.KeepSiteUsage(ctx, tenantID, size, a.Settings.Storage); err != nil {
+		return false, err
+	}
+	// Read again: what the site is to be like is for its state now.
+	if t, err = a.Store.TenantRun(ctx, tenantID); err != nil {
+		return false, err
+	}
+	if err := a.tellQuota(ctx, t, what); err != nil {
+		return false, err
+	}
+	// In its grace period a site is as it was before, and so it stays.
+	if t.State != prego.TenantActive || t.ConvergedState != t.State || t.ReadOnly == (t.StorageLevel == prego.StorageReadOnly) {
+		return false, nil
+	}
+	a.hook("storage/change")
+	return true, a.putOnline(ctx, t, what)
+}
+
+// tellQuota has a site know its quota when that has changed.
+func (a *Tenants) tellQuota(ctx context.Context, t prego.TenantRun, what string) error {
+	u, err := a.Store.SiteUsage(ctx, t.TenantID)
+	if err != nil || u == nil || u.QuotaGB == t.StorageQuotaGB {
+		return err
+	}
+	if err := a.onSite(ctx, t, what+"-quota", []string{"configure", fmt.Sprintf(`{"prego_storage_quota_gb":%d}`, t.StorageQuotaGB)}); err != nil {
+		return err
+	}
+	return a.Store.SiteKnowsQuota(ctx, t.TenantID, t.StorageQuotaGB)
+}

@@ -1,0 +1,251 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+)
+
+// siteTimeout bounds a command that a caller waits for.
+const siteTimeout = time.Minute
+
+// keptSaid is how much of what a host said is told to the caller, in bytes.
+const keptSaid = 512
+
+// liveSite reads a tenant that has a site, and where that is.
+func (a *API) liveSite(ctx context.Context, id string) (prego.Tenant, prego.ProvisionState, error) {
+	var st prego.ProvisionState
+	t, err := a.d.Tenants.GetTenant(ctx, id)
+	if err != nil {
+		return t, st, err
+	}
+	switch t.State {
+	case prego.TenantActive, prego.TenantSuspended, prego.TenantGracePeriod:
+	case prego.TenantTrial, prego.TenantProvisioning, prego.TenantTerminated, prego.TenantDataPurged, prego.TenantFailed:
+		return t, st, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: its site must be active, suspended or in its grace period", id, t.State)
+	}
+	al, err := a.d.Tenants.LiveAllocation(ctx, id)
+	if err != nil {
+		return t, st, err
+	}
+	if al == nil || t.Site == "" {
+		return t, st, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s and has no site", id, t.State)
+	}
+	st, err = a.host(ctx, al.AppServerID, true)
+	return t, st, err
+}
+
+// siteCommand runs a command on a site's host and waits for its end. It is in the audit
+// without its secrets, which go to the host beside the arguments.
+func (a *API) siteCommand(c echo.Context, t prego.Tenant, st prego.ProvisionState, secrets map[string]string, args ...string) error {
+	// Seen to its end, so that its row says how it ended.
+	ctx, done, err := a.long(c, true)
+	if err != nil {
+		return err
+	}
+	defer done()
+	cmd := prego.Command{
+		AuditID: "operator-" + uuid.NewString(), ServerID: st.ServerID, Kind: string(wire.KindBench), Args: args, Actor: prego.ActorOperator, By: caller(c).Subject,
+		TenantID: t.TenantID, Secrets: secrets,
+	}
+	if err := a.d.Hosts.BeginCommand(ctx, cmd); err != nil {
+		return err
+	}
+	c.Response().Header().Set(auditHeader, cmd.AuditID)
+	began := time.Now()
+	outcome, failed := a.d.Shell.Run(ctx, st.Host, cmd, siteTimeout, func(string, string) {})
+	if failed != nil {
+		outcome = prego.UnknownOutcome(failed, time.Since(began))
+	}
+	outcome.Stdout, outcome.Stderr = cmd.RedactEnd(outcome.Stdout), cmd.RedactEnd(outcome.Stderr)
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
+	defer cancel()
+	if err := a.d.Hosts.FinishCommand(record, cmd.AuditID, outcome); err != nil {
+		a.d.Log.Error("a command's end is not in the audit", zap.String("audit_id", cmd.AuditID), zap.String("error", prego.Redact(err.Error())))
+	}
+	switch {
+	case failed != nil:
+		return fromHost(failed, cmd)
+	case outcome.ExitCode == nil || *outcome.ExitCode != 0:
+		return prego.Errorf(prego.CodeSiteCommandFailed, "the host could not do it, see %s in the audit of server %s: %s", cmd.AuditID, st.ServerID, prego.EndOf(outcome.Stderr, keptSaid))
+	}
+	return nil
+}
+
+// note puts what was done to a site on its tenant's timeline, also when the caller has
+// left.
+func (a *API) note(c echo.Context, id string, step prego.TenantStep, message string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), recordWithin)
+	defer cancel()
+	return a.d.Tenants.AddTenantEvent(ctx, prego.TenantEvent{TenantID: id, Step: step, Actor: caller(c).Subject, Message: message}, "")
+}
+
+// once says that an answer holds what is never shown again.
+func once(c echo.Context) { c.Response().Header().Set("Cache-Control", "no-store") }
+
+// administrator is Frappe's own user, who may do anything on a site.
+const administrator = "Administrator"
+
+// SetAdminPassword sets the Administrator's password and shows it once.
+func (a *API) SetAdminPassword(c echo.Context, id TenantID) error {
+	if err := checkTenantPath(c, id); err != nil {
+		return err
+	}
+	t, st, err := a.liveSite(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	password := prego.NewPassword()
+	if err := a.siteCommand(c, t, st, map[string]string{wire.SecretAdminPassword: password}, "--site", t.Site, "set-admin-password"); err != nil {
+		return err
+	}
+	if err := a.note(c, id, prego.TenantPasswordSet, ""); err != nil {
+		return err
+	}
+	once(c)
+	return c.JSON(http.StatusOK, AdminPassword{User: administrator, Password: password, SiteUrl: siteURL(t)})
+}
+
+// AddTenantUser makes a user of a tenant's site.
+func (a *API) AddTenantUser(c echo.Context, id TenantID) error {
+	if err := checkTenantPath(c, id); err != nil {
+		return err
+	}
+	var in struct {
+		Email    string `json:"email"`
+		Name     string `json:"name"`
+		Password string `json:"password"`
+	}
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if err := prego.ValidateEmail("email", in.Email); err != nil {
+		return err
+	}
+	if in.Name == "" {
+		in.Name = in.Email
+	}
+	if err := prego.ValidatePerson("name", in.Name); err != nil {
+		return err
+	}
+	out := TenantUser{Email: in.Email, Name: in.Name}
+	secrets := map[string]string{}
+	switch in.Password {
+	case "", "generate":
+		secrets[wire.SecretUserPassword] = prego.NewPassword()
+		out.Password = optional(secrets[wire.SecretUserPassword])
+	case "none":
+	default:
+		return prego.Invalid("password", "must be generate or none; a password is made here, and shown once")
+	}
+	t, st, err := a.liveSite(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	if err := a.siteCommand(c, t, st, secrets, "--site", t.Site, "add-user", in.Email, in.Name); err != nil {
+		return err
+	}
+	if err := a.note(c, id, prego.TenantUserAdded, in.Email); err != nil {
+		return err
+	}
+	out.SiteUrl = siteURL(t)
+	once(c)
+	return c.JSON(http.StatusCreated, out)
+}
+
+func mailView(m prego.MailSettings) TenantMail {
+	return TenantMail{Server: m.Server, Port: m.Port, Tls: m.TLS, Login: optional(m.Login), Sender: m.Sender, SenderName: optional(m.SenderName)}
+}
+
+// PutTenantMail says where a site sends its mail.
+func (a *API) PutTenantMail(c echo.Context, id TenantID) error {
+	if err := checkTenantPath(c, id); err != nil {
+		return err
+	}
+	var in struct {
+		Server     string `json:"server"`
+		Port       int    `json:"port"`
+		TLS        bool   `json:"tls"`
+		Login      string `json:"login"`
+		Password   string `json:"password"`
+		Sender     string `json:"sender"`
+		SenderName string `json:"sender_name"`
+	}
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	m := prego.MailSettings{Server: in.Server, Port: in.Port, TLS: in.TLS, Login: in.Login, Sender: in.Sender, SenderName: in.SenderName}
+	if err := m.Validate(in.Password); err != nil {
+		return err
+	}
+	t, st, err := a.liveSite(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	secrets := map[string]string{}
+	if in.Password != "" {
+		secrets[wire.SecretMailPassword] = in.Password
+	}
+	if err := a.siteCommand(c, t, st, secrets, m.Configure().Args(t.Site)...); err != nil {
+		return err
+	}
+	if err := a.d.Tenants.SetMail(context.WithoutCancel(c.Request().Context()), id, &m, caller(c).Subject); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, mailView(m))
+}
+
+// DeleteTenantMail takes the mail settings out of a site.
+func (a *API) DeleteTenantMail(c echo.Context, id TenantID) error {
+	if err := checkTenantPath(c, id); err != nil {
+		return err
+	}
+	t, st, err := a.liveSite(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	if err := a.siteCommand(c, t, st, nil, prego.NoMail().Args(t.Site)...); err != nil {
+		return err
+	}
+	if err := a.d.Tenants.SetMail(context.WithoutCancel(c.Request().Context()), id, nil, caller(c).Subject); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+// PutStorageQuota changes a tenant's storage quota.
+func (a *API) PutStorageQuota(c echo.Context, id TenantID) error {
+	if err := checkTenantPath(c, id); err != nil {
+		return err
+	}
+	var in struct {
+		GB int `json:"gb"`
+	}
+	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+		return err
+	}
+	if in.GB < 1 || in.GB > prego.MaxStorageGB {
+		return prego.Invalid("gb", "must be 1 to 100000")
+	}
+	t, err := a.d.Tenants.SetStorageQuota(c.Request().Context(), id, in.GB, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, tenantSummary(t))
+}
+
+func storageView(t prego.Tenant, u prego.SiteUsage) TenantStorage {
+	quota := int64(t.StorageQuotaGB) * prego.BytesPerGB
+	return TenantStorage{
+		UsedBytes: u.Used(), DatabaseBytes: u.DatabaseBytes, FilesBytes: u.FilesBytes, BackupsBytes: u.BackupsBytes, QuotaBytes: quota,
+		UsedPct: 100 * float64(u.Used()) / float64(max(quota, 1)), Users: u.Users, Level: TenantStorageLevel(u.Level), OverSince: utc(u.OverSince),
+		ReadOnly: u.ReadOnly, MeasuredAt: u.MeasuredAt.UTC(), Message: optional(u.Message),
+	}
+}

@@ -1,0 +1,240 @@
+package api_test
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/api"
+)
+
+// lives makes a tenant whose site is on a host that answers.
+func (b *bundle) lives(slug string) (id, of string) {
+	b.t.Helper()
+	b.reachable("app-1")
+	exec := func(sql string, args ...any) {
+		b.t.Helper()
+		_, err := b.pool.Exec(context.Background(), sql, args...)
+		require.NoError(b.t, err)
+	}
+	exec(`INSERT INTO orgs (org_id, created_by, tier) VALUES ('acme', 'a', 'enterprise') ON CONFLICT DO NOTHING`)
+	resp, body := b.do("POST", "/v1/tenants", "operator", js, `{"slug":"`+slug+`","org_id":"acme","region":"eu","plan":"starter","admin_email":"ann@example.com"}`)
+	require.Equal(b.t, http.StatusAccepted, resp.StatusCode, "%s", body)
+	id = as[api.TenantAccepted](b.t, body).TenantId
+	exec(`INSERT INTO db_shards (shard_id, server_id, region, tenant_capacity) VALUES ('app-1', 'app-1', 'eu', 10) ON CONFLICT DO NOTHING`)
+	exec(`INSERT INTO redis_pools (pool_id, server_id, region, tenant_capacity) VALUES ('app-1', 'app-1', 'eu', 10) ON CONFLICT DO NOTHING`)
+	exec(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
+		VALUES ($1, 'app-1', 'app-1', 'app-1', '', 'tenant_x_db', 'hetzner', 'best_fit')`, id)
+	exec(`UPDATE tenants SET state = 'active', converged_state = 'active', site = slug || '.sites.test' WHERE tenant_id = $1`, id)
+	return id, "/v1/tenants/" + id
+}
+
+// told remembers what a host was asked.
+type told struct {
+	mu       sync.Mutex
+	commands []prego.Command
+}
+
+func (s *told) last() prego.Command {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.commands[len(s.commands)-1]
+}
+
+// answers has the host end each command with a status, after printing the secrets that
+// it was given, which no host should.
+func (b *bundle) answers(status int) *told {
+	s := &told{}
+	b.hosts.run = func(_ context.Context, c prego.Command, onLine func(stream, line string)) (prego.CommandOutcome, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.commands = append(s.commands, c)
+		text := "done"
+		for _, secret := range c.Secrets {
+			text += " " + secret
+		}
+		onLine("stdout", text)
+		return prego.CommandOutcome{ExitCode: &status, Duration: time.Millisecond, Stdout: text, Stderr: text}, nil
+	}
+	return s
+}
+
+// nowhere looks for a secret in every row, and in every line of the log.
+func (b *bundle) nowhere(secret string) {
+	b.t.Helper()
+	require.GreaterOrEqual(b.t, len(secret), 8)
+	rows, err := b.pool.Query(context.Background(), `SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'`)
+	require.NoError(b.t, err)
+	var tables []string
+	for rows.Next() {
+		var name string
+		require.NoError(b.t, rows.Scan(&name))
+		tables = append(tables, name)
+	}
+	require.NoError(b.t, rows.Err())
+	require.Greater(b.t, len(tables), 20)
+	for _, table := range tables {
+		var n int
+		require.NoError(b.t, b.pool.QueryRow(context.Background(), `SELECT count(*) FROM `+table+` r WHERE r::text LIKE '%' || $1 || '%'`, secret).Scan(&n))
+		require.Zero(b.t, n, "in %s", table)
+	}
+	for _, e := range b.logs.All() {
+		require.NotContains(b.t, e.Message+toString(e.ContextMap()), secret)
+	}
+}
+
+func TestThePasswordIsShownOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	host := b.answers(0)
+	id, of := b.lives("acme-kr")
+	resp, body := b.do("POST", of+"/admin-password", "operator", "", "")
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
+	require.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
+	first := as[api.AdminPassword](t, body)
+	require.Equal(t, []any{"Administrator", "https://acme-kr.sites.test"}, []any{first.User, deref(first.SiteUrl)})
+	require.Len(t, first.Password, 24)
+	asked := host.last()
+	require.Equal(t, []string{"--site", "acme-kr.sites.test", "set-admin-password"}, asked.Args)
+	require.Equal(t, map[string]string{wire.SecretAdminPassword: first.Password}, asked.Secrets)
+	require.Equal(t, []string{"app-1", id}, []string{asked.ServerID, asked.TenantID})
+	b.nowhere(first.Password)
+
+	_, body = b.do("POST", of+"/admin-password", "operator", "", "")
+	second := as[api.AdminPassword](t, body)
+	require.NotEqual(t, first.Password, second.Password)
+	_, body = b.do("GET", of, "viewer", "", "")
+	require.NotContains(t, string(body), second.Password)
+	tn := as[api.Tenant](t, body)
+	require.Equal(t, []string{"admin_password_set", "operator"}, []string{tn.Timeline[len(tn.Timeline)-1].Step, tn.Timeline[len(tn.Timeline)-1].Actor})
+
+	b.answers(1)
+	resp, body = b.do("POST", of+"/admin-password", "operator", "", "")
+	p := as[api.Problem](t, body)
+	require.Equal(t, []any{http.StatusConflict, "site_command_failed"}, []any{resp.StatusCode, p.Code})
+	require.Contains(t, deref(p.Detail), "done [redacted]", "not even where a host prints it")
+	resp, body = b.do("POST", of+"/admin-password", "viewer", "", "")
+	require.Equal(t, http.StatusForbidden, resp.StatusCode, "%s", body)
+}
+
+func TestUsersAndMailOfASite(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	host := b.answers(0)
+	_, of := b.lives("acme-kr")
+	resp, body := b.do("POST", of+"/users", "operator", js, `{"email":"bob@example.com","name":"Bob B."}`)
+	require.Equal(t, http.StatusCreated, resp.StatusCode, "%s", body)
+	u := as[api.TenantUser](t, body)
+	require.Equal(t, []string{"--site", "acme-kr.sites.test", "add-user", "bob@example.com", "Bob B."}, host.last().Args)
+	require.Equal(t, map[string]string{wire.SecretUserPassword: deref(u.Password)}, host.last().Secrets)
+	b.nowhere(deref(u.Password))
+	resp, body = b.do("POST", of+"/users", "operator", js, `{"email":"carl@example.com","password":"none"}`)
+	require.Equal(t, http.StatusCreated, resp.StatusCode, "%s", body)
+	require.Nil(t, as[api.TenantUser](t, body).Password)
+	require.Empty(t, host.last().Secrets)
+
+	resp, body = b.do("PUT", of+"/mail", "operator", js, `{"server":"smtp.example.com","port":587,"tls":true,"login":"erp","password":"swordfish-1","sender":"erp@example.com"}`)
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
+	require.NotContains(t, string(body), "swordfish")
+	asked := host.last()
+	require.Equal(t, map[string]string{wire.SecretMailPassword: "swordfish-1"}, asked.Secrets)
+	require.Equal(t, "configure", asked.Args[2])
+	require.JSONEq(t, `{"mail_server":"smtp.example.com","mail_port":587,"use_tls":1,"mail_login":"erp","auto_email_id":"erp@example.com",
+		"email_sender_name":null,"always_use_account_email_id_as_sender":1,"disable_mail_smtp_authentication":0}`, asked.Args[3])
+	b.nowhere("swordfish-1")
+	_, body = b.do("GET", of, "viewer", "", "")
+	tn := as[api.Tenant](t, body)
+	require.Equal(t, []any{"smtp.example.com", "erp"}, []any{tn.Mail.Server, deref(tn.Mail.Login)})
+	require.Equal(t, []string{"ann@example.com", "ann@example.com"}, []string{deref(tn.AdminEmail), deref(tn.AdminName)})
+	resp, body = b.do("DELETE", of+"/mail", "operator", "", "")
+	require.Equal(t, http.StatusNoContent, resp.StatusCode, "%s", body)
+	require.Contains(t, host.last().Args[3], `"mail_password":null`)
+	_, body = b.do("GET", of, "viewer", "", "")
+	require.Nil(t, as[api.Tenant](t, body).Mail)
+}
+
+func TestStorageQuota(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	id, of := b.lives("alpha")
+	rules := prego.StorageRules{WarnPct: 90, HardPct: 120, Grace: time.Hour}
+	turns, err := b.store.TakeStorageTurns(t.Context(), time.Hour, 10)
+	require.NoError(t, err)
+	require.Equal(t, []prego.StorageTurn{{TenantID: id, ServerID: "app-1"}}, turns)
+	level, err := b.store.KeepSiteUsage(t.Context(), id, prego.SiteSize{DatabaseBytes: 8e9, FilesBytes: 3e9, BackupsBytes: 1, Users: 2}, rules)
+	require.NoError(t, err)
+	require.Equal(t, prego.StorageOver, level)
+	_, body := b.do("GET", of, "viewer", "", "")
+	tn := as[api.Tenant](t, body)
+	s := tn.Storage
+	require.Equal(t, []any{int64(11e9), int64(10e9), "over", false, 2}, []any{s.UsedBytes, s.QuotaBytes, string(s.Level), s.ReadOnly, s.Users})
+	require.InDelta(t, 110, s.UsedPct, 0.01)
+	require.NotNil(t, s.OverSince)
+	last := tn.Timeline[len(tn.Timeline)-1]
+	require.Equal(t, []string{"storage", "storage_over", "11.00 of 10 GB are used (110 %)"}, []string{last.Step, deref(last.Reason), deref(last.Message)})
+
+	resp, body := b.do("PUT", of+"/storage-quota", "operator", js, `{"gb":20}`)
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
+	_, body = b.do("GET", of, "viewer", "", "")
+	require.Equal(t, 20, as[api.Tenant](t, body).StorageQuotaGb)
+	turns, err = b.store.TakeStorageTurns(t.Context(), time.Hour, 10)
+	require.NoError(t, err)
+	require.Len(t, turns, 1, "it is measured next, whenever that was before")
+	_, err = b.pool.Exec(t.Context(), `INSERT INTO org_quotas (org_id, dimension, limit_value, updated_by) VALUES ('acme', 'max_total_volume_bytes', 25e9, 'a')`)
+	require.NoError(t, err)
+	resp, body = b.do("PUT", of+"/storage-quota", "operator", js, `{"gb":26}`)
+	p := as[api.Problem](t, body)
+	require.Equal(t, []any{http.StatusConflict, "quota_exceeded", "max_total_volume_bytes"}, []any{resp.StatusCode, p.Code, deref(p.Dimension)})
+	resp, body = b.do("PUT", of+"/storage-quota", "operator", js, `{"gb":5}`)
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
+}
+
+func TestSitesRefuse(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.answers(0)
+	id, of := b.lives("alpha")
+	_, err := b.pool.Exec(t.Context(), `INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy, request_hash, state, created_by)
+		VALUES ('t-gone', 'gone', 'acme', 'eu', 'starter', 1, 1, 'shared', '\x00', 'terminated', 'a')`)
+	require.NoError(t, err)
+	for _, tc := range []struct {
+		method, path, body string
+		status             int
+		code, field        string
+	}{
+		{"POST", "/v1/tenants/t-none/admin-password", "", 404, "tenant_not_found", ""},
+		{"POST", "/v1/tenants/t-gone/admin-password", "", 409, "invalid_transition", ""},
+		{"PUT", "/v1/tenants/t-gone/storage-quota", `{"gb":2}`, 409, "invalid_transition", ""},
+		{"PUT", of + "/storage-quota", `{"gb":0}`, 422, "invalid_field", "gb"},
+		{"PUT", of + "/storage-quota", `{}`, 422, "invalid_field", "gb"},
+		{"POST", of + "/users", `{"email":"nobody"}`, 422, "invalid_field", "email"},
+		{"POST", of + "/users", `{"email":"a@b.c","name":"<b>"}`, 422, "invalid_field", "name"},
+		{"POST", of + "/users", `{"email":"a@b.c","password":"hunter2"}`, 422, "invalid_field", "password"},
+		{"PUT", of + "/mail", `{"server":"smtp.example.com","port":465,"tls":true,"sender":"a@b.c"}`, 422, "invalid_field", "port"},
+		{"PUT", of + "/mail", `{"server":"smtp.example.com","port":587,"tls":false,"login":"a","password":"b","sender":"a@b.c"}`, 422, "invalid_field", "tls"},
+		{"PUT", of + "/mail", `{"server":"smtp.example.com","port":587,"tls":true,"login":"a","sender":"a@b.c"}`, 422, "invalid_field", "password"},
+		{"PUT", of + "/mail", `{"server":"smtp.example.com","port":587,"password":"b","sender":"a@b.c"}`, 422, "invalid_field", "password"},
+		{"PUT", of + "/mail", `{"server":"-x","port":587,"sender":"a@b.c"}`, 422, "invalid_field", "server"},
+		{"PUT", of + "/mail", `{"server":"x","port":25,"sender":"a"}`, 422, "invalid_field", "sender"},
+		{"POST", "/v1/tenants", `{"slug":"b","org_id":"acme","region":"eu","plan":"trial","admin_email":"x"}`, 422, "invalid_field", "admin_email"},
+		{"POST", "/v1/tenants", `{"slug":"b","org_id":"acme","region":"eu","plan":"trial","admin_name":"x"}`, 422, "invalid_field", "admin_name"},
+	} {
+		contentType := ""
+		if tc.body != "" {
+			contentType = js
+		}
+		resp, body := b.do(tc.method, tc.path, "operator", contentType, tc.body)
+		p := as[api.Problem](t, body)
+		require.Equal(t, []any{tc.status, tc.code, tc.field}, []any{resp.StatusCode, p.Code, deref(p.Field)}, "%s %s %s: %s", tc.method, tc.path, tc.body, body)
+	}
+	_, err = b.pool.Exec(t.Context(), `UPDATE servers SET agent_status = 'disconnected' WHERE server_id = 'app-1'`)
+	require.NoError(t, err)
+	resp, body := b.do("POST", "/v1/tenants/"+id+"/admin-password", "operator", "", "")
+	require.Equal(t, []any{409, "server_not_reachable"}, []any{resp.StatusCode, as[api.Problem](t, body).Code})
+}

@@ -1,0 +1,248 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/quota"
+)
+
+// Sites that can be measured: of tenants whose state is in effect, on a host that
+// answers, and in no restore, which goes through maintenance itself. Whose turn is
+// longest ago is first; taking the turn is part of the statement.
+const sqlTakeStorageTurns = `
+WITH due AS (
+    SELECT t.tenant_id, a.app_server_id, t.storage_quota_gb
+    FROM tenants t
+    JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
+    JOIN servers s ON s.server_id = a.app_server_id AND s.status = 'active' AND s.agent_status = 'connected' AND s.host IS NOT NULL
+    LEFT JOIN site_usage u ON u.tenant_id = t.tenant_id
+    WHERE t.site <> '' AND t.state IN ('active', 'suspended', 'grace_period') AND t.converged_state = t.state
+      AND (u.tried_at IS NULL OR u.tried_at < now() - make_interval(secs => $1))
+      AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = t.tenant_id AND j.status IN ('queued', 'running'))
+    ORDER BY u.tried_at NULLS FIRST, t.tenant_id LIMIT $2),
+taken AS (
+    INSERT INTO site_usage (tenant_id, quota_gb) SELECT tenant_id, storage_quota_gb FROM due
+    ON CONFLICT (tenant_id) DO UPDATE SET tried_at = now())
+SELECT tenant_id, app_server_id FROM due ORDER BY app_server_id, tenant_id`
+
+// TakeStorageTurns are the sites to measure now, at most so many, each at most once in
+// every.
+func (s *Store) TakeStorageTurns(ctx context.Context, every time.Duration, limit int) ([]prego.StorageTurn, error) {
+	return collect[prego.StorageTurn](ctx, s, "storage turns", sqlTakeStorageTurns, every.Seconds(), limit)
+}
+
+const siteUsageColumns = `u.tenant_id, u.database_bytes, u.files_bytes, u.backups_bytes, u.users, u.measured_at, u.tried_at, u.level, u.over_since, u.read_only, u.quota_gb, u.message`
+
+func scanSiteUsage(row pgx.CollectableRow) (prego.SiteUsage, error) {
+	var u prego.SiteUsage
+	err := row.Scan(&u.TenantID, &u.DatabaseBytes, &u.FilesBytes, &u.BackupsBytes, &u.Users, &u.MeasuredAt, &u.TriedAt, &u.Level, &u.OverSince, &u.ReadOnly, &u.QuotaGB, &u.Message)
+	return u, err
+}
+
+const sqlSiteUsage = `SELECT ` + siteUsageColumns + ` FROM site_usage u WHERE u.tenant_id = $1`
+
+// SiteUsage is what a tenant's site takes, nil while it was never measured.
+func (s *Store) SiteUsage(ctx context.Context, tenantID string) (*prego.SiteUsage, error) {
+	u, err := first(collectBy(ctx, s, "site usage", scanSiteUsage, sqlSiteUsage, tenantID))
+	if err != nil || u == nil || u.MeasuredAt == nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+const sqlHoldSiteUsage = `
+SELECT u.level, u.over_since, now(), t.storage_quota_gb FROM site_usage u JOIN tenants t USING (tenant_id)
+WHERE u.tenant_id = $1 FOR NO KEY UPDATE OF u`
+
+const sqlKeepSiteUsage = `
+UPDATE site_usage SET database_bytes = $2, files_bytes = $3, backups_bytes = $4, users = $5, measured_at = $6, level = $7, over_since = $8, message = ''
+WHERE tenant_id = $1`
+
+// KeepSiteUsage keeps a measurement and says where the site stands by it. A change of
+// level is on the tenant's timeline.
+func (s *Store) KeepSiteUsage(ctx context.Context, tenantID string, size prego.SiteSize, rules prego.StorageRules) (level prego.StorageLevel, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		var was prego.StorageLevel
+		var since *time.Time
+		var now time.Time
+		var gb int64
+		if err := tx.QueryRow(ctx, sqlHoldSiteUsage, tenantID).Scan(&was, &since, &now, &gb); err != nil {
+			return err
+		}
+		total := gb * prego.BytesPerGB
+		switch {
+		case size.Used() < total:
+			since = nil
+		case since == nil:
+			since = &now
+		}
+		var over time.Duration
+		if since != nil {
+			over = now.Sub(*since)
+		}
+		level = rules.Level(size.Used(), total, over)
+		if _, err := tx.Exec(ctx, sqlKeepSiteUsage, tenantID, size.DatabaseBytes, size.FilesBytes, size.BackupsBytes, size.Users, now, level, since); err != nil {
+			return err
+		}
+		if level == was {
+			return nil
+		}
+		return tenantEvent(ctx, tx, prego.TenantEvent{
+			TenantID: tenantID, Step: prego.TenantStorage, Reason: "storage_" + string(level), Actor: string(prego.ActorSystem),
+			Message: fmt.Sprintf("%.2f of %d GB are used (%.0f %%)", float64(size.Used())/prego.BytesPerGB, gb, 100*float64(size.Used())/float64(max(total, 1))),
+		}, "")
+	})
+	if err != nil {
+		return "", fmt.Errorf("usage of tenant %s: %w", tenantID, err)
+	}
+	return level, nil
+}
+
+const sqlSiteUsageFailed = `UPDATE site_usage SET message = $2 WHERE tenant_id = $1`
+
+// SiteUsageFailed keeps why a site could not be measured.
+func (s *Store) SiteUsageFailed(ctx context.Context, tenantID, why string) error {
+	if _, err := s.pool.Exec(ctx, sqlSiteUsageFailed, tenantID, prego.Redact(why)); err != nil {
+		return fmt.Errorf("usage of tenant %s: %w", tenantID, err)
+	}
+	return nil
+}
+
+const sqlSiteReadOnly = `UPDATE site_usage SET read_only = $2 WHERE tenant_id = $1`
+
+// SiteReadOnly records that a host is told that a site is read-only: before it is told,
+// and after it was told otherwise.
+func (s *Store) SiteReadOnly(ctx context.Context, tenantID string, on bool) error {
+	if _, err := s.pool.Exec(ctx, sqlSiteReadOnly, tenantID, on); err != nil {
+		return fmt.Errorf("usage of tenant %s: %w", tenantID, err)
+	}
+	return nil
+}
+
+const sqlSiteKnowsQuota = `UPDATE site_usage SET quota_gb = $2 WHERE tenant_id = $1`
+
+// SiteKnowsQuota records the quota that a site was told.
+func (s *Store) SiteKnowsQuota(ctx context.Context, tenantID string, gb int) error {
+	if _, err := s.pool.Exec(ctx, sqlSiteKnowsQuota, tenantID, gb); err != nil {
+		return fmt.Errorf("usage of tenant %s: %w", tenantID, err)
+	}
+	return nil
+}
+
+const sqlStorageLevels = `
+SELECT u.level, count(*) FROM site_usage u JOIN tenants t USING (tenant_id)
+WHERE t.state IN ('active', 'suspended', 'grace_period') AND u.measured_at IS NOT NULL GROUP BY u.level`
+
+// StorageLevels counts the sites of each level.
+func (s *Store) StorageLevels(ctx context.Context) (map[prego.StorageLevel]int, error) {
+	type line struct {
+		Level prego.StorageLevel
+		N     int
+	}
+	lines, err := collect[line](ctx, s, "storage levels", sqlStorageLevels)
+	out := map[prego.StorageLevel]int{}
+	for _, l := range lines {
+		out[l.Level] = l.N
+	}
+	return out, err
+}
+
+// How much more of the org's quota a tenant takes with another storage quota: its plan's
+// storage counts at least, as in counted_tenants.
+const sqlStorageDelta = `
+SELECT GREATEST(z.storage_bytes, $2::bigint * 1000000000) - GREATEST(z.storage_bytes, t.storage_quota_gb::bigint * 1000000000), t.storage_quota_gb
+FROM tenants t JOIN tenant_sizes z ON z.plan = t.plan WHERE t.tenant_id = $1 FOR NO KEY UPDATE OF t`
+
+const sqlSetStorageQuota = `UPDATE tenants SET storage_quota_gb = $2, updated_at = now() WHERE tenant_id = $1 AND state NOT IN ('terminated', 'data_purged') RETURNING ` + tenantColumns
+
+// The next measurement is due at once: it lifts what the quota before had brought about.
+const sqlMeasureNext = `UPDATE site_usage SET tried_at = 'epoch' WHERE tenant_id = $1`
+
+// SetStorageQuota gives a tenant another storage quota, within its org's.
+func (s *Store) SetStorageQuota(ctx context.Context, tenantID string, gb int, by string) (t prego.Tenant, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		var org string
+		err := tx.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&org)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID)
+		}
+		if err != nil {
+			return err
+		}
+		if err := lockOrg(ctx, tx, org); err != nil {
+			return err
+		}
+		var delta float64
+		var was int
+		if err := tx.QueryRow(ctx, sqlStorageDelta, tenantID, gb).Scan(&delta, &was); err != nil {
+			return err
+		}
+		if err := s.takeQuota(ctx, tx, org, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: delta}); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sqlSetStorageQuota, tenantID, gb)
+		if err != nil {
+			return err
+		}
+		t, err = pgx.CollectExactlyOneRow(rows, scanTenant)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s has ended", tenantID)
+		}
+		if err != nil || was == gb {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlMeasureNext, tenantID); err != nil {
+			return err
+		}
+		if err := tenantEvent(ctx, tx, prego.TenantEvent{
+			TenantID: tenantID, Step: prego.TenantStorage, Reason: "quota_changed", Actor: by, Message: fmt.Sprintf("from %d to %d GB", was, gb),
+		}, ""); err != nil {
+			return err
+		}
+		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "tenant.storage_quota", Subject: tenantID, Actor: by}, map[string]any{"from_gb": was, "to_gb": gb})
+	})
+	return t, asCodedOrNil("storage quota", err)
+}
+
+const (
+	sqlForgetSiteUsage    = `DELETE FROM site_usage WHERE tenant_id = $1`
+	sqlSnapshotsWithSite  = `UPDATE snapshots SET status = 'deleted', erased_at = now() WHERE tenant_id = $1 AND status IN ('succeeded', 'failed', 'deleted') AND erased_at IS NULL`
+	sqlForgetMailSettings = `UPDATE tenants SET mail = NULL WHERE tenant_id = $1 AND mail IS NOT NULL`
+)
+
+// SiteErased forgets what was kept of a site that is gone: its usage, its snapshots, its
+// mail settings.
+func (s *Store) SiteErased(ctx context.Context, tenantID string) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		for _, sql := range []string{sqlForgetSiteUsage, sqlSnapshotsWithSite, sqlForgetMailSettings} {
+			if _, err := tx.Exec(ctx, sql, tenantID); err != nil {
+				return fmt.Errorf("what is kept of the site of tenant %s: %w", tenantID, err)
+			}
+		}
+		return nil
+	})
+}
+
+const sqlSetMail = `UPDATE tenants SET mail = $2, updated_at = now() WHERE tenant_id = $1 RETURNING org_id`
+
+// SetMail keeps what a site was told of its mail, nil for nothing; the password is not
+// kept.
+func (s *Store) SetMail(ctx context.Context, tenantID string, m *prego.MailSettings, by string) error {
+	return asCodedOrNil("mail settings", s.inTx(ctx, func(tx pgx.Tx) error {
+		var org string
+		if err := tx.QueryRow(ctx, sqlSetMail, tenantID, m).Scan(&org); err != nil {
+			return err
+		}
+		message := "none"
+		if m != nil {
+			message = fmt.Sprintf("%s by %s:%d", m.Sender, m.Server, m.Port)
+		}
+		return tenantEvent(ctx, tx, prego.TenantEvent{TenantID: tenantID, Step: prego.TenantMailSet, Actor: by, Message: message}, "")
+	}))
+}
