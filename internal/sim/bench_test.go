@@ -110,7 +110,7 @@ func (b *bench) command(stdin string, args ...string) *exec.Cmd {
 		cmd.Dir = b.path("sites")
 	}
 	cmd.Stdin = strings.NewReader(stdin)
-	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "LANG=C.UTF-8"}
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "LANG=C.UTF-8", "FRAPPE_BENCH_ROOT=" + b.path("")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd
 }

@@ -71,7 +71,7 @@ class Site:
 
 
 def bench_path(*parts):
-    return os.path.join(os.path.abspath(".."), *parts)
+    return os.path.join(os.environ.get("FRAPPE_BENCH_ROOT") or os.path.abspath(".."), *parts)
 
 
 def apps():
