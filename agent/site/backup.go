@@ -202,6 +202,9 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 			return err
 		}
 	}
+	if err := b.putBack(site); err != nil {
+		return err
+	}
 	work, err := b.linked(site, all)
 	if err != nil {
 		return err
@@ -211,10 +214,26 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 	if withFiles {
 		args = append(args, "--with-public-files", part(partFiles), "--with-private-files", part(partPrivate))
 	}
-	if err := b.command([]string{rootPassword}, args...); err != nil {
+	db, err := b.asRoot()
+	if err != nil {
 		return err
 	}
-	if err := b.afterRestore(site, at.Name); err != nil {
+	defer func() { _ = db.Close() }()
+	if err := endSessions(db, at.Name); err != nil {
+		return err
+	}
+	if withFiles {
+		if err := b.setAside(site); err != nil {
+			return err
+		}
+	}
+	if err := b.command([]string{rootPassword}, args...); err != nil {
+		return errors.Join(err, b.putBack(site))
+	}
+	if err := b.sites.RemoveAll(site + "/" + asideDir); err != nil {
+		return err
+	}
+	if err := afterRestore(db, site, at.Name); err != nil {
 		return err
 	}
 	if *s.Scheduled {
@@ -252,14 +271,50 @@ func (b *bench) linked(site string, all []file) (dir string, err error) {
 	return dir, nil
 }
 
+// asideDir has a site's files while a restore is under way. Frappe only adds those of the
+// backup: what came after it would stay.
+const asideDir = wire.SnapshotsDir + "/.aside"
+
+var fileDirs = []string{"public/files", "private/files"}
+
+func (b *bench) setAside(site string) error {
+	for _, dir := range fileDirs {
+		to := site + "/" + asideDir + "/" + dir
+		if err := b.sites.MkdirAll(to[:strings.LastIndexByte(to, '/')], 0o750); err != nil {
+			return err
+		}
+		step()
+		if err := b.sites.Rename(site+"/"+dir, to); ignoreGone(err) != nil {
+			return err
+		}
+		if err := b.sites.MkdirAll(site+"/"+dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// putBack brings back the files of a restore that did not end well.
+func (b *bench) putBack(site string) error {
+	for _, dir := range fileDirs {
+		from := site + "/" + asideDir + "/" + dir
+		if !b.exists(from) {
+			continue
+		}
+		if err := b.sites.RemoveAll(site + "/" + dir); err != nil {
+			return err
+		}
+		step()
+		if err := b.sites.Rename(from, site+"/"+dir); err != nil {
+			return err
+		}
+	}
+	return b.sites.RemoveAll(site + "/" + asideDir)
+}
+
 // afterRestore drops the user that Frappe makes for where root came from, and keeps
 // the one for anywhere.
-func (b *bench) afterRestore(site, name string) error {
-	db, err := b.asRoot()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = db.Close() }()
+func afterRestore(db *sql.DB, site, name string) error {
 	if complete, _, err := whole(db, name); err != nil || !complete {
 		return errors.Join(err, fmt.Errorf("bench restore ended, and database %s of %s lacks tables", name, site))
 	}

@@ -2,6 +2,7 @@ package site
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -56,7 +57,10 @@ func TestBackupAndRestore(t *testing.T) {
 	require.Contains(t, b.bad("--site", site, "restore", "no-such"), "has no backup no-such")
 	require.Equal(t, 2, b.rows(db))
 
-	// Restored, with the scheduler as it was, whatever ends it.
+	// Restored, with the scheduler as it was, whatever ends it, and whoever sits in a
+	// transaction meanwhile.
+	held := b.sitting(site, db)
+	require.NoError(t, os.WriteFile(b.path("sites/"+site+"/public/files/later.txt"), []byte("after the backup"), 0o600))
 	require.NoError(t, os.WriteFile(b.path("sites/"+site+"/public/files/kept.txt"), []byte("changed"), 0o600))
 	b.good("--site", site, "enable-scheduler")
 	killed := 0
@@ -89,6 +93,9 @@ func TestBackupAndRestore(t *testing.T) {
 	text, err := os.ReadFile(b.path("sites/" + site + "/public/files/kept.txt"))
 	require.NoError(t, err)
 	require.Equal(t, "as it was", string(text))
+	require.NoFileExists(t, b.path("sites/"+site+"/public/files/later.txt"))
+	require.NoDirExists(t, b.path("sites/"+site+"/"+asideDir))
+	require.Error(t, held(), "its session was ended")
 	require.Equal(t, 1, b.ask("SELECT COUNT(*) FROM `"+db+"`.tabSingles WHERE doctype = 'System Settings' AND field = 'enable_scheduler' AND value = '1'"), "the scheduler is on, as it was")
 	_, users := b.left(db)
 	require.Equal(t, 1, users, "the user for where root came from is gone")
@@ -112,6 +119,36 @@ func TestBackupAndRestore(t *testing.T) {
 	require.JSONEq(t, `{"name":"snap-1","deleted":false}`, b.good("--site", "gone.example.com", "delete-backup", "snap-1"))
 	require.NoDirExists(t, b.path("sites/"+site+"/"+wire.SnapshotsDir+"/snap-1"))
 	require.DirExists(t, b.path("sites/"+site+"/"+wire.SnapshotsDir+"/snap-2"))
+}
+
+// sitting is a session of the site that is in a transaction, as web servers leave them;
+// it is asked whether it goes on.
+func (b *testBench) sitting(site, database string) (goesOn func() error) {
+	b.t.Helper()
+	config := b.read("sites/" + site + "/site_config.json")
+	common := b.read("sites/common_site_config.json")
+	db, err := databaseOf{Host: "127.0.0.1", Port: fmt.Sprint(int(common["db_port"].(float64)))}.open(database, config["db_password"].(string), database)
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() { _ = db.Close() })
+	tx, err := db.Begin()
+	require.NoError(b.t, err)
+	var n int
+	require.NoError(b.t, tx.QueryRow("SELECT COUNT(*) FROM tabUser").Scan(&n))
+	return func() error { return tx.QueryRow("SELECT 1").Scan(&n) }
+}
+
+func TestARestoreThatFailsLeavesTheFiles(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	site := "a.example.com"
+	b.good("new-site", site, "--db-name", b.database("a"))
+	b.good("--site", site, "backup", "one", "--with-files")
+	require.NoError(t, os.WriteFile(b.path("sites/"+site+"/public/files/mine.txt"), []byte("x"), 0o600))
+	dump := b.path("sites/" + site + "/" + wire.SnapshotsDir + "/one/one-" + partDatabase)
+	require.NoError(t, os.WriteFile(dump, []byte("not a dump"), 0o600))
+	b.bad("--site", site, "restore", "one", "--with-files")
+	require.FileExists(t, b.path("sites/"+site+"/public/files/mine.txt"))
+	b.good("--site", site, "usage")
 }
 
 func TestAKilledBackupIsNoBackup(t *testing.T) {

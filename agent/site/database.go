@@ -147,9 +147,7 @@ func dropDatabase(db *sql.DB, name string) (there bool, users int, err error) {
 	if err != nil {
 		return false, 0, err
 	}
-	if err := tell(db, "DROP DATABASE IF EXISTS `"+name+"`"); err != nil {
-		return n > 0, 0, err
-	}
+	// The users first: nobody comes back then whose session is ended.
 	hosts, err := usersOf(db, name)
 	if err != nil {
 		return n > 0, 0, err
@@ -160,5 +158,36 @@ func dropDatabase(db *sql.DB, name string) (there bool, users int, err error) {
 		}
 		users++
 	}
-	return n > 0, users, nil
+	if err := endSessions(db, name); err != nil {
+		return n > 0, users, err
+	}
+	return n > 0, users, tell(db, "DROP DATABASE IF EXISTS `"+name+"`")
+}
+
+// endSessions ends the sessions of a site's user. One that sits in a transaction, as
+// Frappe's web server leaves them after an error, would hold up a DROP for a day.
+func endSessions(db *sql.DB, name string) error {
+	rows, err := db.QueryContext(context.Background(), "SELECT id FROM information_schema.processlist WHERE user = ?", name)
+	if err != nil {
+		return err
+	}
+	var ids []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return errors.Join(err, rows.Close())
+		}
+		ids = append(ids, id)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return err
+	}
+	const noSuchThread = 1094
+	var refused *mysql.MySQLError
+	for _, id := range ids {
+		if err := tell(db, fmt.Sprintf("KILL %d", id)); err != nil && (!errors.As(err, &refused) || refused.Number != noSuchThread) {
+			return err
+		}
+	}
+	return nil
 }
