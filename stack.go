@@ -41,7 +41,10 @@ type ContainerSpec struct {
 	StartTimeout Duration         `json:"start_timeout,omitempty"`
 	Health       *ContainerHealth `json:"health,omitempty"`
 	Probe        *ContainerProbe  `json:"probe,omitempty"`
-	After        []string         `json:"after,omitempty"` // started when these are healthy
+	After        []string         `json:"after,omitempty"` // started when these are healthy, or done
+	// Once runs the container to its end: status 0 is done, within StartTimeout. It is
+	// run again when its declaration changes, and what comes after it is restarted then.
+	Once bool `json:"once,omitempty"`
 
 	secrets []string // values that no message may show
 }
@@ -177,6 +180,8 @@ func (c ContainerSpec) validate() error {
 		return fmt.Errorf("cpus, cpu_shares and pids must not be negative")
 	case c.Restart != "" && !oneOf(c.Restart, []Restart{RestartNo, RestartOnFailure, RestartAlways, RestartUnlessStopped}):
 		return fmt.Errorf("restart must be no, on-failure, always or unless-stopped")
+	case c.Once && ((c.Restart != "" && c.Restart != RestartNo) || c.Health != nil || c.Probe != nil):
+		return fmt.Errorf("once: what runs to its end has restart no, and neither health nor probe")
 	case c.StopTimeout < 0 || c.StopTimeout.D() > 90*time.Second:
 		return fmt.Errorf("stop_timeout must be at most 90s")
 	case c.StartTimeout < 0:

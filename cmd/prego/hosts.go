@@ -103,7 +103,7 @@ func (c *containers) RemoveInstance(ctx context.Context, serverID, addr, name st
 }
 
 func (c *containers) ContainerLogs(ctx context.Context, serverID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error {
-	return c.on(serverID, addr, role, func(h *dockerhost.Host, specs []prego.ContainerSpec) error {
+	return c.on(ctx, serverID, addr, role, false, func(h *dockerhost.Host, specs []prego.ContainerSpec) error {
 		mask := prego.Redact // of one that is not declared we know no secrets
 		for _, s := range specs {
 			if s.Name == name {

@@ -8,20 +8,30 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"strings"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/dockerhost"
 	"github.com/prego/prego/internal/hetzner"
 	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/internal/store"
+	"github.com/prego/prego/internal/token"
 )
 
 // containers runs the declared stack on hosts.
 type containers struct {
-	hosts *dockerhost.Hosts
-	stack prego.Stack
-	image string
-	key   []byte // the secrets in stacks are derived from it
+	hosts   *dockerhost.Hosts
+	stack   prego.Stack
+	image   string
+	key     []byte // the secrets in stacks are derived from it
+	digests digests
+}
+
+// digests keep what images were resolved to: whichever host comes later runs the same.
+type digests interface {
+	ImageDigest(ctx context.Context, image string) (digest string, ok bool, err error)
+	PutImageDigest(ctx context.Context, image, digest string) (holds string, err error)
 }
 
 func newContainers(p *process, ca *pki.Authority) (*containers, error) {
@@ -37,7 +47,12 @@ func newContainers(p *process, ca *pki.Authority) (*containers, error) {
 	if err != nil || len(key) < 32 {
 		return nil, fmt.Errorf("PREGO_MASTER_KEY must be at least 32 bytes, written as hex")
 	}
-	c := &containers{hosts: dockerHosts(p.cfg, ca), stack: stack, image: w.ContainerImage, key: key}
+	box, err := token.NewBox(w.MasterKey, w.MasterKeysEarlier...)
+	if err != nil {
+		return nil, err
+	}
+	logins := store.RegistryLogins{Store: p.db, Opener: box}
+	c := &containers{hosts: dockerHosts(p.cfg, ca, logins.RegistryAuth), stack: stack, image: w.ContainerImage, key: key, digests: p.db}
 	// What a stack refers to and is not there is said now, not at the first server.
 	for _, role := range prego.Roles() {
 		if _, err := c.specs("check", role); err != nil {
@@ -49,11 +64,11 @@ func newContainers(p *process, ca *pki.Authority) (*containers, error) {
 
 // dockerHosts reaches the engines of hosts. It needs no stack and no master key,
 // so that a process that only looks at containers can do without.
-func dockerHosts(cfg config.Config, ca *pki.Authority) *dockerhost.Hosts {
+func dockerHosts(cfg config.Config, ca *pki.Authority, login func(context.Context, string) (string, string, bool, error)) *dockerhost.Hosts {
 	client := ca.DockerClientTLS()
 	return dockerhost.New(dockerhost.Config{
 		TLS: func(id string) *tls.Config { return client(id) }, Port: cfg.Worker.DockerPort,
-		CheckAddr: func(addr string) error { return hetzner.CheckHostAddr(addr, cfg.Hetzner.Simulated) },
+		CheckAddr: func(addr string) error { return hetzner.CheckHostAddr(addr, cfg.Hetzner.Simulated) }, Login: login,
 	})
 }
 
@@ -72,8 +87,37 @@ func (c *containers) specs(serverID string, role prego.Role) ([]prego.ContainerS
 	return specs, nil
 }
 
+// pin names images by their digests, those that were resolved before. With a host, it
+// resolves the rest there: the first host that pulls an image decides for all.
+func (c *containers) pin(ctx context.Context, specs []prego.ContainerSpec, resolveOn *dockerhost.Host) error {
+	known := make(map[string]string)
+	for i, spec := range specs {
+		digest, ok := known[spec.Image]
+		if !ok {
+			var err error
+			if digest, err = c.digestOf(ctx, spec.Image, resolveOn); err != nil {
+				return err
+			}
+			known[spec.Image] = digest
+		}
+		specs[i].Image = dockerhost.Pinned(spec.Image, digest)
+	}
+	return nil
+}
+
+func (c *containers) digestOf(ctx context.Context, image string, resolveOn *dockerhost.Host) (string, error) {
+	digest, ok, err := c.digests.ImageDigest(ctx, image)
+	if err != nil || ok || resolveOn == nil || strings.Contains(image, "@") {
+		return digest, err
+	}
+	if digest, err = resolveOn.Resolve(ctx, image); err != nil || digest == "" {
+		return "", err // one that was loaded by hand has no digest
+	}
+	return c.digests.PutImageDigest(ctx, image, digest)
+}
+
 // on calls f with a server's engine and declaration.
-func (c *containers) on(serverID, addr string, role prego.Role, f func(*dockerhost.Host, []prego.ContainerSpec) error) error {
+func (c *containers) on(ctx context.Context, serverID, addr string, role prego.Role, resolve bool, f func(*dockerhost.Host, []prego.ContainerSpec) error) error {
 	specs, err := c.specs(serverID, role)
 	if err != nil {
 		return err
@@ -83,15 +127,22 @@ func (c *containers) on(serverID, addr string, role prego.Role, f func(*dockerho
 		return err
 	}
 	defer h.Close()
+	on := h
+	if !resolve {
+		on = nil
+	}
+	if err := c.pin(ctx, specs, on); err != nil {
+		return err
+	}
 	return f(h, specs)
 }
 
 func (c *containers) StartContainers(ctx context.Context, serverID, addr string, role prego.Role) error {
-	return c.on(serverID, addr, role, func(h *dockerhost.Host, specs []prego.ContainerSpec) error { return h.Up(ctx, specs) })
+	return c.on(ctx, serverID, addr, role, true, func(h *dockerhost.Host, specs []prego.ContainerSpec) error { return h.Up(ctx, specs) })
 }
 
 func (c *containers) CheckContainers(ctx context.Context, serverID, addr string, role prego.Role) (drift []prego.ContainerDrift, err error) {
-	err = c.on(serverID, addr, role, func(h *dockerhost.Host, specs []prego.ContainerSpec) error {
+	err = c.on(ctx, serverID, addr, role, false, func(h *dockerhost.Host, specs []prego.ContainerSpec) error {
 		drift, err = h.Check(ctx, specs)
 		return err
 	})
@@ -99,7 +150,7 @@ func (c *containers) CheckContainers(ctx context.Context, serverID, addr string,
 }
 
 func (c *containers) RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) (drift []prego.ContainerDrift, err error) {
-	err = c.on(serverID, addr, role, func(h *dockerhost.Host, specs []prego.ContainerSpec) error {
+	err = c.on(ctx, serverID, addr, role, true, func(h *dockerhost.Host, specs []prego.ContainerSpec) error {
 		drift, err = h.Repair(ctx, specs)
 		return err
 	})

@@ -14,24 +14,6 @@ import (
 	"github.com/prego/prego"
 )
 
-// Pull fetches an image. What fails while it is under way is told only in the
-// stream of the answer.
-func (h *Host) Pull(ctx context.Context, image string) error {
-	return sorted(image, h.pull(ctx, image))
-}
-
-func (h *Host) pull(ctx context.Context, image string) error {
-	pull, err := h.c.ImagePull(ctx, image, client.ImagePullOptions{})
-	if err == nil {
-		err = pull.Wait(ctx)
-		_ = pull.Close()
-	}
-	if err != nil {
-		return fmt.Errorf("%w %s: %w", errPull, image, err)
-	}
-	return nil
-}
-
 // rounds bounds how often a name is fought over before the caller is to wait.
 const rounds = 5
 

@@ -5,6 +5,7 @@
 package dockerhost
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -24,6 +25,9 @@ type Config struct {
 	Port int
 	// CheckAddr refuses addresses that no provider gave to a server.
 	CheckAddr func(addr string) error
+	// Login finds the credentials of an image's registry; nil is none. A host gets them
+	// for the pull alone, and keeps them nowhere.
+	Login func(ctx context.Context, image string) (user, password string, ok bool, err error)
 }
 
 // Hosts reaches the engines of hosts.
@@ -38,6 +42,7 @@ func New(cfg Config) *Hosts { return &Hosts{cfg: cfg} }
 // repeating can't mend them.
 type Host struct {
 	serverID  string
+	login     func(ctx context.Context, image string) (user, password string, ok bool, err error)
 	c         *client.Client
 	transport *http.Transport
 }
@@ -58,7 +63,7 @@ func (h *Hosts) Host(serverID, addr string) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("docker client: %w", err)
 	}
-	return &Host{serverID: serverID, c: c, transport: transport}, nil
+	return &Host{serverID: serverID, login: h.cfg.Login, c: c, transport: transport}, nil
 }
 
 // Close ends the connections.

@@ -319,6 +319,17 @@ func (e *engine) host(t *testing.T) *dockerhost.Host {
 	return h
 }
 
+// hostWith is the host for who logs in to registries.
+func (e *engine) hostWith(t *testing.T, login func(context.Context, string) (string, string, bool, error)) *dockerhost.Host {
+	t.Helper()
+	h, err := dockerhost.New(dockerhost.Config{
+		TLS: e.ca.DockerClientTLS(), Port: e.port, CheckAddr: func(string) error { return nil }, Login: login,
+	}).Host(serverID, "127.0.0.1")
+	require.NoError(t, err)
+	t.Cleanup(h.Close)
+	return h
+}
+
 // stubImage is a root directory with nothing but the tests' own static program.
 func stubImage(dir string) ([]byte, error) {
 	bin := filepath.Join(dir, "stub")
@@ -349,6 +360,7 @@ func stubImage(dir string) ([]byte, error) {
 type registry struct {
 	addr string
 	mu   sync.Mutex
+	user string        // and password, that it asks for
 	gate chan struct{} // nil: open
 	held chan struct{} // gets a value when somebody waits for the layer
 }
@@ -393,6 +405,16 @@ func newRegistry(t *testing.T, e *engine) *registry {
 			if q.Method != http.MethodHead {
 				_, _ = w.Write(b)
 			}
+		}
+		r.mu.Lock()
+		want := r.user
+		r.mu.Unlock()
+		if user, password, _ := q.BasicAuth(); want != "" && (user != want || password != want) {
+			w.Header().Set("WWW-Authenticate", `Basic realm="stub"`)
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte(`{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`))
+			return
 		}
 		switch p := q.URL.Path; {
 		case p == "/v2/":

@@ -27,7 +27,7 @@ var passing = []string{
 // lasting are texts in a pull's stream, which carries no codes, that no
 // repetition mends.
 var lasting = []string{
-	"not found", "manifest unknown", "pull access denied", "unauthorized", "denied:", "no matching manifest", "invalid reference", "unsupported media type",
+	"not found", "manifest unknown", "pull access denied", "unauthorized", "denied:", "no basic auth credentials", "authentication required", "incorrect username or password", "no matching manifest", "invalid reference", "unsupported media type",
 }
 
 func says(err error, texts []string) bool {

@@ -22,6 +22,7 @@ import (
 const (
 	LabelSpec     = "prego.spec"      // the hash of what it was made from
 	LabelServerID = "prego.server_id" // whose it is
+	LabelOnce     = "prego.once"      // "true" on what runs to its end
 )
 
 // Hash names what a container is made from.
@@ -50,6 +51,10 @@ func (h *Host) options(spec prego.ContainerSpec) (client.ContainerCreateOptions,
 		labels = make(map[string]string)
 	}
 	labels[LabelSpec], labels[LabelServerID] = Hash(spec), h.serverID
+	restart := or(spec.Restart, prego.RestartUnlessStopped)
+	if spec.Once {
+		labels[LabelOnce], restart = "true", prego.RestartNo
+	}
 	env := make([]string, 0, len(spec.Env))
 	for _, k := range slices.Sorted(maps.Keys(spec.Env)) {
 		env = append(env, k+"="+spec.Env[k])
@@ -67,7 +72,7 @@ func (h *Host) options(spec prego.ContainerSpec) (client.ContainerCreateOptions,
 	}
 	host := &container.HostConfig{
 		Binds: spec.Volumes, NetworkMode: container.NetworkMode(spec.Network),
-		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyMode(or(spec.Restart, prego.RestartUnlessStopped))},
+		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyMode(restart)},
 		SecurityOpt:   []string{"no-new-privileges"},
 		// A container that talks much must not fill the disk.
 		LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "3"}},

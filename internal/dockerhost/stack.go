@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -25,11 +26,30 @@ const (
 	look  = 200 * time.Millisecond
 )
 
-// Up makes containers run, one after the other, each healthy before the next.
+// Up makes containers run, each once those that it comes after are healthy, and
+// otherwise at the same time. What runs to its end is run once for each declaration, and
+// what comes after it is started anew then: it has read what was there before.
 func (h *Host) Up(ctx context.Context, specs []prego.ContainerSpec) error {
 	for _, spec := range specs {
-		if err := h.up(ctx, spec); err != nil {
+		// Before: of two that make it at once there would be two of a name.
+		if err := h.ensureNetwork(ctx, spec.Network); err != nil {
 			return sorted(spec.Name, err)
+		}
+	}
+	ran := make(map[string]bool)
+	for _, wave := range waves(specs) {
+		errs, did := make([]error, len(wave)), make([]bool, len(wave))
+		var work sync.WaitGroup
+		for i, spec := range wave {
+			again := slices.ContainsFunc(spec.After, func(name string) bool { return ran[name] })
+			work.Go(func() { did[i], errs[i] = h.up(ctx, spec, again) })
+		}
+		work.Wait()
+		if err := worst(wave, errs); err != nil {
+			return err
+		}
+		for i, spec := range wave {
+			ran[spec.Name] = did[i] && spec.Once
 		}
 	}
 	// The first may have died of what the last did.
@@ -38,22 +58,84 @@ func (h *Host) Up(ctx context.Context, specs []prego.ContainerSpec) error {
 		if err != nil {
 			return sorted(spec.Name, wrap("inspect", err))
 		}
-		if s := got.Container.State; s == nil || !s.Running || s.Restarting {
+		s := got.Container.State
+		if spec.Once && done(s) {
+			continue
+		}
+		if s == nil || !s.Running || s.Restarting {
 			return &prego.ContainerError{Container: spec.Name, Message: "it ended after it had started; " + h.lastLines(ctx, spec)}
 		}
 	}
 	return nil
 }
 
-func (h *Host) up(ctx context.Context, spec prego.ContainerSpec) error {
-	id, _, err := h.ensure(ctx, spec)
+// worst is the failure of containers that were started at once. One that passes comes
+// before one that repeating can't mend: an engine that goes down ends them all.
+func worst(wave []prego.ContainerSpec, errs []error) (out error) {
+	for i, err := range errs {
+		if err = sorted(wave[i].Name, err); err == nil {
+			continue
+		}
+		var lasts *prego.ContainerError
+		if !errors.As(err, &lasts) {
+			return err
+		}
+		if out == nil {
+			out = err
+		}
+	}
+	return out
+}
+
+// waves are containers in groups, each of which comes after those of earlier ones only.
+// The specs are in an order that holds already.
+func waves(specs []prego.ContainerSpec) (out [][]prego.ContainerSpec) {
+	in := make(map[string]int, len(specs))
+	for _, spec := range specs {
+		wave := 0
+		for _, name := range spec.After {
+			if earlier, ok := in[name]; ok {
+				wave = max(wave, earlier+1)
+			}
+		}
+		in[spec.Name] = wave
+		if wave == len(out) {
+			out = append(out, nil)
+		}
+		out[wave] = append(out[wave], spec)
+	}
+	return out
+}
+
+// done says that what runs to its end has.
+func done(s *container.State) bool {
+	return s != nil && s.Status == container.StateExited && s.ExitCode == 0 && !s.OOMKilled
+}
+
+// up makes one container run. did is false where it was met as it should be.
+func (h *Host) up(ctx context.Context, spec prego.ContainerSpec, again bool) (did bool, err error) {
+	id, adopted, err := h.ensure(ctx, spec)
 	if err != nil {
-		return err
+		return false, err
+	}
+	if adopted {
+		got, err := h.c.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+		if err != nil {
+			return false, fmt.Errorf("inspect: %w", err)
+		}
+		switch s := got.Container.State; {
+		case spec.Once && done(s) && !again:
+			return false, nil
+		case !spec.Once && again && s != nil && s.Running:
+			if _, err := h.c.ContainerStop(ctx, id, client.ContainerStopOptions{}); err != nil {
+				return false, fmt.Errorf("stop: %w", err)
+			}
+		}
 	}
 	if _, err := h.c.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
-		return fmt.Errorf("start: %w", err)
+		return false, fmt.Errorf("start: %w", err)
 	}
-	return h.await(ctx, id, spec)
+	return true, h.await(ctx, id, spec)
 }
 
 // await waits until a container is healthy. A restarting container counts as
@@ -83,6 +165,8 @@ func (h *Host) await(ctx context.Context, id string, spec prego.ContainerSpec) e
 		switch {
 		case restarts-base >= loops, s.Restarting && restarts >= loops:
 			return fail("it dies in a loop: started again %d times, last with status %d%s", restarts, s.ExitCode, oom(s))
+		case spec.Once && done(s):
+			return nil
 		case s.Status == container.StateExited, s.Status == container.StateDead:
 			return fail("it ended with status %d%s", s.ExitCode, oom(s))
 		case s.Restarting || !s.Running || s.Paused:
@@ -117,6 +201,9 @@ func oom(s *container.State) string {
 }
 
 func (h *Host) healthy(ctx context.Context, id string, spec prego.ContainerSpec, s *container.State, running time.Duration) (ok bool, why string, err error) {
+	if spec.Once {
+		return false, "it has not ended", nil
+	}
 	if spec.Health != nil && (s.Health == nil || s.Health.Status != container.Healthy) {
 		why := "its health check has not passed"
 		if s.Health != nil && len(s.Health.Log) > 0 {
@@ -224,6 +311,9 @@ func (h *Host) check(ctx context.Context, spec prego.ContainerSpec) (*prego.Cont
 	switch s := c.State; {
 	case s == nil:
 		return nil, errors.New("inspect: the host tells no state")
+	case spec.Once && (done(s) || s.Running):
+	case spec.Once:
+		return drift(prego.DriftStopped, fmt.Sprintf("not done: it ended with status %d%s", s.ExitCode, oom(s)))
 	case s.Restarting:
 		return drift(prego.DriftLooping, fmt.Sprintf("started again %d times, last with status %d%s", c.RestartCount, s.ExitCode, oom(s)))
 	case !s.Running || s.Paused:

@@ -222,8 +222,11 @@ func (d *docker) start(w http.ResponseWriter, _ *http.Request, c *container) {
 	default:
 		c.Status, c.Exit, c.Started = "running", 0, time.Now().UTC()
 		c.Fault = d.host.sim.containerFault(d.host.name, c.Image)
-		if c.Fault == "die" {
+		switch labels, _ := c.Config["Labels"].(map[string]any); {
+		case c.Fault == "die":
 			c.Status, c.Exit = "exited", 1
+		case labels["prego.once"] == "true": // it runs to its end, which is at once
+			c.Status = "exited"
 		}
 		w.WriteHeader(http.StatusNoContent)
 	}

@@ -48,6 +48,10 @@ func main() {
 	case "once":
 		fmt.Println("once")
 		os.Exit(4)
+	case "end":
+		code, _ := strconv.Atoi(os.Getenv("END"))
+		fmt.Println("done")
+		os.Exit(code)
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("not listening")

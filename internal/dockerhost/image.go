@@ -1,0 +1,93 @@
+package dockerhost
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"github.com/prego/prego"
+)
+
+// Pull fetches an image. What fails while it is under way is told only in the
+// stream of the answer.
+func (h *Host) Pull(ctx context.Context, image string) error {
+	return sorted(image, h.pull(ctx, image))
+}
+
+func (h *Host) pull(ctx context.Context, image string) error {
+	auth, err := h.auth(ctx, image)
+	if err != nil {
+		return err
+	}
+	pull, err := h.c.ImagePull(ctx, image, client.ImagePullOptions{RegistryAuth: auth})
+	if err == nil {
+		err = pull.Wait(ctx)
+		_ = pull.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("%w %s: %w", errPull, image, err)
+	}
+	return nil
+}
+
+// auth is what the engine passes on to an image's registry, "" for none.
+func (h *Host) auth(ctx context.Context, image string) (string, error) {
+	if h.login == nil {
+		return "", nil
+	}
+	user, password, ok, err := h.login(ctx, image)
+	if err != nil || !ok {
+		return "", wrap("registry", err)
+	}
+	b, err := json.Marshal(map[string]string{"username": user, "password": password, "serveraddress": prego.RegistryOf(image)})
+	if err != nil {
+		return "", err
+	}
+	return base64.URLEncoding.EncodeToString(b), nil
+}
+
+// Resolve fetches an image where the host doesn't have it, and tells the digest that
+// its registry knows it by; "" is one that came from no registry.
+func (h *Host) Resolve(ctx context.Context, image string) (digest string, err error) {
+	got, err := h.c.ImageInspect(ctx, image)
+	if cerrdefs.IsNotFound(err) {
+		if err := h.pull(ctx, image); err != nil {
+			return "", sorted(image, err)
+		}
+		got, err = h.c.ImageInspect(ctx, image)
+	}
+	if err != nil {
+		return "", sorted(image, wrap("image", err))
+	}
+	for _, known := range got.RepoDigests {
+		if name, digest, ok := strings.Cut(known, "@"); ok && sameRepository(name, image) {
+			return digest, nil
+		}
+	}
+	return "", nil
+}
+
+// sameRepository says whether an image is of a repository, as the engine names it.
+func sameRepository(repository, image string) bool {
+	image, _, _ = strings.Cut(image, "@")
+	if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') {
+		image = image[:i]
+	}
+	short := func(name string) string {
+		return strings.TrimPrefix(strings.TrimPrefix(name, "docker.io/"), "library/")
+	}
+	return short(repository) == short(image)
+}
+
+// Pinned is an image by its digest, with the tag that it was found under for people.
+func Pinned(image, digest string) string {
+	if digest == "" || strings.Contains(image, "@") {
+		return image
+	}
+	return image + "@" + digest
+}
