@@ -76,7 +76,7 @@ func (h *Host) Prepare(group string) error {
 	if slices.Contains(has, "bench") {
 		services.Bench = wire.Service{Socket: wire.BenchSocket}
 		p.dir(wire.BenchMount, 0o755, 0)
-		p.file(wire.BenchMount+"/mariadb-root-password", p.secret(mariadbRoot), 0o644, 0)
+		p.gone(wire.BenchMount + "/mariadb-root-password") // of earlier: whoever runs in the container could read it
 		p.file(wire.BenchMount+"/redis-password", p.secret("redis-app"), 0o644, 0)
 		p.dir(wire.ProgramsDir, 0o755, 0)
 		p.program(wire.ProgramsDir + "/" + filepath.Base(wire.ContainerAgent))
@@ -155,6 +155,16 @@ func (p *preparation) file(path, content string, mode os.FileMode, gid int) {
 	name := p.host.path(path)
 	if p.err = writeFile(name, []byte(content), mode); p.err == nil {
 		p.err = p.owned(name, mode, gid)
+	}
+}
+
+// gone removes a file.
+func (p *preparation) gone(path string) {
+	if p.err != nil {
+		return
+	}
+	if err := os.Remove(p.host.path(path)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		p.err = err
 	}
 }
 

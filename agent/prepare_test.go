@@ -94,10 +94,14 @@ func TestPrepareMakesWhatARoleNeeds(t *testing.T) {
 func TestPrepareKeepsSecretsInTheirPlaces(t *testing.T) {
 	t.Parallel()
 	h := roleHost(t, "app")
+	earlier := h.path(wire.BenchMount + "/mariadb-root-password") // where it was once
+	require.NoError(t, os.MkdirAll(filepath.Dir(earlier), 0o755))
+	require.NoError(t, os.WriteFile(earlier, []byte("x"), 0o600))
 	require.NoError(t, h.Prepare(""))
+	require.NoFileExists(t, earlier)
 	made := listing(t, h)
 	for name, places := range map[string][]string{
-		"mariadb-root": {wire.MariaDBMount + "/root-password", wire.BenchMount + "/mariadb-root-password"},
+		"mariadb-root": {wire.MariaDBMount + "/root-password"}, // the application has it nowhere
 		"mariadb-exec": {wire.ServicesPath},
 		"redis-app":    {wire.BenchMount + "/redis-password"},
 		"redis-exec":   {wire.ServicesPath},

@@ -309,7 +309,7 @@ const (
 // BenchContainer is the name of the container that holds bench, where the host has
 // the declared stack, and BenchUser who bench runs as in it.
 const (
-	BenchContainer = "bench"
+	BenchContainer = "backend"
 	BenchUser      = "frappe"
 )
 

@@ -11,6 +11,8 @@
 //
 //	prego-agent supervise [--for DURATION] -- PROGRAM ARGUMENTS   run a program and end with all that it started
 //	prego-agent site [--root DIR] VERB ARGUMENTS   run a verb on Frappe's sites; the first line of its input is secrets
+//	prego-agent configure --db HOST:PORT --redis-cache HOST:PORT --redis-queue HOST:PORT [--redis-password-file FILE]   write what all sites have in common
+//	prego-agent healthy worker|scheduler   check one of Frappe's processes that listen nowhere
 //	prego-agent site-owner SITE [TENANT]   print a site's owner; with a tenant, make it that
 //
 // Exit status: 0 done or asked to stop, 1 failed (trying again may help), 2 wrong
@@ -59,6 +61,10 @@ func run(args []string) int {
 		return siteOwner(args[1:])
 	case site.Verb:
 		return site.Main(args[1:])
+	case site.HealthyVerb:
+		return site.HealthyMain(args[1:])
+	case site.ConfigureVerb:
+		return site.ConfigureMain(args[1:])
 	}
 	if !slices.Contains([]string{"bootstrap", "run", "exec", "bench", "prepare"}, args[0]) {
 		fmt.Fprintln(os.Stderr, usage)

@@ -60,6 +60,9 @@ func standInStack(dir, image string) (file string, err error) {
 				Network: "none", MemoryMB: 128, CPUs: 0.5, Pids: 64, StopTimeout: prego.Duration(3 * time.Second), After: c.After,
 				Health: &prego.ContainerHealth{Command: []string{sim.StandInProgram, "stand-in", "--check"}, Interval: prego.Duration(500 * time.Millisecond)},
 			}
+			if c.Once {
+				specs[i].Once, specs[i].Health, specs[i].Command = true, nil, []string{sim.StandInProgram, "stand-in", "--check"}
+			}
 		}
 	}
 	b, err := json.MarshalIndent(stack, "", "  ")

@@ -23,7 +23,7 @@ func TestTheBuiltInStack(t *testing.T) {
 		for _, c := range specs {
 			require.Positive(t, c.MemoryMB, c.Name)
 			require.Positive(t, c.CPUs, c.Name)
-			require.True(t, c.Health != nil || c.Probe != nil, c.Name)
+			require.True(t, c.Health != nil || c.Probe != nil || c.Once, c.Name)
 			for _, v := range c.Env {
 				require.NotContains(t, v, derived, "the host makes its secrets itself")
 			}
@@ -32,10 +32,31 @@ func TestTheBuiltInStack(t *testing.T) {
 		return out
 	}
 	require.Contains(t, names(prego.RoleApp), wire.BenchContainer)
-	require.Equal(t, []string{"mariadb", "redis", "bench"}, names(prego.RoleApp))
-	require.Equal(t, []string{"mariadb", "redis", "bench"}, names(prego.RoleNode))
+	site := []string{"mariadb", "redis-cache", "redis-queue", "configurator", "backend", "websocket", "queue-short", "queue-long", "scheduler", "frontend"}
+	require.Equal(t, site, names(prego.RoleApp))
+	require.Equal(t, site, names(prego.RoleNode))
 	require.Equal(t, []string{"mariadb"}, names(prego.RoleDBShard))
 	require.Equal(t, []string{"redis"}, names(prego.RoleRedisPool))
+}
+
+// TestTheBuiltInStackFits adds up the limits of each role's containers: what they may
+// take together leaves room for the host itself on the smallest type that the role is
+// built on.
+func TestTheBuiltInStackFits(t *testing.T) {
+	t.Parallel()
+	s, err := Worker{}.Stack()
+	require.NoError(t, err)
+	for role, host := range map[prego.Role]struct {
+		memoryMB int64
+		cpus     float64
+	}{prego.RoleApp: {16384, 8}, prego.RoleNode: {16384, 8}, prego.RoleDBShard: {16384, 4}, prego.RoleRedisPool: {8192, 4}} {
+		var memory int64
+		for _, c := range s[role] {
+			memory += c.MemoryMB
+			require.LessOrEqual(t, c.CPUs, host.cpus, "%s %s: the engine refuses more than there are", role, c.Name)
+		}
+		require.LessOrEqual(t, memory, host.memoryMB-1024, role)
+	}
 }
 
 func TestStackFiles(t *testing.T) {

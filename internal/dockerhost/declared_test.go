@@ -1,7 +1,6 @@
 package dockerhost_test
 
 import (
-	"archive/tar"
 	"bufio"
 	"bytes"
 	"context"
@@ -9,14 +8,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -33,87 +29,6 @@ import (
 	"github.com/prego/prego/internal/dockerhost"
 )
 
-// image collects the files of an image.
-type image struct {
-	t     *testing.T
-	w     *tar.Writer
-	b     bytes.Buffer
-	there map[string]bool
-}
-
-func newImage(t *testing.T) *image {
-	i := &image{t: t, there: map[string]bool{}}
-	i.w = tar.NewWriter(&i.b)
-	return i
-}
-
-func (i *image) add(name string, kind byte, mode int64, uid int, content []byte) {
-	name = strings.TrimPrefix(name, "/")
-	if i.there[name] {
-		return
-	}
-	i.there[name] = true
-	require.NoError(i.t, i.w.WriteHeader(&tar.Header{Name: name, Typeflag: kind, Mode: mode, Uid: uid, Gid: uid, Size: int64(len(content))}))
-	_, err := i.w.Write(content)
-	require.NoError(i.t, err)
-}
-
-func (i *image) dir(name string, mode int64, uid int) { i.add(name+"/", tar.TypeDir, mode, uid, nil) }
-
-func (i *image) file(name, from string) {
-	b, err := os.ReadFile(from)
-	require.NoError(i.t, err)
-	i.add(name, tar.TypeReg, 0o755, 0, b)
-}
-
-// tree adds what is below a directory of this machine.
-func (i *image) tree(name, from string, uid int) {
-	require.NoError(i.t, filepath.WalkDir(from, func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		to := name + strings.TrimPrefix(p, from)
-		switch {
-		case d.IsDir():
-			i.dir(to, 0o755, uid)
-		case d.Type().IsRegular():
-			b, err := os.ReadFile(p)
-			if err != nil {
-				return err
-			}
-			i.add(to, tar.TypeReg, 0o644, uid, b)
-		}
-		return nil
-	}))
-}
-
-var library = regexp.MustCompile(`(?m)(/[^ ]+) \(0x`)
-
-// program adds a program of this machine with its libraries.
-func (i *image) program(name string) {
-	i.t.Helper()
-	path, err := lookPath(name)
-	require.NoError(i.t, err, "%s: make packages installs it", name)
-	i.file(path, path)
-	out, err := exec.Command("ldd", path).Output() //nolint:noctx // short
-	require.NoError(i.t, err)
-	for _, m := range library.FindAllSubmatch(out, -1) {
-		i.file(string(m[1]), string(m[1]))
-	}
-}
-
-func (i *image) load(e *engine, tag string, changes ...string) {
-	i.t.Helper()
-	require.NoError(i.t, i.w.Close())
-	c, err := e.local()
-	require.NoError(i.t, err)
-	defer func() { _ = c.Close() }()
-	r, err := c.ImageImport(i.t.Context(), client.ImageImportSource{Source: &i.b, SourceName: "-"}, tag, client.ImageImportOptions{Changes: changes})
-	require.NoError(i.t, err)
-	_, _ = io.Copy(io.Discard, r)
-	require.NoError(i.t, r.Close())
-}
-
 func static(t *testing.T, dir, pkg string) string {
 	t.Helper()
 	bin := filepath.Join(dir, filepath.Base(pkg))
@@ -124,8 +39,8 @@ func static(t *testing.T, dir, pkg string) string {
 	return bin
 }
 
-// declared is a host with the built-in stack, in images made of what Debian has, and
-// the processes that run commands on it.
+// declared is a host with the built-in stack, in the images that stand in for the
+// official ones and are laid out like them, and the processes that run commands on it.
 type declared struct {
 	t       *testing.T
 	root    string
@@ -133,11 +48,23 @@ type declared struct {
 	engine  *engine
 	host    *dockerhost.Host
 	client  *client.Client
+	port    int // where the frontend is published
 }
+
+// declaredImages is what "make images" builds.
+const declaredImages = "../../.prego/images/current/images.tar"
 
 func newDeclared(t *testing.T) *declared {
 	t.Helper()
-	need(t, "mariadbd", "mariadb-install-db", "redis-server", "redis-cli", "ldd")
+	need(t)
+	images, err := os.Open(declaredImages)
+	if err != nil {
+		if os.Getenv("CI") == "true" || os.Getenv("PREGO_TEST_REAL") == "1" {
+			t.Fatalf("%s is missing: make images builds it", declaredImages)
+		}
+		t.Skipf("%s is missing: make images builds it", declaredImages)
+	}
+	defer func() { _ = images.Close() }()
 	e, err := newEngine(`{"live-restore": true}`)
 	require.NoError(t, err)
 	t.Cleanup(e.close)
@@ -146,6 +73,14 @@ func newDeclared(t *testing.T) *declared {
 	d.client, err = e.local()
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = d.client.Close() })
+	loaded, err := d.client.ImageLoad(t.Context(), images)
+	require.NoError(t, err)
+	_, _ = io.Copy(io.Discard, loaded)
+	require.NoError(t, loaded.Close())
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // short
+	require.NoError(t, err)
+	d.port = l.Addr().(*net.TCPAddr).Port
+	require.NoError(t, l.Close())
 	d.program = static(t, e.dir, "../../cmd/prego-agent")
 	b, err := json.Marshal(wire.HostConfig{ServerID: serverID, Environment: "test", GatewayServerName: "gateway", GatewayURL: "https://127.0.0.1:1", AgentPort: 1, DockerPort: 1, Role: "app"})
 	require.NoError(t, err)
@@ -163,50 +98,24 @@ func (d *declared) prepare() {
 	require.NoError(d.t, err, "%s", out)
 }
 
-// images makes what the stack names. The entrypoints of the real ones are not in
-// them: data is there from the start, and users have the numbers that theirs have.
-func (d *declared) images() {
-	d.t.Helper()
-	standIn := static(d.t, d.engine.dir, "./testdata/bench")
-	data := filepath.Join(d.engine.dir, "mysql")
-	out, err := exec.Command("mariadb-install-db", "--no-defaults", "--user=root", "--datadir="+data, "--skip-test-db", "--auth-root-authentication-method=normal").CombinedOutput() //nolint:noctx // short
-	require.NoError(d.t, err, "%s", out)
-	db := newImage(d.t)
-	db.program("mariadbd")
-	db.tree("/usr/share/mysql", "/usr/share/mysql", 0)
-	db.tree("/var/lib/mysql", data, 999)
-	db.dir("/tmp", 0o777, 0)
-	db.file("/usr/bin/healthcheck.sh", standIn)
-	db.load(d.engine, "mariadb:10.6", "USER 999:999", `ENTRYPOINT ["/usr/sbin/mariadbd","--no-defaults","--datadir=/var/lib/mysql","--socket=/run/mysqld/mysqld.sock"]`)
-	redis := newImage(d.t)
-	redis.program("redis-server")
-	redis.program("redis-cli")
-	redis.dir("/data", 0o755, 999)
-	redis.load(d.engine, "redis:7-alpine", "USER 999:1000", "WORKDIR /data")
-	bench := newImage(d.t)
-	bench.add("/etc/passwd", tar.TypeReg, 0o644, 0, []byte("root:x:0:0::/root:/bin/false\nfrappe:x:1000:1000::/home/frappe:/bin/false\n"))
-	bench.add("/etc/group", tar.TypeReg, 0o644, 0, []byte("root:x:0:\nfrappe:x:1000:\n"))
-	for _, dir := range []string{"/home/frappe", "/home/frappe/frappe-bench", "/home/frappe/frappe-bench/sites", "/home/frappe/frappe-bench/logs"} {
-		bench.dir(dir, 0o755, 1000)
-	}
-	bench.file(wire.BenchBinary, standIn)
-	bench.file("/usr/bin/wait-for-it", standIn)
-	bench.load(d.engine, "bench:1", "USER 1000:1000", `CMD ["`+wire.BenchBinary+`","serve"]`)
-}
-
 // specs are the declared containers, less what this machine can't give: as many
-// processors, a network, and the root directory for directories of the host.
+// processors, one port for all tests, and the root directory for directories of the host.
 func (d *declared) specs() []prego.ContainerSpec {
 	d.t.Helper()
-	stack, err := config.Worker{}.Stack()
+	w := config.Worker{}
+	stack, err := w.Stack()
 	require.NoError(d.t, err)
-	specs, err := stack.For(prego.RoleApp, map[string]string{"server_id": serverID, "role": "app", "bench_image": "bench:1"}, func(name string) string {
+	specs, err := stack.For(prego.RoleApp, map[string]string{"server_id": serverID, "role": "app", "bench_image": "frappe/erpnext:v15"}, func(name string) string {
 		d.t.Errorf("the control plane made the secret %s", name)
 		return ""
 	})
 	require.NoError(d.t, err)
 	for i := range specs {
-		specs[i].CPUs, specs[i].Network, specs[i].Ports = 1, "none", nil
+		specs[i].CPUs = 1
+		for n, p := range specs[i].Ports {
+			require.Equal(d.t, "127.0.0.1:8080:8080", p)
+			specs[i].Ports[n] = fmt.Sprintf("127.0.0.1:%d:8080", d.port)
+		}
 		for n, v := range specs[i].Volumes {
 			if strings.HasPrefix(v, "/") {
 				specs[i].Volumes[n] = d.root + v
@@ -275,6 +184,29 @@ func (d *declared) caller() *http.Client {
 	}}}
 }
 
+// good asks for a verb that succeeds, and returns what it printed.
+func (d *declared) good(args ...string) string {
+	d.t.Helper()
+	out := d.ask(wire.ExecRequest{Args: args})
+	require.Equal(d.t, http.StatusOK, out.status, out.detail)
+	require.Zero(d.t, out.result.ExitCode, "%q: %s", args, out.result.StderrTruncated)
+	return strings.TrimSpace(out.result.StdoutTruncated)
+}
+
+// page asks the frontend for a site, as the edge does.
+func (d *declared) page(site string) (status int, body string) {
+	d.t.Helper()
+	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", d.port), nil)
+	require.NoError(d.t, err)
+	req.Host = site
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(d.t, err)
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(d.t, err)
+	return resp.StatusCode, string(b)
+}
+
 // inBench counts the processes in bench's container.
 func (d *declared) inBench() int {
 	top, err := d.client.ContainerTop(d.t.Context(), wire.ContainerName(serverID, wire.BenchContainer), client.ContainerTopOptions{})
@@ -287,75 +219,65 @@ func (d *declared) eventually(what string, ok func() bool) {
 	require.Eventually(d.t, ok, time.Minute, 20*time.Millisecond, what)
 }
 
-func site(name string) []string { return []string{"--site", name + ".example.com", "list-apps"} }
+// rootOfMariaDB connects with the password that the host made.
+func (d *declared) rootOfMariaDB() *sql.DB {
+	d.t.Helper()
+	password, err := os.ReadFile(d.at(wire.SecretsDir + "/mariadb-root"))
+	require.NoError(d.t, err)
+	return d.mariadb("root", strings.TrimSpace(string(password)))
+}
 
-// TestTheDeclaredStack runs the built-in stack, and commands of all kinds on it, with
-// the agent's real program. Nothing but "prego-agent prepare" made its secrets.
+func (d *declared) mariadb(user, password string) *sql.DB {
+	d.t.Helper()
+	cfg := mysql.NewConfig()
+	cfg.User, cfg.Passwd, cfg.Net, cfg.Addr = user, password, "unix", d.at(wire.MariaDBSocket)
+	db, err := sql.Open("mysql", cfg.FormatDSN())
+	require.NoError(d.t, err)
+	d.t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// TestTheDeclaredStack runs the built-in stack with its own command lines, and verbs of
+// all kinds on it, with the agent's real program. Nothing but "prego-agent prepare" made
+// its secrets.
 func TestTheDeclaredStack(t *testing.T) {
 	t.Parallel()
 	d := newDeclared(t)
-	d.images()
 	specs := d.specs()
+	began := time.Now()
 	require.NoError(t, d.host.Up(t.Context(), specs))
+	t.Logf("%d containers stand after %s", len(specs), time.Since(began).Round(time.Millisecond))
 	drift, err := d.host.Check(t.Context(), specs)
 	require.NoError(t, err)
 	require.Empty(t, drift)
+	require.NoError(t, d.host.Up(t.Context(), specs), "a second time changes nothing")
 	helper, executor := d.startBench(), d.start("exec")
-	idle := d.inBench()
-	require.Equal(t, 1, idle)
+	idle := 0
+	d.eventually("gunicorn stands", func() bool { idle = d.inBench(); return idle >= 3 })
 
-	t.Run("bench", func(t *testing.T) {
-		d := d.in(t)
-		out := d.ask(wire.ExecRequest{Args: site("one")})
-		require.Equal(t, http.StatusOK, out.status, out.detail)
-		require.Equal(t, "frappe\nerpnext\n", out.result.StdoutTruncated)
-		require.Empty(t, out.result.StderrTruncated)
-		out = d.ask(wire.ExecRequest{Args: site("fails")})
-		require.Equal(t, []any{3, "one\n", "it failed\n"}, []any{out.result.ExitCode, out.result.StdoutTruncated, out.result.StderrTruncated})
-		out = d.ask(wire.ExecRequest{Args: []string{"--site", "tells.example.com", "set-config", "k", `$(id); "x" é`}, WorkingDir: wire.BenchDir + "/sites"})
-		require.Contains(t, out.result.StdoutTruncated, "uid 1000 in /home/frappe/frappe-bench/sites\n")
-		require.Contains(t, out.result.StdoutTruncated, fmt.Sprintf("%q\n", []string{"set-config", "k", `$(id); "x" é`}))
-		var names []string
-		for line := range strings.Lines(out.result.StdoutTruncated) {
-			if name, _, ok := strings.Cut(line, "="); ok {
-				names = append(names, name)
-			}
-		}
-		slices.Sort(names)
-		require.Equal(t, []string{"HOME", "LANG", "PATH"}, names, "nothing of the container's own")
-	})
-	t.Run("its output is streamed", func(t *testing.T) {
-		d := d.in(t)
-		b, err := json.Marshal(wire.ExecRequest{ServerID: serverID, Kind: wire.KindBench, Args: site("ticks")})
-		require.NoError(t, err)
-		resp, err := d.caller().Post("http://exec"+wire.PathExecStream, "application/json", bytes.NewReader(b)) //nolint:noctx // see caller
-		require.NoError(t, err)
-		defer func() { _ = resp.Body.Close() }()
-		var first, last time.Time
-		for s := bufio.NewScanner(resp.Body); s.Scan(); {
-			if strings.Contains(s.Text(), "tick 0") && first.IsZero() {
-				first = time.Now()
-			}
-			if strings.Contains(s.Text(), "tick 4") && last.IsZero() {
-				last = time.Now()
-			}
-		}
-		require.Greater(t, last.Sub(first), 400*time.Millisecond, "as it is written")
-	})
+	const site, db = "one.example.com", "pool_one"
+	t.Run("a site lives", func(t *testing.T) { d.in(t).life(site, db) })
+	t.Run("the services", func(t *testing.T) { d.in(t).services() })
 	t.Run("whose sites are whose", func(t *testing.T) {
 		d := d.in(t)
-		give := []string{"--site", "one.example.com", "set-config", wire.SiteOwnerFile, "t1"}
-		require.Equal(t, http.StatusOK, d.ask(wire.ExecRequest{Args: give}).status)
-		require.Equal(t, http.StatusOK, d.ask(wire.ExecRequest{Args: site("one"), TenantID: "t1"}).status)
-		require.Equal(t, "site_not_owned", d.ask(wire.ExecRequest{Args: site("one"), TenantID: "t2"}).code)
-		require.Equal(t, http.StatusOK, d.ask(wire.ExecRequest{Args: site("two"), TenantID: "t2"}).status, "it is nobody's")
+		d.good("--site", site, "configure", `{"prego_tenant_id":"t1"}`)
+		usage := []string{"--site", site, "usage"}
+		require.Equal(t, http.StatusOK, d.ask(wire.ExecRequest{Args: usage, TenantID: "t1"}).status)
+		require.Equal(t, "site_not_owned", d.ask(wire.ExecRequest{Args: usage, TenantID: "t2"}).code)
+		require.Equal(t, http.StatusOK, d.ask(wire.ExecRequest{Args: []string{"--site", "two.example.com", "usage"}, TenantID: "t2"}).status, "it is nobody's")
 	})
+
+	// A verb that waits for a lock in the database goes on for as long as the lock is held.
+	held := d.rootOfMariaDB()
+	held.SetMaxOpenConns(1)
+	_, err = held.Exec("LOCK TABLES " + db + ".tabSingles WRITE")
+	require.NoError(t, err)
+	waits := []string{"--site", site, "enable-scheduler"}
 	t.Run("a timeout ends everything in the container", func(t *testing.T) {
 		d := d.in(t)
 		began := time.Now()
-		out := d.ask(wire.ExecRequest{Args: site("unruly"), TimeoutSeconds: 3})
+		out := d.ask(wire.ExecRequest{Args: waits, TimeoutSeconds: 3})
 		require.Equal(t, 124, out.result.ExitCode, out.detail)
-		require.Equal(t, "up\n", out.result.StdoutTruncated)
 		require.Contains(t, out.result.StderrTruncated, "killed after 3s")
 		require.Less(t, time.Since(began), 12*time.Second)
 		require.Equal(t, idle, d.inBench(), "when it is answered, nothing is left")
@@ -367,9 +289,9 @@ func TestTheDeclaredStack(t *testing.T) {
 			"the executor is killed": func() { require.NoError(t, executor.Process.Kill()); _ = executor.Wait() },
 		} {
 			answers := make(chan answer, 1)
-			ask := wire.ExecRequest{Args: site("unruly"), AuditID: name, TimeoutSeconds: 300}
+			ask := wire.ExecRequest{Args: waits, AuditID: name, TimeoutSeconds: 300}
 			go func() { answers <- d.ask(ask) }()
-			d.eventually("they run", func() bool { return d.inBench() > 20 })
+			d.eventually("it runs", func() bool { return d.inBench() >= idle+3 })
 			end()
 			d.eventually(name+": nothing is left", func() bool { return d.inBench() == idle })
 			if got := <-answers; helper.ProcessState != nil {
@@ -384,8 +306,8 @@ func TestTheDeclaredStack(t *testing.T) {
 	t.Run("a restart of the engine ends commands and no container", func(t *testing.T) {
 		d := d.in(t)
 		answers := make(chan answer, 1)
-		go func() { answers <- d.ask(wire.ExecRequest{Args: site("unruly"), TimeoutSeconds: 300}) }()
-		d.eventually("they run", func() bool { return d.inBench() > 20 })
+		go func() { answers <- d.ask(wire.ExecRequest{Args: waits, TimeoutSeconds: 300}) }()
+		d.eventually("it runs", func() bool { return d.inBench() >= idle+3 })
 		before, err := d.host.Inspect(t.Context(), wire.BenchContainer)
 		require.NoError(t, err)
 		d.engine.stop(syscall.SIGTERM)
@@ -395,19 +317,56 @@ func TestTheDeclaredStack(t *testing.T) {
 		after, err := d.host.Inspect(t.Context(), wire.BenchContainer)
 		require.NoError(t, err)
 		require.Equal(t, before.StartedAt, after.StartedAt)
-		require.Equal(t, http.StatusOK, d.ask(wire.ExecRequest{Args: site("one")}).status)
 	})
-	t.Run("the services", func(t *testing.T) { d.in(t).services() })
+	_, err = held.Exec("UNLOCK TABLES")
+	require.NoError(t, err)
+	t.Run("what was killed is done again", func(t *testing.T) {
+		whole, d := d, d.in(t)
+		d.good(waits...)
+		answers := make(chan answer, 1)
+		make2 := []string{"new-site", "two.example.com", "--db-name", "pool_two"}
+		go func() { answers <- d.ask(wire.ExecRequest{Args: make2}) }()
+		d.eventually("it runs", func() bool { return d.inBench() >= idle+3 })
+		require.NoError(t, helper.Process.Kill())
+		_ = helper.Wait()
+		<-answers
+		d.eventually("nothing is left", func() bool { return d.inBench() == idle })
+		helper = whole.startBench()
+		d.good(make2...)
+		status, body := d.page("two.example.com")
+		require.Equal(t, http.StatusOK, status)
+		require.Contains(t, body, "two.example.com")
+	})
+	t.Run("nothing is left of what is erased", func(t *testing.T) { d.in(t).erase(site, db) })
+	t.Run("another configuration", func(t *testing.T) {
+		d := d.in(t)
+		for i := range specs {
+			if specs[i].Once {
+				specs[i].Env = map[string]string{"ANOTHER": "declaration"}
+			}
+		}
+		before, err := d.host.Inspect(t.Context(), "websocket")
+		require.NoError(t, err)
+		drift, err := d.host.Repair(t.Context(), specs)
+		require.NoError(t, err)
+		require.Equal(t, []prego.ContainerDrift{{Container: "configurator", Kind: prego.DriftOutdated, Detail: "made from another declaration"}}, drift)
+		after, err := d.host.Inspect(t.Context(), "websocket")
+		require.NoError(t, err)
+		require.NotEqual(t, before.StartedAt, after.StartedAt, "who read the configuration reads it again")
+		status, _ := d.page("two.example.com")
+		require.Equal(t, http.StatusOK, status)
+	})
 	t.Run("nothing to run it in", func(t *testing.T) {
 		d := d.in(t)
+		list := []string{"list-sites"}
 		require.NoError(t, os.Remove(d.at(wire.ProgramsDir+"/prego-agent")))
-		out := d.ask(wire.ExecRequest{Args: site("one"), AuditID: "later"})
+		out := d.ask(wire.ExecRequest{Args: list, AuditID: "later"})
 		require.Equal(t, []any{http.StatusServiceUnavailable, "service_unavailable"}, []any{out.status, out.code})
 		require.Contains(t, out.detail, "the container can't run it")
 		d.prepare()
-		require.Equal(t, http.StatusOK, d.ask(wire.ExecRequest{Args: site("one"), AuditID: "later"}).status, "it had not begun")
+		require.Equal(t, http.StatusOK, d.ask(wire.ExecRequest{Args: list, AuditID: "later"}).status, "it had not begun")
 		require.NoError(t, d.host.Stop(t.Context(), wire.BenchContainer))
-		require.Equal(t, "service_unavailable", d.ask(wire.ExecRequest{Args: site("one")}).code)
+		require.Equal(t, "service_unavailable", d.ask(wire.ExecRequest{Args: list}).code)
 	})
 }
 
@@ -416,6 +375,89 @@ func (d *declared) in(t *testing.T) *declared {
 	part := *d
 	part.t = t
 	return &part
+}
+
+// life makes a site, gives it its name, and brings it back to a backup.
+func (d *declared) life(site, db string) {
+	t := d.t
+	status, _ := d.page(site)
+	require.Equal(t, http.StatusNotFound, status)
+	require.JSONEq(t, `{"site":"pool.example.com","db_name":"`+db+`","made":true}`, d.good("new-site", "pool.example.com", "--db-name", db))
+	d.good("promote-site", "pool.example.com", site)
+	d.good("--site", site, "configure", `{"host_name":"https://`+site+`"}`)
+	d.good("--site", site, "install-app", "erpnext")
+	require.JSONEq(t, `["frappe","erpnext"]`, d.good("--site", site, "list-apps"))
+	d.good("--site", site, "migrate")
+	status, body := d.page(site)
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, body, site)
+	status, _ = d.page("pool.example.com")
+	require.Equal(t, http.StatusNotFound, status)
+
+	const password = "an Admin's ütterly s3cret"
+	out := d.ask(wire.ExecRequest{Args: []string{"--site", site, "set-admin-password"}, Secrets: map[string]string{wire.SecretAdminPassword: password}})
+	require.Equal(t, []any{http.StatusOK, 0}, []any{out.status, out.result.ExitCode}, out.detail+out.result.StderrTruncated)
+	require.NotContains(t, out.result.StdoutTruncated+out.result.StderrTruncated, password)
+	require.Equal(t, http.StatusOK, d.login(site, "Administrator", password))
+	require.Equal(t, http.StatusUnauthorized, d.login(site, "Administrator", "another"))
+	out = d.ask(wire.ExecRequest{Args: []string{"--site", site, "add-user", "kim@example.com", "Kim Park"}, Secrets: map[string]string{wire.SecretUserPassword: password}})
+	require.Zero(t, out.result.ExitCode, out.result.StderrTruncated)
+	require.Equal(t, http.StatusOK, d.login(site, "kim@example.com", password))
+
+	d.good("--site", site, "set-maintenance-mode", "on")
+	status, _ = d.page(site)
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	d.good("--site", site, "set-maintenance-mode", "off")
+	require.Contains(t, d.good("--site", site, "backup", "snap-1", "--with-files"), site+"/"+wire.SnapshotsDir+"/snap-1/snap-1-database.sql.gz")
+	root := d.rootOfMariaDB()
+	_, err := root.Exec("INSERT INTO " + db + ".tabToDo (name) VALUES ('later')")
+	require.NoError(t, err)
+	_, body = d.page(site)
+	require.Contains(t, body, "rows: 1")
+	d.good("--site", site, "restore", "snap-1", "--with-files")
+	_, body = d.page(site)
+	require.Contains(t, body, "rows: 0")
+	require.Contains(t, d.good("--site", site, "usage"), `"users":1}`)
+
+	// The password of MariaDB's root is in nothing that the application's containers see.
+	secret, err := os.ReadFile(d.at(wire.SecretsDir + "/mariadb-root"))
+	require.NoError(t, err)
+	for _, name := range []string{"backend", "queue-short", "scheduler", "frontend", "websocket"} {
+		got, err := d.client.ContainerInspect(t.Context(), wire.ContainerName(serverID, name), client.ContainerInspectOptions{})
+		require.NoError(t, err)
+		text, err := json.Marshal(got.Container)
+		require.NoError(t, err)
+		require.NotContains(t, string(text), strings.TrimSpace(string(secret)))
+		for _, m := range got.Container.HostConfig.Binds {
+			require.NotContains(t, m, "/mounts/", name)
+		}
+	}
+}
+
+func (d *declared) login(site, user, password string) int {
+	d.t.Helper()
+	form := strings.NewReader("usr=" + user + "&pwd=" + strings.NewReplacer(" ", "%20", "'", "%27", "ü", "%C3%BC").Replace(password))
+	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d/api/method/login", d.port), form)
+	require.NoError(d.t, err)
+	req.Host = site
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(d.t, err)
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+func (d *declared) erase(site, db string) {
+	t := d.t
+	require.Contains(t, d.good("erase-site", site, "--db-name", db), `"directory":true`)
+	status, _ := d.page(site)
+	require.Equal(t, http.StatusNotFound, status)
+	root := d.rootOfMariaDB()
+	var n int
+	require.NoError(t, root.QueryRow("SELECT (SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?) + (SELECT COUNT(*) FROM mysql.user WHERE User = ?)", db, db).Scan(&n))
+	require.Zero(t, n)
+	require.NotContains(t, d.good("list-sites"), site)
+	require.Contains(t, d.good("erase-site", site, "--db-name", db), `"directory":false`)
 }
 
 // services asks MariaDB and Redis in their containers.
@@ -433,20 +475,13 @@ func (d *declared) services() {
 	require.NoError(t, err)
 	var s wire.Services
 	require.NoError(t, json.Unmarshal(b, &s))
-	open := func(user, password string) *sql.DB {
-		cfg := mysql.NewConfig()
-		cfg.User, cfg.Passwd, cfg.Net, cfg.Addr = user, password, "unix", d.at(wire.MariaDBSocket)
-		db, err := sql.Open("mysql", cfg.FormatDSN())
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = db.Close() })
-		return db
-	}
-	root := open("root", "") // as the image's entrypoint finds it, and sets the password
+	root := d.rootOfMariaDB()
 	for _, q := range []string{"CREATE TABLE pool_a.t (x INT)", "INSERT INTO pool_a.t VALUES (7)"} {
 		_, err := root.Exec(q)
 		require.NoError(t, err, q)
 	}
-	user := open(s.MariaDB.User, s.MariaDB.Password)
+	require.Error(t, d.mariadb("root", "").Ping(), "root has a password")
+	user := d.mariadb(s.MariaDB.User, s.MariaDB.Password)
 	for _, q := range []string{"SELECT x FROM pool_a.t", "GRANT ALL ON *.* TO `prego-exec`@localhost", "CREATE USER x", "SELECT 1 INTO OUTFILE '/tmp/x'"} {
 		_, err := user.Exec(q)
 		require.Error(t, err, q)
@@ -511,9 +546,9 @@ func TestOnlyTheTableReachesTheEngine(t *testing.T) {
 	require.Positive(t, reached.Load(), "what is in the table reaches it")
 
 	before := reached.Load()
-	require.NoError(t, os.Chmod(d.at(wire.BenchSocket), 0o777))                          //nolint:gosec // the kernel would not let the stranger so far
-	stranger := exec.Command(static(t, dir, "./testdata/bench"), d.at(wire.BenchSocket)) //nolint:noctx // short
-	stranger.Args[0], stranger.Dir = "ask", "/"
+	require.NoError(t, os.Chmod(d.at(wire.BenchSocket), 0o777))                             //nolint:gosec // the kernel would not let the stranger so far
+	stranger := exec.Command(static(t, dir, "./testdata/stranger"), d.at(wire.BenchSocket)) //nolint:noctx // short
+	stranger.Dir = "/"
 	stranger.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := stranger.CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -1,0 +1,114 @@
+package site
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+// HealthyVerb makes the agent's program a health check of one of Frappe's processes that
+// listen nowhere, see HealthyMain.
+const HealthyVerb = "healthy"
+
+// HealthyMain is run by the engine in the container of a worker or of the scheduler, and
+// ends with 0 when that has come as far as its work.
+func HealthyMain(args []string) int {
+	err := fmt.Errorf("usage: prego-agent %s worker|scheduler", HealthyVerb)
+	switch {
+	case len(args) == 1 && args[0] == "worker":
+		err = workerHealthy("/")
+	case len(args) == 1 && args[0] == "scheduler":
+		err = schedulerHealthy("/", "/proc/locks")
+	}
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return 0
+}
+
+// workerHealthy says that a worker waits for jobs: besides this connection to the queue's
+// Redis there is another one from here.
+func workerHealthy(root string) error {
+	b := &bench{dir: filepath.Join(root, wire.BenchDir), err: &masked{to: os.Stderr}}
+	var err error
+	if b.sites, err = os.OpenRoot(filepath.Join(b.dir, "sites")); err != nil {
+		return err
+	}
+	defer b.close()
+	at, err := b.connection("")
+	if err != nil {
+		return err
+	}
+	r, done, err := b.dialRedis(at.Queue)
+	if err != nil {
+		return err
+	}
+	defer done()
+	reply, err := r.Do("CLIENT", "ID")
+	if err != nil {
+		return err
+	}
+	own := fmt.Sprint(reply)
+	if reply, err = r.Do("CLIENT", "LIST"); err != nil {
+		return err
+	}
+	return connected(fmt.Sprint(reply), own)
+}
+
+// connected finds a client from the same address as the one with an id.
+func connected(list, own string) error {
+	hosts := make(map[string]string) // by id
+	for line := range strings.Lines(list) {
+		field := make(map[string]string)
+		for _, f := range strings.Fields(line) {
+			name, value, _ := strings.Cut(f, "=")
+			field[name] = value
+		}
+		host := field["addr"]
+		if i := strings.LastIndexByte(host, ':'); i >= 0 {
+			host = host[:i]
+		}
+		hosts[field["id"]] = host
+	}
+	for id, host := range hosts {
+		if id != own && host == hosts[own] {
+			return nil
+		}
+	}
+	return errors.New("no worker is connected to redis_queue from here")
+}
+
+// schedulerHealthy says that the scheduler holds its lock (frappe/utils/scheduler.py,
+// start_scheduler). It is looked for rather than tried: whoever held it for a moment
+// would keep a scheduler from starting.
+func schedulerHealthy(root, locks string) error {
+	info, err := os.Stat(filepath.Join(root, wire.BenchDir, "config/scheduler_process"))
+	if err != nil {
+		return err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return errors.New("the lock's number is not known")
+	}
+	f, err := os.Open(filepath.Clean(locks))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	inode := fmt.Sprintf(":%d", st.Ino)
+	for s := bufio.NewScanner(f); s.Scan(); {
+		for _, word := range strings.Fields(s.Text()) {
+			if strings.HasSuffix(word, inode) {
+				return nil
+			}
+		}
+	}
+	return errors.New("no scheduler holds config/scheduler_process")
+}
