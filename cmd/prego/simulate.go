@@ -4,13 +4,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/api"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/sim"
 )
@@ -22,6 +25,7 @@ type simulateFlags struct {
 	policy, algorithm string
 	json              bool
 	html              string
+	prices            string // a location: its prices, from the API
 }
 
 func newSimulateCommand() *cobra.Command {
@@ -29,7 +33,21 @@ func newSimulateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "simulate", Short: "Play the life of a fleet through the placement engine (docs/simulate.md)",
 		Args: func(cmd *cobra.Command, args []string) error { return badUsage(cobra.NoArgs(cmd, args)) },
-		RunE: func(cmd *cobra.Command, _ []string) error { return simulate(o, cmd.OutOrStdout(), cmd.ErrOrStderr()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var prices *api.Catalog
+			if o.prices != "" {
+				c, err := newAPIClient()
+				if err != nil {
+					return err
+				}
+				got, err := c.catalog(cmd.Context())
+				if err != nil {
+					return err
+				}
+				prices = &got
+			}
+			return simulate(o, prices, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return badUsage(err) })
 	f := cmd.Flags()
@@ -38,6 +56,7 @@ func newSimulateCommand() *cobra.Command {
 	f.StringVar(&o.policy, "policy", string(prego.ModeShared), "shared or one_tenant_one_server")
 	f.StringVar(&o.algorithm, "algorithm", string(placement.BestFit), "best_fit, first_fit or round_robin")
 	f.BoolVar(&o.json, "json", false, "print one JSON document")
+	f.StringVar(&o.prices, "prices", "", "take the machines' prices at this location from the provider's catalog, by the API; empty takes the model's")
 	f.StringVar(&o.html, "html", "", "draw the report into this file, too")
 	return cmd
 }
@@ -65,10 +84,35 @@ func (o simulateFlags) config() (sim.Config, error) {
 	return sim.DefaultConfig(o.tenants, p), nil
 }
 
-func simulate(o simulateFlags, out, notes io.Writer) error {
+// priced gives the model's machines the prices that they have at a location.
+func priced(c *sim.Config, catalog api.Catalog, location string) error {
+	for i, role := range c.Roles {
+		cents := 0
+		for _, t := range catalog.ServerTypes {
+			for _, at := range t.Locations {
+				if net, err := strconv.ParseFloat(at.Price.Monthly.Net, 64); err == nil && t.Name == role.ServerType && at.Location == location {
+					cents = int(math.Round(net * 100))
+				}
+			}
+		}
+		if cents == 0 {
+			return fmt.Errorf("--prices: %s is not sold in %s, as far as is known; prego catalog says where", role.ServerType, location)
+		}
+		c.Roles[i].CentsPerMonth = cents
+	}
+	return nil
+}
+
+// simulate plays the model; prices may be nil.
+func simulate(o simulateFlags, prices *api.Catalog, out, notes io.Writer) error {
 	c, err := o.config()
 	if err != nil {
 		return badUsage(err)
+	}
+	if prices != nil {
+		if err := priced(&c, *prices, o.prices); err != nil {
+			return badUsage(err)
+		}
 	}
 	var page *os.File
 	if o.html != "" { // before the work, so that a bad path is known at once
