@@ -90,3 +90,24 @@ type SweepResult struct {
 	Failed   int  `json:"failed"`   // marked disconnected, the server failed
 	Frozen   bool `json:"frozen"`   // nobody was marked
 }
+
+// ActivationTarget is how long a server may take from its request to active
+// (direct-provisioning §2).
+const ActivationTarget = 120 * time.Second
+
+// Activation is how a server became active.
+type Activation struct {
+	Seconds  float64 // since its request
+	Location string
+	Image    string
+}
+
+// ActivationStats is the distribution of the seconds that servers took from their request
+// to active.
+type ActivationStats struct {
+	Role               Role
+	Location, Image    string
+	Servers            int
+	P50, P95, P99, Max float64
+	InTime             int // of Servers, within ActivationTarget
+}

@@ -202,15 +202,15 @@ func (a *Servers) ActivateServer(ctx context.Context, in ServerRef) error {
 		return fromStore(err)
 	}
 	a.hook("activate/start")
-	seconds, err := a.Store.Activate(ctx, in.ServerID, in.Generation, in.Attempt)
+	done, err := a.Store.Activate(ctx, in.ServerID, in.Generation, in.Attempt)
 	if err != nil {
 		return fromStore(err)
 	}
 	a.hook("activate/done")
-	if seconds > 0 {
+	if done.Seconds > 0 {
 		a.Metrics.Outcomes.WithLabelValues(string(st.Role), "active").Inc()
 		if in.Generation == 1 {
-			a.Metrics.Seconds.Observe(seconds)
+			a.Metrics.Seconds.WithLabelValues(string(st.Role), done.Location, done.Image).Observe(done.Seconds)
 		}
 	}
 	if a.Capacity != nil {

@@ -22,7 +22,7 @@ type Store interface {
 	RecordCreated(ctx context.Context, serverID string, generation int, h prego.Handle, provider prego.InfraProviderID) error
 	RecordImported(ctx context.Context, serverID string, generation, attempt int, provider prego.InfraProviderID, h prego.Handle) error
 	MarkRunning(ctx context.Context, serverID string, attempt int) error
-	Activate(ctx context.Context, serverID string, generation, attempt int) (seconds float64, err error)
+	Activate(ctx context.Context, serverID string, generation, attempt int) (prego.Activation, error)
 	Fail(ctx context.Context, serverID string, generation, attempt int, reason prego.Reason, message string) error
 	AwaitCapacity(ctx context.Context, serverID string, generation, attempt int, message string) error
 	AddEvent(ctx context.Context, e prego.ServerEvent, dedupKey string) error
@@ -162,15 +162,15 @@ func (a *Servers) infra(id prego.InfraProviderID) (Infra, error) {
 
 // Metrics of the steps.
 type Metrics struct {
-	Outcomes *prometheus.CounterVec // by role and outcome
-	Seconds  prometheus.Histogram   // request to active
-	Cleanup  prometheus.Counter     // clean-ups given up and left to the reconciler
-	Orphans  *prometheus.CounterVec // by kind: destroyed
-	Breaker  prometheus.Gauge       // 1 while the reconciler refuses to destroy
-	Frozen   prometheus.Gauge       // 1 while the sweep refuses to mark agents
-	Awaiting prometheus.Counter     // servers that had to wait for capacity
-	Silent   *prometheus.CounterVec // agents marked, by new status
-	Drift    *prometheus.CounterVec // containers that were not as declared, by kind
+	Outcomes *prometheus.CounterVec   // by role and outcome
+	Seconds  *prometheus.HistogramVec // request to active, by role, location and image
+	Cleanup  prometheus.Counter       // clean-ups given up and left to the reconciler
+	Orphans  *prometheus.CounterVec   // by kind: destroyed
+	Breaker  prometheus.Gauge         // 1 while the reconciler refuses to destroy
+	Frozen   prometheus.Gauge         // 1 while the sweep refuses to mark agents
+	Awaiting prometheus.Counter       // servers that had to wait for capacity
+	Silent   *prometheus.CounterVec   // agents marked, by new status
+	Drift    *prometheus.CounterVec   // containers that were not as declared, by kind
 	// ImageFallbacks counts golden images that the provider did not have; nil: nobody does.
 	ImageFallbacks prometheus.Counter
 }
@@ -179,10 +179,10 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		Outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_provisionings_total", Help: "Provisionings ended, by outcome."}, []string{"role", "outcome"}),
-		Seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "prego_provision_seconds", Help: "Seconds from the request to an active server.",
-			Buckets: []float64{1, 2, 5, 10, 20, 40, 60, 90, 120, 180, 300, 600, 1800},
-		}),
+		Seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "prego_provision_seconds", Help: "Seconds from the request to an active server, first generation.",
+			Buckets: []float64{1, 2, 5, 10, 20, 30, 45, 60, 75, 90, 105, 120, 150, 180, 300, 600, 1800},
+		}, []string{"role", "location", "image"}),
 		Cleanup:  prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_cleanups_incomplete_total", Help: "Clean-ups given up and left to the reconciler."}),
 		Orphans:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_orphans_destroyed_total", Help: "Things without an owner destroyed, by kind."}, []string{"kind"}),
 		Breaker:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_reconcile_breaker_open", Help: "1 while the reconciler refuses to destroy."}),

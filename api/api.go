@@ -31,6 +31,7 @@ type Store interface {
 	GetServer(ctx context.Context, id string) (prego.Server, error)
 	ServerEvents(ctx context.Context, id string) ([]prego.ServerEvent, error)
 	ListServers(ctx context.Context, f prego.ServerFilter) ([]prego.Server, string, error)
+	ActivationStats(ctx context.Context, within time.Duration) ([]prego.ActivationStats, error)
 	RequestRetry(ctx context.Context, id, by string) (prego.Server, error)
 	RequestDecommission(ctx context.Context, id, by string, force bool) (prego.Server, error)
 }

@@ -1024,6 +1024,25 @@ type Accepted struct {
 	WorkflowId string `json:"workflow_id"`
 }
 
+// ActivationStats defines model for ActivationStats.
+type ActivationStats struct {
+	Image string `json:"image"`
+
+	// InTime Of them within the target
+	InTime int `json:"in_time"`
+
+	// Location Of the provider
+	Location   string  `json:"location"`
+	MaxSeconds float64 `json:"max_seconds"`
+	P50Seconds float64 `json:"p50_seconds"`
+	P95Seconds float64 `json:"p95_seconds"`
+	P99Seconds float64 `json:"p99_seconds"`
+
+	// Role What the server is for; a node runs all three on one host
+	Role    Role `json:"role"`
+	Servers int  `json:"servers"`
+}
+
 // AddTenantUser defines model for AddTenantUser.
 type AddTenantUser struct {
 	// Email Example: ann@example.com
@@ -3153,6 +3172,15 @@ type ServerSpec struct {
 	VolumeGb *int `json:"volume_gb,omitempty"`
 }
 
+// ServerStats defines model for ServerStats.
+type ServerStats struct {
+	Activations []ActivationStats `json:"activations"`
+	Days        int               `json:"days"`
+
+	// TargetSeconds Within which a server should be active
+	TargetSeconds float64 `json:"target_seconds"`
+}
+
 // ServerStatus defines model for ServerStatus.
 type ServerStatus string
 
@@ -3914,6 +3942,12 @@ type ListScalingEventsParams struct {
 	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
+// ServerStatsParams defines parameters for ServerStats.
+type ServerStatsParams struct {
+	// Days How far back
+	Days *int `form:"days,omitempty" json:"days,omitempty"`
+}
+
 // ListServersParams defines parameters for ListServers.
 type ListServersParams struct {
 	// Region Only this region
@@ -4390,6 +4424,9 @@ type ServerInterface interface {
 	// ListScalingEvents The newest scaling events, newest first
 	// (GET /v1/scaling-events)
 	ListScalingEvents(ctx echo.Context, params ListScalingEventsParams) error
+	// ServerStats How long servers took from their request to active
+	// (GET /v1/server-stats)
+	ServerStats(ctx echo.Context, params ServerStatsParams) error
 	// ListServers List servers, newest first
 	// (GET /v1/servers)
 	ListServers(ctx echo.Context, params ListServersParams) error
@@ -6067,6 +6104,24 @@ func (w *ServerInterfaceWrapper) ListScalingEvents(ctx echo.Context) error {
 	return err
 }
 
+// ServerStats converts echo context to params.
+func (w *ServerInterfaceWrapper) ServerStats(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ServerStatsParams
+	// ------------- Optional query parameter "days" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "days", ctx.QueryParams(), &params.Days, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter days: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ServerStats(ctx, params)
+	return err
+}
+
 // ListServers converts echo context to params.
 func (w *ServerInterfaceWrapper) ListServers(ctx echo.Context) error {
 	var err error
@@ -7071,6 +7126,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/images/:image_id", wrapper.GetImage, options.OperationMiddlewares["getImage"]...)
 	router.POST(options.BaseURL+"/internal/catalog/refresh", wrapper.RefreshCatalog, options.OperationMiddlewares["refreshCatalog"]...)
 	router.GET(options.BaseURL+"/v1/servers", wrapper.ListServers, options.OperationMiddlewares["listServers"]...)
+	router.GET(options.BaseURL+"/v1/server-stats", wrapper.ServerStats, options.OperationMiddlewares["serverStats"]...)
 	router.POST(options.BaseURL+"/v1/servers/import", wrapper.ImportServer, options.OperationMiddlewares["importServer"]...)
 	router.DELETE(options.BaseURL+"/v1/servers/:server_id", wrapper.DeleteServer, options.OperationMiddlewares["deleteServer"]...)
 	router.GET(options.BaseURL+"/v1/servers/:server_id", wrapper.GetServer, options.OperationMiddlewares["getServer"]...)

@@ -147,6 +147,32 @@ func (a *API) GetServer(c echo.Context, id ServerID) error {
 	return c.JSON(http.StatusOK, out)
 }
 
+// ServerStats shows how long servers took to become active.
+func (a *API) ServerStats(c echo.Context, p ServerStatsParams) error {
+	if err := onlyParameters(c, "days"); err != nil {
+		return err
+	}
+	days := 30
+	if p.Days != nil {
+		days = *p.Days
+	}
+	if days < 1 || days > 366 {
+		return prego.Invalid("days", "must be 1 to 366")
+	}
+	stats, err := a.d.Store.ActivationStats(c.Request().Context(), time.Duration(days)*24*time.Hour)
+	if err != nil {
+		return err
+	}
+	out := ServerStats{TargetSeconds: prego.ActivationTarget.Seconds(), Days: days, Activations: []ActivationStats{}}
+	for _, s := range stats {
+		out.Activations = append(out.Activations, ActivationStats{
+			Role: Role(s.Role), Location: s.Location, Image: s.Image, Servers: s.Servers, InTime: s.InTime,
+			P50Seconds: s.P50, P95Seconds: s.P95, P99Seconds: s.P99, MaxSeconds: s.Max,
+		})
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
 // ListServers shows a page of servers.
 func (a *API) ListServers(c echo.Context, p ListServersParams) error {
 	if err := onlyParameters(c, "region", "role", "status", "tag", "fleet", "limit", "cursor"); err != nil {

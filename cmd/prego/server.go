@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -28,7 +29,7 @@ func newServerCommand() *cobra.Command {
 		}
 		return nil
 	}
-	cmd.AddCommand(serverCreate(output), serverList(output), serverShow(output), serverRetry(output), serverDelete(output), serverImport(output), serverCommands(output))
+	cmd.AddCommand(serverCreate(output), serverList(output), serverShow(output), serverStats(output), serverRetry(output), serverDelete(output), serverImport(output), serverCommands(output))
 	return cmd
 }
 
@@ -117,6 +118,35 @@ func serverCreate(output *string) *cobra.Command {
 	f.StringSliceVar(&in.Spec.Tags, "tag", nil, "placement tag; may be repeated")
 	f.BoolVar(&watch, "watch", false, "show the progress until the server is active or failed")
 	_ = cmd.MarkFlagRequired("region")
+	return cmd
+}
+
+func serverStats(output *string) *cobra.Command {
+	var days int
+	cmd := &cobra.Command{
+		Use: "stats", Short: "Show how long servers took from their request to active", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := newAPIClient()
+			if err != nil {
+				return err
+			}
+			var stats api.ServerStats
+			if err := c.do(cmd.Context(), http.MethodGet, "/v1/server-stats", url.Values{"days": {strconv.Itoa(days)}}, nil, &stats); err != nil {
+				return err
+			}
+			if *output == "json" {
+				return printJSON(cmd.OutOrStdout(), stats)
+			}
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 2, 4, 2, ' ', 0)
+			fmt.Fprintf(w, "ROLE\tLOCATION\tIMAGE\tSERVERS\tP50\tP95\tP99\tMAX\tWITHIN %g s\n", stats.TargetSeconds)
+			for _, s := range stats.Activations {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f s\t%.1f s\t%.1f s\t%.1f s\t%.1f %%\n", s.Role, s.Location, s.Image, s.Servers,
+					s.P50Seconds, s.P95Seconds, s.P99Seconds, s.MaxSeconds, 100*float64(s.InTime)/float64(s.Servers))
+			}
+			return w.Flush()
+		},
+	}
+	cmd.Flags().IntVar(&days, "days", 30, "of those that became active within so many days")
 	return cmd
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -152,17 +153,17 @@ func (s *Store) MarkRunning(ctx context.Context, serverID string, attempt int) e
 const sqlActivate = `
 UPDATE servers SET status = 'active', status_reason = '', status_message = '', active_at = now(), updated_at = now()
 WHERE server_id = $1 AND generation = $2 AND status = 'provisioning' AND agent_first_heartbeat_at IS NOT NULL
-RETURNING EXTRACT(EPOCH FROM now() - created_at)::float8`
+RETURNING EXTRACT(EPOCH FROM now() - created_at)::float8, location, image`
 
 const sqlIsActive = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND generation = $2 AND status = 'active')`
 
 // Activate is the final transition, a single UPDATE (direct-provisioning §2,
-// step 9). It returns the seconds since the request. A repeated call is the same
-// success; any other state is ErrSuperseded.
-func (s *Store) Activate(ctx context.Context, serverID string, generation, attempt int) (float64, error) {
-	var seconds float64
+// step 9). It returns how it went, which is empty for a repeated call: that is the same
+// success. Any other state is ErrSuperseded.
+func (s *Store) Activate(ctx context.Context, serverID string, generation, attempt int) (prego.Activation, error) {
+	var out prego.Activation
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, sqlActivate, serverID, generation).Scan(&seconds)
+		err := tx.QueryRow(ctx, sqlActivate, serverID, generation).Scan(&out.Seconds, &out.Location, &out.Image)
 		if errors.Is(err, pgx.ErrNoRows) {
 			var already bool
 			if err := tx.QueryRow(ctx, sqlIsActive, serverID, generation).Scan(&already); err != nil {
@@ -179,7 +180,27 @@ func (s *Store) Activate(ctx context.Context, serverID string, generation, attem
 		return addEvent(ctx, tx, prego.ServerEvent{ServerID: serverID, Step: prego.StepActive, Attempt: attempt},
 			fmt.Sprintf("%s/g%d", prego.StepActive, generation))
 	})
-	return seconds, err
+	return out, err
+}
+
+// Imports are made elsewhere, and what was tried again was waited for between.
+const sqlActivationStats = `
+SELECT role, location, image, count(*), percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY seconds), max(seconds),
+    count(*) FILTER (WHERE seconds <= $2)
+FROM (SELECT role, location, image, EXTRACT(EPOCH FROM active_at - created_at)::float8 AS seconds FROM servers
+      WHERE active_at > now() - make_interval(secs => $1) AND generation = 1 AND imported_from_pulumi_at IS NULL AND purpose = 'agent_bootstrap') s
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3`
+
+// ActivationStats is how long servers that became active within a span took from their
+// request, by role, location and image, whatever became of them since.
+func (s *Store) ActivationStats(ctx context.Context, within time.Duration) ([]prego.ActivationStats, error) {
+	return collectBy(ctx, s, "activation stats", func(row pgx.CollectableRow) (a prego.ActivationStats, err error) {
+		var p []float64
+		if err = row.Scan(&a.Role, &a.Location, &a.Image, &a.Servers, &p, &a.Max, &a.InTime); err == nil {
+			a.P50, a.P95, a.P99 = p[0], p[1], p[2]
+		}
+		return a, err
+	}, sqlActivationStats, within.Seconds(), prego.ActivationTarget.Seconds())
 }
 
 const sqlFail = `
