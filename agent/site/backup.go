@@ -227,7 +227,10 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 			return err
 		}
 	}
-	if err := b.command([]string{rootPassword}, args...); err != nil {
+	stop := unblock(db, at.Name)
+	err = b.command([]string{rootPassword}, args...)
+	stop()
+	if err != nil {
 		return errors.Join(err, b.putBack(site))
 	}
 	if err := b.sites.RemoveAll(site + "/" + asideDir); err != nil {

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -135,6 +137,52 @@ func (b *testBench) sitting(site, database string) (goesOn func() error) {
 	var n int
 	require.NoError(b.t, tx.QueryRow("SELECT COUNT(*) FROM tabUser").Scan(&n))
 	return func() error { return tx.QueryRow("SELECT 1").Scan(&n) }
+}
+
+// TestARestoreIsNotHeldUp has somebody who comes back into a transaction as soon as its
+// session is ended, as a web server does.
+func TestARestoreIsNotHeldUp(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	site, db := "a.example.com", b.database("a")
+	b.good("new-site", site, "--db-name", db)
+	b.good("--site", site, "backup", "one")
+	config, common := b.read("sites/"+site+"/site_config.json"), b.read("sites/common_site_config.json")
+	var ended atomic.Int32
+	stop := make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			at, err := databaseOf{Host: "127.0.0.1", Port: fmt.Sprint(int(common["db_port"].(float64)))}.open(db, config["db_password"].(string), db)
+			if err != nil {
+				continue // the database is gone for a moment
+			}
+			if tx, err := at.Begin(); err == nil {
+				var n int
+				for tx.QueryRow("SELECT COUNT(*) FROM tabUser").Scan(&n) == nil {
+					select {
+					case <-stop:
+						_ = at.Close()
+						return
+					case <-time.After(20 * time.Millisecond):
+					}
+				}
+				ended.Add(1)
+			}
+			_ = at.Close()
+		}
+	})
+	began := time.Now()
+	b.good("--site", site, "restore", "one")
+	close(stop)
+	work.Wait()
+	require.Less(t, time.Since(began), 40*time.Second)
+	require.Positive(t, ended.Load())
 }
 
 func TestARestoreThatFailsLeavesTheFiles(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"log"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -164,10 +165,40 @@ func dropDatabase(db *sql.DB, name string) (there bool, users int, err error) {
 	return n > 0, users, tell(db, "DROP DATABASE IF EXISTS `"+name+"`")
 }
 
+// unblock ends, until stop is called, idle transactions of a site's user whenever
+// something waits for a lock on the site's tables: Frappe drops the database by itself
+// when it restores, while its web server goes on.
+func unblock(db *sql.DB, name string) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	work.Go(func() {
+		for tick := time.NewTicker(time.Second); ; {
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+			}
+			waiting, err := ask[int](db, "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'Waiting for table metadata lock' AND (db = ? OR info LIKE CONCAT('DROP DATABASE%', ?, '%'))", name, name)
+			if err == nil && waiting > 0 {
+				_ = killAll(db, "SELECT p.id FROM information_schema.processlist p JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id WHERE p.user = ? AND p.command = 'Sleep'", name)
+			}
+		}
+	})
+	return func() {
+		cancel()
+		work.Wait()
+	}
+}
+
 // endSessions ends the sessions of a site's user. One that sits in a transaction, as
 // Frappe's web server leaves them after an error, would hold up a DROP for a day.
 func endSessions(db *sql.DB, name string) error {
-	rows, err := db.QueryContext(context.Background(), "SELECT id FROM information_schema.processlist WHERE user = ?", name)
+	return killAll(db, "SELECT id FROM information_schema.processlist WHERE user = ?", name)
+}
+
+func killAll(db *sql.DB, query, name string) error {
+	rows, err := db.QueryContext(context.Background(), query, name)
 	if err != nil {
 		return err
 	}
