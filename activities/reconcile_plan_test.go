@@ -121,3 +121,153 @@ func TestWhatCarriesAnImagesLabel(t *testing.T) {
 	require.True(t, tripped, "this is not the database that made them")
 	require.Empty(t, doomed)
 }
+
+// TestWhatAReconciliationFinds is every row of the comparison: what the database says,
+// what the provider has, and what is concluded.
+func TestWhatAReconciliationFinds(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	server := func(id, of, attempt string) prego.OwnedResource { return owned(id, of, attempt, time.Hour, now) }
+	thing := func(kind prego.ResourceKind, id, name, of string, attached bool) prego.OwnedResource {
+		return prego.OwnedResource{Kind: kind, ProviderID: id, Name: name, CreatedAt: now, Attached: attached, Labels: map[string]string{prego.LabelServerID: of}}
+	}
+	row := func(status prego.ServerStatus, attempt int, bound string, idle time.Duration) prego.FleetRow {
+		return prego.FleetRow{ServerID: "a", Status: status, Attempt: attempt, ProviderServerID: bound, Idle: idle}
+	}
+	volume := prego.ResourceVolume
+	for name, tc := range map[string]struct {
+		rows                          []prego.FleetRow
+		ledger                        []prego.Resource
+		owned                         []prego.OwnedResource
+		names                         map[string]bool
+		missing, idle, lost, orphaned []string
+	}{
+		"an active server that is there":                    {rows: []prego.FleetRow{row(prego.ServerActive, 1, "1", time.Hour)}, owned: []prego.OwnedResource{server("1", "a", "1")}},
+		"an active server that is gone":                     {rows: []prego.FleetRow{row(prego.ServerActive, 1, "1", 0)}, missing: []string{"a"}},
+		"a failed server that is gone":                      {rows: []prego.FleetRow{row(prego.ServerFailed, 1, "1", 0)}, missing: []string{"a"}},
+		"a failed server that never was":                    {rows: []prego.FleetRow{row(prego.ServerFailed, 1, "", 0)}},
+		"another kind of the same id is not it":             {rows: []prego.FleetRow{row(prego.ServerActive, 1, "1", 0)}, owned: []prego.OwnedResource{thing(volume, "1", "v", "a", false)}, missing: []string{"a"}, orphaned: []string{"volume/1"}},
+		"a terminated server is not missed":                 {rows: []prego.FleetRow{row(prego.ServerTerminated, 1, "1", 0)}},
+		"a terminated server that is there still":           {rows: []prego.FleetRow{row(prego.ServerTerminated, 1, "1", 0)}, owned: []prego.OwnedResource{server("1", "a", "1")}, orphaned: []string{"server/1"}},
+		"provisioning is left alone":                        {rows: []prego.FleetRow{row(prego.ServerProvisioning, 2, "", idleAfter-1)}, owned: []prego.OwnedResource{server("1", "a", "2")}},
+		"provisioning that stands still":                    {rows: []prego.FleetRow{row(prego.ServerProvisioning, 2, "", idleAfter)}, idle: []string{"a"}},
+		"draining that stands still":                        {rows: []prego.FleetRow{row(prego.ServerDraining, 2, "1", time.Hour)}, idle: []string{"a"}},
+		"an active one that stands still is at rest":        {rows: []prego.FleetRow{row(prego.ServerFailed, 2, "", time.Hour)}},
+		"an attempt to come":                                {rows: []prego.FleetRow{row(prego.ServerProvisioning, 2, "", 0)}, owned: []prego.OwnedResource{server("1", "a", "3")}},
+		"an earlier attempt":                                {rows: []prego.FleetRow{row(prego.ServerProvisioning, 2, "", 0)}, owned: []prego.OwnedResource{server("1", "a", "1")}, orphaned: []string{"server/1"}},
+		"an attempt that nobody can read":                   {rows: []prego.FleetRow{row(prego.ServerProvisioning, 0, "", 0)}, owned: []prego.OwnedResource{server("1", "a", "x")}, orphaned: []string{"server/1"}},
+		"a second one while the first is bound":             {rows: []prego.FleetRow{row(prego.ServerProvisioning, 2, "2", 0)}, owned: []prego.OwnedResource{server("1", "a", "2"), server("2", "a", "2")}, orphaned: []string{"server/1"}},
+		"what is drained":                                   {rows: []prego.FleetRow{row(prego.ServerDraining, 2, "", 0)}, owned: []prego.OwnedResource{server("1", "a", "1")}},
+		"a server of nobody":                                {owned: []prego.OwnedResource{server("1", "z", "1")}, orphaned: []string{"server/1"}},
+		"a volume in the ledger":                            {ledger: []prego.Resource{{Kind: volume, ProviderID: "7", ServerID: "a"}}, owned: []prego.OwnedResource{thing(volume, "7", "v", "a", false)}},
+		"a server in the ledger alone has no owner":         {ledger: []prego.Resource{{Kind: prego.ResourceServer, ProviderID: "7", ServerID: "a"}}, owned: []prego.OwnedResource{server("7", "a", "1")}, orphaned: []string{"server/7"}},
+		"a volume that nobody knows":                        {owned: []prego.OwnedResource{thing(volume, "7", "v", "a", false)}, orphaned: []string{"volume/7"}},
+		"a shared thing that is gone":                       {ledger: []prego.Resource{{Kind: prego.ResourceFirewall, ProviderID: "7", Name: "fw"}}, lost: []string{"firewall/7"}},
+		"a shared thing that is there":                      {ledger: []prego.Resource{{Kind: prego.ResourceFirewall, ProviderID: "7", Name: "fw"}}, owned: []prego.OwnedResource{thing(prego.ResourceFirewall, "7", "fw", "", false)}},
+		"a server's thing that is gone goes with it":        {ledger: []prego.Resource{{Kind: volume, ProviderID: "7", ServerID: "a"}}},
+		"a volume about to be bound":                        {rows: []prego.FleetRow{row(prego.ServerProvisioning, 1, "", 0)}, ledger: []prego.Resource{{Kind: volume, Name: "v", ServerID: "a"}}, owned: []prego.OwnedResource{thing(volume, "7", "v", "a", false)}},
+		"a volume that was intended for what is active":     {rows: []prego.FleetRow{row(prego.ServerActive, 1, "1", 0)}, ledger: []prego.Resource{{Kind: volume, Name: "v", ServerID: "a"}}, owned: []prego.OwnedResource{server("1", "a", "1"), thing(volume, "7", "v", "a", false)}, orphaned: []string{"volume/7"}},
+		"a volume that nobody intended":                     {rows: []prego.FleetRow{row(prego.ServerProvisioning, 1, "", 0)}, owned: []prego.OwnedResource{thing(volume, "7", "v", "a", false)}, orphaned: []string{"volume/7"}},
+		"a volume that was intended for nobody":             {ledger: []prego.Resource{{Kind: volume, Name: "v", ServerID: "z"}}, owned: []prego.OwnedResource{thing(volume, "7", "v", "z", false)}, orphaned: []string{"volume/7"}},
+		"an org's volume":                                   {names: map[string]bool{"volume/v": true}, owned: []prego.OwnedResource{thing(volume, "7", "v", "", false)}},
+		"an address of a server":                            {owned: []prego.OwnedResource{thing(prego.ResourcePrimaryIP, "7", "ip", "a", true)}},
+		"an address of none":                                {owned: []prego.OwnedResource{thing(prego.ResourcePrimaryIP, "7", "ip", "a", false)}, orphaned: []string{"primary_ip/7"}},
+		"a volume that is attached is not judged by others": {owned: []prego.OwnedResource{thing(volume, "7", "v", "a", true)}, orphaned: []string{"volume/7"}},
+	} {
+		f := FindFleet(FleetSnapshot{Now: now, Rows: tc.rows, Resources: tc.ledger, Owned: tc.owned, OrgNames: tc.names})
+		var missing, idle, lost, orphaned []string
+		for _, r := range f.Missing {
+			missing = append(missing, r.ServerID)
+		}
+		for _, r := range f.Idle {
+			idle = append(idle, r.ServerID)
+		}
+		for _, r := range f.Lost {
+			lost = append(lost, resourceKey(r.Kind, r.ProviderID))
+		}
+		for _, o := range f.Orphans {
+			orphaned = append(orphaned, resourceKey(o.Kind, o.ProviderID))
+		}
+		require.Equal(t, [][]string{tc.missing, tc.idle, tc.lost, tc.orphaned}, [][]string{missing, idle, lost, orphaned}, name)
+	}
+}
+
+// TestOrphansGoOldestFirst: which of many are within the cap does not depend on how the
+// provider lists them.
+func TestOrphansGoOldestFirst(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	f := FindFleet(FleetSnapshot{Now: now, Owned: []prego.OwnedResource{
+		owned("3", "x", "1", time.Hour, now), owned("1", "x", "1", time.Minute, now), owned("2", "x", "1", time.Hour, now),
+	}})
+	var ids []string
+	for _, o := range f.Orphans {
+		ids = append(ids, o.ProviderID)
+	}
+	require.Equal(t, []string{"2", "3", "1"}, ids)
+}
+
+// TestTheBreaker at its edges: what may go, and what makes it refuse all.
+func TestTheBreaker(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	rules := OrphanRules{MinAge: time.Hour, MaxPerRun: 4, BreakerPct: 10, BreakerMin: 3}
+	for name, tc := range map[string]struct {
+		servers, ofRows, ofNobody, volumes int // servers with an owner; orphans of rows that ended, and of no row
+		age                                time.Duration
+		sightings                          int
+		doomed                             int
+		tripped                            bool
+	}{
+		"nothing":                            {servers: 10, age: time.Hour, sightings: 2},
+		"one":                                {servers: 10, ofRows: 1, age: time.Hour, sightings: 2, doomed: 1},
+		"one that is young":                  {servers: 10, ofRows: 1, age: time.Hour - 1, sightings: 2},
+		"one that was seen once":             {servers: 10, ofRows: 1, age: time.Hour, sightings: 1},
+		"so many may always go":              {servers: 1, ofRows: 3, age: time.Hour, sightings: 2, doomed: 3},
+		"too large a share":                  {servers: 30, ofRows: 4, age: time.Hour, sightings: 2, tripped: true},
+		"a share that is just allowed":       {servers: 36, ofRows: 4, age: time.Hour, sightings: 2, doomed: 4},
+		"more than a run may":                {servers: 100, ofRows: 6, age: time.Hour, sightings: 2, doomed: 4},
+		"three that nobody knows":            {servers: 100, ofNobody: 3, age: time.Hour, sightings: 2, doomed: 3},
+		"four that nobody knows":             {servers: 100, ofNobody: 4, age: time.Hour, sightings: 2, tripped: true},
+		"no rows at all":                     {ofNobody: 1, age: time.Hour, sightings: 2, tripped: true},
+		"no rows and nothing to go":          {ofNobody: 1, age: 0, sightings: 2},
+		"volumes are no share of the fleet":  {servers: 1, volumes: 4, age: time.Hour, sightings: 2, doomed: 4},
+		"no rows, no servers, and a volume":  {volumes: 1, age: time.Hour, sightings: 2, doomed: 1},
+		"more volumes than a run may":        {servers: 1, volumes: 5, age: time.Hour, sightings: 2, doomed: 4},
+		"young ones are no part of a share":  {servers: 5, ofRows: 4, age: time.Minute, sightings: 2},
+		"unseen ones are no sign of trouble": {servers: 5, ofNobody: 4, age: time.Hour, sightings: 1},
+	} {
+		s, sightings := FleetSnapshot{Now: now}, map[string]prego.Sighting{}
+		var orphans []prego.OwnedResource
+		n := 0
+		add := func(rows prego.ServerStatus, orphan bool) {
+			n++
+			o := owned(fmt.Sprint(n), fmt.Sprint("s", n), "1", tc.age, now)
+			s.Owned = append(s.Owned, o)
+			if rows != "" {
+				s.Rows = append(s.Rows, prego.FleetRow{ServerID: fmt.Sprint("s", n), Status: rows})
+			}
+			if orphan {
+				orphans = append(orphans, o)
+			}
+			sightings[resourceKey(o.Kind, o.ProviderID)] = prego.Sighting{Sightings: tc.sightings}
+		}
+		for range tc.servers {
+			add(prego.ServerActive, false)
+		}
+		for range tc.ofRows {
+			add(prego.ServerTerminated, true)
+		}
+		for range tc.ofNobody {
+			add("", true)
+		}
+		for range tc.volumes {
+			n++
+			o := prego.OwnedResource{Kind: prego.ResourceVolume, ProviderID: fmt.Sprint(n), CreatedAt: now.Add(-tc.age)}
+			s.Owned, orphans = append(s.Owned, o), append(orphans, o)
+			sightings[resourceKey(o.Kind, o.ProviderID)] = prego.Sighting{Sightings: tc.sightings}
+		}
+		doomed, tripped := Doomed(s, orphans, sightings, rules)
+		require.Equal(t, []any{tc.doomed, tc.tripped}, []any{len(doomed), tripped}, name)
+	}
+}

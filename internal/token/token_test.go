@@ -1,6 +1,7 @@
 package token
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -177,10 +178,27 @@ func TestSwapMatrix(t *testing.T) {
 func TestExecTokensAreShortAndOfAKnownKind(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	_, err := f.exec.Issue("app-1", wire.KindBench, [32]byte{}, 6*time.Minute)
-	require.Error(t, err)
-	_, err = f.exec.Issue("app-1", "sh", [32]byte{}, time.Minute)
-	require.Error(t, err)
+	for name, tc := range map[string]struct {
+		kind wire.CommandKind
+		ttl  time.Duration
+		bad  bool
+	}{
+		"short": {wire.KindBench, time.Second, false}, "as long as it may be": {wire.KindRedisCLI, MaxExecTTL, false},
+		"too long": {wire.KindBench, MaxExecTTL + time.Nanosecond, true}, "no life": {wire.KindBench, 0, true}, "unknown kind": {"sh", time.Minute, true},
+	} {
+		raw, err := f.exec.Issue("app-1", tc.kind, [32]byte{1}, tc.ttl)
+		if tc.bad {
+			require.ErrorContains(t, err, "a known kind and a life of at most 5 minutes", name)
+			require.Empty(t, raw, name)
+			continue
+		}
+		require.NoError(t, err, name)
+		var c execClaims
+		_, _, err = jwt.NewParser().ParseUnverified(raw, &c)
+		require.NoError(t, err)
+		require.Equal(t, []any{"exec." + string(tc.kind), "01" + strings.Repeat("00", 31), jwt.ClaimStrings{"app-1"}}, []any{c.Scope, c.Body, c.Audience}, name)
+		require.InDelta(t, tc.ttl.Seconds(), c.ExpiresAt.Sub(c.IssuedAt.Time).Seconds(), 1, name)
+	}
 }
 
 type remoteIssuer struct {
@@ -305,4 +323,99 @@ func TestAnIssuerThatIsAwayStopsNobodyItKnows(t *testing.T) {
 	remote.age(maxKeyAge)
 	_, err = a.Authenticate(ctx, good)
 	require.Equal(t, prego.CodeNotReady, prego.CodeOf(err), "keys that could not be confirmed for an hour are not used")
+}
+
+// TestAnIssuersKeysAreForWhatTheySay: a key for another algorithm or use, a private or
+// nameless one, an answer that is none, and a discovery document of somebody else let
+// nobody in.
+func TestAnIssuersKeysAreForWhatTheySay(t *testing.T) {
+	t.Parallel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	public := func(change func(k *jose.JSONWebKey)) jose.JSONWebKey {
+		k := jose.JSONWebKey{Key: key.Public(), KeyID: "r1", Algorithm: "ES256", Use: "sig"}
+		change(&k)
+		return k
+	}
+	for name, tc := range map[string]struct {
+		keys   any
+		kid    string
+		status int
+		issuer string // of the discovery document; "" for its own
+		uri    string // that it names; "" for its own
+		want   prego.Code
+	}{
+		"good":                       {keys: public(func(*jose.JSONWebKey) {})},
+		"without algorithm":          {keys: public(func(k *jose.JSONWebKey) { k.Algorithm = "" })},
+		"without use":                {keys: public(func(k *jose.JSONWebKey) { k.Use = "" })},
+		"another algorithm":          {keys: public(func(k *jose.JSONWebKey) { k.Algorithm = "ES384" }), want: prego.CodeUnauthenticated},
+		"for encryption":             {keys: public(func(k *jose.JSONWebKey) { k.Use = "enc" }), want: prego.CodeUnauthenticated},
+		"another algorithm, no use":  {keys: public(func(k *jose.JSONWebKey) { k.Algorithm, k.Use = "ES384", "" }), want: prego.CodeUnauthenticated},
+		"no algorithm, not for this": {keys: public(func(k *jose.JSONWebKey) { k.Algorithm, k.Use = "", "enc" }), want: prego.CodeUnauthenticated},
+		"a private key":              {keys: public(func(k *jose.JSONWebKey) { k.Key = key }), want: prego.CodeUnauthenticated},
+		"without a name":             {keys: public(func(k *jose.JSONWebKey) { k.KeyID = "" }), kid: "-", want: prego.CodeUnauthenticated},
+		"an error":                   {keys: public(func(*jose.JSONWebKey) {}), status: http.StatusForbidden, want: prego.CodeNotReady},
+		"another's document":         {keys: public(func(*jose.JSONWebKey) {}), issuer: "https://elsewhere.example", want: prego.CodeNotReady},
+		"a document without keys":    {keys: public(func(*jose.JSONWebKey) {}), uri: "-", want: prego.CodeNotReady},
+		"a place that is none":       {keys: public(func(*jose.JSONWebKey) {}), uri: "http://127.0.0.1:1/keys", want: prego.CodeNotReady},
+		"no URL":                     {keys: public(func(*jose.JSONWebKey) {}), uri: ":", want: prego.CodeNotReady},
+		"no keys":                    {keys: "none", want: prego.CodeNotReady},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mux := http.NewServeMux()
+			srv := httptest.NewServer(mux)
+			t.Cleanup(srv.Close)
+			mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
+				doc := map[string]string{"issuer": cmp.Or(tc.issuer, srv.URL), "jwks_uri": cmp.Or(tc.uri, srv.URL+"/keys")}
+				if tc.uri == "-" {
+					delete(doc, "jwks_uri")
+				}
+				_ = json.NewEncoder(w).Encode(doc)
+			})
+			mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
+				if tc.status != 0 {
+					w.WriteHeader(tc.status)
+				}
+				_ = json.NewEncoder(w).Encode(map[string]any{"keys": []any{tc.keys}})
+			})
+			tok := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": srv.URL, "aud": "prego-api", "sub": "carol", "groups": "viewer", "exp": time.Now().Add(time.Minute).Unix()})
+			if tc.kid == "" {
+				tok.Header["kid"] = "r1"
+			}
+			raw, err := tok.SignedString(key)
+			require.NoError(t, err)
+			a := NewAPI(APIConfig{Keys: setup(t).rings[UseAPI], Issuer: "prego", Audience: "prego-api", RolesClaim: "groups", Remote: NewRemote(srv.URL, "")})
+			_, err = a.Authenticate(t.Context(), raw)
+			if tc.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.Equal(t, tc.want, prego.CodeOf(err), "%v", err)
+		})
+	}
+}
+
+// TestKeysThatAreFreshAreNotFetchedAgain, and those that are used up are not used.
+func TestKeysThatAreFreshAreNotFetchedAgain(t *testing.T) {
+	t.Parallel()
+	f, issuer := setup(t), newRemoteIssuer(t)
+	remote := NewRemote(issuer.url, issuer.url+"/keys")
+	a := NewAPI(APIConfig{Keys: f.rings[UseAPI], Issuer: "prego", Audience: "prego-api", RolesClaim: "groups", Remote: remote})
+	for range 3 {
+		_, err := a.Authenticate(t.Context(), issuer.mint(t, "r1", "operator"))
+		require.NoError(t, err)
+	}
+	remote.age(refreshAfter - time.Minute)
+	_, err := a.Authenticate(t.Context(), issuer.mint(t, "r1", "operator"))
+	require.NoError(t, err)
+	require.EqualValues(t, 1, issuer.fetches.Load())
+	// Due, and the issuer hangs: it is not waited for.
+	issuer.block = make(chan struct{})
+	t.Cleanup(sync.OnceFunc(func() { close(issuer.block) }))
+	remote.age(2 * time.Minute)
+	began := time.Now()
+	_, err = a.Authenticate(t.Context(), issuer.mint(t, "r1", "operator"))
+	require.NoError(t, err)
+	require.Less(t, time.Since(began), 2*time.Second)
 }

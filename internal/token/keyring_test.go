@@ -1,0 +1,186 @@
+package token
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
+)
+
+func keyFile(dir string, use Use, id string) string {
+	return filepath.Join(dir, "jwt", string(use), id+".pem")
+}
+
+// onlyKey reads the one key of a use, private.
+func onlyKey(t *testing.T, dir string, use Use) []byte {
+	t.Helper()
+	files, err := KeyFiles(dir, use)
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	b, err := os.ReadFile(files[0])
+	require.NoError(t, err)
+	return b
+}
+
+// TestInitKeepsTheKeysThatAreThere: what was issued stays good.
+func TestInitKeepsTheKeysThatAreThere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, InitKeys(dir))
+	before := onlyKey(t, dir, UseAgent)
+	require.NoError(t, InitKeys(dir))
+	require.Equal(t, before, onlyKey(t, dir, UseAgent))
+
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	require.ErrorContains(t, InitKeys(file), "keys: ")
+}
+
+// TestTheLastPrivateKeySignsAndAllVerify, whatever order the directory lists them in.
+func TestTheLastPrivateKeySignsAndAllVerify(t *testing.T) {
+	t.Parallel()
+	dir, other := t.TempDir(), t.TempDir()
+	require.NoError(t, InitKeys(dir))
+	require.NoError(t, InitKeys(other))
+	first := onlyKey(t, dir, UseExec)
+	second, err := PublicHalf(onlyKey(t, other, UseExec))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(keyFile(dir, UseExec, "99990101-b"), first, 0o600))
+	require.NoError(t, os.WriteFile(keyFile(dir, UseExec, "99990102-c"), second, 0o600))
+	files, err := KeyFiles(dir, UseExec)
+	require.NoError(t, err)
+	require.IsIncreasing(t, files)
+	r, err := OpenSigner(dir, UseExec)
+	require.NoError(t, err)
+	require.Equal(t, "99990101-b", r.sign, "a public half is no signer, however new")
+	public, err := r.PublicPEM()
+	require.NoError(t, err)
+	require.Len(t, public, 3)
+	require.Equal(t, string(second), public["99990102-c"])
+	half, err := PublicHalf(first)
+	require.NoError(t, err)
+	require.Equal(t, string(half), public["99990101-b"])
+	require.NotContains(t, strings.Join([]string{public["99990101-b"], string(half)}, ""), "PRIVATE")
+	again, err := PublicHalf(half)
+	require.NoError(t, err)
+	require.Equal(t, half, again)
+}
+
+// TestPublicHalvesSignNothing: a process that checks tokens can't make them.
+func TestPublicHalvesSignNothing(t *testing.T) {
+	t.Parallel()
+	dir, public := t.TempDir(), t.TempDir()
+	require.NoError(t, InitKeys(dir))
+	half, err := PublicHalf(onlyKey(t, dir, UseExec))
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Dir(keyFile(public, UseExec, "k")), 0o700))
+	require.NoError(t, os.WriteFile(keyFile(public, UseExec, "k"), half, 0o600))
+	_, err = OpenSigner(public, UseExec)
+	require.ErrorContains(t, err, "none can sign")
+	r, err := OpenKeyring(public, UseExec)
+	require.NoError(t, err)
+	_, err = NewExec(r).Issue("app-1", wire.KindBench, [32]byte{}, time.Minute)
+	require.ErrorContains(t, err, "only the public halves")
+}
+
+func TestKeysThatAreNoneAreNamed(t *testing.T) {
+	t.Parallel()
+	_, err := OpenKeyring(t.TempDir(), UseAPI)
+	require.ErrorContains(t, err, "no signing keys for api")
+	_, err = OpenSigner(t.TempDir(), UseAPI)
+	require.ErrorContains(t, err, "no signing keys for api")
+	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(ec)
+	require.NoError(t, err)
+	for name, tc := range map[string]struct{ text, says string }{
+		"empty":             {"", "not PEM"},
+		"rubbish":           {"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "asn1"},
+		"rubbish, public":   {"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "asn1"},
+		"another algorithm": {string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})), "not Ed25519"},
+	} {
+		dir := t.TempDir()
+		require.NoError(t, os.MkdirAll(filepath.Dir(keyFile(dir, UseAPI, "k")), 0o700))
+		require.NoError(t, os.WriteFile(keyFile(dir, UseAPI, "k"), []byte(tc.text), 0o600))
+		_, err := OpenKeyring(dir, UseAPI)
+		require.ErrorContains(t, err, tc.says, name)
+		require.ErrorContains(t, err, keyFile(dir, UseAPI, "k"), name)
+		_, err = PublicHalf([]byte(tc.text))
+		require.ErrorContains(t, err, tc.says, name)
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(keyFile(dir, UseAPI, "k"), 0o700))
+	_, err = OpenKeyring(dir, UseAPI)
+	require.ErrorContains(t, err, "signing key: ")
+}
+
+// TestOnlyWholeTokensAreIssuedToCallers.
+func TestOnlyWholeTokensAreIssuedToCallers(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	for name, tc := range map[string]struct {
+		subject string
+		role    Role
+		ttl     time.Duration
+		bad     bool
+	}{
+		"operator": {"alice", RoleOperator, time.Hour, false}, "viewer": {"bob", RoleViewer, time.Hour, false},
+		"nobody": {"", RoleOperator, time.Hour, true}, "no role": {"alice", "", time.Hour, true}, "another role": {"alice", "admin", time.Hour, true},
+		"no life": {"alice", RoleOperator, 0, true}, "ended": {"alice", RoleViewer, -time.Second, true},
+	} {
+		raw, err := f.api.Issue(tc.subject, tc.role, tc.ttl)
+		if tc.bad {
+			require.Equal(t, prego.CodeInvalidField, prego.CodeOf(err), name)
+			require.Empty(t, raw, name)
+			continue
+		}
+		require.NoError(t, err, name)
+		p, err := f.api.Authenticate(t.Context(), raw)
+		require.NoError(t, err, name)
+		require.Equal(t, Principal{Subject: tc.subject, Role: tc.role}, p, name)
+	}
+}
+
+// TestAnAgentIsToldWhenItsTokenEnds: it renews by that.
+func TestAnAgentIsToldWhenItsTokenEnds(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	began := time.Now()
+	_, expires, err := f.agent.Issue("app-1", f.cert, time.Hour)
+	require.NoError(t, err)
+	require.WithinDuration(t, began.Add(time.Hour), expires, 5*time.Second)
+}
+
+// TestOwnTokensAreGoodBesideAnIssuers, and its own are not looked for there.
+func TestOwnTokensAreGoodBesideAnIssuers(t *testing.T) {
+	t.Parallel()
+	f, issuer := setup(t), newRemoteIssuer(t)
+	a := NewAPI(APIConfig{Keys: f.rings[UseAPI], Issuer: "prego", Audience: "prego-api", RolesClaim: "groups", Remote: NewRemote(issuer.url, "")})
+	raw, err := a.Issue("alice", RoleOperator, time.Minute)
+	require.NoError(t, err)
+	p, err := a.Authenticate(t.Context(), raw)
+	require.NoError(t, err)
+	require.Equal(t, Principal{Subject: "alice", Role: RoleOperator}, p)
+	require.Zero(t, issuer.fetches.Load())
+}
+
+func TestAShortMasterKeySealsNothing(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"", "00ff", strings.Repeat("0", 62), strings.Repeat("z", 64)} {
+		_, err := NewBox(key)
+		require.ErrorContains(t, err, "PREGO_MASTER_KEY must be at least 32 bytes", key)
+		_, err = NewBox(strings.Repeat("0", 64), key)
+		require.ErrorContains(t, err, "PREGO_MASTER_KEY_EARLIER", key)
+	}
+}
