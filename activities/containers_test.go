@@ -141,10 +141,16 @@ func TestDriftGoesOnTheTimeline(t *testing.T) {
 	require.Equal(t, ErrTypeContainer, app.Type())
 	require.True(t, app.NonRetryable())
 
-	for _, st := range []prego.ProvisionState{{Status: prego.ServerDraining}, {Status: prego.ServerActive, Purpose: prego.PurposeImportExisting}} {
+	// The host would fail, so that whoever looked at it all the same would be noticed.
+	for says, st := range map[string]prego.ProvisionState{
+		"the server is draining": {Status: prego.ServerDraining}, "the server was taken over with containers of its own": {Status: prego.ServerActive, Purpose: prego.PurposeImportExisting},
+	} {
 		f.state = st
-		r, err = run(a.RepairContainers)
-		require.NoError(t, err)
-		require.NotEmpty(t, r.Skipped)
+		for _, activity := range []any{a.CheckContainers, a.RepairContainers} {
+			r, err = run(activity)
+			require.NoError(t, err)
+			require.Equal(t, ContainerReport{ServerID: "app-1", Skipped: says}, r)
+		}
 	}
+	require.Len(t, f.events, 2, "and nothing was told of them")
 }

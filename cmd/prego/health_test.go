@@ -45,10 +45,15 @@ func TestHealthSaysWhatIsNotReady(t *testing.T) {
 }
 
 func TestHealthAsksTheProcessBesideIt(t *testing.T) {
-	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	var asked []string
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked = append(asked, r.Host+r.URL.Path) }))
 	defer srv.Close()
 	_, port, _ := strings.Cut(strings.TrimPrefix(srv.URL, "http://"), ":")
 	t.Setenv("PREGO_API_LISTEN", "127.0.0.1:1")
 	t.Setenv("PREGO_METRICS_LISTEN", "0.0.0.0:"+port)
 	require.NoError(t, newHealthCommand().ExecuteContext(t.Context()))
+	require.Equal(t, []string{"127.0.0.1:" + port + "/readyz"}, asked)
+	// Without the one, the other's; without both, the API's default.
+	t.Setenv("PREGO_METRICS_LISTEN", "")
+	require.ErrorContains(t, newHealthCommand().ExecuteContext(t.Context()), "127.0.0.1:1")
 }

@@ -119,6 +119,13 @@ func TestPostgresKeepsItsData(t *testing.T) {
 		_, err = c.Exec(ctx, sql)
 		return err
 	}
+	rows := func(pg *Postgres) (n int) {
+		c, err := pgx.Connect(ctx, pg.URL("mine"))
+		require.NoError(t, err)
+		defer func() { _ = c.Close(ctx) }()
+		require.NoError(t, c.QueryRow(ctx, "SELECT count(*) FROM kept").Scan(&n))
+		return n
+	}
 	for i, end := range []func(*Postgres){func(p *Postgres) { p.Stop(20 * time.Second) }, func(p *Postgres) { p.Kill() }, func(p *Postgres) { p.Stop(20 * time.Second) }} {
 		pg, err := StartPostgres(ctx, cfg)
 		require.NoError(t, err, "start %d", i)
@@ -126,7 +133,8 @@ func TestPostgresKeepsItsData(t *testing.T) {
 		if i == 0 {
 			require.NoError(t, query(pg, "CREATE TABLE kept (n int)"))
 		}
-		require.NoError(t, query(pg, "INSERT INTO kept VALUES (1)"), "start %d", i)
+		require.Equal(t, i, rows(pg), "what the earlier ones wrote is there, however they ended")
+		require.NoError(t, query(pg, "SET synchronous_commit = on; INSERT INTO kept VALUES (1)"), "start %d", i)
 		end(pg)
 	}
 }

@@ -31,6 +31,9 @@ func TestEveryRoleBecomesActiveAndIsTakenDownWhole(t *testing.T) {
 		require.Equal(t, api.AgentStatus("connected"), s.Agent.Status)
 		require.NotNil(t, s.Agent.FirstSeenAt)
 		require.NotNil(t, s.Agent.LastHeartbeatAt)
+		require.True(t, s.Agent.FirstSeenAt.After(s.CreatedAt), "seen after it was asked for")
+		require.False(t, s.Agent.LastHeartbeatAt.Before(*s.Agent.FirstSeenAt))
+		require.WithinDuration(t, time.Now(), *s.Agent.LastHeartbeatAt, 30*time.Second)
 		require.Equal(t, api.ServerManagedBy("worker_direct"), s.ManagedBy)
 		want := []string{"requested", "create_intended", "token_issued", "server_created", "handshake", "first_heartbeat", "active"}
 		require.Subset(t, steps(s), want)
@@ -57,6 +60,7 @@ func TestEveryRoleBecomesActiveAndIsTakenDownWhole(t *testing.T) {
 	for _, role := range prego.Roles() {
 		s := c.awaitStatus("s-"+string(role), prego.ServerTerminated)
 		require.NotNil(t, s.TerminatedAt)
+		require.True(t, s.TerminatedAt.After(*s.Agent.FirstSeenAt))
 	}
 	require.Empty(t, c.sim.Ledger(true), "something is still billed")
 	c.settled()

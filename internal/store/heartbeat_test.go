@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -212,6 +213,7 @@ func TestFlushesOfOneFleetNeverDeadlock(t *testing.T) {
 		all[i] = heartbeatOf(id)
 	}
 	errs := make(chan error, 2*gateways*rounds)
+	var swept atomic.Int64
 	var wg sync.WaitGroup
 	for range gateways {
 		wg.Add(1)
@@ -225,7 +227,8 @@ func TestFlushesOfOneFleetNeverDeadlock(t *testing.T) {
 					err = fmt.Errorf("%d of %d were written", len(out), fleet)
 				}
 				errs <- err
-				_, err = s.SweepSilent(ctx, prego.SweepParams{DegradedAfter: time.Microsecond, FailedAfter: time.Hour, FreezePct: 100, FreezeMin: 1})
+				found, err := s.SweepSilent(ctx, prego.SweepParams{DegradedAfter: time.Microsecond, FailedAfter: time.Hour, FreezePct: 100, FreezeMin: 1})
+				swept.Add(int64(found.Degraded))
 				errs <- err
 			}
 		}()
@@ -235,6 +238,7 @@ func TestFlushesOfOneFleetNeverDeadlock(t *testing.T) {
 	for err := range errs {
 		require.NoError(t, err)
 	}
+	require.Positive(t, swept.Load(), "sweeps wrote the same rows meanwhile")
 }
 
 func TestRevokedServersAndBindings(t *testing.T) {

@@ -84,7 +84,10 @@ func TestAnUnknownDimensionIsNeverTaken(t *testing.T) {
 	tx, err := s.pool.Begin(context.Background())
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	require.Error(t, s.takeQuota(context.Background(), tx, "acme", quota.Delta{Dimension: "max_fun", By: 1}))
+	require.NoError(t, s.takeQuota(context.Background(), tx, "acme", quota.Delta{Dimension: quota.MaxApps, By: 1}), "one that is known is")
+	err = s.takeQuota(context.Background(), tx, "acme", quota.Delta{Dimension: "max_fun", By: 1})
+	require.ErrorContains(t, err, "case not found", "SQL knows every dimension by name")
+	require.Equal(t, prego.CodeInternal, prego.CodeOf(err), "it is a fault of ours, not the org's limit")
 }
 
 // TestALimitThatNobodyGaveIsNone: tiers are whole, but if they were not, nothing is free.
