@@ -49,8 +49,7 @@ var benchApps = []string{"frappe", "erpnext", "hrms", "crm"}
 
 // benchVerbs are what a fault can be about.
 var benchVerbs = []string{
-	"new-site", "rename-site", "set-config", "install-app", "list-apps", "set-maintenance-mode", "backup", "restore", "drop-site", "list-sites",
-	"migrate", "execute", "clear-cache", "set-admin-password", "add-system-manager", "add-user", "enable-scheduler", "disable-scheduler",
+	"new-site", "set-config", "install-app", "list-apps", "set-maintenance-mode", "backup", "restore", "drop-site", "migrate", "execute", "clear-cache", "set-admin-password", "add-system-manager", "add-user", "enable-scheduler", "disable-scheduler",
 }
 
 func (s *Sim) benchFaultsDir() string { return filepath.Join(s.cfg.StateDir, "bench-faults") }
@@ -70,7 +69,7 @@ func (h *processHost) installSimulation() error {
 	for _, d := range []struct {
 		verb string
 		time time.Duration
-	}{{"new-site", p.BenchNewSite}, {"rename-site", p.BenchRename}, {"clear-cache", p.BenchRename}, {"install-app", p.BenchInstallApp}} {
+	}{{"new-site", p.BenchNewSite}, {"clear-cache", p.BenchRename}, {"install-app", p.BenchInstallApp}} {
 		if d.time > 0 {
 			fmt.Fprintf(&delays, "%s %s\n", d.verb, seconds(d.time))
 		}
