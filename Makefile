@@ -15,7 +15,7 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test lint bench generate golden tools packages clean image compose-config test-production test-frappe machines test-machines images
+.PHONY: help build demo dev test lint bench generate golden mutate tools packages clean image compose-config test-production test-frappe machines test-machines images
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFL
 
 generate: ## Generate what is generated
 	go generate ./...
+
+mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say what its tests don't notice
+	go run ./tools/mutate $(MUTATE) $(PKG)
 
 golden: ## Write the golden files anew
 	go test ./internal/cloudinit -update

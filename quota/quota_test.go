@@ -41,6 +41,7 @@ func TestLimits(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, ValidateLimit(MaxTotalCPURequest, 0.25))
 	require.NoError(t, ValidateLimit(MaxApps, 0))
+	require.NoError(t, ValidateLimit(MaxApps, maxLimit))
 	for _, v := range []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1), 0.5, maxLimit + 2} {
 		require.Error(t, ValidateLimit(MaxApps, v), v)
 	}

@@ -1,0 +1,200 @@
+// Command mutate says which changes of a package's code its own tests do not notice. All
+// mutants are compiled at once, each behind a switch, so that one build serves a run of
+// the tests for every mutant:
+//
+//	go run ./tools/mutate [-files REGEXP] [-only REGEXP] [-skip TESTS] [-budget 8m] ./placement
+//
+// A mutant is killed when a test fails or does not end. One that survives is listed with
+// what it is, and as "not reached" when no test came by. It changes no file: the mutants
+// are in an overlay.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+type options struct {
+	files, only *regexp.Regexp
+	skip        string
+	checks      int
+	timeout     time.Duration
+	budget      time.Duration
+	workers     int
+	every       int
+}
+
+func main() {
+	log.SetFlags(0)
+	var o options
+	var files, only string
+	flag.StringVar(&files, "files", ".", "files that are mutated, by a regular expression")
+	flag.StringVar(&only, "only", ".", "mutants that are tried, by a regular expression of their descriptions")
+	flag.StringVar(&o.skip, "skip", "", "tests that are left out")
+	flag.IntVar(&o.checks, "checks", 60, "of each property test")
+	flag.DurationVar(&o.timeout, "timeout", time.Minute, "of one run of the tests")
+	flag.DurationVar(&o.budget, "budget", time.Hour, "after which no further mutant is tried")
+	flag.IntVar(&o.workers, "workers", 2, "runs at once")
+	flag.IntVar(&o.every, "every", 1, "try each nth mutant only")
+	flag.Parse()
+	o.files, o.only = regexp.MustCompile(files), regexp.MustCompile(only)
+	if flag.NArg() != 1 {
+		log.Fatal("name one package, as ./placement")
+	}
+	if err := run(flag.Arg(0), o); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(pkg string, o options) error {
+	tmp, err := os.MkdirTemp("", "mutate")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+	m, err := mutate(pkg, o.files)
+	if err != nil {
+		return err
+	}
+	binary, dir, err := m.build(tmp, pkg)
+	if err != nil {
+		return err
+	}
+	r := runner{o: o, binary: binary, dir: dir, tmp: tmp}
+	out, ok := r.test(0)
+	if !ok && bytes.Contains(out, []byte("-rapid.checks")) { // the package has no property tests
+		r.o.checks = 0
+		out, ok = r.test(0)
+	}
+	if !ok {
+		return fmt.Errorf("the tests fail without any mutant:\n%s", out)
+	}
+	var tried []mutant
+	for _, v := range m.mutants {
+		if o.only.MatchString(v.String()) && v.id%o.every == 0 {
+			tried = append(tried, v)
+		}
+	}
+	r.all(tried)
+	return nil
+}
+
+// build compiles the package's tests with the mutants in place of its files.
+func (m *mutated) build(tmp, pkg string) (binary, dir string, err error) {
+	replace := map[string]string{}
+	for name, content := range m.files {
+		at := filepath.Join(tmp, strconv.Itoa(len(replace))+".go")
+		if err := os.WriteFile(at, content, 0o600); err != nil {
+			return "", "", err
+		}
+		replace[name] = at
+	}
+	b, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", "", err
+	}
+	overlay := filepath.Join(tmp, "overlay.json")
+	if err := os.WriteFile(overlay, b, 0o600); err != nil {
+		return "", "", err
+	}
+	binary = filepath.Join(tmp, "test")
+	out, err := exec.CommandContext(context.Background(), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", binary, pkg).CombinedOutput()
+	if err != nil {
+		return "", "", fmt.Errorf("the mutants don't compile: %w\n%s", err, out)
+	}
+	return binary, m.dir, nil
+}
+
+type runner struct {
+	o                options
+	binary, dir, tmp string
+}
+
+// test runs the tests with one mutant, 0 for none.
+func (r runner) test(id int) (out []byte, ok bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), r.o.timeout+10*time.Second)
+	defer cancel()
+	args := []string{"-test.failfast", "-test.timeout", r.o.timeout.String()}
+	if r.o.checks > 0 {
+		args = append(args, "-rapid.checks", strconv.Itoa(r.o.checks), "-rapid.nofailfile")
+	}
+	if r.o.skip != "" {
+		args = append(args, "-test.skip", r.o.skip)
+	}
+	c := exec.CommandContext(ctx, r.binary, args...)
+	c.Dir = r.dir
+	c.Env = append(os.Environ(), "MUTANT="+strconv.Itoa(id), "MUTANT_REACHED="+r.reachedFile(id))
+	out, err := c.CombinedOutput()
+	return out, err == nil
+}
+
+func (r runner) reachedFile(id int) string {
+	return filepath.Join(r.tmp, fmt.Sprintf("reached-%d", id))
+}
+
+func (r runner) all(tried []mutant) {
+	began := time.Now()
+	var mu sync.Mutex
+	var killed, survived, missed int
+	next := make(chan mutant)
+	var wg sync.WaitGroup
+	for range r.o.workers {
+		wg.Go(func() {
+			for v := range next {
+				_, ok := r.test(v.id)
+				_, err := os.Stat(r.reachedFile(v.id))
+				mu.Lock()
+				switch {
+				case !ok:
+					killed++
+				case errors.Is(err, os.ErrNotExist):
+					missed++
+					fmt.Println("not reached:", v)
+				default:
+					survived++
+					fmt.Println("survived:   ", v)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for _, v := range tried {
+		if time.Since(began) > r.o.budget {
+			break
+		}
+		next <- v
+	}
+	close(next)
+	wg.Wait()
+	n := killed + survived + missed
+	fmt.Printf("mutate: %d of %d mutants killed (%.1f %%), %d survived, %d not reached; %d not tried; %s\n",
+		killed, n, 100*float64(killed)/float64(max(n, 1)), survived, missed, len(tried)-n, time.Since(began).Round(time.Second))
+}
+
+// exported is where the compiler left what a package exports.
+func exported(pkg string) (map[string]string, error) {
+	out, err := exec.CommandContext(context.Background(), "go", "list", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}", pkg).Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	at := map[string]string{}
+	for line := range bytes.Lines(out) {
+		if name, file, ok := strings.Cut(strings.TrimSpace(string(line)), "\t"); ok {
+			at[name] = file
+		}
+	}
+	return at, nil
+}
