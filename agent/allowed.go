@@ -16,7 +16,7 @@ import (
 // nothing to escape from.
 var allowed = map[wire.CommandKind][]string{
 	wire.KindBench: {
-		"new-site SITE --db-name DB",
+		"new-site SITE --db-name OURDB",
 		"promote-site SITE SITE",
 		"--site SITE configure SETTINGS",
 		"--site SITE set-config KEY VALUE",
@@ -36,14 +36,6 @@ var allowed = map[wire.CommandKind][]string{
 		"--site SITE usage",
 		"erase-site SITE --db-name OURDB",
 		"list-sites",
-
-		// Of earlier control planes.
-		"--site SITE rename-site SITE",
-		"--site SITE backup",
-		"--site SITE backup --with-files",
-		"--site SITE restore DBFILE",
-		"--site SITE restore DBFILE --with-public-files PUBFILE --with-private-files PRIVFILE",
-		"drop-site SITE --force --no-backup",
 	},
 	wire.KindMariaDB: {
 		"databases",
@@ -65,13 +57,7 @@ var allowed = map[wire.CommandKind][]string{
 // words are the patterns. None takes a word that starts with "-": an option would
 // be read in it.
 var words = map[string]*regexp.Regexp{
-	"SITE": regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`),
-	// Parts of a backup, as bench names them below the site's own directory; permitted
-	// compares the site.
-	"DBFILE":   regexp.MustCompile(`^[a-z0-9.-]+/private/backups/[0-9]{8}_[0-9]{6}-[a-z0-9_]+-database\.sql\.gz$`),
-	"PUBFILE":  regexp.MustCompile(`^[a-z0-9.-]+/private/backups/[0-9]{8}_[0-9]{6}-[a-z0-9_]+-files\.tar$`),
-	"PRIVFILE": regexp.MustCompile(`^[a-z0-9.-]+/private/backups/[0-9]{8}_[0-9]{6}-[a-z0-9_]+-private-files\.tar$`),
-	"DB":       regexp.MustCompile(`^[a-z0-9_]{1,63}$`),
+	"SITE":     regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`),
 	"APP":      regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`),
 	"SETTINGS": regexp.MustCompile(`^\{\PC*\}$`),
 	"EMAIL":    regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)+$`),
@@ -88,7 +74,7 @@ var words = map[string]*regexp.Regexp{
 }
 
 // wordLengths bounds words whose patterns don't; 253 is the longest host name.
-var wordLengths = map[string]int{"DBFILE": 640, "PUBFILE": 640, "PRIVFILE": 640, "SITE": 253, "VALUE": 4096, "REDISKEY": 1024, "SETTINGS": 8192, "EMAIL": 140, "PERSON": 140}
+var wordLengths = map[string]int{"SITE": 253, "VALUE": 4096, "REDISKEY": 1024, "SETTINGS": 8192, "EMAIL": 140, "PERSON": 140}
 
 // permitted finds what an allowed command line asks for: its verb, "" if it isn't
 // allowed, and the sites that it names.
@@ -99,13 +85,8 @@ func permitted(kind wire.CommandKind, args []string) (verb string, sites []strin
 			continue
 		}
 		for i, word := range form {
-			switch word {
-			case "SITE":
+			if word == "SITE" {
 				sites = append(sites, args[i])
-			case "DBFILE", "PUBFILE", "PRIVFILE": // of this very site
-				if !strings.HasPrefix(args[i], args[1]+"/private/backups/") {
-					return "", nil
-				}
 			}
 		}
 		if form[0] == "--site" {

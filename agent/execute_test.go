@@ -102,22 +102,18 @@ func TestBenchIsAllowedByTheTable(t *testing.T) {
 		verb string
 		args []string
 	}{
-		{"new-site", []string{"new-site", site, "--db-name", "_a1"}},
-		{"rename-site", []string{"--site", site, "rename-site", "b.example.com"}},
+		{"new-site", []string{"new-site", site, "--db-name", "pool_a1"}},
 		{"set-config", []string{"--site", site, "set-config", "host_name", "https://ü.example.com/ $(id)"}},
 		{"set-config", []string{"--site", site, "set-config", "empty", ""}},
 		{"install-app", []string{"--site", site, "install-app", "erpnext"}},
 		{"list-apps", []string{"--site", site, "list-apps"}},
 		{"set-maintenance-mode", []string{"--site", site, "set-maintenance-mode", "on"}},
 		{"set-maintenance-mode", []string{"--site", site, "set-maintenance-mode", "off"}},
-		{"backup", []string{"--site", site, "backup"}},
-		{"backup", []string{"--site", site, "backup", "--with-files"}},
-		{"restore", []string{"--site", site, "restore", site + "/private/backups/20260102_030405-a_1_example_com-database.sql.gz"}},
-		{"restore", []string{
-			"--site", site, "restore", site + "/private/backups/20260102_030405-a_1_example_com-database.sql.gz",
-			"--with-public-files", site + "/private/backups/20260102_030405-a_1_example_com-files.tar",
-			"--with-private-files", site + "/private/backups/20260102_030405-a_1_example_com-private-files.tar",
-		}},
+		{"", []string{"--site", site, "backup"}},
+		{"", []string{"--site", site, "backup", "--with-files"}},
+		{"", []string{"--site", site, "rename-site", "b.example.com"}},
+		{"", []string{"drop-site", site, "--force", "--no-backup"}},
+		{"", []string{"new-site", site, "--db-name", "mysql"}},
 		{"", []string{"--site", site, "restore", "b.example.com/private/backups/20260102_030405-b-database.sql.gz"}},
 		{"", []string{"--site", site, "restore", "/" + site + "/private/backups/20260102_030405-a-database.sql.gz"}},
 		{"", []string{"--site", site, "restore", site + "/private/backups/../../20260102_030405-a-database.sql.gz"}},
@@ -125,7 +121,6 @@ func TestBenchIsAllowedByTheTable(t *testing.T) {
 		{"", []string{"--site", site, "restore", "https://example.com/20260102_030405-a-database.sql.gz"}},
 		{"", []string{"--site", site, "restore", site + "/private/backups/20260102_030405-a-database.sql.gz", "--force"}},
 		{"", []string{"--site", site, "restore", site + "/private/backups/20260102_030405-a-database.sql.gz", "--admin-password", "x"}},
-		{"drop-site", []string{"drop-site", site, "--force", "--no-backup"}},
 		{"list-sites", []string{"list-sites"}},
 		{"promote-site", []string{"promote-site", site, "b.example.com"}},
 		{"configure", []string{"--site", site, "configure", `{"host_name":"https://a.example.com"}`}},
@@ -171,15 +166,15 @@ func TestBenchIsAllowedByTheTable(t *testing.T) {
 		{"", []string{"new-site", site}},
 		{"", []string{"new-site", site, "--db-name"}},
 		{"", []string{"new-site", site, "--db-name", "a;b"}},
-		{"", []string{"new-site", site, "--db-name", strings.Repeat("a", 64)}},
-		{"", []string{"new-site", site, "--db-name", "a", "--force"}},
-		{"", []string{"new-site", "localhost", "--db-name", "a"}},
-		{"", []string{"new-site", "../../etc", "--db-name", "a"}},
-		{"", []string{"new-site", "A.example.com", "--db-name", "a"}},
-		{"", []string{"new-site", "-a.example.com", "--db-name", "a"}},
-		{"", []string{"new-site", "a.example.com\n", "--db-name", "a"}},
-		{"", []string{"new-site", "a..com", "--db-name", "a"}},
-		{"", []string{"new-site", strings.Repeat("a.", 130) + "com", "--db-name", "a"}},
+		{"", []string{"new-site", site, "--db-name", "pool_" + strings.Repeat("a", 64)}},
+		{"", []string{"new-site", site, "--db-name", "pool_a", "--force"}},
+		{"", []string{"new-site", "localhost", "--db-name", "pool_a"}},
+		{"", []string{"new-site", "../../etc", "--db-name", "pool_a"}},
+		{"", []string{"new-site", "A.example.com", "--db-name", "pool_a"}},
+		{"", []string{"new-site", "-a.example.com", "--db-name", "pool_a"}},
+		{"", []string{"new-site", "a.example.com\n", "--db-name", "pool_a"}},
+		{"", []string{"new-site", "a..com", "--db-name", "pool_a"}},
+		{"", []string{"new-site", strings.Repeat("a.", 130) + "com", "--db-name", "pool_a"}},
 		{"", []string{"--site", site, "rename-site", "--force"}},
 		{"", []string{"--site", site, "set-config", "-g", "value"}},
 		{"", []string{"--site", site, "set-config", "key", "--parse"}},
@@ -279,7 +274,7 @@ func TestAnAuditIDRunsOnce(t *testing.T) {
 	require.Equal(t, first, call(wire.ExecRequest{AuditID: "the one", TimeoutSeconds: 5, WorkflowID: "another"}).result)
 	require.Equal(t, 1, lines(t, a.inBench("ran")))
 
-	reused := call(wire.ExecRequest{AuditID: "the one", Args: []string{"--site", "a.b", "backup"}})
+	reused := call(wire.ExecRequest{AuditID: "the one", Args: []string{"--site", "a.b", "backup", "one"}})
 	require.Equal(t, http.StatusUnprocessableEntity, reused.StatusCode)
 	require.Equal(t, "audit_id_reused", reused.problem.Code)
 

@@ -206,7 +206,7 @@ esac`)
 	require.Equal(t, http.StatusOK, out.StatusCode)
 	require.Len(t, out.result.StdoutTruncated, maxOutput)
 	require.True(t, strings.HasSuffix(out.result.StdoutTruncated, "xend\n"))
-	out = call(wire.ExecRequest{TimeoutSeconds: 1, Args: []string{"--site", "a.b", "backup"}})
+	out = call(wire.ExecRequest{TimeoutSeconds: 1, Args: []string{"--site", "a.b", "backup", "one"}})
 	require.Equal(t, exitTimeout, out.result.ExitCode)
 	require.LessOrEqual(t, len(out.result.StdoutTruncated), maxOutput)
 }
@@ -247,10 +247,10 @@ func TestARunawayHoldsUpNothing(t *testing.T) {
 func TestSitesBelongToTheirTenants(t *testing.T) {
 	t.Parallel()
 	a, call := withBench(t, `echo "$@" >> ran
-case $1/$3 in
+case $1/x in
 new-site/*) mkdir -p "sites/$2" ;;
-*/rename-site) [ ! -d "sites/$2" ] || mv "sites/$2" "sites/$4" ;;
-drop-site/*) rm -rf "sites/$2" ;;
+promote-site/*) [ ! -d "sites/$2" ] || mv "sites/$2" "sites/$3" ;;
+erase-site/*) rm -rf "sites/$2" ;;
 esac`)
 	do := func(tenant string, args ...string) (int, string) {
 		out := call(wire.ExecRequest{TenantID: tenant, Args: args})
@@ -269,7 +269,7 @@ esac`)
 		require.Equal(t, before, lines(t, a.inBench("ran")), "it did not run")
 	}
 	good("", "new-site", "pool.example.com", "--db-name", "pool_1")
-	good("t-1", "--site", "pool.example.com", "rename-site", "one.example.com")
+	good("t-1", "promote-site", "pool.example.com", "one.example.com")
 	refused("t-1", "--site", "one.example.com", "set-config", "prego_tenant_id", "t-2")
 	good("t-1", "--site", "one.example.com", "set-config", "prego_tenant_id", "t-1")
 	good("t-2", "new-site", "two.example.com", "--db-name", "pool_2")
@@ -277,7 +277,7 @@ esac`)
 	for _, tc := range []struct{ mine, theirs, site string }{{"t-1", "t-2", "one.example.com"}, {"t-2", "t-1", "two.example.com"}} {
 		for _, args := range [][]string{
 			{"--site", tc.site, "list-apps"},
-			{"--site", tc.site, "backup"},
+			{"--site", tc.site, "backup", "one"},
 			{"--site", tc.site, "set-config", "host_name", "x"},
 			{"--site", tc.site, "install-app", "erpnext"},
 			{"--site", tc.site, "set-maintenance-mode", "on"},
@@ -286,16 +286,16 @@ esac`)
 			good("", args...)
 			refused(tc.theirs, args...)
 		}
-		refused(tc.theirs, "drop-site", tc.site, "--force", "--no-backup")
-		refused(tc.theirs, "new-site", tc.site, "--db-name", "x")
+		refused(tc.theirs, "erase-site", tc.site, "--db-name", "pool_1")
+		refused(tc.theirs, "new-site", tc.site, "--db-name", "pool_x")
 		refused(tc.theirs, "--site", tc.site, "set-config", "prego_tenant_id", tc.theirs)
-		refused(tc.theirs, "--site", "free.example.com", "rename-site", tc.site)
-		refused(tc.theirs, "--site", tc.site, "rename-site", "free.example.com")
+		refused(tc.theirs, "promote-site", "free.example.com", tc.site)
+		refused(tc.theirs, "promote-site", tc.site, "free.example.com")
 	}
-	good("t-1", "--site", "one.example.com", "rename-site", "uno.example.com")
+	good("t-1", "promote-site", "one.example.com", "uno.example.com")
 	refused("t-2", "--site", "uno.example.com", "list-apps")
 	good("t-2", "--site", "one.example.com", "list-apps")
-	good("t-1", "drop-site", "uno.example.com", "--force", "--no-backup")
+	good("t-1", "erase-site", "uno.example.com", "--db-name", "pool_1")
 	good("t-2", "--site", "uno.example.com", "list-apps")
 
 	// A link leads nobody out of the sites.

@@ -169,7 +169,7 @@ func TestBenchOnARealAgent(t *testing.T) {
 	port, root := p.host(t, "app-1", `echo "$@" | tee -a ran
 case $1 in
 list-sites) sleep 0.2 ;;
-drop-site) echo "$(head -c 2000 /dev/zero | tr '\0' x) --db-password hunter2 no such site" >&2; exit 3 ;;
+erase-site) echo "$(head -c 2000 /dev/zero | tr '\0' x) --db-password hunter2 no such site" >&2; exit 3 ;;
 new-site) sleep 300 ;;
 esac`)
 	c := p.client(t, port)
@@ -183,15 +183,15 @@ esac`)
 	require.NoError(t, err)
 	require.Equal(t, "list-sites\n", string(ran), "it ran once")
 
-	out, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-2", time.Minute, "drop-site", "a.example.com", "--force", "--no-backup")
+	out, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-2", time.Minute, "erase-site", "a.example.com", "--db-name", "pool_a")
 	ce := failure(t, err)
-	require.Equal(t, "drop-site a.example.com --force --no-backup\n", out)
+	require.Equal(t, "erase-site a.example.com --db-name pool_a\n", out)
 	require.Equal(t, []any{3, true, prego.CommandFailed}, []any{ce.ExitCode, ce.Permanent, ce.Code})
 	require.LessOrEqual(t, len(ce.Stderr), 1<<10)
 	require.True(t, strings.HasSuffix(ce.Stderr, "no such site\n"))
 	require.NotContains(t, err.Error(), "hunter2")
 
-	_, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-3", time.Second, "new-site", "a.example.com", "--db-name", "a")
+	_, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-3", time.Second, "new-site", "a.example.com", "--db-name", "pool_a")
 	ce = failure(t, err)
 	require.Equal(t, []any{124, true, prego.CommandTimeout}, []any{ce.ExitCode, ce.Permanent, ce.Code})
 
