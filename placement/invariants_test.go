@@ -19,7 +19,8 @@ func sound() (Data, Request, Decision) {
 		Shards: []Shard{{ShardID: "db-1", Region: "eu", Capacity: 10, Status: "active"}, {ShardID: "db-2", Region: "eu", Capacity: 10, Status: "active"}},
 		Pools:  []Pool{{PoolID: "redis-1", Region: "eu", Capacity: 10, Status: "active"}},
 		Sites: []Site{
-			{PoolSiteID: "s-1", AppServerID: "app-1", DBShardID: "db-1"}, {PoolSiteID: "s-2", AppServerID: "app-1", DBShardID: "db-2"},
+			{PoolSiteID: "s-1", AppServerID: "app-1", DBShardID: "db-1"},
+			{PoolSiteID: "s-2", AppServerID: "app-1", DBShardID: "db-2"},
 			{PoolSiteID: "s-n", AppServerID: "node-1", DBShardID: "node-1"},
 		},
 		Providers: []Provider{{ID: "hetzner", Enabled: true, Regions: []prego.Region{"eu"}}},

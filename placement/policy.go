@@ -126,8 +126,15 @@ func (p Policy) Validate() error {
 		name string
 		w    float64
 	}{
-		{"app_load", w.AppLoad}, {"app_count", w.AppCount}, {"db_load", w.DBLoad}, {"redis_load", w.RedisLoad}, {"affinity", w.Affinity},
-		{"app_cpu", w.AppCPU}, {"app_worker_slots", w.AppWorkerSlots}, {"db_disk", w.DBDisk}, {"redis_memory", w.RedisMemory},
+		{"app_load", w.AppLoad},
+		{"app_count", w.AppCount},
+		{"db_load", w.DBLoad},
+		{"redis_load", w.RedisLoad},
+		{"affinity", w.Affinity},
+		{"app_cpu", w.AppCPU},
+		{"app_worker_slots", w.AppWorkerSlots},
+		{"db_disk", w.DBDisk},
+		{"redis_memory", w.RedisMemory},
 	} {
 		if math.IsNaN(v.w) || v.w < 0 || v.w > 1 {
 			return prego.Invalid("policy.weights."+v.name, "must be 0 to 1")

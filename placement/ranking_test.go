@@ -32,10 +32,12 @@ func TestEveryWeightCounts(t *testing.T) {
 		"db_disk":          {weights: placement.Weights{DBDisk: 0.8}, data: func(d *placement.Data) { d.Shards[0].DiskPct, d.Shards[1].DiskPct = pct(60), pct(10) }, score: 0.8 * 0.9, margin: 0.8 * 0.5},
 		"db_disk unknown":  {weights: placement.Weights{DBDisk: 0.8}, data: func(d *placement.Data) { d.Shards[1].DiskPct = pct(79) }, score: 0.8 * 0.21, margin: 0.8 * 0.21},
 		"redis_load":       {weights: placement.Weights{RedisLoad: 0.8, AppLoad: 0.1}, data: func(d *placement.Data) { d.Pools[1].Tenants, d.Servers[0].MemoryPct = 2, 30 }, pool: "redis-2", score: 0.8*0.8 + 0.1*0.8, margin: 0.01},
-		"redis_memory": {weights: placement.Weights{RedisMemory: 0.8, AppLoad: 0.1}, pool: "redis-2", score: 0.8*0.9 + 0.1*0.8, margin: 0.01,
+		"redis_memory": {
+			weights: placement.Weights{RedisMemory: 0.8, AppLoad: 0.1}, pool: "redis-2", score: 0.8*0.9 + 0.1*0.8, margin: 0.01,
 			data: func(d *placement.Data) {
 				d.Pools[0].MemoryPct, d.Pools[1].MemoryPct, d.Servers[0].MemoryPct = pct(60), pct(10), 30
-			}},
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
