@@ -66,7 +66,7 @@ func (d Duration) D() time.Duration { return time.Duration(d) }
 func DefaultCatalog() Catalog {
 	app := map[Region][]string{"": {"cx43", "cpx42", "ccx23"}, RegionSG: {"ccx23", "cpx42"}, RegionUS: {"ccx23", "cpx42"}}
 	return Catalog{
-		Image: "debian-12",
+		Image: "debian-13",
 		ServerTypes: map[Role]map[Region][]string{
 			RoleApp:       app,
 			RoleNode:      app,
