@@ -78,7 +78,12 @@ func (h *Host) ensureNetwork(ctx context.Context, name string) error {
 		return wrap("network "+name, err)
 	}
 	// Two of one name can be made at once; the first is found by both from then on.
-	_, err = h.c.NetworkCreate(ctx, name, client.NetworkCreateOptions{Driver: "bridge", Labels: map[string]string{LabelServerID: h.serverID}})
+	// What is published is bound to the host itself: "ip" in daemon.json is for the default
+	// bridge only, and older engines know no default for others.
+	_, err = h.c.NetworkCreate(ctx, name, client.NetworkCreateOptions{
+		Driver: "bridge", Labels: map[string]string{LabelServerID: h.serverID},
+		Options: map[string]string{"com.docker.network.bridge.host_binding_ipv4": "127.0.0.1"},
+	})
 	if cerrdefs.IsConflict(err) {
 		return nil
 	}
