@@ -115,6 +115,8 @@ func TestHeartbeatsTellOfTheirHost(t *testing.T) {
 	require.False(t, s.ClockSkewed)
 	require.InDelta(t, 0, *s.ClockAheadSeconds, 2)
 	require.Empty(t, told())
+	s = beat("running", -time.Hour)
+	require.False(t, s.ClockSkewed, "that one may have been long on its way")
 	s = beat("stopped", -time.Hour)
 	require.True(t, s.ClockSkewed)
 	require.InDelta(t, -3600, *s.ClockAheadSeconds, 2)

@@ -1075,7 +1075,7 @@ type Agent struct {
 	// ClockAheadSeconds By how much the host's clock is ahead of the control plane's, negative for behind; absent where it is not known
 	ClockAheadSeconds *float64 `json:"clock_ahead_seconds,omitempty"`
 
-	// ClockSkewed Whether that is more than the gateway tolerates: tokens and certificates may be refused
+	// ClockSkewed Whether that is more than the gateway tolerates, twice in a row: tokens and certificates may be refused
 	ClockSkewed *bool `json:"clock_skewed,omitempty"`
 
 	// CpuPct Averaged over some minutes; this and the next three are absent where the host can't tell

@@ -36,7 +36,8 @@ WITH incoming AS (
         agent_status = 'connected', agent_boot_id = i.boot_id, agent_version = i.agent_version,
         load1 = i.load1, memory_pct = i.memory_pct, disk_pct = i.disk_pct, docker_state = i.docker_state, agent_tags = l.has,
         cpu_pct = i.cpu_pct, worker_slots_pct = i.worker_slots_pct, db_disk_pct = i.db_disk_pct, redis_memory_pct = i.redis_memory_pct,
-        clock_ahead_seconds = i.clock_ahead, clock_skewed = i.clock_skewed,
+        -- Two in a row: a heartbeat that was long on its way looks like a clock that is behind.
+        clock_ahead_seconds = i.clock_ahead, clock_skewed = i.clock_skewed AND COALESCE(abs(i.clock_ahead - s.clock_ahead_seconds) < 10, false),
         status = CASE WHEN l.returns THEN 'active' ELSE s.status END,
         status_reason = CASE WHEN l.returns THEN '' ELSE s.status_reason END,
         status_message = CASE WHEN l.returns THEN '' ELSE s.status_message END
