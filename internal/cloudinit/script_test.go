@@ -210,68 +210,6 @@ func TestBootTrustsNobodyElse(t *testing.T) {
 	require.Empty(t, append(g.stages, other.stages...))
 }
 
-// TestRenewedCertificatesReachDockerd runs the script that the path unit starts.
-func TestRenewedCertificatesReachDockerd(t *testing.T) {
-	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Log("files are given to root; make test runs this as root in CI")
-		require.Empty(t, os.Getenv("CI"), "CI must run this test")
-		return
-	}
-	h := struct{ root, bin string }{t.TempDir(), t.TempDir()}
-	script := fmt.Sprintf("#!/bin/sh\necho systemctl \"$@\" >>%s/calls\n[ ! -e %s/fail-systemctl ]\n", h.bin, h.bin)
-	require.NoError(t, os.WriteFile(filepath.Join(h.bin, "systemctl"), []byte(script), 0o700))
-	put := func(name, content string) {
-		file := filepath.Join(h.root, name)
-		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
-		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
-	}
-	put("/usr/local/lib/prego/docker-tls.conf", "[Service]\n")
-	program, err := files.ReadFile("files/docker-certs.sh")
-	require.NoError(t, err)
-	put("script", string(program))
-	run := func() (restarts int, err error) {
-		cmd := exec.Command("sh", filepath.Join(h.root, "script"))
-		cmd.Env = []string{"PATH=" + h.bin + ":" + os.Getenv("PATH"), "PREGO_ROOT=" + h.root, "PREGO_WAIT=1"}
-		text, err := cmd.CombinedOutput()
-		calls, _ := os.ReadFile(filepath.Join(h.bin, "calls"))
-		t.Logf("%s", text)
-		return strings.Count(string(calls), "systemctl restart docker.service"), err
-	}
-	restarts := func(want int, why string) {
-		t.Helper()
-		got, err := run()
-		require.NoError(t, err)
-		require.Equal(t, want, got, why)
-	}
-	restarts(0, "there is none yet")
-	for _, f := range []string{"ca.pem", "cert.pem", "key.pem"} {
-		put("/var/lib/prego-agent/docker/"+f, f+" 1")
-	}
-	restarts(1, "the first")
-	restarts(1, "nothing changed")
-	put("/var/lib/prego-agent/docker/cert.pem", "cert.pem 2")
-	require.NoError(t, os.WriteFile(filepath.Join(h.bin, "fail-systemctl"), nil, 0o600))
-	_, err = run()
-	require.Error(t, err)
-	require.NoError(t, os.Remove(filepath.Join(h.bin, "fail-systemctl")))
-	got, err := run()
-	require.NoError(t, err)
-	require.Equal(t, 2, got, "what failed is done again")
-	restarts(2, "and once")
-	b, err := os.ReadFile(filepath.Join(h.root, "/etc/docker/prego/cert.pem"))
-	require.NoError(t, err)
-	require.Equal(t, "cert.pem 2", string(b))
-	put("/var/lib/prego-agent/docker/ca.pem", "ca.pem 2")
-	put("/run/prego-agent-bench/lock", "")
-	held := exec.Command("flock", "--no-fork", "--shared", filepath.Join(h.root, "/run/prego-agent-bench/lock"), "sleep", "60")
-	require.NoError(t, held.Start())
-	t.Cleanup(func() { _ = held.Process.Kill(); _ = held.Wait() })
-	began := time.Now()
-	restarts(3, "commands are waited for, and not for ever")
-	require.GreaterOrEqual(t, time.Since(began), 900*time.Millisecond)
-}
-
 // TestFirewallHolds loads the ruleset in a network namespace of its own and sends
 // packets at it: from an egress address and from another one, to the open ports
 // and others, to a published container port, and from a container to the

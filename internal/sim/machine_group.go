@@ -206,8 +206,17 @@ func unmountBelow(dir string) error {
 
 const mntDetach = 2
 
-// attachLoop makes a file a block device.
+// attachLoop makes a file a block device. One that it is still, since somebody's copy of
+// a mount is not gone yet, is taken again: a second one would have a memory of its own, and
+// two file systems would write over each other.
 func attachLoop(file string) (string, error) {
+	devices, err := output("losetup", "--noheadings", "--output", "NAME", "--associated", file)
+	if err != nil {
+		return "", err
+	}
+	if device, _, _ := strings.Cut(strings.TrimSpace(devices), "\n"); device != "" {
+		return device, nil
+	}
 	return output("losetup", "--find", "--show", file)
 }
 

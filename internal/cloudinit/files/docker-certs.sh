@@ -3,10 +3,9 @@
 # reads them when it starts. Containers go on running meanwhile (live-restore), but
 # what was begun in them loses its streams and is killed, so commands may end first.
 set -eu
-root="${PREGO_ROOT:-}"
-from="$root/var/lib/prego-agent/docker"
-to="$root/etc/docker/prego"
-dropin="$root/etc/systemd/system/docker.service.d"
+from=/var/lib/prego-agent/docker
+to=/etc/docker/prego
+dropin=/etc/systemd/system/docker.service.d
 changed=0
 put() { # mode, from, to
 	cmp -s "$2" "$3" && return 0
@@ -18,15 +17,15 @@ install -d -m 0700 -o root -g root "$to" "$dropin"
 for f in ca.pem cert.pem key.pem; do
 	put 0600 "$from/$f" "$to/$f"
 done
-put 0644 "$root/usr/local/lib/prego/docker-tls.conf" "$dropin/prego.conf"
+put 0644 /usr/local/lib/prego/docker-tls.conf "$dropin/prego.conf"
 # A restart that failed is not forgotten.
 [ "$changed" = 0 ] || : >"$to/restart"
 [ -e "$to/restart" ] || exit 0
 # Held to the end, so that the next command begins with the new dockerd.
-lock="$root/run/prego-agent-bench/lock"
+lock=/run/prego-agent-bench/lock
 if [ -e "$lock" ]; then
 	exec 9<"$lock"
-	flock --exclusive --timeout "${PREGO_WAIT:-960}" 9 || true
+	flock --exclusive --timeout 960 9 || true
 fi
 systemctl daemon-reload
 systemctl restart docker.service

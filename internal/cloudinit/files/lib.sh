@@ -62,11 +62,12 @@ insist() {
 }
 
 # start starts a unit, now and at each boot. Why it does not start is in its journal.
-start() {
-	COMMAND="start $1"
-	attempt systemctl enable --now "$1" && return 0
-	said="$(journalctl --quiet --no-pager --output cat --lines 5 "_SYSTEMD_UNIT=$1")"
-	[ -z "$said" ] || echo "$said" >"$ERRORS"
+start() { insist "start $1" start_unit "$1"; }
+
+start_unit() {
+	systemctl enable --quiet --now "$1" && return 0
+	systemctl reset-failed "$1" || true # from now on its starts are counted anew
+	journalctl --quiet --no-pager --boot --output cat --lines 2 "_SYSTEMD_UNIT=$1" >&2
 	return 1
 }
 
