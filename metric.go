@@ -12,6 +12,7 @@ const (
 	MetricInstanceSchedule  = "prego_instance_schedule_seconds"      // histogram
 	MetricSitesByStorage    = "prego_sites_by_storage_level"         // gauge: level
 	MetricUnmeasured        = "prego_site_measurements_failed_total" // counter
+	MetricAilingHosts       = "prego_agentgw_ailing_hosts_total"     // counter: what
 )
 
 // Metrics are those names, each with its labels.
@@ -26,5 +27,6 @@ func Metrics() map[string][]string {
 		MetricInstanceSchedule:  {},
 		MetricSitesByStorage:    {"level"},
 		MetricUnmeasured:        {},
+		MetricAilingHosts:       {"what"},
 	}
 }

@@ -139,13 +139,13 @@ func TestCatalogProblems(t *testing.T) {
 	}
 	c.Locations = map[prego.Region][]string{prego.RegionEU: {"fsn1"}, prego.RegionUS: {"ash", "hil"}}
 	s := offered()
-	s.Images[0].DeprecatedAt = date(2026, 11, 1)
+	s.Images[1].DeprecatedAt = date(2026, 11, 1)
 	var got []string
 	for _, p := range s.Problems(c, catalogNow) {
 		got = append(got, p.String())
 	}
 	require.Equal(t, []string{
-		"image debian-12 is deprecated since 2026-11-01",
+		"image debian-13 is deprecated since 2026-11-01",
 		"server_type zz99 is not a machine type of the provider",
 		"server_type old was retired in fsn1 on 2026-06-01", "server_type old can't be ordered anywhere in region eu",
 		"server_type cpx42 is deprecated in fsn1 and goes on 2027-01-01",

@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer, pending func() int) *metrics {
 		logs:     prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_agentgw_log_lines_total", Help: "Log lines taken from agents."}),
 		backups:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_backup_reports_total", Help: "Backup reports, by status."}, []string{"status"}),
 	}
-	m.ailing = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agentgw_ailing_hosts_total", Help: "Heartbeats and handshakes that told of something wrong with their host: its clock, or docker."}, []string{"what"})
+	m.ailing = prometheus.NewCounterVec(prometheus.CounterOpts{Name: prego.MetricAilingHosts, Help: "Heartbeats and handshakes that told of something wrong with their host: its clock, or docker."}, prego.Metrics()[prego.MetricAilingHosts])
 	if reg != nil {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "prego_agentgw_heartbeats_pending", Help: "Heartbeats gathered and not yet written."},
 			func() float64 { return float64(pending()) }), m.requests, m.refusals, m.flushed, m.flushes, m.signals, m.points, m.forwards, m.logs, m.backups, m.ailing)

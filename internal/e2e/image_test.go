@@ -76,7 +76,7 @@ func TestGoldenImage(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: map[string]string{"PREGO_IMAGE_KEEP": "2"}})
 	first := c.buildImage()
-	require.Equal(t, "debian-12", first.BaseImage)
+	require.Equal(t, "debian-13", first.BaseImage)
 	status, body := c.request(http.MethodPost, "/v1/images", map[string]any{})
 	require.Equal(t, http.StatusConflict, status)
 	require.Contains(t, string(body), `"golden_image_building"`)
@@ -92,7 +92,7 @@ func TestGoldenImage(t *testing.T) {
 	billed := c.billed("image")
 	require.Len(t, billed, 1)
 	require.Equal(t, map[string]string{
-		prego.LabelManagedBy: prego.ManagedByPrego, prego.LabelEnvironment: c.env, prego.LabelImageID: first.ImageId, prego.LabelBase: "debian-12",
+		prego.LabelManagedBy: prego.ManagedByPrego, prego.LabelEnvironment: c.env, prego.LabelImageID: first.ImageId, prego.LabelBase: "debian-13",
 		prego.LabelRecipe: deref(first.RecipeHash)[:32], prego.LabelAgent: deref(first.AgentSha256)[:32], prego.LabelStack: deref(first.StackSha256)[:32],
 	}, billed[0].Labels)
 
@@ -124,7 +124,7 @@ func TestGoldenImage(t *testing.T) {
 
 	// The provider no longer has the current image: the one before takes its place, and
 	// then the stock image, and servers go on being made.
-	for i, want := range []string{deref(second.ProviderImageId), "debian-12"} {
+	for i, want := range []string{deref(second.ProviderImageId), "debian-13"} {
 		image := []api.GoldenImage{third, second}[i]
 		c.provider(http.MethodDelete, "/images/"+deref(image.ProviderImageId), nil)
 		id := []string{"before", "stock"}[i]
