@@ -3,16 +3,20 @@ package prego
 // Names of the metrics that deploy/alerts.yaml watches. What makes them and what watches
 // them goes by these.
 const (
-	MetricQuotaRejections   = "prego_quota_rejections_total"         // counter: endpoint, dimension
-	MetricOrgQuotaUsage     = "prego_org_quota_usage"                // gauge: org, dimension
-	MetricOrgQuotaLimit     = "prego_org_quota_limit"                // gauge: org, dimension
-	MetricOrgQuotaRatio     = "prego_org_quota_usage_ratio"          // gauge: org, dimension
-	MetricOrgQuotaReadAge   = "prego_org_quota_read_age_seconds"     // gauge
-	MetricGroupsUnscheduled = "prego_groups_unschedulable"           // gauge: reason
-	MetricInstanceSchedule  = "prego_instance_schedule_seconds"      // histogram
-	MetricSitesByStorage    = "prego_sites_by_storage_level"         // gauge: level
-	MetricUnmeasured        = "prego_site_measurements_failed_total" // counter
-	MetricAilingHosts       = "prego_agentgw_ailing_hosts_total"     // counter: what
+	MetricQuotaRejections   = "prego_quota_rejections_total"              // counter: endpoint, dimension
+	MetricOrgQuotaUsage     = "prego_org_quota_usage"                     // gauge: org, dimension
+	MetricOrgQuotaLimit     = "prego_org_quota_limit"                     // gauge: org, dimension
+	MetricOrgQuotaRatio     = "prego_org_quota_usage_ratio"               // gauge: org, dimension
+	MetricOrgQuotaReadAge   = "prego_org_quota_read_age_seconds"          // gauge
+	MetricGroupsUnscheduled = "prego_groups_unschedulable"                // gauge: reason
+	MetricInstanceSchedule  = "prego_instance_schedule_seconds"           // histogram
+	MetricSitesByStorage    = "prego_sites_by_storage_level"              // gauge: level
+	MetricUnmeasured        = "prego_site_measurements_failed_total"      // counter
+	MetricAilingHosts       = "prego_agentgw_ailing_hosts_total"          // counter: what
+	MetricCatalogRefreshed  = "prego_catalog_refreshed_timestamp_seconds" // gauge: provider
+	MetricCatalogProblems   = "prego_catalog_problems"                    // gauge: provider, kind
+	MetricImageBuilds       = "prego_image_builds_total"                  // counter: outcome
+	MetricImageFallbacks    = "prego_image_fallbacks_total"               // counter
 )
 
 // Metrics are those names, each with its labels.
@@ -28,5 +32,9 @@ func Metrics() map[string][]string {
 		MetricSitesByStorage:    {"level"},
 		MetricUnmeasured:        {},
 		MetricAilingHosts:       {"what"},
+		MetricCatalogRefreshed:  {"provider"},
+		MetricCatalogProblems:   {"provider", "kind"},
+		MetricImageBuilds:       {"outcome"},
+		MetricImageFallbacks:    {},
 	}
 }

@@ -24,7 +24,7 @@ var (
 	metricInExpr = regexp.MustCompile(`prego_[a-z0-9_]+`)
 	selectors    = regexp.MustCompile(`(prego_[a-z0-9_]+)\{([^}]*)\}`)
 	matcher      = regexp.MustCompile(`^\s*([a-z_]+)\s*(=~|!~|!=|=)\s*"([^"]*)"\s*$`)
-	grouping     = regexp.MustCompile(`by \(([^)]*)\) \((?:rate\()?(prego_[a-z0-9_]+)`)
+	grouping     = regexp.MustCompile(`by \(([^)]*)\) \((?:(?:rate|increase)\()?(prego_[a-z0-9_]+)`)
 	duration     = regexp.MustCompile(`^[1-9][0-9]*[smhd]$`)
 	inTemplate   = regexp.MustCompile(`\$labels\.([a-z_]+)`)
 )
