@@ -30,7 +30,7 @@ demo: postgres bench-packages temporal build $(if $(MACHINES),machines) ## Run e
 dev: postgres bench-packages temporal build ## Run everything here and wait
 	bin/prego dev $(ARGS)
 
-test: packages temporal ## Run every test, the end-to-end ones included
+test: packages temporal $(if $(filter 0,$(shell id -u)),images) ## Run every test, the end-to-end ones included
 	go test -race -timeout 15m $$(go list ./... | grep -v -e /internal/e2e -e /internal/production -e /prego/tools$$)
 	go test -timeout 20m -parallel 8 ./internal/e2e
 
