@@ -39,8 +39,6 @@ type machineHost struct {
 	phase   string
 	volumes map[int64]string // file by id
 	plugged map[int64]string // device by id, while it is on
-	exits   int
-	agent   int // number of its process when it was last seen
 }
 
 //go:embed machine-init.sh

@@ -131,6 +131,7 @@ func (h *processHost) erase() error { return os.RemoveAll(h.dir) }
 func (h *processHost) snapshot(dir string) error {
 	return copyTree(h.root(), filepath.Join(dir, "root"))
 }
+
 func (h *processHost) restore(dir string) error {
 	return copyTree(filepath.Join(dir, "root"), h.root())
 }
