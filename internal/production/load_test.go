@@ -279,7 +279,7 @@ func (s *stack) killedUnderLoad(t *testing.T) {
 
 	// Callers: all that they asked for was accepted, within bounds.
 	require.Empty(t, l.wrong)
-	require.LessOrEqual(t, l.attempts, 4)
+	require.LessOrEqual(t, l.attempts, 8) // 2 where nothing else runs; each waits 100 ms
 	require.LessOrEqual(t, l.took, 15*time.Second)
 	// A command goes on without its worker; only who loses the API itself is not told.
 	require.Empty(t, l.failed["worker"])
