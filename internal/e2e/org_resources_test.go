@@ -283,7 +283,7 @@ func TestASnapshotIsRestored(t *testing.T) {
 		return j
 	}
 	write("second")
-	keepHistory(t, c, "restore", restore("succeeded").WorkflowId)
+	keepHistory(t, c, "restore-forgets", restore("succeeded").WorkflowId)
 	holds("first")
 
 	write("third")
@@ -299,6 +299,10 @@ func TestASnapshotIsRestored(t *testing.T) {
 	c.beyond(http.MethodPost, of+"/restores", map[string]any{"snapshot_id": s.SnapshotId}, "max_restore_jobs", 0, 0, 1)
 	c.limit("acme", "max_snapshots_per_volume", 0)
 	c.beyond(http.MethodPost, of+"/snapshots", nil, "max_snapshots_per_volume", 0, 0, 1)
+
+	c.send(http.MethodDelete, of+"/snapshots/"+s.SnapshotId, nil, http.StatusNoContent, nil)
+	c.awaitRunEnd(prego.SnapshotEraseWorkflowID(s.SnapshotId))
+	keepHistory(t, c, "snapshot-erased", prego.SnapshotEraseWorkflowID(s.SnapshotId))
 
 	// Sessions.
 	c.limit("acme", "max_exec_sessions_per_hour", 1)

@@ -36,7 +36,7 @@ func (c *cell) runOf(workflowType string) string {
 // servers.
 func TestRecordTenantHistories(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: sharedVars()})
+	c := newCell(t, options{vars: tenantVars(map[string]string{"PREGO_SHARED_PLACEMENT_LEGACY": "yes", "PREGO_STORAGE_SWEEP_EVERY": "2s"})})
 	c.org("acme", "")
 	// From nothing: it waits while app server, shard and pool are made.
 	waited := c.tenant("waited", prego.PlanStarter, nil)
@@ -49,7 +49,7 @@ func TestRecordTenantHistories(t *testing.T) {
 
 	promoted := c.tenant("promoted", prego.PlanStarter, func(m map[string]any) { m["apps"] = []string{"erpnext"} })
 	c.settledTenant(promoted, prego.TenantActive)
-	keepHistory(t, c, "tenant-promoted", prego.TenantProvisionWorkflowID(promoted))
+	keepHistory(t, c, "tenant-opened", prego.TenantProvisionWorkflowID(promoted))
 	c.ask(promoted, "suspend")
 	c.settledTenant(promoted, prego.TenantSuspended)
 	keepHistory(t, c, "tenant-suspended", prego.TenantChangeWorkflowID(promoted))
@@ -57,9 +57,10 @@ func TestRecordTenantHistories(t *testing.T) {
 	c.settledTenant(promoted, prego.TenantGracePeriod)
 	c.expire(promoted)
 	c.settledTenant(promoted, prego.TenantTerminated)
+	keepHistory(t, c, "tenant-terminated", prego.TenantChangeWorkflowID(promoted))
 	c.expire(promoted)
 	c.settledTenant(promoted, prego.TenantDataPurged)
-	keepHistory(t, c, "tenant-purged", prego.TenantChangeWorkflowID(promoted))
+	keepHistory(t, c, "tenant-erased", prego.TenantChangeWorkflowID(promoted))
 
 	c.awaitSites(app, 2)
 	c.inject(sim.Fault{Kind: "bench", Verb: "clear-cache", Action: "fail", Message: "no", Times: 2})
@@ -80,6 +81,7 @@ func TestRecordTenantHistories(t *testing.T) {
 	c.awaitTenant(picky, "failed", func(tn api.Tenant) bool { return tn.State == "failed" })
 	keepHistory(t, c, "tenant-cancelled", prego.TenantProvisionWorkflowID(picky))
 	keepHistory(t, c, "sweep-tenants", c.runOf("SweepTenants"))
+	keepHistory(t, c, "measure-sites", c.runOf("MeasureSites"))
 }
 
 // keepHistory checks that a run's history replays and, with -record, writes it.
