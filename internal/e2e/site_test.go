@@ -23,6 +23,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/api/workflowservice/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/prego/prego"
@@ -382,8 +384,29 @@ func (c *cell) lastBackup(tn api.Tenant, app, holds string) {
 	c.t.Fatalf("tenant %s has no last backup: %v", tn.TenantId, tenantSteps(tn))
 }
 
+// everyRun are the runs of this cell, the last ones when there are very many.
+func (c *cell) everyRun() (out []*commonpb.WorkflowExecution) {
+	c.t.Helper()
+	require.Eventually(c.t, func() bool { // visibility comes a moment later
+		r, err := temporalClient.ListWorkflow(context.Background(), &workflowservice.ListWorkflowExecutionsRequest{
+			PageSize: 1000, Query: "TaskQueue = '" + c.vars["TEMPORAL_TASK_QUEUE"] + "'",
+		})
+		if err != nil {
+			return false
+		}
+		out = nil
+		restored := false
+		for _, e := range r.GetExecutions() {
+			out = append(out, e.GetExecution())
+			restored = restored || strings.HasPrefix(e.GetExecution().GetWorkflowId(), "restore/")
+		}
+		return restored
+	}, patience, 100*time.Millisecond)
+	return out
+}
+
 // nowhere looks for secrets in the database, in the processes' logs, and in the history of
-// every run of a tenant.
+// every run that there was.
 func (c *cell) nowhere(tenantID string, secrets map[string]string) {
 	c.t.Helper()
 	dump, err := exec.Command(pgDump(c.t), "--inserts", c.url).Output()
@@ -395,10 +418,14 @@ func (c *cell) nowhere(tenantID string, secrets map[string]string) {
 		require.NoError(c.t, err)
 		places[name+" log"] = string(b)
 	}
-	for _, run := range []string{prego.TenantProvisionWorkflowID(tenantID)} {
-		h, err := protojson.Marshal(history(c.t, run))
+	for _, run := range c.everyRun() {
+		h, err := protojson.Marshal(historyOf(c.t, run.GetWorkflowId(), run.GetRunId()))
 		require.NoError(c.t, err)
-		places[run] = string(h) + decodePayloads(string(h))
+		places[run.GetWorkflowId()+"/"+run.GetRunId()] = string(h) + decodePayloads(string(h))
+		places["histories"] += run.GetWorkflowId() + "\n"
+	}
+	for _, id := range []string{prego.TenantProvisionWorkflowID(tenantID), "restore/", "snapshot/"} {
+		require.Contains(c.t, places["histories"], id, "what is searched")
 	}
 	for what, secret := range secrets {
 		require.NotEmpty(c.t, secret, what)
