@@ -2,6 +2,7 @@ package prego
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 )
@@ -138,7 +139,7 @@ func ParseBackup(site, name, printed string) (Backup, error) {
 	if len(database) != 1 {
 		return b, Errorf(CodeInternal, "the backup has no database")
 	}
-	b.Files = append(database, files...)
+	b.Files = slices.Concat(database, files)
 	return b, nil
 }
 

@@ -16,9 +16,15 @@ func TestStorageLevels(t *testing.T) {
 		over        time.Duration
 		want        StorageLevel
 	}{
-		{0, 1000, 0, StorageOK}, {899, 1000, 0, StorageOK}, {900, 1000, 0, StorageWarned}, {999, 1000, 5 * time.Hour, StorageWarned},
-		{1000, 1000, 0, StorageOver}, {1199, 1000, time.Hour - 1, StorageOver}, {1000, 1000, time.Hour, StorageReadOnly},
-		{1200, 1000, 0, StorageReadOnly}, {2, 0, 0, StorageReadOnly},
+		{0, 1000, 0, StorageOK},
+		{899, 1000, 0, StorageOK},
+		{900, 1000, 0, StorageWarned},
+		{999, 1000, 5 * time.Hour, StorageWarned},
+		{1000, 1000, 0, StorageOver},
+		{1199, 1000, time.Hour - 1, StorageOver},
+		{1000, 1000, time.Hour, StorageReadOnly},
+		{1200, 1000, 0, StorageReadOnly},
+		{2, 0, 0, StorageReadOnly},
 	} {
 		require.Equal(t, tc.want, r.Level(tc.used, tc.quota, tc.over), "%+v", tc)
 	}

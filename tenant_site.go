@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// CodeSiteCommandFailed: a site's host refused what was asked of the site, or could not
-// do it.
+// CodeSiteCommandFailed says that a site's host refused what was asked of the site, or
+// could not do it.
 const CodeSiteCommandFailed Code = "site_command_failed"
 
 // Steps of a tenant's timeline that are about its site's users, mail and storage.
