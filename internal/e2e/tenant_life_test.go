@@ -354,7 +354,8 @@ func TestWorkerDiesBetweenAnyTwoSteps(t *testing.T) {
 			c.start("worker")
 			tn := c.settledTenant(id, prego.TenantActive)
 			require.Equal(t, 1, c.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, id))
-			require.Equal(t, 1, inMariaDB[int](c, tn.Allocation.AppServerId, "SELECT COUNT(*) FROM `"+tn.Allocation.DatabaseName+"`.`tabInstalled Application` WHERE app_name = 'erpnext'"), "installed once")
+			apps := inMariaDB[string](c, tn.Allocation.AppServerId, "SELECT defvalue FROM `"+tn.Allocation.DatabaseName+"`.tabDefaultValue WHERE parent = '__global' AND defkey = 'installed_apps'")
+			require.JSONEq(t, `["frappe", "erpnext"]`, apps, "installed once")
 			require.True(t, c.scheduler(tn.Allocation.AppServerId, tn.Allocation.DatabaseName))
 			if own || scale {
 				require.LessOrEqual(t, c.everBilled("server"), 3)
