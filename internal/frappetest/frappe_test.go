@@ -250,14 +250,14 @@ func TestFrappe(t *testing.T) {
 	require.Equal(t, 200, status)
 	s.want(200, "", tenant, "/socket.io/?EIO=4&transport=polling", "")
 
-	// What was there is there again.
+	// What was there is there again, and nothing else.
 	files := "sites/" + tenant + "/public/files/"
 	s.want(200, "", tenant, "/api/resource/ToDo", session, "description=first")
 	s.inBench("echo first > " + files + "kept.txt")
 	s.do("--site "+tenant+" backup before-1 --with-files", nil)
 	s.want(200, "", tenant, "/api/resource/ToDo", session, "description=second")
 	s.do("--site "+tenant+" set-admin-password", map[string]string{wire.SecretAdminPassword: changed})
-	s.inBench("echo second > " + files + "kept.txt")
+	s.inBench("echo second > " + files + "kept.txt; echo late > " + files + "late.txt")
 	_, session = s.login(tenant, "Administrator", changed) // a new password ends all sessions
 	require.Equal(t, 2, s.rows(tenant, session))
 	s.do("--site "+tenant+" restore before-1 --with-files", nil)
@@ -265,6 +265,7 @@ func TestFrappe(t *testing.T) {
 	require.Equal(t, 200, status, "the password of the backup")
 	require.Equal(t, 1, s.rows(tenant, session))
 	s.want(200, "first", tenant, "/files/kept.txt", "")
+	s.want(404, "", tenant, "/files/late.txt", "")
 
 	s.do("--site "+tenant+" set-maintenance-mode on", nil)
 	s.want(503, "", tenant, "/api/method/ping", "")
