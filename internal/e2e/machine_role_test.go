@@ -52,13 +52,3 @@ func TestMachineConformance(t *testing.T) {
 	t.Parallel()
 	conform(t, machineCell(t, options{}))
 }
-
-// TestMachineRunsTheDeclaredStack pulls and runs what stack.json declares, under the names
-// that it has there.
-func TestMachineRunsTheDeclaredStack(t *testing.T) {
-	t.Parallel()
-	c := machineCell(t, options{vars: map[string]string{"PREGO_STACK_FILE": declared}})
-	m := c.machine("site", prego.RoleApp, prego.ServerSpec{Image: "debian-13"})
-	m.awaitActive()
-	m.gone()
-}

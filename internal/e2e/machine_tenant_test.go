@@ -1,0 +1,88 @@
+//go:build machines
+
+package e2e
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
+)
+
+// siteStack is the declared stack on app servers, where sites are, and stand-ins elsewhere.
+func siteStack(t *testing.T) string {
+	t.Helper()
+	var light, whole prego.Stack
+	for into, file := range map[*prego.Stack]string{&light: lightStack(t), &whole: declaredStack(t)} {
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(b, into))
+	}
+	light[prego.RoleApp] = whole[prego.RoleApp]
+	return writeStack(t, light)
+}
+
+// TestMachineServesATenant takes a tenant through its life on real systems: its site is
+// made by the declared stack, serves its page, is saved and brought back.
+func TestMachineServesATenant(t *testing.T) {
+	t.Parallel()
+	require.DirExists(t, machineImages(), "make images builds what the stack pulls")
+	vars := sharedVars()
+	vars["PREGO_STACK_FILE"], vars["PREGO_SITE_TIMEOUT"], vars["PREGO_COMMAND_TIMEOUT"] = siteStack(t), "3m", "2m"
+	vars["PREGO_SITE_STEP_TIMEOUT"], vars["PREGO_CONTAINER_TIMEOUT"] = "3m", "5m"
+	c := machineCell(t, options{vars: vars})
+	c.org("acme", "")
+	c.exec(`UPDATE orgs SET tier = 'paid'`)
+	var all []*machine
+	for _, r := range []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool} {
+		all = append(all, c.machine(string(r), r, prego.ServerSpec{}))
+	}
+	for _, m := range all {
+		m.awaitActive()
+	}
+	app := all[0]
+	c.awaitSites(c.id("app"), 1)
+
+	id := c.tenant("alpha-one", prego.PlanStarter, nil)
+	tenant := c.settledTenant(id, prego.TenantActive)
+	site, database := deref(tenant.Site), tenant.Allocation.DatabaseName
+	require.Equal(t, "alpha-one.sites.test", site)
+	page := func() string {
+		return app.run("curl --silent --show-error --fail --header 'Host: " + site + "' http://127.0.0.1:8080/")
+	}
+	mariadb := func(sql string) string {
+		return app.run(`docker exec --env MYSQL_PWD="$(cat /etc/prego-secrets/mariadb-root)" "$(docker ps --quiet --filter name=mariadb)" mariadb --user=root --skip-column-names --execute "` + sql + `"`)
+	}
+	add := func(name string) {
+		mariadb("INSERT INTO " + database + ".tabToDo (name) VALUES ('" + name + "')")
+	}
+	require.Contains(t, page(), site)
+	require.Contains(t, page(), "rows: 0")
+
+	add("one")
+	require.Contains(t, page(), "rows: 1")
+	of := "/v1/tenants/" + id
+	var s api.Snapshot
+	c.post(of+"/snapshots", nil, http.StatusAccepted, &s)
+	require.Eventually(t, func() bool {
+		c.send(http.MethodGet, of+"/snapshots/"+s.SnapshotId, nil, http.StatusOK, &s)
+		require.NotEqual(t, api.JobStatus("failed"), s.Status, deref(s.Message))
+		return s.Status == "succeeded"
+	}, patience, 200*time.Millisecond)
+	add("two")
+	require.Contains(t, page(), "rows: 2")
+	var j api.RestoreJob
+	c.post(of+"/restores", map[string]any{"snapshot_id": s.SnapshotId}, http.StatusAccepted, &j)
+	require.Eventually(t, func() bool {
+		c.send(http.MethodGet, of+"/restores/"+j.JobId, nil, http.StatusOK, &j)
+		require.NotEqual(t, api.JobStatus("failed"), j.Status, deref(j.Message))
+		return j.Status == "succeeded"
+	}, patience, 200*time.Millisecond)
+	require.Contains(t, page(), "rows: 1", "as it was")
+}
