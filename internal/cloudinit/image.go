@@ -64,6 +64,7 @@ func RenderImage(in ImageInput) (userData, hash string, err error) {
 			plain(dir+"packages", strings.Join(ImagePackages(), "\n")+"\n"),
 			plain(dir+"containers", strings.Join(append(in.Containers, ""), "\n")),
 			embedded("image-build.sh", dir+"build.sh", "0755"),
+			embedded("image-pull.py", dir+"pull.py", "0644"),
 			embedded("image-seal.sh", dir+"seal.sh", "0755"),
 			embedded("prego-image-seal.service", "/etc/systemd/system/prego-image-seal.service", "0644"),
 		},

@@ -45,10 +45,10 @@ func TestMachineGoldenImage(t *testing.T) {
 				m.run("! test -e /var/log/apt/history.log && ! ls /var/lib/apt/lists/*_InRelease") // no mirror was asked
 				m.awaitRun(`[ "$(systemctl is-system-running)" = running ]`)
 				for _, image := range g.Containers {
-					m.run("docker image inspect " + image)
+					m.run(`python3 -c 'import http.client, socket, sys; c = http.client.HTTPConnection("x"); c.sock = socket.socket(socket.AF_UNIX); c.sock.connect("/run/docker.sock"); c.request("GET", "/images/" + sys.argv[1] + "/json"); sys.exit(c.getresponse().status != 200)' ` + image)
 				}
 				m.containersRun()
-				ids = append(ids, m.run("cat /etc/machine-id"), m.run("cat /var/lib/docker/engine-id 2>/dev/null || docker info --format '{{.ID}}'"), m.run("hostname"))
+				ids = append(ids, m.run("cat /etc/machine-id"), m.run("cat /var/lib/docker/engine-id 2>/dev/null || cat /etc/docker/key.json"), m.run("hostname"))
 			}
 			require.Len(t, ids, 6)
 			for i := range 3 {

@@ -31,7 +31,7 @@ insist install
 if [ -s "$DIR/containers" ]; then
 	systemctl start docker.service
 	while read -r image; do
-		insist docker pull --quiet "$image"
+		insist python3 -I "$DIR/pull.py" "$image"
 	done <"$DIR/containers"
 fi
 # The seal cleans up after cloud-init, so it waits until that has ended.
