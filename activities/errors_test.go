@@ -22,10 +22,16 @@ func TestAProvidersErrorIsSortedForTheWorkflow(t *testing.T) {
 		want  string
 		again bool
 	}{
-		{prego.InfraNext, "resource_unavailable", "candidate_unavailable", false}, {prego.InfraNext, "placement_error", "placement_group_full", false},
-		{prego.InfraQuota, "resource_limit_exceeded", "account_quota", false}, {prego.InfraNotFound, "not_found", "server_gone", false},
-		{prego.InfraForeign, "foreign", "permanent", false}, {prego.InfraPermanent, "forbidden", "permanent", false}, {prego.InfraAttempt, "attempt", "superseded", false},
-		{prego.InfraThrottled, "rate_limit_exceeded", "provider_unavailable", true}, {prego.InfraRetry, "conflict", "provider_unavailable", true}, {prego.InfraAmbiguous, "timeout", "provider_unavailable", true},
+		{prego.InfraNext, "resource_unavailable", "candidate_unavailable", false},
+		{prego.InfraNext, "placement_error", "placement_group_full", false},
+		{prego.InfraQuota, "resource_limit_exceeded", "account_quota", false},
+		{prego.InfraNotFound, "not_found", "server_gone", false},
+		{prego.InfraForeign, "foreign", "permanent", false},
+		{prego.InfraPermanent, "forbidden", "permanent", false},
+		{prego.InfraAttempt, "attempt", "superseded", false},
+		{prego.InfraThrottled, "rate_limit_exceeded", "provider_unavailable", true},
+		{prego.InfraRetry, "conflict", "provider_unavailable", true},
+		{prego.InfraAmbiguous, "timeout", "provider_unavailable", true},
 	} {
 		err := fromInfra(fmt.Errorf("create: %w", &prego.InfraError{Class: tc.class, Code: tc.code, Message: "m", RetryAfter: 7 * time.Second}))
 		var app *temporal.ApplicationError

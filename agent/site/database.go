@@ -202,15 +202,16 @@ func killAll(db *sql.DB, query, name string) error {
 	if err != nil {
 		return err
 	}
+	defer func() { _ = rows.Close() }()
 	var ids []int64
 	for rows.Next() {
 		var id int64
 		if err := rows.Scan(&id); err != nil {
-			return errors.Join(err, rows.Close())
+			return err
 		}
 		ids = append(ids, id)
 	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+	if err := rows.Err(); err != nil {
 		return err
 	}
 	const noSuchThread = 1094

@@ -22,14 +22,14 @@ func TestAWorkerIsConnected(t *testing.T) {
 func TestASchedulerHoldsItsLock(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	require.Error(t, schedulerHealthy(root, "/proc/locks"), "it has not begun")
+	require.Error(t, schedulerHealthy(root), "it has not begun")
 	dir := filepath.Join(root, wire.BenchDir, "config")
 	require.NoError(t, os.MkdirAll(dir, 0o755))
 	f, err := os.Create(filepath.Join(dir, "scheduler_process"))
 	require.NoError(t, err)
-	require.Error(t, schedulerHealthy(root, "/proc/locks"), "it is gone")
+	require.Error(t, schedulerHealthy(root), "it is gone")
 	require.NoError(t, flock(f, alone))
-	require.NoError(t, schedulerHealthy(root, "/proc/locks"))
+	require.NoError(t, schedulerHealthy(root))
 	require.NoError(t, f.Close())
-	require.Error(t, schedulerHealthy(root, "/proc/locks"))
+	require.Error(t, schedulerHealthy(root))
 }

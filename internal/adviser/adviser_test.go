@@ -39,12 +39,14 @@ func TestWhatIsNoAdviceIsAnError(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
 	for name, answer := range map[string]http.HandlerFunc{
-		"status":    func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
-		"no JSON":   func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`<html>`)) },
-		"types":     func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"app_server_id":["app-1"]}`)) },
-		"too large": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"reason":"` + strings.Repeat("x", 1<<20))) },
-		"nothing":   func(http.ResponseWriter, *http.Request) {},
-		"silence":   func(http.ResponseWriter, *http.Request) { <-release },
+		"status":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+		"no JSON": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`<html>`)) },
+		"types":   func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"app_server_id":["app-1"]}`)) },
+		"too large": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"reason":"` + strings.Repeat("x", 1<<20)))
+		},
+		"nothing": func(http.ResponseWriter, *http.Request) {},
+		"silence": func(http.ResponseWriter, *http.Request) { <-release },
 	} {
 		s := httptest.NewServer(answer)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

@@ -108,11 +108,6 @@ func (m *machine) console() string {
 	return string(b)
 }
 
-func (m *machine) awaitConsole(text string) {
-	m.t.Helper()
-	require.Eventually(m.t, func() bool { return strings.Contains(m.console(), text) }, 2*time.Minute, 50*time.Millisecond, "%q is not on the console", text)
-}
-
 func (m *machine) providerID() int64 {
 	m.t.Helper()
 	var id int64

@@ -105,8 +105,10 @@ func (s *Store) FleetChanges(ctx context.Context, since string, ids []string) (p
 	})
 	b.Queue(sqlFleetShards, since, ids).Query(func(rows pgx.Rows) error {
 		var v placement.Shard
-		_, err := pgx.ForEachRow(rows, []any{&v.ShardID, &v.Region, &v.HostServerID, &v.PlanTierLock, &v.DedicatedFor, &v.Tenants, &v.Capacity, &v.Status,
-			&v.NotServing, &v.RunsInstances, &v.DiskPct}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{
+			&v.ShardID, &v.Region, &v.HostServerID, &v.PlanTierLock, &v.DedicatedFor, &v.Tenants, &v.Capacity, &v.Status,
+			&v.NotServing, &v.RunsInstances, &v.DiskPct,
+		}, func() error {
 			v.ParentOrgs = families["d/"+v.ShardID]
 			c.Shards = append(c.Shards, v)
 			return nil
@@ -115,8 +117,10 @@ func (s *Store) FleetChanges(ctx context.Context, since string, ids []string) (p
 	})
 	b.Queue(sqlFleetPools, since, ids).Query(func(rows pgx.Rows) error {
 		var v placement.Pool
-		_, err := pgx.ForEachRow(rows, []any{&v.PoolID, &v.Region, &v.HostServerID, &v.DedicatedFor, &v.Tenants, &v.Capacity, &v.Status,
-			&v.NotServing, &v.RunsInstances, &v.MemoryPct}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{
+			&v.PoolID, &v.Region, &v.HostServerID, &v.DedicatedFor, &v.Tenants, &v.Capacity, &v.Status,
+			&v.NotServing, &v.RunsInstances, &v.MemoryPct,
+		}, func() error {
 			c.Pools = append(c.Pools, v)
 			return nil
 		})
