@@ -29,7 +29,8 @@ func siteStack(t *testing.T) string {
 }
 
 // TestMachineServesATenant takes a tenant through its life on real systems: its site is
-// made by the declared stack, serves its page, is saved and brought back.
+// made by the declared stack, serves its page, is saved and brought back, and at last
+// nothing of it is left.
 func TestMachineServesATenant(t *testing.T) {
 	t.Parallel()
 	require.DirExists(t, machineImages(), "make images builds what the stack pulls")
@@ -56,8 +57,10 @@ func TestMachineServesATenant(t *testing.T) {
 	page := func() string {
 		return app.run("curl --silent --show-error --fail --header 'Host: " + site + "' http://127.0.0.1:8080/")
 	}
+	// Debian 13 has Docker's client in a package of its own, which hosts don't get.
 	mariadb := func(sql string) string {
-		return app.run(`docker exec --env MYSQL_PWD="$(cat /etc/prego-secrets/mariadb-root)" "$(docker ps --quiet --filter name=mariadb)" mariadb --user=root --skip-column-names --execute "` + sql + `"`)
+		return app.run(`pid=$(grep --no-messages --files-with-matches --line-regexp mariadbd /proc/[0-9]*/comm | cut -d / -f 3)
+			MYSQL_PWD="$(cat /etc/prego-secrets/mariadb-root)" nsenter --target "$pid" --mount mariadb --user=root --skip-column-names --execute "` + sql + `"`)
 	}
 	add := func(name string) {
 		mariadb("INSERT INTO " + database + ".tabToDo (name) VALUES ('" + name + "')")
@@ -85,4 +88,18 @@ func TestMachineServesATenant(t *testing.T) {
 		return j.Status == "succeeded"
 	}, patience, 200*time.Millisecond)
 	require.Contains(t, page(), "rows: 1", "as it was")
+
+	c.ask(id, "cancel")
+	for _, state := range []prego.TenantState{prego.TenantGracePeriod, prego.TenantTerminated} {
+		c.settledTenant(id, state)
+		c.expire(id)
+	}
+	c.settledTenant(id, prego.TenantDataPurged)
+	require.Empty(t, app.run(`find / -xdev -path /proc -prune -o -name '*alpha-one*' -print; find /var/lib/docker/volumes -name '*alpha-one*'`))
+	require.Empty(t, mariadb("SHOW DATABASES LIKE '"+database+"'"))
+	require.Equal(t, "0", mariadb("SELECT COUNT(*) FROM mysql.user WHERE User = '"+database+"'"))
+	for _, m := range all {
+		m.gone()
+	}
+	require.Empty(t, c.sim.Ledger(true), "nothing is billed")
 }
