@@ -214,12 +214,13 @@ func (in Input) bootFiles() []file {
 		embedded("lib.sh", lib+"lib.sh", "0644"),
 		embedded("bootstrap.sh", lib+"bootstrap.sh", "0755"),
 		embedded("docker-certs.sh", lib+"docker-certs.sh", "0755"),
+		embedded("docker-stop.sh", lib+"docker-stop.sh", "0755"),
 		plain(lib+"docker-tls.conf", dockerTLS(in.Host.DockerPort)),
 		embedded("daemon.json", "/etc/docker/daemon.json", "0644"),
 		embedded("daemon-24.json", lib+"daemon.json", "0644"),
 		plain("/etc/prego-agent/firewall.nft", Firewall(in.EgressCIDRs, []int{in.Host.AgentPort, in.Host.DockerPort})),
 	}
-	for _, u := range []string{"prego-firewall.service", "prego-agent-bootstrap.service", "prego-agent.service", "prego-agent-exec.socket", "prego-agent-exec.service", "prego-agent-prepare.service", "prego-agent-bench.socket", "prego-agent-bench.service", "prego-docker-certs.path", "prego-docker-certs.service"} {
+	for _, u := range []string{"prego-firewall.service", "prego-agent-bootstrap.service", "prego-agent.service", "prego-agent-exec.socket", "prego-agent-exec.service", "prego-agent-prepare.service", "prego-agent-bench.socket", "prego-agent-bench.service", "prego-docker-certs.path", "prego-docker-certs.service", "prego-docker-stop.service"} {
 		out = append(out, embedded(u, units+u, "0644"))
 	}
 	if in.Host.AgentPort < 1024 {
@@ -230,11 +231,12 @@ func (in Input) bootFiles() []file {
 
 // dockerTLS lets dockerd listen on the network, once it has certificates.
 // `hosts` in daemon.json would conflict with the unit's own -H and keep dockerd
-// from starting.
+// from starting. A container may take 90 s to stop (ContainerSpec.StopTimeout).
 func dockerTLS(port int) string {
 	return fmt.Sprintf(`[Service]
 ExecStart=
 ExecStart=/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock -H tcp://0.0.0.0:%d --tlsverify --tlscacert=/etc/docker/prego/ca.pem --tlscert=/etc/docker/prego/cert.pem --tlskey=/etc/docker/prego/key.pem
+TimeoutStopSec=2min
 `, port)
 }
 

@@ -119,6 +119,8 @@ func TestInvariants(t *testing.T) {
 	require.Contains(t, files["/etc/systemd/system/prego-agent-bench.socket"].Content, "SocketUser=prego-exec\nSocketMode=0600\n")
 	require.Contains(t, files["/etc/systemd/system/prego-agent-prepare.service"].Content, "Before=docker.service ")
 	require.Contains(t, files["/etc/docker/daemon.json"].Content, `"live-restore": true`, "a renewed certificate takes a restart")
+	require.Contains(t, files["/usr/local/lib/prego/docker-stop.sh"].Content, `s/"live-restore": true/"live-restore": false/`, "a shutdown takes containers with it")
+	require.Contains(t, files["/etc/systemd/system/prego-docker-stop.service"].Content, "After=docker.service\n", "and stops them before dockerd")
 }
 
 func TestAnyValidInputComesThroughUnchanged(t *testing.T) {
@@ -255,7 +257,7 @@ func TestUnitsAreValidAndConfined(t *testing.T) {
 		require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
 		units = append(units, name)
 	}
-	require.Len(t, units, 10)
+	require.Len(t, units, 11)
 	for _, u := range units {
 		cmd := exec.Command(bin, "verify", "--recursive-errors=no", u)
 		cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+dir+":")

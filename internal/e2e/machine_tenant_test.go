@@ -29,8 +29,8 @@ func siteStack(t *testing.T) string {
 }
 
 // TestMachineServesATenant takes a tenant through its life on real systems: its site is
-// made by the declared stack, serves its page, is saved and brought back, and at last
-// nothing of it is left.
+// made by the declared stack, serves its page, is saved and brought back, outlives a
+// reboot, and at last nothing of it is left.
 func TestMachineServesATenant(t *testing.T) {
 	t.Parallel()
 	require.DirExists(t, machineImages(), "make images builds what the stack pulls")
@@ -88,6 +88,17 @@ func TestMachineServesATenant(t *testing.T) {
 		return j.Status == "succeeded"
 	}, patience, 200*time.Millisecond)
 	require.Contains(t, page(), "rows: 1", "as it was")
+
+	// A reboot of the host brings the site back by itself; its containers keep no shutdown
+	// waiting (prego-docker-stop.service).
+	app.run("touch /run/before")
+	app.power("reboot")
+	require.Eventually(t, func() bool {
+		_, err := app.try("! test -e /run/before && curl --silent --fail --header 'Host: " + site + "' http://127.0.0.1:8080/ | grep 'rows: 1'")
+		return err == nil
+	}, 3*time.Minute, time.Second, "the page comes back")
+	require.NotContains(t, app.console(), "Waiting for process")
+	app.awaitHeartbeat()
 
 	c.ask(id, "cancel")
 	for _, state := range []prego.TenantState{prego.TenantGracePeriod, prego.TenantTerminated} {

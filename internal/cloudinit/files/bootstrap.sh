@@ -95,6 +95,7 @@ report agent_installed
 
 step start
 start prego-docker-certs.path
+start prego-docker-stop.service
 start prego-agent-exec.socket
 start prego-agent-bench.socket
 try "enable the agent" systemctl enable prego-docker-certs.service prego-agent-exec.service prego-agent-bootstrap.service prego-agent.service
