@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/prego/prego"
@@ -179,10 +180,11 @@ func runWorker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := runs.EnsureSchedules(ctx, workflows.ScheduleSettings{
+	schedules := workflows.ScheduleSettings{
 		ReconcileEvery: p.cfg.Worker.ReconcileEvery, SweepEvery: p.cfg.Worker.SweepEvery, TenantSweepEvery: p.cfg.Tenants.SweepEvery,
 		GroupSweepEvery: p.cfg.Workloads.SweepEvery, CatalogEvery: p.cfg.Worker.CatalogEvery, StorageSweep: p.cfg.Tenants.StorageSweep,
-	}); err != nil {
+	}
+	if err := ensureSchedules(ctx, p, runs, schedules); err != nil {
 		return err
 	}
 	l, err := listen(ctx, p.cfg.Relay.Listen, "PREGO_RELAY_LISTEN")
@@ -204,6 +206,23 @@ func runWorker(ctx context.Context) error {
 		return nil
 	})
 	return g.Wait()
+}
+
+// ensureSchedules tries again while Temporal is away or slow: a worker that ended for
+// that would only be started again, and ask as much of it.
+func ensureSchedules(ctx context.Context, p *process, runs *workflows.Client, s workflows.ScheduleSettings) error {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		err := runs.EnsureSchedules(ctx, s)
+		if err == nil {
+			return nil
+		}
+		p.log.Warn("schedules are not made yet", zap.Error(err), zap.Duration("again_in", pause))
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 func newMigrateCommand() *cobra.Command {

@@ -155,11 +155,22 @@ func newCell(t testing.TB, o options) *cell {
 		if t.Failed() {
 			c.showLogs()
 		}
+		c.dropSchedules()
 	})
 	for _, p := range []string{"worker", "api", "agentgw"} {
 		c.start(p)
 	}
 	return c
+}
+
+// dropSchedules leaves nothing behind that would go on asking the Temporal of all cells.
+func (c *cell) dropSchedules() {
+	for _, id := range []string{
+		prego.ReconcileWorkflowID(c.env), prego.SweepWorkflowID(c.env), prego.TenantSweepWorkflowID(c.env),
+		prego.GroupSweepWorkflowID(c.env), prego.CatalogWorkflowID(c.env), prego.StorageWorkflowID(c.env),
+	} {
+		_ = temporalClient.ScheduleClient().GetHandle(context.Background(), id).Delete(context.Background()) // some were never made
+	}
 }
 
 // secretsOf are those of docker-compose.yml, by process. Only a worker has more than the
