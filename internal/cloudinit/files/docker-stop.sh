@@ -1,7 +1,7 @@
 #!/bin/sh
 # The host goes down: lets dockerd, which stops next, stop the containers as they
 # declare it. With live-restore it would leave them to the very last step of a shutdown,
-# which waits 90 s for first processes that ignore SIGTERM. `docker stop` would keep
+# which waits up to 90 s for first processes that ignore SIGTERM. `docker stop` would keep
 # them from starting at the next boot.
 set -eu
 file=/etc/docker/daemon.json
