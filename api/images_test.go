@@ -43,7 +43,7 @@ func TestGoldenImagesOverHTTP(t *testing.T) {
 	require.EqualValues(t, "us", g.Region)
 	require.Equal(t, "image-build/"+g.ImageId, g.WorkflowId)
 	require.Equal(t, []string{"image build"}, b.runs.asked())
-	resp, answer = b.do("POST", "/v1/images", "operator", js, `{}`)
+	resp, answer = b.do("POST", "/v1/images", "operator", js, `{"debian":"12"}`)
 	require.Equal(t, http.StatusConflict, resp.StatusCode)
 	require.Equal(t, "golden_image_building", as[api.Problem](t, answer).Code)
 

@@ -306,6 +306,8 @@ func (s *stack) environment(databaseURL string) error {
 		for k, v := range map[string]string{
 			"HCLOUD_ENDPOINT": "http://127.0.0.1:" + strconv.Itoa(s.f.simPort) + "/v1", "HCLOUD_TOKEN": "simulated", "PREGO_SIMULATED": "true",
 			"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_HCLOUD_POLL": "200ms",
+			// Simulated hosts measure this machine, whose other work says nothing about them.
+			"PLACEMENT_CPU_PCT_MAX": "0", "PLACEMENT_DB_DISK_PCT_MAX": "0",
 		} {
 			set[k] = v
 		}

@@ -140,6 +140,8 @@ func newCell(t testing.TB, o options) *cell {
 		"HCLOUD_ENDPOINT": c.sim.URL(), "HCLOUD_TOKEN": cfg.Token, "PREGO_SIMULATED": "true", "PREGO_HCLOUD_POLL": "50ms", "PREGO_HCLOUD_TIMEOUT": "3s",
 		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_DOCKER_PORT": "2376",
 		"PREGO_CREATE_BACKOFF": "100ms", "PREGO_CAPACITY_POLL": "300ms", "PREGO_AMBIGUOUS_GRACE": "2s", "PREGO_CONTAINER_TIMEOUT": "45s",
+		// What processes measure of their host is this machine, which the tests themselves load.
+		"PLACEMENT_CPU_PCT_MAX": "0", "PLACEMENT_DB_DISK_PCT_MAX": "0",
 		"PREGO_RECONCILE_EVERY": "1h", "PREGO_SWEEP_EVERY": "1h", "PREGO_LOG_LEVEL": "debug",
 	}
 	if n := c.sim.Network(); n.Gateway != "" {

@@ -263,7 +263,7 @@ func TestImagesAreReconciled(t *testing.T) {
 
 	// The row of a build whose run never started.
 	_, err := c.pool.Exec(context.Background(), `
-INSERT INTO golden_images (image_id, provider, region, base_image, architecture, created_by, updated_at) VALUES ('img-lost', 'hetzner', 'eu', 'debian-13', 'x86', 'alice', now() - interval '1 hour')`)
+INSERT INTO golden_images (image_id, provider, region, base_image, architecture, created_by, updated_at) VALUES ('img-lost', 'hetzner', 'eu', 'debian-12', 'x86', 'alice', now() - interval '1 hour')`)
 	require.NoError(t, err)
 	c.reconcile()
 	c.awaitImage("img-lost", prego.ImageReady, "")
