@@ -141,7 +141,7 @@ func newCell(t testing.TB, o options) *cell {
 		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_DOCKER_PORT": "2376",
 		"PREGO_CREATE_BACKOFF": "100ms", "PREGO_CAPACITY_POLL": "300ms", "PREGO_AMBIGUOUS_GRACE": "2s", "PREGO_CONTAINER_TIMEOUT": "45s",
 		// What processes measure of their host is this machine, which the tests themselves load.
-		"PLACEMENT_CPU_PCT_MAX": "0", "PLACEMENT_DB_DISK_PCT_MAX": "0",
+		"PLACEMENT_CPU_PCT_MAX": "0", "PLACEMENT_DB_DISK_PCT_MAX": "0", "PLACEMENT_WORKER_SLOTS_PCT_MAX": "0", "PLACEMENT_REDIS_MEMORY_PCT_MAX": "0",
 		"PREGO_RECONCILE_EVERY": "1h", "PREGO_SWEEP_EVERY": "1h", "PREGO_LOG_LEVEL": "debug",
 	}
 	if n := c.sim.Network(); n.Gateway != "" {

@@ -79,7 +79,10 @@ func TestPlacementPools(t *testing.T) {
 	// A change of the pool is for the next tenant.
 	c.send(http.MethodPut, "/v1/placement-pools/skynet", map[string]any{"disallow": []string{"skynet"}}, http.StatusOK, nil)
 	fourth := c.tenant("fourth", prego.PlanStarter, of("skynet"))
-	require.Equal(t, app, c.settledTenant(fourth, prego.TenantActive).Allocation.AppServerId)
+	got := c.settledTenant(fourth, prego.TenantActive)
+	var log string
+	c.query(&log, `SELECT string_agg(decision_log::text, ' || ' ORDER BY created_at) FROM allocation_snapshots WHERE tenant_id = $1`, fourth)
+	require.Equal(t, app, got.Allocation.AppServerId, "%s", log)
 	require.Equal(t, sky, c.getTenant(first).Allocation.AppServerId)
 	c.counted()
 	c.settled()
