@@ -175,6 +175,7 @@ func TestBootJudgesCertificatesWhereTheClockIsWrong(t *testing.T) {
 	}{
 		"an hour behind":                     {time.Hour, 30 * time.Minute, 2 * time.Hour, ""},
 		"a year behind":                      {365 * 24 * time.Hour, 365*24*time.Hour - time.Hour, 366 * 24 * time.Hour, ""},
+		"an hour ahead":                      {-time.Hour, -time.Hour - time.Minute, -time.Minute, ""},
 		"a year ahead":                       {-365 * 24 * time.Hour, -366 * 24 * time.Hour, -364 * 24 * time.Hour, ""},
 		"right, and not valid yet":           {0, time.Hour, 2 * time.Hour, "the gateway's certificate has notBefore"},
 		"right, and expired":                 {0, -2 * time.Hour, -time.Hour, "the gateway's certificate has notAfter"},

@@ -19,9 +19,9 @@ NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME
 class Gateway(http.client.HTTPSConnection):
     """Connects to the gateway's address and checks its certificate for its name.
 
-    The certificate's dates are checked here: against the time at which the control
-    plane wrote our user_data, where this host's clock can't be right. Else a wrong
-    clock would keep the boot from saying so.
+    The certificate's dates are checked here: it must have been valid within the life of
+    our token, whatever this host's clock says. Else a wrong clock would keep the boot
+    from saying so.
     """
 
     def __init__(self):
@@ -35,13 +35,12 @@ class Gateway(http.client.HTTPSConnection):
         plain = socket.create_connection((os.environ["GATEWAY_HOST"], PORT), 5)
         plain.settimeout(60)
         self.sock = self.tls.wrap_socket(plain, server_hostname=NAME)
-        now, cert = time.time(), self.sock.getpeercert()
-        if not ISSUED - 300 < now < ISSUED + 86400:
-            now = ISSUED
-        for field, wrong in ("notBefore", 1), ("notAfter", -1):
-            if (ssl.cert_time_to_seconds(cert[field]) - now) * wrong > 0:
-                raise ssl.SSLError("the gateway's certificate has %s %s, and it is %s" % (
-                    field, cert[field], time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(now))))
+        cert = self.sock.getpeercert()
+        # user_data was written at ISSUED. A certificate renewed since is good, too.
+        for field, limit, wrong in ("notBefore", max(time.time(), ISSUED + 1200), 1), ("notAfter", ISSUED - 300, -1):
+            if (ssl.cert_time_to_seconds(cert[field]) - limit) * wrong > 0:
+                raise ssl.SSLError("the gateway's certificate has %s %s, and our token is of %s" % (
+                    field, cert[field], time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(ISSUED))))
 
 
 def call(method, path, body=None):
