@@ -127,15 +127,23 @@ func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
 		setUp   string
 	}{
 		"one tenant, one server": {plan: prego.PlanStarter, alone: []string{"app-0", "db-shard-0", "redis-pool-0"}},
-		"enterprise, shared": {plan: prego.PlanEnterprise, alone: []string{"app-0", "db-shard-0", "redis-pool-0"},
-			change: func(r *prego.Reservation) { r.Mode, r.Dedicates = prego.ModeShared, false }},
-		"a node": {plan: prego.PlanStarter, alone: []string{"node-0"},
-			change: func(r *prego.Reservation) { r.AppServerID, r.DBShardID, r.RedisPoolID = "node-0", "node-0", "node-0" }},
-		"a Redis pool by contract": {plan: prego.PlanBusiness, request: func(r *prego.CreateTenantRequest) { r.DedicatedRedis = true }, alone: []string{"redis-pool-0"},
-			setUp: `UPDATE db_shards SET plan_tier_lock = 'business'`, change: func(r *prego.Reservation) { r.Mode, r.Dedicates = prego.ModeShared, false }},
+		"enterprise, shared": {
+			plan: prego.PlanEnterprise, alone: []string{"app-0", "db-shard-0", "redis-pool-0"},
+			change: func(r *prego.Reservation) { r.Mode, r.Dedicates = prego.ModeShared, false },
+		},
+		"a node": {
+			plan: prego.PlanStarter, alone: []string{"node-0"},
+			change: func(r *prego.Reservation) { r.AppServerID, r.DBShardID, r.RedisPoolID = "node-0", "node-0", "node-0" },
+		},
+		"a Redis pool by contract": {
+			plan: prego.PlanBusiness, request: func(r *prego.CreateTenantRequest) { r.DedicatedRedis = true }, alone: []string{"redis-pool-0"},
+			setUp: `UPDATE db_shards SET plan_tier_lock = 'business'`, change: func(r *prego.Reservation) { r.Mode, r.Dedicates = prego.ModeShared, false },
+		},
 		"an override of empty ones": {plan: prego.PlanStarter, alone: []string{"app-0", "db-shard-0", "redis-pool-0"}, change: func(r *prego.Reservation) { r.Override = true }},
-		"an override onto a shard that others use": {plan: prego.PlanStarter, alone: []string{"app-0", "redis-pool-0"}, change: func(r *prego.Reservation) { r.Override = true },
-			setUp: `UPDATE db_shards SET current_tenant_count = 3`},
+		"an override onto a shard that others use": {
+			plan: prego.PlanStarter, alone: []string{"app-0", "redis-pool-0"}, change: func(r *prego.Reservation) { r.Override = true },
+			setUp: `UPDATE db_shards SET current_tenant_count = 3`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
