@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -103,6 +104,20 @@ func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// reported returns the stages that arrived.
+func (g *gateway) reported() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.stages)
+}
+
+// set changes what it answers. The server reads it in goroutines of its own.
+func (g *gateway) set(change func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	change()
+}
+
 // call runs the program.
 func (g *gateway) call(t *testing.T, args ...string) (stdout string, err error) {
 	t.Helper()
@@ -124,7 +139,7 @@ func TestBootReports(t *testing.T) {
 	now := time.Now()
 	g := newGateway(t, now, now.Add(-time.Hour), now.Add(time.Hour))
 	for name, ahead := range map[string]time.Duration{"right": 0, "ahead": time.Hour, "behind": -time.Hour} {
-		g.ahead = ahead
+		g.set(func() { g.ahead = ahead })
 		out, err := g.call(t, "report", "cloud_init_started")
 		require.NoError(t, err, name)
 		seconds, err := strconv.Atoi(out)
@@ -133,7 +148,7 @@ func TestBootReports(t *testing.T) {
 	}
 	_, err := g.call(t, "report", "failed", "it's \"broken\"\\ ")
 	require.NoError(t, err)
-	require.Equal(t, "app-sgp-007 failed it's \"broken\"\\ ", g.stages[3], "any text arrives as it is")
+	require.Equal(t, "app-sgp-007 failed it's \"broken\"\\ ", g.reported()[3], "any text arrives as it is")
 
 	require.NoError(t, os.WriteFile(filepath.Join(g.dir, "bootstrap.token"), []byte("another"), 0o600))
 	_, err = g.call(t, "report", "failed", "x")
@@ -155,7 +170,7 @@ func TestBootFetchesWhatIsPinned(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, g.binary, string(got))
 
-	g.binary = "#!/bin/sh\nevil\n"
+	g.set(func() { g.binary = "#!/bin/sh\nevil\n" })
 	other := filepath.Join(t.TempDir(), "agent")
 	_, err = g.call(t, "fetch", wire.PathAgentBinary, hex.EncodeToString(sum[:]), other)
 	require.ErrorContains(t, err, "another than the one that was pinned")
@@ -190,7 +205,7 @@ func TestBootJudgesCertificatesWhereTheClockIsWrong(t *testing.T) {
 				return
 			}
 			require.ErrorContains(t, err, tc.says)
-			require.Empty(t, g.stages, "the token was not sent")
+			require.Empty(t, g.reported(), "the token was not sent")
 		})
 	}
 }
@@ -208,7 +223,7 @@ func TestBootTrustsNobodyElse(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(other.dir, "gateway-ca.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.srv.TLS.Certificates[0].Certificate[0]}), 0o600))
 	_, err = other.call(t, "report", "cloud_init_started")
 	require.ErrorContains(t, err, "Hostname mismatch", "its name is checked")
-	require.Empty(t, append(g.stages, other.stages...))
+	require.Empty(t, append(g.reported(), other.reported()...))
 }
 
 // TestFirewallHolds loads the ruleset in a network namespace of its own and sends

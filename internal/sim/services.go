@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -33,7 +34,7 @@ type service struct {
 	start  func(ctx context.Context, socket string) (*exec.Cmd, error)
 
 	once   sync.Once
-	cmd    *exec.Cmd
+	cmd    atomic.Pointer[exec.Cmd] // nil until it runs
 	ended  chan struct{}
 	failed error
 }
@@ -102,12 +103,12 @@ func (v *service) listen(ctx context.Context, work *sync.WaitGroup) error {
 		<-ctx.Done()
 		_ = l.Close()
 		v.once.Do(func() { v.failed = ctx.Err() }) // nobody starts it any more
-		if v.cmd != nil {
-			_ = v.cmd.Process.Signal(syscall.SIGTERM)
+		if cmd := v.cmd.Load(); cmd != nil {
+			_ = cmd.Process.Signal(syscall.SIGTERM)
 			select {
 			case <-v.ended:
 			case <-time.After(10 * time.Second):
-				_ = v.cmd.Process.Kill()
+				_ = cmd.Process.Kill()
 				<-v.ended
 			}
 		}
@@ -175,7 +176,7 @@ func (v *service) begin(ctx context.Context, socket string) error {
 	if err := <-started; err != nil {
 		return fmt.Errorf("service %s: %w", v.name, err)
 	}
-	v.cmd = cmd
+	v.cmd.Store(cmd)
 	for end := time.Now().Add(time.Minute); ; {
 		if conn, err := net.Dial("unix", socket); err == nil { //nolint:noctx // local
 			return conn.Close()
