@@ -99,10 +99,14 @@ func preparedHost(t testing.TB, role string) (*Host, wire.Services) {
 	return h, s
 }
 
+// ownTmp keeps a server's temporary tables where no other server, when it starts, removes
+// them.
+func ownTmp(h *Host) string { return "--tmpdir=" + h.path("data") }
+
 // installMariaDB makes the data of a new server, as MariaDB's image does.
 func installMariaDB(t testing.TB, h *Host, args ...string) {
 	t.Helper()
-	out, err := unprivileged(exec.Command(program(t, "mariadb-install-db"), append([]string{"--no-defaults", "--datadir=" + h.path("data"), "--skip-test-db", //nolint:noctx // go test's own timeout ends it
+	out, err := unprivileged(exec.Command(program(t, "mariadb-install-db"), append([]string{"--no-defaults", "--datadir=" + h.path("data"), ownTmp(h), "--skip-test-db", //nolint:noctx // go test's own timeout ends it
 		"--auth-root-authentication-method=normal"}, args...)...)).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
@@ -114,7 +118,7 @@ func startMariaDB(t testing.TB, h *Host, user, password string) (admin *sql.DB, 
 	admin, err := h.openMariaDB(wire.Service{User: user, Password: password, Socket: wire.MariaDBSocket})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = admin.Close() })
-	cmd := unprivileged(exec.Command(program(t, "mariadbd"), "--no-defaults", "--datadir="+h.path("data"), "--socket="+h.path(wire.MariaDBSocket), //nolint:noctx // see server
+	cmd := unprivileged(exec.Command(program(t, "mariadbd"), "--no-defaults", "--datadir="+h.path("data"), ownTmp(h), "--socket="+h.path(wire.MariaDBSocket), //nolint:noctx // see server
 		"--init-file="+h.path(wire.MariaDBMount+"/init.sql"), "--skip-networking", "--pid-file="+h.path("data/pid"), "--secure-file-priv=", "--local-infile=1"))
 	server(t, cmd, func() bool { return admin.Ping() == nil })
 	return admin, func() {

@@ -8,7 +8,7 @@ began=$SECONDS
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
-go test -tags machines -timeout 20m -parallel 8 -run '^TestMachine' -v "$@" ./internal/e2e >"$log" 2>&1 || status=$?
+go test -tags machines -timeout 20m -parallel 3 -run '^TestMachine' -v "$@" ./internal/e2e >"$log" 2>&1 || status=$?
 # What failed is shown whole; of what passed, the names and times.
 if [ "$status" = 0 ]; then
 	grep -E '^ *--- ' "$log" || true

@@ -91,6 +91,7 @@ func startMariaDB(install, server string) (port int, stop func(), err error) {
 	}
 	as := func(cmd *exec.Cmd) *exec.Cmd {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		cmd.Env = append(os.Environ(), "TMPDIR="+dir) // a server that starts removes what others keep in theirs
 		if os.Geteuid() == 0 {
 			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
 		}

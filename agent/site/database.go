@@ -15,8 +15,12 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// dialTime is how long reaching the database server may take.
-const dialTime = 10 * time.Second
+// Reaching the database server once may take dialTime. A server that starts, for example
+// anew, is waited for: restartTime.
+const (
+	dialTime    = 10 * time.Second
+	restartTime = 15 * time.Second
+)
 
 // errNoRoot says that this host gave no user for its database server: the databases of
 // its sites are elsewhere.
@@ -39,13 +43,19 @@ func (at databaseOf) open(user, password, name string) (*sql.DB, error) {
 	}
 	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(1)
-	ctx, cancel := context.WithTimeout(context.Background(), 2*dialTime)
-	defer cancel()
-	if err := db.PingContext(ctx); err != nil {
-		_ = db.Close()
-		return nil, fmt.Errorf("the database server: %w", err)
+	for end := time.Now().Add(restartTime); ; time.Sleep(250 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*dialTime)
+		err := db.PingContext(ctx)
+		cancel()
+		if err == nil {
+			return db, nil
+		}
+		var answer *mysql.MySQLError // it is there, and refuses
+		if errors.As(err, &answer) || time.Now().After(end) {
+			_ = db.Close()
+			return nil, fmt.Errorf("the database server: %w", err)
+		}
 	}
-	return db, nil
 }
 
 // root is the database server's root.

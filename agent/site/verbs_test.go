@@ -1,12 +1,17 @@
 package site
 
 import (
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -197,4 +202,47 @@ func TestSecretsAreMaskedInWhatBenchPrints(t *testing.T) {
 	}
 	m.end()
 	require.Equal(t, "a ******** b\nmariadb --user=x --password=******** db\nCREATE USER 'a'@'%' IDENTIFIED BY ********\n{\"db_password\": ********, \"x\": 1}\nredis://default:********@redis-cache:6379/0\nthe end ********\n", out.String())
+}
+
+// TestAServerThatStartsIsWaitedFor has the database server take no connection at first, as
+// one that is made anew.
+func TestAServerThatStartsIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	server := net.JoinHostPort("127.0.0.1", strconv.Itoa(mariadb(t)))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	var refused atomic.Int64
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if refused.Add(1) <= 3 {
+				_ = conn.Close()
+				continue
+			}
+			go func() {
+				defer func() { _ = conn.Close() }()
+				behind, err := net.Dial("tcp", server)
+				if err != nil {
+					return
+				}
+				defer func() { _ = behind.Close() }()
+				go func() { _, _ = io.Copy(behind, conn) }()
+				_, _ = io.Copy(conn, behind)
+			}()
+		}
+	}()
+	at := databaseOf{Host: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port}
+	db, err := at.open("root", rootPassword, "")
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	require.Greater(t, refused.Load(), int64(3))
+
+	began := time.Now()
+	_, err = at.open("root", "another", "")
+	require.ErrorContains(t, err, "Access denied")
+	require.Less(t, time.Since(began), restartTime, "who is refused is not made to wait")
 }

@@ -147,10 +147,10 @@ func TestMachineBootSaysWhyItFails(t *testing.T) {
 // with them.
 func (m *machine) portsHold() {
 	m.t.Helper()
-	const engine = `curl --silent --fail --unix-socket /run/docker.sock -H 'Content-Type: application/json' http://docker`
-	m.run(engine + `/networks/create -d '{"Name":"open"}' >/dev/null`)
+	const engine = `curl --silent --show-error --fail-with-body --unix-socket /run/docker.sock -H 'Content-Type: application/json' http://docker`
+	m.run(engine + `/networks/create -d '{"Name":"open"}'`)
 	m.run(engine + `/containers/create?name=open -d '{"Image":"` + sim.RegistryName + "/" + sim.StandIn + `","Cmd":["` + sim.StandInProgram + `","stand-in","x"],
-"ExposedPorts":{"8000/tcp":{}},"HostConfig":{"NetworkMode":"open","PortBindings":{"8000/tcp":[{"HostPort":"9998"}]}}}' >/dev/null`)
+"ExposedPorts":{"8000/tcp":{}},"HostConfig":{"NetworkMode":"open","PortBindings":{"8000/tcp":[{"HostPort":"9998"}]}}}'`)
 	m.run(engine + `/containers/open/start -X POST`)
 	m.run(`cd /; pid=$(` + engine + `/containers/open/json | grep -o '"Pid":[0-9]*' | cut -d: -f2)
 setsid nsenter --target "$pid" --net python3 -m http.server 8000 >/dev/null 2>&1 </dev/null &

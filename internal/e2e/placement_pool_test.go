@@ -16,7 +16,10 @@ import (
 // satisfy makes no server.
 func TestPlacementPools(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{vars: tenantVars(map[string]string{"PREGO_SHARED_PLACEMENT_LEGACY": "yes", "PLACEMENT_MAX_TENANTS_PER_NODE": "2"})})
+	c := newCell(t, options{vars: tenantVars(map[string]string{
+		"PREGO_SHARED_PLACEMENT_LEGACY": "yes", "PLACEMENT_MAX_TENANTS_PER_NODE": "2",
+		"PREGO_SCALE_OUT_THRESHOLD_PCT": "0", // no server is made ahead of need, which could take the last tenant
+	})})
 	c.org("skynet", "")
 	c.org("acme", "")
 	c.create("sky", prego.RoleApp, prego.ServerSpec{Tags: []string{"SkyNet", "staging"}})

@@ -128,9 +128,13 @@ func (v *service) listen(ctx context.Context, work *sync.WaitGroup) error {
 func (v *service) pass(ctx context.Context, conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	behind := strings.TrimSuffix(v.socket, ".sock") + "-server.sock"
-	v.once.Do(func() { v.failed = v.begin(ctx, behind) })
+	v.once.Do(func() {
+		if v.failed = v.begin(ctx, behind); v.failed != nil {
+			sayTo(v.dir+".log", v.failed.Error())
+		}
+	})
 	if v.failed != nil {
-		return // the program's log, or that it isn't installed, tells why
+		return
 	}
 	server, err := net.Dial("unix", behind) //nolint:noctx // local
 	if err != nil {
@@ -200,6 +204,8 @@ func mariadbOptions(dir string) []string {
 	out := []string{
 		"--no-defaults", "--datadir=" + dir, "--innodb-log-file-size=4M", "--innodb-data-file-path=ibdata1:10M:autoextend", "--innodb-undo-tablespaces=0",
 		"--innodb-autoextend-increment=4", "--innodb-flush-method=nosync", "--debug-no-sync", "--sync-frm=0",
+		// A server that starts removes the temporary tables in this directory, another's too.
+		"--tmpdir=" + filepath.Dir(dir),
 	}
 	if os.Geteuid() == 0 {
 		out = append(out, "--user=root")
