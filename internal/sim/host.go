@@ -29,6 +29,11 @@ type host interface {
 	// attach and detach plug volumes, by id and file, into a host that may be running.
 	attach(id int64, file string) error
 	detach(id int64) error
+	// connect, disconnect and readdress plug, unplug and change the addresses of an
+	// interface in a private network, of a host that may be running.
+	connect(nic privateNIC) error
+	disconnect(network int64) error
+	readdress(network int64, addresses []string) error
 	consoleFile() string
 	// erase deletes the disk of a host that is off.
 	erase() error

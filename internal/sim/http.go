@@ -70,7 +70,11 @@ func (s *Sim) routes() http.Handler {
 
 		"GET /v1/primary_ips": s.listIPs, "POST /v1/primary_ips": s.createIP, "GET /v1/primary_ips/{id}": s.getIP, "PUT /v1/primary_ips/{id}": s.updateIP, "DELETE /v1/primary_ips/{id}": s.deleteIP,
 
-		"GET /v1/networks": s.listNetworks, "GET /v1/ssh_keys": s.listSSHKeys,
+		"GET /v1/networks": s.listNetworks, "POST /v1/networks": s.createNetwork, "GET /v1/networks/{id}": s.getNetwork,
+		"PUT /v1/networks/{id}": s.updateNetwork, "DELETE /v1/networks/{id}": s.deleteNetwork,
+		"GET /v1/networks/{id}/actions": s.resourceActions("network"), "POST /v1/networks/{id}/actions/{verb}": s.networkAction,
+
+		"GET /v1/ssh_keys":  s.listSSHKeys,
 		"GET /v1/locations": s.catalogList("locations", func() []any { return anys(locations) }), "GET /v1/locations/{id}": s.catalogGet("location", func() []any { return anys(locations) }),
 		"GET /v1/server_types": s.catalogList("server_types", func() []any { return anys(s.serverTypes()) }), "GET /v1/server_types/{id}": s.catalogGet("server_type", func() []any { return anys(s.serverTypes()) }),
 		"GET /v1/images": s.listImages, "GET /v1/images/{id}": s.getImage, "PUT /v1/images/{id}": s.updateImage, "DELETE /v1/images/{id}": s.deleteImage,

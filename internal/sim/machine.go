@@ -39,10 +39,20 @@ type machineHost struct {
 	phase   string
 	volumes map[int64]string // file by id
 	plugged map[int64]string // device by id, while it is on
+	nics    map[int64]privateNIC
+	space   string // the namespace that its interfaces are in, while it is on
 }
 
-//go:embed machine-init.sh
-var machineInit string
+// What is inside a machine and not of its root: the first program, and what configures
+// private interfaces.
+var (
+	//go:embed machine-init.sh
+	machineInit string
+	//go:embed machine-net-scan.sh
+	netScan string
+	//go:embed machine-net-up.sh
+	netUp string
+)
 
 // restartStatus is with what nspawn ends when the system in it wants to start again.
 const restartStatus = 133
@@ -51,7 +61,7 @@ func (s *Sim) newMachine(srv *server, plan hostFaults) *machineHost {
 	k, _ := index(srv.PublicNet.IPv4.IP)
 	m := &machineHost{
 		sim: s, id: srv.ID, name: fmt.Sprintf("%s%d", s.net.prefix(), k), k: k, dir: s.hostDir(srv.ID), plan: plan, disk: s.cfg.MachineDiskGB,
-		log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)), phase: "booting", volumes: map[int64]string{}, plugged: map[int64]string{},
+		log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)), phase: "booting", volumes: map[int64]string{}, plugged: map[int64]string{}, nics: map[int64]privateNIC{},
 	}
 	if srv.Image != nil {
 		// The root that a snapshot lay over is noted beside its copy.
@@ -65,6 +75,9 @@ func (s *Sim) newMachine(srv *server, plan hostFaults) *machineHost {
 	}
 	for _, id := range srv.Volumes {
 		m.volumes[id] = s.volumeFile(id)
+	}
+	for _, nic := range s.privateNICs(srv) {
+		m.nics[nic.network.id] = nic
 	}
 	return m
 }
@@ -203,6 +216,10 @@ func (m *machineHost) power(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	defer m.sim.net.unplug(m.k)
+	defer m.unplugNetworks()
+	if err := m.plugNetworks(space); err != nil {
+		return 0, err
+	}
 	if err := removeGroups(m.name); err != nil {
 		return 0, err
 	}
@@ -291,7 +308,7 @@ func (m *machineHost) writeMachine() error {
 	}
 	m.mu.Unlock()
 	for name, content := range map[string]string{
-		"init": machineInit, "volumes": volumes.String(),
+		"init": machineInit, "volumes": volumes.String(), "net-scan": netScan, "net-up": netUp,
 		"bin/systemd-detect-virt": "#!/bin/sh\ncase \"$*\" in *--container*) exit 1 ;; esac\necho kvm\n",
 		"bin/dmidecode":           fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *manufacturer*) echo Hetzner ;; *serial*) echo %d ;; *product-name*) echo vServer ;; *) exit 1 ;; esac\n", m.id),
 	} {

@@ -17,8 +17,9 @@ import (
 // Whoever holds the lock of a number owns what has it; what has a number that nobody
 // holds was left behind by a simulator that died.
 type network struct {
-	n    int
-	lock *os.File
+	n       int
+	lock    *os.File
+	routers routers // of private networks
 }
 
 const (

@@ -70,11 +70,14 @@ func (s *Sim) serve(l net.Listener, h http.Handler) {
 
 // onBridge binds sockets to the bridge: other clouds on this machine serve the same
 // addresses on theirs.
-func (w *network) onBridge() net.ListenConfig {
+func (w *network) onBridge() net.ListenConfig { return onDevice(w.bridge()) }
+
+// onDevice binds sockets to an interface.
+func onDevice(device string) net.ListenConfig {
 	return net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		cerr := c.Control(func(fd uintptr) {
-			err = errors.Join(syscall.SetsockoptString(int(fd), syscall.SOL_SOCKET, syscall.SO_BINDTODEVICE, w.bridge()),
+			err = errors.Join(syscall.SetsockoptString(int(fd), syscall.SOL_SOCKET, syscall.SO_BINDTODEVICE, device),
 				syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_BROADCAST, 1))
 		})
 		return errors.Join(cerr, err)
@@ -128,14 +131,14 @@ func (s *Sim) metadataRoutes() http.Handler {
 	text("metadata/local-ipv4", func(*server) string { return "" })
 	text("metadata/region", func(srv *server) string { return srv.Location.NetworkZone })
 	text("metadata/availability-zone", func(srv *server) string { return srv.Location.Name + "-dc1" })
-	text("metadata/private-networks", func(*server) string { return "[]\n" })
+	text("metadata/private-networks", func(srv *server) string { return asYAML(s.privateNetworks(srv)) })
 	text("userdata", func(srv *server) string { return srv.UserData })
 	return mux
 }
 
 func (s *Sim) metadata(srv *server) string {
 	k, _ := index(srv.PublicNet.IPv4.IP)
-	b, err := yaml.Marshal(map[string]any{
+	return asYAML(map[string]any{
 		"instance-id": srv.ID, "hostname": srv.Name, "local-ipv4": "", "public-ipv4": srv.PublicNet.IPv4.IP, "public-keys": []string{},
 		"region": srv.Location.NetworkZone, "availability-zone": srv.Location.Name + "-dc1",
 		"network-config": map[string]any{"version": 1, "config": []any{map[string]any{
@@ -143,6 +146,10 @@ func (s *Sim) metadata(srv *server) string {
 			"subnets": []any{map[string]any{"type": "dhcp", "ipv4": true}},
 		}}},
 	})
+}
+
+func asYAML(v any) string {
+	b, err := yaml.Marshal(v)
 	if err != nil {
 		panic("sim: metadata: " + err.Error())
 	}

@@ -126,6 +126,11 @@ func (h *processHost) consoleFile() string { return filepath.Join(h.dir, console
 func (*processHost) attach(int64, string) error { return nil }
 func (*processHost) detach(int64) error         { return nil }
 
+// Its address stands for the public one; private ones are in the provider's answers alone.
+func (*processHost) connect(privateNIC) error        { return nil }
+func (*processHost) disconnect(int64) error          { return nil }
+func (*processHost) readdress(int64, []string) error { return nil }
+
 func (h *processHost) erase() error { return os.RemoveAll(h.dir) }
 
 func (h *processHost) snapshot(dir string) error {

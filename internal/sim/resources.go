@@ -497,14 +497,6 @@ func (s *Sim) deleteIP(r *http.Request) (int, any, error) {
 	return 204, nil, nil
 }
 
-func (s *Sim) listNetworks(r *http.Request) (int, any, error) {
-	var items []item
-	for _, n := range s.st.Networks {
-		items = append(items, item{id: n.ID, name: n.Name, labels: n.Labels, created: n.Created, body: n})
-	}
-	return list(r, "networks", items)
-}
-
 func (s *Sim) listSSHKeys(r *http.Request) (int, any, error) {
 	var items []item
 	for _, k := range s.st.SSHKeys {

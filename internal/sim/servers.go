@@ -55,6 +55,7 @@ type order struct {
 	location schema.Location
 	image    schema.Image
 	group    *schema.PlacementGroup
+	private  []schema.ServerPrivateNet
 }
 
 func (s *Sim) checkOrder(req schema.ServerCreateRequest) (order, error) {
@@ -127,7 +128,9 @@ func (s *Sim) checkAttachments(o *order) error {
 			return invalid("volume is in another location", "volumes")
 		}
 	}
-	return nil
+	var err error
+	o.private, err = s.placeAll(o.location, o.req.Networks)
+	return err
 }
 
 var (
@@ -204,6 +207,9 @@ func (s *Sim) make(o order) (*server, schema.Action, []schema.Action) {
 	for _, id := range o.req.Volumes {
 		s.st.Volumes[id].Server = &srv.ID
 		srv.Volumes = append(srv.Volumes, id)
+	}
+	for _, p := range o.private {
+		_ = s.join(srv, p) // it is off
 	}
 	delay := s.cfg.Profile.Action
 	if f, ok := s.hostFault("slow_boot", srv.Name); ok {
@@ -316,6 +322,8 @@ func (s *Sim) serverAction(r *http.Request) (int, any, error) {
 		done = func() *schema.ActionError { s.press(srv, verb == "reboot"); return nil }
 	case "rebuild":
 		return s.rebuildServer(r, srv)
+	case "attach_to_network", "detach_from_network", "change_alias_ips":
+		return s.serverNetworkAction(r, srv)
 	case "change_protection":
 		var req struct {
 			Delete *bool `json:"delete"`

@@ -76,6 +76,7 @@ type Limits struct {
 	PrimaryIPs      int // 100, of those that belong to no server
 	PlacementGroups int // 50
 	Firewalls       int // 50
+	Networks        int // 50
 }
 
 // Sim is a running cloud.
@@ -129,6 +130,7 @@ func New(cfg Config) (*Sim, error) {
 	def(&cfg.Limits.PrimaryIPs, 100)
 	def(&cfg.Limits.PlacementGroups, 50)
 	def(&cfg.Limits.Firewalls, 50)
+	def(&cfg.Limits.Networks, 50)
 	def(&cfg.AgentPort, 8443)
 	def(&cfg.DockerPort, 2376)
 	def(&cfg.MachineDiskGB, 10)

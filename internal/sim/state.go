@@ -35,6 +35,8 @@ type server struct {
 	Booted   bool   `json:"booted"` // cloud-init has run
 	// From is the snapshot whose copy its disk still has to become; 0 for none.
 	From int64 `json:"from,omitempty"`
+	// Interfaces are the numbers of its private interfaces, from 1, by network.
+	Interfaces map[int64]int `json:"interfaces,omitempty"`
 }
 
 // LedgerEntry is one billed thing from its creation to its deletion.

@@ -1,0 +1,398 @@
+package sim
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
+)
+
+// Private networks: their ranges, subnets and routes. Which servers have which of their
+// addresses is in network_members.go; how machines reach each other by them is in
+// machine_private.go. They cost nothing, so the ledger does not know them, as it does not
+// know firewalls.
+
+// What one network may have, and one server (docs.hetzner.com/cloud/networks/faq).
+const (
+	maxSubnets, maxRoutes, maxMembers, maxNetworksOfServer = 50, 100, 100, 3
+)
+
+var (
+	// privateRanges are those of RFC 1918.
+	privateRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16")}
+	// publicGateway is the gateway of servers' public interfaces at the provider, wherever
+	// they are: no network may use it.
+	publicGateway = netip.MustParseAddr("172.31.1.1")
+	anywhere      = netip.MustParsePrefix("0.0.0.0/0")
+)
+
+func networkRef(id int64) schema.ActionResourceReference {
+	return schema.ActionResourceReference{ID: id, Type: "network"}
+}
+
+// networkView is a network with the servers that are in it.
+func (s *Sim) networkView(n *schema.Network) schema.Network {
+	out := *n
+	out.Servers = []int64{}
+	for id, srv := range s.st.Servers {
+		if membership(srv, n.ID) >= 0 {
+			out.Servers = append(out.Servers, id)
+		}
+	}
+	slices.Sort(out.Servers)
+	return out
+}
+
+func (s *Sim) listNetworks(r *http.Request) (int, any, error) {
+	var items []item
+	for _, n := range s.st.Networks {
+		items = append(items, item{id: n.ID, name: n.Name, labels: n.Labels, created: n.Created, body: s.networkView(n)})
+	}
+	return list(r, "networks", items)
+}
+
+func (s *Sim) getNetwork(r *http.Request) (int, any, error) {
+	n, ok := s.st.Networks[pathID(r)]
+	if !ok {
+		return 0, nil, notFound("network", pathID(r))
+	}
+	return 200, map[string]any{"network": s.networkView(n)}, nil
+}
+
+// checkNetworkName refuses names that are too long, or another network's.
+func (s *Sim) checkNetworkName(name string, self int64) error {
+	if name == "" || len(name) > 128 {
+		return invalid("invalid input in field 'name'", "name")
+	}
+	for _, n := range s.st.Networks {
+		if n.Name == name && n.ID != self {
+			return unique("network")
+		}
+	}
+	return nil
+}
+
+func (s *Sim) createNetwork(r *http.Request) (int, any, error) {
+	var req schema.NetworkCreateRequest
+	if err := decode(r, &req); err != nil {
+		return 0, nil, err
+	}
+	if err := s.checkNetworkName(req.Name, 0); err != nil {
+		return 0, nil, err
+	}
+	if len(s.st.Networks) >= s.cfg.Limits.Networks {
+		return 0, nil, limitExceeded("network")
+	}
+	labels, err := labelsOf(req.Labels)
+	if err != nil {
+		return 0, nil, err
+	}
+	if _, err := networkRange(req.IPRange); err != nil {
+		return 0, nil, err
+	}
+	n := &schema.Network{
+		Name: req.Name, Created: time.Now().UTC(), IPRange: req.IPRange, Labels: labels, ExposeRoutesToVSwitch: req.ExposeRoutesToVSwitch,
+		Subnets: []schema.NetworkSubnet{}, Routes: []schema.NetworkRoute{}, Servers: []int64{}, LoadBalancers: []int64{},
+	}
+	for _, sub := range req.Subnets {
+		if err := addSubnet(n, schema.NetworkActionAddSubnetRequest{Type: sub.Type, IPRange: sub.IPRange, NetworkZone: sub.NetworkZone, VSwitchID: sub.VSwitchID}); err != nil {
+			return 0, nil, err
+		}
+	}
+	for _, route := range req.Routes {
+		if err := addRoute(n, route); err != nil {
+			return 0, nil, err
+		}
+	}
+	n.ID = s.st.id()
+	s.st.Networks[n.ID] = n
+	return 201, schema.NetworkCreateResponse{Network: *n}, nil
+}
+
+func (s *Sim) updateNetwork(r *http.Request) (int, any, error) {
+	n, ok := s.st.Networks[pathID(r)]
+	if !ok {
+		return 0, nil, notFound("network", pathID(r))
+	}
+	var req schema.NetworkUpdateRequest
+	if err := decode(r, &req); err != nil {
+		return 0, nil, err
+	}
+	if req.Labels != nil {
+		if err := checkLabels(*req.Labels); err != nil {
+			return 0, nil, err
+		}
+	}
+	if req.Name != "" {
+		if err := s.checkNetworkName(req.Name, n.ID); err != nil {
+			return 0, nil, err
+		}
+		n.Name = req.Name
+	}
+	if req.Labels != nil {
+		n.Labels = *req.Labels
+	}
+	if req.ExposeRoutesToVSwitch != nil {
+		n.ExposeRoutesToVSwitch = *req.ExposeRoutesToVSwitch
+	}
+	return 200, map[string]any{"network": s.networkView(n)}, nil
+}
+
+// deleteNetwork deletes a network; servers that are in it are detached, as the
+// specification has it: "Attached resources will be detached automatically."
+func (s *Sim) deleteNetwork(r *http.Request) (int, any, error) {
+	n, ok := s.st.Networks[pathID(r)]
+	switch {
+	case !ok:
+		return 0, nil, notFound("network", pathID(r))
+	case n.Protection.Delete:
+		return 0, nil, &apiError{status: 423, code: "protected", message: "network deletion is protected"}
+	}
+	for _, srv := range s.st.Servers {
+		if membership(srv, n.ID) >= 0 {
+			if err := s.leave(srv, n.ID); err != nil {
+				return 0, nil, err
+			}
+		}
+	}
+	delete(s.st.Networks, n.ID)
+	if s.net != nil {
+		if err := s.net.removeRouter(n.ID); err != nil {
+			return 0, nil, err
+		}
+	}
+	return 204, nil, nil
+}
+
+func (s *Sim) networkAction(r *http.Request) (int, any, error) {
+	n, ok := s.st.Networks[pathID(r)]
+	if !ok {
+		return 0, nil, notFound("network", pathID(r))
+	}
+	verb := r.PathValue("verb")
+	var err error
+	switch verb {
+	case "add_subnet":
+		var req schema.NetworkActionAddSubnetRequest
+		if err = decode(r, &req); err == nil {
+			err = addSubnet(n, req)
+		}
+	case "delete_subnet":
+		var req schema.NetworkActionDeleteSubnetRequest
+		if err = decode(r, &req); err == nil {
+			err = s.deleteSubnet(n, req.IPRange)
+		}
+	case "add_route":
+		var req schema.NetworkRoute
+		if err = decode(r, &req); err == nil {
+			err = addRoute(n, req)
+		}
+	case "delete_route":
+		var req schema.NetworkRoute
+		if err = decode(r, &req); err == nil {
+			err = deleteRoute(n, req)
+		}
+	case "change_ip_range":
+		var req schema.NetworkActionChangeIPRangeRequest
+		if err = decode(r, &req); err == nil {
+			err = changeRange(n, req.IPRange)
+		}
+	case "change_protection":
+		var req schema.NetworkActionChangeProtectionRequest
+		if err = decode(r, &req); err == nil && req.Delete != nil {
+			n.Protection.Delete = *req.Delete
+		}
+	default:
+		err = &apiError{status: 404, code: "not_found", message: "api route not found"}
+	}
+	if err == nil && s.net != nil {
+		err = s.net.reroute(privateNetworkOf(n))
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	return 201, map[string]any{"action": s.act(verb, s.cfg.Profile.Action/4, nil, networkRef(n.ID))}, nil
+}
+
+// parseRange reads a range in the form that the provider writes it.
+func parseRange(v, field string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(v)
+	if err != nil || !p.Addr().Is4() || p.Masked() != p {
+		return p, invalid("invalid input in field '"+field+"'", field)
+	}
+	return p, nil
+}
+
+// contains is whether one range lies within another.
+func contains(outer, inner netip.Prefix) bool {
+	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
+}
+
+func private(p netip.Prefix) bool {
+	return slices.ContainsFunc(privateRanges, func(r netip.Prefix) bool { return contains(r, p) })
+}
+
+// networkRange reads the range of a network.
+func networkRange(v string) (netip.Prefix, error) {
+	p, err := parseRange(v, "ip_range")
+	switch {
+	case err != nil:
+		return p, err
+	case !private(p):
+		return p, invalid("ip_range must be one of the private ranges of RFC1918", "ip_range")
+	case p.Bits() > 24:
+		return p, invalid("ip_range must be at least a /24", "ip_range")
+	}
+	return p, nil
+}
+
+// gatewayOf is the first address of a network.
+func gatewayOf(n *schema.Network) netip.Addr {
+	return netip.MustParsePrefix(n.IPRange).Addr().Next()
+}
+
+// overlaps is whether a range meets a subnet or the destination of a route. The route to
+// everywhere is none that it could meet.
+func overlaps(n *schema.Network, p netip.Prefix) bool {
+	for _, sub := range n.Subnets {
+		if netip.MustParsePrefix(sub.IPRange).Overlaps(p) {
+			return true
+		}
+	}
+	for _, route := range n.Routes {
+		if d := netip.MustParsePrefix(route.Destination); d != anywhere && d.Overlaps(p) {
+			return true
+		}
+	}
+	return false
+}
+
+func addSubnet(n *schema.Network, req schema.NetworkActionAddSubnetRequest) error {
+	switch req.Type {
+	case "cloud", "server":
+	case "vswitch":
+		return invalid("there are no vSwitches here", "type")
+	default:
+		return invalid("invalid input in field 'type'", "type")
+	}
+	if !slices.ContainsFunc(locations, func(l schema.Location) bool { return l.NetworkZone == req.NetworkZone }) {
+		return invalid("network zone not found", "network_zone")
+	}
+	if len(n.Subnets) > 0 && n.Subnets[0].NetworkZone != req.NetworkZone {
+		return invalid("all subnets of a network have to be in one network zone", "network_zone")
+	}
+	if len(n.Subnets) >= maxSubnets {
+		return limitExceeded("subnet")
+	}
+	whole := netip.MustParsePrefix(n.IPRange)
+	if req.IPRange == "" {
+		free, ok := freeRange(n)
+		if !ok {
+			return invalid("no /24 is left in the network", "ip_range")
+		}
+		req.IPRange = free.String()
+	}
+	p, err := parseRange(req.IPRange, "ip_range")
+	switch {
+	case err != nil:
+		return err
+	case p.Bits() > 30:
+		return invalid("ip_range must be at least a /30", "ip_range")
+	case !contains(whole, p):
+		return invalid("ip_range is not within that of the network", "ip_range")
+	case overlaps(n, p):
+		return invalid("ip_range overlaps with another subnetwork or network route", "ip_range")
+	}
+	n.Subnets = append(n.Subnets, schema.NetworkSubnet{Type: req.Type, IPRange: req.IPRange, NetworkZone: req.NetworkZone, Gateway: gatewayOf(n).String()})
+	return nil
+}
+
+// freeRange is the first /24 of a network that nothing else meets.
+func freeRange(n *schema.Network) (netip.Prefix, bool) {
+	whole := netip.MustParsePrefix(n.IPRange)
+	for a := whole.Addr(); whole.Contains(a); {
+		p := netip.PrefixFrom(a, 24)
+		if !overlaps(n, p) {
+			return p, true
+		}
+		last := lastOf(p)
+		a = last.Next()
+	}
+	return netip.Prefix{}, false
+}
+
+// lastOf is the last address of a range.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().As4()
+	for i := p.Bits(); i < 32; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	return netip.AddrFrom4(b)
+}
+
+func (s *Sim) deleteSubnet(n *schema.Network, ipRange string) error {
+	i := slices.IndexFunc(n.Subnets, func(sub schema.NetworkSubnet) bool { return sub.IPRange == ipRange })
+	if i < 0 {
+		return &apiError{status: 404, code: "not_found", message: "subnet '" + ipRange + "' not found"}
+	}
+	p := netip.MustParsePrefix(ipRange)
+	for a := range s.usedAddresses(n.ID) {
+		if p.Contains(a) {
+			return &apiError{status: 422, code: "service_error", message: "cannot remove subnet because servers are attached to it"}
+		}
+	}
+	n.Subnets = slices.Delete(n.Subnets, i, i+1)
+	return nil
+}
+
+func addRoute(n *schema.Network, route schema.NetworkRoute) error {
+	d, err := parseRange(route.Destination, "destination")
+	if err != nil {
+		return err
+	}
+	gateway, err := netip.ParseAddr(route.Gateway)
+	whole := netip.MustParsePrefix(n.IPRange)
+	same := slices.ContainsFunc(n.Routes, func(r schema.NetworkRoute) bool { return r.Destination == route.Destination })
+	switch {
+	case len(n.Routes) >= maxRoutes:
+		return limitExceeded("route")
+	case d != anywhere && !private(d):
+		return invalid("destination must be one of the private ranges of RFC1918, or 0.0.0.0/0", "destination")
+	case d != anywhere && d.Contains(publicGateway), same, d != anywhere && overlaps(n, d):
+		return invalid("network route destination overlaps with another subnetwork or network route", "destination")
+	case err != nil, gateway == gatewayOf(n), gateway == publicGateway, !whole.Contains(gateway):
+		return invalid("invalid input in field 'gateway'", "gateway")
+	}
+	n.Routes = append(n.Routes, route)
+	return nil
+}
+
+func deleteRoute(n *schema.Network, route schema.NetworkRoute) error {
+	i := slices.Index(n.Routes, route)
+	if i < 0 {
+		return &apiError{status: 404, code: "not_found", message: "route to '" + route.Destination + "' not found"}
+	}
+	n.Routes = slices.Delete(n.Routes, i, i+1)
+	return nil
+}
+
+// changeRange extends a network: its first address stays.
+func changeRange(n *schema.Network, ipRange string) error {
+	old := netip.MustParsePrefix(n.IPRange)
+	p, err := networkRange(ipRange)
+	if err != nil {
+		return err
+	}
+	if p.Addr() != old.Addr() || p.Bits() >= old.Bits() {
+		return invalid(fmt.Sprintf("ip_range must extend %s at its end", old), "ip_range")
+	}
+	n.IPRange = ipRange
+	return nil
+}
+
+func limitExceeded(what string) error {
+	return &apiError{status: 403, code: "resource_limit_exceeded", message: what + " limit exceeded"}
+}
