@@ -81,10 +81,11 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 	require.Equal(t, prego.CommandTimeout, ce.Code)
 
 	// The host is away: nobody knows, until it is asked again with the same id.
-	away := &prego.CommandError{Kind: "bench", Code: prego.CommandUnreachable, Message: "dial: password=" + secret}
+	away := &prego.CommandError{Kind: "bench", Code: prego.CommandUnreachable, Message: "dial: password=" + secret, Stderr: "token=abcdef"}
 	_, err = run("away", func() (wire.ExecResult, error) { return wire.ExecResult{}, away }, "list-sites")
 	require.ErrorAs(t, err, &ce)
 	require.False(t, ce.Permanent)
+	require.Equal(t, []string{"dial: password=[redacted]", "token=[redacted]"}, []string{ce.Message, ce.Stderr}, "it goes into a history")
 	r = row("away")
 	require.Nil(t, r.ExitCode)
 	require.NotNil(t, r.FinishedAt)
@@ -146,5 +147,20 @@ func TestNothingRunsUnaudited(t *testing.T) {
 		var ce *prego.CommandError
 		require.False(t, errors.As(err, &ce))
 		require.Equal(t, begins, audit.ran)
+	}
+}
+
+// TestHostsAreToldWholeSeconds: a part of one counts as one.
+func TestHostsAreToldWholeSeconds(t *testing.T) {
+	t.Parallel()
+	for timeout, want := range map[time.Duration]int{0: 0, 1: 1, time.Second: 1, 2 * time.Second: 2, 2*time.Second + 1: 3} {
+		var asked wire.ExecRequest
+		c := &activities.Commander{Audit: &deafAudit{begins: true}, Agents: agentsFunc(func(in wire.ExecRequest) (wire.ExecResult, error) {
+			asked = in
+			return wire.ExecResult{}, nil
+		})}
+		_, err := c.Bench(t.Context(), prego.BenchCommand{ServerID: "app-0", AuditID: "x", Timeout: timeout, Args: []string{"list-sites"}})
+		require.Error(t, err)
+		require.Equal(t, want, asked.TimeoutSeconds, "%s", timeout)
 	}
 }

@@ -3,12 +3,14 @@ package activities_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/placement"
 )
 
@@ -192,6 +194,50 @@ func TestWithoutAServerThatSatisfiesNoneIsMade(t *testing.T) {
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND tags = '{green,new}'`, servers[0].ServerID), "as the fleet makes them")
 	ask(prego.Constraint{Require: []string{"blue"}, Disallow: []string{"blue"}})
 	require.Empty(t, made(), "no fleet's would")
+}
+
+// counting is a store that counts those who wait as it is told to.
+type counting struct {
+	*store.Store
+	demand []prego.Demand
+	err    error
+}
+
+func (c counting) Demand(context.Context, prego.Region, prego.Role, int, float64, prego.MeasuredLimits) ([]prego.Demand, error) {
+	return c.demand, c.err
+}
+
+// TestNothingIsAskedForInTheDark: who waits and what the fleets would make is known, or
+// no server is asked for. One constraint that nothing can satisfy holds up no other.
+func TestNothingIsAskedForInTheDark(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	s := p.growing()
+	waits := func(c prego.Constraint) prego.Demand {
+		return prego.Demand{Constraint: c, ShortOf: prego.ShortOf{Waiting: map[prego.Plan]int{prego.PlanStarter: 1}}}
+	}
+	away := errors.New("away")
+	plan := func(demand []prego.Demand, err error) (activities.ScaleOutPlan, error) {
+		s.Store = counting{p.store, demand, err}
+		return s.PlanScaleOut(t.Context(), activities.ScaleOutInput{Region: "eu", Role: prego.RoleApp, Trigger: "scale_out_required", WorkflowID: "w", Key: "k"})
+	}
+	_, err := plan(nil, away)
+	require.ErrorIs(t, err, away)
+	_, err = plan(nil, nil)
+	require.ErrorContains(t, err, "no demand")
+	s.FleetTags = func(context.Context, prego.Region, prego.Role) ([][]string, error) { return nil, away }
+	_, err = plan([]prego.Demand{waits(prego.Constraint{})}, nil)
+	require.ErrorIs(t, err, away)
+	require.Zero(t, p.number(`SELECT count(*) FROM servers`))
+
+	s.FleetTags = nil
+	out, err := plan([]prego.Demand{
+		waits(prego.Constraint{Require: []string{"blue"}, Disallow: []string{"blue"}}), waits(prego.Constraint{Require: []string{"green"}}),
+	}, nil)
+	require.NoError(t, err)
+	require.Equal(t, 2, out.Waiting)
+	require.Len(t, out.Servers, 1)
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM servers WHERE tags = '{green}'`))
 }
 
 // TestATenantsOwnServerHasTheTagsThatItsPoolsRequire, and asking again, after they

@@ -2,7 +2,7 @@
 // mutants are compiled at once, each behind a switch, so that one build serves a run of
 // the tests for every mutant:
 //
-//	go run ./tools/mutate [-files REGEXP] [-only REGEXP] [-skip TESTS] [-budget 8m] ./placement
+//	go run ./tools/mutate [-files REGEXP] [-only REGEXP] [-run TESTS] [-skip TESTS] [-budget 8m] ./placement
 //
 // A mutant is killed when a test fails or does not end. One that survives is listed with
 // what it is, and as "not reached" when no test came by. It changes no file: the mutants
@@ -29,7 +29,7 @@ import (
 
 type options struct {
 	files, only *regexp.Regexp
-	skip        string
+	run, skip   string
 	checks      int
 	timeout     time.Duration
 	budget      time.Duration
@@ -43,6 +43,7 @@ func main() {
 	var files, only string
 	flag.StringVar(&files, "files", ".", "files that are mutated, by a regular expression")
 	flag.StringVar(&only, "only", ".", "mutants that are tried, by a regular expression of their descriptions")
+	flag.StringVar(&o.run, "run", "", "tests that are run; all unless given")
 	flag.StringVar(&o.skip, "skip", "", "tests that are left out")
 	flag.IntVar(&o.checks, "checks", 60, "of each property test")
 	flag.DurationVar(&o.timeout, "timeout", time.Minute, "of one run of the tests")
@@ -130,6 +131,9 @@ func (r runner) test(id int) (out []byte, ok bool) {
 	args := []string{"-test.failfast", "-test.timeout", r.o.timeout.String()}
 	if r.o.checks > 0 {
 		args = append(args, "-rapid.checks", strconv.Itoa(r.o.checks), "-rapid.nofailfile")
+	}
+	if r.o.run != "" {
+		args = append(args, "-test.run", r.o.run)
 	}
 	if r.o.skip != "" {
 		args = append(args, "-test.skip", r.o.skip)
