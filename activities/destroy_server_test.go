@@ -1,0 +1,341 @@
+package activities_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/internal/store"
+)
+
+// cloud is a provider's account: what is there, what was deleted from it, and what it
+// says no to.
+type cloud struct {
+	activities.Infra
+	things    []prego.OwnedResource
+	gone      []string         // "kind/id", in order
+	fails     map[string]error // by "kind/id", or the name of a call
+	firewalls int              // looked after
+}
+
+func (*cloud) ID() prego.InfraProviderID { return prego.ProviderHetzner }
+
+// has adds a thing that is a day old; one of attempt 0 is nobody's.
+func (c *cloud) has(kind prego.ResourceKind, id, name, serverID string, attempt int) {
+	o := prego.OwnedResource{Kind: kind, ProviderID: id, Name: name, Labels: map[string]string{}, CreatedAt: time.Now().Add(-24 * time.Hour)}
+	if attempt > 0 {
+		o.Labels[prego.LabelServerID], o.Labels[prego.LabelAttempt] = serverID, strconv.Itoa(attempt)
+	}
+	c.things = append(c.things, o)
+}
+
+func (c *cloud) ListOwned(context.Context) ([]prego.OwnedResource, error) {
+	return slices.Clone(c.things), c.fails["ListOwned"]
+}
+
+func (c *cloud) FindServers(_ context.Context, serverID string) (found []prego.Handle, err error) {
+	for _, o := range c.things {
+		if o.Kind == prego.ResourceServer && o.Labels[prego.LabelServerID] == serverID {
+			attempt, _ := strconv.Atoi(o.Labels[prego.LabelAttempt])
+			found = append(found, prego.Handle{ProviderServerID: o.ProviderID, Name: o.Name, Attempt: attempt})
+		}
+	}
+	return found, c.fails["FindServers"]
+}
+
+func (c *cloud) DestroyServer(ctx context.Context, id string) error {
+	return c.DeleteResource(ctx, prego.ResourceServer, id)
+}
+
+func (c *cloud) DeleteResource(_ context.Context, kind prego.ResourceKind, id string) error {
+	key := string(kind) + "/" + id
+	if err := c.fails[key]; err != nil {
+		return err
+	}
+	c.gone = append(c.gone, key)
+	c.things = slices.DeleteFunc(c.things, func(o prego.OwnedResource) bool { return o.Kind == kind && o.ProviderID == id })
+	return nil
+}
+
+func (c *cloud) EnsureFirewall(context.Context, prego.FirewallParams) (string, error) {
+	c.firewalls++
+	return "fw", c.fails["EnsureFirewall"]
+}
+
+// deleted are the things that were deleted since the last time, sorted.
+func (c *cloud) deleted() []string {
+	gone := c.gone
+	c.gone = nil
+	slices.Sort(gone)
+	return gone
+}
+
+// servers are the steps of servers over a cloud and a real database.
+func (p *placing) servers(c *cloud, s activities.Store) (*activities.Servers, *testsuite.TestActivityEnvironment) {
+	a := &activities.Servers{
+		Store: s, Infra: map[prego.InfraProviderID]activities.Infra{prego.ProviderHetzner: c},
+		Settings: activities.Settings{AmbiguousGrace: time.Hour}, Metrics: activities.NewMetrics(prometheus.NewRegistry()),
+	}
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	env.RegisterActivity(a)
+	return a, env
+}
+
+// machine adds the row of a server.
+func (p *placing) machine(id string, status prego.ServerStatus, attempt int, providerID string) {
+	p.t.Helper()
+	p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, attempt, provider_server_id, host)
+		VALUES ($1, '\x00', 'app', 'eu', 'hetzner', '{}', $2, 'w', 'a', $3, NULLIF($4, ''), '192.0.2.1')`, id, status, attempt, providerID)
+}
+
+// line adds a line of the ledger; one without provider id is of unknown outcome.
+func (p *placing) line(kind prego.ResourceKind, name, providerID, serverID string, attempt int) {
+	p.t.Helper()
+	var err error
+	if providerID == "" {
+		err = p.store.Intend(context.Background(), prego.ProviderHetzner, serverID, attempt, prego.ResourceIntent{Kind: kind, Name: name})
+	} else {
+		err = p.store.ConfirmCreated(context.Background(), prego.ProviderHetzner, serverID, attempt, kind, name, providerID)
+	}
+	require.NoError(p.t, err)
+}
+
+// open are the names of a server's lines that are not closed.
+func (p *placing) open(serverID string) (names []string) {
+	p.t.Helper()
+	lines, err := p.store.LiveResources(context.Background(), serverID)
+	require.NoError(p.t, err)
+	for _, l := range lines {
+		names = append(names, l.Name)
+	}
+	return names
+}
+
+// TestDestroyingTakesDownAttemptsUpToOne: what the labels name and what the ledger
+// does, each once, and nothing of a later attempt or of another server.
+func TestDestroyingTakesDownAttemptsUpToOne(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.machine("srv-1", prego.ServerProvisioning, 2, "20")
+	p.line(prego.ResourceServer, "srv-1", "20", "srv-1", 2)
+	p.line(prego.ResourceServer, "srv-1-unlabelled", "21", "srv-1", 2)
+	p.line(prego.ResourceServer, "srv-1-taken-over", "30", "srv-1", 2) // it says 3 itself
+	p.line(prego.ResourcePrimaryIP, "ip", "22", "srv-1", 2)
+	p.line(prego.ResourceVolume, "volume", "23", "srv-1", 1)
+	p.line(prego.ResourceVolume, "volume-3", "33", "srv-1", 3)
+	p.line(prego.ResourceServer, "srv-1-3", "31", "srv-1", 3)
+	c := &cloud{}
+	c.has(prego.ResourceServer, "10", "srv-1", "srv-1", 1) // which the ledger lost
+	c.has(prego.ResourceServer, "20", "srv-1", "srv-1", 2)
+	c.has(prego.ResourceServer, "30", "srv-1-taken-over", "srv-1", 3)
+	c.has(prego.ResourceServer, "31", "srv-1-3", "srv-1", 3)
+	c.has(prego.ResourceServer, "90", "srv-2", "srv-2", 1)
+	a, env := p.servers(c, p.store)
+	in := activities.DestroyInput{ServerID: "srv-1", Attempt: 2, Reason: prego.ReasonDecommission}
+	for i, want := range [][]string{{"primary_ip/22", "server/10", "server/20", "server/21", "volume/23"}, nil, nil} {
+		if i == 2 {
+			p.line(prego.ResourceServer, "srv-1-taken-over", "30", "srv-1", 2)
+		}
+		v, err := env.ExecuteActivity(a.DestroyServer, in)
+		require.NoError(t, err)
+		var r activities.DestroyResult
+		require.NoError(t, v.Get(&r))
+		require.Zero(t, r.Unresolved)
+		require.Equal(t, want, c.deleted())
+		require.Equal(t, []string{"volume-3", "srv-1-3"}, p.open("srv-1"))
+		require.Equal(t, 1, p.number(`SELECT count(*) FROM servers WHERE provider_server_id IS NULL AND host = ''`))
+		require.Equal(t, 1, p.number(`SELECT count(*) FROM server_events WHERE step = 'attempt_destroyed' AND attempt = 2`))
+	}
+}
+
+// TestACreateOfUnknownOutcomeIsWaitedFor, for as long as it may still land: then
+// whatever bears its name is deleted. A server that was found settles what came with
+// it, but no volume, which was made before it.
+func TestACreateOfUnknownOutcomeIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.machine("srv-1", prego.ServerProvisioning, 1, "")
+	lines := func() {
+		p.exec(`DELETE FROM resources`)
+		p.line(prego.ResourceServer, "s", "", "srv-1", 1)
+		p.line(prego.ResourcePrimaryIP, "ip", "", "srv-1", 1)
+		p.line(prego.ResourceVolume, "v", "", "srv-1", 1)
+	}
+	c := &cloud{}
+	a, env := p.servers(c, p.store)
+	destroy := func() int {
+		t.Helper()
+		v, err := env.ExecuteActivity(a.DestroyServer, activities.DestroyInput{ServerID: "srv-1", Attempt: 1})
+		require.NoError(t, err)
+		var r activities.DestroyResult
+		require.NoError(t, v.Get(&r))
+		return r.Unresolved
+	}
+	lines()
+	require.Equal(t, 3, destroy())
+	require.Len(t, p.open("srv-1"), 3)
+	c.has(prego.ResourceServer, "1", "s", "srv-1", 1)
+	require.Equal(t, 1, destroy())
+	require.Equal(t, []string{"server/1"}, c.deleted())
+	require.Equal(t, []string{"v"}, p.open("srv-1"))
+
+	lines()
+	p.exec(`UPDATE resources SET intended_at = now() - interval '61 minutes'`)
+	c.has(prego.ResourceVolume, "2", "v", "", 0)
+	c.has(prego.ResourceVolume, "3", "w", "", 0)
+	c.has(prego.ResourceFirewall, "4", "v", "", 0)
+	c.has(prego.ResourceVolume, "5", "v", "", 0)
+	require.Zero(t, destroy())
+	require.Equal(t, []string{"volume/2", "volume/5"}, c.deleted())
+	require.Empty(t, p.open("srv-1"))
+}
+
+// stumbling is a store in which one call fails.
+type stumbling struct {
+	*store.Store
+	at string
+}
+
+var errStore = errors.New("the database is away")
+
+func (s stumbling) err(call string) error {
+	if s.at == call {
+		return errStore
+	}
+	return nil
+}
+
+func (s stumbling) ProvisionState(ctx context.Context, id string) (prego.ProvisionState, error) {
+	st, err := s.Store.ProvisionState(ctx, id)
+	return st, errors.Join(err, s.err("ProvisionState"))
+}
+
+func (s stumbling) BeginRelease(ctx context.Context, id string, attempt int) error {
+	return errors.Join(s.Store.BeginRelease(ctx, id, attempt), s.err("BeginRelease"))
+}
+
+func (s stumbling) LiveResources(ctx context.Context, id string) ([]prego.Resource, error) {
+	live, err := s.Store.LiveResources(ctx, id)
+	return live, errors.Join(err, s.err("LiveResources"))
+}
+
+func (s stumbling) Released(ctx context.Context, id int64) error {
+	return errors.Join(s.Store.Released(ctx, id), s.err("Released"))
+}
+
+func (s stumbling) AddEvent(ctx context.Context, e prego.ServerEvent, key string) error {
+	return errors.Join(s.Store.AddEvent(ctx, e, key), s.err("AddEvent"))
+}
+
+// TestADestructionThatStumblesIsNotOver: wherever it does, it is an error that is
+// repeated, and what the provider did not delete stays in the ledger.
+func TestADestructionThatStumblesIsNotOver(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.machine("srv-1", prego.ServerProvisioning, 1, "1")
+	p.line(prego.ResourceServer, "s", "1", "srv-1", 1)
+	p.line(prego.ResourceVolume, "v", "2", "srv-1", 1)
+	p.line(prego.ResourceVolume, "w", "", "srv-1", 1)
+	p.exec(`UPDATE resources SET intended_at = now() - interval '61 minutes'`)
+	no := &prego.InfraError{Class: prego.InfraPermanent, Code: "protected", Message: "no"}
+	for _, tc := range []struct {
+		at   string
+		left []string
+	}{
+		{"ProvisionState", []string{"s", "v", "w"}},
+		{"BeginRelease", []string{"s", "v", "w"}},
+		{"LiveResources", []string{"s", "v", "w"}},
+		{"FindServers", []string{"s", "v", "w"}},
+		{"server/1", []string{"s", "v", "w"}},
+		{"volume/2", []string{"v", "w"}},
+		{"Released", []string{"v", "w"}},
+		{"ListOwned", []string{"w"}},
+		{"volume/3", []string{"w"}},
+	} {
+		at := tc.at
+		c := &cloud{fails: map[string]error{at: no}}
+		c.has(prego.ResourceServer, "1", "s", "srv-1", 1)
+		c.has(prego.ResourceVolume, "2", "v", "srv-1", 1)
+		c.has(prego.ResourceVolume, "3", "w", "", 0)
+		a, env := p.servers(c, stumbling{p.store, at})
+		p.exec(`UPDATE resources SET state = 'releasing'`)
+		_, err := env.ExecuteActivity(a.DestroyServer, activities.DestroyInput{ServerID: "srv-1", Attempt: 1})
+		require.Error(t, err, at)
+		var app *temporal.ApplicationError
+		require.ErrorAs(t, err, &app, at)
+		require.Equal(t, at == "FindServers", app.NonRetryable(), "%s: only a deletion that is refused is asked for again", at)
+		require.Zero(t, p.number(`SELECT count(*) FROM server_events WHERE step = 'attempt_destroyed'`), at)
+		require.Equal(t, tc.left, p.open("srv-1"), at)
+	}
+	c := &cloud{fails: map[string]error{"server/1": &prego.InfraError{Class: prego.InfraThrottled, RetryAfter: 7 * time.Second}}}
+	c.has(prego.ResourceServer, "1", "s", "srv-1", 1)
+	a, env := p.servers(c, p.store)
+	_, err := env.ExecuteActivity(a.DestroyServer, activities.DestroyInput{ServerID: "srv-1", Attempt: 1})
+	var app *temporal.ApplicationError
+	require.ErrorAs(t, err, &app)
+	require.Equal(t, 7*time.Second, app.NextRetryDelay())
+	delete(a.Infra, prego.ProviderHetzner)
+	_, err = env.ExecuteActivity(a.DestroyServer, activities.DestroyInput{ServerID: "srv-1", Attempt: 1})
+	require.ErrorContains(t, err, "no adapter")
+}
+
+// counted is what a metric says now.
+func counted(t *testing.T, m prometheus.Metric) float64 {
+	t.Helper()
+	var out dto.Metric
+	require.NoError(t, m.Write(&out))
+	return out.GetCounter().GetValue() + out.GetGauge().GetValue()
+}
+
+// TestOnlyADrainingServerIsDecommissioned, and it ends when nothing is left.
+func TestOnlyADrainingServerIsDecommissioned(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	for status, want := range map[prego.ServerStatus]string{
+		prego.ServerDraining: "", prego.ServerTerminated: "", prego.ServerActive: "superseded", prego.ServerFailed: "superseded", prego.ServerProvisioning: "superseded",
+	} {
+		p.machine("srv-"+string(status), status, 3, "")
+		a, _ := p.servers(&cloud{}, p.store)
+		plan, err := a.PlanDecommission(t.Context(), "srv-"+string(status))
+		require.Equal(t, activities.DecommissionPlan{Role: prego.RoleApp, Region: "eu", Attempt: 3, Done: status == prego.ServerTerminated}, plan)
+		if want == "" {
+			require.NoError(t, err, status)
+			continue
+		}
+		var app *temporal.ApplicationError
+		require.ErrorAs(t, err, &app, status)
+		require.Equal(t, want, app.Type())
+	}
+	a, _ := p.servers(&cloud{}, p.store)
+	_, err := a.PlanDecommission(t.Context(), "nobody")
+	var app *temporal.ApplicationError
+	require.ErrorAs(t, err, &app)
+	require.Equal(t, "permanent", app.Type())
+
+	p.line(prego.ResourceVolume, "v", "1", "srv-draining", 3)
+	require.Error(t, a.TerminateServer(t.Context(), "srv-draining"), "it owns a volume")
+	p.exec(`UPDATE resources SET state = 'released'`)
+	broken, _ := p.servers(&cloud{}, stumbling{p.store, "AddEvent"})
+	require.ErrorIs(t, broken.TerminateServer(t.Context(), "srv-draining"), errStore)
+	require.Zero(t, p.number(`SELECT count(*) FROM servers WHERE server_id = 'srv-draining' AND status = 'terminated'`))
+	for range 2 {
+		require.NoError(t, a.TerminateServer(t.Context(), "srv-draining"))
+		require.Equal(t, 1, p.number(`SELECT count(*) FROM servers WHERE server_id = 'srv-draining' AND status = 'terminated'`))
+		require.Equal(t, 1, p.number(`SELECT count(*) FROM server_events WHERE step = 'server_deleted'`))
+	}
+	require.NoError(t, a.NoteCleanupIncomplete(t.Context(), activities.NoteInput{Server: activities.ServerRef{ServerID: "srv-failed", Attempt: 3}, Message: "m"}))
+	require.InDelta(t, 1, counted(t, a.Metrics.Cleanup), 0)
+	require.Equal(t, 1, p.number(`SELECT count(*) FROM server_events WHERE step = 'cleanup_incomplete' AND attempt = 3`))
+}
