@@ -1,0 +1,222 @@
+package activities_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/testsuite"
+	"go.uber.org/zap"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
+)
+
+// serverRuns is a workflow engine: which runs it was asked for, and those that are
+// under way.
+type serverRuns struct {
+	asked []string
+	busy  map[string]bool
+	err   error
+}
+
+func (*serverRuns) StopProvisioning(context.Context, string, func()) error { return nil }
+
+func (r *serverRuns) EnsureProvision(_ context.Context, id string, generation int) (bool, error) {
+	r.asked = append(r.asked, "provision "+id)
+	return !r.busy[id] && generation == 1, r.err
+}
+
+func (r *serverRuns) EnsureDecommission(_ context.Context, id string) (bool, error) {
+	r.asked = append(r.asked, "decommission "+id)
+	return !r.busy[id], r.err
+}
+
+// GetServer finds one server by itself.
+func (c *cloud) GetServer(_ context.Context, id string) (prego.Handle, error) {
+	if err := c.fails["GetServer/"+id]; err != nil {
+		return prego.Handle{}, err
+	}
+	return prego.Handle{ProviderServerID: id}, nil
+}
+
+// reconciling are the steps of a fleet over a cloud and a real database.
+type reconciling struct {
+	*placing
+	fleet *activities.Fleet
+	cloud *cloud
+	runs  *serverRuns
+	env   *testsuite.TestActivityEnvironment
+}
+
+func newReconciling(t *testing.T) *reconciling {
+	t.Helper()
+	r := &reconciling{placing: newPlacing(t, 4), cloud: &cloud{fails: map[string]error{}}, runs: &serverRuns{busy: map[string]bool{}}}
+	r.fleet = &activities.Fleet{
+		Store: r.store, Infra: map[prego.InfraProviderID]activities.Infra{prego.ProviderHetzner: r.cloud}, Runs: r.runs, Grace: time.Hour,
+		Rules: activities.OrphanRules{MinAge: time.Hour, MaxPerRun: 5, BreakerPct: 10, BreakerMin: 2}, Metrics: activities.NewMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
+	}
+	var suite testsuite.WorkflowTestSuite
+	r.env = suite.NewTestActivityEnvironment()
+	r.env.RegisterActivity(r.fleet)
+	return r
+}
+
+func (r *reconciling) reconcile() activities.ReconcileResult {
+	r.t.Helper()
+	v, err := r.env.ExecuteActivity(r.fleet.Reconcile)
+	require.NoError(r.t, err)
+	var out activities.ReconcileResult
+	require.NoError(r.t, v.Get(&out))
+	require.Equal(r.t, 1, r.number(`SELECT count(*) FROM reconcile_runs WHERE run_id = $1 AND finished_at IS NOT NULL AND findings ->> 'orphans' = $2::int::text`, out.RunID, out.Orphans))
+	out.RunID = 0
+	return out
+}
+
+// TestAnOrphanIsDestroyedWhenItIsSeenAgain, and one that had an owner meanwhile is
+// seen for the first time.
+func TestAnOrphanIsDestroyedWhenItIsSeenAgain(t *testing.T) {
+	t.Parallel()
+	r := newReconciling(t)
+	r.machine("srv-1", prego.ServerActive, 1, "1")
+	r.cloud.has(prego.ResourceServer, "1", "srv-1", "srv-1", 1)
+	r.cloud.has(prego.ResourceServer, "8", "srv-1", "srv-1", 2) // its token was never used
+	r.cloud.has(prego.ResourceVolume, "9", "v", "", 0)
+	r.cloud.fails["server/8"] = &prego.InfraError{Class: prego.InfraRetry, Code: "locked"}
+	require.Equal(t, activities.ReconcileResult{Owned: 3, Orphans: 2}, r.reconcile())
+	require.Empty(t, r.cloud.deleted())
+	r.line(prego.ResourceVolume, "v", "9", "srv-1", 1)
+	require.Equal(t, activities.ReconcileResult{Owned: 3, Orphans: 1}, r.reconcile(), "the provider refused")
+	r.exec(`DELETE FROM resources`)
+	require.Equal(t, activities.ReconcileResult{Owned: 3, Orphans: 2}, r.reconcile())
+	require.Empty(t, r.cloud.deleted())
+	require.Equal(t, activities.ReconcileResult{Owned: 3, Orphans: 2, Destroyed: 1}, r.reconcile(), "one that is refused holds up no other")
+	require.Equal(t, []string{"volume/9"}, r.cloud.deleted())
+	require.Zero(t, r.number(`SELECT count(*) FROM server_events WHERE step = 'reconciled'`))
+	delete(r.cloud.fails, "server/8")
+	require.Equal(t, activities.ReconcileResult{Owned: 2, Orphans: 1, Destroyed: 1}, r.reconcile())
+	require.Equal(t, []string{"server/8"}, r.cloud.deleted())
+	require.Equal(t, 1, r.number(`SELECT count(*) FROM server_events WHERE step = 'reconciled' AND server_id = 'srv-1'`))
+	require.Equal(t, 2, r.number(`SELECT count(*) FROM orphan_sightings WHERE destroyed_at IS NOT NULL`))
+	require.InDelta(t, 1, counted(t, r.fleet.Metrics.Orphans.WithLabelValues("server")), 0)
+	require.Equal(t, activities.ReconcileResult{Owned: 1}, r.reconcile())
+}
+
+// TestADatabaseThatKnowsNoServerDestroysNone: the breaker holds until it does.
+func TestADatabaseThatKnowsNoServerDestroysNone(t *testing.T) {
+	t.Parallel()
+	r := newReconciling(t)
+	r.cloud.has(prego.ResourceServer, "1", "srv-1", "srv-1", 1)
+	require.Equal(t, activities.ReconcileResult{Owned: 1, Orphans: 1}, r.reconcile())
+	for range 2 {
+		require.Equal(t, activities.ReconcileResult{Owned: 1, Orphans: 1, BreakerHit: true}, r.reconcile())
+		require.InDelta(t, 1, counted(t, r.fleet.Metrics.Breaker), 0)
+	}
+	require.Empty(t, r.cloud.deleted())
+	r.machine("srv-1", prego.ServerActive, 1, "1")
+	require.Equal(t, activities.ReconcileResult{Owned: 1}, r.reconcile())
+	require.InDelta(t, 0, counted(t, r.fleet.Metrics.Breaker), 0)
+}
+
+// TestAServerIsMissingWhenTheProviderSaysSo of it by itself: that a list leaves it out
+// is no proof, nor is an error.
+func TestAServerIsMissingWhenTheProviderSaysSo(t *testing.T) {
+	t.Parallel()
+	r := newReconciling(t)
+	for _, id := range []string{"1", "2", "3"} {
+		r.machine("srv-"+id, prego.ServerActive, 1, id)
+		r.line(prego.ResourceServer, "srv-"+id, id, "srv-"+id, 1)
+	}
+	r.cloud.fails["GetServer/2"] = &prego.InfraError{Class: prego.InfraRetry, Code: "unavailable"}
+	r.cloud.fails["GetServer/3"] = context.DeadlineExceeded
+	require.Equal(t, activities.ReconcileResult{}, r.reconcile())
+	require.Equal(t, 3, r.number(`SELECT count(*) FROM servers WHERE status = 'active'`))
+	r.cloud.fails["GetServer/2"] = &prego.InfraError{Class: prego.InfraNotFound, Code: "not_found"}
+	require.Equal(t, activities.ReconcileResult{Missing: 1}, r.reconcile())
+	require.Equal(t, 1, r.number(`SELECT count(*) FROM servers WHERE server_id = 'srv-2' AND status = 'failed' AND status_reason = 'server_missing'`))
+	require.Equal(t, 2, r.number(`SELECT count(*) FROM servers WHERE status = 'active'`))
+	require.Empty(t, r.open("srv-2"))
+	require.Equal(t, activities.ReconcileResult{}, r.reconcile())
+}
+
+// TestARowInMotionGetsTheRunThatItLost, and is told of it; one that has a run is left
+// alone.
+func TestARowInMotionGetsTheRunThatItLost(t *testing.T) {
+	t.Parallel()
+	r := newReconciling(t)
+	r.machine("srv-busy", prego.ServerDraining, 1, "")
+	r.machine("srv-down", prego.ServerDraining, 1, "")
+	r.machine("srv-up", prego.ServerProvisioning, 4, "")
+	require.Equal(t, activities.ReconcileResult{}, r.reconcile(), "they have just moved")
+	require.Empty(t, r.runs.asked)
+	r.exec(`UPDATE servers SET updated_at = now() - interval '31 seconds'`)
+	r.runs.busy["srv-busy"] = true
+	require.Equal(t, activities.ReconcileResult{Restarted: 2}, r.reconcile())
+	require.Equal(t, []string{"decommission srv-busy", "decommission srv-down", "provision srv-up"}, r.runs.asked)
+	require.Equal(t, 2, r.number(`SELECT count(*) FROM server_events WHERE step = 'workflow_restarted' AND (server_id, attempt) IN (('srv-down', 1), ('srv-up', 4))`))
+	require.Zero(t, r.number(`SELECT count(*) FROM server_events WHERE server_id = 'srv-busy'`))
+	r.runs.err = errors.New("the engine is away")
+	_, err := r.env.ExecuteActivity(r.fleet.Reconcile)
+	require.ErrorContains(t, err, "the engine is away")
+}
+
+// TestTheLedgerIsSettled: lines of servers that have ended, when no create can land any
+// more, and shared things that are gone. What is at the provider still is deleted
+// first.
+func TestTheLedgerIsSettled(t *testing.T) {
+	t.Parallel()
+	r := newReconciling(t)
+	r.machine("srv-gone", prego.ServerTerminated, 1, "")
+	r.machine("srv-kept", prego.ServerFailed, 1, "7") // kept for debugging
+	r.machine("srv-live", prego.ServerActive, 1, "8")
+	r.machine("srv-lost", prego.ServerFailed, 1, "")
+	r.cloud.has(prego.ResourceServer, "7", "srv-kept", "srv-kept", 1)
+	r.cloud.has(prego.ResourceServer, "8", "srv-live", "srv-live", 1)
+	r.line(prego.ResourceServer, "srv-kept", "7", "srv-kept", 1)
+	r.line(prego.ResourceServer, "srv-live", "8", "srv-live", 1)
+	r.line(prego.ResourceVolume, "unknown", "", "srv-lost", 1) // and it landed
+	r.cloud.has(prego.ResourceVolume, "21", "unknown", "srv-lost", 1)
+	r.line(prego.ResourceVolume, "absent", "", "srv-gone", 1) // it didn't
+	r.line(prego.ResourceVolume, "unknown-kept", "", "srv-kept", 1)
+	r.cloud.has(prego.ResourceVolume, "22", "unknown-kept", "srv-kept", 1)
+	r.line(prego.ResourceVolume, "unknown-live", "", "srv-live", 1)
+	r.line(prego.ResourcePrimaryIP, "half", "31", "srv-gone", 1)
+	r.cloud.has(prego.ResourcePrimaryIP, "31", "half", "srv-gone", 1)
+	r.line(prego.ResourcePrimaryIP, "done", "32", "srv-gone", 1)
+	r.line(prego.ResourcePrimaryIP, "stuck", "33", "srv-gone", 1)
+	r.cloud.has(prego.ResourcePrimaryIP, "33", "stuck", "srv-gone", 1)
+	r.line(prego.ResourceVolume, "made", "34", "srv-lost", 1)
+	r.cloud.has(prego.ResourceVolume, "34", "made", "srv-lost", 1)
+	r.line(prego.ResourceFirewall, "fw", "41", "", 0)
+	r.line(prego.ResourcePlacementGroup, "pg", "42", "", 0)
+	r.exec(`UPDATE resources SET state = 'releasing' WHERE name IN ('half', 'done', 'stuck')`)
+	r.cloud.has(prego.ResourceFirewall, "41", "fw", "", 0)
+	r.cloud.fails["primary_ip/33"] = &prego.InfraError{Class: prego.InfraRetry, Code: "locked"}
+	names := func() (left []string) {
+		all, err := r.store.AllLiveResources(t.Context(), prego.ProviderHetzner)
+		require.NoError(t, err)
+		for _, l := range all {
+			left = append(left, l.Name)
+		}
+		return left
+	}
+	out := r.reconcile()
+	require.Equal(t, 1, out.Settled, "the group; the rest may still land")
+	require.NotContains(t, names(), "pg")
+	require.Equal(t, 1, r.cloud.firewalls, "its rules are put back")
+	require.Empty(t, r.cloud.deleted())
+	r.exec(`UPDATE resources SET intended_at = now() - interval '61 minutes'`)
+	r.fleet.Rules.MaxPerRun = 0 // no orphan's is this
+	out = r.reconcile()
+	require.Equal(t, []string{"primary_ip/31", "volume/21"}, r.cloud.deleted())
+	require.Equal(t, 4, out.Settled)
+	require.Equal(t, []string{"srv-kept", "srv-live", "unknown-kept", "unknown-live", "stuck", "made", "fw"}, names())
+	delete(r.cloud.fails, "primary_ip/33")
+	r.cloud.fails["EnsureFirewall"] = errors.New("no rules")
+	_, err := r.env.ExecuteActivity(r.fleet.Reconcile)
+	require.ErrorContains(t, err, "no rules")
+	require.Equal(t, []string{"primary_ip/33"}, r.cloud.deleted())
+}
