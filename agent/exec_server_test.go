@@ -331,6 +331,17 @@ func TestUsedTokensThatCannotBeKept(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, ok, "%s: one that was refused is not taken later either", id)
 	}
+
+	dir = filepath.Join(t.TempDir(), "later")
+	s, err = openSeen(filepath.Join(dir, "used"))
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	ok, err = s.use("one", time.Now().Add(time.Minute))
+	require.NoError(t, err)
+	require.True(t, ok, "there is a place by now")
+
+	_, err = openSeen(dir)
+	require.ErrorContains(t, err, "used tokens", "what was used is not known")
 }
 
 func TestUsedTokensAreForgottenWhenTheyHaveExpired(t *testing.T) {
@@ -357,15 +368,20 @@ func TestUsedTokensAreForgottenWhenTheyHaveExpired(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, s.ids, 2)
 	}
+	first := s.file
 	for i := range 1500 {
 		require.True(t, use(fmt.Sprint(i), time.Now().Add(-2*time.Minute)))
 	}
 	require.Less(t, lines(t, name), 1100, "and so is the file")
+	require.ErrorIs(t, first.Close(), os.ErrClosed, "the one before is not held open")
 	require.False(t, use("new\n", time.Now()))
 
 	require.NoError(t, s.file.Close())
 	_, err = s.use("not kept", time.Now().Add(time.Minute))
 	require.Error(t, err, "what can't be remembered is not taken")
+	require.True(t, use("next", time.Now().Add(time.Minute)), "the file is made anew")
+	require.False(t, use("not kept", time.Now()))
+	require.Equal(t, 4, lines(t, name))
 }
 
 func TestExecTakesOnlyItsOwnRequests(t *testing.T) {

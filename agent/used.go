@@ -22,13 +22,11 @@ type seen struct {
 	ids  map[string]time.Time // by digest of the token's id
 	file *os.File             // a line each
 	size int                  // lines in the file
-	name string               // of the file; "" keeps them in memory only
+	name string               // of the file
 }
 
 // rewriteNext is the size of a file that the next token makes anew.
 const rewriteNext = 1 << 30
-
-func newSeen() *seen { return &seen{ids: make(map[string]time.Time)} }
 
 // openSeen reads what an earlier agent left, and goes on from there. A line that
 // can't be read is half of one, of a token whose command never began.
@@ -36,8 +34,7 @@ func newSeen() *seen { return &seen{ids: make(map[string]time.Time)} }
 // That the file can't be written, for a full disk perhaps, keeps no agent from its
 // heartbeats: tokens are refused until it can.
 func openSeen(name string) (*seen, error) {
-	s := newSeen()
-	s.name = name
+	s := &seen{ids: make(map[string]time.Time), name: name}
 	b, err := os.ReadFile(name)
 	if err != nil && !os.IsNotExist(err) {
 		return nil, fmt.Errorf("used tokens: %w", err)
@@ -94,9 +91,6 @@ func (s *seen) use(id string, expires time.Time) (bool, error) {
 		return false, nil
 	}
 	s.ids[id] = expires
-	if s.name == "" {
-		return true, nil
-	}
 	if s.size > 2*len(s.ids)+1000 {
 		if err := s.rewrite(); err != nil { // the new one included
 			return false, err
