@@ -181,6 +181,7 @@ func TestBenchIsAllowedByTheTable(t *testing.T) {
 		{"", []string{"--site", site, "set-config", "a key", "value"}},
 		{"", []string{"--site", site, "set-config", "key", "two\nlines"}},
 		{"", []string{"--site", site, "set-config", "key", "\x00"}},
+		{"set-config", []string{"--site", site, "set-config", "key", strings.Repeat("x", 4096)}},
 		{"", []string{"--site", site, "set-config", "key", strings.Repeat("x", 4097)}},
 		{"", []string{"--site", site, "install-app", "https://example.com/app"}},
 		{"", []string{"--site", site, "install-app", "Erpnext"}},
