@@ -126,12 +126,12 @@ func killGroups(pattern string) error {
 // removeGroups ends what is in them and removes the groups of the machines whose names
 // match a pattern.
 func removeGroups(pattern string) error {
-	if err := killGroups(pattern); err != nil {
-		return err
-	}
 	var last error
 	for range 50 {
-		last = nil
+		// Each time, since a command that was about to enter the machine may have come late.
+		if last = killGroups(pattern); last != nil {
+			return last
+		}
 		for _, dir := range groupDirs(pattern) {
 			if err := syscall.Rmdir(dir); err != nil && !errors.Is(err, syscall.ENOENT) {
 				last = fmt.Errorf("control group %s: %w", dir, err)

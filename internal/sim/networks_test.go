@@ -131,8 +131,13 @@ func TestNetworkHasRangesSubnetsAndRoutes(t *testing.T) {
 	require.NoError(t, addRoute("192.168.5.0/24", "10.0.1.1"))
 	require.NoError(t, addRoute("0.0.0.0/0", "10.0.1.1"))
 	for _, bad := range [][3]string{
-		{"192.168.5.0/25", "10.0.1.1", "overlaps"}, {"10.0.1.0/24", "10.0.1.1", "overlaps"}, {"0.0.0.0/0", "10.0.1.2", "overlaps"}, {"172.31.0.0/16", "10.0.1.1", "overlaps"},
-		{"8.8.8.0/24", "10.0.1.1", "RFC1918"}, {"10.9.0.0/16", "10.0.0.1", "gateway"}, {"10.9.0.0/16", "172.31.1.1", "gateway"},
+		{"192.168.5.0/25", "10.0.1.1", "overlaps"},
+		{"10.0.1.0/24", "10.0.1.1", "overlaps"},
+		{"0.0.0.0/0", "10.0.1.2", "overlaps"},
+		{"172.31.0.0/16", "10.0.1.1", "overlaps"},
+		{"8.8.8.0/24", "10.0.1.1", "RFC1918"},
+		{"10.9.0.0/16", "10.0.0.1", "gateway"},
+		{"10.9.0.0/16", "172.31.1.1", "gateway"},
 	} {
 		refused(t, addRoute(bad[0], bad[1]), hcloud.ErrorCodeInvalidInput, bad[2])
 	}
@@ -378,7 +383,7 @@ func TestNetworksConformToTheProvidersSpecification(t *testing.T) {
 	req, err := http.NewRequest(http.MethodGet, s.URL()+"/networks/1", nil)
 	require.NoError(t, err)
 	req.Header.Set("Authorization", "Bearer secret")
-	require.Error(t, rt.check(req, nil, &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"application/json"}}}, []byte(`{"network":{"id":1}}`)))
+	require.Error(t, rt.check(req, nil, &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}}, []byte(`{"network":{"id":1}}`)))
 }
 
 // TestProvidersOwnCommandLineMakesNetworks drives networks with the provider's client.
