@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the secrets that docker-compose.yml names, those that are missing, and gives
 # each process the keys that it needs and no others. Run it again after every step of
-# a rotation (docs/operations.md): processes follow the files.
+# a rotation (docs/operations.md) and before an upgrade: processes follow the files.
 #
 # The originals, private keys of all CAs included, are in keys/; no container gets that
 # directory. Keep it, and a copy elsewhere.
@@ -18,7 +18,6 @@ owned() { # by the containers' group, when this user may
 	if [ "$(id -u)" = 0 ]; then chgrp -R "$group" "$@"; fi
 }
 put() { # file; its content is on standard input
-	[ -s "$dir/$1" ] && return
 	cat >"$dir/$1.new"
 	chmod 0440 "$dir/$1.new"
 	owned "$dir/$1.new"
@@ -26,11 +25,15 @@ put() { # file; its content is on standard input
 }
 random() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }
 
-random | put postgres_password
-random | put prego_db_password
-random | put temporal_db_password
-random | put master_key
-echo "postgres://prego:$(cat "$dir/prego_db_password")@postgres:5432/prego?sslmode=disable" | put database_url
+# What is there stays. Nothing is piped into what may not read it: the writer would be
+# ended by the broken pipe, and this script with it.
+for file in postgres_password prego_db_password temporal_db_password master_key; do
+	[ -s "$dir/$file" ] || random | put "$file"
+done
+[ -s "$dir/database_url" ] ||
+	echo "postgres://prego:$(cat "$dir/prego_db_password")@postgres:5432/prego?sslmode=disable" | put database_url
+# Empty, until the master key is changed (docs/production.md).
+[ -e "$dir/master_key_earlier" ] || put master_key_earlier </dev/null
 
 [ ! -f .env ] || PREGO_ENV=${PREGO_ENV:-$(sed -n 's/^PREGO_ENV=//p' .env)}
 PREGO_ENV=${PREGO_ENV:-prod} PREGO_KEYS_DIR="$dir/keys" "$prego" keys init
