@@ -269,6 +269,12 @@ func FromEnvironment() (Config, error) {
 	return From(vars)
 }
 
+// Secrets are the settings that can be read from a file, whose path is in the variable of
+// the same name with the suffix _FILE.
+func Secrets() []string {
+	return []string{"DATABASE_URL", "HCLOUD_TOKEN", "PREGO_MASTER_KEY", "PREGO_MASTER_KEY_EARLIER", "PLACEMENT_ADVISER_TOKEN"}
+}
+
 // From reads settings from vars, as FromEnvironment does from the process. It
 // reports every fault at once.
 func From(vars map[string]string) (Config, error) {
@@ -277,7 +283,7 @@ func From(vars map[string]string) (Config, error) {
 	for k, v := range vars {
 		merged[k] = v
 	}
-	for _, k := range []string{"DATABASE_URL", "HCLOUD_TOKEN", "PREGO_MASTER_KEY", "PREGO_MASTER_KEY_EARLIER", "PLACEMENT_ADVISER_TOKEN"} {
+	for _, k := range Secrets() {
 		file := vars[k+"_FILE"]
 		if file == "" {
 			continue

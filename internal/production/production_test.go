@@ -3,15 +3,19 @@ package production
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/internal/config"
 )
 
 // TestTheStackOfDockerCompose starts what docker-compose.yml declares and works with it.
@@ -83,8 +87,44 @@ func (s *stack) confined(t *testing.T) {
 	require.GreaterOrEqual(t, seen, 8)
 }
 
-// minimal starts each of our processes without one of its mounts: it must not come up.
+// mayHave are the files that hold secrets, by the variables that name them, of each of our
+// processes. What is in no process's list is in none: the master keys and the provider's
+// token are the worker's alone.
+var mayHave = map[string]map[string]string{
+	"migrate": {"DATABASE_URL_FILE": "/run/secrets/database_url"},
+	"api":     {"DATABASE_URL_FILE": "/run/secrets/database_url", "PREGO_KEYS_DIR": "/keys"},
+	"agentgw": {"DATABASE_URL_FILE": "/run/secrets/database_url", "PREGO_KEYS_DIR": "/keys"},
+	"worker": {
+		"DATABASE_URL_FILE": "/run/secrets/database_url", "PREGO_KEYS_DIR": "/keys", "HCLOUD_TOKEN_FILE": "/run/secrets/hcloud_token",
+		"PREGO_MASTER_KEY_FILE": "/run/secrets/master_key", "PREGO_MASTER_KEY_EARLIER_FILE": "/run/secrets/master_key_earlier",
+	},
+}
+
+// minimal starts each of our processes without one of its mounts: it must not come up. And
+// it has no others, and no secret in its environment.
 func (s *stack) minimal(t *testing.T) {
+	for name, service := range s.file.Services {
+		if !strings.HasPrefix(service.Image, "prego:") {
+			continue
+		}
+		require.Contains(t, mayHave, name)
+		got, mounts := map[string]string{}, []string{}
+		for variable, value := range service.Environment {
+			require.NotContains(t, config.Secrets(), variable, "%s has a secret in its environment", name)
+			if _, isSecret := mayHave["worker"][variable]; isSecret || strings.HasSuffix(variable, "_FILE") {
+				got[variable] = *value
+			}
+		}
+		require.Equal(t, mayHave[name], got, name)
+		for _, secret := range service.Secrets {
+			mounts = append(mounts, "/run/secrets/"+string(secret))
+		}
+		for _, m := range service.Volumes {
+			mounts = append(mounts, m.Target)
+			require.Equal(t, "keys-"+name, filepath.Base(m.Source))
+		}
+		require.ElementsMatch(t, slices.Collect(maps.Values(mayHave[name])), mounts, name)
+	}
 	tried := 0
 	for _, service := range []string{"migrate", "api", "agentgw", "worker"} {
 		s.connect(service, 9)
@@ -109,7 +149,7 @@ func (s *stack) minimal(t *testing.T) {
 			tried++
 		}
 	}
-	require.Equal(t, 1+2+2+4, tried)
+	require.Equal(t, 1+2+2+5, tried)
 }
 
 // stopInTime asks every process to stop, those that need others first.
@@ -141,6 +181,7 @@ func (s *stack) silent(t *testing.T) {
 		b, err := os.ReadFile(secret.File)
 		require.NoError(t, err)
 		secrets[name] = strings.TrimSpace(string(b))
+		require.NotEmpty(t, secrets[name], "%s is in every log", name)
 	}
 	for _, f := range files {
 		b, err := os.ReadFile(f)
