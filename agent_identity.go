@@ -9,8 +9,6 @@ type TokenClaim struct {
 	AgentVersion string
 	BootID       string
 	Tags         []string // that the host says it has, normalized
-	// 0–100; nil is what the host can't tell.
-	CPUPct, WorkerSlotsPct, DBDiskPct, RedisMemoryPct *float64
 }
 
 // TokenConsumed is a token that was consumed, now, or just before by the same
