@@ -127,9 +127,8 @@ func TestUnion(t *testing.T) {
 		require.True(t, a.Union().Equal(a))
 		require.True(t, slices.IsSorted(u.Require) && slices.IsSorted(u.Disallow))
 		require.Equal(t, !slices.ContainsFunc(u.Require, func(t string) bool { return slices.Contains(u.Disallow, t) }), u.Satisfiable())
-		if u.Empty() {
-			require.True(t, u.SatisfiedBy(tags))
-		}
+		require.Equal(t, a.Empty() && b.Empty() && c.Empty(), u.Empty())
+		require.True(t, prego.Constraint{}.SatisfiedBy(tags))
 		pools := []prego.AppliedPool{{Require: b.Require, Disallow: b.Disallow}, {Require: c.Require, Disallow: c.Disallow}}
 		require.True(t, u.Equal(prego.EffectiveConstraint(a, pools)))
 	})

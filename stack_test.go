@@ -25,29 +25,32 @@ func TestStacksThatAreRefused(t *testing.T) {
 	with := stackOf(ContainerSpec{Name: "a", Image: "b"})
 	with["web"] = with[RoleApp]
 	require.ErrorContains(t, with.Validate(), "no role")
-	for name, c := range map[string]ContainerSpec{
-		"name":        {Name: "A b", Image: "b"},
-		"image":       {Name: "a"},
-		"memory":      {Name: "a", Image: "b", MemoryMB: 1},
-		"restart":     {Name: "a", Image: "b", Restart: "often"},
-		"label":       {Name: "a", Image: "b", Labels: map[string]string{"prego.spec": "x"}},
-		"env":         {Name: "a", Image: "b", Env: map[string]string{"A B": ""}},
-		"open port":   {Name: "a", Image: "b", Ports: []string{"80:80"}},
-		"socket":      {Name: "a", Image: "b", Volumes: []string{"/var/run/docker.sock:/s"}},
-		"root":        {Name: "a", Image: "b", Volumes: []string{"/:/host"}},
-		"identity":    {Name: "a", Image: "b", Volumes: []string{"/var/lib/prego-agent:/x"}},
-		"dots":        {Name: "a", Image: "b", Volumes: []string{"/srv/../etc:/x"}},
-		"after":       {Name: "a", Image: "b", After: []string{"z"}},
-		"circle":      {Name: "a", Image: "b", After: []string{"a"}},
-		"probe kind":  {Name: "a", Image: "b", Probe: &ContainerProbe{Kind: "shell"}},
-		"probe port":  {Name: "a", Image: "b", Probe: &ContainerProbe{Kind: ProbeRedis}},
-		"a shell":     {Name: "a", Image: "b", Probe: &ContainerProbe{Kind: ProbeProgram, Program: "/bin/sh"}},
-		"bench":       {Name: "a", Image: "b", Probe: &ContainerProbe{Kind: ProbeProgram, Program: "/usr/local/bin/bench"}},
-		"two things":  {Name: "a", Image: "b", Probe: &ContainerProbe{Kind: ProbeTCP, Port: 1, Program: "/x"}},
-		"no health":   {Name: "a", Image: "b", Health: &ContainerHealth{}},
-		"stop timout": {Name: "a", Image: "b", StopTimeout: Duration(1e12)},
+	for _, tc := range []struct {
+		want      string
+		container ContainerSpec
+	}{
+		{"the name must be of a-z, 0-9 and dashes", ContainerSpec{Name: "A b", Image: "b"}},
+		{"there must be an image", ContainerSpec{Name: "a"}},
+		{"memory_mb must be 6 or more", ContainerSpec{Name: "a", Image: "b", MemoryMB: 1}},
+		{"restart must be no, on-failure", ContainerSpec{Name: "a", Image: "b", Restart: "often"}},
+		{"labels: names that begin with prego.", ContainerSpec{Name: "a", Image: "b", Labels: map[string]string{"prego.spec": "x"}}},
+		{`env: "A B" is no name of a variable`, ContainerSpec{Name: "a", Image: "b", Env: map[string]string{"A B": ""}}},
+		{`ports: "80:80" must be address:port:container-port`, ContainerSpec{Name: "a", Image: "b", Ports: []string{"80:80"}}},
+		{`"/var/run/docker.sock:/s": of a host, only what is in`, ContainerSpec{Name: "a", Image: "b", Volumes: []string{"/var/run/docker.sock:/s"}}},
+		{`"/:/host": of a host, only what is in`, ContainerSpec{Name: "a", Image: "b", Volumes: []string{"/:/host"}}},
+		{`"/var/lib/prego-agent:/x": of a host, only what is in`, ContainerSpec{Name: "a", Image: "b", Volumes: []string{"/var/lib/prego-agent:/x"}}},
+		{`"/srv/../etc:/x": of a host, only what is in`, ContainerSpec{Name: "a", Image: "b", Volumes: []string{"/srv/../etc:/x"}}},
+		{`comes after "z", which is not there`, ContainerSpec{Name: "a", Image: "b", After: []string{"z"}}},
+		{"wait for each other in a circle", ContainerSpec{Name: "a", Image: "b", After: []string{"a"}}},
+		{`probe: "shell" is no kind of probe`, ContainerSpec{Name: "a", Image: "b", Probe: &ContainerProbe{Kind: "shell"}}},
+		{"probe: kinds redis and tcp have a port", ContainerSpec{Name: "a", Image: "b", Probe: &ContainerProbe{Kind: ProbeRedis}}},
+		{`probe: "/bin/sh" must be the absolute path of a program that is no shell`, ContainerSpec{Name: "a", Image: "b", Probe: &ContainerProbe{Kind: ProbeProgram, Program: "/bin/sh"}}},
+		{`probe: "/usr/local/bin/bench" must be the absolute path of a program that is no shell and no client of the application`, ContainerSpec{Name: "a", Image: "b", Probe: &ContainerProbe{Kind: ProbeProgram, Program: "/usr/local/bin/bench"}}},
+		{"probe: kind program has a program, and no other has", ContainerSpec{Name: "a", Image: "b", Probe: &ContainerProbe{Kind: ProbeTCP, Port: 1, Program: "/x"}}},
+		{"health must have a command", ContainerSpec{Name: "a", Image: "b", Health: &ContainerHealth{}}},
+		{"stop_timeout must be at most 90s", ContainerSpec{Name: "a", Image: "b", StopTimeout: Duration(1e12)}},
 	} {
-		require.Error(t, stackOf(c).Validate(), name)
+		require.ErrorContains(t, stackOf(tc.container).Validate(), tc.want)
 	}
 	require.ErrorContains(t, stackOf(ContainerSpec{Name: "a", Image: "b"}, ContainerSpec{Name: "a", Image: "c"}).Validate(), "two containers")
 }
@@ -62,7 +65,7 @@ func TestProbesTakeNoArguments(t *testing.T) {
 		dec := json.NewDecoder(strings.NewReader(p))
 		dec.DisallowUnknownFields()
 		var got ContainerProbe
-		require.Error(t, dec.Decode(&got), p)
+		require.ErrorContains(t, dec.Decode(&got), "unknown field", p)
 	}
 	for _, program := range []string{"/probe -c", "probe", "/a/../bin/sh", "/usr/bin/env", "/usr/bin/python3"} {
 		p := ContainerProbe{Kind: ProbeProgram, Program: program}
@@ -70,7 +73,7 @@ func TestProbesTakeNoArguments(t *testing.T) {
 			require.Equal(t, []string{program}, p.Argv(), "one word, however it looks")
 			continue
 		}
-		require.Error(t, p.validate(), program)
+		require.ErrorContains(t, p.validate(), "no shell and no client of the application's", program)
 	}
 }
 

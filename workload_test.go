@@ -25,7 +25,7 @@ func TestIDsOfInstancesAndTheirInverse(t *testing.T) {
 	for _, bad := range []string{"", "ins-", "ins-0123456789ab-0", "ins-0123456789ab-01", "grp-0123456789ab", "ins-0123456789AB-1"} {
 		_, _, ok := prego.GroupOfInstance(bad)
 		require.False(t, ok, bad)
-		require.Error(t, prego.ValidateInstanceID(bad), bad)
+		require.ErrorContains(t, prego.ValidateInstanceID(bad), "instance_id must be the id of an instance", bad)
 	}
 	back, ok := prego.GroupOfWorkflow(prego.GroupWorkflowID(group))
 	require.True(t, ok)

@@ -95,7 +95,8 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 	r = row("away")
 	require.Equal(t, []any{0, "a.example.com\n", ""}, []any{*r.ExitCode, r.Stdout, r.Stderr})
 	_, err = run("away", func() (wire.ExecResult, error) { return wire.ExecResult{}, away }, "list-sites")
-	require.Error(t, err)
+	require.ErrorAs(t, err, &ce)
+	require.Equal(t, prego.CommandUnreachable, ce.Code)
 	require.Equal(t, 0, *row("away").ExitCode, "what is known stays known")
 
 	_, err = run("refused", func() (wire.ExecResult, error) {
@@ -143,7 +144,7 @@ func TestNothingRunsUnaudited(t *testing.T) {
 			return wire.ExecResult{}, nil
 		})}
 		_, err := c.Bench(t.Context(), prego.BenchCommand{ServerID: "app-0", AuditID: "x", Args: []string{"list-sites"}})
-		require.Error(t, err, "the step is repeated, and the row completed then")
+		require.EqualError(t, err, "away", "the step is repeated, and the row completed then")
 		var ce *prego.CommandError
 		require.False(t, errors.As(err, &ce))
 		require.Equal(t, begins, audit.ran)

@@ -195,7 +195,7 @@ func TestOneTenantHoldsUpNoQueue(t *testing.T) {
 	placer.Store = refusing{p.store, ids[0]}
 	s := p.steps(placer)
 	_, err := s.env.ExecuteActivity(s.ServeQueue, prego.Region("eu"))
-	require.Error(t, err, "and it is told of")
+	require.ErrorContains(t, err, "serve region eu: this one cannot be reserved for", "and it is told of")
 	require.Equal(t, 2, p.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = ANY ($1)`, ids[1:]))
 }
 

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -387,9 +388,9 @@ func TestWriteFileLeavesTheOldOrTheNewAndNoLitter(t *testing.T) {
 	name := filepath.Join(dir, "f")
 	require.NoError(t, writeFile(name, []byte("one"), 0o600))
 	require.NoError(t, writeFile(name, []byte("two"), 0o600))
-	require.Error(t, writeFile(filepath.Join(dir, "none", "f"), []byte("x"), 0o600))
+	require.ErrorIs(t, writeFile(filepath.Join(dir, "none", "f"), []byte("x"), 0o600), fs.ErrNotExist)
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o700))
-	require.Error(t, writeFile(filepath.Join(dir, "d"), []byte("x"), 0o600), "a directory is not replaced")
+	require.ErrorIs(t, writeFile(filepath.Join(dir, "d"), []byte("x"), 0o600), fs.ErrExist, "a directory is not replaced")
 	b, err := os.ReadFile(name)
 	require.NoError(t, err)
 	require.Equal(t, "two", string(b))

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -319,7 +320,7 @@ func TestUsedTokensThatCannotBeKept(t *testing.T) {
 	s, err := openSeen(filepath.Join(dir, "used"))
 	require.NoError(t, err, "an agent must not end because of it")
 	_, err = s.use("one", time.Now().Add(time.Minute))
-	require.Error(t, err, "and takes no token that it can't remember")
+	require.ErrorIs(t, err, fs.ErrNotExist, "and takes no token that it can't remember")
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	ok, err := s.use("two", time.Now().Add(time.Minute))
 	require.NoError(t, err)
@@ -378,7 +379,7 @@ func TestUsedTokensAreForgottenWhenTheyHaveExpired(t *testing.T) {
 
 	require.NoError(t, s.file.Close())
 	_, err = s.use("not kept", time.Now().Add(time.Minute))
-	require.Error(t, err, "what can't be remembered is not taken")
+	require.ErrorIs(t, err, os.ErrClosed, "what can't be remembered is not taken")
 	require.True(t, use("next", time.Now().Add(time.Minute)), "the file is made anew")
 	require.False(t, use("not kept", time.Now()))
 	require.Equal(t, 4, lines(t, name))

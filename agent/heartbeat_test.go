@@ -221,7 +221,7 @@ func TestAConnectionThatDiedSilentlyIsReplaced(t *testing.T) {
 	require.NoError(t, err)
 	wireBetween.cut()
 	_, err = a.beat(t.Context(), quiet())
-	require.Error(t, err)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Positive(t, wireBetween.lost.Load(), "bytes went into the cut cable")
 	_, err = a.beat(t.Context(), quiet())
 	require.NoError(t, err)

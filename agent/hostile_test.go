@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -175,14 +176,14 @@ func TestOnlyTheAgentsUserIsLetIn(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
 	run(t, func(ctx context.Context) error { return e.Run(ctx, l) })
 	_, err = executorClient(h).Post("http://exec"+wire.PathExec, "application/json", strings.NewReader(execBody)) //nolint:noctx // local
-	require.Error(t, err)
+	require.ErrorIs(t, err, io.EOF, "the connection is closed unread")
 
 	_, err = NewExecutor(h, "no-such-user", quiet())
-	require.Error(t, err)
+	require.ErrorContains(t, err, "unknown user no-such-user")
 	conn, other := net.Pipe()
 	defer func() { _, _ = conn.Close(), other.Close() }()
 	_, err = peerUID(conn)
-	require.Error(t, err, "who can't be named is a stranger")
+	require.ErrorContains(t, err, "not a socket of the host", "who can't be named is a stranger")
 }
 
 func TestASocketsNameMayBeLong(t *testing.T) {

@@ -201,12 +201,12 @@ func TestMariaDBTakesWhatPrepareMade(t *testing.T) {
 	require.NoError(t, err)
 	_, stop = startMariaDB(t, h, "root", string(root))
 	defer stop()
-	require.Error(t, func() error {
+	require.ErrorContains(t, func() error {
 		old, err := h.openMariaDB(s.MariaDB)
 		require.NoError(t, err)
 		defer func() { _ = old.Close() }()
 		return old.Ping()
-	}(), "the password of earlier is gone")
+	}(), "Error 1045", "the password of earlier is gone")
 	s, err = h.services()
 	require.NoError(t, err)
 	now, err := h.openMariaDB(s.MariaDB)
@@ -214,7 +214,7 @@ func TestMariaDBTakesWhatPrepareMade(t *testing.T) {
 	defer func() { _ = now.Close() }()
 	require.NoError(t, now.Ping())
 	_, err = now.Exec("DROP DATABASE kept")
-	require.Error(t, err, "what it was given besides is gone")
+	require.ErrorContains(t, err, "Error 1044", "what it was given besides is gone")
 	admin, err = h.openMariaDB(wire.Service{User: "root", Password: string(root), Socket: wire.MariaDBSocket})
 	require.NoError(t, err)
 	defer func() { _ = admin.Close() }()
@@ -244,6 +244,6 @@ func TestPrepareIsTheProgramsToo(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 	out, err = exec.Command(name, "prepare", "--root", h.Root, "--group", "no-such-group").CombinedOutput() //nolint:noctx // short
-	require.Error(t, err)
+	require.EqualError(t, err, "exit status 1")
 	require.Contains(t, string(out), "no-such-group")
 }

@@ -131,7 +131,7 @@ func TestASupervisorEndsWithAllThatItStarted(t *testing.T) {
 				})
 				end(cmd, close)
 				err := cmd.Wait()
-				require.Error(t, err)
+				require.EqualError(t, err, "exit status 137")
 				require.Equal(t, exitSignal+int(syscall.SIGKILL), cmd.ProcessState.ExitCode(), "it was killed")
 				require.Empty(t, marked(mark), "nothing is left when the supervisor ends")
 			})

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -73,7 +74,7 @@ func TestLogsWaitForTheGatewayToComeBack(t *testing.T) {
 				return true
 			})
 			a.Logger().Info("before")
-			require.Error(t, a.sendLogs(t.Context(), a.current.Load()))
+			require.ErrorContains(t, a.sendLogs(t.Context(), a.current.Load()), fmt.Sprintf("the gateway answered %d some_code", status))
 			require.Equal(t, 1, g.hit(wire.PathLogs))
 			require.NoError(t, a.sendLogs(t.Context(), a.current.Load()))
 			var got []string

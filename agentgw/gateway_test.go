@@ -427,7 +427,7 @@ func TestTelemetryAndRotation(t *testing.T) {
 		"metrics":           {wire.PathMetrics, "application/x-protobuf", string(otlp), 200},
 		"metrics as JSON":   {wire.PathMetrics, "application/json", "{}", 415},
 		"metrics broken":    {wire.PathMetrics, "application/x-protobuf", "\xff\xff", 422},
-		"logs":              {wire.PathLogs, "application/x-ndjson", `{"message":"password=hunter2"}` + "\n\n" + `{"message":"b"}`, 204},
+		"logs":              {wire.PathLogs, "application/x-ndjson", `{"unit":"prego-agent.service","level":"warn","message":"password=hunter2"}` + "\n\n" + `{"message":"b"}`, 204},
 		"logs broken":       {wire.PathLogs, "application/x-ndjson", "hello", 400},
 		"log line too long": {wire.PathLogs, "application/x-ndjson", `{"message":"` + strings.Repeat("x", 9000) + `"}`, 413},
 		"backup":            {wire.PathBackupReport, "application/json", `{"site":"a.example.com","status":"succeeded"}`, 204},
@@ -439,7 +439,16 @@ func TestTelemetryAndRotation(t *testing.T) {
 		require.Equal(t, tc.status, status, "%s: %v", name, p)
 	}
 	require.NotContains(t, fmt.Sprint(b.log.All()), "hunter2")
-	require.NotEmpty(t, b.log.FilterMessage("host log").All())
+	var lines []map[string]any
+	for _, e := range b.log.FilterMessage("host log").All() {
+		m := e.ContextMap()
+		delete(m, "at")
+		lines = append(lines, m)
+	}
+	require.Equal(t, []map[string]any{
+		{"server_id": "one", "unit": "prego-agent.service", "level": "warn", "message": "password=[redacted]"},
+		{"server_id": "one", "unit": "", "level": "", "message": "b"},
+	}, lines, "none of those that were refused, and nothing in clear")
 	require.Len(t, forwarded.Load().GetResourceMetrics(), 1)
 	attributes := forwarded.Load().GetResourceMetrics()[0].GetResource().GetAttributes()
 	require.Len(t, attributes, 2)

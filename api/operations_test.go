@@ -226,7 +226,7 @@ func TestServeCutsOffWhatDoesNotEnd(t *testing.T) {
 	defer close(let)
 	stop()
 	require.ErrorIs(t, <-served, context.DeadlineExceeded)
-	require.Error(t, <-answered)
+	require.ErrorIs(t, <-answered, io.EOF)
 }
 
 func TestLargeHeadersAndSlowOnesAreNotWaitedFor(t *testing.T) {

@@ -6,19 +6,21 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
 )
 
 func TestLimiterRemembersABoundedNumberOfCallers(t *testing.T) {
 	t.Parallel()
 	l := newCallerLimiter(0.001, 1)
 	require.NoError(t, l.allow("first"))
-	require.Error(t, l.allow("first"))
+	require.Equal(t, prego.CodeRateLimited, prego.CodeOf(l.allow("first")))
 	for i := range 3 * maxCallers {
 		require.NoError(t, l.allow(fmt.Sprint("caller ", i)))
 	}
 	require.Len(t, l.byKey, maxCallers)
 	require.Equal(t, maxCallers, l.order.Len())
-	require.Error(t, l.allow(fmt.Sprint("caller ", 3*maxCallers-1)), "the last ones are remembered")
+	require.Equal(t, prego.CodeRateLimited, prego.CodeOf(l.allow(fmt.Sprint("caller ", 3*maxCallers-1))), "the last ones are remembered")
 	require.NoError(t, l.allow("first"), "who was not seen for long begins anew")
 }
 

@@ -21,19 +21,22 @@ func TestTiersMustBeWhole(t *testing.T) {
 	}
 	_, err := ParseTiers(change(func(Tiers) {}))
 	require.NoError(t, err)
-	for name, text := range map[string][]byte{
-		"not JSON":        []byte("{"),
-		"a tier lacks":    change(func(t Tiers) { delete(t, prego.TierPaid) }),
-		"a limit lacks":   change(func(t Tiers) { delete(t[prego.TierFree], MaxApps) }),
-		"unknown tier":    change(func(t Tiers) { t["gold"] = t[prego.TierPaid] }),
-		"unknown limit":   change(func(t Tiers) { t[prego.TierFree]["max_fun"] = 1 }),
-		"negative":        change(func(t Tiers) { t[prego.TierFree][MaxApps] = -1 }),
-		"half an app":     change(func(t Tiers) { t[prego.TierFree][MaxApps] = 0.5 }),
-		"more than whole": change(func(t Tiers) { t[prego.TierFree][MaxApps] = 1 << 60 }),
-		"a string":        []byte(`{"free":{"max_apps":"1"}}`),
+	for name, tc := range map[string]struct {
+		text []byte
+		want string
+	}{
+		"not JSON":        {[]byte("{"), "unexpected end of JSON input"},
+		"a tier lacks":    {change(func(t Tiers) { delete(t, prego.TierPaid) }), "tier paid has no max_"},
+		"a limit lacks":   {change(func(t Tiers) { delete(t[prego.TierFree], MaxApps) }), "tier free has no max_apps"},
+		"unknown tier":    {change(func(t Tiers) { t["gold"] = t[prego.TierPaid] }), `"gold" is not a tier`},
+		"unknown limit":   {change(func(t Tiers) { t[prego.TierFree]["max_fun"] = 1 }), `tier free: "max_fun" is not a dimension`},
+		"negative":        {change(func(t Tiers) { t[prego.TierFree][MaxApps] = -1 }), "tier free: invalid_field: limit must not be negative"},
+		"half an app":     {change(func(t Tiers) { t[prego.TierFree][MaxApps] = 0.5 }), "tier free: invalid_field: limit must be a whole number for max_apps"},
+		"more than whole": {change(func(t Tiers) { t[prego.TierFree][MaxApps] = 1 << 60 }), "tier free: invalid_field: limit must be at most 9007199254740992"},
+		"a string":        {[]byte(`{"free":{"max_apps":"1"}}`), "cannot unmarshal string"},
 	} {
-		_, err := ParseTiers(text)
-		require.Error(t, err, name)
+		_, err := ParseTiers(tc.text)
+		require.ErrorContains(t, err, tc.want, name)
 	}
 }
 
@@ -42,10 +45,23 @@ func TestLimits(t *testing.T) {
 	require.NoError(t, ValidateLimit(MaxTotalCPURequest, 0.25))
 	require.NoError(t, ValidateLimit(MaxApps, 0))
 	require.NoError(t, ValidateLimit(MaxApps, maxLimit))
-	for _, v := range []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1), 0.5, maxLimit + 2} {
-		require.Error(t, ValidateLimit(MaxApps, v), v)
+	for _, tc := range []struct {
+		dimension Dimension
+		limit     float64
+		want      string
+	}{
+		{MaxApps, -1, "limit must not be negative"},
+		{MaxTotalCPURequest, -0.25, "limit must not be negative"},
+		{MaxApps, math.NaN(), "limit must not be negative"},
+		{MaxApps, math.Inf(-1), "limit must not be negative"},
+		{MaxApps, math.Inf(1), "limit must be at most 9007199254740992"},
+		{MaxApps, maxLimit + 2, "limit must be at most 9007199254740992"},
+		{MaxTotalCPURequest, maxLimit + 2, "limit must be at most 9007199254740992"},
+		{MaxApps, 0.5, "limit must be a whole number for max_apps"},
+		{"max_fun", 1, "dimension must be one of the dimensions of GET /v1/orgs/{id}/quotas"},
+	} {
+		require.EqualError(t, ValidateLimit(tc.dimension, tc.limit), "invalid_field: "+tc.want, "%s %v", tc.dimension, tc.limit)
 	}
-	require.Error(t, ValidateLimit("max_fun", 1))
 	tiers := DefaultTiers()
 	require.Equal(t, Limit{Value: 2}, tiers.Effective(prego.TierFree, nil, MaxApps))
 	require.Equal(t, Limit{Value: 0, Override: true}, tiers.Effective(prego.TierFree, map[Dimension]float64{MaxApps: 0}, MaxApps))

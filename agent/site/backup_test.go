@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/agent/wire"
@@ -97,7 +98,7 @@ func TestBackupAndRestore(t *testing.T) {
 	require.Equal(t, "as it was", string(text))
 	require.NoFileExists(t, b.path("sites/"+site+"/public/files/later.txt"))
 	require.NoDirExists(t, b.path("sites/"+site+"/"+asideDir))
-	require.Error(t, held(), "its session was ended")
+	require.ErrorIs(t, held(), mysql.ErrInvalidConn, "its session was ended")
 	require.Equal(t, 1, b.ask("SELECT COUNT(*) FROM `"+db+"`.tabSingles WHERE doctype = 'System Settings' AND field = 'enable_scheduler' AND value = '1'"), "the scheduler is on, as it was")
 	_, users := b.left(db)
 	require.Equal(t, 1, users, "the user for where root came from is gone")

@@ -1,6 +1,7 @@
 package site_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,13 +17,24 @@ func TestSettingsAreOfAClosedSet(t *testing.T) {
 	require.Equal(t, "t-1", s.Text("prego_tenant_id"))
 	require.Empty(t, s.Text("mail_port"), "no text")
 	require.Equal(t, "null", string(s["mail_server"]))
-	for _, text := range []string{
-		``, `{}`, `[]`, `null`, `"x"`, `{"host_name":"x"`, `{"host_name":"x"} {}`, `{"host_name":"x","host_name":"y"}`,
-		`{"db_name":"pool_1"}`, `{"db_password":"x"}`, `{"Host_name":"x"}`, `{"host_name":{"a":1}}`, `{"host_name":["a"]}`, `{"host_name":}`,
-		`{"mail_password":"as a setting"}`, `{"maintenance_mode":1}`,
+	for text, want := range map[string]string{
+		``: "must be a JSON object", `[]`: "must be a JSON object", `null`: "must be a JSON object", `"x"`: "must be a JSON object",
+		`{"host_name":"x"`: "must be a JSON object", `{"host_name":}`: "must be a JSON object", `{"host_name":"x",}`: "must be a JSON object",
+		`{}`:                                "there must be a setting",
+		`{"host_name":"x"} {}`:              "something follows the settings",
+		`{"host_name":"x","host_name":"y"}`: "host_name is there twice",
+		`{"db_name":"pool_1"}`:              `"db_name" may not be set`,
+		`{"db_password":"x"}`:               `"db_password" may not be set`,
+		`{"maintenance_mode":1}`:            `"maintenance_mode" may not be set`,
+		`{"Host_name":"x"}`:                 `"Host_name" may not be set`,
+		`{"host_name":{"a":1}}`:             "host_name must be text, a number",
+		`{"host_name":["a"]}`:               "host_name must be text, a number",
+		`{"mail_password":"as a setting"}`:  "mail_password is given as a secret, or null",
+		`{"host_name":"` + strings.Repeat("x", 5000) + `"}`: "host_name is too long",
+		"{\"host_name\":\"\xff\"}":                          "host_name is too long",
 	} {
 		_, err := site.ParseSettings(text)
-		require.Error(t, err, "%s", text)
+		require.ErrorContains(t, err, want, text)
 		require.NotContains(t, err.Error(), "as a setting")
 	}
 }

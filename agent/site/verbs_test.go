@@ -137,7 +137,7 @@ func TestAppsAndUsage(t *testing.T) {
 	}
 	require.JSONEq(t, `["frappe","erpnext"]`, b.good("--site", site, "list-apps"))
 	b.good("--site", site, "install-app", "erpnext")
-	require.Contains(t, b.bad("--site", site, "install-app", "no_such"), "no_such")
+	require.Contains(t, b.bad("--site", site, "install-app", "no_such"), "No module named 'no_such'")
 	b.good("--site", site, "enable-scheduler")
 	b.good("--site", site, "disable-scheduler")
 

@@ -61,7 +61,7 @@ func TestTheVerbsOfCatalogAndImages(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, out, "fsn1")
 	_, err = run(newCatalogCommand, "-o", "yaml")
-	require.Error(t, err)
+	require.EqualError(t, err, `--output must be table or json, not "yaml"`)
 	answer = `{"workflow_id":"refresh-catalog/prod"}`
 	out, err = run(newCatalogCommand, "refresh")
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,7 +42,7 @@ func TestHealthSaysWhatIsNotReady(t *testing.T) {
 	require.ErrorContains(t, err, "503")
 	require.ErrorContains(t, err, "database: refused")
 	srv.Close()
-	require.Error(t, run("--live", srv.URL))
+	require.ErrorIs(t, run("--live", srv.URL), syscall.ECONNREFUSED)
 }
 
 func TestHealthAsksTheProcessBesideIt(t *testing.T) {

@@ -38,22 +38,22 @@ func TestWhatIsNoAdviceIsAnError(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	defer close(release)
-	for name, answer := range map[string]http.HandlerFunc{
-		"status":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
-		"no JSON": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`<html>`)) },
-		"types":   func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"app_server_id":["app-1"]}`)) },
-		"too large": func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = w.Write([]byte(`{"reason":"` + strings.Repeat("x", 1<<20)))
+	for want, answer := range map[string]http.HandlerFunc{
+		"the adviser answered 500":             func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+		"can't be read: invalid character '<'": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`<html>`)) },
+		"cannot unmarshal array":               func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"app_server_id":["app-1"]}`)) },
+		"can't be read: unexpected EOF": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"reason":"` + strings.Repeat("x", 1<<20) + `"}`))
 		},
-		"nothing": func(http.ResponseWriter, *http.Request) {},
-		"silence": func(http.ResponseWriter, *http.Request) { <-release },
+		"can't be read: EOF":        func(http.ResponseWriter, *http.Request) {},
+		"context deadline exceeded": func(http.ResponseWriter, *http.Request) { <-release },
 	} {
 		s := httptest.NewServer(answer)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		a, err := adviser.HTTP{URL: s.URL, Client: s.Client()}.Advise(ctx, placement.AdviceRequest{})
 		cancel()
 		t.Cleanup(s.Close)
-		require.Error(t, err, name)
+		require.ErrorContains(t, err, want)
 		require.Zero(t, a)
 	}
 	_, err := adviser.HTTP{URL: "http://user:password@%zz", Client: http.DefaultClient}.Advise(t.Context(), placement.AdviceRequest{})

@@ -1,6 +1,7 @@
 package cloudinit
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,7 +55,7 @@ func TestImageRecipe(t *testing.T) {
 	}
 	for _, bad := range []string{"", "$(reboot)", "a b", "a\nb", "-v", "a;b", strings.Repeat("a", 300)} {
 		_, _, err := RenderImage(ImageInput{BaseImage: "debian-13", Containers: []string{bad}})
-		require.Error(t, err, bad)
+		require.ErrorContains(t, err, fmt.Sprintf("containers %q is not the name of a container image", bad))
 	}
 }
 

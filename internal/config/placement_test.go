@@ -34,27 +34,26 @@ func TestThePlacementPolicyIsWhatWasConfigured(t *testing.T) {
 
 func TestPlacementSettingsThatCantBeMeant(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*Placement){
-		"shared":            func(p *Placement) { p.Shared = "maybe" },
-		"algorithm":         func(p *Placement) { p.Algorithm = "manual" },
-		"memory":            func(p *Placement) { p.MemoryPctMax = 0 },
-		"tenants":           func(p *Placement) { p.MaxTenantsPerNode = 0 },
-		"CPU":               func(p *Placement) { p.CPUPctMax = 101 },
-		"slots":             func(p *Placement) { p.WorkerSlotsPctMax = -1 },
-		"disk":              func(p *Placement) { p.DBDiskPctMax = 100.1 },
-		"Redis":             func(p *Placement) { p.RedisMemoryPctMax = -0.1 },
-		"empty pool":        func(p *Placement) { p.EmptyPool = "wait" },
-		"weights":           func(p *Placement) { p.Weights = `{"app_load":1.1}` },
-		"a negative weight": func(p *Placement) { p.Weights = `{"db_disk":-1}` },
-		"an unknown weight": func(p *Placement) { p.Weights = `{"memory":0.5}` },
-		"no JSON":           func(p *Placement) { p.Weights = `app_load=1` },
+	for want, change := range map[string]func(*Placement){
+		"PREGO_SHARED_PLACEMENT_LEGACY must be 1, true, yes or unset": func(p *Placement) { p.Shared = "maybe" },
+		"PLACEMENT_…): invalid_field: policy.algorithm must be":       func(p *Placement) { p.Algorithm = "manual" },
+		"policy.memory_pct_max must be above 0 and at most 100":       func(p *Placement) { p.MemoryPctMax = 0 },
+		"policy.max_tenants_per_node must be 1 to 100000":             func(p *Placement) { p.MaxTenantsPerNode = 0 },
+		"policy.cpu_pct_max must be 0 to 100":                         func(p *Placement) { p.CPUPctMax = 101 },
+		"policy.worker_slots_pct_max must be 0 to 100":                func(p *Placement) { p.WorkerSlotsPctMax = -1 },
+		"policy.db_disk_pct_max must be 0 to 100":                     func(p *Placement) { p.DBDiskPctMax = 100.1 },
+		"policy.redis_memory_pct_max must be 0 to 100":                func(p *Placement) { p.RedisMemoryPctMax = -0.1 },
+		"policy.empty_pool must be on_demand or hold":                 func(p *Placement) { p.EmptyPool = "wait" },
+		"policy.weights.app_load must be 0 to 1":                      func(p *Placement) { p.Weights = `{"app_load":1.1}` },
+		"policy.weights.db_disk must be 0 to 1":                       func(p *Placement) { p.Weights = `{"db_disk":-1}` },
+		`PLACEMENT_WEIGHTS: json: unknown field "memory"`:             func(p *Placement) { p.Weights = `{"memory":0.5}` },
+		"PLACEMENT_WEIGHTS: invalid character":                        func(p *Placement) { p.Weights = `app_load=1` },
 	} {
 		p := Placement{Algorithm: "best_fit", MemoryPctMax: 70, MaxTenantsPerNode: 20, EmptyPool: "on_demand"}
 		_, err := p.Policy()
 		require.NoError(t, err)
 		change(&p)
 		_, err = p.Policy()
-		require.Error(t, err, name)
-		require.Contains(t, err.Error(), map[bool]string{true: "PREGO_SHARED", false: "PLACEMENT_"}[name == "shared"])
+		require.ErrorContains(t, err, want)
 	}
 }

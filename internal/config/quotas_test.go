@@ -43,6 +43,8 @@ func TestTiersComeFromAFile(t *testing.T) {
 
 	for _, vars := range []map[string]string{{"PREGO_DEFAULT_TIER": "gold"}, {"PREGO_QUOTA_METRICS_ORGS": "-1"}, {"PREGO_QUOTA_METRICS_ORGS": "1001"}} {
 		_, err := From(vars)
-		require.Error(t, err, vars)
+		for name := range vars {
+			require.ErrorContains(t, err, name+" must be ")
+		}
 	}
 }

@@ -235,7 +235,7 @@ func TestFrappe(t *testing.T) {
 		require.Contains(t, s.do("--site "+tenant+" list-apps", nil), `"erpnext"`)
 	}
 	_, err := s.verb("--site "+tenant+" install-app nosuch", nil)
-	require.Error(t, err)
+	require.ErrorContains(t, err, "No module named 'nosuch'")
 	s.do("--site "+tenant+" migrate", nil)
 	s.do("--site "+tenant+" enable-scheduler", nil)
 

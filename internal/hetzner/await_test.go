@@ -230,7 +230,7 @@ func TestAwaitFails(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		_, err := p.provider(nil).AwaitRunning(ctx, h, noBeat)
-		require.Error(t, err)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, ctx.Err(), context.DeadlineExceeded)
 	})
 	t.Run("an action never ends", func(t *testing.T) {

@@ -63,7 +63,7 @@ func TestNothingIsSentWithoutBudget(t *testing.T) {
 	_, err := hz.CreateServer(t.Context(), order(nil))
 	require.ErrorContains(t, err, "database is away")
 	_, err = hz.GetServer(t.Context(), "42")
-	require.Error(t, err)
+	require.ErrorContains(t, err, "database is away")
 	require.Empty(t, p.requests)
 }
 
@@ -153,9 +153,9 @@ func TestRequestsAreCounted(t *testing.T) {
 	h, err := hz.CreateServer(t.Context(), order(nil))
 	require.NoError(t, err)
 	_, err = hz.GetServer(t.Context(), "424242")
-	require.Error(t, err)
+	_ = requireClass(t, err, prego.InfraNotFound, "not_found")
 	p.inject(&fault{method: "DELETE", path: "/servers/", answer: reset})
-	require.Error(t, hz.DestroyServer(t.Context(), h.ProviderServerID))
+	_ = requireClass(t, hz.DestroyServer(t.Context(), h.ProviderServerID), prego.InfraAmbiguous, "connection_lost")
 	families, err := reg.Gather()
 	require.NoError(t, err)
 	counted, waited := map[string]float64{}, map[string]uint64{}

@@ -260,13 +260,17 @@ func TestDefiniteRefusalIsNotLookedUp(t *testing.T) {
 	for _, c := range []struct {
 		status int
 		code   string
-	}{{409, "conflict"}, {429, "rate_limit_exceeded"}, {412, "resource_unavailable"}, {403, "resource_limit_exceeded"}, {422, "invalid_input"}} {
+		class  prego.InfraClass
+	}{
+		{409, "conflict", prego.InfraRetry}, {429, "rate_limit_exceeded", prego.InfraThrottled}, {412, "resource_unavailable", prego.InfraNext},
+		{403, "resource_limit_exceeded", prego.InfraQuota}, {422, "invalid_input", prego.InfraPermanent},
+	} {
 		t.Run(c.code, func(t *testing.T) {
 			t.Parallel()
 			p := newProject(t)
 			p.inject(&fault{method: "POST", path: "/servers", answer: code(c.status, c.code)})
 			_, err := p.provider(nil).CreateServer(t.Context(), order(nil))
-			require.Error(t, err)
+			_ = requireClass(t, err, c.class, c.code)
 			require.Len(t, p.requests, 1)
 		})
 	}

@@ -189,15 +189,18 @@ func TestOneActionsFailureIsNobodyElses(t *testing.T) {
 
 func TestHostAddresses(t *testing.T) {
 	t.Parallel()
-	for _, bad := range []string{"", "localhost", "127.0.0.1", "10.0.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "::1", "fe80::1", "::ffff:127.0.0.1", "224.0.0.1"} {
-		require.Error(t, CheckHostAddr(bad, false), bad)
+	for _, bad := range []string{"127.0.0.1", "10.0.0.1", "10.99.3.7", "192.168.1.1", "169.254.169.254", "0.0.0.0", "::1", "fe80::1", "::ffff:127.0.0.1", "224.0.0.1"} {
+		require.ErrorContains(t, CheckHostAddr(bad, false), "is not public", bad)
+	}
+	for _, bad := range []string{"", "localhost", "203.0.113.7:22"} {
+		require.ErrorContains(t, CheckHostAddr(bad, false), "is not an IP address", bad)
 	}
 	require.NoError(t, CheckHostAddr("203.0.113.7", false))
 	require.NoError(t, CheckHostAddr("127.9.9.9", true))
 	require.NoError(t, CheckHostAddr("10.99.3.7", true), "a machine")
-	require.Error(t, CheckHostAddr("10.99.3.7", false))
-	require.Error(t, CheckHostAddr("10.98.3.7", true))
-	require.Error(t, CheckHostAddr("203.0.113.7", true))
+	for _, bad := range []string{"10.98.3.7", "203.0.113.7"} {
+		require.ErrorContains(t, CheckHostAddr(bad, true), "simulated hosts are on loopback or in 10.99.0.0/16", bad)
+	}
 	_, err := New(Config{Endpoint: "http://api.example.com", Token: "x"})
 	require.ErrorContains(t, err, "https")
 }

@@ -97,7 +97,7 @@ func TestCertificatesSayWhatTheIssuerDecides(t *testing.T) {
 	require.Empty(t, client.IPAddresses)
 	require.Len(t, parse(t, certs.AgentServer).IPAddresses, 1)
 	_, err = a.VerifyAgent(parse(t, certs.AgentServer))
-	require.Error(t, err)
+	require.ErrorContains(t, err, "not one of ours for agent-client")
 
 	_, err = (&Authority{environment: "other"}).ServerID(client)
 	require.Equal(t, prego.CodeCertificateInvalid, prego.CodeOf(err), "a certificate of another environment")
@@ -183,7 +183,7 @@ func TestRotationDropsNoRequest(t *testing.T) {
 	v1, err := a.Bundles(nil)
 	require.NoError(t, err)
 	require.NotEqual(t, v0.Version, v1.Version, "agents learn of it")
-	require.Error(t, Activate(dir, Gateway), "nothing to activate")
+	require.ErrorContains(t, Activate(dir, Gateway), "no new CA for gateway was added")
 }
 
 func TestClientsTakeOnlyTheServerThatTheyMean(t *testing.T) {
@@ -255,9 +255,10 @@ func TestCertificatesDoNotOutliveTheirCA(t *testing.T) {
 		cert, err := a.issue(p, newKey(t).Public(), "x", nil, []string{"app-1"}, nil, 2*caLife)
 		require.NoError(t, err)
 		require.Equal(t, c.cert.NotAfter, cert.NotAfter)
+		require.NoError(t, a.Verify(p, cert))
 		expired, err := a.issue(p, newKey(t).Public(), "x", nil, []string{"app-1"}, nil, -time.Second)
 		require.NoError(t, err)
-		require.Error(t, a.Verify(p, expired))
+		require.ErrorContains(t, a.Verify(p, expired), "not one of ours for "+string(p))
 	}
 }
 
@@ -307,7 +308,7 @@ func TestStepsThatWereCutOffAreFinishedByDoingThemAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, after)
 	_, err = Open(dir, "test")
-	require.Error(t, err)
+	require.ErrorContains(t, err, "bundle.pem holds no certificate")
 }
 
 func TestInitIsSafeAtOnce(t *testing.T) {

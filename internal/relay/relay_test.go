@@ -235,7 +235,7 @@ func TestOnlyTheAPIAndOnlyAWorker(t *testing.T) {
 		},
 	} {
 		_, err := config().ListContainers(t.Context(), "app-1", "")
-		require.Error(t, err, name)
+		require.ErrorContains(t, err, "do not accept each other's certificates", name)
 	}
 	require.Zero(t, asked)
 	_, err = b.client.ListContainers(t.Context(), "app-1", "")
@@ -346,7 +346,7 @@ func TestAWorkerThatStops(t *testing.T) {
 	<-running
 	<-followed
 	go stop()
-	require.Error(t, <-logs)
+	require.ErrorContains(t, <-logs, "context canceled")
 	close(let)
 	r := <-done
 	require.NoError(t, r.err)

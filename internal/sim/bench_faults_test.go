@@ -99,11 +99,24 @@ func TestBenchFaultsAreClaimedOnce(t *testing.T) {
 func TestBenchFaultsAreChecked(t *testing.T) {
 	t.Parallel()
 	s := benchSim(t, Profile{})
-	for _, f := range []Fault{
-		{}, {Action: "respond"}, {Action: "hang"}, {Action: "fail", Verb: "rename"}, {Action: "fail", Message: "two\nlines"}, {Action: "fail", Server: "["}, {Action: "fail", Times: -1},
+	for _, tc := range []struct {
+		fault Fault
+		want  string
+	}{
+		{Fault{}, "action must be fail, fail_after or hang"},
+		{Fault{Action: "respond"}, "action must be fail, fail_after or hang"},
+		{Fault{Action: "hang"}, "action hang needs delay_ms"},
+		{Fault{Action: "fail", Verb: "rename"}, "verb must be one of "},
+		{Fault{Action: "fail", Message: "two\nlines"}, "server and message must be one line"},
+		{Fault{Action: "fail", Server: "app-1\n"}, "server and message must be one line"},
+		{Fault{Action: "fail", Server: "["}, `bad pattern "["`},
+		{Fault{Action: "fail", Times: -1}, "must not be negative"},
+		{Fault{Action: "fail", Skip: -1}, "must not be negative"},
+		{Fault{Action: "hang", DelayMS: -1}, "must not be negative"},
 	} {
-		f.Kind = "bench"
-		_, err := s.Inject(f)
-		require.Error(t, err, "%+v", f)
+		tc.fault.Kind = "bench"
+		_, err := s.Inject(tc.fault)
+		require.ErrorContains(t, err, tc.want, "%+v", tc.fault)
 	}
+	require.Empty(t, s.Faults())
 }

@@ -260,7 +260,7 @@ func TestBenchIsFoundFromBelow(t *testing.T) {
 	cmd = b.command("", "list-apps")
 	cmd.Dir = t.TempDir()
 	out, err = cmd.CombinedOutput()
-	require.Error(t, err)
+	require.EqualError(t, err, "exit status 1")
 	require.Equal(t, "WARN: You should not run this command as root\n", string(out))
 	require.Contains(t, b.read("logs/bench.log"), "bench list-apps --format json\n", "command lines are logged as they are")
 	require.Equal(t, "5.31.1\n", b.run(0, "--version").stdout)

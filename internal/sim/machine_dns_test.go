@@ -54,8 +54,12 @@ func TestFaultsSuitTheKindOfHosts(t *testing.T) {
 		_, err = light.Inject(f)
 		require.NoError(t, err)
 	}
-	for _, f := range []Fault{{Kind: "mirror", Action: "drop"}, {Kind: "mirror", Action: "respond"}, {Kind: "dns", Action: "reset"}} {
+	for want, f := range map[string]Fault{
+		"a fault of kind mirror must be one of respond, reset, truncate, delay": {Kind: "mirror", Action: "drop"},
+		"status must be 400 to 599":                            {Kind: "mirror", Action: "respond"},
+		"a fault of kind dns must be one of drop, fail, delay": {Kind: "dns", Action: "reset"},
+	} {
 		_, err := real.Inject(f)
-		require.Error(t, err)
+		require.ErrorContains(t, err, want)
 	}
 }

@@ -108,7 +108,7 @@ func TestAnAllocationLooksAtTheVolumesAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, prego.Allocated, got.Outcome)
 	// A step that comes late finds the attachment ended, and brings the volume nowhere.
-	require.Error(t, s.AttachedTo(ctx, "vat-1", "node-1"))
+	require.ErrorContains(t, s.AttachedTo(ctx, "vat-1", "node-1"), "attachment vat-1 has ended")
 	left, err := s.LeftAttached(ctx, "vol-1")
 	require.NoError(t, err)
 	require.Empty(t, left)

@@ -131,7 +131,7 @@ func TestBudgetLanesKeepReserves(t *testing.T) {
 	require.Equal(t, 70, drain(b, "poll"), "polling leaves 30 %")
 	require.Equal(t, 20, drain(b, "create"), "creating leaves 10 %")
 	require.Equal(t, 10, drain(b, "delete"), "deleting uses the rest")
-	require.Error(t, b.Acquire(context.Background(), "browse"))
+	require.ErrorContains(t, b.Acquire(context.Background(), "browse"), `unknown lane "browse"`)
 }
 
 // TestUrgentLanesGoFirst: while deletions take all that is refilled, creates and

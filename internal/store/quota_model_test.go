@@ -153,7 +153,8 @@ func (m *plainModel) verdict(deltas ...quota.Delta) *prego.QuotaExceeded {
 	return quota.Check(deltas, m.usage(), m.limit)
 }
 
-var modelRun atomic.Int64
+// modelRun numbers the drawn runs; modelPurged counts the tenants that came to their end.
+var modelRun, modelPurged atomic.Int64
 
 // driven is a store and the model that it is held against.
 type driven struct {
@@ -318,9 +319,24 @@ func (d *driven) step() {
 			p.state = next
 		}
 	case 17:
-		if id, ok := pick(d, d.tenants); ok && d.tenants[id].state == prego.TenantDataPurged {
+		// To its end, which single actions hardly ever come to.
+		id, ok := pick(d, d.tenants)
+		if !ok || rapid.IntRange(0, 2).Draw(t, "to the end") > 0 {
+			return
+		}
+		p := d.tenants[id]
+		for _, action := range []prego.TenantAction{prego.ActionCancel, prego.ActionTerminate, prego.ActionPurge} {
+			if next, err := action.Apply(p.state); err == nil && p.state != prego.TenantProvisioning {
+				_, err = d.s.ChangeTenant(ctx, id, action, lasting, "test", "")
+				require.NoError(t, err)
+				p.state = next
+			}
+		}
+		if p.state == prego.TenantDataPurged && !p.gone {
+			d.agree() // purged, and not in effect: what is still counted is counted
 			require.NoError(t, d.s.TenantConverged(ctx, id, prego.TenantDataPurged))
-			d.tenants[id].gone = true
+			p.gone = true
+			modelPurged.Add(1)
 		}
 	case 18, 19:
 		id := d.id("ins")
@@ -509,4 +525,5 @@ func TestQuotasAgreeWithAPlainModel(t *testing.T) {
 			d.agree()
 		}
 	})
+	require.Positive(t, modelPurged.Load(), "no tenant came to its end")
 }

@@ -44,7 +44,7 @@ func TestDerivedTokens(t *testing.T) {
 	})
 	for _, bad := range []string{"", "zz", strings.Repeat("ab", 31)} {
 		_, err := NewDeriver(bad)
-		require.Error(t, err)
+		require.ErrorContains(t, err, "PREGO_MASTER_KEY must be at least 32 bytes", bad)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestSwapMatrix(t *testing.T) {
 	_, err = f.agent.Verify(tokens["expired agent"], f.cert, "")
 	require.NoError(t, err, "a host that was off for an hour can renew its token")
 	_, err = f.agent.Verify(tokens["expired agent"], f.other, "")
-	require.Error(t, err)
+	require.ErrorContains(t, err, "bound to another certificate")
 	_, err = f.agent.Verify(tokens["agent"], f.cert, "exec.bench")
 	require.Equal(t, prego.CodeScopeMissing, prego.CodeOf(err))
 	_, err = f.api.Authenticate(context.Background(), tokens["expired"])
@@ -315,7 +315,7 @@ func TestAnIssuerThatIsAwayStopsNobodyItKnows(t *testing.T) {
 	impatient, cancel := context.WithCancel(ctx)
 	cancel()
 	_, err = a.Authenticate(impatient, issuer.mint(t, "r2", "operator"))
-	require.Error(t, err, "who waits for a new key can give up")
+	require.Equal(t, prego.CodeUnauthenticated, prego.CodeOf(err), "who waits for a new key can give up")
 	issuer.fail.Store(true)
 	release()
 	require.Eventually(t, remote.failing, 5*time.Second, time.Millisecond)

@@ -263,7 +263,7 @@ func TestReplan(t *testing.T) {
 	a := action(prego.ClusterScaleOut, `{}`)
 	a.Data = json.RawMessage(`[`)
 	_, err := scale.Replan(state(nil, nil), a)
-	require.Error(t, err)
+	require.ErrorContains(t, err, "data of action 3: unexpected end of JSON input")
 }
 
 // TestReplanOfAReplacement: old servers go only for new ones that stand.

@@ -204,8 +204,24 @@ func emptyFirst(t *rapid.T, st prego.FleetState, victims []string, withinRegions
 // and bounds hold, and it ends.
 func TestReplansMakeUpForWhatIsMissing(t *testing.T) {
 	t.Parallel()
+	rounds, bounded := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		st, a := drawState(t), drawAction(t)
+		if rapid.IntRange(0, 3).Draw(t, "any fleet") > 0 { // else there is hardly ever a region to turn to
+			st.Usable = prego.Regions()
+			var specs []map[string]any
+			for _, r := range st.Usable {
+				specs = append(specs, map[string]any{"name": r, "weight": rapid.IntRange(1, 5).Draw(t, "weight"), "cap": rapid.IntRange(-1, 12).Draw(t, "cap")})
+			}
+			raw, err := json.Marshal(map[string]any{"regions": specs})
+			require.NoError(t, err)
+			st.Fleet.Policies = append(slices.DeleteFunc(st.Fleet.Policies, func(a prego.Attachment) bool { return a.Type == prego.PolicyRegionPlacement }),
+				policy(t, prego.PolicyRegionPlacement, string(raw)))
+			if rapid.Bool().Draw(t, "has a largest size") {
+				st.Fleet.MaxSize = max(st.Fleet.MinSize, st.Fleet.Size+rapid.Int64Range(1, 12).Draw(t, "room"))
+			}
+			a = action("CLUSTER_SCALE_OUT", fmt.Sprintf(`{"count":%d}`, rapid.IntRange(1, 9).Draw(t, "count")))
+		}
 		p, err := scale.Plan(st, a)
 		require.NoError(t, err)
 		a.Data, a.Steps = p.Data, slices.Clone(p.Steps)
@@ -245,6 +261,9 @@ func TestReplansMakeUpForWhatIsMissing(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, r.Skip)
 			added := map[prego.Region]int64{}
+			if len(r.More) > 0 {
+				rounds++
+			}
 			for i, s := range r.More {
 				require.False(t, lost[s.Region], "%s failed", s.Region)
 				require.Contains(t, st.Usable, s.Region)
@@ -256,6 +275,7 @@ func TestReplansMakeUpForWhatIsMissing(t *testing.T) {
 				r.More[i].ServerID, r.More[i].State = fmt.Sprintf("r-%d-%d", round, i), prego.FleetStepPlanned
 			}
 			if st.Fleet.MaxSize != prego.NoMaxSize && len(r.More) > 0 {
+				bounded++
 				require.LessOrEqual(t, st.Fleet.Size+int64(len(r.More)), st.Fleet.MaxSize)
 			}
 			a.Steps, a.Data = append(a.Steps, r.More...), r.Data
@@ -271,4 +291,7 @@ func TestReplansMakeUpForWhatIsMissing(t *testing.T) {
 			}
 		}
 	})
+	t.Logf("made up for in %d rounds, %d of them of a fleet with a largest size", rounds, bounded)
+	require.Positive(t, rounds, "nothing was made up for")
+	require.Positive(t, bounded, "nothing was made up for in a fleet with a largest size")
 }

@@ -200,7 +200,7 @@ func TestBadModels(t *testing.T) {
 			c := config(10, prego.ModeShared, placement.BestFit)
 			change(&c)
 			_, err := sim.New(c, rand.NewPCG(1, 1))
-			require.Error(t, err)
+			require.ErrorContains(t, err, "invalid_field: ")
 			require.Contains(t, fmt.Sprintf("%+v", err), field)
 		})
 	}
