@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,6 +58,9 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
+	if os.Getenv(engineAlone) != "" {
+		runEngineAlone()
+	}
 	code := m.Run()
 	if shared.engine != nil {
 		shared.engine.close()
@@ -201,12 +205,25 @@ func (e *engine) start() error {
 		return err
 	}
 	e.cmd.Stdout, e.cmd.Stderr = log, log
-	if err := e.cmd.Start(); err != nil {
+	// When the tests are killed it stops by itself, and containerd and the containers with it.
+	// The kernel sends the signal when the thread that forked ends: it waits here.
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd, done, started := e.cmd, make(chan struct{}), make(chan error, 1)
+	e.done = done
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+			close(done)
+		}
+	}()
+	if err := <-started; err != nil {
+		e.cmd = nil
 		return err
 	}
-	cmd, done := e.cmd, make(chan struct{})
-	e.done = done
-	go func() { _ = cmd.Wait(); close(done) }()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if c, err := e.local(); err == nil {
 			_, err = c.Ping(context.Background(), client.PingOptions{})
