@@ -41,7 +41,7 @@ type privateNIC struct {
 	addresses []string // the one that DHCP gives, and then the aliases
 }
 
-// name is that of the provider's machines with Q35 boards.
+// name is what it is called on the provider's servers of all types that are sold here.
 func (n privateNIC) name() string { return fmt.Sprintf("enp%ds0", 6+n.num) }
 
 // privateNICs are those of a server, in the order of its private_net. Call it with the

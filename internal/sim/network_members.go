@@ -128,6 +128,9 @@ func (s *Sim) place(others []schema.ServerPrivateNet, location schema.Location, 
 	if err != nil {
 		return out, err
 	}
+	if len(req.AliasIPs) > maxAliases {
+		return out, limitExceeded("alias IP")
+	}
 	for _, a := range req.AliasIPs {
 		if a == nil {
 			return out, invalid("invalid input in field 'alias_ips'", "alias_ips")
@@ -241,6 +244,9 @@ func (s *Sim) serverNetworkAction(r *http.Request, srv *server) (int, any, error
 
 // changeAliases replaces a server's further addresses in a network.
 func (s *Sim) changeAliases(srv *server, n *schema.Network, aliases []string) error {
+	if len(aliases) > maxAliases {
+		return limitExceeded("alias IP")
+	}
 	i := membership(srv, n.ID)
 	book := &addressBook{network: n, used: s.usedAddresses(n.ID)}
 	for _, a := range srv.PrivateNet[i].AliasIPs {

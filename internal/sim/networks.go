@@ -15,9 +15,10 @@ import (
 // machine_private.go. They cost nothing, so the ledger does not know them, as it does not
 // know firewalls.
 
-// What one network may have, and one server (docs.hetzner.com/cloud/networks/faq).
+// What one network may have, and one server (docs/simulator.md says where it is written).
 const (
-	maxSubnets, maxRoutes, maxMembers, maxNetworksOfServer = 50, 100, 100, 3
+	maxSubnets, maxRoutes, maxMembers = 50, 100, 100
+	maxNetworksOfServer, maxAliases   = 3, 5
 )
 
 var (
@@ -394,5 +395,5 @@ func changeRange(n *schema.Network, ipRange string) error {
 }
 
 func limitExceeded(what string) error {
-	return &apiError{status: 403, code: "resource_limit_exceeded", message: what + " limit exceeded"}
+	return &apiError{status: 403, code: "resource_limit_exceeded", message: what + " limit reached"}
 }

@@ -173,7 +173,7 @@ func TestNetworkHasRangesSubnetsAndRoutes(t *testing.T) {
 	refused(t, err, hcloud.ErrorCodeUniquenessError, "network name")
 	second := p.network("second", "10.0.0.0/16")
 	_, _, err = p.Network.Create(ctx, hcloud.NetworkCreateOpts{Name: "third", IPRange: cidr("10.0.0.0/16")})
-	refused(t, err, hcloud.ErrorCodeResourceLimitExceeded, "network limit")
+	refused(t, err, hcloud.ErrorCodeResourceLimitExceeded, "network limit reached")
 	_, _, err = p.Network.Update(ctx, second, hcloud.NetworkUpdateOpts{Name: "n"})
 	refused(t, err, hcloud.ErrorCodeUniquenessError, "network name")
 	_, _, err = p.Network.Update(ctx, second, hcloud.NetworkUpdateOpts{Name: "2nd", Labels: map[string]string{"a": "b"}, ExposeRoutesToVSwitch: hcloud.Ptr(true)})
@@ -262,7 +262,34 @@ func TestServerOnlyJoinsNetworksThatFit(t *testing.T) {
 		err = p.attach(s, hcloud.ServerAttachToNetworkOpts{Network: p.network(fmt.Sprint(i), fmt.Sprintf("192.168.%d.0/24", i), fmt.Sprintf("192.168.%d.0/24", i))})
 		require.Equal(t, i < 2, err == nil, "a server is in three networks at most: %v", err)
 	}
-	refused(t, err, hcloud.ErrorCodeResourceLimitExceeded, "networks")
+	refused(t, err, hcloud.ErrorCodeResourceLimitExceeded, "networks of a server limit")
+}
+
+func TestNetworkHasLimits(t *testing.T) {
+	t.Parallel()
+	p := newPrivately(t, nil)
+	n := p.network("n", "10.0.0.0/16", "10.0.0.0/24")
+	var err error
+	for i := range 50 {
+		require.NoError(t, err, "subnet %d", i)
+		_, _, err = p.Network.AddSubnet(p.Context(), n, hcloud.NetworkAddSubnetOpts{Subnet: hcloud.NetworkSubnet{Type: hcloud.NetworkSubnetTypeCloud, NetworkZone: hcloud.NetworkZoneEUCentral}})
+	}
+	refused(t, err, hcloud.ErrorCodeResourceLimitExceeded, "subnet limit reached")
+	err = nil
+	for i := range 101 {
+		require.NoError(t, err, "route %d", i)
+		_, _, err = p.Network.AddRoute(p.Context(), n, hcloud.NetworkAddRouteOpts{Route: hcloud.NetworkRoute{Destination: cidr(fmt.Sprintf("10.9.%d.0/24", i)), Gateway: net.ParseIP("10.0.0.2")}})
+	}
+	refused(t, err, hcloud.ErrorCodeResourceLimitExceeded, "route limit reached")
+	var aliases []net.IP
+	for i := range 6 {
+		aliases = append(aliases, net.ParseIP(fmt.Sprintf("10.0.0.%d", 100+i)))
+	}
+	s := p.server("s", "fsn1")
+	refused(t, p.attach(s, hcloud.ServerAttachToNetworkOpts{Network: n, AliasIPs: aliases}), hcloud.ErrorCodeResourceLimitExceeded, "alias IP limit")
+	require.NoError(t, p.attach(s, hcloud.ServerAttachToNetworkOpts{Network: n, AliasIPs: aliases[:5]}))
+	_, _, err = p.Server.ChangeAliasIPs(p.Context(), s, hcloud.ServerChangeAliasIPsOpts{Network: n, AliasIPs: aliases})
+	refused(t, err, hcloud.ErrorCodeResourceLimitExceeded, "alias IP limit")
 }
 
 func TestDeletedNetworkLetsItsServersGo(t *testing.T) {
