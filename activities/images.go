@@ -105,6 +105,16 @@ func (a *Images) infra(id prego.InfraProviderID) (Infra, ImageInfra, error) {
 	return infra, images, nil
 }
 
+// image reads an image's row and finds the cloud that it is built in.
+func (a *Images) image(ctx context.Context, id string) (prego.GoldenImage, Infra, ImageInfra, error) {
+	g, err := a.Store.GetGoldenImage(ctx, id)
+	if err != nil {
+		return g, nil, nil, imageError(err)
+	}
+	infra, images, err := a.infra(g.Provider)
+	return g, infra, images, err
+}
+
 // PlanImage reads the row.
 func (a *Images) PlanImage(ctx context.Context, in ImageRef) (ImagePlan, error) {
 	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
@@ -145,11 +155,7 @@ type BuilderInput struct {
 func (a *Images) MakeBuilder(ctx context.Context, in BuilderInput) (prego.Handle, error) {
 	stop := keepAlive(ctx)
 	defer stop()
-	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
-	if err != nil {
-		return prego.Handle{}, imageError(err)
-	}
-	infra, _, err := a.infra(g.Provider)
+	g, infra, _, err := a.image(ctx, in.ImageID)
 	if err != nil {
 		return prego.Handle{}, err
 	}
@@ -222,11 +228,7 @@ const statusOff = "off"
 func (a *Images) AwaitBuilt(ctx context.Context, in BuiltInput) (BuilderState, error) {
 	stop := keepAlive(ctx)
 	defer stop()
-	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
-	if err != nil {
-		return BuilderState{}, imageError(err)
-	}
-	infra, _, err := a.infra(g.Provider)
+	_, infra, _, err := a.image(ctx, in.ImageID)
 	if err != nil {
 		return BuilderState{}, err
 	}
@@ -261,11 +263,7 @@ var snapshotBroken = map[string]bool{"action_failed": true, "image_unavailable":
 func (a *Images) CopyBuilder(ctx context.Context, in BuiltInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
-	if err != nil {
-		return imageError(err)
-	}
-	_, infra, err := a.infra(g.Provider)
+	g, _, infra, err := a.image(ctx, in.ImageID)
 	if err != nil {
 		return err
 	}
@@ -293,11 +291,7 @@ func (a *Images) CopyBuilder(ctx context.Context, in BuiltInput) error {
 func (a *Images) DropBuilder(ctx context.Context, in ImageRef) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
-	if err != nil {
-		return imageError(err)
-	}
-	infra, _, err := a.infra(g.Provider)
+	g, infra, _, err := a.image(ctx, in.ImageID)
 	if err != nil {
 		return err
 	}
@@ -385,11 +379,7 @@ func (a *Images) RotateImages(ctx context.Context, in ImageRef) ([]string, error
 func (a *Images) DiscardSnapshots(ctx context.Context, in ImageRef) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
-	if err != nil {
-		return imageError(err)
-	}
-	_, infra, err := a.infra(g.Provider)
+	g, _, infra, err := a.image(ctx, in.ImageID)
 	if err != nil {
 		return err
 	}

@@ -21,23 +21,8 @@ import (
 
 	"github.com/prego/prego/agent/resp"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/internal/need"
 )
-
-// program finds a server that a test runs for real. Without it the test is skipped
-// on a developer's machine, and fails where it must run.
-func program(t testing.TB, name string) string {
-	t.Helper()
-	for _, dir := range []string{"", "/usr/sbin/", "/usr/bin/"} {
-		if p, err := exec.LookPath(dir + name); err == nil {
-			return p
-		}
-	}
-	if os.Getenv("CI") != "" || os.Getenv("PREGO_TEST_REAL") != "" {
-		t.Fatalf("%s is not installed; make test installs what the tests need", name)
-	}
-	t.Skipf("%s is not installed", name)
-	return ""
-}
 
 // denied demands that MariaDB refused a statement: for its syntax, or because the user may
 // not. That something is not there is no refusal.
@@ -124,7 +109,7 @@ func ownTmp(h *Host) string { return "--tmpdir=" + h.path("data") }
 // installMariaDB makes the data of a new server, as MariaDB's image does.
 func installMariaDB(t testing.TB, h *Host, args ...string) {
 	t.Helper()
-	out, err := unprivileged(exec.Command(program(t, "mariadb-install-db"), append([]string{"--no-defaults", "--datadir=" + h.path("data"), ownTmp(h), "--skip-test-db", //nolint:noctx // go test's own timeout ends it
+	out, err := unprivileged(exec.Command(need.Program(t, "mariadb-install-db"), append([]string{"--no-defaults", "--datadir=" + h.path("data"), ownTmp(h), "--skip-test-db", //nolint:noctx // go test's own timeout ends it
 		"--auth-root-authentication-method=normal"}, args...)...)).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
@@ -136,7 +121,7 @@ func startMariaDB(t testing.TB, h *Host, user, password string) (admin *sql.DB, 
 	admin, err := h.openMariaDB(wire.Service{User: user, Password: password, Socket: wire.MariaDBSocket})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = admin.Close() })
-	cmd := unprivileged(exec.Command(program(t, "mariadbd"), "--no-defaults", "--datadir="+h.path("data"), ownTmp(h), "--socket="+h.path(wire.MariaDBSocket), //nolint:noctx // see server
+	cmd := unprivileged(exec.Command(need.Program(t, "mariadbd"), "--no-defaults", "--datadir="+h.path("data"), ownTmp(h), "--socket="+h.path(wire.MariaDBSocket), //nolint:noctx // see server
 		"--init-file="+h.path(wire.MariaDBMount+"/init.sql"), "--skip-networking", "--pid-file="+h.path("data/pid"), "--secure-file-priv=", "--local-infile=1"))
 	server(t, cmd, func() bool { return admin.Ping() == nil })
 	return admin, func() {
@@ -310,7 +295,7 @@ func TestRealMariaDB(t *testing.T) {
 func realRedis(t testing.TB) *Host {
 	t.Helper()
 	h, _ := preparedHost(t, "redis-pool")
-	cmd := unprivileged(exec.Command(program(t, "redis-server"), "--port", "0", "--dir", h.path("data"), "--save", "", "--slowlog-log-slower-than", "0", //nolint:noctx // see server
+	cmd := unprivileged(exec.Command(need.Program(t, "redis-server"), "--port", "0", "--dir", h.path("data"), "--save", "", "--slowlog-log-slower-than", "0", //nolint:noctx // see server
 		"--aclfile", h.path(wire.RedisMount+"/users.acl"), "--unixsocket", h.path(wire.RedisSocket), "--unixsocketperm", "777"))
 	server(t, cmd, func() bool {
 		conn, err := (&net.Dialer{}).DialContext(context.Background(), "unix", h.path(wire.RedisSocket))

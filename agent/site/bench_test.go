@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/internal/need"
 )
 
 // killedAt is the status of a verb that a test ended at a step.
@@ -47,22 +48,6 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// needs finds a program that a test runs for real. Without it the test is skipped on a
-// developer's machine, and fails where it must run.
-func needs(t testing.TB, name string) string {
-	t.Helper()
-	for _, dir := range []string{"", "/usr/sbin/", "/usr/bin/"} {
-		if p, err := exec.LookPath(dir + name); err == nil {
-			return p
-		}
-	}
-	if os.Getenv("CI") != "" || os.Getenv("PREGO_TEST_REAL") != "" {
-		t.Fatalf("%s is not installed; make test installs what the tests need", name)
-	}
-	t.Skipf("%s is not installed", name)
-	return ""
-}
-
 const rootPassword = "root pass/word's"
 
 // mariadb is one server for all tests, which use databases of their own.
@@ -75,7 +60,7 @@ var (
 
 func mariadb(t testing.TB) int {
 	t.Helper()
-	install, server := needs(t, "mariadb-install-db"), needs(t, "mariadbd")
+	install, server := need.Program(t, "mariadb-install-db"), need.Program(t, "mariadbd")
 	mariadbOnce.Do(func() { mariadbPort, stopMariaDB, mariadbErr = startMariaDB(install, server) })
 	require.NoError(t, mariadbErr)
 	return mariadbPort
@@ -150,7 +135,7 @@ var benches atomic.Int64
 
 func newBench(t testing.TB) *testBench {
 	t.Helper()
-	python := needs(t, "/usr/bin/python3")
+	python := need.Program(t, "/usr/bin/python3")
 	port := mariadb(t)
 	root := t.TempDir()
 	b := &testBench{t: t, root: root, id: fmt.Sprintf("%d", benches.Add(1))}
