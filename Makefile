@@ -15,7 +15,7 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test lint bench generate golden mutate tools packages clean image compose-config test-production test-frappe machines test-machines images
+.PHONY: help build demo dev test lint bench generate golden mutate tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,11 @@ image: build ## Build the image that docker-compose.yml runs, and try it
 compose-config: ## Check docker-compose.yml
 	@tools/packages.sh compose
 	tools/compose-config.sh
+
+PROMTOOL ?= promtool
+alerts: ## Check the alert rules and try some of them (with promtool, which is in Debian's package prometheus; PROMTOOL=path)
+	$(PROMTOOL) check rules deploy/alerts.yaml
+	$(PROMTOOL) test rules deploy/alerts_test.yaml
 
 test-production: build temporal $(if $(QUICK),,$(TOOLS)/temporal-server-$(TEMPORAL_SERVER)) ## Run what docker-compose.yml declares and kill each part of it, then the end-to-end tests on its Temporal (RUN=pattern for some; QUICK=1 leaves both that Temporal's building and these out)
 	@tools/packages.sh compose postgres-server nc nsenter setpriv sysctl nft ip ca-certificates

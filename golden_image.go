@@ -33,6 +33,13 @@ func (s ImageStatus) Rests() bool {
 	return s == ImageReady || s == ImageFailed || s == ImageDeleted
 }
 
+// BuildOutcomes are what a build that fails can end with.
+func BuildOutcomes() []Reason {
+	return []Reason{
+		ReasonBuilderNotMade, ReasonBuilderLost, ReasonBuildTimeout, ReasonSnapshotFailed, ReasonVerificationFailed, ReasonBuildCancelled, ReasonFailedInternal,
+	}
+}
+
 // Reasons of failed and deleted images.
 const (
 	// ReasonBuilderNotMade: no machine could be had to build on.

@@ -71,6 +71,10 @@ func NewImageMetrics(reg prometheus.Registerer) *ImageMetrics {
 		Fallback: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_image_fallbacks_total", Help: "Golden images that the provider no longer had when a server was made."}),
 	}
 	reg.MustRegister(m.Outcomes, m.Fallback)
+	// A series that begins with 1 has not increased: of the first failure nobody would hear.
+	for _, reason := range prego.BuildOutcomes() {
+		m.Outcomes.WithLabelValues(string(reason))
+	}
 	return m
 }
 

@@ -192,5 +192,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Drift:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_container_drift_total", Help: "Containers found not to be as declared, by kind."}, []string{"kind"}),
 	}
 	reg.MustRegister(m.Outcomes, m.Seconds, m.Cleanup, m.Orphans, m.Breaker, m.Frozen, m.Awaiting, m.Silent, m.Drift)
+	// A series that begins with 1 has not increased: of the first one nobody would hear.
+	for _, kind := range prego.ResourceKinds() {
+		m.Orphans.WithLabelValues(string(kind))
+	}
+	for _, status := range []prego.AgentStatus{prego.AgentDegraded, prego.AgentDisconnected} {
+		m.Silent.WithLabelValues(string(status))
+	}
 	return m
 }

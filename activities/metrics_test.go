@@ -1,0 +1,35 @@
+package activities_test
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/activities"
+)
+
+// TestWhatIsAlertedOnBeginsAtZero: Prometheus sees no increase in a series that begins with 1,
+// so the first of what an alert watches would be missed.
+func TestWhatIsAlertedOnBeginsAtZero(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	activities.NewMetrics(reg)
+	activities.NewImageMetrics(reg)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	got := map[string][]string{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				require.Zero(t, m.GetCounter().GetValue())
+				got[f.GetName()] = append(got[f.GetName()], l.GetValue())
+			}
+		}
+	}
+	require.Equal(t, map[string][]string{
+		"prego_agents_silent_total":     {"degraded", "disconnected"},
+		"prego_image_builds_total":      {"build_cancelled", "build_timeout", "builder_lost", "builder_not_made", "failed_internal", "snapshot_failed", "verification_failed"},
+		"prego_orphans_destroyed_total": {"firewall", "image", "placement_group", "primary_ip", "server", "volume"},
+	}, got)
+}
