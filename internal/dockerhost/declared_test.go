@@ -480,11 +480,16 @@ func (d *declared) services() {
 		_, err := root.Exec(q)
 		require.NoError(t, err, q)
 	}
-	require.Error(t, d.mariadb("root", "").Ping(), "root has a password")
+	require.ErrorContains(t, d.mariadb("root", "").Ping(), "Error 1045", "root has a password")
 	user := d.mariadb(s.MariaDB.User, s.MariaDB.Password)
-	for _, q := range []string{"SELECT x FROM pool_a.t", "GRANT ALL ON *.* TO `prego-exec`@localhost", "CREATE USER x", "SELECT 1 INTO OUTFILE '/tmp/x'"} {
+	for q, refusal := range map[string]string{
+		"SELECT x FROM pool_a.t":                     "Error 1142",
+		"GRANT ALL ON *.* TO `prego-exec`@localhost": "Error 1045",
+		"CREATE USER x":                              "Error 1227",
+		"SELECT 1 INTO OUTFILE '/tmp/x'":             "Error 1045",
+	} {
 		_, err := user.Exec(q)
-		require.Error(t, err, q)
+		require.ErrorContains(t, err, refusal, q)
 	}
 	conn, err := net.Dial("unix", d.at(wire.RedisSocket)) //nolint:noctx // short
 	require.NoError(t, err)
