@@ -220,3 +220,126 @@ func TestTheLedgerIsSettled(t *testing.T) {
 	require.ErrorContains(t, err, "no rules")
 	require.Equal(t, []string{"primary_ip/33"}, r.cloud.deleted())
 }
+
+func (s stumbling) BeginReconcile(ctx context.Context) (int64, error) {
+	id, err := s.Store.BeginReconcile(ctx)
+	return id, errors.Join(err, s.err("BeginReconcile"))
+}
+
+func (s stumbling) EndReconcile(ctx context.Context, id int64, findings any) error {
+	return errors.Join(s.Store.EndReconcile(ctx, id, findings), s.err("EndReconcile"))
+}
+
+func (s stumbling) FleetRows(ctx context.Context, id prego.InfraProviderID) ([]prego.FleetRow, error) {
+	if s.at == "FleetRows" { // half of them would make orphans of the others' servers
+		return nil, errStore
+	}
+	return s.Store.FleetRows(ctx, id)
+}
+
+func (s stumbling) AllLiveResources(ctx context.Context, id prego.InfraProviderID) ([]prego.Resource, error) {
+	if s.at == "AllLiveResources" {
+		return nil, errStore
+	}
+	return s.Store.AllLiveResources(ctx, id)
+}
+
+func (s stumbling) SightOrphan(ctx context.Context, id prego.InfraProviderID, kind prego.ResourceKind, providerID, name string) (prego.Sighting, error) {
+	seen, err := s.Store.SightOrphan(ctx, id, kind, providerID, name)
+	return seen, errors.Join(err, s.err("SightOrphan"))
+}
+
+func (s stumbling) ForgetSightings(ctx context.Context, id prego.InfraProviderID, still []string) error {
+	return errors.Join(s.Store.ForgetSightings(ctx, id, still), s.err("ForgetSightings"))
+}
+
+func (s stumbling) OrphanDestroyed(ctx context.Context, id prego.InfraProviderID, kind prego.ResourceKind, providerID, serverID string) error {
+	return errors.Join(s.Store.OrphanDestroyed(ctx, id, kind, providerID, serverID), s.err("OrphanDestroyed"))
+}
+
+func (s stumbling) MarkMissing(ctx context.Context, serverID, providerServerID string) (bool, error) {
+	if s.at == "MarkMissing" {
+		return false, errStore
+	}
+	return s.Store.MarkMissing(ctx, serverID, providerServerID)
+}
+
+// TestAReconciliationThatStumblesSaysSo, and what cannot be read is no reason to destroy
+// anything.
+func TestAReconciliationThatStumblesSaysSo(t *testing.T) {
+	t.Parallel()
+	r := newReconciling(t)
+	r.machine("srv-1", prego.ServerActive, 1, "1")
+	r.machine("srv-lost", prego.ServerDraining, 1, "")
+	r.machine("srv-gone", prego.ServerActive, 1, "2")
+	r.machine("srv-end", prego.ServerTerminated, 1, "")
+	r.cloud.has(prego.ResourceServer, "1", "srv-1", "srv-1", 1)
+	r.cloud.has(prego.ResourceVolume, "9", "v", "srv-1", 1)
+	r.cloud.fails["GetServer/2"] = &prego.InfraError{Class: prego.InfraNotFound, Code: "not_found"}
+	for _, at := range []string{
+		"BeginReconcile", "FleetRows", "AllLiveResources", "ListOwned", "AddEvent", "MarkMissing", "SightOrphan", "ForgetSightings", "OrphanDestroyed", "Released", "EndReconcile",
+	} {
+		r.exec(`DELETE FROM orphan_sightings`)
+		r.exec(`INSERT INTO orphan_sightings (provider, kind, provider_id, name, sightings) VALUES ('hetzner', 'volume', '9', 'v', 5)`)
+		r.exec(`UPDATE servers SET updated_at = now() - interval '1 hour'`)
+		r.line(prego.ResourcePlacementGroup, "pg", "42", "", 0)
+		r.fleet.Store = stumbling{r.store, at}
+		r.cloud.fails["ListOwned"] = nil
+		if at == "ListOwned" {
+			r.cloud.fails[at] = errStore
+		}
+		_, err := r.env.ExecuteActivity(r.fleet.Reconcile)
+		require.ErrorContains(t, err, errStore.Error(), at)
+		switch at {
+		case "OrphanDestroyed", "Released", "EndReconcile":
+			require.Equal(t, []string{"volume/9"}, r.cloud.deleted(), at)
+			r.cloud.has(prego.ResourceVolume, "9", "v", "srv-1", 1)
+		default:
+			require.Empty(t, r.cloud.deleted(), at)
+		}
+	}
+}
+
+// TestContainersOfActiveServersAreLookedAt, and of no others.
+func TestContainersOfActiveServersAreLookedAt(t *testing.T) {
+	t.Parallel()
+	r := newReconciling(t)
+	r.machine("srv-1", prego.ServerActive, 1, "")
+	r.machine("srv-2", prego.ServerFailed, 1, "")
+	r.machine("srv-3", prego.ServerTerminated, 1, "")
+	r.fleet.DriftHosts = 10
+	r.fleet.Check = func(_ context.Context, id string) (activities.ContainerReport, error) {
+		return activities.ContainerReport{ServerID: id}, nil
+	}
+	require.Equal(t, activities.ReconcileResult{ContainersChecked: 1}, r.reconcile())
+}
+
+// sweeping is a store whose sweep ends as it is told to.
+type sweeping struct {
+	activities.FleetStore
+	result prego.SweepResult
+	err    error
+}
+
+func (s sweeping) SweepSilent(context.Context, prego.SweepParams) (prego.SweepResult, error) {
+	return s.result, s.err
+}
+
+// TestASweepIsCounted, and one that marks nobody, since too many are silent, is seen.
+func TestASweepIsCounted(t *testing.T) {
+	t.Parallel()
+	m := activities.NewMetrics(prometheus.NewRegistry())
+	sweep := func(s sweeping) error {
+		got, err := (&activities.Fleet{Store: s, Metrics: m, Log: zap.NewNop()}).SweepSilent(t.Context())
+		require.Equal(t, s.result, got)
+		return err
+	}
+	require.NoError(t, sweep(sweeping{result: prego.SweepResult{Fleet: 9, Silent: 9, Frozen: true}}))
+	require.InDelta(t, 1, counted(t, m.Frozen), 0)
+	require.ErrorIs(t, sweep(sweeping{err: errStore}), errStore)
+	require.InDelta(t, 1, counted(t, m.Frozen), 0, "nobody looked")
+	require.NoError(t, sweep(sweeping{result: prego.SweepResult{Fleet: 9, Silent: 3, Degraded: 2, Failed: 1}}))
+	require.InDelta(t, 0, counted(t, m.Frozen), 0)
+	require.InDelta(t, 2, counted(t, m.Silent.WithLabelValues("degraded")), 0)
+	require.InDelta(t, 1, counted(t, m.Silent.WithLabelValues("disconnected")), 0)
+}

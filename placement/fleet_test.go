@@ -71,3 +71,19 @@ func TestNoOverrideSharesADedicatedRedis(t *testing.T) {
 	require.Equal(t, placement.Refused, got.Outcome)
 	require.Equal(t, prego.CodeInvariantViolation, got.Code)
 }
+
+// TestEveryServerOfAFamilyIsKin: among them the ranking decides.
+func TestEveryServerOfAFamilyIsKin(t *testing.T) {
+	t.Parallel()
+	d := fleet()
+	d.Servers[0].MemoryPct = 10
+	for i := range d.Servers {
+		d.Servers[i].ParentOrgs = map[string]int{"p": 1}
+	}
+	kin := request(func(r *placement.Request) { r.ParentOrgID = "p" })
+	f := placement.NewFleet(shared(), d)
+	require.Equal(t, "app-1", f.Decide(kin).AppServerID)
+	d.Servers[0].ParentOrgs = nil
+	f.Update(placement.Change{Providers: d.Providers, Servers: d.Servers[:1]})
+	require.Equal(t, "app-2", f.Decide(kin).AppServerID, "one that they left is none")
+}

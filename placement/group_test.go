@@ -94,6 +94,7 @@ func TestScheduleGroup(t *testing.T) {
 		"old ones that boot are of no use":        {1, rolling, "1:booting", "drain 1; stop 1"},
 		"a failure rolls back":                    {2, rolling, "1:running 1:running 2:failed", "roll back for 3; stop 3"},
 		"rolled back, the new ones are the old":   {2, rolling, "1:running 2:running 2:failed", "roll back for 3; stop 3"},
+		"rolled back, the new ones go":            {2, rolling, "1:running 1:running 2:running 2:failed", "roll back for 4; drain 3; stop 3,4"},
 		"the failure of a server does not":        {2, rolling, "1:running 1:running 2:booting/lost", "lose 3; stop 3"},
 		"an old one that fails does not":          {2, rolling, "1:running 1:failed", "want 1 surge; stop 2"},
 		"the first release has nothing before it": {1, func(g *placement.GroupState) { g.Stable = 0 }, "1:failed", "stop 1"},
