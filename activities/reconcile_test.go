@@ -135,6 +135,9 @@ func TestAServerIsMissingWhenTheProviderSaysSo(t *testing.T) {
 	require.Equal(t, activities.ReconcileResult{}, r.reconcile())
 	require.Equal(t, 3, r.number(`SELECT count(*) FROM servers WHERE status = 'active'`))
 	r.cloud.fails["GetServer/2"] = &prego.InfraError{Class: prego.InfraNotFound, Code: "not_found"}
+	r.fleet.Store = stumbling{r.store, "a row that has moved on"}
+	require.Equal(t, activities.ReconcileResult{}, r.reconcile())
+	r.fleet.Store = r.store
 	require.Equal(t, activities.ReconcileResult{Missing: 1}, r.reconcile())
 	require.Equal(t, 1, r.number(`SELECT count(*) FROM servers WHERE server_id = 'srv-2' AND status = 'failed' AND status_reason = 'server_missing'`))
 	require.Equal(t, 2, r.number(`SELECT count(*) FROM servers WHERE status = 'active'`))
@@ -194,7 +197,8 @@ func TestTheLedgerIsSettled(t *testing.T) {
 	r.line(prego.ResourcePlacementGroup, "pg", "42", "", 0)
 	r.exec(`UPDATE resources SET state = 'releasing' WHERE name IN ('half', 'done', 'stuck')`)
 	r.cloud.has(prego.ResourceFirewall, "41", "fw", "", 0)
-	r.cloud.fails["primary_ip/33"] = &prego.InfraError{Class: prego.InfraRetry, Code: "locked"}
+	locked := &prego.InfraError{Class: prego.InfraRetry, Code: "locked"}
+	r.cloud.fails["primary_ip/33"], r.cloud.fails["volume/21"] = locked, locked
 	names := func() (left []string) {
 		all, err := r.store.AllLiveResources(t.Context(), prego.ProviderHetzner)
 		require.NoError(t, err)
@@ -211,8 +215,13 @@ func TestTheLedgerIsSettled(t *testing.T) {
 	r.exec(`UPDATE resources SET intended_at = now() - interval '61 minutes'`)
 	r.fleet.Rules.MaxPerRun = 0 // no orphan's is this
 	out = r.reconcile()
-	require.Equal(t, []string{"primary_ip/31", "volume/21"}, r.cloud.deleted())
-	require.Equal(t, 4, out.Settled)
+	require.Equal(t, []string{"primary_ip/31"}, r.cloud.deleted())
+	require.Equal(t, 3, out.Settled)
+	require.Contains(t, names(), "unknown", "it is not gone yet")
+	delete(r.cloud.fails, "volume/21")
+	out = r.reconcile()
+	require.Equal(t, []string{"volume/21"}, r.cloud.deleted())
+	require.Equal(t, 1, out.Settled)
 	require.Equal(t, []string{"srv-kept", "srv-live", "unknown-kept", "unknown-live", "stuck", "made", "fw"}, names())
 	delete(r.cloud.fails, "primary_ip/33")
 	r.cloud.fails["EnsureFirewall"] = errors.New("no rules")
@@ -258,8 +267,11 @@ func (s stumbling) OrphanDestroyed(ctx context.Context, id prego.InfraProviderID
 }
 
 func (s stumbling) MarkMissing(ctx context.Context, serverID, providerServerID string) (bool, error) {
-	if s.at == "MarkMissing" {
+	switch s.at {
+	case "MarkMissing":
 		return false, errStore
+	case "a row that has moved on":
+		return false, nil
 	}
 	return s.Store.MarkMissing(ctx, serverID, providerServerID)
 }
@@ -298,6 +310,51 @@ func TestAReconciliationThatStumblesSaysSo(t *testing.T) {
 			require.Empty(t, r.cloud.deleted(), at)
 		}
 	}
+}
+
+// volumeRuns is a workflow engine that starts the runs of volumes.
+type volumeRuns struct {
+	activities.OrgRuns
+	asked []string
+	err   error
+}
+
+func (r *volumeRuns) EnsureVolume(_ context.Context, id string) (bool, error) {
+	r.asked = append(r.asked, id)
+	return id == "vol-lost", r.err
+}
+
+// TestWhatAnOrgOwnsIsNoOrphan, by its name alone, from the moment that it is asked for;
+// one that the provider lost is failed, and a run that was lost is started.
+func TestWhatAnOrgOwnsIsNoOrphan(t *testing.T) {
+	t.Parallel()
+	r := newReconciling(t)
+	runs := &volumeRuns{}
+	r.fleet.Org = &activities.OrgResources{Store: r.store, Runs: runs}
+	r.machine("srv-1", prego.ServerActive, 1, "")
+	volume := func(id, providerID, status string) {
+		r.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by)
+			VALUES ($1, 'o1', 'eu', 'fsn1', $1, 10000000000, 'hetzner', 'name-' || $1, NULLIF($2, ''), $3, 'a')`, id, providerID, status)
+	}
+	volume("vol-new", "", "pending")
+	r.cloud.has(prego.ResourceVolume, "1", "name-vol-new", "", 0)
+	r.cloud.has(prego.ResourcePrimaryIP, "1", "name-vol-new", "", 0) // of its name, and no volume
+	for _, want := range []int{0, 1} {
+		require.Equal(t, activities.ReconcileResult{Owned: 2, Orphans: 1, Destroyed: want}, r.reconcile())
+	}
+	require.Equal(t, []string{"primary_ip/1"}, r.cloud.deleted())
+	require.Empty(t, runs.asked)
+
+	volume("vol-gone", "7", "ready")
+	r.line(prego.ResourceVolume, "name-vol-gone", "7", "", 0)
+	volume("vol-lost", "", "pending")
+	r.exec(`UPDATE volumes SET updated_at = now() - interval '31 seconds' WHERE status = 'pending'`)
+	require.Equal(t, activities.ReconcileResult{Owned: 1, Settled: 1, Restarted: 1}, r.reconcile(), "the other has its run")
+	require.ElementsMatch(t, []string{"vol-new", "vol-lost"}, runs.asked)
+	require.Equal(t, 1, r.number(`SELECT count(*) FROM volumes WHERE volume_id = 'vol-gone' AND status = 'failed' AND reason = 'missing_at_provider'`))
+	runs.err = errors.New("the engine is away")
+	_, err := r.env.ExecuteActivity(r.fleet.Reconcile)
+	require.ErrorContains(t, err, "the engine is away")
 }
 
 // TestContainersOfActiveServersAreLookedAt, and of no others.
