@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"io/fs"
@@ -289,6 +290,27 @@ func TestExecTakesOnlyTokensForThisCommand(t *testing.T) {
 			require.Equal(t, "scope_missing", code)
 		})
 	}
+}
+
+// TestExecKeysAreEd25519, each of them, or none is taken.
+func TestExecKeysAreEd25519(t *testing.T) {
+	t.Parallel()
+	g := newTestGateway(t)
+	good := g.bundles.ExecKeys["k1"]
+	der, err := x509.MarshalPKIXPublicKey(g.execCA.key.Public())
+	require.NoError(t, err)
+	for key, says := range map[string]string{
+		"":  "exec key k2 is not PEM",
+		"k": "exec key k2 is not PEM",
+		string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: []byte("x")})): "exec key k2: ",
+		string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})):         "exec key k2 is not Ed25519",
+	} {
+		_, err := parseExecKeys(map[string]string{"k1": good, "k2": key})
+		require.ErrorContains(t, err, says)
+	}
+	keys, err := parseExecKeys(map[string]string{"k1": good, "k2": good})
+	require.NoError(t, err)
+	require.Len(t, keys, 2)
 }
 
 func TestExecTakesATokenOnce(t *testing.T) {

@@ -216,6 +216,7 @@ func TestBenchRunsWithNothingOfTheAgents(t *testing.T) {
 func TestBenchRefusesWhatIsOutOfBounds(t *testing.T) {
 	t.Parallel()
 	a, call := withBench(t, `echo ran >> ran`)
+	configure := func(settings string) []string { return []string{"--site", "a.example.com", "configure", settings} }
 	for name, tc := range map[string]struct {
 		in          wire.ExecRequest
 		code, field string
@@ -228,12 +229,19 @@ func TestBenchRefusesWhatIsOutOfBounds(t *testing.T) {
 		"a neighbour":         {wire.ExecRequest{WorkingDir: wire.BenchDir + "-2"}, "invalid_field", "workingDir"},
 		"relative":            {wire.ExecRequest{WorkingDir: "sites"}, "invalid_field", "workingDir"},
 		"a long id":           {wire.ExecRequest{AuditID: strings.Repeat("x", 257)}, "invalid_field", "auditId"},
+		"no tenant's id":      {wire.ExecRequest{TenantID: "../t"}, "invalid_field", "tenantId"},
+		"the host's setting":  {wire.ExecRequest{Args: configure(`{"db_name":"x"}`)}, "invalid_field", "args"},
+		"no owner's id":       {wire.ExecRequest{Args: configure(`{"` + wire.SiteOwnerFile + `":"../t"}`)}, "invalid_field", "args"},
+		"an owner taken away": {wire.ExecRequest{Args: configure(`{"` + wire.SiteOwnerFile + `":null}`)}, "invalid_field", "args"},
+		"a directory for SQL": {wire.ExecRequest{Kind: wire.KindMariaDB, Args: []string{"databases"}, WorkingDir: wire.BenchDir}, "invalid_field", "workingDir"},
+		"a tenant for SQL":    {wire.ExecRequest{Kind: wire.KindMariaDB, Args: []string{"databases"}, TenantID: "t-1"}, "invalid_field", "tenantId"},
 	} {
 		out := call(tc.in)
 		require.Equal(t, http.StatusUnprocessableEntity, out.StatusCode, name)
 		require.Equal(t, []string{tc.code, tc.field}, []string{out.problem.Code, out.problem.Field}, name)
 	}
 	require.NoFileExists(t, a.inBench("ran"))
+	require.Equal(t, http.StatusOK, call(wire.ExecRequest{TimeoutSeconds: 900, AuditID: strings.Repeat("x", 256)}).StatusCode, "the bounds themselves are within them")
 }
 
 func TestATimeoutKillsTheWholeGroup(t *testing.T) {
