@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
+	sdktemporal "go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/worker"
 
 	"github.com/prego/prego"
@@ -54,7 +55,8 @@ func TestACancelWaitsForTheReservationThatIsUnderWay(t *testing.T) {
 	require.NoError(t, temporalClient.CancelWorkflow(ctx, run.GetID(), ""))
 	time.Sleep(time.Second) // for a clean-up that does not wait
 	close(finish)
-	require.Error(t, run.Get(ctx, nil))
+	var cancelled *sdktemporal.CanceledError
+	require.ErrorAs(t, run.Get(ctx, nil), &cancelled)
 	mu.Lock()
 	defer mu.Unlock()
 	require.Equal(t, []string{"placed", "released", "cancelled"}, did)
