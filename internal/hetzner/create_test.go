@@ -262,8 +262,11 @@ func TestDefiniteRefusalIsNotLookedUp(t *testing.T) {
 		code   string
 		class  prego.InfraClass
 	}{
-		{409, "conflict", prego.InfraRetry}, {429, "rate_limit_exceeded", prego.InfraThrottled}, {412, "resource_unavailable", prego.InfraNext},
-		{403, "resource_limit_exceeded", prego.InfraQuota}, {422, "invalid_input", prego.InfraPermanent},
+		{409, "conflict", prego.InfraRetry},
+		{429, "rate_limit_exceeded", prego.InfraThrottled},
+		{412, "resource_unavailable", prego.InfraNext},
+		{403, "resource_limit_exceeded", prego.InfraQuota},
+		{422, "invalid_input", prego.InfraPermanent},
 	} {
 		t.Run(c.code, func(t *testing.T) {
 			t.Parallel()
