@@ -149,7 +149,9 @@ func (m *machine) portsHold() {
 	m.t.Helper()
 	const engine = `curl --silent --show-error --fail-with-body --unix-socket /run/docker.sock -H 'Content-Type: application/json' http://docker`
 	m.run(engine + `/networks/create -d '{"Name":"open"}'`)
-	m.run(engine + `/containers/create?name=open -d '{"Image":"` + sim.RegistryName + "/" + sim.StandIn + `","Cmd":["` + sim.StandInProgram + `","stand-in","x"],
+	// It has no name where it was pulled by its digest.
+	image := m.run(engine + `/containers/json | grep -o '"ImageID":"[^"]*"' | head -n 1 | cut -d'"' -f4`)
+	m.run(engine + `/containers/create?name=open -d '{"Image":"` + image + `","Cmd":["` + sim.StandInProgram + `","stand-in","x"],
 "ExposedPorts":{"8000/tcp":{}},"HostConfig":{"NetworkMode":"open","PortBindings":{"8000/tcp":[{"HostPort":"9998"}]}}}'`)
 	m.run(engine + `/containers/open/start -X POST`)
 	m.run(`cd /; pid=$(` + engine + `/containers/open/json | grep -o '"Pid":[0-9]*' | cut -d: -f2)

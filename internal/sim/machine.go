@@ -461,8 +461,11 @@ func (m *machineHost) execute(ctx context.Context, stdin io.Reader, argv ...stri
 	if pid == 0 {
 		return nil, fmt.Errorf("host %d is off", m.id)
 	}
+	// nsenter that waits for its child would stop when that is stopped, for good: a system that
+	// shuts down stops all its processes for a moment (SIGSTOP), and then waits for one whose
+	// end nobody takes note of.
 	script := `for g in ` + groupRoot + `/*/` + m.name + `; do echo $$ >"$g/cgroup.procs" || exit 99; done
-exec setpriv --bounding-set=-sys_time,-sys_module,-sys_rawio nsenter --target "$1" --mount --uts --ipc --net --pid --cgroup -- /usr/bin/env -i --chdir=/ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "${@:2}"`
+exec setpriv --bounding-set=-sys_time,-sys_module,-sys_rawio nsenter --no-fork --target "$1" --mount --uts --ipc --net --pid --cgroup -- /bin/sh -c '"$@"; exit $?' sh /usr/bin/env -i --chdir=/ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "${@:2}"`
 	cmd := exec.CommandContext(ctx, "/bin/bash", append([]string{"-c", script, "bash", fmt.Sprint(pid)}, argv...)...) //nolint:gosec // for tests
 	cmd.Stdin = stdin
 	var stdout, stderr bytes.Buffer
