@@ -35,6 +35,7 @@ func (m *machine) awaitStage(pattern string) {
 	var s api.Server
 	require.Eventually(m.t, func() bool {
 		s = m.get(m.server)
+		require.NotEqual(m.t, api.ServerStatus("failed"), s.Status, "%s: %s %q", deref(s.StatusReason), deref(s.StatusMessage), stages(s))
 		return slices.ContainsFunc(stages(s), re.MatchString)
 	}, 3*time.Minute, 100*time.Millisecond, "%s was not reported", pattern)
 }

@@ -262,10 +262,16 @@ func (m *machineHost) spawn(space string, groups []string) (<-chan int, error) {
 		return nil, err
 	}
 	defer func() { _ = console.Close() }()
-	// It enters its groups before there is anything else in them.
-	script := `for g in ` + strings.Join(groups, " ") + `; do echo $$ >"$g/cgroup.procs" || exit 99; done; exec "$@"`
+	// It enters its groups before there is anything else in them, and lets go of other
+	// machines' disks: its copies of their mounts would keep the disks of deleted ones.
+	script := `for g in ` + strings.Join(groups, " ") + `; do echo $$ >"$g/cgroup.procs" || exit 99; done
+exec unshare --mount -- sh -c 'own=$1; shift
+while read -r _ _ _ _ at _; do
+	case $at in "$own"/*) ;; */hosts/*/disk | */hosts/*/root) umount --lazy "$at" ;; esac
+done </proc/self/mountinfo
+exec "$@"' sh "$@"`
 	args := []string{
-		"-c", script, "sh", "nsenter", "--net=/run/netns/" + space, "systemd-nspawn", "--quiet", "--directory=" + m.merged(), "--machine=" + m.name, "--kill-signal=SIGRTMIN+3", "--register=no", "--keep-unit",
+		"-c", script, "sh", m.dir, "nsenter", "--net=/run/netns/" + space, "systemd-nspawn", "--quiet", "--directory=" + m.merged(), "--machine=" + m.name, "--kill-signal=SIGRTMIN+3", "--register=no", "--keep-unit",
 		"--capability=all", "--drop-capability=CAP_SYS_TIME,CAP_SYS_MODULE,CAP_SYS_RAWIO", "--system-call-filter=add_key keyctl bpf",
 		"--bind=" + filepath.Join(m.mount(), "docker") + ":/var/lib/docker", "--bind=/dev/fuse", "--bind-ro=" + m.machine() + ":/run/machine",
 		"--resolv-conf=off", "--timezone=off", "--link-journal=no", "--console=read-only", "/run/machine/init",
