@@ -122,7 +122,9 @@ func SweepMachines() error {
 
 func (w *network) up() error {
 	for _, args := range [][]string{
-		{"link", "add", w.bridge(), "type", "bridge", "forward_delay", "0"},
+		// Without an address of its own it takes one of its ports, and another when that goes:
+		// machines would look for the old one for half a minute.
+		{"link", "add", w.bridge(), "address", w.mac(1), "type", "bridge", "forward_delay", "0"},
 		{"address", "add", w.gateway() + "/24", "dev", w.bridge()},
 		{"address", "add", metadataAddr + "/32", "dev", w.bridge()},
 		{"link", "set", w.bridge(), "up"},

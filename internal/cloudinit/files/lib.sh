@@ -16,9 +16,9 @@ CLOCK_TOLERANCE=10 # seconds between this clock and the control plane's
 
 tell() { python3 -I "$LIB/gateway.py" report "$@"; }
 
-# report tells the gateway how far the boot has come. That it can't be told stops
-# nothing.
-report() { tell "$@" >/dev/null || true; }
+# report tells the gateway how far the boot has come, and tries twice. That it can't be
+# told stops nothing.
+report() { tell "$@" >/dev/null || { sleep 2 && tell "$@" >/dev/null; } || true; }
 
 # uptime is a clock that nobody sets.
 uptime() { read -r up _ </proc/uptime && echo "${up%%.*}"; }
