@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -176,7 +177,8 @@ func TestOnlyTheAgentsUserIsLetIn(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
 	run(t, func(ctx context.Context) error { return e.Run(ctx, l) })
 	_, err = executorClient(h).Post("http://exec"+wire.PathExec, "application/json", strings.NewReader(execBody)) //nolint:noctx // local
-	require.ErrorIs(t, err, io.EOF, "the connection is closed unread")
+	// Closed unread: the caller learns of it while it writes, or when it reads.
+	require.True(t, errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE), "%v", err)
 
 	_, err = NewExecutor(h, "no-such-user", quiet())
 	require.ErrorContains(t, err, "unknown user no-such-user")

@@ -32,8 +32,10 @@ for file in postgres_password prego_db_password temporal_db_password master_key;
 done
 [ -s "$dir/database_url" ] ||
 	echo "postgres://prego:$(cat "$dir/prego_db_password")@postgres:5432/prego?sslmode=disable" | put database_url
-# Empty, until the master key is changed (docs/production.md).
-[ -e "$dir/master_key_earlier" ] || put master_key_earlier </dev/null
+# Empty, until the master key is changed and where there is an adviser (docs/production.md).
+for file in master_key_earlier adviser_token; do
+	[ -e "$dir/$file" ] || put "$file" </dev/null
+done
 
 [ ! -f .env ] || PREGO_ENV=${PREGO_ENV:-$(sed -n 's/^PREGO_ENV=//p' .env)}
 PREGO_ENV=${PREGO_ENV:-prod} PREGO_KEYS_DIR="$dir/keys" "$prego" keys init

@@ -97,6 +97,7 @@ var mayHave = map[string]map[string]string{
 	"worker": {
 		"DATABASE_URL_FILE": "/run/secrets/database_url", "PREGO_KEYS_DIR": "/keys", "HCLOUD_TOKEN_FILE": "/run/secrets/hcloud_token",
 		"PREGO_MASTER_KEY_FILE": "/run/secrets/master_key", "PREGO_MASTER_KEY_EARLIER_FILE": "/run/secrets/master_key_earlier",
+		"PLACEMENT_ADVISER_TOKEN_FILE": "/run/secrets/adviser_token",
 	},
 }
 
