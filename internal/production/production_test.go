@@ -150,7 +150,7 @@ func (s *stack) minimal(t *testing.T) {
 			tried++
 		}
 	}
-	require.Equal(t, 1+2+2+5, tried)
+	require.Equal(t, 1+2+2+6, tried)
 }
 
 // stopInTime asks every process to stop, those that need others first.

@@ -153,11 +153,13 @@ func (s *stack) configure() {
 	cmd.Env = append(os.Environ(), "PREGO_SECRETS="+s.secrets, "PREGO_ENV=prod", "PREGO="+filepath.Join(s.bin, "prego"))
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	// As after a change of the master key.
-	earlier := filepath.Join(s.secrets, "master_key_earlier")
-	_, _ = rand.Read(raw[:])
-	require.NoError(t, os.Chmod(earlier, 0o640))                                                                 //nolint:gosec // of the containers' group
-	require.NoError(t, os.WriteFile(earlier, []byte(strings.Repeat(hex.EncodeToString(raw[:]), 2)+"\n"), 0o440)) //nolint:gosec // as deploy/secrets.sh makes it
+	// As after a change of the master key, and where there is an adviser.
+	for _, name := range []string{"master_key_earlier", "adviser_token"} {
+		file := filepath.Join(s.secrets, name)
+		_, _ = rand.Read(raw[:])
+		require.NoError(t, os.Chmod(file, 0o640))                                                                 //nolint:gosec // of the containers' group
+		require.NoError(t, os.WriteFile(file, []byte(strings.Repeat(hex.EncodeToString(raw[:]), 2)+"\n"), 0o440)) //nolint:gosec // as deploy/secrets.sh makes it
+	}
 	s.file = render(t, s.repo, dotenv)
 }
 
