@@ -168,26 +168,6 @@ func (m *machine) showMachine() {
 	}
 }
 
-// holders are the processes that have something below a directory mounted.
-func holders(dir string) lazy {
-	return func() string {
-		var out strings.Builder
-		all, _ := filepath.Glob("/proc/[0-9]*/mountinfo")
-		for _, file := range all {
-			if b, _ := os.ReadFile(file); strings.Contains(string(b), dir) {
-				line, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
-				fmt.Fprintf(&out, "%s %q\n", file, strings.ReplaceAll(string(line), "\x00", " "))
-			}
-		}
-		return out.String()
-	}
-}
-
-// lazy is asked only when something is to be said.
-type lazy func() string
-
-func (l lazy) String() string { return l() }
-
 // nothingLeft checks that this machine has nothing any more of a host that is deleted.
 func nothingLeft(t testing.TB, h sim.HostInfo) {
 	t.Helper()
@@ -202,7 +182,7 @@ func nothingLeft(t testing.TB, h sim.HostInfo) {
 			b, _ := os.ReadFile(l)
 			return strings.Contains(string(b), dir)
 		})
-	}, 10*time.Second, 20*time.Millisecond, "loop devices of %s, mounted for %s", dir, holders(dir))
+	}, 10*time.Second, 20*time.Millisecond, "loop devices of %s", dir)
 	octets := strings.Split(h.Addr, ".")
 	if octets[0] != "10" {
 		return
