@@ -233,6 +233,16 @@ func TestAwaitFails(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, ctx.Err(), context.DeadlineExceeded)
 	})
+	t.Run("the time is up in the middle of a read", func(t *testing.T) {
+		t.Parallel()
+		p := newProject(t)
+		h := p.running("app-1")
+		p.inject(&fault{method: "GET", path: "/servers/", answer: hang})
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := p.provider(nil).AwaitRunning(ctx, h, noBeat)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
 	t.Run("an action never ends", func(t *testing.T) {
 		t.Parallel()
 		p := newProject(t)

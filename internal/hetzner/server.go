@@ -199,6 +199,12 @@ func (p *Provider) AwaitRunning(ctx context.Context, h prego.Handle, beat func(s
 	}
 	for {
 		now, err := p.GetServer(ctx, h.ProviderServerID)
+		if ended := ctx.Err(); ended != nil {
+			// The caller's time is up. In the middle of a read that looks like a
+			// provider that does not answer, between two reads it would not: it is
+			// the same thing and gets one error.
+			return h, ended
+		}
 		if err != nil {
 			return h, err
 		}
