@@ -451,10 +451,12 @@ func TestASilentServiceIsGivenUp(t *testing.T) {
 	t.Parallel()
 	h := serviceHost(t, wire.Services{Redis: wire.Service{}})
 	var lc net.ListenConfig
+	listeners := map[string]net.Listener{}
 	for _, name := range []string{wire.DefaultRedisSocket, wire.DefaultMariaDBSocket} {
 		l, err := lc.Listen(t.Context(), "unix", h.path(name))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = l.Close() })
+		listeners[name] = l
 	}
 	c, err := newCommands(h)
 	require.NoError(t, err)
@@ -466,11 +468,20 @@ func TestASilentServiceIsGivenUp(t *testing.T) {
 		require.Equal(t, exitTimeout, k.result.ExitCode)
 		require.Contains(t, k.result.StderrTruncated, "given up after 1s")
 	}
-	k, refused := c.submit(wire.ExecRequest{ServerID: testServer, Kind: wire.KindRedisCLI, Args: []string{"ping"}}, quiet())
+	// The agent stops after it connected for the second ping: that one had begun.
+	ping := wire.ExecRequest{ServerID: testServer, Kind: wire.KindRedisCLI, Args: []string{"ping"}}
+	k, refused := c.submit(ping, quiet())
 	require.Nil(t, refused)
+	for range 2 {
+		conn, err := listeners[wire.DefaultRedisSocket].Accept()
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+	}
 	c.stop()
 	<-k.ended
-	require.Equal(t, "agent_stopping", k.failed.code)
+	require.Equal(t, wire.CodeOutcomeUnknown, k.failed.code)
+	_, refused = c.submit(ping, quiet())
+	require.Equal(t, "agent_stopping", refused.code)
 }
 
 func FuzzRedisReply(f *testing.F) {
