@@ -2,6 +2,7 @@ package prego
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -99,7 +100,7 @@ func (c Catalog) Candidates(role Role, region Region, spec ServerSpec) []Candida
 	}
 	locations := c.Locations[region]
 	if spec.Location != "" {
-		if !oneOf(spec.Location, locations) {
+		if !slices.Contains(locations, spec.Location) {
 			return nil
 		}
 		locations = []string{spec.Location}

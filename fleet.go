@@ -3,16 +3,15 @@ package prego
 import (
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 )
 
 // ValidateFleetID accepts a lower-case DNS label of at most MaxFleetIDLen characters.
-func ValidateFleetID(id string) error { return validateName("fleet_id", id, MaxFleetIDLen) }
+func ValidateFleetID(id string) error { return ValidateName("fleet_id", id, MaxFleetIDLen) }
 
 // ValidatePolicyID accepts a lower-case DNS label of at most MaxPolicyIDLen characters.
-func ValidatePolicyID(id string) error { return validateName("policy_id", id, MaxPolicyIDLen) }
+func ValidatePolicyID(id string) error { return ValidateName("policy_id", id, MaxPolicyIDLen) }
 
 // Limits of fleets. A member's id is the fleet's, the action's number and a number of
 // its own, and must fit a server id.
@@ -128,17 +127,6 @@ func validateSizes(minSize, maxSize int64) error {
 		return Invalid("max_size", "must be 0 to 1000, or -1 for none")
 	case maxSize != NoMaxSize && minSize > maxSize:
 		return Invalid("min_size", "must not be above max_size")
-	}
-	return nil
-}
-
-// validateName accepts a lower-case DNS label.
-func validateName(field, s string, most int) error {
-	switch {
-	case s == "":
-		return Invalid(field, "is required")
-	case len(s) > most || !dnsLabel.MatchString(s):
-		return Invalid(field, "must be lower-case letters, digits and inner hyphens, at most "+strconv.Itoa(most))
 	}
 	return nil
 }

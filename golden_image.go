@@ -3,6 +3,7 @@ package prego
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -26,7 +27,7 @@ func ImageStatuses() []ImageStatus {
 }
 
 // Valid reports whether s is one of ImageStatuses.
-func (s ImageStatus) Valid() bool { return oneOf(s, ImageStatuses()) }
+func (s ImageStatus) Valid() bool { return slices.Contains(ImageStatuses(), s) }
 
 // Rests reports whether nothing works on an image in this state.
 func (s ImageStatus) Rests() bool {
@@ -128,7 +129,7 @@ func (r *BuildImageRequest) Validate(configured string) (baseImage string, err e
 }
 
 // ValidateImageID accepts what names golden images.
-func ValidateImageID(id string) error { return validateName("image_id", id, 32) }
+func ValidateImageID(id string) error { return ValidateName("image_id", id, 32) }
 
 const (
 	imageBuildPrefix  = "image-build/"

@@ -15,12 +15,18 @@ const (
 	MaxEnvironmentLen = 8
 	MaxTagLen         = 63 // placement-pools: "under 64 characters"
 	MaxTags           = 32
+	MaxOrgIDLen       = 63
+	MaxTenantID       = 32
+	maxIdempotencyKey = 255
 )
 
 var (
 	dnsLabel   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 	tagPattern = regexp.MustCompile(`^[!-~]+$`)
 )
+
+// IsLabel reports whether s is a lower-case DNS label of 1 to most characters.
+func IsLabel(s string, most int) bool { return len(s) <= most && dnsLabel.MatchString(s) }
 
 // ValidateServerID accepts a lower-case DNS label of at most MaxServerIDLen
 // characters. The id becomes a host name, a label value, a certificate's URI
@@ -40,7 +46,7 @@ func ValidateServerID(id string) error {
 // ValidateEnvironment accepts a lower-case DNS label of at most
 // MaxEnvironmentLen characters.
 func ValidateEnvironment(env string) error {
-	if env == "" || len(env) > MaxEnvironmentLen || !dnsLabel.MatchString(env) {
+	if !IsLabel(env, MaxEnvironmentLen) {
 		return Invalid("environment", "must be a lower-case DNS label of at most "+strconv.Itoa(MaxEnvironmentLen)+" characters")
 	}
 	return nil

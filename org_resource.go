@@ -106,7 +106,7 @@ func (v Volume) Validate() error {
 	switch {
 	case !v.Region.Valid():
 		return Invalid("region", "must be one of sg, eu, us")
-	case len(v.Name) > maxVolumeName || !dnsLabel.MatchString(v.Name):
+	case !IsLabel(v.Name, maxVolumeName):
 		return Invalid("name", "must be a lower-case DNS label of at most 63 characters")
 	case v.SizeBytes < MinVolumeBytes:
 		return Invalid("size_bytes", "must be at least 10000000000: the provider makes no volume below 10 GB")
@@ -219,14 +219,7 @@ func ValidateOrgResourceID(field, prefix, id string) error {
 // OrgResourceName is the name at the provider of an org's address or volume.
 func OrgResourceName(environment, id string) string { return "prego-" + environment + "-" + id }
 
-// IDs of the runs of addresses, volumes, snapshots and restores.
-const (
-	addressPrefix       = "address/"
-	volumePrefix        = "volume/"
-	snapshotPrefix      = "snapshot/"
-	snapshotErasePrefix = "snapshot-erase/"
-	restorePrefix       = "restore/"
-)
+const addressPrefix = "address/"
 
 // AddressWorkflowID is the id of the run that makes or releases an IPv4 address.
 func AddressWorkflowID(allocationID string) string { return addressPrefix + allocationID }
@@ -236,6 +229,8 @@ func AllocationIDFromWorkflow(workflowID string) (string, bool) {
 	return strings.CutPrefix(workflowID, addressPrefix)
 }
 
+const volumePrefix = "volume/"
+
 // VolumeWorkflowID is the id of the run that makes or releases a volume.
 func VolumeWorkflowID(volumeID string) string { return volumePrefix + volumeID }
 
@@ -243,6 +238,12 @@ func VolumeWorkflowID(volumeID string) string { return volumePrefix + volumeID }
 func VolumeIDFromWorkflow(workflowID string) (string, bool) {
 	return strings.CutPrefix(workflowID, volumePrefix)
 }
+
+const (
+	snapshotPrefix      = "snapshot/"
+	snapshotErasePrefix = "snapshot-erase/"
+	restorePrefix       = "restore/"
+)
 
 // SnapshotWorkflowID is the id of the run that makes a snapshot.
 func SnapshotWorkflowID(snapshotID string) string { return snapshotPrefix + snapshotID }

@@ -6,6 +6,8 @@
 // imports nothing of the project; everything else may import it.
 package prego
 
+import "slices"
+
 // Role says what a server is for (placement-policy §2, direct-provisioning §2).
 type Role string
 
@@ -22,7 +24,7 @@ const (
 func Roles() []Role { return []Role{RoleApp, RoleDBShard, RoleRedisPool, RoleNode} }
 
 // Valid reports whether r is one of Roles.
-func (r Role) Valid() bool { return oneOf(r, Roles()) }
+func (r Role) Valid() bool { return slices.Contains(Roles(), r) }
 
 // StartsContainers reports whether provisioning a server of this role includes
 // the container step (direct-provisioning §2, step 8).
@@ -43,7 +45,7 @@ const (
 func Regions() []Region { return []Region{RegionSG, RegionEU, RegionUS} }
 
 // Valid reports whether r is one of Regions.
-func (r Region) Valid() bool { return oneOf(r, Regions()) }
+func (r Region) Valid() bool { return slices.Contains(Regions(), r) }
 
 // InfraProviderID names a cloud (direct-provisioning §7).
 type InfraProviderID string
@@ -64,12 +66,3 @@ const (
 	ManagedByWorkerDirect ManagedBy = "worker_direct"
 	ManagedByPulumi       ManagedBy = "pulumi"
 )
-
-func oneOf[T comparable](v T, all []T) bool {
-	for _, a := range all {
-		if v == a {
-			return true
-		}
-	}
-	return false
-}

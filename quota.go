@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,7 +25,7 @@ const (
 func Tiers() []Tier { return []Tier{TierFree, TierPaid, TierEnterprise} }
 
 // Valid reports whether t is one of Tiers.
-func (t Tier) Valid() bool { return oneOf(t, Tiers()) }
+func (t Tier) Valid() bool { return slices.Contains(Tiers(), t) }
 
 // QuotaExceeded is the refusal of a change that would take an org above a limit. Its
 // code is CodeQuotaExceeded.
@@ -133,20 +134,20 @@ type ListFilter struct {
 // MaxNameLen bounds the names of apps and envs.
 const MaxNameLen = 63
 
-// ValidateName accepts a lower-case DNS label.
-func ValidateName(field, name string) error {
+// ValidateName accepts a lower-case DNS label of at most most characters.
+func ValidateName(field, name string, most int) error {
 	switch {
 	case name == "":
 		return Invalid(field, "is required")
-	case len(name) > MaxNameLen || !dnsLabel.MatchString(name):
-		return Invalid(field, "must be at most "+strconv.Itoa(MaxNameLen)+" lower-case letters, digits and inner hyphens")
+	case !IsLabel(name, most):
+		return Invalid(field, "must be at most "+strconv.Itoa(most)+" lower-case letters, digits and inner hyphens")
 	}
 	return nil
 }
 
 // ValidateID accepts an id of a kind: "app-" and more.
 func ValidateID(field, prefix, id string) error {
-	if len(id) > MaxTenantID || !strings.HasPrefix(id, prefix) || !dnsLabel.MatchString(id) {
+	if !strings.HasPrefix(id, prefix) || !IsLabel(id, MaxTenantID) {
 		return Invalid(field, "must be "+prefix+" and lower-case letters and digits, "+strconv.Itoa(MaxTenantID)+" characters at most")
 	}
 	return nil

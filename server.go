@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 )
@@ -27,7 +28,7 @@ func ServerStatuses() []ServerStatus {
 }
 
 // Valid reports whether s is one of ServerStatuses.
-func (s ServerStatus) Valid() bool { return oneOf(s, ServerStatuses()) }
+func (s ServerStatus) Valid() bool { return slices.Contains(ServerStatuses(), s) }
 
 // CanBecome reports whether a server may go from s to next.
 // failed → active is the return of an agent that was silent for too long;
@@ -150,7 +151,7 @@ func (r *CreateServerRequest) Validate() error {
 	if r.InfraProvider == "" {
 		return Invalid("infra_provider", "is required")
 	}
-	if id := string(r.InfraProvider); len(id) > 63 || !dnsLabel.MatchString(id) {
+	if id := string(r.InfraProvider); !IsLabel(id, 63) {
 		return Invalid("infra_provider", "must be a provider's name: lower-case letters, digits and hyphens")
 	}
 	return r.Spec.Validate()
@@ -161,7 +162,7 @@ func (s *ServerSpec) Validate() error {
 	for _, f := range []struct{ field, value string }{
 		{"spec.server_type", s.ServerType}, {"spec.location", s.Location},
 	} {
-		if f.value != "" && (len(f.value) > 63 || !dnsLabel.MatchString(f.value)) {
+		if f.value != "" && !IsLabel(f.value, 63) {
 			return Invalid(f.field, "must be a provider's name: lower-case letters, digits and hyphens")
 		}
 	}

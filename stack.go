@@ -49,6 +49,9 @@ type ContainerSpec struct {
 	secrets []string // values that no message may show
 }
 
+// MinContainerMemory is the least memory that the engine gives a container, in bytes.
+const MinContainerMemory = 6 << 20
+
 // Restart says when the engine starts a container again by itself.
 type Restart string
 
@@ -174,11 +177,11 @@ func (c ContainerSpec) validate() error {
 		return fmt.Errorf("there must be an image")
 	case c.MemoryMB != 0 && c.MemoryMB < 6:
 		return fmt.Errorf("memory_mb must be 6 or more, or 0 for no limit")
-	case c.MemoryBytes != 0 && (c.MemoryBytes < MinWorkloadMemory || c.MemoryMB != 0):
+	case c.MemoryBytes != 0 && (c.MemoryBytes < MinContainerMemory || c.MemoryMB != 0):
 		return fmt.Errorf("memory_bytes must be 6291456 or more, or 0, and stand in place of memory_mb")
 	case c.CPUs < 0 || c.Pids < 0 || c.CPUShares < 0:
 		return fmt.Errorf("cpus, cpu_shares and pids must not be negative")
-	case c.Restart != "" && !oneOf(c.Restart, []Restart{RestartNo, RestartOnFailure, RestartAlways, RestartUnlessStopped}):
+	case c.Restart != "" && !slices.Contains([]Restart{RestartNo, RestartOnFailure, RestartAlways, RestartUnlessStopped}, c.Restart):
 		return fmt.Errorf("restart must be no, on-failure, always or unless-stopped")
 	case c.Once && ((c.Restart != "" && c.Restart != RestartNo) || c.Health != nil || c.Probe != nil):
 		return fmt.Errorf("once: what runs to its end has restart no, and neither health nor probe")

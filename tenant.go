@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +26,7 @@ const (
 func Plans() []Plan { return []Plan{PlanTrial, PlanStarter, PlanBusiness, PlanEnterprise} }
 
 // Valid reports whether p is one of Plans.
-func (p Plan) Valid() bool { return oneOf(p, Plans()) }
+func (p Plan) Valid() bool { return slices.Contains(Plans(), p) }
 
 // Priority orders waiting tenants: 1 is served first. It is Temporal's priority
 // key, too.
@@ -74,7 +75,7 @@ func TenantStates() []TenantState {
 }
 
 // Valid reports whether s is one of TenantStates.
-func (s TenantState) Valid() bool { return oneOf(s, TenantStates()) }
+func (s TenantState) Valid() bool { return slices.Contains(TenantStates(), s) }
 
 // tenantEdges are all transitions that there are.
 var tenantEdges = map[TenantState][]TenantState{
@@ -88,7 +89,7 @@ var tenantEdges = map[TenantState][]TenantState{
 }
 
 // CanBecome reports whether a tenant may go from s to next.
-func (s TenantState) CanBecome(next TenantState) bool { return oneOf(next, tenantEdges[s]) }
+func (s TenantState) CanBecome(next TenantState) bool { return slices.Contains(tenantEdges[s], next) }
 
 // TenantAction is what a caller asks of a tenant that is there.
 type TenantAction string
@@ -199,15 +200,12 @@ const (
 // Limits of a tenant's request. The slug becomes part of a database's name
 // ("tenant_<slug>_db"), of which MariaDB takes 64 characters.
 const (
-	MaxSlugLen    = 54
-	MaxOrgIDLen   = 63
-	MaxApps       = 32
-	MaxUsers      = 1_000_000
-	MaxStorageGB  = 100_000
-	MaxTenantID   = 32
-	databasePre   = "tenant_"
-	databasePost  = "_db"
-	maxIdempotent = 255
+	MaxSlugLen   = 54
+	MaxApps      = 32
+	MaxUsers     = 1_000_000
+	MaxStorageGB = 100_000
+	databasePre  = "tenant_"
+	databasePost = "_db"
 )
 
 var (
@@ -259,7 +257,7 @@ func (r *CreateTenantRequest) Validate() error {
 		return Invalid("slug", "is required")
 	case len(r.Slug) > MaxSlugLen:
 		return Invalid("slug", "must be at most "+strconv.Itoa(MaxSlugLen)+" characters")
-	case !dnsLabel.MatchString(r.Slug):
+	case !IsLabel(r.Slug, MaxSlugLen):
 		return Invalid("slug", "must be a DNS label: lower-case letters, digits and inner hyphens")
 	}
 	if err := ValidateOrgID("org_id", r.OrgID); err != nil {
@@ -330,18 +328,12 @@ func (r *CreateTenantRequest) validateAdmin() error {
 
 // ValidateOrgID accepts a lower-case DNS label.
 func ValidateOrgID(field, id string) error {
-	switch {
-	case id == "":
-		return Invalid(field, "is required")
-	case len(id) > MaxOrgIDLen || !dnsLabel.MatchString(id):
-		return Invalid(field, "must be at most "+strconv.Itoa(MaxOrgIDLen)+" lower-case letters, digits and inner hyphens")
-	}
-	return nil
+	return ValidateName(field, id, MaxOrgIDLen)
 }
 
 // ValidateTenantID accepts what NewTenant ids look like.
 func ValidateTenantID(id string) error {
-	if id == "" || len(id) > MaxTenantID || !dnsLabel.MatchString(id) {
+	if !IsLabel(id, MaxTenantID) {
 		return Invalid("tenant_id", "must be at most "+strconv.Itoa(MaxTenantID)+" lower-case letters, digits and inner hyphens")
 	}
 	return nil
@@ -349,7 +341,7 @@ func ValidateTenantID(id string) error {
 
 // ValidateIdempotencyKey accepts printable ASCII of at most 255 characters.
 func ValidateIdempotencyKey(key string) error {
-	if len(key) > maxIdempotent || !tagPattern.MatchString(key) {
+	if len(key) > maxIdempotencyKey || !tagPattern.MatchString(key) {
 		return Invalid("Idempotency-Key", "must be 1 to 255 printable ASCII characters without spaces")
 	}
 	return nil

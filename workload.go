@@ -40,7 +40,6 @@ type WorkloadHealth struct {
 // Limits of process groups.
 const (
 	MaxReplicas          = 10_000
-	MinWorkloadMemory    = 6 << 20 // the engine's
 	MaxWorkloadMemory    = 4 << 40
 	MaxCPURequest        = 1024
 	maxWorkloadPorts     = 16
@@ -67,7 +66,7 @@ func (s *WorkloadSpec) Validate(field string) error {
 		return Invalid(at("image"), "is required")
 	case len(s.Image) > maxWorkloadImageName || !workloadImage.MatchString(s.Image):
 		return Invalid(at("image"), "must be the name of an image, at most 255 characters")
-	case s.MemoryLimitBytes < MinWorkloadMemory || s.MemoryLimitBytes > MaxWorkloadMemory:
+	case s.MemoryLimitBytes < MinContainerMemory || s.MemoryLimitBytes > MaxWorkloadMemory:
 		return Invalid(at("memory_limit_bytes"), "must be 6291456 (6 MiB) to 4398046511104 (4 TiB)")
 	case s.CPURequest < 0 || s.CPURequest > MaxCPURequest:
 		return Invalid(at("cpu_request"), "must be 0 to 1024 CPUs")
@@ -296,7 +295,7 @@ func (r *CreateGroupRequest) Validate() error {
 }
 
 // ValidateGroupName accepts a lower-case DNS label of at most 40 characters.
-func ValidateGroupName(name string) error { return validateName("name", name, 40) }
+func ValidateGroupName(name string) error { return ValidateName("name", name, 40) }
 
 // ValidateReplicas accepts 0 to MaxReplicas.
 func ValidateReplicas(n int) error {

@@ -69,7 +69,7 @@ func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
 	if err := prego.ValidateOrgID("org_id", in.OrgID); err != nil {
 		return err
 	}
-	if err := prego.ValidateName("name", in.Name); err != nil {
+	if err := prego.ValidateName("name", in.Name, prego.MaxNameLen); err != nil {
 		return err
 	}
 	app, created, err := a.d.Quotas.CreateApp(c.Request().Context(),
@@ -151,7 +151,7 @@ func (a *API) CreateEnv(c echo.Context, id AppID, p CreateEnvParams) error {
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
-	if err := prego.ValidateName("name", in.Name); err != nil {
+	if err := prego.ValidateName("name", in.Name, prego.MaxNameLen); err != nil {
 		return err
 	}
 	if !in.Region.Valid() {
