@@ -12,15 +12,14 @@ import (
 	"github.com/prego/prego"
 )
 
-// cells are the cells of placement-pools, "Tags".
+// cells are the tags of nine servers, of all kinds that the examples need.
 var cells = [][]string{
 	1: {"staging", "skynet"}, 2: {"staging", "skynet"}, 3: {"staging"}, 4: {"staging"},
 	5: {"production", "skynet"}, 6: {"production", "skynet"}, 7: {"production"}, 8: {"production"}, 9: {"skynet"},
 }
 
-// TestTheExamplesOfConstraints are those of placement-pools, "Constraints". Of the
-// empty one it says that cells 1-8 satisfy it; by its own rule, and by its example of a
-// disallowed tag, which cell 9 satisfies, cell 9 does, too.
+// TestTheExamplesOfConstraints has an example of each kind (placement-pools,
+// "Constraints").
 func TestTheExamplesOfConstraints(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

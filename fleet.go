@@ -364,7 +364,7 @@ type FleetState struct {
 
 // FleetPlan is what an action will do, decided before the first server is touched.
 type FleetPlan struct {
-	Data    json.RawMessage // what the policies made of it, in the seed's shape
+	Data    json.RawMessage // what the policies made of it: region-placement, S1 to S4
 	Reason  string          // a stable code when nothing can be done, with its sentence
 	Message string
 	Desired int64 // the fleet's desired capacity from now on

@@ -13,7 +13,7 @@ import (
 const (
 	MaxServerIDLen    = 48
 	MaxEnvironmentLen = 8
-	MaxTagLen         = 63 // placement-pools: "under 64 characters"
+	MaxTagLen         = 63 // placement-pools, "Tags"
 	MaxTags           = 32
 	MaxOrgIDLen       = 63
 	MaxTenantID       = 32
@@ -53,8 +53,8 @@ func ValidateEnvironment(env string) error {
 }
 
 // NormalizeTags lower-cases, checks and de-duplicates tags, keeping their first
-// order (placement-pools: tags are case-insensitive, non-empty, under 64
-// characters; printable ASCII without spaces).
+// order (placement-pools, "Tags": case does not matter, 1 to 63 printable ASCII
+// characters without spaces).
 func NormalizeTags(tags []string) ([]string, error) {
 	if len(tags) > MaxTags {
 		return nil, Invalid("spec.tags", "must be at most "+strconv.Itoa(MaxTags)+" tags")

@@ -50,7 +50,7 @@ func (r Region) Valid() bool { return slices.Contains(Regions(), r) }
 // InfraProviderID names a cloud (direct-provisioning §7).
 type InfraProviderID string
 
-// The clouds that the contract names. Only Hetzner has an adapter; the others
+// The clouds that have names (placement-policy §1.2). Only Hetzner has an adapter; the others
 // exist as disabled rows of infra_providers.
 const (
 	ProviderHetzner InfraProviderID = "hetzner"

@@ -44,7 +44,7 @@ func (p Plan) Priority() int {
 }
 
 // DefaultUsers and DefaultStorageGB are what a plan includes where the request
-// does not say (placement-policy §1.1, "default by plan tier").
+// does not say (placement-policy §1.1).
 func (p Plan) DefaultUsers() int {
 	return map[Plan]int{PlanTrial: 3, PlanStarter: 10, PlanBusiness: 50, PlanEnterprise: 250}[p]
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // createCalls is how often the provider is asked before an attempt is given up
-// (direct-provisioning §3: "Exponential backoff (3 attempts)").
+// (direct-provisioning §3).
 const createCalls = 3
 
 // CreateServerInput names an attempt to make a server from one candidate.
@@ -30,7 +30,7 @@ type CreateServerInput struct {
 
 // CreateServer issues the attempt's token, renders the user_data and creates the
 // server: one activity, so that the raw token lives in this call only
-// (DESIGN rule 3). It finds and adopts what an earlier run of itself already
+// (direct-provisioning §4). It finds and adopts what an earlier run of itself already
 // made.
 func (a *Servers) CreateServer(ctx context.Context, in CreateServerInput) (prego.Handle, error) {
 	stop := keepAlive(ctx)

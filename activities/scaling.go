@@ -70,7 +70,7 @@ func (a *Tenants) PlanScaleOut(ctx context.Context, in ScaleOutInput) (ScaleOutP
 }
 
 // aboveThreshold tells that so much of the capacity is used that the fleet grows
-// ahead of need (ADR-001: 70 %); a threshold of 0 is none.
+// ahead of need (placement-policy §3); a threshold of 0 is none.
 func (a *Tenants) aboveThreshold(o prego.ShortOf) bool {
 	return a.Settings.ThresholdPct > 0 && o.UsedPct >= a.Settings.ThresholdPct
 }

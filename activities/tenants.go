@@ -105,7 +105,7 @@ type TenantSettings struct {
 	RefillParallel  int           // builds at once per host
 	ScaleOutMaxRun  int           // servers per scale-out run
 	ScaleOutMaxRole int           // servers of a role per region
-	ThresholdPct    float64       // of capacity used, above which the fleet grows ahead of need (ADR-001: 70)
+	ThresholdPct    float64       // of capacity used, above which the fleet grows ahead of need; 70 by default
 	OrphanQuiet     time.Duration // how long a row may stand still before its run is looked for
 	Storage         prego.StorageRules
 	StorageEvery    time.Duration // between two measurements of a site

@@ -205,7 +205,7 @@ CREATE UNIQUE INDEX volume_attachments_path ON volume_attachments (group_id, mou
 CREATE INDEX volume_attachments_by_org ON volume_attachments (org_id) WHERE deleted_at IS NULL;
 CREATE INDEX volume_attachments_by_group ON volume_attachments (group_id) WHERE deleted_at IS NULL;
 
--- Backups of tenants' sites. A tenant's site is what the seed calls its volume.
+-- Backups of tenants' sites. A tenant's site is what quotas-and-fairness calls its volume.
 CREATE TABLE snapshots (
     snapshot_id text PRIMARY KEY, -- snp-…
     org_id      text NOT NULL REFERENCES orgs (org_id),

@@ -11,7 +11,7 @@ import (
 	"github.com/prego/prego/placement"
 )
 
-// cells are the nine cells of placement-pools, of which the named ones have room.
+// cells are nine servers with tags of all kinds (placement-pools, "Tags"), of which the named ones have room.
 func cells(fit func(id string) bool) placement.ConstraintDocument {
 	tags := [][]string{
 		{"staging", "Skynet"},
@@ -41,8 +41,6 @@ func TestEligible(t *testing.T) {
 		eligible          string
 		code              prego.Code
 	}{
-		// The seed says "Cells 1-8" here; by its own rule, and by its next example but
-		// one, cell 9 is among them.
 		"empty":                    {eligible: "123456789"},
 		"require staging":          {require: []string{"staging"}, eligible: "1234"},
 		"disallow production":      {disallow: []string{"production"}, eligible: "12349"},

@@ -87,8 +87,7 @@ type Policy struct {
 	MaxRejected int
 }
 
-// DefaultPolicy is the policy without configuration (placement-policy §2.4; 20 of
-// ADR-001's "15-20" tenants per node).
+// DefaultPolicy is the policy without configuration (placement-policy §2.4).
 func DefaultPolicy() Policy {
 	return Policy{
 		Mode: prego.ModeOneTenantOneServer, Algorithm: BestFit, MemoryPctMax: 70, MaxTenantsPerNode: 20,

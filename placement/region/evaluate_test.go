@@ -25,7 +25,7 @@ func TestEvaluate(t *testing.T) {
 		fleet = `,"policy":{"regions":[{"name":"RegionOne"},{"name":"RegionTwo"}]},"current":{"RegionOne":4,"RegionTwo":2}`
 	)
 	for name, c := range map[string]struct{ doc, data string }{
-		"S1 the seed's example":             {in + `,"policy":{"regions":[{"name":"RegionOne"},{"name":"RegionTwo"}]},"current":{"RegionOne":4,"RegionTwo":3},"inputs":{"count":3}`, `{"status":"OK","deletion":{"count":3,"regions":{"RegionOne":2,"RegionTwo":1}}}`},
+		"S1 two regions alike":              {in + `,"policy":{"regions":[{"name":"RegionOne"},{"name":"RegionTwo"}]},"current":{"RegionOne":4,"RegionTwo":3},"inputs":{"count":3}`, `{"status":"OK","deletion":{"count":3,"regions":{"RegionOne":2,"RegionTwo":1}}}`},
 		"S1 another policy's count":         {in + fleet + `,"inputs":{"count":3},"data":{"deletion":{"count":2}}`, `{"status":"OK","deletion":{"count":2,"regions":{"RegionOne":2}}}`},
 		"S1 a deletion without a count":     {in + fleet + `,"inputs":{"count":3},"data":{"deletion":{}}`, `{"status":"OK","deletion":{"count":1,"regions":{"RegionOne":1}}}`},
 		"S1 a null count is none":           {in + fleet + `,"inputs":{"count":3},"data":{"deletion":{"count":null}}`, `{"status":"OK","deletion":{"count":1,"regions":{"RegionOne":1}}}`},
@@ -39,8 +39,8 @@ func TestEvaluate(t *testing.T) {
 			`{"status":"OK","deletion":{"count":1,"regions":{"RegionOne":1},"candidates":["n1"],"grace_period":30}}`,
 		},
 
-		"S2 the seed's example":              {out + `,"policy":{"regions":[{"name":"RegionOne"},{"name":"RegionTwo","weight":200}]},"inputs":{"count":3}`, `{"status":"OK","creation":{"count":3,"regions":{"RegionOne":1,"RegionTwo":2}}}`},
-		"S2 the issue's example":             {out + `,"policy":{"regions":[{"name":"RegionOne","weight":100,"cap":-1}]},"current":{"RegionOne":3},"usable_regions":["RegionOne"],"cluster":{"min_size":0,"max_size":-1,"desired_capacity":3},"inputs":{"count":2},"data":{},"node":{"profile_region":null}`, `{"status":"OK","creation":{"count":2,"regions":{"RegionOne":2}}}`},
+		"S2 one of twice the weight":         {out + `,"policy":{"regions":[{"name":"RegionOne"},{"name":"RegionTwo","weight":200}]},"inputs":{"count":3}`, `{"status":"OK","creation":{"count":3,"regions":{"RegionOne":1,"RegionTwo":2}}}`},
+		"S2 with everything given":           {out + `,"policy":{"regions":[{"name":"RegionOne","weight":100,"cap":-1}]},"current":{"RegionOne":3},"usable_regions":["RegionOne"],"cluster":{"min_size":0,"max_size":-1,"desired_capacity":3},"inputs":{"count":2},"data":{},"node":{"profile_region":null}`, `{"status":"OK","creation":{"count":2,"regions":{"RegionOne":2}}}`},
 		"S2 another policy's count":          {out + fleet + `,"inputs":{"count":3},"data":{"creation":{"count":2}}`, `{"status":"OK","creation":{"count":2,"regions":{"RegionTwo":2}}}`},
 		"S2 a creation without a count":      {out + fleet + `,"inputs":{"count":3},"data":{"creation":{}}`, `{"status":"OK","creation":{"count":1,"regions":{"RegionTwo":1}}}`},
 		"S2 the input's count":               {out + fleet + `,"inputs":{"count":4}`, `{"status":"OK","creation":{"count":4,"regions":{"RegionOne":1,"RegionTwo":3}}}`},

@@ -261,7 +261,7 @@ func least(t require.TestingT, regions []region.Region, d drawn, room, plan coun
 	require.True(t, allowed(after(d.current, plan, sign)))
 }
 
-// walk takes one step at a time, as the contract words it: the n largest of
+// walk takes one step at a time (region-placement, "Properties"): the n largest of
 // sign·(share − count) among those with room, ties by order.
 func walk(regions []region.Region, share map[string]*big.Rat, count, room counts, n, sign int64) {
 	for range n {

@@ -58,7 +58,7 @@ const (
 	MaxWeight  int64 = 1_000_000_000
 )
 
-// Codes of plans that cannot be made. Their sentences are the seed's, word for word.
+// Codes of plans that cannot be made. Their sentences are fixed (region-placement, S1).
 const (
 	CodeNoRegion prego.Code = "no_usable_region"
 	CodeNoPlan   prego.Code = "no_feasible_plan"

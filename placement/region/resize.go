@@ -168,7 +168,7 @@ func (r Resize) within(target int64, b Bounds) int64 {
 	return target
 }
 
-// refusal is the first that applies, in the contract's order but for one: a
+// refusal is the first that applies, in the order of region-placement S3 but for one: a
 // min_size above max_size is asked for first, because every target is either below
 // the one or above the other. For the same reason CodeMinAboveFleetMax is never the
 // first: it is here for the order's completeness.

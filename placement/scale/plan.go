@@ -19,7 +19,7 @@ const (
 	CodePolicyError = "policy_refused"
 )
 
-// NodeData is an action's data: the seed's, and what is ours of a replacement.
+// NodeData is an action's data: that of region-placement, and what is of a replacement.
 type NodeData struct {
 	region.Data
 	Replacement *Replacement `json:"replacement,omitempty"`

@@ -203,7 +203,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestReasonsHaveCodes: the sentences of the contract are told apart by code.
+// TestReasonsHaveCodes: the sentences are told apart by code.
 func TestReasonsHaveCodes(t *testing.T) {
 	t.Parallel()
 	for code, raw := range map[prego.Code]string{region.CodeNoRegion: `[{"name":"eu"}]`, region.CodeNoPlan: `[{"name":"us","cap":0}]`} {
