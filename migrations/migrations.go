@@ -1,5 +1,5 @@
-// Package migrations embeds the schema: forward-only SQL files that goose
-// applies in order.
+// Package migrations embeds the schema: forward-only SQL files that goose applies in
+// order, and in functions/ the current text of every SQL function.
 package migrations
 
 import (
@@ -11,75 +11,98 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // goose speaks database/sql
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 )
 
-//go:embed *.sql
+//go:embed *.sql functions/*.sql
 var files embed.FS
 
-// Up brings the database to the newest schema. Several processes may call it at
-// once: an advisory lock lets one work and the others wait.
+// Up brings the database to the newest schema, and its functions to the text in
+// functions/. Several processes may call it at once: an advisory lock lets one work and
+// the others wait. A schema that is newer than this binary is left as it is, functions
+// included.
 func Up(ctx context.Context, url string) error {
-	p, db, err := provider(url)
-	if err != nil {
+	return with(url, func(db *sql.DB, p *goose.Provider) error {
+		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // tries once a second
+		if err != nil {
+			return fmt.Errorf("migration lock: %w", err)
+		}
+		conn, err := db.Conn(ctx)
+		if err != nil {
+			return fmt.Errorf("migrate: %w", err)
+		}
+		defer func() { _ = conn.Close() }()
+		if err := locker.SessionLock(ctx, conn); err != nil {
+			return fmt.Errorf("migrate: %w", err)
+		}
+		defer func() { _ = locker.SessionUnlock(context.WithoutCancel(ctx), conn) }()
+		current, newest, err := p.GetVersions(ctx)
+		if err == nil && current <= newest {
+			if _, err = p.Up(ctx); err == nil {
+				err = replaceFunctions(ctx, conn)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("migrate: %w", err)
+		}
+		return nil
+	})
+}
+
+// Check reports what the database lacks for this binary, "" for nothing: migrations, or
+// functions. A newer schema lacks nothing, and the text of functions is not looked at:
+// while versions are replaced it may be that of the one before or the one after.
+func Check(ctx context.Context, url string) (lacks string, err error) {
+	err = with(url, func(db *sql.DB, p *goose.Provider) error {
+		current, newest, err := p.GetVersions(ctx)
+		if err != nil {
+			return fmt.Errorf("schema version: %w", err)
+		}
+		if current < newest {
+			lacks = fmt.Sprintf("the schema is at %d, this binary needs %d", current, newest)
+		}
+		if current != newest {
+			return nil
+		}
+		missing, err := missingFunctions(ctx, db)
+		if len(missing) > 0 {
+			lacks = "there are no SQL functions " + strings.Join(missing, ", ")
+		}
 		return err
-	}
-	defer func() { _ = db.Close() }()
-	if _, err := p.Up(ctx); err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
-	return nil
+	})
+	return lacks, err
 }
 
-// Current reports the schema's version and the newest one that this binary
-// knows.
-func Current(ctx context.Context, url string) (current, newest int64, err error) {
-	p, db, err := provider(url)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { _ = db.Close() }()
-	current, newest, err = p.GetVersions(ctx)
-	if err != nil {
-		return 0, 0, fmt.Errorf("schema version: %w", err)
-	}
-	return current, newest, nil
-}
-
-func provider(url string) (*goose.Provider, *sql.DB, error) {
+func with(url string, f func(*sql.DB, *goose.Provider) error) error {
 	db, err := sql.Open("pgx", url)
 	if err != nil {
-		return nil, nil, errors.New("DATABASE_URL is not a Postgres connection string")
+		return errors.New("DATABASE_URL is not a Postgres connection string")
 	}
-	locker, err := lock.NewPostgresSessionLocker()
+	defer func() { _ = db.Close() }()
+	p, err := goose.NewProvider(goose.DialectPostgres, db, files)
 	if err != nil {
-		return nil, nil, fmt.Errorf("migration lock: %w", err)
+		return fmt.Errorf("migrations: %w", err)
 	}
-	p, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithSessionLocker(locker))
-	if err != nil {
-		_ = db.Close()
-		return nil, nil, fmt.Errorf("migrations: %w", err)
-	}
-	return p, db, nil
+	return f(db, p)
 }
 
 // Hash identifies the schema: it changes when any file does.
 func Hash() string {
 	h := sha256.New()
-	entries, err := fs.ReadDir(files, ".")
-	if err != nil {
-		panic("migrations: embedded files: " + err.Error())
-	}
-	for _, e := range entries {
-		b, err := files.ReadFile(e.Name())
-		if err != nil {
-			panic("migrations: embedded files: " + err.Error())
+	if err := fs.WalkDir(files, ".", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
 		}
-		fmt.Fprintf(h, "%s %d\n", e.Name(), len(b))
+		b, err := files.ReadFile(path)
+		fmt.Fprintf(h, "%s %d\n", path, len(b))
 		h.Write(b)
+		return err
+	}); err != nil {
+		panic("migrations: embedded files: " + err.Error())
 	}
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }

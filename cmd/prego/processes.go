@@ -82,14 +82,11 @@ func runAPI(ctx context.Context) error {
 }
 
 func migrated(ctx context.Context, url string) error {
-	current, newest, err := migrations.Current(ctx, url)
-	if err != nil {
-		return err
+	lacks, err := migrations.Check(ctx, url)
+	if err == nil && lacks != "" {
+		err = prego.Errorf(prego.CodeNotReady, "%s: run prego migrate", lacks)
 	}
-	if current < newest {
-		return prego.Errorf(prego.CodeNotReady, "the schema is at %d, this binary needs %d: run prego migrate", current, newest)
-	}
-	return nil
+	return err
 }
 
 func newGatewayCommand() *cobra.Command {
