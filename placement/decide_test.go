@@ -74,9 +74,19 @@ func TestDecide(t *testing.T) {
 		"new server makes one":                          {policy: func(p *placement.Policy) { p.Algorithm = placement.NewServer }, outcome: placement.NeedsServer},
 		"equal scores go by id":                         {data: func(d *placement.Data) { d.Servers[0].MemoryPct = 20 }, outcome: placement.Placed, server: "app-1"},
 		"a server at the memory threshold takes nobody": {data: func(d *placement.Data) { d.Servers[1].MemoryPct = 70 }, outcome: placement.Placed, server: "app-1"},
-		"a draining server takes nobody":                {data: func(d *placement.Data) { d.Servers[1].Status = prego.ServerDraining }, outcome: placement.Placed, server: "app-1"},
-		"an empty pool is passed over":                  {data: func(d *placement.Data) { d.Sites = d.Sites[:1] }, outcome: placement.Placed, server: "app-1"},
-		"all pools empty, on demand":                    {data: func(d *placement.Data) { d.Sites = nil }, outcome: placement.OnDemandSite, server: "app-2"},
+		"nor where no other is left": {
+			data:    func(d *placement.Data) { d.Servers[0].MemoryPct, d.Servers[1].MemoryPct = 70, 70 },
+			outcome: placement.AwaitingCapacity, code: prego.CodeInsufficientResources, missing: []prego.Role{prego.RoleApp},
+		},
+		"just below it is below it": {data: func(d *placement.Data) { d.Servers[0].MemoryPct, d.Servers[1].MemoryPct = 70, 69.9 }, outcome: placement.Placed, server: "app-2"},
+		"servers with 20 tenants take nobody": {
+			data:    func(d *placement.Data) { d.Servers[0].TenantCount, d.Servers[1].TenantCount = 20, 20 },
+			outcome: placement.AwaitingCapacity, code: prego.CodeInsufficientResources, missing: []prego.Role{prego.RoleApp},
+		},
+		"those with 19 do":               {data: func(d *placement.Data) { d.Servers[0].TenantCount, d.Servers[1].TenantCount = 20, 19 }, outcome: placement.Placed, server: "app-2"},
+		"a draining server takes nobody": {data: func(d *placement.Data) { d.Servers[1].Status = prego.ServerDraining }, outcome: placement.Placed, server: "app-1"},
+		"an empty pool is passed over":   {data: func(d *placement.Data) { d.Sites = d.Sites[:1] }, outcome: placement.Placed, server: "app-1"},
+		"all pools empty, on demand":     {data: func(d *placement.Data) { d.Sites = nil }, outcome: placement.OnDemandSite, server: "app-2"},
 		"all pools empty, hold": {
 			policy: func(p *placement.Policy) { p.EmptyPool = placement.Hold }, data: func(d *placement.Data) { d.Sites = nil },
 			outcome: placement.HoldForSite, server: "app-2", code: "site_pool_empty",
@@ -233,6 +243,26 @@ func TestDecide(t *testing.T) {
 			}
 			require.LessOrEqual(t, rejected, got.CandidatesEvaluated)
 		})
+	}
+}
+
+// TestTierLocks is every plan on every lock: where it may land and nowhere else.
+func TestTierLocks(t *testing.T) {
+	t.Parallel()
+	allowed := map[prego.Plan][]prego.Plan{ // the locks by plan; "" is none
+		prego.PlanTrial: {"", prego.PlanTrial}, prego.PlanStarter: {""}, prego.PlanBusiness: {prego.PlanBusiness},
+		prego.PlanEnterprise: {"", prego.PlanStarter, prego.PlanBusiness, prego.PlanEnterprise},
+	}
+	for _, plan := range prego.Plans() {
+		for _, lock := range append([]prego.Plan{""}, prego.Plans()...) {
+			d := fleet()
+			d.Servers[0].TenantCount, d.Shards[0].Tenants, d.Pools[0].Tenants, d.Shards[0].PlanTierLock = 0, 0, 0, lock
+			got := placement.NewFleet(shared(), d).Decide(request(func(r *placement.Request) { r.Plan = plan }))
+			require.Equal(t, slices.Contains(allowed[plan], lock), got.PlacesTenant(), "%s on a shard locked to %q: %s", plan, lock, got.SelectionReason)
+			if !got.PlacesTenant() {
+				require.Equal(t, 1, got.RejectedCounts["plan_tier_lock"])
+			}
+		}
 	}
 }
 
