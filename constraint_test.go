@@ -10,6 +10,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // cells are the tags of nine servers, of all kinds that the examples need.
@@ -66,35 +68,35 @@ func TestTagsThatAreRefused(t *testing.T) {
 		require.ErrorAs(t, c.Validate("constraint"), &invalid, name)
 		require.Equal(t, prego.CodeInvalidField, invalid.Code, name)
 		require.Equal(t, "constraint.disallow", invalid.Field, name)
-		s := prego.ServerSpec{Tags: tags}
+		s := server.Spec{Tags: tags}
 		require.ErrorAs(t, s.Validate(), &invalid, name)
 		require.Equal(t, "spec.tags", invalid.Field, name)
 	}
-	s := prego.ServerSpec{Tags: []string{strings.Repeat("A", 63), "stack:Lucid64"}}
+	s := server.Spec{Tags: []string{strings.Repeat("A", 63), "stack:Lucid64"}}
 	require.NoError(t, s.Validate())
 	require.Equal(t, []string{strings.Repeat("a", 63), "stack:lucid64"}, s.Tags, "kept in lower case")
 }
 
 func TestAStackIsATag(t *testing.T) {
 	t.Parallel()
-	ask := func(change func(*prego.CreateTenantRequest)) (prego.CreateTenantRequest, error) {
-		r := prego.CreateTenantRequest{Slug: "a", OrgID: "o", Region: "eu", Plan: prego.PlanStarter}
+	ask := func(change func(*tenant.CreateRequest)) (tenant.CreateRequest, error) {
+		r := tenant.CreateRequest{Slug: "a", OrgID: "o", Region: "eu", Plan: prego.PlanStarter}
 		change(&r)
 		return r, r.Validate()
 	}
-	stacked, err := ask(func(r *prego.CreateTenantRequest) { r.Stack = "Lucid64" })
+	stacked, err := ask(func(r *tenant.CreateRequest) { r.Stack = "Lucid64" })
 	require.NoError(t, err)
 	require.Equal(t, []string{"stack:lucid64"}, stacked.Constraint.Require)
-	tagged, err := ask(func(r *prego.CreateTenantRequest) { r.Constraint.Require = []string{"stack:lucid64"} })
+	tagged, err := ask(func(r *tenant.CreateRequest) { r.Constraint.Require = []string{"stack:lucid64"} })
 	require.NoError(t, err)
 	require.Equal(t, tagged.Hash(), stacked.Hash(), "both ways are the same request")
-	both, err := ask(func(r *prego.CreateTenantRequest) {
+	both, err := ask(func(r *tenant.CreateRequest) {
 		r.Stack, r.Constraint.Require = "lucid64", []string{"STACK:lucid64"}
 	})
 	require.NoError(t, err)
 	require.Equal(t, []string{"stack:lucid64"}, both.Constraint.Require)
 	for _, bad := range []string{"a b", strings.Repeat("a", 58), "a\n"} {
-		_, err = ask(func(r *prego.CreateTenantRequest) { r.Stack = bad })
+		_, err = ask(func(r *tenant.CreateRequest) { r.Stack = bad })
 		var invalid *prego.Error
 		require.ErrorAs(t, err, &invalid)
 		require.Equal(t, "stack", invalid.Field)

@@ -153,3 +153,40 @@ func CodeOf(err error) Code {
 	}
 	return CodeInternal
 }
+
+// Codes of refusals about what orgs own beside tenants.
+const (
+	CodeGroupUnknown       Code = "group_unknown"
+	CodeRouteNotFound      Code = "route_not_found"
+	CodeHostnameTaken      Code = "hostname_taken"
+	CodePortTaken          Code = "port_taken"
+	CodeIPv4NotFound       Code = "ipv4_not_found"
+	CodeIPv4Required       Code = "ipv4_required"
+	CodeIPv4InUse          Code = "ipv4_in_use"
+	CodeVolumeNotFound     Code = "volume_not_found"
+	CodeVolumeNameTaken    Code = "volume_name_taken"
+	CodeVolumeAttached     Code = "volume_attached"
+	CodeVolumeInUse        Code = "volume_in_use"
+	CodeVolumeMismatch     Code = "volume_region_mismatch"
+	CodeSingleWriter       Code = "single_writer"
+	CodeAttachmentNotFound Code = "attachment_not_found"
+	CodeSnapshotNotFound   Code = "snapshot_not_found"
+	CodeSnapshotUnknown    Code = "snapshot_unknown"
+	CodeSnapshotNotReady   Code = "snapshot_not_ready"
+	CodeSnapshotUnusable   Code = "snapshot_unusable" // of a version that did not name its files
+	CodeRestoreNotFound    Code = "restore_not_found"
+	CodeRestoreUnderWay    Code = "restore_under_way"
+	CodeTenantUnknown      Code = "tenant_unknown"
+)
+
+// Codes of refusals about registries and images.
+const (
+	CodeRegistryNotFound Code = "registry_not_found"
+	CodeImageNotFound    Code = "image_not_found"
+	// CodeSealed: a secret that is kept was sealed under a master key that is not known.
+	CodeSealed Code = "sealed_under_another_key"
+)
+
+// CodeSiteCommandFailed says that a site's host refused what was asked of the site, or
+// could not do it.
+const CodeSiteCommandFailed Code = "site_command_failed"

@@ -101,50 +101,57 @@ func at(field string, err error) error {
 	return err
 }
 
-// Workflow ids are deterministic, so that a repeated start meets the first one.
-const (
-	provisionPrefix    = "server-provision/"
-	decommissionPrefix = "server-decommission/"
-)
+var orgResourceID = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 
-// ProvisionWorkflowID is the id of the run that provisions a server.
-func ProvisionWorkflowID(serverID string) string { return provisionPrefix + serverID }
+const maxOrgResourceID = 32
 
-// ServerIDFromProvisionWorkflow is the inverse of ProvisionWorkflowID.
-func ServerIDFromProvisionWorkflow(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, provisionPrefix)
+// ValidateResourceID checks an id of something that an org owns.
+func ValidateResourceID(field, prefix, id string) error {
+	if !strings.HasPrefix(id, prefix) || len(id) > maxOrgResourceID || !orgResourceID.MatchString(id) {
+		return Invalid(field, "must be an id that begins with "+prefix)
+	}
+	return nil
 }
 
-// DecommissionWorkflowID is the id of the run that takes a server down.
-func DecommissionWorkflowID(serverID string) string { return decommissionPrefix + serverID }
+// MaxNameLen bounds the names of apps and envs.
+const MaxNameLen = 63
 
-// ServerIDFromDecommissionWorkflow is the inverse of DecommissionWorkflowID.
-func ServerIDFromDecommissionWorkflow(workflowID string) (string, bool) {
-	return strings.CutPrefix(workflowID, decommissionPrefix)
+// ValidateName accepts a lower-case DNS label of at most most characters.
+func ValidateName(field, name string, most int) error {
+	switch {
+	case name == "":
+		return Invalid(field, "is required")
+	case !IsLabel(name, most):
+		return Invalid(field, "must be at most "+strconv.Itoa(most)+" lower-case letters, digits and inner hyphens")
+	}
+	return nil
 }
 
-// ReconcileWorkflowID and SweepWorkflowID are the ids of the periodic runs of
-// one environment.
-func ReconcileWorkflowID(environment string) string { return "reconcile/" + environment }
-
-// CatalogWorkflowID is the run that reads what the providers sell.
-func CatalogWorkflowID(environment string) string { return "refresh-catalog/" + environment }
-
-// SweepWorkflowID is the id of the run that marks silent agents.
-func SweepWorkflowID(environment string) string { return "sweep-heartbeats/" + environment }
-
-// ServerName is the name of a server at the provider. Names are unique per
-// project there, which is what makes a repeated or late create harmless: at
-// most one server of this name can exist, whatever the order of events.
-func ServerName(environment, serverID string) string {
-	return "prego-" + environment + "-" + serverID
+// ValidateID accepts an id of a kind: "app-" and more.
+func ValidateID(field, prefix, id string) error {
+	if !strings.HasPrefix(id, prefix) || !IsLabel(id, MaxTenantID) {
+		return Invalid(field, "must be "+prefix+" and lower-case letters and digits, "+strconv.Itoa(MaxTenantID)+" characters at most")
+	}
+	return nil
 }
 
-// ServerIDFromName is the inverse of ServerName.
-func ServerIDFromName(environment, name string) (string, bool) {
-	return strings.CutPrefix(name, "prego-"+environment+"-")
+// ValidateOrgID accepts a lower-case DNS label.
+func ValidateOrgID(field, id string) error {
+	return ValidateName(field, id, MaxOrgIDLen)
 }
 
-var imageName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+// ValidateTenantID accepts what NewTenant ids look like.
+func ValidateTenantID(id string) error {
+	if !IsLabel(id, MaxTenantID) {
+		return Invalid("tenant_id", "must be at most "+strconv.Itoa(MaxTenantID)+" lower-case letters, digits and inner hyphens")
+	}
+	return nil
+}
 
-var digits = regexp.MustCompile(`^[1-9][0-9]*$`)
+// ValidateIdempotencyKey accepts printable ASCII of at most 255 characters.
+func ValidateIdempotencyKey(key string) error {
+	if len(key) > maxIdempotencyKey || !tagPattern.MatchString(key) {
+		return Invalid("Idempotency-Key", "must be 1 to 255 printable ASCII characters without spaces")
+	}
+	return nil
+}

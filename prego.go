@@ -6,7 +6,9 @@
 // imports nothing of the project; everything else may import it.
 package prego
 
-import "slices"
+import (
+	"slices"
+)
 
 // Role says what a server is for (placement-policy §2, direct-provisioning §2).
 type Role string
@@ -66,3 +68,76 @@ const (
 	ManagedByWorkerDirect ManagedBy = "worker_direct"
 	ManagedByPulumi       ManagedBy = "pulumi"
 )
+
+// Tier is the service tier of an org; it decides the limits that the org has by default
+// (quotas-and-fairness, "Quota configuration model").
+type Tier string
+
+// The tiers.
+const (
+	TierFree       Tier = "free"
+	TierPaid       Tier = "paid"
+	TierEnterprise Tier = "enterprise"
+)
+
+// Tiers lists every tier.
+func Tiers() []Tier { return []Tier{TierFree, TierPaid, TierEnterprise} }
+
+// Valid reports whether t is one of Tiers.
+func (t Tier) Valid() bool { return slices.Contains(Tiers(), t) }
+
+// Actor says who acted (direct-provisioning §6, agent_command_audit.actor).
+type Actor string
+
+// The actors of events and audit rows.
+const (
+	ActorWorkflow Actor = "workflow"
+	ActorOperator Actor = "operator"
+	ActorSystem   Actor = "system"
+)
+
+// Plan is what a tenant pays for (placement-policy §1.1).
+type Plan string
+
+// The plans.
+const (
+	PlanTrial      Plan = "trial"
+	PlanStarter    Plan = "starter"
+	PlanBusiness   Plan = "business"
+	PlanEnterprise Plan = "enterprise"
+)
+
+// Plans lists every plan, the least first.
+func Plans() []Plan { return []Plan{PlanTrial, PlanStarter, PlanBusiness, PlanEnterprise} }
+
+// Valid reports whether p is one of Plans.
+func (p Plan) Valid() bool { return slices.Contains(Plans(), p) }
+
+// Priority orders waiting tenants: 1 is served first. It is Temporal's priority
+// key, too.
+func (p Plan) Priority() int {
+	switch p {
+	case PlanEnterprise:
+		return 1
+	case PlanBusiness:
+		return 2
+	case PlanStarter:
+		return 3
+	default:
+		return 4
+	}
+}
+
+// DefaultUsers and DefaultStorageGB are what a plan includes where the request
+// does not say (placement-policy §1.1).
+func (p Plan) DefaultUsers() int {
+	return map[Plan]int{PlanTrial: 3, PlanStarter: 10, PlanBusiness: 50, PlanEnterprise: 250}[p]
+}
+
+// DefaultStorageGB is the storage that a plan includes.
+func (p Plan) DefaultStorageGB() int {
+	return map[Plan]int{PlanTrial: 1, PlanStarter: 10, PlanBusiness: 50, PlanEnterprise: 250}[p]
+}
+
+// ActorPlacementEngine is the actor of placement events (placement-policy §7).
+const ActorPlacementEngine = "placement_engine"

@@ -1,6 +1,8 @@
 package prego
 
-import "regexp"
+import (
+	"regexp"
+)
 
 // Redacted stands where a secret was.
 const Redacted = "[redacted]"

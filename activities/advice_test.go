@@ -12,6 +12,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 type adviser func(ctx context.Context, ask placement.AdviceRequest) (placement.Advice, error)
@@ -61,7 +62,7 @@ func TestAnAdviserProposes(t *testing.T) {
 			placer.Metrics = activities.NewPlacementMetrics(reg)
 			placer.Adviser, placer.AdviceWithin = tc.adviser, 300*time.Millisecond
 			tn := p.tenant(prego.PlanStarter, nil)
-			d, err := placer.Place(context.Background(), prego.TenantRun{Tenant: tn}, nil, "test")
+			d, err := placer.Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")
 			require.NoError(t, err)
 			require.Equal(t, tc.server, d.AppServerID)
 			want := "best_fit"
@@ -86,7 +87,7 @@ func TestAnAdviserProposes(t *testing.T) {
 				asked[tc.counted] = 1
 			}
 			require.Equal(t, asked, counted)
-			require.NoError(t, p.store.ReleaseAllocation(context.Background(), tn.TenantID, "left", "", prego.SiteUntouched, false))
+			require.NoError(t, p.store.ReleaseAllocation(context.Background(), tn.TenantID, "left", "", tenant.SiteUntouched, false))
 		})
 	}
 	// Who asks an operator's word, and where there is nothing to choose, asks nobody else.
@@ -96,10 +97,10 @@ func TestAnAdviserProposes(t *testing.T) {
 		return placement.Advice{}, nil
 	})
 	placer.AdviceWithin = time.Second
-	d, err := placer.Place(context.Background(), prego.TenantRun{Tenant: p.tenant(prego.PlanBusiness, nil)}, nil, "test")
+	d, err := placer.Place(context.Background(), tenant.Run{Tenant: p.tenant(prego.PlanBusiness, nil)}, nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, placement.AwaitingCapacity, d.Outcome)
-	d, err = placer.Place(context.Background(), prego.TenantRun{Tenant: p.tenant(prego.PlanStarter, nil)}, &placement.Override{AppServerID: "app-0", Reason: "x"}, "test")
+	d, err = placer.Place(context.Background(), tenant.Run{Tenant: p.tenant(prego.PlanStarter, nil)}, &placement.Override{AppServerID: "app-0", Reason: "x"}, "test")
 	require.NoError(t, err)
 	require.Equal(t, placement.Manual, d.Algorithm)
 }
@@ -119,7 +120,7 @@ func TestAnAdviserLosesToWhatChanged(t *testing.T) {
 		p.exec(`UPDATE servers SET dedicated_for_tenant_id = 'somebody' WHERE server_id = 'app-1'`)
 		return placement.Advice{AppServerID: "app-1"}, nil
 	})
-	d, err := placer.Place(context.Background(), prego.TenantRun{Tenant: p.tenant(prego.PlanStarter, nil)}, nil, "test")
+	d, err := placer.Place(context.Background(), tenant.Run{Tenant: p.tenant(prego.PlanStarter, nil)}, nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, "app-0", d.AppServerID)
 	require.Equal(t, placement.BestFit, d.Algorithm)

@@ -7,19 +7,20 @@ import (
 
 	"go.temporal.io/sdk/activity"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // BackupStore is the part of Postgres that keeps snapshots and restores.
 type BackupStore interface {
-	SnapshotRun(ctx context.Context, id string) (prego.Snapshot, error)
+	SnapshotRun(ctx context.Context, id string) (tenant.Snapshot, error)
 	SnapshotBegun(ctx context.Context, id string) error
-	SiteSnapshotTaken(ctx context.Context, id string, b prego.Backup) error
-	SnapshotFinished(ctx context.Context, id string, status prego.JobStatus, files []string, message string) error
+	SiteSnapshotTaken(ctx context.Context, id string, b tenant.Backup) error
+	SnapshotFinished(ctx context.Context, id string, status tenant.JobStatus, files []string, message string) error
 	SnapshotErased(ctx context.Context, id string) error
-	RestoreRun(ctx context.Context, id string) (prego.RestoreJob, error)
+	RestoreRun(ctx context.Context, id string) (tenant.RestoreJob, error)
 	RestoreBegun(ctx context.Context, id string) error
-	RestoreFinished(ctx context.Context, id string, status prego.JobStatus, message string) error
+	RestoreFinished(ctx context.Context, id string, status tenant.JobStatus, message string) error
 }
 
 // Backups are the steps of snapshots and restores of tenants' sites.
@@ -37,7 +38,7 @@ type BackupPlan struct {
 	Step     time.Duration `json:"step"`
 }
 
-func underWay(s prego.JobStatus) bool { return s == prego.JobQueued || s == prego.JobRunning }
+func underWay(s tenant.JobStatus) bool { return s == tenant.JobQueued || s == tenant.JobRunning }
 
 // PlanSnapshot reads the row.
 func (a *Backups) PlanSnapshot(ctx context.Context, id string) (BackupPlan, error) {
@@ -49,7 +50,7 @@ func (a *Backups) PlanSnapshot(ctx context.Context, id string) (BackupPlan, erro
 }
 
 // onHost reads a tenant whose site is where a snapshot has it.
-func (a *Backups) onHost(ctx context.Context, s prego.Snapshot) (prego.TenantRun, error) {
+func (a *Backups) onHost(ctx context.Context, s tenant.Snapshot) (tenant.Run, error) {
 	t, err := a.Tenants.Store.TenantRun(ctx, s.TenantID)
 	if err != nil {
 		return t, fromTenantStore(err)
@@ -93,14 +94,14 @@ func (a *Backups) EraseSnapshot(ctx context.Context, id string) error {
 	if err != nil {
 		return coded(err)
 	}
-	if s.Status != prego.JobDeleted || s.ErasedAt != nil {
+	if s.Status != tenant.JobDeleted || s.ErasedAt != nil {
 		return nil
 	}
 	t, err := a.Tenants.Store.TenantRun(ctx, s.TenantID)
 	if err != nil {
 		return fromTenantStore(err)
 	}
-	if there := t.Allocation != nil && t.Allocation.AppServerID == s.ServerID && t.AppServerStatus != prego.ServerTerminated && t.Site == s.Site; there && s.Name != "" {
+	if there := t.Allocation != nil && t.Allocation.AppServerID == s.ServerID && t.AppServerStatus != server.Terminated && t.Site == s.Site; there && s.Name != "" {
 		if err := a.forget(ctx, t, id+"-erase", s.Name); err != nil {
 			return err
 		}
@@ -110,17 +111,17 @@ func (a *Backups) EraseSnapshot(ctx context.Context, id string) error {
 }
 
 // forget deletes a backup of a site from its host.
-func (a *Backups) forget(ctx context.Context, t prego.TenantRun, what, name string) error {
+func (a *Backups) forget(ctx context.Context, t tenant.Run, what, name string) error {
 	_, err := a.Tenants.forTenant(ctx, t, fmt.Sprintf("%s-%d", what, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.CommandTimeout, "--site", t.Site, "delete-backup", name)
 	return err
 }
 
 // BackupEnd is how a snapshot or a restore ended.
 type BackupEnd struct {
-	ID      string          `json:"id"`
-	Status  prego.JobStatus `json:"status"`
-	Files   []string        `json:"files,omitempty"`
-	Message string          `json:"message,omitempty"`
+	ID      string           `json:"id"`
+	Status  tenant.JobStatus `json:"status"`
+	Files   []string         `json:"files,omitempty"`
+	Message string           `json:"message,omitempty"`
 }
 
 // FinishSnapshot records it.
@@ -129,14 +130,14 @@ func (a *Backups) FinishSnapshot(ctx context.Context, in BackupEnd) error {
 }
 
 // restored reads the tenant of a restore, whose site is where the snapshot is.
-func (a *Backups) restored(ctx context.Context, id string) (prego.TenantRun, error) {
+func (a *Backups) restored(ctx context.Context, id string) (tenant.Run, error) {
 	j, err := a.Store.RestoreRun(ctx, id)
 	if err != nil {
-		return prego.TenantRun{}, coded(err)
+		return tenant.Run{}, coded(err)
 	}
 	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
 	if err != nil {
-		return prego.TenantRun{}, coded(err)
+		return tenant.Run{}, coded(err)
 	}
 	return a.onHost(ctx, s)
 }
@@ -177,7 +178,7 @@ func (a *Backups) MaintainForRestore(ctx context.Context, in RestoreMaintenance)
 	}
 	what := fmt.Sprintf("%s-%d", in.JobID, activity.GetInfo(ctx).Attempt)
 	if in.Off {
-		if t.State != prego.TenantActive && t.State != prego.TenantGracePeriod {
+		if t.State != tenant.Active && t.State != tenant.GracePeriod {
 			return nil
 		}
 		return a.Tenants.putOnline(ctx, t, what)

@@ -9,25 +9,26 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // CatalogStore keeps what providers sell.
 type CatalogStore interface {
-	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (prego.CatalogState, error)
-	SaveProviderCatalog(ctx context.Context, provider prego.InfraProviderID, c prego.ProviderCatalog) error
+	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (server.CatalogState, error)
+	SaveProviderCatalog(ctx context.Context, provider prego.InfraProviderID, c server.ProviderCatalog) error
 	CatalogNotRead(ctx context.Context, provider prego.InfraProviderID, why string) error
 }
 
 // CatalogInfra is a cloud that says what it sells.
 type CatalogInfra interface {
-	Catalog(ctx context.Context) (prego.ProviderCatalog, error)
+	Catalog(ctx context.Context) (server.ProviderCatalog, error)
 }
 
 // Catalogs is the step that reads what the providers sell.
 type Catalogs struct {
 	Store   CatalogStore
 	Infra   map[prego.InfraProviderID]CatalogInfra
-	Catalog prego.Catalog // as configured
+	Catalog server.Catalog // as configured
 	Log     *zap.Logger
 }
 

@@ -8,18 +8,19 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
 )
 
 // Agents have commands run by the agents on hosts. A failure is a
-// *prego.CommandError, unless it is ctx that ended.
+// *server.CommandError, unless it is ctx that ended.
 type Agents interface {
 	Exec(ctx context.Context, serverID, addr string, in wire.ExecRequest) (wire.ExecResult, error)
 }
 
 // CommandStore keeps what was run on hosts.
 type CommandStore interface {
-	BeginCommand(ctx context.Context, c prego.Command) error
-	FinishCommand(ctx context.Context, auditID string, o prego.CommandOutcome) error
+	BeginCommand(ctx context.Context, c server.Command) error
+	FinishCommand(ctx context.Context, auditID string, o server.CommandOutcome) error
 }
 
 // Commander runs workflows' commands, each with its row in the audit: there before
@@ -40,8 +41,8 @@ const recordWithin = 5 * time.Second
 
 // Bench runs bench on a host and returns the end of what it printed, without
 // secrets.
-func (c *Commander) Bench(ctx context.Context, b prego.BenchCommand) (stdout string, err error) {
-	cmd := prego.Command{
+func (c *Commander) Bench(ctx context.Context, b server.BenchCommand) (stdout string, err error) {
+	cmd := server.Command{
 		AuditID: b.AuditID, ServerID: b.ServerID, WorkflowID: b.WorkflowID, Kind: string(wire.KindBench), Args: b.Args, Actor: prego.ActorWorkflow,
 	}
 	if err := c.Audit.BeginCommand(ctx, cmd); err != nil {
@@ -52,11 +53,11 @@ func (c *Commander) Bench(ctx context.Context, b prego.BenchCommand) (stdout str
 		WorkflowID: b.WorkflowID, Kind: wire.KindBench, Args: b.Args, AuditID: b.AuditID, TenantID: b.TenantID,
 		TimeoutSeconds: int((b.Timeout + time.Second - 1) / time.Second),
 	})
-	outcome := prego.CommandOutcome{
+	outcome := server.CommandOutcome{
 		ExitCode: &r.ExitCode, Duration: time.Duration(r.DurationMs) * time.Millisecond, Stdout: cmd.RedactEnd(r.StdoutTruncated), Stderr: cmd.RedactEnd(r.StderrTruncated),
 	}
 	if err != nil {
-		outcome = prego.UnknownOutcome(err, time.Since(began))
+		outcome = server.UnknownOutcome(err, time.Since(began))
 	}
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
 	defer cancel()
@@ -67,7 +68,7 @@ func (c *Commander) Bench(ctx context.Context, b prego.BenchCommand) (stdout str
 	}
 	switch {
 	case err != nil:
-		var ce *prego.CommandError
+		var ce *server.CommandError
 		if errors.As(err, &ce) {
 			masked := *ce
 			masked.Message, masked.Stderr = cmd.Redact(ce.Message), cmd.Redact(ce.Stderr)
@@ -75,12 +76,12 @@ func (c *Commander) Bench(ctx context.Context, b prego.BenchCommand) (stdout str
 		}
 		return "", fmt.Errorf("%s on %s: %w", wire.KindBench, b.ServerID, err)
 	case r.ExitCode != 0:
-		code := prego.CommandFailed
+		code := server.CommandFailed
 		if r.ExitCode == exitTimeout {
-			code = prego.CommandTimeout
+			code = server.CommandTimeout
 		}
-		return outcome.Stdout, &prego.CommandError{
-			Kind: string(wire.KindBench), ExitCode: r.ExitCode, Stderr: prego.EndOf(outcome.Stderr, keptStderr), Permanent: true, Code: code,
+		return outcome.Stdout, &server.CommandError{
+			Kind: string(wire.KindBench), ExitCode: r.ExitCode, Stderr: server.EndOf(outcome.Stderr, keptStderr), Permanent: true, Code: code,
 		}
 	}
 	return outcome.Stdout, nil

@@ -12,6 +12,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
 )
 
 // agentsFunc stands for the agents on hosts.
@@ -25,12 +26,12 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
 	p.server("app-0", prego.RoleApp, "")
-	rows := func() []prego.AuditedCommand {
+	rows := func() []server.AuditedCommand {
 		list, _, err := p.store.ListCommands(t.Context(), "app-0", "", 50)
 		require.NoError(t, err)
 		return list
 	}
-	row := func(id string) (found prego.AuditedCommand) {
+	row := func(id string) (found server.AuditedCommand) {
 		for _, r := range rows() {
 			if r.AuditID == id {
 				found = r
@@ -47,7 +48,7 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 			require.NotNil(t, before.StartedAt, "the row is there before the command runs")
 			return answer()
 		})}
-		return c.Bench(t.Context(), prego.BenchCommand{
+		return c.Bench(t.Context(), server.BenchCommand{
 			ServerID: "app-0", Addr: "127.0.0.1", WorkflowID: "tenant-provision/t-1", AuditID: id, TenantID: "t-1", Timeout: 1500 * time.Millisecond, Args: args,
 		})
 	}
@@ -71,17 +72,17 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 	_, err = run("bad", func() (wire.ExecResult, error) {
 		return wire.ExecResult{ExitCode: 1, StderrTruncated: "no: password=" + secret}, nil
 	}, "list-sites")
-	var ce *prego.CommandError
+	var ce *server.CommandError
 	require.ErrorAs(t, err, &ce)
-	require.Equal(t, []any{1, true, prego.CommandFailed, "no: password=[redacted]"}, []any{ce.ExitCode, ce.Permanent, ce.Code, ce.Stderr})
+	require.Equal(t, []any{1, true, server.CommandFailed, "no: password=[redacted]"}, []any{ce.ExitCode, ce.Permanent, ce.Code, ce.Stderr})
 	require.Equal(t, 1, *row("bad").ExitCode)
 
 	_, err = run("slow", func() (wire.ExecResult, error) { return wire.ExecResult{ExitCode: 124}, nil }, "list-sites")
 	require.ErrorAs(t, err, &ce)
-	require.Equal(t, prego.CommandTimeout, ce.Code)
+	require.Equal(t, server.CommandTimeout, ce.Code)
 
 	// The host is away: nobody knows, until it is asked again with the same id.
-	away := &prego.CommandError{Kind: "bench", Code: prego.CommandUnreachable, Message: "dial: password=" + secret, Stderr: "token=abcdef"}
+	away := &server.CommandError{Kind: "bench", Code: server.CommandUnreachable, Message: "dial: password=" + secret, Stderr: "token=abcdef"}
 	_, err = run("away", func() (wire.ExecResult, error) { return wire.ExecResult{}, away }, "list-sites")
 	require.ErrorAs(t, err, &ce)
 	require.False(t, ce.Permanent)
@@ -96,11 +97,11 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 	require.Equal(t, []any{0, "a.example.com\n", ""}, []any{*r.ExitCode, r.Stdout, r.Stderr})
 	_, err = run("away", func() (wire.ExecResult, error) { return wire.ExecResult{}, away }, "list-sites")
 	require.ErrorAs(t, err, &ce)
-	require.Equal(t, prego.CommandUnreachable, ce.Code)
+	require.Equal(t, server.CommandUnreachable, ce.Code)
 	require.Equal(t, 0, *row("away").ExitCode, "what is known stays known")
 
 	_, err = run("refused", func() (wire.ExecResult, error) {
-		return wire.ExecResult{}, &prego.CommandError{Kind: "bench", Permanent: true, Code: "site_not_owned", Message: "args: the site belongs to another tenant"}
+		return wire.ExecResult{}, &server.CommandError{Kind: "bench", Permanent: true, Code: "site_not_owned", Message: "args: the site belongs to another tenant"}
 	}, "list-sites")
 	require.ErrorAs(t, err, &ce)
 	require.True(t, ce.Permanent)
@@ -112,7 +113,7 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 
 	// What is left of a secret that the host cut in two.
 	_, err = run("long", func() (wire.ExecResult, error) {
-		return wire.ExecResult{StdoutTruncated: "ter2-hunter2 " + strings.Repeat("x ", prego.MaxAuditedOutput/2-6)}, nil
+		return wire.ExecResult{StdoutTruncated: "ter2-hunter2 " + strings.Repeat("x ", server.MaxAuditedOutput/2-6)}, nil
 	}, "list-sites")
 	require.NoError(t, err)
 	require.NotContains(t, row("long").Stdout, "ter2")
@@ -124,14 +125,14 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 // deafAudit can't be written to.
 type deafAudit struct{ begins, ran bool }
 
-func (d *deafAudit) BeginCommand(context.Context, prego.Command) error {
+func (d *deafAudit) BeginCommand(context.Context, server.Command) error {
 	if d.begins {
 		return nil
 	}
 	return errors.New("away")
 }
 
-func (d *deafAudit) FinishCommand(context.Context, string, prego.CommandOutcome) error {
+func (d *deafAudit) FinishCommand(context.Context, string, server.CommandOutcome) error {
 	return errors.New("away")
 }
 
@@ -143,9 +144,9 @@ func TestNothingRunsUnaudited(t *testing.T) {
 			audit.ran = true
 			return wire.ExecResult{}, nil
 		})}
-		_, err := c.Bench(t.Context(), prego.BenchCommand{ServerID: "app-0", AuditID: "x", Args: []string{"list-sites"}})
+		_, err := c.Bench(t.Context(), server.BenchCommand{ServerID: "app-0", AuditID: "x", Args: []string{"list-sites"}})
 		require.EqualError(t, err, "away", "the step is repeated, and the row completed then")
-		var ce *prego.CommandError
+		var ce *server.CommandError
 		require.False(t, errors.As(err, &ce))
 		require.Equal(t, begins, audit.ran)
 	}
@@ -160,7 +161,7 @@ func TestHostsAreToldWholeSeconds(t *testing.T) {
 			asked = in
 			return wire.ExecResult{}, nil
 		})}
-		_, err := c.Bench(t.Context(), prego.BenchCommand{ServerID: "app-0", AuditID: "x", Timeout: timeout, Args: []string{"list-sites"}})
+		_, err := c.Bench(t.Context(), server.BenchCommand{ServerID: "app-0", AuditID: "x", Timeout: timeout, Args: []string{"list-sites"}})
 		require.Error(t, err)
 		require.Equal(t, want, asked.TimeoutSeconds, "%s", timeout)
 	}

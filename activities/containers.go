@@ -14,16 +14,17 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Containers keeps a role's containers on a host as declared, over the Docker
-// Remote API. A permanent failure is a *prego.ContainerError.
+// Remote API. A permanent failure is a *server.ContainerError.
 type Containers interface {
 	StartContainers(ctx context.Context, serverID, addr string, role prego.Role) error
 	// CheckContainers tells what is not as declared, and changes nothing.
-	CheckContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]prego.ContainerDrift, error)
+	CheckContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]server.ContainerDrift, error)
 	// RepairContainers tells what was not as declared, and makes it so.
-	RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]prego.ContainerDrift, error)
+	RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]server.ContainerDrift, error)
 }
 
 // StartContainers starts the role's containers over the Docker Remote API and
@@ -40,13 +41,13 @@ func (a *Servers) StartContainers(ctx context.Context, in ServerRef) error {
 		return fromContainers(err)
 	}
 	a.hook("containers/started")
-	return a.Store.AddEvent(ctx, prego.ServerEvent{ServerID: in.ServerID, Step: prego.StepContainersStarted, Attempt: in.Attempt},
-		fmt.Sprintf("%s/g%d", prego.StepContainersStarted, in.Generation))
+	return a.Store.AddEvent(ctx, server.Event{ServerID: in.ServerID, Step: server.StepContainersStarted, Attempt: in.Attempt},
+		fmt.Sprintf("%s/g%d", server.StepContainersStarted, in.Generation))
 }
 
 // fromContainers keeps what repeating can't mend from being repeated.
 func fromContainers(err error) error {
-	var ce *prego.ContainerError
+	var ce *server.ContainerError
 	if errors.As(err, &ce) {
 		return permanent(ErrTypeContainer, ce.Error(), nil)
 	}
@@ -55,9 +56,9 @@ func fromContainers(err error) error {
 
 // ContainerReport is what was found on one server.
 type ContainerReport struct {
-	ServerID string                 `json:"server_id"`
-	Skipped  string                 `json:"skipped,omitempty"` // why it was not looked at
-	Drift    []prego.ContainerDrift `json:"drift,omitempty"`
+	ServerID string                  `json:"server_id"`
+	Skipped  string                  `json:"skipped,omitempty"` // why it was not looked at
+	Drift    []server.ContainerDrift `json:"drift,omitempty"`
 }
 
 func (r ContainerReport) text() string {
@@ -69,14 +70,14 @@ func (r ContainerReport) text() string {
 }
 
 // checked reads a row, and says why its containers are not ours to look at.
-func (a *Servers) checked(ctx context.Context, serverID string) (prego.ProvisionState, string, error) {
+func (a *Servers) checked(ctx context.Context, serverID string) (server.ProvisionState, string, error) {
 	st, err := a.Store.ProvisionState(ctx, serverID)
 	switch {
 	case err != nil:
 		return st, "", fromStore(err)
-	case st.Status != prego.ServerActive:
+	case st.Status != server.Active:
 		return st, "the server is " + string(st.Status), nil
-	case st.Purpose == prego.PurposeImportExisting:
+	case st.Purpose == server.PurposeImportExisting:
 		return st, "the server was taken over with containers of its own", nil
 	}
 	return st, "", nil
@@ -101,9 +102,9 @@ func (a *Servers) CheckContainers(ctx context.Context, serverID string) (Contain
 		a.Metrics.Drift.WithLabelValues(string(d.Kind)).Inc()
 	}
 	sum := sha256.Sum256([]byte(report.text()))
-	return report, a.Store.AddEvent(ctx, prego.ServerEvent{
-		ServerID: serverID, Step: prego.StepContainerDrift, Attempt: st.Attempt, Actor: prego.ActorSystem, Message: report.text(),
-	}, fmt.Sprintf("%s/%s/%s", prego.StepContainerDrift, hex.EncodeToString(sum[:8]), st.Now.UTC().Format("2006010215")))
+	return report, a.Store.AddEvent(ctx, server.Event{
+		ServerID: serverID, Step: server.StepContainerDrift, Attempt: st.Attempt, Actor: prego.ActorSystem, Message: report.text(),
+	}, fmt.Sprintf("%s/%s/%s", server.StepContainerDrift, hex.EncodeToString(sum[:8]), st.Now.UTC().Format("2006010215")))
 }
 
 // RepairContainers makes an active server's containers what they are declared to
@@ -124,8 +125,8 @@ func (a *Servers) RepairContainers(ctx context.Context, serverID string) (Contai
 	if len(report.Drift) == 0 {
 		return report, nil
 	}
-	return report, a.Store.AddEvent(ctx, prego.ServerEvent{
-		ServerID: serverID, Step: prego.StepContainersRepaired, Attempt: st.Attempt, Actor: prego.ActorOperator, Message: report.text(),
+	return report, a.Store.AddEvent(ctx, server.Event{
+		ServerID: serverID, Step: server.StepContainersRepaired, Attempt: st.Attempt, Actor: prego.ActorOperator, Message: report.text(),
 	}, "")
 }
 

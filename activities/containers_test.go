@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 func TestEachServerHasItsTurn(t *testing.T) {
@@ -56,7 +57,7 @@ func TestAReconciliationLooksAtAFewHostsAtOnce(t *testing.T) {
 		case "draining":
 			return ContainerReport{ServerID: id, Skipped: "the server is draining"}, nil
 		case "b-changed", "a-changed":
-			return ContainerReport{ServerID: id, Drift: []prego.ContainerDrift{{Container: "bench", Kind: prego.DriftMissing}}}, nil
+			return ContainerReport{ServerID: id, Drift: []server.ContainerDrift{{Container: "bench", Kind: server.DriftMissing}}}, nil
 		}
 		return ContainerReport{ServerID: id}, nil
 	}}
@@ -74,34 +75,34 @@ type fakeHost struct {
 	Store
 	Containers
 	mu     sync.Mutex
-	state  prego.ProvisionState
-	drift  []prego.ContainerDrift
+	state  server.ProvisionState
+	drift  []server.ContainerDrift
 	err    error
-	events map[string]prego.ServerEvent
+	events map[string]server.Event
 }
 
-func (f *fakeHost) ProvisionState(context.Context, string) (prego.ProvisionState, error) {
+func (f *fakeHost) ProvisionState(context.Context, string) (server.ProvisionState, error) {
 	return f.state, nil
 }
 
-func (f *fakeHost) AddEvent(_ context.Context, e prego.ServerEvent, key string) error {
+func (f *fakeHost) AddEvent(_ context.Context, e server.Event, key string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.events[fmt.Sprint(e.Step, " ", key)] = e
 	return nil
 }
 
-func (f *fakeHost) CheckContainers(context.Context, string, string, prego.Role) ([]prego.ContainerDrift, error) {
+func (f *fakeHost) CheckContainers(context.Context, string, string, prego.Role) ([]server.ContainerDrift, error) {
 	return f.drift, f.err
 }
 
-func (f *fakeHost) RepairContainers(context.Context, string, string, prego.Role) ([]prego.ContainerDrift, error) {
+func (f *fakeHost) RepairContainers(context.Context, string, string, prego.Role) ([]server.ContainerDrift, error) {
 	return f.drift, f.err
 }
 
 func TestDriftGoesOnTheTimeline(t *testing.T) {
 	t.Parallel()
-	f := &fakeHost{events: map[string]prego.ServerEvent{}, state: prego.ProvisionState{Status: prego.ServerActive, Host: "192.0.2.1", Role: prego.RoleApp, Now: time.Now()}}
+	f := &fakeHost{events: map[string]server.Event{}, state: server.ProvisionState{Status: server.Active, Host: "192.0.2.1", Role: prego.RoleApp, Now: time.Now()}}
 	a := &Servers{Store: f, Containers: f, Metrics: NewMetrics(prometheus.NewRegistry()), Log: zap.NewNop()}
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
@@ -119,7 +120,7 @@ func TestDriftGoesOnTheTimeline(t *testing.T) {
 	require.Empty(t, r.Drift)
 	require.Empty(t, f.events)
 
-	f.drift = []prego.ContainerDrift{{Container: "bench", Kind: prego.DriftChanged, Detail: "memory"}}
+	f.drift = []server.ContainerDrift{{Container: "bench", Kind: server.DriftChanged, Detail: "memory"}}
 	for range 2 {
 		r, err = run(a.CheckContainers)
 		require.NoError(t, err)
@@ -127,14 +128,14 @@ func TestDriftGoesOnTheTimeline(t *testing.T) {
 	}
 	require.Len(t, f.events, 1, "the same drift is told once an hour")
 	for _, e := range f.events {
-		require.Equal(t, prego.StepContainerDrift, e.Step)
+		require.Equal(t, server.StepContainerDrift, e.Step)
 		require.Equal(t, "bench: changed (memory)", e.Message)
 	}
 	_, err = run(a.RepairContainers)
 	require.NoError(t, err)
 	require.Len(t, f.events, 2)
 
-	f.err = &prego.ContainerError{Container: "bench", Message: "it dies in a loop"}
+	f.err = &server.ContainerError{Container: "bench", Message: "it dies in a loop"}
 	_, err = run(a.RepairContainers)
 	var app *temporal.ApplicationError
 	require.ErrorAs(t, err, &app)
@@ -142,8 +143,8 @@ func TestDriftGoesOnTheTimeline(t *testing.T) {
 	require.True(t, app.NonRetryable())
 
 	// The host would fail, so that whoever looked at it all the same would be noticed.
-	for says, st := range map[string]prego.ProvisionState{
-		"the server is draining": {Status: prego.ServerDraining}, "the server was taken over with containers of its own": {Status: prego.ServerActive, Purpose: prego.PurposeImportExisting},
+	for says, st := range map[string]server.ProvisionState{
+		"the server is draining": {Status: server.Draining}, "the server was taken over with containers of its own": {Status: server.Active, Purpose: server.PurposeImportExisting},
 	} {
 		f.state = st
 		for _, activity := range []any{a.CheckContainers, a.RepairContainers} {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // createCalls is how often the provider is asked before an attempt is given up
@@ -21,33 +22,33 @@ const createCalls = 3
 
 // CreateServerInput names an attempt to make a server from one candidate.
 type CreateServerInput struct {
-	ServerID   string          `json:"server_id"`
-	Generation int             `json:"generation"`
-	Attempt    int             `json:"attempt"`
-	Candidate  prego.Candidate `json:"candidate"`
-	Foundation Foundation      `json:"foundation"`
+	ServerID   string           `json:"server_id"`
+	Generation int              `json:"generation"`
+	Attempt    int              `json:"attempt"`
+	Candidate  server.Candidate `json:"candidate"`
+	Foundation Foundation       `json:"foundation"`
 }
 
 // CreateServer issues the attempt's token, renders the user_data and creates the
 // server: one activity, so that the raw token lives in this call only
 // (direct-provisioning §4). It finds and adopts what an earlier run of itself already
 // made.
-func (a *Servers) CreateServer(ctx context.Context, in CreateServerInput) (prego.Handle, error) {
+func (a *Servers) CreateServer(ctx context.Context, in CreateServerInput) (server.Handle, error) {
 	stop := keepAlive(ctx)
 	defer stop()
 	st, err := a.Store.ProvisionState(ctx, in.ServerID)
 	if err != nil {
-		return prego.Handle{}, fromStore(err)
+		return server.Handle{}, fromStore(err)
 	}
 	infra, err := a.infra(st.Provider)
 	if err != nil {
-		return prego.Handle{}, err
+		return server.Handle{}, err
 	}
 	a.hook("create/start")
 	for fallback := 0; ; fallback++ {
 		image, err := a.imageFor(ctx, st, in)
 		if err != nil {
-			return prego.Handle{}, err
+			return server.Handle{}, err
 		}
 		handle, err := a.createFrom(ctx, infra, st, in, image)
 		if err == nil {
@@ -55,40 +56,40 @@ func (a *Servers) CreateServer(ctx context.Context, in CreateServerInput) (prego
 		}
 		again, noteErr := a.withoutImage(ctx, st, in, image, err)
 		if noteErr != nil {
-			return prego.Handle{}, noteErr
+			return server.Handle{}, noteErr
 		}
 		if !again || fallback == imageFallbacks {
-			return prego.Handle{}, a.refused(ctx, infra, in, err)
+			return server.Handle{}, a.refused(ctx, infra, in, err)
 		}
 	}
 }
 
 // createFrom makes the server of an attempt from an image. An error of the provider is
 // returned as it is.
-func (a *Servers) createFrom(ctx context.Context, infra Infra, st prego.ProvisionState, in CreateServerInput, image string) (_ prego.Handle, err error) {
-	if err := a.Store.BeginAttempt(ctx, prego.AttemptStart{
+func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.ProvisionState, in CreateServerInput, image string) (_ server.Handle, err error) {
+	if err := a.Store.BeginAttempt(ctx, server.AttemptStart{
 		ServerID: in.ServerID, Generation: in.Generation, Attempt: in.Attempt,
 		Candidate: in.Candidate, Image: image, Resources: a.intents(st, in),
 	}); err != nil {
-		return prego.Handle{}, fromStore(err)
+		return server.Handle{}, fromStore(err)
 	}
 	a.hook("create/intended")
-	params := prego.CreateServerParams{
+	params := server.CreateParams{
 		Environment: a.Settings.Environment, ServerID: in.ServerID, Role: st.Role, Region: st.Region,
 		Attempt: in.Attempt, SpecHash: specHash(st, in.Candidate, image), Candidate: in.Candidate, Image: image,
 		FirewallID: in.Foundation.FirewallID, PlacementGroup: in.Foundation.GroupID,
 	}
 	if params.UserData, err = a.userData(ctx, st, in.Attempt); err != nil {
-		return prego.Handle{}, err
+		return server.Handle{}, err
 	}
 	a.hook("create/token")
 	handle, err := a.callProvider(ctx, infra, st, params)
 	if err != nil {
-		return prego.Handle{}, err
+		return server.Handle{}, err
 	}
 	a.hook("create/called")
 	if err := a.Store.RecordCreated(ctx, in.ServerID, in.Generation, handle, st.Provider); err != nil {
-		return prego.Handle{}, fromStore(err)
+		return server.Handle{}, fromStore(err)
 	}
 	a.hook("create/recorded")
 	// The addresses have an owner through the ledger already; the labels are for
@@ -101,23 +102,23 @@ func (a *Servers) createFrom(ctx context.Context, infra Infra, st prego.Provisio
 
 // callProvider asks up to createCalls times. A repeated call is safe: the name is
 // unique at the provider and CreateServer adopts what bears it.
-func (a *Servers) callProvider(ctx context.Context, infra Infra, st prego.ProvisionState, p prego.CreateServerParams) (prego.Handle, error) {
+func (a *Servers) callProvider(ctx context.Context, infra Infra, st server.ProvisionState, p server.CreateParams) (server.Handle, error) {
 	backoff := a.Settings.CreateBackoff
 	for call := 1; ; call++ {
 		handle, err := a.createOnce(ctx, infra, st, p)
-		var ie *prego.InfraError
+		var ie *server.InfraError
 		if err == nil || !errors.As(err, &ie) {
 			return handle, err
 		}
-		repeatable := ie.Class == prego.InfraRetry || ie.Class == prego.InfraAmbiguous || ie.Class == prego.InfraThrottled
+		repeatable := ie.Class == server.InfraRetry || ie.Class == server.InfraAmbiguous || ie.Class == server.InfraThrottled
 		if !repeatable || call == createCalls {
 			return handle, err
 		}
 		activity.RecordHeartbeat(ctx, fmt.Sprintf("create call %d of %d failed: %s", call, createCalls, ie.Code))
-		if e := a.Store.AddEvent(ctx, prego.ServerEvent{
-			ServerID: p.ServerID, Step: prego.StepCreateRefused, Attempt: p.Attempt, Reason: prego.Reason(ie.Code),
+		if e := a.Store.AddEvent(ctx, server.Event{
+			ServerID: p.ServerID, Step: server.StepCreateRefused, Attempt: p.Attempt, Reason: prego.Reason(ie.Code),
 			Message: fmt.Sprintf("call %d of %d: %s; repeated in %s", call, createCalls, ie.Message, backoff),
-		}, fmt.Sprintf("%s/%d/call%d/%s", prego.StepCreateRefused, p.Attempt, call, p.Candidate)); e != nil {
+		}, fmt.Sprintf("%s/%d/call%d/%s", server.StepCreateRefused, p.Attempt, call, p.Candidate)); e != nil {
 			return handle, e
 		}
 		if err := sleep(ctx, max(backoff, ie.RetryAfter)); err != nil {
@@ -127,17 +128,17 @@ func (a *Servers) callProvider(ctx context.Context, infra Infra, st prego.Provis
 	}
 }
 
-func (a *Servers) createOnce(ctx context.Context, infra Infra, st prego.ProvisionState, p prego.CreateServerParams) (prego.Handle, error) {
+func (a *Servers) createOnce(ctx context.Context, infra Infra, st server.ProvisionState, p server.CreateParams) (server.Handle, error) {
 	if st.Spec.VolumeGB > 0 {
-		id, err := infra.EnsureVolume(ctx, prego.VolumeParams{
+		id, err := infra.EnsureVolume(ctx, server.VolumeParams{
 			Environment: p.Environment, ServerID: p.ServerID, Location: p.Candidate.Location,
 			Name: a.volumeName(p.ServerID, p.Candidate.Location), GB: st.Spec.VolumeGB,
 		})
 		if err != nil {
-			return prego.Handle{}, err
+			return server.Handle{}, err
 		}
-		if err := a.Store.ConfirmCreated(ctx, st.Provider, p.ServerID, p.Attempt, prego.ResourceVolume, a.volumeName(p.ServerID, p.Candidate.Location), id); err != nil {
-			return prego.Handle{}, err
+		if err := a.Store.ConfirmCreated(ctx, st.Provider, p.ServerID, p.Attempt, server.ResourceVolume, a.volumeName(p.ServerID, p.Candidate.Location), id); err != nil {
+			return server.Handle{}, err
 		}
 		p.VolumeIDs = []string{id}
 	}
@@ -148,21 +149,21 @@ func (a *Servers) createOnce(ctx context.Context, infra Infra, st prego.Provisio
 // whose outcome is unknown leaves them open, and they are looked up again before
 // anything is believed to be gone.
 func (a *Servers) refused(ctx context.Context, infra Infra, in CreateServerInput, err error) error {
-	var ie *prego.InfraError
+	var ie *server.InfraError
 	if !errors.As(err, &ie) {
 		return err
 	}
 	switch ie.Class {
-	case prego.InfraNext, prego.InfraQuota, prego.InfraPermanent, prego.InfraForeign:
+	case server.InfraNext, server.InfraQuota, server.InfraPermanent, server.InfraForeign:
 		if err := a.dropVolume(ctx, infra, in); err != nil {
 			return err
 		}
 		if err := a.Store.IntentRefused(ctx, in.ServerID, in.Attempt, in.Candidate, ie); err != nil {
 			return err
 		}
-	case prego.InfraRetry, prego.InfraAmbiguous, prego.InfraThrottled:
+	case server.InfraRetry, server.InfraAmbiguous, server.InfraThrottled:
 		return permanent(ErrTypeProvider, fmt.Sprintf("after %d calls: %s", createCalls, ie.Error()), nil)
-	case prego.InfraNotFound, prego.InfraAttempt:
+	case server.InfraNotFound, server.InfraAttempt:
 	}
 	return fromInfra(err)
 }
@@ -171,40 +172,40 @@ func (a *Servers) refused(ctx context.Context, infra Infra, in CreateServerInput
 // have no stock: the next one may be in another location.
 func (a *Servers) dropVolume(ctx context.Context, infra Infra, in CreateServerInput) error {
 	name := a.volumeName(in.ServerID, in.Candidate.Location)
-	r, ok, err := a.Store.FindResource(ctx, infra.ID(), prego.ResourceVolume, name)
+	r, ok, err := a.Store.FindResource(ctx, infra.ID(), server.ResourceVolume, name)
 	if err != nil || !ok || r.ProviderID == "" {
 		return err
 	}
-	if err := infra.DeleteResource(ctx, prego.ResourceVolume, r.ProviderID); err != nil {
+	if err := infra.DeleteResource(ctx, server.ResourceVolume, r.ProviderID); err != nil {
 		return fromInfra(err)
 	}
 	return a.Store.Released(ctx, r.ResourceID)
 }
 
-func (a *Servers) intents(st prego.ProvisionState, in CreateServerInput) []prego.ResourceIntent {
-	name := prego.ServerName(a.Settings.Environment, in.ServerID)
-	out := []prego.ResourceIntent{
-		{Kind: prego.ResourceServer, Name: name},
-		{Kind: prego.ResourcePrimaryIP, Name: prego.PrimaryIPName(name, 0)},
-		{Kind: prego.ResourcePrimaryIP, Name: prego.PrimaryIPName(name, 1)},
+func (a *Servers) intents(st server.ProvisionState, in CreateServerInput) []server.ResourceIntent {
+	name := server.Name(a.Settings.Environment, in.ServerID)
+	out := []server.ResourceIntent{
+		{Kind: server.ResourceServer, Name: name},
+		{Kind: server.ResourcePrimaryIP, Name: server.PrimaryIPName(name, 0)},
+		{Kind: server.ResourcePrimaryIP, Name: server.PrimaryIPName(name, 1)},
 	}
 	if st.Spec.VolumeGB > 0 {
-		out = append(out, prego.ResourceIntent{Kind: prego.ResourceVolume, Name: a.volumeName(in.ServerID, in.Candidate.Location)})
+		out = append(out, server.ResourceIntent{Kind: server.ResourceVolume, Name: a.volumeName(in.ServerID, in.Candidate.Location)})
 	}
 	return out
 }
 
 func (a *Servers) volumeName(serverID, location string) string {
-	return prego.ServerName(a.Settings.Environment, serverID) + "-" + location
+	return server.Name(a.Settings.Environment, serverID) + "-" + location
 }
 
 // userData issues the attempt's token, or meets the one that it already has, and
 // renders with it. The token is derived from its id, so a repeated call renders
 // the same text.
-func (a *Servers) userData(ctx context.Context, st prego.ProvisionState, attempt int) (string, error) {
+func (a *Servers) userData(ctx context.Context, st server.ProvisionState, attempt int) (string, error) {
 	id := a.Tokens.NewTokenID()
-	issued, err := a.Store.IssueToken(ctx, prego.TokenIssue{
-		TokenID: id, ServerID: st.ServerID, Attempt: attempt, Purpose: prego.PurposeAgentBootstrap,
+	issued, err := a.Store.IssueToken(ctx, server.TokenIssue{
+		TokenID: id, ServerID: st.ServerID, Attempt: attempt, Purpose: server.PurposeAgentBootstrap,
 		Hash: a.Tokens.Hash(a.Tokens.Derive(id)), TTL: a.Settings.BootstrapTokenTTL,
 	})
 	if err != nil {
@@ -231,7 +232,7 @@ func (a *Servers) userData(ctx context.Context, st prego.ProvisionState, attempt
 
 // specHash identifies what an attempt makes, so that a repeated step can tell its
 // own server from one that was ordered differently. 32 hex digits: it is a label.
-func specHash(st prego.ProvisionState, c prego.Candidate, image string) string {
+func specHash(st server.ProvisionState, c server.Candidate, image string) string {
 	b, err := json.Marshal([]any{hex.EncodeToString(st.RequestHash), c, image})
 	if err != nil {
 		panic("activities: a spec always marshals: " + err.Error())

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 // FleetTags are the tags of the servers that the fleets of a region would make, each
@@ -42,7 +43,7 @@ func (a *Tenants) newServerTags(ctx context.Context, region prego.Region, role p
 // shortage is why a tenant waits, and for servers of which roles. Without a server
 // that satisfies its constraint none is made for it (placement-pools, "Auctioneer"),
 // unless a fleet's would.
-func (a *Tenants) shortage(ctx context.Context, t prego.TenantRun, d placement.Decision) (prego.Reason, []prego.Role, error) {
+func (a *Tenants) shortage(ctx context.Context, t tenant.Run, d placement.Decision) (prego.Reason, []prego.Role, error) {
 	if d.Code != prego.CodeCellMismatch {
 		return prego.ReasonAwaitingCapacity, d.MissingRoles, nil
 	}
@@ -55,7 +56,7 @@ func (a *Tenants) shortage(ctx context.Context, t prego.TenantRun, d placement.D
 
 // wanted are the servers that those who wait need, as the tier locks of the shards
 // that they become and their tags.
-func (a *Tenants) wanted(ctx context.Context, region prego.Region, role prego.Role, demand []prego.Demand) (locks []prego.Plan, tags [][]string, err error) {
+func (a *Tenants) wanted(ctx context.Context, region prego.Region, role prego.Role, demand []tenant.Demand) (locks []prego.Plan, tags [][]string, err error) {
 	for _, d := range demand {
 		for _, lock := range serversFor(role, d.ShortOf, a.Placer.Policy.MaxTenantsPerNode) {
 			t, ok, err := a.newServerTags(ctx, region, role, d.Constraint)
@@ -73,7 +74,7 @@ func (a *Tenants) wanted(ctx context.Context, region prego.Region, role prego.Ro
 
 // demand is what tenants of a region are short of, by their constraints: those
 // without one first.
-func (a *Tenants) demand(ctx context.Context, region prego.Region, role prego.Role) ([]prego.Demand, error) {
+func (a *Tenants) demand(ctx context.Context, region prego.Region, role prego.Role) ([]tenant.Demand, error) {
 	d, err := a.Store.Demand(ctx, region, role, a.Placer.Policy.MaxTenantsPerNode, a.Placer.Policy.MemoryPctMax, a.Placer.Policy.MeasuredLimits)
 	if err == nil && len(d) == 0 {
 		err = errors.New("no demand was counted")
@@ -81,7 +82,7 @@ func (a *Tenants) demand(ctx context.Context, region prego.Region, role prego.Ro
 	return d, err
 }
 
-func waitingIn(demand []prego.Demand) (n int) {
+func waitingIn(demand []tenant.Demand) (n int) {
 	for _, d := range demand {
 		for _, w := range d.Waiting {
 			n += w

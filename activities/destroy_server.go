@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // DestroyInput says what to take down: all of a server's attempts up to one.
@@ -75,7 +76,7 @@ func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyRe
 
 // serversToDestroy are the provider ids that the provider's labels or our ledger
 // give to attempts up to the given one.
-func serversToDestroy(found []prego.Handle, live []prego.Resource, attempt int) []string {
+func serversToDestroy(found []server.Handle, live []server.Resource, attempt int) []string {
 	var ids []string
 	seen := make(map[string]bool)
 	newer := make(map[string]bool)
@@ -90,7 +91,7 @@ func serversToDestroy(found []prego.Handle, live []prego.Resource, attempt int) 
 		}
 	}
 	for _, r := range live {
-		if r.Kind == prego.ResourceServer && r.ProviderID != "" && r.Attempt <= attempt && !seen[r.ProviderID] && !newer[r.ProviderID] {
+		if r.Kind == server.ResourceServer && r.ProviderID != "" && r.Attempt <= attempt && !seen[r.ProviderID] && !newer[r.ProviderID] {
 			seen[r.ProviderID] = true
 			ids = append(ids, r.ProviderID)
 		}
@@ -101,14 +102,14 @@ func serversToDestroy(found []prego.Handle, live []prego.Resource, attempt int) 
 // release deletes one thing and confirms it. An intent without a provider id is
 // settled when its server was found and deleted just now, or when the call that
 // may have made it is too long ago to land any more.
-func (a *Servers) release(ctx context.Context, infra Infra, r prego.Resource, serverDeleted bool) (bool, error) {
+func (a *Servers) release(ctx context.Context, infra Infra, r server.Resource, serverDeleted bool) (bool, error) {
 	switch {
-	case r.ProviderID != "" && r.Kind != prego.ResourceServer:
+	case r.ProviderID != "" && r.Kind != server.ResourceServer:
 		if err := infra.DeleteResource(ctx, r.Kind, r.ProviderID); err != nil {
 			return false, err
 		}
 	case r.ProviderID != "":
-	case serverDeleted && r.Kind != prego.ResourceVolume:
+	case serverDeleted && r.Kind != server.ResourceVolume:
 	case r.Age > a.Settings.AmbiguousGrace:
 		if err := a.deleteByName(ctx, infra, r); err != nil {
 			return false, err
@@ -121,7 +122,7 @@ func (a *Servers) release(ctx context.Context, infra Infra, r prego.Resource, se
 
 // deleteByName settles an intent of unknown outcome by looking through all that
 // we own at the provider.
-func (a *Servers) deleteByName(ctx context.Context, infra Infra, r prego.Resource) error {
+func (a *Servers) deleteByName(ctx context.Context, infra Infra, r server.Resource) error {
 	owned, err := infra.ListOwned(ctx)
 	if err != nil {
 		return err
@@ -139,8 +140,8 @@ func (a *Servers) deleteByName(ctx context.Context, infra Infra, r prego.Resourc
 // destroyError keeps deletions being repeated: a server that is billed is not
 // given up because the provider said no once.
 func destroyError(err error) error {
-	var ie *prego.InfraError
-	if errors.As(err, &ie) && ie.Class == prego.InfraPermanent {
+	var ie *server.InfraError
+	if errors.As(err, &ie) && ie.Class == server.InfraPermanent {
 		return fmt.Errorf("delete refused, will be repeated: %w", err)
 	}
 	return fromInfra(err)
@@ -160,8 +161,8 @@ func (a *Servers) PlanDecommission(ctx context.Context, serverID string) (Decomm
 	if err != nil {
 		return DecommissionPlan{}, fromStore(err)
 	}
-	p := DecommissionPlan{Role: st.Role, Region: st.Region, Attempt: st.Attempt, Done: st.Status == prego.ServerTerminated}
-	if !p.Done && st.Status != prego.ServerDraining {
+	p := DecommissionPlan{Role: st.Role, Region: st.Region, Attempt: st.Attempt, Done: st.Status == server.Terminated}
+	if !p.Done && st.Status != server.Draining {
 		return p, permanent(ErrTypeSuperseded, fmt.Sprintf("server %s is %s, not draining", serverID, st.Status), nil)
 	}
 	return p, nil
@@ -177,10 +178,10 @@ func (a *Servers) StopProvisioning(ctx context.Context, serverID string) error {
 
 // TerminateServer is the end of a server's life, with one UPDATE. The row stays.
 func (a *Servers) TerminateServer(ctx context.Context, serverID string) error {
-	if err := a.Store.AddEvent(ctx, prego.ServerEvent{
-		ServerID: serverID, Step: prego.StepServerDeleted, Reason: prego.ReasonDecommission,
+	if err := a.Store.AddEvent(ctx, server.Event{
+		ServerID: serverID, Step: server.StepServerDeleted, Reason: prego.ReasonDecommission,
 		Message: "everything that the server owned at the provider is gone",
-	}, string(prego.StepServerDeleted)); err != nil {
+	}, string(server.StepServerDeleted)); err != nil {
 		return err
 	}
 	return a.Store.Terminate(ctx, serverID)
@@ -190,7 +191,7 @@ func (a *Servers) TerminateServer(ctx context.Context, serverID string) error {
 // finishes it.
 func (a *Servers) NoteCleanupIncomplete(ctx context.Context, in NoteInput) error {
 	a.Metrics.Cleanup.Inc()
-	return a.Store.AddEvent(ctx, prego.ServerEvent{
-		ServerID: in.Server.ServerID, Step: prego.StepCleanupIncomplete, Attempt: in.Server.Attempt, Reason: in.Reason, Message: in.Message,
-	}, fmt.Sprintf("%s/%d", prego.StepCleanupIncomplete, in.Server.Attempt))
+	return a.Store.AddEvent(ctx, server.Event{
+		ServerID: in.Server.ServerID, Step: server.StepCleanupIncomplete, Attempt: in.Server.Attempt, Reason: in.Reason, Message: in.Message,
+	}, fmt.Sprintf("%s/%d", server.StepCleanupIncomplete, in.Server.Attempt))
 }

@@ -17,13 +17,14 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/store"
+	"github.com/prego/prego/server"
 )
 
 // cloud is a provider's account: what is there, what was deleted from it, and what it
 // says no to.
 type cloud struct {
 	activities.Infra
-	things    []prego.OwnedResource
+	things    []server.OwnedResource
 	gone      []string         // "kind/id", in order
 	fails     map[string]error // by "kind/id", or the name of a call
 	firewalls int              // looked after
@@ -32,43 +33,43 @@ type cloud struct {
 func (*cloud) ID() prego.InfraProviderID { return prego.ProviderHetzner }
 
 // has adds a thing that is a day old; one of attempt 0 is nobody's.
-func (c *cloud) has(kind prego.ResourceKind, id, name, serverID string, attempt int) {
-	o := prego.OwnedResource{Kind: kind, ProviderID: id, Name: name, Labels: map[string]string{}, CreatedAt: time.Now().Add(-24 * time.Hour)}
+func (c *cloud) has(kind server.ResourceKind, id, name, serverID string, attempt int) {
+	o := server.OwnedResource{Kind: kind, ProviderID: id, Name: name, Labels: map[string]string{}, CreatedAt: time.Now().Add(-24 * time.Hour)}
 	if attempt > 0 {
-		o.Labels[prego.LabelServerID], o.Labels[prego.LabelAttempt] = serverID, strconv.Itoa(attempt)
+		o.Labels[server.LabelServerID], o.Labels[server.LabelAttempt] = serverID, strconv.Itoa(attempt)
 	}
 	c.things = append(c.things, o)
 }
 
-func (c *cloud) ListOwned(context.Context) ([]prego.OwnedResource, error) {
+func (c *cloud) ListOwned(context.Context) ([]server.OwnedResource, error) {
 	return slices.Clone(c.things), c.fails["ListOwned"]
 }
 
-func (c *cloud) FindServers(_ context.Context, serverID string) (found []prego.Handle, err error) {
+func (c *cloud) FindServers(_ context.Context, serverID string) (found []server.Handle, err error) {
 	for _, o := range c.things {
-		if o.Kind == prego.ResourceServer && o.Labels[prego.LabelServerID] == serverID {
-			attempt, _ := strconv.Atoi(o.Labels[prego.LabelAttempt])
-			found = append(found, prego.Handle{ProviderServerID: o.ProviderID, Name: o.Name, Attempt: attempt})
+		if o.Kind == server.ResourceServer && o.Labels[server.LabelServerID] == serverID {
+			attempt, _ := strconv.Atoi(o.Labels[server.LabelAttempt])
+			found = append(found, server.Handle{ProviderServerID: o.ProviderID, Name: o.Name, Attempt: attempt})
 		}
 	}
 	return found, c.fails["FindServers"]
 }
 
 func (c *cloud) DestroyServer(ctx context.Context, id string) error {
-	return c.DeleteResource(ctx, prego.ResourceServer, id)
+	return c.DeleteResource(ctx, server.ResourceServer, id)
 }
 
-func (c *cloud) DeleteResource(_ context.Context, kind prego.ResourceKind, id string) error {
+func (c *cloud) DeleteResource(_ context.Context, kind server.ResourceKind, id string) error {
 	key := string(kind) + "/" + id
 	if err := c.fails[key]; err != nil {
 		return err
 	}
 	c.gone = append(c.gone, key)
-	c.things = slices.DeleteFunc(c.things, func(o prego.OwnedResource) bool { return o.Kind == kind && o.ProviderID == id })
+	c.things = slices.DeleteFunc(c.things, func(o server.OwnedResource) bool { return o.Kind == kind && o.ProviderID == id })
 	return nil
 }
 
-func (c *cloud) EnsureFirewall(context.Context, prego.FirewallParams) (string, error) {
+func (c *cloud) EnsureFirewall(context.Context, server.FirewallParams) (string, error) {
 	c.firewalls++
 	return "fw", c.fails["EnsureFirewall"]
 }
@@ -94,18 +95,18 @@ func (p *placing) servers(c *cloud, s activities.Store) (*activities.Servers, *t
 }
 
 // machine adds the row of a server.
-func (p *placing) machine(id string, status prego.ServerStatus, attempt int, providerID string) {
+func (p *placing) machine(id string, status server.Status, attempt int, providerID string) {
 	p.t.Helper()
 	p.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, attempt, provider_server_id, host)
 		VALUES ($1, '\x00', 'app', 'eu', 'hetzner', '{}', $2, 'w', 'a', $3, NULLIF($4, ''), '192.0.2.1')`, id, status, attempt, providerID)
 }
 
 // line adds a line of the ledger; one without provider id is of unknown outcome.
-func (p *placing) line(kind prego.ResourceKind, name, providerID, serverID string, attempt int) {
+func (p *placing) line(kind server.ResourceKind, name, providerID, serverID string, attempt int) {
 	p.t.Helper()
 	var err error
 	if providerID == "" {
-		err = p.store.Intend(context.Background(), prego.ProviderHetzner, serverID, attempt, prego.ResourceIntent{Kind: kind, Name: name})
+		err = p.store.Intend(context.Background(), prego.ProviderHetzner, serverID, attempt, server.ResourceIntent{Kind: kind, Name: name})
 	} else {
 		err = p.store.ConfirmCreated(context.Background(), prego.ProviderHetzner, serverID, attempt, kind, name, providerID)
 	}
@@ -128,25 +129,25 @@ func (p *placing) open(serverID string) (names []string) {
 func TestDestroyingTakesDownAttemptsUpToOne(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
-	p.machine("srv-1", prego.ServerProvisioning, 2, "20")
-	p.line(prego.ResourceServer, "srv-1", "20", "srv-1", 2)
-	p.line(prego.ResourceServer, "srv-1-unlabelled", "21", "srv-1", 2)
-	p.line(prego.ResourceServer, "srv-1-taken-over", "30", "srv-1", 2) // it says 3 itself
-	p.line(prego.ResourcePrimaryIP, "ip", "22", "srv-1", 2)
-	p.line(prego.ResourceVolume, "volume", "23", "srv-1", 1)
-	p.line(prego.ResourceVolume, "volume-3", "33", "srv-1", 3)
-	p.line(prego.ResourceServer, "srv-1-3", "31", "srv-1", 3)
+	p.machine("srv-1", server.Provisioning, 2, "20")
+	p.line(server.ResourceServer, "srv-1", "20", "srv-1", 2)
+	p.line(server.ResourceServer, "srv-1-unlabelled", "21", "srv-1", 2)
+	p.line(server.ResourceServer, "srv-1-taken-over", "30", "srv-1", 2) // it says 3 itself
+	p.line(server.ResourcePrimaryIP, "ip", "22", "srv-1", 2)
+	p.line(server.ResourceVolume, "volume", "23", "srv-1", 1)
+	p.line(server.ResourceVolume, "volume-3", "33", "srv-1", 3)
+	p.line(server.ResourceServer, "srv-1-3", "31", "srv-1", 3)
 	c := &cloud{}
-	c.has(prego.ResourceServer, "10", "srv-1", "srv-1", 1) // which the ledger lost
-	c.has(prego.ResourceServer, "20", "srv-1", "srv-1", 2)
-	c.has(prego.ResourceServer, "30", "srv-1-taken-over", "srv-1", 3)
-	c.has(prego.ResourceServer, "31", "srv-1-3", "srv-1", 3)
-	c.has(prego.ResourceServer, "90", "srv-2", "srv-2", 1)
+	c.has(server.ResourceServer, "10", "srv-1", "srv-1", 1) // which the ledger lost
+	c.has(server.ResourceServer, "20", "srv-1", "srv-1", 2)
+	c.has(server.ResourceServer, "30", "srv-1-taken-over", "srv-1", 3)
+	c.has(server.ResourceServer, "31", "srv-1-3", "srv-1", 3)
+	c.has(server.ResourceServer, "90", "srv-2", "srv-2", 1)
 	a, env := p.servers(c, p.store)
 	in := activities.DestroyInput{ServerID: "srv-1", Attempt: 2, Reason: prego.ReasonDecommission}
 	for i, want := range [][]string{{"primary_ip/22", "server/10", "server/20", "server/21", "volume/23"}, nil, nil} {
 		if i == 2 {
-			p.line(prego.ResourceServer, "srv-1-taken-over", "30", "srv-1", 2)
+			p.line(server.ResourceServer, "srv-1-taken-over", "30", "srv-1", 2)
 		}
 		v, err := env.ExecuteActivity(a.DestroyServer, in)
 		require.NoError(t, err)
@@ -166,12 +167,12 @@ func TestDestroyingTakesDownAttemptsUpToOne(t *testing.T) {
 func TestACreateOfUnknownOutcomeIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
-	p.machine("srv-1", prego.ServerProvisioning, 1, "")
+	p.machine("srv-1", server.Provisioning, 1, "")
 	lines := func() {
 		p.exec(`DELETE FROM resources`)
-		p.line(prego.ResourceServer, "s", "", "srv-1", 1)
-		p.line(prego.ResourcePrimaryIP, "ip", "", "srv-1", 1)
-		p.line(prego.ResourceVolume, "v", "", "srv-1", 1)
+		p.line(server.ResourceServer, "s", "", "srv-1", 1)
+		p.line(server.ResourcePrimaryIP, "ip", "", "srv-1", 1)
+		p.line(server.ResourceVolume, "v", "", "srv-1", 1)
 	}
 	c := &cloud{}
 	a, env := p.servers(c, p.store)
@@ -186,17 +187,17 @@ func TestACreateOfUnknownOutcomeIsWaitedFor(t *testing.T) {
 	lines()
 	require.Equal(t, 3, destroy())
 	require.Len(t, p.open("srv-1"), 3)
-	c.has(prego.ResourceServer, "1", "s", "srv-1", 1)
+	c.has(server.ResourceServer, "1", "s", "srv-1", 1)
 	require.Equal(t, 1, destroy())
 	require.Equal(t, []string{"server/1"}, c.deleted())
 	require.Equal(t, []string{"v"}, p.open("srv-1"))
 
 	lines()
 	p.exec(`UPDATE resources SET intended_at = now() - interval '61 minutes'`)
-	c.has(prego.ResourceVolume, "2", "v", "", 0)
-	c.has(prego.ResourceVolume, "3", "w", "", 0)
-	c.has(prego.ResourceFirewall, "4", "v", "", 0)
-	c.has(prego.ResourceVolume, "5", "v", "", 0)
+	c.has(server.ResourceVolume, "2", "v", "", 0)
+	c.has(server.ResourceVolume, "3", "w", "", 0)
+	c.has(server.ResourceFirewall, "4", "v", "", 0)
+	c.has(server.ResourceVolume, "5", "v", "", 0)
 	require.Zero(t, destroy())
 	require.Equal(t, []string{"volume/2", "volume/5"}, c.deleted())
 	require.Empty(t, p.open("srv-1"))
@@ -217,7 +218,7 @@ func (s stumbling) err(call string) error {
 	return nil
 }
 
-func (s stumbling) ProvisionState(ctx context.Context, id string) (prego.ProvisionState, error) {
+func (s stumbling) ProvisionState(ctx context.Context, id string) (server.ProvisionState, error) {
 	st, err := s.Store.ProvisionState(ctx, id)
 	return st, errors.Join(err, s.err("ProvisionState"))
 }
@@ -226,7 +227,7 @@ func (s stumbling) BeginRelease(ctx context.Context, id string, attempt int) err
 	return errors.Join(s.Store.BeginRelease(ctx, id, attempt), s.err("BeginRelease"))
 }
 
-func (s stumbling) LiveResources(ctx context.Context, id string) ([]prego.Resource, error) {
+func (s stumbling) LiveResources(ctx context.Context, id string) ([]server.Resource, error) {
 	live, err := s.Store.LiveResources(ctx, id)
 	return live, errors.Join(err, s.err("LiveResources"))
 }
@@ -235,7 +236,7 @@ func (s stumbling) Released(ctx context.Context, id int64) error {
 	return errors.Join(s.Store.Released(ctx, id), s.err("Released"))
 }
 
-func (s stumbling) AddEvent(ctx context.Context, e prego.ServerEvent, key string) error {
+func (s stumbling) AddEvent(ctx context.Context, e server.Event, key string) error {
 	return errors.Join(s.Store.AddEvent(ctx, e, key), s.err("AddEvent"))
 }
 
@@ -244,12 +245,12 @@ func (s stumbling) AddEvent(ctx context.Context, e prego.ServerEvent, key string
 func TestADestructionThatStumblesIsNotOver(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
-	p.machine("srv-1", prego.ServerProvisioning, 1, "1")
-	p.line(prego.ResourceServer, "s", "1", "srv-1", 1)
-	p.line(prego.ResourceVolume, "v", "2", "srv-1", 1)
-	p.line(prego.ResourceVolume, "w", "", "srv-1", 1)
+	p.machine("srv-1", server.Provisioning, 1, "1")
+	p.line(server.ResourceServer, "s", "1", "srv-1", 1)
+	p.line(server.ResourceVolume, "v", "2", "srv-1", 1)
+	p.line(server.ResourceVolume, "w", "", "srv-1", 1)
 	p.exec(`UPDATE resources SET intended_at = now() - interval '61 minutes'`)
-	no := &prego.InfraError{Class: prego.InfraPermanent, Code: "protected", Message: "no"}
+	no := &server.InfraError{Class: server.InfraPermanent, Code: "protected", Message: "no"}
 	for _, tc := range []struct {
 		at   string
 		left []string
@@ -266,9 +267,9 @@ func TestADestructionThatStumblesIsNotOver(t *testing.T) {
 	} {
 		at := tc.at
 		c := &cloud{fails: map[string]error{at: no}}
-		c.has(prego.ResourceServer, "1", "s", "srv-1", 1)
-		c.has(prego.ResourceVolume, "2", "v", "srv-1", 1)
-		c.has(prego.ResourceVolume, "3", "w", "", 0)
+		c.has(server.ResourceServer, "1", "s", "srv-1", 1)
+		c.has(server.ResourceVolume, "2", "v", "srv-1", 1)
+		c.has(server.ResourceVolume, "3", "w", "", 0)
 		a, env := p.servers(c, stumbling{p.store, at})
 		p.exec(`UPDATE resources SET state = 'releasing'`)
 		_, err := env.ExecuteActivity(a.DestroyServer, activities.DestroyInput{ServerID: "srv-1", Attempt: 1})
@@ -279,8 +280,8 @@ func TestADestructionThatStumblesIsNotOver(t *testing.T) {
 		require.Zero(t, p.number(`SELECT count(*) FROM server_events WHERE step = 'attempt_destroyed'`), at)
 		require.Equal(t, tc.left, p.open("srv-1"), at)
 	}
-	c := &cloud{fails: map[string]error{"server/1": &prego.InfraError{Class: prego.InfraThrottled, RetryAfter: 7 * time.Second}}}
-	c.has(prego.ResourceServer, "1", "s", "srv-1", 1)
+	c := &cloud{fails: map[string]error{"server/1": &server.InfraError{Class: server.InfraThrottled, RetryAfter: 7 * time.Second}}}
+	c.has(server.ResourceServer, "1", "s", "srv-1", 1)
 	a, env := p.servers(c, p.store)
 	_, err := env.ExecuteActivity(a.DestroyServer, activities.DestroyInput{ServerID: "srv-1", Attempt: 1})
 	var app *temporal.ApplicationError
@@ -303,13 +304,13 @@ func counted(t *testing.T, m prometheus.Metric) float64 {
 func TestOnlyADrainingServerIsDecommissioned(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
-	for status, want := range map[prego.ServerStatus]string{
-		prego.ServerDraining: "", prego.ServerTerminated: "", prego.ServerActive: "superseded", prego.ServerFailed: "superseded", prego.ServerProvisioning: "superseded",
+	for status, want := range map[server.Status]string{
+		server.Draining: "", server.Terminated: "", server.Active: "superseded", server.Failed: "superseded", server.Provisioning: "superseded",
 	} {
 		p.machine("srv-"+string(status), status, 3, "")
 		a, _ := p.servers(&cloud{}, p.store)
 		plan, err := a.PlanDecommission(t.Context(), "srv-"+string(status))
-		require.Equal(t, activities.DecommissionPlan{Role: prego.RoleApp, Region: "eu", Attempt: 3, Done: status == prego.ServerTerminated}, plan)
+		require.Equal(t, activities.DecommissionPlan{Role: prego.RoleApp, Region: "eu", Attempt: 3, Done: status == server.Terminated}, plan)
 		if want == "" {
 			require.NoError(t, err, status)
 			continue
@@ -324,7 +325,7 @@ func TestOnlyADrainingServerIsDecommissioned(t *testing.T) {
 	require.ErrorAs(t, err, &app)
 	require.Equal(t, "permanent", app.Type())
 
-	p.line(prego.ResourceVolume, "v", "1", "srv-draining", 3)
+	p.line(server.ResourceVolume, "v", "1", "srv-draining", 3)
 	require.Error(t, a.TerminateServer(t.Context(), "srv-draining"), "it owns a volume")
 	p.exec(`UPDATE resources SET state = 'released'`)
 	broken, _ := p.servers(&cloud{}, stumbling{p.store, "AddEvent"})

@@ -9,6 +9,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Types of errors that workflows decide on. They are part of histories and never
@@ -42,7 +43,7 @@ func fromStore(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, prego.ErrSuperseded):
+	case errors.Is(err, server.ErrSuperseded):
 		return permanent(ErrTypeSuperseded, err.Error(), nil)
 	case prego.CodeOf(err) == prego.CodeServerNotFound:
 		return permanent(ErrTypePermanent, err.Error(), nil)
@@ -52,25 +53,25 @@ func fromStore(err error) error {
 
 // fromInfra sorts a provider's error for the workflow.
 func fromInfra(err error) error {
-	var ie *prego.InfraError
+	var ie *server.InfraError
 	if err == nil || !errors.As(err, &ie) {
 		return err
 	}
 	switch ie.Class {
-	case prego.InfraNext:
+	case server.InfraNext:
 		if ie.Code == "placement_error" {
 			return permanent(ErrTypeGroup, ie.Error(), nil)
 		}
 		return permanent(ErrTypeCandidate, ie.Error(), nil)
-	case prego.InfraQuota:
+	case server.InfraQuota:
 		return permanent(ErrTypeQuota, ie.Error(), nil)
-	case prego.InfraNotFound:
+	case server.InfraNotFound:
 		return permanent(ErrTypeGone, ie.Error(), nil)
-	case prego.InfraForeign, prego.InfraPermanent:
+	case server.InfraForeign, server.InfraPermanent:
 		return permanent(ErrTypePermanent, ie.Error(), nil)
-	case prego.InfraAttempt:
+	case server.InfraAttempt:
 		return permanent(ErrTypeSuperseded, ie.Error(), nil)
-	case prego.InfraThrottled, prego.InfraRetry, prego.InfraAmbiguous:
+	case server.InfraThrottled, server.InfraRetry, server.InfraAmbiguous:
 		return temporal.NewApplicationErrorWithOptions(ie.Error(), ErrTypeProvider, temporal.ApplicationErrorOptions{NextRetryDelay: ie.RetryAfter})
 	}
 	return err

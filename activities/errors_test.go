@@ -10,6 +10,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // TestAProvidersErrorIsSortedForTheWorkflow: its type decides what the run does next, and
@@ -17,23 +18,23 @@ import (
 func TestAProvidersErrorIsSortedForTheWorkflow(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		class prego.InfraClass
+		class server.InfraClass
 		code  string
 		want  string
 		again bool
 	}{
-		{prego.InfraNext, "resource_unavailable", "candidate_unavailable", false},
-		{prego.InfraNext, "placement_error", "placement_group_full", false},
-		{prego.InfraQuota, "resource_limit_exceeded", "account_quota", false},
-		{prego.InfraNotFound, "not_found", "server_gone", false},
-		{prego.InfraForeign, "foreign", "permanent", false},
-		{prego.InfraPermanent, "forbidden", "permanent", false},
-		{prego.InfraAttempt, "attempt", "superseded", false},
-		{prego.InfraThrottled, "rate_limit_exceeded", "provider_unavailable", true},
-		{prego.InfraRetry, "conflict", "provider_unavailable", true},
-		{prego.InfraAmbiguous, "timeout", "provider_unavailable", true},
+		{server.InfraNext, "resource_unavailable", "candidate_unavailable", false},
+		{server.InfraNext, "placement_error", "placement_group_full", false},
+		{server.InfraQuota, "resource_limit_exceeded", "account_quota", false},
+		{server.InfraNotFound, "not_found", "server_gone", false},
+		{server.InfraForeign, "foreign", "permanent", false},
+		{server.InfraPermanent, "forbidden", "permanent", false},
+		{server.InfraAttempt, "attempt", "superseded", false},
+		{server.InfraThrottled, "rate_limit_exceeded", "provider_unavailable", true},
+		{server.InfraRetry, "conflict", "provider_unavailable", true},
+		{server.InfraAmbiguous, "timeout", "provider_unavailable", true},
 	} {
-		err := fromInfra(fmt.Errorf("create: %w", &prego.InfraError{Class: tc.class, Code: tc.code, Message: "m", RetryAfter: 7 * time.Second}))
+		err := fromInfra(fmt.Errorf("create: %w", &server.InfraError{Class: tc.class, Code: tc.code, Message: "m", RetryAfter: 7 * time.Second}))
 		var app *temporal.ApplicationError
 		require.ErrorAs(t, err, &app, tc.code)
 		require.Equal(t, []any{tc.want, !tc.again}, []any{app.Type(), app.NonRetryable()}, "%s %s", tc.class, tc.code)
@@ -45,14 +46,14 @@ func TestAProvidersErrorIsSortedForTheWorkflow(t *testing.T) {
 	require.NoError(t, fromInfra(nil))
 	other := errors.New("context deadline exceeded")
 	require.Same(t, other, fromInfra(other), "what is none of the provider's is the retry policy's")
-	odd := &prego.InfraError{Class: "odd"}
+	odd := &server.InfraError{Class: "odd"}
 	require.Same(t, odd, fromInfra(odd))
 }
 
 // TestTheStoresRefusalsAreFinal, and a database that is away is asked again.
 func TestTheStoresRefusalsAreFinal(t *testing.T) {
 	t.Parallel()
-	for want, err := range map[string]error{"superseded": prego.ErrSuperseded, "permanent": prego.Errorf(prego.CodeServerNotFound, "no server")} {
+	for want, err := range map[string]error{"superseded": server.ErrSuperseded, "permanent": prego.Errorf(prego.CodeServerNotFound, "no server")} {
 		var app *temporal.ApplicationError
 		require.ErrorAs(t, fromStore(fmt.Errorf("row: %w", err)), &app)
 		require.Equal(t, []any{want, true}, []any{app.Type(), app.NonRetryable()})

@@ -7,18 +7,19 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/scale"
+	"github.com/prego/prego/server"
 )
 
 // FleetActionStore is the part of Postgres that the actions of fleets use.
 type FleetActionStore interface {
-	BeginFleetAction(ctx context.Context, fleetID string, plan FleetPlanner) (*prego.FleetAction, error)
-	NextFleetBatch(ctx context.Context, fleetID string, seq, limit int) (prego.FleetBatch, error)
-	RecordFleetSteps(ctx context.Context, fleetID string, seq int, results []prego.FleetStepResult,
-		replan func(prego.FleetState, prego.FleetAction) (prego.FleetReplan, error)) error
-	GetFleetAction(ctx context.Context, fleetID string, seq int) (prego.FleetAction, error)
-	FinishFleetAction(ctx context.Context, fleetID string, seq int) (prego.FleetAction, error)
-	DrainMember(ctx context.Context, serverID, by string) (prego.Server, error)
-	GetServer(ctx context.Context, serverID string) (prego.Server, error)
+	BeginFleetAction(ctx context.Context, fleetID string, plan FleetPlanner) (*server.FleetAction, error)
+	NextFleetBatch(ctx context.Context, fleetID string, seq, limit int) (server.FleetBatch, error)
+	RecordFleetSteps(ctx context.Context, fleetID string, seq int, results []server.FleetStepResult,
+		replan func(server.FleetState, server.FleetAction) (server.FleetReplan, error)) error
+	GetFleetAction(ctx context.Context, fleetID string, seq int) (server.FleetAction, error)
+	FinishFleetAction(ctx context.Context, fleetID string, seq int) (server.FleetAction, error)
+	DrainMember(ctx context.Context, serverID, by string) (server.Server, error)
+	GetServer(ctx context.Context, serverID string) (server.Server, error)
 	CordonedFor(ctx context.Context, serverID string) (time.Duration, error)
 	Uncordon(ctx context.Context, serverID string) error
 }
@@ -54,11 +55,11 @@ type FleetRef struct {
 
 // FleetActionTaken is the action that is next.
 type FleetActionTaken struct {
-	Seq     int                     `json:"seq"` // 0: there is none
-	Action  prego.FleetActionKind   `json:"action,omitempty"`
-	Status  prego.FleetActionStatus `json:"status,omitempty"`
-	Message string                  `json:"message,omitempty"`
-	Poll    time.Duration           `json:"poll,omitempty"`
+	Seq     int                      `json:"seq"` // 0: there is none
+	Action  server.FleetActionKind   `json:"action,omitempty"`
+	Status  server.FleetActionStatus `json:"status,omitempty"`
+	Message string                   `json:"message,omitempty"`
+	Poll    time.Duration            `json:"poll,omitempty"`
 }
 
 // BeginFleetAction takes the oldest action of a fleet that waits, asks the policies,
@@ -77,9 +78,9 @@ func (a *FleetActions) BeginFleetAction(ctx context.Context, fleetID string) (Fl
 
 // FleetBatch are the steps that are next, all creates or all deletes.
 type FleetBatch struct {
-	Creates []ServerRef             `json:"creates,omitempty"`
-	Deletes []string                `json:"deletes,omitempty"`
-	Refused []prego.FleetStepResult `json:"refused,omitempty"` // they could not be asked for
+	Creates []ServerRef              `json:"creates,omitempty"`
+	Deletes []string                 `json:"deletes,omitempty"`
+	Refused []server.FleetStepResult `json:"refused,omitempty"` // they could not be asked for
 }
 
 // NextFleetBatch asks for the servers that are to be made next, or closes those to
@@ -93,9 +94,9 @@ func (a *FleetActions) NextFleetBatch(ctx context.Context, in FleetRef) (FleetBa
 	var out FleetBatch
 	for _, s := range b.Steps {
 		switch {
-		case s.State == prego.FleetStepFailed:
-			out.Refused = append(out.Refused, prego.FleetStepResult{ServerID: s.ServerID, Op: s.Op, State: s.State, Message: s.Message})
-		case s.Op == prego.StepOpCreate:
+		case s.State == server.FleetStepFailed:
+			out.Refused = append(out.Refused, server.FleetStepResult{ServerID: s.ServerID, Op: s.Op, State: s.State, Message: s.Message})
+		case s.Op == server.StepOpCreate:
 			srv, err := a.Store.GetServer(ctx, s.ServerID)
 			if err != nil {
 				return out, fromStore(err)
@@ -110,15 +111,15 @@ func (a *FleetActions) NextFleetBatch(ctx context.Context, in FleetRef) (FleetBa
 
 // FleetResults are how steps went.
 type FleetResults struct {
-	Fleet   FleetRef                `json:"fleet"`
-	Results []prego.FleetStepResult `json:"results"`
+	Fleet   FleetRef                 `json:"fleet"`
+	Results []server.FleetStepResult `json:"results"`
 }
 
 // RecordFleetSteps writes down how steps went, takes down what is left of servers
 // that failed, and plans what is missing over the regions that are left.
 func (a *FleetActions) RecordFleetSteps(ctx context.Context, in FleetResults) error {
 	for i, r := range in.Results {
-		if r.Op != prego.StepOpCreate || r.State != prego.FleetStepFailed {
+		if r.Op != server.StepOpCreate || r.State != server.FleetStepFailed {
 			continue
 		}
 		srv, err := a.Store.GetServer(ctx, r.ServerID)
@@ -131,14 +132,14 @@ func (a *FleetActions) RecordFleetSteps(ctx context.Context, in FleetResults) er
 		// The row decides, not how the run ended: one that was stopped by hand leaves a
 		// server behind. One whose containers failed is kept for debugging, and is a member.
 		switch {
-		case srv.Status == prego.ServerActive:
-			in.Results[i].State, in.Results[i].Message = prego.FleetStepDone, ""
-		case srv.Status == prego.ServerProvisioning, srv.Status == prego.ServerFailed && srv.StatusReason != prego.ReasonFailedContainer:
+		case srv.Status == server.Active:
+			in.Results[i].State, in.Results[i].Message = server.FleetStepDone, ""
+		case srv.Status == server.Provisioning, srv.Status == server.Failed && srv.StatusReason != prego.ReasonFailedContainer:
 			status, err := a.drain(ctx, r.ServerID, in.Fleet)
 			if err != nil {
 				return err
 			}
-			if status == prego.ServerDraining {
+			if status == server.Draining {
 				if _, err := a.Runs.EnsureDecommission(ctx, r.ServerID); err != nil {
 					return err
 				}
@@ -148,7 +149,7 @@ func (a *FleetActions) RecordFleetSteps(ctx context.Context, in FleetResults) er
 	return coded(a.Store.RecordFleetSteps(ctx, in.Fleet.FleetID, in.Fleet.Seq, in.Results, scale.Replan))
 }
 
-func (a *FleetActions) drain(ctx context.Context, serverID string, by FleetRef) (prego.ServerStatus, error) {
+func (a *FleetActions) drain(ctx context.Context, serverID string, by FleetRef) (server.Status, error) {
 	srv, err := a.Store.DrainMember(ctx, serverID, fmt.Sprintf("%s action %d", by.FleetID, by.Seq))
 	if err != nil {
 		return "", err
@@ -186,7 +187,7 @@ func (a *FleetActions) DrainFleetServer(ctx context.Context, in DrainInput) (Dra
 		return DrainResult{}, err
 	}
 	a.hook("fleet/draining")
-	return DrainResult{Gone: status == prego.ServerTerminated}, nil
+	return DrainResult{Gone: status == server.Terminated}, nil
 }
 
 // occupied tells how long a server with tenants is still waited for.
@@ -215,9 +216,9 @@ func (a *FleetActions) KeepFleetServer(ctx context.Context, serverID string) err
 
 // FleetServerLook is where a server stands.
 type FleetServerLook struct {
-	Status  prego.ServerStatus `json:"status"`
-	Reason  prego.Reason       `json:"reason,omitempty"`
-	Message string             `json:"message,omitempty"`
+	Status  server.Status `json:"status"`
+	Reason  prego.Reason  `json:"reason,omitempty"`
+	Message string        `json:"message,omitempty"`
 }
 
 // LookAtFleetServer reads where a server stands.
@@ -231,8 +232,8 @@ func (a *FleetActions) LookAtFleetServer(ctx context.Context, serverID string) (
 
 // FleetActionResult is how an action ended.
 type FleetActionResult struct {
-	Status  prego.FleetActionStatus `json:"status"`
-	Message string                  `json:"message,omitempty"`
+	Status  server.FleetActionStatus `json:"status"`
+	Message string                   `json:"message,omitempty"`
 }
 
 // FinishFleetAction ends an action by how its steps went.

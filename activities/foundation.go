@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Limits of the provider on placement groups (FACTS: spread group ≤ 10 servers,
@@ -43,7 +43,7 @@ func (a *Servers) PrepareFoundation(ctx context.Context, in FoundationInput) (Fo
 		return Foundation{}, err
 	}
 	var f Foundation
-	f.FirewallID, err = a.shared(ctx, infra, prego.ResourceFirewall, FirewallName(a.Settings.Environment), func(name string) (string, error) {
+	f.FirewallID, err = a.shared(ctx, infra, server.ResourceFirewall, FirewallName(a.Settings.Environment), func(name string) (string, error) {
 		return infra.EnsureFirewall(ctx, a.firewall(name))
 	})
 	if err != nil {
@@ -54,7 +54,7 @@ func (a *Servers) PrepareFoundation(ctx context.Context, in FoundationInput) (Fo
 	if err != nil || f.GroupName == "" {
 		return f, err
 	}
-	f.GroupID, err = a.shared(ctx, infra, prego.ResourcePlacementGroup, f.GroupName, func(name string) (string, error) {
+	f.GroupID, err = a.shared(ctx, infra, server.ResourcePlacementGroup, f.GroupName, func(name string) (string, error) {
 		return infra.EnsurePlacementGroup(ctx, a.Settings.Environment, name, st.Role)
 	})
 	return f, fromInfra(err)
@@ -63,13 +63,13 @@ func (a *Servers) PrepareFoundation(ctx context.Context, in FoundationInput) (Fo
 // FirewallName is the name of an environment's firewall.
 func FirewallName(environment string) string { return "prego-" + environment }
 
-func (a *Servers) firewall(name string) prego.FirewallParams {
-	return prego.FirewallParams{Environment: a.Settings.Environment, Name: name, CIDRs: a.Settings.EgressCIDRs, Ports: a.Settings.Ports}
+func (a *Servers) firewall(name string) server.FirewallParams {
+	return server.FirewallParams{Environment: a.Settings.Environment, Name: name, CIDRs: a.Settings.EgressCIDRs, Ports: a.Settings.Ports}
 }
 
 // shared returns the provider's id of something that the whole environment
 // shares, making it when the ledger does not know it yet.
-func (a *Servers) shared(ctx context.Context, infra Infra, kind prego.ResourceKind, name string, ensure func(name string) (string, error)) (string, error) {
+func (a *Servers) shared(ctx context.Context, infra Infra, kind server.ResourceKind, name string, ensure func(name string) (string, error)) (string, error) {
 	r, ok, err := a.Store.FindResource(ctx, infra.ID(), kind, name)
 	if err != nil {
 		return "", err
@@ -77,7 +77,7 @@ func (a *Servers) shared(ctx context.Context, infra Infra, kind prego.ResourceKi
 	if ok && r.ProviderID != "" {
 		return r.ProviderID, nil
 	}
-	if err := a.Store.Intend(ctx, infra.ID(), "", 0, prego.ResourceIntent{Kind: kind, Name: name}); err != nil {
+	if err := a.Store.Intend(ctx, infra.ID(), "", 0, server.ResourceIntent{Kind: kind, Name: name}); err != nil {
 		return "", err
 	}
 	id, err := ensure(name)

@@ -14,38 +14,40 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
 )
 
 // GroupStore is the part of Postgres that process groups use.
 type GroupStore interface {
-	PlanGroup(ctx context.Context, id string, retry time.Duration) (prego.GroupPlan, error)
+	PlanGroup(ctx context.Context, id string, retry time.Duration) (workload.GroupPlan, error)
 	ServeInstances(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
-	InstanceDemand(ctx context.Context, region prego.Region, limit int) ([]prego.InstanceDemand, error)
+	InstanceDemand(ctx context.Context, region prego.Region, limit int) ([]workload.InstanceDemand, error)
 	InstanceServers(ctx context.Context, region prego.Region) ([]placement.InstanceServer, error)
 	PoolsOf(ctx context.Context, orgIDs []string) (map[string][]prego.AppliedPool, error)
-	Allocate(ctx context.Context, place prego.InstancePlace, retry time.Duration) (prego.InstanceAllocation, error)
+	Allocate(ctx context.Context, place workload.InstancePlace, retry time.Duration) (workload.InstanceAllocation, error)
 	NoPlace(ctx context.Context, groupID, reason, message string, decision json.RawMessage) error
-	WaitingGroups(ctx context.Context, region prego.Region) ([]prego.GroupRef, error)
+	WaitingGroups(ctx context.Context, region prego.Region) ([]workload.GroupRef, error)
 
-	InstanceHost(ctx context.Context, id string) (prego.InstanceHost, error)
+	InstanceHost(ctx context.Context, id string) (workload.InstanceHost, error)
 	InstanceRunning(ctx context.Context, id string) (ok bool, err error)
 	InstanceFailed(ctx context.Context, id, message string) (ok bool, err error)
 	InstanceStopped(ctx context.Context, id string) (ok bool, err error)
 
-	FindGroupWork(ctx context.Context, quiet time.Duration) (prego.GroupWork, error)
-	InstancesOn(ctx context.Context, serverID string) ([]prego.Instance, error)
-	ProvisionState(ctx context.Context, serverID string) (prego.ProvisionState, error)
+	FindGroupWork(ctx context.Context, quiet time.Duration) (workload.GroupWork, error)
+	InstancesOn(ctx context.Context, serverID string) ([]workload.Instance, error)
+	ProvisionState(ctx context.Context, serverID string) (server.ProvisionState, error)
 }
 
 // InstanceEngine runs the containers of instances. What repeating can't mend is a
-// *prego.ContainerError.
+// *server.ContainerError.
 type InstanceEngine interface {
 	// RunInstance makes the container run, and waits until it is healthy. Repeated, it
 	// meets the one that is there.
-	RunInstance(ctx context.Context, serverID, addr string, spec prego.ContainerSpec) error
+	RunInstance(ctx context.Context, serverID, addr string, spec server.ContainerSpec) error
 	// RemoveInstance ends and removes it; one that is not there is success.
 	RemoveInstance(ctx context.Context, serverID, addr, name string) error
-	ListContainers(ctx context.Context, serverID, addr string) ([]prego.ContainerInfo, error)
+	ListContainers(ctx context.Context, serverID, addr string) ([]server.ContainerInfo, error)
 }
 
 // GroupRuns starts and wakes runs of groups.
@@ -123,7 +125,7 @@ func fromGroups(err error) error {
 }
 
 // PlanGroup decides what is to be done for a group now.
-func (a *Groups) PlanGroup(ctx context.Context, groupID string) (prego.GroupPlan, error) {
+func (a *Groups) PlanGroup(ctx context.Context, groupID string) (workload.GroupPlan, error) {
 	a.hook("group/plan")
 	p, err := a.Store.PlanGroup(ctx, groupID, a.Settings.Retry)
 	a.hook("group/planned")
@@ -202,10 +204,10 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, out *Served
 		if err != nil {
 			return allocated, err
 		}
-		if first := out.Allocated[d.GroupID] == 0; got == prego.Allocated && first || got == prego.AllocationSurge {
+		if first := out.Allocated[d.GroupID] == 0; got == workload.Allocated && first || got == workload.AllocationSurge {
 			out.Changed = append(out.Changed, d.GroupID)
 		}
-		if got != prego.Allocated {
+		if got != workload.Allocated {
 			over[d.GroupID] = true
 			continue
 		}
@@ -217,9 +219,9 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, out *Served
 
 // place finds a place for one instance, and takes it: servers are kept as they are
 // then, for the next one.
-func (a *Groups) place(ctx context.Context, d prego.InstanceDemand, pools []prego.AppliedPool, servers []placement.InstanceServer) (prego.AllocationOutcome, error) {
+func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []prego.AppliedPool, servers []placement.InstanceServer) (workload.AllocationOutcome, error) {
 	if len(d.Missing) > 0 {
-		return prego.AllocationLost, a.Store.NoPlace(ctx, d.GroupID, prego.ReasonVolumeMissing, "no volume of the group is mounted at "+strings.Join(d.Missing, ", "), nil)
+		return workload.AllocationLost, a.Store.NoPlace(ctx, d.GroupID, workload.ReasonVolumeMissing, "no volume of the group is mounted at "+strings.Join(d.Missing, ", "), nil)
 	}
 	r := placement.InstanceRequest{
 		GroupID: d.GroupID, MemoryBytes: d.MemoryBytes, CPURequest: d.CPURequest, Constraint: prego.EffectiveConstraint(d.Constraint, pools), Locations: d.Locations,
@@ -231,15 +233,15 @@ func (a *Groups) place(ctx context.Context, d prego.InstanceDemand, pools []preg
 			return "", err
 		}
 		if decision.ServerID == "" {
-			return prego.AllocationLost, a.Store.NoPlace(ctx, d.GroupID, decision.Code, decision.SelectionReason, b)
+			return workload.AllocationLost, a.Store.NoPlace(ctx, d.GroupID, decision.Code, decision.SelectionReason, b)
 		}
 		a.hook("group/allocate")
-		got, err := a.Store.Allocate(ctx, prego.InstancePlace{GroupID: d.GroupID, ServerID: decision.ServerID, Decision: b}, a.Settings.Retry)
+		got, err := a.Store.Allocate(ctx, workload.InstancePlace{GroupID: d.GroupID, ServerID: decision.ServerID, Decision: b}, a.Settings.Retry)
 		if err != nil {
 			return "", err
 		}
 		a.hook("group/allocated")
-		if got.Outcome == prego.AllocationLost && try < lostTries {
+		if got.Outcome == workload.AllocationLost && try < lostTries {
 			// A heartbeat may have held the row for a moment.
 			select {
 			case <-ctx.Done():
@@ -248,7 +250,7 @@ func (a *Groups) place(ctx context.Context, d prego.InstanceDemand, pools []preg
 			}
 			continue
 		}
-		if got.Outcome == prego.Allocated {
+		if got.Outcome == workload.Allocated {
 			a.Metrics.Schedule.Observe(got.Waited.Seconds())
 			for i := range servers {
 				if s := &servers[i]; s.ServerID == decision.ServerID {
@@ -298,9 +300,9 @@ func (a *Groups) BootInstance(ctx context.Context, id string) error {
 	switch {
 	case err != nil:
 		return fromGroups(err)
-	case h.State != prego.InstanceBooting:
+	case h.State != workload.InstanceBooting:
 		return nil
-	case h.ServerStatus != prego.ServerActive:
+	case h.ServerStatus != server.Active:
 		return nil // the next plan sees to it
 	}
 	binds := h.Binds
@@ -312,7 +314,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) error {
 	a.hook("instance/boot")
 	err = a.Engine.RunInstance(ctx, h.ServerID, h.Host, h.Spec.Container(h.InstanceID, h.GroupID, h.Ports, binds))
 	a.hook("instance/booted")
-	var ce *prego.ContainerError
+	var ce *server.ContainerError
 	if errors.As(err, &ce) {
 		return a.failed(ctx, id, ce.Message)
 	}
@@ -332,7 +334,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) error {
 	if h, err = a.Store.InstanceHost(ctx, id); err != nil {
 		return fromGroups(err)
 	}
-	if h.State == prego.InstanceRunning {
+	if h.State == workload.InstanceRunning {
 		return nil
 	}
 	return fromContainers(a.Engine.RemoveInstance(ctx, h.ServerID, h.Host, id))
@@ -371,7 +373,7 @@ func (a *Groups) StopInstance(ctx context.Context, id string) error {
 	if err != nil {
 		return fromGroups(err)
 	}
-	if h.State != prego.InstanceDraining && h.State != prego.InstanceFailed {
+	if h.State != workload.InstanceDraining && h.State != workload.InstanceFailed {
 		return nil
 	}
 	a.hook("instance/stop")
@@ -394,18 +396,18 @@ func (a *Groups) StopInstance(ctx context.Context, id string) error {
 	return nil
 }
 
-func (a *Groups) remove(ctx context.Context, h prego.InstanceHost) error {
+func (a *Groups) remove(ctx context.Context, h workload.InstanceHost) error {
 	switch h.ServerStatus {
-	case prego.ServerTerminated:
+	case server.Terminated:
 		return nil
-	case prego.ServerFailed, prego.ServerDraining:
+	case server.Failed, server.Draining:
 		ctx, cancel := context.WithTimeout(ctx, lastContact)
 		defer cancel()
 		if err := a.Engine.RemoveInstance(ctx, h.ServerID, h.Host, h.InstanceID); err != nil {
 			a.Log.Warn("a container is left on a server that is lost", zap.String("instance_id", h.InstanceID), zap.String("server_id", h.ServerID), zap.String("error", prego.Redact(err.Error())))
 		}
 		return nil
-	case prego.ServerActive, prego.ServerProvisioning:
+	case server.Active, server.Provisioning:
 	}
 	return a.Engine.RemoveInstance(ctx, h.ServerID, h.Host, h.InstanceID)
 }
@@ -462,7 +464,7 @@ func (a *Groups) checkInstances(ctx context.Context, serverID string, r *GroupSw
 	ctx, cancel := context.WithTimeout(ctx, driftPerHost)
 	defer cancel()
 	st, err := a.Store.ProvisionState(ctx, serverID)
-	if err != nil || st.Status != prego.ServerActive {
+	if err != nil || st.Status != server.Active {
 		return err
 	}
 	r.Checked++
@@ -476,7 +478,7 @@ func (a *Groups) checkInstances(ctx context.Context, serverID string, r *GroupSw
 	if err != nil {
 		return err
 	}
-	there := map[string]prego.ContainerInfo{}
+	there := map[string]server.ContainerInfo{}
 	for _, c := range list {
 		if c.Instance != "" {
 			there[c.Instance] = c
@@ -487,7 +489,7 @@ func (a *Groups) checkInstances(ctx context.Context, serverID string, r *GroupSw
 		delete(there, i.InstanceID)
 		var why string
 		switch {
-		case i.State != prego.InstanceRunning:
+		case i.State != workload.InstanceRunning:
 			continue
 		case !ok:
 			why = "its container is gone"
@@ -517,7 +519,7 @@ func (a *Groups) checkInstances(ctx context.Context, serverID string, r *GroupSw
 		if prego.CodeOf(err) != prego.CodeInstanceNotFound && err != nil {
 			return err
 		}
-		if err == nil && h.State != prego.InstanceStopped && h.ServerID == serverID {
+		if err == nil && h.State != workload.InstanceStopped && h.ServerID == serverID {
 			continue
 		}
 		if err := a.Engine.RemoveInstance(ctx, serverID, st.Host, c.Instance); err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // imageFallbacks bounds how many golden images one create gives up on.
@@ -16,7 +16,7 @@ const imageFallbacks = 3
 // imageFor is what an attempt's server is made from: what its spec asks for, else the
 // golden image of the configured one, else the configured one itself. A repeated step
 // goes on with the image that its attempt began with.
-func (a *Servers) imageFor(ctx context.Context, st prego.ProvisionState, in CreateServerInput) (string, error) {
+func (a *Servers) imageFor(ctx context.Context, st server.ProvisionState, in CreateServerInput) (string, error) {
 	stock := a.Catalog.ImageFor(st.Spec)
 	if st.Spec.Image != "" || !a.Settings.GoldenImages {
 		return stock, nil
@@ -41,9 +41,9 @@ func (a *Servers) imageFor(ctx context.Context, st prego.ProvisionState, in Crea
 
 // withoutImage gives up a golden image that the provider says it does not have. It
 // reports whether there is something else to make the server from.
-func (a *Servers) withoutImage(ctx context.Context, st prego.ProvisionState, in CreateServerInput, image string, cause error) (bool, error) {
-	var ie *prego.InfraError
-	if st.Spec.Image != "" || image == a.Catalog.ImageFor(st.Spec) || !errors.As(cause, &ie) || ie.Code != prego.InfraImageGone {
+func (a *Servers) withoutImage(ctx context.Context, st server.ProvisionState, in CreateServerInput, image string, cause error) (bool, error) {
+	var ie *server.InfraError
+	if st.Spec.Image != "" || image == a.Catalog.ImageFor(st.Spec) || !errors.As(cause, &ie) || ie.Code != server.InfraImageGone {
 		return false, nil
 	}
 	a.Log.Error("the provider does not have a golden image; another one is used", zap.String("provider_image_id", image), zap.String("server_id", in.ServerID))
@@ -56,7 +56,7 @@ func (a *Servers) withoutImage(ctx context.Context, st prego.ProvisionState, in 
 	if err := a.Store.ForgetAttemptImage(ctx, in.ServerID, in.Attempt); err != nil {
 		return false, err
 	}
-	return true, a.Store.AddEvent(ctx, prego.ServerEvent{
-		ServerID: in.ServerID, Step: prego.StepImageGone, Attempt: in.Attempt, Message: fmt.Sprintf("the provider does not have image %s (%s); made from another one", image, ie.Message),
-	}, fmt.Sprintf("%s/%d/%s", prego.StepImageGone, in.Attempt, image))
+	return true, a.Store.AddEvent(ctx, server.Event{
+		ServerID: in.ServerID, Step: server.StepImageGone, Attempt: in.Attempt, Message: fmt.Sprintf("the provider does not have image %s (%s); made from another one", image, ie.Message),
+	}, fmt.Sprintf("%s/%d/%s", server.StepImageGone, in.Attempt, image))
 }

@@ -11,30 +11,31 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // ImageStore is the part of Postgres that keeps golden images.
 type ImageStore interface {
-	GetGoldenImage(ctx context.Context, id string) (prego.GoldenImage, error)
-	SetRecipe(ctx context.Context, imageID string, r prego.ImageRecipe) error
-	LiveGoldenImages(ctx context.Context, provider prego.InfraProviderID) ([]prego.GoldenImage, error)
-	BeginBuilder(ctx context.Context, imageID string, attempt int, c prego.Candidate, intents []prego.ResourceIntent) error
+	GetGoldenImage(ctx context.Context, id string) (server.GoldenImage, error)
+	SetRecipe(ctx context.Context, imageID string, r server.ImageRecipe) error
+	LiveGoldenImages(ctx context.Context, provider prego.InfraProviderID) ([]server.GoldenImage, error)
+	BeginBuilder(ctx context.Context, imageID string, attempt int, c server.Candidate, intents []server.ResourceIntent) error
 	NoteImage(ctx context.Context, imageID, message string) error
 	ReleaseNamed(ctx context.Context, provider prego.InfraProviderID, names []string) error
-	SnapshotTaken(ctx context.Context, provider prego.InfraProviderID, imageID, name string, h prego.SnapshotHandle) error
-	BeginVerify(ctx context.Context, imageID string, r prego.CreateServerRequest) error
+	SnapshotTaken(ctx context.Context, provider prego.InfraProviderID, imageID, name string, h server.SnapshotHandle) error
+	BeginVerify(ctx context.Context, imageID string, r server.CreateRequest) error
 	PublishImage(ctx context.Context, imageID string) error
 	FailImage(ctx context.Context, imageID string, reason prego.Reason, message string) error
 	RotateImages(ctx context.Context, imageID string, keep int) ([]string, error)
 	ImageIsDeleted(ctx context.Context, imageID string) error
 	ImageLost(ctx context.Context, provider prego.InfraProviderID, providerImageID, message string) error
-	RequestDecommission(ctx context.Context, id, by string, force bool) (prego.Server, error)
-	GetServer(ctx context.Context, id string) (prego.Server, error)
+	RequestDecommission(ctx context.Context, id, by string, force bool) (server.Server, error)
+	GetServer(ctx context.Context, id string) (server.Server, error)
 }
 
 // ImageInfra is a cloud that takes snapshots.
 type ImageInfra interface {
-	EnsureSnapshot(ctx context.Context, p prego.SnapshotParams) (prego.SnapshotHandle, error)
+	EnsureSnapshot(ctx context.Context, p server.SnapshotParams) (server.SnapshotHandle, error)
 	DeleteSnapshots(ctx context.Context, imageID string) error
 }
 
@@ -50,7 +51,7 @@ type Images struct {
 	Servers *Servers // whose provider, firewall and catalog they share
 	Runs    ImageRuns
 	// Recipe is what an image of a stock image is built from now.
-	Recipe       func(baseImage string) (prego.ImageRecipe, error)
+	Recipe       func(baseImage string) (server.ImageRecipe, error)
 	Keep         int           // verified images that are kept, the current one among them
 	BuildTimeout time.Duration // how long a builder may take
 	Poll         time.Duration // how often a builder is looked at
@@ -72,7 +73,7 @@ func NewImageMetrics(reg prometheus.Registerer) *ImageMetrics {
 	}
 	reg.MustRegister(m.Outcomes, m.Fallback)
 	// A series that begins with 1 has not increased: of the first failure nobody would hear.
-	for _, reason := range prego.BuildOutcomes() {
+	for _, reason := range server.BuildOutcomes() {
 		m.Outcomes.WithLabelValues(string(reason))
 	}
 	return m
@@ -85,16 +86,16 @@ type ImageRef struct {
 
 // ImagePlan is what a build needs to know before its first step.
 type ImagePlan struct {
-	Status       prego.ImageStatus `json:"status"`
-	Region       prego.Region      `json:"region"`
-	BaseImage    string            `json:"base_image"`
-	Candidates   []prego.Candidate `json:"candidates"`
-	BaseAttempt  int               `json:"base_attempt"`
-	Snapshot     bool              `json:"snapshot,omitempty"`  // it is taken already
-	Verifier     string            `json:"verifier"`            // the server that is booted from it
-	Verifying    bool              `json:"verifying,omitempty"` // that server has a row
-	BuildTimeout time.Duration     `json:"build_timeout"`
-	Poll         time.Duration     `json:"poll"`
+	Status       server.ImageStatus `json:"status"`
+	Region       prego.Region       `json:"region"`
+	BaseImage    string             `json:"base_image"`
+	Candidates   []server.Candidate `json:"candidates"`
+	BaseAttempt  int                `json:"base_attempt"`
+	Snapshot     bool               `json:"snapshot,omitempty"`  // it is taken already
+	Verifier     string             `json:"verifier"`            // the server that is booted from it
+	Verifying    bool               `json:"verifying,omitempty"` // that server has a row
+	BuildTimeout time.Duration      `json:"build_timeout"`
+	Poll         time.Duration      `json:"poll"`
 }
 
 func (a *Images) infra(id prego.InfraProviderID) (Infra, ImageInfra, error) {
@@ -110,7 +111,7 @@ func (a *Images) infra(id prego.InfraProviderID) (Infra, ImageInfra, error) {
 }
 
 // image reads an image's row and finds the cloud that it is built in.
-func (a *Images) image(ctx context.Context, id string) (prego.GoldenImage, Infra, ImageInfra, error) {
+func (a *Images) image(ctx context.Context, id string) (server.GoldenImage, Infra, ImageInfra, error) {
 	g, err := a.Store.GetGoldenImage(ctx, id)
 	if err != nil {
 		return g, nil, nil, imageError(err)
@@ -126,7 +127,7 @@ func (a *Images) PlanImage(ctx context.Context, in ImageRef) (ImagePlan, error) 
 		return ImagePlan{}, imageError(err)
 	}
 	p := ImagePlan{
-		Status: g.Status, Region: g.Region, BaseImage: g.BaseImage, BaseAttempt: g.Attempt, Snapshot: g.ProviderImageID != "", Verifier: prego.VerifyServerID(g.ImageID),
+		Status: g.Status, Region: g.Region, BaseImage: g.BaseImage, BaseAttempt: g.Attempt, Snapshot: g.ProviderImageID != "", Verifier: server.VerifyServerID(g.ImageID),
 		Verifying: g.VerifyServerID != "", BuildTimeout: a.BuildTimeout, Poll: a.Poll,
 	}
 	offer, err := a.Servers.Store.ProviderCatalog(ctx, g.Provider)
@@ -149,59 +150,59 @@ func imageError(err error) error {
 
 // BuilderInput names an attempt to make an image's builder.
 type BuilderInput struct {
-	ImageID   string          `json:"image_id"`
-	Attempt   int             `json:"attempt"`
-	Candidate prego.Candidate `json:"candidate"`
+	ImageID   string           `json:"image_id"`
+	Attempt   int              `json:"attempt"`
+	Candidate server.Candidate `json:"candidate"`
 }
 
 // MakeBuilder makes the machine that the image is taken of, or finds the one that an
 // earlier call made. It has no row among the servers, no token and no agent.
-func (a *Images) MakeBuilder(ctx context.Context, in BuilderInput) (prego.Handle, error) {
+func (a *Images) MakeBuilder(ctx context.Context, in BuilderInput) (server.Handle, error) {
 	stop := keepAlive(ctx)
 	defer stop()
 	g, infra, _, err := a.image(ctx, in.ImageID)
 	if err != nil {
-		return prego.Handle{}, err
+		return server.Handle{}, err
 	}
 	recipe, err := a.Recipe(g.BaseImage)
 	if err != nil {
-		return prego.Handle{}, permanent(ErrTypePermanent, "the recipe: "+err.Error(), nil)
+		return server.Handle{}, permanent(ErrTypePermanent, "the recipe: "+err.Error(), nil)
 	}
 	if g.RecipeHash == "" {
 		if err := a.Store.SetRecipe(ctx, in.ImageID, recipe); err != nil {
-			return prego.Handle{}, err
+			return server.Handle{}, err
 		}
 	} else if recipe.Hash != g.RecipeHash {
-		return prego.Handle{}, permanent(ErrTypePermanent, "the recipe has changed since the build began: ask again", nil)
+		return server.Handle{}, permanent(ErrTypePermanent, "the recipe has changed since the build began: ask again", nil)
 	}
-	firewall, err := a.Servers.shared(ctx, infra, prego.ResourceFirewall, FirewallName(a.Servers.Settings.Environment), func(name string) (string, error) {
+	firewall, err := a.Servers.shared(ctx, infra, server.ResourceFirewall, FirewallName(a.Servers.Settings.Environment), func(name string) (string, error) {
 		return infra.EnsureFirewall(ctx, a.Servers.firewall(name))
 	})
 	if err != nil {
-		return prego.Handle{}, fromInfra(err)
+		return server.Handle{}, fromInfra(err)
 	}
 	names := a.builderNames(in.ImageID)
-	if err := a.Store.BeginBuilder(ctx, in.ImageID, in.Attempt, in.Candidate, []prego.ResourceIntent{
-		{Kind: prego.ResourceServer, Name: names[0]}, {Kind: prego.ResourcePrimaryIP, Name: names[1]}, {Kind: prego.ResourcePrimaryIP, Name: names[2]},
+	if err := a.Store.BeginBuilder(ctx, in.ImageID, in.Attempt, in.Candidate, []server.ResourceIntent{
+		{Kind: server.ResourceServer, Name: names[0]}, {Kind: server.ResourcePrimaryIP, Name: names[1]}, {Kind: server.ResourcePrimaryIP, Name: names[2]},
 	}); err != nil {
-		return prego.Handle{}, fromStore(err)
+		return server.Handle{}, fromStore(err)
 	}
 	a.Servers.hook("image/builder-intended")
-	params := prego.CreateServerParams{
-		Environment: a.Servers.Settings.Environment, ServerID: prego.BuilderServerID(in.ImageID), ImageID: in.ImageID, Role: prego.RoleNode, Region: g.Region, Attempt: in.Attempt,
+	params := server.CreateParams{
+		Environment: a.Servers.Settings.Environment, ServerID: server.BuilderServerID(in.ImageID), ImageID: in.ImageID, Role: prego.RoleNode, Region: g.Region, Attempt: in.Attempt,
 		SpecHash: recipe.Hash[:32], Candidate: in.Candidate, Image: g.BaseImage, FirewallID: firewall, UserData: recipe.UserData,
 	}
 	h, err := infra.CreateServer(ctx, params)
 	if err != nil {
-		return prego.Handle{}, fromInfra(err)
+		return server.Handle{}, fromInfra(err)
 	}
 	a.Servers.hook("image/builder-created")
-	if err := a.Servers.Store.ConfirmCreated(ctx, g.Provider, "", in.Attempt, prego.ResourceServer, names[0], h.ProviderServerID); err != nil {
-		return prego.Handle{}, err
+	if err := a.Servers.Store.ConfirmCreated(ctx, g.Provider, "", in.Attempt, server.ResourceServer, names[0], h.ProviderServerID); err != nil {
+		return server.Handle{}, err
 	}
 	for i, id := range h.PrimaryIPIDs {
-		if err := a.Servers.Store.ConfirmCreated(ctx, g.Provider, "", in.Attempt, prego.ResourcePrimaryIP, prego.PrimaryIPName(names[0], i), id); err != nil {
-			return prego.Handle{}, err
+		if err := a.Servers.Store.ConfirmCreated(ctx, g.Provider, "", in.Attempt, server.ResourcePrimaryIP, server.PrimaryIPName(names[0], i), id); err != nil {
+			return server.Handle{}, err
 		}
 	}
 	return h, a.Store.NoteImage(ctx, in.ImageID, fmt.Sprintf("the builder %s, %s, installs and pulls", h.ProviderServerID, in.Candidate))
@@ -210,12 +211,12 @@ func (a *Images) MakeBuilder(ctx context.Context, in BuilderInput) (prego.Handle
 // builderNames are what a builder is called at the provider: the server, and the
 // ledger's names of its two addresses.
 func (a *Images) builderNames(imageID string) []string {
-	name := prego.ServerName(a.Servers.Settings.Environment, prego.BuilderServerID(imageID))
-	return []string{name, prego.PrimaryIPName(name, 0), prego.PrimaryIPName(name, 1)}
+	name := server.Name(a.Servers.Settings.Environment, server.BuilderServerID(imageID))
+	return []string{name, server.PrimaryIPName(name, 0), server.PrimaryIPName(name, 1)}
 }
 
 func (a *Images) snapshotName(imageID string) string {
-	return prego.ServerName(a.Servers.Settings.Environment, imageID)
+	return server.Name(a.Servers.Settings.Environment, imageID)
 }
 
 // BuilderState tells how far a builder is.
@@ -260,7 +261,7 @@ type BuiltInput struct {
 
 // snapshotBroken are the ends of a copy that was made badly. Copying again is for a new
 // build to try: the half made one has to go first.
-var snapshotBroken = map[string]bool{"action_failed": true, "image_unavailable": true, prego.InfraImageGone: true}
+var snapshotBroken = map[string]bool{"action_failed": true, "image_unavailable": true, server.InfraImageGone: true}
 
 // CopyBuilder copies the builder's disk into an image, or finds the copy that an
 // earlier call made.
@@ -272,14 +273,14 @@ func (a *Images) CopyBuilder(ctx context.Context, in BuiltInput) error {
 		return err
 	}
 	name := a.snapshotName(in.ImageID)
-	if err := a.Servers.Store.Intend(ctx, g.Provider, "", 0, prego.ResourceIntent{Kind: prego.ResourceImage, Name: name}); err != nil {
+	if err := a.Servers.Store.Intend(ctx, g.Provider, "", 0, server.ResourceIntent{Kind: server.ResourceImage, Name: name}); err != nil {
 		return err
 	}
 	a.Servers.hook("image/snapshot-intended")
-	h, err := infra.EnsureSnapshot(ctx, prego.SnapshotParams{
+	h, err := infra.EnsureSnapshot(ctx, server.SnapshotParams{
 		Environment: a.Servers.Settings.Environment, ImageID: in.ImageID, ProviderServerID: in.ProviderServerID, Description: name, Labels: g.SnapshotLabels(),
 	})
-	var refused *prego.InfraError
+	var refused *server.InfraError
 	if errors.As(err, &refused) && snapshotBroken[refused.Code] {
 		return permanent(ErrTypePermanent, err.Error(), nil)
 	}
@@ -299,7 +300,7 @@ func (a *Images) DropBuilder(ctx context.Context, in ImageRef) error {
 	if err != nil {
 		return err
 	}
-	found, err := infra.FindServers(ctx, prego.BuilderServerID(in.ImageID))
+	found, err := infra.FindServers(ctx, server.BuilderServerID(in.ImageID))
 	if err != nil {
 		return fromInfra(err)
 	}
@@ -320,8 +321,8 @@ func (a *Images) PrepareVerification(ctx context.Context, in ImageRef) error {
 		return imageError(err)
 	}
 	a.Servers.hook("image/verify")
-	err = a.Store.BeginVerify(ctx, in.ImageID, prego.CreateServerRequest{
-		ServerID: prego.VerifyServerID(in.ImageID), Role: prego.RoleApp, Region: g.Region, InfraProvider: g.Provider, Spec: prego.ServerSpec{Image: g.ProviderImageID},
+	err = a.Store.BeginVerify(ctx, in.ImageID, server.CreateRequest{
+		ServerID: server.VerifyServerID(in.ImageID), Role: prego.RoleApp, Region: g.Region, InfraProvider: g.Provider, Spec: server.Spec{Image: g.ProviderImageID},
 	})
 	var coded *prego.Error
 	if errors.As(err, &coded) {
@@ -339,11 +340,11 @@ type VerifierState struct {
 
 // ReadVerifier reads the row of the server that was booted from the image.
 func (a *Images) ReadVerifier(ctx context.Context, in ImageRef) (VerifierState, error) {
-	s, err := a.Store.GetServer(ctx, prego.VerifyServerID(in.ImageID))
+	s, err := a.Store.GetServer(ctx, server.VerifyServerID(in.ImageID))
 	if err != nil {
 		return VerifierState{}, fromStore(err)
 	}
-	out := VerifierState{Active: s.ActiveAt != nil, Failed: s.ActiveAt == nil && s.Status != prego.ServerProvisioning}
+	out := VerifierState{Active: s.ActiveAt != nil, Failed: s.ActiveAt == nil && s.Status != server.Provisioning}
 	if s.StatusReason != "" {
 		out.Message = string(s.StatusReason) + ": " + s.StatusMessage
 	}
@@ -353,8 +354,8 @@ func (a *Images) ReadVerifier(ctx context.Context, in ImageRef) (VerifierState, 
 // GiveUpVerifier marks the verification's server as to be taken down; false when it never
 // had a row, or is gone.
 func (a *Images) GiveUpVerifier(ctx context.Context, in ImageRef) (bool, error) {
-	id := prego.VerifyServerID(in.ImageID)
-	if s, err := a.Store.GetServer(ctx, id); prego.CodeOf(err) == prego.CodeServerNotFound || (err == nil && s.Status == prego.ServerTerminated) {
+	id := server.VerifyServerID(in.ImageID)
+	if s, err := a.Store.GetServer(ctx, id); prego.CodeOf(err) == prego.CodeServerNotFound || (err == nil && s.Status == server.Terminated) {
 		return false, nil
 	} else if err != nil {
 		return false, err
@@ -387,7 +388,7 @@ func (a *Images) DiscardSnapshots(ctx context.Context, in ImageRef) error {
 	if err != nil {
 		return err
 	}
-	if g.Status == prego.ImageReady {
+	if g.Status == server.ImageReady {
 		return permanent(ErrTypeSuperseded, "image "+in.ImageID+" is ready and stays", nil)
 	}
 	if err := infra.DeleteSnapshots(ctx, in.ImageID); err != nil {
@@ -432,7 +433,7 @@ func (a *Images) missing(ctx context.Context, provider prego.InfraProviderID, s 
 		there[resourceKey(o.Kind, o.ProviderID)] = true
 	}
 	for _, g := range s.Images {
-		if g.Status != prego.ImageReady || there[resourceKey(prego.ResourceImage, g.ProviderImageID)] {
+		if g.Status != server.ImageReady || there[resourceKey(server.ResourceImage, g.ProviderImageID)] {
 			continue
 		}
 		a.Log.Error("the provider no longer has an image", zap.String("image_id", g.ImageID), zap.String("provider_image_id", g.ProviderImageID))
@@ -444,14 +445,14 @@ func (a *Images) missing(ctx context.Context, provider prego.InfraProviderID, s 
 }
 
 // startLost starts the runs of images in motion that have none.
-func (a *Images) startLost(ctx context.Context, images []prego.GoldenImage) (int, error) {
+func (a *Images) startLost(ctx context.Context, images []server.GoldenImage) (int, error) {
 	n := 0
 	for _, g := range images {
 		if g.Idle < idleAfter || g.Status.Rests() {
 			continue
 		}
 		ensure := a.Runs.EnsureImageBuild
-		if g.Status == prego.ImageDeleting {
+		if g.Status == server.ImageDeleting {
 			ensure = a.Runs.EnsureImageDelete
 		}
 		started, err := ensure(ctx, g.ImageID)

@@ -7,40 +7,43 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
 )
 
 // OrgResourceStore is the part of Postgres that keeps orgs' addresses and volumes.
 type OrgResourceStore interface {
-	IPv4Run(ctx context.Context, id string) (a prego.IPv4Allocation, ok bool, err error)
-	IPv4Made(ctx context.Context, a prego.IPv4Allocation, providerID, address string) error
+	IPv4Run(ctx context.Context, id string) (a workload.IPv4Allocation, ok bool, err error)
+	IPv4Made(ctx context.Context, a workload.IPv4Allocation, providerID, address string) error
 	IPv4Waits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error
-	IPv4Gone(ctx context.Context, a prego.IPv4Allocation) error
-	VolumeRun(ctx context.Context, id string) (v prego.Volume, ok bool, err error)
-	VolumeMade(ctx context.Context, v prego.Volume, providerID string) error
+	IPv4Gone(ctx context.Context, a workload.IPv4Allocation) error
+	VolumeRun(ctx context.Context, id string) (v workload.Volume, ok bool, err error)
+	VolumeMade(ctx context.Context, v workload.Volume, providerID string) error
 	VolumeWaits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error
-	VolumeGone(ctx context.Context, v prego.Volume) error
-	LeftAttached(ctx context.Context, volumeID string) ([]prego.VolumeAttachment, error)
-	GroupAttachments(ctx context.Context, groupID string) ([]prego.VolumeAttachment, error)
+	VolumeGone(ctx context.Context, v workload.Volume) error
+	LeftAttached(ctx context.Context, volumeID string) ([]workload.VolumeAttachment, error)
+	GroupAttachments(ctx context.Context, groupID string) ([]workload.VolumeAttachment, error)
 	AttachedTo(ctx context.Context, attachmentID, serverID string) error
-	GetServer(ctx context.Context, serverID string) (prego.Server, error)
+	GetServer(ctx context.Context, serverID string) (server.Server, error)
 
-	Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r prego.ResourceIntent) error
-	IntentWithdrawn(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, name string) error
-	ReleasingNamed(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, name string) error
-	OrgNames(ctx context.Context, provider prego.InfraProviderID) ([]prego.ResourceIntent, error)
-	OrgResourceMissing(ctx context.Context, r prego.Resource) error
-	OrgWork(ctx context.Context, quiet time.Duration) (prego.OrgWork, error)
+	Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r server.ResourceIntent) error
+	IntentWithdrawn(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error
+	ReleasingNamed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error
+	OrgNames(ctx context.Context, provider prego.InfraProviderID) ([]server.ResourceIntent, error)
+	OrgResourceMissing(ctx context.Context, r server.Resource) error
+	OrgWork(ctx context.Context, quiet time.Duration) (org.Work, error)
 }
 
 // OrgInfra is what of a cloud orgs have a part of. Every error that it returns is a
-// *prego.InfraError.
+// *server.InfraError.
 type OrgInfra interface {
-	EnsurePrimaryIP(ctx context.Context, p prego.PrimaryIPParams) (id, address string, err error)
-	EnsureVolume(ctx context.Context, p prego.VolumeParams) (string, error)
-	FindNamed(ctx context.Context, kind prego.ResourceKind, name string) (id string, err error)
+	EnsurePrimaryIP(ctx context.Context, p server.PrimaryIPParams) (id, address string, err error)
+	EnsureVolume(ctx context.Context, p server.VolumeParams) (string, error)
+	FindNamed(ctx context.Context, kind server.ResourceKind, name string) (id string, err error)
 	AttachVolume(ctx context.Context, volumeID, serverID string) error
 	DetachVolume(ctx context.Context, volumeID string) error
-	DeleteResource(ctx context.Context, kind prego.ResourceKind, providerID string) error
+	DeleteResource(ctx context.Context, kind server.ResourceKind, providerID string) error
 }
 
 // OrgRuns starts the runs of orgs' resources unless they are running.
@@ -73,28 +76,28 @@ func (a *OrgResources) hook(point string) {
 
 // OrgResourceRef names an address or a volume: Kind is primary_ip or volume.
 type OrgResourceRef struct {
-	Kind prego.ResourceKind `json:"kind"`
-	ID   string             `json:"id"`
+	Kind server.ResourceKind `json:"kind"`
+	ID   string              `json:"id"`
 }
 
 // orgResource is what both kinds have in common.
 type orgResource struct {
 	org, name, location, providerID string
 	provider                        prego.InfraProviderID
-	status                          prego.OrgResourceStatus
-	address                         prego.IPv4Allocation
-	volume                          prego.Volume
+	status                          workload.ResourceStatus
+	address                         workload.IPv4Allocation
+	volume                          workload.Volume
 }
 
 func (a *OrgResources) read(ctx context.Context, ref OrgResourceRef) (r orgResource, ok bool, err error) {
 	switch ref.Kind {
-	case prego.ResourcePrimaryIP:
+	case server.ResourcePrimaryIP:
 		v, ok, err := a.Store.IPv4Run(ctx, ref.ID)
 		return orgResource{org: v.OrgID, name: v.Name, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, address: v}, ok, err
-	case prego.ResourceVolume:
+	case server.ResourceVolume:
 		v, ok, err := a.Store.VolumeRun(ctx, ref.ID)
 		return orgResource{org: v.OrgID, name: v.ProviderName, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, volume: v}, ok, err
-	case prego.ResourceServer, prego.ResourceFirewall, prego.ResourcePlacementGroup:
+	case server.ResourceServer, server.ResourceFirewall, server.ResourcePlacementGroup:
 	}
 	return r, false, permanent(ErrTypePermanent, "orgs own no "+string(ref.Kind), nil)
 }
@@ -110,7 +113,7 @@ func (a *OrgResources) infra(id prego.InfraProviderID) (OrgInfra, error) {
 // OrgResourcePlan is how a resource stands, and the numbers that its run obeys.
 type OrgResourcePlan struct {
 	OrgID  string                  `json:"org_id,omitempty"`
-	Status prego.OrgResourceStatus `json:"status,omitempty"` // "" once it is gone
+	Status workload.ResourceStatus `json:"status,omitempty"` // "" once it is gone
 	Left   int                     `json:"left,omitempty"`   // ended attachments that are to be undone
 	Wait   time.Duration           `json:"wait"`
 	Poll   time.Duration           `json:"poll"`
@@ -118,7 +121,7 @@ type OrgResourcePlan struct {
 
 // Settled tells that there is nothing to do.
 func (p OrgResourcePlan) Settled() bool {
-	return p.Left == 0 && p.Status != prego.OrgResourcePending && p.Status != prego.OrgResourceReleasing
+	return p.Left == 0 && p.Status != workload.ResourcePending && p.Status != workload.ResourceReleasing
 }
 
 // PlanOrgResource reads the row.
@@ -129,7 +132,7 @@ func (a *OrgResources) PlanOrgResource(ctx context.Context, ref OrgResourceRef) 
 		return out, err
 	}
 	out.OrgID, out.Status = r.org, r.status
-	if ref.Kind == prego.ResourceVolume {
+	if ref.Kind == server.ResourceVolume {
 		left, err := a.Store.LeftAttached(ctx, ref.ID)
 		if err != nil {
 			return out, err
@@ -145,7 +148,7 @@ func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) 
 	stop := keepAlive(ctx)
 	defer stop()
 	r, ok, err := a.read(ctx, ref)
-	if err != nil || !ok || r.status != prego.OrgResourcePending {
+	if err != nil || !ok || r.status != workload.ResourcePending {
 		return err
 	}
 	infra, err := a.infra(r.provider)
@@ -153,18 +156,18 @@ func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) 
 		return err
 	}
 	a.hook("org_resource/start")
-	if err := a.Store.Intend(ctx, r.provider, "", 0, prego.ResourceIntent{Kind: ref.Kind, Name: r.name}); err != nil {
+	if err := a.Store.Intend(ctx, r.provider, "", 0, server.ResourceIntent{Kind: ref.Kind, Name: r.name}); err != nil {
 		return err
 	}
 	a.hook("org_resource/intended")
 	var id, address string
-	if ref.Kind == prego.ResourcePrimaryIP {
-		id, address, err = infra.EnsurePrimaryIP(ctx, prego.PrimaryIPParams{Environment: a.Environment, OrgID: r.org, Name: r.name, Location: r.location})
+	if ref.Kind == server.ResourcePrimaryIP {
+		id, address, err = infra.EnsurePrimaryIP(ctx, server.PrimaryIPParams{Environment: a.Environment, OrgID: r.org, Name: r.name, Location: r.location})
 	} else {
-		id, err = infra.EnsureVolume(ctx, prego.VolumeParams{Environment: a.Environment, OrgID: r.org, Name: r.name, Location: r.location, GB: r.volume.GB()})
+		id, err = infra.EnsureVolume(ctx, server.VolumeParams{Environment: a.Environment, OrgID: r.org, Name: r.name, Location: r.location, GB: r.volume.GB()})
 	}
 	if err != nil {
-		var refusal *prego.InfraError
+		var refusal *server.InfraError
 		if errors.As(err, &refusal) && definite(refusal.Class) {
 			if err := a.Store.IntentWithdrawn(ctx, r.provider, ref.Kind, r.name); err != nil {
 				return err
@@ -173,7 +176,7 @@ func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) 
 		return fromInfra(err)
 	}
 	a.hook("org_resource/called")
-	if ref.Kind == prego.ResourcePrimaryIP {
+	if ref.Kind == server.ResourcePrimaryIP {
 		err = a.Store.IPv4Made(ctx, r.address, id, address)
 	} else {
 		err = a.Store.VolumeMade(ctx, r.volume, id)
@@ -183,8 +186,8 @@ func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) 
 }
 
 // definite tells that nothing was made.
-func definite(c prego.InfraClass) bool {
-	return c == prego.InfraQuota || c == prego.InfraNext || c == prego.InfraPermanent || c == prego.InfraForeign
+func definite(c server.InfraClass) bool {
+	return c == server.InfraQuota || c == server.InfraNext || c == server.InfraPermanent || c == server.InfraForeign
 }
 
 // OrgResourceWait says why a resource is not there.
@@ -197,7 +200,7 @@ type OrgResourceWait struct {
 
 // OrgResourceWaits records it.
 func (a *OrgResources) OrgResourceWaits(ctx context.Context, in OrgResourceWait) error {
-	if in.Ref.Kind == prego.ResourcePrimaryIP {
+	if in.Ref.Kind == server.ResourcePrimaryIP {
 		return a.Store.IPv4Waits(ctx, in.Ref.ID, in.Reason, in.Message, in.Failed)
 	}
 	return a.Store.VolumeWaits(ctx, in.Ref.ID, in.Reason, in.Message, in.Failed)
@@ -208,7 +211,7 @@ func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRe
 	stop := keepAlive(ctx)
 	defer stop()
 	r, ok, err := a.read(ctx, ref)
-	if err != nil || !ok || r.status != prego.OrgResourceReleasing {
+	if err != nil || !ok || r.status != workload.ResourceReleasing {
 		return err
 	}
 	infra, err := a.infra(r.provider)
@@ -230,7 +233,7 @@ func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRe
 		}
 	}
 	a.hook("org_release/deleted")
-	if ref.Kind == prego.ResourcePrimaryIP {
+	if ref.Kind == server.ResourcePrimaryIP {
 		return a.Store.IPv4Gone(ctx, r.address)
 	}
 	return a.Store.VolumeGone(ctx, r.volume)
@@ -262,7 +265,7 @@ func (a *OrgResources) DetachLeftVolume(ctx context.Context, volumeID string) er
 	return nil
 }
 
-func (a *OrgResources) detach(ctx context.Context, v prego.Volume) error {
+func (a *OrgResources) detach(ctx context.Context, v workload.Volume) error {
 	if v.ProviderID == "" {
 		return nil
 	}
@@ -293,7 +296,7 @@ type GroupMount struct {
 func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesInput) ([]GroupMount, error) {
 	stop := keepAlive(ctx)
 	defer stop()
-	server, err := a.Store.GetServer(ctx, in.ServerID)
+	srv, err := a.Store.GetServer(ctx, in.ServerID)
 	if err != nil {
 		return nil, fromStore(err)
 	}
@@ -307,7 +310,7 @@ func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesIn
 		if err != nil {
 			return nil, err
 		}
-		if !ok || v.Status != prego.OrgResourceReady {
+		if !ok || v.Status != workload.ResourceReady {
 			return nil, fmt.Errorf("volume %s is not ready", t.VolumeID) // it may be soon
 		}
 		infra, err := a.infra(v.Provider)
@@ -323,7 +326,7 @@ func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesIn
 			return nil, err
 		}
 		a.hook("attach/intended")
-		if err := infra.AttachVolume(ctx, v.ProviderID, server.ProviderServerID); err != nil {
+		if err := infra.AttachVolume(ctx, v.ProviderID, srv.ProviderServerID); err != nil {
 			return nil, fromInfra(err)
 		}
 		a.hook("attach/done")
@@ -338,7 +341,7 @@ func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesIn
 			}
 			return nil, fmt.Errorf("volume %s was taken from the group", t.VolumeID)
 		}
-		mounts = append(mounts, GroupMount{VolumeID: v.VolumeID, HostPath: prego.VolumeHostPath(v.ProviderID), MountPath: t.MountPath})
+		mounts = append(mounts, GroupMount{VolumeID: v.VolumeID, HostPath: server.VolumeHostPath(v.ProviderID), MountPath: t.MountPath})
 	}
 	return mounts, nil
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
 )
 
 // orgCloud is a provider with servers and volumes; a volume is on one server.
@@ -19,11 +21,11 @@ type orgCloud struct {
 	fail error             // of the next attach, after its effect
 }
 
-func (c *orgCloud) AttachVolume(_ context.Context, volume, server string) error {
-	if at := c.on[volume]; at != "" && at != server {
-		return &prego.InfraError{Class: prego.InfraRetry, Code: "volume_already_attached"}
+func (c *orgCloud) AttachVolume(_ context.Context, volume, serverID string) error {
+	if at := c.on[volume]; at != "" && at != serverID {
+		return &server.InfraError{Class: server.InfraRetry, Code: "volume_already_attached"}
 	}
-	c.on[volume] = server
+	c.on[volume] = serverID
 	err := c.fail
 	c.fail = nil
 	return err
@@ -51,7 +53,7 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 	p.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by)
 		VALUES ('vol-a', 'o1', 'eu', 'fsn1', 'a', 10000000000, 'hetzner', 'n', '77', 'pending', 'a')`)
 	ctx := context.Background()
-	at, err := p.store.AttachVolume(ctx, prego.VolumeAttachment{AttachmentID: "vat-a", VolumeID: "vol-a", GroupID: "grp-a", MountPath: "/data"}, "a")
+	at, err := p.store.AttachVolume(ctx, workload.VolumeAttachment{AttachmentID: "vat-a", VolumeID: "vol-a", GroupID: "grp-a", MountPath: "/data"}, "a")
 	require.NoError(t, err)
 
 	var suite testsuite.WorkflowTestSuite
@@ -72,7 +74,7 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 	_, err = attach("srv-1")
 	require.ErrorContains(t, err, "not ready")
 	p.exec(`UPDATE volumes SET status = 'ready'`)
-	cloud.fail = &prego.InfraError{Class: prego.InfraAmbiguous, Code: "timeout", Message: "no answer"}
+	cloud.fail = &server.InfraError{Class: server.InfraAmbiguous, Code: "timeout", Message: "no answer"}
 	_, err = attach("srv-1")
 	require.ErrorContains(t, err, "provider (ambiguous, timeout): no answer")
 	require.Equal(t, "srv-1", recorded(), "it may be there")
@@ -98,7 +100,7 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 	work, err := p.store.OrgWork(ctx, -time.Second)
 	require.NoError(t, err)
 	require.Contains(t, work.Volumes, "vol-a")
-	v, err := env.ExecuteActivity(a.PlanOrgResource, activities.OrgResourceRef{Kind: prego.ResourceVolume, ID: "vol-a"})
+	v, err := env.ExecuteActivity(a.PlanOrgResource, activities.OrgResourceRef{Kind: server.ResourceVolume, ID: "vol-a"})
 	require.NoError(t, err)
 	var plan activities.OrgResourcePlan
 	require.NoError(t, v.Get(&plan))

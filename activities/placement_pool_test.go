@@ -12,12 +12,14 @@ import (
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // tagged adds an active app server with tags.
 func (p *placing) tagged(id string, tags ...string) {
 	p.t.Helper()
-	_, err := p.store.RequestFleetServer(context.Background(), prego.FleetServer{ServerID: id, Role: prego.RoleApp, Region: "eu", Provider: "hetzner", Spec: prego.ServerSpec{Tags: tags}}, "test")
+	_, err := p.store.RequestFleetServer(context.Background(), server.FleetServer{ServerID: id, Role: prego.RoleApp, Region: "eu", Provider: "hetzner", Spec: server.Spec{Tags: tags}}, "test")
 	require.NoError(p.t, err)
 	p.exec(`UPDATE servers SET status = 'active', agent_status = 'connected', memory_pct = 20, active_at = now() WHERE server_id = $1`, id)
 }
@@ -30,7 +32,7 @@ func (p *placing) orgPool(org, name string, c prego.Constraint) {
 	require.NoError(p.t, p.store.AssociatePool(context.Background(), org, name, "test"))
 }
 
-func (p *placing) run(id string) prego.TenantRun {
+func (p *placing) run(id string) tenant.Run {
 	p.t.Helper()
 	t, err := p.store.TenantRun(context.Background(), id)
 	require.NoError(p.t, err)
@@ -55,7 +57,7 @@ func TestPoolsDecideWhereAnOrgLives(t *testing.T) {
 	p := blueAndPlain(t)
 	p.orgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
 	placer := p.placer(nil)
-	mine, others := p.tenant(prego.PlanStarter, nil), p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) { r.OrgID = "o2" })
+	mine, others := p.tenant(prego.PlanStarter, nil), p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.OrgID = "o2" })
 	d, err := placer.Place(t.Context(), p.run(mine.TenantID), nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, "app-blue", d.AppServerID)
@@ -67,7 +69,7 @@ func TestPoolsDecideWhereAnOrgLives(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "app-plain", d.AppServerID)
 
-	both := p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) { r.Constraint.Disallow = []string{"blue"} })
+	both := p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Constraint.Disallow = []string{"blue"} })
 	d, err = placer.Place(t.Context(), p.run(both.TenantID), nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, prego.CodeCellMismatch, d.Code, "the union contradicts itself")
@@ -102,7 +104,7 @@ func TestOverridesGoAgainstAPoolOnlyWhenTheySaySo(t *testing.T) {
 	p.orgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
 	placer := p.placer(nil)
 	tn := p.tenant(prego.PlanStarter, nil)
-	o := prego.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-plain", Reason: "r"}
+	o := tenant.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-plain", Reason: "r"}
 	_, err := placer.Override(t.Context(), o, "alice")
 	require.Equal(t, prego.CodeCellMismatch, prego.CodeOf(err))
 	o.IgnoreConstraint = true
@@ -132,7 +134,7 @@ func TestScaleOutMakesServersThatTheWaitingCanUse(t *testing.T) {
 	for range 3 {
 		tn := p.tenant(prego.PlanStarter, nil)
 		ids = append(ids, tn.TenantID)
-		out, err := s.PlaceTenant(t.Context(), prego.TenantRef{TenantID: tn.TenantID, Generation: 1})
+		out, err := s.PlaceTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1})
 		require.NoError(t, err)
 		require.Equal(t, placement.AwaitingCapacity, out.Outcome)
 	}
@@ -164,9 +166,9 @@ func TestWithoutAServerThatSatisfiesNoneIsMade(t *testing.T) {
 	t.Parallel()
 	p := blueAndPlain(t)
 	s := p.growing()
-	ask := func(c prego.Constraint) prego.TenantRun {
-		tn := p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) { r.Constraint = c })
-		out, err := s.PlaceTenant(t.Context(), prego.TenantRef{TenantID: tn.TenantID, Generation: 1})
+	ask := func(c prego.Constraint) tenant.Run {
+		tn := p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Constraint = c })
+		out, err := s.PlaceTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1})
 		require.NoError(t, err)
 		require.Equal(t, placement.AwaitingCapacity, out.Outcome)
 		return p.run(tn.TenantID)
@@ -199,11 +201,11 @@ func TestWithoutAServerThatSatisfiesNoneIsMade(t *testing.T) {
 // counting is a store that counts those who wait as it is told to.
 type counting struct {
 	*store.Store
-	demand []prego.Demand
+	demand []tenant.Demand
 	err    error
 }
 
-func (c counting) Demand(context.Context, prego.Region, prego.Role, int, float64, prego.MeasuredLimits) ([]prego.Demand, error) {
+func (c counting) Demand(context.Context, prego.Region, prego.Role, int, float64, tenant.MeasuredLimits) ([]tenant.Demand, error) {
 	return c.demand, c.err
 }
 
@@ -213,11 +215,11 @@ func TestNothingIsAskedForInTheDark(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
 	s := p.growing()
-	waits := func(c prego.Constraint) prego.Demand {
-		return prego.Demand{Constraint: c, ShortOf: prego.ShortOf{Waiting: map[prego.Plan]int{prego.PlanStarter: 1}}}
+	waits := func(c prego.Constraint) tenant.Demand {
+		return tenant.Demand{Constraint: c, ShortOf: tenant.ShortOf{Waiting: map[prego.Plan]int{prego.PlanStarter: 1}}}
 	}
 	away := errors.New("away")
-	plan := func(demand []prego.Demand, err error) (activities.ScaleOutPlan, error) {
+	plan := func(demand []tenant.Demand, err error) (activities.ScaleOutPlan, error) {
 		s.Store = counting{p.store, demand, err}
 		return s.PlanScaleOut(t.Context(), activities.ScaleOutInput{Region: "eu", Role: prego.RoleApp, Trigger: "scale_out_required", WorkflowID: "w", Key: "k"})
 	}
@@ -226,12 +228,12 @@ func TestNothingIsAskedForInTheDark(t *testing.T) {
 	_, err = plan(nil, nil)
 	require.ErrorContains(t, err, "no demand")
 	s.FleetTags = func(context.Context, prego.Region, prego.Role) ([][]string, error) { return nil, away }
-	_, err = plan([]prego.Demand{waits(prego.Constraint{})}, nil)
+	_, err = plan([]tenant.Demand{waits(prego.Constraint{})}, nil)
 	require.ErrorIs(t, err, away)
 	require.Zero(t, p.number(`SELECT count(*) FROM servers`))
 
 	s.FleetTags = nil
-	out, err := plan([]prego.Demand{
+	out, err := plan([]tenant.Demand{
 		waits(prego.Constraint{Require: []string{"blue"}, Disallow: []string{"blue"}}), waits(prego.Constraint{Require: []string{"green"}}),
 	}, nil)
 	require.NoError(t, err)
@@ -247,10 +249,10 @@ func TestATenantsOwnServerHasTheTagsThatItsPoolsRequire(t *testing.T) {
 	p := blueAndPlain(t)
 	p.orgPool("o1", "green", prego.Constraint{Require: []string{"green"}})
 	s := p.growing()
-	tn := p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) {
-		r.Policy, r.Constraint.Require = prego.ModeOneTenantOneServer, []string{"own"}
+	tn := p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) {
+		r.Policy, r.Constraint.Require = tenant.ModeOneTenantOneServer, []string{"own"}
 	})
-	in := activities.OwnServerInput{Tenant: prego.TenantRef{TenantID: tn.TenantID, Generation: 1}, Try: 1}
+	in := activities.OwnServerInput{Tenant: tenant.Ref{TenantID: tn.TenantID, Generation: 1}, Try: 1}
 	first, err := s.RequestOwnServer(t.Context(), in)
 	require.NoError(t, err)
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND tags = '{green,own}'`, first.ServerID))

@@ -13,16 +13,18 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // PlacementStore is the part of Postgres that placing needs.
 type PlacementStore interface {
 	FleetChanges(ctx context.Context, since string, ids []string) (placement.Change, error)
-	Reserve(ctx context.Context, r prego.Reservation) (prego.ReserveResult, error)
-	RecordDecision(ctx context.Context, d prego.DecisionRecord) error
-	TenantRun(ctx context.Context, tenantID string) (prego.TenantRun, error)
+	Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error)
+	RecordDecision(ctx context.Context, d tenant.DecisionRecord) error
+	TenantRun(ctx context.Context, tenantID string) (tenant.Run, error)
 	PoolsOf(ctx context.Context, orgIDs []string) (map[string][]prego.AppliedPool, error)
-	RecordOverride(ctx context.Context, o prego.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error
+	RecordOverride(ctx context.Context, o tenant.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error
 }
 
 // Placer decides on a snapshot of the fleet and reserves what it decided. The
@@ -80,7 +82,7 @@ const (
 
 // RequestOf is what placement looks at of a tenant: its own constraint together with
 // those of the pools that apply to it now.
-func RequestOf(t prego.TenantRun) placement.Request {
+func RequestOf(t tenant.Run) placement.Request {
 	var pools []string
 	for _, p := range t.Pools {
 		pools = append(pools, p.Name)
@@ -133,7 +135,7 @@ func (p *Placer) decide(ctx context.Context, r placement.Request, learnt []strin
 
 // Place finds a place for a tenant and reserves it. Decisions that place nobody are
 // recorded and returned. errGone means that the tenant no longer asks.
-func (p *Placer) Place(ctx context.Context, t prego.TenantRun, override *placement.Override, actor string) (d placement.Decision, err error) {
+func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Override, actor string) (d placement.Decision, err error) {
 	began := time.Now()
 	r := RequestOf(t)
 	r.Override = override
@@ -169,20 +171,20 @@ func (p *Placer) Place(ctx context.Context, t prego.TenantRun, override *placeme
 			return d, err
 		}
 		switch res.Outcome {
-		case prego.ReservePlaced:
+		case tenant.ReservePlaced:
 			p.Metrics.Decisions.WithLabelValues(string(d.Outcome)).Inc()
 			p.Metrics.Seconds.Observe(time.Since(began).Seconds())
 			p.countAdvice(r, d)
 			return d, nil
-		case prego.ReserveAlready:
+		case tenant.ReserveAlready:
 			p.forget()
 			if override != nil { // by somebody else, who asked for something else
 				return d, prego.Errorf(prego.CodeTenantPlaced, "tenant %s was placed meanwhile", t.TenantID)
 			}
 			return d, nil
-		case prego.ReserveGone:
+		case tenant.ReserveGone:
 			p.forget()
-			return d, prego.ErrSuperseded
+			return d, server.ErrSuperseded
 		}
 		p.Metrics.Lost.WithLabelValues(res.Lost).Inc()
 		if race >= maxRaces {
@@ -217,14 +219,14 @@ func (p *Placer) forget() {
 	p.fleet, p.since = nil, ""
 }
 
-func (p *Placer) reserve(ctx context.Context, t prego.Tenant, r placement.Request, d placement.Decision, actor string) (prego.ReserveResult, error) {
+func (p *Placer) reserve(ctx context.Context, t tenant.Tenant, r placement.Request, d placement.Decision, actor string) (tenant.ReserveResult, error) {
 	decision, policy, err := p.logs(d)
 	if err != nil {
-		return prego.ReserveResult{}, err
+		return tenant.ReserveResult{}, err
 	}
-	return p.Store.Reserve(ctx, prego.Reservation{
+	return p.Store.Reserve(ctx, tenant.Reservation{
 		TenantID: t.TenantID, Generation: t.Generation, AppServerID: d.AppServerID, DBShardID: d.DBShardID, RedisPoolID: d.RedisPoolID, PoolSiteID: d.PoolSiteID,
-		SiteName: prego.SiteName(t.Slug, p.SiteDomain), DatabaseName: prego.DatabaseName(t.Slug), Mode: d.Mode, Algorithm: string(d.Algorithm),
+		SiteName: tenant.SiteName(t.Slug, p.SiteDomain), DatabaseName: tenant.DatabaseName(t.Slug), Mode: d.Mode, Algorithm: string(d.Algorithm),
 		AuditAs: placement.AuditName(d.Mode, d.Algorithm), Dedicates: d.Dedicates, Override: r.Override != nil,
 		AnyTags:      r.Override != nil && r.Override.IgnoreConstraint,
 		MemoryPctMax: p.Policy.MemoryPctMax, MaxTenants: p.Policy.MaxTenantsPerNode, MeasuredLimits: p.Policy.MeasuredLimits, ReserveFor: p.ReserveFor,
@@ -246,19 +248,19 @@ func (p *Placer) logs(d placement.Decision) (decision, policy json.RawMessage, e
 	return decision, policy, err
 }
 
-func (p *Placer) record(ctx context.Context, t prego.Tenant, d placement.Decision, actor string) error {
+func (p *Placer) record(ctx context.Context, t tenant.Tenant, d placement.Decision, actor string) error {
 	decision, policy, err := p.logs(d)
 	if err != nil {
 		return err
 	}
-	return p.Store.RecordDecision(ctx, prego.DecisionRecord{
+	return p.Store.RecordDecision(ctx, tenant.DecisionRecord{
 		TenantID: t.TenantID, Outcome: string(d.Outcome), Code: string(d.Code), Algorithm: placement.AuditName(d.Mode, d.Algorithm),
 		Decision: decision, Policy: policy, Actor: actor,
 	})
 }
 
 // Look decides on a tenant without reserving anything.
-func (p *Placer) Look(ctx context.Context, t prego.TenantRun) (placement.Decision, error) {
+func (p *Placer) Look(ctx context.Context, t tenant.Run) (placement.Decision, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.refresh(ctx, nil); err != nil {
@@ -304,7 +306,7 @@ func orgsOf(requests []placement.Request) []string {
 
 // Override places a tenant where an operator says (placement-policy §8). Refused
 // or not, it is on record.
-func (p *Placer) Override(ctx context.Context, o prego.PlacementOverride, by string) (placement.Decision, error) {
+func (p *Placer) Override(ctx context.Context, o tenant.PlacementOverride, by string) (placement.Decision, error) {
 	t, err := p.Store.TenantRun(ctx, o.TenantID)
 	if err != nil {
 		return placement.Decision{}, err
@@ -323,18 +325,18 @@ func (p *Placer) Override(ctx context.Context, o prego.PlacementOverride, by str
 	return d, p.Store.RecordOverride(ctx, o, by, true, "", "")
 }
 
-func (p *Placer) override(ctx context.Context, t prego.TenantRun, o prego.PlacementOverride, by string) (placement.Decision, error) {
+func (p *Placer) override(ctx context.Context, t tenant.Run, o tenant.PlacementOverride, by string) (placement.Decision, error) {
 	switch {
 	case t.Allocation != nil:
 		return placement.Decision{}, prego.Errorf(prego.CodeTenantPlaced, "tenant %s is placed on %s already", t.TenantID, t.Allocation.AppServerID)
-	case t.State != prego.TenantTrial && t.State != prego.TenantProvisioning:
+	case t.State != tenant.Trial && t.State != tenant.Provisioning:
 		return placement.Decision{}, prego.Errorf(prego.CodeInvalidTransition, "a tenant that is %s is not placed", t.State)
 	}
 	d, err := p.Place(ctx, t, &placement.Override{
 		AppServerID: o.ForceAppServerID, DBShardID: o.ForceDBShardID, Reason: o.Reason, IgnoreConstraint: o.IgnoreConstraint,
 	}, by)
 	switch {
-	case errors.Is(err, prego.ErrSuperseded):
+	case errors.Is(err, server.ErrSuperseded):
 		return d, prego.Errorf(prego.CodeInvalidTransition, "tenant %s moved on meanwhile", t.TenantID)
 	case err != nil:
 		return d, err

@@ -17,7 +17,10 @@ import (
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/internal/store"
+	"github.com/prego/prego/org"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -38,7 +41,7 @@ func newPlacing(t testing.TB, conns int32) *placing {
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	p := &placing{t: t, pool: pool, store: store.New(pool)}
-	for _, org := range []prego.Org{{OrgID: "parent"}, {OrgID: "o1"}, {OrgID: "o2"}, {OrgID: "child", ParentOrgID: "parent"}} {
+	for _, org := range []org.Org{{OrgID: "parent"}, {OrgID: "o1"}, {OrgID: "o2"}, {OrgID: "child", ParentOrgID: "parent"}} {
 		org.Tier = prego.TierEnterprise
 		_, err := p.store.PutOrg(context.Background(), org, "test")
 		require.NoError(t, err)
@@ -62,7 +65,7 @@ func (p *placing) number(sql string, args ...any) int {
 // server adds an active server with its shard and pool, if its role has them.
 func (p *placing) server(id string, role prego.Role, lock prego.Plan) {
 	p.t.Helper()
-	_, err := p.store.RequestFleetServer(context.Background(), prego.FleetServer{ServerID: id, Role: role, Region: "eu", Provider: "hetzner", PlanTierLock: lock}, "test")
+	_, err := p.store.RequestFleetServer(context.Background(), server.FleetServer{ServerID: id, Role: role, Region: "eu", Provider: "hetzner", PlanTierLock: lock}, "test")
 	require.NoError(p.t, err)
 	p.exec(`UPDATE servers SET status = 'active', agent_status = 'connected', memory_pct = 20, active_at = now() WHERE server_id = $1`, id)
 }
@@ -76,22 +79,22 @@ func (p *placing) sites(server, shard string, n int) {
 	}
 }
 
-func (p *placing) tenant(plan prego.Plan, change func(*prego.CreateTenantRequest)) prego.Tenant {
+func (p *placing) tenant(plan prego.Plan, change func(*tenant.CreateRequest)) tenant.Tenant {
 	p.t.Helper()
 	p.next++
-	r := prego.CreateTenantRequest{Slug: fmt.Sprintf("s%d", p.next), OrgID: "o1", Region: "eu", Plan: plan}
+	r := tenant.CreateRequest{Slug: fmt.Sprintf("s%d", p.next), OrgID: "o1", Region: "eu", Plan: plan}
 	if change != nil {
 		change(&r)
 	}
 	require.NoError(p.t, r.Validate())
-	t, _, err := p.store.CreateTenant(context.Background(), r, fmt.Sprintf("t%d", p.next), prego.ModeShared, "", "test")
+	t, _, err := p.store.CreateTenant(context.Background(), r, fmt.Sprintf("t%d", p.next), tenant.ModeShared, "", "test")
 	require.NoError(p.t, err)
 	return t
 }
 
 func (p *placing) placer(change func(*placement.Policy)) *activities.Placer {
 	policy := placement.DefaultPolicy()
-	policy.Mode = prego.ModeShared
+	policy.Mode = tenant.ModeShared
 	if change != nil {
 		change(&policy)
 	}
@@ -148,9 +151,9 @@ func TestPlacersRace(t *testing.T) {
 		}
 	}
 	plans := []prego.Plan{"trial", "starter", "business", "starter", "trial", "business", "starter", "enterprise"}
-	var tenants []prego.Tenant
+	var tenants []tenant.Tenant
 	for i := range 160 {
-		tenants = append(tenants, p.tenant(plans[i%len(plans)], func(r *prego.CreateTenantRequest) {
+		tenants = append(tenants, p.tenant(plans[i%len(plans)], func(r *tenant.CreateRequest) {
 			if i%3 == 0 {
 				r.OrgID = "child"
 			}
@@ -168,10 +171,10 @@ func TestPlacersRace(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for i := w; i < len(tenants); i += placers {
-				d, err := placer.Place(ctx, prego.TenantRun{Tenant: tenants[i]}, nil, "test")
+				d, err := placer.Place(ctx, tenant.Run{Tenant: tenants[i]}, nil, "test")
 				outcomes[i], errs[i] = d.Outcome, err
 				if err == nil && d.PlacesTenant() && rand.IntN(6) == 0 { // some leave again
-					errs[i] = p.store.ReleaseAllocation(ctx, tenants[i].TenantID, "left", "", prego.SiteUntouched, false)
+					errs[i] = p.store.ReleaseAllocation(ctx, tenants[i].TenantID, "left", "", tenant.SiteUntouched, false)
 				}
 			}
 		}()
@@ -202,7 +205,7 @@ func TestNaiveTwinsAreCaught(t *testing.T) {
 	p.server("redis-0", prego.RoleRedisPool, "")
 	p.sites("app-0", "db-0", 1)
 	const racers = 8
-	tenants := make([]prego.Tenant, racers)
+	tenants := make([]tenant.Tenant, racers)
 	for i := range tenants {
 		tenants[i] = p.tenant("starter", nil)
 	}
@@ -240,9 +243,9 @@ func TestReserveChecksEveryInvariant(t *testing.T) {
 	p.sites("app-0", "db-0", 1)
 	for name, tc := range map[string]struct {
 		plan           prego.Plan
-		request        func(*prego.CreateTenantRequest)
+		request        func(*tenant.CreateRequest)
 		break_, mend   string
-		change         func(*prego.Reservation)
+		change         func(*tenant.Reservation)
 		lost           string
 		evenOverridden bool
 	}{
@@ -259,12 +262,12 @@ func TestReserveChecksEveryInvariant(t *testing.T) {
 		"pool in another region":   {break_: `UPDATE redis_pools SET region = 'sg' WHERE pool_id = 'redis-0'`, mend: `UPDATE redis_pools SET region = 'eu' WHERE pool_id = 'redis-0'`, lost: "redis_pool", evenOverridden: true},
 		"enterprise with company":  {plan: "enterprise", break_: `UPDATE servers SET tenant_count = 1 WHERE server_id = 'app-0'`, mend: `UPDATE servers SET tenant_count = 0 WHERE server_id = 'app-0'`, lost: "app_server", evenOverridden: true},
 		"enterprise, shard in use": {plan: "enterprise", break_: `UPDATE db_shards SET current_tenant_count = 1 WHERE shard_id = 'db-0'`, mend: `UPDATE db_shards SET current_tenant_count = 0 WHERE shard_id = 'db-0'`, lost: "db_shard", evenOverridden: true},
-		"residency":                {request: func(r *prego.CreateTenantRequest) { r.DataResidency = "DE" }, break_: `UPDATE residency_zones SET regions = '{sg}' WHERE country = 'DE'`, mend: `UPDATE residency_zones SET regions = '{eu}' WHERE country = 'DE'`, lost: "app_server", evenOverridden: true},
-		"constraint":               {request: func(r *prego.CreateTenantRequest) { r.Constraint.Require = []string{"blue"} }, lost: "constraint", evenOverridden: true},
+		"residency":                {request: func(r *tenant.CreateRequest) { r.DataResidency = "DE" }, break_: `UPDATE residency_zones SET regions = '{sg}' WHERE country = 'DE'`, mend: `UPDATE residency_zones SET regions = '{eu}' WHERE country = 'DE'`, lost: "app_server", evenOverridden: true},
+		"constraint":               {request: func(r *tenant.CreateRequest) { r.Constraint.Require = []string{"blue"} }, lost: "constraint", evenOverridden: true},
 		"site taken":               {break_: `UPDATE site_pool SET state = 'draining'`, mend: `UPDATE site_pool SET state = 'available'`, lost: "site", evenOverridden: true},
-		"site of another shard":    {change: func(r *prego.Reservation) { r.DBShardID = "node-0" }, lost: "site", evenOverridden: true},
-		"shard of a node":          {change: func(r *prego.Reservation) { r.DBShardID, r.PoolSiteID = "node-0", "" }, lost: "db_shard", evenOverridden: true},
-		"pool of a node":           {change: func(r *prego.Reservation) { r.RedisPoolID = "node-0" }, lost: "redis_pool", evenOverridden: true},
+		"site of another shard":    {change: func(r *tenant.Reservation) { r.DBShardID = "node-0" }, lost: "site", evenOverridden: true},
+		"shard of a node":          {change: func(r *tenant.Reservation) { r.DBShardID, r.PoolSiteID = "node-0", "" }, lost: "db_shard", evenOverridden: true},
+		"pool of a node":           {change: func(r *tenant.Reservation) { r.RedisPoolID = "node-0" }, lost: "redis_pool", evenOverridden: true},
 	} {
 		t.Run(name, func(t *testing.T) { // one after the other: they share the fleet
 			plan := tc.plan
@@ -275,9 +278,9 @@ func TestReserveChecksEveryInvariant(t *testing.T) {
 			if tc.break_ != "" {
 				p.exec(tc.break_)
 			}
-			r := prego.Reservation{
+			r := tenant.Reservation{
 				TenantID: tn.TenantID, Generation: 1, AppServerID: "app-0", DBShardID: "db-0", RedisPoolID: "redis-0", PoolSiteID: "app-0-db-0-0",
-				Mode: prego.ModeShared, Algorithm: "best_fit", AuditAs: "best_fit", MemoryPctMax: 70, MaxTenants: 20, ReserveFor: time.Minute,
+				Mode: tenant.ModeShared, Algorithm: "best_fit", AuditAs: "best_fit", MemoryPctMax: 70, MaxTenants: 20, ReserveFor: time.Minute,
 				Decision: []byte(`{}`), Policy: []byte(`{}`), Actor: "test",
 			}
 			if tc.change != nil {
@@ -290,7 +293,7 @@ func TestReserveChecksEveryInvariant(t *testing.T) {
 				r.Override = override
 				out, err := p.store.Reserve(context.Background(), r)
 				require.NoError(t, err)
-				require.Equal(t, prego.ReserveLost, out.Outcome)
+				require.Equal(t, tenant.ReserveLost, out.Outcome)
 				require.Equal(t, tc.lost, out.Lost)
 			}
 			require.Zero(t, p.number(`SELECT count(*) FROM tenant_allocations`))
@@ -320,19 +323,19 @@ func TestReserveWaitsForNobody(t *testing.T) {
 		_, err = tx.Exec(context.Background(), sql)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		out, err := p.store.Reserve(ctx, prego.Reservation{
+		out, err := p.store.Reserve(ctx, tenant.Reservation{
 			TenantID: tn.TenantID, Generation: 1, AppServerID: "app-0", DBShardID: "db-0", RedisPoolID: "redis-0", PoolSiteID: "app-0-db-0-0",
-			Mode: prego.ModeShared, MemoryPctMax: 70, MaxTenants: 20, ReserveFor: time.Minute, Decision: []byte(`{}`), Policy: []byte(`{}`),
+			Mode: tenant.ModeShared, MemoryPctMax: 70, MaxTenants: 20, ReserveFor: time.Minute, Decision: []byte(`{}`), Policy: []byte(`{}`),
 		})
 		cancel()
 		require.NoError(t, err)
 		require.Equal(t, lost, out.Lost)
 		require.NoError(t, tx.Rollback(context.Background()))
 	}
-	d, err := p.placer(nil).Place(context.Background(), prego.TenantRun{Tenant: tn}, nil, "test")
+	d, err := p.placer(nil).Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, placement.Placed, d.Outcome)
-	again, err := p.placer(nil).Place(context.Background(), prego.TenantRun{Tenant: tn}, nil, "test")
+	again, err := p.placer(nil).Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")
 	require.NoError(t, err, "a repeated step")
 	require.True(t, again.PlacesTenant() || again.Outcome == placement.AwaitingCapacity)
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM tenant_allocations`))
@@ -345,7 +348,7 @@ func TestTheSnapshotFollows(t *testing.T) {
 	p := newPlacing(t, 4)
 	placer := p.placer(nil)
 	place := func(plan prego.Plan) placement.Decision {
-		d, err := placer.Place(context.Background(), prego.TenantRun{Tenant: p.tenant(plan, nil)}, nil, "test")
+		d, err := placer.Place(context.Background(), tenant.Run{Tenant: p.tenant(plan, nil)}, nil, "test")
 		require.NoError(t, err)
 		return d
 	}
@@ -373,8 +376,8 @@ func TestWaitingTenantsAreServedInTurn(t *testing.T) {
 	p := newPlacing(t, 4)
 	var order []string
 	wait := func(plan prego.Plan, org string) string {
-		tn := p.tenant(plan, func(r *prego.CreateTenantRequest) { r.OrgID = org })
-		require.NoError(t, p.store.AwaitTenant(context.Background(), prego.TenantRef{TenantID: tn.TenantID, Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{"app"}, true))
+		tn := p.tenant(plan, func(r *tenant.CreateRequest) { r.OrgID = org })
+		require.NoError(t, p.store.AwaitTenant(context.Background(), tenant.Ref{TenantID: tn.TenantID, Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{"app"}, true))
 		return tn.TenantID
 	}
 	a1, a2, a3 := wait("starter", "o1"), wait("starter", "o1"), wait("starter", "o1")
@@ -387,10 +390,10 @@ func TestWaitingTenantsAreServedInTurn(t *testing.T) {
 		order = append(order, w.TenantID)
 	}
 	require.Equal(t, []string{e, a1, b1, a2, a3, c}, order, "by plan, then by turns among the orgs, then by age")
-	o, err := p.store.ShortOf(context.Background(), "eu", prego.RoleApp, 20, 70, prego.MeasuredLimits{})
+	o, err := p.store.ShortOf(context.Background(), "eu", prego.RoleApp, 20, 70, tenant.MeasuredLimits{})
 	require.NoError(t, err)
 	require.Equal(t, map[prego.Plan]int{"enterprise": 1, "starter": 4, "trial": 1}, o.Waiting)
-	queued, err := p.store.Queued(context.Background(), "eu", "t99", prego.ModeShared)
+	queued, err := p.store.Queued(context.Background(), "eu", "t99", tenant.ModeShared)
 	require.NoError(t, err)
 	require.True(t, queued)
 }
@@ -409,7 +412,7 @@ func TestOverrides(t *testing.T) {
 	placer.Wake = func(_ context.Context, id string) { woken = id }
 	tn := p.tenant("starter", nil)
 	ctx := context.Background()
-	for field, o := range map[string]prego.PlacementOverride{
+	for field, o := range map[string]tenant.PlacementOverride{
 		string(prego.CodeServerUnknown):      {TenantID: tn.TenantID, ForceAppServerID: "app-9", Reason: "r"},
 		string(prego.CodeShardUnknown):       {TenantID: tn.TenantID, ForceAppServerID: "app-0", ForceDBShardID: "db-9", Reason: "r"},
 		string(prego.CodeInvariantViolation): {TenantID: tn.TenantID, ForceAppServerID: "app-0", ForceDBShardID: "db-1", Reason: "r"},
@@ -419,13 +422,13 @@ func TestOverrides(t *testing.T) {
 	}
 	require.Equal(t, 3, p.number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted AND actor = 'alice' AND refusal <> ''`), "refused ones are on record")
 	require.Zero(t, p.number(`SELECT count(*) FROM tenant_allocations`))
-	d, err := placer.Override(ctx, prego.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-0", Reason: "near its parent"}, "alice")
+	d, err := placer.Override(ctx, tenant.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-0", Reason: "near its parent"}, "alice")
 	require.NoError(t, err)
 	require.Equal(t, "app-0", d.AppServerID, "however full its memory")
 	require.Equal(t, tn.TenantID, woken)
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM allocation_snapshots WHERE allocation_id IS NOT NULL AND algorithm = 'manual' AND actor = 'alice' AND policy_json->>'algorithm' = 'manual'`))
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM placement_overrides WHERE accepted`))
-	_, err = placer.Override(ctx, prego.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-1", Reason: "again"}, "alice")
+	_, err = placer.Override(ctx, tenant.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-1", Reason: "again"}, "alice")
 	require.Equal(t, prego.CodeTenantPlaced, prego.CodeOf(err))
 	p.recount()
 }

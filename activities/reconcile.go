@@ -12,21 +12,22 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // FleetStore is the part of Postgres that keeps rows and provider together.
 type FleetStore interface {
-	FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]prego.FleetRow, error)
-	AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]prego.Resource, error)
+	FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]server.Row, error)
+	AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]server.Resource, error)
 	MarkMissing(ctx context.Context, serverID, providerServerID string) (bool, error)
-	SightOrphan(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, providerID, name string) (prego.Sighting, error)
+	SightOrphan(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID, name string) (server.Sighting, error)
 	ForgetSightings(ctx context.Context, provider prego.InfraProviderID, still []string) error
-	OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, providerID, serverID string) error
+	OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID, serverID string) error
 	Released(ctx context.Context, resourceID int64) error
-	AddEvent(ctx context.Context, e prego.ServerEvent, dedupKey string) error
+	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 	BeginReconcile(ctx context.Context) (int64, error)
 	EndReconcile(ctx context.Context, runID int64, findings any) error
-	SweepSilent(ctx context.Context, p prego.SweepParams) (prego.SweepResult, error)
+	SweepSilent(ctx context.Context, p server.SweepParams) (server.SweepResult, error)
 }
 
 // Fleet are the periodic steps over all servers.
@@ -35,10 +36,10 @@ type Fleet struct {
 	Infra       map[prego.InfraProviderID]Infra
 	Runs        Runs
 	Environment string
-	Firewall    prego.FirewallParams
+	Firewall    server.FirewallParams
 	Rules       OrphanRules
 	Grace       time.Duration // how long a create of unknown outcome may still land
-	Sweep       prego.SweepParams
+	Sweep       server.SweepParams
 	// Check looks at a server's containers, DriftHosts servers per run; nil: none.
 	Check      func(ctx context.Context, serverID string) (ContainerReport, error)
 	DriftHosts int
@@ -82,7 +83,7 @@ func (a *Fleet) Reconcile(ctx context.Context) (ReconcileResult, error) {
 			return result, err
 		}
 		for _, r := range rows {
-			if r.Status == prego.ServerActive {
+			if r.Status == server.Active {
 				active = append(active, r.ServerID)
 			}
 		}
@@ -99,7 +100,7 @@ func (a *Fleet) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	return result, a.Store.EndReconcile(ctx, runID, result)
 }
 
-func (a *Fleet) reconcile(ctx context.Context, infra Infra, result *ReconcileResult) ([]prego.FleetRow, error) {
+func (a *Fleet) reconcile(ctx context.Context, infra Infra, result *ReconcileResult) ([]server.Row, error) {
 	snapshot, err := a.snapshot(ctx, infra)
 	if err != nil {
 		return nil, err
@@ -107,7 +108,7 @@ func (a *Fleet) reconcile(ctx context.Context, infra Infra, result *ReconcileRes
 	found := FindFleet(snapshot)
 	result.Owned += len(snapshot.Owned)
 	if a.Images != nil {
-		started, err := a.Images.startLost(ctx, slices.SortedFunc(maps.Values(snapshot.Images), func(a, b prego.GoldenImage) int { return strings.Compare(a.ImageID, b.ImageID) }))
+		started, err := a.Images.startLost(ctx, slices.SortedFunc(maps.Values(snapshot.Images), func(a, b server.GoldenImage) int { return strings.Compare(a.ImageID, b.ImageID) }))
 		result.Restarted += started
 		if err != nil {
 			return nil, err
@@ -155,7 +156,7 @@ func (a *Fleet) snapshot(ctx context.Context, infra Infra) (FleetSnapshot, error
 		if err != nil {
 			return s, err
 		}
-		s.Images = make(map[string]prego.GoldenImage, len(images))
+		s.Images = make(map[string]server.GoldenImage, len(images))
 		for _, g := range images {
 			s.Images[g.ImageID] = g
 		}
@@ -167,10 +168,10 @@ func (a *Fleet) snapshot(ctx context.Context, infra Infra) (FleetSnapshot, error
 	return s, nil
 }
 
-func (a *Fleet) restart(ctx context.Context, idle []prego.FleetRow, result *ReconcileResult) error {
+func (a *Fleet) restart(ctx context.Context, idle []server.Row, result *ReconcileResult) error {
 	for _, r := range idle {
 		ensure := func() (bool, error) { return a.Runs.EnsureProvision(ctx, r.ServerID, r.Generation) }
-		if r.Status == prego.ServerDraining {
+		if r.Status == server.Draining {
 			ensure = func() (bool, error) { return a.Runs.EnsureDecommission(ctx, r.ServerID) }
 		}
 		started, err := ensure()
@@ -182,8 +183,8 @@ func (a *Fleet) restart(ctx context.Context, idle []prego.FleetRow, result *Reco
 		}
 		result.Restarted++
 		a.Log.Warn("started the run of a row that had none", zap.String("server_id", r.ServerID), zap.String("status", string(r.Status)))
-		if err := a.Store.AddEvent(ctx, prego.ServerEvent{
-			ServerID: r.ServerID, Step: prego.StepWorkflowRestarted, Attempt: r.Attempt, Actor: prego.ActorSystem,
+		if err := a.Store.AddEvent(ctx, server.Event{
+			ServerID: r.ServerID, Step: server.StepWorkflowRestarted, Attempt: r.Attempt, Actor: prego.ActorSystem,
 			Message: "the row had no run working on it",
 		}, ""); err != nil {
 			return err
@@ -194,11 +195,11 @@ func (a *Fleet) restart(ctx context.Context, idle []prego.FleetRow, result *Reco
 
 // failMissing asks the provider for each server by itself before it believes the
 // list.
-func (a *Fleet) failMissing(ctx context.Context, infra Infra, missing []prego.FleetRow, result *ReconcileResult) error {
+func (a *Fleet) failMissing(ctx context.Context, infra Infra, missing []server.Row, result *ReconcileResult) error {
 	for _, r := range missing {
 		_, err := infra.GetServer(ctx, r.ProviderServerID)
-		var ie *prego.InfraError
-		if err == nil || !errors.As(err, &ie) || ie.Class != prego.InfraNotFound {
+		var ie *server.InfraError
+		if err == nil || !errors.As(err, &ie) || ie.Class != server.InfraNotFound {
 			continue
 		}
 		marked, err := a.Store.MarkMissing(ctx, r.ServerID, r.ProviderServerID)
@@ -213,9 +214,9 @@ func (a *Fleet) failMissing(ctx context.Context, infra Infra, missing []prego.Fl
 	return nil
 }
 
-func (a *Fleet) destroyOrphans(ctx context.Context, infra Infra, snapshot FleetSnapshot, orphans []prego.OwnedResource, result *ReconcileResult) error {
+func (a *Fleet) destroyOrphans(ctx context.Context, infra Infra, snapshot FleetSnapshot, orphans []server.OwnedResource, result *ReconcileResult) error {
 	result.Orphans += len(orphans)
-	sightings := make(map[string]prego.Sighting, len(orphans))
+	sightings := make(map[string]server.Sighting, len(orphans))
 	still := make([]string, 0, len(orphans))
 	for _, o := range orphans {
 		seen, err := a.Store.SightOrphan(ctx, infra.ID(), o.Kind, o.ProviderID, o.Name)
@@ -241,7 +242,7 @@ func (a *Fleet) destroyOrphans(ctx context.Context, infra Infra, snapshot FleetS
 			a.Log.Error("destroy orphan", zap.String("kind", string(o.Kind)), zap.String("provider_id", o.ProviderID), zap.Error(err))
 			continue
 		}
-		if err := a.Store.OrphanDestroyed(ctx, infra.ID(), o.Kind, o.ProviderID, o.Labels[prego.LabelServerID]); err != nil {
+		if err := a.Store.OrphanDestroyed(ctx, infra.ID(), o.Kind, o.ProviderID, o.Labels[server.LabelServerID]); err != nil {
 			return err
 		}
 		a.Metrics.Orphans.WithLabelValues(string(o.Kind)).Inc()
@@ -253,9 +254,9 @@ func (a *Fleet) destroyOrphans(ctx context.Context, infra Infra, snapshot FleetS
 
 // settle closes ledger lines: shared things that are gone at the provider, and
 // lines of failed or terminated servers whose outcome nobody waits for any more.
-func (a *Fleet) settle(ctx context.Context, infra Infra, s FleetSnapshot, lost []prego.Resource, result *ReconcileResult) error {
+func (a *Fleet) settle(ctx context.Context, infra Infra, s FleetSnapshot, lost []server.Resource, result *ReconcileResult) error {
 	for _, r := range lost {
-		if a.Org != nil && (r.Kind == prego.ResourceVolume || r.Kind == prego.ResourcePrimaryIP) {
+		if a.Org != nil && (r.Kind == server.ResourceVolume || r.Kind == server.ResourcePrimaryIP) {
 			if err := a.Org.Store.OrgResourceMissing(ctx, r); err != nil {
 				return err
 			}
@@ -265,11 +266,11 @@ func (a *Fleet) settle(ctx context.Context, infra Infra, s FleetSnapshot, lost [
 		}
 		result.Settled++
 	}
-	rows := make(map[string]prego.FleetRow, len(s.Rows))
+	rows := make(map[string]server.Row, len(s.Rows))
 	for _, r := range s.Rows {
 		rows[r.ServerID] = r
 	}
-	byName := make(map[string]prego.OwnedResource, len(s.Owned))
+	byName := make(map[string]server.OwnedResource, len(s.Owned))
 	byID := make(map[string]bool, len(s.Owned))
 	for _, o := range s.Owned {
 		byName[resourceKey(o.Kind, o.Name)] = o
@@ -277,7 +278,7 @@ func (a *Fleet) settle(ctx context.Context, infra Infra, s FleetSnapshot, lost [
 	}
 	for _, r := range s.Resources {
 		row := rows[r.ServerID]
-		settled := row.Status == prego.ServerFailed || row.Status == prego.ServerTerminated
+		settled := row.Status == server.Failed || row.Status == server.Terminated
 		if r.ServerID == "" || !settled || r.Age < a.Grace {
 			continue
 		}
@@ -288,7 +289,7 @@ func (a *Fleet) settle(ctx context.Context, infra Infra, s FleetSnapshot, lost [
 				continue
 			}
 		case r.ProviderID == "" && !there:
-		case r.ProviderID != "" && r.State == prego.ResourceReleasing:
+		case r.ProviderID != "" && r.State == server.ResourceReleasing:
 			if byID[resourceKey(r.Kind, r.ProviderID)] {
 				if err := infra.DeleteResource(ctx, r.Kind, r.ProviderID); err != nil {
 					a.Log.Error("finish a deletion", zap.String("name", r.Name), zap.Error(err))
@@ -305,7 +306,7 @@ func (a *Fleet) settle(ctx context.Context, infra Infra, s FleetSnapshot, lost [
 	}
 	// Rules that were changed by hand are put back.
 	for _, r := range s.Resources {
-		if r.Kind == prego.ResourceFirewall && r.ProviderID != "" && byID[resourceKey(r.Kind, r.ProviderID)] {
+		if r.Kind == server.ResourceFirewall && r.ProviderID != "" && byID[resourceKey(r.Kind, r.ProviderID)] {
 			if _, err := infra.EnsureFirewall(ctx, a.Firewall); err != nil {
 				return fromInfra(err)
 			}
@@ -315,7 +316,7 @@ func (a *Fleet) settle(ctx context.Context, infra Infra, s FleetSnapshot, lost [
 }
 
 // SweepSilent marks agents that fell silent (direct-provisioning §3).
-func (a *Fleet) SweepSilent(ctx context.Context) (prego.SweepResult, error) {
+func (a *Fleet) SweepSilent(ctx context.Context) (server.SweepResult, error) {
 	r, err := a.Store.SweepSilent(ctx, a.Sweep)
 	if err != nil {
 		return r, err
@@ -325,7 +326,7 @@ func (a *Fleet) SweepSilent(ctx context.Context) (prego.SweepResult, error) {
 		a.Log.Error("too many agents are silent at once for any to be marked: suspect the gateway",
 			zap.Int("silent", r.Silent), zap.Int("fleet", r.Fleet))
 	}
-	a.Metrics.Silent.WithLabelValues(string(prego.AgentDegraded)).Add(float64(r.Degraded))
-	a.Metrics.Silent.WithLabelValues(string(prego.AgentDisconnected)).Add(float64(r.Failed))
+	a.Metrics.Silent.WithLabelValues(string(server.AgentDegraded)).Add(float64(r.Degraded))
+	a.Metrics.Silent.WithLabelValues(string(server.AgentDisconnected)).Add(float64(r.Failed))
 	return r, nil
 }

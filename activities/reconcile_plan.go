@@ -5,20 +5,20 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // FleetSnapshot is what one reconciliation compares: the rows, read first, and
 // then what the provider lists.
 type FleetSnapshot struct {
 	Now       time.Time
-	Rows      []prego.FleetRow
-	Resources []prego.Resource
-	Owned     []prego.OwnedResource
+	Rows      []server.Row
+	Resources []server.Resource
+	Owned     []server.OwnedResource
 	// OrgNames are the names, by kind, of all that orgs have or are about to have.
 	OrgNames map[string]bool
 	// Images are the golden images that may still have something at the provider, by id.
-	Images map[string]prego.GoldenImage
+	Images map[string]server.GoldenImage
 }
 
 // OrphanRules guard against destroying what is merely not understood.
@@ -32,14 +32,14 @@ type OrphanRules struct {
 // FleetFindings is what the snapshot shows.
 type FleetFindings struct {
 	// Missing are rows whose machine the provider no longer has.
-	Missing []prego.FleetRow
+	Missing []server.Row
 	// Orphans carry our labels and have no owner, oldest first.
-	Orphans []prego.OwnedResource
+	Orphans []server.OwnedResource
 	// Lost are shared or settled resources of the ledger that the provider does
 	// not have.
-	Lost []prego.Resource
+	Lost []server.Resource
 	// Idle are rows that should have a workflow working on them.
-	Idle []prego.FleetRow
+	Idle []server.Row
 }
 
 // idleAfter is how long a row in motion may stand still before its workflow is
@@ -56,18 +56,18 @@ func FindFleet(s FleetSnapshot) FleetFindings {
 	for _, o := range s.Owned {
 		at[resourceKey(o.Kind, o.ProviderID)] = true
 	}
-	rows := make(map[string]prego.FleetRow, len(s.Rows))
+	rows := make(map[string]server.Row, len(s.Rows))
 	bound := make(map[string]bool, len(s.Rows))
 	for _, r := range s.Rows {
 		rows[r.ServerID] = r
-		if r.ProviderServerID != "" && r.Status != prego.ServerTerminated {
+		if r.ProviderServerID != "" && r.Status != server.Terminated {
 			bound[r.ProviderServerID] = true
-			watched := r.Status == prego.ServerActive || r.Status == prego.ServerFailed
-			if watched && !at[resourceKey(prego.ResourceServer, r.ProviderServerID)] {
+			watched := r.Status == server.Active || r.Status == server.Failed
+			if watched && !at[resourceKey(server.ResourceServer, r.ProviderServerID)] {
 				f.Missing = append(f.Missing, r)
 			}
 		}
-		moving := r.Status == prego.ServerProvisioning || r.Status == prego.ServerDraining
+		moving := r.Status == server.Provisioning || r.Status == server.Draining
 		if moving && r.Idle >= idleAfter {
 			f.Idle = append(f.Idle, r)
 		}
@@ -86,20 +86,20 @@ func FindFleet(s FleetSnapshot) FleetFindings {
 		}
 	}
 	for _, o := range s.Owned {
-		row, known := rows[o.Labels[prego.LabelServerID]]
-		imageID := o.Labels[prego.LabelImageID]
+		row, known := rows[o.Labels[server.LabelServerID]]
+		imageID := o.Labels[server.LabelImageID]
 		switch {
-		case imageID != "" && (o.Kind != prego.ResourcePrimaryIP || !o.Attached):
+		case imageID != "" && (o.Kind != server.ResourcePrimaryIP || !o.Attached):
 			if !ownedByImage(s.Images[imageID], o) {
 				f.Orphans = append(f.Orphans, o)
 			}
-		case o.Kind == prego.ResourceServer && bound[o.ProviderID]:
-		case o.Kind == prego.ResourceServer && known && inMotion(row, o):
-		case o.Kind != prego.ResourceServer && ledger[resourceKey(o.Kind, o.ProviderID)]:
+		case o.Kind == server.ResourceServer && bound[o.ProviderID]:
+		case o.Kind == server.ResourceServer && known && inMotion(row, o):
+		case o.Kind != server.ResourceServer && ledger[resourceKey(o.Kind, o.ProviderID)]:
 		case s.OrgNames[resourceKey(o.Kind, o.Name)]:
-		case o.Kind == prego.ResourcePrimaryIP && o.Attached:
+		case o.Kind == server.ResourcePrimaryIP && o.Attached:
 			// It goes with its server, and is judged by it.
-		case intents[resourceKey(o.Kind, o.Name)] && known && row.Status == prego.ServerProvisioning:
+		case intents[resourceKey(o.Kind, o.Name)] && known && row.Status == server.Provisioning:
 		default:
 			f.Orphans = append(f.Orphans, o)
 		}
@@ -116,31 +116,31 @@ func FindFleet(s FleetSnapshot) FleetFindings {
 
 // ownedByImage reports whether what carries an image's label is what its row says: the
 // builder while it is built, and the one snapshot that the row names, or is about to.
-func ownedByImage(g prego.GoldenImage, o prego.OwnedResource) bool {
-	making := g.Status == prego.ImageBuilding || g.Status == prego.ImageVerifying
+func ownedByImage(g server.GoldenImage, o server.OwnedResource) bool {
+	making := g.Status == server.ImageBuilding || g.Status == server.ImageVerifying
 	switch o.Kind {
-	case prego.ResourceServer, prego.ResourcePrimaryIP:
+	case server.ResourceServer, server.ResourcePrimaryIP:
 		return making
-	case prego.ResourceImage:
+	case server.ResourceImage:
 		if g.ProviderImageID == "" {
 			return making
 		}
-		return g.ProviderImageID == o.ProviderID && g.Status != prego.ImageFailed
-	case prego.ResourceVolume, prego.ResourceFirewall, prego.ResourcePlacementGroup:
+		return g.ProviderImageID == o.ProviderID && g.Status != server.ImageFailed
+	case server.ResourceVolume, server.ResourceFirewall, server.ResourcePlacementGroup:
 	}
 	return false
 }
 
 // inMotion reports whether a workflow may be about to bind, or to take down, the
 // server: the row is being provisioned at this very attempt, or is draining.
-func inMotion(row prego.FleetRow, o prego.OwnedResource) bool {
+func inMotion(row server.Row, o server.OwnedResource) bool {
 	switch row.Status {
-	case prego.ServerProvisioning:
-		attempt, err := strconv.Atoi(o.Labels[prego.LabelAttempt])
+	case server.Provisioning:
+		attempt, err := strconv.Atoi(o.Labels[server.LabelAttempt])
 		return err == nil && attempt >= row.Attempt && row.ProviderServerID == ""
-	case prego.ServerDraining:
+	case server.Draining:
 		return true
-	case prego.ServerActive, prego.ServerFailed, prego.ServerTerminated:
+	case server.Active, server.Failed, server.Terminated:
 	}
 	return false
 }
@@ -148,14 +148,14 @@ func inMotion(row prego.FleetRow, o prego.OwnedResource) bool {
 // Doomed picks, from the orphans that were seen often and long enough, those to
 // destroy now. tripped tells that the breaker refused them all: too large a part
 // of the fleet would go, or the database looks restored or empty.
-func Doomed(s FleetSnapshot, orphans []prego.OwnedResource, sightings map[string]prego.Sighting, rules OrphanRules) (doomed []prego.OwnedResource, tripped bool) {
+func Doomed(s FleetSnapshot, orphans []server.OwnedResource, sightings map[string]server.Sighting, rules OrphanRules) (doomed []server.OwnedResource, tripped bool) {
 	owned, doomedServers, unknown := 0, 0, 0
 	rows := make(map[string]bool, len(s.Rows))
 	for _, r := range s.Rows {
 		rows[r.ServerID] = true
 	}
 	for _, o := range s.Owned {
-		if o.Kind == prego.ResourceServer {
+		if o.Kind == server.ResourceServer {
 			owned++
 		}
 	}
@@ -164,9 +164,9 @@ func Doomed(s FleetSnapshot, orphans []prego.OwnedResource, sightings map[string
 		if seen.Sightings < 2 || s.Now.Sub(o.CreatedAt) < rules.MinAge {
 			continue
 		}
-		if o.Kind == prego.ResourceServer {
+		if o.Kind == server.ResourceServer {
 			doomedServers++
-			if _, known := s.Images[o.Labels[prego.LabelImageID]]; !known && !rows[o.Labels[prego.LabelServerID]] {
+			if _, known := s.Images[o.Labels[server.LabelImageID]]; !known && !rows[o.Labels[server.LabelServerID]] {
 				unknown++
 			}
 		}
@@ -186,4 +186,4 @@ func Doomed(s FleetSnapshot, orphans []prego.OwnedResource, sightings map[string
 	return doomed, false
 }
 
-func resourceKey(kind prego.ResourceKind, id string) string { return string(kind) + "/" + id }
+func resourceKey(kind server.ResourceKind, id string) string { return string(kind) + "/" + id }

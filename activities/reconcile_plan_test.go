@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
-func owned(id, serverID, attempt string, age time.Duration, now time.Time) prego.OwnedResource {
-	return prego.OwnedResource{
-		Kind: prego.ResourceServer, ProviderID: id, Name: "n" + id, CreatedAt: now.Add(-age),
-		Labels: map[string]string{prego.LabelServerID: serverID, prego.LabelAttempt: attempt},
+func owned(id, serverID, attempt string, age time.Duration, now time.Time) server.OwnedResource {
+	return server.OwnedResource{
+		Kind: server.ResourceServer, ProviderID: id, Name: "n" + id, CreatedAt: now.Add(-age),
+		Labels: map[string]string{server.LabelServerID: serverID, server.LabelAttempt: attempt},
 	}
 }
 
@@ -23,8 +23,8 @@ func TestOfTwoServersForOneRowTheBoundOneStays(t *testing.T) {
 	now := time.Now()
 	f := FindFleet(FleetSnapshot{
 		Now:  now,
-		Rows: []prego.FleetRow{{ServerID: "a", Status: prego.ServerActive, Attempt: 2, ProviderServerID: "2", ConsumedAttempt: 2}},
-		Owned: []prego.OwnedResource{
+		Rows: []server.Row{{ServerID: "a", Status: server.Active, Attempt: 2, ProviderServerID: "2", ConsumedAttempt: 2}},
+		Owned: []server.OwnedResource{
 			owned("1", "a", "1", time.Hour, now), owned("2", "a", "2", time.Hour, now),
 		},
 	})
@@ -42,18 +42,18 @@ func TestDoomedKeepsToItsGuards(t *testing.T) {
 	rules := OrphanRules{MinAge: time.Hour, MaxPerRun: 5, BreakerPct: 5, BreakerMin: 3}
 	rapid.Check(t, func(t *rapid.T) {
 		s := FleetSnapshot{Now: now}
-		sightings := map[string]prego.Sighting{}
+		sightings := map[string]server.Sighting{}
 		for i := range rapid.IntRange(0, 60).Draw(t, "servers") {
 			id := fmt.Sprint(i)
 			age := time.Duration(rapid.IntRange(0, 120).Draw(t, "minutes")) * time.Minute
 			s.Owned = append(s.Owned, owned(id, "s"+id, "1", age, now))
-			sightings[resourceKey(prego.ResourceServer, id)] = prego.Sighting{Sightings: rapid.IntRange(1, 3).Draw(t, "sightings")}
+			sightings[resourceKey(server.ResourceServer, id)] = server.Sighting{Sightings: rapid.IntRange(1, 3).Draw(t, "sightings")}
 			switch rapid.IntRange(0, 3).Draw(t, "row") {
 			case 0: // no row
 			case 1:
-				s.Rows = append(s.Rows, prego.FleetRow{ServerID: "s" + id, Status: prego.ServerTerminated, Attempt: 1})
+				s.Rows = append(s.Rows, server.Row{ServerID: "s" + id, Status: server.Terminated, Attempt: 1})
 			default:
-				s.Rows = append(s.Rows, prego.FleetRow{ServerID: "s" + id, Status: prego.ServerActive, Attempt: 1, ProviderServerID: id})
+				s.Rows = append(s.Rows, server.Row{ServerID: "s" + id, Status: server.Active, Attempt: 1, ProviderServerID: id})
 			}
 		}
 		found := FindFleet(s)
@@ -79,12 +79,12 @@ func TestDoomedKeepsToItsGuards(t *testing.T) {
 func TestWhatCarriesAnImagesLabel(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	thing := func(kind prego.ResourceKind, id, image string) prego.OwnedResource {
-		return prego.OwnedResource{Kind: kind, ProviderID: id, Name: "n" + id, CreatedAt: now.Add(-time.Hour), Labels: map[string]string{prego.LabelImageID: image, prego.LabelServerID: image + "-builder", prego.LabelAttempt: "1"}}
+	thing := func(kind server.ResourceKind, id, image string) server.OwnedResource {
+		return server.OwnedResource{Kind: kind, ProviderID: id, Name: "n" + id, CreatedAt: now.Add(-time.Hour), Labels: map[string]string{server.LabelImageID: image, server.LabelServerID: image + "-builder", server.LabelAttempt: "1"}}
 	}
-	images := map[string]prego.GoldenImage{}
-	for id, status := range map[string]prego.ImageStatus{"building": prego.ImageBuilding, "verifying": prego.ImageVerifying, "ready": prego.ImageReady, "failed": prego.ImageFailed, "deleting": prego.ImageDeleting} {
-		images[id] = prego.GoldenImage{ImageID: id, Status: status}
+	images := map[string]server.GoldenImage{}
+	for id, status := range map[string]server.ImageStatus{"building": server.ImageBuilding, "verifying": server.ImageVerifying, "ready": server.ImageReady, "failed": server.ImageFailed, "deleting": server.ImageDeleting} {
+		images[id] = server.GoldenImage{ImageID: id, Status: status}
 	}
 	for _, id := range []string{"verifying", "ready", "failed", "deleting"} {
 		g := images[id]
@@ -93,10 +93,10 @@ func TestWhatCarriesAnImagesLabel(t *testing.T) {
 	}
 	s := FleetSnapshot{Now: now, Images: images}
 	for id := range images {
-		s.Owned = append(s.Owned, thing(prego.ResourceServer, "srv-"+id, id), thing(prego.ResourceImage, "snap-"+id, id), thing(prego.ResourceImage, "twin-"+id, id))
+		s.Owned = append(s.Owned, thing(server.ResourceServer, "srv-"+id, id), thing(server.ResourceImage, "snap-"+id, id), thing(server.ResourceImage, "twin-"+id, id))
 	}
-	s.Owned = append(s.Owned, thing(prego.ResourceServer, "srv-nobodys", "nobodys"), thing(prego.ResourceImage, "snap-nobodys", "nobodys"))
-	attached := thing(prego.ResourcePrimaryIP, "ip", "failed")
+	s.Owned = append(s.Owned, thing(server.ResourceServer, "srv-nobodys", "nobodys"), thing(server.ResourceImage, "snap-nobodys", "nobodys"))
+	attached := thing(server.ResourcePrimaryIP, "ip", "failed")
 	attached.Attached = true
 	s.Owned = append(s.Owned, attached)
 	var orphans []string
@@ -109,9 +109,9 @@ func TestWhatCarriesAnImagesLabel(t *testing.T) {
 	}, orphans, "while it is building, which of its snapshots is the one is not known yet")
 
 	// A builder of an image that is known says nothing about the database.
-	sightings := map[string]prego.Sighting{}
+	sightings := map[string]server.Sighting{}
 	for _, o := range FindFleet(s).Orphans {
-		sightings[resourceKey(o.Kind, o.ProviderID)] = prego.Sighting{Sightings: 2}
+		sightings[resourceKey(o.Kind, o.ProviderID)] = server.Sighting{Sightings: 2}
 	}
 	doomed, tripped := Doomed(s, FindFleet(s).Orphans, sightings, OrphanRules{MinAge: time.Minute, MaxPerRun: 100, BreakerPct: 100, BreakerMin: 1})
 	require.False(t, tripped)
@@ -127,52 +127,52 @@ func TestWhatCarriesAnImagesLabel(t *testing.T) {
 func TestWhatAReconciliationFinds(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	server := func(id, of, attempt string) prego.OwnedResource { return owned(id, of, attempt, time.Hour, now) }
-	thing := func(kind prego.ResourceKind, id, name, of string, attached bool) prego.OwnedResource {
-		return prego.OwnedResource{Kind: kind, ProviderID: id, Name: name, CreatedAt: now, Attached: attached, Labels: map[string]string{prego.LabelServerID: of}}
+	newServer := func(id, of, attempt string) server.OwnedResource { return owned(id, of, attempt, time.Hour, now) }
+	thing := func(kind server.ResourceKind, id, name, of string, attached bool) server.OwnedResource {
+		return server.OwnedResource{Kind: kind, ProviderID: id, Name: name, CreatedAt: now, Attached: attached, Labels: map[string]string{server.LabelServerID: of}}
 	}
-	row := func(status prego.ServerStatus, attempt int, bound string, idle time.Duration) prego.FleetRow {
-		return prego.FleetRow{ServerID: "a", Status: status, Attempt: attempt, ProviderServerID: bound, Idle: idle}
+	row := func(status server.Status, attempt int, bound string, idle time.Duration) server.Row {
+		return server.Row{ServerID: "a", Status: status, Attempt: attempt, ProviderServerID: bound, Idle: idle}
 	}
-	volume := prego.ResourceVolume
+	volume := server.ResourceVolume
 	for name, tc := range map[string]struct {
-		rows                          []prego.FleetRow
-		ledger                        []prego.Resource
-		owned                         []prego.OwnedResource
+		rows                          []server.Row
+		ledger                        []server.Resource
+		owned                         []server.OwnedResource
 		names                         map[string]bool
 		missing, idle, lost, orphaned []string
 	}{
-		"an active server that is there":                    {rows: []prego.FleetRow{row(prego.ServerActive, 1, "1", time.Hour)}, owned: []prego.OwnedResource{server("1", "a", "1")}},
-		"an active server that is gone":                     {rows: []prego.FleetRow{row(prego.ServerActive, 1, "1", 0)}, missing: []string{"a"}},
-		"a failed server that is gone":                      {rows: []prego.FleetRow{row(prego.ServerFailed, 1, "1", 0)}, missing: []string{"a"}},
-		"a failed server that never was":                    {rows: []prego.FleetRow{row(prego.ServerFailed, 1, "", 0)}},
-		"another kind of the same id is not it":             {rows: []prego.FleetRow{row(prego.ServerActive, 1, "1", 0)}, owned: []prego.OwnedResource{thing(volume, "1", "v", "a", false)}, missing: []string{"a"}, orphaned: []string{"volume/1"}},
-		"a terminated server is not missed":                 {rows: []prego.FleetRow{row(prego.ServerTerminated, 1, "1", 0)}},
-		"a terminated server that is there still":           {rows: []prego.FleetRow{row(prego.ServerTerminated, 1, "1", 0)}, owned: []prego.OwnedResource{server("1", "a", "1")}, orphaned: []string{"server/1"}},
-		"provisioning is left alone":                        {rows: []prego.FleetRow{row(prego.ServerProvisioning, 2, "", idleAfter-1)}, owned: []prego.OwnedResource{server("1", "a", "2")}},
-		"provisioning that stands still":                    {rows: []prego.FleetRow{row(prego.ServerProvisioning, 2, "", idleAfter)}, idle: []string{"a"}},
-		"draining that stands still":                        {rows: []prego.FleetRow{row(prego.ServerDraining, 2, "1", time.Hour)}, idle: []string{"a"}},
-		"an active one that stands still is at rest":        {rows: []prego.FleetRow{row(prego.ServerFailed, 2, "", time.Hour)}},
-		"an attempt to come":                                {rows: []prego.FleetRow{row(prego.ServerProvisioning, 2, "", 0)}, owned: []prego.OwnedResource{server("1", "a", "3")}},
-		"an earlier attempt":                                {rows: []prego.FleetRow{row(prego.ServerProvisioning, 2, "", 0)}, owned: []prego.OwnedResource{server("1", "a", "1")}, orphaned: []string{"server/1"}},
-		"an attempt that nobody can read":                   {rows: []prego.FleetRow{row(prego.ServerProvisioning, 0, "", 0)}, owned: []prego.OwnedResource{server("1", "a", "x")}, orphaned: []string{"server/1"}},
-		"a second one while the first is bound":             {rows: []prego.FleetRow{row(prego.ServerProvisioning, 2, "2", 0)}, owned: []prego.OwnedResource{server("1", "a", "2"), server("2", "a", "2")}, orphaned: []string{"server/1"}},
-		"what is drained":                                   {rows: []prego.FleetRow{row(prego.ServerDraining, 2, "", 0)}, owned: []prego.OwnedResource{server("1", "a", "1")}},
-		"a server of nobody":                                {owned: []prego.OwnedResource{server("1", "z", "1")}, orphaned: []string{"server/1"}},
-		"a volume in the ledger":                            {ledger: []prego.Resource{{Kind: volume, ProviderID: "7", ServerID: "a"}}, owned: []prego.OwnedResource{thing(volume, "7", "v", "a", false)}},
-		"a server in the ledger alone has no owner":         {ledger: []prego.Resource{{Kind: prego.ResourceServer, ProviderID: "7", ServerID: "a"}}, owned: []prego.OwnedResource{server("7", "a", "1")}, orphaned: []string{"server/7"}},
-		"a volume that nobody knows":                        {owned: []prego.OwnedResource{thing(volume, "7", "v", "a", false)}, orphaned: []string{"volume/7"}},
-		"a shared thing that is gone":                       {ledger: []prego.Resource{{Kind: prego.ResourceFirewall, ProviderID: "7", Name: "fw"}}, lost: []string{"firewall/7"}},
-		"a shared thing that is there":                      {ledger: []prego.Resource{{Kind: prego.ResourceFirewall, ProviderID: "7", Name: "fw"}}, owned: []prego.OwnedResource{thing(prego.ResourceFirewall, "7", "fw", "", false)}},
-		"a server's thing that is gone goes with it":        {ledger: []prego.Resource{{Kind: volume, ProviderID: "7", ServerID: "a"}}},
-		"a volume about to be bound":                        {rows: []prego.FleetRow{row(prego.ServerProvisioning, 1, "", 0)}, ledger: []prego.Resource{{Kind: volume, Name: "v", ServerID: "a"}}, owned: []prego.OwnedResource{thing(volume, "7", "v", "a", false)}},
-		"a volume that was intended for what is active":     {rows: []prego.FleetRow{row(prego.ServerActive, 1, "1", 0)}, ledger: []prego.Resource{{Kind: volume, Name: "v", ServerID: "a"}}, owned: []prego.OwnedResource{server("1", "a", "1"), thing(volume, "7", "v", "a", false)}, orphaned: []string{"volume/7"}},
-		"a volume that nobody intended":                     {rows: []prego.FleetRow{row(prego.ServerProvisioning, 1, "", 0)}, owned: []prego.OwnedResource{thing(volume, "7", "v", "a", false)}, orphaned: []string{"volume/7"}},
-		"a volume that was intended for nobody":             {ledger: []prego.Resource{{Kind: volume, Name: "v", ServerID: "z"}}, owned: []prego.OwnedResource{thing(volume, "7", "v", "z", false)}, orphaned: []string{"volume/7"}},
-		"an org's volume":                                   {names: map[string]bool{"volume/v": true}, owned: []prego.OwnedResource{thing(volume, "7", "v", "", false)}},
-		"an address of a server":                            {owned: []prego.OwnedResource{thing(prego.ResourcePrimaryIP, "7", "ip", "a", true)}},
-		"an address of none":                                {owned: []prego.OwnedResource{thing(prego.ResourcePrimaryIP, "7", "ip", "a", false)}, orphaned: []string{"primary_ip/7"}},
-		"a volume that is attached is not judged by others": {owned: []prego.OwnedResource{thing(volume, "7", "v", "a", true)}, orphaned: []string{"volume/7"}},
+		"an active server that is there":                    {rows: []server.Row{row(server.Active, 1, "1", time.Hour)}, owned: []server.OwnedResource{newServer("1", "a", "1")}},
+		"an active server that is gone":                     {rows: []server.Row{row(server.Active, 1, "1", 0)}, missing: []string{"a"}},
+		"a failed server that is gone":                      {rows: []server.Row{row(server.Failed, 1, "1", 0)}, missing: []string{"a"}},
+		"a failed server that never was":                    {rows: []server.Row{row(server.Failed, 1, "", 0)}},
+		"another kind of the same id is not it":             {rows: []server.Row{row(server.Active, 1, "1", 0)}, owned: []server.OwnedResource{thing(volume, "1", "v", "a", false)}, missing: []string{"a"}, orphaned: []string{"volume/1"}},
+		"a terminated server is not missed":                 {rows: []server.Row{row(server.Terminated, 1, "1", 0)}},
+		"a terminated server that is there still":           {rows: []server.Row{row(server.Terminated, 1, "1", 0)}, owned: []server.OwnedResource{newServer("1", "a", "1")}, orphaned: []string{"server/1"}},
+		"provisioning is left alone":                        {rows: []server.Row{row(server.Provisioning, 2, "", idleAfter-1)}, owned: []server.OwnedResource{newServer("1", "a", "2")}},
+		"provisioning that stands still":                    {rows: []server.Row{row(server.Provisioning, 2, "", idleAfter)}, idle: []string{"a"}},
+		"draining that stands still":                        {rows: []server.Row{row(server.Draining, 2, "1", time.Hour)}, idle: []string{"a"}},
+		"an active one that stands still is at rest":        {rows: []server.Row{row(server.Failed, 2, "", time.Hour)}},
+		"an attempt to come":                                {rows: []server.Row{row(server.Provisioning, 2, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "3")}},
+		"an earlier attempt":                                {rows: []server.Row{row(server.Provisioning, 2, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "1")}, orphaned: []string{"server/1"}},
+		"an attempt that nobody can read":                   {rows: []server.Row{row(server.Provisioning, 0, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "x")}, orphaned: []string{"server/1"}},
+		"a second one while the first is bound":             {rows: []server.Row{row(server.Provisioning, 2, "2", 0)}, owned: []server.OwnedResource{newServer("1", "a", "2"), newServer("2", "a", "2")}, orphaned: []string{"server/1"}},
+		"what is drained":                                   {rows: []server.Row{row(server.Draining, 2, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "1")}},
+		"a server of nobody":                                {owned: []server.OwnedResource{newServer("1", "z", "1")}, orphaned: []string{"server/1"}},
+		"a volume in the ledger":                            {ledger: []server.Resource{{Kind: volume, ProviderID: "7", ServerID: "a"}}, owned: []server.OwnedResource{thing(volume, "7", "v", "a", false)}},
+		"a server in the ledger alone has no owner":         {ledger: []server.Resource{{Kind: server.ResourceServer, ProviderID: "7", ServerID: "a"}}, owned: []server.OwnedResource{newServer("7", "a", "1")}, orphaned: []string{"server/7"}},
+		"a volume that nobody knows":                        {owned: []server.OwnedResource{thing(volume, "7", "v", "a", false)}, orphaned: []string{"volume/7"}},
+		"a shared thing that is gone":                       {ledger: []server.Resource{{Kind: server.ResourceFirewall, ProviderID: "7", Name: "fw"}}, lost: []string{"firewall/7"}},
+		"a shared thing that is there":                      {ledger: []server.Resource{{Kind: server.ResourceFirewall, ProviderID: "7", Name: "fw"}}, owned: []server.OwnedResource{thing(server.ResourceFirewall, "7", "fw", "", false)}},
+		"a server's thing that is gone goes with it":        {ledger: []server.Resource{{Kind: volume, ProviderID: "7", ServerID: "a"}}},
+		"a volume about to be bound":                        {rows: []server.Row{row(server.Provisioning, 1, "", 0)}, ledger: []server.Resource{{Kind: volume, Name: "v", ServerID: "a"}}, owned: []server.OwnedResource{thing(volume, "7", "v", "a", false)}},
+		"a volume that was intended for what is active":     {rows: []server.Row{row(server.Active, 1, "1", 0)}, ledger: []server.Resource{{Kind: volume, Name: "v", ServerID: "a"}}, owned: []server.OwnedResource{newServer("1", "a", "1"), thing(volume, "7", "v", "a", false)}, orphaned: []string{"volume/7"}},
+		"a volume that nobody intended":                     {rows: []server.Row{row(server.Provisioning, 1, "", 0)}, owned: []server.OwnedResource{thing(volume, "7", "v", "a", false)}, orphaned: []string{"volume/7"}},
+		"a volume that was intended for nobody":             {ledger: []server.Resource{{Kind: volume, Name: "v", ServerID: "z"}}, owned: []server.OwnedResource{thing(volume, "7", "v", "z", false)}, orphaned: []string{"volume/7"}},
+		"an org's volume":                                   {names: map[string]bool{"volume/v": true}, owned: []server.OwnedResource{thing(volume, "7", "v", "", false)}},
+		"an address of a server":                            {owned: []server.OwnedResource{thing(server.ResourcePrimaryIP, "7", "ip", "a", true)}},
+		"an address of none":                                {owned: []server.OwnedResource{thing(server.ResourcePrimaryIP, "7", "ip", "a", false)}, orphaned: []string{"primary_ip/7"}},
+		"a volume that is attached is not judged by others": {owned: []server.OwnedResource{thing(volume, "7", "v", "a", true)}, orphaned: []string{"volume/7"}},
 	} {
 		f := FindFleet(FleetSnapshot{Now: now, Rows: tc.rows, Resources: tc.ledger, Owned: tc.owned, OrgNames: tc.names})
 		var missing, idle, lost, orphaned []string
@@ -197,7 +197,7 @@ func TestWhatAReconciliationFinds(t *testing.T) {
 func TestOrphansGoOldestFirst(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	f := FindFleet(FleetSnapshot{Now: now, Owned: []prego.OwnedResource{
+	f := FindFleet(FleetSnapshot{Now: now, Owned: []server.OwnedResource{
 		owned("3", "x", "1", time.Hour, now), owned("1", "x", "1", time.Minute, now), owned("2", "x", "1", time.Hour, now),
 	}})
 	var ids []string
@@ -237,35 +237,35 @@ func TestTheBreaker(t *testing.T) {
 		"young ones are no part of a share":  {servers: 5, ofRows: 4, age: time.Minute, sightings: 2},
 		"unseen ones are no sign of trouble": {servers: 5, ofNobody: 4, age: time.Hour, sightings: 1},
 	} {
-		s, sightings := FleetSnapshot{Now: now}, map[string]prego.Sighting{}
-		var orphans []prego.OwnedResource
+		s, sightings := FleetSnapshot{Now: now}, map[string]server.Sighting{}
+		var orphans []server.OwnedResource
 		n := 0
-		add := func(rows prego.ServerStatus, orphan bool) {
+		add := func(rows server.Status, orphan bool) {
 			n++
 			o := owned(fmt.Sprint(n), fmt.Sprint("s", n), "1", tc.age, now)
 			s.Owned = append(s.Owned, o)
 			if rows != "" {
-				s.Rows = append(s.Rows, prego.FleetRow{ServerID: fmt.Sprint("s", n), Status: rows})
+				s.Rows = append(s.Rows, server.Row{ServerID: fmt.Sprint("s", n), Status: rows})
 			}
 			if orphan {
 				orphans = append(orphans, o)
 			}
-			sightings[resourceKey(o.Kind, o.ProviderID)] = prego.Sighting{Sightings: tc.sightings}
+			sightings[resourceKey(o.Kind, o.ProviderID)] = server.Sighting{Sightings: tc.sightings}
 		}
 		for range tc.servers {
-			add(prego.ServerActive, false)
+			add(server.Active, false)
 		}
 		for range tc.ofRows {
-			add(prego.ServerTerminated, true)
+			add(server.Terminated, true)
 		}
 		for range tc.ofNobody {
 			add("", true)
 		}
 		for range tc.volumes {
 			n++
-			o := prego.OwnedResource{Kind: prego.ResourceVolume, ProviderID: fmt.Sprint(n), CreatedAt: now.Add(-tc.age)}
+			o := server.OwnedResource{Kind: server.ResourceVolume, ProviderID: fmt.Sprint(n), CreatedAt: now.Add(-tc.age)}
 			s.Owned, orphans = append(s.Owned, o), append(orphans, o)
-			sightings[resourceKey(o.Kind, o.ProviderID)] = prego.Sighting{Sightings: tc.sightings}
+			sightings[resourceKey(o.Kind, o.ProviderID)] = server.Sighting{Sightings: tc.sightings}
 		}
 		doomed, tripped := Doomed(s, orphans, sightings, rules)
 		require.Equal(t, []any{tc.doomed, tc.tripped}, []any{len(doomed), tripped}, name)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/server"
 )
 
 // serverRuns is a workflow engine: which runs it was asked for, and those that are
@@ -36,11 +37,11 @@ func (r *serverRuns) EnsureDecommission(_ context.Context, id string) (bool, err
 }
 
 // GetServer finds one server by itself.
-func (c *cloud) GetServer(_ context.Context, id string) (prego.Handle, error) {
+func (c *cloud) GetServer(_ context.Context, id string) (server.Handle, error) {
 	if err := c.fails["GetServer/"+id]; err != nil {
-		return prego.Handle{}, err
+		return server.Handle{}, err
 	}
-	return prego.Handle{ProviderServerID: id}, nil
+	return server.Handle{ProviderServerID: id}, nil
 }
 
 // reconciling are the steps of a fleet over a cloud and a real database.
@@ -81,14 +82,14 @@ func (r *reconciling) reconcile() activities.ReconcileResult {
 func TestAnOrphanIsDestroyedWhenItIsSeenAgain(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
-	r.machine("srv-1", prego.ServerActive, 1, "1")
-	r.cloud.has(prego.ResourceServer, "1", "srv-1", "srv-1", 1)
-	r.cloud.has(prego.ResourceServer, "8", "srv-1", "srv-1", 2) // its token was never used
-	r.cloud.has(prego.ResourceVolume, "9", "v", "", 0)
-	r.cloud.fails["server/8"] = &prego.InfraError{Class: prego.InfraRetry, Code: "locked"}
+	r.machine("srv-1", server.Active, 1, "1")
+	r.cloud.has(server.ResourceServer, "1", "srv-1", "srv-1", 1)
+	r.cloud.has(server.ResourceServer, "8", "srv-1", "srv-1", 2) // its token was never used
+	r.cloud.has(server.ResourceVolume, "9", "v", "", 0)
+	r.cloud.fails["server/8"] = &server.InfraError{Class: server.InfraRetry, Code: "locked"}
 	require.Equal(t, activities.ReconcileResult{Owned: 3, Orphans: 2}, r.reconcile())
 	require.Empty(t, r.cloud.deleted())
-	r.line(prego.ResourceVolume, "v", "9", "srv-1", 1)
+	r.line(server.ResourceVolume, "v", "9", "srv-1", 1)
 	require.Equal(t, activities.ReconcileResult{Owned: 3, Orphans: 1}, r.reconcile(), "the provider refused")
 	r.exec(`DELETE FROM resources`)
 	require.Equal(t, activities.ReconcileResult{Owned: 3, Orphans: 2}, r.reconcile())
@@ -109,14 +110,14 @@ func TestAnOrphanIsDestroyedWhenItIsSeenAgain(t *testing.T) {
 func TestADatabaseThatKnowsNoServerDestroysNone(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
-	r.cloud.has(prego.ResourceServer, "1", "srv-1", "srv-1", 1)
+	r.cloud.has(server.ResourceServer, "1", "srv-1", "srv-1", 1)
 	require.Equal(t, activities.ReconcileResult{Owned: 1, Orphans: 1}, r.reconcile())
 	for range 2 {
 		require.Equal(t, activities.ReconcileResult{Owned: 1, Orphans: 1, BreakerHit: true}, r.reconcile())
 		require.InDelta(t, 1, counted(t, r.fleet.Metrics.Breaker), 0)
 	}
 	require.Empty(t, r.cloud.deleted())
-	r.machine("srv-1", prego.ServerActive, 1, "1")
+	r.machine("srv-1", server.Active, 1, "1")
 	require.Equal(t, activities.ReconcileResult{Owned: 1}, r.reconcile())
 	require.InDelta(t, 0, counted(t, r.fleet.Metrics.Breaker), 0)
 }
@@ -127,14 +128,14 @@ func TestAServerIsMissingWhenTheProviderSaysSo(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
 	for _, id := range []string{"1", "2", "3"} {
-		r.machine("srv-"+id, prego.ServerActive, 1, id)
-		r.line(prego.ResourceServer, "srv-"+id, id, "srv-"+id, 1)
+		r.machine("srv-"+id, server.Active, 1, id)
+		r.line(server.ResourceServer, "srv-"+id, id, "srv-"+id, 1)
 	}
-	r.cloud.fails["GetServer/2"] = &prego.InfraError{Class: prego.InfraRetry, Code: "unavailable"}
+	r.cloud.fails["GetServer/2"] = &server.InfraError{Class: server.InfraRetry, Code: "unavailable"}
 	r.cloud.fails["GetServer/3"] = context.DeadlineExceeded
 	require.Equal(t, activities.ReconcileResult{}, r.reconcile())
 	require.Equal(t, 3, r.number(`SELECT count(*) FROM servers WHERE status = 'active'`))
-	r.cloud.fails["GetServer/2"] = &prego.InfraError{Class: prego.InfraNotFound, Code: "not_found"}
+	r.cloud.fails["GetServer/2"] = &server.InfraError{Class: server.InfraNotFound, Code: "not_found"}
 	r.fleet.Store = stumbling{r.store, "a row that has moved on"}
 	require.Equal(t, activities.ReconcileResult{}, r.reconcile())
 	r.fleet.Store = r.store
@@ -150,9 +151,9 @@ func TestAServerIsMissingWhenTheProviderSaysSo(t *testing.T) {
 func TestARowInMotionGetsTheRunThatItLost(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
-	r.machine("srv-busy", prego.ServerDraining, 1, "")
-	r.machine("srv-down", prego.ServerDraining, 1, "")
-	r.machine("srv-up", prego.ServerProvisioning, 4, "")
+	r.machine("srv-busy", server.Draining, 1, "")
+	r.machine("srv-down", server.Draining, 1, "")
+	r.machine("srv-up", server.Provisioning, 4, "")
 	require.Equal(t, activities.ReconcileResult{}, r.reconcile(), "they have just moved")
 	require.Empty(t, r.runs.asked)
 	r.exec(`UPDATE servers SET updated_at = now() - interval '31 seconds'`)
@@ -172,32 +173,32 @@ func TestARowInMotionGetsTheRunThatItLost(t *testing.T) {
 func TestTheLedgerIsSettled(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
-	r.machine("srv-gone", prego.ServerTerminated, 1, "")
-	r.machine("srv-kept", prego.ServerFailed, 1, "7") // kept for debugging
-	r.machine("srv-live", prego.ServerActive, 1, "8")
-	r.machine("srv-lost", prego.ServerFailed, 1, "")
-	r.cloud.has(prego.ResourceServer, "7", "srv-kept", "srv-kept", 1)
-	r.cloud.has(prego.ResourceServer, "8", "srv-live", "srv-live", 1)
-	r.line(prego.ResourceServer, "srv-kept", "7", "srv-kept", 1)
-	r.line(prego.ResourceServer, "srv-live", "8", "srv-live", 1)
-	r.line(prego.ResourceVolume, "unknown", "", "srv-lost", 1) // and it landed
-	r.cloud.has(prego.ResourceVolume, "21", "unknown", "srv-lost", 1)
-	r.line(prego.ResourceVolume, "absent", "", "srv-gone", 1) // it didn't
-	r.line(prego.ResourceVolume, "unknown-kept", "", "srv-kept", 1)
-	r.cloud.has(prego.ResourceVolume, "22", "unknown-kept", "srv-kept", 1)
-	r.line(prego.ResourceVolume, "unknown-live", "", "srv-live", 1)
-	r.line(prego.ResourcePrimaryIP, "half", "31", "srv-gone", 1)
-	r.cloud.has(prego.ResourcePrimaryIP, "31", "half", "srv-gone", 1)
-	r.line(prego.ResourcePrimaryIP, "done", "32", "srv-gone", 1)
-	r.line(prego.ResourcePrimaryIP, "stuck", "33", "srv-gone", 1)
-	r.cloud.has(prego.ResourcePrimaryIP, "33", "stuck", "srv-gone", 1)
-	r.line(prego.ResourceVolume, "made", "34", "srv-lost", 1)
-	r.cloud.has(prego.ResourceVolume, "34", "made", "srv-lost", 1)
-	r.line(prego.ResourceFirewall, "fw", "41", "", 0)
-	r.line(prego.ResourcePlacementGroup, "pg", "42", "", 0)
+	r.machine("srv-gone", server.Terminated, 1, "")
+	r.machine("srv-kept", server.Failed, 1, "7") // kept for debugging
+	r.machine("srv-live", server.Active, 1, "8")
+	r.machine("srv-lost", server.Failed, 1, "")
+	r.cloud.has(server.ResourceServer, "7", "srv-kept", "srv-kept", 1)
+	r.cloud.has(server.ResourceServer, "8", "srv-live", "srv-live", 1)
+	r.line(server.ResourceServer, "srv-kept", "7", "srv-kept", 1)
+	r.line(server.ResourceServer, "srv-live", "8", "srv-live", 1)
+	r.line(server.ResourceVolume, "unknown", "", "srv-lost", 1) // and it landed
+	r.cloud.has(server.ResourceVolume, "21", "unknown", "srv-lost", 1)
+	r.line(server.ResourceVolume, "absent", "", "srv-gone", 1) // it didn't
+	r.line(server.ResourceVolume, "unknown-kept", "", "srv-kept", 1)
+	r.cloud.has(server.ResourceVolume, "22", "unknown-kept", "srv-kept", 1)
+	r.line(server.ResourceVolume, "unknown-live", "", "srv-live", 1)
+	r.line(server.ResourcePrimaryIP, "half", "31", "srv-gone", 1)
+	r.cloud.has(server.ResourcePrimaryIP, "31", "half", "srv-gone", 1)
+	r.line(server.ResourcePrimaryIP, "done", "32", "srv-gone", 1)
+	r.line(server.ResourcePrimaryIP, "stuck", "33", "srv-gone", 1)
+	r.cloud.has(server.ResourcePrimaryIP, "33", "stuck", "srv-gone", 1)
+	r.line(server.ResourceVolume, "made", "34", "srv-lost", 1)
+	r.cloud.has(server.ResourceVolume, "34", "made", "srv-lost", 1)
+	r.line(server.ResourceFirewall, "fw", "41", "", 0)
+	r.line(server.ResourcePlacementGroup, "pg", "42", "", 0)
 	r.exec(`UPDATE resources SET state = 'releasing' WHERE name IN ('half', 'done', 'stuck')`)
-	r.cloud.has(prego.ResourceFirewall, "41", "fw", "", 0)
-	locked := &prego.InfraError{Class: prego.InfraRetry, Code: "locked"}
+	r.cloud.has(server.ResourceFirewall, "41", "fw", "", 0)
+	locked := &server.InfraError{Class: server.InfraRetry, Code: "locked"}
 	r.cloud.fails["primary_ip/33"], r.cloud.fails["volume/21"] = locked, locked
 	names := func() (left []string) {
 		all, err := r.store.AllLiveResources(t.Context(), prego.ProviderHetzner)
@@ -239,21 +240,21 @@ func (s stumbling) EndReconcile(ctx context.Context, id int64, findings any) err
 	return errors.Join(s.Store.EndReconcile(ctx, id, findings), s.err("EndReconcile"))
 }
 
-func (s stumbling) FleetRows(ctx context.Context, id prego.InfraProviderID) ([]prego.FleetRow, error) {
+func (s stumbling) FleetRows(ctx context.Context, id prego.InfraProviderID) ([]server.Row, error) {
 	if s.at == "FleetRows" { // half of them would make orphans of the others' servers
 		return nil, errStore
 	}
 	return s.Store.FleetRows(ctx, id)
 }
 
-func (s stumbling) AllLiveResources(ctx context.Context, id prego.InfraProviderID) ([]prego.Resource, error) {
+func (s stumbling) AllLiveResources(ctx context.Context, id prego.InfraProviderID) ([]server.Resource, error) {
 	if s.at == "AllLiveResources" {
 		return nil, errStore
 	}
 	return s.Store.AllLiveResources(ctx, id)
 }
 
-func (s stumbling) SightOrphan(ctx context.Context, id prego.InfraProviderID, kind prego.ResourceKind, providerID, name string) (prego.Sighting, error) {
+func (s stumbling) SightOrphan(ctx context.Context, id prego.InfraProviderID, kind server.ResourceKind, providerID, name string) (server.Sighting, error) {
 	seen, err := s.Store.SightOrphan(ctx, id, kind, providerID, name)
 	return seen, errors.Join(err, s.err("SightOrphan"))
 }
@@ -262,7 +263,7 @@ func (s stumbling) ForgetSightings(ctx context.Context, id prego.InfraProviderID
 	return errors.Join(s.Store.ForgetSightings(ctx, id, still), s.err("ForgetSightings"))
 }
 
-func (s stumbling) OrphanDestroyed(ctx context.Context, id prego.InfraProviderID, kind prego.ResourceKind, providerID, serverID string) error {
+func (s stumbling) OrphanDestroyed(ctx context.Context, id prego.InfraProviderID, kind server.ResourceKind, providerID, serverID string) error {
 	return errors.Join(s.Store.OrphanDestroyed(ctx, id, kind, providerID, serverID), s.err("OrphanDestroyed"))
 }
 
@@ -281,20 +282,20 @@ func (s stumbling) MarkMissing(ctx context.Context, serverID, providerServerID s
 func TestAReconciliationThatStumblesSaysSo(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
-	r.machine("srv-1", prego.ServerActive, 1, "1")
-	r.machine("srv-lost", prego.ServerDraining, 1, "")
-	r.machine("srv-gone", prego.ServerActive, 1, "2")
-	r.machine("srv-end", prego.ServerTerminated, 1, "")
-	r.cloud.has(prego.ResourceServer, "1", "srv-1", "srv-1", 1)
-	r.cloud.has(prego.ResourceVolume, "9", "v", "srv-1", 1)
-	r.cloud.fails["GetServer/2"] = &prego.InfraError{Class: prego.InfraNotFound, Code: "not_found"}
+	r.machine("srv-1", server.Active, 1, "1")
+	r.machine("srv-lost", server.Draining, 1, "")
+	r.machine("srv-gone", server.Active, 1, "2")
+	r.machine("srv-end", server.Terminated, 1, "")
+	r.cloud.has(server.ResourceServer, "1", "srv-1", "srv-1", 1)
+	r.cloud.has(server.ResourceVolume, "9", "v", "srv-1", 1)
+	r.cloud.fails["GetServer/2"] = &server.InfraError{Class: server.InfraNotFound, Code: "not_found"}
 	for _, at := range []string{
 		"BeginReconcile", "FleetRows", "AllLiveResources", "ListOwned", "AddEvent", "MarkMissing", "SightOrphan", "ForgetSightings", "OrphanDestroyed", "Released", "EndReconcile",
 	} {
 		r.exec(`DELETE FROM orphan_sightings`)
 		r.exec(`INSERT INTO orphan_sightings (provider, kind, provider_id, name, sightings) VALUES ('hetzner', 'volume', '9', 'v', 5)`)
 		r.exec(`UPDATE servers SET updated_at = now() - interval '1 hour'`)
-		r.line(prego.ResourcePlacementGroup, "pg", "42", "", 0)
+		r.line(server.ResourcePlacementGroup, "pg", "42", "", 0)
 		r.fleet.Store = stumbling{r.store, at}
 		r.cloud.fails["ListOwned"] = nil
 		if at == "ListOwned" {
@@ -305,7 +306,7 @@ func TestAReconciliationThatStumblesSaysSo(t *testing.T) {
 		switch at {
 		case "OrphanDestroyed", "Released", "EndReconcile":
 			require.Equal(t, []string{"volume/9"}, r.cloud.deleted(), at)
-			r.cloud.has(prego.ResourceVolume, "9", "v", "srv-1", 1)
+			r.cloud.has(server.ResourceVolume, "9", "v", "srv-1", 1)
 		default:
 			require.Empty(t, r.cloud.deleted(), at)
 		}
@@ -331,14 +332,14 @@ func TestWhatAnOrgOwnsIsNoOrphan(t *testing.T) {
 	r := newReconciling(t)
 	runs := &volumeRuns{}
 	r.fleet.Org = &activities.OrgResources{Store: r.store, Runs: runs}
-	r.machine("srv-1", prego.ServerActive, 1, "")
+	r.machine("srv-1", server.Active, 1, "")
 	volume := func(id, providerID, status string) {
 		r.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, provider_id, status, created_by)
 			VALUES ($1, 'o1', 'eu', 'fsn1', $1, 10000000000, 'hetzner', 'name-' || $1, NULLIF($2, ''), $3, 'a')`, id, providerID, status)
 	}
 	volume("vol-new", "", "pending")
-	r.cloud.has(prego.ResourceVolume, "1", "name-vol-new", "", 0)
-	r.cloud.has(prego.ResourcePrimaryIP, "1", "name-vol-new", "", 0) // of its name, and no volume
+	r.cloud.has(server.ResourceVolume, "1", "name-vol-new", "", 0)
+	r.cloud.has(server.ResourcePrimaryIP, "1", "name-vol-new", "", 0) // of its name, and no volume
 	for _, want := range []int{0, 1} {
 		require.Equal(t, activities.ReconcileResult{Owned: 2, Orphans: 1, Destroyed: want}, r.reconcile())
 	}
@@ -346,7 +347,7 @@ func TestWhatAnOrgOwnsIsNoOrphan(t *testing.T) {
 	require.Empty(t, runs.asked)
 
 	volume("vol-gone", "7", "ready")
-	r.line(prego.ResourceVolume, "name-vol-gone", "7", "", 0)
+	r.line(server.ResourceVolume, "name-vol-gone", "7", "", 0)
 	volume("vol-lost", "", "pending")
 	r.exec(`UPDATE volumes SET updated_at = now() - interval '31 seconds' WHERE status = 'pending'`)
 	require.Equal(t, activities.ReconcileResult{Owned: 1, Settled: 1, Restarted: 1}, r.reconcile(), "the other has its run")
@@ -361,9 +362,9 @@ func TestWhatAnOrgOwnsIsNoOrphan(t *testing.T) {
 func TestContainersOfActiveServersAreLookedAt(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
-	r.machine("srv-1", prego.ServerActive, 1, "")
-	r.machine("srv-2", prego.ServerFailed, 1, "")
-	r.machine("srv-3", prego.ServerTerminated, 1, "")
+	r.machine("srv-1", server.Active, 1, "")
+	r.machine("srv-2", server.Failed, 1, "")
+	r.machine("srv-3", server.Terminated, 1, "")
 	r.fleet.DriftHosts = 10
 	r.fleet.Check = func(_ context.Context, id string) (activities.ContainerReport, error) {
 		return activities.ContainerReport{ServerID: id}, nil
@@ -374,11 +375,11 @@ func TestContainersOfActiveServersAreLookedAt(t *testing.T) {
 // sweeping is a store whose sweep ends as it is told to.
 type sweeping struct {
 	activities.FleetStore
-	result prego.SweepResult
+	result server.SweepResult
 	err    error
 }
 
-func (s sweeping) SweepSilent(context.Context, prego.SweepParams) (prego.SweepResult, error) {
+func (s sweeping) SweepSilent(context.Context, server.SweepParams) (server.SweepResult, error) {
 	return s.result, s.err
 }
 
@@ -391,11 +392,11 @@ func TestASweepIsCounted(t *testing.T) {
 		require.Equal(t, s.result, got)
 		return err
 	}
-	require.NoError(t, sweep(sweeping{result: prego.SweepResult{Fleet: 9, Silent: 9, Frozen: true}}))
+	require.NoError(t, sweep(sweeping{result: server.SweepResult{Fleet: 9, Silent: 9, Frozen: true}}))
 	require.InDelta(t, 1, counted(t, m.Frozen), 0)
 	require.ErrorIs(t, sweep(sweeping{err: errStore}), errStore)
 	require.InDelta(t, 1, counted(t, m.Frozen), 0, "nobody looked")
-	require.NoError(t, sweep(sweeping{result: prego.SweepResult{Fleet: 9, Silent: 3, Degraded: 2, Failed: 1}}))
+	require.NoError(t, sweep(sweeping{result: server.SweepResult{Fleet: 9, Silent: 3, Degraded: 2, Failed: 1}}))
 	require.InDelta(t, 0, counted(t, m.Frozen), 0)
 	require.InDelta(t, 2, counted(t, m.Silent.WithLabelValues("degraded")), 0)
 	require.InDelta(t, 1, counted(t, m.Silent.WithLabelValues("disconnected")), 0)

@@ -11,6 +11,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/scale"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // ScaleOutInput names what a region may be short of.
@@ -71,14 +73,14 @@ func (a *Tenants) PlanScaleOut(ctx context.Context, in ScaleOutInput) (ScaleOutP
 
 // aboveThreshold tells that so much of the capacity is used that the fleet grows
 // ahead of need (placement-policy §3); a threshold of 0 is none.
-func (a *Tenants) aboveThreshold(o prego.ShortOf) bool {
+func (a *Tenants) aboveThreshold(o tenant.ShortOf) bool {
 	return a.Settings.ThresholdPct > 0 && o.UsedPct >= a.Settings.ThresholdPct
 }
 
 // sizeScaleOut decides what one round asks for.
-func (a *Tenants) sizeScaleOut(ctx context.Context, in ScaleOutInput, demand []prego.Demand) (prego.ScalingRound, error) {
+func (a *Tenants) sizeScaleOut(ctx context.Context, in ScaleOutInput, demand []tenant.Demand) (tenant.ScalingRound, error) {
 	o := demand[0].ShortOf
-	round := prego.ScalingRound{Round: in.Key, ScalingEvent: prego.ScalingEvent{Region: in.Region, Role: in.Role, Trigger: in.Trigger, WorkflowID: in.WorkflowID}}
+	round := tenant.ScalingRound{Round: in.Key, ScalingEvent: tenant.ScalingEvent{Region: in.Region, Role: in.Role, Trigger: in.Trigger, WorkflowID: in.WorkflowID}}
 	round.Waiting = waitingIn(demand)
 	want, tags, err := a.wanted(ctx, in.Region, in.Role, demand)
 	if err != nil {
@@ -112,7 +114,7 @@ func (a *Tenants) atCeiling(region prego.Region, role prego.Role, message string
 
 // requestRound asks for the servers of a round; those that were asked for already
 // are met again.
-func (a *Tenants) requestRound(ctx context.Context, round prego.ScalingRound, like prego.FleetServer) ([]ServerRef, error) {
+func (a *Tenants) requestRound(ctx context.Context, round tenant.ScalingRound, like server.FleetServer) ([]ServerRef, error) {
 	var out []ServerRef
 	for i, id := range round.ServerIDs {
 		like.ServerID, like.PlanTierLock, like.Spec.Tags = id, round.TierLocks[i], nil
@@ -135,7 +137,7 @@ func (a *Tenants) requestRound(ctx context.Context, round prego.ScalingRound, li
 // serversFor is how many servers of a role the waiting need, beyond the room that
 // there is and the servers on their way, as the tier locks of the shards that they
 // become ("" for none).
-func serversFor(role prego.Role, o prego.ShortOf, maxTenants int) []prego.Plan {
+func serversFor(role prego.Role, o tenant.ShortOf, maxTenants int) []prego.Plan {
 	per := maxTenants
 	if role != prego.RoleApp {
 		per = o.Capacities[role]
@@ -186,7 +188,7 @@ func (a *Tenants) FinishScaleOut(ctx context.Context, in FinishScaleOutInput) er
 		if err != nil {
 			return fromStore(err)
 		}
-		if srv.Status == prego.ServerFailed && srv.StatusReason != prego.ReasonFailedContainer {
+		if srv.Status == server.Failed && srv.StatusReason != prego.ReasonFailedContainer {
 			if err := a.retire(ctx, id, fmt.Sprintf("scaling/%d", in.EventID)); err != nil {
 				return err
 			}
@@ -251,7 +253,7 @@ func (a *Tenants) PlanWarmPool(ctx context.Context, in WarmPoolInput) (WarmPoolP
 		if missing <= 0 || w.TenantsWait || w.Provider == "" {
 			return plan, nil
 		}
-		round = prego.ScalingRound{Round: in.Key, ScalingEvent: prego.ScalingEvent{Region: in.Region, Role: prego.RoleNode, Trigger: "warm_pool", Requested: missing, WorkflowID: in.WorkflowID}}
+		round = tenant.ScalingRound{Round: in.Key, ScalingEvent: tenant.ScalingEvent{Region: in.Region, Role: prego.RoleNode, Trigger: "warm_pool", Requested: missing, WorkflowID: in.WorkflowID}}
 		for i := range missing {
 			round.ServerIDs = append(round.ServerIDs, fmt.Sprintf("warm-%s-%s-%s-%d", in.Plan, in.Region, in.Key, i+1))
 			round.TierLocks = append(round.TierLocks, placement.ShardLockFor(in.Plan))
@@ -261,7 +263,7 @@ func (a *Tenants) PlanWarmPool(ctx context.Context, in WarmPoolInput) (WarmPoolP
 		}
 	}
 	plan.EventID = round.EventID
-	plan.Servers, err = a.requestRound(ctx, round, prego.FleetServer{Role: prego.RoleNode, Region: in.Region, Provider: w.Provider, WarmPlan: in.Plan})
+	plan.Servers, err = a.requestRound(ctx, round, server.FleetServer{Role: prego.RoleNode, Region: in.Region, Provider: w.Provider, WarmPlan: in.Plan})
 	return plan, err
 }
 
@@ -303,7 +305,7 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 		started, err := a.Runs.EnsureTenantProvision(ctx, t.TenantID, t.Generation)
 		if try(err) && started {
 			r.Restarted++
-			try(a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: t.TenantID, Step: prego.TenantRunRestarted, Actor: string(prego.ActorSystem)}, ""))
+			try(a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: t.TenantID, Step: tenant.StepRunRestarted, Actor: string(prego.ActorSystem)}, ""))
 		}
 	}
 	for _, id := range w.Changes {
@@ -313,7 +315,7 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 		}
 	}
 	for _, id := range leftovers {
-		if try(a.ReleaseTenant(ctx, ReleaseInput{TenantID: id, Reason: "reservation_expired", Fate: prego.SiteLeft})) {
+		if try(a.ReleaseTenant(ctx, ReleaseInput{TenantID: id, Reason: "reservation_expired", Fate: tenant.SiteLeft})) {
 			r.Released++
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"go.temporal.io/sdk/activity"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Plan is what a provisioning run needs to know before its first step.
@@ -17,8 +18,8 @@ type Plan struct {
 	Region      prego.Region          `json:"region"`
 	Provider    prego.InfraProviderID `json:"provider"`
 	Image       string                `json:"image"`
-	Candidates  []prego.Candidate     `json:"candidates"`
-	Timeouts    []prego.BootTimeouts  `json:"timeouts"` // one per candidate
+	Candidates  []server.Candidate    `json:"candidates"`
+	Timeouts    []server.BootTimeouts `json:"timeouts"` // one per candidate
 	BaseAttempt int                   `json:"base_attempt"`
 	MaxRetries  int                   `json:"max_retries"`
 	// Import: the server exists; nothing is created and nothing ever destroyed.
@@ -48,14 +49,14 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Plan, err
 	p := Plan{
 		Role: st.Role, Region: st.Region, Provider: st.Provider, Image: a.Catalog.ImageFor(st.Spec),
 		Candidates: a.Catalog.Candidates(st.Role, st.Region, st.Spec), BaseAttempt: st.Attempt, MaxRetries: a.Settings.MaxRetries,
-		Import:       st.Purpose == prego.PurposeImportExisting,
+		Import:       st.Purpose == server.PurposeImportExisting,
 		CapacityWait: a.Settings.CapacityWait, CapacityPoll: a.Settings.CapacityPoll,
 		ContainerTimeout: a.Settings.ContainerTimeout, TokenTTL: a.Settings.BootstrapTokenTTL,
 	}
 	if st.Spread {
 		p.CapacityWait = min(p.CapacityWait, a.Settings.FleetWait)
 	}
-	p.Resume = st.ProviderServerID != "" && st.FirstHeartbeatAt != nil && st.RevokedAt == nil && st.AgentStatus == prego.AgentConnected
+	p.Resume = st.ProviderServerID != "" && st.FirstHeartbeatAt != nil && st.RevokedAt == nil && st.AgentStatus == server.AgentConnected
 	if !p.Import && !p.Resume {
 		if p.Candidates, err = a.usable(ctx, st, p); err != nil {
 			return Plan{}, err
@@ -73,7 +74,7 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Plan, err
 // usable are the plan's candidates that the provider sells, those in stock first. What
 // is left out is on the timeline. While the provider never said what it sells, all are
 // tried as they are configured.
-func (a *Servers) usable(ctx context.Context, st prego.ProvisionState, p Plan) ([]prego.Candidate, error) {
+func (a *Servers) usable(ctx context.Context, st server.ProvisionState, p Plan) ([]server.Candidate, error) {
 	offer, err := a.Store.ProviderCatalog(ctx, st.Provider)
 	if err != nil || !offer.Known() || len(p.Candidates) == 0 {
 		return p.Candidates, err
@@ -90,17 +91,17 @@ func (a *Servers) usable(ctx context.Context, st prego.ProvisionState, p Plan) (
 	if len(usable) == 0 {
 		return nil, permanent(ErrTypePermanent, "the provider sells none of what is configured: "+text, nil)
 	}
-	return usable, a.Store.AddEvent(ctx, prego.ServerEvent{ServerID: st.ServerID, Step: prego.StepCandidatesSkipped, Message: text},
-		fmt.Sprintf("%s/g%d", prego.StepCandidatesSkipped, st.Generation))
+	return usable, a.Store.AddEvent(ctx, server.Event{ServerID: st.ServerID, Step: server.StepCandidatesSkipped, Message: text},
+		fmt.Sprintf("%s/g%d", server.StepCandidatesSkipped, st.Generation))
 }
 
 // current reads the row, and refuses when it is no longer this generation's.
-func (a *Servers) current(ctx context.Context, in ServerRef) (prego.ProvisionState, error) {
+func (a *Servers) current(ctx context.Context, in ServerRef) (server.ProvisionState, error) {
 	st, err := a.Store.ProvisionState(ctx, in.ServerID)
 	if err != nil {
 		return st, fromStore(err)
 	}
-	if st.Status != prego.ServerProvisioning || st.Generation != in.Generation {
+	if st.Status != server.Provisioning || st.Generation != in.Generation {
 		return st, permanent(ErrTypeSuperseded, fmt.Sprintf("server %s is %s in generation %d", in.ServerID, st.Status, st.Generation), nil)
 	}
 	return st, nil
@@ -143,8 +144,8 @@ func (a *Servers) ReadProgress(ctx context.Context, in ServerRef) (Progress, err
 
 // AwaitRunningInput names the server to wait for.
 type AwaitRunningInput struct {
-	Server ServerRef    `json:"server"`
-	Handle prego.Handle `json:"handle"`
+	Server ServerRef     `json:"server"`
+	Handle server.Handle `json:"handle"`
 }
 
 // AwaitRunning waits until the provider reports the server as running. How long
@@ -185,7 +186,7 @@ func (a *Servers) AdoptImported(ctx context.Context, in ServerRef) error {
 	if err != nil {
 		return fromInfra(err)
 	}
-	labels := prego.CreateServerParams{
+	labels := server.CreateParams{
 		Environment: a.Settings.Environment, ServerID: in.ServerID, Role: st.Role, Region: st.Region, Attempt: in.Attempt,
 		SpecHash: "imported",
 	}.Labels()
@@ -246,9 +247,9 @@ type NoteInput struct {
 
 // NoteAttemptFailed puts on the timeline why an attempt ended.
 func (a *Servers) NoteAttemptFailed(ctx context.Context, in NoteInput) error {
-	return a.Store.AddEvent(ctx, prego.ServerEvent{
-		ServerID: in.Server.ServerID, Step: prego.StepAttemptFailed, Attempt: in.Server.Attempt, Reason: in.Reason, Message: in.Message,
-	}, fmt.Sprintf("%s/%d", prego.StepAttemptFailed, in.Server.Attempt))
+	return a.Store.AddEvent(ctx, server.Event{
+		ServerID: in.Server.ServerID, Step: server.StepAttemptFailed, Attempt: in.Server.Attempt, Reason: in.Reason, Message: in.Message,
+	}, fmt.Sprintf("%s/%d", server.StepAttemptFailed, in.Server.Attempt))
 }
 
 // AwaitCapacity notes that the server waits for stock or quota.

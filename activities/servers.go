@@ -13,28 +13,29 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Store is the part of Postgres that the steps use.
 type Store interface {
-	ProvisionState(ctx context.Context, serverID string) (prego.ProvisionState, error)
-	BeginAttempt(ctx context.Context, a prego.AttemptStart) error
-	RecordCreated(ctx context.Context, serverID string, generation int, h prego.Handle, provider prego.InfraProviderID) error
-	RecordImported(ctx context.Context, serverID string, generation, attempt int, provider prego.InfraProviderID, h prego.Handle) error
+	ProvisionState(ctx context.Context, serverID string) (server.ProvisionState, error)
+	BeginAttempt(ctx context.Context, a server.AttemptStart) error
+	RecordCreated(ctx context.Context, serverID string, generation int, h server.Handle, provider prego.InfraProviderID) error
+	RecordImported(ctx context.Context, serverID string, generation, attempt int, provider prego.InfraProviderID, h server.Handle) error
 	MarkRunning(ctx context.Context, serverID string, attempt int) error
-	Activate(ctx context.Context, serverID string, generation, attempt int) (prego.Activation, error)
+	Activate(ctx context.Context, serverID string, generation, attempt int) (server.Activation, error)
 	Fail(ctx context.Context, serverID string, generation, attempt int, reason prego.Reason, message string) error
 	AwaitCapacity(ctx context.Context, serverID string, generation, attempt int, message string) error
-	AddEvent(ctx context.Context, e prego.ServerEvent, dedupKey string) error
+	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 
-	IssueToken(ctx context.Context, t prego.TokenIssue) (prego.TokenIssued, error)
+	IssueToken(ctx context.Context, t server.TokenIssue) (server.TokenIssued, error)
 	PutBootArtifact(ctx context.Context, content []byte) (sha256Hex string, err error)
 
-	Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r prego.ResourceIntent) error
-	ConfirmCreated(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, kind prego.ResourceKind, name, providerID string) error
-	IntentRefused(ctx context.Context, serverID string, attempt int, c prego.Candidate, refusal *prego.InfraError) error
-	FindResource(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, name string) (prego.Resource, bool, error)
-	LiveResources(ctx context.Context, serverID string) ([]prego.Resource, error)
+	Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r server.ResourceIntent) error
+	ConfirmCreated(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, kind server.ResourceKind, name, providerID string) error
+	IntentRefused(ctx context.Context, serverID string, attempt int, c server.Candidate, refusal *server.InfraError) error
+	FindResource(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) (server.Resource, bool, error)
+	LiveResources(ctx context.Context, serverID string) ([]server.Resource, error)
 	AssignPlacementGroup(ctx context.Context, serverID, prefix string, size, groups int, exclude []string) (string, error)
 
 	BeginRelease(ctx context.Context, serverID string, attempt int) error
@@ -42,29 +43,29 @@ type Store interface {
 	FinishRelease(ctx context.Context, serverID string, attempt int, reason prego.Reason, message string) error
 	Terminate(ctx context.Context, serverID string) error
 
-	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (prego.CatalogState, error)
-	CurrentGoldenImage(ctx context.Context, provider prego.InfraProviderID, baseImage, architecture string) (prego.GoldenImage, bool, error)
+	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (server.CatalogState, error)
+	CurrentGoldenImage(ctx context.Context, provider prego.InfraProviderID, baseImage, architecture string) (server.GoldenImage, bool, error)
 	AttemptImage(ctx context.Context, serverID string, attempt int) (string, error)
 	ForgetAttemptImage(ctx context.Context, serverID string, attempt int) error
 	ImageLost(ctx context.Context, provider prego.InfraProviderID, providerImageID, message string) error
 }
 
 // Infra is a cloud (direct-provisioning §7). Every error that it returns is a
-// *prego.InfraError.
+// *server.InfraError.
 type Infra interface {
 	ID() prego.InfraProviderID
-	CreateServer(ctx context.Context, p prego.CreateServerParams) (prego.Handle, error)
-	LabelPrimaryIPs(ctx context.Context, h prego.Handle, labels map[string]string) error
-	AwaitRunning(ctx context.Context, h prego.Handle, beat func(status string)) (prego.Handle, error)
-	FindServers(ctx context.Context, serverID string) ([]prego.Handle, error)
-	GetServer(ctx context.Context, providerServerID string) (prego.Handle, error)
+	CreateServer(ctx context.Context, p server.CreateParams) (server.Handle, error)
+	LabelPrimaryIPs(ctx context.Context, h server.Handle, labels map[string]string) error
+	AwaitRunning(ctx context.Context, h server.Handle, beat func(status string)) (server.Handle, error)
+	FindServers(ctx context.Context, serverID string) ([]server.Handle, error)
+	GetServer(ctx context.Context, providerServerID string) (server.Handle, error)
 	LabelServer(ctx context.Context, providerServerID string, labels map[string]string) error
 	DestroyServer(ctx context.Context, providerServerID string) error
-	EnsureFirewall(ctx context.Context, p prego.FirewallParams) (string, error)
+	EnsureFirewall(ctx context.Context, p server.FirewallParams) (string, error)
 	EnsurePlacementGroup(ctx context.Context, environment, name string, role prego.Role) (string, error)
-	EnsureVolume(ctx context.Context, p prego.VolumeParams) (string, error)
-	ListOwned(ctx context.Context) ([]prego.OwnedResource, error)
-	DeleteResource(ctx context.Context, kind prego.ResourceKind, providerID string) error
+	EnsureVolume(ctx context.Context, p server.VolumeParams) (string, error)
+	ListOwned(ctx context.Context) ([]server.OwnedResource, error)
+	DeleteResource(ctx context.Context, kind server.ResourceKind, providerID string) error
 }
 
 // TokenSource makes bootstrap tokens that can be made again: the same id gives
@@ -131,7 +132,7 @@ type Settings struct {
 type Servers struct {
 	Store      Store
 	Infra      map[prego.InfraProviderID]Infra
-	Catalog    prego.Catalog
+	Catalog    server.Catalog
 	Tokens     TokenSource
 	Boot       BootRenderer
 	Containers Containers
@@ -193,10 +194,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	reg.MustRegister(m.Outcomes, m.Seconds, m.Cleanup, m.Orphans, m.Breaker, m.Frozen, m.Awaiting, m.Silent, m.Drift)
 	// A series that begins with 1 has not increased: of the first one nobody would hear.
-	for _, kind := range prego.ResourceKinds() {
+	for _, kind := range server.ResourceKinds() {
 		m.Orphans.WithLabelValues(string(kind))
 	}
-	for _, status := range []prego.AgentStatus{prego.AgentDegraded, prego.AgentDisconnected} {
+	for _, status := range []server.AgentStatus{server.AgentDegraded, server.AgentDisconnected} {
 		m.Silent.WithLabelValues(string(status))
 	}
 	return m

@@ -11,18 +11,20 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // bench runs one command. Its audit id is made of what the command is for, so that
 // a repeated step gets the first result.
-func (a *Tenants) bench(ctx context.Context, c prego.BenchCommand) (string, error) {
+func (a *Tenants) bench(ctx context.Context, c server.BenchCommand) (string, error) {
 	auditID := c.AuditID
 	c.WorkflowID = activity.GetInfo(ctx).WorkflowExecution.ID
 	out, err := a.Bench.Bench(ctx, c)
-	var ce *prego.CommandError
+	var ce *server.CommandError
 	// Whatever became of it: what tenants need of a host may be done twice, under
 	// another id.
-	for n := 1; n <= maxUnknown && errors.As(err, &ce) && ce.Code == prego.CommandUnknown; n++ {
+	for n := 1; n <= maxUnknown && errors.As(err, &ce) && ce.Code == server.CommandUnknown; n++ {
 		c.AuditID = fmt.Sprintf("%s-again%d", auditID, n)
 		out, err = a.Bench.Bench(ctx, c)
 	}
@@ -41,20 +43,20 @@ const maxUnknown = 5
 
 // forTenant runs a command for a tenant where it is placed. The host refuses it
 // when it names a site that belongs to another.
-func (a *Tenants) forTenant(ctx context.Context, t prego.TenantRun, what string, timeout time.Duration, args ...string) (string, error) {
-	return a.bench(ctx, prego.BenchCommand{
+func (a *Tenants) forTenant(ctx context.Context, t tenant.Run, what string, timeout time.Duration, args ...string) (string, error) {
+	return a.bench(ctx, server.BenchCommand{
 		ServerID: t.Allocation.AppServerID, Addr: t.AppServerHost, AuditID: auditID(t, what), TenantID: t.TenantID, Timeout: timeout, Args: args,
 	})
 }
 
 // forPool runs a command for a pool site, which belongs to nobody.
-func (a *Tenants) forPool(ctx context.Context, srv prego.Server, auditID string, timeout time.Duration, args ...string) error {
-	_, err := a.bench(ctx, prego.BenchCommand{ServerID: srv.ServerID, Addr: srv.Host, AuditID: auditID, Timeout: timeout, Args: args})
+func (a *Tenants) forPool(ctx context.Context, srv server.Server, auditID string, timeout time.Duration, args ...string) error {
+	_, err := a.bench(ctx, server.BenchCommand{ServerID: srv.ServerID, Addr: srv.Host, AuditID: auditID, Timeout: timeout, Args: args})
 	return err
 }
 
 // placed reads a tenant with its allocation on a server that can be called.
-func (a *Tenants) placed(ctx context.Context, ref prego.TenantRef) (prego.TenantRun, error) {
+func (a *Tenants) placed(ctx context.Context, ref tenant.Ref) (tenant.Run, error) {
 	t, err := a.current(ctx, ref)
 	if err != nil {
 		return t, err
@@ -66,31 +68,31 @@ func (a *Tenants) placed(ctx context.Context, ref prego.TenantRef) (prego.Tenant
 }
 
 // auditID names a command of a tenant's allocation.
-func auditID(t prego.TenantRun, what string) string {
+func auditID(t tenant.Run, what string) string {
 	return fmt.Sprintf("%s-a%d-%s", t.TenantID, t.Allocation.AllocationID, what)
 }
 
 // MakeSite promotes the reserved pool site to the tenant's, or makes the site on
 // demand, and configures it.
-func (a *Tenants) MakeSite(ctx context.Context, ref prego.TenantRef) (site string, err error) {
+func (a *Tenants) MakeSite(ctx context.Context, ref tenant.Ref) (site string, err error) {
 	stop := keepAlive(ctx)
 	defer stop()
 	t, err := a.placed(ctx, ref)
 	if err != nil {
 		return "", err
 	}
-	site = prego.SiteName(t.Slug, a.Settings.SiteDomain)
+	site = tenant.SiteName(t.Slug, a.Settings.SiteDomain)
 	al, s := t.Allocation, a.Settings
-	step := prego.TenantSitePromoted
+	step := tenant.StepSitePromoted
 	if al.PoolSiteID == "" {
-		step = prego.TenantSiteCreated
+		step = tenant.StepSiteCreated
 	}
 	a.hook("site/start")
 	if err := a.obtainSite(ctx, t, site); err != nil {
 		return "", err
 	}
 	a.hook("site/made")
-	if _, err := a.forTenant(ctx, t, "configure", s.CommandTimeout, prego.SiteConfig{
+	if _, err := a.forTenant(ctx, t, "configure", s.CommandTimeout, tenant.SiteConfig{
 		"host_name": "https://" + site, "prego_tenant_id": t.TenantID, "prego_plan": t.Plan,
 		"prego_max_users": t.ExpectedUsers, "prego_storage_quota_gb": t.StorageQuotaGB,
 	}.Args(site)...); err != nil {
@@ -102,7 +104,7 @@ func (a *Tenants) MakeSite(ctx context.Context, ref prego.TenantRef) (site strin
 
 // obtainSite promotes the pool site, or makes one. Repeated, it joins the command
 // that is under way, or gets its result.
-func (a *Tenants) obtainSite(ctx context.Context, t prego.TenantRun, site string) error {
+func (a *Tenants) obtainSite(ctx context.Context, t tenant.Run, site string) error {
 	al := t.Allocation
 	var err error
 	if al.PoolSiteID != "" {
@@ -114,7 +116,7 @@ func (a *Tenants) obtainSite(ctx context.Context, t prego.TenantRun, site string
 }
 
 // InstallApps installs the apps that the tenant asked for.
-func (a *Tenants) InstallApps(ctx context.Context, ref prego.TenantRef) error {
+func (a *Tenants) InstallApps(ctx context.Context, ref tenant.Ref) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	t, err := a.placed(ctx, ref)
@@ -127,14 +129,14 @@ func (a *Tenants) InstallApps(ctx context.Context, ref prego.TenantRef) error {
 		}
 		a.hook("apps/installed")
 	}
-	return fromTenantStore(a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: t.TenantID, Step: prego.TenantAppsInstalled, Message: fmt.Sprint(t.Apps)},
-		fmt.Sprintf("%s/g%d", prego.TenantAppsInstalled, ref.Generation)))
+	return fromTenantStore(a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: t.TenantID, Step: tenant.StepAppsInstalled, Message: fmt.Sprint(t.Apps)},
+		fmt.Sprintf("%s/g%d", tenant.StepAppsInstalled, ref.Generation)))
 }
 
 // OpenSite lets a site's own work begin, which pool sites don't do, and makes its first
 // user. The user has no password: who owns the address asks for one, or an operator sets
 // one.
-func (a *Tenants) OpenSite(ctx context.Context, ref prego.TenantRef) error {
+func (a *Tenants) OpenSite(ctx context.Context, ref tenant.Ref) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	t, err := a.placed(ctx, ref)
@@ -145,7 +147,7 @@ func (a *Tenants) OpenSite(ctx context.Context, ref prego.TenantRef) error {
 		if _, err := a.forTenant(ctx, t, "first-user", a.Settings.CommandTimeout, "--site", t.Site, "add-user", t.AdminEmail, t.AdminName); err != nil {
 			return err
 		}
-		if err := a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: t.TenantID, Step: prego.TenantUserAdded, Message: t.AdminEmail},
+		if err := a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: t.TenantID, Step: tenant.StepUserAdded, Message: t.AdminEmail},
 			fmt.Sprintf("first_user/a%d", t.Allocation.AllocationID)); err != nil {
 			return fromTenantStore(err)
 		}
@@ -173,7 +175,7 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 	if t.Allocation == nil {
 		return nil
 	}
-	if t.AppServerStatus == prego.ServerTerminated {
+	if t.AppServerStatus == server.Terminated {
 		return a.Store.SiteErased(ctx, t.TenantID)
 	}
 	own, err := a.Store.OwnServers(ctx, in.TenantID)
@@ -185,7 +187,7 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 			return a.Store.SiteErased(ctx, t.TenantID)
 		}
 	}
-	site := prego.SiteName(t.Slug, a.Settings.SiteDomain)
+	site := tenant.SiteName(t.Slug, a.Settings.SiteDomain)
 	names := []string{site}
 	if t.Allocation.PoolSiteID != "" { // the old name first: a rename that comes late must not find it
 		names = []string{t.Allocation.SiteName, site}
@@ -212,26 +214,26 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 	if err := a.Store.SiteErased(ctx, t.TenantID); err != nil {
 		return err
 	}
-	return a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: t.TenantID, Step: prego.TenantSiteDropped, Message: strings.Join(erased, "; ")},
-		fmt.Sprintf("%s/a%d", prego.TenantSiteDropped, t.Allocation.AllocationID))
+	return a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: t.TenantID, Step: tenant.StepSiteDropped, Message: strings.Join(erased, "; ")},
+		fmt.Sprintf("%s/a%d", tenant.StepSiteDropped, t.Allocation.AllocationID))
 }
 
 // NoteSiteLeft puts on the timeline that a site could not be dropped.
 func (a *Tenants) NoteSiteLeft(ctx context.Context, in FailTenantInput) error {
 	a.Metrics.Leaks.Inc()
-	return a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: in.Tenant.TenantID, Step: prego.TenantSiteDropped, Reason: "site_left", Message: in.Message},
+	return a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: in.Tenant.TenantID, Step: tenant.StepSiteDropped, Reason: "site_left", Message: in.Message},
 		fmt.Sprintf("site_left/g%d", in.Tenant.Generation))
 }
 
 // ChangePlan is what there is to put into effect.
 type ChangePlan struct {
-	State   prego.TenantState `json:"state"`
-	Settled bool              `json:"settled"`
-	Region  prego.Region      `json:"region"`
-	Plan    prego.Plan        `json:"plan"`
-	OrgID   string            `json:"org_id"`
-	HasSite bool              `json:"has_site"`
-	Step    time.Duration     `json:"step"`
+	State   tenant.State  `json:"state"`
+	Settled bool          `json:"settled"`
+	Region  prego.Region  `json:"region"`
+	Plan    prego.Plan    `json:"plan"`
+	OrgID   string        `json:"org_id"`
+	HasSite bool          `json:"has_site"`
+	Step    time.Duration `json:"step"`
 }
 
 // PlanChange reads what state a tenant is to be brought into.
@@ -242,15 +244,15 @@ func (a *Tenants) PlanChange(ctx context.Context, tenantID string) (ChangePlan, 
 	}
 	return ChangePlan{
 		State: t.State, Settled: t.ConvergedState == t.State, Region: t.Region, Plan: t.Plan, OrgID: t.OrgID,
-		HasSite: t.Allocation != nil && t.Site != "" && t.AppServerStatus != prego.ServerTerminated, Step: a.Settings.StepTimeout,
+		HasSite: t.Allocation != nil && t.Site != "" && t.AppServerStatus != server.Terminated, Step: a.Settings.StepTimeout,
 	}, nil
 }
 
 // MaintenanceInput asks for a tenant's site to be taken offline or brought back.
 type MaintenanceInput struct {
-	TenantID string            `json:"tenant_id"`
-	State    prego.TenantState `json:"state"` // that asks for it
-	Off      bool              `json:"off"`   // no maintenance: the site serves
+	TenantID string       `json:"tenant_id"`
+	State    tenant.State `json:"state"` // that asks for it
+	Off      bool         `json:"off"`   // no maintenance: the site serves
 }
 
 // SetMaintenance takes a site offline or brings it back. It does nothing for a
@@ -278,7 +280,7 @@ func (a *Tenants) SetMaintenance(ctx context.Context, in MaintenanceInput) error
 }
 
 // onSite runs short commands on a tenant's site, one after the other, each verb once.
-func (a *Tenants) onSite(ctx context.Context, t prego.TenantRun, what string, commands ...[]string) error {
+func (a *Tenants) onSite(ctx context.Context, t tenant.Run, what string, commands ...[]string) error {
 	for _, c := range commands {
 		if _, err := a.forTenant(ctx, t, what+"-"+c[0], a.Settings.CommandTimeout, append([]string{"--site", t.Site}, c...)...); err != nil {
 			return err
@@ -304,7 +306,7 @@ func reading(on bool) []string {
 }
 
 // takeOffline has a site answer nobody, and do nothing by itself.
-func (a *Tenants) takeOffline(ctx context.Context, t prego.TenantRun, what string) error {
+func (a *Tenants) takeOffline(ctx context.Context, t tenant.Run, what string) error {
 	if t.ReadOnly {
 		if err := a.onSite(ctx, t, what+"-offline", reading(false)); err != nil {
 			return err
@@ -317,8 +319,8 @@ func (a *Tenants) takeOffline(ctx context.Context, t prego.TenantRun, what strin
 }
 
 // putOnline has a site serve: to be read alone while it is above its storage quota.
-func (a *Tenants) putOnline(ctx context.Context, t prego.TenantRun, what string) error {
-	if t.StorageLevel == prego.StorageReadOnly {
+func (a *Tenants) putOnline(ctx context.Context, t tenant.Run, what string) error {
+	if t.StorageLevel == tenant.StorageReadOnly {
 		// Recorded first: whoever takes the site offline has to undo it.
 		if err := a.Store.SiteReadOnly(ctx, t.TenantID, true); err != nil {
 			return err
@@ -356,17 +358,17 @@ func (a *Tenants) FinalBackup(ctx context.Context, tenantID string) error {
 		return err
 	}
 	a.hook("backup/done")
-	return a.Store.AddTenantEvent(ctx, prego.TenantEvent{TenantID: tenantID, Step: prego.TenantFinalBackup, Message: backupReport(t, b)}, string(prego.TenantFinalBackup))
+	return a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: tenantID, Step: tenant.StepFinalBackup, Message: backupReport(t, b)}, string(tenant.StepFinalBackup))
 }
 
 // backup backs a tenant's site up under a name. Of a name there is one backup, however
 // often it is asked for.
-func (a *Tenants) backup(ctx context.Context, t prego.TenantRun, what, name string) (prego.Backup, error) {
+func (a *Tenants) backup(ctx context.Context, t tenant.Run, what, name string) (tenant.Backup, error) {
 	out, err := a.forTenant(ctx, t, what, a.Settings.SiteTimeout, "--site", t.Site, "backup", name, "--with-files")
 	if err != nil {
-		return prego.Backup{}, err
+		return tenant.Backup{}, err
 	}
-	b, err := prego.ParseBackup(t.Site, name, out)
+	b, err := tenant.ParseBackup(t.Site, name, out)
 	if err != nil {
 		return b, permanent(ErrTypeCommand, err.Error(), nil)
 	}
@@ -374,7 +376,7 @@ func (a *Tenants) backup(ctx context.Context, t prego.TenantRun, what, name stri
 }
 
 // backupReport says where a backup is, and how large it is.
-func backupReport(t prego.TenantRun, b prego.Backup) string {
+func backupReport(t tenant.Run, b tenant.Backup) string {
 	parts := make([]string, 0, len(b.Files))
 	for _, f := range b.Files {
 		parts = append(parts, fmt.Sprintf("%s (%d bytes)", f.Path, f.Bytes))
@@ -384,8 +386,8 @@ func backupReport(t prego.TenantRun, b prego.Backup) string {
 
 // ConvergedInput is a state whose effects are in place.
 type ConvergedInput struct {
-	TenantID string            `json:"tenant_id"`
-	State    prego.TenantState `json:"state"`
+	TenantID string       `json:"tenant_id"`
+	State    tenant.State `json:"state"`
 }
 
 // TenantConverged records it.
@@ -395,12 +397,12 @@ func (a *Tenants) TenantConverged(ctx context.Context, in ConvergedInput) error 
 
 // RefillPlan are the sites that are to be built on a server.
 type RefillPlan struct {
-	Sites    []prego.PoolSite `json:"sites"`
-	Failed   int              `json:"failed,omitempty"` // earlier builds of which something may be left
-	Region   prego.Region     `json:"region"`
-	Role     prego.Role       `json:"role"`
-	Parallel int              `json:"parallel"`
-	Step     time.Duration    `json:"step"`
+	Sites    []tenant.PoolSite `json:"sites"`
+	Failed   int               `json:"failed,omitempty"` // earlier builds of which something may be left
+	Region   prego.Region      `json:"region"`
+	Role     prego.Role        `json:"role"`
+	Parallel int               `json:"parallel"`
+	Step     time.Duration     `json:"step"`
 }
 
 // RefillInput names the pool.
@@ -425,7 +427,7 @@ func (a *Tenants) PlanRefill(ctx context.Context, in RefillInput) (RefillPlan, e
 
 // BuildSite builds one pool site. One that cannot be built is given up with its
 // reason.
-func (a *Tenants) BuildSite(ctx context.Context, site prego.PoolSite) (built bool, err error) {
+func (a *Tenants) BuildSite(ctx context.Context, site tenant.PoolSite) (built bool, err error) {
 	stop := keepAlive(ctx)
 	defer stop()
 	srv, err := a.Store.GetServer(ctx, site.AppServerID)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
 )
 
 // StorageResult is what a run that measures sites came to.
@@ -70,16 +71,16 @@ func (a *Tenants) MeasureSites(ctx context.Context) (StorageResult, error) {
 	if err != nil {
 		return out, err
 	}
-	for _, l := range prego.StorageLevels() {
+	for _, l := range tenant.StorageLevels() {
 		a.Metrics.Storage.WithLabelValues(string(l)).Set(float64(levels[l]))
 	}
 	return out, nil
 }
 
 // byHost are the turns of each host, which come ordered by it.
-func byHost(turns []prego.StorageTurn) (hosts [][]prego.StorageTurn) {
+func byHost(turns []tenant.StorageTurn) (hosts [][]tenant.StorageTurn) {
 	for len(turns) > 0 {
-		n := slices.IndexFunc(turns, func(t prego.StorageTurn) bool { return t.ServerID != turns[0].ServerID })
+		n := slices.IndexFunc(turns, func(t tenant.StorageTurn) bool { return t.ServerID != turns[0].ServerID })
 		if n < 0 {
 			n = len(turns)
 		}
@@ -100,7 +101,7 @@ func (a *Tenants) measure(ctx context.Context, tenantID string) (changed bool, e
 	if err != nil {
 		return false, err
 	}
-	size, err := prego.ParseSiteSize(printed)
+	size, err := tenant.ParseSiteSize(printed)
 	if err != nil {
 		return false, err
 	}
@@ -115,7 +116,7 @@ func (a *Tenants) measure(ctx context.Context, tenantID string) (changed bool, e
 		return false, err
 	}
 	// In its grace period a site is as it was before, and so it stays.
-	if t.State != prego.TenantActive || t.ConvergedState != t.State || t.ReadOnly == (t.StorageLevel == prego.StorageReadOnly) {
+	if t.State != tenant.Active || t.ConvergedState != t.State || t.ReadOnly == (t.StorageLevel == tenant.StorageReadOnly) {
 		return false, nil
 	}
 	a.hook("storage/change")
@@ -123,7 +124,7 @@ func (a *Tenants) measure(ctx context.Context, tenantID string) (changed bool, e
 }
 
 // tellQuota has a site know its quota when that has changed.
-func (a *Tenants) tellQuota(ctx context.Context, t prego.TenantRun, what string) error {
+func (a *Tenants) tellQuota(ctx context.Context, t tenant.Run, what string) error {
 	u, err := a.Store.SiteUsage(ctx, t.TenantID)
 	if err != nil || u == nil || u.QuotaGB == t.StorageQuotaGB {
 		return err

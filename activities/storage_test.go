@@ -9,10 +9,11 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/tenant"
 )
 
 // living is a tenant with a promoted pool site on app-0.
-func living(t *testing.T, change func(*prego.CreateTenantRequest)) (*placing, *steps, prego.TenantRef) {
+func living(t *testing.T, change func(*tenant.CreateRequest)) (*placing, *steps, tenant.Ref) {
 	t.Helper()
 	p := newPlacing(t, 4)
 	p.server("app-0", prego.RoleApp, "")
@@ -22,13 +23,13 @@ func living(t *testing.T, change func(*prego.CreateTenantRequest)) (*placing, *s
 	p.exec(`UPDATE servers SET host = '192.0.2.1'`)
 	placer := p.placer(nil)
 	s := p.steps(placer)
-	s.Settings.Storage = prego.StorageRules{WarnPct: 90, HardPct: 120, Grace: time.Hour}
+	s.Settings.Storage = tenant.StorageRules{WarnPct: 90, HardPct: 120, Grace: time.Hour}
 	s.Settings.StorageEvery, s.Settings.StorageBatch, s.Settings.StorageHosts = 0, 10, 2
 	tn := p.tenant(prego.PlanStarter, change)
-	d, err := placer.Place(t.Context(), prego.TenantRun{Tenant: tn}, nil, "test")
+	d, err := placer.Place(t.Context(), tenant.Run{Tenant: tn}, nil, "test")
 	require.NoError(t, err)
 	require.True(t, d.PlacesTenant())
-	return p, s, prego.TenantRef{TenantID: tn.TenantID, Generation: 1}
+	return p, s, tenant.Ref{TenantID: tn.TenantID, Generation: 1}
 }
 
 func (s *steps) do(t *testing.T, step any, arg ...any) {
@@ -40,7 +41,7 @@ func (s *steps) do(t *testing.T, step any, arg ...any) {
 // TestASiteIsPromotedConfiguredAndOpened with as few commands as there can be.
 func TestASiteIsPromotedConfiguredAndOpened(t *testing.T) {
 	t.Parallel()
-	p, s, ref := living(t, func(r *prego.CreateTenantRequest) { r.AdminEmail, r.AdminName = "ann@example.com", "Ann" })
+	p, s, ref := living(t, func(r *tenant.CreateRequest) { r.AdminEmail, r.AdminName = "ann@example.com", "Ann" })
 	s.do(t, s.MakeSite, ref)
 	require.Equal(t, []string{"app-0", "promote-site", "app-0-db-0-0.pool", "s1.sites.test"}, s.hosts.ran[0])
 	require.Len(t, s.hosts.ran, 2)
@@ -79,12 +80,12 @@ func TestSuspendingAndResuming(t *testing.T) {
 	s.do(t, s.MakeSite, ref)
 	s.hosts.asked()
 	p.exec(`UPDATE tenants SET state = 'suspended'`)
-	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: prego.TenantSuspended})
+	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Suspended})
 	require.Equal(t, []string{"set-maintenance-mode on", "disable-scheduler"}, s.hosts.asked())
 	p.exec(`UPDATE tenants SET state = 'active'`)
-	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: prego.TenantActive, Off: true})
+	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Active, Off: true})
 	require.Equal(t, []string{"set-maintenance-mode off", "enable-scheduler"}, s.hosts.asked())
-	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: prego.TenantSuspended})
+	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Suspended})
 	require.Empty(t, s.hosts.asked(), "the tenant has moved on")
 }
 
@@ -122,11 +123,11 @@ func TestASiteAboveItsQuotaIsReadOnly(t *testing.T) {
 
 	// Suspended, it is read by nobody; resumed, it is what it was.
 	p.exec(`UPDATE tenants SET state = 'suspended', converged_state = 'suspended'`)
-	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: prego.TenantSuspended})
+	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Suspended})
 	require.Equal(t, []string{`configure {"allow_reads_during_maintenance":null}`, "set-maintenance-mode on", "disable-scheduler"}, s.hosts.asked())
 	require.Equal(t, []string{"usage"}, measure(11))
 	p.exec(`UPDATE tenants SET state = 'active', converged_state = 'active'`)
-	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: prego.TenantActive, Off: true})
+	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Active, Off: true})
 	require.Equal(t, readOnly[1:], s.hosts.asked())
 
 	// A host that fails half way is told again.
@@ -180,7 +181,7 @@ func (s *steps) backups(p *placing) *activities.Backups {
 // TestSnapshotsHaveTheNamesThatTheyAreGiven, by which they are restored and deleted.
 func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	t.Parallel()
-	p, s, ref := living(t, func(r *prego.CreateTenantRequest) { r.Slug = "acme-kr-2" })
+	p, s, ref := living(t, func(r *tenant.CreateRequest) { r.Slug = "acme-kr-2" })
 	s.do(t, s.MakeSite, ref)
 	b := s.backups(p)
 	p.exec(`UPDATE tenants SET state = 'active', converged_state = 'active'`)
@@ -198,7 +199,7 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	require.NoError(t, v.Get(&files))
 	require.Equal(t, []string{"acme-kr-2.sites.test/private/snapshots/snp-1-database.sql.gz"}, files)
 	require.Equal(t, []string{"app-0", "--site", "acme-kr-2.sites.test", "backup", "snp-1", "--with-files"}, s.hosts.ran[0])
-	s.do(t, b.FinishSnapshot, activities.BackupEnd{ID: "snp-1", Status: prego.JobSucceeded, Files: files})
+	s.do(t, b.FinishSnapshot, activities.BackupEnd{ID: "snp-1", Status: tenant.JobSucceeded, Files: files})
 	snap, err = p.store.GetSnapshot(t.Context(), "t1", "snp-1")
 	require.NoError(t, err)
 	require.EqualValues(t, 7, *snap.Bytes)
@@ -219,7 +220,7 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	require.Equal(t, []string{"restore", "rst-1-before", "--with-files"}, ran[3][3:])
 	require.Equal(t, []string{"delete-backup", "rst-1-before"}, ran[len(ran)-1][3:])
 	require.Equal(t, []string{"set-maintenance-mode on", "backup", "restore", "restore", "set-maintenance-mode off", "enable-scheduler", "delete-backup"}, s.hosts.asked())
-	s.do(t, b.FinishRestore, activities.BackupEnd{ID: j.JobID, Status: prego.JobSucceeded})
+	s.do(t, b.FinishRestore, activities.BackupEnd{ID: j.JobID, Status: tenant.JobSucceeded})
 
 	// What is of another name is no backup of ours.
 	_, err = p.store.CreateSnapshot(t.Context(), "t1", "snp-2", "op")

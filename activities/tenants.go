@@ -12,67 +12,69 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/scale"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // FleetPlanner decides what an action does to a fleet: scale.Plan.
-type FleetPlanner = func(prego.FleetState, prego.FleetAction) (prego.FleetPlan, error)
+type FleetPlanner = func(server.FleetState, server.FleetAction) (server.FleetPlan, error)
 
 // TenantStore is the part of Postgres that tenants' steps use.
 type TenantStore interface {
-	TenantRun(ctx context.Context, tenantID string) (prego.TenantRun, error)
-	AddTenantEvent(ctx context.Context, e prego.TenantEvent, dedupKey string) error
-	AwaitTenant(ctx context.Context, ref prego.TenantRef, reason prego.Reason, message string, roles []prego.Role, queued bool) error
-	SiteReady(ctx context.Context, ref prego.TenantRef, site string, step prego.TenantStep) error
-	ActivateTenant(ctx context.Context, ref prego.TenantRef, trial time.Duration) (seconds float64, err error)
-	FailTenant(ctx context.Context, ref prego.TenantRef, reason prego.Reason, message string) error
-	ReleaseAllocation(ctx context.Context, tenantID, reason, message string, fate prego.SiteFate, destroyServer bool) error
-	TenantConverged(ctx context.Context, tenantID string, state prego.TenantState) error
+	TenantRun(ctx context.Context, tenantID string) (tenant.Run, error)
+	AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error
+	AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, queued bool) error
+	SiteReady(ctx context.Context, ref tenant.Ref, site string, step tenant.Step) error
+	ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration) (seconds float64, err error)
+	FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) error
+	ReleaseAllocation(ctx context.Context, tenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error
+	TenantConverged(ctx context.Context, tenantID string, state tenant.State) error
 	OwnServers(ctx context.Context, tenantID string) ([]string, error)
-	ExpireTenant(ctx context.Context, tenantID string, p prego.LifecyclePeriods) (changed bool, err error)
+	ExpireTenant(ctx context.Context, tenantID string, p tenant.LifecyclePeriods) (changed bool, err error)
 
-	RequestDecommission(ctx context.Context, serverID, by string, force bool) (prego.Server, error)
-	Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m prego.MeasuredLimits) ([]prego.Demand, error)
-	FindScaling(ctx context.Context, workflowID, round string) (e prego.ScalingRound, ok bool, err error)
-	BeginScaling(ctx context.Context, e prego.ScalingRound) (prego.ScalingRound, error)
-	BeginFleetScaling(ctx context.Context, e prego.ScalingRound, plan FleetPlanner) (prego.ScalingRound, error)
-	RequestFleetMember(ctx context.Context, f prego.FleetServer, c prego.Constraint, by string, plan FleetPlanner) (prego.Server, error)
+	RequestDecommission(ctx context.Context, serverID, by string, force bool) (server.Server, error)
+	Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits) ([]tenant.Demand, error)
+	FindScaling(ctx context.Context, workflowID, round string) (e tenant.ScalingRound, ok bool, err error)
+	BeginScaling(ctx context.Context, e tenant.ScalingRound) (tenant.ScalingRound, error)
+	BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, plan FleetPlanner) (tenant.ScalingRound, error)
+	RequestFleetMember(ctx context.Context, f server.FleetServer, c prego.Constraint, by string, plan FleetPlanner) (server.Server, error)
 	OpenFleets(ctx context.Context, quiet time.Duration) ([]string, error)
 	SettleDemand(ctx context.Context, age time.Duration) error
 	FinishScaling(ctx context.Context, eventID int64, message string) error
 
-	Queued(ctx context.Context, region prego.Region, tenantID string, mode prego.PlacementMode) (bool, error)
-	Waiting(ctx context.Context, region prego.Region) ([]prego.WaitingTenant, error)
+	Queued(ctx context.Context, region prego.Region, tenantID string, mode tenant.PlacementMode) (bool, error)
+	Waiting(ctx context.Context, region prego.Region) ([]tenant.WaitingTenant, error)
 	ServeRegion(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
-	FindTenantWork(ctx context.Context, quiet, reserveFor time.Duration) (prego.TenantWork, []string, error)
+	FindTenantWork(ctx context.Context, quiet, reserveFor time.Duration) (tenant.Work, []string, error)
 
-	PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration) ([]prego.PoolSite, error)
+	PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration) ([]tenant.PoolSite, error)
 	SiteWanted(ctx context.Context, poolSiteID string) (bool, error)
 	SiteBuilt(ctx context.Context, poolSiteID string) (seconds float64, err error)
 	SiteFailed(ctx context.Context, poolSiteID, reason string) error
 	LowPools(ctx context.Context, failureMemory time.Duration) ([]string, error)
-	WarmPool(ctx context.Context, region prego.Region, plan prego.Plan, image string) (prego.WarmState, error)
-	WarmPoolKeys(ctx context.Context) ([]prego.WarmPool, error)
+	WarmPool(ctx context.Context, region prego.Region, plan prego.Plan, image string) (tenant.WarmState, error)
+	WarmPoolKeys(ctx context.Context) ([]tenant.WarmPool, error)
 	WarmBare(ctx context.Context, region prego.Region, plan prego.Plan) ([]string, error)
 	WarmStale(ctx context.Context, region prego.Region, plan prego.Plan, image string, failureMemory time.Duration) ([]string, error)
-	SitesToDrop(ctx context.Context, serverID string) ([]prego.PoolSite, error)
+	SitesToDrop(ctx context.Context, serverID string) ([]tenant.PoolSite, error)
 	SiteDropped(ctx context.Context, poolSiteID string) error
 	PoolsBeyondSLO(ctx context.Context) (float64, error)
-	GetServer(ctx context.Context, serverID string) (prego.Server, error)
+	GetServer(ctx context.Context, serverID string) (server.Server, error)
 
 	SiteErased(ctx context.Context, tenantID string) error
-	TakeStorageTurns(ctx context.Context, every time.Duration, limit int) ([]prego.StorageTurn, error)
-	KeepSiteUsage(ctx context.Context, tenantID string, size prego.SiteSize, rules prego.StorageRules) (prego.StorageLevel, error)
-	SiteUsage(ctx context.Context, tenantID string) (*prego.SiteUsage, error)
+	TakeStorageTurns(ctx context.Context, every time.Duration, limit int) ([]tenant.StorageTurn, error)
+	KeepSiteUsage(ctx context.Context, tenantID string, size tenant.SiteSize, rules tenant.StorageRules) (tenant.StorageLevel, error)
+	SiteUsage(ctx context.Context, tenantID string) (*tenant.SiteUsage, error)
 	SiteUsageFailed(ctx context.Context, tenantID, why string) error
 	SiteReadOnly(ctx context.Context, tenantID string, on bool) error
 	SiteKnowsQuota(ctx context.Context, tenantID string, gb int) error
-	StorageLevels(ctx context.Context) (map[prego.StorageLevel]int, error)
+	StorageLevels(ctx context.Context) (map[tenant.StorageLevel]int, error)
 }
 
 // Bench runs bench on hosts (direct-provisioning §1, path D). A failure is a
-// *prego.CommandError; repeated with the same audit id nothing runs twice.
+// *server.CommandError; repeated with the same audit id nothing runs twice.
 type Bench interface {
-	Bench(ctx context.Context, c prego.BenchCommand) (stdout string, err error)
+	Bench(ctx context.Context, c server.BenchCommand) (stdout string, err error)
 }
 
 // TenantRuns reaches the workflow engine from tenants' steps. Each either starts a
@@ -93,7 +95,7 @@ type TenantSettings struct {
 	Environment     string
 	SiteDomain      string
 	Image           string // of servers of the current version
-	Periods         prego.LifecyclePeriods
+	Periods         tenant.LifecyclePeriods
 	CapacityWait    time.Duration // how long a tenant waits for a place
 	CapacityPoll    time.Duration // how often a waiting run looks by itself
 	SiteTimeout     time.Duration // of bench new-site
@@ -107,7 +109,7 @@ type TenantSettings struct {
 	ScaleOutMaxRole int           // servers of a role per region
 	ThresholdPct    float64       // of capacity used, above which the fleet grows ahead of need; 70 by default
 	OrphanQuiet     time.Duration // how long a row may stand still before its run is looked for
-	Storage         prego.StorageRules
+	Storage         tenant.StorageRules
 	StorageEvery    time.Duration // between two measurements of a site
 	StorageBatch    int           // sites that one run measures
 	StorageHosts    int           // hosts at once
@@ -186,29 +188,29 @@ const (
 
 // TenantPlan is what a tenant's run needs to know before its first step.
 type TenantPlan struct {
-	Region       prego.Region        `json:"region"`
-	Plan         prego.Plan          `json:"plan"`
-	OrgID        string              `json:"org_id"`
-	Slug         string              `json:"slug"`
-	Policy       prego.PlacementMode `json:"policy"`
-	Apps         int                 `json:"apps"`
-	CapacityWait time.Duration       `json:"capacity_wait"`
-	CapacityPoll time.Duration       `json:"capacity_poll"`
-	StepTimeout  time.Duration       `json:"step_timeout"`
-	AppTimeout   time.Duration       `json:"app_timeout"`
-	Cancelled    bool                `json:"cancelled,omitempty"`
+	Region       prego.Region         `json:"region"`
+	Plan         prego.Plan           `json:"plan"`
+	OrgID        string               `json:"org_id"`
+	Slug         string               `json:"slug"`
+	Policy       tenant.PlacementMode `json:"policy"`
+	Apps         int                  `json:"apps"`
+	CapacityWait time.Duration        `json:"capacity_wait"`
+	CapacityPoll time.Duration        `json:"capacity_poll"`
+	StepTimeout  time.Duration        `json:"step_timeout"`
+	AppTimeout   time.Duration        `json:"app_timeout"`
+	Cancelled    bool                 `json:"cancelled,omitempty"`
 	// Resumed: an earlier run placed the tenant already, or asked for its server.
 	Resumed bool `json:"resumed,omitempty"`
 }
 
 // current reads the tenant, and refuses when its row is no longer this
 // generation's.
-func (a *Tenants) current(ctx context.Context, ref prego.TenantRef) (prego.TenantRun, error) {
+func (a *Tenants) current(ctx context.Context, ref tenant.Ref) (tenant.Run, error) {
 	t, err := a.Store.TenantRun(ctx, ref.TenantID)
 	if err != nil {
 		return t, fromTenantStore(err)
 	}
-	if t.Generation != ref.Generation || (t.State != prego.TenantTrial && t.State != prego.TenantProvisioning) {
+	if t.Generation != ref.Generation || (t.State != tenant.Trial && t.State != tenant.Provisioning) {
 		return t, permanent(ErrTypeSuperseded, fmt.Sprintf("tenant %s is %s in generation %d", ref.TenantID, t.State, t.Generation), nil)
 	}
 	return t, nil
@@ -222,7 +224,7 @@ func fromTenantStore(err error) error {
 }
 
 // PlanTenant reads the row.
-func (a *Tenants) PlanTenant(ctx context.Context, ref prego.TenantRef) (TenantPlan, error) {
+func (a *Tenants) PlanTenant(ctx context.Context, ref tenant.Ref) (TenantPlan, error) {
 	t, err := a.current(ctx, ref)
 	if err != nil {
 		return TenantPlan{}, err
@@ -246,7 +248,7 @@ type PlaceResult struct {
 
 // PlaceTenant decides and reserves. A tenant for whom there is no place is queued,
 // and the capacity that it is short of is asked for.
-func (a *Tenants) PlaceTenant(ctx context.Context, ref prego.TenantRef) (PlaceResult, error) {
+func (a *Tenants) PlaceTenant(ctx context.Context, ref tenant.Ref) (PlaceResult, error) {
 	t, err := a.current(ctx, ref)
 	if err != nil {
 		return PlaceResult{}, err
@@ -270,7 +272,7 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref prego.TenantRef) (PlaceRe
 	switch d.Outcome {
 	case placement.Placed:
 		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
-		if t.Policy == prego.ModeOneTenantOneServer {
+		if t.Policy == tenant.ModeOneTenantOneServer {
 			a.told(a.Runs.EnsureWarmPool(ctx, t.Region, t.Plan))
 		}
 	case placement.Refused:
@@ -300,8 +302,8 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref prego.TenantRef) (PlaceRe
 
 // decide places a tenant, unless others of its kind wait already: then it joins
 // them instead of overtaking.
-func (a *Tenants) decide(ctx context.Context, t prego.TenantRun) (d placement.Decision, behind bool, err error) {
-	if t.Policy == prego.ModeShared {
+func (a *Tenants) decide(ctx context.Context, t tenant.Run) (d placement.Decision, behind bool, err error) {
+	if t.Policy == tenant.ModeShared {
 		queued, err := a.Store.Queued(ctx, t.Region, t.TenantID, t.Policy)
 		if err != nil {
 			return placement.Decision{}, false, err
@@ -355,7 +357,7 @@ func (a *Tenants) ServeQueue(ctx context.Context, region prego.Region) (placed i
 }
 
 // serve places one waiting tenant, or records what it is short of now.
-func (a *Tenants) serve(ctx context.Context, w prego.WaitingTenant) (placed bool, err error) {
+func (a *Tenants) serve(ctx context.Context, w tenant.WaitingTenant) (placed bool, err error) {
 	t, err := a.Store.TenantRun(ctx, w.TenantID)
 	if err != nil {
 		return false, err
@@ -363,7 +365,7 @@ func (a *Tenants) serve(ctx context.Context, w prego.WaitingTenant) (placed bool
 	if t.Allocation == nil && t.Waiting && t.Generation == w.Generation {
 		d, err := a.Placer.Place(ctx, t, nil, prego.ActorPlacementEngine)
 		switch {
-		case errors.Is(err, prego.ErrSuperseded):
+		case errors.Is(err, server.ErrSuperseded):
 			return false, nil
 		case err != nil:
 			return false, err
@@ -378,7 +380,7 @@ func (a *Tenants) serve(ctx context.Context, w prego.WaitingTenant) (placed bool
 }
 
 // requeue records what a waiting tenant is short of now; it keeps its place.
-func (a *Tenants) requeue(ctx context.Context, w prego.WaitingTenant, t prego.TenantRun, d placement.Decision) error {
+func (a *Tenants) requeue(ctx context.Context, w tenant.WaitingTenant, t tenant.Run, d placement.Decision) error {
 	reason, roles, err := a.shortage(ctx, t, d)
 	if err != nil {
 		return err
@@ -387,8 +389,8 @@ func (a *Tenants) requeue(ctx context.Context, w prego.WaitingTenant, t prego.Te
 		reason, roles = prego.ReasonAwaitingSite, nil
 		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	}
-	err = a.Store.AwaitTenant(ctx, prego.TenantRef(w), reason, d.SelectionReason, roles, true)
-	if errors.Is(err, prego.ErrSuperseded) {
+	err = a.Store.AwaitTenant(ctx, tenant.Ref(w), reason, d.SelectionReason, roles, true)
+	if errors.Is(err, server.ErrSuperseded) {
 		return nil
 	}
 	return err
@@ -396,15 +398,15 @@ func (a *Tenants) requeue(ctx context.Context, w prego.WaitingTenant, t prego.Te
 
 // TenantLook is how a waiting tenant stands.
 type TenantLook struct {
-	Placed          bool               `json:"placed"`
-	Cancelled       bool               `json:"cancelled"`
-	OwnServer       string             `json:"own_server,omitempty"`
-	OwnServerStatus prego.ServerStatus `json:"own_server_status,omitempty"`
-	OwnServerReason prego.Reason       `json:"own_server_reason,omitempty"`
+	Placed          bool          `json:"placed"`
+	Cancelled       bool          `json:"cancelled"`
+	OwnServer       string        `json:"own_server,omitempty"`
+	OwnServerStatus server.Status `json:"own_server_status,omitempty"`
+	OwnServerReason prego.Reason  `json:"own_server_reason,omitempty"`
 }
 
 // LookAtTenant reads how a tenant stands.
-func (a *Tenants) LookAtTenant(ctx context.Context, ref prego.TenantRef) (TenantLook, error) {
+func (a *Tenants) LookAtTenant(ctx context.Context, ref tenant.Ref) (TenantLook, error) {
 	t, err := a.current(ctx, ref)
 	if err != nil {
 		return TenantLook{}, err
@@ -417,7 +419,7 @@ func (a *Tenants) LookAtTenant(ctx context.Context, ref prego.TenantRef) (Tenant
 
 // OwnServerID names the server that is made for a tenant, at its first try or a
 // later one.
-func OwnServerID(ref prego.TenantRef, try int) string {
+func OwnServerID(ref tenant.Ref, try int) string {
 	id := fmt.Sprintf("n-%s-g%d", ref.TenantID, ref.Generation)
 	if try > 1 {
 		id += fmt.Sprintf("-%d", try)
@@ -427,8 +429,8 @@ func OwnServerID(ref prego.TenantRef, try int) string {
 
 // OwnServerInput names the tenant, and which of its tries for a site asks.
 type OwnServerInput struct {
-	Tenant prego.TenantRef `json:"tenant"`
-	Try    int             `json:"try"`
+	Tenant tenant.Ref `json:"tenant"`
+	Try    int        `json:"try"`
 }
 
 // RequestOwnServer asks for the server of a tenant that gets one of its own
@@ -442,8 +444,8 @@ func (a *Tenants) RequestOwnServer(ctx context.Context, in OwnServerInput) (Serv
 		srv, err := a.Store.GetServer(ctx, id)
 		return ServerRef{ServerID: srv.ServerID, Generation: srv.Generation}, fromStore(err)
 	}
-	srv, err := a.Store.RequestFleetMember(ctx, prego.FleetServer{
-		ServerID: OwnServerID(in.Tenant, in.Try), Role: prego.RoleNode, Region: t.Region, Spec: prego.ServerSpec{Tags: t.Effective().Require},
+	srv, err := a.Store.RequestFleetMember(ctx, server.FleetServer{
+		ServerID: OwnServerID(in.Tenant, in.Try), Role: prego.RoleNode, Region: t.Region, Spec: server.Spec{Tags: t.Effective().Require},
 		DedicatedFor: t.TenantID, PlanTierLock: placement.ShardLockFor(t.Plan),
 	}, t.Effective(), "tenant/"+t.TenantID, scale.Plan)
 	if prego.CodeOf(err) == prego.CodeFleetFull {
@@ -465,13 +467,13 @@ func coded(err error) error {
 }
 
 // ActivateTenant makes the tenant active, with one UPDATE.
-func (a *Tenants) ActivateTenant(ctx context.Context, ref prego.TenantRef) error {
+func (a *Tenants) ActivateTenant(ctx context.Context, ref tenant.Ref) error {
 	t, err := a.Store.TenantRun(ctx, ref.TenantID)
 	if err != nil {
 		return fromTenantStore(err)
 	}
 	a.hook("tenant_activate/start")
-	seconds, err := a.Store.ActivateTenant(ctx, ref, a.Settings.Periods.For(prego.TenantActive, t.Plan))
+	seconds, err := a.Store.ActivateTenant(ctx, ref, a.Settings.Periods.For(tenant.Active, t.Plan))
 	if err != nil {
 		return fromTenantStore(err)
 	}
@@ -487,10 +489,10 @@ func (a *Tenants) ActivateTenant(ctx context.Context, ref prego.TenantRef) error
 
 // FailTenantInput says why a tenant's provisioning ends.
 type FailTenantInput struct {
-	Tenant  prego.TenantRef `json:"tenant"`
-	Plan    prego.Plan      `json:"plan"`
-	Reason  prego.Reason    `json:"reason"`
-	Message string          `json:"message"`
+	Tenant  tenant.Ref   `json:"tenant"`
+	Plan    prego.Plan   `json:"plan"`
+	Reason  prego.Reason `json:"reason"`
+	Message string       `json:"message"`
 }
 
 // FailTenant ends a tenant's provisioning.
@@ -505,10 +507,10 @@ func (a *Tenants) FailTenant(ctx context.Context, in FailTenantInput) error {
 
 // ReleaseInput says how a tenant's place is freed.
 type ReleaseInput struct {
-	TenantID string         `json:"tenant_id"`
-	Reason   string         `json:"reason"`
-	Message  string         `json:"message,omitempty"` // what happened, for the timeline
-	Fate     prego.SiteFate `json:"fate"`
+	TenantID string          `json:"tenant_id"`
+	Reason   string          `json:"reason"`
+	Message  string          `json:"message,omitempty"` // what happened, for the timeline
+	Fate     tenant.SiteFate `json:"fate"`
 }
 
 // RetireSpareServers takes down servers that were made for a tenant who lives

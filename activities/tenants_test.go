@@ -16,6 +16,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/store"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // noRuns is a workflow engine that remembers which servers are to be taken down.
@@ -71,12 +73,12 @@ func (h *hosts) asked() (verbs []string) {
 	return verbs
 }
 
-func (h *hosts) Bench(_ context.Context, c prego.BenchCommand) (string, error) {
+func (h *hosts) Bench(_ context.Context, c server.BenchCommand) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ran = append(h.ran, append([]string{c.ServerID}, c.Args...))
 	if h.fails != "" && verb(c.Args) == h.fails {
-		return "", &prego.CommandError{Kind: "bench", ExitCode: 1, Stderr: "no", Permanent: true, Code: prego.CommandFailed}
+		return "", &server.CommandError{Kind: "bench", ExitCode: 1, Stderr: "no", Permanent: true, Code: server.CommandFailed}
 	}
 	return h.says[verb(c.Args)], nil
 }
@@ -112,7 +114,7 @@ func TestADatabaseOutlivesTheTenantsServer(t *testing.T) {
 	placer := p.placer(nil)
 	s := p.steps(placer)
 	tn := p.tenant(prego.PlanEnterprise, nil)
-	d, err := placer.Place(t.Context(), prego.TenantRun{Tenant: tn}, nil, "test")
+	d, err := placer.Place(t.Context(), tenant.Run{Tenant: tn}, nil, "test")
 	require.NoError(t, err)
 	require.True(t, d.PlacesTenant())
 	p.exec(`UPDATE tenants SET site = 's1.sites.test', state = 'data_purged'`)
@@ -130,8 +132,8 @@ func TestAResumedRunSeesToTheServerOfTheLostOne(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
 	s := p.steps(p.placer(nil))
-	tn := p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) { r.Policy = prego.ModeOneTenantOneServer })
-	ref := prego.TenantRef{TenantID: tn.TenantID, Generation: 1}
+	tn := p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Policy = tenant.ModeOneTenantOneServer })
+	ref := tenant.Ref{TenantID: tn.TenantID, Generation: 1}
 	plan, err := s.PlanTenant(t.Context(), ref)
 	require.NoError(t, err)
 	require.False(t, plan.Resumed)
@@ -152,11 +154,11 @@ func TestAServerThatIsNotNeededIsTakenDownByWhoeverComesNext(t *testing.T) {
 	p.server("redis-0", prego.RoleRedisPool, "")
 	placer := p.placer(nil)
 	s := p.steps(placer)
-	tn := p.tenant(prego.PlanStarter, func(r *prego.CreateTenantRequest) { r.Policy = prego.ModeOneTenantOneServer })
-	ref := prego.TenantRef{TenantID: tn.TenantID, Generation: 1}
+	tn := p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Policy = tenant.ModeOneTenantOneServer })
+	ref := tenant.Ref{TenantID: tn.TenantID, Generation: 1}
 	_, err := s.RequestOwnServer(t.Context(), activities.OwnServerInput{Tenant: ref, Try: 1})
 	require.NoError(t, err)
-	_, err = placer.Override(t.Context(), prego.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-0", Reason: "r"}, "alice")
+	_, err = placer.Override(t.Context(), tenant.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-0", Reason: "r"}, "alice")
 	require.NoError(t, err)
 	res, err := s.PlaceTenant(t.Context(), ref)
 	require.NoError(t, err)
@@ -170,9 +172,9 @@ type refusing struct {
 	tenant string
 }
 
-func (r refusing) Reserve(ctx context.Context, v prego.Reservation) (prego.ReserveResult, error) {
+func (r refusing) Reserve(ctx context.Context, v tenant.Reservation) (tenant.ReserveResult, error) {
 	if v.TenantID == r.tenant {
-		return prego.ReserveResult{}, errors.New("this one cannot be reserved for")
+		return tenant.ReserveResult{}, errors.New("this one cannot be reserved for")
 	}
 	return r.Store.Reserve(ctx, v)
 }
@@ -188,7 +190,7 @@ func TestOneTenantHoldsUpNoQueue(t *testing.T) {
 	var ids []string
 	for range 3 {
 		tn := p.tenant(prego.PlanStarter, nil)
-		require.NoError(t, p.store.AwaitTenant(t.Context(), prego.TenantRef{TenantID: tn.TenantID, Generation: 1}, prego.ReasonAwaitingCapacity, "", nil, true))
+		require.NoError(t, p.store.AwaitTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1}, prego.ReasonAwaitingCapacity, "", nil, true))
 		ids = append(ids, tn.TenantID)
 	}
 	placer := p.placer(nil)
@@ -202,10 +204,10 @@ func TestOneTenantHoldsUpNoQueue(t *testing.T) {
 // late is a store whose reader has not heard yet that the tenant was placed.
 type late struct {
 	*store.Store
-	seen prego.TenantRun
+	seen tenant.Run
 }
 
-func (l late) TenantRun(context.Context, string) (prego.TenantRun, error) { return l.seen, nil }
+func (l late) TenantRun(context.Context, string) (tenant.Run, error) { return l.seen, nil }
 
 // TestAnOverrideThatComesTooLateIsRefused: the tenant lives where the engine put it,
 // and nobody is told otherwise.
@@ -219,12 +221,12 @@ func TestAnOverrideThatComesTooLateIsRefused(t *testing.T) {
 	tn := p.tenant(prego.PlanStarter, nil)
 	before, err := p.store.TenantRun(t.Context(), tn.TenantID)
 	require.NoError(t, err)
-	d, err := p.placer(nil).Place(t.Context(), prego.TenantRun{Tenant: tn}, nil, "engine")
+	d, err := p.placer(nil).Place(t.Context(), tenant.Run{Tenant: tn}, nil, "engine")
 	require.NoError(t, err)
 	require.Equal(t, "app-0", d.AppServerID)
 	placer := p.placer(nil)
 	placer.Store = late{p.store, before}
-	_, err = placer.Override(t.Context(), prego.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-1", Reason: "r"}, "alice")
+	_, err = placer.Override(t.Context(), tenant.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-1", Reason: "r"}, "alice")
 	require.Equal(t, prego.CodeTenantPlaced, prego.CodeOf(err), "%v", err)
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted`))
 }

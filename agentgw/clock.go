@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // ahead is by how many seconds a host's clock is ahead of this one, negative for
@@ -40,8 +41,8 @@ func (g *Gateway) refuseClock(ctx context.Context, tokenHash []byte, serverID st
 		return err
 	}
 	g.metrics.ailing.WithLabelValues("clock").Inc()
-	event := prego.ServerEvent{
-		ServerID: who.ServerID, Step: prego.StepHandshakeRefused, Attempt: who.Attempt, Reason: prego.ReasonClockSkew,
+	event := server.Event{
+		ServerID: who.ServerID, Step: server.StepHandshakeRefused, Attempt: who.Attempt, Reason: prego.ReasonClockSkew,
 		Message: clockSkew(ahead), Actor: prego.ActorSystem,
 	}
 	minute := fmt.Sprintf("%s/%d/clock/%s", event.Step, event.Attempt, time.Now().UTC().Format("2006-01-02T15:04"))

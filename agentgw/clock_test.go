@@ -13,6 +13,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/agentgw"
+	"github.com/prego/prego/server"
 )
 
 // TestClocksThatDiffer shifts the gateway's clock: hosts under test share this
@@ -85,14 +86,14 @@ func TestHeartbeatsTellOfTheirHost(t *testing.T) {
 	key := newKey(t)
 	_, _, id := b.handshake("told", key, nil)
 	c := b.client(certificate(t, id.Certificates.AgentClient, key))
-	beat := func(docker string, ahead time.Duration) prego.Server {
+	beat := func(docker string, ahead time.Duration) server.Server {
 		t.Helper()
 		before, err := b.store.GetServer(ctx, "told")
 		require.NoError(t, err)
 		body := fmt.Sprintf(`{"boot_id":"b1","agent_version":"v1","docker_state":%q,"host_time":%q}`, docker, time.Now().Add(ahead).Format(time.RFC3339Nano))
 		status, _, _ := b.post(c, wire.PathHeartbeat, id.Token, "application/json", []byte(body))
 		require.Equal(t, 200, status)
-		var after prego.Server
+		var after server.Server
 		require.Eventually(t, func() bool {
 			after, err = b.store.GetServer(ctx, "told")
 			return err == nil && after.AgentLastHeartbeatAt != nil && (before.AgentLastHeartbeatAt == nil || after.AgentLastHeartbeatAt.After(*before.AgentLastHeartbeatAt))
@@ -105,7 +106,7 @@ func TestHeartbeatsTellOfTheirHost(t *testing.T) {
 		var out []string
 		for _, e := range events {
 			switch e.Step {
-			case prego.StepClockSkewed, prego.StepClockAgrees, prego.StepDockerStopped, prego.StepDockerRunning:
+			case server.StepClockSkewed, server.StepClockAgrees, server.StepDockerStopped, server.StepDockerRunning:
 				out = append(out, string(e.Step)+" "+string(e.Reason)+": "+e.Message)
 			}
 		}

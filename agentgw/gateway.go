@@ -22,6 +22,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
 )
 
 // Store is the part of Postgres that the gateway uses.
@@ -33,7 +34,7 @@ type Store interface {
 	FlushHeartbeats(ctx context.Context, batch []Heartbeat) ([]HeartbeatOutcome, error)
 	RevokedServers(ctx context.Context, within time.Duration) ([]string, error)
 	CheckAgent(ctx context.Context, serverID string, key []byte) (AgentBinding, error)
-	AddEvent(ctx context.Context, e prego.ServerEvent, dedupKey string) error
+	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 }
 
 // Signaler tells provisioning runs about their agents.

@@ -34,13 +34,13 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/agentgw"
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/server"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -159,7 +159,7 @@ func setup(t testing.TB, change func(*agentgw.Settings)) *bundle {
 func (b *bundle) server(id string) {
 	b.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, attempt, host)
 VALUES ($1, '\x00', 'app', 'eu', 'hetzner', '{}', 'provisioning', 'server-provision/' || $1, 'test', 1, '127.0.0.1')`, id)
-	_, err := b.store.IssueToken(context.Background(), prego.TokenIssue{TokenID: "t-" + id, ServerID: id, Attempt: 1, Purpose: prego.PurposeAgentBootstrap, Hash: token.Hash(raw(id)), TTL: time.Minute})
+	_, err := b.store.IssueToken(context.Background(), server.TokenIssue{TokenID: "t-" + id, ServerID: id, Attempt: 1, Purpose: server.PurposeAgentBootstrap, Hash: token.Hash(raw(id)), TTL: time.Minute})
 	require.NoError(b.t, err)
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
 )
 
 // handshake exchanges a bootstrap token for an identity. The connection's
@@ -61,7 +62,7 @@ func (g *Gateway) handshake(c echo.Context) error {
 			}
 		}
 		consumed, err := g.store.ConsumeToken(ctx, claim)
-		var second *prego.SecondKeyError
+		var second *server.SecondKeyError
 		if errors.As(err, &second) {
 			g.log.Error("a bootstrap token was presented by a second key", zap.String("server_id", second.ServerID), zap.String("source", source(c)))
 			g.signal(ctx, handshakeSlotTimeout, "bootstrap_refused", second.ServerID, second.Attempt, g.runs.BootstrapRefused)
@@ -156,8 +157,8 @@ func (g *Gateway) rotate(c echo.Context) error {
 	}
 	if in.CSRs != nil {
 		// Once an hour: an agent that does nothing but renew must not fill the timeline.
-		hour := fmt.Sprintf("%s/%s", prego.StepIdentityRotated, time.Now().UTC().Format("2006-01-02T15"))
-		if err := g.store.AddEvent(ctx, prego.ServerEvent{ServerID: who.serverID, Step: prego.StepIdentityRotated, Actor: prego.ActorSystem}, hour); err != nil {
+		hour := fmt.Sprintf("%s/%s", server.StepIdentityRotated, time.Now().UTC().Format("2006-01-02T15"))
+		if err := g.store.AddEvent(ctx, server.Event{ServerID: who.serverID, Step: server.StepIdentityRotated, Actor: prego.ActorSystem}, hour); err != nil {
 			return err
 		}
 	}

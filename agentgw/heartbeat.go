@@ -15,6 +15,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
 )
 
 // heartbeat takes a sign of life. It is answered at once and written with the
@@ -191,7 +192,7 @@ func (g *Gateway) flush(ctx context.Context, batch []Heartbeat) {
 	g.metrics.flushed.Add(float64(len(batch)))
 	deadline := time.Now().Add(batchSlotTimeout)
 	for _, o := range outcomes {
-		if o.Status == prego.ServerProvisioning {
+		if o.Status == server.Provisioning {
 			g.signal(ctx, time.Until(deadline), "heartbeat", o.ServerID, o.Attempt, g.runs.AgentHeartbeat)
 		}
 	}

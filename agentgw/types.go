@@ -1,21 +1,23 @@
 package agentgw
 
-import "github.com/prego/prego"
+import (
+	"github.com/prego/prego/server"
+)
 
 // Claim is a handshake's claim to a bootstrap token.
-type Claim = prego.TokenClaim
+type Claim = server.TokenClaim
 
 // Consumed is a token that was consumed.
-type Consumed = prego.TokenConsumed
+type Consumed = server.TokenConsumed
 
 // BootIdentity is the server that a bootstrap token belongs to.
-type BootIdentity = prego.BootIdentity
+type BootIdentity = server.BootIdentity
 
 // Heartbeat is one agent's sign of life.
-type Heartbeat = prego.Heartbeat
+type Heartbeat = server.Heartbeat
 
 // HeartbeatOutcome is what the row said when the heartbeat was written.
-type HeartbeatOutcome = prego.HeartbeatOutcome
+type HeartbeatOutcome = server.HeartbeatOutcome
 
 // AgentBinding is where a bound agent's server is.
-type AgentBinding = prego.AgentBinding
+type AgentBinding = server.AgentBinding

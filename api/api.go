@@ -19,6 +19,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 //go:embed openapi.yaml
@@ -26,20 +28,20 @@ var spec []byte
 
 // Store is the part of Postgres that the API uses.
 type Store interface {
-	CreateServer(ctx context.Context, r prego.CreateServerRequest, by string) (prego.Server, bool, error)
-	ImportServer(ctx context.Context, r prego.ImportServerRequest, by string) (prego.Server, bool, error)
-	GetServer(ctx context.Context, id string) (prego.Server, error)
-	ServerEvents(ctx context.Context, id string) ([]prego.ServerEvent, error)
-	ListServers(ctx context.Context, f prego.ServerFilter) ([]prego.Server, string, error)
-	ActivationStats(ctx context.Context, within time.Duration) ([]prego.ActivationStats, error)
-	RequestRetry(ctx context.Context, id, by string) (prego.Server, error)
-	RequestDecommission(ctx context.Context, id, by string, force bool) (prego.Server, error)
+	CreateServer(ctx context.Context, r server.CreateRequest, by string) (server.Server, bool, error)
+	ImportServer(ctx context.Context, r server.ImportRequest, by string) (server.Server, bool, error)
+	GetServer(ctx context.Context, id string) (server.Server, error)
+	ServerEvents(ctx context.Context, id string) ([]server.Event, error)
+	ListServers(ctx context.Context, f server.Filter) ([]server.Server, string, error)
+	ActivationStats(ctx context.Context, within time.Duration) ([]server.ActivationStats, error)
+	RequestRetry(ctx context.Context, id, by string) (server.Server, error)
+	RequestDecommission(ctx context.Context, id, by string, force bool) (server.Server, error)
 }
 
 // Orchestrator starts runs. A start that fails is made up for by the reconciler:
 // the row is what counts.
 type Orchestrator interface {
-	StartProvision(ctx context.Context, s prego.Server) error
+	StartProvision(ctx context.Context, s server.Server) error
 	StartDecommission(ctx context.Context, serverID string) error
 	StartReconcile(ctx context.Context) (workflowID string, err error)
 	RunURL(workflowID string) string
@@ -58,7 +60,7 @@ type Authenticator interface {
 
 // Importer issues what an existing server is enrolled with.
 type Importer interface {
-	IssueImport(ctx context.Context, s prego.Server) (bootstrap string, err error)
+	IssueImport(ctx context.Context, s server.Server) (bootstrap string, err error)
 }
 
 // Check is one condition of readiness. Anybody may read the answer, so only the
@@ -108,9 +110,9 @@ type Deps struct {
 	Placer     Placer
 	// Mode is the placement policy of tenants that ask for none; without one each
 	// tenant gets a server of its own (placement-policy, "One tenant, one server").
-	Mode prego.PlacementMode
+	Mode tenant.PlacementMode
 	// Periods are how long states of tenants last by themselves.
-	Periods prego.LifecyclePeriods
+	Periods tenant.LifecyclePeriods
 	// NewTenantID makes ids; nil makes random ones.
 	NewTenantID func() string
 }
@@ -138,7 +140,7 @@ func New(d Deps) *API {
 		d.NewGroupID = newGroupID
 	}
 	if d.Mode == "" {
-		d.Mode = prego.ModeOneTenantOneServer
+		d.Mode = tenant.ModeOneTenantOneServer
 	}
 	a := &API{
 		d: d, limiter: newCallerLimiter(d.RatePerSecond, d.RateBurst), metrics: promhttp.HandlerFor(d.Registry, promhttp.HandlerOpts{}),

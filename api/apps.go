@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/workload"
 )
 
 // idLen is how many characters of base32 an id has: 60 bits, so that ids are neither
@@ -42,11 +43,11 @@ func idempotencyKey(p *IdempotencyKey) (string, error) {
 	return *p, prego.ValidateIdempotencyKey(*p)
 }
 
-func appView(v prego.App) App {
+func appView(v workload.App) App {
 	return App{AppId: v.AppID, OrgId: v.OrgID, Name: v.Name, CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC()}
 }
 
-func envView(v prego.Env) Env {
+func envView(v workload.Env) Env {
 	return Env{EnvId: v.EnvID, AppId: v.AppID, OrgId: v.OrgID, Name: v.Name, Region: Region(v.Region), CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC()}
 }
 
@@ -73,7 +74,7 @@ func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
 		return err
 	}
 	app, created, err := a.d.Quotas.CreateApp(c.Request().Context(),
-		prego.App{AppID: newID(appPrefix), OrgID: in.OrgID, Name: in.Name, CreatedBy: caller(c).Subject}, key)
+		workload.App{AppID: newID(appPrefix), OrgID: in.OrgID, Name: in.Name, CreatedBy: caller(c).Subject}, key)
 	if err != nil {
 		return err
 	}
@@ -158,7 +159,7 @@ func (a *API) CreateEnv(c echo.Context, id AppID, p CreateEnvParams) error {
 		return prego.Invalid("region", "must be one of sg, eu, us")
 	}
 	env, created, err := a.d.Quotas.CreateEnv(c.Request().Context(),
-		prego.Env{EnvID: newID(envPrefix), AppID: id, Name: in.Name, Region: in.Region, CreatedBy: caller(c).Subject}, key)
+		workload.Env{EnvID: newID(envPrefix), AppID: id, Name: in.Name, Region: in.Region, CreatedBy: caller(c).Subject}, key)
 	if err != nil {
 		return err
 	}

@@ -9,12 +9,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // CatalogStore keeps what providers last said that they sell. The API never asks a
 // provider itself.
 type CatalogStore interface {
-	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (prego.CatalogState, error)
+	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (server.CatalogState, error)
 }
 
 // CatalogRuns has the providers' catalogs read now.
@@ -26,14 +27,14 @@ type CatalogRuns interface {
 type CatalogDeps struct {
 	Store      CatalogStore
 	Runs       CatalogRuns
-	Configured prego.Catalog
+	Configured server.Catalog
 	// StaleAfter is the age at which a catalog is called stale.
 	StaleAfter time.Duration
 }
 
 // checkSpec refuses a spec that pins what the provider does not have. The region is
 // "" for a fleet that stands in several.
-func (a *API) checkSpec(ctx context.Context, provider prego.InfraProviderID, region prego.Region, spec prego.ServerSpec) error {
+func (a *API) checkSpec(ctx context.Context, provider prego.InfraProviderID, region prego.Region, spec server.Spec) error {
 	if spec.ServerType == "" && spec.Location == "" && spec.Image == "" {
 		return nil
 	}
@@ -70,7 +71,7 @@ func (a *API) GetCatalog(c echo.Context, p GetCatalogParams) error {
 	return c.JSON(http.StatusOK, a.catalogView(state, time.Now()))
 }
 
-func (a *API) catalogView(s prego.CatalogState, now time.Time) Catalog {
+func (a *API) catalogView(s server.CatalogState, now time.Time) Catalog {
 	configured := a.d.Catalog.Configured
 	out := Catalog{
 		Provider: string(s.Provider), Known: s.Known(), Stale: !s.Known() || now.Sub(s.RefreshedAt) > a.d.Catalog.StaleAfter, Failure: optional(s.Failure),
@@ -121,7 +122,7 @@ func (a *API) catalogView(s prego.CatalogState, now time.Time) Catalog {
 	return out
 }
 
-func configuredView(c prego.Catalog) CatalogConfigured {
+func configuredView(c server.Catalog) CatalogConfigured {
 	out := CatalogConfigured{Image: c.Image, ServerTypes: map[string]map[string][]string{}, Locations: map[string][]string{}}
 	for role, regions := range c.ServerTypes {
 		types := make(map[string][]string, len(regions))
@@ -139,14 +140,14 @@ func configuredView(c prego.Catalog) CatalogConfigured {
 	return out
 }
 
-func priceView(p prego.Price) *Price { return &Price{Net: p.Net, Gross: p.Gross} }
+func priceView(p server.Price) *Price { return &Price{Net: p.Net, Gross: p.Gross} }
 
-func periodView(p prego.PeriodPrice) *PeriodPrice {
+func periodView(p server.PeriodPrice) *PeriodPrice {
 	return &PeriodPrice{Hourly: *priceView(p.Hourly), Monthly: *priceView(p.Monthly)}
 }
 
 // costView is what a server is charged, nil where the provider did not say.
-func (a *API) costView(ctx context.Context, s prego.Server) *Cost {
+func (a *API) costView(ctx context.Context, s server.Server) *Cost {
 	if s.ServerType == "" || s.ProviderServerID == "" {
 		return nil
 	}

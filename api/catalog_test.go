@@ -10,21 +10,22 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 // sells stores what the provider sells.
 func (b *bundle) sells() {
-	at := func(locations ...string) (out []prego.OfferedAt) {
+	at := func(locations ...string) (out []server.OfferedAt) {
 		for _, l := range locations {
-			out = append(out, prego.OfferedAt{Location: l, Available: true, PeriodPrice: prego.PeriodPrice{Hourly: prego.Price{Net: "0.02", Gross: "0.03"}, Monthly: prego.Price{Net: "15.99", Gross: "19.03"}}})
+			out = append(out, server.OfferedAt{Location: l, Available: true, PeriodPrice: server.PeriodPrice{Hourly: server.Price{Net: "0.02", Gross: "0.03"}, Monthly: server.Price{Net: "15.99", Gross: "19.03"}}})
 		}
 		return out
 	}
-	require.NoError(b.t, b.store.SaveProviderCatalog(context.Background(), prego.ProviderHetzner, prego.ProviderCatalog{
-		Currency: "EUR", VATRate: "19.00", Locations: []prego.OfferedLocation{{Name: "fsn1"}, {Name: "nbg1"}, {Name: "hel1"}, {Name: "ash"}, {Name: "hil"}, {Name: "sin"}},
-		ServerTypes: []prego.OfferedType{{Name: "cx43", Architecture: "x86", At: at("fsn1", "nbg1", "hel1")}},
-		Images:      []prego.OfferedImage{{ID: "1", Name: "debian-12", Kind: "system", Architecture: "x86"}},
-		IPv4:        map[string]prego.PeriodPrice{"fsn1": {Hourly: prego.Price{Net: "0.0008", Gross: "0.001"}, Monthly: prego.Price{Net: "0.5", Gross: "0.595"}}},
+	require.NoError(b.t, b.store.SaveProviderCatalog(context.Background(), prego.ProviderHetzner, server.ProviderCatalog{
+		Currency: "EUR", VATRate: "19.00", Locations: []server.OfferedLocation{{Name: "fsn1"}, {Name: "nbg1"}, {Name: "hel1"}, {Name: "ash"}, {Name: "hil"}, {Name: "sin"}},
+		ServerTypes: []server.OfferedType{{Name: "cx43", Architecture: "x86", At: at("fsn1", "nbg1", "hel1")}},
+		Images:      []server.OfferedImage{{ID: "1", Name: "debian-12", Kind: "system", Architecture: "x86"}},
+		IPv4:        map[string]server.PeriodPrice{"fsn1": {Hourly: server.Price{Net: "0.0008", Gross: "0.001"}, Monthly: server.Price{Net: "0.5", Gross: "0.595"}}},
 	}))
 }
 

@@ -16,32 +16,35 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
 )
 
 // HostStore is the part of Postgres that calls to hosts use.
 type HostStore interface {
-	ProvisionState(ctx context.Context, serverID string) (prego.ProvisionState, error)
-	ListCommands(ctx context.Context, serverID, cursor string, limit int) (page []prego.AuditedCommand, next string, err error)
-	BeginCommand(ctx context.Context, c prego.Command) error
-	FinishCommand(ctx context.Context, auditID string, o prego.CommandOutcome) error
-	AddEvent(ctx context.Context, e prego.ServerEvent, dedupKey string) error
+	ProvisionState(ctx context.Context, serverID string) (server.ProvisionState, error)
+	ListCommands(ctx context.Context, serverID, cursor string, limit int) (page []server.AuditedCommand, next string, err error)
+	BeginCommand(ctx context.Context, c server.Command) error
+	FinishCommand(ctx context.Context, auditID string, o server.CommandOutcome) error
+	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 }
 
 // ServerShell has commands run by the agents on hosts. A failure is a
-// *prego.CommandError, unless it is ctx that ended.
+// *server.CommandError, unless it is ctx that ended.
 type ServerShell interface {
 	// Run calls onLine with each line as it is printed: stream is stdout or stderr.
-	Run(ctx context.Context, addr string, c prego.Command, timeout time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error)
+	Run(ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error)
 }
 
 // ServerContainers reaches the engines of hosts. What repeating can't mend is a
-// *prego.ContainerError; a container that is not there is container_not_found.
+// *server.ContainerError; a container that is not there is container_not_found.
 type ServerContainers interface {
-	ListContainers(ctx context.Context, serverID, addr string) ([]prego.ContainerInfo, error)
+	ListContainers(ctx context.Context, serverID, addr string) ([]server.ContainerInfo, error)
 	// ContainerLogs calls line with each line, without the container's own secrets,
 	// until that fails; tail is how many from the end.
 	ContainerLogs(ctx context.Context, serverID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error
-	RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]prego.ContainerDrift, error)
+	RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]server.ContainerDrift, error)
 }
 
 const (
@@ -100,16 +103,16 @@ func (a *API) ListCommands(c echo.Context, id ServerID, p ListCommandsParams) er
 
 // host reads a server whose host can be looked at: also one that failed and was
 // kept for debugging (direct-provisioning §3).
-func (a *API) host(ctx context.Context, id string, byAgent bool) (prego.ProvisionState, error) {
+func (a *API) host(ctx context.Context, id string, byAgent bool) (server.ProvisionState, error) {
 	st, err := a.d.Hosts.ProvisionState(ctx, id)
 	switch {
 	case err != nil:
 		return st, err
-	case st.Status != prego.ServerActive && st.Status != prego.ServerFailed:
+	case st.Status != server.Active && st.Status != server.Failed:
 		return st, prego.Errorf(prego.CodeServerNotReachable, "server %s is %s", id, st.Status)
 	case st.Host == "":
 		return st, prego.Errorf(prego.CodeServerNotReachable, "server %s has no address", id)
-	case byAgent && st.AgentStatus != prego.AgentConnected:
+	case byAgent && st.AgentStatus != server.AgentConnected:
 		return st, prego.Errorf(prego.CodeServerNotReachable, "the agent of server %s is %s", id, st.AgentStatus)
 	}
 	return st, nil
@@ -189,12 +192,12 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID) error {
 	if err != nil {
 		return err
 	}
-	end, err := a.session(c, of, prego.SessionExec, id)
+	end, err := a.session(c, of, org.SessionExec, id)
 	if err != nil {
 		return err
 	}
 	defer end()
-	cmd := prego.Command{
+	cmd := server.Command{
 		AuditID: "operator-" + uuid.NewString(), ServerID: id, Kind: string(in.Kind), Args: in.Args, Actor: prego.ActorOperator, By: caller(c).Subject,
 	}
 	if err := a.d.Hosts.BeginCommand(ctx, cmd); err != nil {
@@ -212,7 +215,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID) error {
 		}
 	})
 	if failed != nil {
-		outcome = prego.UnknownOutcome(failed, time.Since(began))
+		outcome = server.UnknownOutcome(failed, time.Since(began))
 	}
 	outcome.Stdout, outcome.Stderr = cmd.RedactEnd(outcome.Stdout), cmd.RedactEnd(outcome.Stderr)
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
@@ -237,8 +240,8 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID) error {
 }
 
 // fromHost is a host's refusal as the caller is told it.
-func fromHost(err error, cmd prego.Command) error {
-	var ce *prego.CommandError
+func fromHost(err error, cmd server.Command) error {
+	var ce *server.CommandError
 	if !errors.As(err, &ce) {
 		return prego.Errorf(prego.CodeNotReady, "the command was not waited for; whether it ran is in the audit of server %s, under %s", cmd.ServerID, cmd.AuditID)
 	}
@@ -252,9 +255,9 @@ func fromHost(err error, cmd prego.Command) error {
 		return &prego.Error{Code: prego.CodeInvalidField, Field: "args", Message: "are refused by the host: " + says}
 	case string(prego.CodeBusy):
 		return prego.Errorf(prego.CodeBusy, "too many commands wait on this host")
-	case prego.CommandUnreachable:
+	case server.CommandUnreachable:
 		return prego.Errorf(prego.CodeServerNotReachable, "the host does not answer; the command may have run, see %s in the audit", cmd.AuditID)
-	case prego.CommandMistrusted:
+	case server.CommandMistrusted:
 		return prego.Errorf(prego.CodeServerNotReachable, "%s", says)
 	}
 	return prego.Errorf(prego.CodeServerNotReachable, "the host says %s: %s", ce.Code, says)
@@ -370,7 +373,7 @@ func (a *API) ListContainers(c echo.Context, id ServerID) error {
 // fromEngine is what an engine's failure is told as.
 func (a *API) fromEngine(c echo.Context, err error) error {
 	var coded *prego.Error
-	var ce *prego.ContainerError
+	var ce *server.ContainerError
 	switch {
 	case errors.As(err, &coded):
 		return coded
@@ -397,14 +400,14 @@ func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p C
 	if err != nil {
 		return err
 	}
-	if p.TenantId == nil && prego.ValidateInstanceID(name) == nil { // counted whichever way it is asked for
+	if p.TenantId == nil && workload.ValidateInstanceID(name) == nil { // counted whichever way it is asked for
 		of.InstanceID = name
 	}
 	return a.containerLogs(c, id, name, of, p.Tail, p.Follow)
 }
 
 // containerLogs streams what a container on a server writes.
-func (a *API) containerLogs(c echo.Context, id, name string, of prego.SessionOf, wantTail *int, wantFollow *bool) error {
+func (a *API) containerLogs(c echo.Context, id, name string, of org.SessionOf, wantTail *int, wantFollow *bool) error {
 	tail, follow := defaultTail, wantFollow != nil && *wantFollow
 	if wantTail != nil {
 		tail = *wantTail
@@ -421,7 +424,7 @@ func (a *API) containerLogs(c echo.Context, id, name string, of prego.SessionOf,
 		return err
 	}
 	defer done()
-	end, err := a.session(c, of, prego.SessionLogs, id+"/"+name)
+	end, err := a.session(c, of, org.SessionLogs, id+"/"+name)
 	if err != nil {
 		return err
 	}
@@ -469,9 +472,9 @@ func (a *API) RepairContainers(c echo.Context, id ServerID) error {
 	switch {
 	case err != nil:
 		return err
-	case st.Status != prego.ServerActive:
+	case st.Status != server.Active:
 		return prego.Errorf(prego.CodeInvalidTransition, "server %s is %s: retry it", id, st.Status)
-	case st.Purpose == prego.PurposeImportExisting:
+	case st.Purpose == server.PurposeImportExisting:
 		return prego.Errorf(prego.CodeInvalidTransition, "server %s was taken over with containers of its own", id)
 	}
 	ctx, done, err := a.long(c, true) // one that is half done is worse than none
@@ -496,8 +499,8 @@ func (a *API) RepairContainers(c echo.Context, id ServerID) error {
 	}
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
 	defer cancel()
-	if err := a.d.Hosts.AddEvent(record, prego.ServerEvent{
-		ServerID: id, Step: prego.StepContainersRepaired, Attempt: st.Attempt, Actor: prego.ActorOperator, Message: prego.Redact(message),
+	if err := a.d.Hosts.AddEvent(record, server.Event{
+		ServerID: id, Step: server.StepContainersRepaired, Attempt: st.Attempt, Actor: prego.ActorOperator, Message: prego.Redact(message),
 	}, ""); err != nil {
 		return err
 	}

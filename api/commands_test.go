@@ -19,23 +19,24 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 // fakeHosts stands for agents and engines.
 type fakeHosts struct {
-	run     func(ctx context.Context, c prego.Command, onLine func(stream, line string)) (prego.CommandOutcome, error)
+	run     func(ctx context.Context, c server.Command, onLine func(stream, line string)) (server.CommandOutcome, error)
 	logs    func(ctx context.Context, follow bool, line func(string) error) error
 	listErr error
-	drift   []prego.ContainerDrift
+	drift   []server.ContainerDrift
 	fail    error
 }
 
-func (h *fakeHosts) Run(ctx context.Context, _ string, c prego.Command, _ time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error) {
+func (h *fakeHosts) Run(ctx context.Context, _ string, c server.Command, _ time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error) {
 	return h.run(ctx, c, onLine)
 }
 
-func (h *fakeHosts) ListContainers(context.Context, string, string) ([]prego.ContainerInfo, error) {
-	return []prego.ContainerInfo{
+func (h *fakeHosts) ListContainers(context.Context, string, string) ([]server.ContainerInfo, error) {
+	return []server.ContainerInfo{
 		{Name: "bench", Image: "bench:1", State: "running", Health: "healthy", StartedAt: time.Now()}, {Name: "redis", Image: "redis:7", State: "exited", ExitCode: 137, OOMKilled: true},
 	}, h.listErr
 }
@@ -44,7 +45,7 @@ func (h *fakeHosts) ContainerLogs(ctx context.Context, _, _ string, _ prego.Role
 	return h.logs(ctx, follow, line)
 }
 
-func (h *fakeHosts) RepairContainers(context.Context, string, string, prego.Role) ([]prego.ContainerDrift, error) {
+func (h *fakeHosts) RepairContainers(context.Context, string, string, prego.Role) ([]server.ContainerDrift, error) {
 	return h.drift, h.fail
 }
 
@@ -78,7 +79,7 @@ func TestExecStreamsAndIsAudited(t *testing.T) {
 	b := setup(t, nil)
 	b.reachable("app-1")
 	zero := 0
-	b.hosts.run = func(_ context.Context, c prego.Command, onLine func(stream, line string)) (prego.CommandOutcome, error) {
+	b.hosts.run = func(_ context.Context, c server.Command, onLine func(stream, line string)) (server.CommandOutcome, error) {
 		var started int
 		require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT count(*) FROM agent_command_audit WHERE audit_id = $1 AND started_at IS NOT NULL AND finished_at IS NULL`, c.AuditID).Scan(&started))
 		require.Equal(t, 1, started, "the row is there before the command runs")
@@ -86,7 +87,7 @@ func TestExecStreamsAndIsAudited(t *testing.T) {
 			onLine("stdout", l)
 		}
 		onLine("stderr", "warn hunter2-hunter2")
-		return prego.CommandOutcome{ExitCode: &zero, Duration: 12 * time.Millisecond, Stdout: "token=sesame\n", Stderr: "hunter2-hunter2"}, nil
+		return server.CommandOutcome{ExitCode: &zero, Duration: 12 * time.Millisecond, Stdout: "token=sesame\n", Stderr: "hunter2-hunter2"}, nil
 	}
 	resp, body := b.send("POST", "/v1/servers/app-1/exec", "operator", js, `{"kind":"bench","args":["--site","a.example.com","set-config","db_password","hunter2-hunter2"]}`)
 	require.Equal(t, 200, resp.StatusCode, "%s", body)
@@ -149,15 +150,15 @@ func TestExecRefusals(t *testing.T) {
 		{"NUL", exec, "operator", `{"kind":"bench","args":["a\u0000"]}`, nil, 422, "invalid_field"},
 		{"too long", exec, "operator", `{"kind":"bench","args":["list-sites"],"timeout_seconds":721}`, nil, 422, "invalid_field"},
 		{"a directory", exec, "operator", `{"kind":"bench","args":["list-sites"],"working_dir":"/"}`, nil, 400, "unknown_field"},
-		{"not allowed", exec, "operator", `{"kind":"bench","args":["console"]}`, &prego.CommandError{Code: "command_not_allowed", Permanent: true, Message: "no"}, 422, "command_not_allowed"},
-		{"busy", exec, "operator", listSites, &prego.CommandError{Code: "busy", Message: "too many"}, 429, "busy"},
-		{"away", exec, "operator", listSites, &prego.CommandError{Code: prego.CommandUnreachable, Message: "dial tcp: password=sesame"}, 409, "server_not_reachable"},
-		{"another host", exec, "operator", listSites, &prego.CommandError{Code: prego.CommandMistrusted, Permanent: true, Message: "x"}, 409, "server_not_reachable"},
+		{"not allowed", exec, "operator", `{"kind":"bench","args":["console"]}`, &server.CommandError{Code: "command_not_allowed", Permanent: true, Message: "no"}, 422, "command_not_allowed"},
+		{"busy", exec, "operator", listSites, &server.CommandError{Code: "busy", Message: "too many"}, 429, "busy"},
+		{"away", exec, "operator", listSites, &server.CommandError{Code: server.CommandUnreachable, Message: "dial tcp: password=sesame"}, 409, "server_not_reachable"},
+		{"another host", exec, "operator", listSites, &server.CommandError{Code: server.CommandMistrusted, Permanent: true, Message: "x"}, 409, "server_not_reachable"},
 		{"given up", exec, "operator", listSites, context.DeadlineExceeded, 503, "not_ready"},
 	} {
-		b.hosts.run = func(context.Context, prego.Command, func(string, string)) (prego.CommandOutcome, error) {
+		b.hosts.run = func(context.Context, server.Command, func(string, string)) (server.CommandOutcome, error) {
 			ran++
-			return prego.CommandOutcome{}, tc.host
+			return server.CommandOutcome{}, tc.host
 		}
 		before := ran
 		resp, body := b.do("POST", tc.path, tc.token, js, tc.body)
@@ -179,9 +180,9 @@ func TestExecRefusals(t *testing.T) {
 		b.reachable("app-2")
 	}
 
-	b.hosts.run = func(_ context.Context, _ prego.Command, onLine func(string, string)) (prego.CommandOutcome, error) {
+	b.hosts.run = func(_ context.Context, _ server.Command, onLine func(string, string)) (server.CommandOutcome, error) {
 		onLine("stdout", "half")
-		return prego.CommandOutcome{}, &prego.CommandError{Code: prego.CommandUnreachable, Message: "cut"}
+		return server.CommandOutcome{}, &server.CommandError{Code: server.CommandUnreachable, Message: "cut"}
 	}
 	resp, body := b.send("POST", exec, "operator", js, listSites)
 	require.Equal(t, 200, resp.StatusCode)
@@ -209,14 +210,14 @@ func TestStreamsEndWithTheirCallerAndTheProcess(t *testing.T) {
 		return ctx.Err()
 	}
 	finished := make(chan struct{})
-	b.hosts.run = func(ctx context.Context, _ prego.Command, onLine func(string, string)) (prego.CommandOutcome, error) {
+	b.hosts.run = func(ctx context.Context, _ server.Command, onLine func(string, string)) (server.CommandOutcome, error) {
 		onLine("stdout", "one")
 		select {
 		case <-ctx.Done():
-			return prego.CommandOutcome{}, ctx.Err()
+			return server.CommandOutcome{}, ctx.Err()
 		case <-finished:
 			three := 3
-			return prego.CommandOutcome{ExitCode: &three}, nil
+			return server.CommandOutcome{ExitCode: &three}, nil
 		}
 	}
 	a := api.New(api.Deps{
@@ -293,7 +294,7 @@ func TestContainersAreShownAndRepaired(t *testing.T) {
 	repair := "/v1/servers/app-1/containers/repair"
 	resp, _ = b.do("POST", repair, "viewer", "", "")
 	require.Equal(t, 403, resp.StatusCode)
-	b.hosts.drift = []prego.ContainerDrift{{Container: "redis", Kind: prego.DriftStopped, Detail: "exited"}}
+	b.hosts.drift = []server.ContainerDrift{{Container: "redis", Kind: server.DriftStopped, Detail: "exited"}}
 	resp, body = b.do("POST", repair, "operator", "", "")
 	require.Equal(t, 200, resp.StatusCode, "%s", body)
 	require.Equal(t, "redis", as[api.ContainerRepair](t, body).Repaired[0].Container)
@@ -301,14 +302,14 @@ func TestContainersAreShownAndRepaired(t *testing.T) {
 	last := timeline[len(timeline)-1]
 	require.Equal(t, []string{"containers_repaired", "operator", "redis: stopped (exited); asked for by operator"}, []string{last.Step, string(last.Actor), deref(last.Message)})
 
-	b.hosts.fail = &prego.ContainerError{Container: "redis", Message: "it dies in a loop; password=sesame"}
+	b.hosts.fail = &server.ContainerError{Container: "redis", Message: "it dies in a loop; password=sesame"}
 	resp, body = b.do("POST", repair, "operator", "", "")
 	require.Equal(t, []any{409, "container_failed"}, []any{resp.StatusCode, as[api.Problem](t, body).Code})
 	require.NotContains(t, string(body), "sesame")
 	b.hosts.listErr = errors.New("dial tcp: refused")
 	resp, body = b.do("GET", "/v1/servers/app-1/containers", "viewer", "", "")
 	require.Equal(t, []any{409, "server_not_reachable"}, []any{resp.StatusCode, as[api.Problem](t, body).Code})
-	b.set("app-1", prego.ServerFailed)
+	b.set("app-1", server.Failed)
 	resp, body = b.do("POST", repair, "operator", "", "")
 	require.Equal(t, []any{409, "invalid_transition"}, []any{resp.StatusCode, as[api.Problem](t, body).Code})
 }

@@ -11,29 +11,30 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/scale"
+	"github.com/prego/prego/server"
 )
 
 // FleetStore is the part of Postgres that fleets and their policies use.
 type FleetStore interface {
-	CreateFleet(ctx context.Context, r prego.CreateFleetRequest, by string) (f prego.Fleet, created bool, err error)
-	GetFleet(ctx context.Context, id string) (prego.Fleet, error)
-	ListFleets(ctx context.Context, role prego.Role, after string, limit int) (page []prego.Fleet, more bool, err error)
-	UpdateFleet(ctx context.Context, id string, r prego.UpdateFleetRequest) (prego.Fleet, error)
+	CreateFleet(ctx context.Context, r server.CreateFleetRequest, by string) (f server.Fleet, created bool, err error)
+	GetFleet(ctx context.Context, id string) (server.Fleet, error)
+	ListFleets(ctx context.Context, role prego.Role, after string, limit int) (page []server.Fleet, more bool, err error)
+	UpdateFleet(ctx context.Context, id string, r server.UpdateFleetRequest) (server.Fleet, error)
 	DeleteFleet(ctx context.Context, id string) error
-	AttachPolicy(ctx context.Context, fleetID, policyID string, position *int, enabled bool) (prego.Fleet, error)
+	AttachPolicy(ctx context.Context, fleetID, policyID string, position *int, enabled bool) (server.Fleet, error)
 	DetachPolicy(ctx context.Context, fleetID, policyID string) error
 
-	CreatePolicy(ctx context.Context, p prego.Policy) (made prego.Policy, created bool, err error)
-	GetPolicy(ctx context.Context, id string) (prego.Policy, error)
-	ListPolicies(ctx context.Context, kind prego.PolicyType, after string, limit int) (page []prego.Policy, more bool, err error)
-	UpdatePolicy(ctx context.Context, id string, spec json.RawMessage) (prego.Policy, error)
+	CreatePolicy(ctx context.Context, p server.Policy) (made server.Policy, created bool, err error)
+	GetPolicy(ctx context.Context, id string) (server.Policy, error)
+	ListPolicies(ctx context.Context, kind server.PolicyType, after string, limit int) (page []server.Policy, more bool, err error)
+	UpdatePolicy(ctx context.Context, id string, spec json.RawMessage) (server.Policy, error)
 	DeletePolicy(ctx context.Context, id string) error
 
-	FleetState(ctx context.Context, id string) (prego.FleetState, error)
-	RequestFleetAction(ctx context.Context, r prego.FleetActionRequest) (prego.FleetAction, error)
-	GetFleetAction(ctx context.Context, fleetID string, seq int) (prego.FleetAction, error)
-	ListFleetActions(ctx context.Context, fleetID string, before, limit int) (page []prego.FleetAction, more bool, err error)
-	CancelFleetAction(ctx context.Context, fleetID string, seq int, by string) (prego.FleetAction, error)
+	FleetState(ctx context.Context, id string) (server.FleetState, error)
+	RequestFleetAction(ctx context.Context, r server.FleetActionRequest) (server.FleetAction, error)
+	GetFleetAction(ctx context.Context, fleetID string, seq int) (server.FleetAction, error)
+	ListFleetActions(ctx context.Context, fleetID string, before, limit int) (page []server.FleetAction, more bool, err error)
+	CancelFleetAction(ctx context.Context, fleetID string, seq int, by string) (server.FleetAction, error)
 }
 
 // FleetRuns has actions carried out. A start that fails is made up for by the
@@ -47,14 +48,14 @@ func checkFleetPath(c echo.Context, id string, known ...string) error {
 	if err := onlyParameters(c, known...); err != nil {
 		return err
 	}
-	return prego.ValidateFleetID(id)
+	return server.ValidateFleetID(id)
 }
 
 func checkPolicyPath(c echo.Context, id string) error {
 	if err := onlyParameters(c); err != nil {
 		return err
 	}
-	return prego.ValidatePolicyID(id)
+	return server.ValidatePolicyID(id)
 }
 
 // pageSize is a list's limit.
@@ -83,7 +84,7 @@ func (a *API) CreateFleet(c echo.Context) error {
 	if err := onlyParameters(c); err != nil {
 		return err
 	}
-	var in prego.CreateFleetRequest
+	var in server.CreateFleetRequest
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
@@ -119,7 +120,7 @@ func (a *API) ListFleets(c echo.Context, p ListFleetsParams) error {
 	if err != nil {
 		return err
 	}
-	after, err := checkCursor(p.Cursor, prego.ValidateFleetID)
+	after, err := checkCursor(p.Cursor, server.ValidateFleetID)
 	if err != nil {
 		return err
 	}
@@ -162,7 +163,7 @@ func (a *API) UpdateFleet(c echo.Context, id FleetID) error {
 	if err := checkFleetPath(c, id); err != nil {
 		return err
 	}
-	var in prego.UpdateFleetRequest
+	var in server.UpdateFleetRequest
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
@@ -202,7 +203,7 @@ func (a *API) AttachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
 	if err := checkFleetPath(c, id); err != nil {
 		return err
 	}
-	if err := prego.ValidatePolicyID(policy); err != nil {
+	if err := server.ValidatePolicyID(policy); err != nil {
 		return err
 	}
 	in := struct {
@@ -227,7 +228,7 @@ func (a *API) DetachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
 	if err := checkFleetPath(c, id); err != nil {
 		return err
 	}
-	if err := prego.ValidatePolicyID(policy); err != nil {
+	if err := server.ValidatePolicyID(policy); err != nil {
 		return err
 	}
 	if err := a.d.Fleets.DetachPolicy(c.Request().Context(), id, policy); err != nil {
@@ -242,21 +243,21 @@ func (a *API) CreatePolicy(c echo.Context) error {
 		return err
 	}
 	var in struct {
-		PolicyID string           `json:"policy_id"`
-		Type     prego.PolicyType `json:"type"`
-		Spec     json.RawMessage  `json:"spec"`
+		PolicyID string            `json:"policy_id"`
+		Type     server.PolicyType `json:"type"`
+		Spec     json.RawMessage   `json:"spec"`
 	}
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
-	if err := prego.ValidatePolicyID(in.PolicyID); err != nil {
+	if err := server.ValidatePolicyID(in.PolicyID); err != nil {
 		return err
 	}
 	spec, err := scale.ParsePolicy(in.Type, in.Spec)
 	if err != nil {
 		return err
 	}
-	p, created, err := a.d.Fleets.CreatePolicy(c.Request().Context(), prego.Policy{PolicyID: in.PolicyID, Type: in.Type, Spec: spec, CreatedBy: caller(c).Subject})
+	p, created, err := a.d.Fleets.CreatePolicy(c.Request().Context(), server.Policy{PolicyID: in.PolicyID, Type: in.Type, Spec: spec, CreatedBy: caller(c).Subject})
 	if err != nil {
 		return err
 	}
@@ -272,14 +273,14 @@ func (a *API) ListPolicies(c echo.Context, p ListPoliciesParams) error {
 	if err != nil {
 		return err
 	}
-	after, err := checkCursor(p.Cursor, prego.ValidatePolicyID)
+	after, err := checkCursor(p.Cursor, server.ValidatePolicyID)
 	if err != nil {
 		return err
 	}
-	var kind prego.PolicyType
+	var kind server.PolicyType
 	if p.Type != nil {
-		switch kind = prego.PolicyType(*p.Type); kind {
-		case prego.PolicyScaling, prego.PolicyRegionPlacement, prego.PolicyDeletion:
+		switch kind = server.PolicyType(*p.Type); kind {
+		case server.PolicyScaling, server.PolicyRegionPlacement, server.PolicyDeletion:
 		default:
 			return prego.Invalid("type", "must be scaling, region_placement or deletion")
 		}
@@ -360,8 +361,8 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 		}
 	}
 	var in struct {
-		Action prego.FleetActionKind `json:"action"`
-		Inputs json.RawMessage       `json:"inputs"`
+		Action server.FleetActionKind `json:"action"`
+		Inputs json.RawMessage        `json:"inputs"`
 	}
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
@@ -376,9 +377,9 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 	}
 	ctx := c.Request().Context()
 	if p.DryRun != nil && *p.DryRun {
-		return a.planFleetAction(c, id, prego.FleetAction{FleetID: id, Action: in.Action, Inputs: raw})
+		return a.planFleetAction(c, id, server.FleetAction{FleetID: id, Action: in.Action, Inputs: raw})
 	}
-	act, err := a.d.Fleets.RequestFleetAction(ctx, prego.FleetActionRequest{
+	act, err := a.d.Fleets.RequestFleetAction(ctx, server.FleetActionRequest{
 		FleetID: id, Action: in.Action, Inputs: raw, Cause: "operator", By: caller(c).Subject, IdempotencyKey: key,
 	})
 	if err != nil {
@@ -397,7 +398,7 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 	})
 }
 
-func (a *API) planFleetAction(c echo.Context, id string, act prego.FleetAction) error {
+func (a *API) planFleetAction(c echo.Context, id string, act server.FleetAction) error {
 	st, err := a.d.Fleets.FleetState(c.Request().Context(), id)
 	if err != nil {
 		return err
@@ -495,7 +496,7 @@ func (a *API) CancelFleetAction(c echo.Context, id FleetID, seq ActionSeq) error
 	return c.JSON(http.StatusAccepted, a.actionView(act))
 }
 
-func (a *API) fleetView(f prego.Fleet) ServerFleet {
+func (a *API) fleetView(f server.Fleet) ServerFleet {
 	out := ServerFleet{
 		FleetId: f.FleetID, Role: Role(f.Role), InfraProvider: string(f.InfraProvider), MinSize: f.MinSize, MaxSize: f.MaxSize,
 		DesiredCapacity: f.DesiredCapacity, Size: f.Size, Regions: map[string]int64{}, Spec: specView(f.Spec), Constraint: constraintView(f.Constraint),
@@ -519,11 +520,11 @@ func (a *API) fleetView(f prego.Fleet) ServerFleet {
 	return out
 }
 
-func policyView(p prego.Policy) Policy {
+func policyView(p server.Policy) Policy {
 	return Policy{PolicyId: p.PolicyID, Type: PolicyType(p.Type), Spec: p.Spec, CreatedBy: p.CreatedBy, CreatedAt: p.CreatedAt.UTC(), UpdatedAt: p.UpdatedAt.UTC()}
 }
 
-func (a *API) actionView(v prego.FleetAction) FleetAction {
+func (a *API) actionView(v server.FleetAction) FleetAction {
 	return FleetAction{
 		FleetId: v.FleetID, Seq: v.Seq, Action: FleetActionKind(v.Action), Inputs: v.Inputs, Data: v.Data, Status: FleetActionStatus(v.Status),
 		Reason: optional(v.Reason), Message: optional(v.Message), Cause: v.Cause, RequestedBy: v.RequestedBy, CancelRequested: v.CancelRequested,

@@ -9,18 +9,20 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/workload"
 )
 
 // GroupStore is the part of Postgres that process groups use.
 type GroupStore interface {
-	CreateGroup(ctx context.Context, id, envID string, r prego.CreateGroupRequest, by string) (g prego.ProcessGroup, created bool, err error)
-	GetGroup(ctx context.Context, id string) (prego.ProcessGroup, error)
-	ListGroups(ctx context.Context, envID, after string, limit int) (page []prego.ProcessGroup, more bool, err error)
-	ScaleGroup(ctx context.Context, id string, replicas int, by string) (prego.ProcessGroup, error)
-	DeployGroup(ctx context.Context, id string, spec prego.WorkloadSpec, by string) (prego.ProcessGroup, error)
-	DeleteGroup(ctx context.Context, id, by string) (prego.ProcessGroup, error)
-	ListInstances(ctx context.Context, groupID string, before int64, limit int, stopped bool) (page []prego.Instance, more bool, err error)
-	GetInstance(ctx context.Context, id string) (prego.Instance, error)
+	CreateGroup(ctx context.Context, id, envID string, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error)
+	GetGroup(ctx context.Context, id string) (workload.Group, error)
+	ListGroups(ctx context.Context, envID, after string, limit int) (page []workload.Group, more bool, err error)
+	ScaleGroup(ctx context.Context, id string, replicas int, by string) (workload.Group, error)
+	DeployGroup(ctx context.Context, id string, spec workload.Spec, by string) (workload.Group, error)
+	DeleteGroup(ctx context.Context, id, by string) (workload.Group, error)
+	ListInstances(ctx context.Context, groupID string, before int64, limit int, stopped bool) (page []workload.Instance, more bool, err error)
+	GetInstance(ctx context.Context, id string) (workload.Instance, error)
 }
 
 // GroupRuns has groups made what their rows say. A start that fails is made up for by
@@ -31,14 +33,14 @@ type GroupRuns interface {
 
 func newGroupID() string {
 	id := uuid.New()
-	return prego.GroupID(hex.EncodeToString(id[10:]))
+	return workload.NewGroupID(hex.EncodeToString(id[10:]))
 }
 
 func checkGroupPath(c echo.Context, id string, known ...string) error {
 	if err := onlyParameters(c, known...); err != nil {
 		return err
 	}
-	return prego.ValidateGroupID(id)
+	return workload.ValidateGroupID(id)
 }
 
 // wake has a change of a group carried out.
@@ -55,10 +57,10 @@ func (a *API) CreateGroup(c echo.Context, envID string) error {
 	if err := onlyParameters(c); err != nil {
 		return err
 	}
-	if err := prego.ValidateGroupEnv(envID); err != nil {
+	if err := workload.ValidateGroupEnv(envID); err != nil {
 		return err
 	}
-	var in prego.CreateGroupRequest
+	var in workload.CreateGroupRequest
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
@@ -78,14 +80,14 @@ func (a *API) ListGroups(c echo.Context, envID string, p ListGroupsParams) error
 	if err := onlyParameters(c, "limit", "cursor"); err != nil {
 		return err
 	}
-	if err := prego.ValidateGroupEnv(envID); err != nil {
+	if err := workload.ValidateGroupEnv(envID); err != nil {
 		return err
 	}
 	limit, err := pageSize(p.Limit)
 	if err != nil {
 		return err
 	}
-	after, err := checkCursor(p.Cursor, prego.ValidateGroupName)
+	after, err := checkCursor(p.Cursor, workload.ValidateGroupName)
 	if err != nil {
 		return err
 	}
@@ -129,7 +131,7 @@ func (a *API) ScaleGroup(c echo.Context, id GroupID) error {
 	if in.Replicas == nil {
 		return prego.Invalid("replicas", "is required, 0 to 10000")
 	}
-	if err := prego.ValidateReplicas(*in.Replicas); err != nil {
+	if err := workload.ValidateReplicas(*in.Replicas); err != nil {
 		return err
 	}
 	g, err := a.d.Groups.ScaleGroup(c.Request().Context(), id, *in.Replicas, caller(c).Subject)
@@ -146,7 +148,7 @@ func (a *API) DeployGroup(c echo.Context, id GroupID) error {
 		return err
 	}
 	var in struct {
-		Spec *prego.WorkloadSpec `json:"spec"`
+		Spec *workload.Spec `json:"spec"`
 	}
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
@@ -189,7 +191,7 @@ func (a *API) ListInstances(c echo.Context, id GroupID, p ListInstancesParams) e
 	}
 	var before int64
 	if p.Cursor != nil {
-		group, n, ok := prego.GroupOfInstance(*p.Cursor)
+		group, n, ok := workload.GroupOfInstance(*p.Cursor)
 		if !ok || group != id {
 			return prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
 		}
@@ -213,7 +215,7 @@ func checkInstancePath(c echo.Context, id string, known ...string) error {
 	if err := onlyParameters(c, known...); err != nil {
 		return err
 	}
-	return prego.ValidateInstanceID(id)
+	return workload.ValidateInstanceID(id)
 }
 
 // GetInstance shows an instance.
@@ -237,14 +239,14 @@ func (a *API) InstanceLogs(c echo.Context, id InstanceID, p InstanceLogsParams) 
 	if err != nil {
 		return err
 	}
-	if i.State == prego.InstanceStopped {
+	if i.State == workload.InstanceStopped {
 		return prego.Errorf(prego.CodeContainerNotFound, "instance %s is stopped: its container is gone", id)
 	}
-	return a.containerLogs(c, i.ServerID, id, prego.SessionOf{InstanceID: id}, p.Tail, p.Follow)
+	return a.containerLogs(c, i.ServerID, id, org.SessionOf{InstanceID: id}, p.Tail, p.Follow)
 }
 
-func (a *API) groupView(g prego.ProcessGroup) ProcessGroup {
-	run := prego.GroupWorkflowID(g.GroupID)
+func (a *API) groupView(g workload.Group) ProcessGroup {
+	run := workload.GroupWorkflowID(g.GroupID)
 	out := ProcessGroup{
 		GroupId: g.GroupID, EnvId: g.EnvID, OrgId: g.OrgID, Region: Region(g.Region), Name: g.Name, Spec: g.Spec, Release: g.Release, StableRelease: g.StableRelease,
 		Replicas: g.Replicas, Constraint: constraintView(g.Constraint), DeployStatus: string(g.DeployStatus), DeployMessage: optional(g.DeployMessage),
@@ -261,7 +263,7 @@ func (a *API) groupView(g prego.ProcessGroup) ProcessGroup {
 	return out
 }
 
-func instanceView(i prego.Instance) Instance {
+func instanceView(i workload.Instance) Instance {
 	out := Instance{
 		InstanceId: i.InstanceID, GroupId: i.GroupID, OrgId: i.OrgID, ServerId: i.ServerID, Release: i.Release, Image: i.Spec.Image,
 		MemoryLimitBytes: i.Spec.MemoryLimitBytes, CpuRequest: i.Spec.CPURequest, Ports: []InstancePort{}, State: string(i.State), Healthy: i.Healthy,

@@ -28,6 +28,8 @@ import (
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -57,7 +59,7 @@ func (r *runs) asked() []string {
 	return append([]string(nil), r.started...)
 }
 
-func (r *runs) StartProvision(ctx context.Context, s prego.Server) error {
+func (r *runs) StartProvision(ctx context.Context, s server.Server) error {
 	return r.note(ctx, "provision "+s.ServerID)
 }
 
@@ -115,7 +117,7 @@ func (auth) Authenticate(_ context.Context, raw string) (api.Principal, error) {
 
 type imports struct{}
 
-func (imports) IssueImport(_ context.Context, s prego.Server) (string, error) {
+func (imports) IssueImport(_ context.Context, s server.Server) (string, error) {
 	return "#cloud-config\n# " + s.ServerID, nil
 }
 
@@ -148,10 +150,10 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 		Store: b.store, Orchestrator: b.runs, Auth: auth{}, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
 		Quotas: b.store, Registries: store.NewRegistries(b.store, box(t)),
 		Images: b.store, ImageRuns: b.runs,
-		Catalog: api.CatalogDeps{Store: b.store, Runs: b.runs, Configured: prego.DefaultCatalog(), StaleAfter: time.Hour},
+		Catalog: api.CatalogDeps{Store: b.store, Runs: b.runs, Configured: server.DefaultCatalog(), StaleAfter: time.Hour},
 		Hosts:   b.store, Shell: b.hosts, Containers: b.hosts,
-		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", Locations: prego.DefaultCatalog().Locations},
-		Groups:    b.store, GroupRuns: b.runs, Fleets: b.store, FleetRuns: b.runs, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: prego.ModeShared, Periods: periods,
+		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", Locations: server.DefaultCatalog().Locations},
+		Groups:    b.store, GroupRuns: b.runs, Fleets: b.store, FleetRuns: b.runs, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: tenant.ModeShared, Periods: periods,
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},
 	}
 	if change != nil {
@@ -186,7 +188,7 @@ SELECT (SELECT count(*) FROM servers) + (SELECT count(*) FROM server_events) + (
 }
 
 // set writes a server's state as the workflow would.
-func (b *bundle) set(id string, status prego.ServerStatus) {
+func (b *bundle) set(id string, status server.Status) {
 	_, err := b.pool.Exec(context.Background(), `UPDATE servers SET status = $2 WHERE server_id = $1`, id, status)
 	require.NoError(b.t, err)
 }

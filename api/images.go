@@ -8,15 +8,16 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // ImageStore is the part of Postgres that golden images use.
 type ImageStore interface {
-	CreateGoldenImage(ctx context.Context, g prego.GoldenImage) (prego.GoldenImage, error)
-	GetGoldenImage(ctx context.Context, id string) (prego.GoldenImage, error)
-	ListGoldenImages(ctx context.Context, deleted bool, after string, limit int) (page []prego.GoldenImage, more bool, err error)
+	CreateGoldenImage(ctx context.Context, g server.GoldenImage) (server.GoldenImage, error)
+	GetGoldenImage(ctx context.Context, id string) (server.GoldenImage, error)
+	ListGoldenImages(ctx context.Context, deleted bool, after string, limit int) (page []server.GoldenImage, more bool, err error)
 	IsGoldenImage(ctx context.Context, provider prego.InfraProviderID, providerImageID string) (bool, error)
-	RequestImageDelete(ctx context.Context, id, by string) (prego.GoldenImage, error)
+	RequestImageDelete(ctx context.Context, id, by string) (server.GoldenImage, error)
 }
 
 // ImageRuns has images built and deleted. A start that fails is made up for by the
@@ -32,7 +33,7 @@ func (a *API) BuildImage(c echo.Context) error {
 	if err := onlyParameters(c); err != nil {
 		return err
 	}
-	var in prego.BuildImageRequest
+	var in server.BuildImageRequest
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
@@ -40,10 +41,10 @@ func (a *API) BuildImage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.checkSpec(c.Request().Context(), prego.ProviderHetzner, in.Region, prego.ServerSpec{Image: base}); err != nil {
+	if err := a.checkSpec(c.Request().Context(), prego.ProviderHetzner, in.Region, server.Spec{Image: base}); err != nil {
 		return err
 	}
-	g, err := a.d.Images.CreateGoldenImage(c.Request().Context(), prego.GoldenImage{
+	g, err := a.d.Images.CreateGoldenImage(c.Request().Context(), server.GoldenImage{
 		ImageID: newID("img-"), Provider: prego.ProviderHetzner, Region: in.Region, BaseImage: base, Architecture: "x86", CreatedBy: caller(c).Subject,
 	})
 	if err != nil {
@@ -54,12 +55,12 @@ func (a *API) BuildImage(c echo.Context) error {
 }
 
 // startImage starts what works on an image in motion.
-func (a *API) startImage(c echo.Context, g prego.GoldenImage) {
+func (a *API) startImage(c echo.Context, g server.GoldenImage) {
 	ctx, cancel := startContext(c)
 	defer cancel()
-	id, start := prego.ImageBuildWorkflowID(g.ImageID), a.d.ImageRuns.EnsureImageBuild
-	if g.Status == prego.ImageDeleting {
-		id, start = prego.ImageDeleteWorkflowID(g.ImageID), a.d.ImageRuns.EnsureImageDelete
+	id, start := server.ImageBuildWorkflowID(g.ImageID), a.d.ImageRuns.EnsureImageBuild
+	if g.Status == server.ImageDeleting {
+		id, start = server.ImageDeleteWorkflowID(g.ImageID), a.d.ImageRuns.EnsureImageDelete
 	}
 	if _, err := start(ctx, g.ImageID); err != nil {
 		a.notStarted(c, id, err)
@@ -87,7 +88,7 @@ func (a *API) ListImages(c echo.Context, p ListImagesParams) error {
 	if err != nil {
 		return err
 	}
-	after, err := checkCursor(p.Cursor, prego.ValidateImageID)
+	after, err := checkCursor(p.Cursor, server.ValidateImageID)
 	if err != nil {
 		return err
 	}
@@ -115,16 +116,16 @@ func (a *API) DeleteImage(c echo.Context, id ImageID) error {
 		return err
 	}
 	switch g.Status {
-	case prego.ImageBuilding, prego.ImageVerifying:
+	case server.ImageBuilding, server.ImageVerifying:
 		ctx, cancel := startContext(c)
 		defer cancel()
 		if err := a.d.ImageRuns.CancelImageBuild(ctx, id); err != nil {
 			a.d.Log.Warn("build not cancelled", zap.String("image_id", id), zap.String("error", prego.Redact(err.Error())))
 			return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")
 		}
-	case prego.ImageDeleting:
+	case server.ImageDeleting:
 		a.startImage(c, g)
-	case prego.ImageReady, prego.ImageFailed, prego.ImageDeleted:
+	case server.ImageReady, server.ImageFailed, server.ImageDeleted:
 	}
 	return c.JSON(http.StatusAccepted, imageView(g))
 }
@@ -133,13 +134,13 @@ func checkImagePath(c echo.Context, id string) error {
 	if err := onlyParameters(c); err != nil {
 		return err
 	}
-	return prego.ValidateImageID(id)
+	return server.ValidateImageID(id)
 }
 
-func imageView(g prego.GoldenImage) GoldenImage {
-	run := prego.ImageBuildWorkflowID(g.ImageID)
-	if g.Status == prego.ImageDeleting {
-		run = prego.ImageDeleteWorkflowID(g.ImageID)
+func imageView(g server.GoldenImage) GoldenImage {
+	run := server.ImageBuildWorkflowID(g.ImageID)
+	if g.Status == server.ImageDeleting {
+		run = server.ImageDeleteWorkflowID(g.ImageID)
 	}
 	out := GoldenImage{
 		ImageId: g.ImageID, Provider: string(g.Provider), Region: Region(g.Region), BaseImage: g.BaseImage, Architecture: g.Architecture, Status: GoldenImageStatus(g.Status),

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 func TestGoldenImagesOverHTTP(t *testing.T) {
@@ -69,7 +69,7 @@ func TestGoldenImagesOverHTTP(t *testing.T) {
 	resp, answer = b.do("DELETE", path, "operator", "", "")
 	require.Equal(t, http.StatusConflict, resp.StatusCode)
 	require.Equal(t, "golden_image_in_use", as[api.Problem](t, answer).Code)
-	b.set("app-1", prego.ServerActive)
+	b.set("app-1", server.Active)
 	resp, answer = b.do("DELETE", path, "operator", "", "")
 	require.Equal(t, http.StatusAccepted, resp.StatusCode, "a server that runs needs its image no longer: %s", answer)
 	require.EqualValues(t, "deleting", as[api.GoldenImage](t, answer).Status)

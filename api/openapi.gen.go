@@ -11,8 +11,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/oapi-codegen/runtime"
-	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/workload"
 )
 
 // Defines values for AddTenantUserPassword.
@@ -3674,7 +3674,7 @@ type WorkflowStarted struct {
 }
 
 // WorkloadSpec defines model for WorkloadSpec.
-type WorkloadSpec = prego.WorkloadSpec
+type WorkloadSpec = workload.Spec
 
 // ActionSeq defines model for ActionSeq.
 type ActionSeq = int

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 func TestReadinessNamesWhatIsNotReady(t *testing.T) {
@@ -171,7 +172,7 @@ func serve(t *testing.T, drain time.Duration) (stop func(), let chan struct{}, a
 			return nil
 		}}
 	})
-	_, _, err := b.store.CreateServer(context.Background(), prego.CreateServerRequest{ServerID: "app-1", Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}, "test")
+	_, _, err := b.store.CreateServer(context.Background(), server.CreateRequest{ServerID: "app-1", Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}, "test")
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

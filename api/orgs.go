@@ -6,6 +6,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
 )
 
 func checkOrgPath(c echo.Context, id string) error {
@@ -15,7 +16,7 @@ func checkOrgPath(c echo.Context, id string) error {
 	return prego.ValidateOrgID("org_id", id)
 }
 
-func orgView(o prego.Org) Org {
+func orgView(o org.Org) Org {
 	return Org{OrgId: o.OrgID, Tier: Tier(o.Tier), ParentOrgId: optional(o.ParentOrgID), CreatedBy: o.CreatedBy, CreatedAt: o.CreatedAt.UTC()}
 }
 
@@ -39,7 +40,7 @@ func (a *API) PutOrg(c echo.Context, id OrgID) error {
 	if in.Tier != "" && !in.Tier.Valid() {
 		return prego.Invalid("tier", "must be free, paid or enterprise")
 	}
-	org, err := a.d.Tenants.PutOrg(c.Request().Context(), prego.Org{OrgID: id, ParentOrgID: in.ParentOrgID, Tier: in.Tier}, caller(c).Subject)
+	org, err := a.d.Tenants.PutOrg(c.Request().Context(), org.Org{OrgID: id, ParentOrgID: in.ParentOrgID, Tier: in.Tier}, caller(c).Subject)
 	if err != nil {
 		return err
 	}

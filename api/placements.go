@@ -10,6 +10,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 // Bounds of a simulation: of its body in bytes, and of its requests.
@@ -106,7 +107,7 @@ func (a *API) OverridePlacement(c echo.Context) error {
 	if err := onlyParameters(c); err != nil {
 		return err
 	}
-	var in prego.PlacementOverride
+	var in tenant.PlacementOverride
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}

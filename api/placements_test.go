@@ -9,6 +9,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
 )
 
 const fleet = `{"servers":[
@@ -63,7 +64,7 @@ func TestPools(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.do("POST", create, "operator", js, valid)
-	b.set("app-1", prego.ServerActive)
+	b.set("app-1", server.Active)
 	_, body := b.do("GET", "/v1/site-pools?region=eu", "viewer", "", "")
 	pools := as[api.SitePoolList](t, body).SitePools
 	require.Len(t, pools, 1)

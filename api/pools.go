@@ -8,6 +8,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // regionFilter is a query's region, "" for all.
@@ -60,14 +62,14 @@ func (a *API) RefillSitePool(c echo.Context, id ServerID) error {
 	if err := checkPath(c, id); err != nil {
 		return err
 	}
-	server, err := a.d.Store.GetServer(c.Request().Context(), id)
+	srv, err := a.d.Store.GetServer(c.Request().Context(), id)
 	switch {
 	case err != nil:
 		return err
-	case server.Role != prego.RoleApp && server.Role != prego.RoleNode:
-		return prego.Invalid("server_id", "must be an app server or a node; this is a "+string(server.Role))
-	case server.Status != prego.ServerActive:
-		return prego.Errorf(prego.CodeInvalidTransition, "only an active server is filled with sites; this one is %s", server.Status)
+	case srv.Role != prego.RoleApp && srv.Role != prego.RoleNode:
+		return prego.Invalid("server_id", "must be an app server or a node; this is a "+string(srv.Role))
+	case srv.Status != server.Active:
+		return prego.Errorf(prego.CodeInvalidTransition, "only an active server is filled with sites; this one is %s", srv.Status)
 	}
 	ctx, cancel := startContext(c)
 	defer cancel()
@@ -95,7 +97,7 @@ func (a *API) ListSitePoolPolicies(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-func sitePoolPolicy(p prego.SitePoolPolicy) SitePoolPolicy {
+func sitePoolPolicy(p tenant.SitePoolPolicy) SitePoolPolicy {
 	return SitePoolPolicy{Plan: Plan(p.Plan), LowWatermark: p.LowWatermark, Target: p.Target, SloSeconds: p.SLOSeconds}
 }
 
@@ -128,7 +130,7 @@ func (a *API) PutSitePoolPolicy(c echo.Context, plan PlanInPath) error {
 	case in.SLOSeconds == nil || *in.SLOSeconds < 1 || *in.SLOSeconds > maxSLO:
 		return prego.Invalid("slo_seconds", fmt.Sprintf("is required, 1 to %d seconds", maxSLO))
 	}
-	p := prego.SitePoolPolicy{Plan: prego.Plan(plan), LowWatermark: *in.LowWatermark, Target: *in.Target, SLOSeconds: *in.SLOSeconds}
+	p := tenant.SitePoolPolicy{Plan: prego.Plan(plan), LowWatermark: *in.LowWatermark, Target: *in.Target, SLOSeconds: *in.SLOSeconds}
 	if err := a.d.Tenants.PutSitePoolPolicy(c.Request().Context(), p); err != nil {
 		return err
 	}
@@ -170,8 +172,8 @@ func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath) 
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
-	if in.Target == nil || *in.Target < 0 || *in.Target > prego.MaxWarmPool {
-		return prego.Invalid("target", fmt.Sprintf("is required, 0 to %d servers", prego.MaxWarmPool))
+	if in.Target == nil || *in.Target < 0 || *in.Target > tenant.MaxWarmPool {
+		return prego.Invalid("target", fmt.Sprintf("is required, 0 to %d servers", tenant.MaxWarmPool))
 	}
 	if err := a.d.Tenants.PutWarmPool(c.Request().Context(), r, prego.Plan(plan), *in.Target, caller(c).Subject); err != nil {
 		return err

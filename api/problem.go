@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
 )
 
 // codeNoSite is placement's, of decisions that wait for a pool site.
@@ -80,7 +81,7 @@ func (a *API) refuse(err error, c echo.Context) {
 		h.Set(echo.HeaderRetryAfter, strconv.Itoa(retryAfter(err)))
 	}
 	p := a.problem(coded, c)
-	var over *prego.QuotaExceeded
+	var over *org.QuotaExceeded
 	if errors.As(err, &over) {
 		// Both labels are of closed sets: the routes of the contract, and the dimensions.
 		a.refused.WithLabelValues(method(c.Request().Method)+" "+c.Path(), over.Dimension).Inc()

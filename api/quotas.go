@@ -9,23 +9,25 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/workload"
 )
 
 // QuotaStore is the part of Postgres that quotas, events, apps and envs use.
 type QuotaStore interface {
-	OrgQuotas(ctx context.Context, org string) ([]prego.OrgQuota, error)
-	SetQuota(ctx context.Context, org string, d quota.Dimension, limit float64, by, reason string) (prego.OrgQuota, error)
-	UnsetQuota(ctx context.Context, org string, d quota.Dimension, by, reason string) (prego.OrgQuota, error)
-	OrgEvents(ctx context.Context, f prego.OrgEventFilter) (page []prego.OrgEvent, more bool, err error)
+	OrgQuotas(ctx context.Context, org string) ([]org.Quota, error)
+	SetQuota(ctx context.Context, org string, d quota.Dimension, limit float64, by, reason string) (org.Quota, error)
+	UnsetQuota(ctx context.Context, org string, d quota.Dimension, by, reason string) (org.Quota, error)
+	OrgEvents(ctx context.Context, f org.EventFilter) (page []org.Event, more bool, err error)
 
-	CreateApp(ctx context.Context, a prego.App, key string) (app prego.App, created bool, err error)
-	GetApp(ctx context.Context, id string) (prego.App, error)
-	ListApps(ctx context.Context, f prego.ListFilter) (page []prego.App, next string, err error)
+	CreateApp(ctx context.Context, a workload.App, key string) (app workload.App, created bool, err error)
+	GetApp(ctx context.Context, id string) (workload.App, error)
+	ListApps(ctx context.Context, f prego.ListFilter) (page []workload.App, next string, err error)
 	DeleteApp(ctx context.Context, id, by string) error
-	CreateEnv(ctx context.Context, e prego.Env, key string) (env prego.Env, created bool, err error)
-	GetEnv(ctx context.Context, id string) (prego.Env, error)
-	ListEnvs(ctx context.Context, f prego.ListFilter) (page []prego.Env, next string, err error)
+	CreateEnv(ctx context.Context, e workload.Env, key string) (env workload.Env, created bool, err error)
+	GetEnv(ctx context.Context, id string) (workload.Env, error)
+	ListEnvs(ctx context.Context, f prego.ListFilter) (page []workload.Env, next string, err error)
 	DeleteEnv(ctx context.Context, id, by string) error
 }
 
@@ -50,7 +52,7 @@ func (a *API) ListOrgQuotas(c echo.Context, id OrgID) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-func quotaView(q prego.OrgQuota) OrgQuota {
+func quotaView(q org.Quota) OrgQuota {
 	out := OrgQuota{Dimension: q.Dimension, Limit: q.Limit, Source: "tier", Usage: q.Usage, Reserved: q.Reserved, Headroom: q.Headroom()}
 	if q.Override {
 		at := q.UpdatedAt.UTC()
@@ -135,7 +137,7 @@ func (a *API) ListOrgEvents(c echo.Context, id OrgID, p ListOrgEventsParams) err
 	if err := prego.ValidateOrgID("org_id", id); err != nil {
 		return err
 	}
-	f := prego.OrgEventFilter{OrgID: id}
+	f := org.EventFilter{OrgID: id}
 	var err error
 	if f.Limit, err = pageSize(p.Limit); err != nil {
 		return err

@@ -14,7 +14,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
 )
 
 // quotaOf is one line of an org's quotas.
@@ -27,14 +28,14 @@ func (b *bundle) quotaOf(org, dimension string) api.OrgQuota {
 }
 
 // exceeded asks for something that is refused by quota.
-func (b *bundle) exceeded(method, path, body string) prego.QuotaExceeded {
+func (b *bundle) exceeded(method, path, body string) org.QuotaExceeded {
 	b.t.Helper()
 	resp, answer := b.do(method, path, "operator", js, body)
 	require.Equal(b.t, http.StatusConflict, resp.StatusCode, "%s", answer)
 	p := as[api.Problem](b.t, answer)
 	require.Equal(b.t, "quota_exceeded", p.Code)
 	require.NotNil(b.t, p.Dimension, "%s", answer)
-	return prego.QuotaExceeded{Dimension: *p.Dimension, Limit: *p.Limit, CurrentUsage: *p.CurrentUsage, RequestedDelta: *p.RequestedDelta}
+	return org.QuotaExceeded{Dimension: *p.Dimension, Limit: *p.Limit, CurrentUsage: *p.CurrentUsage, RequestedDelta: *p.RequestedDelta}
 }
 
 func (b *bundle) orgEvents(org, query string) api.OrgEventPage {
@@ -88,7 +89,7 @@ func TestQuotasAreShownAndSet(t *testing.T) {
 	require.Equal(t, []any{1.0, "override", 2.0, 0.0, "operator"}, []any{q.Limit, q.Source, q.Usage, q.Headroom, deref(q.UpdatedBy)})
 	require.NotContains(t, deref(q.Reason), "hunter2")
 	require.Equal(t, q, b.quotaOf("acme", "max_apps"))
-	require.Equal(t, prego.QuotaExceeded{Dimension: "max_apps", Limit: 1, CurrentUsage: 2, RequestedDelta: 1},
+	require.Equal(t, org.QuotaExceeded{Dimension: "max_apps", Limit: 1, CurrentUsage: 2, RequestedDelta: 1},
 		b.exceeded("POST", "/v1/apps", `{"org_id":"acme","name":"three"}`))
 	b.ok(200, "PUT", path, `{"limit":1,"reason":"again"}`) // the same limit: nothing happened
 	b.ok(200, "PUT", path, `{"limit":3,"reason":"more"}`)
@@ -154,11 +155,11 @@ func TestTenantsTakeTheirOrgsQuota(t *testing.T) {
 	require.Equal(t, 2.0*(1<<30+32<<20), b.quotaOf("acme", "max_total_memory_bytes").Usage)
 	require.Equal(t, 1.0, b.quotaOf("acme", "max_total_cpu_request").Usage)
 	require.Equal(t, 40e9, b.quotaOf("acme", "max_total_volume_bytes").Usage)
-	require.Equal(t, prego.QuotaExceeded{Dimension: "max_instances", Limit: 2, CurrentUsage: 2, RequestedDelta: 1}, b.exceeded("POST", "/v1/tenants", order("three", "")))
+	require.Equal(t, org.QuotaExceeded{Dimension: "max_instances", Limit: 2, CurrentUsage: 2, RequestedDelta: 1}, b.exceeded("POST", "/v1/tenants", order("three", "")))
 	b.ok(200, "PUT", "/v1/orgs/acme/quotas/max_instances", `{"limit":9,"reason":"test"}`)
-	require.Equal(t, prego.QuotaExceeded{Dimension: "max_total_volume_bytes", Limit: 50e9, CurrentUsage: 40e9, RequestedDelta: 20e9},
+	require.Equal(t, org.QuotaExceeded{Dimension: "max_total_volume_bytes", Limit: 50e9, CurrentUsage: 40e9, RequestedDelta: 20e9},
 		b.exceeded("POST", "/v1/tenants", order("three", `,"storage_quota_gb":20`)))
-	require.Equal(t, prego.QuotaExceeded{Dimension: "max_total_memory_bytes", Limit: 8 << 30, CurrentUsage: 2 * (1<<30 + 32<<20), RequestedDelta: 8<<30 + 32<<20},
+	require.Equal(t, org.QuotaExceeded{Dimension: "max_total_memory_bytes", Limit: 8 << 30, CurrentUsage: 2 * (1<<30 + 32<<20), RequestedDelta: 8<<30 + 32<<20},
 		b.exceeded("POST", "/v1/tenants", strings.Replace(order("three", ""), "starter", "enterprise", 1)))
 
 	// What failed, and of which nothing stands, is free, and is taken again by a retry.

@@ -17,6 +17,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/store"
+	"github.com/prego/prego/server"
 )
 
 func TestBadInputIsRefusedAndNothingIsWritten(t *testing.T) {
@@ -195,7 +196,7 @@ func FuzzStrictJSON(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		var in prego.CreateServerRequest
+		var in server.CreateRequest
 		if err := api.DecodeStrict([]byte(body), &in); err != nil {
 			var coded *prego.Error
 			require.ErrorAs(t, err, &coded, "refusals are coded")
@@ -211,7 +212,7 @@ func FuzzStrictJSON(f *testing.F) {
 		}
 		out, err := json.Marshal(in)
 		require.NoError(t, err)
-		var again prego.CreateServerRequest
+		var again server.CreateRequest
 		require.NoError(t, api.DecodeStrict(out, &again))
 		require.Equal(t, in.Hash(), again.Hash())
 	})
@@ -223,9 +224,9 @@ type broken struct {
 	get func(ctx context.Context) error
 }
 
-func (s broken) GetServer(ctx context.Context, id string) (prego.Server, error) {
+func (s broken) GetServer(ctx context.Context, id string) (server.Server, error) {
 	if err := s.get(ctx); err != nil {
-		return prego.Server{}, err
+		return server.Server{}, err
 	}
 	return s.Store.GetServer(ctx, id)
 }

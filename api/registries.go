@@ -7,23 +7,23 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // RegistryStore keeps credentials of container registries, sealed, and what images were
 // resolved to. Passwords go in and never come out here.
 type RegistryStore interface {
-	PutRegistry(ctx context.Context, host, username, password, by string) (prego.Registry, error)
-	GetRegistry(ctx context.Context, host string) (prego.Registry, error)
-	ListRegistries(ctx context.Context) ([]prego.Registry, error)
+	PutRegistry(ctx context.Context, host, username, password, by string) (server.Registry, error)
+	GetRegistry(ctx context.Context, host string) (server.Registry, error)
+	ListRegistries(ctx context.Context) ([]server.Registry, error)
 	DeleteRegistry(ctx context.Context, host string) error
 	// RotateRegistries seals all passwords under the current master key.
 	RotateRegistries(ctx context.Context) error
-	ListImageDigests(ctx context.Context) ([]prego.ImageDigest, error)
+	ListImageDigests(ctx context.Context) ([]server.ImageDigest, error)
 	DeleteImageDigest(ctx context.Context, image string) error
 }
 
-func registryView(r prego.Registry) Registry {
+func registryView(r server.Registry) Registry {
 	return Registry{
 		Host: r.Host, Username: r.Username, KeyId: r.KeyID, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(), UpdatedBy: r.UpdatedBy, UpdatedAt: r.UpdatedAt.UTC(),
 	}
@@ -33,7 +33,7 @@ func checkRegistryPath(c echo.Context, host string) error {
 	if err := onlyParameters(c); err != nil {
 		return err
 	}
-	return prego.ValidateRegistryHost("host", host)
+	return server.ValidateRegistryHost("host", host)
 }
 
 // ListRegistries shows all registries.
@@ -80,7 +80,7 @@ func (a *API) PutRegistry(c echo.Context, host RegistryInPath) error {
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
-	if err := prego.ValidateRegistryLogin(in.Username, in.Password); err != nil {
+	if err := server.ValidateRegistryLogin(in.Username, in.Password); err != nil {
 		return err
 	}
 	r, err := a.d.Registries.PutRegistry(c.Request().Context(), host, in.Username, in.Password, caller(c).Subject)
@@ -134,7 +134,7 @@ func (a *API) DeleteImageDigest(c echo.Context, p DeleteImageDigestParams) error
 		return err
 	}
 	image := strings.TrimSpace(p.Image)
-	if err := prego.ValidateImage("image", image); err != nil {
+	if err := server.ValidateImage("image", image); err != nil {
 		return err
 	}
 	if err := a.d.Registries.DeleteImageDigest(c.Request().Context(), image); err != nil {

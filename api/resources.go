@@ -13,36 +13,39 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 // ResourceStore is the part of Postgres that keeps what orgs own beside tenants.
 type ResourceStore interface {
-	CreateRoute(ctx context.Context, r prego.Route, by string) (prego.Route, error)
-	GetRoute(ctx context.Context, envID, id string) (prego.Route, error)
-	ListRoutes(ctx context.Context, envID, after string, limit int) (page []prego.Route, more bool, err error)
+	CreateRoute(ctx context.Context, r workload.Route, by string) (workload.Route, error)
+	GetRoute(ctx context.Context, envID, id string) (workload.Route, error)
+	ListRoutes(ctx context.Context, envID, after string, limit int) (page []workload.Route, more bool, err error)
 	DeleteRoute(ctx context.Context, envID, id, by string) error
-	PublishedRoutes(ctx context.Context) ([]prego.PublishedRoute, error)
+	PublishedRoutes(ctx context.Context) ([]workload.PublishedRoute, error)
 
-	EnableIPv4(ctx context.Context, envID, id, environment string, location func(prego.Region) string, by string) (prego.IPv4Allocation, error)
-	GetIPv4(ctx context.Context, envID string) (prego.IPv4Allocation, error)
-	DisableIPv4(ctx context.Context, envID, by string) (prego.IPv4Allocation, error)
+	EnableIPv4(ctx context.Context, envID, id, environment string, location func(prego.Region) string, by string) (workload.IPv4Allocation, error)
+	GetIPv4(ctx context.Context, envID string) (workload.IPv4Allocation, error)
+	DisableIPv4(ctx context.Context, envID, by string) (workload.IPv4Allocation, error)
 
-	CreateVolume(ctx context.Context, v prego.Volume, environment, by string) (prego.Volume, error)
-	GetVolume(ctx context.Context, id string) (prego.Volume, error)
-	ListVolumes(ctx context.Context, org, after string, limit int) (page []prego.Volume, more bool, err error)
-	DeleteVolume(ctx context.Context, id, by string) (prego.Volume, error)
-	AttachVolume(ctx context.Context, a prego.VolumeAttachment, by string) (prego.VolumeAttachment, error)
+	CreateVolume(ctx context.Context, v workload.Volume, environment, by string) (workload.Volume, error)
+	GetVolume(ctx context.Context, id string) (workload.Volume, error)
+	ListVolumes(ctx context.Context, org, after string, limit int) (page []workload.Volume, more bool, err error)
+	DeleteVolume(ctx context.Context, id, by string) (workload.Volume, error)
+	AttachVolume(ctx context.Context, a workload.VolumeAttachment, by string) (workload.VolumeAttachment, error)
 	DetachVolume(ctx context.Context, volumeID, attachmentID, by string) error
 
-	CreateSnapshot(ctx context.Context, tenantID, id, by string) (prego.Snapshot, error)
-	GetSnapshot(ctx context.Context, tenantID, id string) (prego.Snapshot, error)
-	ListSnapshots(ctx context.Context, tenantID, cursor string, limit int) (page []prego.Snapshot, next string, err error)
+	CreateSnapshot(ctx context.Context, tenantID, id, by string) (tenant.Snapshot, error)
+	GetSnapshot(ctx context.Context, tenantID, id string) (tenant.Snapshot, error)
+	ListSnapshots(ctx context.Context, tenantID, cursor string, limit int) (page []tenant.Snapshot, next string, err error)
 	DeleteSnapshot(ctx context.Context, tenantID, id, by string) (org string, err error)
-	CreateRestore(ctx context.Context, tenantID, snapshotID, id, by string) (prego.RestoreJob, error)
-	GetRestore(ctx context.Context, tenantID, id string) (prego.RestoreJob, error)
-	ListRestores(ctx context.Context, tenantID, cursor string, limit int) (page []prego.RestoreJob, next string, err error)
+	CreateRestore(ctx context.Context, tenantID, snapshotID, id, by string) (tenant.RestoreJob, error)
+	GetRestore(ctx context.Context, tenantID, id string) (tenant.RestoreJob, error)
+	ListRestores(ctx context.Context, tenantID, cursor string, limit int) (page []tenant.RestoreJob, next string, err error)
 
-	OpenSession(ctx context.Context, id string, of prego.SessionOf, kind prego.SessionKind, subject, actor string, lease time.Duration) error
+	OpenSession(ctx context.Context, id string, of org.SessionOf, kind org.SessionKind, subject, actor string, lease time.Duration) error
 	RenewSession(ctx context.Context, id string, lease time.Duration) error
 	CloseSession(ctx context.Context, id string) error
 }
@@ -79,7 +82,7 @@ func checkResourcePath(c echo.Context, parameters []string, ids ...[3]string) er
 		return err
 	}
 	for _, id := range ids {
-		if err := prego.ValidateOrgResourceID(id[0], id[1], id[2]); err != nil {
+		if err := prego.ValidateResourceID(id[0], id[1], id[2]); err != nil {
 			return err
 		}
 	}
@@ -103,7 +106,7 @@ func paging(limit *int, cursor *string) (n int, after string, err error) {
 // pagingByID is paging where a cursor is the last id.
 func pagingByID(limit *int, cursor *string, prefix string) (n int, after string, err error) {
 	n, after, err = paging(limit, cursor)
-	if err == nil && after != "" && prego.ValidateOrgResourceID("cursor", prefix, after) != nil {
+	if err == nil && after != "" && prego.ValidateResourceID("cursor", prefix, after) != nil {
 		err = prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
 	}
 	return n, after, err
@@ -119,7 +122,7 @@ func (a *API) startRun(c echo.Context, start func(ctx context.Context, org, id s
 	}
 }
 
-func routeView(r prego.Route) Route {
+func routeView(r workload.Route) Route {
 	return Route{
 		RouteId: r.RouteID, OrgId: r.OrgID, EnvId: r.EnvID, GroupId: r.GroupID, Hostname: optional(r.Hostname), Listener: RouteListener(r.Listener),
 		ListenPort: r.ListenPort, Protocol: RouteProtocol(r.Protocol), TargetPort: r.TargetPort, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(),
@@ -132,17 +135,17 @@ func (a *API) CreateRoute(c echo.Context, env EnvInPath) error {
 		return err
 	}
 	var in struct {
-		GroupID    string              `json:"group_id"`
-		Hostname   string              `json:"hostname"`
-		Listener   prego.ListenerScope `json:"listener"`
-		ListenPort int                 `json:"listen_port"`
-		Protocol   prego.RouteProtocol `json:"protocol"`
-		TargetPort int                 `json:"target_port"`
+		GroupID    string                 `json:"group_id"`
+		Hostname   string                 `json:"hostname"`
+		Listener   workload.ListenerScope `json:"listener"`
+		ListenPort int                    `json:"listen_port"`
+		Protocol   workload.RouteProtocol `json:"protocol"`
+		TargetPort int                    `json:"target_port"`
 	}
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
-	r := prego.Route{
+	r := workload.Route{
 		RouteID: newID("rte-"), EnvID: env, GroupID: in.GroupID, Hostname: in.Hostname, Listener: in.Listener, ListenPort: in.ListenPort,
 		Protocol: in.Protocol, TargetPort: in.TargetPort,
 	}
@@ -211,7 +214,7 @@ func (a *API) TraefikRoutes(c echo.Context, p TraefikRoutesParams) error {
 	if err != nil {
 		return err
 	}
-	doc, err := prego.TraefikDocument(routes)
+	doc, err := workload.TraefikDocument(routes)
 	if err != nil {
 		return err
 	}
@@ -235,10 +238,10 @@ func matchesETag(header, etag string) bool {
 	return false
 }
 
-func ipv4View(a prego.IPv4Allocation) IPv4 {
+func ipv4View(a workload.IPv4Allocation) IPv4 {
 	return IPv4{
 		AllocationId: a.AllocationID, OrgId: a.OrgID, EnvId: a.EnvID, Status: ResourceStatus(a.Status), Reason: optional(string(a.Reason)), Message: optional(a.Message),
-		Address: optional(a.Address), Location: a.Location, WorkflowId: prego.AddressWorkflowID(a.AllocationID), CreatedBy: a.CreatedBy, CreatedAt: a.CreatedAt.UTC(),
+		Address: optional(a.Address), Location: a.Location, WorkflowId: workload.AddressWorkflowID(a.AllocationID), CreatedBy: a.CreatedBy, CreatedAt: a.CreatedAt.UTC(),
 	}
 }
 
@@ -273,26 +276,26 @@ func (a *API) DisableIPv4(c echo.Context, env EnvInPath) error {
 	return a.ipv4Accepted(c, v, err)
 }
 
-func (a *API) ipv4Accepted(c echo.Context, v prego.IPv4Allocation, err error) error {
+func (a *API) ipv4Accepted(c echo.Context, v workload.IPv4Allocation, err error) error {
 	if err != nil {
 		return err
 	}
-	if v.Status != prego.OrgResourceReady {
-		a.startRun(c, a.d.Resources.Runs.StartAddress, v.OrgID, v.AllocationID, prego.AddressWorkflowID(v.AllocationID))
+	if v.Status != workload.ResourceReady {
+		a.startRun(c, a.d.Resources.Runs.StartAddress, v.OrgID, v.AllocationID, workload.AddressWorkflowID(v.AllocationID))
 	}
 	return c.JSON(http.StatusAccepted, ipv4View(v))
 }
 
-func attachmentView(t prego.VolumeAttachment) VolumeAttachment {
+func attachmentView(t workload.VolumeAttachment) VolumeAttachment {
 	return VolumeAttachment{
 		AttachmentId: t.AttachmentID, VolumeId: t.VolumeID, GroupId: t.GroupID, MountPath: t.MountPath, ServerId: optional(t.ServerID), CreatedBy: t.CreatedBy, CreatedAt: t.CreatedAt.UTC(),
 	}
 }
 
-func volumeView(v prego.Volume) Volume {
+func volumeView(v workload.Volume) Volume {
 	out := Volume{
 		VolumeId: v.VolumeID, OrgId: v.OrgID, Region: Region(v.Region), Location: v.Location, Name: v.Name, SizeBytes: v.SizeBytes, Status: ResourceStatus(v.Status),
-		Reason: optional(string(v.Reason)), Message: optional(v.Message), WorkflowId: prego.VolumeWorkflowID(v.VolumeID), CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC(),
+		Reason: optional(string(v.Reason)), Message: optional(v.Message), WorkflowId: workload.VolumeWorkflowID(v.VolumeID), CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC(),
 	}
 	if v.Attachment != nil {
 		t := attachmentView(*v.Attachment)
@@ -317,7 +320,7 @@ func (a *API) CreateVolume(c echo.Context) error {
 		return err
 	}
 	d := a.d.Resources
-	v := prego.Volume{VolumeID: newID("vol-"), OrgID: in.OrgID, Region: in.Region, Location: in.Location, Name: in.Name, SizeBytes: in.SizeBytes}
+	v := workload.Volume{VolumeID: newID("vol-"), OrgID: in.OrgID, Region: in.Region, Location: in.Location, Name: in.Name, SizeBytes: in.SizeBytes}
 	if err := v.Validate(); err != nil {
 		return err
 	}
@@ -333,11 +336,11 @@ func (a *API) CreateVolume(c echo.Context) error {
 	return a.volumeAccepted(c, v, err)
 }
 
-func (a *API) volumeAccepted(c echo.Context, v prego.Volume, err error) error {
+func (a *API) volumeAccepted(c echo.Context, v workload.Volume, err error) error {
 	if err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartVolume, v.OrgID, v.VolumeID, prego.VolumeWorkflowID(v.VolumeID))
+	a.startRun(c, a.d.Resources.Runs.StartVolume, v.OrgID, v.VolumeID, workload.VolumeWorkflowID(v.VolumeID))
 	return c.JSON(http.StatusAccepted, volumeView(v))
 }
 
@@ -404,14 +407,14 @@ func (a *API) AttachVolume(c echo.Context, id VolumeInPath) error {
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
-	if err := prego.ValidateOrgResourceID("group_id", "grp-", in.GroupID); err != nil {
+	if err := prego.ValidateResourceID("group_id", "grp-", in.GroupID); err != nil {
 		return err
 	}
-	if err := prego.ValidateMountPath("mount_path", in.MountPath); err != nil {
+	if err := workload.ValidateMountPath("mount_path", in.MountPath); err != nil {
 		return err
 	}
 	t, err := a.d.Resources.Store.AttachVolume(c.Request().Context(),
-		prego.VolumeAttachment{AttachmentID: newID("vat-"), VolumeID: id, GroupID: in.GroupID, MountPath: in.MountPath}, caller(c).Subject)
+		workload.VolumeAttachment{AttachmentID: newID("vat-"), VolumeID: id, GroupID: in.GroupID, MountPath: in.MountPath}, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -427,7 +430,7 @@ func (a *API) DetachVolume(c echo.Context, id VolumeInPath, attachment Attachmen
 	if err := a.d.Resources.Store.DetachVolume(c.Request().Context(), id, attachment, caller(c).Subject); err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartVolume, "", id, prego.VolumeWorkflowID(id))
+	a.startRun(c, a.d.Resources.Runs.StartVolume, "", id, workload.VolumeWorkflowID(id))
 	return c.NoContent(http.StatusNoContent)
 }
 
@@ -435,7 +438,7 @@ func (a *API) DetachVolume(c echo.Context, id VolumeInPath, attachment Attachmen
 const sessionLease = time.Minute
 
 // ofTenant is whom a session of a request counts for that may name a tenant.
-func ofTenant(id *string) (of prego.SessionOf, err error) {
+func ofTenant(id *string) (of org.SessionOf, err error) {
 	if id == nil {
 		return of, nil
 	}
@@ -445,8 +448,8 @@ func ofTenant(id *string) (of prego.SessionOf, err error) {
 
 // session counts what follows for the org of a tenant or an instance until end is
 // called; without one it counts for nobody. It is refused before anything has run.
-func (a *API) session(c echo.Context, of prego.SessionOf, kind prego.SessionKind, subject string) (end func(), err error) {
-	if of == (prego.SessionOf{}) {
+func (a *API) session(c echo.Context, of org.SessionOf, kind org.SessionKind, subject string) (end func(), err error) {
+	if of == (org.SessionOf{}) {
 		return func() {}, nil
 	}
 	s, id := a.d.Resources.Store, newID("ses-")

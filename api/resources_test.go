@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 func (r *runs) StartAddress(ctx context.Context, _, id string) error {
@@ -375,10 +375,10 @@ func TestSessionsCountForTheTenantsOrg(t *testing.T) {
 		return n
 	}
 	zero, begun, end := 0, make(chan struct{}), make(chan struct{})
-	b.hosts.run = func(_ context.Context, _ prego.Command, _ func(string, string)) (prego.CommandOutcome, error) {
+	b.hosts.run = func(_ context.Context, _ server.Command, _ func(string, string)) (server.CommandOutcome, error) {
 		begun <- struct{}{}
 		<-end
-		return prego.CommandOutcome{ExitCode: &zero}, nil
+		return server.CommandOutcome{ExitCode: &zero}, nil
 	}
 	exec, path := strings.Replace(listSites, "{", `{"tenant_id":"`+id+`",`, 1), "/v1/servers/app-1/exec"
 	done := make(chan int)

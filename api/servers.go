@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // CreateServer accepts a request for a server.
@@ -18,7 +19,7 @@ func (a *API) CreateServer(c echo.Context) error {
 	if err := onlyParameters(c); err != nil {
 		return err
 	}
-	var in prego.CreateServerRequest
+	var in server.CreateRequest
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
@@ -42,8 +43,8 @@ func (a *API) CreateServer(c echo.Context) error {
 
 // startProvision starts the run of an accepted row. When that fails the request
 // is accepted all the same: the reconciler starts it later.
-func (a *API) startProvision(c echo.Context, s prego.Server) {
-	if s.Status != prego.ServerProvisioning {
+func (a *API) startProvision(c echo.Context, s server.Server) {
+	if s.Status != server.Provisioning {
 		return
 	}
 	ctx, cancel := startContext(c)
@@ -58,7 +59,7 @@ func (a *API) notStarted(c echo.Context, workflowID string, err error) {
 		zap.String("workflow_id", workflowID), zap.String("error", prego.Redact(err.Error())))
 }
 
-func accepted(s prego.Server, workflowID string) Accepted {
+func accepted(s server.Server, workflowID string) Accepted {
 	return Accepted{WorkflowId: workflowID, ServerId: s.ServerID, StatusUrl: "/v1/servers/" + s.ServerID}
 }
 
@@ -67,7 +68,7 @@ func (a *API) ImportServer(c echo.Context) error {
 	if err := onlyParameters(c); err != nil {
 		return err
 	}
-	var in prego.ImportServerRequest
+	var in server.ImportRequest
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
@@ -75,24 +76,24 @@ func (a *API) ImportServer(c echo.Context) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	server, _, err := a.d.Store.ImportServer(ctx, in, caller(c).Subject)
+	srv, _, err := a.d.Store.ImportServer(ctx, in, caller(c).Subject)
 	if err != nil {
 		return err
 	}
-	if server.Status != prego.ServerProvisioning {
+	if srv.Status != server.Provisioning {
 		hint := "there is nothing left to bootstrap"
-		if server.Status == prego.ServerFailed {
+		if srv.Status == server.Failed {
 			hint = "retry it, and then ask for this again"
 		}
-		return prego.Errorf(prego.CodeInvalidTransition, "server %s is %s: %s", server.ServerID, server.Status, hint)
+		return prego.Errorf(prego.CodeInvalidTransition, "server %s is %s: %s", srv.ServerID, srv.Status, hint)
 	}
-	bootstrap, err := a.d.Importer.IssueImport(ctx, server)
+	bootstrap, err := a.d.Importer.IssueImport(ctx, srv)
 	if err != nil {
 		return err
 	}
-	a.startProvision(c, server)
+	a.startProvision(c, srv)
 	return c.JSON(http.StatusAccepted, ImportAccepted{
-		WorkflowId: server.WorkflowID, ServerId: server.ServerID, StatusUrl: "/v1/servers/" + server.ServerID, Bootstrap: bootstrap,
+		WorkflowId: srv.WorkflowID, ServerId: srv.ServerID, StatusUrl: "/v1/servers/" + srv.ServerID, Bootstrap: bootstrap,
 	})
 }
 
@@ -114,18 +115,18 @@ func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) er
 	if err := checkPath(c, id, "force"); err != nil {
 		return err
 	}
-	server, err := a.d.Store.RequestDecommission(c.Request().Context(), id, caller(c).Subject, p.Force != nil && *p.Force)
+	srv, err := a.d.Store.RequestDecommission(c.Request().Context(), id, caller(c).Subject, p.Force != nil && *p.Force)
 	if err != nil {
 		return err
 	}
-	if server.Status == prego.ServerDraining {
+	if srv.Status == server.Draining {
 		ctx, cancel := startContext(c)
 		defer cancel()
 		if err := a.d.Orchestrator.StartDecommission(ctx, id); err != nil {
-			a.notStarted(c, prego.DecommissionWorkflowID(id), err)
+			a.notStarted(c, server.DecommissionWorkflowID(id), err)
 		}
 	}
-	return c.JSON(http.StatusAccepted, accepted(server, prego.DecommissionWorkflowID(id)))
+	return c.JSON(http.StatusAccepted, accepted(srv, server.DecommissionWorkflowID(id)))
 }
 
 // GetServer shows a server.
@@ -163,7 +164,7 @@ func (a *API) ServerStats(c echo.Context, p ServerStatsParams) error {
 	if err != nil {
 		return err
 	}
-	out := ServerStats{TargetSeconds: prego.ActivationTarget.Seconds(), Days: days, Activations: []ActivationStats{}}
+	out := ServerStats{TargetSeconds: server.ActivationTarget.Seconds(), Days: days, Activations: []ActivationStats{}}
 	for _, s := range stats {
 		out.Activations = append(out.Activations, ActivationStats{
 			Role: Role(s.Role), Location: s.Location, Image: s.Image, Servers: s.Servers, InTime: s.InTime,
@@ -178,7 +179,7 @@ func (a *API) ListServers(c echo.Context, p ListServersParams) error {
 	if err := onlyParameters(c, "region", "role", "status", "tag", "fleet", "limit", "cursor"); err != nil {
 		return err
 	}
-	f := prego.ServerFilter{Limit: 50}
+	f := server.Filter{Limit: 50}
 	if p.Region != nil {
 		f.Region = prego.Region(*p.Region)
 	}
@@ -186,7 +187,7 @@ func (a *API) ListServers(c echo.Context, p ListServersParams) error {
 		f.Role = prego.Role(*p.Role)
 	}
 	if p.Status != nil {
-		f.Status = prego.ServerStatus(*p.Status)
+		f.Status = server.Status(*p.Status)
 	}
 	if p.Tag != nil {
 		f.Tag = strings.ToLower(*p.Tag)
@@ -209,7 +210,7 @@ func (a *API) ListServers(c echo.Context, p ListServersParams) error {
 		return prego.Invalid("status", "must be one of provisioning, active, draining, terminated, failed")
 	case p.Tag != nil && !validTag(f.Tag):
 		return prego.Invalid("tag", "must be 1 to 63 printable ASCII characters without spaces")
-	case p.Fleet != nil && prego.ValidateFleetID(f.Fleet) != nil:
+	case p.Fleet != nil && server.ValidateFleetID(f.Fleet) != nil:
 		return prego.Invalid("fleet", "must be a fleet's id")
 	case f.Limit < 1 || f.Limit > 200:
 		return prego.Invalid("limit", "must be 1 to 200")
@@ -257,7 +258,7 @@ func onlyParameters(c echo.Context, known ...string) error {
 	return nil
 }
 
-func summary(s prego.Server) ServerSummary {
+func summary(s server.Server) ServerSummary {
 	return ServerSummary{
 		ServerId: s.ServerID, Role: Role(s.Role), Region: Region(s.Region), InfraProvider: string(s.InfraProvider),
 		Status: ServerStatus(s.Status), StatusReason: optional(string(s.StatusReason)), StatusMessage: optional(s.StatusMessage),
@@ -266,10 +267,10 @@ func summary(s prego.Server) ServerSummary {
 	}
 }
 
-func (a *API) view(s prego.Server, events []prego.ServerEvent) Server {
+func (a *API) view(s server.Server, events []server.Event) Server {
 	run := s.WorkflowID
 	if s.DecommissionRequestedAt != nil {
-		run = prego.DecommissionWorkflowID(s.ServerID)
+		run = server.DecommissionWorkflowID(s.ServerID)
 	}
 	out := Server{
 		ServerId: s.ServerID, Role: Role(s.Role), Region: Region(s.Region), InfraProvider: string(s.InfraProvider),
@@ -302,14 +303,14 @@ func (a *API) view(s prego.Server, events []prego.ServerEvent) Server {
 }
 
 // agentTags are what the host says that it was tagged with, nil until it said so.
-func agentTags(s prego.Server) *[]string {
+func agentTags(s server.Server) *[]string {
 	if s.AgentTags == nil {
 		return nil
 	}
 	return &s.AgentTags
 }
 
-func tagsDiffer(s prego.Server) *bool {
+func tagsDiffer(s server.Server) *bool {
 	if s.AgentTags == nil {
 		return nil
 	}
@@ -317,7 +318,7 @@ func tagsDiffer(s prego.Server) *bool {
 	return &differ
 }
 
-func clockSkewed(s prego.Server) *bool {
+func clockSkewed(s server.Server) *bool {
 	if s.ClockAheadSeconds == nil {
 		return nil
 	}
@@ -357,7 +358,7 @@ func utc(t *time.Time) *time.Time {
 	return &u
 }
 
-func specView(s prego.ServerSpec) ServerSpec {
+func specView(s server.Spec) ServerSpec {
 	out := ServerSpec{ServerType: optional(s.ServerType), Location: optional(s.Location), Image: optional(s.Image)}
 	if s.VolumeGB > 0 {
 		out.VolumeGb = &s.VolumeGB

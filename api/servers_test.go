@@ -15,6 +15,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 // atOnce sends the requests together and counts the answers by status and code.
@@ -97,12 +98,12 @@ func TestCreateIsIdempotent(t *testing.T) {
 	require.NoError(t, err)
 	same("after its provider was disabled")
 	require.Equal(t, []string{"provision app-1", "provision app-1", "provision app-1"}, b.runs.asked())
-	for _, status := range []prego.ServerStatus{prego.ServerActive, prego.ServerFailed, prego.ServerDraining} {
+	for _, status := range []server.Status{server.Active, server.Failed, server.Draining} {
 		b.set("app-1", status)
 		same("while " + string(status))
 	}
 	require.Len(t, b.runs.asked(), 3, "nothing is started for a server that is not provisioning")
-	b.set("app-1", prego.ServerTerminated)
+	b.set("app-1", server.Terminated)
 	for _, body := range []string{valid, strings.Replace(valid, `"app"`, `"node"`, 1)} {
 		resp, answer := b.do("POST", create, "operator", js, body)
 		require.Equal(t, 409, resp.StatusCode)
@@ -177,14 +178,14 @@ func TestRetryAndDeleteAreAllowedWhenTheyAre(t *testing.T) {
 		resp, body := b.do("POST", "/v1/servers/app-1/retry", "operator", "", "")
 		return resp.StatusCode, string(body)
 	}
-	for _, status := range []prego.ServerStatus{prego.ServerProvisioning, prego.ServerActive, prego.ServerDraining, prego.ServerTerminated} {
+	for _, status := range []server.Status{server.Provisioning, server.Active, server.Draining, server.Terminated} {
 		b.set("app-1", status)
 		code, body := retry()
 		require.Equal(t, 409, code)
 		require.Contains(t, body, "invalid_transition")
 		require.Contains(t, body, "only a failed server can be retried; this one is "+string(status))
 	}
-	b.set("app-1", prego.ServerFailed)
+	b.set("app-1", server.Failed)
 	require.Equal(t, map[string]int{"202": 1, "409 invalid_transition": 15},
 		b.atOnce(16, func(int) (string, string, string) { return "POST", "/v1/servers/app-1/retry", "" }))
 	s := b.show("app-1")
@@ -192,7 +193,7 @@ func TestRetryAndDeleteAreAllowedWhenTheyAre(t *testing.T) {
 	require.Equal(t, api.ServerStatus("provisioning"), s.Status)
 	require.Equal(t, "server-provision/app-1", s.WorkflowId)
 
-	for _, status := range []prego.ServerStatus{prego.ServerProvisioning, prego.ServerActive, prego.ServerFailed} {
+	for _, status := range []server.Status{server.Provisioning, server.Active, server.Failed} {
 		id := "d-" + string(status)
 		b.do("POST", create, "operator", js, strings.Replace(valid, "app-1", id, 1))
 		b.set(id, status)
@@ -206,7 +207,7 @@ func TestRetryAndDeleteAreAllowedWhenTheyAre(t *testing.T) {
 		require.Equal(t, "http://ui/server-decommission/"+id, deref(s.RunUrl))
 	}
 	started := len(b.runs.asked())
-	b.set("d-active", prego.ServerTerminated)
+	b.set("d-active", server.Terminated)
 	resp, body := b.do("DELETE", "/v1/servers/d-active", "operator", "", "")
 	require.Equal(t, 202, resp.StatusCode)
 	require.Equal(t, "server-decommission/d-active", as[api.Accepted](t, body).WorkflowId)
@@ -232,7 +233,7 @@ func TestImport(t *testing.T) {
 	_, again := ask()
 	require.Equal(t, first, again)
 
-	b.set("db-1", prego.ServerFailed)
+	b.set("db-1", server.Failed)
 	code, body := ask()
 	require.Equal(t, 409, code)
 	require.Contains(t, body, "retry it")
@@ -246,7 +247,7 @@ func TestImport(t *testing.T) {
 	b.do("POST", "/v1/servers/db-1/retry", "operator", "", "")
 	require.Equal(t, 2, b.show("db-1").Attempt, "an agent that is there needs no new token")
 
-	b.set("db-1", prego.ServerActive)
+	b.set("db-1", server.Active)
 	code, body = ask()
 	require.Equal(t, 409, code)
 	require.Contains(t, body, "nothing left to bootstrap")
@@ -262,7 +263,7 @@ func TestServersMayHaveTheNamesOfPaths(t *testing.T) {
 		b.do("POST", create, "operator", js, strings.Replace(valid, "app-1", id, 1))
 		_, body := b.send("GET", "/v1/servers/"+id, "viewer", "", "")
 		require.Equal(t, id, as[api.Server](t, body).ServerId)
-		b.set(id, prego.ServerFailed)
+		b.set(id, server.Failed)
 		resp, _ := b.send("POST", "/v1/servers/"+id+"/retry", "operator", "", "")
 		require.Equal(t, 202, resp.StatusCode)
 		resp, _ = b.send("DELETE", "/v1/servers/"+id, "operator", "", "")
@@ -292,7 +293,7 @@ func TestPagingMeetsEachServerOnce(t *testing.T) {
 	b := setup(t, nil)
 	ctx := context.Background()
 	for i := range 57 {
-		r := prego.CreateServerRequest{ServerID: fmt.Sprintf("s-%03d", i), Role: prego.Roles()[i%4], Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: prego.ServerSpec{Tags: []string{fmt.Sprintf("t%d", i%3)}}}
+		r := server.CreateRequest{ServerID: fmt.Sprintf("s-%03d", i), Role: prego.Roles()[i%4], Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: server.Spec{Tags: []string{fmt.Sprintf("t%d", i%3)}}}
 		_, _, err := b.store.CreateServer(ctx, r, "test")
 		require.NoError(t, err)
 	}
@@ -313,7 +314,7 @@ func TestPagingMeetsEachServerOnce(t *testing.T) {
 				seen[s.ServerId]++
 			}
 			if grow && n < 90 { // rows that come in while somebody pages
-				_, _, err := b.store.CreateServer(ctx, prego.CreateServerRequest{ServerID: fmt.Sprintf("late-%d", n), Role: prego.RoleApp, Region: prego.RegionUS, InfraProvider: prego.ProviderHetzner}, "test")
+				_, _, err := b.store.CreateServer(ctx, server.CreateRequest{ServerID: fmt.Sprintf("late-%d", n), Role: prego.RoleApp, Region: prego.RegionUS, InfraProvider: prego.ProviderHetzner}, "test")
 				require.NoError(rt, err)
 				n++
 			}

@@ -6,23 +6,24 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
 )
 
-func snapshotView(s prego.Snapshot) Snapshot {
+func snapshotView(s tenant.Snapshot) Snapshot {
 	files := s.Files
 	if files == nil {
 		files = []string{}
 	}
 	return Snapshot{
 		SnapshotId: s.SnapshotID, OrgId: s.OrgID, TenantId: s.TenantID, ServerId: s.ServerID, Site: s.Site, Status: JobStatus(s.Status), Files: files, Bytes: s.Bytes, Message: optional(s.Message),
-		WorkflowId: prego.SnapshotWorkflowID(s.SnapshotID), CreatedBy: s.CreatedBy, CreatedAt: s.CreatedAt.UTC(), FinishedAt: utc(s.FinishedAt),
+		WorkflowId: tenant.SnapshotWorkflowID(s.SnapshotID), CreatedBy: s.CreatedBy, CreatedAt: s.CreatedAt.UTC(), FinishedAt: utc(s.FinishedAt),
 	}
 }
 
-func restoreView(j prego.RestoreJob) RestoreJob {
+func restoreView(j tenant.RestoreJob) RestoreJob {
 	return RestoreJob{
 		JobId: j.JobID, OrgId: j.OrgID, TenantId: j.TenantID, SnapshotId: j.SnapshotID, Status: JobStatus(j.Status), Message: optional(j.Message),
-		WorkflowId: prego.RestoreWorkflowID(j.JobID), CreatedBy: j.CreatedBy, CreatedAt: j.CreatedAt.UTC(), FinishedAt: utc(j.FinishedAt),
+		WorkflowId: tenant.RestoreWorkflowID(j.JobID), CreatedBy: j.CreatedBy, CreatedAt: j.CreatedAt.UTC(), FinishedAt: utc(j.FinishedAt),
 	}
 }
 
@@ -38,15 +39,15 @@ func checkBackupPath(c echo.Context, tenant string, parameters []string, ids ...
 }
 
 // CreateSnapshot asks for a backup of a tenant's site.
-func (a *API) CreateSnapshot(c echo.Context, tenant TenantID) error {
-	if err := checkBackupPath(c, tenant, nil); err != nil {
+func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID) error {
+	if err := checkBackupPath(c, tenantID, nil); err != nil {
 		return err
 	}
-	s, err := a.d.Resources.Store.CreateSnapshot(c.Request().Context(), tenant, newID("snp-"), caller(c).Subject)
+	s, err := a.d.Resources.Store.CreateSnapshot(c.Request().Context(), tenantID, newID("snp-"), caller(c).Subject)
 	if err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartSnapshot, s.OrgID, s.SnapshotID, prego.SnapshotWorkflowID(s.SnapshotID))
+	a.startRun(c, a.d.Resources.Runs.StartSnapshot, s.OrgID, s.SnapshotID, tenant.SnapshotWorkflowID(s.SnapshotID))
 	return c.JSON(http.StatusAccepted, snapshotView(s))
 }
 
@@ -83,21 +84,21 @@ func (a *API) GetSnapshot(c echo.Context, tenant TenantID, id SnapshotInPath) er
 }
 
 // DeleteSnapshot deletes a snapshot, and has its files deleted.
-func (a *API) DeleteSnapshot(c echo.Context, tenant TenantID, id SnapshotInPath) error {
-	if err := checkBackupPath(c, tenant, nil, [3]string{"snapshot_id", "snp-", id}); err != nil {
+func (a *API) DeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPath) error {
+	if err := checkBackupPath(c, tenantID, nil, [3]string{"snapshot_id", "snp-", id}); err != nil {
 		return err
 	}
-	org, err := a.d.Resources.Store.DeleteSnapshot(c.Request().Context(), tenant, id, caller(c).Subject)
+	org, err := a.d.Resources.Store.DeleteSnapshot(c.Request().Context(), tenantID, id, caller(c).Subject)
 	if err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartSnapshotErase, org, id, prego.SnapshotEraseWorkflowID(id))
+	a.startRun(c, a.d.Resources.Runs.StartSnapshotErase, org, id, tenant.SnapshotEraseWorkflowID(id))
 	return c.NoContent(http.StatusNoContent)
 }
 
 // CreateRestore asks for a tenant's site to be brought back to a snapshot.
-func (a *API) CreateRestore(c echo.Context, tenant TenantID) error {
-	if err := checkBackupPath(c, tenant, nil); err != nil {
+func (a *API) CreateRestore(c echo.Context, tenantID TenantID) error {
+	if err := checkBackupPath(c, tenantID, nil); err != nil {
 		return err
 	}
 	var in struct {
@@ -106,14 +107,14 @@ func (a *API) CreateRestore(c echo.Context, tenant TenantID) error {
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
-	if err := prego.ValidateOrgResourceID("snapshot_id", "snp-", in.SnapshotID); err != nil {
+	if err := prego.ValidateResourceID("snapshot_id", "snp-", in.SnapshotID); err != nil {
 		return err
 	}
-	j, err := a.d.Resources.Store.CreateRestore(c.Request().Context(), tenant, in.SnapshotID, newID("rst-"), caller(c).Subject)
+	j, err := a.d.Resources.Store.CreateRestore(c.Request().Context(), tenantID, in.SnapshotID, newID("rst-"), caller(c).Subject)
 	if err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartRestore, j.OrgID, j.JobID, prego.RestoreWorkflowID(j.JobID))
+	a.startRun(c, a.d.Resources.Runs.StartRestore, j.OrgID, j.JobID, tenant.RestoreWorkflowID(j.JobID))
 	return c.JSON(http.StatusAccepted, restoreView(j))
 }
 

@@ -11,6 +11,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // siteTimeout bounds a command that a caller waits for.
@@ -20,15 +22,15 @@ const siteTimeout = time.Minute
 const keptSaid = 512
 
 // liveSite reads a tenant that has a site, and where that is.
-func (a *API) liveSite(ctx context.Context, id string) (prego.Tenant, prego.ProvisionState, error) {
-	var st prego.ProvisionState
+func (a *API) liveSite(ctx context.Context, id string) (tenant.Tenant, server.ProvisionState, error) {
+	var st server.ProvisionState
 	t, err := a.d.Tenants.GetTenant(ctx, id)
 	if err != nil {
 		return t, st, err
 	}
 	switch t.State {
-	case prego.TenantActive, prego.TenantSuspended, prego.TenantGracePeriod:
-	case prego.TenantTrial, prego.TenantProvisioning, prego.TenantTerminated, prego.TenantDataPurged, prego.TenantFailed:
+	case tenant.Active, tenant.Suspended, tenant.GracePeriod:
+	case tenant.Trial, tenant.Provisioning, tenant.Terminated, tenant.DataPurged, tenant.Failed:
 		return t, st, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: its site must be active, suspended or in its grace period", id, t.State)
 	}
 	al, err := a.d.Tenants.LiveAllocation(ctx, id)
@@ -44,14 +46,14 @@ func (a *API) liveSite(ctx context.Context, id string) (prego.Tenant, prego.Prov
 
 // siteCommand runs a command on a site's host and waits for its end. It is in the audit
 // without its secrets, which go to the host beside the arguments.
-func (a *API) siteCommand(c echo.Context, t prego.Tenant, st prego.ProvisionState, secrets map[string]string, args ...string) error {
+func (a *API) siteCommand(c echo.Context, t tenant.Tenant, st server.ProvisionState, secrets map[string]string, args ...string) error {
 	// Seen to its end, so that its row says how it ended.
 	ctx, done, err := a.long(c, true)
 	if err != nil {
 		return err
 	}
 	defer done()
-	cmd := prego.Command{
+	cmd := server.Command{
 		AuditID: "operator-" + uuid.NewString(), ServerID: st.ServerID, Kind: string(wire.KindBench), Args: args, Actor: prego.ActorOperator, By: caller(c).Subject,
 		TenantID: t.TenantID, Secrets: secrets,
 	}
@@ -62,7 +64,7 @@ func (a *API) siteCommand(c echo.Context, t prego.Tenant, st prego.ProvisionStat
 	began := time.Now()
 	outcome, failed := a.d.Shell.Run(ctx, st.Host, cmd, siteTimeout, func(string, string) {})
 	if failed != nil {
-		outcome = prego.UnknownOutcome(failed, time.Since(began))
+		outcome = server.UnknownOutcome(failed, time.Since(began))
 	}
 	outcome.Stdout, outcome.Stderr = cmd.RedactEnd(outcome.Stdout), cmd.RedactEnd(outcome.Stderr)
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
@@ -74,17 +76,17 @@ func (a *API) siteCommand(c echo.Context, t prego.Tenant, st prego.ProvisionStat
 	case failed != nil:
 		return fromHost(failed, cmd)
 	case outcome.ExitCode == nil || *outcome.ExitCode != 0:
-		return prego.Errorf(prego.CodeSiteCommandFailed, "the host could not do it, see %s in the audit of server %s: %s", cmd.AuditID, st.ServerID, prego.EndOf(outcome.Stderr, keptSaid))
+		return prego.Errorf(prego.CodeSiteCommandFailed, "the host could not do it, see %s in the audit of server %s: %s", cmd.AuditID, st.ServerID, server.EndOf(outcome.Stderr, keptSaid))
 	}
 	return nil
 }
 
 // note puts what was done to a site on its tenant's timeline, also when the caller has
 // left.
-func (a *API) note(c echo.Context, id string, step prego.TenantStep, message string) error {
+func (a *API) note(c echo.Context, id string, step tenant.Step, message string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), recordWithin)
 	defer cancel()
-	return a.d.Tenants.AddTenantEvent(ctx, prego.TenantEvent{TenantID: id, Step: step, Actor: caller(c).Subject, Message: message}, "")
+	return a.d.Tenants.AddTenantEvent(ctx, tenant.Event{TenantID: id, Step: step, Actor: caller(c).Subject, Message: message}, "")
 }
 
 // once says that an answer holds what is never shown again.
@@ -102,11 +104,11 @@ func (a *API) SetAdminPassword(c echo.Context, id TenantID) error {
 	if err != nil {
 		return err
 	}
-	password := prego.NewPassword()
+	password := tenant.NewPassword()
 	if err := a.siteCommand(c, t, st, map[string]string{wire.SecretAdminPassword: password}, "--site", t.Site, "set-admin-password"); err != nil {
 		return err
 	}
-	if err := a.note(c, id, prego.TenantPasswordSet, ""); err != nil {
+	if err := a.note(c, id, tenant.StepPasswordSet, ""); err != nil {
 		return err
 	}
 	once(c)
@@ -126,20 +128,20 @@ func (a *API) AddTenantUser(c echo.Context, id TenantID) error {
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
-	if err := prego.ValidateEmail("email", in.Email); err != nil {
+	if err := tenant.ValidateEmail("email", in.Email); err != nil {
 		return err
 	}
 	if in.Name == "" {
 		in.Name = in.Email
 	}
-	if err := prego.ValidatePerson("name", in.Name); err != nil {
+	if err := tenant.ValidatePerson("name", in.Name); err != nil {
 		return err
 	}
 	out := TenantUser{Email: in.Email, Name: in.Name}
 	secrets := map[string]string{}
 	switch in.Password {
 	case "", "generate":
-		secrets[wire.SecretUserPassword] = prego.NewPassword()
+		secrets[wire.SecretUserPassword] = tenant.NewPassword()
 		out.Password = optional(secrets[wire.SecretUserPassword])
 	case "none":
 	default:
@@ -152,7 +154,7 @@ func (a *API) AddTenantUser(c echo.Context, id TenantID) error {
 	if err := a.siteCommand(c, t, st, secrets, "--site", t.Site, "add-user", in.Email, in.Name); err != nil {
 		return err
 	}
-	if err := a.note(c, id, prego.TenantUserAdded, in.Email); err != nil {
+	if err := a.note(c, id, tenant.StepUserAdded, in.Email); err != nil {
 		return err
 	}
 	out.SiteUrl = siteURL(t)
@@ -160,7 +162,7 @@ func (a *API) AddTenantUser(c echo.Context, id TenantID) error {
 	return c.JSON(http.StatusCreated, out)
 }
 
-func mailView(m prego.MailSettings) TenantMail {
+func mailView(m tenant.MailSettings) TenantMail {
 	return TenantMail{Server: m.Server, Port: m.Port, Tls: m.TLS, Login: optional(m.Login), Sender: m.Sender, SenderName: optional(m.SenderName)}
 }
 
@@ -181,7 +183,7 @@ func (a *API) PutTenantMail(c echo.Context, id TenantID) error {
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
-	m := prego.MailSettings{Server: in.Server, Port: in.Port, TLS: in.TLS, Login: in.Login, Sender: in.Sender, SenderName: in.SenderName}
+	m := tenant.MailSettings{Server: in.Server, Port: in.Port, TLS: in.TLS, Login: in.Login, Sender: in.Sender, SenderName: in.SenderName}
 	if err := m.Validate(in.Password); err != nil {
 		return err
 	}
@@ -211,7 +213,7 @@ func (a *API) DeleteTenantMail(c echo.Context, id TenantID) error {
 	if err != nil {
 		return err
 	}
-	if err := a.siteCommand(c, t, st, nil, prego.NoMail().Args(t.Site)...); err != nil {
+	if err := a.siteCommand(c, t, st, nil, tenant.NoMail().Args(t.Site)...); err != nil {
 		return err
 	}
 	if err := a.d.Tenants.SetMail(context.WithoutCancel(c.Request().Context()), id, nil, caller(c).Subject); err != nil {
@@ -231,7 +233,7 @@ func (a *API) PutStorageQuota(c echo.Context, id TenantID) error {
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
-	if in.GB < 1 || in.GB > prego.MaxStorageGB {
+	if in.GB < 1 || in.GB > tenant.MaxStorageGB {
 		return prego.Invalid("gb", "must be 1 to 100000")
 	}
 	t, err := a.d.Tenants.SetStorageQuota(c.Request().Context(), id, in.GB, caller(c).Subject)
@@ -241,8 +243,8 @@ func (a *API) PutStorageQuota(c echo.Context, id TenantID) error {
 	return c.JSON(http.StatusOK, tenantSummary(t))
 }
 
-func storageView(t prego.Tenant, u prego.SiteUsage) TenantStorage {
-	quota := int64(t.StorageQuotaGB) * prego.BytesPerGB
+func storageView(t tenant.Tenant, u tenant.SiteUsage) TenantStorage {
+	quota := int64(t.StorageQuotaGB) * tenant.BytesPerGB
 	return TenantStorage{
 		UsedBytes: u.Used(), DatabaseBytes: u.DatabaseBytes, FilesBytes: u.FilesBytes, BackupsBytes: u.BackupsBytes, QuotaBytes: quota,
 		UsedPct: 100 * float64(u.Used()) / float64(max(quota, 1)), Users: u.Users, Level: TenantStorageLevel(u.Level), OverSince: utc(u.OverSince),

@@ -9,9 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // lives makes a tenant whose site is on a host that answers.
@@ -38,10 +39,10 @@ func (b *bundle) lives(slug string) (id, of string) {
 // told remembers what a host was asked.
 type told struct {
 	mu       sync.Mutex
-	commands []prego.Command
+	commands []server.Command
 }
 
-func (s *told) last() prego.Command {
+func (s *told) last() server.Command {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.commands[len(s.commands)-1]
@@ -51,7 +52,7 @@ func (s *told) last() prego.Command {
 // it was given, which no host should.
 func (b *bundle) answers(status int) *told {
 	s := &told{}
-	b.hosts.run = func(_ context.Context, c prego.Command, onLine func(stream, line string)) (prego.CommandOutcome, error) {
+	b.hosts.run = func(_ context.Context, c server.Command, onLine func(stream, line string)) (server.CommandOutcome, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.commands = append(s.commands, c)
@@ -60,7 +61,7 @@ func (b *bundle) answers(status int) *told {
 			text += " " + secret
 		}
 		onLine("stdout", text)
-		return prego.CommandOutcome{ExitCode: &status, Duration: time.Millisecond, Stdout: text, Stderr: text}, nil
+		return server.CommandOutcome{ExitCode: &status, Duration: time.Millisecond, Stdout: text, Stderr: text}, nil
 	}
 	return s
 }
@@ -163,13 +164,13 @@ func TestStorageQuota(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	id, of := b.lives("alpha")
-	rules := prego.StorageRules{WarnPct: 90, HardPct: 120, Grace: time.Hour}
+	rules := tenant.StorageRules{WarnPct: 90, HardPct: 120, Grace: time.Hour}
 	turns, err := b.store.TakeStorageTurns(t.Context(), time.Hour, 10)
 	require.NoError(t, err)
-	require.Equal(t, []prego.StorageTurn{{TenantID: id, ServerID: "app-1"}}, turns)
-	level, err := b.store.KeepSiteUsage(t.Context(), id, prego.SiteSize{DatabaseBytes: 8e9, FilesBytes: 3e9, BackupsBytes: 1, Users: 2}, rules)
+	require.Equal(t, []tenant.StorageTurn{{TenantID: id, ServerID: "app-1"}}, turns)
+	level, err := b.store.KeepSiteUsage(t.Context(), id, tenant.SiteSize{DatabaseBytes: 8e9, FilesBytes: 3e9, BackupsBytes: 1, Users: 2}, rules)
 	require.NoError(t, err)
-	require.Equal(t, prego.StorageOver, level)
+	require.Equal(t, tenant.StorageOver, level)
 	_, body := b.do("GET", of, "viewer", "", "")
 	tn := as[api.Tenant](t, body)
 	s := tn.Storage

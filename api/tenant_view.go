@@ -6,9 +6,10 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
-func tenantSummary(t prego.Tenant) TenantSummary {
+func tenantSummary(t tenant.Tenant) TenantSummary {
 	return TenantSummary{
 		TenantId: t.TenantID, Slug: t.Slug, OrgId: t.OrgID, ParentOrgId: optional(t.ParentOrgID), Region: Region(t.Region), Plan: Plan(t.Plan),
 		State: TenantState(t.State), ConvergedState: string(t.ConvergedState), StatusReason: optional(string(t.StatusReason)),
@@ -16,7 +17,7 @@ func tenantSummary(t prego.Tenant) TenantSummary {
 	}
 }
 
-func siteURL(t prego.Tenant) *string {
+func siteURL(t tenant.Tenant) *string {
 	if t.Site == "" {
 		return nil
 	}
@@ -25,7 +26,7 @@ func siteURL(t prego.Tenant) *string {
 
 // tenantView is all that there is to see of a tenant; its allocation and decision
 // are nil while there is none.
-func (a *API) tenantView(t prego.Tenant, events []prego.TenantEvent, allocation *prego.Allocation, decision *prego.DecisionRecord) (Tenant, error) {
+func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *tenant.Allocation, decision *tenant.DecisionRecord) (Tenant, error) {
 	run := lastRun(t, events)
 	out := Tenant{
 		TenantId: t.TenantID, Slug: t.Slug, OrgId: t.OrgID, ParentOrgId: optional(t.ParentOrgID), Region: Region(t.Region), Plan: Plan(t.Plan),
@@ -69,18 +70,18 @@ func (a *API) tenantView(t prego.Tenant, events []prego.TenantEvent, allocation 
 
 // lastRun is the run that acts on a tenant, or did last: the one that provisions
 // it until its state is changed.
-func lastRun(t prego.Tenant, events []prego.TenantEvent) string {
+func lastRun(t tenant.Tenant, events []tenant.Event) string {
 	for i := len(events) - 1; i >= 0; i-- {
 		e := events[i]
-		if e.Step != prego.TenantChanged {
+		if e.Step != tenant.StepChanged {
 			continue
 		}
-		if e.ToState == prego.TenantProvisioning || e.FromState == prego.TenantProvisioning {
+		if e.ToState == tenant.Provisioning || e.FromState == tenant.Provisioning {
 			break // asked to retry or to cancel, or the run's own end
 		}
-		return prego.TenantChangeWorkflowID(t.TenantID)
+		return tenant.ChangeWorkflowID(t.TenantID)
 	}
-	return prego.TenantProvisionWorkflowID(t.TenantID)
+	return tenant.ProvisionWorkflowID(t.TenantID)
 }
 
 func constraintView(c prego.Constraint) Constraint {
@@ -94,14 +95,14 @@ func constraintView(c prego.Constraint) Constraint {
 	return out
 }
 
-func allocationView(l prego.Allocation) *Allocation {
+func allocationView(l tenant.Allocation) *Allocation {
 	return &Allocation{
 		AppServerId: l.AppServerID, DbShardId: l.DBShardID, RedisPoolId: l.RedisPoolID, PoolSiteId: optional(l.PoolSiteID), SiteName: l.SiteName,
 		DatabaseName: l.DatabaseName, InfraProvider: string(l.InfraProvider), Algorithm: l.Algorithm, Dedicated: l.Dedicated, CreatedAt: l.CreatedAt.UTC(),
 	}
 }
 
-func decisionView(r prego.DecisionRecord) (Decision, error) {
+func decisionView(r tenant.DecisionRecord) (Decision, error) {
 	out := Decision{
 		Id: r.SnapshotID, Outcome: r.Outcome, Code: optional(r.Code), Algorithm: r.Algorithm, Actor: r.Actor, At: r.CreatedAt.UTC(),
 		Policy: map[string]any{},

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
 )
 
 // CreateTenant accepts a request for a tenant.
@@ -23,7 +24,7 @@ func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
 			return err
 		}
 	}
-	var in prego.CreateTenantRequest
+	var in tenant.CreateRequest
 	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
 		return err
 	}
@@ -34,19 +35,19 @@ func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
 	if err != nil {
 		return err
 	}
-	if t.State == prego.TenantTrial || t.State == prego.TenantProvisioning {
+	if t.State == tenant.Trial || t.State == tenant.Provisioning {
 		a.startProvisioning(c, t)
 	}
-	return c.JSON(http.StatusAccepted, tenantAccepted(t, prego.TenantProvisionWorkflowID(t.TenantID)))
+	return c.JSON(http.StatusAccepted, tenantAccepted(t, tenant.ProvisionWorkflowID(t.TenantID)))
 }
 
 // startProvisioning starts the run of an accepted tenant. When that fails the
 // request is accepted all the same: the sweep starts it later.
-func (a *API) startProvisioning(c echo.Context, t prego.Tenant) {
+func (a *API) startProvisioning(c echo.Context, t tenant.Tenant) {
 	ctx, cancel := startContext(c)
 	defer cancel()
 	if err := a.d.TenantRuns.StartTenantProvision(ctx, t); err != nil {
-		a.leftToTheSweep(c, prego.TenantProvisionWorkflowID(t.TenantID), err)
+		a.leftToTheSweep(c, tenant.ProvisionWorkflowID(t.TenantID), err)
 	}
 }
 
@@ -55,7 +56,7 @@ func (a *API) leftToTheSweep(c echo.Context, workflowID string, err error) {
 		zap.String("workflow_id", workflowID), zap.String("error", prego.Redact(err.Error())))
 }
 
-func tenantAccepted(t prego.Tenant, workflowID string) TenantAccepted {
+func tenantAccepted(t tenant.Tenant, workflowID string) TenantAccepted {
 	return TenantAccepted{TenantId: t.TenantID, WorkflowId: workflowID, StatusUrl: "/v1/tenants/" + t.TenantID, State: TenantState(t.State)}
 }
 
@@ -64,7 +65,7 @@ func (a *API) ListTenants(c echo.Context, p ListTenantsParams) error {
 	if err := onlyParameters(c, "region", "plan", "state", "org_id", "limit", "cursor"); err != nil {
 		return err
 	}
-	f := prego.TenantFilter{Limit: 50}
+	f := tenant.Filter{Limit: 50}
 	if p.Region != nil {
 		f.Region = prego.Region(*p.Region)
 	}
@@ -72,7 +73,7 @@ func (a *API) ListTenants(c echo.Context, p ListTenantsParams) error {
 		f.Plan = prego.Plan(*p.Plan)
 	}
 	if p.State != nil {
-		f.State = prego.TenantState(*p.State)
+		f.State = tenant.State(*p.State)
 	}
 	if p.OrgId != nil {
 		f.OrgID = *p.OrgId
@@ -205,37 +206,37 @@ func (a *API) ListDecisions(c echo.Context, id TenantID) error {
 
 // SuspendTenant takes an active tenant offline.
 func (a *API) SuspendTenant(c echo.Context, id TenantID) error {
-	return a.changeTenant(c, id, prego.ActionSuspend)
+	return a.changeTenant(c, id, tenant.ActionSuspend)
 }
 
 // ResumeTenant puts a suspended tenant online again.
 func (a *API) ResumeTenant(c echo.Context, id TenantID) error {
-	return a.changeTenant(c, id, prego.ActionResume)
+	return a.changeTenant(c, id, tenant.ActionResume)
 }
 
 // CancelTenant ends a tenant.
 func (a *API) CancelTenant(c echo.Context, id TenantID) error {
-	return a.changeTenant(c, id, prego.ActionCancel)
+	return a.changeTenant(c, id, tenant.ActionCancel)
 }
 
 // ReactivateTenant takes back a cancellation.
 func (a *API) ReactivateTenant(c echo.Context, id TenantID) error {
-	return a.changeTenant(c, id, prego.ActionReactivate)
+	return a.changeTenant(c, id, tenant.ActionReactivate)
 }
 
 // TerminateTenant ends a tenant now.
 func (a *API) TerminateTenant(c echo.Context, id TenantID) error {
-	return a.changeTenant(c, id, prego.ActionTerminate)
+	return a.changeTenant(c, id, tenant.ActionTerminate)
 }
 
 // RetryTenant provisions a failed tenant again.
 func (a *API) RetryTenant(c echo.Context, id TenantID) error {
-	return a.changeTenant(c, id, prego.ActionRetry)
+	return a.changeTenant(c, id, tenant.ActionRetry)
 }
 
 // changeTenant writes what is asked into the tenant's row, and has a run bring it
 // about.
-func (a *API) changeTenant(c echo.Context, id string, action prego.TenantAction) error {
+func (a *API) changeTenant(c echo.Context, id string, action tenant.Action) error {
 	if err := checkTenantPath(c, id); err != nil {
 		return err
 	}
@@ -253,18 +254,18 @@ func (a *API) changeTenant(c echo.Context, id string, action prego.TenantAction)
 	if err != nil {
 		return err
 	}
-	run := prego.TenantProvisionWorkflowID(id)
+	run := tenant.ProvisionWorkflowID(id)
 	switch {
-	case action == prego.ActionRetry:
+	case action == tenant.ActionRetry:
 		a.startProvisioning(c, t)
-	case t.State == prego.TenantProvisioning: // cancelled: its run undoes what it made
+	case t.State == tenant.Provisioning: // cancelled: its run undoes what it made
 		ctx, cancel := startContext(c)
 		defer cancel()
 		if err := a.d.TenantRuns.CancelTenantProvision(ctx, id); err != nil {
 			a.leftToTheSweep(c, run, err)
 		}
 	default:
-		run = prego.TenantChangeWorkflowID(id)
+		run = tenant.ChangeWorkflowID(id)
 		ctx, cancel := startContext(c)
 		defer cancel()
 		if err := a.d.TenantRuns.StartTenantChange(ctx, id); err != nil {

@@ -11,11 +11,12 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
-var periods = prego.LifecyclePeriods{Trial: 14 * 24 * time.Hour, Grace: 7 * 24 * time.Hour, Retention: 30 * 24 * time.Hour}
+var periods = tenant.LifecyclePeriods{Trial: 14 * 24 * time.Hour, Grace: 7 * 24 * time.Hour, Retention: 30 * 24 * time.Hour}
 
-func (r *runs) StartTenantProvision(ctx context.Context, t prego.Tenant) error {
+func (r *runs) StartTenantProvision(ctx context.Context, t tenant.Tenant) error {
 	return r.note(ctx, "provision "+t.Slug)
 }
 
@@ -25,11 +26,11 @@ func (r *runs) CancelTenantProvision(ctx context.Context, _ string) error {
 func (r *runs) StartTenantChange(ctx context.Context, _ string) error { return r.note(ctx, "change") }
 
 func (r *runs) StartRefill(ctx context.Context, id string) (string, error) {
-	return prego.RefillWorkflowID(id), r.note(ctx, "refill "+id)
+	return tenant.RefillWorkflowID(id), r.note(ctx, "refill "+id)
 }
 
 func (r *runs) StartWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) (string, error) {
-	return prego.WarmPoolWorkflowID("test", region, plan), r.note(ctx, "warm "+string(region)+" "+string(plan))
+	return tenant.WarmPoolWorkflowID("test", region, plan), r.note(ctx, "warm "+string(region)+" "+string(plan))
 }
 
 // placer stands for live placement: a fleet in memory.
@@ -50,7 +51,7 @@ func (p *placer) Simulate(_ context.Context, requests []placement.Request) (out 
 	return out, nil
 }
 
-func (p *placer) Override(_ context.Context, o prego.PlacementOverride, by string) (placement.Decision, error) {
+func (p *placer) Override(_ context.Context, o tenant.PlacementOverride, by string) (placement.Decision, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.overrides = append(p.overrides, by+" "+o.TenantID)

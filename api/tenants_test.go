@@ -14,6 +14,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 func TestCreateTenant(t *testing.T) {
@@ -116,7 +118,7 @@ func TestTenantActions(t *testing.T) {
 		"suspend": {"active"}, "resume": {"suspended"}, "cancel": {"trial", "provisioning", "active", "suspended"}, "reactivate": {"grace_period"},
 		"terminate": {"trial", "grace_period", "failed"}, "retry": {"failed"},
 	}
-	for _, state := range prego.TenantStates() {
+	for _, state := range tenant.States() {
 		for action, from := range allowed {
 			b.sql(`UPDATE tenants SET state = $1, cancel_requested_at = NULL`, state)
 			started := len(b.runs.asked())
@@ -132,7 +134,7 @@ func TestTenantActions(t *testing.T) {
 			switch {
 			case action == "retry":
 				want, run = "provision acme-kr", "tenant-provision/"+id
-			case action == "cancel" && state == prego.TenantProvisioning:
+			case action == "cancel" && state == tenant.Provisioning:
 				want, run = "cancel", "tenant-provision/"+id
 			}
 			require.Equal(t, want, b.runs.asked()[started], "%s of %s", action, state)
@@ -170,7 +172,7 @@ VALUES ($1, 'awaiting_capacity', 'insufficient_resources', 'best_fit',
 	require.Equal(t, "shared", s.Decision.Policy["mode"])
 
 	b.do("POST", create, "operator", js, strings.Replace(valid, `"app"`, `"node"`, 1))
-	b.set("app-1", prego.ServerActive)
+	b.set("app-1", server.Active)
 	b.sql(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm, dedicated)
 VALUES ($1, 'app-1', 'app-1', 'app-1', 'acme-kr.example.com', 'tenant_acme_kr_db', 'hetzner', 'best_fit', true)`, id)
 	b.sql(`INSERT INTO allocation_snapshots (tenant_id, allocation_id, outcome, algorithm, decision_log, policy_json)

@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
 )
 
 // Advice is a place that somebody outside of the engine proposes (placement-policy
@@ -22,13 +23,13 @@ type Advice struct {
 
 // AdviceRequest is what an adviser is asked: who wants a place, and which there are.
 type AdviceRequest struct {
-	TenantID    string              `json:"tenant_id"`
-	OrgID       string              `json:"org_id"`
-	ParentOrgID string              `json:"parent_org_id,omitempty"`
-	Region      prego.Region        `json:"region"`
-	Plan        prego.Plan          `json:"plan"`
-	Mode        prego.PlacementMode `json:"mode"`
-	Candidates  []Candidate         `json:"candidates"` // best first
+	TenantID    string               `json:"tenant_id"`
+	OrgID       string               `json:"org_id"`
+	ParentOrgID string               `json:"parent_org_id,omitempty"`
+	Region      prego.Region         `json:"region"`
+	Plan        prego.Plan           `json:"plan"`
+	Mode        tenant.PlacementMode `json:"mode"`
+	Candidates  []Candidate          `json:"candidates"` // best first
 }
 
 // Candidate is a place that passes every filter.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 // advisable is fleet with a second shard, pool and site on app-1.
@@ -81,7 +82,7 @@ func TestAdviceThatMayNotBeTakenChangesNothing(t *testing.T) {
 		"a node's pool":                    {advice: placement.Advice{AppServerID: "app-1", RedisPoolID: "node-1"}, data: warm},
 		"another shard for a node":         {advice: placement.Advice{AppServerID: "node-1", DBShardID: "db-1"}, data: warm},
 		"another pool for a node":          {advice: placement.Advice{AppServerID: "node-1", RedisPoolID: "redis-1"}, data: warm},
-		"a place for who needs a server":   {advice: placement.Advice{AppServerID: "app-1"}, request: func(r *placement.Request) { r.Mode = prego.ModeOneTenantOneServer }},
+		"a place for who needs a server":   {advice: placement.Advice{AppServerID: "app-1"}, request: func(r *placement.Request) { r.Mode = tenant.ModeOneTenantOneServer }},
 		"a place for an enterprise tenant": {advice: placement.Advice{AppServerID: "app-1"}, request: func(r *placement.Request) { r.Plan = prego.PlanEnterprise }},
 		"residency":                        {advice: placement.Advice{AppServerID: "app-1"}, request: func(r *placement.Request) { r.DataResidency = "KR" }},
 		"an override":                      {advice: placement.Advice{AppServerID: "app-1"}, request: func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-2", Reason: "x"} }},
@@ -164,7 +165,7 @@ func TestCandidates(t *testing.T) {
 	require.Empty(t, f.Candidates(request(func(r *placement.Request) { r.DataResidency = "KR" }), 20))
 	require.Empty(t, f.Candidates(request(func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1"} }), 20))
 	require.Equal(t, placement.AdviceRequest{
-		TenantID: "t", OrgID: "o", ParentOrgID: "p", Region: "eu", Plan: prego.PlanStarter, Mode: prego.ModeShared, Candidates: []placement.Candidate{best},
+		TenantID: "t", OrgID: "o", ParentOrgID: "p", Region: "eu", Plan: prego.PlanStarter, Mode: tenant.ModeShared, Candidates: []placement.Candidate{best},
 	}, f.AskFor(request(func(r *placement.Request) { r.ParentOrgID = "p" }), 1))
 	d.Sites = d.Sites[:1]
 	got := placement.NewFleet(shared(), d).Candidates(request(nil), 20)

@@ -1,6 +1,8 @@
 package placement
 
-import "github.com/prego/prego"
+import (
+	"github.com/prego/prego/server"
+)
 
 // Change is what became of a fleet's rows: of all of them, or of those that changed
 // since an earlier answer.
@@ -44,7 +46,7 @@ func (f *Fleet) Update(c Change) {
 		f.SetPool(p)
 	}
 	for _, s := range c.Servers {
-		if s.Status == prego.ServerTerminated {
+		if s.Status == server.Terminated {
 			f.RemoveServer(s.ServerID)
 			continue
 		}

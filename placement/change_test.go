@@ -7,6 +7,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
 )
 
 // full is a change that has everything of some data.
@@ -36,7 +37,7 @@ func TestAFleetFollowsEveryChange(t *testing.T) {
 		"a server's memory": {func(c *placement.Change) { s := fleet().Servers[1]; s.MemoryPct = 69; c.Servers = append(c.Servers, s) }, "placed app-1 s-1"},
 		"a server gone": {func(c *placement.Change) {
 			s := fleet().Servers[1]
-			s.Status = prego.ServerTerminated
+			s.Status = server.Terminated
 			c.Servers = append(c.Servers, s)
 		}, "placed app-1 s-1"},
 		"a shard full": {func(c *placement.Change) { s := fleet().Shards[0]; s.Tenants = 10; c.Shards = append(c.Shards, s) }, "awaiting_capacity  "},

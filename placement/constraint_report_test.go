@@ -8,6 +8,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 // tagged is a fleet of three app servers, of which the first two are blue.
@@ -48,13 +49,13 @@ func TestPlacementErrors(t *testing.T) {
 			map[string]int{"lacks blue": 1, "has blue": 2},
 		},
 		"a contradiction, alone on its server": {nil, func(r *placement.Request) {
-			r.Mode, r.Constraint = prego.ModeOneTenantOneServer, prego.Constraint{Require: []string{"blue"}, Disallow: []string{"blue"}}
+			r.Mode, r.Constraint = tenant.ModeOneTenantOneServer, prego.Constraint{Require: []string{"blue"}, Disallow: []string{"blue"}}
 		}, placement.AwaitingCapacity, prego.CodeCellMismatch, 0, map[string]int{"lacks blue": 1, "has blue": 2}},
 		"a contradiction, always a new server": {nil, func(r *placement.Request) {
 			r.Algorithm, r.Constraint = placement.NewServer, prego.Constraint{Require: []string{"blue"}, Disallow: []string{"blue"}}
 		}, placement.AwaitingCapacity, prego.CodeCellMismatch, 0, map[string]int{"lacks blue": 1, "has blue": 2}},
 		"none satisfies, and one is made for it": {nil, func(r *placement.Request) {
-			r.Mode, r.Constraint.Require = prego.ModeOneTenantOneServer, []string{"alfalfa"}
+			r.Mode, r.Constraint.Require = tenant.ModeOneTenantOneServer, []string{"alfalfa"}
 		}, placement.NeedsServer, "", 0, map[string]int{"lacks alfalfa": 3}},
 	} {
 		t.Run(name, func(t *testing.T) {

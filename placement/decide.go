@@ -6,6 +6,8 @@ import (
 	"sort"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // reason is why a candidate was rejected: the first filter that it failed, in the
@@ -111,7 +113,7 @@ type triple struct {
 type search struct {
 	f         *Fleet
 	r         Request
-	mode      prego.PlacementMode
+	mode      tenant.PlacementMode
 	algorithm Algorithm
 	tally
 	zone      Zone
@@ -139,7 +141,7 @@ func (f *Fleet) search(r Request) *search {
 		s.algorithm = f.policy.Algorithm
 	}
 	s.most = f.policy.MaxRejected
-	s.exclusive = r.Plan == prego.PlanEnterprise || s.mode == prego.ModeOneTenantOneServer
+	s.exclusive = r.Plan == prego.PlanEnterprise || s.mode == tenant.ModeOneTenantOneServer
 	s.alone = r.Plan == prego.PlanEnterprise || s.exclusive && r.Override == nil
 	s.ownPool = s.alone || r.DedicatedRedis
 	return s
@@ -236,7 +238,7 @@ func (s *search) shard(sh *Shard) reason {
 		return rejectDedicated
 	case sh.NotServing && sh.DedicatedFor == "":
 		return rejectNotServing
-	case sh.Status != prego.ServerActive:
+	case sh.Status != server.Active:
 		return rejectStatus
 	case s.alone && (sh.Tenants > 0 || sh.RunsInstances):
 		return rejectNotEmpty
@@ -285,7 +287,7 @@ func (s *search) pool(p *Pool) reason {
 		return rejectDedicated
 	case p.NotServing && p.DedicatedFor == "":
 		return rejectNotServing
-	case p.Status != prego.ServerActive:
+	case p.Status != server.Active:
 		return rejectStatus
 	case s.ownPool && (p.Tenants > 0 || p.RunsInstances):
 		return rejectNotEmpty
@@ -326,7 +328,7 @@ func (s *search) server(i int, h *hot) reason {
 	if fl&flagNoTrials != 0 && s.r.Plan == prego.PlanTrial {
 		return rejectTrials
 	}
-	if fl&flagWarm != 0 && (s.mode != prego.ModeOneTenantOneServer || s.f.servers[i].WarmPlan != s.r.Plan) && fl&flagDedicated == 0 {
+	if fl&flagWarm != 0 && (s.mode != tenant.ModeOneTenantOneServer || s.f.servers[i].WarmPlan != s.r.Plan) && fl&flagDedicated == 0 {
 		return rejectWarmPlan
 	}
 	if fl&flagActive == 0 {
@@ -359,7 +361,7 @@ func (s *search) server(i int, h *hot) reason {
 	return passes
 }
 
-func (s *search) shardOf(srv *server) reason {
+func (s *search) shardOf(srv *member) reason {
 	if why := s.shard(&s.f.shards.items[srv.ownShard]); why != passes {
 		return why
 	}
@@ -496,13 +498,13 @@ func (s *search) choose() Decision {
 	switch {
 	case ready.best.ok:
 		return s.placed(Placed, ready)
-	case empty.best.ok && (hasOwn || (s.mode == prego.ModeShared && f.policy.EmptyPool == OnDemand)):
+	case empty.best.ok && (hasOwn || (s.mode == tenant.ModeShared && f.policy.EmptyPool == OnDemand)):
 		return s.placed(OnDemandSite, empty)
-	case empty.best.ok && s.mode == prego.ModeShared:
+	case empty.best.ok && s.mode == tenant.ModeShared:
 		d := s.without(HoldForSite, codeNoSite, "servers have room, and none has a site left in its pool: the placement waits for a refill")
 		d.AppServerID = f.servers[empty.best.server].ServerID
 		return d
-	case s.mode == prego.ModeOneTenantOneServer && s.r.Constraint.Satisfiable(): // by the server that is made for it
+	case s.mode == tenant.ModeOneTenantOneServer && s.r.Constraint.Satisfiable(): // by the server that is made for it
 		return s.without(NeedsServer, "", "no warm server can be claimed: the tenant gets a new one")
 	}
 	return s.noCapacity()
@@ -619,7 +621,7 @@ func (s *search) placed(o Outcome, c contest) Decision {
 	return d
 }
 
-func (s *search) poolFor(srv *server) string {
+func (s *search) poolFor(srv *member) string {
 	if srv.Role == prego.RoleNode {
 		return s.f.pools.items[srv.ownPool].PoolID
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // fleet is data with one of everything in eu, to be changed by a test.
@@ -29,7 +31,7 @@ func fleet() placement.Data {
 
 func shared() placement.Policy {
 	p := placement.DefaultPolicy()
-	p.Mode = prego.ModeShared
+	p.Mode = tenant.ModeShared
 	return p
 }
 
@@ -84,7 +86,7 @@ func TestDecide(t *testing.T) {
 			outcome: placement.AwaitingCapacity, code: prego.CodeInsufficientResources, missing: []prego.Role{prego.RoleApp},
 		},
 		"those with 19 do":               {data: func(d *placement.Data) { d.Servers[0].TenantCount, d.Servers[1].TenantCount = 20, 19 }, outcome: placement.Placed, server: "app-2"},
-		"a draining server takes nobody": {data: func(d *placement.Data) { d.Servers[1].Status = prego.ServerDraining }, outcome: placement.Placed, server: "app-1"},
+		"a draining server takes nobody": {data: func(d *placement.Data) { d.Servers[1].Status = server.Draining }, outcome: placement.Placed, server: "app-1"},
 		"an empty pool is passed over":   {data: func(d *placement.Data) { d.Sites = d.Sites[:1] }, outcome: placement.Placed, server: "app-1"},
 		"all pools empty, on demand":     {data: func(d *placement.Data) { d.Sites = nil }, outcome: placement.OnDemandSite, server: "app-2"},
 		"all pools empty, hold": {
@@ -163,14 +165,14 @@ func TestDecide(t *testing.T) {
 			request: func(r *placement.Request) { r.ParentOrgID = "p" }, outcome: placement.Placed, server: "app-2",
 		},
 		"one tenant, one server: nothing is empty": {
-			policy: func(p *placement.Policy) { p.Mode = prego.ModeOneTenantOneServer }, outcome: placement.NeedsServer,
+			policy: func(p *placement.Policy) { p.Mode = tenant.ModeOneTenantOneServer }, outcome: placement.NeedsServer,
 		},
 		"one tenant, one server: a warm one is claimed": {
-			policy: func(p *placement.Policy) { p.Mode = prego.ModeOneTenantOneServer }, data: warm,
+			policy: func(p *placement.Policy) { p.Mode = tenant.ModeOneTenantOneServer }, data: warm,
 			outcome: placement.Placed, server: "node-1",
 		},
 		"a warm one of another plan is not": {
-			policy: func(p *placement.Policy) { p.Mode = prego.ModeOneTenantOneServer },
+			policy: func(p *placement.Policy) { p.Mode = tenant.ModeOneTenantOneServer },
 			data:   func(d *placement.Data) { warm(d); d.Servers[2].WarmPlan = prego.PlanBusiness }, outcome: placement.NeedsServer,
 		},
 		"nor by shared tenants": {
@@ -178,7 +180,7 @@ func TestDecide(t *testing.T) {
 			outcome: placement.AwaitingCapacity, code: prego.CodeInsufficientResources, missing: []prego.Role{prego.RoleApp},
 		},
 		"a tenant's own server needs no pool site": {
-			policy: func(p *placement.Policy) { p.Mode = prego.ModeOneTenantOneServer },
+			policy: func(p *placement.Policy) { p.Mode = tenant.ModeOneTenantOneServer },
 			data:   func(d *placement.Data) { warm(d); d.Sites = nil; d.Servers[2].DedicatedFor = "t" }, outcome: placement.OnDemandSite, server: "node-1",
 		},
 		"override skips capacity": {
@@ -216,7 +218,7 @@ func TestDecide(t *testing.T) {
 			outcome: placement.Refused, code: prego.CodeInvariantViolation,
 		},
 		"override keeps the server active": {
-			data:    func(d *placement.Data) { d.Servers[0].Status = prego.ServerFailed },
+			data:    func(d *placement.Data) { d.Servers[0].Status = server.Failed },
 			request: func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1"} },
 			outcome: placement.Refused, code: prego.CodeInvariantViolation,
 		},
@@ -303,7 +305,7 @@ func TestEnterpriseDedicates(t *testing.T) {
 // genFleet draws a fleet over two regions.
 func genFleet(t *rapid.T) placement.Data {
 	region := rapid.SampledFrom([]prego.Region{"eu", "sg"})
-	status := rapid.SampledFrom([]prego.ServerStatus{"active", "active", "active", "draining", "failed"})
+	status := rapid.SampledFrom([]server.Status{"active", "active", "active", "draining", "failed"})
 	d := fleet()
 	d.Servers, d.Shards, d.Pools, d.Sites = nil, nil, nil, nil
 	for i := range rapid.IntRange(0, 4).Draw(t, "shards") {
@@ -343,7 +345,7 @@ func genRequest(t *rapid.T, i int) placement.Request {
 		TenantID: fmt.Sprintf("t-%d", i), OrgID: rapid.SampledFrom([]string{"o1", "o2"}).Draw(t, "org"), ParentOrgID: rapid.SampledFrom([]string{"", "p1", "p2"}).Draw(t, "parent"),
 		Region: rapid.SampledFrom([]prego.Region{"eu", "eu", "sg"}).Draw(t, "region"), Plan: rapid.SampledFrom(prego.Plans()).Draw(t, "plan"),
 		DataResidency: rapid.SampledFrom([]string{"", "", "DE", "KR", "FR", "AT", "XX"}).Draw(t, "residency"),
-		Mode:          rapid.SampledFrom([]prego.PlacementMode{"shared", "shared", "one_tenant_one_server"}).Draw(t, "mode"),
+		Mode:          rapid.SampledFrom([]tenant.PlacementMode{"shared", "shared", "one_tenant_one_server"}).Draw(t, "mode"),
 		Algorithm:     rapid.SampledFrom([]placement.Algorithm{"best_fit", "first_fit", "round_robin"}).Draw(t, "algorithm"),
 	}
 	r.DedicatedRedis = r.Plan == prego.PlanBusiness && rapid.Bool().Draw(t, "dedicated redis")

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // Document is a fleet and requests in one JSON document, as `prego plan place`
@@ -197,14 +199,14 @@ func (c *checker) plan(field, v string) prego.Plan {
 	return prego.Plan(v)
 }
 
-func (c *checker) status(field, v string) prego.ServerStatus {
+func (c *checker) status(field, v string) server.Status {
 	if v == "" {
-		return prego.ServerActive
+		return server.Active
 	}
-	if !prego.ServerStatus(v).Valid() {
+	if !server.Status(v).Valid() {
 		c.fault(field, "must be one of provisioning, active, draining, terminated, failed")
 	}
-	return prego.ServerStatus(v)
+	return server.Status(v)
 }
 
 // pct is a percentage that may be unknown.
@@ -270,10 +272,10 @@ func (d Document) Build() (Policy, Data, []Request, error) {
 	for i, v := range d.SitePool {
 		at := fmt.Sprintf("site_pool[%d]", i)
 		c.id(ids, at+".pool_site_id", v.PoolSiteID)
-		switch prego.SiteState(v.State) {
-		case prego.SiteAvailable:
+		switch tenant.SiteState(v.State) {
+		case tenant.SiteAvailable:
 			data.Sites = append(data.Sites, Site{PoolSiteID: v.PoolSiteID, AppServerID: v.AppServerID, DBShardID: v.DBShardID})
-		case prego.SiteReserved, prego.SiteAssigned, prego.SiteFailed, prego.SiteDraining:
+		case tenant.SiteReserved, tenant.SiteAssigned, tenant.SiteFailed, tenant.SiteDraining:
 		default:
 			c.fault(at+".state", "must be one of available, reserved, assigned, failed, draining")
 		}
@@ -306,9 +308,9 @@ func ownRows(d *Data) {
 
 func (p DocPolicy) build() Policy {
 	out := DefaultPolicy()
-	out.Mode = prego.ModeShared
+	out.Mode = tenant.ModeShared
 	if p.Mode != "" {
-		out.Mode = prego.PlacementMode(p.Mode)
+		out.Mode = tenant.PlacementMode(p.Mode)
 	}
 	if p.Algorithm != "" {
 		out.Algorithm = Algorithm(p.Algorithm)

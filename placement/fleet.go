@@ -5,6 +5,7 @@ import (
 	"sort"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Server is a candidate for the app's place: role app, or node with its own shard
@@ -14,7 +15,7 @@ type Server struct {
 	Role          prego.Role
 	Region        prego.Region
 	InfraProvider prego.InfraProviderID
-	Status        prego.ServerStatus
+	Status        server.Status
 	MemoryPct     float64 // 0–100
 	TenantCount   int
 	Tags          []string // lower-case
@@ -39,7 +40,7 @@ type Shard struct {
 	DedicatedFor string
 	Tenants      int
 	Capacity     int
-	Status       prego.ServerStatus
+	Status       server.Status
 	ParentOrgs   map[string]int
 	// NotServing and RunsInstances are about the server that it is on.
 	NotServing, RunsInstances bool
@@ -55,7 +56,7 @@ type Pool struct {
 	DedicatedFor string
 	Tenants      int
 	Capacity     int
-	Status       prego.ServerStatus
+	Status       server.Status
 	// NotServing and RunsInstances are about the server that it is on.
 	NotServing, RunsInstances bool
 	// MemoryPct is of what Redis may use, 0–100; nil is unknown.
@@ -100,7 +101,7 @@ type Data struct {
 // place. It is not safe for concurrent use.
 type Fleet struct {
 	policy    Policy
-	servers   []server // by id
+	servers   []member // by id
 	hot       []hot    // beside servers
 	shards    slots[Shard]
 	pools     slots[Pool]
@@ -115,7 +116,7 @@ type Fleet struct {
 	family     []int     // servers where the parent org lives
 }
 
-type server struct {
+type member struct {
 	Server
 	groups   []siteGroup // by shard's id
 	ownShard int32       // slot; -1 for none
@@ -194,7 +195,7 @@ func NewFleet(p Policy, d Data) *Fleet {
 	for _, p := range d.Pools {
 		f.SetPool(p)
 	}
-	f.servers, f.hot = make([]server, 0, len(d.Servers)), make([]hot, 0, len(d.Servers))
+	f.servers, f.hot = make([]member, 0, len(d.Servers)), make([]hot, 0, len(d.Servers))
 	for _, s := range d.Servers {
 		f.SetServer(s)
 	}
@@ -208,7 +209,7 @@ func NewFleet(p Policy, d Data) *Fleet {
 func (f *Fleet) Policy() Policy { return f.policy }
 
 func (f *Fleet) find(id string) (int, bool) {
-	return slices.BinarySearchFunc(f.servers, id, func(s server, id string) int {
+	return slices.BinarySearchFunc(f.servers, id, func(s member, id string) int {
 		if s.ServerID < id {
 			return -1
 		}
@@ -227,7 +228,7 @@ func (f *Fleet) SetServer(s Server) {
 	}
 	i, there := f.find(s.ServerID)
 	if !there {
-		f.servers = slices.Insert(f.servers, i, server{ownShard: -1, ownPool: -1})
+		f.servers = slices.Insert(f.servers, i, member{ownShard: -1, ownPool: -1})
 		f.hot = slices.Insert(f.hot, i, hot{})
 	}
 	for org := range f.servers[i].ParentOrgs {
@@ -238,7 +239,7 @@ func (f *Fleet) SetServer(s Server) {
 	}
 	f.disown(f.servers[i].DedicatedFor, s.ServerID)
 	// One that is on its way out is nobody's any more: the tenant may have a new one.
-	if s.DedicatedFor != "" && s.Status != prego.ServerDraining && s.Status != prego.ServerTerminated {
+	if s.DedicatedFor != "" && s.Status != server.Draining && s.Status != server.Terminated {
 		f.own[s.DedicatedFor] = s.ServerID
 	}
 	f.servers[i].Server = s
@@ -322,7 +323,7 @@ func (f *Fleet) heat(i int) {
 			h.flags |= flag
 		}
 	}
-	set(flagActive, s.Status == prego.ServerActive)
+	set(flagActive, s.Status == server.Active)
 	set(flagMemory, !(s.MemoryPct < p.MemoryPctMax))
 	set(flagFull, s.TenantCount >= p.MaxTenantsPerNode)
 	set(flagEmpty, s.TenantCount == 0 && !s.RunsInstances)
@@ -394,10 +395,10 @@ func (f *Fleet) setProviders(providers []Provider) {
 // host").
 func (f *Fleet) nodeParts(s Server) (shard, pool int32) {
 	if _, ok := f.shards.byID[s.ServerID]; !ok {
-		f.SetShard(Shard{ShardID: s.ServerID, Region: s.Region, HostServerID: s.ServerID, AnyPlan: true, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: prego.ServerActive})
+		f.SetShard(Shard{ShardID: s.ServerID, Region: s.Region, HostServerID: s.ServerID, AnyPlan: true, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: server.Active})
 	}
 	if _, ok := f.pools.byID[s.ServerID]; !ok {
-		f.SetPool(Pool{PoolID: s.ServerID, Region: s.Region, HostServerID: s.ServerID, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: prego.ServerActive})
+		f.SetPool(Pool{PoolID: s.ServerID, Region: s.Region, HostServerID: s.ServerID, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: server.Active})
 	}
 	return f.shards.byID[s.ServerID], f.pools.byID[s.ServerID]
 }

@@ -7,9 +7,10 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
 )
 
-func ownNode(id string, status prego.ServerStatus) placement.Server {
+func ownNode(id string, status server.Status) placement.Server {
 	return placement.Server{ServerID: id, Role: prego.RoleNode, Region: "eu", InfraProvider: "hetzner", Status: status, DedicatedFor: "t"}
 }
 
@@ -20,16 +21,16 @@ func TestAnOldServerOfATenantHidesNotItsNewOne(t *testing.T) {
 	p := placement.DefaultPolicy() // one tenant, one server
 	for name, follow := range map[string]func(f *placement.Fleet, providers []placement.Provider){
 		"the old one is gone": func(f *placement.Fleet, pr []placement.Provider) {
-			f.Update(placement.Change{Providers: pr, Servers: []placement.Server{ownNode("n-t-g1", prego.ServerTerminated)}})
+			f.Update(placement.Change{Providers: pr, Servers: []placement.Server{ownNode("n-t-g1", server.Terminated)}})
 		},
 		"the old one drains": func(f *placement.Fleet, pr []placement.Provider) {
-			f.Update(placement.Change{Providers: pr, Servers: []placement.Server{ownNode("n-t-g1", prego.ServerDraining)}})
+			f.Update(placement.Change{Providers: pr, Servers: []placement.Server{ownNode("n-t-g1", server.Draining)}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := fleet()
-			d.Servers = []placement.Server{ownNode("n-t-g1", prego.ServerDraining), ownNode("n-t-g2", prego.ServerActive)}
+			d.Servers = []placement.Server{ownNode("n-t-g1", server.Draining), ownNode("n-t-g2", server.Active)}
 			f := placement.NewFleet(p, d)
 			require.Equal(t, "n-t-g2", f.Decide(request(nil)).AppServerID)
 			follow(f, d.Providers)

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/workload"
 )
 
 // GroupState is what the scheduler knows of a process group.
@@ -13,7 +13,7 @@ type GroupState struct {
 	Deleted   bool
 	Release   int // that is wanted
 	Stable    int // the last that was healthy, 0 for none
-	Deploy    prego.DeployStatus
+	Deploy    workload.DeployStatus
 	NoSurge   bool // an instance goes before the next one comes
 	Exclusive bool // it has a volume, which has one writer
 	Instances []GroupInstance
@@ -24,7 +24,7 @@ type GroupInstance struct {
 	ID      string
 	Number  int64
 	Release int
-	State   prego.InstanceState
+	State   workload.InstanceState
 	Lost    bool // its server has failed or is gone
 	Leaving bool // its server is being taken down
 	Message string
@@ -55,19 +55,19 @@ func ScheduleGroup(g GroupState) GroupSteps {
 	list := slices.Clone(g.Instances)
 	slices.SortFunc(list, func(a, b GroupInstance) int { return cmp.Compare(a.Number, b.Number) })
 	for i := range list {
-		if v := &list[i]; v.Lost && (v.State == prego.InstanceBooting || v.State == prego.InstanceRunning) {
-			v.State = prego.InstanceFailed
+		if v := &list[i]; v.Lost && (v.State == workload.InstanceBooting || v.State == workload.InstanceRunning) {
+			v.State = workload.InstanceFailed
 			s.Lose = append(s.Lose, v.ID)
 		}
 	}
 	if g.Deploy.UnderWay() && g.Stable > 0 && g.Stable != g.Release && !g.Deleted {
 		// An instance that went with its server says nothing about the release.
 		if i := slices.IndexFunc(list, func(v GroupInstance) bool {
-			return v.State == prego.InstanceFailed && !v.Lost && v.Release == g.Release
+			return v.State == workload.InstanceFailed && !v.Lost && v.Release == g.Release
 		}); i >= 0 {
 			failed := list[i]
 			s.RollBack = &failed
-			g.Release, g.Deploy = g.Stable, prego.DeployRolledBack
+			g.Release, g.Deploy = g.Stable, workload.DeployRolledBack
 		}
 	}
 	if g.Deleted {
@@ -78,14 +78,14 @@ func ScheduleGroup(g GroupState) GroupSteps {
 	r.want()
 	for _, v := range r.list {
 		switch v.State {
-		case prego.InstanceBooting:
+		case workload.InstanceBooting:
 			s.Boot = append(s.Boot, v.ID)
-		case prego.InstanceDraining, prego.InstanceFailed:
+		case workload.InstanceDraining, workload.InstanceFailed:
 			s.Stop = append(s.Stop, v.ID)
-		case prego.InstanceRunning, prego.InstanceStopped:
+		case workload.InstanceRunning, workload.InstanceStopped:
 		}
 	}
-	full := r.count(r.current, prego.InstanceRunning) == g.Replicas && r.count(r.old, occupying...) == 0
+	full := r.count(r.current, workload.InstanceRunning) == g.Replicas && r.count(r.old, occupying...) == 0
 	s.Proven = full && g.Replicas > 0 && g.Stable != g.Release
 	s.Settled = full && s.Want == 0 && len(s.Boot) == 0 && len(s.Stop) == 0
 	return s
@@ -94,7 +94,7 @@ func ScheduleGroup(g GroupState) GroupSteps {
 // occupying are the states in which an instance fills one of the replicas' places.
 // What is draining has given up its own, and one that failed keeps it until it is
 // stopped.
-var occupying = []prego.InstanceState{prego.InstanceBooting, prego.InstanceRunning, prego.InstanceFailed}
+var occupying = []workload.InstanceState{workload.InstanceBooting, workload.InstanceRunning, workload.InstanceFailed}
 
 type rollout struct {
 	g     GroupState
@@ -106,7 +106,7 @@ type rollout struct {
 func (r *rollout) old(v GroupInstance) bool     { return v.Release != r.g.Release || v.Leaving }
 func (r *rollout) current(v GroupInstance) bool { return !r.old(v) }
 
-func (r *rollout) count(of func(GroupInstance) bool, states ...prego.InstanceState) (n int) {
+func (r *rollout) count(of func(GroupInstance) bool, states ...workload.InstanceState) (n int) {
 	for _, v := range r.list {
 		if of(v) && slices.Contains(states, v.State) {
 			n++
@@ -116,13 +116,13 @@ func (r *rollout) count(of func(GroupInstance) bool, states ...prego.InstanceSta
 }
 
 func (r *rollout) take(v *GroupInstance) {
-	v.State = prego.InstanceDraining
+	v.State = workload.InstanceDraining
 	r.steps.Drain = append(r.steps.Drain, v.ID)
 }
 
 // pick drains n of those that match: first what does not run yet, then the newest.
 func (r *rollout) pick(n int, of func(GroupInstance) bool) {
-	for _, state := range []prego.InstanceState{prego.InstanceBooting, prego.InstanceRunning} {
+	for _, state := range []workload.InstanceState{workload.InstanceBooting, workload.InstanceRunning} {
 		for i := len(r.list) - 1; i >= 0 && n > 0; i-- {
 			if v := &r.list[i]; v.State == state && of(*v) {
 				r.take(v)
@@ -144,20 +144,20 @@ func (r *rollout) drain() {
 	}
 	// An old one that does not run yet is of no use to anybody.
 	for i := range r.list {
-		if v := &r.list[i]; r.old(*v) && v.State == prego.InstanceBooting {
+		if v := &r.list[i]; r.old(*v) && v.State == workload.InstanceBooting {
 			r.take(v)
 		}
 	}
-	olds := r.count(r.old, prego.InstanceRunning)
+	olds := r.count(r.old, workload.InstanceRunning)
 	// As many old ones go as new ones run in their place.
-	if over := r.count(r.current, prego.InstanceRunning) + olds - r.g.Replicas; over > 0 {
+	if over := r.count(r.current, workload.InstanceRunning) + olds - r.g.Replicas; over > 0 {
 		r.pick(min(over, olds), r.old)
 	}
 	if over := r.count(all, occupying...) - r.g.Replicas - r.surging(); over > 0 {
 		r.pick(over, r.current)
 	}
-	if r.g.NoSurge && r.count(r.old, prego.InstanceRunning) > 0 && len(r.list) <= r.g.Replicas &&
-		r.count(all, prego.InstanceDraining) == 0 && r.count(r.current, prego.InstanceBooting, prego.InstanceFailed) == 0 && r.count(all, occupying...) == r.g.Replicas {
+	if r.g.NoSurge && r.count(r.old, workload.InstanceRunning) > 0 && len(r.list) <= r.g.Replicas &&
+		r.count(all, workload.InstanceDraining) == 0 && r.count(r.current, workload.InstanceBooting, workload.InstanceFailed) == 0 && r.count(all, occupying...) == r.g.Replicas {
 		r.pick(1, r.old)
 	}
 }
@@ -181,10 +181,10 @@ func (r *rollout) want() {
 		if len(r.list) == 0 { // the volume must be free
 			r.steps.Want = 1
 		}
-	case olds == 0 && r.count(r.old, prego.InstanceDraining) == 0:
+	case olds == 0 && r.count(r.old, workload.InstanceDraining) == 0:
 		r.steps.Want = max(0, r.g.Replicas-have)
 	case len(r.list) < r.g.Replicas+r.surging() && r.count(r.current, occupying...) < r.g.Replicas &&
-		r.count(r.current, prego.InstanceBooting, prego.InstanceFailed) == 0:
+		r.count(r.current, workload.InstanceBooting, workload.InstanceFailed) == 0:
 		r.steps.Want, r.steps.Surge = 1, have >= r.g.Replicas
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/workload"
 )
 
 // instances reads "1:running 2:booting" as instances of those releases, numbered from
@@ -21,7 +21,7 @@ func instances(text string) (out []placement.GroupInstance) {
 		v.Lost, v.Leaving = on == "lost", on == "leaving"
 		release, state, _ := strings.Cut(f, ":")
 		_, _ = fmt.Sscan(release, &v.Release)
-		v.State = prego.InstanceState(state)
+		v.State = workload.InstanceState(state)
 		out = append(out, v)
 	}
 	return out
@@ -56,12 +56,12 @@ func stepsText(s placement.GroupSteps) string {
 
 func TestScheduleGroup(t *testing.T) {
 	t.Parallel()
-	rolling := func(g *placement.GroupState) { g.Release, g.Stable, g.Deploy = 2, 1, prego.DeployRolling }
+	rolling := func(g *placement.GroupState) { g.Release, g.Stable, g.Deploy = 2, 1, workload.DeployRolling }
 	drainFirst := func(g *placement.GroupState) {
-		g.Release, g.Stable, g.Deploy, g.NoSurge = 2, 1, prego.DeployDrainingFirst, true
+		g.Release, g.Stable, g.Deploy, g.NoSurge = 2, 1, workload.DeployDrainingFirst, true
 	}
 	exclusive := func(g *placement.GroupState) {
-		g.Release, g.Stable, g.Deploy, g.Exclusive = 2, 1, prego.DeployStoppingFirst, true
+		g.Release, g.Stable, g.Deploy, g.Exclusive = 2, 1, workload.DeployStoppingFirst, true
 	}
 	for name, tc := range map[string]struct {
 		replicas  int
@@ -111,7 +111,7 @@ func TestScheduleGroup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := placement.GroupState{Replicas: tc.replicas, Release: 1, Stable: 1, Deploy: prego.DeployNone, Instances: instances(tc.instances)}
+			g := placement.GroupState{Replicas: tc.replicas, Release: 1, Stable: 1, Deploy: workload.DeployNone, Instances: instances(tc.instances)}
 			if tc.change != nil {
 				tc.change(&g)
 			}
@@ -126,19 +126,19 @@ func TestScheduleGroup(t *testing.T) {
 func TestScheduleGroupConverges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		g := placement.GroupState{Release: 2, Stable: 1, Deploy: prego.DeployRolling, Replicas: rapid.IntRange(0, 5).Draw(t, "replicas")}
+		g := placement.GroupState{Release: 2, Stable: 1, Deploy: workload.DeployRolling, Replicas: rapid.IntRange(0, 5).Draw(t, "replicas")}
 		g.Exclusive = rapid.Bool().Draw(t, "exclusive")
 		if g.Exclusive {
 			g.Replicas = min(g.Replicas, 1)
 		}
 		g.NoSurge = g.Replicas > 1 && rapid.Bool().Draw(t, "no surge")
 		number := int64(0)
-		add := func(release int, state prego.InstanceState) {
+		add := func(release int, state workload.InstanceState) {
 			number++
 			g.Instances = append(g.Instances, placement.GroupInstance{ID: fmt.Sprint(number), Number: number, Release: release, State: state})
 		}
 		for range g.Replicas {
-			add(1, prego.InstanceRunning)
+			add(1, workload.InstanceRunning)
 		}
 		failures := rapid.IntRange(0, 2).Draw(t, "failures")
 		for round := 0; ; round++ {
@@ -147,7 +147,7 @@ func TestScheduleGroupConverges(t *testing.T) {
 			if s.Settled {
 				break
 			}
-			set := func(ids []string, state prego.InstanceState) {
+			set := func(ids []string, state workload.InstanceState) {
 				for i := range g.Instances {
 					for _, id := range ids {
 						if g.Instances[i].ID == id {
@@ -157,11 +157,11 @@ func TestScheduleGroupConverges(t *testing.T) {
 				}
 			}
 			if s.RollBack != nil {
-				g.Release, g.Deploy = g.Stable, prego.DeployRolledBack
+				g.Release, g.Deploy = g.Stable, workload.DeployRolledBack
 			}
-			set(s.Drain, prego.InstanceDraining)
+			set(s.Drain, workload.InstanceDraining)
 			for range s.Want {
-				add(g.Release, prego.InstanceBooting)
+				add(g.Release, workload.InstanceBooting)
 			}
 			most := g.Replicas + 1
 			if g.NoSurge || g.Exclusive {
@@ -171,7 +171,7 @@ func TestScheduleGroupConverges(t *testing.T) {
 			// One of what is under way comes to its end.
 			var open []int
 			for i, v := range g.Instances {
-				if v.State != prego.InstanceRunning {
+				if v.State != workload.InstanceRunning {
 					open = append(open, i)
 				}
 			}
@@ -180,11 +180,11 @@ func TestScheduleGroupConverges(t *testing.T) {
 			}
 			i := rapid.SampledFrom(open).Draw(t, "next")
 			switch v := &g.Instances[i]; {
-			case v.State == prego.InstanceBooting && failures > 0 && rapid.Bool().Draw(t, "fails"):
-				v.State = prego.InstanceFailed
+			case v.State == workload.InstanceBooting && failures > 0 && rapid.Bool().Draw(t, "fails"):
+				v.State = workload.InstanceFailed
 				failures--
-			case v.State == prego.InstanceBooting:
-				v.State = prego.InstanceRunning
+			case v.State == workload.InstanceBooting:
+				v.State = workload.InstanceRunning
 			default:
 				g.Instances = append(g.Instances[:i], g.Instances[i+1:]...)
 			}

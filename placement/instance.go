@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/workload"
 )
 
 // InstanceServer is a server that offers room to instances, as it is now.
@@ -50,10 +51,10 @@ type InstanceDecision struct {
 // last filter that anybody reached is the reason: it is the most specific.
 var instanceFilters = []struct{ rejected, code string }{
 	{"constraint", string(prego.ReasonCellMismatch)},
-	{"kept_for_tenants", prego.ReasonNoNodesActive},
-	{"not_active", prego.ReasonNoNodesActive},
-	{"volume_locality", prego.ReasonVolumeLocality},
-	{"memory", prego.ReasonNoCapacityMemory},
+	{"kept_for_tenants", workload.ReasonNoNodesActive},
+	{"not_active", workload.ReasonNoNodesActive},
+	{"volume_locality", workload.ReasonVolumeLocality},
+	{"memory", workload.ReasonNoCapacityMemory},
 }
 
 // PlaceInstance decides where an instance lands: the constraint first, then servers that
@@ -88,11 +89,11 @@ func PlaceInstance(r InstanceRequest, servers []InstanceServer) InstanceDecision
 		d.ServerID = best.ServerID
 		d.SelectionReason = fmt.Sprintf("%d of %d servers fit; this one runs %d of the group and %s", fit, len(servers), best.Groups[r.GroupID], pressureText(r, best))
 	case furthest < 0:
-		d.Code, d.SelectionReason = prego.ReasonNoNodesActive, "no server in the region offers room to instances"
+		d.Code, d.SelectionReason = workload.ReasonNoNodesActive, "no server in the region offers room to instances"
 	default:
 		d.Code = instanceFilters[furthest].code
 		d.SelectionReason = "no server fits: " + d.rejections()
-		if d.Code == prego.ReasonNoCapacityMemory {
+		if d.Code == workload.ReasonNoCapacityMemory {
 			d.SelectionReason += fmt.Sprintf("; %d bytes are needed and at most %d are free", d.NeededBytes, d.LargestFreeBytes)
 		}
 	}

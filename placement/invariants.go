@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // CheckInvariants is placement-policy §6, written apart from the filters: what
@@ -28,18 +30,18 @@ func (f *Fleet) CheckInvariants(r Request, d Decision) error {
 	switch {
 	case r.Plan == prego.PlanEnterprise:
 		who = "an enterprise tenant"
-	case d.Mode == prego.ModeOneTenantOneServer && r.Override == nil:
+	case d.Mode == tenant.ModeOneTenantOneServer && r.Override == nil:
 		who = "a tenant with a server of its own"
 	}
 	broken := func(format string, args ...any) error {
 		return prego.Errorf(prego.CodeInvariantViolation, format, args...)
 	}
 	switch {
-	case srv.Status != prego.ServerActive:
+	case srv.Status != server.Active:
 		return broken("app server %s is %s, not active", srv.ServerID, srv.Status)
-	case shard.Status != prego.ServerActive:
+	case shard.Status != server.Active:
 		return broken("DB shard %s is %s, not active", shard.ShardID, shard.Status)
-	case pool.Status != prego.ServerActive:
+	case pool.Status != server.Active:
 		return broken("Redis pool %s is %s, not active", pool.PoolID, pool.Status)
 	case srv.Region != shard.Region || srv.Region != pool.Region:
 		return broken("app server, DB shard and Redis pool are in regions %s, %s and %s", srv.Region, shard.Region, pool.Region)

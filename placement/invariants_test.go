@@ -6,6 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // sound is a fleet, a request and a decision that break no invariant.
@@ -27,7 +29,7 @@ func sound() (Data, Request, Decision) {
 		Residency: map[string]Zone{"DE": {Regions: []prego.Region{"eu"}, Providers: []prego.InfraProviderID{"hetzner"}}},
 	}
 	r := Request{TenantID: "t", Region: "eu", Plan: prego.PlanStarter, DataResidency: "DE", Constraint: prego.Constraint{Require: []string{"blue"}}}
-	return d, r, Decision{Outcome: Placed, Mode: prego.ModeShared, AppServerID: "app-1", DBShardID: "db-1", RedisPoolID: "redis-1", PoolSiteID: "s-1", InfraProvider: "hetzner"}
+	return d, r, Decision{Outcome: Placed, Mode: tenant.ModeShared, AppServerID: "app-1", DBShardID: "db-1", RedisPoolID: "redis-1", PoolSiteID: "s-1", InfraProvider: "hetzner"}
 }
 
 // TestEveryInvariantIsChecked breaks each by itself (placement-policy §6). The filters
@@ -38,7 +40,7 @@ func TestEveryInvariantIsChecked(t *testing.T) {
 		x.AppServerID, x.DBShardID, x.RedisPoolID, x.PoolSiteID, r.Constraint = "node-1", "node-1", "node-1", "s-n", prego.Constraint{}
 	}
 	enterprise := func(_ *Data, r *Request, _ *Decision) { r.Plan = prego.PlanEnterprise }
-	single := func(_ *Data, _ *Request, x *Decision) { x.Mode, x.Dedicates = prego.ModeOneTenantOneServer, true }
+	single := func(_ *Data, _ *Request, x *Decision) { x.Mode, x.Dedicates = tenant.ModeOneTenantOneServer, true }
 	business := func(d *Data, r *Request, _ *Decision) {
 		r.Plan, r.DedicatedRedis, d.Shards[0].PlanTierLock = prego.PlanBusiness, true, prego.PlanBusiness
 	}
@@ -59,9 +61,9 @@ func TestEveryInvariantIsChecked(t *testing.T) {
 		"no such server":               {code: prego.CodeServerUnknown, says: "app-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.AppServerID = "app-9" }}},
 		"no such shard":                {code: prego.CodeShardUnknown, says: "db-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.DBShardID = "db-9" }}},
 		"no such pool":                 {says: "redis-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.RedisPoolID = "redis-9" }}},
-		"server draining":              {says: "app server app-1 is draining", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Servers[0].Status = prego.ServerDraining }}},
-		"shard draining":               {says: "DB shard db-1 is draining", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Shards[0].Status = prego.ServerDraining }}},
-		"pool failed":                  {says: "Redis pool redis-1 is failed", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Pools[0].Status = prego.ServerFailed }}},
+		"server draining":              {says: "app server app-1 is draining", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Servers[0].Status = server.Draining }}},
+		"shard draining":               {says: "DB shard db-1 is draining", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Shards[0].Status = server.Draining }}},
+		"pool failed":                  {says: "Redis pool redis-1 is failed", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Pools[0].Status = server.Failed }}},
 		"shard elsewhere":              {says: "eu, sg and eu", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Shards[0].Region = "sg" }}},
 		"pool elsewhere":               {says: "eu, eu and us", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Pools[0].Region = "us" }}},
 		"all elsewhere":                {says: "in region eu, not sg", apply: []change{func(_ *Data, r *Request, _ *Decision) { r.Region = "sg" }}},
@@ -149,12 +151,12 @@ func toLower(s string) string {
 func TestInvariantsAreCheckedAfterScoring(t *testing.T) {
 	t.Parallel()
 	p := DefaultPolicy()
-	p.Mode = prego.ModeShared
+	p.Mode = tenant.ModeShared
 	d, r, _ := sound()
 	d.Servers = d.Servers[:1]
 	f := NewFleet(p, d)
 	require.Equal(t, Placed, f.Decide(r).Outcome)
-	f.servers[0].Status = prego.ServerDraining // hot still says that it is active
+	f.servers[0].Status = server.Draining // hot still says that it is active
 	got := f.Decide(r)
 	require.Equal(t, Refused, got.Outcome)
 	require.Equal(t, prego.CodeInvariantViolation, got.Code)

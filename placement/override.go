@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // override is placement-policy §8: capacity and ranking are skipped, the
@@ -22,7 +24,7 @@ func (s *search) override() Decision {
 		return s.refuse(prego.CodeServerUnknown, fmt.Sprintf("there is no app server %q", appID))
 	}
 	srv := &f.servers[i]
-	if srv.Region != s.r.Region || srv.Status != prego.ServerActive { // before its companions are looked for
+	if srv.Region != s.r.Region || srv.Status != server.Active { // before its companions are looked for
 		return s.refuse(prego.CodeInvariantViolation, fmt.Sprintf("app server %s is %s in region %s, and the tenant belongs on an active one in %s", appID, srv.Status, srv.Region, s.r.Region))
 	}
 	if !s.satisfies(i) {
@@ -72,7 +74,7 @@ func (s *search) override() Decision {
 	return s.finishOverride(d, srv)
 }
 
-func (s *search) finishOverride(d Decision, srv *server) Decision {
+func (s *search) finishOverride(d Decision, srv *member) Decision {
 	f := s.f
 	for _, g := range srv.groups {
 		if f.shards.items[g.shard].ShardID == d.DBShardID {
@@ -84,7 +86,7 @@ func (s *search) finishOverride(d Decision, srv *server) Decision {
 		return s.refuse(prego.CodeOf(err), messageOf(err))
 	}
 	if d.PoolSiteID == "" {
-		if d.Outcome = OnDemandSite; f.policy.EmptyPool == Hold && s.mode == prego.ModeShared {
+		if d.Outcome = OnDemandSite; f.policy.EmptyPool == Hold && s.mode == tenant.ModeShared {
 			h := s.without(HoldForSite, codeNoSite, "the forced server has no site left on the forced shard: the placement waits for a refill")
 			h.AppServerID = d.AppServerID
 			return h

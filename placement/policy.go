@@ -9,6 +9,7 @@ import (
 	"math"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
 )
 
 // Algorithm is how a candidate is chosen among those that pass all filters
@@ -71,10 +72,10 @@ const epsilon = 1e-9
 
 // Policy is what an operator configures.
 type Policy struct {
-	Mode         prego.PlacementMode
+	Mode         tenant.PlacementMode
 	Algorithm    Algorithm
 	MemoryPctMax float64 // 0–100; servers at or above it take nobody
-	prego.MeasuredLimits
+	tenant.MeasuredLimits
 	MaxTenantsPerNode int
 	Weights           Weights
 	EmptyPool         EmptyPool
@@ -90,8 +91,8 @@ type Policy struct {
 // DefaultPolicy is the policy without configuration (placement-policy §2.4).
 func DefaultPolicy() Policy {
 	return Policy{
-		Mode: prego.ModeOneTenantOneServer, Algorithm: BestFit, MemoryPctMax: 70, MaxTenantsPerNode: 20,
-		MeasuredLimits: prego.MeasuredLimits{CPUPctMax: 85, WorkerSlotsPctMax: 90, DBDiskPctMax: 80, RedisMemoryPctMax: 90},
+		Mode: tenant.ModeOneTenantOneServer, Algorithm: BestFit, MemoryPctMax: 70, MaxTenantsPerNode: 20,
+		MeasuredLimits: tenant.MeasuredLimits{CPUPctMax: 85, WorkerSlotsPctMax: 90, DBDiskPctMax: 80, RedisMemoryPctMax: 90},
 		Weights:        DefaultWeights(), EmptyPool: OnDemand, MaxRejected: 20,
 	}
 }
@@ -144,8 +145,8 @@ func (p Policy) Validate() error {
 
 // AuditName is the algorithm that the audit of a decision names
 // (placement-policy, "One tenant, one server").
-func AuditName(mode prego.PlacementMode, a Algorithm) string {
-	if mode == prego.ModeOneTenantOneServer && a != Manual {
+func AuditName(mode tenant.PlacementMode, a Algorithm) string {
+	if mode == tenant.ModeOneTenantOneServer && a != Manual {
 		return "one_tenant_one_server_v1"
 	}
 	return string(a)
@@ -162,8 +163,8 @@ type Request struct {
 	Constraint     prego.Constraint // normalized, the pools' included
 	Pools          []string         // placement pools whose constraints are in Constraint, for the explanation
 	DedicatedRedis bool
-	Mode           prego.PlacementMode // "" is the policy's
-	Algorithm      Algorithm           // "" is the policy's
+	Mode           tenant.PlacementMode // "" is the policy's
+	Algorithm      Algorithm            // "" is the policy's
 	Override       *Override
 	Advice         *Advice // nil for none; not looked at with an override
 	// Busy are ids of servers, shards, pools and sites that other reservations hold
@@ -215,7 +216,7 @@ type Decision struct {
 	// pool, but for those that an operator's override shares.
 	Dedicates bool
 
-	Mode                prego.PlacementMode
+	Mode                tenant.PlacementMode
 	Algorithm           Algorithm
 	CandidatesEvaluated int // app servers, DB shards and Redis pools that were looked at
 	SelectionReason     string

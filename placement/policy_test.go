@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 // TestAPolicyIsWithinItsBounds: the bounds themselves are.
@@ -55,10 +55,10 @@ func TestTheAuditNamesTheAlgorithm(t *testing.T) {
 	t.Parallel()
 	for _, a := range []placement.Algorithm{placement.BestFit, placement.FirstFit, placement.RoundRobin, placement.NewServer} {
 		require.True(t, a.Valid(), a)
-		require.Equal(t, string(a), placement.AuditName(prego.ModeShared, a))
-		require.Equal(t, "one_tenant_one_server_v1", placement.AuditName(prego.ModeOneTenantOneServer, a))
+		require.Equal(t, string(a), placement.AuditName(tenant.ModeShared, a))
+		require.Equal(t, "one_tenant_one_server_v1", placement.AuditName(tenant.ModeOneTenantOneServer, a))
 	}
-	require.Equal(t, string(placement.Manual), placement.AuditName(prego.ModeOneTenantOneServer, placement.Manual))
+	require.Equal(t, string(placement.Manual), placement.AuditName(tenant.ModeOneTenantOneServer, placement.Manual))
 	require.False(t, placement.Manual.Valid(), "no policy asks for it")
 	e := placement.Decision{}.Explanation()
 	require.NotNil(t, e.Rejected, "a list in JSON, if an empty one")

@@ -7,6 +7,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 func pct(v float64) *float64 { return &v }
@@ -124,7 +126,7 @@ func TestResidencyIsHeldByEachServer(t *testing.T) {
 	require.Equal(t, "app-1", got.AppServerID)
 	require.Equal(t, prego.InfraProviderID("aws"), got.InfraProvider)
 	require.Equal(t, map[string]int{"data_residency": 1}, got.RejectedCounts)
-	d.Servers[0].Status = prego.ServerDraining
+	d.Servers[0].Status = server.Draining
 	got = ask("FR")
 	require.Equal(t, placement.AwaitingCapacity, got.Outcome)
 	require.Equal(t, []prego.Role{prego.RoleApp}, got.MissingRoles)
@@ -173,7 +175,7 @@ func TestMeasuresReject(t *testing.T) {
 			require.Equal(t, tc.role != prego.RoleRedisPool, forced.Outcome == placement.Placed, "a pool can't be forced")
 			for _, change := range []func(*placement.Request){
 				func(r *placement.Request) { r.Plan = prego.PlanEnterprise },
-				func(r *placement.Request) { r.Mode = prego.ModeOneTenantOneServer },
+				func(r *placement.Request) { r.Mode = tenant.ModeOneTenantOneServer },
 			} {
 				require.Equal(t, tc.lonely, ask(pct(100), nil, change).Outcome != placement.Placed)
 			}
@@ -190,7 +192,7 @@ func TestWhoIsAloneSharesNothing(t *testing.T) {
 		d.Servers[0].TenantCount, d.Shards[0].Tenants, d.Pools[0].Tenants = 0, 0, 0
 		return d
 	}
-	single := func(r *placement.Request) { r.Mode = prego.ModeOneTenantOneServer }
+	single := func(r *placement.Request) { r.Mode = tenant.ModeOneTenantOneServer }
 	t.Run("one tenant, one server", func(t *testing.T) {
 		t.Parallel()
 		f := placement.NewFleet(shared(), empty())

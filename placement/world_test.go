@@ -10,6 +10,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // enrich draws what genFleet leaves at its default: a second cloud, zones that name
@@ -67,7 +69,7 @@ func enrich(t *rapid.T, d *placement.Data) {
 			s.DedicatedFor = "somebody"
 		}
 		if rarely("draining") {
-			s.Status = prego.ServerDraining
+			s.Status = server.Draining
 		}
 	}
 	for i := range d.Pools {
@@ -77,7 +79,7 @@ func enrich(t *rapid.T, d *placement.Data) {
 			p.DedicatedFor = "somebody"
 		}
 		if rarely("draining") {
-			p.Status = prego.ServerDraining
+			p.Status = server.Draining
 		}
 	}
 }
@@ -119,7 +121,7 @@ func newWorld(d placement.Data, p placement.Policy) *world {
 	for _, s := range d.Servers {
 		w.servers[s.ServerID], w.owner["a/"+s.ServerID] = s, s.DedicatedFor
 		if s.Role == prego.RoleNode { // a stack of its own
-			own := part{placement.Shard{ShardID: s.ServerID, HostServerID: s.ServerID, Region: s.Region, AnyPlan: true, Capacity: p.MaxTenantsPerNode, Status: prego.ServerActive}, nil, 0}
+			own := part{placement.Shard{ShardID: s.ServerID, HostServerID: s.ServerID, Region: s.Region, AnyPlan: true, Capacity: p.MaxTenantsPerNode, Status: server.Active}, nil, 0}
 			w.shards[s.ServerID], w.pools[s.ServerID] = own, own
 		}
 	}
@@ -133,7 +135,7 @@ func (w *world) allowed(r placement.Request, id string) bool {
 func below(v *float64, most float64) bool { return v == nil || most == 0 || *v < most }
 
 func lonely(r placement.Request) bool {
-	return r.Plan == prego.PlanEnterprise || r.Mode == prego.ModeOneTenantOneServer
+	return r.Plan == prego.PlanEnterprise || r.Mode == tenant.ModeOneTenantOneServer
 }
 
 // takes are the rules for a server, apart from its companions (placement-policy §2).
@@ -144,9 +146,9 @@ func (w *world) takes(r placement.Request, s placement.Server) bool {
 	})
 	zone := w.data.Residency[r.DataResidency]
 	switch {
-	case s.Region != r.Region, s.Status != prego.ServerActive, !provider, s.NotServing, !w.allowed(r, "a/"+s.ServerID),
+	case s.Region != r.Region, s.Status != server.Active, !provider, s.NotServing, !w.allowed(r, "a/"+s.ServerID),
 		s.MemoryPct >= w.policy.MemoryPctMax, len(here) >= w.policy.MaxTenantsPerNode,
-		s.RefusesTrials && r.Plan == prego.PlanTrial, s.WarmPlan != "" && (s.WarmPlan != r.Plan || r.Mode != prego.ModeOneTenantOneServer),
+		s.RefusesTrials && r.Plan == prego.PlanTrial, s.WarmPlan != "" && (s.WarmPlan != r.Plan || r.Mode != tenant.ModeOneTenantOneServer),
 		len(zone.Providers) > 0 && !slices.Contains(zone.Providers, s.InfraProvider):
 		return false
 	}
@@ -168,7 +170,7 @@ func (w *world) joins(r placement.Request, s placement.Server, kind string, p pa
 	if s.Role == prego.RoleNode {
 		own = s.ServerID
 	}
-	return p.HostServerID == own && p.Region == r.Region && p.Status == prego.ServerActive && !p.NotServing && w.allowed(r, kind+p.ShardID) &&
+	return p.HostServerID == own && p.Region == r.Region && p.Status == server.Active && !p.NotServing && w.allowed(r, kind+p.ShardID) &&
 		here < p.Capacity && below(p.full, p.most) && (!alone || here == 0 && !p.RunsInstances)
 }
 
@@ -225,7 +227,7 @@ func (w *world) outcome(r placement.Request) (placement.Outcome, prego.Code) {
 	switch {
 	case sited:
 		return placement.Placed, ""
-	case r.Mode == prego.ModeOneTenantOneServer:
+	case r.Mode == tenant.ModeOneTenantOneServer:
 		return placement.NeedsServer, ""
 	case fits && w.policy.EmptyPool == placement.OnDemand:
 		return placement.OnDemandSite, ""
@@ -255,7 +257,7 @@ func (w *world) check(t *rapid.T, r placement.Request, d placement.Decision) {
 	}
 	// What holds of an override, too.
 	require.Equal(t, []prego.Region{r.Region, r.Region, r.Region}, []prego.Region{s.Region, shard.Region, pool.Region})
-	require.Equal(t, []prego.ServerStatus{"active", "active", "active"}, []prego.ServerStatus{s.Status, shard.Status, pool.Status})
+	require.Equal(t, []server.Status{"active", "active", "active"}, []server.Status{s.Status, shard.Status, pool.Status})
 	require.True(t, locks(r, shard.Shard))
 	require.True(t, w.allowed(r, "a/"+s.ServerID) && w.allowed(r, "d/"+d.DBShardID) && w.allowed(r, "r/"+d.RedisPoolID))
 	require.True(t, placement.Satisfies(s.Tags, r.Constraint) || r.Override != nil && r.Override.IgnoreConstraint)

@@ -9,11 +9,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // CatalogSource tells what a provider last said that it sells.
 type CatalogSource interface {
-	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (prego.CatalogState, error)
+	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (server.CatalogState, error)
 }
 
 // CatalogAge tells how current the provider's catalog is, and how much of the
@@ -21,7 +22,7 @@ type CatalogSource interface {
 type CatalogAge struct {
 	source     CatalogSource
 	provider   prego.InfraProviderID
-	configured prego.Catalog
+	configured server.Catalog
 	log        *zap.Logger
 	now        func() time.Time
 
@@ -29,12 +30,12 @@ type CatalogAge struct {
 
 	mu    sync.Mutex
 	tried time.Time
-	last  prego.CatalogState
+	last  server.CatalogState
 }
 
 // NewCatalogAge makes the collector. It reads the row when it is scraped, at most once
 // a minute.
-func NewCatalogAge(source CatalogSource, provider prego.InfraProviderID, configured prego.Catalog, log *zap.Logger, now func() time.Time) *CatalogAge {
+func NewCatalogAge(source CatalogSource, provider prego.InfraProviderID, configured server.Catalog, log *zap.Logger, now func() time.Time) *CatalogAge {
 	return &CatalogAge{
 		source: source, provider: provider, configured: configured, log: log, now: now,
 		refreshed: prometheus.NewDesc("prego_catalog_refreshed_timestamp_seconds", "When the provider last said what it sells; 0 for never.", []string{"provider"}, nil),

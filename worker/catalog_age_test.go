@@ -10,12 +10,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 	"github.com/prego/prego/worker"
 )
 
-type storedCatalog struct{ prego.CatalogState }
+type storedCatalog struct{ server.CatalogState }
 
-func (s *storedCatalog) ProviderCatalog(context.Context, prego.InfraProviderID) (prego.CatalogState, error) {
+func (s *storedCatalog) ProviderCatalog(context.Context, prego.InfraProviderID) (server.CatalogState, error) {
 	return s.CatalogState, nil
 }
 
@@ -24,7 +25,7 @@ func TestCatalogAge(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	source := &storedCatalog{}
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(worker.NewCatalogAge(source, prego.ProviderHetzner, prego.DefaultCatalog(), zap.NewNop(), func() time.Time { return now }))
+	reg.MustRegister(worker.NewCatalogAge(source, prego.ProviderHetzner, server.DefaultCatalog(), zap.NewNop(), func() time.Time { return now }))
 	values := func() map[string]float64 {
 		families, err := reg.Gather()
 		require.NoError(t, err)

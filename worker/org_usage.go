@@ -9,12 +9,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
 )
 
 // UsageSource tells what orgs use: the n that are nearest to a limit one by one, all
 // others as one.
 type UsageSource interface {
-	UsageNearLimits(ctx context.Context, n int) ([]prego.OrgUsage, error)
+	UsageNearLimits(ctx context.Context, n int) ([]org.Usage, error)
 }
 
 const (
@@ -38,7 +39,7 @@ type OrgUsage struct {
 	mu    sync.Mutex
 	tried time.Time
 	read  time.Time
-	last  []prego.OrgUsage
+	last  []org.Usage
 }
 
 // NewOrgUsage makes the collector. It reads the source when it is scraped, at most once

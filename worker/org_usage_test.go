@@ -12,16 +12,17 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
 )
 
 type usageOf struct {
 	reads int
 	asked int
 	err   error
-	rows  []prego.OrgUsage
+	rows  []org.Usage
 }
 
-func (u *usageOf) UsageNearLimits(_ context.Context, n int) ([]prego.OrgUsage, error) {
+func (u *usageOf) UsageNearLimits(_ context.Context, n int) ([]org.Usage, error) {
 	u.reads++
 	u.asked = n
 	return u.rows, u.err
@@ -52,7 +53,7 @@ func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 func TestUsageIsReadOnceAMinuteAndBounded(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	source := &usageOf{rows: []prego.OrgUsage{
+	source := &usageOf{rows: []org.Usage{
 		{OrgID: "", Dimension: "max_apps", Usage: 7, Limit: 100},
 		{OrgID: "acme", Dimension: "max_apps", Usage: 1, Limit: 2},
 		{OrgID: "corp", Dimension: "max_apps", Usage: 1, Limit: 0},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/server"
 )
 
 const (
@@ -60,7 +61,7 @@ func (b *buildImage) run(ctx workflow.Context) error {
 	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrRegion.ValueSet(string(b.plan.Region)), AttrOutcome.ValueSet(string(b.plan.Status))); err != nil {
 		return fmt.Errorf("search attributes: %w", err)
 	}
-	if b.plan.Status.Rests() || b.plan.Status == prego.ImageDeleting {
+	if b.plan.Status.Rests() || b.plan.Status == server.ImageDeleting {
 		return nil
 	}
 	if !b.plan.Snapshot {
@@ -109,7 +110,7 @@ func (b *buildImage) build(ctx workflow.Context) error {
 }
 
 // builder walks the candidates until one is made.
-func (b *buildImage) builder(ctx workflow.Context) (h prego.Handle, _ error) {
+func (b *buildImage) builder(ctx workflow.Context) (h server.Handle, _ error) {
 	refusal := "no machine type is configured for builders in region " + string(b.plan.Region)
 	// A run that begins again goes on with the attempt under way, and so with its builder.
 	first := max(b.plan.BaseAttempt, 1)
@@ -141,7 +142,7 @@ func (b *buildImage) verify(ctx workflow.Context) error {
 	}
 	b.plan.Verifying = true
 	child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
-		WorkflowID: prego.ProvisionWorkflowID(b.plan.Verifier), WorkflowExecutionTimeout: verifyPatience, WaitForCancellation: true,
+		WorkflowID: server.ProvisionWorkflowID(b.plan.Verifier), WorkflowExecutionTimeout: verifyPatience, WaitForCancellation: true,
 		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_REQUEST_CANCEL, StaticSummary: "Boot a server from image " + b.ref.ImageID,
 	})
 	err := workflow.ExecuteChildWorkflow(child, ProvisionServer, ProvisionServerInput{ServerID: b.plan.Verifier, Generation: 1}).Get(child, nil)
@@ -177,7 +178,7 @@ func (b *buildImage) takeDown(ctx workflow.Context) error {
 		return err
 	}
 	child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
-		WorkflowID: prego.DecommissionWorkflowID(b.plan.Verifier), ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, StaticSummary: "Take down " + b.plan.Verifier,
+		WorkflowID: server.DecommissionWorkflowID(b.plan.Verifier), ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, StaticSummary: "Take down " + b.plan.Verifier,
 	})
 	err := workflow.ExecuteChildWorkflow(child, DecommissionServer, DecommissionServerInput{ServerID: b.plan.Verifier}).Get(child, nil)
 	if temporal.IsWorkflowExecutionAlreadyStartedError(err) {
@@ -194,7 +195,7 @@ func (b *buildImage) rotate(ctx workflow.Context) error {
 	}
 	for _, id := range b.rotated {
 		child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
-			WorkflowID: prego.ImageDeleteWorkflowID(id), ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, StaticSummary: "Delete image " + id,
+			WorkflowID: server.ImageDeleteWorkflowID(id), ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, StaticSummary: "Delete image " + id,
 		})
 		err := workflow.ExecuteChildWorkflow(child, DeleteImage, ImageInput{ImageID: id}).Get(child, nil)
 		if err != nil && temporal.IsCanceledError(err) {
@@ -269,7 +270,7 @@ func DeleteImage(ctx workflow.Context, in ImageInput) error {
 	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanImage, ref).Get(ctx, &plan); err != nil {
 		return err
 	}
-	if plan.Status != prego.ImageDeleting {
+	if plan.Status != server.ImageDeleting {
 		return nil
 	}
 	if err := workflow.ExecuteActivity(call(ctx, "delete it at the provider", releasePatience), steps.DiscardSnapshots, ref).Get(ctx, nil); err != nil {

@@ -6,8 +6,8 @@ import (
 
 	"go.temporal.io/sdk/workflow"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/tenant"
 )
 
 // ChangeTenantInput names a tenant whose state is to be put into effect.
@@ -54,7 +54,7 @@ func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
 			activities.ConvergedInput{TenantID: in.TenantID, State: plan.State}).Get(ctx, nil); err != nil {
 			return err
 		}
-		if plan.State == prego.TenantDataPurged {
+		if plan.State == tenant.DataPurged {
 			serveQueue(ctx, steps, plan.Region)
 		}
 	}
@@ -69,21 +69,21 @@ func effect(ctx workflow.Context, steps *activities.Tenants, tenantID string, pl
 	// retention lasts.
 	early := workflow.GetVersion(ctx, "backup-at-termination", workflow.DefaultVersion, 1) > workflow.DefaultVersion
 	switch plan.State {
-	case prego.TenantSuspended, prego.TenantTerminated:
+	case tenant.Suspended, tenant.Terminated:
 		if !plan.HasSite {
 			return nil
 		}
 		if err := host("take the site offline", steps.SetMaintenance, activities.MaintenanceInput{TenantID: tenantID, State: plan.State}); err != nil {
 			return err
 		}
-		if early && plan.State == prego.TenantTerminated {
+		if early && plan.State == tenant.Terminated {
 			return host("back the site up for the last time", steps.FinalBackup, tenantID)
 		}
-	case prego.TenantActive:
+	case tenant.Active:
 		if plan.HasSite {
 			return host("bring the site back", steps.SetMaintenance, activities.MaintenanceInput{TenantID: tenantID, State: plan.State, Off: true})
 		}
-	case prego.TenantDataPurged:
+	case tenant.DataPurged:
 		if plan.HasSite && !early {
 			if err := host("back the site up for the last time", steps.FinalBackup, tenantID); err != nil {
 				return err
@@ -93,8 +93,8 @@ func effect(ctx workflow.Context, steps *activities.Tenants, tenantID string, pl
 			return err
 		}
 		return workflow.ExecuteActivity(write(ctx, "free its place, and its own server"), steps.ReleaseTenant,
-			activities.ReleaseInput{TenantID: tenantID, Reason: string(prego.TenantDataPurged), Fate: prego.SiteDropped}).Get(ctx, nil)
-	case prego.TenantTrial, prego.TenantProvisioning, prego.TenantGracePeriod, prego.TenantFailed:
+			activities.ReleaseInput{TenantID: tenantID, Reason: string(tenant.DataPurged), Fate: tenant.SiteDropped}).Get(ctx, nil)
+	case tenant.Trial, tenant.Provisioning, tenant.GracePeriod, tenant.Failed:
 	}
 	return nil
 }

@@ -12,7 +12,9 @@ import (
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 // Client starts, signals and stops runs. Ids are deterministic and the row, not
@@ -27,15 +29,15 @@ type Client struct {
 
 // StartProvision starts the run of a row in provisioning; a run that is under
 // way already is success.
-func (c *Client) StartProvision(ctx context.Context, s prego.Server) error {
-	return c.startOrFollow(ctx, temporal.Priority{}, s.Generation, prego.ProvisionWorkflowID(s.ServerID), fmt.Sprintf("Provision %s (%s in %s)", s.ServerID, s.Role, s.Region),
+func (c *Client) StartProvision(ctx context.Context, s server.Server) error {
+	return c.startOrFollow(ctx, temporal.Priority{}, s.Generation, server.ProvisionWorkflowID(s.ServerID), fmt.Sprintf("Provision %s (%s in %s)", s.ServerID, s.Role, s.Region),
 		ProvisionServer, ProvisionServerInput{ServerID: s.ServerID, Generation: s.Generation})
 }
 
 // EnsureProvision does the same for a row that may have lost its run; started
 // tells whether it had.
 func (c *Client) EnsureProvision(ctx context.Context, serverID string, generation int) (bool, error) {
-	return c.start(ctx, prego.ProvisionWorkflowID(serverID), "Provision "+serverID, ProvisionServer,
+	return c.start(ctx, server.ProvisionWorkflowID(serverID), "Provision "+serverID, ProvisionServer,
 		ProvisionServerInput{ServerID: serverID, Generation: generation})
 }
 
@@ -47,19 +49,19 @@ func (c *Client) StartDecommission(ctx context.Context, serverID string) error {
 
 // EnsureDecommission does the same and tells whether it had to.
 func (c *Client) EnsureDecommission(ctx context.Context, serverID string) (bool, error) {
-	return c.start(ctx, prego.DecommissionWorkflowID(serverID), "Decommission "+serverID, DecommissionServer, DecommissionServerInput{ServerID: serverID})
+	return c.start(ctx, server.DecommissionWorkflowID(serverID), "Decommission "+serverID, DecommissionServer, DecommissionServerInput{ServerID: serverID})
 }
 
 // StartReconcile starts a reconciliation now, or meets the one under way.
 func (c *Client) StartReconcile(ctx context.Context) (string, error) {
-	id := prego.ReconcileWorkflowID(c.Environment)
+	id := server.ReconcileWorkflowID(c.Environment)
 	_, err := c.start(ctx, id, "Reconcile "+c.Environment, Reconcile)
 	return id, err
 }
 
 // StartCatalogRefresh reads the providers' catalogs now, or meets the run under way.
 func (c *Client) StartCatalogRefresh(ctx context.Context) (string, error) {
-	id := prego.CatalogWorkflowID(c.Environment)
+	id := server.CatalogWorkflowID(c.Environment)
 	_, err := c.start(ctx, id, "Read the provider's catalog", RefreshCatalog)
 	return id, err
 }
@@ -130,7 +132,7 @@ func (c *Client) BootFailed(ctx context.Context, serverID string, attempt int) e
 
 // signal sends a hint. A run that has ended needs none.
 func (c *Client) signal(ctx context.Context, serverID string, s AgentSignal) error {
-	err := c.Temporal.SignalWorkflow(ctx, prego.ProvisionWorkflowID(serverID), "", SignalAgent, s)
+	err := c.Temporal.SignalWorkflow(ctx, server.ProvisionWorkflowID(serverID), "", SignalAgent, s)
 	var notFound *serviceerror.NotFound
 	if errors.As(err, &notFound) {
 		return nil
@@ -144,7 +146,7 @@ func (c *Client) signal(ctx context.Context, serverID string, s AgentSignal) err
 // StopProvisioning cancels a server's provisioning run and waits until it has
 // cleaned up after itself. The caller's context bounds the wait.
 func (c *Client) StopProvisioning(ctx context.Context, serverID string, _ func()) error {
-	id := prego.ProvisionWorkflowID(serverID)
+	id := server.ProvisionWorkflowID(serverID)
 	var notFound *serviceerror.NotFound
 	err := c.Temporal.CancelWorkflow(ctx, id, "")
 	if errors.As(err, &notFound) {
@@ -194,12 +196,12 @@ func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error 
 		every    time.Duration
 		workflow any
 	}{
-		{prego.ReconcileWorkflowID(c.Environment), s.ReconcileEvery, Reconcile},
-		{prego.SweepWorkflowID(c.Environment), s.SweepEvery, SweepHeartbeats},
-		{prego.TenantSweepWorkflowID(c.Environment), s.TenantSweepEvery, SweepTenants},
-		{prego.GroupSweepWorkflowID(c.Environment), s.GroupSweepEvery, SweepGroups},
-		{prego.CatalogWorkflowID(c.Environment), s.CatalogEvery, RefreshCatalog},
-		{prego.StorageWorkflowID(c.Environment), s.StorageSweep, MeasureSites},
+		{server.ReconcileWorkflowID(c.Environment), s.ReconcileEvery, Reconcile},
+		{server.SweepWorkflowID(c.Environment), s.SweepEvery, SweepHeartbeats},
+		{tenant.SweepWorkflowID(c.Environment), s.TenantSweepEvery, SweepTenants},
+		{workload.GroupSweepWorkflowID(c.Environment), s.GroupSweepEvery, SweepGroups},
+		{server.CatalogWorkflowID(c.Environment), s.CatalogEvery, RefreshCatalog},
+		{tenant.StorageWorkflowID(c.Environment), s.StorageSweep, MeasureSites},
 	} {
 		spec := client.ScheduleSpec{
 			Intervals: []client.ScheduleIntervalSpec{{Every: e.every}},

@@ -6,8 +6,8 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/server"
 )
 
 // Reconcile makes the provider and the rows agree again: on a schedule, and when
@@ -27,9 +27,9 @@ func Reconcile(ctx workflow.Context) (activities.ReconcileResult, error) {
 }
 
 // SweepHeartbeats marks agents that fell silent.
-func SweepHeartbeats(ctx workflow.Context) (prego.SweepResult, error) {
+func SweepHeartbeats(ctx workflow.Context) (server.SweepResult, error) {
 	var steps *activities.Fleet
-	var result prego.SweepResult
+	var result server.SweepResult
 	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
 		ScheduleToCloseTimeout: 30 * time.Second, RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumAttempts: 3},
 		Summary: "mark silent agents",

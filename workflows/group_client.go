@@ -8,7 +8,7 @@ import (
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/workload"
 )
 
 // groupPriority is that of process groups: after tenants, shared among the orgs.
@@ -17,7 +17,7 @@ const groupPriority = 4
 // WakeGroup tells a process group's run that something changed, and starts it when
 // there is none. What changed it reads from the rows.
 func (c *Client) WakeGroup(ctx context.Context, groupID, orgID string) error {
-	id := prego.GroupWorkflowID(groupID)
+	id := workload.GroupWorkflowID(groupID)
 	_, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, "changed", client.StartWorkflowOptions{
 		ID: id, TaskQueue: c.TaskQueue, StaticSummary: "Process group " + groupID,
 		Priority:              temporal.Priority{PriorityKey: groupPriority, FairnessKey: orgID, FairnessWeight: 1},

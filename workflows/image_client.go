@@ -7,23 +7,23 @@ import (
 
 	"go.temporal.io/api/serviceerror"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // EnsureImageBuild starts the run that builds an image unless it is running.
 func (c *Client) EnsureImageBuild(ctx context.Context, imageID string) (bool, error) {
-	return c.start(ctx, prego.ImageBuildWorkflowID(imageID), "Build image "+imageID, BuildImage, ImageInput{ImageID: imageID})
+	return c.start(ctx, server.ImageBuildWorkflowID(imageID), "Build image "+imageID, BuildImage, ImageInput{ImageID: imageID})
 }
 
 // EnsureImageDelete starts the run that deletes an image unless it is running.
 func (c *Client) EnsureImageDelete(ctx context.Context, imageID string) (bool, error) {
-	return c.start(ctx, prego.ImageDeleteWorkflowID(imageID), "Delete image "+imageID, DeleteImage, ImageInput{ImageID: imageID})
+	return c.start(ctx, server.ImageDeleteWorkflowID(imageID), "Delete image "+imageID, DeleteImage, ImageInput{ImageID: imageID})
 }
 
 // CancelImageBuild asks a build to end, and to clean up after itself. One that has ended
 // is success.
 func (c *Client) CancelImageBuild(ctx context.Context, imageID string) error {
-	err := c.Temporal.CancelWorkflow(ctx, prego.ImageBuildWorkflowID(imageID), "")
+	err := c.Temporal.CancelWorkflow(ctx, server.ImageBuildWorkflowID(imageID), "")
 	var ended *serviceerror.NotFound
 	if err == nil || errors.As(err, &ended) {
 		return nil

@@ -5,7 +5,8 @@ import (
 
 	"go.temporal.io/sdk/temporal"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 // orgPriority shares a task queue among orgs.
@@ -16,55 +17,55 @@ func orgPriority(org string) temporal.Priority {
 // StartAddress starts the run of an IPv4 address; one that is under way is told to
 // read its row once more.
 func (c *Client) StartAddress(ctx context.Context, org, id string) error {
-	return c.startOrFollow(ctx, orgPriority(org), again, prego.AddressWorkflowID(id), "IPv4 address "+id, ReconcileAddress, OrgResourceInput{ID: id})
+	return c.startOrFollow(ctx, orgPriority(org), again, workload.AddressWorkflowID(id), "IPv4 address "+id, ReconcileAddress, OrgResourceInput{ID: id})
 }
 
 // EnsureAddress starts it unless it is running.
 func (c *Client) EnsureAddress(ctx context.Context, id string) (bool, error) {
-	return c.start(ctx, prego.AddressWorkflowID(id), "IPv4 address "+id, ReconcileAddress, OrgResourceInput{ID: id})
+	return c.start(ctx, workload.AddressWorkflowID(id), "IPv4 address "+id, ReconcileAddress, OrgResourceInput{ID: id})
 }
 
 // StartVolume starts the run of a volume; one that is under way is told to read its
 // row once more.
 func (c *Client) StartVolume(ctx context.Context, org, id string) error {
-	return c.startOrFollow(ctx, orgPriority(org), again, prego.VolumeWorkflowID(id), "Volume "+id, ReconcileVolume, OrgResourceInput{ID: id})
+	return c.startOrFollow(ctx, orgPriority(org), again, workload.VolumeWorkflowID(id), "Volume "+id, ReconcileVolume, OrgResourceInput{ID: id})
 }
 
 // EnsureVolume starts it unless it is running.
 func (c *Client) EnsureVolume(ctx context.Context, id string) (bool, error) {
-	return c.start(ctx, prego.VolumeWorkflowID(id), "Volume "+id, ReconcileVolume, OrgResourceInput{ID: id})
+	return c.start(ctx, workload.VolumeWorkflowID(id), "Volume "+id, ReconcileVolume, OrgResourceInput{ID: id})
 }
 
 // StartSnapshot starts the run of a snapshot; one that is under way is success.
 func (c *Client) StartSnapshot(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, orgPriority(org), prego.SnapshotWorkflowID(id), "Snapshot "+id, SnapshotTenant, SnapshotInput{SnapshotID: id})
+	_, err := c.startFor(ctx, orgPriority(org), tenant.SnapshotWorkflowID(id), "Snapshot "+id, SnapshotTenant, SnapshotInput{SnapshotID: id})
 	return err
 }
 
 // EnsureSnapshot does the same and tells whether it had to.
 func (c *Client) EnsureSnapshot(ctx context.Context, id string) (bool, error) {
-	return c.start(ctx, prego.SnapshotWorkflowID(id), "Snapshot "+id, SnapshotTenant, SnapshotInput{SnapshotID: id})
+	return c.start(ctx, tenant.SnapshotWorkflowID(id), "Snapshot "+id, SnapshotTenant, SnapshotInput{SnapshotID: id})
 }
 
 // StartSnapshotErase starts the run that deletes the files of a snapshot; one that is
 // under way is success.
 func (c *Client) StartSnapshotErase(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, orgPriority(org), prego.SnapshotEraseWorkflowID(id), "Delete snapshot "+id, EraseSnapshot, SnapshotInput{SnapshotID: id})
+	_, err := c.startFor(ctx, orgPriority(org), tenant.SnapshotEraseWorkflowID(id), "Delete snapshot "+id, EraseSnapshot, SnapshotInput{SnapshotID: id})
 	return err
 }
 
 // EnsureSnapshotErase does the same and tells whether it had to.
 func (c *Client) EnsureSnapshotErase(ctx context.Context, id string) (bool, error) {
-	return c.start(ctx, prego.SnapshotEraseWorkflowID(id), "Delete snapshot "+id, EraseSnapshot, SnapshotInput{SnapshotID: id})
+	return c.start(ctx, tenant.SnapshotEraseWorkflowID(id), "Delete snapshot "+id, EraseSnapshot, SnapshotInput{SnapshotID: id})
 }
 
 // StartRestore starts the run of a restore; one that is under way is success.
 func (c *Client) StartRestore(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, orgPriority(org), prego.RestoreWorkflowID(id), "Restore "+id, RestoreTenant, RestoreJobInput{JobID: id})
+	_, err := c.startFor(ctx, orgPriority(org), tenant.RestoreWorkflowID(id), "Restore "+id, RestoreTenant, RestoreJobInput{JobID: id})
 	return err
 }
 
 // EnsureRestore does the same and tells whether it had to.
 func (c *Client) EnsureRestore(ctx context.Context, id string) (bool, error) {
-	return c.start(ctx, prego.RestoreWorkflowID(id), "Restore "+id, RestoreTenant, RestoreJobInput{JobID: id})
+	return c.start(ctx, tenant.RestoreWorkflowID(id), "Restore "+id, RestoreTenant, RestoreJobInput{JobID: id})
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
 )
 
 // OrgResourceInput names an org's address or volume. WaitingSince is when the run
@@ -24,18 +26,18 @@ const releasePatience = 24 * time.Hour
 // ReconcileAddress makes an env's IPv4 address true at the provider: there while its
 // row asks for it, gone once it gives it back.
 func ReconcileAddress(ctx workflow.Context, in OrgResourceInput) error {
-	return reconcileOrgResource(ctx, in, prego.ResourcePrimaryIP, ReconcileAddress)
+	return reconcileOrgResource(ctx, in, server.ResourcePrimaryIP, ReconcileAddress)
 }
 
 // ReconcileVolume does the same for an org's volume, and takes it from servers of
 // groups that have it no longer.
 func ReconcileVolume(ctx workflow.Context, in OrgResourceInput) error {
-	return reconcileOrgResource(ctx, in, prego.ResourceVolume, ReconcileVolume)
+	return reconcileOrgResource(ctx, in, server.ResourceVolume, ReconcileVolume)
 }
 
 // reconcileOrgResource goes on until what the row says is so. The row is changed by
 // who asked, and is read again after each step; a signal says that it was changed.
-func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind prego.ResourceKind, self any) error {
+func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server.ResourceKind, self any) error {
 	var steps *activities.OrgResources
 	ref := activities.OrgResourceRef{Kind: kind, ID: in.ID}
 	for first := true; ; first = false {
@@ -48,7 +50,7 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind prego.
 				return fmt.Errorf("search attributes: %w", err)
 			}
 		}
-		if plan.Status != prego.OrgResourcePending {
+		if plan.Status != workload.ResourcePending {
 			in.WaitingSince = time.Time{}
 		}
 		if plan.Settled() {
@@ -64,7 +66,7 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind prego.
 			if err := workflow.ExecuteActivity(call(ctx, "take it from the server that has it no longer", releasePatience), steps.DetachLeftVolume, in.ID).Get(ctx, nil); err != nil {
 				return err
 			}
-		case plan.Status == prego.OrgResourceReleasing:
+		case plan.Status == workload.ResourceReleasing:
 			if err := workflow.ExecuteActivity(call(ctx, "delete it at the provider", releasePatience), steps.ReleaseOrgResource, ref).Get(ctx, nil); err != nil {
 				return err
 			}
@@ -106,7 +108,7 @@ func makeOrgResource(ctx workflow.Context, steps *activities.OrgResources, ref a
 	if t := errType(err); t == activities.ErrTypeQuota || t == activities.ErrTypeCandidate {
 		// The provider's, not the org's.
 		note.Reason = prego.ReasonNoCapacityVolume
-		if ref.Kind == prego.ResourcePrimaryIP {
+		if ref.Kind == server.ResourcePrimaryIP {
 			note.Reason = prego.ReasonIPAMExhausted
 		}
 		if in.WaitingSince.IsZero() {

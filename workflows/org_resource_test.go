@@ -13,19 +13,22 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 // cloudRow is a volume's row and the steps on it.
 type cloudRow struct {
 	env    *testsuite.TestWorkflowEnvironment
-	status prego.OrgResourceStatus
+	status workload.ResourceStatus
 	left   int
 	did    []string
 	waits  []activities.OrgResourceWait
 	make   func() error
 }
 
-func rowScript(status prego.OrgResourceStatus) *cloudRow {
+func rowScript(status workload.ResourceStatus) *cloudRow {
 	var suite testsuite.WorkflowTestSuite
 	r := &cloudRow{env: suite.NewTestWorkflowEnvironment(), status: status, make: func() error { return nil }}
 	step := func(name string, f any) {
@@ -37,15 +40,15 @@ func rowScript(status prego.OrgResourceStatus) *cloudRow {
 	step("MakeOrgResource", func(context.Context, activities.OrgResourceRef) error {
 		r.did = append(r.did, "make")
 		err := r.make()
-		if err == nil && r.status == prego.OrgResourcePending {
-			r.status = prego.OrgResourceReady
+		if err == nil && r.status == workload.ResourcePending {
+			r.status = workload.ResourceReady
 		}
 		return err
 	})
 	step("OrgResourceWaits", func(_ context.Context, in activities.OrgResourceWait) error {
 		r.waits = append(r.waits, in)
 		if in.Failed {
-			r.status = prego.OrgResourceFailed
+			r.status = workload.ResourceFailed
 		}
 		return nil
 	})
@@ -72,7 +75,7 @@ func full() error {
 
 func TestAFullProviderIsWaitedForAndThenSaidToBeFull(t *testing.T) {
 	t.Parallel()
-	r := rowScript(prego.OrgResourcePending)
+	r := rowScript(workload.ResourcePending)
 	r.make = full
 	r.run(t)
 	require.NoError(t, r.env.GetWorkflowError())
@@ -80,12 +83,12 @@ func TestAFullProviderIsWaitedForAndThenSaidToBeFull(t *testing.T) {
 	for i, w := range r.waits {
 		require.Equal(t, []any{prego.ReasonNoCapacityVolume, "volume limit exceeded", i == 60}, []any{w.Reason, w.Message, w.Failed})
 	}
-	require.Equal(t, prego.OrgResourceFailed, r.status)
+	require.Equal(t, workload.ResourceFailed, r.status)
 }
 
 func TestAnAddressThatTheProviderLacksIsSaidSo(t *testing.T) {
 	t.Parallel()
-	r := rowScript(prego.OrgResourcePending)
+	r := rowScript(workload.ResourcePending)
 	r.make = func() error {
 		if len(r.did) > 2 {
 			return nil
@@ -96,18 +99,18 @@ func TestAnAddressThatTheProviderLacksIsSaidSo(t *testing.T) {
 	require.NoError(t, r.env.GetWorkflowError())
 	require.Len(t, r.waits, 2)
 	require.Equal(t, prego.ReasonIPAMExhausted, r.waits[0].Reason)
-	require.Equal(t, prego.OrgResourceReady, r.status)
+	require.Equal(t, workload.ResourceReady, r.status)
 }
 
 func TestARefusalIsFinal(t *testing.T) {
 	t.Parallel()
-	r := rowScript(prego.OrgResourcePending)
+	r := rowScript(workload.ResourcePending)
 	r.make = func() error {
 		return temporal.NewNonRetryableApplicationError("the name is taken", activities.ErrTypePermanent, nil)
 	}
 	r.run(t)
 	require.Equal(t, []activities.OrgResourceWait{{
-		Ref: activities.OrgResourceRef{Kind: prego.ResourceVolume, ID: "vol-1"}, Reason: prego.ReasonProviderRefused, Message: "the name is taken", Failed: true,
+		Ref: activities.OrgResourceRef{Kind: server.ResourceVolume, ID: "vol-1"}, Reason: prego.ReasonProviderRefused, Message: "the name is taken", Failed: true,
 	}}, r.waits)
 }
 
@@ -115,10 +118,10 @@ func TestARefusalIsFinal(t *testing.T) {
 // and being told twice changes nothing.
 func TestAWaitIsEndedByAChange(t *testing.T) {
 	t.Parallel()
-	r := rowScript(prego.OrgResourcePending)
+	r := rowScript(workload.ResourcePending)
 	r.make = full
 	r.env.RegisterDelayedCallback(func() {
-		r.status = prego.OrgResourceReleasing
+		r.status = workload.ResourceReleasing
 		r.env.SignalWorkflow(SignalGeneration, again)
 		r.env.SignalWorkflow(SignalGeneration, again)
 	}, 10*time.Second)
@@ -129,10 +132,10 @@ func TestAWaitIsEndedByAChange(t *testing.T) {
 
 func TestALateSignalIsReadBeforeTheEnd(t *testing.T) {
 	t.Parallel()
-	r := rowScript(prego.OrgResourcePending)
+	r := rowScript(workload.ResourcePending)
 	r.make = func() error {
 		// The row is given back while it is being made, and then detached for good.
-		r.status, r.left = prego.OrgResourceReleasing, 1
+		r.status, r.left = workload.ResourceReleasing, 1
 		return nil
 	}
 	r.run(t)
@@ -141,12 +144,12 @@ func TestALateSignalIsReadBeforeTheEnd(t *testing.T) {
 
 func TestACancelledRunStops(t *testing.T) {
 	t.Parallel()
-	r := rowScript(prego.OrgResourcePending)
+	r := rowScript(workload.ResourcePending)
 	r.make = full
 	r.env.RegisterDelayedCallback(r.env.CancelWorkflow, 10*time.Second)
 	r.run(t)
 	require.True(t, temporal.IsCanceledError(r.env.GetWorkflowError()))
-	require.Equal(t, prego.OrgResourcePending, r.status, "the row is as it was: the reconciler begins another run")
+	require.Equal(t, workload.ResourcePending, r.status, "the row is as it was: the reconciler begins another run")
 }
 
 // restoring is a restore whose steps fail as a test wants.
@@ -207,7 +210,7 @@ func TestARestoreSaysWhatTheSiteIsLike(t *testing.T) {
 			require.NoError(t, env.GetWorkflowError())
 			require.Equal(t, tc.did, *did)
 			require.Contains(t, end.Message, tc.says)
-			require.Equal(t, map[bool]prego.JobStatus{true: prego.JobSucceeded, false: prego.JobFailed}[tc.says == ""], end.Status)
+			require.Equal(t, map[bool]tenant.JobStatus{true: tenant.JobSucceeded, false: tenant.JobFailed}[tc.says == ""], end.Status)
 		})
 	}
 }
@@ -218,7 +221,7 @@ func TestARestoreThatHasBegunIsSeenToItsEnd(t *testing.T) {
 	env.ExecuteWorkflow(RestoreTenant, RestoreJobInput{JobID: "rst-1"})
 	require.NoError(t, env.GetWorkflowError())
 	require.Equal(t, []string{"offline", "keep", "apply[new]", "online"}, *did)
-	require.Equal(t, prego.JobSucceeded, end.Status)
+	require.Equal(t, tenant.JobSucceeded, end.Status)
 }
 
 func TestASnapshotThatFailsSaysWhy(t *testing.T) {
@@ -238,5 +241,5 @@ func TestASnapshotThatFailsSaysWhy(t *testing.T) {
 	step("FinishSnapshot", func(_ context.Context, in activities.BackupEnd) error { end = in; return nil })
 	env.ExecuteWorkflow(SnapshotTenant, SnapshotInput{SnapshotID: "snp-1"})
 	require.NoError(t, env.GetWorkflowError())
-	require.Equal(t, activities.BackupEnd{ID: "snp-1", Status: prego.JobFailed, Message: "the disk is full"}, end)
+	require.Equal(t, activities.BackupEnd{ID: "snp-1", Status: tenant.JobFailed, Message: "the disk is full"}, end)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/server"
 )
 
 // callTotal bounds one create step with all its repetitions, an absent database
@@ -17,7 +18,7 @@ const callTotal = 14 * time.Minute
 
 // create walks the candidates until one is made, and waits for capacity when none
 // can be: stock comes back, and quotas are raised.
-func (p *provisionServer) create(ctx workflow.Context) (prego.BootTimeouts, error) {
+func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, error) {
 	var foundation activities.FoundationInput
 	foundation.ServerID = p.in.ServerID
 	began := workflow.Now(ctx)
@@ -30,7 +31,7 @@ func (p *provisionServer) create(ctx workflow.Context) (prego.BootTimeouts, erro
 				if err == nil {
 					return p.plan.Timeouts[i], nil
 				}
-				return prego.BootTimeouts{}, p.createFailed(err)
+				return server.BootTimeouts{}, p.createFailed(err)
 			case activities.ErrTypeGroup: // the same candidate again, in another group
 				if len(foundation.FullGroups) > 2 {
 					refusal = message(err)
@@ -43,14 +44,14 @@ func (p *provisionServer) create(ctx workflow.Context) (prego.BootTimeouts, erro
 				refusal = message(err)
 				i = len(p.plan.Candidates)
 			default:
-				return prego.BootTimeouts{}, p.createFailed(err)
+				return server.BootTimeouts{}, p.createFailed(err)
 			}
 		}
 		if workflow.Now(ctx).Sub(began) >= p.plan.CapacityWait {
-			return prego.BootTimeouts{}, &stepError{reason: prego.ReasonFailedCapacity, text: "no capacity within " + p.plan.CapacityWait.String() + ": " + refusal}
+			return server.BootTimeouts{}, &stepError{reason: prego.ReasonFailedCapacity, text: "no capacity within " + p.plan.CapacityWait.String() + ": " + refusal}
 		}
 		if err := p.awaitCapacity(ctx, refusal); err != nil {
-			return prego.BootTimeouts{}, err
+			return server.BootTimeouts{}, err
 		}
 		foundation.FullGroups = nil
 	}
@@ -58,7 +59,7 @@ func (p *provisionServer) create(ctx workflow.Context) (prego.BootTimeouts, erro
 
 // createFrom asks for one candidate. Each call is an attempt of its own, with its
 // own token.
-func (p *provisionServer) createFrom(ctx workflow.Context, c prego.Candidate, f *activities.FoundationInput) error {
+func (p *provisionServer) createFrom(ctx workflow.Context, c server.Candidate, f *activities.FoundationInput) error {
 	p.attempt++
 	p.details(ctx, fmt.Sprintf("creating %s (attempt %d)", c, p.attempt))
 	var foundation activities.Foundation

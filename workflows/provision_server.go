@@ -9,6 +9,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/server"
 )
 
 // ProvisionServerInput names the server to bring to life; all else is in its row.
@@ -40,7 +41,7 @@ type provisionServer struct {
 	in      ProvisionServerInput
 	plan    activities.Plan
 	attempt int // of the current create
-	handle  prego.Handle
+	handle  server.Handle
 	signals workflow.ReceiveChannel
 
 	steps *activities.Servers // nil: names the activities

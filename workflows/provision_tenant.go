@@ -11,6 +11,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // SignalWake is the channel on which a waiting tenant's run is told to look at its
@@ -47,8 +49,8 @@ type provisionTenant struct {
 	steps  *activities.Tenants
 }
 
-func (p *provisionTenant) ref() prego.TenantRef {
-	return prego.TenantRef{TenantID: p.in.TenantID, Generation: p.in.Generation}
+func (p *provisionTenant) ref() tenant.Ref {
+	return tenant.Ref{TenantID: p.in.TenantID, Generation: p.in.Generation}
 }
 
 // maxSites is how many sites are tried: one from a pool may turn out broken.
@@ -258,9 +260,9 @@ func (p *provisionTenant) awaitServer(ctx workflow.Context, srv activities.Serve
 			return &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
 		case workflow.Now(ctx).Sub(began) > p.plan.CapacityWait:
 			return &stepError{reason: prego.ReasonFailedServer, text: fmt.Sprintf("server %s did not come to life within %s", srv.ServerID, p.plan.CapacityWait)}
-		case look.Placed || look.OwnServerStatus == prego.ServerActive:
+		case look.Placed || look.OwnServerStatus == server.Active:
 			return nil
-		case look.OwnServer != srv.ServerID || look.OwnServerStatus != prego.ServerProvisioning:
+		case look.OwnServer != srv.ServerID || look.OwnServerStatus != server.Provisioning:
 			return &stepError{reason: prego.ReasonFailedServer, text: fmt.Sprintf("server %s is %s (%s)", srv.ServerID, look.OwnServerStatus, look.OwnServerReason)}
 		}
 		if err := workflow.NewTimerWithOptions(ctx, p.plan.CapacityPoll, workflow.TimerOptions{Summary: "the server's run is another's"}).Get(ctx, nil); err != nil {
@@ -272,16 +274,16 @@ func (p *provisionTenant) awaitServer(ctx workflow.Context, srv activities.Serve
 // release undoes what was done for a tenant's place: the site, then the
 // reservation, then a server of its own.
 func (p *provisionTenant) release(ctx workflow.Context, why *stepError) error {
-	fate := prego.SiteUntouched
+	fate := tenant.SiteUntouched
 	if p.begun {
-		fate = prego.SiteDropped
+		fate = tenant.SiteDropped
 		err := workflow.ExecuteActivity(call(ctx, "drop what there is of the site", p.plan.StepTimeout), p.steps.DropSite,
 			activities.DropInput{TenantID: p.in.TenantID}).Get(ctx, nil)
 		if temporal.IsCanceledError(err) {
 			return err
 		}
 		if err != nil { // it is the operators' now, and on record
-			fate = prego.SiteLeft
+			fate = tenant.SiteLeft
 			if err := workflow.ExecuteActivity(write(ctx, "note that the site is left"), p.steps.NoteSiteLeft,
 				activities.FailTenantInput{Tenant: p.ref(), Message: message(err)}).Get(ctx, nil); err != nil {
 				return err

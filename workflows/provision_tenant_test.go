@@ -12,6 +12,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/tenant"
 )
 
 // scripted are steps that say what a test wants them to, and write down what they
@@ -27,11 +28,11 @@ func script(place func() (activities.PlaceResult, error)) *scripted {
 	var suite testsuite.WorkflowTestSuite
 	s := &scripted{env: suite.NewTestWorkflowEnvironment()}
 	step := func(name string, f any) { s.env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
-	step("PlanTenant", func(context.Context, prego.TenantRef) (activities.TenantPlan, error) {
+	step("PlanTenant", func(context.Context, tenant.Ref) (activities.TenantPlan, error) {
 		return activities.TenantPlan{Region: "eu", CapacityWait: time.Hour, CapacityPoll: time.Minute, StepTimeout: time.Minute}, nil
 	})
-	step("LookAtTenant", func(context.Context, prego.TenantRef) (activities.TenantLook, error) { return s.look, nil })
-	step("PlaceTenant", func(context.Context, prego.TenantRef) (activities.PlaceResult, error) {
+	step("LookAtTenant", func(context.Context, tenant.Ref) (activities.TenantLook, error) { return s.look, nil })
+	step("PlaceTenant", func(context.Context, tenant.Ref) (activities.PlaceResult, error) {
 		s.did = append(s.did, "placed")
 		return place()
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/server"
 )
 
 // wait says what a run waits for, and how it ends when that does not come.
@@ -42,7 +43,7 @@ func heartbeatWait() wait {
 // awaitHandshake waits for the machine to run and then for its agent. The
 // handshake is the better proof of life: when it comes first, the provider's
 // word is not waited for.
-func (p *provisionServer) awaitHandshake(ctx workflow.Context, t prego.BootTimeouts) error {
+func (p *provisionServer) awaitHandshake(ctx workflow.Context, t server.BootTimeouts) error {
 	p.details(ctx, "waiting for the machine to run")
 	runCtx, stop := workflow.WithCancel(ctx)
 	defer stop()
@@ -77,7 +78,7 @@ func (p *provisionServer) awaitHandshake(ctx workflow.Context, t prego.BootTimeo
 	}
 }
 
-func (p *provisionServer) awaitHeartbeat(ctx workflow.Context, t prego.BootTimeouts) error {
+func (p *provisionServer) awaitHeartbeat(ctx workflow.Context, t server.BootTimeouts) error {
 	return p.await(ctx, t.Heartbeat.D(), 0, heartbeatWait())
 }
 

@@ -7,8 +7,8 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/workload"
 )
 
 // ReconcileGroupInput names a process group.
@@ -37,7 +37,7 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 	elsewhere := servedElsewhere
 	for round := 1; ; round++ {
 		drain(signals)
-		var plan prego.GroupPlan
+		var plan workload.GroupPlan
 		err := workflow.ExecuteActivity(write(ctx, "decide what is to be done"), steps.PlanGroup, in.GroupID).Get(ctx, &plan)
 		if isSuperseded(err) {
 			setOutcome(ctx, "gone")

@@ -15,13 +15,14 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/workflows"
+	"github.com/prego/prego/workload"
 )
 
 // groupWorld stands for the rows and hosts: plans are given in order, the last one for
 // ever.
 type groupWorld struct {
 	mu    sync.Mutex
-	plans []prego.GroupPlan
+	plans []workload.GroupPlan
 	asked []string
 	boot  func(ctx context.Context, id string) error
 }
@@ -38,7 +39,7 @@ func runGroup(t *testing.T, w *groupWorld, before func(env *testsuite.TestWorkfl
 	env := suite.NewTestWorkflowEnvironment()
 	env.SetTestTimeout(20 * time.Second)
 	step := func(name string, f any) { env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
-	step("PlanGroup", func(context.Context, string) (prego.GroupPlan, error) {
+	step("PlanGroup", func(context.Context, string) (workload.GroupPlan, error) {
 		w.note("plan")
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -75,18 +76,18 @@ func runGroup(t *testing.T, w *groupWorld, before func(env *testsuite.TestWorkfl
 	return env
 }
 
-func groupPlan(change func(*prego.GroupPlan)) prego.GroupPlan {
-	p := prego.GroupPlan{OrgID: "acme", Region: "eu", Wait: 30 * time.Second}
+func groupPlan(change func(*workload.GroupPlan)) workload.GroupPlan {
+	p := workload.GroupPlan{OrgID: "acme", Region: "eu", Wait: 30 * time.Second}
 	change(&p)
 	return p
 }
 
 func TestAGroupIsServedBootedAndSettles(t *testing.T) {
 	t.Parallel()
-	w := &groupWorld{plans: []prego.GroupPlan{
-		groupPlan(func(p *prego.GroupPlan) { p.Serve = true }), // somebody else serves: again soon
-		groupPlan(func(p *prego.GroupPlan) { p.Boot, p.Stop = []string{"a"}, []string{"b"} }),
-		groupPlan(func(p *prego.GroupPlan) { p.Settled = true }),
+	w := &groupWorld{plans: []workload.GroupPlan{
+		groupPlan(func(p *workload.GroupPlan) { p.Serve = true }), // somebody else serves: again soon
+		groupPlan(func(p *workload.GroupPlan) { p.Boot, p.Stop = []string{"a"}, []string{"b"} }),
+		groupPlan(func(p *workload.GroupPlan) { p.Settled = true }),
 	}}
 	env := runGroup(t, w, func(env *testsuite.TestWorkflowEnvironment) {
 		for range 3 { // signals that say the same thing are one
@@ -101,7 +102,7 @@ func TestAGroupIsServedBootedAndSettles(t *testing.T) {
 
 func TestAGroupThatIsGoneEndsItsRun(t *testing.T) {
 	t.Parallel()
-	w := &groupWorld{plans: []prego.GroupPlan{{OrgID: "gone"}}}
+	w := &groupWorld{plans: []workload.GroupPlan{{OrgID: "gone"}}}
 	require.NoError(t, runGroup(t, w, nil).GetWorkflowError())
 	require.Equal(t, []string{"plan"}, w.asked)
 }
@@ -109,8 +110,8 @@ func TestAGroupThatIsGoneEndsItsRun(t *testing.T) {
 func TestAnInstanceThatCanNotBeStartedIsGivenUp(t *testing.T) {
 	t.Parallel()
 	w := &groupWorld{
-		plans: []prego.GroupPlan{
-			groupPlan(func(p *prego.GroupPlan) { p.Boot = []string{"a"} }), groupPlan(func(p *prego.GroupPlan) { p.Settled = true }),
+		plans: []workload.GroupPlan{
+			groupPlan(func(p *workload.GroupPlan) { p.Boot = []string{"a"} }), groupPlan(func(p *workload.GroupPlan) { p.Settled = true }),
 		},
 		boot: func(context.Context, string) error {
 			return temporal.NewNonRetryableApplicationError("no way", activities.ErrTypeContainer, nil)
@@ -124,11 +125,11 @@ func TestAnInstanceThatCanNotBeStartedIsGivenUp(t *testing.T) {
 // and stops the instance only after it.
 func TestWhatIsNoLongerWantedIsNotStartedAnyFurther(t *testing.T) {
 	t.Parallel()
-	w := &groupWorld{plans: []prego.GroupPlan{
-		groupPlan(func(p *prego.GroupPlan) { p.Boot = []string{"a"} }),
-		groupPlan(func(p *prego.GroupPlan) { p.Stop = []string{"a"} }), // cancels
-		groupPlan(func(p *prego.GroupPlan) { p.Stop = []string{"a"} }),
-		groupPlan(func(p *prego.GroupPlan) { p.Settled = true }),
+	w := &groupWorld{plans: []workload.GroupPlan{
+		groupPlan(func(p *workload.GroupPlan) { p.Boot = []string{"a"} }),
+		groupPlan(func(p *workload.GroupPlan) { p.Stop = []string{"a"} }), // cancels
+		groupPlan(func(p *workload.GroupPlan) { p.Stop = []string{"a"} }),
+		groupPlan(func(p *workload.GroupPlan) { p.Settled = true }),
 	}}
 	w.boot = func(ctx context.Context, _ string) error {
 		select {

@@ -6,8 +6,8 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/tenant"
 )
 
 // RefillInput names an app server.
@@ -86,7 +86,7 @@ func buildSites(ctx workflow.Context, steps *activities.Tenants, plan activities
 	return built, failed
 }
 
-func buildSite(ctx workflow.Context, steps *activities.Tenants, site prego.PoolSite, plan activities.RefillPlan) (bool, error) {
+func buildSite(ctx workflow.Context, steps *activities.Tenants, site tenant.PoolSite, plan activities.RefillPlan) (bool, error) {
 	options := call(ctx, "build "+site.SiteName, plan.Step)
 	ao := workflow.GetActivityOptions(options)
 	retry := *ao.RetryPolicy

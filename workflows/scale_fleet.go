@@ -8,8 +8,8 @@ import (
 
 	"go.temporal.io/sdk/workflow"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/server"
 )
 
 // ScaleFleetInput names the fleet; what is to be done is in its actions' rows.
@@ -97,15 +97,15 @@ func (s *scaleFleet) run(ctx workflow.Context) error {
 }
 
 // create provisions servers side by side.
-func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef) ([]prego.FleetStepResult, error) {
-	return each(ctx, len(servers), func(ctx workflow.Context, i int) (prego.FleetStepResult, error) {
-		r := prego.FleetStepResult{ServerID: servers[i].ServerID, Op: prego.StepOpCreate, State: prego.FleetStepDone}
+func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef) ([]server.FleetStepResult, error) {
+	return each(ctx, len(servers), func(ctx workflow.Context, i int) (server.FleetStepResult, error) {
+		r := server.FleetStepResult{ServerID: servers[i].ServerID, Op: server.StepOpCreate, State: server.FleetStepDone}
 		err := provisionChild(ctx, servers[i]).Get(ctx, nil)
 		if alreadyStarted(err) {
 			return s.awaitServer(ctx, servers[i].ServerID)
 		}
 		if err != nil {
-			r.State, r.Message = prego.FleetStepFailed, message(err)
+			r.State, r.Message = server.FleetStepFailed, message(err)
 		}
 		return r, nil
 	})
@@ -113,15 +113,15 @@ func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef
 
 // takeDown drains servers side by side. One that still has tenants when its grace
 // period is over is kept, and takes new ones again.
-func (s *scaleFleet) takeDown(ctx workflow.Context, ids []string) ([]prego.FleetStepResult, error) {
-	return each(ctx, len(ids), func(ctx workflow.Context, i int) (prego.FleetStepResult, error) {
+func (s *scaleFleet) takeDown(ctx workflow.Context, ids []string) ([]server.FleetStepResult, error) {
+	return each(ctx, len(ids), func(ctx workflow.Context, i int) (server.FleetStepResult, error) {
 		return s.takeDownOne(ctx, ids[i])
 	})
 }
 
 // each does n steps side by side, and returns how those went that came to an end.
-func each(ctx workflow.Context, n int, do func(ctx workflow.Context, i int) (prego.FleetStepResult, error)) ([]prego.FleetStepResult, error) {
-	out := make([]prego.FleetStepResult, n)
+func each(ctx workflow.Context, n int, do func(ctx workflow.Context, i int) (server.FleetStepResult, error)) ([]server.FleetStepResult, error) {
+	out := make([]server.FleetStepResult, n)
 	errs := make([]error, n)
 	wg := workflow.NewWaitGroup(ctx)
 	for i := range n {
@@ -132,7 +132,7 @@ func each(ctx workflow.Context, n int, do func(ctx workflow.Context, i int) (pre
 		})
 	}
 	wg.Wait(ctx)
-	return slices.DeleteFunc(out, func(r prego.FleetStepResult) bool { return r.State == "" }), errors.Join(errs...)
+	return slices.DeleteFunc(out, func(r server.FleetStepResult) bool { return r.State == "" }), errors.Join(errs...)
 }
 
 // unfinished is the result of a step that the next run goes on with, because this
@@ -142,8 +142,8 @@ func unfinished(ctx workflow.Context) bool { return workflow.GetInfo(ctx).GetCon
 // mostPatient is the longest that a server is not looked at, whatever is waited for.
 const mostPatient = time.Minute
 
-func (s *scaleFleet) takeDownOne(ctx workflow.Context, id string) (prego.FleetStepResult, error) {
-	r := prego.FleetStepResult{ServerID: id, Op: prego.StepOpDelete, State: prego.FleetStepDone}
+func (s *scaleFleet) takeDownOne(ctx workflow.Context, id string) (server.FleetStepResult, error) {
+	r := server.FleetStepResult{ServerID: id, Op: server.StepOpDelete, State: server.FleetStepDone}
 	for pause := s.action.Poll; ; {
 		var d activities.DrainResult
 		if err := workflow.ExecuteActivity(write(ctx, "drain "+id), s.steps.DrainFleetServer, activities.DrainInput{Fleet: s.ref(), ServerID: id}).Get(ctx, &d); err != nil {
@@ -159,17 +159,17 @@ func (s *scaleFleet) takeDownOne(ctx workflow.Context, id string) (prego.FleetSt
 			}
 			// Another's run takes it down.
 		case d.Cancelled:
-			r.State, r.Message = prego.FleetStepSkipped, "the action was cancelled"
+			r.State, r.Message = server.FleetStepSkipped, "the action was cancelled"
 		case d.Left <= 0:
-			r.State, r.Message = prego.FleetStepKept, "tenants live on it"
+			r.State, r.Message = server.FleetStepKept, "tenants live on it"
 		default: // tenants leave in hours or days
 			wait, pause = min(pause, d.Left), min(2*pause, mostPatient)
 		}
-		if r.State != prego.FleetStepDone {
+		if r.State != server.FleetStepDone {
 			return r, workflow.ExecuteActivity(write(ctx, "keep "+id), s.steps.KeepFleetServer, id).Get(ctx, nil)
 		}
 		if unfinished(ctx) {
-			return prego.FleetStepResult{}, nil
+			return server.FleetStepResult{}, nil
 		}
 		if err := workflow.NewTimerWithOptions(ctx, wait, workflow.TimerOptions{Summary: "look again at " + id}).Get(ctx, nil); err != nil {
 			return r, err
@@ -183,23 +183,23 @@ func (s *scaleFleet) details(ctx workflow.Context, text string) {
 
 // awaitServer watches a server whose run is somebody else's: the one before this one
 // began it, or the reconciler did.
-func (s *scaleFleet) awaitServer(ctx workflow.Context, id string) (prego.FleetStepResult, error) {
-	r := prego.FleetStepResult{ServerID: id, Op: prego.StepOpCreate, State: prego.FleetStepDone}
+func (s *scaleFleet) awaitServer(ctx workflow.Context, id string) (server.FleetStepResult, error) {
+	r := server.FleetStepResult{ServerID: id, Op: server.StepOpCreate, State: server.FleetStepDone}
 	for pause := s.action.Poll; ; pause = min(2*pause, mostPatient) {
 		var look activities.FleetServerLook
 		if err := workflow.ExecuteActivity(write(ctx, "look at "+id), s.steps.LookAtFleetServer, id).Get(ctx, &look); err != nil {
 			return r, err
 		}
 		switch look.Status {
-		case prego.ServerActive:
+		case server.Active:
 			return r, nil
-		case prego.ServerProvisioning:
-		case prego.ServerFailed, prego.ServerDraining, prego.ServerTerminated:
-			r.State, r.Message = prego.FleetStepFailed, fmt.Sprintf("%s: %s", look.Reason, look.Message)
+		case server.Provisioning:
+		case server.Failed, server.Draining, server.Terminated:
+			r.State, r.Message = server.FleetStepFailed, fmt.Sprintf("%s: %s", look.Reason, look.Message)
 			return r, nil
 		}
 		if unfinished(ctx) {
-			return prego.FleetStepResult{}, nil
+			return server.FleetStepResult{}, nil
 		}
 		if err := workflow.NewTimerWithOptions(ctx, pause, workflow.TimerOptions{Summary: "the server's run is another's"}).Get(ctx, nil); err != nil {
 			return r, err

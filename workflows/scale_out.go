@@ -11,6 +11,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/server"
 )
 
 // SignalDemand is the channel on which coalesced runs learn that there is more to
@@ -27,7 +28,7 @@ const maxRounds = 50
 // provisionChild provisions a server as a child of the run.
 func provisionChild(ctx workflow.Context, srv activities.ServerRef) workflow.ChildWorkflowFuture {
 	ctx = workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
-		WorkflowID: prego.ProvisionWorkflowID(srv.ServerID), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+		WorkflowID: server.ProvisionWorkflowID(srv.ServerID), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, WaitForCancellation: true, StaticSummary: "Provision " + srv.ServerID,
 	})
 	return workflow.ExecuteChildWorkflow(ctx, ProvisionServer, ProvisionServerInput{ServerID: srv.ServerID, Generation: srv.Generation})
@@ -36,7 +37,7 @@ func provisionChild(ctx workflow.Context, srv activities.ServerRef) workflow.Chi
 // decommissionChild takes a draining server down as a child of the run.
 func decommissionChild(ctx workflow.Context, serverID string) workflow.ChildWorkflowFuture {
 	ctx = workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
-		WorkflowID: prego.DecommissionWorkflowID(serverID), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+		WorkflowID: server.DecommissionWorkflowID(serverID), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, WaitForCancellation: true, StaticSummary: "Decommission " + serverID,
 	})
 	return workflow.ExecuteChildWorkflow(ctx, DecommissionServer, DecommissionServerInput{ServerID: serverID})

@@ -6,8 +6,8 @@ import (
 
 	"go.temporal.io/sdk/workflow"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/tenant"
 )
 
 // SnapshotInput names a snapshot that is to be made.
@@ -29,9 +29,9 @@ func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
 		return fmt.Errorf("search attributes: %w", err)
 	}
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: backing up the site of %s", in.SnapshotID, plan.TenantID))
-	end := activities.BackupEnd{ID: in.SnapshotID, Status: prego.JobSucceeded}
+	end := activities.BackupEnd{ID: in.SnapshotID, Status: tenant.JobSucceeded}
 	if err := workflow.ExecuteActivity(call(ctx, "back the site up", plan.Step), steps.TakeSnapshot, in.SnapshotID).Get(ctx, &end.Files); err != nil {
-		end.Status, end.Files, end.Message = prego.JobFailed, nil, message(err)
+		end.Status, end.Files, end.Message = tenant.JobFailed, nil, message(err)
 	}
 	// However the run ends, the row says so: it counts for the org until then.
 	last, _ := workflow.NewDisconnectedContext(ctx)
@@ -65,9 +65,9 @@ func RestoreTenant(ctx workflow.Context, in RestoreJobInput) error {
 	if err := workflow.ExecuteActivity(write(ctx, "record that it has begun"), steps.BeginRestore, in.JobID).Get(ctx, nil); err != nil {
 		return err
 	}
-	end := activities.BackupEnd{ID: in.JobID, Status: prego.JobSucceeded}
+	end := activities.BackupEnd{ID: in.JobID, Status: tenant.JobSucceeded}
 	if said := restoreSite(ctx, steps, in.JobID, plan); said != "" {
-		end.Status, end.Message = prego.JobFailed, said
+		end.Status, end.Message = tenant.JobFailed, said
 	}
 	setOutcome(ctx, string(end.Status))
 	return workflow.ExecuteActivity(write(ctx, "record how it ended"), steps.FinishRestore, end).Get(ctx, nil)

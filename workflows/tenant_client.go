@@ -11,6 +11,8 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // background is the priority of runs that nobody waits for: pools and schedules.
@@ -28,21 +30,21 @@ func tenantPriority(plan prego.Plan, org string) temporal.Priority {
 
 // StartTenantProvision starts the run of a tenant that is to be provisioned; one
 // that is under way already is success.
-func (c *Client) StartTenantProvision(ctx context.Context, t prego.Tenant) error {
-	return c.startOrFollow(ctx, tenantPriority(t.Plan, t.OrgID), t.Generation, prego.TenantProvisionWorkflowID(t.TenantID),
+func (c *Client) StartTenantProvision(ctx context.Context, t tenant.Tenant) error {
+	return c.startOrFollow(ctx, tenantPriority(t.Plan, t.OrgID), t.Generation, tenant.ProvisionWorkflowID(t.TenantID),
 		fmt.Sprintf("Tenant %s (%s, %s in %s)", t.TenantID, t.Slug, t.Plan, t.Region),
 		ProvisionTenant, ProvisionTenantInput{TenantID: t.TenantID, Generation: t.Generation})
 }
 
 // EnsureTenantProvision does the same for a row that may have lost its run.
 func (c *Client) EnsureTenantProvision(ctx context.Context, tenantID string, generation int) (bool, error) {
-	return c.start(ctx, prego.TenantProvisionWorkflowID(tenantID), "Tenant "+tenantID, ProvisionTenant, ProvisionTenantInput{TenantID: tenantID, Generation: generation})
+	return c.start(ctx, tenant.ProvisionWorkflowID(tenantID), "Tenant "+tenantID, ProvisionTenant, ProvisionTenantInput{TenantID: tenantID, Generation: generation})
 }
 
 // CancelTenantProvision asks a tenant's run to undo what it did. A run that is
 // gone needs no asking: the sweep begins another, which reads the same wish.
 func (c *Client) CancelTenantProvision(ctx context.Context, tenantID string) error {
-	id := prego.TenantProvisionWorkflowID(tenantID)
+	id := tenant.ProvisionWorkflowID(tenantID)
 	err := c.Temporal.CancelWorkflow(ctx, id, "")
 	var notFound *serviceerror.NotFound
 	if errors.As(err, &notFound) {
@@ -57,18 +59,18 @@ func (c *Client) CancelTenantProvision(ctx context.Context, tenantID string) err
 // StartTenantChange starts the run that puts a tenant's state into effect; one that
 // is under way is told to read the row once more before it ends.
 func (c *Client) StartTenantChange(ctx context.Context, tenantID string) error {
-	return c.startOrFollow(ctx, temporal.Priority{}, again, prego.TenantChangeWorkflowID(tenantID), "Change tenant "+tenantID,
+	return c.startOrFollow(ctx, temporal.Priority{}, again, tenant.ChangeWorkflowID(tenantID), "Change tenant "+tenantID,
 		ChangeTenantState, ChangeTenantInput{TenantID: tenantID})
 }
 
 // EnsureTenantChange does the same and tells whether it had to.
 func (c *Client) EnsureTenantChange(ctx context.Context, tenantID string) (bool, error) {
-	return c.start(ctx, prego.TenantChangeWorkflowID(tenantID), "Change tenant "+tenantID, ChangeTenantState, ChangeTenantInput{TenantID: tenantID})
+	return c.start(ctx, tenant.ChangeWorkflowID(tenantID), "Change tenant "+tenantID, ChangeTenantState, ChangeTenantInput{TenantID: tenantID})
 }
 
 // WakeTenant tells a waiting tenant's run to look at its row.
 func (c *Client) WakeTenant(ctx context.Context, tenantID string) error {
-	id := prego.TenantProvisionWorkflowID(tenantID)
+	id := tenant.ProvisionWorkflowID(tenantID)
 	err := c.Temporal.SignalWorkflow(ctx, id, "", SignalWake, nil)
 	var notFound *serviceerror.NotFound
 	if errors.As(err, &notFound) {
@@ -95,7 +97,7 @@ func (c *Client) demand(ctx context.Context, id, summary, what string, workflow,
 
 // EnsureScaleOut asks for servers of a role in a region.
 func (c *Client) EnsureScaleOut(ctx context.Context, region prego.Region, role prego.Role, trigger string) error {
-	return c.demand(ctx, prego.ScaleOutWorkflowID(c.Environment, region, role), fmt.Sprintf("Scale out %s in %s", role, region), trigger,
+	return c.demand(ctx, tenant.ScaleOutWorkflowID(c.Environment, region, role), fmt.Sprintf("Scale out %s in %s", role, region), trigger,
 		ScaleOut, ScaleOutInput{Region: region, Role: role})
 }
 
@@ -107,7 +109,7 @@ func (c *Client) EnsureRefill(ctx context.Context, appServerID string) error {
 
 // StartRefill does the same and names the run.
 func (c *Client) StartRefill(ctx context.Context, appServerID string) (string, error) {
-	id := prego.RefillWorkflowID(appServerID)
+	id := tenant.RefillWorkflowID(appServerID)
 	return id, c.demand(ctx, id, "Fill the site pool of "+appServerID, "refill", RefillSitePool, RefillInput{ServerID: appServerID})
 }
 
@@ -119,13 +121,13 @@ func (c *Client) EnsureWarmPool(ctx context.Context, region prego.Region, plan p
 
 // StartWarmPool does the same and names the run.
 func (c *Client) StartWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) (string, error) {
-	id := prego.WarmPoolWorkflowID(c.Environment, region, plan)
+	id := tenant.WarmPoolWorkflowID(c.Environment, region, plan)
 	return id, c.demand(ctx, id, fmt.Sprintf("Fill the warm pool of plan %s in %s", plan, region), "fill", FillWarmPool, WarmPoolInput{Region: region, Plan: plan})
 }
 
 // FleetRunID is the id of the runs that carry out a fleet's actions.
 func (c *Client) FleetRunID(fleetID string) string {
-	return prego.FleetWorkflowID(c.Environment, fleetID)
+	return server.FleetWorkflowID(c.Environment, fleetID)
 }
 
 // EnsureScaleFleet has a fleet's actions carried out.

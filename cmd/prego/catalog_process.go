@@ -9,6 +9,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 	"github.com/prego/prego/worker"
 	"github.com/prego/prego/workflows"
 )
@@ -17,7 +18,7 @@ import (
 const staleReadings = 3
 
 // newCatalogDeps is what the API checks requests for machines against.
-func newCatalogDeps(p *process, runs *workflows.Client, configured prego.Catalog) api.CatalogDeps {
+func newCatalogDeps(p *process, runs *workflows.Client, configured server.Catalog) api.CatalogDeps {
 	return api.CatalogDeps{Store: p.db, Runs: runs, Configured: configured, StaleAfter: staleReadings * p.cfg.Worker.CatalogEvery}
 }
 

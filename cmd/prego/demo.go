@@ -12,6 +12,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // demo provisions one server of each role, a tenant of each plan and a fleet over
@@ -21,11 +23,11 @@ import (
 func demo(ctx context.Context, out io.Writer, c *apiClient, standIn string) error {
 	suffix := time.Now().UTC().Format("150405")
 	lines := &lockedWriter{w: out}
-	if _, err := demoServers(ctx, out, lines, c, []prego.CreateServerRequest{
+	if _, err := demoServers(ctx, out, lines, c, []server.CreateRequest{
 		{ServerID: "app-eu-" + suffix, Role: prego.RoleApp, Region: prego.RegionEU},
-		{ServerID: "db-shard-sg-" + suffix, Role: prego.RoleDBShard, Region: prego.RegionSG, Spec: prego.ServerSpec{VolumeGB: 20}},
+		{ServerID: "db-shard-sg-" + suffix, Role: prego.RoleDBShard, Region: prego.RegionSG, Spec: server.Spec{VolumeGB: 20}},
 		{ServerID: "redis-pool-us-" + suffix, Role: prego.RoleRedisPool, Region: prego.RegionUS},
-		{ServerID: "node-eu-" + suffix, Role: prego.RoleNode, Region: prego.RegionEU, Spec: prego.ServerSpec{Tags: []string{"demo"}}},
+		{ServerID: "node-eu-" + suffix, Role: prego.RoleNode, Region: prego.RegionEU, Spec: server.Spec{Tags: []string{"demo"}}},
 	}); err != nil {
 		return err
 	}
@@ -47,7 +49,7 @@ func demo(ctx context.Context, out io.Writer, c *apiClient, standIn string) erro
 }
 
 // demoServers provisions servers at once, and returns them when all are active.
-func demoServers(ctx context.Context, out, lines io.Writer, c *apiClient, requests []prego.CreateServerRequest) ([]api.Server, error) {
+func demoServers(ctx context.Context, out, lines io.Writer, c *apiClient, requests []server.CreateRequest) ([]api.Server, error) {
 	fmt.Fprintln(out, "\nOne server of each role, requested over HTTP:")
 	var wg sync.WaitGroup
 	errs := make([]error, len(requests))
@@ -62,7 +64,7 @@ func demoServers(ctx context.Context, out, lines io.Writer, c *apiClient, reques
 		go func() {
 			defer wg.Done()
 			s, err := c.watch(ctx, lines, r.ServerID, func(s api.Server) bool { return rests(s.Status) })
-			if err == nil && prego.ServerStatus(s.Status) != prego.ServerActive {
+			if err == nil && server.Status(s.Status) != server.Active {
 				err = fmt.Errorf("server %s is %s%s", s.ServerId, s.Status, reasonOf(s))
 			}
 			servers[i], errs[i] = s, err
@@ -93,8 +95,8 @@ func demoTenants(ctx context.Context, out, lines io.Writer, c *apiClient, suffix
 		return err
 	}
 	fmt.Fprintln(out, "\nThe tenants, requested over HTTP:")
-	requests := []prego.CreateTenantRequest{
-		{Slug: "trial-" + suffix, OrgID: "acme", Plan: prego.PlanTrial, Policy: prego.ModeShared},
+	requests := []tenant.CreateRequest{
+		{Slug: "trial-" + suffix, OrgID: "acme", Plan: prego.PlanTrial, Policy: tenant.ModeShared},
 		{Slug: "starter-" + suffix, OrgID: "acme", Plan: prego.PlanStarter, Apps: []string{"erpnext"}},
 		{Slug: "business-" + suffix, OrgID: "corp", Plan: prego.PlanBusiness, DataResidency: "DE"},
 		{Slug: "enterprise-" + suffix, OrgID: "corp", Plan: prego.PlanEnterprise},
@@ -111,7 +113,7 @@ func demoTenants(ctx context.Context, out, lines io.Writer, c *apiClient, suffix
 		go func() {
 			defer wg.Done()
 			t, err := c.watchTenant(ctx, lines, a.TenantId, 0)
-			if err == nil && prego.TenantState(t.State) != prego.TenantActive {
+			if err == nil && tenant.State(t.State) != tenant.Active {
 				err = fmt.Errorf("tenant %s is %s: %s", r.Slug, t.State, whyTenant(t))
 			}
 			tenants[i], errs[i] = t, err

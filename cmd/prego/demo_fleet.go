@@ -11,6 +11,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 // demoFleet has a fleet over three regions brought to four servers: by weight as many
@@ -19,14 +20,14 @@ import (
 func demoFleet(ctx context.Context, out io.Writer, c *apiClient) error {
 	const fleet, spread, size = "demo-pool", "demo-spread", 4
 	fmt.Fprintln(out, "\nA fleet over three regions: eu=50, us=50 with at most 1, sg=25. The plan of making 4 servers:")
-	none := int64(prego.NoMaxSize)
+	none := int64(server.NoMaxSize)
 	spec := json.RawMessage(`{"regions":[{"name":"eu","weight":50},{"name":"us","weight":50,"cap":1},{"name":"sg","weight":25}]}`)
 	for _, r := range []struct {
 		method, path string
 		in           any
 	}{
-		{http.MethodPost, "/v1/fleets", prego.CreateFleetRequest{FleetID: fleet, Role: prego.RoleRedisPool, InfraProvider: prego.ProviderHetzner, MaxSize: &none}},
-		{http.MethodPost, "/v1/policies", api.CreatePolicy{PolicyId: spread, Type: api.PolicyType(prego.PolicyRegionPlacement), Spec: spec}},
+		{http.MethodPost, "/v1/fleets", server.CreateFleetRequest{FleetID: fleet, Role: prego.RoleRedisPool, InfraProvider: prego.ProviderHetzner, MaxSize: &none}},
+		{http.MethodPost, "/v1/policies", api.CreatePolicy{PolicyId: spread, Type: api.PolicyType(server.PolicyRegionPlacement), Spec: spec}},
 		{http.MethodPut, fleetPath(fleet, "policies", spread), api.AttachPolicy{}},
 	} {
 		if err := c.do(ctx, r.method, r.path, nil, r.in, nil); err != nil {
@@ -34,7 +35,7 @@ func demoFleet(ctx context.Context, out io.Writer, c *apiClient) error {
 		}
 	}
 	body := func(n int) any {
-		return map[string]any{"action": prego.ClusterResize, "inputs": map[string]any{"adjustment_type": "EXACT_CAPACITY", "number": n}}
+		return map[string]any{"action": server.ClusterResize, "inputs": map[string]any{"adjustment_type": "EXACT_CAPACITY", "number": n}}
 	}
 	var f api.ServerFleet
 	if err := c.do(ctx, http.MethodGet, fleetPath(fleet), nil, nil, &f); err != nil {
@@ -74,7 +75,7 @@ func (c *apiClient) act(ctx context.Context, out io.Writer, fleet string, body a
 		return err
 	}
 	act, err := c.watchAction(ctx, out, fleet, a.Seq, watchPatience)
-	if err == nil && prego.FleetActionStatus(act.Status) != prego.ActionSucceeded {
+	if err == nil && server.FleetActionStatus(act.Status) != server.ActionSucceeded {
 		err = fmt.Errorf("action %d of fleet %s is %s%s", a.Seq, fleet, act.Status, whyAction(act))
 	}
 	return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
 // demoMachines provisions one server of each role, on both Debians, and shows from their
@@ -17,10 +18,10 @@ import (
 // this machine.
 func demoMachines(ctx context.Context, out io.Writer, c *apiClient, cloud string) error {
 	suffix := time.Now().UTC().Format("150405")
-	servers, err := demoServers(ctx, out, &lockedWriter{w: out}, c, []prego.CreateServerRequest{
-		{ServerID: "app-" + suffix, Role: prego.RoleApp, Region: prego.RegionEU, Spec: prego.ServerSpec{Image: "debian-13"}},
-		{ServerID: "db-shard-" + suffix, Role: prego.RoleDBShard, Region: prego.RegionEU, Spec: prego.ServerSpec{Image: "debian-12", VolumeGB: 10}},
-		{ServerID: "redis-pool-" + suffix, Role: prego.RoleRedisPool, Region: prego.RegionEU, Spec: prego.ServerSpec{Image: "debian-13"}},
+	servers, err := demoServers(ctx, out, &lockedWriter{w: out}, c, []server.CreateRequest{
+		{ServerID: "app-" + suffix, Role: prego.RoleApp, Region: prego.RegionEU, Spec: server.Spec{Image: "debian-13"}},
+		{ServerID: "db-shard-" + suffix, Role: prego.RoleDBShard, Region: prego.RegionEU, Spec: server.Spec{Image: "debian-12", VolumeGB: 10}},
+		{ServerID: "redis-pool-" + suffix, Role: prego.RoleRedisPool, Region: prego.RegionEU, Spec: server.Spec{Image: "debian-13"}},
 	})
 	if err != nil {
 		return err

@@ -13,6 +13,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
 )
 
 // demoOffer is what the server of the demo's own fleet has for instances at first.
@@ -31,15 +33,15 @@ type demoWork struct {
 // begin asks for a fleet of one server that offers room to instances; it is awaited
 // later. Its tag keeps the groups away from servers of earlier starts.
 func (d *demoWork) begin(ctx context.Context) (action int, err error) {
-	in := prego.CreateFleetRequest{
+	in := server.CreateFleetRequest{
 		FleetID: d.fleet, Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
-		Spec: prego.ServerSpec{Tags: []string{d.fleet}}, WorkloadMemory: demoOffer, WorkloadCPUs: 2,
+		Spec: server.Spec{Tags: []string{d.fleet}}, WorkloadMemory: demoOffer, WorkloadCPUs: 2,
 	}
 	if err := d.c.do(ctx, http.MethodPost, "/v1/fleets", nil, in, nil); err != nil {
 		return 0, err
 	}
 	var a api.FleetActionAccepted
-	err = d.c.do(ctx, http.MethodPost, fleetPath(d.fleet, "actions"), nil, map[string]any{"action": prego.ClusterScaleOut, "inputs": map[string]any{"count": 1}}, &a)
+	err = d.c.do(ctx, http.MethodPost, fleetPath(d.fleet, "actions"), nil, map[string]any{"action": server.ClusterScaleOut, "inputs": map[string]any{"count": 1}}, &a)
 	return a.Seq, err
 }
 
@@ -48,7 +50,7 @@ func (d *demoWork) begin(ctx context.Context) (action int, err error) {
 func (d *demoWork) show(ctx context.Context, action int) error {
 	fmt.Fprintf(d.out, "\nProcess groups on fleet %s: one server, which offers 1 GiB and 2 CPUs to them\n", d.fleet)
 	act, err := d.c.watchAction(ctx, io.Discard, d.fleet, action, watchPatience)
-	if err == nil && prego.FleetActionStatus(act.Status) != prego.ActionSucceeded {
+	if err == nil && server.FleetActionStatus(act.Status) != server.ActionSucceeded {
 		err = fmt.Errorf("action %d of fleet %s is %s%s", action, d.fleet, act.Status, whyAction(act))
 	}
 	if err != nil {
@@ -108,7 +110,7 @@ func (d *demoWork) refusedByScheduler(ctx context.Context, env api.Env) error {
 		return err
 	}
 	room := int64(4 * demoOffer)
-	if err := d.c.do(ctx, http.MethodPatch, fleetPath(d.fleet), nil, prego.UpdateFleetRequest{WorkloadMemory: &room}, nil); err != nil {
+	if err := d.c.do(ctx, http.MethodPatch, fleetPath(d.fleet), nil, server.UpdateFleetRequest{WorkloadMemory: &room}, nil); err != nil {
 		return err
 	}
 	// The same number again takes nothing, and has the group looked at now.
@@ -179,11 +181,11 @@ func (d *demoWork) envOf(ctx context.Context, app, name string, region prego.Reg
 }
 
 func (d *demoWork) group(ctx context.Context, env api.Env, name string, replicas int, memory int64) (g api.ProcessGroup, err error) {
-	spec := prego.WorkloadSpec{Image: d.image, Command: d.command, MemoryLimitBytes: memory, CPURequest: 0.1}
+	spec := workload.Spec{Image: d.image, Command: d.command, MemoryLimitBytes: memory, CPURequest: 0.1}
 	if env.Region == api.Region(prego.RegionEU) {
 		spec.Constraint = &prego.Constraint{Require: []string{d.fleet}}
 	}
-	err = d.c.do(ctx, http.MethodPost, "/v1/envs/"+url.PathEscape(env.EnvId)+"/groups", nil, prego.CreateGroupRequest{Name: name, Spec: spec, Replicas: &replicas}, &g)
+	err = d.c.do(ctx, http.MethodPost, "/v1/envs/"+url.PathEscape(env.EnvId)+"/groups", nil, workload.CreateGroupRequest{Name: name, Spec: spec, Replicas: &replicas}, &g)
 	return g, err
 }
 

@@ -17,8 +17,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 func newFleetCommand() *cobra.Command {
@@ -151,7 +151,7 @@ func specTags(s api.ServerSpec) []string {
 }
 
 // specFlags are the flags of a fleet's servers.
-func specFlags(cmd *cobra.Command, s *prego.ServerSpec) {
+func specFlags(cmd *cobra.Command, s *server.Spec) {
 	f := cmd.Flags()
 	f.StringVar(&s.ServerType, "type", "", "machine type; empty takes the configured ones")
 	f.StringVar(&s.Location, "location", "", "provider location; empty takes the region's")
@@ -180,7 +180,7 @@ func (o *offerFlags) bytes() (int64, error) {
 }
 
 func fleetCreate(output *string) *cobra.Command {
-	var in prego.CreateFleetRequest
+	var in server.CreateFleetRequest
 	var most int64
 	var offered offerFlags
 	var policies []string
@@ -208,7 +208,7 @@ func fleetCreate(output *string) *cobra.Command {
 	f.StringVar((*string)(&in.Region), "region", "", "where its servers stand without a region placement policy: sg, eu or us")
 	f.StringVar((*string)(&in.InfraProvider), "provider", "hetzner", "infrastructure provider")
 	f.Int64Var(&in.MinSize, "min", 0, "least servers")
-	f.Int64Var(&most, "max", prego.NoMaxSize, "most servers; -1 for none")
+	f.Int64Var(&most, "max", server.NoMaxSize, "most servers; -1 for none")
 	f.StringSliceVar(&in.Constraint.Require, "require", nil, "tag that its servers have; may be repeated")
 	f.StringSliceVar(&in.Constraint.Disallow, "disallow", nil, "tag that its servers don't have; may be repeated")
 	f.BoolVar(&in.Serves, "serves-tenants", false, "make servers here that waiting tenants need")
@@ -231,7 +231,7 @@ func oneFleetQuietly(cmd *cobra.Command, method, path string, in any) error {
 func fleetUpdate(output *string) *cobra.Command {
 	var least, most int64
 	var serves bool
-	var spec prego.ServerSpec
+	var spec server.Spec
 	var offered offerFlags
 	cmd := &cobra.Command{
 		Use: "update FLEET_ID", Short: "Change a fleet; flags that are left out leave things as they are", Args: cobra.ExactArgs(1),
@@ -246,7 +246,7 @@ func fleetUpdate(output *string) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.Int64Var(&least, "min", 0, "least servers")
-	f.Int64Var(&most, "max", prego.NoMaxSize, "most servers; -1 for none")
+	f.Int64Var(&most, "max", server.NoMaxSize, "most servers; -1 for none")
 	f.BoolVar(&serves, "serves-tenants", false, "make servers here that waiting tenants need")
 	offered.add(cmd)
 	specFlags(cmd, &spec)
@@ -255,7 +255,7 @@ func fleetUpdate(output *string) *cobra.Command {
 
 // fleetChange is what the flags that were given change. A spec is replaced as a
 // whole, so that the flags left out are taken from the one that there is.
-func fleetChange(cmd *cobra.Command, id string, least, most int64, serves bool, spec prego.ServerSpec, offered offerFlags) (in prego.UpdateFleetRequest, err error) {
+func fleetChange(cmd *cobra.Command, id string, least, most int64, serves bool, spec server.Spec, offered offerFlags) (in server.UpdateFleetRequest, err error) {
 	given := cmd.Flags().Changed
 	if given("min") {
 		in.MinSize = &least
@@ -278,7 +278,7 @@ func fleetChange(cmd *cobra.Command, id string, least, most int64, serves bool, 
 	}
 	ofSpec := []string{"type", "location", "image", "volume-gb", "tag"}
 	if !slices.ContainsFunc(ofSpec, given) {
-		if in == (prego.UpdateFleetRequest{}) {
+		if in == (server.UpdateFleetRequest{}) {
 			return in, &exitError{code: 2, err: errors.New("nothing to change: give a flag")}
 		}
 		return in, nil
@@ -288,7 +288,7 @@ func fleetChange(cmd *cobra.Command, id string, least, most int64, serves bool, 
 		return in, err
 	}
 	var now struct {
-		Spec prego.ServerSpec `json:"spec"`
+		Spec server.Spec `json:"spec"`
 	}
 	if err := c.do(cmd.Context(), http.MethodGet, fleetPath(id), nil, nil, &now); err != nil {
 		return in, err

@@ -15,26 +15,26 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/placement/scale"
+	"github.com/prego/prego/server"
 )
 
 // fleetVerbs are those that queue an action.
 func fleetVerbs(output *string) []*cobra.Command {
 	return []*cobra.Command{
-		fleetVerb(output, prego.ClusterScaleOut, "scale-out FLEET_ID", "Add servers", func(cmd *cobra.Command) func(in inputs) {
+		fleetVerb(output, server.ClusterScaleOut, "scale-out FLEET_ID", "Add servers", func(cmd *cobra.Command) func(in inputs) {
 			f := cmd.Flags()
 			count := f.Int64("count", 0, "how many; left out it is the scaling policy's to say, or 1")
 			regions := f.StringSlice("region", nil, "only in this region; may be repeated")
 			return func(in inputs) { in.set("count", count); in.set("region", regions, "regions") }
 		}),
-		fleetVerb(output, prego.ClusterScaleIn, "scale-in FLEET_ID", "Take servers down", func(cmd *cobra.Command) func(in inputs) {
+		fleetVerb(output, server.ClusterScaleIn, "scale-in FLEET_ID", "Take servers down", func(cmd *cobra.Command) func(in inputs) {
 			f := cmd.Flags()
 			count := f.Int64("count", 0, "how many; left out it is the scaling policy's to say, or 1")
 			return func(in inputs) { in.set("count", count) }
 		}),
-		fleetVerb(output, prego.ClusterResize, "resize FLEET_ID", "Bring a fleet to a size: --to, --by or --percent, or within --min and --max", func(cmd *cobra.Command) func(in inputs) {
+		fleetVerb(output, server.ClusterResize, "resize FLEET_ID", "Bring a fleet to a size: --to, --by or --percent, or within --min and --max", func(cmd *cobra.Command) func(in inputs) {
 			f := cmd.Flags()
 			to := f.Int64("to", 0, "so many servers")
 			by := f.Int64("by", 0, "so many more, or fewer when negative")
@@ -58,7 +58,7 @@ func fleetVerbs(output *string) []*cobra.Command {
 				}
 			}
 		}),
-		fleetVerb(output, prego.ClusterReplace, "replace FLEET_ID", "Make the servers of earlier specs anew", func(cmd *cobra.Command) func(in inputs) {
+		fleetVerb(output, server.ClusterReplace, "replace FLEET_ID", "Make the servers of earlier specs anew", func(cmd *cobra.Command) func(in inputs) {
 			f := cmd.Flags()
 			surge := f.Int64("max-surge", 1, "how many more servers than its size the fleet may have meanwhile")
 			grace := f.Duration("grace-period", 0, "how long a server that has tenants is given to lose them")
@@ -69,7 +69,7 @@ func fleetVerbs(output *string) []*cobra.Command {
 				}
 			}
 		}),
-		fleetVerb(output, prego.NodeCreate, "node-create FLEET_ID", "Add one server", func(cmd *cobra.Command) func(in inputs) {
+		fleetVerb(output, server.NodeCreate, "node-create FLEET_ID", "Add one server", func(cmd *cobra.Command) func(in inputs) {
 			f := cmd.Flags()
 			region := f.String("region", "", "where, whatever the policy says")
 			return func(in inputs) { in.set("region", region) }
@@ -93,7 +93,7 @@ func (in inputs) set(flag string, v any, name ...string) {
 	in.values[name[0]] = v
 }
 
-func fleetVerb(output *string, action prego.FleetActionKind, use, short string, flags func(*cobra.Command) func(inputs)) *cobra.Command {
+func fleetVerb(output *string, action server.FleetActionKind, use, short string, flags func(*cobra.Command) func(inputs)) *cobra.Command {
 	var dryRun, watch bool
 	var key string
 	var fill func(inputs)
@@ -127,7 +127,7 @@ func fleetVerb(output *string, action prego.FleetActionKind, use, short string, 
 	f.BoolVar(&watch, "watch", false, "show each step until the action ended")
 	f.StringVar(&key, "idempotency-key", "", "makes sending the same request again harmless")
 	cmd.MarkFlagsMutuallyExclusive("dry-run", "watch")
-	if action == prego.ClusterResize {
+	if action == server.ClusterResize {
 		cmd.MarkFlagsMutuallyExclusive("to", "by", "percent")
 	}
 	return cmd
@@ -175,8 +175,8 @@ func printPlan(out io.Writer, p api.FleetActionPlan) error {
 		}
 		return n, regions, ids
 	}
-	made, in, _ := counts(api.FleetPlannedStepOp(prego.StepOpCreate))
-	gone, from, ids := counts(api.FleetPlannedStepOp(prego.StepOpDelete))
+	made, in, _ := counts(api.FleetPlannedStepOp(server.StepOpCreate))
+	gone, from, ids := counts(api.FleetPlannedStepOp(server.StepOpDelete))
 	if made == 0 && gone == 0 {
 		fmt.Fprintln(w, "nothing to do")
 	}
@@ -229,7 +229,7 @@ func followAction(cmd *cobra.Command, c *apiClient, a api.FleetActionAccepted, o
 			return err
 		}
 	}
-	if prego.FleetActionStatus(act.Status) != prego.ActionSucceeded {
+	if server.FleetActionStatus(act.Status) != server.ActionSucceeded {
 		return &exitError{code: exitOutcome, err: fmt.Errorf("fleet %s action %d is %s%s", act.FleetId, act.Seq, act.Status, whyAction(act))}
 	}
 	if output != "json" {
@@ -252,19 +252,19 @@ func whyAction(a api.FleetAction) string {
 // watchAction prints an action's plan and steps as they happen, until it ended. It
 // goes on through an outage of the API of up to patience.
 func (c *apiClient) watchAction(ctx context.Context, w io.Writer, fleet string, seq int, patience time.Duration) (api.FleetAction, error) {
-	seen := actionSeen{w: w, steps: map[string]prego.FleetStepState{}}
+	seen := actionSeen{w: w, steps: map[string]server.FleetStepState{}}
 	return watchUntil(ctx, w, patience, func() (api.FleetAction, error) { return c.fleetAction(ctx, fleet, seq) }, func(a api.FleetAction) bool {
 		seen.print(a)
-		return prego.FleetActionStatus(a.Status).Ended()
+		return server.FleetActionStatus(a.Status).Ended()
 	})
 }
 
 // actionSeen is what of an action is printed already.
 type actionSeen struct {
 	w      io.Writer
-	status prego.FleetActionStatus
+	status server.FleetActionStatus
 	data   string
-	steps  map[string]prego.FleetStepState
+	steps  map[string]server.FleetStepState
 }
 
 func (s *actionSeen) line(a api.FleetAction, at *time.Time, text string) {
@@ -279,7 +279,7 @@ func (s *actionSeen) print(a api.FleetAction) {
 	if s.status == "" {
 		s.line(a, &a.CreatedAt, fmt.Sprintf("queued  %s %s  [%s]", a.Action, compact(a.Inputs), a.RequestedBy))
 	}
-	status := prego.FleetActionStatus(a.Status)
+	status := server.FleetActionStatus(a.Status)
 	if data := compact(a.Data); data != s.data && a.StartedAt != nil {
 		word := "planned"
 		if s.data != "" {
@@ -313,7 +313,7 @@ func latest(a api.FleetAction) *time.Time {
 }
 
 func (s *actionSeen) step(a api.FleetAction, st api.FleetActionStep) {
-	key, state := string(st.Op)+" "+st.ServerId, prego.FleetStepState(st.State)
+	key, state := string(st.Op)+" "+st.ServerId, server.FleetStepState(st.State)
 	before, known := s.steps[key]
 	if known && before == state {
 		return

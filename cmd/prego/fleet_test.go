@@ -20,6 +20,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 // told remembers the requests that an API is sent, and answers each with what is
@@ -155,7 +156,7 @@ func TestADryRunShowsCountsAndServers(t *testing.T) {
 }
 
 // acting is an answer with an action's steps in the states given.
-func acting(status prego.FleetActionStatus, data string, states ...string) func(http.ResponseWriter) {
+func acting(status server.FleetActionStatus, data string, states ...string) func(http.ResponseWriter) {
 	a := api.FleetAction{FleetId: "pool", Seq: 7, Action: "CLUSTER_SCALE_OUT", Inputs: json.RawMessage(`{"count": 2}`), Data: json.RawMessage(data), Status: api.FleetActionStatus(status), RequestedBy: "me", CreatedAt: born}
 	steps := []api.FleetActionStep{}
 	for i, st := range states {
@@ -167,7 +168,7 @@ func acting(status prego.FleetActionStatus, data string, states ...string) func(
 	if status.Ended() {
 		a.FinishedAt = a.StartedAt
 	}
-	if status == prego.ActionFailed {
+	if status == server.ActionFailed {
 		reason := "servers_failed"
 		a.Reason = &reason
 	}
@@ -182,8 +183,8 @@ func TestWatchingAnActionShowsEachStepOnce(t *testing.T) {
 		_ = c.Close()
 	}
 	plan, anew := `{"status":"OK","creation":{"count":2,"regions":{"eu":2}}}`, `{"status":"OK","creation":{"count":2,"regions":{"eu":1,"us":1}}}`
-	c, _ := scriptedClient(t, acting(prego.ActionQueued, `{}`), acting(prego.ActionRunning, plan, "planned", "planned"), hangUp, refused(503, prego.CodeNotReady),
-		acting(prego.ActionRunning, plan, "done", "planned"), acting(prego.ActionRunning, anew, "done", "failed", "planned"), acting(prego.ActionSucceeded, anew, "done", "failed", "done"))
+	c, _ := scriptedClient(t, acting(server.ActionQueued, `{}`), acting(server.ActionRunning, plan, "planned", "planned"), hangUp, refused(503, prego.CodeNotReady),
+		acting(server.ActionRunning, plan, "done", "planned"), acting(server.ActionRunning, anew, "done", "failed", "planned"), acting(server.ActionSucceeded, anew, "done", "failed", "done"))
 	var out bytes.Buffer
 	a, err := c.watchAction(context.Background(), &out, "pool", 7, time.Minute)
 	require.NoError(t, err)
@@ -205,7 +206,7 @@ func TestWatchingAnActionShowsEachStepOnce(t *testing.T) {
 }
 
 func TestExitStatusOfActions(t *testing.T) {
-	for status, code := range map[prego.FleetActionStatus]int{prego.ActionSucceeded: 0, prego.ActionFailed: exitOutcome, prego.ActionCancelled: exitOutcome} {
+	for status, code := range map[server.FleetActionStatus]int{server.ActionSucceeded: 0, server.ActionFailed: exitOutcome, server.ActionCancelled: exitOutcome} {
 		say := map[string]func(http.ResponseWriter){
 			"POST /v1/fleets/pool/actions":  answer(http.StatusAccepted, api.FleetActionAccepted{FleetId: "pool", Seq: 7}),
 			"GET /v1/fleets/pool/actions/7": acting(status, `{"status":"OK"}`, "done"),
@@ -237,7 +238,7 @@ func TestFleetsAreShownAndChanged(t *testing.T) {
 		"PUT /v1/fleets/pool/policies/spread":    answer(200, f),
 		"DELETE /v1/fleets/pool/policies/spread": answer(204, nil),
 		"DELETE /v1/fleets/pool":                 answer(204, nil),
-		"POST /v1/fleets/pool/actions/7/cancel":  acting(prego.ActionCancelled, `{}`),
+		"POST /v1/fleets/pool/actions/7/cancel":  acting(server.ActionCancelled, `{}`),
 		"GET /v1/fleets/pool/actions?limit=50":   answer(200, api.FleetActionPage{Actions: []api.FleetAction{{Seq: 7, Action: "NODE_CREATE", Status: "queued", Data: json.RawMessage(`{}`)}}}),
 	}
 	for args, want := range map[string]string{

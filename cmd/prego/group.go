@@ -20,6 +20,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/workload"
 )
 
 func groupPath(id string) string { return "/v1/groups/" + url.PathEscape(id) }
@@ -56,7 +57,7 @@ func (f *workloadFlags) add(cmd *cobra.Command, constraint bool) {
 }
 
 // spec reads the flags; args are the command, where there is one.
-func (f *workloadFlags) spec(in io.Reader, args []string) (s prego.WorkloadSpec, err error) {
+func (f *workloadFlags) spec(in io.Reader, args []string) (s workload.Spec, err error) {
 	if f.file != "" {
 		var b []byte
 		if f.file == "-" {
@@ -80,7 +81,7 @@ func (f *workloadFlags) spec(in io.Reader, args []string) (s prego.WorkloadSpec,
 	if f.image == "" {
 		return s, &exitError{code: 2, err: fmt.Errorf("--image or --file is required")}
 	}
-	s = prego.WorkloadSpec{Image: f.image, Command: args, CPURequest: f.cpu, Ports: f.ports, Volumes: f.volumes}
+	s = workload.Spec{Image: f.image, Command: args, CPURequest: f.cpu, Ports: f.ports, Volumes: f.volumes}
 	if len(f.require)+len(f.forbid) > 0 {
 		s.Constraint = &prego.Constraint{Require: f.require, Disallow: f.forbid}
 	}
@@ -100,7 +101,7 @@ func (f *workloadFlags) anything(cmd *cobra.Command, args []string) error {
 
 // change is a spec with what the flags that were given change; args are the command,
 // where there is one.
-func (f *workloadFlags) change(cmd *cobra.Command, s prego.WorkloadSpec, args []string) (prego.WorkloadSpec, error) {
+func (f *workloadFlags) change(cmd *cobra.Command, s workload.Spec, args []string) (workload.Spec, error) {
 	given := cmd.Flags().Changed
 	s.Constraint = nil // it is fixed
 	if len(args) > 0 {
@@ -168,7 +169,7 @@ func groupCreate(output *string) *cobra.Command {
 			}
 			var g api.ProcessGroup
 			if err := c.do(cmd.Context(), http.MethodPost, "/v1/envs/"+url.PathEscape(args[0])+"/groups", nil,
-				prego.CreateGroupRequest{Name: args[1], Spec: spec, Replicas: &replicas}, &g); err != nil {
+				workload.CreateGroupRequest{Name: args[1], Spec: spec, Replicas: &replicas}, &g); err != nil {
 				return err
 			}
 			return showGroup(cmd, *output, g)
@@ -334,7 +335,7 @@ func groupDeploy(output *string) *cobra.Command {
 				return err
 			}
 			var g api.ProcessGroup
-			var spec prego.WorkloadSpec
+			var spec workload.Spec
 			if f.file != "" {
 				spec, err = f.spec(cmd.InOrStdin(), nil)
 			} else if err = f.anything(cmd, args[1:]); err == nil {
@@ -407,7 +408,7 @@ func watchGroup(ctx context.Context, w io.Writer, c *apiClient, id string, every
 			last = now
 		}
 		switch {
-		case g.Converged && g.DeployStatus == string(prego.DeployRolledBack):
+		case g.Converged && g.DeployStatus == string(workload.DeployRolledBack):
 			return &exitError{code: 3, err: fmt.Errorf("rolled back: %s", deref(g.DeployMessage))}
 		case g.Converged:
 			return nil

@@ -16,13 +16,14 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/workload"
 )
 
 // groupWith is an answer with a group in some state.
 func groupWith(change func(*api.ProcessGroup)) func(http.ResponseWriter) {
 	g := api.ProcessGroup{
 		GroupId: "grp-0123456789ab", EnvId: "env-live", OrgId: "acme", Region: "eu", Name: "web", Replicas: 2, Release: 2, StableRelease: 1,
-		Spec: prego.WorkloadSpec{Image: "web:2", MemoryLimitBytes: 64 << 20, CPURequest: 0.5}, Status: "pending", DeployStatus: "rolling",
+		Spec: workload.Spec{Image: "web:2", MemoryLimitBytes: 64 << 20, CPURequest: 0.5}, Status: "pending", DeployStatus: "rolling",
 		Instances: map[string]int{"running": 1, "booting": 1}, CreatedAt: born, UpdatedAt: born,
 	}
 	change(&g)
@@ -96,7 +97,7 @@ func TestASpecIsReadFromFlagsOrAFile(t *testing.T) {
 	f := workloadFlags{image: "web:1", memory: "64M", cpu: 0.5, ports: []int{80}, require: []string{"gpu"}}
 	s, err := f.spec(nil, []string{"serve"})
 	require.NoError(t, err)
-	require.Equal(t, prego.WorkloadSpec{
+	require.Equal(t, workload.Spec{
 		Image: "web:1", Command: []string{"serve"}, MemoryLimitBytes: 64 << 20, CPURequest: 0.5, Ports: []int{80}, Constraint: &prego.Constraint{Require: []string{"gpu"}},
 	}, s)
 	file := filepath.Join(t.TempDir(), "spec.json")
@@ -120,7 +121,7 @@ func TestASpecIsReadFromFlagsOrAFile(t *testing.T) {
 }
 
 func TestADeployLeavesWhatIsNotGiven(t *testing.T) {
-	g := api.ProcessGroup{GroupId: "grp-0123456789ab", Spec: prego.WorkloadSpec{
+	g := api.ProcessGroup{GroupId: "grp-0123456789ab", Spec: workload.Spec{
 		Image: "web:1", Command: []string{"serve"}, MemoryLimitBytes: 64 << 20, CPURequest: 0.5, Ports: []int{80}, Volumes: []string{"/data"}, Constraint: &prego.Constraint{Require: []string{"gpu"}},
 	}}
 	say := map[string]func(http.ResponseWriter){

@@ -15,6 +15,7 @@ import (
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/relay"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/server"
 )
 
 // newRelayClient is how the API does what takes keys that it does not have: by way of a
@@ -61,36 +62,36 @@ func newRelay(p *process, ca *pki.Authority, engines *containers) (*relay.Server
 // shell is the agents as an operator uses them.
 type shell struct{ agents *agentclient.Client }
 
-func (s shell) Run(ctx context.Context, addr string, c prego.Command, timeout time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error) {
+func (s shell) Run(ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error) {
 	r, err := s.agents.Stream(ctx, c.ServerID, addr, wire.ExecRequest{
 		Kind: wire.CommandKind(c.Kind), Args: c.Args, AuditID: c.AuditID, TenantID: c.TenantID, Secrets: c.Secrets, TimeoutSeconds: int((timeout + time.Second - 1) / time.Second),
 	}, onLine)
 	if err != nil {
-		return prego.CommandOutcome{}, err
+		return server.CommandOutcome{}, err
 	}
-	return prego.CommandOutcome{
+	return server.CommandOutcome{
 		ExitCode: &r.ExitCode, Duration: time.Duration(r.DurationMs) * time.Millisecond, Stdout: r.StdoutTruncated, Stderr: r.StderrTruncated,
 	}, nil
 }
 
-func (c *containers) ListContainers(ctx context.Context, serverID, addr string) ([]prego.ContainerInfo, error) {
+func (c *containers) ListContainers(ctx context.Context, serverID, addr string) ([]server.ContainerInfo, error) {
 	h, err := c.hosts.Host(serverID, addr)
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
 	list, err := h.List(ctx)
-	slices.SortFunc(list, func(x, y prego.ContainerInfo) int { return strings.Compare(x.Name, y.Name) })
+	slices.SortFunc(list, func(x, y server.ContainerInfo) int { return strings.Compare(x.Name, y.Name) })
 	return list, err
 }
 
-func (c *containers) RunInstance(ctx context.Context, serverID, addr string, spec prego.ContainerSpec) error {
+func (c *containers) RunInstance(ctx context.Context, serverID, addr string, spec server.ContainerSpec) error {
 	h, err := c.hosts.Host(serverID, addr)
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	return h.Up(ctx, []prego.ContainerSpec{spec})
+	return h.Up(ctx, []server.ContainerSpec{spec})
 }
 
 func (c *containers) RemoveInstance(ctx context.Context, serverID, addr, name string) error {
@@ -103,7 +104,7 @@ func (c *containers) RemoveInstance(ctx context.Context, serverID, addr, name st
 }
 
 func (c *containers) ContainerLogs(ctx context.Context, serverID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error {
-	return c.on(ctx, serverID, addr, role, false, func(h *dockerhost.Host, specs []prego.ContainerSpec) error {
+	return c.on(ctx, serverID, addr, role, false, func(h *dockerhost.Host, specs []server.ContainerSpec) error {
 		mask := prego.Redact // of one that is not declared we know no secrets
 		for _, s := range specs {
 			if s.Name == name {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 func newImageCommand() *cobra.Command {
@@ -29,7 +29,7 @@ func newImageCommand() *cobra.Command {
 }
 
 func imageBuild(output *string) *cobra.Command {
-	var in prego.BuildImageRequest
+	var in server.BuildImageRequest
 	var watch bool
 	cmd := &cobra.Command{
 		Use: "build", Short: "Build an image, boot a server from it, and make servers from it from then on", Args: cobra.NoArgs,
@@ -42,7 +42,7 @@ func imageBuild(output *string) *cobra.Command {
 			if err := c.do(cmd.Context(), http.MethodPost, "/v1/images", nil, in, &g); err != nil {
 				return err
 			}
-			return imageOutcome(cmd, c, g, *output, watch, prego.ImageReady)
+			return imageOutcome(cmd, c, g, *output, watch, server.ImageReady)
 		},
 	}
 	cmd.Flags().StringVar(&in.Debian, "debian", "", "Debian release, like 13; empty takes that of the configured image")
@@ -52,7 +52,7 @@ func imageBuild(output *string) *cobra.Command {
 }
 
 // imageOutcome shows what was accepted, or with watch what became of it.
-func imageOutcome(cmd *cobra.Command, c *apiClient, g api.GoldenImage, output string, watch bool, wanted prego.ImageStatus) error {
+func imageOutcome(cmd *cobra.Command, c *apiClient, g api.GoldenImage, output string, watch bool, wanted server.ImageStatus) error {
 	w := cmd.OutOrStdout()
 	if watch {
 		var err error
@@ -67,7 +67,7 @@ func imageOutcome(cmd *cobra.Command, c *apiClient, g api.GoldenImage, output st
 	} else if !watch {
 		fmt.Fprintf(w, "accepted: image %s is %s, workflow %s\n", g.ImageId, g.Status, g.WorkflowId)
 	}
-	if watch && prego.ImageStatus(g.Status) != wanted {
+	if watch && server.ImageStatus(g.Status) != wanted {
 		return &exitError{code: exitOutcome, err: fmt.Errorf("image %s is %s%s", g.ImageId, g.Status, imageReason(g))}
 	}
 	return nil
@@ -96,7 +96,7 @@ func (c *apiClient) watchImage(ctx context.Context, cmd *cobra.Command, id strin
 			last = line
 			fmt.Fprintf(cmd.ErrOrStderr(), "%8.1fs  %s  %s\n", time.Since(g.CreatedAt).Seconds(), g.ImageId, line)
 		}
-		if prego.ImageStatus(g.Status).Rests() {
+		if server.ImageStatus(g.Status).Rests() {
 			return g, nil
 		}
 		select {
@@ -202,9 +202,9 @@ func imageDelete(output *string) *cobra.Command {
 			if err := c.do(cmd.Context(), http.MethodDelete, "/v1/images/"+url.PathEscape(args[0]), nil, nil, &g); err != nil {
 				return err
 			}
-			wanted := prego.ImageDeleted
-			if s := prego.ImageStatus(g.Status); s == prego.ImageBuilding || s == prego.ImageVerifying {
-				wanted = prego.ImageFailed // the build is cancelled
+			wanted := server.ImageDeleted
+			if s := server.ImageStatus(g.Status); s == server.ImageBuilding || s == server.ImageVerifying {
+				wanted = server.ImageFailed // the build is cancelled
 			}
 			return imageOutcome(cmd, c, g, *output, watch, wanted)
 		},

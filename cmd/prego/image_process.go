@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/cloudinit"
+	"github.com/prego/prego/server"
 	"github.com/prego/prego/workflows"
 )
 
@@ -29,7 +29,7 @@ func newImages(p *process, servers *activities.Servers, runs *workflows.Client) 
 	return &activities.Images{
 		Store: p.db, Servers: servers, Runs: runs, Keep: w.ImageKeep, BuildTimeout: w.ImageBuildTimeout, Poll: p.cfg.Hetzner.Poll * builderPolls,
 		Metrics: metrics, Log: p.log.Named("images"),
-		Recipe: func(base string) (prego.ImageRecipe, error) {
+		Recipe: func(base string) (server.ImageRecipe, error) {
 			return recipe(stack, w.ImageContainers, w.ContainerImage, base, agent)
 		},
 	}, nil
@@ -40,10 +40,10 @@ func newImages(p *process, servers *activities.Servers, runs *workflows.Client) 
 const builderPolls = 5
 
 // recipe is what an image is built from now.
-func recipe(stack prego.Stack, containers []string, benchImage, base, agent string) (prego.ImageRecipe, error) {
+func recipe(stack server.Stack, containers []string, benchImage, base, agent string) (server.ImageRecipe, error) {
 	document, err := json.Marshal(stack)
 	if err != nil {
-		return prego.ImageRecipe{}, fmt.Errorf("stack: %w", err)
+		return server.ImageRecipe{}, fmt.Errorf("stack: %w", err)
 	}
 	switch {
 	case len(containers) == 1 && containers[0] == "stack":
@@ -54,8 +54,8 @@ func recipe(stack prego.Stack, containers []string, benchImage, base, agent stri
 	containers = slices.Compact(slices.Sorted(slices.Values(containers)))
 	userData, hash, err := cloudinit.RenderImage(cloudinit.ImageInput{BaseImage: base, Containers: containers})
 	if err != nil {
-		return prego.ImageRecipe{}, err
+		return server.ImageRecipe{}, err
 	}
 	sum := sha256.Sum256(append(document, benchImage...))
-	return prego.ImageRecipe{UserData: userData, Hash: hash, AgentSHA256: agent, StackSHA256: hex.EncodeToString(sum[:]), Containers: containers}, nil
+	return server.ImageRecipe{UserData: userData, Hash: hash, AgentSHA256: agent, StackSHA256: hex.EncodeToString(sum[:]), Containers: containers}, nil
 }

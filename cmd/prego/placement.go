@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 func newPlacementCommand() *cobra.Command {
@@ -62,7 +62,7 @@ func placementSimulate() *cobra.Command {
 }
 
 func placementOverride(output *string) *cobra.Command {
-	var in prego.PlacementOverride
+	var in tenant.PlacementOverride
 	cmd := &cobra.Command{
 		Use: "override TENANT_ID", Short: "Force a place for a tenant that has none; capacity is not looked at, invariants hold", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 func newPolicyCommand() *cobra.Command {
@@ -99,16 +99,16 @@ func (p *policyFlags) add(cmd *cobra.Command) {
 }
 
 // flagsOf are the flags of each type of policy.
-var flagsOf = map[prego.PolicyType][]string{
-	prego.PolicyRegionPlacement: {"region"},
-	prego.PolicyDeletion:        {"criteria", "grace-period"},
-	prego.PolicyScaling:         {"event", "adjustment", "number", "min-step", "cooldown", "best-effort"},
+var flagsOf = map[server.PolicyType][]string{
+	server.PolicyRegionPlacement: {"region"},
+	server.PolicyDeletion:        {"criteria", "grace-period"},
+	server.PolicyScaling:         {"event", "adjustment", "number", "min-step", "cooldown", "best-effort"},
 }
 
 // kind is the type whose flags were given, "" for none.
-func (p *policyFlags) kind(given func(string) bool) (prego.PolicyType, error) {
-	var kind prego.PolicyType
-	for _, k := range []prego.PolicyType{prego.PolicyRegionPlacement, prego.PolicyDeletion, prego.PolicyScaling} {
+func (p *policyFlags) kind(given func(string) bool) (server.PolicyType, error) {
+	var kind server.PolicyType
+	for _, k := range []server.PolicyType{server.PolicyRegionPlacement, server.PolicyDeletion, server.PolicyScaling} {
 		for _, name := range flagsOf[k] {
 			if !given(name) {
 				continue
@@ -123,7 +123,7 @@ func (p *policyFlags) kind(given func(string) bool) (prego.PolicyType, error) {
 }
 
 // build puts the spec together, and tells its type ("" when it comes as JSON).
-func (p *policyFlags) build(cmd *cobra.Command) (prego.PolicyType, json.RawMessage, error) {
+func (p *policyFlags) build(cmd *cobra.Command) (server.PolicyType, json.RawMessage, error) {
 	kind, err := p.kind(cmd.Flags().Changed)
 	switch {
 	case err != nil:
@@ -138,7 +138,7 @@ func (p *policyFlags) build(cmd *cobra.Command) (prego.PolicyType, json.RawMessa
 	}
 	spec := map[string]any{}
 	switch kind {
-	case prego.PolicyRegionPlacement:
+	case server.PolicyRegionPlacement:
 		regions := []map[string]any{}
 		for _, text := range p.regions {
 			r, err := parseWeighted(text)
@@ -148,12 +148,12 @@ func (p *policyFlags) build(cmd *cobra.Command) (prego.PolicyType, json.RawMessa
 			regions = append(regions, r)
 		}
 		spec["regions"] = regions
-	case prego.PolicyDeletion:
+	case server.PolicyDeletion:
 		if p.criteria != "" {
 			spec["criteria"] = p.criteria
 		}
 		spec["grace_period"] = int64(p.grace / time.Second)
-	case prego.PolicyScaling:
+	case server.PolicyScaling:
 		adjustment := map[string]any{"number": p.number, "min_step": p.minStep, "best_effort": p.bestEffort, "cooldown": int64(p.cooldown / time.Second)}
 		if p.adjustment != "" {
 			adjustment["type"] = p.adjustment

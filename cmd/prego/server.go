@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 // exitOutcome is the status when what was waited for failed.
@@ -70,10 +70,10 @@ func follow(ctx context.Context, cmd *cobra.Command, c *apiClient, a api.Accepte
 }
 
 func rests(s api.ServerStatus) bool {
-	switch prego.ServerStatus(s) {
-	case prego.ServerActive, prego.ServerFailed, prego.ServerTerminated:
+	switch server.Status(s) {
+	case server.Active, server.Failed, server.Terminated:
 		return true
-	case prego.ServerProvisioning, prego.ServerDraining:
+	case server.Provisioning, server.Draining:
 	}
 	return false
 }
@@ -90,7 +90,7 @@ func reasonOf(s api.Server) string {
 }
 
 func serverCreate(output *string) *cobra.Command {
-	var in prego.CreateServerRequest
+	var in server.CreateRequest
 	var watch bool
 	cmd := &cobra.Command{
 		Use: "create SERVER_ID", Short: "Request a server", Args: cobra.ExactArgs(1),
@@ -104,7 +104,7 @@ func serverCreate(output *string) *cobra.Command {
 			if err := c.do(cmd.Context(), http.MethodPost, "/internal/servers/create", nil, in, &a); err != nil {
 				return err
 			}
-			return follow(cmd.Context(), cmd, c, a, *output, watch, api.ServerStatus(prego.ServerActive))
+			return follow(cmd.Context(), cmd, c, a, *output, watch, api.ServerStatus(server.Active))
 		},
 	}
 	f := cmd.Flags()
@@ -282,7 +282,7 @@ func serverRetry(output *string) *cobra.Command {
 			if err := c.do(cmd.Context(), http.MethodPost, "/v1/servers/"+url.PathEscape(args[0])+"/retry", nil, nil, &a); err != nil {
 				return err
 			}
-			return follow(cmd.Context(), cmd, c, a, *output, watch, api.ServerStatus(prego.ServerActive))
+			return follow(cmd.Context(), cmd, c, a, *output, watch, api.ServerStatus(server.Active))
 		},
 	}
 	cmd.Flags().BoolVar(&watch, "watch", false, "show the progress")
@@ -306,7 +306,7 @@ func serverDelete(output *string) *cobra.Command {
 			if err := c.do(cmd.Context(), http.MethodDelete, "/v1/servers/"+url.PathEscape(args[0]), q, nil, &a); err != nil {
 				return err
 			}
-			return follow(cmd.Context(), cmd, c, a, *output, watch, api.ServerStatus(prego.ServerTerminated))
+			return follow(cmd.Context(), cmd, c, a, *output, watch, api.ServerStatus(server.Terminated))
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also when tenants live on it: they are lost")
@@ -315,7 +315,7 @@ func serverDelete(output *string) *cobra.Command {
 }
 
 func serverImport(output *string) *cobra.Command {
-	var in prego.ImportServerRequest
+	var in server.ImportRequest
 	cmd := &cobra.Command{
 		Use: "import SERVER_ID", Short: "Take over a server that exists; prints what to run on it", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/sim"
+	"github.com/prego/prego/tenant"
 )
 
 // simulateFlags are the command's.
@@ -53,7 +53,7 @@ func newSimulateCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.IntVar(&o.tenants, "tenants", 10_000, fmt.Sprintf("how many tenants ask for a place, 0 to %d", sim.MaxTenants))
 	f.Uint64Var(&o.seed, "seed", 1, "seed: the same one gives the same report")
-	f.StringVar(&o.policy, "policy", string(prego.ModeShared), "shared or one_tenant_one_server")
+	f.StringVar(&o.policy, "policy", string(tenant.ModeShared), "shared or one_tenant_one_server")
 	f.StringVar(&o.algorithm, "algorithm", string(placement.BestFit), "best_fit, first_fit or round_robin")
 	f.BoolVar(&o.json, "json", false, "print one JSON document")
 	f.StringVar(&o.prices, "prices", "", "take the machines' prices at this location from the provider's catalog, by the API; empty takes the model's")
@@ -72,7 +72,7 @@ func badUsage(err error) error {
 // config checks the flags.
 func (o simulateFlags) config() (sim.Config, error) {
 	p := placement.DefaultPolicy()
-	p.Mode, p.Algorithm = prego.PlacementMode(o.policy), placement.Algorithm(o.algorithm)
+	p.Mode, p.Algorithm = tenant.PlacementMode(o.policy), placement.Algorithm(o.algorithm)
 	switch {
 	case o.tenants < 0 || o.tenants > sim.MaxTenants:
 		return sim.Config{}, fmt.Errorf("--tenants must be 0 to %d, and is %d", sim.MaxTenants, o.tenants)

@@ -17,12 +17,13 @@ import (
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/server"
 )
 
 // containers runs the declared stack on hosts.
 type containers struct {
 	hosts   *dockerhost.Hosts
-	stack   prego.Stack
+	stack   server.Stack
 	image   string
 	key     []byte // the secrets in stacks are derived from it
 	digests digests
@@ -73,7 +74,7 @@ func dockerHosts(cfg config.Config, ca *pki.Authority, login func(context.Contex
 }
 
 // specs are the containers of one server.
-func (c *containers) specs(serverID string, role prego.Role) ([]prego.ContainerSpec, error) {
+func (c *containers) specs(serverID string, role prego.Role) ([]server.ContainerSpec, error) {
 	vars := map[string]string{"server_id": serverID, "role": string(role), "bench_image": c.image}
 	specs, err := c.stack.For(role, vars, func(name string) string {
 		// The same server gets the same secrets again, so that they are kept nowhere.
@@ -82,14 +83,14 @@ func (c *containers) specs(serverID string, role prego.Role) ([]prego.ContainerS
 		return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 	})
 	if err != nil {
-		return nil, &prego.ContainerError{Container: "all", Message: err.Error()}
+		return nil, &server.ContainerError{Container: "all", Message: err.Error()}
 	}
 	return specs, nil
 }
 
 // pin names images by their digests, those that were resolved before. With a host, it
 // resolves the rest there: the first host that pulls an image decides for all.
-func (c *containers) pin(ctx context.Context, specs []prego.ContainerSpec, resolveOn *dockerhost.Host) error {
+func (c *containers) pin(ctx context.Context, specs []server.ContainerSpec, resolveOn *dockerhost.Host) error {
 	known := make(map[string]string)
 	for i, spec := range specs {
 		digest, ok := known[spec.Image]
@@ -117,7 +118,7 @@ func (c *containers) digestOf(ctx context.Context, image string, resolveOn *dock
 }
 
 // on calls f with a server's engine and declaration.
-func (c *containers) on(ctx context.Context, serverID, addr string, role prego.Role, resolve bool, f func(*dockerhost.Host, []prego.ContainerSpec) error) error {
+func (c *containers) on(ctx context.Context, serverID, addr string, role prego.Role, resolve bool, f func(*dockerhost.Host, []server.ContainerSpec) error) error {
 	specs, err := c.specs(serverID, role)
 	if err != nil {
 		return err
@@ -138,19 +139,19 @@ func (c *containers) on(ctx context.Context, serverID, addr string, role prego.R
 }
 
 func (c *containers) StartContainers(ctx context.Context, serverID, addr string, role prego.Role) error {
-	return c.on(ctx, serverID, addr, role, true, func(h *dockerhost.Host, specs []prego.ContainerSpec) error { return h.Up(ctx, specs) })
+	return c.on(ctx, serverID, addr, role, true, func(h *dockerhost.Host, specs []server.ContainerSpec) error { return h.Up(ctx, specs) })
 }
 
-func (c *containers) CheckContainers(ctx context.Context, serverID, addr string, role prego.Role) (drift []prego.ContainerDrift, err error) {
-	err = c.on(ctx, serverID, addr, role, false, func(h *dockerhost.Host, specs []prego.ContainerSpec) error {
+func (c *containers) CheckContainers(ctx context.Context, serverID, addr string, role prego.Role) (drift []server.ContainerDrift, err error) {
+	err = c.on(ctx, serverID, addr, role, false, func(h *dockerhost.Host, specs []server.ContainerSpec) error {
 		drift, err = h.Check(ctx, specs)
 		return err
 	})
 	return drift, err
 }
 
-func (c *containers) RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) (drift []prego.ContainerDrift, err error) {
-	err = c.on(ctx, serverID, addr, role, true, func(h *dockerhost.Host, specs []prego.ContainerSpec) error {
+func (c *containers) RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) (drift []server.ContainerDrift, err error) {
+	err = c.on(ctx, serverID, addr, role, true, func(h *dockerhost.Host, specs []server.ContainerSpec) error {
 		drift, err = h.Repair(ctx, specs)
 		return err
 	})

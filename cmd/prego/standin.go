@@ -14,6 +14,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
 // newStandInCommand is what runs in the containers of simulated hosts with a real
@@ -55,10 +56,10 @@ func standInStack(dir, image string) (file string, err error) {
 	}
 	for _, specs := range stack {
 		for i, c := range specs {
-			specs[i] = prego.ContainerSpec{
+			specs[i] = server.ContainerSpec{
 				Name: c.Name, Image: image, Command: []string{sim.StandInProgram, "stand-in", c.Name}, Env: map[string]string{"PREGO_ROLE": "${role}"},
 				Network: "none", MemoryMB: 128, CPUs: 0.5, Pids: 64, StopTimeout: prego.Duration(3 * time.Second), After: c.After,
-				Health: &prego.ContainerHealth{Command: []string{sim.StandInProgram, "stand-in", "--check"}, Interval: prego.Duration(500 * time.Millisecond)},
+				Health: &server.ContainerHealth{Command: []string{sim.StandInProgram, "stand-in", "--check"}, Interval: prego.Duration(500 * time.Millisecond)},
 			}
 			if c.Once {
 				specs[i].Once, specs[i].Health, specs[i].Command = true, nil, []string{sim.StandInProgram, "stand-in", "--check"}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/tenant"
 )
 
 func newTenantCommand() *cobra.Command {
@@ -19,15 +20,15 @@ func newTenantCommand() *cobra.Command {
 	output := outputFlag(cmd)
 	cmd.AddCommand(tenantCreate(output), tenantList(output), tenantShow(output), tenantPassword(output), newTenantUserCommand(output), newTenantMailCommand(output), tenantQuota(output))
 	for _, v := range []struct {
-		action prego.TenantAction
+		action tenant.Action
 		short  string
 	}{
-		{prego.ActionSuspend, "Take an active tenant offline"},
-		{prego.ActionResume, "Put a suspended tenant online again"},
-		{prego.ActionCancel, "End a tenant; its grace period begins"},
-		{prego.ActionReactivate, "Take back a cancellation"},
-		{prego.ActionTerminate, "End a tenant now; its data is kept for the retention window"},
-		{prego.ActionRetry, "Provision a failed tenant again"},
+		{tenant.ActionSuspend, "Take an active tenant offline"},
+		{tenant.ActionResume, "Put a suspended tenant online again"},
+		{tenant.ActionCancel, "End a tenant; its grace period begins"},
+		{tenant.ActionReactivate, "Take back a cancellation"},
+		{tenant.ActionTerminate, "End a tenant now; its data is kept for the retention window"},
+		{tenant.ActionRetry, "Provision a failed tenant again"},
 	} {
 		cmd.AddCommand(tenantChange(output, v.action, v.short))
 	}
@@ -47,7 +48,7 @@ func outputFlag(cmd *cobra.Command) *string {
 }
 
 func tenantCreate(output *string) *cobra.Command {
-	var in prego.CreateTenantRequest
+	var in tenant.CreateRequest
 	var key string
 	var watch bool
 	cmd := &cobra.Command{
@@ -66,7 +67,7 @@ func tenantCreate(output *string) *cobra.Command {
 			if err := c.send(cmd.Context(), http.MethodPost, "/v1/tenants", nil, header, in, &a); err != nil {
 				return err
 			}
-			return followTenant(cmd.Context(), cmd, c, a, *output, watch, 0, is(prego.TenantActive))
+			return followTenant(cmd.Context(), cmd, c, a, *output, watch, 0, is(tenant.Active))
 		},
 	}
 	f := cmd.Flags()
@@ -94,8 +95,8 @@ func tenantCreate(output *string) *cobra.Command {
 }
 
 // is matches tenants that rest in a state.
-func is(state prego.TenantState) func(api.Tenant) bool {
-	return func(t api.Tenant) bool { return prego.TenantState(t.State) == state }
+func is(state tenant.State) func(api.Tenant) bool {
+	return func(t api.Tenant) bool { return tenant.State(t.State) == state }
 }
 
 // followTenant prints an acceptance and, when asked to, the progress after an event
@@ -129,7 +130,7 @@ func followTenant(ctx context.Context, cmd *cobra.Command, c *apiClient, a api.T
 	}
 	if output != "json" {
 		site := ""
-		if t.SiteUrl != nil && is(prego.TenantActive)(t) { // another state's may be offline
+		if t.SiteUrl != nil && is(tenant.Active)(t) { // another state's may be offline
 			site = ": " + *t.SiteUrl
 		}
 		fmt.Fprintf(w, "tenant %s is %s%s\n", t.TenantId, t.State, site)
@@ -137,7 +138,7 @@ func followTenant(ctx context.Context, cmd *cobra.Command, c *apiClient, a api.T
 	return nil
 }
 
-func tenantChange(output *string, action prego.TenantAction, short string) *cobra.Command {
+func tenantChange(output *string, action tenant.Action, short string) *cobra.Command {
 	var reason string
 	var watch bool
 	cmd := &cobra.Command{
@@ -155,7 +156,7 @@ func tenantChange(output *string, action prego.TenantAction, short string) *cobr
 	return cmd
 }
 
-func changeTenant(cmd *cobra.Command, c *apiClient, id string, action prego.TenantAction, reason, output string, watch bool) error {
+func changeTenant(cmd *cobra.Command, c *apiClient, id string, action tenant.Action, reason, output string, watch bool) error {
 	var after int64
 	if watch {
 		t, err := c.tenant(cmd.Context(), id)
@@ -174,13 +175,13 @@ func changeTenant(cmd *cobra.Command, c *apiClient, id string, action prego.Tena
 	if err := c.do(cmd.Context(), http.MethodPost, "/v1/tenants/"+url.PathEscape(id)+"/"+string(action), nil, in, &a); err != nil {
 		return err
 	}
-	wanted := is(prego.TenantState(a.State))
+	wanted := is(tenant.State(a.State))
 	switch {
-	case action == prego.ActionRetry:
-		wanted = is(prego.TenantActive)
-	case is(prego.TenantProvisioning)(api.Tenant{State: a.State}): // cancelled: it ends as failed, and that is what was asked for
+	case action == tenant.ActionRetry:
+		wanted = is(tenant.Active)
+	case is(tenant.Provisioning)(api.Tenant{State: a.State}): // cancelled: it ends as failed, and that is what was asked for
 		wanted = func(t api.Tenant) bool {
-			return is(prego.TenantFailed)(t) && prego.Reason(deref(t.StatusReason)) == prego.ReasonCancelled
+			return is(tenant.Failed)(t) && prego.Reason(deref(t.StatusReason)) == prego.ReasonCancelled
 		}
 	}
 	return followTenant(cmd.Context(), cmd, c, a, output, watch, after, wanted)

@@ -16,9 +16,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 func (c *apiClient) tenant(ctx context.Context, id string) (api.Tenant, error) {
@@ -91,10 +91,10 @@ func passing(err error) bool {
 
 // tenantRests: nothing is under way, and the effects of its state are in place.
 func tenantRests(t api.Tenant) bool {
-	switch prego.TenantState(t.State) {
-	case prego.TenantTrial, prego.TenantProvisioning:
+	switch tenant.State(t.State) {
+	case tenant.Trial, tenant.Provisioning:
 		return false
-	case prego.TenantActive, prego.TenantSuspended, prego.TenantGracePeriod, prego.TenantTerminated, prego.TenantDataPurged, prego.TenantFailed:
+	case tenant.Active, tenant.Suspended, tenant.GracePeriod, tenant.Terminated, tenant.DataPurged, tenant.Failed:
 	}
 	return t.ConvergedState == string(t.State)
 }

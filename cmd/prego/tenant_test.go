@@ -18,6 +18,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 // scripted answers each request for a tenant with the next of its answers, and the
@@ -53,7 +54,7 @@ func refused(status int, code prego.Code) func(http.ResponseWriter) {
 var born = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // inState is an answer with the first n events of a life.
-func inState(state, converged prego.TenantState, n int, change ...func(*api.Tenant)) func(http.ResponseWriter) {
+func inState(state, converged tenant.State, n int, change ...func(*api.Tenant)) func(http.ResponseWriter) {
 	t := api.Tenant{TenantId: "t-1", Slug: "acme", State: api.TenantState(state), ConvergedState: string(converged), CreatedAt: born}
 	steps := []string{"requested", "placed", "site_promoted", "apps_installed", "state_changed", "effects_in_place"}
 	for i := range n {
@@ -81,8 +82,8 @@ func TestWatchingFollowsEventsThroughAnOutage(t *testing.T) {
 		_ = c.Close()
 	}
 	c, _ := scriptedClient(t,
-		inState(prego.TenantProvisioning, "", 1), hangUp, refused(503, prego.CodeNotReady), refused(429, prego.CodeRateLimited), answer(502, "bad gateway"),
-		inState(prego.TenantProvisioning, "", 3), inState(prego.TenantActive, "", 5), inState(prego.TenantActive, prego.TenantActive, 6))
+		inState(tenant.Provisioning, "", 1), hangUp, refused(503, prego.CodeNotReady), refused(429, prego.CodeRateLimited), answer(502, "bad gateway"),
+		inState(tenant.Provisioning, "", 3), inState(tenant.Active, "", 5), inState(tenant.Active, tenant.Active, 6))
 	var out bytes.Buffer
 	got, err := c.watchTenant(context.Background(), &out, "t-1", 10)
 	require.NoError(t, err)
@@ -106,7 +107,7 @@ func TestWatchingGivesUp(t *testing.T) {
 	_, err = c.watchTenantFor(context.Background(), &bytes.Buffer{}, "t-1", 0, 300*time.Millisecond)
 	require.ErrorContains(t, err, "not_ready")
 
-	c, _ = scriptedClient(t, inState(prego.TenantSuspended, prego.TenantActive, 1))
+	c, _ = scriptedClient(t, inState(tenant.Suspended, tenant.Active, 1))
 	ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
 	defer cancel()
 	_, err = c.watchTenant(ctx, &bytes.Buffer{}, "t-1", 0)
@@ -116,23 +117,23 @@ func TestWatchingGivesUp(t *testing.T) {
 func TestExitStatusOfChanges(t *testing.T) {
 	t.Parallel()
 	cancelled := func(t *api.Tenant) { r := string(prego.ReasonCancelled); t.StatusReason = &r }
-	accepted := func(state prego.TenantState) func(http.ResponseWriter) {
+	accepted := func(state tenant.State) func(http.ResponseWriter) {
 		return answer(http.StatusAccepted, api.TenantAccepted{TenantId: "t-1", State: api.TenantState(state), WorkflowId: "w"})
 	}
-	before := inState(prego.TenantActive, prego.TenantActive, 1)
+	before := inState(tenant.Active, tenant.Active, 1)
 	for name, tc := range map[string]struct {
-		action  prego.TenantAction
+		action  tenant.Action
 		answers []func(http.ResponseWriter)
 		code    int // 0 for success
 	}{
-		"suspended":            {prego.ActionSuspend, []func(http.ResponseWriter){before, accepted(prego.TenantSuspended), inState(prego.TenantSuspended, prego.TenantSuspended, 2)}, 0},
-		"resumed meanwhile":    {prego.ActionSuspend, []func(http.ResponseWriter){before, accepted(prego.TenantSuspended), inState(prego.TenantActive, prego.TenantActive, 2)}, exitOutcome},
-		"refused":              {prego.ActionResume, []func(http.ResponseWriter){before, refused(409, prego.CodeInvalidTransition)}, 2},
-		"retried":              {prego.ActionRetry, []func(http.ResponseWriter){before, accepted(prego.TenantProvisioning), inState(prego.TenantActive, prego.TenantActive, 2)}, 0},
-		"retried and failed":   {prego.ActionRetry, []func(http.ResponseWriter){before, accepted(prego.TenantProvisioning), inState(prego.TenantFailed, prego.TenantFailed, 2)}, exitOutcome},
-		"cancelled in time":    {prego.ActionCancel, []func(http.ResponseWriter){before, accepted(prego.TenantProvisioning), inState(prego.TenantFailed, prego.TenantFailed, 2, cancelled)}, 0},
-		"cancelled too late":   {prego.ActionCancel, []func(http.ResponseWriter){before, accepted(prego.TenantProvisioning), inState(prego.TenantActive, prego.TenantActive, 2)}, exitOutcome},
-		"cancelled, and alive": {prego.ActionCancel, []func(http.ResponseWriter){before, accepted(prego.TenantGracePeriod), inState(prego.TenantGracePeriod, prego.TenantGracePeriod, 2)}, 0},
+		"suspended":            {tenant.ActionSuspend, []func(http.ResponseWriter){before, accepted(tenant.Suspended), inState(tenant.Suspended, tenant.Suspended, 2)}, 0},
+		"resumed meanwhile":    {tenant.ActionSuspend, []func(http.ResponseWriter){before, accepted(tenant.Suspended), inState(tenant.Active, tenant.Active, 2)}, exitOutcome},
+		"refused":              {tenant.ActionResume, []func(http.ResponseWriter){before, refused(409, prego.CodeInvalidTransition)}, 2},
+		"retried":              {tenant.ActionRetry, []func(http.ResponseWriter){before, accepted(tenant.Provisioning), inState(tenant.Active, tenant.Active, 2)}, 0},
+		"retried and failed":   {tenant.ActionRetry, []func(http.ResponseWriter){before, accepted(tenant.Provisioning), inState(tenant.Failed, tenant.Failed, 2)}, exitOutcome},
+		"cancelled in time":    {tenant.ActionCancel, []func(http.ResponseWriter){before, accepted(tenant.Provisioning), inState(tenant.Failed, tenant.Failed, 2, cancelled)}, 0},
+		"cancelled too late":   {tenant.ActionCancel, []func(http.ResponseWriter){before, accepted(tenant.Provisioning), inState(tenant.Active, tenant.Active, 2)}, exitOutcome},
+		"cancelled, and alive": {tenant.ActionCancel, []func(http.ResponseWriter){before, accepted(tenant.GracePeriod), inState(tenant.GracePeriod, tenant.GracePeriod, 2)}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

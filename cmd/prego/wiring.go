@@ -31,6 +31,7 @@ import (
 	"github.com/prego/prego/internal/store"
 	"github.com/prego/prego/internal/telemetry"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/server"
 	"github.com/prego/prego/workflows"
 )
 
@@ -178,10 +179,10 @@ type importer struct {
 	ttl    time.Duration
 }
 
-func (i importer) IssueImport(ctx context.Context, s prego.Server) (string, error) {
+func (i importer) IssueImport(ctx context.Context, s server.Server) (string, error) {
 	id := i.tokens.NewTokenID()
-	issued, err := i.db.IssueToken(ctx, prego.TokenIssue{
-		TokenID: id, ServerID: s.ServerID, Attempt: s.Attempt, Purpose: prego.PurposeImportExisting,
+	issued, err := i.db.IssueToken(ctx, server.TokenIssue{
+		TokenID: id, ServerID: s.ServerID, Attempt: s.Attempt, Purpose: server.PurposeImportExisting,
 		Hash: i.tokens.Hash(i.tokens.Derive(id)), TTL: i.ttl,
 	})
 	if err != nil {
@@ -277,10 +278,10 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 	}
 	fleet := &activities.Fleet{
 		Store: p.db, Infra: infra, Runs: runs, Environment: p.cfg.Environment,
-		Firewall: prego.FirewallParams{Environment: p.cfg.Environment, Name: activities.FirewallName(p.cfg.Environment), CIDRs: w.EgressCIDRs, Ports: settings.Ports},
+		Firewall: server.FirewallParams{Environment: p.cfg.Environment, Name: activities.FirewallName(p.cfg.Environment), CIDRs: w.EgressCIDRs, Ports: settings.Ports},
 		Rules:    activities.OrphanRules{MinAge: w.OrphanAge, MaxPerRun: w.OrphanMaxPerRun, BreakerPct: w.OrphanBreakerPct, BreakerMin: 3},
 		Grace:    w.AmbiguousGrace,
-		Sweep:    prego.SweepParams{DegradedAfter: w.DegradedAfter, FailedAfter: w.FailedAfter, FreezePct: w.FreezePct, FreezeMin: w.FreezeMinServers},
+		Sweep:    server.SweepParams{DegradedAfter: w.DegradedAfter, FailedAfter: w.FailedAfter, FreezePct: w.FreezePct, FreezeMin: w.FreezeMinServers},
 		Check:    servers.CheckContainers, DriftHosts: w.DriftHosts,
 		Org: &activities.OrgResources{
 			Store: p.db, Infra: map[prego.InfraProviderID]activities.OrgInfra{provider.ID(): provider}, Runs: runs, Environment: p.cfg.Environment,
@@ -350,7 +351,7 @@ func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, erro
 		Store: p.db, FleetTags: p.db.FleetTags, Placer: placer, Runs: runs, Metrics: activities.NewTenantMetrics(p.reg), Log: p.log.Named("tenants"), Hook: crashHook(),
 		Bench: &activities.Commander{Agents: agents, Audit: p.db},
 		Settings: activities.TenantSettings{
-			Environment: p.cfg.Environment, SiteDomain: t.SiteDomain, Image: catalog.ImageFor(prego.ServerSpec{}), Periods: t.Periods(),
+			Environment: p.cfg.Environment, SiteDomain: t.SiteDomain, Image: catalog.ImageFor(server.Spec{}), Periods: t.Periods(),
 			CapacityWait: t.CapacityWait, CapacityPoll: t.CapacityPoll, SiteTimeout: t.SiteTimeout, CommandTimeout: t.CommandTimeout, AppTimeout: t.AppTimeout,
 			StepTimeout: t.StepTimeout, ReserveFor: t.ReserveFor, FailureMemory: t.FailureMemory, RefillParallel: t.RefillParallel,
 			ScaleOutMaxRun: t.ScaleOutMaxRun, ScaleOutMaxRole: t.ScaleOutMaxRole, ThresholdPct: t.ThresholdPct, OrphanQuiet: t.OrphanQuiet,

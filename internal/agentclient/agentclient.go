@@ -21,6 +21,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
 )
 
 const (
@@ -90,7 +91,7 @@ func (c *Client) peer(serverID string) *http.Client {
 
 // Exec runs a command of any kind on a host and returns what it came to, whatever
 // its exit code. Repeated with the same audit id, it returns the first result. A
-// failure is a *prego.CommandError, unless it is ctx that ended.
+// failure is a *server.CommandError, unless it is ctx that ended.
 func (c *Client) Exec(ctx context.Context, serverID, addr string, in wire.ExecRequest) (wire.ExecResult, error) {
 	var out wire.ExecResult
 	err := c.call(ctx, serverID, addr, wire.PathExec, in, func(body io.Reader) error {
@@ -106,7 +107,7 @@ func (c *Client) Exec(ctx context.Context, serverID, addr string, in wire.ExecRe
 // Stream is Exec with the command's lines as they come: stream is "stdout" or
 // "stderr". Whoever joins a command that runs gets the lines that its host still
 // keeps; where some are missing, a line says so. When the stream is cut off, the
-// error is a *prego.CommandError that is not permanent, and the command may go on.
+// error is a *server.CommandError that is not permanent, and the command may go on.
 func (c *Client) Stream(ctx context.Context, serverID, addr string, in wire.ExecRequest, onLine func(stream, line string)) (wire.ExecResult, error) {
 	var out wire.ExecResult
 	err := c.call(ctx, serverID, addr, wire.PathExecStream, in, func(body io.Reader) error {
@@ -149,19 +150,19 @@ func (r *refused) Error() string { return r.Code }
 // answer.
 func (c *Client) call(ctx context.Context, serverID, addr, path string, in wire.ExecRequest, read func(io.Reader) error) error {
 	fail := func(permanent bool, code, message string) error {
-		return &prego.CommandError{Kind: string(in.Kind), Permanent: permanent, Code: code, Message: end(prego.Redact(message))}
+		return &server.CommandError{Kind: string(in.Kind), Permanent: permanent, Code: code, Message: end(prego.Redact(message))}
 	}
 	in.ServerID = serverID
 	if err := c.cfg.CheckAddr(addr); err != nil {
-		return fail(true, prego.CommandNotSent, err.Error())
+		return fail(true, server.CommandNotSent, err.Error())
 	}
 	body, err := json.Marshal(in)
 	if err != nil {
-		return fail(true, prego.CommandNotSent, err.Error())
+		return fail(true, server.CommandNotSent, err.Error())
 	}
 	token, err := c.cfg.Tokens.Issue(serverID, in.Kind, sha256.Sum256(body), tokenTTL)
 	if err != nil {
-		return fail(false, prego.CommandNotSent, err.Error())
+		return fail(false, server.CommandNotSent, err.Error())
 	}
 	limit := time.Duration(in.TimeoutSeconds) * time.Second
 	if limit == 0 {
@@ -172,7 +173,7 @@ func (c *Client) call(ctx context.Context, serverID, addr, path string, in wire.
 	url := "https://" + net.JoinHostPort(addr, strconv.Itoa(c.cfg.Port)) + path
 	req, err := http.NewRequestWithContext(limited, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
-		return fail(true, prego.CommandNotSent, err.Error())
+		return fail(true, server.CommandNotSent, err.Error())
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
 	req.Header.Set("Content-Type", "application/json")
@@ -193,9 +194,9 @@ func (c *Client) call(ctx context.Context, serverID, addr, path string, in wire.
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("%s on %s: %w", in.Kind, serverID, ctx.Err())
 	case err != nil && mistrusted(err):
-		return fail(true, prego.CommandMistrusted, "the host and the control plane do not accept each other's certificates")
+		return fail(true, server.CommandMistrusted, "the host and the control plane do not accept each other's certificates")
 	case err != nil:
-		return fail(false, prego.CommandUnreachable, err.Error())
+		return fail(false, server.CommandUnreachable, err.Error())
 	case resp.StatusCode != http.StatusOK:
 		code, message := refusal(resp, answer)
 		return fail(!again(resp.StatusCode), code, message)

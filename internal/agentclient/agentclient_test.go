@@ -25,13 +25,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/agent"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/agentclient"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/server"
 )
 
 func TestMain(m *testing.M) {
@@ -143,9 +143,9 @@ func (p *plane) host(t *testing.T, serverID, script string) (port int, root stri
 	return port, root
 }
 
-func failure(t *testing.T, err error) *prego.CommandError {
+func failure(t *testing.T, err error) *server.CommandError {
 	t.Helper()
-	var ce *prego.CommandError
+	var ce *server.CommandError
 	require.ErrorAs(t, err, &ce)
 	require.Equal(t, "bench", ce.Kind)
 	return ce
@@ -154,13 +154,13 @@ func failure(t *testing.T, err error) *prego.CommandError {
 // noAudit stands for the rows that commands have.
 type noAudit struct{}
 
-func (noAudit) BeginCommand(context.Context, prego.Command) error                 { return nil }
-func (noAudit) FinishCommand(context.Context, string, prego.CommandOutcome) error { return nil }
+func (noAudit) BeginCommand(context.Context, server.Command) error                 { return nil }
+func (noAudit) FinishCommand(context.Context, string, server.CommandOutcome) error { return nil }
 
 // bench runs a command as workflows do.
 func bench(ctx context.Context, c *agentclient.Client, serverID, addr, workflowID, auditID string, timeout time.Duration, args ...string) (string, error) {
 	commander := activities.Commander{Agents: c, Audit: noAudit{}}
-	return commander.Bench(ctx, prego.BenchCommand{ServerID: serverID, Addr: addr, WorkflowID: workflowID, AuditID: auditID, Timeout: timeout, Args: args})
+	return commander.Bench(ctx, server.BenchCommand{ServerID: serverID, Addr: addr, WorkflowID: workflowID, AuditID: auditID, Timeout: timeout, Args: args})
 }
 
 func TestBenchOnARealAgent(t *testing.T) {
@@ -186,14 +186,14 @@ esac`)
 	out, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-2", time.Minute, "erase-site", "a.example.com", "--db-name", "pool_a")
 	ce := failure(t, err)
 	require.Equal(t, "erase-site a.example.com --db-name pool_a\n", out)
-	require.Equal(t, []any{3, true, prego.CommandFailed}, []any{ce.ExitCode, ce.Permanent, ce.Code})
+	require.Equal(t, []any{3, true, server.CommandFailed}, []any{ce.ExitCode, ce.Permanent, ce.Code})
 	require.LessOrEqual(t, len(ce.Stderr), 1<<10)
 	require.True(t, strings.HasSuffix(ce.Stderr, "no such site\n"))
 	require.NotContains(t, err.Error(), "hunter2")
 
 	_, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-3", time.Second, "new-site", "a.example.com", "--db-name", "pool_a")
 	ce = failure(t, err)
-	require.Equal(t, []any{124, true, prego.CommandTimeout}, []any{ce.ExitCode, ce.Permanent, ce.Code})
+	require.Equal(t, []any{124, true, server.CommandTimeout}, []any{ce.ExitCode, ce.Permanent, ce.Code})
 
 	_, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-4", time.Minute, "console")
 	ce = failure(t, err)
@@ -202,11 +202,11 @@ esac`)
 
 	_, err = bench(t.Context(), c, "app-1", "10.0.0.1", "w", "a-5", time.Minute, "list-sites")
 	ce = failure(t, err)
-	require.Equal(t, []any{true, prego.CommandNotSent}, []any{ce.Permanent, ce.Code})
+	require.Equal(t, []any{true, server.CommandNotSent}, []any{ce.Permanent, ce.Code})
 
 	_, err = bench(t.Context(), c, "app-2", "127.0.0.1", "w", "a-6", time.Minute, "list-sites")
 	ce = failure(t, err)
-	require.Equal(t, []any{true, prego.CommandMistrusted}, []any{ce.Permanent, ce.Code}, "another host is at the address")
+	require.Equal(t, []any{true, server.CommandMistrusted}, []any{ce.Permanent, ce.Code}, "another host is at the address")
 
 	stranger := newPlane(t)
 	_, err = bench(t.Context(), agentclient.New(agentclient.Config{
@@ -216,7 +216,7 @@ esac`)
 			return cfg
 		}, Tokens: p.exec, Port: port, CheckAddr: func(string) error { return nil },
 	}), "app-1", "127.0.0.1", "w", "a-7", time.Minute, "list-sites")
-	require.Contains(t, []string{prego.CommandMistrusted, prego.CommandUnreachable}, failure(t, err).Code)
+	require.Contains(t, []string{server.CommandMistrusted, server.CommandUnreachable}, failure(t, err).Code)
 
 	_, err = bench(t.Context(), agentclient.New(agentclient.Config{TLS: p.ca.ExecClientTLS(), Tokens: stranger.exec, Port: port, CheckAddr: func(string) error { return nil }}),
 		"app-1", "127.0.0.1", "w", "a-8", time.Minute, "list-sites")
@@ -275,8 +275,8 @@ func TestRefusalsAreSorted(t *testing.T) {
 		"a redirect": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
 		}, true, "http_307"},
-		"half an answer":        {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"exitCode":`)) }, false, prego.CommandUnreachable},
-		"a connection that was": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, false, prego.CommandUnreachable},
+		"half an answer":        {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"exitCode":`)) }, false, server.CommandUnreachable},
+		"a connection that was": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, false, server.CommandUnreachable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -292,7 +292,7 @@ func TestRefusalsAreSorted(t *testing.T) {
 		t.Parallel()
 		_, err := bench(t.Context(), p.client(t, 1), "app-1", "127.0.0.1", "w", "a", time.Minute, "list-sites")
 		ce := failure(t, err)
-		require.Equal(t, []any{false, prego.CommandUnreachable}, []any{ce.Permanent, ce.Code})
+		require.Equal(t, []any{false, server.CommandUnreachable}, []any{ce.Permanent, ce.Code})
 	})
 }
 

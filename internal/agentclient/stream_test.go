@@ -15,8 +15,8 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
 )
 
 // collect returns a function for lines, and what it was given.
@@ -55,7 +55,7 @@ func TestStreamOnARealAgent(t *testing.T) {
 	for kind, code := range map[wire.CommandKind]string{wire.KindMariaDB: "service_unavailable", wire.KindRedisCLI: "service_unavailable"} {
 		args := map[wire.CommandKind][]string{wire.KindMariaDB: {"databases"}, wire.KindRedisCLI: {"ping"}}[kind]
 		_, err := c.Exec(t.Context(), "app-1", "127.0.0.1", wire.ExecRequest{Kind: kind, Args: args})
-		var ce *prego.CommandError
+		var ce *server.CommandError
 		require.ErrorAs(t, err, &ce)
 		require.Equal(t, []any{string(kind), false, code}, []any{ce.Kind, ce.Permanent, ce.Code})
 		_, err = c.Stream(t.Context(), "app-1", "127.0.0.1", wire.ExecRequest{Kind: kind, Args: args}, onLine)
@@ -75,14 +75,14 @@ func TestStreamsThatAreNone(t *testing.T) {
 		permanent bool
 		code      string
 	}{
-		"nothing":            {"", false, prego.CommandUnreachable},
-		"cut off":            {"event: progress\ndata: {\"stream\":\"stdout\",\"line\":\"x\",\"missed\":2}\n\nevent: res", false, prego.CommandUnreachable},
-		"no last event":      {"event: progress\ndata: {\"stream\":\"stdout\",\"line\":\"x\",\"missed\":2}\n\n", false, prego.CommandUnreachable},
-		"not JSON":           {"event: result\ndata: <html>\n\n", false, prego.CommandUnreachable},
+		"nothing":            {"", false, server.CommandUnreachable},
+		"cut off":            {"event: progress\ndata: {\"stream\":\"stdout\",\"line\":\"x\",\"missed\":2}\n\nevent: res", false, server.CommandUnreachable},
+		"no last event":      {"event: progress\ndata: {\"stream\":\"stdout\",\"line\":\"x\",\"missed\":2}\n\n", false, server.CommandUnreachable},
+		"not JSON":           {"event: result\ndata: <html>\n\n", false, server.CommandUnreachable},
 		"an error for now":   {"event: error\ndata: {\"status\":503,\"code\":\"agent_stopping\",\"detail\":\"x\"}\n\n", false, "agent_stopping"},
 		"an error for good":  {"event: error\ndata: {\"status\":403,\"code\":\"site_not_owned\",\"field\":\"args\"}\n\n", true, "site_not_owned"},
-		"an error like none": {"event: error\ndata: 7\n\n", false, prego.CommandUnreachable},
-		"unknown events":     {"event: news\ndata: 7\n\n", false, prego.CommandUnreachable},
+		"an error like none": {"event: error\ndata: 7\n\n", false, server.CommandUnreachable},
+		"unknown events":     {"event: news\ndata: 7\n\n", false, server.CommandUnreachable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -16,8 +16,10 @@ import (
 	"github.com/caarlos0/env/v11"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/placement"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // Config holds the settings of all processes; each reads the parts that it
@@ -125,8 +127,8 @@ type Tenants struct {
 }
 
 // Storage is what becomes of sites above their storage quota.
-func (t Tenants) Storage() prego.StorageRules {
-	return prego.StorageRules{WarnPct: t.StorageWarnPct, HardPct: t.StorageHardPct, Grace: t.StorageGrace}
+func (t Tenants) Storage() tenant.StorageRules {
+	return tenant.StorageRules{WarnPct: t.StorageWarnPct, HardPct: t.StorageHardPct, Grace: t.StorageGrace}
 }
 
 // Workloads configures process groups and their instances.
@@ -142,13 +144,13 @@ func (p Placement) Policy() (placement.Policy, error) {
 	out := placement.DefaultPolicy()
 	switch strings.ToLower(p.Shared) {
 	case "1", "true", "yes":
-		out.Mode = prego.ModeShared
+		out.Mode = tenant.ModeShared
 	case "", "0", "false", "no":
 	default:
 		return out, fmt.Errorf("PREGO_SHARED_PLACEMENT_LEGACY must be 1, true, yes or unset, not %q", p.Shared)
 	}
 	out.Algorithm, out.MemoryPctMax, out.MaxTenantsPerNode = placement.Algorithm(p.Algorithm), p.MemoryPctMax, p.MaxTenantsPerNode
-	out.MeasuredLimits = prego.MeasuredLimits{
+	out.MeasuredLimits = tenant.MeasuredLimits{
 		CPUPctMax: p.CPUPctMax, WorkerSlotsPctMax: p.WorkerSlotsPctMax, DBDiskPctMax: p.DBDiskPctMax, RedisMemoryPctMax: p.RedisMemoryPctMax,
 	}
 	out.EmptyPool, out.SameShard = placement.EmptyPool(p.EmptyPool), p.SameShard
@@ -166,8 +168,8 @@ func (p Placement) Policy() (placement.Policy, error) {
 }
 
 // Periods are the configured lifecycle periods.
-func (t Tenants) Periods() prego.LifecyclePeriods {
-	return prego.LifecyclePeriods{Trial: t.TrialPeriod, Grace: t.GracePeriod, Retention: t.Retention}
+func (t Tenants) Periods() tenant.LifecyclePeriods {
+	return tenant.LifecyclePeriods{Trial: t.TrialPeriod, Grace: t.GracePeriod, Retention: t.Retention}
 }
 
 var siteDomain = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
@@ -389,8 +391,8 @@ func (c Config) check() []error {
 }
 
 // Catalog is the configured catalog, or the default one.
-func (w Worker) Catalog() (prego.Catalog, error) {
-	c := prego.DefaultCatalog()
+func (w Worker) Catalog() (server.Catalog, error) {
+	c := server.DefaultCatalog()
 	if w.CatalogFile != "" {
 		b, err := os.ReadFile(w.CatalogFile)
 		if err != nil {

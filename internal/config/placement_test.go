@@ -5,8 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 // TestThePlacementPolicyIsWhatWasConfigured: every setting gets where it belongs.
@@ -23,8 +23,8 @@ func TestThePlacementPolicyIsWhatWasConfigured(t *testing.T) {
 	}.Policy()
 	require.NoError(t, err)
 	require.Equal(t, placement.Policy{
-		Mode: prego.ModeShared, Algorithm: placement.FirstFit, MemoryPctMax: 50, MaxTenantsPerNode: 7,
-		MeasuredLimits: prego.MeasuredLimits{CPUPctMax: 1, WorkerSlotsPctMax: 2, DBDiskPctMax: 3, RedisMemoryPctMax: 0},
+		Mode: tenant.ModeShared, Algorithm: placement.FirstFit, MemoryPctMax: 50, MaxTenantsPerNode: 7,
+		MeasuredLimits: tenant.MeasuredLimits{CPUPctMax: 1, WorkerSlotsPctMax: 2, DBDiskPctMax: 3, RedisMemoryPctMax: 0},
 		Weights: placement.Weights{
 			AppLoad: 0.11, AppCount: 0.2, DBLoad: 0.2, RedisLoad: 0, Affinity: 0.16, AppCPU: 0.12, AppWorkerSlots: 0.13, DBDisk: 0.14, RedisMemory: 0.15,
 		},

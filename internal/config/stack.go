@@ -9,7 +9,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 //go:embed stack.json
@@ -17,7 +17,7 @@ var defaultStack []byte
 
 // Stack is the configured stack, or the default one. A file replaces the default
 // whole, so that what it says is all there is.
-func (w Worker) Stack() (prego.Stack, error) {
+func (w Worker) Stack() (server.Stack, error) {
 	if w.StackFile == "" {
 		return parseStack(defaultStack)
 	}
@@ -32,8 +32,8 @@ func (w Worker) Stack() (prego.Stack, error) {
 	return s, nil
 }
 
-func parseStack(b []byte) (prego.Stack, error) {
-	var s prego.Stack
+func parseStack(b []byte) (server.Stack, error) {
+	var s server.Stack
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&s); err != nil {

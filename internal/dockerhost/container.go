@@ -11,7 +11,8 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
 )
 
 // rounds bounds how often a name is fought over before the caller is to wait.
@@ -19,12 +20,12 @@ const rounds = 5
 
 // Create makes a container, adopts the one that is there when it was made from
 // the same spec and left alone, and replaces it when not. It does not start it.
-func (h *Host) Create(ctx context.Context, spec prego.ContainerSpec) (adopted bool, err error) {
+func (h *Host) Create(ctx context.Context, spec server.ContainerSpec) (adopted bool, err error) {
 	_, adopted, err = h.ensure(ctx, spec)
 	return adopted, sorted(spec.Name, err)
 }
 
-func (h *Host) ensure(ctx context.Context, spec prego.ContainerSpec) (id string, adopted bool, err error) {
+func (h *Host) ensure(ctx context.Context, spec server.ContainerSpec) (id string, adopted bool, err error) {
 	opts, err := h.options(spec)
 	if err != nil {
 		return "", false, err
@@ -61,7 +62,7 @@ func (h *Host) ensure(ctx context.Context, spec prego.ContainerSpec) (id string,
 			}
 			pulled = true
 		case cerrdefs.IsNotFound(err):
-			return "", false, &prego.ContainerError{Container: spec.Name, Message: "there is no image " + spec.Image}
+			return "", false, &server.ContainerError{Container: spec.Name, Message: "there is no image " + spec.Image}
 		default:
 			return "", false, fmt.Errorf("create: %w", err)
 		}
@@ -136,21 +137,21 @@ func (h *Host) remove(ctx context.Context, ref string) error {
 var ErrNoContainer = errors.New("there is no such container")
 
 // Inspect looks at one container; ErrNoContainer when it is not there.
-func (h *Host) Inspect(ctx context.Context, name string) (prego.ContainerInfo, error) {
+func (h *Host) Inspect(ctx context.Context, name string) (server.ContainerInfo, error) {
 	got, err := h.c.ContainerInspect(ctx, h.name(name), client.ContainerInspectOptions{})
 	if cerrdefs.IsNotFound(err) {
-		return prego.ContainerInfo{}, fmt.Errorf("container %s: %w", name, ErrNoContainer)
+		return server.ContainerInfo{}, fmt.Errorf("container %s: %w", name, ErrNoContainer)
 	}
 	if err != nil {
-		return prego.ContainerInfo{}, sorted(name, wrap("inspect", err))
+		return server.ContainerInfo{}, sorted(name, wrap("inspect", err))
 	}
 	return h.info(got.Container), nil
 }
 
-func (h *Host) info(c container.InspectResponse) prego.ContainerInfo {
-	out := prego.ContainerInfo{Name: strings.TrimPrefix(strings.TrimPrefix(c.Name, "/"), h.name("")), Restarts: c.RestartCount}
+func (h *Host) info(c container.InspectResponse) server.ContainerInfo {
+	out := server.ContainerInfo{Name: strings.TrimPrefix(strings.TrimPrefix(c.Name, "/"), h.name("")), Restarts: c.RestartCount}
 	if c.Config != nil {
-		out.Image, out.SpecHash, out.Instance = c.Config.Image, c.Config.Labels[LabelSpec], c.Config.Labels[prego.LabelInstance]
+		out.Image, out.SpecHash, out.Instance = c.Config.Image, c.Config.Labels[LabelSpec], c.Config.Labels[workload.LabelInstance]
 	}
 	if s := c.State; s != nil {
 		out.State, out.ExitCode, out.OOMKilled = string(s.Status), s.ExitCode, s.OOMKilled
@@ -165,14 +166,14 @@ func (h *Host) info(c container.InspectResponse) prego.ContainerInfo {
 }
 
 // List looks at all of the server's containers, running or not.
-func (h *Host) List(ctx context.Context) ([]prego.ContainerInfo, error) {
+func (h *Host) List(ctx context.Context) ([]server.ContainerInfo, error) {
 	list, err := h.c.ContainerList(ctx, client.ContainerListOptions{
 		All: true, Filters: client.Filters{}.Add("label", LabelServerID+"="+h.serverID),
 	})
 	if err != nil {
 		return nil, sorted("all", wrap("list", err))
 	}
-	out := make([]prego.ContainerInfo, 0, len(list.Items))
+	out := make([]server.ContainerInfo, 0, len(list.Items))
 	for _, item := range list.Items {
 		got, err := h.c.ContainerInspect(ctx, item.ID, client.ContainerInspectOptions{})
 		if cerrdefs.IsNotFound(err) {

@@ -27,6 +27,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/dockerhost"
+	"github.com/prego/prego/server"
 )
 
 func static(t *testing.T, dir, pkg string) string {
@@ -100,7 +101,7 @@ func (d *declared) prepare() {
 
 // specs are the declared containers, less what this machine can't give: as many
 // processors, one port for all tests, and the root directory for directories of the host.
-func (d *declared) specs() []prego.ContainerSpec {
+func (d *declared) specs() []server.ContainerSpec {
 	d.t.Helper()
 	w := config.Worker{}
 	stack, err := w.Stack()
@@ -349,7 +350,7 @@ func TestTheDeclaredStack(t *testing.T) {
 		require.NoError(t, err)
 		drift, err := d.host.Repair(t.Context(), specs)
 		require.NoError(t, err)
-		require.Equal(t, []prego.ContainerDrift{{Container: "configurator", Kind: prego.DriftOutdated, Detail: "made from another declaration"}}, drift)
+		require.Equal(t, []server.ContainerDrift{{Container: "configurator", Kind: server.DriftOutdated, Detail: "made from another declaration"}}, drift)
 		after, err := d.host.Inspect(t.Context(), "websocket")
 		require.NoError(t, err)
 		require.NotEqual(t, before.StartedAt, after.StartedAt, "who read the configuration reads it again")

@@ -15,8 +15,8 @@ import (
 
 	"github.com/moby/moby/client"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
 )
 
 // Config says how to reach hosts.
@@ -38,7 +38,7 @@ type Hosts struct {
 // New makes Hosts.
 func New(cfg Config) *Hosts { return &Hosts{cfg: cfg} }
 
-// Host is the engine of one server. Its errors are *prego.ContainerError where
+// Host is the engine of one server. Its errors are *server.ContainerError where
 // repeating can't mend them.
 type Host struct {
 	serverID  string
@@ -50,7 +50,7 @@ type Host struct {
 // Host reaches a server's engine; nothing is sent until the first call. Close it.
 func (h *Hosts) Host(serverID, addr string) (*Host, error) {
 	if err := h.cfg.CheckAddr(addr); err != nil {
-		return nil, &prego.ContainerError{Container: "all", Message: err.Error()}
+		return nil, &server.ContainerError{Container: "all", Message: err.Error()}
 	}
 	transport := &http.Transport{
 		TLSClientConfig: h.cfg.TLS(serverID), DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext,

@@ -19,29 +19,30 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/dockerhost"
 	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/server"
 )
 
-func spec(name, mode string) prego.ContainerSpec {
-	return prego.ContainerSpec{
+func spec(name, mode string) server.ContainerSpec {
+	return server.ContainerSpec{
 		Name: name, Image: "stub:1", Command: []string{"/stub", mode}, Env: map[string]string{"WORD": "hello"}, Network: "none", MemoryMB: 32, CPUs: 0.5, Pids: 64,
 		StopTimeout: prego.Duration(time.Second), Volumes: []string{name + "-data:/data"},
 	}
 }
 
-func probed(name string) prego.ContainerSpec {
+func probed(name string) server.ContainerSpec {
 	s := spec(name, "serve")
-	s.Probe = &prego.ContainerProbe{Kind: prego.ProbeProgram, Program: "/probe"}
+	s.Probe = &server.ContainerProbe{Kind: server.ProbeProgram, Program: "/probe"}
 	return s
 }
 
 // up makes specs run, and takes them down when the test ends.
-func up(t *testing.T, h *dockerhost.Host, specs ...prego.ContainerSpec) error {
+func up(t *testing.T, h *dockerhost.Host, specs ...server.ContainerSpec) error {
 	t.Helper()
 	clean(t, h, specs...)
 	return h.Up(t.Context(), specs)
 }
 
-func clean(t *testing.T, h *dockerhost.Host, specs ...prego.ContainerSpec) {
+func clean(t *testing.T, h *dockerhost.Host, specs ...server.ContainerSpec) {
 	t.Helper()
 	t.Cleanup(func() {
 		for _, s := range specs {
@@ -52,14 +53,14 @@ func clean(t *testing.T, h *dockerhost.Host, specs ...prego.ContainerSpec) {
 
 func permanent(t *testing.T, err error, contains string) {
 	t.Helper()
-	var ce *prego.ContainerError
+	var ce *server.ContainerError
 	require.ErrorAs(t, err, &ce)
 	require.ErrorContains(t, err, contains)
 }
 
 func passing(t *testing.T, err error) {
 	t.Helper()
-	var ce *prego.ContainerError
+	var ce *server.ContainerError
 	require.Error(t, err)
 	require.False(t, errors.As(err, &ce), "must be repeated: %v", err)
 }
@@ -154,13 +155,13 @@ func TestTheSameSpecAdoptsAndAnotherReplaces(t *testing.T) {
 	s := probed("again")
 	require.NoError(t, up(t, h, s))
 	first := inspect(t, e, "again").ID
-	require.NoError(t, h.Up(t.Context(), []prego.ContainerSpec{s}))
+	require.NoError(t, h.Up(t.Context(), []server.ContainerSpec{s}))
 	require.Equal(t, first, inspect(t, e, "again").ID)
 	s.Image = "stub:2"
 	adopted, err := h.Create(t.Context(), s)
 	require.NoError(t, err)
 	require.False(t, adopted)
-	require.NoError(t, h.Up(t.Context(), []prego.ContainerSpec{s}))
+	require.NoError(t, h.Up(t.Context(), []server.ContainerSpec{s}))
 	second := inspect(t, e, "again")
 	require.NotEqual(t, first, second.ID)
 	require.Equal(t, "stub:2", second.Config.Image)
@@ -174,7 +175,7 @@ func TestTheSameSpecAdoptsAndAnotherReplaces(t *testing.T) {
 		Name: "prego-" + serverID + "-again", Config: &container.Config{Image: "stub:1", Labels: map[string]string{dockerhost.LabelSpec: dockerhost.Hash(s)}},
 	})
 	require.NoError(t, err)
-	require.NoError(t, h.Up(t.Context(), []prego.ContainerSpec{s}))
+	require.NoError(t, h.Up(t.Context(), []server.ContainerSpec{s}))
 	require.Equal(t, "stub:2", inspect(t, e, "again").Config.Image)
 }
 
@@ -186,7 +187,7 @@ func TestManyAtOnceMakeOneContainer(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range errs {
 		h := e.host(t)
-		wg.Go(func() { errs[i] = h.Up(t.Context(), []prego.ContainerSpec{s}) })
+		wg.Go(func() { errs[i] = h.Up(t.Context(), []server.ContainerSpec{s}) })
 	}
 	wg.Wait()
 	for _, err := range errs {
@@ -199,7 +200,7 @@ func TestManyAtOnceMakeOneContainer(t *testing.T) {
 
 func TestACrashLoopIsAFailureWithItsLastLines(t *testing.T) {
 	h := real(t).host(t)
-	s := prego.Stack{prego.RoleApp: {spec("crash", "crash")}}
+	s := server.Stack{prego.RoleApp: {spec("crash", "crash")}}
 	s[prego.RoleApp][0].Env["WORD"] = "${secret:w}"
 	specs, err := s.For(prego.RoleApp, nil, func(string) string { return "tell-nobody-this" })
 	require.NoError(t, err)
@@ -220,13 +221,13 @@ func TestACrashLoopIsAFailureWithItsLastLines(t *testing.T) {
 	drift, err := h.Check(t.Context(), specs)
 	require.NoError(t, err)
 	require.Len(t, drift, 1)
-	require.Contains(t, []prego.DriftKind{prego.DriftLooping, prego.DriftStopped}, drift[0].Kind)
+	require.Contains(t, []server.DriftKind{server.DriftLooping, server.DriftStopped}, drift[0].Kind)
 }
 
 func TestWhatEndsOrNeverGetsHealthy(t *testing.T) {
 	h := real(t).host(t)
 	once := spec("once", "once")
-	once.Restart = prego.RestartNo
+	once.Restart = server.RestartNo
 	permanent(t, up(t, h, once), "ended with status 4")
 
 	absent := spec("absent", "serve")
@@ -236,7 +237,7 @@ func TestWhatEndsOrNeverGetsHealthy(t *testing.T) {
 	sick := probed("sick")
 	sick.Env["PROBE_EXIT"], sick.StartTimeout = "7", prego.Duration(time.Second)
 	permanent(t, up(t, h, sick), "its probe ended with 7")
-	require.ErrorContains(t, h.Up(t.Context(), []prego.ContainerSpec{sick}), "serving")
+	require.ErrorContains(t, h.Up(t.Context(), []server.ContainerSpec{sick}), "serving")
 
 	hung := probed("hung")
 	hung.Env["PROBE_HANG"], hung.StartTimeout, hung.Probe.Timeout = "1", prego.Duration(time.Second), prego.Duration(300*time.Millisecond)
@@ -244,14 +245,14 @@ func TestWhatEndsOrNeverGetsHealthy(t *testing.T) {
 
 	ill := spec("ill", "serve")
 	ill.Env["PROBE_EXIT"], ill.StartTimeout = "5", prego.Duration(2500*time.Millisecond)
-	ill.Health = &prego.ContainerHealth{Command: []string{"/probe"}, Interval: prego.Duration(300 * time.Millisecond), Retries: 2}
+	ill.Health = &server.ContainerHealth{Command: []string{"/probe"}, Interval: prego.Duration(300 * time.Millisecond), Retries: 2}
 	permanent(t, up(t, h, ill), "its health check ended with 5")
-	drift, err := h.Check(t.Context(), []prego.ContainerSpec{ill})
+	drift, err := h.Check(t.Context(), []server.ContainerSpec{ill})
 	require.NoError(t, err)
-	require.Contains(t, drift, prego.ContainerDrift{Container: "ill", Kind: prego.DriftUnhealthy, Detail: drift[0].Detail})
+	require.Contains(t, drift, server.ContainerDrift{Container: "ill", Kind: server.DriftUnhealthy, Detail: drift[0].Detail})
 
 	well := spec("well", "serve")
-	well.Health = &prego.ContainerHealth{Command: []string{"/probe"}, Interval: prego.Duration(300 * time.Millisecond)}
+	well.Health = &server.ContainerHealth{Command: []string{"/probe"}, Interval: prego.Duration(300 * time.Millisecond)}
 	require.NoError(t, up(t, h, well))
 
 	plain := spec("plain", "serve")
@@ -347,14 +348,14 @@ func TestPulls(t *testing.T) {
 	defer cut.Close()
 	s.Image = r.addr + "/stub:1"
 	done := make(chan error, 1)
-	go func() { done <- cut.Up(t.Context(), []prego.ContainerSpec{s}) }()
+	go func() { done <- cut.Up(t.Context(), []server.ContainerSpec{s}) }()
 	<-r.held
 	time.Sleep(200 * time.Millisecond) // let the engine tell of its progress
 	p.cut()
 	passing(t, <-done)
 	require.Positive(t, p.cuts)
 	release()
-	require.NoError(t, cut.Up(t.Context(), []prego.ContainerSpec{s}), "and again")
+	require.NoError(t, cut.Up(t.Context(), []server.ContainerSpec{s}), "and again")
 	require.NoError(t, h.Pull(t.Context(), s.Image), "what is there is pulled in no time")
 }
 
@@ -369,7 +370,7 @@ func TestTheEngineIsRestartedMidCreate(t *testing.T) {
 			h := e.host(t)
 			first, second := probed("first"), probed("second")
 			second.Image = r.addr + "/stub:1"
-			both := []prego.ContainerSpec{first, second}
+			both := []server.ContainerSpec{first, second}
 			release := r.hold()
 			done := make(chan error, 1)
 			go func() { done <- h.Up(t.Context(), both) }()
@@ -435,7 +436,7 @@ func TestDriftIsFoundAndRepaired(t *testing.T) {
 	ctx := t.Context()
 	full := func(name string) string { return "prego-" + serverID + "-" + name }
 	kept, gone, stopped, limits, forged, old := probed("kept"), probed("gone"), probed("stopped"), probed("limits"), probed("forged"), probed("old")
-	all := []prego.ContainerSpec{kept, gone, stopped, limits, forged}
+	all := []server.ContainerSpec{kept, gone, stopped, limits, forged}
 	require.NoError(t, up(t, h, append(all, old)...))
 	drift, err := h.Check(ctx, append(all, old))
 	require.NoError(t, err)
@@ -460,13 +461,13 @@ func TestDriftIsFoundAndRepaired(t *testing.T) {
 
 	drift, err = h.Check(ctx, all)
 	require.NoError(t, err)
-	require.Equal(t, []prego.ContainerDrift{
-		{Container: "kept", Kind: prego.DriftOutdated, Detail: "made from another declaration"},
-		{Container: "gone", Kind: prego.DriftMissing},
-		{Container: "stopped", Kind: prego.DriftStopped, Detail: "exited"},
-		{Container: "limits", Kind: prego.DriftChanged, Detail: "memory"},
-		{Container: "forged", Kind: prego.DriftChanged, Detail: "cpus, env WORD, memory, pids, privileges, restart, volumes"},
-		{Container: "old", Kind: prego.DriftUndeclared, Detail: "running"},
+	require.Equal(t, []server.ContainerDrift{
+		{Container: "kept", Kind: server.DriftOutdated, Detail: "made from another declaration"},
+		{Container: "gone", Kind: server.DriftMissing},
+		{Container: "stopped", Kind: server.DriftStopped, Detail: "exited"},
+		{Container: "limits", Kind: server.DriftChanged, Detail: "memory"},
+		{Container: "forged", Kind: server.DriftChanged, Detail: "cpus, env WORD, memory, pids, privileges, restart, volumes"},
+		{Container: "old", Kind: server.DriftUndeclared, Detail: "running"},
 	}, drift)
 
 	repaired, err := h.Repair(ctx, all)
@@ -485,7 +486,7 @@ func TestDriftIsFoundAndRepaired(t *testing.T) {
 	require.NoError(t, err)
 	drift, err = h.Repair(ctx, all)
 	require.NoError(t, err)
-	require.Equal(t, []prego.ContainerDrift{{Container: "kept", Kind: prego.DriftStopped, Detail: "paused"}}, drift)
+	require.Equal(t, []server.ContainerDrift{{Container: "kept", Kind: server.DriftStopped, Detail: "paused"}}, drift)
 }
 
 func TestANetworkOfTheStacksOwn(t *testing.T) {
@@ -497,7 +498,7 @@ func TestANetworkOfTheStacksOwn(t *testing.T) {
 	got := inspect(t, e, "neta")
 	require.Contains(t, got.NetworkSettings.Networks, "prego-test")
 	require.Contains(t, got.NetworkSettings.Networks["prego-test"].Aliases, "neta")
-	drift, err := h.Check(t.Context(), []prego.ContainerSpec{a, b})
+	drift, err := h.Check(t.Context(), []server.ContainerSpec{a, b})
 	require.NoError(t, err)
 	require.Empty(t, drift)
 }

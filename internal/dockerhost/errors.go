@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // passing are texts of an engine that is going down or coming up: it reports them
@@ -43,11 +44,11 @@ func says(err error, texts []string) bool {
 // sorted tells what repeating can't mend: a peer that is not the host, and what
 // the engine itself says is wrong. An engine that can't be reached may come back.
 func sorted(what string, err error) error {
-	var done *prego.ContainerError
+	var done *server.ContainerError
 	if err == nil || errors.As(err, &done) {
 		return err
 	}
-	permanent := &prego.ContainerError{Container: what, Message: prego.Redact(err.Error())}
+	permanent := &server.ContainerError{Container: what, Message: prego.Redact(err.Error())}
 	retry := fmt.Errorf("container %s: %w", what, err)
 	var cert *tls.CertificateVerificationError
 	var op *net.OpError

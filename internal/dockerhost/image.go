@@ -10,7 +10,7 @@ import (
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Pull fetches an image. What fails while it is under way is told only in the
@@ -44,7 +44,7 @@ func (h *Host) auth(ctx context.Context, image string) (string, error) {
 	if err != nil || !ok {
 		return "", wrap("registry", err)
 	}
-	b, err := json.Marshal(map[string]string{"username": user, "password": password, "serveraddress": prego.RegistryOf(image)})
+	b, err := json.Marshal(map[string]string{"username": user, "password": password, "serveraddress": server.RegistryOf(image)})
 	if err != nil {
 		return "", err
 	}

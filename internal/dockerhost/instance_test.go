@@ -6,8 +6,9 @@ import (
 	"github.com/moby/moby/client"
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
 )
 
 // TestInstancesAreNoPartOfTheStack runs an instance beside a declared container: it is
@@ -18,7 +19,7 @@ func TestInstancesAreNoPartOfTheStack(t *testing.T) {
 	e := real(t)
 	h := e.host(t)
 	declared := spec("declared", "serve")
-	w := prego.WorkloadSpec{Image: "stub:1", Command: []string{"/stub", "serve"}, MemoryLimitBytes: 40<<20 + 4096, CPURequest: 0.5}
+	w := workload.Spec{Image: "stub:1", Command: []string{"/stub", "serve"}, MemoryLimitBytes: 40<<20 + 4096, CPURequest: 0.5}
 	instance := w.Container("ins-0123456789ab-1", "grp-0123456789ab", nil, nil)
 	instance.Network = "none" // the tests' engine has no bridge
 	require.NoError(t, up(t, h, declared))
@@ -38,7 +39,7 @@ func TestInstancesAreNoPartOfTheStack(t *testing.T) {
 	require.EqualValues(t, 40<<20+4096, got.Container.HostConfig.MemorySwap, "swap does not stretch it")
 	require.EqualValues(t, 512, got.Container.HostConfig.CPUShares)
 	// Other tests have containers here, too: a repair would take them for undeclared.
-	drift, err := h.Check(t.Context(), []prego.ContainerSpec{declared})
+	drift, err := h.Check(t.Context(), []server.ContainerSpec{declared})
 	require.NoError(t, err)
 	for _, d := range drift {
 		require.NotEqual(t, instance.Name, d.Container)

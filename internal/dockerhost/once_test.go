@@ -12,11 +12,12 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/dockerhost"
+	"github.com/prego/prego/server"
 )
 
 // kindOf is how a container of the stack differs from its declaration. Other tests'
 // containers are on the engine, too.
-func kindOf(t *testing.T, h *dockerhost.Host, name string, specs ...prego.ContainerSpec) prego.DriftKind {
+func kindOf(t *testing.T, h *dockerhost.Host, name string, specs ...server.ContainerSpec) server.DriftKind {
 	t.Helper()
 	drift, err := h.Check(t.Context(), specs)
 	require.NoError(t, err)
@@ -35,7 +36,7 @@ func TestWhatRunsToItsEnd(t *testing.T) {
 	job.Once = true
 	web, other := probed("once-web"), probed("once-other")
 	web.After = []string{job.Name}
-	specs := []prego.ContainerSpec{job, web, other}
+	specs := []server.ContainerSpec{job, web, other}
 	require.NoError(t, up(t, h, specs...))
 	started := func(name string) string {
 		t.Helper()
@@ -57,7 +58,7 @@ func TestWhatRunsToItsEnd(t *testing.T) {
 	// Another declaration: it runs again, and what comes after it is started anew.
 	job.Env = map[string]string{"WORD": "changed"}
 	specs[0] = job
-	require.Equal(t, prego.DriftOutdated, kindOf(t, h, job.Name, specs...))
+	require.Equal(t, server.DriftOutdated, kindOf(t, h, job.Name, specs...))
 	require.NoError(t, h.Up(t.Context(), specs))
 	second := state()
 	require.NotEqual(t, first[0], second[0])
@@ -69,7 +70,7 @@ func TestWhatRunsToItsEnd(t *testing.T) {
 	specs[0] = job
 	permanent(t, h.Up(t.Context(), specs), "it ended with status 7; its last lines: done")
 	require.Equal(t, second[1], started(web.Name))
-	require.Equal(t, prego.DriftStopped, kindOf(t, h, job.Name, specs...))
+	require.Equal(t, server.DriftStopped, kindOf(t, h, job.Name, specs...))
 	job.Env = map[string]string{"END": "0"}
 	specs[0] = job
 	require.NoError(t, h.Up(t.Context(), specs))

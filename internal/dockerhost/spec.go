@@ -15,7 +15,7 @@ import (
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Labels of our containers.
@@ -26,7 +26,7 @@ const (
 )
 
 // Hash names what a container is made from.
-func Hash(spec prego.ContainerSpec) string {
+func Hash(spec server.ContainerSpec) string {
 	b, err := json.Marshal(spec)
 	if err != nil {
 		panic("dockerhost: a spec always marshals: " + err.Error())
@@ -44,16 +44,16 @@ func or[T comparable](v, otherwise T) T {
 }
 
 // options are what the engine is asked for.
-func (h *Host) options(spec prego.ContainerSpec) (client.ContainerCreateOptions, error) {
+func (h *Host) options(spec server.ContainerSpec) (client.ContainerCreateOptions, error) {
 	// Ours are written last: nobody else's label stands in for them.
 	labels := maps.Clone(spec.Labels)
 	if labels == nil {
 		labels = make(map[string]string)
 	}
 	labels[LabelSpec], labels[LabelServerID] = Hash(spec), h.serverID
-	restart := or(spec.Restart, prego.RestartUnlessStopped)
+	restart := or(spec.Restart, server.RestartUnlessStopped)
 	if spec.Once {
-		labels[LabelOnce], restart = "true", prego.RestartNo
+		labels[LabelOnce], restart = "true", server.RestartNo
 	}
 	env := make([]string, 0, len(spec.Env))
 	for _, k := range slices.Sorted(maps.Keys(spec.Env)) {
@@ -90,15 +90,15 @@ func (h *Host) options(spec prego.ContainerSpec) (client.ContainerCreateOptions,
 		i := strings.LastIndex(p, ":")
 		port, err := network.ParsePort(p[i+1:])
 		if err != nil {
-			return opts, &prego.ContainerError{Container: spec.Name, Message: "port " + p + ": " + err.Error()}
+			return opts, &server.ContainerError{Container: spec.Name, Message: "port " + p + ": " + err.Error()}
 		}
 		ip, hostPort, err := net.SplitHostPort(p[:i])
 		if err != nil {
-			return opts, &prego.ContainerError{Container: spec.Name, Message: "port " + p + ": " + err.Error()}
+			return opts, &server.ContainerError{Container: spec.Name, Message: "port " + p + ": " + err.Error()}
 		}
 		addr, err := netip.ParseAddr(ip)
 		if err != nil {
-			return opts, &prego.ContainerError{Container: spec.Name, Message: "port " + p + ": " + err.Error()}
+			return opts, &server.ContainerError{Container: spec.Name, Message: "port " + p + ": " + err.Error()}
 		}
 		if cfg.ExposedPorts == nil {
 			cfg.ExposedPorts, host.PortBindings = network.PortSet{}, network.PortMap{}
@@ -113,7 +113,7 @@ func (h *Host) options(spec prego.ContainerSpec) (client.ContainerCreateOptions,
 	return opts, nil
 }
 
-func nanoCPUs(spec prego.ContainerSpec) int64 { return int64(spec.CPUs * 1e9) }
+func nanoCPUs(spec server.ContainerSpec) int64 { return int64(spec.CPUs * 1e9) }
 
 func ownNetwork(name string) bool { return name != "" && name != "none" && name != "host" }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 const (
@@ -29,7 +30,7 @@ const (
 // Up makes containers run, each once those that it comes after are healthy, and
 // otherwise at the same time. What runs to its end is run once for each declaration, and
 // what comes after it is started anew then: it has read what was there before.
-func (h *Host) Up(ctx context.Context, specs []prego.ContainerSpec) error {
+func (h *Host) Up(ctx context.Context, specs []server.ContainerSpec) error {
 	for _, spec := range specs {
 		// Before: of two that make it at once there would be two of a name.
 		if err := h.ensureNetwork(ctx, spec.Network); err != nil {
@@ -63,7 +64,7 @@ func (h *Host) Up(ctx context.Context, specs []prego.ContainerSpec) error {
 			continue
 		}
 		if s == nil || !s.Running || s.Restarting {
-			return &prego.ContainerError{Container: spec.Name, Message: "it ended after it had started; " + h.lastLines(ctx, spec)}
+			return &server.ContainerError{Container: spec.Name, Message: "it ended after it had started; " + h.lastLines(ctx, spec)}
 		}
 	}
 	return nil
@@ -71,12 +72,12 @@ func (h *Host) Up(ctx context.Context, specs []prego.ContainerSpec) error {
 
 // worst is the failure of containers that were started at once. One that passes comes
 // before one that repeating can't mend: an engine that goes down ends them all.
-func worst(wave []prego.ContainerSpec, errs []error) (out error) {
+func worst(wave []server.ContainerSpec, errs []error) (out error) {
 	for i, err := range errs {
 		if err = sorted(wave[i].Name, err); err == nil {
 			continue
 		}
-		var lasts *prego.ContainerError
+		var lasts *server.ContainerError
 		if !errors.As(err, &lasts) {
 			return err
 		}
@@ -89,7 +90,7 @@ func worst(wave []prego.ContainerSpec, errs []error) (out error) {
 
 // waves are containers in groups, each of which comes after those of earlier ones only.
 // The specs are in an order that holds already.
-func waves(specs []prego.ContainerSpec) (out [][]prego.ContainerSpec) {
+func waves(specs []server.ContainerSpec) (out [][]server.ContainerSpec) {
 	in := make(map[string]int, len(specs))
 	for _, spec := range specs {
 		wave := 0
@@ -113,7 +114,7 @@ func done(s *container.State) bool {
 }
 
 // up makes one container run. did is false where it was met as it should be.
-func (h *Host) up(ctx context.Context, spec prego.ContainerSpec, again bool) (did bool, err error) {
+func (h *Host) up(ctx context.Context, spec server.ContainerSpec, again bool) (did bool, err error) {
 	id, adopted, err := h.ensure(ctx, spec)
 	if err != nil {
 		return false, err
@@ -140,9 +141,9 @@ func (h *Host) up(ctx context.Context, spec prego.ContainerSpec, again bool) (di
 
 // await waits until a container is healthy. A restarting container counts as
 // running for the engine; here it never does.
-func (h *Host) await(ctx context.Context, id string, spec prego.ContainerSpec) error {
+func (h *Host) await(ctx context.Context, id string, spec server.ContainerSpec) error {
 	fail := func(format string, args ...any) error {
-		return &prego.ContainerError{Container: spec.Name, Message: fmt.Sprintf(format, args...) + "; " + h.lastLines(ctx, spec)}
+		return &server.ContainerError{Container: spec.Name, Message: fmt.Sprintf(format, args...) + "; " + h.lastLines(ctx, spec)}
 	}
 	within := or(spec.StartTimeout.D(), startTimeout)
 	deadline := time.Now().Add(within)
@@ -200,7 +201,7 @@ func oom(s *container.State) string {
 	return ""
 }
 
-func (h *Host) healthy(ctx context.Context, id string, spec prego.ContainerSpec, s *container.State, running time.Duration) (ok bool, why string, err error) {
+func (h *Host) healthy(ctx context.Context, id string, spec server.ContainerSpec, s *container.State, running time.Duration) (ok bool, why string, err error) {
 	if spec.Once {
 		return false, "it has not ended", nil
 	}
@@ -225,7 +226,7 @@ func (h *Host) healthy(ctx context.Context, id string, spec prego.ContainerSpec,
 // probe runs a declared probe in a container. It is the only use of exec on path
 // C, and takes nothing but the kinds of probes that a stack can name. A probe
 // that can't be run has failed: the container may not be there yet.
-func (h *Host) probe(ctx context.Context, id string, p prego.ContainerProbe) (ok bool, why string, err error) {
+func (h *Host) probe(ctx context.Context, id string, p server.ContainerProbe) (ok bool, why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, or(p.Timeout.D(), 5*time.Second))
 	defer cancel()
 	code, err := h.runProbe(ctx, id, p)
@@ -240,7 +241,7 @@ func (h *Host) probe(ctx context.Context, id string, p prego.ContainerProbe) (ok
 	return false, "", wrap("probe", err)
 }
 
-func (h *Host) runProbe(ctx context.Context, id string, p prego.ContainerProbe) (code int, err error) {
+func (h *Host) runProbe(ctx context.Context, id string, p server.ContainerProbe) (code int, err error) {
 	made, err := h.c.ExecCreate(ctx, id, client.ExecCreateOptions{Cmd: p.Argv()})
 	if err != nil {
 		return 0, err
@@ -260,8 +261,8 @@ func (h *Host) runProbe(ctx context.Context, id string, p prego.ContainerProbe) 
 }
 
 // Check compares a host with its declaration, and changes nothing.
-func (h *Host) Check(ctx context.Context, specs []prego.ContainerSpec) ([]prego.ContainerDrift, error) {
-	var out []prego.ContainerDrift
+func (h *Host) Check(ctx context.Context, specs []server.ContainerSpec) ([]server.ContainerDrift, error) {
+	var out []server.ContainerDrift
 	for _, spec := range specs {
 		d, err := h.check(ctx, spec)
 		if err != nil {
@@ -279,16 +280,16 @@ func (h *Host) Check(ctx context.Context, specs []prego.ContainerSpec) ([]prego.
 		if c.Instance != "" {
 			continue // instances have rows of their own, and are kept by those
 		}
-		if !slices.ContainsFunc(specs, func(s prego.ContainerSpec) bool { return s.Name == c.Name }) {
-			out = append(out, prego.ContainerDrift{Container: c.Name, Kind: prego.DriftUndeclared, Detail: c.State})
+		if !slices.ContainsFunc(specs, func(s server.ContainerSpec) bool { return s.Name == c.Name }) {
+			out = append(out, server.ContainerDrift{Container: c.Name, Kind: server.DriftUndeclared, Detail: c.State})
 		}
 	}
 	return out, nil
 }
 
-func (h *Host) check(ctx context.Context, spec prego.ContainerSpec) (*prego.ContainerDrift, error) {
-	drift := func(kind prego.DriftKind, detail string) (*prego.ContainerDrift, error) {
-		return &prego.ContainerDrift{Container: spec.Name, Kind: kind, Detail: detail}, nil
+func (h *Host) check(ctx context.Context, spec server.ContainerSpec) (*server.ContainerDrift, error) {
+	drift := func(kind server.DriftKind, detail string) (*server.ContainerDrift, error) {
+		return &server.ContainerDrift{Container: spec.Name, Kind: kind, Detail: detail}, nil
 	}
 	opts, err := h.options(spec)
 	if err != nil {
@@ -296,50 +297,50 @@ func (h *Host) check(ctx context.Context, spec prego.ContainerSpec) (*prego.Cont
 	}
 	got, err := h.c.ContainerInspect(ctx, opts.Name, client.ContainerInspectOptions{})
 	if cerrdefs.IsNotFound(err) {
-		return drift(prego.DriftMissing, "")
+		return drift(server.DriftMissing, "")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("inspect: %w", err)
 	}
 	c := got.Container
 	if c.Config != nil && c.Config.Labels[LabelSpec] != Hash(spec) {
-		return drift(prego.DriftOutdated, "made from another declaration")
+		return drift(server.DriftOutdated, "made from another declaration")
 	}
 	if diff := changes(c, opts); len(diff) > 0 {
-		return drift(prego.DriftChanged, strings.Join(diff, ", "))
+		return drift(server.DriftChanged, strings.Join(diff, ", "))
 	}
 	switch s := c.State; {
 	case s == nil:
 		return nil, errors.New("inspect: the host tells no state")
 	case spec.Once && (done(s) || s.Running):
 	case spec.Once:
-		return drift(prego.DriftStopped, fmt.Sprintf("not done: it ended with status %d%s", s.ExitCode, oom(s)))
+		return drift(server.DriftStopped, fmt.Sprintf("not done: it ended with status %d%s", s.ExitCode, oom(s)))
 	case s.Restarting:
-		return drift(prego.DriftLooping, fmt.Sprintf("started again %d times, last with status %d%s", c.RestartCount, s.ExitCode, oom(s)))
+		return drift(server.DriftLooping, fmt.Sprintf("started again %d times, last with status %d%s", c.RestartCount, s.ExitCode, oom(s)))
 	case !s.Running || s.Paused:
-		return drift(prego.DriftStopped, string(s.Status))
+		return drift(server.DriftStopped, string(s.Status))
 	case s.Health != nil && s.Health.Status == container.Unhealthy:
-		return drift(prego.DriftUnhealthy, fmt.Sprintf("failed %d times", s.Health.FailingStreak))
+		return drift(server.DriftUnhealthy, fmt.Sprintf("failed %d times", s.Health.FailingStreak))
 	}
 	return nil, nil
 }
 
 // Repair makes a host what its declaration says, and tells what it was not. What
 // is as declared is left running; volumes are never touched.
-func (h *Host) Repair(ctx context.Context, specs []prego.ContainerSpec) ([]prego.ContainerDrift, error) {
+func (h *Host) Repair(ctx context.Context, specs []server.ContainerSpec) ([]server.ContainerDrift, error) {
 	found, err := h.Check(ctx, specs)
 	if err != nil || len(found) == 0 {
 		return found, err
 	}
 	for _, d := range found {
 		switch d.Kind {
-		case prego.DriftUndeclared, prego.DriftLooping, prego.DriftUnhealthy:
+		case server.DriftUndeclared, server.DriftLooping, server.DriftUnhealthy:
 			// Made anew below, those that are declared: a loop that had a passing cause
 			// waits up to a minute by itself, and what is unhealthy stays so.
 			if err := h.Remove(ctx, d.Container); err != nil {
 				return found, err
 			}
-		case prego.DriftStopped:
+		case server.DriftStopped:
 			if d.Detail == string(container.StatePaused) {
 				if err := h.Remove(ctx, d.Container); err != nil {
 					return found, err

@@ -15,7 +15,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // LogOptions say what of a container's output is wanted.
@@ -53,20 +53,20 @@ func (h *Host) Logs(ctx context.Context, name string, o LogOptions, w io.Writer)
 }
 
 // Stats takes one sample of what a container uses.
-func (h *Host) Stats(ctx context.Context, name string) (prego.ContainerStats, error) {
+func (h *Host) Stats(ctx context.Context, name string) (server.ContainerStats, error) {
 	got, err := h.c.ContainerStats(ctx, h.name(name), client.ContainerStatsOptions{})
 	if cerrdefs.IsNotFound(err) {
-		return prego.ContainerStats{}, fmt.Errorf("container %s: %w", name, ErrNoContainer)
+		return server.ContainerStats{}, fmt.Errorf("container %s: %w", name, ErrNoContainer)
 	}
 	if err != nil {
-		return prego.ContainerStats{}, sorted(name, wrap("stats", err))
+		return server.ContainerStats{}, sorted(name, wrap("stats", err))
 	}
 	defer func() { _ = got.Body.Close() }()
 	var s container.StatsResponse
 	if err := json.NewDecoder(io.LimitReader(got.Body, 1<<20)).Decode(&s); err != nil {
-		return prego.ContainerStats{}, sorted(name, wrap("stats", err))
+		return server.ContainerStats{}, sorted(name, wrap("stats", err))
 	}
-	return prego.ContainerStats{
+	return server.ContainerStats{
 		At: s.Read, CPU: time.Duration(s.CPUStats.CPUUsage.TotalUsage), MemoryBytes: s.MemoryStats.Usage, MemoryLimit: s.MemoryStats.Limit, //nolint:gosec // nanoseconds
 		Pids: s.PidsStats.Current,
 	}, nil
@@ -76,7 +76,7 @@ func (h *Host) Stats(ctx context.Context, name string) (prego.ContainerStats, er
 const lastBytes = 2 << 10
 
 // lastLines are the last that a container wrote, without its secrets.
-func (h *Host) lastLines(ctx context.Context, spec prego.ContainerSpec) string {
+func (h *Host) lastLines(ctx context.Context, spec server.ContainerSpec) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var all tail

@@ -30,6 +30,7 @@ import (
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/server"
 )
 
 // stepsOfOne is how many activities a provisioning without containers runs, and
@@ -75,8 +76,8 @@ func BenchmarkProvisioning(b *testing.B) {
 		require.NoError(b, run.Get(context.Background(), nil))
 	}
 	provision := func(name string) {
-		c.create(name, prego.RoleRedisPool, prego.ServerSpec{})
-		require.Eventually(b, func() bool { return c.get(name).Status == api.ServerStatus(prego.ServerActive) }, patience, 10*time.Millisecond)
+		c.create(name, prego.RoleRedisPool, server.Spec{})
+		require.Eventually(b, func() bool { return c.get(name).Status == api.ServerStatus(server.Active) }, patience, 10*time.Millisecond)
 	}
 	inFlight := func(prefix string, n int, f func(string)) float64 {
 		began := time.Now()
@@ -118,7 +119,7 @@ func BenchmarkProvisioning(b *testing.B) {
 // BenchmarkAgentMemory prints the resident memory of a running agent.
 func BenchmarkAgentMemory(b *testing.B) {
 	c := newCell(b, options{})
-	c.create("fat", prego.RoleRedisPool, prego.ServerSpec{})
+	c.create("fat", prego.RoleRedisPool, server.Spec{})
 	require.Eventually(b, func() bool { return c.get("fat").Status == "active" }, patience, 20*time.Millisecond)
 	for b.Loop() {
 		info := c.sim.Hosts()[0]
@@ -151,8 +152,8 @@ func TestAgentIsSmall(t *testing.T) {
 	require.NoError(t, err)
 	require.Less(t, info.Size(), int64(20<<20))
 	c := newCell(t, options{})
-	c.create("small", prego.RoleRedisPool, prego.ServerSpec{})
-	c.awaitStatus("small", prego.ServerActive)
+	c.create("small", prego.RoleRedisPool, server.Spec{})
+	c.awaitStatus("small", server.Active)
 	require.Less(t, rss(t, c.sim.Hosts()[0].AgentPID), 30.0)
 }
 

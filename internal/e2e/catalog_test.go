@@ -11,6 +11,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
 func (c *cell) catalog() api.Catalog {
@@ -32,7 +33,7 @@ func (c *cell) awaitCatalog(ok func(api.Catalog) bool) api.Catalog {
 
 func (c *cell) refreshCatalog() {
 	c.t.Helper()
-	c.awaitRunEnd(prego.CatalogWorkflowID(c.env))
+	c.awaitRunEnd(server.CatalogWorkflowID(c.env))
 	status, body := c.request(http.MethodPost, "/internal/catalog/refresh", nil)
 	require.Equal(c.t, http.StatusAccepted, status, "%s", body)
 }
@@ -48,8 +49,8 @@ func TestProviderCatalog(t *testing.T) {
 	require.Equal(t, "EUR", deref(first.Currency))
 	require.Len(t, first.Locations, 6)
 
-	status, body := c.request(http.MethodPost, "/internal/servers/create", prego.CreateServerRequest{
-		ServerID: c.id("odd"), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: prego.ServerSpec{ServerType: "zz99"},
+	status, body := c.request(http.MethodPost, "/internal/servers/create", server.CreateRequest{
+		ServerID: c.id("odd"), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: server.Spec{ServerType: "zz99"},
 	})
 	require.Equal(t, http.StatusUnprocessableEntity, status)
 	require.Contains(t, string(body), `"server_type_unknown"`)
@@ -61,12 +62,12 @@ func TestProviderCatalog(t *testing.T) {
 	c.refreshCatalog()
 	second := c.awaitCatalog(func(cat api.Catalog) bool { return len(cat.Problems) > 0 })
 	require.True(t, second.RefreshedAt.After(*first.RefreshedAt))
-	c.create("pool", prego.RoleRedisPool, prego.ServerSpec{})
-	s := c.awaitStatus("pool", prego.ServerActive)
+	c.create("pool", prego.RoleRedisPool, server.Spec{})
+	s := c.awaitStatus("pool", server.Active)
 	require.Equal(t, "ccx13", deref(s.Provider.ServerType))
 	require.Equal(t, "nbg1", deref(s.Provider.Location), "fsn1 was known to be out of stock")
 	require.Equal(t, 1, s.Attempt, "nothing was asked for in vain")
-	require.Equal(t, 1, count(s, prego.StepCandidatesSkipped))
+	require.Equal(t, 1, count(s, server.StepCandidatesSkipped))
 	require.NotNil(t, s.Cost)
 	require.Equal(t, "43.4900", s.Cost.Monthly.Net, "the machine and its address")
 
@@ -88,8 +89,8 @@ func TestNothingIsRefusedBeforeTheProviderEverAnswered(t *testing.T) {
 	}})
 	c.awaitCatalog(func(cat api.Catalog) bool { return cat.Failure != nil })
 	require.False(t, c.catalog().Known)
-	c.create("early", prego.RoleRedisPool, prego.ServerSpec{ServerType: "cx33", Location: "hel1"})
-	s := c.awaitStatus("early", prego.ServerActive)
+	c.create("early", prego.RoleRedisPool, server.Spec{ServerType: "cx33", Location: "hel1"})
+	s := c.awaitStatus("early", server.Active)
 	require.Equal(t, "hel1", deref(s.Provider.Location))
 	require.Nil(t, s.Cost)
 }

@@ -31,6 +31,9 @@ import (
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 // cell is an installation of its own: database, cloud, keys and processes. Only
@@ -54,7 +57,7 @@ var cells atomic.Int64
 
 type options struct {
 	vars     map[string]string
-	timeouts prego.BootTimeouts
+	timeouts server.BootTimeouts
 	sim      func(*sim.Config)
 	url      string // of a database of its own; "" for a clone
 	// beforeStart changes the cloud before any process of the control plane runs.
@@ -62,10 +65,10 @@ type options struct {
 }
 
 // quick are timeouts for tests in which nothing goes wrong with a boot.
-var quick = prego.BootTimeouts{Running: prego.Duration(60 * time.Second), Handshake: prego.Duration(60 * time.Second), Heartbeat: prego.Duration(60 * time.Second)}
+var quick = server.BootTimeouts{Running: prego.Duration(60 * time.Second), Handshake: prego.Duration(60 * time.Second), Heartbeat: prego.Duration(60 * time.Second)}
 
 // impatient are timeouts of which one soon runs out.
-func impatient(reason prego.Reason) prego.BootTimeouts {
+func impatient(reason prego.Reason) server.BootTimeouts {
 	t, soon := quick, prego.Duration(2500*time.Millisecond)
 	switch reason {
 	case prego.ReasonFailedBoot:
@@ -118,7 +121,7 @@ func newCell(t testing.TB, o options) *cell {
 	require.NoError(t, err)
 	c.masterKey = hex.EncodeToString(raw[:])
 
-	catalog := prego.DefaultCatalog()
+	catalog := server.DefaultCatalog()
 	catalog.DefaultTimeouts = o.timeouts
 	if o.timeouts.Running == 0 {
 		catalog.DefaultTimeouts = quick
@@ -168,8 +171,8 @@ func newCell(t testing.TB, o options) *cell {
 // dropSchedules leaves nothing behind that would go on asking the Temporal of all cells.
 func (c *cell) dropSchedules() {
 	for _, id := range []string{
-		prego.ReconcileWorkflowID(c.env), prego.SweepWorkflowID(c.env), prego.TenantSweepWorkflowID(c.env),
-		prego.GroupSweepWorkflowID(c.env), prego.CatalogWorkflowID(c.env), prego.StorageWorkflowID(c.env),
+		server.ReconcileWorkflowID(c.env), server.SweepWorkflowID(c.env), tenant.SweepWorkflowID(c.env),
+		workload.GroupSweepWorkflowID(c.env), server.CatalogWorkflowID(c.env), tenant.StorageWorkflowID(c.env),
 	} {
 		_ = temporalClient.ScheduleClient().GetHandle(context.Background(), id).Delete(context.Background()) // some were never made
 	}
@@ -286,9 +289,9 @@ func (c *cell) request(method, path string, body any) (int, []byte) {
 // workflow's id is made of the server's alone.
 func (c *cell) id(name string) string { return name + "-" + c.env }
 
-func (c *cell) create(id string, role prego.Role, spec prego.ServerSpec) api.Accepted {
+func (c *cell) create(id string, role prego.Role, spec server.Spec) api.Accepted {
 	c.t.Helper()
-	status, body := c.request(http.MethodPost, "/internal/servers/create", prego.CreateServerRequest{
+	status, body := c.request(http.MethodPost, "/internal/servers/create", server.CreateRequest{
 		ServerID: c.id(id), Role: role, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: spec,
 	})
 	require.Equal(c.t, http.StatusAccepted, status, "%s", body)
@@ -325,7 +328,7 @@ func (c *cell) await(id, what string, ok func(api.Server) bool) api.Server {
 	}
 }
 
-func (c *cell) awaitStatus(id string, status prego.ServerStatus) api.Server {
+func (c *cell) awaitStatus(id string, status server.Status) api.Server {
 	c.t.Helper()
 	return c.await(id, string(status), func(s api.Server) bool {
 		if s.Status != api.ServerStatus(status) && (s.Status == "failed" || s.Status == "active") && status != "terminated" {
@@ -345,7 +348,7 @@ func deref(s *string) string {
 // awaitFailed waits for a failure and checks its reason.
 func (c *cell) awaitFailed(id string, reason prego.Reason) api.Server {
 	c.t.Helper()
-	s := c.awaitStatus(id, prego.ServerFailed)
+	s := c.awaitStatus(id, server.Failed)
 	require.Equal(c.t, string(reason), deref(s.StatusReason), deref(s.StatusMessage))
 	return s
 }
@@ -359,7 +362,7 @@ func steps(s api.Server) []string {
 	return out
 }
 
-func count(s api.Server, step prego.Step) int {
+func count(s api.Server, step server.Step) int {
 	n := 0
 	for _, e := range s.Timeline {
 		if e.Step == string(step) {
@@ -452,7 +455,7 @@ func (c *cell) reconcile() {
 	}, patience, 30*time.Millisecond)
 	// The run ends a moment after its row: a second one would be met by the first.
 	require.Eventually(c.t, func() bool {
-		d, err := temporalClient.DescribeWorkflowExecution(context.Background(), prego.ReconcileWorkflowID(c.env), "")
+		d, err := temporalClient.DescribeWorkflowExecution(context.Background(), server.ReconcileWorkflowID(c.env), "")
 		return err == nil && d.GetWorkflowExecutionInfo().GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
 	}, patience, 30*time.Millisecond)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 // What the control plane sees of a host is the same whichever kind it is of: the light
@@ -25,7 +26,7 @@ func TestProcessHostConformance(t *testing.T) {
 
 func conform(t *testing.T, c *cell) {
 	t.Helper()
-	m := c.machine("conform", prego.RoleApp, prego.ServerSpec{})
+	m := c.machine("conform", prego.RoleApp, server.Spec{})
 	m.awaitActive()
 	for _, s := range []struct {
 		name string
@@ -57,7 +58,7 @@ func conform(t *testing.T, c *cell) {
 func stages(s api.Server) []string {
 	var out []string
 	for _, e := range s.Timeline {
-		if e.Step == string(prego.StepBootStage) {
+		if e.Step == string(server.StepBootStage) {
 			out = append(out, deref(e.Message))
 		}
 	}
@@ -71,8 +72,8 @@ var bootStages = []string{
 func conformBoot(t *testing.T, m *machine) {
 	s := m.get(m.server)
 	require.Equal(t, bootStages, stages(s))
-	require.Equal(t, 1, count(s, prego.StepHandshake))
-	require.Equal(t, 1, count(s, prego.StepFirstHeartbeat))
+	require.Equal(t, 1, count(s, server.StepHandshake))
+	require.Equal(t, 1, count(s, server.StepFirstHeartbeat))
 	require.NotEmpty(t, m.console())
 	require.NoFileExists(t, filepath.Join(m.host().Root, wire.BootstrapTokenPath), "its token is used up")
 }
@@ -156,7 +157,7 @@ func (m *machine) comesBack(gone func()) {
 	require.Equal(m.t, string(identity), string(again))
 	s := m.get(m.server)
 	require.Equal(m.t, api.ServerStatus("active"), s.Status)
-	require.Equal(m.t, 1, count(s, prego.StepHandshake), "it is who it was")
+	require.Equal(m.t, 1, count(s, server.StepHandshake), "it is who it was")
 	require.Equal(m.t, bootStages, stages(s), "cloud-init ran once")
 }
 
@@ -190,7 +191,7 @@ func (m *machine) gone() {
 	h := m.host()
 	status, body := m.request(http.MethodDelete, "/v1/servers/"+m.id(m.server), nil)
 	require.Equal(m.t, http.StatusAccepted, status, "%s", body)
-	m.waits(prego.ServerTerminated)
+	m.waits(server.Terminated)
 	require.Eventually(m.t, func() bool { _, err := os.Stat(filepath.Dir(h.Root)); return os.IsNotExist(err) }, patience, 50*time.Millisecond)
 	nothingLeft(m.t, h)
 	for _, e := range m.sim.Ledger(true) {

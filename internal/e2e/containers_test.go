@@ -16,6 +16,7 @@ import (
 	"github.com/prego/prego/internal/dockerhost"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
 // engineOf reaches the engine of a server's host as the control plane does.
@@ -48,10 +49,10 @@ func TestContainersOfEachRoleRunAndTheirDriftIsReported(t *testing.T) {
 	site := []string{"backend", "configurator", "frontend", "mariadb", "queue-long", "queue-short", "redis-cache", "redis-queue", "scheduler", "websocket"}
 	want := map[prego.Role][]string{prego.RoleApp: site, prego.RoleNode: site, prego.RoleDBShard: {"mariadb"}, prego.RoleRedisPool: {"redis"}}
 	for role := range want {
-		c.create("c-"+string(role), role, prego.ServerSpec{})
+		c.create("c-"+string(role), role, server.Spec{})
 	}
 	for role, names := range want {
-		c.awaitStatus("c-"+string(role), prego.ServerActive)
+		c.awaitStatus("c-"+string(role), server.Active)
 		list, err := c.engineOf("c-" + string(role)).List(t.Context())
 		require.NoError(t, err)
 		var got []string
@@ -83,14 +84,14 @@ func TestContainersOfEachRoleRunAndTheirDriftIsReported(t *testing.T) {
 	require.EqualValues(t, 5120<<20, stats.MemoryLimit)
 	for range 2 {
 		c.reconcile()
-		require.Equal(t, []activities.ContainerReport{{ServerID: c.id("c-app"), Drift: []prego.ContainerDrift{
-			{Container: "redis-queue", Kind: prego.DriftStopped, Detail: "exited"}, {Container: "backend", Kind: prego.DriftMissing},
+		require.Equal(t, []activities.ContainerReport{{ServerID: c.id("c-app"), Drift: []server.ContainerDrift{
+			{Container: "redis-queue", Kind: server.DriftStopped, Detail: "exited"}, {Container: "backend", Kind: server.DriftMissing},
 		}}}, c.findings().Drift)
 	}
 	s := c.get("c-app")
-	require.Equal(t, string(prego.ServerActive), string(s.Status))
-	require.LessOrEqual(t, count(s, prego.StepContainerDrift), 2, "at most one per hour while it stays the same")
-	require.Positive(t, count(s, prego.StepContainerDrift))
+	require.Equal(t, string(server.Active), string(s.Status))
+	require.LessOrEqual(t, count(s, server.StepContainerDrift), 2, "at most one per hour while it stays the same")
+	require.Positive(t, count(s, server.StepContainerDrift))
 }
 
 // TestAServerWithARealEngine provisions a server whose host runs a real dockerd.
@@ -102,12 +103,12 @@ func TestAServerWithARealEngine(t *testing.T) {
 		}
 		t.Skip("no dockerd, or not root")
 	}
-	stack := prego.Stack{}
+	stack := server.Stack{}
 	for _, role := range prego.Roles() {
 		for _, name := range []string{"first", "second"} {
-			stack[role] = append(stack[role], prego.ContainerSpec{
+			stack[role] = append(stack[role], server.ContainerSpec{
 				Name: name, Image: sim.StandIn, Command: []string{sim.StandInProgram, "stand-in", "${server_id}"}, Network: "none", MemoryMB: 64,
-				Env: map[string]string{"PASSWORD": "${secret:p}"}, Health: &prego.ContainerHealth{Command: []string{sim.StandInProgram, "stand-in", "--check"}, Interval: prego.Duration(300e6)},
+				Env: map[string]string{"PASSWORD": "${secret:p}"}, Health: &server.ContainerHealth{Command: []string{sim.StandInProgram, "stand-in", "--check"}, Interval: prego.Duration(300e6)},
 			})
 		}
 	}
@@ -119,9 +120,9 @@ func TestAServerWithARealEngine(t *testing.T) {
 	c := newCell(t, options{vars: map[string]string{"PREGO_STACK_FILE": file}, sim: func(cfg *sim.Config) {
 		cfg.RealDocker, cfg.StandIn = true, filepath.Join(bins, "prego")
 	}})
-	c.create("real", prego.RoleApp, prego.ServerSpec{})
-	c.create("loops", prego.RoleDBShard, prego.ServerSpec{})
-	c.awaitStatus("real", prego.ServerActive)
+	c.create("real", prego.RoleApp, server.Spec{})
+	c.create("loops", prego.RoleDBShard, server.Spec{})
+	c.awaitStatus("real", server.Active)
 	h := c.engineOf("real")
 	list, err := h.List(t.Context())
 	require.NoError(t, err)
@@ -136,7 +137,7 @@ func TestAServerWithARealEngine(t *testing.T) {
 
 	require.NoError(t, h.Remove(t.Context(), "second"))
 	c.reconcile()
-	require.Equal(t, []prego.ContainerDrift{{Container: "second", Kind: prego.DriftMissing}}, c.findings().Drift[0].Drift)
+	require.Equal(t, []server.ContainerDrift{{Container: "second", Kind: server.DriftMissing}}, c.findings().Drift[0].Drift)
 
 	s := c.awaitFailed("loops", prego.ReasonFailedContainer)
 	require.Contains(t, deref(s.StatusMessage), "dies in a loop")

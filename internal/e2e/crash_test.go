@@ -14,6 +14,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // TestWorkerKilledAtEveryStep kills the worker (SIGKILL, by its own hand at a
@@ -33,7 +35,7 @@ func TestWorkerKilledAtEveryStep(t *testing.T) {
 				// Slow enough for the provider's word to be waited for.
 				cfg.Profile = sim.Profile{Action: 200 * time.Millisecond, Boot: 600 * time.Millisecond, Restart: time.Second}
 			}})
-			c.create("survivor", prego.RoleApp, prego.ServerSpec{})
+			c.create("survivor", prego.RoleApp, server.Spec{})
 			select {
 			case <-c.procs["worker"].Done():
 			case <-time.After(patience):
@@ -42,7 +44,7 @@ func TestWorkerKilledAtEveryStep(t *testing.T) {
 			require.FileExists(t, file+".hit")
 			delete(c.procs, "worker")
 			c.start("worker")
-			s := c.awaitStatus("survivor", prego.ServerActive)
+			s := c.awaitStatus("survivor", server.Active)
 			require.Equal(t, 1, s.Attempt)
 			require.Equal(t, 1, c.everBilled("server"), "exactly one server was ever made")
 			var consumed int
@@ -76,14 +78,14 @@ func TestRetryBeforeTheFailedRunHasEnded(t *testing.T) {
 	t.Run("server", func(t *testing.T) {
 		c, died := setUp(t, "fail/done", map[string]string{})
 		c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/servers", Action: "respond", Status: 422, Code: "invalid_input", Times: 1})
-		c.create("again", prego.RoleRedisPool, prego.ServerSpec{})
+		c.create("again", prego.RoleRedisPool, server.Spec{})
 		died()
 		status, body := c.request(http.MethodPost, "/v1/servers/"+c.id("again")+"/retry", nil)
 		require.Equal(t, http.StatusAccepted, status, "%s", body)
 		c.start("worker")
-		s := c.awaitStatus("again", prego.ServerActive)
+		s := c.awaitStatus("again", server.Active)
 		require.Equal(t, 2, s.Generation)
-		require.Zero(t, count(s, prego.StepWorkflowRestarted), "nobody had to find it")
+		require.Zero(t, count(s, server.StepWorkflowRestarted), "nobody had to find it")
 		c.settled()
 	})
 	t.Run("tenant", func(t *testing.T) {
@@ -95,7 +97,7 @@ func TestRetryBeforeTheFailedRunHasEnded(t *testing.T) {
 		died()
 		c.ask(id, "retry")
 		c.start("worker")
-		c.settledTenant(id, prego.TenantActive)
+		c.settledTenant(id, tenant.Active)
 		require.Zero(t, c.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'workflow_restarted'`, id), "nobody had to find it")
 		c.counted()
 		c.settled()
@@ -110,15 +112,15 @@ func TestWorkerKilledWhileDestroying(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "crash")
 			require.NoError(t, os.WriteFile(file, []byte(point), 0o600))
 			c := newCell(t, options{vars: map[string]string{"PREGO_TEST_CRASH": file}})
-			c.create("gone", prego.RoleDBShard, prego.ServerSpec{VolumeGB: 10})
-			c.awaitStatus("gone", prego.ServerActive)
+			c.create("gone", prego.RoleDBShard, server.Spec{VolumeGB: 10})
+			c.awaitStatus("gone", server.Active)
 			status, _ := c.request(http.MethodDelete, "/v1/servers/"+c.id("gone"), nil)
 			require.Equal(t, http.StatusAccepted, status)
 			<-c.procs["worker"].Done()
 			require.FileExists(t, file+".hit")
 			delete(c.procs, "worker")
 			c.start("worker")
-			c.awaitStatus("gone", prego.ServerTerminated)
+			c.awaitStatus("gone", server.Terminated)
 			require.Empty(t, c.sim.Ledger(true))
 			c.settled()
 		})
@@ -133,11 +135,11 @@ func TestGatewayAndAPIKilledWhileAServerBoots(t *testing.T) {
 			c := newCell(t, options{sim: func(cfg *sim.Config) {
 				cfg.Profile = sim.Profile{Action: 100 * time.Millisecond, Boot: 300 * time.Millisecond, Stage: 100 * time.Millisecond, Restart: 200 * time.Millisecond}
 			}})
-			c.create("boots", prego.RoleRedisPool, prego.ServerSpec{})
-			c.await("boots", "created", func(s api.Server) bool { return count(s, prego.StepServerCreated) > 0 })
+			c.create("boots", prego.RoleRedisPool, server.Spec{})
+			c.await("boots", "created", func(s api.Server) bool { return count(s, server.StepServerCreated) > 0 })
 			c.kill(victim)
 			c.start(victim)
-			c.awaitStatus("boots", prego.ServerActive)
+			c.awaitStatus("boots", server.Active)
 			require.Equal(t, 1, c.everBilled("server"))
 			c.settled()
 		})
@@ -155,34 +157,34 @@ VALUES ($1, '\x00', 'redis-pool', 'eu', 'hetzner', '{}', 'provisioning', 'server
 	require.NoError(t, err)
 	status, body := c.request(http.MethodPost, "/internal/reconcile", nil)
 	require.Equal(t, http.StatusAccepted, status, "%s", body)
-	s := c.awaitStatus("orphaned", prego.ServerActive)
-	require.Equal(t, 1, count(s, prego.StepWorkflowRestarted))
+	s := c.awaitStatus("orphaned", server.Active)
+	require.Equal(t, 1, count(s, server.StepWorkflowRestarted))
 }
 
 func TestReconcile(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: map[string]string{"PREGO_ORPHAN_AGE": "1ms", "PREGO_AMBIGUOUS_GRACE": "100ms"}})
-	c.create("kept", prego.RoleRedisPool, prego.ServerSpec{})
-	c.create("lost", prego.RoleRedisPool, prego.ServerSpec{})
-	c.awaitStatus("kept", prego.ServerActive)
-	s := c.awaitStatus("lost", prego.ServerActive)
+	c.create("kept", prego.RoleRedisPool, server.Spec{})
+	c.create("lost", prego.RoleRedisPool, server.Spec{})
+	c.awaitStatus("kept", server.Active)
+	s := c.awaitStatus("lost", server.Active)
 
 	// Somebody deletes a server at the provider, and somebody makes one with our
 	// labels that no row knows.
 	c.provider(http.MethodDelete, "/servers/"+deref(s.Provider.ProviderServerId), nil)
 	c.provider(http.MethodPost, "/servers", map[string]any{
 		"name": "stray", "server_type": "cx23", "image": "debian-12", "location": "fsn1", "user_data": "",
-		"labels": map[string]string{prego.LabelManagedBy: prego.ManagedByPrego, prego.LabelEnvironment: c.env, prego.LabelServerID: "stray"},
+		"labels": map[string]string{server.LabelManagedBy: server.ManagedByPrego, server.LabelEnvironment: c.env, server.LabelServerID: "stray"},
 	})
 	c.provider(http.MethodPost, "/servers", map[string]any{"name": "foreign", "server_type": "cx23", "image": "debian-12", "location": "fsn1"})
 	c.provider(http.MethodPost, "/volumes", map[string]any{
 		"name": "stray-volume", "size": 10, "location": "fsn1",
-		"labels": map[string]string{prego.LabelManagedBy: prego.ManagedByPrego, prego.LabelEnvironment: c.env},
+		"labels": map[string]string{server.LabelManagedBy: server.ManagedByPrego, server.LabelEnvironment: c.env},
 	})
 	c.reconcile()
 	require.Len(t, c.billed("volume"), 1, "one sighting destroys nothing")
 	require.Len(t, c.billed("server"), 3)
-	gone := c.awaitStatus("lost", prego.ServerFailed)
+	gone := c.awaitStatus("lost", server.Failed)
 	require.Equal(t, "server_missing", deref(gone.StatusReason))
 	c.reconcile()
 	require.Empty(t, c.billed("volume"))
@@ -190,7 +192,7 @@ func TestReconcile(t *testing.T) {
 	for _, e := range c.billed("server") {
 		names = append(names, e.Name)
 	}
-	require.ElementsMatch(t, []string{prego.ServerName(c.env, c.id("kept")), "foreign"}, names, "what is not ours is left alone")
+	require.ElementsMatch(t, []string{server.Name(c.env, c.id("kept")), "foreign"}, names, "what is not ours is left alone")
 	require.Equal(t, api.ServerStatus("active"), c.get("kept").Status)
 }
 
@@ -200,7 +202,7 @@ func TestReconcileDestroysNothingForADatabaseThatKnowsNothing(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		c.provider(http.MethodPost, "/servers", map[string]any{
 			"name": name, "server_type": "cx23", "image": "debian-12", "location": "fsn1",
-			"labels": map[string]string{prego.LabelManagedBy: prego.ManagedByPrego, prego.LabelEnvironment: c.env, prego.LabelServerID: name},
+			"labels": map[string]string{server.LabelManagedBy: server.ManagedByPrego, server.LabelEnvironment: c.env, server.LabelServerID: name},
 		})
 	}
 	for range 3 {

@@ -18,6 +18,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // cli runs an operator's verb and returns what it prints and its status.
@@ -41,7 +43,7 @@ func TestAnOperatorLooksAtAHostWithoutLoggingIn(t *testing.T) {
 	c.org("acme", "")
 	app := c.sharedFleet(2)
 	id := c.tenant("alpha", prego.PlanTrial, func(m map[string]any) { m["apps"] = []string{"erpnext"} })
-	c.settledTenant(id, prego.TenantActive)
+	c.settledTenant(id, tenant.Active)
 
 	// What the tenant's provisioning ran is in the audit, with how it ended.
 	var page api.CommandPage
@@ -50,7 +52,7 @@ func TestAnOperatorLooksAtAHostWithoutLoggingIn(t *testing.T) {
 	for _, v := range page.Commands {
 		ran[v.AuditId] = v
 		if strings.HasPrefix(v.AuditId, id) {
-			require.Equal(t, []any{"workflow", "bench", prego.TenantProvisionWorkflowID(id)}, []any{string(v.Actor), string(v.Kind), deref(v.WorkflowId)})
+			require.Equal(t, []any{"workflow", "bench", tenant.ProvisionWorkflowID(id)}, []any{string(v.Actor), string(v.Kind), deref(v.WorkflowId)})
 			require.NotNil(t, v.ExitCode, v.AuditId)
 			require.Zero(t, *v.ExitCode, v.AuditId)
 			require.NotNil(t, v.FinishedAt)
@@ -146,7 +148,7 @@ func TestAnOperatorLooksAtAHostWithoutLoggingIn(t *testing.T) {
 	require.Contains(t, out, "repaired frontend: stopped")
 	there, err := engine.List(t.Context())
 	require.NoError(t, err)
-	require.False(t, slices.ContainsFunc(there, func(i prego.ContainerInfo) bool { return i.State != "running" && i.Name != "configurator" }))
+	require.False(t, slices.ContainsFunc(there, func(i server.ContainerInfo) bool { return i.State != "running" && i.Name != "configurator" }))
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM server_events WHERE server_id = $1 AND step = 'containers_repaired' AND actor = 'operator' AND message LIKE '%alice%'`, app))
 
 	// A host that is away: nobody knows whether the command ran, and the row says so.

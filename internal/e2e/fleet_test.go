@@ -19,6 +19,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 	pregoworker "github.com/prego/prego/worker"
 )
 
@@ -182,7 +184,7 @@ func TestFleetKeepsServersThatHaveTenants(t *testing.T) {
 	c := newCell(t, options{vars: vars})
 	c.org("acme", "")
 	id := c.tenant("alpha", prego.PlanStarter, nil)
-	tn := c.settledTenant(id, prego.TenantActive)
+	tn := c.settledTenant(id, tenant.Active)
 	home := tn.Allocation.AppServerId
 	require.Equal(t, "tenants-app", c.fleetOf(home), "what tenants need is made by a fleet")
 	c.post("/v1/policies", map[string]any{"policy_id": "patient", "type": "deletion", "spec": map[string]any{"criteria": "OLDEST_FIRST", "grace_period": 2}}, http.StatusCreated, nil)
@@ -227,13 +229,13 @@ func TestScaleOutForTenantsHoldsAFleetsCaps(t *testing.T) {
 	c.org("acme", "")
 	c.send(http.MethodPatch, "/v1/fleets/tenants-node", map[string]any{"max_size": 1}, http.StatusOK, nil)
 	first := c.tenant("alpha", prego.PlanStarter, nil)
-	c.settledTenant(first, prego.TenantActive)
+	c.settledTenant(first, tenant.Active)
 	second := c.tenant("beta", prego.PlanStarter, nil)
 	time.Sleep(2 * time.Second) // it asks in vain
 	require.EqualValues(t, "provisioning", c.getTenant(second).State)
 	require.Len(t, c.billed("server"), 1)
 	c.send(http.MethodPatch, "/v1/fleets/tenants-node", map[string]any{"max_size": 2}, http.StatusOK, nil)
-	c.settledTenant(second, prego.TenantActive)
+	c.settledTenant(second, tenant.Active)
 	require.Len(t, c.billed("server"), 2)
 	c.counted()
 	c.settled()
@@ -273,7 +275,7 @@ func TestRecordFleetHistories(t *testing.T) {
 	keepActionHistory(t, c, "fleet-shrinks", "wide", 3)
 	c.awaitAction("wide", c.act("wide", "CLUSTER_SCALE_IN", map[string]any{"count": 2}).Seq, "failed")
 	keepActionHistory(t, c, "fleet-refused", "wide", 4)
-	keepHistory(t, c, "fleet-idle", prego.FleetWorkflowID(c.env, "wide"))
+	keepHistory(t, c, "fleet-idle", server.FleetWorkflowID(c.env, "wide"))
 	c.settled()
 }
 
@@ -284,7 +286,7 @@ func keepActionHistory(t *testing.T, c *cell, name, fleet string, seq int) {
 	var run *historypb.History
 	require.Eventually(t, func() bool {
 		r, err := temporalClient.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{
-			Query: "TaskQueue = '" + c.vars["TEMPORAL_TASK_QUEUE"] + "' AND WorkflowId = '" + prego.FleetWorkflowID(c.env, fleet) + "' AND ExecutionStatus = 'ContinuedAsNew'",
+			Query: "TaskQueue = '" + c.vars["TEMPORAL_TASK_QUEUE"] + "' AND WorkflowId = '" + server.FleetWorkflowID(c.env, fleet) + "' AND ExecutionStatus = 'ContinuedAsNew'",
 		})
 		if err != nil || len(r.Executions) < seq {
 			return false
@@ -292,7 +294,7 @@ func keepActionHistory(t *testing.T, c *cell, name, fleet string, seq int) {
 		slices.SortFunc(r.Executions, func(a, b *workflowpb.WorkflowExecutionInfo) int {
 			return a.StartTime.AsTime().Compare(b.StartTime.AsTime())
 		})
-		run = historyOf(t, prego.FleetWorkflowID(c.env, fleet), r.Executions[seq-1].Execution.RunId)
+		run = historyOf(t, server.FleetWorkflowID(c.env, fleet), r.Executions[seq-1].Execution.RunId)
 		return true
 	}, patience, 100*time.Millisecond, "the run of action %d", seq)
 	r := worker.NewWorkflowReplayer()

@@ -17,6 +17,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
 )
 
 const mb = 1 << 20
@@ -276,7 +278,7 @@ func TestScaleUpWithinQuotaAllocates(t *testing.T) {
 	c.scale(g.GroupId, 1, http.StatusAccepted)
 	c.settledGroup(g.GroupId)
 	c.rowsAndHostsAgree()
-	keepHistory(t, c, "group-scaled", prego.GroupWorkflowID(g.GroupId))
+	keepHistory(t, c, "group-scaled", workload.GroupWorkflowID(g.GroupId))
 	c.send(http.MethodDelete, "/v1/groups/"+g.GroupId, nil, http.StatusNoContent, nil)
 	c.send(http.MethodGet, "/v1/groups/"+g.GroupId, nil, http.StatusNotFound, nil)
 	require.Eventually(t, func() bool { return c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 }, patience, 50*time.Millisecond)
@@ -300,7 +302,7 @@ func TestDeployIsRolling(t *testing.T) {
 		require.Equal(t, "web:2", i.Image)
 	}
 	require.Equal(t, 3.0, stop(), "one more than replicas, while it lasted")
-	keepHistory(t, c, "group-deployed", prego.GroupWorkflowID(g.GroupId))
+	keepHistory(t, c, "group-deployed", workload.GroupWorkflowID(g.GroupId))
 
 	// The same release again is none; another constraint is refused.
 	c.deploy(g.GroupId, spec("web:2", 64))
@@ -325,7 +327,7 @@ func TestDeployIsRolling(t *testing.T) {
 		require.Equal(t, 2, got.Instances["running"])
 	}
 	c.rowsAndHostsAgree()
-	keepHistory(t, c, "group-rolled-back", prego.GroupWorkflowID(g.GroupId))
+	keepHistory(t, c, "group-rolled-back", workload.GroupWorkflowID(g.GroupId))
 	// The next release has a number of its own.
 	c.deploy(g.GroupId, spec("web:5", 64))
 	got = c.awaitGroup(g.GroupId, "deployed", func(p api.ProcessGroup) bool { return p.DeployStatus == "succeeded" && p.Converged })
@@ -352,7 +354,7 @@ func TestAStartUnderWayIsGivenUp(t *testing.T) {
 		require.Eventually(t, func() bool {
 			return c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 && len(c.hosted()) == 0
 		}, 30*time.Second, 50*time.Millisecond)
-		c.awaitRunEnd(prego.GroupWorkflowID(g.GroupId))
+		c.awaitRunEnd(workload.GroupWorkflowID(g.GroupId))
 	}
 	time.Sleep(3 * time.Second) // sweeps
 	require.Empty(t, c.hosted(), "nothing comes back")
@@ -536,7 +538,7 @@ func TestAServerFailsAndItsInstancesAreReplaced(t *testing.T) {
 	c.settledGroup(g.GroupId)
 	lost := c.instances(g.GroupId)[0].ServerId
 	hosts := c.sim.Hosts()
-	host := hosts[slices.IndexFunc(hosts, func(h sim.HostInfo) bool { return h.Name == prego.ServerName(c.env, lost) })]
+	host := hosts[slices.IndexFunc(hosts, func(h sim.HostInfo) bool { return h.Name == server.Name(c.env, lost) })]
 	require.NoError(t, c.sim.HostAction(host.ID, "stop-agent"))
 	t.Cleanup(func() { _ = c.sim.HostAction(host.ID, "resume-agent") })
 	c.awaitGroup(g.GroupId, "moved", func(p api.ProcessGroup) bool {

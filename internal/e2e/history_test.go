@@ -25,6 +25,7 @@ import (
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/server"
 	pregoworker "github.com/prego/prego/worker"
 )
 
@@ -65,9 +66,9 @@ func TestNoSecretIsLeftAnywhere(t *testing.T) {
 	// Failures put more text into more places.
 	c.inject(sim.Fault{Kind: "boot_without_agent", Times: 1})
 	c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/servers", Action: "respond", Status: 429, Code: "rate_limit_exceeded", Message: "limit reached for token " + c.vars["HCLOUD_TOKEN"], Times: 1})
-	c.create("secretive", prego.RoleApp, prego.ServerSpec{})
-	c.awaitStatus("secretive", prego.ServerActive)
-	c.awaitRunEnd(prego.ProvisionWorkflowID(c.id("secretive")))
+	c.create("secretive", prego.RoleApp, server.Spec{})
+	c.awaitStatus("secretive", server.Active)
+	c.awaitRunEnd(server.ProvisionWorkflowID(c.id("secretive")))
 
 	deriver, err := token.NewDeriver(c.masterKey)
 	require.NoError(t, err)
@@ -99,7 +100,7 @@ func TestNoSecretIsLeftAnywhere(t *testing.T) {
 		require.NotEmpty(t, b)
 		places[name+" log"] = string(b)
 	}
-	h, err := protojson.Marshal(history(t, prego.ProvisionWorkflowID(c.id("secretive"))))
+	h, err := protojson.Marshal(history(t, server.ProvisionWorkflowID(c.id("secretive"))))
 	require.NoError(t, err)
 	places["history"] = string(h) + decodePayloads(string(h))
 	require.Contains(t, places["history"], c.id("secretive"))
@@ -172,47 +173,47 @@ func writeHistory(t *testing.T, name string, h *historypb.History) {
 func TestRecordHistories(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{timeouts: impatient(prego.ReasonFailedHandshake)})
-	c.create("plain", prego.RoleApp, prego.ServerSpec{})
-	c.awaitStatus("plain", prego.ServerActive)
-	keepHistory(t, c, "provision-active", prego.ProvisionWorkflowID(c.id("plain")))
+	c.create("plain", prego.RoleApp, server.Spec{})
+	c.awaitStatus("plain", server.Active)
+	keepHistory(t, c, "provision-active", server.ProvisionWorkflowID(c.id("plain")))
 	status, _ := c.request(http.MethodDelete, "/v1/servers/"+c.id("plain"), nil)
 	require.Equal(t, http.StatusAccepted, status)
-	c.awaitStatus("plain", prego.ServerTerminated)
-	keepHistory(t, c, "decommission", prego.DecommissionWorkflowID(c.id("plain")))
+	c.awaitStatus("plain", server.Terminated)
+	keepHistory(t, c, "decommission", server.DecommissionWorkflowID(c.id("plain")))
 
 	c.inject(sim.Fault{Kind: "no_cloud_init", Server: "*-retried-*", Times: 1})
-	c.create("retried", prego.RoleRedisPool, prego.ServerSpec{})
-	c.awaitStatus("retried", prego.ServerActive)
-	keepHistory(t, c, "provision-retried", prego.ProvisionWorkflowID(c.id("retried")))
+	c.create("retried", prego.RoleRedisPool, server.Spec{})
+	c.awaitStatus("retried", server.Active)
+	keepHistory(t, c, "provision-retried", server.ProvisionWorkflowID(c.id("retried")))
 
 	c.inject(sim.Fault{Kind: "no_cloud_init", Server: "*-hopeless-*"})
-	c.create("hopeless", prego.RoleRedisPool, prego.ServerSpec{})
+	c.create("hopeless", prego.RoleRedisPool, server.Spec{})
 	c.awaitFailed("hopeless", prego.ReasonFailedHandshake)
-	keepHistory(t, c, "provision-failed", prego.ProvisionWorkflowID(c.id("hopeless")))
+	keepHistory(t, c, "provision-failed", server.ProvisionWorkflowID(c.id("hopeless")))
 
 	c.inject(sim.Fault{Kind: "boot_without_agent", Server: "*-broken-*"})
-	c.create("broken", prego.RoleRedisPool, prego.ServerSpec{})
+	c.create("broken", prego.RoleRedisPool, server.Spec{})
 	c.awaitFailed("broken", prego.ReasonFailedBoot)
-	keepHistory(t, c, "provision-boot-failed", prego.ProvisionWorkflowID(c.id("broken")))
+	keepHistory(t, c, "provision-boot-failed", server.ProvisionWorkflowID(c.id("broken")))
 
 	c.sim.SetStock("*", "*", false)
-	c.create("waiting", prego.RoleRedisPool, prego.ServerSpec{})
+	c.create("waiting", prego.RoleRedisPool, server.Spec{})
 	require.Eventually(t, func() bool { return deref(c.get("waiting").StatusReason) == "awaiting_capacity" }, patience, 50*time.Millisecond)
 	c.sim.SetStock("*", "*", true)
-	c.awaitStatus("waiting", prego.ServerActive)
-	keepHistory(t, c, "provision-awaited-capacity", prego.ProvisionWorkflowID(c.id("waiting")))
+	c.awaitStatus("waiting", server.Active)
+	keepHistory(t, c, "provision-awaited-capacity", server.ProvisionWorkflowID(c.id("waiting")))
 
-	c.create("cancelled", prego.RoleRedisPool, prego.ServerSpec{})
-	require.NoError(t, temporalClient.CancelWorkflow(context.Background(), prego.ProvisionWorkflowID(c.id("cancelled")), ""))
+	c.create("cancelled", prego.RoleRedisPool, server.Spec{})
+	require.NoError(t, temporalClient.CancelWorkflow(context.Background(), server.ProvisionWorkflowID(c.id("cancelled")), ""))
 	c.await("cancelled", "failed or active", func(s api.Server) bool { return s.Status == "failed" || s.Status == "active" })
-	keepHistory(t, c, "provision-cancelled", prego.ProvisionWorkflowID(c.id("cancelled")))
+	keepHistory(t, c, "provision-cancelled", server.ProvisionWorkflowID(c.id("cancelled")))
 
 	c.reconcile()
-	keepHistory(t, c, "reconcile", prego.ReconcileWorkflowID(c.env))
-	require.NoError(t, temporalClient.ScheduleClient().GetHandle(context.Background(), prego.SweepWorkflowID(c.env)).Trigger(context.Background(), client.ScheduleTriggerOptions{}))
+	keepHistory(t, c, "reconcile", server.ReconcileWorkflowID(c.env))
+	require.NoError(t, temporalClient.ScheduleClient().GetHandle(context.Background(), server.SweepWorkflowID(c.env)).Trigger(context.Background(), client.ScheduleTriggerOptions{}))
 	var sweep string
 	require.Eventually(t, func() bool {
-		d, err := temporalClient.ScheduleClient().GetHandle(context.Background(), prego.SweepWorkflowID(c.env)).Describe(context.Background())
+		d, err := temporalClient.ScheduleClient().GetHandle(context.Background(), server.SweepWorkflowID(c.env)).Describe(context.Background())
 		if err != nil || len(d.Info.RecentActions) == 0 {
 			return false
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
 // machine is a server of a cell with the host that it runs on, of either kind.
@@ -28,7 +29,7 @@ type machine struct {
 
 // machine requests a server and returns at once. One that is a real machine waits for its
 // turn before. It is turned off when the test ends.
-func (c *cell) machine(name string, role prego.Role, spec prego.ServerSpec) *machine {
+func (c *cell) machine(name string, role prego.Role, spec server.Spec) *machine {
 	c.t.Helper()
 	if c.sim.Network().Hosts == "machine" {
 		machineSlots <- struct{}{}
@@ -40,7 +41,7 @@ func (c *cell) machine(name string, role prego.Role, spec prego.ServerSpec) *mac
 			m.showMachine()
 		}
 		for _, h := range c.sim.Hosts() {
-			if h.Name == prego.ServerName(c.env, c.id(name)) {
+			if h.Name == server.Name(c.env, c.id(name)) {
 				m.power("poweroff")
 			}
 		}
@@ -55,7 +56,7 @@ func (m *machine) host() sim.HostInfo {
 	var out sim.HostInfo
 	require.Eventually(m.t, func() bool {
 		for _, h := range m.sim.Hosts() {
-			if h.Name == prego.ServerName(m.env, m.id(m.server)) {
+			if h.Name == server.Name(m.env, m.id(m.server)) {
 				out = h
 				return true
 			}
@@ -72,19 +73,19 @@ var machineSlots = make(chan struct{}, 4)
 // lightStack is a stack of stand-ins, two for each role.
 func lightStack(t *testing.T) string {
 	t.Helper()
-	stack := prego.Stack{}
+	stack := server.Stack{}
 	for _, role := range prego.Roles() {
 		for _, name := range []string{"first", "second"} {
-			stack[role] = append(stack[role], prego.ContainerSpec{
+			stack[role] = append(stack[role], server.ContainerSpec{
 				Name: name, Image: sim.RegistryName + "/" + sim.StandIn, Command: []string{sim.StandInProgram, "stand-in", "${server_id}"}, Network: "none", MemoryMB: 64,
-				Health: &prego.ContainerHealth{Command: []string{sim.StandInProgram, "stand-in", "--check"}, Interval: prego.Duration(time.Second)},
+				Health: &server.ContainerHealth{Command: []string{sim.StandInProgram, "stand-in", "--check"}, Interval: prego.Duration(time.Second)},
 			})
 		}
 	}
 	return writeStack(t, stack)
 }
 
-func writeStack(t *testing.T, stack prego.Stack) string {
+func writeStack(t *testing.T, stack server.Stack) string {
 	t.Helper()
 	b, err := json.Marshal(stack)
 	require.NoError(t, err)
@@ -114,7 +115,7 @@ func (m *machine) providerID() int64 {
 	var id int64
 	require.Eventually(m.t, func() bool {
 		for _, e := range m.sim.Ledger(false) {
-			if e.Kind == "server" && e.Name == prego.ServerName(m.env, m.id(m.server)) && e.ID > id {
+			if e.Kind == "server" && e.Name == server.Name(m.env, m.id(m.server)) && e.ID > id {
 				id = e.ID
 			}
 		}
@@ -138,11 +139,11 @@ func (m *machine) act(verb string) {
 
 func (m *machine) awaitActive() api.Server {
 	m.t.Helper()
-	return m.waits(prego.ServerActive)
+	return m.waits(server.Active)
 }
 
 // waits is awaitStatus with the patience that machines need.
-func (m *machine) waits(status prego.ServerStatus) api.Server {
+func (m *machine) waits(status server.Status) api.Server {
 	m.t.Helper()
 	deadline := time.Now().Add(6 * time.Minute)
 	for {
@@ -150,7 +151,7 @@ func (m *machine) waits(status prego.ServerStatus) api.Server {
 		if s.Status == api.ServerStatus(status) {
 			return s
 		}
-		if s.Status == "failed" || s.Status == "active" && status != prego.ServerTerminated || time.Now().After(deadline) {
+		if s.Status == "failed" || s.Status == "active" && status != server.Terminated || time.Now().After(deadline) {
 			m.t.Fatalf("server %s is %s (%v %v), not %s", m.server, s.Status, deref(s.StatusReason), deref(s.StatusMessage), status)
 		}
 		time.Sleep(100 * time.Millisecond)

@@ -17,6 +17,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
 func (c *cell) buildImage() api.GoldenImage {
@@ -38,12 +39,12 @@ func (c *cell) image(id string) api.GoldenImage {
 }
 
 // awaitImage waits until nothing works on an image any more, and checks how it ended.
-func (c *cell) awaitImage(id string, want prego.ImageStatus, reason prego.Reason) api.GoldenImage {
+func (c *cell) awaitImage(id string, want server.ImageStatus, reason prego.Reason) api.GoldenImage {
 	c.t.Helper()
 	var g api.GoldenImage
 	require.Eventually(c.t, func() bool {
 		g = c.image(id)
-		return prego.ImageStatus(g.Status).Rests() && (want != prego.ImageDeleted || g.Status == "deleted")
+		return server.ImageStatus(g.Status).Rests() && (want != server.ImageDeleted || g.Status == "deleted")
 	}, patience, 50*time.Millisecond, "image %s", id)
 	require.Equal(c.t, string(want), string(g.Status), "%s %s", deref(g.Reason), deref(g.Message))
 	require.Equal(c.t, string(reason), deref(g.Reason), deref(g.Message))
@@ -81,7 +82,7 @@ func TestGoldenImage(t *testing.T) {
 	require.Equal(t, http.StatusConflict, status)
 	require.Contains(t, string(body), `"golden_image_building"`)
 
-	first = c.awaitImage(first.ImageId, prego.ImageReady, "")
+	first = c.awaitImage(first.ImageId, server.ImageReady, "")
 	require.True(t, first.Current)
 	require.NotNil(t, first.VerifiedAt)
 	require.Contains(t, first.Containers, "frappe/erpnext:v15")
@@ -92,35 +93,35 @@ func TestGoldenImage(t *testing.T) {
 	billed := c.billed("image")
 	require.Len(t, billed, 1)
 	require.Equal(t, map[string]string{
-		prego.LabelManagedBy: prego.ManagedByPrego, prego.LabelEnvironment: c.env, prego.LabelImageID: first.ImageId, prego.LabelBase: "debian-13",
-		prego.LabelRecipe: deref(first.RecipeHash)[:32], prego.LabelAgent: deref(first.AgentSha256)[:32], prego.LabelStack: deref(first.StackSha256)[:32],
+		server.LabelManagedBy: server.ManagedByPrego, server.LabelEnvironment: c.env, server.LabelImageID: first.ImageId, server.LabelBase: "debian-13",
+		server.LabelRecipe: deref(first.RecipeHash)[:32], server.LabelAgent: deref(first.AgentSha256)[:32], server.LabelStack: deref(first.StackSha256)[:32],
 	}, billed[0].Labels)
 
-	c.create("made", prego.RoleRedisPool, prego.ServerSpec{})
-	made := c.awaitStatus("made", prego.ServerActive)
+	c.create("made", prego.RoleRedisPool, server.Spec{})
+	made := c.awaitStatus("made", server.Active)
 	require.Equal(t, deref(first.ProviderImageId), deref(made.Provider.Image), "servers are made from it")
 	host := c.sim.Hosts()[0]
 	marker, err := os.ReadFile(filepath.Join(host.Root, "etc/prego-image.json"))
 	require.NoError(t, err, "its disk is a copy")
 	require.Contains(t, string(marker), "docker.io")
 	require.NoDirExists(t, filepath.Join(host.Root, "etc/prego-image"))
-	c.create("pinned", prego.RoleRedisPool, prego.ServerSpec{Image: "debian-12"})
-	require.Equal(t, "debian-12", deref(c.awaitStatus("pinned", prego.ServerActive).Provider.Image), "who pins an image gets it")
+	c.create("pinned", prego.RoleRedisPool, server.Spec{Image: "debian-12"})
+	require.Equal(t, "debian-12", deref(c.awaitStatus("pinned", server.Active).Provider.Image), "who pins an image gets it")
 
 	status, body = c.request(http.MethodDelete, "/v1/images/"+first.ImageId, nil)
 	require.Equal(t, http.StatusConflict, status)
 	require.Contains(t, string(body), `"golden_image_current"`)
 
-	second := c.awaitImage(c.buildImage().ImageId, prego.ImageReady, "")
+	second := c.awaitImage(c.buildImage().ImageId, server.ImageReady, "")
 	require.False(t, c.image(first.ImageId).Current)
-	third := c.awaitImage(c.buildImage().ImageId, prego.ImageReady, "")
-	gone := c.awaitImage(first.ImageId, prego.ImageDeleted, prego.ReasonRotated)
+	third := c.awaitImage(c.buildImage().ImageId, server.ImageReady, "")
+	gone := c.awaitImage(first.ImageId, server.ImageDeleted, prego.ReasonRotated)
 	require.NotNil(t, gone.DeletedAt)
 	require.Len(t, c.billed("image"), 2, "the last two are kept")
-	c.awaitRunEnd(prego.ImageBuildWorkflowID(third.ImageId))
-	keepHistory(t, c, "image-build-rotating", prego.ImageBuildWorkflowID(third.ImageId))
-	keepHistory(t, c, "image-delete", prego.ImageDeleteWorkflowID(first.ImageId))
-	keepHistory(t, c, "refresh-catalog", prego.CatalogWorkflowID(c.env))
+	c.awaitRunEnd(server.ImageBuildWorkflowID(third.ImageId))
+	keepHistory(t, c, "image-build-rotating", server.ImageBuildWorkflowID(third.ImageId))
+	keepHistory(t, c, "image-delete", server.ImageDeleteWorkflowID(first.ImageId))
+	keepHistory(t, c, "refresh-catalog", server.CatalogWorkflowID(c.env))
 
 	// The provider no longer has the current image: the one before takes its place, and
 	// then the stock image, and servers go on being made.
@@ -128,12 +129,12 @@ func TestGoldenImage(t *testing.T) {
 		image := []api.GoldenImage{third, second}[i]
 		c.provider(http.MethodDelete, "/images/"+deref(image.ProviderImageId), nil)
 		id := []string{"before", "stock"}[i]
-		c.create(id, prego.RoleRedisPool, prego.ServerSpec{})
-		s := c.awaitStatus(id, prego.ServerActive)
+		c.create(id, prego.RoleRedisPool, server.Spec{})
+		s := c.awaitStatus(id, server.Active)
 		require.Equal(t, want, deref(s.Provider.Image))
-		require.Equal(t, 1, count(s, prego.StepImageGone))
+		require.Equal(t, 1, count(s, server.StepImageGone))
 		require.Equal(t, 1, s.Attempt)
-		c.awaitImage(image.ImageId, prego.ImageDeleted, prego.ReasonGoneAtProvider)
+		c.awaitImage(image.ImageId, server.ImageDeleted, prego.ReasonGoneAtProvider)
 	}
 	require.Empty(t, c.billed("image"))
 	c.settled()
@@ -147,7 +148,7 @@ func TestImageBuildThatFailsLeavesNothing(t *testing.T) {
 		fault  sim.Fault
 		vars   map[string]string
 		reason prego.Reason
-		boots  prego.BootTimeouts
+		boots  server.BootTimeouts
 		during func(c *cell)
 	}{
 		"the builder fails": {fault: sim.Fault{Kind: "image_build_fails"}, vars: map[string]string{"PREGO_IMAGE_BUILD_TIMEOUT": "3s"}, reason: prego.ReasonBuildTimeout},
@@ -177,9 +178,9 @@ func TestImageBuildThatFailsLeavesNothing(t *testing.T) {
 			if f.during != nil {
 				f.during(c)
 			}
-			g = c.awaitImage(g.ImageId, prego.ImageFailed, f.reason)
-			c.awaitRunEnd(prego.ImageBuildWorkflowID(g.ImageId))
-			keepHistory(t, c, "image-build-"+strings.ReplaceAll(string(f.reason), "_", "-"), prego.ImageBuildWorkflowID(g.ImageId))
+			g = c.awaitImage(g.ImageId, server.ImageFailed, f.reason)
+			c.awaitRunEnd(server.ImageBuildWorkflowID(g.ImageId))
+			keepHistory(t, c, "image-build-"+strings.ReplaceAll(string(f.reason), "_", "-"), server.ImageBuildWorkflowID(g.ImageId))
 			require.False(t, g.Current)
 			require.Empty(t, c.sim.Ledger(true), "something is still billed")
 			c.settled()
@@ -189,7 +190,7 @@ func TestImageBuildThatFailsLeavesNothing(t *testing.T) {
 
 			status, body := c.request(http.MethodDelete, "/v1/images/"+g.ImageId, nil)
 			require.Equal(t, http.StatusAccepted, status, "%s", body)
-			c.awaitImage(g.ImageId, prego.ImageDeleted, f.reason)
+			c.awaitImage(g.ImageId, server.ImageDeleted, f.reason)
 		})
 	}
 }
@@ -202,7 +203,7 @@ func TestImageIsBuiltThroughAnOutageOfTheProvider(t *testing.T) {
 	c.awaitCatalog(func(cat api.Catalog) bool { return cat.Known })
 	c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/servers/*/actions/create_image", Action: "commit_then_respond", Status: 504, Code: "timeout", Times: 1})
 	c.inject(sim.Fault{Kind: "http", Method: "GET", Path: "/v1/images", Action: "respond", Status: 503, Code: "unavailable", Skip: 1, Times: 4})
-	c.awaitImage(c.buildImage().ImageId, prego.ImageReady, "")
+	c.awaitImage(c.buildImage().ImageId, server.ImageReady, "")
 	require.Len(t, c.billed("image"), 1, "the copy whose answer was lost is the one that is used")
 	require.Empty(t, c.billed("server"))
 	c.settled()
@@ -223,8 +224,8 @@ func TestWorkerKilledWhileAnImageIsBuilt(t *testing.T) {
 			require.FileExists(t, file+".hit")
 			delete(c.procs, "worker")
 			c.start("worker")
-			c.awaitImage(g.ImageId, prego.ImageReady, "")
-			c.awaitRunEnd(prego.ImageBuildWorkflowID(g.ImageId))
+			c.awaitImage(g.ImageId, server.ImageReady, "")
+			c.awaitRunEnd(server.ImageBuildWorkflowID(g.ImageId))
 			require.Len(t, c.billed("image"), 1)
 			require.Len(t, c.sim.Ledger(true), 1, "not a server nor an address")
 			require.LessOrEqual(t, c.everBilled("server"), 2, "one builder, one booted server")
@@ -238,17 +239,17 @@ func TestWorkerKilledWhileAnImageIsBuilt(t *testing.T) {
 func TestImagesAreReconciled(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: map[string]string{"PREGO_ORPHAN_AGE": "1ms"}})
-	g := c.awaitImage(c.buildImage().ImageId, prego.ImageReady, "")
-	c.awaitRunEnd(prego.ImageBuildWorkflowID(g.ImageId))
+	g := c.awaitImage(c.buildImage().ImageId, server.ImageReady, "")
+	c.awaitRunEnd(server.ImageBuildWorkflowID(g.ImageId))
 	made := c.cloud(http.MethodPost, "/servers", map[string]any{"name": "theirs", "server_type": "cx23", "image": "debian-12", "location": "fsn1", "user_data": "", "start_after_create": true})
 	id := made["server"].(map[string]any)["id"].(float64)
 	c.provider(http.MethodPost, "/servers/"+number(id)+"/actions/poweroff", nil)
 	require.Eventually(t, func() bool {
 		return c.cloud(http.MethodGet, "/servers/"+number(id), nil)["server"].(map[string]any)["status"] == "off"
 	}, patience, 50*time.Millisecond)
-	labels := map[string]string{prego.LabelManagedBy: prego.ManagedByPrego, prego.LabelEnvironment: c.env, prego.LabelImageID: "img-nobodys"}
+	labels := map[string]string{server.LabelManagedBy: server.ManagedByPrego, server.LabelEnvironment: c.env, server.LabelImageID: "img-nobodys"}
 	c.provider(http.MethodPost, "/servers/"+number(id)+"/actions/create_image", map[string]any{"type": "snapshot", "description": "stray", "labels": labels})
-	labels[prego.LabelImageID] = g.ImageId
+	labels[server.LabelImageID] = g.ImageId
 	c.provider(http.MethodPost, "/servers/"+number(id)+"/actions/create_image", map[string]any{"type": "snapshot", "description": "twin", "labels": labels})
 	c.provider(http.MethodPost, "/servers/"+number(id)+"/actions/create_image", map[string]any{"type": "snapshot", "description": "foreign"})
 	c.reconcile()
@@ -258,7 +259,7 @@ func TestImagesAreReconciled(t *testing.T) {
 	for _, e := range c.billed("image") {
 		left = append(left, e.Name)
 	}
-	require.ElementsMatch(t, []string{prego.ServerName(c.env, g.ImageId), "foreign"}, left)
+	require.ElementsMatch(t, []string{server.Name(c.env, g.ImageId), "foreign"}, left)
 	require.True(t, c.image(g.ImageId).Current)
 
 	// The row of a build whose run never started.
@@ -266,6 +267,6 @@ func TestImagesAreReconciled(t *testing.T) {
 INSERT INTO golden_images (image_id, provider, region, base_image, architecture, created_by, updated_at) VALUES ('img-lost', 'hetzner', 'eu', 'debian-12', 'x86', 'alice', now() - interval '1 hour')`)
 	require.NoError(t, err)
 	c.reconcile()
-	c.awaitImage("img-lost", prego.ImageReady, "")
+	c.awaitImage("img-lost", server.ImageReady, "")
 	require.True(t, c.image(g.ImageId).Current, "each base image has a current one")
 }

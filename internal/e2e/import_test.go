@@ -17,6 +17,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 // TestImportedServerIsEnrolledAndNeverDestroyedByAFailure takes over a server that
@@ -34,7 +35,7 @@ func TestImportedServerIsEnrolledAndNeverDestroyedByAFailure(t *testing.T) {
 		return r.Server
 	}
 	imported := func(id string, s *hcloud.Server) api.ImportAccepted {
-		status, body := c.request(http.MethodPost, "/v1/servers/import", prego.ImportServerRequest{
+		status, body := c.request(http.MethodPost, "/v1/servers/import", server.ImportRequest{
 			ServerID: c.id(id), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
 			ProviderServerID: strconv.FormatInt(s.ID, 10), Tags: []string{"legacy"}, ManagedBy: prego.ManagedByPulumi,
 		})
@@ -65,13 +66,13 @@ func TestImportedServerIsEnrolledAndNeverDestroyedByAFailure(t *testing.T) {
 	run := exec.Command(agent, "run", "--root", root, "--addr", addr)
 	require.NoError(t, run.Start())
 	t.Cleanup(func() { _ = run.Process.Kill(); _ = run.Wait() })
-	s := c.awaitStatus("old", prego.ServerActive)
+	s := c.awaitStatus("old", server.Active)
 	require.Equal(t, api.ServerManagedBy("pulumi"), s.ManagedBy)
 	require.NotNil(t, s.ImportedFromPulumiAt)
 	labels, _, err := cloud.Server.GetByID(context.Background(), old.ID)
 	require.NoError(t, err)
 	require.Equal(t, "legacy", labels.Labels["team"], "its own labels stay")
-	require.Equal(t, c.id("old"), labels.Labels[prego.LabelServerID])
+	require.Equal(t, c.id("old"), labels.Labels[server.LabelServerID])
 	var purpose string
 	c.query(&purpose, `SELECT purpose FROM server_bootstrap_tokens WHERE server_id = $1`, c.id("old"))
 	require.Equal(t, "import_existing_server", purpose)

@@ -16,16 +16,17 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
 // The boot matrix: what the world does to a boot, on real systems. Each ends active, or
 // failed with the cause in the reason.
 
 // minimally lets servers of a name boot from the root that has nothing but what boots.
-func (c *cell) minimally(name, image string) prego.ServerSpec {
+func (c *cell) minimally(name, image string) server.Spec {
 	c.t.Helper()
 	require.NoError(c.t, c.sim.SetRoot("*-"+c.id(name), image+"-minimal"))
-	return prego.ServerSpec{Image: image}
+	return server.Spec{Image: image}
 }
 
 // awaitStage waits until the boot reported something.
@@ -131,7 +132,7 @@ func TestMachineBootSaysWhyItFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := c.in(t)
-			spec := prego.ServerSpec{Image: strings.TrimSuffix(tc.image, "-minimal")}
+			spec := server.Spec{Image: strings.TrimSuffix(tc.image, "-minimal")}
 			if spec.Image != tc.image {
 				spec = c.minimally(name, spec.Image)
 			}

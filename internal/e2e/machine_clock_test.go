@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // TestMachineClocks makes hosts whose clock is wrong. Machines share this one's clock, so
@@ -53,7 +54,7 @@ CREATE TRIGGER written_%[1]d BEFORE INSERT ON server_bootstrap_tokens FOR EACH R
 		require.NoError(t, err)
 	}
 	c.serveShifted(own, shift)
-	m := c.machine("clock", prego.RoleRedisPool, prego.ServerSpec{Image: "debian-13"})
+	m := c.machine("clock", prego.RoleRedisPool, server.Spec{Image: "debian-13"})
 	for range 2 { // two attempts each
 		m.hasFailed(prego.ReasonClockSkew, `clock_skew: this clock is -?\d+ s ahead of the control plane's`)
 		status, body := m.request(http.MethodPost, "/v1/servers/"+m.id("clock")+"/retry", nil)

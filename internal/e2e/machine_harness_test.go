@@ -16,6 +16,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
 // Tests whose names begin with TestMachine run the control plane against machines: real
@@ -23,7 +24,7 @@ import (
 // machines builds, and fail where they can't have it: make test-machines.
 
 // slowly are timeouts for machines that boot beside others.
-var slowly = prego.BootTimeouts{Running: prego.Duration(2 * time.Minute), Handshake: prego.Duration(4 * time.Minute), Heartbeat: prego.Duration(2 * time.Minute)}
+var slowly = server.BootTimeouts{Running: prego.Duration(2 * time.Minute), Handshake: prego.Duration(4 * time.Minute), Heartbeat: prego.Duration(2 * time.Minute)}
 
 // machineRoots is where make machines built.
 func machineRoots() string {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 // TestMachineGoldenImage builds an image with the real scripts on a real Debian, boots a
@@ -28,15 +29,15 @@ func TestMachineGoldenImage(t *testing.T) {
 			require.Equal(t, http.StatusAccepted, status, "%s", body)
 			var g api.GoldenImage
 			require.NoError(t, json.Unmarshal(body, &g))
-			require.Eventually(t, func() bool { return prego.ImageStatus(c.image(g.ImageId).Status).Rests() }, 8*time.Minute, 500*time.Millisecond)
-			g = c.awaitImage(g.ImageId, prego.ImageReady, "")
+			require.Eventually(t, func() bool { return server.ImageStatus(c.image(g.ImageId).Status).Rests() }, 8*time.Minute, 500*time.Millisecond)
+			g = c.awaitImage(g.ImageId, server.ImageReady, "")
 			t.Logf("built and verified in %s", time.Since(began).Round(time.Second))
 			require.Empty(t, c.billed("server"))
 
 			var boots []time.Duration
 			var ids []string
 			for _, name := range []string{"one", "two"} {
-				m := c.machine(name, prego.RoleApp, prego.ServerSpec{Image: deref(g.ProviderImageId)})
+				m := c.machine(name, prego.RoleApp, server.Spec{Image: deref(g.ProviderImageId)})
 				s := m.awaitActive()
 				boots = append(boots, s.ActiveAt.Sub(s.CreatedAt).Round(100*time.Millisecond))
 				require.Equal(t, debian, m.run(`. /etc/os-release; echo "$VERSION_ID"`))

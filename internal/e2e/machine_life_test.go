@@ -12,13 +12,14 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
 // TestMachineLives is what happens to a server that is active.
 func TestMachineLives(t *testing.T) {
 	t.Parallel()
 	c := machineCell(t, options{vars: map[string]string{"PREGO_PROVISION_RETRIES": "0"}})
-	m := c.machine("lives", prego.RoleRedisPool, prego.ServerSpec{Image: "debian-13"})
+	m := c.machine("lives", prego.RoleRedisPool, server.Spec{Image: "debian-13"})
 	m.awaitActive()
 	m.awaitRun("test -e /var/lib/cloud/instance/prego-booted")
 	m.portsHold()
@@ -32,7 +33,7 @@ func TestMachineLives(t *testing.T) {
 		until(what, func(s api.Server) bool { return s.Agent.LastHeartbeatAt.After(from.Add(2 * time.Second)) })
 		require.Equal(t, api.ServerStatus("active"), m.get(m.server).Status)
 	}
-	told := func(step prego.Step) func(api.Server) bool {
+	told := func(step server.Step) func(api.Server) bool {
 		return func(s api.Server) bool { return count(s, step) > 0 }
 	}
 	s := m.get(m.server)
@@ -64,9 +65,9 @@ echo >>/var/lib/prego-agent/docker/cert.pem; sleep 2; [ "$(%s)" = %s ]`, dockerd
 	m.awaitRun(fmt.Sprintf(`[ "$(%s)" = %q ]`, containersStarted, started))
 
 	m.run("systemctl stop docker.service docker.socket")
-	until("a dead dockerd is told", told(prego.StepDockerStopped))
+	until("a dead dockerd is told", told(server.StepDockerStopped))
 	m.run("systemctl start docker.socket docker.service")
-	until("and that it is back", told(prego.StepDockerRunning))
+	until("and that it is back", told(server.StepDockerRunning))
 
 	// An agent that starts would drop the expired token from its file.
 	m.run(`echo "0123456789abcdef 1" >>/var/lib/prego-agent/used-tokens; head -c 5000 /dev/zero >/filler.first

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // TestMachineOfEachRole is a server's whole life on real systems.
@@ -20,7 +21,7 @@ func TestMachineOfEachRole(t *testing.T) {
 		for _, role := range []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool} {
 			t.Run(fmt.Sprintf("%s on %s", role, image), func(t *testing.T) {
 				t.Parallel()
-				spec := prego.ServerSpec{Image: image}
+				spec := server.Spec{Image: image}
 				if role == prego.RoleDBShard {
 					spec.VolumeGB = 10
 				}

@@ -13,13 +13,15 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // siteStack is the declared stack on app servers, where sites are, and stand-ins elsewhere.
 func siteStack(t *testing.T) string {
 	t.Helper()
-	var light, whole prego.Stack
-	for into, file := range map[*prego.Stack]string{&light: lightStack(t), &whole: declaredStack(t)} {
+	var light, whole server.Stack
+	for into, file := range map[*server.Stack]string{&light: lightStack(t), &whole: declaredStack(t)} {
 		b, err := os.ReadFile(file)
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(b, into))
@@ -42,7 +44,7 @@ func TestMachineServesATenant(t *testing.T) {
 	c.exec(`UPDATE orgs SET tier = 'paid'`)
 	var all []*machine
 	for _, r := range []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool} {
-		all = append(all, c.machine(string(r), r, prego.ServerSpec{}))
+		all = append(all, c.machine(string(r), r, server.Spec{}))
 	}
 	for _, m := range all {
 		m.awaitActive()
@@ -51,8 +53,8 @@ func TestMachineServesATenant(t *testing.T) {
 	c.awaitSites(c.id("app"), 1)
 
 	id := c.tenant("alpha-one", prego.PlanStarter, nil)
-	tenant := c.settledTenant(id, prego.TenantActive)
-	site, database := deref(tenant.Site), tenant.Allocation.DatabaseName
+	tn := c.settledTenant(id, tenant.Active)
+	site, database := deref(tn.Site), tn.Allocation.DatabaseName
 	require.Equal(t, "alpha-one.sites.test", site)
 	page := func() string {
 		return app.run("curl --silent --show-error --fail --header 'Host: " + site + "' http://127.0.0.1:8080/")
@@ -101,11 +103,11 @@ func TestMachineServesATenant(t *testing.T) {
 	app.awaitHeartbeat()
 
 	c.ask(id, "cancel")
-	for _, state := range []prego.TenantState{prego.TenantGracePeriod, prego.TenantTerminated} {
+	for _, state := range []tenant.State{tenant.GracePeriod, tenant.Terminated} {
 		c.settledTenant(id, state)
 		c.expire(id)
 	}
-	c.settledTenant(id, prego.TenantDataPurged)
+	c.settledTenant(id, tenant.DataPurged)
 	require.Empty(t, app.run(`find / -xdev -path /proc -prune -o -name '*alpha-one*' -print; find /var/lib/docker/volumes -name '*alpha-one*'`))
 	require.Empty(t, mariadb("SHOW DATABASES LIKE '"+database+"'"))
 	require.Equal(t, "0", mariadb("SELECT COUNT(*) FROM mysql.user WHERE User = '"+database+"'"))

@@ -14,6 +14,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 // workload makes an env of an org with one process group, as their rows.
@@ -86,9 +88,9 @@ func TestCreateVolumeBeyondMaxTotalVolumeBytesIsRejected(t *testing.T) {
 	c.beyond(http.MethodPost, "/v1/volumes", map[string]any{"org_id": "acme", "region": "eu", "name": "second", "size_bytes": 20_000_000_000},
 		"max_total_volume_bytes", 50e9, 40e9, 20e9)
 	c.awaitVolume(first, "ready")
-	keepHistory(t, c, "volume-made", prego.VolumeWorkflowID(first))
+	keepHistory(t, c, "volume-made", workload.VolumeWorkflowID(first))
 	require.Len(t, c.billed("volume"), 1)
-	require.Equal(t, prego.OrgResourceName(c.env, first), c.billed("volume")[0].Name)
+	require.Equal(t, workload.ResourceName(c.env, first), c.billed("volume")[0].Name)
 
 	// One that is attached is not deleted; one that is deleted counts no more.
 	var at api.VolumeAttachment
@@ -100,7 +102,7 @@ func TestCreateVolumeBeyondMaxTotalVolumeBytesIsRejected(t *testing.T) {
 	c.send(http.MethodDelete, "/v1/volumes/"+first, nil, http.StatusAccepted, nil)
 	c.awaitGone("/v1/volumes/" + first)
 	require.Empty(t, c.sim.Ledger(true), "nothing is billed")
-	keepHistory(t, c, "volume-released", prego.VolumeWorkflowID(first))
+	keepHistory(t, c, "volume-released", workload.VolumeWorkflowID(first))
 	second := c.volume("acme", "second", 20)
 	c.awaitVolume(second, "ready")
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM org_events WHERE type = 'volume.delete' AND actor = 'alice' AND subject = $1`, first))
@@ -226,7 +228,7 @@ func TestReconcileKnowsWhatOrgsOwn(t *testing.T) {
 	// The row was written, and whoever wrote it died before the run was started.
 	orphaned := "vol-orphaned-" + c.env
 	c.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by, updated_at)
-		VALUES ($1, 'acme', 'eu', 'fsn1', 'orphaned', 10000000000, 'hetzner', $2, 'pending', 'alice', now() - interval '1 hour')`, orphaned, prego.OrgResourceName(c.env, orphaned))
+		VALUES ($1, 'acme', 'eu', 'fsn1', 'orphaned', 10000000000, 'hetzner', $2, 'pending', 'alice', now() - interval '1 hour')`, orphaned, workload.ResourceName(c.env, orphaned))
 	for range 3 {
 		c.reconcile()
 	}
@@ -250,7 +252,7 @@ func TestASnapshotIsRestored(t *testing.T) {
 	c.exec(`UPDATE orgs SET tier = 'paid'`)
 	app := c.sharedFleet(1)
 	id := c.tenant("alpha", prego.PlanStarter, nil)
-	tn := c.settledTenant(id, prego.TenantActive)
+	tn := c.settledTenant(id, tenant.Active)
 	database := tn.Allocation.DatabaseName
 	holds := func(want string) {
 		t.Helper()
@@ -301,8 +303,8 @@ func TestASnapshotIsRestored(t *testing.T) {
 	c.beyond(http.MethodPost, of+"/snapshots", nil, "max_snapshots_per_volume", 0, 0, 1)
 
 	c.send(http.MethodDelete, of+"/snapshots/"+s.SnapshotId, nil, http.StatusNoContent, nil)
-	c.awaitRunEnd(prego.SnapshotEraseWorkflowID(s.SnapshotId))
-	keepHistory(t, c, "snapshot-erased", prego.SnapshotEraseWorkflowID(s.SnapshotId))
+	c.awaitRunEnd(tenant.SnapshotEraseWorkflowID(s.SnapshotId))
+	keepHistory(t, c, "snapshot-erased", tenant.SnapshotEraseWorkflowID(s.SnapshotId))
 
 	// Sessions.
 	c.limit("acme", "max_exec_sessions_per_hour", 1)

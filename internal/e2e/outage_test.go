@@ -13,6 +13,7 @@ import (
 	"github.com/prego/prego/internal/devstack"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/migrations"
+	"github.com/prego/prego/server"
 	"github.com/prego/prego/workflows"
 )
 
@@ -45,8 +46,8 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 			c := newCell(t, options{url: pg.URL("prego"), vars: map[string]string{"TEMPORAL_ADDRESS": tmp.Address()}, sim: func(cfg *sim.Config) {
 				cfg.Profile = sim.Profile{Action: 300 * time.Millisecond, Boot: 800 * time.Millisecond, Stage: 100 * time.Millisecond, Restart: 200 * time.Millisecond}
 			}})
-			c.create("tough", prego.RoleApp, prego.ServerSpec{})
-			require.Eventually(t, func() bool { return count(c.get("tough"), prego.StepServerCreated) > 0 }, patience, 10*time.Millisecond)
+			c.create("tough", prego.RoleApp, server.Spec{})
+			require.Eventually(t, func() bool { return count(c.get("tough"), server.StepServerCreated) > 0 }, patience, 10*time.Millisecond)
 			switch victim {
 			case "postgres":
 				pg.Kill()
@@ -65,7 +66,7 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 				status, _ := c.request("GET", "/v1/servers/"+c.id("tough"), nil)
 				return status == 200
 			}, patience, 50*time.Millisecond)
-			c.awaitStatus("tough", prego.ServerActive)
+			c.awaitStatus("tough", server.Active)
 			require.Equal(t, 1, c.everBilled("server"))
 			c.settled()
 		})

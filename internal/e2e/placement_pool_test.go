@@ -9,6 +9,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // TestPlacementPools lets an org have servers of its own by their tags: its pool keeps
@@ -22,9 +24,9 @@ func TestPlacementPools(t *testing.T) {
 	})})
 	c.org("skynet", "")
 	c.org("acme", "")
-	c.create("sky", prego.RoleApp, prego.ServerSpec{Tags: []string{"SkyNet", "staging"}})
+	c.create("sky", prego.RoleApp, server.Spec{Tags: []string{"SkyNet", "staging"}})
 	app, sky := c.sharedFleet(2), c.id("sky")
-	c.awaitStatus("sky", prego.ServerActive)
+	c.awaitStatus("sky", server.Active)
 
 	// What the hosts were tagged with comes back from them.
 	var server api.Server
@@ -45,8 +47,8 @@ func TestPlacementPools(t *testing.T) {
 	of := func(org string) func(map[string]any) { return func(m map[string]any) { m["org_id"] = org } }
 	first := c.tenant("first", prego.PlanStarter, of("skynet"))
 	other := c.tenant("other", prego.PlanStarter, of("acme"))
-	require.Equal(t, sky, c.settledTenant(first, prego.TenantActive).Allocation.AppServerId)
-	tn := c.settledTenant(other, prego.TenantActive)
+	require.Equal(t, sky, c.settledTenant(first, tenant.Active).Allocation.AppServerId)
+	tn := c.settledTenant(other, tenant.Active)
 	require.Equal(t, app, tn.Allocation.AppServerId)
 	require.Equal(t, []string{"everybody"}, tn.Decision.DecisionLog.Constraint.PlacementPools)
 	c.send(http.MethodPatch, "/v1/tenants/"+first, map[string]any{"constraint": map[string]any{}}, http.StatusConflict, nil)
@@ -70,9 +72,9 @@ func TestPlacementPools(t *testing.T) {
 
 	// Servers that satisfy and are full are another matter: one more is made that does, too.
 	second := c.tenant("second", prego.PlanStarter, of("skynet"))
-	require.Equal(t, sky, c.settledTenant(second, prego.TenantActive).Allocation.AppServerId)
+	require.Equal(t, sky, c.settledTenant(second, tenant.Active).Allocation.AppServerId)
 	third := c.tenant("third", prego.PlanStarter, of("skynet"))
-	tn = c.settledTenant(third, prego.TenantActive)
+	tn = c.settledTenant(third, tenant.Active)
 	require.Contains(t, tenantSteps(tn), "awaiting_capacity")
 	require.NotEqual(t, sky, tn.Allocation.AppServerId)
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND tags = '{skynet}' AND agent_tags = tags`, tn.Allocation.AppServerId))
@@ -82,7 +84,7 @@ func TestPlacementPools(t *testing.T) {
 	// A change of the pool is for the next tenant.
 	c.send(http.MethodPut, "/v1/placement-pools/skynet", map[string]any{"disallow": []string{"skynet"}}, http.StatusOK, nil)
 	fourth := c.tenant("fourth", prego.PlanStarter, of("skynet"))
-	got := c.settledTenant(fourth, prego.TenantActive)
+	got := c.settledTenant(fourth, tenant.Active)
 	var log string
 	c.query(&log, `SELECT string_agg(decision_log::text, ' || ' ORDER BY created_at) FROM allocation_snapshots WHERE tenant_id = $1`, fourth)
 	require.Equal(t, app, got.Allocation.AppServerId, "%s", log)

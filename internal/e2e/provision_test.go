@@ -15,19 +15,20 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
 func TestEveryRoleBecomesActiveAndIsTakenDownWhole(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{})
-	spec := map[prego.Role]prego.ServerSpec{prego.RoleDBShard: {VolumeGB: 20}, prego.RoleNode: {Tags: []string{"Stack:blue"}}}
+	spec := map[prego.Role]server.Spec{prego.RoleDBShard: {VolumeGB: 20}, prego.RoleNode: {Tags: []string{"Stack:blue"}}}
 	for _, role := range prego.Roles() {
 		a := c.create("s-"+string(role), role, spec[role])
 		require.Equal(t, "server-provision/"+c.id("s-"+string(role)), a.WorkflowId)
 		require.Equal(t, "/v1/servers/"+c.id("s-"+string(role)), a.StatusUrl)
 	}
 	for _, role := range prego.Roles() {
-		s := c.awaitStatus("s-"+string(role), prego.ServerActive)
+		s := c.awaitStatus("s-"+string(role), server.Active)
 		require.Equal(t, api.AgentStatus("connected"), s.Agent.Status)
 		require.NotNil(t, s.Agent.FirstSeenAt)
 		require.NotNil(t, s.Agent.LastHeartbeatAt)
@@ -37,8 +38,8 @@ func TestEveryRoleBecomesActiveAndIsTakenDownWhole(t *testing.T) {
 		require.Equal(t, api.ServerManagedBy("worker_direct"), s.ManagedBy)
 		want := []string{"requested", "create_intended", "token_issued", "server_created", "handshake", "first_heartbeat", "active"}
 		require.Subset(t, steps(s), want)
-		require.Equal(t, role.StartsContainers(), count(s, prego.StepContainersStarted) == 1)
-		require.Equal(t, 5, count(s, prego.StepBootStage), "each stage of the boot phoned home")
+		require.Equal(t, role.StartsContainers(), count(s, server.StepContainersStarted) == 1)
+		require.Equal(t, 5, count(s, server.StepBootStage), "each stage of the boot phoned home")
 	}
 	require.Equal(t, []string{"stack:blue"}, c.get("s-node").Tags)
 	require.Len(t, c.billed("server"), 4)
@@ -58,13 +59,13 @@ func TestEveryRoleBecomesActiveAndIsTakenDownWhole(t *testing.T) {
 		require.Equal(t, http.StatusAccepted, status, "%s", body)
 	}
 	for _, role := range prego.Roles() {
-		s := c.awaitStatus("s-"+string(role), prego.ServerTerminated)
+		s := c.awaitStatus("s-"+string(role), server.Terminated)
 		require.NotNil(t, s.TerminatedAt)
 		require.True(t, s.TerminatedAt.After(*s.Agent.FirstSeenAt))
 	}
 	require.Empty(t, c.sim.Ledger(true), "something is still billed")
 	c.settled()
-	status, body := c.request(http.MethodPost, "/internal/servers/create", prego.CreateServerRequest{
+	status, body := c.request(http.MethodPost, "/internal/servers/create", server.CreateRequest{
 		ServerID: c.id("s-app"), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
 	})
 	require.Equal(t, http.StatusConflict, status)
@@ -74,11 +75,11 @@ func TestEveryRoleBecomesActiveAndIsTakenDownWhole(t *testing.T) {
 func TestCreateIsIdempotentOnTheServerID(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{})
-	first := c.create("same", prego.RoleRedisPool, prego.ServerSpec{})
-	require.Equal(t, first, c.create("same", prego.RoleRedisPool, prego.ServerSpec{}))
-	c.awaitStatus("same", prego.ServerActive)
-	require.Equal(t, first, c.create("same", prego.RoleRedisPool, prego.ServerSpec{}), "also once it is active")
-	status, body := c.request(http.MethodPost, "/internal/servers/create", prego.CreateServerRequest{
+	first := c.create("same", prego.RoleRedisPool, server.Spec{})
+	require.Equal(t, first, c.create("same", prego.RoleRedisPool, server.Spec{}))
+	c.awaitStatus("same", server.Active)
+	require.Equal(t, first, c.create("same", prego.RoleRedisPool, server.Spec{}), "also once it is active")
+	status, body := c.request(http.MethodPost, "/internal/servers/create", server.CreateRequest{
 		ServerID: c.id("same"), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
 	})
 	require.Equal(t, http.StatusConflict, status)
@@ -104,8 +105,8 @@ func TestCreateAnswersOfUnknownOutcomeEndWithOneServer(t *testing.T) {
 			t.Parallel()
 			c := newCell(t, options{})
 			c.inject(fault)
-			c.create("one", prego.RoleRedisPool, prego.ServerSpec{})
-			s := c.awaitStatus("one", prego.ServerActive)
+			c.create("one", prego.RoleRedisPool, server.Spec{})
+			s := c.awaitStatus("one", server.Active)
 			require.Equal(t, 1, s.Attempt, "no new attempt was needed")
 			require.Len(t, c.billed("server"), 1)
 			require.Equal(t, 1, c.everBilled("server"))
@@ -118,7 +119,7 @@ func TestCreateThatKeepsFailingEndsAsFailedCreate(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{})
 	c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/servers", Action: "respond", Status: 500, Code: "server_error"})
-	c.create("never", prego.RoleRedisPool, prego.ServerSpec{})
+	c.create("never", prego.RoleRedisPool, server.Spec{})
 	s := c.awaitFailed("never", prego.ReasonFailedCreate)
 	require.Equal(t, 3, s.Attempt, "two retries")
 	require.Empty(t, c.sim.Ledger(false))
@@ -147,13 +148,13 @@ func TestBootFailuresAreDestroyedAndRetriedTwice(t *testing.T) {
 			t.Parallel()
 			c := newCell(t, options{timeouts: timeouts})
 			c.inject(sim.Fault{Kind: tc.fault})
-			c.create("lost", prego.RoleRedisPool, prego.ServerSpec{})
+			c.create("lost", prego.RoleRedisPool, server.Spec{})
 			s := c.awaitFailed("lost", tc.reason)
 			require.Contains(t, deref(s.StatusMessage), tc.says, "the cause is in the reason")
 			require.Equal(t, 3, s.Attempt)
 			require.Equal(t, 3, c.everBilled("server"))
 			require.Empty(t, c.sim.Ledger(true), "what failed is gone")
-			require.Equal(t, 3, count(s, prego.StepAttemptDestroyed))
+			require.Equal(t, 3, count(s, server.StepAttemptDestroyed))
 			c.settled()
 			var live int
 			c.query(&live, `SELECT count(*) FROM server_bootstrap_tokens WHERE superseded_at IS NULL`)
@@ -163,8 +164,8 @@ func TestBootFailuresAreDestroyedAndRetriedTwice(t *testing.T) {
 			t.Parallel()
 			c := newCell(t, options{timeouts: timeouts})
 			c.inject(sim.Fault{Kind: tc.fault, Times: 1})
-			c.create("found", prego.RoleRedisPool, prego.ServerSpec{})
-			s := c.awaitStatus("found", prego.ServerActive)
+			c.create("found", prego.RoleRedisPool, server.Spec{})
+			s := c.awaitStatus("found", server.Active)
 			require.Equal(t, 2, s.Attempt)
 			require.Len(t, c.billed("server"), 1)
 			c.settled()
@@ -176,9 +177,9 @@ func TestSecondKeyFailsTheBootstrap(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{})
 	c.inject(sim.Fault{Kind: "duplicate_bootstrap", Times: 1})
-	c.create("stolen", prego.RoleRedisPool, prego.ServerSpec{})
+	c.create("stolen", prego.RoleRedisPool, server.Spec{})
 	s := c.awaitFailed("stolen", prego.ReasonFailedBootstrap)
-	require.Equal(t, 1, count(s, prego.StepHandshakeRefused))
+	require.Equal(t, 1, count(s, server.StepHandshakeRefused))
 	require.Empty(t, c.sim.Ledger(true))
 	var revoked bool
 	c.query(&revoked, `SELECT identity_revoked_at IS NOT NULL FROM servers WHERE server_id = $1`, c.id("stolen"))
@@ -189,7 +190,7 @@ func TestContainerFailureKeepsTheServerAndRetryFinishesOnIt(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{})
 	c.inject(sim.Fault{Kind: "container_start_fail", Times: 1})
-	c.create("kept", prego.RoleApp, prego.ServerSpec{})
+	c.create("kept", prego.RoleApp, server.Spec{})
 	s := c.awaitFailed("kept", prego.ReasonFailedContainer)
 	require.Len(t, c.billed("server"), 1, "kept for debugging")
 	before := deref(s.Provider.ProviderServerId)
@@ -201,7 +202,7 @@ func TestContainerFailureKeepsTheServerAndRetryFinishesOnIt(t *testing.T) {
 	require.Equal(t, 2, again.Generation)
 	status, _ = c.request(http.MethodDelete, "/v1/servers/"+c.id("kept"), nil)
 	require.Equal(t, http.StatusAccepted, status)
-	c.awaitStatus("kept", prego.ServerTerminated)
+	c.awaitStatus("kept", server.Terminated)
 	require.Empty(t, c.sim.Ledger(true))
 }
 
@@ -211,8 +212,8 @@ func TestCapacity(t *testing.T) {
 		t.Parallel()
 		c := newCell(t, options{})
 		c.sim.SetStock("cx33", "*", false)
-		c.create("next", prego.RoleRedisPool, prego.ServerSpec{})
-		s := c.awaitStatus("next", prego.ServerActive)
+		c.create("next", prego.RoleRedisPool, server.Spec{})
+		s := c.awaitStatus("next", server.Active)
 		require.Equal(t, "cpx32", deref(s.Provider.ServerType))
 		require.Equal(t, 1, c.everBilled("server"))
 		c.settled()
@@ -221,20 +222,20 @@ func TestCapacity(t *testing.T) {
 		t.Parallel()
 		c := newCell(t, options{})
 		c.sim.SetStock("*", "*", false)
-		c.create("waits", prego.RoleDBShard, prego.ServerSpec{VolumeGB: 10})
+		c.create("waits", prego.RoleDBShard, server.Spec{VolumeGB: 10})
 		c.await("waits", "awaiting capacity", func(s api.Server) bool { return deref(s.StatusReason) == "awaiting_capacity" })
 		require.Empty(t, c.sim.Ledger(true), "no volume is left of refused candidates")
 		c.sim.SetStock("*", "*", true)
-		c.awaitStatus("waits", prego.ServerActive)
+		c.awaitStatus("waits", server.Active)
 		c.settled()
 	})
 	t.Run("waits for quota and gives up at the deadline", func(t *testing.T) {
 		t.Parallel()
 		c := newCell(t, options{vars: map[string]string{"PREGO_CAPACITY_WAIT": "4s"}})
 		c.sim.SetServerLimit(0)
-		c.create("full", prego.RoleRedisPool, prego.ServerSpec{})
+		c.create("full", prego.RoleRedisPool, server.Spec{})
 		s := c.awaitFailed("full", prego.ReasonFailedCapacity)
-		require.Equal(t, 1, count(s, prego.StepAwaitingCapacity))
+		require.Equal(t, 1, count(s, server.StepAwaitingCapacity))
 		require.Empty(t, c.sim.Ledger(false))
 	})
 }
@@ -242,8 +243,8 @@ func TestCapacity(t *testing.T) {
 func TestTwoStageBoot(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: map[string]string{"PREGO_USER_DATA_LIMIT": "12000"}})
-	c.create("two", prego.RoleRedisPool, prego.ServerSpec{})
-	c.awaitStatus("two", prego.ServerActive)
+	c.create("two", prego.RoleRedisPool, server.Spec{})
+	c.awaitStatus("two", server.Active)
 	var stages int
 	c.query(&stages, `SELECT count(*) FROM boot_artifacts`)
 	require.Equal(t, 1, stages)
@@ -259,15 +260,15 @@ func TestABootThatGoesOnIsWaitedFor(t *testing.T) {
 		timeouts := impatient(prego.ReasonFailedHandshake)
 		timeouts.Boot = prego.Duration(time.Minute)
 		c := newCell(t, options{timeouts: timeouts, sim: slow})
-		c.create("slow", prego.RoleRedisPool, prego.ServerSpec{})
-		require.Equal(t, 1, c.awaitStatus("slow", prego.ServerActive).Attempt)
+		c.create("slow", prego.RoleRedisPool, server.Spec{})
+		require.Equal(t, 1, c.awaitStatus("slow", server.Active).Attempt)
 	})
 	t.Run("too long as a whole", func(t *testing.T) {
 		t.Parallel()
 		timeouts := impatient(prego.ReasonFailedHandshake)
 		timeouts.Boot = prego.Duration(3 * time.Second)
 		c := newCell(t, options{timeouts: timeouts, sim: slow})
-		c.create("slower", prego.RoleRedisPool, prego.ServerSpec{})
+		c.create("slower", prego.RoleRedisPool, server.Spec{})
 		s := c.awaitFailed("slower", prego.ReasonFailedHandshake)
 		require.Regexp(t, `no handshake within [3-9](\.\d)?s; the last sign of the boot, \ds ago: [a-z_]+`, deref(s.StatusMessage))
 	})
@@ -284,29 +285,29 @@ func TestExpiredTokenIsRefusedAndReplaced(t *testing.T) {
 		vars: map[string]string{"PREGO_PROVISION_RETRIES": "1"},
 	})
 	id := c.id("late")
-	c.create("late", prego.RoleRedisPool, prego.ServerSpec{})
-	said := func(step prego.Step, attempt int, message string) func(api.Server) bool {
+	c.create("late", prego.RoleRedisPool, server.Spec{})
+	said := func(step server.Step, attempt int, message string) func(api.Server) bool {
 		return func(s api.Server) bool {
 			return slices.ContainsFunc(s.Timeline, func(e api.Event) bool {
 				return e.Step == string(step) && e.Attempt != nil && *e.Attempt == attempt && strings.HasPrefix(deref(e.Message), message)
 			})
 		}
 	}
-	c.await("late", "about to present its token", said(prego.StepBootStage, 1, "agent_installed"))
+	c.await("late", "about to present its token", said(server.StepBootStage, 1, "agent_installed"))
 	_, err := c.pool.Exec(t.Context(), `UPDATE server_bootstrap_tokens SET expires_at = now() WHERE server_id = $1 AND attempt = 1`, id)
 	require.NoError(t, err)
-	c.await("late", "refused", said(prego.StepHandshakeRefused, 1, "an expired bootstrap token was presented"))
+	c.await("late", "refused", said(server.StepHandshakeRefused, 1, "an expired bootstrap token was presented"))
 	agentLog := filepath.Join(filepath.Dir(c.sim.Hosts()[0].Root), "agent.log")
 	require.Eventually(t, func() bool {
 		b, err := os.ReadFile(agentLog)
 		return err == nil && strings.Contains(string(b), "the gateway answered 410 bootstrap_token_expired")
 	}, patience, 20*time.Millisecond, "the agent was told so, and that it is for good")
 
-	s := c.awaitStatus("late", prego.ServerActive)
+	s := c.awaitStatus("late", server.Active)
 	require.Equal(t, 2, s.Attempt)
-	require.True(t, said(prego.StepAttemptFailed, 1, "no handshake within ")(s))
-	require.True(t, said(prego.StepHandshake, 2, "")(s))
-	require.False(t, said(prego.StepHandshake, 1, "")(s))
+	require.True(t, said(server.StepAttemptFailed, 1, "no handshake within ")(s))
+	require.True(t, said(server.StepHandshake, 2, "")(s))
+	require.False(t, said(server.StepHandshake, 1, "")(s))
 	var first, second bool
 	c.query(&first, `SELECT consumed_at IS NULL AND superseded_at IS NOT NULL FROM server_bootstrap_tokens WHERE server_id = $1 AND attempt = 1`, id)
 	require.True(t, first, "the expired token is revoked and was never consumed")
@@ -317,20 +318,20 @@ func TestExpiredTokenIsRefusedAndReplaced(t *testing.T) {
 
 func TestDeleteIsTakenAtAnyMoment(t *testing.T) {
 	t.Parallel()
-	for _, step := range []prego.Step{prego.StepRequested, prego.StepCreateIntended, prego.StepServerCreated, prego.StepHandshake, prego.StepActive} {
+	for _, step := range []server.Step{server.StepRequested, server.StepCreateIntended, server.StepServerCreated, server.StepHandshake, server.StepActive} {
 		t.Run(string(step), func(t *testing.T) {
 			t.Parallel()
 			c := newCell(t, options{sim: func(cfg *sim.Config) {
 				cfg.Profile = sim.Profile{Action: 300 * time.Millisecond, Boot: 200 * time.Millisecond, Stage: 100 * time.Millisecond, Restart: time.Second}
 			}})
-			c.create("gone", prego.RoleApp, prego.ServerSpec{})
+			c.create("gone", prego.RoleApp, server.Spec{})
 			c.await("gone", string(step), func(s api.Server) bool { return count(s, step) > 0 })
 			for range 2 { // a repetition is the same request
 				status, body := c.request(http.MethodDelete, "/v1/servers/"+c.id("gone"), nil)
 				require.Equal(t, http.StatusAccepted, status, "%s", body)
 			}
-			s := c.awaitStatus("gone", prego.ServerTerminated)
-			require.Zero(t, count(s, prego.StepFailed))
+			s := c.awaitStatus("gone", server.Terminated)
+			require.Zero(t, count(s, server.StepFailed))
 			require.Empty(t, c.sim.Ledger(true))
 			c.settled()
 			status, body := c.request(http.MethodDelete, "/v1/servers/"+c.id("gone"), nil)
@@ -342,8 +343,8 @@ func TestDeleteIsTakenAtAnyMoment(t *testing.T) {
 func TestSilentAgents(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: map[string]string{"PREGO_SWEEP_EVERY": "1s", "PREGO_DEGRADED_AFTER": "3s", "PREGO_FAILED_AFTER": "6s"}})
-	c.create("quiet", prego.RoleRedisPool, prego.ServerSpec{})
-	c.awaitStatus("quiet", prego.ServerActive)
+	c.create("quiet", prego.RoleRedisPool, server.Spec{})
+	c.awaitStatus("quiet", server.Active)
 	host := c.sim.Hosts()[0]
 	require.NoError(t, c.sim.HostAction(host.ID, "stop-agent"))
 	s := c.await("quiet", "degraded", func(s api.Server) bool { return s.Agent.Status == "degraded" })
@@ -354,5 +355,5 @@ func TestSilentAgents(t *testing.T) {
 	require.Len(t, c.billed("server"), 1, "a silent server may hold data: it is never destroyed")
 	require.NoError(t, c.sim.HostAction(host.ID, "resume-agent"))
 	s = c.await("quiet", "active again", func(s api.Server) bool { return s.Status == "active" })
-	require.Equal(t, 1, count(s, prego.StepAgentConnected))
+	require.Equal(t, 1, count(s, server.StepAgentConnected))
 }

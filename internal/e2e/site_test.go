@@ -30,6 +30,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/tenant"
 )
 
 // rootOf is the root directory of a server's simulated host.
@@ -235,7 +236,7 @@ func TestASiteFromItsFirstPageToNothing(t *testing.T) {
 	id := c.tenant(slug, prego.PlanStarter, func(m map[string]any) {
 		m["apps"], m["admin_email"], m["admin_name"] = []string{"erpnext"}, "ann@example.com", "Ann Lee"
 	})
-	tn := c.settledTenant(id, prego.TenantActive)
+	tn := c.settledTenant(id, tenant.Active)
 	of, database := "/v1/tenants/"+id, tn.Allocation.DatabaseName
 	require.Contains(t, tenantSteps(tn), "user_added")
 	var seconds float64
@@ -329,26 +330,26 @@ func TestASiteFromItsFirstPageToNothing(t *testing.T) {
 
 	// Suspended it is offline, and does nothing.
 	c.ask(id, "suspend")
-	c.settledTenant(id, prego.TenantSuspended)
+	c.settledTenant(id, tenant.Suspended)
 	status, _, _ = w.ask(site, "/", "")
 	require.Equal(t, http.StatusServiceUnavailable, status)
 	require.False(t, c.scheduler(app, database))
 	c.ask(id, "resume")
-	c.settledTenant(id, prego.TenantActive)
+	c.settledTenant(id, tenant.Active)
 	require.Equal(t, "3", w.rows(site))
 	require.True(t, c.scheduler(app, database))
 
 	// Terminated it is kept, with a last backup of all that it had.
 	c.ask(id, "cancel")
-	c.settledTenant(id, prego.TenantGracePeriod)
+	c.settledTenant(id, tenant.GracePeriod)
 	c.expire(id)
-	tn = c.settledTenant(id, prego.TenantTerminated)
+	tn = c.settledTenant(id, tenant.Terminated)
 	c.lastBackup(tn, app, "there is room again")
 	require.Equal(t, 1, inMariaDB[int](c, app, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", database))
 
 	// Purged there is nothing, in MariaDB and on the disk.
 	c.expire(id)
-	c.settledTenant(id, prego.TenantDataPurged)
+	c.settledTenant(id, tenant.DataPurged)
 	require.Zero(t, inMariaDB[int](c, app, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", database))
 	require.Zero(t, inMariaDB[int](c, app, "SELECT COUNT(*) FROM mysql.user WHERE User = ?", database))
 	require.Zero(t, inMariaDB[int](c, app, "SELECT COUNT(*) FROM mysql.db WHERE Db = ?", database))
@@ -424,7 +425,7 @@ func (c *cell) nowhere(tenantID string, secrets map[string]string) {
 		places[run.GetWorkflowId()+"/"+run.GetRunId()] = string(h) + decodePayloads(string(h))
 		places["histories"] += run.GetWorkflowId() + "\n"
 	}
-	for _, id := range []string{prego.TenantProvisionWorkflowID(tenantID), "restore/", "snapshot/"} {
+	for _, id := range []string{tenant.ProvisionWorkflowID(tenantID), "restore/", "snapshot/"} {
 		require.Contains(c.t, places["histories"], id, "what is searched")
 	}
 	for what, secret := range secrets {

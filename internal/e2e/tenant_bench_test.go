@@ -15,6 +15,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
 // bareTenantWorkflow runs as many activities that do nothing as a tenant without
@@ -62,15 +63,15 @@ func BenchmarkTenants(b *testing.B) {
 	perServer := 2*tenants/apps + 1 // also if they don't spread evenly
 	c.send(http.MethodPut, "/v1/site-pool-policies/starter", map[string]int{"low_watermark": perServer, "target": perServer, "slo_seconds": 600}, http.StatusOK, nil)
 	servers := []string{"db", "redis"}
-	c.create("db", prego.RoleDBShard, prego.ServerSpec{})
-	c.create("redis", prego.RoleRedisPool, prego.ServerSpec{})
+	c.create("db", prego.RoleDBShard, server.Spec{})
+	c.create("redis", prego.RoleRedisPool, server.Spec{})
 	for i := range apps {
 		id := fmt.Sprintf("app%d", i)
-		c.create(id, prego.RoleApp, prego.ServerSpec{})
+		c.create(id, prego.RoleApp, server.Spec{})
 		servers = append(servers, id)
 	}
 	for _, id := range servers {
-		c.awaitStatus(id, prego.ServerActive)
+		c.awaitStatus(id, server.Active)
 	}
 	// fill waits for full pools, and stops them from being filled meanwhile.
 	policy := func(low int) {

@@ -15,6 +15,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workflows"
 )
 
@@ -29,13 +30,13 @@ func TestACancelWaitsForTheReservationThatIsUnderWay(t *testing.T) {
 	note := func(what string) { mu.Lock(); defer mu.Unlock(); did = append(did, what) }
 	step := func(name string, f any) { w.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
 	begun, finish := make(chan struct{}), make(chan struct{})
-	step("PlanTenant", func(context.Context, prego.TenantRef) (activities.TenantPlan, error) {
+	step("PlanTenant", func(context.Context, tenant.Ref) (activities.TenantPlan, error) {
 		return activities.TenantPlan{Region: "eu", CapacityWait: time.Hour, CapacityPoll: time.Minute, StepTimeout: time.Minute}, nil
 	})
-	step("LookAtTenant", func(context.Context, prego.TenantRef) (activities.TenantLook, error) {
+	step("LookAtTenant", func(context.Context, tenant.Ref) (activities.TenantLook, error) {
 		return activities.TenantLook{}, nil
 	})
-	step("PlaceTenant", func(context.Context, prego.TenantRef) (activities.PlaceResult, error) {
+	step("PlaceTenant", func(context.Context, tenant.Ref) (activities.PlaceResult, error) {
 		close(begun)
 		<-finish
 		note("placed")

@@ -12,6 +12,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/tenant"
 	pregoworker "github.com/prego/prego/worker"
 )
 
@@ -40,46 +41,46 @@ func TestRecordTenantHistories(t *testing.T) {
 	c.org("acme", "")
 	// From nothing: it waits while app server, shard and pool are made.
 	waited := c.tenant("waited", prego.PlanStarter, nil)
-	c.settledTenant(waited, prego.TenantActive)
-	keepHistory(t, c, "tenant-waited", prego.TenantProvisionWorkflowID(waited))
+	c.settledTenant(waited, tenant.Active)
+	keepHistory(t, c, "tenant-waited", tenant.ProvisionWorkflowID(waited))
 	keepHistory(t, c, "scale-out", c.runOf("ScaleOut"))
 	app := c.getTenant(waited).Allocation.AppServerId
 	c.awaitSites(app, 2)
-	keepHistory(t, c, "refill", prego.RefillWorkflowID(app))
+	keepHistory(t, c, "refill", tenant.RefillWorkflowID(app))
 
 	promoted := c.tenant("promoted", prego.PlanStarter, func(m map[string]any) { m["apps"] = []string{"erpnext"} })
-	c.settledTenant(promoted, prego.TenantActive)
-	keepHistory(t, c, "tenant-opened", prego.TenantProvisionWorkflowID(promoted))
+	c.settledTenant(promoted, tenant.Active)
+	keepHistory(t, c, "tenant-opened", tenant.ProvisionWorkflowID(promoted))
 	c.ask(promoted, "suspend")
-	c.settledTenant(promoted, prego.TenantSuspended)
-	keepHistory(t, c, "tenant-suspended", prego.TenantChangeWorkflowID(promoted))
+	c.settledTenant(promoted, tenant.Suspended)
+	keepHistory(t, c, "tenant-suspended", tenant.ChangeWorkflowID(promoted))
 	c.ask(promoted, "cancel")
-	c.settledTenant(promoted, prego.TenantGracePeriod)
+	c.settledTenant(promoted, tenant.GracePeriod)
 	c.expire(promoted)
-	c.settledTenant(promoted, prego.TenantTerminated)
-	keepHistory(t, c, "tenant-terminated", prego.TenantChangeWorkflowID(promoted))
+	c.settledTenant(promoted, tenant.Terminated)
+	keepHistory(t, c, "tenant-terminated", tenant.ChangeWorkflowID(promoted))
 	c.expire(promoted)
-	c.settledTenant(promoted, prego.TenantDataPurged)
-	keepHistory(t, c, "tenant-erased", prego.TenantChangeWorkflowID(promoted))
+	c.settledTenant(promoted, tenant.DataPurged)
+	keepHistory(t, c, "tenant-erased", tenant.ChangeWorkflowID(promoted))
 
 	c.awaitSites(app, 2)
 	c.inject(sim.Fault{Kind: "bench", Verb: "clear-cache", Action: "fail", Message: "no", Times: 2})
 	failed := c.tenant("failed", prego.PlanStarter, nil)
 	c.awaitTenant(failed, "failed", func(tn api.Tenant) bool { return tn.State == "failed" })
-	keepHistory(t, c, "tenant-failed", prego.TenantProvisionWorkflowID(failed))
+	keepHistory(t, c, "tenant-failed", tenant.ProvisionWorkflowID(failed))
 
 	own := c.tenant("own", prego.PlanBusiness, func(m map[string]any) { m["policy"] = "one_tenant_one_server" })
-	c.settledTenant(own, prego.TenantActive)
-	keepHistory(t, c, "tenant-own-server", prego.TenantProvisionWorkflowID(own))
+	c.settledTenant(own, tenant.Active)
+	keepHistory(t, c, "tenant-own-server", tenant.ProvisionWorkflowID(own))
 
 	c.send("PUT", "/v1/warm-pools/eu/starter", map[string]int{"target": 1}, 202, nil)
-	keepHistory(t, c, "warm-pool", prego.WarmPoolWorkflowID(c.env, "eu", "starter"))
+	keepHistory(t, c, "warm-pool", tenant.WarmPoolWorkflowID(c.env, "eu", "starter"))
 
 	picky := c.tenant("picky", prego.PlanStarter, func(m map[string]any) { m["constraint"] = map[string]any{"require": []string{"blue"}} })
 	c.awaitTenant(picky, "waiting", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "cell_mismatch" })
 	c.ask(picky, "cancel")
 	c.awaitTenant(picky, "failed", func(tn api.Tenant) bool { return tn.State == "failed" })
-	keepHistory(t, c, "tenant-cancelled", prego.TenantProvisionWorkflowID(picky))
+	keepHistory(t, c, "tenant-cancelled", tenant.ProvisionWorkflowID(picky))
 	keepHistory(t, c, "sweep-tenants", c.runOf("SweepTenants"))
 	keepHistory(t, c, "measure-sites", c.runOf("MeasureSites"))
 }

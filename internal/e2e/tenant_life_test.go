@@ -14,6 +14,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 func (c *cell) ask(id, verb string) {
@@ -36,8 +38,8 @@ func TestLifecycle(t *testing.T) {
 	c := newCell(t, options{vars: sharedVars()})
 	c.org("acme", "")
 	app := c.sharedFleet(2)
-	refused := func(id string, state prego.TenantState) {
-		for _, a := range []prego.TenantAction{prego.ActionSuspend, prego.ActionResume, prego.ActionCancel, prego.ActionReactivate, prego.ActionTerminate, prego.ActionRetry} {
+	refused := func(id string, state tenant.State) {
+		for _, a := range []tenant.Action{tenant.ActionSuspend, tenant.ActionResume, tenant.ActionCancel, tenant.ActionReactivate, tenant.ActionTerminate, tenant.ActionRetry} {
 			if _, err := a.Apply(state); err == nil {
 				continue
 			}
@@ -47,7 +49,7 @@ func TestLifecycle(t *testing.T) {
 		}
 	}
 	id := c.tenant("alpha", prego.PlanTrial, nil)
-	step := func(what string, to prego.TenantState, maintenance string) {
+	step := func(what string, to tenant.State, maintenance string) {
 		if what == "expire" {
 			c.expire(id)
 		} else {
@@ -61,33 +63,33 @@ func TestLifecycle(t *testing.T) {
 		require.Equal(t, "effects_in_place", last.Step)
 		refused(id, to)
 	}
-	c.settledTenant(id, prego.TenantActive)
-	refused(id, prego.TenantActive)
-	step("suspend", prego.TenantSuspended, "on")
-	step("resume", prego.TenantActive, "off")
-	step("suspend", prego.TenantSuspended, "on")
-	step("cancel", prego.TenantGracePeriod, "on")
-	step("reactivate", prego.TenantActive, "off")
-	step("expire", prego.TenantGracePeriod, "") // the trial is over
-	step("reactivate", prego.TenantActive, "off")
-	step("cancel", prego.TenantGracePeriod, "")
-	step("expire", prego.TenantTerminated, "on") // the grace period is
+	c.settledTenant(id, tenant.Active)
+	refused(id, tenant.Active)
+	step("suspend", tenant.Suspended, "on")
+	step("resume", tenant.Active, "off")
+	step("suspend", tenant.Suspended, "on")
+	step("cancel", tenant.GracePeriod, "on")
+	step("reactivate", tenant.Active, "off")
+	step("expire", tenant.GracePeriod, "") // the trial is over
+	step("reactivate", tenant.Active, "off")
+	step("cancel", tenant.GracePeriod, "")
+	step("expire", tenant.Terminated, "on") // the grace period is
 	c.lastBackup(c.getTenant(id), app, "CREATE TABLE")
 	require.Contains(t, c.hostSites(app), "alpha.sites.test", "the data is kept for the retention window")
 	status, body := c.request(http.MethodPost, "/v1/tenants", map[string]any{"slug": "alpha", "org_id": "acme", "region": "eu", "plan": "starter"})
 	require.Equal(t, http.StatusConflict, status, "%s", body)
-	step("expire", prego.TenantDataPurged, "") // the retention is
+	step("expire", tenant.DataPurged, "") // the retention is
 	require.NotContains(t, c.hostSites(app), "alpha.sites.test")
 	require.Zero(t, c.number(`SELECT COALESCE(sum(tenant_count), 0) FROM servers`))
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'final_backup'`, id))
 	for _, e := range c.getTenant(id).Timeline {
 		if e.Step == "state_changed" && e.FromState != e.ToState {
-			require.True(t, prego.TenantState(e.FromState).CanBecome(prego.TenantState(e.ToState)), "%s → %s", e.FromState, e.ToState)
+			require.True(t, tenant.State(e.FromState).CanBecome(tenant.State(e.ToState)), "%s → %s", e.FromState, e.ToState)
 			require.NotEmpty(t, e.Actor)
 		}
 	}
 	id = c.tenant("alpha", prego.PlanStarter, nil) // the slug is free again
-	c.settledTenant(id, prego.TenantActive)
+	c.settledTenant(id, tenant.Active)
 	c.counted()
 	c.settled()
 }
@@ -101,7 +103,7 @@ func TestASiteThatFailsIsLeftForAnother(t *testing.T) {
 	app := c.sharedFleet(3)
 	c.inject(sim.Fault{Kind: "bench", Verb: "clear-cache", Action: "fail_after", Message: "disk full", Times: 1})
 	id := c.tenant("alpha", prego.PlanStarter, nil)
-	tn := c.settledTenant(id, prego.TenantActive)
+	tn := c.settledTenant(id, tenant.Active)
 	require.Contains(t, tenantSteps(tn), "reservation_released")
 	require.Equal(t, 2, c.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, id))
 	c.awaitSites(app, 3)
@@ -138,7 +140,7 @@ func TestAFailedTenantLeavesNothing(t *testing.T) {
 			c.counted()
 
 			c.ask(id, "retry") // what was wrong is mended
-			tn = c.settledTenant(id, prego.TenantActive)
+			tn = c.settledTenant(id, tenant.Active)
 			require.Equal(t, 2, tn.Generation)
 			c.counted()
 		})
@@ -172,7 +174,7 @@ func TestTheFleetGrowsAheadOfNeed(t *testing.T) {
 	c.org("acme", "")
 	c.sharedFleet(2)
 	for _, slug := range []string{"alpha", "beta"} {
-		c.settledTenant(c.tenant(slug, prego.PlanStarter, nil), prego.TenantActive)
+		c.settledTenant(c.tenant(slug, prego.PlanStarter, nil), tenant.Active)
 	}
 	require.Eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM scaling_events WHERE role = 'app' AND trigger = 'threshold' AND made = 1`) == 1
@@ -190,7 +192,7 @@ func TestServersWithTenantsAreKept(t *testing.T) {
 	c.org("acme", "")
 	app := c.sharedFleet(2)
 	id := c.tenant("alpha", prego.PlanStarter, nil)
-	c.settledTenant(id, prego.TenantActive)
+	c.settledTenant(id, tenant.Active)
 	for _, server := range []string{app, c.id("db"), c.id("redis")} {
 		status, body := c.request(http.MethodDelete, "/v1/servers/"+server, nil)
 		require.Equal(t, http.StatusConflict, status, "%s", body)
@@ -198,15 +200,15 @@ func TestServersWithTenantsAreKept(t *testing.T) {
 	}
 	status, body := c.request(http.MethodDelete, "/v1/servers/"+app+"?force=true", nil)
 	require.Equal(t, http.StatusAccepted, status, "%s", body)
-	c.awaitStatus("app", prego.ServerTerminated)
+	c.awaitStatus("app", server.Terminated)
 	require.Zero(t, c.number(`SELECT count(*) FROM site_pool WHERE state = 'available'`))
 	// What is left of the tenant can still be ended.
 	c.ask(id, "cancel")
-	c.settledTenant(id, prego.TenantGracePeriod)
+	c.settledTenant(id, tenant.GracePeriod)
 	c.ask(id, "terminate")
-	c.settledTenant(id, prego.TenantTerminated)
+	c.settledTenant(id, tenant.Terminated)
 	c.expire(id)
-	c.settledTenant(id, prego.TenantDataPurged)
+	c.settledTenant(id, tenant.DataPurged)
 	c.counted()
 	c.settled()
 }
@@ -345,14 +347,14 @@ func TestWorkerDiesBetweenAnyTwoSteps(t *testing.T) {
 			require.NoError(t, os.WriteFile(crash, []byte(tc.point), 0o600))
 			if build {
 				for id, role := range map[string]prego.Role{"app": prego.RoleApp, "db": prego.RoleDBShard, "redis": prego.RoleRedisPool} {
-					c.create(id, role, prego.ServerSpec{})
+					c.create(id, role, server.Spec{})
 				}
 			}
 			id := c.tenant("alpha", prego.PlanStarter, func(m map[string]any) { m["apps"] = []string{"erpnext"} })
 			require.Eventually(t, func() bool { _, err := os.Stat(crash + ".hit"); return err == nil }, patience, 20*time.Millisecond, "the point is reached")
 			c.kill("worker")
 			c.start("worker")
-			tn := c.settledTenant(id, prego.TenantActive)
+			tn := c.settledTenant(id, tenant.Active)
 			require.Equal(t, 1, c.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, id))
 			apps := inMariaDB[string](c, tn.Allocation.AppServerId, "SELECT defvalue FROM `"+tn.Allocation.DatabaseName+"`.tabDefaultValue WHERE parent = '__global' AND defkey = 'installed_apps'")
 			require.JSONEq(t, `["frappe", "erpnext"]`, apps, "installed once")

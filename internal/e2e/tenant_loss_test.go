@@ -11,12 +11,13 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/tenant"
 )
 
 // loseRun ends a tenant's run as if Temporal had lost it.
 func (c *cell) loseRun(tenantID string) {
 	c.t.Helper()
-	require.NoError(c.t, temporalClient.TerminateWorkflow(context.Background(), prego.TenantProvisionWorkflowID(tenantID), "", "lost"))
+	require.NoError(c.t, temporalClient.TerminateWorkflow(context.Background(), tenant.ProvisionWorkflowID(tenantID), "", "lost"))
 }
 
 func (c *cell) failedTenant(id string, reason prego.Reason) api.Tenant {
@@ -63,7 +64,7 @@ func TestASiteThatFailsOnTheTenantsOwnServer(t *testing.T) {
 	require.Contains(t, deref(tn.StatusMessage), "mariadb is down")
 	c.ownServersGone(id)
 	c.post("/v1/tenants/"+id+"/retry", nil, http.StatusAccepted, nil)
-	tn = c.settledTenant(id, prego.TenantActive)
+	tn = c.settledTenant(id, tenant.Active)
 	require.Equal(t, "n-"+id+"-g2-2", tn.Allocation.AppServerId, "the third fault cost one more")
 	c.counted()
 	c.settled()

@@ -12,6 +12,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // tenantVars are what cells with tenants run with.
@@ -93,7 +95,7 @@ func (c *cell) awaitTenant(id, what string, ok func(api.Tenant) bool) api.Tenant
 }
 
 // settledTenant waits until a tenant is in a state whose effects are in place.
-func (c *cell) settledTenant(id string, state prego.TenantState) api.Tenant {
+func (c *cell) settledTenant(id string, state tenant.State) api.Tenant {
 	c.t.Helper()
 	return c.awaitTenant(id, string(state), func(t api.Tenant) bool {
 		if t.State != api.TenantState(state) && t.State == "failed" {
@@ -139,7 +141,7 @@ func TestATenantWaitsForCapacityAndGetsIt(t *testing.T) {
 	c := newCell(t, options{vars: sharedVars()})
 	c.org("acme", "")
 	id := c.tenant("alpha", prego.PlanStarter, func(m map[string]any) { m["apps"] = []string{"erpnext"} })
-	tn := c.settledTenant(id, prego.TenantActive)
+	tn := c.settledTenant(id, tenant.Active)
 	require.NotNil(t, tn.Allocation)
 	require.Equal(t, "alpha.sites.test", deref(tn.Site))
 	require.Contains(t, c.hostSites(tn.Allocation.AppServerId), "alpha.sites.test")
@@ -156,10 +158,10 @@ func (c *cell) sharedFleet(sites int) (app string) {
 		id   string
 		role prego.Role
 	}{{"app", prego.RoleApp}, {"db", prego.RoleDBShard}, {"redis", prego.RoleRedisPool}} {
-		c.create(s.id, s.role, prego.ServerSpec{})
+		c.create(s.id, s.role, server.Spec{})
 	}
 	for _, id := range []string{"app", "db", "redis"} {
-		c.awaitStatus(id, prego.ServerActive)
+		c.awaitStatus(id, server.Active)
 	}
 	c.awaitSites(c.id("app"), sites)
 	return c.id("app")
@@ -199,7 +201,7 @@ func TestATenantIsPromotedFromThePool(t *testing.T) {
 	c.send(http.MethodGet, "/v1/site-pools", nil, http.StatusOK, &pools)
 	require.NotEmpty(t, pools.SitePools)
 	id := c.tenant("alpha", prego.PlanTrial, func(m map[string]any) { m["apps"] = []string{"erpnext", "hrms"} })
-	tn := c.settledTenant(id, prego.TenantActive)
+	tn := c.settledTenant(id, tenant.Active)
 	require.Equal(t, "placed", tn.Decision.Outcome)
 	require.Equal(t, app, tn.Allocation.AppServerId)
 	require.Contains(t, c.hostSites(app), "alpha.sites.test")
@@ -253,7 +255,7 @@ func TestEmptyPools(t *testing.T) {
 				held := c.awaitTenant(id, "held", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "awaiting_site" || tn.State == "active" })
 				require.Equal(t, "awaiting_site", deref(held.StatusReason))
 			}
-			tn := c.settledTenant(id, prego.TenantActive)
+			tn := c.settledTenant(id, tenant.Active)
 			require.Equal(t, map[string]string{"on_demand": "on_demand", "hold": "placed"}[mode], tn.Decision.Outcome)
 			require.Contains(t, c.hostSites(app), "alpha.sites.test")
 			if mode == "on_demand" {
@@ -272,8 +274,8 @@ func TestOneTenantOneServer(t *testing.T) {
 	c.org("acme", "")
 	first := c.tenant("first", prego.PlanBusiness, nil)
 	tn := c.awaitTenant(first, "building its server", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "building_server" || tn.State == "active" })
-	require.Equal(t, prego.ModeOneTenantOneServer, prego.PlacementMode(tn.Policy))
-	tn = c.settledTenant(first, prego.TenantActive)
+	require.Equal(t, tenant.ModeOneTenantOneServer, tenant.PlacementMode(tn.Policy))
+	tn = c.settledTenant(first, tenant.Active)
 	require.Equal(t, "n-"+first+"-g1", tn.Allocation.AppServerId)
 	require.Equal(t, tn.Allocation.AppServerId, tn.Allocation.DbShardId)
 	require.Equal(t, tn.Allocation.AppServerId, tn.Allocation.RedisPoolId)
@@ -289,7 +291,7 @@ func TestOneTenantOneServer(t *testing.T) {
 	}
 	require.Eventually(t, claimable, patience, 100*time.Millisecond)
 	second := c.tenant("second", prego.PlanStarter, nil)
-	tn = c.settledTenant(second, prego.TenantActive)
+	tn = c.settledTenant(second, tenant.Active)
 	require.Contains(t, tn.Allocation.AppServerId, "warm-starter-eu-")
 	require.NotEmpty(t, deref(tn.Allocation.PoolSiteId))
 	require.NotContains(t, tenantSteps(tn), "server_requested")
@@ -298,12 +300,12 @@ func TestOneTenantOneServer(t *testing.T) {
 
 	// A purged tenant's server goes with it.
 	c.post("/v1/tenants/"+first+"/cancel", nil, http.StatusAccepted, nil)
-	c.settledTenant(first, prego.TenantGracePeriod)
+	c.settledTenant(first, tenant.GracePeriod)
 	c.post("/v1/tenants/"+first+"/terminate", map[string]string{"reason": "end of contract"}, http.StatusAccepted, nil)
-	c.settledTenant(first, prego.TenantTerminated)
+	c.settledTenant(first, tenant.Terminated)
 	_, err := c.pool.Exec(t.Context(), `UPDATE tenants SET deadline_at = now() WHERE tenant_id = $1`, first)
 	require.NoError(t, err)
-	tn = c.settledTenant(first, prego.TenantDataPurged)
+	tn = c.settledTenant(first, tenant.DataPurged)
 	require.Contains(t, tenantSteps(tn), "final_backup")
 	require.Eventually(t, func() bool {
 		return c.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND status = 'terminated'`, "n-"+first+"-g1") == 1
@@ -324,7 +326,7 @@ func TestManyTenantsMakeOneScaleOut(t *testing.T) {
 		ids = append(ids, c.tenant(fmt.Sprintf("s%d", i), prego.PlanStarter, func(m map[string]any) { m["org_id"] = []string{"acme", "corp"}[i%2] }))
 	}
 	for _, id := range ids {
-		c.settledTenant(id, prego.TenantActive)
+		c.settledTenant(id, tenant.Active)
 	}
 	apps := c.number(`SELECT count(*) FROM servers WHERE role = 'app'`)
 	require.LessOrEqual(t, apps, 4, "25 tenants at 10 a server, and at most one ahead of need")
@@ -341,10 +343,10 @@ func TestEnterpriseIsAlone(t *testing.T) {
 	c := newCell(t, options{vars: sharedVars()})
 	c.org("acme", "")
 	ent := c.tenant("ent", prego.PlanEnterprise, nil)
-	tn := c.settledTenant(ent, prego.TenantActive)
+	tn := c.settledTenant(ent, tenant.Active)
 	require.True(t, tn.Allocation.Dedicated)
 	other := c.tenant("other", prego.PlanStarter, nil)
-	on := c.settledTenant(other, prego.TenantActive)
+	on := c.settledTenant(other, tenant.Active)
 	require.NotEqual(t, tn.Allocation.AppServerId, on.Allocation.AppServerId)
 	require.NotEqual(t, tn.Allocation.DbShardId, on.Allocation.DbShardId)
 	require.NotEqual(t, tn.Allocation.RedisPoolId, on.Allocation.RedisPoolId)
@@ -381,7 +383,7 @@ func TestOverride(t *testing.T) {
 		require.Contains(t, string(body), `"`+r.code+`"`)
 	}
 	c.post("/internal/placement-overrides", map[string]any{"tenant_id": id, "force_app_server_id": app, "reason": "the customer insists", "ignore_constraint": true}, http.StatusOK, nil)
-	tn = c.settledTenant(id, prego.TenantActive)
+	tn = c.settledTenant(id, tenant.Active)
 	require.Equal(t, "manual", tn.Decision.Algorithm)
 	require.Equal(t, "alice", tn.Decision.Actor)
 	require.Equal(t, 4, c.number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted`))

@@ -9,7 +9,7 @@ import (
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 	"go.uber.org/zap"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // actionChunk is how many actions one request asks for.
@@ -122,7 +122,7 @@ func (a *actionPoller) pollChunk(ids []int64) {
 	}
 	for _, id := range ids {
 		if !seen[id] {
-			a.settle(id, &prego.InfraError{Class: prego.InfraNotFound, Code: "not_found", Message: "the provider does not know the action"})
+			a.settle(id, &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: "the provider does not know the action"})
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/internal/hetzner"
+	"github.com/prego/prego/server"
 )
 
 // TestMain fails when an action poller outlives its waiters.
@@ -46,9 +46,9 @@ func pollersLeft(patience time.Duration) string {
 func noBeat(string) {}
 
 // running is a server that runs, to be waited for with the given actions.
-func (p *project) running(serverID string, actions ...int64) prego.Handle {
+func (p *project) running(serverID string, actions ...int64) server.Handle {
 	id := p.plant("prego-test-"+serverID, order(nil).Labels())
-	return prego.Handle{ProviderServerID: fmt.Sprint(id), ActionIDs: actions}
+	return server.Handle{ProviderServerID: fmt.Sprint(id), ActionIDs: actions}
 }
 
 func TestAwaitFollowsAServerUntilItRuns(t *testing.T) {
@@ -63,7 +63,7 @@ func TestAwaitFollowsAServerUntilItRuns(t *testing.T) {
 
 	var mu sync.Mutex
 	var beats []string
-	done := make(chan prego.Handle, 1)
+	done := make(chan server.Handle, 1)
 	go func() {
 		h, err := hz.AwaitRunning(t.Context(), made, func(s string) { mu.Lock(); defer mu.Unlock(); beats = append(beats, s) })
 		if err == nil {
@@ -129,7 +129,7 @@ func TestWaitersShareRequests(t *testing.T) {
 	wg.Wait()
 	for i, err := range errs {
 		if i == failed {
-			_ = requireClass(t, err, prego.InfraNext, "resource_unavailable")
+			_ = requireClass(t, err, server.InfraNext, "resource_unavailable")
 			continue
 		}
 		require.NoError(t, err, "one action's failure is nobody else's")
@@ -203,19 +203,19 @@ func TestAwaitFails(t *testing.T) {
 		t.Parallel()
 		p := newProject(t)
 		_, err := p.provider(nil).AwaitRunning(t.Context(), p.running("app-1", 9999), noBeat)
-		_ = requireClass(t, err, prego.InfraNotFound, "not_found")
+		_ = requireClass(t, err, server.InfraNotFound, "not_found")
 	})
 	t.Run("the server is gone", func(t *testing.T) {
 		t.Parallel()
 		p := newProject(t)
-		_, err := p.provider(nil).AwaitRunning(t.Context(), prego.Handle{ProviderServerID: "42"}, noBeat)
-		_ = requireClass(t, err, prego.InfraNotFound, "not_found")
+		_, err := p.provider(nil).AwaitRunning(t.Context(), server.Handle{ProviderServerID: "42"}, noBeat)
+		_ = requireClass(t, err, server.InfraNotFound, "not_found")
 	})
 	t.Run("the id is none", func(t *testing.T) {
 		t.Parallel()
 		p := newProject(t)
-		_, err := p.provider(nil).AwaitRunning(t.Context(), prego.Handle{ProviderServerID: "../actions"}, noBeat)
-		_ = requireClass(t, err, prego.InfraPermanent, "invalid_input")
+		_, err := p.provider(nil).AwaitRunning(t.Context(), server.Handle{ProviderServerID: "../actions"}, noBeat)
+		_ = requireClass(t, err, server.InfraPermanent, "invalid_input")
 		require.Empty(t, p.requests)
 	})
 	t.Run("it never runs", func(t *testing.T) {
@@ -257,10 +257,10 @@ func TestAwaitFails(t *testing.T) {
 // TestActionErrors: an action's error has the class that a call's would.
 func TestActionErrors(t *testing.T) {
 	t.Parallel()
-	for code, class := range map[string]prego.InfraClass{
-		"action_failed": prego.InfraRetry, "never_heard_of": prego.InfraRetry, "timeout": prego.InfraRetry, "": prego.InfraRetry,
-		"resource_unavailable": prego.InfraNext, "placement_error": prego.InfraNext, "resource_limit_exceeded": prego.InfraQuota,
-		"server_not_found": prego.InfraNotFound, "forbidden": prego.InfraPermanent,
+	for code, class := range map[string]server.InfraClass{
+		"action_failed": server.InfraRetry, "never_heard_of": server.InfraRetry, "timeout": server.InfraRetry, "": server.InfraRetry,
+		"resource_unavailable": server.InfraNext, "placement_error": server.InfraNext, "resource_limit_exceeded": server.InfraQuota,
+		"server_not_found": server.InfraNotFound, "forbidden": server.InfraPermanent,
 	} {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
@@ -314,7 +314,7 @@ func TestDestroy(t *testing.T) {
 		hz := p.provider(nil)
 		require.NoError(t, hz.DestroyServer(t.Context(), h.ProviderServerID))
 		require.NoError(t, hz.DestroyServer(t.Context(), h.ProviderServerID))
-		require.NoError(t, hz.DeleteResource(t.Context(), prego.ResourceServer, h.ProviderServerID))
+		require.NoError(t, hz.DeleteResource(t.Context(), server.ResourceServer, h.ProviderServerID))
 	})
 	t.Run("the answer is lost", func(t *testing.T) {
 		t.Parallel()
@@ -322,7 +322,7 @@ func TestDestroy(t *testing.T) {
 		h := p.running("app-1")
 		p.inject(&fault{method: "DELETE", path: "/servers/", before: true, answer: reset})
 		hz := p.provider(nil)
-		_ = requireClass(t, hz.DestroyServer(t.Context(), h.ProviderServerID), prego.InfraAmbiguous, "connection_lost")
+		_ = requireClass(t, hz.DestroyServer(t.Context(), h.ProviderServerID), server.InfraAmbiguous, "connection_lost")
 		require.NoError(t, hz.DestroyServer(t.Context(), h.ProviderServerID))
 	})
 	t.Run("the action fails", func(t *testing.T) {
@@ -336,7 +336,7 @@ func TestDestroy(t *testing.T) {
 		go func() { done <- p.provider(nil).DestroyServer(t.Context(), h.ProviderServerID) }()
 		require.Eventually(t, func() bool { return len(p.seen("GET", "/actions")) > 0 }, 5*time.Second, time.Millisecond)
 		p.endAction(p.last, &schema.ActionError{Code: "action_failed", Message: "no"})
-		_ = requireClass(t, <-done, prego.InfraRetry, "action_failed")
+		_ = requireClass(t, <-done, server.InfraRetry, "action_failed")
 		require.Len(t, p.list(), 1)
 	})
 	t.Run("protected", func(t *testing.T) {
@@ -346,7 +346,7 @@ func TestDestroy(t *testing.T) {
 		for _, s := range p.servers {
 			s.Protection.Delete = true
 		}
-		_ = requireClass(t, p.provider(nil).DestroyServer(t.Context(), h.ProviderServerID), prego.InfraPermanent, "protected")
+		_ = requireClass(t, p.provider(nil).DestroyServer(t.Context(), h.ProviderServerID), server.InfraPermanent, "protected")
 		require.Len(t, p.list(), 1)
 	})
 	// Only the provider's word counts: what it has not confirmed may be billed.
@@ -365,7 +365,7 @@ func TestDestroy(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			_ = requireClass(t, err, prego.InfraAmbiguous, "no_valid_answer")
+			_ = requireClass(t, err, server.InfraAmbiguous, "no_valid_answer")
 		})
 	}
 }

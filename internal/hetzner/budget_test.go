@@ -13,6 +13,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/hetzner"
+	"github.com/prego/prego/server"
 )
 
 func TestEveryRequestIsTakenOutOfItsLane(t *testing.T) {
@@ -29,7 +30,7 @@ func TestEveryRequestIsTakenOutOfItsLane(t *testing.T) {
 		require.Len(t, lanes, now-sent, "one token for one request")
 		return strings.Join(lanes, " ")
 	}
-	var h prego.Handle
+	var h server.Handle
 	require.Equal(t, "create", taken(func() (err error) { h, err = hz.CreateServer(t.Context(), order(nil)); return err }))
 	require.Equal(t, "create create", taken(func() error { _, err := hz.CreateServer(t.Context(), order(nil)); return err }), "POST, look up")
 	require.Equal(t, "poll poll", taken(func() error {
@@ -52,7 +53,7 @@ func TestRepeatedReadsPayAgain(t *testing.T) {
 	budget := &ledger{}
 	p.inject(&fault{method: "GET", path: "/servers/", times: 2, answer: code(502, "bad_gateway")})
 	_, err := p.provider(func(c *hetzner.Config) { c.Budget = budget }).GetServer(t.Context(), "42")
-	_ = requireClass(t, err, prego.InfraNotFound, "not_found")
+	_ = requireClass(t, err, server.InfraNotFound, "not_found")
 	require.Equal(t, []string{"poll", "poll", "poll"}, budget.lanes())
 }
 
@@ -86,7 +87,7 @@ func TestWaitingForBudgetIsNotARequestsTime(t *testing.T) {
 		c.Budget = &ledger{shut: map[string]chan struct{}{"poll": make(chan struct{})}}
 	})
 	_, err = hz.GetServer(ctx, h.ProviderServerID)
-	_ = requireClass(t, err, prego.InfraAmbiguous, "timeout")
+	_ = requireClass(t, err, server.InfraAmbiguous, "timeout")
 	require.Len(t, p.requests, sent)
 }
 
@@ -138,7 +139,7 @@ func TestTooManyRequestsBlockEverybody(t *testing.T) {
 			p.inject(&fault{method: "POST", path: "/servers", answer: code(429, "rate_limit_exceeded")})
 			budget := &ledger{}
 			_, err := p.provider(func(c *hetzner.Config) { c.Budget = budget }).CreateServer(t.Context(), order(nil))
-			_ = requireClass(t, err, prego.InfraThrottled, "rate_limit_exceeded")
+			_ = requireClass(t, err, server.InfraThrottled, "rate_limit_exceeded")
 			require.Equal(t, []time.Duration{want}, budget.blocked)
 			require.Equal(t, [][2]int{{3600, 0}}, budget.observed)
 		})
@@ -153,9 +154,9 @@ func TestRequestsAreCounted(t *testing.T) {
 	h, err := hz.CreateServer(t.Context(), order(nil))
 	require.NoError(t, err)
 	_, err = hz.GetServer(t.Context(), "424242")
-	_ = requireClass(t, err, prego.InfraNotFound, "not_found")
+	_ = requireClass(t, err, server.InfraNotFound, "not_found")
 	p.inject(&fault{method: "DELETE", path: "/servers/", answer: reset})
-	_ = requireClass(t, hz.DestroyServer(t.Context(), h.ProviderServerID), prego.InfraAmbiguous, "connection_lost")
+	_ = requireClass(t, hz.DestroyServer(t.Context(), h.ProviderServerID), server.InfraAmbiguous, "connection_lost")
 	families, err := reg.Gather()
 	require.NoError(t, err)
 	counted, waited := map[string]float64{}, map[string]uint64{}

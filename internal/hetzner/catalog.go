@@ -9,22 +9,22 @@ import (
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Catalog reads what the project can order, and for how much: about five requests,
 // however large the fleet is. An answer that lacks a whole part is an error, so that
 // it never replaces a good catalog.
-func (p *Provider) Catalog(ctx context.Context) (prego.ProviderCatalog, error) {
+func (p *Provider) Catalog(ctx context.Context) (server.ProviderCatalog, error) {
 	ctx = WithLane(ctx, LanePoll)
 	list := hcloud.ListOpts{PerPage: 50}
-	var out prego.ProviderCatalog
+	var out server.ProviderCatalog
 	locations, err := p.read.Location.AllWithOpts(ctx, hcloud.LocationListOpts{ListOpts: list})
 	if err != nil {
 		return out, p.classify(err)
 	}
 	for _, l := range locations {
-		out.Locations = append(out.Locations, prego.OfferedLocation{Name: l.Name, City: l.City, Country: l.Country, NetworkZone: string(l.NetworkZone)})
+		out.Locations = append(out.Locations, server.OfferedLocation{Name: l.Name, City: l.City, Country: l.Country, NetworkZone: string(l.NetworkZone)})
 	}
 	types, err := p.read.ServerType.AllWithOpts(ctx, hcloud.ServerTypeListOpts{ListOpts: list})
 	if err != nil {
@@ -46,35 +46,35 @@ func (p *Provider) Catalog(ctx context.Context) (prego.ProviderCatalog, error) {
 	}
 	priceList(&out, pricing)
 	if len(out.Locations) == 0 || len(out.ServerTypes) == 0 || len(out.Images) == 0 || out.Currency == "" {
-		return out, &prego.InfraError{Class: prego.InfraRetry, Code: "incomplete_catalog", Message: "the provider's catalog lacks locations, machine types, images or prices"}
+		return out, &server.InfraError{Class: server.InfraRetry, Code: "incomplete_catalog", Message: "the provider's catalog lacks locations, machine types, images or prices"}
 	}
-	slices.SortFunc(out.Locations, func(a, b prego.OfferedLocation) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(out.ServerTypes, func(a, b prego.OfferedType) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out.Locations, func(a, b server.OfferedLocation) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out.ServerTypes, func(a, b server.OfferedType) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
 }
 
-func offeredType(t *hcloud.ServerType) prego.OfferedType {
-	out := prego.OfferedType{
+func offeredType(t *hcloud.ServerType) server.OfferedType {
+	out := server.OfferedType{
 		Name: t.Name, Cores: t.Cores, MemoryGB: float64(t.Memory), DiskGB: t.Disk, CPU: string(t.CPUType), Architecture: string(t.Architecture),
 	}
 	for _, l := range t.Locations {
-		at := prego.OfferedAt{Location: l.Location.Name, Available: l.Available}
+		at := server.OfferedAt{Location: l.Location.Name, Available: l.Available}
 		if d := l.Deprecation; d != nil {
 			at.DeprecatedAt, at.UnavailableAfter = moment(d.Announced), moment(d.UnavailableAfter)
 		}
 		for _, price := range t.Pricings {
 			if price.Location != nil && price.Location.Name == at.Location {
-				at.PeriodPrice = prego.PeriodPrice{Hourly: priceOf(price.Hourly), Monthly: priceOf(price.Monthly)}
+				at.PeriodPrice = server.PeriodPrice{Hourly: priceOf(price.Hourly), Monthly: priceOf(price.Monthly)}
 			}
 		}
 		out.At = append(out.At, at)
 	}
-	slices.SortFunc(out.At, func(a, b prego.OfferedAt) int { return strings.Compare(a.Location, b.Location) })
+	slices.SortFunc(out.At, func(a, b server.OfferedAt) int { return strings.Compare(a.Location, b.Location) })
 	return out
 }
 
-func offeredImage(i *hcloud.Image) prego.OfferedImage {
-	out := prego.OfferedImage{
+func offeredImage(i *hcloud.Image) server.OfferedImage {
+	out := server.OfferedImage{
 		ID: strconv.FormatInt(i.ID, 10), Name: i.Name, Kind: string(i.Type), Architecture: string(i.Architecture), DiskGB: float64(i.DiskSize),
 		DeprecatedAt: moment(i.Deprecated), //nolint:staticcheck // the specification has no other field; the library is ahead of it
 	}
@@ -84,21 +84,21 @@ func offeredImage(i *hcloud.Image) prego.OfferedImage {
 	return out
 }
 
-func priceList(out *prego.ProviderCatalog, p hcloud.Pricing) {
+func priceList(out *server.ProviderCatalog, p hcloud.Pricing) {
 	out.Currency, out.VATRate = p.Currency, p.VATRate
 	out.VolumeGBMonth, out.ImageGBMonth = priceOf(p.Volume.PerGBMonthly), priceOf(p.Image.PerGBMonth)
-	out.IPv4 = make(map[string]prego.PeriodPrice)
+	out.IPv4 = make(map[string]server.PeriodPrice)
 	for _, ip := range p.PrimaryIPs {
 		if ip.Type != string(hcloud.PrimaryIPTypeIPv4) {
 			continue
 		}
 		for _, at := range ip.Pricings {
-			out.IPv4[at.Location] = prego.PeriodPrice{Hourly: prego.Price(at.Hourly), Monthly: prego.Price(at.Monthly)}
+			out.IPv4[at.Location] = server.PeriodPrice{Hourly: server.Price(at.Hourly), Monthly: server.Price(at.Monthly)}
 		}
 	}
 }
 
-func priceOf(p hcloud.Price) prego.Price { return prego.Price{Net: p.Net, Gross: p.Gross} }
+func priceOf(p hcloud.Price) server.Price { return server.Price{Net: p.Net, Gross: p.Gross} }
 
 // moment is nil for a time that was not given.
 func moment(t time.Time) *time.Time {

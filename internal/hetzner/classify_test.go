@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/internal/hetzner"
+	"github.com/prego/prego/server"
 )
 
 // TestErrorClasses deletes something, and then reads something, and is refused
@@ -24,61 +24,61 @@ func TestErrorClasses(t *testing.T) {
 		status  int
 		code    string
 		message string
-		class   prego.InfraClass
+		class   server.InfraClass
 	}{
-		{409, "conflict", "", prego.InfraRetry},
-		{423, "locked", "", prego.InfraRetry},
-		{409, "resource_in_use", "", prego.InfraRetry},
-		{422, "resource_in_use", "", prego.InfraRetry},
-		{503, "maintenance", "", prego.InfraRetry},
-		{502, "bad_gateway", "", prego.InfraRetry},
-		{504, "timeout", "", prego.InfraRetry},
-		{503, "unavailable", "", prego.InfraRetry},
-		{500, "server_error", "", prego.InfraRetry},
-		{500, "service_error", "", prego.InfraRetry},
+		{409, "conflict", "", server.InfraRetry},
+		{423, "locked", "", server.InfraRetry},
+		{409, "resource_in_use", "", server.InfraRetry},
+		{422, "resource_in_use", "", server.InfraRetry},
+		{503, "maintenance", "", server.InfraRetry},
+		{502, "bad_gateway", "", server.InfraRetry},
+		{504, "timeout", "", server.InfraRetry},
+		{503, "unavailable", "", server.InfraRetry},
+		{500, "server_error", "", server.InfraRetry},
+		{500, "service_error", "", server.InfraRetry},
 
-		{429, "rate_limit_exceeded", "limit of 3600 requests per hour reached for token " + apiToken, prego.InfraThrottled},
+		{429, "rate_limit_exceeded", "limit of 3600 requests per hour reached for token " + apiToken, server.InfraThrottled},
 
-		{412, "resource_unavailable", "error during placement", prego.InfraNext},
-		{422, "placement_error", "error during placement", prego.InfraNext},
-		{422, "invalid_server_type", "", prego.InfraNext},
-		{422, "no_space_left_in_location", "", prego.InfraNext},
-		{422, "no_subnet_available", "", prego.InfraNext},
+		{412, "resource_unavailable", "error during placement", server.InfraNext},
+		{422, "placement_error", "error during placement", server.InfraNext},
+		{422, "invalid_server_type", "", server.InfraNext},
+		{422, "no_space_left_in_location", "", server.InfraNext},
+		{422, "no_subnet_available", "", server.InfraNext},
 		// As the provider says it when a type was retired, or is not sold somewhere.
-		{422, "invalid_input", "unsupported location for server type", prego.InfraNext},
-		{422, "invalid_input", "Server Type 104 is deprecated", prego.InfraNext},
-		{422, "invalid_input", "server type not found", prego.InfraNext},
+		{422, "invalid_input", "unsupported location for server type", server.InfraNext},
+		{422, "invalid_input", "Server Type 104 is deprecated", server.InfraNext},
+		{422, "invalid_input", "server type not found", server.InfraNext},
 
-		{403, "resource_limit_exceeded", "server limit exceeded", prego.InfraQuota},
+		{403, "resource_limit_exceeded", "server limit exceeded", server.InfraQuota},
 
-		{404, "server_not_found", "", prego.InfraNotFound},
-		{404, "firewall_not_found", "", prego.InfraNotFound},
-		{404, "placement_group_not_found", "", prego.InfraNotFound},
-		{404, "something_not_found", "", prego.InfraNotFound},
-		{410, "gone_for_good", "", prego.InfraNotFound},
+		{404, "server_not_found", "", server.InfraNotFound},
+		{404, "firewall_not_found", "", server.InfraNotFound},
+		{404, "placement_group_not_found", "", server.InfraNotFound},
+		{404, "something_not_found", "", server.InfraNotFound},
+		{410, "gone_for_good", "", server.InfraNotFound},
 
-		{401, "unauthorized", "the token you have provided is invalid", prego.InfraPermanent},
-		{403, "forbidden", "", prego.InfraPermanent},
-		{403, "token_readonly", "", prego.InfraPermanent},
-		{400, "json_error", "", prego.InfraPermanent},
-		{422, "invalid_input", "invalid input in field 'name'", prego.InfraPermanent},
-		{422, "invalid_input", "image debian-12 is deprecated", prego.InfraPermanent},
-		{423, "protected", "", prego.InfraPermanent},
-		{423, "resource_locked", "", prego.InfraPermanent},
-		{422, "unsupported_error", "", prego.InfraPermanent},
-		{405, "method_not_allowed", "", prego.InfraPermanent},
-		{410, "deprecated_api_endpoint", "the endpoint is deprecated: pick another server type", prego.InfraPermanent},
-		{418, "teapot", "", prego.InfraPermanent},
-		{422, "volume_already_attached", "", prego.InfraPermanent},
+		{401, "unauthorized", "the token you have provided is invalid", server.InfraPermanent},
+		{403, "forbidden", "", server.InfraPermanent},
+		{403, "token_readonly", "", server.InfraPermanent},
+		{400, "json_error", "", server.InfraPermanent},
+		{422, "invalid_input", "invalid input in field 'name'", server.InfraPermanent},
+		{422, "invalid_input", "image debian-12 is deprecated", server.InfraPermanent},
+		{423, "protected", "", server.InfraPermanent},
+		{423, "resource_locked", "", server.InfraPermanent},
+		{422, "unsupported_error", "", server.InfraPermanent},
+		{405, "method_not_allowed", "", server.InfraPermanent},
+		{410, "deprecated_api_endpoint", "the endpoint is deprecated: pick another server type", server.InfraPermanent},
+		{418, "teapot", "", server.InfraPermanent},
+		{422, "volume_already_attached", "", server.InfraPermanent},
 
 		// A server's fault of no known name tells nothing about what happened.
-		{500, "cosmic_rays", "", prego.InfraAmbiguous},
-		{503, "robot_unavailable", "", prego.InfraAmbiguous},
-		{599, "unknown_error", "", prego.InfraAmbiguous},
+		{500, "cosmic_rays", "", server.InfraAmbiguous},
+		{503, "robot_unavailable", "", server.InfraAmbiguous},
+		{599, "unknown_error", "", server.InfraAmbiguous},
 		// A page of something in between.
-		{403, "", "<html>blocked</html>", prego.InfraAmbiguous},
-		{404, "", "<html>not here</html>", prego.InfraAmbiguous},
-		{500, "", "<html>broken</html>", prego.InfraAmbiguous},
+		{403, "", "<html>blocked</html>", server.InfraAmbiguous},
+		{404, "", "<html>not here</html>", server.InfraAmbiguous},
+		{500, "", "<html>broken</html>", server.InfraAmbiguous},
 	} {
 		t.Run(tc.code+" "+tc.message, func(t *testing.T) {
 			t.Parallel()
@@ -90,9 +90,9 @@ func TestErrorClasses(t *testing.T) {
 			p.inject(&fault{path: "/", times: 100, answer: answer})
 			hz := p.provider(nil)
 
-			err := hz.DeleteResource(t.Context(), prego.ResourcePlacementGroup, "42")
+			err := hz.DeleteResource(t.Context(), server.ResourcePlacementGroup, "42")
 			require.Len(t, p.requests, 1, "what changes something is sent once")
-			if tc.class == prego.InfraNotFound {
+			if tc.class == server.InfraNotFound {
 				require.NoError(t, err, "deleting what is not there is success")
 			} else {
 				_ = requireClass(t, err, tc.class, want)
@@ -134,7 +134,7 @@ func TestNetworkErrors(t *testing.T) {
 		p := newProject(t)
 		hz := p.provider(func(c *hetzner.Config) { c.Endpoint = "http://" + ln.Addr().String() })
 		_, err = hz.CreateServer(t.Context(), order(nil))
-		_ = requireClass(t, err, prego.InfraAmbiguous, "connection_refused")
+		_ = requireClass(t, err, server.InfraAmbiguous, "connection_refused")
 	})
 	t.Run("the caller's time is up", func(t *testing.T) {
 		t.Parallel()
@@ -142,7 +142,7 @@ func TestNetworkErrors(t *testing.T) {
 		p.inject(&fault{method: "DELETE", path: "/", answer: hang})
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		_ = requireClass(t, p.provider(nil).DeleteResource(ctx, prego.ResourceFirewall, "42"), prego.InfraAmbiguous, "timeout")
+		_ = requireClass(t, p.provider(nil).DeleteResource(ctx, server.ResourceFirewall, "42"), server.InfraAmbiguous, "timeout")
 	})
 	t.Run("the caller has left", func(t *testing.T) {
 		t.Parallel()
@@ -168,9 +168,9 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 		}})
 		hz := p.provider(nil)
 		_, err := hz.GetServer(t.Context(), "42")
-		_ = requireClass(t, err, prego.InfraAmbiguous, "no_valid_answer")
+		_ = requireClass(t, err, server.InfraAmbiguous, "no_valid_answer")
 		_, err = hz.CreateServer(t.Context(), order(nil))
-		_ = requireClass(t, err, prego.InfraAmbiguous, "no_valid_answer")
+		_ = requireClass(t, err, server.InfraAmbiguous, "no_valid_answer")
 	}
 	require.Zero(t, stolen.Load())
 }
@@ -188,7 +188,7 @@ func TestErrorsTellNoSecret(t *testing.T) {
 		p := newProject(t)
 		p.inject(&fault{path: "/", times: 10, answer: message(429, "rate_limit_exceeded", text)})
 		_, err := p.provider(nil).CreateServer(t.Context(), order(nil))
-		ie := requireClass(t, err, prego.InfraThrottled, "rate_limit_exceeded")
+		ie := requireClass(t, err, server.InfraThrottled, "rate_limit_exceeded")
 		b, err := json.Marshal(ie)
 		require.NoError(t, err)
 		requireNoSecret(t, string(b))

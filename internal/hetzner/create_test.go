@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/internal/hetzner"
+	"github.com/prego/prego/server"
 )
 
 func TestCreateSaysWhatIsOrdered(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
-	params := order(func(o *prego.CreateServerParams) {
+	params := order(func(o *server.CreateParams) {
 		o.FirewallID, o.PlacementGroup, o.VolumeIDs = "11", "12", []string{"13", "14"}
 	})
 	h, err := p.provider(nil).CreateServer(t.Context(), params)
@@ -36,7 +36,7 @@ func TestCreateSaysWhatIsOrdered(t *testing.T) {
 	require.Len(t, p.requests, 1, "one create is one request")
 
 	srv := p.list()[0]
-	require.Equal(t, prego.Handle{
+	require.Equal(t, server.Handle{
 		ProviderServerID: fmt.Sprint(srv.ID), Name: "prego-test-app-1", Status: "initializing", IPv4: "203.0.113.9", IPv6: "2001:db8:1::/64",
 		ServerType: "cx43", Location: "fsn1", Attempt: 2, SpecHash: "abc123", CreatedAt: srv.Created,
 		PrimaryIPIDs: []string{fmt.Sprint(srv.PublicNet.IPv4.ID), fmt.Sprint(srv.PublicNet.IPv6.ID)}, ActionIDs: []int64{srv.ID + 1, srv.ID + 2},
@@ -60,18 +60,18 @@ func TestCreateLeavesOutWhatIsNotOrdered(t *testing.T) {
 
 func TestCreateRefusesBadOrdersUnsent(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*prego.CreateServerParams){
-		"firewall":        func(o *prego.CreateServerParams) { o.FirewallID = "x" },
-		"placement group": func(o *prego.CreateServerParams) { o.PlacementGroup = "-1" },
-		"volume":          func(o *prego.CreateServerParams) { o.VolumeIDs = []string{"0"} },
-		"image":           func(o *prego.CreateServerParams) { o.Image = "" },
-		"server type":     func(o *prego.CreateServerParams) { o.Candidate.ServerType = "" },
+	for name, change := range map[string]func(*server.CreateParams){
+		"firewall":        func(o *server.CreateParams) { o.FirewallID = "x" },
+		"placement group": func(o *server.CreateParams) { o.PlacementGroup = "-1" },
+		"volume":          func(o *server.CreateParams) { o.VolumeIDs = []string{"0"} },
+		"image":           func(o *server.CreateParams) { o.Image = "" },
+		"server type":     func(o *server.CreateParams) { o.Candidate.ServerType = "" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newProject(t)
 			_, err := p.provider(nil).CreateServer(t.Context(), order(change))
-			_ = requireClass(t, err, prego.InfraPermanent, "invalid_input")
+			_ = requireClass(t, err, server.InfraPermanent, "invalid_input")
 			require.Empty(t, p.requests)
 		})
 	}
@@ -140,7 +140,7 @@ func TestLostAnswerOfACreateThatDidNotHappen(t *testing.T) {
 			p.inject(&fault{method: "POST", path: "/servers", answer: loss.answer})
 			hz := p.provider(impatient)
 			_, err := hz.CreateServer(t.Context(), order(nil))
-			_ = requireClass(t, err, prego.InfraAmbiguous, loss.code)
+			_ = requireClass(t, err, server.InfraAmbiguous, loss.code)
 			require.Len(t, p.seen("POST", "/servers"), 1, "an ambiguous create is not repeated blindly")
 			require.Len(t, p.seen("GET", "/servers"), 1)
 			require.Empty(t, p.list())
@@ -164,7 +164,7 @@ func TestLostAnswerOfACreateThatLandsLate(t *testing.T) {
 			p.inject(&fault{method: "POST", path: "/servers", late: true, answer: loss.answer})
 			hz := p.provider(impatient)
 			_, err := hz.CreateServer(t.Context(), order(nil))
-			_ = requireClass(t, err, prego.InfraAmbiguous, loss.code)
+			_ = requireClass(t, err, server.InfraAmbiguous, loss.code)
 			require.Equal(t, 1, p.land())
 
 			h, err := hz.CreateServer(t.Context(), order(nil))
@@ -187,12 +187,12 @@ func TestLateCreateOfAnEarlierAttempt(t *testing.T) {
 			p.inject(&fault{method: "POST", path: "/servers", late: true, answer: code(504, "timeout")})
 			hz := p.provider(nil)
 			_, err := hz.CreateServer(t.Context(), order(nil))
-			_ = requireClass(t, err, prego.InfraAmbiguous, "timeout")
+			_ = requireClass(t, err, server.InfraAmbiguous, "timeout")
 			landed := 0
 			if before {
 				landed = p.land()
 			}
-			h, err := hz.CreateServer(t.Context(), order(func(o *prego.CreateServerParams) { o.Attempt = 3 }))
+			h, err := hz.CreateServer(t.Context(), order(func(o *server.CreateParams) { o.Attempt = 3 }))
 			require.NoError(t, err)
 			require.False(t, h.Adopted)
 			require.Equal(t, 3, h.Attempt)
@@ -201,7 +201,7 @@ func TestLateCreateOfAnEarlierAttempt(t *testing.T) {
 			}
 			require.Equal(t, before, landed == 1, "after the next attempt its name is taken")
 			require.Len(t, p.list(), 1)
-			require.Equal(t, "3", p.list()[0].Labels[prego.LabelAttempt])
+			require.Equal(t, "3", p.list()[0].Labels[server.LabelAttempt])
 		})
 	}
 }
@@ -210,7 +210,7 @@ func TestLateCreateOfAnEarlierAttempt(t *testing.T) {
 // second POST's answer is lost, with the server made, not made, and made late.
 func TestReplacingLosesAnswersToo(t *testing.T) {
 	t.Parallel()
-	older := order(func(o *prego.CreateServerParams) { o.Attempt = 1 })
+	older := order(func(o *server.CreateParams) { o.Attempt = 1 })
 	for _, outcome := range []string{"made", "not made", "late"} {
 		t.Run(outcome, func(t *testing.T) {
 			t.Parallel()
@@ -225,7 +225,7 @@ func TestReplacingLosesAnswersToo(t *testing.T) {
 				require.NoError(t, err)
 				require.True(t, h.Adopted)
 			default:
-				_ = requireClass(t, err, prego.InfraAmbiguous, "connection_lost")
+				_ = requireClass(t, err, server.InfraAmbiguous, "connection_lost")
 				p.land()
 				h, err = hz.CreateServer(t.Context(), order(nil))
 				require.NoError(t, err)
@@ -234,7 +234,7 @@ func TestReplacingLosesAnswersToo(t *testing.T) {
 			require.Equal(t, 2, h.Attempt)
 			require.Len(t, p.list(), 1)
 			require.Len(t, p.deleted, 1)
-			require.Equal(t, "1", p.deleted[0].Labels[prego.LabelAttempt])
+			require.Equal(t, "1", p.deleted[0].Labels[server.LabelAttempt])
 		})
 	}
 }
@@ -246,7 +246,7 @@ func TestLookupFailsToo(t *testing.T) {
 	p.inject(&fault{method: "GET", path: "/servers", answer: message(401, "unauthorized", "the token "+apiToken+" is invalid")})
 	hz := p.provider(nil)
 	_, err := hz.CreateServer(t.Context(), order(nil))
-	ie := requireClass(t, err, prego.InfraAmbiguous, "server_error")
+	ie := requireClass(t, err, server.InfraAmbiguous, "server_error")
 	require.Contains(t, ie.Message, "unauthorized", "both failures are told")
 	h, err := hz.CreateServer(t.Context(), order(nil))
 	require.NoError(t, err)
@@ -260,13 +260,13 @@ func TestDefiniteRefusalIsNotLookedUp(t *testing.T) {
 	for _, c := range []struct {
 		status int
 		code   string
-		class  prego.InfraClass
+		class  server.InfraClass
 	}{
-		{409, "conflict", prego.InfraRetry},
-		{429, "rate_limit_exceeded", prego.InfraThrottled},
-		{412, "resource_unavailable", prego.InfraNext},
-		{403, "resource_limit_exceeded", prego.InfraQuota},
-		{422, "invalid_input", prego.InfraPermanent},
+		{409, "conflict", server.InfraRetry},
+		{429, "rate_limit_exceeded", server.InfraThrottled},
+		{412, "resource_unavailable", server.InfraNext},
+		{403, "resource_limit_exceeded", server.InfraQuota},
+		{422, "invalid_input", server.InfraPermanent},
 	} {
 		t.Run(c.code, func(t *testing.T) {
 			t.Parallel()
@@ -292,23 +292,23 @@ func TestNameIsTaken(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		labels map[string]string
-		class  prego.InfraClass // "" when the call succeeds
+		class  server.InfraClass // "" when the call succeeds
 		adopt  bool
 	}{
 		"by this attempt":                 {labels: ours(nil), adopt: true},
 		"by this attempt, and more":       {labels: ours(map[string]string{"team": "blue"}), adopt: true},
-		"by an earlier attempt":           {labels: ours(map[string]string{prego.LabelAttempt: "1"})},
-		"by this attempt, other spec":     {labels: ours(map[string]string{prego.LabelSpecHash: "other"})},
-		"by this attempt, no spec":        {labels: ours(map[string]string{prego.LabelSpecHash: ""})},
-		"by a later attempt":              {labels: ours(map[string]string{prego.LabelAttempt: "3"}), class: prego.InfraAttempt},
-		"by attempt 10, not 1":            {labels: ours(map[string]string{prego.LabelAttempt: "10"}), class: prego.InfraAttempt},
-		"by nobody's":                     {labels: map[string]string{}, class: prego.InfraForeign},
-		"by another environment":          {labels: ours(map[string]string{prego.LabelEnvironment: "prod"}), class: prego.InfraForeign},
-		"by another manager":              {labels: ours(map[string]string{prego.LabelManagedBy: "pulumi"}), class: prego.InfraForeign},
-		"by another server id":            {labels: ours(map[string]string{prego.LabelServerID: "app-2"}), class: prego.InfraForeign},
-		"by ours without an attempt":      {labels: ours(map[string]string{prego.LabelAttempt: ""}), class: prego.InfraForeign},
-		"by ours with an odd attempt":     {labels: ours(map[string]string{prego.LabelAttempt: "one"}), class: prego.InfraForeign},
-		"by ours with a negative attempt": {labels: ours(map[string]string{prego.LabelAttempt: "-5"}), class: prego.InfraForeign},
+		"by an earlier attempt":           {labels: ours(map[string]string{server.LabelAttempt: "1"})},
+		"by this attempt, other spec":     {labels: ours(map[string]string{server.LabelSpecHash: "other"})},
+		"by this attempt, no spec":        {labels: ours(map[string]string{server.LabelSpecHash: ""})},
+		"by a later attempt":              {labels: ours(map[string]string{server.LabelAttempt: "3"}), class: server.InfraAttempt},
+		"by attempt 10, not 1":            {labels: ours(map[string]string{server.LabelAttempt: "10"}), class: server.InfraAttempt},
+		"by nobody's":                     {labels: map[string]string{}, class: server.InfraForeign},
+		"by another environment":          {labels: ours(map[string]string{server.LabelEnvironment: "prod"}), class: server.InfraForeign},
+		"by another manager":              {labels: ours(map[string]string{server.LabelManagedBy: "pulumi"}), class: server.InfraForeign},
+		"by another server id":            {labels: ours(map[string]string{server.LabelServerID: "app-2"}), class: server.InfraForeign},
+		"by ours without an attempt":      {labels: ours(map[string]string{server.LabelAttempt: ""}), class: server.InfraForeign},
+		"by ours with an odd attempt":     {labels: ours(map[string]string{server.LabelAttempt: "one"}), class: server.InfraForeign},
+		"by ours with a negative attempt": {labels: ours(map[string]string{server.LabelAttempt: "-5"}), class: server.InfraForeign},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -342,7 +342,7 @@ func TestNameIsTaken(t *testing.T) {
 func TestReplacingWaitsUntilTheNameIsFree(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
-	p.plant("prego-test-app-1", order(func(o *prego.CreateServerParams) { o.Attempt = 1 }).Labels())
+	p.plant("prego-test-app-1", order(func(o *server.CreateParams) { o.Attempt = 1 }).Labels())
 	p.mu.Lock()
 	p.held = true
 	p.mu.Unlock()
@@ -361,7 +361,7 @@ func TestReplacingWaitsUntilTheNameIsFree(t *testing.T) {
 
 func TestReplacingIsRefused(t *testing.T) {
 	t.Parallel()
-	older := order(func(o *prego.CreateServerParams) { o.Attempt = 1 }).Labels()
+	older := order(func(o *server.CreateParams) { o.Attempt = 1 }).Labels()
 
 	t.Run("protected", func(t *testing.T) {
 		t.Parallel()
@@ -369,7 +369,7 @@ func TestReplacingIsRefused(t *testing.T) {
 		id := p.plant("prego-test-app-1", older)
 		p.servers[id].Protection.Delete = true
 		_, err := p.provider(nil).CreateServer(t.Context(), order(nil))
-		_ = requireClass(t, err, prego.InfraPermanent, "protected")
+		_ = requireClass(t, err, server.InfraPermanent, "protected")
 		require.Len(t, p.list(), 1)
 		require.Len(t, p.seen("POST", "/servers"), 1)
 	})
@@ -392,7 +392,7 @@ func TestReplacingIsRefused(t *testing.T) {
 			code(409, "uniqueness_error")(w)
 		}})
 		_, err := p.provider(nil).CreateServer(t.Context(), order(nil))
-		_ = requireClass(t, err, prego.InfraRetry, "uniqueness_error")
+		_ = requireClass(t, err, server.InfraRetry, "uniqueness_error")
 		require.Len(t, p.deleted, 1, "one call replaces once")
 		require.Len(t, p.seen("POST", "/servers"), 2, "duplicate names are not hammered")
 	})
@@ -401,7 +401,7 @@ func TestReplacingIsRefused(t *testing.T) {
 		p := newProject(t)
 		p.inject(&fault{method: "POST", path: "/servers", answer: code(409, "uniqueness_error")})
 		_, err := p.provider(nil).CreateServer(t.Context(), order(nil))
-		_ = requireClass(t, err, prego.InfraAmbiguous, "uniqueness_error")
+		_ = requireClass(t, err, server.InfraAmbiguous, "uniqueness_error")
 	})
 }
 
@@ -410,7 +410,7 @@ func TestManyCreatesOfOneServer(t *testing.T) {
 	p := newProject(t)
 	const racers = 16
 	var wg sync.WaitGroup
-	handles := make([]prego.Handle, racers)
+	handles := make([]server.Handle, racers)
 	errs := make([]error, racers)
 	for i := range racers {
 		wg.Add(1)
@@ -464,7 +464,7 @@ func TestAnyOrderOfFailures(t *testing.T) {
 		steps := rapid.IntRange(1, 12).Draw(r, "steps")
 		for range steps {
 			attempt := rapid.IntRange(max(1, newest-1), newest+1).Draw(r, "attempt") // a zombie worker repeats an old one
-			params := order(func(o *prego.CreateServerParams) {
+			params := order(func(o *server.CreateParams) {
 				o.Attempt, o.SpecHash = attempt, rapid.SampledFrom([]string{"a", "b"}).Draw(r, "spec")
 			})
 			if kind := rapid.SampledFrom(append([]string{""}, kinds...)).Draw(r, "loss"); kind != "" {
@@ -478,10 +478,10 @@ func TestAnyOrderOfFailures(t *testing.T) {
 			p.faults = nil
 			for _, d := range p.deleted[gone:] {
 				var of int
-				_, scanErr := fmt.Sscan(d.Labels[prego.LabelAttempt], &of)
+				_, scanErr := fmt.Sscan(d.Labels[server.LabelAttempt], &of)
 				require.NoError(r, scanErr)
 				require.LessOrEqual(r, of, attempt, "a later attempt's server was deleted")
-				require.False(r, of == attempt && d.Labels[prego.LabelSpecHash] == params.SpecHash, "the call's own server was deleted")
+				require.False(r, of == attempt && d.Labels[server.LabelSpecHash] == params.SpecHash, "the call's own server was deleted")
 			}
 			if err == nil {
 				require.Equal(r, attempt, h.Attempt)
@@ -493,10 +493,10 @@ func TestAnyOrderOfFailures(t *testing.T) {
 			}
 		}
 		p.land()
-		last := order(func(o *prego.CreateServerParams) { o.Attempt = newest + 1 })
+		last := order(func(o *server.CreateParams) { o.Attempt = newest + 1 })
 		h, err := hz.CreateServer(t.Context(), last)
 		if err != nil { // what landed may be of an attempt that nobody heard of
-			_ = requireClass(t, err, prego.InfraAttempt, "uniqueness_error")
+			_ = requireClass(t, err, server.InfraAttempt, "uniqueness_error")
 			last.Attempt++
 			h, err = hz.CreateServer(t.Context(), last)
 		}

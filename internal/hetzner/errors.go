@@ -12,48 +12,49 @@ import (
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // classes is the one table that says what each of the provider's error codes
 // means. A code that is not in it is judged by its HTTP status.
-var classes = map[hcloud.ErrorCode]prego.InfraClass{
+var classes = map[hcloud.ErrorCode]server.InfraClass{
 	// The same call again, later.
-	hcloud.ErrorCodeConflict:       prego.InfraRetry,
-	hcloud.ErrorCodeLocked:         prego.InfraRetry,
-	hcloud.ErrorCodeResourceInUse:  prego.InfraRetry,
-	hcloud.ErrorCodeMaintenance:    prego.InfraRetry,
-	hcloud.ErrorCodeBadGateway:     prego.InfraRetry,
-	hcloud.ErrorCodeTimeout:        prego.InfraRetry,
-	"unavailable":                  prego.InfraRetry,
-	hcloud.ErrorCodeServerError:    prego.InfraRetry,
-	hcloud.ErrorCodeServiceError:   prego.InfraRetry,
-	hcloud.ErrorCodeResourceLocked: prego.InfraPermanent, // "contact support"
+	hcloud.ErrorCodeConflict:       server.InfraRetry,
+	hcloud.ErrorCodeLocked:         server.InfraRetry,
+	hcloud.ErrorCodeResourceInUse:  server.InfraRetry,
+	hcloud.ErrorCodeMaintenance:    server.InfraRetry,
+	hcloud.ErrorCodeBadGateway:     server.InfraRetry,
+	hcloud.ErrorCodeTimeout:        server.InfraRetry,
+	"unavailable":                  server.InfraRetry,
+	hcloud.ErrorCodeServerError:    server.InfraRetry,
+	hcloud.ErrorCodeServiceError:   server.InfraRetry,
+	hcloud.ErrorCodeResourceLocked: server.InfraPermanent, // "contact support"
 
-	hcloud.ErrorCodeRateLimitExceeded: prego.InfraThrottled,
+	hcloud.ErrorCodeRateLimitExceeded: server.InfraThrottled,
 
 	// Another machine type, location or placement group.
-	hcloud.ErrorCodeResourceUnavailable:   prego.InfraNext,
-	hcloud.ErrorCodePlacementError:        prego.InfraNext,
-	hcloud.ErrorCodeInvalidServerType:     prego.InfraNext,
-	hcloud.ErrorCodeNoSpaceLeftInLocation: prego.InfraNext,
-	hcloud.ErrorCodeNoSubnetAvailable:     prego.InfraNext,
-	"deprecated_api_endpoint":             prego.InfraPermanent,
+	hcloud.ErrorCodeResourceUnavailable:   server.InfraNext,
+	hcloud.ErrorCodePlacementError:        server.InfraNext,
+	hcloud.ErrorCodeInvalidServerType:     server.InfraNext,
+	hcloud.ErrorCodeNoSpaceLeftInLocation: server.InfraNext,
+	hcloud.ErrorCodeNoSubnetAvailable:     server.InfraNext,
+	"deprecated_api_endpoint":             server.InfraPermanent,
 
-	hcloud.ErrorCodeResourceLimitExceeded: prego.InfraQuota,
+	hcloud.ErrorCodeResourceLimitExceeded: server.InfraQuota,
 
-	hcloud.ErrorCodeNotFound:    prego.InfraNotFound,
-	"action_failed":             prego.InfraRetry,
-	"server_not_found":          prego.InfraNotFound,
-	"firewall_not_found":        prego.InfraNotFound,
-	"placement_group_not_found": prego.InfraNotFound,
+	hcloud.ErrorCodeNotFound:    server.InfraNotFound,
+	"action_failed":             server.InfraRetry,
+	"server_not_found":          server.InfraNotFound,
+	"firewall_not_found":        server.InfraNotFound,
+	"placement_group_not_found": server.InfraNotFound,
 
-	hcloud.ErrorCodeUnauthorized: prego.InfraPermanent,
-	hcloud.ErrorCodeForbidden:    prego.InfraPermanent,
-	hcloud.ErrorCodeJSONError:    prego.InfraPermanent,
-	hcloud.ErrorCodeInvalidInput: prego.InfraPermanent,
-	hcloud.ErrorCodeProtected:    prego.InfraPermanent,
-	"unsupported_error":          prego.InfraPermanent,
-	"method_not_allowed":         prego.InfraPermanent,
+	hcloud.ErrorCodeUnauthorized: server.InfraPermanent,
+	hcloud.ErrorCodeForbidden:    server.InfraPermanent,
+	hcloud.ErrorCodeJSONError:    server.InfraPermanent,
+	hcloud.ErrorCodeInvalidInput: server.InfraPermanent,
+	hcloud.ErrorCodeProtected:    server.InfraPermanent,
+	"unsupported_error":          server.InfraPermanent,
+	"method_not_allowed":         server.InfraPermanent,
 }
 
 // unknownOutcome are the codes after which a create may have happened all the
@@ -63,13 +64,13 @@ var unknownOutcome = map[string]bool{
 	string(hcloud.ErrorCodeServerError): true, string(hcloud.ErrorCodeServiceError): true,
 }
 
-// classify turns any error of a call into a *prego.InfraError. The message is
+// classify turns any error of a call into a *server.InfraError. The message is
 // redacted: the provider quotes the API token in some of its answers.
 func (p *Provider) classify(err error) error {
 	if err == nil {
 		return nil
 	}
-	var done *prego.InfraError
+	var done *server.InfraError
 	if errors.As(err, &done) || errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -80,25 +81,25 @@ func (p *Provider) classify(err error) error {
 			class = classOfStatus(api.Response())
 		}
 		if api.Code == hcloud.ErrorCodeInvalidInput && strings.Contains(strings.ToLower(api.Message), "server type") {
-			class = prego.InfraNext // retired, or not sold at the location
+			class = server.InfraNext // retired, or not sold at the location
 		}
 		code := string(api.Code)
 		if isImageGone(api.Code, api.Message) {
-			class, code = prego.InfraPermanent, prego.InfraImageGone
+			class, code = server.InfraPermanent, server.InfraImageGone
 		}
-		return &prego.InfraError{Class: class, Code: code, Message: p.redact(api.Message)}
+		return &server.InfraError{Class: class, Code: code, Message: p.redact(api.Message)}
 	}
 	var action hcloud.ActionError
 	if errors.As(err, &action) {
 		class, known := classes[hcloud.ErrorCode(action.Code)]
 		if !known {
-			class = prego.InfraRetry
+			class = server.InfraRetry
 		}
-		return &prego.InfraError{Class: class, Code: action.Code, Message: p.redact(action.Message)}
+		return &server.InfraError{Class: class, Code: action.Code, Message: p.redact(action.Message)}
 	}
 	// What is left is the network, or an answer that is not the provider's: a
 	// gateway's error page, a cut connection, no answer in time.
-	return &prego.InfraError{Class: prego.InfraAmbiguous, Code: networkCode(err), Message: p.redact(err.Error())}
+	return &server.InfraError{Class: server.InfraAmbiguous, Code: networkCode(err), Message: p.redact(err.Error())}
 }
 
 func networkCode(err error) string {
@@ -114,19 +115,19 @@ func networkCode(err error) string {
 	return "no_valid_answer"
 }
 
-func classOfStatus(r *hcloud.Response) prego.InfraClass {
+func classOfStatus(r *hcloud.Response) server.InfraClass {
 	if r == nil || r.Response == nil {
-		return prego.InfraAmbiguous
+		return server.InfraAmbiguous
 	}
 	switch {
 	case r.StatusCode == http.StatusNotFound, r.StatusCode == http.StatusGone:
-		return prego.InfraNotFound
+		return server.InfraNotFound
 	case r.StatusCode == http.StatusTooManyRequests:
-		return prego.InfraThrottled
+		return server.InfraThrottled
 	case r.StatusCode >= http.StatusInternalServerError:
-		return prego.InfraAmbiguous
+		return server.InfraAmbiguous
 	}
-	return prego.InfraPermanent
+	return server.InfraPermanent
 }
 
 func (p *Provider) redact(s string) string {
@@ -137,6 +138,6 @@ func (p *Provider) redact(s string) string {
 }
 
 func isNotFound(err error) bool {
-	var ie *prego.InfraError
-	return errors.As(err, &ie) && ie.Class == prego.InfraNotFound
+	var ie *server.InfraError
+	return errors.As(err, &ie) && ie.Class == server.InfraNotFound
 }

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 type freeBudget struct{}
@@ -31,8 +32,8 @@ func provider(t *testing.T, h http.HandlerFunc) *Provider {
 	return p
 }
 
-func params() prego.CreateServerParams {
-	return prego.CreateServerParams{Environment: "t", ServerID: "app-1", Role: prego.RoleApp, Region: prego.RegionEU, Attempt: 2, SpecHash: "h", Candidate: prego.Candidate{ServerType: "cx23", Location: "fsn1"}, Image: "debian-12"}
+func params() server.CreateParams {
+	return server.CreateParams{Environment: "t", ServerID: "app-1", Role: prego.RoleApp, Region: prego.RegionEU, Attempt: 2, SpecHash: "h", Candidate: server.Candidate{ServerType: "cx23", Location: "fsn1"}, Image: "debian-12"}
 }
 
 // TestEveryErrorHasAClass answers a create with every code of the provider's and
@@ -42,33 +43,33 @@ func TestEveryErrorHasAClass(t *testing.T) {
 	for _, tc := range []struct {
 		status int
 		code   string
-		class  prego.InfraClass
+		class  server.InfraClass
 	}{
-		{409, "conflict", prego.InfraRetry},
-		{423, "locked", prego.InfraRetry},
-		{503, "maintenance", prego.InfraRetry},
-		{502, "bad_gateway", prego.InfraAmbiguous},
-		{504, "timeout", prego.InfraAmbiguous},
-		{503, "unavailable", prego.InfraAmbiguous},
-		{500, "server_error", prego.InfraAmbiguous},
-		{500, "service_error", prego.InfraAmbiguous},
-		{429, "rate_limit_exceeded", prego.InfraThrottled},
-		{412, "resource_unavailable", prego.InfraNext},
-		{422, "placement_error", prego.InfraNext},
-		{422, "invalid_server_type", prego.InfraNext},
-		{422, "no_space_left_in_location", prego.InfraNext},
-		{422, "no_subnet_available", prego.InfraNext},
-		{403, "resource_limit_exceeded", prego.InfraQuota},
-		{401, "unauthorized", prego.InfraPermanent},
-		{403, "forbidden", prego.InfraPermanent},
-		{400, "json_error", prego.InfraPermanent},
-		{422, "invalid_input", prego.InfraPermanent},
-		{423, "protected", prego.InfraPermanent},
-		{422, "unsupported_error", prego.InfraPermanent},
-		{404, "not_found", prego.InfraNotFound},
-		{410, "gone_for_good", prego.InfraNotFound},
-		{500, "never_heard_of", prego.InfraAmbiguous},
-		{418, "teapot", prego.InfraPermanent},
+		{409, "conflict", server.InfraRetry},
+		{423, "locked", server.InfraRetry},
+		{503, "maintenance", server.InfraRetry},
+		{502, "bad_gateway", server.InfraAmbiguous},
+		{504, "timeout", server.InfraAmbiguous},
+		{503, "unavailable", server.InfraAmbiguous},
+		{500, "server_error", server.InfraAmbiguous},
+		{500, "service_error", server.InfraAmbiguous},
+		{429, "rate_limit_exceeded", server.InfraThrottled},
+		{412, "resource_unavailable", server.InfraNext},
+		{422, "placement_error", server.InfraNext},
+		{422, "invalid_server_type", server.InfraNext},
+		{422, "no_space_left_in_location", server.InfraNext},
+		{422, "no_subnet_available", server.InfraNext},
+		{403, "resource_limit_exceeded", server.InfraQuota},
+		{401, "unauthorized", server.InfraPermanent},
+		{403, "forbidden", server.InfraPermanent},
+		{400, "json_error", server.InfraPermanent},
+		{422, "invalid_input", server.InfraPermanent},
+		{423, "protected", server.InfraPermanent},
+		{422, "unsupported_error", server.InfraPermanent},
+		{404, "not_found", server.InfraNotFound},
+		{410, "gone_for_good", server.InfraNotFound},
+		{500, "never_heard_of", server.InfraAmbiguous},
+		{418, "teapot", server.InfraPermanent},
 	} {
 		var posts atomic.Int64
 		p := provider(t, func(w http.ResponseWriter, r *http.Request) {
@@ -82,7 +83,7 @@ func TestEveryErrorHasAClass(t *testing.T) {
 			fmt.Fprintf(w, `{"error":{"code":%q,"message":"limit of token tok-123 reached"}}`, tc.code)
 		})
 		_, err := p.CreateServer(context.Background(), params())
-		var ie *prego.InfraError
+		var ie *server.InfraError
 		require.ErrorAs(t, err, &ie, tc.code)
 		require.Equal(t, tc.class, ie.Class, "%s: %v", tc.code, err)
 		require.NotContains(t, err.Error(), "tok-123", "the provider quotes the token; we don't")
@@ -92,22 +93,22 @@ func TestEveryErrorHasAClass(t *testing.T) {
 
 func TestWhatBearsTheNameIsJudged(t *testing.T) {
 	t.Parallel()
-	server := func(id int, labels string) string {
+	newServer := func(id int, labels string) string {
 		return fmt.Sprintf(`{"id":%d,"name":"prego-t-app-1","status":"running","created":"2026-01-01T00:00:00Z","labels":%s,"server_type":{"name":"cx23"},"location":{"name":"fsn1"},"public_net":{"ipv4":{"id":7,"ip":"192.0.2.1"},"ipv6":{"id":8,"ip":"2001:db8::/64"}}}`, id, labels)
 	}
 	const ours = `"managed-by":"prego","prego-environment":"t","prego-server-id":"app-1",`
 	for name, tc := range map[string]struct {
 		labels  string
-		class   prego.InfraClass // "" for success
+		class   server.InfraClass // "" for success
 		adopted bool
 		deletes int64
 	}{
 		"the same attempt":       {`{` + ours + `"prego-attempt":"2","prego-spec-hash":"h"}`, "", true, 0},
 		"an earlier attempt":     {`{` + ours + `"prego-attempt":"1","prego-spec-hash":"h"}`, "", false, 1},
 		"another spec":           {`{` + ours + `"prego-attempt":"2","prego-spec-hash":"x"}`, "", false, 1},
-		"a later attempt":        {`{` + ours + `"prego-attempt":"3","prego-spec-hash":"h"}`, prego.InfraAttempt, false, 0},
-		"somebody else's":        {`{}`, prego.InfraForeign, false, 0},
-		"of another environment": {`{"managed-by":"prego","prego-environment":"u","prego-server-id":"app-1"}`, prego.InfraForeign, false, 0},
+		"a later attempt":        {`{` + ours + `"prego-attempt":"3","prego-spec-hash":"h"}`, server.InfraAttempt, false, 0},
+		"somebody else's":        {`{}`, server.InfraForeign, false, 0},
+		"of another environment": {`{"managed-by":"prego","prego-environment":"u","prego-server-id":"app-1"}`, server.InfraForeign, false, 0},
 	} {
 		var deletes atomic.Int64
 		p := provider(t, func(w http.ResponseWriter, r *http.Request) {
@@ -117,7 +118,7 @@ func TestWhatBearsTheNameIsJudged(t *testing.T) {
 				deletes.Add(1)
 				fmt.Fprint(w, `{"action":{"id":1,"status":"success"}}`)
 			case r.Method == http.MethodPost && deletes.Load() > 0:
-				fmt.Fprintf(w, `{"server":%s,"action":{"id":2},"next_actions":[],"root_password":"s3cret"}`, server(11, `{`+ours+`"prego-attempt":"2","prego-spec-hash":"h"}`))
+				fmt.Fprintf(w, `{"server":%s,"action":{"id":2},"next_actions":[],"root_password":"s3cret"}`, newServer(11, `{`+ours+`"prego-attempt":"2","prego-spec-hash":"h"}`))
 			case r.Method == http.MethodPost:
 				w.WriteHeader(http.StatusConflict)
 				fmt.Fprint(w, `{"error":{"code":"uniqueness_error","message":"server name is already used"}}`)
@@ -127,12 +128,12 @@ func TestWhatBearsTheNameIsJudged(t *testing.T) {
 				w.WriteHeader(http.StatusNotFound)
 				fmt.Fprint(w, `{"error":{"code":"not_found","message":"gone"}}`)
 			default:
-				fmt.Fprintf(w, `{"servers":[%s]}`, server(10, tc.labels))
+				fmt.Fprintf(w, `{"servers":[%s]}`, newServer(10, tc.labels))
 			}
 		})
 		h, err := p.CreateServer(context.Background(), params())
 		if tc.class != "" {
-			var ie *prego.InfraError
+			var ie *server.InfraError
 			require.ErrorAs(t, err, &ie, name)
 			require.Equal(t, tc.class, ie.Class, name)
 		} else {
@@ -171,8 +172,8 @@ func TestOneActionsFailureIsNobodyElses(t *testing.T) {
 		go func() {
 			err := p.actions.wait(context.Background(), []int64{id})
 			if id == 3 {
-				var ie *prego.InfraError
-				if !errors.As(err, &ie) || ie.Class != prego.InfraNext {
+				var ie *server.InfraError
+				if !errors.As(err, &ie) || ie.Class != server.InfraNext {
 					err = fmt.Errorf("action 3 ended with %w", err)
 				} else {
 					err = nil

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // isImageGone tells a create's refusal that is about its image. The provider has no code
@@ -32,10 +32,10 @@ func imageRef(nameOrID string) *hcloud.Image {
 // earlier call took: snapshots have no unique name, so it is found by its labels. Of
 // several, which answers that were lost can leave behind, the oldest is kept. It returns
 // when the provider can make servers from it.
-func (p *Provider) EnsureSnapshot(ctx context.Context, in prego.SnapshotParams) (prego.SnapshotHandle, error) {
+func (p *Provider) EnsureSnapshot(ctx context.Context, in server.SnapshotParams) (server.SnapshotHandle, error) {
 	ctx = WithLane(ctx, LaneCreate)
 	labels := merge(in.Labels, ownerLabels(in.Environment))
-	labels[prego.LabelImageID] = in.ImageID
+	labels[server.LabelImageID] = in.ImageID
 	image, err := existing(p, func() (*hcloud.Image, error) { return p.oldestSnapshot(ctx, in.ImageID) }, func() (*hcloud.Image, error) {
 		id, err := parseID(in.ProviderServerID)
 		if err != nil {
@@ -51,25 +51,25 @@ func (p *Provider) EnsureSnapshot(ctx context.Context, in prego.SnapshotParams) 
 		return result.Image, nil
 	})
 	if err != nil {
-		return prego.SnapshotHandle{}, err
+		return server.SnapshotHandle{}, err
 	}
 	for image.Status != hcloud.ImageStatusAvailable {
 		if image.Status != hcloud.ImageStatusCreating {
-			return prego.SnapshotHandle{}, &prego.InfraError{Class: prego.InfraRetry, Code: "image_" + string(image.Status), Message: fmt.Sprintf("snapshot %d is %s", image.ID, image.Status)}
+			return server.SnapshotHandle{}, &server.InfraError{Class: server.InfraRetry, Code: "image_" + string(image.Status), Message: fmt.Sprintf("snapshot %d is %s", image.ID, image.Status)}
 		}
 		if err := wait(ctx, p.poll); err != nil {
-			return prego.SnapshotHandle{}, err
+			return server.SnapshotHandle{}, err
 		}
 		now, _, err := p.read.Image.GetByID(WithLane(ctx, LanePoll), image.ID)
 		if err != nil {
-			return prego.SnapshotHandle{}, p.classify(err)
+			return server.SnapshotHandle{}, p.classify(err)
 		}
 		if now == nil {
-			return prego.SnapshotHandle{}, &prego.InfraError{Class: prego.InfraRetry, Code: prego.InfraImageGone, Message: fmt.Sprintf("snapshot %d went while it was made", image.ID)}
+			return server.SnapshotHandle{}, &server.InfraError{Class: server.InfraRetry, Code: server.InfraImageGone, Message: fmt.Sprintf("snapshot %d went while it was made", image.ID)}
 		}
 		image = now
 	}
-	return prego.SnapshotHandle{ProviderImageID: strconv.FormatInt(image.ID, 10), SizeGB: float64(image.ImageSize), DiskGB: float64(image.DiskSize)}, nil
+	return server.SnapshotHandle{ProviderImageID: strconv.FormatInt(image.ID, 10), SizeGB: float64(image.ImageSize), DiskGB: float64(image.DiskSize)}, nil
 }
 
 func (p *Provider) oldestSnapshot(ctx context.Context, imageID string) (*hcloud.Image, error) {
@@ -88,7 +88,7 @@ func (p *Provider) oldestSnapshot(ctx context.Context, imageID string) (*hcloud.
 // snapshotsOf lists the snapshots of an image of ours, oldest first.
 func (p *Provider) snapshotsOf(ctx context.Context, imageID string) ([]*hcloud.Image, error) {
 	images, err := p.read.Image.AllWithOpts(ctx, hcloud.ImageListOpts{
-		ListOpts: hcloud.ListOpts{LabelSelector: prego.OwnerSelector(p.environment) + "," + prego.LabelImageID + "=" + imageID, PerPage: 50},
+		ListOpts: hcloud.ListOpts{LabelSelector: server.OwnerSelector(p.environment) + "," + server.LabelImageID + "=" + imageID, PerPage: 50},
 		Type:     []hcloud.ImageType{hcloud.ImageTypeSnapshot},
 	})
 	slices.SortFunc(images, func(a, b *hcloud.Image) int { return int(a.ID - b.ID) })

@@ -6,12 +6,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
 // off makes a server and powers it off, as a builder does by itself.
-func (c *cloud) off() prego.Handle {
+func (c *cloud) off() server.Handle {
 	c.t.Helper()
 	h := c.server(nil)
 	_, err := c.AwaitRunning(c.t.Context(), h, func(string) {})
@@ -24,8 +24,8 @@ func (c *cloud) off() prego.Handle {
 	return h
 }
 
-func snapshotOf(h prego.Handle) prego.SnapshotParams {
-	return prego.SnapshotParams{Environment: "test", ImageID: "img-1", ProviderServerID: h.ProviderServerID, Description: "prego-test-img-1", Labels: map[string]string{prego.LabelBase: "debian-12"}}
+func snapshotOf(h server.Handle) server.SnapshotParams {
+	return server.SnapshotParams{Environment: "test", ImageID: "img-1", ProviderServerID: h.ProviderServerID, Description: "prego-test-img-1", Labels: map[string]string{server.LabelBase: "debian-12"}}
 }
 
 func (c *cloud) snapshots() (n int) {
@@ -53,25 +53,25 @@ func TestSnapshotIsTakenOnce(t *testing.T) {
 
 	owned, err := c.ListOwned(t.Context())
 	require.NoError(t, err)
-	var found []prego.OwnedResource
+	var found []server.OwnedResource
 	for _, o := range owned {
-		if o.Kind == prego.ResourceImage {
+		if o.Kind == server.ResourceImage {
 			found = append(found, o)
 		}
 	}
 	require.Len(t, found, 1)
 	require.Equal(t, "prego-test-img-1", found[0].Name)
-	require.Equal(t, map[string]string{prego.LabelManagedBy: prego.ManagedByPrego, prego.LabelEnvironment: "test", prego.LabelImageID: "img-1", prego.LabelBase: "debian-12"}, found[0].Labels)
+	require.Equal(t, map[string]string{server.LabelManagedBy: server.ManagedByPrego, server.LabelEnvironment: "test", server.LabelImageID: "img-1", server.LabelBase: "debian-12"}, found[0].Labels)
 
-	made, err := c.CreateServer(t.Context(), order(func(o *prego.CreateServerParams) { o.ServerID, o.Image = "app-9", first.ProviderImageID }))
+	made, err := c.CreateServer(t.Context(), order(func(o *server.CreateParams) { o.ServerID, o.Image = "app-9", first.ProviderImageID }))
 	require.NoError(t, err, "a snapshot is named by its id")
 	require.NoError(t, c.DestroyServer(t.Context(), made.ProviderServerID))
 
 	require.NoError(t, c.DeleteSnapshots(t.Context(), "img-1"))
 	require.NoError(t, c.DeleteSnapshots(t.Context(), "img-1"), "absent is success")
 	require.Zero(t, c.snapshots())
-	_, err = c.CreateServer(t.Context(), order(func(o *prego.CreateServerParams) { o.ServerID, o.Image = "app-10", first.ProviderImageID }))
-	_ = requireClass(t, err, prego.InfraPermanent, prego.InfraImageGone)
+	_, err = c.CreateServer(t.Context(), order(func(o *server.CreateParams) { o.ServerID, o.Image = "app-10", first.ProviderImageID }))
+	_ = requireClass(t, err, server.InfraPermanent, server.InfraImageGone)
 }
 
 func TestSnapshotWhoseAnswerWasLostIsFound(t *testing.T) {
@@ -91,13 +91,13 @@ func TestSnapshotOfAServerThatRunsOrFails(t *testing.T) {
 	c := newCloud(t)
 	running := c.server(nil)
 	_, err := c.EnsureSnapshot(t.Context(), snapshotOf(running))
-	_ = requireClass(t, err, prego.InfraRetry, "locked")
+	_ = requireClass(t, err, server.InfraRetry, "locked")
 	require.NoError(t, c.DestroyServer(t.Context(), running.ProviderServerID))
 
 	h := c.off()
 	c.inject(sim.Fault{Kind: "create_image_fails", Times: 1})
 	_, err = c.EnsureSnapshot(t.Context(), snapshotOf(h))
-	_ = requireClass(t, err, prego.InfraRetry, "action_failed")
+	_ = requireClass(t, err, server.InfraRetry, "action_failed")
 	require.Equal(t, 1, c.snapshots(), "what was made badly is billed")
 	_, err = c.EnsureSnapshot(t.Context(), snapshotOf(h))
 	require.NoError(t, err, "and is not taken for the image")
@@ -115,9 +115,9 @@ func TestCatalogIsRead(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "EUR", got.Currency)
 	require.Len(t, got.Locations, 6)
-	require.Equal(t, prego.Price{Net: "0.5000", Gross: "0.5950"}, got.IPv4["sin"].Monthly)
-	require.Equal(t, prego.Price{Net: "0.0440", Gross: "0.0524"}, got.VolumeGBMonth)
-	require.Equal(t, prego.Price{Net: "0.0110", Gross: "0.0131"}, got.ImageGBMonth)
+	require.Equal(t, server.Price{Net: "0.5000", Gross: "0.5950"}, got.IPv4["sin"].Monthly)
+	require.Equal(t, server.Price{Net: "0.0440", Gross: "0.0524"}, got.VolumeGBMonth)
+	require.Equal(t, server.Price{Net: "0.0110", Gross: "0.0131"}, got.ImageGBMonth)
 	cx33, ok := got.Type("cx33")
 	require.True(t, ok)
 	require.Equal(t, []any{4, 8.0, 80, "shared", "x86"}, []any{cx33.Cores, cx33.MemoryGB, cx33.DiskGB, cx33.CPU, cx33.Architecture})
@@ -137,6 +137,6 @@ func TestCatalogIsRead(t *testing.T) {
 		away := newCloud(t)
 		away.inject(sim.Fault{Kind: "http", Method: "GET", Path: "/v1" + path, Action: "respond", Status: 500, Code: "server_error"})
 		_, err := away.Catalog(t.Context())
-		_ = requireClass(t, err, prego.InfraRetry, "server_error")
+		_ = requireClass(t, err, server.InfraRetry, "server_error")
 	}
 }

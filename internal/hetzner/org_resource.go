@@ -8,14 +8,14 @@ import (
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // EnsurePrimaryIP finds or makes an IPv4 address that belongs to no server, and
 // returns the provider's id and the address.
-func (p *Provider) EnsurePrimaryIP(ctx context.Context, in prego.PrimaryIPParams) (id, address string, err error) {
+func (p *Provider) EnsurePrimaryIP(ctx context.Context, in server.PrimaryIPParams) (id, address string, err error) {
 	labels := ownerLabels(in.Environment)
-	labels[prego.LabelOrgID] = in.OrgID
+	labels[server.LabelOrgID] = in.OrgID
 	ip, err := existing(p, func() (*hcloud.PrimaryIP, error) {
 		ip, _, err := p.read.PrimaryIP.GetByName(ctx, in.Name)
 		return ip, err
@@ -39,24 +39,24 @@ func (p *Provider) EnsurePrimaryIP(ctx context.Context, in prego.PrimaryIPParams
 }
 
 // FindNamed looks for a volume or a primary IP of ours by its name; "" is none.
-func (p *Provider) FindNamed(ctx context.Context, kind prego.ResourceKind, name string) (id string, err error) {
+func (p *Provider) FindNamed(ctx context.Context, kind server.ResourceKind, name string) (id string, err error) {
 	ctx = WithLane(ctx, LaneDelete)
 	switch kind {
-	case prego.ResourceVolume:
+	case server.ResourceVolume:
 		v, _, err := p.read.Volume.GetByName(ctx, name)
 		if err != nil || v == nil {
 			return "", p.classify(err)
 		}
 		return strconv.FormatInt(v.ID, 10), checkOwner("volume", name, v.Labels, p.environment)
-	case prego.ResourcePrimaryIP:
+	case server.ResourcePrimaryIP:
 		ip, _, err := p.read.PrimaryIP.GetByName(ctx, name)
 		if err != nil || ip == nil {
 			return "", p.classify(err)
 		}
 		return strconv.FormatInt(ip.ID, 10), checkOwner("primary IP", name, ip.Labels, p.environment)
-	case prego.ResourceServer, prego.ResourceFirewall, prego.ResourcePlacementGroup:
+	case server.ResourceServer, server.ResourceFirewall, server.ResourcePlacementGroup:
 	}
-	return "", &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: "no lookup for kind " + string(kind)}
+	return "", &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: "no lookup for kind " + string(kind)}
 }
 
 // AttachVolume attaches a volume to a server and returns once it is. One that is on
@@ -67,7 +67,7 @@ func (p *Provider) AttachVolume(ctx context.Context, volumeID, serverID string) 
 	if err != nil {
 		return err
 	}
-	server, err := parseID(serverID)
+	srv, err := parseID(serverID)
 	if err != nil {
 		return err
 	}
@@ -76,18 +76,18 @@ func (p *Provider) AttachVolume(ctx context.Context, volumeID, serverID string) 
 	case err != nil:
 		return p.classify(err)
 	case v == nil:
-		return &prego.InfraError{Class: prego.InfraNotFound, Code: "not_found", Message: "volume " + volumeID + " is not there"}
-	case v.Server != nil && v.Server.ID == server:
+		return &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: "volume " + volumeID + " is not there"}
+	case v.Server != nil && v.Server.ID == srv:
 		return nil
 	case v.Server != nil:
-		return &prego.InfraError{Class: prego.InfraRetry, Code: "volume_already_attached", Message: fmt.Sprintf("volume %s is on server %d", volumeID, v.Server.ID)}
+		return &server.InfraError{Class: server.InfraRetry, Code: "volume_already_attached", Message: fmt.Sprintf("volume %s is on server %d", volumeID, v.Server.ID)}
 	}
-	action, _, err := p.write.Volume.AttachWithOpts(ctx, v, hcloud.VolumeAttachOpts{Server: &hcloud.Server{ID: server}, Automount: hcloud.Ptr(true)})
+	action, _, err := p.write.Volume.AttachWithOpts(ctx, v, hcloud.VolumeAttachOpts{Server: &hcloud.Server{ID: srv}, Automount: hcloud.Ptr(true)})
 	if err != nil {
 		err = p.classify(err)
-		var ie *prego.InfraError
+		var ie *server.InfraError
 		if errors.As(err, &ie) && ie.Code == string(hcloud.ErrorCodeVolumeAlreadyAttached) {
-			ie.Class = prego.InfraRetry // by another call meanwhile: the next look tells where
+			ie.Class = server.InfraRetry // by another call meanwhile: the next look tells where
 		}
 		return err
 	}

@@ -6,11 +6,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
-var address = prego.PrimaryIPParams{Environment: "test", OrgID: "acme", Name: "prego-test-ip4-1", Location: "fsn1"}
+var address = server.PrimaryIPParams{Environment: "test", OrgID: "acme", Name: "prego-test-ip4-1", Location: "fsn1"}
 
 // TestAnAddressStaysWithoutAServer: it is made once, found by its name, kept, and
 // deleted for good.
@@ -23,17 +23,17 @@ func TestAnAddressStaysWithoutAServer(t *testing.T) {
 	again, same, err := c.EnsurePrimaryIP(t.Context(), address)
 	require.NoError(t, err)
 	require.Equal(t, []string{id, ip}, []string{again, same})
-	found, err := c.FindNamed(t.Context(), prego.ResourcePrimaryIP, address.Name)
+	found, err := c.FindNamed(t.Context(), server.ResourcePrimaryIP, address.Name)
 	require.NoError(t, err)
 	require.Equal(t, id, found)
 	owned, err := c.ListOwned(t.Context())
 	require.NoError(t, err)
 	require.Len(t, owned, 1)
-	require.Equal(t, "acme", owned[0].Labels[prego.LabelOrgID])
+	require.Equal(t, "acme", owned[0].Labels[server.LabelOrgID])
 	for range 2 {
-		require.NoError(t, c.DeleteResource(t.Context(), prego.ResourcePrimaryIP, id))
+		require.NoError(t, c.DeleteResource(t.Context(), server.ResourcePrimaryIP, id))
 	}
-	found, err = c.FindNamed(t.Context(), prego.ResourcePrimaryIP, address.Name)
+	found, err = c.FindNamed(t.Context(), server.ResourcePrimaryIP, address.Name)
 	require.NoError(t, err)
 	require.Empty(t, found)
 	require.Empty(t, c.Ledger(true))
@@ -44,21 +44,21 @@ func TestAFullAccountIsCapacity(t *testing.T) {
 	c := newCloud(t)
 	c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1/primary_ips", Action: "respond", Status: 403, Code: "resource_limit_exceeded", Message: "primary IP limit exceeded", Times: 1})
 	_, _, err := c.EnsurePrimaryIP(t.Context(), address)
-	var ie *prego.InfraError
+	var ie *server.InfraError
 	require.True(t, errors.As(err, &ie))
-	require.Equal(t, prego.InfraQuota, ie.Class)
+	require.Equal(t, server.InfraQuota, ie.Class)
 }
 
 func TestAVolumeIsOnOneServerAtATime(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
-	one, two := c.server(nil), c.server(func(p *prego.CreateServerParams) { p.ServerID = "app-2" })
-	v, err := c.EnsureVolume(t.Context(), prego.VolumeParams{Environment: "test", OrgID: "acme", Name: "prego-test-vol-1", Location: one.Location, GB: 10})
+	one, two := c.server(nil), c.server(func(p *server.CreateParams) { p.ServerID = "app-2" })
+	v, err := c.EnsureVolume(t.Context(), server.VolumeParams{Environment: "test", OrgID: "acme", Name: "prego-test-vol-1", Location: one.Location, GB: 10})
 	require.NoError(t, err)
 	for range 2 {
 		require.NoError(t, c.AttachVolume(t.Context(), v, one.ProviderServerID))
 	}
-	var ie *prego.InfraError
+	var ie *server.InfraError
 	require.True(t, errors.As(c.AttachVolume(t.Context(), v, two.ProviderServerID), &ie))
 	require.Equal(t, "volume_already_attached", ie.Code)
 	for range 2 {
@@ -66,15 +66,15 @@ func TestAVolumeIsOnOneServerAtATime(t *testing.T) {
 	}
 	require.NoError(t, c.AttachVolume(t.Context(), v, two.ProviderServerID))
 
-	far, err := c.EnsureVolume(t.Context(), prego.VolumeParams{Environment: "test", OrgID: "acme", Name: "prego-test-vol-2", Location: "nbg1", GB: 10})
+	far, err := c.EnsureVolume(t.Context(), server.VolumeParams{Environment: "test", OrgID: "acme", Name: "prego-test-vol-2", Location: "nbg1", GB: 10})
 	require.NoError(t, err)
 	require.True(t, errors.As(c.AttachVolume(t.Context(), far, one.ProviderServerID), &ie))
-	require.Equal(t, prego.InfraPermanent, ie.Class, "no server attaches across locations")
+	require.Equal(t, server.InfraPermanent, ie.Class, "no server attaches across locations")
 
 	// It outlives its server, and goes also while it is attached.
 	require.NoError(t, c.DestroyServer(t.Context(), two.ProviderServerID))
 	require.NoError(t, c.DetachVolume(t.Context(), v))
 	require.NoError(t, c.AttachVolume(t.Context(), v, one.ProviderServerID))
-	require.NoError(t, c.DeleteResource(t.Context(), prego.ResourceVolume, v))
+	require.NoError(t, c.DeleteResource(t.Context(), server.ResourceVolume, v))
 	require.NoError(t, c.DetachVolume(t.Context(), v), "what is gone is on no server")
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/hetzner"
+	"github.com/prego/prego/server"
 )
 
 const (
@@ -481,10 +482,10 @@ func (l *ledger) lanes() []string {
 }
 
 // order is what the tests ask the project for.
-func order(change func(*prego.CreateServerParams)) prego.CreateServerParams {
-	p := prego.CreateServerParams{
+func order(change func(*server.CreateParams)) server.CreateParams {
+	p := server.CreateParams{
 		Environment: "test", ServerID: "app-1", Role: prego.RoleApp, Region: prego.RegionEU, Attempt: 2, SpecHash: "abc123",
-		Candidate: prego.Candidate{ServerType: "cx43", Location: "fsn1"}, Image: "debian-12", UserData: userData,
+		Candidate: server.Candidate{ServerType: "cx43", Location: "fsn1"}, Image: "debian-12", UserData: userData,
 	}
 	if change != nil {
 		change(&p)
@@ -494,9 +495,9 @@ func order(change func(*prego.CreateServerParams)) prego.CreateServerParams {
 
 // requireClass checks the class and code of an error, and that it tells nothing
 // that it must not.
-func requireClass(t testing.TB, err error, class prego.InfraClass, code string) prego.InfraError {
+func requireClass(t testing.TB, err error, class server.InfraClass, code string) server.InfraError {
 	t.Helper()
-	var ie *prego.InfraError
+	var ie *server.InfraError
 	require.ErrorAs(t, err, &ie)
 	require.Equal(t, class, ie.Class, "%v", err)
 	require.Equal(t, code, ie.Code, "%v", err)

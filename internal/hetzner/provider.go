@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Config says which project, and how to talk to it.
@@ -124,7 +125,7 @@ func CheckHostAddr(addr string, simulated bool) error {
 func parseID(id string) (int64, error) {
 	n, err := strconv.ParseInt(id, 10, 64)
 	if err != nil || n <= 0 {
-		return 0, &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: fmt.Sprintf("%q is not a provider id", id)}
+		return 0, &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: fmt.Sprintf("%q is not a provider id", id)}
 	}
 	return n, nil
 }

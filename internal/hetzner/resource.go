@@ -14,17 +14,18 @@ import (
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 func ownerLabels(environment string) map[string]string {
-	return map[string]string{prego.LabelManagedBy: prego.ManagedByPrego, prego.LabelEnvironment: environment}
+	return map[string]string{server.LabelManagedBy: server.ManagedByPrego, server.LabelEnvironment: environment}
 }
 
 func checkOwner(kind, name string, labels map[string]string, environment string) error {
-	if labels[prego.LabelManagedBy] == prego.ManagedByPrego && labels[prego.LabelEnvironment] == environment {
+	if labels[server.LabelManagedBy] == server.ManagedByPrego && labels[server.LabelEnvironment] == environment {
 		return nil
 	}
-	return &prego.InfraError{Class: prego.InfraForeign, Code: "uniqueness_error", Message: fmt.Sprintf("the %s name %s is taken by one that is not ours", kind, name)}
+	return &server.InfraError{Class: server.InfraForeign, Code: "uniqueness_error", Message: fmt.Sprintf("the %s name %s is taken by one that is not ours", kind, name)}
 }
 
 // existing runs find, then create when there is nothing, then find again when the
@@ -54,7 +55,7 @@ func existing[T any](p *Provider, find func() (*T, error), create func() (*T, er
 
 // EnsureFirewall finds or makes the environment's firewall, and puts its rules
 // right when they differ.
-func (p *Provider) EnsureFirewall(ctx context.Context, f prego.FirewallParams) (string, error) {
+func (p *Provider) EnsureFirewall(ctx context.Context, f server.FirewallParams) (string, error) {
 	rules, err := firewallRules(f)
 	if err != nil {
 		return "", err
@@ -84,12 +85,12 @@ func (p *Provider) EnsureFirewall(ctx context.Context, f prego.FirewallParams) (
 	return strconv.FormatInt(fw.ID, 10), nil
 }
 
-func firewallRules(f prego.FirewallParams) ([]hcloud.FirewallRule, error) {
+func firewallRules(f server.FirewallParams) ([]hcloud.FirewallRule, error) {
 	var sources []net.IPNet
 	for _, cidr := range f.CIDRs {
 		prefix, err := netip.ParsePrefix(cidr)
 		if err != nil {
-			return nil, &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: fmt.Sprintf("%q is not a CIDR", cidr)}
+			return nil, &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: fmt.Sprintf("%q is not a CIDR", cidr)}
 		}
 		prefix = prefix.Masked()
 		source := net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}
@@ -98,7 +99,7 @@ func firewallRules(f prego.FirewallParams) ([]hcloud.FirewallRule, error) {
 		}
 	}
 	if len(sources) == 0 {
-		return nil, &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: "a firewall needs the control plane's egress addresses: set PREGO_EGRESS_CIDRS"}
+		return nil, &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: "a firewall needs the control plane's egress addresses: set PREGO_EGRESS_CIDRS"}
 	}
 	var rules []hcloud.FirewallRule
 	for _, port := range f.Ports {
@@ -131,7 +132,7 @@ func sameRules(a, b []hcloud.FirewallRule) bool {
 // EnsurePlacementGroup finds or makes a spread group.
 func (p *Provider) EnsurePlacementGroup(ctx context.Context, environment, name string, role prego.Role) (string, error) {
 	labels := ownerLabels(environment)
-	labels[prego.LabelRole] = string(role)
+	labels[server.LabelRole] = string(role)
 	g, err := existing(p, func() (*hcloud.PlacementGroup, error) {
 		g, _, err := p.read.PlacementGroup.GetByName(ctx, name)
 		return g, err
@@ -149,12 +150,12 @@ func (p *Provider) EnsurePlacementGroup(ctx context.Context, environment, name s
 }
 
 // EnsureVolume finds or makes a volume.
-func (p *Provider) EnsureVolume(ctx context.Context, v prego.VolumeParams) (string, error) {
+func (p *Provider) EnsureVolume(ctx context.Context, v server.VolumeParams) (string, error) {
 	labels := ownerLabels(v.Environment)
 	if v.OrgID != "" {
-		labels[prego.LabelOrgID] = v.OrgID
+		labels[server.LabelOrgID] = v.OrgID
 	} else {
-		labels[prego.LabelServerID] = v.ServerID
+		labels[server.LabelServerID] = v.ServerID
 	}
 	var made []int64
 	vol, err := existing(p, func() (*hcloud.Volume, error) {
@@ -190,7 +191,7 @@ func (p *Provider) awaitVolume(ctx context.Context, vol *hcloud.Volume) error {
 			return p.classify(err)
 		}
 		if vol == nil {
-			return &prego.InfraError{Class: prego.InfraRetry, Code: "not_found", Message: fmt.Sprintf("volume %d went while it was being made", id)}
+			return &server.InfraError{Class: server.InfraRetry, Code: "not_found", Message: fmt.Sprintf("volume %d went while it was being made", id)}
 		}
 		if vol.Status != hcloud.VolumeStatusCreating {
 			return nil
@@ -203,36 +204,36 @@ func (p *Provider) awaitVolume(ctx context.Context, vol *hcloud.Volume) error {
 }
 
 // ListOwned lists everything that carries the environment's labels.
-func (p *Provider) ListOwned(ctx context.Context) ([]prego.OwnedResource, error) {
-	list := hcloud.ListOpts{LabelSelector: prego.OwnerSelector(p.environment), PerPage: 50}
-	var out []prego.OwnedResource
+func (p *Provider) ListOwned(ctx context.Context) ([]server.OwnedResource, error) {
+	list := hcloud.ListOpts{LabelSelector: server.OwnerSelector(p.environment), PerPage: 50}
+	var out []server.OwnedResource
 	servers, err := p.read.Server.AllWithOpts(ctx, hcloud.ServerListOpts{ListOpts: list})
 	if err != nil {
 		return nil, p.classify(err)
 	}
 	for _, s := range servers {
-		out = append(out, prego.OwnedResource{Kind: prego.ResourceServer, ProviderID: strconv.FormatInt(s.ID, 10), Name: s.Name, Labels: s.Labels, CreatedAt: s.Created})
+		out = append(out, server.OwnedResource{Kind: server.ResourceServer, ProviderID: strconv.FormatInt(s.ID, 10), Name: s.Name, Labels: s.Labels, CreatedAt: s.Created})
 	}
 	volumes, err := p.read.Volume.AllWithOpts(ctx, hcloud.VolumeListOpts{ListOpts: list})
 	if err != nil {
 		return nil, p.classify(err)
 	}
 	for _, v := range volumes {
-		out = append(out, prego.OwnedResource{Kind: prego.ResourceVolume, ProviderID: strconv.FormatInt(v.ID, 10), Name: v.Name, Labels: v.Labels, CreatedAt: v.Created, Attached: v.Server != nil})
+		out = append(out, server.OwnedResource{Kind: server.ResourceVolume, ProviderID: strconv.FormatInt(v.ID, 10), Name: v.Name, Labels: v.Labels, CreatedAt: v.Created, Attached: v.Server != nil})
 	}
 	ips, err := p.read.PrimaryIP.AllWithOpts(ctx, hcloud.PrimaryIPListOpts{ListOpts: list})
 	if err != nil {
 		return nil, p.classify(err)
 	}
 	for _, ip := range ips {
-		out = append(out, prego.OwnedResource{Kind: prego.ResourcePrimaryIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels, CreatedAt: ip.Created, Attached: ip.AssigneeID != 0})
+		out = append(out, server.OwnedResource{Kind: server.ResourcePrimaryIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels, CreatedAt: ip.Created, Attached: ip.AssigneeID != 0})
 	}
 	groups, err := p.read.PlacementGroup.AllWithOpts(ctx, hcloud.PlacementGroupListOpts{ListOpts: list})
 	if err != nil {
 		return nil, p.classify(err)
 	}
 	for _, g := range groups {
-		out = append(out, prego.OwnedResource{Kind: prego.ResourcePlacementGroup, ProviderID: strconv.FormatInt(g.ID, 10), Name: g.Name, Labels: g.Labels, CreatedAt: g.Created, Attached: len(g.Servers) > 0})
+		out = append(out, server.OwnedResource{Kind: server.ResourcePlacementGroup, ProviderID: strconv.FormatInt(g.ID, 10), Name: g.Name, Labels: g.Labels, CreatedAt: g.Created, Attached: len(g.Servers) > 0})
 	}
 	firewalls, err := p.read.Firewall.AllWithOpts(ctx, hcloud.FirewallListOpts{ListOpts: list})
 	if err != nil {
@@ -243,18 +244,18 @@ func (p *Provider) ListOwned(ctx context.Context) ([]prego.OwnedResource, error)
 		return nil, p.classify(err)
 	}
 	for _, i := range images {
-		out = append(out, prego.OwnedResource{Kind: prego.ResourceImage, ProviderID: strconv.FormatInt(i.ID, 10), Name: i.Description, Labels: i.Labels, CreatedAt: i.Created})
+		out = append(out, server.OwnedResource{Kind: server.ResourceImage, ProviderID: strconv.FormatInt(i.ID, 10), Name: i.Description, Labels: i.Labels, CreatedAt: i.Created})
 	}
 	for _, f := range firewalls {
-		out = append(out, prego.OwnedResource{Kind: prego.ResourceFirewall, ProviderID: strconv.FormatInt(f.ID, 10), Name: f.Name, Labels: f.Labels, CreatedAt: f.Created, Attached: len(f.AppliedTo) > 0})
+		out = append(out, server.OwnedResource{Kind: server.ResourceFirewall, ProviderID: strconv.FormatInt(f.ID, 10), Name: f.Name, Labels: f.Labels, CreatedAt: f.Created, Attached: len(f.AppliedTo) > 0})
 	}
 	return out, nil
 }
 
 // DeleteResource deletes one thing of any kind and returns when it is gone; what
 // is not there is success.
-func (p *Provider) DeleteResource(ctx context.Context, kind prego.ResourceKind, providerID string) error {
-	if kind == prego.ResourceServer {
+func (p *Provider) DeleteResource(ctx context.Context, kind server.ResourceKind, providerID string) error {
+	if kind == server.ResourceServer {
 		return p.DestroyServer(ctx, providerID)
 	}
 	id, err := parseID(providerID)
@@ -263,19 +264,19 @@ func (p *Provider) DeleteResource(ctx context.Context, kind prego.ResourceKind, 
 	}
 	ctx = WithLane(ctx, LaneDelete)
 	switch kind {
-	case prego.ResourceVolume:
+	case server.ResourceVolume:
 		err = p.deleteVolume(ctx, id)
-	case prego.ResourcePrimaryIP:
+	case server.ResourcePrimaryIP:
 		_, err = p.write.PrimaryIP.Delete(ctx, &hcloud.PrimaryIP{ID: id})
-	case prego.ResourceFirewall:
+	case server.ResourceFirewall:
 		_, err = p.write.Firewall.Delete(ctx, &hcloud.Firewall{ID: id})
-	case prego.ResourcePlacementGroup:
+	case server.ResourcePlacementGroup:
 		_, err = p.write.PlacementGroup.Delete(ctx, &hcloud.PlacementGroup{ID: id})
-	case prego.ResourceImage:
+	case server.ResourceImage:
 		_, err = p.write.Image.Delete(ctx, &hcloud.Image{ID: id})
-	case prego.ResourceServer:
+	case server.ResourceServer:
 	default:
-		return &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: "unknown kind " + string(kind)}
+		return &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: "unknown kind " + string(kind)}
 	}
 	if err = p.classify(err); isNotFound(err) {
 		return nil
@@ -306,7 +307,7 @@ func (p *Provider) detach(ctx context.Context, v *hcloud.Volume) error {
 	}
 	// Its server may have gone meanwhile. The volume has not.
 	err = p.classify(err)
-	var ie *prego.InfraError
+	var ie *server.InfraError
 	if isNotFound(err) || (errors.As(err, &ie) && ie.Code == "volume_not_attached") {
 		return nil
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/hetzner"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
 // cloud is the simulated provider with an adapter of it.
@@ -68,7 +69,7 @@ func (c *cloud) call(method, path string, body any) map[string]any {
 	return out
 }
 
-func (c *cloud) server(change func(*prego.CreateServerParams)) prego.Handle {
+func (c *cloud) server(change func(*server.CreateParams)) server.Handle {
 	c.t.Helper()
 	h, err := c.CreateServer(c.t.Context(), order(change))
 	require.NoError(c.t, err)
@@ -79,8 +80,8 @@ func (c *cloud) server(change func(*prego.CreateServerParams)) prego.Handle {
 }
 
 var (
-	firewall = prego.FirewallParams{Environment: "test", Name: "prego-test", CIDRs: []string{"198.51.100.7/32", "2001:db8::/48"}, Ports: []int{443, 2376}}
-	volume   = prego.VolumeParams{Environment: "test", ServerID: "app-1", Name: "prego-test-app-1-fsn1", Location: "fsn1", GB: 20}
+	firewall = server.FirewallParams{Environment: "test", Name: "prego-test", CIDRs: []string{"198.51.100.7/32", "2001:db8::/48"}, Ports: []int{443, 2376}}
+	volume   = server.VolumeParams{Environment: "test", ServerID: "app-1", Name: "prego-test-app-1-fsn1", Location: "fsn1", GB: 20}
 )
 
 // ensurers make the things that servers stand on, each with the path of its kind
@@ -120,7 +121,7 @@ var ensurers = map[string]struct {
 }
 
 func owned(extra ...string) map[string]string {
-	l := map[string]string{prego.LabelManagedBy: prego.ManagedByPrego, prego.LabelEnvironment: "test"}
+	l := map[string]string{server.LabelManagedBy: server.ManagedByPrego, server.LabelEnvironment: "test"}
 	for i := 0; i < len(extra); i += 2 {
 		l[extra[i]] = extra[i+1]
 	}
@@ -200,7 +201,7 @@ func TestEnsureLosesAnswers(t *testing.T) {
 			c := newCloud(t)
 			c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1" + e.path, Action: "reset", Times: 1})
 			_, err := e.ensure(c)
-			_ = requireClass(t, err, prego.InfraAmbiguous, "connection_lost")
+			_ = requireClass(t, err, server.InfraAmbiguous, "connection_lost")
 			_, err = e.ensure(c)
 			require.NoError(t, err)
 		})
@@ -209,14 +210,14 @@ func TestEnsureLosesAnswers(t *testing.T) {
 			c := newCloud(t)
 			c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1" + e.path, Action: "respond", Status: 409, Code: "uniqueness_error", Times: 1})
 			_, err := e.ensure(c)
-			_ = requireClass(t, err, prego.InfraAmbiguous, "uniqueness_error")
+			_ = requireClass(t, err, server.InfraAmbiguous, "uniqueness_error")
 		})
 		t.Run(kind+", refused", func(t *testing.T) {
 			t.Parallel()
 			c := newCloud(t)
 			c.inject(sim.Fault{Kind: "http", Method: "POST", Path: "/v1" + e.path, Action: "respond", Status: 403, Code: "resource_limit_exceeded", Times: 1})
 			_, err := e.ensure(c)
-			_ = requireClass(t, err, prego.InfraQuota, "resource_limit_exceeded")
+			_ = requireClass(t, err, server.InfraQuota, "resource_limit_exceeded")
 		})
 	}
 }
@@ -225,7 +226,7 @@ func TestEnsureLeavesStrangersAlone(t *testing.T) {
 	t.Parallel()
 	for kind, e := range ensurers {
 		for name, labels := range map[string]map[string]string{
-			"no labels": {}, "other manager": {prego.LabelManagedBy: "pulumi", prego.LabelEnvironment: "test"}, "other environment": owned(prego.LabelEnvironment, "prod"),
+			"no labels": {}, "other manager": {server.LabelManagedBy: "pulumi", server.LabelEnvironment: "test"}, "other environment": owned(server.LabelEnvironment, "prod"),
 		} {
 			t.Run(kind+", "+name, func(t *testing.T) {
 				t.Parallel()
@@ -237,7 +238,7 @@ func TestEnsureLeavesStrangersAlone(t *testing.T) {
 					return !strings.Contains(fmt.Sprint(before), "creating")
 				}, 5*time.Second, time.Millisecond)
 				_, err := e.ensure(c)
-				_ = requireClass(t, err, prego.InfraForeign, "uniqueness_error")
+				_ = requireClass(t, err, server.InfraForeign, "uniqueness_error")
 				require.Equal(t, before, c.call("GET", e.path, nil))
 			})
 		}
@@ -307,12 +308,12 @@ func TestFirewallRefusesBadSources(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	for _, cidrs := range [][]string{nil, {}, {"198.51.100.7"}, {"everywhere"}, {"198.51.100.7/33"}, {"198.51.100.7/32", ""}} {
-		_, err := c.EnsureFirewall(t.Context(), prego.FirewallParams{Environment: "test", Name: "prego-test", CIDRs: cidrs, Ports: []int{443}})
-		_ = requireClass(t, err, prego.InfraPermanent, "invalid_input")
+		_, err := c.EnsureFirewall(t.Context(), server.FirewallParams{Environment: "test", Name: "prego-test", CIDRs: cidrs, Ports: []int{443}})
+		_ = requireClass(t, err, server.InfraPermanent, "invalid_input")
 	}
 	require.Empty(t, c.call("GET", "/firewalls", nil)["firewalls"])
 
-	_, err := c.EnsureFirewall(t.Context(), prego.FirewallParams{
+	_, err := c.EnsureFirewall(t.Context(), server.FirewallParams{
 		Environment: "test", Name: "prego-test", CIDRs: []string{"198.51.100.7/24", "198.51.100.99/24"}, Ports: []int{443},
 	})
 	require.NoError(t, err)
@@ -328,12 +329,12 @@ func TestVolumeIsOrdered(t *testing.T) {
 	require.EqualValues(t, 20, v["size"])
 	require.Equal(t, "ext4", v["format"])
 	require.Equal(t, "available", v["status"])
-	require.Equal(t, map[string]any{prego.LabelManagedBy: "prego", prego.LabelEnvironment: "test", prego.LabelServerID: "app-1"}, v["labels"])
+	require.Equal(t, map[string]any{server.LabelManagedBy: "prego", server.LabelEnvironment: "test", server.LabelServerID: "app-1"}, v["labels"])
 
 	small := volume
 	small.Name, small.GB = "small", 9
 	_, err = c.EnsureVolume(t.Context(), small)
-	_ = requireClass(t, err, prego.InfraPermanent, "invalid_input")
+	_ = requireClass(t, err, server.InfraPermanent, "invalid_input")
 }
 
 // TestVolumeIsWhole: a volume that is found while it is being made is not handed
@@ -361,7 +362,7 @@ func TestDeleteVolumeDetachesFirst(t *testing.T) {
 		c := newCloud(t)
 		id, err := c.EnsureVolume(t.Context(), volume)
 		require.NoError(t, err)
-		c.server(func(o *prego.CreateServerParams) { o.VolumeIDs = []string{id} })
+		c.server(func(o *server.CreateParams) { o.VolumeIDs = []string{id} })
 		return c, id
 	}
 	volumes := func(c *cloud) (n int) {
@@ -375,7 +376,7 @@ func TestDeleteVolumeDetachesFirst(t *testing.T) {
 	t.Run("attached", func(t *testing.T) {
 		t.Parallel()
 		c, id := setup(t)
-		require.NoError(t, c.DeleteResource(t.Context(), prego.ResourceVolume, id))
+		require.NoError(t, c.DeleteResource(t.Context(), server.ResourceVolume, id))
 		require.Zero(t, volumes(c))
 	})
 	t.Run("its server is gone", func(t *testing.T) {
@@ -386,7 +387,7 @@ func TestDeleteVolumeDetachesFirst(t *testing.T) {
 		require.Len(t, found, 1)
 		require.NoError(t, c.DestroyServer(t.Context(), found[0].ProviderServerID))
 		require.Equal(t, 1, volumes(c), "deleting a server only detaches its volumes")
-		require.NoError(t, c.DeleteResource(t.Context(), prego.ResourceVolume, id))
+		require.NoError(t, c.DeleteResource(t.Context(), server.ResourceVolume, id))
 		require.Empty(t, c.Ledger(true))
 	})
 	// The volume must be gone when the call succeeds, whatever detaching says.
@@ -400,7 +401,7 @@ func TestDeleteVolumeDetachesFirst(t *testing.T) {
 			c.inject(sim.Fault{
 				Kind: "http", Method: "POST", Path: "/v1/volumes/" + id + "/actions/detach", Action: "commit_then_respond", Status: tc.status, Code: tc.code, Times: 1,
 			})
-			require.NoError(t, c.DeleteResource(t.Context(), prego.ResourceVolume, id))
+			require.NoError(t, c.DeleteResource(t.Context(), server.ResourceVolume, id))
 			require.Zero(t, volumes(c), "still billed")
 		})
 	}
@@ -410,7 +411,7 @@ func TestDeleteVolumeDetachesFirst(t *testing.T) {
 		c.inject(sim.Fault{
 			Kind: "http", Method: "POST", Path: "/v1/volumes/" + id + "/actions/detach", Action: "respond", Status: 423, Code: "locked", Times: 1,
 		})
-		_ = requireClass(t, c.DeleteResource(t.Context(), prego.ResourceVolume, id), prego.InfraRetry, "locked")
+		_ = requireClass(t, c.DeleteResource(t.Context(), server.ResourceVolume, id), server.InfraRetry, "locked")
 		require.Equal(t, 1, volumes(c))
 	})
 }
@@ -420,24 +421,24 @@ func TestDeleteResourceInUse(t *testing.T) {
 	c := newCloud(t)
 	fw, err := c.EnsureFirewall(t.Context(), firewall)
 	require.NoError(t, err)
-	h := c.server(func(o *prego.CreateServerParams) { o.FirewallID = fw })
-	_ = requireClass(t, c.DeleteResource(t.Context(), prego.ResourceFirewall, fw), prego.InfraRetry, "resource_in_use")
-	_ = requireClass(t, c.DeleteResource(t.Context(), prego.ResourcePrimaryIP, h.PrimaryIPIDs[0]), prego.InfraRetry, "resource_in_use")
-	require.NoError(t, c.DeleteResource(t.Context(), prego.ResourceServer, h.ProviderServerID))
-	require.NoError(t, c.DeleteResource(t.Context(), prego.ResourceFirewall, fw))
-	require.NoError(t, c.DeleteResource(t.Context(), prego.ResourcePrimaryIP, h.PrimaryIPIDs[0]), "it went with its server")
+	h := c.server(func(o *server.CreateParams) { o.FirewallID = fw })
+	_ = requireClass(t, c.DeleteResource(t.Context(), server.ResourceFirewall, fw), server.InfraRetry, "resource_in_use")
+	_ = requireClass(t, c.DeleteResource(t.Context(), server.ResourcePrimaryIP, h.PrimaryIPIDs[0]), server.InfraRetry, "resource_in_use")
+	require.NoError(t, c.DeleteResource(t.Context(), server.ResourceServer, h.ProviderServerID))
+	require.NoError(t, c.DeleteResource(t.Context(), server.ResourceFirewall, fw))
+	require.NoError(t, c.DeleteResource(t.Context(), server.ResourcePrimaryIP, h.PrimaryIPIDs[0]), "it went with its server")
 	require.Empty(t, c.Ledger(true))
 }
 
 func TestDeleteResourceRefusesNonsense(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
-	for _, kind := range append(prego.ResourceKinds(), "spaceship") {
+	for _, kind := range append(server.ResourceKinds(), "spaceship") {
 		for _, id := range []string{"", "0", "-1", "x", "1/../../servers", "99999999999999999999"} {
-			_ = requireClass(t, c.DeleteResource(t.Context(), kind, id), prego.InfraPermanent, "invalid_input")
+			_ = requireClass(t, c.DeleteResource(t.Context(), kind, id), server.InfraPermanent, "invalid_input")
 		}
 	}
-	_ = requireClass(t, c.DeleteResource(t.Context(), "spaceship", "1"), prego.InfraPermanent, "invalid_input")
+	_ = requireClass(t, c.DeleteResource(t.Context(), "spaceship", "1"), server.InfraPermanent, "invalid_input")
 }
 
 func TestListOwnedListsAllPagesOfAllKinds(t *testing.T) {
@@ -450,7 +451,7 @@ func TestListOwnedListsAllPagesOfAllKinds(t *testing.T) {
 	require.NoError(t, err)
 	vol, err := c.EnsureVolume(ctx, volume)
 	require.NoError(t, err)
-	h := c.server(func(o *prego.CreateServerParams) {
+	h := c.server(func(o *server.CreateParams) {
 		o.FirewallID, o.PlacementGroup, o.VolumeIDs = fw, group, []string{vol}
 	})
 	require.NoError(t, c.LabelPrimaryIPs(ctx, h, order(nil).Labels()))
@@ -458,25 +459,25 @@ func TestListOwnedListsAllPagesOfAllKinds(t *testing.T) {
 		c.call("POST", "/volumes", map[string]any{"name": fmt.Sprintf("more-%d", i), "size": 10, "location": "fsn1", "labels": owned()})
 	}
 	c.call("POST", "/volumes", map[string]any{"name": "strangers", "size": 10, "location": "fsn1"})
-	c.call("POST", "/volumes", map[string]any{"name": "production's", "size": 10, "location": "fsn1", "labels": owned(prego.LabelEnvironment, "prod")})
+	c.call("POST", "/volumes", map[string]any{"name": "production's", "size": 10, "location": "fsn1", "labels": owned(server.LabelEnvironment, "prod")})
 
 	all, err := c.ListOwned(ctx)
 	require.NoError(t, err)
-	count := map[prego.ResourceKind]int{}
+	count := map[server.ResourceKind]int{}
 	for _, o := range all {
 		count[o.Kind]++
-		require.Equal(t, "test", o.Labels[prego.LabelEnvironment])
+		require.Equal(t, "test", o.Labels[server.LabelEnvironment])
 		require.NotEmpty(t, o.Name)
 		require.WithinDuration(t, time.Now(), o.CreatedAt, time.Minute)
-		attached := !strings.HasPrefix(o.Name, "more-") && o.Kind != prego.ResourceServer
+		attached := !strings.HasPrefix(o.Name, "more-") && o.Kind != server.ResourceServer
 		require.Equal(t, attached, o.Attached, "%+v", o)
 	}
-	require.Equal(t, map[prego.ResourceKind]int{
-		prego.ResourceServer: 1, prego.ResourceVolume: 61, prego.ResourcePrimaryIP: 2, prego.ResourcePlacementGroup: 1, prego.ResourceFirewall: 1,
+	require.Equal(t, map[server.ResourceKind]int{
+		server.ResourceServer: 1, server.ResourceVolume: 61, server.ResourcePrimaryIP: 2, server.ResourcePlacementGroup: 1, server.ResourceFirewall: 1,
 	}, count)
 
 	// What is listed can be deleted in the order of the kinds, and nothing is left.
-	for _, kind := range prego.ResourceKinds() {
+	for _, kind := range server.ResourceKinds() {
 		for _, o := range all {
 			if o.Kind == kind {
 				require.NoError(t, c.DeleteResource(ctx, kind, o.ProviderID), "%+v", o)
@@ -499,7 +500,7 @@ func TestListOwnedIsAllOrNothing(t *testing.T) {
 			c.server(nil)
 			c.inject(sim.Fault{Kind: "http", Method: "GET", Path: "/v1" + path, Action: "respond", Status: 500, Code: "server_error"})
 			all, err := c.ListOwned(t.Context())
-			_ = requireClass(t, err, prego.InfraRetry, "server_error")
+			_ = requireClass(t, err, server.InfraRetry, "server_error")
 			require.Nil(t, all)
 		})
 	}
@@ -509,12 +510,12 @@ func TestFindServers(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	h := c.server(nil)
-	c.server(func(o *prego.CreateServerParams) { o.ServerID = "app-2" })
+	c.server(func(o *server.CreateParams) { o.ServerID = "app-2" })
 	c.call("POST", "/servers", map[string]any{
-		"name": "twin", "server_type": "cx43", "image": "debian-12", "location": "fsn1", "labels": owned(prego.LabelServerID, "app-1", prego.LabelAttempt, "7"),
+		"name": "twin", "server_type": "cx43", "image": "debian-12", "location": "fsn1", "labels": owned(server.LabelServerID, "app-1", server.LabelAttempt, "7"),
 	})
 	c.call("POST", "/servers", map[string]any{
-		"name": "production", "server_type": "cx43", "image": "debian-12", "location": "fsn1", "labels": owned(prego.LabelEnvironment, "prod", prego.LabelServerID, "app-1"),
+		"name": "production", "server_type": "cx43", "image": "debian-12", "location": "fsn1", "labels": owned(server.LabelEnvironment, "prod", server.LabelServerID, "app-1"),
 	})
 	found, err := c.FindServers(t.Context(), "app-1")
 	require.NoError(t, err)
@@ -531,13 +532,13 @@ func TestLabelServer(t *testing.T) {
 	mine := order(nil).Labels()
 	for name, tc := range map[string]struct {
 		has   map[string]string
-		class prego.InfraClass
+		class server.InfraClass
 	}{
 		"nobody's":                                  {map[string]string{"team": "blue"}, ""},
 		"ours already":                              {mine, ""},
-		"ours under another id":                     {owned(prego.LabelServerID, "app-2"), prego.InfraForeign},
-		"another environment's, same id":            {owned(prego.LabelEnvironment, "prod", prego.LabelServerID, "app-1"), prego.InfraForeign},
-		"another environment's, not labelled fully": {owned(prego.LabelEnvironment, "prod"), prego.InfraForeign},
+		"ours under another id":                     {owned(server.LabelServerID, "app-2"), server.InfraForeign},
+		"another environment's, same id":            {owned(server.LabelEnvironment, "prod", server.LabelServerID, "app-1"), server.InfraForeign},
+		"another environment's, not labelled fully": {owned(server.LabelEnvironment, "prod"), server.InfraForeign},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -563,7 +564,7 @@ func TestLabelServer(t *testing.T) {
 		})
 	}
 	c := newCloud(t)
-	_ = requireClass(t, c.LabelServer(t.Context(), "42", mine), prego.InfraNotFound, "not_found")
+	_ = requireClass(t, c.LabelServer(t.Context(), "42", mine), server.InfraNotFound, "not_found")
 }
 
 func TestLabelPrimaryIPs(t *testing.T) {
@@ -574,10 +575,10 @@ func TestLabelPrimaryIPs(t *testing.T) {
 	require.NoError(t, c.LabelPrimaryIPs(t.Context(), h, order(nil).Labels()))
 	for _, id := range h.PrimaryIPIDs {
 		labels := c.call("GET", "/primary_ips/"+id, nil)["primary_ip"].(map[string]any)["labels"].(map[string]any)
-		require.Equal(t, "app-1", labels[prego.LabelServerID])
+		require.Equal(t, "app-1", labels[server.LabelServerID])
 	}
 	require.NoError(t, c.DestroyServer(t.Context(), h.ProviderServerID))
-	_ = requireClass(t, c.LabelPrimaryIPs(t.Context(), h, order(nil).Labels()), prego.InfraNotFound, "not_found")
+	_ = requireClass(t, c.LabelPrimaryIPs(t.Context(), h, order(nil).Labels()), server.InfraNotFound, "not_found")
 }
 
 // TestAgainstTheSimulatedCloud is one server's life, with the cloud's own faults.
@@ -596,11 +597,11 @@ func TestAgainstTheSimulatedCloud(t *testing.T) {
 			if f.Kind != "" {
 				c.inject(f)
 			}
-			var h prego.Handle
+			var h server.Handle
 			require.Eventually(t, func() bool {
 				var err error
 				if h, err = c.CreateServer(t.Context(), order(nil)); err != nil {
-					_ = requireClass(t, err, prego.InfraAmbiguous, map[string]string{"reset": "connection_lost", "": "timeout"}[f.Action])
+					_ = requireClass(t, err, server.InfraAmbiguous, map[string]string{"reset": "connection_lost", "": "timeout"}[f.Action])
 				}
 				return err == nil
 			}, 5*time.Second, 100*time.Millisecond)

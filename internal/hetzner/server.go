@@ -9,7 +9,7 @@ import (
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 
-	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // CreateServer makes a server with one POST, or adopts the one that an earlier
@@ -19,10 +19,10 @@ import (
 // same attempt and spec is adopted, an older one of ours is deleted and the
 // create repeated once, and when there is none the error is InfraAmbiguous: it
 // may still land, and its name then keeps any other create from succeeding.
-func (p *Provider) CreateServer(ctx context.Context, params prego.CreateServerParams) (prego.Handle, error) {
+func (p *Provider) CreateServer(ctx context.Context, params server.CreateParams) (server.Handle, error) {
 	opts, err := createOpts(params)
 	if err != nil {
-		return prego.Handle{}, err
+		return server.Handle{}, err
 	}
 	for replaced := false; ; replaced = true {
 		result, _, err := p.write.Server.Create(WithLane(ctx, LaneCreate), opts)
@@ -34,44 +34,44 @@ func (p *Provider) CreateServer(ctx context.Context, params prego.CreateServerPa
 		}
 		err = p.classify(err)
 		if !mayExist(err) {
-			return prego.Handle{}, err
+			return server.Handle{}, err
 		}
 		found, findErr := p.byName(ctx, opts.Name)
 		if findErr != nil {
-			return prego.Handle{}, ambiguous(err, findErr)
+			return server.Handle{}, ambiguous(err, findErr)
 		}
 		if found == nil {
-			return prego.Handle{}, ambiguous(err, nil)
+			return server.Handle{}, ambiguous(err, nil)
 		}
 		h, adopt, err := judge(found, params)
 		if err != nil || adopt {
 			return h, err
 		}
 		if replaced {
-			return prego.Handle{}, &prego.InfraError{Class: prego.InfraRetry, Code: "uniqueness_error", Message: "the name was taken again while it was being freed"}
+			return server.Handle{}, &server.InfraError{Class: server.InfraRetry, Code: "uniqueness_error", Message: "the name was taken again while it was being freed"}
 		}
 		if err := p.DestroyServer(ctx, h.ProviderServerID); err != nil {
-			return prego.Handle{}, err
+			return server.Handle{}, err
 		}
 	}
 }
 
 // judge says what to do with a server that bears our name: adopt it, replace it
 // (no error, no adoption), or leave it alone.
-func judge(found *hcloud.Server, params prego.CreateServerParams) (h prego.Handle, adopt bool, err error) {
+func judge(found *hcloud.Server, params server.CreateParams) (h server.Handle, adopt bool, err error) {
 	h = handleOf(found, nil)
 	// Without an attempt it can't be told to be an older one, which would be deleted.
-	ours := found.Labels[prego.LabelManagedBy] == prego.ManagedByPrego && h.Attempt > 0 &&
-		found.Labels[prego.LabelEnvironment] == params.Environment && found.Labels[prego.LabelServerID] == params.ServerID
+	ours := found.Labels[server.LabelManagedBy] == server.ManagedByPrego && h.Attempt > 0 &&
+		found.Labels[server.LabelEnvironment] == params.Environment && found.Labels[server.LabelServerID] == params.ServerID
 	switch {
 	case !ours:
-		return h, false, &prego.InfraError{
-			Class: prego.InfraForeign, Code: "uniqueness_error",
+		return h, false, &server.InfraError{
+			Class: server.InfraForeign, Code: "uniqueness_error",
 			Message: fmt.Sprintf("the name %s is taken by server %d, which is not ours", found.Name, found.ID),
 		}
 	case h.Attempt > params.Attempt:
-		return h, false, &prego.InfraError{
-			Class: prego.InfraAttempt, Code: "uniqueness_error", Message: fmt.Sprintf("server %d belongs to the later attempt %d", found.ID, h.Attempt),
+		return h, false, &server.InfraError{
+			Class: server.InfraAttempt, Code: "uniqueness_error", Message: fmt.Sprintf("server %d belongs to the later attempt %d", found.ID, h.Attempt),
 		}
 	case h.Attempt == params.Attempt && h.SpecHash == params.SpecHash:
 		h.Adopted = true
@@ -82,28 +82,28 @@ func judge(found *hcloud.Server, params prego.CreateServerParams) (h prego.Handl
 
 // mayExist reports whether, after this error, a server of that name may be there.
 func mayExist(err error) bool {
-	var ie *prego.InfraError
+	var ie *server.InfraError
 	if !errors.As(err, &ie) {
 		return false
 	}
-	return ie.Class == prego.InfraAmbiguous || ie.Code == string(hcloud.ErrorCodeUniquenessError) || unknownOutcome[ie.Code]
+	return ie.Class == server.InfraAmbiguous || ie.Code == string(hcloud.ErrorCodeUniquenessError) || unknownOutcome[ie.Code]
 }
 
 func ambiguous(cause, find error) error {
 	message, code := cause.Error(), ""
-	var ie *prego.InfraError
+	var ie *server.InfraError
 	if errors.As(cause, &ie) {
 		message, code = ie.Message, ie.Code
 	}
 	if find != nil {
 		message += "; looking it up: " + find.Error()
 	}
-	return &prego.InfraError{Class: prego.InfraAmbiguous, Code: code, Message: message}
+	return &server.InfraError{Class: server.InfraAmbiguous, Code: code, Message: message}
 }
 
-func createOpts(p prego.CreateServerParams) (hcloud.ServerCreateOpts, error) {
+func createOpts(p server.CreateParams) (hcloud.ServerCreateOpts, error) {
 	opts := hcloud.ServerCreateOpts{
-		Name:             prego.ServerName(p.Environment, p.ServerID),
+		Name:             server.Name(p.Environment, p.ServerID),
 		ServerType:       &hcloud.ServerType{Name: p.Candidate.ServerType},
 		Image:            imageRef(p.Image),
 		Location:         &hcloud.Location{Name: p.Candidate.Location},
@@ -135,17 +135,17 @@ func createOpts(p prego.CreateServerParams) (hcloud.ServerCreateOpts, error) {
 		opts.Automount = hcloud.Ptr(false)
 	}
 	if err := opts.Validate(); err != nil {
-		return opts, &prego.InfraError{Class: prego.InfraPermanent, Code: "invalid_input", Message: err.Error()}
+		return opts, &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: err.Error()}
 	}
 	return opts, nil
 }
 
-func handleOf(s *hcloud.Server, actions []int64) prego.Handle {
-	h := prego.Handle{
+func handleOf(s *hcloud.Server, actions []int64) server.Handle {
+	h := server.Handle{
 		ProviderServerID: strconv.FormatInt(s.ID, 10), Name: s.Name, Status: string(s.Status),
-		SpecHash: s.Labels[prego.LabelSpecHash], CreatedAt: s.Created, ActionIDs: actions,
+		SpecHash: s.Labels[server.LabelSpecHash], CreatedAt: s.Created, ActionIDs: actions,
 	}
-	h.Attempt, _ = strconv.Atoi(s.Labels[prego.LabelAttempt])
+	h.Attempt, _ = strconv.Atoi(s.Labels[server.LabelAttempt])
 	if s.ServerType != nil {
 		h.ServerType = s.ServerType.Name
 	}
@@ -190,7 +190,7 @@ func (p *Provider) byName(ctx context.Context, name string) (*hcloud.Server, err
 // AwaitRunning waits until the server's actions are done and the provider calls
 // it running. beat is called whenever the provider was asked. ctx bounds the
 // wait.
-func (p *Provider) AwaitRunning(ctx context.Context, h prego.Handle, beat func(status string)) (prego.Handle, error) {
+func (p *Provider) AwaitRunning(ctx context.Context, h server.Handle, beat func(status string)) (server.Handle, error) {
 	if len(h.ActionIDs) > 0 {
 		beat("waiting for the provider's actions")
 		if err := p.actions.wait(ctx, h.ActionIDs); err != nil {
@@ -219,29 +219,29 @@ func (p *Provider) AwaitRunning(ctx context.Context, h prego.Handle, beat func(s
 }
 
 // GetServer reads one server; InfraNotFound if there is none.
-func (p *Provider) GetServer(ctx context.Context, providerServerID string) (prego.Handle, error) {
+func (p *Provider) GetServer(ctx context.Context, providerServerID string) (server.Handle, error) {
 	id, err := parseID(providerServerID)
 	if err != nil {
-		return prego.Handle{}, err
+		return server.Handle{}, err
 	}
 	s, _, err := p.read.Server.GetByID(ctx, id)
 	if err != nil {
-		return prego.Handle{}, p.classify(err)
+		return server.Handle{}, p.classify(err)
 	}
 	if s == nil {
-		return prego.Handle{}, &prego.InfraError{Class: prego.InfraNotFound, Code: "not_found", Message: "there is no server " + providerServerID}
+		return server.Handle{}, &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: "there is no server " + providerServerID}
 	}
 	return handleOf(s, nil), nil
 }
 
 // FindServers finds all servers of ours for a server id, by label.
-func (p *Provider) FindServers(ctx context.Context, serverID string) ([]prego.Handle, error) {
-	selector := prego.OwnerSelector(p.environment) + "," + prego.LabelServerID + "=" + serverID
+func (p *Provider) FindServers(ctx context.Context, serverID string) ([]server.Handle, error) {
+	selector := server.OwnerSelector(p.environment) + "," + server.LabelServerID + "=" + serverID
 	servers, err := p.read.Server.AllWithOpts(WithLane(ctx, LaneDelete), hcloud.ServerListOpts{ListOpts: hcloud.ListOpts{LabelSelector: selector, PerPage: 50}})
 	if err != nil {
 		return nil, p.classify(err)
 	}
-	out := make([]prego.Handle, 0, len(servers))
+	out := make([]server.Handle, 0, len(servers))
 	for _, s := range servers {
 		out = append(out, handleOf(s, nil))
 	}
@@ -259,20 +259,20 @@ func (p *Provider) LabelServer(ctx context.Context, providerServerID string, lab
 		return p.classify(err)
 	}
 	if s == nil {
-		return &prego.InfraError{Class: prego.InfraNotFound, Code: "not_found", Message: "there is no server " + providerServerID}
+		return &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: "there is no server " + providerServerID}
 	}
-	if owner := s.Labels[prego.LabelServerID]; owner != "" && owner != labels[prego.LabelServerID] {
-		return &prego.InfraError{Class: prego.InfraForeign, Code: "conflict", Message: fmt.Sprintf("server %d is managed as %s already", id, owner)}
+	if owner := s.Labels[server.LabelServerID]; owner != "" && owner != labels[server.LabelServerID] {
+		return &server.InfraError{Class: server.InfraForeign, Code: "conflict", Message: fmt.Sprintf("server %d is managed as %s already", id, owner)}
 	}
-	if env := s.Labels[prego.LabelEnvironment]; env != "" && env != labels[prego.LabelEnvironment] {
-		return &prego.InfraError{Class: prego.InfraForeign, Code: "conflict", Message: fmt.Sprintf("server %d belongs to environment %s", id, env)}
+	if env := s.Labels[server.LabelEnvironment]; env != "" && env != labels[server.LabelEnvironment] {
+		return &server.InfraError{Class: server.InfraForeign, Code: "conflict", Message: fmt.Sprintf("server %d belongs to environment %s", id, env)}
 	}
 	_, _, err = p.write.Server.Update(ctx, s, hcloud.ServerUpdateOpts{Labels: merge(s.Labels, labels)})
 	return p.classify(err)
 }
 
 // LabelPrimaryIPs puts our labels on the addresses that came with a server.
-func (p *Provider) LabelPrimaryIPs(ctx context.Context, h prego.Handle, labels map[string]string) error {
+func (p *Provider) LabelPrimaryIPs(ctx context.Context, h server.Handle, labels map[string]string) error {
 	for _, pid := range h.PrimaryIPIDs {
 		id, err := parseID(pid)
 		if err != nil {

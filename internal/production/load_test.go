@@ -21,9 +21,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/sim"
+	"github.com/prego/prego/server"
 )
 
 // caller asks the API and, when one replica does not answer, the other one: all that is
@@ -315,7 +315,7 @@ func (s *stack) killedUnderLoad(t *testing.T) {
 		require.Equal(t, 1, n, "%s was made again", name)
 	}
 	for _, id := range l.servers {
-		require.Contains(t, made, prego.ServerName("prod", id))
+		require.Contains(t, made, server.Name("prod", id))
 	}
 	require.LessOrEqual(t, len(made), number(`SELECT count(*) FROM servers`), "every server has its row")
 	require.Equal(t, len(l.tenants), number(`SELECT count(*) FROM tenant_allocations WHERE released_at IS NULL`))

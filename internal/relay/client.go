@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Client is the API's side: a Keyholder by way of whichever worker answers.
@@ -94,7 +95,7 @@ func (c *Client) once(ctx context.Context, path string, body []byte, each func(s
 	resp, err := c.http.Do(req)
 	if err != nil {
 		if mistrusted(err) {
-			return message{}, &prego.CommandError{Code: prego.CommandMistrusted, Permanent: true, Message: "the worker and the API do not accept each other's certificates"}
+			return message{}, &server.CommandError{Code: server.CommandMistrusted, Permanent: true, Message: "the worker and the API do not accept each other's certificates"}
 		}
 		return message{}, &cutOff{err}
 	}
@@ -134,7 +135,7 @@ func mistrusted(err error) bool {
 
 // Run has a command run on a host. When its worker is lost another one joins it, under
 // the same audit id, and lines that were seen already are left out.
-func (c *Client) Run(ctx context.Context, addr string, cmd prego.Command, timeout time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error) {
+func (c *Client) Run(ctx context.Context, addr string, cmd server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error) {
 	seen, again := map[string]int{}, map[string]int{}
 	in := request{ServerID: cmd.ServerID, Addr: addr, Command: &cmd, Timeout: timeout}
 	end, err := c.call(ctx, pathRun, in, func() bool { clear(again); return false }, func(stream, line string) error {
@@ -146,16 +147,16 @@ func (c *Client) Run(ctx context.Context, addr string, cmd prego.Command, timeou
 	})
 	var cut *cutOff
 	if errors.As(err, &cut) {
-		err = &prego.CommandError{Kind: cmd.Kind, Code: prego.CommandUnreachable, Message: prego.Redact(cut.Error())}
+		err = &server.CommandError{Kind: cmd.Kind, Code: server.CommandUnreachable, Message: prego.Redact(cut.Error())}
 	}
 	if err != nil || end.Outcome == nil {
-		return prego.CommandOutcome{}, err
+		return server.CommandOutcome{}, err
 	}
 	return *end.Outcome, nil
 }
 
 // ListContainers lists a host's containers.
-func (c *Client) ListContainers(ctx context.Context, serverID, addr string) ([]prego.ContainerInfo, error) {
+func (c *Client) ListContainers(ctx context.Context, serverID, addr string) ([]server.ContainerInfo, error) {
 	end, err := c.call(ctx, pathList, request{ServerID: serverID, Addr: addr}, nil, ignore)
 	return end.Containers, away(err)
 }
@@ -173,13 +174,13 @@ func (c *Client) ContainerLogs(ctx context.Context, serverID, addr string, role 
 
 // RepairContainers makes a host's containers what they are declared to be; doing so twice
 // is doing it once.
-func (c *Client) RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]prego.ContainerDrift, error) {
+func (c *Client) RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]server.ContainerDrift, error) {
 	end, err := c.call(ctx, pathRepair, request{ServerID: serverID, Addr: addr, Role: role}, nil, ignore)
 	return end.Drift, away(err)
 }
 
 // IssueImport renders what an existing server is enrolled with.
-func (c *Client) IssueImport(ctx context.Context, s prego.Server) (string, error) {
+func (c *Client) IssueImport(ctx context.Context, s server.Server) (string, error) {
 	end, err := c.call(ctx, pathImport, request{ServerID: s.ServerID, Server: &s}, nil, ignore)
 	return end.Bootstrap, away(err)
 }

@@ -13,18 +13,19 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Keyholder is what the API asks for: the relay's Client, and the worker itself behind its
-// Server. Errors keep their kinds on the way: *prego.CommandError, *prego.ContainerError
+// Server. Errors keep their kinds on the way: *server.CommandError, *server.ContainerError
 // and *prego.Error arrive as such.
 type Keyholder interface {
-	Run(ctx context.Context, addr string, c prego.Command, timeout time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error)
-	ListContainers(ctx context.Context, serverID, addr string) ([]prego.ContainerInfo, error)
+	Run(ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error)
+	ListContainers(ctx context.Context, serverID, addr string) ([]server.ContainerInfo, error)
 	ContainerLogs(ctx context.Context, serverID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error
-	RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]prego.ContainerDrift, error)
+	RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]server.ContainerDrift, error)
 	// IssueImport renders what an existing server is enrolled with: a secret.
-	IssueImport(ctx context.Context, s prego.Server) (string, error)
+	IssueImport(ctx context.Context, s server.Server) (string, error)
 	// Seal and Reseal make secrets unreadable. Nothing opens one for the API.
 	Seal(ctx context.Context, belongsTo string, secret []byte) (sealed []byte, keyID string, err error)
 	Reseal(ctx context.Context, belongsTo, keyID string, sealed []byte) (sealedAnew []byte, newKeyID string, err error)
@@ -53,16 +54,16 @@ const (
 
 // request is that of any path.
 type request struct {
-	ServerID string         `json:"server_id,omitempty"`
-	Addr     string         `json:"addr"`
-	Command  *prego.Command `json:"command,omitempty"`
-	Timeout  time.Duration  `json:"timeout,omitempty"`
-	Role     prego.Role     `json:"role,omitempty"`
-	Name     string         `json:"name,omitempty"`
-	Tail     int            `json:"tail,omitempty"`
-	Follow   bool           `json:"follow,omitempty"`
-	Server   *prego.Server  `json:"server,omitempty"`
-	Box      box            `json:"box,omitzero"`
+	ServerID string          `json:"server_id,omitempty"`
+	Addr     string          `json:"addr"`
+	Command  *server.Command `json:"command,omitempty"`
+	Timeout  time.Duration   `json:"timeout,omitempty"`
+	Role     prego.Role      `json:"role,omitempty"`
+	Name     string          `json:"name,omitempty"`
+	Tail     int             `json:"tail,omitempty"`
+	Follow   bool            `json:"follow,omitempty"`
+	Server   *server.Server  `json:"server,omitempty"`
+	Box      box             `json:"box,omitzero"`
 }
 
 // box is a secret, in clear on the way to where it is sealed.
@@ -78,21 +79,21 @@ type message struct {
 	Stream string  `json:"stream,omitempty"`
 	Line   *string `json:"line,omitempty"`
 
-	End        bool                   `json:"end,omitempty"`
-	Outcome    *prego.CommandOutcome  `json:"outcome,omitempty"`
-	Containers []prego.ContainerInfo  `json:"containers,omitempty"`
-	Drift      []prego.ContainerDrift `json:"drift,omitempty"`
-	Bootstrap  string                 `json:"bootstrap,omitempty"`
-	Box        box                    `json:"box,omitzero"`
-	Failure    *failure               `json:"failure,omitempty"`
+	End        bool                    `json:"end,omitempty"`
+	Outcome    *server.CommandOutcome  `json:"outcome,omitempty"`
+	Containers []server.ContainerInfo  `json:"containers,omitempty"`
+	Drift      []server.ContainerDrift `json:"drift,omitempty"`
+	Bootstrap  string                  `json:"bootstrap,omitempty"`
+	Box        box                     `json:"box,omitzero"`
+	Failure    *failure                `json:"failure,omitempty"`
 }
 
 // failure is an error of one of the kinds that callers tell apart.
 type failure struct {
-	Command   *prego.CommandError   `json:"command,omitempty"`
-	Container *prego.ContainerError `json:"container,omitempty"`
-	Coded     *prego.Error          `json:"coded,omitempty"`
-	Text      string                `json:"text,omitempty"` // of any other
+	Command   *server.CommandError   `json:"command,omitempty"`
+	Container *server.ContainerError `json:"container,omitempty"`
+	Coded     *prego.Error           `json:"coded,omitempty"`
+	Text      string                 `json:"text,omitempty"` // of any other
 }
 
 func failureOf(err error) *failure {

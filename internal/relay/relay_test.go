@@ -18,21 +18,22 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pki"
+	"github.com/prego/prego/server"
 )
 
 // fakeHosts answer as a test says.
 type fakeHosts struct {
-	run    func(ctx context.Context, addr string, c prego.Command, timeout time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error)
-	list   func(serverID, addr string) ([]prego.ContainerInfo, error)
+	run    func(ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error)
+	list   func(serverID, addr string) ([]server.ContainerInfo, error)
 	logs   func(ctx context.Context, name string, tail int, follow bool, line func(string) error) error
-	repair func(serverID string, role prego.Role) ([]prego.ContainerDrift, error)
+	repair func(serverID string, role prego.Role) ([]server.ContainerDrift, error)
 }
 
-func (f *fakeHosts) Run(ctx context.Context, addr string, c prego.Command, timeout time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error) {
+func (f *fakeHosts) Run(ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error) {
 	return f.run(ctx, addr, c, timeout, onLine)
 }
 
-func (f *fakeHosts) ListContainers(_ context.Context, serverID, addr string) ([]prego.ContainerInfo, error) {
+func (f *fakeHosts) ListContainers(_ context.Context, serverID, addr string) ([]server.ContainerInfo, error) {
 	return f.list(serverID, addr)
 }
 
@@ -40,11 +41,11 @@ func (f *fakeHosts) ContainerLogs(ctx context.Context, _, _ string, _ prego.Role
 	return f.logs(ctx, name, tail, follow, line)
 }
 
-func (f *fakeHosts) RepairContainers(_ context.Context, serverID, _ string, role prego.Role) ([]prego.ContainerDrift, error) {
+func (f *fakeHosts) RepairContainers(_ context.Context, serverID, _ string, role prego.Role) ([]server.ContainerDrift, error) {
 	return f.repair(serverID, role)
 }
 
-func (f *fakeHosts) IssueImport(_ context.Context, s prego.Server) (string, error) {
+func (f *fakeHosts) IssueImport(_ context.Context, s server.Server) (string, error) {
 	return "bootstrap of " + s.ServerID + " " + string(s.Role) + " " + string(s.Region) + " " + strings.Join(s.Tags, ",") + " " + strconv.Itoa(s.Attempt), nil
 }
 
@@ -115,7 +116,7 @@ func (b *bundle) worker(hosts Keyholder, ca *pki.Authority, drain time.Duration)
 
 func (b *bundle) leadsTo(addr string) { b.dial.Store(&addr) }
 
-var command = prego.Command{AuditID: "operator-1", ServerID: "app-1", Kind: "bench", Args: []string{"list-sites"}, Actor: prego.ActorOperator, By: "alice"}
+var command = server.Command{AuditID: "operator-1", ServerID: "app-1", Kind: "bench", Args: []string{"list-sites"}, Actor: prego.ActorOperator, By: "alice"}
 
 // TestWhatTheHostsSayArrives: nothing of a request or an answer is lost on the way, errors
 // of every kind included.
@@ -123,17 +124,17 @@ func TestWhatTheHostsSayArrives(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	ctx, three := t.Context(), 3
-	outcome := prego.CommandOutcome{ExitCode: &three, Duration: 1500 * time.Millisecond, Stdout: "out", Stderr: "err"}
-	list := []prego.ContainerInfo{{Name: "bench", Image: "i:1", State: "exited", ExitCode: 1, OOMKilled: true, StartedAt: time.Now().UTC().Round(0), Instance: "i-1"}}
-	drift := []prego.ContainerDrift{{Container: "bench", Kind: prego.DriftMissing, Detail: "d"}}
+	outcome := server.CommandOutcome{ExitCode: &three, Duration: 1500 * time.Millisecond, Stdout: "out", Stderr: "err"}
+	list := []server.ContainerInfo{{Name: "bench", Image: "i:1", State: "exited", ExitCode: 1, OOMKilled: true, StartedAt: time.Now().UTC().Round(0), Instance: "i-1"}}
+	drift := []server.ContainerDrift{{Container: "bench", Kind: server.DriftMissing, Detail: "d"}}
 	hosts := &fakeHosts{
-		run: func(_ context.Context, addr string, c prego.Command, timeout time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error) {
+		run: func(_ context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error) {
 			require.Equal(t, []any{"192.0.2.7", command, 90 * time.Second}, []any{addr, c, timeout})
 			onLine("stdout", "a\tb<&>\u2028")
 			onLine("stderr", "")
 			return outcome, nil
 		},
-		list: func(serverID, addr string) ([]prego.ContainerInfo, error) {
+		list: func(serverID, addr string) ([]server.ContainerInfo, error) {
 			require.Equal(t, "app-1 192.0.2.7", serverID+" "+addr)
 			return list, nil
 		},
@@ -141,7 +142,7 @@ func TestWhatTheHostsSayArrives(t *testing.T) {
 			require.Equal(t, "bench 7 true", fmt.Sprint(name, " ", tail, " ", follow))
 			return errors.Join(line("one"), line(""), line("three"))
 		},
-		repair: func(serverID string, role prego.Role) ([]prego.ContainerDrift, error) {
+		repair: func(serverID string, role prego.Role) ([]server.ContainerDrift, error) {
 			require.Equal(t, "app-1 app", serverID+" "+string(role))
 			return drift, nil
 		},
@@ -162,7 +163,7 @@ func TestWhatTheHostsSayArrives(t *testing.T) {
 	repaired, err := b.client.RepairContainers(ctx, "app-1", "192.0.2.7", prego.RoleApp)
 	require.NoError(t, err)
 	require.Equal(t, drift, repaired)
-	bootstrap, err := b.client.IssueImport(ctx, prego.Server{ServerID: "app-1", Role: prego.RoleApp, Region: prego.RegionEU, Tags: []string{"gpu", "ssd"}, Attempt: 3})
+	bootstrap, err := b.client.IssueImport(ctx, server.Server{ServerID: "app-1", Role: prego.RoleApp, Region: prego.RegionEU, Tags: []string{"gpu", "ssd"}, Attempt: 3})
 	require.NoError(t, err)
 	require.Equal(t, "bootstrap of app-1 app eu gpu,ssd 3", bootstrap)
 
@@ -176,19 +177,19 @@ func TestWhatTheHostsSayArrives(t *testing.T) {
 	require.Equal(t, prego.CodeSealed, prego.CodeOf(err))
 
 	for _, want := range []error{
-		&prego.CommandError{Kind: "bench", ExitCode: 2, Stderr: "s", Permanent: true, Code: prego.CommandFailed, Message: "m"},
-		&prego.ContainerError{Container: "bench", Message: "m"},
+		&server.CommandError{Kind: "bench", ExitCode: 2, Stderr: "s", Permanent: true, Code: server.CommandFailed, Message: "m"},
+		&server.ContainerError{Container: "bench", Message: "m"},
 		&prego.Error{Code: prego.CodeContainerNotFound, Message: "m", Field: "f"},
 		errors.New("dial tcp 192.0.2.7:2376: i/o timeout"),
 	} {
-		hosts.repair = func(string, prego.Role) ([]prego.ContainerDrift, error) { return drift, want }
+		hosts.repair = func(string, prego.Role) ([]server.ContainerDrift, error) { return drift, want }
 		repaired, err := b.client.RepairContainers(ctx, "app-1", "192.0.2.7", prego.RoleApp)
 		require.Equal(t, want, err)
 		require.Equal(t, drift, repaired, "what was done before it failed")
 	}
-	refused := &prego.CommandError{Kind: "bench", Permanent: true, Code: "command_not_allowed", Message: "m"}
-	hosts.run = func(context.Context, string, prego.Command, time.Duration, func(string, string)) (prego.CommandOutcome, error) {
-		return prego.CommandOutcome{}, fmt.Errorf("wrapped: %w", refused)
+	refused := &server.CommandError{Kind: "bench", Permanent: true, Code: "command_not_allowed", Message: "m"}
+	hosts.run = func(context.Context, string, server.Command, time.Duration, func(string, string)) (server.CommandOutcome, error) {
+		return server.CommandOutcome{}, fmt.Errorf("wrapped: %w", refused)
 	}
 	_, err = b.client.Run(ctx, "192.0.2.7", command, time.Second, func(string, string) {})
 	require.Equal(t, refused, err)
@@ -200,12 +201,12 @@ func TestOnlyTheAPIAndOnlyAWorker(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	asked := 0
-	hosts := &fakeHosts{list: func(string, string) ([]prego.ContainerInfo, error) { asked++; return nil, nil }}
+	hosts := &fakeHosts{list: func(string, string) ([]server.ContainerInfo, error) { asked++; return nil, nil }}
 	b.worker(hosts, b.ca, time.Second)
 	_, err := b.newClient(authority(t)).ListContainers(t.Context(), "app-1", "")
-	var ce *prego.CommandError
+	var ce *server.CommandError
 	require.ErrorAs(t, err, &ce)
-	require.Equal(t, prego.CommandMistrusted, ce.Code)
+	require.Equal(t, server.CommandMistrusted, ce.Code)
 
 	for name, config := range map[string]func() *Client{
 		"the worker's own certificate": func() *Client {
@@ -246,7 +247,7 @@ func TestOnlyTheAPIAndOnlyAWorker(t *testing.T) {
 	transport(b.client).CloseIdleConnections()
 	_, err = b.client.ListContainers(t.Context(), "app-1", "")
 	require.ErrorAs(t, err, &ce)
-	require.Equal(t, prego.CommandMistrusted, ce.Code)
+	require.Equal(t, server.CommandMistrusted, ce.Code)
 	require.Equal(t, 1, asked, "somebody who calls himself a worker")
 }
 
@@ -256,25 +257,25 @@ func TestAWorkerThatIsLost(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	two := 2
-	second := &fakeHosts{run: func(_ context.Context, _ string, c prego.Command, _ time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error) {
+	second := &fakeHosts{run: func(_ context.Context, _ string, c server.Command, _ time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error) {
 		require.Equal(t, "operator-1", c.AuditID)
 		for _, l := range []string{"1", "2", "3"} { // what the host still keeps, and what came since
 			onLine("stdout", l)
 			onLine("stderr", "e"+l)
 		}
-		return prego.CommandOutcome{ExitCode: &two}, nil
+		return server.CommandOutcome{ExitCode: &two}, nil
 	}}
 	b.worker(second, b.ca, time.Second)
 	other := *b.dial.Load()
 	var killed func()
-	first := &fakeHosts{run: func(ctx context.Context, _ string, _ prego.Command, _ time.Duration, onLine func(stream, line string)) (prego.CommandOutcome, error) {
+	first := &fakeHosts{run: func(ctx context.Context, _ string, _ server.Command, _ time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error) {
 		onLine("stdout", "1")
 		onLine("stderr", "e1")
 		onLine("stdout", "2")
 		b.leadsTo(other)
 		go killed()
 		<-ctx.Done()
-		return prego.CommandOutcome{}, ctx.Err()
+		return server.CommandOutcome{}, ctx.Err()
 	}}
 	killed, _ = b.worker(first, b.ca, 10*time.Millisecond)
 	var lines []string
@@ -289,9 +290,9 @@ func TestNoWorker(t *testing.T) {
 	b := setup(t)
 	b.leadsTo("127.0.0.1:1")
 	_, err := b.client.Run(t.Context(), "192.0.2.7", command, time.Minute, func(string, string) {})
-	var ce *prego.CommandError
+	var ce *server.CommandError
 	require.ErrorAs(t, err, &ce)
-	require.Equal(t, prego.CommandUnreachable, ce.Code)
+	require.Equal(t, server.CommandUnreachable, ce.Code)
 	_, err = b.client.ListContainers(t.Context(), "app-1", "")
 	require.Equal(t, prego.CodeNotReady, prego.CodeOf(err))
 	_, err = b.client.RepairContainers(t.Context(), "app-1", "", prego.RoleApp)
@@ -300,7 +301,7 @@ func TestNoWorker(t *testing.T) {
 	require.Equal(t, prego.CodeNotReady, prego.CodeOf(err))
 	_, _, err = b.client.Reseal(t.Context(), "registry/a", "k1", nil)
 	require.Equal(t, prego.CodeNotReady, prego.CodeOf(err))
-	_, err = b.client.IssueImport(t.Context(), prego.Server{ServerID: "app-1"})
+	_, err = b.client.IssueImport(t.Context(), server.Server{ServerID: "app-1"})
 	require.Equal(t, prego.CodeNotReady, prego.CodeOf(err))
 	require.Equal(t, prego.CodeNotReady, prego.CodeOf(b.client.ContainerLogs(t.Context(), "app-1", "", prego.RoleApp, "bench", 1, false, func(string) error { return nil })))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -316,10 +317,10 @@ func TestAWorkerThatStops(t *testing.T) {
 	b := setup(t)
 	running, let, followed := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	hosts := &fakeHosts{
-		run: func(ctx context.Context, _ string, _ prego.Command, _ time.Duration, _ func(stream, line string)) (prego.CommandOutcome, error) {
+		run: func(ctx context.Context, _ string, _ server.Command, _ time.Duration, _ func(stream, line string)) (server.CommandOutcome, error) {
 			close(running)
 			<-let
-			return prego.CommandOutcome{Stdout: "whole"}, ctx.Err()
+			return server.CommandOutcome{Stdout: "whole"}, ctx.Err()
 		},
 		logs: func(ctx context.Context, _ string, _ int, _ bool, line func(string) error) error {
 			if err := line("first"); err != nil {
@@ -332,7 +333,7 @@ func TestAWorkerThatStops(t *testing.T) {
 	}
 	stop, _ := b.worker(hosts, b.ca, 20*time.Second)
 	type result struct {
-		out prego.CommandOutcome
+		out server.CommandOutcome
 		err error
 	}
 	done, logs := make(chan result, 1), make(chan error, 1)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/server"
 )
 
 // TestActivationStats: of 100 servers that took 1 to 100 s, and others that don't count.
@@ -40,7 +40,7 @@ func TestActivationStats(t *testing.T) {
 			*v = float64(int(*v*100+0.5)) / 100
 		}
 	}
-	require.Equal(t, []prego.ActivationStats{
+	require.Equal(t, []server.ActivationStats{
 		{Role: "node", Location: "fsn1", Image: "debian-12", Servers: 100, P50: 50.5, P95: 95.05, P99: 99.01, Max: 100, InTime: 100},
 		{Role: "node", Location: "fsn1", Image: "debian-13", Servers: 2, P50: 125, P95: 129.5, P99: 129.9, Max: 130, InTime: 1},
 	}, got)

@@ -11,7 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/workload"
 )
 
 const appColumns = `app_id, org_id, name, created_by, created_at`
@@ -98,7 +100,7 @@ const sqlAppOfName = `SELECT app_id FROM apps WHERE org_id = $1 AND name = $2 AN
 
 // CreateApp makes an app of an org. The same request again with the same key is met by
 // the app that it made. A name that is taken is CodeAppExists, and says by which.
-func (s *Store) CreateApp(ctx context.Context, a prego.App, key string) (app prego.App, created bool, err error) {
+func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app workload.App, created bool, err error) {
 	id, created, err := s.once(ctx, asked(a.CreatedBy, key, "app", a.OrgID, a.Name), func(tx pgx.Tx) (string, error) {
 		if _, err := oneOrg(ctx, tx, sqlGetOrg, a.OrgID); err != nil {
 			if isNoRows(err) {
@@ -119,10 +121,10 @@ func (s *Store) CreateApp(ctx context.Context, a prego.App, key string) (app pre
 		if tag.RowsAffected() == 0 { // taken since it was looked at
 			return "", nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, a.OrgID, a.Name)
 		}
-		return a.AppID, orgEvent(ctx, tx, prego.OrgEvent{OrgID: a.OrgID, Type: "app.create", Subject: a.AppID, Actor: a.CreatedBy}, map[string]any{"name": a.Name})
+		return a.AppID, orgEvent(ctx, tx, org.Event{OrgID: a.OrgID, Type: "app.create", Subject: a.AppID, Actor: a.CreatedBy}, map[string]any{"name": a.Name})
 	})
 	if err != nil {
-		return prego.App{}, false, asCoded("create app", err)
+		return workload.App{}, false, asCoded("create app", err)
 	}
 	app, err = s.GetApp(ctx, id)
 	return app, created, err
@@ -148,13 +150,13 @@ func noSuchApp(id string) error {
 }
 
 // GetApp reads one app, or CodeAppNotFound.
-func (s *Store) GetApp(ctx context.Context, id string) (prego.App, error) {
-	app, err := first(collect[prego.App](ctx, s, "get app", sqlGetApp, id))
+func (s *Store) GetApp(ctx context.Context, id string) (workload.App, error) {
+	app, err := first(collect[workload.App](ctx, s, "get app", sqlGetApp, id))
 	if err == nil && app == nil {
 		err = noSuchApp(id)
 	}
 	if err != nil {
-		return prego.App{}, err
+		return workload.App{}, err
 	}
 	return *app, nil
 }
@@ -164,15 +166,15 @@ SELECT ` + appColumns + ` FROM apps WHERE ($1 = '' OR org_id = $1) AND deleted_a
 ORDER BY created_at DESC, app_id DESC LIMIT $4`
 
 // ListApps is a page of an org's apps, newest first, and the cursor of the next one.
-func (s *Store) ListApps(ctx context.Context, f prego.ListFilter) (page []prego.App, next string, err error) {
+func (s *Store) ListApps(ctx context.Context, f prego.ListFilter) (page []workload.App, next string, err error) {
 	at, id, err := readCursor(f.Cursor, func(id string) error { return prego.ValidateID("cursor", "app-", id) })
 	if err != nil {
 		return nil, "", err
 	}
-	if page, err = collect[prego.App](ctx, s, "list apps", sqlListApps, f.ID, at, id, f.Limit+1); err != nil {
+	if page, err = collect[workload.App](ctx, s, "list apps", sqlListApps, f.ID, at, id, f.Limit+1); err != nil {
 		return nil, "", err
 	}
-	return pageOf(page, f.Limit, func(a prego.App) (time.Time, string) { return a.CreatedAt, a.AppID })
+	return pageOf(page, f.Limit, func(a workload.App) (time.Time, string) { return a.CreatedAt, a.AppID })
 }
 
 const sqlAppOwner = `SELECT org_id FROM apps WHERE app_id = $1`
@@ -185,15 +187,15 @@ const sqlDeleteApp = `UPDATE apps SET deleted_at = now() WHERE app_id = $1 AND d
 // changes nothing.
 func (s *Store) DeleteApp(ctx context.Context, id, by string) error {
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
-		var org string
-		if err := tx.QueryRow(ctx, sqlAppOwner, id).Scan(&org); err != nil {
+		var orgID string
+		if err := tx.QueryRow(ctx, sqlAppOwner, id).Scan(&orgID); err != nil {
 			if isNoRows(err) {
 				return noSuchApp(id)
 			}
 			return err
 		}
 		// Whoever makes an env of it holds the org, too.
-		if err := lockOrg(ctx, tx, org); err != nil {
+		if err := lockOrg(ctx, tx, orgID); err != nil {
 			return err
 		}
 		var envs int
@@ -207,7 +209,7 @@ func (s *Store) DeleteApp(ctx context.Context, id, by string) error {
 		if err != nil || tag.RowsAffected() == 0 {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "app.delete", Subject: id, Actor: by}, map[string]any{})
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "app.delete", Subject: id, Actor: by}, map[string]any{})
 	})
 	return asCodedOrNil("delete app", err)
 }

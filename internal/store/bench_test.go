@@ -26,6 +26,7 @@ import (
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/migrations"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 // durable is a cluster that loses nothing: the ones of tests give that up.
@@ -214,12 +215,12 @@ func reservations(b *testing.B, s *Store, writers, start, limit int, during time
 		wg.Go(func() {
 			for i := start + w; i < limit && time.Since(began) < during; i += writers {
 				j := strconv.Itoa(i % benchApps)
-				out, err := s.Reserve(context.Background(), prego.Reservation{
+				out, err := s.Reserve(context.Background(), tenant.Reservation{
 					TenantID: "t-" + strconv.Itoa(i), Generation: 1, AppServerID: "app-" + j, DBShardID: "db-" + j, RedisPoolID: "redis-" + j, PoolSiteID: "p-" + strconv.Itoa(i),
-					Mode: prego.ModeShared, Algorithm: "best_fit", AuditAs: "best_fit", MemoryPctMax: 70, MaxTenants: 1_000_000, ReserveFor: time.Minute,
+					Mode: tenant.ModeShared, Algorithm: "best_fit", AuditAs: "best_fit", MemoryPctMax: 70, MaxTenants: 1_000_000, ReserveFor: time.Minute,
 					Decision: benchDecision, Policy: benchPolicy, Reason: "most filled server with a ready site", Actor: "bench",
 				})
-				if err != nil || out.Outcome != prego.ReservePlaced {
+				if err != nil || out.Outcome != tenant.ReservePlaced {
 					errs[w] = errors.Join(err, fmt.Errorf("tenant %d: %+v", i, out))
 					return
 				}
@@ -304,7 +305,7 @@ func BenchmarkContended(b *testing.B) {
 	d.copyOf("bare", "ours")
 	s := New(d.open("ours", placers))
 	policy := placement.DefaultPolicy()
-	policy.Mode, policy.MaxTenantsPerNode = prego.ModeShared, 1_000_000
+	policy.Mode, policy.MaxTenantsPerNode = tenant.ModeShared, 1_000_000
 	reg := prometheus.NewRegistry()
 	metrics := activities.NewPlacementMetrics(reg)
 	all := make([]*activities.Placer, placers)
@@ -323,8 +324,8 @@ func BenchmarkContended(b *testing.B) {
 				wg.Go(func() {
 					for i := start + w; i < start+each && time.Since(began) < seconds*time.Second; i += placers {
 						id := strconv.Itoa(i)
-						d, err := placer.Place(context.Background(), prego.TenantRun{Tenant: prego.Tenant{
-							TenantID: "t-" + id, Slug: "s-" + id, OrgID: "o", Region: prego.RegionEU, Plan: prego.PlanStarter, Policy: prego.ModeShared, Generation: 1,
+						d, err := placer.Place(context.Background(), tenant.Run{Tenant: tenant.Tenant{
+							TenantID: "t-" + id, Slug: "s-" + id, OrgID: "o", Region: prego.RegionEU, Plan: prego.PlanStarter, Policy: tenant.ModeShared, Generation: 1,
 						}}, nil, "bench")
 						if err != nil || !d.PlacesTenant() {
 							errs[w] = errors.Join(err, fmt.Errorf("tenant %d: %s", i, d.Outcome))

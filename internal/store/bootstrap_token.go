@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // repeatWindow is for how long the key that consumed a token may do so again: its
@@ -29,8 +30,8 @@ SELECT token_id, issued_at, expires_at FROM server_bootstrap_tokens WHERE server
 // one that is there. Tokens of earlier attempts stay good until this one is
 // consumed or their servers are known to be gone, since a create that lands late
 // would otherwise hold a dead token.
-func (s *Store) IssueToken(ctx context.Context, t prego.TokenIssue) (prego.TokenIssued, error) {
-	var out prego.TokenIssued
+func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.TokenIssued, error) {
+	var out server.TokenIssued
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sqlIssueToken, t.TokenID, t.ServerID, t.Attempt, t.Hash, t.Purpose, t.TTL.Seconds())
 		if err != nil {
@@ -45,8 +46,8 @@ func (s *Store) IssueToken(ctx context.Context, t prego.TokenIssue) (prego.Token
 		if err := auditBootstrap(ctx, tx, t.ServerID, "issue token_id="+t.TokenID+" purpose="+string(t.Purpose), prego.ActorWorkflow, 0); err != nil {
 			return err
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{ServerID: t.ServerID, Step: prego.StepTokenIssued, Attempt: t.Attempt},
-			attemptKey(prego.StepTokenIssued, t.Attempt))
+		return addEvent(ctx, tx, server.Event{ServerID: t.ServerID, Step: server.StepTokenIssued, Attempt: t.Attempt},
+			attemptKey(server.StepTokenIssued, t.Attempt))
 	})
 	if err != nil {
 		return out, fmt.Errorf("issue token for %s: %w", t.ServerID, err)
@@ -91,13 +92,13 @@ UPDATE server_bootstrap_tokens SET superseded_at = now() WHERE token_id = $1 AND
 // ConsumeToken exchanges a bootstrap token, once, and binds the server to the
 // key (direct-provisioning §4). Refusals are coded: CodeTokenUnknown,
 // CodeTokenSuperseded, CodeBootstrapExpired, CodeTokenConsumed (as a
-// *prego.SecondKeyError when it ends the bootstrap), CodeSourceMismatch and
+// *server.SecondKeyError when it ends the bootstrap), CodeSourceMismatch and
 // CodeNotReady. None of them burns the token.
-func (s *Store) ConsumeToken(ctx context.Context, p prego.TokenClaim) (prego.TokenConsumed, error) {
+func (s *Store) ConsumeToken(ctx context.Context, p server.TokenClaim) (server.TokenConsumed, error) {
 	out, err := s.consume(ctx, p)
 	if !errors.Is(err, errNotConsumable) {
 		if err != nil {
-			return prego.TokenConsumed{}, fmt.Errorf("consume token: %w", err)
+			return server.TokenConsumed{}, fmt.Errorf("consume token: %w", err)
 		}
 		return out, nil
 	}
@@ -108,7 +109,7 @@ func (s *Store) ConsumeToken(ctx context.Context, p prego.TokenClaim) (prego.Tok
 		return err
 	})
 	if err != nil {
-		return prego.TokenConsumed{}, fmt.Errorf("consume token: %w", err)
+		return server.TokenConsumed{}, fmt.Errorf("consume token: %w", err)
 	}
 	return out, refusal
 }
@@ -116,7 +117,7 @@ func (s *Store) ConsumeToken(ctx context.Context, p prego.TokenClaim) (prego.Tok
 var errNotConsumable = errors.New("the token can't be consumed")
 
 // consume locks the token before the server, as BeginRelease does.
-func (s *Store) consume(ctx context.Context, p prego.TokenClaim) (out prego.TokenConsumed, err error) {
+func (s *Store) consume(ctx context.Context, p server.TokenClaim) (out server.TokenConsumed, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		var tokenID string
 		err := tx.QueryRow(ctx, sqlConsumeToken, p.TokenHash, p.Key, p.ServerID, p.Source).Scan(&tokenID, &out.Attempt, &out.Host, &out.IPv6, &out.Status)
@@ -141,15 +142,15 @@ func (s *Store) consume(ctx context.Context, p prego.TokenClaim) (out prego.Toke
 		if err := auditBootstrap(ctx, tx, p.ServerID, "consume token_id="+tokenID+" key="+shortKey(p.Key), prego.ActorSystem, 0); err != nil {
 			return err
 		}
-		if err := addEvent(ctx, tx, prego.ServerEvent{
-			ServerID: p.ServerID, Step: prego.StepHandshake, Attempt: out.Attempt, Actor: prego.ActorSystem, Message: "agent " + p.AgentVersion,
-		}, attemptKey(prego.StepHandshake, out.Attempt)); err != nil || prego.SameTags(tags, p.Tags) {
+		if err := addEvent(ctx, tx, server.Event{
+			ServerID: p.ServerID, Step: server.StepHandshake, Attempt: out.Attempt, Actor: prego.ActorSystem, Message: "agent " + p.AgentVersion,
+		}, attemptKey(server.StepHandshake, out.Attempt)); err != nil || prego.SameTags(tags, p.Tags) {
 			return err
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{
-			ServerID: p.ServerID, Step: prego.StepAgentTagsDiffer, Attempt: out.Attempt, Actor: prego.ActorSystem,
+		return addEvent(ctx, tx, server.Event{
+			ServerID: p.ServerID, Step: server.StepAgentTagsDiffer, Attempt: out.Attempt, Actor: prego.ActorSystem,
 			Message: fmt.Sprintf("the agent says %s; the server was asked for with %s", tagList(p.Tags), tagList(tags)),
-		}, attemptKey(prego.StepAgentTagsDiffer, out.Attempt))
+		}, attemptKey(server.StepAgentTagsDiffer, out.Attempt))
 	})
 	return out, err
 }
@@ -163,11 +164,11 @@ func tagList(tags []string) string {
 
 // whyNotConsumed reads why the UPDATE met nothing. What it writes (a revocation,
 // an audit row) is committed with the refusal.
-func whyNotConsumed(ctx context.Context, tx pgx.Tx, p prego.TokenClaim) (out prego.TokenConsumed, refusal, err error) {
+func whyNotConsumed(ctx context.Context, tx pgx.Tx, p server.TokenClaim) (out server.TokenConsumed, refusal, err error) {
 	var tokenID, serverID, host, ipv6 string
 	var attempt, rowAttempt int
 	var consumed, sameKey, recent, superseded, expired, sourceOK bool
-	var status prego.ServerStatus
+	var status server.Status
 	err = tx.QueryRow(ctx, sqlWhyNotConsumed, p.TokenHash, p.Key, repeatWindow.Seconds(), p.Source).Scan(
 		&tokenID, &serverID, &attempt, &consumed, &sameKey, &recent, &superseded, &expired, &status, &rowAttempt, &host, &ipv6, &sourceOK)
 	if errors.Is(err, pgx.ErrNoRows) || (err == nil && serverID != p.ServerID) {
@@ -176,8 +177,8 @@ func whyNotConsumed(ctx context.Context, tx pgx.Tx, p prego.TokenClaim) (out pre
 	if err != nil {
 		return out, nil, err
 	}
-	out = prego.TokenConsumed{ServerID: serverID, Attempt: attempt, Host: host, IPv6: ipv6, Status: status}
-	booting := status == prego.ServerProvisioning && rowAttempt == attempt
+	out = server.TokenConsumed{ServerID: serverID, Attempt: attempt, Host: host, IPv6: ipv6, Status: status}
+	booting := status == server.Provisioning && rowAttempt == attempt
 	switch {
 	case superseded || rowAttempt != attempt:
 		return out, prego.Errorf(prego.CodeTokenSuperseded, "the bootstrap token was superseded or revoked"), nil
@@ -185,33 +186,33 @@ func whyNotConsumed(ctx context.Context, tx pgx.Tx, p prego.TokenClaim) (out pre
 		return out, prego.Errorf(prego.CodeNotReady, "the server is not recorded yet; try again"), nil
 	case !sourceOK:
 		return out, prego.Errorf(prego.CodeSourceMismatch, "the handshake comes from %s, which is not the server's address", p.Source), nil
-	case consumed && sameKey && recent && (booting || status == prego.ServerActive):
+	case consumed && sameKey && recent && (booting || status == server.Active):
 		return out, nil, nil
 	case consumed:
 		refused := prego.Errorf(prego.CodeTokenConsumed, "the bootstrap token was consumed already")
 		if err := auditBootstrap(ctx, tx, serverID, "refuse consumed token_id="+tokenID+" key="+shortKey(p.Key), prego.ActorSystem, 1); err != nil {
 			return out, nil, err
 		}
-		event := prego.ServerEvent{
-			ServerID: serverID, Step: prego.StepHandshakeRefused, Attempt: attempt, Actor: prego.ActorSystem,
+		event := server.Event{
+			ServerID: serverID, Step: server.StepHandshakeRefused, Attempt: attempt, Actor: prego.ActorSystem,
 			Message: "a consumed bootstrap token was presented again",
 		}
 		if sameKey || !booting {
-			return out, refused, addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/late", prego.StepHandshakeRefused, attempt))
+			return out, refused, addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/late", server.StepHandshakeRefused, attempt))
 		}
 		event.Reason, event.Message = prego.ReasonFailedBootstrap, "the bootstrap token was presented by a second key"
-		return out, &prego.SecondKeyError{Refusal: refused, ServerID: serverID, Attempt: attempt},
-			addEvent(ctx, tx, event, attemptKey(prego.StepHandshakeRefused, attempt))
+		return out, &server.SecondKeyError{Refusal: refused, ServerID: serverID, Attempt: attempt},
+			addEvent(ctx, tx, event, attemptKey(server.StepHandshakeRefused, attempt))
 	case expired:
 		if _, err := tx.Exec(ctx, sqlRevokeExpired, tokenID); err != nil {
 			return out, nil, err
 		}
-		event := prego.ServerEvent{
-			ServerID: serverID, Step: prego.StepHandshakeRefused, Attempt: attempt, Actor: prego.ActorSystem,
+		event := server.Event{
+			ServerID: serverID, Step: server.StepHandshakeRefused, Attempt: attempt, Actor: prego.ActorSystem,
 			Message: "an expired bootstrap token was presented",
 		}
 		return out, prego.Errorf(prego.CodeBootstrapExpired, "the bootstrap token has expired"),
-			addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/expired", prego.StepHandshakeRefused, attempt))
+			addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/expired", server.StepHandshakeRefused, attempt))
 	}
 	return out, prego.Errorf(prego.CodeTokenSuperseded, "the server is %s: its bootstrap is over", status), nil
 }
@@ -224,8 +225,8 @@ SELECT t.server_id, t.attempt FROM server_bootstrap_tokens t JOIN servers s USIN
 WHERE t.token_hash = $1 AND t.superseded_at IS NULL AND t.expires_at > now() AND s.attempt = t.attempt AND s.status = 'provisioning'`
 
 // BootIdentity checks a bootstrap token without consuming it.
-func (s *Store) BootIdentity(ctx context.Context, tokenHash []byte) (prego.BootIdentity, error) {
-	var b prego.BootIdentity
+func (s *Store) BootIdentity(ctx context.Context, tokenHash []byte) (server.BootIdentity, error) {
+	var b server.BootIdentity
 	err := s.pool.QueryRow(ctx, sqlBootIdentity, tokenHash).Scan(&b.ServerID, &b.Attempt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return b, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known, or its time is over")
@@ -238,19 +239,19 @@ func (s *Store) BootIdentity(ctx context.Context, tokenHash []byte) (prego.BootI
 
 // AddBootStage puts a host's milestone on its timeline, once per attempt; that it
 // repeats a step, once a minute.
-func (s *Store) AddBootStage(ctx context.Context, b prego.BootIdentity, stage, detail string) error {
-	event := prego.ServerEvent{ServerID: b.ServerID, Step: prego.StepBootStage, Attempt: b.Attempt, Message: stage, Actor: prego.ActorSystem}
+func (s *Store) AddBootStage(ctx context.Context, b server.BootIdentity, stage, detail string) error {
+	event := server.Event{ServerID: b.ServerID, Step: server.StepBootStage, Attempt: b.Attempt, Message: stage, Actor: prego.ActorSystem}
 	if detail != "" {
 		event.Message += ": " + prego.Redact(detail)
 	}
-	if stage == prego.BootStageFailed {
+	if stage == server.BootStageFailed {
 		event.Reason = prego.ReasonFailedBoot
 		if strings.Contains(detail, string(prego.ReasonClockSkew)+":") {
 			event.Reason = prego.ReasonClockSkew
 		}
 	}
-	key := fmt.Sprintf("%s/%d/%s", prego.StepBootStage, b.Attempt, stage)
-	if stage == prego.BootStageRetrying {
+	key := fmt.Sprintf("%s/%d/%s", server.StepBootStage, b.Attempt, stage)
+	if stage == server.BootStageRetrying {
 		key += time.Now().UTC().Format("/2006-01-02T15:04")
 	}
 	return s.AddEvent(ctx, event, key)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/server"
 )
 
 func hash(s string) []byte { h := sha256.Sum256([]byte(s)); return h[:] }
@@ -25,12 +26,12 @@ func bootingServer(t testing.TB, s *Store, id string, ttl time.Duration) {
 	insertServer(t, s, id, "provisioning")
 	_, err := s.pool.Exec(ctx, `UPDATE servers SET attempt = 1, host = '192.0.2.1' WHERE server_id = $1`, id)
 	require.NoError(t, err)
-	_, err = s.IssueToken(ctx, prego.TokenIssue{TokenID: "tok-" + id, ServerID: id, Attempt: 1, Hash: hash("raw-" + id), Purpose: prego.PurposeAgentBootstrap, TTL: ttl})
+	_, err = s.IssueToken(ctx, server.TokenIssue{TokenID: "tok-" + id, ServerID: id, Attempt: 1, Hash: hash("raw-" + id), Purpose: server.PurposeAgentBootstrap, TTL: ttl})
 	require.NoError(t, err)
 }
 
-func consume(s *Store, id, key, source string) (prego.TokenConsumed, error) {
-	return s.ConsumeToken(context.Background(), prego.TokenClaim{TokenHash: hash("raw-" + id), Key: hash(key), ServerID: id, Source: source, AgentVersion: "v1"})
+func consume(s *Store, id, key, source string) (server.TokenConsumed, error) {
+	return s.ConsumeToken(context.Background(), server.TokenClaim{TokenHash: hash("raw-" + id), Key: hash(key), ServerID: id, Source: source, AgentVersion: "v1"})
 }
 
 func exec(t testing.TB, s *Store, sql string, args ...any) {
@@ -95,7 +96,7 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 			if tc.server != "" {
 				claimed = tc.server
 			}
-			got, err := s.ConsumeToken(context.Background(), prego.TokenClaim{TokenHash: hash("raw-" + id), Key: hash(tc.key), ServerID: claimed, Source: tc.source})
+			got, err := s.ConsumeToken(context.Background(), server.TokenClaim{TokenHash: hash("raw-" + id), Key: hash(tc.key), ServerID: claimed, Source: tc.source})
 			if tc.code == "" {
 				require.NoError(t, err)
 				require.Equal(t, id, got.ServerID)
@@ -119,7 +120,7 @@ func TestSecondKeyEndsTheBootstrapOnlyWhileProvisioning(t *testing.T) {
 	bootingServer(t, s, "app-1", time.Minute)
 	_, err := consume(s, "app-1", "key-a", "")
 	require.NoError(t, err)
-	var second *prego.SecondKeyError
+	var second *server.SecondKeyError
 	_, err = consume(s, "app-1", "key-b", "")
 	require.ErrorAs(t, err, &second)
 	require.Equal(t, 1, second.Attempt)
@@ -133,7 +134,7 @@ func TestSecondKeyEndsTheBootstrapOnlyWhileProvisioning(t *testing.T) {
 	exec(t, s, `UPDATE servers SET status = 'active' WHERE server_id = 'app-2'`)
 	_, err = consume(s, "app-2", "key-b", "")
 	require.Equal(t, prego.CodeTokenConsumed, prego.CodeOf(err))
-	require.False(t, errors.As(err, new(*prego.SecondKeyError)), "an active server can't be ended by whoever reads its user_data")
+	require.False(t, errors.As(err, new(*server.SecondKeyError)), "an active server can't be ended by whoever reads its user_data")
 
 	var rows int
 	require.NoError(t, s.pool.QueryRow(ctx, `SELECT count(*) FROM agent_command_audit WHERE command_kind = 'bootstrap' AND server_id = 'app-1'`).Scan(&rows))

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // The row is there before the command runs. One that is asked again has it already.
@@ -17,7 +18,7 @@ INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind,
 VALUES ($1, $2, NULLIF($3, ''), $4, $5, $6, $7, now()) ON CONFLICT (audit_id) DO NOTHING`
 
 // BeginCommand records that a command is about to run.
-func (s *Store) BeginCommand(ctx context.Context, c prego.Command) error {
+func (s *Store) BeginCommand(ctx context.Context, c server.Command) error {
 	if _, err := s.pool.Exec(ctx, sqlBeginCommand, c.AuditID, c.ServerID, c.WorkflowID, c.Kind, c.RedactedArgs(), c.Actor, c.By); err != nil {
 		return fmt.Errorf("audit command %s: %w", c.AuditID, err)
 	}
@@ -30,7 +31,7 @@ UPDATE agent_command_audit SET finished_at = now(), exit_code = $2, duration_ms 
 WHERE audit_id = $1 AND (exit_code IS NULL OR $2::int IS NOT NULL)`
 
 // FinishCommand records how it ended, without secrets.
-func (s *Store) FinishCommand(ctx context.Context, auditID string, o prego.CommandOutcome) error {
+func (s *Store) FinishCommand(ctx context.Context, auditID string, o server.CommandOutcome) error {
 	_, err := s.pool.Exec(ctx, sqlFinishCommand, auditID, o.ExitCode, o.Duration.Milliseconds(), kept(o.Stdout), kept(o.Stderr))
 	if err != nil {
 		return fmt.Errorf("audit command %s: %w", auditID, err)
@@ -42,8 +43,8 @@ func (s *Store) FinishCommand(ctx context.Context, auditID string, o prego.Comma
 // secret is cut in two and missed.
 func kept(s string) string {
 	s = prego.Redact(s)
-	if len(s) > prego.MaxAuditedOutput {
-		s = s[len(s)-prego.MaxAuditedOutput:]
+	if len(s) > server.MaxAuditedOutput {
+		s = s[len(s)-server.MaxAuditedOutput:]
 	}
 	out := make([]rune, 0, len(s))
 	for _, r := range s {
@@ -63,7 +64,7 @@ ORDER BY requested_at DESC, audit_id DESC LIMIT $4`
 
 // ListCommands is a page of a server's commands, newest first, and the cursor of the
 // next one, "" when there is none.
-func (s *Store) ListCommands(ctx context.Context, serverID, cursor string, limit int) (page []prego.AuditedCommand, next string, err error) {
+func (s *Store) ListCommands(ctx context.Context, serverID, cursor string, limit int) (page []server.AuditedCommand, next string, err error) {
 	at, id, err := readCursor(cursor, func(id string) error {
 		if id == "" || len(id) > 255 {
 			return prego.Invalid("cursor", "is not one")
@@ -77,8 +78,8 @@ func (s *Store) ListCommands(ctx context.Context, serverID, cursor string, limit
 	if err != nil {
 		return nil, "", fmt.Errorf("commands of %s: %w", serverID, err)
 	}
-	if page, err = pgx.CollectRows(rows, pgx.RowToStructByPos[prego.AuditedCommand]); err != nil {
+	if page, err = pgx.CollectRows(rows, pgx.RowToStructByPos[server.AuditedCommand]); err != nil {
 		return nil, "", fmt.Errorf("commands of %s: %w", serverID, err)
 	}
-	return pageOf(page, limit, func(c prego.AuditedCommand) (time.Time, string) { return c.RequestedAt, c.AuditID })
+	return pageOf(page, limit, func(c server.AuditedCommand) (time.Time, string) { return c.RequestedAt, c.AuditID })
 }

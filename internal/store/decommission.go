@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 const sqlTerminate = `
@@ -41,8 +42,8 @@ func (s *Store) Terminate(ctx context.Context, serverID string) error {
 		if _, err := tx.Exec(ctx, sqlLeaveGroup, serverID); err != nil {
 			return fmt.Errorf("terminate %s: %w", serverID, err)
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{
-			ServerID: serverID, Step: prego.StepTerminated, Reason: prego.ReasonDecommission,
-		}, string(prego.StepTerminated))
+		return addEvent(ctx, tx, server.Event{
+			ServerID: serverID, Step: server.StepTerminated, Reason: prego.ReasonDecommission,
+		}, string(server.StepTerminated))
 	})
 }

@@ -11,6 +11,9 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 // sharingBundle is a server of each role, in fleets that serve tenants and offer room to
@@ -31,28 +34,28 @@ func sharingBundle(t *testing.T) *Store {
 }
 
 // lonely is a reservation of a tenant that gets the three servers to itself.
-func lonely(tenant string) prego.Reservation {
-	return prego.Reservation{
-		TenantID: tenant, Generation: 1, AppServerID: "app-0", DBShardID: "db-shard-0", RedisPoolID: "redis-pool-0", SiteName: tenant + ".test", DatabaseName: tenant,
-		Mode: prego.ModeOneTenantOneServer, Algorithm: "best_fit", AuditAs: "best_fit", MemoryPctMax: 70, MaxTenants: 20, ReserveFor: time.Minute,
+func lonely(tenantID string) tenant.Reservation {
+	return tenant.Reservation{
+		TenantID: tenantID, Generation: 1, AppServerID: "app-0", DBShardID: "db-shard-0", RedisPoolID: "redis-pool-0", SiteName: tenantID + ".test", DatabaseName: tenantID,
+		Mode: tenant.ModeOneTenantOneServer, Algorithm: "best_fit", AuditAs: "best_fit", MemoryPctMax: 70, MaxTenants: 20, ReserveFor: time.Minute,
 		Decision: []byte(`{}`), Policy: []byte(`{}`), Actor: "test", Dedicates: true,
 	}
 }
 
-func (s *Store) testTenant(t *testing.T, id string, plan prego.Plan, change func(*prego.CreateTenantRequest)) {
+func (s *Store) testTenant(t *testing.T, id string, plan prego.Plan, change func(*tenant.CreateRequest)) {
 	t.Helper()
 	r := tenantRequest(t, id, plan)
 	if change != nil {
 		change(&r)
 	}
-	_, _, err := s.CreateTenant(context.Background(), r, id, prego.ModeShared, "", "test")
+	_, _, err := s.CreateTenant(context.Background(), r, id, tenant.ModeShared, "", "test")
 	require.NoError(t, err)
 }
 
 // wanting is a group that wants n instances.
 func (s *Store) wanting(t *testing.T, n, replicas int) string {
 	t.Helper()
-	id, err := s.testGroup(t, n, "other", replicas, workload(16))
+	id, err := s.testGroup(t, n, "other", replicas, specOf(16))
 	require.NoError(t, err)
 	_, err = s.PlanGroup(context.Background(), id, time.Second)
 	require.NoError(t, err)
@@ -76,36 +79,36 @@ func TestATenantAloneAndInstancesRace(t *testing.T) {
 	servers := []string{"app-0", "db-shard-0", "redis-pool-0"}
 	tenants, instances := 0, 0
 	for i := range 120 {
-		tenant := fmt.Sprintf("t%d", i)
-		s.testTenant(t, tenant, prego.PlanStarter, nil)
+		tenantID := fmt.Sprintf("t%d", i)
+		s.testTenant(t, tenantID, prego.PlanStarter, nil)
 		var wg sync.WaitGroup
 		start := make(chan struct{})
-		var reserved prego.ReserveResult
-		var allocated prego.InstanceAllocation
+		var reserved tenant.ReserveResult
+		var allocated workload.InstanceAllocation
 		var errs [2]error
 		wg.Go(func() {
 			<-start
 			time.Sleep(time.Duration(i%7) * 150 * time.Microsecond)
-			reserved, errs[0] = s.Reserve(ctx, lonely(tenant))
+			reserved, errs[0] = s.Reserve(ctx, lonely(tenantID))
 		})
 		wg.Go(func() {
 			<-start
 			time.Sleep(time.Duration(i%5) * 150 * time.Microsecond)
-			allocated, errs[1] = s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: servers[i%3]}, time.Second)
+			allocated, errs[1] = s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: servers[i%3]}, time.Second)
 		})
 		close(start)
 		wg.Wait()
 		require.NoError(t, errs[0])
 		require.NoError(t, errs[1])
 		require.Zero(t, count(t, s, sqlSharedAlone), "%v and %v", reserved, allocated)
-		if reserved.Outcome == prego.ReservePlaced {
+		if reserved.Outcome == tenant.ReservePlaced {
 			tenants++
-			require.Equal(t, 1, count(t, s, `db_shards WHERE dedicated_for_tenant_id = '`+tenant+`'`))
-			require.Equal(t, 1, count(t, s, `redis_pools WHERE dedicated_for_tenant_id = '`+tenant+`'`))
-			require.NoError(t, s.ReleaseAllocation(ctx, tenant, "left", "", prego.SiteUntouched, false))
+			require.Equal(t, 1, count(t, s, `db_shards WHERE dedicated_for_tenant_id = '`+tenantID+`'`))
+			require.Equal(t, 1, count(t, s, `redis_pools WHERE dedicated_for_tenant_id = '`+tenantID+`'`))
+			require.NoError(t, s.ReleaseAllocation(ctx, tenantID, "left", "", tenant.SiteUntouched, false))
 			require.Zero(t, count(t, s, `db_shards WHERE dedicated_for_tenant_id IS NOT NULL`))
 		}
-		if allocated.Outcome == prego.Allocated {
+		if allocated.Outcome == workload.Allocated {
 			instances++
 			exec(t, s, `UPDATE instances SET state = 'stopped'`)
 			exec(t, s, `UPDATE process_groups SET wanted = 1`)
@@ -121,27 +124,27 @@ func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
 	ctx := context.Background()
 	for name, tc := range map[string]struct {
 		plan    prego.Plan
-		request func(*prego.CreateTenantRequest)
-		change  func(*prego.Reservation)
+		request func(*tenant.CreateRequest)
+		change  func(*tenant.Reservation)
 		alone   []string // servers that are the tenant's from then on
 		setUp   string
 	}{
 		"one tenant, one server": {plan: prego.PlanStarter, alone: []string{"app-0", "db-shard-0", "redis-pool-0"}},
 		"enterprise, shared": {
 			plan: prego.PlanEnterprise, alone: []string{"app-0", "db-shard-0", "redis-pool-0"},
-			change: func(r *prego.Reservation) { r.Mode, r.Dedicates = prego.ModeShared, false },
+			change: func(r *tenant.Reservation) { r.Mode, r.Dedicates = tenant.ModeShared, false },
 		},
 		"a node": {
 			plan: prego.PlanStarter, alone: []string{"node-0"},
-			change: func(r *prego.Reservation) { r.AppServerID, r.DBShardID, r.RedisPoolID = "node-0", "node-0", "node-0" },
+			change: func(r *tenant.Reservation) { r.AppServerID, r.DBShardID, r.RedisPoolID = "node-0", "node-0", "node-0" },
 		},
 		"a Redis pool by contract": {
-			plan: prego.PlanBusiness, request: func(r *prego.CreateTenantRequest) { r.DedicatedRedis = true }, alone: []string{"redis-pool-0"},
-			setUp: `UPDATE db_shards SET plan_tier_lock = 'business'`, change: func(r *prego.Reservation) { r.Mode, r.Dedicates = prego.ModeShared, false },
+			plan: prego.PlanBusiness, request: func(r *tenant.CreateRequest) { r.DedicatedRedis = true }, alone: []string{"redis-pool-0"},
+			setUp: `UPDATE db_shards SET plan_tier_lock = 'business'`, change: func(r *tenant.Reservation) { r.Mode, r.Dedicates = tenant.ModeShared, false },
 		},
-		"an override of empty ones": {plan: prego.PlanStarter, alone: []string{"app-0", "db-shard-0", "redis-pool-0"}, change: func(r *prego.Reservation) { r.Override = true }},
+		"an override of empty ones": {plan: prego.PlanStarter, alone: []string{"app-0", "db-shard-0", "redis-pool-0"}, change: func(r *tenant.Reservation) { r.Override = true }},
 		"an override onto a shard that others use": {
-			plan: prego.PlanStarter, alone: []string{"app-0", "redis-pool-0"}, change: func(r *prego.Reservation) { r.Override = true },
+			plan: prego.PlanStarter, alone: []string{"app-0", "redis-pool-0"}, change: func(r *tenant.Reservation) { r.Override = true },
 			setUp: `UPDATE db_shards SET current_tenant_count = 3`,
 		},
 	} {
@@ -158,7 +161,7 @@ func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
 			}
 			out, err := s.Reserve(ctx, r)
 			require.NoError(t, err)
-			require.Equal(t, prego.ReservePlaced, out.Outcome, "%v", out)
+			require.Equal(t, tenant.ReservePlaced, out.Outcome, "%v", out)
 			servers, err := s.InstanceServers(ctx, prego.RegionEU)
 			require.NoError(t, err)
 			kept := []string{}
@@ -170,18 +173,18 @@ func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
 			require.Equal(t, tc.alone, kept)
 			group := s.wanting(t, 1, 4)
 			for _, id := range []string{"app-0", "db-shard-0", "node-0", "redis-pool-0"} {
-				want := prego.Allocated
+				want := workload.Allocated
 				for _, alone := range tc.alone {
 					if alone == id {
-						want = prego.AllocationLost
+						want = workload.AllocationLost
 					}
 				}
-				got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: id}, time.Second)
+				got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: id}, time.Second)
 				require.NoError(t, err)
 				require.Equal(t, want, got.Outcome, id)
 			}
 			// Nor by another tenant, in any mode, override or not.
-			for i, mode := range []prego.PlacementMode{prego.ModeShared, prego.ModeOneTenantOneServer} {
+			for i, mode := range []tenant.PlacementMode{tenant.ModeShared, tenant.ModeOneTenantOneServer} {
 				for j, override := range []bool{false, true} {
 					id := fmt.Sprintf("u-%d%d", i, j)
 					s.testTenant(t, id, tc.plan, nil)
@@ -189,7 +192,7 @@ func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
 					o.TenantID, o.Mode, o.Override, o.Dedicates = id, mode, override, false
 					out, err := s.Reserve(ctx, o)
 					require.NoError(t, err)
-					require.Equal(t, prego.ReserveLost, out.Outcome, "%s, override %t", mode, override)
+					require.Equal(t, tenant.ReserveLost, out.Outcome, "%s, override %t", mode, override)
 				}
 			}
 		})
@@ -216,15 +219,15 @@ func TestAloneMeansEmpty(t *testing.T) {
 				r.Override, r.Dedicates = override, false
 				out, err := s.Reserve(ctx, r)
 				require.NoError(t, err)
-				require.Equal(t, prego.ReserveLost, out.Outcome)
+				require.Equal(t, tenant.ReserveLost, out.Outcome)
 				require.Equal(t, lost, out.Lost)
 			}
 		}
 	}
 	for server, lost := range map[string]string{"app-0": "app_server", "db-shard-0": "db_shard", "redis-pool-0": "redis_pool"} {
-		got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: server}, time.Second)
+		got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: server}, time.Second)
 		require.NoError(t, err)
-		require.Equal(t, prego.Allocated, got.Outcome)
+		require.Equal(t, workload.Allocated, got.Outcome)
 		for _, state := range []string{"booting", "running", "draining", "failed"} {
 			exec(t, s, `UPDATE instances SET state = $1 WHERE instance_id = $2`, state, got.InstanceID)
 			refused(lost)
@@ -238,9 +241,9 @@ func TestAloneMeansEmpty(t *testing.T) {
 		exec(t, s, `UPDATE `+table+` = 0`)
 	}
 	// An override that would dedicate a server finds it in use since it was decided on.
-	got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: "app-0"}, time.Second)
+	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: "app-0"}, time.Second)
 	require.NoError(t, err)
-	require.Equal(t, prego.Allocated, got.Outcome)
+	require.Equal(t, workload.Allocated, got.Outcome)
 	r := lonely("t-1")
 	r.Override = true
 	out, err := s.Reserve(ctx, r)
@@ -249,7 +252,7 @@ func TestAloneMeansEmpty(t *testing.T) {
 	r.Dedicates = false // and shares it, as it may
 	out, err = s.Reserve(ctx, r)
 	require.NoError(t, err)
-	require.Equal(t, prego.ReservePlaced, out.Outcome)
+	require.Equal(t, tenant.ReservePlaced, out.Outcome)
 	require.Zero(t, count(t, s, `servers WHERE dedicated_for_tenant_id IS NOT NULL`)+count(t, s, `db_shards WHERE dedicated_for_tenant_id IS NOT NULL`))
 }
 
@@ -259,7 +262,7 @@ func TestInstancesLeaveWhatBecameATenantsAlone(t *testing.T) {
 	ctx := context.Background()
 	s := sharingBundle(t)
 	group := s.wanting(t, 1, 1)
-	got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: "db-shard-0"}, time.Second)
+	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: "db-shard-0"}, time.Second)
 	require.NoError(t, err)
 	_, err = s.InstanceRunning(ctx, got.InstanceID)
 	require.NoError(t, err)
@@ -295,7 +298,7 @@ func TestTheSnapshotSeesInstancesComeAndGo(t *testing.T) {
 	}
 	var ids []string
 	for i, server := range []string{"app-0", "db-shard-0", "redis-pool-0"} {
-		got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: server}, time.Second)
+		got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: server}, time.Second)
 		require.NoError(t, err)
 		ids = append(ids, got.InstanceID)
 		a, d, r := seen()
@@ -321,7 +324,7 @@ func TestAFleetThatServesNoTenantsGetsNone(t *testing.T) {
 	require.NoError(t, err)
 	fleet := placement.FleetOf(placement.DefaultPolicy(), full)
 	r := lonely("t-1")
-	r.Mode, r.Dedicates = prego.ModeShared, false
+	r.Mode, r.Dedicates = tenant.ModeShared, false
 	off := false
 	for _, tc := range []struct {
 		fleet, lost string
@@ -333,7 +336,7 @@ func TestAFleetThatServesNoTenantsGetsNone(t *testing.T) {
 		{"redis-pool", "redis_pool", prego.RoleRedisPool, func() bool { v, _ := fleet.Pool("redis-pool-0"); return v.NotServing }},
 	} {
 		room := func() (n int) {
-			o, err := s.ShortOf(ctx, prego.RegionEU, tc.role, 20, 70, prego.MeasuredLimits{})
+			o, err := s.ShortOf(ctx, prego.RegionEU, tc.role, 20, 70, tenant.MeasuredLimits{})
 			require.NoError(t, err)
 			for _, v := range o.Room {
 				n += v
@@ -342,7 +345,7 @@ func TestAFleetThatServesNoTenantsGetsNone(t *testing.T) {
 		}
 		require.Positive(t, room())
 		serves := !off
-		_, err := s.UpdateFleet(ctx, tc.fleet, prego.UpdateFleetRequest{Serves: &off})
+		_, err := s.UpdateFleet(ctx, tc.fleet, server.UpdateFleetRequest{Serves: &off})
 		require.NoError(t, err)
 		c, err := s.FleetChanges(ctx, full.Since, nil)
 		require.NoError(t, err)
@@ -352,16 +355,16 @@ func TestAFleetThatServesNoTenantsGetsNone(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, tc.lost, out.Lost)
 		require.Zero(t, room())
-		_, err = s.UpdateFleet(ctx, tc.fleet, prego.UpdateFleetRequest{Serves: &serves})
+		_, err = s.UpdateFleet(ctx, tc.fleet, server.UpdateFleetRequest{Serves: &serves})
 		require.NoError(t, err)
 	}
 	// What is set aside for the tenant is its own, whatever the fleet says since.
-	_, err = s.UpdateFleet(ctx, "app", prego.UpdateFleetRequest{Serves: &off})
+	_, err = s.UpdateFleet(ctx, "app", server.UpdateFleetRequest{Serves: &off})
 	require.NoError(t, err)
 	exec(t, s, `UPDATE servers SET dedicated_for_tenant_id = 't-1' WHERE server_id = 'app-0'`)
 	out, err := s.Reserve(ctx, r)
 	require.NoError(t, err)
-	require.Equal(t, prego.ReservePlaced, out.Outcome)
+	require.Equal(t, tenant.ReservePlaced, out.Outcome)
 }
 
 // TestMeasuresAreLookedAtAgain: a reservation meets what agents said since it was
@@ -373,8 +376,8 @@ func TestMeasuresAreLookedAtAgain(t *testing.T) {
 	s.testTenant(t, "t-1", prego.PlanStarter, nil)
 	s.testTenant(t, "t-2", prego.PlanStarter, nil)
 	r := lonely("t-1")
-	r.Mode, r.Dedicates = prego.ModeShared, false
-	limits := prego.MeasuredLimits{CPUPctMax: 85, WorkerSlotsPctMax: 90, DBDiskPctMax: 80, RedisMemoryPctMax: 95}
+	r.Mode, r.Dedicates = tenant.ModeShared, false
+	limits := tenant.MeasuredLimits{CPUPctMax: 85, WorkerSlotsPctMax: 90, DBDiskPctMax: 80, RedisMemoryPctMax: 95}
 	r.MeasuredLimits = limits
 	for _, tc := range []struct {
 		column, server, lost string
@@ -387,7 +390,7 @@ func TestMeasuresAreLookedAtAgain(t *testing.T) {
 		{"db_disk_pct", "db-shard-0", "db_shard", 80, prego.RoleDBShard, false},
 		{"redis_memory_pct", "redis-pool-0", "redis_pool", 95, prego.RoleRedisPool, false},
 	} {
-		room := func(m prego.MeasuredLimits) int {
+		room := func(m tenant.MeasuredLimits) int {
 			o, err := s.ShortOf(ctx, prego.RegionEU, tc.role, 20, 70, m)
 			require.NoError(t, err)
 			return o.Room[""]
@@ -397,7 +400,7 @@ func TestMeasuresAreLookedAtAgain(t *testing.T) {
 		require.Positive(t, room(limits))
 		exec(t, s, `UPDATE servers SET `+tc.column+` = $2 WHERE server_id = $1`, tc.server, tc.most)
 		require.Zero(t, room(limits))
-		require.Positive(t, room(prego.MeasuredLimits{}), "not looked at")
+		require.Positive(t, room(tenant.MeasuredLimits{}), "not looked at")
 		out, err := s.Reserve(ctx, r)
 		require.NoError(t, err)
 		require.Equal(t, tc.lost, out.Lost, tc.column)
@@ -416,11 +419,11 @@ func TestMeasuresAreLookedAtAgain(t *testing.T) {
 	alone.MeasuredLimits = limits
 	out, err := s.Reserve(ctx, alone)
 	require.NoError(t, err)
-	require.Equal(t, prego.ReservePlaced, out.Outcome)
-	require.NoError(t, s.ReleaseAllocation(ctx, "t-2", "left", "", prego.SiteUntouched, false))
+	require.Equal(t, tenant.ReservePlaced, out.Outcome)
+	require.NoError(t, s.ReleaseAllocation(ctx, "t-2", "left", "", tenant.SiteUntouched, false))
 	exec(t, s, `UPDATE servers SET db_disk_pct = 100, redis_memory_pct = 100`)
-	r.MeasuredLimits = prego.MeasuredLimits{}
+	r.MeasuredLimits = tenant.MeasuredLimits{}
 	out, err = s.Reserve(ctx, r)
 	require.NoError(t, err)
-	require.Equal(t, prego.ReservePlaced, out.Outcome)
+	require.Equal(t, tenant.ReservePlaced, out.Outcome)
 }

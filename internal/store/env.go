@@ -7,7 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/workload"
 )
 
 const envColumns = `env_id, app_id, org_id, name, region, created_by, created_at`
@@ -21,7 +23,7 @@ const sqlEnvOfName = `SELECT env_id FROM envs WHERE app_id = $1 AND name = $2 AN
 // CreateEnv makes an env of an app, whose org it takes. The same request again with the
 // same key is met by the env that it made. A name that is taken is CodeEnvExists, and
 // says by which.
-func (s *Store) CreateEnv(ctx context.Context, e prego.Env, key string) (env prego.Env, created bool, err error) {
+func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env workload.Env, created bool, err error) {
 	k := asked(e.CreatedBy, key, "env", e.AppID, e.Name, string(e.Region))
 	id, created, err := s.once(ctx, k, func(tx pgx.Tx) (string, error) {
 		app, err := appIn(ctx, tx, e.AppID)
@@ -45,22 +47,22 @@ func (s *Store) CreateEnv(ctx context.Context, e prego.Env, key string) (env pre
 		if tag.RowsAffected() == 0 { // taken since it was looked at
 			return "", nameIsFree(ctx, tx, prego.CodeEnvExists, sqlEnvOfName, e.AppID, e.Name)
 		}
-		return e.EnvID, orgEvent(ctx, tx, prego.OrgEvent{OrgID: app.OrgID, Type: "env.create", Subject: e.EnvID, Actor: e.CreatedBy},
+		return e.EnvID, orgEvent(ctx, tx, org.Event{OrgID: app.OrgID, Type: "env.create", Subject: e.EnvID, Actor: e.CreatedBy},
 			map[string]any{"app_id": e.AppID, "name": e.Name, "region": e.Region})
 	})
 	if err != nil {
-		return prego.Env{}, false, asCoded("create env", err)
+		return workload.Env{}, false, asCoded("create env", err)
 	}
 	env, err = s.GetEnv(ctx, id)
 	return env, created, err
 }
 
-func appIn(ctx context.Context, tx pgx.Tx, id string) (prego.App, error) {
+func appIn(ctx context.Context, tx pgx.Tx, id string) (workload.App, error) {
 	rows, err := tx.Query(ctx, sqlGetApp, id)
 	if err != nil {
-		return prego.App{}, err
+		return workload.App{}, err
 	}
-	app, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.App])
+	app, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[workload.App])
 	if isNoRows(err) {
 		err = noSuchApp(id)
 	}
@@ -74,13 +76,13 @@ func noSuchEnv(id string) error {
 }
 
 // GetEnv reads one env, or CodeEnvNotFound.
-func (s *Store) GetEnv(ctx context.Context, id string) (prego.Env, error) {
-	env, err := first(collect[prego.Env](ctx, s, "get env", sqlGetEnv, id))
+func (s *Store) GetEnv(ctx context.Context, id string) (workload.Env, error) {
+	env, err := first(collect[workload.Env](ctx, s, "get env", sqlGetEnv, id))
 	if err == nil && env == nil {
 		err = noSuchEnv(id)
 	}
 	if err != nil {
-		return prego.Env{}, err
+		return workload.Env{}, err
 	}
 	return *env, nil
 }
@@ -91,7 +93,7 @@ ORDER BY created_at DESC, env_id DESC LIMIT $4`
 
 // ListEnvs is a page of an app's envs, newest first, and the cursor of the next one, or
 // CodeAppNotFound.
-func (s *Store) ListEnvs(ctx context.Context, f prego.ListFilter) (page []prego.Env, next string, err error) {
+func (s *Store) ListEnvs(ctx context.Context, f prego.ListFilter) (page []workload.Env, next string, err error) {
 	at, id, err := readCursor(f.Cursor, func(id string) error { return prego.ValidateID("cursor", "env-", id) })
 	if err != nil {
 		return nil, "", err
@@ -99,10 +101,10 @@ func (s *Store) ListEnvs(ctx context.Context, f prego.ListFilter) (page []prego.
 	if _, err := s.GetApp(ctx, f.ID); err != nil {
 		return nil, "", err
 	}
-	if page, err = collect[prego.Env](ctx, s, "list envs", sqlListEnvs, f.ID, at, id, f.Limit+1); err != nil {
+	if page, err = collect[workload.Env](ctx, s, "list envs", sqlListEnvs, f.ID, at, id, f.Limit+1); err != nil {
 		return nil, "", err
 	}
-	return pageOf(page, f.Limit, func(e prego.Env) (time.Time, string) { return e.CreatedAt, e.EnvID })
+	return pageOf(page, f.Limit, func(e workload.Env) (time.Time, string) { return e.CreatedAt, e.EnvID })
 }
 
 const sqlEnvOwner = `SELECT org_id FROM envs WHERE env_id = $1`
@@ -122,15 +124,15 @@ const sqlDeleteEnv = `UPDATE envs SET deleted_at = now() WHERE env_id = $1 AND d
 // changes nothing.
 func (s *Store) DeleteEnv(ctx context.Context, id, by string) error {
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
-		var org string
-		if err := tx.QueryRow(ctx, sqlEnvOwner, id).Scan(&org); err != nil {
+		var orgID string
+		if err := tx.QueryRow(ctx, sqlEnvOwner, id).Scan(&orgID); err != nil {
 			if isNoRows(err) {
 				return noSuchEnv(id)
 			}
 			return err
 		}
 		// What is made in it takes quota first, and then looks whether it is there.
-		if err := lockOrg(ctx, tx, org); err != nil {
+		if err := lockOrg(ctx, tx, orgID); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlHoldEnv, id); err != nil {
@@ -147,7 +149,7 @@ func (s *Store) DeleteEnv(ctx context.Context, id, by string) error {
 		if err != nil || tag.RowsAffected() == 0 {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "env.delete", Subject: id, Actor: by}, map[string]any{})
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "env.delete", Subject: id, Actor: by}, map[string]any{})
 	})
 	return asCodedOrNil("delete env", err)
 }

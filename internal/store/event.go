@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // An event with a dedup key is written once, however often its step repeats.
@@ -24,11 +25,11 @@ type execer interface {
 
 // AddEvent puts one line on a server's timeline. dedupKey "" makes each call a
 // line of its own.
-func (s *Store) AddEvent(ctx context.Context, e prego.ServerEvent, dedupKey string) error {
+func (s *Store) AddEvent(ctx context.Context, e server.Event, dedupKey string) error {
 	return addEvent(ctx, s.pool, e, dedupKey)
 }
 
-func addEvent(ctx context.Context, q execer, e prego.ServerEvent, dedupKey string) error {
+func addEvent(ctx context.Context, q execer, e server.Event, dedupKey string) error {
 	actor := e.Actor
 	if actor == "" {
 		actor = prego.ActorWorkflow
@@ -40,6 +41,6 @@ func addEvent(ctx context.Context, q execer, e prego.ServerEvent, dedupKey strin
 	return nil
 }
 
-func attemptKey(step prego.Step, attempt int) string { return fmt.Sprintf("%s/%d", step, attempt) }
+func attemptKey(step server.Step, attempt int) string { return fmt.Sprintf("%s/%d", step, attempt) }
 
 var _ execer = pgx.Tx(nil)

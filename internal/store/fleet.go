@@ -6,8 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 // The cursor is read first: what commits while the rest is read is met again the
@@ -167,17 +167,17 @@ FROM reserve_placement($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11,
 // Reserve gives a tenant its place in one round trip: the site is claimed, the
 // three counts are raised under their guards, and allocation, decision and event are
 // written, or nothing is. It never waits for another tenant's transaction.
-func (s *Store) Reserve(ctx context.Context, r prego.Reservation) (prego.ReserveResult, error) {
-	var out prego.ReserveResult
+func (s *Store) Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error) {
+	var out tenant.ReserveResult
 	err := s.pool.QueryRow(ctx, sqlReserve, r.TenantID, r.Generation, r.AppServerID, r.DBShardID, r.RedisPoolID, r.PoolSiteID, r.SiteName, r.DatabaseName,
 		r.Mode, r.Algorithm, r.AuditAs, r.Dedicates, r.Override, r.MemoryPctMax, r.MaxTenants, r.ReserveFor.Seconds(), r.Decision, r.Policy, r.Reason, r.Actor, r.AnyTags,
 		limit(r.CPUPctMax), limit(r.WorkerSlotsPctMax), limit(r.DBDiskPctMax), limit(r.RedisMemoryPctMax),
 	).Scan(&out.Outcome, &out.Lost, &out.LostID, &out.AllocationID)
 	if isViolation(err, "tenant_allocations_live") { // the same tenant, twice at once
-		return prego.ReserveResult{Outcome: prego.ReserveAlready}, nil
+		return tenant.ReserveResult{Outcome: tenant.ReserveAlready}, nil
 	}
 	if isViolation(err, "servers_cordoned") { // since the decision
-		return prego.ReserveResult{Outcome: prego.ReserveLost, Lost: "app_server", LostID: r.AppServerID}, nil
+		return tenant.ReserveResult{Outcome: tenant.ReserveLost, Lost: "app_server", LostID: r.AppServerID}, nil
 	}
 	if err != nil {
 		return out, fmt.Errorf("reserve for tenant %s: %w", r.TenantID, err)
@@ -197,7 +197,7 @@ WHERE NOT EXISTS (SELECT FROM (SELECT outcome, code, algorithm, decision_log FRO
   AND NOT EXISTS (SELECT FROM tenant_allocations WHERE tenant_id = $1 AND released_at IS NULL)`
 
 // RecordDecision stores a decision that placed nobody.
-func (s *Store) RecordDecision(ctx context.Context, d prego.DecisionRecord) error {
+func (s *Store) RecordDecision(ctx context.Context, d tenant.DecisionRecord) error {
 	if _, err := s.pool.Exec(ctx, sqlRecordDecision, d.TenantID, d.Outcome, d.Code, d.Algorithm, d.Decision, d.Policy, d.Actor); err != nil {
 		return fmt.Errorf("record decision for tenant %s: %w", d.TenantID, err)
 	}

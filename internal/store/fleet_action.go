@@ -10,12 +10,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 const actionColumns = `a.fleet_id, a.seq, a.key, a.action, a.inputs, a.data, a.status, a.reason, a.message, a.cause, a.requested_by, a.cancel_requested,
     a.created_at, a.started_at, a.finished_at`
 
-func scanAction(row pgx.CollectableRow) (a prego.FleetAction, err error) {
+func scanAction(row pgx.CollectableRow) (a server.FleetAction, err error) {
 	err = row.Scan(&a.FleetID, &a.Seq, &a.Key, &a.Action, &a.Inputs, &a.Data, &a.Status, &a.Reason, &a.Message, &a.Cause, &a.RequestedBy, &a.CancelRequested,
 		&a.CreatedAt, &a.StartedAt, &a.FinishedAt)
 	return a, err
@@ -35,7 +36,7 @@ VALUES ($1, $2, $3, $4, 'queued', $5, $6, $7, NULLIF($8, '')) RETURNING ` + acti
 // RequestFleetAction queues an action. The same request again with the same key is
 // met by the action that is there; another one with that key is
 // CodeIdempotencyConflict.
-func (s *Store) RequestFleetAction(ctx context.Context, r prego.FleetActionRequest) (a prego.FleetAction, err error) {
+func (s *Store) RequestFleetAction(ctx context.Context, r server.FleetActionRequest) (a server.FleetAction, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		var seq int
 		// The fleet's row is locked from here on.
@@ -67,7 +68,7 @@ func (s *Store) RequestFleetAction(ctx context.Context, r prego.FleetActionReque
 		return err
 	})
 	if err != nil && !errors.Is(err, errActionMet) {
-		return prego.FleetAction{}, asCoded("request action", err)
+		return server.FleetAction{}, asCoded("request action", err)
 	}
 	return a, nil
 }
@@ -103,20 +104,20 @@ FROM servers s WHERE s.fleet_id = $1 AND s.status NOT IN ('draining', 'terminate
 const sqlUsableRegions = `SELECT COALESCE((SELECT regions FROM infra_providers WHERE id = $1 AND enabled), '{}'), now()`
 
 // fleetState reads what an action is planned from.
-func fleetState(ctx context.Context, q querier, f prego.Fleet) (st prego.FleetState, err error) {
+func fleetState(ctx context.Context, q querier, f server.Fleet) (st server.FleetState, err error) {
 	st.Fleet = f
 	rows, err := q.Query(ctx, sqlFleetMembers, f.FleetID)
 	if err != nil {
 		return st, err
 	}
-	if st.Members, err = pgx.CollectRows(rows, pgx.RowToStructByPos[prego.FleetMember]); err != nil {
+	if st.Members, err = pgx.CollectRows(rows, pgx.RowToStructByPos[server.FleetMember]); err != nil {
 		return st, err
 	}
 	return st, q.QueryRow(ctx, sqlUsableRegions, f.InfraProvider).Scan(&st.Usable, &st.Now)
 }
 
 // FleetState reads what an action of a fleet would be planned from now.
-func (s *Store) FleetState(ctx context.Context, id string) (st prego.FleetState, err error) {
+func (s *Store) FleetState(ctx context.Context, id string) (st server.FleetState, err error) {
 	f, err := getFleet(ctx, s.pool, id)
 	if err == nil {
 		st, err = fleetState(ctx, s.pool, f)
@@ -140,12 +141,12 @@ const sqlFleetAim = `UPDATE fleets SET desired_capacity = $2, updated_at = now()
 
 const sqlPolicyUsed = `UPDATE fleet_policies SET last_used_at = now() WHERE fleet_id = $1 AND policy_id = ANY ($2)`
 
-type planner = func(prego.FleetState, prego.FleetAction) (prego.FleetPlan, error)
+type planner = func(server.FleetState, server.FleetAction) (server.FleetPlan, error)
 
 // BeginFleetAction takes the oldest action that waits and writes down what plan
 // makes of it, or answers with the one that is under way. nil: there is none. One
 // that can do nothing is failed, and returned as it is.
-func (s *Store) BeginFleetAction(ctx context.Context, fleetID string, plan planner) (taken *prego.FleetAction, err error) {
+func (s *Store) BeginFleetAction(ctx context.Context, fleetID string, plan planner) (taken *server.FleetAction, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		f, err := lockFleet(ctx, tx, fleetID)
 		if prego.CodeOf(err) == prego.CodeFleetNotFound {
@@ -166,7 +167,7 @@ func (s *Store) BeginFleetAction(ctx context.Context, fleetID string, plan plann
 			return err
 		}
 		taken = &a
-		if a.Status == prego.ActionRunning {
+		if a.Status == server.ActionRunning {
 			return nil
 		}
 		a, err = planAction(ctx, tx, f, a, plan)
@@ -179,7 +180,7 @@ func (s *Store) BeginFleetAction(ctx context.Context, fleetID string, plan plann
 }
 
 // planAction writes down what an action of a locked fleet will do.
-func planAction(ctx context.Context, tx pgx.Tx, f prego.Fleet, a prego.FleetAction, plan planner) (prego.FleetAction, error) {
+func planAction(ctx context.Context, tx pgx.Tx, f server.Fleet, a server.FleetAction, plan planner) (server.FleetAction, error) {
 	st, err := fleetState(ctx, tx, f)
 	if err != nil {
 		return a, err
@@ -188,15 +189,15 @@ func planAction(ctx context.Context, tx pgx.Tx, f prego.Fleet, a prego.FleetActi
 	if err != nil {
 		return a, err
 	}
-	status := prego.ActionRunning
+	status := server.ActionRunning
 	if p.Reason != "" {
-		status = prego.ActionFailed
+		status = server.ActionFailed
 	}
 	rows, err := tx.Query(ctx, sqlStartAction, a.FleetID, a.Seq, status, p.Data, p.Reason, p.Message)
 	if err != nil {
 		return a, err
 	}
-	if a, err = pgx.CollectExactlyOneRow(rows, scanAction); err != nil || status == prego.ActionFailed {
+	if a, err = pgx.CollectExactlyOneRow(rows, scanAction); err != nil || status == server.ActionFailed {
 		return a, err
 	}
 	if _, err := tx.Exec(ctx, sqlFleetAim, f.FleetID, p.Desired); err != nil {
@@ -214,15 +215,15 @@ INSERT INTO fleet_action_steps (fleet_id, seq, server_id, op, region, round, rep
 
 // addSteps names the servers that are to be made, after the number that there are,
 // and writes the steps.
-func addSteps(ctx context.Context, tx pgx.Tx, a prego.FleetAction, made int, steps []prego.FleetStep) ([]prego.FleetStep, error) {
+func addSteps(ctx context.Context, tx pgx.Tx, a server.FleetAction, made int, steps []server.FleetStep) ([]server.FleetStep, error) {
 	b := &pgx.Batch{}
 	for i := range steps {
 		st := &steps[i]
-		if st.Op == prego.StepOpCreate {
+		if st.Op == server.StepOpCreate {
 			made++
 			st.ServerID = fmt.Sprintf("%s-%s-%d", a.FleetID, a.Key, made)
 		}
-		st.State = prego.FleetStepPlanned
+		st.State = server.FleetStepPlanned
 		b.Queue(sqlAddStep, a.FleetID, a.Seq, st.ServerID, st.Op, st.Region, st.Round, st.Replan)
 	}
 	return steps, tx.SendBatch(ctx, b).Close()
@@ -234,7 +235,7 @@ const sqlActionSteps = `
 SELECT op, server_id, region, round, replan, state, message, at FROM fleet_action_steps WHERE fleet_id = $1 AND seq = $2
 ORDER BY round, op, server_id COLLATE "C"`
 
-func getAction(ctx context.Context, q querier, fleetID string, seq int) (a prego.FleetAction, err error) {
+func getAction(ctx context.Context, q querier, fleetID string, seq int) (a server.FleetAction, err error) {
 	rows, err := q.Query(ctx, sqlGetAction, fleetID, seq)
 	if err != nil {
 		return a, err
@@ -249,15 +250,15 @@ func getAction(ctx context.Context, q querier, fleetID string, seq int) (a prego
 	if rows, err = q.Query(ctx, sqlActionSteps, fleetID, seq); err != nil {
 		return a, err
 	}
-	a.Steps, err = pgx.CollectRows(rows, pgx.RowToStructByPos[prego.FleetStep])
+	a.Steps, err = pgx.CollectRows(rows, pgx.RowToStructByPos[server.FleetStep])
 	return a, err
 }
 
 // GetFleetAction reads an action with its steps, or CodeActionNotFound.
-func (s *Store) GetFleetAction(ctx context.Context, fleetID string, seq int) (prego.FleetAction, error) {
+func (s *Store) GetFleetAction(ctx context.Context, fleetID string, seq int) (server.FleetAction, error) {
 	a, err := getAction(ctx, s.pool, fleetID, seq)
 	if err != nil {
-		return prego.FleetAction{}, asCoded("get action", err)
+		return server.FleetAction{}, asCoded("get action", err)
 	}
 	return a, nil
 }
@@ -266,7 +267,7 @@ const sqlListActions = `SELECT ` + actionColumns + ` FROM fleet_actions a WHERE 
 
 // ListFleetActions is a page of a fleet's actions, newest first, those before the
 // number given (0: from the newest), without their steps.
-func (s *Store) ListFleetActions(ctx context.Context, fleetID string, before, limit int) (page []prego.FleetAction, more bool, err error) {
+func (s *Store) ListFleetActions(ctx context.Context, fleetID string, before, limit int) (page []server.FleetAction, more bool, err error) {
 	page, err = collectBy(ctx, s, "list actions", scanAction, sqlListActions, fleetID, before, limit+1)
 	if err != nil {
 		return nil, false, err
@@ -284,8 +285,8 @@ WHERE fleet_id = $1 AND seq = $2 AND status IN ('queued', 'running') AND driven_
 
 // CancelFleetAction ends an action that waits; of one that is under way the steps
 // that have not begun are left out.
-func (s *Store) CancelFleetAction(ctx context.Context, fleetID string, seq int, by string) (prego.FleetAction, error) {
-	var a *prego.FleetAction
+func (s *Store) CancelFleetAction(ctx context.Context, fleetID string, seq int, by string) (server.FleetAction, error) {
+	var a *server.FleetAction
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		// An action that is being taken up is not one that waits any more.
 		if _, err := tx.Exec(ctx, sqlLockFleet, fleetID); err != nil {
@@ -302,7 +303,7 @@ func (s *Store) CancelFleetAction(ctx context.Context, fleetID string, seq int, 
 		return err
 	})
 	if err != nil {
-		return prego.FleetAction{}, asCoded("cancel action", err)
+		return server.FleetAction{}, asCoded("cancel action", err)
 	}
 	if a != nil {
 		return *a, nil
@@ -340,7 +341,7 @@ const sqlFailStep = `UPDATE fleet_action_steps SET state = $5, message = $6, at 
 // NextFleetBatch takes the steps of an action that are next, at most limit of one
 // kind: the rows of servers to be made are written, those to be taken down are
 // cordoned. Repeated, it answers with the same ones.
-func (s *Store) NextFleetBatch(ctx context.Context, fleetID string, seq, limit int) (b prego.FleetBatch, err error) {
+func (s *Store) NextFleetBatch(ctx context.Context, fleetID string, seq, limit int) (b server.FleetBatch, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if b.Fleet, err = lockFleet(ctx, tx, fleetID); err != nil {
 			return err
@@ -358,10 +359,10 @@ func (s *Store) NextFleetBatch(ctx context.Context, fleetID string, seq, limit i
 		if err != nil {
 			return err
 		}
-		if b.Steps, err = pgx.CollectRows(rows, pgx.RowToStructByPos[prego.FleetStep]); err != nil {
+		if b.Steps, err = pgx.CollectRows(rows, pgx.RowToStructByPos[server.FleetStep]); err != nil {
 			return err
 		}
-		if len(b.Steps) > 0 && b.Steps[0].Op == prego.StepOpDelete {
+		if len(b.Steps) > 0 && b.Steps[0].Op == server.StepOpDelete {
 			ids := make([]string, len(b.Steps))
 			for i, st := range b.Steps {
 				ids[i] = st.ServerID
@@ -377,7 +378,7 @@ func (s *Store) NextFleetBatch(ctx context.Context, fleetID string, seq, limit i
 		return nil
 	})
 	if err != nil {
-		return prego.FleetBatch{}, asCoded("next steps", err)
+		return server.FleetBatch{}, asCoded("next steps", err)
 	}
 	return b, nil
 }
@@ -393,19 +394,19 @@ func memberIn(ctx context.Context, q querier, serverID, fleetID string) (member 
 
 // askFor writes the row of a server that is to be made; when it is refused, the step
 // has failed.
-func askFor(ctx context.Context, tx pgx.Tx, f prego.Fleet, a prego.FleetAction, st *prego.FleetStep) error {
+func askFor(ctx context.Context, tx pgx.Tx, f server.Fleet, a server.FleetAction, st *server.FleetStep) error {
 	if member, err := memberIn(ctx, tx, st.ServerID, f.FleetID); err != nil || member {
 		return err
 	}
 	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
-		_, _, err := insertServerIn(ctx, tx, fleetServer(prego.FleetServer{
+		_, _, err := insertServerIn(ctx, tx, fleetServer(server.FleetServer{
 			ServerID: st.ServerID, Role: f.Role, Region: st.Region, Provider: f.InfraProvider, Spec: f.Spec, FleetID: f.FleetID, FleetProfile: f.Profile,
 		}, fmt.Sprintf("fleet %s, action %d", f.FleetID, a.Seq)))
 		return err
 	})
 	var refusal *prego.Error
 	if errors.As(err, &refusal) {
-		st.State, st.Message = prego.FleetStepFailed, refusal.Error()
+		st.State, st.Message = server.FleetStepFailed, refusal.Error()
 		return nil
 	}
 	return err
@@ -415,8 +416,8 @@ const sqlMadeSteps = `SELECT count(*) FROM fleet_action_steps WHERE fleet_id = $
 
 // RecordFleetSteps writes down how steps went. Where one did not go as planned, replan
 // may name others, or have some of what is left skipped.
-func (s *Store) RecordFleetSteps(ctx context.Context, fleetID string, seq int, results []prego.FleetStepResult,
-	replan func(prego.FleetState, prego.FleetAction) (prego.FleetReplan, error),
+func (s *Store) RecordFleetSteps(ctx context.Context, fleetID string, seq int, results []server.FleetStepResult,
+	replan func(server.FleetState, server.FleetAction) (server.FleetReplan, error),
 ) error {
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlLockFleet, fleetID); err != nil {
@@ -428,7 +429,7 @@ func (s *Store) RecordFleetSteps(ctx context.Context, fleetID string, seq int, r
 			if err != nil {
 				return err
 			}
-			failed = failed || tag.RowsAffected() == 1 && r.State != prego.FleetStepDone
+			failed = failed || tag.RowsAffected() == 1 && r.State != server.FleetStepDone
 		}
 		if !failed {
 			return nil // also when this was recorded before
@@ -450,7 +451,7 @@ func (s *Store) RecordFleetSteps(ctx context.Context, fleetID string, seq int, r
 			return err
 		}
 		for _, skip := range p.Skip {
-			if _, err := tx.Exec(ctx, sqlFailStep, fleetID, seq, skip.ServerID, skip.Op, prego.FleetStepSkipped, skip.Message); err != nil {
+			if _, err := tx.Exec(ctx, sqlFailStep, fleetID, seq, skip.ServerID, skip.Op, server.FleetStepSkipped, skip.Message); err != nil {
 				return err
 			}
 		}
@@ -477,7 +478,7 @@ UPDATE fleet_actions a SET finished_at = now(), status = $3, reason = $4, messag
 WHERE fleet_id = $1 AND seq = $2 AND status = 'running' RETURNING ` + actionColumns
 
 // FinishFleetAction ends an action by how its steps went.
-func (s *Store) FinishFleetAction(ctx context.Context, fleetID string, seq int) (a prego.FleetAction, err error) {
+func (s *Store) FinishFleetAction(ctx context.Context, fleetID string, seq int) (a server.FleetAction, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if a, err = getAction(ctx, tx, fleetID, seq); err != nil || a.Status.Ended() {
 			return err
@@ -499,7 +500,7 @@ func (s *Store) FinishFleetAction(ctx context.Context, fleetID string, seq int) 
 		return err
 	})
 	if err != nil {
-		return prego.FleetAction{}, asCoded("finish action", err)
+		return server.FleetAction{}, asCoded("finish action", err)
 	}
 	return a, nil
 }
@@ -514,18 +515,18 @@ WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') AND tenant_cou
 
 // DrainMember begins to take a server down that no tenant lives on, and none is to, and
 // that runs no instance, else CodeServerHasTenants. One that is going or gone is returned as it is.
-func (s *Store) DrainMember(ctx context.Context, id, by string) (prego.Server, error) {
-	server, err := s.transition(ctx, id, prego.ServerEvent{
-		ServerID: id, Step: prego.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: "by " + by, Actor: prego.ActorWorkflow,
+func (s *Store) DrainMember(ctx context.Context, id, by string) (server.Server, error) {
+	srv, err := s.transition(ctx, id, server.Event{
+		ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: "by " + by, Actor: prego.ActorWorkflow,
 	}, "%s", sqlDrainMember)
 	if prego.CodeOf(err) != prego.CodeInvalidTransition {
-		return server, err
+		return srv, err
 	}
-	server, err = s.GetServer(ctx, id)
-	if err == nil && server.Status != prego.ServerDraining && server.Status != prego.ServerTerminated {
-		return server, prego.Errorf(prego.CodeServerHasTenants, "tenants live on server %s, or one is to, or it runs instances of process groups", id)
+	srv, err = s.GetServer(ctx, id)
+	if err == nil && srv.Status != server.Draining && srv.Status != server.Terminated {
+		return srv, prego.Errorf(prego.CodeServerHasTenants, "tenants live on server %s, or one is to, or it runs instances of process groups", id)
 	}
-	return server, err
+	return srv, err
 }
 
 const sqlUncordon = `UPDATE servers SET cordoned_at = NULL, updated_at = now() WHERE server_id = $1 AND cordoned_at IS NOT NULL AND status NOT IN ('draining', 'terminated')`

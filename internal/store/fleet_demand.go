@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // Fleets that may make servers for tenants, newest first. They are locked in this
@@ -27,7 +29,7 @@ VALUES ($1, $2, $3, $4, 'queued', $5, $6, $6) RETURNING ` + actionColumns
 // region: as an action of it, planned by its policies within its bounds. The action
 // is carried out by the run that asks, not behind what operators queued. No fleet:
 // nil.
-func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region, suits func(prego.Fleet) bool, n int, cause, run string, plan planner) (*prego.Fleet, *prego.FleetAction, error) {
+func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region, suits func(server.Fleet) bool, n int, cause, run string, plan planner) (*server.Fleet, *server.FleetAction, error) {
 	rows, err := tx.Query(ctx, sqlServingFleets, role, region)
 	if err != nil {
 		return nil, nil, err
@@ -53,7 +55,7 @@ func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region
 			if err != nil {
 				return nil, nil, err
 			}
-			want := prego.FleetAction{FleetID: id, Action: prego.ClusterScaleOut, Inputs: inputs}
+			want := server.FleetAction{FleetID: id, Action: server.ClusterScaleOut, Inputs: inputs}
 			p, err := plan(st, want)
 			if err != nil {
 				return nil, nil, err
@@ -65,14 +67,14 @@ func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region
 			if err != nil {
 				return nil, nil, err
 			}
-			a, err = planAction(ctx, tx, f, a, func(prego.FleetState, prego.FleetAction) (prego.FleetPlan, error) { return p, nil })
+			a, err = planAction(ctx, tx, f, a, func(server.FleetState, server.FleetAction) (server.FleetPlan, error) { return p, nil })
 			return &f, &a, err
 		}
 	}
 	return nil, nil, nil
 }
 
-func takeDemand(ctx context.Context, tx pgx.Tx, want prego.FleetAction, cause, run string) (prego.FleetAction, error) {
+func takeDemand(ctx context.Context, tx pgx.Tx, want server.FleetAction, cause, run string) (server.FleetAction, error) {
 	var seq int
 	if err := tx.QueryRow(ctx, sqlNextSeq, want.FleetID).Scan(&seq); err != nil {
 		return want, err
@@ -85,7 +87,7 @@ func takeDemand(ctx context.Context, tx pgx.Tx, want prego.FleetAction, cause, r
 }
 
 // makes tells whether a fleet's servers may have just these tags.
-func makes(f prego.Fleet, tags []string) bool {
+func makes(f server.Fleet, tags []string) bool {
 	for _, t := range f.Spec.Tags {
 		if !slices.Contains(tags, t) {
 			return false
@@ -98,7 +100,7 @@ func makes(f prego.Fleet, tags []string) bool {
 // fleets, and asks for the servers, all in one transaction: as many as fleets have
 // room for. Without any room nothing is begun, and the round's message says so.
 // Repeated, it answers with the round that was begun.
-func (s *Store) BeginFleetScaling(ctx context.Context, e prego.ScalingRound, plan planner) (begun prego.ScalingRound, err error) {
+func (s *Store) BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, plan planner) (begun tenant.ScalingRound, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		begun = e
 		begun.ServerIDs, begun.TierLocks, begun.Tags, begun.Requested = nil, nil, nil, 0
@@ -143,10 +145,10 @@ func (s *Store) BeginFleetScaling(ctx context.Context, e prego.ScalingRound, pla
 var errRoundBegun = errors.New("the round is begun already")
 
 // askFleets asks for n servers of a round that have the same tags.
-func askFleets(ctx context.Context, tx pgx.Tx, e prego.ScalingRound, from, n int, begun *prego.ScalingRound, plan planner) error {
+func askFleets(ctx context.Context, tx pgx.Tx, e tenant.ScalingRound, from, n int, begun *tenant.ScalingRound, plan planner) error {
 	tags := e.Tags[from]
 	for n > 0 {
-		f, a, err := demand(ctx, tx, e.Role, e.Region, func(f prego.Fleet) bool { return makes(f, tags) }, n, e.Trigger, e.WorkflowID, plan)
+		f, a, err := demand(ctx, tx, e.Role, e.Region, func(f server.Fleet) bool { return makes(f, tags) }, n, e.Trigger, e.WorkflowID, plan)
 		if err != nil || f == nil {
 			return err
 		}
@@ -156,7 +158,7 @@ func askFleets(ctx context.Context, tx pgx.Tx, e prego.ScalingRound, from, n int
 			if len(tags) == 0 {
 				spec.Tags = nil
 			}
-			if _, _, err := insertServerIn(ctx, tx, fleetServer(prego.FleetServer{
+			if _, _, err := insertServerIn(ctx, tx, fleetServer(server.FleetServer{
 				ServerID: st.ServerID, Role: e.Role, Region: e.Region, Provider: f.InfraProvider, Spec: spec, PlanTierLock: e.TierLocks[from],
 				FleetID: f.FleetID, FleetProfile: f.Profile,
 			}, e.WorkflowID)); err != nil {
@@ -204,17 +206,17 @@ func (s *Store) finishDemand(ctx context.Context, eventID int64) error {
 // member of a fleet that serves tenants, has room, and makes servers that satisfy c;
 // without any it is refused with CodeFleetFull. Its tags are the fleet's and those
 // asked for. Repeated, it meets its row.
-func (s *Store) RequestFleetMember(ctx context.Context, n prego.FleetServer, c prego.Constraint, by string, plan planner) (server prego.Server, err error) {
+func (s *Store) RequestFleetMember(ctx context.Context, n server.FleetServer, c prego.Constraint, by string, plan planner) (srv server.Server, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		server, err = serverIn(ctx, tx, n.ServerID)
+		srv, err = serverIn(ctx, tx, n.ServerID)
 		if prego.CodeOf(err) != prego.CodeServerNotFound {
 			return err
 		}
-		tagged := func(f prego.Fleet) []string {
+		tagged := func(f server.Fleet) []string {
 			tags, _ := prego.NormalizeTags(slices.Concat(f.Spec.Tags, n.Spec.Tags)) // both are normal: nothing is refused
 			return tags
 		}
-		f, a, err := demand(ctx, tx, n.Role, n.Region, func(f prego.Fleet) bool {
+		f, a, err := demand(ctx, tx, n.Role, n.Region, func(f server.Fleet) bool {
 			tags := tagged(f)
 			return c.SatisfiedBy(tags) && f.Constraint.SatisfiedBy(tags)
 		}, 1, by, by, plan)
@@ -231,7 +233,7 @@ func (s *Store) RequestFleetMember(ctx context.Context, n prego.FleetServer, c p
 			n.Spec.Tags = nil
 		}
 		var created bool
-		if server, created, err = insertServerIn(ctx, tx, fleetServer(n, by)); err != nil {
+		if srv, created, err = insertServerIn(ctx, tx, fleetServer(n, by)); err != nil {
 			return err
 		}
 		if !created { // another step was as far while this one waited for the fleets
@@ -241,9 +243,9 @@ func (s *Store) RequestFleetMember(ctx context.Context, n prego.FleetServer, c p
 		return err
 	})
 	if err != nil && !errors.Is(err, errMemberMet) {
-		return prego.Server{}, asCoded("request fleet server", err)
+		return server.Server{}, asCoded("request fleet server", err)
 	}
-	return server, nil
+	return srv, nil
 }
 
 // errMemberMet undoes an action whose server was asked for already.
@@ -262,7 +264,7 @@ WHERE f.serves_tenants AND f.role = $1 AND i.enabled AND $2 = ANY (i.regions) OR
 // FleetTags are the tags of the servers that fleets would make for tenants of a
 // region, in the order in which the fleets are asked.
 func (s *Store) FleetTags(ctx context.Context, region prego.Region, role prego.Role) ([][]string, error) {
-	specs, err := collectBy(ctx, s, "tags of fleets", pgx.RowTo[prego.ServerSpec], sqlServingTags, role, region)
+	specs, err := collectBy(ctx, s, "tags of fleets", pgx.RowTo[server.Spec], sqlServingTags, role, region)
 	out := make([][]string, 0, len(specs))
 	for _, spec := range specs {
 		out = append(out, filled(spec.Tags))

@@ -9,14 +9,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 const sqlImageColumns = `image_id, provider, region, base_image, architecture, recipe_hash, agent_sha256, stack_sha256, containers, status, reason, message, current, attempt,
     server_type, location, COALESCE(provider_image_id, ''), size_gb, disk_gb, COALESCE(verify_server_id, ''), created_by, created_at, updated_at, verified_at, deleted_at,
     EXTRACT(EPOCH FROM now() - updated_at)::float8`
 
-func scanImage(row pgx.CollectableRow) (prego.GoldenImage, error) {
-	var g prego.GoldenImage
+func scanImage(row pgx.CollectableRow) (server.GoldenImage, error) {
+	var g server.GoldenImage
 	var idle float64
 	err := row.Scan(&g.ImageID, &g.Provider, &g.Region, &g.BaseImage, &g.Architecture, &g.RecipeHash, &g.AgentSHA256, &g.StackSHA256, &g.Containers, &g.Status, &g.Reason, &g.Message, &g.Current, &g.Attempt,
 		&g.ServerType, &g.Location, &g.ProviderImageID, &g.SizeGB, &g.DiskGB, &g.VerifyServerID, &g.CreatedBy, &g.CreatedAt, &g.UpdatedAt, &g.VerifiedAt, &g.DeletedAt, &idle)
@@ -30,8 +31,8 @@ VALUES ($1, $2, $3, $4, $5, $6) RETURNING ` + sqlImageColumns
 
 // CreateGoldenImage accepts the building of an image; CodeGoldenImageBuilding while
 // another of its kind is built.
-func (s *Store) CreateGoldenImage(ctx context.Context, g prego.GoldenImage) (prego.GoldenImage, error) {
-	var out prego.GoldenImage
+func (s *Store) CreateGoldenImage(ctx context.Context, g server.GoldenImage) (server.GoldenImage, error) {
+	var out server.GoldenImage
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		if err := checkProvider(ctx, tx, g.Provider, g.Region); err != nil {
 			return err
@@ -57,7 +58,7 @@ UPDATE golden_images SET recipe_hash = $2, agent_sha256 = $3, stack_sha256 = $4,
 WHERE image_id = $1 AND status = 'building' AND recipe_hash = ''`
 
 // SetRecipe writes what an image is built from, once.
-func (s *Store) SetRecipe(ctx context.Context, imageID string, r prego.ImageRecipe) error {
+func (s *Store) SetRecipe(ctx context.Context, imageID string, r server.ImageRecipe) error {
 	if _, err := s.pool.Exec(ctx, sqlSetRecipe, imageID, r.Hash, r.AgentSHA256, r.StackSHA256, filled(r.Containers)); err != nil {
 		return fmt.Errorf("recipe of image %s: %w", imageID, err)
 	}
@@ -67,13 +68,13 @@ func (s *Store) SetRecipe(ctx context.Context, imageID string, r prego.ImageReci
 const sqlGetImage = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE image_id = $1`
 
 // GetGoldenImage reads one, or CodeGoldenImageNotFound.
-func (s *Store) GetGoldenImage(ctx context.Context, id string) (prego.GoldenImage, error) {
+func (s *Store) GetGoldenImage(ctx context.Context, id string) (server.GoldenImage, error) {
 	g, err := first(collectBy(ctx, s, "image "+id, scanImage, sqlGetImage, id))
 	if err == nil && g == nil {
 		err = prego.Errorf(prego.CodeGoldenImageNotFound, "no image %s", id)
 	}
 	if err != nil {
-		return prego.GoldenImage{}, err
+		return server.GoldenImage{}, err
 	}
 	return *g, nil
 }
@@ -84,7 +85,7 @@ WHERE ($1 OR status <> 'deleted') AND ($2 = '' OR (created_at, image_id) < (SELE
 ORDER BY created_at DESC, image_id DESC LIMIT $3`
 
 // ListGoldenImages lists a page, newest first, from behind the image named after.
-func (s *Store) ListGoldenImages(ctx context.Context, deleted bool, after string, limit int) (page []prego.GoldenImage, more bool, err error) {
+func (s *Store) ListGoldenImages(ctx context.Context, deleted bool, after string, limit int) (page []server.GoldenImage, more bool, err error) {
 	page, err = collectBy(ctx, s, "images", scanImage, sqlListImages, deleted, after, limit+1)
 	if more = len(page) > limit; more {
 		page = page[:limit]
@@ -95,17 +96,17 @@ func (s *Store) ListGoldenImages(ctx context.Context, deleted bool, after string
 const sqlLiveImages = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE provider = $1 AND status <> 'deleted' ORDER BY image_id`
 
 // LiveGoldenImages are all that a provider may still hold something of.
-func (s *Store) LiveGoldenImages(ctx context.Context, provider prego.InfraProviderID) ([]prego.GoldenImage, error) {
+func (s *Store) LiveGoldenImages(ctx context.Context, provider prego.InfraProviderID) ([]server.GoldenImage, error) {
 	return collectBy(ctx, s, "live images", scanImage, sqlLiveImages, provider)
 }
 
 const sqlCurrentImage = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE provider = $1 AND base_image = $2 AND architecture = $3 AND current`
 
 // CurrentGoldenImage is the verified image that servers are made from; false for none.
-func (s *Store) CurrentGoldenImage(ctx context.Context, provider prego.InfraProviderID, baseImage, architecture string) (prego.GoldenImage, bool, error) {
+func (s *Store) CurrentGoldenImage(ctx context.Context, provider prego.InfraProviderID, baseImage, architecture string) (server.GoldenImage, bool, error) {
 	g, err := first(collectBy(ctx, s, "current image", scanImage, sqlCurrentImage, provider, baseImage, architecture))
 	if err != nil || g == nil {
-		return prego.GoldenImage{}, false, err
+		return server.GoldenImage{}, false, err
 	}
 	return *g, true, nil
 }
@@ -116,12 +117,12 @@ WHERE image_id = $1 AND status = 'building' AND attempt <= $2 AND provider_image
 
 // BeginBuilder writes that a builder is about to be made, with an intent for each thing
 // that this makes at the provider. ErrSuperseded if the image is not being built.
-func (s *Store) BeginBuilder(ctx context.Context, imageID string, attempt int, c prego.Candidate, intents []prego.ResourceIntent) error {
+func (s *Store) BeginBuilder(ctx context.Context, imageID string, attempt int, c server.Candidate, intents []server.ResourceIntent) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var provider prego.InfraProviderID
 		err := tx.QueryRow(ctx, sqlBeginBuilder, imageID, attempt, c.ServerType, c.Location, "making the builder, "+c.String()).Scan(&provider)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return prego.ErrSuperseded
+			return server.ErrSuperseded
 		}
 		if err != nil {
 			return fmt.Errorf("begin the builder of %s: %w", imageID, err)
@@ -164,17 +165,17 @@ WHERE image_id = $1 AND status = 'building' RETURNING provider`
 
 // SnapshotTaken records the provider's id of an image. The ledger has it also when the
 // row has moved on: it exists and is billed.
-func (s *Store) SnapshotTaken(ctx context.Context, provider prego.InfraProviderID, imageID, name string, h prego.SnapshotHandle) error {
+func (s *Store) SnapshotTaken(ctx context.Context, provider prego.InfraProviderID, imageID, name string, h server.SnapshotHandle) error {
 	superseded := false
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlSnapshotTaken, imageID, h.ProviderImageID, h.SizeGB, h.DiskGB).Scan(new(string))
 		if superseded = errors.Is(err, pgx.ErrNoRows); err != nil && !superseded {
 			return fmt.Errorf("snapshot of %s: %w", imageID, err)
 		}
-		return confirmCreated(ctx, tx, provider, "", 0, prego.ResourceImage, name, h.ProviderImageID)
+		return confirmCreated(ctx, tx, provider, "", 0, server.ResourceImage, name, h.ProviderImageID)
 	})
 	if err == nil && superseded {
-		return prego.ErrSuperseded
+		return server.ErrSuperseded
 	}
 	return err
 }
@@ -188,12 +189,12 @@ WHERE image_id = $1 AND status IN ('building', 'verifying') AND provider_image_i
 
 // BeginVerify writes the row of the server that is booted from an image. Nobody ever
 // lands there: it is cordoned from the start.
-func (s *Store) BeginVerify(ctx context.Context, imageID string, r prego.CreateServerRequest) error {
+func (s *Store) BeginVerify(ctx context.Context, imageID string, r server.CreateRequest) error {
 	hash := r.Hash()
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, _, err := insertServerIn(ctx, tx, newServer{
 			id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: "image " + imageID,
-			managedBy: prego.ManagedByWorkerDirect, purpose: prego.PurposeAgentBootstrap, step: prego.StepRequested,
+			managedBy: prego.ManagedByWorkerDirect, purpose: server.PurposeAgentBootstrap, step: server.StepRequested,
 		}); err != nil {
 			return fmt.Errorf("verify image %s: %w", imageID, err)
 		}
@@ -205,7 +206,7 @@ func (s *Store) BeginVerify(ctx context.Context, imageID string, r prego.CreateS
 			return fmt.Errorf("verify image %s: %w", imageID, err)
 		}
 		if tag.RowsAffected() == 0 {
-			return prego.ErrSuperseded
+			return server.ErrSuperseded
 		}
 		return nil
 	})
@@ -239,7 +240,7 @@ func (s *Store) PublishImage(ctx context.Context, imageID string) error {
 			return fmt.Errorf("publish image %s: %w", imageID, err)
 		}
 		if !ready {
-			return prego.ErrSuperseded
+			return server.ErrSuperseded
 		}
 		return nil
 	})
@@ -281,9 +282,9 @@ WHERE image_id = $1 AND status IN ('ready', 'failed') AND NOT current AND NOT ` 
 // RequestImageDelete accepts that an image is deleted. One that is being built is
 // returned as it is: its run is to be cancelled. The current one, and one that a server
 // is being made from, are refused.
-func (s *Store) RequestImageDelete(ctx context.Context, imageID, by string) (prego.GoldenImage, error) {
+func (s *Store) RequestImageDelete(ctx context.Context, imageID, by string) (server.GoldenImage, error) {
 	if _, err := s.pool.Exec(ctx, sqlDeleteImage, imageID, by); err != nil {
-		return prego.GoldenImage{}, fmt.Errorf("delete image %s: %w", imageID, err)
+		return server.GoldenImage{}, fmt.Errorf("delete image %s: %w", imageID, err)
 	}
 	g, err := s.GetGoldenImage(ctx, imageID)
 	switch {
@@ -291,7 +292,7 @@ func (s *Store) RequestImageDelete(ctx context.Context, imageID, by string) (pre
 		return g, err
 	case g.Current:
 		return g, prego.Errorf(prego.CodeGoldenImageCurrent, "image %s is the one that servers are made from; build another one first", imageID)
-	case g.Status == prego.ImageReady || g.Status == prego.ImageFailed:
+	case g.Status == server.ImageReady || g.Status == server.ImageFailed:
 		return g, prego.Errorf(prego.CodeGoldenImageInUse, "a server is being made from image %s; try again when it is active", imageID)
 	}
 	return g, nil

@@ -9,7 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/workload"
 )
 
 const groupColumns = `g.group_id, g.env_id, g.org_id, g.region, g.name, g.spec, g.release, g.stable_release, g.replicas, g.require_tags, g.disallow_tags,
@@ -17,7 +19,7 @@ const groupColumns = `g.group_id, g.env_id, g.org_id, g.region, g.name, g.spec, 
     g.created_by, g.created_at, g.updated_at, g.converged,
     COALESCE((SELECT jsonb_object_agg(state, n) FROM (SELECT state, count(*) AS n FROM instances i WHERE i.group_id = g.group_id AND i.state <> 'stopped' GROUP BY state) s), '{}')`
 
-func scanGroup(row pgx.CollectableRow) (g prego.ProcessGroup, err error) {
+func scanGroup(row pgx.CollectableRow) (g workload.Group, err error) {
 	err = row.Scan(&g.GroupID, &g.EnvID, &g.OrgID, &g.Region, &g.Name, &g.Spec, &g.Release, &g.StableRelease, &g.Replicas, &g.Constraint.Require, &g.Constraint.Disallow,
 		&g.DeployStatus, &g.DeployMessage, &g.Status, &g.StatusReason, &g.StatusMessage, &g.Decision, &g.NextAttemptAt, &g.WaitingSince,
 		&g.CreatedBy, &g.CreatedAt, &g.UpdatedAt, &g.Converged, &g.Instances)
@@ -25,7 +27,7 @@ func scanGroup(row pgx.CollectableRow) (g prego.ProcessGroup, err error) {
 }
 
 // oneGroup runs a statement that answers a group, or CodeGroupNotFound.
-func oneGroup(ctx context.Context, q querier, sql, id string, args ...any) (g prego.ProcessGroup, err error) {
+func oneGroup(ctx context.Context, q querier, sql, id string, args ...any) (g workload.Group, err error) {
 	rows, err := q.Query(ctx, sql, append([]any{id}, args...)...)
 	if err != nil {
 		return g, fmt.Errorf("process group %s: %w", id, err)
@@ -43,7 +45,7 @@ func oneGroup(ctx context.Context, q querier, sql, id string, args ...any) (g pr
 const sqlGetGroup = `SELECT ` + groupColumns + ` FROM process_groups g WHERE g.group_id = $1 AND g.deleted_at IS NULL`
 
 // GetGroup reads a process group, or CodeGroupNotFound.
-func (s *Store) GetGroup(ctx context.Context, id string) (prego.ProcessGroup, error) {
+func (s *Store) GetGroup(ctx context.Context, id string) (workload.Group, error) {
 	return oneGroup(ctx, s.pool, sqlGetGroup, id)
 }
 
@@ -51,7 +53,7 @@ const sqlListGroups = `SELECT ` + groupColumns + ` FROM process_groups g WHERE g
 
 // ListGroups is a page of an environment's groups by name, those after the one given,
 // and whether there are more.
-func (s *Store) ListGroups(ctx context.Context, envID, after string, limit int) (page []prego.ProcessGroup, more bool, err error) {
+func (s *Store) ListGroups(ctx context.Context, envID, after string, limit int) (page []workload.Group, more bool, err error) {
 	if _, err := s.groupEnv(ctx, s.pool, sqlEnvOrg, envID); err != nil {
 		return nil, false, err
 	}
@@ -91,8 +93,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) RETURNING ` + groupCo
 
 // CreateGroup makes a process group and takes what its replicas need of the org's
 // quota. The same request again meets it; another one of that name is CodeGroupExists.
-func (s *Store) CreateGroup(ctx context.Context, id, envID string, r prego.CreateGroupRequest, by string) (g prego.ProcessGroup, created bool, err error) {
-	err = s.inEnv(ctx, "create process group", envID, func(tx pgx.Tx, org string, region prego.Region) error {
+func (s *Store) CreateGroup(ctx context.Context, id, envID string, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error) {
+	err = s.inEnv(ctx, "create process group", envID, func(tx pgx.Tx, orgID string, region prego.Region) error {
 		g, err = oneGroup(ctx, tx, sqlGroupOfName, envID, r.Name)
 		if err == nil {
 			return sameGroup(g, r)
@@ -104,10 +106,10 @@ func (s *Store) CreateGroup(ctx context.Context, id, envID string, r prego.Creat
 		if err := tx.QueryRow(ctx, sqlOverhead).Scan(&overhead); err != nil {
 			return err
 		}
-		if err := s.takeQuota(ctx, tx, org, promised(promise{replicas: *r.Replicas, memory: r.Spec.MemoryLimitBytes + overhead, cpu: r.Spec.CPURequest})...); err != nil {
+		if err := s.takeQuota(ctx, tx, orgID, promised(promise{replicas: *r.Replicas, memory: r.Spec.MemoryLimitBytes + overhead, cpu: r.Spec.CPURequest})...); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sqlInsertGroup, id, envID, org, region, r.Name, r.Spec, r.Spec.MemoryLimitBytes, r.Spec.CPURequest, *r.Replicas,
+		rows, err := tx.Query(ctx, sqlInsertGroup, id, envID, orgID, region, r.Name, r.Spec, r.Spec.MemoryLimitBytes, r.Spec.CPURequest, *r.Replicas,
 			filled(r.Spec.Constraint.Require), filled(r.Spec.Constraint.Disallow), by)
 		if err != nil {
 			return err
@@ -116,17 +118,17 @@ func (s *Store) CreateGroup(ctx context.Context, id, envID string, r prego.Creat
 			return err
 		}
 		created = true
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "group.create", Subject: id, Actor: by},
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "group.create", Subject: id, Actor: by},
 			map[string]any{"env_id": envID, "name": r.Name, "image": r.Spec.Image, "replicas": *r.Replicas, "memory_limit_bytes": r.Spec.MemoryLimitBytes, "cpu_request": r.Spec.CPURequest})
 	})
 	if err != nil {
-		return prego.ProcessGroup{}, false, err
+		return workload.Group{}, false, err
 	}
 	return g, created, nil
 }
 
 // sameGroup tells whether a request asks for what the group of its name is.
-func sameGroup(g prego.ProcessGroup, r prego.CreateGroupRequest) error {
+func sameGroup(g workload.Group, r workload.CreateGroupRequest) error {
 	if g.Spec.Equal(r.Spec) && g.Replicas == *r.Replicas && g.Constraint.Equal(*r.Spec.Constraint) {
 		return nil
 	}
@@ -156,7 +158,7 @@ func promised(p promise) []quota.Delta {
 // lockedGroup is a group under its lock. Who locks a group and its org locks the group
 // first, and a server after both.
 type lockedGroup struct {
-	prego.ProcessGroup
+	workload.Group
 	overhead int64
 	have     promise
 	// Of the group: a volume has one writer.
@@ -175,7 +177,7 @@ SELECT (SELECT overhead_bytes_per_instance FROM workload_settings), count(*),
 FROM instances WHERE group_id = $1 AND state IN ('booting', 'running', 'failed')`
 
 func lockGroup(ctx context.Context, tx pgx.Tx, id string) (g lockedGroup, err error) {
-	if g.ProcessGroup, err = oneGroup(ctx, tx, sqlLockGroup, id); err != nil {
+	if g.Group, err = oneGroup(ctx, tx, sqlLockGroup, id); err != nil {
 		return g, err
 	}
 	return g, g.count(ctx, tx)
@@ -190,14 +192,14 @@ func (g *lockedGroup) count(ctx context.Context, tx pgx.Tx) error {
 }
 
 // promise is the group's own with other replicas or another spec.
-func (g lockedGroup) promise(replicas int, spec prego.WorkloadSpec) promise {
+func (g lockedGroup) promise(replicas int, spec workload.Spec) promise {
 	p := g.have
 	p.replicas, p.memory, p.cpu = replicas, spec.MemoryLimitBytes+g.overhead, spec.CPURequest
 	return p
 }
 
 // grow is what a change of the group takes of its org's quota.
-func (g lockedGroup) grow(replicas int, spec prego.WorkloadSpec) []quota.Delta {
+func (g lockedGroup) grow(replicas int, spec workload.Spec) []quota.Delta {
 	now, then := promised(g.promise(g.Replicas, g.Spec)), promised(g.promise(replicas, spec))
 	for i := range then {
 		then[i].By = max(0, then[i].By-now[i].By)
@@ -211,7 +213,7 @@ UPDATE process_groups SET replicas = $2, wanted = 0, converged = false, next_att
 
 // ScaleGroup sets how many instances a group should have. What it takes more of the
 // org's quota is checked under the org's lock; scaling down never is.
-func (s *Store) ScaleGroup(ctx context.Context, id string, replicas int, by string) (g prego.ProcessGroup, err error) {
+func (s *Store) ScaleGroup(ctx context.Context, id string, replicas int, by string) (g workload.Group, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		locked, err := lockGroup(ctx, tx, id)
 		if err != nil {
@@ -229,7 +231,7 @@ func (s *Store) ScaleGroup(ctx context.Context, id string, replicas int, by stri
 			if _, err := tx.Exec(ctx, sqlScaleGroup, id, replicas); err != nil {
 				return err
 			}
-			if err := orgEvent(ctx, tx, prego.OrgEvent{OrgID: locked.OrgID, Type: "group.scale", Subject: id, Actor: by},
+			if err := orgEvent(ctx, tx, org.Event{OrgID: locked.OrgID, Type: "group.scale", Subject: id, Actor: by},
 				map[string]any{"old": locked.Replicas, "new": replicas}); err != nil {
 				return err
 			}
@@ -238,7 +240,7 @@ func (s *Store) ScaleGroup(ctx context.Context, id string, replicas int, by stri
 		return err
 	})
 	if err != nil {
-		return prego.ProcessGroup{}, asCoded("scale process group", err)
+		return workload.Group{}, asCoded("scale process group", err)
 	}
 	return g, nil
 }
@@ -253,7 +255,7 @@ WHERE group_id = $1`
 // without it a group of several has an instance go before the next one comes, and a
 // group of one is refused, since nothing of it would be left meanwhile. The spec that
 // the group has already is no new release.
-func (s *Store) DeployGroup(ctx context.Context, id string, spec prego.WorkloadSpec, by string) (g prego.ProcessGroup, err error) {
+func (s *Store) DeployGroup(ctx context.Context, id string, spec workload.Spec, by string) (g workload.Group, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		locked, err := lockGroup(ctx, tx, id)
 		if err != nil {
@@ -264,7 +266,7 @@ func (s *Store) DeployGroup(ctx context.Context, id string, spec prego.WorkloadS
 		}
 		spec.Constraint = locked.Spec.Constraint
 		if spec.Equal(locked.Spec) {
-			g = locked.ProcessGroup
+			g = locked.Group
 			return nil
 		}
 		if err := s.takeQuota(ctx, tx, locked.OrgID, locked.grow(locked.Replicas, spec)...); err != nil {
@@ -274,29 +276,29 @@ func (s *Store) DeployGroup(ctx context.Context, id string, spec prego.WorkloadS
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlDeployGroup, id, spec, spec.MemoryLimitBytes, spec.CPURequest, status, message, status == prego.DeployDrainingFirst); err != nil {
+		if _, err := tx.Exec(ctx, sqlDeployGroup, id, spec, spec.MemoryLimitBytes, spec.CPURequest, status, message, status == workload.DeployDrainingFirst); err != nil {
 			return err
 		}
 		if g, err = oneGroup(ctx, tx, sqlGetGroup, id); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: locked.OrgID, Type: "group.deploy", Subject: id, Actor: by}, map[string]any{
+		return orgEvent(ctx, tx, org.Event{OrgID: locked.OrgID, Type: "group.deploy", Subject: id, Actor: by}, map[string]any{
 			"release": g.Release, "image": spec.Image, "memory_limit_bytes": spec.MemoryLimitBytes, "cpu_request": spec.CPURequest, "strategy": status,
 		})
 	})
 	if err != nil {
-		return prego.ProcessGroup{}, asCoded("deploy process group", err)
+		return workload.Group{}, asCoded("deploy process group", err)
 	}
 	return g, nil
 }
 
 // strategy decides how a deploy replaces what runs.
-func (s *Store) strategy(ctx context.Context, tx pgx.Tx, g lockedGroup, spec prego.WorkloadSpec) (prego.DeployStatus, string, error) {
+func (s *Store) strategy(ctx context.Context, tx pgx.Tx, g lockedGroup, spec workload.Spec) (workload.DeployStatus, string, error) {
 	switch {
 	case g.volumes > 0:
-		return prego.DeployStoppingFirst, "a volume has one writer: what runs stops before the release starts", nil
+		return workload.DeployStoppingFirst, "a volume has one writer: what runs stops before the release starts", nil
 	case g.have.have == 0:
-		return prego.DeployRolling, "nothing runs: the release is proven by the first instances that do", nil
+		return workload.DeployRolling, "nothing runs: the release is proven by the first instances that do", nil
 	}
 	// On top of all that the group will have.
 	surge := append(g.grow(g.Replicas, spec), surgeOf(spec, g.overhead)...)
@@ -304,22 +306,22 @@ func (s *Store) strategy(ctx context.Context, tx pgx.Tx, g lockedGroup, spec pre
 		surge[i].By += surge[i+3].By
 	}
 	err := s.takeQuota(ctx, tx, g.OrgID, surge[:3]...)
-	var over *prego.QuotaExceeded
+	var over *org.QuotaExceeded
 	switch {
 	case err == nil:
-		return prego.DeployRolling, "one instance more than replicas at most, one after the other", nil
+		return workload.DeployRolling, "one instance more than replicas at most, one after the other", nil
 	case !errors.As(err, &over) || g.Replicas <= 1:
 		return "", "", err
 	}
-	return prego.DeployDrainingFirst, drainFirstText(over), nil
+	return workload.DeployDrainingFirst, drainFirstText(over), nil
 }
 
-func drainFirstText(over *prego.QuotaExceeded) string {
+func drainFirstText(over *org.QuotaExceeded) string {
 	return fmt.Sprintf("the org's %s has no room for one instance more: an instance is drained before the next one starts, so that the group has one less meanwhile", over.Dimension)
 }
 
 // surgeOf is what one instance takes.
-func surgeOf(spec prego.WorkloadSpec, overhead int64) []quota.Delta {
+func surgeOf(spec workload.Spec, overhead int64) []quota.Delta {
 	return promised(promise{replicas: 1, memory: spec.MemoryLimitBytes + overhead, cpu: spec.CPURequest})
 }
 
@@ -327,7 +329,7 @@ const sqlDeleteGroup = `UPDATE process_groups SET deleted_at = now(), wanted = 0
 
 // DeleteGroup forgets a group whose instances are stopped then; they count until they
 // are. A group that routes or volumes point to is CodeGroupInUse.
-func (s *Store) DeleteGroup(ctx context.Context, id, by string) (g prego.ProcessGroup, err error) {
+func (s *Store) DeleteGroup(ctx context.Context, id, by string) (g workload.Group, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		locked, err := lockGroup(ctx, tx, id)
 		if err != nil {
@@ -343,28 +345,28 @@ func (s *Store) DeleteGroup(ctx context.Context, id, by string) (g prego.Process
 		if locked.volumes > 0 || locked.routes > 0 {
 			return prego.Errorf(prego.CodeGroupInUse, "%d routes and %d volumes belong to the group: delete and detach them first", locked.routes, locked.volumes)
 		}
-		g = locked.ProcessGroup
+		g = locked.Group
 		if _, err := tx.Exec(ctx, sqlDeleteGroup, id); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: g.OrgID, Type: "group.delete", Subject: id, Actor: by}, map[string]any{"env_id": g.EnvID, "name": g.Name, "replicas": g.Replicas})
+		return orgEvent(ctx, tx, org.Event{OrgID: g.OrgID, Type: "group.delete", Subject: id, Actor: by}, map[string]any{"env_id": g.EnvID, "name": g.Name, "replicas": g.Replicas})
 	})
 	if err != nil {
-		return prego.ProcessGroup{}, asCoded("delete process group", err)
+		return workload.Group{}, asCoded("delete process group", err)
 	}
 	return g, nil
 }
 
 const instanceColumns = `i.instance_id, i.group_id, i.org_id, i.server_id, i.number, i.release, i.spec, i.ports, i.state, i.healthy, i.message, i.created_at, i.running_at, i.stopped_at`
 
-func instanceFields(i *prego.Instance) []any {
+func instanceFields(i *workload.Instance) []any {
 	return []any{
 		&i.InstanceID, &i.GroupID, &i.OrgID, &i.ServerID, &i.Number, &i.Release, &i.Spec, &i.Ports, &i.State, &i.Healthy, &i.Message,
 		&i.CreatedAt, &i.RunningAt, &i.StoppedAt,
 	}
 }
 
-func scanInstance(row pgx.CollectableRow) (i prego.Instance, err error) {
+func scanInstance(row pgx.CollectableRow) (i workload.Instance, err error) {
 	err = row.Scan(instanceFields(&i)...)
 	return i, err
 }
@@ -375,7 +377,7 @@ SELECT ` + instanceColumns + ` FROM instances i WHERE i.group_id = $1 AND ($2 = 
 // ListInstances is a page of a group's instances, newest first: those before a number,
 // 0 for the newest, and whether there are more. Stopped ones are left out unless they
 // are asked for.
-func (s *Store) ListInstances(ctx context.Context, groupID string, before int64, limit int, stopped bool) (page []prego.Instance, more bool, err error) {
+func (s *Store) ListInstances(ctx context.Context, groupID string, before int64, limit int, stopped bool) (page []workload.Instance, more bool, err error) {
 	if _, err := s.GetGroup(ctx, groupID); err != nil {
 		return nil, false, err
 	}
@@ -392,7 +394,7 @@ func (s *Store) ListInstances(ctx context.Context, groupID string, before int64,
 const sqlGetInstance = `SELECT ` + instanceColumns + ` FROM instances i WHERE i.instance_id = $1`
 
 // GetInstance reads an instance, or CodeInstanceNotFound.
-func (s *Store) GetInstance(ctx context.Context, id string) (i prego.Instance, err error) {
+func (s *Store) GetInstance(ctx context.Context, id string) (i workload.Instance, err error) {
 	err = s.pool.QueryRow(ctx, sqlGetInstance, id).Scan(instanceFields(&i)...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return i, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id)

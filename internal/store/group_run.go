@@ -11,7 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/workload"
 )
 
 // The group, deleted ones too: their instances are still to be stopped.
@@ -65,7 +67,7 @@ type groupRow struct {
 
 // PlanGroup decides what is to be done for a group, and writes down what of it is only
 // a matter of rows. Wait is at most retry. Repeated it answers with what is left.
-func (s *Store) PlanGroup(ctx context.Context, id string, retry time.Duration) (p prego.GroupPlan, err error) {
+func (s *Store) PlanGroup(ctx context.Context, id string, retry time.Duration) (p workload.GroupPlan, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		g, err := readGroup(ctx, tx, id)
 		if err != nil {
@@ -92,7 +94,7 @@ func (s *Store) PlanGroup(ctx context.Context, id string, retry time.Duration) (
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}
-		p = prego.GroupPlan{
+		p = workload.GroupPlan{
 			OrgID: g.orgID, Region: g.region, Boot: steps.Boot, Stop: steps.Stop, Settled: steps.Settled, Wait: retry,
 			Serve: steps.Want > 0 && (g.next == nil || !g.next.After(g.now) || steps.RollBack != nil),
 		}
@@ -107,7 +109,7 @@ func (s *Store) PlanGroup(ctx context.Context, id string, retry time.Duration) (
 		return nil
 	})
 	if err != nil {
-		return prego.GroupPlan{}, asCoded("plan process group", err)
+		return workload.GroupPlan{}, asCoded("plan process group", err)
 	}
 	return p, nil
 }
@@ -170,8 +172,8 @@ FROM units u ORDER BY u.turn, u.waiting_since, u.group_id, u.n LIMIT $2`
 
 // InstanceDemand are the instances that wait for a place in a region, in the order in
 // which they are served, at most limit.
-func (s *Store) InstanceDemand(ctx context.Context, region prego.Region, limit int) ([]prego.InstanceDemand, error) {
-	return collectBy(ctx, s, "instances that wait", func(row pgx.CollectableRow) (d prego.InstanceDemand, err error) {
+func (s *Store) InstanceDemand(ctx context.Context, region prego.Region, limit int) ([]workload.InstanceDemand, error) {
+	return collectBy(ctx, s, "instances that wait", func(row pgx.CollectableRow) (d workload.InstanceDemand, err error) {
 		err = row.Scan(&d.GroupID, &d.OrgID, &d.MemoryBytes, &d.CPURequest, &d.Constraint.Require, &d.Constraint.Disallow, &d.Locations, &d.Missing)
 		return d, err
 	}, sqlInstanceDemand, region, limit)
@@ -240,7 +242,7 @@ WHERE group_id = $1 AND wanted > 0`
 
 // refusedAllocation undoes an allocation that was refused, before the refusal is written.
 type refusedAllocation struct {
-	over  *prego.QuotaExceeded
+	over  *org.QuotaExceeded
 	surge bool
 }
 
@@ -256,7 +258,7 @@ const (
 // server, each of which is looked at again, so that neither the quota nor the server's
 // memory is ever exceeded, whatever was decided on. retry is how long a group that the
 // quota refuses is left alone, unless less is used before.
-func (s *Store) Allocate(ctx context.Context, place prego.InstancePlace, retry time.Duration) (out prego.InstanceAllocation, err error) {
+func (s *Store) Allocate(ctx context.Context, place workload.InstancePlace, retry time.Duration) (out workload.InstanceAllocation, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		out, err = s.allocate(ctx, tx, place)
 		return err
@@ -271,18 +273,18 @@ func (s *Store) Allocate(ctx context.Context, place prego.InstancePlace, retry t
 	return out, nil
 }
 
-func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place prego.InstancePlace) (out prego.InstanceAllocation, err error) {
-	var org string
+func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.InstancePlace) (out workload.InstanceAllocation, err error) {
+	var orgID string
 	var region prego.Region
 	var replicas, release, wanted int
 	var surge bool
 	var last, overhead int64
-	var deploy prego.DeployStatus
-	var spec prego.WorkloadSpec
+	var deploy workload.DeployStatus
+	var spec workload.Spec
 	var waited *float64
-	err = tx.QueryRow(ctx, sqlAllocatingGroup, place.GroupID).Scan(&org, &region, &replicas, &release, &spec, &wanted, &surge, &last, &deploy, &waited, &overhead)
+	err = tx.QueryRow(ctx, sqlAllocatingGroup, place.GroupID).Scan(&orgID, &region, &replicas, &release, &spec, &wanted, &surge, &last, &deploy, &waited, &overhead)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && wanted == 0 {
-		return prego.InstanceAllocation{Outcome: prego.AllocationVoid}, nil
+		return workload.InstanceAllocation{Outcome: workload.AllocationVoid}, nil
 	}
 	if err != nil {
 		return out, err
@@ -292,8 +294,8 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place prego.InstancePla
 	if surge {
 		check = s.takeQuota
 	}
-	if err := check(ctx, tx, org, surgeOf(spec, overhead)...); err != nil {
-		var over *prego.QuotaExceeded
+	if err := check(ctx, tx, orgID, surgeOf(spec, overhead)...); err != nil {
+		var over *org.QuotaExceeded
 		if errors.As(err, &over) {
 			return out, &refusedAllocation{over: over, surge: surge && replicas > 1}
 		}
@@ -302,7 +304,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place prego.InstancePla
 	var offered int64
 	err = tx.QueryRow(ctx, sqlAllocatingServer, place.ServerID, region, place.GroupID, filled(spec.Volumes)).Scan(&offered)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return prego.InstanceAllocation{Outcome: prego.AllocationLost}, nil
+		return workload.InstanceAllocation{Outcome: workload.AllocationLost}, nil
 	}
 	if err != nil {
 		return out, err
@@ -315,9 +317,9 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place prego.InstancePla
 	}
 	ports, ok := bindPorts(spec.Ports, used)
 	if kept || taken+spec.MemoryLimitBytes+overhead > offered || !ok {
-		return prego.InstanceAllocation{Outcome: prego.AllocationLost}, nil
+		return workload.InstanceAllocation{Outcome: workload.AllocationLost}, nil
 	}
-	out = prego.InstanceAllocation{Outcome: prego.Allocated, InstanceID: prego.InstanceID(place.GroupID, last+1)}
+	out = workload.InstanceAllocation{Outcome: workload.Allocated, InstanceID: workload.NewInstanceID(place.GroupID, last+1)}
 	if waited != nil {
 		out.Waited = max(0, time.Duration(*waited*float64(time.Second)))
 	}
@@ -326,12 +328,12 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place prego.InstancePla
 }
 
 // bindPorts finds a free port of the server for each of an instance's.
-func bindPorts(ports, used []int) ([]prego.PortBinding, bool) {
+func bindPorts(ports, used []int) ([]workload.PortBinding, bool) {
 	taken := make(map[int]bool, len(used))
 	for _, p := range used {
 		taken[p] = true
 	}
-	out := make([]prego.PortBinding, 0, len(ports))
+	out := make([]workload.PortBinding, 0, len(ports))
 	next := firstHostPort
 	for _, p := range ports {
 		for taken[next] {
@@ -340,19 +342,19 @@ func bindPorts(ports, used []int) ([]prego.PortBinding, bool) {
 		if next > lastHostPort {
 			return nil, false
 		}
-		out = append(out, prego.PortBinding{ContainerPort: p, HostPort: next})
+		out = append(out, workload.PortBinding{ContainerPort: p, HostPort: next})
 		next++
 	}
 	return out, true
 }
 
-func (s *Store) refuseAllocation(ctx context.Context, groupID string, r *refusedAllocation, retry time.Duration) (out prego.InstanceAllocation, err error) {
-	out.Outcome = prego.AllocationQuota
+func (s *Store) refuseAllocation(ctx context.Context, groupID string, r *refusedAllocation, retry time.Duration) (out workload.InstanceAllocation, err error) {
+	out.Outcome = workload.AllocationQuota
 	if r.surge {
-		out.Outcome = prego.AllocationSurge
+		out.Outcome = workload.AllocationSurge
 		_, err = s.pool.Exec(ctx, sqlRefuseSurge, groupID, drainFirstText(r.over))
 	} else {
-		_, err = s.pool.Exec(ctx, sqlRefuseQuota, groupID, prego.ReasonOrgQuota, r.over.Sentence(), retry.Seconds(), r.over.Dimension)
+		_, err = s.pool.Exec(ctx, sqlRefuseQuota, groupID, workload.ReasonOrgQuota, r.over.Sentence(), retry.Seconds(), r.over.Dimension)
 	}
 	if err != nil {
 		return out, fmt.Errorf("refuse an instance of %s: %w", groupID, err)
@@ -379,7 +381,7 @@ SELECT ` + instanceColumns + `, s.region, s.host, s.role, s.status,
 FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.instance_id = $1`
 
 // InstanceHost reads an instance with its server, or CodeInstanceNotFound.
-func (s *Store) InstanceHost(ctx context.Context, id string) (h prego.InstanceHost, err error) {
+func (s *Store) InstanceHost(ctx context.Context, id string) (h workload.InstanceHost, err error) {
 	err = s.pool.QueryRow(ctx, sqlInstanceHost, id).Scan(append(instanceFields(&h.Instance), &h.Region, &h.Host, &h.Role, &h.ServerStatus, &h.Binds)...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return h, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id)
@@ -470,8 +472,8 @@ SELECT group_id, org_id FROM (
 ORDER BY turn, waiting_since, group_id LIMIT 200`
 
 // WaitingGroups are the groups that wait for capacity in a region, in their order.
-func (s *Store) WaitingGroups(ctx context.Context, region prego.Region) ([]prego.GroupRef, error) {
-	return collect[prego.GroupRef](ctx, s, "waiting process groups", sqlWaitingGroups, region)
+func (s *Store) WaitingGroups(ctx context.Context, region prego.Region) ([]workload.GroupRef, error) {
+	return collect[workload.GroupRef](ctx, s, "waiting process groups", sqlWaitingGroups, region)
 }
 
 // Which of many are looked at is left to chance, so that none is never looked at.
@@ -490,12 +492,12 @@ const sqlUnschedulable = `SELECT status_reason, count(*)::int FROM process_group
 
 // FindGroupWork looks for groups that no run may see to, and for those whose servers
 // are no longer what they were.
-func (s *Store) FindGroupWork(ctx context.Context, quiet time.Duration) (w prego.GroupWork, err error) {
+func (s *Store) FindGroupWork(ctx context.Context, quiet time.Duration) (w workload.GroupWork, err error) {
 	w.Unschedulable = map[string]int{}
 	b := &pgx.Batch{}
 	groups := func(sql string, args ...any) {
 		b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
-			found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.GroupRef])
+			found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[workload.GroupRef])
 			w.Groups = append(w.Groups, found...)
 			return err
 		})
@@ -521,6 +523,6 @@ func (s *Store) FindGroupWork(ctx context.Context, quiet time.Duration) (w prego
 const sqlInstancesOn = `SELECT ` + instanceColumns + ` FROM instances i WHERE i.server_id = $1 AND i.state <> 'stopped' ORDER BY i.instance_id`
 
 // InstancesOn are the instances on a server that are not stopped.
-func (s *Store) InstancesOn(ctx context.Context, serverID string) ([]prego.Instance, error) {
+func (s *Store) InstancesOn(ctx context.Context, serverID string) ([]workload.Instance, error) {
 	return collectBy(ctx, s, "instances on "+serverID, scanInstance, sqlInstancesOn, serverID)
 }

@@ -14,8 +14,10 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/placement"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/workload"
 )
 
 // groupBundle is an org with an environment, and a server that offers 10,000 MiB.
@@ -37,13 +39,13 @@ func groupBundle(t *testing.T) *Store {
 	return s
 }
 
-func workload(memoryMB int64) prego.WorkloadSpec {
-	return prego.WorkloadSpec{Image: "web:1", MemoryLimitBytes: memoryMB << 20, CPURequest: 0.1, Constraint: &prego.Constraint{}, Ports: []int{80}}
+func specOf(memoryMB int64) workload.Spec {
+	return workload.Spec{Image: "web:1", MemoryLimitBytes: memoryMB << 20, CPURequest: 0.1, Constraint: &prego.Constraint{}, Ports: []int{80}}
 }
 
-func (s *Store) testGroup(t require.TestingT, n int, org string, replicas int, spec prego.WorkloadSpec) (string, error) {
-	id := prego.GroupID(fmt.Sprintf("%012x", n))
-	r := prego.CreateGroupRequest{Name: fmt.Sprintf("g%d", n), Spec: spec, Replicas: &replicas}
+func (s *Store) testGroup(t require.TestingT, n int, org string, replicas int, spec workload.Spec) (string, error) {
+	id := workload.NewGroupID(fmt.Sprintf("%012x", n))
+	r := workload.CreateGroupRequest{Name: fmt.Sprintf("g%d", n), Spec: spec, Replicas: &replicas}
 	require.NoError(t, r.Validate())
 	_, _, err := s.CreateGroup(context.Background(), id, "env-"+org, r, "test")
 	return id, err
@@ -51,7 +53,7 @@ func (s *Store) testGroup(t require.TestingT, n int, org string, replicas int, s
 
 // turn plans a group, allocates what it wants, and makes all of it running and
 // stopped: a whole round without containers.
-func (s *Store) turn(ctx context.Context, id string) (outcomes []prego.AllocationOutcome, err error) {
+func (s *Store) turn(ctx context.Context, id string) (outcomes []workload.AllocationOutcome, err error) {
 	p, err := s.PlanGroup(ctx, id, time.Second)
 	if err != nil {
 		return nil, err
@@ -61,12 +63,12 @@ func (s *Store) turn(ctx context.Context, id string) (outcomes []prego.Allocatio
 		return nil, err
 	}
 	for range wanted {
-		got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: id, ServerID: "node-1"}, time.Second)
+		got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: id, ServerID: "node-1"}, time.Second)
 		if err != nil {
 			return outcomes, err
 		}
 		outcomes = append(outcomes, got.Outcome)
-		if got.Outcome != prego.Allocated {
+		if got.Outcome != workload.Allocated {
 			break
 		}
 		p.Boot = append(p.Boot, got.InstanceID)
@@ -108,7 +110,7 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 		ctx := context.Background()
 		s := base
 		n++
-		org := fmt.Sprintf("m%d", n)
+		orgID := fmt.Sprintf("m%d", n)
 		const limit = 12
 		for _, sql := range []string{
 			`INSERT INTO orgs (org_id, tier, created_by) VALUES ($1, 'paid', 'test')`,
@@ -116,7 +118,7 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 			`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-' || $1, 'app-' || $1, $1, 'live', 'eu', 'test')`,
 			`INSERT INTO org_quotas (org_id, dimension, limit_value, updated_by) VALUES ($1, 'max_instances', 12, 'test')`,
 		} {
-			_, err := s.pool.Exec(ctx, sql, org)
+			_, err := s.pool.Exec(ctx, sql, orgID)
 			require.NoError(t, err)
 		}
 		type group struct {
@@ -126,7 +128,7 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 		var groups []group
 		// What the model holds each group to have: promised or running, whichever is more.
 		total := func() (n float64) {
-			usage, promised := s.usage(t, org)
+			usage, promised := s.usage(t, orgID)
 			return usage[quota.MaxInstances] + promised[quota.MaxInstances]
 		}
 		for range rapid.IntRange(3, 12).Draw(t, "changes") {
@@ -135,11 +137,11 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 				replicas := rapid.IntRange(0, 8).Draw(t, "replicas")
 				before := total()
 				ids++
-				id, err := s.testGroup(t, ids, org, replicas, workload(16))
+				id, err := s.testGroup(t, ids, orgID, replicas, specOf(16))
 				if replicas > 0 && before+float64(replicas) > limit {
-					var over *prego.QuotaExceeded
+					var over *org.QuotaExceeded
 					require.ErrorAs(t, err, &over)
-					require.Equal(t, prego.QuotaExceeded{Dimension: "max_instances", Limit: limit, CurrentUsage: before, RequestedDelta: float64(replicas)}, *over)
+					require.Equal(t, org.QuotaExceeded{Dimension: "max_instances", Limit: limit, CurrentUsage: before, RequestedDelta: float64(replicas)}, *over)
 					continue
 				}
 				require.NoError(t, err)
@@ -166,7 +168,7 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 					outcomes, err := s.turn(ctx, g.id)
 					require.NoError(t, err)
 					for _, o := range outcomes {
-						require.Equal(t, prego.Allocated, o, "what was promised is there, and there is room")
+						require.Equal(t, workload.Allocated, o, "what was promised is there, and there is room")
 					}
 				}
 			case "delete":
@@ -193,7 +195,7 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 			}
 			want += g.replicas
 		}
-		usage, promised := s.usage(t, org)
+		usage, promised := s.usage(t, orgID)
 		require.Equal(t, float64(want), usage[quota.MaxInstances])
 		require.Equal(t, float64(int64(want)*(48<<20)), usage[quota.MaxTotalMemoryBytes])
 		require.Zero(t, promised[quota.MaxInstances])
@@ -220,7 +222,7 @@ func TestManyWritersStayWithinQuotaAndMemory(t *testing.T) {
 	require.NoError(t, err)
 	var ids []string
 	for i := range 16 {
-		id, err := s.testGroup(t, i+1, []string{"acme", "other"}[i%2], 0, workload(16))
+		id, err := s.testGroup(t, i+1, []string{"acme", "other"}[i%2], 0, specOf(16))
 		require.NoError(t, err)
 		ids = append(ids, id)
 	}
@@ -259,7 +261,7 @@ func TestDemandIsServedByOrgInTurn(t *testing.T) {
 		org      string
 		replicas int
 	}{{"acme", 3}, {"acme", 1}, {"other", 2}} {
-		id, err := s.testGroup(t, i+1, g.org, g.replicas, workload(16))
+		id, err := s.testGroup(t, i+1, g.org, g.replicas, specOf(16))
 		require.NoError(t, err)
 		_, err = s.PlanGroup(ctx, id, time.Second)
 		require.NoError(t, err)
@@ -277,13 +279,13 @@ func TestDemandIsServedByOrgInTurn(t *testing.T) {
 	// Refused by quota, a group waits for its time, or until less is used.
 	_, err := s.pool.Exec(ctx, `INSERT INTO org_quotas (org_id, dimension, limit_value, updated_by) VALUES ('acme', 'max_instances', 1, 'test')`)
 	require.NoError(t, err)
-	got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: ids[0], ServerID: "node-1"}, time.Hour)
+	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: ids[0], ServerID: "node-1"}, time.Hour)
 	require.NoError(t, err)
-	require.Equal(t, prego.Allocated, got.Outcome)
+	require.Equal(t, workload.Allocated, got.Outcome)
 	first := got.InstanceID
-	got, err = s.Allocate(ctx, prego.InstancePlace{GroupID: ids[0], ServerID: "node-1"}, time.Hour)
+	got, err = s.Allocate(ctx, workload.InstancePlace{GroupID: ids[0], ServerID: "node-1"}, time.Hour)
 	require.NoError(t, err)
-	require.Equal(t, prego.AllocationQuota, got.Outcome)
+	require.Equal(t, workload.AllocationQuota, got.Outcome)
 	g, err := s.GetGroup(ctx, ids[0])
 	require.NoError(t, err)
 	require.Equal(t, "org_quota_exceeded:max_instances", g.StatusReason)
@@ -294,9 +296,9 @@ func TestDemandIsServedByOrgInTurn(t *testing.T) {
 	// The server is looked at again under its lock.
 	_, err = s.pool.Exec(ctx, `UPDATE servers SET cordoned_at = now()`)
 	require.NoError(t, err)
-	got, err = s.Allocate(ctx, prego.InstancePlace{GroupID: ids[2], ServerID: "node-1"}, time.Hour)
+	got, err = s.Allocate(ctx, workload.InstancePlace{GroupID: ids[2], ServerID: "node-1"}, time.Hour)
 	require.NoError(t, err)
-	require.Equal(t, prego.AllocationLost, got.Outcome)
+	require.Equal(t, workload.AllocationLost, got.Outcome)
 	servers, err := s.InstanceServers(ctx, "eu")
 	require.NoError(t, err)
 	require.Equal(t, []placement.InstanceServer{{ServerID: "node-1", Location: "fsn1", Tags: []string{}, MemoryBytes: 10000 << 20, CPUs: 8, Groups: map[string]int{}}}, servers)
@@ -306,21 +308,21 @@ func TestADeployThatNeedsMoreIsPromised(t *testing.T) {
 	t.Parallel()
 	s := groupBundle(t)
 	ctx := context.Background()
-	id, err := s.testGroup(t, 1, "acme", 2, workload(16))
+	id, err := s.testGroup(t, 1, "acme", 2, specOf(16))
 	require.NoError(t, err)
 	for range 2 {
 		_, err = s.turn(ctx, id)
 		require.NoError(t, err)
 	}
-	_, err = s.DeployGroup(ctx, id, workload(116), "test")
+	_, err = s.DeployGroup(ctx, id, specOf(116), "test")
 	require.NoError(t, err)
 	_, promised := s.usage(t, "acme")
 	require.Equal(t, float64(2*100<<20), promised[quota.MaxTotalMemoryBytes])
 	require.Zero(t, promised[quota.MaxInstances])
 	_, err = s.pool.Exec(ctx, `INSERT INTO org_quotas (org_id, dimension, limit_value, updated_by) VALUES ('acme', 'max_total_memory_bytes', $1, 'test')`, 2*148<<20)
 	require.NoError(t, err)
-	_, err = s.DeployGroup(ctx, id, workload(117), "test")
-	var over *prego.QuotaExceeded
+	_, err = s.DeployGroup(ctx, id, specOf(117), "test")
+	var over *org.QuotaExceeded
 	require.True(t, errors.As(err, &over), "%v", err)
 	require.Equal(t, float64(2<<20), over.RequestedDelta)
 	// Who looks sees what the refusal counted.
@@ -331,9 +333,9 @@ func TestADeployThatNeedsMoreIsPromised(t *testing.T) {
 	require.Equal(t, over.CurrentUsage, memory.Usage+memory.Reserved)
 	require.Zero(t, memory.Headroom())
 	// As large as before, and no room for one more: an instance goes first.
-	next := workload(116)
+	next := specOf(116)
 	next.Image = "web:2"
 	g, err := s.DeployGroup(ctx, id, next, "test")
 	require.NoError(t, err)
-	require.Equal(t, prego.DeployDrainingFirst, g.DeployStatus)
+	require.Equal(t, workload.DeployDrainingFirst, g.DeployStatus)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // One statement for a whole batch. Rows are locked in the order of their ids, so
@@ -76,7 +77,7 @@ SELECT server_id, status, attempt FROM updated`
 // FlushHeartbeats writes a batch; of several by one server the last counts.
 // Servers that are missing from the outcomes are unknown, revoked, or bound to
 // another key.
-func (s *Store) FlushHeartbeats(ctx context.Context, batch []prego.Heartbeat) ([]prego.HeartbeatOutcome, error) {
+func (s *Store) FlushHeartbeats(ctx context.Context, batch []server.Heartbeat) ([]server.HeartbeatOutcome, error) {
 	last := make(map[string]int, len(batch))
 	for i, h := range batch {
 		last[h.ServerID] = i
@@ -97,7 +98,7 @@ func (s *Store) FlushHeartbeats(ctx context.Context, batch []prego.Heartbeat) ([
 		ahead, skewed = append(ahead, h.ClockAhead), append(skewed, h.ClockSkewed)
 		tags = append(tags, strings.Join(h.Tags, " "))
 	}
-	return collect[prego.HeartbeatOutcome](ctx, s, "flush heartbeats", sqlFlushHeartbeats, ids, keys, boots, versions, loads, memory, disk, docker, tags,
+	return collect[server.HeartbeatOutcome](ctx, s, "flush heartbeats", sqlFlushHeartbeats, ids, keys, boots, versions, loads, memory, disk, docker, tags,
 		cpu, workers, dbDisk, redisMemory, ahead, skewed)
 }
 
@@ -138,8 +139,8 @@ SELECT fleet, silent, frozen, (SELECT count(*) FROM changed WHERE NOT lost), (SE
 // SweepSilent marks agents that fell silent: degraded, then disconnected with
 // their server failed (direct-provisioning §3). It marks and never destroys: a
 // silent server may hold tenants' data.
-func (s *Store) SweepSilent(ctx context.Context, p prego.SweepParams) (prego.SweepResult, error) {
-	var r prego.SweepResult
+func (s *Store) SweepSilent(ctx context.Context, p server.SweepParams) (server.SweepResult, error) {
+	var r server.SweepResult
 	err := s.pool.QueryRow(ctx, sqlSweepSilent, p.DegradedAfter.Seconds(), p.FailedAfter.Seconds(), p.FreezePct, p.FreezeMin).
 		Scan(&r.Fleet, &r.Silent, &r.Frozen, &r.Degraded, &r.Failed)
 	if err != nil {
@@ -160,8 +161,8 @@ SELECT host, ipv6 FROM servers
 WHERE server_id = $1 AND agent_key_sha256 = $2 AND identity_revoked_at IS NULL AND status IN ('provisioning', 'active', 'failed', 'draining')`
 
 // CheckAgent confirms that a server is bound to a key and not revoked.
-func (s *Store) CheckAgent(ctx context.Context, serverID string, key []byte) (prego.AgentBinding, error) {
-	var b prego.AgentBinding
+func (s *Store) CheckAgent(ctx context.Context, serverID string, key []byte) (server.AgentBinding, error) {
+	var b server.AgentBinding
 	err := s.pool.QueryRow(ctx, sqlAgentBinding, serverID, key).Scan(&b.Host, &b.IPv6)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return b, prego.Errorf(prego.CodeIdentityRevoked, "the identity of server %s was revoked", serverID)

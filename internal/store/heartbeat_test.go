@@ -15,10 +15,11 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
 )
 
 // agentServer is a server whose agent "key-<id>" was last heard of some time ago.
-func agentServer(t testing.TB, s *Store, id, status string, agent prego.AgentStatus, silent time.Duration) {
+func agentServer(t testing.TB, s *Store, id, status string, agent server.AgentStatus, silent time.Duration) {
 	t.Helper()
 	insertServer(t, s, id, status)
 	exec(t, s, `
@@ -26,14 +27,14 @@ UPDATE servers SET attempt = 1, agent_key_sha256 = $2, agent_status = $3, agent_
     agent_last_heartbeat_at = now() - make_interval(secs => $4) WHERE server_id = $1`, id, hash("key-"+id), agent, silent.Seconds())
 }
 
-func heartbeatOf(id string) prego.Heartbeat {
-	return prego.Heartbeat{ServerID: id, Key: hash("key-" + id), BootID: "b", AgentVersion: "v2", Load1: 0.5, MemoryPct: 10, DiskPct: 20, DockerState: "running"}
+func heartbeatOf(id string) server.Heartbeat {
+	return server.Heartbeat{ServerID: id, Key: hash("key-" + id), BootID: "b", AgentVersion: "v2", Load1: 0.5, MemoryPct: 10, DiskPct: 20, DockerState: "running"}
 }
 
 type agentRow struct {
-	Status      prego.ServerStatus
+	Status      server.Status
 	Reason      prego.Reason
-	AgentStatus prego.AgentStatus
+	AgentStatus server.AgentStatus
 	HeardJust   bool
 }
 
@@ -62,7 +63,7 @@ func TestHeartbeats(t *testing.T) {
 	s := New(pgtest.Pool(t))
 	for name, tc := range map[string]struct {
 		status  string
-		agent   prego.AgentStatus
+		agent   server.AgentStatus
 		arrange string // SQL on the row
 		key     string
 		counts  bool
@@ -70,24 +71,24 @@ func TestHeartbeats(t *testing.T) {
 		events  []string
 	}{
 		"first": {
-			status: "provisioning", agent: prego.AgentUnknown, arrange: `agent_first_heartbeat_at = NULL, agent_last_heartbeat_at = NULL`,
-			counts: true, want: agentRow{prego.ServerProvisioning, "", prego.AgentConnected, true}, events: []string{"first_heartbeat"},
+			status: "provisioning", agent: server.AgentUnknown, arrange: `agent_first_heartbeat_at = NULL, agent_last_heartbeat_at = NULL`,
+			counts: true, want: agentRow{server.Provisioning, "", server.AgentConnected, true}, events: []string{"first_heartbeat"},
 		},
-		"another":               {status: "active", agent: prego.AgentConnected, counts: true, want: agentRow{prego.ServerActive, "", prego.AgentConnected, true}},
-		"after a short silence": {status: "active", agent: prego.AgentDegraded, counts: true, want: agentRow{prego.ServerActive, "", prego.AgentConnected, true}, events: []string{"agent_connected"}},
+		"another":               {status: "active", agent: server.AgentConnected, counts: true, want: agentRow{server.Active, "", server.AgentConnected, true}},
+		"after a short silence": {status: "active", agent: server.AgentDegraded, counts: true, want: agentRow{server.Active, "", server.AgentConnected, true}, events: []string{"agent_connected"}},
 		"after a long silence": {
-			status: "failed", agent: prego.AgentDisconnected, arrange: `status_reason = 'heartbeat_lost', status_message = 'x'`,
-			counts: true, want: agentRow{prego.ServerActive, "", prego.AgentConnected, true}, events: []string{"agent_connected"},
+			status: "failed", agent: server.AgentDisconnected, arrange: `status_reason = 'heartbeat_lost', status_message = 'x'`,
+			counts: true, want: agentRow{server.Active, "", server.AgentConnected, true}, events: []string{"agent_connected"},
 		},
 		"a server that failed otherwise stays failed": {
-			status: "failed", agent: prego.AgentConnected, arrange: `status_reason = 'failed_container'`,
-			counts: true, want: agentRow{prego.ServerFailed, "failed_container", prego.AgentConnected, true},
+			status: "failed", agent: server.AgentConnected, arrange: `status_reason = 'failed_container'`,
+			counts: true, want: agentRow{server.Failed, "failed_container", server.AgentConnected, true},
 		},
-		"draining":      {status: "draining", agent: prego.AgentDegraded, counts: true, want: agentRow{prego.ServerDraining, "", prego.AgentConnected, true}, events: []string{"agent_connected"}},
-		"another key":   {status: "active", agent: prego.AgentDegraded, key: "key-x", want: agentRow{prego.ServerActive, "", prego.AgentDegraded, false}},
-		"not bound yet": {status: "provisioning", agent: prego.AgentUnknown, arrange: `agent_key_sha256 = NULL`, want: agentRow{prego.ServerProvisioning, "", prego.AgentUnknown, false}},
-		"revoked":       {status: "draining", agent: prego.AgentDisconnected, arrange: `identity_revoked_at = now()`, want: agentRow{prego.ServerDraining, "", prego.AgentDisconnected, false}},
-		"terminated":    {status: "terminated", agent: prego.AgentDisconnected, want: agentRow{prego.ServerTerminated, "", prego.AgentDisconnected, false}},
+		"draining":      {status: "draining", agent: server.AgentDegraded, counts: true, want: agentRow{server.Draining, "", server.AgentConnected, true}, events: []string{"agent_connected"}},
+		"another key":   {status: "active", agent: server.AgentDegraded, key: "key-x", want: agentRow{server.Active, "", server.AgentDegraded, false}},
+		"not bound yet": {status: "provisioning", agent: server.AgentUnknown, arrange: `agent_key_sha256 = NULL`, want: agentRow{server.Provisioning, "", server.AgentUnknown, false}},
+		"revoked":       {status: "draining", agent: server.AgentDisconnected, arrange: `identity_revoked_at = now()`, want: agentRow{server.Draining, "", server.AgentDisconnected, false}},
+		"terminated":    {status: "terminated", agent: server.AgentDisconnected, want: agentRow{server.Terminated, "", server.AgentDisconnected, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -101,10 +102,10 @@ func TestHeartbeats(t *testing.T) {
 				beat.Key = hash(tc.key)
 			}
 			for range 2 { // the second one changes nothing more and is no event
-				out, err := s.FlushHeartbeats(context.Background(), []prego.Heartbeat{beat, heartbeatOf("nobody"), beat})
+				out, err := s.FlushHeartbeats(context.Background(), []server.Heartbeat{beat, heartbeatOf("nobody"), beat})
 				require.NoError(t, err)
 				if tc.counts {
-					require.Equal(t, []prego.HeartbeatOutcome{{ServerID: id, Status: tc.want.Status, Attempt: 1}}, out)
+					require.Equal(t, []server.HeartbeatOutcome{{ServerID: id, Status: tc.want.Status, Attempt: 1}}, out)
 				} else {
 					require.Empty(t, out)
 				}
@@ -118,23 +119,23 @@ func TestHeartbeats(t *testing.T) {
 func TestSweepMarksSilence(t *testing.T) {
 	t.Parallel()
 	s := New(pgtest.Pool(t))
-	params := prego.SweepParams{DegradedAfter: time.Minute, FailedAfter: 5 * time.Minute, FreezePct: 20, FreezeMin: 100}
+	params := server.SweepParams{DegradedAfter: time.Minute, FailedAfter: 5 * time.Minute, FreezePct: 20, FreezeMin: 100}
 	fleet := map[string]struct {
 		status string
-		agent  prego.AgentStatus
+		agent  server.AgentStatus
 		silent time.Duration
 		want   agentRow
 		events []string
 	}{
-		"heard":        {"active", prego.AgentConnected, 55 * time.Second, agentRow{prego.ServerActive, "", prego.AgentConnected, false}, nil},
-		"silent":       {"active", prego.AgentConnected, 65 * time.Second, agentRow{prego.ServerActive, "", prego.AgentDegraded, false}, []string{"agent_degraded"}},
-		"still-silent": {"active", prego.AgentDegraded, 4 * time.Minute, agentRow{prego.ServerActive, "", prego.AgentDegraded, false}, nil},
-		"lost":         {"active", prego.AgentDegraded, 6 * time.Minute, agentRow{prego.ServerFailed, "heartbeat_lost", prego.AgentDisconnected, false}, []string{"agent_disconnected"}},
-		"lost-unseen":  {"active", prego.AgentConnected, 6 * time.Minute, agentRow{prego.ServerFailed, "heartbeat_lost", prego.AgentDisconnected, false}, []string{"agent_disconnected"}},
-		"failed":       {"failed", prego.AgentConnected, 6 * time.Minute, agentRow{prego.ServerFailed, "failed_container", prego.AgentDisconnected, false}, []string{"agent_disconnected"}},
-		"draining":     {"draining", prego.AgentConnected, 6 * time.Minute, agentRow{prego.ServerDraining, "", prego.AgentConnected, false}, nil},
-		"provisioning": {"provisioning", prego.AgentConnected, 6 * time.Minute, agentRow{prego.ServerProvisioning, "", prego.AgentConnected, false}, nil},
-		"terminated":   {"terminated", prego.AgentDisconnected, 6 * time.Minute, agentRow{prego.ServerTerminated, "", prego.AgentDisconnected, false}, nil},
+		"heard":        {"active", server.AgentConnected, 55 * time.Second, agentRow{server.Active, "", server.AgentConnected, false}, nil},
+		"silent":       {"active", server.AgentConnected, 65 * time.Second, agentRow{server.Active, "", server.AgentDegraded, false}, []string{"agent_degraded"}},
+		"still-silent": {"active", server.AgentDegraded, 4 * time.Minute, agentRow{server.Active, "", server.AgentDegraded, false}, nil},
+		"lost":         {"active", server.AgentDegraded, 6 * time.Minute, agentRow{server.Failed, "heartbeat_lost", server.AgentDisconnected, false}, []string{"agent_disconnected"}},
+		"lost-unseen":  {"active", server.AgentConnected, 6 * time.Minute, agentRow{server.Failed, "heartbeat_lost", server.AgentDisconnected, false}, []string{"agent_disconnected"}},
+		"failed":       {"failed", server.AgentConnected, 6 * time.Minute, agentRow{server.Failed, "failed_container", server.AgentDisconnected, false}, []string{"agent_disconnected"}},
+		"draining":     {"draining", server.AgentConnected, 6 * time.Minute, agentRow{server.Draining, "", server.AgentConnected, false}, nil},
+		"provisioning": {"provisioning", server.AgentConnected, 6 * time.Minute, agentRow{server.Provisioning, "", server.AgentConnected, false}, nil},
+		"terminated":   {"terminated", server.AgentDisconnected, 6 * time.Minute, agentRow{server.Terminated, "", server.AgentDisconnected, false}, nil},
 	}
 	for id, r := range fleet {
 		agentServer(t, s, id, r.status, r.agent, r.silent)
@@ -144,10 +145,10 @@ func TestSweepMarksSilence(t *testing.T) {
 	}
 	got, err := s.SweepSilent(context.Background(), params)
 	require.NoError(t, err)
-	require.Equal(t, prego.SweepResult{Fleet: 6, Silent: 5, Degraded: 1, Failed: 3}, got)
+	require.Equal(t, server.SweepResult{Fleet: 6, Silent: 5, Degraded: 1, Failed: 3}, got)
 	again, err := s.SweepSilent(context.Background(), params)
 	require.NoError(t, err)
-	require.Equal(t, prego.SweepResult{Fleet: 6, Silent: 2}, again, "nothing is marked twice")
+	require.Equal(t, server.SweepResult{Fleet: 6, Silent: 2}, again, "nothing is marked twice")
 	for id, r := range fleet {
 		require.Equal(t, r.want, agentRowOf(t, s, id), id)
 		require.Equal(t, append([]string{}, r.events...), append([]string{}, stepsOf(t, s, id)...), id)
@@ -157,7 +158,7 @@ func TestSweepMarksSilence(t *testing.T) {
 func TestSweepFreezesWhenManyFallSilentAtOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	params := prego.SweepParams{DegradedAfter: time.Minute, FailedAfter: 5 * time.Minute, FreezePct: 20, FreezeMin: 10}
+	params := server.SweepParams{DegradedAfter: time.Minute, FailedAfter: 5 * time.Minute, FreezePct: 20, FreezeMin: 10}
 	for name, tc := range map[string]struct {
 		fleet, silent int
 		frozen        bool
@@ -175,7 +176,7 @@ func TestSweepFreezesWhenManyFallSilentAtOnce(t *testing.T) {
 				if i < tc.silent {
 					silent = 10 * time.Minute
 				}
-				agentServer(t, s, fmt.Sprintf("s-%02d", i), "active", prego.AgentConnected, silent)
+				agentServer(t, s, fmt.Sprintf("s-%02d", i), "active", server.AgentConnected, silent)
 			}
 			got, err := s.SweepSilent(ctx, params)
 			require.NoError(t, err)
@@ -186,14 +187,14 @@ func TestSweepFreezesWhenManyFallSilentAtOnce(t *testing.T) {
 				return
 			}
 			require.Zero(t, got.Failed+got.Degraded)
-			require.Equal(t, agentRow{prego.ServerActive, "", prego.AgentConnected, false}, agentRowOf(t, s, "s-00"))
+			require.Equal(t, agentRow{server.Active, "", server.AgentConnected, false}, agentRowOf(t, s, "s-00"))
 			for i := range tc.fleet { // the gateway is back: the next sweep has nothing to freeze for
-				_, err := s.FlushHeartbeats(ctx, []prego.Heartbeat{heartbeatOf(fmt.Sprintf("s-%02d", i))})
+				_, err := s.FlushHeartbeats(ctx, []server.Heartbeat{heartbeatOf(fmt.Sprintf("s-%02d", i))})
 				require.NoError(t, err)
 			}
 			got, err = s.SweepSilent(ctx, params)
 			require.NoError(t, err)
-			require.Equal(t, prego.SweepResult{Fleet: tc.fleet}, got)
+			require.Equal(t, server.SweepResult{Fleet: tc.fleet}, got)
 		})
 	}
 }
@@ -206,10 +207,10 @@ func TestFlushesOfOneFleetNeverDeadlock(t *testing.T) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
 	const fleet, gateways, rounds = 200, 8, 15
-	all := make([]prego.Heartbeat, fleet)
+	all := make([]server.Heartbeat, fleet)
 	for i := range fleet {
 		id := fmt.Sprintf("s-%03d", i)
-		agentServer(t, s, id, "active", prego.AgentConnected, 10*time.Minute)
+		agentServer(t, s, id, "active", server.AgentConnected, 10*time.Minute)
 		all[i] = heartbeatOf(id)
 	}
 	errs := make(chan error, 2*gateways*rounds)
@@ -220,14 +221,14 @@ func TestFlushesOfOneFleetNeverDeadlock(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for range rounds {
-				batch := append([]prego.Heartbeat{}, all...)
+				batch := append([]server.Heartbeat{}, all...)
 				rand.Shuffle(fleet, func(i, j int) { batch[i], batch[j] = batch[j], batch[i] })
 				out, err := s.FlushHeartbeats(ctx, batch)
 				if err == nil && len(out) != fleet {
 					err = fmt.Errorf("%d of %d were written", len(out), fleet)
 				}
 				errs <- err
-				found, err := s.SweepSilent(ctx, prego.SweepParams{DegradedAfter: time.Microsecond, FailedAfter: time.Hour, FreezePct: 100, FreezeMin: 1})
+				found, err := s.SweepSilent(ctx, server.SweepParams{DegradedAfter: time.Microsecond, FailedAfter: time.Hour, FreezePct: 100, FreezeMin: 1})
 				swept.Add(int64(found.Degraded))
 				errs <- err
 			}
@@ -246,7 +247,7 @@ func TestRevokedServersAndBindings(t *testing.T) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
 	for _, id := range []string{"good", "revoked", "long-ago"} {
-		agentServer(t, s, id, "active", prego.AgentConnected, 0)
+		agentServer(t, s, id, "active", server.AgentConnected, 0)
 	}
 	exec(t, s, `UPDATE servers SET identity_revoked_at = now() WHERE server_id = 'revoked'`)
 	exec(t, s, `UPDATE servers SET identity_revoked_at = now() - interval '3 days' WHERE server_id = 'long-ago'`)
@@ -266,26 +267,26 @@ func TestHeartbeatsTellMeasures(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
-	agentServer(t, s, "s-1", "active", prego.AgentConnected, 0)
-	agentServer(t, s, "s-2", "active", prego.AgentConnected, 0)
+	agentServer(t, s, "s-1", "active", server.AgentConnected, 0)
+	agentServer(t, s, "s-2", "active", server.AgentConnected, 0)
 	one, two, three, four := 1.5, 2.5, 3.5, 4.5
 	beat := heartbeatOf("s-1")
 	beat.CPUPct, beat.WorkerSlotsPct, beat.DBDiskPct, beat.RedisMemoryPct = &one, &two, &three, &four
-	_, err := s.FlushHeartbeats(ctx, []prego.Heartbeat{heartbeatOf("s-2"), beat})
+	_, err := s.FlushHeartbeats(ctx, []server.Heartbeat{heartbeatOf("s-2"), beat})
 	require.NoError(t, err)
-	server, err := s.GetServer(ctx, "s-1")
+	srv, err := s.GetServer(ctx, "s-1")
 	require.NoError(t, err)
-	require.Equal(t, []*float64{&one, &two, &three, &four}, []*float64{server.CPUPct, server.WorkerSlotsPct, server.DBDiskPct, server.RedisMemoryPct})
+	require.Equal(t, []*float64{&one, &two, &three, &four}, []*float64{srv.CPUPct, srv.WorkerSlotsPct, srv.DBDiskPct, srv.RedisMemoryPct})
 	beat = heartbeatOf("s-1")
 	beat.DBDiskPct = &four
-	_, err = s.FlushHeartbeats(ctx, []prego.Heartbeat{beat})
+	_, err = s.FlushHeartbeats(ctx, []server.Heartbeat{beat})
 	require.NoError(t, err)
-	server, err = s.GetServer(ctx, "s-1")
+	srv, err = s.GetServer(ctx, "s-1")
 	require.NoError(t, err)
-	require.Equal(t, []*float64{nil, nil, &four, nil}, []*float64{server.CPUPct, server.WorkerSlotsPct, server.DBDiskPct, server.RedisMemoryPct})
-	server, err = s.GetServer(ctx, "s-2")
+	require.Equal(t, []*float64{nil, nil, &four, nil}, []*float64{srv.CPUPct, srv.WorkerSlotsPct, srv.DBDiskPct, srv.RedisMemoryPct})
+	srv, err = s.GetServer(ctx, "s-2")
 	require.NoError(t, err)
-	require.Nil(t, server.DBDiskPct)
+	require.Nil(t, srv.DBDiskPct)
 }
 
 // TestTheSnapshotFollowsMeasures: a placement's snapshot has them, those of the servers

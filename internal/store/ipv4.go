@@ -8,7 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
 )
 
 const ipv4Columns = `a.allocation_id, a.org_id, a.env_id, a.provider, a.name, a.location, COALESCE(a.provider_id, ''), a.address, a.status, a.reason, a.message, a.created_by, a.created_at`
@@ -16,16 +19,16 @@ const ipv4Columns = `a.allocation_id, a.org_id, a.env_id, a.provider, a.name, a.
 const sqlEnvIPv4 = `SELECT ` + ipv4Columns + ` FROM ipv4_allocations a WHERE a.env_id = $1 AND a.deleted_at IS NULL`
 
 // GetIPv4 reads the IPv4 add-on of an env, or CodeIPv4NotFound.
-func (s *Store) GetIPv4(ctx context.Context, envID string) (prego.IPv4Allocation, error) {
+func (s *Store) GetIPv4(ctx context.Context, envID string) (workload.IPv4Allocation, error) {
 	if err := s.envExists(ctx, envID); err != nil {
-		return prego.IPv4Allocation{}, err
+		return workload.IPv4Allocation{}, err
 	}
-	a, err := first(collect[prego.IPv4Allocation](ctx, s, "get ipv4", sqlEnvIPv4, envID))
+	a, err := first(collect[workload.IPv4Allocation](ctx, s, "get ipv4", sqlEnvIPv4, envID))
 	if err == nil && a == nil {
 		err = noIPv4(envID)
 	}
 	if err != nil {
-		return prego.IPv4Allocation{}, err
+		return workload.IPv4Allocation{}, err
 	}
 	return *a, nil
 }
@@ -54,44 +57,44 @@ VALUES ($1, $2, $3, $4, $5, $6, 'pending', $7) RETURNING ` + ipv4Columns
 const sqlIPv4Status = `
 UPDATE ipv4_allocations a SET status = $2, reason = '', message = '', updated_at = now() WHERE a.allocation_id = $1 AND a.deleted_at IS NULL RETURNING ` + ipv4Columns
 
-func oneIPv4(ctx context.Context, tx pgx.Tx, sql string, args ...any) (prego.IPv4Allocation, error) {
+func oneIPv4(ctx context.Context, tx pgx.Tx, sql string, args ...any) (workload.IPv4Allocation, error) {
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
-		return prego.IPv4Allocation{}, err
+		return workload.IPv4Allocation{}, err
 	}
-	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.IPv4Allocation])
+	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[workload.IPv4Allocation])
 }
 
 // EnableIPv4 asks for an address for an env: the row is the intent that is made true
 // later. The same request again is met by the row that is there; one that failed is
 // asked for again. location tells where in a region addresses are made.
-func (s *Store) EnableIPv4(ctx context.Context, envID, id, environment string, location func(prego.Region) string, by string) (out prego.IPv4Allocation, err error) {
-	err = s.inEnv(ctx, "enable ipv4", envID, func(tx pgx.Tx, org string, region prego.Region) error {
+func (s *Store) EnableIPv4(ctx context.Context, envID, id, environment string, location func(prego.Region) string, by string) (out workload.IPv4Allocation, err error) {
+	err = s.inEnv(ctx, "enable ipv4", envID, func(tx pgx.Tx, orgID string, region prego.Region) error {
 		out, err = oneIPv4(ctx, tx, sqlHoldEnvIPv4, envID)
 		if err == nil {
 			switch out.Status {
-			case prego.OrgResourceReleasing:
+			case workload.ResourceReleasing:
 				return prego.Errorf(prego.CodeInvalidTransition, "the address that the env had is still being given back; try again")
-			case prego.OrgResourceFailed:
-				out, err = oneIPv4(ctx, tx, sqlIPv4Status, out.AllocationID, prego.OrgResourcePending)
-			case prego.OrgResourcePending, prego.OrgResourceReady:
+			case workload.ResourceFailed:
+				out, err = oneIPv4(ctx, tx, sqlIPv4Status, out.AllocationID, workload.ResourcePending)
+			case workload.ResourcePending, workload.ResourceReady:
 			}
 			return err
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
-		if err := s.takeQuota(ctx, tx, org, quota.Delta{Dimension: quota.MaxIPv4Allocations, By: 1}); err != nil {
+		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxIPv4Allocations, By: 1}); err != nil {
 			return err
 		}
 		provider, err := providerOf(ctx, tx, region)
 		if err != nil {
 			return err
 		}
-		if out, err = oneIPv4(ctx, tx, sqlCreateIPv4, id, org, envID, provider, prego.OrgResourceName(environment, id), location(region), by); err != nil {
+		if out, err = oneIPv4(ctx, tx, sqlCreateIPv4, id, orgID, envID, provider, workload.ResourceName(environment, id), location(region), by); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "ipv4.enable", Subject: id, Actor: by}, map[string]any{"env_id": envID})
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "ipv4.enable", Subject: id, Actor: by}, map[string]any{"env_id": envID})
 	})
 	return out, err
 }
@@ -99,13 +102,13 @@ func (s *Store) EnableIPv4(ctx context.Context, envID, id, environment string, l
 const sqlIPv4Routes = `SELECT count(*) FROM routes WHERE env_id = $1 AND listener_scope = 'env_v4' AND deleted_at IS NULL`
 
 // DisableIPv4 asks for the address to be given back.
-func (s *Store) DisableIPv4(ctx context.Context, envID, by string) (out prego.IPv4Allocation, err error) {
-	err = s.inEnv(ctx, "disable ipv4", envID, func(tx pgx.Tx, org string, _ prego.Region) error {
+func (s *Store) DisableIPv4(ctx context.Context, envID, by string) (out workload.IPv4Allocation, err error) {
+	err = s.inEnv(ctx, "disable ipv4", envID, func(tx pgx.Tx, orgID string, _ prego.Region) error {
 		out, err = oneIPv4(ctx, tx, sqlHoldEnvIPv4, envID)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return noIPv4(envID)
-		case err != nil || out.Status == prego.OrgResourceReleasing:
+		case err != nil || out.Status == workload.ResourceReleasing:
 			return err
 		}
 		var routes int
@@ -115,10 +118,10 @@ func (s *Store) DisableIPv4(ctx context.Context, envID, by string) (out prego.IP
 		if routes > 0 {
 			return prego.Errorf(prego.CodeIPv4InUse, "%d routes listen on the address: delete them first", routes)
 		}
-		if out, err = oneIPv4(ctx, tx, sqlIPv4Status, out.AllocationID, prego.OrgResourceReleasing); err != nil {
+		if out, err = oneIPv4(ctx, tx, sqlIPv4Status, out.AllocationID, workload.ResourceReleasing); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "ipv4.disable", Subject: out.AllocationID, Actor: by}, map[string]any{"env_id": envID, "address": out.Address})
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "ipv4.disable", Subject: out.AllocationID, Actor: by}, map[string]any{"env_id": envID, "address": out.Address})
 	})
 	return out, err
 }
@@ -126,8 +129,8 @@ func (s *Store) DisableIPv4(ctx context.Context, envID, by string) (out prego.IP
 const sqlIPv4Run = `SELECT ` + ipv4Columns + ` FROM ipv4_allocations a WHERE a.allocation_id = $1 AND a.deleted_at IS NULL`
 
 // IPv4Run reads an address that is there or is to be; ok is false once it is gone.
-func (s *Store) IPv4Run(ctx context.Context, id string) (a prego.IPv4Allocation, ok bool, err error) {
-	p, err := first(collect[prego.IPv4Allocation](ctx, s, "ipv4", sqlIPv4Run, id))
+func (s *Store) IPv4Run(ctx context.Context, id string) (a workload.IPv4Allocation, ok bool, err error) {
+	p, err := first(collect[workload.IPv4Allocation](ctx, s, "ipv4", sqlIPv4Run, id))
 	if err != nil || p == nil {
 		return a, false, err
 	}
@@ -140,9 +143,9 @@ UPDATE ipv4_allocations SET provider_id = $2, address = $3, status = CASE status
 WHERE allocation_id = $1 AND deleted_at IS NULL`
 
 // IPv4Made records that the address is there, in the row and in the ledger.
-func (s *Store) IPv4Made(ctx context.Context, a prego.IPv4Allocation, providerID, address string) error {
+func (s *Store) IPv4Made(ctx context.Context, a workload.IPv4Allocation, providerID, address string) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
-		if err := confirmCreated(ctx, tx, a.Provider, "", 0, prego.ResourcePrimaryIP, a.Name, providerID); err != nil {
+		if err := confirmCreated(ctx, tx, a.Provider, "", 0, server.ResourcePrimaryIP, a.Name, providerID); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlIPv4Made, a.AllocationID, providerID, address); err != nil {
@@ -171,7 +174,7 @@ const (
 )
 
 // ReleasingNamed writes into the ledger that something is about to be deleted.
-func (s *Store) ReleasingNamed(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, name string) error {
+func (s *Store) ReleasingNamed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error {
 	if _, err := s.pool.Exec(ctx, sqlReleasingNamed, provider, kind, name); err != nil {
 		return fmt.Errorf("release %s %s: %w", kind, name, err)
 	}
@@ -179,7 +182,7 @@ func (s *Store) ReleasingNamed(ctx context.Context, provider prego.InfraProvider
 }
 
 // gone records that the provider has something no longer, in its row and the ledger.
-func (s *Store) gone(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, name, sql, id string) error {
+func (s *Store) gone(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name, sql, id string) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlReleasedNamed, provider, kind, name); err != nil {
 			return fmt.Errorf("released %s %s: %w", kind, name, err)
@@ -192,14 +195,14 @@ func (s *Store) gone(ctx context.Context, provider prego.InfraProviderID, kind p
 }
 
 // IPv4Gone ends an address.
-func (s *Store) IPv4Gone(ctx context.Context, a prego.IPv4Allocation) error {
-	return s.gone(ctx, a.Provider, prego.ResourcePrimaryIP, a.Name, sqlIPv4Gone, a.AllocationID)
+func (s *Store) IPv4Gone(ctx context.Context, a workload.IPv4Allocation) error {
+	return s.gone(ctx, a.Provider, server.ResourcePrimaryIP, a.Name, sqlIPv4Gone, a.AllocationID)
 }
 
 const sqlIntentWithdrawn = `UPDATE resources SET state = 'released', released_at = now() WHERE provider = $1 AND kind = $2 AND name = $3 AND provider_id IS NULL AND state = 'intended'`
 
 // IntentWithdrawn closes an intent after the provider's definite refusal.
-func (s *Store) IntentWithdrawn(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, name string) error {
+func (s *Store) IntentWithdrawn(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error {
 	if _, err := s.pool.Exec(ctx, sqlIntentWithdrawn, provider, kind, name); err != nil {
 		return fmt.Errorf("withdraw %s %s: %w", kind, name, err)
 	}

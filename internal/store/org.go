@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
 )
 
 const orgColumns = `org_id, COALESCE(parent_org_id, ''), tier, created_by, created_at`
@@ -38,17 +39,17 @@ RETURNING ` + orgColumns
 
 // PutOrg makes an org, or gives one that is there another parent or none, and another
 // tier if it is given one. Tenants keep the parent under which they were created.
-func (s *Store) PutOrg(ctx context.Context, o prego.Org, by string) (org prego.Org, err error) {
+func (s *Store) PutOrg(ctx context.Context, o org.Org, by string) (owner org.Org, err error) {
 	if o.ParentOrgID == o.OrgID {
-		return org, prego.Invalid("parent_org_id", "must be another org")
+		return owner, prego.Invalid("parent_org_id", "must be another org")
 	}
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if err := checkParent(ctx, tx, o); err != nil {
 			return err
 		}
-		org, err = oneOrg(ctx, tx, sqlNewOrg, o.OrgID, o.ParentOrgID, cmp.Or(o.Tier, s.newOrgs), by)
+		owner, err = oneOrg(ctx, tx, sqlNewOrg, o.OrgID, o.ParentOrgID, cmp.Or(o.Tier, s.newOrgs), by)
 		if err == nil {
-			return orgEvent(ctx, tx, prego.OrgEvent{OrgID: o.OrgID, Type: "org.create", Subject: o.OrgID, Actor: by}, map[string]any{"tier": org.Tier})
+			return orgEvent(ctx, tx, org.Event{OrgID: o.OrgID, Type: "org.create", Subject: o.OrgID, Actor: by}, map[string]any{"tier": owner.Tier})
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return err
@@ -57,20 +58,20 @@ func (s *Store) PutOrg(ctx context.Context, o prego.Org, by string) (org prego.O
 		if err != nil {
 			return err
 		}
-		if org, err = oneOrg(ctx, tx, sqlChangeOrg, o.OrgID, o.ParentOrgID, o.Tier); err != nil || org.Tier == old.Tier {
+		if owner, err = oneOrg(ctx, tx, sqlChangeOrg, o.OrgID, o.ParentOrgID, o.Tier); err != nil || owner.Tier == old.Tier {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: o.OrgID, Type: "org.tier_set", Subject: o.OrgID, Actor: by}, map[string]any{"old": old.Tier, "new": org.Tier})
+		return orgEvent(ctx, tx, org.Event{OrgID: o.OrgID, Type: "org.tier_set", Subject: o.OrgID, Actor: by}, map[string]any{"old": old.Tier, "new": owner.Tier})
 	})
 	if err != nil {
-		return prego.Org{}, asCoded("put org", err)
+		return org.Org{}, asCoded("put org", err)
 	}
-	return org, nil
+	return owner, nil
 }
 
 // checkParent refuses a parent that is unknown, or below the org. Until the end of the
 // transaction nobody else changes parents.
-func checkParent(ctx context.Context, tx pgx.Tx, o prego.Org) error {
+func checkParent(ctx context.Context, tx pgx.Tx, o org.Org) error {
 	if o.ParentOrgID == "" {
 		return nil
 	}
@@ -90,12 +91,12 @@ func checkParent(ctx context.Context, tx pgx.Tx, o prego.Org) error {
 	return nil
 }
 
-func oneOrg(ctx context.Context, q querier, sql string, args ...any) (prego.Org, error) {
+func oneOrg(ctx context.Context, q querier, sql string, args ...any) (org.Org, error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
-		return prego.Org{}, err
+		return org.Org{}, err
 	}
-	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.Org])
+	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[org.Org])
 }
 
 func noSuchOrg(id string) error { return prego.Errorf(prego.CodeNotFound, "there is no org %q", id) }
@@ -103,23 +104,23 @@ func noSuchOrg(id string) error { return prego.Errorf(prego.CodeNotFound, "there
 const sqlGetOrg = `SELECT ` + orgColumns + ` FROM orgs WHERE org_id = $1`
 
 // GetOrg reads one org, or CodeNotFound.
-func (s *Store) GetOrg(ctx context.Context, id string) (prego.Org, error) {
-	org, err := first(collect[prego.Org](ctx, s, "get org", sqlGetOrg, id))
+func (s *Store) GetOrg(ctx context.Context, id string) (org.Org, error) {
+	o, err := first(collect[org.Org](ctx, s, "get org", sqlGetOrg, id))
 	if err != nil {
-		return prego.Org{}, err
+		return org.Org{}, err
 	}
-	if org == nil {
-		return prego.Org{}, noSuchOrg(id)
+	if o == nil {
+		return org.Org{}, noSuchOrg(id)
 	}
-	return *org, nil
+	return *o, nil
 }
 
 const sqlListOrgs = `SELECT ` + orgColumns + ` FROM orgs WHERE org_id > $1 ORDER BY org_id LIMIT $2`
 
 // ListOrgs is a page of orgs by id, those after the one given, and whether there
 // are more.
-func (s *Store) ListOrgs(ctx context.Context, after string, limit int) (page []prego.Org, more bool, err error) {
-	page, err = collect[prego.Org](ctx, s, "list orgs", sqlListOrgs, after, limit+1)
+func (s *Store) ListOrgs(ctx context.Context, after string, limit int) (page []org.Org, more bool, err error) {
+	page, err = collect[org.Org](ctx, s, "list orgs", sqlListOrgs, after, limit+1)
 	if err != nil {
 		return nil, false, fmt.Errorf("list orgs: %w", err)
 	}

@@ -9,13 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 // volumeOf makes a volume of acme at a location.
 func (s *Store) volumeOf(t *testing.T, id, location string) {
 	t.Helper()
-	_, err := s.CreateVolume(context.Background(), prego.Volume{VolumeID: id, OrgID: "acme", Region: "eu", Location: location, Name: id, SizeBytes: 10e9}, "test", "test")
+	_, err := s.CreateVolume(context.Background(), workload.Volume{VolumeID: id, OrgID: "acme", Region: "eu", Location: location, Name: id, SizeBytes: 10e9}, "test", "test")
 	require.NoError(t, err)
 }
 
@@ -47,7 +50,7 @@ func TestLocksAreTakenInOneOrder(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := groupBundle(t)
-	group, err := s.testGroup(t, 1, "acme", 0, workload(16))
+	group, err := s.testGroup(t, 1, "acme", 0, specOf(16))
 	require.NoError(t, err)
 	s.volumeOf(t, "vol-1", "fsn1")
 	free := func(sql string) func(tx pgx.Tx) {
@@ -59,12 +62,12 @@ func TestLocksAreTakenInOneOrder(t *testing.T) {
 	const org, ofOrg = `SELECT FROM orgs WHERE org_id = 'acme' FOR NO KEY UPDATE`, `SELECT FROM orgs WHERE org_id = 'acme' FOR NO KEY UPDATE NOWAIT`
 	// Who scales a group holds it, and then the org.
 	require.NoError(t, s.holding(t, `SELECT FROM process_groups FOR NO KEY UPDATE`, func() error {
-		_, err := s.AttachVolume(ctx, prego.VolumeAttachment{AttachmentID: "vat-1", VolumeID: "vol-1", GroupID: group, MountPath: "/data"}, "test")
+		_, err := s.AttachVolume(ctx, workload.VolumeAttachment{AttachmentID: "vat-1", VolumeID: "vol-1", GroupID: group, MountPath: "/data"}, "test")
 		return err
 	}, free(ofOrg)))
 	// Who deletes an env holds the org, and then the env.
 	require.NoError(t, s.holding(t, org, func() error {
-		_, err := s.testGroup(t, 2, "acme", 0, workload(16))
+		_, err := s.testGroup(t, 2, "acme", 0, specOf(16))
 		return err
 	}, free(`SELECT FROM envs WHERE env_id = 'env-acme' FOR UPDATE NOWAIT`)))
 }
@@ -74,7 +77,7 @@ func TestAGroupIsNotDeletedUnderARoute(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := groupBundle(t)
-	group, err := s.testGroup(t, 1, "acme", 0, workload(16))
+	group, err := s.testGroup(t, 1, "acme", 0, specOf(16))
 	require.NoError(t, err)
 	err = s.holding(t, `SELECT FROM orgs WHERE org_id = 'acme' FOR NO KEY UPDATE`, func() error {
 		_, err := s.DeleteGroup(ctx, group, "test")
@@ -92,21 +95,21 @@ func TestAnAllocationLooksAtTheVolumesAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := groupBundle(t)
-	group, err := s.testGroup(t, 1, "acme", 1, workload(16))
+	group, err := s.testGroup(t, 1, "acme", 1, specOf(16))
 	require.NoError(t, err)
 	_, err = s.PlanGroup(ctx, group, time.Second)
 	require.NoError(t, err)
 	s.volumeOf(t, "vol-1", "hel1")
-	a := prego.VolumeAttachment{AttachmentID: "vat-1", VolumeID: "vol-1", GroupID: group, MountPath: "/data"}
+	a := workload.VolumeAttachment{AttachmentID: "vat-1", VolumeID: "vol-1", GroupID: group, MountPath: "/data"}
 	_, err = s.AttachVolume(ctx, a, "test")
 	require.NoError(t, err)
-	got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: "node-1"}, time.Hour)
+	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: "node-1"}, time.Hour)
 	require.NoError(t, err)
-	require.Equal(t, prego.AllocationLost, got.Outcome)
+	require.Equal(t, workload.AllocationLost, got.Outcome)
 	require.NoError(t, s.DetachVolume(ctx, "vol-1", "vat-1", "test"))
-	got, err = s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: "node-1"}, time.Hour)
+	got, err = s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: "node-1"}, time.Hour)
 	require.NoError(t, err)
-	require.Equal(t, prego.Allocated, got.Outcome)
+	require.Equal(t, workload.Allocated, got.Outcome)
 	// A step that comes late finds the attachment ended, and brings the volume nowhere.
 	require.ErrorContains(t, s.AttachedTo(ctx, "vat-1", "node-1"), "attachment vat-1 has ended")
 	left, err := s.LeftAttached(ctx, "vol-1")
@@ -126,24 +129,24 @@ func TestARefusedSurgeWaits(t *testing.T) {
 		require.NoError(t, err)
 	}
 	limit(3)
-	group, err := s.testGroup(t, 1, "acme", 1, workload(16))
+	group, err := s.testGroup(t, 1, "acme", 1, specOf(16))
 	require.NoError(t, err)
 	for range 2 {
 		_, err = s.turn(ctx, group)
 		require.NoError(t, err)
 	}
-	_, err = s.testGroup(t, 2, "acme", 1, workload(16))
+	_, err = s.testGroup(t, 2, "acme", 1, specOf(16))
 	require.NoError(t, err)
-	next := workload(16)
+	next := specOf(16)
 	next.Image = "web:2"
 	_, err = s.DeployGroup(ctx, group, next, "test")
 	require.NoError(t, err)
 	limit(2)
 	_, err = s.PlanGroup(ctx, group, time.Second)
 	require.NoError(t, err)
-	got, err := s.Allocate(ctx, prego.InstancePlace{GroupID: group, ServerID: "node-1"}, time.Hour)
+	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: "node-1"}, time.Hour)
 	require.NoError(t, err)
-	require.Equal(t, prego.AllocationQuota, got.Outcome)
+	require.Equal(t, workload.AllocationQuota, got.Outcome)
 	demand, err := s.InstanceDemand(ctx, "eu", 10)
 	require.NoError(t, err)
 	require.Empty(t, demand)
@@ -151,13 +154,13 @@ func TestARefusedSurgeWaits(t *testing.T) {
 	_, err = s.ScaleGroup(ctx, group, 0, "test")
 	require.NoError(t, err)
 	for _, surge := range []bool{false, true} {
-		_, err = s.refuseAllocation(ctx, group, &refusedAllocation{over: &prego.QuotaExceeded{Dimension: "max_instances"}, surge: surge}, time.Hour)
+		_, err = s.refuseAllocation(ctx, group, &refusedAllocation{over: &org.QuotaExceeded{Dimension: "max_instances"}, surge: surge}, time.Hour)
 		require.NoError(t, err)
 	}
 	g, err := s.GetGroup(ctx, group)
 	require.NoError(t, err)
 	require.Nil(t, g.NextAttemptAt)
-	require.Equal(t, prego.DeployRolling, g.DeployStatus)
+	require.Equal(t, workload.DeployRolling, g.DeployStatus)
 }
 
 // TestSnapshotsOfEachTenantAreLimited: a tenant is held against the limit also when
@@ -171,7 +174,7 @@ func TestSnapshotsOfEachTenantAreLimited(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for _, id := range []string{"t-1", "t-2"} {
-		_, _, err := s.CreateTenant(ctx, tenantRequest(t, id, prego.PlanStarter), id, prego.ModeShared, "", "someone")
+		_, _, err := s.CreateTenant(ctx, tenantRequest(t, id, prego.PlanStarter), id, tenant.ModeShared, "", "someone")
 		require.NoError(t, err)
 		_, err = s.pool.Exec(ctx, `UPDATE tenants SET state = 'active', site = tenant_id WHERE tenant_id = $1`, id)
 		require.NoError(t, err)
@@ -190,9 +193,9 @@ func TestSnapshotsOfEachTenantAreLimited(t *testing.T) {
 	_, err = s.SetQuota(ctx, "acme", quota.MaxSnapshotsPerVolume, 1, "test", "test")
 	require.NoError(t, err)
 	require.NoError(t, take("t-2", "snp-3"))
-	var over *prego.QuotaExceeded
+	var over *org.QuotaExceeded
 	require.ErrorAs(t, take("t-2", "snp-4"), &over)
-	require.Equal(t, prego.QuotaExceeded{Dimension: "max_snapshots_per_volume", Limit: 1, CurrentUsage: 1, RequestedDelta: 1}, *over)
+	require.Equal(t, org.QuotaExceeded{Dimension: "max_snapshots_per_volume", Limit: 1, CurrentUsage: 1, RequestedDelta: 1}, *over)
 }
 
 // TestAFleetKeepsAServerWithInstances: to take one away would end containers that nobody
@@ -201,7 +204,7 @@ func TestAFleetKeepsAServerWithInstances(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := groupBundle(t)
-	group, err := s.testGroup(t, 1, "acme", 1, workload(16))
+	group, err := s.testGroup(t, 1, "acme", 1, specOf(16))
 	require.NoError(t, err)
 	for range 2 {
 		_, err = s.turn(ctx, group)

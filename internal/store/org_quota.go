@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
 )
 
 const sqlOrgQuotas = `
@@ -21,21 +22,21 @@ LEFT JOIN org_quotas q ON q.org_id = $1 AND q.dimension = d.dimension
 ORDER BY d.n`
 
 // OrgQuotas are an org's limits and usage, of every dimension, or CodeNotFound.
-func (s *Store) OrgQuotas(ctx context.Context, org string) ([]prego.OrgQuota, error) {
+func (s *Store) OrgQuotas(ctx context.Context, org string) ([]org.Quota, error) {
 	return s.quotasOf(ctx, s.pool, org, quota.Dimensions())
 }
 
-func (s *Store) quotasOf(ctx context.Context, q querier, org string, dimensions []quota.Dimension) ([]prego.OrgQuota, error) {
-	rows, err := q.Query(ctx, sqlOrgQuotas, org, dimensions, s.tierLimits)
+func (s *Store) quotasOf(ctx context.Context, q querier, orgID string, dimensions []quota.Dimension) ([]org.Quota, error) {
+	rows, err := q.Query(ctx, sqlOrgQuotas, orgID, dimensions, s.tierLimits)
 	if err != nil {
-		return nil, fmt.Errorf("quotas of org %s: %w", org, err)
+		return nil, fmt.Errorf("quotas of org %s: %w", orgID, err)
 	}
-	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[prego.OrgQuota])
+	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[org.Quota])
 	if err != nil {
-		return nil, fmt.Errorf("quotas of org %s: %w", org, err)
+		return nil, fmt.Errorf("quotas of org %s: %w", orgID, err)
 	}
 	if len(out) == 0 {
-		return nil, noSuchOrg(org)
+		return nil, noSuchOrg(orgID)
 	}
 	return out, nil
 }
@@ -46,12 +47,12 @@ ON CONFLICT (org_id, dimension) DO UPDATE SET limit_value = EXCLUDED.limit_value
 
 // SetQuota gives an org a limit of its own. A limit below what is used takes nothing
 // away: it refuses what comes. The same limit again changes nothing.
-func (s *Store) SetQuota(ctx context.Context, org string, d quota.Dimension, limit float64, by, reason string) (prego.OrgQuota, error) {
-	return s.changeQuota(ctx, org, d, by, reason, func(tx pgx.Tx, now prego.OrgQuota) (bool, error) {
+func (s *Store) SetQuota(ctx context.Context, orgID string, d quota.Dimension, limit float64, by, reason string) (org.Quota, error) {
+	return s.changeQuota(ctx, orgID, d, by, reason, func(tx pgx.Tx, now org.Quota) (bool, error) {
 		if now.Override && now.Limit == limit {
 			return false, nil
 		}
-		_, err := tx.Exec(ctx, sqlSetQuota, org, d, limit, prego.Redact(reason), by)
+		_, err := tx.Exec(ctx, sqlSetQuota, orgID, d, limit, prego.Redact(reason), by)
 		return true, err
 	})
 }
@@ -59,21 +60,21 @@ func (s *Store) SetQuota(ctx context.Context, org string, d quota.Dimension, lim
 const sqlUnsetQuota = `DELETE FROM org_quotas WHERE org_id = $1 AND dimension = $2`
 
 // UnsetQuota gives an org the limit of its tier again. Repeated, it changes nothing.
-func (s *Store) UnsetQuota(ctx context.Context, org string, d quota.Dimension, by, reason string) (prego.OrgQuota, error) {
-	return s.changeQuota(ctx, org, d, by, reason, func(tx pgx.Tx, _ prego.OrgQuota) (bool, error) {
-		tag, err := tx.Exec(ctx, sqlUnsetQuota, org, d)
+func (s *Store) UnsetQuota(ctx context.Context, orgID string, d quota.Dimension, by, reason string) (org.Quota, error) {
+	return s.changeQuota(ctx, orgID, d, by, reason, func(tx pgx.Tx, _ org.Quota) (bool, error) {
+		tag, err := tx.Exec(ctx, sqlUnsetQuota, orgID, d)
 		return tag.RowsAffected() > 0, err
 	})
 }
 
 // changeQuota changes a limit with the org's row held, so that nothing is taken by the
 // old limit once the new one is told, and writes down what it was and is.
-func (s *Store) changeQuota(ctx context.Context, org string, d quota.Dimension, by, reason string, change func(pgx.Tx, prego.OrgQuota) (bool, error)) (q prego.OrgQuota, err error) {
+func (s *Store) changeQuota(ctx context.Context, orgID string, d quota.Dimension, by, reason string, change func(pgx.Tx, org.Quota) (bool, error)) (q org.Quota, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		if err := lockOrg(ctx, tx, org); err != nil {
+		if err := lockOrg(ctx, tx, orgID); err != nil {
 			return err
 		}
-		before, err := s.quotasOf(ctx, tx, org, []quota.Dimension{d})
+		before, err := s.quotasOf(ctx, tx, orgID, []quota.Dimension{d})
 		if err != nil {
 			return err
 		}
@@ -82,22 +83,22 @@ func (s *Store) changeQuota(ctx context.Context, org string, d quota.Dimension, 
 		if err != nil || !changed {
 			return err
 		}
-		after, err := s.quotasOf(ctx, tx, org, []quota.Dimension{d})
+		after, err := s.quotasOf(ctx, tx, orgID, []quota.Dimension{d})
 		if err != nil {
 			return err
 		}
 		q = after[0]
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "org.quota_set", Subject: string(d), Actor: by, Reason: reason}, map[string]any{
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "org.quota_set", Subject: string(d), Actor: by, Reason: reason}, map[string]any{
 			"dimension": d, "old": before[0].Limit, "new": q.Limit, "old_source": source(before[0]), "new_source": source(q),
 		})
 	})
 	if err != nil {
-		return prego.OrgQuota{}, asCoded("quota of org "+org, err)
+		return org.Quota{}, asCoded("quota of org "+orgID, err)
 	}
 	return q, nil
 }
 
-func source(q prego.OrgQuota) string {
+func source(q org.Quota) string {
 	if q.Override {
 		return "override"
 	}
@@ -109,8 +110,8 @@ SELECT event_id, org_id, at, type, subject, actor, reason, payload FROM org_even
 WHERE org_id = $1 AND starts_with(type, $2) AND ($3 = 0 OR event_id < $3) ORDER BY event_id DESC LIMIT $4`
 
 // OrgEvents is a page of an org's events, newest first, and whether there are more.
-func (s *Store) OrgEvents(ctx context.Context, f prego.OrgEventFilter) (page []prego.OrgEvent, more bool, err error) {
-	page, err = collect[prego.OrgEvent](ctx, s, "events of org "+f.OrgID, sqlOrgEvents, f.OrgID, f.Prefix, f.Before, f.Limit+1)
+func (s *Store) OrgEvents(ctx context.Context, f org.EventFilter) (page []org.Event, more bool, err error) {
+	page, err = collect[org.Event](ctx, s, "events of org "+f.OrgID, sqlOrgEvents, f.OrgID, f.Prefix, f.Before, f.Limit+1)
 	if err != nil {
 		return nil, false, err
 	}
@@ -139,8 +140,8 @@ FROM used u LEFT JOIN nearest n ON n.org_id = u.org_id GROUP BY 1, 2 ORDER BY 1,
 
 // UsageNearLimits is the usage of the n orgs that are nearest to one of their limits,
 // and the sum of all others. It reads all orgs, and is not for every request.
-func (s *Store) UsageNearLimits(ctx context.Context, n int) ([]prego.OrgUsage, error) {
-	return collect[prego.OrgUsage](ctx, s, "usage of orgs", sqlUsageNearLimits, s.tierLimits, n)
+func (s *Store) UsageNearLimits(ctx context.Context, n int) ([]org.Usage, error) {
+	return collect[org.Usage](ctx, s, "usage of orgs", sqlUsageNearLimits, s.tierLimits, n)
 }
 
 // isNoRows tells the answer that is none from failures.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/workload"
 )
 
 // TestNobodyTakesMoreThanTheOrgHas: 32 at once want what there is room for 5 times,
@@ -41,13 +42,13 @@ func TestNobodyTakesMoreThanTheOrgHas(t *testing.T) {
 			return err
 		},
 		"max_total_volume_bytes": func(i int) error {
-			_, err := s.CreateVolume(ctx, prego.Volume{VolumeID: fmt.Sprintf("vol-%d", i), OrgID: "acme", Region: "eu", Location: "fsn1", Name: fmt.Sprint("v", i), SizeBytes: 10e9}, "test", "a")
+			_, err := s.CreateVolume(ctx, workload.Volume{VolumeID: fmt.Sprintf("vol-%d", i), OrgID: "acme", Region: "eu", Location: "fsn1", Name: fmt.Sprint("v", i), SizeBytes: 10e9}, "test", "a")
 			return err
 		},
 		"max_hostnames": func(i int) error {
-			_, err := s.CreateRoute(ctx, prego.Route{
+			_, err := s.CreateRoute(ctx, workload.Route{
 				RouteID: fmt.Sprintf("rte-%d", i), EnvID: fmt.Sprintf("env-%d", i), GroupID: fmt.Sprintf("grp-%d", i), Hostname: fmt.Sprintf("h%d.example.com", i),
-				Listener: prego.ListenerSharedV6, ListenPort: 443, Protocol: prego.RouteHTTPS, TargetPort: 1,
+				Listener: workload.ListenerSharedV6, ListenPort: 443, Protocol: workload.RouteHTTPS, TargetPort: 1,
 			}, "a")
 			return err
 		},
@@ -101,9 +102,9 @@ func TestOneNameIsServedOnce(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			r := prego.Route{
+			r := workload.Route{
 				RouteID: fmt.Sprintf("rte-%d", i), EnvID: fmt.Sprintf("env-%d", i), GroupID: fmt.Sprintf("grp-%d", i), Hostname: "www.example.com",
-				Listener: prego.ListenerSharedV6, ListenPort: 443 + i%3, Protocol: prego.RouteHTTPS, TargetPort: 1,
+				Listener: workload.ListenerSharedV6, ListenPort: 443 + i%3, Protocol: workload.RouteHTTPS, TargetPort: 1,
 			}
 			_, errs[i] = s.CreateRoute(ctx, r, "a")
 		}()

@@ -13,13 +13,16 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 func pools(t *testing.T) *Store {
 	t.Helper()
 	s := New(pgtest.Pool(t))
-	for _, org := range []string{"acme", "corp"} {
-		_, err := s.PutOrg(context.Background(), prego.Org{OrgID: org, Tier: prego.TierEnterprise}, "test")
+	for _, orgID := range []string{"acme", "corp"} {
+		_, err := s.PutOrg(context.Background(), org.Org{OrgID: orgID, Tier: prego.TierEnterprise}, "test")
 		require.NoError(t, err)
 	}
 	return s
@@ -182,14 +185,14 @@ func TestPostgresSatisfiesAsWeDo(t *testing.T) {
 		applied, err := s.PoolsOf(ctx, []string{"acme"})
 		require.NoError(t, err)
 		own, server := prego.Constraint{Require: tags(), Disallow: tags()}, tags()
-		_, _, err = s.CreateTenant(ctx, prego.CreateTenantRequest{Slug: fmt.Sprint("s", n), OrgID: "acme", Region: "eu", Plan: "starter", Constraint: own}, fmt.Sprint("t-", n), prego.ModeShared, "", "test")
+		_, _, err = s.CreateTenant(ctx, tenant.CreateRequest{Slug: fmt.Sprint("s", n), OrgID: "acme", Region: "eu", Plan: "starter", Constraint: own}, fmt.Sprint("t-", n), tenant.ModeShared, "", "test")
 		require.NoError(t, err)
 		id := "app" + strings.Join(server, "")
 		exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, tags, status, workflow_id, created_by)
 			VALUES ($1, '\x00', 'app', 'eu', 'hetzner', '{}', $2, 'active', $1, 'test') ON CONFLICT DO NOTHING`, id, server)
 		for _, any := range []bool{false, true} { // there is no such shard: it comes to that when the tags are right
-			r, err := s.Reserve(ctx, prego.Reservation{
-				TenantID: fmt.Sprint("t-", n), Generation: 1, AppServerID: id, DBShardID: "none", Mode: prego.ModeShared, MemoryPctMax: 70, MaxTenants: 20,
+			r, err := s.Reserve(ctx, tenant.Reservation{
+				TenantID: fmt.Sprint("t-", n), Generation: 1, AppServerID: id, DBShardID: "none", Mode: tenant.ModeShared, MemoryPctMax: 70, MaxTenants: 20,
 				Override: any, AnyTags: any, Decision: []byte(`{}`), Policy: []byte(`{}`),
 			})
 			require.NoError(t, err)
@@ -208,7 +211,7 @@ func TestTagsAndConstraintsAreFixed(t *testing.T) {
 	t.Parallel()
 	s, ctx := pools(t), context.Background()
 	insertServer(t, s, "app-1", "active")
-	_, _, err := s.CreateTenant(ctx, prego.CreateTenantRequest{Slug: "a", OrgID: "acme", Region: "eu", Plan: "starter"}, "t-1", prego.ModeShared, "", "test")
+	_, _, err := s.CreateTenant(ctx, tenant.CreateRequest{Slug: "a", OrgID: "acme", Region: "eu", Plan: "starter"}, "t-1", tenant.ModeShared, "", "test")
 	require.NoError(t, err)
 	for sql, name := range map[string]string{
 		`UPDATE servers SET tags = '{blue}'`:          "servers_tags_fixed",
@@ -226,8 +229,8 @@ func TestTagsAndConstraintsAreFixed(t *testing.T) {
 func TestAgentsSayTheirTags(t *testing.T) {
 	t.Parallel()
 	s, ctx := New(pgtest.Pool(t)), context.Background()
-	_, _, err := s.CreateServer(ctx, prego.CreateServerRequest{
-		ServerID: "app-1", Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: prego.ServerSpec{Tags: []string{"old", "blue"}},
+	_, _, err := s.CreateServer(ctx, server.CreateRequest{
+		ServerID: "app-1", Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: server.Spec{Tags: []string{"old", "blue"}},
 	}, "test")
 	require.NoError(t, err)
 	exec(t, s, `UPDATE servers SET status = 'active', attempt = 1, agent_key_sha256 = $1, agent_status = 'connected', agent_first_heartbeat_at = now(), agent_last_heartbeat_at = now()`, hash("key-app-1"))
@@ -247,7 +250,7 @@ func TestAgentsSayTheirTags(t *testing.T) {
 	} {
 		h := heartbeatOf("app-1")
 		h.Tags = step.said
-		_, err := s.FlushHeartbeats(ctx, []prego.Heartbeat{h})
+		_, err := s.FlushHeartbeats(ctx, []server.Heartbeat{h})
 		require.NoError(t, err)
 		require.Equal(t, step.want, append([]string(nil), stepsOf(t, s, "app-1")[before:]...))
 		srv, err = s.GetServer(ctx, "app-1")
@@ -270,16 +273,16 @@ func TestDemandIsCountedByConstraint(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.AssociatePool(ctx, "corp", "blue", "a"))
 	insertServer(t, s, "app-plain", "active")
-	for i, r := range []prego.CreateTenantRequest{
+	for i, r := range []tenant.CreateRequest{
 		{OrgID: "acme"}, {OrgID: "acme"}, {OrgID: "corp"}, {OrgID: "acme", Constraint: prego.Constraint{Require: []string{"blue"}}}, {OrgID: "acme", Constraint: prego.Constraint{Disallow: []string{"old"}}},
 	} {
 		r.Slug, r.Region, r.Plan = fmt.Sprint("s", i), "eu", prego.PlanStarter
 		id := fmt.Sprint("t-", i)
-		_, _, err := s.CreateTenant(ctx, r, id, prego.ModeShared, "", "test")
+		_, _, err := s.CreateTenant(ctx, r, id, tenant.ModeShared, "", "test")
 		require.NoError(t, err)
-		require.NoError(t, s.AwaitTenant(ctx, prego.TenantRef{TenantID: id, Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp, prego.RoleDBShard}, true))
+		require.NoError(t, s.AwaitTenant(ctx, tenant.Ref{TenantID: id, Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp, prego.RoleDBShard}, true))
 	}
-	demand, err := s.Demand(ctx, "eu", prego.RoleApp, 20, 70, prego.MeasuredLimits{})
+	demand, err := s.Demand(ctx, "eu", prego.RoleApp, 20, 70, tenant.MeasuredLimits{})
 	require.NoError(t, err)
 	require.Len(t, demand, 3)
 	counts := map[string][]int{}
@@ -288,7 +291,7 @@ func TestDemandIsCountedByConstraint(t *testing.T) {
 	}
 	require.Equal(t, map[string][]int{"": {2, 20}, "require blue": {2, 0}, "disallow old": {1, 20}}, counts)
 	require.True(t, demand[0].Constraint.Empty())
-	demand, err = s.Demand(ctx, "eu", prego.RoleDBShard, 20, 70, prego.MeasuredLimits{})
+	demand, err = s.Demand(ctx, "eu", prego.RoleDBShard, 20, 70, tenant.MeasuredLimits{})
 	require.NoError(t, err)
 	require.Len(t, demand, 1, "constraints are about app servers")
 	require.Equal(t, 5, demand[0].Waiting[prego.PlanStarter])
@@ -297,10 +300,10 @@ func TestDemandIsCountedByConstraint(t *testing.T) {
 func TestADecisionByAnotherConstraintIsRecorded(t *testing.T) {
 	t.Parallel()
 	s, ctx := pools(t), context.Background()
-	_, _, err := s.CreateTenant(ctx, prego.CreateTenantRequest{Slug: "a", OrgID: "acme", Region: "eu", Plan: "starter"}, "t-1", prego.ModeShared, "", "test")
+	_, _, err := s.CreateTenant(ctx, tenant.CreateRequest{Slug: "a", OrgID: "acme", Region: "eu", Plan: "starter"}, "t-1", tenant.ModeShared, "", "test")
 	require.NoError(t, err)
 	for _, log := range []string{`{}`, `{}`, `{"constraint":{"require":["a"],"disallow":[],"servers_looked_at":1}}`, `{"constraint":{"require":["a"],"disallow":[],"servers_looked_at":2}}`, `{"constraint":{"require":["b"],"disallow":[]}}`} {
-		require.NoError(t, s.RecordDecision(ctx, prego.DecisionRecord{TenantID: "t-1", Outcome: "awaiting_capacity", Code: "cell_mismatch", Algorithm: "best_fit", Decision: []byte(log), Policy: []byte(`{}`), Actor: "a", CreatedAt: time.Now()}))
+		require.NoError(t, s.RecordDecision(ctx, tenant.DecisionRecord{TenantID: "t-1", Outcome: "awaiting_capacity", Code: "cell_mismatch", Algorithm: "best_fit", Decision: []byte(log), Policy: []byte(`{}`), Actor: "a", CreatedAt: time.Now()}))
 	}
 	all, err := s.ListDecisions(ctx, "t-1")
 	require.NoError(t, err)

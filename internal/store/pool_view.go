@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
 )
 
 // A site that is being built is reserved for nobody.
@@ -19,8 +20,8 @@ GROUP BY s.server_id ORDER BY s.server_id`
 
 // ListSitePools is what stands ready on each app server and node, by id; region ""
 // is all of them.
-func (s *Store) ListSitePools(ctx context.Context, region prego.Region) ([]prego.SitePool, error) {
-	return collect[prego.SitePool](ctx, s, "list site pools", sqlListSitePools, region)
+func (s *Store) ListSitePools(ctx context.Context, region prego.Region) ([]tenant.SitePool, error) {
+	return collect[tenant.SitePool](ctx, s, "list site pools", sqlListSitePools, region)
 }
 
 const sqlSitePoolPolicies = `
@@ -29,8 +30,8 @@ ORDER BY array_position(ARRAY['trial', 'starter', 'business', 'enterprise'], pla
 
 // SitePoolPolicies are how many sites are kept for each plan tier, the least plan
 // first.
-func (s *Store) SitePoolPolicies(ctx context.Context) ([]prego.SitePoolPolicy, error) {
-	return collect[prego.SitePoolPolicy](ctx, s, "site pool policies", sqlSitePoolPolicies)
+func (s *Store) SitePoolPolicies(ctx context.Context) ([]tenant.SitePoolPolicy, error) {
+	return collect[tenant.SitePoolPolicy](ctx, s, "site pool policies", sqlSitePoolPolicies)
 }
 
 const sqlPutSitePoolPolicy = `
@@ -38,7 +39,7 @@ INSERT INTO site_pool_policies (plan, low_watermark, target, slo_seconds) VALUES
 ON CONFLICT (plan) DO UPDATE SET low_watermark = EXCLUDED.low_watermark, target = EXCLUDED.target, slo_seconds = EXCLUDED.slo_seconds`
 
 // PutSitePoolPolicy replaces the policy of a plan tier.
-func (s *Store) PutSitePoolPolicy(ctx context.Context, p prego.SitePoolPolicy) error {
+func (s *Store) PutSitePoolPolicy(ctx context.Context, p tenant.SitePoolPolicy) error {
 	if _, err := s.pool.Exec(ctx, sqlPutSitePoolPolicy, p.Plan, p.LowWatermark, p.Target, p.SLOSeconds); err != nil {
 		return fmt.Errorf("put site pool policy of %s: %w", p.Plan, err)
 	}
@@ -64,8 +65,8 @@ GROUP BY w.region, w.plan ORDER BY w.region, array_position(ARRAY['trial', 'star
 
 // ListWarmPools are the warm server pools that somebody asked for, with how far
 // they are.
-func (s *Store) ListWarmPools(ctx context.Context) ([]prego.WarmPool, error) {
-	return collect[prego.WarmPool](ctx, s, "list warm pools", sqlListWarmPools)
+func (s *Store) ListWarmPools(ctx context.Context) ([]tenant.WarmPool, error) {
+	return collect[tenant.WarmPool](ctx, s, "list warm pools", sqlListWarmPools)
 }
 
 const sqlPutWarmPool = `
@@ -86,8 +87,8 @@ FROM scaling_events WHERE ($1 = '' OR region = $1) ORDER BY event_id DESC LIMIT 
 
 // ListScalingEvents are the newest scaling events, newest first; region "" is all
 // of them.
-func (s *Store) ListScalingEvents(ctx context.Context, region prego.Region, limit int) ([]prego.ScalingEvent, error) {
-	return collect[prego.ScalingEvent](ctx, s, "list scaling events", sqlListScalingEvents, region, limit)
+func (s *Store) ListScalingEvents(ctx context.Context, region prego.Region, limit int) ([]tenant.ScalingEvent, error) {
+	return collect[tenant.ScalingEvent](ctx, s, "list scaling events", sqlListScalingEvents, region, limit)
 }
 
 const sqlRecordOverride = `
@@ -96,7 +97,7 @@ VALUES ($1, NULLIF($2, ''), NULLIF($3, ''), $4, $5, $6, $7, $8, $9)`
 
 // RecordOverride keeps an operator's override for audit, refused ones too; of an
 // accepted one code and refusal are "" (placement-policy §8).
-func (s *Store) RecordOverride(ctx context.Context, o prego.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error {
+func (s *Store) RecordOverride(ctx context.Context, o tenant.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error {
 	_, err := s.pool.Exec(ctx, sqlRecordOverride, o.TenantID, o.ForceAppServerID, o.ForceDBShardID, o.Reason, by, accepted, code, refusal, o.IgnoreConstraint)
 	if err != nil {
 		return fmt.Errorf("record override of tenant %s: %w", o.TenantID, err)

@@ -9,13 +9,15 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // warmNode is an active, connected node of the warm pool of starter in eu.
 func warmNode(t testing.TB, s *Store, id string) {
 	t.Helper()
 	ctx := context.Background()
-	_, _, err := s.CreateServer(ctx, prego.CreateServerRequest{ServerID: id, Role: prego.RoleNode, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}, "test")
+	_, _, err := s.CreateServer(ctx, server.CreateRequest{ServerID: id, Role: prego.RoleNode, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}, "test")
 	require.NoError(t, err)
 	exec(t, s, `UPDATE servers SET status = 'active', agent_status = 'connected', warm_plan = 'starter' WHERE server_id = $1`, id)
 }
@@ -87,8 +89,8 @@ func TestSitePools(t *testing.T) {
 	require.NotNil(t, pools[0].OldestBuild)
 	require.Nil(t, pools[1].OldestBuild)
 	pools[0].OldestBuild = nil
-	require.Equal(t, prego.SitePool{ServerID: "node-1", Region: "eu", Role: "node", Status: "active", Available: 2, Reserved: 1, Failed: 1, Draining: 1}, pools[0])
-	require.Equal(t, prego.SitePool{ServerID: "node-2", Region: "eu", Role: "node", Status: "active"}, pools[1])
+	require.Equal(t, tenant.SitePool{ServerID: "node-1", Region: "eu", Role: "node", Status: "active", Available: 2, Reserved: 1, Failed: 1, Draining: 1}, pools[0])
+	require.Equal(t, tenant.SitePool{ServerID: "node-2", Region: "eu", Role: "node", Status: "active"}, pools[1])
 	exec(t, s, `UPDATE servers SET status = 'terminated' WHERE server_id = 'node-2'`)
 	pools, err = s.ListSitePools(ctx, prego.RegionEU)
 	require.NoError(t, err)
@@ -99,7 +101,7 @@ func TestOverridesAreKept(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
-	o := prego.PlacementOverride{TenantID: "t-1", ForceAppServerID: "app-1", Reason: "because"}
+	o := tenant.PlacementOverride{TenantID: "t-1", ForceAppServerID: "app-1", Reason: "because"}
 	require.NoError(t, s.RecordOverride(ctx, o, "op", true, "", ""))
 	require.NoError(t, s.RecordOverride(ctx, o, "op", false, prego.CodeInvariantViolation, "app server app-1 is draining"))
 	require.Equal(t, 1, count(t, s, "placement_overrides WHERE accepted AND refusal_code = '' AND force_db_shard_id IS NULL"))

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 const sqlProviderCatalog = `
@@ -16,8 +17,8 @@ SELECT COALESCE(document, '{}'), refreshed_at, attempted_at, failure FROM provid
 
 // ProviderCatalog reads what a provider last said that it sells. One that was never
 // asked, or never answered, has a state that is not Known; that is no error.
-func (s *Store) ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (prego.CatalogState, error) {
-	out := prego.CatalogState{Provider: provider}
+func (s *Store) ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (server.CatalogState, error) {
+	out := server.CatalogState{Provider: provider}
 	var refreshed *time.Time
 	err := s.pool.QueryRow(ctx, sqlProviderCatalog, provider).Scan(&out.ProviderCatalog, &refreshed, &out.AttemptedAt, &out.Failure)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -37,7 +38,7 @@ INSERT INTO provider_catalogs (provider, document, refreshed_at) VALUES ($1, $2,
 ON CONFLICT (provider) DO UPDATE SET document = excluded.document, refreshed_at = now(), attempted_at = now(), failure = ''`
 
 // SaveProviderCatalog keeps a catalog that was read just now.
-func (s *Store) SaveProviderCatalog(ctx context.Context, provider prego.InfraProviderID, c prego.ProviderCatalog) error {
+func (s *Store) SaveProviderCatalog(ctx context.Context, provider prego.InfraProviderID, c server.ProviderCatalog) error {
 	if _, err := s.pool.Exec(ctx, sqlSaveCatalog, provider, c); err != nil {
 		return fmt.Errorf("save the catalog of %s: %w", provider, err)
 	}

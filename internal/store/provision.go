@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 const sqlProvisionState = `
@@ -31,8 +32,8 @@ FROM servers s LEFT JOIN LATERAL (
 WHERE s.server_id = $1`
 
 // ProvisionState reads the row of one server, or CodeServerNotFound.
-func (s *Store) ProvisionState(ctx context.Context, serverID string) (prego.ProvisionState, error) {
-	var p prego.ProvisionState
+func (s *Store) ProvisionState(ctx context.Context, serverID string) (server.ProvisionState, error) {
+	var p server.ProvisionState
 	err := s.pool.QueryRow(ctx, sqlProvisionState, serverID).Scan(
 		&p.ServerID, &p.Role, &p.Region, &p.Provider, &p.Spec, &p.Tags, &p.RequestHash, &p.Status, &p.Purpose, &p.Generation, &p.Attempt,
 		&p.ProviderServerID, &p.Host, &p.AgentStatus, &p.RunningAt, &p.HandshakeAt, &p.FirstHeartbeatAt,
@@ -43,7 +44,7 @@ func (s *Store) ProvisionState(ctx context.Context, serverID string) (prego.Prov
 	if err != nil {
 		return p, fmt.Errorf("provision state of %s: %w", serverID, err)
 	}
-	p.BootFailure = strings.TrimPrefix(p.BootFailure, prego.BootStageFailed+": ")
+	p.BootFailure = strings.TrimPrefix(p.BootFailure, server.BootStageFailed+": ")
 	return p, nil
 }
 
@@ -69,12 +70,12 @@ RETURNING infra_provider`
 // BeginAttempt writes, in one transaction, that the attempt is about to call the
 // provider: the attempt's number and candidate, an intent row for everything
 // that it may make, and the event. ErrSuperseded if the row has moved on.
-func (s *Store) BeginAttempt(ctx context.Context, a prego.AttemptStart) error {
+func (s *Store) BeginAttempt(ctx context.Context, a server.AttemptStart) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var provider prego.InfraProviderID
 		err := tx.QueryRow(ctx, sqlBeginAttempt, a.ServerID, a.Generation, a.Attempt, a.Candidate.ServerType, a.Candidate.Location, a.Image).Scan(&provider)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return prego.ErrSuperseded
+			return server.ErrSuperseded
 		}
 		if err != nil {
 			return fmt.Errorf("begin attempt %d of %s: %w", a.Attempt, a.ServerID, err)
@@ -84,10 +85,10 @@ func (s *Store) BeginAttempt(ctx context.Context, a prego.AttemptStart) error {
 				return err
 			}
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{
-			ServerID: a.ServerID, Step: prego.StepCreateIntended, Attempt: a.Attempt,
+		return addEvent(ctx, tx, server.Event{
+			ServerID: a.ServerID, Step: server.StepCreateIntended, Attempt: a.Attempt,
 			Message: fmt.Sprintf("%s, image %s", a.Candidate, a.Image),
-		}, fmt.Sprintf("%s/%d/%s/%s", prego.StepCreateIntended, a.Attempt, a.Candidate.ServerType, a.Candidate.Location))
+		}, fmt.Sprintf("%s/%d/%s/%s", server.StepCreateIntended, a.Attempt, a.Candidate.ServerType, a.Candidate.Location))
 	})
 }
 
@@ -99,7 +100,7 @@ RETURNING infra_provider`
 // RecordCreated writes what the provider made for an attempt. When the row has
 // moved on meanwhile the resources are recorded all the same, since they exist
 // and are billed, and ErrSuperseded is returned.
-func (s *Store) RecordCreated(ctx context.Context, serverID string, generation int, h prego.Handle, provider prego.InfraProviderID) error {
+func (s *Store) RecordCreated(ctx context.Context, serverID string, generation int, h server.Handle, provider prego.InfraProviderID) error {
 	superseded := false
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlRecordCreated, serverID, generation, h.Attempt, h.ProviderServerID, h.IPv4, h.IPv6, h.ServerType, h.Location).Scan(new(string))
@@ -108,25 +109,25 @@ func (s *Store) RecordCreated(ctx context.Context, serverID string, generation i
 		} else if err != nil {
 			return fmt.Errorf("record server %s of %s: %w", h.ProviderServerID, serverID, err)
 		}
-		if err := confirmCreated(ctx, tx, provider, serverID, h.Attempt, prego.ResourceServer, h.Name, h.ProviderServerID); err != nil {
+		if err := confirmCreated(ctx, tx, provider, serverID, h.Attempt, server.ResourceServer, h.Name, h.ProviderServerID); err != nil {
 			return err
 		}
 		for i, id := range h.PrimaryIPIDs {
-			if err := confirmCreated(ctx, tx, provider, serverID, h.Attempt, prego.ResourcePrimaryIP, prego.PrimaryIPName(h.Name, i), id); err != nil {
+			if err := confirmCreated(ctx, tx, provider, serverID, h.Attempt, server.ResourcePrimaryIP, server.PrimaryIPName(h.Name, i), id); err != nil {
 				return err
 			}
 		}
-		step := prego.StepServerCreated
+		step := server.StepServerCreated
 		if h.Adopted {
-			step = prego.StepServerAdopted
+			step = server.StepServerAdopted
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{
+		return addEvent(ctx, tx, server.Event{
 			ServerID: serverID, Step: step, Attempt: h.Attempt,
 			Message: fmt.Sprintf("provider server %s, %s in %s, %s", h.ProviderServerID, h.ServerType, h.Location, h.IPv4),
-		}, fmt.Sprintf("%s/%d/%s", prego.StepServerCreated, h.Attempt, h.ProviderServerID))
+		}, fmt.Sprintf("%s/%d/%s", server.StepServerCreated, h.Attempt, h.ProviderServerID))
 	})
 	if err == nil && superseded {
-		return prego.ErrSuperseded
+		return server.ErrSuperseded
 	}
 	return err
 }
@@ -143,10 +144,10 @@ func (s *Store) MarkRunning(ctx context.Context, serverID string, attempt int) e
 			return fmt.Errorf("mark %s running: %w", serverID, err)
 		}
 		if tag.RowsAffected() == 0 {
-			return prego.ErrSuperseded
+			return server.ErrSuperseded
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{ServerID: serverID, Step: prego.StepServerRunning, Attempt: attempt},
-			attemptKey(prego.StepServerRunning, attempt))
+		return addEvent(ctx, tx, server.Event{ServerID: serverID, Step: server.StepServerRunning, Attempt: attempt},
+			attemptKey(server.StepServerRunning, attempt))
 	})
 }
 
@@ -160,8 +161,8 @@ const sqlIsActive = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND
 // Activate is the final transition, a single UPDATE (direct-provisioning §2,
 // step 9). It returns how it went, which is empty for a repeated call: that is the same
 // success. Any other state is ErrSuperseded.
-func (s *Store) Activate(ctx context.Context, serverID string, generation, attempt int) (prego.Activation, error) {
-	var out prego.Activation
+func (s *Store) Activate(ctx context.Context, serverID string, generation, attempt int) (server.Activation, error) {
+	var out server.Activation
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlActivate, serverID, generation).Scan(&out.Seconds, &out.Location, &out.Image)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -172,13 +173,13 @@ func (s *Store) Activate(ctx context.Context, serverID string, generation, attem
 			if already {
 				return nil
 			}
-			return prego.ErrSuperseded
+			return server.ErrSuperseded
 		}
 		if err != nil {
 			return fmt.Errorf("activate %s: %w", serverID, err)
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{ServerID: serverID, Step: prego.StepActive, Attempt: attempt},
-			fmt.Sprintf("%s/g%d", prego.StepActive, generation))
+		return addEvent(ctx, tx, server.Event{ServerID: serverID, Step: server.StepActive, Attempt: attempt},
+			fmt.Sprintf("%s/g%d", server.StepActive, generation))
 	})
 	return out, err
 }
@@ -193,14 +194,14 @@ GROUP BY 1, 2, 3 ORDER BY 1, 2, 3`
 
 // ActivationStats is how long servers that became active within a span took from their
 // request, by role, location and image, whatever became of them since.
-func (s *Store) ActivationStats(ctx context.Context, within time.Duration) ([]prego.ActivationStats, error) {
-	return collectBy(ctx, s, "activation stats", func(row pgx.CollectableRow) (a prego.ActivationStats, err error) {
+func (s *Store) ActivationStats(ctx context.Context, within time.Duration) ([]server.ActivationStats, error) {
+	return collectBy(ctx, s, "activation stats", func(row pgx.CollectableRow) (a server.ActivationStats, err error) {
 		var p []float64
 		if err = row.Scan(&a.Role, &a.Location, &a.Image, &a.Servers, &p, &a.Max, &a.InTime); err == nil {
 			a.P50, a.P95, a.P99 = p[0], p[1], p[2]
 		}
 		return a, err
-	}, sqlActivationStats, within.Seconds(), prego.ActivationTarget.Seconds())
+	}, sqlActivationStats, within.Seconds(), server.ActivationTarget.Seconds())
 }
 
 const sqlFail = `
@@ -218,9 +219,9 @@ func (s *Store) Fail(ctx context.Context, serverID string, generation, attempt i
 		if tag.RowsAffected() == 0 {
 			return nil
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{
-			ServerID: serverID, Step: prego.StepFailed, Attempt: attempt, Reason: reason, Message: message,
-		}, fmt.Sprintf("%s/g%d", prego.StepFailed, generation))
+		return addEvent(ctx, tx, server.Event{
+			ServerID: serverID, Step: server.StepFailed, Attempt: attempt, Reason: reason, Message: message,
+		}, fmt.Sprintf("%s/g%d", server.StepFailed, generation))
 	})
 }
 
@@ -237,11 +238,11 @@ func (s *Store) AwaitCapacity(ctx context.Context, serverID string, generation, 
 			return fmt.Errorf("await capacity for %s: %w", serverID, err)
 		}
 		if tag.RowsAffected() == 0 {
-			return prego.ErrSuperseded
+			return server.ErrSuperseded
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{
-			ServerID: serverID, Step: prego.StepAwaitingCapacity, Attempt: attempt, Reason: prego.ReasonAwaitingCapacity, Message: message,
-		}, fmt.Sprintf("%s/g%d", prego.StepAwaitingCapacity, generation))
+		return addEvent(ctx, tx, server.Event{
+			ServerID: serverID, Step: server.StepAwaitingCapacity, Attempt: attempt, Reason: prego.ReasonAwaitingCapacity, Message: message,
+		}, fmt.Sprintf("%s/g%d", server.StepAwaitingCapacity, generation))
 	})
 }
 
@@ -251,21 +252,21 @@ WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`
 
 // RecordImported writes what the provider says of an existing server that is
 // being taken over.
-func (s *Store) RecordImported(ctx context.Context, serverID string, generation, attempt int, provider prego.InfraProviderID, h prego.Handle) error {
+func (s *Store) RecordImported(ctx context.Context, serverID string, generation, attempt int, provider prego.InfraProviderID, h server.Handle) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sqlImportHost, serverID, generation, h.IPv4, h.IPv6, h.ServerType, h.Location)
 		if err != nil {
 			return fmt.Errorf("record import of %s: %w", serverID, err)
 		}
 		if tag.RowsAffected() == 0 {
-			return prego.ErrSuperseded
+			return server.ErrSuperseded
 		}
-		if err := confirmCreated(ctx, tx, provider, serverID, attempt, prego.ResourceServer, h.Name, h.ProviderServerID); err != nil {
+		if err := confirmCreated(ctx, tx, provider, serverID, attempt, server.ResourceServer, h.Name, h.ProviderServerID); err != nil {
 			return err
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{
-			ServerID: serverID, Step: prego.StepServerAdopted, Attempt: attempt,
+		return addEvent(ctx, tx, server.Event{
+			ServerID: serverID, Step: server.StepServerAdopted, Attempt: attempt,
 			Message: fmt.Sprintf("existing provider server %s, %s", h.ProviderServerID, h.IPv4),
-		}, attemptKey(prego.StepServerAdopted, attempt))
+		}, attemptKey(server.StepServerAdopted, attempt))
 	})
 }

@@ -9,13 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
 )
 
 const sqlTakeQuota = `SELECT dimension, limit_value, current_usage, requested_delta FROM take_quota($1, $2, $3, $4)`
 
 // takeQuota lets a transaction take what it is about to take of an org's quota, or
-// refuses it as a *prego.QuotaExceeded: the first in the order given. From here to the
+// refuses it as a *org.QuotaExceeded: the first in the order given. From here to the
 // end of the transaction nobody else changes what the org uses. It is one statement.
 func (s *Store) takeQuota(ctx context.Context, tx pgx.Tx, org string, deltas ...quota.Delta) error {
 	return s.take(ctx, tx, sqlTakeQuota, org, deltas)
@@ -29,18 +30,18 @@ func (s *Store) takePromised(ctx context.Context, tx pgx.Tx, org string, deltas 
 	return s.take(ctx, tx, sqlTakePromised, org, deltas)
 }
 
-func (s *Store) take(ctx context.Context, tx pgx.Tx, sql, org string, deltas []quota.Delta) error {
+func (s *Store) take(ctx context.Context, tx pgx.Tx, sql, orgID string, deltas []quota.Delta) error {
 	names, by := make([]string, len(deltas)), make([]float64, len(deltas))
 	for i, d := range deltas {
 		names[i], by[i] = string(d.Dimension), d.By
 	}
-	var q prego.QuotaExceeded
-	err := tx.QueryRow(ctx, sql, org, names, by, s.tierLimits).Scan(&q.Dimension, &q.Limit, &q.CurrentUsage, &q.RequestedDelta)
+	var q org.QuotaExceeded
+	err := tx.QueryRow(ctx, sql, orgID, names, by, s.tierLimits).Scan(&q.Dimension, &q.Limit, &q.CurrentUsage, &q.RequestedDelta)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("quota of org %s: %w", org, err)
+		return fmt.Errorf("quota of org %s: %w", orgID, err)
 	}
 	return &q
 }
@@ -48,7 +49,7 @@ func (s *Store) take(ctx context.Context, tx pgx.Tx, sql, org string, deltas []q
 const sqlOrgEvent = `INSERT INTO org_events (org_id, type, subject, actor, reason, payload) VALUES ($1, $2, $3, $4, $5, $6)`
 
 // orgEvent writes down what happened to an org's resources. Payload becomes JSON.
-func orgEvent(ctx context.Context, tx pgx.Tx, e prego.OrgEvent, payload any) error {
+func orgEvent(ctx context.Context, tx pgx.Tx, e org.Event, payload any) error {
 	b, err := json.Marshal(payload)
 	if err != nil {
 		return fmt.Errorf("event %s: %w", e.Type, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/internal/pgtest"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org/quota"
 )
 
 // The least that keeps two takers of one org apart.

@@ -15,7 +15,10 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 const instanceOverhead = 32 << 20
@@ -59,7 +62,7 @@ type plainModel struct {
 type plainTenant struct {
 	plan   prego.Plan
 	gb     int
-	state  prego.TenantState
+	state  tenant.State
 	placed bool
 	server bool // of its own, that stands
 	gone   bool // purged, and the purge in effect
@@ -83,9 +86,9 @@ func (p *plainTenant) size() (memory, cpu, storage float64) {
 
 func (p *plainTenant) counts() bool {
 	switch p.state {
-	case prego.TenantFailed, prego.TenantTerminated:
+	case tenant.Failed, tenant.Terminated:
 		return p.placed || p.server
-	case prego.TenantDataPurged:
+	case tenant.DataPurged:
 		return !p.gone && (p.placed || p.server)
 	default:
 		return true
@@ -149,7 +152,7 @@ func (m *plainModel) limit(d quota.Dimension) float64 {
 	return m.tiers.Effective(m.tier, m.own, d).Value
 }
 
-func (m *plainModel) verdict(deltas ...quota.Delta) *prego.QuotaExceeded {
+func (m *plainModel) verdict(deltas ...quota.Delta) *org.QuotaExceeded {
 	return quota.Check(deltas, m.usage(), m.limit)
 }
 
@@ -173,8 +176,8 @@ func (d *driven) id(prefix string) string {
 }
 
 // same compares a refusal with what the model says, and tells whether it was accepted.
-func (d *driven) same(want *prego.QuotaExceeded, err error) bool {
-	var got *prego.QuotaExceeded
+func (d *driven) same(want *org.QuotaExceeded, err error) bool {
+	var got *org.QuotaExceeded
 	if errors.As(err, &got) || want != nil {
 		require.Equal(d.t, want, got, "%v", err)
 		return false
@@ -212,15 +215,15 @@ func oneMore(d quota.Dimension) []quota.Delta { return []quota.Delta{{Dimension:
 
 func (d *driven) step() {
 	ctx, t := context.Background(), d.t
-	ref := func(id string) prego.TenantRef {
+	ref := func(id string) tenant.Ref {
 		now, err := d.s.GetTenant(ctx, id)
 		require.NoError(t, err)
-		return prego.TenantRef{TenantID: id, Generation: now.Generation}
+		return tenant.Ref{TenantID: id, Generation: now.Generation}
 	}
 	switch op := min(rapid.IntRange(0, 31).Draw(t, "op"), 28); op {
 	case 0, 1:
 		id := d.id("app")
-		_, _, err := d.s.CreateApp(ctx, prego.App{AppID: id, OrgID: d.org, Name: id, CreatedBy: "test"}, "")
+		_, _, err := d.s.CreateApp(ctx, workload.App{AppID: id, OrgID: d.org, Name: id, CreatedBy: "test"}, "")
 		if d.same(d.verdict(oneMore(quota.MaxApps)...), err) {
 			d.apps[id] = true
 		}
@@ -241,7 +244,7 @@ func (d *driven) step() {
 			return
 		}
 		id := d.id("env")
-		_, _, err := d.s.CreateEnv(ctx, prego.Env{EnvID: id, AppID: app, Name: id, Region: prego.RegionEU, CreatedBy: "test"}, "")
+		_, _, err := d.s.CreateEnv(ctx, workload.Env{EnvID: id, AppID: app, Name: id, Region: prego.RegionEU, CreatedBy: "test"}, "")
 		if d.same(d.verdict(oneMore(quota.MaxEnvs)...), err) {
 			d.envs[id] = app
 		}
@@ -252,19 +255,19 @@ func (d *driven) step() {
 		}
 	case 6, 7, 8:
 		id := d.id("t")
-		p := &plainTenant{plan: rapid.SampledFrom(prego.Plans()).Draw(t, "plan"), gb: rapid.SampledFrom([]int{0, 5, 20}).Draw(t, "gb"), state: prego.TenantProvisioning}
-		r := prego.CreateTenantRequest{Slug: id, OrgID: d.org, Region: prego.RegionEU, Plan: p.plan, StorageQuotaGB: p.gb}
+		p := &plainTenant{plan: rapid.SampledFrom(prego.Plans()).Draw(t, "plan"), gb: rapid.SampledFrom([]int{0, 5, 20}).Draw(t, "gb"), state: tenant.Provisioning}
+		r := tenant.CreateRequest{Slug: id, OrgID: d.org, Region: prego.RegionEU, Plan: p.plan, StorageQuotaGB: p.gb}
 		require.NoError(t, r.Validate())
 		memory, cpu, storage := p.size()
-		_, _, err := d.s.CreateTenant(ctx, r, id, prego.ModeShared, "", "test")
+		_, _, err := d.s.CreateTenant(ctx, r, id, tenant.ModeShared, "", "test")
 		if d.same(d.verdict(tenantSize{memory, cpu, storage}.deltas()...), err) {
 			if p.plan == prego.PlanTrial {
-				p.state = prego.TenantTrial
+				p.state = tenant.Trial
 			}
 			d.tenants[id] = p
 		}
 	case 9:
-		if id, ok := pick(d, d.tenants); ok && !d.tenants[id].placed && d.tenants[id].state == prego.TenantProvisioning {
+		if id, ok := pick(d, d.tenants); ok && !d.tenants[id].placed && d.tenants[id].state == tenant.Provisioning {
 			d.exec(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
 				VALUES ($1, 'old', 'old', 'old', $1, $1, 'hetzner', 'best_fit')`, id)
 			d.tenants[id].placed = true
@@ -286,15 +289,15 @@ func (d *driven) step() {
 			d.tenants[id].server = false
 		}
 	case 13:
-		if id, ok := pick(d, d.tenants); ok && (d.tenants[id].state == prego.TenantTrial || d.tenants[id].state == prego.TenantProvisioning) {
+		if id, ok := pick(d, d.tenants); ok && (d.tenants[id].state == tenant.Trial || d.tenants[id].state == tenant.Provisioning) {
 			require.NoError(t, d.s.FailTenant(ctx, ref(id), prego.ReasonFailedSite, ""))
-			d.tenants[id].state = prego.TenantFailed
+			d.tenants[id].state = tenant.Failed
 		}
 	case 14:
-		if id, ok := pick(d, d.tenants); ok && d.tenants[id].state == prego.TenantProvisioning {
+		if id, ok := pick(d, d.tenants); ok && d.tenants[id].state == tenant.Provisioning {
 			_, err := d.s.ActivateTenant(ctx, ref(id), 0)
 			require.NoError(t, err)
-			d.tenants[id].state = prego.TenantActive
+			d.tenants[id].state = tenant.Active
 		}
 	case 15, 16:
 		id, ok := pick(d, d.tenants)
@@ -302,15 +305,15 @@ func (d *driven) step() {
 			return
 		}
 		p := d.tenants[id]
-		action := rapid.SampledFrom([]prego.TenantAction{
-			prego.ActionRetry, prego.ActionRetry, prego.ActionCancel, prego.ActionReactivate, prego.ActionTerminate, prego.ActionPurge, prego.ActionSuspend, prego.ActionResume,
+		action := rapid.SampledFrom([]tenant.Action{
+			tenant.ActionRetry, tenant.ActionRetry, tenant.ActionCancel, tenant.ActionReactivate, tenant.ActionTerminate, tenant.ActionPurge, tenant.ActionSuspend, tenant.ActionResume,
 		}).Draw(t, "action")
 		next, err := action.Apply(p.state)
-		if err != nil || p.state == prego.TenantProvisioning {
+		if err != nil || p.state == tenant.Provisioning {
 			return
 		}
-		var want *prego.QuotaExceeded
-		if action == prego.ActionRetry && !p.counts() {
+		var want *org.QuotaExceeded
+		if action == tenant.ActionRetry && !p.counts() {
 			memory, cpu, storage := p.size()
 			want = d.verdict(tenantSize{memory, cpu, storage}.deltas()...)
 		}
@@ -325,16 +328,16 @@ func (d *driven) step() {
 			return
 		}
 		p := d.tenants[id]
-		for _, action := range []prego.TenantAction{prego.ActionCancel, prego.ActionTerminate, prego.ActionPurge} {
-			if next, err := action.Apply(p.state); err == nil && p.state != prego.TenantProvisioning {
+		for _, action := range []tenant.Action{tenant.ActionCancel, tenant.ActionTerminate, tenant.ActionPurge} {
+			if next, err := action.Apply(p.state); err == nil && p.state != tenant.Provisioning {
 				_, err = d.s.ChangeTenant(ctx, id, action, lasting, "test", "")
 				require.NoError(t, err)
 				p.state = next
 			}
 		}
-		if p.state == prego.TenantDataPurged && !p.gone {
+		if p.state == tenant.DataPurged && !p.gone {
 			d.agree() // purged, and not in effect: what is still counted is counted
-			require.NoError(t, d.s.TenantConverged(ctx, id, prego.TenantDataPurged))
+			require.NoError(t, d.s.TenantConverged(ctx, id, tenant.DataPurged))
 			p.gone = true
 			modelPurged.Add(1)
 		}
@@ -461,7 +464,7 @@ func (d *driven) step() {
 		d.own[dim] = limit
 	case 27:
 		d.tier = rapid.SampledFrom(prego.Tiers()).Draw(t, "tier")
-		_, err := d.s.PutOrg(ctx, prego.Org{OrgID: d.org, Tier: d.tier}, "test")
+		_, err := d.s.PutOrg(ctx, org.Org{OrgID: d.org, Tier: d.tier}, "test")
 		require.NoError(t, err)
 	}
 }
@@ -509,13 +512,13 @@ func TestQuotasAgreeWithAPlainModel(t *testing.T) {
 			instances: map[string]*plainInstance{}, volumes: map[string]float64{}, routes: map[string]plainRoute{}, addresses: map[string]bool{}, attached: map[string]bool{},
 			snapshots: map[string]string{}, restores: map[string]string{}, sessions: map[string]string{}, over: map[string]bool{},
 		}}
-		_, err := s.PutOrg(ctx, prego.Org{OrgID: d.org}, "test")
+		_, err := s.PutOrg(ctx, org.Org{OrgID: d.org}, "test")
 		require.NoError(rt, err)
 		app := d.id("app")
 		d.env, d.group = d.id("env"), d.id("grp")
-		_, _, err = s.CreateApp(ctx, prego.App{AppID: app, OrgID: d.org, Name: "base", CreatedBy: "test"}, "")
+		_, _, err = s.CreateApp(ctx, workload.App{AppID: app, OrgID: d.org, Name: "base", CreatedBy: "test"}, "")
 		require.NoError(rt, err)
-		_, _, err = s.CreateEnv(ctx, prego.Env{EnvID: d.env, AppID: app, Name: "base", Region: prego.RegionEU, CreatedBy: "test"}, "")
+		_, _, err = s.CreateEnv(ctx, workload.Env{EnvID: d.env, AppID: app, Name: "base", Region: prego.RegionEU, CreatedBy: "test"}, "")
 		require.NoError(rt, err)
 		d.apps[app], d.envs[d.env] = true, app
 		d.exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by)

@@ -15,7 +15,9 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/tenant"
 )
 
 // writers is how many take the quota of one org at once, each on a connection.
@@ -42,7 +44,7 @@ func newCrowd(t testing.TB) *crowd {
 	c.check = func(ctx context.Context, tx pgx.Tx, deltas ...quota.Delta) error {
 		return c.s.takeQuota(ctx, tx, "acme", deltas...)
 	}
-	_, err = c.s.PutOrg(context.Background(), prego.Org{OrgID: "acme", Tier: prego.TierEnterprise}, "test")
+	_, err = c.s.PutOrg(context.Background(), org.Org{OrgID: "acme", Tier: prego.TierEnterprise}, "test")
 	require.NoError(t, err)
 	for _, sql := range append(placedBefore(0)[:3],
 		`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-1', 'acme', 'base', 'test')`,
@@ -55,7 +57,7 @@ func newCrowd(t testing.TB) *crowd {
 	return c
 }
 
-func (c *crowd) limit(d quota.Dimension, n float64) prego.OrgQuota {
+func (c *crowd) limit(d quota.Dimension, n float64) org.Quota {
 	q, err := c.s.SetQuota(context.Background(), "acme", d, n, "test", "tight")
 	require.NoError(c.t, err)
 	return q
@@ -89,7 +91,7 @@ func (c *crowd) rush(n int64, after func(), take func(id string, w int) error) {
 			<-start
 			for i := range 200 {
 				err := take(fmt.Sprintf("w%d-%d", w, i), w)
-				var refused *prego.QuotaExceeded
+				var refused *org.QuotaExceeded
 				if errors.As(err, &refused) {
 					return
 				}
@@ -120,11 +122,11 @@ func (c *crowd) tenantOrInstance(id string, w int) error {
 	if w%2 == 0 {
 		return c.instance(id)
 	}
-	r := prego.CreateTenantRequest{Slug: id, OrgID: "acme", Region: prego.RegionEU, Plan: prego.PlanTrial}
+	r := tenant.CreateRequest{Slug: id, OrgID: "acme", Region: prego.RegionEU, Plan: prego.PlanTrial}
 	if err := r.Validate(); err != nil {
 		return err
 	}
-	_, _, err := c.s.CreateTenant(context.Background(), r, "t-"+id, prego.ModeShared, "", "test")
+	_, _, err := c.s.CreateTenant(context.Background(), r, "t-"+id, tenant.ModeShared, "", "test")
 	return err
 }
 
@@ -181,7 +183,7 @@ func TestTheRecountCatchesANaiveCheck(t *testing.T) {
 			time.Sleep(2 * time.Millisecond) // as long as a commit takes: others count meanwhile
 			return nil
 		}
-		return &prego.QuotaExceeded{Dimension: q[0].Dimension, Limit: q[0].Limit, CurrentUsage: q[0].Usage, RequestedDelta: 1}
+		return &org.QuotaExceeded{Dimension: q[0].Dimension, Limit: q[0].Limit, CurrentUsage: q[0].Usage, RequestedDelta: 1}
 	}
 	c.rush(0, nil, func(id string, _ int) error { return c.instance(id) })
 	instances, _ := c.recount()

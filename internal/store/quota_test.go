@@ -10,7 +10,10 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workload"
 )
 
 // usedOf is what an org uses of one dimension.
@@ -34,7 +37,7 @@ func TestATenantCountsWhileSomethingOfItStands(t *testing.T) {
 	for _, sql := range placedBefore(0)[:3] {
 		exec(sql)
 	}
-	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "someone")
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", tenant.ModeShared, "", "someone")
 	require.NoError(t, err)
 	set := func(state, converged string) {
 		exec(`UPDATE tenants SET state = $1, converged_state = $2 WHERE tenant_id = 't-1'`, state, converged)
@@ -95,7 +98,7 @@ func TestALimitThatNobodyGaveIsNone(t *testing.T) {
 	t.Parallel()
 	s := tenantStore(t)
 	s.tierLimits = json.RawMessage(`{}`)
-	_, _, err := s.CreateApp(context.Background(), prego.App{AppID: "app-1", OrgID: "acme", Name: "a", CreatedBy: "test"}, "")
+	_, _, err := s.CreateApp(context.Background(), workload.App{AppID: "app-1", OrgID: "acme", Name: "a", CreatedBy: "test"}, "")
 	require.Equal(t, prego.CodeQuotaExceeded, prego.CodeOf(err))
 }
 
@@ -114,7 +117,7 @@ func TestDeltasOfOneDimensionAddUp(t *testing.T) {
 	}
 	more := quota.Delta{Dimension: quota.MaxVolumes, By: 1}
 	require.NoError(t, take(more))
-	require.Equal(t, &prego.QuotaExceeded{Dimension: "max_volumes", Limit: 1, RequestedDelta: 2}, take(more, more))
+	require.Equal(t, &org.QuotaExceeded{Dimension: "max_volumes", Limit: 1, RequestedDelta: 2}, take(more, more))
 	require.NoError(t, take(more, more, quota.Delta{Dimension: quota.MaxVolumes, By: -1}))
 	_, err = s.SetQuota(ctx, "acme", quota.MaxVolumes, 0, "test", "none")
 	require.NoError(t, err)
@@ -128,14 +131,14 @@ func TestUsageNearLimits(t *testing.T) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
 	for i, limit := range []float64{100, 2, 4, 0} {
-		org := fmt.Sprintf("o%d", i)
-		_, err := s.PutOrg(ctx, prego.Org{OrgID: org}, "test")
+		orgID := fmt.Sprintf("o%d", i)
+		_, err := s.PutOrg(ctx, org.Org{OrgID: orgID}, "test")
 		require.NoError(t, err)
 		for j := range 2 {
-			_, _, err := s.CreateApp(ctx, prego.App{AppID: fmt.Sprintf("app-%d-%d", i, j), OrgID: org, Name: fmt.Sprint(j), CreatedBy: "test"}, "")
+			_, _, err := s.CreateApp(ctx, workload.App{AppID: fmt.Sprintf("app-%d-%d", i, j), OrgID: orgID, Name: fmt.Sprint(j), CreatedBy: "test"}, "")
 			require.NoError(t, err)
 		}
-		_, err = s.SetQuota(ctx, org, quota.MaxApps, limit, "test", "test")
+		_, err = s.SetQuota(ctx, orgID, quota.MaxApps, limit, "test", "test")
 		require.NoError(t, err)
 	}
 	rows, err := s.UsageNearLimits(ctx, 2)

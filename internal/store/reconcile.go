@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 const sqlFleetRows = `
@@ -20,13 +21,13 @@ FROM servers s WHERE infra_provider = $1 ORDER BY server_id`
 // FleetRows lists every server of a provider, terminated ones included: a server
 // row is never deleted, so one that is unknown here was not made by this
 // database.
-func (s *Store) FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]prego.FleetRow, error) {
+func (s *Store) FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]server.Row, error) {
 	rows, err := s.pool.Query(ctx, sqlFleetRows, provider)
 	if err != nil {
 		return nil, fmt.Errorf("fleet rows: %w", err)
 	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (prego.FleetRow, error) {
-		var r prego.FleetRow
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (server.Row, error) {
+		var r server.Row
 		var idle float64
 		err := row.Scan(&r.ServerID, &r.Status, &r.Reason, &r.Generation, &r.Attempt, &r.ProviderServerID, &r.ConsumedAttempt, &idle)
 		r.Idle = time.Duration(idle * float64(time.Second))
@@ -66,8 +67,8 @@ func (s *Store) MarkMissing(ctx context.Context, serverID, providerServerID stri
 		if _, err := tx.Exec(ctx, sqlReleaseMissing, serverID, providerServerID); err != nil {
 			return fmt.Errorf("mark %s missing: %w", serverID, err)
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{
-			ServerID: serverID, Step: prego.StepReconciled, Attempt: attempt, Reason: prego.ReasonServerMissing,
+		return addEvent(ctx, tx, server.Event{
+			ServerID: serverID, Step: server.StepReconciled, Attempt: attempt, Reason: prego.ReasonServerMissing,
 			Message: message, Actor: prego.ActorSystem,
 		}, "missing/"+providerServerID)
 	})
@@ -81,8 +82,8 @@ DO UPDATE SET sightings = orphan_sightings.sightings + 1, last_seen_at = now()
 RETURNING sightings, EXTRACT(EPOCH FROM now() - first_seen_at)::float8`
 
 // SightOrphan counts a sighting.
-func (s *Store) SightOrphan(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, providerID, name string) (prego.Sighting, error) {
-	var out prego.Sighting
+func (s *Store) SightOrphan(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID, name string) (server.Sighting, error) {
+	var out server.Sighting
 	var ago float64
 	if err := s.pool.QueryRow(ctx, sqlSightOrphan, provider, kind, providerID, name).Scan(&out.Sightings, &ago); err != nil {
 		return out, fmt.Errorf("sight orphan %s %s: %w", kind, providerID, err)
@@ -111,13 +112,13 @@ UPDATE orphan_sightings SET destroyed_at = now() WHERE provider = $1 AND kind = 
 
 // OrphanDestroyed records that an orphan is gone, on the timeline too when its
 // label names a server that we know.
-func (s *Store) OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, providerID, serverID string) error {
+func (s *Store) OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID, serverID string) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlOrphanDestroyed, provider, kind, providerID); err != nil {
 			return fmt.Errorf("orphan destroyed: %w", err)
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{
-			ServerID: serverID, Step: prego.StepReconciled, Actor: prego.ActorSystem,
+		return addEvent(ctx, tx, server.Event{
+			ServerID: serverID, Step: server.StepReconciled, Actor: prego.ActorSystem,
 			Message: fmt.Sprintf("orphaned %s %s destroyed", kind, providerID),
 		}, fmt.Sprintf("orphan/%s/%s", kind, providerID))
 	})

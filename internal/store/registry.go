@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 const registryColumns = `host, username, key_id, created_by, created_at, updated_by, updated_at`
@@ -22,10 +23,10 @@ ON CONFLICT (host) DO UPDATE SET username = $2, sealed = $3, key_id = $4, update
 RETURNING ` + registryColumns
 
 // PutRegistry keeps the credentials of a registry, instead of those before.
-func (s *Store) PutRegistry(ctx context.Context, r prego.SealedRegistry, by string) (prego.Registry, error) {
-	v, err := first(collect[prego.Registry](ctx, s, "put registry", sqlPutRegistry, r.Host, r.Username, r.Sealed, r.KeyID, by))
+func (s *Store) PutRegistry(ctx context.Context, r server.SealedRegistry, by string) (server.Registry, error) {
+	v, err := first(collect[server.Registry](ctx, s, "put registry", sqlPutRegistry, r.Host, r.Username, r.Sealed, r.KeyID, by))
 	if err != nil {
-		return prego.Registry{}, err
+		return server.Registry{}, err
 	}
 	return *v, nil
 }
@@ -33,20 +34,20 @@ func (s *Store) PutRegistry(ctx context.Context, r prego.SealedRegistry, by stri
 const sqlListRegistries = `SELECT ` + registryColumns + ` FROM registries ORDER BY host`
 
 // ListRegistries are all registries, by host. There are few.
-func (s *Store) ListRegistries(ctx context.Context) ([]prego.Registry, error) {
-	return collect[prego.Registry](ctx, s, "list registries", sqlListRegistries)
+func (s *Store) ListRegistries(ctx context.Context) ([]server.Registry, error) {
+	return collect[server.Registry](ctx, s, "list registries", sqlListRegistries)
 }
 
 const sqlGetRegistry = `SELECT ` + registryColumns + ` FROM registries WHERE host = $1`
 
 // GetRegistry reads one registry, or CodeRegistryNotFound.
-func (s *Store) GetRegistry(ctx context.Context, host string) (prego.Registry, error) {
-	v, err := first(collect[prego.Registry](ctx, s, "get registry", sqlGetRegistry, host))
+func (s *Store) GetRegistry(ctx context.Context, host string) (server.Registry, error) {
+	v, err := first(collect[server.Registry](ctx, s, "get registry", sqlGetRegistry, host))
 	if err == nil && v == nil {
 		err = noSuchRegistry(host)
 	}
 	if err != nil {
-		return prego.Registry{}, err
+		return server.Registry{}, err
 	}
 	return *v, nil
 }
@@ -54,7 +55,7 @@ func (s *Store) GetRegistry(ctx context.Context, host string) (prego.Registry, e
 const sqlSealedRegistry = `SELECT ` + registryColumns + `, sealed FROM registries WHERE host = $1`
 
 // SealedRegistry reads one with its sealed password, or CodeRegistryNotFound.
-func (s *Store) SealedRegistry(ctx context.Context, host string) (r prego.SealedRegistry, err error) {
+func (s *Store) SealedRegistry(ctx context.Context, host string) (r server.SealedRegistry, err error) {
 	err = s.pool.QueryRow(ctx, sqlSealedRegistry, host).Scan(&r.Host, &r.Username, &r.KeyID, &r.CreatedBy, &r.CreatedAt, &r.UpdatedBy, &r.UpdatedAt, &r.Sealed)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return r, noSuchRegistry(host)
@@ -68,7 +69,7 @@ func (s *Store) SealedRegistry(ctx context.Context, host string) (r prego.Sealed
 const sqlResealRegistry = `UPDATE registries SET sealed = $3, key_id = $4 WHERE host = $1 AND sealed = $2`
 
 // ResealRegistry keeps a password sealed anew, unless it was changed meanwhile.
-func (s *Store) ResealRegistry(ctx context.Context, was, now prego.SealedRegistry) error {
+func (s *Store) ResealRegistry(ctx context.Context, was, now server.SealedRegistry) error {
 	if _, err := s.pool.Exec(ctx, sqlResealRegistry, was.Host, was.Sealed, now.Sealed, now.KeyID); err != nil {
 		return fmt.Errorf("registry %s: %w", was.Host, err)
 	}
@@ -111,7 +112,7 @@ ON CONFLICT (image) DO UPDATE SET digest = d.digest RETURNING digest`
 // PutImageDigest keeps what an image was resolved to, and answers with what holds: of
 // two hosts that resolve it at once both get the first one's.
 func (s *Store) PutImageDigest(ctx context.Context, image, digest string) (holds string, err error) {
-	if err := prego.ValidateDigest("digest", digest); err != nil {
+	if err := server.ValidateDigest("digest", digest); err != nil {
 		return "", err
 	}
 	if err := s.pool.QueryRow(ctx, sqlPutImageDigest, image, digest).Scan(&holds); err != nil {
@@ -123,8 +124,8 @@ func (s *Store) PutImageDigest(ctx context.Context, image, digest string) (holds
 const sqlListImageDigests = `SELECT image, digest, resolved_at FROM image_digests ORDER BY image`
 
 // ListImageDigests are all images that were resolved, by name. There are few.
-func (s *Store) ListImageDigests(ctx context.Context) ([]prego.ImageDigest, error) {
-	return collect[prego.ImageDigest](ctx, s, "list image digests", sqlListImageDigests)
+func (s *Store) ListImageDigests(ctx context.Context) ([]server.ImageDigest, error) {
+	return collect[server.ImageDigest](ctx, s, "list image digests", sqlListImageDigests)
 }
 
 const sqlDeleteImageDigest = `DELETE FROM image_digests WHERE image = $1`

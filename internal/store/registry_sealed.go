@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Sealer makes secrets unreadable, each bound to what it belongs to; it need not be able
@@ -20,7 +21,7 @@ type Opener interface {
 }
 
 // boundTo is what a password is sealed for: it opens for no other registry or user.
-func boundTo(r prego.Registry) string { return "registry/" + r.Host + "/" + r.Username }
+func boundTo(r server.Registry) string { return "registry/" + r.Host + "/" + r.Username }
 
 // Registries keep credentials of container registries. They take passwords and can't
 // open them.
@@ -33,11 +34,11 @@ type Registries struct {
 func NewRegistries(s *Store, sealer Sealer) Registries { return Registries{Store: s, sealer: sealer} }
 
 // PutRegistry keeps the credentials of a registry, instead of those before.
-func (s Registries) PutRegistry(ctx context.Context, host, username, password, by string) (prego.Registry, error) {
-	r := prego.SealedRegistry{Registry: prego.Registry{Host: host, Username: username}}
+func (s Registries) PutRegistry(ctx context.Context, host, username, password, by string) (server.Registry, error) {
+	r := server.SealedRegistry{Registry: server.Registry{Host: host, Username: username}}
 	var err error
 	if r.Sealed, r.KeyID, err = s.sealer.Seal(ctx, boundTo(r.Registry), []byte(password)); err != nil {
-		return prego.Registry{}, err
+		return server.Registry{}, err
 	}
 	return s.Store.PutRegistry(ctx, r, by)
 }
@@ -84,7 +85,7 @@ type RegistryLogins struct {
 // RegistryAuth is what an image is pulled with; it is not ok when none is kept for its
 // registry.
 func (s RegistryLogins) RegistryAuth(ctx context.Context, image string) (username, password string, ok bool, err error) {
-	r, err := s.Store.SealedRegistry(ctx, prego.RegistryOf(image))
+	r, err := s.Store.SealedRegistry(ctx, server.RegistryOf(image))
 	if prego.CodeOf(err) == prego.CodeRegistryNotFound {
 		return "", "", false, nil
 	}

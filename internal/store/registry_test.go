@@ -11,6 +11,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/server"
 )
 
 func TestRegistries(t *testing.T) {
@@ -18,8 +19,8 @@ func TestRegistries(t *testing.T) {
 	s, ctx := New(pgtest.Pool(t)), context.Background()
 	_, err := s.GetRegistry(ctx, "r.example.com")
 	require.Equal(t, prego.CodeRegistryNotFound, prego.CodeOf(err))
-	sealed := func(user, secret, key string) prego.SealedRegistry {
-		return prego.SealedRegistry{Registry: prego.Registry{Host: "r.example.com", Username: user, KeyID: key}, Sealed: []byte(secret)}
+	sealed := func(user, secret, key string) server.SealedRegistry {
+		return server.SealedRegistry{Registry: server.Registry{Host: "r.example.com", Username: user, KeyID: key}, Sealed: []byte(secret)}
 	}
 	r, err := s.PutRegistry(ctx, sealed("ann", "x1", "k1"), "op")
 	require.NoError(t, err)

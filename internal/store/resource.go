@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // A live row of the same name is the same intent repeated, or a later attempt
@@ -22,7 +23,7 @@ DO UPDATE SET attempt = EXCLUDED.attempt,
     intended_at = CASE WHEN resources.attempt < EXCLUDED.attempt THEN now() ELSE resources.intended_at END,
     state = CASE WHEN resources.state = 'releasing' THEN 'intended' ELSE resources.state END`
 
-func intend(ctx context.Context, q execer, provider prego.InfraProviderID, serverID string, attempt int, r prego.ResourceIntent) error {
+func intend(ctx context.Context, q execer, provider prego.InfraProviderID, serverID string, attempt int, r server.ResourceIntent) error {
 	if _, err := q.Exec(ctx, sqlIntend, provider, r.Kind, r.Name, serverID, attempt); err != nil {
 		return fmt.Errorf("intend %s %s: %w", r.Kind, r.Name, err)
 	}
@@ -31,7 +32,7 @@ func intend(ctx context.Context, q execer, provider prego.InfraProviderID, serve
 
 // Intend writes the intent to make something, before the call that makes it.
 // serverID "" makes the environment its owner.
-func (s *Store) Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r prego.ResourceIntent) error {
+func (s *Store) Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r server.ResourceIntent) error {
 	return intend(ctx, s.pool, provider, serverID, attempt, r)
 }
 
@@ -41,7 +42,7 @@ VALUES ($1, $2, $3, NULLIF($4, ''), $5, 'created', $6, now())
 ON CONFLICT (provider, kind, name) WHERE state <> 'released'
 DO UPDATE SET provider_id = EXCLUDED.provider_id, attempt = EXCLUDED.attempt, state = 'created', created_at = now()`
 
-func confirmCreated(ctx context.Context, q execer, provider prego.InfraProviderID, serverID string, attempt int, kind prego.ResourceKind, name, providerID string) error {
+func confirmCreated(ctx context.Context, q execer, provider prego.InfraProviderID, serverID string, attempt int, kind server.ResourceKind, name, providerID string) error {
 	if _, err := q.Exec(ctx, sqlConfirmCreated, provider, kind, name, serverID, attempt, providerID); err != nil {
 		return fmt.Errorf("confirm %s %s: %w", kind, name, err)
 	}
@@ -49,7 +50,7 @@ func confirmCreated(ctx context.Context, q execer, provider prego.InfraProviderI
 }
 
 // ConfirmCreated records the provider's id of something that was intended.
-func (s *Store) ConfirmCreated(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, kind prego.ResourceKind, name, providerID string) error {
+func (s *Store) ConfirmCreated(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, kind server.ResourceKind, name, providerID string) error {
 	return confirmCreated(ctx, s.pool, provider, serverID, attempt, kind, name, providerID)
 }
 
@@ -59,7 +60,7 @@ WHERE server_id = $1 AND attempt = $2 AND provider_id IS NULL AND state IN ('int
 
 // IntentRefused closes the intents of an attempt after the provider's definite
 // refusal: nothing was made. It also puts the refusal on the timeline.
-func (s *Store) IntentRefused(ctx context.Context, serverID string, attempt int, c prego.Candidate, refusal *prego.InfraError) error {
+func (s *Store) IntentRefused(ctx context.Context, serverID string, attempt int, c server.Candidate, refusal *server.InfraError) error {
 	details, err := json.Marshal(map[string]string{"refused": refusal.Code})
 	if err != nil {
 		return fmt.Errorf("refusal details: %w", err)
@@ -68,10 +69,10 @@ func (s *Store) IntentRefused(ctx context.Context, serverID string, attempt int,
 		if _, err := tx.Exec(ctx, sqlIntentRefused, serverID, attempt, details); err != nil {
 			return fmt.Errorf("close intents of %s: %w", serverID, err)
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{
-			ServerID: serverID, Step: prego.StepCreateRefused, Attempt: attempt, Reason: prego.Reason(refusal.Code),
+		return addEvent(ctx, tx, server.Event{
+			ServerID: serverID, Step: server.StepCreateRefused, Attempt: attempt, Reason: prego.Reason(refusal.Code),
 			Message: fmt.Sprintf("%s: %s", c, refusal.Message),
-		}, fmt.Sprintf("%s/%d/%s", prego.StepCreateRefused, attempt, c))
+		}, fmt.Sprintf("%s/%d/%s", server.StepCreateRefused, attempt, c))
 	})
 }
 
@@ -81,8 +82,8 @@ const sqlLiveResources = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE
 
 const sqlAllLiveResources = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE provider = $1 AND state <> 'released' ORDER BY resource_id`
 
-func scanResource(row pgx.CollectableRow) (prego.Resource, error) {
-	var r prego.Resource
+func scanResource(row pgx.CollectableRow) (server.Resource, error) {
+	var r server.Resource
 	var age float64
 	err := row.Scan(&r.ResourceID, &r.Provider, &r.Kind, &r.Name, &r.ProviderID, &r.ServerID, &r.Attempt, &r.State, &r.IntendedAt, &age)
 	r.Age = time.Duration(age * float64(time.Second))
@@ -90,23 +91,23 @@ func scanResource(row pgx.CollectableRow) (prego.Resource, error) {
 }
 
 // LiveResources lists what a server owns that is not confirmed as gone.
-func (s *Store) LiveResources(ctx context.Context, serverID string) ([]prego.Resource, error) {
+func (s *Store) LiveResources(ctx context.Context, serverID string) ([]server.Resource, error) {
 	return s.resources(ctx, sqlLiveResources, serverID)
 }
 
 // AllLiveResources lists everything owned at a provider.
-func (s *Store) AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]prego.Resource, error) {
+func (s *Store) AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]server.Resource, error) {
 	return s.resources(ctx, sqlAllLiveResources, provider)
 }
 
-func (s *Store) resources(ctx context.Context, sql string, arg any) ([]prego.Resource, error) {
+func (s *Store) resources(ctx context.Context, sql string, arg any) ([]server.Resource, error) {
 	return collectBy(ctx, s, "list resources", scanResource, sql, arg)
 }
 
 const sqlFindResource = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE provider = $1 AND kind = $2 AND name = $3 AND state <> 'released'`
 
 // FindResource looks up a live resource by name; ok is false if there is none.
-func (s *Store) FindResource(ctx context.Context, provider prego.InfraProviderID, kind prego.ResourceKind, name string) (r prego.Resource, ok bool, err error) {
+func (s *Store) FindResource(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) (r server.Resource, ok bool, err error) {
 	rows, err := s.pool.Query(ctx, sqlFindResource, provider, kind, name)
 	if err != nil {
 		return r, false, fmt.Errorf("find resource: %w", err)
@@ -169,8 +170,8 @@ func (s *Store) FinishRelease(ctx context.Context, serverID string, attempt int,
 		if _, err := tx.Exec(ctx, sqlForgetMachine, serverID, attempt); err != nil {
 			return fmt.Errorf("finish release of %s: %w", serverID, err)
 		}
-		return addEvent(ctx, tx, prego.ServerEvent{
-			ServerID: serverID, Step: prego.StepAttemptDestroyed, Attempt: attempt, Reason: reason, Message: message,
-		}, attemptKey(prego.StepAttemptDestroyed, attempt))
+		return addEvent(ctx, tx, server.Event{
+			ServerID: serverID, Step: server.StepAttemptDestroyed, Attempt: attempt, Reason: reason, Message: message,
+		}, attemptKey(server.StepAttemptDestroyed, attempt))
 	})
 }

@@ -8,7 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/workload"
 )
 
 const sqlEnvOrg = `SELECT org_id, region FROM envs WHERE env_id = $1 AND deleted_at IS NULL`
@@ -73,8 +75,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING ` + routeColumns
 
 // CreateRoute publishes a port of a process group. A port counts once per address
 // that the org listens on, a hostname once (quotas-and-fairness, "Route usage").
-func (s *Store) CreateRoute(ctx context.Context, r prego.Route, by string) (out prego.Route, err error) {
-	err = s.inEnv(ctx, "create route", r.EnvID, func(tx pgx.Tx, org string, _ prego.Region) error {
+func (s *Store) CreateRoute(ctx context.Context, r workload.Route, by string) (out workload.Route, err error) {
+	err = s.inEnv(ctx, "create route", r.EnvID, func(tx pgx.Tx, orgID string, _ prego.Region) error {
 		if r.Hostname != "" {
 			if _, err := tx.Exec(ctx, sqlHoldHostname, r.Hostname); err != nil {
 				return err
@@ -84,7 +86,7 @@ func (s *Store) CreateRoute(ctx context.Context, r prego.Route, by string) (out 
 			return err
 		}
 		var group, address, nameTaken, portTaken, oldPort, oldName bool
-		if err := tx.QueryRow(ctx, sqlRouteFacts, org, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol).
+		if err := tx.QueryRow(ctx, sqlRouteFacts, orgID, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol).
 			Scan(&group, &address, &nameTaken, &portTaken, &oldPort, &oldName); err != nil {
 			return err
 		}
@@ -94,7 +96,7 @@ func (s *Store) CreateRoute(ctx context.Context, r prego.Route, by string) (out 
 		switch {
 		case !group:
 			return refuse(prego.CodeGroupUnknown, "group_id", "is not a process group of this env")
-		case r.Listener == prego.ListenerEnvV4 && !address:
+		case r.Listener == workload.ListenerEnvV4 && !address:
 			return refuse(prego.CodeIPv4Required, "listener", "takes an IPv4 address of the env that is ready: enable the add-on first")
 		case nameTaken:
 			return refuse(prego.CodeHostnameTaken, "hostname", "is served by another route")
@@ -108,22 +110,22 @@ func (s *Store) CreateRoute(ctx context.Context, r prego.Route, by string) (out 
 		if r.Hostname != "" && !oldName {
 			deltas = append(deltas, quota.Delta{Dimension: quota.MaxHostnames, By: 1})
 		}
-		if err := s.takeQuota(ctx, tx, org, deltas...); err != nil {
+		if err := s.takeQuota(ctx, tx, orgID, deltas...); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sqlCreateRoute, r.RouteID, org, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol, r.TargetPort, by)
+		rows, err := tx.Query(ctx, sqlCreateRoute, r.RouteID, orgID, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol, r.TargetPort, by)
 		if err != nil {
 			return err
 		}
-		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.Route]); err != nil {
+		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[workload.Route]); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "route.create", Subject: r.RouteID, Actor: by}, routePayload(out))
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "route.create", Subject: r.RouteID, Actor: by}, routePayload(out))
 	})
 	return out, err
 }
 
-func routePayload(r prego.Route) map[string]any {
+func routePayload(r workload.Route) map[string]any {
 	return map[string]any{
 		"env_id": r.EnvID, "group_id": r.GroupID, "hostname": r.Hostname, "listener": r.Listener, "listen_port": r.ListenPort, "protocol": r.Protocol, "target_port": r.TargetPort,
 	}
@@ -136,16 +138,16 @@ func noSuchRoute(id string) error {
 }
 
 // GetRoute reads one route of an env, or CodeRouteNotFound.
-func (s *Store) GetRoute(ctx context.Context, envID, id string) (prego.Route, error) {
+func (s *Store) GetRoute(ctx context.Context, envID, id string) (workload.Route, error) {
 	if err := s.envExists(ctx, envID); err != nil {
-		return prego.Route{}, err
+		return workload.Route{}, err
 	}
-	r, err := first(collect[prego.Route](ctx, s, "get route", sqlGetRoute, envID, id))
+	r, err := first(collect[workload.Route](ctx, s, "get route", sqlGetRoute, envID, id))
 	if err == nil && r == nil {
 		err = noSuchRoute(id)
 	}
 	if err != nil {
-		return prego.Route{}, err
+		return workload.Route{}, err
 	}
 	return *r, nil
 }
@@ -154,11 +156,11 @@ const sqlListRoutes = `SELECT ` + routeColumns + ` FROM routes r WHERE r.env_id 
 
 // ListRoutes is a page of an env's routes by id, those after the one given, and
 // whether there are more.
-func (s *Store) ListRoutes(ctx context.Context, envID, after string, limit int) (page []prego.Route, more bool, err error) {
+func (s *Store) ListRoutes(ctx context.Context, envID, after string, limit int) (page []workload.Route, more bool, err error) {
 	if err := s.envExists(ctx, envID); err != nil {
 		return nil, false, err
 	}
-	page, err = collect[prego.Route](ctx, s, "list routes", sqlListRoutes, envID, after, limit+1)
+	page, err = collect[workload.Route](ctx, s, "list routes", sqlListRoutes, envID, after, limit+1)
 	return cut(page, limit, err)
 }
 
@@ -175,19 +177,19 @@ UPDATE routes r SET deleted_at = now() WHERE r.env_id = $1 AND r.route_id = $2 A
 
 // DeleteRoute takes a route down.
 func (s *Store) DeleteRoute(ctx context.Context, envID, id, by string) error {
-	return s.inEnv(ctx, "delete route", envID, func(tx pgx.Tx, org string, _ prego.Region) error {
+	return s.inEnv(ctx, "delete route", envID, func(tx pgx.Tx, orgID string, _ prego.Region) error {
 		rows, err := tx.Query(ctx, sqlDeleteRoute, envID, id)
 		if err != nil {
 			return err
 		}
-		r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.Route])
+		r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[workload.Route])
 		if errors.Is(err, pgx.ErrNoRows) {
 			return noSuchRoute(id)
 		}
 		if err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "route.delete", Subject: id, Actor: by}, routePayload(r))
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "route.delete", Subject: id, Actor: by}, routePayload(r))
 	})
 }
 
@@ -202,10 +204,10 @@ LEFT JOIN LATERAL (SELECT i.instance_id, s.host, (p ->> 'host_port')::integer AS
 WHERE r.deleted_at IS NULL ORDER BY r.route_id, t.instance_id`
 
 // PublishedRoutes are all routes with what serves each now, by id.
-func (s *Store) PublishedRoutes(ctx context.Context) ([]prego.PublishedRoute, error) {
+func (s *Store) PublishedRoutes(ctx context.Context) ([]workload.PublishedRoute, error) {
 	type line struct {
-		prego.PublishedRoute
-		target prego.RouteTarget
+		workload.PublishedRoute
+		target workload.RouteTarget
 	}
 	lines, err := collectBy(ctx, s, "published routes", func(row pgx.CollectableRow) (l line, err error) {
 		r, t := &l.Route, &l.target
@@ -216,7 +218,7 @@ func (s *Store) PublishedRoutes(ctx context.Context) ([]prego.PublishedRoute, er
 	if err != nil {
 		return nil, err
 	}
-	var out []prego.PublishedRoute
+	var out []workload.PublishedRoute
 	for _, l := range lines {
 		if len(out) == 0 || out[len(out)-1].RouteID != l.RouteID {
 			out = append(out, l.PublishedRoute)

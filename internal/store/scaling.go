@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 const sqlFleetServerTraits = `
@@ -18,11 +20,11 @@ UPDATE servers SET dedicated_for_tenant_id = NULLIF($2, ''), warm_plan = NULLIF(
 
 // RequestFleetServer accepts a server that the control plane asks for by itself,
 // in one transaction with what it is for. Repeated, it meets its row.
-func (s *Store) RequestFleetServer(ctx context.Context, f prego.FleetServer, by string) (prego.Server, error) {
+func (s *Store) RequestFleetServer(ctx context.Context, f server.FleetServer, by string) (server.Server, error) {
 	if f.FleetID != "" {
 		if member, err := memberIn(ctx, s.pool, f.ServerID, f.FleetID); err != nil || member {
 			if err != nil {
-				return prego.Server{}, fmt.Errorf("request fleet server: %w", err)
+				return server.Server{}, fmt.Errorf("request fleet server: %w", err)
 			}
 			return s.GetServer(ctx, f.ServerID)
 		}
@@ -31,12 +33,12 @@ func (s *Store) RequestFleetServer(ctx context.Context, f prego.FleetServer, by 
 	return server, err
 }
 
-func fleetServer(f prego.FleetServer, by string) newServer {
-	r := prego.CreateServerRequest{ServerID: f.ServerID, Role: f.Role, Region: f.Region, InfraProvider: f.Provider, Spec: f.Spec}
+func fleetServer(f server.FleetServer, by string) newServer {
+	r := server.CreateRequest{ServerID: f.ServerID, Role: f.Role, Region: f.Region, InfraProvider: f.Provider, Spec: f.Spec}
 	hash := r.Hash()
 	return newServer{
 		id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: by,
-		managedBy: prego.ManagedByWorkerDirect, purpose: prego.PurposeAgentBootstrap, step: prego.StepRequested, traits: &f,
+		managedBy: prego.ManagedByWorkerDirect, purpose: server.PurposeAgentBootstrap, step: server.StepRequested, traits: &f,
 	}
 }
 
@@ -81,12 +83,12 @@ SELECT
     (SELECT count(*) FROM room WHERE empty AND lock <> 'trial')`
 
 // ShortOf counts demand and supply of a role in a region (placement-policy §3).
-func (s *Store) ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m prego.MeasuredLimits) (prego.ShortOf, error) {
+func (s *Store) ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits) (tenant.ShortOf, error) {
 	return s.shortOf(ctx, region, role, maxTenants, memoryPctMax, m, prego.Constraint{})
 }
 
-func (s *Store) shortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m prego.MeasuredLimits, c prego.Constraint) (prego.ShortOf, error) {
-	var o prego.ShortOf
+func (s *Store) shortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits, c prego.Constraint) (tenant.ShortOf, error) {
+	var o tenant.ShortOf
 	err := s.pool.QueryRow(ctx, sqlShortOf, region, role, maxTenants, memoryPctMax, filled(c.Require), filled(c.Disallow),
 		limit(m.CPUPctMax), limit(m.WorkerSlotsPctMax), limit(m.DBDiskPctMax), limit(m.RedisMemoryPctMax)).Scan(&o.Waiting, &o.Dedicated, &o.InFlight, &o.Servers, &o.UsedPct, &o.Provider, &o.Capacities, &o.Room, &o.Empty)
 	if err != nil {
@@ -110,10 +112,10 @@ WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) GRO
 // Demand is ShortOf for each constraint that tenants wait with, those without one
 // first, in an order that repeats. Constraints are about app servers: who is short of
 // something else is so without one.
-func (s *Store) Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m prego.MeasuredLimits) ([]prego.Demand, error) {
+func (s *Store) Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits) ([]tenant.Demand, error) {
 	o, err := s.ShortOf(ctx, region, role, maxTenants, memoryPctMax, m)
 	if err != nil || role != prego.RoleApp {
-		return []prego.Demand{{ShortOf: o}}, err
+		return []tenant.Demand{{ShortOf: o}}, err
 	}
 	type waiting struct {
 		Org               string
@@ -134,16 +136,16 @@ func (s *Store) Demand(ctx context.Context, region prego.Region, role prego.Role
 		return nil, err
 	}
 	o.Waiting = map[prego.Plan]int{}
-	out := []prego.Demand{{ShortOf: o}}
+	out := []tenant.Demand{{ShortOf: o}}
 	for _, w := range all {
 		c := prego.EffectiveConstraint(prego.Constraint{Require: w.Require, Disallow: w.Disallow}, pools[w.Org])
-		i := slices.IndexFunc(out, func(d prego.Demand) bool { return d.Constraint.Equal(c) })
+		i := slices.IndexFunc(out, func(d tenant.Demand) bool { return d.Constraint.Equal(c) })
 		if i < 0 {
 			if o, err = s.shortOf(ctx, region, role, maxTenants, memoryPctMax, m, c); err != nil {
 				return nil, err
 			}
 			o.Waiting = map[prego.Plan]int{}
-			i, out = len(out), append(out, prego.Demand{Constraint: c, ShortOf: o})
+			i, out = len(out), append(out, tenant.Demand{Constraint: c, ShortOf: o})
 		}
 		out[i].Waiting[w.Plan] += w.N
 	}
@@ -156,7 +158,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (workflow_id, 
 
 // BeginScaling records which servers are going to be asked for. It is written before
 // they are, so that a repeated step finds what the first one decided.
-func (s *Store) BeginScaling(ctx context.Context, e prego.ScalingRound) (prego.ScalingRound, error) {
+func (s *Store) BeginScaling(ctx context.Context, e tenant.ScalingRound) (tenant.ScalingRound, error) {
 	ids, locks, tags := e.ServerIDs, e.TierLocks, e.Tags
 	if ids == nil {
 		ids, locks = []string{}, []prego.Plan{}
@@ -181,7 +183,7 @@ func (s *Store) BeginScaling(ctx context.Context, e prego.ScalingRound) (prego.S
 const sqlFindScaling = `SELECT event_id, waiting, server_ids, tier_locks, server_tags FROM scaling_events WHERE workflow_id = $1 AND round = $2`
 
 // FindScaling is the round that a run began, if it did.
-func (s *Store) FindScaling(ctx context.Context, workflowID, round string) (e prego.ScalingRound, ok bool, err error) {
+func (s *Store) FindScaling(ctx context.Context, workflowID, round string) (e tenant.ScalingRound, ok bool, err error) {
 	e.WorkflowID, e.Round = workflowID, round
 	err = s.pool.QueryRow(ctx, sqlFindScaling, workflowID, round).Scan(&e.EventID, &e.Waiting, &e.ServerIDs, &e.TierLocks, &e.Tags)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -218,8 +220,8 @@ ORDER BY priority, turn, waiting_since, tenant_id`
 
 // Waiting lists the tenants that are short of capacity in a region, in the order
 // in which they are served.
-func (s *Store) Waiting(ctx context.Context, region prego.Region) ([]prego.WaitingTenant, error) {
-	return collect[prego.WaitingTenant](ctx, s, "waiting tenants", sqlWaiting, region)
+func (s *Store) Waiting(ctx context.Context, region prego.Region) ([]tenant.WaitingTenant, error) {
+	return collect[tenant.WaitingTenant](ctx, s, "waiting tenants", sqlWaiting, region)
 }
 
 const sqlTryRegion = `SELECT pg_try_advisory_xact_lock(hashtextextended('prego/waiting/' || $1, 0))`
@@ -244,7 +246,7 @@ const sqlQueued = `SELECT EXISTS (SELECT FROM tenants WHERE region = $1 AND wait
 
 // Queued reports whether other tenants of a policy wait in a region: then a new
 // one joins them instead of overtaking. Those whom no server satisfies hold up nobody.
-func (s *Store) Queued(ctx context.Context, region prego.Region, tenantID string, mode prego.PlacementMode) (bool, error) {
+func (s *Store) Queued(ctx context.Context, region prego.Region, tenantID string, mode tenant.PlacementMode) (bool, error) {
 	var queued bool
 	if err := s.pool.QueryRow(ctx, sqlQueued, region, tenantID, mode).Scan(&queued); err != nil {
 		return false, fmt.Errorf("queue of region %s: %w", region, err)
@@ -283,13 +285,13 @@ WHERE a.released_at IS NULL AND t.state = 'failed' AND t.updated_at < now() - ma
 
 // FindTenantWork looks for what no run sees to: runs that were lost, timers that
 // ran out, tenants that wait. Rows younger than quiet are left to their own runs.
-func (s *Store) FindTenantWork(ctx context.Context, quiet, reserveFor time.Duration) (prego.TenantWork, []string, error) {
-	var w prego.TenantWork
+func (s *Store) FindTenantWork(ctx context.Context, quiet, reserveFor time.Duration) (tenant.Work, []string, error) {
+	var w tenant.Work
 	var leftovers []string
 	b := &pgx.Batch{}
-	collect := func(sql string, into *[]prego.WaitingTenant, args ...any) {
+	collect := func(sql string, into *[]tenant.WaitingTenant, args ...any) {
 		b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
-			*into, err = pgx.CollectRows(rows, pgx.RowToStructByPos[prego.WaitingTenant])
+			*into, err = pgx.CollectRows(rows, pgx.RowToStructByPos[tenant.WaitingTenant])
 			return err
 		})
 	}

@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // TestAServerThatIsAskedForSaysWhatItIsFor lets the step die right after the row is
@@ -15,7 +17,7 @@ func TestAServerThatIsAskedForSaysWhatItIsFor(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
-	f := prego.FleetServer{
+	f := server.FleetServer{
 		ServerID: "n-t-1-g1", Role: prego.RoleNode, Region: prego.RegionEU, Provider: prego.ProviderHetzner, DedicatedFor: "t-1", PlanTierLock: prego.PlanBusiness,
 	}
 	// Whatever is written after the row is lost with the process.
@@ -44,7 +46,7 @@ func TestAWarmPoolThatOnlyFailsOrdersNoMore(t *testing.T) {
 	s := tenantStore(t)
 	require.NoError(t, s.PutWarmPool(ctx, prego.RegionEU, prego.PlanStarter, 2, "test"))
 	for _, id := range []string{"w-1", "w-2", "w-3"} {
-		_, err := s.RequestFleetServer(ctx, prego.FleetServer{ServerID: id, Role: prego.RoleNode, Region: prego.RegionEU, Provider: prego.ProviderHetzner, WarmPlan: prego.PlanStarter}, "test")
+		_, err := s.RequestFleetServer(ctx, server.FleetServer{ServerID: id, Role: prego.RoleNode, Region: prego.RegionEU, Provider: prego.ProviderHetzner, WarmPlan: prego.PlanStarter}, "test")
 		require.NoError(t, err)
 	}
 	exec(t, s, `UPDATE servers SET status = 'draining' WHERE server_id IN ('w-1', 'w-3')`)
@@ -65,10 +67,10 @@ func TestAPlacedTenantWaitsForNothing(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
-	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "someone")
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", tenant.ModeShared, "", "someone")
 	require.NoError(t, err)
 	placeOnNode(t, s, "t-1", "n-1")
-	require.NoError(t, s.AwaitTenant(ctx, prego.TenantRef{TenantID: "t-1", Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp}, true))
+	require.NoError(t, s.AwaitTenant(ctx, tenant.Ref{TenantID: "t-1", Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp}, true))
 	require.Zero(t, count(t, s, `tenants WHERE waiting_since IS NOT NULL OR status_reason <> ''`))
 }
 
@@ -76,12 +78,12 @@ func TestAPlacedTenantWaitsForNothing(t *testing.T) {
 func placeOnNode(t testing.TB, s *Store, tenantID, server string) {
 	t.Helper()
 	warmNode(t, s, server)
-	out, err := s.Reserve(context.Background(), prego.Reservation{
-		TenantID: tenantID, Generation: 1, AppServerID: server, DBShardID: server, RedisPoolID: server, Mode: prego.ModeOneTenantOneServer,
+	out, err := s.Reserve(context.Background(), tenant.Reservation{
+		TenantID: tenantID, Generation: 1, AppServerID: server, DBShardID: server, RedisPoolID: server, Mode: tenant.ModeOneTenantOneServer,
 		MemoryPctMax: 70, MaxTenants: 20, Decision: []byte(`{}`), Policy: []byte(`{}`), Dedicates: true,
 	})
 	require.NoError(t, err)
-	require.Equal(t, prego.ReservePlaced, out.Outcome)
+	require.Equal(t, tenant.ReservePlaced, out.Outcome)
 }
 
 // TestALostRunIsFoundInTheQueue: that the queue is looked through again and again is
@@ -90,9 +92,9 @@ func TestALostRunIsFoundInTheQueue(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
-	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "someone")
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", tenant.ModeShared, "", "someone")
 	require.NoError(t, err)
-	ref := prego.TenantRef{TenantID: "t-1", Generation: 1}
+	ref := tenant.Ref{TenantID: "t-1", Generation: 1}
 	require.NoError(t, s.AwaitTenant(ctx, ref, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp}, true))
 	exec(t, s, `UPDATE tenants SET updated_at = now() - interval '2 minutes'`)
 	require.NoError(t, s.AwaitTenant(ctx, ref, prego.ReasonAwaitingCapacity, "again", []prego.Role{prego.RoleDBShard}, true))

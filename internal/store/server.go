@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 const serverColumns = `server_id, role, region, infra_provider, spec, tags, status, status_reason, status_message, managed_by,
@@ -20,8 +21,8 @@ const serverColumns = `server_id, role, region, infra_provider, spec, tags, stat
     imported_from_pulumi_at, identity_revoked_at, decommission_requested_at, created_by, created_at, updated_at, active_at, terminated_at,
     COALESCE(fleet_id, ''), cordoned_at`
 
-func scanServer(row pgx.CollectableRow) (prego.Server, error) {
-	var s prego.Server
+func scanServer(row pgx.CollectableRow) (server.Server, error) {
+	var s server.Server
 	err := row.Scan(&s.ServerID, &s.Role, &s.Region, &s.InfraProvider, &s.Spec, &s.Tags, &s.Status, &s.StatusReason, &s.StatusMessage, &s.ManagedBy,
 		&s.ProviderServerID, &s.ServerType, &s.Location, &s.Image, &s.Host, &s.IPv6, &s.WorkflowID, &s.Generation, &s.Attempt,
 		&s.AgentStatus, &s.AgentVersion, &s.AgentBootID, &s.AgentFirstSeenAt, &s.AgentLastHeartbeatAt, &s.Load1, &s.MemoryPct, &s.DiskPct, &s.DockerState, &s.AgentTags,
@@ -67,20 +68,20 @@ const sqlServerAndHash = `SELECT request_hash, ` + serverColumns + ` FROM server
 // transaction. The same request again is met by the row that is there; another
 // one of that id is CodeServerIDConflict, and an id whose server is terminated
 // CodeServerTerminated.
-func (s *Store) CreateServer(ctx context.Context, r prego.CreateServerRequest, by string) (server prego.Server, created bool, err error) {
+func (s *Store) CreateServer(ctx context.Context, r server.CreateRequest, by string) (srv server.Server, created bool, err error) {
 	hash := r.Hash()
 	return s.insertServer(ctx, newServer{
 		id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: by,
-		managedBy: prego.ManagedByWorkerDirect, purpose: prego.PurposeAgentBootstrap, step: prego.StepRequested,
+		managedBy: prego.ManagedByWorkerDirect, purpose: server.PurposeAgentBootstrap, step: server.StepRequested,
 	})
 }
 
 // ImportServer accepts the take-over of a server that exists at the provider.
-func (s *Store) ImportServer(ctx context.Context, r prego.ImportServerRequest, by string) (server prego.Server, created bool, err error) {
+func (s *Store) ImportServer(ctx context.Context, r server.ImportRequest, by string) (srv server.Server, created bool, err error) {
 	hash := r.Hash()
 	return s.insertServer(ctx, newServer{
-		id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: prego.ServerSpec{Tags: r.Tags}, by: by,
-		managedBy: r.ManagedBy, purpose: prego.PurposeImportExisting, providerID: r.ProviderServerID, step: prego.StepImportRequested,
+		id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: server.Spec{Tags: r.Tags}, by: by,
+		managedBy: r.ManagedBy, purpose: server.PurposeImportExisting, providerID: r.ProviderServerID, step: server.StepImportRequested,
 	})
 }
 
@@ -90,16 +91,16 @@ type newServer struct {
 	role               prego.Role
 	region             prego.Region
 	provider           prego.InfraProviderID
-	spec               prego.ServerSpec
+	spec               server.Spec
 	managedBy          prego.ManagedBy
-	purpose            prego.TokenPurpose
-	step               prego.Step
-	traits             *prego.FleetServer // what a server that nobody asked for by hand is for
+	purpose            server.TokenPurpose
+	step               server.Step
+	traits             *server.FleetServer // what a server that nobody asked for by hand is for
 }
 
-func (s *Store) insertServer(ctx context.Context, n newServer) (server prego.Server, created bool, err error) {
+func (s *Store) insertServer(ctx context.Context, n newServer) (srv server.Server, created bool, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		server, created, err = insertServerIn(ctx, tx, n)
+		srv, created, err = insertServerIn(ctx, tx, n)
 		return err
 	})
 	if isViolation(err, "servers_provider_id") {
@@ -107,7 +108,7 @@ func (s *Store) insertServer(ctx context.Context, n newServer) (server prego.Ser
 		// own; then that row is there now.
 		created = false
 		err = s.inTx(ctx, func(tx pgx.Tx) error {
-			server, err = sameRequest(ctx, tx, n.id, n.hash)
+			srv, err = sameRequest(ctx, tx, n.id, n.hash)
 			return err
 		})
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -118,41 +119,41 @@ func (s *Store) insertServer(ctx context.Context, n newServer) (server prego.Ser
 		err = &prego.Error{Code: prego.CodeProviderUnknown, Field: "infra_provider", Message: unknownProvider}
 	}
 	if err != nil {
-		return prego.Server{}, false, asCoded("create server", err)
+		return server.Server{}, false, asCoded("create server", err)
 	}
-	return server, created, nil
+	return srv, created, nil
 }
 
 // insertServerIn writes the row and its first event, or meets the row that is there.
-func insertServerIn(ctx context.Context, tx pgx.Tx, n newServer) (server prego.Server, created bool, err error) {
+func insertServerIn(ctx context.Context, tx pgx.Tx, n newServer) (srv server.Server, created bool, err error) {
 	spec, err := json.Marshal(n.spec)
 	if err != nil {
-		return server, false, fmt.Errorf("spec: %w", err)
+		return srv, false, fmt.Errorf("spec: %w", err)
 	}
 	rows, err := tx.Query(ctx, sqlCreateServer, n.id, n.hash, n.role, n.region, n.provider, spec, filled(n.spec.Tags),
-		prego.ProvisionWorkflowID(n.id), n.by, n.managedBy, n.purpose, n.providerID)
+		server.ProvisionWorkflowID(n.id), n.by, n.managedBy, n.purpose, n.providerID)
 	if err != nil {
-		return server, false, err
+		return srv, false, err
 	}
-	server, err = pgx.CollectExactlyOneRow(rows, scanServer)
+	srv, err = pgx.CollectExactlyOneRow(rows, scanServer)
 	if errors.Is(err, pgx.ErrNoRows) {
-		server, err = sameRequest(ctx, tx, n.id, n.hash)
-		return server, false, err
+		srv, err = sameRequest(ctx, tx, n.id, n.hash)
+		return srv, false, err
 	}
 	if err != nil {
-		return server, false, err
+		return srv, false, err
 	}
 	if f := n.traits; f != nil {
 		if _, err := tx.Exec(ctx, sqlFleetServerTraits, n.id, f.DedicatedFor, f.WarmPlan, f.PlanTierLock, f.FleetID, f.FleetProfile); err != nil {
-			return server, false, err
+			return srv, false, err
 		}
 	}
 	// Only now: a request that was accepted once is met by its row, whatever became
 	// of the provider since.
 	if err := checkProvider(ctx, tx, n.provider, n.region); err != nil {
-		return server, false, err
+		return srv, false, err
 	}
-	return server, true, addEvent(ctx, tx, prego.ServerEvent{
+	return srv, true, addEvent(ctx, tx, server.Event{
 		ServerID: n.id, Step: n.step, Message: fmt.Sprintf("%s in %s at %s, by %s", n.role, n.region, n.provider, n.by), Actor: prego.ActorOperator,
 	}, string(n.step))
 }
@@ -163,14 +164,14 @@ func isViolation(err error, constraint string) bool {
 	return errors.As(err, &pg) && pg.ConstraintName == constraint
 }
 
-func sameRequest(ctx context.Context, tx pgx.Tx, id string, hash []byte) (prego.Server, error) {
+func sameRequest(ctx context.Context, tx pgx.Tx, id string, hash []byte) (server.Server, error) {
 	rows, err := tx.Query(ctx, sqlServerAndHash, id)
 	if err != nil {
-		return prego.Server{}, err
+		return server.Server{}, err
 	}
 	type hashed struct {
 		hash   []byte
-		server prego.Server
+		server server.Server
 	}
 	h, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (hashed, error) {
 		var h hashed
@@ -180,11 +181,11 @@ func sameRequest(ctx context.Context, tx pgx.Tx, id string, hash []byte) (prego.
 	})
 	switch {
 	case err != nil:
-		return prego.Server{}, err
-	case h.server.Status == prego.ServerTerminated:
-		return prego.Server{}, &prego.Error{Code: prego.CodeServerTerminated, Field: "server_id", Message: "belongs to a server that is terminated; choose a new one"}
+		return server.Server{}, err
+	case h.server.Status == server.Terminated:
+		return server.Server{}, &prego.Error{Code: prego.CodeServerTerminated, Field: "server_id", Message: "belongs to a server that is terminated; choose a new one"}
 	case string(h.hash) != string(hash):
-		return prego.Server{}, &prego.Error{Code: prego.CodeServerIDConflict, Field: "server_id", Message: "belongs to a server that was requested with another body"}
+		return server.Server{}, &prego.Error{Code: prego.CodeServerIDConflict, Field: "server_id", Message: "belongs to a server that was requested with another body"}
 	}
 	return h.server, nil
 }
@@ -210,14 +211,14 @@ func asCoded(what string, err error) error {
 const sqlGetServer = `SELECT ` + serverColumns + ` FROM servers WHERE server_id = $1`
 
 // GetServer reads one server, or CodeServerNotFound.
-func (s *Store) GetServer(ctx context.Context, id string) (prego.Server, error) {
+func (s *Store) GetServer(ctx context.Context, id string) (server.Server, error) {
 	return serverIn(ctx, s.pool, id)
 }
 
-func serverIn(ctx context.Context, q querier, id string) (prego.Server, error) {
+func serverIn(ctx context.Context, q querier, id string) (server.Server, error) {
 	rows, err := q.Query(ctx, sqlGetServer, id)
 	if err != nil {
-		return prego.Server{}, fmt.Errorf("get server: %w", err)
+		return server.Server{}, fmt.Errorf("get server: %w", err)
 	}
 	server, err := pgx.CollectExactlyOneRow(rows, scanServer)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -239,8 +240,8 @@ SELECT event_id, server_id, at, step, attempt, status, reason, message, actor FR
 ORDER BY event_id`
 
 // ServerEvents is the last part of a server's timeline, oldest first.
-func (s *Store) ServerEvents(ctx context.Context, id string) ([]prego.ServerEvent, error) {
-	return collect[prego.ServerEvent](ctx, s, "server events", sqlServerEvents, id, maxTimeline)
+func (s *Store) ServerEvents(ctx context.Context, id string) ([]server.Event, error) {
+	return collect[server.Event](ctx, s, "server events", sqlServerEvents, id, maxTimeline)
 }
 
 const sqlListServers = `
@@ -252,7 +253,7 @@ ORDER BY created_at DESC, server_id DESC LIMIT $7`
 // ListServers is a page of servers, newest first, and the cursor of the next one,
 // "" when there is none. A walk meets every server that was there when it began
 // exactly once.
-func (s *Store) ListServers(ctx context.Context, f prego.ServerFilter) (page []prego.Server, next string, err error) {
+func (s *Store) ListServers(ctx context.Context, f server.Filter) (page []server.Server, next string, err error) {
 	at, id, err := readCursor(f.Cursor, prego.ValidateServerID)
 	if err != nil {
 		return nil, "", err
@@ -264,7 +265,7 @@ func (s *Store) ListServers(ctx context.Context, f prego.ServerFilter) (page []p
 	if page, err = pgx.CollectRows(rows, scanServer); err != nil {
 		return nil, "", fmt.Errorf("list servers: %w", err)
 	}
-	return pageOf(page, f.Limit, func(s prego.Server) (time.Time, string) { return s.CreatedAt, s.ServerID })
+	return pageOf(page, f.Limit, func(s server.Server) (time.Time, string) { return s.CreatedAt, s.ServerID })
 }
 
 const sqlRetry = `
@@ -281,9 +282,9 @@ WHERE server_id = $1 AND purpose = 'import_existing_server'
 RETURNING ` + serverColumns
 
 // RequestRetry puts a failed server back into provisioning, as a new generation.
-func (s *Store) RequestRetry(ctx context.Context, id, by string) (prego.Server, error) {
-	return s.transition(ctx, id, prego.ServerEvent{
-		ServerID: id, Step: prego.StepRetryRequested, Message: "by " + by, Actor: prego.ActorOperator,
+func (s *Store) RequestRetry(ctx context.Context, id, by string) (server.Server, error) {
+	return s.transition(ctx, id, server.Event{
+		ServerID: id, Step: server.StepRetryRequested, Message: "by " + by, Actor: prego.ActorOperator,
 	}, "only a failed server can be retried; this one is %s", sqlRetry, sqlRetryImport)
 }
 
@@ -307,34 +308,34 @@ WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') AND tenant_cou
 // it, only with force, which loses them
 // (CodeServerHasTenants). A server that is draining or terminated already is returned
 // as it is.
-func (s *Store) RequestDecommission(ctx context.Context, id, by string, force bool) (prego.Server, error) {
+func (s *Store) RequestDecommission(ctx context.Context, id, by string, force bool) (server.Server, error) {
 	update, message := sqlDecommissionUnused, "by "+by
 	if force {
 		update, message = sqlDecommission, "forced by "+by
 	}
-	server, err := s.transition(ctx, id, prego.ServerEvent{
-		ServerID: id, Step: prego.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: message, Actor: prego.ActorOperator,
+	srv, err := s.transition(ctx, id, server.Event{
+		ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: message, Actor: prego.ActorOperator,
 	}, "%s", update)
 	if prego.CodeOf(err) != prego.CodeInvalidTransition {
-		return server, err
+		return srv, err
 	}
-	server, err = s.GetServer(ctx, id)
-	if err == nil && server.Status != prego.ServerDraining && server.Status != prego.ServerTerminated {
-		return prego.Server{}, prego.Errorf(prego.CodeServerHasTenants, "tenants live on server %s, its DB shard or its Redis pool, or instances run on it: move, stop or purge them first, or force it and lose them", id)
+	srv, err = s.GetServer(ctx, id)
+	if err == nil && srv.Status != server.Draining && srv.Status != server.Terminated {
+		return server.Server{}, prego.Errorf(prego.CodeServerHasTenants, "tenants live on server %s, its DB shard or its Redis pool, or instances run on it: move, stop or purge them first, or force it and lose them", id)
 	}
-	return server, err
+	return srv, err
 }
 
 // transition runs a conditional UPDATE, those that may follow from it, and writes
 // its event; when the UPDATE met nothing the refusal says what state the server
 // is in.
-func (s *Store) transition(ctx context.Context, id string, event prego.ServerEvent, refusal, update string, more ...string) (server prego.Server, err error) {
+func (s *Store) transition(ctx context.Context, id string, event server.Event, refusal, update string, more ...string) (srv server.Server, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, update, id)
 		if err != nil {
 			return err
 		}
-		server, err = pgx.CollectExactlyOneRow(rows, scanServer)
+		srv, err = pgx.CollectExactlyOneRow(rows, scanServer)
 		if err != nil {
 			return err
 		}
@@ -348,7 +349,7 @@ func (s *Store) transition(ctx context.Context, id string, event prego.ServerEve
 				return err
 			}
 			if len(changed) == 1 {
-				server = changed[0]
+				srv = changed[0]
 			}
 		}
 		return addEvent(ctx, tx, event, "")
@@ -358,10 +359,10 @@ func (s *Store) transition(ctx context.Context, id string, event prego.ServerEve
 		if err != nil {
 			return now, err
 		}
-		return prego.Server{}, prego.Errorf(prego.CodeInvalidTransition, refusal, now.Status)
+		return server.Server{}, prego.Errorf(prego.CodeInvalidTransition, refusal, now.Status)
 	}
 	if err != nil {
-		return prego.Server{}, fmt.Errorf("change server %s: %w", id, err)
+		return server.Server{}, fmt.Errorf("change server %s: %w", id, err)
 	}
-	return server, nil
+	return srv, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // Members are the servers that stand, that are on their way, and that an action is
@@ -26,8 +27,8 @@ const fleetColumns = `f.fleet_id, f.role, COALESCE(f.region, ''), f.infra_provid
               WHERE x.fleet_id = a.fleet_id AND x.seq = a.seq AND x.state = 'planned'))
           AND NOT EXISTS (SELECT FROM servers s WHERE s.server_id = st.server_id)) m GROUP BY region) r), '{}')`
 
-func scanFleet(row pgx.CollectableRow) (prego.Fleet, error) {
-	var f prego.Fleet
+func scanFleet(row pgx.CollectableRow) (server.Fleet, error) {
+	var f server.Fleet
 	err := row.Scan(&f.FleetID, &f.Role, &f.Region, &f.InfraProvider, &f.MinSize, &f.MaxSize, &f.DesiredCapacity, &f.Spec,
 		&f.Constraint.Require, &f.Constraint.Disallow, &f.Serves, &f.WorkloadMemory, &f.WorkloadCPUs, &f.Profile, &f.CreatedBy, &f.CreatedAt, &f.UpdatedAt, &f.Regions)
 	for _, n := range f.Regions {
@@ -46,7 +47,7 @@ const sqlProviderKnown = `SELECT enabled FROM infra_providers WHERE id = $1`
 
 // CreateFleet makes an empty fleet. The same request again meets it; another one of
 // that id is CodeFleetConflict.
-func (s *Store) CreateFleet(ctx context.Context, r prego.CreateFleetRequest, by string) (f prego.Fleet, created bool, err error) {
+func (s *Store) CreateFleet(ctx context.Context, r server.CreateFleetRequest, by string) (f server.Fleet, created bool, err error) {
 	hash, spec, err := fleetHash(r)
 	if err != nil {
 		return f, false, err
@@ -87,12 +88,12 @@ func (s *Store) CreateFleet(ctx context.Context, r prego.CreateFleetRequest, by 
 		err = &prego.Error{Code: prego.CodeProviderUnknown, Field: "infra_provider", Message: unknownProvider}
 	}
 	if err != nil {
-		return prego.Fleet{}, false, asCoded("create fleet", err)
+		return server.Fleet{}, false, asCoded("create fleet", err)
 	}
 	return f, created, nil
 }
 
-func fleetHash(r prego.CreateFleetRequest) (hash, spec []byte, err error) {
+func fleetHash(r server.CreateFleetRequest) (hash, spec []byte, err error) {
 	body, err := json.Marshal(r)
 	if err != nil {
 		return nil, nil, fmt.Errorf("fleet: %w", err)
@@ -111,9 +112,9 @@ const sqlLockFleet = `SELECT FROM fleets WHERE fleet_id = $1 FOR NO KEY UPDATE`
 
 // lockFleet is getFleet for what is decided from it. The lock is a statement of its
 // own: one that had to wait for it would count members as they were before.
-func lockFleet(ctx context.Context, tx pgx.Tx, id string) (prego.Fleet, error) {
+func lockFleet(ctx context.Context, tx pgx.Tx, id string) (server.Fleet, error) {
 	if _, err := tx.Exec(ctx, sqlLockFleet, id); err != nil {
-		return prego.Fleet{}, err
+		return server.Fleet{}, err
 	}
 	return getFleet(ctx, tx, id)
 }
@@ -122,13 +123,13 @@ const sqlAttached = `
 SELECT p.policy_id, p.type, p.spec, p.created_by, p.created_at, p.updated_at, a.position, a.enabled, a.last_used_at
 FROM fleet_policies a JOIN policies p ON p.policy_id = a.policy_id WHERE a.fleet_id = $1 ORDER BY a.position, p.policy_id`
 
-func scanAttachment(row pgx.CollectableRow) (a prego.Attachment, err error) {
+func scanAttachment(row pgx.CollectableRow) (a server.Attachment, err error) {
 	err = row.Scan(&a.PolicyID, &a.Type, &a.Spec, &a.CreatedBy, &a.CreatedAt, &a.UpdatedAt, &a.Position, &a.Enabled, &a.LastUsedAt)
 	return a, err
 }
 
 // getFleet reads a fleet with its policies, or CodeFleetNotFound.
-func getFleet(ctx context.Context, q querier, id string) (f prego.Fleet, err error) {
+func getFleet(ctx context.Context, q querier, id string) (f server.Fleet, err error) {
 	rows, err := q.Query(ctx, sqlGetFleet, id)
 	if err != nil {
 		return f, err
@@ -148,10 +149,10 @@ func getFleet(ctx context.Context, q querier, id string) (f prego.Fleet, err err
 }
 
 // GetFleet reads a fleet with its policies, or CodeFleetNotFound.
-func (s *Store) GetFleet(ctx context.Context, id string) (prego.Fleet, error) {
+func (s *Store) GetFleet(ctx context.Context, id string) (server.Fleet, error) {
 	f, err := getFleet(ctx, s.pool, id)
 	if err != nil {
-		return prego.Fleet{}, asCoded("get fleet", err)
+		return server.Fleet{}, asCoded("get fleet", err)
 	}
 	return f, nil
 }
@@ -160,7 +161,7 @@ const sqlListFleets = `SELECT ` + fleetColumns + ` FROM fleets f WHERE fleet_id 
 
 // ListFleets is a page of fleets by id, those after the one given, and whether there
 // are more. Their policies are left out.
-func (s *Store) ListFleets(ctx context.Context, role prego.Role, after string, limit int) (page []prego.Fleet, more bool, err error) {
+func (s *Store) ListFleets(ctx context.Context, role prego.Role, after string, limit int) (page []server.Fleet, more bool, err error) {
 	page, err = collectBy(ctx, s, "list fleets", scanFleet, sqlListFleets, after, limit+1, role)
 	if err != nil {
 		return nil, false, err
@@ -176,7 +177,7 @@ UPDATE fleets SET min_size = $2, max_size = $3, spec = $4, serves_tenants = $5, 
 
 // UpdateFleet changes a fleet as asked; its servers stay as they are until an action
 // brings them up to it.
-func (s *Store) UpdateFleet(ctx context.Context, id string, r prego.UpdateFleetRequest) (f prego.Fleet, err error) {
+func (s *Store) UpdateFleet(ctx context.Context, id string, r server.UpdateFleetRequest) (f server.Fleet, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if f, err = lockFleet(ctx, tx, id); err != nil {
 			return err
@@ -195,7 +196,7 @@ func (s *Store) UpdateFleet(ctx context.Context, id string, r prego.UpdateFleetR
 		return err
 	})
 	if err != nil {
-		return prego.Fleet{}, asCoded("update fleet", err)
+		return server.Fleet{}, asCoded("update fleet", err)
 	}
 	return f, nil
 }
@@ -245,33 +246,33 @@ const sqlGetPolicy = `SELECT ` + policyColumns + ` FROM policies WHERE policy_id
 const sqlPolicyRepeated = `SELECT EXISTS (SELECT FROM policies WHERE policy_id = $1 AND type = $2 AND spec = $3)`
 
 // CreatePolicy makes a policy whose spec is checked. The same again meets it.
-func (s *Store) CreatePolicy(ctx context.Context, p prego.Policy) (policy prego.Policy, created bool, err error) {
-	made, err := first(collect[prego.Policy](ctx, s, "create policy", sqlCreatePolicy, p.PolicyID, p.Type, p.Spec, p.CreatedBy))
+func (s *Store) CreatePolicy(ctx context.Context, p server.Policy) (policy server.Policy, created bool, err error) {
+	made, err := first(collect[server.Policy](ctx, s, "create policy", sqlCreatePolicy, p.PolicyID, p.Type, p.Spec, p.CreatedBy))
 	if err != nil {
-		return prego.Policy{}, false, err
+		return server.Policy{}, false, err
 	}
 	if made != nil {
 		return *made, true, nil
 	}
 	var same bool
 	if err := s.pool.QueryRow(ctx, sqlPolicyRepeated, p.PolicyID, p.Type, p.Spec).Scan(&same); err != nil {
-		return prego.Policy{}, false, fmt.Errorf("create policy: %w", err)
+		return server.Policy{}, false, fmt.Errorf("create policy: %w", err)
 	}
 	if !same {
-		return prego.Policy{}, false, &prego.Error{Code: prego.CodePolicyConflict, Field: "policy_id", Message: "belongs to another policy: change that one, or choose another id"}
+		return server.Policy{}, false, &prego.Error{Code: prego.CodePolicyConflict, Field: "policy_id", Message: "belongs to another policy: change that one, or choose another id"}
 	}
 	policy, err = s.GetPolicy(ctx, p.PolicyID)
 	return policy, false, err
 }
 
 // GetPolicy reads a policy, or CodePolicyNotFound.
-func (s *Store) GetPolicy(ctx context.Context, id string) (prego.Policy, error) {
-	p, err := first(collect[prego.Policy](ctx, s, "get policy", sqlGetPolicy, id))
+func (s *Store) GetPolicy(ctx context.Context, id string) (server.Policy, error) {
+	p, err := first(collect[server.Policy](ctx, s, "get policy", sqlGetPolicy, id))
 	if err != nil {
-		return prego.Policy{}, err
+		return server.Policy{}, err
 	}
 	if p == nil {
-		return prego.Policy{}, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id)
+		return server.Policy{}, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id)
 	}
 	return *p, nil
 }
@@ -280,8 +281,8 @@ const sqlListPolicies = `SELECT ` + policyColumns + ` FROM policies WHERE policy
 
 // ListPolicies is a page of policies by id, those after the one given, and whether
 // there are more.
-func (s *Store) ListPolicies(ctx context.Context, kind prego.PolicyType, after string, limit int) (page []prego.Policy, more bool, err error) {
-	page, err = collect[prego.Policy](ctx, s, "list policies", sqlListPolicies, after, limit+1, kind)
+func (s *Store) ListPolicies(ctx context.Context, kind server.PolicyType, after string, limit int) (page []server.Policy, more bool, err error) {
+	page, err = collect[server.Policy](ctx, s, "list policies", sqlListPolicies, after, limit+1, kind)
 	if err != nil {
 		return nil, false, err
 	}
@@ -294,13 +295,13 @@ func (s *Store) ListPolicies(ctx context.Context, kind prego.PolicyType, after s
 const sqlUpdatePolicy = `UPDATE policies SET spec = $2, updated_at = now() WHERE policy_id = $1 RETURNING ` + policyColumns
 
 // UpdatePolicy changes a policy's spec, for actions that are planned later.
-func (s *Store) UpdatePolicy(ctx context.Context, id string, spec json.RawMessage) (prego.Policy, error) {
-	p, err := first(collect[prego.Policy](ctx, s, "update policy", sqlUpdatePolicy, id, spec))
+func (s *Store) UpdatePolicy(ctx context.Context, id string, spec json.RawMessage) (server.Policy, error) {
+	p, err := first(collect[server.Policy](ctx, s, "update policy", sqlUpdatePolicy, id, spec))
 	if err != nil {
-		return prego.Policy{}, err
+		return server.Policy{}, err
 	}
 	if p == nil {
-		return prego.Policy{}, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id)
+		return server.Policy{}, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id)
 	}
 	return *p, nil
 }
@@ -330,7 +331,7 @@ ON CONFLICT (fleet_id, policy_id) DO UPDATE SET position = COALESCE($3, fleet_po
 // AttachPolicy gives a fleet a policy, last in order when position is nil, or
 // changes the order and whether it is enabled. A second one of a type that decides
 // alone is CodePolicyTypeAttached.
-func (s *Store) AttachPolicy(ctx context.Context, fleetID, policyID string, position *int, enabled bool) (f prego.Fleet, err error) {
+func (s *Store) AttachPolicy(ctx context.Context, fleetID, policyID string, position *int, enabled bool) (f server.Fleet, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := lockFleet(ctx, tx, fleetID); err != nil {
 			return err
@@ -349,7 +350,7 @@ func (s *Store) AttachPolicy(ctx context.Context, fleetID, policyID string, posi
 		err = prego.Errorf(prego.CodePolicyTypeAttached, "fleet %s has a policy of this type already: detach that one first", fleetID)
 	}
 	if err != nil {
-		return prego.Fleet{}, asCoded("attach policy", err)
+		return server.Fleet{}, asCoded("attach policy", err)
 	}
 	return f, nil
 }

@@ -14,13 +14,15 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/placement/scale"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // newFleet makes a fleet of redis pools, with a policy of each spec given.
-func newFleet(t testing.TB, s *Store, id string, change func(*prego.CreateFleetRequest), policies map[prego.PolicyType]string) prego.Fleet {
+func newFleet(t testing.TB, s *Store, id string, change func(*server.CreateFleetRequest), policies map[server.PolicyType]string) server.Fleet {
 	t.Helper()
 	ctx := context.Background()
-	r := prego.CreateFleetRequest{FleetID: id, Role: prego.RoleRedisPool, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}
+	r := server.CreateFleetRequest{FleetID: id, Role: prego.RoleRedisPool, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}
 	if change != nil {
 		change(&r)
 	}
@@ -34,26 +36,26 @@ func newFleet(t testing.TB, s *Store, id string, change func(*prego.CreateFleetR
 	return f
 }
 
-func attach(t testing.TB, s *Store, fleet, policy string, kind prego.PolicyType, raw string) prego.Fleet {
+func attach(t testing.TB, s *Store, fleet, policy string, kind server.PolicyType, raw string) server.Fleet {
 	t.Helper()
 	ctx := context.Background()
 	spec, err := scale.ParsePolicy(kind, json.RawMessage(raw))
 	require.NoError(t, err)
-	_, _, err = s.CreatePolicy(ctx, prego.Policy{PolicyID: policy, Type: kind, Spec: spec, CreatedBy: "test"})
+	_, _, err = s.CreatePolicy(ctx, server.Policy{PolicyID: policy, Type: kind, Spec: spec, CreatedBy: "test"})
 	require.NoError(t, err)
 	f, err := s.AttachPolicy(ctx, fleet, policy, nil, true)
 	require.NoError(t, err)
 	return f
 }
 
-func ask(t testing.TB, s *Store, fleet string, action prego.FleetActionKind, inputs string) prego.FleetAction {
+func ask(t testing.TB, s *Store, fleet string, action server.FleetActionKind, inputs string) server.FleetAction {
 	t.Helper()
-	a, err := s.RequestFleetAction(context.Background(), prego.FleetActionRequest{FleetID: fleet, Action: action, Inputs: json.RawMessage(inputs), Cause: "operator", By: "test"})
+	a, err := s.RequestFleetAction(context.Background(), server.FleetActionRequest{FleetID: fleet, Action: action, Inputs: json.RawMessage(inputs), Cause: "operator", By: "test"})
 	require.NoError(t, err)
 	return a
 }
 
-func begin(t testing.TB, s *Store, fleet string) prego.FleetAction {
+func begin(t testing.TB, s *Store, fleet string) server.FleetAction {
 	t.Helper()
 	a, err := s.BeginFleetAction(context.Background(), fleet, scale.Plan)
 	require.NoError(t, err)
@@ -61,7 +63,7 @@ func begin(t testing.TB, s *Store, fleet string) prego.FleetAction {
 	return *a
 }
 
-func batch(t testing.TB, s *Store, fleet string, seq, limit int) []prego.FleetStep {
+func batch(t testing.TB, s *Store, fleet string, seq, limit int) []server.FleetStep {
 	t.Helper()
 	b, err := s.NextFleetBatch(context.Background(), fleet, seq, limit)
 	require.NoError(t, err)
@@ -69,9 +71,9 @@ func batch(t testing.TB, s *Store, fleet string, seq, limit int) []prego.FleetSt
 }
 
 // results say how a batch went: as it should, but for the servers named.
-func results(steps []prego.FleetStep, state prego.FleetStepState, but ...string) (out []prego.FleetStepResult) {
+func results(steps []server.FleetStep, state server.FleetStepState, but ...string) (out []server.FleetStepResult) {
 	for _, st := range steps {
-		r := prego.FleetStepResult{ServerID: st.ServerID, Op: st.Op, State: prego.FleetStepDone}
+		r := server.FleetStepResult{ServerID: st.ServerID, Op: st.Op, State: server.FleetStepDone}
 		for _, id := range but {
 			if id == st.ServerID {
 				r.State, r.Message = state, "no stock"
@@ -82,7 +84,7 @@ func results(steps []prego.FleetStep, state prego.FleetStepState, but ...string)
 	return out
 }
 
-func record(t testing.TB, s *Store, fleet string, seq int, r []prego.FleetStepResult) {
+func record(t testing.TB, s *Store, fleet string, seq int, r []server.FleetStepResult) {
 	t.Helper()
 	require.NoError(t, s.RecordFleetSteps(context.Background(), fleet, seq, r, scale.Replan))
 }
@@ -96,15 +98,15 @@ func live(t testing.TB, s *Store, fleet string) {
 // grown is a fleet with n active servers, made by an action.
 func grown(t testing.TB, s *Store, fleet string, n int) {
 	t.Helper()
-	a := ask(t, s, fleet, prego.ClusterScaleOut, fmt.Sprintf(`{"count":%d}`, n))
-	require.Equal(t, prego.ActionRunning, begin(t, s, fleet).Status)
+	a := ask(t, s, fleet, server.ClusterScaleOut, fmt.Sprintf(`{"count":%d}`, n))
+	require.Equal(t, server.ActionRunning, begin(t, s, fleet).Status)
 	steps := batch(t, s, fleet, a.Seq, 100)
 	require.Len(t, steps, n)
 	live(t, s, fleet)
 	record(t, s, fleet, a.Seq, results(steps, ""))
 	ended, err := s.FinishFleetAction(context.Background(), fleet, a.Seq)
 	require.NoError(t, err)
-	require.Equal(t, prego.ActionSucceeded, ended.Status)
+	require.Equal(t, server.ActionSucceeded, ended.Status)
 }
 
 func code(t testing.TB, err error, want prego.Code) {
@@ -117,7 +119,7 @@ func TestFleetsAreMadeChangedAndForgotten(t *testing.T) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
 	most := int64(5)
-	r := prego.CreateFleetRequest{FleetID: "pool", Role: prego.RoleRedisPool, InfraProvider: prego.ProviderHetzner, MaxSize: &most, Spec: prego.ServerSpec{Tags: []string{"a"}}}
+	r := server.CreateFleetRequest{FleetID: "pool", Role: prego.RoleRedisPool, InfraProvider: prego.ProviderHetzner, MaxSize: &most, Spec: server.Spec{Tags: []string{"a"}}}
 	require.NoError(t, r.Validate())
 	f, created, err := s.CreateFleet(ctx, r, "test")
 	require.NoError(t, err)
@@ -131,11 +133,11 @@ func TestFleetsAreMadeChangedAndForgotten(t *testing.T) {
 	_, _, err = s.CreateFleet(ctx, other, "test")
 	code(t, err, prego.CodeFleetConflict)
 	for name, tc := range map[string]struct {
-		change func(*prego.CreateFleetRequest)
+		change func(*server.CreateFleetRequest)
 		code   prego.Code
 	}{
-		"unknown provider":           {func(r *prego.CreateFleetRequest) { r.InfraProvider = "acme" }, prego.CodeProviderUnknown},
-		"unknown provider, a region": {func(r *prego.CreateFleetRequest) { r.InfraProvider, r.Region = "acme", prego.RegionEU }, prego.CodeProviderUnknown},
+		"unknown provider":           {func(r *server.CreateFleetRequest) { r.InfraProvider = "acme" }, prego.CodeProviderUnknown},
+		"unknown provider, a region": {func(r *server.CreateFleetRequest) { r.InfraProvider, r.Region = "acme", prego.RegionEU }, prego.CodeProviderUnknown},
 	} {
 		bad := r
 		bad.FleetID = "bad"
@@ -162,16 +164,16 @@ func TestFleetsAreMadeChangedAndForgotten(t *testing.T) {
 	require.Len(t, page, 1, "the default one: %v", page)
 
 	least := int64(6)
-	_, err = s.UpdateFleet(ctx, "pool", prego.UpdateFleetRequest{MinSize: &least})
+	_, err = s.UpdateFleet(ctx, "pool", server.UpdateFleetRequest{MinSize: &least})
 	code(t, err, prego.CodeInvalidField)
-	_, err = s.UpdateFleet(ctx, "pool", prego.UpdateFleetRequest{Constraint: &prego.Constraint{}})
+	_, err = s.UpdateFleet(ctx, "pool", server.UpdateFleetRequest{Constraint: &prego.Constraint{}})
 	code(t, err, prego.CodeConstraintImmutable)
-	_, err = s.UpdateFleet(ctx, "nope", prego.UpdateFleetRequest{})
+	_, err = s.UpdateFleet(ctx, "nope", server.UpdateFleetRequest{})
 	code(t, err, prego.CodeFleetNotFound)
-	f, err = s.UpdateFleet(ctx, "pool", prego.UpdateFleetRequest{Spec: &prego.ServerSpec{Tags: []string{"a"}}})
+	f, err = s.UpdateFleet(ctx, "pool", server.UpdateFleetRequest{Spec: &server.Spec{Tags: []string{"a"}}})
 	require.NoError(t, err)
 	require.Equal(t, 1, f.Profile, "the same spec is no change")
-	f, err = s.UpdateFleet(ctx, "pool", prego.UpdateFleetRequest{Spec: &prego.ServerSpec{Tags: []string{"b"}}})
+	f, err = s.UpdateFleet(ctx, "pool", server.UpdateFleetRequest{Spec: &server.Spec{Tags: []string{"b"}}})
 	require.NoError(t, err)
 	require.Equal(t, 2, f.Profile)
 	require.EqualValues(t, 5, f.MaxSize, "what is left out stays")
@@ -185,7 +187,7 @@ func TestAFleetWithServersOrActionsIsNotForgotten(t *testing.T) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
 	newFleet(t, s, "pool", nil, nil)
-	ask(t, s, "pool", prego.ClusterScaleOut, `{}`)
+	ask(t, s, "pool", server.ClusterScaleOut, `{}`)
 	code(t, s.DeleteFleet(ctx, "pool"), prego.CodeFleetBusy)
 	begin(t, s, "pool")
 	code(t, s.DeleteFleet(ctx, "pool"), prego.CodeFleetNotEmpty) // planned servers are members
@@ -199,9 +201,9 @@ func TestAFleetWithServersOrActionsIsNotForgotten(t *testing.T) {
 
 	// The next one of that id does not meet the servers of the last.
 	newFleet(t, s, "pool", nil, nil)
-	a := ask(t, s, "pool", prego.ClusterScaleOut, `{}`)
+	a := ask(t, s, "pool", server.ClusterScaleOut, `{}`)
 	begin(t, s, "pool")
-	require.Equal(t, prego.FleetStepPlanned, batch(t, s, "pool", a.Seq, 10)[0].State)
+	require.Equal(t, server.FleetStepPlanned, batch(t, s, "pool", a.Seq, 10)[0].State)
 	require.Equal(t, 2, count(t, s, `servers WHERE server_id LIKE 'pool-%-1'`))
 }
 
@@ -210,7 +212,7 @@ func TestPoliciesAreMadeAttachedAndDetached(t *testing.T) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
 	newFleet(t, s, "pool", nil, nil)
-	p := prego.Policy{PolicyID: "oldest", Type: prego.PolicyDeletion, Spec: json.RawMessage(`{"criteria":"OLDEST_FIRST"}`), CreatedBy: "test"}
+	p := server.Policy{PolicyID: "oldest", Type: server.PolicyDeletion, Spec: json.RawMessage(`{"criteria":"OLDEST_FIRST"}`), CreatedBy: "test"}
 	_, created, err := s.CreatePolicy(ctx, p)
 	require.NoError(t, err)
 	require.True(t, created)
@@ -236,12 +238,12 @@ func TestPoliciesAreMadeAttachedAndDetached(t *testing.T) {
 		require.Equal(t, 10, f.Policies[0].Position, "attached again it stays where it is")
 	}
 	first := 5
-	attach(t, s, "pool", "out", prego.PolicyScaling, `{"event":"CLUSTER_SCALE_OUT","adjustment":{"number":1}}`)
+	attach(t, s, "pool", "out", server.PolicyScaling, `{"event":"CLUSTER_SCALE_OUT","adjustment":{"number":1}}`)
 	f, err := s.AttachPolicy(ctx, "pool", "out", &first, false)
 	require.NoError(t, err)
 	require.Equal(t, "out", f.Policies[0].PolicyID)
 	require.False(t, f.Policies[0].Enabled)
-	attach(t, s, "pool", "in", prego.PolicyScaling, `{"event":"CLUSTER_SCALE_IN","adjustment":{"number":1}}`)
+	attach(t, s, "pool", "in", server.PolicyScaling, `{"event":"CLUSTER_SCALE_IN","adjustment":{"number":1}}`)
 	p.PolicyID = "youngest"
 	_, _, err = s.CreatePolicy(ctx, p)
 	require.NoError(t, err)
@@ -252,7 +254,7 @@ func TestPoliciesAreMadeAttachedAndDetached(t *testing.T) {
 	_, err = s.AttachPolicy(ctx, "nope", "oldest", nil, true)
 	code(t, err, prego.CodeFleetNotFound)
 
-	page, more, err := s.ListPolicies(ctx, prego.PolicyScaling, "", 1)
+	page, more, err := s.ListPolicies(ctx, server.PolicyScaling, "", 1)
 	require.NoError(t, err)
 	require.True(t, more)
 	require.Equal(t, "in", page[0].PolicyID)
@@ -270,7 +272,7 @@ func TestOneKeyIsOneAction(t *testing.T) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
 	newFleet(t, s, "pool", nil, nil)
-	r := prego.FleetActionRequest{FleetID: "pool", Action: prego.ClusterScaleOut, Inputs: json.RawMessage(`{"count":2}`), Cause: "operator", By: "test", IdempotencyKey: "k"}
+	r := server.FleetActionRequest{FleetID: "pool", Action: server.ClusterScaleOut, Inputs: json.RawMessage(`{"count":2}`), Cause: "operator", By: "test", IdempotencyKey: "k"}
 	var wg sync.WaitGroup
 	seqs := make([]int, 16)
 	for i := range seqs {
@@ -321,8 +323,8 @@ func TestPlannersAtOnceStayWithinTheFleet(t *testing.T) {
 	s := New(pgtest.Pool(t))
 	exec(t, s, `UPDATE fleets SET serves_tenants = false`) // the default ones
 	most := int64(9)
-	newFleet(t, s, "pool", func(r *prego.CreateFleetRequest) { r.Region, r.MaxSize, r.Serves = "", &most, true }, map[prego.PolicyType]string{
-		prego.PolicyRegionPlacement: `{"regions":[{"name":"eu","cap":5},{"name":"us","cap":2},{"name":"sg"}]}`,
+	newFleet(t, s, "pool", func(r *server.CreateFleetRequest) { r.Region, r.MaxSize, r.Serves = "", &most, true }, map[server.PolicyType]string{
+		server.PolicyRegionPlacement: `{"regions":[{"name":"eu","cap":5},{"name":"us","cap":2},{"name":"sg"}]}`,
 	})
 	var wg sync.WaitGroup
 	errs := make(chan error, 200)
@@ -331,23 +333,23 @@ func TestPlannersAtOnceStayWithinTheFleet(t *testing.T) {
 		wg.Go(func() {
 			switch i % 4 {
 			case 0:
-				round := prego.ScalingRound{Round: fmt.Sprint("r", i), ScalingEvent: prego.ScalingEvent{
+				round := tenant.ScalingRound{Round: fmt.Sprint("r", i), ScalingEvent: tenant.ScalingEvent{
 					Region: where, Role: prego.RoleRedisPool, Trigger: "scale_out_required", Requested: 2, WorkflowID: "scale-out/test",
 				}, TierLocks: []prego.Plan{"", ""}, Tags: [][]string{{}, {}}}
 				_, err := s.BeginFleetScaling(ctx, round, scale.Plan)
 				errs <- err
 			case 1, 2:
-				_, err := s.RequestFleetMember(ctx, prego.FleetServer{ServerID: fmt.Sprint("own-", i), Role: prego.RoleRedisPool, Region: where, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
+				_, err := s.RequestFleetMember(ctx, server.FleetServer{ServerID: fmt.Sprint("own-", i), Role: prego.RoleRedisPool, Region: where, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
 				if prego.CodeOf(err) == prego.CodeFleetFull {
 					err = nil
 				}
 				errs <- err
 			default:
-				_, err := s.RequestFleetAction(ctx, prego.FleetActionRequest{FleetID: "pool", Action: prego.ClusterScaleOut, Inputs: json.RawMessage(`{"count":1}`), Cause: "operator", By: "test"})
+				_, err := s.RequestFleetAction(ctx, server.FleetActionRequest{FleetID: "pool", Action: server.ClusterScaleOut, Inputs: json.RawMessage(`{"count":1}`), Cause: "operator", By: "test"})
 				errs <- err
 				a, err := s.BeginFleetAction(ctx, "pool", scale.Plan)
 				errs <- err
-				if a != nil && a.Status == prego.ActionRunning {
+				if a != nil && a.Status == server.ActionRunning {
 					_, err = s.NextFleetBatch(ctx, "pool", a.Seq, 10)
 					errs <- err
 				}
@@ -372,23 +374,23 @@ func TestStepsBearRepetition(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
-	newFleet(t, s, "pool", func(r *prego.CreateFleetRequest) { r.Region = "" }, map[prego.PolicyType]string{
-		prego.PolicyRegionPlacement: `{"regions":[{"name":"eu"},{"name":"us"},{"name":"sg","weight":0}]}`,
-		prego.PolicyDeletion:        `{"criteria":"YOUNGEST_FIRST"}`,
+	newFleet(t, s, "pool", func(r *server.CreateFleetRequest) { r.Region = "" }, map[server.PolicyType]string{
+		server.PolicyRegionPlacement: `{"regions":[{"name":"eu"},{"name":"us"},{"name":"sg","weight":0}]}`,
+		server.PolicyDeletion:        `{"criteria":"YOUNGEST_FIRST"}`,
 	})
-	a := ask(t, s, "pool", prego.ClusterScaleOut, `{"count":4}`)
+	a := ask(t, s, "pool", server.ClusterScaleOut, `{"count":4}`)
 	first := begin(t, s, "pool")
 	require.Len(t, first.Steps, 4)
 	again := begin(t, s, "pool")
 	require.Equal(t, first.Seq, again.Seq)
-	require.Equal(t, prego.ActionRunning, again.Status)
+	require.Equal(t, server.ActionRunning, again.Status)
 	require.JSONEq(t, string(first.Data), string(again.Data))
 	require.Equal(t, 4, count(t, s, `fleet_action_steps`))
 
 	steps := batch(t, s, "pool", a.Seq, 3)
 	require.Len(t, steps, 3)
-	spec := prego.ServerSpec{Tags: []string{"changed"}}
-	_, err := s.UpdateFleet(ctx, "pool", prego.UpdateFleetRequest{Spec: &spec})
+	spec := server.Spec{Tags: []string{"changed"}}
+	_, err := s.UpdateFleet(ctx, "pool", server.UpdateFleetRequest{Spec: &spec})
 	require.NoError(t, err)
 	require.Equal(t, steps, batch(t, s, "pool", a.Seq, 3), "also when the spec is another by now")
 	require.Equal(t, 3, count(t, s, `servers WHERE fleet_id = 'pool' AND fleet_profile = 1`))
@@ -396,7 +398,7 @@ func TestStepsBearRepetition(t *testing.T) {
 	// One fails: what is missing goes elsewhere, once.
 	exec(t, s, `UPDATE servers SET status = 'terminated' WHERE server_id = $1`, steps[0].ServerID)
 	for range 2 {
-		record(t, s, "pool", a.Seq, results(steps, prego.FleetStepFailed, steps[0].ServerID))
+		record(t, s, "pool", a.Seq, results(steps, server.FleetStepFailed, steps[0].ServerID))
 	}
 	got, err := s.GetFleetAction(ctx, "pool", a.Seq)
 	require.NoError(t, err)
@@ -412,14 +414,14 @@ func TestStepsBearRepetition(t *testing.T) {
 	for range 2 {
 		ended, err := s.FinishFleetAction(ctx, "pool", a.Seq)
 		require.NoError(t, err)
-		require.Equal(t, prego.ActionSucceeded, ended.Status)
+		require.Equal(t, server.ActionSucceeded, ended.Status)
 		require.NotNil(t, ended.FinishedAt)
 	}
 	none, err := s.BeginFleetAction(ctx, "pool", scale.Plan)
 	require.NoError(t, err)
 	require.Nil(t, none)
 
-	in := ask(t, s, "pool", prego.ClusterScaleIn, `{"count":2}`)
+	in := ask(t, s, "pool", server.ClusterScaleIn, `{"count":2}`)
 	begin(t, s, "pool")
 	goes := batch(t, s, "pool", in.Seq, 10)
 	require.Len(t, goes, 2)
@@ -428,7 +430,7 @@ func TestStepsBearRepetition(t *testing.T) {
 	for range 2 {
 		srv, err := s.DrainMember(ctx, goes[0].ServerID, "test")
 		require.NoError(t, err)
-		require.Equal(t, prego.ServerDraining, srv.Status)
+		require.Equal(t, server.Draining, srv.Status)
 		require.NoError(t, s.Uncordon(ctx, goes[1].ServerID))
 	}
 	require.Equal(t, 1, count(t, s, `servers WHERE cordoned_at IS NOT NULL`))
@@ -446,15 +448,15 @@ func TestAServerOfThatNameIsNobodysMember(t *testing.T) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
 	newFleet(t, s, "pool", nil, nil)
-	a := ask(t, s, "pool", prego.ClusterScaleOut, `{}`)
+	a := ask(t, s, "pool", server.ClusterScaleOut, `{}`)
 	begun := begin(t, s, "pool")
 	id := begun.Steps[0].ServerID
-	_, _, err := s.CreateServer(ctx, prego.CreateServerRequest{ServerID: id, Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}, "op")
+	_, _, err := s.CreateServer(ctx, server.CreateRequest{ServerID: id, Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}, "op")
 	require.NoError(t, err)
 	steps := batch(t, s, "pool", a.Seq, 10)
-	require.Equal(t, prego.FleetStepFailed, steps[0].State)
+	require.Equal(t, server.FleetStepFailed, steps[0].State)
 	require.Contains(t, steps[0].Message, "requested with another body")
-	record(t, s, "pool", a.Seq, []prego.FleetStepResult{{ServerID: id, Op: prego.StepOpCreate, State: steps[0].State, Message: steps[0].Message}})
+	record(t, s, "pool", a.Seq, []server.FleetStepResult{{ServerID: id, Op: server.StepOpCreate, State: steps[0].State, Message: steps[0].Message}})
 	ended, err := s.FinishFleetAction(ctx, "pool", a.Seq)
 	require.NoError(t, err)
 	require.Equal(t, "servers_failed", ended.Reason)
@@ -466,10 +468,10 @@ func TestCancellingLeavesNothingClosed(t *testing.T) {
 	s := New(pgtest.Pool(t))
 	newFleet(t, s, "pool", nil, nil)
 	grown(t, s, "pool", 3)
-	waits := ask(t, s, "pool", prego.ClusterScaleOut, `{}`)
+	waits := ask(t, s, "pool", server.ClusterScaleOut, `{}`)
 	got, err := s.CancelFleetAction(ctx, "pool", waits.Seq, "me")
 	require.NoError(t, err)
-	require.Equal(t, prego.ActionCancelled, got.Status)
+	require.Equal(t, server.ActionCancelled, got.Status)
 	require.Equal(t, "cancelled by me", got.Message)
 	_, err = s.CancelFleetAction(ctx, "pool", waits.Seq, "me")
 	code(t, err, prego.CodeInvalidTransition)
@@ -477,7 +479,7 @@ func TestCancellingLeavesNothingClosed(t *testing.T) {
 	code(t, err, prego.CodeActionNotFound)
 
 	// The run dies right after it has closed the servers; then it is cancelled.
-	in := ask(t, s, "pool", prego.ClusterScaleIn, `{"count":3}`)
+	in := ask(t, s, "pool", server.ClusterScaleIn, `{"count":3}`)
 	begin(t, s, "pool")
 	steps := batch(t, s, "pool", in.Seq, 10)
 	require.Len(t, steps, 3)
@@ -486,7 +488,7 @@ func TestCancellingLeavesNothingClosed(t *testing.T) {
 	for range 2 {
 		got, err = s.CancelFleetAction(ctx, "pool", in.Seq, "me")
 		require.NoError(t, err)
-		require.Equal(t, prego.ActionRunning, got.Status)
+		require.Equal(t, server.ActionRunning, got.Status)
 	}
 	left := batch(t, s, "pool", in.Seq, 10)
 	require.Len(t, left, 1, "what is being taken down is seen to its end")
@@ -494,7 +496,7 @@ func TestCancellingLeavesNothingClosed(t *testing.T) {
 	record(t, s, "pool", in.Seq, results(left, ""))
 	ended, err := s.FinishFleetAction(ctx, "pool", in.Seq)
 	require.NoError(t, err)
-	require.Equal(t, prego.ActionCancelled, ended.Status)
+	require.Equal(t, server.ActionCancelled, ended.Status)
 	require.Contains(t, ended.Message, "2 of 3")
 }
 
@@ -504,9 +506,9 @@ func TestACancelledActionIsNotTakenUp(t *testing.T) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
 	newFleet(t, s, "pool", nil, nil)
-	a := ask(t, s, "pool", prego.ClusterScaleOut, `{}`)
+	a := ask(t, s, "pool", server.ClusterScaleOut, `{}`)
 	done := make(chan error, 1)
-	_, err := s.BeginFleetAction(ctx, "pool", func(st prego.FleetState, act prego.FleetAction) (prego.FleetPlan, error) {
+	_, err := s.BeginFleetAction(ctx, "pool", func(st server.FleetState, act server.FleetAction) (server.FleetPlan, error) {
 		go func() {
 			_, err := s.CancelFleetAction(ctx, "pool", a.Seq, "me")
 			done <- err
@@ -520,7 +522,7 @@ func TestACancelledActionIsNotTakenUp(t *testing.T) {
 	require.Empty(t, batch(t, s, "pool", a.Seq, 10))
 	ended, err := s.FinishFleetAction(ctx, "pool", a.Seq)
 	require.NoError(t, err)
-	require.Equal(t, prego.ActionCancelled, ended.Status)
+	require.Equal(t, server.ActionCancelled, ended.Status)
 }
 
 // TestAReplacementLeavesRoomForTenants: only the round that is next counts as
@@ -531,16 +533,16 @@ func TestAReplacementLeavesRoomForTenants(t *testing.T) {
 	s := New(pgtest.Pool(t))
 	exec(t, s, `UPDATE fleets SET serves_tenants = false`)
 	most := int64(6)
-	newFleet(t, s, "pool", func(r *prego.CreateFleetRequest) { r.MaxSize, r.Serves = &most, true }, nil)
+	newFleet(t, s, "pool", func(r *server.CreateFleetRequest) { r.MaxSize, r.Serves = &most, true }, nil)
 	grown(t, s, "pool", 4)
-	_, err := s.UpdateFleet(ctx, "pool", prego.UpdateFleetRequest{Spec: &prego.ServerSpec{Tags: []string{"new"}}})
+	_, err := s.UpdateFleet(ctx, "pool", server.UpdateFleetRequest{Spec: &server.Spec{Tags: []string{"new"}}})
 	require.NoError(t, err)
-	a := ask(t, s, "pool", prego.ClusterReplace, `{}`)
+	a := ask(t, s, "pool", server.ClusterReplace, `{}`)
 	require.Len(t, begin(t, s, "pool").Steps, 8)
 	f, err := s.GetFleet(ctx, "pool")
 	require.NoError(t, err)
 	require.EqualValues(t, 5, f.Size)
-	own := prego.FleetServer{ServerID: "own-1", Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner}
+	own := server.FleetServer{ServerID: "own-1", Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner}
 	for range 2 {
 		srv, err := s.RequestFleetMember(ctx, own, prego.Constraint{}, "tenant/t-1", scale.Plan)
 		require.NoError(t, err)
@@ -558,8 +560,8 @@ func TestAReplacementLeavesRoomForTenants(t *testing.T) {
 	live(t, s, "pool")
 	record(t, s, "pool", a.Seq, results(steps, ""))
 	steps = batch(t, s, "pool", a.Seq, 10)
-	require.Equal(t, prego.StepOpDelete, steps[0].Op)
-	record(t, s, "pool", a.Seq, results(steps, prego.FleetStepKept, steps[0].ServerID))
+	require.Equal(t, server.StepOpDelete, steps[0].Op)
+	record(t, s, "pool", a.Seq, results(steps, server.FleetStepKept, steps[0].ServerID))
 	require.Empty(t, batch(t, s, "pool", a.Seq, 10))
 	ended, err := s.FinishFleetAction(ctx, "pool", a.Seq)
 	require.NoError(t, err)
@@ -572,7 +574,7 @@ func TestALostDemandIsSettled(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
-	round := prego.ScalingRound{Round: "r1", ScalingEvent: prego.ScalingEvent{Region: prego.RegionEU, Role: prego.RoleNode, Trigger: "scale_out_required", Requested: 3, WorkflowID: "scale-out/x"}, TierLocks: []prego.Plan{"", "", ""}, Tags: [][]string{{}, {}, {}}}
+	round := tenant.ScalingRound{Round: "r1", ScalingEvent: tenant.ScalingEvent{Region: prego.RegionEU, Role: prego.RoleNode, Trigger: "scale_out_required", Requested: 3, WorkflowID: "scale-out/x"}, TierLocks: []prego.Plan{"", "", ""}, Tags: [][]string{{}, {}, {}}}
 	begun, err := s.BeginFleetScaling(ctx, round, scale.Plan)
 	require.NoError(t, err)
 	require.Len(t, begun.ServerIDs, 3)
@@ -595,8 +597,8 @@ func TestALostDemandIsSettled(t *testing.T) {
 	}
 	a, err := s.GetFleetAction(ctx, "tenants-node", 1)
 	require.NoError(t, err)
-	require.Equal(t, prego.ActionFailed, a.Status)
-	require.Equal(t, []prego.FleetStepState{prego.FleetStepDone, prego.FleetStepFailed, prego.FleetStepFailed}, []prego.FleetStepState{a.Steps[0].State, a.Steps[1].State, a.Steps[2].State})
+	require.Equal(t, server.ActionFailed, a.Status)
+	require.Equal(t, []server.FleetStepState{server.FleetStepDone, server.FleetStepFailed, server.FleetStepFailed}, []server.FleetStepState{a.Steps[0].State, a.Steps[1].State, a.Steps[2].State})
 
 	require.NoError(t, s.FinishScaling(ctx, begun.EventID, "late"), "its run was not lost after all")
 	open, err := s.OpenFleets(ctx, 0)
@@ -609,17 +611,17 @@ func TestDemandGoesToTheNewestFleetThatHasRoom(t *testing.T) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
 	most := int64(1)
-	newFleet(t, s, "first", func(r *prego.CreateFleetRequest) { r.MaxSize, r.Serves = &most, true }, nil)
-	newFleet(t, s, "second", func(r *prego.CreateFleetRequest) { r.MaxSize, r.Serves = &most, true }, nil)
+	newFleet(t, s, "first", func(r *server.CreateFleetRequest) { r.MaxSize, r.Serves = &most, true }, nil)
+	newFleet(t, s, "second", func(r *server.CreateFleetRequest) { r.MaxSize, r.Serves = &most, true }, nil)
 	newFleet(t, s, "idle", nil, nil)
 	for i, want := range []string{"second", "first", "tenants-redis"} {
-		_, err := s.RequestFleetMember(ctx, prego.FleetServer{ServerID: fmt.Sprint("own-", i), Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
+		_, err := s.RequestFleetMember(ctx, server.FleetServer{ServerID: fmt.Sprint("own-", i), Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
 		require.NoError(t, err)
 		require.Equal(t, 1, count(t, s, fmt.Sprintf(`servers WHERE server_id = 'own-%d' AND fleet_id = '%s'`, i, want)))
 	}
 	// A fleet below its least size serves them, too.
 	exec(t, s, `UPDATE fleets SET min_size = 3 WHERE fleet_id = 'tenants-redis'`)
-	_, err := s.RequestFleetMember(ctx, prego.FleetServer{ServerID: "own-9", Role: prego.RoleRedisPool, Region: prego.RegionUS, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
+	_, err := s.RequestFleetMember(ctx, server.FleetServer{ServerID: "own-9", Role: prego.RoleRedisPool, Region: prego.RegionUS, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
 	require.NoError(t, err)
 }
 
@@ -628,7 +630,7 @@ func TestOpenFleetsAreFound(t *testing.T) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
 	newFleet(t, s, "pool", nil, nil)
-	ask(t, s, "pool", prego.ClusterScaleOut, `{}`)
+	ask(t, s, "pool", server.ClusterScaleOut, `{}`)
 	open, err := s.OpenFleets(ctx, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, open, "its run is about to begin")
@@ -643,29 +645,29 @@ func TestACordonedServerTakesNobody(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
-	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "someone")
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", tenant.ModeShared, "", "someone")
 	require.NoError(t, err)
-	newFleet(t, s, "nodes", func(r *prego.CreateFleetRequest) { r.Role, r.Serves = prego.RoleNode, true }, nil)
+	newFleet(t, s, "nodes", func(r *server.CreateFleetRequest) { r.Role, r.Serves = prego.RoleNode, true }, nil)
 	grown(t, s, "nodes", 1)
 	st, err := s.FleetState(ctx, "nodes")
 	require.NoError(t, err)
 	id := st.Members[0].ServerID
-	reserve := func() (prego.ReserveResult, error) {
-		return s.Reserve(ctx, prego.Reservation{
-			TenantID: "t-1", Generation: 1, AppServerID: id, DBShardID: id, RedisPoolID: id, Mode: prego.ModeOneTenantOneServer,
+	reserve := func() (tenant.ReserveResult, error) {
+		return s.Reserve(ctx, tenant.Reservation{
+			TenantID: "t-1", Generation: 1, AppServerID: id, DBShardID: id, RedisPoolID: id, Mode: tenant.ModeOneTenantOneServer,
 			MemoryPctMax: 70, MaxTenants: 20, Decision: []byte(`{}`), Policy: []byte(`{}`), Dedicates: true,
 		})
 	}
-	in := ask(t, s, "nodes", prego.ClusterScaleIn, `{}`)
+	in := ask(t, s, "nodes", server.ClusterScaleIn, `{}`)
 	begin(t, s, "nodes")
 	require.Len(t, batch(t, s, "nodes", in.Seq, 1), 1)
 	out, err := reserve()
-	require.True(t, err != nil || out.Outcome != prego.ReservePlaced, "%v", out)
+	require.True(t, err != nil || out.Outcome != tenant.ReservePlaced, "%v", out)
 	require.Zero(t, count(t, s, `servers WHERE tenant_count > 0`))
 	require.NoError(t, s.Uncordon(ctx, id))
 	out, err = reserve()
 	require.NoError(t, err)
-	require.Equal(t, prego.ReservePlaced, out.Outcome)
+	require.Equal(t, tenant.ReservePlaced, out.Outcome)
 	_, err = s.DrainMember(ctx, id, "test")
 	code(t, err, prego.CodeServerHasTenants)
 	require.Equal(t, 1, count(t, s, `servers WHERE status = 'active' AND tenant_count = 1`))
@@ -678,17 +680,17 @@ func TestAPlanCountsWhatItWaitedFor(t *testing.T) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
 	most := int64(1)
-	newFleet(t, s, "pool", func(r *prego.CreateFleetRequest) { r.MaxSize = &most }, nil)
-	ask(t, s, "pool", prego.ClusterScaleOut, `{}`)
+	newFleet(t, s, "pool", func(r *server.CreateFleetRequest) { r.MaxSize = &most }, nil)
+	ask(t, s, "pool", server.ClusterScaleOut, `{}`)
 	tx, err := s.pool.Begin(ctx)
 	require.NoError(t, err)
 	_, err = tx.Exec(ctx, sqlLockFleet, "pool")
 	require.NoError(t, err)
-	_, _, err = insertServerIn(ctx, tx, fleetServer(prego.FleetServer{
+	_, _, err = insertServerIn(ctx, tx, fleetServer(server.FleetServer{
 		ServerID: "own-1", Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner, FleetID: "pool", FleetProfile: 1,
 	}, "tenant"))
 	require.NoError(t, err)
-	planned := make(chan *prego.FleetAction, 1)
+	planned := make(chan *server.FleetAction, 1)
 	go func() {
 		a, err := s.BeginFleetAction(ctx, "pool", scale.Plan)
 		if err != nil {

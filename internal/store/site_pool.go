@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
 )
 
 // One statement plans a refill: for every plan tier whose target is not reached with
@@ -66,8 +67,8 @@ const sqlHoldServer = `SELECT FROM servers WHERE server_id = $1 FOR NO KEY UPDAT
 
 // PlanRefill reserves the sites that an app server's pool lacks, and returns them
 // with those whose build was begun earlier.
-func (s *Store) PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration) ([]prego.PoolSite, error) {
-	var out []prego.PoolSite
+func (s *Store) PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration) ([]tenant.PoolSite, error) {
+	var out []tenant.PoolSite
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlHoldServer, serverID); err != nil {
 			return err
@@ -76,7 +77,7 @@ func (s *Store) PlanRefill(ctx context.Context, serverID, domain string, buildFo
 		if err != nil {
 			return err
 		}
-		out, err = pgx.CollectRows(rows, pgx.RowToStructByPos[prego.PoolSite])
+		out, err = pgx.CollectRows(rows, pgx.RowToStructByPos[tenant.PoolSite])
 		return err
 	})
 	if err != nil {
@@ -183,8 +184,8 @@ FROM counts, target t`
 
 // WarmPool counts the members of a warm server pool; only those of the current
 // image are worth something.
-func (s *Store) WarmPool(ctx context.Context, region prego.Region, plan prego.Plan, image string) (prego.WarmState, error) {
-	var w prego.WarmState
+func (s *Store) WarmPool(ctx context.Context, region prego.Region, plan prego.Plan, image string) (tenant.WarmState, error) {
+	var w tenant.WarmState
 	if err := s.pool.QueryRow(ctx, sqlWarmDeficit, region, plan, image).Scan(&w.Claimable, &w.Coming, &w.Broken, &w.Target, &w.Provider, &w.TenantsWait); err != nil {
 		return w, fmt.Errorf("warm pool %s/%s: %w", region, plan, err)
 	}
@@ -194,12 +195,12 @@ func (s *Store) WarmPool(ctx context.Context, region prego.Region, plan prego.Pl
 const sqlWarmPoolKeys = `SELECT region, plan FROM warm_pools WHERE target > 0 ORDER BY 1, 2`
 
 // WarmPoolKeys lists the warm pools that are wanted.
-func (s *Store) WarmPoolKeys(ctx context.Context) ([]prego.WarmPool, error) {
+func (s *Store) WarmPoolKeys(ctx context.Context) ([]tenant.WarmPool, error) {
 	rows, err := s.pool.Query(ctx, sqlWarmPoolKeys)
 	if err != nil {
 		return nil, fmt.Errorf("warm pools: %w", err)
 	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w prego.WarmPool, err error) {
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w tenant.WarmPool, err error) {
 		return w, row.Scan(&w.Region, &w.Plan)
 	})
 	if err != nil {
@@ -239,8 +240,8 @@ WHERE app_server_id = $1 AND state = 'failed' AND dropped_at IS NULL ORDER BY po
 
 // SitesToDrop are the failed sites of a server of which something may be left on
 // its host.
-func (s *Store) SitesToDrop(ctx context.Context, serverID string) ([]prego.PoolSite, error) {
-	return collect[prego.PoolSite](ctx, s, fmt.Sprintf("failed sites of %s", serverID), sqlSitesToDrop, serverID)
+func (s *Store) SitesToDrop(ctx context.Context, serverID string) ([]tenant.PoolSite, error) {
+	return collect[tenant.PoolSite](ctx, s, fmt.Sprintf("failed sites of %s", serverID), sqlSitesToDrop, serverID)
 }
 
 const sqlSiteDropped = `UPDATE site_pool SET dropped_at = now() WHERE pool_site_id = $1 AND state = 'failed' RETURNING 1::float8`

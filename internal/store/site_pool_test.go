@@ -9,12 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // sharedServer is an active, connected server of the shared fleet in eu.
 func sharedServer(t testing.TB, s *Store, id string, role prego.Role) {
 	t.Helper()
-	_, _, err := s.CreateServer(context.Background(), prego.CreateServerRequest{ServerID: id, Role: role, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}, "test")
+	_, _, err := s.CreateServer(context.Background(), server.CreateRequest{ServerID: id, Role: role, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}, "test")
 	require.NoError(t, err)
 	exec(t, s, `UPDATE servers SET status = 'active', agent_status = 'connected' WHERE server_id = $1`, id)
 }
@@ -33,7 +35,7 @@ func TestSitesThatNobodyCanTakeCountForNothing(t *testing.T) {
 			s := tenantStore(t)
 			sharedServer(t, s, "app-1", prego.RoleApp)
 			sharedServer(t, s, "db-1", prego.RoleDBShard)
-			plan := func() []prego.PoolSite {
+			plan := func() []tenant.PoolSite {
 				sites, err := s.PlanRefill(ctx, "app-1", "sites.test", time.Hour, time.Hour)
 				require.NoError(t, err)
 				return sites

@@ -9,7 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/tenant"
 )
 
 // Sites that can be measured: of tenants whose state is in effect, on a host that
@@ -33,14 +35,14 @@ SELECT tenant_id, app_server_id FROM due ORDER BY app_server_id, tenant_id`
 
 // TakeStorageTurns are the sites to measure now, at most so many, each at most once in
 // every.
-func (s *Store) TakeStorageTurns(ctx context.Context, every time.Duration, limit int) ([]prego.StorageTurn, error) {
-	return collect[prego.StorageTurn](ctx, s, "storage turns", sqlTakeStorageTurns, every.Seconds(), limit)
+func (s *Store) TakeStorageTurns(ctx context.Context, every time.Duration, limit int) ([]tenant.StorageTurn, error) {
+	return collect[tenant.StorageTurn](ctx, s, "storage turns", sqlTakeStorageTurns, every.Seconds(), limit)
 }
 
 const siteUsageColumns = `u.tenant_id, u.database_bytes, u.files_bytes, u.backups_bytes, u.users, u.measured_at, u.tried_at, u.level, u.over_since, u.read_only, u.quota_gb, u.message`
 
-func scanSiteUsage(row pgx.CollectableRow) (prego.SiteUsage, error) {
-	var u prego.SiteUsage
+func scanSiteUsage(row pgx.CollectableRow) (tenant.SiteUsage, error) {
+	var u tenant.SiteUsage
 	err := row.Scan(&u.TenantID, &u.DatabaseBytes, &u.FilesBytes, &u.BackupsBytes, &u.Users, &u.MeasuredAt, &u.TriedAt, &u.Level, &u.OverSince, &u.ReadOnly, &u.QuotaGB, &u.Message)
 	return u, err
 }
@@ -48,7 +50,7 @@ func scanSiteUsage(row pgx.CollectableRow) (prego.SiteUsage, error) {
 const sqlSiteUsage = `SELECT ` + siteUsageColumns + ` FROM site_usage u WHERE u.tenant_id = $1`
 
 // SiteUsage is what a tenant's site takes, nil while it was never measured.
-func (s *Store) SiteUsage(ctx context.Context, tenantID string) (*prego.SiteUsage, error) {
+func (s *Store) SiteUsage(ctx context.Context, tenantID string) (*tenant.SiteUsage, error) {
 	u, err := first(collectBy(ctx, s, "site usage", scanSiteUsage, sqlSiteUsage, tenantID))
 	if err != nil || u == nil || u.MeasuredAt == nil {
 		return nil, err
@@ -66,16 +68,16 @@ WHERE tenant_id = $1`
 
 // KeepSiteUsage keeps a measurement and says where the site stands by it. A change of
 // level is on the tenant's timeline.
-func (s *Store) KeepSiteUsage(ctx context.Context, tenantID string, size prego.SiteSize, rules prego.StorageRules) (level prego.StorageLevel, err error) {
+func (s *Store) KeepSiteUsage(ctx context.Context, tenantID string, size tenant.SiteSize, rules tenant.StorageRules) (level tenant.StorageLevel, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		var was prego.StorageLevel
+		var was tenant.StorageLevel
 		var since *time.Time
 		var now time.Time
 		var gb int64
 		if err := tx.QueryRow(ctx, sqlHoldSiteUsage, tenantID).Scan(&was, &since, &now, &gb); err != nil {
 			return err
 		}
-		total := gb * prego.BytesPerGB
+		total := gb * tenant.BytesPerGB
 		switch {
 		case size.Used() < total:
 			since = nil
@@ -93,9 +95,9 @@ func (s *Store) KeepSiteUsage(ctx context.Context, tenantID string, size prego.S
 		if level == was {
 			return nil
 		}
-		return tenantEvent(ctx, tx, prego.TenantEvent{
-			TenantID: tenantID, Step: prego.TenantStorage, Reason: "storage_" + string(level), Actor: string(prego.ActorSystem),
-			Message: fmt.Sprintf("%.2f of %d GB are used (%.0f %%)", float64(size.Used())/prego.BytesPerGB, gb, 100*float64(size.Used())/float64(max(total, 1))),
+		return tenantEvent(ctx, tx, tenant.Event{
+			TenantID: tenantID, Step: tenant.StepStorage, Reason: "storage_" + string(level), Actor: string(prego.ActorSystem),
+			Message: fmt.Sprintf("%.2f of %d GB are used (%.0f %%)", float64(size.Used())/tenant.BytesPerGB, gb, 100*float64(size.Used())/float64(max(total, 1))),
 		}, "")
 	})
 	if err != nil {
@@ -140,13 +142,13 @@ SELECT u.level, count(*) FROM site_usage u JOIN tenants t USING (tenant_id)
 WHERE t.state IN ('active', 'suspended', 'grace_period') AND u.measured_at IS NOT NULL GROUP BY u.level`
 
 // StorageLevels counts the sites of each level.
-func (s *Store) StorageLevels(ctx context.Context) (map[prego.StorageLevel]int, error) {
+func (s *Store) StorageLevels(ctx context.Context) (map[tenant.StorageLevel]int, error) {
 	type line struct {
-		Level prego.StorageLevel
+		Level tenant.StorageLevel
 		N     int
 	}
 	lines, err := collect[line](ctx, s, "storage levels", sqlStorageLevels)
-	out := map[prego.StorageLevel]int{}
+	out := map[tenant.StorageLevel]int{}
 	for _, l := range lines {
 		out[l.Level] = l.N
 	}
@@ -165,17 +167,17 @@ const sqlSetStorageQuota = `UPDATE tenants SET storage_quota_gb = $2, updated_at
 const sqlMeasureNext = `UPDATE site_usage SET tried_at = 'epoch' WHERE tenant_id = $1`
 
 // SetStorageQuota gives a tenant another storage quota, within its org's.
-func (s *Store) SetStorageQuota(ctx context.Context, tenantID string, gb int, by string) (t prego.Tenant, err error) {
+func (s *Store) SetStorageQuota(ctx context.Context, tenantID string, gb int, by string) (t tenant.Tenant, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		var org string
-		err := tx.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&org)
+		var orgID string
+		err := tx.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&orgID)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID)
 		}
 		if err != nil {
 			return err
 		}
-		if err := lockOrg(ctx, tx, org); err != nil {
+		if err := lockOrg(ctx, tx, orgID); err != nil {
 			return err
 		}
 		var delta float64
@@ -183,7 +185,7 @@ func (s *Store) SetStorageQuota(ctx context.Context, tenantID string, gb int, by
 		if err := tx.QueryRow(ctx, sqlStorageDelta, tenantID, gb).Scan(&delta, &was); err != nil {
 			return err
 		}
-		if err := s.takeQuota(ctx, tx, org, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: delta}); err != nil {
+		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: delta}); err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, sqlSetStorageQuota, tenantID, gb)
@@ -200,12 +202,12 @@ func (s *Store) SetStorageQuota(ctx context.Context, tenantID string, gb int, by
 		if _, err := tx.Exec(ctx, sqlMeasureNext, tenantID); err != nil {
 			return err
 		}
-		if err := tenantEvent(ctx, tx, prego.TenantEvent{
-			TenantID: tenantID, Step: prego.TenantStorage, Reason: "quota_changed", Actor: by, Message: fmt.Sprintf("from %d to %d GB", was, gb),
+		if err := tenantEvent(ctx, tx, tenant.Event{
+			TenantID: tenantID, Step: tenant.StepStorage, Reason: "quota_changed", Actor: by, Message: fmt.Sprintf("from %d to %d GB", was, gb),
 		}, ""); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: org, Type: "tenant.storage_quota", Subject: tenantID, Actor: by}, map[string]any{"from_gb": was, "to_gb": gb})
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "tenant.storage_quota", Subject: tenantID, Actor: by}, map[string]any{"from_gb": was, "to_gb": gb})
 	})
 	return t, asCodedOrNil("storage quota", err)
 }
@@ -233,7 +235,7 @@ const sqlSetMail = `UPDATE tenants SET mail = $2, updated_at = now() WHERE tenan
 
 // SetMail keeps what a site was told of its mail, nil for nothing; the password is not
 // kept.
-func (s *Store) SetMail(ctx context.Context, tenantID string, m *prego.MailSettings, by string) error {
+func (s *Store) SetMail(ctx context.Context, tenantID string, m *tenant.MailSettings, by string) error {
 	return asCodedOrNil("mail settings", s.inTx(ctx, func(tx pgx.Tx) error {
 		var org string
 		if err := tx.QueryRow(ctx, sqlSetMail, tenantID, m).Scan(&org); err != nil {
@@ -243,6 +245,6 @@ func (s *Store) SetMail(ctx context.Context, tenantID string, m *prego.MailSetti
 		if m != nil {
 			message = fmt.Sprintf("%s by %s:%d", m.Sender, m.Server, m.Port)
 		}
-		return tenantEvent(ctx, tx, prego.TenantEvent{TenantID: tenantID, Step: prego.TenantMailSet, Actor: by, Message: message}, "")
+		return tenantEvent(ctx, tx, tenant.Event{TenantID: tenantID, Step: tenant.StepMailSet, Actor: by, Message: message}, "")
 	}))
 }

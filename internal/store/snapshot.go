@@ -10,7 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/tenant"
 )
 
 const snapshotColumns = `s.snapshot_id, s.org_id, s.tenant_id, s.server_id, s.site, s.status, s.files, s.message, s.created_by, s.created_at, s.finished_at, s.name, s.bytes, s.erased_at`
@@ -27,7 +29,7 @@ FROM tenants t WHERE t.tenant_id = $1 FOR SHARE OF t`
 // tenantSite is where a tenant's site is.
 type tenantSite struct {
 	org, site, server string
-	state             prego.TenantState
+	state             tenant.State
 	underWay          float64 // snapshots of this tenant
 }
 
@@ -63,9 +65,9 @@ const sqlSnapshotLimit = `SELECT limit_value FROM org_limits($1, '{max_snapshots
 
 // CreateSnapshot accepts a backup of a tenant's site. How many are under way is
 // limited per tenant; the org's usage is that of the tenant that has most.
-func (s *Store) CreateSnapshot(ctx context.Context, tenantID, id, by string) (out prego.Snapshot, err error) {
+func (s *Store) CreateSnapshot(ctx context.Context, tenantID, id, by string) (out tenant.Snapshot, err error) {
 	err = s.inTenant(ctx, "create snapshot", tenantID, func(tx pgx.Tx, t tenantSite) error {
-		if t.state != prego.TenantActive && t.state != prego.TenantSuspended {
+		if t.state != tenant.Active && t.state != tenant.Suspended {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active or suspended one is backed up", tenantID, t.state)
 		}
 		// The org is held. What another tenant has does not matter, so this is not takeQuota.
@@ -81,10 +83,10 @@ func (s *Store) CreateSnapshot(ctx context.Context, tenantID, id, by string) (ou
 		if err != nil {
 			return err
 		}
-		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.Snapshot]); err != nil {
+		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[tenant.Snapshot]); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: t.org, Type: "snapshot.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID})
+		return orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "snapshot.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID})
 	})
 	return out, err
 }
@@ -105,24 +107,24 @@ func noSuchSnapshot(id string) error {
 }
 
 // SnapshotRun reads a snapshot, or CodeSnapshotNotFound.
-func (s *Store) SnapshotRun(ctx context.Context, id string) (prego.Snapshot, error) {
-	v, err := first(collect[prego.Snapshot](ctx, s, "get snapshot", sqlGetSnapshot, id))
+func (s *Store) SnapshotRun(ctx context.Context, id string) (tenant.Snapshot, error) {
+	v, err := first(collect[tenant.Snapshot](ctx, s, "get snapshot", sqlGetSnapshot, id))
 	if err == nil && v == nil {
 		err = noSuchSnapshot(id)
 	}
 	if err != nil {
-		return prego.Snapshot{}, err
+		return tenant.Snapshot{}, err
 	}
 	return *v, nil
 }
 
 // GetSnapshot reads one snapshot of a tenant, or CodeSnapshotNotFound.
-func (s *Store) GetSnapshot(ctx context.Context, tenantID, id string) (prego.Snapshot, error) {
+func (s *Store) GetSnapshot(ctx context.Context, tenantID, id string) (tenant.Snapshot, error) {
 	if err := s.tenantExists(ctx, tenantID); err != nil {
-		return prego.Snapshot{}, err
+		return tenant.Snapshot{}, err
 	}
 	v, err := s.SnapshotRun(ctx, id)
-	if err == nil && (v.TenantID != tenantID || v.Status == prego.JobDeleted) {
+	if err == nil && (v.TenantID != tenantID || v.Status == tenant.JobDeleted) {
 		err = noSuchSnapshot(id)
 	}
 	return v, err
@@ -134,11 +136,11 @@ WHERE s.tenant_id = $1 AND s.status <> 'deleted' AND ($2::timestamptz IS NULL OR
 ORDER BY s.created_at DESC, s.snapshot_id DESC LIMIT $4`
 
 func validID(prefix string) func(string) error {
-	return func(id string) error { return prego.ValidateOrgResourceID("cursor", prefix, id) }
+	return func(id string) error { return prego.ValidateResourceID("cursor", prefix, id) }
 }
 
 // ListSnapshots is a page of a tenant's snapshots, newest first.
-func (s *Store) ListSnapshots(ctx context.Context, tenantID, cursor string, limit int) (page []prego.Snapshot, next string, err error) {
+func (s *Store) ListSnapshots(ctx context.Context, tenantID, cursor string, limit int) (page []tenant.Snapshot, next string, err error) {
 	at, id, err := readCursor(cursor, validID("snp-"))
 	if err != nil {
 		return nil, "", err
@@ -146,11 +148,11 @@ func (s *Store) ListSnapshots(ctx context.Context, tenantID, cursor string, limi
 	if err := s.tenantExists(ctx, tenantID); err != nil {
 		return nil, "", err
 	}
-	rows, err := collect[prego.Snapshot](ctx, s, "list snapshots", sqlListSnapshots, tenantID, at, id, limit+1)
+	rows, err := collect[tenant.Snapshot](ctx, s, "list snapshots", sqlListSnapshots, tenantID, at, id, limit+1)
 	if err != nil {
 		return nil, "", err
 	}
-	return pageOf(rows, limit, func(v prego.Snapshot) (time.Time, string) { return v.CreatedAt, v.SnapshotID })
+	return pageOf(rows, limit, func(v tenant.Snapshot) (time.Time, string) { return v.CreatedAt, v.SnapshotID })
 }
 
 const sqlSnapshotInRestore = `SELECT EXISTS (SELECT FROM restore_jobs WHERE snapshot_id = $1 AND status IN ('queued', 'running'))`
@@ -159,7 +161,7 @@ const sqlDeleteSnapshot = `UPDATE snapshots SET status = 'deleted' WHERE snapsho
 
 // DeleteSnapshot gives a snapshot up that is neither being made nor restored. Its files
 // are deleted after.
-func (s *Store) DeleteSnapshot(ctx context.Context, tenantID, id, by string) (org string, err error) {
+func (s *Store) DeleteSnapshot(ctx context.Context, tenantID, id, by string) (orgID string, err error) {
 	v, err := s.GetSnapshot(ctx, tenantID, id)
 	if err != nil {
 		return "", err
@@ -182,7 +184,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, tenantID, id, by string) (or
 		if tag.RowsAffected() == 0 {
 			return prego.Errorf(prego.CodeSnapshotNotReady, "snapshot %s is still being made", id)
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: v.OrgID, Type: "snapshot.delete", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID})
+		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "snapshot.delete", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID})
 	}))
 }
 
@@ -202,7 +204,7 @@ func (s *Store) SnapshotBegun(ctx context.Context, id string) error {
 const sqlSiteSnapshotTaken = `UPDATE snapshots SET bytes = $2 WHERE snapshot_id = $1`
 
 // SiteSnapshotTaken records what a snapshot's files take on its host.
-func (s *Store) SiteSnapshotTaken(ctx context.Context, id string, b prego.Backup) error {
+func (s *Store) SiteSnapshotTaken(ctx context.Context, id string, b tenant.Backup) error {
 	if _, err := s.pool.Exec(ctx, sqlSiteSnapshotTaken, id, b.Bytes); err != nil {
 		return fmt.Errorf("snapshot %s: %w", id, err)
 	}
@@ -220,7 +222,7 @@ func (s *Store) SnapshotErased(ctx context.Context, id string) error {
 }
 
 // SnapshotFinished records how a snapshot ended; repeated, it changes nothing.
-func (s *Store) SnapshotFinished(ctx context.Context, id string, status prego.JobStatus, files []string, message string) error {
+func (s *Store) SnapshotFinished(ctx context.Context, id string, status tenant.JobStatus, files []string, message string) error {
 	b, err := json.Marshal(filled(files))
 	if err != nil {
 		return fmt.Errorf("snapshot %s: %w", id, err)
@@ -239,22 +241,22 @@ const sqlCreateRestore = `
 INSERT INTO restore_jobs AS j (job_id, org_id, tenant_id, snapshot_id, status, created_by) VALUES ($1, $2, $3, $4, 'queued', $5) RETURNING ` + restoreColumns
 
 // CreateRestore accepts a restore of a tenant's site.
-func (s *Store) CreateRestore(ctx context.Context, tenantID, snapshotID, id, by string) (out prego.RestoreJob, err error) {
+func (s *Store) CreateRestore(ctx context.Context, tenantID, snapshotID, id, by string) (out tenant.RestoreJob, err error) {
 	err = s.inTenant(ctx, "create restore", tenantID, func(tx pgx.Tx, t tenantSite) error {
-		if t.state != prego.TenantActive {
+		if t.state != tenant.Active {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active one is restored", tenantID, t.state)
 		}
 		rows, err := tx.Query(ctx, sqlGetSnapshot, snapshotID)
 		if err != nil {
 			return err
 		}
-		snap, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.Snapshot])
+		snap, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[tenant.Snapshot])
 		switch {
-		case errors.Is(err, pgx.ErrNoRows), err == nil && (snap.TenantID != tenantID || snap.Status == prego.JobDeleted):
+		case errors.Is(err, pgx.ErrNoRows), err == nil && (snap.TenantID != tenantID || snap.Status == tenant.JobDeleted):
 			return &prego.Error{Code: prego.CodeSnapshotUnknown, Field: "snapshot_id", Message: "is not a snapshot of this tenant"}
 		case err != nil:
 			return err
-		case snap.Status != prego.JobSucceeded:
+		case snap.Status != tenant.JobSucceeded:
 			return &prego.Error{Code: prego.CodeSnapshotNotReady, Field: "snapshot_id", Message: fmt.Sprintf("is of a snapshot that is %s", snap.Status)}
 		case snap.Name == "":
 			return &prego.Error{Code: prego.CodeSnapshotUnusable, Field: "snapshot_id", Message: "is of a snapshot from an earlier version, whose files bench has deleted by itself: take another one"}
@@ -274,10 +276,10 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID, snapshotID, id, by 
 		if rows, err = tx.Query(ctx, sqlCreateRestore, id, t.org, tenantID, snapshotID, by); err != nil {
 			return err
 		}
-		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.RestoreJob]); err != nil {
+		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[tenant.RestoreJob]); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: t.org, Type: "restore.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID, "snapshot_id": snapshotID})
+		return orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "restore.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID, "snapshot_id": snapshotID})
 	})
 	return out, err
 }
@@ -285,21 +287,21 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID, snapshotID, id, by 
 const sqlGetRestore = `SELECT ` + restoreColumns + ` FROM restore_jobs j WHERE j.job_id = $1`
 
 // RestoreRun reads a restore, or CodeRestoreNotFound.
-func (s *Store) RestoreRun(ctx context.Context, id string) (prego.RestoreJob, error) {
-	v, err := first(collect[prego.RestoreJob](ctx, s, "get restore", sqlGetRestore, id))
+func (s *Store) RestoreRun(ctx context.Context, id string) (tenant.RestoreJob, error) {
+	v, err := first(collect[tenant.RestoreJob](ctx, s, "get restore", sqlGetRestore, id))
 	if err == nil && v == nil {
 		err = prego.Errorf(prego.CodeRestoreNotFound, "there is no restore %q of this tenant", id)
 	}
 	if err != nil {
-		return prego.RestoreJob{}, err
+		return tenant.RestoreJob{}, err
 	}
 	return *v, nil
 }
 
 // GetRestore reads one restore of a tenant, or CodeRestoreNotFound.
-func (s *Store) GetRestore(ctx context.Context, tenantID, id string) (prego.RestoreJob, error) {
+func (s *Store) GetRestore(ctx context.Context, tenantID, id string) (tenant.RestoreJob, error) {
 	if err := s.tenantExists(ctx, tenantID); err != nil {
-		return prego.RestoreJob{}, err
+		return tenant.RestoreJob{}, err
 	}
 	v, err := s.RestoreRun(ctx, id)
 	if err == nil && v.TenantID != tenantID {
@@ -314,7 +316,7 @@ WHERE j.tenant_id = $1 AND ($2::timestamptz IS NULL OR (j.created_at, j.job_id) 
 ORDER BY j.created_at DESC, j.job_id DESC LIMIT $4`
 
 // ListRestores is a page of a tenant's restores, newest first.
-func (s *Store) ListRestores(ctx context.Context, tenantID, cursor string, limit int) (page []prego.RestoreJob, next string, err error) {
+func (s *Store) ListRestores(ctx context.Context, tenantID, cursor string, limit int) (page []tenant.RestoreJob, next string, err error) {
 	at, id, err := readCursor(cursor, validID("rst-"))
 	if err != nil {
 		return nil, "", err
@@ -322,11 +324,11 @@ func (s *Store) ListRestores(ctx context.Context, tenantID, cursor string, limit
 	if err := s.tenantExists(ctx, tenantID); err != nil {
 		return nil, "", err
 	}
-	rows, err := collect[prego.RestoreJob](ctx, s, "list restores", sqlListRestores, tenantID, at, id, limit+1)
+	rows, err := collect[tenant.RestoreJob](ctx, s, "list restores", sqlListRestores, tenantID, at, id, limit+1)
 	if err != nil {
 		return nil, "", err
 	}
-	return pageOf(rows, limit, func(v prego.RestoreJob) (time.Time, string) { return v.CreatedAt, v.JobID })
+	return pageOf(rows, limit, func(v tenant.RestoreJob) (time.Time, string) { return v.CreatedAt, v.JobID })
 }
 
 const (
@@ -343,7 +345,7 @@ func (s *Store) RestoreBegun(ctx context.Context, id string) error {
 }
 
 // RestoreFinished records how a restore ended; repeated, it changes nothing.
-func (s *Store) RestoreFinished(ctx context.Context, id string, status prego.JobStatus, message string) error {
+func (s *Store) RestoreFinished(ctx context.Context, id string, status tenant.JobStatus, message string) error {
 	if _, err := s.pool.Exec(ctx, sqlRestoreFinished, id, status, prego.Redact(message)); err != nil {
 		return fmt.Errorf("restore %s: %w", id, err)
 	}
@@ -361,9 +363,9 @@ const sqlInstanceOrg = `SELECT org_id FROM instances WHERE instance_id = $1`
 // OpenSession counts an exec session or a log stream for the org of a tenant or an
 // instance. It counts until it is closed, or its lease ends with the process that
 // renews it.
-func (s *Store) OpenSession(ctx context.Context, id string, of prego.SessionOf, kind prego.SessionKind, subject, actor string, lease time.Duration) error {
+func (s *Store) OpenSession(ctx context.Context, id string, of org.SessionOf, kind org.SessionKind, subject, actor string, lease time.Duration) error {
 	deltas := []quota.Delta{{Dimension: quota.MaxLogStreams, By: 1}}
-	if kind == prego.SessionExec {
+	if kind == org.SessionExec {
 		deltas = []quota.Delta{{Dimension: quota.MaxExecSessions, By: 1}, {Dimension: quota.MaxExecSessionsPerHour, By: 1}}
 	}
 	return asCodedOrNil("open session", s.inTx(ctx, func(tx pgx.Tx) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org/quota"
 )
 
 // Store reads and writes one database. It is safe for concurrent use.

@@ -9,14 +9,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
 )
 
 const tenantColumns = `tenant_id, slug, org_id, COALESCE(parent_org_id, ''), region, plan, expected_users, storage_quota_gb,
     COALESCE(data_residency, ''), require_tags, disallow_tags, dedicated_redis, apps, policy, admin_email, admin_name, mail, state, status_reason, status_message,
     generation, converged_state, site, deadline_at, waiting_since, waiting_roles, cancel_requested_at, created_by, created_at, updated_at, active_at`
 
-func scanTenant(row pgx.CollectableRow) (prego.Tenant, error) {
-	var t prego.Tenant
+func scanTenant(row pgx.CollectableRow) (tenant.Tenant, error) {
+	var t tenant.Tenant
 	err := row.Scan(&t.TenantID, &t.Slug, &t.OrgID, &t.ParentOrgID, &t.Region, &t.Plan, &t.ExpectedUsers, &t.StorageQuotaGB,
 		&t.DataResidency, &t.Constraint.Require, &t.Constraint.Disallow, &t.DedicatedRedis, &t.Apps, &t.Policy, &t.AdminEmail, &t.AdminName, &t.Mail, &t.State, &t.StatusReason, &t.StatusMessage,
 		&t.Generation, &t.ConvergedState, &t.Site, &t.Deadline, &t.WaitingSince, &t.WaitingRoles, &t.CancelRequestedAt, &t.CreatedBy, &t.CreatedAt, &t.UpdatedAt, &t.ActiveAt)
@@ -26,10 +27,10 @@ func scanTenant(row pgx.CollectableRow) (prego.Tenant, error) {
 const sqlGetTenant = `SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id = $1`
 
 // GetTenant reads one tenant, or CodeTenantNotFound.
-func (s *Store) GetTenant(ctx context.Context, id string) (prego.Tenant, error) {
+func (s *Store) GetTenant(ctx context.Context, id string) (tenant.Tenant, error) {
 	rows, err := s.pool.Query(ctx, sqlGetTenant, id)
 	if err != nil {
-		return prego.Tenant{}, fmt.Errorf("get tenant: %w", err)
+		return tenant.Tenant{}, fmt.Errorf("get tenant: %w", err)
 	}
 	t, err := pgx.CollectExactlyOneRow(rows, scanTenant)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -50,7 +51,7 @@ ORDER BY created_at DESC, tenant_id DESC LIMIT $7`
 // ListTenants is a page of tenants, newest first, and the cursor of the next one,
 // "" when there is none. A walk meets every tenant that was there when it began
 // exactly once.
-func (s *Store) ListTenants(ctx context.Context, f prego.TenantFilter) (page []prego.Tenant, next string, err error) {
+func (s *Store) ListTenants(ctx context.Context, f tenant.Filter) (page []tenant.Tenant, next string, err error) {
 	at, id, err := readCursor(f.Cursor, prego.ValidateTenantID)
 	if err != nil {
 		return nil, "", err
@@ -62,7 +63,7 @@ func (s *Store) ListTenants(ctx context.Context, f prego.TenantFilter) (page []p
 	if page, err = pgx.CollectRows(rows, scanTenant); err != nil {
 		return nil, "", fmt.Errorf("list tenants: %w", err)
 	}
-	return pageOf(page, f.Limit, func(t prego.Tenant) (time.Time, string) { return t.CreatedAt, t.TenantID })
+	return pageOf(page, f.Limit, func(t tenant.Tenant) (time.Time, string) { return t.CreatedAt, t.TenantID })
 }
 
 const sqlTenantEvents = `
@@ -71,8 +72,8 @@ SELECT event_id, tenant_id, at, from_state, to_state, step, actor, reason, messa
 ORDER BY event_id`
 
 // TenantEvents is the last part of a tenant's timeline, oldest first.
-func (s *Store) TenantEvents(ctx context.Context, id string) ([]prego.TenantEvent, error) {
-	return collect[prego.TenantEvent](ctx, s, "tenant events", sqlTenantEvents, id, maxTimeline)
+func (s *Store) TenantEvents(ctx context.Context, id string) ([]tenant.Event, error) {
+	return collect[tenant.Event](ctx, s, "tenant events", sqlTenantEvents, id, maxTimeline)
 }
 
 const sqlLiveAllocation = `
@@ -81,8 +82,8 @@ SELECT allocation_id, tenant_id, app_server_id, db_shard_id, redis_pool_id, COAL
 FROM tenant_allocations WHERE tenant_id = $1 AND released_at IS NULL`
 
 // LiveAllocation is where a tenant lives, nil while it has no place.
-func (s *Store) LiveAllocation(ctx context.Context, id string) (*prego.Allocation, error) {
-	return first(collect[prego.Allocation](ctx, s, "live allocation", sqlLiveAllocation, id))
+func (s *Store) LiveAllocation(ctx context.Context, id string) (*tenant.Allocation, error) {
+	return first(collect[tenant.Allocation](ctx, s, "live allocation", sqlLiveAllocation, id))
 }
 
 // maxDecisions bounds a tenant's history of decisions: one that waits is decided
@@ -102,11 +103,11 @@ WHERE d.tenant_id = $1 ORDER BY a.allocation_id IS NOT NULL DESC, d.snapshot_id 
 
 // LastDecision is the decision that gave a tenant its place, or else the newest, nil
 // when there was none yet.
-func (s *Store) LastDecision(ctx context.Context, id string) (*prego.DecisionRecord, error) {
-	return first(collect[prego.DecisionRecord](ctx, s, "last decision", sqlLastDecision, id))
+func (s *Store) LastDecision(ctx context.Context, id string) (*tenant.DecisionRecord, error) {
+	return first(collect[tenant.DecisionRecord](ctx, s, "last decision", sqlLastDecision, id))
 }
 
 // ListDecisions are the newest decisions on a tenant's place, newest first.
-func (s *Store) ListDecisions(ctx context.Context, id string) ([]prego.DecisionRecord, error) {
-	return collect[prego.DecisionRecord](ctx, s, "list decisions", sqlDecisions, id, maxDecisions)
+func (s *Store) ListDecisions(ctx context.Context, id string) ([]tenant.DecisionRecord, error) {
+	return collect[tenant.DecisionRecord](ctx, s, "list decisions", sqlDecisions, id, maxDecisions)
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/tenant"
 )
 
 // $2 is the state that the change was computed from: a tenant that has moved on is
@@ -31,7 +33,7 @@ WHERE tenant_id = $1 AND state = 'provisioning' AND cancel_requested_at IS NULL 
 // are for a run to bring about. by is the actor of the event. A tenant that is
 // being provisioned and is cancelled stays so: its run undoes what it made and ends
 // it; asking again changes nothing.
-func (s *Store) ChangeTenant(ctx context.Context, id string, action prego.TenantAction, periods prego.LifecyclePeriods, by, reason string) (prego.Tenant, error) {
+func (s *Store) ChangeTenant(ctx context.Context, id string, action tenant.Action, periods tenant.LifecyclePeriods, by, reason string) (tenant.Tenant, error) {
 	for {
 		t, err := s.GetTenant(ctx, id)
 		if err != nil {
@@ -39,9 +41,9 @@ func (s *Store) ChangeTenant(ctx context.Context, id string, action prego.Tenant
 		}
 		next, err := action.Apply(t.State)
 		if err != nil {
-			return prego.Tenant{}, err
+			return tenant.Tenant{}, err
 		}
-		if t.State == prego.TenantProvisioning && action == prego.ActionCancel {
+		if t.State == tenant.Provisioning && action == tenant.ActionCancel {
 			if t.CancelRequestedAt != nil {
 				return t, nil
 			}
@@ -61,14 +63,14 @@ func (s *Store) ChangeTenant(ctx context.Context, id string, action prego.Tenant
 
 // statusOf is what a tenant's row says of a change: the reason that a timer has, a
 // caller's words as a message, and nothing of one that lives again.
-func statusOf(t prego.Tenant, action prego.TenantAction, next prego.TenantState, reason string) (code prego.Reason, text string) {
-	if next == prego.TenantActive || next == prego.TenantProvisioning {
+func statusOf(t tenant.Tenant, action tenant.Action, next tenant.State, reason string) (code prego.Reason, text string) {
+	if next == tenant.Active || next == tenant.Provisioning {
 		return "", ""
 	}
 	if timed, why, ok := t.State.TimedAction(); ok && timed == action && reason == string(why) {
 		return why, ""
 	}
-	if t.State == prego.TenantTrial {
+	if t.State == tenant.Trial {
 		return prego.ReasonCancelled, reason
 	}
 	return "", reason
@@ -76,8 +78,8 @@ func statusOf(t prego.Tenant, action prego.TenantAction, next prego.TenantState,
 
 // keepsDeadline: a trial goes on while its tenant is suspended, and after, so that
 // nobody lengthens it by a suspension.
-func keepsDeadline(t prego.Tenant, action prego.TenantAction) bool {
-	return t.Plan == prego.PlanTrial && (action == prego.ActionSuspend || action == prego.ActionResume)
+func keepsDeadline(t tenant.Tenant, action tenant.Action) bool {
+	return t.Plan == prego.PlanTrial && (action == tenant.ActionSuspend || action == tenant.ActionResume)
 }
 
 // seconds are a period's, nil for one that never ends.
@@ -91,9 +93,9 @@ func seconds(d time.Duration) *float64 {
 
 // changeTenant runs a conditional update with its events; pgx.ErrNoRows when the
 // update met nothing.
-func (s *Store) changeTenant(ctx context.Context, was prego.Tenant, next prego.TenantState, action prego.TenantAction, by, reason, message, sql string, args ...any) (t prego.Tenant, err error) {
+func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant.State, action tenant.Action, by, reason, message, sql string, args ...any) (t tenant.Tenant, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		if action == prego.ActionRetry {
+		if action == tenant.ActionRetry {
 			if err := s.takeQuotaAgain(ctx, tx, was); err != nil {
 				return err
 			}
@@ -105,16 +107,16 @@ func (s *Store) changeTenant(ctx context.Context, was prego.Tenant, next prego.T
 		if t, err = pgx.CollectExactlyOneRow(rows, scanTenant); err != nil {
 			return err
 		}
-		if err := noteTenant(ctx, tx, prego.TenantEvent{
-			TenantID: was.TenantID, FromState: was.State, ToState: next, Step: prego.TenantChanged, Actor: by, Reason: reason, Message: message,
+		if err := noteTenant(ctx, tx, tenant.Event{
+			TenantID: was.TenantID, FromState: was.State, ToState: next, Step: tenant.StepChanged, Actor: by, Reason: reason, Message: message,
 		}); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: was.OrgID, Type: "tenant." + string(action), Subject: was.TenantID, Actor: by, Reason: reason},
+		return orgEvent(ctx, tx, org.Event{OrgID: was.OrgID, Type: "tenant." + string(action), Subject: was.TenantID, Actor: by, Reason: reason},
 			map[string]any{"from": was.State, "to": next})
 	})
 	if err != nil {
-		return prego.Tenant{}, asCoded("change tenant "+was.TenantID, err)
+		return tenant.Tenant{}, asCoded("change tenant "+was.TenantID, err)
 	}
 	return t, nil
 }
@@ -127,7 +129,7 @@ FROM tenants t JOIN tenant_sizes z ON z.plan = t.plan CROSS JOIN workload_settin
 // takeQuotaAgain takes what a tenant had given back when it failed. One of which
 // something still stands counts all the time. Whether it does is read with the org's
 // row held: what it gives back from now on nobody takes before it counts again.
-func (s *Store) takeQuotaAgain(ctx context.Context, tx pgx.Tx, t prego.Tenant) error {
+func (s *Store) takeQuotaAgain(ctx context.Context, tx pgx.Tx, t tenant.Tenant) error {
 	if err := lockOrg(ctx, tx, t.OrgID); err != nil {
 		return err
 	}

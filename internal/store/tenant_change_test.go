@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
 )
 
 // TestAStateThatComesBackIsPutIntoEffectAgain suspends a tenant and resumes it while
@@ -14,16 +15,16 @@ import (
 func TestAStateThatComesBackIsPutIntoEffectAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	for name, actions := range map[string][2]prego.TenantAction{
-		"resume":     {prego.ActionSuspend, prego.ActionResume},
-		"reactivate": {prego.ActionCancel, prego.ActionReactivate},
+	for name, actions := range map[string][2]tenant.Action{
+		"resume":     {tenant.ActionSuspend, tenant.ActionResume},
+		"reactivate": {tenant.ActionCancel, tenant.ActionReactivate},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := tenantStore(t)
-			_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "someone")
+			_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", tenant.ModeShared, "", "someone")
 			require.NoError(t, err)
-			ref := prego.TenantRef{TenantID: "t-1", Generation: 1}
+			ref := tenant.Ref{TenantID: "t-1", Generation: 1}
 			_, err = s.ActivateTenant(ctx, ref, 0)
 			require.NoError(t, err)
 			away, err := s.ChangeTenant(ctx, "t-1", actions[0], lasting, "someone", "")
@@ -31,13 +32,13 @@ func TestAStateThatComesBackIsPutIntoEffectAgain(t *testing.T) {
 			require.NotEqual(t, away.State, away.ConvergedState)
 			back, err := s.ChangeTenant(ctx, "t-1", actions[1], lasting, "someone", "")
 			require.NoError(t, err)
-			require.Equal(t, prego.TenantActive, back.State)
+			require.Equal(t, tenant.Active, back.State)
 			require.NotEqual(t, back.State, back.ConvergedState, "somebody has to look after its site")
 			require.NoError(t, s.TenantConverged(ctx, "t-1", away.State)) // comes late, and is nobody's
-			require.NoError(t, s.TenantConverged(ctx, "t-1", prego.TenantActive))
+			require.NoError(t, s.TenantConverged(ctx, "t-1", tenant.Active))
 			now, err := s.GetTenant(ctx, "t-1")
 			require.NoError(t, err)
-			require.Equal(t, prego.TenantActive, now.ConvergedState)
+			require.Equal(t, tenant.Active, now.ConvergedState)
 		})
 	}
 }

@@ -9,7 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/tenant"
 )
 
 // What a request must agree with: its org and that one's parent, the country's
@@ -41,7 +43,7 @@ func (z tenantSize) deltas() []quota.Delta {
 
 // checkTenantFacts refuses what the request alone could not say, fills in the parent
 // that the org has, and tells the tenant's size.
-func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *prego.CreateTenantRequest) (size tenantSize, err error) {
+func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *tenant.CreateRequest) (size tenantSize, err error) {
 	var org, parentKnown, country, inZone, served, servedInZone bool
 	var parent string
 	if err := tx.QueryRow(ctx, sqlTenantFacts, r.OrgID, r.ParentOrgID, r.DataResidency, r.Region, r.Plan, r.StorageQuotaGB).
@@ -93,7 +95,7 @@ var errKeyKept = errors.New("the idempotency key is kept by another request")
 // event, in one transaction, in which the org's quota is taken. The same request again with the same key is met by
 // the tenant that is there, whatever became of it; another one with that key is
 // CodeIdempotencyConflict.
-func (s *Store) CreateTenant(ctx context.Context, r prego.CreateTenantRequest, tenantID string, mode prego.PlacementMode, idempotencyKey, by string) (t prego.Tenant, created bool, err error) {
+func (s *Store) CreateTenant(ctx context.Context, r tenant.CreateRequest, tenantID string, mode tenant.PlacementMode, idempotencyKey, by string) (t tenant.Tenant, created bool, err error) {
 	hash := r.Hash() // of the request as it was sent, before the org's parent is filled in
 	if r.Policy != "" {
 		mode = r.Policy
@@ -108,18 +110,18 @@ func (s *Store) CreateTenant(ctx context.Context, r prego.CreateTenantRequest, t
 		t, err = requestOfKey(ctx, s.pool, by, idempotencyKey, hash[:])
 	}
 	if err != nil {
-		return prego.Tenant{}, false, asCoded("create tenant", err)
+		return tenant.Tenant{}, false, asCoded("create tenant", err)
 	}
 	return t, created, nil
 }
 
-func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r prego.CreateTenantRequest, hash []byte, id string, mode prego.PlacementMode, key, by string) (prego.Tenant, bool, error) {
+func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r tenant.CreateRequest, hash []byte, id string, mode tenant.PlacementMode, key, by string) (tenant.Tenant, bool, error) {
 	if t, err := requestOfKey(ctx, tx, by, key, hash); !errors.Is(err, pgx.ErrNoRows) {
 		return t, false, err
 	}
 	size, err := checkTenantFacts(ctx, tx, &r)
 	if err != nil {
-		return prego.Tenant{}, false, err
+		return tenant.Tenant{}, false, err
 	}
 	if refused := s.takeQuota(ctx, tx, r.OrgID, size.deltas()...); refused != nil {
 		// What the org has no room for may be this very request's tenant, which was
@@ -127,12 +129,12 @@ func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r prego.CreateTenan
 		if t, err := requestOfKey(ctx, tx, by, key, hash); prego.CodeOf(refused) == prego.CodeQuotaExceeded && err == nil {
 			return t, false, nil
 		}
-		return prego.Tenant{}, false, refused
+		return tenant.Tenant{}, false, refused
 	}
 	rows, err := tx.Query(ctx, sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
 		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by, r.AdminEmail, r.AdminName)
 	if err != nil {
-		return prego.Tenant{}, false, err
+		return tenant.Tenant{}, false, err
 	}
 	t, err := pgx.CollectExactlyOneRow(rows, scanTenant)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -154,13 +156,13 @@ func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r prego.CreateTenan
 			return t, false, errKeyKept
 		}
 	}
-	if err := noteTenant(ctx, tx, prego.TenantEvent{
-		TenantID: id, ToState: t.State, Step: prego.TenantRequested, Actor: by,
+	if err := noteTenant(ctx, tx, tenant.Event{
+		TenantID: id, ToState: t.State, Step: tenant.StepRequested, Actor: by,
 		Message: fmt.Sprintf("%s for org %s in %s", t.Plan, t.OrgID, t.Region),
 	}); err != nil {
 		return t, false, err
 	}
-	return t, true, orgEvent(ctx, tx, prego.OrgEvent{OrgID: t.OrgID, Type: "tenant.create", Subject: id, Actor: by},
+	return t, true, orgEvent(ctx, tx, org.Event{OrgID: t.OrgID, Type: "tenant.create", Subject: id, Actor: by},
 		map[string]any{"slug": t.Slug, "plan": t.Plan, "region": t.Region, "storage_quota_gb": t.StorageQuotaGB})
 }
 
@@ -171,21 +173,21 @@ type querier interface {
 
 // requestOfKey is the tenant that a key was kept for: pgx.ErrNoRows when there is
 // none, CodeIdempotencyConflict when the request was another one.
-func requestOfKey(ctx context.Context, q querier, by, key string, hash []byte) (prego.Tenant, error) {
+func requestOfKey(ctx context.Context, q querier, by, key string, hash []byte) (tenant.Tenant, error) {
 	if key == "" {
-		return prego.Tenant{}, pgx.ErrNoRows
+		return tenant.Tenant{}, pgx.ErrNoRows
 	}
 	var kept []byte
 	var id string
 	if err := q.QueryRow(ctx, sqlIdempotencyKey, by, key).Scan(&kept, &id); err != nil {
-		return prego.Tenant{}, err
+		return tenant.Tenant{}, err
 	}
 	if !bytes.Equal(kept, hash) {
-		return prego.Tenant{}, &prego.Error{Code: prego.CodeIdempotencyConflict, Field: "Idempotency-Key", Message: "was sent with another body"}
+		return tenant.Tenant{}, &prego.Error{Code: prego.CodeIdempotencyConflict, Field: "Idempotency-Key", Message: "was sent with another body"}
 	}
 	rows, err := q.Query(ctx, sqlGetTenant, id)
 	if err != nil {
-		return prego.Tenant{}, err
+		return tenant.Tenant{}, err
 	}
 	return pgx.CollectExactlyOneRow(rows, scanTenant)
 }
@@ -194,7 +196,7 @@ const sqlNoteTenant = `
 INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, reason, message) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
 // noteTenant puts one line on a tenant's timeline.
-func noteTenant(ctx context.Context, q execer, e prego.TenantEvent) error {
+func noteTenant(ctx context.Context, q execer, e tenant.Event) error {
 	if _, err := q.Exec(ctx, sqlNoteTenant, e.TenantID, e.FromState, e.ToState, e.Step, e.Actor, e.Reason, e.Message); err != nil {
 		return fmt.Errorf("note %s of tenant %s: %w", e.Step, e.TenantID, err)
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 const sqlTenantRun = `
@@ -30,9 +32,9 @@ WHERE t.tenant_id = $1`
 
 // TenantRun reads a tenant with its allocation and its own server, or
 // CodeTenantNotFound.
-func (s *Store) TenantRun(ctx context.Context, id string) (prego.TenantRun, error) {
-	var r prego.TenantRun
-	var a prego.Allocation
+func (s *Store) TenantRun(ctx context.Context, id string) (tenant.Run, error) {
+	var r tenant.Run
+	var a tenant.Allocation
 	err := s.pool.QueryRow(ctx, sqlTenantRun, id).Scan(
 		&r.TenantID, &r.Slug, &r.OrgID, &r.ParentOrgID, &r.Region, &r.Plan, &r.ExpectedUsers, &r.StorageQuotaGB, &r.DataResidency,
 		&r.Constraint.Require, &r.Constraint.Disallow, &r.DedicatedRedis, &r.Apps, &r.Policy, &r.AdminEmail, &r.AdminName, &r.Mail, &r.State, &r.StatusReason, &r.StatusMessage, &r.Generation, &r.ConvergedState, &r.Site,
@@ -60,11 +62,11 @@ ON CONFLICT (tenant_id, dedup_key) DO NOTHING`
 
 // AddTenantEvent puts a line on a tenant's timeline; with a dedup key it is put
 // there once, however often its step repeats.
-func (s *Store) AddTenantEvent(ctx context.Context, e prego.TenantEvent, dedupKey string) error {
+func (s *Store) AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error {
 	return tenantEvent(ctx, s.pool, e, dedupKey)
 }
 
-func tenantEvent(ctx context.Context, q execer, e prego.TenantEvent, dedupKey string) error {
+func tenantEvent(ctx context.Context, q execer, e tenant.Event, dedupKey string) error {
 	if e.Actor == "" {
 		e.Actor = string(prego.ActorWorkflow)
 	}
@@ -94,15 +96,15 @@ var errPlaced = errors.New("the tenant is placed")
 // AwaitTenant records what a tenant waits for. queued puts it into the queue of
 // those that are short of capacity, at the place that it had if it was there. A
 // tenant that was placed meanwhile waits for nothing.
-func (s *Store) AwaitTenant(ctx context.Context, ref prego.TenantRef, reason prego.Reason, message string, roles []prego.Role, queued bool) error {
+func (s *Store) AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, queued bool) error {
 	if roles == nil {
 		roles = []prego.Role{}
 	}
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
-		var from prego.TenantState
+		var from tenant.State
 		err := tx.QueryRow(ctx, sqlAwaitTenant, ref.TenantID, ref.Generation, reason, message, roles, queued).Scan(&from)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return prego.ErrSuperseded
+			return server.ErrSuperseded
 		}
 		if err != nil {
 			return fmt.Errorf("tenant %s waits: %w", ref.TenantID, err)
@@ -114,11 +116,11 @@ func (s *Store) AwaitTenant(ctx context.Context, ref prego.TenantRef, reason pre
 		if placed {
 			return errPlaced
 		}
-		step := prego.TenantStep(reason)
+		step := tenant.Step(reason)
 		if reason == prego.ReasonBuildingServer {
-			step = prego.TenantServerRequested
+			step = tenant.StepServerRequested
 		}
-		return tenantEvent(ctx, tx, prego.TenantEvent{TenantID: ref.TenantID, FromState: from, Step: step, Reason: string(reason), Message: message},
+		return tenantEvent(ctx, tx, tenant.Event{TenantID: ref.TenantID, FromState: from, Step: step, Reason: string(reason), Message: message},
 			fmt.Sprintf("%s/g%d", step, ref.Generation))
 	})
 	if errors.Is(err, errPlaced) {
@@ -130,16 +132,16 @@ func (s *Store) AwaitTenant(ctx context.Context, ref prego.TenantRef, reason pre
 const sqlSiteReady = `UPDATE tenants SET site = $3, updated_at = now() WHERE tenant_id = $1 AND generation = $2 AND state = 'provisioning'`
 
 // SiteReady records the tenant's site, promoted from a pool or made on demand.
-func (s *Store) SiteReady(ctx context.Context, ref prego.TenantRef, site string, step prego.TenantStep) error {
+func (s *Store) SiteReady(ctx context.Context, ref tenant.Ref, site string, step tenant.Step) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sqlSiteReady, ref.TenantID, ref.Generation, site)
 		if err != nil {
 			return fmt.Errorf("site of tenant %s: %w", ref.TenantID, err)
 		}
 		if tag.RowsAffected() == 0 {
-			return prego.ErrSuperseded
+			return server.ErrSuperseded
 		}
-		return tenantEvent(ctx, tx, prego.TenantEvent{TenantID: ref.TenantID, Step: step, Message: site}, fmt.Sprintf("%s/g%d", step, ref.Generation))
+		return tenantEvent(ctx, tx, tenant.Event{TenantID: ref.TenantID, Step: step, Message: site}, fmt.Sprintf("%s/g%d", step, ref.Generation))
 	})
 }
 
@@ -157,7 +159,7 @@ const sqlTenantIsActive = `SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = 
 
 // ActivateTenant is the final transition of a tenant's provisioning. It returns
 // the seconds since the request; a repeated call is the same success.
-func (s *Store) ActivateTenant(ctx context.Context, ref prego.TenantRef, trial time.Duration) (seconds float64, err error) {
+func (s *Store) ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration) (seconds float64, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlActivateTenant, ref.TenantID, ref.Generation, trial.Seconds()).Scan(&seconds)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -166,7 +168,7 @@ func (s *Store) ActivateTenant(ctx context.Context, ref prego.TenantRef, trial t
 				return fmt.Errorf("activate tenant %s: %w", ref.TenantID, err)
 			}
 			if !already {
-				return prego.ErrSuperseded
+				return server.ErrSuperseded
 			}
 			return nil
 		}
@@ -176,7 +178,7 @@ func (s *Store) ActivateTenant(ctx context.Context, ref prego.TenantRef, trial t
 		if _, err := tx.Exec(ctx, sqlAssignSite, ref.TenantID); err != nil {
 			return fmt.Errorf("assign site of tenant %s: %w", ref.TenantID, err)
 		}
-		return tenantEvent(ctx, tx, prego.TenantEvent{TenantID: ref.TenantID, FromState: prego.TenantProvisioning, Step: prego.TenantChanged},
+		return tenantEvent(ctx, tx, tenant.Event{TenantID: ref.TenantID, FromState: tenant.Provisioning, Step: tenant.StepChanged},
 			fmt.Sprintf("active/g%d", ref.Generation))
 	})
 	return seconds, err
@@ -195,9 +197,9 @@ VALUES ($1, 'trial', 'provisioning', 'state_changed', 'workflow', $3, 'began/g' 
 
 // FailTenant ends a tenant's provisioning; it changes nothing when the row has
 // moved on.
-func (s *Store) FailTenant(ctx context.Context, ref prego.TenantRef, reason prego.Reason, message string) error {
+func (s *Store) FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
-		var from prego.TenantState
+		var from tenant.State
 		err := tx.QueryRow(ctx, sqlFailTenant, ref.TenantID, ref.Generation, reason, prego.Redact(message)).Scan(&from)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
@@ -205,13 +207,13 @@ func (s *Store) FailTenant(ctx context.Context, ref prego.TenantRef, reason preg
 		if err != nil {
 			return fmt.Errorf("fail tenant %s: %w", ref.TenantID, err)
 		}
-		if from == prego.TenantTrial { // there is no edge from trial to failed
+		if from == tenant.Trial { // there is no edge from trial to failed
 			if _, err := tx.Exec(ctx, sqlTrialBegan, ref.TenantID, ref.Generation, reason); err != nil {
 				return fmt.Errorf("fail tenant %s: %w", ref.TenantID, err)
 			}
 		}
-		return tenantEvent(ctx, tx, prego.TenantEvent{
-			TenantID: ref.TenantID, FromState: prego.TenantProvisioning, Step: prego.TenantChanged, Reason: string(reason), Message: message,
+		return tenantEvent(ctx, tx, tenant.Event{
+			TenantID: ref.TenantID, FromState: tenant.Provisioning, Step: tenant.StepChanged, Reason: string(reason), Message: message,
 		}, fmt.Sprintf("failed/g%d", ref.Generation))
 	})
 }
@@ -248,7 +250,7 @@ const sqlClearSite = `UPDATE tenants SET site = '' WHERE tenant_id = $1 AND stat
 // ReleaseAllocation frees a tenant's place: counts, dedications and its site. The
 // server stays dedicated when it is to be destroyed, so that nobody lands on it
 // meanwhile. Without a live allocation it changes nothing.
-func (s *Store) ReleaseAllocation(ctx context.Context, tenantID, reason, message string, fate prego.SiteFate, destroyServer bool) error {
+func (s *Store) ReleaseAllocation(ctx context.Context, tenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var app, shard, pool, site string
 		err := tx.QueryRow(ctx, sqlReleaseAllocation, tenantID, reason).Scan(&app, &shard, &pool, &site)
@@ -265,7 +267,7 @@ func (s *Store) ReleaseAllocation(ctx context.Context, tenantID, reason, message
 		}
 		var steps []step
 		if site != "" {
-			sql := map[prego.SiteFate]string{prego.SiteUntouched: sqlReturnSite, prego.SiteDropped: sqlDeleteSite, prego.SiteLeft: sqlKeepFailedSite}[fate]
+			sql := map[tenant.SiteFate]string{tenant.SiteUntouched: sqlReturnSite, tenant.SiteDropped: sqlDeleteSite, tenant.SiteLeft: sqlKeepFailedSite}[fate]
 			steps = append(steps, step{sql, []any{site}})
 		}
 		steps = append(steps, step{sqlReleaseServer, []any{app, tenantID, destroyServer}}, step{sqlReleaseShard, []any{shard, tenantID}},
@@ -275,8 +277,8 @@ func (s *Store) ReleaseAllocation(ctx context.Context, tenantID, reason, message
 				return fmt.Errorf("release tenant %s: %w", tenantID, err)
 			}
 		}
-		return tenantEvent(ctx, tx, prego.TenantEvent{
-			TenantID: tenantID, Step: prego.TenantReleased, Reason: reason, Message: strings.TrimPrefix(message+": ", ": ") + fmt.Sprintf("%s, %s, %s", app, shard, pool),
+		return tenantEvent(ctx, tx, tenant.Event{
+			TenantID: tenantID, Step: tenant.StepReleased, Reason: reason, Message: strings.TrimPrefix(message+": ", ": ") + fmt.Sprintf("%s, %s, %s", app, shard, pool),
 		}, "")
 	})
 }
@@ -285,7 +287,7 @@ const sqlConverged = `UPDATE tenants SET converged_state = state, updated_at = n
 
 // TenantConverged records that a state's effects are in place, unless the tenant
 // has moved on.
-func (s *Store) TenantConverged(ctx context.Context, tenantID string, state prego.TenantState) error {
+func (s *Store) TenantConverged(ctx context.Context, tenantID string, state tenant.State) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sqlConverged, tenantID, state)
 		if err != nil {
@@ -294,7 +296,7 @@ func (s *Store) TenantConverged(ctx context.Context, tenantID string, state preg
 		if tag.RowsAffected() == 0 {
 			return nil
 		}
-		return tenantEvent(ctx, tx, prego.TenantEvent{TenantID: tenantID, Step: prego.TenantConverged, Message: string(state)}, "")
+		return tenantEvent(ctx, tx, tenant.Event{TenantID: tenantID, Step: tenant.StepConverged, Message: string(state)}, "")
 	})
 }
 

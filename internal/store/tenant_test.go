@@ -12,14 +12,16 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/tenant"
 )
 
-var lasting = prego.LifecyclePeriods{Trial: 14 * 24 * time.Hour, Grace: 7 * 24 * time.Hour, Retention: 30 * 24 * time.Hour}
+var lasting = tenant.LifecyclePeriods{Trial: 14 * 24 * time.Hour, Grace: 7 * 24 * time.Hour, Retention: 30 * 24 * time.Hour}
 
 // tenantRequest is a valid request.
-func tenantRequest(t testing.TB, slug string, plan prego.Plan) prego.CreateTenantRequest {
+func tenantRequest(t testing.TB, slug string, plan prego.Plan) tenant.CreateRequest {
 	t.Helper()
-	r := prego.CreateTenantRequest{Slug: slug, OrgID: "acme", Region: prego.RegionEU, Plan: plan}
+	r := tenant.CreateRequest{Slug: slug, OrgID: "acme", Region: prego.RegionEU, Plan: plan}
 	require.NoError(t, r.Validate())
 	return r
 }
@@ -27,7 +29,7 @@ func tenantRequest(t testing.TB, slug string, plan prego.Plan) prego.CreateTenan
 func tenantStore(t testing.TB) *Store {
 	t.Helper()
 	s := New(pgtest.Pool(t))
-	_, err := s.PutOrg(context.Background(), prego.Org{OrgID: "acme", Tier: prego.TierEnterprise}, "test")
+	_, err := s.PutOrg(context.Background(), org.Org{OrgID: "acme", Tier: prego.TierEnterprise}, "test")
 	require.NoError(t, err)
 	return s
 }
@@ -63,7 +65,7 @@ func TestCreateTenantWithOneKeyAtOnceMakesOne(t *testing.T) {
 				go func() {
 					defer wg.Done()
 					<-start
-					tenant, created, err := s.CreateTenant(ctx, tenantRequest(t, slug(i), prego.PlanStarter), fmt.Sprintf("t-%d", i), prego.ModeShared, "key", "someone")
+					tenant, created, err := s.CreateTenant(ctx, tenantRequest(t, slug(i), prego.PlanStarter), fmt.Sprintf("t-%d", i), tenant.ModeShared, "key", "someone")
 					answers[i] = answer{id: tenant.TenantID, created: created}
 					if err != nil {
 						answers[i].code = prego.CodeOf(err)
@@ -101,7 +103,7 @@ func TestOneSlugAtOnceIsTakenOnce(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			_, created, err := s.CreateTenant(context.Background(), tenantRequest(t, "one", prego.PlanTrial), fmt.Sprintf("t-%d", i), prego.ModeShared, "", "someone")
+			_, created, err := s.CreateTenant(context.Background(), tenantRequest(t, "one", prego.PlanTrial), fmt.Sprintf("t-%d", i), tenant.ModeShared, "", "someone")
 			if !created {
 				codes[i] = prego.CodeOf(err)
 			}
@@ -122,7 +124,7 @@ func TestKeysAreTheCallers(t *testing.T) {
 	t.Parallel()
 	s := tenantStore(t)
 	for i, by := range []string{"a", "b"} {
-		_, created, err := s.CreateTenant(context.Background(), tenantRequest(t, "of-"+by, prego.PlanTrial), fmt.Sprintf("t-%d", i), prego.ModeShared, "key", by)
+		_, created, err := s.CreateTenant(context.Background(), tenantRequest(t, "of-"+by, prego.PlanTrial), fmt.Sprintf("t-%d", i), tenant.ModeShared, "key", by)
 		require.NoError(t, err)
 		require.True(t, created)
 	}
@@ -132,33 +134,33 @@ func TestChangeTenant(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
-	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "paid", prego.PlanStarter), "t-paid", prego.ModeShared, "", "test")
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "paid", prego.PlanStarter), "t-paid", tenant.ModeShared, "", "test")
 	require.NoError(t, err)
-	_, _, err = s.CreateTenant(ctx, tenantRequest(t, "try", prego.PlanTrial), "t-try", prego.ModeShared, "", "test")
+	_, _, err = s.CreateTenant(ctx, tenantRequest(t, "try", prego.PlanTrial), "t-try", tenant.ModeShared, "", "test")
 	require.NoError(t, err)
 	day := 24 * time.Hour
 	for _, tc := range []struct {
 		name, id string
-		from     prego.TenantState
-		action   prego.TenantAction
+		from     tenant.State
+		action   tenant.Action
 		reason   string
-		to       prego.TenantState
+		to       tenant.State
 		deadline time.Duration // from now; 0 for none
 		status   prego.Reason
 		message  string
 	}{
-		{"a paying tenant pauses", "t-paid", prego.TenantActive, prego.ActionSuspend, "unpaid", prego.TenantSuspended, 0, "", "unpaid"},
-		{"and is back", "t-paid", prego.TenantSuspended, prego.ActionResume, "paid", prego.TenantActive, 0, "", ""},
-		{"ends", "t-paid", prego.TenantActive, prego.ActionCancel, "moves", prego.TenantGracePeriod, 7 * day, "", "moves"},
-		{"thinks again", "t-paid", prego.TenantGracePeriod, prego.ActionReactivate, "", prego.TenantActive, 0, "", ""},
-		{"its grace is over", "t-paid", prego.TenantGracePeriod, prego.ActionTerminate, string(prego.ReasonGraceOver), prego.TenantTerminated, 30 * day, prego.ReasonGraceOver, ""},
-		{"its data goes", "t-paid", prego.TenantTerminated, prego.ActionPurge, string(prego.ReasonRetentionOver), prego.TenantDataPurged, 0, prego.ReasonRetentionOver, ""},
-		{"a failed one is tried again", "t-paid", prego.TenantFailed, prego.ActionRetry, "", prego.TenantProvisioning, 0, "", ""},
-		{"a trial that never began", "t-try", prego.TenantTrial, prego.ActionCancel, "", prego.TenantTerminated, 30 * day, prego.ReasonCancelled, ""},
-		{"a trial runs out", "t-try", prego.TenantActive, prego.ActionCancel, string(prego.ReasonTrialExpired), prego.TenantGracePeriod, 7 * day, prego.ReasonTrialExpired, ""},
-		{"a trial begins anew", "t-try", prego.TenantGracePeriod, prego.ActionReactivate, "", prego.TenantActive, 14 * day, "", ""},
-		{"a trial pauses", "t-try", prego.TenantActive, prego.ActionSuspend, "", prego.TenantSuspended, 3 * day, "", ""},
-		{"a trial goes on", "t-try", prego.TenantSuspended, prego.ActionResume, "", prego.TenantActive, 3 * day, "", ""},
+		{"a paying tenant pauses", "t-paid", tenant.Active, tenant.ActionSuspend, "unpaid", tenant.Suspended, 0, "", "unpaid"},
+		{"and is back", "t-paid", tenant.Suspended, tenant.ActionResume, "paid", tenant.Active, 0, "", ""},
+		{"ends", "t-paid", tenant.Active, tenant.ActionCancel, "moves", tenant.GracePeriod, 7 * day, "", "moves"},
+		{"thinks again", "t-paid", tenant.GracePeriod, tenant.ActionReactivate, "", tenant.Active, 0, "", ""},
+		{"its grace is over", "t-paid", tenant.GracePeriod, tenant.ActionTerminate, string(prego.ReasonGraceOver), tenant.Terminated, 30 * day, prego.ReasonGraceOver, ""},
+		{"its data goes", "t-paid", tenant.Terminated, tenant.ActionPurge, string(prego.ReasonRetentionOver), tenant.DataPurged, 0, prego.ReasonRetentionOver, ""},
+		{"a failed one is tried again", "t-paid", tenant.Failed, tenant.ActionRetry, "", tenant.Provisioning, 0, "", ""},
+		{"a trial that never began", "t-try", tenant.Trial, tenant.ActionCancel, "", tenant.Terminated, 30 * day, prego.ReasonCancelled, ""},
+		{"a trial runs out", "t-try", tenant.Active, tenant.ActionCancel, string(prego.ReasonTrialExpired), tenant.GracePeriod, 7 * day, prego.ReasonTrialExpired, ""},
+		{"a trial begins anew", "t-try", tenant.GracePeriod, tenant.ActionReactivate, "", tenant.Active, 14 * day, "", ""},
+		{"a trial pauses", "t-try", tenant.Active, tenant.ActionSuspend, "", tenant.Suspended, 3 * day, "", ""},
+		{"a trial goes on", "t-try", tenant.Suspended, tenant.ActionResume, "", tenant.Active, 3 * day, "", ""},
 	} {
 		exec(t, s, `UPDATE tenants SET state = $2, status_reason = 'old', status_message = 'old', deadline_at = now() + interval '3 days',
     waiting_since = now(), waiting_roles = '{app}', generation = 1 WHERE tenant_id = $1`, tc.id, tc.from)
@@ -174,17 +176,17 @@ func TestChangeTenant(t *testing.T) {
 		} else {
 			require.WithinDuration(t, time.Now().Add(tc.deadline), *got.Deadline, time.Minute, tc.name)
 		}
-		require.Equal(t, map[bool]int{true: 2, false: 1}[tc.action == prego.ActionRetry], got.Generation, tc.name)
+		require.Equal(t, map[bool]int{true: 2, false: 1}[tc.action == tenant.ActionRetry], got.Generation, tc.name)
 		events, err := s.TenantEvents(ctx, tc.id)
 		require.NoError(t, err)
 		last := events[len(events)-1]
 		last.EventID, last.At = 0, time.Time{}
-		require.Equal(t, prego.TenantEvent{TenantID: tc.id, FromState: tc.from, ToState: tc.to, Step: prego.TenantChanged, Actor: "op", Reason: tc.reason, Message: string(tc.action)}, last)
+		require.Equal(t, tenant.Event{TenantID: tc.id, FromState: tc.from, ToState: tc.to, Step: tenant.StepChanged, Actor: "op", Reason: tc.reason, Message: string(tc.action)}, last)
 	}
-	_, err = s.ChangeTenant(ctx, "t-nobody", prego.ActionSuspend, lasting, "op", "")
+	_, err = s.ChangeTenant(ctx, "t-nobody", tenant.ActionSuspend, lasting, "op", "")
 	require.Equal(t, prego.CodeTenantNotFound, prego.CodeOf(err))
 	exec(t, s, `UPDATE tenants SET state = 'suspended'`)
-	_, err = s.ChangeTenant(ctx, "t-paid", prego.ActionSuspend, lasting, "op", "")
+	_, err = s.ChangeTenant(ctx, "t-paid", tenant.ActionSuspend, lasting, "op", "")
 	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err), "what is done is not done again")
 	require.True(t, strings.Contains(err.Error(), "suspended"))
 }
@@ -193,15 +195,15 @@ func TestCancellingWhatIsBeingProvisioned(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
-	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "test")
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", tenant.ModeShared, "", "test")
 	require.NoError(t, err)
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			got, err := s.ChangeTenant(ctx, "t-1", prego.ActionCancel, lasting, "op", "changed my mind")
-			if err != nil || got.State != prego.TenantProvisioning || got.CancelRequestedAt == nil {
+			got, err := s.ChangeTenant(ctx, "t-1", tenant.ActionCancel, lasting, "op", "changed my mind")
+			if err != nil || got.State != tenant.Provisioning || got.CancelRequestedAt == nil {
 				t.Errorf("cancel: %+v, %v", got, err)
 			}
 		}()
@@ -209,7 +211,7 @@ func TestCancellingWhatIsBeingProvisioned(t *testing.T) {
 	wg.Wait()
 	require.Equal(t, 2, count(t, s, "tenant_lifecycle_events"), "asked sixteen times, written once")
 	exec(t, s, `UPDATE tenants SET state = 'failed'`)
-	got, err := s.ChangeTenant(ctx, "t-1", prego.ActionRetry, lasting, "op", "")
+	got, err := s.ChangeTenant(ctx, "t-1", tenant.ActionRetry, lasting, "op", "")
 	require.NoError(t, err)
 	require.Nil(t, got.CancelRequestedAt)
 	require.Equal(t, 2, got.Generation)
@@ -219,7 +221,7 @@ func TestConcurrentChangesHappenOnceEach(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
-	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", prego.ModeShared, "", "test")
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", tenant.ModeShared, "", "test")
 	require.NoError(t, err)
 	exec(t, s, `UPDATE tenants SET state = 'active'`)
 	var wg sync.WaitGroup
@@ -227,7 +229,7 @@ func TestConcurrentChangesHappenOnceEach(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			_, err := s.ChangeTenant(ctx, "t-1", []prego.TenantAction{prego.ActionSuspend, prego.ActionResume}[i%2], lasting, "op", "")
+			_, err := s.ChangeTenant(ctx, "t-1", []tenant.Action{tenant.ActionSuspend, tenant.ActionResume}[i%2], lasting, "op", "")
 			if err != nil && prego.CodeOf(err) != prego.CodeInvalidTransition {
 				t.Errorf("change: %v", err)
 			}
@@ -236,7 +238,7 @@ func TestConcurrentChangesHappenOnceEach(t *testing.T) {
 	wg.Wait()
 	events, err := s.TenantEvents(ctx, "t-1")
 	require.NoError(t, err)
-	at := prego.TenantActive
+	at := tenant.Active
 	for _, e := range events[1:] {
 		require.Equal(t, at, e.FromState, "each change is of the state that the one before led to")
 		at = e.ToState
@@ -253,7 +255,7 @@ func TestOrgsCannotCloseACircleAtOnce(t *testing.T) {
 	for round := range 10 {
 		a, b := fmt.Sprintf("a%d", round), fmt.Sprintf("b%d", round)
 		for _, id := range []string{a, b} {
-			_, err := s.PutOrg(ctx, prego.Org{OrgID: id}, "test")
+			_, err := s.PutOrg(ctx, org.Org{OrgID: id}, "test")
 			require.NoError(t, err)
 		}
 		var wg sync.WaitGroup
@@ -261,7 +263,7 @@ func TestOrgsCannotCloseACircleAtOnce(t *testing.T) {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				_, err := s.PutOrg(ctx, prego.Org{OrgID: pair[0], ParentOrgID: pair[1]}, "test")
+				_, err := s.PutOrg(ctx, org.Org{OrgID: pair[0], ParentOrgID: pair[1]}, "test")
 				if err != nil && prego.CodeOf(err) != prego.CodeInvalidField {
 					t.Errorf("put org: %v", err)
 				}

@@ -8,13 +8,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
 )
 
 const sqlTimedChange = `SELECT state FROM tenants WHERE tenant_id = $1 AND deadline_at <= now()`
 
 // ExpireTenant does what the timer of a tenant's state says, if it ran out.
-func (s *Store) ExpireTenant(ctx context.Context, id string, p prego.LifecyclePeriods) (changed bool, err error) {
-	var state prego.TenantState
+func (s *Store) ExpireTenant(ctx context.Context, id string, p tenant.LifecyclePeriods) (changed bool, err error) {
+	var state tenant.State
 	err = s.pool.QueryRow(ctx, sqlTimedChange, id).Scan(&state)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil

@@ -9,22 +9,25 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/quota"
+	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
 )
 
 const volumeColumns = `v.volume_id, v.org_id, v.region, v.location, v.name, v.size_bytes, v.provider, v.provider_name, COALESCE(v.provider_id, ''), v.status, v.reason, v.message, v.created_by, v.created_at`
 
 const attachmentColumns = `t.attachment_id, t.org_id, t.volume_id, t.group_id, t.mount_path, COALESCE(t.server_id, ''), t.created_by, t.created_at`
 
-func scanVolume(row pgx.CollectableRow) (v prego.Volume, err error) {
+func scanVolume(row pgx.CollectableRow) (v workload.Volume, err error) {
 	err = row.Scan(&v.VolumeID, &v.OrgID, &v.Region, &v.Location, &v.Name, &v.SizeBytes, &v.Provider, &v.ProviderName, &v.ProviderID, &v.Status, &v.Reason, &v.Message, &v.CreatedBy, &v.CreatedAt)
 	return v, err
 }
 
-func oneVolume(ctx context.Context, q querier, id, sql string, args ...any) (prego.Volume, error) {
+func oneVolume(ctx context.Context, q querier, id, sql string, args ...any) (workload.Volume, error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
-		return prego.Volume{}, err
+		return workload.Volume{}, err
 	}
 	v, err := pgx.CollectExactlyOneRow(rows, scanVolume)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -40,7 +43,7 @@ INSERT INTO volumes AS v (volume_id, org_id, region, location, name, size_bytes,
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'pending', $9) RETURNING ` + volumeColumns
 
 // CreateVolume asks for a volume: the row is the intent that is made true later.
-func (s *Store) CreateVolume(ctx context.Context, v prego.Volume, environment, by string) (out prego.Volume, err error) {
+func (s *Store) CreateVolume(ctx context.Context, v workload.Volume, environment, by string) (out workload.Volume, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, v.OrgID); prego.CodeOf(err) == prego.CodeNotFound {
 			return &prego.Error{Code: prego.CodeOrgUnknown, Field: "org_id", Message: "is not an org that is known here"}
@@ -61,11 +64,11 @@ func (s *Store) CreateVolume(ctx context.Context, v prego.Volume, environment, b
 		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}); err != nil {
 			return err
 		}
-		out, err = oneVolume(ctx, tx, v.VolumeID, sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, provider, prego.OrgResourceName(environment, v.VolumeID), by)
+		out, err = oneVolume(ctx, tx, v.VolumeID, sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, provider, workload.ResourceName(environment, v.VolumeID), by)
 		if err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: v.OrgID, Type: "volume.create", Subject: v.VolumeID, Actor: by},
+		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.create", Subject: v.VolumeID, Actor: by},
 			map[string]any{"name": v.Name, "region": v.Region, "location": v.Location, "size_bytes": v.SizeBytes})
 	})
 	return out, asCodedOrNil("create volume", err)
@@ -76,12 +79,12 @@ const sqlGetVolume = `SELECT ` + volumeColumns + ` FROM volumes v WHERE v.volume
 const sqlVolumesAttachments = `SELECT ` + attachmentColumns + ` FROM volume_attachments t WHERE t.volume_id = ANY ($1) AND t.deleted_at IS NULL`
 
 // withAttachments adds to volumes what they are attached to.
-func (s *Store) withAttachments(ctx context.Context, volumes []prego.Volume) error {
+func (s *Store) withAttachments(ctx context.Context, volumes []workload.Volume) error {
 	ids := make([]string, len(volumes))
 	for i, v := range volumes {
 		ids[i] = v.VolumeID
 	}
-	list, err := collect[prego.VolumeAttachment](ctx, s, "attachments of volumes", sqlVolumesAttachments, ids)
+	list, err := collect[workload.VolumeAttachment](ctx, s, "attachments of volumes", sqlVolumesAttachments, ids)
 	if err != nil {
 		return err
 	}
@@ -96,12 +99,12 @@ func (s *Store) withAttachments(ctx context.Context, volumes []prego.Volume) err
 }
 
 // GetVolume reads one volume, or CodeVolumeNotFound.
-func (s *Store) GetVolume(ctx context.Context, id string) (prego.Volume, error) {
+func (s *Store) GetVolume(ctx context.Context, id string) (workload.Volume, error) {
 	v, err := oneVolume(ctx, s.pool, id, sqlGetVolume, id)
 	if err != nil {
 		return v, asCoded("get volume", err)
 	}
-	one := []prego.Volume{v}
+	one := []workload.Volume{v}
 	err = s.withAttachments(ctx, one)
 	return one[0], err
 }
@@ -110,7 +113,7 @@ const sqlListVolumes = `SELECT ` + volumeColumns + ` FROM volumes v WHERE ($1 = 
 
 // ListVolumes is a page of volumes by id, those after the one given, and whether
 // there are more; org "" is every org.
-func (s *Store) ListVolumes(ctx context.Context, org, after string, limit int) (page []prego.Volume, more bool, err error) {
+func (s *Store) ListVolumes(ctx context.Context, org, after string, limit int) (page []workload.Volume, more bool, err error) {
 	page, err = collectBy(ctx, s, "list volumes", scanVolume, sqlListVolumes, org, after, limit+1)
 	if page, more, err = cut(page, limit, err); err != nil {
 		return nil, false, err
@@ -119,7 +122,7 @@ func (s *Store) ListVolumes(ctx context.Context, org, after string, limit int) (
 }
 
 // inVolume runs f in a transaction that holds the volume's org and the volume.
-func (s *Store) inVolume(ctx context.Context, what, id string, f func(tx pgx.Tx, v prego.Volume) error) error {
+func (s *Store) inVolume(ctx context.Context, what, id string, f func(tx pgx.Tx, v workload.Volume) error) error {
 	return asCodedOrNil(what, s.inTx(ctx, func(tx pgx.Tx) error {
 		v, err := holdVolume(ctx, tx, id)
 		if err != nil {
@@ -129,7 +132,7 @@ func (s *Store) inVolume(ctx context.Context, what, id string, f func(tx pgx.Tx,
 	}))
 }
 
-func holdVolume(ctx context.Context, tx pgx.Tx, id string) (prego.Volume, error) {
+func holdVolume(ctx context.Context, tx pgx.Tx, id string) (workload.Volume, error) {
 	v, err := oneVolume(ctx, tx, id, sqlGetVolume, id)
 	if err != nil {
 		return v, err
@@ -148,9 +151,9 @@ const sqlVolumeReleasing = `
 UPDATE volumes v SET status = 'releasing', reason = '', message = '', updated_at = now() WHERE v.volume_id = $1 RETURNING ` + volumeColumns
 
 // DeleteVolume asks for a volume to be deleted. One that is attached is refused.
-func (s *Store) DeleteVolume(ctx context.Context, id, by string) (out prego.Volume, err error) {
-	err = s.inVolume(ctx, "delete volume", id, func(tx pgx.Tx, v prego.Volume) error {
-		if out = v; v.Status == prego.OrgResourceReleasing {
+func (s *Store) DeleteVolume(ctx context.Context, id, by string) (out workload.Volume, err error) {
+	err = s.inVolume(ctx, "delete volume", id, func(tx pgx.Tx, v workload.Volume) error {
+		if out = v; v.Status == workload.ResourceReleasing {
 			return nil
 		}
 		var group string
@@ -164,7 +167,7 @@ func (s *Store) DeleteVolume(ctx context.Context, id, by string) (out prego.Volu
 		if out, err = oneVolume(ctx, tx, id, sqlVolumeReleasing, id); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: v.OrgID, Type: "volume.delete", Subject: id, Actor: by}, map[string]any{"name": v.Name, "size_bytes": v.SizeBytes})
+		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.delete", Subject: id, Actor: by}, map[string]any{"name": v.Name, "size_bytes": v.SizeBytes})
 	})
 	return out, err
 }
@@ -195,7 +198,7 @@ FROM (SELECT EXISTS (SELECT FROM instances WHERE group_id = $1 AND state <> 'sto
 
 // AttachVolume makes a volume that of a process group. The scheduler brings it to
 // the group's server.
-func (s *Store) AttachVolume(ctx context.Context, a prego.VolumeAttachment, by string) (out prego.VolumeAttachment, err error) {
+func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, by string) (out workload.VolumeAttachment, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlHoldAttaching, a.GroupID); err != nil {
 			return err
@@ -231,7 +234,7 @@ func (s *Store) AttachVolume(ctx context.Context, a prego.VolumeAttachment, by s
 			return err
 		}
 		switch {
-		case v.Status == prego.OrgResourceReleasing || v.Status == prego.OrgResourceFailed:
+		case v.Status == workload.ResourceReleasing || v.Status == workload.ResourceFailed:
 			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s", a.VolumeID, v.Status)
 		case attached != "":
 			return prego.Errorf(prego.CodeVolumeAttached, "volume %s is attached to process group %s: it has one writer", a.VolumeID, attached)
@@ -253,18 +256,18 @@ func (s *Store) AttachVolume(ctx context.Context, a prego.VolumeAttachment, by s
 		if err != nil {
 			return err
 		}
-		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.VolumeAttachment]); err != nil {
+		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[workload.VolumeAttachment]); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlRemount, a.GroupID); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: v.OrgID, Type: "attachment.create", Subject: a.AttachmentID, Actor: by}, attachmentPayload(out))
+		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "attachment.create", Subject: a.AttachmentID, Actor: by}, attachmentPayload(out))
 	})
 	return out, asCodedOrNil("attach volume", err)
 }
 
-func attachmentPayload(a prego.VolumeAttachment) map[string]any {
+func attachmentPayload(a workload.VolumeAttachment) map[string]any {
 	return map[string]any{"volume_id": a.VolumeID, "group_id": a.GroupID, "mount_path": a.MountPath}
 }
 
@@ -277,12 +280,12 @@ const sqlDeleteAttachment = `UPDATE volume_attachments SET deleted_at = now() WH
 // DetachVolume takes a volume from its group. What may still write to it refuses
 // that. The volume's run takes it from the server.
 func (s *Store) DetachVolume(ctx context.Context, volumeID, attachmentID, by string) error {
-	return s.inVolume(ctx, "detach volume", volumeID, func(tx pgx.Tx, v prego.Volume) error {
+	return s.inVolume(ctx, "detach volume", volumeID, func(tx pgx.Tx, v workload.Volume) error {
 		rows, err := tx.Query(ctx, sqlHoldAttachment, volumeID, attachmentID)
 		if err != nil {
 			return err
 		}
-		a, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[prego.VolumeAttachment])
+		a, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[workload.VolumeAttachment])
 		if errors.Is(err, pgx.ErrNoRows) {
 			return prego.Errorf(prego.CodeAttachmentNotFound, "volume %s has no attachment %q", volumeID, attachmentID)
 		}
@@ -299,12 +302,12 @@ func (s *Store) DetachVolume(ctx context.Context, volumeID, attachmentID, by str
 		if _, err := tx.Exec(ctx, sqlDeleteAttachment, attachmentID); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, prego.OrgEvent{OrgID: v.OrgID, Type: "attachment.delete", Subject: attachmentID, Actor: by}, attachmentPayload(a))
+		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "attachment.delete", Subject: attachmentID, Actor: by}, attachmentPayload(a))
 	})
 }
 
 // VolumeRun reads a volume that is there or is to be; ok is false once it is gone.
-func (s *Store) VolumeRun(ctx context.Context, id string) (v prego.Volume, ok bool, err error) {
+func (s *Store) VolumeRun(ctx context.Context, id string) (v workload.Volume, ok bool, err error) {
 	v, err = oneVolume(ctx, s.pool, id, sqlGetVolume, id)
 	if prego.CodeOf(err) == prego.CodeVolumeNotFound {
 		return v, false, nil
@@ -318,9 +321,9 @@ UPDATE volumes SET provider_id = $2, status = CASE status WHEN 'pending' THEN 'r
 WHERE volume_id = $1 AND deleted_at IS NULL`
 
 // VolumeMade records that the volume is there, in the row and in the ledger.
-func (s *Store) VolumeMade(ctx context.Context, v prego.Volume, providerID string) error {
+func (s *Store) VolumeMade(ctx context.Context, v workload.Volume, providerID string) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
-		if err := confirmCreated(ctx, tx, v.Provider, "", 0, prego.ResourceVolume, v.ProviderName, providerID); err != nil {
+		if err := confirmCreated(ctx, tx, v.Provider, "", 0, server.ResourceVolume, v.ProviderName, providerID); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlVolumeMade, v.VolumeID, providerID); err != nil {
@@ -345,23 +348,23 @@ func (s *Store) VolumeWaits(ctx context.Context, id string, reason prego.Reason,
 const sqlVolumeGone = `UPDATE volumes SET deleted_at = now() WHERE volume_id = $1 AND deleted_at IS NULL`
 
 // VolumeGone ends a volume.
-func (s *Store) VolumeGone(ctx context.Context, v prego.Volume) error {
-	return s.gone(ctx, v.Provider, prego.ResourceVolume, v.ProviderName, sqlVolumeGone, v.VolumeID)
+func (s *Store) VolumeGone(ctx context.Context, v workload.Volume) error {
+	return s.gone(ctx, v.Provider, server.ResourceVolume, v.ProviderName, sqlVolumeGone, v.VolumeID)
 }
 
 const sqlLeftAttached = `SELECT ` + attachmentColumns + ` FROM volume_attachments t WHERE t.volume_id = $1 AND t.deleted_at IS NOT NULL AND t.server_id IS NOT NULL ORDER BY t.attachment_id`
 
 // LeftAttached are the ended attachments of a volume that it may still be on a
 // server for.
-func (s *Store) LeftAttached(ctx context.Context, volumeID string) ([]prego.VolumeAttachment, error) {
-	return collect[prego.VolumeAttachment](ctx, s, "ended attachments", sqlLeftAttached, volumeID)
+func (s *Store) LeftAttached(ctx context.Context, volumeID string) ([]workload.VolumeAttachment, error) {
+	return collect[workload.VolumeAttachment](ctx, s, "ended attachments", sqlLeftAttached, volumeID)
 }
 
 const sqlGroupAttachments = `SELECT ` + attachmentColumns + ` FROM volume_attachments t WHERE t.group_id = $1 AND t.deleted_at IS NULL ORDER BY t.attachment_id`
 
 // GroupAttachments are the volumes of a process group.
-func (s *Store) GroupAttachments(ctx context.Context, groupID string) ([]prego.VolumeAttachment, error) {
-	return collect[prego.VolumeAttachment](ctx, s, "attachments of group", sqlGroupAttachments, groupID)
+func (s *Store) GroupAttachments(ctx context.Context, groupID string) ([]workload.VolumeAttachment, error) {
+	return collect[workload.VolumeAttachment](ctx, s, "attachments of group", sqlGroupAttachments, groupID)
 }
 
 const sqlAttachedTo = `UPDATE volume_attachments SET server_id = NULLIF($2, '') WHERE attachment_id = $1 AND ($2 = '' OR deleted_at IS NULL)`
@@ -386,8 +389,8 @@ UNION ALL SELECT 'volume', provider_name FROM volumes WHERE provider = $1 AND de
 
 // OrgNames are the names at a provider of all that orgs have or are about to have
 // there: none of it is an orphan.
-func (s *Store) OrgNames(ctx context.Context, provider prego.InfraProviderID) ([]prego.ResourceIntent, error) {
-	return collect[prego.ResourceIntent](ctx, s, "names of orgs' resources", sqlOrgNames, provider)
+func (s *Store) OrgNames(ctx context.Context, provider prego.InfraProviderID) ([]server.ResourceIntent, error) {
+	return collect[server.ResourceIntent](ctx, s, "names of orgs' resources", sqlOrgNames, provider)
 }
 
 const (
@@ -396,9 +399,9 @@ const (
 )
 
 // OrgResourceMissing fails an address or a volume that the provider no longer has.
-func (s *Store) OrgResourceMissing(ctx context.Context, r prego.Resource) error {
+func (s *Store) OrgResourceMissing(ctx context.Context, r server.Resource) error {
 	sql := sqlVolumeMissing
-	if r.Kind == prego.ResourcePrimaryIP {
+	if r.Kind == server.ResourcePrimaryIP {
 		sql = sqlIPv4Missing
 	}
 	if _, err := s.pool.Exec(ctx, sql, r.Provider, r.ProviderID); err != nil {
@@ -416,7 +419,7 @@ UNION ALL SELECT 'erasure', snapshot_id FROM snapshots WHERE status = 'deleted' 
 UNION ALL SELECT 'restore', job_id FROM restore_jobs WHERE status IN ('queued', 'running') AND created_at < now() - make_interval(secs => $1)`
 
 // OrgWork are the rows that should have a run.
-func (s *Store) OrgWork(ctx context.Context, quiet time.Duration) (w prego.OrgWork, err error) {
+func (s *Store) OrgWork(ctx context.Context, quiet time.Duration) (w org.Work, err error) {
 	type line struct{ Kind, ID string }
 	lines, err := collect[line](ctx, s, "work on orgs' resources", sqlOrgWork, quiet.Seconds())
 	for _, l := range lines {

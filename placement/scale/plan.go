@@ -11,6 +11,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/region"
+	"github.com/prego/prego/server"
 )
 
 // Codes of actions that can't be done, beside those of package region.
@@ -33,8 +34,8 @@ type Replacement struct {
 }
 
 type planner struct {
-	st   prego.FleetState
-	kind prego.FleetActionKind
+	st   server.FleetState
+	kind server.FleetActionKind
 	seq  int
 	in   Inputs
 	data region.Data
@@ -49,14 +50,14 @@ type planner struct {
 }
 
 // Plan decides what an action does. A plan with a Reason does nothing.
-func Plan(st prego.FleetState, a prego.FleetAction) (prego.FleetPlan, error) {
+func Plan(st server.FleetState, a server.FleetAction) (server.FleetPlan, error) {
 	in, err := ParseInputs(a.Action, a.Inputs, false)
 	if err != nil { // what was taken in is refused by now
-		return prego.FleetPlan{Data: json.RawMessage("{}"), Reason: string(prego.CodeOf(err)), Message: err.Error()}, nil
+		return server.FleetPlan{Data: json.RawMessage("{}"), Reason: string(prego.CodeOf(err)), Message: err.Error()}, nil
 	}
 	p := &planner{st: st, kind: a.Action, seq: a.Seq, in: in, regions: current(st.Fleet)}
 	p.usable = usable(st.Usable, in.Regions)
-	if a.Action == prego.ClusterReplace {
+	if a.Action == server.ClusterReplace {
 		return p.replace()
 	}
 	p.bounds()
@@ -65,7 +66,7 @@ func Plan(st prego.FleetState, a prego.FleetAction) (prego.FleetPlan, error) {
 			continue
 		}
 		if err := p.ask(policy); err != nil {
-			return prego.FleetPlan{}, fmt.Errorf("policy %s: %w", policy.PolicyID, err)
+			return server.FleetPlan{}, fmt.Errorf("policy %s: %w", policy.PolicyID, err)
 		}
 	}
 	if p.data.Status != region.StatusError {
@@ -74,7 +75,7 @@ func Plan(st prego.FleetState, a prego.FleetAction) (prego.FleetPlan, error) {
 	return p.plan()
 }
 
-func current(f prego.Fleet) map[string]int64 {
+func current(f server.Fleet) map[string]int64 {
 	out := make(map[string]int64, len(f.Regions))
 	for r, n := range f.Regions {
 		out[string(r)] = n
@@ -107,31 +108,31 @@ func (p *planner) refused(err error) {
 }
 
 func (p *planner) size() region.Bounds {
-	return region.Bounds{Current: p.st.Fleet.Size, MinSize: p.st.Fleet.MinSize, MaxSize: p.st.Fleet.MaxSize, GlobalMax: prego.MaxFleetSize}
+	return region.Bounds{Current: p.st.Fleet.Size, MinSize: p.st.Fleet.MinSize, MaxSize: p.st.Fleet.MaxSize, GlobalMax: server.MaxFleetSize}
 }
 
 // bounds refuses an action that would leave the fleet's bounds, before any policy is
 // asked. What a scaling policy makes of it is checked there.
 func (p *planner) bounds() {
 	switch p.kind {
-	case prego.ClusterResize:
+	case server.ClusterResize:
 		res, err := region.ParseResize(p.in.resize(), p.size())
 		if err != nil {
 			p.refused(err)
 			return
 		}
 		p.data = changed(res)
-	case prego.NodeCreate:
+	case server.NodeCreate:
 		p.check(1)
-	case prego.ClusterScaleOut:
+	case server.ClusterScaleOut:
 		if p.in.Count != nil {
 			p.check(*p.in.Count)
 		}
-	case prego.ClusterScaleIn:
+	case server.ClusterScaleIn:
 		if p.in.Count != nil {
 			p.check(-*p.in.Count)
 		}
-	case prego.ClusterReplace:
+	case server.ClusterReplace:
 	}
 }
 
@@ -159,8 +160,8 @@ func (p *planner) towards(strict bool) region.Bounds {
 	b := p.size()
 	switch {
 	case !strict:
-	case p.kind == prego.ClusterScaleIn:
-		b.MaxSize = prego.NoMaxSize
+	case p.kind == server.ClusterScaleIn:
+		b.MaxSize = server.NoMaxSize
 	default:
 		b.MinSize = 0
 	}
@@ -168,21 +169,21 @@ func (p *planner) towards(strict bool) region.Bounds {
 }
 
 // ask lets one policy have its say.
-func (p *planner) ask(a prego.Attachment) error {
+func (p *planner) ask(a server.Attachment) error {
 	switch a.Type {
-	case prego.PolicyScaling:
+	case server.PolicyScaling:
 		var s ScalingSpec
 		if err := json.Unmarshal(a.Spec, &s); err != nil {
 			return err
 		}
 		p.scaling(a, s)
-	case prego.PolicyRegionPlacement:
+	case server.PolicyRegionPlacement:
 		var s region.Policy
 		if err := json.Unmarshal(a.Spec, &s); err != nil {
 			return err
 		}
 		p.placement(a.PolicyID, s)
-	case prego.PolicyDeletion:
+	case server.PolicyDeletion:
 		var s DeletionSpec
 		if err := json.Unmarshal(a.Spec, &s); err != nil {
 			return err
@@ -194,7 +195,7 @@ func (p *planner) ask(a prego.Attachment) error {
 }
 
 // scaling decides how many, for an action of its event that does not say.
-func (p *planner) scaling(a prego.Attachment, s ScalingSpec) {
+func (p *planner) scaling(a server.Attachment, s ScalingSpec) {
 	if s.Event != p.kind || p.in.Count != nil {
 		return
 	}
@@ -205,7 +206,7 @@ func (p *planner) scaling(a prego.Attachment, s ScalingSpec) {
 		}
 	}
 	r := region.Resize{Adjustment: s.Adjustment.Type, Number: s.Adjustment.Number, MinStep: s.Adjustment.MinStep, Strict: !s.Adjustment.BestEffort}
-	if p.kind == prego.ClusterScaleIn && r.Adjustment != region.ExactCapacity {
+	if p.kind == server.ClusterScaleIn && r.Adjustment != region.ExactCapacity {
 		r.Number = -r.Number
 	}
 	res, err := region.ParseResize(r, p.towards(r.Strict))
@@ -213,7 +214,7 @@ func (p *planner) scaling(a prego.Attachment, s ScalingSpec) {
 		p.refused(err)
 		return
 	}
-	if p.kind == prego.ClusterScaleOut && res.Deletion > 0 || p.kind == prego.ClusterScaleIn && res.Creation > 0 {
+	if p.kind == server.ClusterScaleOut && res.Deletion > 0 || p.kind == server.ClusterScaleIn && res.Creation > 0 {
 		res = region.ResizeResult{Desired: p.st.Fleet.Size} // already beyond its target: nothing to do
 	}
 	p.used = append(p.used, a.PolicyID)
@@ -222,7 +223,7 @@ func (p *planner) scaling(a prego.Attachment, s ScalingSpec) {
 }
 
 func (p *planner) nothing() bool {
-	return p.idle || p.kind == prego.ClusterResize && p.data.Creation == nil && p.data.Deletion == nil
+	return p.idle || p.kind == server.ClusterResize && p.data.Creation == nil && p.data.Deletion == nil
 }
 
 // placement decides where.
@@ -234,7 +235,7 @@ func (p *planner) placement(id string, s region.Policy) {
 	f := p.st.Fleet
 	data := region.Evaluate(region.Request{
 		Action: region.Action(p.kind), Policy: s, Current: p.regions, Usable: p.usable, MinSize: f.MinSize, MaxSize: f.MaxSize,
-		GlobalMax: prego.MaxFleetSize, Count: p.in.Count, Resize: p.in.resize(), Data: p.data, ProfileRegion: string(p.in.Region),
+		GlobalMax: server.MaxFleetSize, Count: p.in.Count, Resize: p.in.resize(), Data: p.data, ProfileRegion: string(p.in.Region),
 	})
 	if data.Status == region.StatusError {
 		p.refuse(codeOfReason(data.Reason), data.Reason)
@@ -263,16 +264,16 @@ func (p *planner) fill() {
 	switch {
 	case p.nothing():
 		return
-	case p.kind == prego.ClusterScaleIn && p.data.Deletion == nil:
+	case p.kind == server.ClusterScaleIn && p.data.Deletion == nil:
 		p.data.Deletion = &region.Change{Count: &one}
-	case (p.kind == prego.ClusterScaleOut || p.kind == prego.NodeCreate) && p.data.Creation == nil:
+	case (p.kind == server.ClusterScaleOut || p.kind == server.NodeCreate) && p.data.Creation == nil:
 		p.data.Creation = &region.Change{Count: &one}
 	}
 	// The bounds hold for what the policies made of it, too.
-	if c := p.data.Creation; c != nil && p.kind != prego.ClusterResize {
+	if c := p.data.Creation; c != nil && p.kind != server.ClusterResize {
 		p.check(*c.Count)
 	}
-	if c := p.data.Deletion; c != nil && p.kind != prego.ClusterResize {
+	if c := p.data.Deletion; c != nil && p.kind != server.ClusterResize {
 		p.check(-*c.Count)
 	}
 	if p.data.Status == region.StatusError || p.data.Creation == nil || p.data.Creation.Regions != nil {
@@ -293,8 +294,8 @@ func (p *planner) fill() {
 }
 
 // plan names the servers that go, and lists the steps.
-func (p *planner) plan() (prego.FleetPlan, error) {
-	out := prego.FleetPlan{Desired: p.st.Fleet.Size, Used: p.used}
+func (p *planner) plan() (server.FleetPlan, error) {
+	out := server.FleetPlan{Desired: p.st.Fleet.Size, Used: p.used}
 	if p.data.Status != region.StatusError && p.data.Deletion != nil {
 		ids, err := p.victims()
 		if err != nil {
@@ -325,17 +326,17 @@ func (p *planner) plan() (prego.FleetPlan, error) {
 			at[m.ServerID] = m.Region
 		}
 		for _, id := range c.Candidates {
-			out.Steps = append(out.Steps, prego.FleetStep{Op: prego.StepOpDelete, ServerID: id, Region: at[id], Round: 1})
+			out.Steps = append(out.Steps, server.FleetStep{Op: server.StepOpDelete, ServerID: id, Region: at[id], Round: 1})
 		}
 	}
 	return out, nil
 }
 
-func creates(regions map[string]int64, round int, replan bool) []prego.FleetStep {
-	var out []prego.FleetStep
+func creates(regions map[string]int64, round int, replan bool) []server.FleetStep {
+	var out []server.FleetStep
 	for _, name := range sortedKeys(regions) {
 		for range regions[name] {
-			out = append(out, prego.FleetStep{Op: prego.StepOpCreate, Region: prego.Region(name), Round: round, Replan: replan})
+			out = append(out, server.FleetStep{Op: server.StepOpCreate, Region: prego.Region(name), Round: round, Replan: replan})
 		}
 	}
 	return out
@@ -384,12 +385,12 @@ func (p *planner) victims() ([]string, error) {
 	return out, nil
 }
 
-func classes(members []prego.FleetMember) [][]region.Node {
+func classes(members []server.FleetMember) [][]region.Node {
 	out := make([][]region.Node, 3)
 	for _, m := range members {
 		class := 2
 		switch {
-		case m.Status == prego.ServerFailed && m.Tenants == 0:
+		case m.Status == server.Failed && m.Tenants == 0:
 			class = 0
 		case m.Tenants == 0:
 			class = 1
@@ -401,7 +402,7 @@ func classes(members []prego.FleetMember) [][]region.Node {
 
 // replace makes members of earlier profiles anew, each in its region, max_surge at a
 // time: first the new ones, and once they are active the old ones go.
-func (p *planner) replace() (prego.FleetPlan, error) {
+func (p *planner) replace() (server.FleetPlan, error) {
 	surge := int64(1)
 	if p.in.MaxSurge != nil {
 		surge = *p.in.MaxSurge
@@ -414,21 +415,21 @@ func (p *planner) replace() (prego.FleetPlan, error) {
 			old = append(old, region.Node{ID: m.ServerID, Region: string(m.Region), CreatedAt: m.CreatedAt, ProfileGeneration: int64(m.Profile)})
 		}
 	}
-	out := prego.FleetPlan{Desired: p.st.Fleet.Size}
+	out := server.FleetPlan{Desired: p.st.Fleet.Size}
 	ids, err := region.SelectVictims(old, region.OldestProfileFirst, nil, int64(len(old)), 0)
 	if err != nil {
 		return out, err
 	}
 	r := Replacement{Count: int64(len(ids)), Regions: map[string]int64{}, Surge: surge}
 	p.data.Status = region.StatusOK
-	if most := p.st.Fleet.Size + min(surge, r.Count); most > prego.MaxFleetSize {
-		p.refuse(string(region.CodeAboveServiceLimit), fmt.Sprintf("The surge would make %d servers, more than the %d allowed per fleet.", most, prego.MaxFleetSize))
+	if most := p.st.Fleet.Size + min(surge, r.Count); most > server.MaxFleetSize {
+		p.refuse(string(region.CodeAboveServiceLimit), fmt.Sprintf("The surge would make %d servers, more than the %d allowed per fleet.", most, server.MaxFleetSize))
 	}
 	for i, id := range ids {
 		round := i/int(surge) + 1
 		r.Regions[string(at[id])]++
-		out.Steps = append(out.Steps, prego.FleetStep{Op: prego.StepOpCreate, Region: at[id], Round: round},
-			prego.FleetStep{Op: prego.StepOpDelete, ServerID: id, Region: at[id], Round: round})
+		out.Steps = append(out.Steps, server.FleetStep{Op: server.StepOpCreate, Region: at[id], Round: round},
+			server.FleetStep{Op: server.StepOpDelete, ServerID: id, Region: at[id], Round: round})
 		if !slices.Contains(p.usable, string(at[id])) {
 			p.refuse(string(region.CodeNoRegion), "No region is found usable.")
 		}
@@ -446,39 +447,39 @@ func (p *planner) replace() (prego.FleetPlan, error) {
 
 // Replan plans what could not be made in its region anew, over the regions in which
 // nothing has failed, as far as the fleet has room.
-func Replan(st prego.FleetState, a prego.FleetAction) (out prego.FleetReplan, err error) {
+func Replan(st server.FleetState, a server.FleetAction) (out server.FleetReplan, err error) {
 	out.Data = a.Data
 	var kept NodeData
 	if err := json.Unmarshal(a.Data, &kept); err != nil {
 		return out, fmt.Errorf("data of action %d: %w", a.Seq, err)
 	}
-	if a.Action == prego.ClusterReplace {
+	if a.Action == server.ClusterReplace {
 		out.Skip = standStill(a.Steps)
 		return out, nil
 	}
 	lost, failed, made, round := map[prego.Region]bool{}, int64(0), int64(0), 0
 	for _, s := range a.Steps {
 		round = max(round, s.Round)
-		if s.Op != prego.StepOpCreate {
+		if s.Op != server.StepOpCreate {
 			continue
 		}
 		if s.Replan {
 			made++
 		}
-		if s.State == prego.FleetStepFailed {
+		if s.State == server.FleetStepFailed {
 			lost[s.Region] = true
 			failed++
 		}
 	}
 	missing := failed - made // those that were made up for already count no more
 	// What failed and is kept for debugging is a member: it takes its room.
-	if f := st.Fleet; f.MaxSize != prego.NoMaxSize {
+	if f := st.Fleet; f.MaxSize != server.NoMaxSize {
 		missing = min(missing, f.MaxSize-f.Size)
 	}
-	missing = min(missing, prego.MaxFleetSize-st.Fleet.Size)
+	missing = min(missing, server.MaxFleetSize-st.Fleet.Size)
 	var policy *region.Policy
 	for _, p := range st.Fleet.Policies {
-		if p.Enabled && p.Type == prego.PolicyRegionPlacement {
+		if p.Enabled && p.Type == server.PolicyRegionPlacement {
 			policy = &region.Policy{}
 			if err := json.Unmarshal(p.Spec, policy); err != nil {
 				return out, fmt.Errorf("policy %s: %w", p.PolicyID, err)
@@ -505,7 +506,7 @@ func Replan(st prego.FleetState, a prego.FleetAction) (out prego.FleetReplan, er
 	out.More = creates(regions, round+1, true)
 	kept.Creation.Regions = map[string]int64{}
 	for _, s := range slices.Concat(a.Steps, out.More) {
-		if s.Op == prego.StepOpCreate && s.State != prego.FleetStepFailed {
+		if s.Op == server.StepOpCreate && s.State != server.FleetStepFailed {
 			kept.Creation.Regions[string(s.Region)]++
 		}
 	}
@@ -517,21 +518,21 @@ func Replan(st prego.FleetState, a prego.FleetAction) (out prego.FleetReplan, er
 // or did not go: what was not begun, but for the old servers whose new ones stand. A
 // server that does not come up is no reason to take an old one down, and one that
 // stays is no reason to make the fleet larger and larger.
-func standStill(steps []prego.FleetStep) (skip []prego.FleetStep) {
+func standStill(steps []server.FleetStep) (skip []server.FleetStep) {
 	stand := map[prego.Region]int{} // new servers whose old ones are still to go
 	for _, s := range steps {
 		switch {
-		case s.Op == prego.StepOpCreate && s.State == prego.FleetStepDone:
+		case s.Op == server.StepOpCreate && s.State == server.FleetStepDone:
 			stand[s.Region]++
-		case s.Op == prego.StepOpDelete && s.State != prego.FleetStepPlanned && s.State != prego.FleetStepSkipped:
+		case s.Op == server.StepOpDelete && s.State != server.FleetStepPlanned && s.State != server.FleetStepSkipped:
 			stand[s.Region]--
 		}
 	}
 	for _, s := range steps {
-		if s.State != prego.FleetStepPlanned {
+		if s.State != server.FleetStepPlanned {
 			continue
 		}
-		if s.Op == prego.StepOpDelete && stand[s.Region] > 0 {
+		if s.Op == server.StepOpDelete && stand[s.Region] > 0 {
 			stand[s.Region]--
 			continue
 		}
@@ -544,9 +545,9 @@ func standStill(steps []prego.FleetStep) (skip []prego.FleetStep) {
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // GracePeriod is how long an action gives servers with tenants to lose them.
-func GracePeriod(a prego.FleetAction) time.Duration {
+func GracePeriod(a server.FleetAction) time.Duration {
 	var seconds *int64
-	if a.Action == prego.ClusterReplace {
+	if a.Action == server.ClusterReplace {
 		if in, err := ParseInputs(a.Action, a.Inputs, false); err == nil {
 			seconds = in.GracePeriod
 		}

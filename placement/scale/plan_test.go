@@ -12,18 +12,19 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/scale"
+	"github.com/prego/prego/server"
 )
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // state is a fleet whose members are as many as given in each region: the first of a
 // region is its oldest.
-func state(regions map[prego.Region]int, change func(*prego.FleetState), policies ...prego.Attachment) prego.FleetState {
-	st := prego.FleetState{Now: now, Usable: prego.Regions(), Fleet: prego.Fleet{FleetID: "pool", Role: prego.RoleApp, MaxSize: prego.NoMaxSize, Profile: 2, Regions: map[prego.Region]int64{}}}
+func state(regions map[prego.Region]int, change func(*server.FleetState), policies ...server.Attachment) server.FleetState {
+	st := server.FleetState{Now: now, Usable: prego.Regions(), Fleet: server.Fleet{FleetID: "pool", Role: prego.RoleApp, MaxSize: server.NoMaxSize, Profile: 2, Regions: map[prego.Region]int64{}}}
 	for _, r := range slices.Sorted(maps.Keys(regions)) {
 		for i := range regions[r] {
-			st.Members = append(st.Members, prego.FleetMember{
-				ServerID: fmt.Sprintf("%s-%d", r, i+1), Region: r, Status: prego.ServerActive, Profile: 2, CreatedAt: now.Add(-time.Duration(100-i) * time.Hour),
+			st.Members = append(st.Members, server.FleetMember{
+				ServerID: fmt.Sprintf("%s-%d", r, i+1), Region: r, Status: server.Active, Profile: 2, CreatedAt: now.Add(-time.Duration(100-i) * time.Hour),
 			})
 			st.Fleet.Regions[r]++
 			st.Fleet.Size++
@@ -36,46 +37,46 @@ func state(regions map[prego.Region]int, change func(*prego.FleetState), policie
 	return st
 }
 
-func policy(t require.TestingT, kind prego.PolicyType, raw string) prego.Attachment {
+func policy(t require.TestingT, kind server.PolicyType, raw string) server.Attachment {
 	spec, err := scale.ParsePolicy(kind, json.RawMessage(raw))
 	require.NoError(t, err, raw)
-	return prego.Attachment{Policy: prego.Policy{PolicyID: "p-" + string(kind), Type: kind, Spec: spec}, Enabled: true}
+	return server.Attachment{Policy: server.Policy{PolicyID: "p-" + string(kind), Type: kind, Spec: spec}, Enabled: true}
 }
 
-func off(a prego.Attachment) prego.Attachment {
+func off(a server.Attachment) server.Attachment {
 	a.Enabled = false
 	return a
 }
 
-func usedAt(a prego.Attachment, ago time.Duration) prego.Attachment {
+func usedAt(a server.Attachment, ago time.Duration) server.Attachment {
 	at := now.Add(-ago)
 	a.LastUsedAt = &at
 	return a
 }
 
-func action(kind prego.FleetActionKind, inputs string) prego.FleetAction {
-	return prego.FleetAction{FleetID: "pool", Seq: 3, Action: kind, Inputs: json.RawMessage(inputs)}
+func action(kind server.FleetActionKind, inputs string) server.FleetAction {
+	return server.FleetAction{FleetID: "pool", Seq: 3, Action: kind, Inputs: json.RawMessage(inputs)}
 }
 
 type regions = map[prego.Region]int
 
 func TestPlan(t *testing.T) {
 	t.Parallel()
-	spread := func(raw string) prego.Attachment {
-		return policy(t, prego.PolicyRegionPlacement, `{"regions":`+raw+`}`)
+	spread := func(raw string) server.Attachment {
+		return policy(t, server.PolicyRegionPlacement, `{"regions":`+raw+`}`)
 	}
 	three := spread(`[{"name":"eu","weight":50},{"name":"us","weight":25,"cap":1},{"name":"sg","weight":25}]`)
-	scaling := func(raw string) prego.Attachment { return policy(t, prego.PolicyScaling, raw) }
-	deletion := func(raw string) prego.Attachment { return policy(t, prego.PolicyDeletion, raw) }
-	home := func(r prego.Region) func(*prego.FleetState) {
-		return func(st *prego.FleetState) { st.Fleet.Region = r }
+	scaling := func(raw string) server.Attachment { return policy(t, server.PolicyScaling, raw) }
+	deletion := func(raw string) server.Attachment { return policy(t, server.PolicyDeletion, raw) }
+	home := func(r prego.Region) func(*server.FleetState) {
+		return func(st *server.FleetState) { st.Fleet.Region = r }
 	}
-	bounds := func(least, most int64) func(*prego.FleetState) {
-		return func(st *prego.FleetState) { st.Fleet.Region, st.Fleet.MinSize, st.Fleet.MaxSize = "eu", least, most }
+	bounds := func(least, most int64) func(*server.FleetState) {
+		return func(st *server.FleetState) { st.Fleet.Region, st.Fleet.MinSize, st.Fleet.MaxSize = "eu", least, most }
 	}
 	for name, c := range map[string]struct {
-		st      prego.FleetState
-		kind    prego.FleetActionKind
+		st      server.FleetState
+		kind    server.FleetActionKind
 		inputs  string
 		data    string
 		reason  string
@@ -85,8 +86,8 @@ func TestPlan(t *testing.T) {
 		// S2: scale out.
 		"out by one without a word":        {state(nil, home("eu")), "CLUSTER_SCALE_OUT", `{}`, `{"status":"OK","creation":{"count":1,"regions":{"eu":1}}}`, "", 1, nil},
 		"out, no policy and no region":     {state(nil, nil), "CLUSTER_SCALE_OUT", `{}`, `{"status":"ERROR","reason":"No region is found usable."}`, "no_usable_region", 0, nil},
-		"out, its region is not served":    {state(nil, func(st *prego.FleetState) { st.Fleet.Region, st.Usable = "eu", []prego.Region{"us"} }), "CLUSTER_SCALE_OUT", `{}`, `{"status":"ERROR","reason":"No region is found usable."}`, "no_usable_region", 0, nil},
-		"out, provider disabled":           {state(nil, func(st *prego.FleetState) { st.Usable = []prego.Region{} }, three), "CLUSTER_SCALE_OUT", `{}`, `{"status":"ERROR","reason":"No region is found usable."}`, "no_usable_region", 0, nil},
+		"out, its region is not served":    {state(nil, func(st *server.FleetState) { st.Fleet.Region, st.Usable = "eu", []prego.Region{"us"} }), "CLUSTER_SCALE_OUT", `{}`, `{"status":"ERROR","reason":"No region is found usable."}`, "no_usable_region", 0, nil},
+		"out, provider disabled":           {state(nil, func(st *server.FleetState) { st.Usable = []prego.Region{} }, three), "CLUSTER_SCALE_OUT", `{}`, `{"status":"ERROR","reason":"No region is found usable."}`, "no_usable_region", 0, nil},
 		"out over regions, a cap binds":    {state(nil, nil, three), "CLUSTER_SCALE_OUT", `{"count":5}`, `{"status":"OK","creation":{"count":5,"regions":{"eu":3,"us":1,"sg":1}}}`, "", 5, []string{"p-region_placement"}},
 		"out, no room below the caps":      {state(nil, nil, spread(`[{"name":"eu","cap":1}]`)), "CLUSTER_SCALE_OUT", `{"count":2}`, `{"status":"ERROR","reason":"There is no feasible plan to handle all nodes."}`, "no_feasible_plan", 0, nil},
 		"out, policy disabled":             {state(nil, home("sg"), off(three)), "CLUSTER_SCALE_OUT", `{"count":2}`, `{"status":"OK","creation":{"count":2,"regions":{"sg":2}}}`, "", 2, nil},
@@ -114,17 +115,17 @@ func TestPlan(t *testing.T) {
 		"in over regions":                   {state(regions{"eu": 4, "us": 3}, nil, spread(`[{"name":"eu"},{"name":"us"}]`)), "CLUSTER_SCALE_IN", `{"count":3}`, `{"status":"OK","deletion":{"count":3,"regions":{"eu":2,"us":1},"candidates":["eu-1","eu-2","us-1"]}}`, "", 4, []string{"p-region_placement"}},
 		"in, the youngest of each region":   {state(regions{"eu": 4, "us": 3}, nil, spread(`[{"name":"eu"},{"name":"us"}]`), deletion(`{"criteria":"YOUNGEST_FIRST","grace_period":90}`)), "CLUSTER_SCALE_IN", `{"count":3}`, `{"status":"OK","deletion":{"count":3,"regions":{"eu":2,"us":1},"candidates":["eu-4","eu-3","us-3"],"grace_period":90}}`, "", 4, []string{"p-region_placement", "p-deletion"}},
 		"in, the policy listed first":       {state(regions{"eu": 2}, nil, deletion(`{"criteria":"YOUNGEST_FIRST"}`), spread(`[{"name":"eu"}]`)), "CLUSTER_SCALE_IN", `{}`, `{"status":"OK","deletion":{"count":1,"regions":{"eu":1},"candidates":["eu-2"]}}`, "", 1, []string{"p-deletion", "p-region_placement"}},
-		"in, the oldest profile":            {state(regions{"eu": 3}, func(st *prego.FleetState) { st.Members[2].Profile = 1 }, deletion(`{"criteria":"OLDEST_PROFILE_FIRST"}`)), "CLUSTER_SCALE_IN", `{}`, `{"status":"OK","deletion":{"count":1,"candidates":["eu-3"]}}`, "", 2, []string{"p-deletion"}},
-		"in, failed, empty, then the other": {state(regions{"eu": 3}, func(st *prego.FleetState) { st.Members[0].Tenants = 2; st.Members[2].Status = prego.ServerFailed }), "CLUSTER_SCALE_IN", `{"count":3}`, `{"status":"OK","deletion":{"count":3,"candidates":["eu-3","eu-2","eu-1"]}}`, "", 0, nil},
-		"in, failed with tenants goes last": {state(regions{"eu": 2}, func(st *prego.FleetState) { st.Members[0].Tenants = 1; st.Members[0].Status = prego.ServerFailed }), "CLUSTER_SCALE_IN", `{}`, `{"status":"OK","deletion":{"count":1,"candidates":["eu-2"]}}`, "", 1, nil},
-		"in, empty ones within the regions": {state(regions{"eu": 2, "us": 2}, func(st *prego.FleetState) { st.Members[0].Tenants = 1; st.Members[2].Tenants = 1 }, spread(`[{"name":"eu"},{"name":"us"}]`)), "CLUSTER_SCALE_IN", `{"count":2}`, `{"status":"OK","deletion":{"count":2,"regions":{"eu":1,"us":1},"candidates":["eu-2","us-2"]}}`, "", 2, []string{"p-region_placement"}},
+		"in, the oldest profile":            {state(regions{"eu": 3}, func(st *server.FleetState) { st.Members[2].Profile = 1 }, deletion(`{"criteria":"OLDEST_PROFILE_FIRST"}`)), "CLUSTER_SCALE_IN", `{}`, `{"status":"OK","deletion":{"count":1,"candidates":["eu-3"]}}`, "", 2, []string{"p-deletion"}},
+		"in, failed, empty, then the other": {state(regions{"eu": 3}, func(st *server.FleetState) { st.Members[0].Tenants = 2; st.Members[2].Status = server.Failed }), "CLUSTER_SCALE_IN", `{"count":3}`, `{"status":"OK","deletion":{"count":3,"candidates":["eu-3","eu-2","eu-1"]}}`, "", 0, nil},
+		"in, failed with tenants goes last": {state(regions{"eu": 2}, func(st *server.FleetState) { st.Members[0].Tenants = 1; st.Members[0].Status = server.Failed }), "CLUSTER_SCALE_IN", `{}`, `{"status":"OK","deletion":{"count":1,"candidates":["eu-2"]}}`, "", 1, nil},
+		"in, empty ones within the regions": {state(regions{"eu": 2, "us": 2}, func(st *server.FleetState) { st.Members[0].Tenants = 1; st.Members[2].Tenants = 1 }, spread(`[{"name":"eu"},{"name":"us"}]`)), "CLUSTER_SCALE_IN", `{"count":2}`, `{"status":"OK","deletion":{"count":2,"regions":{"eu":1,"us":1},"candidates":["eu-2","us-2"]}}`, "", 2, []string{"p-region_placement"}},
 		"in, a scaling policy":              {state(regions{"eu": 4}, nil, scaling(`{"event":"CLUSTER_SCALE_IN","adjustment":{"number":2}}`)), "CLUSTER_SCALE_IN", `{}`, `{"status":"OK","deletion":{"count":2,"candidates":["eu-1","eu-2"]}}`, "", 2, []string{"p-scaling"}},
 		"in, below the exact size":          {state(regions{"eu": 2}, nil, scaling(`{"event":"CLUSTER_SCALE_IN","adjustment":{"type":"EXACT_CAPACITY","number":3}}`)), "CLUSTER_SCALE_IN", `{}`, `{"status":"OK"}`, "", 2, []string{"p-scaling"}},
 		"in, below min":                     {state(regions{"eu": 2}, bounds(2, -1)), "CLUSTER_SCALE_IN", `{}`, `{"status":"ERROR","reason":"The target capacity (1) is less than the fleet's min_size (2)."}`, "target_below_fleet_min_size", 2, nil},
 		"in, still above max":               {state(regions{"eu": 5}, bounds(0, 2)), "CLUSTER_SCALE_IN", `{}`, `{"status":"OK","deletion":{"count":1,"candidates":["eu-1"]}}`, "", 4, nil},
 		"in, more than there are":           {state(regions{"eu": 2}, nil), "CLUSTER_SCALE_IN", `{"count":3}`, `{"status":"ERROR","reason":"The target capacity (-1) is less than the fleet's min_size (0)."}`, "target_below_fleet_min_size", 2, nil},
 		"in, elsewhere than listed":         {state(regions{"sg": 2}, nil, spread(`[{"name":"eu"}]`)), "CLUSTER_SCALE_IN", `{}`, `{"status":"ERROR","reason":"There is no feasible plan to handle all nodes."}`, "no_feasible_plan", 2, nil},
-		"in, some are not asked for yet":    {state(regions{"eu": 1}, func(st *prego.FleetState) { st.Fleet.Size, st.Fleet.Regions["eu"] = 3, 3 }), "CLUSTER_SCALE_IN", `{"count":2}`, `{"status":"ERROR","reason":"2 servers are to go of fewer that stand."}`, "too_few_nodes", 3, nil},
+		"in, some are not asked for yet":    {state(regions{"eu": 1}, func(st *server.FleetState) { st.Fleet.Size, st.Fleet.Regions["eu"] = 3, 3 }), "CLUSTER_SCALE_IN", `{"count":2}`, `{"status":"ERROR","reason":"2 servers are to go of fewer that stand."}`, "too_few_nodes", 3, nil},
 		// S3: resize.
 		"resize up":                  {state(regions{"eu": 1}, nil, three), "CLUSTER_RESIZE", `{"adjustment_type":"EXACT_CAPACITY","number":4}`, `{"status":"OK","creation":{"count":3,"regions":{"eu":1,"us":1,"sg":1}}}`, "", 4, []string{"p-region_placement"}},
 		"resize down":                {state(regions{"eu": 3}, nil, three), "CLUSTER_RESIZE", `{"adjustment_type":"CHANGE_IN_CAPACITY","number":-2}`, `{"status":"OK","deletion":{"count":2,"regions":{"eu":2},"candidates":["eu-1","eu-2"]}}`, "", 1, []string{"p-region_placement"}},
@@ -141,7 +142,7 @@ func TestPlan(t *testing.T) {
 		// S4: node create.
 		"node by policy":                {state(regions{"eu": 1}, nil, three), "NODE_CREATE", `{}`, `{"status":"OK","creation":{"count":1,"regions":{"us":1}}}`, "", 2, []string{"p-region_placement"}},
 		"node in its region over a cap": {state(regions{"us": 1}, nil, three), "NODE_CREATE", `{"region":"us"}`, `{"status":"OK","creation":{"count":1,"regions":{"us":1}}}`, "", 2, []string{"p-region_placement"}},
-		"node in a region not served":   {state(nil, func(st *prego.FleetState) { st.Usable = []prego.Region{"eu"} }, three), "NODE_CREATE", `{"region":"us"}`, `{"status":"ERROR","reason":"No region is found usable."}`, "no_usable_region", 0, nil},
+		"node in a region not served":   {state(nil, func(st *server.FleetState) { st.Usable = []prego.Region{"eu"} }, three), "NODE_CREATE", `{"region":"us"}`, `{"status":"ERROR","reason":"No region is found usable."}`, "no_usable_region", 0, nil},
 		"node at home":                  {state(nil, home("eu")), "NODE_CREATE", `{}`, `{"status":"OK","creation":{"count":1,"regions":{"eu":1}}}`, "", 1, nil},
 		"node above max":                {state(regions{"eu": 3}, bounds(0, 3)), "NODE_CREATE", `{}`, `{"status":"ERROR","reason":"The target capacity (4) is greater than the fleet's max_size (3)."}`, "target_above_fleet_max_size", 3, nil},
 		"node below min":                {state(nil, bounds(3, 3)), "NODE_CREATE", `{}`, `{"status":"OK","creation":{"count":1,"regions":{"eu":1}}}`, "", 1, nil},
@@ -165,7 +166,7 @@ func TestPlan(t *testing.T) {
 }
 
 // used are the policies that had a say; of a plan that is refused they are not kept.
-func used(p prego.FleetPlan, want []string) []string {
+func used(p server.FleetPlan, want []string) []string {
 	if p.Reason != "" {
 		return want
 	}
@@ -174,8 +175,8 @@ func used(p prego.FleetPlan, want []string) []string {
 
 func TestPlanOfAReplacement(t *testing.T) {
 	t.Parallel()
-	old := func(ids ...string) func(*prego.FleetState) {
-		return func(st *prego.FleetState) {
+	old := func(ids ...string) func(*server.FleetState) {
+		return func(st *server.FleetState) {
 			for i := range st.Members {
 				if slices.Contains(ids, st.Members[i].ServerID) {
 					st.Members[i].Profile = 1
@@ -183,65 +184,65 @@ func TestPlanOfAReplacement(t *testing.T) {
 			}
 		}
 	}
-	steps := func(p prego.FleetPlan) (out []string) {
+	steps := func(p server.FleetPlan) (out []string) {
 		for _, s := range p.Steps {
 			out = append(out, fmt.Sprintf("%d %s %s%s", s.Round, s.Op, s.Region, s.ServerID))
 		}
 		return out
 	}
-	p, err := scale.Plan(state(regions{"eu": 2, "us": 2}, old("eu-1", "us-1", "us-2")), action(prego.ClusterReplace, `{"max_surge":2}`))
+	p, err := scale.Plan(state(regions{"eu": 2, "us": 2}, old("eu-1", "us-1", "us-2")), action(server.ClusterReplace, `{"max_surge":2}`))
 	require.NoError(t, err)
 	require.JSONEq(t, `{"status":"OK","replacement":{"count":3,"regions":{"eu":1,"us":2},"max_surge":2}}`, string(p.Data))
 	require.Equal(t, []string{"1 create eu", "1 delete eueu-1", "1 create us", "1 delete usus-1", "2 create us", "2 delete usus-2"}, steps(p))
 	require.EqualValues(t, 4, p.Desired)
 
-	p, err = scale.Plan(state(regions{"eu": 2}, nil), action(prego.ClusterReplace, `{}`))
+	p, err = scale.Plan(state(regions{"eu": 2}, nil), action(server.ClusterReplace, `{}`))
 	require.NoError(t, err)
 	require.JSONEq(t, `{"status":"OK","replacement":{"count":0,"regions":{},"max_surge":1}}`, string(p.Data))
 	require.Empty(t, p.Steps)
 
-	p, err = scale.Plan(state(regions{"eu": 1}, func(st *prego.FleetState) { old("eu-1")(st); st.Usable = nil }), action(prego.ClusterReplace, `{}`))
+	p, err = scale.Plan(state(regions{"eu": 1}, func(st *server.FleetState) { old("eu-1")(st); st.Usable = nil }), action(server.ClusterReplace, `{}`))
 	require.NoError(t, err)
 	require.Equal(t, "no_usable_region", p.Reason)
 	require.Empty(t, p.Steps)
 
-	p, err = scale.Plan(state(regions{"eu": 3}, func(st *prego.FleetState) { old("eu-1", "eu-2")(st); st.Fleet.Size = prego.MaxFleetSize - 1 }), action(prego.ClusterReplace, `{"max_surge":2}`))
+	p, err = scale.Plan(state(regions{"eu": 3}, func(st *server.FleetState) { old("eu-1", "eu-2")(st); st.Fleet.Size = server.MaxFleetSize - 1 }), action(server.ClusterReplace, `{"max_surge":2}`))
 	require.NoError(t, err)
 	require.Equal(t, "target_above_service_limit", p.Reason)
 }
 
-func step(op prego.FleetStepOp, id string, r prego.Region, round int, st prego.FleetStepState, replan ...bool) prego.FleetStep {
-	return prego.FleetStep{Op: op, ServerID: id, Region: r, Round: round, State: st, Replan: len(replan) > 0}
+func step(op server.FleetStepOp, id string, r prego.Region, round int, st server.FleetStepState, replan ...bool) server.FleetStep {
+	return server.FleetStep{Op: op, ServerID: id, Region: r, Round: round, State: st, Replan: len(replan) > 0}
 }
 
 func TestReplan(t *testing.T) {
 	t.Parallel()
-	three := policy(t, prego.PolicyRegionPlacement, `{"regions":[{"name":"eu","cap":3},{"name":"us"},{"name":"sg"}]}`)
+	three := policy(t, server.PolicyRegionPlacement, `{"regions":[{"name":"eu","cap":3},{"name":"us"},{"name":"sg"}]}`)
 	make3 := `{"status":"OK","creation":{"count":3,"regions":{"eu":1,"us":1,"sg":1}}}`
-	first := []prego.FleetStep{
-		step("create", "a", "eu", 1, prego.FleetStepDone), step("create", "b", "us", 1, prego.FleetStepFailed), step("create", "c", "sg", 1, prego.FleetStepDone),
+	first := []server.FleetStep{
+		step("create", "a", "eu", 1, server.FleetStepDone), step("create", "b", "us", 1, server.FleetStepFailed), step("create", "c", "sg", 1, server.FleetStepDone),
 	}
-	more := func(s ...prego.FleetStep) []prego.FleetStep { return append(slices.Clone(first), s...) }
+	more := func(s ...server.FleetStep) []server.FleetStep { return append(slices.Clone(first), s...) }
 	for name, c := range map[string]struct {
-		st     prego.FleetState
-		kind   prego.FleetActionKind
+		st     server.FleetState
+		kind   server.FleetActionKind
 		inputs string
-		steps  []prego.FleetStep
+		steps  []server.FleetStep
 		want   []string // round region
 		data   string
 	}{
 		"elsewhere":                  {state(regions{"eu": 1, "sg": 1}, nil, three), "CLUSTER_SCALE_OUT", `{"count":3}`, first, []string{"2 eu"}, `{"status":"OK","creation":{"count":3,"regions":{"eu":2,"sg":1}}}`},
-		"made up for":                {state(regions{"eu": 2, "sg": 1}, nil, three), "CLUSTER_SCALE_OUT", `{"count":3}`, more(step("create", "d", "eu", 2, prego.FleetStepDone, true)), nil, make3},
-		"failed there, too":          {state(regions{"eu": 1, "sg": 1}, nil, three), "CLUSTER_SCALE_OUT", `{"count":3}`, more(step("create", "d", "eu", 2, prego.FleetStepFailed, true)), []string{"3 sg"}, `{"status":"OK","creation":{"count":3,"regions":{"eu":1,"sg":2}}}`},
-		"failed everywhere":          {state(regions{"eu": 1}, nil, three), "CLUSTER_SCALE_OUT", `{"count":3}`, more(step("create", "d", "eu", 2, prego.FleetStepFailed, true), step("create", "e", "sg", 3, prego.FleetStepFailed, true)), nil, make3},
-		"caps hold":                  {state(regions{"eu": 3, "sg": 1}, func(st *prego.FleetState) { st.Usable = []prego.Region{"eu", "us"} }, three), "CLUSTER_SCALE_OUT", `{"count":3}`, first, nil, make3},
-		"the bounds hold":            {state(regions{"eu": 1, "sg": 2}, func(st *prego.FleetState) { st.Fleet.MaxSize = 3 }, three), "CLUSTER_SCALE_OUT", `{"count":3}`, first, nil, make3},
+		"made up for":                {state(regions{"eu": 2, "sg": 1}, nil, three), "CLUSTER_SCALE_OUT", `{"count":3}`, more(step("create", "d", "eu", 2, server.FleetStepDone, true)), nil, make3},
+		"failed there, too":          {state(regions{"eu": 1, "sg": 1}, nil, three), "CLUSTER_SCALE_OUT", `{"count":3}`, more(step("create", "d", "eu", 2, server.FleetStepFailed, true)), []string{"3 sg"}, `{"status":"OK","creation":{"count":3,"regions":{"eu":1,"sg":2}}}`},
+		"failed everywhere":          {state(regions{"eu": 1}, nil, three), "CLUSTER_SCALE_OUT", `{"count":3}`, more(step("create", "d", "eu", 2, server.FleetStepFailed, true), step("create", "e", "sg", 3, server.FleetStepFailed, true)), nil, make3},
+		"caps hold":                  {state(regions{"eu": 3, "sg": 1}, func(st *server.FleetState) { st.Usable = []prego.Region{"eu", "us"} }, three), "CLUSTER_SCALE_OUT", `{"count":3}`, first, nil, make3},
+		"the bounds hold":            {state(regions{"eu": 1, "sg": 2}, func(st *server.FleetState) { st.Fleet.MaxSize = 3 }, three), "CLUSTER_SCALE_OUT", `{"count":3}`, first, nil, make3},
 		"no policy":                  {state(regions{"eu": 2}, nil), "CLUSTER_SCALE_OUT", `{"count":3}`, first, nil, make3},
 		"policy disabled":            {state(regions{"eu": 2}, nil, off(three)), "CLUSTER_SCALE_OUT", `{"count":3}`, first, nil, make3},
 		"only in the regions asked":  {state(regions{"eu": 1, "sg": 1}, nil, three), "CLUSTER_SCALE_OUT", `{"count":3,"regions":["us","sg"]}`, first, []string{"2 sg"}, `{"status":"OK","creation":{"count":3,"regions":{"eu":1,"sg":2}}}`},
 		"a node of its own region":   {state(nil, nil, three), "NODE_CREATE", `{"region":"us"}`, first[1:2], nil, make3},
 		"a node of any region":       {state(nil, nil, three), "NODE_CREATE", `{}`, first[1:2], []string{"2 eu"}, `{"status":"OK","creation":{"count":3,"regions":{"eu":1}}}`},
-		"only a server that is kept": {state(nil, nil, three), "CLUSTER_SCALE_IN", `{}`, []prego.FleetStep{step("delete", "a", "eu", 1, prego.FleetStepKept)}, nil, make3},
+		"only a server that is kept": {state(nil, nil, three), "CLUSTER_SCALE_IN", `{}`, []server.FleetStep{step("delete", "a", "eu", 1, server.FleetStepKept)}, nil, make3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -253,14 +254,14 @@ func TestReplan(t *testing.T) {
 			var got []string
 			for _, s := range r.More {
 				require.True(t, s.Replan)
-				require.Equal(t, prego.StepOpCreate, s.Op)
+				require.Equal(t, server.StepOpCreate, s.Op)
 				got = append(got, fmt.Sprintf("%d %s", s.Round, s.Region))
 			}
 			require.Equal(t, c.want, got)
 			require.JSONEq(t, c.data, string(r.Data))
 		})
 	}
-	a := action(prego.ClusterScaleOut, `{}`)
+	a := action(server.ClusterScaleOut, `{}`)
 	a.Data = json.RawMessage(`[`)
 	_, err := scale.Replan(state(nil, nil), a)
 	require.ErrorContains(t, err, "data of action 3: unexpected end of JSON input")
@@ -269,27 +270,27 @@ func TestReplan(t *testing.T) {
 // TestReplanOfAReplacement: old servers go only for new ones that stand.
 func TestReplanOfAReplacement(t *testing.T) {
 	t.Parallel()
-	const planned, done, failed, kept = prego.FleetStepPlanned, prego.FleetStepDone, prego.FleetStepFailed, prego.FleetStepKept
+	const planned, done, failed, kept = server.FleetStepPlanned, server.FleetStepDone, server.FleetStepFailed, server.FleetStepKept
 	for name, c := range map[string]struct {
-		steps []prego.FleetStep
+		steps []server.FleetStep
 		skip  []string
 	}{
-		"the new one failed": {[]prego.FleetStep{
+		"the new one failed": {[]server.FleetStep{
 			step("create", "n1", "eu", 1, failed), step("delete", "o1", "eu", 1, planned), step("create", "n2", "eu", 2, planned), step("delete", "o2", "eu", 2, planned),
 		}, []string{"o1", "n2", "o2"}},
-		"one of two failed": {[]prego.FleetStep{
+		"one of two failed": {[]server.FleetStep{
 			step("create", "n1", "eu", 1, failed), step("create", "n2", "eu", 1, done), step("delete", "o1", "eu", 1, planned), step("delete", "o2", "eu", 1, planned), step("create", "n3", "eu", 2, planned),
 		}, []string{"o2", "n3"}},
-		"elsewhere one stands": {[]prego.FleetStep{
+		"elsewhere one stands": {[]server.FleetStep{
 			step("create", "n1", "eu", 1, failed), step("create", "n2", "us", 1, done), step("delete", "o1", "eu", 1, planned), step("delete", "o2", "us", 1, planned),
 		}, []string{"o1"}},
-		"the old one stays": {[]prego.FleetStep{
+		"the old one stays": {[]server.FleetStep{
 			step("create", "n1", "eu", 1, done), step("delete", "o1", "eu", 1, kept), step("create", "n2", "eu", 2, planned), step("delete", "o2", "eu", 2, planned),
 		}, []string{"n2", "o2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := action(prego.ClusterReplace, `{}`)
+			a := action(server.ClusterReplace, `{}`)
 			a.Data, a.Steps = json.RawMessage(`{"status":"OK"}`), c.steps
 			r, err := scale.Replan(state(regions{"eu": 2}, nil), a)
 			require.NoError(t, err)
@@ -307,11 +308,11 @@ func TestReplanOfAReplacement(t *testing.T) {
 
 func TestGracePeriod(t *testing.T) {
 	t.Parallel()
-	a := action(prego.ClusterScaleIn, `{}`)
+	a := action(server.ClusterScaleIn, `{}`)
 	a.Data = json.RawMessage(`{"status":"OK","deletion":{"count":1,"grace_period":90}}`)
 	require.Equal(t, 90*time.Second, scale.GracePeriod(a))
 	a.Data = json.RawMessage(`{"status":"OK","deletion":{"count":1}}`)
 	require.Zero(t, scale.GracePeriod(a))
-	require.Equal(t, time.Minute, scale.GracePeriod(action(prego.ClusterReplace, `{"grace_period":60}`)))
-	require.Zero(t, scale.GracePeriod(action(prego.ClusterReplace, `{}`)))
+	require.Equal(t, time.Minute, scale.GracePeriod(action(server.ClusterReplace, `{"grace_period":60}`)))
+	require.Zero(t, scale.GracePeriod(action(server.ClusterReplace, `{}`)))
 }

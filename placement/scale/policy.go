@@ -15,13 +15,14 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/region"
+	"github.com/prego/prego/server"
 )
 
 // ScalingSpec is the spec of a scaling policy: how many servers come or go when an
 // action that names no count happens.
 type ScalingSpec struct {
-	Event      prego.FleetActionKind `json:"event"` // CLUSTER_SCALE_OUT or CLUSTER_SCALE_IN
-	Adjustment Adjustment            `json:"adjustment"`
+	Event      server.FleetActionKind `json:"event"` // CLUSTER_SCALE_OUT or CLUSTER_SCALE_IN
+	Adjustment Adjustment             `json:"adjustment"`
 }
 
 // Adjustment is by how many.
@@ -53,19 +54,19 @@ type regionSpec struct {
 
 // ParsePolicy checks a policy's spec and fills in what is absent. Regions are those
 // of this service.
-func ParsePolicy(kind prego.PolicyType, raw json.RawMessage) (json.RawMessage, error) {
+func ParsePolicy(kind server.PolicyType, raw json.RawMessage) (json.RawMessage, error) {
 	var v any
 	var err error
 	switch kind {
-	case prego.PolicyScaling:
+	case server.PolicyScaling:
 		var s ScalingSpec
 		if err = decode(raw, &s, "spec"); err == nil {
 			err = s.validate()
 		}
 		v = s
-	case prego.PolicyRegionPlacement:
+	case server.PolicyRegionPlacement:
 		v, err = parseRegions(raw)
-	case prego.PolicyDeletion:
+	case server.PolicyDeletion:
 		var s DeletionSpec
 		if err = decode(raw, &s, "spec"); err == nil {
 			err = s.validate()
@@ -105,7 +106,7 @@ func parseRegions(raw json.RawMessage) (region.Policy, error) {
 func (s *ScalingSpec) validate() error {
 	a := s.Adjustment
 	switch {
-	case s.Event != prego.ClusterScaleOut && s.Event != prego.ClusterScaleIn:
+	case s.Event != server.ClusterScaleOut && s.Event != server.ClusterScaleIn:
 		return prego.Invalid("spec.event", "must be CLUSTER_SCALE_OUT or CLUSTER_SCALE_IN")
 	case a.Type == "":
 		s.Adjustment.Type = region.ChangeInCapacity
@@ -113,9 +114,9 @@ func (s *ScalingSpec) validate() error {
 		return prego.Invalid("spec.adjustment.type", "must be EXACT_CAPACITY, CHANGE_IN_CAPACITY or CHANGE_IN_PERCENTAGE")
 	}
 	switch {
-	case a.Number < 1 || a.Number > prego.MaxFleetSize:
+	case a.Number < 1 || a.Number > server.MaxFleetSize:
 		return prego.Invalid("spec.adjustment.number", "must be 1 to 1000")
-	case a.MinStep < 0 || a.MinStep > prego.MaxFleetSize:
+	case a.MinStep < 0 || a.MinStep > server.MaxFleetSize:
 		return prego.Invalid("spec.adjustment.min_step", "must be 0 to 1000")
 	case a.Cooldown < 0 || a.Cooldown > 86400:
 		return prego.Invalid("spec.adjustment.cooldown", "must be 0 to 86400 seconds")
@@ -130,8 +131,8 @@ func (s *DeletionSpec) validate() error {
 	switch {
 	case !s.Criteria.Valid():
 		return prego.Invalid("spec.criteria", "must be OLDEST_FIRST, YOUNGEST_FIRST, OLDEST_PROFILE_FIRST or RANDOM")
-	case s.GracePeriod < 0 || s.GracePeriod > int64(prego.MaxGracePeriod/time.Second):
-		return prego.Invalid("spec.grace_period", fmt.Sprintf("must be 0 to %d seconds", int64(prego.MaxGracePeriod/time.Second)))
+	case s.GracePeriod < 0 || s.GracePeriod > int64(server.MaxGracePeriod/time.Second):
+		return prego.Invalid("spec.grace_period", fmt.Sprintf("must be 0 to %d seconds", int64(server.MaxGracePeriod/time.Second)))
 	}
 	return nil
 }
@@ -151,17 +152,17 @@ type Inputs struct {
 	GracePeriod    *int64            `json:"grace_period,omitempty"` // replace: seconds, as in DeletionSpec
 }
 
-var inputsOf = map[prego.FleetActionKind][]string{
-	prego.ClusterScaleOut: {"count", "regions"},
-	prego.ClusterScaleIn:  {"count"},
-	prego.ClusterResize:   {"adjustment_type", "number", "min_size", "max_size", "min_step", "strict"},
-	prego.ClusterReplace:  {"max_surge", "grace_period"},
-	prego.NodeCreate:      {"region"},
+var inputsOf = map[server.FleetActionKind][]string{
+	server.ClusterScaleOut: {"count", "regions"},
+	server.ClusterScaleIn:  {"count"},
+	server.ClusterResize:   {"adjustment_type", "number", "min_size", "max_size", "min_step", "strict"},
+	server.ClusterReplace:  {"max_surge", "grace_period"},
+	server.NodeCreate:      {"region"},
 }
 
 // ParseInputs checks an action's inputs. strict is what a resize is that does not
 // say: true over the API, false inside an action.
-func ParseInputs(kind prego.FleetActionKind, raw json.RawMessage, strict bool) (Inputs, error) {
+func ParseInputs(kind server.FleetActionKind, raw json.RawMessage, strict bool) (Inputs, error) {
 	var in Inputs
 	known, ok := inputsOf[kind]
 	if !ok {
@@ -182,21 +183,21 @@ func ParseInputs(kind prego.FleetActionKind, raw json.RawMessage, strict bool) (
 	if err := decode(raw, &in, "inputs"); err != nil {
 		return in, err
 	}
-	if kind == prego.ClusterResize && in.Strict == nil {
+	if kind == server.ClusterResize && in.Strict == nil {
 		in.Strict = &strict
 	}
 	return in, in.validate(kind)
 }
 
-func (in *Inputs) validate(kind prego.FleetActionKind) error {
+func (in *Inputs) validate(kind server.FleetActionKind) error {
 	within := func(field string, v *int64, least, most int64) error {
 		if v != nil && (*v < least || *v > most) {
 			return prego.Invalid("inputs."+field, fmt.Sprintf("must be %d to %d", least, most))
 		}
 		return nil
 	}
-	if err := errors.Join(within("count", in.Count, 1, prego.MaxFleetSize), within("max_surge", in.MaxSurge, 1, 100),
-		within("grace_period", in.GracePeriod, 0, int64(prego.MaxGracePeriod/time.Second))); err != nil {
+	if err := errors.Join(within("count", in.Count, 1, server.MaxFleetSize), within("max_surge", in.MaxSurge, 1, 100),
+		within("grace_period", in.GracePeriod, 0, int64(server.MaxGracePeriod/time.Second))); err != nil {
 		return err
 	}
 	for i, r := range in.Regions {
@@ -210,7 +211,7 @@ func (in *Inputs) validate(kind prego.FleetActionKind) error {
 	if in.Region != "" && !in.Region.Valid() {
 		return prego.Invalid("inputs.region", "must be one of sg, eu, us")
 	}
-	if kind != prego.ClusterResize {
+	if kind != server.ClusterResize {
 		return nil
 	}
 	if in.AdjustmentType != "" && in.Number == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/region"
 	"github.com/prego/prego/placement/scale"
+	"github.com/prego/prego/server"
 )
 
 func refusedWith(t *testing.T, err error, code prego.Code, field, name string) {
@@ -25,15 +26,15 @@ func refusedWith(t *testing.T, err error, code prego.Code, field, name string) {
 func TestParsePolicy(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]struct {
-		kind prego.PolicyType
+		kind server.PolicyType
 		out  string
 	}{
-		`{"regions":[{"name":"eu"},{"name":"us","weight":0,"cap":0}]}`: {prego.PolicyRegionPlacement, `{"regions":[{"name":"eu","weight":100,"cap":-1},{"name":"us","weight":0,"cap":0}]}`},
-		`{}`: {prego.PolicyDeletion, `{"criteria":"OLDEST_FIRST"}`},
-		`{"criteria":"RANDOM","grace_period":604800}`:            {prego.PolicyDeletion, `{"criteria":"RANDOM","grace_period":604800}`},
-		`{"event":"CLUSTER_SCALE_IN","adjustment":{"number":1}}`: {prego.PolicyScaling, `{"event":"CLUSTER_SCALE_IN","adjustment":{"type":"CHANGE_IN_CAPACITY","number":1}}`},
+		`{"regions":[{"name":"eu"},{"name":"us","weight":0,"cap":0}]}`: {server.PolicyRegionPlacement, `{"regions":[{"name":"eu","weight":100,"cap":-1},{"name":"us","weight":0,"cap":0}]}`},
+		`{}`: {server.PolicyDeletion, `{"criteria":"OLDEST_FIRST"}`},
+		`{"criteria":"RANDOM","grace_period":604800}`:            {server.PolicyDeletion, `{"criteria":"RANDOM","grace_period":604800}`},
+		`{"event":"CLUSTER_SCALE_IN","adjustment":{"number":1}}`: {server.PolicyScaling, `{"event":"CLUSTER_SCALE_IN","adjustment":{"type":"CHANGE_IN_CAPACITY","number":1}}`},
 		`{"event":"CLUSTER_SCALE_OUT","adjustment":{"type":"CHANGE_IN_PERCENTAGE","number":1000,"min_step":1,"cooldown":86400,"best_effort":true}}`: {
-			prego.PolicyScaling,
+			server.PolicyScaling,
 			`{"event":"CLUSTER_SCALE_OUT","adjustment":{"type":"CHANGE_IN_PERCENTAGE","number":1000,"min_step":1,"best_effort":true,"cooldown":86400}}`,
 		},
 	} {
@@ -45,7 +46,7 @@ func TestParsePolicy(t *testing.T) {
 		require.Equal(t, string(got), string(again), "what is kept is taken as it is")
 	}
 	for _, c := range []struct {
-		kind  prego.PolicyType
+		kind  server.PolicyType
 		raw   string
 		code  prego.Code
 		field string
@@ -93,20 +94,20 @@ func TestParsePolicy(t *testing.T) {
 func TestParseInputs(t *testing.T) {
 	t.Parallel()
 	for _, raw := range []string{``, `null`, `{}`} {
-		in, err := scale.ParseInputs(prego.ClusterScaleOut, json.RawMessage(raw), true)
+		in, err := scale.ParseInputs(server.ClusterScaleOut, json.RawMessage(raw), true)
 		require.NoError(t, err)
 		require.Equal(t, scale.Inputs{}, in)
 	}
 	for _, strict := range []bool{true, false} {
-		in, err := scale.ParseInputs(prego.ClusterResize, json.RawMessage(`{"adjustment_type":"EXACT_CAPACITY","number":0}`), strict)
+		in, err := scale.ParseInputs(server.ClusterResize, json.RawMessage(`{"adjustment_type":"EXACT_CAPACITY","number":0}`), strict)
 		require.NoError(t, err)
 		require.Equal(t, strict, *in.Strict)
-		in, err = scale.ParseInputs(prego.ClusterResize, json.RawMessage(`{"max_size":-1,"strict":false}`), true)
+		in, err = scale.ParseInputs(server.ClusterResize, json.RawMessage(`{"max_size":-1,"strict":false}`), true)
 		require.NoError(t, err)
 		require.False(t, *in.Strict)
 	}
 	for _, c := range []struct {
-		kind  prego.FleetActionKind
+		kind  server.FleetActionKind
 		raw   string
 		code  prego.Code
 		field string
@@ -171,7 +172,7 @@ func FuzzParse(f *testing.F) {
 			return true
 		}
 		st := state(regions{"eu": 3, "us": 2}, nil)
-		for _, kind := range []prego.PolicyType{prego.PolicyScaling, prego.PolicyRegionPlacement, prego.PolicyDeletion} {
+		for _, kind := range []server.PolicyType{server.PolicyScaling, server.PolicyRegionPlacement, server.PolicyDeletion} {
 			spec, err := scale.ParsePolicy(kind, json.RawMessage(raw))
 			if coded(err) {
 				continue
@@ -179,13 +180,13 @@ func FuzzParse(f *testing.F) {
 			again, err := scale.ParsePolicy(kind, spec)
 			require.NoError(t, err)
 			require.Equal(t, string(spec), string(again))
-			st.Fleet.Policies = append(st.Fleet.Policies, prego.Attachment{Policy: prego.Policy{PolicyID: string(kind), Type: kind, Spec: spec}, Enabled: true})
+			st.Fleet.Policies = append(st.Fleet.Policies, server.Attachment{Policy: server.Policy{PolicyID: string(kind), Type: kind, Spec: spec}, Enabled: true})
 		}
-		for _, kind := range prego.FleetActionKinds() {
+		for _, kind := range server.FleetActionKinds() {
 			in, err := scale.ParseInputs(kind, json.RawMessage(raw), true)
 			if coded(err) {
 				raw := `{"max_size":9}`
-				if kind != prego.ClusterResize {
+				if kind != server.ClusterResize {
 					raw = `{}`
 				}
 				_, err := scale.Plan(st, action(kind, raw))
@@ -207,8 +208,8 @@ func FuzzParse(f *testing.F) {
 func TestReasonsHaveCodes(t *testing.T) {
 	t.Parallel()
 	for code, raw := range map[prego.Code]string{region.CodeNoRegion: `[{"name":"eu"}]`, region.CodeNoPlan: `[{"name":"us","cap":0}]`} {
-		st := state(nil, func(st *prego.FleetState) { st.Usable = []prego.Region{"us"} }, policy(t, prego.PolicyRegionPlacement, `{"regions":`+raw+`}`))
-		p, err := scale.Plan(st, action(prego.ClusterScaleOut, `{}`))
+		st := state(nil, func(st *server.FleetState) { st.Usable = []prego.Region{"us"} }, policy(t, server.PolicyRegionPlacement, `{"regions":`+raw+`}`))
+		p, err := scale.Plan(st, action(server.ClusterScaleOut, `{}`))
 		require.NoError(t, err)
 		require.Equal(t, string(code), p.Reason)
 		require.True(t, strings.HasSuffix(p.Message, "."))

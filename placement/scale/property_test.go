@@ -11,16 +11,17 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/scale"
+	"github.com/prego/prego/server"
 )
 
 // drawState is any fleet with any policies.
-func drawState(t *rapid.T) prego.FleetState {
+func drawState(t *rapid.T) server.FleetState {
 	have := regions{}
 	for _, r := range prego.Regions() {
 		have[r] = rapid.IntRange(0, 6).Draw(t, "members in "+string(r))
 	}
-	var policies []prego.Attachment
-	add := func(kind prego.PolicyType, raw string) {
+	var policies []server.Attachment
+	add := func(kind server.PolicyType, raw string) {
 		a := policy(t, kind, raw)
 		a.Enabled = rapid.IntRange(0, 4).Draw(t, "off") > 0
 		policies = append(policies, a)
@@ -28,7 +29,7 @@ func drawState(t *rapid.T) prego.FleetState {
 	event := rapid.SampledFrom([]string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN"})
 	kinds := rapid.SampledFrom([]string{"EXACT_CAPACITY", "CHANGE_IN_CAPACITY", "CHANGE_IN_PERCENTAGE"})
 	if rapid.Bool().Draw(t, "scaling") {
-		add(prego.PolicyScaling, fmt.Sprintf(`{"event":%q,"adjustment":{"type":%q,"number":%d,"best_effort":%t}}`, event.Draw(t, "event"), kinds.Draw(t, "adjustment"),
+		add(server.PolicyScaling, fmt.Sprintf(`{"event":%q,"adjustment":{"type":%q,"number":%d,"best_effort":%t}}`, event.Draw(t, "event"), kinds.Draw(t, "adjustment"),
 			rapid.IntRange(1, 60).Draw(t, "number"), rapid.Bool().Draw(t, "best effort")))
 	}
 	if rapid.Bool().Draw(t, "placement") {
@@ -37,12 +38,12 @@ func drawState(t *rapid.T) prego.FleetState {
 			specs = append(specs, map[string]any{"name": r, "weight": rapid.IntRange(len(specs)&1^1, 5).Draw(t, "weight"), "cap": rapid.IntRange(-1, 8).Draw(t, "cap")})
 		}
 		raw, _ := json.Marshal(map[string]any{"regions": specs})
-		add(prego.PolicyRegionPlacement, string(raw))
+		add(server.PolicyRegionPlacement, string(raw))
 	}
 	if rapid.Bool().Draw(t, "deletion") {
-		add(prego.PolicyDeletion, fmt.Sprintf(`{"criteria":%q}`, rapid.SampledFrom([]string{"OLDEST_FIRST", "YOUNGEST_FIRST", "OLDEST_PROFILE_FIRST", "RANDOM"}).Draw(t, "criteria")))
+		add(server.PolicyDeletion, fmt.Sprintf(`{"criteria":%q}`, rapid.SampledFrom([]string{"OLDEST_FIRST", "YOUNGEST_FIRST", "OLDEST_PROFILE_FIRST", "RANDOM"}).Draw(t, "criteria")))
 	}
-	return state(have, func(st *prego.FleetState) {
+	return state(have, func(st *server.FleetState) {
 		if rapid.Bool().Draw(t, "home") {
 			st.Fleet.Region = rapid.SampledFrom(prego.Regions()).Draw(t, "home region")
 		}
@@ -55,15 +56,15 @@ func drawState(t *rapid.T) prego.FleetState {
 			st.Members[i].Tenants = max(0, rapid.IntRange(-2, 3).Draw(t, "tenants"))
 			st.Members[i].Profile = rapid.IntRange(1, 2).Draw(t, "profile")
 			if rapid.IntRange(0, 5).Draw(t, "broken") == 0 {
-				st.Members[i].Status = prego.ServerFailed
+				st.Members[i].Status = server.Failed
 			}
 		}
 	}, policies...)
 }
 
-func drawAction(t *rapid.T) prego.FleetAction {
+func drawAction(t *rapid.T) server.FleetAction {
 	n := rapid.IntRange(1, 9).Draw(t, "n")
-	all := []prego.FleetAction{
+	all := []server.FleetAction{
 		action("CLUSTER_SCALE_OUT", `{}`), action("CLUSTER_SCALE_OUT", fmt.Sprintf(`{"count":%d}`, n)), action("CLUSTER_SCALE_OUT", fmt.Sprintf(`{"count":%d,"regions":["us","eu"]}`, n)),
 		action("CLUSTER_SCALE_IN", `{}`), action("CLUSTER_SCALE_IN", fmt.Sprintf(`{"count":%d}`, n)),
 		action("CLUSTER_RESIZE", fmt.Sprintf(`{"adjustment_type":"EXACT_CAPACITY","number":%d,"strict":true}`, n)), action("CLUSTER_RESIZE", fmt.Sprintf(`{"adjustment_type":"CHANGE_IN_CAPACITY","number":%d}`, n-5)),
@@ -72,16 +73,16 @@ func drawAction(t *rapid.T) prego.FleetAction {
 	return rapid.SampledFrom(all).Draw(t, "action")
 }
 
-func member(st prego.FleetState, id string) (prego.FleetMember, bool) {
-	i := slices.IndexFunc(st.Members, func(m prego.FleetMember) bool { return m.ServerID == id })
+func member(st server.FleetState, id string) (server.FleetMember, bool) {
+	i := slices.IndexFunc(st.Members, func(m server.FleetMember) bool { return m.ServerID == id })
 	if i < 0 {
-		return prego.FleetMember{}, false
+		return server.FleetMember{}, false
 	}
 	return st.Members[i], true
 }
 
 // capOf is a region's in the placement policy that is asked, -1 for none.
-func capOf(t require.TestingT, st prego.FleetState, r string) int64 {
+func capOf(t require.TestingT, st server.FleetState, r string) int64 {
 	for _, p := range st.Fleet.Policies {
 		var s struct {
 			Regions []struct {
@@ -89,7 +90,7 @@ func capOf(t require.TestingT, st prego.FleetState, r string) int64 {
 				Cap  int64  `json:"cap"`
 			} `json:"regions"`
 		}
-		if !p.Enabled || p.Type != prego.PolicyRegionPlacement {
+		if !p.Enabled || p.Type != server.PolicyRegionPlacement {
 			continue
 		}
 		require.NoError(t, json.Unmarshal(p.Spec, &s))
@@ -127,7 +128,7 @@ func TestPlansHoldWhatTheySay(t *testing.T) {
 		made, gone := map[string]int64{}, map[string]int64{}
 		var victims []string
 		for _, s := range p.Steps {
-			if s.Op == prego.StepOpCreate {
+			if s.Op == server.StepOpCreate {
 				require.Contains(t, st.Usable, s.Region)
 				made[string(s.Region)]++
 				continue
@@ -139,7 +140,7 @@ func TestPlansHoldWhatTheySay(t *testing.T) {
 			victims = append(victims, s.ServerID)
 			gone[string(s.Region)]++
 		}
-		if a.Action == prego.ClusterReplace {
+		if a.Action == server.ClusterReplace {
 			require.Equal(t, made, gone, "each is made anew where it stood")
 			require.EqualValues(t, len(victims), data.Replacement.Count)
 			for _, id := range victims {
@@ -148,7 +149,7 @@ func TestPlansHoldWhatTheySay(t *testing.T) {
 			}
 			surge := map[int]int64{}
 			for _, s := range p.Steps {
-				if s.Op == prego.StepOpCreate {
+				if s.Op == server.StepOpCreate {
 					surge[s.Round]++
 					require.LessOrEqual(t, surge[s.Round], data.Replacement.Surge)
 				}
@@ -160,7 +161,7 @@ func TestPlansHoldWhatTheySay(t *testing.T) {
 		if c := data.Creation; c != nil {
 			require.Equal(t, c.Regions, made)
 			size += *c.Count
-			if st.Fleet.MaxSize != prego.NoMaxSize {
+			if st.Fleet.MaxSize != server.NoMaxSize {
 				require.LessOrEqual(t, size, st.Fleet.MaxSize)
 			}
 			for r, n := range made {
@@ -185,7 +186,7 @@ func TestPlansHoldWhatTheySay(t *testing.T) {
 
 // emptyFirst: no server with tenants goes while an empty one stays that could have
 // gone instead.
-func emptyFirst(t *rapid.T, st prego.FleetState, victims []string, withinRegions bool) {
+func emptyFirst(t *rapid.T, st server.FleetState, victims []string, withinRegions bool) {
 	for _, id := range victims {
 		m, _ := member(st, id)
 		if m.Tenants == 0 {
@@ -215,8 +216,8 @@ func TestReplansMakeUpForWhatIsMissing(t *testing.T) {
 			}
 			raw, err := json.Marshal(map[string]any{"regions": specs})
 			require.NoError(t, err)
-			st.Fleet.Policies = append(slices.DeleteFunc(st.Fleet.Policies, func(a prego.Attachment) bool { return a.Type == prego.PolicyRegionPlacement }),
-				policy(t, prego.PolicyRegionPlacement, string(raw)))
+			st.Fleet.Policies = append(slices.DeleteFunc(st.Fleet.Policies, func(a server.Attachment) bool { return a.Type == server.PolicyRegionPlacement }),
+				policy(t, server.PolicyRegionPlacement, string(raw)))
 			if rapid.Bool().Draw(t, "has a largest size") {
 				st.Fleet.MaxSize = max(st.Fleet.MinSize, st.Fleet.Size+rapid.Int64Range(1, 12).Draw(t, "room"))
 			}
@@ -225,13 +226,13 @@ func TestReplansMakeUpForWhatIsMissing(t *testing.T) {
 		p, err := scale.Plan(st, a)
 		require.NoError(t, err)
 		a.Data, a.Steps = p.Data, slices.Clone(p.Steps)
-		if p.Reason != "" || a.Action == prego.ClusterReplace {
+		if p.Reason != "" || a.Action == server.ClusterReplace {
 			return
 		}
 		wanted := 0
 		for i := range a.Steps {
-			a.Steps[i].ServerID, a.Steps[i].State = fmt.Sprint("s-", i), prego.FleetStepPlanned
-			if a.Steps[i].Op == prego.StepOpCreate {
+			a.Steps[i].ServerID, a.Steps[i].State = fmt.Sprint("s-", i), server.FleetStepPlanned
+			if a.Steps[i].Op == server.StepOpCreate {
 				wanted++
 			}
 		}
@@ -240,19 +241,19 @@ func TestReplansMakeUpForWhatIsMissing(t *testing.T) {
 			lost, failed := map[prego.Region]bool{}, false
 			for i := range a.Steps {
 				s := &a.Steps[i]
-				if s.Op == prego.StepOpCreate && s.State == prego.FleetStepPlanned {
-					s.State = prego.FleetStepDone
+				if s.Op == server.StepOpCreate && s.State == server.FleetStepPlanned {
+					s.State = server.FleetStepDone
 					st.Fleet.Regions[s.Region]++
 					st.Fleet.Size++
 					if rapid.IntRange(0, 2).Draw(t, "fails") == 0 {
-						s.State, failed = prego.FleetStepFailed, true
+						s.State, failed = server.FleetStepFailed, true
 						if rapid.IntRange(0, 3).Draw(t, "kept for debugging") > 0 {
 							st.Fleet.Regions[s.Region]--
 							st.Fleet.Size--
 						}
 					}
 				}
-				lost[s.Region] = lost[s.Region] || s.State == prego.FleetStepFailed
+				lost[s.Region] = lost[s.Region] || s.State == server.FleetStepFailed
 			}
 			if !failed {
 				break
@@ -272,16 +273,16 @@ func TestReplansMakeUpForWhatIsMissing(t *testing.T) {
 				if most := capOf(t, st, string(s.Region)); most >= 0 {
 					require.LessOrEqual(t, st.Fleet.Regions[s.Region]+added[s.Region], most)
 				}
-				r.More[i].ServerID, r.More[i].State = fmt.Sprintf("r-%d-%d", round, i), prego.FleetStepPlanned
+				r.More[i].ServerID, r.More[i].State = fmt.Sprintf("r-%d-%d", round, i), server.FleetStepPlanned
 			}
-			if st.Fleet.MaxSize != prego.NoMaxSize && len(r.More) > 0 {
+			if st.Fleet.MaxSize != server.NoMaxSize && len(r.More) > 0 {
 				bounded++
 				require.LessOrEqual(t, st.Fleet.Size+int64(len(r.More)), st.Fleet.MaxSize)
 			}
 			a.Steps, a.Data = append(a.Steps, r.More...), r.Data
 			stand := 0
 			for _, s := range a.Steps {
-				if s.Op == prego.StepOpCreate && s.State != prego.FleetStepFailed {
+				if s.Op == server.StepOpCreate && s.State != server.FleetStepFailed {
 					stand++
 				}
 			}

@@ -13,7 +13,7 @@ import (
 func (s *Simulation) Check() []string {
 	out := slices.Clone(s.faults)
 	fault := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	on := map[*host][]*tenant{}
+	on := map[*host][]*resident{}
 	arrived, placed, gone, waits, rejected := 0, 0, 0, 0, 0
 	for _, t := range s.tenants {
 		switch t.state {
@@ -68,7 +68,7 @@ func (s *Simulation) Check() []string {
 type faulter func(format string, args ...any)
 
 // checkTenant is what must hold of where a tenant lives.
-func (s *Simulation) checkTenant(t *tenant, fault faulter) {
+func (s *Simulation) checkTenant(t *resident, fault faulter) {
 	for _, h := range []*host{t.server, t.shard, t.pool} {
 		if h == nil || !h.active {
 			fault("%s lives on a server that is not active", t.id)
@@ -110,7 +110,7 @@ func (s *Simulation) checkTenant(t *tenant, fault faulter) {
 }
 
 // checkHost is what must hold of a machine and its tenants.
-func (s *Simulation) checkHost(h *host, tenants []*tenant, fault faulter) {
+func (s *Simulation) checkHost(h *host, tenants []*resident, fault faulter) {
 	n := len(tenants)
 	if counted := s.tenantsOn(h); counted != n {
 		fault("%s has %d tenants, the fleet counts %d", h.id, n, counted)

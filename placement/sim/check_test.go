@@ -9,13 +9,14 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 // played is a simulation at its end, with a living tenant of a plan in it.
-func played(t *testing.T, plan prego.Plan) (*Simulation, *tenant) {
+func played(t *testing.T, plan prego.Plan) (*Simulation, *resident) {
 	t.Helper()
 	p := placement.DefaultPolicy()
-	p.Mode = prego.ModeShared
+	p.Mode = tenant.ModeShared
 	s, err := New(DefaultConfig(400, p), rand.NewPCG(3, 3))
 	require.NoError(t, err)
 	s.Run()
@@ -34,49 +35,51 @@ func TestCheckFinds(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		plan  prego.Plan
-		do    func(*Simulation, *tenant)
+		do    func(*Simulation, *resident)
 		finds string
 	}{
-		"a server's count": {prego.PlanStarter, func(s *Simulation, x *tenant) {
+		"a server's count": {prego.PlanStarter, func(s *Simulation, x *resident) {
 			v, _ := s.fleet.Server(x.server.id)
 			v.TenantCount++
 			s.fleet.SetServer(v)
 		}, "the fleet counts"},
-		"a shard's count": {prego.PlanStarter, func(s *Simulation, x *tenant) {
+		"a shard's count": {prego.PlanStarter, func(s *Simulation, x *resident) {
 			v, _ := s.fleet.Shard(x.shard.id)
 			v.Tenants--
 			s.fleet.SetShard(v)
 		}, "the fleet counts"},
-		"a pool's count": {prego.PlanStarter, func(s *Simulation, x *tenant) {
+		"a pool's count": {prego.PlanStarter, func(s *Simulation, x *resident) {
 			v, _ := s.fleet.Pool(x.pool.id)
 			v.Tenants--
 			s.fleet.SetPool(v)
 		}, "the fleet counts"},
-		"enterprise alone": {prego.PlanStarter, func(_ *Simulation, x *tenant) { x.plan = prego.PlanEnterprise }, "is not alone on"},
-		"the lock":         {prego.PlanBusiness, func(_ *Simulation, x *tenant) { x.plan = prego.PlanStarter }, "is locked to"},
-		"the region": {prego.PlanStarter, func(s *Simulation, x *tenant) {
+		"enterprise alone": {prego.PlanStarter, func(_ *Simulation, x *resident) { x.plan = prego.PlanEnterprise }, "is not alone on"},
+		"the lock":         {prego.PlanBusiness, func(_ *Simulation, x *resident) { x.plan = prego.PlanStarter }, "is locked to"},
+		"the region": {prego.PlanStarter, func(s *Simulation, x *resident) {
 			for _, h := range s.hosts {
 				if h.role == prego.RoleRedisPool && h.active && h.region != x.region {
 					x.pool = h
 				}
 			}
 		}, "is in region"},
-		"the residency": {prego.PlanStarter, func(_ *Simulation, x *tenant) {
+		"the residency": {prego.PlanStarter, func(_ *Simulation, x *resident) {
 			x.residency = map[prego.Region]string{"sg": "DE", "eu": "US", "us": "SG"}[x.region]
 		}, "data of residents of"},
-		"an active server":   {prego.PlanStarter, func(_ *Simulation, x *tenant) { x.server.active = false }, "not active"},
-		"a retired server":   {prego.PlanStarter, func(s *Simulation, x *tenant) { x.server.retired = true }, "was given back with"},
-		"a forgotten tenant": {prego.PlanStarter, func(_ *Simulation, x *tenant) { x.state = left }, "which is not what was counted"},
-		"at most so many":    {prego.PlanStarter, func(s *Simulation, _ *tenant) { s.c.Policy.MaxTenantsPerNode = 1 }, "more than 1"},
-		"dedicated": {prego.PlanStarter, func(s *Simulation, x *tenant) {
+		"an active server":   {prego.PlanStarter, func(_ *Simulation, x *resident) { x.server.active = false }, "not active"},
+		"a retired server":   {prego.PlanStarter, func(s *Simulation, x *resident) { x.server.retired = true }, "was given back with"},
+		"a forgotten tenant": {prego.PlanStarter, func(_ *Simulation, x *resident) { x.state = left }, "which is not what was counted"},
+		"at most so many":    {prego.PlanStarter, func(s *Simulation, _ *resident) { s.c.Policy.MaxTenantsPerNode = 1 }, "more than 1"},
+		"dedicated": {prego.PlanStarter, func(s *Simulation, x *resident) {
 			v, _ := s.fleet.Shard(x.shard.id)
 			v.DedicatedFor = "somebody"
 			s.fleet.SetShard(v)
 		}, "dedicated to somebody"},
-		"sites":    {prego.PlanStarter, func(_ *Simulation, x *tenant) { x.server.sites = append(x.server.sites, site{id: "x", shard: x.shard}) }, "sites, the fleet counts"},
-		"memory":   {prego.PlanStarter, func(_ *Simulation, x *tenant) { x.mb++ }, "were counted"},
-		"reserved": {prego.PlanStarter, func(_ *Simulation, x *tenant) { x.server.reserved = x }, "does not wait"},
-		"live":     {prego.PlanStarter, func(s *Simulation, _ *tenant) { s.live++ }, "servers:"},
+		"sites": {prego.PlanStarter, func(_ *Simulation, x *resident) {
+			x.server.sites = append(x.server.sites, site{id: "x", shard: x.shard})
+		}, "sites, the fleet counts"},
+		"memory":   {prego.PlanStarter, func(_ *Simulation, x *resident) { x.mb++ }, "were counted"},
+		"reserved": {prego.PlanStarter, func(_ *Simulation, x *resident) { x.server.reserved = x }, "does not wait"},
+		"live":     {prego.PlanStarter, func(s *Simulation, _ *resident) { s.live++ }, "servers:"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -91,7 +94,7 @@ func TestCheckFinds(t *testing.T) {
 func TestInTurn(t *testing.T) {
 	t.Parallel()
 	// By age: a big org first, then a small one, then a business and an enterprise.
-	queue := []*tenant{
+	queue := []*resident{
 		{id: "a1", org: "a", plan: prego.PlanStarter},
 		{id: "a2", org: "a", plan: prego.PlanStarter},
 		{id: "a3", org: "a", plan: prego.PlanStarter},

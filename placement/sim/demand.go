@@ -23,7 +23,7 @@ const (
 )
 
 // tenant is one customer from the first draw to the last day.
-type tenant struct {
+type resident struct {
 	id, org, parent string
 	region          prego.Region
 	plan            prego.Plan
@@ -48,7 +48,7 @@ type tenant struct {
 	reserved []*host      // ordered or booted for it alone
 }
 
-func (t *tenant) request() placement.Request {
+func (t *resident) request() placement.Request {
 	return placement.Request{
 		TenantID: t.id, OrgID: t.org, ParentOrgID: t.parent, Region: t.region, Plan: t.plan,
 		DataResidency: t.residency, DedicatedRedis: t.dedicatedRedis,
@@ -56,7 +56,7 @@ func (t *tenant) request() placement.Request {
 }
 
 // memory is what the tenant uses at a moment, in MB.
-func (t *tenant) memory(c *Config, now time.Duration) int {
+func (t *resident) memory(c *Config, now time.Duration) int {
 	months := float64(now-t.placed) / float64(month)
 	grown := min(max(1+t.growth*months, 0.2), c.MaxGrowth)
 	return c.TenantMB + int(t.users*grown*float64(c.UserMB))
@@ -69,17 +69,17 @@ type org struct {
 
 // draw makes all tenants before anything happens, so that the same seed asks the
 // same of every policy and algorithm.
-func draw(c *Config, rng *rand.Rand) []*tenant {
+func draw(c *Config, rng *rand.Rand) []*resident {
 	if c.Tenants == 0 {
 		return nil
 	}
 	orgs := drawOrgs(c, rng)
 	zipf := rand.NewZipf(rng, c.ZipfExponent, c.ZipfOffset, uint64(len(orgs)-1))
 	arrivals := drawArrivals(c, rng)
-	out := make([]*tenant, c.Tenants)
+	out := make([]*resident, c.Tenants)
 	for i := range out {
 		o := orgs[zipf.Uint64()]
-		t := &tenant{id: fmt.Sprintf("t-%06d", i+1), org: o.id, parent: o.parent, region: o.home, arrives: arrivals[i]}
+		t := &resident{id: fmt.Sprintf("t-%06d", i+1), org: o.id, parent: o.parent, region: o.home, arrives: arrivals[i]}
 		if rng.Float64() >= c.HomeShare {
 			t.region = c.Regions[pick(rng, len(c.Regions), func(i int) float64 { return c.Regions[i].Share })].Region
 		}

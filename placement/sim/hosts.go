@@ -7,6 +7,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
 )
 
 // host is one machine, of any role, from its order to its end.
@@ -21,7 +22,7 @@ type host struct {
 	retired    bool
 	emptySince time.Duration
 	mb         int // memory of its tenants
-	reserved   *tenant
+	reserved   *resident
 	sites      []site
 	building   bool
 }
@@ -30,7 +31,7 @@ type host struct {
 func (h *host) hostsApp() bool { return h.role == prego.RoleApp || h.role == prego.RoleNode }
 
 // order buys a machine; a tenant that it is for alone may be given.
-func (s *Simulation) order(r *region, role prego.Role, lock prego.Plan, alone *tenant) *host {
+func (s *Simulation) order(r *region, role prego.Role, lock prego.Plan, alone *resident) *host {
 	r.made[role]++
 	h := &host{
 		id: fmt.Sprintf("%s-%s-%05d", short(role), r.name, r.made[role]), role: role, region: r.name, lock: lock,
@@ -70,15 +71,15 @@ func (s *Simulation) activate(h *host) {
 	r := s.regionOf(h.region)
 	switch h.role {
 	case prego.RoleDBShard:
-		s.fleet.SetShard(placement.Shard{ShardID: h.id, Region: h.region, PlanTierLock: h.lock, DedicatedFor: aloneFor, Capacity: s.c.ShardCapacity, Status: prego.ServerActive})
+		s.fleet.SetShard(placement.Shard{ShardID: h.id, Region: h.region, PlanTierLock: h.lock, DedicatedFor: aloneFor, Capacity: s.c.ShardCapacity, Status: server.Active})
 		for _, other := range r.hosts {
 			s.refill(other)
 		}
 	case prego.RoleRedisPool:
-		s.fleet.SetPool(placement.Pool{PoolID: h.id, Region: h.region, DedicatedFor: aloneFor, Capacity: s.c.PoolCapacity, Status: prego.ServerActive})
+		s.fleet.SetPool(placement.Pool{PoolID: h.id, Region: h.region, DedicatedFor: aloneFor, Capacity: s.c.PoolCapacity, Status: server.Active})
 	default:
 		s.fleet.SetServer(placement.Server{
-			ServerID: h.id, Role: h.role, Region: h.region, InfraProvider: provider, Status: prego.ServerActive,
+			ServerID: h.id, Role: h.role, Region: h.region, InfraProvider: provider, Status: server.Active,
 			MemoryPct: s.pct(h), DedicatedFor: aloneFor,
 		})
 		s.refill(h)
@@ -86,7 +87,7 @@ func (s *Simulation) activate(h *host) {
 }
 
 // release frees what was made for a tenant alone and was not what it got.
-func (s *Simulation) release(t *tenant) {
+func (s *Simulation) release(t *resident) {
 	for _, h := range t.reserved {
 		h.reserved = nil
 		if h.active && h != t.server && h != t.shard && h != t.pool {
@@ -158,11 +159,11 @@ func (s *Simulation) retire(h *host) {
 		}
 	}
 	if v, ok := s.fleet.Shard(h.id); ok {
-		v.Status, v.DedicatedFor = prego.ServerTerminated, ""
+		v.Status, v.DedicatedFor = server.Terminated, ""
 		s.fleet.SetShard(v)
 	}
 	if v, ok := s.fleet.Pool(h.id); ok {
-		v.Status, v.DedicatedFor = prego.ServerTerminated, ""
+		v.Status, v.DedicatedFor = server.Terminated, ""
 		s.fleet.SetPool(v)
 	}
 }

@@ -8,9 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/sim"
+	"github.com/prego/prego/tenant"
 )
 
 var (
@@ -66,7 +66,7 @@ func wellFormed(t *testing.T, page string) {
 
 func TestPage(t *testing.T) {
 	t.Parallel()
-	everyPolicy(t, func(t *testing.T, mode prego.PlacementMode, a placement.Algorithm) {
+	everyPolicy(t, func(t *testing.T, mode tenant.PlacementMode, a placement.Algorithm) {
 		r := play(t, config(900, mode, a), 11)
 		_, html, _ := rendered(t, r)
 		wellFormed(t, html)

@@ -48,7 +48,7 @@ func (m *measures) refuse(now time.Duration, code prego.Code) {
 }
 
 // wait is a tenant's first try that placed it nowhere.
-func (m *measures) wait(now time.Duration, t *tenant, d placement.Decision) {
+func (m *measures) wait(now time.Duration, t *resident, d placement.Decision) {
 	m.day(now).Waited++
 	for _, role := range d.MissingRoles {
 		name := string(role)
@@ -68,7 +68,7 @@ func (m *measures) wait(now time.Duration, t *tenant, d placement.Decision) {
 	}
 }
 
-func (m *measures) place(now time.Duration, t *tenant, d placement.Decision) {
+func (m *measures) place(now time.Duration, t *resident, d placement.Decision) {
 	m.placed++
 	m.day(now).Placed++
 	if d.Outcome == placement.Placed {

@@ -1,6 +1,8 @@
 package sim
 
-import "github.com/prego/prego"
+import (
+	"github.com/prego/prego"
+)
 
 // Report is what a simulation came to. It holds no map and no clock, so that its
 // JSON is the same for the same seed.

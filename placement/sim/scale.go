@@ -9,7 +9,7 @@ import (
 // want is one machine of a scale-out.
 type want struct {
 	lock  prego.Plan
-	alone *tenant
+	alone *resident
 }
 
 // scaleOut orders what the waiting of a region are short of: one run per role at a
@@ -97,7 +97,7 @@ func (s *Simulation) warm(r *region) {
 	}
 }
 
-func (s *Simulation) bootNode(r *region, alone *tenant) {
+func (s *Simulation) bootNode(r *region, alone *resident) {
 	s.m.scaleOut(s.now, r.counts[prego.RoleNode], 1)
 	h := s.order(r, prego.RoleNode, "", alone)
 	s.plan(s.now+s.bootTime(prego.RoleNode), func() {

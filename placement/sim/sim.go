@@ -9,6 +9,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 // provider is the one cloud of the generated fleet.
@@ -23,7 +24,7 @@ type Simulation struct {
 	end     time.Duration
 	agenda  agenda
 	turns   int
-	tenants []*tenant
+	tenants []*resident
 	regions []*region
 	// hosts are all that there ever were, in the order in which they were ordered.
 	hosts    []*host
@@ -45,7 +46,7 @@ type family struct {
 type region struct {
 	name    prego.Region
 	hosts   []*host // ordered or active
-	waiting []*tenant
+	waiting []*resident
 	runs    map[prego.Role]int // servers that a scale-out under way has still to boot
 	made    map[prego.Role]int // servers ordered so far, for their names
 	counts  map[prego.Role]*ScaleOut
@@ -100,7 +101,7 @@ func (s *Simulation) begin(r *region) {
 	}
 }
 
-func (s *Simulation) single() bool { return s.c.Policy.Mode == prego.ModeOneTenantOneServer }
+func (s *Simulation) single() bool { return s.c.Policy.Mode == tenant.ModeOneTenantOneServer }
 
 func (s *Simulation) regionOf(name prego.Region) *region {
 	for _, r := range s.regions {
@@ -111,7 +112,7 @@ func (s *Simulation) regionOf(name prego.Region) *region {
 	return nil
 }
 
-func (s *Simulation) arrive(t *tenant) {
+func (s *Simulation) arrive(t *resident) {
 	r := s.regionOf(t.region)
 	t.state = waiting
 	s.m.arrived++
@@ -124,7 +125,7 @@ func (s *Simulation) arrive(t *tenant) {
 }
 
 // try decides on one tenant, and reports whether that was the end of its waiting.
-func (s *Simulation) try(t *tenant) bool {
+func (s *Simulation) try(t *resident) bool {
 	r := t.request()
 	d := s.fleet.Decide(r)
 	s.m.decisions++
@@ -146,7 +147,7 @@ func (s *Simulation) try(t *tenant) bool {
 	return false
 }
 
-func (s *Simulation) place(t *tenant, r placement.Request, d placement.Decision) {
+func (s *Simulation) place(t *resident, r placement.Request, d placement.Decision) {
 	s.m.place(s.now, t, d)
 	s.affinity(t, d)
 	s.fleet.Apply(r, d)
@@ -179,7 +180,7 @@ func (s *Simulation) place(t *tenant, r placement.Request, d placement.Decision)
 
 // affinity counts how often a tenant whose family lives in its region came to it.
 // Tenants that must be alone have no choice.
-func (s *Simulation) affinity(t *tenant, d placement.Decision) {
+func (s *Simulation) affinity(t *resident, d placement.Decision) {
 	if t.parent == "" || d.Dedicates || s.families[family{t.parent, t.region}] == 0 {
 		return
 	}
@@ -189,7 +190,7 @@ func (s *Simulation) affinity(t *tenant, d placement.Decision) {
 	}
 }
 
-func (s *Simulation) planLeaving(t *tenant) {
+func (s *Simulation) planLeaving(t *resident) {
 	if t.plan == prego.PlanTrial {
 		s.plan(s.now+s.c.TrialFor, func() {
 			if !t.converts {
@@ -211,7 +212,7 @@ func (s *Simulation) planLeaving(t *tenant) {
 	}
 }
 
-func (s *Simulation) leave(t *tenant) {
+func (s *Simulation) leave(t *resident) {
 	r := s.regionOf(t.region)
 	t.state = left
 	s.m.left++
@@ -291,11 +292,11 @@ func (s *Simulation) serve(r *region) {
 			hopeless[k] = true
 		}
 	}
-	r.waiting = slices.DeleteFunc(r.waiting, func(t *tenant) bool { return t.state != waiting })
+	r.waiting = slices.DeleteFunc(r.waiting, func(t *resident) bool { return t.state != waiting })
 	s.scaleOut(r)
 }
 
-func inTurn(waiting []*tenant) []*tenant {
+func inTurn(waiting []*resident) []*resident {
 	type line struct {
 		priority int
 		org      string

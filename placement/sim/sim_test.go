@@ -11,12 +11,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/sim"
+	"github.com/prego/prego/tenant"
 )
 
-func config(tenants int, mode prego.PlacementMode, a placement.Algorithm) sim.Config {
+func config(tenants int, mode tenant.PlacementMode, a placement.Algorithm) sim.Config {
 	p := placement.DefaultPolicy()
 	p.Mode, p.Algorithm = mode, a
 	return sim.DefaultConfig(tenants, p)
@@ -42,8 +42,8 @@ func rendered(t *testing.T, r sim.Report) (text, html, doc string) {
 	return a.String(), b.String(), string(j)
 }
 
-func everyPolicy(t *testing.T, check func(*testing.T, prego.PlacementMode, placement.Algorithm)) {
-	for _, mode := range []prego.PlacementMode{prego.ModeShared, prego.ModeOneTenantOneServer} {
+func everyPolicy(t *testing.T, check func(*testing.T, tenant.PlacementMode, placement.Algorithm)) {
+	for _, mode := range []tenant.PlacementMode{tenant.ModeShared, tenant.ModeOneTenantOneServer} {
 		for _, a := range []placement.Algorithm{placement.BestFit, placement.FirstFit, placement.RoundRobin} {
 			t.Run(fmt.Sprintf("%s/%s", mode, a), func(t *testing.T) { t.Parallel(); check(t, mode, a) })
 		}
@@ -52,7 +52,7 @@ func everyPolicy(t *testing.T, check func(*testing.T, prego.PlacementMode, place
 
 func TestTheSameSeedGivesTheSameBytes(t *testing.T) {
 	t.Parallel()
-	everyPolicy(t, func(t *testing.T, mode prego.PlacementMode, a placement.Algorithm) {
+	everyPolicy(t, func(t *testing.T, mode tenant.PlacementMode, a placement.Algorithm) {
 		text, html, doc := rendered(t, play(t, config(800, mode, a), 7))
 		text2, html2, doc2 := rendered(t, play(t, config(800, mode, a), 7))
 		require.Equal(t, text, text2)
@@ -66,7 +66,7 @@ func TestTheSameSeedGivesTheSameBytes(t *testing.T) {
 // TestEveryStep looks at all invariants after everything that happens.
 func TestEveryStep(t *testing.T) {
 	t.Parallel()
-	everyPolicy(t, func(t *testing.T, mode prego.PlacementMode, a placement.Algorithm) {
+	everyPolicy(t, func(t *testing.T, mode tenant.PlacementMode, a placement.Algorithm) {
 		waited := 0
 		for seed := range uint64(4) {
 			c := config(150, mode, a)
@@ -103,7 +103,7 @@ func TestEveryStep(t *testing.T) {
 
 func TestInvariantsHoldAtScale(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []prego.PlacementMode{prego.ModeShared, prego.ModeOneTenantOneServer} {
+	for _, mode := range []tenant.PlacementMode{tenant.ModeShared, tenant.ModeOneTenantOneServer} {
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprintf("%s/%d", mode, seed), func(t *testing.T) {
 				t.Parallel()
@@ -119,7 +119,7 @@ func TestInvariantsHoldAtScale(t *testing.T) {
 
 func TestABurstIsServedByFewerRuns(t *testing.T) {
 	t.Parallel()
-	c := config(6000, prego.ModeShared, placement.BestFit)
+	c := config(6000, tenant.ModeShared, placement.BestFit)
 	c.Days = 1
 	r := play(t, c, 3)
 	require.Empty(t, r.Violations)
@@ -133,8 +133,8 @@ func TestABurstIsServedByFewerRuns(t *testing.T) {
 
 func TestTheDemandIsTheSameForEveryPolicy(t *testing.T) {
 	t.Parallel()
-	shared := play(t, config(500, prego.ModeShared, placement.BestFit), 5)
-	own := play(t, config(500, prego.ModeOneTenantOneServer, placement.RoundRobin), 5)
+	shared := play(t, config(500, tenant.ModeShared, placement.BestFit), 5)
+	own := play(t, config(500, tenant.ModeOneTenantOneServer, placement.RoundRobin), 5)
 	require.Equal(t, shared.Rejected, own.Rejected)
 	for i := range shared.Plans {
 		require.Equal(t, shared.Plans[i].Arrived, own.Plans[i].Arrived)
@@ -143,7 +143,7 @@ func TestTheDemandIsTheSameForEveryPolicy(t *testing.T) {
 
 func TestNobodyComes(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []prego.PlacementMode{prego.ModeShared, prego.ModeOneTenantOneServer} {
+	for _, mode := range []tenant.PlacementMode{tenant.ModeShared, tenant.ModeOneTenantOneServer} {
 		r := play(t, config(0, mode, placement.BestFit), 1)
 		require.Zero(t, r.Tenants)
 		require.Zero(t, r.Decisions)
@@ -162,13 +162,13 @@ func TestNobodyComes(t *testing.T) {
 func TestOneTenant(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(10) {
-		require.Empty(t, play(t, config(1, prego.ModeShared, placement.BestFit), seed).Violations)
+		require.Empty(t, play(t, config(1, tenant.ModeShared, placement.BestFit), seed).Violations)
 	}
 }
 
 func TestReportIsOneDocument(t *testing.T) {
 	t.Parallel()
-	r := play(t, config(400, prego.ModeShared, placement.BestFit), 9)
+	r := play(t, config(400, tenant.ModeShared, placement.BestFit), 9)
 	_, _, doc := rendered(t, r)
 	var back sim.Report
 	dec := json.NewDecoder(bytes.NewReader([]byte(doc)))
@@ -197,7 +197,7 @@ func TestBadModels(t *testing.T) {
 	} {
 		t.Run(field, func(t *testing.T) {
 			t.Parallel()
-			c := config(10, prego.ModeShared, placement.BestFit)
+			c := config(10, tenant.ModeShared, placement.BestFit)
 			change(&c)
 			_, err := sim.New(c, rand.NewPCG(1, 1))
 			require.ErrorContains(t, err, "invalid_field: ")

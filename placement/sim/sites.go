@@ -6,6 +6,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
 )
 
 // site is a pre-made site on an app server, bound to a shard.
@@ -87,7 +88,7 @@ func (s *Simulation) roomiest(name prego.Region, lock prego.Plan) *host {
 // open reports whether a shard takes tenants of the ordinary kind.
 func (s *Simulation) open(h *host) bool {
 	v, ok := s.fleet.Shard(h.id)
-	return ok && v.Status == prego.ServerActive && v.DedicatedFor == "" && v.Tenants < v.Capacity
+	return ok && v.Status == server.Active && v.DedicatedFor == "" && v.Tenants < v.Capacity
 }
 
 func (s *Simulation) dropSites(h *host, drop func(site) bool) {

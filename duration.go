@@ -1,0 +1,25 @@
+package prego
+
+import (
+	"fmt"
+	"time"
+)
+
+// Duration is a time.Duration that JSON writes as a string like "90s".
+type Duration time.Duration
+
+// MarshalText writes the duration as time.Duration.String does.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText reads what time.ParseDuration reads.
+func (d *Duration) UnmarshalText(b []byte) error {
+	v, err := time.ParseDuration(string(b))
+	if err != nil {
+		return fmt.Errorf("duration: %w", err)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// D is the duration as the standard library's type.
+func (d Duration) D() time.Duration { return time.Duration(d) }

@@ -1,0 +1,99 @@
+package org
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// Org is a customer; a parent groups several (placement-policy §5).
+type Org struct {
+	OrgID       string
+	ParentOrgID string     // "" for none
+	Tier        prego.Tier // in a request "" keeps the one that it has, or is that of new orgs
+	CreatedBy   string
+	CreatedAt   time.Time
+}
+
+// QuotaExceeded is the refusal of a change that would take an org above a limit. Its
+// code is CodeQuotaExceeded.
+type QuotaExceeded struct {
+	Dimension      string  `json:"dimension"`
+	Limit          float64 `json:"limit"`
+	CurrentUsage   float64 `json:"current_usage"`
+	RequestedDelta float64 `json:"requested_delta"`
+}
+
+func (q *QuotaExceeded) Error() string { return q.Unwrap().Error() }
+
+// Unwrap is the refusal as a coded error.
+func (q *QuotaExceeded) Unwrap() error {
+	return &prego.Error{Code: prego.CodeQuotaExceeded, Message: q.Sentence()}
+}
+
+// Sentence says it for people. What process groups were promised counts as used.
+func (q *QuotaExceeded) Sentence() string {
+	n := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+	return fmt.Sprintf("the org's %s is %s and %s are used or promised: %s more are above it. Free some, or ask for a higher limit",
+		q.Dimension, n(q.Limit), n(q.CurrentUsage), n(q.RequestedDelta))
+}
+
+// Event is one line of what happened to an org's resources. Payload holds no secret.
+type Event struct {
+	EventID int64
+	OrgID   string
+	At      time.Time
+	Type    string // app.create, group.scale, org.quota_set, …
+	Subject string // the id of what it happened to
+	Actor   string
+	Reason  string
+	Payload json.RawMessage
+}
+
+// Quota is one dimension of an org: the limit that holds, and what is used of it.
+type Quota struct {
+	Dimension string
+	Limit     float64
+	Override  bool // the limit is the org's own; else its tier's
+	Usage     float64
+	Reserved  float64 // promised to process groups, and not allocated yet
+	Reason    string  // of an override
+	UpdatedBy string
+	UpdatedAt *time.Time
+}
+
+// Headroom is how much more fits beside what is promised, at least 0: a limit can be set below the usage.
+func (q Quota) Headroom() float64 { return max(0, q.Limit-q.Usage-q.Reserved) }
+
+// EventFilter selects a page of an org's events.
+type EventFilter struct {
+	OrgID  string
+	Prefix string // of the type; "" for all
+	Before int64  // only events with smaller ids; 0 for all
+	Limit  int
+}
+
+// Usage is what one org uses of one dimension, or what all others use that are not
+// told one by one: their OrgID is "".
+type Usage struct {
+	OrgID     string
+	Dimension string
+	Usage     float64
+	Limit     float64
+}
+
+// Ratio is the part of the limit that is used. What is used of nothing is infinitely
+// too much.
+func (u Usage) Ratio() float64 {
+	if u.Limit == 0 {
+		if u.Usage > 0 {
+			return math.Inf(1)
+		}
+		return 0
+	}
+	return u.Usage / u.Limit
+}

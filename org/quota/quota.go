@@ -1,0 +1,162 @@
+// Package quota says what an org may use: the dimensions, the limits of each tier, and
+// the verdict on a change (quotas-and-fairness). It is pure.
+package quota
+
+import (
+	_ "embed" // the tiers
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/org"
+)
+
+// Dimension is one thing that is counted (quotas-and-fairness, "Quota dimensions").
+type Dimension string
+
+// The dimensions. All are counts or bytes but MaxTotalCPURequest, which is CPUs.
+const (
+	MaxInstances           Dimension = "max_instances"
+	MaxTotalMemoryBytes    Dimension = "max_total_memory_bytes"
+	MaxTotalCPURequest     Dimension = "max_total_cpu_request"
+	MaxEnvs                Dimension = "max_envs"
+	MaxApps                Dimension = "max_apps"
+	MaxRoutes              Dimension = "max_routes"
+	MaxPublicPorts         Dimension = "max_public_ports"
+	MaxIPv4Allocations     Dimension = "max_ipv4_allocations"
+	MaxHostnames           Dimension = "max_hostnames"
+	MaxVolumes             Dimension = "max_volumes"
+	MaxTotalVolumeBytes    Dimension = "max_total_volume_bytes"
+	MaxVolumeAttachments   Dimension = "max_volume_attachments"
+	MaxSnapshotsPerVolume  Dimension = "max_snapshots_per_volume" // under way, of the volume that has most
+	MaxRestoreJobs         Dimension = "max_restore_jobs"         // under way
+	MaxLogStreams          Dimension = "max_log_streams"
+	MaxExecSessions        Dimension = "max_exec_sessions"
+	MaxExecSessionsPerHour Dimension = "max_exec_sessions_per_hour"
+)
+
+// Dimensions lists every dimension in the order in which they are shown and checked.
+func Dimensions() []Dimension {
+	return []Dimension{
+		MaxInstances, MaxTotalMemoryBytes, MaxTotalCPURequest, MaxEnvs, MaxApps, MaxRoutes, MaxPublicPorts, MaxIPv4Allocations, MaxHostnames,
+		MaxVolumes, MaxTotalVolumeBytes, MaxVolumeAttachments, MaxSnapshotsPerVolume, MaxRestoreJobs, MaxLogStreams, MaxExecSessions, MaxExecSessionsPerHour,
+	}
+}
+
+// Valid reports whether d is one of Dimensions.
+func (d Dimension) Valid() bool {
+	for _, known := range Dimensions() {
+		if d == known {
+			return true
+		}
+	}
+	return false
+}
+
+// Whole reports whether d is counted in whole numbers.
+func (d Dimension) Whole() bool { return d != MaxTotalCPURequest }
+
+//go:embed tiers.json
+var tiersJSON []byte
+
+// Tiers are the limits of each tier.
+type Tiers map[prego.Tier]map[Dimension]float64
+
+// DefaultTiers are the limits that come with the program.
+func DefaultTiers() Tiers {
+	t, err := ParseTiers(tiersJSON)
+	if err != nil {
+		panic("quota: the embedded tiers are valid: " + err.Error())
+	}
+	return t
+}
+
+// ParseTiers reads tiers as JSON, and refuses any that are not whole: a limit that is
+// forgotten would be nobody's decision.
+func ParseTiers(text []byte) (Tiers, error) {
+	var t Tiers
+	if err := json.Unmarshal(text, &t); err != nil {
+		return nil, err
+	}
+	return t, t.Validate()
+}
+
+// Validate refuses tiers that lack a limit or have one that can't be meant.
+func (t Tiers) Validate() error {
+	for tier := range t {
+		if !tier.Valid() {
+			return fmt.Errorf("%q is not a tier", tier)
+		}
+	}
+	for _, tier := range prego.Tiers() {
+		for _, d := range Dimensions() {
+			v, ok := t[tier][d]
+			if !ok {
+				return fmt.Errorf("tier %s has no %s", tier, d)
+			}
+			if err := ValidateLimit(d, v); err != nil {
+				return fmt.Errorf("tier %s: %w", tier, err)
+			}
+		}
+		for d := range t[tier] {
+			if !d.Valid() {
+				return fmt.Errorf("tier %s: %q is not a dimension", tier, d)
+			}
+		}
+	}
+	return nil
+}
+
+// maxLimit is the largest limit: up to it every whole number is exact.
+const maxLimit = 1 << 53
+
+// ValidateLimit refuses limits that are negative, fractional where d is whole, or too
+// large to be counted exactly.
+func ValidateLimit(d Dimension, v float64) error {
+	switch {
+	case !d.Valid():
+		return prego.Invalid("dimension", "must be one of the dimensions of GET /v1/orgs/{id}/quotas")
+	case math.IsNaN(v) || v < 0:
+		return prego.Invalid("limit", "must not be negative")
+	case v > maxLimit:
+		return prego.Invalid("limit", "must be at most 9007199254740992")
+	case d.Whole() && v != math.Trunc(v):
+		return prego.Invalid("limit", "must be a whole number for "+string(d))
+	}
+	return nil
+}
+
+// Delta is what a change takes of a dimension; below 0 it gives back.
+type Delta struct {
+	Dimension Dimension
+	By        float64
+}
+
+// Limit is an effective limit, and where it is from.
+type Limit struct {
+	Value    float64
+	Override bool // the org's own; else its tier's
+}
+
+// Effective is the limit that holds: the org's own if it has one, else its tier's.
+func (t Tiers) Effective(tier prego.Tier, own map[Dimension]float64, d Dimension) Limit {
+	if v, ok := own[d]; ok {
+		return Limit{Value: v, Override: true}
+	}
+	return Limit{Value: t[tier][d]}
+}
+
+// hair is let pass: CPUs are sums of fractions. take_quota of the database has the same.
+const hair = 1e-6
+
+// Check is the verdict on a change: nil, or the first delta that would go above its
+// limit. What takes nothing is never refused.
+func Check(deltas []Delta, usage map[Dimension]float64, limit func(Dimension) float64) *org.QuotaExceeded {
+	for _, d := range deltas {
+		if d.By > 0 && usage[d.Dimension]+d.By > limit(d.Dimension)+hair {
+			return &org.QuotaExceeded{Dimension: string(d.Dimension), Limit: limit(d.Dimension), CurrentUsage: usage[d.Dimension], RequestedDelta: d.By}
+		}
+	}
+	return nil
+}

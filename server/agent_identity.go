@@ -1,0 +1,84 @@
+package server
+
+import (
+	"github.com/prego/prego"
+)
+
+// TokenClaim is a handshake's claim to a token.
+type TokenClaim struct {
+	TokenHash    []byte
+	Key          []byte // SHA-256 of the SubjectPublicKeyInfo that the connection proved
+	ServerID     string
+	Source       string // address that the handshake came from; "" to not check it
+	AgentVersion string
+	BootID       string
+	Tags         []string // that the host says it has, normalized
+}
+
+// TokenConsumed is a token that was consumed, now, or just before by the same
+// key.
+type TokenConsumed struct {
+	ServerID string
+	Attempt  int
+	Host     string
+	IPv6     string
+	Status   Status
+}
+
+// SecondKeyError is the refusal of a token that another key consumed while its
+// server is being provisioned: the bootstrap has failed.
+type SecondKeyError struct {
+	Refusal  *prego.Error
+	ServerID string
+	Attempt  int
+}
+
+func (e *SecondKeyError) Error() string { return e.Refusal.Error() }
+
+// Unwrap makes the code visible to errors.As.
+func (e *SecondKeyError) Unwrap() error { return e.Refusal }
+
+// Boot stages that are no milestones (wire.StageRetrying and wire.StageFailed).
+const (
+	BootStageRetrying = "retrying"
+	BootStageFailed   = "failed"
+)
+
+// BootIdentity is the server that a bootstrap token belongs to, as long as it is
+// being provisioned.
+type BootIdentity struct {
+	ServerID string
+	Attempt  int
+}
+
+// Heartbeat is one agent's sign of life.
+type Heartbeat struct {
+	ServerID     string
+	Key          []byte // SHA-256 of the key that the connection proved
+	BootID       string
+	AgentVersion string
+	Load1        float64
+	MemoryPct    float64
+	DiskPct      float64
+	DockerState  string
+	Tags         []string // that the host says it has, normalized
+	// 0–100; nil is what the host can't tell.
+	CPUPct, WorkerSlotsPct, DBDiskPct, RedisMemoryPct *float64
+	// ClockAhead is by how many seconds the host's clock is ahead, negative for behind;
+	// nil is not known. ClockSkewed says that it is too much.
+	ClockAhead  *float64
+	ClockSkewed bool
+}
+
+// HeartbeatOutcome is what the row said when the heartbeat was written.
+type HeartbeatOutcome struct {
+	ServerID string
+	Status   Status
+	Attempt  int
+}
+
+// AgentBinding is what a rotation checks and needs.
+type AgentBinding struct {
+	Host string
+	IPv6 string
+}

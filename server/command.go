@@ -1,0 +1,51 @@
+package server
+
+import (
+	"fmt"
+	"time"
+)
+
+// Codes of a CommandError that are not an agent's own.
+const (
+	CommandFailed      = "command_failed"      // it ended with another status than 0
+	CommandTimeout     = "command_timeout"     // it was killed at its timeout
+	CommandUnreachable = "unreachable"         // no answer came; it may have run
+	CommandMistrusted  = "certificate_invalid" // the host and we don't accept each other
+	CommandNotSent     = "not_sent"            // refused before the host was called
+	CommandUnknown     = "outcome_unknown"     // it had begun, and nobody knows how it ended
+)
+
+// BenchCommand is one run of bench on a host.
+type BenchCommand struct {
+	ServerID   string
+	Addr       string
+	WorkflowID string
+	AuditID    string
+	// TenantID has the host refuse sites of other tenants; "" where the site is nobody's
+	// yet.
+	TenantID string
+	Timeout  time.Duration
+	Args     []string
+}
+
+// CommandError says that a command on a host did not succeed. Stderr and Message
+// are safe to show.
+type CommandError struct {
+	Kind     string // "bench"
+	ExitCode int    // 0 where the command did not end by itself
+	Stderr   string // the end of it
+	// Permanent says that asking again, with the same audit id, changes nothing.
+	Permanent bool
+	Code      string // the agent's, or one of the above
+	Message   string
+}
+
+func (e *CommandError) Error() string {
+	switch {
+	case e.ExitCode == 0:
+		return fmt.Sprintf("%s: %s: %s", e.Kind, e.Code, e.Message)
+	case e.Stderr == "":
+		return fmt.Sprintf("%s ended with status %d", e.Kind, e.ExitCode)
+	}
+	return fmt.Sprintf("%s ended with status %d: %s", e.Kind, e.ExitCode, e.Stderr)
+}

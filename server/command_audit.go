@@ -1,0 +1,138 @@
+package server
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// MaxAuditedOutput is how much of each stream an audit row keeps, in bytes: its
+// end (direct-provisioning §7).
+const MaxAuditedOutput = 8 << 10
+
+// Command is what somebody asks of a host (direct-provisioning §6, §7).
+type Command struct {
+	AuditID    string // who repeats it gets the first result
+	ServerID   string
+	WorkflowID string // "" for an operator's
+	Kind       string // bench, mariadb, redis-cli
+	Args       []string
+	Actor      prego.Actor
+	// TenantID has the host refuse sites of other tenants; "" looks at none.
+	TenantID string
+	// By is the operator; "" for a workflow's.
+	By string
+	// Secrets travel beside the arguments to the verbs that take them. They are in no row,
+	// and masked in all that a command prints.
+	Secrets map[string]string `json:"secrets,omitempty"`
+}
+
+// secretName is a word after which a secret follows as a word of its own, as in
+// "set-config admin_password VALUE".
+var secretName = regexp.MustCompile(`(?i)^[\w.-]*(?:password|passwd|pwd|secret|token|credential|encryption[_-]?key|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]*$`)
+
+// secrets are the arguments that are secrets for where they stand.
+func (c Command) secrets() (out []string) {
+	for i := 1; i < len(c.Args); i++ {
+		if secretName.MatchString(c.Args[i-1]) && !strings.HasPrefix(c.Args[i], "-") {
+			out = append(out, c.Args[i])
+		}
+	}
+	for _, s := range c.Secrets {
+		out = append(out, s)
+	}
+	return out
+}
+
+// RedactedArgs is how the arguments are kept: as one text, without secrets.
+func (c Command) RedactedArgs() string {
+	args := make([]string, len(c.Args))
+	for i, arg := range c.Args {
+		if i > 0 && secretName.MatchString(c.Args[i-1]) && !strings.HasPrefix(arg, "-") {
+			arg = prego.Redacted
+		}
+		args[i] = arg
+	}
+	return prego.Redact(strings.Join(args, " "))
+}
+
+// Redact masks in what a command printed the secrets that it was given, too.
+func (c Command) Redact(text string) string {
+	for _, s := range c.secrets() {
+		if len(s) >= minSecret {
+			text = strings.ReplaceAll(text, s, prego.Redacted)
+		}
+	}
+	return prego.Redact(text)
+}
+
+// minSecret is the shortest argument that is looked for in outputs: a shorter one
+// would be found by chance.
+const minSecret = 4
+
+// RedactEnd is Redact for the end of a stream that its host cut at
+// MaxAuditedOutput bytes: the first word may be what is left of a secret, and is
+// left out.
+func (c Command) RedactEnd(text string) string {
+	const cut = MaxAuditedOutput - 3 // to a whole character
+	if len(text) >= cut {
+		if i := strings.IndexAny(text, " \t\n"); i >= 0 {
+			text = text[i+1:]
+		}
+	}
+	return c.Redact(text)
+}
+
+// CommandOutcome is how a command ended. ExitCode nil is one that nobody knows: the
+// host did not say, and it may have run.
+type CommandOutcome struct {
+	ExitCode *int
+	Duration time.Duration
+	Stdout   string // the end of it
+	Stderr   string
+}
+
+// AuditedCommand is one row of agent_command_audit.
+type AuditedCommand struct {
+	AuditID     string
+	ServerID    string
+	WorkflowID  string
+	Kind        string
+	Args        string // redacted
+	Actor       prego.Actor
+	By          string
+	RequestedAt time.Time
+	StartedAt   *time.Time
+	FinishedAt  *time.Time
+	ExitCode    *int
+	DurationMs  *int64
+	Stdout      string // redacted
+	Stderr      string
+}
+
+// UnknownOutcome is that of a command whose end nobody told: refused, or without
+// an answer. A repetition with the same audit id may still learn it.
+func UnknownOutcome(err error, took time.Duration) CommandOutcome {
+	o := CommandOutcome{Duration: took, Stderr: "outcome unknown: the caller gave up waiting; it may have run"}
+	var ce *CommandError
+	if !errors.As(err, &ce) {
+		return o
+	}
+	switch {
+	case ce.Code == CommandUnreachable:
+		o.Stderr = "outcome unknown: no answer from the host; it may have run: " + ce.Message
+	case ce.Permanent:
+		o.Stderr = "refused: " + ce.Code + ": " + ce.Message
+	default:
+		o.Stderr = "outcome unknown: " + ce.Code + ": " + ce.Message
+	}
+	return o
+}
+
+// EndOf is the last n bytes of a text, valid still.
+func EndOf(s string, n int) string {
+	return strings.ToValidUTF8(s[max(0, len(s)-n):], "")
+}

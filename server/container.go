@@ -1,0 +1,58 @@
+package server
+
+import (
+	"fmt"
+	"time"
+)
+
+// ContainerInfo is a container as it is on a host.
+type ContainerInfo struct {
+	Name      string    `json:"name"`  // as the stack calls it
+	Image     string    `json:"image"` // as it was asked for
+	State     string    `json:"state"` // created, running, paused, restarting, removing, exited, dead
+	Health    string    `json:"health,omitempty"`
+	ExitCode  int       `json:"exit_code"`
+	OOMKilled bool      `json:"oom_killed,omitempty"`
+	Restarts  int       `json:"restarts"`
+	StartedAt time.Time `json:"started_at,omitzero"`
+	SpecHash  string    `json:"spec_hash,omitempty"`
+	Instance  string    `json:"instance,omitempty"` // whose it is; "" for one of the stack
+}
+
+// ContainerStats is one sample of what a container uses.
+type ContainerStats struct {
+	At          time.Time     `json:"at"`
+	CPU         time.Duration `json:"cpu_ns"` // since it started
+	MemoryBytes uint64        `json:"memory_bytes"`
+	MemoryLimit uint64        `json:"memory_limit_bytes"`
+	Pids        uint64        `json:"pids"`
+}
+
+// DriftKind says how a container differs from its declaration.
+type DriftKind string
+
+// The kinds of drift.
+const (
+	DriftMissing    DriftKind = "missing"    // declared, and not there
+	DriftStopped    DriftKind = "stopped"    // there, and not running
+	DriftLooping    DriftKind = "looping"    // dies and is started again
+	DriftUnhealthy  DriftKind = "unhealthy"  // running, and its check fails
+	DriftOutdated   DriftKind = "outdated"   // made from another declaration
+	DriftChanged    DriftKind = "changed"    // made from this one, and changed by hand
+	DriftUndeclared DriftKind = "undeclared" // ours, and no longer declared
+)
+
+// ContainerDrift is one difference between a host and its declaration. Detail
+// names what differs, never values.
+type ContainerDrift struct {
+	Container string    `json:"container"`
+	Kind      DriftKind `json:"kind"`
+	Detail    string    `json:"detail,omitempty"`
+}
+
+func (d ContainerDrift) String() string {
+	if d.Detail == "" {
+		return fmt.Sprintf("%s: %s", d.Container, d.Kind)
+	}
+	return fmt.Sprintf("%s: %s (%s)", d.Container, d.Kind, d.Detail)
+}

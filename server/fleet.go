@@ -1,0 +1,440 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// ValidateFleetID accepts a lower-case DNS label of at most MaxFleetIDLen characters.
+func ValidateFleetID(id string) error { return prego.ValidateName("fleet_id", id, MaxFleetIDLen) }
+
+// ValidatePolicyID accepts a lower-case DNS label of at most MaxPolicyIDLen characters.
+func ValidatePolicyID(id string) error { return prego.ValidateName("policy_id", id, MaxPolicyIDLen) }
+
+// Limits of fleets. A member's id is the fleet's, the action's number and a number of
+// its own, and must fit a server id.
+const (
+	MaxFleetIDLen  = 32
+	MaxPolicyIDLen = 63
+	// MaxFleetSize is the service's own limit of a fleet's size.
+	MaxFleetSize = 1000
+	// NoMaxSize is the max_size of a fleet that has none of its own.
+	NoMaxSize = -1
+	// MaxGracePeriod bounds how long a deletion waits for tenants to leave.
+	MaxGracePeriod = 7 * 24 * time.Hour
+)
+
+// Fleet is a named set of servers of one role. Its servers are spread over regions
+// by a region placement policy, or stand in Region when it has none.
+type Fleet struct {
+	FleetID         string
+	Role            prego.Role
+	Region          prego.Region // "" for none: then a region placement policy says where
+	InfraProvider   prego.InfraProviderID
+	MinSize         int64
+	MaxSize         int64 // NoMaxSize for none
+	DesiredCapacity int64 // what the last action aimed at
+	Spec            Spec
+	Constraint      prego.Constraint // that its servers' tags satisfy; fixed
+	// Serves says that servers which waiting tenants need are made here.
+	Serves bool
+	// What each of its servers offers to instances of process groups; 0 is nothing.
+	WorkloadMemory int64
+	WorkloadCPUs   float64
+	// Profile counts the changes of Spec. Members made under an earlier one are brought
+	// up to it by CLUSTER_REPLACE.
+	Profile   int
+	CreatedBy string
+	CreatedAt time.Time
+	UpdatedAt time.Time
+
+	Size     int64                  // members: servers that are neither draining nor terminated
+	Regions  map[prego.Region]int64 // how they are spread
+	Policies []Attachment           // in order
+}
+
+// CreateFleetRequest is the body of POST /v1/fleets.
+type CreateFleetRequest struct {
+	FleetID       string                `json:"fleet_id"`
+	Role          prego.Role            `json:"role"`
+	Region        prego.Region          `json:"region,omitempty"`
+	InfraProvider prego.InfraProviderID `json:"infra_provider"`
+	MinSize       int64                 `json:"min_size,omitempty"`
+	MaxSize       *int64                `json:"max_size,omitempty"` // none if absent
+	Spec          Spec                  `json:"spec"`
+	Constraint    prego.Constraint      `json:"constraint"`
+	Serves        bool                  `json:"serves_tenants,omitempty"`
+	// What each of its servers offers to instances: absent and 0 are nothing.
+	WorkloadMemory int64   `json:"workload_memory_bytes,omitempty"`
+	WorkloadCPUs   float64 `json:"workload_cpus,omitempty"`
+}
+
+// Validate checks the request's own fields and normalizes its tags.
+func (r *CreateFleetRequest) Validate() error {
+	if err := ValidateFleetID(r.FleetID); err != nil {
+		return err
+	}
+	probe := CreateRequest{ServerID: "x", Role: r.Role, Region: r.Region, InfraProvider: r.InfraProvider, Spec: r.Spec}
+	if probe.Region == "" {
+		probe.Region = prego.Regions()[0]
+	}
+	if err := probe.Validate(); err != nil {
+		return err
+	}
+	r.Spec = probe.Spec
+	if r.MaxSize == nil {
+		none := int64(NoMaxSize)
+		r.MaxSize = &none
+	}
+	if err := validateSizes(r.MinSize, *r.MaxSize); err != nil {
+		return err
+	}
+	if err := validateOffer(r.WorkloadMemory, r.WorkloadCPUs); err != nil {
+		return err
+	}
+	if err := r.Constraint.Validate("constraint"); err != nil {
+		return err
+	}
+	return satisfied(r.Constraint, r.Spec.Tags)
+}
+
+// satisfied refuses tags that a fleet's servers are not to have.
+func satisfied(c prego.Constraint, tags []string) error {
+	if c.SatisfiedBy(tags) {
+		return nil
+	}
+	return &prego.Error{Code: prego.CodeCellMismatch, Field: "spec.tags", Message: "do not satisfy the fleet's constraint: " + c.String()}
+}
+
+// validateOffer bounds what a server offers to instances.
+func validateOffer(memory int64, cpus float64) error {
+	switch {
+	case memory < 0 || memory > 1<<50:
+		return prego.Invalid("workload_memory_bytes", "must be 0 to 1125899906842624")
+	case cpus < 0 || cpus > 4096:
+		return prego.Invalid("workload_cpus", "must be 0 to 4096")
+	}
+	return nil
+}
+
+func validateSizes(minSize, maxSize int64) error {
+	switch {
+	case minSize < 0 || minSize > MaxFleetSize:
+		return prego.Invalid("min_size", "must be 0 to 1000")
+	case maxSize < NoMaxSize || maxSize > MaxFleetSize:
+		return prego.Invalid("max_size", "must be 0 to 1000, or -1 for none")
+	case maxSize != NoMaxSize && minSize > maxSize:
+		return prego.Invalid("min_size", "must not be above max_size")
+	}
+	return nil
+}
+
+// UpdateFleetRequest is the body of PATCH /v1/fleets/{id}; what is absent stays.
+type UpdateFleetRequest struct {
+	MinSize        *int64            `json:"min_size,omitempty"`
+	MaxSize        *int64            `json:"max_size,omitempty"`
+	Spec           *Spec             `json:"spec,omitempty"`
+	Serves         *bool             `json:"serves_tenants,omitempty"`
+	WorkloadMemory *int64            `json:"workload_memory_bytes,omitempty"`
+	WorkloadCPUs   *float64          `json:"workload_cpus,omitempty"`
+	Constraint     *prego.Constraint `json:"constraint,omitempty"` // refused: CodeConstraintImmutable
+}
+
+// Apply changes a fleet as asked.
+func (r *UpdateFleetRequest) Apply(f *Fleet) error {
+	if r.Constraint != nil {
+		return &prego.Error{Code: prego.CodeConstraintImmutable, Field: "constraint", Message: "is fixed once the fleet is made: make another fleet"}
+	}
+	if r.MinSize != nil {
+		f.MinSize = *r.MinSize
+	}
+	if r.MaxSize != nil {
+		f.MaxSize = *r.MaxSize
+	}
+	if r.Serves != nil {
+		f.Serves = *r.Serves
+	}
+	if r.WorkloadMemory != nil {
+		f.WorkloadMemory = *r.WorkloadMemory
+	}
+	if r.WorkloadCPUs != nil {
+		f.WorkloadCPUs = *r.WorkloadCPUs
+	}
+	if err := validateOffer(f.WorkloadMemory, f.WorkloadCPUs); err != nil {
+		return err
+	}
+	if err := validateSizes(f.MinSize, f.MaxSize); err != nil {
+		return err
+	}
+	if r.Spec == nil {
+		return nil
+	}
+	if err := r.Spec.Validate(); err != nil {
+		return err
+	}
+	before, err := json.Marshal(f.Spec)
+	if err != nil {
+		return err
+	}
+	after, err := json.Marshal(*r.Spec)
+	if err != nil {
+		return err
+	}
+	if err := satisfied(f.Constraint, r.Spec.Tags); err != nil {
+		return err
+	}
+	if string(before) != string(after) {
+		f.Spec = *r.Spec
+		f.Profile++
+	}
+	return nil
+}
+
+// PolicyType is what a policy decides.
+type PolicyType string
+
+// The types of policies: how many, where, and which ones.
+const (
+	PolicyScaling         PolicyType = "scaling"
+	PolicyRegionPlacement PolicyType = "region_placement"
+	PolicyDeletion        PolicyType = "deletion"
+)
+
+// Policy is one row of policies.
+type Policy struct {
+	PolicyID  string
+	Type      PolicyType
+	Spec      json.RawMessage // by Type: scale.ScalingSpec, region.Policy, scale.DeletionSpec
+	CreatedBy string
+	CreatedAt time.Time
+	UpdatedAt time.Time
+}
+
+// Attachment is a policy of a fleet.
+type Attachment struct {
+	Policy
+	Position int
+	Enabled  bool
+	// LastUsedAt is when it last had a say in an action, for its cooldown.
+	LastUsedAt *time.Time
+}
+
+// FleetActionKind names what an action does (region-placement "Actions Handled").
+type FleetActionKind string
+
+// The kinds of actions.
+const (
+	ClusterScaleOut FleetActionKind = "CLUSTER_SCALE_OUT"
+	ClusterScaleIn  FleetActionKind = "CLUSTER_SCALE_IN"
+	ClusterResize   FleetActionKind = "CLUSTER_RESIZE"
+	ClusterReplace  FleetActionKind = "CLUSTER_REPLACE"
+	NodeCreate      FleetActionKind = "NODE_CREATE"
+)
+
+// FleetActionKinds lists every kind.
+func FleetActionKinds() []FleetActionKind {
+	return []FleetActionKind{ClusterScaleOut, ClusterScaleIn, ClusterResize, ClusterReplace, NodeCreate}
+}
+
+// FleetActionStatus is where an action stands.
+type FleetActionStatus string
+
+// The states of an action.
+const (
+	ActionQueued    FleetActionStatus = "queued"
+	ActionRunning   FleetActionStatus = "running"
+	ActionSucceeded FleetActionStatus = "succeeded"
+	ActionFailed    FleetActionStatus = "failed" // what it did until then stays
+	ActionCancelled FleetActionStatus = "cancelled"
+)
+
+// Ended reports whether nothing more will happen.
+func (s FleetActionStatus) Ended() bool { return s != ActionQueued && s != ActionRunning }
+
+// FleetAction is one row of fleet_actions.
+type FleetAction struct {
+	FleetID     string
+	Seq         int    // 1 for the fleet's first
+	Key         string // in the names of its servers
+	Action      FleetActionKind
+	Inputs      json.RawMessage
+	Data        json.RawMessage // what the policies made of it: region.Data
+	Status      FleetActionStatus
+	Reason      string // a stable code when it failed
+	Message     string
+	Cause       string // "operator", or the run that asked
+	RequestedBy string
+	// CancelRequested: steps that have not begun are left out.
+	CancelRequested bool
+
+	CreatedAt  time.Time
+	StartedAt  *time.Time
+	FinishedAt *time.Time
+	Steps      []FleetStep
+}
+
+// FleetStepOp is what an action does to one server.
+type FleetStepOp string
+
+// The operations of steps.
+const (
+	StepOpCreate FleetStepOp = "create"
+	StepOpDelete FleetStepOp = "delete"
+)
+
+// FleetStepState is where a step stands.
+type FleetStepState string
+
+// The states of steps. A server that still has tenants when its grace period is
+// over is kept.
+const (
+	FleetStepPlanned FleetStepState = "planned"
+	FleetStepDone    FleetStepState = "done"
+	FleetStepFailed  FleetStepState = "failed"
+	FleetStepKept    FleetStepState = "kept"
+	FleetStepSkipped FleetStepState = "skipped"
+)
+
+// FleetStep is one server that an action makes or takes down.
+type FleetStep struct {
+	Op       FleetStepOp    `json:"op"`
+	ServerID string         `json:"server_id"`
+	Region   prego.Region   `json:"region"`
+	Round    int            `json:"round"`            // rounds follow each other
+	Replan   bool           `json:"replan,omitempty"` // it makes up for one that failed
+	State    FleetStepState `json:"state"`
+	Message  string         `json:"message,omitempty"`
+	At       time.Time      `json:"at,omitzero"` // since when it is in State
+}
+
+// Outcome is how an action ended whose steps are all done with.
+func (a FleetAction) Outcome() (status FleetActionStatus, reason, message string) {
+	n := map[FleetStepState]int{}
+	round, last, failed := 0, "", 0
+	for _, st := range a.Steps {
+		n[st.State]++
+		if st.Op == StepOpCreate && st.State == FleetStepFailed {
+			failed++
+			if st.Round >= round {
+				round, last = st.Round, st.Message
+			}
+		}
+	}
+	made, wanted := 0, 0 // servers; what makes up for a failed one is not wanted once more
+	for _, st := range a.Steps {
+		if st.Op == StepOpCreate {
+			if st.State == FleetStepDone {
+				made++
+			}
+			if !st.Replan {
+				wanted++
+			}
+		}
+	}
+	switch {
+	case n[FleetStepSkipped] > 0 && a.CancelRequested:
+		return ActionCancelled, "cancelled", fmt.Sprintf("cancelled: %d of %d steps were not begun", n[FleetStepSkipped], len(a.Steps))
+	case made < wanted && (failed > 0 || n[FleetStepKept] == 0): // a replacement stops at one that is kept
+		return ActionFailed, "servers_failed", fmt.Sprintf("%d of %d servers could not be made; the last: %s", wanted-made, wanted, last)
+	case n[FleetStepKept] > 0:
+		return ActionFailed, string(prego.CodeServerHasTenants), fmt.Sprintf("%d servers still had tenants at the end of the grace period and are kept", n[FleetStepKept])
+	}
+	return ActionSucceeded, "", ""
+}
+
+// FleetMember is a server as the planning of an action sees it.
+type FleetMember struct {
+	ServerID  string
+	Region    prego.Region
+	Status    Status
+	Profile   int
+	CreatedAt time.Time
+	Tenants   int // on it, its shard and its pool, and instances of process groups
+}
+
+// FleetState is what an action is planned from.
+type FleetState struct {
+	Fleet   Fleet
+	Members []FleetMember  // by id
+	Usable  []prego.Region // that the fleet's provider serves, while it is enabled
+	Now     time.Time
+}
+
+// FleetPlan is what an action will do, decided before the first server is touched.
+type FleetPlan struct {
+	Data    json.RawMessage // what the policies made of it: region-placement, S1 to S4
+	Reason  string          // a stable code when nothing can be done, with its sentence
+	Message string
+	Desired int64 // the fleet's desired capacity from now on
+	// Steps of deletes name their server, those of creates get one.
+	Steps []FleetStep
+	// Used are the policies that had a say.
+	Used []string
+}
+
+// FleetReplan is what becomes of an action when steps of it did not go as planned.
+type FleetReplan struct {
+	More []FleetStep     // for what could not be made
+	Skip []FleetStep     // with a message
+	Data json.RawMessage // the action's, with what changed
+}
+
+// FleetActionRequest asks for an action.
+type FleetActionRequest struct {
+	FleetID        string
+	Action         FleetActionKind
+	Inputs         json.RawMessage // checked
+	Cause          string
+	By             string
+	IdempotencyKey string // "" for none
+}
+
+// FleetBatch is what is next to be done of an action.
+type FleetBatch struct {
+	Action FleetAction // without its steps
+	Steps  []FleetStep // planned, all of one round; none: the action is at its end
+	Fleet  Fleet
+}
+
+// FleetStepResult is how a step went.
+type FleetStepResult struct {
+	ServerID string         `json:"server_id"`
+	Op       FleetStepOp    `json:"op"`
+	State    FleetStepState `json:"state"`
+	Message  string         `json:"message,omitempty"`
+}
+
+// FleetWorkflowID is the id of the runs that carry out a fleet's actions.
+// Fleets' names are theirs in one environment, those of servers in all.
+func FleetWorkflowID(environment, fleetID string) string {
+	return fleetPrefix + environment + "/" + fleetID
+}
+
+// FleetIDFromWorkflow is the inverse of FleetWorkflowID.
+func FleetIDFromWorkflow(workflowID string) (environment, fleetID string, ok bool) {
+	rest, ok := strings.CutPrefix(workflowID, fleetPrefix)
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, "/")
+}
+
+const fleetPrefix = "fleet-scale/"
+
+// FleetServer is a server that the control plane asks for by itself.
+type FleetServer struct {
+	ServerID     string
+	Role         prego.Role
+	Region       prego.Region
+	Provider     prego.InfraProviderID
+	Spec         Spec
+	DedicatedFor string // tenant
+	WarmPlan     prego.Plan
+	PlanTierLock prego.Plan // of the shard that it becomes
+	FleetID      string
+	FleetProfile int // of the fleet when it was asked for
+}

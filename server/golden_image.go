@@ -1,0 +1,170 @@
+package server
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// ImageStatus is where a golden image stands in its life.
+type ImageStatus string
+
+// The states of a golden image.
+const (
+	ImageBuilding  ImageStatus = "building"  // its builder is made, works, and is copied
+	ImageVerifying ImageStatus = "verifying" // a server is booted from it
+	ImageReady     ImageStatus = "ready"
+	ImageFailed    ImageStatus = "failed"
+	ImageDeleting  ImageStatus = "deleting"
+	ImageDeleted   ImageStatus = "deleted"
+)
+
+// ImageStatuses lists every state in the order of an image's life.
+func ImageStatuses() []ImageStatus {
+	return []ImageStatus{ImageBuilding, ImageVerifying, ImageReady, ImageFailed, ImageDeleting, ImageDeleted}
+}
+
+// Valid reports whether s is one of ImageStatuses.
+func (s ImageStatus) Valid() bool { return slices.Contains(ImageStatuses(), s) }
+
+// Rests reports whether nothing works on an image in this state.
+func (s ImageStatus) Rests() bool {
+	return s == ImageReady || s == ImageFailed || s == ImageDeleted
+}
+
+// BuildOutcomes are what a build that fails can end with.
+func BuildOutcomes() []prego.Reason {
+	return []prego.Reason{
+		prego.ReasonBuilderNotMade, prego.ReasonBuilderLost, prego.ReasonBuildTimeout, prego.ReasonSnapshotFailed, prego.ReasonVerificationFailed, prego.ReasonBuildCancelled, prego.ReasonFailedInternal,
+	}
+}
+
+// GoldenImage is one row of golden_images.
+type GoldenImage struct {
+	ImageID         string
+	Provider        prego.InfraProviderID
+	Region          prego.Region // where it was built
+	BaseImage       string       // the provider's image that it is made from
+	Architecture    string       // x86 or arm
+	RecipeHash      string
+	AgentSHA256     string
+	StackSHA256     string
+	Containers      []string // container images that are in it
+	Status          ImageStatus
+	Reason          prego.Reason
+	Message         string
+	Current         bool // new servers are made from it
+	Attempt         int  // builders asked for
+	ServerType      string
+	Location        string
+	ProviderImageID string
+	SizeGB          float64 // what is billed
+	DiskGB          float64 // the least disk that it fits on
+	VerifyServerID  string
+	CreatedBy       string
+	CreatedAt       time.Time
+	UpdatedAt       time.Time
+	VerifiedAt      *time.Time
+	DeletedAt       *time.Time
+	Idle            time.Duration // since the row was changed
+}
+
+// ImageRecipe is what an image is built from, beside the stock image.
+type ImageRecipe struct {
+	UserData    string // of the builder: scripts and lists, no identity and no secret
+	Hash        string // of UserData and the stock image
+	AgentSHA256 string
+	StackSHA256 string
+	Containers  []string
+}
+
+// BuildImageRequest is the body of POST /v1/images.
+type BuildImageRequest struct {
+	Debian string       `json:"debian,omitempty"` // "12" or "13"; empty is the configured image's
+	Region prego.Region `json:"region,omitempty"` // where it is built; empty is eu
+}
+
+var debianImage = regexp.MustCompile(`^debian-\d{1,2}$`)
+
+// Validate checks the request, and gives the stock image that it means; configured is
+// the catalog's.
+func (r *BuildImageRequest) Validate(configured string) (baseImage string, err error) {
+	if r.Region == "" {
+		r.Region = prego.RegionEU
+	}
+	if !r.Region.Valid() {
+		return "", prego.Invalid("region", "must be one of sg, eu, us")
+	}
+	baseImage = configured
+	if r.Debian != "" {
+		baseImage = "debian-" + r.Debian
+	}
+	if !debianImage.MatchString(baseImage) {
+		return "", prego.Invalid("debian", fmt.Sprintf("must be the number of a Debian release, like 13: an image can't be built from %q", baseImage))
+	}
+	return baseImage, nil
+}
+
+// ValidateImageID accepts what names golden images.
+func ValidateImageID(id string) error { return prego.ValidateName("image_id", id, 32) }
+
+const (
+	imageBuildPrefix  = "image-build/"
+	imageDeletePrefix = "image-delete/"
+)
+
+// ImageBuildWorkflowID is the run that builds an image.
+func ImageBuildWorkflowID(imageID string) string { return imageBuildPrefix + imageID }
+
+// ImageOfBuild is the inverse of ImageBuildWorkflowID.
+func ImageOfBuild(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, imageBuildPrefix)
+}
+
+// ImageDeleteWorkflowID is the run that deletes an image.
+func ImageDeleteWorkflowID(imageID string) string { return imageDeletePrefix + imageID }
+
+// BuilderServerID is what the labels of an image's builder name it. It is no server of
+// the fleet: it has no row, no token and no agent.
+func BuilderServerID(imageID string) string { return imageID + "-builder" }
+
+// VerifyServerID is the server that is booted from an image before it is used.
+func VerifyServerID(imageID string) string { return imageID + "-verify" }
+
+// SnapshotParams ask for a snapshot of a builder's disk.
+type SnapshotParams struct {
+	Environment      string
+	ImageID          string
+	ProviderServerID string
+	Description      string
+	Labels           map[string]string // beside those that say whose it is
+}
+
+// SnapshotHandle is a snapshot at a provider.
+type SnapshotHandle struct {
+	ProviderImageID string  `json:"provider_image_id"`
+	SizeGB          float64 `json:"size_gb"`
+	DiskGB          float64 `json:"disk_gb"`
+}
+
+// Labels of snapshots, beside the owner's.
+const (
+	LabelImageID = "prego-image-id"
+	LabelRecipe  = "prego-recipe"
+	LabelBase    = "prego-base-image"
+	LabelAgent   = "prego-agent"
+	LabelStack   = "prego-stack"
+)
+
+// SnapshotLabels say what is in an image. A label holds at most 63 characters, so
+// digests are cut.
+func (g GoldenImage) SnapshotLabels() map[string]string {
+	short := func(digest string) string { return digest[:min(len(digest), 32)] }
+	return map[string]string{
+		LabelRecipe: short(g.RecipeHash), LabelBase: g.BaseImage, LabelAgent: short(g.AgentSHA256), LabelStack: short(g.StackSHA256),
+	}
+}

@@ -1,0 +1,49 @@
+package server
+
+import (
+	"strings"
+)
+
+// Workflow ids are deterministic, so that a repeated start meets the first one.
+const (
+	provisionPrefix    = "server-provision/"
+	decommissionPrefix = "server-decommission/"
+)
+
+// ProvisionWorkflowID is the id of the run that provisions a server.
+func ProvisionWorkflowID(serverID string) string { return provisionPrefix + serverID }
+
+// IDFromProvisionWorkflow is the inverse of ProvisionWorkflowID.
+func IDFromProvisionWorkflow(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, provisionPrefix)
+}
+
+// DecommissionWorkflowID is the id of the run that takes a server down.
+func DecommissionWorkflowID(serverID string) string { return decommissionPrefix + serverID }
+
+// IDFromDecommissionWorkflow is the inverse of DecommissionWorkflowID.
+func IDFromDecommissionWorkflow(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, decommissionPrefix)
+}
+
+// ReconcileWorkflowID and SweepWorkflowID are the ids of the periodic runs of
+// one environment.
+func ReconcileWorkflowID(environment string) string { return "reconcile/" + environment }
+
+// CatalogWorkflowID is the run that reads what the providers sell.
+func CatalogWorkflowID(environment string) string { return "refresh-catalog/" + environment }
+
+// SweepWorkflowID is the id of the run that marks silent agents.
+func SweepWorkflowID(environment string) string { return "sweep-heartbeats/" + environment }
+
+// Name is the name of a server at the provider. Names are unique per
+// project there, which is what makes a repeated or late create harmless: at
+// most one server of this name can exist, whatever the order of events.
+func Name(environment, serverID string) string {
+	return "prego-" + environment + "-" + serverID
+}
+
+// IDFromName is the inverse of ServerName.
+func IDFromName(environment, name string) (string, bool) {
+	return strings.CutPrefix(name, "prego-"+environment+"-")
+}

@@ -1,0 +1,200 @@
+package server
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// ResourceKind is a kind of thing at a provider that is billed or limited, and
+// so must have an owner.
+type ResourceKind string
+
+// The kinds of resources that the control plane creates.
+const (
+	ResourceServer         ResourceKind = "server"
+	ResourceVolume         ResourceKind = "volume"
+	ResourcePrimaryIP      ResourceKind = "primary_ip"
+	ResourceFirewall       ResourceKind = "firewall"
+	ResourcePlacementGroup ResourceKind = "placement_group"
+	ResourceImage          ResourceKind = "image" // a snapshot of a server's disk
+)
+
+// ResourceKinds lists every kind in the order in which they can be deleted.
+func ResourceKinds() []ResourceKind {
+	return []ResourceKind{ResourceServer, ResourceVolume, ResourcePrimaryIP, ResourcePlacementGroup, ResourceFirewall, ResourceImage}
+}
+
+// ResourceState is where a resource row stands: intended is written before the
+// create call, created after it, releasing before the delete call, and released
+// once the provider confirmed that the thing is gone.
+type ResourceState string
+
+// The states of a resource row.
+const (
+	ResourceIntended  ResourceState = "intended"
+	ResourceCreated   ResourceState = "created"
+	ResourceReleasing ResourceState = "releasing"
+	ResourceReleased  ResourceState = "released"
+)
+
+// Label keys on everything that is created at a provider. They are how a
+// repeated step finds what it already made, and how orphans are told from what
+// belongs to somebody else.
+const (
+	LabelManagedBy   = "managed-by"
+	LabelEnvironment = "prego-environment"
+	LabelServerID    = "prego-server-id"
+	LabelAttempt     = "prego-attempt"
+	LabelSpecHash    = "prego-spec-hash"
+	LabelRole        = "prego-role"
+	LabelRegion      = "prego-region"
+	LabelOrgID       = "prego-org-id" // of what an org owns
+	// ManagedByPrego is the value of LabelManagedBy.
+	ManagedByPrego = "prego"
+)
+
+// OwnerSelector is the label selector of all that an environment owns.
+func OwnerSelector(environment string) string {
+	return fmt.Sprintf("%s=%s,%s=%s", LabelManagedBy, ManagedByPrego, LabelEnvironment, environment)
+}
+
+// Candidate is one machine type at one location; a region and role map to an
+// ordered list of them.
+type Candidate struct {
+	ServerType string `json:"server_type"`
+	Location   string `json:"location"`
+}
+
+func (c Candidate) String() string { return c.ServerType + " in " + c.Location }
+
+// CreateParams is everything a provider needs to make one server.
+// UserData is a secret: it holds the bootstrap token.
+type CreateParams struct {
+	Environment    string
+	ServerID       string
+	Role           prego.Role
+	Region         prego.Region
+	Attempt        int
+	SpecHash       string // of all that decides what is created, less the token; at most 63 characters
+	Candidate      Candidate
+	Image          string
+	UserData       string
+	FirewallID     string
+	PlacementGroup string   // provider id; "" for none
+	VolumeIDs      []string // provider ids of volumes to attach
+	ImageID        string   // of a golden image that it builds; "" for servers of the fleet
+}
+
+// Labels are the labels of the server that p asks for.
+func (p CreateParams) Labels() map[string]string {
+	labels := map[string]string{
+		LabelManagedBy:   ManagedByPrego,
+		LabelEnvironment: p.Environment,
+		LabelServerID:    p.ServerID,
+		LabelAttempt:     strconv.Itoa(p.Attempt),
+		LabelSpecHash:    p.SpecHash,
+		LabelRole:        string(p.Role),
+		LabelRegion:      string(p.Region),
+	}
+	if p.ImageID != "" {
+		labels[LabelImageID] = p.ImageID
+	}
+	return labels
+}
+
+// Handle is a server at a provider. It holds no secret and may be kept in a
+// workflow's history.
+type Handle struct {
+	ProviderServerID string    `json:"provider_server_id"`
+	Name             string    `json:"name"`
+	Status           string    `json:"status"` // the provider's word, "running" once it boots
+	IPv4             string    `json:"ipv4"`
+	IPv6             string    `json:"ipv6"` // CIDR
+	ServerType       string    `json:"server_type"`
+	Location         string    `json:"location"`
+	Attempt          int       `json:"attempt"`
+	SpecHash         string    `json:"spec_hash"`
+	CreatedAt        time.Time `json:"created_at"`
+	PrimaryIPIDs     []string  `json:"primary_ip_ids,omitempty"`
+	ActionIDs        []int64   `json:"action_ids,omitempty"`
+	Adopted          bool      `json:"adopted,omitempty"`
+}
+
+// OwnedResource is one thing at a provider that carries our labels.
+type OwnedResource struct {
+	Kind       ResourceKind
+	ProviderID string
+	Name       string
+	Labels     map[string]string
+	CreatedAt  time.Time
+	Attached   bool // to a server (volumes, primary IPs), or holding servers (groups, firewalls)
+}
+
+// InfraClass sorts a provider's errors by what to do about them.
+type InfraClass string
+
+// The classes of provider errors.
+const (
+	InfraRetry     InfraClass = "retry"      // the same call again, later
+	InfraThrottled InfraClass = "throttled"  // again when the budget has refilled
+	InfraNext      InfraClass = "next"       // another machine type, location or placement group
+	InfraQuota     InfraClass = "quota"      // the account is full: await capacity
+	InfraNotFound  InfraClass = "not_found"  // it isn't there
+	InfraForeign   InfraClass = "foreign"    // the name is taken by something that isn't ours
+	InfraPermanent InfraClass = "permanent"  // never repeat
+	InfraAmbiguous InfraClass = "ambiguous"  // it may or may not have happened: look before repeating
+	InfraAttempt   InfraClass = "superseded" // the server found belongs to a newer attempt
+)
+
+// InfraImageGone is the code of a create that names an image which the provider does
+// not have.
+const InfraImageGone = "image_gone"
+
+// InfraError is a provider's refusal, sorted. Message is safe to log: it went
+// through the redactor.
+type InfraError struct {
+	Class      InfraClass
+	Code       string // the provider's code, "" if it gave none
+	Message    string
+	RetryAfter time.Duration // 0 if the provider did not say
+}
+
+func (e *InfraError) Error() string {
+	if e.Code == "" {
+		return fmt.Sprintf("provider (%s): %s", e.Class, e.Message)
+	}
+	return fmt.Sprintf("provider (%s, %s): %s", e.Class, e.Code, e.Message)
+}
+
+// FirewallParams describe the firewall in front of every server of an
+// environment: the ports are open to the CIDRs and nothing else is.
+type FirewallParams struct {
+	Environment string
+	Name        string
+	CIDRs       []string
+	Ports       []int
+}
+
+// VolumeParams describe a volume: a server's data volume, or an org's.
+type VolumeParams struct {
+	Environment string
+	ServerID    string // or OrgID
+	OrgID       string
+	Name        string
+	Location    string
+	GB          int // 10 to 10,000
+}
+
+// PrimaryIPParams describe an IPv4 address of an org.
+type PrimaryIPParams struct {
+	Environment string
+	OrgID       string
+	Name        string
+	Location    string
+}
+
+// VolumeHostPath is where an attached volume is mounted on its server.
+func VolumeHostPath(providerID string) string { return "/mnt/HC_Volume_" + providerID }

@@ -1,0 +1,115 @@
+package server
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// ErrSuperseded tells a step that its row has moved on: another generation,
+// a later attempt, a decommissioning. The step must not touch the provider.
+var ErrSuperseded = errors.New("superseded: the server's row has moved on")
+
+// ProvisionState is what a provisioning run needs to know of its row.
+type ProvisionState struct {
+	ServerID         string
+	Role             prego.Role
+	Region           prego.Region
+	Provider         prego.InfraProviderID
+	Spec             Spec
+	Tags             []string
+	RequestHash      []byte
+	Status           Status
+	Purpose          TokenPurpose
+	Generation       int
+	Attempt          int
+	ProviderServerID string
+	Host             string
+	AgentStatus      AgentStatus
+	RunningAt        *time.Time
+	HandshakeAt      *time.Time
+	FirstHeartbeatAt *time.Time
+	RevokedAt        *time.Time
+	Spread           bool // a fleet's, which may be made in another region instead
+	BootstrapRefused bool // a second key presented the current attempt's token
+	// BootFailed is the reason of the current attempt's boot's failure, "" if it did not
+	// fail, and BootFailure what its host said.
+	BootFailed  prego.Reason
+	BootFailure string
+	// BootSign is the last that was heard of the current attempt's boot, and BootSignAt
+	// when; nil where nothing was. BootSignReason is its reason, where it has one.
+	BootSign       string
+	BootSignReason prego.Reason
+	BootSignAt     *time.Time
+	CreatedAt      time.Time
+	Now            time.Time // the database's clock
+}
+
+// AttemptStart says which create attempt begins.
+type AttemptStart struct {
+	ServerID   string
+	Generation int
+	Attempt    int
+	Candidate  Candidate
+	Image      string
+	// Resources are the names of what the attempt may make; each gets an intent
+	// row before the provider is called.
+	Resources []ResourceIntent
+}
+
+// TokenIssue asks for the bootstrap token of an attempt. Only the hash is kept.
+type TokenIssue struct {
+	TokenID  string
+	ServerID string
+	Attempt  int
+	Purpose  TokenPurpose
+	Hash     []byte // SHA-256 of the raw token
+	TTL      time.Duration
+}
+
+// TokenIssued is the token that the attempt has: the one asked for, or the one
+// that an earlier call already issued.
+type TokenIssued struct {
+	TokenID   string
+	IssuedAt  time.Time
+	ExpiresAt time.Time
+}
+
+// SweepParams say when silence is marked (direct-provisioning §3).
+type SweepParams struct {
+	DegradedAfter time.Duration
+	FailedAfter   time.Duration
+	FreezePct     float64 // of the fleet newly silent at once: mark nobody
+	FreezeMin     int     // smaller fleets never freeze
+}
+
+// SweepResult counts what one sweep marked.
+type SweepResult struct {
+	Fleet    int  `json:"fleet"`    // servers whose agents are watched
+	Silent   int  `json:"silent"`   // that this sweep found newly silent
+	Degraded int  `json:"degraded"` // marked degraded
+	Failed   int  `json:"failed"`   // marked disconnected, the server failed
+	Frozen   bool `json:"frozen"`   // nobody was marked
+}
+
+// ActivationTarget is how long a server may take from its request to active
+// (direct-provisioning §2).
+const ActivationTarget = 120 * time.Second
+
+// Activation is how a server became active.
+type Activation struct {
+	Seconds  float64 // since its request
+	Location string
+	Image    string
+}
+
+// ActivationStats is the distribution of the seconds that servers took from their request
+// to active.
+type ActivationStats struct {
+	Role               prego.Role
+	Location, Image    string
+	Servers            int
+	P50, P95, P99, Max float64
+	InTime             int // of Servers, within ActivationTarget
+}

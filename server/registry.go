@@ -1,0 +1,102 @@
+package server
+
+import (
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// Registry is a container registry whose images hosts pull with credentials. The
+// password is sealed wherever it is kept, and shown nowhere.
+type Registry struct {
+	Host      string // as it stands in an image's name: "registry.example.com:5000"; "docker.io" for Docker Hub
+	Username  string
+	KeyID     string // of the master key that the password is sealed under
+	CreatedBy string
+	CreatedAt time.Time
+	UpdatedBy string
+	UpdatedAt time.Time
+}
+
+// SealedRegistry is a registry with its password as it is kept.
+type SealedRegistry struct {
+	Registry
+	Sealed []byte
+}
+
+// ImageDigest is what an image's tag meant when it was first resolved.
+type ImageDigest struct {
+	Image      string
+	Digest     string // "sha256:" and 64 hex digits
+	ResolvedAt time.Time
+}
+
+// Limits of a registry's credentials, in bytes.
+const (
+	MaxRegistryUser     = 255
+	MaxRegistryPassword = 4096
+	maxRegistryHost     = 260
+	maxImage            = 512
+)
+
+// DockerHub is the registry of images whose name has no host.
+const DockerHub = "docker.io"
+
+var (
+	registryHost = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]*[a-z0-9])?(:[1-9][0-9]{0,4})?$|^localhost(:[1-9][0-9]{0,4})?$|^[a-z0-9]([a-z0-9-]*[a-z0-9])?:[1-9][0-9]{0,4}$`)
+	pulledImage  = regexp.MustCompile(`^[a-z0-9]([a-z0-9._:/-]*[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
+	imageDigest  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+)
+
+// ValidateRegistryHost accepts a registry as it stands in an image's name.
+func ValidateRegistryHost(field, host string) error {
+	if len(host) > maxRegistryHost || !registryHost.MatchString(host) {
+		return prego.Invalid(field, `must be a registry as it stands in an image's name, without scheme and path, for example "registry.example.com" or "docker.io"`)
+	}
+	return nil
+}
+
+// ValidateRegistryLogin accepts a user and a password without control characters.
+func ValidateRegistryLogin(username, password string) error {
+	printable := func(s string) bool {
+		return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
+	}
+	switch {
+	case username == "" || len(username) > MaxRegistryUser || !printable(username) || strings.Contains(username, ":"):
+		return prego.Invalid("username", "must be 1 to 255 characters, and no colon")
+	case password == "" || len(password) > MaxRegistryPassword || !printable(password):
+		return prego.Invalid("password", "must be 1 to 4096 characters on one line")
+	}
+	return nil
+}
+
+// ValidateImage accepts the name of a container image, with a tag or a digest.
+func ValidateImage(field, image string) error {
+	if len(image) > maxImage || !pulledImage.MatchString(image) {
+		return prego.Invalid(field, `must be an image, for example "registry.example.com/team/bench:v15"`)
+	}
+	return nil
+}
+
+// ValidateDigest accepts "sha256:" and 64 hex digits.
+func ValidateDigest(field, digest string) error {
+	if !imageDigest.MatchString(digest) {
+		return prego.Invalid(field, `must be "sha256:" and 64 hex digits`)
+	}
+	return nil
+}
+
+// RegistryOf is the registry that an image comes from: the first part of its name where
+// that is a host, else Docker Hub.
+func RegistryOf(image string) string {
+	first, _, ok := strings.Cut(image, "/")
+	if ok && (strings.ContainsAny(first, ".:") || first == "localhost") {
+		if first == "index.docker.io" {
+			return DockerHub
+		}
+		return first
+	}
+	return DockerHub
+}

@@ -1,0 +1,62 @@
+package server
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// ResourceIntent names something that is about to be made at a provider.
+type ResourceIntent struct {
+	Kind ResourceKind
+	Name string
+}
+
+// Resource is one row of the ledger of what we own at providers.
+type Resource struct {
+	ResourceID int64
+	Provider   prego.InfraProviderID
+	Kind       ResourceKind
+	Name       string
+	ProviderID string // "" while the create call is not known to have happened
+	ServerID   string // "" when the environment owns it
+	Attempt    int
+	State      ResourceState
+	IntendedAt time.Time
+	Age        time.Duration // since the intent, by the database's clock
+}
+
+// PrimaryIPName is the ledger's name for the i-th address of a server.
+func PrimaryIPName(serverName string, i int) string {
+	return fmt.Sprintf("%s-ip%d", serverName, i)
+}
+
+// Row is what the reconciler needs to know of a server.
+type Row struct {
+	ServerID         string
+	Status           Status
+	Reason           prego.Reason
+	Generation       int
+	Attempt          int
+	ProviderServerID string
+	ConsumedAttempt  int           // attempt whose bootstrap token was consumed last, 0 for none
+	Idle             time.Duration // since the row last changed
+}
+
+// Sighting is one more time that something without an owner was seen.
+type Sighting struct {
+	Sightings int
+	FirstSeen time.Duration // ago
+}
+
+// ContainerError says that a host's containers will not start, however often it
+// is tried. Message is safe to show.
+type ContainerError struct {
+	Container string
+	Message   string
+}
+
+func (e *ContainerError) Error() string {
+	return fmt.Sprintf("container %s: %s", e.Container, e.Message)
+}

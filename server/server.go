@@ -1,0 +1,335 @@
+package server
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+var imageName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+
+var digits = regexp.MustCompile(`^[1-9][0-9]*$`)
+
+// Status is where a server stands in its life.
+type Status string
+
+// The states of a server. A server that failed carries a Reason; draining means
+// that its decommissioning was accepted.
+const (
+	Provisioning Status = "provisioning"
+	Active       Status = "active"
+	Draining     Status = "draining"
+	Terminated   Status = "terminated"
+	Failed       Status = "failed"
+)
+
+// Statuses lists every state in the order of a server's life.
+func Statuses() []Status {
+	return []Status{Provisioning, Active, Draining, Terminated, Failed}
+}
+
+// Valid reports whether s is one of ServerStatuses.
+func (s Status) Valid() bool { return slices.Contains(Statuses(), s) }
+
+// CanBecome reports whether a server may go from s to next.
+// failed → active is the return of an agent that was silent for too long;
+// failed → provisioning is a retry.
+func (s Status) CanBecome(next Status) bool {
+	switch s {
+	case Provisioning:
+		return next == Active || next == Failed || next == Draining
+	case Active:
+		return next == Failed || next == Draining
+	case Failed:
+		return next == Provisioning || next == Active || next == Draining
+	case Draining:
+		return next == Terminated
+	case Terminated:
+		return false
+	}
+	return false
+}
+
+// AgentStatus is what the control plane last knew of a server's agent
+// (direct-provisioning §6).
+type AgentStatus string
+
+// The values of servers.agent_status. degraded is silence of 60 s, disconnected
+// of 300 s (direct-provisioning §3).
+const (
+	AgentUnknown      AgentStatus = "unknown"
+	AgentConnected    AgentStatus = "connected"
+	AgentDegraded     AgentStatus = "degraded"
+	AgentDisconnected AgentStatus = "disconnected"
+)
+
+// TokenPurpose is why a bootstrap token was issued (direct-provisioning §6).
+type TokenPurpose string
+
+// The values of server_bootstrap_tokens.purpose.
+const (
+	PurposeAgentBootstrap TokenPurpose = "agent_bootstrap"
+	PurposeImportExisting TokenPurpose = "import_existing_server"
+)
+
+// Spec is what a caller may ask for beyond role and region. Empty fields
+// take the configured candidates of the role and region.
+type Spec struct {
+	// ServerType pins the provider's machine type, for example "cx43".
+	ServerType string `json:"server_type,omitempty"`
+	// Location pins the provider's location, for example "fsn1".
+	Location string `json:"location,omitempty"`
+	// Image names the operating system image; empty is the configured one.
+	Image string `json:"image,omitempty"`
+	// VolumeGB asks for a volume of this size, 10 to 10,000, mounted for data;
+	// 0 asks for none.
+	VolumeGB int `json:"volume_gb,omitempty"`
+	// Tags are the server's placement tags; fixed while the server lives.
+	Tags []string `json:"tags,omitempty"`
+}
+
+// CreateRequest is the body of POST /internal/servers/create.
+type CreateRequest struct {
+	ServerID      string                `json:"server_id"`
+	Role          prego.Role            `json:"role"`
+	Region        prego.Region          `json:"region"`
+	InfraProvider prego.InfraProviderID `json:"infra_provider"`
+	Spec          Spec                  `json:"spec"`
+}
+
+// Validate checks the request's own fields and normalizes its tags. Whether the
+// provider exists, is enabled and serves the region is the store's to say.
+func (r *CreateRequest) Validate() error {
+	if err := prego.ValidateServerID(r.ServerID); err != nil {
+		return err
+	}
+	if !r.Role.Valid() {
+		return prego.Invalid("role", "must be one of app, db-shard, redis-pool, node")
+	}
+	if !r.Region.Valid() {
+		return prego.Invalid("region", "must be one of sg, eu, us")
+	}
+	if r.InfraProvider == "" {
+		return prego.Invalid("infra_provider", "is required")
+	}
+	if id := string(r.InfraProvider); !prego.IsLabel(id, 63) {
+		return prego.Invalid("infra_provider", "must be a provider's name: lower-case letters, digits and hyphens")
+	}
+	return r.Spec.Validate()
+}
+
+// Validate checks the spec and normalizes its tags.
+func (s *Spec) Validate() error {
+	for _, f := range []struct{ field, value string }{
+		{"spec.server_type", s.ServerType}, {"spec.location", s.Location},
+	} {
+		if f.value != "" && !prego.IsLabel(f.value, 63) {
+			return prego.Invalid(f.field, "must be a provider's name: lower-case letters, digits and hyphens")
+		}
+	}
+	if s.Image != "" && (len(s.Image) > 63 || !imageName.MatchString(s.Image)) {
+		return prego.Invalid("spec.image", "must be a provider's image name or id")
+	}
+	if s.VolumeGB != 0 && (s.VolumeGB < 10 || s.VolumeGB > 10_000) {
+		return prego.Invalid("spec.volume_gb", "must be 0 for none, or 10 to 10000")
+	}
+	tags, err := prego.DistinctTags("spec.tags", s.Tags)
+	if err != nil {
+		return err
+	}
+	s.Tags = tags
+	if len(s.Tags) == 0 {
+		s.Tags = nil
+	}
+	return nil
+}
+
+// Hash identifies the request: two validated requests are the same request when
+// their hashes are equal.
+func (r CreateRequest) Hash() [32]byte {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic("prego: a CreateServerRequest always marshals: " + err.Error())
+	}
+	return sha256.Sum256(b)
+}
+
+// Server is one row of servers, as every room sees it.
+type Server struct {
+	ServerID      string
+	Role          prego.Role
+	Region        prego.Region
+	InfraProvider prego.InfraProviderID
+	Spec          Spec
+	Tags          []string
+
+	Status        Status
+	StatusReason  prego.Reason
+	StatusMessage string
+
+	ManagedBy        prego.ManagedBy
+	ProviderServerID string // the provider's id, "" while there is none
+	ServerType       string // the chosen candidate, "" until one was tried
+	Location         string
+	Image            string
+	Host             string // public IPv4
+	IPv6             string // public IPv6 network, CIDR
+
+	WorkflowID string
+	Generation int // 1 for the first provisioning, one more per retry
+	Attempt    int // number of the last create attempt over all generations
+
+	AgentStatus          AgentStatus
+	AgentVersion         string
+	AgentBootID          string
+	AgentFirstSeenAt     *time.Time
+	AgentLastHeartbeatAt *time.Time
+	Load1                *float64 // run-queue length averaged over 1 min
+	MemoryPct            *float64 // 0–100
+	DiskPct              *float64 // 0–100
+	CPUPct               *float64 // 0–100, averaged over some minutes; this and the next are nil where nobody says so
+	WorkerSlotsPct       *float64 // 0–100, background workers that are busy, averaged over some minutes
+	DBDiskPct            *float64 // 0–100, of the disk that MariaDB's data is on
+	RedisMemoryPct       *float64 // 0–100, of what Redis may use
+	DockerState          string
+	// ClockAheadSeconds is by how much the host's clock was ahead of the gateway's,
+	// negative for behind; nil is not known. ClockSkewed says that it was too much.
+	ClockAheadSeconds *float64
+	ClockSkewed       bool
+	// AgentTags are those that the host says it has; nil until its agent said so.
+	// Placement goes by Tags.
+	AgentTags []string
+
+	FleetID    string     // "" for none
+	CordonedAt *time.Time // set: nobody new lands here
+
+	ImportedFromPulumiAt    *time.Time
+	IdentityRevokedAt       *time.Time
+	DecommissionRequestedAt *time.Time
+	CreatedBy               string
+	CreatedAt               time.Time
+	UpdatedAt               time.Time
+	ActiveAt                *time.Time
+	TerminatedAt            *time.Time
+}
+
+// Event is one line of a server's timeline.
+type Event struct {
+	EventID  int64
+	ServerID string
+	At       time.Time
+	Step     Step
+	Attempt  int // 0 where the event belongs to no attempt
+	Status   Status
+	Reason   prego.Reason
+	Message  string
+	Actor    prego.Actor
+}
+
+// Step names what a timeline event tells.
+type Step string
+
+// Steps of a server's timeline, in the order of the main path.
+const (
+	StepRequested          Step = "requested"
+	StepCandidatesSkipped  Step = "candidates_skipped" // machine types that the provider does not sell
+	StepImageGone          Step = "image_gone"         // a golden image that the provider does not have
+	StepTokenIssued        Step = "token_issued"
+	StepCreateIntended     Step = "create_intended"
+	StepServerCreated      Step = "server_created"
+	StepServerAdopted      Step = "server_adopted"
+	StepCreateRefused      Step = "create_refused"
+	StepAwaitingCapacity   Step = "awaiting_capacity"
+	StepServerRunning      Step = "server_running"
+	StepBootStage          Step = "boot_stage"
+	StepHandshake          Step = "handshake"
+	StepHandshakeRefused   Step = "handshake_refused"
+	StepFirstHeartbeat     Step = "first_heartbeat"
+	StepContainersStarted  Step = "containers_started"
+	StepContainerDrift     Step = "container_drift"
+	StepContainersRepaired Step = "containers_repaired"
+	StepActive             Step = "active"
+	StepAttemptFailed      Step = "attempt_failed"
+	StepAttemptDestroyed   Step = "attempt_destroyed"
+	StepFailed             Step = "failed"
+	StepAgentDegraded      Step = "agent_degraded"
+	StepAgentDisconnected  Step = "agent_disconnected"
+	StepAgentConnected     Step = "agent_connected"
+	StepIdentityRotated    Step = "identity_rotated"
+	StepAgentTagsDiffer    Step = "agent_tags_differ"
+	StepAgentTagsAgree     Step = "agent_tags_agree"
+	StepClockSkewed        Step = "clock_skewed"
+	StepClockAgrees        Step = "clock_agrees"
+	StepDockerStopped      Step = "docker_stopped"
+	StepDockerRunning      Step = "docker_running"
+	StepRetryRequested     Step = "retry_requested"
+	StepImportRequested    Step = "import_requested"
+	StepDecommissionAsked  Step = "decommission_requested"
+	StepServerDeleted      Step = "server_deleted"
+	StepTerminated         Step = "terminated"
+	StepReconciled         Step = "reconciled"
+	StepWorkflowRestarted  Step = "workflow_restarted"
+	StepCleanupIncomplete  Step = "cleanup_incomplete"
+	StepInfrastructureDone Step = "infrastructure_ready"
+)
+
+// ImportRequest is the body of POST /v1/servers/import.
+type ImportRequest struct {
+	ServerID         string                `json:"server_id"`
+	Role             prego.Role            `json:"role"`
+	Region           prego.Region          `json:"region"`
+	InfraProvider    prego.InfraProviderID `json:"infra_provider"`
+	ProviderServerID string                `json:"provider_server_id"`
+	Tags             []string              `json:"tags,omitempty"`
+	ManagedBy        prego.ManagedBy       `json:"managed_by"` // who made it; worker_direct if empty
+}
+
+// Validate checks the request's own fields and normalizes its tags.
+func (r *ImportRequest) Validate() error {
+	create := CreateRequest{ServerID: r.ServerID, Role: r.Role, Region: r.Region, InfraProvider: r.InfraProvider, Spec: Spec{Tags: r.Tags}}
+	if err := create.Validate(); err != nil {
+		var invalid *prego.Error
+		if errors.As(err, &invalid) { // an import has its tags at the top
+			invalid.Field = strings.TrimPrefix(invalid.Field, "spec.")
+		}
+		return err
+	}
+	r.Tags = create.Spec.Tags
+	if len(r.ProviderServerID) == 0 || len(r.ProviderServerID) > 20 || !digits.MatchString(r.ProviderServerID) {
+		return prego.Invalid("provider_server_id", "must be the provider's numeric id")
+	}
+	switch r.ManagedBy {
+	case "":
+		r.ManagedBy = prego.ManagedByWorkerDirect
+	case prego.ManagedByWorkerDirect, prego.ManagedByPulumi:
+	default:
+		return prego.Invalid("managed_by", "must be worker_direct or pulumi")
+	}
+	return nil
+}
+
+// Hash identifies the request.
+func (r ImportRequest) Hash() [32]byte {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic("prego: an ImportServerRequest always marshals: " + err.Error())
+	}
+	return sha256.Sum256(b)
+}
+
+// Filter selects a page of servers; empty fields select all.
+type Filter struct {
+	Region prego.Region
+	Role   prego.Role
+	Status Status
+	Tag    string // lower-case
+	Fleet  string
+	Cursor string
+	Limit  int
+}

@@ -1,0 +1,109 @@
+package tenant
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+)
+
+// DecisionRecord is one row of allocation_snapshots (placement-policy §7).
+type DecisionRecord struct {
+	SnapshotID   int64
+	TenantID     string
+	AllocationID *int64 // nil when nobody was placed
+	Outcome      string // placed, on_demand, awaiting_capacity, hold, new_server, rejected
+	Code         string
+	Algorithm    string          // as audited: one_tenant_one_server_v1 where that policy applied
+	Decision     json.RawMessage // placement.Explanation
+	Policy       json.RawMessage
+	Actor        string
+	CreatedAt    time.Time
+}
+
+// PlacementOverride is the body of POST /internal/placement-overrides
+// (placement-policy §8).
+type PlacementOverride struct {
+	TenantID         string `json:"tenant_id"`
+	ForceAppServerID string `json:"force_app_server_id,omitempty"`
+	ForceDBShardID   string `json:"force_db_shard_id,omitempty"`
+	Reason           string `json:"reason"`
+	// IgnoreConstraint forces a server that the tenant's constraint does not allow.
+	IgnoreConstraint bool `json:"ignore_constraint,omitempty"`
+}
+
+// Validate checks the override's own fields.
+func (o *PlacementOverride) Validate() error {
+	if err := prego.ValidateTenantID(o.TenantID); err != nil {
+		return err
+	}
+	if o.ForceAppServerID == "" && o.ForceDBShardID == "" {
+		return prego.Invalid("force_app_server_id", "or force_db_shard_id is required")
+	}
+	for _, f := range []struct{ field, id string }{{"force_app_server_id", o.ForceAppServerID}, {"force_db_shard_id", o.ForceDBShardID}} {
+		if f.id != "" && prego.ValidateServerID(f.id) != nil {
+			return prego.Invalid(f.field, "must be an id: lower-case letters, digits and inner hyphens")
+		}
+	}
+	if o.Reason = strings.TrimSpace(o.Reason); o.Reason == "" || len(o.Reason) > 500 {
+		return prego.Invalid("reason", "is required, at most 500 characters")
+	}
+	return nil
+}
+
+// SitePool is what stands ready on one app server.
+type SitePool struct {
+	ServerID    string
+	Region      prego.Region
+	Role        prego.Role
+	Status      server.Status
+	TenantCount int
+	Available   int
+	Reserved    int // claimed or being built
+	Assigned    int
+	Failed      int
+	Draining    int
+	// OldestBuild is since when the longest site has been in the making.
+	OldestBuild *time.Time
+}
+
+// SitePoolPolicy says how many sites are kept per app server for a plan tier.
+type SitePoolPolicy struct {
+	Plan         prego.Plan
+	LowWatermark int
+	Target       int
+	SLOSeconds   int // from below the watermark back to the target
+}
+
+// WarmPool is the warm server pool of a region and plan tier. Claimable counts the
+// servers that the next tenant could take now.
+type WarmPool struct {
+	Region    prego.Region
+	Plan      prego.Plan
+	Target    int
+	Claimable int
+	Building  int // being provisioned, or without a site yet
+	UpdatedBy string
+	UpdatedAt time.Time
+}
+
+// MaxWarmPool bounds a warm pool's target, in servers.
+const MaxWarmPool = 100
+
+// ScalingEvent is one row of scaling_events (placement-policy §3).
+type ScalingEvent struct {
+	EventID    int64
+	Region     prego.Region
+	Role       prego.Role
+	Trigger    string // scale_out_required, threshold, warm_pool
+	Waiting    int
+	Requested  int
+	Made       int
+	ServerIDs  []string
+	WorkflowID string
+	Message    string
+	CreatedAt  time.Time
+	FinishedAt *time.Time
+}

@@ -1,0 +1,81 @@
+package tenant
+
+import (
+	"strings"
+	"time"
+)
+
+// JobStatus is how a snapshot or a restore stands.
+type JobStatus string
+
+// The states of snapshots and restores. The first two are under way.
+const (
+	JobQueued    JobStatus = "queued"
+	JobRunning   JobStatus = "running"
+	JobSucceeded JobStatus = "succeeded"
+	JobFailed    JobStatus = "failed"
+	JobDeleted   JobStatus = "deleted" // snapshots
+)
+
+// Snapshot is a backup of a tenant's site on its host.
+type Snapshot struct {
+	SnapshotID string
+	OrgID      string
+	TenantID   string
+	ServerID   string
+	Site       string
+	Status     JobStatus
+	Files      []string
+	Message    string
+	CreatedBy  string
+	CreatedAt  time.Time
+	FinishedAt *time.Time
+	// Name is what its host knows it by; "" for one of a version that let bench name the
+	// files, which cannot be restored.
+	Name     string
+	Bytes    *int64     // of all its files; nil while there are none
+	ErasedAt *time.Time // when the files of a deleted one were gone
+}
+
+// RestoreJob brings a tenant's site back to a snapshot.
+type RestoreJob struct {
+	JobID      string
+	OrgID      string
+	TenantID   string
+	SnapshotID string
+	Status     JobStatus
+	Message    string
+	CreatedBy  string
+	CreatedAt  time.Time
+	FinishedAt *time.Time
+}
+
+const (
+	snapshotPrefix      = "snapshot/"
+	snapshotErasePrefix = "snapshot-erase/"
+	restorePrefix       = "restore/"
+)
+
+// SnapshotWorkflowID is the id of the run that makes a snapshot.
+func SnapshotWorkflowID(snapshotID string) string { return snapshotPrefix + snapshotID }
+
+// SnapshotIDFromWorkflow is the inverse of SnapshotWorkflowID.
+func SnapshotIDFromWorkflow(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, snapshotPrefix)
+}
+
+// SnapshotEraseWorkflowID is the id of the run that deletes a snapshot's files.
+func SnapshotEraseWorkflowID(snapshotID string) string { return snapshotErasePrefix + snapshotID }
+
+// SnapshotIDFromEraseWorkflow is the inverse of SnapshotEraseWorkflowID.
+func SnapshotIDFromEraseWorkflow(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, snapshotErasePrefix)
+}
+
+// RestoreWorkflowID is the id of the run that restores a snapshot.
+func RestoreWorkflowID(jobID string) string { return restorePrefix + jobID }
+
+// JobIDFromRestoreWorkflow is the inverse of RestoreWorkflowID.
+func JobIDFromRestoreWorkflow(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, restorePrefix)
+}

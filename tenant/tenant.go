@@ -1,0 +1,426 @@
+package tenant
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// State is where a tenant stands in its life.
+type State string
+
+// The states of a tenant.
+const (
+	Trial        State = "trial" // asked for on the trial plan, not begun yet
+	Provisioning State = "provisioning"
+	Active       State = "active"
+	Suspended    State = "suspended"
+	GracePeriod  State = "grace_period"
+	Terminated   State = "terminated"  // offline, its data kept for the retention window
+	DataPurged   State = "data_purged" // nothing is left of it
+	Failed       State = "failed"
+)
+
+// States lists every state in the order of a tenant's life.
+func States() []State {
+	return []State{Trial, Provisioning, Active, Suspended, GracePeriod, Terminated, DataPurged, Failed}
+}
+
+// Valid reports whether s is one of TenantStates.
+func (s State) Valid() bool { return slices.Contains(States(), s) }
+
+// edges are all transitions that there are.
+var edges = map[State][]State{
+	Trial:        {Provisioning, Terminated},
+	Provisioning: {Active, Failed},
+	Active:       {Suspended, GracePeriod},
+	Suspended:    {Active, GracePeriod},
+	GracePeriod:  {Active, Terminated},
+	Failed:       {Provisioning, Terminated},
+	Terminated:   {DataPurged},
+}
+
+// CanBecome reports whether a tenant may go from s to next.
+func (s State) CanBecome(next State) bool { return slices.Contains(edges[s], next) }
+
+// Action is what a caller asks of a tenant that is there.
+type Action string
+
+// The actions.
+const (
+	ActionSuspend    Action = "suspend"
+	ActionResume     Action = "resume"
+	ActionCancel     Action = "cancel"
+	ActionReactivate Action = "reactivate"
+	ActionTerminate  Action = "terminate"
+	ActionRetry      Action = "retry"
+	ActionPurge      Action = "purge" // by the retention timer alone
+)
+
+// actionEdges say what an action makes of each state.
+var actionEdges = map[Action]map[State]State{
+	ActionSuspend:    {Active: Suspended},
+	ActionResume:     {Suspended: Active},
+	ActionCancel:     {Trial: Terminated, Provisioning: Failed, Active: GracePeriod, Suspended: GracePeriod},
+	ActionReactivate: {GracePeriod: Active},
+	ActionTerminate:  {Trial: Terminated, GracePeriod: Terminated, Failed: Terminated},
+	ActionRetry:      {Failed: Provisioning},
+	ActionPurge:      {Terminated: DataPurged},
+}
+
+// Apply is the state that an action leads to, or CodeInvalidTransition.
+func (a Action) Apply(s State) (State, error) {
+	next, ok := actionEdges[a][s]
+	if !ok {
+		return "", prego.Errorf(prego.CodeInvalidTransition, "a tenant that is %s cannot be asked to %s", s, a)
+	}
+	return next, nil
+}
+
+// LifecyclePeriods are how long a state lasts before its timer moves it on. Zero
+// is for ever.
+type LifecyclePeriods struct {
+	Trial     time.Duration // active on the trial plan → grace_period
+	Grace     time.Duration // grace_period → terminated
+	Retention time.Duration // terminated → data_purged
+}
+
+// For is how long a tenant of a plan stays in a state by itself.
+func (p LifecyclePeriods) For(s State, plan prego.Plan) time.Duration {
+	switch {
+	case s == Active && plan == prego.PlanTrial:
+		return p.Trial
+	case s == GracePeriod:
+		return p.Grace
+	case s == Terminated:
+		return p.Retention
+	}
+	return 0
+}
+
+// TimedAction is what the timer of a state does.
+func (s State) TimedAction() (Action, prego.Reason, bool) {
+	switch s {
+	case Active, Suspended:
+		return ActionCancel, prego.ReasonTrialExpired, true
+	case GracePeriod:
+		return ActionTerminate, prego.ReasonGraceOver, true
+	case Terminated:
+		return ActionPurge, prego.ReasonRetentionOver, true
+	}
+	return "", "", false
+}
+
+// SiteState is the state of a site in a pool (placement-policy §2.6).
+type SiteState string
+
+// The states of pool sites. reserved is also the state of a site that is being
+// built: nobody can take it, and its reservation runs out when the build is lost.
+const (
+	SiteAvailable SiteState = "available"
+	SiteReserved  SiteState = "reserved"
+	SiteAssigned  SiteState = "assigned"
+	SiteFailed    SiteState = "failed"
+	SiteDraining  SiteState = "draining"
+)
+
+// Limits of a tenant's request. The slug becomes part of a database's name
+// ("tenant_<slug>_db"), of which MariaDB takes 64 characters.
+const (
+	MaxSlugLen   = 54
+	MaxApps      = 32
+	MaxUsers     = 1_000_000
+	MaxStorageGB = 100_000
+	databasePre  = "tenant_"
+	databasePost = "_db"
+)
+
+var (
+	countryCode = regexp.MustCompile(`^[A-Z]{2}$`)
+	appName     = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+)
+
+// CreateRequest is the body of POST /v1/tenants.
+type CreateRequest struct {
+	Slug           string           `json:"slug"`
+	OrgID          string           `json:"org_id"`
+	ParentOrgID    string           `json:"parent_org_id,omitempty"`
+	Region         prego.Region     `json:"region"`
+	Plan           prego.Plan       `json:"plan"`
+	ExpectedUsers  int              `json:"expected_users,omitempty"`
+	StorageQuotaGB int              `json:"storage_quota_gb,omitempty"`
+	DataResidency  string           `json:"data_residency,omitempty"` // ISO 3166 country, "" for none
+	Constraint     prego.Constraint `json:"constraint"`
+	// Stack is another way to require the tag "stack:<name>"; Validate folds it into
+	// Constraint, so that both ways are the same request.
+	Stack          string   `json:"stack,omitempty"`
+	DedicatedRedis bool     `json:"dedicated_redis,omitempty"` // business only
+	Apps           []string `json:"apps,omitempty"`
+	// Policy overrides the configured placement policy; operators only.
+	Policy PlacementMode `json:"policy,omitempty"`
+	// AdminEmail is the first user of the site, a System Manager; "" for none.
+	AdminEmail string `json:"admin_email,omitempty"`
+	AdminName  string `json:"admin_name,omitempty"` // the email when empty
+}
+
+// PlacementMode is a placement policy.
+type PlacementMode string
+
+// The policies (placement-policy, "One tenant, one server").
+const (
+	ModeOneTenantOneServer PlacementMode = "one_tenant_one_server"
+	ModeShared             PlacementMode = "shared"
+)
+
+// Valid reports whether m is a policy.
+func (m PlacementMode) Valid() bool { return m == ModeShared || m == ModeOneTenantOneServer }
+
+// Validate checks the request's own fields, normalizes its tags and fills in what
+// the plan includes. Whether the org, the country and the slug are good is the
+// store's to say.
+func (r *CreateRequest) Validate() error {
+	switch {
+	case r.Slug == "":
+		return prego.Invalid("slug", "is required")
+	case len(r.Slug) > MaxSlugLen:
+		return prego.Invalid("slug", "must be at most "+strconv.Itoa(MaxSlugLen)+" characters")
+	case !prego.IsLabel(r.Slug, MaxSlugLen):
+		return prego.Invalid("slug", "must be a DNS label: lower-case letters, digits and inner hyphens")
+	}
+	if err := prego.ValidateOrgID("org_id", r.OrgID); err != nil {
+		return err
+	}
+	if r.ParentOrgID != "" {
+		if err := prego.ValidateOrgID("parent_org_id", r.ParentOrgID); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !r.Region.Valid():
+		return prego.Invalid("region", "must be one of sg, eu, us")
+	case !r.Plan.Valid():
+		return prego.Invalid("plan", "must be one of trial, starter, business, enterprise")
+	case r.ExpectedUsers < 0 || r.ExpectedUsers > MaxUsers:
+		return prego.Invalid("expected_users", fmt.Sprintf("must be 0 to %d", MaxUsers))
+	case r.StorageQuotaGB < 0 || r.StorageQuotaGB > MaxStorageGB:
+		return prego.Invalid("storage_quota_gb", fmt.Sprintf("must be 0 to %d", MaxStorageGB))
+	case r.DataResidency != "" && !countryCode.MatchString(r.DataResidency):
+		return prego.Invalid("data_residency", "must be an ISO 3166 country code of two capital letters")
+	case r.DedicatedRedis && r.Plan != prego.PlanBusiness && r.Plan != prego.PlanEnterprise:
+		return prego.Invalid("dedicated_redis", "is part of the plans business and enterprise only")
+	case len(r.Apps) > MaxApps:
+		return prego.Invalid("apps", fmt.Sprintf("must be at most %d apps", MaxApps))
+	case r.Policy != "" && !r.Policy.Valid():
+		return prego.Invalid("policy", "must be shared or one_tenant_one_server")
+	}
+	seen := make(map[string]bool, len(r.Apps))
+	for i, a := range r.Apps {
+		if !appName.MatchString(a) || seen[a] {
+			return prego.Invalid(fmt.Sprintf("apps[%d]", i), "must be an app's name, each once: lower-case letters, digits and underscores")
+		}
+		seen[a] = true
+	}
+	if err := r.validateAdmin(); err != nil {
+		return err
+	}
+	if r.ExpectedUsers == 0 {
+		r.ExpectedUsers = r.Plan.DefaultUsers()
+	}
+	if r.StorageQuotaGB == 0 {
+		r.StorageQuotaGB = r.Plan.DefaultStorageGB()
+	}
+	if err := r.Constraint.Validate("constraint"); err != nil {
+		return err
+	}
+	err := r.Constraint.RequireStack(r.Stack)
+	r.Stack = ""
+	return err
+}
+
+func (r *CreateRequest) validateAdmin() error {
+	if r.AdminEmail == "" {
+		if r.AdminName != "" {
+			return prego.Invalid("admin_name", "needs an admin_email")
+		}
+		return nil
+	}
+	if err := ValidateEmail("admin_email", r.AdminEmail); err != nil {
+		return err
+	}
+	if r.AdminName == "" {
+		r.AdminName = r.AdminEmail
+	}
+	return ValidatePerson("admin_name", r.AdminName)
+}
+
+// Hash identifies the request.
+func (r CreateRequest) Hash() [32]byte {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic("prego: a CreateTenantRequest always marshals: " + err.Error())
+	}
+	return sha256.Sum256(b)
+}
+
+// DatabaseName is the database of a site that is made for a tenant
+// (placement-policy §1.2): "tenant_<slug>_db".
+func DatabaseName(slug string) string {
+	return databasePre + strings.ReplaceAll(slug, "-", "_") + databasePost
+}
+
+// SiteName is the host name of a tenant's site.
+func SiteName(slug, domain string) string { return slug + "." + domain }
+
+// Tenant is one row of tenants, as every room sees it.
+type Tenant struct {
+	TenantID       string
+	Slug           string
+	OrgID          string
+	ParentOrgID    string
+	Region         prego.Region
+	Plan           prego.Plan
+	ExpectedUsers  int
+	StorageQuotaGB int
+	DataResidency  string
+	Constraint     prego.Constraint
+	DedicatedRedis bool
+	Apps           []string
+	Policy         PlacementMode
+	AdminEmail     string // of the first user of its site, "" for none
+	AdminName      string
+	Mail           *MailSettings // nil for none
+
+	State         State
+	StatusReason  prego.Reason
+	StatusMessage string
+	Generation    int // 1, one more per retry
+	// ConvergedState is the last state whose effects are all in place.
+	ConvergedState State
+	Site           string // its site's name, "" while there is none
+	Deadline       *time.Time
+	WaitingSince   *time.Time
+	WaitingRoles   []prego.Role // that it waits for a server of, while WaitingSince is set
+	// CancelRequestedAt is when somebody cancelled its provisioning; the run ends it.
+	CancelRequestedAt *time.Time
+	CreatedBy         string
+	CreatedAt         time.Time
+	UpdatedAt         time.Time
+	ActiveAt          *time.Time
+}
+
+// Allocation is where a tenant lives (placement-policy §1.2).
+type Allocation struct {
+	AllocationID  int64
+	TenantID      string
+	AppServerID   string
+	DBShardID     string
+	RedisPoolID   string
+	PoolSiteID    string // "" for a site that was made on demand
+	SiteName      string // of the pool site, before its promotion
+	DatabaseName  string
+	InfraProvider prego.InfraProviderID
+	Algorithm     string
+	Dedicated     bool
+	CreatedAt     time.Time
+	ReleasedAt    *time.Time
+	ReleaseReason string
+}
+
+// Event is one line of a tenant's timeline.
+type Event struct {
+	EventID   int64
+	TenantID  string
+	At        time.Time
+	FromState State
+	ToState   State
+	Step      Step
+	Actor     string
+	Reason    string
+	Message   string
+}
+
+// Step names what a tenant's event tells.
+type Step string
+
+// Steps of a tenant's timeline.
+const (
+	StepRequested        Step = "requested"
+	StepPlaced           Step = "placed"
+	StepAwaitingCapacity Step = "awaiting_capacity"
+	StepAwaitingSite     Step = "awaiting_site"
+	StepServerRequested  Step = "server_requested"
+	StepSitePromoted     Step = "site_promoted"
+	StepSiteCreated      Step = "site_created"
+	StepAppsInstalled    Step = "apps_installed"
+	StepChanged          Step = "state_changed"
+	StepConverged        Step = "effects_in_place"
+	StepReleased         Step = "reservation_released"
+	StepSiteDropped      Step = "site_dropped"
+	StepFinalBackup      Step = "final_backup"
+	StepOverridden       Step = "placement_override"
+	StepRunRestarted     Step = "workflow_restarted"
+)
+
+// Filter selects a page of tenants; empty fields select all.
+type Filter struct {
+	Region prego.Region
+	Plan   prego.Plan
+	State  State
+	OrgID  string
+	Cursor string
+	Limit  int
+}
+
+const (
+	provisionPrefix = "tenant-provision/"
+	changePrefix    = "tenant-change/"
+	refillPrefix    = "site-pool-refill/"
+)
+
+// ProvisionWorkflowID is the id of the run that provisions a tenant.
+func ProvisionWorkflowID(tenantID string) string { return provisionPrefix + tenantID }
+
+// IDFromProvisionWorkflow is the inverse of TenantProvisionWorkflowID.
+func IDFromProvisionWorkflow(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, provisionPrefix)
+}
+
+// ChangeWorkflowID is the id of the run that puts a tenant's state into
+// effect.
+func ChangeWorkflowID(tenantID string) string { return changePrefix + tenantID }
+
+// IDFromChangeWorkflow is the inverse of TenantChangeWorkflowID.
+func IDFromChangeWorkflow(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, changePrefix)
+}
+
+// RefillWorkflowID is the id of the run that fills an app server's site pool.
+func RefillWorkflowID(appServerID string) string { return refillPrefix + appServerID }
+
+// ServerIDFromRefillWorkflow is the inverse of RefillWorkflowID.
+func ServerIDFromRefillWorkflow(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, refillPrefix)
+}
+
+// ScaleOutWorkflowID is the id of the run that adds servers of a role to a region.
+func ScaleOutWorkflowID(environment string, region prego.Region, role prego.Role) string {
+	return fmt.Sprintf("scale-out/%s/%s/%s", environment, region, role)
+}
+
+// WarmPoolWorkflowID is the id of the run that keeps a warm server pool filled.
+func WarmPoolWorkflowID(environment string, region prego.Region, plan prego.Plan) string {
+	return fmt.Sprintf("warm-pool/%s/%s/%s", environment, region, plan)
+}
+
+// StorageWorkflowID is the id of the periodic run that measures sites.
+func StorageWorkflowID(environment string) string { return "measure-sites/" + environment }
+
+// SweepWorkflowID is the id of the periodic run that looks after tenants.
+func SweepWorkflowID(environment string) string { return "tenant-sweep/" + environment }

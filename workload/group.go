@@ -1,0 +1,443 @@
+package workload
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+)
+
+// Spec says what an instance of a process group runs.
+type Spec struct {
+	Image   string   `json:"image"`
+	Command []string `json:"command,omitempty"`
+	// MemoryLimitBytes is a hard cap; CPURequest is a share and what placement counts, in
+	// CPUs.
+	MemoryLimitBytes int64   `json:"memory_limit_bytes"`
+	CPURequest       float64 `json:"cpu_request"`
+	Ports            []int   `json:"ports,omitempty"` // that it listens on, TCP
+	// Volumes are paths at which volumes must be mounted: without an attachment of the
+	// group at each of them no instance starts.
+	Volumes    []string          `json:"volumes,omitempty"`
+	Constraint *prego.Constraint `json:"constraint,omitempty"` // fixed when the group is made
+	// Health is a check in the container. Without one an instance is healthy that has run
+	// for some seconds.
+	Health              *Health `json:"health,omitempty"`
+	StartTimeoutSeconds int     `json:"start_timeout_seconds,omitempty"` // until it is healthy, 90 when 0
+}
+
+// Health is a check that the engine runs in the container.
+type Health struct {
+	Command         []string `json:"command"`
+	IntervalSeconds int      `json:"interval_seconds,omitempty"` // 5 when 0
+	Retries         int      `json:"retries,omitempty"`          // 3 when 0
+	GraceSeconds    int      `json:"grace_seconds,omitempty"`    // failures before it don't count
+}
+
+// Limits of process groups.
+const (
+	MaxReplicas          = 10_000
+	MaxMemory            = 4 << 40
+	MaxCPURequest        = 1024
+	maxWorkloadPorts     = 16
+	maxWorkloadVolumes   = 8
+	maxWorkloadCommand   = 64
+	maxStartTimeout      = 600
+	defaultStartTimeout  = 90
+	maxWorkloadArgument  = 4096
+	maxWorkloadImageName = 255
+)
+
+var workloadImage = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._/:@-]*$`)
+
+// Validate checks a spec and normalizes its constraint; field is where it is.
+func (s *Spec) Validate(field string) error {
+	at := func(name string) string {
+		if field == "" {
+			return name
+		}
+		return field + "." + name
+	}
+	switch {
+	case s.Image == "":
+		return prego.Invalid(at("image"), "is required")
+	case len(s.Image) > maxWorkloadImageName || !workloadImage.MatchString(s.Image):
+		return prego.Invalid(at("image"), "must be the name of an image, at most 255 characters")
+	case s.MemoryLimitBytes < server.MinContainerMemory || s.MemoryLimitBytes > MaxMemory:
+		return prego.Invalid(at("memory_limit_bytes"), "must be 6291456 (6 MiB) to 4398046511104 (4 TiB)")
+	case s.CPURequest < 0 || s.CPURequest > MaxCPURequest:
+		return prego.Invalid(at("cpu_request"), "must be 0 to 1024 CPUs")
+	case s.StartTimeoutSeconds < 0 || s.StartTimeoutSeconds > maxStartTimeout:
+		return prego.Invalid(at("start_timeout_seconds"), "must be 1 to 600")
+	case len(s.Ports) > maxWorkloadPorts:
+		return prego.Invalid(at("ports"), "must be at most 16 ports")
+	case len(s.Volumes) > maxWorkloadVolumes:
+		return prego.Invalid(at("volumes"), "must be at most 8 paths")
+	}
+	if err := validateArguments(at("command"), s.Command); err != nil {
+		return err
+	}
+	for i, p := range s.Ports {
+		if p < 1 || p > 65535 {
+			return prego.Invalid(at(fmt.Sprintf("ports[%d]", i)), "must be 1 to 65535")
+		}
+		if slices.Contains(s.Ports[:i], p) {
+			return prego.Invalid(at(fmt.Sprintf("ports[%d]", i)), "is there twice")
+		}
+	}
+	for i, v := range s.Volumes {
+		if err := ValidateMountPath(at(fmt.Sprintf("volumes[%d]", i)), v); err != nil {
+			return err
+		}
+		if slices.Contains(s.Volumes[:i], v) {
+			return prego.Invalid(at(fmt.Sprintf("volumes[%d]", i)), "is there twice")
+		}
+	}
+	if h := s.Health; h != nil {
+		if len(h.Command) == 0 {
+			return prego.Invalid(at("health.command"), "is required")
+		}
+		if err := validateArguments(at("health.command"), h.Command); err != nil {
+			return err
+		}
+		if h.IntervalSeconds < 0 || h.IntervalSeconds > 60 || h.Retries < 0 || h.Retries > 20 || h.GraceSeconds < 0 || h.GraceSeconds > maxStartTimeout {
+			return prego.Invalid(at("health"), "must have an interval of at most 60 s, at most 20 retries and a grace of at most 600 s")
+		}
+	}
+	if s.Constraint != nil {
+		return s.Constraint.Validate(at("constraint"))
+	}
+	return nil
+}
+
+func validateArguments(field string, args []string) error {
+	if len(args) > maxWorkloadCommand {
+		return prego.Invalid(field, "must be at most 64 words")
+	}
+	for i, a := range args {
+		if len(a) > maxWorkloadArgument || strings.ContainsRune(a, 0) {
+			return prego.Invalid(fmt.Sprintf("%s[%d]", field, i), "must be at most 4096 bytes, and none of them NUL")
+		}
+	}
+	return nil
+}
+
+// Equal reports whether two specs, both of one group, run the same.
+func (s Spec) Equal(o Spec) bool {
+	s.Constraint, o.Constraint = nil, nil
+	a, errA := json.Marshal(s)
+	b, errB := json.Marshal(o)
+	return errA == nil && errB == nil && string(a) == string(b)
+}
+
+// LabelInstance is on the containers of instances. Those have no place in a server's
+// declared stack, and are left alone by who keeps that.
+const LabelInstance = "prego.instance_id"
+
+// Container is the container of an instance of this release on a server of address
+// host; binds are its volumes as the engine takes them.
+func (s Spec) Container(instanceID, groupID string, ports []PortBinding, binds []string) server.ContainerSpec {
+	c := server.ContainerSpec{
+		Name: instanceID, Image: s.Image, Command: s.Command, Labels: map[string]string{LabelInstance: instanceID, "prego.group_id": groupID},
+		Volumes: binds, MemoryBytes: s.MemoryLimitBytes, CPUShares: max(2, int64(s.CPURequest*1024)), Pids: 4096,
+		// What ended is replaced by the control plane, maybe elsewhere: the engine starts
+		// nothing again by itself.
+		Restart: server.RestartNo, StopTimeout: prego.Duration(10 * time.Second), StartTimeout: prego.Duration(s.StartTimeout()),
+	}
+	for _, p := range ports {
+		c.Ports = append(c.Ports, fmt.Sprintf("0.0.0.0:%d:%d/tcp", p.HostPort, p.ContainerPort))
+	}
+	if h := s.Health; h != nil {
+		seconds := func(n int) prego.Duration { return prego.Duration(time.Duration(n) * time.Second) }
+		c.Health = &server.ContainerHealth{Command: h.Command, Interval: seconds(h.IntervalSeconds), Retries: h.Retries, Grace: seconds(h.GraceSeconds)}
+	}
+	return c
+}
+
+// StartTimeout is within how long an instance must be healthy.
+func (s Spec) StartTimeout() time.Duration {
+	if s.StartTimeoutSeconds == 0 {
+		return defaultStartTimeout * time.Second
+	}
+	return time.Duration(s.StartTimeoutSeconds) * time.Second
+}
+
+// PortBinding says under which port of its server a port of an instance is reached.
+type PortBinding struct {
+	ContainerPort int `json:"container_port"`
+	HostPort      int `json:"host_port"`
+}
+
+// DeployStatus is how far the last deploy of a group is.
+type DeployStatus string
+
+// The states of a deploy.
+const (
+	DeployNone          DeployStatus = "none"
+	DeployRolling       DeployStatus = "rolling"
+	DeployDrainingFirst DeployStatus = "draining_first"
+	DeployStoppingFirst DeployStatus = "stopping_first"
+	DeploySucceeded     DeployStatus = "succeeded"
+	DeployRolledBack    DeployStatus = "rolled_back"
+)
+
+// UnderWay reports whether instances are being replaced.
+func (d DeployStatus) UnderWay() bool {
+	return d == DeployRolling || d == DeployDrainingFirst || d == DeployStoppingFirst
+}
+
+// InstanceState is the state of an instance (quotas-and-fairness, "Instances usage").
+// All but stopped count.
+type InstanceState string
+
+// The states of an instance.
+const (
+	InstanceBooting  InstanceState = "booting"
+	InstanceRunning  InstanceState = "running"
+	InstanceDraining InstanceState = "draining"
+	InstanceFailed   InstanceState = "failed"
+	InstanceStopped  InstanceState = "stopped"
+)
+
+// GroupStatus says whether a group has what it should.
+type GroupStatus string
+
+// The states of a group.
+const (
+	GroupPending       GroupStatus = "pending"
+	GroupRunning       GroupStatus = "running"
+	GroupUnschedulable GroupStatus = "unschedulable"
+	GroupStopped       GroupStatus = "stopped"
+)
+
+// Why a group has no place for an instance (quotas-and-fairness, "Capacity constraints
+// vs quota constraints"). With ReasonOrgQuota comes the dimension, after a colon.
+const (
+	ReasonOrgQuota         = "org_quota_exceeded"
+	ReasonNoNodesActive    = "no_nodes_active"
+	ReasonVolumeLocality   = "volume_locality_no_node"
+	ReasonNoCapacityMemory = "no_capacity_memory"
+	ReasonVolumeMissing    = "volume_not_attached"
+	ReasonInstanceFailed   = "instance_failed"
+)
+
+// Group is what runs in an environment, and how many of it.
+type Group struct {
+	GroupID       string
+	EnvID         string
+	OrgID         string
+	Region        prego.Region
+	Name          string
+	Spec          Spec
+	Release       int
+	StableRelease int // the last that was healthy, 0 for none
+	Replicas      int
+	Constraint    prego.Constraint
+	DeployStatus  DeployStatus
+	DeployMessage string
+	Status        GroupStatus
+	StatusReason  string
+	StatusMessage string
+	Decision      json.RawMessage // nil before the first
+	NextAttemptAt *time.Time
+	WaitingSince  *time.Time
+	CreatedBy     string
+	CreatedAt     time.Time
+	UpdatedAt     time.Time
+	Converged     bool
+	Instances     map[InstanceState]int // that are not stopped
+}
+
+// Instance is a container of a group on a server.
+type Instance struct {
+	InstanceID string
+	GroupID    string
+	OrgID      string
+	ServerID   string
+	Number     int64
+	Release    int
+	Spec       Spec
+	Ports      []PortBinding
+	State      InstanceState
+	Healthy    bool
+	Message    string
+	CreatedAt  time.Time
+	RunningAt  *time.Time
+	StoppedAt  *time.Time
+}
+
+// CreateGroupRequest is the body of POST /v1/envs/{env_id}/groups.
+type CreateGroupRequest struct {
+	Name     string `json:"name"`
+	Spec     Spec   `json:"spec"`
+	Replicas *int   `json:"replicas,omitempty"` // 1 if absent
+}
+
+// Validate checks the request's own fields and normalizes its tags.
+func (r *CreateGroupRequest) Validate() error {
+	if err := ValidateGroupName(r.Name); err != nil {
+		return err
+	}
+	if err := r.Spec.Validate("spec"); err != nil {
+		return err
+	}
+	if r.Replicas == nil {
+		one := 1
+		r.Replicas = &one
+	}
+	if r.Spec.Constraint == nil {
+		r.Spec.Constraint = &prego.Constraint{}
+	}
+	return ValidateReplicas(*r.Replicas)
+}
+
+// ValidateGroupName accepts a lower-case DNS label of at most 40 characters.
+func ValidateGroupName(name string) error { return prego.ValidateName("name", name, 40) }
+
+// ValidateReplicas accepts 0 to MaxReplicas.
+func ValidateReplicas(n int) error {
+	if n < 0 || n > MaxReplicas {
+		return prego.Invalid("replicas", "must be 0 to 10000")
+	}
+	return nil
+}
+
+const (
+	groupPrefix          = "grp-"
+	instancePrefix       = "ins-"
+	groupReconcilePrefix = "group-reconcile/"
+)
+
+var (
+	groupIDPattern    = regexp.MustCompile(`^grp-[0-9a-f]{12}$`)
+	instanceIDPattern = regexp.MustCompile(`^ins-[0-9a-f]{12}-[1-9][0-9]{0,14}$`)
+	envIDPattern      = regexp.MustCompile(`^env-[a-z0-9-]{1,59}$`)
+)
+
+// NewGroupID makes an id of 12 random hex digits.
+func NewGroupID(random string) string { return groupPrefix + random }
+
+// ValidateGroupID accepts what GroupID makes.
+func ValidateGroupID(id string) error {
+	if !groupIDPattern.MatchString(id) {
+		return prego.Invalid("group_id", "must be the id of a process group, grp-…")
+	}
+	return nil
+}
+
+// ValidateGroupEnv accepts ids of environments.
+func ValidateGroupEnv(id string) error {
+	if !envIDPattern.MatchString(id) {
+		return prego.Invalid("env_id", "must be the id of an environment, env-…")
+	}
+	return nil
+}
+
+// NewInstanceID is the id of a group's instance of a number. Its container is called so.
+func NewInstanceID(groupID string, number int64) string {
+	return instancePrefix + strings.TrimPrefix(groupID, groupPrefix) + "-" + strconv.FormatInt(number, 10)
+}
+
+// GroupOfInstance is the inverse of InstanceID.
+func GroupOfInstance(id string) (groupID string, number int64, ok bool) {
+	if !instanceIDPattern.MatchString(id) {
+		return "", 0, false
+	}
+	group, n, _ := strings.Cut(strings.TrimPrefix(id, instancePrefix), "-")
+	number, err := strconv.ParseInt(n, 10, 64)
+	return groupPrefix + group, number, err == nil
+}
+
+// ValidateInstanceID accepts what InstanceID makes.
+func ValidateInstanceID(id string) error {
+	if !instanceIDPattern.MatchString(id) {
+		return prego.Invalid("instance_id", "must be the id of an instance, ins-…")
+	}
+	return nil
+}
+
+// GroupWorkflowID is the id of the run that keeps a group as it should be.
+func GroupWorkflowID(groupID string) string { return groupReconcilePrefix + groupID }
+
+// GroupOfWorkflow is the inverse of GroupWorkflowID.
+func GroupOfWorkflow(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, groupReconcilePrefix)
+}
+
+// GroupSweepWorkflowID is the id of the run that looks for groups that nobody sees to.
+func GroupSweepWorkflowID(environment string) string { return "sweep-groups/" + environment }
+
+// GroupPlan is what is to be done for a group now.
+type GroupPlan struct {
+	OrgID   string        `json:"org_id"`
+	Region  prego.Region  `json:"region"`
+	Boot    []string      `json:"boot,omitempty"`
+	Stop    []string      `json:"stop,omitempty"`
+	Serve   bool          `json:"serve,omitempty"`   // instances are to be allocated
+	Settled bool          `json:"settled,omitempty"` // nothing more is to be done
+	Wait    time.Duration `json:"wait,omitempty"`    // at most, before the rows are read again
+	Details string        `json:"details,omitempty"` // for people
+}
+
+// InstanceDemand is one instance that waits for a place.
+type InstanceDemand struct {
+	GroupID, OrgID string
+	MemoryBytes    int64 // with the overhead
+	CPURequest     float64
+	Constraint     prego.Constraint
+	Locations      []string // of the group's volumes
+	Missing        []string // paths without a volume
+}
+
+// InstancePlace is where an instance is to be allocated.
+type InstancePlace struct {
+	GroupID, ServerID string
+	Decision          json.RawMessage
+}
+
+// AllocationOutcome says what became of an allocation.
+type AllocationOutcome string
+
+// The outcomes of an allocation.
+const (
+	Allocated       AllocationOutcome = "allocated"
+	AllocationVoid  AllocationOutcome = "void"  // nothing is wanted any more
+	AllocationLost  AllocationOutcome = "lost"  // the server is no longer what it was
+	AllocationQuota AllocationOutcome = "quota" // the org's limit
+	AllocationSurge AllocationOutcome = "surge" // no room for one more: an instance goes first
+)
+
+// InstanceAllocation is what became of an allocation.
+type InstanceAllocation struct {
+	Outcome    AllocationOutcome
+	InstanceID string
+	Waited     time.Duration // since it was wanted and within quota
+}
+
+// InstanceHost is an instance with its server.
+type InstanceHost struct {
+	Instance
+	Region       prego.Region
+	Host         string // the server's address
+	Role         prego.Role
+	ServerStatus server.Status
+	Binds        []string // its volumes, as the engine takes them
+}
+
+// GroupWork is what no run may see to, and what is counted.
+type GroupWork struct {
+	Groups        []GroupRef // to be looked at
+	Servers       []string   // that run instances
+	Unschedulable map[string]int
+}
+
+// GroupRef names a group of an org.
+type GroupRef struct {
+	GroupID, OrgID string
+}

@@ -1,0 +1,86 @@
+package workload_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
+)
+
+func TestIDsOfInstancesAndTheirInverse(t *testing.T) {
+	t.Parallel()
+	group := workload.NewGroupID("0123456789ab")
+	require.NoError(t, workload.ValidateGroupID(group))
+	for _, n := range []int64{1, 10_000, 999_999_999_999_999} {
+		id := workload.NewInstanceID(group, n)
+		require.NoError(t, workload.ValidateInstanceID(id))
+		got, number, ok := workload.GroupOfInstance(id)
+		require.True(t, ok)
+		require.Equal(t, []any{group, n}, []any{got, number})
+		require.LessOrEqual(t, len(id), 32, "it is a container's name, too")
+	}
+	for _, bad := range []string{"", "ins-", "ins-0123456789ab-0", "ins-0123456789ab-01", "grp-0123456789ab", "ins-0123456789AB-1"} {
+		_, _, ok := workload.GroupOfInstance(bad)
+		require.False(t, ok, bad)
+		require.ErrorContains(t, workload.ValidateInstanceID(bad), "instance_id must be the id of an instance", bad)
+	}
+	back, ok := workload.GroupOfWorkflow(workload.GroupWorkflowID(group))
+	require.True(t, ok)
+	require.Equal(t, group, back)
+}
+
+func TestWorkloadSpec(t *testing.T) {
+	t.Parallel()
+	good := func() workload.Spec {
+		return workload.Spec{Image: "r.example.com:5000/web@sha256:ab", MemoryLimitBytes: 64 << 20, CPURequest: 0.5, Ports: []int{80}, Volumes: []string{"/data"}, Constraint: &prego.Constraint{Require: []string{"GPU"}}}
+	}
+	s := good()
+	require.NoError(t, s.Validate("spec"))
+	require.Equal(t, []string{"gpu"}, s.Constraint.Require)
+	for field, break1 := range map[string]func(*workload.Spec){
+		"spec.image":                 func(s *workload.Spec) { s.Image = "a b" },
+		"spec.memory_limit_bytes":    func(s *workload.Spec) { s.MemoryLimitBytes = 0 },
+		"spec.cpu_request":           func(s *workload.Spec) { s.CPURequest = -0.1 },
+		"spec.ports[0]":              func(s *workload.Spec) { s.Ports = []int{0} },
+		"spec.ports[1]":              func(s *workload.Spec) { s.Ports = []int{80, 80} },
+		"spec.volumes[0]":            func(s *workload.Spec) { s.Volumes = []string{"/data/../etc"} },
+		"spec.volumes[1]":            func(s *workload.Spec) { s.Volumes = []string{"/data", "/da:ta"} },
+		"spec.command[0]":            func(s *workload.Spec) { s.Command = []string{"a\x00"} },
+		"spec.health.command":        func(s *workload.Spec) { s.Health = &workload.Health{} },
+		"spec.start_timeout_seconds": func(s *workload.Spec) { s.StartTimeoutSeconds = 601 },
+		"spec.constraint.require":    func(s *workload.Spec) { s.Constraint.Require = []string{"a", "A"} },
+	} {
+		s := good()
+		break1(&s)
+		var invalid *prego.Error
+		require.ErrorAs(t, s.Validate("spec"), &invalid, field)
+		require.Equal(t, field, invalid.Field)
+	}
+	other := good()
+	other.Constraint = nil
+	require.True(t, good().Equal(other), "the constraint is the group's")
+	other.Command = []string{"x"}
+	require.False(t, good().Equal(other))
+}
+
+func TestTheContainerOfAnInstance(t *testing.T) {
+	t.Parallel()
+	s := workload.Spec{Image: "web:1", MemoryLimitBytes: 64<<20 + 1, CPURequest: 1.5, Health: &workload.Health{Command: []string{"/check"}, GraceSeconds: 7}}
+	c := s.Container("ins-0123456789ab-1", "grp-0123456789ab", []workload.PortBinding{{ContainerPort: 80, HostPort: 20_000}}, []string{"/mnt/HC_Volume_1:/data"})
+	require.Equal(t, "ins-0123456789ab-1", c.Name)
+	require.Equal(t, c.Name, c.Labels[workload.LabelInstance])
+	require.EqualValues(t, 64<<20+1, c.MemoryBytes, "to the byte")
+	require.EqualValues(t, 1536, c.CPUShares)
+	require.Equal(t, server.RestartNo, c.Restart)
+	require.Equal(t, []string{"0.0.0.0:20000:80/tcp"}, c.Ports)
+	require.Equal(t, 7*time.Second, c.Health.Grace.D())
+	require.Equal(t, 90*time.Second, c.StartTimeout.D())
+	require.True(t, strings.HasPrefix(c.Volumes[0], "/mnt/"))
+	s.CPURequest = 0
+	require.EqualValues(t, 2, s.Container("ins-0123456789ab-1", "g", nil, nil).CPUShares, "the engine's least")
+}

@@ -1,0 +1,33 @@
+package workload
+
+import (
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// IPv4Allocation is the IPv4 add-on of an env: a primary IP at the provider.
+type IPv4Allocation struct {
+	AllocationID string
+	OrgID        string
+	EnvID        string
+	Provider     prego.InfraProviderID
+	Name         string // at the provider
+	Location     string
+	ProviderID   string
+	Address      string
+	Status       ResourceStatus
+	Reason       prego.Reason
+	Message      string
+	CreatedBy    string
+	CreatedAt    time.Time
+}
+
+// AddressWorkflowID is the id of the run that makes or releases an IPv4 address.
+func AddressWorkflowID(allocationID string) string { return addressPrefix + allocationID }
+
+// AllocationIDFromWorkflow is the inverse of AddressWorkflowID.
+func AllocationIDFromWorkflow(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, addressPrefix)
+}

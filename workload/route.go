@@ -1,0 +1,186 @@
+package workload
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// ListenerScope is the address that a route listens on.
+type ListenerScope string
+
+// The scopes of listeners.
+const (
+	ListenerSharedV6 ListenerScope = "shared_v6" // the edge's, shared by all orgs
+	ListenerEnvV4    ListenerScope = "env_v4"    // the env's own IPv4
+)
+
+// RouteProtocol is what a route carries.
+type RouteProtocol string
+
+// The protocols of routes.
+const (
+	RouteHTTP  RouteProtocol = "http"  // told apart by the Host header
+	RouteHTTPS RouteProtocol = "https" // passed through, told apart by SNI
+	RouteTCP   RouteProtocol = "tcp"   // raw: the port is the route's alone
+)
+
+// Route publishes a port of a process group.
+type Route struct {
+	RouteID    string
+	OrgID      string
+	EnvID      string
+	GroupID    string
+	Hostname   string // "" for raw TCP
+	Listener   ListenerScope
+	ListenPort int
+	Protocol   RouteProtocol
+	TargetPort int
+	CreatedBy  string
+	CreatedAt  time.Time
+}
+
+// hostnamePattern takes lower-case ASCII names of two labels at least; an
+// internationalised one is written as its xn-- form. A wildcard is refused: it would
+// take names that other orgs may ask for.
+var hostnamePattern = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// maxHostname is the longest name of DNS, in characters.
+const maxHostname = 253
+
+// NormalizeHostname lower-cases a hostname and checks it.
+func NormalizeHostname(name string) (string, error) {
+	name = strings.ToLower(name)
+	switch {
+	case strings.Contains(name, "*"):
+		return "", prego.Invalid("hostname", "must not be a wildcard")
+	case len(name) > maxHostname || !hostnamePattern.MatchString(name):
+		return "", prego.Invalid("hostname", "must be a DNS name of at least two labels in ASCII; write an internationalised one in its xn-- form")
+	}
+	return name, nil
+}
+
+// ValidatePort accepts 1 to 65535.
+func ValidatePort(field string, port int) error {
+	if port < 1 || port > 65535 {
+		return prego.Invalid(field, "must be 1 to 65535")
+	}
+	return nil
+}
+
+// Validate checks a route that is asked for, and lower-cases its hostname.
+func (r *Route) Validate() error {
+	if err := prego.ValidateResourceID("group_id", "grp-", r.GroupID); err != nil {
+		return err
+	}
+	switch r.Listener {
+	case ListenerSharedV6, ListenerEnvV4:
+	default:
+		return prego.Invalid("listener", "must be one of shared_v6, env_v4")
+	}
+	if err := ValidatePort("listen_port", r.ListenPort); err != nil {
+		return err
+	}
+	if err := ValidatePort("target_port", r.TargetPort); err != nil {
+		return err
+	}
+	switch r.Protocol {
+	case RouteTCP:
+		if r.Hostname != "" {
+			return prego.Invalid("hostname", "must be left out for tcp: a raw stream names no host")
+		}
+		return nil
+	case RouteHTTP, RouteHTTPS:
+	default:
+		return prego.Invalid("protocol", "must be one of http, https, tcp")
+	}
+	if r.Hostname == "" {
+		return prego.Invalid("hostname", "is required for http and https")
+	}
+	var err error
+	r.Hostname, err = NormalizeHostname(r.Hostname)
+	return err
+}
+
+// RouteTarget is one running, healthy instance behind a route.
+type RouteTarget struct {
+	InstanceID string
+	Host       string // of its server
+	Port       int    // published there
+}
+
+// PublishedRoute is a route with what serves it now.
+type PublishedRoute struct {
+	Route
+	Address string // of an env_v4 listener
+	Targets []RouteTarget
+}
+
+// ipv4Only reports whether s is an IPv4 address.
+func ipv4Only(s string) bool {
+	a, err := netip.ParseAddr(s)
+	return err == nil && a.Is4()
+}
+
+// EntryPoint is the name of the listener at the edge that a route is served by
+// (docs/resources.md).
+func (r PublishedRoute) EntryPoint() string {
+	if r.Listener == ListenerEnvV4 {
+		return fmt.Sprintf("v4-%s-%d", strings.ReplaceAll(r.Address, ".", "-"), r.ListenPort)
+	}
+	return fmt.Sprintf("v6-%d", r.ListenPort)
+}
+
+// TraefikDocument is the dynamic configuration of an edge, as Traefik's HTTP provider
+// reads it. It depends on the routes alone, not on their order. A route whose env has
+// lost its address is left out; one without instances keeps its router, with a
+// service that has no servers, so that its callers are told 503 and not 404.
+func TraefikDocument(routes []PublishedRoute) ([]byte, error) {
+	type obj = map[string]any
+	httpRouters, httpServices, tcpRouters, tcpServices := obj{}, obj{}, obj{}, obj{}
+	for _, r := range routes {
+		if r.Listener == ListenerEnvV4 && !ipv4Only(r.Address) {
+			continue
+		}
+		entry := []string{r.EntryPoint()}
+		servers := make([]obj, 0, len(r.Targets))
+		for _, t := range r.Targets {
+			host, err := netip.ParseAddr(t.Host)
+			if err != nil || ValidatePort("port", t.Port) != nil {
+				continue
+			}
+			at := netip.AddrPortFrom(host, uint16(t.Port))
+			if r.Protocol == RouteHTTP {
+				servers = append(servers, obj{"url": "http://" + at.String()})
+			} else {
+				servers = append(servers, obj{"address": at.String()})
+			}
+		}
+		service := obj{"loadBalancer": obj{"servers": servers}}
+		switch r.Protocol {
+		case RouteHTTP:
+			httpRouters[r.RouteID] = obj{"entryPoints": entry, "rule": "Host(`" + r.Hostname + "`)", "service": r.RouteID}
+			httpServices[r.RouteID] = service
+		case RouteHTTPS:
+			tcpRouters[r.RouteID] = obj{"entryPoints": entry, "rule": "HostSNI(`" + r.Hostname + "`)", "service": r.RouteID, "tls": obj{"passthrough": true}}
+			tcpServices[r.RouteID] = service
+		case RouteTCP:
+			tcpRouters[r.RouteID] = obj{"entryPoints": entry, "rule": "HostSNI(`*`)", "service": r.RouteID}
+			tcpServices[r.RouteID] = service
+		}
+	}
+	// Traefik refuses sections that are there and empty.
+	doc := obj{}
+	if len(httpRouters) > 0 {
+		doc["http"] = obj{"routers": httpRouters, "services": httpServices}
+	}
+	if len(tcpRouters) > 0 {
+		doc["tcp"] = obj{"routers": tcpRouters, "services": tcpServices}
+	}
+	return json.MarshalIndent(doc, "", "  ") // keys of maps are sorted
+}

@@ -1,0 +1,109 @@
+package workload
+
+import (
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// ResourceStatus is how an address or a volume stands at the provider.
+type ResourceStatus string
+
+// The states of addresses and volumes. Each but deleted counts for the org's quota.
+const (
+	ResourcePending   ResourceStatus = "pending"   // asked for; reason says what it waits for
+	ResourceReady     ResourceStatus = "ready"     // there
+	ResourceReleasing ResourceStatus = "releasing" // to be deleted at the provider
+	ResourceFailed    ResourceStatus = "failed"    // reason says why; delete it or ask again
+)
+
+// Limits of the provider on one volume, in bytes.
+const (
+	MinVolumeBytes int64 = 10_000_000_000
+	MaxVolumeBytes int64 = 10_000_000_000_000
+	gigabyte       int64 = 1_000_000_000
+)
+
+// Volume is an org's block device at the provider.
+type Volume struct {
+	VolumeID     string
+	OrgID        string
+	Region       prego.Region
+	Location     string
+	Name         string // the org's
+	SizeBytes    int64
+	Provider     prego.InfraProviderID
+	ProviderName string
+	ProviderID   string
+	Status       ResourceStatus
+	Reason       prego.Reason
+	Message      string
+	CreatedBy    string
+	CreatedAt    time.Time
+	Attachment   *VolumeAttachment // the live one
+}
+
+// GB is the size that is ordered: whole GB, rounded up.
+func (v Volume) GB() int { return int((v.SizeBytes + gigabyte - 1) / gigabyte) }
+
+// Validate checks a volume that is asked for.
+func (v Volume) Validate() error {
+	if err := prego.ValidateOrgID("org_id", v.OrgID); err != nil {
+		return err
+	}
+	switch {
+	case !v.Region.Valid():
+		return prego.Invalid("region", "must be one of sg, eu, us")
+	case !prego.IsLabel(v.Name, maxVolumeName):
+		return prego.Invalid("name", "must be a lower-case DNS label of at most 63 characters")
+	case v.SizeBytes < MinVolumeBytes:
+		return prego.Invalid("size_bytes", "must be at least 10000000000: the provider makes no volume below 10 GB")
+	case v.SizeBytes > MaxVolumeBytes:
+		return prego.Invalid("size_bytes", "must be at most 10000000000000: the provider makes no volume above 10 TB")
+	}
+	return nil
+}
+
+const maxVolumeName = 63
+
+// VolumeAttachment makes a volume that of one process group.
+type VolumeAttachment struct {
+	AttachmentID string
+	OrgID        string
+	VolumeID     string
+	GroupID      string
+	MountPath    string
+	ServerID     string // where the volume is attached at the provider now; "" for nowhere
+	CreatedBy    string
+	CreatedAt    time.Time
+}
+
+var mountPath = regexp.MustCompile(`^(/[A-Za-z0-9_][A-Za-z0-9._-]{0,63}){1,8}$`)
+
+// reservedMounts are directories that a container can't do without.
+var reservedMounts = map[string]bool{"bin": true, "dev": true, "etc": true, "lib": true, "lib64": true, "proc": true, "run": true, "sbin": true, "sys": true, "usr": true}
+
+// ValidateMountPath accepts a plain absolute path that is not the system's.
+func ValidateMountPath(field, path string) error {
+	if !mountPath.MatchString(path) || reservedMounts[strings.Split(path, "/")[1]] {
+		return prego.Invalid(field, "must be an absolute path of plain names, and not one of the system's")
+	}
+	return nil
+}
+
+// ResourceName is the name at the provider of an org's address or volume.
+func ResourceName(environment, id string) string { return "prego-" + environment + "-" + id }
+
+const addressPrefix = "address/"
+
+const volumePrefix = "volume/"
+
+// VolumeWorkflowID is the id of the run that makes or releases a volume.
+func VolumeWorkflowID(volumeID string) string { return volumePrefix + volumeID }
+
+// VolumeIDFromWorkflow is the inverse of VolumeWorkflowID.
+func VolumeIDFromWorkflow(workflowID string) (string, bool) {
+	return strings.CutPrefix(workflowID, volumePrefix)
+}
