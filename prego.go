@@ -1,9 +1,8 @@
-// Package prego holds the words of the domain: identifiers, roles, regions,
-// states and the transitions between them, coded errors, and the values that
-// cross from one room to another.
+// Package prego holds what every area of the domain needs: regions, roles, plans and
+// tiers, reasons, coded errors, constraints on tags, ids and redaction.
 //
-// The package is pure. It knows no clock, no network and no database, and it
-// imports nothing of the project; everything else may import it.
+// The package is pure: it knows no clock, no network and no database, and it imports
+// nothing of the project. Everything else may import it.
 package prego
 
 import (

@@ -368,7 +368,7 @@ func (a *Tenants) backup(ctx context.Context, t tenant.Run, what, name string) (
 	if err != nil {
 		return tenant.Backup{}, err
 	}
-	b, err := tenant.ParseBackup(t.Site, name, out)
+	b, err := parseBackup(t.Site, name, out)
 	if err != nil {
 		return b, permanent(ErrTypeCommand, err.Error(), nil)
 	}

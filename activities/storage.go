@@ -101,7 +101,7 @@ func (a *Tenants) measure(ctx context.Context, tenantID string) (changed bool, e
 	if err != nil {
 		return false, err
 	}
-	size, err := tenant.ParseSiteSize(printed)
+	size, err := parseSiteSize(printed)
 	if err != nil {
 		return false, err
 	}

@@ -214,7 +214,7 @@ func (a *API) TraefikRoutes(c echo.Context, p TraefikRoutesParams) error {
 	if err != nil {
 		return err
 	}
-	doc, err := workload.TraefikDocument(routes)
+	doc, err := traefikDocument(routes)
 	if err != nil {
 		return err
 	}

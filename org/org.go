@@ -1,3 +1,5 @@
+// Package org is the domain of orgs: who they are, what they use and may use, their
+// events. It is pure; package quota below it decides.
 package org
 
 import (

@@ -1,3 +1,6 @@
+// Package server is the domain of servers: their states and steps, what they are made
+// of at a provider, what runs on them, the fleets and images that they come from. It is
+// pure, and knows nothing of who is on a server.
 package server
 
 import (
@@ -34,7 +37,7 @@ func Statuses() []Status {
 	return []Status{Provisioning, Active, Draining, Terminated, Failed}
 }
 
-// Valid reports whether s is one of ServerStatuses.
+// Valid reports whether s is one of Statuses.
 func (s Status) Valid() bool { return slices.Contains(Statuses(), s) }
 
 // CanBecome reports whether a server may go from s to next.

@@ -1,12 +1,7 @@
 package tenant
 
 import (
-	"encoding/json"
-	"slices"
-	"strings"
 	"time"
-
-	"github.com/prego/prego"
 )
 
 // StorageLevel says how a tenant's site stands to its storage quota.
@@ -58,15 +53,6 @@ type SiteSize struct {
 // Used is what counts for the storage quota.
 func (s SiteSize) Used() int64 { return s.DatabaseBytes + s.FilesBytes }
 
-// ParseSiteSize reads what an agent printed.
-func ParseSiteSize(printed string) (s SiteSize, err error) {
-	err = lastJSON(printed, &s)
-	if err == nil && (s.DatabaseBytes < 0 || s.FilesBytes < 0 || s.BackupsBytes < 0 || s.Users < 0) {
-		err = prego.Errorf(prego.CodeInternal, "the host measured less than nothing")
-	}
-	return s, err
-}
-
 // SiteUsage is one row of site_usage.
 type SiteUsage struct {
 	TenantID string
@@ -110,46 +96,4 @@ func (b Backup) Paths() []string {
 		out = append(out, f.Path)
 	}
 	return out
-}
-
-// backupDatabase ends the name of the file that a backup cannot do without.
-const backupDatabase = "-database.sql.gz"
-
-// ParseBackup reads what an agent printed of a backup of a site, and refuses one that
-// is not what was asked for: of another name or site, or without a database.
-func ParseBackup(site, name, printed string) (Backup, error) {
-	var b Backup
-	if err := lastJSON(printed, &b); err != nil {
-		return b, err
-	}
-	if b.Name != name {
-		return b, prego.Errorf(prego.CodeInternal, "the host made backup %q and not %q", b.Name, name)
-	}
-	b.Bytes = 0
-	var files, database []BackupFile
-	for _, f := range b.Files {
-		if !strings.HasPrefix(f.Path, site+"/") || strings.Contains(f.Path, "..") || f.Bytes < 0 {
-			return b, prego.Errorf(prego.CodeInternal, "the host names a file of a backup that is not of site %s", site)
-		}
-		b.Bytes += f.Bytes
-		if strings.HasSuffix(f.Path, backupDatabase) && f.Bytes > 0 {
-			database = append(database, f)
-		} else {
-			files = append(files, f)
-		}
-	}
-	if len(database) != 1 {
-		return b, prego.Errorf(prego.CodeInternal, "the backup has no database")
-	}
-	b.Files = slices.Concat(database, files)
-	return b, nil
-}
-
-// lastJSON reads the last line that was printed: the result of a typed verb.
-func lastJSON(printed string, into any) error {
-	lines := strings.Split(strings.TrimSpace(printed), "\n")
-	if err := json.Unmarshal([]byte(lines[len(lines)-1]), into); err != nil {
-		return prego.Errorf(prego.CodeInternal, "the host's result is no JSON: %.100q", lines[len(lines)-1])
-	}
-	return nil
 }

@@ -1,3 +1,5 @@
+// Package tenant is the domain of tenants: their states and the actions on them, their
+// placements, sites, storage, snapshots and restores. It is pure.
 package tenant
 
 import (
@@ -33,7 +35,7 @@ func States() []State {
 	return []State{Trial, Provisioning, Active, Suspended, GracePeriod, Terminated, DataPurged, Failed}
 }
 
-// Valid reports whether s is one of TenantStates.
+// Valid reports whether s is one of States.
 func (s State) Valid() bool { return slices.Contains(States(), s) }
 
 // edges are all transitions that there are.
@@ -387,7 +389,7 @@ const (
 // ProvisionWorkflowID is the id of the run that provisions a tenant.
 func ProvisionWorkflowID(tenantID string) string { return provisionPrefix + tenantID }
 
-// IDFromProvisionWorkflow is the inverse of TenantProvisionWorkflowID.
+// IDFromProvisionWorkflow is the inverse of ProvisionWorkflowID.
 func IDFromProvisionWorkflow(workflowID string) (string, bool) {
 	return strings.CutPrefix(workflowID, provisionPrefix)
 }
@@ -396,7 +398,7 @@ func IDFromProvisionWorkflow(workflowID string) (string, bool) {
 // effect.
 func ChangeWorkflowID(tenantID string) string { return changePrefix + tenantID }
 
-// IDFromChangeWorkflow is the inverse of TenantChangeWorkflowID.
+// IDFromChangeWorkflow is the inverse of ChangeWorkflowID.
 func IDFromChangeWorkflow(workflowID string) (string, bool) {
 	return strings.CutPrefix(workflowID, changePrefix)
 }

@@ -1,3 +1,6 @@
+// Package workload is the domain of what orgs run beside tenants: apps and
+// environments, process groups and their instances, routes, addresses and volumes. It
+// is pure.
 package workload
 
 import (

@@ -1,9 +1,7 @@
 package workload
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/netip"
 	"regexp"
 	"strings"
 	"time"
@@ -121,12 +119,6 @@ type PublishedRoute struct {
 	Targets []RouteTarget
 }
 
-// ipv4Only reports whether s is an IPv4 address.
-func ipv4Only(s string) bool {
-	a, err := netip.ParseAddr(s)
-	return err == nil && a.Is4()
-}
-
 // EntryPoint is the name of the listener at the edge that a route is served by
 // (docs/resources.md).
 func (r PublishedRoute) EntryPoint() string {
@@ -134,53 +126,4 @@ func (r PublishedRoute) EntryPoint() string {
 		return fmt.Sprintf("v4-%s-%d", strings.ReplaceAll(r.Address, ".", "-"), r.ListenPort)
 	}
 	return fmt.Sprintf("v6-%d", r.ListenPort)
-}
-
-// TraefikDocument is the dynamic configuration of an edge, as Traefik's HTTP provider
-// reads it. It depends on the routes alone, not on their order. A route whose env has
-// lost its address is left out; one without instances keeps its router, with a
-// service that has no servers, so that its callers are told 503 and not 404.
-func TraefikDocument(routes []PublishedRoute) ([]byte, error) {
-	type obj = map[string]any
-	httpRouters, httpServices, tcpRouters, tcpServices := obj{}, obj{}, obj{}, obj{}
-	for _, r := range routes {
-		if r.Listener == ListenerEnvV4 && !ipv4Only(r.Address) {
-			continue
-		}
-		entry := []string{r.EntryPoint()}
-		servers := make([]obj, 0, len(r.Targets))
-		for _, t := range r.Targets {
-			host, err := netip.ParseAddr(t.Host)
-			if err != nil || ValidatePort("port", t.Port) != nil {
-				continue
-			}
-			at := netip.AddrPortFrom(host, uint16(t.Port))
-			if r.Protocol == RouteHTTP {
-				servers = append(servers, obj{"url": "http://" + at.String()})
-			} else {
-				servers = append(servers, obj{"address": at.String()})
-			}
-		}
-		service := obj{"loadBalancer": obj{"servers": servers}}
-		switch r.Protocol {
-		case RouteHTTP:
-			httpRouters[r.RouteID] = obj{"entryPoints": entry, "rule": "Host(`" + r.Hostname + "`)", "service": r.RouteID}
-			httpServices[r.RouteID] = service
-		case RouteHTTPS:
-			tcpRouters[r.RouteID] = obj{"entryPoints": entry, "rule": "HostSNI(`" + r.Hostname + "`)", "service": r.RouteID, "tls": obj{"passthrough": true}}
-			tcpServices[r.RouteID] = service
-		case RouteTCP:
-			tcpRouters[r.RouteID] = obj{"entryPoints": entry, "rule": "HostSNI(`*`)", "service": r.RouteID}
-			tcpServices[r.RouteID] = service
-		}
-	}
-	// Traefik refuses sections that are there and empty.
-	doc := obj{}
-	if len(httpRouters) > 0 {
-		doc["http"] = obj{"routers": httpRouters, "services": httpServices}
-	}
-	if len(tcpRouters) > 0 {
-		doc["tcp"] = obj{"routers": tcpRouters, "services": tcpServices}
-	}
-	return json.MarshalIndent(doc, "", "  ") // keys of maps are sorted
 }

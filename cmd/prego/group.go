@@ -32,7 +32,7 @@ func newGroupCommand() *cobra.Command {
 	return cmd
 }
 
-// workloadFlags describe a release: a file with the whole WorkloadSpec, or the parts of it.
+// workloadFlags describe a release: a file with the whole workload.Spec, or the parts of it.
 type workloadFlags struct {
 	file, image     string
 	memory          string

@@ -1,0 +1,61 @@
+package activities
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/tenant"
+)
+
+// parseSiteSize reads what an agent printed.
+func parseSiteSize(printed string) (s tenant.SiteSize, err error) {
+	err = lastJSON(printed, &s)
+	if err == nil && (s.DatabaseBytes < 0 || s.FilesBytes < 0 || s.BackupsBytes < 0 || s.Users < 0) {
+		err = prego.Errorf(prego.CodeInternal, "the host measured less than nothing")
+	}
+	return s, err
+}
+
+// backupDatabase ends the name of the file that a backup cannot do without.
+const backupDatabase = "-database.sql.gz"
+
+// parseBackup reads what an agent printed of a backup of a site, and refuses one that
+// is not what was asked for: of another name or site, or without a database.
+func parseBackup(site, name, printed string) (tenant.Backup, error) {
+	var b tenant.Backup
+	if err := lastJSON(printed, &b); err != nil {
+		return b, err
+	}
+	if b.Name != name {
+		return b, prego.Errorf(prego.CodeInternal, "the host made backup %q and not %q", b.Name, name)
+	}
+	b.Bytes = 0
+	var files, database []tenant.BackupFile
+	for _, f := range b.Files {
+		if !strings.HasPrefix(f.Path, site+"/") || strings.Contains(f.Path, "..") || f.Bytes < 0 {
+			return b, prego.Errorf(prego.CodeInternal, "the host names a file of a backup that is not of site %s", site)
+		}
+		b.Bytes += f.Bytes
+		if strings.HasSuffix(f.Path, backupDatabase) && f.Bytes > 0 {
+			database = append(database, f)
+		} else {
+			files = append(files, f)
+		}
+	}
+	if len(database) != 1 {
+		return b, prego.Errorf(prego.CodeInternal, "the backup has no database")
+	}
+	b.Files = slices.Concat(database, files)
+	return b, nil
+}
+
+// lastJSON reads the last line that was printed: the result of a typed verb.
+func lastJSON(printed string, into any) error {
+	lines := strings.Split(strings.TrimSpace(printed), "\n")
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), into); err != nil {
+		return prego.Errorf(prego.CodeInternal, "the host's result is no JSON: %.100q", lines[len(lines)-1])
+	}
+	return nil
+}
