@@ -101,6 +101,7 @@ func TestDecide(t *testing.T) {
 			outcome: placement.Placed, server: "app-1",
 		},
 		"no shard":    {data: func(d *placement.Data) { d.Shards[0].Tenants = 10 }, outcome: placement.AwaitingCapacity, code: prego.CodeInsufficientResources, missing: []prego.Role{prego.RoleDBShard}},
+		"a full pool": {data: func(d *placement.Data) { d.Pools[0].Tenants = 10 }, outcome: placement.AwaitingCapacity, code: prego.CodeInsufficientResources, missing: []prego.Role{prego.RoleRedisPool}},
 		"no pool":     {data: func(d *placement.Data) { d.Pools = nil }, outcome: placement.AwaitingCapacity, code: prego.CodeInsufficientResources, missing: []prego.Role{prego.RoleRedisPool}},
 		"nothing":     {data: func(d *placement.Data) { d.Servers, d.Shards, d.Pools = nil, nil, nil }, outcome: placement.AwaitingCapacity, code: prego.CodeInsufficientResources, missing: []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool}},
 		"no provider": {data: func(d *placement.Data) { d.Providers[0].Enabled = false }, outcome: placement.Refused, code: prego.CodeNoProvider},
