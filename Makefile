@@ -73,7 +73,7 @@ images: ## Build the images that stand in for Frappe's, MariaDB's and Redis's, o
 	@tools/images.sh .prego/images
 
 bench: packages temporal ## Run the benchmarks, each beside its bare limit
-	go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./internal/e2e ./internal/store ./placement ./placement/region ./agentgw
+	go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./internal/e2e ./internal/store ./placement ./placement/pack ./placement/region ./agentgw
 
 lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Check style, imports, determinism, forbidden patterns and generated code
 	go vet ./...

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placement/instance"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/workload"
 )
@@ -23,7 +23,7 @@ type GroupStore interface {
 	PlanGroup(ctx context.Context, id string, retry time.Duration) (workload.GroupPlan, error)
 	ServeInstances(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
 	InstanceDemand(ctx context.Context, region prego.Region, limit int) ([]workload.InstanceDemand, error)
-	InstanceServers(ctx context.Context, region prego.Region) ([]placement.InstanceServer, error)
+	InstanceServers(ctx context.Context, region prego.Region) ([]instance.Server, error)
 	PoolsOf(ctx context.Context, orgIDs []string) (map[string][]prego.AppliedPool, error)
 	Allocate(ctx context.Context, place workload.InstancePlace, retry time.Duration) (workload.InstanceAllocation, error)
 	NoPlace(ctx context.Context, groupID, reason, message string, decision json.RawMessage) error
@@ -219,15 +219,15 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, out *Served
 
 // place finds a place for one instance, and takes it: servers are kept as they are
 // then, for the next one.
-func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []prego.AppliedPool, servers []placement.InstanceServer) (workload.AllocationOutcome, error) {
+func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []prego.AppliedPool, servers []instance.Server) (workload.AllocationOutcome, error) {
 	if len(d.Missing) > 0 {
 		return workload.AllocationLost, a.Store.NoPlace(ctx, d.GroupID, workload.ReasonVolumeMissing, "no volume of the group is mounted at "+strings.Join(d.Missing, ", "), nil)
 	}
-	r := placement.InstanceRequest{
+	r := instance.Request{
 		GroupID: d.GroupID, MemoryBytes: d.MemoryBytes, CPURequest: d.CPURequest, Constraint: prego.EffectiveConstraint(d.Constraint, pools), Locations: d.Locations,
 	}
 	for try := 1; ; try++ {
-		decision := placement.PlaceInstance(r, servers)
+		decision := instance.Place(r, servers)
 		b, err := json.Marshal(decision)
 		if err != nil {
 			return "", err

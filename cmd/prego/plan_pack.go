@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placement/pack"
 )
 
 // packMaxInput is the largest document that is read, in bytes: some million items.
@@ -68,7 +68,7 @@ document is named and ends with status 2.`,
 				ctx := cmd.Context()
 				more = func() bool { return time.Now().Before(end) && ctx.Err() == nil }
 			}
-			r, err := placement.Pack(problem, more)
+			r, err := pack.Solve(problem, more)
 			if err != nil {
 				return &exitError{code: 2, err: err}
 			}
@@ -79,7 +79,7 @@ document is named and ends with status 2.`,
 	return cmd
 }
 
-func newPackAnswer(r placement.PackResult) packAnswer {
+func newPackAnswer(r pack.Result) packAnswer {
 	a := packAnswer{
 		Bins: make([]packAnswerBin, len(r.Bins)), BinsUsed: len(r.Bins), LowerBound: r.LowerBound,
 		Optimal: r.Optimal, Unplaceable: r.Unplaceable,
@@ -96,8 +96,8 @@ func newPackAnswer(r placement.PackResult) packAnswer {
 // parsePackProblem reads the document and refuses what a lenient decoder lets
 // pass: fields that are unknown or given twice, null, missing ids, and anything
 // after the object.
-func parsePackProblem(body []byte) (placement.PackProblem, error) {
-	var p placement.PackProblem
+func parsePackProblem(body []byte) (pack.Problem, error) {
+	var p pack.Problem
 	if !utf8.Valid(body) || !json.Valid(body) {
 		return p, prego.Errorf(prego.CodeInvalidJSON, "stdin must hold one valid JSON document in UTF-8 and nothing after it")
 	}
@@ -137,8 +137,8 @@ func packUnknown(at string) error {
 // always a string.
 type packDecoder struct{ *json.Decoder }
 
-func (d packDecoder) item(at string) (placement.PackItem, error) {
-	var item placement.PackItem
+func (d packDecoder) item(at string) (pack.Item, error) {
+	var item pack.Item
 	given := map[string]bool{}
 	err := d.object(at, func(name, at string) (err error) {
 		given[name] = true

@@ -12,7 +12,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
-	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placement/instance"
 	"github.com/prego/prego/workload"
 )
 
@@ -55,7 +55,7 @@ WHERE group_id = $1`
 const maxAtOnce = 50
 
 type groupRow struct {
-	placement.GroupState
+	instance.GroupState
 	orgID    string
 	region   prego.Region
 	wanted   int
@@ -73,7 +73,7 @@ func (s *Store) PlanGroup(ctx context.Context, id string, retry time.Duration) (
 		if err != nil {
 			return err
 		}
-		steps := placement.ScheduleGroup(g.GroupState)
+		steps := instance.ScheduleGroup(g.GroupState)
 		b := &pgx.Batch{}
 		if len(steps.Lose) > 0 {
 			b.Queue(sqlLoseInstances, steps.Lose)
@@ -130,7 +130,7 @@ func readGroup(ctx context.Context, tx pgx.Tx, id string) (g groupRow, err error
 	if err != nil {
 		return g, err
 	}
-	g.Instances, err = pgx.CollectRows(rows, pgx.RowToStructByPos[placement.GroupInstance])
+	g.Instances, err = pgx.CollectRows(rows, pgx.RowToStructByPos[instance.GroupInstance])
 	return g, err
 }
 
@@ -190,8 +190,8 @@ LEFT JOIN LATERAL (
 WHERE s.region = $1 AND f.workload_memory_bytes > 0 AND s.status NOT IN ('terminated') ORDER BY s.server_id`
 
 // InstanceServers are the servers of a region that offer room to instances.
-func (s *Store) InstanceServers(ctx context.Context, region prego.Region) ([]placement.InstanceServer, error) {
-	return collectBy(ctx, s, "servers for instances", pgx.RowToStructByPos[placement.InstanceServer], sqlInstanceServers, region)
+func (s *Store) InstanceServers(ctx context.Context, region prego.Region) ([]instance.Server, error) {
+	return collectBy(ctx, s, "servers for instances", pgx.RowToStructByPos[instance.Server], sqlInstanceServers, region)
 }
 
 const sqlAllocatingGroup = `

@@ -16,7 +16,7 @@ import (
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
-	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placement/instance"
 	"github.com/prego/prego/workload"
 )
 
@@ -301,7 +301,7 @@ func TestDemandIsServedByOrgInTurn(t *testing.T) {
 	require.Equal(t, workload.AllocationLost, got.Outcome)
 	servers, err := s.InstanceServers(ctx, "eu")
 	require.NoError(t, err)
-	require.Equal(t, []placement.InstanceServer{{ServerID: "node-1", Location: "fsn1", Tags: []string{}, MemoryBytes: 10000 << 20, CPUs: 8, Groups: map[string]int{}}}, servers)
+	require.Equal(t, []instance.Server{{ServerID: "node-1", Location: "fsn1", Tags: []string{}, MemoryBytes: 10000 << 20, CPUs: 8, Groups: map[string]int{}}}, servers)
 }
 
 func TestADeployThatNeedsMoreIsPromised(t *testing.T) {

@@ -1,4 +1,4 @@
-package placement
+package pack
 
 import (
 	"cmp"
@@ -7,15 +7,15 @@ import (
 	"slices"
 )
 
-// packUnits is the usable capacity of a bin in every dimension. Whole numbers make
+// units is the usable capacity of a bin in every dimension. Whole numbers make
 // loads exact: an item that is taken out and put back a million times leaves no
 // drift. 2⁴⁴ is fine enough for 1e-9 and leaves room to add half a million full
 // bins into an int64.
-const packUnits = int64(1) << 44
+const units = int64(1) << 44
 
-// packTolerance is the part of its capacity, one in so many, that a bin may be
+// tolerance is the part of its capacity, one in so many, that a bin may be
 // loaded above it.
-const packTolerance = 1_000_000_000
+const tolerance = 1_000_000_000
 
 // packBins is a packing: items by bin.
 type packBins [][]int32
@@ -24,7 +24,7 @@ type packBins [][]int32
 // their ids, which makes the order of the input irrelevant and "lower number" the
 // same as "lower id".
 type packInstance struct {
-	items []PackItem
+	items []Item
 	n, d  int
 	x     []int64 // n×d demands; item i has x[i*d:(i+1)*d]
 	limit int64   // what a bin holds: packUnits and the tolerance
@@ -39,16 +39,16 @@ type packInstance struct {
 func (in *packInstance) at(i int32) []int64 { return in.x[int(i)*in.d : (int(i)+1)*in.d] }
 
 // newPackInstance leaves out the items that fit no bin and names them.
-func newPackInstance(p PackProblem) (*packInstance, []string) {
-	dims := packSortedKeys(p.Capacity)
+func newPackInstance(p Problem) (*packInstance, []string) {
+	dims := sortedKeys(p.Capacity)
 	items := slices.Clone(p.Items)
-	slices.SortFunc(items, func(a, b PackItem) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(items, func(a, b Item) int { return cmp.Compare(a.ID, b.ID) })
 	in := &packInstance{d: len(dims)}
 	// Demands are rounded up to whole units, so a bin that fits by count of units
 	// also fits in truth, but for the tolerance; and as the tolerance is at least one
 	// unit for each item, whatever fits in truth also fits by count. The lower bound
 	// of the rounded problem therefore holds for the true one.
-	in.limit = packUnits + max(packUnits/packTolerance, int64(len(items)))
+	in.limit = units + max(units/tolerance, int64(len(items)))
 	unplaceable := []string{}
 	orgs := map[string]int32{}
 	row := make([]int64, in.d)
@@ -62,7 +62,7 @@ func newPackInstance(p PackProblem) (*packInstance, []string) {
 				fits = false
 				break
 			}
-			row[d] = int64(math.Ceil(v * float64(packUnits)))
+			row[d] = int64(math.Ceil(v * float64(units)))
 			fits = fits && row[d] <= in.limit
 		}
 		if !fits {
@@ -85,10 +85,10 @@ func newPackInstance(p PackProblem) (*packInstance, []string) {
 	return in, unplaceable
 }
 
-// packScarcity is the power to which a dimension's demand weighs: the dimension
+// scarcity is the power to which a dimension's demand weighs: the dimension
 // that decides the number of bins should outweigh one of which a quarter less is
 // wanted, and equal ones should count alike.
-const packScarcity = 6
+const scarcity = 6
 
 func (in *packInstance) weigh() {
 	in.scarce = make([]float64, in.d)
@@ -100,7 +100,7 @@ func (in *packInstance) weigh() {
 	}
 	most := max(1, slices.Max(in.scarce))
 	for d, s := range in.scarce {
-		in.scarce[d] = math.Pow(s/most, packScarcity)
+		in.scarce[d] = math.Pow(s/most, scarcity)
 		total += in.scarce[d]
 	}
 	for d := range in.scarce {
@@ -137,7 +137,7 @@ func (in *packInstance) byKey(key []float64) []int32 {
 	return order
 }
 
-func packSortedKeys(m map[string]float64) []string { return slices.Sorted(maps.Keys(m)) }
+func sortedKeys(m map[string]float64) []string { return slices.Sorted(maps.Keys(m)) }
 
 // packFits says whether need is within free in every dimension.
 func packFits(need, free []int64) bool {
@@ -149,13 +149,13 @@ func packFits(need, free []int64) bool {
 	return true
 }
 
-func packTake(free, need []int64) {
+func take(free, need []int64) {
 	for d, v := range need {
 		free[d] -= v
 	}
 }
 
-func packGive(free, need []int64) {
+func give(free, need []int64) {
 	for d, v := range need {
 		free[d] += v
 	}

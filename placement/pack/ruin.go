@@ -1,4 +1,4 @@
-package placement
+package pack
 
 import (
 	"cmp"
@@ -30,15 +30,15 @@ type packRuin struct {
 }
 
 const (
-	packRuinBins  = 4 // most bins that an iteration empties
-	packFillNodes = 300
-	packOthers    = 24 // bins beside the emptied ones that are tried for what is left
+	ruinBins   = 4 // most bins that an iteration empties
+	fillNodes  = 300
+	packOthers = 24 // bins beside the emptied ones that are tried for what is left
 )
 
 func newPackRuin(in *packInstance, best packBins, r *rand.Rand) *packRuin {
 	s := &packRuin{
 		in: in, r: r, size: make([]float64, in.n),
-		w: make([]float64, in.d), mark: make([]int, len(best)), saved: make(packBins, packRuinBins),
+		w: make([]float64, in.d), mark: make([]int, len(best)), saved: make(packBins, ruinBins),
 	}
 	for _, b := range best {
 		s.bins = append(s.bins, slices.Clone(b))
@@ -47,7 +47,7 @@ func newPackRuin(in *packInstance, best packBins, r *rand.Rand) *packRuin {
 			room[d] = in.limit
 		}
 		for _, i := range b {
-			packTake(room, in.at(i))
+			take(room, in.at(i))
 		}
 		s.free = append(s.free, room...)
 	}
@@ -63,8 +63,8 @@ func newPackRuin(in *packInstance, best packBins, r *rand.Rand) *packRuin {
 // The heat begins at packHeat, in parts of the mean item's weight, and cools to
 // nothing in so many iterations, again and again.
 const (
-	packHeat      = 0.03
-	packHeatCycle = 20_000
+	packHeat  = 0.03
+	heatCycle = 20_000
 )
 
 func (s *packRuin) room(b int) []int64 { return s.free[b*s.in.d : (b+1)*s.in.d] }
@@ -128,7 +128,7 @@ func (s *packRuin) empty() {
 	s.now++
 	s.ruined = s.ruined[:0]
 	s.pool = append(s.pool[:0], s.aside...)
-	for range 1 + s.r.IntN(min(packRuinBins, len(s.bins))) {
+	for range 1 + s.r.IntN(min(ruinBins, len(s.bins))) {
 		b := s.r.IntN(len(s.bins))
 		if s.mark[b] == s.now {
 			continue
@@ -196,7 +196,7 @@ func (s *packRuin) greedy(items []int32) []int32 {
 			continue
 		}
 		s.bins[to] = append(s.bins[to], i)
-		packTake(s.room(to), need)
+		take(s.room(to), need)
 	}
 	return left
 }
@@ -215,7 +215,7 @@ next:
 			}
 			if s.mark[b] != s.now && packFits(s.in.at(i), s.room(b)) {
 				s.bins[b] = append(s.bins[b], i)
-				packTake(s.room(b), s.in.at(i))
+				take(s.room(b), s.in.at(i))
 				s.added = append(s.added, b)
 				continue next
 			}
@@ -234,7 +234,7 @@ func (s *packRuin) keep(left []int32) bool {
 	for _, i := range s.aside {
 		was += s.in.weight[i]
 	}
-	cold := 1 - float64(s.now%packHeatCycle)/packHeatCycle
+	cold := 1 - float64(s.now%heatCycle)/heatCycle
 	return now <= was+s.heat*cold*cold*cold*s.r.ExpFloat64()
 }
 
@@ -242,16 +242,16 @@ func (s *packRuin) restore() {
 	for k := len(s.added) - 1; k >= 0; k-- {
 		b := s.added[k]
 		last := len(s.bins[b]) - 1
-		packGive(s.room(b), s.in.at(s.bins[b][last]))
+		give(s.room(b), s.in.at(s.bins[b][last]))
 		s.bins[b] = s.bins[b][:last]
 	}
 	for k, b := range s.ruined {
 		for _, i := range s.bins[b] {
-			packGive(s.room(b), s.in.at(i))
+			give(s.room(b), s.in.at(i))
 		}
 		s.bins[b] = append(s.bins[b][:0], s.saved[k]...)
 		for _, i := range s.bins[b] {
-			packTake(s.room(b), s.in.at(i))
+			take(s.room(b), s.in.at(i))
 		}
 	}
 }
@@ -276,7 +276,7 @@ func (f *packFill) best(s *packRuin, b int, items []int32) []int32 {
 	for k := len(items) - 1; k >= 0; k-- {
 		f.rest[k] = f.rest[k+1] + s.size[items[k]]
 	}
-	f.now, f.chosen, f.full, f.budget = f.now[:0], f.chosen[:0], 0, packFillNodes
+	f.now, f.chosen, f.full, f.budget = f.now[:0], f.chosen[:0], 0, fillNodes
 	room := 0.0
 	for d, v := range f.room {
 		room += s.w[d] * float64(v)
@@ -288,7 +288,7 @@ func (f *packFill) best(s *packRuin, b int, items []int32) []int32 {
 		if c < len(f.chosen) && f.chosen[c] == k {
 			c++
 			s.bins[b] = append(s.bins[b], i)
-			packTake(f.room, s.in.at(i))
+			take(f.room, s.in.at(i))
 		} else {
 			left = append(left, i)
 		}
@@ -314,11 +314,11 @@ func (f *packFill) search(at int, held, room float64) {
 		if !packFits(need, f.room) {
 			continue
 		}
-		packTake(f.room, need)
+		take(f.room, need)
 		f.now = append(f.now, k)
 		size := f.s.size[f.items[k]]
 		f.search(k+1, held+size, room-size)
 		f.now = f.now[:len(f.now)-1]
-		packGive(f.room, need)
+		give(f.room, need)
 	}
 }

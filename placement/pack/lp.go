@@ -1,4 +1,4 @@
-package placement
+package pack
 
 import (
 	"cmp"
@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// packLPRows bounds the linear program: its basis has rows² numbers, and each step
+// lpRows bounds the linear program: its basis has rows² numbers, and each step
 // touches them all.
-const packLPRows = 450
+const lpRows = 450
 
 // packLP solves the linear relaxation over patterns (Gilmore and Gomory, 1961) by
 // column generation: the fractional number of bins, each filled with a set of
@@ -25,7 +25,7 @@ type packLP struct {
 	level []float64 // of the basis's patterns
 	price []float64 // by kind
 	done  bool
-	knap  packKnapsack
+	knap  knapsack
 }
 
 // packKind are the items of one and the same demand.
@@ -37,7 +37,7 @@ type packKind struct {
 // newPackLP is nil if the program were too large.
 func newPackLP(in *packInstance) *packLP {
 	kinds := in.kinds()
-	if len(kinds) > packLPRows || len(kinds) == 0 {
+	if len(kinds) > lpRows || len(kinds) == 0 {
 		return nil
 	}
 	m := len(kinds)
@@ -103,7 +103,7 @@ func (lp *packLP) step() int {
 	} else {
 		lp.pivot(pattern)
 	}
-	return packWhole(total/most*packShrink, lp.m)
+	return packWhole(total/most*shrink, lp.m)
 }
 
 func (lp *packLP) pivot(pattern []int) {
@@ -147,10 +147,10 @@ func (lp *packLP) pivot(pattern []int) {
 	}
 }
 
-// packKnapsack finds the pattern that is worth most at given prices: a knapsack of
+// knapsack finds the pattern that is worth most at given prices: a knapsack of
 // several dimensions, by branch and bound on the kinds with the best price for
 // their size first.
-type packKnapsack struct {
+type knapsack struct {
 	in     *packInstance
 	kinds  []packKind
 	sizes  [][]float64 // sizes of the kinds, by weighting of the dimensions
@@ -167,10 +167,10 @@ type packKnapsack struct {
 	budget int
 }
 
-// packPricingNodes bounds one pricing.
-const packPricingNodes = 20_000
+// pricingNodes bounds one pricing.
+const pricingNodes = 20_000
 
-func (s *packKnapsack) init(in *packInstance, kinds []packKind) {
+func (s *knapsack) init(in *packInstance, kinds []packKind) {
 	s.in, s.kinds = in, kinds
 	s.weigh = append(s.weigh, in.scarce)
 	even := make([]float64, in.d)
@@ -187,7 +187,7 @@ func (s *packKnapsack) init(in *packInstance, kinds []packKind) {
 			for d, v := range kind.need {
 				sizes[k] += w[d] * float64(v) / float64(in.limit)
 			}
-			sizes[k] = max(1e-12, sizes[k]*packShrink)
+			sizes[k] = max(1e-12, sizes[k]*shrink)
 		}
 		s.sizes = append(s.sizes, sizes)
 	}
@@ -196,8 +196,8 @@ func (s *packKnapsack) init(in *packInstance, kinds []packKind) {
 
 // solve answers with a pattern, its worth, and what no pattern's worth exceeds
 // (at least 1). The two differ if the search was cut short.
-func (s *packKnapsack) solve(price []float64) (best []int, worth, most float64) {
-	s.price, s.best, s.worth, s.most, s.budget = price, make([]int, len(price)), 1+1e-9, 0, packPricingNodes
+func (s *knapsack) solve(price []float64) (best []int, worth, most float64) {
+	s.price, s.best, s.worth, s.most, s.budget = price, make([]int, len(price)), 1+1e-9, 0, pricingNodes
 	// The weighting whose one-dimensional relaxation is tightest leads.
 	least := math.Inf(1)
 	for k, sizes := range s.sizes {
@@ -214,7 +214,7 @@ func (s *packKnapsack) solve(price []float64) (best []int, worth, most float64) 
 	return s.best, s.worth, max(s.worth, min(s.most, least)) * (1 + 1e-9)
 }
 
-func (s *packKnapsack) sorted(sizes []float64) []int {
+func (s *knapsack) sorted(sizes []float64) []int {
 	var order []int
 	for k, p := range s.price {
 		if p > 0 {
@@ -228,7 +228,7 @@ func (s *packKnapsack) sorted(sizes []float64) []int {
 }
 
 // relaxed fills one bin in order, the last kind by a fraction.
-func (s *packKnapsack) relaxed(order []int, sizes []float64) float64 {
+func (s *knapsack) relaxed(order []int, sizes []float64) float64 {
 	room, worth := 1.0, 0.0
 	for _, k := range order {
 		c := min(float64(s.kinds[k].count), room/sizes[k])
@@ -241,7 +241,7 @@ func (s *packKnapsack) relaxed(order []int, sizes []float64) float64 {
 }
 
 // search tries the kinds from position at on, with what now holds worth value.
-func (s *packKnapsack) search(at int, value float64) {
+func (s *knapsack) search(at int, value float64) {
 	if value > s.worth {
 		s.worth = value
 		copy(s.best, s.now)
@@ -264,9 +264,9 @@ func (s *packKnapsack) search(at int, value float64) {
 		}
 		if s.now[k] < s.kinds[k].count && packFits(s.kinds[k].need, s.free) {
 			s.now[k]++
-			packTake(s.free, s.kinds[k].need)
+			take(s.free, s.kinds[k].need)
 			s.search(at, value+s.price[k])
-			packGive(s.free, s.kinds[k].need)
+			give(s.free, s.kinds[k].need)
 			s.now[k]--
 		}
 	}

@@ -1,4 +1,4 @@
-package placement_test
+package instance_test
 
 import (
 	"fmt"
@@ -9,11 +9,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placement/instance"
 )
 
-func instanceServer(id string, change func(*placement.InstanceServer)) placement.InstanceServer {
-	s := placement.InstanceServer{ServerID: id, Location: "fsn1", Active: true, MemoryBytes: 1000, CPUs: 4}
+func instanceServer(id string, change func(*instance.Server)) instance.Server {
+	s := instance.Server{ServerID: id, Location: "fsn1", Active: true, MemoryBytes: 1000, CPUs: 4}
 	if change != nil {
 		change(&s)
 	}
@@ -22,27 +22,27 @@ func instanceServer(id string, change func(*placement.InstanceServer)) placement
 
 func TestPlaceInstance(t *testing.T) {
 	t.Parallel()
-	type server = placement.InstanceServer
-	r := placement.InstanceRequest{GroupID: "g", MemoryBytes: 100, CPURequest: 1}
+	type server = instance.Server
+	r := instance.Request{GroupID: "g", MemoryBytes: 100, CPURequest: 1}
 	for name, tc := range map[string]struct {
-		change  func(*placement.InstanceRequest)
+		change  func(*instance.Request)
 		servers []server
 		want    string // a server, or a code
 	}{
 		"nobody offers anything": {nil, nil, "no_nodes_active"},
 		"nobody is active":       {nil, []server{instanceServer("a", func(s *server) { s.Active = false })}, "no_nodes_active"},
 		"nobody satisfies": {
-			func(r *placement.InstanceRequest) { r.Constraint.Require = []string{"gpu"} },
+			func(r *instance.Request) { r.Constraint.Require = []string{"gpu"} },
 			[]server{instanceServer("a", nil), instanceServer("b", func(s *server) { s.Active = false })},
 			"cell_mismatch",
 		},
 		"who satisfies is not active": {
-			func(r *placement.InstanceRequest) { r.Constraint.Require = []string{"gpu"} },
+			func(r *instance.Request) { r.Constraint.Require = []string{"gpu"} },
 			[]server{instanceServer("a", nil), instanceServer("b", func(s *server) { s.Active, s.Tags = false, []string{"gpu"} })},
 			"no_nodes_active",
 		},
-		"who satisfies stands elsewhere": {func(r *placement.InstanceRequest) { r.Locations = []string{"nbg1"} }, []server{instanceServer("a", nil)}, "volume_locality_no_node"},
-		"volumes stand apart":            {func(r *placement.InstanceRequest) { r.Locations = []string{"fsn1", "nbg1"} }, []server{instanceServer("a", nil)}, "volume_locality_no_node"},
+		"who satisfies stands elsewhere": {func(r *instance.Request) { r.Locations = []string{"nbg1"} }, []server{instanceServer("a", nil)}, "volume_locality_no_node"},
+		"volumes stand apart":            {func(r *instance.Request) { r.Locations = []string{"fsn1", "nbg1"} }, []server{instanceServer("a", nil)}, "volume_locality_no_node"},
 		"memory is a hard limit":         {nil, []server{instanceServer("a", func(s *server) { s.MemoryUsed = 901 })}, "no_capacity_memory"},
 		"memory may be used up":          {nil, []server{instanceServer("a", func(s *server) { s.MemoryUsed = 900 })}, "a"},
 		"spread comes first": {nil, []server{
@@ -60,12 +60,12 @@ func TestPlaceInstance(t *testing.T) {
 			if tc.change != nil {
 				tc.change(&r)
 			}
-			d := placement.PlaceInstance(r, tc.servers)
+			d := instance.Place(r, tc.servers)
 			require.Equal(t, tc.want, d.ServerID+d.Code, "%+v", d)
 			require.NotEmpty(t, d.SelectionReason)
 		})
 	}
-	d := placement.PlaceInstance(r, []server{instanceServer("a", func(s *server) { s.MemoryUsed = 950 }), instanceServer("b", func(s *server) { s.Active = false })})
+	d := instance.Place(r, []server{instanceServer("a", func(s *server) { s.MemoryUsed = 950 }), instanceServer("b", func(s *server) { s.Active = false })})
 	require.Equal(t, "no server fits: of 2 servers not_active 1, memory 1; 100 bytes are needed and at most 50 are free", d.SelectionReason)
 }
 
@@ -73,24 +73,24 @@ func TestPlaceInstance(t *testing.T) {
 func TestPlaceInstanceHolds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		var servers []placement.InstanceServer
+		var servers []instance.Server
 		for i := range rapid.IntRange(0, 6).Draw(t, "servers") {
-			servers = append(servers, placement.InstanceServer{
+			servers = append(servers, instance.Server{
 				ServerID: fmt.Sprintf("s-%d", i), Location: rapid.SampledFrom([]string{"fsn1", "nbg1"}).Draw(t, "location"), Active: rapid.Bool().Draw(t, "active"),
 				Tags:        rapid.SampledFrom([][]string{nil, {"a"}, {"a", "b"}}).Draw(t, "tags"),
 				MemoryBytes: rapid.Int64Range(0, 500).Draw(t, "memory"), CPUs: rapid.Float64Range(0, 8).Draw(t, "cpus"), Groups: map[string]int{},
 			})
 		}
 		for range rapid.IntRange(1, 12).Draw(t, "instances") {
-			r := placement.InstanceRequest{
+			r := instance.Request{
 				GroupID: rapid.SampledFrom([]string{"g", "h"}).Draw(t, "group"), MemoryBytes: rapid.Int64Range(1, 200).Draw(t, "needed"),
 				Constraint: rapid.SampledFrom([]prego.Constraint{{}, {Require: []string{"a"}}, {Disallow: []string{"b"}}}).Draw(t, "constraint"),
 				Locations:  rapid.SampledFrom([][]string{nil, {"fsn1"}}).Draw(t, "locations"),
 			}
-			d := placement.PlaceInstance(r, servers)
+			d := instance.Place(r, servers)
 			shuffled := rapid.Permutation(servers).Draw(t, "order")
-			require.Equal(t, d, placement.PlaceInstance(r, shuffled), "the order does not matter")
-			fits := func(s placement.InstanceServer) bool {
+			require.Equal(t, d, instance.Place(r, shuffled), "the order does not matter")
+			fits := func(s instance.Server) bool {
 				return s.Active && r.Constraint.SatisfiedBy(s.Tags) && s.MemoryBytes-s.MemoryUsed >= r.MemoryBytes && (len(r.Locations) == 0 || s.Location == r.Locations[0])
 			}
 			require.Equal(t, slices.ContainsFunc(servers, fits), d.ServerID != "", "a place is found when there is one")
@@ -102,7 +102,7 @@ func TestPlaceInstanceHolds(t *testing.T) {
 				require.Equal(t, len(servers), rejected)
 				continue
 			}
-			i := slices.IndexFunc(servers, func(s placement.InstanceServer) bool { return s.ServerID == d.ServerID })
+			i := slices.IndexFunc(servers, func(s instance.Server) bool { return s.ServerID == d.ServerID })
 			require.True(t, fits(servers[i]))
 			for _, s := range servers {
 				require.True(t, !fits(s) || s.Groups[r.GroupID] >= servers[i].Groups[r.GroupID], "spread")

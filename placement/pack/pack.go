@@ -1,4 +1,6 @@
-package placement
+// Package pack finds packings of items into as few servers as it can, over any number of
+// dimensions, and proves how few are possible (placement-policy §4). It is pure.
+package pack
 
 import (
 	"cmp"
@@ -9,8 +11,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// PackItem is something to place: a tenant, or what a tenant asks of one server.
-type PackItem struct {
+// Item is something to place: a tenant, or what a tenant asks of one server.
+type Item struct {
 	// ID is unique in the problem.
 	ID string
 	// Org is what the item belongs to; items of one Org like to share a bin
@@ -21,28 +23,28 @@ type PackItem struct {
 	Demand map[string]float64
 }
 
-// PackProblem is a question: how many bins of one size do the items need.
-type PackProblem struct {
+// Problem is a question: how many bins of one size do the items need.
+type Problem struct {
 	// Capacity of one bin by dimension, each above 0, in any unit that the items
 	// share.
 	Capacity map[string]float64
-	Items    []PackItem
+	Items    []Item
 	// ReservePct of each bin stays free, in percent, 0 ≤ ReservePct < 100: what is
 	// usable is capacity × (1 − ReservePct/100).
 	ReservePct float64
 }
 
-// PackBin is one used bin.
-type PackBin struct {
+// Bin is one used bin.
+type Bin struct {
 	// Items are the ids in the bin, sorted.
 	Items []string
 	// Load is the sum of their demands in every dimension of the capacity.
 	Load map[string]float64
 }
 
-// PackResult is a packing and what is known of its quality.
-type PackResult struct {
-	Bins []PackBin
+// Result is a packing and what is known of its quality.
+type Result struct {
+	Bins []Bin
 	// LowerBound is proven: no packing of the placeable items has fewer bins.
 	LowerBound int
 	// Optimal says that the packing has no more bins than that.
@@ -52,7 +54,7 @@ type PackResult struct {
 	Unplaceable []string
 }
 
-// Pack puts the items into as few bins as it finds (placement-policy §4): the best
+// Solve puts the items into as few bins as it finds (placement-policy §4): the best
 // of several greedy packings, First-Fit Decreasing on the dominant dimension among
 // them, improved for as long as more answers true or until the number of bins is
 // proven least. more is asked between steps of some ten microseconds to a few
@@ -66,9 +68,9 @@ type PackResult struct {
 //
 // Among equally good bins the one that holds an item of the same Org is taken,
 // then the one with the lowest index; equal items are taken by ID.
-func Pack(p PackProblem, more func() bool) (PackResult, error) {
-	if err := packCheck(p); err != nil {
-		return PackResult{}, err
+func Solve(p Problem, more func() bool) (Result, error) {
+	if err := check(p); err != nil {
+		return Result{}, err
 	}
 	in, unplaceable := newPackInstance(p)
 	best := in.initial()
@@ -77,19 +79,19 @@ func Pack(p PackProblem, more func() bool) (PackResult, error) {
 		s.run(more)
 	}
 	in.polish(s.best)
-	return PackResult{
+	return Result{
 		Bins: in.result(p, s.best), LowerBound: s.bound, Optimal: len(s.best) == s.bound, Unplaceable: unplaceable,
 	}, nil
 }
 
-func packCheck(p PackProblem) error {
+func check(p Problem) error {
 	if math.IsNaN(p.ReservePct) || p.ReservePct < 0 || p.ReservePct >= 100 {
 		return prego.Invalid("reserve_pct", "must be at least 0 and less than 100")
 	}
 	if len(p.Capacity) == 0 {
 		return prego.Invalid("capacity", "must name at least one dimension")
 	}
-	for _, d := range packSortedKeys(p.Capacity) {
+	for _, d := range sortedKeys(p.Capacity) {
 		// Below, 1/capacity overflows; no unit makes a server that small.
 		if c := p.Capacity[d]; math.IsNaN(c) || math.IsInf(c, 0) || c*(1-p.ReservePct/100) < 1e-300 {
 			return prego.Invalid("capacity."+d, "must be a finite number above 0")
@@ -101,7 +103,7 @@ func packCheck(p PackProblem) error {
 			return prego.Invalid(fmt.Sprintf("items[%d].id", i), fmt.Sprintf("must be unique: %q is given twice", it.ID))
 		}
 		seen[it.ID] = true
-		for _, d := range packSortedKeys(it.Demand) {
+		for _, d := range sortedKeys(it.Demand) {
 			at := fmt.Sprintf("items[%d].demand.%s", i, d)
 			if _, ok := p.Capacity[d]; !ok {
 				return prego.Invalid(at, "must be a dimension of the capacity")
@@ -115,14 +117,14 @@ func packCheck(p PackProblem) error {
 }
 
 // result writes a packing out: items by ID in each bin, bins by their first item.
-func (in *packInstance) result(p PackProblem, bins packBins) []PackBin {
+func (in *packInstance) result(p Problem, bins packBins) []Bin {
 	for _, b := range bins {
 		slices.Sort(b)
 	}
 	slices.SortFunc(bins, func(a, b []int32) int { return cmp.Compare(a[0], b[0]) })
-	out := make([]PackBin, len(bins))
+	out := make([]Bin, len(bins))
 	for k, b := range bins {
-		bin := PackBin{Items: make([]string, len(b)), Load: make(map[string]float64, len(p.Capacity))}
+		bin := Bin{Items: make([]string, len(b)), Load: make(map[string]float64, len(p.Capacity))}
 		for d := range p.Capacity {
 			bin.Load[d] = 0
 		}

@@ -1,4 +1,4 @@
-package placement
+package pack
 
 import (
 	"math"
@@ -21,11 +21,11 @@ type packSearch struct {
 
 const (
 	// packExactItems is up to how many items the optimum is simply computed.
-	packExactItems = 12
+	exactItems = 12
 	// packRuinsPerStep makes a step worth the question whether to make another.
-	packRuinsPerStep = 16
+	ruinsPerStep = 16
 	// packBoundTrials is after how many random bounds no better one is expected.
-	packBoundTrials = 400
+	boundTrials = 400
 )
 
 // run improves until more says no or nothing is left to prove. Everything depends
@@ -34,7 +34,7 @@ func (s *packSearch) run(more func() bool) {
 	if len(s.best) == s.bound || !more() {
 		return
 	}
-	if s.in.n <= packExactItems {
+	if s.in.n <= exactItems {
 		s.best = s.in.exact()
 		s.bound = len(s.best)
 		return
@@ -46,7 +46,7 @@ func (s *packSearch) run(more func() bool) {
 		if s.ruin == nil {
 			s.ruin = newPackRuin(s.in, s.best, s.r)
 		}
-		for range packRuinsPerStep {
+		for range ruinsPerStep {
 			if len(s.best) == s.bound {
 				return
 			}
@@ -71,7 +71,7 @@ func (s *packSearch) raise(step int) {
 		return
 	}
 	// The linear program, once solved, is at least as strong as any of these.
-	if s.lp == nil && s.trials < packBoundTrials && step%4 == 0 {
+	if s.lp == nil && s.trials < boundTrials && step%4 == 0 {
 		s.trials++
 		s.bound = max(s.bound, s.in.randomBound(s.r))
 	}

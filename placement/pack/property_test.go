@@ -1,4 +1,4 @@
-package placement
+package pack
 
 import (
 	"fmt"
@@ -11,18 +11,18 @@ import (
 	"pgregory.net/rapid"
 )
 
-// packDrawn is a problem of up to most items in one to three dimensions, with
+// drawn is a problem of up to most items in one to three dimensions, with
 // round and ragged numbers, some items too large for any bin.
-func packDrawn(t *rapid.T, most int) PackProblem {
+func drawn(t *rapid.T, most int) Problem {
 	dims := []string{"memory", "cpu", "slots"}[:rapid.IntRange(1, 3).Draw(t, "dims")]
-	p := PackProblem{Capacity: map[string]float64{}, ReservePct: rapid.SampledFrom([]float64{0, 0, 10, 30, 99.5}).Draw(t, "reserve")}
+	p := Problem{Capacity: map[string]float64{}, ReservePct: rapid.SampledFrom([]float64{0, 0, 10, 30, 99.5}).Draw(t, "reserve")}
 	for _, d := range dims {
 		p.Capacity[d] = rapid.SampledFrom([]float64{1, 0.3, 16, 100, 65536}).Draw(t, d)
 	}
 	hi := rapid.SampledFrom([]int{20, 50, 70, 102}).Draw(t, "largest")
 	ragged := rapid.Bool().Draw(t, "ragged")
 	for i := range rapid.IntRange(0, most).Draw(t, "n") {
-		it := PackItem{ID: fmt.Sprintf("i%d", i), Org: rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "org"), Demand: map[string]float64{}}
+		it := Item{ID: fmt.Sprintf("i%d", i), Org: rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "org"), Demand: map[string]float64{}}
 		for _, d := range dims {
 			usable := p.Capacity[d] * (1 - p.ReservePct/100)
 			switch part := rapid.IntRange(-5, hi).Draw(t, "part"); {
@@ -39,8 +39,8 @@ func packDrawn(t *rapid.T, most int) PackProblem {
 }
 
 // packHolds checks what is true of every result, whatever its quality.
-func packHolds(t require.TestingT, p PackProblem, r PackResult) {
-	items := map[string]PackItem{}
+func packHolds(t require.TestingT, p Problem, r Result) {
+	items := map[string]Item{}
 	for _, it := range p.Items {
 		items[it.ID] = it
 	}
@@ -81,23 +81,23 @@ func packHolds(t require.TestingT, p PackProblem, r PackResult) {
 func TestPackProperties(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		p := packDrawn(t, 40)
+		p := drawn(t, 40)
 		steps := rapid.IntRange(0, 30).Draw(t, "steps")
-		r, err := Pack(p, packSteps(steps))
+		r, err := Solve(p, packSteps(steps))
 		require.NoError(t, err)
 		packHolds(t, p, r)
 
-		again, err := Pack(p, packSteps(steps))
+		again, err := Solve(p, packSteps(steps))
 		require.NoError(t, err)
 		require.Equal(t, r, again, "the same problem and steps, the same result")
 
 		shuffled := p
 		shuffled.Items = rapid.Permutation(p.Items).Draw(t, "shuffled")
-		other, err := Pack(shuffled, packSteps(steps))
+		other, err := Solve(shuffled, packSteps(steps))
 		require.NoError(t, err)
 		require.Equal(t, r, other, "the order of the items says nothing")
 
-		greedy, err := Pack(p, nil)
+		greedy, err := Solve(p, nil)
 		require.NoError(t, err)
 		packHolds(t, p, greedy)
 		require.LessOrEqual(t, len(r.Bins), len(greedy.Bins))
@@ -105,8 +105,8 @@ func TestPackProperties(t *testing.T) {
 	})
 }
 
-// packBrute is the least number of bins, by trying each item in each bin.
-func packBrute(p PackProblem, items []PackItem, bins []map[string]float64, best int) int {
+// brute is the least number of bins, by trying each item in each bin.
+func brute(p Problem, items []Item, bins []map[string]float64, best int) int {
 	if len(bins) >= best {
 		return best
 	}
@@ -125,7 +125,7 @@ func packBrute(p PackProblem, items []PackItem, bins []map[string]float64, best 
 		for d, v := range it.Demand {
 			b[d] += v
 		}
-		best = packBrute(p, items[1:], bins, best)
+		best = brute(p, items[1:], bins, best)
 		for d, v := range it.Demand {
 			b[d] -= v
 		}
@@ -134,26 +134,26 @@ func packBrute(p PackProblem, items []PackItem, bins []map[string]float64, best 
 	for d, v := range it.Demand {
 		fresh[d] = v
 	}
-	return packBrute(p, items[1:], append(bins[:len(bins):len(bins)], fresh), best)
+	return brute(p, items[1:], append(bins[:len(bins):len(bins)], fresh), best)
 }
 
 func TestPackAgainstBruteForce(t *testing.T) {
 	t.Parallel()
 	improvements := 0
 	rapid.Check(t, func(t *rapid.T) {
-		p := packDrawn(t, 8)
-		greedy, err := Pack(p, nil)
+		p := drawn(t, 8)
+		greedy, err := Solve(p, nil)
 		require.NoError(t, err)
-		var placeable []PackItem
+		var placeable []Item
 		for _, it := range p.Items {
 			if !slices.Contains(greedy.Unplaceable, it.ID) {
 				placeable = append(placeable, it)
 			}
 		}
-		optimum := packBrute(p, placeable, nil, math.MaxInt)
+		optimum := brute(p, placeable, nil, math.MaxInt)
 		require.LessOrEqual(t, greedy.LowerBound, optimum)
 		require.GreaterOrEqual(t, len(greedy.Bins), optimum)
-		improved, err := Pack(p, packSteps(1))
+		improved, err := Solve(p, packSteps(1))
 		require.NoError(t, err)
 		require.Len(t, improved.Bins, optimum)
 		require.True(t, improved.Optimal)
@@ -194,7 +194,7 @@ func TestPackBoundsOfPlantedSolutions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		// Bins cut into pieces: as many bins suffice.
 		bins := rapid.IntRange(1, 12).Draw(t, "bins")
-		p := PackProblem{Capacity: map[string]float64{"a": 1000, "b": 1000}}
+		p := Problem{Capacity: map[string]float64{"a": 1000, "b": 1000}}
 		for range bins {
 			pieces := rapid.IntRange(1, 6).Draw(t, "pieces")
 			a, b := packCut(t, pieces), packCut(t, pieces)
@@ -202,7 +202,7 @@ func TestPackBoundsOfPlantedSolutions(t *testing.T) {
 				p.Items = append(p.Items, item(fmt.Sprintf("%03d", len(p.Items)), "", a[k], b[k]))
 			}
 		}
-		r, err := Pack(p, packSteps(100))
+		r, err := Solve(p, packSteps(100))
 		require.NoError(t, err)
 		packHolds(t, p, r)
 		require.LessOrEqual(t, r.LowerBound, bins)

@@ -1,4 +1,4 @@
-package placement_test
+package instance_test
 
 import (
 	"fmt"
@@ -8,15 +8,15 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/prego/prego/placement"
+	"github.com/prego/prego/placement/instance"
 	"github.com/prego/prego/workload"
 )
 
 // instances reads "1:running 2:booting" as instances of those releases, numbered from
 // 1; "1:running/lost" and "1:running/leaving" stand on servers like that.
-func instances(text string) (out []placement.GroupInstance) {
+func instances(text string) (out []instance.GroupInstance) {
 	for i, f := range strings.Fields(text) {
-		v := placement.GroupInstance{Number: int64(i + 1), ID: fmt.Sprint(i + 1)}
+		v := instance.GroupInstance{Number: int64(i + 1), ID: fmt.Sprint(i + 1)}
 		f, on, _ := strings.Cut(f, "/")
 		v.Lost, v.Leaving = on == "lost", on == "leaving"
 		release, state, _ := strings.Cut(f, ":")
@@ -28,7 +28,7 @@ func instances(text string) (out []placement.GroupInstance) {
 }
 
 // stepsText is what is to be done, short.
-func stepsText(s placement.GroupSteps) string {
+func stepsText(s instance.GroupSteps) string {
 	var out []string
 	add := func(what string, ids []string) {
 		if len(ids) > 0 {
@@ -56,22 +56,22 @@ func stepsText(s placement.GroupSteps) string {
 
 func TestScheduleGroup(t *testing.T) {
 	t.Parallel()
-	rolling := func(g *placement.GroupState) { g.Release, g.Stable, g.Deploy = 2, 1, workload.DeployRolling }
-	drainFirst := func(g *placement.GroupState) {
+	rolling := func(g *instance.GroupState) { g.Release, g.Stable, g.Deploy = 2, 1, workload.DeployRolling }
+	drainFirst := func(g *instance.GroupState) {
 		g.Release, g.Stable, g.Deploy, g.NoSurge = 2, 1, workload.DeployDrainingFirst, true
 	}
-	exclusive := func(g *placement.GroupState) {
+	exclusive := func(g *instance.GroupState) {
 		g.Release, g.Stable, g.Deploy, g.Exclusive = 2, 1, workload.DeployStoppingFirst, true
 	}
 	for name, tc := range map[string]struct {
 		replicas  int
-		change    func(*placement.GroupState)
+		change    func(*instance.GroupState)
 		instances string
 		want      string
 	}{
 		"from nothing":                            {3, nil, "", "want 3"},
 		"some boot":                               {3, nil, "1:booting 1:running", "want 1; boot 1"},
-		"all run for the first time":              {2, func(g *placement.GroupState) { g.Stable = 0 }, "1:running 1:running", "proven; settled"},
+		"all run for the first time":              {2, func(g *instance.GroupState) { g.Stable = 0 }, "1:running 1:running", "proven; settled"},
 		"all run":                                 {2, nil, "1:running 1:running", "settled"},
 		"fewer are wanted":                        {1, nil, "1:running 1:running 1:booting", "drain 3,2; stop 2,3"},
 		"none is wanted":                          {0, nil, "1:running 1:booting", "drain 2,1; stop 1,2"},
@@ -82,7 +82,7 @@ func TestScheduleGroup(t *testing.T) {
 		"a server went with one that drains":      {1, nil, "1:running 1:draining/lost", "stop 2"},
 		"a server is leaving":                     {2, nil, "1:running 1:running/leaving", "want 1 surge"},
 		"a server may leave":                      {2, nil, "1:running 1:running/leaving 1:running", "drain 2; stop 2"},
-		"the group is deleted":                    {2, func(g *placement.GroupState) { g.Deleted = true }, "1:running", "drain 1; stop 1"},
+		"the group is deleted":                    {2, func(g *instance.GroupState) { g.Deleted = true }, "1:running", "drain 1; stop 1"},
 		"rolling begins with one more":            {2, rolling, "1:running 1:running", "want 1 surge"},
 		"rolling awaits the new one":              {2, rolling, "1:running 1:running 2:booting", "boot 3"},
 		"rolling lets an old one go":              {2, rolling, "1:running 1:running 2:running", "drain 2; stop 2"},
@@ -97,7 +97,7 @@ func TestScheduleGroup(t *testing.T) {
 		"rolled back, the new ones go":            {2, rolling, "1:running 1:running 2:running 2:failed", "roll back for 4; drain 3; stop 3,4"},
 		"the failure of a server does not":        {2, rolling, "1:running 1:running 2:booting/lost", "lose 3; stop 3"},
 		"an old one that fails does not":          {2, rolling, "1:running 1:failed", "want 1 surge; stop 2"},
-		"the first release has nothing before it": {1, func(g *placement.GroupState) { g.Stable = 0 }, "1:failed", "stop 1"},
+		"the first release has nothing before it": {1, func(g *instance.GroupState) { g.Stable = 0 }, "1:failed", "stop 1"},
 		"draining first begins with one less":     {3, drainFirst, "1:running 1:running 1:running", "drain 3; stop 3"},
 		"draining first awaits its end":           {3, drainFirst, "1:running 1:running 1:draining", "stop 3"},
 		"draining first fills the place":          {3, drainFirst, "1:running 1:running", "want 1"},
@@ -111,11 +111,11 @@ func TestScheduleGroup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := placement.GroupState{Replicas: tc.replicas, Release: 1, Stable: 1, Deploy: workload.DeployNone, Instances: instances(tc.instances)}
+			g := instance.GroupState{Replicas: tc.replicas, Release: 1, Stable: 1, Deploy: workload.DeployNone, Instances: instances(tc.instances)}
 			if tc.change != nil {
 				tc.change(&g)
 			}
-			require.Equal(t, tc.want, stepsText(placement.ScheduleGroup(g)))
+			require.Equal(t, tc.want, stepsText(instance.ScheduleGroup(g)))
 		})
 	}
 }
@@ -126,7 +126,7 @@ func TestScheduleGroup(t *testing.T) {
 func TestScheduleGroupConverges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		g := placement.GroupState{Release: 2, Stable: 1, Deploy: workload.DeployRolling, Replicas: rapid.IntRange(0, 5).Draw(t, "replicas")}
+		g := instance.GroupState{Release: 2, Stable: 1, Deploy: workload.DeployRolling, Replicas: rapid.IntRange(0, 5).Draw(t, "replicas")}
 		g.Exclusive = rapid.Bool().Draw(t, "exclusive")
 		if g.Exclusive {
 			g.Replicas = min(g.Replicas, 1)
@@ -135,7 +135,7 @@ func TestScheduleGroupConverges(t *testing.T) {
 		number := int64(0)
 		add := func(release int, state workload.InstanceState) {
 			number++
-			g.Instances = append(g.Instances, placement.GroupInstance{ID: fmt.Sprint(number), Number: number, Release: release, State: state})
+			g.Instances = append(g.Instances, instance.GroupInstance{ID: fmt.Sprint(number), Number: number, Release: release, State: state})
 		}
 		for range g.Replicas {
 			add(1, workload.InstanceRunning)
@@ -143,7 +143,7 @@ func TestScheduleGroupConverges(t *testing.T) {
 		failures := rapid.IntRange(0, 2).Draw(t, "failures")
 		for round := 0; ; round++ {
 			require.Less(t, round, 400, "%+v", g)
-			s := placement.ScheduleGroup(g)
+			s := instance.ScheduleGroup(g)
 			if s.Settled {
 				break
 			}

@@ -1,4 +1,4 @@
-package placement
+package pack
 
 import (
 	"fmt"
@@ -10,37 +10,37 @@ import (
 	"github.com/prego/prego"
 )
 
-func item(id, org string, a, b float64) PackItem {
-	return PackItem{ID: id, Org: org, Demand: map[string]float64{"a": a, "b": b}}
+func item(id, org string, a, b float64) Item {
+	return Item{ID: id, Org: org, Demand: map[string]float64{"a": a, "b": b}}
 }
 
 func TestPackRefusals(t *testing.T) {
 	t.Parallel()
 	ok := map[string]float64{"a": 10, "b": 10}
-	one := func(demand map[string]float64) PackProblem {
-		return PackProblem{Capacity: ok, Items: []PackItem{{ID: "x", Demand: map[string]float64{"a": 1}}, {ID: "y", Demand: demand}}}
+	one := func(demand map[string]float64) Problem {
+		return Problem{Capacity: ok, Items: []Item{{ID: "x", Demand: map[string]float64{"a": 1}}, {ID: "y", Demand: demand}}}
 	}
 	for name, c := range map[string]struct {
-		p     PackProblem
+		p     Problem
 		field string
 	}{
-		"no dimensions":     {PackProblem{}, "capacity"},
-		"capacity 0":        {PackProblem{Capacity: map[string]float64{"a": 1, "b": 0}}, "capacity.b"},
-		"capacity negative": {PackProblem{Capacity: map[string]float64{"a": -1}}, "capacity.a"},
-		"capacity NaN":      {PackProblem{Capacity: map[string]float64{"a": math.NaN()}}, "capacity.a"},
-		"capacity infinite": {PackProblem{Capacity: map[string]float64{"a": math.Inf(1)}}, "capacity.a"},
-		"reserve negative":  {PackProblem{Capacity: ok, ReservePct: -1}, "reserve_pct"},
-		"reserve 100":       {PackProblem{Capacity: ok, ReservePct: 100}, "reserve_pct"},
-		"reserve NaN":       {PackProblem{Capacity: ok, ReservePct: math.NaN()}, "reserve_pct"},
+		"no dimensions":     {Problem{}, "capacity"},
+		"capacity 0":        {Problem{Capacity: map[string]float64{"a": 1, "b": 0}}, "capacity.b"},
+		"capacity negative": {Problem{Capacity: map[string]float64{"a": -1}}, "capacity.a"},
+		"capacity NaN":      {Problem{Capacity: map[string]float64{"a": math.NaN()}}, "capacity.a"},
+		"capacity infinite": {Problem{Capacity: map[string]float64{"a": math.Inf(1)}}, "capacity.a"},
+		"reserve negative":  {Problem{Capacity: ok, ReservePct: -1}, "reserve_pct"},
+		"reserve 100":       {Problem{Capacity: ok, ReservePct: 100}, "reserve_pct"},
+		"reserve NaN":       {Problem{Capacity: ok, ReservePct: math.NaN()}, "reserve_pct"},
 		"demand negative":   {one(map[string]float64{"b": -1}), "items[1].demand.b"},
 		"demand NaN":        {one(map[string]float64{"b": math.NaN()}), "items[1].demand.b"},
 		"demand infinite":   {one(map[string]float64{"b": math.Inf(1)}), "items[1].demand.b"},
 		"unknown dimension": {one(map[string]float64{"c": 0}), "items[1].demand.c"},
-		"id given twice":    {PackProblem{Capacity: ok, Items: []PackItem{{ID: "x"}, {ID: "x"}}}, "items[1].id"},
+		"id given twice":    {Problem{Capacity: ok, Items: []Item{{ID: "x"}, {ID: "x"}}}, "items[1].id"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := Pack(c.p, nil)
+			_, err := Solve(c.p, nil)
 			var e *prego.Error
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, prego.CodeInvalidField, e.Code)
@@ -53,22 +53,22 @@ func TestPackSmall(t *testing.T) {
 	t.Parallel()
 	capacity := map[string]float64{"a": 10, "b": 10}
 	for name, c := range map[string]struct {
-		items       []PackItem
+		items       []Item
 		reserve     float64
 		bins        [][]string
 		unplaceable []string
 	}{
 		"nothing":              {nil, 0, [][]string{}, []string{}},
-		"a demand of nothing":  {[]PackItem{{ID: "x"}}, 0, [][]string{{"x"}}, []string{}},
-		"exactly full":         {[]PackItem{item("x", "", 4, 6), item("y", "", 6, 4)}, 0, [][]string{{"x", "y"}}, []string{}},
-		"one dimension is":     {[]PackItem{item("x", "", 6, 1), item("y", "", 6, 1)}, 0, [][]string{{"x"}, {"y"}}, []string{}},
-		"the reserve is kept":  {[]PackItem{item("x", "", 4, 0), item("y", "", 4, 0)}, 30, [][]string{{"x"}, {"y"}}, []string{}},
-		"too large for a bin":  {[]PackItem{item("z", "", 7.1, 0), item("x", "", 7, 0), item("b", "", 0, 1e300)}, 30, [][]string{{"x"}}, []string{"b", "z"}},
-		"kin share, ids break": {[]PackItem{item("1", "k", 6, 0), item("2", "l", 6, 0), item("3", "l", 3, 0), item("4", "", 3, 0)}, 0, [][]string{{"1", "4"}, {"2", "3"}}, []string{}},
+		"a demand of nothing":  {[]Item{{ID: "x"}}, 0, [][]string{{"x"}}, []string{}},
+		"exactly full":         {[]Item{item("x", "", 4, 6), item("y", "", 6, 4)}, 0, [][]string{{"x", "y"}}, []string{}},
+		"one dimension is":     {[]Item{item("x", "", 6, 1), item("y", "", 6, 1)}, 0, [][]string{{"x"}, {"y"}}, []string{}},
+		"the reserve is kept":  {[]Item{item("x", "", 4, 0), item("y", "", 4, 0)}, 30, [][]string{{"x"}, {"y"}}, []string{}},
+		"too large for a bin":  {[]Item{item("z", "", 7.1, 0), item("x", "", 7, 0), item("b", "", 0, 1e300)}, 30, [][]string{{"x"}}, []string{"b", "z"}},
+		"kin share, ids break": {[]Item{item("1", "k", 6, 0), item("2", "l", 6, 0), item("3", "l", 3, 0), item("4", "", 3, 0)}, 0, [][]string{{"1", "4"}, {"2", "3"}}, []string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r, err := Pack(PackProblem{Capacity: capacity, Items: c.items, ReservePct: c.reserve}, nil)
+			r, err := Solve(Problem{Capacity: capacity, Items: c.items, ReservePct: c.reserve}, nil)
 			require.NoError(t, err)
 			bins := [][]string{}
 			for _, b := range r.Bins {
@@ -101,11 +101,11 @@ func TestPackFitsExactly(t *testing.T) {
 		{1e6, 0, 100000.1, 9},
 		{1, 0, 1e-4, 10_000},
 	} {
-		p := PackProblem{Capacity: map[string]float64{"a": c.capacity}, ReservePct: c.reserve}
+		p := Problem{Capacity: map[string]float64{"a": c.capacity}, ReservePct: c.reserve}
 		for i := range 2 * c.inOne {
-			p.Items = append(p.Items, PackItem{ID: fmt.Sprint(i), Demand: map[string]float64{"a": c.demand}})
+			p.Items = append(p.Items, Item{ID: fmt.Sprint(i), Demand: map[string]float64{"a": c.demand}})
 		}
-		r, err := Pack(p, nil)
+		r, err := Solve(p, nil)
 		require.NoError(t, err)
 		require.Len(t, r.Bins, 2, "%+v", c)
 		require.True(t, r.Optimal, "%+v", c)
@@ -128,11 +128,11 @@ func TestPackBounds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := PackProblem{Capacity: map[string]float64{"a": 10, "b": 10}}
+			p := Problem{Capacity: map[string]float64{"a": 10, "b": 10}}
 			for i, d := range c.demands {
 				p.Items = append(p.Items, item(fmt.Sprint(i), "", d[0], d[1]))
 			}
-			r, err := Pack(p, nil)
+			r, err := Solve(p, nil)
 			require.NoError(t, err)
 			require.Equal(t, c.bound, r.LowerBound)
 			require.True(t, r.Optimal)
@@ -145,7 +145,7 @@ func TestPackBounds(t *testing.T) {
 func TestPackLinearProgramRaisesTheBound(t *testing.T) {
 	t.Parallel()
 	p := packClass(6, 60, 3)
-	before, err := Pack(p, nil)
+	before, err := Solve(p, nil)
 	require.NoError(t, err)
 	in, _ := newPackInstance(p)
 	lp := newPackLP(in)
@@ -164,11 +164,11 @@ func TestPackAffinity(t *testing.T) {
 	t.Parallel()
 	// 40 Orgs of 10 items, 20 items to a bin: the order of ids alternates the Orgs, so
 	// without affinity every Org is everywhere.
-	p := PackProblem{Capacity: map[string]float64{"a": 20}}
+	p := Problem{Capacity: map[string]float64{"a": 20}}
 	for i := range 400 {
-		p.Items = append(p.Items, PackItem{ID: fmt.Sprintf("%03d", i), Org: fmt.Sprint(i % 40), Demand: map[string]float64{"a": 1}})
+		p.Items = append(p.Items, Item{ID: fmt.Sprintf("%03d", i), Org: fmt.Sprint(i % 40), Demand: map[string]float64{"a": 1}})
 	}
-	r, err := Pack(p, nil)
+	r, err := Solve(p, nil)
 	require.NoError(t, err)
 	require.Len(t, r.Bins, 20)
 	in, _ := newPackInstance(p)

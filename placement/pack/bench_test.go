@@ -1,4 +1,4 @@
-package placement
+package pack
 
 import (
 	"fmt"
@@ -10,12 +10,12 @@ import (
 // BenchmarkPack reports beside the time how many bins are used for each of the
 // lower bound, 1 being proven optimal.
 func BenchmarkPack(b *testing.B) {
-	run := func(name string, p PackProblem, steps int) {
+	run := func(name string, p Problem, steps int) {
 		b.Run(fmt.Sprintf("%s/steps=%d", name, steps), func(b *testing.B) {
-			var r PackResult
+			var r Result
 			for b.Loop() {
 				var err error
-				r, err = Pack(p, packSteps(steps))
+				r, err = Solve(p, packSteps(steps))
 				require.NoError(b, err)
 			}
 			b.ReportMetric(float64(len(r.Bins))/float64(max(1, r.LowerBound)), "bins/bound")

@@ -1,6 +1,8 @@
-package placement
+package pack
 
-import "math"
+import (
+	"math"
+)
 
 // initial is the best of several greedy packings: fewest bins, then fewest pairs
 // of an Org and a bin, then the earlier in this list.
@@ -61,7 +63,7 @@ func (o *packOpen) room(b int) []int64 { return o.free[b*o.in.d : (b+1)*o.in.d] 
 
 func (o *packOpen) put(b int, i int32) {
 	o.bins[b] = append(o.bins[b], i)
-	packTake(o.room(b), o.in.at(i))
+	take(o.room(b), o.in.at(i))
 	if org := o.in.org[i]; org >= 0 {
 		for _, known := range o.byOrg[org] {
 			if int(known) == b {
@@ -152,9 +154,9 @@ func (t *packTree) below(at int, need []int64) int {
 	return t.below(2*at+1, need)
 }
 
-// packWindow bounds how many bins best fit looks at, and how many items the
+// window bounds how many bins best fit looks at, and how many items the
 // bin-centric packing: with it, a hundred thousand items still take seconds.
-const packWindow = 2048
+const window = 2048
 
 // bestFit puts each item where the room left, weighted by scarcity, is least.
 func (in *packInstance) bestFit(order []int32) packBins {
@@ -162,7 +164,7 @@ func (in *packInstance) bestFit(order []int32) packBins {
 	for _, i := range order {
 		need := in.at(i)
 		b, least, shares := -1, math.Inf(1), false
-		for k := max(0, len(o.bins)-packWindow); k < len(o.bins); k++ {
+		for k := max(0, len(o.bins)-window); k < len(o.bins); k++ {
 			room := o.room(k)
 			if !packFits(need, room) {
 				continue
@@ -214,7 +216,7 @@ func (in *packInstance) binCentric(order []int32) packBins {
 			}
 			// A stride over the rest, so that small items stay in sight.
 			pick, most, shares := -1, -1.0, false
-			for k := 0; k < len(rest); k += 1 + len(rest)/packWindow {
+			for k := 0; k < len(rest); k += 1 + len(rest)/window {
 				need := in.at(rest[k])
 				if !packFits(need, room) {
 					continue

@@ -1,4 +1,4 @@
-package placement
+package instance
 
 import (
 	"cmp"
@@ -103,7 +103,8 @@ type rollout struct {
 }
 
 // old reports whether an instance is to be replaced, and current the opposite.
-func (r *rollout) old(v GroupInstance) bool     { return v.Release != r.g.Release || v.Leaving }
+func (r *rollout) old(v GroupInstance) bool { return v.Release != r.g.Release || v.Leaving }
+
 func (r *rollout) current(v GroupInstance) bool { return !r.old(v) }
 
 func (r *rollout) count(of func(GroupInstance) bool, states ...workload.InstanceState) (n int) {

@@ -1,4 +1,4 @@
-package placement
+package pack
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 // problems of Caprara and Toth (Lower bounds and algorithms for the 2-dimensional
 // vector packing problem, 2001), from their public description; numbers are whole.
 // Class 10 comes in threes that fill a bin exactly, so that its optimum is n/3.
-func packClass(class, n int, seed uint64) PackProblem {
+func packClass(class, n int, seed uint64) Problem {
 	r := rand.New(rand.NewPCG(seed, uint64(class)))
 	from := func(lo, hi int) float64 { return float64(lo + r.IntN(hi-lo+1)) }
 	capacity := 1000.0
@@ -33,9 +33,9 @@ func packClass(class, n int, seed uint64) PackProblem {
 			v = append(v, a, b, [2]float64{1000 - a[0] - b[0], 1000 - a[1] - b[1]})
 		}
 	}
-	p := PackProblem{Capacity: map[string]float64{"a": capacity, "b": capacity}}
+	p := Problem{Capacity: map[string]float64{"a": capacity, "b": capacity}}
 	for i, x := range v {
-		p.Items = append(p.Items, PackItem{ID: fmt.Sprintf("i%04d", i), Demand: map[string]float64{"a": x[0], "b": x[1]}})
+		p.Items = append(p.Items, Item{ID: fmt.Sprintf("i%04d", i), Demand: map[string]float64{"a": x[0], "b": x[1]}})
 	}
 	return p
 }
@@ -44,14 +44,14 @@ func packClass(class, n int, seed uint64) PackProblem {
 // 30 % stay free. Sizes are Zipf-like: most tenants are small and a few are half a
 // server; what they take of the cores goes with what they take of the memory, more
 // or less.
-func packFleet(n int, seed uint64) PackProblem {
+func packFleet(n int, seed uint64) Problem {
 	r := rand.New(rand.NewPCG(seed, 99))
-	p := PackProblem{Capacity: map[string]float64{"memory_mb": 65536, "cpu": 16, "slots": 60}, ReservePct: 30}
+	p := Problem{Capacity: map[string]float64{"memory_mb": 65536, "cpu": 16, "slots": 60}, ReservePct: 30}
 	for i := range n {
 		size := math.Pow(1-r.Float64(), -0.8) // Pareto, a Zipf law by rank
 		memory := math.Min(22000, math.Round(900*size*(0.7+0.6*r.Float64())))
 		cpu := math.Min(6, math.Round(100*0.16*size*(0.4+1.2*r.Float64()))/100)
-		p.Items = append(p.Items, PackItem{
+		p.Items = append(p.Items, Item{
 			ID: fmt.Sprintf("t%05d", i), Org: fmt.Sprintf("o%04d", int(math.Pow(float64(n), r.Float64()))),
 			Demand: map[string]float64{"memory_mb": memory, "cpu": cpu, "slots": 1},
 		})

@@ -1,4 +1,6 @@
-package placement
+// Package instance places the instances of process groups on servers, and says which
+// step a rollout takes next (quotas-and-fairness). It is pure.
+package instance
 
 import (
 	"cmp"
@@ -7,11 +9,12 @@ import (
 	"strings"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/placement"
 	"github.com/prego/prego/workload"
 )
 
-// InstanceServer is a server that offers room to instances, as it is now.
-type InstanceServer struct {
+// Server is a server that offers room to instances, as it is now.
+type Server struct {
 	ServerID     string
 	Location     string
 	Tags         []string // lower-case
@@ -24,8 +27,8 @@ type InstanceServer struct {
 	Kept         bool           // for a tenant: the server, its shard or its pool is one's alone, or about to be
 }
 
-// InstanceRequest is one instance that wants a place.
-type InstanceRequest struct {
+// Request is one instance that wants a place.
+type Request struct {
 	GroupID     string
 	MemoryBytes int64 // with the overhead
 	CPURequest  float64
@@ -33,8 +36,8 @@ type InstanceRequest struct {
 	Locations   []string // of its volumes; each must be the server's
 }
 
-// InstanceDecision is where an instance lands and why, as JSON.
-type InstanceDecision struct {
+// Decision is where an instance lands and why, as JSON.
+type Decision struct {
 	ServerID            string         `json:"server_id,omitempty"`
 	Code                string         `json:"code,omitempty"` // why there is no place
 	SelectionReason     string         `json:"selection_reason"`
@@ -49,7 +52,7 @@ type InstanceDecision struct {
 
 // The filters, in the order in which a server passes them. Where nobody passes all, the
 // last filter that anybody reached is the reason: it is the most specific.
-var instanceFilters = []struct{ rejected, code string }{
+var filters = []struct{ rejected, code string }{
 	{"constraint", string(prego.ReasonCellMismatch)},
 	{"kept_for_tenants", workload.ReasonNoNodesActive},
 	{"not_active", workload.ReasonNoNodesActive},
@@ -57,25 +60,25 @@ var instanceFilters = []struct{ rejected, code string }{
 	{"memory", workload.ReasonNoCapacityMemory},
 }
 
-// PlaceInstance decides where an instance lands: the constraint first, then servers that
+// Place decides where an instance lands: the constraint first, then servers that
 // no tenant has to itself, that are active, stand where its volumes do, and have the memory, which is a hard
 // limit. Of those the one with fewest instances of the group, then with least CPU
 // asked of what it offers, then by id. The order of servers does not matter.
-func PlaceInstance(r InstanceRequest, servers []InstanceServer) InstanceDecision {
-	d := InstanceDecision{
+func Place(r Request, servers []Server) Decision {
+	d := Decision{
 		CandidatesEvaluated: len(servers), RejectedCounts: map[string]int{}, NeededBytes: r.MemoryBytes,
 		Require: r.Constraint.Require, Disallow: r.Constraint.Disallow, Locations: r.Locations,
 	}
-	var best *InstanceServer
+	var best *Server
 	furthest, fit := -1, 0
 	for i := range servers {
 		s := &servers[i]
 		stage := instanceStage(r, s)
-		if stage >= len(instanceFilters)-1 {
+		if stage >= len(filters)-1 {
 			d.LargestFreeBytes = max(d.LargestFreeBytes, s.MemoryBytes-s.MemoryUsed)
 		}
-		if stage < len(instanceFilters) {
-			d.RejectedCounts[instanceFilters[stage].rejected]++
+		if stage < len(filters) {
+			d.RejectedCounts[filters[stage].rejected]++
 			furthest = max(furthest, stage)
 			continue
 		}
@@ -91,7 +94,7 @@ func PlaceInstance(r InstanceRequest, servers []InstanceServer) InstanceDecision
 	case furthest < 0:
 		d.Code, d.SelectionReason = workload.ReasonNoNodesActive, "no server in the region offers room to instances"
 	default:
-		d.Code = instanceFilters[furthest].code
+		d.Code = filters[furthest].code
 		d.SelectionReason = "no server fits: " + d.rejections()
 		if d.Code == workload.ReasonNoCapacityMemory {
 			d.SelectionReason += fmt.Sprintf("; %d bytes are needed and at most %d are free", d.NeededBytes, d.LargestFreeBytes)
@@ -101,9 +104,9 @@ func PlaceInstance(r InstanceRequest, servers []InstanceServer) InstanceDecision
 }
 
 // instanceStage is the filter that rejects a server, len(instanceFilters) for none.
-func instanceStage(r InstanceRequest, s *InstanceServer) int {
+func instanceStage(r Request, s *Server) int {
 	switch {
-	case !Satisfies(s.Tags, r.Constraint):
+	case !placement.Satisfies(s.Tags, r.Constraint):
 		return 0
 	case s.Kept:
 		return 1
@@ -114,10 +117,10 @@ func instanceStage(r InstanceRequest, s *InstanceServer) int {
 	case s.MemoryBytes-s.MemoryUsed < r.MemoryBytes:
 		return 4
 	}
-	return len(instanceFilters)
+	return len(filters)
 }
 
-func compareInstanceServers(r InstanceRequest, a, b *InstanceServer) int {
+func compareInstanceServers(r Request, a, b *Server) int {
 	return cmp.Or(
 		cmp.Compare(a.Groups[r.GroupID], b.Groups[r.GroupID]),
 		comparePressure(r, a, b),
@@ -126,7 +129,7 @@ func compareInstanceServers(r InstanceRequest, a, b *InstanceServer) int {
 }
 
 // comparePressure puts servers that offer no CPU last; CPU is soft, so they are used.
-func comparePressure(r InstanceRequest, a, b *InstanceServer) int {
+func comparePressure(r Request, a, b *Server) int {
 	switch {
 	case a.CPUs <= 0 && b.CPUs <= 0:
 		return cmp.Compare(a.CPURequested, b.CPURequested)
@@ -138,14 +141,14 @@ func comparePressure(r InstanceRequest, a, b *InstanceServer) int {
 	return cmp.Compare((a.CPURequested+r.CPURequest)/a.CPUs, (b.CPURequested+r.CPURequest)/b.CPUs)
 }
 
-func pressureText(r InstanceRequest, s *InstanceServer) string {
+func pressureText(r Request, s *Server) string {
 	return fmt.Sprintf("has %.2f of %.2f CPUs asked for with it", s.CPURequested+r.CPURequest, s.CPUs)
 }
 
 // rejections are the counts in the order of the filters.
-func (d InstanceDecision) rejections() string {
+func (d Decision) rejections() string {
 	var parts []string
-	for _, f := range instanceFilters {
+	for _, f := range filters {
 		if n := d.RejectedCounts[f.rejected]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%s %d", f.rejected, n))
 		}

@@ -1,4 +1,4 @@
-package placement
+package pack
 
 // spread counts the pairs of an Org and a bin that holds items of it: the fewer,
 // the more items share a bin with their kin.
@@ -16,8 +16,8 @@ func (in *packInstance) spread(bins packBins) int {
 	return total
 }
 
-// packPolishRounds bounds polish; a round that moves nothing ends it earlier.
-const packPolishRounds = 4
+// polishRounds bounds polish; a round that moves nothing ends it earlier.
+const polishRounds = 4
 
 // polish moves items that are the only ones of their Org in their bin to a bin
 // that holds another, where there is room: the number of bins stays, the spread
@@ -34,7 +34,7 @@ func (in *packInstance) polish(bins packBins) {
 	for b, items := range bins {
 		count[b] = map[int32]int{}
 		for _, i := range items {
-			packTake(room(b), in.at(i))
+			take(room(b), in.at(i))
 			if org := in.org[i]; org >= 0 {
 				if count[b][org]++; count[b][org] == 1 {
 					where[org] = append(where[org], int32(b))
@@ -42,7 +42,7 @@ func (in *packInstance) polish(bins packBins) {
 			}
 		}
 	}
-	for range packPolishRounds {
+	for range polishRounds {
 		moved := false
 		for b := range bins {
 			for k := 0; k < len(bins[b]); k++ {
@@ -58,8 +58,8 @@ func (in *packInstance) polish(bins packBins) {
 					}
 					bins[b] = append(bins[b][:k], bins[b][k+1:]...)
 					bins[to] = append(bins[to], i)
-					packGive(room(b), in.at(i))
-					packTake(room(int(to)), in.at(i))
+					give(room(b), in.at(i))
+					take(room(int(to)), in.at(i))
 					count[b][org], count[to][org] = 0, count[to][org]+1
 					moved = true
 					k--

@@ -1,4 +1,4 @@
-package placement
+package pack
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 )
 
 // gap is how far a result may be above the optimum, in percent of the bound.
-func gap(r PackResult) float64 {
+func gap(r Result) float64 {
 	return 100 * float64(len(r.Bins)-r.LowerBound) / float64(max(1, r.LowerBound))
 }
 
@@ -20,7 +20,7 @@ func TestPackFleets(t *testing.T) {
 	bins, bound := 0, 0
 	for seed := range uint64(8) {
 		p := packFleet(1000, seed)
-		r, err := Pack(p, packSteps(300))
+		r, err := Solve(p, packSteps(300))
 		require.NoError(t, err)
 		packHolds(t, p, r)
 		t.Logf("fleet %d: %d bins, bound %d, gap %.2f %%", seed, len(r.Bins), r.LowerBound, gap(r))
@@ -60,7 +60,7 @@ func TestPackClasses(t *testing.T) {
 			bins, bound := 0, 0
 			for seed := range uint64(1 + 200/c.n) {
 				p := packClass(c.class, c.n, seed)
-				r, err := Pack(p, packSteps(c.n*60))
+				r, err := Solve(p, packSteps(c.n*60))
 				require.NoError(t, err)
 				packHolds(t, p, r)
 				if c.class == 10 {
@@ -79,7 +79,7 @@ func TestPackClasses(t *testing.T) {
 func TestPackLarge(t *testing.T) {
 	t.Parallel()
 	p := packFleet(10_000, 1)
-	r, err := Pack(p, packSteps(50))
+	r, err := Solve(p, packSteps(50))
 	require.NoError(t, err)
 	packHolds(t, p, r)
 	t.Logf("%d bins, bound %d, gap %.2f %%", len(r.Bins), r.LowerBound, gap(r))

@@ -1,4 +1,4 @@
-package placement
+package pack
 
 import (
 	"cmp"
@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// packShrink makes sizes a little smaller than they are: by more than rounding
+// shrink makes sizes a little smaller than they are: by more than rounding
 // enlarges them, and a bound for smaller items holds for larger ones.
-const packShrink = 1 - 1e-12
+const shrink = 1 - 1e-12
 
 // packWhole is the least whole number of bins that is proven by a fractional one,
 // which rounding may have made a little too large.
@@ -40,7 +40,7 @@ func (in *packInstance) staticBound() int {
 		even[d] = 1 / float64(in.d)
 	}
 	for _, w := range append(weights, even, in.scarce) {
-		best = max(best, packSizeBound(in.weighted(w)))
+		best = max(best, sizeBound(in.weighted(w)))
 	}
 	return best
 }
@@ -63,18 +63,18 @@ func (in *packInstance) randomBound(r *rand.Rand) int {
 	}
 	y := make([]float64, in.n)
 	for d := range w {
-		f := packDual(r)
+		f := dual(r)
 		for i := range y {
-			y[i] += w[d] / total * f(float64(in.x[i*in.d+d])/float64(in.limit)*packShrink)
+			y[i] += w[d] / total * f(float64(in.x[i*in.d+d])/float64(in.limit)*shrink)
 		}
 	}
-	return packSizeBound(y)
+	return sizeBound(y)
 }
 
-// packDual is a random dual feasible function: whatever sizes sum to less than 1,
+// dual is a random dual feasible function: whatever sizes sum to less than 1,
 // their values sum to at most 1 (Fekete and Schepers, New classes of lower bounds
 // for bin packing problems, 2001).
-func packDual(r *rand.Rand) func(float64) float64 {
+func dual(r *rand.Rand) func(float64) float64 {
 	switch r.IntN(3) {
 	case 0:
 		return func(v float64) float64 { return v }
@@ -91,17 +91,17 @@ func packDual(r *rand.Rand) func(float64) float64 {
 		}
 	}
 	k := float64(1 + r.IntN(8))
-	return func(v float64) float64 { return math.Floor((k+1)*v*packShrink) / k }
+	return func(v float64) float64 { return math.Floor((k+1)*v*shrink) / k }
 }
 
-// packSizeBound is a lower bound for items of one dimension, sizes being parts of a
+// sizeBound is a lower bound for items of one dimension, sizes being parts of a
 // bin: Martello and Toth's L2 over all its thresholds, and the stair functions
 // ⌊(k+1)v⌋/k, which are dual feasible for sums below 1.
-func packSizeBound(sizes []float64) int {
+func sizeBound(sizes []float64) int {
 	n := len(sizes)
 	v := make([]float64, n)
 	for i, s := range sizes {
-		v[i] = s * packShrink
+		v[i] = s * shrink
 	}
 	slices.Sort(v)
 	slices.Reverse(v)
@@ -141,15 +141,15 @@ func packSizeBound(sizes []float64) int {
 	for k := 2; k <= 12; k++ {
 		total := 0
 		for _, s := range v {
-			total += int(float64(k+1) * s * packShrink)
+			total += int(float64(k+1) * s * shrink)
 		}
 		best = max(best, (total+k-1)/k)
 	}
 	return best
 }
 
-// packCliqueWork bounds the comparisons of cliqueBound.
-const packCliqueWork = 20_000_000
+// cliqueWork bounds the comparisons of cliqueBound.
+const cliqueWork = 20_000_000
 
 // cliqueBound finds items of which no two share a bin: all that take more than
 // half of one dimension, and greedily whatever else fits beside none of them.
@@ -171,7 +171,7 @@ func (in *packInstance) cliqueBound() int {
 		// The smallest first: beside them something fits soonest.
 		slices.SortFunc(clique, func(a, b int32) int { return cmp.Or(cmp.Compare(in.at(a)[d], in.at(b)[d]), cmp.Compare(a, b)) })
 		for _, i := range rest {
-			if work > packCliqueWork {
+			if work > cliqueWork {
 				break
 			}
 			apart := true
