@@ -152,7 +152,7 @@ func Turn(ids []string, runID int64, n int) []string {
 
 // checkContainers looks at the containers of some active servers. A host that
 // can't be reached is counted, and left to the sweep of silent agents.
-func (a *Fleet) checkContainers(ctx context.Context, active []string, result *ReconcileResult) {
+func (a *Reconciler) checkContainers(ctx context.Context, active []string, result *ReconcileResult) {
 	if a.Check == nil {
 		return
 	}

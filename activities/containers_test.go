@@ -45,7 +45,7 @@ func TestEachServerHasItsTurn(t *testing.T) {
 func TestAReconciliationLooksAtAFewHostsAtOnce(t *testing.T) {
 	t.Parallel()
 	var now, most atomic.Int32
-	f := &Fleet{DriftHosts: 8, Log: zap.NewNop(), Check: func(_ context.Context, id string) (ContainerReport, error) {
+	f := &Reconciler{DriftHosts: 8, Log: zap.NewNop(), Check: func(_ context.Context, id string) (ContainerReport, error) {
 		if n := now.Add(1); n > most.Load() {
 			most.Store(n)
 		}

@@ -76,7 +76,7 @@ func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyRe
 
 // serversToDestroy are the provider ids that the provider's labels or our ledger
 // give to attempts up to the given one.
-func serversToDestroy(found []server.Handle, live []server.Resource, attempt int) []string {
+func serversToDestroy(found []server.Handle, live []server.ProviderResource, attempt int) []string {
 	var ids []string
 	seen := make(map[string]bool)
 	newer := make(map[string]bool)
@@ -102,7 +102,7 @@ func serversToDestroy(found []server.Handle, live []server.Resource, attempt int
 // release deletes one thing and confirms it. An intent without a provider id is
 // settled when its server was found and deleted just now, or when the call that
 // may have made it is too long ago to land any more.
-func (a *Servers) release(ctx context.Context, infra Infra, r server.Resource, serverDeleted bool) (bool, error) {
+func (a *Servers) release(ctx context.Context, infra Infra, r server.ProviderResource, serverDeleted bool) (bool, error) {
 	switch {
 	case r.ProviderID != "" && r.Kind != server.ResourceServer:
 		if err := infra.DeleteResource(ctx, r.Kind, r.ProviderID); err != nil {
@@ -122,7 +122,7 @@ func (a *Servers) release(ctx context.Context, infra Infra, r server.Resource, s
 
 // deleteByName settles an intent of unknown outcome by looking through all that
 // we own at the provider.
-func (a *Servers) deleteByName(ctx context.Context, infra Infra, r server.Resource) error {
+func (a *Servers) deleteByName(ctx context.Context, infra Infra, r server.ProviderResource) error {
 	owned, err := infra.ListOwned(ctx)
 	if err != nil {
 		return err

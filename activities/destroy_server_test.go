@@ -227,7 +227,7 @@ func (s stumbling) BeginRelease(ctx context.Context, id string, attempt int) err
 	return errors.Join(s.Store.BeginRelease(ctx, id, attempt), s.err("BeginRelease"))
 }
 
-func (s stumbling) LiveResources(ctx context.Context, id string) ([]server.Resource, error) {
+func (s stumbling) LiveResources(ctx context.Context, id string) ([]server.ProviderResource, error) {
 	live, err := s.Store.LiveResources(ctx, id)
 	return live, errors.Join(err, s.err("LiveResources"))
 }

@@ -13,7 +13,7 @@ import (
 // FleetActionStore is the part of Postgres that the actions of fleets use.
 type FleetActionStore interface {
 	BeginFleetAction(ctx context.Context, fleetID string, plan FleetPlanner) (*server.FleetAction, error)
-	NextFleetBatch(ctx context.Context, fleetID string, seq, limit int) (server.FleetBatch, error)
+	NextFleetBatch(ctx context.Context, fleetID string, seq, limit int) (server.FleetRound, error)
 	RecordFleetSteps(ctx context.Context, fleetID string, seq int, results []server.FleetStepResult,
 		replan func(server.FleetState, server.FleetAction) (server.FleetReplan, error)) error
 	GetFleetAction(ctx context.Context, fleetID string, seq int) (server.FleetAction, error)
@@ -76,7 +76,7 @@ func (a *FleetActions) BeginFleetAction(ctx context.Context, fleetID string) (Fl
 	return FleetActionTaken{Seq: act.Seq, Action: act.Action, Status: act.Status, Message: act.Message, Poll: a.Poll}, nil
 }
 
-// FleetBatch are the steps that are next, all creates or all deletes.
+// FleetRound are the steps that are next, all creates or all deletes.
 type FleetBatch struct {
 	Creates []ServerRef              `json:"creates,omitempty"`
 	Deletes []string                 `json:"deletes,omitempty"`

@@ -427,7 +427,7 @@ func (a *Images) NoteLeftover(_ context.Context, in ImageFailure) error {
 }
 
 // missing records ready images that the provider no longer lists.
-func (a *Images) missing(ctx context.Context, provider prego.InfraProviderID, s FleetSnapshot) error {
+func (a *Images) missing(ctx context.Context, provider prego.InfraProviderID, s Comparison) error {
 	there := make(map[string]bool)
 	for _, o := range s.Owned {
 		there[resourceKey(o.Kind, o.ProviderID)] = true

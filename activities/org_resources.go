@@ -31,7 +31,7 @@ type OrgResourceStore interface {
 	IntentWithdrawn(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error
 	ReleasingNamed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error
 	OrgNames(ctx context.Context, provider prego.InfraProviderID) ([]server.ResourceIntent, error)
-	OrgResourceMissing(ctx context.Context, r server.Resource) error
+	OrgResourceMissing(ctx context.Context, r server.ProviderResource) error
 	OrgWork(ctx context.Context, quiet time.Duration) (org.Work, error)
 }
 

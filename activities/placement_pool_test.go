@@ -19,7 +19,7 @@ import (
 // tagged adds an active app server with tags.
 func (p *placing) tagged(id string, tags ...string) {
 	p.t.Helper()
-	_, err := p.store.RequestFleetServer(context.Background(), server.FleetServer{ServerID: id, Role: prego.RoleApp, Region: "eu", Provider: "hetzner", Spec: server.Spec{Tags: tags}}, "test")
+	_, err := p.store.RequestFleetServer(context.Background(), server.Wanted{ServerID: id, Role: prego.RoleApp, Region: "eu", Provider: "hetzner", Spec: server.Spec{Tags: tags}}, "test")
 	require.NoError(p.t, err)
 	p.exec(`UPDATE servers SET status = 'active', agent_status = 'connected', memory_pct = 20, active_at = now() WHERE server_id = $1`, id)
 }

@@ -19,7 +19,7 @@ import (
 
 // PlacementStore is the part of Postgres that placing needs.
 type PlacementStore interface {
-	FleetChanges(ctx context.Context, since string, ids []string) (placement.Change, error)
+	PlacementChanges(ctx context.Context, since string, ids []string) (placement.Change, error)
 	Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error)
 	RecordDecision(ctx context.Context, d tenant.DecisionRecord) error
 	TenantRun(ctx context.Context, tenantID string) (tenant.Run, error)
@@ -46,7 +46,7 @@ type Placer struct {
 	Metrics *PlacementMetrics
 
 	mu    sync.Mutex
-	fleet *placement.Fleet
+	fleet *placement.Snapshot
 	since string
 	read  time.Time
 }
@@ -96,12 +96,12 @@ func RequestOf(t tenant.Run) placement.Request {
 // refresh brings the snapshot up to date; ids names rows to read whether or not
 // they changed. Call it with the lock held.
 func (p *Placer) refresh(ctx context.Context, ids []string) error {
-	c, err := p.Store.FleetChanges(ctx, p.since, ids)
+	c, err := p.Store.PlacementChanges(ctx, p.since, ids)
 	if err != nil {
 		return err
 	}
 	if c.Full {
-		p.fleet = placement.FleetOf(p.Policy, c)
+		p.fleet = placement.SnapshotOf(p.Policy, c)
 	} else {
 		p.fleet.Update(c)
 	}
@@ -272,7 +272,7 @@ func (p *Placer) Look(ctx context.Context, t tenant.Run) (placement.Decision, er
 // Simulate decides on requests over live data, each after the one before it.
 // Nothing is written.
 func (p *Placer) Simulate(ctx context.Context, requests []placement.Request) ([]placement.Decision, error) {
-	c, err := p.Store.FleetChanges(ctx, "", nil)
+	c, err := p.Store.PlacementChanges(ctx, "", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +280,7 @@ func (p *Placer) Simulate(ctx context.Context, requests []placement.Request) ([]
 	if err != nil {
 		return nil, err
 	}
-	fleet := placement.FleetOf(p.Policy, c)
+	fleet := placement.SnapshotOf(p.Policy, c)
 	out := make([]placement.Decision, len(requests))
 	for i, r := range requests {
 		r.Constraint = prego.EffectiveConstraint(r.Constraint, pools[r.OrgID])

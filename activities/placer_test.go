@@ -65,7 +65,7 @@ func (p *placing) number(sql string, args ...any) int {
 // server adds an active server with its shard and pool, if its role has them.
 func (p *placing) server(id string, role prego.Role, lock prego.Plan) {
 	p.t.Helper()
-	_, err := p.store.RequestFleetServer(context.Background(), server.FleetServer{ServerID: id, Role: role, Region: "eu", Provider: "hetzner", PlanTierLock: lock}, "test")
+	_, err := p.store.RequestFleetServer(context.Background(), server.Wanted{ServerID: id, Role: role, Region: "eu", Provider: "hetzner", PlanTierLock: lock}, "test")
 	require.NoError(p.t, err)
 	p.exec(`UPDATE servers SET status = 'active', agent_status = 'connected', memory_pct = 20, active_at = now() WHERE server_id = $1`, id)
 }

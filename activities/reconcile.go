@@ -15,10 +15,10 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// FleetStore is the part of Postgres that keeps rows and provider together.
-type FleetStore interface {
-	FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]server.Row, error)
-	AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]server.Resource, error)
+// ReconcilerStore is the part of Postgres that keeps rows and provider together.
+type ReconcilerStore interface {
+	FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]server.ReconcileRow, error)
+	AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]server.ProviderResource, error)
 	MarkMissing(ctx context.Context, serverID, providerServerID string) (bool, error)
 	SightOrphan(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID, name string) (server.Sighting, error)
 	ForgetSightings(ctx context.Context, provider prego.InfraProviderID, still []string) error
@@ -30,9 +30,9 @@ type FleetStore interface {
 	SweepSilent(ctx context.Context, p server.SweepParams) (server.SweepResult, error)
 }
 
-// Fleet are the periodic steps over all servers.
-type Fleet struct {
-	Store       FleetStore
+// Reconciler are the periodic steps over all servers.
+type Reconciler struct {
+	Store       ReconcilerStore
 	Infra       map[prego.InfraProviderID]Infra
 	Runs        Runs
 	Environment string
@@ -68,7 +68,7 @@ type ReconcileResult struct {
 }
 
 // Reconcile makes the provider and the rows agree again (direct-provisioning §3).
-func (a *Fleet) Reconcile(ctx context.Context) (ReconcileResult, error) {
+func (a *Reconciler) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	stop := keepAlive(ctx)
 	defer stop()
 	runID, err := a.Store.BeginReconcile(ctx)
@@ -100,12 +100,12 @@ func (a *Fleet) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	return result, a.Store.EndReconcile(ctx, runID, result)
 }
 
-func (a *Fleet) reconcile(ctx context.Context, infra Infra, result *ReconcileResult) ([]server.Row, error) {
+func (a *Reconciler) reconcile(ctx context.Context, infra Infra, result *ReconcileResult) ([]server.ReconcileRow, error) {
 	snapshot, err := a.snapshot(ctx, infra)
 	if err != nil {
 		return nil, err
 	}
-	found := FindFleet(snapshot)
+	found := Compare(snapshot)
 	result.Owned += len(snapshot.Owned)
 	if a.Images != nil {
 		started, err := a.Images.startLost(ctx, slices.SortedFunc(maps.Values(snapshot.Images), func(a, b server.GoldenImage) int { return strings.Compare(a.ImageID, b.ImageID) }))
@@ -132,8 +132,8 @@ func (a *Fleet) reconcile(ctx context.Context, infra Infra, result *ReconcileRes
 // snapshot reads the rows before it lists the provider, so that a server that is
 // made meanwhile can look like an orphan once, which is too young to be one, but
 // never a row like one whose server is missing.
-func (a *Fleet) snapshot(ctx context.Context, infra Infra) (FleetSnapshot, error) {
-	var s FleetSnapshot
+func (a *Reconciler) snapshot(ctx context.Context, infra Infra) (Comparison, error) {
+	var s Comparison
 	var err error
 	if s.Rows, err = a.Store.FleetRows(ctx, infra.ID()); err != nil {
 		return s, err
@@ -168,7 +168,7 @@ func (a *Fleet) snapshot(ctx context.Context, infra Infra) (FleetSnapshot, error
 	return s, nil
 }
 
-func (a *Fleet) restart(ctx context.Context, idle []server.Row, result *ReconcileResult) error {
+func (a *Reconciler) restart(ctx context.Context, idle []server.ReconcileRow, result *ReconcileResult) error {
 	for _, r := range idle {
 		ensure := func() (bool, error) { return a.Runs.EnsureProvision(ctx, r.ServerID, r.Generation) }
 		if r.Status == server.Draining {
@@ -195,7 +195,7 @@ func (a *Fleet) restart(ctx context.Context, idle []server.Row, result *Reconcil
 
 // failMissing asks the provider for each server by itself before it believes the
 // list.
-func (a *Fleet) failMissing(ctx context.Context, infra Infra, missing []server.Row, result *ReconcileResult) error {
+func (a *Reconciler) failMissing(ctx context.Context, infra Infra, missing []server.ReconcileRow, result *ReconcileResult) error {
 	for _, r := range missing {
 		_, err := infra.GetServer(ctx, r.ProviderServerID)
 		var ie *server.InfraError
@@ -214,7 +214,7 @@ func (a *Fleet) failMissing(ctx context.Context, infra Infra, missing []server.R
 	return nil
 }
 
-func (a *Fleet) destroyOrphans(ctx context.Context, infra Infra, snapshot FleetSnapshot, orphans []server.OwnedResource, result *ReconcileResult) error {
+func (a *Reconciler) destroyOrphans(ctx context.Context, infra Infra, snapshot Comparison, orphans []server.OwnedResource, result *ReconcileResult) error {
 	result.Orphans += len(orphans)
 	sightings := make(map[string]server.Sighting, len(orphans))
 	still := make([]string, 0, len(orphans))
@@ -254,7 +254,7 @@ func (a *Fleet) destroyOrphans(ctx context.Context, infra Infra, snapshot FleetS
 
 // settle closes ledger lines: shared things that are gone at the provider, and
 // lines of failed or terminated servers whose outcome nobody waits for any more.
-func (a *Fleet) settle(ctx context.Context, infra Infra, s FleetSnapshot, lost []server.Resource, result *ReconcileResult) error {
+func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost []server.ProviderResource, result *ReconcileResult) error {
 	for _, r := range lost {
 		if a.Org != nil && (r.Kind == server.ResourceVolume || r.Kind == server.ResourcePrimaryIP) {
 			if err := a.Org.Store.OrgResourceMissing(ctx, r); err != nil {
@@ -266,7 +266,7 @@ func (a *Fleet) settle(ctx context.Context, infra Infra, s FleetSnapshot, lost [
 		}
 		result.Settled++
 	}
-	rows := make(map[string]server.Row, len(s.Rows))
+	rows := make(map[string]server.ReconcileRow, len(s.Rows))
 	for _, r := range s.Rows {
 		rows[r.ServerID] = r
 	}
@@ -316,7 +316,7 @@ func (a *Fleet) settle(ctx context.Context, infra Infra, s FleetSnapshot, lost [
 }
 
 // SweepSilent marks agents that fell silent (direct-provisioning §3).
-func (a *Fleet) SweepSilent(ctx context.Context) (server.SweepResult, error) {
+func (a *Reconciler) SweepSilent(ctx context.Context) (server.SweepResult, error) {
 	r, err := a.Store.SweepSilent(ctx, a.Sweep)
 	if err != nil {
 		return r, err

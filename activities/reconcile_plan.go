@@ -8,12 +8,12 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// FleetSnapshot is what one reconciliation compares: the rows, read first, and
+// Comparison is what one reconciliation compares: the rows, read first, and
 // then what the provider lists.
-type FleetSnapshot struct {
+type Comparison struct {
 	Now       time.Time
-	Rows      []server.Row
-	Resources []server.Resource
+	Rows      []server.ReconcileRow
+	Resources []server.ProviderResource
 	Owned     []server.OwnedResource
 	// OrgNames are the names, by kind, of all that orgs have or are about to have.
 	OrgNames map[string]bool
@@ -29,34 +29,34 @@ type OrphanRules struct {
 	BreakerMin int     // so many may always go: small fleets
 }
 
-// FleetFindings is what the snapshot shows.
-type FleetFindings struct {
+// Findings is what the snapshot shows.
+type Findings struct {
 	// Missing are rows whose machine the provider no longer has.
-	Missing []server.Row
+	Missing []server.ReconcileRow
 	// Orphans carry our labels and have no owner, oldest first.
 	Orphans []server.OwnedResource
 	// Lost are shared or settled resources of the ledger that the provider does
 	// not have.
-	Lost []server.Resource
+	Lost []server.ProviderResource
 	// Idle are rows that should have a workflow working on them.
-	Idle []server.Row
+	Idle []server.ReconcileRow
 }
 
 // idleAfter is how long a row in motion may stand still before its workflow is
 // checked for.
 const idleAfter = 30 * time.Second
 
-// FindFleet compares rows with what the provider lists. It is pure.
+// Compare compares rows with what the provider lists. It is pure.
 //
 // Of two servers for one row the one whose token was consumed stays: it is the
 // one the row is bound to, and the other has no owner.
-func FindFleet(s FleetSnapshot) FleetFindings {
-	var f FleetFindings
+func Compare(s Comparison) Findings {
+	var f Findings
 	at := make(map[string]bool, len(s.Owned))
 	for _, o := range s.Owned {
 		at[resourceKey(o.Kind, o.ProviderID)] = true
 	}
-	rows := make(map[string]server.Row, len(s.Rows))
+	rows := make(map[string]server.ReconcileRow, len(s.Rows))
 	bound := make(map[string]bool, len(s.Rows))
 	for _, r := range s.Rows {
 		rows[r.ServerID] = r
@@ -133,7 +133,7 @@ func ownedByImage(g server.GoldenImage, o server.OwnedResource) bool {
 
 // inMotion reports whether a workflow may be about to bind, or to take down, the
 // server: the row is being provisioned at this very attempt, or is draining.
-func inMotion(row server.Row, o server.OwnedResource) bool {
+func inMotion(row server.ReconcileRow, o server.OwnedResource) bool {
 	switch row.Status {
 	case server.Provisioning:
 		attempt, err := strconv.Atoi(o.Labels[server.LabelAttempt])
@@ -148,7 +148,7 @@ func inMotion(row server.Row, o server.OwnedResource) bool {
 // Doomed picks, from the orphans that were seen often and long enough, those to
 // destroy now. tripped tells that the breaker refused them all: too large a part
 // of the fleet would go, or the database looks restored or empty.
-func Doomed(s FleetSnapshot, orphans []server.OwnedResource, sightings map[string]server.Sighting, rules OrphanRules) (doomed []server.OwnedResource, tripped bool) {
+func Doomed(s Comparison, orphans []server.OwnedResource, sightings map[string]server.Sighting, rules OrphanRules) (doomed []server.OwnedResource, tripped bool) {
 	owned, doomedServers, unknown := 0, 0, 0
 	rows := make(map[string]bool, len(s.Rows))
 	for _, r := range s.Rows {

@@ -21,9 +21,9 @@ func owned(id, serverID, attempt string, age time.Duration, now time.Time) serve
 func TestOfTwoServersForOneRowTheBoundOneStays(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	f := FindFleet(FleetSnapshot{
+	f := Compare(Comparison{
 		Now:  now,
-		Rows: []server.Row{{ServerID: "a", Status: server.Active, Attempt: 2, ProviderServerID: "2", ConsumedAttempt: 2}},
+		Rows: []server.ReconcileRow{{ServerID: "a", Status: server.Active, Attempt: 2, ProviderServerID: "2", ConsumedAttempt: 2}},
 		Owned: []server.OwnedResource{
 			owned("1", "a", "1", time.Hour, now), owned("2", "a", "2", time.Hour, now),
 		},
@@ -41,7 +41,7 @@ func TestDoomedKeepsToItsGuards(t *testing.T) {
 	now := time.Now()
 	rules := OrphanRules{MinAge: time.Hour, MaxPerRun: 5, BreakerPct: 5, BreakerMin: 3}
 	rapid.Check(t, func(t *rapid.T) {
-		s := FleetSnapshot{Now: now}
+		s := Comparison{Now: now}
 		sightings := map[string]server.Sighting{}
 		for i := range rapid.IntRange(0, 60).Draw(t, "servers") {
 			id := fmt.Sprint(i)
@@ -51,12 +51,12 @@ func TestDoomedKeepsToItsGuards(t *testing.T) {
 			switch rapid.IntRange(0, 3).Draw(t, "row") {
 			case 0: // no row
 			case 1:
-				s.Rows = append(s.Rows, server.Row{ServerID: "s" + id, Status: server.Terminated, Attempt: 1})
+				s.Rows = append(s.Rows, server.ReconcileRow{ServerID: "s" + id, Status: server.Terminated, Attempt: 1})
 			default:
-				s.Rows = append(s.Rows, server.Row{ServerID: "s" + id, Status: server.Active, Attempt: 1, ProviderServerID: id})
+				s.Rows = append(s.Rows, server.ReconcileRow{ServerID: "s" + id, Status: server.Active, Attempt: 1, ProviderServerID: id})
 			}
 		}
-		found := FindFleet(s)
+		found := Compare(s)
 		doomed, tripped := Doomed(s, found.Orphans, sightings, rules)
 		require.LessOrEqual(t, len(doomed), rules.MaxPerRun)
 		if tripped || (len(s.Rows) == 0 && len(s.Owned) > 0) {
@@ -91,7 +91,7 @@ func TestWhatCarriesAnImagesLabel(t *testing.T) {
 		g.ProviderImageID = "snap-" + id
 		images[id] = g
 	}
-	s := FleetSnapshot{Now: now, Images: images}
+	s := Comparison{Now: now, Images: images}
 	for id := range images {
 		s.Owned = append(s.Owned, thing(server.ResourceServer, "srv-"+id, id), thing(server.ResourceImage, "snap-"+id, id), thing(server.ResourceImage, "twin-"+id, id))
 	}
@@ -100,7 +100,7 @@ func TestWhatCarriesAnImagesLabel(t *testing.T) {
 	attached.Attached = true
 	s.Owned = append(s.Owned, attached)
 	var orphans []string
-	for _, o := range FindFleet(s).Orphans {
+	for _, o := range Compare(s).Orphans {
 		orphans = append(orphans, o.ProviderID)
 	}
 	require.ElementsMatch(t, []string{
@@ -110,14 +110,14 @@ func TestWhatCarriesAnImagesLabel(t *testing.T) {
 
 	// A builder of an image that is known says nothing about the database.
 	sightings := map[string]server.Sighting{}
-	for _, o := range FindFleet(s).Orphans {
+	for _, o := range Compare(s).Orphans {
 		sightings[resourceKey(o.Kind, o.ProviderID)] = server.Sighting{Sightings: 2}
 	}
-	doomed, tripped := Doomed(s, FindFleet(s).Orphans, sightings, OrphanRules{MinAge: time.Minute, MaxPerRun: 100, BreakerPct: 100, BreakerMin: 1})
+	doomed, tripped := Doomed(s, Compare(s).Orphans, sightings, OrphanRules{MinAge: time.Minute, MaxPerRun: 100, BreakerPct: 100, BreakerMin: 1})
 	require.False(t, tripped)
 	require.Len(t, doomed, 10)
 	s.Images = nil
-	doomed, tripped = Doomed(s, FindFleet(s).Orphans, sightings, OrphanRules{MinAge: time.Minute, MaxPerRun: 100, BreakerPct: 100, BreakerMin: 1})
+	doomed, tripped = Doomed(s, Compare(s).Orphans, sightings, OrphanRules{MinAge: time.Minute, MaxPerRun: 100, BreakerPct: 100, BreakerMin: 1})
 	require.True(t, tripped, "this is not the database that made them")
 	require.Empty(t, doomed)
 }
@@ -131,50 +131,50 @@ func TestWhatAReconciliationFinds(t *testing.T) {
 	thing := func(kind server.ResourceKind, id, name, of string, attached bool) server.OwnedResource {
 		return server.OwnedResource{Kind: kind, ProviderID: id, Name: name, CreatedAt: now, Attached: attached, Labels: map[string]string{server.LabelServerID: of}}
 	}
-	row := func(status server.Status, attempt int, bound string, idle time.Duration) server.Row {
-		return server.Row{ServerID: "a", Status: status, Attempt: attempt, ProviderServerID: bound, Idle: idle}
+	row := func(status server.Status, attempt int, bound string, idle time.Duration) server.ReconcileRow {
+		return server.ReconcileRow{ServerID: "a", Status: status, Attempt: attempt, ProviderServerID: bound, Idle: idle}
 	}
 	volume := server.ResourceVolume
 	for name, tc := range map[string]struct {
-		rows                          []server.Row
-		ledger                        []server.Resource
+		rows                          []server.ReconcileRow
+		ledger                        []server.ProviderResource
 		owned                         []server.OwnedResource
 		names                         map[string]bool
 		missing, idle, lost, orphaned []string
 	}{
-		"an active server that is there":                    {rows: []server.Row{row(server.Active, 1, "1", time.Hour)}, owned: []server.OwnedResource{newServer("1", "a", "1")}},
-		"an active server that is gone":                     {rows: []server.Row{row(server.Active, 1, "1", 0)}, missing: []string{"a"}},
-		"a failed server that is gone":                      {rows: []server.Row{row(server.Failed, 1, "1", 0)}, missing: []string{"a"}},
-		"a failed server that never was":                    {rows: []server.Row{row(server.Failed, 1, "", 0)}},
-		"another kind of the same id is not it":             {rows: []server.Row{row(server.Active, 1, "1", 0)}, owned: []server.OwnedResource{thing(volume, "1", "v", "a", false)}, missing: []string{"a"}, orphaned: []string{"volume/1"}},
-		"a terminated server is not missed":                 {rows: []server.Row{row(server.Terminated, 1, "1", 0)}},
-		"a terminated server that is there still":           {rows: []server.Row{row(server.Terminated, 1, "1", 0)}, owned: []server.OwnedResource{newServer("1", "a", "1")}, orphaned: []string{"server/1"}},
-		"provisioning is left alone":                        {rows: []server.Row{row(server.Provisioning, 2, "", idleAfter-1)}, owned: []server.OwnedResource{newServer("1", "a", "2")}},
-		"provisioning that stands still":                    {rows: []server.Row{row(server.Provisioning, 2, "", idleAfter)}, idle: []string{"a"}},
-		"draining that stands still":                        {rows: []server.Row{row(server.Draining, 2, "1", time.Hour)}, idle: []string{"a"}},
-		"an active one that stands still is at rest":        {rows: []server.Row{row(server.Failed, 2, "", time.Hour)}},
-		"an attempt to come":                                {rows: []server.Row{row(server.Provisioning, 2, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "3")}},
-		"an earlier attempt":                                {rows: []server.Row{row(server.Provisioning, 2, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "1")}, orphaned: []string{"server/1"}},
-		"an attempt that nobody can read":                   {rows: []server.Row{row(server.Provisioning, 0, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "x")}, orphaned: []string{"server/1"}},
-		"a second one while the first is bound":             {rows: []server.Row{row(server.Provisioning, 2, "2", 0)}, owned: []server.OwnedResource{newServer("1", "a", "2"), newServer("2", "a", "2")}, orphaned: []string{"server/1"}},
-		"what is drained":                                   {rows: []server.Row{row(server.Draining, 2, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "1")}},
+		"an active server that is there":                    {rows: []server.ReconcileRow{row(server.Active, 1, "1", time.Hour)}, owned: []server.OwnedResource{newServer("1", "a", "1")}},
+		"an active server that is gone":                     {rows: []server.ReconcileRow{row(server.Active, 1, "1", 0)}, missing: []string{"a"}},
+		"a failed server that is gone":                      {rows: []server.ReconcileRow{row(server.Failed, 1, "1", 0)}, missing: []string{"a"}},
+		"a failed server that never was":                    {rows: []server.ReconcileRow{row(server.Failed, 1, "", 0)}},
+		"another kind of the same id is not it":             {rows: []server.ReconcileRow{row(server.Active, 1, "1", 0)}, owned: []server.OwnedResource{thing(volume, "1", "v", "a", false)}, missing: []string{"a"}, orphaned: []string{"volume/1"}},
+		"a terminated server is not missed":                 {rows: []server.ReconcileRow{row(server.Terminated, 1, "1", 0)}},
+		"a terminated server that is there still":           {rows: []server.ReconcileRow{row(server.Terminated, 1, "1", 0)}, owned: []server.OwnedResource{newServer("1", "a", "1")}, orphaned: []string{"server/1"}},
+		"provisioning is left alone":                        {rows: []server.ReconcileRow{row(server.Provisioning, 2, "", idleAfter-1)}, owned: []server.OwnedResource{newServer("1", "a", "2")}},
+		"provisioning that stands still":                    {rows: []server.ReconcileRow{row(server.Provisioning, 2, "", idleAfter)}, idle: []string{"a"}},
+		"draining that stands still":                        {rows: []server.ReconcileRow{row(server.Draining, 2, "1", time.Hour)}, idle: []string{"a"}},
+		"an active one that stands still is at rest":        {rows: []server.ReconcileRow{row(server.Failed, 2, "", time.Hour)}},
+		"an attempt to come":                                {rows: []server.ReconcileRow{row(server.Provisioning, 2, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "3")}},
+		"an earlier attempt":                                {rows: []server.ReconcileRow{row(server.Provisioning, 2, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "1")}, orphaned: []string{"server/1"}},
+		"an attempt that nobody can read":                   {rows: []server.ReconcileRow{row(server.Provisioning, 0, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "x")}, orphaned: []string{"server/1"}},
+		"a second one while the first is bound":             {rows: []server.ReconcileRow{row(server.Provisioning, 2, "2", 0)}, owned: []server.OwnedResource{newServer("1", "a", "2"), newServer("2", "a", "2")}, orphaned: []string{"server/1"}},
+		"what is drained":                                   {rows: []server.ReconcileRow{row(server.Draining, 2, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "1")}},
 		"a server of nobody":                                {owned: []server.OwnedResource{newServer("1", "z", "1")}, orphaned: []string{"server/1"}},
-		"a volume in the ledger":                            {ledger: []server.Resource{{Kind: volume, ProviderID: "7", ServerID: "a"}}, owned: []server.OwnedResource{thing(volume, "7", "v", "a", false)}},
-		"a server in the ledger alone has no owner":         {ledger: []server.Resource{{Kind: server.ResourceServer, ProviderID: "7", ServerID: "a"}}, owned: []server.OwnedResource{newServer("7", "a", "1")}, orphaned: []string{"server/7"}},
+		"a volume in the ledger":                            {ledger: []server.ProviderResource{{Kind: volume, ProviderID: "7", ServerID: "a"}}, owned: []server.OwnedResource{thing(volume, "7", "v", "a", false)}},
+		"a server in the ledger alone has no owner":         {ledger: []server.ProviderResource{{Kind: server.ResourceServer, ProviderID: "7", ServerID: "a"}}, owned: []server.OwnedResource{newServer("7", "a", "1")}, orphaned: []string{"server/7"}},
 		"a volume that nobody knows":                        {owned: []server.OwnedResource{thing(volume, "7", "v", "a", false)}, orphaned: []string{"volume/7"}},
-		"a shared thing that is gone":                       {ledger: []server.Resource{{Kind: server.ResourceFirewall, ProviderID: "7", Name: "fw"}}, lost: []string{"firewall/7"}},
-		"a shared thing that is there":                      {ledger: []server.Resource{{Kind: server.ResourceFirewall, ProviderID: "7", Name: "fw"}}, owned: []server.OwnedResource{thing(server.ResourceFirewall, "7", "fw", "", false)}},
-		"a server's thing that is gone goes with it":        {ledger: []server.Resource{{Kind: volume, ProviderID: "7", ServerID: "a"}}},
-		"a volume about to be bound":                        {rows: []server.Row{row(server.Provisioning, 1, "", 0)}, ledger: []server.Resource{{Kind: volume, Name: "v", ServerID: "a"}}, owned: []server.OwnedResource{thing(volume, "7", "v", "a", false)}},
-		"a volume that was intended for what is active":     {rows: []server.Row{row(server.Active, 1, "1", 0)}, ledger: []server.Resource{{Kind: volume, Name: "v", ServerID: "a"}}, owned: []server.OwnedResource{newServer("1", "a", "1"), thing(volume, "7", "v", "a", false)}, orphaned: []string{"volume/7"}},
-		"a volume that nobody intended":                     {rows: []server.Row{row(server.Provisioning, 1, "", 0)}, owned: []server.OwnedResource{thing(volume, "7", "v", "a", false)}, orphaned: []string{"volume/7"}},
-		"a volume that was intended for nobody":             {ledger: []server.Resource{{Kind: volume, Name: "v", ServerID: "z"}}, owned: []server.OwnedResource{thing(volume, "7", "v", "z", false)}, orphaned: []string{"volume/7"}},
+		"a shared thing that is gone":                       {ledger: []server.ProviderResource{{Kind: server.ResourceFirewall, ProviderID: "7", Name: "fw"}}, lost: []string{"firewall/7"}},
+		"a shared thing that is there":                      {ledger: []server.ProviderResource{{Kind: server.ResourceFirewall, ProviderID: "7", Name: "fw"}}, owned: []server.OwnedResource{thing(server.ResourceFirewall, "7", "fw", "", false)}},
+		"a server's thing that is gone goes with it":        {ledger: []server.ProviderResource{{Kind: volume, ProviderID: "7", ServerID: "a"}}},
+		"a volume about to be bound":                        {rows: []server.ReconcileRow{row(server.Provisioning, 1, "", 0)}, ledger: []server.ProviderResource{{Kind: volume, Name: "v", ServerID: "a"}}, owned: []server.OwnedResource{thing(volume, "7", "v", "a", false)}},
+		"a volume that was intended for what is active":     {rows: []server.ReconcileRow{row(server.Active, 1, "1", 0)}, ledger: []server.ProviderResource{{Kind: volume, Name: "v", ServerID: "a"}}, owned: []server.OwnedResource{newServer("1", "a", "1"), thing(volume, "7", "v", "a", false)}, orphaned: []string{"volume/7"}},
+		"a volume that nobody intended":                     {rows: []server.ReconcileRow{row(server.Provisioning, 1, "", 0)}, owned: []server.OwnedResource{thing(volume, "7", "v", "a", false)}, orphaned: []string{"volume/7"}},
+		"a volume that was intended for nobody":             {ledger: []server.ProviderResource{{Kind: volume, Name: "v", ServerID: "z"}}, owned: []server.OwnedResource{thing(volume, "7", "v", "z", false)}, orphaned: []string{"volume/7"}},
 		"an org's volume":                                   {names: map[string]bool{"volume/v": true}, owned: []server.OwnedResource{thing(volume, "7", "v", "", false)}},
 		"an address of a server":                            {owned: []server.OwnedResource{thing(server.ResourcePrimaryIP, "7", "ip", "a", true)}},
 		"an address of none":                                {owned: []server.OwnedResource{thing(server.ResourcePrimaryIP, "7", "ip", "a", false)}, orphaned: []string{"primary_ip/7"}},
 		"a volume that is attached is not judged by others": {owned: []server.OwnedResource{thing(volume, "7", "v", "a", true)}, orphaned: []string{"volume/7"}},
 	} {
-		f := FindFleet(FleetSnapshot{Now: now, Rows: tc.rows, Resources: tc.ledger, Owned: tc.owned, OrgNames: tc.names})
+		f := Compare(Comparison{Now: now, Rows: tc.rows, Resources: tc.ledger, Owned: tc.owned, OrgNames: tc.names})
 		var missing, idle, lost, orphaned []string
 		for _, r := range f.Missing {
 			missing = append(missing, r.ServerID)
@@ -197,7 +197,7 @@ func TestWhatAReconciliationFinds(t *testing.T) {
 func TestOrphansGoOldestFirst(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	f := FindFleet(FleetSnapshot{Now: now, Owned: []server.OwnedResource{
+	f := Compare(Comparison{Now: now, Owned: []server.OwnedResource{
 		owned("3", "x", "1", time.Hour, now), owned("1", "x", "1", time.Minute, now), owned("2", "x", "1", time.Hour, now),
 	}})
 	var ids []string
@@ -237,7 +237,7 @@ func TestTheBreaker(t *testing.T) {
 		"young ones are no part of a share":  {servers: 5, ofRows: 4, age: time.Minute, sightings: 2},
 		"unseen ones are no sign of trouble": {servers: 5, ofNobody: 4, age: time.Hour, sightings: 1},
 	} {
-		s, sightings := FleetSnapshot{Now: now}, map[string]server.Sighting{}
+		s, sightings := Comparison{Now: now}, map[string]server.Sighting{}
 		var orphans []server.OwnedResource
 		n := 0
 		add := func(rows server.Status, orphan bool) {
@@ -245,7 +245,7 @@ func TestTheBreaker(t *testing.T) {
 			o := owned(fmt.Sprint(n), fmt.Sprint("s", n), "1", tc.age, now)
 			s.Owned = append(s.Owned, o)
 			if rows != "" {
-				s.Rows = append(s.Rows, server.Row{ServerID: fmt.Sprint("s", n), Status: rows})
+				s.Rows = append(s.Rows, server.ReconcileRow{ServerID: fmt.Sprint("s", n), Status: rows})
 			}
 			if orphan {
 				orphans = append(orphans, o)

@@ -47,7 +47,7 @@ func (c *cloud) GetServer(_ context.Context, id string) (server.Handle, error) {
 // reconciling are the steps of a fleet over a cloud and a real database.
 type reconciling struct {
 	*placing
-	fleet *activities.Fleet
+	fleet *activities.Reconciler
 	cloud *cloud
 	runs  *serverRuns
 	env   *testsuite.TestActivityEnvironment
@@ -56,7 +56,7 @@ type reconciling struct {
 func newReconciling(t *testing.T) *reconciling {
 	t.Helper()
 	r := &reconciling{placing: newPlacing(t, 4), cloud: &cloud{fails: map[string]error{}}, runs: &serverRuns{busy: map[string]bool{}}}
-	r.fleet = &activities.Fleet{
+	r.fleet = &activities.Reconciler{
 		Store: r.store, Infra: map[prego.InfraProviderID]activities.Infra{prego.ProviderHetzner: r.cloud}, Runs: r.runs, Grace: time.Hour,
 		Rules: activities.OrphanRules{MinAge: time.Hour, MaxPerRun: 5, BreakerPct: 10, BreakerMin: 2}, Metrics: activities.NewMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
 	}
@@ -240,14 +240,14 @@ func (s stumbling) EndReconcile(ctx context.Context, id int64, findings any) err
 	return errors.Join(s.Store.EndReconcile(ctx, id, findings), s.err("EndReconcile"))
 }
 
-func (s stumbling) FleetRows(ctx context.Context, id prego.InfraProviderID) ([]server.Row, error) {
+func (s stumbling) FleetRows(ctx context.Context, id prego.InfraProviderID) ([]server.ReconcileRow, error) {
 	if s.at == "FleetRows" { // half of them would make orphans of the others' servers
 		return nil, errStore
 	}
 	return s.Store.FleetRows(ctx, id)
 }
 
-func (s stumbling) AllLiveResources(ctx context.Context, id prego.InfraProviderID) ([]server.Resource, error) {
+func (s stumbling) AllLiveResources(ctx context.Context, id prego.InfraProviderID) ([]server.ProviderResource, error) {
 	if s.at == "AllLiveResources" {
 		return nil, errStore
 	}
@@ -374,7 +374,7 @@ func TestContainersOfActiveServersAreLookedAt(t *testing.T) {
 
 // sweeping is a store whose sweep ends as it is told to.
 type sweeping struct {
-	activities.FleetStore
+	activities.ReconcilerStore
 	result server.SweepResult
 	err    error
 }
@@ -388,7 +388,7 @@ func TestASweepIsCounted(t *testing.T) {
 	t.Parallel()
 	m := activities.NewMetrics(prometheus.NewRegistry())
 	sweep := func(s sweeping) error {
-		got, err := (&activities.Fleet{Store: s, Metrics: m, Log: zap.NewNop()}).SweepSilent(t.Context())
+		got, err := (&activities.Reconciler{Store: s, Metrics: m, Log: zap.NewNop()}).SweepSilent(t.Context())
 		require.Equal(t, s.result, got)
 		return err
 	}

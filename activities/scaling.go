@@ -114,7 +114,7 @@ func (a *Tenants) atCeiling(region prego.Region, role prego.Role, message string
 
 // requestRound asks for the servers of a round; those that were asked for already
 // are met again.
-func (a *Tenants) requestRound(ctx context.Context, round tenant.ScalingRound, like server.FleetServer) ([]ServerRef, error) {
+func (a *Tenants) requestRound(ctx context.Context, round tenant.ScalingRound, like server.Wanted) ([]ServerRef, error) {
 	var out []ServerRef
 	for i, id := range round.ServerIDs {
 		like.ServerID, like.PlanTierLock, like.Spec.Tags = id, round.TierLocks[i], nil
@@ -263,7 +263,7 @@ func (a *Tenants) PlanWarmPool(ctx context.Context, in WarmPoolInput) (WarmPoolP
 		}
 	}
 	plan.EventID = round.EventID
-	plan.Servers, err = a.requestRound(ctx, round, server.FleetServer{Role: prego.RoleNode, Region: in.Region, Provider: w.Provider, WarmPlan: in.Plan})
+	plan.Servers, err = a.requestRound(ctx, round, server.Wanted{Role: prego.RoleNode, Region: in.Region, Provider: w.Provider, WarmPlan: in.Plan})
 	return plan, err
 }
 

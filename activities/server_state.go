@@ -12,8 +12,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Plan is what a provisioning run needs to know before its first step.
-type Plan struct {
+// ProvisionPlan is what a provisioning run needs to know before its first step.
+type ProvisionPlan struct {
 	Role        prego.Role            `json:"role"`
 	Region      prego.Region          `json:"region"`
 	Provider    prego.InfraProviderID `json:"provider"`
@@ -41,12 +41,12 @@ type ServerRef struct {
 }
 
 // PlanProvisioning reads the row and the catalog.
-func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Plan, error) {
+func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (ProvisionPlan, error) {
 	st, err := a.current(ctx, in)
 	if err != nil {
-		return Plan{}, err
+		return ProvisionPlan{}, err
 	}
-	p := Plan{
+	p := ProvisionPlan{
 		Role: st.Role, Region: st.Region, Provider: st.Provider, Image: a.Catalog.ImageFor(st.Spec),
 		Candidates: a.Catalog.Candidates(st.Role, st.Region, st.Spec), BaseAttempt: st.Attempt, MaxRetries: a.Settings.MaxRetries,
 		Import:       st.Purpose == server.PurposeImportExisting,
@@ -59,14 +59,14 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Plan, err
 	p.Resume = st.ProviderServerID != "" && st.FirstHeartbeatAt != nil && st.RevokedAt == nil && st.AgentStatus == server.AgentConnected
 	if !p.Import && !p.Resume {
 		if p.Candidates, err = a.usable(ctx, st, p); err != nil {
-			return Plan{}, err
+			return ProvisionPlan{}, err
 		}
 	}
 	for _, c := range p.Candidates {
 		p.Timeouts = append(p.Timeouts, a.Catalog.TimeoutsFor(c.Location, p.Image))
 	}
 	if len(p.Candidates) == 0 && !p.Import {
-		return Plan{}, permanent(ErrTypePermanent, fmt.Sprintf("the catalog has nothing for role %s in region %s with this spec", st.Role, st.Region), nil)
+		return ProvisionPlan{}, permanent(ErrTypePermanent, fmt.Sprintf("the catalog has nothing for role %s in region %s with this spec", st.Role, st.Region), nil)
 	}
 	return p, nil
 }
@@ -74,7 +74,7 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Plan, err
 // usable are the plan's candidates that the provider sells, those in stock first. What
 // is left out is on the timeline. While the provider never said what it sells, all are
 // tried as they are configured.
-func (a *Servers) usable(ctx context.Context, st server.ProvisionState, p Plan) ([]server.Candidate, error) {
+func (a *Servers) usable(ctx context.Context, st server.ProvisionState, p ProvisionPlan) ([]server.Candidate, error) {
 	offer, err := a.Store.ProviderCatalog(ctx, st.Provider)
 	if err != nil || !offer.Known() || len(p.Candidates) == 0 {
 		return p.Candidates, err

@@ -34,8 +34,8 @@ type Store interface {
 	Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r server.ResourceIntent) error
 	ConfirmCreated(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, kind server.ResourceKind, name, providerID string) error
 	IntentRefused(ctx context.Context, serverID string, attempt int, c server.Candidate, refusal *server.InfraError) error
-	FindResource(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) (server.Resource, bool, error)
-	LiveResources(ctx context.Context, serverID string) ([]server.Resource, error)
+	FindResource(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) (server.ProviderResource, bool, error)
+	LiveResources(ctx context.Context, serverID string) ([]server.ProviderResource, error)
 	AssignPlacementGroup(ctx context.Context, serverID, prefix string, size, groups int, exclude []string) (string, error)
 
 	BeginRelease(ctx context.Context, serverID string, attempt int) error

@@ -37,7 +37,7 @@ type TenantStore interface {
 	FindScaling(ctx context.Context, workflowID, round string) (e tenant.ScalingRound, ok bool, err error)
 	BeginScaling(ctx context.Context, e tenant.ScalingRound) (tenant.ScalingRound, error)
 	BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, plan FleetPlanner) (tenant.ScalingRound, error)
-	RequestFleetMember(ctx context.Context, f server.FleetServer, c prego.Constraint, by string, plan FleetPlanner) (server.Server, error)
+	RequestFleetMember(ctx context.Context, f server.Wanted, c prego.Constraint, by string, plan FleetPlanner) (server.Server, error)
 	OpenFleets(ctx context.Context, quiet time.Duration) ([]string, error)
 	SettleDemand(ctx context.Context, age time.Duration) error
 	FinishScaling(ctx context.Context, eventID int64, message string) error
@@ -444,7 +444,7 @@ func (a *Tenants) RequestOwnServer(ctx context.Context, in OwnServerInput) (Serv
 		srv, err := a.Store.GetServer(ctx, id)
 		return ServerRef{ServerID: srv.ServerID, Generation: srv.Generation}, fromStore(err)
 	}
-	srv, err := a.Store.RequestFleetMember(ctx, server.FleetServer{
+	srv, err := a.Store.RequestFleetMember(ctx, server.Wanted{
 		ServerID: OwnServerID(in.Tenant, in.Try), Role: prego.RoleNode, Region: t.Region, Spec: server.Spec{Tags: t.Effective().Require},
 		DedicatedFor: t.TenantID, PlanTierLock: placement.ShardLockFor(t.Plan),
 	}, t.Effective(), "tenant/"+t.TenantID, scale.Plan)

@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// FleetStore is the part of Postgres that fleets and their policies use.
+// ReconcilerStore is the part of Postgres that fleets and their policies use.
 type FleetStore interface {
 	CreateFleet(ctx context.Context, r server.CreateFleetRequest, by string) (f server.Fleet, created bool, err error)
 	GetFleet(ctx context.Context, id string) (server.Fleet, error)
@@ -24,10 +24,10 @@ type FleetStore interface {
 	AttachPolicy(ctx context.Context, fleetID, policyID string, position *int, enabled bool) (server.Fleet, error)
 	DetachPolicy(ctx context.Context, fleetID, policyID string) error
 
-	CreatePolicy(ctx context.Context, p server.Policy) (made server.Policy, created bool, err error)
-	GetPolicy(ctx context.Context, id string) (server.Policy, error)
-	ListPolicies(ctx context.Context, kind server.PolicyType, after string, limit int) (page []server.Policy, more bool, err error)
-	UpdatePolicy(ctx context.Context, id string, spec json.RawMessage) (server.Policy, error)
+	CreatePolicy(ctx context.Context, p server.FleetPolicy) (made server.FleetPolicy, created bool, err error)
+	GetPolicy(ctx context.Context, id string) (server.FleetPolicy, error)
+	ListPolicies(ctx context.Context, kind server.PolicyType, after string, limit int) (page []server.FleetPolicy, more bool, err error)
+	UpdatePolicy(ctx context.Context, id string, spec json.RawMessage) (server.FleetPolicy, error)
 	DeletePolicy(ctx context.Context, id string) error
 
 	FleetState(ctx context.Context, id string) (server.FleetState, error)
@@ -257,7 +257,7 @@ func (a *API) CreatePolicy(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	p, created, err := a.d.Fleets.CreatePolicy(c.Request().Context(), server.Policy{PolicyID: in.PolicyID, Type: in.Type, Spec: spec, CreatedBy: caller(c).Subject})
+	p, created, err := a.d.Fleets.CreatePolicy(c.Request().Context(), server.FleetPolicy{PolicyID: in.PolicyID, Type: in.Type, Spec: spec, CreatedBy: caller(c).Subject})
 	if err != nil {
 		return err
 	}
@@ -520,7 +520,7 @@ func (a *API) fleetView(f server.Fleet) ServerFleet {
 	return out
 }
 
-func policyView(p server.Policy) Policy {
+func policyView(p server.FleetPolicy) Policy {
 	return Policy{PolicyId: p.PolicyID, Type: PolicyType(p.Type), Spec: p.Spec, CreatedBy: p.CreatedBy, CreatedAt: p.CreatedAt.UTC(), UpdatedAt: p.UpdatedAt.UTC()}
 }
 

@@ -2085,7 +2085,7 @@ type FleetProvider struct {
 	Regions *[]Region `json:"regions,omitempty"`
 }
 
-// FleetServer defines model for FleetServer.
+// Wanted defines model for Wanted.
 type FleetServer struct {
 	AcceptsTrial *bool `json:"accepts_trial,omitempty"`
 
@@ -2116,7 +2116,7 @@ type FleetServer struct {
 	WorkerSlotsPct *float64 `json:"worker_slots_pct,omitempty"`
 }
 
-// FleetServerStatus defines model for FleetServer.Status.
+// FleetServerStatus defines model for Wanted.Status.
 type FleetServerStatus string
 
 // FleetShard defines model for FleetShard.

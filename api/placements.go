@@ -27,13 +27,13 @@ type simulation struct {
 }
 
 type simulatedFleet struct {
-	Policy         placement.DocPolicy     `json:"policy"`
-	Servers        []placement.DocServer   `json:"servers"`
-	DBShards       []placement.DocShard    `json:"db_shards"`
-	RedisPools     []placement.DocPool     `json:"redis_pools"`
-	InfraProviders []placement.DocProvider `json:"infra_providers"`
-	Residency      map[string][]string     `json:"residency"`
-	SitePool       []placement.DocSite     `json:"site_pool"`
+	Policy         placement.DocPolicy      `json:"policy"`
+	Servers        []placement.DocServer    `json:"servers"`
+	DBShards       []placement.DocShard     `json:"db_shards"`
+	RedisPools     []placement.DocRedisPool `json:"redis_pools"`
+	InfraProviders []placement.DocProvider  `json:"infra_providers"`
+	Residency      map[string][]string      `json:"residency"`
+	SitePool       []placement.DocPoolSite  `json:"site_pool"`
 }
 
 func (f *simulatedFleet) document() placement.Document {
@@ -89,7 +89,7 @@ func simulateOn(ctx context.Context, f *simulatedFleet, requests []placement.Req
 		}
 		return nil, err
 	}
-	fleet := placement.NewFleet(policy, data)
+	fleet := placement.NewSnapshot(policy, data)
 	out := make([]placement.Decision, 0, len(requests))
 	for _, r := range requests {
 		if err := ctx.Err(); err != nil {

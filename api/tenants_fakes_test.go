@@ -44,7 +44,7 @@ func (p *placer) Simulate(_ context.Context, requests []placement.Request) (out 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.simulated = append(p.simulated, requests...)
-	f := placement.NewFleet(placement.DefaultPolicy(), placement.Data{})
+	f := placement.NewSnapshot(placement.DefaultPolicy(), placement.Data{})
 	for _, r := range requests {
 		out = append(out, f.Decide(r))
 	}

@@ -42,7 +42,7 @@ type Candidate struct {
 }
 
 // AskFor is what to ask an adviser for a request, with at most so many candidates.
-func (f *Fleet) AskFor(r Request, most int) AdviceRequest {
+func (f *Snapshot) AskFor(r Request, most int) AdviceRequest {
 	return AdviceRequest{
 		TenantID: r.TenantID, OrgID: r.OrgID, ParentOrgID: r.ParentOrgID, Region: r.Region, Plan: r.Plan, Mode: f.search(r).mode,
 		Candidates: f.Candidates(r, most),
@@ -52,7 +52,7 @@ func (f *Fleet) AskFor(r Request, most int) AdviceRequest {
 // Candidates are the places that an adviser may choose from, best first, at most so many:
 // one for each server, with the companions that the engine would give it. It changes
 // nothing.
-func (f *Fleet) Candidates(r Request, most int) []Candidate {
+func (f *Snapshot) Candidates(r Request, most int) []Candidate {
 	s := f.search(r)
 	if code, _ := s.regionAllowed(); code != "" || r.Override != nil {
 		return nil

@@ -19,8 +19,8 @@ func advisable() placement.Data {
 		placement.Shard{ShardID: "db-2", Region: "eu", Tenants: 6, Capacity: 10, Status: "active"},
 		placement.Shard{ShardID: "db-3", Region: "eu", Tenants: 10, Capacity: 10, Status: "active"},
 		placement.Shard{ShardID: "db-4", Region: "eu", Tenants: 5, Capacity: 10, Status: "active"})
-	d.Pools = append(d.Pools, placement.Pool{PoolID: "redis-2", Region: "eu", Tenants: 9, Capacity: 10, Status: "active"}, placement.Pool{PoolID: "redis-3", Region: "sg", Capacity: 10, Status: "active"})
-	d.Sites = append(d.Sites, placement.Site{PoolSiteID: "s-3", AppServerID: "app-1", DBShardID: "db-2"})
+	d.Pools = append(d.Pools, placement.RedisPool{PoolID: "redis-2", Region: "eu", Tenants: 9, Capacity: 10, Status: "active"}, placement.RedisPool{PoolID: "redis-3", Region: "sg", Capacity: 10, Status: "active"})
+	d.Sites = append(d.Sites, placement.PoolSite{PoolSiteID: "s-3", AppServerID: "app-1", DBShardID: "db-2"})
 	d.Servers = append(d.Servers, placement.Server{ServerID: "app-3", Role: prego.RoleApp, Region: "eu", InfraProvider: "hetzner", Status: "draining"})
 	return d
 }
@@ -32,7 +32,7 @@ func advised(a placement.Advice) func(*placement.Request) {
 // TestAdviceChoosesAmongWhatPasses: its place is taken where it passes.
 func TestAdviceChoosesAmongWhatPasses(t *testing.T) {
 	t.Parallel()
-	f := placement.NewFleet(shared(), advisable())
+	f := placement.NewSnapshot(shared(), advisable())
 	got := f.Decide(request(advised(placement.Advice{AppServerID: "app-1", Reason: "quiet at night\x1b[2J"})))
 	require.Equal(t, placement.Placed, got.Outcome)
 	require.Equal(t, placement.AIRecommended, got.Algorithm)
@@ -53,7 +53,7 @@ func TestAdviceChoosesAmongWhatPasses(t *testing.T) {
 
 	d := advisable()
 	d.Sites = nil
-	got = placement.NewFleet(shared(), d).Decide(request(advised(placement.Advice{AppServerID: "app-1", DBShardID: "db-4"})))
+	got = placement.NewSnapshot(shared(), d).Decide(request(advised(placement.Advice{AppServerID: "app-1", DBShardID: "db-4"})))
 	require.Equal(t, []string{"on_demand", "ai_recommended", "app-1", "db-4", ""}, []string{string(got.Outcome), string(got.Algorithm), got.AppServerID, got.DBShardID, got.PoolSiteID})
 }
 
@@ -97,7 +97,7 @@ func TestAdviceThatMayNotBeTakenChangesNothing(t *testing.T) {
 			if strings.Contains(name, "refill") {
 				p.EmptyPool = placement.Hold
 			}
-			f, r := placement.NewFleet(p, d), request(tc.request)
+			f, r := placement.NewSnapshot(p, d), request(tc.request)
 			want := f.Decide(r)
 			r.Advice = &tc.advice
 			require.Equal(t, want, f.Decide(r))
@@ -115,7 +115,7 @@ func TestAdviceBypassesNothing(t *testing.T) {
 		enrich(t, &data)
 		policy := shared()
 		policy.EmptyPool = rapid.SampledFrom([]placement.EmptyPool{"on_demand", "hold"}).Draw(t, "empty pool")
-		w, f := newWorld(data, policy), placement.NewFleet(policy, data)
+		w, f := newWorld(data, policy), placement.NewSnapshot(policy, data)
 		for i := range rapid.IntRange(1, 8).Draw(t, "requests") {
 			r := genRequest(t, i)
 			plain := f.Decide(r)
@@ -158,7 +158,7 @@ func TestAdviceBypassesNothing(t *testing.T) {
 func TestCandidates(t *testing.T) {
 	t.Parallel()
 	d := advisable()
-	f := placement.NewFleet(shared(), d)
+	f := placement.NewSnapshot(shared(), d)
 	best := placement.Candidate{AppServerID: "app-2", DBShardID: "db-1", RedisPoolID: "redis-1", Score: 0.68, Site: true}
 	require.Equal(t, []placement.Candidate{best, {AppServerID: "app-1", DBShardID: "db-1", RedisPoolID: "redis-1", Score: 0.6, Site: true}}, f.Candidates(request(nil), 20))
 	require.Equal(t, []placement.Candidate{best}, f.Candidates(request(nil), 1))
@@ -168,9 +168,9 @@ func TestCandidates(t *testing.T) {
 		TenantID: "t", OrgID: "o", ParentOrgID: "p", Region: "eu", Plan: prego.PlanStarter, Mode: tenant.ModeShared, Candidates: []placement.Candidate{best},
 	}, f.AskFor(request(func(r *placement.Request) { r.ParentOrgID = "p" }), 1))
 	d.Sites = d.Sites[:1]
-	got := placement.NewFleet(shared(), d).Candidates(request(nil), 20)
+	got := placement.NewSnapshot(shared(), d).Candidates(request(nil), 20)
 	require.Len(t, got, 1, "who has no site loses to who has")
 	d.Sites = nil
-	got = placement.NewFleet(shared(), d).Candidates(request(nil), 20)
+	got = placement.NewSnapshot(shared(), d).Candidates(request(nil), 20)
 	require.Equal(t, []bool{false, false}, []bool{got[0].Site, got[1].Site})
 }

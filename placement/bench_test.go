@@ -20,7 +20,7 @@ func large(n int) placement.Data {
 		d.Shards = append(d.Shards, placement.Shard{ShardID: fmt.Sprintf("db-%06d", i), Region: "eu", Tenants: i * 7 % 400, Capacity: 400, Status: "active"})
 	}
 	for i := range n/100 + 1 {
-		d.Pools = append(d.Pools, placement.Pool{PoolID: fmt.Sprintf("redis-%06d", i), Region: "eu", Tenants: i * 13 % 2000, Capacity: 2000, Status: "active"})
+		d.Pools = append(d.Pools, placement.RedisPool{PoolID: fmt.Sprintf("redis-%06d", i), Region: "eu", Tenants: i * 13 % 2000, Capacity: 2000, Status: "active"})
 	}
 	for i := range n {
 		id := fmt.Sprintf("app-%06d", i)
@@ -29,7 +29,7 @@ func large(n int) placement.Data {
 			MemoryPct: float64(i * 37 % 100), TenantCount: i * 11 % 21,
 		})
 		for j := range 2 {
-			d.Sites = append(d.Sites, placement.Site{PoolSiteID: fmt.Sprintf("s-%06d-%d", i, j), AppServerID: id, DBShardID: d.Shards[i/20].ShardID})
+			d.Sites = append(d.Sites, placement.PoolSite{PoolSiteID: fmt.Sprintf("s-%06d-%d", i, j), AppServerID: id, DBShardID: d.Shards[i/20].ShardID})
 		}
 	}
 	return d
@@ -40,7 +40,7 @@ func large(n int) placement.Data {
 func BenchmarkDecide(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("servers=%d", n), func(b *testing.B) {
-			f := placement.NewFleet(shared(), large(n))
+			f := placement.NewSnapshot(shared(), large(n))
 			r := request(func(r *placement.Request) { r.ParentOrgID = "p" })
 			const rounds = 300
 			decide, bare := make([]time.Duration, 0, rounds), make([]time.Duration, 0, rounds)

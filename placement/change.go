@@ -4,14 +4,14 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Change is what became of a fleet's rows: of all of them, or of those that changed
+// Change is what became of a snapshot's rows: of all of them, or of those that changed
 // since an earlier answer.
 type Change struct {
 	Full       bool
 	Since      string // the source's cursor for the next change
 	Servers    []Server
 	Shards     []Shard
-	Pools      []Pool
+	Pools      []RedisPool
 	Sites      []SiteChange
 	Providers  []Provider
 	Residency  map[string]Zone
@@ -20,23 +20,23 @@ type Change struct {
 
 // SiteChange is a pool site with whether it can be taken.
 type SiteChange struct {
-	Site
+	PoolSite
 	Available bool
 }
 
-// FleetOf makes a snapshot from a full change.
-func FleetOf(p Policy, c Change) *Fleet {
+// SnapshotOf makes a snapshot from a full change.
+func SnapshotOf(p Policy, c Change) *Snapshot {
 	d := Data{Servers: c.Servers, Shards: c.Shards, Pools: c.Pools, Providers: c.Providers, Residency: c.Residency, LastServer: c.LastServer}
 	for _, s := range c.Sites {
 		if s.Available {
-			d.Sites = append(d.Sites, s.Site)
+			d.Sites = append(d.Sites, s.PoolSite)
 		}
 	}
-	return NewFleet(p, d)
+	return NewSnapshot(p, d)
 }
 
-// Update lets the fleet follow its rows.
-func (f *Fleet) Update(c Change) {
+// Update lets the snapshot follow its rows.
+func (f *Snapshot) Update(c Change) {
 	f.setProviders(c.Providers)
 	f.residency, f.last = c.Residency, c.LastServer
 	for _, s := range c.Shards {
@@ -54,7 +54,7 @@ func (f *Fleet) Update(c Change) {
 	}
 	for _, s := range c.Sites {
 		if s.Available {
-			f.AddSite(s.Site)
+			f.AddSite(s.PoolSite)
 		} else {
 			f.RemoveSite(s.AppServerID, s.PoolSiteID)
 		}

@@ -14,21 +14,21 @@ import (
 func full(d placement.Data) placement.Change {
 	c := placement.Change{Full: true, Servers: d.Servers, Shards: d.Shards, Pools: d.Pools, Providers: d.Providers, Residency: d.Residency, LastServer: d.LastServer}
 	for _, s := range d.Sites {
-		c.Sites = append(c.Sites, placement.SiteChange{Site: s, Available: true})
+		c.Sites = append(c.Sites, placement.SiteChange{PoolSite: s, Available: true})
 	}
-	c.Sites = append(c.Sites, placement.SiteChange{Site: placement.Site{PoolSiteID: "taken", AppServerID: "app-1", DBShardID: "db-1"}})
+	c.Sites = append(c.Sites, placement.SiteChange{PoolSite: placement.PoolSite{PoolSiteID: "taken", AppServerID: "app-1", DBShardID: "db-1"}})
 	return c
 }
 
 // TestAFleetFollowsEveryChange: each kind of row changes what is decided.
 func TestAFleetFollowsEveryChange(t *testing.T) {
 	t.Parallel()
-	at := func(f *placement.Fleet) string {
+	at := func(f *placement.Snapshot) string {
 		d := f.Decide(request(nil))
 		return string(d.Outcome) + " " + d.AppServerID + " " + d.PoolSiteID
 	}
-	require.Equal(t, "placed app-2 s-2", at(placement.FleetOf(shared(), full(fleet()))))
-	require.Equal(t, 1, placement.FleetOf(shared(), full(fleet())).Sites("app-1"), "one that is taken is none")
+	require.Equal(t, "placed app-2 s-2", at(placement.SnapshotOf(shared(), full(fleet()))))
+	require.Equal(t, 1, placement.SnapshotOf(shared(), full(fleet())).Sites("app-1"), "one that is taken is none")
 	for name, tc := range map[string]struct {
 		change func(*placement.Change)
 		want   string
@@ -42,9 +42,9 @@ func TestAFleetFollowsEveryChange(t *testing.T) {
 		}, "placed app-1 s-1"},
 		"a shard full": {func(c *placement.Change) { s := fleet().Shards[0]; s.Tenants = 10; c.Shards = append(c.Shards, s) }, "awaiting_capacity  "},
 		"a pool full":  {func(c *placement.Change) { p := fleet().Pools[0]; p.Tenants = 10; c.Pools = append(c.Pools, p) }, "awaiting_capacity  "},
-		"a site gone":  {func(c *placement.Change) { c.Sites = append(c.Sites, placement.SiteChange{Site: fleet().Sites[1]}) }, "placed app-1 s-1"},
+		"a site gone":  {func(c *placement.Change) { c.Sites = append(c.Sites, placement.SiteChange{PoolSite: fleet().Sites[1]}) }, "placed app-1 s-1"},
 		"a site more": {func(c *placement.Change) {
-			c.Sites = append(c.Sites, placement.SiteChange{Site: placement.Site{PoolSiteID: "s-0", AppServerID: "app-2", DBShardID: "db-1"}, Available: true})
+			c.Sites = append(c.Sites, placement.SiteChange{PoolSite: placement.PoolSite{PoolSiteID: "s-0", AppServerID: "app-2", DBShardID: "db-1"}, Available: true})
 		}, "placed app-2 s-0"},
 		"a provider off": {func(c *placement.Change) {
 			c.Providers = []placement.Provider{{ID: "hetzner", Regions: []prego.Region{"eu"}}}
@@ -54,13 +54,13 @@ func TestAFleetFollowsEveryChange(t *testing.T) {
 			c.Providers[0].Regions = []prego.Region{"sg"}
 		}, "awaiting_capacity  "},
 	} {
-		f := placement.FleetOf(shared(), full(fleet()))
+		f := placement.SnapshotOf(shared(), full(fleet()))
 		c := placement.Change{Providers: fleet().Providers, Residency: fleet().Residency}
 		tc.change(&c)
 		f.Update(c)
 		require.Equal(t, tc.want, at(f), name)
 	}
-	f := placement.FleetOf(shared(), full(fleet()))
+	f := placement.SnapshotOf(shared(), full(fleet()))
 	f.Update(placement.Change{Providers: fleet().Providers, Residency: map[string]placement.Zone{"DE": {Regions: []prego.Region{"sg"}}}, LastServer: "app-1"})
 	require.Equal(t, prego.CodeResidencyViolation, f.Decide(request(func(r *placement.Request) { r.DataResidency = "DE" })).Code)
 	require.Equal(t, "app-2", f.Decide(request(func(r *placement.Request) { r.Algorithm = placement.RoundRobin })).AppServerID)
@@ -75,19 +75,19 @@ func TestRejectionsAreListedByID(t *testing.T) {
 	d := fleet()
 	d.Servers = append(d.Servers, placement.Server{ServerID: "a-0", Role: prego.RoleApp, Region: "sg", InfraProvider: "hetzner", Status: "active"})
 	d.Shards = append(d.Shards, placement.Shard{ShardID: "b-0", Region: "sg", Capacity: 1, Status: "active"})
-	d.Pools = append(d.Pools, placement.Pool{PoolID: "zz-0", Region: "eu", Capacity: 1, Tenants: 1, Status: "active"})
+	d.Pools = append(d.Pools, placement.RedisPool{PoolID: "zz-0", Region: "eu", Capacity: 1, Tenants: 1, Status: "active"})
 	d.Sites = d.Sites[1:]
 	p := shared()
-	got := placement.NewFleet(p, d).Decide(request(nil))
+	got := placement.NewSnapshot(p, d).Decide(request(nil))
 	require.Equal(t, []placement.Rejection{{ID: "a-0", Reason: "region_mismatch"}, {ID: "app-1", Reason: "site_pool_empty"}, {ID: "b-0", Reason: "region_mismatch"}, {ID: "zz-0", Reason: "redis_pool_full"}}, got.Rejected)
 	require.Equal(t, map[string]int{"region_mismatch": 2, "site_pool_empty": 1, "redis_pool_full": 1}, got.RejectedCounts)
 	require.Equal(t, 7, got.CandidatesEvaluated)
 	p.MaxRejected = 2
-	got = placement.NewFleet(p, d).Decide(request(nil))
+	got = placement.NewSnapshot(p, d).Decide(request(nil))
 	require.Equal(t, []placement.Rejection{{ID: "a-0", Reason: "region_mismatch"}, {ID: "app-1", Reason: "site_pool_empty"}}, got.Rejected)
 	require.Equal(t, 1, got.RejectedCounts["redis_pool_full"], "counts are exact")
 	d.Sites = nil
-	got = placement.NewFleet(shared(), d).Decide(request(nil))
+	got = placement.NewSnapshot(shared(), d).Decide(request(nil))
 	require.Equal(t, placement.OnDemandSite, got.Outcome)
 	require.Equal(t, []placement.Rejection{{ID: "a-0", Reason: "region_mismatch"}, {ID: "b-0", Reason: "region_mismatch"}, {ID: "zz-0", Reason: "redis_pool_full"}}, got.Rejected)
 	require.Equal(t, map[string]int{"region_mismatch": 2, "redis_pool_full": 1}, got.RejectedCounts)
@@ -97,12 +97,12 @@ func TestAConstraintsReportIsASentence(t *testing.T) {
 	t.Parallel()
 	d := fleet()
 	d.Servers[0].Tags, d.Servers[1].Tags = []string{"red"}, []string{"blue"}
-	got := placement.NewFleet(shared(), d).Decide(request(func(r *placement.Request) {
+	got := placement.NewSnapshot(shared(), d).Decide(request(func(r *placement.Request) {
 		r.Constraint, r.Pools = prego.Constraint{Require: []string{"blue"}, Disallow: []string{"blue"}}, []string{"p1", "p2"}
 	}))
 	require.Equal(t, "no server satisfies the constraint (require blue; disallow blue with placement pools p1, p2: 0 of 2 servers satisfy it, 1 has blue, 1 lacks blue)", got.SelectionReason)
 	require.Equal(t, map[string]int{"has blue": 1, "lacks blue": 1}, got.Constraint.Unsatisfied)
-	got = placement.NewFleet(shared(), d).Decide(request(func(r *placement.Request) { r.Constraint.Require = []string{"blue"} }))
+	got = placement.NewSnapshot(shared(), d).Decide(request(func(r *placement.Request) { r.Constraint.Require = []string{"blue"} }))
 	require.Equal(t, map[string]int{"lacks blue": 1}, got.Constraint.Unsatisfied)
 	require.Equal(t, []string{}, got.Constraint.PlacementPools)
 	require.NotContains(t, got.Constraint.String(), "pools")

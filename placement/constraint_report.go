@@ -9,7 +9,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// ConstraintReport is how the servers of a fleet stand to a constraint
+// ConstraintReport is how the servers of a snapshot stand to a constraint
 // (placement-pools, "Auctioneer"): of the app servers and nodes that were looked at,
 // how many satisfy it, and why the others do not.
 type ConstraintReport struct {

@@ -64,7 +64,7 @@ func TestPlacementErrors(t *testing.T) {
 			if tc.data != nil {
 				tc.data(&data)
 			}
-			d := placement.NewFleet(shared(), data).Decide(request(func(r *placement.Request) { r.Pools = []string{"p"}; tc.request(r) }))
+			d := placement.NewSnapshot(shared(), data).Decide(request(func(r *placement.Request) { r.Pools = []string{"p"}; tc.request(r) }))
 			require.Equal(t, tc.outcome, d.Outcome)
 			require.Equal(t, tc.code, d.Code)
 			require.NotNil(t, d.Constraint)
@@ -77,7 +77,7 @@ func TestPlacementErrors(t *testing.T) {
 			}
 		})
 	}
-	d := placement.NewFleet(shared(), tagged()).Decide(request(nil))
+	d := placement.NewSnapshot(shared(), tagged()).Decide(request(nil))
 	require.Nil(t, d.Constraint)
 }
 
@@ -88,7 +88,7 @@ func TestOverridesAndConstraints(t *testing.T) {
 	ask := func(change func(*placement.Override)) placement.Decision {
 		o := &placement.Override{AppServerID: "app-3", Reason: "r"}
 		change(o)
-		return placement.NewFleet(shared(), tagged()).Decide(request(func(r *placement.Request) { r.Constraint.Require, r.Override = []string{"blue"}, o }))
+		return placement.NewSnapshot(shared(), tagged()).Decide(request(func(r *placement.Request) { r.Constraint.Require, r.Override = []string{"blue"}, o }))
 	}
 	d := ask(func(*placement.Override) {})
 	require.Equal(t, placement.Refused, d.Outcome)
@@ -118,7 +118,7 @@ func TestEligibility(t *testing.T) {
 		for i := range data.Servers {
 			data.Servers[i].Tags = tags(t, "tags")
 		}
-		f := placement.NewFleet(shared(), data)
+		f := placement.NewSnapshot(shared(), data)
 		for i := range rapid.IntRange(1, 6).Draw(t, "tenants") {
 			r := genRequest(t, i)
 			r.Constraint = prego.Constraint{Require: tags(t, "require"), Disallow: tags(t, "disallow")}

@@ -111,7 +111,7 @@ type triple struct {
 
 // search is one decision under way.
 type search struct {
-	f         *Fleet
+	f         *Snapshot
 	r         Request
 	mode      tenant.PlacementMode
 	algorithm Algorithm
@@ -132,7 +132,7 @@ type search struct {
 	report *ConstraintReport
 }
 
-func (f *Fleet) search(r Request) *search {
+func (f *Snapshot) search(r Request) *search {
 	s := &search{f: f, r: r, mode: r.Mode, algorithm: r.Algorithm, bestShard: -1, bestPool: -1}
 	if s.mode == "" {
 		s.mode = f.policy.Mode
@@ -148,7 +148,7 @@ func (f *Fleet) search(r Request) *search {
 }
 
 // Decide places a request, or says why not. It changes nothing: Apply does.
-func (f *Fleet) Decide(r Request) Decision {
+func (f *Snapshot) Decide(r Request) Decision {
 	s := f.search(r)
 	if code, why := s.regionAllowed(); code != "" {
 		return s.refuse(code, why)
@@ -274,12 +274,12 @@ func (s *search) scorePools() {
 	s.poolScore = max(best, 0)
 }
 
-func (s *search) poolScoreOf(p *Pool) float64 {
+func (s *search) poolScoreOf(p *RedisPool) float64 {
 	w := &s.f.policy.Weights
 	return w.RedisLoad*(1-float64(p.Tenants)/float64(p.Capacity)) + w.RedisMemory*free(p.MemoryPct)
 }
 
-func (s *search) pool(p *Pool) reason {
+func (s *search) pool(p *RedisPool) reason {
 	switch {
 	case p.Region != s.r.Region:
 		return rejectRegion

@@ -22,8 +22,8 @@ func fleet() placement.Data {
 			{ServerID: "app-2", Role: prego.RoleApp, Region: "eu", InfraProvider: "hetzner", Status: "active", MemoryPct: 20, TenantCount: 2},
 		},
 		Shards:    []placement.Shard{{ShardID: "db-1", Region: "eu", Tenants: 4, Capacity: 10, Status: "active"}},
-		Pools:     []placement.Pool{{PoolID: "redis-1", Region: "eu", Tenants: 4, Capacity: 10, Status: "active"}},
-		Sites:     []placement.Site{{PoolSiteID: "s-1", AppServerID: "app-1", DBShardID: "db-1"}, {PoolSiteID: "s-2", AppServerID: "app-2", DBShardID: "db-1"}},
+		Pools:     []placement.RedisPool{{PoolID: "redis-1", Region: "eu", Tenants: 4, Capacity: 10, Status: "active"}},
+		Sites:     []placement.PoolSite{{PoolSiteID: "s-1", AppServerID: "app-1", DBShardID: "db-1"}, {PoolSiteID: "s-2", AppServerID: "app-2", DBShardID: "db-1"}},
 		Providers: []placement.Provider{{ID: "hetzner", Enabled: true, Regions: []prego.Region{"eu", "sg"}}},
 		Residency: map[string]placement.Zone{"DE": {Regions: []prego.Region{"eu"}}, "KR": {Regions: []prego.Region{"sg"}}},
 	}
@@ -233,7 +233,7 @@ func TestDecide(t *testing.T) {
 			if tc.data != nil {
 				tc.data(&d)
 			}
-			f := placement.NewFleet(p, d)
+			f := placement.NewSnapshot(p, d)
 			got := f.Decide(request(tc.request))
 			require.Equal(t, tc.outcome, got.Outcome, "%+v", got)
 			require.Equal(t, tc.server, got.AppServerID, "%+v", got)
@@ -260,7 +260,7 @@ func TestTierLocks(t *testing.T) {
 		for _, lock := range append([]prego.Plan{""}, prego.Plans()...) {
 			d := fleet()
 			d.Servers[0].TenantCount, d.Shards[0].Tenants, d.Pools[0].Tenants, d.Shards[0].PlanTierLock = 0, 0, 0, lock
-			got := placement.NewFleet(shared(), d).Decide(request(func(r *placement.Request) { r.Plan = plan }))
+			got := placement.NewSnapshot(shared(), d).Decide(request(func(r *placement.Request) { r.Plan = plan }))
 			require.Equal(t, slices.Contains(allowed[plan], lock), got.PlacesTenant(), "%s on a shard locked to %q: %s", plan, lock, got.SelectionReason)
 			if !got.PlacesTenant() {
 				require.Equal(t, 1, got.RejectedCounts["plan_tier_lock"])
@@ -273,13 +273,13 @@ func TestTierLocks(t *testing.T) {
 func warm(d *placement.Data) {
 	d.Servers = append(d.Servers, placement.Server{ServerID: "node-1", Role: prego.RoleNode, Region: "eu", InfraProvider: "hetzner", Status: "active"})
 	d.Shards = append(d.Shards, placement.Shard{ShardID: "node-1", HostServerID: "node-1", Region: "eu", Capacity: 1, Status: "active"})
-	d.Pools = append(d.Pools, placement.Pool{PoolID: "node-1", HostServerID: "node-1", Region: "eu", Capacity: 1, Status: "active"})
-	d.Sites = append(d.Sites, placement.Site{PoolSiteID: "s-n", AppServerID: "node-1", DBShardID: "node-1"})
+	d.Pools = append(d.Pools, placement.RedisPool{PoolID: "node-1", HostServerID: "node-1", Region: "eu", Capacity: 1, Status: "active"})
+	d.Sites = append(d.Sites, placement.PoolSite{PoolSiteID: "s-n", AppServerID: "node-1", DBShardID: "node-1"})
 }
 
 func TestScoreIsThePoliciesFormula(t *testing.T) {
 	t.Parallel()
-	d := placement.NewFleet(shared(), fleet()).Decide(request(nil))
+	d := placement.NewSnapshot(shared(), fleet()).Decide(request(nil))
 	// 0.4*(1-0.2) + 0.2*(1-2/20) + 0.2*(1-4/10) + 0.1*(1-4/10)
 	require.InDelta(t, 0.32+0.18+0.12+0.06, d.Score, 1e-12)
 	require.InDelta(t, 0.4*0.2, d.Confidence, 1e-12, "the runner-up has 20 points of memory less")
@@ -292,7 +292,7 @@ func TestEnterpriseDedicates(t *testing.T) {
 	data := fleet()
 	data.Servers[0].TenantCount, data.Shards[0].Tenants, data.Pools[0].Tenants = 0, 0, 0
 	data.Shards[0].PlanTierLock = prego.PlanBusiness
-	f := placement.NewFleet(shared(), data)
+	f := placement.NewSnapshot(shared(), data)
 	r := request(func(r *placement.Request) { r.Plan = prego.PlanEnterprise })
 	d := f.Decide(r)
 	require.Equal(t, placement.Placed, d.Outcome, "%+v", d)
@@ -316,7 +316,7 @@ func genFleet(t *rapid.T) placement.Data {
 		})
 	}
 	for i := range rapid.IntRange(0, 3).Draw(t, "pools") {
-		d.Pools = append(d.Pools, placement.Pool{PoolID: fmt.Sprintf("redis-%d", i), Region: region.Draw(t, "region"), Status: "active", Capacity: rapid.IntRange(1, 12).Draw(t, "capacity")})
+		d.Pools = append(d.Pools, placement.RedisPool{PoolID: fmt.Sprintf("redis-%d", i), Region: region.Draw(t, "region"), Status: "active", Capacity: rapid.IntRange(1, 12).Draw(t, "capacity")})
 	}
 	for i := range rapid.IntRange(0, 6).Draw(t, "servers") {
 		s := placement.Server{
@@ -329,7 +329,7 @@ func genFleet(t *rapid.T) placement.Data {
 		}
 		d.Servers = append(d.Servers, s)
 		for j := range rapid.IntRange(0, 3).Draw(t, "sites") {
-			site := placement.Site{PoolSiteID: fmt.Sprintf("s-%d-%d", i, j), AppServerID: s.ServerID}
+			site := placement.PoolSite{PoolSiteID: fmt.Sprintf("s-%d-%d", i, j), AppServerID: s.ServerID}
 			if s.Role == prego.RoleNode {
 				site.DBShardID = s.ServerID
 			} else if len(d.Shards) > 0 {
@@ -374,7 +374,7 @@ func TestInvariants(t *testing.T) {
 		policy.MaxTenantsPerNode = rapid.IntRange(1, 4).Draw(t, "max tenants")
 		policy.EmptyPool = rapid.SampledFrom([]placement.EmptyPool{"on_demand", "hold"}).Draw(t, "empty pool")
 		w := newWorld(data, policy)
-		f, twin := placement.NewFleet(policy, data), placement.NewFleet(policy, data)
+		f, twin := placement.NewSnapshot(policy, data), placement.NewSnapshot(policy, data)
 		counts := map[string]int{}
 		for i := range rapid.IntRange(1, 20).Draw(t, "requests") {
 			r := genRequest(t, i)
@@ -437,13 +437,13 @@ func TestBestFitIsBest(t *testing.T) {
 					}
 					score := 0.4*(1-a.MemoryPct/100) + 0.2*(1-float64(a.TenantCount)/20) + 0.2*(1-float64(s.Tenants)/float64(s.Capacity)) + 0.1*(1-float64(p.Tenants)/float64(p.Capacity))
 					best = max(best, score)
-					if slices.ContainsFunc(data.Sites, func(x placement.Site) bool { return x.AppServerID == a.ServerID && x.DBShardID == s.ShardID }) {
+					if slices.ContainsFunc(data.Sites, func(x placement.PoolSite) bool { return x.AppServerID == a.ServerID && x.DBShardID == s.ShardID }) {
 						sited = max(sited, score)
 					}
 				}
 			}
 		}
-		d := placement.NewFleet(policy, data).Decide(r)
+		d := placement.NewSnapshot(policy, data).Decide(r)
 		switch {
 		case sited >= 0:
 			require.Equal(t, placement.Placed, d.Outcome)

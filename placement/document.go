@@ -10,21 +10,21 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Document is a fleet and requests in one JSON document, as `prego plan place`
+// Document is a snapshot and requests in one JSON document, as `prego plan place`
 // reads it and POST /v1/placements/simulate takes it.
 type Document struct {
 	Policy         DocPolicy           `json:"policy"`
 	Servers        []DocServer         `json:"servers"`
 	DBShards       []DocShard          `json:"db_shards"`
-	RedisPools     []DocPool           `json:"redis_pools"`
+	RedisPools     []DocRedisPool      `json:"redis_pools"`
 	InfraProviders []DocProvider       `json:"infra_providers"`
 	Residency      map[string][]string `json:"residency"`
-	SitePool       []DocSite           `json:"site_pool"`
+	SitePool       []DocPoolSite       `json:"site_pool"`
 	Requests       []DocRequest        `json:"requests"`
 }
 
 // DocPolicy is a policy; what is left out is the default's, but for the mode,
-// which is shared: a document has a fleet to place on.
+// which is shared: a document has servers to place on.
 type DocPolicy struct {
 	Mode              string      `json:"mode"`
 	Algorithm         string      `json:"algorithm"`
@@ -95,8 +95,8 @@ type DocShard struct {
 	DiskPct              *float64 `json:"disk_pct"` // 0–100, null is unknown
 }
 
-// DocPool is a Redis pool.
-type DocPool struct {
+// DocRedisPool is a Redis pool.
+type DocRedisPool struct {
 	PoolID               string   `json:"pool_id"`
 	Region               string   `json:"region"`
 	CurrentTenants       int      `json:"current_tenants"`
@@ -115,8 +115,8 @@ type DocProvider struct {
 	Regions []string `json:"regions"`
 }
 
-// DocSite is a pool site.
-type DocSite struct {
+// DocPoolSite is a pool site.
+type DocPoolSite struct {
 	PoolSiteID  string `json:"pool_site_id"`
 	AppServerID string `json:"app_server_id"`
 	DBShardID   string `json:"db_shard_id"`
@@ -257,7 +257,7 @@ func (d Document) Build() (Policy, Data, []Request, error) {
 		c.id(ids, at+".pool_id", v.PoolID)
 		c.count(at+".tenant_capacity", v.TenantCapacity)
 		c.count(at+".current_tenants", v.CurrentTenants)
-		data.Pools = append(data.Pools, Pool{
+		data.Pools = append(data.Pools, RedisPool{
 			PoolID: v.PoolID, Region: c.region(at+".region", v.Region), Tenants: v.CurrentTenants, Capacity: v.TenantCapacity,
 			DedicatedFor: str(v.DedicatedForTenantID), Status: c.status(at+".status", v.Status),
 			NotServing: v.NotServing, RunsInstances: v.RunsInstances, MemoryPct: c.pct(at+".memory_pct", v.MemoryPct),
@@ -274,7 +274,7 @@ func (d Document) Build() (Policy, Data, []Request, error) {
 		c.id(ids, at+".pool_site_id", v.PoolSiteID)
 		switch tenant.SiteState(v.State) {
 		case tenant.SiteAvailable:
-			data.Sites = append(data.Sites, Site{PoolSiteID: v.PoolSiteID, AppServerID: v.AppServerID, DBShardID: v.DBShardID})
+			data.Sites = append(data.Sites, PoolSite{PoolSiteID: v.PoolSiteID, AppServerID: v.AppServerID, DBShardID: v.DBShardID})
 		case tenant.SiteReserved, tenant.SiteAssigned, tenant.SiteFailed, tenant.SiteDraining:
 		default:
 			c.fault(at+".state", "must be one of available, reserved, assigned, failed, draining")

@@ -13,7 +13,7 @@ import (
 // CheckInvariants is placement-policy §6, written apart from the filters: what
 // must hold of any placement, an operator's override included. The refusal names
 // the invariant.
-func (f *Fleet) CheckInvariants(r Request, d Decision) error {
+func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 	srv, ok := f.Server(d.AppServerID)
 	if !ok {
 		return prego.Errorf(prego.CodeServerUnknown, "there is no app server %q", d.AppServerID)
@@ -97,7 +97,7 @@ func lockName(p prego.Plan) string {
 	return fmt.Sprintf("plan %s", p)
 }
 
-func (f *Fleet) hasSite(d Decision) bool {
+func (f *Snapshot) hasSite(d Decision) bool {
 	i, ok := f.find(d.AppServerID)
 	if !ok {
 		return false

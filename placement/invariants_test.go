@@ -19,8 +19,8 @@ func sound() (Data, Request, Decision) {
 			{ServerID: "node-2", Role: prego.RoleNode, Region: "eu", InfraProvider: "hetzner", Status: "active"},
 		},
 		Shards: []Shard{{ShardID: "db-1", Region: "eu", Capacity: 10, Status: "active"}, {ShardID: "db-2", Region: "eu", Capacity: 10, Status: "active"}},
-		Pools:  []Pool{{PoolID: "redis-1", Region: "eu", Capacity: 10, Status: "active"}},
-		Sites: []Site{
+		Pools:  []RedisPool{{PoolID: "redis-1", Region: "eu", Capacity: 10, Status: "active"}},
+		Sites: []PoolSite{
 			{PoolSiteID: "s-1", AppServerID: "app-1", DBShardID: "db-1"},
 			{PoolSiteID: "s-2", AppServerID: "app-1", DBShardID: "db-2"},
 			{PoolSiteID: "s-n", AppServerID: "node-1", DBShardID: "node-1"},
@@ -122,7 +122,7 @@ func TestEveryInvariantIsChecked(t *testing.T) {
 			for _, change := range tc.apply {
 				change(&d, &r, &x)
 			}
-			err := NewFleet(DefaultPolicy(), d).CheckInvariants(r, x)
+			err := NewSnapshot(DefaultPolicy(), d).CheckInvariants(r, x)
 			if tc.code == "" && tc.says == "" {
 				require.NoError(t, err)
 				return
@@ -154,7 +154,7 @@ func TestInvariantsAreCheckedAfterScoring(t *testing.T) {
 	p.Mode = tenant.ModeShared
 	d, r, _ := sound()
 	d.Servers = d.Servers[:1]
-	f := NewFleet(p, d)
+	f := NewSnapshot(p, d)
 	require.Equal(t, Placed, f.Decide(r).Outcome)
 	f.servers[0].Status = server.Draining // hot still says that it is active
 	got := f.Decide(r)
@@ -164,7 +164,7 @@ func TestInvariantsAreCheckedAfterScoring(t *testing.T) {
 	f.Apply(r, got)
 	require.Zero(t, f.servers[0].TenantCount)
 
-	f = NewFleet(p, d)
+	f = NewSnapshot(p, d)
 	f.shards.items[1].DedicatedFor = "somebody"
 	r.Override = &Override{AppServerID: "app-1", DBShardID: "db-2", Reason: "because"}
 	got = f.Decide(r)

@@ -1,6 +1,6 @@
 // Package placement decides which app server, DB shard, Redis pool and pool site
 // a tenant lands on (placement-policy). It is pure: a decision is a function of a
-// Fleet and a Request, the same for the same input, with ties broken by id; the
+// Snapshot and a Request, the same for the same input, with ties broken by id; the
 // transaction that reserves it checks every invariant again.
 package placement
 

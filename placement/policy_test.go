@@ -79,13 +79,13 @@ func TestAForcedShardNeedsTheRest(t *testing.T) {
 	} {
 		d := fleet()
 		change(&d)
-		got := placement.NewFleet(shared(), d).Decide(forced)
+		got := placement.NewSnapshot(shared(), d).Decide(forced)
 		require.Equal(t, placement.AwaitingCapacity, got.Outcome, name)
 		require.Empty(t, got.AppServerID, name)
 	}
-	got := placement.NewFleet(shared(), fleet()).Decide(forced)
+	got := placement.NewSnapshot(shared(), fleet()).Decide(forced)
 	require.Equal(t, []any{placement.Placed, "app-2", 1.0}, []any{got.Outcome, got.AppServerID, got.Confidence})
-	got = placement.NewFleet(shared(), fleet()).Decide(request(func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1", Reason: "x"} }))
+	got = placement.NewSnapshot(shared(), fleet()).Decide(request(func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1", Reason: "x"} }))
 	require.Equal(t, []any{placement.Placed, "app-1", 1.0}, []any{got.Outcome, got.AppServerID, got.Confidence}, "a person is certain")
 }
 
@@ -93,18 +93,18 @@ func TestAForcedShardNeedsTheRest(t *testing.T) {
 // like any other.
 func TestAServerThatIsATenantsNoMoreHidesNoOther(t *testing.T) {
 	t.Parallel()
-	for name, forget := range map[string]func(*placement.Fleet, placement.Server){
-		"given back": func(f *placement.Fleet, s placement.Server) {
+	for name, forget := range map[string]func(*placement.Snapshot, placement.Server){
+		"given back": func(f *placement.Snapshot, s placement.Server) {
 			s.DedicatedFor = ""
 			f.Update(placement.Change{Providers: fleet().Providers, Servers: []placement.Server{s}})
 		},
-		"gone": func(f *placement.Fleet, s placement.Server) { f.RemoveServer(s.ServerID) },
+		"gone": func(f *placement.Snapshot, s placement.Server) { f.RemoveServer(s.ServerID) },
 	} {
 		d := fleet()
 		own := d.Servers[0]
 		own.ServerID, own.DedicatedFor, own.MemoryPct = "app-own", "t", 60
 		d.Servers = append(d.Servers, own)
-		f := placement.NewFleet(shared(), d)
+		f := placement.NewSnapshot(shared(), d)
 		require.Equal(t, "app-own", f.Decide(request(nil)).AppServerID)
 		f.RemoveServer("nobody")
 		require.Equal(t, "app-own", f.Decide(request(nil)).AppServerID)

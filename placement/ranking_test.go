@@ -46,12 +46,12 @@ func TestEveryWeightCounts(t *testing.T) {
 			d := fleet()
 			d.Servers[0].MemoryPct = 20
 			d.Shards = append(d.Shards, placement.Shard{ShardID: "db-2", Region: "eu", Tenants: 4, Capacity: 10, Status: "active"})
-			d.Pools = append(d.Pools, placement.Pool{PoolID: "redis-2", Region: "eu", Tenants: 4, Capacity: 10, Status: "active"})
+			d.Pools = append(d.Pools, placement.RedisPool{PoolID: "redis-2", Region: "eu", Tenants: 4, Capacity: 10, Status: "active"})
 			d.Sites[1].DBShardID = "db-2"
 			tc.data(&d)
 			p := shared()
 			p.Weights = tc.weights
-			got := placement.NewFleet(p, d).Decide(request(func(r *placement.Request) { r.ParentOrgID = "p" }))
+			got := placement.NewSnapshot(p, d).Decide(request(func(r *placement.Request) { r.ParentOrgID = "p" }))
 			require.Equal(t, []string{"app-2", "db-2"}, []string{got.AppServerID, got.DBShardID}, "%s", got.SelectionReason)
 			require.InDelta(t, tc.score, got.Score, 1e-9)
 			require.InDelta(t, tc.margin, got.Confidence, 1e-9)
@@ -60,7 +60,7 @@ func TestEveryWeightCounts(t *testing.T) {
 			}
 			// Without the weight both are the same, and the first by id is taken.
 			p.Weights = placement.Weights{}
-			got = placement.NewFleet(p, d).Decide(request(nil))
+			got = placement.NewSnapshot(p, d).Decide(request(nil))
 			require.Equal(t, []string{"app-1", "db-1", "redis-1"}, []string{got.AppServerID, got.DBShardID, got.RedisPoolID})
 			require.Zero(t, got.Score)
 		})
@@ -94,11 +94,11 @@ func TestSameShardAffinity(t *testing.T) {
 				{ShardID: "db-1", Region: "eu", Tenants: 40, Capacity: 100, Status: "active"},
 				{ShardID: "db-2", Region: "eu", Tenants: tc.load, Capacity: 100, Status: "active", ParentOrgs: map[string]int{"p": 1}},
 			}
-			d.Sites = []placement.Site{{PoolSiteID: "s-1", AppServerID: "app-1", DBShardID: "db-1"}, {PoolSiteID: "s-2", AppServerID: "app-1", DBShardID: "db-2"}}
+			d.Sites = []placement.PoolSite{{PoolSiteID: "s-1", AppServerID: "app-1", DBShardID: "db-1"}, {PoolSiteID: "s-2", AppServerID: "app-1", DBShardID: "db-2"}}
 			if onDemand {
 				d.Sites = nil
 			}
-			got := placement.NewFleet(p, d).Decide(request(func(r *placement.Request) { r.ParentOrgID = tc.parent }))
+			got := placement.NewSnapshot(p, d).Decide(request(func(r *placement.Request) { r.ParentOrgID = tc.parent }))
 			require.Equal(t, onDemand, got.Outcome == placement.OnDemandSite)
 			require.Equal(t, tc.shard, got.DBShardID, "%s, on demand %t", name, onDemand)
 			share := map[string]int{"db-1": 40, "db-2": tc.load}[tc.shard]
@@ -117,7 +117,7 @@ func TestResidencyIsHeldByEachServer(t *testing.T) {
 	d.Residency["FR"] = placement.Zone{Regions: []prego.Region{"eu"}, Providers: []prego.InfraProviderID{"aws"}}
 	d.Servers[0].InfraProvider = "aws" // and has less memory free
 	ask := func(country string) placement.Decision {
-		return placement.NewFleet(shared(), d).Decide(request(func(r *placement.Request) { r.DataResidency = country }))
+		return placement.NewSnapshot(shared(), d).Decide(request(func(r *placement.Request) { r.DataResidency = country }))
 	}
 	require.Equal(t, "app-2", ask("").AppServerID)
 	require.Equal(t, "app-2", ask("DE").AppServerID)
@@ -159,7 +159,7 @@ func TestMeasuresReject(t *testing.T) {
 				if policy != nil {
 					policy(&p)
 				}
-				return placement.NewFleet(p, d).Decide(request(change))
+				return placement.NewSnapshot(p, d).Decide(request(change))
 			}
 			require.Equal(t, placement.Placed, ask(nil, nil, nil).Outcome, "unknown")
 			require.Equal(t, placement.Placed, ask(pct(tc.most-0.1), nil, nil).Outcome)
@@ -195,7 +195,7 @@ func TestWhoIsAloneSharesNothing(t *testing.T) {
 	single := func(r *placement.Request) { r.Mode = tenant.ModeOneTenantOneServer }
 	t.Run("one tenant, one server", func(t *testing.T) {
 		t.Parallel()
-		f := placement.NewFleet(shared(), empty())
+		f := placement.NewSnapshot(shared(), empty())
 		r := request(single)
 		d := f.Decide(r)
 		require.Equal(t, placement.Placed, d.Outcome)
@@ -208,7 +208,7 @@ func TestWhoIsAloneSharesNothing(t *testing.T) {
 		t.Parallel()
 		data := empty()
 		data.Shards[0].Tenants = 3
-		f := placement.NewFleet(shared(), data)
+		f := placement.NewSnapshot(shared(), data)
 		r := request(func(r *placement.Request) {
 			single(r)
 			r.Override = &placement.Override{AppServerID: "app-1", Reason: "x"}
@@ -233,7 +233,7 @@ func TestWhoIsAloneSharesNothing(t *testing.T) {
 			t.Parallel()
 			data := empty()
 			occupy(&data)
-			f := placement.NewFleet(shared(), data)
+			f := placement.NewSnapshot(shared(), data)
 			d := f.Decide(request(single))
 			require.Equal(t, placement.NeedsServer, d.Outcome)
 			require.Equal(t, map[string]int{"not_empty": 1}, d.RejectedCounts)
@@ -255,15 +255,15 @@ func TestFleetsThatServeNobody(t *testing.T) {
 		data := fleet()
 		data.Servers = data.Servers[:1]
 		set(&data)
-		got := placement.NewFleet(shared(), data).Decide(request(nil))
+		got := placement.NewSnapshot(shared(), data).Decide(request(nil))
 		require.Equal(t, placement.AwaitingCapacity, got.Outcome, name)
 		require.Equal(t, map[string]int{"fleet_not_serving": 1}, got.RejectedCounts)
 		data.Servers[0].DedicatedFor, data.Shards[0].DedicatedFor, data.Pools[0].DedicatedFor = "t", "t", "t"
-		require.Equal(t, placement.Placed, placement.NewFleet(shared(), data).Decide(request(nil)).Outcome, "its own %s", name)
+		require.Equal(t, placement.Placed, placement.NewSnapshot(shared(), data).Decide(request(nil)).Outcome, "its own %s", name)
 	}
 	data := fleet()
 	data.Servers[0].NotServing, data.Shards[0].NotServing = true, true
-	got := placement.NewFleet(shared(), data).Decide(request(func(r *placement.Request) {
+	got := placement.NewSnapshot(shared(), data).Decide(request(func(r *placement.Request) {
 		r.Override = &placement.Override{AppServerID: "app-1", DBShardID: "db-1", Reason: "x"}
 	}))
 	require.Equal(t, placement.Placed, got.Outcome)

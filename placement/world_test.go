@@ -29,7 +29,7 @@ func enrich(t *rapid.T, d *placement.Data) {
 	// A sound part of a fleet, so that something is placed more often than not.
 	for i, lock := range []prego.Plan{"", prego.PlanBusiness, ""} {
 		d.Shards = append(d.Shards, placement.Shard{ShardID: fmt.Sprintf("db-%d", 5+i), Region: "eu", Status: "active", Capacity: rapid.IntRange(1, 6).Draw(t, "capacity"), PlanTierLock: lock})
-		d.Pools = append(d.Pools, placement.Pool{PoolID: fmt.Sprintf("redis-%d", 5+i), Region: "eu", Status: "active", Capacity: rapid.IntRange(1, 6).Draw(t, "capacity")})
+		d.Pools = append(d.Pools, placement.RedisPool{PoolID: fmt.Sprintf("redis-%d", 5+i), Region: "eu", Status: "active", Capacity: rapid.IntRange(1, 6).Draw(t, "capacity")})
 	}
 	for i := range 4 {
 		s := placement.Server{
@@ -42,7 +42,7 @@ func enrich(t *rapid.T, d *placement.Data) {
 				shard = s.ServerID
 			}
 			if rapid.Bool().Draw(t, "site") {
-				d.Sites = append(d.Sites, placement.Site{PoolSiteID: fmt.Sprintf("s-%d-%d", 7+i, j), AppServerID: s.ServerID, DBShardID: shard})
+				d.Sites = append(d.Sites, placement.PoolSite{PoolSiteID: fmt.Sprintf("s-%d-%d", 7+i, j), AppServerID: s.ServerID, DBShardID: shard})
 			}
 		}
 	}
@@ -214,7 +214,7 @@ func (w *world) outcome(r placement.Request) (placement.Outcome, prego.Code) {
 			for _, p := range w.pools {
 				if w.joins(r, s, "r/", p, lonely(r) || r.DedicatedRedis) {
 					fits = true
-					sited = sited || slices.ContainsFunc(w.data.Sites, func(x placement.Site) bool {
+					sited = sited || slices.ContainsFunc(w.data.Sites, func(x placement.PoolSite) bool {
 						return x.AppServerID == s.ServerID && x.DBShardID == d.ShardID && w.sites[x.PoolSiteID] == ""
 					})
 				}
@@ -290,7 +290,7 @@ func (w *world) check(t *rapid.T, r placement.Request, d placement.Decision) {
 	if d.Outcome == placement.Placed { // P8
 		require.Empty(t, w.sites[d.PoolSiteID], "assigned twice")
 		w.sites[d.PoolSiteID] = r.TenantID
-		require.Contains(t, w.data.Sites, placement.Site{PoolSiteID: d.PoolSiteID, AppServerID: d.AppServerID, DBShardID: d.DBShardID})
+		require.Contains(t, w.data.Sites, placement.PoolSite{PoolSiteID: d.PoolSiteID, AppServerID: d.AppServerID, DBShardID: d.DBShardID})
 	} else {
 		require.Empty(t, d.PoolSiteID)
 	}
@@ -305,7 +305,7 @@ func TestTheDrawnWorldsAreWorthIt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		data := genFleet(t)
 		enrich(t, &data)
-		f := placement.NewFleet(shared(), data)
+		f := placement.NewSnapshot(shared(), data)
 		for i := range 5 {
 			r := genRequest(t, i)
 			d := f.Decide(r)

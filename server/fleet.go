@@ -204,8 +204,8 @@ const (
 	PolicyDeletion        PolicyType = "deletion"
 )
 
-// Policy is one row of policies.
-type Policy struct {
+// FleetPolicy is one row of policies.
+type FleetPolicy struct {
 	PolicyID  string
 	Type      PolicyType
 	Spec      json.RawMessage // by Type: scale.ScalingSpec, region.Policy, scale.DeletionSpec
@@ -216,7 +216,7 @@ type Policy struct {
 
 // Attachment is a policy of a fleet.
 type Attachment struct {
-	Policy
+	FleetPolicy
 	Position int
 	Enabled  bool
 	// LastUsedAt is when it last had a say in an action, for its cooldown.
@@ -393,8 +393,8 @@ type FleetActionRequest struct {
 	IdempotencyKey string // "" for none
 }
 
-// FleetBatch is what is next to be done of an action.
-type FleetBatch struct {
+// FleetRound is what is next to be done of an action.
+type FleetRound struct {
 	Action FleetAction // without its steps
 	Steps  []FleetStep // planned, all of one round; none: the action is at its end
 	Fleet  Fleet
@@ -425,8 +425,8 @@ func FleetIDFromWorkflow(workflowID string) (environment, fleetID string, ok boo
 
 const fleetPrefix = "fleet-scale/"
 
-// FleetServer is a server that the control plane asks for by itself.
-type FleetServer struct {
+// Wanted is a server that the control plane asks for by itself.
+type Wanted struct {
 	ServerID     string
 	Role         prego.Role
 	Region       prego.Region

@@ -13,8 +13,8 @@ type ResourceIntent struct {
 	Name string
 }
 
-// Resource is one row of the ledger of what we own at providers.
-type Resource struct {
+// ProviderResource is one row of the ledger of what we own at providers.
+type ProviderResource struct {
 	ResourceID int64
 	Provider   prego.InfraProviderID
 	Kind       ResourceKind
@@ -32,8 +32,8 @@ func PrimaryIPName(serverName string, i int) string {
 	return fmt.Sprintf("%s-ip%d", serverName, i)
 }
 
-// Row is what the reconciler needs to know of a server.
-type Row struct {
+// ReconcileRow is what the reconciler needs to know of a server.
+type ReconcileRow struct {
 	ServerID         string
 	Status           Status
 	Reason           prego.Reason

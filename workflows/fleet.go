@@ -13,7 +13,7 @@ import (
 // Reconcile makes the provider and the rows agree again: on a schedule, and when
 // an operator asks.
 func Reconcile(ctx workflow.Context) (activities.ReconcileResult, error) {
-	var steps *activities.Fleet
+	var steps *activities.Reconciler
 	var result activities.ReconcileResult
 	err := workflow.ExecuteActivity(call(ctx, "compare the rows with what the provider lists", 10*time.Minute), steps.Reconcile).Get(ctx, &result)
 	if err == nil {
@@ -28,7 +28,7 @@ func Reconcile(ctx workflow.Context) (activities.ReconcileResult, error) {
 
 // SweepHeartbeats marks agents that fell silent.
 func SweepHeartbeats(ctx workflow.Context) (server.SweepResult, error) {
-	var steps *activities.Fleet
+	var steps *activities.Reconciler
 	var result server.SweepResult
 	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
 		ScheduleToCloseTimeout: 30 * time.Second, RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumAttempts: 3},

@@ -39,7 +39,7 @@ func ProvisionServer(ctx workflow.Context, in ProvisionServerInput) (ProvisionSe
 
 type provisionServer struct {
 	in      ProvisionServerInput
-	plan    activities.Plan
+	plan    activities.ProvisionPlan
 	attempt int // of the current create
 	handle  server.Handle
 	signals workflow.ReceiveChannel

@@ -51,7 +51,7 @@ func planPlace(in io.Reader, out io.Writer) error {
 	if err != nil {
 		return &exitError{code: 2, err: err}
 	}
-	fleet := placement.NewFleet(policy, data)
+	fleet := placement.NewSnapshot(policy, data)
 	w := bufio.NewWriter(out)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

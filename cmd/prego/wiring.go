@@ -223,7 +223,7 @@ func newAPITokens(cfg config.Config) (*token.API, error) {
 }
 
 // buildActivities makes the steps with their adapters.
-func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*activities.Servers, *activities.Fleet, error) {
+func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*activities.Servers, *activities.Reconciler, error) {
 	w := p.cfg.Worker
 	catalog, err := w.Catalog()
 	if err != nil {
@@ -276,7 +276,7 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 		Containers: hosts,
 		Runs:       runs, Settings: settings, Metrics: metrics, Log: p.log, Hook: crashHook(),
 	}
-	fleet := &activities.Fleet{
+	fleet := &activities.Reconciler{
 		Store: p.db, Infra: infra, Runs: runs, Environment: p.cfg.Environment,
 		Firewall: server.FirewallParams{Environment: p.cfg.Environment, Name: activities.FirewallName(p.cfg.Environment), CIDRs: w.EgressCIDRs, Ports: settings.Ports},
 		Rules:    activities.OrphanRules{MinAge: w.OrphanAge, MaxPerRun: w.OrphanMaxPerRun, BreakerPct: w.OrphanBreakerPct, BreakerMin: 3},

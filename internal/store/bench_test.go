@@ -379,7 +379,7 @@ func BenchmarkFollow(b *testing.B) {
 			}
 			s := New(pool)
 			policy := placement.DefaultPolicy()
-			var fleet *placement.Fleet
+			var fleet *placement.Snapshot
 			var since string
 			timed := func(f func()) time.Duration {
 				began := time.Now()
@@ -387,12 +387,12 @@ func BenchmarkFollow(b *testing.B) {
 				return time.Since(began)
 			}
 			full := func() {
-				c, err := s.FleetChanges(ctx, "", nil)
+				c, err := s.PlacementChanges(ctx, "", nil)
 				require.NoError(b, err)
-				fleet, since = placement.FleetOf(policy, c), c.Since
+				fleet, since = placement.SnapshotOf(policy, c), c.Since
 			}
 			follow := func() {
-				c, err := s.FleetChanges(ctx, since, nil)
+				c, err := s.PlacementChanges(ctx, since, nil)
 				require.NoError(b, err)
 				require.NotEmpty(b, c.Servers, "what changed")
 				require.Less(b, len(c.Servers), 20, "and little else")

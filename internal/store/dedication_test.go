@@ -282,12 +282,12 @@ func TestTheSnapshotSeesInstancesComeAndGo(t *testing.T) {
 	ctx := context.Background()
 	s := sharingBundle(t)
 	group := s.wanting(t, 1, 3)
-	full, err := s.FleetChanges(ctx, "", nil)
+	full, err := s.PlacementChanges(ctx, "", nil)
 	require.NoError(t, err)
-	fleet := placement.FleetOf(placement.DefaultPolicy(), full)
+	fleet := placement.SnapshotOf(placement.DefaultPolicy(), full)
 	since := full.Since
 	seen := func() (app, shard, pool bool) {
-		c, err := s.FleetChanges(ctx, since, nil)
+		c, err := s.PlacementChanges(ctx, since, nil)
 		require.NoError(t, err)
 		since = c.Since
 		fleet.Update(c)
@@ -320,9 +320,9 @@ func TestAFleetThatServesNoTenantsGetsNone(t *testing.T) {
 	ctx := context.Background()
 	s := sharingBundle(t)
 	s.testTenant(t, "t-1", prego.PlanStarter, nil)
-	full, err := s.FleetChanges(ctx, "", nil)
+	full, err := s.PlacementChanges(ctx, "", nil)
 	require.NoError(t, err)
-	fleet := placement.FleetOf(placement.DefaultPolicy(), full)
+	fleet := placement.SnapshotOf(placement.DefaultPolicy(), full)
 	r := lonely("t-1")
 	r.Mode, r.Dedicates = tenant.ModeShared, false
 	off := false
@@ -347,7 +347,7 @@ func TestAFleetThatServesNoTenantsGetsNone(t *testing.T) {
 		serves := !off
 		_, err := s.UpdateFleet(ctx, tc.fleet, server.UpdateFleetRequest{Serves: &off})
 		require.NoError(t, err)
-		c, err := s.FleetChanges(ctx, full.Since, nil)
+		c, err := s.PlacementChanges(ctx, full.Since, nil)
 		require.NoError(t, err)
 		fleet.Update(c)
 		require.True(t, tc.refuses(), "the snapshot follows")

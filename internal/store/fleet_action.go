@@ -341,7 +341,7 @@ const sqlFailStep = `UPDATE fleet_action_steps SET state = $5, message = $6, at 
 // NextFleetBatch takes the steps of an action that are next, at most limit of one
 // kind: the rows of servers to be made are written, those to be taken down are
 // cordoned. Repeated, it answers with the same ones.
-func (s *Store) NextFleetBatch(ctx context.Context, fleetID string, seq, limit int) (b server.FleetBatch, err error) {
+func (s *Store) NextFleetBatch(ctx context.Context, fleetID string, seq, limit int) (b server.FleetRound, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if b.Fleet, err = lockFleet(ctx, tx, fleetID); err != nil {
 			return err
@@ -378,7 +378,7 @@ func (s *Store) NextFleetBatch(ctx context.Context, fleetID string, seq, limit i
 		return nil
 	})
 	if err != nil {
-		return server.FleetBatch{}, asCoded("next steps", err)
+		return server.FleetRound{}, asCoded("next steps", err)
 	}
 	return b, nil
 }
@@ -399,7 +399,7 @@ func askFor(ctx context.Context, tx pgx.Tx, f server.Fleet, a server.FleetAction
 		return err
 	}
 	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
-		_, _, err := insertServerIn(ctx, tx, fleetServer(server.FleetServer{
+		_, _, err := insertServerIn(ctx, tx, fleetServer(server.Wanted{
 			ServerID: st.ServerID, Role: f.Role, Region: st.Region, Provider: f.InfraProvider, Spec: f.Spec, FleetID: f.FleetID, FleetProfile: f.Profile,
 		}, fmt.Sprintf("fleet %s, action %d", f.FleetID, a.Seq)))
 		return err

@@ -158,7 +158,7 @@ func askFleets(ctx context.Context, tx pgx.Tx, e tenant.ScalingRound, from, n in
 			if len(tags) == 0 {
 				spec.Tags = nil
 			}
-			if _, _, err := insertServerIn(ctx, tx, fleetServer(server.FleetServer{
+			if _, _, err := insertServerIn(ctx, tx, fleetServer(server.Wanted{
 				ServerID: st.ServerID, Role: e.Role, Region: e.Region, Provider: f.InfraProvider, Spec: spec, PlanTierLock: e.TierLocks[from],
 				FleetID: f.FleetID, FleetProfile: f.Profile,
 			}, e.WorkflowID)); err != nil {
@@ -206,7 +206,7 @@ func (s *Store) finishDemand(ctx context.Context, eventID int64) error {
 // member of a fleet that serves tenants, has room, and makes servers that satisfy c;
 // without any it is refused with CodeFleetFull. Its tags are the fleet's and those
 // asked for. Repeated, it meets its row.
-func (s *Store) RequestFleetMember(ctx context.Context, n server.FleetServer, c prego.Constraint, by string, plan planner) (srv server.Server, err error) {
+func (s *Store) RequestFleetMember(ctx context.Context, n server.Wanted, c prego.Constraint, by string, plan planner) (srv server.Server, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		srv, err = serverIn(ctx, tx, n.ServerID)
 		if prego.CodeOf(err) != prego.CodeServerNotFound {

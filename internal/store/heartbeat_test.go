@@ -295,12 +295,12 @@ func TestTheSnapshotFollowsMeasures(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := sharingBundle(t)
-	full, err := s.FleetChanges(ctx, "", nil)
+	full, err := s.PlacementChanges(ctx, "", nil)
 	require.NoError(t, err)
-	fleet := placement.FleetOf(placement.DefaultPolicy(), full)
+	fleet := placement.SnapshotOf(placement.DefaultPolicy(), full)
 	since := full.Since
 	look := func() []*float64 {
-		c, err := s.FleetChanges(ctx, since, nil)
+		c, err := s.PlacementChanges(ctx, since, nil)
 		require.NoError(t, err)
 		since = c.Since
 		fleet.Update(c)

@@ -21,13 +21,13 @@ FROM servers s WHERE infra_provider = $1 ORDER BY server_id`
 // FleetRows lists every server of a provider, terminated ones included: a server
 // row is never deleted, so one that is unknown here was not made by this
 // database.
-func (s *Store) FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]server.Row, error) {
+func (s *Store) FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]server.ReconcileRow, error) {
 	rows, err := s.pool.Query(ctx, sqlFleetRows, provider)
 	if err != nil {
 		return nil, fmt.Errorf("fleet rows: %w", err)
 	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (server.Row, error) {
-		var r server.Row
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (server.ReconcileRow, error) {
+		var r server.ReconcileRow
 		var idle float64
 		err := row.Scan(&r.ServerID, &r.Status, &r.Reason, &r.Generation, &r.Attempt, &r.ProviderServerID, &r.ConsumedAttempt, &idle)
 		r.Idle = time.Duration(idle * float64(time.Second))

@@ -82,8 +82,8 @@ const sqlLiveResources = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE
 
 const sqlAllLiveResources = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE provider = $1 AND state <> 'released' ORDER BY resource_id`
 
-func scanResource(row pgx.CollectableRow) (server.Resource, error) {
-	var r server.Resource
+func scanResource(row pgx.CollectableRow) (server.ProviderResource, error) {
+	var r server.ProviderResource
 	var age float64
 	err := row.Scan(&r.ResourceID, &r.Provider, &r.Kind, &r.Name, &r.ProviderID, &r.ServerID, &r.Attempt, &r.State, &r.IntendedAt, &age)
 	r.Age = time.Duration(age * float64(time.Second))
@@ -91,23 +91,23 @@ func scanResource(row pgx.CollectableRow) (server.Resource, error) {
 }
 
 // LiveResources lists what a server owns that is not confirmed as gone.
-func (s *Store) LiveResources(ctx context.Context, serverID string) ([]server.Resource, error) {
+func (s *Store) LiveResources(ctx context.Context, serverID string) ([]server.ProviderResource, error) {
 	return s.resources(ctx, sqlLiveResources, serverID)
 }
 
 // AllLiveResources lists everything owned at a provider.
-func (s *Store) AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]server.Resource, error) {
+func (s *Store) AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]server.ProviderResource, error) {
 	return s.resources(ctx, sqlAllLiveResources, provider)
 }
 
-func (s *Store) resources(ctx context.Context, sql string, arg any) ([]server.Resource, error) {
+func (s *Store) resources(ctx context.Context, sql string, arg any) ([]server.ProviderResource, error) {
 	return collectBy(ctx, s, "list resources", scanResource, sql, arg)
 }
 
 const sqlFindResource = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE provider = $1 AND kind = $2 AND name = $3 AND state <> 'released'`
 
 // FindResource looks up a live resource by name; ok is false if there is none.
-func (s *Store) FindResource(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) (r server.Resource, ok bool, err error) {
+func (s *Store) FindResource(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) (r server.ProviderResource, ok bool, err error) {
 	rows, err := s.pool.Query(ctx, sqlFindResource, provider, kind, name)
 	if err != nil {
 		return r, false, fmt.Errorf("find resource: %w", err)

@@ -20,7 +20,7 @@ UPDATE servers SET dedicated_for_tenant_id = NULLIF($2, ''), warm_plan = NULLIF(
 
 // RequestFleetServer accepts a server that the control plane asks for by itself,
 // in one transaction with what it is for. Repeated, it meets its row.
-func (s *Store) RequestFleetServer(ctx context.Context, f server.FleetServer, by string) (server.Server, error) {
+func (s *Store) RequestFleetServer(ctx context.Context, f server.Wanted, by string) (server.Server, error) {
 	if f.FleetID != "" {
 		if member, err := memberIn(ctx, s.pool, f.ServerID, f.FleetID); err != nil || member {
 			if err != nil {
@@ -33,7 +33,7 @@ func (s *Store) RequestFleetServer(ctx context.Context, f server.FleetServer, by
 	return server, err
 }
 
-func fleetServer(f server.FleetServer, by string) newServer {
+func fleetServer(f server.Wanted, by string) newServer {
 	r := server.CreateRequest{ServerID: f.ServerID, Role: f.Role, Region: f.Region, InfraProvider: f.Provider, Spec: f.Spec}
 	hash := r.Hash()
 	return newServer{

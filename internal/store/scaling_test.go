@@ -17,7 +17,7 @@ func TestAServerThatIsAskedForSaysWhatItIsFor(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
-	f := server.FleetServer{
+	f := server.Wanted{
 		ServerID: "n-t-1-g1", Role: prego.RoleNode, Region: prego.RegionEU, Provider: prego.ProviderHetzner, DedicatedFor: "t-1", PlanTierLock: prego.PlanBusiness,
 	}
 	// Whatever is written after the row is lost with the process.
@@ -46,7 +46,7 @@ func TestAWarmPoolThatOnlyFailsOrdersNoMore(t *testing.T) {
 	s := tenantStore(t)
 	require.NoError(t, s.PutWarmPool(ctx, prego.RegionEU, prego.PlanStarter, 2, "test"))
 	for _, id := range []string{"w-1", "w-2", "w-3"} {
-		_, err := s.RequestFleetServer(ctx, server.FleetServer{ServerID: id, Role: prego.RoleNode, Region: prego.RegionEU, Provider: prego.ProviderHetzner, WarmPlan: prego.PlanStarter}, "test")
+		_, err := s.RequestFleetServer(ctx, server.Wanted{ServerID: id, Role: prego.RoleNode, Region: prego.RegionEU, Provider: prego.ProviderHetzner, WarmPlan: prego.PlanStarter}, "test")
 		require.NoError(t, err)
 	}
 	exec(t, s, `UPDATE servers SET status = 'draining' WHERE server_id IN ('w-1', 'w-3')`)

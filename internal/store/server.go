@@ -95,7 +95,7 @@ type newServer struct {
 	managedBy          prego.ManagedBy
 	purpose            server.TokenPurpose
 	step               server.Step
-	traits             *server.FleetServer // what a server that nobody asked for by hand is for
+	traits             *server.Wanted // what a server that nobody asked for by hand is for
 }
 
 func (s *Store) insertServer(ctx context.Context, n newServer) (srv server.Server, created bool, err error) {

@@ -246,33 +246,33 @@ const sqlGetPolicy = `SELECT ` + policyColumns + ` FROM policies WHERE policy_id
 const sqlPolicyRepeated = `SELECT EXISTS (SELECT FROM policies WHERE policy_id = $1 AND type = $2 AND spec = $3)`
 
 // CreatePolicy makes a policy whose spec is checked. The same again meets it.
-func (s *Store) CreatePolicy(ctx context.Context, p server.Policy) (policy server.Policy, created bool, err error) {
-	made, err := first(collect[server.Policy](ctx, s, "create policy", sqlCreatePolicy, p.PolicyID, p.Type, p.Spec, p.CreatedBy))
+func (s *Store) CreatePolicy(ctx context.Context, p server.FleetPolicy) (policy server.FleetPolicy, created bool, err error) {
+	made, err := first(collect[server.FleetPolicy](ctx, s, "create policy", sqlCreatePolicy, p.PolicyID, p.Type, p.Spec, p.CreatedBy))
 	if err != nil {
-		return server.Policy{}, false, err
+		return server.FleetPolicy{}, false, err
 	}
 	if made != nil {
 		return *made, true, nil
 	}
 	var same bool
 	if err := s.pool.QueryRow(ctx, sqlPolicyRepeated, p.PolicyID, p.Type, p.Spec).Scan(&same); err != nil {
-		return server.Policy{}, false, fmt.Errorf("create policy: %w", err)
+		return server.FleetPolicy{}, false, fmt.Errorf("create policy: %w", err)
 	}
 	if !same {
-		return server.Policy{}, false, &prego.Error{Code: prego.CodePolicyConflict, Field: "policy_id", Message: "belongs to another policy: change that one, or choose another id"}
+		return server.FleetPolicy{}, false, &prego.Error{Code: prego.CodePolicyConflict, Field: "policy_id", Message: "belongs to another policy: change that one, or choose another id"}
 	}
 	policy, err = s.GetPolicy(ctx, p.PolicyID)
 	return policy, false, err
 }
 
 // GetPolicy reads a policy, or CodePolicyNotFound.
-func (s *Store) GetPolicy(ctx context.Context, id string) (server.Policy, error) {
-	p, err := first(collect[server.Policy](ctx, s, "get policy", sqlGetPolicy, id))
+func (s *Store) GetPolicy(ctx context.Context, id string) (server.FleetPolicy, error) {
+	p, err := first(collect[server.FleetPolicy](ctx, s, "get policy", sqlGetPolicy, id))
 	if err != nil {
-		return server.Policy{}, err
+		return server.FleetPolicy{}, err
 	}
 	if p == nil {
-		return server.Policy{}, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id)
+		return server.FleetPolicy{}, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id)
 	}
 	return *p, nil
 }
@@ -281,8 +281,8 @@ const sqlListPolicies = `SELECT ` + policyColumns + ` FROM policies WHERE policy
 
 // ListPolicies is a page of policies by id, those after the one given, and whether
 // there are more.
-func (s *Store) ListPolicies(ctx context.Context, kind server.PolicyType, after string, limit int) (page []server.Policy, more bool, err error) {
-	page, err = collect[server.Policy](ctx, s, "list policies", sqlListPolicies, after, limit+1, kind)
+func (s *Store) ListPolicies(ctx context.Context, kind server.PolicyType, after string, limit int) (page []server.FleetPolicy, more bool, err error) {
+	page, err = collect[server.FleetPolicy](ctx, s, "list policies", sqlListPolicies, after, limit+1, kind)
 	if err != nil {
 		return nil, false, err
 	}
@@ -295,13 +295,13 @@ func (s *Store) ListPolicies(ctx context.Context, kind server.PolicyType, after 
 const sqlUpdatePolicy = `UPDATE policies SET spec = $2, updated_at = now() WHERE policy_id = $1 RETURNING ` + policyColumns
 
 // UpdatePolicy changes a policy's spec, for actions that are planned later.
-func (s *Store) UpdatePolicy(ctx context.Context, id string, spec json.RawMessage) (server.Policy, error) {
-	p, err := first(collect[server.Policy](ctx, s, "update policy", sqlUpdatePolicy, id, spec))
+func (s *Store) UpdatePolicy(ctx context.Context, id string, spec json.RawMessage) (server.FleetPolicy, error) {
+	p, err := first(collect[server.FleetPolicy](ctx, s, "update policy", sqlUpdatePolicy, id, spec))
 	if err != nil {
-		return server.Policy{}, err
+		return server.FleetPolicy{}, err
 	}
 	if p == nil {
-		return server.Policy{}, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id)
+		return server.FleetPolicy{}, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id)
 	}
 	return *p, nil
 }

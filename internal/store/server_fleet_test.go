@@ -41,7 +41,7 @@ func attach(t testing.TB, s *Store, fleet, policy string, kind server.PolicyType
 	ctx := context.Background()
 	spec, err := scale.ParsePolicy(kind, json.RawMessage(raw))
 	require.NoError(t, err)
-	_, _, err = s.CreatePolicy(ctx, server.Policy{PolicyID: policy, Type: kind, Spec: spec, CreatedBy: "test"})
+	_, _, err = s.CreatePolicy(ctx, server.FleetPolicy{PolicyID: policy, Type: kind, Spec: spec, CreatedBy: "test"})
 	require.NoError(t, err)
 	f, err := s.AttachPolicy(ctx, fleet, policy, nil, true)
 	require.NoError(t, err)
@@ -212,7 +212,7 @@ func TestPoliciesAreMadeAttachedAndDetached(t *testing.T) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
 	newFleet(t, s, "pool", nil, nil)
-	p := server.Policy{PolicyID: "oldest", Type: server.PolicyDeletion, Spec: json.RawMessage(`{"criteria":"OLDEST_FIRST"}`), CreatedBy: "test"}
+	p := server.FleetPolicy{PolicyID: "oldest", Type: server.PolicyDeletion, Spec: json.RawMessage(`{"criteria":"OLDEST_FIRST"}`), CreatedBy: "test"}
 	_, created, err := s.CreatePolicy(ctx, p)
 	require.NoError(t, err)
 	require.True(t, created)
@@ -339,7 +339,7 @@ func TestPlannersAtOnceStayWithinTheFleet(t *testing.T) {
 				_, err := s.BeginFleetScaling(ctx, round, scale.Plan)
 				errs <- err
 			case 1, 2:
-				_, err := s.RequestFleetMember(ctx, server.FleetServer{ServerID: fmt.Sprint("own-", i), Role: prego.RoleRedisPool, Region: where, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
+				_, err := s.RequestFleetMember(ctx, server.Wanted{ServerID: fmt.Sprint("own-", i), Role: prego.RoleRedisPool, Region: where, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
 				if prego.CodeOf(err) == prego.CodeFleetFull {
 					err = nil
 				}
@@ -542,7 +542,7 @@ func TestAReplacementLeavesRoomForTenants(t *testing.T) {
 	f, err := s.GetFleet(ctx, "pool")
 	require.NoError(t, err)
 	require.EqualValues(t, 5, f.Size)
-	own := server.FleetServer{ServerID: "own-1", Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner}
+	own := server.Wanted{ServerID: "own-1", Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner}
 	for range 2 {
 		srv, err := s.RequestFleetMember(ctx, own, prego.Constraint{}, "tenant/t-1", scale.Plan)
 		require.NoError(t, err)
@@ -615,13 +615,13 @@ func TestDemandGoesToTheNewestFleetThatHasRoom(t *testing.T) {
 	newFleet(t, s, "second", func(r *server.CreateFleetRequest) { r.MaxSize, r.Serves = &most, true }, nil)
 	newFleet(t, s, "idle", nil, nil)
 	for i, want := range []string{"second", "first", "tenants-redis"} {
-		_, err := s.RequestFleetMember(ctx, server.FleetServer{ServerID: fmt.Sprint("own-", i), Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
+		_, err := s.RequestFleetMember(ctx, server.Wanted{ServerID: fmt.Sprint("own-", i), Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
 		require.NoError(t, err)
 		require.Equal(t, 1, count(t, s, fmt.Sprintf(`servers WHERE server_id = 'own-%d' AND fleet_id = '%s'`, i, want)))
 	}
 	// A fleet below its least size serves them, too.
 	exec(t, s, `UPDATE fleets SET min_size = 3 WHERE fleet_id = 'tenants-redis'`)
-	_, err := s.RequestFleetMember(ctx, server.FleetServer{ServerID: "own-9", Role: prego.RoleRedisPool, Region: prego.RegionUS, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
+	_, err := s.RequestFleetMember(ctx, server.Wanted{ServerID: "own-9", Role: prego.RoleRedisPool, Region: prego.RegionUS, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
 	require.NoError(t, err)
 }
 
@@ -686,7 +686,7 @@ func TestAPlanCountsWhatItWaitedFor(t *testing.T) {
 	require.NoError(t, err)
 	_, err = tx.Exec(ctx, sqlLockFleet, "pool")
 	require.NoError(t, err)
-	_, _, err = insertServerIn(ctx, tx, fleetServer(server.FleetServer{
+	_, _, err = insertServerIn(ctx, tx, fleetServer(server.Wanted{
 		ServerID: "own-1", Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner, FleetID: "pool", FleetProfile: 1,
 	}, "tenant"))
 	require.NoError(t, err)

@@ -399,7 +399,7 @@ const (
 )
 
 // OrgResourceMissing fails an address or a volume that the provider no longer has.
-func (s *Store) OrgResourceMissing(ctx context.Context, r server.Resource) error {
+func (s *Store) OrgResourceMissing(ctx context.Context, r server.ProviderResource) error {
 	sql := sqlVolumeMissing
 	if r.Kind == server.ResourcePrimaryIP {
 		sql = sqlIPv4Missing

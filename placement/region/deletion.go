@@ -29,8 +29,8 @@ func (c Criterion) Valid() bool {
 // CodeTooFewNodes refuses to delete more nodes than there are.
 const CodeTooFewNodes prego.Code = "too_few_nodes"
 
-// Node is a node that may be deleted.
-type Node struct {
+// Member is a node that may be deleted.
+type Member struct {
 	ID                string
 	Region            string
 	CreatedAt         time.Time
@@ -41,7 +41,7 @@ type Node struct {
 // which a placement decided, it takes so many of each region, region after region
 // by name; count is then not read. With perRegion nil it takes count of all. Ties
 // break by age, then by id. RANDOM depends on seed and on the set of nodes alone.
-func SelectVictims(nodes []Node, by Criterion, perRegion map[string]int64, count int64, seed uint64) ([]string, error) {
+func SelectVictims(nodes []Member, by Criterion, perRegion map[string]int64, count int64, seed uint64) ([]string, error) {
 	if !by.Valid() {
 		return nil, prego.Invalid("criteria", "must be OLDEST_FIRST, YOUNGEST_FIRST, OLDEST_PROFILE_FIRST or RANDOM")
 	}
@@ -49,7 +49,7 @@ func SelectVictims(nodes []Node, by Criterion, perRegion map[string]int64, count
 	if perRegion == nil {
 		return first(sorted, count, "the fleet")
 	}
-	groups := make(map[string][]Node)
+	groups := make(map[string][]Member)
 	for _, n := range sorted {
 		groups[n.Region] = append(groups[n.Region], n)
 	}
@@ -64,9 +64,9 @@ func SelectVictims(nodes []Node, by Criterion, perRegion map[string]int64, count
 	return out, nil
 }
 
-func order(nodes []Node, by Criterion, seed uint64) []Node {
+func order(nodes []Member, by Criterion, seed uint64) []Member {
 	sorted := slices.Clone(nodes)
-	slices.SortFunc(sorted, func(a, b Node) int {
+	slices.SortFunc(sorted, func(a, b Member) int {
 		age, id := a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID)
 		switch by {
 		case OldestFirst:
@@ -85,7 +85,7 @@ func order(nodes []Node, by Criterion, seed uint64) []Node {
 	return sorted
 }
 
-func first(nodes []Node, n int64, where string) ([]string, error) {
+func first(nodes []Member, n int64, where string) ([]string, error) {
 	switch {
 	case n < 0:
 		return nil, prego.Invalid("count", "must not be negative")

@@ -12,9 +12,9 @@ import (
 	"github.com/prego/prego/placement/region"
 )
 
-func nodes() []region.Node {
+func nodes() []region.Member {
 	at := func(h int) time.Time { return time.Date(2026, 1, 1, h, 0, 0, 0, time.UTC) }
-	return []region.Node{
+	return []region.Member{
 		{ID: "e", Region: "two", CreatedAt: at(5), ProfileGeneration: 1},
 		{ID: "c", Region: "two", CreatedAt: at(1), ProfileGeneration: 2},
 		{ID: "b", Region: "one", CreatedAt: at(3), ProfileGeneration: 1},

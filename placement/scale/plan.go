@@ -385,8 +385,8 @@ func (p *planner) victims() ([]string, error) {
 	return out, nil
 }
 
-func classes(members []server.FleetMember) [][]region.Node {
-	out := make([][]region.Node, 3)
+func classes(members []server.FleetMember) [][]region.Member {
+	out := make([][]region.Member, 3)
 	for _, m := range members {
 		class := 2
 		switch {
@@ -395,7 +395,7 @@ func classes(members []server.FleetMember) [][]region.Node {
 		case m.Tenants == 0:
 			class = 1
 		}
-		out[class] = append(out[class], region.Node{ID: m.ServerID, Region: string(m.Region), CreatedAt: m.CreatedAt, ProfileGeneration: int64(m.Profile)})
+		out[class] = append(out[class], region.Member{ID: m.ServerID, Region: string(m.Region), CreatedAt: m.CreatedAt, ProfileGeneration: int64(m.Profile)})
 	}
 	return out
 }
@@ -407,12 +407,12 @@ func (p *planner) replace() (server.FleetPlan, error) {
 	if p.in.MaxSurge != nil {
 		surge = *p.in.MaxSurge
 	}
-	var old []region.Node
+	var old []region.Member
 	at := map[string]prego.Region{}
 	for _, m := range p.st.Members {
 		at[m.ServerID] = m.Region
 		if m.Profile < p.st.Fleet.Profile {
-			old = append(old, region.Node{ID: m.ServerID, Region: string(m.Region), CreatedAt: m.CreatedAt, ProfileGeneration: int64(m.Profile)})
+			old = append(old, region.Member{ID: m.ServerID, Region: string(m.Region), CreatedAt: m.CreatedAt, ProfileGeneration: int64(m.Profile)})
 		}
 	}
 	out := server.FleetPlan{Desired: p.st.Fleet.Size}

@@ -40,7 +40,7 @@ func state(regions map[prego.Region]int, change func(*server.FleetState), polici
 func policy(t require.TestingT, kind server.PolicyType, raw string) server.Attachment {
 	spec, err := scale.ParsePolicy(kind, json.RawMessage(raw))
 	require.NoError(t, err, raw)
-	return server.Attachment{Policy: server.Policy{PolicyID: "p-" + string(kind), Type: kind, Spec: spec}, Enabled: true}
+	return server.Attachment{FleetPolicy: server.FleetPolicy{PolicyID: "p-" + string(kind), Type: kind, Spec: spec}, Enabled: true}
 }
 
 func off(a server.Attachment) server.Attachment {

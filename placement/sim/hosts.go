@@ -76,7 +76,7 @@ func (s *Simulation) activate(h *host) {
 			s.refill(other)
 		}
 	case prego.RoleRedisPool:
-		s.fleet.SetPool(placement.Pool{PoolID: h.id, Region: h.region, DedicatedFor: aloneFor, Capacity: s.c.PoolCapacity, Status: server.Active})
+		s.fleet.SetPool(placement.RedisPool{PoolID: h.id, Region: h.region, DedicatedFor: aloneFor, Capacity: s.c.PoolCapacity, Status: server.Active})
 	default:
 		s.fleet.SetServer(placement.Server{
 			ServerID: h.id, Role: h.role, Region: h.region, InfraProvider: provider, Status: server.Active,

@@ -19,7 +19,7 @@ const provider prego.InfraProviderID = "hetzner"
 type Simulation struct {
 	c       Config
 	rng     *rand.Rand
-	fleet   *placement.Fleet
+	fleet   *placement.Snapshot
 	now     time.Duration
 	end     time.Duration
 	agenda  agenda
@@ -70,7 +70,7 @@ func New(c Config, src *rand.PCG) (*Simulation, error) {
 		}
 		s.regions = append(s.regions, reg)
 	}
-	s.fleet = placement.NewFleet(c.Policy, placement.Data{
+	s.fleet = placement.NewSnapshot(c.Policy, placement.Data{
 		Providers: []placement.Provider{{ID: provider, Enabled: true, Regions: regions}}, Residency: c.residency(),
 	})
 	s.m.init(c)

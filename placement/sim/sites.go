@@ -33,7 +33,7 @@ func (s *Simulation) refill(h *host) {
 			s.sites++
 			x := site{id: fmt.Sprintf("site-%07d", s.sites), shard: shard}
 			h.sites = append(h.sites, x)
-			s.fleet.AddSite(placement.Site{PoolSiteID: x.id, AppServerID: h.id, DBShardID: shard.id})
+			s.fleet.AddSite(placement.PoolSite{PoolSiteID: x.id, AppServerID: h.id, DBShardID: shard.id})
 			if r := s.regionOf(h.region); len(r.waiting) > 0 {
 				s.serve(r)
 			}

@@ -63,9 +63,9 @@ const sqlFleetResidency = `SELECT country, regions, COALESCE(providers, '{}') FR
 
 const sqlFleetLast = `SELECT COALESCE((SELECT app_server_id FROM tenant_allocations ORDER BY allocation_id DESC LIMIT 1), '')`
 
-// FleetChanges reads what changed since an earlier answer's cursor, and the rows
+// PlacementChanges reads what changed since an earlier answer's cursor, and the rows
 // named by ids whether or not they changed; since "" reads everything.
-func (s *Store) FleetChanges(ctx context.Context, since string, ids []string) (placement.Change, error) {
+func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string) (placement.Change, error) {
 	c := placement.Change{Full: since == "", Residency: map[string]placement.Zone{}}
 	if c.Full {
 		since = "0"
@@ -116,7 +116,7 @@ func (s *Store) FleetChanges(ctx context.Context, since string, ids []string) (p
 		return err
 	})
 	b.Queue(sqlFleetPools, since, ids).Query(func(rows pgx.Rows) error {
-		var v placement.Pool
+		var v placement.RedisPool
 		_, err := pgx.ForEachRow(rows, []any{
 			&v.PoolID, &v.Region, &v.HostServerID, &v.DedicatedFor, &v.Tenants, &v.Capacity, &v.Status,
 			&v.NotServing, &v.RunsInstances, &v.MemoryPct,

@@ -48,8 +48,8 @@ type Shard struct {
 	DiskPct *float64
 }
 
-// Pool is a Redis pool.
-type Pool struct {
+// RedisPool is a Redis pool.
+type RedisPool struct {
 	PoolID       string
 	Region       prego.Region
 	HostServerID string
@@ -63,9 +63,9 @@ type Pool struct {
 	MemoryPct *float64
 }
 
-// Site is a pre-made site that is available on a server, bound to the shard that
+// PoolSite is a pre-made site that is available on a server, bound to the shard that
 // it was made on.
-type Site struct {
+type PoolSite struct {
 	PoolSiteID  string
 	AppServerID string
 	DBShardID   string
@@ -84,27 +84,27 @@ type Zone struct {
 	Providers []prego.InfraProviderID // nil for all
 }
 
-// Data is a fleet as rows.
+// Data is a snapshot as rows.
 type Data struct {
 	Servers   []Server
 	Shards    []Shard
-	Pools     []Pool
-	Sites     []Site // available ones
+	Pools     []RedisPool
+	Sites     []PoolSite // available ones
 	Providers []Provider
 	Residency map[string]Zone
 	// LastServer is where the tenant before was placed, for round_robin.
 	LastServer string
 }
 
-// Fleet is a snapshot that decisions are made on and that follows them. It keeps
+// Snapshot is what decisions are made on and that follows them. It keeps
 // what decisions look at most in dense slices, in the order of ids, and changes in
 // place. It is not safe for concurrent use.
-type Fleet struct {
+type Snapshot struct {
 	policy    Policy
 	servers   []member // by id
 	hot       []hot    // beside servers
 	shards    slots[Shard]
-	pools     slots[Pool]
+	pools     slots[RedisPool]
 	providers map[prego.InfraProviderID]Provider
 	residency map[string]Zone
 	own       map[string]string          // tenant → server that is dedicated for it and stays
@@ -175,9 +175,9 @@ func regionIndex(r prego.Region) uint8 {
 	return 0
 }
 
-// NewFleet makes a snapshot.
-func NewFleet(p Policy, d Data) *Fleet {
-	f := &Fleet{
+// NewSnapshot makes a snapshot.
+func NewSnapshot(p Policy, d Data) *Snapshot {
+	f := &Snapshot{
 		policy: p, residency: d.Residency, own: map[string]string{}, families: map[string]map[string]bool{}, last: d.LastServer,
 		providers: make(map[prego.InfraProviderID]Provider, len(d.Providers)),
 	}
@@ -205,10 +205,10 @@ func NewFleet(p Policy, d Data) *Fleet {
 	return f
 }
 
-// Policy is the fleet's.
-func (f *Fleet) Policy() Policy { return f.policy }
+// Policy is the snapshot's.
+func (f *Snapshot) Policy() Policy { return f.policy }
 
-func (f *Fleet) find(id string) (int, bool) {
+func (f *Snapshot) find(id string) (int, bool) {
 	return slices.BinarySearchFunc(f.servers, id, func(s member, id string) int {
 		if s.ServerID < id {
 			return -1
@@ -222,7 +222,7 @@ func (f *Fleet) find(id string) (int, bool) {
 
 // SetServer adds a server or replaces what is known of it; its sites stay. Servers
 // of other roles are no candidates and are left out.
-func (f *Fleet) SetServer(s Server) {
+func (f *Snapshot) SetServer(s Server) {
 	if s.Role != prego.RoleApp && s.Role != prego.RoleNode {
 		return
 	}
@@ -247,13 +247,13 @@ func (f *Fleet) SetServer(s Server) {
 }
 
 // disown forgets that a server is a tenant's own.
-func (f *Fleet) disown(tenant, serverID string) {
+func (f *Snapshot) disown(tenant, serverID string) {
 	if f.own[tenant] == serverID {
 		delete(f.own, tenant)
 	}
 }
 
-func (f *Fleet) joins(org, serverID string) {
+func (f *Snapshot) joins(org, serverID string) {
 	if f.families[org] == nil {
 		f.families[org] = map[string]bool{}
 	}
@@ -261,7 +261,7 @@ func (f *Fleet) joins(org, serverID string) {
 }
 
 // RemoveServer forgets a server and its sites.
-func (f *Fleet) RemoveServer(id string) {
+func (f *Snapshot) RemoveServer(id string) {
 	i, there := f.find(id)
 	if !there {
 		return
@@ -274,22 +274,22 @@ func (f *Fleet) RemoveServer(id string) {
 	f.hot = slices.Delete(f.hot, i, i+1)
 }
 
-// Server is what the fleet knows of one.
-func (f *Fleet) Server(id string) (Server, bool) {
+// Server is what the snapshot knows of one.
+func (f *Snapshot) Server(id string) (Server, bool) {
 	if i, ok := f.find(id); ok {
 		return f.servers[i].Server, true
 	}
 	return Server{}, false
 }
 
-// Shard is what the fleet knows of one.
-func (f *Fleet) Shard(id string) (Shard, bool) { return f.shards.get(id) }
+// Shard is what the snapshot knows of one.
+func (f *Snapshot) Shard(id string) (Shard, bool) { return f.shards.get(id) }
 
-// Pool is what the fleet knows of one.
-func (f *Fleet) Pool(id string) (Pool, bool) { return f.pools.get(id) }
+// Pool is what the snapshot knows of one.
+func (f *Snapshot) Pool(id string) (RedisPool, bool) { return f.pools.get(id) }
 
 // Sites counts the available sites of a server.
-func (f *Fleet) Sites(serverID string) int {
+func (f *Snapshot) Sites(serverID string) int {
 	n := 0
 	if i, ok := f.find(serverID); ok {
 		for _, g := range f.servers[i].groups {
@@ -300,17 +300,17 @@ func (f *Fleet) Sites(serverID string) int {
 }
 
 // SetShard adds a shard or replaces what is known of it.
-func (f *Fleet) SetShard(s Shard) {
+func (f *Snapshot) SetShard(s Shard) {
 	if f.shards.set(s.ShardID, s); len(f.shardScore) < len(f.shards.items) {
 		f.shardScore = append(f.shardScore, make([]float64, len(f.shards.items)-len(f.shardScore)+64)...)
 	}
 }
 
 // SetPool adds a pool or replaces what is known of it.
-func (f *Fleet) SetPool(p Pool) { f.pools.set(p.PoolID, p) }
+func (f *Snapshot) SetPool(p RedisPool) { f.pools.set(p.PoolID, p) }
 
 // heat brings a server's dense entry up to date.
-func (f *Fleet) heat(i int) {
+func (f *Snapshot) heat(i int) {
 	s, p := &f.servers[i], &f.policy
 	w := p.Weights
 	h := hot{
@@ -365,14 +365,14 @@ func free(pct *float64) float64 {
 func reached(pct *float64, most float64) bool { return pct != nil && most > 0 && *pct >= most }
 
 // badProvider: the server's cloud is off, or does not serve its region any more.
-func (f *Fleet) badProvider(s *Server) bool {
+func (f *Snapshot) badProvider(s *Server) bool {
 	pr, known := f.providers[s.InfraProvider]
 	return !known || !pr.Enabled || !slices.Contains(pr.Regions, s.Region)
 }
 
 // setProviders replaces the clouds; where one changed, so may what its servers are
 // good for.
-func (f *Fleet) setProviders(providers []Provider) {
+func (f *Snapshot) setProviders(providers []Provider) {
 	next := make(map[prego.InfraProviderID]Provider, len(providers))
 	same := len(providers) == len(f.providers)
 	for _, p := range providers {
@@ -393,19 +393,19 @@ func (f *Fleet) setProviders(providers []Provider) {
 // nodeParts are the slots of a node's own shard and pool: those rows that say so,
 // or else ones of the node's name that are made here ("all IDs refer to the same
 // host").
-func (f *Fleet) nodeParts(s Server) (shard, pool int32) {
+func (f *Snapshot) nodeParts(s Server) (shard, pool int32) {
 	if _, ok := f.shards.byID[s.ServerID]; !ok {
 		f.SetShard(Shard{ShardID: s.ServerID, Region: s.Region, HostServerID: s.ServerID, AnyPlan: true, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: server.Active})
 	}
 	if _, ok := f.pools.byID[s.ServerID]; !ok {
-		f.SetPool(Pool{PoolID: s.ServerID, Region: s.Region, HostServerID: s.ServerID, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: server.Active})
+		f.SetPool(RedisPool{PoolID: s.ServerID, Region: s.Region, HostServerID: s.ServerID, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: server.Active})
 	}
 	return f.shards.byID[s.ServerID], f.pools.byID[s.ServerID]
 }
 
 // AddSite makes a site available. One whose server or shard is unknown is left
 // out.
-func (f *Fleet) AddSite(s Site) {
+func (f *Snapshot) AddSite(s PoolSite) {
 	i, there := f.find(s.AppServerID)
 	slot, known := f.shards.byID[s.DBShardID]
 	if !there || !known {
@@ -428,7 +428,7 @@ func (f *Fleet) AddSite(s Site) {
 }
 
 // RemoveSite forgets a site that is no longer available.
-func (f *Fleet) RemoveSite(appServerID, poolSiteID string) {
+func (f *Snapshot) RemoveSite(appServerID, poolSiteID string) {
 	i, there := f.find(appServerID)
 	if !there {
 		return
@@ -446,8 +446,8 @@ func (f *Fleet) RemoveSite(appServerID, poolSiteID string) {
 	}
 }
 
-// Apply lets the fleet follow a decision: the tenant counts from now on.
-func (f *Fleet) Apply(r Request, d Decision) {
+// Apply lets the snapshot follow a decision: the tenant counts from now on.
+func (f *Snapshot) Apply(r Request, d Decision) {
 	if !d.PlacesTenant() {
 		return
 	}
@@ -510,7 +510,7 @@ func (s *slots[T]) set(id string, v T) {
 		s.items[slot] = v
 		return
 	}
-	slot := int32(len(s.items)) //nolint:gosec // fleets are far below 2^31
+	slot := int32(len(s.items)) //nolint:gosec // there are far fewer than 2^31
 	s.items, s.ids = append(s.items, v), append(s.ids, id)
 	s.byID[id] = slot
 	at, _ := slices.BinarySearchFunc(s.order, id, func(o int32, id string) int {

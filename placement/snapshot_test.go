@@ -19,11 +19,11 @@ func ownNode(id string, status server.Status) placement.Server {
 func TestAnOldServerOfATenantHidesNotItsNewOne(t *testing.T) {
 	t.Parallel()
 	p := placement.DefaultPolicy() // one tenant, one server
-	for name, follow := range map[string]func(f *placement.Fleet, providers []placement.Provider){
-		"the old one is gone": func(f *placement.Fleet, pr []placement.Provider) {
+	for name, follow := range map[string]func(f *placement.Snapshot, providers []placement.Provider){
+		"the old one is gone": func(f *placement.Snapshot, pr []placement.Provider) {
 			f.Update(placement.Change{Providers: pr, Servers: []placement.Server{ownNode("n-t-g1", server.Terminated)}})
 		},
-		"the old one drains": func(f *placement.Fleet, pr []placement.Provider) {
+		"the old one drains": func(f *placement.Snapshot, pr []placement.Provider) {
 			f.Update(placement.Change{Providers: pr, Servers: []placement.Server{ownNode("n-t-g1", server.Draining)}})
 		},
 	} {
@@ -31,7 +31,7 @@ func TestAnOldServerOfATenantHidesNotItsNewOne(t *testing.T) {
 			t.Parallel()
 			d := fleet()
 			d.Servers = []placement.Server{ownNode("n-t-g1", server.Draining), ownNode("n-t-g2", server.Active)}
-			f := placement.NewFleet(p, d)
+			f := placement.NewSnapshot(p, d)
 			require.Equal(t, "n-t-g2", f.Decide(request(nil)).AppServerID)
 			follow(f, d.Providers)
 			got := f.Decide(request(nil))
@@ -49,7 +49,7 @@ func TestTheFleetFollowsItsProviders(t *testing.T) {
 	aws := placement.Provider{ID: "aws", Enabled: true, Regions: []prego.Region{"eu"}}
 	d.Servers[1].InfraProvider = "aws"
 	d.Providers = append(d.Providers, aws)
-	f := placement.NewFleet(shared(), d)
+	f := placement.NewSnapshot(shared(), d)
 	require.Equal(t, "app-2", f.Decide(request(nil)).AppServerID)
 	off := aws
 	off.Enabled = false
@@ -65,7 +65,7 @@ func TestNoOverrideSharesADedicatedRedis(t *testing.T) {
 	t.Parallel()
 	d := fleet()
 	d.Servers = append(d.Servers, placement.Server{ServerID: "node", Role: prego.RoleNode, Region: "eu", InfraProvider: "hetzner", Status: "active", TenantCount: 1})
-	got := placement.NewFleet(shared(), d).Decide(request(func(r *placement.Request) {
+	got := placement.NewSnapshot(shared(), d).Decide(request(func(r *placement.Request) {
 		r.Plan, r.DedicatedRedis = prego.PlanBusiness, true
 		r.Override = &placement.Override{AppServerID: "node", Reason: "r"}
 	}))
@@ -82,7 +82,7 @@ func TestEveryServerOfAFamilyIsKin(t *testing.T) {
 		d.Servers[i].ParentOrgs = map[string]int{"p": 1}
 	}
 	kin := request(func(r *placement.Request) { r.ParentOrgID = "p" })
-	f := placement.NewFleet(shared(), d)
+	f := placement.NewSnapshot(shared(), d)
 	require.Equal(t, "app-1", f.Decide(kin).AppServerID)
 	d.Servers[0].ParentOrgs = nil
 	f.Update(placement.Change{Providers: d.Providers, Servers: d.Servers[:1]})
