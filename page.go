@@ -1,8 +1,22 @@
 package prego
 
-// ListFilter selects a page of what an org or an app has.
-type ListFilter struct {
-	ID     string // the owner's; "" for all
-	Cursor string
-	Limit  int
+// ListQuery selects a page of a list. Fields are named as in the API.
+type ListQuery struct {
+	Filters map[string][]string // by field; each takes any of its values
+	All     bool                // also what has ended
+	Sort    string              // a field, -field for descending, "" for the list's own order
+	Cursor  string              // of the page before, "" for the first
+	Limit   int                 // items
+}
+
+// Of is the query of what belongs to one thing.
+func (q ListQuery) Of(field, id string) ListQuery {
+	filters := map[string][]string{field: {id}}
+	for name, values := range q.Filters {
+		if name != field {
+			filters[name] = values
+		}
+	}
+	q.Filters = filters
+	return q
 }

@@ -27,7 +27,7 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 	p := newPlacing(t, 4)
 	p.server("app-0", prego.RoleApp, "")
 	rows := func() []server.AuditedCommand {
-		list, _, err := p.store.ListCommands(t.Context(), "app-0", "", 50)
+		list, _, err := p.store.ListCommands(t.Context(), prego.ListQuery{Limit: 50}.Of("server_id", "app-0"))
 		require.NoError(t, err)
 		return list
 	}

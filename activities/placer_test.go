@@ -17,7 +17,6 @@ import (
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/pgtest"
 	"github.com/prego/prego/internal/store"
-	"github.com/prego/prego/org"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -41,9 +40,8 @@ func newPlacing(t testing.TB, conns int32) *placing {
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	p := &placing{t: t, pool: pool, store: store.New(pool)}
-	for _, org := range []org.Org{{OrgID: "parent"}, {OrgID: "o1"}, {OrgID: "o2"}, {OrgID: "child", ParentOrgID: "parent"}} {
-		org.Tier = prego.TierEnterprise
-		_, err := p.store.PutOrg(context.Background(), org, "test")
+	for _, org := range [][2]string{{"parent", ""}, {"o1", ""}, {"o2", ""}, {"child", "parent"}} {
+		_, err := p.store.PutOrg(context.Background(), org[0], tenant.PutOrgRequest{ParentOrgID: &org[1], Tier: prego.TierEnterprise}, "test")
 		require.NoError(t, err)
 	}
 	return p

@@ -32,7 +32,7 @@ type Store interface {
 	ImportServer(ctx context.Context, r server.ImportRequest, by string) (server.Server, bool, error)
 	GetServer(ctx context.Context, id string) (server.Server, error)
 	ServerEvents(ctx context.Context, id string) ([]server.Event, error)
-	ListServers(ctx context.Context, f server.Filter) ([]server.Server, string, error)
+	ListServers(ctx context.Context, q prego.ListQuery) (page []server.Server, next string, err error)
 	ActivationStats(ctx context.Context, within time.Duration) ([]server.ActivationStats, error)
 	RequestRetry(ctx context.Context, id, by string) (server.Server, error)
 	RequestDecommission(ctx context.Context, id, by string, force bool) (server.Server, error)
@@ -119,12 +119,13 @@ type Deps struct {
 
 // API serves callers.
 type API struct {
-	d       Deps
-	echo    *echo.Echo
-	limiter *callerLimiter
-	seconds *prometheus.HistogramVec
-	refused *prometheus.CounterVec // by quota
-	metrics http.Handler
+	d        Deps
+	echo     *echo.Echo
+	contract *contract
+	limiter  *callerLimiter
+	seconds  *prometheus.HistogramVec
+	refused  *prometheus.CounterVec // by quota
+	metrics  http.Handler
 	// streams has an entry for each long request; ending ends them with the process.
 	streams chan struct{}
 	ending  context.Context // the process's, not a request's
@@ -154,11 +155,15 @@ func New(d Deps) *API {
 	a.streams = make(chan struct{}, maxStreams)
 	a.ending, a.end = context.WithCancel(context.Background())
 	d.Registry.MustRegister(a.seconds, a.refused)
+	var err error
+	if a.contract, err = loadContract(spec); err != nil {
+		panic("api: " + err.Error())
+	}
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.refuse
 	e.Pre(a.observe)
-	e.Use(recoverPanics, a.authenticate)
+	e.Use(recoverPanics, a.authenticate, a.check)
 	RegisterHandlers(e, a)
 	page, err := renderDocs(spec)
 	if err != nil {

@@ -3,7 +3,6 @@ package api
 import (
 	"crypto/rand"
 	"encoding/base32"
-	"net/http"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -28,13 +27,6 @@ const (
 	envPrefix = "env-"
 )
 
-func checkIDPath(c echo.Context, field, prefix, id string) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
-	return prego.ValidateID(field, prefix, id)
-}
-
 // idempotencyKey is the key that a request has, "" for none.
 func idempotencyKey(p *IdempotencyKey) (string, error) {
 	if p == nil {
@@ -53,9 +45,6 @@ func envView(v workload.Env) Env {
 
 // CreateApp makes an app of an org.
 func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	key, err := idempotencyKey(p.IdempotencyKey)
 	if err != nil {
 		return err
@@ -64,10 +53,7 @@ func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
 		OrgID string `json:"org_id"`
 		Name  string `json:"name"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
-		return err
-	}
-	if err := prego.ValidateOrgID("org_id", in.OrgID); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := prego.ValidateName("name", in.Name, prego.MaxNameLen); err != nil {
@@ -82,65 +68,22 @@ func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
 }
 
 // ListApps shows a page of apps, newest first.
-func (a *API) ListApps(c echo.Context, p ListAppsParams) error {
-	if err := onlyParameters(c, "org_id", "limit", "cursor"); err != nil {
-		return err
-	}
-	var f prego.ListFilter
-	if p.OrgId != nil {
-		f.ID = *p.OrgId
-		if err := prego.ValidateOrgID("org_id", f.ID); err != nil {
-			return err
-		}
-	}
-	if err := listed(&f, p.Limit, p.Cursor); err != nil {
-		return err
-	}
-	apps, next, err := a.d.Quotas.ListApps(c.Request().Context(), f)
-	if err != nil {
-		return err
-	}
-	out := AppPage{Apps: make([]App, len(apps)), NextCursor: optional(next)}
-	for i, v := range apps {
-		out.Apps[i] = appView(v)
-	}
-	return c.JSON(http.StatusOK, out)
-}
-
-// listed fills in which part of a list is asked for.
-func listed(f *prego.ListFilter, limit *int, cursor *string) (err error) {
-	f.Limit, f.Cursor, err = paging(limit, cursor)
-	return err
+func (a *API) ListApps(c echo.Context, _ ListAppsParams) error {
+	return list(c, "apps", a.d.Quotas.ListApps, appView)
 }
 
 // GetApp shows an app.
 func (a *API) GetApp(c echo.Context, id AppID) error {
-	if err := checkIDPath(c, "app_id", appPrefix, id); err != nil {
-		return err
-	}
-	app, err := a.d.Quotas.GetApp(c.Request().Context(), id)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, appView(app))
+	return show(c, a.d.Quotas.GetApp, id, appView)
 }
 
 // DeleteApp deletes an app that has no envs.
 func (a *API) DeleteApp(c echo.Context, id AppID) error {
-	if err := checkIDPath(c, "app_id", appPrefix, id); err != nil {
-		return err
-	}
-	if err := a.d.Quotas.DeleteApp(c.Request().Context(), id, caller(c).Subject); err != nil {
-		return err
-	}
-	return c.NoContent(http.StatusNoContent)
+	return remove(c, a.d.Quotas.DeleteApp, id)
 }
 
 // CreateEnv makes an env of an app.
 func (a *API) CreateEnv(c echo.Context, id AppID, p CreateEnvParams) error {
-	if err := checkIDPath(c, "app_id", appPrefix, id); err != nil {
-		return err
-	}
 	key, err := idempotencyKey(p.IdempotencyKey)
 	if err != nil {
 		return err
@@ -149,7 +92,7 @@ func (a *API) CreateEnv(c echo.Context, id AppID, p CreateEnvParams) error {
 		Name   string       `json:"name"`
 		Region prego.Region `json:"region"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := prego.ValidateName("name", in.Name, prego.MaxNameLen); err != nil {
@@ -167,47 +110,21 @@ func (a *API) CreateEnv(c echo.Context, id AppID, p CreateEnvParams) error {
 }
 
 // ListEnvs shows a page of an app's envs, newest first.
-func (a *API) ListEnvs(c echo.Context, id AppID, p ListEnvsParams) error {
-	if err := onlyParameters(c, "limit", "cursor"); err != nil {
-		return err
-	}
-	if err := prego.ValidateID("app_id", appPrefix, id); err != nil {
-		return err
-	}
-	f := prego.ListFilter{ID: id}
-	if err := listed(&f, p.Limit, p.Cursor); err != nil {
-		return err
-	}
-	envs, next, err := a.d.Quotas.ListEnvs(c.Request().Context(), f)
-	if err != nil {
-		return err
-	}
-	out := EnvPage{Envs: make([]Env, len(envs)), NextCursor: optional(next)}
-	for i, v := range envs {
-		out.Envs[i] = envView(v)
-	}
-	return c.JSON(http.StatusOK, out)
+func (a *API) ListEnvs(c echo.Context, id AppID, _ ListEnvsParams) error {
+	return within(c, a.d.Quotas.GetApp, "envs", a.d.Quotas.ListEnvs, envView, "app_id", id)
+}
+
+// ListAllEnvs shows a page of the envs of all apps.
+func (a *API) ListAllEnvs(c echo.Context, _ ListAllEnvsParams) error {
+	return list(c, "envs", a.d.Quotas.ListEnvs, envView)
 }
 
 // GetEnv shows an env.
 func (a *API) GetEnv(c echo.Context, id EnvID) error {
-	if err := checkIDPath(c, "env_id", envPrefix, id); err != nil {
-		return err
-	}
-	env, err := a.d.Quotas.GetEnv(c.Request().Context(), id)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, envView(env))
+	return show(c, a.d.Quotas.GetEnv, id, envView)
 }
 
 // DeleteEnv deletes an env that nothing is in.
 func (a *API) DeleteEnv(c echo.Context, id EnvID) error {
-	if err := checkIDPath(c, "env_id", envPrefix, id); err != nil {
-		return err
-	}
-	if err := a.d.Quotas.DeleteEnv(c.Request().Context(), id, caller(c).Subject); err != nil {
-		return err
-	}
-	return c.NoContent(http.StatusNoContent)
+	return remove(c, a.d.Quotas.DeleteEnv, id)
 }

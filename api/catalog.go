@@ -57,9 +57,6 @@ func (a *API) checkSpec(ctx context.Context, provider prego.InfraProviderID, reg
 // GetCatalog shows what a provider sells, and what of the configured catalog it can't
 // deliver.
 func (a *API) GetCatalog(c echo.Context, p GetCatalogParams) error {
-	if err := onlyParameters(c, "provider"); err != nil {
-		return err
-	}
 	provider := prego.ProviderHetzner
 	if p.Provider != nil {
 		provider = prego.InfraProviderID(*p.Provider)
@@ -165,9 +162,6 @@ func (a *API) costView(ctx context.Context, s server.Server) *Cost {
 
 // RefreshCatalog has the providers asked now.
 func (a *API) RefreshCatalog(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	ctx, cancel := startContext(c)
 	defer cancel()
 	id, err := a.d.Catalog.Runs.StartCatalogRefresh(ctx)

@@ -24,7 +24,7 @@ import (
 // HostStore is the part of Postgres that calls to hosts use.
 type HostStore interface {
 	ProvisionState(ctx context.Context, serverID string) (server.ProvisionState, error)
-	ListCommands(ctx context.Context, serverID, cursor string, limit int) (page []server.AuditedCommand, next string, err error)
+	ListCommands(ctx context.Context, q prego.ListQuery) (page []server.AuditedCommand, next string, err error)
 	BeginCommand(ctx context.Context, c server.Command) error
 	FinishCommand(ctx context.Context, auditID string, o server.CommandOutcome) error
 	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
@@ -65,40 +65,16 @@ const (
 )
 
 // ListCommands shows what was run on a server's host.
-func (a *API) ListCommands(c echo.Context, id ServerID, p ListCommandsParams) error {
-	if err := checkPath(c, id, "limit", "cursor"); err != nil {
-		return err
+func (a *API) ListCommands(c echo.Context, id ServerID, _ ListCommandsParams) error {
+	return within(c, a.d.Hosts.ProvisionState, "commands", a.d.Hosts.ListCommands, commandView, "server_id", id)
+}
+
+func commandView(v server.AuditedCommand) Command {
+	return Command{
+		AuditId: v.AuditID, Kind: CommandKind(v.Kind), Args: v.Args, Actor: CommandActor(v.Actor), RequestedBy: optional(v.By), WorkflowId: optional(v.WorkflowID),
+		RequestedAt: v.RequestedAt.UTC(), StartedAt: utc(v.StartedAt), FinishedAt: utc(v.FinishedAt), ExitCode: v.ExitCode, DurationMs: v.DurationMs,
+		Stdout: optional(v.Stdout), Stderr: optional(v.Stderr),
 	}
-	limit, cursor := 50, ""
-	if p.Limit != nil {
-		limit = *p.Limit
-	}
-	if p.Cursor != nil {
-		cursor = *p.Cursor
-	}
-	switch {
-	case limit < 1 || limit > 200:
-		return prego.Invalid("limit", "must be 1 to 200")
-	case p.Cursor != nil && cursor == "":
-		return prego.Invalid("cursor", "must not be empty; leave it out for the first page")
-	}
-	ctx := c.Request().Context()
-	if _, err := a.d.Hosts.ProvisionState(ctx, id); err != nil {
-		return err
-	}
-	list, next, err := a.d.Hosts.ListCommands(ctx, id, cursor, limit)
-	if err != nil {
-		return err
-	}
-	page := CommandPage{Commands: []Command{}, NextCursor: optional(next)}
-	for _, v := range list {
-		page.Commands = append(page.Commands, Command{
-			AuditId: v.AuditID, Kind: CommandKind(v.Kind), Args: v.Args, Actor: CommandActor(v.Actor), RequestedBy: optional(v.By), WorkflowId: optional(v.WorkflowID),
-			RequestedAt: v.RequestedAt.UTC(), StartedAt: utc(v.StartedAt), FinishedAt: utc(v.FinishedAt), ExitCode: v.ExitCode, DurationMs: v.DurationMs,
-			Stdout: optional(v.Stdout), Stderr: optional(v.Stderr),
-		})
-	}
-	return c.JSON(http.StatusOK, page)
 }
 
 // host reads a server whose host can be looked at: also one that failed and was
@@ -164,11 +140,8 @@ func checkExec(in *Exec) error {
 
 // ExecOnServer runs a command on a server's host and streams what it prints.
 func (a *API) ExecOnServer(c echo.Context, id ServerID) error {
-	if err := checkPath(c, id); err != nil {
-		return err
-	}
 	var in Exec
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := checkExec(&in); err != nil {
@@ -341,9 +314,6 @@ func (m *lineMask) line(s string) string {
 
 // ListContainers shows the containers on a server's host.
 func (a *API) ListContainers(c echo.Context, id ServerID) error {
-	if err := checkPath(c, id); err != nil {
-		return err
-	}
 	ctx := c.Request().Context()
 	st, err := a.host(ctx, id, false)
 	if err != nil {
@@ -390,9 +360,6 @@ var containerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // ContainerLogs streams what a container writes.
 func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p ContainerLogsParams) error {
-	if err := checkPath(c, id, "tail", "follow", "tenant_id"); err != nil {
-		return err
-	}
 	if !containerName.MatchString(name) {
 		return prego.Invalid("name", "must be a container's name in the declared stack")
 	}
@@ -465,9 +432,6 @@ func (a *API) containerLogs(c echo.Context, id, name string, of org.SessionOf, w
 
 // RepairContainers makes a server's containers what they are declared to be.
 func (a *API) RepairContainers(c echo.Context, id ServerID) error {
-	if err := checkPath(c, id); err != nil {
-		return err
-	}
 	st, err := a.host(c.Request().Context(), id, false)
 	switch {
 	case err != nil:

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strconv"
 
 	"github.com/labstack/echo/v4"
 
@@ -18,7 +17,7 @@ import (
 type FleetStore interface {
 	CreateFleet(ctx context.Context, r server.CreateFleetRequest, by string) (f server.Fleet, created bool, err error)
 	GetFleet(ctx context.Context, id string) (server.Fleet, error)
-	ListFleets(ctx context.Context, role prego.Role, after string, limit int) (page []server.Fleet, more bool, err error)
+	ListFleets(ctx context.Context, q prego.ListQuery) (page []server.Fleet, next string, err error)
 	UpdateFleet(ctx context.Context, id string, r server.UpdateFleetRequest) (server.Fleet, error)
 	DeleteFleet(ctx context.Context, id string) error
 	AttachPolicy(ctx context.Context, fleetID, policyID string, position *int, enabled bool) (server.Fleet, error)
@@ -26,14 +25,14 @@ type FleetStore interface {
 
 	CreatePolicy(ctx context.Context, p server.FleetPolicy) (made server.FleetPolicy, created bool, err error)
 	GetPolicy(ctx context.Context, id string) (server.FleetPolicy, error)
-	ListPolicies(ctx context.Context, kind server.PolicyType, after string, limit int) (page []server.FleetPolicy, more bool, err error)
+	ListPolicies(ctx context.Context, q prego.ListQuery) (page []server.FleetPolicy, next string, err error)
 	UpdatePolicy(ctx context.Context, id string, spec json.RawMessage) (server.FleetPolicy, error)
 	DeletePolicy(ctx context.Context, id string) error
 
 	FleetState(ctx context.Context, id string) (server.FleetState, error)
 	RequestFleetAction(ctx context.Context, r server.FleetActionRequest) (server.FleetAction, error)
 	GetFleetAction(ctx context.Context, fleetID string, seq int) (server.FleetAction, error)
-	ListFleetActions(ctx context.Context, fleetID string, before, limit int) (page []server.FleetAction, more bool, err error)
+	ListFleetActions(ctx context.Context, q prego.ListQuery) (page []server.FleetAction, next string, err error)
 	CancelFleetAction(ctx context.Context, fleetID string, seq int, by string) (server.FleetAction, error)
 }
 
@@ -44,48 +43,10 @@ type FleetRuns interface {
 	EnsureScaleFleet(ctx context.Context, fleetID string) error
 }
 
-func checkFleetPath(c echo.Context, id string, known ...string) error {
-	if err := onlyParameters(c, known...); err != nil {
-		return err
-	}
-	return server.ValidateFleetID(id)
-}
-
-func checkPolicyPath(c echo.Context, id string) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
-	return server.ValidatePolicyID(id)
-}
-
-// pageSize is a list's limit.
-func pageSize(limit *int) (int, error) {
-	switch {
-	case limit == nil:
-		return 50, nil
-	case *limit < 1 || *limit > 200:
-		return 0, prego.Invalid("limit", "must be 1 to 200")
-	}
-	return *limit, nil
-}
-
-func checkCursor(cursor *string, valid func(string) error) (string, error) {
-	if cursor == nil {
-		return "", nil
-	}
-	if valid(*cursor) != nil {
-		return "", prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
-	}
-	return *cursor, nil
-}
-
 // CreateFleet makes an empty fleet.
 func (a *API) CreateFleet(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	var in server.CreateFleetRequest
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := in.Validate(); err != nil {
@@ -112,59 +73,23 @@ func madeOrMet(created bool) int {
 }
 
 // ListFleets shows a page of fleets.
-func (a *API) ListFleets(c echo.Context, p ListFleetsParams) error {
-	if err := onlyParameters(c, "role", "limit", "cursor"); err != nil {
-		return err
-	}
-	limit, err := pageSize(p.Limit)
-	if err != nil {
-		return err
-	}
-	after, err := checkCursor(p.Cursor, server.ValidateFleetID)
-	if err != nil {
-		return err
-	}
-	var role prego.Role
-	if p.Role != nil {
-		if role = prego.Role(*p.Role); !role.Valid() {
-			return prego.Invalid("role", "must be one of app, db-shard, redis-pool, node")
-		}
-	}
-	fleets, more, err := a.d.Fleets.ListFleets(c.Request().Context(), role, after, limit)
-	if err != nil {
-		return err
-	}
-	out := ServerFleetPage{Fleets: []ServerFleet{}}
-	for _, f := range fleets {
+func (a *API) ListFleets(c echo.Context, _ ListFleetsParams) error {
+	return list(c, "fleets", a.d.Fleets.ListFleets, func(f server.Fleet) ServerFleet {
 		v := a.fleetView(f)
 		v.Policies = nil
-		out.Fleets = append(out.Fleets, v)
-	}
-	if more {
-		out.NextCursor = &out.Fleets[len(out.Fleets)-1].FleetId
-	}
-	return c.JSON(http.StatusOK, out)
+		return v
+	})
 }
 
 // GetFleet shows a fleet.
 func (a *API) GetFleet(c echo.Context, id FleetID) error {
-	if err := checkFleetPath(c, id); err != nil {
-		return err
-	}
-	f, err := a.d.Fleets.GetFleet(c.Request().Context(), id)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, a.fleetView(f))
+	return show(c, a.d.Fleets.GetFleet, id, a.fleetView)
 }
 
 // UpdateFleet changes a fleet.
 func (a *API) UpdateFleet(c echo.Context, id FleetID) error {
-	if err := checkFleetPath(c, id); err != nil {
-		return err
-	}
 	var in server.UpdateFleetRequest
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	ctx := c.Request().Context()
@@ -189,28 +114,16 @@ func (a *API) UpdateFleet(c echo.Context, id FleetID) error {
 
 // DeleteFleet forgets an empty fleet.
 func (a *API) DeleteFleet(c echo.Context, id FleetID) error {
-	if err := checkFleetPath(c, id); err != nil {
-		return err
-	}
-	if err := a.d.Fleets.DeleteFleet(c.Request().Context(), id); err != nil {
-		return err
-	}
-	return c.NoContent(http.StatusNoContent)
+	return gone(c, a.d.Fleets.DeleteFleet(c.Request().Context(), id))
 }
 
 // AttachPolicy gives a fleet a policy.
 func (a *API) AttachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
-	if err := checkFleetPath(c, id); err != nil {
-		return err
-	}
-	if err := server.ValidatePolicyID(policy); err != nil {
-		return err
-	}
 	in := struct {
 		Position *int  `json:"position"`
 		Enabled  *bool `json:"enabled"`
 	}{}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if in.Position != nil && (*in.Position < 1 || *in.Position > 1_000_000) {
@@ -225,32 +138,17 @@ func (a *API) AttachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
 
 // DetachPolicy takes a policy from a fleet.
 func (a *API) DetachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
-	if err := checkFleetPath(c, id); err != nil {
-		return err
-	}
-	if err := server.ValidatePolicyID(policy); err != nil {
-		return err
-	}
-	if err := a.d.Fleets.DetachPolicy(c.Request().Context(), id, policy); err != nil {
-		return err
-	}
-	return c.NoContent(http.StatusNoContent)
+	return gone(c, a.d.Fleets.DetachPolicy(c.Request().Context(), id, policy))
 }
 
 // CreatePolicy makes a policy.
 func (a *API) CreatePolicy(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	var in struct {
 		PolicyID string            `json:"policy_id"`
 		Type     server.PolicyType `json:"type"`
 		Spec     json.RawMessage   `json:"spec"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
-		return err
-	}
-	if err := server.ValidatePolicyID(in.PolicyID); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	spec, err := scale.ParsePolicy(in.Type, in.Spec)
@@ -265,61 +163,21 @@ func (a *API) CreatePolicy(c echo.Context) error {
 }
 
 // ListPolicies shows a page of policies.
-func (a *API) ListPolicies(c echo.Context, p ListPoliciesParams) error {
-	if err := onlyParameters(c, "type", "limit", "cursor"); err != nil {
-		return err
-	}
-	limit, err := pageSize(p.Limit)
-	if err != nil {
-		return err
-	}
-	after, err := checkCursor(p.Cursor, server.ValidatePolicyID)
-	if err != nil {
-		return err
-	}
-	var kind server.PolicyType
-	if p.Type != nil {
-		switch kind = server.PolicyType(*p.Type); kind {
-		case server.PolicyScaling, server.PolicyRegionPlacement, server.PolicyDeletion:
-		default:
-			return prego.Invalid("type", "must be scaling, region_placement or deletion")
-		}
-	}
-	policies, more, err := a.d.Fleets.ListPolicies(c.Request().Context(), kind, after, limit)
-	if err != nil {
-		return err
-	}
-	out := PolicyPage{Policies: []Policy{}}
-	for _, v := range policies {
-		out.Policies = append(out.Policies, policyView(v))
-	}
-	if more {
-		out.NextCursor = &out.Policies[len(out.Policies)-1].PolicyId
-	}
-	return c.JSON(http.StatusOK, out)
+func (a *API) ListPolicies(c echo.Context, _ ListPoliciesParams) error {
+	return list(c, "policies", a.d.Fleets.ListPolicies, policyView)
 }
 
 // GetPolicy shows a policy.
 func (a *API) GetPolicy(c echo.Context, id PolicyID) error {
-	if err := checkPolicyPath(c, id); err != nil {
-		return err
-	}
-	p, err := a.d.Fleets.GetPolicy(c.Request().Context(), id)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, policyView(p))
+	return show(c, a.d.Fleets.GetPolicy, id, policyView)
 }
 
 // PutPolicy changes what a policy says.
 func (a *API) PutPolicy(c echo.Context, id PolicyID) error {
-	if err := checkPolicyPath(c, id); err != nil {
-		return err
-	}
 	var in struct {
 		Spec json.RawMessage `json:"spec"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	ctx := c.Request().Context()
@@ -339,20 +197,11 @@ func (a *API) PutPolicy(c echo.Context, id PolicyID) error {
 
 // DeletePolicy deletes a policy that no fleet has.
 func (a *API) DeletePolicy(c echo.Context, id PolicyID) error {
-	if err := checkPolicyPath(c, id); err != nil {
-		return err
-	}
-	if err := a.d.Fleets.DeletePolicy(c.Request().Context(), id); err != nil {
-		return err
-	}
-	return c.NoContent(http.StatusNoContent)
+	return gone(c, a.d.Fleets.DeletePolicy(c.Request().Context(), id))
 }
 
 // CreateFleetAction queues an action, or shows what it would do.
 func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionParams) error {
-	if err := checkFleetPath(c, id, "dry_run"); err != nil {
-		return err
-	}
 	key := ""
 	if p.IdempotencyKey != nil {
 		key = *p.IdempotencyKey
@@ -364,7 +213,7 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 		Action server.FleetActionKind `json:"action"`
 		Inputs json.RawMessage        `json:"inputs"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	inputs, err := scale.ParseInputs(in.Action, in.Inputs, true)
@@ -417,54 +266,12 @@ func (a *API) planFleetAction(c echo.Context, id string, act server.FleetAction)
 }
 
 // ListFleetActions shows a page of a fleet's actions.
-func (a *API) ListFleetActions(c echo.Context, id FleetID, p ListFleetActionsParams) error {
-	if err := checkFleetPath(c, id, "limit", "cursor"); err != nil {
-		return err
-	}
-	limit, err := pageSize(p.Limit)
-	if err != nil {
-		return err
-	}
-	before := 0
-	if p.Cursor != nil {
-		if before, err = strconv.Atoi(*p.Cursor); err != nil || before < 1 || before > 1<<31-1 {
-			return prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
-		}
-	}
-	ctx := c.Request().Context()
-	if _, err := a.d.Fleets.GetFleet(ctx, id); err != nil {
-		return err
-	}
-	actions, more, err := a.d.Fleets.ListFleetActions(ctx, id, before, limit)
-	if err != nil {
-		return err
-	}
-	out := FleetActionPage{Actions: []FleetAction{}}
-	for _, v := range actions {
-		out.Actions = append(out.Actions, a.actionView(v))
-	}
-	if more {
-		next := strconv.Itoa(actions[len(actions)-1].Seq)
-		out.NextCursor = &next
-	}
-	return c.JSON(http.StatusOK, out)
-}
-
-func checkSeq(seq int) error {
-	if seq < 1 || seq > 1<<31-1 {
-		return prego.Invalid("seq", "must be the number of an action")
-	}
-	return nil
+func (a *API) ListFleetActions(c echo.Context, id FleetID, _ ListFleetActionsParams) error {
+	return within(c, a.d.Fleets.GetFleet, "actions", a.d.Fleets.ListFleetActions, a.actionView, "fleet_id", id)
 }
 
 // GetFleetAction shows an action with each of its steps.
 func (a *API) GetFleetAction(c echo.Context, id FleetID, seq ActionSeq) error {
-	if err := checkFleetPath(c, id); err != nil {
-		return err
-	}
-	if err := checkSeq(seq); err != nil {
-		return err
-	}
 	act, err := a.d.Fleets.GetFleetAction(c.Request().Context(), id, seq)
 	if err != nil {
 		return err
@@ -483,12 +290,6 @@ func (a *API) GetFleetAction(c echo.Context, id FleetID, seq ActionSeq) error {
 
 // CancelFleetAction ends an action that waits, or what is left of one.
 func (a *API) CancelFleetAction(c echo.Context, id FleetID, seq ActionSeq) error {
-	if err := checkFleetPath(c, id); err != nil {
-		return err
-	}
-	if err := checkSeq(seq); err != nil {
-		return err
-	}
 	act, err := a.d.Fleets.CancelFleetAction(c.Request().Context(), id, seq, caller(c).Subject)
 	if err != nil {
 		return err

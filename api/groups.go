@@ -17,11 +17,11 @@ import (
 type GroupStore interface {
 	CreateGroup(ctx context.Context, id, envID string, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error)
 	GetGroup(ctx context.Context, id string) (workload.Group, error)
-	ListGroups(ctx context.Context, envID, after string, limit int) (page []workload.Group, more bool, err error)
+	ListGroups(ctx context.Context, q prego.ListQuery) (page []workload.Group, next string, err error)
 	ScaleGroup(ctx context.Context, id string, replicas int, by string) (workload.Group, error)
 	DeployGroup(ctx context.Context, id string, spec workload.Spec, by string) (workload.Group, error)
 	DeleteGroup(ctx context.Context, id, by string) (workload.Group, error)
-	ListInstances(ctx context.Context, groupID string, before int64, limit int, stopped bool) (page []workload.Instance, more bool, err error)
+	ListInstances(ctx context.Context, q prego.ListQuery) (page []workload.Instance, next string, err error)
 	GetInstance(ctx context.Context, id string) (workload.Instance, error)
 }
 
@@ -36,13 +36,6 @@ func newGroupID() string {
 	return workload.NewGroupID(hex.EncodeToString(id[10:]))
 }
 
-func checkGroupPath(c echo.Context, id string, known ...string) error {
-	if err := onlyParameters(c, known...); err != nil {
-		return err
-	}
-	return workload.ValidateGroupID(id)
-}
-
 // wake has a change of a group carried out.
 func (a *API) wake(c echo.Context, groupID, orgID string) {
 	ctx, cancel := startContext(c)
@@ -54,14 +47,8 @@ func (a *API) wake(c echo.Context, groupID, orgID string) {
 
 // CreateGroup makes a process group.
 func (a *API) CreateGroup(c echo.Context, envID string) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
-	if err := workload.ValidateGroupEnv(envID); err != nil {
-		return err
-	}
 	var in workload.CreateGroupRequest
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := in.Validate(); err != nil {
@@ -76,56 +63,26 @@ func (a *API) CreateGroup(c echo.Context, envID string) error {
 }
 
 // ListGroups shows a page of an environment's groups.
-func (a *API) ListGroups(c echo.Context, envID string, p ListGroupsParams) error {
-	if err := onlyParameters(c, "limit", "cursor"); err != nil {
-		return err
-	}
-	if err := workload.ValidateGroupEnv(envID); err != nil {
-		return err
-	}
-	limit, err := pageSize(p.Limit)
-	if err != nil {
-		return err
-	}
-	after, err := checkCursor(p.Cursor, workload.ValidateGroupName)
-	if err != nil {
-		return err
-	}
-	groups, more, err := a.d.Groups.ListGroups(c.Request().Context(), envID, after, limit)
-	if err != nil {
-		return err
-	}
-	out := GroupPage{Groups: []ProcessGroup{}}
-	for _, g := range groups {
-		out.Groups = append(out.Groups, a.groupView(g))
-	}
-	if more {
-		out.NextCursor = &out.Groups[len(out.Groups)-1].Name
-	}
-	return c.JSON(http.StatusOK, out)
+func (a *API) ListGroups(c echo.Context, env EnvInPath, _ ListGroupsParams) error {
+	return within(c, a.d.Quotas.GetEnv, "groups", a.d.Groups.ListGroups, a.groupView, "env_id", env)
+}
+
+// ListAllGroups shows a page of the process groups of all envs.
+func (a *API) ListAllGroups(c echo.Context, _ ListAllGroupsParams) error {
+	return list(c, "groups", a.d.Groups.ListGroups, a.groupView)
 }
 
 // GetGroup shows a process group.
 func (a *API) GetGroup(c echo.Context, id GroupID) error {
-	if err := checkGroupPath(c, id); err != nil {
-		return err
-	}
-	g, err := a.d.Groups.GetGroup(c.Request().Context(), id)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, a.groupView(g))
+	return show(c, a.d.Groups.GetGroup, id, a.groupView)
 }
 
 // ScaleGroup sets how many instances a group has.
 func (a *API) ScaleGroup(c echo.Context, id GroupID) error {
-	if err := checkGroupPath(c, id); err != nil {
-		return err
-	}
 	var in struct {
 		Replicas *int `json:"replicas"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if in.Replicas == nil {
@@ -144,13 +101,10 @@ func (a *API) ScaleGroup(c echo.Context, id GroupID) error {
 
 // DeployGroup gives a group another release.
 func (a *API) DeployGroup(c echo.Context, id GroupID) error {
-	if err := checkGroupPath(c, id); err != nil {
-		return err
-	}
 	var in struct {
 		Spec *workload.Spec `json:"spec"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if in.Spec == nil {
@@ -169,9 +123,6 @@ func (a *API) DeployGroup(c echo.Context, id GroupID) error {
 
 // DeleteGroup deletes a group.
 func (a *API) DeleteGroup(c echo.Context, id GroupID) error {
-	if err := checkGroupPath(c, id); err != nil {
-		return err
-	}
 	g, err := a.d.Groups.DeleteGroup(c.Request().Context(), id, caller(c).Subject)
 	if err != nil {
 		return err
@@ -181,60 +132,17 @@ func (a *API) DeleteGroup(c echo.Context, id GroupID) error {
 }
 
 // ListInstances shows a page of a group's instances.
-func (a *API) ListInstances(c echo.Context, id GroupID, p ListInstancesParams) error {
-	if err := checkGroupPath(c, id, "stopped", "limit", "cursor"); err != nil {
-		return err
-	}
-	limit, err := pageSize(p.Limit)
-	if err != nil {
-		return err
-	}
-	var before int64
-	if p.Cursor != nil {
-		group, n, ok := workload.GroupOfInstance(*p.Cursor)
-		if !ok || group != id {
-			return prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
-		}
-		before = n
-	}
-	list, more, err := a.d.Groups.ListInstances(c.Request().Context(), id, before, limit, p.Stopped != nil && *p.Stopped)
-	if err != nil {
-		return err
-	}
-	out := InstancePage{Instances: []Instance{}}
-	for _, i := range list {
-		out.Instances = append(out.Instances, instanceView(i))
-	}
-	if more {
-		out.NextCursor = &out.Instances[len(out.Instances)-1].InstanceId
-	}
-	return c.JSON(http.StatusOK, out)
-}
-
-func checkInstancePath(c echo.Context, id string, known ...string) error {
-	if err := onlyParameters(c, known...); err != nil {
-		return err
-	}
-	return workload.ValidateInstanceID(id)
+func (a *API) ListInstances(c echo.Context, id GroupID, _ ListInstancesParams) error {
+	return within(c, a.d.Groups.GetGroup, "instances", a.d.Groups.ListInstances, instanceView, "group_id", id)
 }
 
 // GetInstance shows an instance.
 func (a *API) GetInstance(c echo.Context, id InstanceID) error {
-	if err := checkInstancePath(c, id); err != nil {
-		return err
-	}
-	i, err := a.d.Groups.GetInstance(c.Request().Context(), id)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, instanceView(i))
+	return show(c, a.d.Groups.GetInstance, id, instanceView)
 }
 
 // InstanceLogs streams what an instance writes: its container is called as it is.
 func (a *API) InstanceLogs(c echo.Context, id InstanceID, p InstanceLogsParams) error {
-	if err := checkInstancePath(c, id, "tail", "follow"); err != nil {
-		return err
-	}
 	i, err := a.d.Groups.GetInstance(c.Request().Context(), id)
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 type ImageStore interface {
 	CreateGoldenImage(ctx context.Context, g server.GoldenImage) (server.GoldenImage, error)
 	GetGoldenImage(ctx context.Context, id string) (server.GoldenImage, error)
-	ListGoldenImages(ctx context.Context, deleted bool, after string, limit int) (page []server.GoldenImage, more bool, err error)
+	ListGoldenImages(ctx context.Context, q prego.ListQuery) (page []server.GoldenImage, next string, err error)
 	IsGoldenImage(ctx context.Context, provider prego.InfraProviderID, providerImageID string) (bool, error)
 	RequestImageDelete(ctx context.Context, id, by string) (server.GoldenImage, error)
 }
@@ -30,11 +30,8 @@ type ImageRuns interface {
 
 // BuildImage accepts the building of a golden image.
 func (a *API) BuildImage(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	var in server.BuildImageRequest
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	base, err := in.Validate(a.d.Catalog.Configured.Image)
@@ -69,48 +66,16 @@ func (a *API) startImage(c echo.Context, g server.GoldenImage) {
 
 // GetImage shows a golden image.
 func (a *API) GetImage(c echo.Context, id ImageID) error {
-	if err := checkImagePath(c, id); err != nil {
-		return err
-	}
-	g, err := a.d.Images.GetGoldenImage(c.Request().Context(), id)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, imageView(g))
+	return show(c, a.d.Images.GetGoldenImage, id, imageView)
 }
 
 // ListImages shows a page of golden images, newest first.
-func (a *API) ListImages(c echo.Context, p ListImagesParams) error {
-	if err := onlyParameters(c, "deleted", "limit", "cursor"); err != nil {
-		return err
-	}
-	limit, err := pageSize(p.Limit)
-	if err != nil {
-		return err
-	}
-	after, err := checkCursor(p.Cursor, server.ValidateImageID)
-	if err != nil {
-		return err
-	}
-	page, more, err := a.d.Images.ListGoldenImages(c.Request().Context(), p.Deleted != nil && *p.Deleted, after, limit)
-	if err != nil {
-		return err
-	}
-	out := GoldenImagePage{Images: []GoldenImage{}}
-	for _, g := range page {
-		out.Images = append(out.Images, imageView(g))
-	}
-	if more {
-		out.NextCursor = &out.Images[len(out.Images)-1].ImageId
-	}
-	return c.JSON(http.StatusOK, out)
+func (a *API) ListImages(c echo.Context, _ ListImagesParams) error {
+	return list(c, "images", a.d.Images.ListGoldenImages, imageView)
 }
 
 // DeleteImage deletes a golden image, or cancels its build.
 func (a *API) DeleteImage(c echo.Context, id ImageID) error {
-	if err := checkImagePath(c, id); err != nil {
-		return err
-	}
 	g, err := a.d.Images.RequestImageDelete(c.Request().Context(), id, caller(c).Subject)
 	if err != nil {
 		return err
@@ -128,13 +93,6 @@ func (a *API) DeleteImage(c echo.Context, id ImageID) error {
 	case server.ImageReady, server.ImageFailed, server.ImageDeleted:
 	}
 	return c.JSON(http.StatusAccepted, imageView(g))
-}
-
-func checkImagePath(c echo.Context, id string) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
-	return server.ValidateImageID(id)
 }
 
 func imageView(g server.GoldenImage) GoldenImage {

@@ -125,31 +125,31 @@ func (e CommandKind) Valid() bool {
 
 // Defines values for ContainerDriftKind.
 const (
-	Changed    ContainerDriftKind = "changed"
-	Looping    ContainerDriftKind = "looping"
-	Missing    ContainerDriftKind = "missing"
-	Outdated   ContainerDriftKind = "outdated"
-	Stopped    ContainerDriftKind = "stopped"
-	Undeclared ContainerDriftKind = "undeclared"
-	Unhealthy  ContainerDriftKind = "unhealthy"
+	ContainerDriftKindChanged    ContainerDriftKind = "changed"
+	ContainerDriftKindLooping    ContainerDriftKind = "looping"
+	ContainerDriftKindMissing    ContainerDriftKind = "missing"
+	ContainerDriftKindOutdated   ContainerDriftKind = "outdated"
+	ContainerDriftKindStopped    ContainerDriftKind = "stopped"
+	ContainerDriftKindUndeclared ContainerDriftKind = "undeclared"
+	ContainerDriftKindUnhealthy  ContainerDriftKind = "unhealthy"
 )
 
 // Valid indicates whether the value is a known member of the ContainerDriftKind enum.
 func (e ContainerDriftKind) Valid() bool {
 	switch e {
-	case Changed:
+	case ContainerDriftKindChanged:
 		return true
-	case Looping:
+	case ContainerDriftKindLooping:
 		return true
-	case Missing:
+	case ContainerDriftKindMissing:
 		return true
-	case Outdated:
+	case ContainerDriftKindOutdated:
 		return true
-	case Stopped:
+	case ContainerDriftKindStopped:
 		return true
-	case Undeclared:
+	case ContainerDriftKindUndeclared:
 		return true
-	case Unhealthy:
+	case ContainerDriftKindUnhealthy:
 		return true
 	default:
 		return false
@@ -782,6 +782,7 @@ func (e Region) Valid() bool {
 
 // Defines values for ResourceStatus.
 const (
+	ResourceStatusDeleted   ResourceStatus = "deleted"
 	ResourceStatusFailed    ResourceStatus = "failed"
 	ResourceStatusPending   ResourceStatus = "pending"
 	ResourceStatusReady     ResourceStatus = "ready"
@@ -791,6 +792,8 @@ const (
 // Valid indicates whether the value is a known member of the ResourceStatus enum.
 func (e ResourceStatus) Valid() bool {
 	switch e {
+	case ResourceStatusDeleted:
+		return true
 	case ResourceStatusFailed:
 		return true
 	case ResourceStatusPending:
@@ -993,6 +996,54 @@ func (e TenantStorageLevel) Valid() bool {
 	}
 }
 
+// Defines values for ListAppsParamsSort.
+const (
+	ListAppsParamsSortCreatedAt      ListAppsParamsSort = "created_at"
+	ListAppsParamsSortMinusCreatedAt ListAppsParamsSort = "-created_at"
+	ListAppsParamsSortMinusName      ListAppsParamsSort = "-name"
+	ListAppsParamsSortName           ListAppsParamsSort = "name"
+)
+
+// Valid indicates whether the value is a known member of the ListAppsParamsSort enum.
+func (e ListAppsParamsSort) Valid() bool {
+	switch e {
+	case ListAppsParamsSortCreatedAt:
+		return true
+	case ListAppsParamsSortMinusCreatedAt:
+		return true
+	case ListAppsParamsSortMinusName:
+		return true
+	case ListAppsParamsSortName:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListEnvsParamsSort.
+const (
+	ListEnvsParamsSortCreatedAt      ListEnvsParamsSort = "created_at"
+	ListEnvsParamsSortMinusCreatedAt ListEnvsParamsSort = "-created_at"
+	ListEnvsParamsSortMinusName      ListEnvsParamsSort = "-name"
+	ListEnvsParamsSortName           ListEnvsParamsSort = "name"
+)
+
+// Valid indicates whether the value is a known member of the ListEnvsParamsSort enum.
+func (e ListEnvsParamsSort) Valid() bool {
+	switch e {
+	case ListEnvsParamsSortCreatedAt:
+		return true
+	case ListEnvsParamsSortMinusCreatedAt:
+		return true
+	case ListEnvsParamsSortMinusName:
+		return true
+	case ListEnvsParamsSortName:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for GetCatalogParamsProvider.
 const (
 	Hetzner GetCatalogParamsProvider = "hetzner"
@@ -1002,6 +1053,597 @@ const (
 func (e GetCatalogParamsProvider) Valid() bool {
 	switch e {
 	case Hetzner:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllEnvsParamsSort.
+const (
+	ListAllEnvsParamsSortCreatedAt      ListAllEnvsParamsSort = "created_at"
+	ListAllEnvsParamsSortMinusCreatedAt ListAllEnvsParamsSort = "-created_at"
+	ListAllEnvsParamsSortMinusName      ListAllEnvsParamsSort = "-name"
+	ListAllEnvsParamsSortName           ListAllEnvsParamsSort = "name"
+)
+
+// Valid indicates whether the value is a known member of the ListAllEnvsParamsSort enum.
+func (e ListAllEnvsParamsSort) Valid() bool {
+	switch e {
+	case ListAllEnvsParamsSortCreatedAt:
+		return true
+	case ListAllEnvsParamsSortMinusCreatedAt:
+		return true
+	case ListAllEnvsParamsSortMinusName:
+		return true
+	case ListAllEnvsParamsSortName:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListGroupsParamsStatus.
+const (
+	ListGroupsParamsStatusPending       ListGroupsParamsStatus = "pending"
+	ListGroupsParamsStatusRunning       ListGroupsParamsStatus = "running"
+	ListGroupsParamsStatusStopped       ListGroupsParamsStatus = "stopped"
+	ListGroupsParamsStatusUnschedulable ListGroupsParamsStatus = "unschedulable"
+)
+
+// Valid indicates whether the value is a known member of the ListGroupsParamsStatus enum.
+func (e ListGroupsParamsStatus) Valid() bool {
+	switch e {
+	case ListGroupsParamsStatusPending:
+		return true
+	case ListGroupsParamsStatusRunning:
+		return true
+	case ListGroupsParamsStatusStopped:
+		return true
+	case ListGroupsParamsStatusUnschedulable:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListGroupsParamsSort.
+const (
+	ListGroupsParamsSortCreatedAt      ListGroupsParamsSort = "created_at"
+	ListGroupsParamsSortMinusCreatedAt ListGroupsParamsSort = "-created_at"
+	ListGroupsParamsSortMinusName      ListGroupsParamsSort = "-name"
+	ListGroupsParamsSortMinusUpdatedAt ListGroupsParamsSort = "-updated_at"
+	ListGroupsParamsSortName           ListGroupsParamsSort = "name"
+	ListGroupsParamsSortUpdatedAt      ListGroupsParamsSort = "updated_at"
+)
+
+// Valid indicates whether the value is a known member of the ListGroupsParamsSort enum.
+func (e ListGroupsParamsSort) Valid() bool {
+	switch e {
+	case ListGroupsParamsSortCreatedAt:
+		return true
+	case ListGroupsParamsSortMinusCreatedAt:
+		return true
+	case ListGroupsParamsSortMinusName:
+		return true
+	case ListGroupsParamsSortMinusUpdatedAt:
+		return true
+	case ListGroupsParamsSortName:
+		return true
+	case ListGroupsParamsSortUpdatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListRoutesParamsSort.
+const (
+	ListRoutesParamsSortCreatedAt      ListRoutesParamsSort = "created_at"
+	ListRoutesParamsSortHostname       ListRoutesParamsSort = "hostname"
+	ListRoutesParamsSortMinusCreatedAt ListRoutesParamsSort = "-created_at"
+	ListRoutesParamsSortMinusHostname  ListRoutesParamsSort = "-hostname"
+)
+
+// Valid indicates whether the value is a known member of the ListRoutesParamsSort enum.
+func (e ListRoutesParamsSort) Valid() bool {
+	switch e {
+	case ListRoutesParamsSortCreatedAt:
+		return true
+	case ListRoutesParamsSortHostname:
+		return true
+	case ListRoutesParamsSortMinusCreatedAt:
+		return true
+	case ListRoutesParamsSortMinusHostname:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListFleetsParamsSort.
+const (
+	ListFleetsParamsSortCreatedAt      ListFleetsParamsSort = "created_at"
+	ListFleetsParamsSortFleetId        ListFleetsParamsSort = "fleet_id"
+	ListFleetsParamsSortMinusCreatedAt ListFleetsParamsSort = "-created_at"
+	ListFleetsParamsSortMinusFleetId   ListFleetsParamsSort = "-fleet_id"
+)
+
+// Valid indicates whether the value is a known member of the ListFleetsParamsSort enum.
+func (e ListFleetsParamsSort) Valid() bool {
+	switch e {
+	case ListFleetsParamsSortCreatedAt:
+		return true
+	case ListFleetsParamsSortFleetId:
+		return true
+	case ListFleetsParamsSortMinusCreatedAt:
+		return true
+	case ListFleetsParamsSortMinusFleetId:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListFleetActionsParamsStatus.
+const (
+	ListFleetActionsParamsStatusCancelled ListFleetActionsParamsStatus = "cancelled"
+	ListFleetActionsParamsStatusFailed    ListFleetActionsParamsStatus = "failed"
+	ListFleetActionsParamsStatusQueued    ListFleetActionsParamsStatus = "queued"
+	ListFleetActionsParamsStatusRunning   ListFleetActionsParamsStatus = "running"
+	ListFleetActionsParamsStatusSucceeded ListFleetActionsParamsStatus = "succeeded"
+)
+
+// Valid indicates whether the value is a known member of the ListFleetActionsParamsStatus enum.
+func (e ListFleetActionsParamsStatus) Valid() bool {
+	switch e {
+	case ListFleetActionsParamsStatusCancelled:
+		return true
+	case ListFleetActionsParamsStatusFailed:
+		return true
+	case ListFleetActionsParamsStatusQueued:
+		return true
+	case ListFleetActionsParamsStatusRunning:
+		return true
+	case ListFleetActionsParamsStatusSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListFleetActionsParamsSort.
+const (
+	ListFleetActionsParamsSortCreatedAt      ListFleetActionsParamsSort = "created_at"
+	ListFleetActionsParamsSortMinusCreatedAt ListFleetActionsParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListFleetActionsParamsSort enum.
+func (e ListFleetActionsParamsSort) Valid() bool {
+	switch e {
+	case ListFleetActionsParamsSortCreatedAt:
+		return true
+	case ListFleetActionsParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllGroupsParamsStatus.
+const (
+	ListAllGroupsParamsStatusPending       ListAllGroupsParamsStatus = "pending"
+	ListAllGroupsParamsStatusRunning       ListAllGroupsParamsStatus = "running"
+	ListAllGroupsParamsStatusStopped       ListAllGroupsParamsStatus = "stopped"
+	ListAllGroupsParamsStatusUnschedulable ListAllGroupsParamsStatus = "unschedulable"
+)
+
+// Valid indicates whether the value is a known member of the ListAllGroupsParamsStatus enum.
+func (e ListAllGroupsParamsStatus) Valid() bool {
+	switch e {
+	case ListAllGroupsParamsStatusPending:
+		return true
+	case ListAllGroupsParamsStatusRunning:
+		return true
+	case ListAllGroupsParamsStatusStopped:
+		return true
+	case ListAllGroupsParamsStatusUnschedulable:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAllGroupsParamsSort.
+const (
+	ListAllGroupsParamsSortCreatedAt      ListAllGroupsParamsSort = "created_at"
+	ListAllGroupsParamsSortMinusCreatedAt ListAllGroupsParamsSort = "-created_at"
+	ListAllGroupsParamsSortMinusName      ListAllGroupsParamsSort = "-name"
+	ListAllGroupsParamsSortMinusUpdatedAt ListAllGroupsParamsSort = "-updated_at"
+	ListAllGroupsParamsSortName           ListAllGroupsParamsSort = "name"
+	ListAllGroupsParamsSortUpdatedAt      ListAllGroupsParamsSort = "updated_at"
+)
+
+// Valid indicates whether the value is a known member of the ListAllGroupsParamsSort enum.
+func (e ListAllGroupsParamsSort) Valid() bool {
+	switch e {
+	case ListAllGroupsParamsSortCreatedAt:
+		return true
+	case ListAllGroupsParamsSortMinusCreatedAt:
+		return true
+	case ListAllGroupsParamsSortMinusName:
+		return true
+	case ListAllGroupsParamsSortMinusUpdatedAt:
+		return true
+	case ListAllGroupsParamsSortName:
+		return true
+	case ListAllGroupsParamsSortUpdatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListInstancesParamsState.
+const (
+	ListInstancesParamsStateBooting  ListInstancesParamsState = "booting"
+	ListInstancesParamsStateDraining ListInstancesParamsState = "draining"
+	ListInstancesParamsStateFailed   ListInstancesParamsState = "failed"
+	ListInstancesParamsStateRunning  ListInstancesParamsState = "running"
+	ListInstancesParamsStateStopped  ListInstancesParamsState = "stopped"
+)
+
+// Valid indicates whether the value is a known member of the ListInstancesParamsState enum.
+func (e ListInstancesParamsState) Valid() bool {
+	switch e {
+	case ListInstancesParamsStateBooting:
+		return true
+	case ListInstancesParamsStateDraining:
+		return true
+	case ListInstancesParamsStateFailed:
+		return true
+	case ListInstancesParamsStateRunning:
+		return true
+	case ListInstancesParamsStateStopped:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListInstancesParamsSort.
+const (
+	ListInstancesParamsSortCreatedAt      ListInstancesParamsSort = "created_at"
+	ListInstancesParamsSortMinusCreatedAt ListInstancesParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListInstancesParamsSort enum.
+func (e ListInstancesParamsSort) Valid() bool {
+	switch e {
+	case ListInstancesParamsSortCreatedAt:
+		return true
+	case ListInstancesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListImagesParamsStatus.
+const (
+	ListImagesParamsStatusBuilding  ListImagesParamsStatus = "building"
+	ListImagesParamsStatusDeleted   ListImagesParamsStatus = "deleted"
+	ListImagesParamsStatusDeleting  ListImagesParamsStatus = "deleting"
+	ListImagesParamsStatusFailed    ListImagesParamsStatus = "failed"
+	ListImagesParamsStatusReady     ListImagesParamsStatus = "ready"
+	ListImagesParamsStatusVerifying ListImagesParamsStatus = "verifying"
+)
+
+// Valid indicates whether the value is a known member of the ListImagesParamsStatus enum.
+func (e ListImagesParamsStatus) Valid() bool {
+	switch e {
+	case ListImagesParamsStatusBuilding:
+		return true
+	case ListImagesParamsStatusDeleted:
+		return true
+	case ListImagesParamsStatusDeleting:
+		return true
+	case ListImagesParamsStatusFailed:
+		return true
+	case ListImagesParamsStatusReady:
+		return true
+	case ListImagesParamsStatusVerifying:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListImagesParamsSort.
+const (
+	ListImagesParamsSortCreatedAt      ListImagesParamsSort = "created_at"
+	ListImagesParamsSortMinusCreatedAt ListImagesParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListImagesParamsSort enum.
+func (e ListImagesParamsSort) Valid() bool {
+	switch e {
+	case ListImagesParamsSortCreatedAt:
+		return true
+	case ListImagesParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListOrgsParamsSort.
+const (
+	ListOrgsParamsSortCreatedAt      ListOrgsParamsSort = "created_at"
+	ListOrgsParamsSortMinusCreatedAt ListOrgsParamsSort = "-created_at"
+	ListOrgsParamsSortMinusOrgId     ListOrgsParamsSort = "-org_id"
+	ListOrgsParamsSortOrgId          ListOrgsParamsSort = "org_id"
+)
+
+// Valid indicates whether the value is a known member of the ListOrgsParamsSort enum.
+func (e ListOrgsParamsSort) Valid() bool {
+	switch e {
+	case ListOrgsParamsSortCreatedAt:
+		return true
+	case ListOrgsParamsSortMinusCreatedAt:
+		return true
+	case ListOrgsParamsSortMinusOrgId:
+		return true
+	case ListOrgsParamsSortOrgId:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListOrgEventsParamsSort.
+const (
+	At      ListOrgEventsParamsSort = "at"
+	MinusAt ListOrgEventsParamsSort = "-at"
+)
+
+// Valid indicates whether the value is a known member of the ListOrgEventsParamsSort enum.
+func (e ListOrgEventsParamsSort) Valid() bool {
+	switch e {
+	case At:
+		return true
+	case MinusAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListPlacementPoolsParamsSort.
+const (
+	ListPlacementPoolsParamsSortCreatedAt      ListPlacementPoolsParamsSort = "created_at"
+	ListPlacementPoolsParamsSortMinusCreatedAt ListPlacementPoolsParamsSort = "-created_at"
+	ListPlacementPoolsParamsSortMinusName      ListPlacementPoolsParamsSort = "-name"
+	ListPlacementPoolsParamsSortName           ListPlacementPoolsParamsSort = "name"
+)
+
+// Valid indicates whether the value is a known member of the ListPlacementPoolsParamsSort enum.
+func (e ListPlacementPoolsParamsSort) Valid() bool {
+	switch e {
+	case ListPlacementPoolsParamsSortCreatedAt:
+		return true
+	case ListPlacementPoolsParamsSortMinusCreatedAt:
+		return true
+	case ListPlacementPoolsParamsSortMinusName:
+		return true
+	case ListPlacementPoolsParamsSortName:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListPoliciesParamsSort.
+const (
+	ListPoliciesParamsSortCreatedAt      ListPoliciesParamsSort = "created_at"
+	ListPoliciesParamsSortMinusCreatedAt ListPoliciesParamsSort = "-created_at"
+	ListPoliciesParamsSortMinusPolicyId  ListPoliciesParamsSort = "-policy_id"
+	ListPoliciesParamsSortPolicyId       ListPoliciesParamsSort = "policy_id"
+)
+
+// Valid indicates whether the value is a known member of the ListPoliciesParamsSort enum.
+func (e ListPoliciesParamsSort) Valid() bool {
+	switch e {
+	case ListPoliciesParamsSortCreatedAt:
+		return true
+	case ListPoliciesParamsSortMinusCreatedAt:
+		return true
+	case ListPoliciesParamsSortMinusPolicyId:
+		return true
+	case ListPoliciesParamsSortPolicyId:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListScalingEventsParamsTrigger.
+const (
+	ListScalingEventsParamsTriggerScaleOutRequired ListScalingEventsParamsTrigger = "scale_out_required"
+	ListScalingEventsParamsTriggerThreshold        ListScalingEventsParamsTrigger = "threshold"
+	ListScalingEventsParamsTriggerWarmPool         ListScalingEventsParamsTrigger = "warm_pool"
+)
+
+// Valid indicates whether the value is a known member of the ListScalingEventsParamsTrigger enum.
+func (e ListScalingEventsParamsTrigger) Valid() bool {
+	switch e {
+	case ListScalingEventsParamsTriggerScaleOutRequired:
+		return true
+	case ListScalingEventsParamsTriggerThreshold:
+		return true
+	case ListScalingEventsParamsTriggerWarmPool:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListScalingEventsParamsSort.
+const (
+	ListScalingEventsParamsSortCreatedAt      ListScalingEventsParamsSort = "created_at"
+	ListScalingEventsParamsSortMinusCreatedAt ListScalingEventsParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListScalingEventsParamsSort enum.
+func (e ListScalingEventsParamsSort) Valid() bool {
+	switch e {
+	case ListScalingEventsParamsSortCreatedAt:
+		return true
+	case ListScalingEventsParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListServersParamsSort.
+const (
+	ListServersParamsSortCreatedAt      ListServersParamsSort = "created_at"
+	ListServersParamsSortMinusCreatedAt ListServersParamsSort = "-created_at"
+	ListServersParamsSortMinusServerId  ListServersParamsSort = "-server_id"
+	ListServersParamsSortMinusUpdatedAt ListServersParamsSort = "-updated_at"
+	ListServersParamsSortServerId       ListServersParamsSort = "server_id"
+	ListServersParamsSortUpdatedAt      ListServersParamsSort = "updated_at"
+)
+
+// Valid indicates whether the value is a known member of the ListServersParamsSort enum.
+func (e ListServersParamsSort) Valid() bool {
+	switch e {
+	case ListServersParamsSortCreatedAt:
+		return true
+	case ListServersParamsSortMinusCreatedAt:
+		return true
+	case ListServersParamsSortMinusServerId:
+		return true
+	case ListServersParamsSortMinusUpdatedAt:
+		return true
+	case ListServersParamsSortServerId:
+		return true
+	case ListServersParamsSortUpdatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListCommandsParamsSort.
+const (
+	MinusRequestedAt ListCommandsParamsSort = "-requested_at"
+	RequestedAt      ListCommandsParamsSort = "requested_at"
+)
+
+// Valid indicates whether the value is a known member of the ListCommandsParamsSort enum.
+func (e ListCommandsParamsSort) Valid() bool {
+	switch e {
+	case MinusRequestedAt:
+		return true
+	case RequestedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListTenantsParamsSort.
+const (
+	ListTenantsParamsSortCreatedAt      ListTenantsParamsSort = "created_at"
+	ListTenantsParamsSortMinusCreatedAt ListTenantsParamsSort = "-created_at"
+	ListTenantsParamsSortMinusSlug      ListTenantsParamsSort = "-slug"
+	ListTenantsParamsSortMinusUpdatedAt ListTenantsParamsSort = "-updated_at"
+	ListTenantsParamsSortSlug           ListTenantsParamsSort = "slug"
+	ListTenantsParamsSortUpdatedAt      ListTenantsParamsSort = "updated_at"
+)
+
+// Valid indicates whether the value is a known member of the ListTenantsParamsSort enum.
+func (e ListTenantsParamsSort) Valid() bool {
+	switch e {
+	case ListTenantsParamsSortCreatedAt:
+		return true
+	case ListTenantsParamsSortMinusCreatedAt:
+		return true
+	case ListTenantsParamsSortMinusSlug:
+		return true
+	case ListTenantsParamsSortMinusUpdatedAt:
+		return true
+	case ListTenantsParamsSortSlug:
+		return true
+	case ListTenantsParamsSortUpdatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListRestoresParamsSort.
+const (
+	ListRestoresParamsSortCreatedAt      ListRestoresParamsSort = "created_at"
+	ListRestoresParamsSortMinusCreatedAt ListRestoresParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListRestoresParamsSort enum.
+func (e ListRestoresParamsSort) Valid() bool {
+	switch e {
+	case ListRestoresParamsSortCreatedAt:
+		return true
+	case ListRestoresParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListSnapshotsParamsSort.
+const (
+	ListSnapshotsParamsSortCreatedAt      ListSnapshotsParamsSort = "created_at"
+	ListSnapshotsParamsSortMinusCreatedAt ListSnapshotsParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListSnapshotsParamsSort enum.
+func (e ListSnapshotsParamsSort) Valid() bool {
+	switch e {
+	case ListSnapshotsParamsSortCreatedAt:
+		return true
+	case ListSnapshotsParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListVolumesParamsSort.
+const (
+	ListVolumesParamsSortCreatedAt      ListVolumesParamsSort = "created_at"
+	ListVolumesParamsSortMinusCreatedAt ListVolumesParamsSort = "-created_at"
+	ListVolumesParamsSortMinusName      ListVolumesParamsSort = "-name"
+	ListVolumesParamsSortMinusSizeBytes ListVolumesParamsSort = "-size_bytes"
+	ListVolumesParamsSortName           ListVolumesParamsSort = "name"
+	ListVolumesParamsSortSizeBytes      ListVolumesParamsSort = "size_bytes"
+)
+
+// Valid indicates whether the value is a known member of the ListVolumesParamsSort enum.
+func (e ListVolumesParamsSort) Valid() bool {
+	switch e {
+	case ListVolumesParamsSortCreatedAt:
+		return true
+	case ListVolumesParamsSortMinusCreatedAt:
+		return true
+	case ListVolumesParamsSortMinusName:
+		return true
+	case ListVolumesParamsSortMinusSizeBytes:
+		return true
+	case ListVolumesParamsSortName:
+		return true
+	case ListVolumesParamsSortSizeBytes:
 		return true
 	default:
 		return false
@@ -1880,6 +2522,24 @@ type ExecResult struct {
 	Stdout string `json:"stdout"`
 }
 
+// FieldProblem What is wrong with one field of a request
+type FieldProblem struct {
+	// Code One of the codes of Problem
+	//
+	// Example: invalid_field
+	Code string `json:"code"`
+
+	// Field A dotted path
+	//
+	// Example: spec.volume_gb
+	Field string `json:"field"`
+
+	// Message Continues the field's name
+	//
+	// Example: must be 0 to 10000
+	Message string `json:"message"`
+}
+
 // Fleet A fleet to decide over, instead of the live one
 type Fleet struct {
 	DbShards       *[]FleetShard    `json:"db_shards,omitempty"`
@@ -2085,7 +2745,7 @@ type FleetProvider struct {
 	Regions *[]Region `json:"regions,omitempty"`
 }
 
-// Wanted defines model for Wanted.
+// FleetServer defines model for FleetServer.
 type FleetServer struct {
 	AcceptsTrial *bool `json:"accepts_trial,omitempty"`
 
@@ -2116,7 +2776,7 @@ type FleetServer struct {
 	WorkerSlotsPct *float64 `json:"worker_slots_pct,omitempty"`
 }
 
-// FleetServerStatus defines model for Wanted.Status.
+// FleetServerStatus defines model for FleetServer.Status.
 type FleetServerStatus string
 
 // FleetShard defines model for FleetShard.
@@ -2259,10 +2919,8 @@ type GoldenImageStatus string
 type GoldenImagePage struct {
 	Images []GoldenImage `json:"images"`
 
-	// NextCursor Made here, when a build is accepted
-	//
-	// Example: img-k3jq5x2m7abc
-	NextCursor *ImageID `json:"next_cursor,omitempty"`
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
 // GroupDecision The last placement of an instance, or why there was none, with the counts behind it
@@ -2703,7 +3361,10 @@ type Problem struct {
 	// Example: max_instances
 	Dimension *string `json:"dimension,omitempty"`
 
-	// Field The input at fault as a dotted path
+	// Errors Everything that is wrong with the request's fields; the first is also in code, field and detail
+	Errors *[]FieldProblem `json:"errors,omitempty"`
+
+	// Field The first input at fault as a dotted path
 	//
 	// Example: spec.volume_gb
 	Field *string `json:"field,omitempty"`
@@ -2796,6 +3457,7 @@ type ProviderServer struct {
 
 // PutOrg defines model for PutOrg.
 type PutOrg struct {
+	// ParentOrgId Left out it stays as it is; empty removes it
 	ParentOrgId *string `json:"parent_org_id,omitempty"`
 
 	// Tier Empty or left out it stays as it is
@@ -3679,11 +4341,17 @@ type WorkloadSpec = workload.Spec
 // ActionSeq defines model for ActionSeq.
 type ActionSeq = int
 
+// All defines model for All.
+type All = bool
+
 // AppID defines model for AppID.
 type AppID = string
 
 // AttachmentInPath defines model for AttachmentInPath.
 type AttachmentInPath = string
+
+// Cursor defines model for Cursor.
+type Cursor = string
 
 // DimensionInPath What is counted. All are counts or bytes but max_total_cpu_request, which is CPUs.
 type DimensionInPath = Dimension
@@ -3696,6 +4364,9 @@ type EnvInPath = string
 
 // IdempotencyKey defines model for IdempotencyKey.
 type IdempotencyKey = string
+
+// Limit defines model for Limit.
+type Limit = int
 
 // PlacementPoolInPath Case does not matter
 //
@@ -3764,15 +4435,27 @@ type TraefikRoutesParams struct {
 
 // ListAppsParams defines parameters for ListApps.
 type ListAppsParams struct {
-	// OrgId Only of this org
-	OrgId *OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+	// AppId Only these apps
+	AppId *[]string `form:"app_id,omitempty" json:"app_id,omitempty"`
 
-	// Limit Apps per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// Name Only of these names
+	Name *[]ResourceName `form:"name,omitempty" json:"name,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListAppsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListAppsParamsSort defines parameters for ListApps.
+type ListAppsParamsSort string
 
 // CreateAppParams defines parameters for CreateApp.
 type CreateAppParams struct {
@@ -3782,12 +4465,24 @@ type CreateAppParams struct {
 
 // ListEnvsParams defines parameters for ListEnvs.
 type ListEnvsParams struct {
-	// Limit Envs per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// Name Only of these names
+	Name *[]ResourceName `form:"name,omitempty" json:"name,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// Region Only these regions
+	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListEnvsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListEnvsParamsSort defines parameters for ListEnvs.
+type ListEnvsParamsSort string
 
 // CreateEnvParams defines parameters for CreateEnv.
 type CreateEnvParams struct {
@@ -3804,44 +4499,125 @@ type GetCatalogParams struct {
 // GetCatalogParamsProvider defines parameters for GetCatalog.
 type GetCatalogParamsProvider string
 
+// ListAllEnvsParams defines parameters for ListAllEnvs.
+type ListAllEnvsParams struct {
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// AppId Only of these apps
+	AppId *[]string `form:"app_id,omitempty" json:"app_id,omitempty"`
+
+	// Name Only of these names
+	Name *[]ResourceName `form:"name,omitempty" json:"name,omitempty"`
+
+	// Region Only these regions
+	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListAllEnvsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAllEnvsParamsSort defines parameters for ListAllEnvs.
+type ListAllEnvsParamsSort string
+
 // ListGroupsParams defines parameters for ListGroups.
 type ListGroupsParams struct {
-	// Limit Groups per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// Name Only of these names
+	Name *[]GroupName `form:"name,omitempty" json:"name,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *GroupName `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// Status Only in these states
+	Status *[]ListGroupsParamsStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListGroupsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListGroupsParamsStatus defines parameters for ListGroups.
+type ListGroupsParamsStatus string
+
+// ListGroupsParamsSort defines parameters for ListGroups.
+type ListGroupsParamsSort string
 
 // ListRoutesParams defines parameters for ListRoutes.
 type ListRoutesParams struct {
-	// Limit Per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// Hostname Only of these names
+	Hostname *[]string `form:"hostname,omitempty" json:"hostname,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// GroupId Only of these process groups
+	GroupId *[]string `form:"group_id,omitempty" json:"group_id,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListRoutesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListRoutesParamsSort defines parameters for ListRoutes.
+type ListRoutesParamsSort string
 
 // ListFleetsParams defines parameters for ListFleets.
 type ListFleetsParams struct {
-	// Role Only this role
-	Role *Role `form:"role,omitempty" json:"role,omitempty"`
+	// FleetId Only these fleets
+	FleetId *[]FleetID `form:"fleet_id,omitempty" json:"fleet_id,omitempty"`
 
-	// Limit Fleets per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// Role Only these roles
+	Role *[]Role `form:"role,omitempty" json:"role,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *FleetID `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// Region Only these regions
+	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListFleetsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListFleetsParamsSort defines parameters for ListFleets.
+type ListFleetsParamsSort string
 
 // ListFleetActionsParams defines parameters for ListFleetActions.
 type ListFleetActionsParams struct {
-	// Limit Actions per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// Status Only in these states
+	Status *[]ListFleetActionsParamsStatus `form:"status,omitempty" json:"status,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// Action Only these actions
+	Action *[]FleetActionKind `form:"action,omitempty" json:"action,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListFleetActionsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListFleetActionsParamsStatus defines parameters for ListFleetActions.
+type ListFleetActionsParamsStatus string
+
+// ListFleetActionsParamsSort defines parameters for ListFleetActions.
+type ListFleetActionsParamsSort string
 
 // CreateFleetActionParams defines parameters for CreateFleetAction.
 type CreateFleetActionParams struct {
@@ -3852,17 +4628,72 @@ type CreateFleetActionParams struct {
 	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
 }
 
+// ListAllGroupsParams defines parameters for ListAllGroups.
+type ListAllGroupsParams struct {
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// AppId Only of these apps
+	AppId *[]string `form:"app_id,omitempty" json:"app_id,omitempty"`
+
+	// EnvId Only of these envs
+	EnvId *[]string `form:"env_id,omitempty" json:"env_id,omitempty"`
+
+	// Name Only of these names
+	Name *[]GroupName `form:"name,omitempty" json:"name,omitempty"`
+
+	// Region Only these regions
+	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// Status Only in these states
+	Status *[]ListAllGroupsParamsStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListAllGroupsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAllGroupsParamsStatus defines parameters for ListAllGroups.
+type ListAllGroupsParamsStatus string
+
+// ListAllGroupsParamsSort defines parameters for ListAllGroups.
+type ListAllGroupsParamsSort string
+
 // ListInstancesParams defines parameters for ListInstances.
 type ListInstancesParams struct {
-	// Stopped Also those that are stopped
+	// State Only in these states
+	State *[]ListInstancesParamsState `form:"state,omitempty" json:"state,omitempty"`
+
+	// ServerId Only on these servers
+	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
+
+	// Stopped The former name of all
+	// Deprecated: this property has been marked as deprecated upstream, but no `x-deprecated-reason` was set
 	Stopped *bool `form:"stopped,omitempty" json:"stopped,omitempty"`
 
-	// Limit Instances per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// All Also what has ended, which is left out unless it is asked for by its state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *InstanceID `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// Sort A field; with - before it, descending
+	Sort *ListInstancesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListInstancesParamsState defines parameters for ListInstances.
+type ListInstancesParamsState string
+
+// ListInstancesParamsSort defines parameters for ListInstances.
+type ListInstancesParamsSort string
 
 // DeleteImageDigestParams defines parameters for DeleteImageDigest.
 type DeleteImageDigestParams struct {
@@ -3872,15 +4703,40 @@ type DeleteImageDigestParams struct {
 
 // ListImagesParams defines parameters for ListImages.
 type ListImagesParams struct {
-	// Deleted With those that are deleted
+	// ImageId Only these images
+	ImageId *[]ImageID `form:"image_id,omitempty" json:"image_id,omitempty"`
+
+	// Region Only these regions
+	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// BaseImage Only of these base images
+	BaseImage *[]string `form:"base_image,omitempty" json:"base_image,omitempty"`
+
+	// Status Only in these states
+	Status *[]ListImagesParamsStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// Deleted The former name of all
+	// Deprecated: this property has been marked as deprecated upstream, but no `x-deprecated-reason` was set
 	Deleted *bool `form:"deleted,omitempty" json:"deleted,omitempty"`
 
-	// Limit At most so many
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// All Also what has ended, which is left out unless it is asked for by its state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *ImageID `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// Sort A field; with - before it, descending
+	Sort *ListImagesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListImagesParamsStatus defines parameters for ListImages.
+type ListImagesParamsStatus string
+
+// ListImagesParamsSort defines parameters for ListImages.
+type ListImagesParamsSort string
 
 // InstanceLogsParams defines parameters for InstanceLogs.
 type InstanceLogsParams struct {
@@ -3893,54 +4749,117 @@ type InstanceLogsParams struct {
 
 // ListOrgsParams defines parameters for ListOrgs.
 type ListOrgsParams struct {
-	// Limit Orgs per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// OrgId Only these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *OrgID `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// ParentOrgId Only with these parents
+	ParentOrgId *[]OrgID `form:"parent_org_id,omitempty" json:"parent_org_id,omitempty"`
+
+	// Tier Only of these tiers
+	Tier *[]Tier `form:"tier,omitempty" json:"tier,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListOrgsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListOrgsParamsSort defines parameters for ListOrgs.
+type ListOrgsParamsSort string
 
 // ListOrgEventsParams defines parameters for ListOrgEvents.
 type ListOrgEventsParams struct {
-	// Type Only types that begin so, for example `tenant.`
-	Type *string `form:"type,omitempty" json:"type,omitempty"`
+	// Type Only types that begin like one of these, for example `tenant.`
+	Type *[]string `form:"type,omitempty" json:"type,omitempty"`
 
-	// Limit Events per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// Subject Only what happened to these
+	Subject *[]string `form:"subject,omitempty" json:"subject,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// Actor Only of these actors
+	Actor *[]string `form:"actor,omitempty" json:"actor,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListOrgEventsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListOrgEventsParamsSort defines parameters for ListOrgEvents.
+type ListOrgEventsParamsSort string
 
 // ListPlacementPoolsParams defines parameters for ListPlacementPools.
 type ListPlacementPoolsParams struct {
-	// Limit Pools per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// Name Only of these names
+	Name *[]PlacementPoolName `form:"name,omitempty" json:"name,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *PlacementPoolName `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// Sort A field; with - before it, descending
+	Sort *ListPlacementPoolsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListPlacementPoolsParamsSort defines parameters for ListPlacementPools.
+type ListPlacementPoolsParamsSort string
 
 // ListPoliciesParams defines parameters for ListPolicies.
 type ListPoliciesParams struct {
-	// Type Only this type
-	Type *PolicyType `form:"type,omitempty" json:"type,omitempty"`
+	// PolicyId Only these policies
+	PolicyId *[]PolicyID `form:"policy_id,omitempty" json:"policy_id,omitempty"`
 
-	// Limit Policies per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// Type Only these types
+	Type *[]PolicyType `form:"type,omitempty" json:"type,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *PolicyID `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// Sort A field; with - before it, descending
+	Sort *ListPoliciesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListPoliciesParamsSort defines parameters for ListPolicies.
+type ListPoliciesParamsSort string
 
 // ListScalingEventsParams defines parameters for ListScalingEvents.
 type ListScalingEventsParams struct {
-	// Region Only this region
-	Region *Region `form:"region,omitempty" json:"region,omitempty"`
+	// Region Only these regions
+	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
 
-	// Limit Events
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// Role Only of these roles
+	Role *[]Role `form:"role,omitempty" json:"role,omitempty"`
+
+	// Trigger Only of these causes
+	Trigger *[]ListScalingEventsParamsTrigger `form:"trigger,omitempty" json:"trigger,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListScalingEventsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListScalingEventsParamsTrigger defines parameters for ListScalingEvents.
+type ListScalingEventsParamsTrigger string
+
+// ListScalingEventsParamsSort defines parameters for ListScalingEvents.
+type ListScalingEventsParamsSort string
 
 // ServerStatsParams defines parameters for ServerStats.
 type ServerStatsParams struct {
@@ -3950,27 +4869,49 @@ type ServerStatsParams struct {
 
 // ListServersParams defines parameters for ListServers.
 type ListServersParams struct {
-	// Region Only this region
-	Region *Region `form:"region,omitempty" json:"region,omitempty"`
+	// ServerId Only these servers
+	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
 
-	// Role Only this role
-	Role *Role `form:"role,omitempty" json:"role,omitempty"`
+	// Region Only these regions
+	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
 
-	// Status Only in this state
-	Status *ServerStatus `form:"status,omitempty" json:"status,omitempty"`
+	// Role Only these roles
+	Role *[]Role `form:"role,omitempty" json:"role,omitempty"`
 
-	// Tag Only with this tag; case does not matter
-	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
+	// Status Only in these states
+	Status *[]ServerStatus `form:"status,omitempty" json:"status,omitempty"`
 
-	// Fleet Only members of this fleet
+	// AgentStatus Only with an agent in these states
+	AgentStatus *[]AgentStatus `form:"agent_status,omitempty" json:"agent_status,omitempty"`
+
+	// InfraProvider Only at these providers
+	InfraProvider *[]InfraProvider `form:"infra_provider,omitempty" json:"infra_provider,omitempty"`
+
+	// FleetId Only members of these fleets
+	FleetId *[]FleetID `form:"fleet_id,omitempty" json:"fleet_id,omitempty"`
+
+	// Tag Only with all of these tags; case does not matter
+	Tag *[]Tag `form:"tag,omitempty" json:"tag,omitempty"`
+
+	// Fleet The former name of fleet_id
+	// Deprecated: this property has been marked as deprecated upstream, but no `x-deprecated-reason` was set
 	Fleet *FleetID `form:"fleet,omitempty" json:"fleet,omitempty"`
 
-	// Limit Servers per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// All Also what has ended, which is left out unless it is asked for by its state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// Sort A field; with - before it, descending
+	Sort *ListServersParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListServersParamsSort defines parameters for ListServers.
+type ListServersParamsSort string
 
 // DeleteServerParams defines parameters for DeleteServer.
 type DeleteServerParams struct {
@@ -3980,12 +4921,24 @@ type DeleteServerParams struct {
 
 // ListCommandsParams defines parameters for ListCommands.
 type ListCommandsParams struct {
-	// Limit Commands per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// Kind Only of these kinds
+	Kind *[]string `form:"kind,omitempty" json:"kind,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// Actor Only of these actors
+	Actor *[]string `form:"actor,omitempty" json:"actor,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListCommandsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListCommandsParamsSort defines parameters for ListCommands.
+type ListCommandsParamsSort string
 
 // ContainerLogsParams defines parameters for ContainerLogs.
 type ContainerLogsParams struct {
@@ -4007,24 +4960,42 @@ type ListSitePoolsParams struct {
 
 // ListTenantsParams defines parameters for ListTenants.
 type ListTenantsParams struct {
-	// Region Only this region
-	Region *Region `form:"region,omitempty" json:"region,omitempty"`
+	// TenantId Only these tenants
+	TenantId *[]TenantID `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 
-	// Plan Only on this plan
-	Plan *Plan `form:"plan,omitempty" json:"plan,omitempty"`
+	// Slug Only of these slugs
+	Slug *[]string `form:"slug,omitempty" json:"slug,omitempty"`
 
-	// State Only in this state
-	State *TenantState `form:"state,omitempty" json:"state,omitempty"`
+	// Region Only these regions
+	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
 
-	// OrgId Only of this org
-	OrgId *OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+	// Plan Only on these plans
+	Plan *[]Plan `form:"plan,omitempty" json:"plan,omitempty"`
 
-	// Limit Tenants per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// State Only in these states
+	State *[]TenantState `form:"state,omitempty" json:"state,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// ParentOrgId Only with these parent orgs
+	ParentOrgId *[]OrgID `form:"parent_org_id,omitempty" json:"parent_org_id,omitempty"`
+
+	// All Also what has ended, which is left out unless it is asked for by its state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListTenantsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListTenantsParamsSort defines parameters for ListTenants.
+type ListTenantsParamsSort string
 
 // CreateTenantParams defines parameters for CreateTenant.
 type CreateTenantParams struct {
@@ -4034,39 +5005,86 @@ type CreateTenantParams struct {
 
 // ListRestoresParams defines parameters for ListRestores.
 type ListRestoresParams struct {
-	// Limit Per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// Status Only in these states
+	Status *[]JobStatus `form:"status,omitempty" json:"status,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// Sort A field; with - before it, descending
+	Sort *ListRestoresParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListRestoresParamsSort defines parameters for ListRestores.
+type ListRestoresParamsSort string
 
 // ListSnapshotsParams defines parameters for ListSnapshots.
 type ListSnapshotsParams struct {
-	// Limit Per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// Status Only in these states
+	Status *[]JobStatus `form:"status,omitempty" json:"status,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// All Also what has ended, which is left out unless it is asked for by its state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListSnapshotsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListSnapshotsParamsSort defines parameters for ListSnapshots.
+type ListSnapshotsParamsSort string
 
 // ListVolumesParams defines parameters for ListVolumes.
 type ListVolumesParams struct {
-	// OrgId Only of this org
-	OrgId *OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+	// VolumeId Only these volumes
+	VolumeId *[]string `form:"volume_id,omitempty" json:"volume_id,omitempty"`
 
-	// Limit Per page
-	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
 
-	// Cursor next_cursor of the page before
-	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+	// Name Only of these names
+	Name *[]ResourceName `form:"name,omitempty" json:"name,omitempty"`
+
+	// Region Only these regions
+	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// Location Only in these locations
+	Location *[]string `form:"location,omitempty" json:"location,omitempty"`
+
+	// Status Only in these states
+	Status *[]ResourceStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// All Also what has ended, which is left out unless it is asked for by its state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort A field; with - before it, descending
+	Sort *ListVolumesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before, with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
+
+// ListVolumesParamsSort defines parameters for ListVolumes.
+type ListVolumesParamsSort string
 
 // OverridePlacementJSONRequestBody defines body for OverridePlacement for application/json ContentType.
 type OverridePlacementJSONRequestBody = PlacementOverride
 
-// CreateServerJSONRequestBody defines body for CreateServer for application/json ContentType.
-type CreateServerJSONRequestBody = CreateServer
+// CreateServerByOldPathJSONRequestBody defines body for CreateServerByOldPath for application/json ContentType.
+//
+// Deprecated: this type has been marked as deprecated upstream, but no `x-deprecated-reason` was set
+type CreateServerByOldPathJSONRequestBody = CreateServer
 
 // CreateAppJSONRequestBody defines body for CreateApp for application/json ContentType.
 type CreateAppJSONRequestBody = CreateApp
@@ -4127,6 +5145,9 @@ type PutPolicyJSONRequestBody = PutPolicy
 
 // PutRegistryJSONRequestBody defines body for PutRegistry for application/json ContentType.
 type PutRegistryJSONRequestBody = PutRegistry
+
+// CreateServerJSONRequestBody defines body for CreateServer for application/json ContentType.
+type CreateServerJSONRequestBody = CreateServer
 
 // ImportServerJSONRequestBody defines body for ImportServer for application/json ContentType.
 type ImportServerJSONRequestBody = ImportServer
@@ -4202,16 +5223,18 @@ type ServerInterface interface {
 	// TraefikRoutes All routes as Traefik's HTTP provider reads them
 	// (GET /internal/routes/traefik)
 	TraefikRoutes(ctx echo.Context, params TraefikRoutesParams) error
-	// CreateServer Request a server
+	// CreateServerByOldPath Request a server at its former path
 	// (POST /internal/servers/create)
-	CreateServer(ctx echo.Context) error
+	//
+	// Deprecated: this operation has been marked as deprecated upstream, but no `x-deprecated-reason` was set
+	CreateServerByOldPath(ctx echo.Context) error
 	// Metrics Prometheus metrics
 	// (GET /metrics)
 	Metrics(ctx echo.Context) error
 	// Readyz Whether requests can be served
 	// (GET /readyz)
 	Readyz(ctx echo.Context) error
-	// ListApps List apps, newest first
+	// ListApps List apps
 	// (GET /v1/apps)
 	ListApps(ctx echo.Context, params ListAppsParams) error
 	// CreateApp Make an app
@@ -4223,7 +5246,7 @@ type ServerInterface interface {
 	// GetApp Show an app
 	// (GET /v1/apps/{app_id})
 	GetApp(ctx echo.Context, appId AppID) error
-	// ListEnvs List an app's envs, newest first
+	// ListEnvs List an app's envs
 	// (GET /v1/apps/{app_id}/envs)
 	ListEnvs(ctx echo.Context, appId AppID, params ListEnvsParams) error
 	// CreateEnv Make an env of an app
@@ -4232,13 +5255,16 @@ type ServerInterface interface {
 	// GetCatalog Show what the provider sells
 	// (GET /v1/catalog)
 	GetCatalog(ctx echo.Context, params GetCatalogParams) error
+	// ListAllEnvs List envs of all apps
+	// (GET /v1/envs)
+	ListAllEnvs(ctx echo.Context, params ListAllEnvsParams) error
 	// DeleteEnv Delete an env
 	// (DELETE /v1/envs/{env_id})
 	DeleteEnv(ctx echo.Context, envId EnvID) error
 	// GetEnv Show an env
 	// (GET /v1/envs/{env_id})
 	GetEnv(ctx echo.Context, envId EnvID) error
-	// ListGroups List an environment's process groups by name
+	// ListGroups List the process groups of an env
 	// (GET /v1/envs/{env_id}/groups)
 	ListGroups(ctx echo.Context, envId string, params ListGroupsParams) error
 	// CreateGroup Make a process group
@@ -4253,7 +5279,7 @@ type ServerInterface interface {
 	// EnableIPv4 Give an env an IPv4 address of its own
 	// (POST /v1/envs/{env_id}/ipv4)
 	EnableIPv4(ctx echo.Context, envId EnvInPath) error
-	// ListRoutes List the routes of an env, by id
+	// ListRoutes List the routes of an env
 	// (GET /v1/envs/{env_id}/routes)
 	ListRoutes(ctx echo.Context, envId EnvInPath, params ListRoutesParams) error
 	// CreateRoute Publish a port of a process group
@@ -4265,7 +5291,7 @@ type ServerInterface interface {
 	// GetRoute Show a route
 	// (GET /v1/envs/{env_id}/routes/{route_id})
 	GetRoute(ctx echo.Context, envId EnvInPath, routeId RouteInPath) error
-	// ListFleets List fleets by id
+	// ListFleets List fleets
 	// (GET /v1/fleets)
 	ListFleets(ctx echo.Context, params ListFleetsParams) error
 	// CreateFleet Make a fleet
@@ -4280,7 +5306,7 @@ type ServerInterface interface {
 	// UpdateFleet Change a fleet
 	// (PATCH /v1/fleets/{fleet_id})
 	UpdateFleet(ctx echo.Context, fleetId FleetID) error
-	// ListFleetActions The actions of a fleet, newest first
+	// ListFleetActions List the actions of a fleet
 	// (GET /v1/fleets/{fleet_id}/actions)
 	ListFleetActions(ctx echo.Context, fleetId FleetID, params ListFleetActionsParams) error
 	// CreateFleetAction Have a fleet grow, shrink or be replaced
@@ -4298,6 +5324,9 @@ type ServerInterface interface {
 	// AttachPolicy Attach a policy, or change its order or whether it is enabled
 	// (PUT /v1/fleets/{fleet_id}/policies/{policy_id})
 	AttachPolicy(ctx echo.Context, fleetId FleetID, policyId PolicyID) error
+	// ListAllGroups List process groups of all envs
+	// (GET /v1/groups)
+	ListAllGroups(ctx echo.Context, params ListAllGroupsParams) error
 	// DeleteGroup Delete a process group
 	// (DELETE /v1/groups/{group_id})
 	DeleteGroup(ctx echo.Context, groupId GroupID) error
@@ -4307,7 +5336,7 @@ type ServerInterface interface {
 	// DeployGroup Give a process group another release
 	// (POST /v1/groups/{group_id}/deploys)
 	DeployGroup(ctx echo.Context, groupId GroupID) error
-	// ListInstances List a process group's instances, newest first
+	// ListInstances List a process group's instances
 	// (GET /v1/groups/{group_id}/instances)
 	ListInstances(ctx echo.Context, groupId GroupID, params ListInstancesParams) error
 	// ScaleGroup Set how many instances a process group has
@@ -4319,7 +5348,7 @@ type ServerInterface interface {
 	// ListImageDigests What the tags of images were resolved to
 	// (GET /v1/image-digests)
 	ListImageDigests(ctx echo.Context) error
-	// ListImages List golden images, newest first
+	// ListImages List golden images
 	// (GET /v1/images)
 	ListImages(ctx echo.Context, params ListImagesParams) error
 	// BuildImage Build a golden image
@@ -4337,7 +5366,7 @@ type ServerInterface interface {
 	// InstanceLogs What an instance writes, without what looks like a secret
 	// (GET /v1/instances/{instance_id}/logs)
 	InstanceLogs(ctx echo.Context, instanceId InstanceID, params InstanceLogsParams) error
-	// ListOrgs List orgs by id
+	// ListOrgs List orgs
 	// (GET /v1/orgs)
 	ListOrgs(ctx echo.Context, params ListOrgsParams) error
 	// GetOrg Show an org
@@ -4346,7 +5375,7 @@ type ServerInterface interface {
 	// PutOrg Make an org, or change its parent or tier
 	// (PUT /v1/orgs/{org_id})
 	PutOrg(ctx echo.Context, orgId OrgID) error
-	// ListOrgEvents What happened to an org's resources and limits, newest first
+	// ListOrgEvents List what happened to an org's resources and limits
 	// (GET /v1/orgs/{org_id}/events)
 	ListOrgEvents(ctx echo.Context, orgId OrgID, params ListOrgEventsParams) error
 	// ListOrgPlacementPools The placement pools that apply to an org's tenants
@@ -4367,7 +5396,7 @@ type ServerInterface interface {
 	// SetOrgQuota Give an org a limit of its own
 	// (PUT /v1/orgs/{org_id}/quotas/{dimension})
 	SetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath) error
-	// ListPlacementPools List placement pools by name
+	// ListPlacementPools List placement pools
 	// (GET /v1/placement-pools)
 	ListPlacementPools(ctx echo.Context, params ListPlacementPoolsParams) error
 	// CreatePlacementPool Make a placement pool
@@ -4391,7 +5420,7 @@ type ServerInterface interface {
 	// SimulatePlacements Decide without writing anything
 	// (POST /v1/placements/simulate)
 	SimulatePlacements(ctx echo.Context) error
-	// ListPolicies List policies by id
+	// ListPolicies List policies
 	// (GET /v1/policies)
 	ListPolicies(ctx echo.Context, params ListPoliciesParams) error
 	// CreatePolicy Make a policy
@@ -4421,15 +5450,18 @@ type ServerInterface interface {
 	// PutRegistry Keep the credentials of a registry
 	// (PUT /v1/registries/{host})
 	PutRegistry(ctx echo.Context, host RegistryInPath) error
-	// ListScalingEvents The newest scaling events, newest first
+	// ListScalingEvents List scaling events
 	// (GET /v1/scaling-events)
 	ListScalingEvents(ctx echo.Context, params ListScalingEventsParams) error
 	// ServerStats How long servers took from their request to active
 	// (GET /v1/server-stats)
 	ServerStats(ctx echo.Context, params ServerStatsParams) error
-	// ListServers List servers, newest first
+	// ListServers List servers
 	// (GET /v1/servers)
 	ListServers(ctx echo.Context, params ListServersParams) error
+	// CreateServer Request a server
+	// (POST /v1/servers)
+	CreateServer(ctx echo.Context) error
 	// ImportServer Take over a server that exists
 	// (POST /v1/servers/import)
 	ImportServer(ctx echo.Context) error
@@ -4442,7 +5474,7 @@ type ServerInterface interface {
 	// PatchServer Refused; tags are fixed while a server lives
 	// (PATCH /v1/servers/{server_id})
 	PatchServer(ctx echo.Context, serverId ServerID) error
-	// ListCommands What was run on a server's host, newest first
+	// ListCommands List the commands that ran on a server's host
 	// (GET /v1/servers/{server_id}/commands)
 	ListCommands(ctx echo.Context, serverId ServerID, params ListCommandsParams) error
 	// ListContainers The containers on a server's host, as they are
@@ -4472,7 +5504,7 @@ type ServerInterface interface {
 	// RefillSitePool Fill a site pool now
 	// (POST /v1/site-pools/{server_id}/refill)
 	RefillSitePool(ctx echo.Context, serverId ServerID) error
-	// ListTenants List tenants, newest first
+	// ListTenants List tenants
 	// (GET /v1/tenants)
 	ListTenants(ctx echo.Context, params ListTenantsParams) error
 	// CreateTenant Request a tenant
@@ -4502,7 +5534,7 @@ type ServerInterface interface {
 	// ReactivateTenant Take back a cancellation
 	// (POST /v1/tenants/{tenant_id}/reactivate)
 	ReactivateTenant(ctx echo.Context, tenantId TenantID) error
-	// ListRestores List the restores of a tenant, newest first
+	// ListRestores List the restores of a tenant
 	// (GET /v1/tenants/{tenant_id}/restores)
 	ListRestores(ctx echo.Context, tenantId TenantID, params ListRestoresParams) error
 	// CreateRestore Bring a tenant's site back to a snapshot
@@ -4517,7 +5549,7 @@ type ServerInterface interface {
 	// RetryTenant Provision a failed tenant again
 	// (POST /v1/tenants/{tenant_id}/retry)
 	RetryTenant(ctx echo.Context, tenantId TenantID) error
-	// ListSnapshots List the snapshots of a tenant, newest first
+	// ListSnapshots List the snapshots of a tenant
 	// (GET /v1/tenants/{tenant_id}/snapshots)
 	ListSnapshots(ctx echo.Context, tenantId TenantID, params ListSnapshotsParams) error
 	// CreateSnapshot Back a tenant's site up
@@ -4541,7 +5573,7 @@ type ServerInterface interface {
 	// AddTenantUser Make a user of a tenant's site, a System Manager
 	// (POST /v1/tenants/{tenant_id}/users)
 	AddTenantUser(ctx echo.Context, tenantId TenantID) error
-	// ListVolumes List volumes, by id
+	// ListVolumes List volumes
 	// (GET /v1/volumes)
 	ListVolumes(ctx echo.Context, params ListVolumesParams) error
 	// CreateVolume Make a volume
@@ -4637,12 +5669,12 @@ func (w *ServerInterfaceWrapper) TraefikRoutes(ctx echo.Context) error {
 	return err
 }
 
-// CreateServer converts echo context to params.
-func (w *ServerInterfaceWrapper) CreateServer(ctx echo.Context) error {
+// CreateServerByOldPath converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateServerByOldPath(ctx echo.Context) error {
 	var err error
 
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreateServer(ctx)
+	err = w.Handler.CreateServerByOldPath(ctx)
 	return err
 }
 
@@ -4670,11 +5702,32 @@ func (w *ServerInterfaceWrapper) ListApps(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListAppsParams
+	// ------------- Optional query parameter "app_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "app_id", ctx.QueryParams(), &params.AppId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter app_id: %s", err))
+	}
+
 	// ------------- Optional query parameter "org_id" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
 	}
 
 	// ------------- Optional query parameter "limit" -------------
@@ -4770,6 +5823,27 @@ func (w *ServerInterfaceWrapper) ListEnvs(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListEnvsParams
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
 	// ------------- Optional query parameter "limit" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
@@ -4843,6 +5917,66 @@ func (w *ServerInterfaceWrapper) GetCatalog(ctx echo.Context) error {
 	return err
 }
 
+// ListAllEnvs converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAllEnvs(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAllEnvsParams
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "app_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "app_id", ctx.QueryParams(), &params.AppId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter app_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAllEnvs(ctx, params)
+	return err
+}
+
 // DeleteEnv converts echo context to params.
 func (w *ServerInterfaceWrapper) DeleteEnv(ctx echo.Context) error {
 	var err error
@@ -4888,6 +6022,27 @@ func (w *ServerInterfaceWrapper) ListGroups(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListGroupsParams
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
 	// ------------- Optional query parameter "limit" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
@@ -4984,6 +6139,27 @@ func (w *ServerInterfaceWrapper) ListRoutes(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListRoutesParams
+	// ------------- Optional query parameter "hostname" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "hostname", ctx.QueryParams(), &params.Hostname, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter hostname: %s", err))
+	}
+
+	// ------------- Optional query parameter "group_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "group_id", ctx.QueryParams(), &params.GroupId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
 	// ------------- Optional query parameter "limit" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
@@ -5073,11 +6249,32 @@ func (w *ServerInterfaceWrapper) ListFleets(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListFleetsParams
+	// ------------- Optional query parameter "fleet_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "fleet_id", ctx.QueryParams(), &params.FleetId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
+	}
+
 	// ------------- Optional query parameter "role" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "role", ctx.QueryParams(), &params.Role, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "role", ctx.QueryParams(), &params.Role, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter role: %s", err))
+	}
+
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
 	}
 
 	// ------------- Optional query parameter "limit" -------------
@@ -5169,6 +6366,27 @@ func (w *ServerInterfaceWrapper) ListFleetActions(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListFleetActionsParams
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "action" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "action", ctx.QueryParams(), &params.Action, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter action: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
 	// ------------- Optional query parameter "limit" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
@@ -5326,6 +6544,80 @@ func (w *ServerInterfaceWrapper) AttachPolicy(ctx echo.Context) error {
 	return err
 }
 
+// ListAllGroups converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAllGroups(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAllGroupsParams
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "app_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "app_id", ctx.QueryParams(), &params.AppId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter app_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "env_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "env_id", ctx.QueryParams(), &params.EnvId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAllGroups(ctx, params)
+	return err
+}
+
 // DeleteGroup converts echo context to params.
 func (w *ServerInterfaceWrapper) DeleteGroup(ctx echo.Context) error {
 	var err error
@@ -5387,11 +6679,39 @@ func (w *ServerInterfaceWrapper) ListInstances(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListInstancesParams
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "server_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "server_id", ctx.QueryParams(), &params.ServerId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
 	// ------------- Optional query parameter "stopped" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "stopped", ctx.QueryParams(), &params.Stopped, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter stopped: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
 	}
 
 	// ------------- Optional query parameter "limit" -------------
@@ -5462,11 +6782,53 @@ func (w *ServerInterfaceWrapper) ListImages(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListImagesParams
+	// ------------- Optional query parameter "image_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "image_id", ctx.QueryParams(), &params.ImageId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter image_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "base_image" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "base_image", ctx.QueryParams(), &params.BaseImage, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter base_image: %s", err))
+	}
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
 	// ------------- Optional query parameter "deleted" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "deleted", ctx.QueryParams(), &params.Deleted, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter deleted: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
 	}
 
 	// ------------- Optional query parameter "limit" -------------
@@ -5583,6 +6945,34 @@ func (w *ServerInterfaceWrapper) ListOrgs(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListOrgsParams
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "parent_org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "parent_org_id", ctx.QueryParams(), &params.ParentOrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter parent_org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "tier" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "tier", ctx.QueryParams(), &params.Tier, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tier: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
 	// ------------- Optional query parameter "limit" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
@@ -5649,9 +7039,30 @@ func (w *ServerInterfaceWrapper) ListOrgEvents(ctx echo.Context) error {
 	var params ListOrgEventsParams
 	// ------------- Optional query parameter "type" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "type", ctx.QueryParams(), &params.Type, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "type", ctx.QueryParams(), &params.Type, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter type: %s", err))
+	}
+
+	// ------------- Optional query parameter "subject" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "subject", ctx.QueryParams(), &params.Subject, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter subject: %s", err))
+	}
+
+	// ------------- Optional query parameter "actor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "actor", ctx.QueryParams(), &params.Actor, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter actor: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
 	}
 
 	// ------------- Optional query parameter "limit" -------------
@@ -5807,6 +7218,20 @@ func (w *ServerInterfaceWrapper) ListPlacementPools(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListPlacementPoolsParams
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
 	// ------------- Optional query parameter "limit" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
@@ -5930,11 +7355,25 @@ func (w *ServerInterfaceWrapper) ListPolicies(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListPoliciesParams
+	// ------------- Optional query parameter "policy_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "policy_id", ctx.QueryParams(), &params.PolicyId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter policy_id: %s", err))
+	}
+
 	// ------------- Optional query parameter "type" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "type", ctx.QueryParams(), &params.Type, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "type", ctx.QueryParams(), &params.Type, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter type: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
 	}
 
 	// ------------- Optional query parameter "limit" -------------
@@ -6087,9 +7526,30 @@ func (w *ServerInterfaceWrapper) ListScalingEvents(ctx echo.Context) error {
 	var params ListScalingEventsParams
 	// ------------- Optional query parameter "region" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "role" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "role", ctx.QueryParams(), &params.Role, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter role: %s", err))
+	}
+
+	// ------------- Optional query parameter "trigger" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "trigger", ctx.QueryParams(), &params.Trigger, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter trigger: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
 	}
 
 	// ------------- Optional query parameter "limit" -------------
@@ -6097,6 +7557,13 @@ func (w *ServerInterfaceWrapper) ListScalingEvents(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
 	}
 
 	// Invoke the callback with all the unmarshaled arguments
@@ -6128,30 +7595,58 @@ func (w *ServerInterfaceWrapper) ListServers(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListServersParams
+	// ------------- Optional query parameter "server_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "server_id", ctx.QueryParams(), &params.ServerId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
 	// ------------- Optional query parameter "region" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
 	}
 
 	// ------------- Optional query parameter "role" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "role", ctx.QueryParams(), &params.Role, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "role", ctx.QueryParams(), &params.Role, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter role: %s", err))
 	}
 
 	// ------------- Optional query parameter "status" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
 	}
 
+	// ------------- Optional query parameter "agent_status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "agent_status", ctx.QueryParams(), &params.AgentStatus, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter agent_status: %s", err))
+	}
+
+	// ------------- Optional query parameter "infra_provider" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "infra_provider", ctx.QueryParams(), &params.InfraProvider, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter infra_provider: %s", err))
+	}
+
+	// ------------- Optional query parameter "fleet_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "fleet_id", ctx.QueryParams(), &params.FleetId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
+	}
+
 	// ------------- Optional query parameter "tag" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", ctx.QueryParams(), &params.Tag, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "tag", ctx.QueryParams(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tag: %s", err))
 	}
@@ -6161,6 +7656,20 @@ func (w *ServerInterfaceWrapper) ListServers(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "fleet", ctx.QueryParams(), &params.Fleet, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
 	}
 
 	// ------------- Optional query parameter "limit" -------------
@@ -6179,6 +7688,15 @@ func (w *ServerInterfaceWrapper) ListServers(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ListServers(ctx, params)
+	return err
+}
+
+// CreateServer converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateServer(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateServer(ctx)
 	return err
 }
 
@@ -6261,6 +7779,27 @@ func (w *ServerInterfaceWrapper) ListCommands(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListCommandsParams
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "actor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "actor", ctx.QueryParams(), &params.Actor, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter actor: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
 	// ------------- Optional query parameter "limit" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
@@ -6456,32 +7995,67 @@ func (w *ServerInterfaceWrapper) ListTenants(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListTenantsParams
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "tenant_id", ctx.QueryParams(), &params.TenantId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "slug" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "slug", ctx.QueryParams(), &params.Slug, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter slug: %s", err))
+	}
+
 	// ------------- Optional query parameter "region" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
 	}
 
 	// ------------- Optional query parameter "plan" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "plan", ctx.QueryParams(), &params.Plan, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "plan", ctx.QueryParams(), &params.Plan, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter plan: %s", err))
 	}
 
 	// ------------- Optional query parameter "state" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
 	}
 
 	// ------------- Optional query parameter "org_id" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "parent_org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "parent_org_id", ctx.QueryParams(), &params.ParentOrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter parent_org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
 	}
 
 	// ------------- Optional query parameter "limit" -------------
@@ -6673,6 +8247,20 @@ func (w *ServerInterfaceWrapper) ListRestores(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListRestoresParams
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
 	// ------------- Optional query parameter "limit" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
@@ -6777,6 +8365,27 @@ func (w *ServerInterfaceWrapper) ListSnapshots(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListSnapshotsParams
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
 	// ------------- Optional query parameter "limit" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
@@ -6930,11 +8539,60 @@ func (w *ServerInterfaceWrapper) ListVolumes(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListVolumesParams
+	// ------------- Optional query parameter "volume_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "volume_id", ctx.QueryParams(), &params.VolumeId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
 	// ------------- Optional query parameter "org_id" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "region" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "location" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "location", ctx.QueryParams(), &params.Location, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter location: %s", err))
+	}
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
 	}
 
 	// ------------- Optional query parameter "limit" -------------
@@ -7117,7 +8775,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 		Handler: si,
 	}
 
-	router.POST(options.BaseURL+"/internal/servers/create", wrapper.CreateServer, options.OperationMiddlewares["createServer"]...)
+	router.POST(options.BaseURL+"/internal/servers/create", wrapper.CreateServerByOldPath, options.OperationMiddlewares["createServerByOldPath"]...)
 	router.POST(options.BaseURL+"/internal/reconcile", wrapper.Reconcile, options.OperationMiddlewares["reconcile"]...)
 	router.GET(options.BaseURL+"/v1/catalog", wrapper.GetCatalog, options.OperationMiddlewares["getCatalog"]...)
 	router.GET(options.BaseURL+"/v1/images", wrapper.ListImages, options.OperationMiddlewares["listImages"]...)
@@ -7126,6 +8784,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/images/:image_id", wrapper.GetImage, options.OperationMiddlewares["getImage"]...)
 	router.POST(options.BaseURL+"/internal/catalog/refresh", wrapper.RefreshCatalog, options.OperationMiddlewares["refreshCatalog"]...)
 	router.GET(options.BaseURL+"/v1/servers", wrapper.ListServers, options.OperationMiddlewares["listServers"]...)
+	router.POST(options.BaseURL+"/v1/servers", wrapper.CreateServer, options.OperationMiddlewares["createServer"]...)
 	router.GET(options.BaseURL+"/v1/server-stats", wrapper.ServerStats, options.OperationMiddlewares["serverStats"]...)
 	router.POST(options.BaseURL+"/v1/servers/import", wrapper.ImportServer, options.OperationMiddlewares["importServer"]...)
 	router.DELETE(options.BaseURL+"/v1/servers/:server_id", wrapper.DeleteServer, options.OperationMiddlewares["deleteServer"]...)
@@ -7208,6 +8867,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.PUT(options.BaseURL+"/v1/policies/:policy_id", wrapper.PutPolicy, options.OperationMiddlewares["putPolicy"]...)
 	router.GET(options.BaseURL+"/v1/envs/:env_id/groups", wrapper.ListGroups, options.OperationMiddlewares["listGroups"]...)
 	router.POST(options.BaseURL+"/v1/envs/:env_id/groups", wrapper.CreateGroup, options.OperationMiddlewares["createGroup"]...)
+	router.GET(options.BaseURL+"/v1/groups", wrapper.ListAllGroups, options.OperationMiddlewares["listAllGroups"]...)
 	router.DELETE(options.BaseURL+"/v1/groups/:group_id", wrapper.DeleteGroup, options.OperationMiddlewares["deleteGroup"]...)
 	router.GET(options.BaseURL+"/v1/groups/:group_id", wrapper.GetGroup, options.OperationMiddlewares["getGroup"]...)
 	router.POST(options.BaseURL+"/v1/groups/:group_id/scale", wrapper.ScaleGroup, options.OperationMiddlewares["scaleGroup"]...)
@@ -7231,6 +8891,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/apps/:app_id", wrapper.GetApp, options.OperationMiddlewares["getApp"]...)
 	router.GET(options.BaseURL+"/v1/apps/:app_id/envs", wrapper.ListEnvs, options.OperationMiddlewares["listEnvs"]...)
 	router.POST(options.BaseURL+"/v1/apps/:app_id/envs", wrapper.CreateEnv, options.OperationMiddlewares["createEnv"]...)
+	router.GET(options.BaseURL+"/v1/envs", wrapper.ListAllEnvs, options.OperationMiddlewares["listAllEnvs"]...)
 	router.DELETE(options.BaseURL+"/v1/envs/:env_id", wrapper.DeleteEnv, options.OperationMiddlewares["deleteEnv"]...)
 	router.GET(options.BaseURL+"/v1/envs/:env_id", wrapper.GetEnv, options.OperationMiddlewares["getEnv"]...)
 	router.GET(options.BaseURL+"/healthz", wrapper.Healthz, options.OperationMiddlewares["healthz"]...)

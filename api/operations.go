@@ -23,9 +23,6 @@ func startContext(c echo.Context) (context.Context, context.CancelFunc) {
 
 // Reconcile starts a reconciliation now.
 func (a *API) Reconcile(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	ctx, cancel := startContext(c)
 	defer cancel()
 	id, err := a.d.Orchestrator.StartReconcile(ctx)

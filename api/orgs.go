@@ -7,14 +7,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
+	"github.com/prego/prego/tenant"
 )
-
-func checkOrgPath(c echo.Context, id string) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
-	return prego.ValidateOrgID("org_id", id)
-}
 
 func orgView(o org.Org) Org {
 	return Org{OrgId: o.OrgID, Tier: Tier(o.Tier), ParentOrgId: optional(o.ParentOrgID), CreatedBy: o.CreatedBy, CreatedAt: o.CreatedAt.UTC()}
@@ -22,25 +16,19 @@ func orgView(o org.Org) Org {
 
 // PutOrg makes an org, or changes its parent or tier.
 func (a *API) PutOrg(c echo.Context, id OrgID) error {
-	if err := checkOrgPath(c, id); err != nil {
+	var in tenant.PutOrgRequest
+	if err := decode(c, &in); err != nil {
 		return err
 	}
-	var in struct {
-		ParentOrgID string     `json:"parent_org_id"`
-		Tier        prego.Tier `json:"tier"`
-	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
-		return err
-	}
-	if in.ParentOrgID != "" {
-		if err := prego.ValidateOrgID("parent_org_id", in.ParentOrgID); err != nil {
+	if p := in.ParentOrgID; p != nil && *p != "" {
+		if err := prego.ValidateOrgID("parent_org_id", *p); err != nil {
 			return err
 		}
 	}
 	if in.Tier != "" && !in.Tier.Valid() {
 		return prego.Invalid("tier", "must be free, paid or enterprise")
 	}
-	org, err := a.d.Tenants.PutOrg(c.Request().Context(), org.Org{OrgID: id, ParentOrgID: in.ParentOrgID, Tier: in.Tier}, caller(c).Subject)
+	org, err := a.d.Tenants.PutOrg(c.Request().Context(), id, in, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -49,42 +37,10 @@ func (a *API) PutOrg(c echo.Context, id OrgID) error {
 
 // GetOrg shows an org.
 func (a *API) GetOrg(c echo.Context, id OrgID) error {
-	if err := checkOrgPath(c, id); err != nil {
-		return err
-	}
-	org, err := a.d.Tenants.GetOrg(c.Request().Context(), id)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, orgView(org))
+	return show(c, a.d.Tenants.GetOrg, id, orgView)
 }
 
 // ListOrgs shows a page of orgs, by id.
-func (a *API) ListOrgs(c echo.Context, p ListOrgsParams) error {
-	if err := onlyParameters(c, "limit", "cursor"); err != nil {
-		return err
-	}
-	after := ""
-	if p.Cursor != nil {
-		after = *p.Cursor
-		if err := prego.ValidateOrgID("cursor", after); err != nil {
-			return err
-		}
-	}
-	limit, err := pageSize(p.Limit)
-	if err != nil {
-		return err
-	}
-	orgs, more, err := a.d.Tenants.ListOrgs(c.Request().Context(), after, limit)
-	if err != nil {
-		return err
-	}
-	out := OrgPage{Orgs: []Org{}}
-	for _, o := range orgs {
-		out.Orgs = append(out.Orgs, orgView(o))
-	}
-	if more {
-		out.NextCursor = &out.Orgs[len(out.Orgs)-1].OrgId
-	}
-	return c.JSON(http.StatusOK, out)
+func (a *API) ListOrgs(c echo.Context, _ ListOrgsParams) error {
+	return list(c, "orgs", a.d.Tenants.ListOrgs, orgView)
 }

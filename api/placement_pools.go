@@ -11,20 +11,6 @@ import (
 // shownOrgs is how many of a pool's orgs are listed with it.
 const shownOrgs = 200
 
-func checkPoolPath(c echo.Context, pool string) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
-	return prego.ValidatePoolName("pool", pool)
-}
-
-func checkOrgPoolPath(c echo.Context, org, pool string) error {
-	if err := checkOrgPath(c, org); err != nil {
-		return err
-	}
-	return prego.ValidatePoolName("pool", pool)
-}
-
 func placementPool(p prego.PlacementPool) PlacementPool {
 	return PlacementPool{
 		Name: p.Name, Require: p.Constraint.Require, Disallow: p.Constraint.Disallow, IsDefault: p.Default, OrgCount: p.Orgs,
@@ -34,18 +20,12 @@ func placementPool(p prego.PlacementPool) PlacementPool {
 
 // CreatePlacementPool makes a constraint with a name.
 func (a *API) CreatePlacementPool(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	var in struct {
 		Name     string   `json:"name"`
 		Require  []string `json:"require"`
 		Disallow []string `json:"disallow"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
-		return err
-	}
-	if err := prego.ValidatePoolName("name", in.Name); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	constraint := prego.Constraint{Require: in.Require, Disallow: in.Disallow}
@@ -60,40 +40,12 @@ func (a *API) CreatePlacementPool(c echo.Context) error {
 }
 
 // ListPlacementPools shows a page of pools, by name.
-func (a *API) ListPlacementPools(c echo.Context, p ListPlacementPoolsParams) error {
-	if err := onlyParameters(c, "limit", "cursor"); err != nil {
-		return err
-	}
-	after := ""
-	if p.Cursor != nil {
-		after = *p.Cursor
-		if err := prego.ValidatePoolName("cursor", after); err != nil {
-			return err
-		}
-	}
-	limit, err := pageSize(p.Limit)
-	if err != nil {
-		return err
-	}
-	pools, more, err := a.d.Tenants.ListPlacementPools(c.Request().Context(), after, limit)
-	if err != nil {
-		return err
-	}
-	out := PlacementPoolPage{PlacementPools: []PlacementPool{}}
-	for _, v := range pools {
-		out.PlacementPools = append(out.PlacementPools, placementPool(v))
-	}
-	if more {
-		out.NextCursor = &out.PlacementPools[len(out.PlacementPools)-1].Name
-	}
-	return c.JSON(http.StatusOK, out)
+func (a *API) ListPlacementPools(c echo.Context, _ ListPlacementPoolsParams) error {
+	return list(c, "placement_pools", a.d.Tenants.ListPlacementPools, placementPool)
 }
 
 // GetPlacementPool shows a pool and the orgs that are associated with it.
 func (a *API) GetPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
-	if err := checkPoolPath(c, pool); err != nil {
-		return err
-	}
 	ctx := c.Request().Context()
 	p, err := a.d.Tenants.GetPlacementPool(ctx, pool)
 	if err != nil {
@@ -113,11 +65,8 @@ func (a *API) GetPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
 
 // PutPlacementPool replaces a pool's constraint, for placements from now on.
 func (a *API) PutPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
-	if err := checkPoolPath(c, pool); err != nil {
-		return err
-	}
 	var in prego.Constraint
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := in.Validate(""); err != nil {
@@ -132,13 +81,7 @@ func (a *API) PutPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
 
 // DeletePlacementPool deletes a pool that nothing uses.
 func (a *API) DeletePlacementPool(c echo.Context, pool PlacementPoolInPath) error {
-	if err := checkPoolPath(c, pool); err != nil {
-		return err
-	}
-	if err := a.d.Tenants.DeletePlacementPool(c.Request().Context(), pool); err != nil {
-		return err
-	}
-	return c.NoContent(http.StatusNoContent)
+	return gone(c, a.d.Tenants.DeletePlacementPool(c.Request().Context(), pool))
 }
 
 // SetDefaultPlacementPool makes a pool that of the orgs that are associated with none.
@@ -152,9 +95,6 @@ func (a *API) UnsetDefaultPlacementPool(c echo.Context, pool PlacementPoolInPath
 }
 
 func (a *API) defaultPool(c echo.Context, pool string, on bool) error {
-	if err := checkPoolPath(c, pool); err != nil {
-		return err
-	}
 	p, err := a.d.Tenants.SetDefaultPool(c.Request().Context(), pool, on, caller(c).Subject)
 	if err != nil {
 		return err
@@ -164,9 +104,6 @@ func (a *API) defaultPool(c echo.Context, pool string, on bool) error {
 
 // ListOrgPlacementPools shows what applies to an org's tenants.
 func (a *API) ListOrgPlacementPools(c echo.Context, org OrgID) error {
-	if err := checkOrgPath(c, org); err != nil {
-		return err
-	}
 	return a.orgPools(c, org)
 }
 
@@ -187,9 +124,6 @@ func (a *API) orgPools(c echo.Context, org string) error {
 
 // AssociatePlacementPool makes a pool apply to an org's tenants.
 func (a *API) AssociatePlacementPool(c echo.Context, org OrgID, pool PlacementPoolInPath) error {
-	if err := checkOrgPoolPath(c, org, pool); err != nil {
-		return err
-	}
 	if err := a.d.Tenants.AssociatePool(c.Request().Context(), org, pool, caller(c).Subject); err != nil {
 		return err
 	}
@@ -198,9 +132,6 @@ func (a *API) AssociatePlacementPool(c echo.Context, org OrgID, pool PlacementPo
 
 // DissociatePlacementPool ends that.
 func (a *API) DissociatePlacementPool(c echo.Context, org OrgID, pool PlacementPoolInPath) error {
-	if err := checkOrgPoolPath(c, org, pool); err != nil {
-		return err
-	}
 	if err := a.d.Tenants.DissociatePool(c.Request().Context(), org, pool); err != nil {
 		return err
 	}

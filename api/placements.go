@@ -45,11 +45,8 @@ func (f *simulatedFleet) document() placement.Document {
 
 // SimulatePlacements decides without writing anything.
 func (a *API) SimulatePlacements(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	var in simulation
-	if err := decodeBodyUpTo(maxSimulationBody, c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if n := len(in.Requests); n == 0 || n > maxSimulationRequests {
@@ -104,11 +101,8 @@ func simulateOn(ctx context.Context, f *simulatedFleet, requests []placement.Req
 
 // OverridePlacement forces a place for a tenant (placement-policy §8).
 func (a *API) OverridePlacement(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	var in tenant.PlacementOverride
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := in.Validate(); err != nil {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 
@@ -12,56 +13,16 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// regionFilter is a query's region, "" for all.
-func regionFilter(p *Region) (prego.Region, error) {
-	if p == nil {
-		return "", nil
-	}
-	if r := prego.Region(*p); r.Valid() {
-		return r, nil
-	}
-	return "", prego.Invalid("region", "must be one of sg, eu, us")
-}
-
-func checkPlanPath(c echo.Context, plan Plan) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
-	if !prego.Plan(plan).Valid() {
-		return prego.Invalid("plan", "must be one of trial, starter, business, enterprise")
-	}
-	return nil
-}
-
 // ListSitePools shows what stands ready on each app server.
 func (a *API) ListSitePools(c echo.Context, p ListSitePoolsParams) error {
-	if err := onlyParameters(c, "region"); err != nil {
-		return err
-	}
-	region, err := regionFilter(p.Region)
-	if err != nil {
-		return err
-	}
-	pools, err := a.d.Tenants.ListSitePools(c.Request().Context(), region)
-	if err != nil {
-		return err
-	}
-	out := SitePoolList{SitePools: make([]SitePool, 0, len(pools))}
-	for _, v := range pools {
-		out.SitePools = append(out.SitePools, SitePool{
-			ServerId: v.ServerID, Region: Region(v.Region), Role: Role(v.Role), Status: ServerStatus(v.Status), TenantCount: v.TenantCount,
-			Available: v.Available, Reserved: v.Reserved, Assigned: v.Assigned, Failed: v.Failed, Draining: v.Draining, OldestBuildAt: utc(v.OldestBuild),
-		})
-	}
-	return c.JSON(http.StatusOK, out)
+	return every(c, "site_pools", func(ctx context.Context) ([]tenant.SitePool, error) {
+		return a.d.Tenants.ListSitePools(ctx, prego.Region(deref(p.Region)))
+	}, sitePoolView)
 }
 
 // RefillSitePool fills an app server's site pool now. There is no row that says so:
 // when the run can't be started the caller has to ask again.
 func (a *API) RefillSitePool(c echo.Context, id ServerID) error {
-	if err := checkPath(c, id); err != nil {
-		return err
-	}
 	srv, err := a.d.Store.GetServer(c.Request().Context(), id)
 	switch {
 	case err != nil:
@@ -83,18 +44,7 @@ func (a *API) RefillSitePool(c echo.Context, id ServerID) error {
 
 // ListSitePoolPolicies shows how many sites are kept.
 func (a *API) ListSitePoolPolicies(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
-	policies, err := a.d.Tenants.SitePoolPolicies(c.Request().Context())
-	if err != nil {
-		return err
-	}
-	out := SitePoolPolicyList{SitePoolPolicies: []SitePoolPolicy{}}
-	for _, p := range policies {
-		out.SitePoolPolicies = append(out.SitePoolPolicies, sitePoolPolicy(p))
-	}
-	return c.JSON(http.StatusOK, out)
+	return every(c, "site_pool_policies", a.d.Tenants.SitePoolPolicies, sitePoolPolicy)
 }
 
 func sitePoolPolicy(p tenant.SitePoolPolicy) SitePoolPolicy {
@@ -109,15 +59,12 @@ const (
 
 // PutSitePoolPolicy replaces the policy of a plan tier.
 func (a *API) PutSitePoolPolicy(c echo.Context, plan PlanInPath) error {
-	if err := checkPlanPath(c, plan); err != nil {
-		return err
-	}
 	var in struct {
 		LowWatermark *int `json:"low_watermark"`
 		Target       *int `json:"target"`
 		SLOSeconds   *int `json:"slo_seconds"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	switch {
@@ -139,37 +86,17 @@ func (a *API) PutSitePoolPolicy(c echo.Context, plan PlanInPath) error {
 
 // ListWarmPools shows the warm server pools.
 func (a *API) ListWarmPools(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
-	pools, err := a.d.Tenants.ListWarmPools(c.Request().Context())
-	if err != nil {
-		return err
-	}
-	out := WarmPoolList{WarmPools: []WarmPool{}}
-	for _, p := range pools {
-		out.WarmPools = append(out.WarmPools, WarmPool{
-			Region: Region(p.Region), Plan: Plan(p.Plan), Target: p.Target, Claimable: p.Claimable, Building: p.Building,
-			UpdatedBy: p.UpdatedBy, UpdatedAt: p.UpdatedAt.UTC(),
-		})
-	}
-	return c.JSON(http.StatusOK, out)
+	return every(c, "warm_pools", a.d.Tenants.ListWarmPools, warmPoolView)
 }
 
 // PutWarmPool sets how many servers stand ready. When the run that fills the pool
 // can't be started the target stands all the same: the sweep starts it later.
 func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath) error {
-	if err := checkPlanPath(c, plan); err != nil {
-		return err
-	}
-	r, err := regionFilter(&region)
-	if err != nil {
-		return err
-	}
+	r := prego.Region(region)
 	var in struct {
 		Target *int `json:"target"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if in.Target == nil || *in.Target < 0 || *in.Target > tenant.MaxWarmPool {
@@ -189,32 +116,28 @@ func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath) 
 }
 
 // ListScalingEvents shows what made the fleet grow.
-func (a *API) ListScalingEvents(c echo.Context, p ListScalingEventsParams) error {
-	if err := onlyParameters(c, "region", "limit"); err != nil {
-		return err
+func (a *API) ListScalingEvents(c echo.Context, _ ListScalingEventsParams) error {
+	return list(c, "scaling_events", a.d.Tenants.ListScalingEvents, a.scalingEventView)
+}
+
+func sitePoolView(v tenant.SitePool) SitePool {
+	return SitePool{
+		ServerId: v.ServerID, Region: Region(v.Region), Role: Role(v.Role), Status: ServerStatus(v.Status), TenantCount: v.TenantCount,
+		Available: v.Available, Reserved: v.Reserved, Assigned: v.Assigned, Failed: v.Failed, Draining: v.Draining, OldestBuildAt: utc(v.OldestBuild),
 	}
-	region, err := regionFilter(p.Region)
-	if err != nil {
-		return err
+}
+
+func warmPoolView(p tenant.WarmPool) WarmPool {
+	return WarmPool{
+		Region: Region(p.Region), Plan: Plan(p.Plan), Target: p.Target, Claimable: p.Claimable, Building: p.Building,
+		UpdatedBy: p.UpdatedBy, UpdatedAt: p.UpdatedAt.UTC(),
 	}
-	limit := 50
-	if p.Limit != nil {
-		limit = *p.Limit
+}
+
+func (a *API) scalingEventView(e tenant.ScalingEvent) ScalingEvent {
+	return ScalingEvent{
+		Id: e.EventID, Region: Region(e.Region), Role: Role(e.Role), Trigger: ScalingEventTrigger(e.Trigger), Waiting: e.Waiting,
+		Requested: e.Requested, Made: e.Made, ServerIds: e.ServerIDs, WorkflowId: e.WorkflowID, RunUrl: optional(a.d.Orchestrator.RunURL(e.WorkflowID)),
+		Message: optional(e.Message), CreatedAt: e.CreatedAt.UTC(), FinishedAt: utc(e.FinishedAt),
 	}
-	if limit < 1 || limit > 200 {
-		return prego.Invalid("limit", "must be 1 to 200")
-	}
-	events, err := a.d.Tenants.ListScalingEvents(c.Request().Context(), region, limit)
-	if err != nil {
-		return err
-	}
-	out := ScalingEventList{ScalingEvents: []ScalingEvent{}}
-	for _, e := range events {
-		out.ScalingEvents = append(out.ScalingEvents, ScalingEvent{
-			Id: e.EventID, Region: Region(e.Region), Role: Role(e.Role), Trigger: ScalingEventTrigger(e.Trigger), Waiting: e.Waiting,
-			Requested: e.Requested, Made: e.Made, ServerIds: e.ServerIDs, WorkflowId: e.WorkflowID, RunUrl: optional(a.d.Orchestrator.RunURL(e.WorkflowID)),
-			Message: optional(e.Message), CreatedAt: e.CreatedAt.UTC(), FinishedAt: utc(e.FinishedAt),
-		})
-	}
-	return c.JSON(http.StatusOK, out)
 }

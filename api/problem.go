@@ -81,6 +81,9 @@ func (a *API) refuse(err error, c echo.Context) {
 		h.Set(echo.HeaderRetryAfter, strconv.Itoa(retryAfter(err)))
 	}
 	p := a.problem(coded, c)
+	if wrong := (*fieldErrors)(nil); errors.As(err, &wrong) {
+		p.Errors = fieldProblems(wrong.all)
+	}
 	var over *org.QuotaExceeded
 	if errors.As(err, &over) {
 		// Both labels are of closed sets: the routes of the contract, and the dimensions.
@@ -102,10 +105,22 @@ func statusOf(coded *prego.Error) int {
 // problem is a refusal as a document.
 func (a *API) problem(coded *prego.Error, c echo.Context) Problem {
 	status := statusOf(coded)
-	return Problem{
+	out := Problem{
 		Type: "about:blank", Title: http.StatusText(status), Status: status, Code: string(coded.Code),
 		Detail: optional(coded.Message), Field: optional(coded.Field), RequestId: optional(requestID(c)),
 	}
+	if coded.Field != "" {
+		out.Errors = fieldProblems([]*prego.Error{coded})
+	}
+	return out
+}
+
+func fieldProblems(wrong []*prego.Error) *[]FieldProblem {
+	out := make([]FieldProblem, len(wrong))
+	for i, e := range wrong {
+		out[i] = FieldProblem{Field: e.Field, Code: string(e.Code), Message: e.Message}
+	}
+	return &out
 }
 
 // coded is the refusal that an error is told as. What callers can't act on is

@@ -3,8 +3,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"regexp"
-	"strconv"
 
 	"github.com/labstack/echo/v4"
 
@@ -19,23 +17,20 @@ type QuotaStore interface {
 	OrgQuotas(ctx context.Context, org string) ([]org.Quota, error)
 	SetQuota(ctx context.Context, org string, d quota.Dimension, limit float64, by, reason string) (org.Quota, error)
 	UnsetQuota(ctx context.Context, org string, d quota.Dimension, by, reason string) (org.Quota, error)
-	OrgEvents(ctx context.Context, f org.EventFilter) (page []org.Event, more bool, err error)
+	ListOrgEvents(ctx context.Context, q prego.ListQuery) (page []org.Event, next string, err error)
 
 	CreateApp(ctx context.Context, a workload.App, key string) (app workload.App, created bool, err error)
 	GetApp(ctx context.Context, id string) (workload.App, error)
-	ListApps(ctx context.Context, f prego.ListFilter) (page []workload.App, next string, err error)
+	ListApps(ctx context.Context, q prego.ListQuery) (page []workload.App, next string, err error)
 	DeleteApp(ctx context.Context, id, by string) error
 	CreateEnv(ctx context.Context, e workload.Env, key string) (env workload.Env, created bool, err error)
 	GetEnv(ctx context.Context, id string) (workload.Env, error)
-	ListEnvs(ctx context.Context, f prego.ListFilter) (page []workload.Env, next string, err error)
+	ListEnvs(ctx context.Context, q prego.ListQuery) (page []workload.Env, next string, err error)
 	DeleteEnv(ctx context.Context, id, by string) error
 }
 
 // ListOrgQuotas shows what an org may use, and what it uses.
 func (a *API) ListOrgQuotas(c echo.Context, id OrgID) error {
-	if err := checkOrgPath(c, id); err != nil {
-		return err
-	}
 	ctx := c.Request().Context()
 	org, err := a.d.Tenants.GetOrg(ctx, id)
 	if err != nil {
@@ -64,14 +59,11 @@ func quotaView(q org.Quota) OrgQuota {
 // SetOrgQuota gives an org a limit of its own.
 func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) error {
 	d := quota.Dimension(dimension)
-	if err := checkQuotaPath(c, id, d); err != nil {
-		return err
-	}
 	var in struct {
 		Limit  *float64 `json:"limit"`
 		Reason string   `json:"reason"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if in.Limit == nil {
@@ -97,13 +89,10 @@ func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) e
 // UnsetOrgQuota gives an org the limit of its tier again.
 func (a *API) UnsetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) error {
 	d := quota.Dimension(dimension)
-	if err := checkQuotaPath(c, id, d); err != nil {
-		return err
-	}
 	var in struct {
 		Reason string `json:"reason"`
 	}
-	if err := decodeOptionalBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	reason, err := reasonOf(in.Reason)
@@ -117,54 +106,13 @@ func (a *API) UnsetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath)
 	return c.JSON(http.StatusOK, quotaView(q))
 }
 
-func checkQuotaPath(c echo.Context, org string, d quota.Dimension) error {
-	if err := checkOrgPath(c, org); err != nil {
-		return err
-	}
-	if !d.Valid() {
-		return prego.Invalid("dimension", "must be one of the dimensions of GET /v1/orgs/{id}/quotas")
-	}
-	return nil
+// ListOrgEvents shows a page of an org's events, newest first.
+func (a *API) ListOrgEvents(c echo.Context, id OrgID, _ ListOrgEventsParams) error {
+	return within(c, a.d.Tenants.GetOrg, "events", a.d.Quotas.ListOrgEvents, eventView, "org_id", id)
 }
 
-var eventType = regexp.MustCompile(`^[a-z0-9_.]{1,64}$`)
-
-// ListOrgEvents shows a page of an org's events, newest first.
-func (a *API) ListOrgEvents(c echo.Context, id OrgID, p ListOrgEventsParams) error {
-	if err := onlyParameters(c, "type", "limit", "cursor"); err != nil {
-		return err
+func eventView(e org.Event) OrgEvent {
+	return OrgEvent{
+		EventId: e.EventID, At: e.At.UTC(), Type: e.Type, Subject: e.Subject, Actor: e.Actor, Reason: optional(e.Reason), Payload: e.Payload,
 	}
-	if err := prego.ValidateOrgID("org_id", id); err != nil {
-		return err
-	}
-	f := org.EventFilter{OrgID: id}
-	var err error
-	if f.Limit, err = pageSize(p.Limit); err != nil {
-		return err
-	}
-	if p.Type != nil {
-		if f.Prefix = *p.Type; !eventType.MatchString(f.Prefix) {
-			return prego.Invalid("type", "must be the beginning of a type: at most 64 lower-case letters, digits, dots and underscores")
-		}
-	}
-	if p.Cursor != nil {
-		if f.Before, err = strconv.ParseInt(*p.Cursor, 10, 64); err != nil || f.Before < 1 {
-			return prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
-		}
-	}
-	events, more, err := a.d.Quotas.OrgEvents(c.Request().Context(), f)
-	if err != nil {
-		return err
-	}
-	out := OrgEventPage{Events: make([]OrgEvent, len(events))}
-	for i, e := range events {
-		out.Events[i] = OrgEvent{
-			EventId: e.EventID, At: e.At.UTC(), Type: e.Type, Subject: e.Subject, Actor: e.Actor, Reason: optional(e.Reason), Payload: e.Payload,
-		}
-	}
-	if more {
-		next := strconv.FormatInt(events[len(events)-1].EventID, 10)
-		out.NextCursor = &next
-	}
-	return c.JSON(http.StatusOK, out)
 }

@@ -1,7 +1,7 @@
 package api
 
 import (
-	"container/list"
+	lru "container/list"
 	"net"
 	"net/http"
 	"net/netip"
@@ -20,8 +20,8 @@ type callerLimiter struct {
 	burst int
 
 	mu    sync.Mutex
-	order *list.List // of *callerRate, last seen in front
-	byKey map[string]*list.Element
+	order *lru.List // of *callerRate, last seen in front
+	byKey map[string]*lru.Element
 }
 
 type callerRate struct {
@@ -32,7 +32,7 @@ type callerRate struct {
 const maxCallers = 10_000
 
 func newCallerLimiter(perSecond float64, burst int) *callerLimiter {
-	return &callerLimiter{every: rate.Limit(perSecond), burst: burst, order: list.New(), byKey: make(map[string]*list.Element)}
+	return &callerLimiter{every: rate.Limit(perSecond), burst: burst, order: lru.New(), byKey: make(map[string]*lru.Element)}
 }
 
 // limitedError is a refusal that says when to try again.

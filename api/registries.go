@@ -29,55 +29,31 @@ func registryView(r server.Registry) Registry {
 	}
 }
 
-func checkRegistryPath(c echo.Context, host string) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
-	return server.ValidateRegistryHost("host", host)
-}
-
 // ListRegistries shows all registries.
 func (a *API) ListRegistries(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	return a.registries(c)
 }
 
 func (a *API) registries(c echo.Context) error {
-	list, err := a.d.Registries.ListRegistries(c.Request().Context())
-	if err != nil {
-		return err
-	}
-	out := RegistryList{Registries: []Registry{}}
-	for _, r := range list {
-		out.Registries = append(out.Registries, registryView(r))
-	}
-	return c.JSON(http.StatusOK, out)
+	return every(c, "registries", a.d.Registries.ListRegistries, registryView)
+}
+
+func digestView(v server.ImageDigest) ImageDigest {
+	return ImageDigest{Image: v.Image, Digest: v.Digest, ResolvedAt: v.ResolvedAt.UTC()}
 }
 
 // GetRegistry shows a registry.
 func (a *API) GetRegistry(c echo.Context, host RegistryInPath) error {
-	if err := checkRegistryPath(c, host); err != nil {
-		return err
-	}
-	r, err := a.d.Registries.GetRegistry(c.Request().Context(), host)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, registryView(r))
+	return show(c, a.d.Registries.GetRegistry, host, registryView)
 }
 
 // PutRegistry keeps the credentials of a registry.
 func (a *API) PutRegistry(c echo.Context, host RegistryInPath) error {
-	if err := checkRegistryPath(c, host); err != nil {
-		return err
-	}
 	var in struct {
 		Username string `json:"username"`
 		Password string `json:"password"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := server.ValidateRegistryLogin(in.Username, in.Password); err != nil {
@@ -92,20 +68,11 @@ func (a *API) PutRegistry(c echo.Context, host RegistryInPath) error {
 
 // DeleteRegistry forgets the credentials of a registry.
 func (a *API) DeleteRegistry(c echo.Context, host RegistryInPath) error {
-	if err := checkRegistryPath(c, host); err != nil {
-		return err
-	}
-	if err := a.d.Registries.DeleteRegistry(c.Request().Context(), host); err != nil {
-		return err
-	}
-	return c.NoContent(http.StatusNoContent)
+	return gone(c, a.d.Registries.DeleteRegistry(c.Request().Context(), host))
 }
 
 // RotateRegistries seals all passwords under the current master key.
 func (a *API) RotateRegistries(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	if err := a.d.Registries.RotateRegistries(c.Request().Context()); err != nil {
 		return err
 	}
@@ -114,25 +81,11 @@ func (a *API) RotateRegistries(c echo.Context) error {
 
 // ListImageDigests shows what images were resolved to.
 func (a *API) ListImageDigests(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
-	list, err := a.d.Registries.ListImageDigests(c.Request().Context())
-	if err != nil {
-		return err
-	}
-	out := ImageDigestList{Images: []ImageDigest{}}
-	for _, v := range list {
-		out.Images = append(out.Images, ImageDigest{Image: v.Image, Digest: v.Digest, ResolvedAt: v.ResolvedAt.UTC()})
-	}
-	return c.JSON(http.StatusOK, out)
+	return every(c, "images", a.d.Registries.ListImageDigests, digestView)
 }
 
 // DeleteImageDigest has an image resolved anew.
 func (a *API) DeleteImageDigest(c echo.Context, p DeleteImageDigestParams) error {
-	if err := onlyParameters(c, "image"); err != nil {
-		return err
-	}
 	image := strings.TrimSpace(p.Image)
 	if err := server.ValidateImage("image", image); err != nil {
 		return err

@@ -22,7 +22,7 @@ import (
 type ResourceStore interface {
 	CreateRoute(ctx context.Context, r workload.Route, by string) (workload.Route, error)
 	GetRoute(ctx context.Context, envID, id string) (workload.Route, error)
-	ListRoutes(ctx context.Context, envID, after string, limit int) (page []workload.Route, more bool, err error)
+	ListRoutes(ctx context.Context, q prego.ListQuery) (page []workload.Route, next string, err error)
 	DeleteRoute(ctx context.Context, envID, id, by string) error
 	PublishedRoutes(ctx context.Context) ([]workload.PublishedRoute, error)
 
@@ -32,18 +32,18 @@ type ResourceStore interface {
 
 	CreateVolume(ctx context.Context, v workload.Volume, environment, by string) (workload.Volume, error)
 	GetVolume(ctx context.Context, id string) (workload.Volume, error)
-	ListVolumes(ctx context.Context, org, after string, limit int) (page []workload.Volume, more bool, err error)
+	ListVolumes(ctx context.Context, q prego.ListQuery) (page []workload.Volume, next string, err error)
 	DeleteVolume(ctx context.Context, id, by string) (workload.Volume, error)
 	AttachVolume(ctx context.Context, a workload.VolumeAttachment, by string) (workload.VolumeAttachment, error)
 	DetachVolume(ctx context.Context, volumeID, attachmentID, by string) error
 
 	CreateSnapshot(ctx context.Context, tenantID, id, by string) (tenant.Snapshot, error)
 	GetSnapshot(ctx context.Context, tenantID, id string) (tenant.Snapshot, error)
-	ListSnapshots(ctx context.Context, tenantID, cursor string, limit int) (page []tenant.Snapshot, next string, err error)
+	ListSnapshots(ctx context.Context, q prego.ListQuery) (page []tenant.Snapshot, next string, err error)
 	DeleteSnapshot(ctx context.Context, tenantID, id, by string) (org string, err error)
 	CreateRestore(ctx context.Context, tenantID, snapshotID, id, by string) (tenant.RestoreJob, error)
 	GetRestore(ctx context.Context, tenantID, id string) (tenant.RestoreJob, error)
-	ListRestores(ctx context.Context, tenantID, cursor string, limit int) (page []tenant.RestoreJob, next string, err error)
+	ListRestores(ctx context.Context, q prego.ListQuery) (page []tenant.RestoreJob, next string, err error)
 
 	OpenSession(ctx context.Context, id string, of org.SessionOf, kind org.SessionKind, subject, actor string, lease time.Duration) error
 	RenewSession(ctx context.Context, id string, lease time.Duration) error
@@ -76,42 +76,6 @@ func (d ResourceDeps) location(r prego.Region) string {
 	return ""
 }
 
-// checkResourcePath checks query parameters and pairs of a path's ids: field, prefix, id.
-func checkResourcePath(c echo.Context, parameters []string, ids ...[3]string) error {
-	if err := onlyParameters(c, parameters...); err != nil {
-		return err
-	}
-	for _, id := range ids {
-		if err := prego.ValidateResourceID(id[0], id[1], id[2]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func envID(id string) [3]string    { return [3]string{"env_id", "env-", id} }
-func volumeID(id string) [3]string { return [3]string{"volume_id", "vol-", id} }
-
-// paging reads limit and cursor.
-func paging(limit *int, cursor *string) (n int, after string, err error) {
-	if n, err = pageSize(limit); err != nil || cursor == nil {
-		return n, "", err
-	}
-	if *cursor == "" {
-		return 0, "", prego.Invalid("cursor", "must not be empty; leave it out for the first page")
-	}
-	return n, *cursor, nil
-}
-
-// pagingByID is paging where a cursor is the last id.
-func pagingByID(limit *int, cursor *string, prefix string) (n int, after string, err error) {
-	n, after, err = paging(limit, cursor)
-	if err == nil && after != "" && prego.ValidateResourceID("cursor", prefix, after) != nil {
-		err = prego.Invalid("cursor", "must be the next_cursor of an earlier answer")
-	}
-	return n, after, err
-}
-
 // startRun starts a run of an accepted request. When that fails the request is
 // accepted all the same: the reconciler starts it later.
 func (a *API) startRun(c echo.Context, start func(ctx context.Context, org, id string) error, org, id, workflowID string) {
@@ -131,9 +95,6 @@ func routeView(r workload.Route) Route {
 
 // CreateRoute publishes a port of a process group.
 func (a *API) CreateRoute(c echo.Context, env EnvInPath) error {
-	if err := checkResourcePath(c, nil, envID(env)); err != nil {
-		return err
-	}
 	var in struct {
 		GroupID    string                 `json:"group_id"`
 		Hostname   string                 `json:"hostname"`
@@ -142,7 +103,7 @@ func (a *API) CreateRoute(c echo.Context, env EnvInPath) error {
 		Protocol   workload.RouteProtocol `json:"protocol"`
 		TargetPort int                    `json:"target_port"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	r := workload.Route{
@@ -160,56 +121,23 @@ func (a *API) CreateRoute(c echo.Context, env EnvInPath) error {
 }
 
 // ListRoutes shows a page of an env's routes.
-func (a *API) ListRoutes(c echo.Context, env EnvInPath, p ListRoutesParams) error {
-	if err := checkResourcePath(c, []string{"limit", "cursor"}, envID(env)); err != nil {
-		return err
-	}
-	limit, after, err := pagingByID(p.Limit, p.Cursor, "rte-")
-	if err != nil {
-		return err
-	}
-	routes, more, err := a.d.Resources.Store.ListRoutes(c.Request().Context(), env, after, limit)
-	if err != nil {
-		return err
-	}
-	out := RoutePage{Routes: []Route{}}
-	for _, r := range routes {
-		out.Routes = append(out.Routes, routeView(r))
-	}
-	if more {
-		out.NextCursor = &out.Routes[len(out.Routes)-1].RouteId
-	}
-	return c.JSON(http.StatusOK, out)
+func (a *API) ListRoutes(c echo.Context, env EnvInPath, _ ListRoutesParams) error {
+	return within(c, a.d.Quotas.GetEnv, "routes", a.d.Resources.Store.ListRoutes, routeView, "env_id", env)
 }
 
 // GetRoute shows a route.
 func (a *API) GetRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
-	if err := checkResourcePath(c, nil, envID(env), [3]string{"route_id", "rte-", route}); err != nil {
-		return err
-	}
 	r, err := a.d.Resources.Store.GetRoute(c.Request().Context(), env, route)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, routeView(r))
+	return answer(c, http.StatusOK, r, err, routeView)
 }
 
 // DeleteRoute takes a route down.
 func (a *API) DeleteRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
-	if err := checkResourcePath(c, nil, envID(env), [3]string{"route_id", "rte-", route}); err != nil {
-		return err
-	}
-	if err := a.d.Resources.Store.DeleteRoute(c.Request().Context(), env, route, caller(c).Subject); err != nil {
-		return err
-	}
-	return c.NoContent(http.StatusNoContent)
+	return gone(c, a.d.Resources.Store.DeleteRoute(c.Request().Context(), env, route, caller(c).Subject))
 }
 
 // TraefikRoutes shows all routes as Traefik's HTTP provider reads them.
 func (a *API) TraefikRoutes(c echo.Context, p TraefikRoutesParams) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	routes, err := a.d.Resources.Store.PublishedRoutes(c.Request().Context())
 	if err != nil {
 		return err
@@ -247,21 +175,11 @@ func ipv4View(a workload.IPv4Allocation) IPv4 {
 
 // GetIPv4 shows the IPv4 add-on of an env.
 func (a *API) GetIPv4(c echo.Context, env EnvInPath) error {
-	if err := checkResourcePath(c, nil, envID(env)); err != nil {
-		return err
-	}
-	v, err := a.d.Resources.Store.GetIPv4(c.Request().Context(), env)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, ipv4View(v))
+	return show(c, a.d.Resources.Store.GetIPv4, env, ipv4View)
 }
 
 // EnableIPv4 asks for an IPv4 address for an env.
 func (a *API) EnableIPv4(c echo.Context, env EnvInPath) error {
-	if err := checkResourcePath(c, nil, envID(env)); err != nil {
-		return err
-	}
 	d := a.d.Resources
 	v, err := d.Store.EnableIPv4(c.Request().Context(), env, newID("ip4-"), d.Environment, d.location, caller(c).Subject)
 	return a.ipv4Accepted(c, v, err)
@@ -269,9 +187,6 @@ func (a *API) EnableIPv4(c echo.Context, env EnvInPath) error {
 
 // DisableIPv4 gives the address of an env back.
 func (a *API) DisableIPv4(c echo.Context, env EnvInPath) error {
-	if err := checkResourcePath(c, nil, envID(env)); err != nil {
-		return err
-	}
 	v, err := a.d.Resources.Store.DisableIPv4(c.Request().Context(), env, caller(c).Subject)
 	return a.ipv4Accepted(c, v, err)
 }
@@ -306,9 +221,6 @@ func volumeView(v workload.Volume) Volume {
 
 // CreateVolume asks for a volume.
 func (a *API) CreateVolume(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	var in struct {
 		OrgID     string       `json:"org_id"`
 		Region    prego.Region `json:"region"`
@@ -316,7 +228,7 @@ func (a *API) CreateVolume(c echo.Context) error {
 		Name      string       `json:"name"`
 		SizeBytes int64        `json:"size_bytes"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	d := a.d.Resources
@@ -345,66 +257,28 @@ func (a *API) volumeAccepted(c echo.Context, v workload.Volume, err error) error
 }
 
 // ListVolumes shows a page of volumes.
-func (a *API) ListVolumes(c echo.Context, p ListVolumesParams) error {
-	if err := onlyParameters(c, "org_id", "limit", "cursor"); err != nil {
-		return err
-	}
-	org := ""
-	if p.OrgId != nil {
-		org = *p.OrgId
-		if err := prego.ValidateOrgID("org_id", org); err != nil {
-			return err
-		}
-	}
-	limit, after, err := pagingByID(p.Limit, p.Cursor, "vol-")
-	if err != nil {
-		return err
-	}
-	volumes, more, err := a.d.Resources.Store.ListVolumes(c.Request().Context(), org, after, limit)
-	if err != nil {
-		return err
-	}
-	out := VolumePage{Volumes: []Volume{}}
-	for _, v := range volumes {
-		out.Volumes = append(out.Volumes, volumeView(v))
-	}
-	if more {
-		out.NextCursor = &out.Volumes[len(out.Volumes)-1].VolumeId
-	}
-	return c.JSON(http.StatusOK, out)
+func (a *API) ListVolumes(c echo.Context, _ ListVolumesParams) error {
+	return list(c, "volumes", a.d.Resources.Store.ListVolumes, volumeView)
 }
 
 // GetVolume shows a volume.
 func (a *API) GetVolume(c echo.Context, id VolumeInPath) error {
-	if err := checkResourcePath(c, nil, volumeID(id)); err != nil {
-		return err
-	}
-	v, err := a.d.Resources.Store.GetVolume(c.Request().Context(), id)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, volumeView(v))
+	return show(c, a.d.Resources.Store.GetVolume, id, volumeView)
 }
 
 // DeleteVolume deletes a volume that nothing is attached to.
 func (a *API) DeleteVolume(c echo.Context, id VolumeInPath) error {
-	if err := checkResourcePath(c, nil, volumeID(id)); err != nil {
-		return err
-	}
 	v, err := a.d.Resources.Store.DeleteVolume(c.Request().Context(), id, caller(c).Subject)
 	return a.volumeAccepted(c, v, err)
 }
 
 // AttachVolume makes a volume that of a process group.
 func (a *API) AttachVolume(c echo.Context, id VolumeInPath) error {
-	if err := checkResourcePath(c, nil, volumeID(id)); err != nil {
-		return err
-	}
 	var in struct {
 		GroupID   string `json:"group_id"`
 		MountPath string `json:"mount_path"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := prego.ValidateResourceID("group_id", "grp-", in.GroupID); err != nil {
@@ -424,9 +298,6 @@ func (a *API) AttachVolume(c echo.Context, id VolumeInPath) error {
 
 // DetachVolume takes a volume from its process group.
 func (a *API) DetachVolume(c echo.Context, id VolumeInPath, attachment AttachmentInPath) error {
-	if err := checkResourcePath(c, nil, volumeID(id), [3]string{"attachment_id", "vat-", attachment}); err != nil {
-		return err
-	}
 	if err := a.d.Resources.Store.DetachVolume(c.Request().Context(), id, attachment, caller(c).Subject); err != nil {
 		return err
 	}

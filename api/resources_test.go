@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -97,7 +98,8 @@ func TestRoutesCountNamesPortsAndThemselves(t *testing.T) {
 		}
 	}
 	require.Len(t, ids, 4)
-	require.IsIncreasing(t, ids)
+	slices.Sort(ids)
+	require.Len(t, slices.Compact(ids), 4)
 	b.ok(200, "GET", path+"/"+first.RouteId, "")
 	b.ok(204, "DELETE", path+"/"+first.RouteId, "")
 	b.ok(404, "DELETE", path+"/"+first.RouteId, "")

@@ -2,9 +2,6 @@ package api
 
 import (
 	"net/http"
-	"net/url"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -14,13 +11,13 @@ import (
 	"github.com/prego/prego/server"
 )
 
+// CreateServerByOldPath is CreateServer at its former path.
+func (a *API) CreateServerByOldPath(c echo.Context) error { return a.CreateServer(c) }
+
 // CreateServer accepts a request for a server.
 func (a *API) CreateServer(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	var in server.CreateRequest
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := in.Validate(); err != nil {
@@ -65,11 +62,8 @@ func accepted(s server.Server, workflowID string) Accepted {
 
 // ImportServer accepts the take-over of an existing server.
 func (a *API) ImportServer(c echo.Context) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	var in server.ImportRequest
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := in.Validate(); err != nil {
@@ -99,9 +93,6 @@ func (a *API) ImportServer(c echo.Context) error {
 
 // RetryServer provisions a failed server again.
 func (a *API) RetryServer(c echo.Context, id ServerID) error {
-	if err := checkPath(c, id); err != nil {
-		return err
-	}
 	server, err := a.d.Store.RequestRetry(c.Request().Context(), id, caller(c).Subject)
 	if err != nil {
 		return err
@@ -112,9 +103,6 @@ func (a *API) RetryServer(c echo.Context, id ServerID) error {
 
 // DeleteServer decommissions a server.
 func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) error {
-	if err := checkPath(c, id, "force"); err != nil {
-		return err
-	}
 	srv, err := a.d.Store.RequestDecommission(c.Request().Context(), id, caller(c).Subject, p.Force != nil && *p.Force)
 	if err != nil {
 		return err
@@ -131,9 +119,6 @@ func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) er
 
 // GetServer shows a server.
 func (a *API) GetServer(c echo.Context, id ServerID) error {
-	if err := checkPath(c, id); err != nil {
-		return err
-	}
 	ctx := c.Request().Context()
 	server, err := a.d.Store.GetServer(ctx, id)
 	if err != nil {
@@ -150,9 +135,6 @@ func (a *API) GetServer(c echo.Context, id ServerID) error {
 
 // ServerStats shows how long servers took to become active.
 func (a *API) ServerStats(c echo.Context, p ServerStatsParams) error {
-	if err := onlyParameters(c, "days"); err != nil {
-		return err
-	}
 	days := 30
 	if p.Days != nil {
 		days = *p.Days
@@ -175,87 +157,8 @@ func (a *API) ServerStats(c echo.Context, p ServerStatsParams) error {
 }
 
 // ListServers shows a page of servers.
-func (a *API) ListServers(c echo.Context, p ListServersParams) error {
-	if err := onlyParameters(c, "region", "role", "status", "tag", "fleet", "limit", "cursor"); err != nil {
-		return err
-	}
-	f := server.Filter{Limit: 50}
-	if p.Region != nil {
-		f.Region = prego.Region(*p.Region)
-	}
-	if p.Role != nil {
-		f.Role = prego.Role(*p.Role)
-	}
-	if p.Status != nil {
-		f.Status = server.Status(*p.Status)
-	}
-	if p.Tag != nil {
-		f.Tag = strings.ToLower(*p.Tag)
-	}
-	if p.Fleet != nil {
-		f.Fleet = *p.Fleet
-	}
-	if p.Limit != nil {
-		f.Limit = *p.Limit
-	}
-	if p.Cursor != nil {
-		f.Cursor = *p.Cursor
-	}
-	switch {
-	case p.Region != nil && !f.Region.Valid():
-		return prego.Invalid("region", "must be one of sg, eu, us")
-	case p.Role != nil && !f.Role.Valid():
-		return prego.Invalid("role", "must be one of app, db-shard, redis-pool, node")
-	case p.Status != nil && !f.Status.Valid():
-		return prego.Invalid("status", "must be one of provisioning, active, draining, terminated, failed")
-	case p.Tag != nil && !validTag(f.Tag):
-		return prego.Invalid("tag", "must be 1 to 63 printable ASCII characters without spaces")
-	case p.Fleet != nil && server.ValidateFleetID(f.Fleet) != nil:
-		return prego.Invalid("fleet", "must be a fleet's id")
-	case f.Limit < 1 || f.Limit > 200:
-		return prego.Invalid("limit", "must be 1 to 200")
-	case p.Cursor != nil && f.Cursor == "":
-		return prego.Invalid("cursor", "must not be empty; leave it out for the first page")
-	}
-	servers, next, err := a.d.Store.ListServers(c.Request().Context(), f)
-	if err != nil {
-		return err
-	}
-	page := ServerPage{Servers: []ServerSummary{}, NextCursor: optional(next)}
-	for _, s := range servers {
-		page.Servers = append(page.Servers, summary(s))
-	}
-	return c.JSON(http.StatusOK, page)
-}
-
-func validTag(tag string) bool {
-	_, err := prego.NormalizeTags([]string{tag})
-	return err == nil
-}
-
-func checkPath(c echo.Context, id string, parameters ...string) error {
-	if err := onlyParameters(c, parameters...); err != nil {
-		return err
-	}
-	return prego.ValidateServerID(id)
-}
-
-// onlyParameters refuses query parameters that would be ignored: a misspelt
-// filter must not look like a full answer.
-func onlyParameters(c echo.Context, known ...string) error {
-	q, err := url.ParseQuery(c.Request().URL.RawQuery)
-	if err != nil {
-		return prego.Invalid("query", "is not valid")
-	}
-	for name, values := range q {
-		if !slices.Contains(known, name) {
-			return &prego.Error{Code: prego.CodeUnknownField, Field: shown(name), Message: "is not a parameter of this request"}
-		}
-		if len(values) > 1 {
-			return &prego.Error{Code: prego.CodeDuplicateField, Field: name, Message: "is given twice"}
-		}
-	}
-	return nil
+func (a *API) ListServers(c echo.Context, _ ListServersParams) error {
+	return list(c, "servers", a.d.Store.ListServers, summary)
 }
 
 func summary(s server.Server) ServerSummary {
@@ -328,13 +231,10 @@ func clockSkewed(s server.Server) *bool {
 // PatchServer refuses to change a server: its tags are fixed while it lives
 // (placement-pools, "Are Placement Pools dynamic?").
 func (a *API) PatchServer(c echo.Context, id ServerID) error {
-	if err := checkPath(c, id); err != nil {
-		return err
-	}
 	var in struct {
 		Tags *[]string `json:"tags"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if in.Tags == nil {

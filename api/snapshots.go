@@ -27,22 +27,8 @@ func restoreView(j tenant.RestoreJob) RestoreJob {
 	}
 }
 
-// checkBackupPath checks the path of a tenant's snapshot or restore.
-func checkBackupPath(c echo.Context, tenant string, parameters []string, ids ...[3]string) error {
-	if err := checkResourcePath(c, parameters); err != nil {
-		return err
-	}
-	if err := prego.ValidateTenantID(tenant); err != nil {
-		return err
-	}
-	return checkResourcePath(c, parameters, ids...)
-}
-
 // CreateSnapshot asks for a backup of a tenant's site.
 func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID) error {
-	if err := checkBackupPath(c, tenantID, nil); err != nil {
-		return err
-	}
 	s, err := a.d.Resources.Store.CreateSnapshot(c.Request().Context(), tenantID, newID("snp-"), caller(c).Subject)
 	if err != nil {
 		return err
@@ -52,42 +38,18 @@ func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID) error {
 }
 
 // ListSnapshots shows a page of a tenant's snapshots.
-func (a *API) ListSnapshots(c echo.Context, tenant TenantID, p ListSnapshotsParams) error {
-	if err := checkBackupPath(c, tenant, []string{"limit", "cursor"}); err != nil {
-		return err
-	}
-	limit, cursor, err := paging(p.Limit, p.Cursor)
-	if err != nil {
-		return err
-	}
-	list, next, err := a.d.Resources.Store.ListSnapshots(c.Request().Context(), tenant, cursor, limit)
-	if err != nil {
-		return err
-	}
-	out := SnapshotPage{Snapshots: []Snapshot{}, NextCursor: optional(next)}
-	for _, s := range list {
-		out.Snapshots = append(out.Snapshots, snapshotView(s))
-	}
-	return c.JSON(http.StatusOK, out)
+func (a *API) ListSnapshots(c echo.Context, tenant TenantID, _ ListSnapshotsParams) error {
+	return within(c, a.d.Tenants.GetTenant, "snapshots", a.d.Resources.Store.ListSnapshots, snapshotView, "tenant_id", tenant)
 }
 
 // GetSnapshot shows a snapshot.
 func (a *API) GetSnapshot(c echo.Context, tenant TenantID, id SnapshotInPath) error {
-	if err := checkBackupPath(c, tenant, nil, [3]string{"snapshot_id", "snp-", id}); err != nil {
-		return err
-	}
 	s, err := a.d.Resources.Store.GetSnapshot(c.Request().Context(), tenant, id)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, snapshotView(s))
+	return answer(c, http.StatusOK, s, err, snapshotView)
 }
 
 // DeleteSnapshot deletes a snapshot, and has its files deleted.
 func (a *API) DeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPath) error {
-	if err := checkBackupPath(c, tenantID, nil, [3]string{"snapshot_id", "snp-", id}); err != nil {
-		return err
-	}
 	org, err := a.d.Resources.Store.DeleteSnapshot(c.Request().Context(), tenantID, id, caller(c).Subject)
 	if err != nil {
 		return err
@@ -98,13 +60,10 @@ func (a *API) DeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPat
 
 // CreateRestore asks for a tenant's site to be brought back to a snapshot.
 func (a *API) CreateRestore(c echo.Context, tenantID TenantID) error {
-	if err := checkBackupPath(c, tenantID, nil); err != nil {
-		return err
-	}
 	var in struct {
 		SnapshotID string `json:"snapshot_id"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := prego.ValidateResourceID("snapshot_id", "snp-", in.SnapshotID); err != nil {
@@ -119,33 +78,12 @@ func (a *API) CreateRestore(c echo.Context, tenantID TenantID) error {
 }
 
 // ListRestores shows a page of a tenant's restores.
-func (a *API) ListRestores(c echo.Context, tenant TenantID, p ListRestoresParams) error {
-	if err := checkBackupPath(c, tenant, []string{"limit", "cursor"}); err != nil {
-		return err
-	}
-	limit, cursor, err := paging(p.Limit, p.Cursor)
-	if err != nil {
-		return err
-	}
-	list, next, err := a.d.Resources.Store.ListRestores(c.Request().Context(), tenant, cursor, limit)
-	if err != nil {
-		return err
-	}
-	out := RestorePage{Restores: []RestoreJob{}, NextCursor: optional(next)}
-	for _, j := range list {
-		out.Restores = append(out.Restores, restoreView(j))
-	}
-	return c.JSON(http.StatusOK, out)
+func (a *API) ListRestores(c echo.Context, tenant TenantID, _ ListRestoresParams) error {
+	return within(c, a.d.Tenants.GetTenant, "restores", a.d.Resources.Store.ListRestores, restoreView, "tenant_id", tenant)
 }
 
 // GetRestore shows a restore.
 func (a *API) GetRestore(c echo.Context, tenant TenantID, id RestoreInPath) error {
-	if err := checkBackupPath(c, tenant, nil, [3]string{"job_id", "rst-", id}); err != nil {
-		return err
-	}
 	j, err := a.d.Resources.Store.GetRestore(c.Request().Context(), tenant, id)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, restoreView(j))
+	return answer(c, http.StatusOK, j, err, restoreView)
 }

@@ -3,58 +3,30 @@ package api
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math"
-	"mime"
-	"net/http"
 	"reflect"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/labstack/echo/v4"
+
 	"github.com/prego/prego"
 )
 
-// maxBody is the largest body that is read where nothing else is said, in bytes.
-const maxBody = 64 << 10
-
-// decodeBody reads one JSON object into v, a pointer to a struct, and refuses
-// everything that a lenient decoder would let pass.
-func decodeBody(w http.ResponseWriter, r *http.Request, v any) error {
-	return decodeBodyUpTo(maxBody, w, r, v)
-}
-
-// decodeOptionalBody is decodeBody for requests that need no body.
-func decodeOptionalBody(w http.ResponseWriter, r *http.Request, v any) error {
-	if r.ContentLength == 0 {
+// decode reads a request's body, which was compared with the contract, into v; one that
+// is left out leaves v as it is.
+func decode(c echo.Context, v any) error {
+	body, _ := c.Get(bodyKey).([]byte)
+	if body == nil {
 		return nil
-	}
-	return decodeBody(w, r, v)
-}
-
-func decodeBodyUpTo(most int64, w http.ResponseWriter, r *http.Request, v any) error {
-	mt, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if charset := params["charset"]; err != nil || mt != "application/json" || (charset != "" && !strings.EqualFold(charset, "utf-8")) {
-		return prego.Errorf(prego.CodeUnsupportedMedia, "the body must be application/json in UTF-8")
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
-		return prego.Errorf(prego.CodeBodyTooLarge, "the body may hold at most %d bytes", most)
-	}
-	if err != nil {
-		return prego.Errorf(prego.CodeInvalidJSON, "the body could not be read to its end")
 	}
 	return DecodeStrict(body, v)
 }
 
-// DecodeStrict reads one JSON object into v, a pointer to a struct, and refuses
-// fields that are unknown, given twice or spelled in another case, wrong types,
-// null where the field is no pointer, and anything after the object, at any depth
-// and with the field's path.
-func DecodeStrict(body []byte, v any) error {
+// checkJSON refuses what is not one JSON object.
+func checkJSON(body []byte) error {
 	switch trimmed := bytes.TrimSpace(body); {
 	case len(trimmed) == 0:
 		return prego.Errorf(prego.CodeInvalidJSON, "a JSON body is required")
@@ -64,6 +36,17 @@ func DecodeStrict(body []byte, v any) error {
 		return prego.Errorf(prego.CodeInvalidJSON, "the body is not one valid JSON document")
 	case trimmed[0] != '{':
 		return prego.Errorf(prego.CodeInvalidJSON, "the body must be a JSON object")
+	}
+	return nil
+}
+
+// DecodeStrict reads one JSON object into v, a pointer to a struct, and refuses
+// fields that are unknown, given twice or spelled in another case, wrong types,
+// null where the field is no pointer, and anything after the object, at any depth
+// and with the field's path.
+func DecodeStrict(body []byte, v any) error {
+	if err := checkJSON(body); err != nil {
+		return err
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()

@@ -97,9 +97,6 @@ const administrator = "Administrator"
 
 // SetAdminPassword sets the Administrator's password and shows it once.
 func (a *API) SetAdminPassword(c echo.Context, id TenantID) error {
-	if err := checkTenantPath(c, id); err != nil {
-		return err
-	}
 	t, st, err := a.liveSite(c.Request().Context(), id)
 	if err != nil {
 		return err
@@ -117,15 +114,12 @@ func (a *API) SetAdminPassword(c echo.Context, id TenantID) error {
 
 // AddTenantUser makes a user of a tenant's site.
 func (a *API) AddTenantUser(c echo.Context, id TenantID) error {
-	if err := checkTenantPath(c, id); err != nil {
-		return err
-	}
 	var in struct {
 		Email    string `json:"email"`
 		Name     string `json:"name"`
 		Password string `json:"password"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := tenant.ValidateEmail("email", in.Email); err != nil {
@@ -168,9 +162,6 @@ func mailView(m tenant.MailSettings) TenantMail {
 
 // PutTenantMail says where a site sends its mail.
 func (a *API) PutTenantMail(c echo.Context, id TenantID) error {
-	if err := checkTenantPath(c, id); err != nil {
-		return err
-	}
 	var in struct {
 		Server     string `json:"server"`
 		Port       int    `json:"port"`
@@ -180,7 +171,7 @@ func (a *API) PutTenantMail(c echo.Context, id TenantID) error {
 		Sender     string `json:"sender"`
 		SenderName string `json:"sender_name"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	m := tenant.MailSettings{Server: in.Server, Port: in.Port, TLS: in.TLS, Login: in.Login, Sender: in.Sender, SenderName: in.SenderName}
@@ -206,9 +197,6 @@ func (a *API) PutTenantMail(c echo.Context, id TenantID) error {
 
 // DeleteTenantMail takes the mail settings out of a site.
 func (a *API) DeleteTenantMail(c echo.Context, id TenantID) error {
-	if err := checkTenantPath(c, id); err != nil {
-		return err
-	}
 	t, st, err := a.liveSite(c.Request().Context(), id)
 	if err != nil {
 		return err
@@ -224,13 +212,10 @@ func (a *API) DeleteTenantMail(c echo.Context, id TenantID) error {
 
 // PutStorageQuota changes a tenant's storage quota.
 func (a *API) PutStorageQuota(c echo.Context, id TenantID) error {
-	if err := checkTenantPath(c, id); err != nil {
-		return err
-	}
 	var in struct {
 		GB int `json:"gb"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if in.GB < 1 || in.GB > tenant.MaxStorageGB {

@@ -14,9 +14,6 @@ import (
 
 // CreateTenant accepts a request for a tenant.
 func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
 	key := ""
 	if p.IdempotencyKey != nil {
 		key = *p.IdempotencyKey
@@ -25,7 +22,7 @@ func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
 		}
 	}
 	var in tenant.CreateRequest
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	if err := in.Validate(); err != nil {
@@ -61,60 +58,12 @@ func tenantAccepted(t tenant.Tenant, workflowID string) TenantAccepted {
 }
 
 // ListTenants shows a page of tenants.
-func (a *API) ListTenants(c echo.Context, p ListTenantsParams) error {
-	if err := onlyParameters(c, "region", "plan", "state", "org_id", "limit", "cursor"); err != nil {
-		return err
-	}
-	f := tenant.Filter{Limit: 50}
-	if p.Region != nil {
-		f.Region = prego.Region(*p.Region)
-	}
-	if p.Plan != nil {
-		f.Plan = prego.Plan(*p.Plan)
-	}
-	if p.State != nil {
-		f.State = tenant.State(*p.State)
-	}
-	if p.OrgId != nil {
-		f.OrgID = *p.OrgId
-		if err := prego.ValidateOrgID("org_id", f.OrgID); err != nil {
-			return err
-		}
-	}
-	if p.Limit != nil {
-		f.Limit = *p.Limit
-	}
-	if p.Cursor != nil {
-		f.Cursor = *p.Cursor
-	}
-	switch {
-	case p.Region != nil && !f.Region.Valid():
-		return prego.Invalid("region", "must be one of sg, eu, us")
-	case p.Plan != nil && !f.Plan.Valid():
-		return prego.Invalid("plan", "must be one of trial, starter, business, enterprise")
-	case p.State != nil && !f.State.Valid():
-		return prego.Invalid("state", "must be one of trial, provisioning, active, suspended, grace_period, terminated, data_purged, failed")
-	case f.Limit < 1 || f.Limit > 200:
-		return prego.Invalid("limit", "must be 1 to 200")
-	case p.Cursor != nil && f.Cursor == "":
-		return prego.Invalid("cursor", "must not be empty; leave it out for the first page")
-	}
-	tenants, next, err := a.d.Tenants.ListTenants(c.Request().Context(), f)
-	if err != nil {
-		return err
-	}
-	page := TenantPage{Tenants: []TenantSummary{}, NextCursor: optional(next)}
-	for _, t := range tenants {
-		page.Tenants = append(page.Tenants, tenantSummary(t))
-	}
-	return c.JSON(http.StatusOK, page)
+func (a *API) ListTenants(c echo.Context, _ ListTenantsParams) error {
+	return list(c, "tenants", a.d.Tenants.ListTenants, tenantSummary)
 }
 
 // GetTenant shows a tenant.
 func (a *API) GetTenant(c echo.Context, id TenantID) error {
-	if err := checkTenantPath(c, id); err != nil {
-		return err
-	}
 	ctx := c.Request().Context()
 	t, err := a.d.Tenants.GetTenant(ctx, id)
 	if err != nil {
@@ -150,14 +99,11 @@ func (a *API) GetTenant(c echo.Context, id TenantID) error {
 // PatchTenant refuses to change a tenant: its constraint is fixed while it lives
 // (placement-pools, "Task/DesiredLRP").
 func (a *API) PatchTenant(c echo.Context, id TenantID) error {
-	if err := checkTenantPath(c, id); err != nil {
-		return err
-	}
 	var in struct {
 		Constraint *prego.Constraint `json:"constraint"`
 		Stack      *string           `json:"stack"`
 	}
-	if err := decodeBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	field := "constraint"
@@ -182,9 +128,6 @@ func (a *API) PatchTenant(c echo.Context, id TenantID) error {
 
 // ListDecisions shows how often a tenant's place was decided, and why each time.
 func (a *API) ListDecisions(c echo.Context, id TenantID) error {
-	if err := checkTenantPath(c, id); err != nil {
-		return err
-	}
 	ctx := c.Request().Context()
 	if _, err := a.d.Tenants.GetTenant(ctx, id); err != nil {
 		return err
@@ -237,13 +180,10 @@ func (a *API) RetryTenant(c echo.Context, id TenantID) error {
 // changeTenant writes what is asked into the tenant's row, and has a run bring it
 // about.
 func (a *API) changeTenant(c echo.Context, id string, action tenant.Action) error {
-	if err := checkTenantPath(c, id); err != nil {
-		return err
-	}
 	var in struct {
 		Reason string `json:"reason"`
 	}
-	if err := decodeOptionalBody(c.Response(), c.Request(), &in); err != nil {
+	if err := decode(c, &in); err != nil {
 		return err
 	}
 	var err error
@@ -273,13 +213,6 @@ func (a *API) changeTenant(c echo.Context, id string, action tenant.Action) erro
 		}
 	}
 	return c.JSON(http.StatusAccepted, tenantAccepted(t, run))
-}
-
-func checkTenantPath(c echo.Context, id string) error {
-	if err := onlyParameters(c); err != nil {
-		return err
-	}
-	return prego.ValidateTenantID(id)
 }
 
 // maxText bounds what callers write for people, in bytes.

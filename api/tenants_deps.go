@@ -14,7 +14,7 @@ type TenantStore interface {
 	CreateTenant(ctx context.Context, r tenant.CreateRequest, tenantID string, mode tenant.PlacementMode, idempotencyKey, by string) (t tenant.Tenant, created bool, err error)
 	ChangeTenant(ctx context.Context, id string, action tenant.Action, periods tenant.LifecyclePeriods, by, reason string) (tenant.Tenant, error)
 	GetTenant(ctx context.Context, id string) (tenant.Tenant, error)
-	ListTenants(ctx context.Context, f tenant.Filter) (page []tenant.Tenant, next string, err error)
+	ListTenants(ctx context.Context, q prego.ListQuery) (page []tenant.Tenant, next string, err error)
 	TenantEvents(ctx context.Context, id string) ([]tenant.Event, error)
 	LiveAllocation(ctx context.Context, id string) (*tenant.Allocation, error)
 	LastDecision(ctx context.Context, id string) (*tenant.DecisionRecord, error)
@@ -25,14 +25,14 @@ type TenantStore interface {
 	SetStorageQuota(ctx context.Context, tenantID string, gb int, by string) (tenant.Tenant, error)
 	SetMail(ctx context.Context, tenantID string, m *tenant.MailSettings, by string) error
 
-	PutOrg(ctx context.Context, o org.Org, by string) (org.Org, error)
+	PutOrg(ctx context.Context, id string, r tenant.PutOrgRequest, by string) (org.Org, error)
 	GetOrg(ctx context.Context, id string) (org.Org, error)
-	ListOrgs(ctx context.Context, after string, limit int) (page []org.Org, more bool, err error)
+	ListOrgs(ctx context.Context, q prego.ListQuery) (page []org.Org, next string, err error)
 
 	CreatePlacementPool(ctx context.Context, name string, c prego.Constraint, by string) (p prego.PlacementPool, created bool, err error)
 	GetPlacementPool(ctx context.Context, name string) (prego.PlacementPool, error)
 	PlacementPoolOrgs(ctx context.Context, name string, limit int) ([]string, error)
-	ListPlacementPools(ctx context.Context, after string, limit int) (page []prego.PlacementPool, more bool, err error)
+	ListPlacementPools(ctx context.Context, q prego.ListQuery) (page []prego.PlacementPool, next string, err error)
 	PutPlacementPool(ctx context.Context, name string, c prego.Constraint, by string) (prego.PlacementPool, error)
 	SetDefaultPool(ctx context.Context, name string, on bool, by string) (prego.PlacementPool, error)
 	DeletePlacementPool(ctx context.Context, name string) error
@@ -45,7 +45,7 @@ type TenantStore interface {
 	PutSitePoolPolicy(ctx context.Context, p tenant.SitePoolPolicy) error
 	ListWarmPools(ctx context.Context) ([]tenant.WarmPool, error)
 	PutWarmPool(ctx context.Context, region prego.Region, plan prego.Plan, target int, by string) error
-	ListScalingEvents(ctx context.Context, region prego.Region, limit int) ([]tenant.ScalingEvent, error)
+	ListScalingEvents(ctx context.Context, q prego.ListQuery) (page []tenant.ScalingEvent, next string, err error)
 }
 
 // TenantRuns starts the runs of tenants and pools. A start that fails is made up

@@ -15,8 +15,8 @@ import (
 // Org is a customer; a parent groups several (placement-policy §5).
 type Org struct {
 	OrgID       string
-	ParentOrgID string     // "" for none
-	Tier        prego.Tier // in a request "" keeps the one that it has, or is that of new orgs
+	ParentOrgID string // "" for none
+	Tier        prego.Tier
 	CreatedBy   string
 	CreatedAt   time.Time
 }
@@ -70,14 +70,6 @@ type Quota struct {
 
 // Headroom is how much more fits beside what is promised, at least 0: a limit can be set below the usage.
 func (q Quota) Headroom() float64 { return max(0, q.Limit-q.Usage-q.Reserved) }
-
-// EventFilter selects a page of an org's events.
-type EventFilter struct {
-	OrgID  string
-	Prefix string // of the type; "" for all
-	Before int64  // only events with smaller ids; 0 for all
-	Limit  int
-}
 
 // Usage is what one org uses of one dimension, or what all others use that are not
 // told one by one: their OrgID is "".

@@ -177,12 +177,3 @@ func (c Catalog) Validate() error {
 	}
 	return nil
 }
-
-func (c Catalog) knowsLocation(name string) bool {
-	for _, l := range c.Locations {
-		if slices.Contains(l, name) {
-			return true
-		}
-	}
-	return false
-}

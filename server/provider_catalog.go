@@ -243,6 +243,15 @@ func (t OfferedType) soldIn(locations []string, now time.Time) error {
 	return &prego.Error{Code: prego.CodeServerTypeNotSold, Field: "spec.server_type", Message: fmt.Sprintf("%q is not sold in %v; prego catalog says where", t.Name, locations)}
 }
 
+func (c Catalog) knowsLocation(name string) bool {
+	for _, l := range c.Locations {
+		if slices.Contains(l, name) {
+			return true
+		}
+	}
+	return false
+}
+
 // CatalogProblem is something that is configured and can't be had, or not for long.
 type CatalogProblem struct {
 	Kind    string `json:"kind"` // server_type, location or image

@@ -325,14 +325,3 @@ func (r ImportRequest) Hash() [32]byte {
 	}
 	return sha256.Sum256(b)
 }
-
-// Filter selects a page of servers; empty fields select all.
-type Filter struct {
-	Region prego.Region
-	Role   prego.Role
-	Status Status
-	Tag    string // lower-case
-	Fleet  string
-	Cursor string
-	Limit  int
-}

@@ -318,15 +318,3 @@ func (c ContainerSpec) Redact(text string) string {
 	}
 	return prego.Redact(text)
 }
-
-// Images are the container images of all roles, in no order and with repetitions;
-// benchImage is what ${bench_image} stands for.
-func (s Stack) Images(benchImage string) []string {
-	var out []string
-	for _, role := range prego.Roles() {
-		for _, c := range s[role] {
-			out = append(out, strings.ReplaceAll(c.Image, "${bench_image}", benchImage))
-		}
-	}
-	return out
-}

@@ -9,6 +9,12 @@ import (
 	"github.com/prego/prego/server"
 )
 
+// PutOrgRequest makes an org, or changes one.
+type PutOrgRequest struct {
+	ParentOrgID *string    `json:"parent_org_id"` // nil keeps the parent, "" removes it
+	Tier        prego.Tier `json:"tier"`          // "" keeps the tier; a new org gets the configured one
+}
+
 // DecisionRecord is one row of allocation_snapshots (placement-policy §7).
 type DecisionRecord struct {
 	SnapshotID   int64

@@ -370,16 +370,6 @@ const (
 	StepRunRestarted     Step = "workflow_restarted"
 )
 
-// Filter selects a page of tenants; empty fields select all.
-type Filter struct {
-	Region prego.Region
-	Plan   prego.Plan
-	State  State
-	OrgID  string
-	Cursor string
-	Limit  int
-}
-
 const (
 	provisionPrefix = "tenant-provision/"
 	changePrefix    = "tenant-change/"

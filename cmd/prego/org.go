@@ -25,10 +25,10 @@ func orgSet(output *string) *cobra.Command {
 	var parent, tier string
 	cmd := &cobra.Command{
 		Use: "set ORG_ID", Aliases: []string{"put"}, Args: cobra.ExactArgs(1),
-		Short: "Make an org, or change its parent or tier; without --parent it has none, without --tier the one that it had",
+		Short: "Make an org, or change its parent or tier; what is left out stays as it is; --parent= removes the parent",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := api.PutOrg{}
-			if parent != "" {
+			if cmd.Flags().Changed("parent") {
 				in.ParentOrgId = &parent
 			}
 			if tier != "" {

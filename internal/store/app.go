@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -161,20 +160,21 @@ func (s *Store) GetApp(ctx context.Context, id string) (workload.App, error) {
 	return *app, nil
 }
 
-const sqlListApps = `
-SELECT ` + appColumns + ` FROM apps WHERE ($1 = '' OR org_id = $1) AND deleted_at IS NULL AND ($2::timestamptz IS NULL OR (created_at, app_id) < ($2, $3))
-ORDER BY created_at DESC, app_id DESC LIMIT $4`
+var apps = listing[workload.App]{
+	what: "apps", from: `SELECT ` + appColumns + ` FROM apps`,
+	always:  `deleted_at IS NULL`,
+	filters: map[string]string{"app_id": "app_id", "org_id": "org_id", "name": "name"},
+	sorts: map[string]sorting[workload.App]{
+		"created_at": {"created_at", func(v workload.App) any { return v.CreatedAt }},
+		"name":       {"name", func(v workload.App) any { return v.Name }},
+	},
+	id:   sorting[workload.App]{"app_id", func(v workload.App) any { return v.AppID }},
+	scan: pgx.RowToStructByPos[workload.App],
+}
 
-// ListApps is a page of an org's apps, newest first, and the cursor of the next one.
-func (s *Store) ListApps(ctx context.Context, f prego.ListFilter) (page []workload.App, next string, err error) {
-	at, id, err := readCursor(f.Cursor, func(id string) error { return prego.ValidateID("cursor", "app-", id) })
-	if err != nil {
-		return nil, "", err
-	}
-	if page, err = collect[workload.App](ctx, s, "list apps", sqlListApps, f.ID, at, id, f.Limit+1); err != nil {
-		return nil, "", err
-	}
-	return pageOf(page, f.Limit, func(a workload.App) (time.Time, string) { return a.CreatedAt, a.AppID })
+// ListApps is a page of apps.
+func (s *Store) ListApps(ctx context.Context, q prego.ListQuery) (page []workload.App, next string, err error) {
+	return apps.page(ctx, s, q)
 }
 
 const sqlAppOwner = `SELECT org_id FROM apps WHERE app_id = $1`

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"fmt"
-	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -55,31 +54,23 @@ func kept(s string) string {
 	return string(out)
 }
 
+var commands = listing[server.AuditedCommand]{
+	what: "commands", from: sqlCommands,
+	order:   "-requested_at",
+	filters: map[string]string{"server_id": "server_id", "kind": "command_kind", "actor": "actor"},
+	sorts: map[string]sorting[server.AuditedCommand]{
+		"requested_at": {"requested_at", func(v server.AuditedCommand) any { return v.RequestedAt }},
+	},
+	id:   sorting[server.AuditedCommand]{"audit_id", func(v server.AuditedCommand) any { return v.AuditID }},
+	scan: pgx.RowToStructByPos[server.AuditedCommand],
+}
+
 const sqlCommands = `
 SELECT audit_id, server_id, COALESCE(workflow_id, ''), command_kind, args_redacted, actor, requested_by, requested_at, started_at, finished_at,
        exit_code, duration_ms, COALESCE(stdout_truncated, ''), COALESCE(stderr_truncated, '')
-FROM agent_command_audit
-WHERE server_id = $1 AND ($2::timestamptz IS NULL OR (requested_at, audit_id) < ($2, $3))
-ORDER BY requested_at DESC, audit_id DESC LIMIT $4`
+FROM agent_command_audit`
 
-// ListCommands is a page of a server's commands, newest first, and the cursor of the
-// next one, "" when there is none.
-func (s *Store) ListCommands(ctx context.Context, serverID, cursor string, limit int) (page []server.AuditedCommand, next string, err error) {
-	at, id, err := readCursor(cursor, func(id string) error {
-		if id == "" || len(id) > 255 {
-			return prego.Invalid("cursor", "is not one")
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, "", err
-	}
-	rows, err := s.pool.Query(ctx, sqlCommands, serverID, at, id, limit+1)
-	if err != nil {
-		return nil, "", fmt.Errorf("commands of %s: %w", serverID, err)
-	}
-	if page, err = pgx.CollectRows(rows, pgx.RowToStructByPos[server.AuditedCommand]); err != nil {
-		return nil, "", fmt.Errorf("commands of %s: %w", serverID, err)
-	}
-	return pageOf(page, limit, func(c server.AuditedCommand) (time.Time, string) { return c.RequestedAt, c.AuditID })
+// ListCommands is a page of the commands that ran on servers' hosts.
+func (s *Store) ListCommands(ctx context.Context, q prego.ListQuery) (page []server.AuditedCommand, next string, err error) {
+	return commands.page(ctx, s, q)
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -87,24 +86,21 @@ func (s *Store) GetEnv(ctx context.Context, id string) (workload.Env, error) {
 	return *env, nil
 }
 
-const sqlListEnvs = `
-SELECT ` + envColumns + ` FROM envs WHERE app_id = $1 AND deleted_at IS NULL AND ($2::timestamptz IS NULL OR (created_at, env_id) < ($2, $3))
-ORDER BY created_at DESC, env_id DESC LIMIT $4`
+var envs = listing[workload.Env]{
+	what: "envs", from: `SELECT ` + envColumns + ` FROM envs`,
+	always:  `deleted_at IS NULL`,
+	filters: map[string]string{"env_id": "env_id", "app_id": "app_id", "org_id": "org_id", "name": "name", "region": "region"},
+	sorts: map[string]sorting[workload.Env]{
+		"created_at": {"created_at", func(v workload.Env) any { return v.CreatedAt }},
+		"name":       {"name", func(v workload.Env) any { return v.Name }},
+	},
+	id:   sorting[workload.Env]{"env_id", func(v workload.Env) any { return v.EnvID }},
+	scan: pgx.RowToStructByPos[workload.Env],
+}
 
-// ListEnvs is a page of an app's envs, newest first, and the cursor of the next one, or
-// CodeAppNotFound.
-func (s *Store) ListEnvs(ctx context.Context, f prego.ListFilter) (page []workload.Env, next string, err error) {
-	at, id, err := readCursor(f.Cursor, func(id string) error { return prego.ValidateID("cursor", "env-", id) })
-	if err != nil {
-		return nil, "", err
-	}
-	if _, err := s.GetApp(ctx, f.ID); err != nil {
-		return nil, "", err
-	}
-	if page, err = collect[workload.Env](ctx, s, "list envs", sqlListEnvs, f.ID, at, id, f.Limit+1); err != nil {
-		return nil, "", err
-	}
-	return pageOf(page, f.Limit, func(e workload.Env) (time.Time, string) { return e.CreatedAt, e.EnvID })
+// ListEnvs is a page of envs.
+func (s *Store) ListEnvs(ctx context.Context, q prego.ListQuery) (page []workload.Env, next string, err error) {
+	return envs.page(ctx, s, q)
 }
 
 const sqlEnvOwner = `SELECT org_id FROM envs WHERE env_id = $1`

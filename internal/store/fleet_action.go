@@ -263,19 +263,19 @@ func (s *Store) GetFleetAction(ctx context.Context, fleetID string, seq int) (se
 	return a, nil
 }
 
-const sqlListActions = `SELECT ` + actionColumns + ` FROM fleet_actions a WHERE fleet_id = $1 AND ($2 = 0 OR seq < $2) ORDER BY seq DESC LIMIT $3`
+var fleetActions = listing[server.FleetAction]{
+	what: "actions", from: `SELECT ` + actionColumns + ` FROM fleet_actions a`,
+	filters: map[string]string{"fleet_id": "a.fleet_id", "status": "a.status", "action": "a.action"},
+	sorts: map[string]sorting[server.FleetAction]{
+		"created_at": {"a.seq", func(v server.FleetAction) any { return int64(v.Seq) }},
+	},
+	id:   sorting[server.FleetAction]{"a.seq", func(v server.FleetAction) any { return int64(v.Seq) }},
+	scan: scanAction,
+}
 
-// ListFleetActions is a page of a fleet's actions, newest first, those before the
-// number given (0: from the newest), without their steps.
-func (s *Store) ListFleetActions(ctx context.Context, fleetID string, before, limit int) (page []server.FleetAction, more bool, err error) {
-	page, err = collectBy(ctx, s, "list actions", scanAction, sqlListActions, fleetID, before, limit+1)
-	if err != nil {
-		return nil, false, err
-	}
-	if len(page) > limit {
-		return page[:limit], true, nil
-	}
-	return page, false, nil
+// ListFleetActions is a page of one fleet's actions, without their steps.
+func (s *Store) ListFleetActions(ctx context.Context, q prego.ListQuery) (page []server.FleetAction, next string, err error) {
+	return fleetActions.page(ctx, s, q)
 }
 
 const sqlCancelAction = `

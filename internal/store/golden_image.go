@@ -79,18 +79,20 @@ func (s *Store) GetGoldenImage(ctx context.Context, id string) (server.GoldenIma
 	return *g, nil
 }
 
-const sqlListImages = `
-SELECT ` + sqlImageColumns + ` FROM golden_images
-WHERE ($1 OR status <> 'deleted') AND ($2 = '' OR (created_at, image_id) < (SELECT c.created_at, c.image_id FROM golden_images c WHERE c.image_id = $2))
-ORDER BY created_at DESC, image_id DESC LIMIT $3`
+var images = listing[server.GoldenImage]{
+	what: "images", from: `SELECT ` + sqlImageColumns + ` FROM golden_images`,
+	live: `status <> 'deleted'`, state: "status",
+	filters: map[string]string{"image_id": "image_id", "region": "region", "base_image": "base_image", "status": "status"},
+	sorts: map[string]sorting[server.GoldenImage]{
+		"created_at": {"created_at", func(v server.GoldenImage) any { return v.CreatedAt }},
+	},
+	id:   sorting[server.GoldenImage]{"image_id", func(v server.GoldenImage) any { return v.ImageID }},
+	scan: scanImage,
+}
 
-// ListGoldenImages lists a page, newest first, from behind the image named after.
-func (s *Store) ListGoldenImages(ctx context.Context, deleted bool, after string, limit int) (page []server.GoldenImage, more bool, err error) {
-	page, err = collectBy(ctx, s, "images", scanImage, sqlListImages, deleted, after, limit+1)
-	if more = len(page) > limit; more {
-		page = page[:limit]
-	}
-	return page, more, err
+// ListGoldenImages is a page of golden images, without those that are deleted.
+func (s *Store) ListGoldenImages(ctx context.Context, q prego.ListQuery) (page []server.GoldenImage, next string, err error) {
+	return images.page(ctx, s, q)
 }
 
 const sqlLiveImages = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE provider = $1 AND status <> 'deleted' ORDER BY image_id`

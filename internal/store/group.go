@@ -49,22 +49,22 @@ func (s *Store) GetGroup(ctx context.Context, id string) (workload.Group, error)
 	return oneGroup(ctx, s.pool, sqlGetGroup, id)
 }
 
-const sqlListGroups = `SELECT ` + groupColumns + ` FROM process_groups g WHERE g.env_id = $1 AND g.deleted_at IS NULL AND g.name > $2 ORDER BY g.name LIMIT $3`
+var groups = listing[workload.Group]{
+	what: "process groups", from: `SELECT ` + groupColumns + ` FROM process_groups g`,
+	always:  `g.deleted_at IS NULL`,
+	filters: map[string]string{"group_id": "g.group_id", "env_id": "g.env_id", "org_id": "g.org_id", "name": "g.name", "region": "g.region", "status": "g.status", "app_id": "g.env_id IN (SELECT e.env_id FROM envs e WHERE e.app_id = ANY ($?))"},
+	sorts: map[string]sorting[workload.Group]{
+		"created_at": {"g.created_at", func(v workload.Group) any { return v.CreatedAt }},
+		"name":       {"g.name", func(v workload.Group) any { return v.Name }},
+		"updated_at": {"g.updated_at", func(v workload.Group) any { return v.UpdatedAt }},
+	},
+	id:   sorting[workload.Group]{"g.group_id", func(v workload.Group) any { return v.GroupID }},
+	scan: scanGroup,
+}
 
-// ListGroups is a page of an environment's groups by name, those after the one given,
-// and whether there are more.
-func (s *Store) ListGroups(ctx context.Context, envID, after string, limit int) (page []workload.Group, more bool, err error) {
-	if _, err := s.groupEnv(ctx, s.pool, sqlEnvOrg, envID); err != nil {
-		return nil, false, err
-	}
-	page, err = collectBy(ctx, s, "list process groups", scanGroup, sqlListGroups, envID, after, limit+1)
-	if err != nil {
-		return nil, false, err
-	}
-	if len(page) > limit {
-		return page[:limit], true, nil
-	}
-	return page, false, nil
+// ListGroups is a page of process groups.
+func (s *Store) ListGroups(ctx context.Context, q prego.ListQuery) (page []workload.Group, next string, err error) {
+	return groups.page(ctx, s, q)
 }
 
 type groupEnv struct {
@@ -371,24 +371,21 @@ func scanInstance(row pgx.CollectableRow) (i workload.Instance, err error) {
 	return i, err
 }
 
-const sqlListInstances = `
-SELECT ` + instanceColumns + ` FROM instances i WHERE i.group_id = $1 AND ($2 = 0 OR i.number < $2) AND ($4 OR i.state <> 'stopped') ORDER BY i.number DESC LIMIT $3`
+var instances = listing[workload.Instance]{
+	what: "instances", from: `SELECT ` + instanceColumns + ` FROM instances i`,
+	live: `i.state <> 'stopped'`, state: "state",
+	filters: map[string]string{"group_id": "i.group_id", "state": "i.state", "server_id": "i.server_id"},
+	sorts: map[string]sorting[workload.Instance]{
+		"created_at": {"i.number", func(v workload.Instance) any { return v.Number }},
+	},
+	id:   sorting[workload.Instance]{"i.number", func(v workload.Instance) any { return v.Number }},
+	scan: scanInstance,
+}
 
-// ListInstances is a page of a group's instances, newest first: those before a number,
-// 0 for the newest, and whether there are more. Stopped ones are left out unless they
-// are asked for.
-func (s *Store) ListInstances(ctx context.Context, groupID string, before int64, limit int, stopped bool) (page []workload.Instance, more bool, err error) {
-	if _, err := s.GetGroup(ctx, groupID); err != nil {
-		return nil, false, err
-	}
-	page, err = collectBy(ctx, s, "list instances", scanInstance, sqlListInstances, groupID, before, limit+1, stopped)
-	if err != nil {
-		return nil, false, err
-	}
-	if len(page) > limit {
-		return page[:limit], true, nil
-	}
-	return page, false, nil
+// ListInstances is a page of one group's instances, without those that are stopped. Their
+// numbers grow with time.
+func (s *Store) ListInstances(ctx context.Context, q prego.ListQuery) (page []workload.Instance, next string, err error) {
+	return instances.page(ctx, s, q)
 }
 
 const sqlGetInstance = `SELECT ` + instanceColumns + ` FROM instances i WHERE i.instance_id = $1`

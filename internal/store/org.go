@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
+	"github.com/prego/prego/tenant"
 )
 
 const orgColumns = `org_id, COALESCE(parent_org_id, ''), tier, created_by, created_at`
@@ -34,59 +34,63 @@ RETURNING ` + orgColumns
 const sqlHeldOrg = `SELECT ` + orgColumns + ` FROM orgs WHERE org_id = $1 FOR NO KEY UPDATE`
 
 const sqlChangeOrg = `
-UPDATE orgs SET parent_org_id = NULLIF($2, ''), tier = COALESCE(NULLIF($3, ''), tier) WHERE org_id = $1
+UPDATE orgs SET parent_org_id = NULLIF(COALESCE($2, parent_org_id), ''), tier = COALESCE(NULLIF($3, ''), tier) WHERE org_id = $1
 RETURNING ` + orgColumns
 
-// PutOrg makes an org, or gives one that is there another parent or none, and another
-// tier if it is given one. Tenants keep the parent under which they were created.
-func (s *Store) PutOrg(ctx context.Context, o org.Org, by string) (owner org.Org, err error) {
-	if o.ParentOrgID == o.OrgID {
-		return owner, prego.Invalid("parent_org_id", "must be another org")
+// PutOrg makes an org, or changes what the request gives of one that exists: what it
+// leaves out stays. Tenants keep the parent under which they were created.
+func (s *Store) PutOrg(ctx context.Context, id string, r tenant.PutOrgRequest, by string) (o org.Org, err error) {
+	var parent string
+	if r.ParentOrgID != nil {
+		parent = *r.ParentOrgID
+	}
+	if parent == id {
+		return o, prego.Invalid("parent_org_id", "must be another org")
 	}
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		if err := checkParent(ctx, tx, o); err != nil {
+		if err := checkParent(ctx, tx, id, parent); err != nil {
 			return err
 		}
-		owner, err = oneOrg(ctx, tx, sqlNewOrg, o.OrgID, o.ParentOrgID, cmp.Or(o.Tier, s.newOrgs), by)
+		o, err = oneOrg(ctx, tx, sqlNewOrg, id, parent, cmp.Or(r.Tier, s.newOrgs), by)
 		if err == nil {
-			return orgEvent(ctx, tx, org.Event{OrgID: o.OrgID, Type: "org.create", Subject: o.OrgID, Actor: by}, map[string]any{"tier": owner.Tier})
+			return orgEvent(ctx, tx, org.Event{OrgID: id, Type: "org.create", Subject: id, Actor: by}, map[string]any{"tier": o.Tier})
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
-		old, err := oneOrg(ctx, tx, sqlHeldOrg, o.OrgID)
+		old, err := oneOrg(ctx, tx, sqlHeldOrg, id)
 		if err != nil {
 			return err
 		}
-		if owner, err = oneOrg(ctx, tx, sqlChangeOrg, o.OrgID, o.ParentOrgID, o.Tier); err != nil || owner.Tier == old.Tier {
+		if o, err = oneOrg(ctx, tx, sqlChangeOrg, id, r.ParentOrgID, r.Tier); err != nil || o.Tier == old.Tier {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: o.OrgID, Type: "org.tier_set", Subject: o.OrgID, Actor: by}, map[string]any{"old": old.Tier, "new": owner.Tier})
+		return orgEvent(ctx, tx, org.Event{OrgID: id, Type: "org.tier_set", Subject: id, Actor: by}, map[string]any{"old": old.Tier, "new": o.Tier})
 	})
 	if err != nil {
 		return org.Org{}, asCoded("put org", err)
 	}
-	return owner, nil
+	return o, nil
 }
 
 // checkParent refuses a parent that is unknown, or below the org. Until the end of the
 // transaction nobody else changes parents.
-func checkParent(ctx context.Context, tx pgx.Tx, o org.Org) error {
-	if o.ParentOrgID == "" {
+func checkParent(ctx context.Context, tx pgx.Tx, org, parent string) error {
+	if parent == "" {
 		return nil
 	}
 	if _, err := tx.Exec(ctx, sqlLockOrgs); err != nil {
 		return err
 	}
 	var known, circle bool
-	if err := tx.QueryRow(ctx, sqlOrgsAbove, o.OrgID, o.ParentOrgID).Scan(&known, &circle); err != nil {
+	if err := tx.QueryRow(ctx, sqlOrgsAbove, org, parent).Scan(&known, &circle); err != nil {
 		return err
 	}
 	if !known {
 		return &prego.Error{Code: prego.CodeOrgUnknown, Field: "parent_org_id", Message: "is not an org that is known here"}
 	}
 	if circle {
-		return prego.Invalid("parent_org_id", "must not be an org that is below "+o.OrgID)
+		return prego.Invalid("parent_org_id", "must not be an org that is below "+org)
 	}
 	return nil
 }
@@ -115,17 +119,18 @@ func (s *Store) GetOrg(ctx context.Context, id string) (org.Org, error) {
 	return *o, nil
 }
 
-const sqlListOrgs = `SELECT ` + orgColumns + ` FROM orgs WHERE org_id > $1 ORDER BY org_id LIMIT $2`
+var orgs = listing[org.Org]{
+	what: "orgs", from: `SELECT ` + orgColumns + ` FROM orgs`,
+	filters: map[string]string{"org_id": "org_id", "parent_org_id": "parent_org_id", "tier": "tier"},
+	sorts: map[string]sorting[org.Org]{
+		"created_at": {"created_at", func(v org.Org) any { return v.CreatedAt }},
+		"org_id":     {"org_id", func(v org.Org) any { return v.OrgID }},
+	},
+	id:   sorting[org.Org]{"org_id", func(v org.Org) any { return v.OrgID }},
+	scan: pgx.RowToStructByPos[org.Org],
+}
 
-// ListOrgs is a page of orgs by id, those after the one given, and whether there
-// are more.
-func (s *Store) ListOrgs(ctx context.Context, after string, limit int) (page []org.Org, more bool, err error) {
-	page, err = collect[org.Org](ctx, s, "list orgs", sqlListOrgs, after, limit+1)
-	if err != nil {
-		return nil, false, fmt.Errorf("list orgs: %w", err)
-	}
-	if len(page) > limit {
-		return page[:limit], true, nil
-	}
-	return page, false, nil
+// ListOrgs is a page of orgs.
+func (s *Store) ListOrgs(ctx context.Context, q prego.ListQuery) (page []org.Org, next string, err error) {
+	return orgs.page(ctx, s, q)
 }

@@ -105,24 +105,20 @@ func source(q org.Quota) string {
 	return "tier"
 }
 
-const sqlOrgEvents = `
-SELECT event_id, org_id, at, type, subject, actor, reason, payload FROM org_events
-WHERE org_id = $1 AND starts_with(type, $2) AND ($3 = 0 OR event_id < $3) ORDER BY event_id DESC LIMIT $4`
+var orgEvents = listing[org.Event]{
+	what: "org events", from: `SELECT event_id, org_id, at, type, subject, actor, reason, payload FROM org_events`,
+	order:   "-at",
+	filters: map[string]string{"org_id": "org_id", "subject": "subject", "actor": "actor", "type": "EXISTS (SELECT FROM unnest($?::text[]) t WHERE starts_with(type, t))"},
+	sorts: map[string]sorting[org.Event]{
+		"at": {"event_id", func(v org.Event) any { return v.EventID }},
+	},
+	id:   sorting[org.Event]{"event_id", func(v org.Event) any { return v.EventID }},
+	scan: pgx.RowToStructByPos[org.Event],
+}
 
-// OrgEvents is a page of an org's events, newest first, and whether there are more.
-func (s *Store) OrgEvents(ctx context.Context, f org.EventFilter) (page []org.Event, more bool, err error) {
-	page, err = collect[org.Event](ctx, s, "events of org "+f.OrgID, sqlOrgEvents, f.OrgID, f.Prefix, f.Before, f.Limit+1)
-	if err != nil {
-		return nil, false, err
-	}
-	if len(page) == 0 { // or there is no such org
-		_, err = s.GetOrg(ctx, f.OrgID)
-		return nil, false, err
-	}
-	if len(page) > f.Limit {
-		return page[:f.Limit], true, nil
-	}
-	return page, false, nil
+// ListOrgEvents is a page of what happened to orgs; a type is the beginning of one.
+func (s *Store) ListOrgEvents(ctx context.Context, q prego.ListQuery) (page []org.Event, next string, err error) {
+	return orgEvents.page(ctx, s, q)
 }
 
 // Every org is counted, but only so many are told one by one: those that are nearest

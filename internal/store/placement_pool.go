@@ -74,19 +74,20 @@ func (s *Store) GetPlacementPool(ctx context.Context, name string) (prego.Placem
 	return onePool(ctx, s.pool, name, sqlGetPool)
 }
 
-const sqlListPools = `SELECT ` + poolColumns + ` FROM placement_pools p WHERE p.pool_id > $1 ORDER BY p.pool_id LIMIT $2`
+var placementPools = listing[prego.PlacementPool]{
+	what: "placement pools", from: `SELECT ` + poolColumns + ` FROM placement_pools p`,
+	filters: map[string]string{"name": "p.pool_id = ANY (SELECT lower(n) FROM unnest($?::text[]) n)"},
+	sorts: map[string]sorting[prego.PlacementPool]{
+		"created_at": {"p.created_at", func(v prego.PlacementPool) any { return v.CreatedAt }},
+		"name":       {"p.pool_id", func(v prego.PlacementPool) any { return poolID(v.Name) }},
+	},
+	id:   sorting[prego.PlacementPool]{"p.pool_id", func(v prego.PlacementPool) any { return poolID(v.Name) }},
+	scan: scanPool,
+}
 
-// ListPlacementPools is a page of pools by name, those after the one given, and
-// whether there are more.
-func (s *Store) ListPlacementPools(ctx context.Context, after string, limit int) (page []prego.PlacementPool, more bool, err error) {
-	page, err = collectBy(ctx, s, "list placement pools", scanPool, sqlListPools, poolID(after), limit+1)
-	if err != nil {
-		return nil, false, err
-	}
-	if len(page) > limit {
-		return page[:limit], true, nil
-	}
-	return page, false, nil
+// ListPlacementPools is a page of placement pools.
+func (s *Store) ListPlacementPools(ctx context.Context, q prego.ListQuery) (page []prego.PlacementPool, next string, err error) {
+	return placementPools.page(ctx, s, q)
 }
 
 const sqlPutPool = `

@@ -13,7 +13,6 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
-	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -21,8 +20,8 @@ import (
 func pools(t *testing.T) *Store {
 	t.Helper()
 	s := New(pgtest.Pool(t))
-	for _, orgID := range []string{"acme", "corp"} {
-		_, err := s.PutOrg(context.Background(), org.Org{OrgID: orgID, Tier: prego.TierEnterprise}, "test")
+	for _, org := range []string{"acme", "corp"} {
+		_, err := s.PutOrg(context.Background(), org, tenant.PutOrgRequest{Tier: prego.TierEnterprise}, "test")
 		require.NoError(t, err)
 	}
 	return s
@@ -110,13 +109,13 @@ func TestPagesOfPlacementPools(t *testing.T) {
 		require.NoError(t, err)
 	}
 	var all []string
-	for after, more := "", true; more; {
-		page, m, err := s.ListPlacementPools(ctx, after, 2)
+	for q, more := (prego.ListQuery{Sort: "name", Limit: 2}), true; more; more = q.Cursor != "" {
+		page, next, err := s.ListPlacementPools(ctx, q)
 		require.NoError(t, err)
 		for _, p := range page {
 			all = append(all, p.Name)
 		}
-		more, after = m, all[len(all)-1]
+		q.Cursor = next
 	}
 	require.Equal(t, []string{"a-0", "a-2", "a-4", "a-6", "B-1", "B-3", "B-5"}, all)
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
 )
@@ -81,14 +83,23 @@ func (s *Store) PutWarmPool(ctx context.Context, region prego.Region, plan prego
 	return nil
 }
 
-const sqlListScalingEvents = `
-SELECT event_id, region, role, trigger, waiting, requested, made, server_ids, workflow_id, message, created_at, finished_at
-FROM scaling_events WHERE ($1 = '' OR region = $1) ORDER BY event_id DESC LIMIT $2`
+var scalingEvents = listing[tenant.ScalingEvent]{
+	what: "scaling events", from: sqlScalingEvents,
+	filters: map[string]string{"region": "region", "role": "role", "trigger": "trigger"},
+	sorts: map[string]sorting[tenant.ScalingEvent]{
+		"created_at": {"event_id", func(v tenant.ScalingEvent) any { return v.EventID }},
+	},
+	id:   sorting[tenant.ScalingEvent]{"event_id", func(v tenant.ScalingEvent) any { return v.EventID }},
+	scan: pgx.RowToStructByPos[tenant.ScalingEvent],
+}
 
-// ListScalingEvents are the newest scaling events, newest first; region "" is all
-// of them.
-func (s *Store) ListScalingEvents(ctx context.Context, region prego.Region, limit int) ([]tenant.ScalingEvent, error) {
-	return collect[tenant.ScalingEvent](ctx, s, "list scaling events", sqlListScalingEvents, region, limit)
+const sqlScalingEvents = `
+SELECT event_id, region, role, trigger, waiting, requested, made, server_ids, workflow_id, message, created_at, finished_at
+FROM scaling_events`
+
+// ListScalingEvents is a page of what made the fleet grow.
+func (s *Store) ListScalingEvents(ctx context.Context, q prego.ListQuery) (page []tenant.ScalingEvent, next string, err error) {
+	return scalingEvents.page(ctx, s, q)
 }
 
 const sqlRecordOverride = `

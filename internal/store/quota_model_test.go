@@ -464,7 +464,7 @@ func (d *driven) step() {
 		d.own[dim] = limit
 	case 27:
 		d.tier = rapid.SampledFrom(prego.Tiers()).Draw(t, "tier")
-		_, err := d.s.PutOrg(ctx, org.Org{OrgID: d.org, Tier: d.tier}, "test")
+		_, err := d.s.PutOrg(ctx, d.org, tenant.PutOrgRequest{Tier: d.tier}, "test")
 		require.NoError(t, err)
 	}
 }
@@ -512,7 +512,7 @@ func TestQuotasAgreeWithAPlainModel(t *testing.T) {
 			instances: map[string]*plainInstance{}, volumes: map[string]float64{}, routes: map[string]plainRoute{}, addresses: map[string]bool{}, attached: map[string]bool{},
 			snapshots: map[string]string{}, restores: map[string]string{}, sessions: map[string]string{}, over: map[string]bool{},
 		}}
-		_, err := s.PutOrg(ctx, org.Org{OrgID: d.org}, "test")
+		_, err := s.PutOrg(ctx, d.org, tenant.PutOrgRequest{}, "test")
 		require.NoError(rt, err)
 		app := d.id("app")
 		d.env, d.group = d.id("env"), d.id("grp")

@@ -44,7 +44,7 @@ func newCrowd(t testing.TB) *crowd {
 	c.check = func(ctx context.Context, tx pgx.Tx, deltas ...quota.Delta) error {
 		return c.s.takeQuota(ctx, tx, "acme", deltas...)
 	}
-	_, err = c.s.PutOrg(context.Background(), org.Org{OrgID: "acme", Tier: prego.TierEnterprise}, "test")
+	_, err = c.s.PutOrg(context.Background(), "acme", tenant.PutOrgRequest{Tier: prego.TierEnterprise}, "test")
 	require.NoError(t, err)
 	for _, sql := range append(placedBefore(0)[:3],
 		`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-1', 'acme', 'base', 'test')`,

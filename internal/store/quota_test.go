@@ -131,14 +131,14 @@ func TestUsageNearLimits(t *testing.T) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
 	for i, limit := range []float64{100, 2, 4, 0} {
-		orgID := fmt.Sprintf("o%d", i)
-		_, err := s.PutOrg(ctx, org.Org{OrgID: orgID}, "test")
+		org := fmt.Sprintf("o%d", i)
+		_, err := s.PutOrg(ctx, org, tenant.PutOrgRequest{}, "test")
 		require.NoError(t, err)
 		for j := range 2 {
-			_, _, err := s.CreateApp(ctx, workload.App{AppID: fmt.Sprintf("app-%d-%d", i, j), OrgID: orgID, Name: fmt.Sprint(j), CreatedBy: "test"}, "")
+			_, _, err := s.CreateApp(ctx, workload.App{AppID: fmt.Sprintf("app-%d-%d", i, j), OrgID: org, Name: fmt.Sprint(j), CreatedBy: "test"}, "")
 			require.NoError(t, err)
 		}
-		_, err = s.SetQuota(ctx, orgID, quota.MaxApps, limit, "test", "test")
+		_, err = s.SetQuota(ctx, org, quota.MaxApps, limit, "test", "test")
 		require.NoError(t, err)
 	}
 	rows, err := s.UsageNearLimits(ctx, 2)

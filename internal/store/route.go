@@ -152,24 +152,21 @@ func (s *Store) GetRoute(ctx context.Context, envID, id string) (workload.Route,
 	return *r, nil
 }
 
-const sqlListRoutes = `SELECT ` + routeColumns + ` FROM routes r WHERE r.env_id = $1 AND r.route_id > $2 AND r.deleted_at IS NULL ORDER BY r.route_id LIMIT $3`
-
-// ListRoutes is a page of an env's routes by id, those after the one given, and
-// whether there are more.
-func (s *Store) ListRoutes(ctx context.Context, envID, after string, limit int) (page []workload.Route, more bool, err error) {
-	if err := s.envExists(ctx, envID); err != nil {
-		return nil, false, err
-	}
-	page, err = collect[workload.Route](ctx, s, "list routes", sqlListRoutes, envID, after, limit+1)
-	return cut(page, limit, err)
+var routes = listing[workload.Route]{
+	what: "routes", from: `SELECT ` + routeColumns + ` FROM routes r`,
+	always:  `r.deleted_at IS NULL`,
+	filters: map[string]string{"route_id": "r.route_id", "env_id": "r.env_id", "org_id": "r.org_id", "group_id": "r.group_id", "hostname": "r.hostname"},
+	sorts: map[string]sorting[workload.Route]{
+		"created_at": {"r.created_at", func(v workload.Route) any { return v.CreatedAt }},
+		"hostname":   {"r.hostname", func(v workload.Route) any { return v.Hostname }},
+	},
+	id:   sorting[workload.Route]{"r.route_id", func(v workload.Route) any { return v.RouteID }},
+	scan: pgx.RowToStructByPos[workload.Route],
 }
 
-// cut makes a page of rows of which one more than limit was asked for.
-func cut[T any](rows []T, limit int, err error) (page []T, more bool, _ error) {
-	if err != nil || len(rows) <= limit {
-		return rows, false, err
-	}
-	return rows[:limit], true, nil
+// ListRoutes is a page of routes.
+func (s *Store) ListRoutes(ctx context.Context, q prego.ListQuery) (page []workload.Route, next string, err error) {
+	return routes.page(ctx, s, q)
 }
 
 const sqlDeleteRoute = `

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -244,28 +243,22 @@ func (s *Store) ServerEvents(ctx context.Context, id string) ([]server.Event, er
 	return collect[server.Event](ctx, s, "server events", sqlServerEvents, id, maxTimeline)
 }
 
-const sqlListServers = `
-SELECT ` + serverColumns + ` FROM servers
-WHERE ($1 = '' OR region = $1) AND ($2 = '' OR role = $2) AND ($3 = '' OR status = $3) AND ($4 = '' OR tags @> ARRAY[$4]) AND ($8 = '' OR fleet_id = $8)
-  AND ($5::timestamptz IS NULL OR (created_at, server_id) < ($5, $6))
-ORDER BY created_at DESC, server_id DESC LIMIT $7`
+var servers = listing[server.Server]{
+	what: "servers", from: `SELECT ` + serverColumns + ` FROM servers`,
+	live: `status <> 'terminated'`, state: "status",
+	filters: map[string]string{"server_id": "server_id", "role": "role", "region": "region", "infra_provider": "infra_provider", "status": "status", "agent_status": "agent_status", "fleet_id": "fleet_id", "tag": "tags @> (SELECT array_agg(lower(t)) FROM unnest($?::text[]) t)"},
+	sorts: map[string]sorting[server.Server]{
+		"created_at": {"created_at", func(v server.Server) any { return v.CreatedAt }},
+		"server_id":  {"server_id", func(v server.Server) any { return v.ServerID }},
+		"updated_at": {"updated_at", func(v server.Server) any { return v.UpdatedAt }},
+	},
+	id:   sorting[server.Server]{"server_id", func(v server.Server) any { return v.ServerID }},
+	scan: scanServer,
+}
 
-// ListServers is a page of servers, newest first, and the cursor of the next one,
-// "" when there is none. A walk meets every server that was there when it began
-// exactly once.
-func (s *Store) ListServers(ctx context.Context, f server.Filter) (page []server.Server, next string, err error) {
-	at, id, err := readCursor(f.Cursor, prego.ValidateServerID)
-	if err != nil {
-		return nil, "", err
-	}
-	rows, err := s.pool.Query(ctx, sqlListServers, f.Region, f.Role, f.Status, f.Tag, at, id, f.Limit+1, f.Fleet)
-	if err != nil {
-		return nil, "", fmt.Errorf("list servers: %w", err)
-	}
-	if page, err = pgx.CollectRows(rows, scanServer); err != nil {
-		return nil, "", fmt.Errorf("list servers: %w", err)
-	}
-	return pageOf(page, f.Limit, func(s server.Server) (time.Time, string) { return s.CreatedAt, s.ServerID })
+// ListServers is a page of servers, without those that are terminated.
+func (s *Store) ListServers(ctx context.Context, q prego.ListQuery) (page []server.Server, next string, err error) {
+	return servers.page(ctx, s, q)
 }
 
 const sqlRetry = `

@@ -157,19 +157,20 @@ func (s *Store) GetFleet(ctx context.Context, id string) (server.Fleet, error) {
 	return f, nil
 }
 
-const sqlListFleets = `SELECT ` + fleetColumns + ` FROM fleets f WHERE fleet_id > $1 AND ($3 = '' OR role = $3) ORDER BY fleet_id LIMIT $2`
+var fleets = listing[server.Fleet]{
+	what: "fleets", from: `SELECT ` + fleetColumns + ` FROM fleets f`,
+	filters: map[string]string{"fleet_id": "f.fleet_id", "role": "f.role", "region": "f.region"},
+	sorts: map[string]sorting[server.Fleet]{
+		"created_at": {"f.created_at", func(v server.Fleet) any { return v.CreatedAt }},
+		"fleet_id":   {"f.fleet_id", func(v server.Fleet) any { return v.FleetID }},
+	},
+	id:   sorting[server.Fleet]{"f.fleet_id", func(v server.Fleet) any { return v.FleetID }},
+	scan: scanFleet,
+}
 
-// ListFleets is a page of fleets by id, those after the one given, and whether there
-// are more. Their policies are left out.
-func (s *Store) ListFleets(ctx context.Context, role prego.Role, after string, limit int) (page []server.Fleet, more bool, err error) {
-	page, err = collectBy(ctx, s, "list fleets", scanFleet, sqlListFleets, after, limit+1, role)
-	if err != nil {
-		return nil, false, err
-	}
-	if len(page) > limit {
-		return page[:limit], true, nil
-	}
-	return page, false, nil
+// ListFleets is a page of fleets, without their policies.
+func (s *Store) ListFleets(ctx context.Context, q prego.ListQuery) (page []server.Fleet, next string, err error) {
+	return fleets.page(ctx, s, q)
 }
 
 const sqlUpdateFleet = `
@@ -277,19 +278,20 @@ func (s *Store) GetPolicy(ctx context.Context, id string) (server.FleetPolicy, e
 	return *p, nil
 }
 
-const sqlListPolicies = `SELECT ` + policyColumns + ` FROM policies WHERE policy_id > $1 AND ($3 = '' OR type = $3) ORDER BY policy_id LIMIT $2`
+var policies = listing[server.FleetPolicy]{
+	what: "policies", from: `SELECT ` + policyColumns + ` FROM policies`,
+	filters: map[string]string{"policy_id": "policy_id", "type": "type"},
+	sorts: map[string]sorting[server.FleetPolicy]{
+		"created_at": {"created_at", func(v server.FleetPolicy) any { return v.CreatedAt }},
+		"policy_id":  {"policy_id", func(v server.FleetPolicy) any { return v.PolicyID }},
+	},
+	id:   sorting[server.FleetPolicy]{"policy_id", func(v server.FleetPolicy) any { return v.PolicyID }},
+	scan: pgx.RowToStructByPos[server.FleetPolicy],
+}
 
-// ListPolicies is a page of policies by id, those after the one given, and whether
-// there are more.
-func (s *Store) ListPolicies(ctx context.Context, kind server.PolicyType, after string, limit int) (page []server.FleetPolicy, more bool, err error) {
-	page, err = collect[server.FleetPolicy](ctx, s, "list policies", sqlListPolicies, after, limit+1, kind)
-	if err != nil {
-		return nil, false, err
-	}
-	if len(page) > limit {
-		return page[:limit], true, nil
-	}
-	return page, false, nil
+// ListPolicies is a page of policies.
+func (s *Store) ListPolicies(ctx context.Context, q prego.ListQuery) (page []server.FleetPolicy, next string, err error) {
+	return policies.page(ctx, s, q)
 }
 
 const sqlUpdatePolicy = `UPDATE policies SET spec = $2, updated_at = now() WHERE policy_id = $1 RETURNING ` + policyColumns

@@ -154,13 +154,15 @@ func TestFleetsAreMadeChangedAndForgotten(t *testing.T) {
 	_, err = s.GetFleet(ctx, "bad")
 	code(t, err, prego.CodeFleetNotFound)
 
-	page, more, err := s.ListFleets(ctx, prego.RoleRedisPool, "", 1)
+	q := prego.ListQuery{Sort: "fleet_id", Limit: 1}.Of("role", "redis-pool")
+	page, next, err := s.ListFleets(ctx, q)
 	require.NoError(t, err)
-	require.True(t, more)
+	require.NotEmpty(t, next)
 	require.Equal(t, "pool", page[0].FleetID)
-	page, more, err = s.ListFleets(ctx, prego.RoleRedisPool, "pool", 10)
+	q.Cursor, q.Limit = next, 10
+	page, next, err = s.ListFleets(ctx, q)
 	require.NoError(t, err)
-	require.False(t, more)
+	require.Empty(t, next)
 	require.Len(t, page, 1, "the default one: %v", page)
 
 	least := int64(6)
@@ -254,9 +256,9 @@ func TestPoliciesAreMadeAttachedAndDetached(t *testing.T) {
 	_, err = s.AttachPolicy(ctx, "nope", "oldest", nil, true)
 	code(t, err, prego.CodeFleetNotFound)
 
-	page, more, err := s.ListPolicies(ctx, server.PolicyScaling, "", 1)
+	page, next, err := s.ListPolicies(ctx, prego.ListQuery{Sort: "policy_id", Limit: 1}.Of("type", "scaling"))
 	require.NoError(t, err)
-	require.True(t, more)
+	require.NotEmpty(t, next)
 	require.Equal(t, "in", page[0].PolicyID)
 	code(t, s.DeletePolicy(ctx, "oldest"), prego.CodePolicyInUse)
 	for range 2 {
@@ -305,13 +307,15 @@ func TestOneKeyIsOneAction(t *testing.T) {
 	}
 	wg.Wait()
 	require.Equal(t, 33, count(t, s, `fleet_actions`))
-	page, more, err := s.ListFleetActions(ctx, "pool", 0, 30)
+	q := prego.ListQuery{Limit: 30}.Of("fleet_id", "pool")
+	page, next, err := s.ListFleetActions(ctx, q)
 	require.NoError(t, err)
-	require.True(t, more)
+	require.NotEmpty(t, next)
 	require.Equal(t, []int{33, 4}, []int{page[0].Seq, page[29].Seq})
-	page, more, err = s.ListFleetActions(ctx, "pool", 4, 30)
+	q.Cursor = next
+	page, next, err = s.ListFleetActions(ctx, q)
 	require.NoError(t, err)
-	require.False(t, more)
+	require.Empty(t, next)
 	require.Len(t, page, 3)
 }
 

@@ -130,29 +130,20 @@ func (s *Store) GetSnapshot(ctx context.Context, tenantID, id string) (tenant.Sn
 	return v, err
 }
 
-const sqlListSnapshots = `
-SELECT ` + snapshotColumns + ` FROM snapshots s
-WHERE s.tenant_id = $1 AND s.status <> 'deleted' AND ($2::timestamptz IS NULL OR (s.created_at, s.snapshot_id) < ($2, $3))
-ORDER BY s.created_at DESC, s.snapshot_id DESC LIMIT $4`
-
-func validID(prefix string) func(string) error {
-	return func(id string) error { return prego.ValidateResourceID("cursor", prefix, id) }
+var snapshots = listing[tenant.Snapshot]{
+	what: "snapshots", from: `SELECT ` + snapshotColumns + ` FROM snapshots s`,
+	live: `s.status <> 'deleted'`, state: "status",
+	filters: map[string]string{"tenant_id": "s.tenant_id", "org_id": "s.org_id", "status": "s.status"},
+	sorts: map[string]sorting[tenant.Snapshot]{
+		"created_at": {"s.created_at", func(v tenant.Snapshot) any { return v.CreatedAt }},
+	},
+	id:   sorting[tenant.Snapshot]{"s.snapshot_id", func(v tenant.Snapshot) any { return v.SnapshotID }},
+	scan: pgx.RowToStructByPos[tenant.Snapshot],
 }
 
-// ListSnapshots is a page of a tenant's snapshots, newest first.
-func (s *Store) ListSnapshots(ctx context.Context, tenantID, cursor string, limit int) (page []tenant.Snapshot, next string, err error) {
-	at, id, err := readCursor(cursor, validID("snp-"))
-	if err != nil {
-		return nil, "", err
-	}
-	if err := s.tenantExists(ctx, tenantID); err != nil {
-		return nil, "", err
-	}
-	rows, err := collect[tenant.Snapshot](ctx, s, "list snapshots", sqlListSnapshots, tenantID, at, id, limit+1)
-	if err != nil {
-		return nil, "", err
-	}
-	return pageOf(rows, limit, func(v tenant.Snapshot) (time.Time, string) { return v.CreatedAt, v.SnapshotID })
+// ListSnapshots is a page of snapshots, without those that are deleted.
+func (s *Store) ListSnapshots(ctx context.Context, q prego.ListQuery) (page []tenant.Snapshot, next string, err error) {
+	return snapshots.page(ctx, s, q)
 }
 
 const sqlSnapshotInRestore = `SELECT EXISTS (SELECT FROM restore_jobs WHERE snapshot_id = $1 AND status IN ('queued', 'running'))`
@@ -310,25 +301,19 @@ func (s *Store) GetRestore(ctx context.Context, tenantID, id string) (tenant.Res
 	return v, err
 }
 
-const sqlListRestores = `
-SELECT ` + restoreColumns + ` FROM restore_jobs j
-WHERE j.tenant_id = $1 AND ($2::timestamptz IS NULL OR (j.created_at, j.job_id) < ($2, $3))
-ORDER BY j.created_at DESC, j.job_id DESC LIMIT $4`
+var restores = listing[tenant.RestoreJob]{
+	what: "restores", from: `SELECT ` + restoreColumns + ` FROM restore_jobs j`,
+	filters: map[string]string{"tenant_id": "j.tenant_id", "org_id": "j.org_id", "status": "j.status"},
+	sorts: map[string]sorting[tenant.RestoreJob]{
+		"created_at": {"j.created_at", func(v tenant.RestoreJob) any { return v.CreatedAt }},
+	},
+	id:   sorting[tenant.RestoreJob]{"j.job_id", func(v tenant.RestoreJob) any { return v.JobID }},
+	scan: pgx.RowToStructByPos[tenant.RestoreJob],
+}
 
-// ListRestores is a page of a tenant's restores, newest first.
-func (s *Store) ListRestores(ctx context.Context, tenantID, cursor string, limit int) (page []tenant.RestoreJob, next string, err error) {
-	at, id, err := readCursor(cursor, validID("rst-"))
-	if err != nil {
-		return nil, "", err
-	}
-	if err := s.tenantExists(ctx, tenantID); err != nil {
-		return nil, "", err
-	}
-	rows, err := collect[tenant.RestoreJob](ctx, s, "list restores", sqlListRestores, tenantID, at, id, limit+1)
-	if err != nil {
-		return nil, "", err
-	}
-	return pageOf(rows, limit, func(v tenant.RestoreJob) (time.Time, string) { return v.CreatedAt, v.JobID })
+// ListRestores is a page of restores.
+func (s *Store) ListRestores(ctx context.Context, q prego.ListQuery) (page []tenant.RestoreJob, next string, err error) {
+	return restores.page(ctx, s, q)
 }
 
 const (

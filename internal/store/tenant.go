@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -42,28 +41,22 @@ func (s *Store) GetTenant(ctx context.Context, id string) (tenant.Tenant, error)
 	return t, nil
 }
 
-const sqlListTenants = `
-SELECT ` + tenantColumns + ` FROM tenants
-WHERE ($1 = '' OR region = $1) AND ($2 = '' OR plan = $2) AND ($3 = '' OR state = $3) AND ($4 = '' OR org_id = $4)
-  AND ($5::timestamptz IS NULL OR (created_at, tenant_id) < ($5, $6))
-ORDER BY created_at DESC, tenant_id DESC LIMIT $7`
+var tenants = listing[tenant.Tenant]{
+	what: "tenants", from: `SELECT ` + tenantColumns + ` FROM tenants`,
+	live: `state NOT IN ('terminated', 'data_purged')`, state: "state",
+	filters: map[string]string{"tenant_id": "tenant_id", "slug": "slug", "org_id": "org_id", "parent_org_id": "parent_org_id", "region": "region", "plan": "plan", "state": "state"},
+	sorts: map[string]sorting[tenant.Tenant]{
+		"created_at": {"created_at", func(v tenant.Tenant) any { return v.CreatedAt }},
+		"slug":       {"slug", func(v tenant.Tenant) any { return v.Slug }},
+		"updated_at": {"updated_at", func(v tenant.Tenant) any { return v.UpdatedAt }},
+	},
+	id:   sorting[tenant.Tenant]{"tenant_id", func(v tenant.Tenant) any { return v.TenantID }},
+	scan: scanTenant,
+}
 
-// ListTenants is a page of tenants, newest first, and the cursor of the next one,
-// "" when there is none. A walk meets every tenant that was there when it began
-// exactly once.
-func (s *Store) ListTenants(ctx context.Context, f tenant.Filter) (page []tenant.Tenant, next string, err error) {
-	at, id, err := readCursor(f.Cursor, prego.ValidateTenantID)
-	if err != nil {
-		return nil, "", err
-	}
-	rows, err := s.pool.Query(ctx, sqlListTenants, f.Region, f.Plan, f.State, f.OrgID, at, id, f.Limit+1)
-	if err != nil {
-		return nil, "", fmt.Errorf("list tenants: %w", err)
-	}
-	if page, err = pgx.CollectRows(rows, scanTenant); err != nil {
-		return nil, "", fmt.Errorf("list tenants: %w", err)
-	}
-	return pageOf(page, f.Limit, func(t tenant.Tenant) (time.Time, string) { return t.CreatedAt, t.TenantID })
+// ListTenants is a page of tenants, without those that are terminated.
+func (s *Store) ListTenants(ctx context.Context, q prego.ListQuery) (page []tenant.Tenant, next string, err error) {
+	return tenants.page(ctx, s, q)
 }
 
 const sqlTenantEvents = `

@@ -12,7 +12,6 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
-	"github.com/prego/prego/org"
 	"github.com/prego/prego/tenant"
 )
 
@@ -29,7 +28,7 @@ func tenantRequest(t testing.TB, slug string, plan prego.Plan) tenant.CreateRequ
 func tenantStore(t testing.TB) *Store {
 	t.Helper()
 	s := New(pgtest.Pool(t))
-	_, err := s.PutOrg(context.Background(), org.Org{OrgID: "acme", Tier: prego.TierEnterprise}, "test")
+	_, err := s.PutOrg(context.Background(), "acme", tenant.PutOrgRequest{Tier: prego.TierEnterprise}, "test")
 	require.NoError(t, err)
 	return s
 }
@@ -255,7 +254,7 @@ func TestOrgsCannotCloseACircleAtOnce(t *testing.T) {
 	for round := range 10 {
 		a, b := fmt.Sprintf("a%d", round), fmt.Sprintf("b%d", round)
 		for _, id := range []string{a, b} {
-			_, err := s.PutOrg(ctx, org.Org{OrgID: id}, "test")
+			_, err := s.PutOrg(ctx, id, tenant.PutOrgRequest{}, "test")
 			require.NoError(t, err)
 		}
 		var wg sync.WaitGroup
@@ -263,7 +262,7 @@ func TestOrgsCannotCloseACircleAtOnce(t *testing.T) {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				_, err := s.PutOrg(ctx, org.Org{OrgID: pair[0], ParentOrgID: pair[1]}, "test")
+				_, err := s.PutOrg(ctx, pair[0], tenant.PutOrgRequest{ParentOrgID: &pair[1]}, "test")
 				if err != nil && prego.CodeOf(err) != prego.CodeInvalidField {
 					t.Errorf("put org: %v", err)
 				}
@@ -271,5 +270,28 @@ func TestOrgsCannotCloseACircleAtOnce(t *testing.T) {
 		}
 		wg.Wait()
 		require.Equal(t, 1, count(t, s, fmt.Sprintf("orgs WHERE org_id IN ('%s', '%s') AND parent_org_id IS NOT NULL", a, b)))
+	}
+}
+
+func TestAnOrgKeepsWhatAChangeLeavesOut(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	_, err := s.PutOrg(ctx, "group", tenant.PutOrgRequest{}, "test")
+	require.NoError(t, err)
+	group, none := "group", ""
+	for _, step := range []struct {
+		change tenant.PutOrgRequest
+		parent string
+		tier   prego.Tier
+	}{
+		{tenant.PutOrgRequest{ParentOrgID: &group}, "group", prego.TierEnterprise},
+		{tenant.PutOrgRequest{Tier: prego.TierPaid}, "group", prego.TierPaid},
+		{tenant.PutOrgRequest{ParentOrgID: &none}, "", prego.TierPaid},
+	} {
+		org, err := s.PutOrg(ctx, "acme", step.change, "test")
+		require.NoError(t, err)
+		require.Equal(t, step.parent, org.ParentOrgID)
+		require.Equal(t, step.tier, org.Tier)
 	}
 }

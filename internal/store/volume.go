@@ -15,7 +15,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-const volumeColumns = `v.volume_id, v.org_id, v.region, v.location, v.name, v.size_bytes, v.provider, v.provider_name, COALESCE(v.provider_id, ''), v.status, v.reason, v.message, v.created_by, v.created_at`
+const volumeColumns = `v.volume_id, v.org_id, v.region, v.location, v.name, v.size_bytes, v.provider, v.provider_name, COALESCE(v.provider_id, ''), CASE WHEN v.deleted_at IS NULL THEN v.status ELSE 'deleted' END, v.reason, v.message, v.created_by, v.created_at`
 
 const attachmentColumns = `t.attachment_id, t.org_id, t.volume_id, t.group_id, t.mount_path, COALESCE(t.server_id, ''), t.created_by, t.created_at`
 
@@ -109,16 +109,25 @@ func (s *Store) GetVolume(ctx context.Context, id string) (workload.Volume, erro
 	return one[0], err
 }
 
-const sqlListVolumes = `SELECT ` + volumeColumns + ` FROM volumes v WHERE ($1 = '' OR v.org_id = $1) AND v.volume_id > $2 AND v.deleted_at IS NULL ORDER BY v.volume_id LIMIT $3`
+var volumes = listing[workload.Volume]{
+	what: "volumes", from: `SELECT ` + volumeColumns + ` FROM volumes v`,
+	live:    `v.deleted_at IS NULL`,
+	filters: map[string]string{"volume_id": "v.volume_id", "org_id": "v.org_id", "name": "v.name", "region": "v.region", "location": "v.location", "status": "v.status"},
+	sorts: map[string]sorting[workload.Volume]{
+		"created_at": {"v.created_at", func(v workload.Volume) any { return v.CreatedAt }},
+		"name":       {"v.name", func(v workload.Volume) any { return v.Name }},
+		"size_bytes": {"v.size_bytes", func(v workload.Volume) any { return v.SizeBytes }},
+	},
+	id:   sorting[workload.Volume]{"v.volume_id", func(v workload.Volume) any { return v.VolumeID }},
+	scan: scanVolume,
+}
 
-// ListVolumes is a page of volumes by id, those after the one given, and whether
-// there are more; org "" is every org.
-func (s *Store) ListVolumes(ctx context.Context, org, after string, limit int) (page []workload.Volume, more bool, err error) {
-	page, err = collectBy(ctx, s, "list volumes", scanVolume, sqlListVolumes, org, after, limit+1)
-	if page, more, err = cut(page, limit, err); err != nil {
-		return nil, false, err
+// ListVolumes is a page of volumes, without those that are deleted.
+func (s *Store) ListVolumes(ctx context.Context, q prego.ListQuery) (page []workload.Volume, next string, err error) {
+	if page, next, err = volumes.page(ctx, s, q); err != nil {
+		return nil, "", err
 	}
-	return page, more, s.withAttachments(ctx, page)
+	return page, next, s.withAttachments(ctx, page)
 }
 
 // inVolume runs f in a transaction that holds the volume's org and the volume.

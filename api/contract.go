@@ -1,0 +1,336 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+)
+
+// contract is openapi.yaml as requests are checked against it.
+type contract struct {
+	doc *openapi3.T
+	ops map[string]*operation // by method and echo's form of the path
+}
+
+// operation is one method of one path.
+type operation struct {
+	*openapi3.Operation
+	parameters []*openapi3.Parameter
+	body       *openapi3.Schema // nil for requests without one
+	optional   bool             // the body may be left out
+	maxBody    int64            // bytes
+}
+
+// maxBody is the largest body that is read where the contract says nothing else
+// (x-max-body), in bytes.
+const maxBody = 64 << 10
+
+var pathParameter = regexp.MustCompile(`\{([^}]+)\}`)
+
+// loadContract reads the contract, which is embedded and therefore valid.
+func loadContract(spec []byte) (*contract, error) {
+	doc, err := openapi3.NewLoader().LoadFromData(spec)
+	if err != nil {
+		return nil, fmt.Errorf("contract: %w", err)
+	}
+	out := &contract{doc: doc, ops: map[string]*operation{}}
+	for path, item := range doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			o := &operation{Operation: op, maxBody: maxBody}
+			for _, p := range append(slices.Clone(item.Parameters), op.Parameters...) {
+				o.parameters = append(o.parameters, p.Value)
+			}
+			if b := op.RequestBody; b != nil {
+				o.body, o.optional = b.Value.Content["application/json"].Schema.Value, !b.Value.Required
+			}
+			if most, ok := op.Extensions["x-max-body"].(float64); ok {
+				o.maxBody = int64(most)
+			}
+			out.ops[method+" "+pathParameter.ReplaceAllString(path, ":$1")] = o
+		}
+	}
+	return out, nil
+}
+
+// operation is the one that a request was routed to, nil where the contract has none.
+func (k *contract) operation(c echo.Context) *operation {
+	method := c.Request().Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	return k.ops[method+" "+c.Path()]
+}
+
+// bodyKey is where a request's body is once it was checked.
+const bodyKey = "api.body"
+
+// check refuses requests that are not of the contract, with all that is wrong with
+// them, before any handler sees them.
+func (a *API) check(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		op := a.contract.operation(c)
+		if op == nil {
+			return next(c)
+		}
+		wrong := op.checkParameters(c)
+		if op.body != nil && (len(wrong) == 0 || wrong[0].Field != "query") {
+			body, err := op.readBody(c)
+			if err != nil && len(wrong) == 0 {
+				return err
+			}
+			wrong = append(wrong, op.checkBody(body)...)
+			c.Set(bodyKey, body)
+		}
+		if len(wrong) > 0 {
+			return &fieldErrors{all: wrong}
+		}
+		return next(c)
+	}
+}
+
+// fieldErrors is a refusal for everything that is wrong with a request's fields; as a
+// *prego.Error it is the first.
+type fieldErrors struct{ all []*prego.Error }
+
+func (e *fieldErrors) Error() string { return e.all[0].Error() }
+func (e *fieldErrors) Unwrap() error { return e.all[0] }
+
+// checkParameters compares what is in the path, the query and the headers. A query
+// parameter that would be ignored is refused, so that a misspelt filter does not look
+// like a full answer.
+func (o *operation) checkParameters(c echo.Context) (wrong []*prego.Error) {
+	query, err := url.ParseQuery(c.Request().URL.RawQuery)
+	if err != nil {
+		return []*prego.Error{prego.Invalid("query", "is not valid")}
+	}
+	for name := range query {
+		if !slices.ContainsFunc(o.parameters, func(p *openapi3.Parameter) bool { return p.In == openapi3.ParameterInQuery && p.Name == name }) {
+			wrong = append(wrong, &prego.Error{Code: prego.CodeUnknownField, Field: shown(name), Message: "is not a parameter of this request"})
+		}
+	}
+	in := &openapi3filter.RequestValidationInput{
+		Request: c.Request(), PathParams: map[string]string{}, QueryParams: query,
+		Options: &openapi3filter.Options{MultiError: true, SkipSettingDefaults: true},
+	}
+	for i, name := range c.ParamNames() {
+		value, err := url.PathUnescape(c.ParamValues()[i])
+		if err != nil {
+			value = c.ParamValues()[i]
+		}
+		in.PathParams[name] = value
+	}
+	for _, p := range o.parameters {
+		given := 1
+		switch p.In {
+		case openapi3.ParameterInQuery:
+			given = len(query[p.Name])
+		case openapi3.ParameterInHeader:
+			given = len(c.Request().Header.Values(p.Name))
+		}
+		switch err := openapi3filter.ValidateParameter(context.Background(), in, p); {
+		case given > 1:
+			wrong = append(wrong, prego.Invalid(p.Name, "is given twice"))
+		case err != nil:
+			e := prego.Invalid(p.Name, "is not a valid value for this parameter")
+			if all := schemaErrors(err); len(all) > 0 {
+				e.Message = describe(all[0])
+			}
+			wrong = append(wrong, e)
+		}
+	}
+	return inOrder(wrong)
+}
+
+// readBody reads a body of JSON within the operation's bound, nil for one that is left
+// out where it may be.
+func (o *operation) readBody(c echo.Context) ([]byte, error) {
+	r := c.Request()
+	if o.optional && r.ContentLength == 0 {
+		return nil, nil
+	}
+	mt, params, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType))
+	if charset := params["charset"]; err != nil || mt != echo.MIMEApplicationJSON || (charset != "" && !strings.EqualFold(charset, "utf-8")) {
+		return nil, prego.Errorf(prego.CodeUnsupportedMedia, "the body must be application/json in UTF-8")
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), r.Body, o.maxBody))
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return nil, prego.Errorf(prego.CodeBodyTooLarge, "the body may hold at most %d bytes", o.maxBody)
+	}
+	if err != nil {
+		return nil, prego.Errorf(prego.CodeInvalidJSON, "the body could not be read to its end")
+	}
+	return body, checkJSON(body)
+}
+
+// checkBody compares a body with its schema.
+func (o *operation) checkBody(body []byte) (wrong []*prego.Error) {
+	var v any
+	if body == nil || json.Unmarshal(body, &v) != nil {
+		return nil
+	}
+	for _, e := range schemaErrors(o.body.VisitJSON(v, openapi3.MultiErrors(), openapi3.VisitAsRequest())) {
+		// One finding for each field says enough.
+		if found := fieldError(e); !slices.ContainsFunc(wrong, func(w *prego.Error) bool { return w.Field == found.Field }) {
+			wrong = append(wrong, found)
+		}
+	}
+	return inOrder(wrong)
+}
+
+// inOrder sorts refusals: first what can't be read as a request of this API, then by
+// field.
+func inOrder(wrong []*prego.Error) []*prego.Error {
+	slices.SortStableFunc(wrong, func(x, y *prego.Error) int {
+		if d := statusOf(x) - statusOf(y); d != 0 {
+			return d
+		}
+		return strings.Compare(x.Field, y.Field)
+	})
+	return wrong
+}
+
+// schemaErrors are the single findings in what the validator says.
+func schemaErrors(err error) (out []*openapi3.SchemaError) {
+	var many openapi3.MultiError
+	var one *openapi3.SchemaError
+	switch {
+	case errors.As(err, &many):
+		for _, e := range many {
+			out = append(out, schemaErrors(e)...)
+		}
+	case errors.As(err, &one):
+		out = append(out, one)
+	}
+	return out
+}
+
+// fieldError is a finding as a refusal: its path is dotted, with the numbers of list
+// elements in brackets.
+func fieldError(e *openapi3.SchemaError) *prego.Error {
+	at := ""
+	for _, key := range e.JSONPointer() {
+		if _, err := strconv.Atoi(key); err == nil {
+			at += "[" + key + "]"
+		} else {
+			at = joinPath(at, shown(key))
+		}
+	}
+	out := prego.Invalid(at, describe(e))
+	s := e.Schema
+	switch path := e.JSONPointer(); e.SchemaField {
+	case "required":
+		s = s.Properties[path[len(path)-1]].Value
+	case "minProperties":
+		out.Field = joinPath(at, slices.Min(slices.Collect(maps.Keys(s.Properties))))
+		out.Message = "is required, where nothing else is given"
+	case "properties": // one that the schema does not have, which only the reason names
+		quoted, _ := strconv.QuotedPrefix(strings.TrimPrefix(e.Reason, "property "))
+		name, _ := strconv.Unquote(quoted)
+		out.Code, out.Field, out.Message = prego.CodeUnknownField, joinPath(at, shown(name)), "is not a field of this request"
+		for known := range s.Properties {
+			if strings.EqualFold(known, name) {
+				out.Message += "; did you mean " + known + "?"
+			}
+		}
+	}
+	if code, ok := s.Extensions["x-code"].(string); ok && (e.SchemaField == "enum" || e.SchemaField == "required") {
+		out.Code = prego.Code(code)
+	}
+	return out
+}
+
+// describe continues a field's name.
+func describe(e *openapi3.SchemaError) string {
+	s := e.Schema
+	switch e.SchemaField {
+	case "required":
+		return "is required"
+	case "nullable":
+		return "must not be null"
+	case "enum":
+		values := make([]string, 0, len(s.Enum))
+		for _, v := range s.Enum {
+			if v != "" {
+				values = append(values, fmt.Sprint(v))
+			}
+		}
+		return "must be one of " + strings.Join(values, ", ")
+	case "type":
+		return "must be " + typeName(s) + ", not " + jsonKind(e.Value)
+	case "minimum", "maximum":
+		return "must be " + bounds(s.Min, s.Max)
+	case "minLength", "maxLength":
+		return "must be " + bounds(ptr(float64(s.MinLength)), number(s.MaxLength)) + " characters"
+	case "minItems", "maxItems":
+		return "must be " + bounds(ptr(float64(s.MinItems)), number(s.MaxItems)) + " items"
+	case "uniqueItems":
+		return "must not hold a value twice"
+	case "pattern":
+		return "must match " + s.Pattern
+	}
+	return e.Reason
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func number(n *uint64) *float64 {
+	if n == nil {
+		return nil
+	}
+	return ptr(float64(*n))
+}
+
+func bounds(least, most *float64) string {
+	text := func(f *float64) string { return strconv.FormatFloat(*f, 'f', -1, 64) }
+	switch {
+	case least != nil && most != nil:
+		return text(least) + " to " + text(most)
+	case least != nil:
+		return "at least " + text(least)
+	case most != nil:
+		return "at most " + text(most)
+	}
+	return "of another size"
+}
+
+var typeNames = map[string]string{"object": "an object", "array": "a list", "integer": "a whole number", "number": "a number", "boolean": "a boolean", "string": "a string"}
+
+func typeName(s *openapi3.Schema) string {
+	if t := s.Type.Slice(); len(t) > 0 {
+		return typeNames[t[0]]
+	}
+	return "of another type"
+}
+
+func jsonKind(v any) string {
+	switch v.(type) {
+	case map[string]any:
+		return "an object"
+	case []any:
+		return "a list"
+	case string:
+		return "a string"
+	case bool:
+		return "a boolean"
+	case nil:
+		return "null"
+	}
+	return "a number"
+}

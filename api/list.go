@@ -1,0 +1,122 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/prego/prego"
+)
+
+// defaultLimit is how many items a page has that asks for no number.
+const defaultLimit = 50
+
+// listQuery is the page that a request asks for, which was checked against the
+// contract: what is no parameter of every list filters by the field of its name.
+func listQuery(c echo.Context) prego.ListQuery {
+	q := prego.ListQuery{Limit: defaultLimit, Filters: map[string][]string{}}
+	for name, values := range c.QueryParams() {
+		value := values[0]
+		switch name {
+		case "limit":
+			q.Limit, _ = strconv.Atoi(value)
+		case "cursor":
+			q.Cursor = value
+		case "sort":
+			q.Sort = value
+		case "all", "deleted", "stopped": // the last two as earlier versions named it
+			all, _ := strconv.ParseBool(value)
+			q.All = q.All || all
+		case "fleet": // as earlier versions named it
+			q.Filters["fleet_id"] = []string{value}
+		default:
+			q.Filters[name] = strings.Split(value, ",")
+		}
+	}
+	return q
+}
+
+// lister reads a page of a list, and the cursor of the next one, "" for none.
+type lister[T any] func(ctx context.Context, q prego.ListQuery) (page []T, next string, err error)
+
+// list answers with a page. Where it is of what belongs to one thing, of is the field
+// that says so, and its id.
+func list[T, V any](c echo.Context, name string, read lister[T], view func(T) V, of ...string) error {
+	q := listQuery(c)
+	if len(of) == 2 {
+		q = q.Of(of[0], of[1])
+	}
+	items, next, err := read(c.Request().Context(), q)
+	if err != nil {
+		return err
+	}
+	out := map[string]any{name: views(items, view)}
+	if next != "" {
+		out["next_cursor"] = next
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// within is list for what belongs to something that must exist.
+func within[O, T, V any](c echo.Context, owner func(ctx context.Context, id string) (O, error), name string, read lister[T], view func(T) V, field, id string) error {
+	return list(c, name, func(ctx context.Context, q prego.ListQuery) (page []T, next string, err error) {
+		if page, next, err = read(ctx, q); err == nil && len(page) == 0 { // or there is no such owner
+			_, err = owner(ctx, id)
+		}
+		return page, next, err
+	}, view, field, id)
+}
+
+// every answers with a list that has no pages.
+func every[T, V any](c echo.Context, name string, read func(ctx context.Context) ([]T, error), view func(T) V) error {
+	items, err := read(c.Request().Context())
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{name: views(items, view)})
+}
+
+func views[T, V any](items []T, view func(T) V) []V {
+	out := make([]V, len(items))
+	for i, item := range items {
+		out[i] = view(item)
+	}
+	return out
+}
+
+// show answers with one thing.
+func show[T, V any](c echo.Context, read func(ctx context.Context, id string) (T, error), id string, view func(T) V) error {
+	v, err := read(c.Request().Context(), id)
+	return answer(c, http.StatusOK, v, err, view)
+}
+
+// answer answers with a thing, unless there was an error.
+func answer[T, V any](c echo.Context, status int, v T, err error, view func(T) V) error {
+	if err != nil {
+		return err
+	}
+	return c.JSON(status, view(v))
+}
+
+// remove answers that something is gone.
+func remove(c echo.Context, do func(ctx context.Context, id, by string) error, id string) error {
+	return gone(c, do(c.Request().Context(), id, caller(c).Subject))
+}
+
+func gone(c echo.Context, err error) error {
+	if err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+// deref is what p points to, the zero value for nil.
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
