@@ -3,5 +3,5 @@
 // service is then started as declared, in namespaces of its own: command, user, groups,
 // environment, secrets, mounts, networks and names, read-only and without capabilities,
 // in the declared order, with the declared health checks. Nothing is substituted but the
-// images that can't be had here (docs/production.md, "What is tried, and what is not").
+// images that can't be had here (docs/production.md, "What is tested").
 package production
