@@ -28,9 +28,7 @@ func (a *API) liveSite(ctx context.Context, id string) (tenant.Tenant, server.Pr
 	if err != nil {
 		return t, st, err
 	}
-	switch t.State {
-	case tenant.Active, tenant.Suspended, tenant.GracePeriod:
-	case tenant.Trial, tenant.Provisioning, tenant.Terminated, tenant.DataPurged, tenant.Failed:
+	if !t.State.HasSite() {
 		return t, st, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: its site must be active, suspended or in its grace period", id, t.State)
 	}
 	al, err := a.d.Tenants.LiveAllocation(ctx, id)

@@ -141,8 +141,8 @@ func (f *Snapshot) search(r Request) *search {
 		s.algorithm = f.policy.Algorithm
 	}
 	s.most = f.policy.MaxRejected
-	s.exclusive = r.Plan == prego.PlanEnterprise || s.mode == tenant.ModeOneTenantOneServer
-	s.alone = r.Plan == prego.PlanEnterprise || s.exclusive && r.Override == nil
+	s.exclusive = MustBeAlone(r.Plan, s.mode, false)
+	s.alone = MustBeAlone(r.Plan, s.mode, r.Override != nil)
 	s.ownPool = s.alone || r.DedicatedRedis
 	return s
 }
@@ -232,7 +232,7 @@ func (s *search) shard(sh *Shard) reason {
 	switch {
 	case sh.Region != s.r.Region:
 		return rejectRegion
-	case !sh.AnyPlan && !lockAllows(s.r.Plan, sh.PlanTierLock):
+	case !sh.AnyPlan && !TierLockAllows(s.r.Plan, sh.PlanTierLock):
 		return rejectTierLock
 	case sh.DedicatedFor != "" && sh.DedicatedFor != s.r.TenantID:
 		return rejectDedicated
@@ -242,7 +242,7 @@ func (s *search) shard(sh *Shard) reason {
 		return rejectStatus
 	case s.alone && (sh.Tenants > 0 || sh.RunsInstances):
 		return rejectNotEmpty
-	case reached(sh.DiskPct, s.f.policy.DBDiskPctMax):
+	case HasReached(sh.DiskPct, s.f.policy.DBDiskPctMax):
 		return rejectDisk
 	case sh.Tenants >= sh.Capacity:
 		return rejectShardFull
@@ -291,7 +291,7 @@ func (s *search) pool(p *RedisPool) reason {
 		return rejectStatus
 	case s.ownPool && (p.Tenants > 0 || p.RunsInstances):
 		return rejectNotEmpty
-	case reached(p.MemoryPct, s.f.policy.RedisMemoryPctMax):
+	case HasReached(p.MemoryPct, s.f.policy.RedisMemoryPctMax):
 		return rejectRedisMemory
 	case p.Tenants >= p.Capacity:
 		return rejectPoolFull

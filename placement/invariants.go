@@ -49,7 +49,7 @@ func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 		return prego.Errorf(prego.CodeCellMismatch, "app server %s does not satisfy the constraint (%s)", srv.ServerID, r.Constraint)
 	case srv.Region != r.Region:
 		return broken("app server %s is in region %s, not %s", srv.ServerID, srv.Region, r.Region)
-	case !shard.AnyPlan && !lockAllows(r.Plan, shard.PlanTierLock):
+	case !shard.AnyPlan && !TierLockAllows(r.Plan, shard.PlanTierLock):
 		return broken("DB shard %s is locked to %s, which plan %s may not use", shard.ShardID, lockName(shard.PlanTierLock), r.Plan)
 	case (who != "" || d.Dedicates) && srv.TenantCount > 0:
 		return broken("%s needs an empty server, and %s has %d tenants", cmp.Or(who, "who dedicates a server"), srv.ServerID, srv.TenantCount)
@@ -76,7 +76,7 @@ func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 	}
 	if r.DataResidency != "" {
 		zone, known := f.residency[r.DataResidency]
-		if !known || !slices.Contains(zone.Regions, srv.Region) || (len(zone.Providers) > 0 && !slices.Contains(zone.Providers, srv.InfraProvider)) {
+		if !known || !zone.Allows(srv.Region, srv.InfraProvider) {
 			return broken("data of residents of %s may not be on %s in region %s", r.DataResidency, srv.InfraProvider, srv.Region)
 		}
 	}

@@ -265,8 +265,8 @@ func (d Decision) Explanation() Explanation {
 
 func round6(v float64) float64 { return math.Round(v*1e6) / 1e6 }
 
-// lockAllows is placement-policy §2.3: on which shards a plan may land.
-func lockAllows(plan prego.Plan, lock prego.Plan) bool {
+// TierLockAllows is placement-policy §2.3: on which shards a plan may land.
+func TierLockAllows(plan prego.Plan, lock prego.Plan) bool {
 	switch plan {
 	case prego.PlanTrial:
 		return lock == "" || lock == prego.PlanTrial
@@ -278,6 +278,13 @@ func lockAllows(plan prego.Plan, lock prego.Plan) bool {
 		return lock != prego.PlanTrial
 	}
 	return false
+}
+
+// MustBeAlone reports whether a tenant shares its server, shard and pool with nobody
+// (placement-policy §2.3, §6). An override may put others beside each other, but never
+// anybody beside an enterprise tenant.
+func MustBeAlone(plan prego.Plan, mode tenant.PlacementMode, override bool) bool {
+	return plan == prego.PlanEnterprise || mode == tenant.ModeOneTenantOneServer && !override
 }
 
 // ShardLockFor is the lock of a shard that is made for tenants of a plan.

@@ -84,6 +84,11 @@ type Zone struct {
 	Providers []prego.InfraProviderID // nil for all
 }
 
+// Allows reports whether the data may be at a provider in a region.
+func (z Zone) Allows(region prego.Region, provider prego.InfraProviderID) bool {
+	return slices.Contains(z.Regions, region) && (len(z.Providers) == 0 || slices.Contains(z.Providers, provider))
+}
+
 // Data is a snapshot as rows.
 type Data struct {
 	Servers   []Server
@@ -334,8 +339,8 @@ func (f *Snapshot) heat(i int) {
 	set(flagWarm, s.WarmPlan != "")
 	set(flagBadProvider, f.badProvider(&s.Server))
 	set(flagNotServing, s.NotServing)
-	set(flagCPU, reached(s.CPUPct, p.CPUPctMax))
-	set(flagWorkerSlots, reached(s.WorkerSlotsPct, p.WorkerSlotsPctMax))
+	set(flagCPU, HasReached(s.CPUPct, p.CPUPctMax))
+	set(flagWorkerSlots, HasReached(s.WorkerSlotsPct, p.WorkerSlotsPctMax))
 	if s.Role == prego.RoleNode {
 		s.ownShard, s.ownPool = f.nodeParts(s.Server)
 	} else {
@@ -360,9 +365,9 @@ func free(pct *float64) float64 {
 	return 1 - *pct/100
 }
 
-// reached reports whether a measure is at or above its threshold. What is not known
+// HasReached reports whether a measure is at or above its threshold. What is not known
 // refuses nobody, and neither does a threshold of 0.
-func reached(pct *float64, most float64) bool { return pct != nil && most > 0 && *pct >= most }
+func HasReached(pct *float64, most float64) bool { return pct != nil && most > 0 && *pct >= most }
 
 // badProvider: the server's cloud is off, or does not serve its region any more.
 func (f *Snapshot) badProvider(s *Server) bool {

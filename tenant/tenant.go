@@ -52,6 +52,11 @@ var edges = map[State][]State{
 // CanBecome reports whether a tenant may go from s to next.
 func (s State) CanBecome(next State) bool { return slices.Contains(edges[s], next) }
 
+// HasSite reports whether a tenant in this state has a site that its data is in.
+func (s State) HasSite() bool {
+	return s == Active || s == Suspended || s == GracePeriod
+}
+
 // Action is what a caller asks of a tenant that is there.
 type Action string
 

@@ -204,7 +204,6 @@ FROM process_groups WHERE group_id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE
 const sqlAllocatingServer = `
 SELECT f.workload_memory_bytes FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
 WHERE s.server_id = $1 AND s.region = $2 AND s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL
-  AND s.dedicated_for_tenant_id IS NULL AND (s.warm_plan IS NULL OR s.tenant_count > 0)
   AND NOT EXISTS (SELECT FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id WHERE a.group_id = $3 AND a.deleted_at IS NULL AND v.location <> s.location)
   AND NOT EXISTS (SELECT FROM unnest($4::text[]) AS p (path) WHERE NOT EXISTS (
       SELECT FROM volume_attachments a WHERE a.group_id = $3 AND a.deleted_at IS NULL AND a.mount_path = p.path))
@@ -376,7 +375,7 @@ func (s *Store) NoPlace(ctx context.Context, groupID, reason, message string, de
 
 const sqlInstanceHost = `
 SELECT ` + instanceColumns + `, s.region, s.host, s.role, s.status,
-    ARRAY(SELECT '/mnt/HC_Volume_' || v.provider_id || ':' || a.mount_path FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id
+    ARRAY(SELECT volume_host_path(v.provider_id) || ':' || a.mount_path FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id
         WHERE a.group_id = i.group_id AND a.deleted_at IS NULL AND v.provider_id IS NOT NULL ORDER BY a.mount_path)
 FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.instance_id = $1`
 

@@ -171,7 +171,7 @@ func (s *Store) Reserve(ctx context.Context, r tenant.Reservation) (tenant.Reser
 	var out tenant.ReserveResult
 	err := s.pool.QueryRow(ctx, sqlReserve, r.TenantID, r.Generation, r.AppServerID, r.DBShardID, r.RedisPoolID, r.PoolSiteID, r.SiteName, r.DatabaseName,
 		r.Mode, r.Algorithm, r.AuditAs, r.Dedicates, r.Override, r.MemoryPctMax, r.MaxTenants, r.ReserveFor.Seconds(), r.Decision, r.Policy, r.Reason, r.Actor, r.AnyTags,
-		limit(r.CPUPctMax), limit(r.WorkerSlotsPctMax), limit(r.DBDiskPctMax), limit(r.RedisMemoryPctMax),
+		r.CPUPctMax, r.WorkerSlotsPctMax, r.DBDiskPctMax, r.RedisMemoryPctMax,
 	).Scan(&out.Outcome, &out.Lost, &out.LostID, &out.AllocationID)
 	if isViolation(err, "tenant_allocations_live") { // the same tenant, twice at once
 		return tenant.ReserveResult{Outcome: tenant.ReserveAlready}, nil

@@ -51,16 +51,16 @@ WITH serving AS (
 ), room AS ( -- what active members of the shared fleet have left, by tier lock
     SELECT '' AS lock, $3::int - tenant_count AS room, tenant_count = 0 AND NOT runs_instances(server_id) AS empty FROM serving
     WHERE $2 = 'app' AND status = 'active' AND dedicated_for_tenant_id IS NULL
-      AND tenant_count < $3::int AND COALESCE(memory_pct, 0) < $4::float8 AND tags @> $5 AND NOT tags && $6
-      AND (cpu_pct < $7::float8) IS NOT FALSE AND (worker_slots_pct < $8::float8) IS NOT FALSE
+      AND tenant_count < $3::int AND COALESCE(memory_pct, 0) < $4::float8 AND tags_satisfy(tags, $5, $6)
+      AND NOT has_reached(cpu_pct, $7) AND NOT has_reached(worker_slots_pct, $8)
     UNION ALL SELECT COALESCE(d.plan_tier_lock, ''), d.tenant_capacity - d.current_tenant_count, d.current_tenant_count = 0 AND NOT runs_instances(d.server_id)
     FROM db_shards d JOIN serving s USING (server_id)
     WHERE $2 = 'db-shard' AND d.status = 'active' AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity
-      AND (s.db_disk_pct < $9::float8) IS NOT FALSE
+      AND NOT has_reached(s.db_disk_pct, $9)
     UNION ALL SELECT '', r.tenant_capacity - r.current_tenants, r.current_tenants = 0 AND NOT runs_instances(r.server_id)
     FROM redis_pools r JOIN serving s USING (server_id)
     WHERE $2 = 'redis-pool' AND r.status = 'active' AND r.dedicated_for_tenant_id IS NULL AND r.current_tenants < r.tenant_capacity
-      AND (s.redis_memory_pct < $10::float8) IS NOT FALSE
+      AND NOT has_reached(s.redis_memory_pct, $10)
 )
 SELECT
     COALESCE((SELECT jsonb_object_agg(plan, n) FROM (SELECT plan, count(*) AS n FROM tenants
@@ -68,7 +68,7 @@ SELECT
     (SELECT count(*) FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) AND plan = 'business' AND dedicated_redis),
     COALESCE((SELECT jsonb_object_agg(lock, n) FROM (SELECT COALESCE(plan_tier_lock, '') AS lock, count(*) AS n FROM serving
         WHERE status = 'provisioning' AND dedicated_for_tenant_id IS NULL AND warm_plan IS NULL
-          AND tags @> $5 AND NOT tags && $6 GROUP BY 1) f), '{}'),
+          AND tags_satisfy(tags, $5, $6) GROUP BY 1) f), '{}'),
     (SELECT count(*) FROM servers WHERE region = $1 AND role = $2 AND status <> 'terminated'),
     COALESCE(CASE $2
         WHEN 'app' THEN (SELECT 100.0 * sum(tenant_count) / NULLIF(count(*) * $3::int, 0) FROM serving WHERE status = 'active' AND dedicated_for_tenant_id IS NULL)
@@ -80,7 +80,7 @@ SELECT
     COALESCE((SELECT id FROM infra_providers WHERE enabled AND $1 = ANY (regions) ORDER BY id LIMIT 1), ''),
     (SELECT jsonb_object_agg(role, tenant_capacity) FROM capacity_defaults),
     COALESCE((SELECT jsonb_object_agg(lock, room) FROM (SELECT lock, sum(room) AS room FROM room GROUP BY lock) r), '{}'),
-    (SELECT count(*) FROM room WHERE empty AND lock <> 'trial')`
+    (SELECT count(*) FROM room WHERE empty AND tier_lock_allows('enterprise', NULLIF(lock, '')))`
 
 // ShortOf counts demand and supply of a role in a region (placement-policy §3).
 func (s *Store) ShortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits) (tenant.ShortOf, error) {
@@ -90,19 +90,11 @@ func (s *Store) ShortOf(ctx context.Context, region prego.Region, role prego.Rol
 func (s *Store) shortOf(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits, c prego.Constraint) (tenant.ShortOf, error) {
 	var o tenant.ShortOf
 	err := s.pool.QueryRow(ctx, sqlShortOf, region, role, maxTenants, memoryPctMax, filled(c.Require), filled(c.Disallow),
-		limit(m.CPUPctMax), limit(m.WorkerSlotsPctMax), limit(m.DBDiskPctMax), limit(m.RedisMemoryPctMax)).Scan(&o.Waiting, &o.Dedicated, &o.InFlight, &o.Servers, &o.UsedPct, &o.Provider, &o.Capacities, &o.Room, &o.Empty)
+		m.CPUPctMax, m.WorkerSlotsPctMax, m.DBDiskPctMax, m.RedisMemoryPctMax).Scan(&o.Waiting, &o.Dedicated, &o.InFlight, &o.Servers, &o.UsedPct, &o.Provider, &o.Capacities, &o.Room, &o.Empty)
 	if err != nil {
 		return o, fmt.Errorf("demand for %s in %s: %w", role, region, err)
 	}
 	return o, nil
-}
-
-// limit is a threshold that is looked at, or NULL.
-func limit(v float64) *float64 {
-	if v <= 0 {
-		return nil
-	}
-	return &v
 }
 
 const sqlDemand = `

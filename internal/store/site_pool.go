@@ -14,41 +14,39 @@ import (
 // One statement plans a refill: for every plan tier whose target is not reached with
 // what stands ready or is being built, it takes the emptiest shard that the
 // tier may use and reserves as many sites as are missing. A node has one site, on its
-// own shard, and none once it is taken. Sites on a shard that takes nobody count for
-// nothing. Recent failures count as if they were ready,
-// so that a server on which builds fail is not tried for ever.
+// own shard, and none once it is taken. So has a server for a tier that must be alone: a
+// site on an empty shard, which need not be kept for another tier, as long as it is empty
+// itself. Sites on a shard that takes nobody count for nothing. Recent failures count as
+// if they were ready, so that a server on which builds fail is not tried for ever.
 const sqlPlanRefill = `
 WITH server AS (
-    SELECT server_id, region, role FROM servers
+    SELECT server_id, region, role, tenant_count = 0 AND NOT runs_instances(server_id) AS empty FROM servers
     WHERE server_id = $1 AND status = 'active' AND role IN ('app', 'node')
       AND (dedicated_for_tenant_id IS NULL) AND (role = 'app' OR tenant_count = 0)
       AND NOT EXISTS (SELECT FROM fleets f WHERE f.fleet_id = servers.fleet_id AND NOT f.serves_tenants)
     FOR NO KEY UPDATE
 ), tiers AS (
-    SELECT p.plan, p.target FROM site_pool_policies p, server s WHERE s.role = 'app' AND p.target > 0
-    UNION ALL SELECT 'node', 1 FROM server s WHERE s.role = 'node'
+    SELECT p.plan, p.target, must_be_alone(p.plan, 'shared', false) AS alone FROM site_pool_policies p, server s WHERE s.role = 'app' AND p.target > 0
+    UNION ALL SELECT 'node', 1, false FROM server s WHERE s.role = 'node'
 ), fits AS (
-    SELECT t.plan, t.target, d.shard_id, d.tenant_capacity - d.current_tenant_count AS room,
-        row_number() OVER (PARTITION BY t.plan ORDER BY d.current_tenant_count::float8 / d.tenant_capacity, d.shard_id) AS n
+    SELECT t.plan, t.alone, d.shard_id, d.plan_tier_lock, LEAST(t.target, d.tenant_capacity - d.current_tenant_count, CASE WHEN t.alone THEN 1 END) AS target,
+        row_number() OVER (PARTITION BY t.plan ORDER BY d.current_tenant_count::float8 / d.tenant_capacity, d.plan_tier_lock IS NOT NULL AND t.alone, d.shard_id) AS n
     FROM tiers t, server s, db_shards d
     WHERE d.status = 'active' AND d.region = s.region AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity
       AND NOT EXISTS (SELECT FROM servers h JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = d.server_id AND NOT f.serves_tenants)
-      AND CASE t.plan WHEN 'node' THEN d.server_id = s.server_id
-          WHEN 'trial' THEN NOT d.on_node AND (d.plan_tier_lock IS NULL OR d.plan_tier_lock = 'trial')
-          WHEN 'starter' THEN NOT d.on_node AND d.plan_tier_lock IS NULL
-          ELSE NOT d.on_node AND d.plan_tier_lock = t.plan END
-), per_lock AS ( -- tiers that share a shard share its sites
-    SELECT shard_id, max(target) AS target, max(room) AS room FROM fits WHERE n = 1 GROUP BY shard_id
+      AND CASE t.plan WHEN 'node' THEN d.server_id = s.server_id ELSE NOT d.on_node AND tier_lock_allows(t.plan, d.plan_tier_lock) END
+      AND (NOT t.alone OR (s.empty AND d.current_tenant_count = 0 AND NOT runs_instances(d.server_id)))
 ), have AS (
-    SELECT l.shard_id, LEAST(l.target, l.room) AS target,
-        (SELECT count(*) FROM site_pool p, db_shards d1, db_shards d2 WHERE p.app_server_id = $1 AND d1.shard_id = p.db_shard_id AND d2.shard_id = l.shard_id
-           AND d1.plan_tier_lock IS NOT DISTINCT FROM d2.plan_tier_lock AND d1.status = 'active'
+    SELECT l.shard_id, l.target,
+        (SELECT count(*) FROM site_pool p, db_shards d WHERE p.app_server_id = $1 AND d.shard_id = p.db_shard_id
+           AND d.plan_tier_lock IS NOT DISTINCT FROM l.plan_tier_lock AND d.status = 'active'
            AND (((p.state = 'available' OR (p.state = 'reserved' AND p.tenant_id IS NULL))
-                 AND d1.dedicated_for_tenant_id IS NULL AND d1.current_tenant_count < d1.tenant_capacity)
+                 AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity
+                 AND (NOT l.alone OR (d.current_tenant_count = 0 AND NOT runs_instances(d.server_id))))
                 OR (p.state = 'failed' AND p.updated_at > now() - make_interval(secs => $4)))) AS n
-    FROM per_lock l
+    FROM fits l WHERE l.n = 1
 ), missing AS (
-    SELECT h.shard_id, generate_series(h.n + 1, h.target) AS i FROM have h
+    SELECT h.shard_id, generate_series(1, max(h.target - h.n)) AS i FROM have h GROUP BY h.shard_id -- tiers that share a shard share its sites
 ), made AS (
     INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state, reserved_until)
     SELECT 'ps-' || k, $1, shard_id, 'pool-' || k || '.' || $2, 'pool_' || k, 'reserved', now() + make_interval(secs => $3)
@@ -131,21 +129,31 @@ func (s *Store) oneNumber(ctx context.Context, sql string, args ...any) (float64
 	return n[0], nil
 }
 
-// App servers with fewer sites than a watermark wants, warm nodes among them.
+// App servers with fewer sites than a watermark wants, warm nodes among them; and empty
+// ones without the one site that a tenant who must be alone could take.
 const sqlLowPools = `
 SELECT s.server_id FROM servers s
 WHERE s.status = 'active' AND s.agent_status = 'connected' AND s.dedicated_for_tenant_id IS NULL
   AND NOT EXISTS (SELECT FROM fleets f WHERE f.fleet_id = s.fleet_id AND NOT f.serves_tenants)
   AND (s.role = 'app' OR (s.role = 'node' AND s.warm_plan IS NOT NULL AND s.tenant_count = 0))
-  AND (SELECT count(*) FROM site_pool p JOIN db_shards d ON d.shard_id = p.db_shard_id
+  AND ((SELECT count(*) FROM site_pool p JOIN db_shards d ON d.shard_id = p.db_shard_id
          WHERE p.app_server_id = s.server_id AND (p.state = 'available' OR (p.state = 'reserved' AND p.tenant_id IS NULL))
            AND d.status = 'active' AND d.dedicated_for_tenant_id IS NULL AND d.current_tenant_count < d.tenant_capacity)
     < CASE s.role WHEN 'node' THEN 1 ELSE (SELECT COALESCE(sum(low), 0) FROM (SELECT max(low_watermark) AS low FROM site_pool_policies p
-          WHERE p.target > 0 AND EXISTS (SELECT FROM db_shards d WHERE d.status = 'active' AND d.region = s.region AND NOT d.on_node
+          WHERE p.target > 0 AND NOT must_be_alone(p.plan, 'shared', false) AND EXISTS (SELECT FROM db_shards d WHERE d.status = 'active' AND d.region = s.region AND NOT d.on_node
               AND d.current_tenant_count < d.tenant_capacity AND d.dedicated_for_tenant_id IS NULL
               AND NOT EXISTS (SELECT FROM servers h JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = d.server_id AND NOT f.serves_tenants)
-              AND (CASE WHEN p.plan = 'business' THEN d.plan_tier_lock = 'business' ELSE d.plan_tier_lock IS NULL END))
+              AND tier_lock_allows(p.plan, d.plan_tier_lock))
           GROUP BY p.plan = 'business') l) END
+    OR (s.role = 'app' AND s.tenant_count = 0 AND NOT runs_instances(s.server_id)
+      AND EXISTS (SELECT FROM site_pool_policies p JOIN db_shards d ON tier_lock_allows(p.plan, d.plan_tier_lock)
+          WHERE p.low_watermark > 0 AND must_be_alone(p.plan, 'shared', false) AND d.status = 'active' AND d.region = s.region AND NOT d.on_node
+            AND d.current_tenant_count = 0 AND d.dedicated_for_tenant_id IS NULL AND NOT runs_instances(d.server_id)
+            AND NOT EXISTS (SELECT FROM servers h JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = d.server_id AND NOT f.serves_tenants)
+            AND NOT EXISTS (SELECT FROM site_pool q JOIN db_shards e ON e.shard_id = q.db_shard_id
+                WHERE q.app_server_id = s.server_id AND (q.state = 'available' OR (q.state = 'reserved' AND q.tenant_id IS NULL))
+                  AND e.status = 'active' AND e.dedicated_for_tenant_id IS NULL AND e.current_tenant_count = 0 AND tier_lock_allows(p.plan, e.plan_tier_lock)
+                  AND NOT runs_instances(e.server_id)))))
   AND NOT EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'failed' AND p.updated_at > now() - make_interval(secs => $1))
 ORDER BY s.server_id LIMIT 100`
 

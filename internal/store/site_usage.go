@@ -24,7 +24,7 @@ WITH due AS (
     JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
     JOIN servers s ON s.server_id = a.app_server_id AND s.status = 'active' AND s.agent_status = 'connected' AND s.host IS NOT NULL
     LEFT JOIN site_usage u ON u.tenant_id = t.tenant_id
-    WHERE t.site <> '' AND t.state IN ('active', 'suspended', 'grace_period') AND t.converged_state = t.state
+    WHERE t.site <> '' AND has_site(t.state) AND t.converged_state = t.state
       AND (u.tried_at IS NULL OR u.tried_at < now() - make_interval(secs => $1))
       AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = t.tenant_id AND j.status IN ('queued', 'running'))
     ORDER BY u.tried_at NULLS FIRST, t.tenant_id LIMIT $2),
@@ -139,7 +139,7 @@ func (s *Store) SiteKnowsQuota(ctx context.Context, tenantID string, gb int) err
 
 const sqlStorageLevels = `
 SELECT u.level, count(*) FROM site_usage u JOIN tenants t USING (tenant_id)
-WHERE t.state IN ('active', 'suspended', 'grace_period') AND u.measured_at IS NOT NULL GROUP BY u.level`
+WHERE has_site(t.state) AND u.measured_at IS NOT NULL GROUP BY u.level`
 
 // StorageLevels counts the sites of each level.
 func (s *Store) StorageLevels(ctx context.Context) (map[tenant.StorageLevel]int, error) {

@@ -24,8 +24,7 @@ SELECT EXISTS (SELECT FROM orgs WHERE org_id = $1),
     EXISTS (SELECT FROM residency_zones WHERE country = $3),
     EXISTS (SELECT FROM residency_zones WHERE country = $3 AND $4 = ANY (regions)),
     EXISTS (SELECT FROM infra_providers WHERE enabled AND $4 = ANY (regions)),
-    EXISTS (SELECT FROM infra_providers i JOIN residency_zones z ON z.country = $3
-            WHERE i.enabled AND $4 = ANY (i.regions) AND (z.providers IS NULL OR i.id = ANY (z.providers))),
+    EXISTS (SELECT FROM infra_providers i WHERE i.enabled AND $4 = ANY (i.regions) AND residency_allows($3, $4, i.id)),
     z.memory_bytes + w.overhead_bytes_per_instance, z.cpu_request, GREATEST(z.storage_bytes, $6::bigint * 1000000000)
 FROM tenant_sizes z, workload_settings w WHERE z.plan = $5`
 

@@ -245,7 +245,7 @@ const sqlKeepFailedSite = `
 UPDATE site_pool SET state = 'failed', tenant_id = NULL, reserved_until = NULL, updated_at = now(), reason = 'what is left of it could not be dropped'
 WHERE pool_site_id = $1`
 
-const sqlClearSite = `UPDATE tenants SET site = '' WHERE tenant_id = $1 AND state NOT IN ('active', 'suspended', 'grace_period')`
+const sqlClearSite = `UPDATE tenants SET site = '' WHERE tenant_id = $1 AND NOT has_site(state)`
 
 // ReleaseAllocation frees a tenant's place: counts, dedications and its site. The
 // server stays dedicated when it is to be destroyed, so that nobody lands on it

@@ -49,7 +49,7 @@ BEGIN
         outcome := 'already';
         RETURN;
     END IF;
-    alone := t.plan = 'enterprise' OR (p_mode = 'one_tenant_one_server' AND NOT p_override);
+    alone := must_be_alone(t.plan, p_mode, p_override);
     own_pool := alone OR t.dedicated_redis;
     outcome := 'lost';
 
@@ -69,21 +69,20 @@ BEGIN
       AND (p_override OR ((s.accepts_trial OR t.plan <> 'trial') AND COALESCE(s.memory_pct, 0) < p_memory_max AND s.tenant_count < p_max_tenants
            AND (s.dedicated_for_tenant_id IS NOT NULL OR NOT EXISTS (SELECT FROM fleets f WHERE f.fleet_id = s.fleet_id AND NOT f.serves_tenants))
            -- what an empty server is busy with is its own start; what is not known refuses nobody
-           AND (alone OR (COALESCE(s.cpu_pct < p_cpu_max, true) AND COALESCE(s.worker_slots_pct < p_worker_slots_max, true)))
+           AND (alone OR NOT (has_reached(s.cpu_pct, p_cpu_max) OR has_reached(s.worker_slots_pct, p_worker_slots_max)))
            -- a warm server whose agent is silent could not be used at once
            AND (s.warm_plan IS NULL OR s.tenant_count > 0 OR s.agent_status = 'connected')))
       -- satisfying the request's constraint and every pool's is what satisfying their union is
-      AND (p_any_tags OR (s.tags @> t.require_tags AND NOT s.tags && t.disallow_tags
-           AND NOT EXISTS (SELECT FROM placement_pools_of(t.org_id) p WHERE NOT s.tags @> p.require_tags OR s.tags && p.disallow_tags)))
+      AND (p_any_tags OR (tags_satisfy(s.tags, t.require_tags, t.disallow_tags)
+           AND NOT EXISTS (SELECT FROM placement_pools_of(t.org_id) p WHERE NOT tags_satisfy(s.tags, p.require_tags, p.disallow_tags))))
       AND EXISTS (SELECT FROM infra_providers i WHERE i.id = s.infra_provider AND (p_override OR (i.enabled AND s.region = ANY (i.regions))))
-      AND (t.data_residency IS NULL OR EXISTS (SELECT FROM residency_zones z WHERE z.country = t.data_residency
-           AND s.region = ANY (z.regions) AND (z.providers IS NULL OR s.infra_provider = ANY (z.providers))))
+      AND residency_allows(t.data_residency, s.region, s.infra_provider)
     FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         -- Tags are fixed: when they are what is wrong a pool has changed, and the tenant's
         -- constraint is to be read again.
-        IF NOT p_any_tags AND EXISTS (SELECT FROM servers s WHERE s.server_id = p_app AND (NOT s.tags @> t.require_tags OR s.tags && t.disallow_tags
-            OR EXISTS (SELECT FROM placement_pools_of(t.org_id) p WHERE NOT s.tags @> p.require_tags OR s.tags && p.disallow_tags))) THEN
+        IF NOT p_any_tags AND EXISTS (SELECT FROM servers s WHERE s.server_id = p_app AND (NOT tags_satisfy(s.tags, t.require_tags, t.disallow_tags)
+            OR EXISTS (SELECT FROM placement_pools_of(t.org_id) p WHERE NOT tags_satisfy(s.tags, p.require_tags, p.disallow_tags)))) THEN
             lost := 'constraint';
         END IF;
         PERFORM set_config('synchronous_commit', 'off', true);
@@ -96,13 +95,12 @@ BEGIN
     lost := 'db_shard'; lost_id := p_shard;
     SELECT d.server_id, alone OR (p_dedicates AND d.current_tenant_count = 0) INTO d_host, d_alone FROM db_shards d
     WHERE d.shard_id = p_shard AND d.status = 'active' AND d.region = a_region
-      AND CASE t.plan WHEN 'trial' THEN d.plan_tier_lock IS NULL OR d.plan_tier_lock = 'trial' WHEN 'starter' THEN d.plan_tier_lock IS NULL
-                      WHEN 'business' THEN d.plan_tier_lock = 'business' ELSE d.plan_tier_lock IS DISTINCT FROM 'trial' END
+      AND tier_lock_allows(t.plan, d.plan_tier_lock)
       AND (d.dedicated_for_tenant_id IS NULL OR d.dedicated_for_tenant_id = p_tenant)
       AND (d.current_tenant_count = 0 OR NOT alone)
       AND (p_override OR (d.current_tenant_count < d.tenant_capacity AND EXISTS (
            SELECT FROM servers h LEFT JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = d.server_id
-             AND COALESCE(h.db_disk_pct < p_db_disk_max, true) AND (d.on_node OR d.dedicated_for_tenant_id IS NOT NULL OR f.serves_tenants IS NOT FALSE))))
+             AND NOT has_reached(h.db_disk_pct, p_db_disk_max) AND (d.on_node OR d.dedicated_for_tenant_id IS NOT NULL OR f.serves_tenants IS NOT FALSE))))
       AND (a_role = 'node') = d.on_node AND (NOT d.on_node OR d.server_id = p_app)
     FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN PERFORM set_config('synchronous_commit', 'off', true); RETURN; END IF;
@@ -118,7 +116,7 @@ BEGIN
       AND (r.current_tenants = 0 OR NOT own_pool)
       AND (p_override OR (r.current_tenants < r.tenant_capacity AND EXISTS (
            SELECT FROM servers h LEFT JOIN fleets f ON f.fleet_id = h.fleet_id WHERE h.server_id = r.server_id
-             AND COALESCE(h.redis_memory_pct < p_redis_memory_max, true) AND (r.on_node OR r.dedicated_for_tenant_id IS NOT NULL OR f.serves_tenants IS NOT FALSE))))
+             AND NOT has_reached(h.redis_memory_pct, p_redis_memory_max) AND (r.on_node OR r.dedicated_for_tenant_id IS NOT NULL OR f.serves_tenants IS NOT FALSE))))
       AND (a_role = 'node') = r.on_node AND (NOT r.on_node OR r.server_id = p_app)
     FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN PERFORM set_config('synchronous_commit', 'off', true); RETURN; END IF;

@@ -3,8 +3,7 @@
 -- this one took; only then it counts, the dimensions asked for and no others: what is
 -- used and what is promised, or, for who allocates what was promised before, what is used
 -- alone. It answers with the first dimension, in the order asked, that would be above its
--- limit, or with no row. A delta of 0 or less is never refused: giving back is always
--- allowed, also above the limit. CPUs are sums of fractions, so a hair is let pass.
+-- limit, or with no row. What gives back is never refused (above_limit).
 CREATE OR REPLACE FUNCTION take_quota(p_org text, p_dimensions text[], p_deltas float8[], p_tier_limits jsonb, p_allocating boolean DEFAULT false)
 RETURNS TABLE (dimension text, limit_value float8, current_usage float8, requested_delta float8) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -27,6 +26,6 @@ BEGIN
     JOIN org_limits(p_org, asked, p_tier_limits) l ON l.dimension = w.d
     JOIN org_usage(p_org, asked) u ON u.dimension = w.d
     CROSS JOIN LATERAL (SELECT u.usage + COALESCE((promised ->> w.d)::float8, 0) AS value) c
-    WHERE c.value + w.delta > l.limit_value + 1e-6
+    WHERE above_limit(c.value, w.delta, l.limit_value)
     ORDER BY w.n LIMIT 1;
 END $$;

@@ -147,14 +147,17 @@ func (t Tiers) Effective(tier prego.Tier, own map[Dimension]float64, d Dimension
 	return Limit{Value: t[tier][d]}
 }
 
-// hair is let pass: CPUs are sums of fractions. take_quota of the database has the same.
+// hair is let pass: CPUs are sums of fractions.
 const hair = 1e-6
+
+// Above reports whether taking by more goes above a limit. What takes nothing never does.
+func Above(usage, by, limit float64) bool { return by > 0 && usage+by > limit+hair }
 
 // Check is the verdict on a change: nil, or the first delta that would go above its
 // limit. What takes nothing is never refused.
 func Check(deltas []Delta, usage map[Dimension]float64, limit func(Dimension) float64) *org.QuotaExceeded {
 	for _, d := range deltas {
-		if d.By > 0 && usage[d.Dimension]+d.By > limit(d.Dimension)+hair {
+		if Above(usage[d.Dimension], d.By, limit(d.Dimension)) {
 			return &org.QuotaExceeded{Dimension: string(d.Dimension), Limit: limit(d.Dimension), CurrentUsage: usage[d.Dimension], RequestedDelta: d.By}
 		}
 	}
