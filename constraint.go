@@ -77,14 +77,14 @@ func (c Constraint) String() string {
 
 // Normalize lower-cases, checks and de-duplicates the tags.
 func (c *Constraint) Normalize(field string) error {
-	return c.each(field, func(_ string, tags []string) ([]string, error) { return NormalizeTags(tags) })
+	return c.checkTags(field, func(_ string, tags []string) ([]string, error) { return NormalizeTags(tags) })
 }
 
 // Validate is Normalize for a constraint that somebody wrote just now: a tag that is
 // given twice is refused.
-func (c *Constraint) Validate(field string) error { return c.each(field, DistinctTags) }
+func (c *Constraint) Validate(field string) error { return c.checkTags(field, DistinctTags) }
 
-func (c *Constraint) each(field string, check func(field string, tags []string) ([]string, error)) error {
+func (c *Constraint) checkTags(field string, check func(field string, tags []string) ([]string, error)) error {
 	for _, l := range []struct {
 		name string
 		tags *[]string
@@ -95,7 +95,7 @@ func (c *Constraint) each(field string, check func(field string, tags []string) 
 		}
 		tags, err := check(name, *l.tags)
 		if err != nil {
-			return at(name, err)
+			return withField(name, err)
 		}
 		if *l.tags = tags; len(tags) == 0 {
 			*l.tags = nil

@@ -84,7 +84,7 @@ func NormalizeTags(tags []string) ([]string, error) {
 func DistinctTags(field string, tags []string) ([]string, error) {
 	out, err := NormalizeTags(tags)
 	if err != nil {
-		return nil, at(field, err)
+		return nil, withField(field, err)
 	}
 	if len(out) < len(tags) {
 		return nil, Invalid(field, "must hold each tag once; case does not matter")
@@ -92,8 +92,8 @@ func DistinctTags(field string, tags []string) ([]string, error) {
 	return out, nil
 }
 
-// at says which field a refusal is about.
-func at(field string, err error) error {
+// withField says which field a refusal is about.
+func withField(field string, err error) error {
 	var invalid *Error
 	if errors.As(err, &invalid) {
 		invalid.Field = field

@@ -44,7 +44,7 @@ func underWay(s tenant.JobStatus) bool { return s == tenant.JobQueued || s == te
 func (a *Backups) PlanSnapshot(ctx context.Context, id string) (BackupPlan, error) {
 	s, err := a.Store.SnapshotRun(ctx, id)
 	if err != nil {
-		return BackupPlan{}, coded(err)
+		return BackupPlan{}, permanentIfCoded(err)
 	}
 	return BackupPlan{OrgID: s.OrgID, TenantID: s.TenantID, Done: !underWay(s.Status), Step: a.Tenants.Settings.StepTimeout}, nil
 }
@@ -56,7 +56,7 @@ func (a *Backups) onHost(ctx context.Context, s tenant.Snapshot) (tenant.Run, er
 		return t, fromTenantStore(err)
 	}
 	if t.Allocation == nil || t.Allocation.AppServerID != s.ServerID || t.Site != s.Site {
-		return t, permanent(ErrTypeSuperseded, fmt.Sprintf("site %s is on server %s no longer", s.Site, s.ServerID), nil)
+		return t, permanentError(ErrTypeSuperseded, fmt.Sprintf("site %s is on server %s no longer", s.Site, s.ServerID), nil)
 	}
 	return t, nil
 }
@@ -67,7 +67,7 @@ func (a *Backups) TakeSnapshot(ctx context.Context, id string) (files []string, 
 	defer stop()
 	s, err := a.Store.SnapshotRun(ctx, id)
 	if err != nil {
-		return nil, coded(err)
+		return nil, permanentIfCoded(err)
 	}
 	if err := a.Store.SnapshotBegun(ctx, id); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (a *Backups) EraseSnapshot(ctx context.Context, id string) error {
 	defer stop()
 	s, err := a.Store.SnapshotRun(ctx, id)
 	if err != nil {
-		return coded(err)
+		return permanentIfCoded(err)
 	}
 	if s.Status != tenant.JobDeleted || s.ErasedAt != nil {
 		return nil
@@ -133,11 +133,11 @@ func (a *Backups) FinishSnapshot(ctx context.Context, in BackupEnd) error {
 func (a *Backups) restored(ctx context.Context, id string) (tenant.Run, error) {
 	j, err := a.Store.RestoreRun(ctx, id)
 	if err != nil {
-		return tenant.Run{}, coded(err)
+		return tenant.Run{}, permanentIfCoded(err)
 	}
 	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
 	if err != nil {
-		return tenant.Run{}, coded(err)
+		return tenant.Run{}, permanentIfCoded(err)
 	}
 	return a.onHost(ctx, s)
 }
@@ -146,11 +146,11 @@ func (a *Backups) restored(ctx context.Context, id string) (tenant.Run, error) {
 func (a *Backups) PlanRestore(ctx context.Context, id string) (BackupPlan, error) {
 	j, err := a.Store.RestoreRun(ctx, id)
 	if err != nil {
-		return BackupPlan{}, coded(err)
+		return BackupPlan{}, permanentIfCoded(err)
 	}
 	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
 	if err != nil {
-		return BackupPlan{}, coded(err)
+		return BackupPlan{}, permanentIfCoded(err)
 	}
 	return BackupPlan{OrgID: j.OrgID, TenantID: j.TenantID, Done: !underWay(j.Status), Files: s.Files, Step: a.Tenants.Settings.StepTimeout}, nil
 }
@@ -222,14 +222,14 @@ func (a *Backups) ForgetKept(ctx context.Context, jobID string) error {
 func (a *Backups) snapshotOf(ctx context.Context, jobID string) (string, error) {
 	j, err := a.Store.RestoreRun(ctx, jobID)
 	if err != nil {
-		return "", coded(err)
+		return "", permanentIfCoded(err)
 	}
 	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
 	if err != nil {
-		return "", coded(err)
+		return "", permanentIfCoded(err)
 	}
 	if s.Name == "" {
-		return "", permanent(ErrTypePermanent, "the snapshot is of an earlier version, which let bench name its files", nil)
+		return "", permanentError(ErrTypePermanent, "the snapshot is of an earlier version, which let bench name its files", nil)
 	}
 	return s.Name, nil
 }

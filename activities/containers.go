@@ -49,7 +49,7 @@ func (a *Servers) StartContainers(ctx context.Context, in ServerRef) error {
 func fromContainers(err error) error {
 	var ce *server.ContainerError
 	if errors.As(err, &ce) {
-		return permanent(ErrTypeContainer, ce.Error(), nil)
+		return permanentError(ErrTypeContainer, ce.Error(), nil)
 	}
 	return err
 }
@@ -61,7 +61,7 @@ type ContainerReport struct {
 	Drift    []server.ContainerDrift `json:"drift,omitempty"`
 }
 
-func (r ContainerReport) text() string {
+func (r ContainerReport) summary() string {
 	out := make([]string, len(r.Drift))
 	for i, d := range r.Drift {
 		out[i] = d.String()
@@ -101,9 +101,9 @@ func (a *Servers) CheckContainers(ctx context.Context, serverID string) (Contain
 	for _, d := range report.Drift {
 		a.Metrics.Drift.WithLabelValues(string(d.Kind)).Inc()
 	}
-	sum := sha256.Sum256([]byte(report.text()))
+	sum := sha256.Sum256([]byte(report.summary()))
 	return report, a.Store.AddEvent(ctx, server.Event{
-		ServerID: serverID, Step: server.StepContainerDrift, Attempt: st.Attempt, Actor: prego.ActorSystem, Message: report.text(),
+		ServerID: serverID, Step: server.StepContainerDrift, Attempt: st.Attempt, Actor: prego.ActorSystem, Message: report.summary(),
 	}, fmt.Sprintf("%s/%s/%s", server.StepContainerDrift, hex.EncodeToString(sum[:8]), st.Now.UTC().Format("2006010215")))
 }
 
@@ -126,7 +126,7 @@ func (a *Servers) RepairContainers(ctx context.Context, serverID string) (Contai
 		return report, nil
 	}
 	return report, a.Store.AddEvent(ctx, server.Event{
-		ServerID: serverID, Step: server.StepContainersRepaired, Attempt: st.Attempt, Actor: prego.ActorOperator, Message: report.text(),
+		ServerID: serverID, Step: server.StepContainersRepaired, Attempt: st.Attempt, Actor: prego.ActorOperator, Message: report.summary(),
 	}, "")
 }
 
@@ -180,7 +180,7 @@ func (a *Reconciler) checkContainers(ctx context.Context, active []string, resul
 				result.ContainersChecked++
 				if len(report.Drift) > 0 {
 					result.Drift = append(result.Drift, report)
-					a.Log.Warn("containers are not as declared", zap.String("server_id", id), zap.String("drift", report.text()))
+					a.Log.Warn("containers are not as declared", zap.String("server_id", id), zap.String("drift", report.summary()))
 				}
 			}
 		})

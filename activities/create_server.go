@@ -162,7 +162,7 @@ func (a *Servers) refused(ctx context.Context, infra Infra, in CreateServerInput
 			return err
 		}
 	case server.InfraRetry, server.InfraAmbiguous, server.InfraThrottled:
-		return permanent(ErrTypeProvider, fmt.Sprintf("after %d calls: %s", createCalls, ie.Error()), nil)
+		return permanentError(ErrTypeProvider, fmt.Sprintf("after %d calls: %s", createCalls, ie.Error()), nil)
 	case server.InfraNotFound, server.InfraAttempt:
 	}
 	return fromInfra(err)
@@ -216,7 +216,7 @@ func (a *Servers) userData(ctx context.Context, st server.ProvisionState, attemp
 		Token: a.Tokens.Derive(issued.TokenID), Issued: issued.IssuedAt, Volume: st.Spec.VolumeGB > 0,
 	})
 	if err != nil {
-		return "", permanent(ErrTypePermanent, "render cloud-init: "+err.Error(), nil)
+		return "", permanentError(ErrTypePermanent, "render cloud-init: "+err.Error(), nil)
 	}
 	if boot.StageTwo != nil {
 		sum, err := a.Store.PutBootArtifact(ctx, boot.StageTwo)
@@ -224,7 +224,7 @@ func (a *Servers) userData(ctx context.Context, st server.ProvisionState, attemp
 			return "", err
 		}
 		if sum != boot.StageTwoSHA256 {
-			return "", permanent(ErrTypePermanent, "second boot stage: stored digest differs from the pinned one", nil)
+			return "", permanentError(ErrTypePermanent, "second boot stage: stored digest differs from the pinned one", nil)
 		}
 	}
 	return boot.UserData, nil

@@ -163,7 +163,7 @@ func (a *Servers) PlanDecommission(ctx context.Context, serverID string) (Decomm
 	}
 	p := DecommissionPlan{Role: st.Role, Region: st.Region, Attempt: st.Attempt, Done: st.Status == server.Terminated}
 	if !p.Done && st.Status != server.Draining {
-		return p, permanent(ErrTypeSuperseded, fmt.Sprintf("server %s is %s, not draining", serverID, st.Status), nil)
+		return p, permanentError(ErrTypeSuperseded, fmt.Sprintf("server %s is %s, not draining", serverID, st.Status), nil)
 	}
 	return p, nil
 }

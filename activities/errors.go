@@ -33,7 +33,7 @@ const (
 	ErrTypeContainer = "container_failed"
 )
 
-func permanent(errType, message string, cause error) error {
+func permanentError(errType, message string, cause error) error {
 	return temporal.NewNonRetryableApplicationError(message, errType, cause)
 }
 
@@ -44,9 +44,9 @@ func fromStore(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, server.ErrSuperseded):
-		return permanent(ErrTypeSuperseded, err.Error(), nil)
+		return permanentError(ErrTypeSuperseded, err.Error(), nil)
 	case prego.CodeOf(err) == prego.CodeServerNotFound:
-		return permanent(ErrTypePermanent, err.Error(), nil)
+		return permanentError(ErrTypePermanent, err.Error(), nil)
 	}
 	return err
 }
@@ -60,17 +60,17 @@ func fromInfra(err error) error {
 	switch ie.Class {
 	case server.InfraNext:
 		if ie.Code == "placement_error" {
-			return permanent(ErrTypeGroup, ie.Error(), nil)
+			return permanentError(ErrTypeGroup, ie.Error(), nil)
 		}
-		return permanent(ErrTypeCandidate, ie.Error(), nil)
+		return permanentError(ErrTypeCandidate, ie.Error(), nil)
 	case server.InfraQuota:
-		return permanent(ErrTypeQuota, ie.Error(), nil)
+		return permanentError(ErrTypeQuota, ie.Error(), nil)
 	case server.InfraNotFound:
-		return permanent(ErrTypeGone, ie.Error(), nil)
+		return permanentError(ErrTypeGone, ie.Error(), nil)
 	case server.InfraForeign, server.InfraPermanent:
-		return permanent(ErrTypePermanent, ie.Error(), nil)
+		return permanentError(ErrTypePermanent, ie.Error(), nil)
 	case server.InfraAttempt:
-		return permanent(ErrTypeSuperseded, ie.Error(), nil)
+		return permanentError(ErrTypeSuperseded, ie.Error(), nil)
 	case server.InfraThrottled, server.InfraRetry, server.InfraAmbiguous:
 		return temporal.NewApplicationErrorWithOptions(ie.Error(), ErrTypeProvider, temporal.ApplicationErrorOptions{NextRetryDelay: ie.RetryAfter})
 	}

@@ -67,7 +67,7 @@ type FleetActionTaken struct {
 func (a *FleetActions) BeginFleetAction(ctx context.Context, fleetID string) (FleetActionTaken, error) {
 	act, err := a.Store.BeginFleetAction(ctx, fleetID, scale.Plan)
 	if err != nil {
-		return FleetActionTaken{}, coded(err)
+		return FleetActionTaken{}, permanentIfCoded(err)
 	}
 	if act == nil {
 		return FleetActionTaken{}, nil
@@ -88,7 +88,7 @@ type FleetBatch struct {
 func (a *FleetActions) NextFleetBatch(ctx context.Context, in FleetRef) (FleetBatch, error) {
 	b, err := a.Store.NextFleetBatch(ctx, in.FleetID, in.Seq, a.Parallel)
 	if err != nil {
-		return FleetBatch{}, coded(err)
+		return FleetBatch{}, permanentIfCoded(err)
 	}
 	a.hook("fleet/requested")
 	var out FleetBatch
@@ -146,7 +146,7 @@ func (a *FleetActions) RecordFleetSteps(ctx context.Context, in FleetResults) er
 			}
 		}
 	}
-	return coded(a.Store.RecordFleetSteps(ctx, in.Fleet.FleetID, in.Fleet.Seq, in.Results, scale.Replan))
+	return permanentIfCoded(a.Store.RecordFleetSteps(ctx, in.Fleet.FleetID, in.Fleet.Seq, in.Results, scale.Replan))
 }
 
 func (a *FleetActions) drain(ctx context.Context, serverID string, by FleetRef) (server.Status, error) {
@@ -194,7 +194,7 @@ func (a *FleetActions) DrainFleetServer(ctx context.Context, in DrainInput) (Dra
 func (a *FleetActions) occupied(ctx context.Context, in DrainInput) (DrainResult, error) {
 	act, err := a.Store.GetFleetAction(ctx, in.Fleet.FleetID, in.Fleet.Seq)
 	if err != nil {
-		return DrainResult{}, coded(err)
+		return DrainResult{}, permanentIfCoded(err)
 	}
 	// Of the database's clock, from when it was closed to new tenants: a run that
 	// follows another goes on with the same period.
@@ -240,7 +240,7 @@ type FleetActionResult struct {
 func (a *FleetActions) FinishFleetAction(ctx context.Context, in FleetRef) (FleetActionResult, error) {
 	act, err := a.Store.FinishFleetAction(ctx, in.FleetID, in.Seq)
 	if err != nil {
-		return FleetActionResult{}, coded(err)
+		return FleetActionResult{}, permanentIfCoded(err)
 	}
 	return FleetActionResult{Status: act.Status, Message: act.Message}, nil
 }

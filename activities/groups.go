@@ -119,7 +119,7 @@ func (a *Groups) hook(point string) {
 func fromGroups(err error) error {
 	switch prego.CodeOf(err) {
 	case prego.CodeGroupNotFound, prego.CodeInstanceNotFound:
-		return permanent(ErrTypeSuperseded, err.Error(), nil)
+		return permanentError(ErrTypeSuperseded, err.Error(), nil)
 	}
 	return fromContainers(err)
 }

@@ -105,7 +105,7 @@ func (a *Images) infra(id prego.InfraProviderID) (Infra, ImageInfra, error) {
 	}
 	images, ok := infra.(ImageInfra)
 	if !ok {
-		return nil, nil, permanent(ErrTypePermanent, "provider "+string(id)+" takes no snapshots", nil)
+		return nil, nil, permanentError(ErrTypePermanent, "provider "+string(id)+" takes no snapshots", nil)
 	}
 	return infra, images, nil
 }
@@ -143,7 +143,7 @@ func (a *Images) PlanImage(ctx context.Context, in ImageRef) (ImagePlan, error) 
 
 func imageError(err error) error {
 	if prego.CodeOf(err) == prego.CodeGoldenImageNotFound {
-		return permanent(ErrTypePermanent, err.Error(), nil)
+		return permanentError(ErrTypePermanent, err.Error(), nil)
 	}
 	return fromStore(err)
 }
@@ -166,14 +166,14 @@ func (a *Images) MakeBuilder(ctx context.Context, in BuilderInput) (server.Handl
 	}
 	recipe, err := a.Recipe(g.BaseImage)
 	if err != nil {
-		return server.Handle{}, permanent(ErrTypePermanent, "the recipe: "+err.Error(), nil)
+		return server.Handle{}, permanentError(ErrTypePermanent, "the recipe: "+err.Error(), nil)
 	}
 	if g.RecipeHash == "" {
 		if err := a.Store.SetRecipe(ctx, in.ImageID, recipe); err != nil {
 			return server.Handle{}, err
 		}
 	} else if recipe.Hash != g.RecipeHash {
-		return server.Handle{}, permanent(ErrTypePermanent, "the recipe has changed since the build began: ask again", nil)
+		return server.Handle{}, permanentError(ErrTypePermanent, "the recipe has changed since the build began: ask again", nil)
 	}
 	firewall, err := a.Servers.shared(ctx, infra, server.ResourceFirewall, FirewallName(a.Servers.Settings.Environment), func(name string) (string, error) {
 		return infra.EnsureFirewall(ctx, a.Servers.firewall(name))
@@ -282,7 +282,7 @@ func (a *Images) CopyBuilder(ctx context.Context, in BuiltInput) error {
 	})
 	var refused *server.InfraError
 	if errors.As(err, &refused) && snapshotBroken[refused.Code] {
-		return permanent(ErrTypePermanent, err.Error(), nil)
+		return permanentError(ErrTypePermanent, err.Error(), nil)
 	}
 	if err != nil {
 		return fromInfra(err)
@@ -326,7 +326,7 @@ func (a *Images) PrepareVerification(ctx context.Context, in ImageRef) error {
 	})
 	var coded *prego.Error
 	if errors.As(err, &coded) {
-		return permanent(ErrTypePermanent, err.Error(), nil)
+		return permanentError(ErrTypePermanent, err.Error(), nil)
 	}
 	return fromStore(err)
 }
@@ -389,7 +389,7 @@ func (a *Images) DiscardSnapshots(ctx context.Context, in ImageRef) error {
 		return err
 	}
 	if g.Status == server.ImageReady {
-		return permanent(ErrTypeSuperseded, "image "+in.ImageID+" is ready and stays", nil)
+		return permanentError(ErrTypeSuperseded, "image "+in.ImageID+" is ready and stays", nil)
 	}
 	if err := infra.DeleteSnapshots(ctx, in.ImageID); err != nil {
 		return destroyError(err)

@@ -99,13 +99,13 @@ func (a *OrgResources) read(ctx context.Context, ref OrgResourceRef) (r orgResou
 		return orgResource{org: v.OrgID, name: v.ProviderName, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, volume: v}, ok, err
 	case server.ResourceServer, server.ResourceFirewall, server.ResourcePlacementGroup:
 	}
-	return r, false, permanent(ErrTypePermanent, "orgs own no "+string(ref.Kind), nil)
+	return r, false, permanentError(ErrTypePermanent, "orgs own no "+string(ref.Kind), nil)
 }
 
 func (a *OrgResources) infra(id prego.InfraProviderID) (OrgInfra, error) {
 	p, ok := a.Infra[id]
 	if !ok {
-		return nil, permanent(ErrTypePermanent, "this worker has no adapter for provider "+string(id), nil)
+		return nil, permanentError(ErrTypePermanent, "this worker has no adapter for provider "+string(id), nil)
 	}
 	return p, nil
 }
@@ -168,7 +168,7 @@ func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) 
 	}
 	if err != nil {
 		var refusal *server.InfraError
-		if errors.As(err, &refusal) && definite(refusal.Class) {
+		if errors.As(err, &refusal) && isDefinite(refusal.Class) {
 			if err := a.Store.IntentWithdrawn(ctx, r.provider, ref.Kind, r.name); err != nil {
 				return err
 			}
@@ -185,8 +185,8 @@ func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) 
 	return err
 }
 
-// definite tells that nothing was made.
-func definite(c server.InfraClass) bool {
+// isDefinite tells that nothing was made.
+func isDefinite(c server.InfraClass) bool {
 	return c == server.InfraQuota || c == server.InfraNext || c == server.InfraPermanent || c == server.InfraForeign
 }
 

@@ -127,7 +127,7 @@ func (a *Tenants) requestRound(ctx context.Context, round tenant.ScalingRound, l
 			return out, nil
 		}
 		if err != nil {
-			return out, coded(err)
+			return out, permanentIfCoded(err)
 		}
 		out = append(out, ServerRef{ServerID: srv.ServerID, Generation: srv.Generation})
 	}

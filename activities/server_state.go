@@ -66,7 +66,7 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Provision
 		p.Timeouts = append(p.Timeouts, a.Catalog.TimeoutsFor(c.Location, p.Image))
 	}
 	if len(p.Candidates) == 0 && !p.Import {
-		return ProvisionPlan{}, permanent(ErrTypePermanent, fmt.Sprintf("the catalog has nothing for role %s in region %s with this spec", st.Role, st.Region), nil)
+		return ProvisionPlan{}, permanentError(ErrTypePermanent, fmt.Sprintf("the catalog has nothing for role %s in region %s with this spec", st.Role, st.Region), nil)
 	}
 	return p, nil
 }
@@ -89,7 +89,7 @@ func (a *Servers) usable(ctx context.Context, st server.ProvisionState, p Provis
 	}
 	text := strings.Join(texts, "; ")
 	if len(usable) == 0 {
-		return nil, permanent(ErrTypePermanent, "the provider sells none of what is configured: "+text, nil)
+		return nil, permanentError(ErrTypePermanent, "the provider sells none of what is configured: "+text, nil)
 	}
 	return usable, a.Store.AddEvent(ctx, server.Event{ServerID: st.ServerID, Step: server.StepCandidatesSkipped, Message: text},
 		fmt.Sprintf("%s/g%d", server.StepCandidatesSkipped, st.Generation))
@@ -102,7 +102,7 @@ func (a *Servers) current(ctx context.Context, in ServerRef) (server.ProvisionSt
 		return st, fromStore(err)
 	}
 	if st.Status != server.Provisioning || st.Generation != in.Generation {
-		return st, permanent(ErrTypeSuperseded, fmt.Sprintf("server %s is %s in generation %d", in.ServerID, st.Status, st.Generation), nil)
+		return st, permanentError(ErrTypeSuperseded, fmt.Sprintf("server %s is %s in generation %d", in.ServerID, st.Status, st.Generation), nil)
 	}
 	return st, nil
 }
@@ -130,7 +130,7 @@ func (a *Servers) ReadProgress(ctx context.Context, in ServerRef) (Progress, err
 		return Progress{}, err
 	}
 	if st.Attempt != in.Attempt {
-		return Progress{}, permanent(ErrTypeSuperseded, fmt.Sprintf("server %s is at attempt %d", in.ServerID, st.Attempt), nil)
+		return Progress{}, permanentError(ErrTypeSuperseded, fmt.Sprintf("server %s is at attempt %d", in.ServerID, st.Attempt), nil)
 	}
 	p := Progress{
 		Handshake: st.HandshakeAt != nil, FirstHeartbeat: st.FirstHeartbeatAt != nil, BootstrapRefused: st.BootstrapRefused,

@@ -156,7 +156,7 @@ func (a *Servers) hook(point string) {
 func (a *Servers) infra(id prego.InfraProviderID) (Infra, error) {
 	p, ok := a.Infra[id]
 	if !ok {
-		return nil, permanent(ErrTypePermanent, "this worker has no adapter for provider "+string(id), nil)
+		return nil, permanentError(ErrTypePermanent, "this worker has no adapter for provider "+string(id), nil)
 	}
 	return p, nil
 }

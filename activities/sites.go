@@ -30,7 +30,7 @@ func (a *Tenants) bench(ctx context.Context, c server.BenchCommand) (string, err
 	}
 	if errors.As(err, &ce) {
 		if ce.Permanent {
-			return out, permanent(ErrTypeCommand, ce.Error(), nil)
+			return out, permanentError(ErrTypeCommand, ce.Error(), nil)
 		}
 		return out, temporal.NewApplicationError(ce.Error(), ErrTypeCommand)
 	}
@@ -62,7 +62,7 @@ func (a *Tenants) placed(ctx context.Context, ref tenant.Ref) (tenant.Run, error
 		return t, err
 	}
 	if t.Allocation == nil {
-		return t, permanent(ErrTypeSuperseded, fmt.Sprintf("tenant %s has no place any more", ref.TenantID), nil)
+		return t, permanentError(ErrTypeSuperseded, fmt.Sprintf("tenant %s has no place any more", ref.TenantID), nil)
 	}
 	return t, nil
 }
@@ -370,7 +370,7 @@ func (a *Tenants) backup(ctx context.Context, t tenant.Run, what, name string) (
 	}
 	b, err := parseBackup(t.Site, name, out)
 	if err != nil {
-		return b, permanent(ErrTypeCommand, err.Error(), nil)
+		return b, permanentError(ErrTypeCommand, err.Error(), nil)
 	}
 	return b, nil
 }

@@ -211,14 +211,14 @@ func (a *Tenants) current(ctx context.Context, ref tenant.Ref) (tenant.Run, erro
 		return t, fromTenantStore(err)
 	}
 	if t.Generation != ref.Generation || (t.State != tenant.Trial && t.State != tenant.Provisioning) {
-		return t, permanent(ErrTypeSuperseded, fmt.Sprintf("tenant %s is %s in generation %d", ref.TenantID, t.State, t.Generation), nil)
+		return t, permanentError(ErrTypeSuperseded, fmt.Sprintf("tenant %s is %s in generation %d", ref.TenantID, t.State, t.Generation), nil)
 	}
 	return t, nil
 }
 
 func fromTenantStore(err error) error {
 	if prego.CodeOf(err) == prego.CodeTenantNotFound {
-		return permanent(ErrTypePermanent, err.Error(), nil)
+		return permanentError(ErrTypePermanent, err.Error(), nil)
 	}
 	return fromStore(err)
 }
@@ -271,17 +271,17 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref tenant.Ref) (PlaceResult,
 	}
 	switch d.Outcome {
 	case placement.Placed:
-		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
+		a.logNotSignalled(a.Runs.EnsureRefill(ctx, d.AppServerID))
 		if t.Policy == tenant.ModeOneTenantOneServer {
-			a.told(a.Runs.EnsureWarmPool(ctx, t.Region, t.Plan))
+			a.logNotSignalled(a.Runs.EnsureWarmPool(ctx, t.Region, t.Plan))
 		}
 	case placement.Refused:
-		return out, permanent(ErrTypePlacement, fmt.Sprintf("%s: %s", d.Code, d.SelectionReason), nil)
+		return out, permanentError(ErrTypePlacement, fmt.Sprintf("%s: %s", d.Code, d.SelectionReason), nil)
 	case placement.NeedsServer:
 		err = a.Store.AwaitTenant(ctx, ref, prego.ReasonBuildingServer, d.SelectionReason, nil, false)
 	case placement.HoldForSite:
 		err = a.Store.AwaitTenant(ctx, ref, prego.ReasonAwaitingSite, d.SelectionReason, nil, true)
-		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
+		a.logNotSignalled(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	case placement.AwaitingCapacity:
 		var reason prego.Reason
 		var roles []prego.Role
@@ -290,11 +290,11 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref tenant.Ref) (PlaceResult,
 		}
 		if err = a.Store.AwaitTenant(ctx, ref, reason, d.SelectionReason, roles, true); err == nil {
 			for _, role := range roles {
-				a.told(a.Runs.EnsureScaleOut(ctx, t.Region, role, "scale_out_required"))
+				a.logNotSignalled(a.Runs.EnsureScaleOut(ctx, t.Region, role, "scale_out_required"))
 			}
 		}
 	case placement.OnDemandSite:
-		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
+		a.logNotSignalled(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	}
 	a.hook("place/recorded")
 	return out, fromTenantStore(err)
@@ -320,8 +320,8 @@ func (a *Tenants) decide(ctx context.Context, t tenant.Run) (d placement.Decisio
 	return d, false, err
 }
 
-// told logs that a run was not told of something; the sweep makes up for it.
-func (a *Tenants) told(err error) {
+// logNotSignalled logs that a run was not told of something; the sweep makes up for it.
+func (a *Tenants) logNotSignalled(err error) {
 	if err != nil {
 		a.Log.Warn("run not told; the sweep will", zap.Error(err))
 	}
@@ -373,9 +373,9 @@ func (a *Tenants) serve(ctx context.Context, w tenant.WaitingTenant) (placed boo
 			// What it is short of may have changed: that is what scale-outs are sized by.
 			return false, a.requeue(ctx, w, t, d)
 		}
-		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
+		a.logNotSignalled(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	}
-	a.told(a.Runs.WakeTenant(ctx, w.TenantID))
+	a.logNotSignalled(a.Runs.WakeTenant(ctx, w.TenantID))
 	return true, nil
 }
 
@@ -387,7 +387,7 @@ func (a *Tenants) requeue(ctx context.Context, w tenant.WaitingTenant, t tenant.
 	}
 	if d.Outcome == placement.HoldForSite {
 		reason, roles = prego.ReasonAwaitingSite, nil
-		a.told(a.Runs.EnsureRefill(ctx, d.AppServerID))
+		a.logNotSignalled(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	}
 	err = a.Store.AwaitTenant(ctx, tenant.Ref(w), reason, d.SelectionReason, roles, true)
 	if errors.Is(err, server.ErrSuperseded) {
@@ -449,19 +449,19 @@ func (a *Tenants) RequestOwnServer(ctx context.Context, in OwnServerInput) (Serv
 		DedicatedFor: t.TenantID, PlanTierLock: placement.ShardLockFor(t.Plan),
 	}, t.Effective(), "tenant/"+t.TenantID, scale.Plan)
 	if prego.CodeOf(err) == prego.CodeFleetFull {
-		return ServerRef{}, permanent(ErrTypeFleetFull, err.Error(), nil)
+		return ServerRef{}, permanentError(ErrTypeFleetFull, err.Error(), nil)
 	}
 	if err != nil {
-		return ServerRef{}, coded(err)
+		return ServerRef{}, permanentIfCoded(err)
 	}
 	a.hook("own_server/requested")
 	return ServerRef{ServerID: srv.ServerID, Generation: srv.Generation}, nil
 }
 
-// coded makes a refusal of the store final.
-func coded(err error) error {
+// permanentIfCoded makes a refusal of the store final.
+func permanentIfCoded(err error) error {
 	if prego.CodeOf(err) != prego.CodeInternal {
-		return permanent(ErrTypePermanent, err.Error(), nil)
+		return permanentError(ErrTypePermanent, err.Error(), nil)
 	}
 	return err
 }

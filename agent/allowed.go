@@ -81,7 +81,7 @@ var wordLengths = map[string]int{"SITE": 253, "VALUE": 4096, "REDISKEY": 1024, "
 func permitted(kind wire.CommandKind, args []string) (verb string, sites []string) {
 	for _, line := range allowed[kind] {
 		form := strings.Fields(line)
-		if !fits(form, args) {
+		if !matchesForm(form, args) {
 			continue
 		}
 		for i, word := range form {
@@ -97,7 +97,7 @@ func permitted(kind wire.CommandKind, args []string) (verb string, sites []strin
 	return "", nil
 }
 
-func fits(form, args []string) bool {
+func matchesForm(form, args []string) bool {
 	if len(form) != len(args) {
 		return false
 	}

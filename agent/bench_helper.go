@@ -172,8 +172,8 @@ const (
 	pulseEvery = 2 * time.Second
 )
 
-// pulse lets a supervisor hear that there is somebody.
-func pulse(ctx context.Context, ended <-chan struct{}, to io.Writer) {
+// sendPulse lets a supervisor hear that there is somebody.
+func sendPulse(ctx context.Context, ended <-chan struct{}, to io.Writer) {
 	t := time.NewTicker(pulseEvery)
 	defer t.Stop()
 	for {
@@ -220,7 +220,7 @@ func (b *BenchHelper) exec(ctx context.Context, argv []string, dir, line string,
 	}
 	ended := make(chan struct{})
 	defer close(ended)
-	go pulse(ctx, ended, at.Conn)
+	go sendPulse(ctx, ended, at.Conn)
 	if _, err := stdcopy.StdCopy(to.stream(false), to.stream(true), at.Reader); err != nil {
 		return benchFrame{Lost: err.Error()}
 	}

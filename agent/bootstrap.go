@@ -79,7 +79,7 @@ func (h *Host) Bootstrap(ctx context.Context, addr, version string, log *slog.Lo
 		var refusal *Refusal
 		var after time.Duration
 		if errors.As(err, &refusal) {
-			if definite(refusal.Status) {
+			if isDefinite(refusal.Status) {
 				return errors.Join(fmt.Errorf("%w: %w", ErrRefused, err), h.unlinkToken())
 			}
 			after = refusal.RetryAfter
@@ -102,10 +102,10 @@ func (h *Host) keep(id *wire.Identity, k keys, addr string) error {
 	return h.saveIdentity(id, k)
 }
 
-// definite are the answers about the token itself: unknown or superseded,
+// isDefinite are the answers about the token itself: unknown or superseded,
 // consumed by another key, expired (direct-provisioning §4). Anything else may be
 // the gateway's fault, and must not cost the host its token.
-func definite(status int) bool {
+func isDefinite(status int) bool {
 	return status == http.StatusUnauthorized || status == http.StatusConflict || status == http.StatusGone
 }
 

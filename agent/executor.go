@@ -178,7 +178,7 @@ func (e *Executor) exec(w http.ResponseWriter, r *http.Request) *problem {
 		return refused
 	}
 	if r.URL.Path == wire.PathExecStream {
-		follow(w, r, c)
+		streamProgress(w, r, c)
 		return nil
 	}
 	select {
@@ -194,9 +194,9 @@ func (e *Executor) exec(w http.ResponseWriter, r *http.Request) *problem {
 	return nil
 }
 
-// follow streams a command. A reader that is slow or gone holds up nothing but
+// streamProgress streams a command. A reader that is slow or gone holds up nothing but
 // itself: it reads what is kept, at its own pace.
-func follow(w http.ResponseWriter, r *http.Request, c *call) {
+func streamProgress(w http.ResponseWriter, r *http.Request, c *call) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)

@@ -66,7 +66,7 @@ func (a *Agent) forward(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Header.Get("Content-Type") == "text/event-stream" {
-		relay(w, r, resp, lost)
+		relayExec(w, r, resp, lost)
 		return nil
 	}
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, wire.MaxEvent))
@@ -91,8 +91,8 @@ func copyHeader(w http.ResponseWriter, resp *http.Response) {
 	}
 }
 
-// relay passes whole events on, and says so when they end before the last one.
-func relay(w http.ResponseWriter, r *http.Request, resp *http.Response, lost func(error) *problem) {
+// relayExec passes whole events on, and says so when they end before the last one.
+func relayExec(w http.ResponseWriter, r *http.Request, resp *http.Response, lost func(error) *problem) {
 	copyHeader(w, resp)
 	w.WriteHeader(resp.StatusCode)
 	control := http.NewResponseController(w)

@@ -141,7 +141,7 @@ func (b *backoff) next(atLeast time.Duration) time.Duration {
 
 func (b *backoff) reset() { b.n = 0 }
 
-func pause(ctx context.Context, d time.Duration) error {
+func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -371,17 +371,17 @@ func TestDockerState(t *testing.T) {
 	t.Run("by its pid, where it lets nobody in", func(t *testing.T) {
 		t.Parallel()
 		file := filepath.Join(t.TempDir(), "docker.pid")
-		require.False(t, alive(file))
+		require.False(t, isAlive(file))
 		cmd := exec.Command("sleep", "60")
 		require.NoError(t, cmd.Start())
 		require.NoError(t, os.WriteFile(file, []byte(fmt.Sprintln(cmd.Process.Pid)), 0o600))
-		require.True(t, alive(file))
+		require.True(t, isAlive(file))
 		require.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait()
-		require.False(t, alive(file))
+		require.False(t, isAlive(file))
 		for _, nonsense := range []string{"", "0", "-1", "x"} {
 			require.NoError(t, os.WriteFile(file, []byte(nonsense), 0o600))
-			require.False(t, alive(file), nonsense)
+			require.False(t, isAlive(file), nonsense)
 		}
 	})
 	t.Run("not installed", func(t *testing.T) {

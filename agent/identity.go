@@ -37,7 +37,7 @@ type Host struct {
 // OpenHost reads the configuration that cloud-init left. It refuses one that no
 // agent could work with.
 func OpenHost(root string) (*Host, error) {
-	h := &Host{Root: root, pause: pause}
+	h := &Host{Root: root, pause: sleep}
 	b, err := os.ReadFile(h.path(wire.HostConfigPath))
 	if err != nil {
 		return nil, fmt.Errorf("host configuration: %w", err)

@@ -63,7 +63,7 @@ func (h *Host) mariadb(ctx context.Context, s wire.Service, k *call, out io.Writ
 			args = append(args, a)
 		}
 	}
-	err = table(ctx, db, out, query, args...)
+	err = printTable(ctx, db, out, query, args...)
 	var refused *mysql.MySQLError
 	if err != nil && !errors.As(err, &refused) {
 		return fmt.Errorf("%w: %w", errUnavailable, err) // the connection broke
@@ -71,8 +71,8 @@ func (h *Host) mariadb(ctx context.Context, s wire.Service, k *call, out io.Writ
 	return err
 }
 
-// table writes what a query gives, a row a line.
-func table(ctx context.Context, db *sql.DB, out io.Writer, query string, args ...any) error {
+// printTable writes what a query gives, a row a line.
+func printTable(ctx context.Context, db *sql.DB, out io.Writer, query string, args ...any) error {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err

@@ -76,7 +76,7 @@ func (h *Host) Prepare(group string) error {
 	if slices.Contains(has, "bench") {
 		services.Bench = wire.Service{Socket: wire.BenchSocket}
 		p.dir(wire.BenchMount, 0o755, 0)
-		p.gone(wire.BenchMount + "/mariadb-root-password") // of earlier: whoever runs in the container could read it
+		p.remove(wire.BenchMount + "/mariadb-root-password") // of earlier: whoever runs in the container could read it
 		p.file(wire.BenchMount+"/redis-password", p.secret("redis-app"), 0o644, 0)
 		p.dir(wire.ProgramsDir, 0o755, 0)
 		p.program(wire.ProgramsDir + "/" + filepath.Base(wire.ContainerAgent))
@@ -158,8 +158,8 @@ func (p *preparation) file(path, content string, mode os.FileMode, gid int) {
 	}
 }
 
-// gone removes a file.
-func (p *preparation) gone(path string) {
+// remove removes a file.
+func (p *preparation) remove(path string) {
 	if p.err != nil {
 		return
 	}

@@ -29,7 +29,7 @@ func (h *Host) redis(ctx context.Context, s wire.Service, k *call, out io.Writer
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	if k.verb == "slowlog" {
-		return slowlog(out, reply)
+		return printSlowlog(out, reply)
 	}
 	printReply(out, reply)
 	return nil
@@ -86,9 +86,9 @@ func redisCommand(args []string) []string {
 	}
 }
 
-// slowlog prints entries without the arguments of their commands: they hold data
+// printSlowlog prints entries without the arguments of their commands: they hold data
 // of tenants.
-func slowlog(out io.Writer, reply any) error {
+func printSlowlog(out io.Writer, reply any) error {
 	entries, ok := reply.([]any)
 	if !ok {
 		return errors.New("the server's slow log can't be read")

@@ -38,7 +38,7 @@ func TestWhatIsDue(t *testing.T) {
 			t.Parallel()
 			ca := newAuthority(t, "ca")
 			der := ca.sign(t, ca.key.Public(), leaf{notBefore: tc.certFrom, notAfter: tc.certTo})
-			client, err := certificate(certPEM(der), ca.key)
+			client, err := loadCertificate(certPEM(der), ca.key)
 			require.NoError(t, err)
 			s := &session{client: client, since: tc.tokenFrom, id: &wire.Identity{TokenExpires: tc.tokenTo, Certificates: wire.Certificates{NotAfter: tc.earliest}}}
 			require.Equal(t, tc.token, s.tokenDue(now))
@@ -254,7 +254,7 @@ func TestChainsAreShownWhole(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t, "ca")
 	leafDER := ca.sign(t, ca.key.Public(), leaf{})
-	got, err := certificate(certPEM(leafDER)+ca.pem, ca.key)
+	got, err := loadCertificate(certPEM(leafDER)+ca.pem, ca.key)
 	require.NoError(t, err)
 	require.Equal(t, [][]byte{leafDER, ca.cert.Raw}, got.Certificate)
 }

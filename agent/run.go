@@ -111,7 +111,7 @@ func (a *Agent) heartbeats(ctx context.Context, log *slog.Logger) error {
 			return nil //nolint:nilerr // asked to stop
 		case err == nil:
 			wait.reset()
-		case revoked(err):
+		case isRevoked(err):
 			log.Error("the identity was revoked", "again_in", revokedRetry.String(), "error", err.Error())
 			d = revokedRetry
 		default:
@@ -124,9 +124,9 @@ func (a *Agent) heartbeats(ctx context.Context, log *slog.Logger) error {
 	}
 }
 
-// revoked tells the one refusal that is about this server from those that a
+// isRevoked tells the one refusal that is about this server from those that a
 // gateway with wrong keys or a wrong clock would give to all.
-func revoked(err error) bool {
+func isRevoked(err error) bool {
 	var r *Refusal
 	return errors.As(err, &r) && r.Code == "identity_revoked"
 }
@@ -135,9 +135,9 @@ func revoked(err error) bool {
 // longer counts as lost (direct-provisioning §3).
 const maxInterval = 5 * time.Minute
 
-// interval is the time between heartbeats, give or take a tenth, so that a fleet
+// heartbeatInterval is the time between heartbeats, give or take a tenth, so that a fleet
 // does not fall into step.
-func interval(seconds int) time.Duration {
+func heartbeatInterval(seconds int) time.Duration {
 	d := maxInterval
 	if seconds < int(maxInterval/time.Second) {
 		d = time.Duration(max(1, seconds)) * time.Second
@@ -158,15 +158,15 @@ func (a *Agent) beat(ctx context.Context, log *slog.Logger) (time.Duration, erro
 	var answer wire.HeartbeatResponse
 	err := s.gw.postJSON(ctx, wire.PathHeartbeat, s.id.Token, request, &answer)
 	if err != nil {
-		return interval(s.id.HeartbeatSeconds), err
+		return heartbeatInterval(s.id.HeartbeatSeconds), err
 	}
 	if err := a.renewIfDue(ctx, answer.BundleVersion, log); err != nil && ctx.Err() == nil {
 		log.Warn("identity not renewed", "error", err.Error())
 	}
 	if answer.HeartbeatSeconds > 0 {
-		return interval(answer.HeartbeatSeconds), nil
+		return heartbeatInterval(answer.HeartbeatSeconds), nil
 	}
-	return interval(s.id.HeartbeatSeconds), nil
+	return heartbeatInterval(s.id.HeartbeatSeconds), nil
 }
 
 // renewIfDue renews at half of the life of the JWT and of the certificates, and

@@ -76,8 +76,8 @@ func memoryPct() float64 {
 	return 100 * (1 - available/total)
 }
 
-// alive reports whether the process of a pid file is there, whoever's it is.
-func alive(pidFile string) bool {
+// isAlive reports whether the process of a pid file is there, whoever's it is.
+func isAlive(pidFile string) bool {
 	b, err := os.ReadFile(pidFile)
 	if err != nil {
 		return false
@@ -110,7 +110,7 @@ func dockerState(ctx context.Context, socket string) string {
 		return wire.DockerUnavailable
 	}
 	resp, err := client.Do(req)
-	if errors.Is(err, fs.ErrPermission) && alive(filepath.Join(filepath.Dir(socket), "docker.pid")) {
+	if errors.Is(err, fs.ErrPermission) && isAlive(filepath.Join(filepath.Dir(socket), "docker.pid")) {
 		return wire.DockerRunning
 	}
 	if err != nil {

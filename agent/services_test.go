@@ -496,7 +496,7 @@ func FuzzRedisReply(f *testing.F) {
 		if err == nil {
 			var out strings.Builder
 			printReply(&out, reply)
-			_ = slowlog(&out, reply)
+			_ = printSlowlog(&out, reply)
 			require.NotContains(t, out.String(), "\x1b")
 		}
 	})

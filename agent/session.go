@@ -35,15 +35,15 @@ func (h *Host) open(id *wire.Identity, k keys, addr string) (*session, error) {
 	if id.Token == "" {
 		return nil, errors.New("the identity holds no token")
 	}
-	client, err := certificate(id.Certificates.AgentClient, k.client)
+	client, err := loadCertificate(id.Certificates.AgentClient, k.client)
 	if err != nil {
 		return nil, fmt.Errorf("client certificate: %w", err)
 	}
-	server, err := certificate(id.Certificates.AgentServer, k.server)
+	server, err := loadCertificate(id.Certificates.AgentServer, k.server)
 	if err != nil {
 		return nil, fmt.Errorf("server certificate: %w", err)
 	}
-	if _, err := certificate(id.Certificates.DockerServer, k.docker); err != nil {
+	if _, err := loadCertificate(id.Certificates.DockerServer, k.docker); err != nil {
 		return nil, fmt.Errorf("certificate for Docker: %w", err)
 	}
 	trustExec := x509.NewCertPool()
@@ -64,8 +64,8 @@ func (h *Host) open(id *wire.Identity, k keys, addr string) (*session, error) {
 	return &session{id: id, gw: gw, client: client, server: server, trustExec: trustExec, execKeys: execKeys, since: time.Now()}, nil
 }
 
-// certificate reads a PEM chain, leaf first, that must be for the key.
-func certificate(chain string, key *ecdsa.PrivateKey) (*tls.Certificate, error) {
+// loadCertificate reads a PEM chain, leaf first, that must be for the key.
+func loadCertificate(chain string, key *ecdsa.PrivateKey) (*tls.Certificate, error) {
 	out := &tls.Certificate{PrivateKey: key}
 	for block, rest := pem.Decode([]byte(chain)); block != nil; block, rest = pem.Decode(rest) {
 		out.Certificate = append(out.Certificate, block.Bytes)

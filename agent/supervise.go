@@ -60,7 +60,7 @@ func Supervise(args []string) int {
 	if len(args) > 0 && args[0] == "--input" {
 		input, args = true, args[1:]
 	}
-	limit, silence, argv, err := supervised(args)
+	limit, silence, argv, err := parseSupervise(args)
 	if err != nil {
 		return refuse(err)
 	}
@@ -131,7 +131,7 @@ func Supervise(args []string) int {
 
 const prSetChildSubreaper = 36 // PR_SET_CHILD_SUBREAPER
 
-func supervised(args []string) (limit, silence time.Duration, argv []string, err error) {
+func parseSupervise(args []string) (limit, silence time.Duration, argv []string, err error) {
 	for flag, into := range map[string]*time.Duration{"--for": &limit, "--silence": &silence} {
 		i := slices.Index(args, flag)
 		if end := slices.Index(args, "--"); i < 0 || i+1 >= end {

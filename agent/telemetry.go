@@ -28,7 +28,7 @@ const pushEvery = 60 // seconds
 // push sends metrics as OTLP and the agent's own log lines.
 func (a *Agent) push(ctx context.Context, log *slog.Logger) error {
 	for {
-		if a.host.pause(ctx, interval(pushEvery)) != nil {
+		if a.host.pause(ctx, heartbeatInterval(pushEvery)) != nil {
 			return nil //nolint:nilerr // asked to stop
 		}
 		s := a.current.Load()
@@ -48,7 +48,7 @@ func (a *Agent) push(ctx context.Context, log *slog.Logger) error {
 // sendLogs sends what was gathered. Lines that did not arrive are kept for the
 // next time, unless the gateway would refuse them again.
 func (a *Agent) sendLogs(ctx context.Context, s *session) error {
-	lines, dropped := a.ship.take()
+	lines, dropped := a.ship.drain()
 	if len(lines) == 0 && dropped == 0 {
 		return nil
 	}
@@ -121,8 +121,8 @@ func (s *shipper) add(l wire.LogLine) {
 	s.trim()
 }
 
-// take hands over the lines, and how many were dropped before them.
-func (s *shipper) take() (lines []wire.LogLine, dropped int) {
+// drain hands over the lines, and how many were dropped before them.
+func (s *shipper) drain() (lines []wire.LogLine, dropped int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	lines, dropped = s.lines, s.dropped
@@ -172,7 +172,7 @@ func (h *shipHandler) Handle(ctx context.Context, r slog.Record) error {
 			write(a)
 		}
 		r.Attrs(write)
-		h.ship.add(wire.LogLine{At: r.Time, Unit: logUnit, Level: r.Level.String(), Message: cut(text.String())})
+		h.ship.add(wire.LogLine{At: r.Time, Unit: logUnit, Level: r.Level.String(), Message: truncateLine(text.String())})
 	}
 	if !h.Handler.Enabled(ctx, r.Level) {
 		return nil
@@ -180,7 +180,7 @@ func (h *shipHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-func cut(s string) string {
+func truncateLine(s string) string {
 	if len(s) > maxMessage {
 		s = s[:maxMessage]
 	}

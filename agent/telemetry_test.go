@@ -98,7 +98,7 @@ func TestLogLinesAreBounded(t *testing.T) {
 	for n := range maxShipped + 20 {
 		log.Info("line", "n", n)
 	}
-	lines, dropped := a.ship.take()
+	lines, dropped := a.ship.drain()
 	a.ship.putBack(lines, dropped)
 	log.Info("one more")
 	require.NoError(t, a.sendLogs(t.Context(), a.current.Load()))
@@ -108,10 +108,10 @@ func TestLogLinesAreBounded(t *testing.T) {
 	require.Equal(t, "one more", g.seen().logs[maxShipped].Message)
 
 	log.Info(strings.Repeat("\x01", 5000), "error", strings.Repeat("é", 5000))
-	lines, _ = a.ship.take()
+	lines, _ = a.ship.drain()
 	require.LessOrEqual(t, len(lines[0].Message), maxMessage)
 	log.Info("x", "error", strings.Repeat("é", 5000))
-	lines, _ = a.ship.take()
+	lines, _ = a.ship.drain()
 	require.LessOrEqual(t, len(lines[0].Message), maxMessage)
 	require.True(t, utf8.ValidString(lines[0].Message), "not cut within a character")
 	require.Equal(t, slog.LevelInfo.String(), lines[0].Level)

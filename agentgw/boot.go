@@ -15,7 +15,7 @@ import (
 // bootIdentity checks the bootstrap token of a host that has no identity yet. It
 // does not consume it.
 func (g *Gateway) bootIdentity(c echo.Context) (BootIdentity, error) {
-	raw, ok := bearer(c)
+	raw, ok := bearerToken(c)
 	if !ok || len(raw) > 128 {
 		return BootIdentity{}, prego.Errorf(prego.CodeTokenUnknown, "a bootstrap token is required as bearer token")
 	}

@@ -188,8 +188,8 @@ func (g *Gateway) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// peer is the certificate that the connection proved to hold the key of.
-func peer(c echo.Context) *x509.Certificate {
+// peerCertificate is the certificate that the connection proved to hold the key of.
+func peerCertificate(c echo.Context) *x509.Certificate {
 	state := c.Request().TLS
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return nil
@@ -212,7 +212,7 @@ func callerOf(c echo.Context) caller { return c.Get(callerKey).(caller) }
 func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			cert := peer(c)
+			cert := peerCertificate(c)
 			if cert == nil {
 				return prego.Errorf(prego.CodeCertificateInvalid, "a client certificate is required")
 			}
@@ -220,7 +220,7 @@ func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
 			if err != nil {
 				return err
 			}
-			raw, ok := bearer(c)
+			raw, ok := bearerToken(c)
 			if !ok {
 				return prego.Errorf(prego.CodeUnauthenticated, "a bearer token is required")
 			}
@@ -248,7 +248,7 @@ func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
 	}
 }
 
-func bearer(c echo.Context) (string, bool) {
+func bearerToken(c echo.Context) (string, bool) {
 	scheme, raw, ok := strings.Cut(c.Request().Header.Get(echo.HeaderAuthorization), " ")
 	return raw, ok && strings.EqualFold(scheme, "bearer") && raw != ""
 }

@@ -40,7 +40,7 @@ func (g *Gateway) handshake(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		cert := peer(c)
+		cert := peerCertificate(c)
 		if cert == nil {
 			return prego.Errorf(prego.CodeCertificateInvalid, "a self-signed client certificate is required")
 		}
@@ -53,7 +53,7 @@ func (g *Gateway) handshake(c echo.Context) error {
 		}
 		claim := Claim{TokenHash: g.tokens.HashBootstrap(in.Token), Key: key, ServerID: in.ServerID, AgentVersion: in.AgentVersion, BootID: in.BootID, Tags: tags}
 		if g.settings.CheckSource {
-			claim.Source = source(c)
+			claim.Source = sourceAddress(c)
 		}
 		ctx := c.Request().Context()
 		if ahead, skewed := g.ahead(in.HostTime); skewed {
@@ -64,7 +64,7 @@ func (g *Gateway) handshake(c echo.Context) error {
 		consumed, err := g.store.ConsumeToken(ctx, claim)
 		var second *server.SecondKeyError
 		if errors.As(err, &second) {
-			g.log.Error("a bootstrap token was presented by a second key", zap.String("server_id", second.ServerID), zap.String("source", source(c)))
+			g.log.Error("a bootstrap token was presented by a second key", zap.String("server_id", second.ServerID), zap.String("source", sourceAddress(c)))
 			g.signal(ctx, handshakeSlotTimeout, "bootstrap_refused", second.ServerID, second.Attempt, g.runs.BootstrapRefused)
 		}
 		if err != nil {
@@ -106,7 +106,7 @@ func (g *Gateway) identity(serverID, host, ipv6 string, csrs *wire.CSRs, cert *x
 		return out, err
 	}
 	if csrs != nil {
-		if out.Certificates, err = g.ca.SignCSRs(serverID, addresses(host, ipv6), *csrs, g.settings.CertTTL); err != nil {
+		if out.Certificates, err = g.ca.SignCSRs(serverID, hostAddresses(host, ipv6), *csrs, g.settings.CertTTL); err != nil {
 			return out, err
 		}
 		block, _ := pem.Decode([]byte(out.Certificates.AgentClient))
@@ -121,7 +121,7 @@ func (g *Gateway) identity(serverID, host, ipv6 string, csrs *wire.CSRs, cert *x
 	return out, err
 }
 
-func addresses(host, ipv6 string) []net.IP {
+func hostAddresses(host, ipv6 string) []net.IP {
 	var out []net.IP
 	if ip := net.ParseIP(host); ip != nil {
 		out = append(out, ip)

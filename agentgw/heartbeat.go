@@ -141,7 +141,7 @@ func (b *batcher) add(h Heartbeat) bool {
 	return true
 }
 
-func (b *batcher) take() []Heartbeat {
+func (b *batcher) drain() []Heartbeat {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := b.buf
@@ -169,7 +169,7 @@ func (b *batcher) run(ctx context.Context) {
 const flushTimeout = 10 * time.Second
 
 func (b *batcher) write(ctx context.Context) {
-	batch := b.take()
+	batch := b.drain()
 	if len(batch) == 0 {
 		return
 	}

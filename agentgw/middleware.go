@@ -108,8 +108,8 @@ func decode(c echo.Context, into any) error {
 	return nil
 }
 
-// source is the address that a request came from, as Postgres reads one.
-func source(c echo.Context) string {
+// sourceAddress is the address that a request came from, as Postgres reads one.
+func sourceAddress(c echo.Context) string {
 	from, err := netip.ParseAddrPort(c.Request().RemoteAddr)
 	if err != nil {
 		return "0.0.0.0" // nobody's
@@ -156,7 +156,7 @@ func (l *sourceLimiter) failed(source string) {
 
 // guarded runs f for a source that has not failed too often.
 func (g *Gateway) guarded(c echo.Context, f func() error) error {
-	from := source(c)
+	from := sourceAddress(c)
 	if !g.limiter.allowed(from) {
 		return prego.Errorf(prego.CodeRateLimited, "too many failed attempts from this address")
 	}

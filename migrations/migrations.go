@@ -26,7 +26,7 @@ var files embed.FS
 // the others wait. A schema that is newer than this binary is left as it is, functions
 // included.
 func Up(ctx context.Context, url string) error {
-	return with(url, func(db *sql.DB, p *goose.Provider) error {
+	return withProvider(url, func(db *sql.DB, p *goose.Provider) error {
 		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // tries once a second
 		if err != nil {
 			return fmt.Errorf("migration lock: %w", err)
@@ -57,7 +57,7 @@ func Up(ctx context.Context, url string) error {
 // functions. A newer schema lacks nothing, and the text of functions is not looked at:
 // while versions are replaced it may be that of the one before or the one after.
 func Check(ctx context.Context, url string) (lacks string, err error) {
-	err = with(url, func(db *sql.DB, p *goose.Provider) error {
+	err = withProvider(url, func(db *sql.DB, p *goose.Provider) error {
 		current, newest, err := p.GetVersions(ctx)
 		if err != nil {
 			return fmt.Errorf("schema version: %w", err)
@@ -77,7 +77,7 @@ func Check(ctx context.Context, url string) (lacks string, err error) {
 	return lacks, err
 }
 
-func with(url string, f func(*sql.DB, *goose.Provider) error) error {
+func withProvider(url string, f func(*sql.DB, *goose.Provider) error) error {
 	db, err := sql.Open("pgx", url)
 	if err != nil {
 		return errors.New("DATABASE_URL is not a Postgres connection string")

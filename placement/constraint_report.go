@@ -47,7 +47,7 @@ func (s *search) reportConstraint() {
 	}
 	lacks, has := make([]int, len(c.Require)), make([]int, len(c.Disallow))
 	r := &ConstraintReport{
-		Require: filled(c.Require), Disallow: filled(c.Disallow), PlacementPools: filled(s.r.Pools), LookedAt: len(s.f.servers), Unsatisfied: map[string]int{},
+		Require: notNil(c.Require), Disallow: notNil(c.Disallow), PlacementPools: notNil(s.r.Pools), LookedAt: len(s.f.servers), Unsatisfied: map[string]int{},
 	}
 	for i := range s.f.servers {
 		tags := s.f.servers[i].Tags
@@ -75,7 +75,7 @@ func (s *search) reportConstraint() {
 	s.report = r
 }
 
-func filled(list []string) []string {
+func notNil(list []string) []string {
 	if list == nil {
 		return []string{}
 	}

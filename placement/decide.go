@@ -206,7 +206,7 @@ func (s *search) scoreShards() {
 			s.reject(listShards, sh.ShardID, why)
 			continue
 		}
-		score := f.policy.Weights.DBLoad*(1-float64(sh.Tenants)/float64(sh.Capacity)) + f.policy.Weights.DBDisk*free(sh.DiskPct)
+		score := f.policy.Weights.DBLoad*(1-float64(sh.Tenants)/float64(sh.Capacity)) + f.policy.Weights.DBDisk*freeShare(sh.DiskPct)
 		f.shardScore[slot] = score
 		if sh.HostServerID != "" {
 			continue
@@ -276,7 +276,7 @@ func (s *search) scorePools() {
 
 func (s *search) poolScoreOf(p *RedisPool) float64 {
 	w := &s.f.policy.Weights
-	return w.RedisLoad*(1-float64(p.Tenants)/float64(p.Capacity)) + w.RedisMemory*free(p.MemoryPct)
+	return w.RedisLoad*(1-float64(p.Tenants)/float64(p.Capacity)) + w.RedisMemory*freeShare(p.MemoryPct)
 }
 
 func (s *search) pool(p *RedisPool) reason {

@@ -65,7 +65,7 @@ func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 		return broken("a dedicated Redis pool must be empty, and %s has %d tenants", pool.PoolID, pool.Tenants)
 	case (who != "" || r.DedicatedRedis) && pool.RunsInstances:
 		return broken("a dedicated Redis pool needs a server for itself, and that of %s runs instances of process groups", pool.PoolID)
-	case taken(srv.DedicatedFor, r), taken(shard.DedicatedFor, r), taken(pool.DedicatedFor, r):
+	case dedicatedToOther(srv.DedicatedFor, r), dedicatedToOther(shard.DedicatedFor, r), dedicatedToOther(pool.DedicatedFor, r):
 		return broken("%s, %s or %s is dedicated to another tenant", srv.ServerID, shard.ShardID, pool.PoolID)
 	case srv.Role == prego.RoleNode && (shard.HostServerID != srv.ServerID || pool.HostServerID != srv.ServerID):
 		return broken("node %s is a stack of its own: it uses its own DB shard and Redis pool", srv.ServerID)
@@ -86,7 +86,7 @@ func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 	return nil
 }
 
-func taken(dedicatedFor string, r Request) bool {
+func dedicatedToOther(dedicatedFor string, r Request) bool {
 	return dedicatedFor != "" && dedicatedFor != r.TenantID
 }
 

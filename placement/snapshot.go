@@ -320,7 +320,7 @@ func (f *Snapshot) heat(i int) {
 	w := p.Weights
 	h := hot{
 		score: w.AppLoad*(1-s.MemoryPct/100) + w.AppCount*(1-float64(s.TenantCount)/float64(p.MaxTenantsPerNode)) +
-			w.AppCPU*free(s.CPUPct) + w.AppWorkerSlots*free(s.WorkerSlotsPct),
+			w.AppCPU*freeShare(s.CPUPct) + w.AppWorkerSlots*freeShare(s.WorkerSlotsPct),
 		region: regionIndex(s.Region), shard0: noSites,
 	}
 	set := func(flag uint16, on bool) {
@@ -356,9 +356,9 @@ func (f *Snapshot) heat(i int) {
 	f.hot[i] = h
 }
 
-// free is the share that a score counts: what is not known counts as none, so that a
+// freeShare is the share that a score counts: what is not known counts as none, so that a
 // server that is known to be idle comes before one that says nothing.
-func free(pct *float64) float64 {
+func freeShare(pct *float64) float64 {
 	if pct == nil {
 		return 0
 	}
@@ -460,7 +460,7 @@ func (f *Snapshot) Apply(r Request, d Decision) {
 	if i, ok := f.find(d.AppServerID); ok {
 		s := f.servers[i].Server
 		s.TenantCount++
-		s.ParentOrgs = added(s.ParentOrgs, r.ParentOrgID)
+		s.ParentOrgs = withOrg(s.ParentOrgs, r.ParentOrgID)
 		if d.Dedicates {
 			s.DedicatedFor = r.TenantID
 		}
@@ -471,7 +471,7 @@ func (f *Snapshot) Apply(r Request, d Decision) {
 			s.DedicatedFor = r.TenantID
 		}
 		s.Tenants++
-		s.ParentOrgs = added(s.ParentOrgs, r.ParentOrgID)
+		s.ParentOrgs = withOrg(s.ParentOrgs, r.ParentOrgID)
 		f.SetShard(s)
 	}
 	if p, ok := f.pools.get(d.RedisPoolID); ok {
@@ -486,7 +486,7 @@ func (f *Snapshot) Apply(r Request, d Decision) {
 	}
 }
 
-func added(orgs map[string]int, org string) map[string]int {
+func withOrg(orgs map[string]int, org string) map[string]int {
 	if org == "" {
 		return orgs
 	}

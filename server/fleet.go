@@ -99,11 +99,11 @@ func (r *CreateFleetRequest) Validate() error {
 	if err := r.Constraint.Validate("constraint"); err != nil {
 		return err
 	}
-	return satisfied(r.Constraint, r.Spec.Tags)
+	return checkTags(r.Constraint, r.Spec.Tags)
 }
 
-// satisfied refuses tags that a fleet's servers are not to have.
-func satisfied(c prego.Constraint, tags []string) error {
+// checkTags refuses tags that a fleet's servers are not to have.
+func checkTags(c prego.Constraint, tags []string) error {
 	if c.SatisfiedBy(tags) {
 		return nil
 	}
@@ -184,7 +184,7 @@ func (r *UpdateFleetRequest) Apply(f *Fleet) error {
 	if err != nil {
 		return err
 	}
-	if err := satisfied(f.Constraint, r.Spec.Tags); err != nil {
+	if err := checkTags(f.Constraint, r.Spec.Tags); err != nil {
 		return err
 	}
 	if string(before) != string(after) {

@@ -362,15 +362,15 @@ func (p PeriodPrice) plus(q PeriodPrice) PeriodPrice {
 }
 
 func (p Price) plus(q Price) Price {
-	return Price{Net: amount(number(p.Net) + number(q.Net)), Gross: amount(number(p.Gross) + number(q.Gross))}
+	return Price{Net: formatPrice(parsePrice(p.Net) + parsePrice(q.Net)), Gross: formatPrice(parsePrice(p.Gross) + parsePrice(q.Gross))}
 }
 
 func (p Price) times(n float64) Price {
-	return Price{Net: amount(number(p.Net) * n), Gross: amount(number(p.Gross) * n)}
+	return Price{Net: formatPrice(parsePrice(p.Net) * n), Gross: formatPrice(parsePrice(p.Gross) * n)}
 }
 
-// number reads an amount; the provider's are decimal, and anything else is nothing.
-func number(s string) float64 {
+// parsePrice reads an amount; the provider's are decimal, and anything else is nothing.
+func parsePrice(s string) float64 {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil {
 		return 0
@@ -378,4 +378,4 @@ func number(s string) float64 {
 	return v
 }
 
-func amount(v float64) string { return strconv.FormatFloat(v, 'f', 4, 64) }
+func formatPrice(v float64) string { return strconv.FormatFloat(v, 'f', 4, 64) }

@@ -164,7 +164,7 @@ func (s Stack) Validate() error {
 				return fmt.Errorf("stack: role %s: container %q: %w", role, c.Name, err)
 			}
 		}
-		if _, err := ordered(specs); err != nil {
+		if _, err := startOrder(specs); err != nil {
 			return fmt.Errorf("stack: role %s: %w", role, err)
 		}
 	}
@@ -227,9 +227,9 @@ func (c ContainerSpec) validate() error {
 	return nil
 }
 
-// ordered sorts containers so that each comes after those that it names, and
+// startOrder sorts containers so that each comes after those that it names, and
 // otherwise in the order of the declaration.
-func ordered(specs []ContainerSpec) ([]ContainerSpec, error) {
+func startOrder(specs []ContainerSpec) ([]ContainerSpec, error) {
 	known := make(map[string]bool, len(specs))
 	for _, c := range specs {
 		if known[c.Name] {
@@ -265,7 +265,7 @@ func ordered(specs []ContainerSpec) ([]ContainerSpec, error) {
 // the references in image, environment and command filled in: ${name} by
 // vars["name"], ${secret:name} by secret(name), which no message shows.
 func (s Stack) For(role prego.Role, vars map[string]string, secret func(name string) string) ([]ContainerSpec, error) {
-	specs, err := ordered(s[role])
+	specs, err := startOrder(s[role])
 	if err != nil {
 		return nil, err
 	}

@@ -97,14 +97,14 @@ func (b *buildImage) build(ctx workflow.Context) error {
 	case passThrough(ctx, err):
 		return err
 	case errType(err) == activities.ErrTypeGone:
-		return &stepError{reason: prego.ReasonBuilderLost, text: "the builder is gone: " + message(err)}
+		return &stepError{reason: prego.ReasonBuilderLost, text: "the builder is gone: " + errorMessage(err)}
 	default:
-		return &stepError{reason: prego.ReasonBuildTimeout, text: fmt.Sprintf("the builder did not finish within %s: %s", b.plan.BuildTimeout, message(err))}
+		return &stepError{reason: prego.ReasonBuildTimeout, text: fmt.Sprintf("the builder did not finish within %s: %s", b.plan.BuildTimeout, errorMessage(err))}
 	}
 	b.details(ctx, "copying the builder's disk")
 	err = workflow.ExecuteActivity(call(ctx, "take a snapshot of the builder", snapshotPatience), b.steps.CopyBuilder, built).Get(ctx, nil)
 	if err != nil && !passThrough(ctx, err) {
-		return &stepError{reason: prego.ReasonSnapshotFailed, text: message(err)}
+		return &stepError{reason: prego.ReasonSnapshotFailed, text: errorMessage(err)}
 	}
 	return err
 }
@@ -123,9 +123,9 @@ func (b *buildImage) builder(ctx workflow.Context) (h server.Handle, _ error) {
 		case err == nil || passThrough(ctx, err):
 			return h, err
 		case errType(err) == activities.ErrTypeCandidate, errType(err) == activities.ErrTypeGroup:
-			refusal = message(err)
+			refusal = errorMessage(err)
 		default:
-			return h, &stepError{reason: prego.ReasonBuilderNotMade, text: message(err)}
+			return h, &stepError{reason: prego.ReasonBuilderNotMade, text: errorMessage(err)}
 		}
 	}
 	return h, &stepError{reason: prego.ReasonBuilderNotMade, text: refusal}
@@ -138,7 +138,7 @@ func (b *buildImage) verify(ctx workflow.Context) error {
 		if passThrough(ctx, err) {
 			return err
 		}
-		return &stepError{reason: prego.ReasonVerificationFailed, text: message(err)}
+		return &stepError{reason: prego.ReasonVerificationFailed, text: errorMessage(err)}
 	}
 	b.plan.Verifying = true
 	child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
@@ -161,7 +161,7 @@ func (b *buildImage) verify(ctx workflow.Context) error {
 		case v.Failed, workflow.Now(ctx).Sub(began) > verifyPatience:
 			text := v.Message
 			if text == "" && err != nil {
-				text = message(err)
+				text = errorMessage(err)
 			}
 			return &stepError{reason: prego.ReasonVerificationFailed, text: "no server became active from it: " + text}
 		}
@@ -219,7 +219,7 @@ func (b *buildImage) end(ctx workflow.Context, err error) error {
 	cleanup, _ := workflow.NewDisconnectedContext(ctx)
 	failed, ok := err.(*stepError) //nolint:errorlint // returned bare by the steps
 	if !ok {
-		failed = &stepError{reason: prego.ReasonFailedInternal, text: message(err)}
+		failed = &stepError{reason: prego.ReasonFailedInternal, text: errorMessage(err)}
 		if temporal.IsCanceledError(err) {
 			failed = &stepError{reason: prego.ReasonBuildCancelled, text: "the build was cancelled"}
 		}
@@ -236,7 +236,7 @@ func (b *buildImage) end(ctx workflow.Context, err error) error {
 	} {
 		if e := undo(cleanup); e != nil {
 			if e := workflow.ExecuteActivity(write(cleanup, "clean-up incomplete: left to the reconciler"), b.steps.NoteLeftover,
-				activities.ImageFailure{ImageID: b.ref.ImageID, Reason: failed.reason, Message: message(e)}).Get(cleanup, nil); e != nil {
+				activities.ImageFailure{ImageID: b.ref.ImageID, Reason: failed.reason, Message: errorMessage(e)}).Get(cleanup, nil); e != nil {
 				return e
 			}
 		}
@@ -249,7 +249,7 @@ func (b *buildImage) end(ctx workflow.Context, err error) error {
 	if temporal.IsCanceledError(err) {
 		return err
 	}
-	return failure(failed.reason, failed.text)
+	return failReason(failed.reason, failed.text)
 }
 
 // passThrough are errors that are not a step's own: the row has moved on, or the run is

@@ -38,7 +38,7 @@ func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
 				return fmt.Errorf("search attributes: %w", err)
 			}
 		}
-		if plan.Settled && followed(ctx, 0) == again {
+		if plan.Settled && nextGeneration(ctx, 0) == again {
 			continue
 		}
 		if plan.Settled {
@@ -46,7 +46,7 @@ func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
 			return nil
 		}
 		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** (%s in %s): putting %s into effect", in.TenantID, plan.Plan, plan.Region, plan.State))
-		if err := effect(ctx, steps, in.TenantID, plan); err != nil {
+		if err := applyEffects(ctx, steps, in.TenantID, plan); err != nil {
 			setOutcome(ctx, "incomplete")
 			return err
 		}
@@ -60,8 +60,8 @@ func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
 	}
 }
 
-// effect does what a state means for the host.
-func effect(ctx workflow.Context, steps *activities.Tenants, tenantID string, plan activities.ChangePlan) error {
+// applyEffects does what a state means for the host.
+func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID string, plan activities.ChangePlan) error {
 	host := func(what string, step any, arg any) error {
 		return workflow.ExecuteActivity(call(ctx, what, effectPatience), step, arg).Get(ctx, nil)
 	}

@@ -55,9 +55,9 @@ const (
 // which has no generations, any number says: read the row again.
 const SignalGeneration = "generation"
 
-// followed returns the newest generation that a run was told of, at least its own.
+// nextGeneration returns the newest generation that a run was told of, at least its own.
 // It is asked last: the server lets no run end that has not seen all its signals.
-func followed(ctx workflow.Context, own int) int {
+func nextGeneration(ctx workflow.Context, own int) int {
 	signals := workflow.GetSignalChannel(ctx, SignalGeneration)
 	newest := own
 	for told := 0; signals.ReceiveAsync(&told); {
@@ -108,8 +108,8 @@ func errType(err error) string {
 	return ""
 }
 
-// message is an activity's error without the layers that Temporal wraps it in.
-func message(err error) string {
+// errorMessage is an activity's error without the layers that Temporal wraps it in.
+func errorMessage(err error) string {
 	var app *temporal.ApplicationError
 	if errors.As(err, &app) {
 		return app.Message()
@@ -133,8 +133,8 @@ func serverRef(in ProvisionServerInput, attempt int) activities.ServerRef {
 	return activities.ServerRef{ServerID: in.ServerID, Generation: in.Generation, Attempt: attempt}
 }
 
-// failure is how a run of a server ends that did not become active: visible as
+// failReason is how a run of a server ends that did not become active: visible as
 // failed in the UI, with the reason as the error's type.
-func failure(reason prego.Reason, text string) error {
+func failReason(reason prego.Reason, text string) error {
 	return temporal.NewNonRetryableApplicationError(text, string(reason), nil)
 }

@@ -54,7 +54,7 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server
 			in.WaitingSince = time.Time{}
 		}
 		if plan.Settled() {
-			if followed(ctx, 0) == again {
+			if nextGeneration(ctx, 0) == again {
 				continue
 			}
 			setOutcome(ctx, outcomeOf(plan))
@@ -83,7 +83,7 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server
 				return ctx.Err()
 			}
 			if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
-				followed(ctx, 0) // the new run reads the row all the same
+				nextGeneration(ctx, 0) // the new run reads the row all the same
 				return workflow.NewContinueAsNewError(ctx, self, in)
 			}
 		}
@@ -104,7 +104,7 @@ func makeOrgResource(ctx workflow.Context, steps *activities.OrgResources, ref a
 	if err == nil || ctx.Err() != nil {
 		return false, ctx.Err()
 	}
-	note := activities.OrgResourceWait{Ref: ref, Reason: prego.ReasonProviderRefused, Message: message(err), Failed: true}
+	note := activities.OrgResourceWait{Ref: ref, Reason: prego.ReasonProviderRefused, Message: errorMessage(err), Failed: true}
 	if t := errType(err); t == activities.ErrTypeQuota || t == activities.ErrTypeCandidate {
 		// The provider's, not the org's.
 		note.Reason = prego.ReasonNoCapacityVolume

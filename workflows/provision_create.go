@@ -34,14 +34,14 @@ func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, err
 				return server.BootTimeouts{}, p.createFailed(err)
 			case activities.ErrTypeGroup: // the same candidate again, in another group
 				if len(foundation.FullGroups) > 2 {
-					refusal = message(err)
+					refusal = errorMessage(err)
 					i++
 				}
 			case activities.ErrTypeCandidate:
-				refusal = message(err)
+				refusal = errorMessage(err)
 				i++
 			case activities.ErrTypeQuota: // the account's: no candidate is better off
-				refusal = message(err)
+				refusal = errorMessage(err)
 				i = len(p.plan.Candidates)
 			default:
 				return server.BootTimeouts{}, p.createFailed(err)
@@ -80,9 +80,9 @@ func (p *provisionServer) createFailed(err error) error {
 	case isSuperseded(err) || temporal.IsCanceledError(err):
 		return err
 	case errType(err) == activities.ErrTypePermanent:
-		return &stepError{reason: prego.ReasonFailedCreate, text: message(err)}
+		return &stepError{reason: prego.ReasonFailedCreate, text: errorMessage(err)}
 	default:
-		return &stepError{reason: prego.ReasonFailedCreate, text: message(err), retry: true}
+		return &stepError{reason: prego.ReasonFailedCreate, text: errorMessage(err), retry: true}
 	}
 }
 

@@ -31,7 +31,7 @@ type ProvisionServerResult struct {
 func ProvisionServer(ctx workflow.Context, in ProvisionServerInput) (ProvisionServerResult, error) {
 	p := &provisionServer{in: in, signals: workflow.GetSignalChannel(ctx, SignalAgent)}
 	err := p.end(ctx, p.run(ctx))
-	if next := followed(ctx, in.Generation); next > in.Generation {
+	if next := nextGeneration(ctx, in.Generation); next > in.Generation {
 		err = workflow.NewContinueAsNewError(ctx, ProvisionServer, ProvisionServerInput{ServerID: in.ServerID, Generation: next})
 	}
 	return ProvisionServerResult{ServerID: in.ServerID, Attempt: p.attempt}, err
@@ -62,7 +62,7 @@ func (p *provisionServer) run(ctx workflow.Context) error {
 		if isSuperseded(err) || temporal.IsCanceledError(err) {
 			return err
 		}
-		return &stepError{reason: prego.ReasonFailedCreate, text: message(err)}
+		return &stepError{reason: prego.ReasonFailedCreate, text: errorMessage(err)}
 	}
 	p.attempt = p.plan.BaseAttempt
 	if err := workflow.UpsertTypedSearchAttributes(ctx,
@@ -123,7 +123,7 @@ func (p *provisionServer) finish(ctx workflow.Context) error {
 			if isSuperseded(err) || temporal.IsCanceledError(err) {
 				return err
 			}
-			return &stepError{reason: prego.ReasonFailedContainer, text: message(err), keep: true}
+			return &stepError{reason: prego.ReasonFailedContainer, text: errorMessage(err), keep: true}
 		}
 	}
 	return workflow.ExecuteActivity(write(ctx, "make the server active"), p.steps.ActivateServer, ref).Get(ctx, nil)
@@ -156,7 +156,7 @@ func (p *provisionServer) takeOver(ctx workflow.Context) error {
 		if isSuperseded(err) || temporal.IsCanceledError(err) {
 			return err
 		}
-		return &stepError{reason: prego.ReasonFailedCreate, text: message(err), keep: true}
+		return &stepError{reason: prego.ReasonFailedCreate, text: errorMessage(err), keep: true}
 	}
 	life := prego.Duration(p.plan.TokenTTL)
 	if err := p.await(ctx, life.D(), 0, handshakeWait()); err != nil {
@@ -182,7 +182,7 @@ func (p *provisionServer) destroy(ctx workflow.Context, reason prego.Reason, tex
 		return err
 	}
 	return workflow.ExecuteActivity(write(ctx, "clean-up incomplete: left to the reconciler"), p.steps.NoteCleanupIncomplete,
-		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: reason, Message: message(err)}).Get(ctx, nil)
+		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: reason, Message: errorMessage(err)}).Get(ctx, nil)
 }
 
 // end writes the terminal state. It runs to completion even when the run was
@@ -200,7 +200,7 @@ func (p *provisionServer) end(ctx workflow.Context, err error) error {
 	cleanup, _ := workflow.NewDisconnectedContext(ctx)
 	failed, ok := err.(*stepError) //nolint:errorlint // returned bare by the steps
 	if !ok {
-		failed = &stepError{reason: prego.ReasonFailedInternal, text: message(err)}
+		failed = &stepError{reason: prego.ReasonFailedInternal, text: errorMessage(err)}
 		if temporal.IsCanceledError(err) {
 			failed.text = "provisioning was cancelled"
 		}
@@ -219,7 +219,7 @@ func (p *provisionServer) end(ctx workflow.Context, err error) error {
 	if temporal.IsCanceledError(err) {
 		return err
 	}
-	return failure(failed.reason, failed.text)
+	return failReason(failed.reason, failed.text)
 }
 
 func (p *provisionServer) details(ctx workflow.Context, text string) {

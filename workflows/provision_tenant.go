@@ -32,7 +32,7 @@ type ProvisionTenantInput struct {
 func ProvisionTenant(ctx workflow.Context, in ProvisionTenantInput) error {
 	p := &provisionTenant{in: in, wake: workflow.GetSignalChannel(ctx, SignalWake)}
 	err := p.end(ctx, p.run(ctx))
-	if next := followed(ctx, in.Generation); next > in.Generation {
+	if next := nextGeneration(ctx, in.Generation); next > in.Generation {
 		return workflow.NewContinueAsNewError(ctx, ProvisionTenant, ProvisionTenantInput{TenantID: in.TenantID, Generation: next})
 	}
 	return err
@@ -79,8 +79,8 @@ func (p *provisionTenant) run(ctx workflow.Context) error {
 		if errType(err) != activities.ErrTypeCommand || p.try == maxSites {
 			return stepFailed(err, prego.ReasonFailedSite)
 		}
-		p.details(ctx, "the site could not be made ("+message(err)+"): dropping it and taking another place")
-		if err := p.release(ctx, &stepError{reason: prego.ReasonFailedSite, text: message(err)}); err != nil {
+		p.details(ctx, "the site could not be made ("+errorMessage(err)+"): dropping it and taking another place")
+		if err := p.release(ctx, &stepError{reason: prego.ReasonFailedSite, text: errorMessage(err)}); err != nil {
 			return err
 		}
 	}
@@ -115,7 +115,7 @@ func stepFailed(err error, reason prego.Reason) error {
 	if isSuperseded(err) || temporal.IsCanceledError(err) {
 		return err
 	}
-	return &stepError{reason: reason, text: message(err)}
+	return &stepError{reason: reason, text: errorMessage(err)}
 }
 
 // place waits until the tenant has its reservation.
@@ -130,7 +130,7 @@ func (p *provisionTenant) place(ctx workflow.Context) error {
 		err := workflow.ExecuteActivity(write(ctx, "decide and reserve"), p.steps.PlaceTenant, p.ref()).Get(ctx, &res)
 		switch {
 		case errType(err) == activities.ErrTypePlacement:
-			return &stepError{reason: prego.ReasonFailedPlacement, text: message(err)}
+			return &stepError{reason: prego.ReasonFailedPlacement, text: errorMessage(err)}
 		case err != nil:
 			return err
 		case res.Placed && built:
@@ -213,7 +213,7 @@ func (p *provisionTenant) buildServer(ctx workflow.Context) error {
 		return p.awaitServer(ctx, srv)
 	}
 	if err != nil && !temporal.IsCanceledError(err) {
-		return &stepError{reason: prego.ReasonFailedServer, text: fmt.Sprintf("server %s: %s", srv.ServerID, message(err))}
+		return &stepError{reason: prego.ReasonFailedServer, text: fmt.Sprintf("server %s: %s", srv.ServerID, errorMessage(err))}
 	}
 	return err
 }
@@ -231,9 +231,9 @@ func (p *provisionTenant) requestServer(ctx workflow.Context) (srv activities.Se
 			}
 			return srv, err
 		}
-		p.details(ctx, "waiting: "+message(err))
+		p.details(ctx, "waiting: "+errorMessage(err))
 		if workflow.Now(ctx).Sub(began) > p.plan.CapacityWait {
-			return srv, &stepError{reason: prego.ReasonFailedCapacity, text: message(err)}
+			return srv, &stepError{reason: prego.ReasonFailedCapacity, text: errorMessage(err)}
 		}
 		look, lookErr := p.look(ctx)
 		switch {
@@ -285,7 +285,7 @@ func (p *provisionTenant) release(ctx workflow.Context, why *stepError) error {
 		if err != nil { // it is the operators' now, and on record
 			fate = tenant.SiteLeft
 			if err := workflow.ExecuteActivity(write(ctx, "note that the site is left"), p.steps.NoteSiteLeft,
-				activities.FailTenantInput{Tenant: p.ref(), Message: message(err)}).Get(ctx, nil); err != nil {
+				activities.FailTenantInput{Tenant: p.ref(), Message: errorMessage(err)}).Get(ctx, nil); err != nil {
 				return err
 			}
 		}
@@ -313,7 +313,7 @@ func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 	cleanup, _ := workflow.NewDisconnectedContext(ctx)
 	var failed *stepError
 	if !errors.As(err, &failed) {
-		failed = &stepError{reason: prego.ReasonFailedInternal, text: message(err)}
+		failed = &stepError{reason: prego.ReasonFailedInternal, text: errorMessage(err)}
 		if temporal.IsCanceledError(err) {
 			failed = &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
 		}
@@ -342,7 +342,7 @@ func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 	if temporal.IsCanceledError(err) {
 		return err
 	}
-	return failure(failed.reason, failed.text)
+	return failReason(failed.reason, failed.text)
 }
 
 // serveQueue lets waiting tenants have what has become free. That it fails costs

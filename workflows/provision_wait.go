@@ -73,7 +73,7 @@ func (p *provisionServer) awaitHandshake(ctx workflow.Context, t server.BootTime
 			if _, done, err := p.look(ctx, h); err != nil || done {
 				return err
 			}
-			return &stepError{reason: prego.ReasonFailedBoot, text: "the machine did not come up: " + message(runErr), retry: true}
+			return &stepError{reason: prego.ReasonFailedBoot, text: "the machine did not come up: " + errorMessage(runErr), retry: true}
 		}
 	}
 }

@@ -36,7 +36,7 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 	work := newInstanceWork(ctx, steps)
 	elsewhere := servedElsewhere
 	for round := 1; ; round++ {
-		drain(signals)
+		drainSignals(signals)
 		var plan workload.GroupPlan
 		err := workflow.ExecuteActivity(write(ctx, "decide what is to be done"), steps.PlanGroup, in.GroupID).Get(ctx, &plan)
 		if isSuperseded(err) {
@@ -77,7 +77,7 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 			if err := work.await(); err != nil {
 				return err
 			}
-			drain(signals)
+			drainSignals(signals)
 			return workflow.NewContinueAsNewError(ctx, ReconcileGroup, in)
 		}
 		if err := work.pause(signals, wait); err != nil {
@@ -115,7 +115,7 @@ func (w *instanceWork) boot(ids []string) {
 			}
 			// Its server does not answer, or nothing can be said of it.
 			if err := workflow.ExecuteActivity(write(ctx, "give up "+id), w.steps.FailInstance,
-				activities.FailInstanceInput{InstanceID: id, Message: message(err)}).Get(ctx, nil); err != nil {
+				activities.FailInstanceInput{InstanceID: id, Message: errorMessage(err)}).Get(ctx, nil); err != nil {
 				workflow.GetLogger(ctx).Warn("instance not given up; the next round tries it again", "instance_id", id, "error", err)
 			}
 		})

@@ -54,7 +54,7 @@ func RefillSitePool(ctx workflow.Context, in RefillInput) error {
 			serveQueue(ctx, steps, plan.Region)
 		}
 		if round >= maxRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
-			drain(signals)
+			drainSignals(signals)
 			return workflow.NewContinueAsNewError(ctx, RefillSitePool, in)
 		}
 	}
@@ -98,5 +98,5 @@ func buildSite(ctx workflow.Context, steps *activities.Tenants, site tenant.Pool
 		return built, err
 	}
 	return false, workflow.ExecuteActivity(write(ctx, "give the build up"), steps.GiveUpSite,
-		activities.GiveUpInput{PoolSiteID: site.PoolSiteID, Reason: message(err)}).Get(ctx, nil)
+		activities.GiveUpInput{PoolSiteID: site.PoolSiteID, Reason: errorMessage(err)}).Get(ctx, nil)
 }

@@ -24,7 +24,7 @@ type ScaleFleetInput struct {
 func ScaleFleet(ctx workflow.Context, in ScaleFleetInput) error {
 	s := &scaleFleet{in: in, signals: workflow.GetSignalChannel(ctx, SignalDemand)}
 	for {
-		drain(s.signals)
+		drainSignals(s.signals)
 		if err := workflow.ExecuteActivity(write(ctx, "take the next action and plan it"), s.steps.BeginFleetAction, in.FleetID).Get(ctx, &s.action); err != nil {
 			return err
 		}
@@ -39,7 +39,7 @@ func ScaleFleet(ctx workflow.Context, in ScaleFleetInput) error {
 	if err := s.run(ctx); err != nil {
 		return err
 	}
-	drain(s.signals)
+	drainSignals(s.signals)
 	return workflow.NewContinueAsNewError(ctx, ScaleFleet, in)
 }
 
@@ -98,14 +98,14 @@ func (s *scaleFleet) run(ctx workflow.Context) error {
 
 // create provisions servers side by side.
 func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef) ([]server.FleetStepResult, error) {
-	return each(ctx, len(servers), func(ctx workflow.Context, i int) (server.FleetStepResult, error) {
+	return forEachServer(ctx, len(servers), func(ctx workflow.Context, i int) (server.FleetStepResult, error) {
 		r := server.FleetStepResult{ServerID: servers[i].ServerID, Op: server.StepOpCreate, State: server.FleetStepDone}
 		err := provisionChild(ctx, servers[i]).Get(ctx, nil)
 		if alreadyStarted(err) {
 			return s.awaitServer(ctx, servers[i].ServerID)
 		}
 		if err != nil {
-			r.State, r.Message = server.FleetStepFailed, message(err)
+			r.State, r.Message = server.FleetStepFailed, errorMessage(err)
 		}
 		return r, nil
 	})
@@ -114,13 +114,13 @@ func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef
 // takeDown drains servers side by side. One that still has tenants when its grace
 // period is over is kept, and takes new ones again.
 func (s *scaleFleet) takeDown(ctx workflow.Context, ids []string) ([]server.FleetStepResult, error) {
-	return each(ctx, len(ids), func(ctx workflow.Context, i int) (server.FleetStepResult, error) {
+	return forEachServer(ctx, len(ids), func(ctx workflow.Context, i int) (server.FleetStepResult, error) {
 		return s.takeDownOne(ctx, ids[i])
 	})
 }
 
-// each does n steps side by side, and returns how those went that came to an end.
-func each(ctx workflow.Context, n int, do func(ctx workflow.Context, i int) (server.FleetStepResult, error)) ([]server.FleetStepResult, error) {
+// forEachServer does n steps side by side, and returns how those went that came to an end.
+func forEachServer(ctx workflow.Context, n int, do func(ctx workflow.Context, i int) (server.FleetStepResult, error)) ([]server.FleetStepResult, error) {
 	out := make([]server.FleetStepResult, n)
 	errs := make([]error, n)
 	wg := workflow.NewWaitGroup(ctx)
@@ -135,9 +135,11 @@ func each(ctx workflow.Context, n int, do func(ctx workflow.Context, i int) (ser
 	return slices.DeleteFunc(out, func(r server.FleetStepResult) bool { return r.State == "" }), errors.Join(errs...)
 }
 
-// unfinished is the result of a step that the next run goes on with, because this
+// shouldContinueAsNew is the result of a step that the next run goes on with, because this
 // one's history is long enough.
-func unfinished(ctx workflow.Context) bool { return workflow.GetInfo(ctx).GetContinueAsNewSuggested() }
+func shouldContinueAsNew(ctx workflow.Context) bool {
+	return workflow.GetInfo(ctx).GetContinueAsNewSuggested()
+}
 
 // mostPatient is the longest that a server is not looked at, whatever is waited for.
 const mostPatient = time.Minute
@@ -168,7 +170,7 @@ func (s *scaleFleet) takeDownOne(ctx workflow.Context, id string) (server.FleetS
 		if r.State != server.FleetStepDone {
 			return r, workflow.ExecuteActivity(write(ctx, "keep "+id), s.steps.KeepFleetServer, id).Get(ctx, nil)
 		}
-		if unfinished(ctx) {
+		if shouldContinueAsNew(ctx) {
 			return server.FleetStepResult{}, nil
 		}
 		if err := workflow.NewTimerWithOptions(ctx, wait, workflow.TimerOptions{Summary: "look again at " + id}).Get(ctx, nil); err != nil {
@@ -198,7 +200,7 @@ func (s *scaleFleet) awaitServer(ctx workflow.Context, id string) (server.FleetS
 			r.State, r.Message = server.FleetStepFailed, fmt.Sprintf("%s: %s", look.Reason, look.Message)
 			return r, nil
 		}
-		if unfinished(ctx) {
+		if shouldContinueAsNew(ctx) {
 			return server.FleetStepResult{}, nil
 		}
 		if err := workflow.NewTimerWithOptions(ctx, pause, workflow.TimerOptions{Summary: "the server's run is another's"}).Get(ctx, nil); err != nil {

@@ -95,7 +95,7 @@ func ScaleOut(ctx workflow.Context, in ScaleOutInput) error {
 			pause = time.Minute
 		}
 		if round >= maxRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
-			drain(signals)
+			drainSignals(signals)
 			return workflow.NewContinueAsNewError(ctx, ScaleOut, in)
 		}
 	}
@@ -121,7 +121,7 @@ func listen(ctx workflow.Context, signals workflow.ReceiveChannel) string {
 	return trigger
 }
 
-func drain(signals workflow.ReceiveChannel) {
+func drainSignals(signals workflow.ReceiveChannel) {
 	for signals.ReceiveAsync(nil) {
 	}
 }
@@ -142,7 +142,7 @@ func provisionAll(ctx workflow.Context, servers []activities.ServerRef) (failed 
 	for i, f := range futures {
 		if err := f.Get(ctx, nil); err != nil && !alreadyStarted(err) {
 			failed = append(failed, servers[i].ServerID)
-			text = fmt.Sprintf("%s: %s", servers[i].ServerID, message(err))
+			text = fmt.Sprintf("%s: %s", servers[i].ServerID, errorMessage(err))
 		}
 	}
 	if len(failed) == 0 {
@@ -197,7 +197,7 @@ func FillWarmPool(ctx workflow.Context, in WarmPoolInput) error {
 			return nil // the sweep asks again
 		}
 		if round >= maxRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
-			drain(signals)
+			drainSignals(signals)
 			return workflow.NewContinueAsNewError(ctx, FillWarmPool, in)
 		}
 	}

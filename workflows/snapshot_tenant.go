@@ -31,7 +31,7 @@ func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: backing up the site of %s", in.SnapshotID, plan.TenantID))
 	end := activities.BackupEnd{ID: in.SnapshotID, Status: tenant.JobSucceeded}
 	if err := workflow.ExecuteActivity(call(ctx, "back the site up", plan.Step), steps.TakeSnapshot, in.SnapshotID).Get(ctx, &end.Files); err != nil {
-		end.Status, end.Files, end.Message = tenant.JobFailed, nil, message(err)
+		end.Status, end.Files, end.Message = tenant.JobFailed, nil, errorMessage(err)
 	}
 	// However the run ends, the row says so: it counts for the org until then.
 	last, _ := workflow.NewDisconnectedContext(ctx)
@@ -83,27 +83,27 @@ func restoreSite(ctx workflow.Context, steps *activities.Backups, jobID string, 
 	}
 	asBefore := func(why string) string {
 		if err := online(); err != nil {
-			return fmt.Sprintf("%s. The site holds what it held, and is in maintenance: %s", why, message(err))
+			return fmt.Sprintf("%s. The site holds what it held, and is in maintenance: %s", why, errorMessage(err))
 		}
 		return why + ". The site is as it was"
 	}
 	if err := host("take the site offline", nil, steps.MaintainForRestore, activities.RestoreMaintenance{JobID: jobID}); err != nil {
-		return asBefore("the site could not be taken offline: " + message(err))
+		return asBefore("the site could not be taken offline: " + errorMessage(err))
 	}
 	var kept []string
 	if err := host("keep what the site holds", &kept, steps.BackupBeforeRestore, jobID); err != nil {
-		return asBefore("what the site holds could not be kept: " + message(err))
+		return asBefore("what the site holds could not be kept: " + errorMessage(err))
 	}
 	if err := host("restore the snapshot", nil, steps.RestoreSite, activities.RestoreInput{JobID: jobID, What: activities.RestoreApply, Files: plan.Files}); err != nil {
-		why := "the snapshot could not be restored: " + message(err)
+		why := "the snapshot could not be restored: " + errorMessage(err)
 		if undo := host("put back what the site held", nil, steps.RestoreSite, activities.RestoreInput{JobID: jobID, What: activities.RestoreUndo, Files: kept}); undo != nil {
 			return fmt.Sprintf("%s. What the site held could not be put back either: %s. The site stays in maintenance; what it held is in %s",
-				why, message(undo), strings.Join(kept, ", "))
+				why, errorMessage(undo), strings.Join(kept, ", "))
 		}
 		return asBefore(why)
 	}
 	if err := online(); err != nil {
-		return "the site holds the snapshot, and could not be brought back from maintenance: " + message(err)
+		return "the site holds the snapshot, and could not be brought back from maintenance: " + errorMessage(err)
 	}
 	if workflow.GetVersion(ctx, "forget-kept", workflow.DefaultVersion, 1) > workflow.DefaultVersion {
 		if err := host("delete what was kept", nil, steps.ForgetKept, jobID); err != nil {

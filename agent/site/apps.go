@@ -17,7 +17,7 @@ func (b *bench) apps(site string) ([]string, error) {
 		return nil, err
 	}
 	defer func() { _ = db.Close() }()
-	text, err := ask[sql.NullString](db, "SELECT defvalue FROM tabDefaultValue WHERE parent = '__global' AND defkey = 'installed_apps'")
+	text, err := queryValue[sql.NullString](db, "SELECT defvalue FROM tabDefaultValue WHERE parent = '__global' AND defkey = 'installed_apps'")
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (b *bench) listApps(site string) error {
 	if err != nil {
 		return err
 	}
-	return b.says(apps)
+	return b.printResult(apps)
 }
 
 // installApp installs an app; one that is installed is success. An installation that
@@ -45,7 +45,7 @@ func (b *bench) installApp(site, app string) error {
 	if err := b.lock(alone, site); err != nil {
 		return err
 	}
-	s, err := b.made(site)
+	s, err := b.finishedSite(site)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (b *bench) installApp(site, app string) error {
 			return err
 		}
 	}
-	return b.says(map[string]any{"site": site, "app": app})
+	return b.printResult(map[string]any{"site": site, "app": app})
 }
 
 // migrate brings a site's database to the code's version. Frappe's patches are kept
@@ -80,7 +80,7 @@ func (b *bench) migrate(site string) error {
 	if err := b.lock(alone, site); err != nil {
 		return err
 	}
-	if _, err := b.made(site); err != nil {
+	if _, err := b.finishedSite(site); err != nil {
 		return err
 	}
 	return b.command(nil, "--site", site, "migrate")

@@ -69,7 +69,7 @@ func (b *bench) saysBackup(name string, all []file) error {
 	for _, f := range all {
 		sum += f.Bytes
 	}
-	return b.says(map[string]any{"name": name, "files": all, "bytes": sum})
+	return b.printResult(map[string]any{"name": name, "files": all, "bytes": sum})
 }
 
 // backup backs a site up. One that is there is the answer to a repeated call.
@@ -159,7 +159,7 @@ func (b *bench) deleteBackup(site, name string) error {
 	if err := b.sites.RemoveAll(dir + ".making-" + name); err != nil {
 		return err
 	}
-	return b.says(map[string]any{"name": name, "deleted": was})
+	return b.printResult(map[string]any{"name": name, "deleted": was})
 }
 
 // restore brings a site back to a backup. Frappe drops the database and makes it again,
@@ -168,7 +168,7 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 	if err := b.lock(alone, site); err != nil {
 		return err
 	}
-	s, err := b.made(site)
+	s, err := b.finishedSite(site)
 	if err != nil {
 		return err
 	}
@@ -248,7 +248,7 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 	if err := errors.Join(b.sites.RemoveAll(work), b.writeState(site, *s)); err != nil {
 		return err
 	}
-	return b.says(map[string]any{"site": site, "name": name, "with_files": withFiles})
+	return b.printResult(map[string]any{"site": site, "name": name, "with_files": withFiles})
 }
 
 // linked gives a backup's files second names, for Frappe to work on: it moves encrypted
@@ -318,7 +318,7 @@ func (b *bench) putBack(site string) error {
 // afterRestore drops the user that Frappe makes for where root came from, and keeps
 // the one for anywhere.
 func afterRestore(db *sql.DB, site, name string) error {
-	if complete, _, err := whole(db, name); err != nil || !complete {
+	if complete, _, err := inspectTables(db, name); err != nil || !complete {
 		return errors.Join(err, fmt.Errorf("bench restore ended, and database %s of %s lacks tables", name, site))
 	}
 	hosts, err := usersOf(db, name)
@@ -347,6 +347,6 @@ func (b *bench) scheduled(site string) bool {
 		return false
 	}
 	defer func() { _ = db.Close() }()
-	v, err := ask[sql.NullString](db, "SELECT value FROM tabSingles WHERE doctype = 'System Settings' AND field = 'enable_scheduler'")
+	v, err := queryValue[sql.NullString](db, "SELECT value FROM tabSingles WHERE doctype = 'System Settings' AND field = 'enable_scheduler'")
 	return err == nil && v.Valid && v.String != "0" && v.String != ""
 }

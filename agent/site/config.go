@@ -91,7 +91,7 @@ func (b *bench) configure(site, text string) error {
 		return err
 	}
 	if password := b.secrets[wire.SecretMailPassword]; password != "" {
-		settings[wire.SecretMailPassword] = quoted(password)
+		settings[wire.SecretMailPassword] = quoteJSON(password)
 	}
 	return b.change(site, settings)
 }
@@ -101,11 +101,11 @@ func (b *bench) using(site string) error {
 	if err := b.lock(shared, site); err != nil {
 		return err
 	}
-	_, err := b.made(site)
+	_, err := b.finishedSite(site)
 	return err
 }
 
-func quoted(text string) json.RawMessage {
+func quoteJSON(text string) json.RawMessage {
 	v, _ := json.Marshal(text) // text always marshals
 	return v
 }
@@ -119,7 +119,7 @@ func (b *bench) setConfig(site, key, value string) error {
 	if err := b.using(site); err != nil {
 		return err
 	}
-	v := quoted(value)
+	v := quoteJSON(value)
 	switch value {
 	case "0", "1", "true", "false":
 		v = json.RawMessage(value)

@@ -84,7 +84,7 @@ func (at addresses) configure(root, password string, rest []string) error {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(root, chromium)); err == nil {
-		config["chromium_path"] = quoted(chromium)
+		config["chromium_path"] = quoteJSON(chromium)
 	}
 	return b.writeConfig(commonConfig, config)
 }
@@ -114,13 +114,13 @@ func (b *bench) appsOfBench() ([]string, error) {
 // its client as it is: with user and password it logs in
 // (frappe/utils/redis_wrapper.py, frappe/utils/redis_queue.py; node_utils.js for events).
 func (at addresses) set(config map[string]json.RawMessage) error {
-	host, port, err := split(at.database)
+	host, port, err := splitAddress(at.database)
 	if err != nil {
 		return fmt.Errorf("--db: %w", err)
 	}
-	config["db_host"], config["db_port"] = quoted(host), json.RawMessage(port)
+	config["db_host"], config["db_port"] = quoteJSON(host), json.RawMessage(port)
 	for name, address := range map[string]string{"redis_cache": at.cache, "redis_queue": at.queue, "redis_socketio": at.queue} {
-		host, port, err := split(address)
+		host, port, err := splitAddress(address)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -128,13 +128,13 @@ func (at addresses) set(config map[string]json.RawMessage) error {
 		if at.password != "" {
 			login = "default:" + at.password + "@"
 		}
-		config[name] = quoted("redis://" + login + net.JoinHostPort(host, port))
+		config[name] = quoteJSON("redis://" + login + net.JoinHostPort(host, port))
 	}
 	config["socketio_port"] = json.RawMessage(strconv.Itoa(at.socketio))
 	return nil
 }
 
-func split(address string) (host, port string, err error) {
+func splitAddress(address string) (host, port string, err error) {
 	host, port, err = net.SplitHostPort(address)
 	if err != nil {
 		return "", "", err

@@ -97,27 +97,27 @@ func (b *bench) asSite(site string) (*sql.DB, databaseOf, error) {
 	return db, at, err
 }
 
-// ask gets one value.
-func ask[T any](db *sql.DB, query string, args ...any) (T, error) {
+// queryValue gets one value.
+func queryValue[T any](db *sql.DB, query string, args ...any) (T, error) {
 	var v T
 	err := db.QueryRowContext(context.Background(), query, args...).Scan(&v)
 	return v, err
 }
 
-func tell(db *sql.DB, statement string) error {
+func execStep(db *sql.DB, statement string) error {
 	step()
 	_, err := db.ExecContext(context.Background(), statement)
 	return err
 }
 
-// whole says whether a database has the tables that a finished site of Frappe has,
+// inspectTables says whether a database has the tables that a finished site of Frappe has,
 // and whether it has any.
-func whole(db *sql.DB, name string) (whole, any bool, err error) {
-	n, err := ask[int](db, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = ? AND table_name IN ('tabDefaultValue', 'tabUser', '__Auth')", name)
+func inspectTables(db *sql.DB, name string) (whole, any bool, err error) {
+	n, err := queryValue[int](db, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = ? AND table_name IN ('tabDefaultValue', 'tabUser', '__Auth')", name)
 	if err != nil {
 		return false, false, err
 	}
-	all, err := ask[int](db, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = ?", name)
+	all, err := queryValue[int](db, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = ?", name)
 	return n == 3, all > 0, err
 }
 
@@ -146,7 +146,7 @@ const anywhere = "%"
 
 func dropUser(db *sql.DB, name, host string) error {
 	text := func(s string) string { return "'" + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(s) + "'" }
-	return tell(db, "DROP USER IF EXISTS "+text(name)+"@"+text(host))
+	return execStep(db, "DROP USER IF EXISTS "+text(name)+"@"+text(host))
 }
 
 // dropDatabase drops a database of ours and its users, and says what of it was there.
@@ -154,7 +154,7 @@ func dropDatabase(db *sql.DB, name string) (there bool, users int, err error) {
 	if !database.MatchString(name) {
 		return false, 0, fmt.Errorf("%q is no database of a site's", name)
 	}
-	n, err := ask[int](db, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", name)
+	n, err := queryValue[int](db, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", name)
 	if err != nil {
 		return false, 0, err
 	}
@@ -172,7 +172,7 @@ func dropDatabase(db *sql.DB, name string) (there bool, users int, err error) {
 	if err := endSessions(db, name); err != nil {
 		return n > 0, users, err
 	}
-	return n > 0, users, tell(db, "DROP DATABASE IF EXISTS `"+name+"`")
+	return n > 0, users, execStep(db, "DROP DATABASE IF EXISTS `"+name+"`")
 }
 
 // unblock ends, until stop is called, idle transactions of a site's user whenever
@@ -189,7 +189,7 @@ func unblock(db *sql.DB, name string) (stop func()) {
 				return
 			case <-tick.C:
 			}
-			waiting, err := ask[int](db, "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'Waiting for table metadata lock' AND (db = ? OR info LIKE CONCAT('DROP DATABASE%', ?, '%'))", name, name)
+			waiting, err := queryValue[int](db, "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'Waiting for table metadata lock' AND (db = ? OR info LIKE CONCAT('DROP DATABASE%', ?, '%'))", name, name)
 			if err == nil && waiting > 0 {
 				_ = killAll(db, "SELECT p.id FROM information_schema.processlist p JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id WHERE p.user = ? AND p.command = 'Sleep'", name)
 			}
@@ -227,7 +227,7 @@ func killAll(db *sql.DB, query, name string) error {
 	const noSuchThread = 1094
 	var refused *mysql.MySQLError
 	for _, id := range ids {
-		if err := tell(db, fmt.Sprintf("KILL %d", id)); err != nil && (!errors.As(err, &refused) || refused.Number != noSuchThread) {
+		if err := execStep(db, fmt.Sprintf("KILL %d", id)); err != nil && (!errors.As(err, &refused) || refused.Number != noSuchThread) {
 			return err
 		}
 	}

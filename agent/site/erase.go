@@ -72,7 +72,7 @@ func (b *bench) eraseSite(site, name string) error {
 	if out.Archives, err = b.eraseArchives(site, name); err != nil {
 		return err
 	}
-	return b.says(out)
+	return b.printResult(out)
 }
 
 // mayErase refuses a directory that is not the site's that is meant.

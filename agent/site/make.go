@@ -29,7 +29,7 @@ func (b *bench) newSite(site, name string) error {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	complete, anything, err := whole(db, name)
+	complete, anything, err := inspectTables(db, name)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (b *bench) newSite(site, name string) error {
 		return fmt.Errorf("site %s already exists with another database", site)
 	case there != nil && there.Made && complete:
 		answer["made"] = false
-		return b.says(answer)
+		return b.printResult(answer)
 	case there != nil && there.Made && b.exists(site+"/"+ownerFile):
 		return fmt.Errorf("site %s belongs to a tenant, and its database is not whole", site)
 	case there == nil && anything:
@@ -65,13 +65,13 @@ func (b *bench) newSite(site, name string) error {
 	if err != nil {
 		return err
 	}
-	if complete, _, err = whole(db, name); err != nil || !complete {
+	if complete, _, err = inspectTables(db, name); err != nil || !complete {
 		return errors.Join(err, fmt.Errorf("bench new-site ended, and database %s lacks tables", name))
 	}
 	if err := b.writeState(site, state{DBName: name, Made: true}); err != nil {
 		return err
 	}
-	return b.says(answer)
+	return b.printResult(answer)
 }
 
 func taken(name, site string) error {
@@ -174,14 +174,14 @@ func (b *bench) promoteSite(from, to string) error {
 		}
 		step()
 	}
-	if err := b.change(to, Settings{"host_name": quoted("https://" + to)}); err != nil {
+	if err := b.change(to, Settings{"host_name": quoteJSON("https://" + to)}); err != nil {
 		return err
 	}
 	// It clears the cache of the website, too (frappe/commands/utils.py).
 	if err := b.command(nil, "--site", to, "clear-cache"); err != nil {
 		return err
 	}
-	return b.says(map[string]any{"site": to, "promoted_from": from})
+	return b.printResult(map[string]any{"site": to, "promoted_from": from})
 }
 
 // archive is where "bench drop-site" puts what it drops, below bench's directory: it

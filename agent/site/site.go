@@ -185,8 +185,8 @@ func (b *bench) close() {
 // step is called between any two things that a verb does. Tests end the process there.
 var step = func() {}
 
-// says prints what a verb came to.
-func (b *bench) says(v any) error {
+// printResult prints what a verb came to.
+func (b *bench) printResult(v any) error {
 	line, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ func (b *bench) listSites() error {
 	if err != nil {
 		return err
 	}
-	return b.says(names)
+	return b.printResult(names)
 }
 
 // names are the sites that are there, as Frappe tells them (frappe/utils/__init__.py,

@@ -79,8 +79,8 @@ func (b *bench) put(name string, content []byte, mode fs.FileMode) error {
 	return b.sites.Rename(draft, name)
 }
 
-// made is the state of a site that can be worked on.
-func (b *bench) made(site string) (*state, error) {
+// finishedSite is the state of a site that can be worked on.
+func (b *bench) finishedSite(site string) (*state, error) {
 	s, err := b.readState(site)
 	switch {
 	case errors.Is(err, errNotOurs):

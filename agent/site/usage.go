@@ -15,7 +15,7 @@ type used struct {
 }
 
 func (b *bench) usage(site string) error {
-	if _, err := b.made(site); err != nil {
+	if _, err := b.finishedSite(site); err != nil {
 		return err
 	}
 	var out used
@@ -24,18 +24,18 @@ func (b *bench) usage(site string) error {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	out.Database, err = ask[int64](db, "SELECT COALESCE(SUM(data_length + index_length), 0) FROM information_schema.tables WHERE table_schema = ?", at.Name)
+	out.Database, err = queryValue[int64](db, "SELECT COALESCE(SUM(data_length + index_length), 0) FROM information_schema.tables WHERE table_schema = ?", at.Name)
 	if err != nil {
 		return err
 	}
-	out.Users, err = ask[int](db, "SELECT COUNT(*) FROM tabUser WHERE enabled = 1 AND user_type = 'System User' AND name NOT IN ('Administrator', 'Guest')")
+	out.Users, err = queryValue[int](db, "SELECT COUNT(*) FROM tabUser WHERE enabled = 1 AND user_type = 'System User' AND name NOT IN ('Administrator', 'Guest')")
 	if err != nil {
 		return err
 	}
 	if out.Files, out.Backups, err = b.measure(site); err != nil {
 		return err
 	}
-	return b.says(out)
+	return b.printResult(out)
 }
 
 // measure walks a site's directory. Links are not followed, and a file of several

@@ -33,7 +33,7 @@ func (b *bench) addUser(site, email, name string) error {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	there, err := ask[int](db, "SELECT COUNT(*) FROM tabUser WHERE name = ?", email)
+	there, err := queryValue[int](db, "SELECT COUNT(*) FROM tabUser WHERE name = ?", email)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (b *bench) addUser(site, email, name string) error {
 			return err
 		}
 	}
-	if n, err := ask[int](db, "SELECT COUNT(*) FROM `tabHas Role` WHERE parenttype = 'User' AND parent = ? AND role = 'System Manager'", email); err != nil || n == 0 {
+	if n, err := queryValue[int](db, "SELECT COUNT(*) FROM `tabHas Role` WHERE parenttype = 'User' AND parent = ? AND role = 'System Manager'", email); err != nil || n == 0 {
 		return errors.Join(err, fmt.Errorf("user %s is there, and is no System Manager", email))
 	}
 	if password := b.secrets[wire.SecretUserPassword]; password != "" {
@@ -56,5 +56,5 @@ func (b *bench) addUser(site, email, name string) error {
 			return err
 		}
 	}
-	return b.says(map[string]any{"site": site, "user": email, "added": there == 0})
+	return b.printResult(map[string]any{"site": site, "user": email, "added": there == 0})
 }

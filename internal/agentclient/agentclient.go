@@ -150,7 +150,7 @@ func (r *refused) Error() string { return r.Code }
 // answer.
 func (c *Client) call(ctx context.Context, serverID, addr, path string, in wire.ExecRequest, read func(io.Reader) error) error {
 	fail := func(permanent bool, code, message string) error {
-		return &server.CommandError{Kind: string(in.Kind), Permanent: permanent, Code: code, Message: end(prego.Redact(message))}
+		return &server.CommandError{Kind: string(in.Kind), Permanent: permanent, Code: code, Message: lastOutput(prego.Redact(message))}
 	}
 	in.ServerID = serverID
 	if err := c.cfg.CheckAddr(addr); err != nil {
@@ -190,22 +190,22 @@ func (c *Client) call(ctx context.Context, serverID, addr, path string, in wire.
 	var no *refused
 	switch {
 	case errors.As(err, &no):
-		return fail(!again(no.Status), no.Code, no.message())
+		return fail(!isRetryable(no.Status), no.Code, no.message())
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("%s on %s: %w", in.Kind, serverID, ctx.Err())
-	case err != nil && mistrusted(err):
+	case err != nil && isCertificateError(err):
 		return fail(true, server.CommandMistrusted, "the host and the control plane do not accept each other's certificates")
 	case err != nil:
 		return fail(false, server.CommandUnreachable, err.Error())
 	case resp.StatusCode != http.StatusOK:
 		code, message := refusal(resp, answer)
-		return fail(!again(resp.StatusCode), code, message)
+		return fail(!isRetryable(resp.StatusCode), code, message)
 	}
 	return nil
 }
 
-// again tells the refusals that may not be given to the next request.
-func again(status int) bool {
+// isRetryable tells the refusals that may not be given to the next request.
+func isRetryable(status int) bool {
 	return status == http.StatusTooManyRequests || status >= 500
 }
 
@@ -225,16 +225,16 @@ func (r *refused) message() string {
 	return r.Detail
 }
 
-// mistrusted tells that one side refused the other's certificate: a host that is
+// isCertificateError tells that one side refused the other's certificate: a host that is
 // another, or one that we are nobody to. The latter says so after the handshake,
 // and the end of the connection may be noticed first: then it looks unreachable.
-func mistrusted(err error) bool {
+func isCertificateError(err error) bool {
 	var cert *tls.CertificateVerificationError
 	var op *net.OpError
 	return errors.As(err, &cert) || (errors.As(err, &op) && op.Op == "remote error")
 }
 
-// end is the last part of a text, valid still.
-func end(s string) string {
+// lastOutput is the last part of a text, valid still.
+func lastOutput(s string) string {
 	return strings.ToValidUTF8(s[max(0, len(s)-keptStderr):], "")
 }

@@ -22,7 +22,7 @@ const rounds = 5
 // the same spec and left alone, and replaces it when not. It does not start it.
 func (h *Host) Create(ctx context.Context, spec server.ContainerSpec) (adopted bool, err error) {
 	_, adopted, err = h.ensure(ctx, spec)
-	return adopted, sorted(spec.Name, err)
+	return adopted, classify(spec.Name, err)
 }
 
 func (h *Host) ensure(ctx context.Context, spec server.ContainerSpec) (id string, adopted bool, err error) {
@@ -36,7 +36,7 @@ func (h *Host) ensure(ctx context.Context, spec server.ContainerSpec) (id string
 	pulled := false
 	for round := range rounds {
 		if round > 0 {
-			if err := pause(ctx, time.Duration(round)*200*time.Millisecond); err != nil {
+			if err := sleep(ctx, time.Duration(round)*200*time.Millisecond); err != nil {
 				return "", false, err
 			}
 		}
@@ -76,7 +76,7 @@ func (h *Host) ensureNetwork(ctx context.Context, name string) error {
 	}
 	_, err := h.c.NetworkInspect(ctx, name, client.NetworkInspectOptions{})
 	if err == nil || !cerrdefs.IsNotFound(err) {
-		return wrap("network "+name, err)
+		return classifyError("network "+name, err)
 	}
 	// Two of one name can be made at once; the first is found by both from then on.
 	// What is published is bound to the host itself: "ip" in daemon.json is for the default
@@ -88,10 +88,10 @@ func (h *Host) ensureNetwork(ctx context.Context, name string) error {
 	if cerrdefs.IsConflict(err) {
 		return nil
 	}
-	return wrap("network "+name, err)
+	return classifyError("network "+name, err)
 }
 
-func wrap(what string, err error) error {
+func classifyError(what string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -101,7 +101,7 @@ func wrap(what string, err error) error {
 // Start starts a container; one that runs is left alone.
 func (h *Host) Start(ctx context.Context, name string) error {
 	_, err := h.c.ContainerStart(ctx, h.name(name), client.ContainerStartOptions{})
-	return sorted(name, wrap("start", err))
+	return classify(name, classifyError("start", err))
 }
 
 // Stop ends a container, by force when it takes longer than its own timeout. One
@@ -111,12 +111,12 @@ func (h *Host) Stop(ctx context.Context, name string) error {
 	if cerrdefs.IsNotFound(err) {
 		return nil
 	}
-	return sorted(name, wrap("stop", err))
+	return classify(name, classifyError("stop", err))
 }
 
 // Remove ends and removes a container. Its volumes stay.
 func (h *Host) Remove(ctx context.Context, name string) error {
-	return sorted(name, h.remove(ctx, h.name(name)))
+	return classify(name, h.remove(ctx, h.name(name)))
 }
 
 // remove lets the container end by itself first: a database that is killed has
@@ -143,7 +143,7 @@ func (h *Host) Inspect(ctx context.Context, name string) (server.ContainerInfo, 
 		return server.ContainerInfo{}, fmt.Errorf("container %s: %w", name, ErrNoContainer)
 	}
 	if err != nil {
-		return server.ContainerInfo{}, sorted(name, wrap("inspect", err))
+		return server.ContainerInfo{}, classify(name, classifyError("inspect", err))
 	}
 	return h.info(got.Container), nil
 }
@@ -171,7 +171,7 @@ func (h *Host) List(ctx context.Context) ([]server.ContainerInfo, error) {
 		All: true, Filters: client.Filters{}.Add("label", LabelServerID+"="+h.serverID),
 	})
 	if err != nil {
-		return nil, sorted("all", wrap("list", err))
+		return nil, classify("all", classifyError("list", err))
 	}
 	out := make([]server.ContainerInfo, 0, len(list.Items))
 	for _, item := range list.Items {
@@ -180,14 +180,14 @@ func (h *Host) List(ctx context.Context) ([]server.ContainerInfo, error) {
 			continue // removed meanwhile
 		}
 		if err != nil {
-			return nil, sorted("all", wrap("inspect", err))
+			return nil, classify("all", classifyError("inspect", err))
 		}
 		out = append(out, h.info(got.Container))
 	}
 	return out, nil
 }
 
-func pause(ctx context.Context, d time.Duration) error {
+func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

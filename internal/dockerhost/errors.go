@@ -31,7 +31,7 @@ var lasting = []string{
 	"not found", "manifest unknown", "pull access denied", "unauthorized", "denied:", "no basic auth credentials", "authentication required", "incorrect username or password", "no matching manifest", "invalid reference", "unsupported media type",
 }
 
-func says(err error, texts []string) bool {
+func containsAny(err error, texts []string) bool {
 	s := strings.ToLower(err.Error())
 	for _, t := range texts {
 		if strings.Contains(s, t) {
@@ -41,9 +41,9 @@ func says(err error, texts []string) bool {
 	return false
 }
 
-// sorted tells what repeating can't mend: a peer that is not the host, and what
+// classify tells what repeating can't mend: a peer that is not the host, and what
 // the engine itself says is wrong. An engine that can't be reached may come back.
-func sorted(what string, err error) error {
+func classify(what string, err error) error {
 	var done *server.ContainerError
 	if err == nil || errors.As(err, &done) {
 		return err
@@ -58,15 +58,15 @@ func sorted(what string, err error) error {
 		permanent.Message = "the host and the control plane do not accept each other's certificates"
 		return permanent
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.ErrUnexpectedEOF),
-		client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err), says(err, passing):
+		client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err), containsAny(err, passing):
 		return retry
 	case errors.As(err, &stream):
-		if says(err, lasting) {
+		if containsAny(err, lasting) {
 			return permanent
 		}
 		return retry
 	case errors.Is(err, errPull) && cerrdefs.IsInternal(err):
-		if says(err, lasting) {
+		if containsAny(err, lasting) {
 			return permanent
 		}
 		return retry // the engine's word for a registry that it can't reach

@@ -16,7 +16,7 @@ import (
 // Pull fetches an image. What fails while it is under way is told only in the
 // stream of the answer.
 func (h *Host) Pull(ctx context.Context, image string) error {
-	return sorted(image, h.pull(ctx, image))
+	return classify(image, h.pull(ctx, image))
 }
 
 func (h *Host) pull(ctx context.Context, image string) error {
@@ -42,7 +42,7 @@ func (h *Host) auth(ctx context.Context, image string) (string, error) {
 	}
 	user, password, ok, err := h.login(ctx, image)
 	if err != nil || !ok {
-		return "", wrap("registry", err)
+		return "", classifyError("registry", err)
 	}
 	b, err := json.Marshal(map[string]string{"username": user, "password": password, "serveraddress": server.RegistryOf(image)})
 	if err != nil {
@@ -57,12 +57,12 @@ func (h *Host) Resolve(ctx context.Context, image string) (digest string, err er
 	got, err := h.c.ImageInspect(ctx, image)
 	if cerrdefs.IsNotFound(err) {
 		if err := h.pull(ctx, image); err != nil {
-			return "", sorted(image, err)
+			return "", classify(image, err)
 		}
 		got, err = h.c.ImageInspect(ctx, image)
 	}
 	if err != nil {
-		return "", sorted(image, wrap("image", err))
+		return "", classify(image, classifyError("image", err))
 	}
 	for _, known := range got.RepoDigests {
 		if name, digest, ok := strings.Cut(known, "@"); ok && sameRepository(name, image) {

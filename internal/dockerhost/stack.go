@@ -34,7 +34,7 @@ func (h *Host) Up(ctx context.Context, specs []server.ContainerSpec) error {
 	for _, spec := range specs {
 		// Before: of two that make it at once there would be two of a name.
 		if err := h.ensureNetwork(ctx, spec.Network); err != nil {
-			return sorted(spec.Name, err)
+			return classify(spec.Name, err)
 		}
 	}
 	ran := make(map[string]bool)
@@ -46,7 +46,7 @@ func (h *Host) Up(ctx context.Context, specs []server.ContainerSpec) error {
 			work.Go(func() { did[i], errs[i] = h.up(ctx, spec, again) })
 		}
 		work.Wait()
-		if err := worst(wave, errs); err != nil {
+		if err := worstError(wave, errs); err != nil {
 			return err
 		}
 		for i, spec := range wave {
@@ -57,10 +57,10 @@ func (h *Host) Up(ctx context.Context, specs []server.ContainerSpec) error {
 	for _, spec := range specs {
 		got, err := h.c.ContainerInspect(ctx, h.name(spec.Name), client.ContainerInspectOptions{})
 		if err != nil {
-			return sorted(spec.Name, wrap("inspect", err))
+			return classify(spec.Name, classifyError("inspect", err))
 		}
 		s := got.Container.State
-		if spec.Once && done(s) {
+		if spec.Once && hasFinished(s) {
 			continue
 		}
 		if s == nil || !s.Running || s.Restarting {
@@ -70,11 +70,11 @@ func (h *Host) Up(ctx context.Context, specs []server.ContainerSpec) error {
 	return nil
 }
 
-// worst is the failure of containers that were started at once. One that passes comes
+// worstError is the failure of containers that were started at once. One that passes comes
 // before one that repeating can't mend: an engine that goes down ends them all.
-func worst(wave []server.ContainerSpec, errs []error) (out error) {
+func worstError(wave []server.ContainerSpec, errs []error) (out error) {
 	for i, err := range errs {
-		if err = sorted(wave[i].Name, err); err == nil {
+		if err = classify(wave[i].Name, err); err == nil {
 			continue
 		}
 		var lasts *server.ContainerError
@@ -108,8 +108,8 @@ func waves(specs []server.ContainerSpec) (out [][]server.ContainerSpec) {
 	return out
 }
 
-// done says that what runs to its end has.
-func done(s *container.State) bool {
+// hasFinished says that what runs to its end has.
+func hasFinished(s *container.State) bool {
 	return s != nil && s.Status == container.StateExited && s.ExitCode == 0 && !s.OOMKilled
 }
 
@@ -125,7 +125,7 @@ func (h *Host) up(ctx context.Context, spec server.ContainerSpec, again bool) (d
 			return false, fmt.Errorf("inspect: %w", err)
 		}
 		switch s := got.Container.State; {
-		case spec.Once && done(s) && !again:
+		case spec.Once && hasFinished(s) && !again:
 			return false, nil
 		case !spec.Once && again && s != nil && s.Running:
 			if _, err := h.c.ContainerStop(ctx, id, client.ContainerStopOptions{}); err != nil {
@@ -165,11 +165,11 @@ func (h *Host) await(ctx context.Context, id string, spec server.ContainerSpec) 
 		}
 		switch {
 		case restarts-base >= loops, s.Restarting && restarts >= loops:
-			return fail("it dies in a loop: started again %d times, last with status %d%s", restarts, s.ExitCode, oom(s))
-		case spec.Once && done(s):
+			return fail("it dies in a loop: started again %d times, last with status %d%s", restarts, s.ExitCode, outOfMemory(s))
+		case spec.Once && hasFinished(s):
 			return nil
 		case s.Status == container.StateExited, s.Status == container.StateDead:
-			return fail("it ended with status %d%s", s.ExitCode, oom(s))
+			return fail("it ended with status %d%s", s.ExitCode, outOfMemory(s))
 		case s.Restarting || !s.Running || s.Paused:
 			since, last = time.Time{}, "it is "+string(s.Status)
 		default:
@@ -188,13 +188,13 @@ func (h *Host) await(ctx context.Context, id string, spec server.ContainerSpec) 
 		if time.Now().After(deadline) {
 			return fail("it was not healthy within %s: %s", within, last)
 		}
-		if err := pause(ctx, look); err != nil {
+		if err := sleep(ctx, look); err != nil {
 			return err
 		}
 	}
 }
 
-func oom(s *container.State) string {
+func outOfMemory(s *container.State) string {
 	if s.OOMKilled {
 		return " (out of memory)"
 	}
@@ -238,7 +238,7 @@ func (h *Host) probe(ctx context.Context, id string, p server.ContainerProbe) (o
 	case cerrdefs.IsNotFound(err), cerrdefs.IsConflict(err), cerrdefs.IsInvalidArgument(err), cerrdefs.IsInternal(err):
 		return false, "its probe can't be run: " + prego.Redact(err.Error()), nil
 	}
-	return false, "", wrap("probe", err)
+	return false, "", classifyError("probe", err)
 }
 
 func (h *Host) runProbe(ctx context.Context, id string, p server.ContainerProbe) (code int, err error) {
@@ -254,7 +254,7 @@ func (h *Host) runProbe(ctx context.Context, id string, p server.ContainerProbe)
 		if err != nil || !got.Running {
 			return got.ExitCode, err
 		}
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
+		if err := sleep(ctx, 50*time.Millisecond); err != nil {
 			return 0, err
 		}
 	}
@@ -266,7 +266,7 @@ func (h *Host) Check(ctx context.Context, specs []server.ContainerSpec) ([]serve
 	for _, spec := range specs {
 		d, err := h.check(ctx, spec)
 		if err != nil {
-			return nil, sorted(spec.Name, err)
+			return nil, classify(spec.Name, err)
 		}
 		if d != nil {
 			out = append(out, *d)
@@ -312,11 +312,11 @@ func (h *Host) check(ctx context.Context, spec server.ContainerSpec) (*server.Co
 	switch s := c.State; {
 	case s == nil:
 		return nil, errors.New("inspect: the host tells no state")
-	case spec.Once && (done(s) || s.Running):
+	case spec.Once && (hasFinished(s) || s.Running):
 	case spec.Once:
-		return drift(server.DriftStopped, fmt.Sprintf("not done: it ended with status %d%s", s.ExitCode, oom(s)))
+		return drift(server.DriftStopped, fmt.Sprintf("not done: it ended with status %d%s", s.ExitCode, outOfMemory(s)))
 	case s.Restarting:
-		return drift(server.DriftLooping, fmt.Sprintf("started again %d times, last with status %d%s", c.RestartCount, s.ExitCode, oom(s)))
+		return drift(server.DriftLooping, fmt.Sprintf("started again %d times, last with status %d%s", c.RestartCount, s.ExitCode, outOfMemory(s)))
 	case !s.Running || s.Paused:
 		return drift(server.DriftStopped, string(s.Status))
 	case s.Health != nil && s.Health.Status == container.Unhealthy:

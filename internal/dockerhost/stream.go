@@ -41,7 +41,7 @@ func (h *Host) Logs(ctx context.Context, name string, o LogOptions, w io.Writer)
 		return fmt.Errorf("container %s: %w", name, ErrNoContainer)
 	}
 	if err != nil {
-		return sorted(name, wrap("logs", err))
+		return classify(name, classifyError("logs", err))
 	}
 	defer func() { _ = logs.Close() }()
 	// Both streams come through one connection, each piece with a header.
@@ -49,7 +49,7 @@ func (h *Host) Logs(ctx context.Context, name string, o LogOptions, w io.Writer)
 	if err == nil && ctx.Err() != nil { // a cancel can look like the end of the stream
 		err = ctx.Err()
 	}
-	return sorted(name, wrap("logs", err))
+	return classify(name, classifyError("logs", err))
 }
 
 // Stats takes one sample of what a container uses.
@@ -59,12 +59,12 @@ func (h *Host) Stats(ctx context.Context, name string) (server.ContainerStats, e
 		return server.ContainerStats{}, fmt.Errorf("container %s: %w", name, ErrNoContainer)
 	}
 	if err != nil {
-		return server.ContainerStats{}, sorted(name, wrap("stats", err))
+		return server.ContainerStats{}, classify(name, classifyError("stats", err))
 	}
 	defer func() { _ = got.Body.Close() }()
 	var s container.StatsResponse
 	if err := json.NewDecoder(io.LimitReader(got.Body, 1<<20)).Decode(&s); err != nil {
-		return server.ContainerStats{}, sorted(name, wrap("stats", err))
+		return server.ContainerStats{}, classify(name, classifyError("stats", err))
 	}
 	return server.ContainerStats{
 		At: s.Read, CPU: time.Duration(s.CPUStats.CPUUsage.TotalUsage), MemoryBytes: s.MemoryStats.Usage, MemoryLimit: s.MemoryStats.Limit, //nolint:gosec // nanoseconds

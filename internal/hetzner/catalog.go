@@ -60,7 +60,7 @@ func offeredType(t *hcloud.ServerType) server.OfferedType {
 	for _, l := range t.Locations {
 		at := server.OfferedAt{Location: l.Location.Name, Available: l.Available}
 		if d := l.Deprecation; d != nil {
-			at.DeprecatedAt, at.UnavailableAfter = moment(d.Announced), moment(d.UnavailableAfter)
+			at.DeprecatedAt, at.UnavailableAfter = timeOrNil(d.Announced), timeOrNil(d.UnavailableAfter)
 		}
 		for _, price := range t.Pricings {
 			if price.Location != nil && price.Location.Name == at.Location {
@@ -76,10 +76,10 @@ func offeredType(t *hcloud.ServerType) server.OfferedType {
 func offeredImage(i *hcloud.Image) server.OfferedImage {
 	out := server.OfferedImage{
 		ID: strconv.FormatInt(i.ID, 10), Name: i.Name, Kind: string(i.Type), Architecture: string(i.Architecture), DiskGB: float64(i.DiskSize),
-		DeprecatedAt: moment(i.Deprecated), //nolint:staticcheck // the specification has no other field; the library is ahead of it
+		DeprecatedAt: timeOrNil(i.Deprecated), //nolint:staticcheck // the specification has no other field; the library is ahead of it
 	}
 	if i.Deprecation != nil {
-		out.DeprecatedAt = moment(i.Deprecation.Announced)
+		out.DeprecatedAt = timeOrNil(i.Deprecation.Announced)
 	}
 	return out
 }
@@ -100,8 +100,8 @@ func priceList(out *server.ProviderCatalog, p hcloud.Pricing) {
 
 func priceOf(p hcloud.Price) server.Price { return server.Price{Net: p.Net, Gross: p.Gross} }
 
-// moment is nil for a time that was not given.
-func moment(t time.Time) *time.Time {
+// timeOrNil is nil for a time that was not given.
+func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}

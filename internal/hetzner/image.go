@@ -36,7 +36,7 @@ func (p *Provider) EnsureSnapshot(ctx context.Context, in server.SnapshotParams)
 	ctx = WithLane(ctx, LaneCreate)
 	labels := merge(in.Labels, ownerLabels(in.Environment))
 	labels[server.LabelImageID] = in.ImageID
-	image, err := existing(p, func() (*hcloud.Image, error) { return p.oldestSnapshot(ctx, in.ImageID) }, func() (*hcloud.Image, error) {
+	image, err := findOrCreate(p, func() (*hcloud.Image, error) { return p.oldestSnapshot(ctx, in.ImageID) }, func() (*hcloud.Image, error) {
 		id, err := parseID(in.ProviderServerID)
 		if err != nil {
 			return nil, err
@@ -57,7 +57,7 @@ func (p *Provider) EnsureSnapshot(ctx context.Context, in server.SnapshotParams)
 		if image.Status != hcloud.ImageStatusCreating {
 			return server.SnapshotHandle{}, &server.InfraError{Class: server.InfraRetry, Code: "image_" + string(image.Status), Message: fmt.Sprintf("snapshot %d is %s", image.ID, image.Status)}
 		}
-		if err := wait(ctx, p.poll); err != nil {
+		if err := sleep(ctx, p.poll); err != nil {
 			return server.SnapshotHandle{}, err
 		}
 		now, _, err := p.read.Image.GetByID(WithLane(ctx, LanePoll), image.ID)

@@ -16,7 +16,7 @@ import (
 func (p *Provider) EnsurePrimaryIP(ctx context.Context, in server.PrimaryIPParams) (id, address string, err error) {
 	labels := ownerLabels(in.Environment)
 	labels[server.LabelOrgID] = in.OrgID
-	ip, err := existing(p, func() (*hcloud.PrimaryIP, error) {
+	ip, err := findOrCreate(p, func() (*hcloud.PrimaryIP, error) {
 		ip, _, err := p.read.PrimaryIP.GetByName(ctx, in.Name)
 		return ip, err
 	}, func() (*hcloud.PrimaryIP, error) {

@@ -28,9 +28,9 @@ func checkOwner(kind, name string, labels map[string]string, environment string)
 	return &server.InfraError{Class: server.InfraForeign, Code: "uniqueness_error", Message: fmt.Sprintf("the %s name %s is taken by one that is not ours", kind, name)}
 }
 
-// existing runs find, then create when there is nothing, then find again when the
+// findOrCreate runs find, then create when there is nothing, then find again when the
 // create lost a race or its outcome is unknown.
-func existing[T any](p *Provider, find func() (*T, error), create func() (*T, error)) (*T, error) {
+func findOrCreate[T any](p *Provider, find func() (*T, error), create func() (*T, error)) (*T, error) {
 	v, err := find()
 	if err != nil || v != nil {
 		return v, p.classify(err)
@@ -60,7 +60,7 @@ func (p *Provider) EnsureFirewall(ctx context.Context, f server.FirewallParams) 
 	if err != nil {
 		return "", err
 	}
-	fw, err := existing(p, func() (*hcloud.Firewall, error) {
+	fw, err := findOrCreate(p, func() (*hcloud.Firewall, error) {
 		fw, _, err := p.read.Firewall.GetByName(ctx, f.Name)
 		return fw, err
 	}, func() (*hcloud.Firewall, error) {
@@ -133,7 +133,7 @@ func sameRules(a, b []hcloud.FirewallRule) bool {
 func (p *Provider) EnsurePlacementGroup(ctx context.Context, environment, name string, role prego.Role) (string, error) {
 	labels := ownerLabels(environment)
 	labels[server.LabelRole] = string(role)
-	g, err := existing(p, func() (*hcloud.PlacementGroup, error) {
+	g, err := findOrCreate(p, func() (*hcloud.PlacementGroup, error) {
 		g, _, err := p.read.PlacementGroup.GetByName(ctx, name)
 		return g, err
 	}, func() (*hcloud.PlacementGroup, error) {
@@ -158,7 +158,7 @@ func (p *Provider) EnsureVolume(ctx context.Context, v server.VolumeParams) (str
 		labels[server.LabelServerID] = v.ServerID
 	}
 	var made []int64
-	vol, err := existing(p, func() (*hcloud.Volume, error) {
+	vol, err := findOrCreate(p, func() (*hcloud.Volume, error) {
 		vol, _, err := p.read.Volume.GetByName(ctx, v.Name)
 		return vol, err
 	}, func() (*hcloud.Volume, error) {
@@ -196,7 +196,7 @@ func (p *Provider) awaitVolume(ctx context.Context, vol *hcloud.Volume) error {
 		if vol.Status != hcloud.VolumeStatusCreating {
 			return nil
 		}
-		if err := wait(ctx, p.poll); err != nil {
+		if err := sleep(ctx, p.poll); err != nil {
 			return err
 		}
 	}

@@ -43,7 +43,7 @@ func (p *Provider) CreateServer(ctx context.Context, params server.CreateParams)
 		if found == nil {
 			return server.Handle{}, ambiguous(err, nil)
 		}
-		h, adopt, err := judge(found, params)
+		h, adopt, err := adoptable(found, params)
 		if err != nil || adopt {
 			return h, err
 		}
@@ -56,9 +56,9 @@ func (p *Provider) CreateServer(ctx context.Context, params server.CreateParams)
 	}
 }
 
-// judge says what to do with a server that bears our name: adopt it, replace it
+// adoptable says what to do with a server that bears our name: adopt it, replace it
 // (no error, no adoption), or leave it alone.
-func judge(found *hcloud.Server, params server.CreateParams) (h server.Handle, adopt bool, err error) {
+func adoptable(found *hcloud.Server, params server.CreateParams) (h server.Handle, adopt bool, err error) {
 	h = handleOf(found, nil)
 	// Without an attempt it can't be told to be an older one, which would be deleted.
 	ours := found.Labels[server.LabelManagedBy] == server.ManagedByPrego && h.Attempt > 0 &&
@@ -212,7 +212,7 @@ func (p *Provider) AwaitRunning(ctx context.Context, h server.Handle, beat func(
 		if now.Status == string(hcloud.ServerStatusRunning) {
 			return now, nil
 		}
-		if err := wait(ctx, p.poll); err != nil {
+		if err := sleep(ctx, p.poll); err != nil {
 			return h, err
 		}
 	}
@@ -312,7 +312,7 @@ func (p *Provider) DestroyServer(ctx context.Context, providerServerID string) e
 			}
 			return err
 		}
-		if err := wait(ctx, p.poll); err != nil {
+		if err := sleep(ctx, p.poll); err != nil {
 			return err
 		}
 	}
@@ -329,7 +329,7 @@ func merge(a, b map[string]string) map[string]string {
 	return out
 }
 
-func wait(ctx context.Context, d time.Duration) error {
+func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

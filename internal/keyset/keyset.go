@@ -66,7 +66,7 @@ func Share(from, process, dir string, group int) error {
 			return fmt.Errorf("keys of %s: %w", process, err)
 		}
 	}
-	return tidy(dir, want, group)
+	return removeOthers(dir, want, group)
 }
 
 // files are a set's, by their names below the directory of the process.
@@ -120,7 +120,7 @@ func (s Set) files(from string) (map[string][]byte, error) {
 
 func write(name string, content []byte, group int) error {
 	if have, err := os.ReadFile(name); err == nil && bytes.Equal(have, content) {
-		return owned(name, group, 0o440)
+		return writeOwned(name, group, 0o440)
 	}
 	if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {
 		return err
@@ -132,13 +132,13 @@ func write(name string, content []byte, group int) error {
 	if err := os.WriteFile(next, content, 0o440); err != nil {
 		return err
 	}
-	if err := owned(next, group, 0o440); err != nil {
+	if err := writeOwned(next, group, 0o440); err != nil {
 		return err
 	}
 	return os.Rename(next, name)
 }
 
-func owned(name string, group int, mode fs.FileMode) error {
+func writeOwned(name string, group int, mode fs.FileMode) error {
 	if group >= 0 {
 		if err := os.Chown(name, -1, group); err != nil {
 			return err
@@ -147,8 +147,8 @@ func owned(name string, group int, mode fs.FileMode) error {
 	return os.Chmod(name, mode)
 }
 
-// tidy takes away what a process is not to have, and gives it the directories.
-func tidy(dir string, want map[string][]byte, group int) error {
+// removeOthers takes away what a process is not to have, and gives it the directories.
+func removeOthers(dir string, want map[string][]byte, group int) error {
 	var empty []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -156,7 +156,7 @@ func tidy(dir string, want map[string][]byte, group int) error {
 		}
 		if d.IsDir() {
 			empty = append(empty, path)
-			return owned(path, group, 0o750)
+			return writeOwned(path, group, 0o750)
 		}
 		name, err := filepath.Rel(dir, path)
 		if err != nil {

@@ -318,7 +318,7 @@ func (a *Authority) issue(p Purpose, pub crypto.PublicKey, name string, uri *url
 		notAfter = c.cert.NotAfter
 	}
 	t := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: name},
+		SerialNumber: newSerial(), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-backdate), NotAfter: notAfter, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{p.usage()},
 		DNSNames: dns, IPAddresses: ips,

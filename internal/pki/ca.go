@@ -64,7 +64,7 @@ const (
 // Init makes a CA for every purpose that has none in dir, for the servers of one
 // environment. What is there is left alone.
 func Init(dir, environment string) error {
-	return locked(dir, func() error {
+	return withLock(dir, func() error {
 		for _, p := range Purposes() {
 			issuer, err := os.ReadFile(file(dir, p, issuerFile))
 			if errors.Is(err, os.ErrNotExist) {
@@ -98,7 +98,7 @@ func Init(dir, environment string) error {
 
 // Add makes a new CA for a purpose and lets it be trusted.
 func Add(dir, environment string, p Purpose) error {
-	return locked(dir, func() error {
+	return withLock(dir, func() error {
 		bundle, err := os.ReadFile(file(dir, p, bundleFile))
 		if err != nil {
 			return fmt.Errorf("certificate authority: %w", err)
@@ -126,7 +126,7 @@ func Add(dir, environment string, p Purpose) error {
 
 // Activate lets the CA that was added issue.
 func Activate(dir string, p Purpose) error {
-	return locked(dir, func() error {
+	return withLock(dir, func() error {
 		next, err := os.ReadFile(file(dir, p, nextFile))
 		if err != nil {
 			return fmt.Errorf("no new CA for %s was added: %w", p, err)
@@ -151,7 +151,7 @@ func Activate(dir string, p Purpose) error {
 
 // Retire stops trusting every CA but the one that issues.
 func Retire(dir string, p Purpose) error {
-	return locked(dir, func() error {
+	return withLock(dir, func() error {
 		if _, err := os.Stat(file(dir, p, nextFile)); err == nil {
 			return fmt.Errorf("the new CA for %s does not issue yet: activate it first", p)
 		}
@@ -185,8 +185,8 @@ func caDir(dir string, p Purpose) string { return filepath.Join(dir, "ca", strin
 
 func file(dir string, p Purpose, name string) string { return filepath.Join(caDir(dir, p), name) }
 
-// locked keeps processes that change the CAs of one directory apart.
-func locked(dir string, f func() error) error {
+// withLock keeps processes that change the CAs of one directory apart.
+func withLock(dir string, f func() error) error {
 	for _, p := range Purposes() {
 		if err := os.MkdirAll(caDir(dir, p), 0o700); err != nil {
 			return fmt.Errorf("certificate authority: %w", err)
@@ -242,7 +242,7 @@ func newCA(p Purpose, environment string) ([]byte, error) {
 		return nil, err
 	}
 	t := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: "prego " + string(p) + " " + hex.EncodeToString(id[:4])},
+		SerialNumber: newSerial(), Subject: pkix.Name{CommonName: "prego " + string(p) + " " + hex.EncodeToString(id[:4])},
 		NotBefore: time.Now().Add(-backdate), NotAfter: time.Now().Add(caLife),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, ExtKeyUsage: []x509.ExtKeyUsage{p.usage()}, SubjectKeyId: id,
@@ -284,7 +284,7 @@ func KeySHA256(pub crypto.PublicKey) ([]byte, error) {
 	return sum[:], nil
 }
 
-func serial() *big.Int {
+func newSerial() *big.Int {
 	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		panic("pki: no randomness: " + err.Error())

@@ -94,7 +94,7 @@ func (c *Client) once(ctx context.Context, path string, body []byte, each func(s
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.http.Do(req)
 	if err != nil {
-		if mistrusted(err) {
+		if isCertificateError(err) {
 			return message{}, &server.CommandError{Code: server.CommandMistrusted, Permanent: true, Message: "the worker and the API do not accept each other's certificates"}
 		}
 		return message{}, &cutOff{err}
@@ -126,8 +126,8 @@ func (c *Client) once(ctx context.Context, path string, body []byte, each func(s
 	return message{}, &cutOff{errors.Join(errors.New("the answer ended early"), lines.Err())}
 }
 
-// mistrusted tells that one side refused the other's certificate.
-func mistrusted(err error) bool {
+// isCertificateError tells that one side refused the other's certificate.
+func isCertificateError(err error) bool {
 	var cert *tls.CertificateVerificationError
 	var op *net.OpError
 	return errors.As(err, &cert) || (errors.As(err, &op) && op.Op == "remote error")
@@ -158,7 +158,7 @@ func (c *Client) Run(ctx context.Context, addr string, cmd server.Command, timeo
 // ListContainers lists a host's containers.
 func (c *Client) ListContainers(ctx context.Context, serverID, addr string) ([]server.ContainerInfo, error) {
 	end, err := c.call(ctx, pathList, request{ServerID: serverID, Addr: addr}, nil, ignore)
-	return end.Containers, away(err)
+	return end.Containers, unreachable(err)
 }
 
 // ContainerLogs reads a container's log. It is begun again only while no line has come.
@@ -169,38 +169,38 @@ func (c *Client) ContainerLogs(ctx context.Context, serverID, addr string, role 
 		begun = true
 		return line(text)
 	})
-	return away(err)
+	return unreachable(err)
 }
 
 // RepairContainers makes a host's containers what they are declared to be; doing so twice
 // is doing it once.
 func (c *Client) RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]server.ContainerDrift, error) {
 	end, err := c.call(ctx, pathRepair, request{ServerID: serverID, Addr: addr, Role: role}, nil, ignore)
-	return end.Drift, away(err)
+	return end.Drift, unreachable(err)
 }
 
 // IssueImport renders what an existing server is enrolled with.
 func (c *Client) IssueImport(ctx context.Context, s server.Server) (string, error) {
 	end, err := c.call(ctx, pathImport, request{ServerID: s.ServerID, Server: &s}, nil, ignore)
-	return end.Bootstrap, away(err)
+	return end.Bootstrap, unreachable(err)
 }
 
 // Seal makes a secret unreadable, bound to what it belongs to.
 func (c *Client) Seal(ctx context.Context, belongsTo string, secret []byte) (sealed []byte, keyID string, err error) {
 	end, err := c.call(ctx, pathSeal, request{Box: box{BelongsTo: belongsTo, Secret: secret}}, nil, ignore)
-	return end.Box.Sealed, end.Box.KeyID, away(err)
+	return end.Box.Sealed, end.Box.KeyID, unreachable(err)
 }
 
 // Reseal seals under the current master key what an earlier one sealed.
 func (c *Client) Reseal(ctx context.Context, belongsTo, keyID string, sealed []byte) (sealedAnew []byte, newKeyID string, err error) {
 	end, err := c.call(ctx, pathReseal, request{Box: box{BelongsTo: belongsTo, KeyID: keyID, Sealed: sealed}}, nil, ignore)
-	return end.Box.Sealed, end.Box.KeyID, away(err)
+	return end.Box.Sealed, end.Box.KeyID, unreachable(err)
 }
 
 func ignore(string, string) error { return nil }
 
-// away is what callers are told when there is no worker.
-func away(err error) error {
+// unreachable is what callers are told when there is no worker.
+func unreachable(err error) error {
 	var cut *cutOff
 	if errors.As(err, &cut) {
 		return prego.Errorf(prego.CodeNotReady, "no worker answers, and only workers have the keys for this; try again")

@@ -167,7 +167,7 @@ func (s *Sim) pricing() schema.Pricing {
 	return p
 }
 
-func deref[T any](p *T) (v T) {
+func valueOf[T any](p *T) (v T) {
 	if p != nil {
 		v = *p
 	}

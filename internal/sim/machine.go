@@ -58,14 +58,14 @@ var (
 const restartStatus = 133
 
 func (s *Sim) newMachine(srv *server, plan hostFaults) *machineHost {
-	k, _ := index(srv.PublicNet.IPv4.IP)
+	k, _ := networkIndex(srv.PublicNet.IPv4.IP)
 	m := &machineHost{
 		sim: s, id: srv.ID, name: fmt.Sprintf("%s%d", s.net.prefix(), k), k: k, dir: s.hostDir(srv.ID), plan: plan, disk: s.cfg.MachineDiskGB,
 		log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)), phase: "booting", volumes: map[int64]string{}, plugged: map[int64]string{}, nics: map[int64]privateNIC{},
 	}
 	if srv.Image != nil {
 		// The root that a snapshot lay over is noted beside its copy.
-		name := srv.Image.OSFlavor + "-" + deref(srv.Image.OSVersion)
+		name := srv.Image.OSFlavor + "-" + valueOf(srv.Image.OSVersion)
 		if b, err := os.ReadFile(m.rootFile()); err == nil {
 			name = string(b)
 		} else if srv.Image.Name != nil {
@@ -411,7 +411,7 @@ var units = map[string]string{"agent": "prego-agent.service", "exec": "prego-age
 
 func (m *machineHost) unitProcesses(what string) []int {
 	// nspawn puts the machine's own groups in one of the name payload.
-	return members(filepath.Join(groupRoot, "systemd", m.name, "payload/system.slice", units[what]))
+	return processesIn(filepath.Join(groupRoot, "systemd", m.name, "payload/system.slice", units[what]))
 }
 
 func (m *machineHost) signal(what string, sig syscall.Signal) error {

@@ -91,8 +91,8 @@ func groupDirs(pattern string) []string {
 	return out
 }
 
-// members are the processes of a group, without those of the groups in it.
-func members(dir string) []int {
+// processesIn are the processes of a group, without those of the groups in it.
+func processesIn(dir string) []int {
 	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	var out []int
 	for _, f := range strings.Fields(string(b)) {
@@ -109,7 +109,7 @@ func killGroups(pattern string) error {
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		left := 0
 		for _, dir := range groupDirs(pattern) {
-			for _, pid := range members(dir) {
+			for _, pid := range processesIn(dir) {
 				left++
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
@@ -151,7 +151,7 @@ func initOf(name string) int {
 		if !strings.HasPrefix(dir, groupRoot+"/systemd/") {
 			continue
 		}
-		for _, pid := range members(dir) {
+		for _, pid := range processesIn(dir) {
 			if insideNumber(pid) == 1 {
 				return pid
 			}
@@ -210,14 +210,14 @@ const mntDetach = 2
 // a mount is not gone yet, is taken again: a second one would have a memory of its own, and
 // two file systems would write over each other.
 func attachLoop(file string) (string, error) {
-	devices, err := output("losetup", "--noheadings", "--output", "NAME", "--associated", file)
+	devices, err := runOutput("losetup", "--noheadings", "--output", "NAME", "--associated", file)
 	if err != nil {
 		return "", err
 	}
 	if device, _, _ := strings.Cut(strings.TrimSpace(devices), "\n"); device != "" {
 		return device, nil
 	}
-	return output("losetup", "--find", "--show", file)
+	return runOutput("losetup", "--find", "--show", file)
 }
 
 // detachLoopsBelow gives back the devices of a file, or of all files in a directory. A

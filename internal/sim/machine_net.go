@@ -55,7 +55,7 @@ func openNetwork(stateDir string) (*network, error) {
 		first, last = n, n
 	}
 	for n := first; n <= last; n++ {
-		w, err := claim(n)
+		w, err := claimNetwork(n)
 		if err != nil {
 			return nil, err
 		}
@@ -73,8 +73,8 @@ func openNetwork(stateDir string) (*network, error) {
 	return nil, fmt.Errorf("all %d networks for machines are in use", networks)
 }
 
-// claim locks a number; it returns nil when somebody else holds it.
-func claim(n int) (*network, error) {
+// claimNetwork locks a number; it returns nil when somebody else holds it.
+func claimNetwork(n int) (*network, error) {
 	w := &network{n: n}
 	if err := os.MkdirAll(w.dir(), 0o700); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func SweepMachines() error {
 		if err != nil {
 			continue
 		}
-		w, err := claim(n)
+		w, err := claimNetwork(n)
 		if err != nil || w == nil {
 			all = errors.Join(all, err)
 			continue
@@ -202,19 +202,19 @@ func (w *network) unplug(k int) {
 // mac is the hardware address of machine k, as the provider's look.
 func (w *network) mac(k int) string { return fmt.Sprintf("96:00:00:63:%02x:%02x", w.n, k) }
 
-// index is the inverse of host and mac: the machine's number on its network.
-func index(addr string) (int, error) {
+// networkIndex is the inverse of host and mac: the machine's number on its network.
+func networkIndex(addr string) (int, error) {
 	i := strings.LastIndexByte(addr, '.')
 	return strconv.Atoi(addr[i+1:])
 }
 
 // run runs a program of this machine to its end; what it says is its error.
 func run(name string, args ...string) error {
-	_, err := output(name, args...)
+	_, err := runOutput(name, args...)
 	return err
 }
 
-func output(name string, args ...string) (string, error) {
+func runOutput(name string, args ...string) (string, error) {
 	out, err := exec.CommandContext(context.Background(), name, args...).CombinedOutput() //nolint:gosec // fixed programs
 	if err != nil {
 		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))

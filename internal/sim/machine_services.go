@@ -137,7 +137,7 @@ func (s *Sim) metadataRoutes() http.Handler {
 }
 
 func (s *Sim) metadata(srv *server) string {
-	k, _ := index(srv.PublicNet.IPv4.IP)
+	k, _ := networkIndex(srv.PublicNet.IPv4.IP)
 	return asYAML(map[string]any{
 		"instance-id": srv.ID, "hostname": srv.Name, "local-ipv4": "", "public-ipv4": srv.PublicNet.IPv4.IP, "public-keys": []string{},
 		"region": srv.Location.NetworkZone, "availability-zone": srv.Location.Name + "-dc1",

@@ -66,7 +66,7 @@ func (s *Sim) createVolume(r *http.Request) (int, any, error) {
 	v := &schema.Volume{ID: s.st.id(), Name: req.Name, Status: "creating", Location: l, Size: req.Size, Format: req.Format, Labels: labels, Created: time.Now().UTC()}
 	v.LinuxDevice = fmt.Sprintf("/dev/disk/by-id/scsi-0HC_Volume_%d", v.ID)
 	if s.net != nil {
-		if err := makeDisk(s.volumeFile(v.ID), v.Size, deref(v.Format)); err != nil {
+		if err := makeDisk(s.volumeFile(v.ID), v.Size, valueOf(v.Format)); err != nil {
 			return 0, nil, err
 		}
 	}

@@ -45,9 +45,9 @@ func SelectVictims(nodes []Member, by Criterion, perRegion map[string]int64, cou
 	if !by.Valid() {
 		return nil, prego.Invalid("criteria", "must be OLDEST_FIRST, YOUNGEST_FIRST, OLDEST_PROFILE_FIRST or RANDOM")
 	}
-	sorted := order(nodes, by, seed)
+	sorted := orderMembers(nodes, by, seed)
 	if perRegion == nil {
-		return first(sorted, count, "the fleet")
+		return firstMembers(sorted, count, "the fleet")
 	}
 	groups := make(map[string][]Member)
 	for _, n := range sorted {
@@ -55,7 +55,7 @@ func SelectVictims(nodes []Member, by Criterion, perRegion map[string]int64, cou
 	}
 	out := []string{}
 	for _, name := range slices.Sorted(maps.Keys(perRegion)) {
-		ids, err := first(groups[name], perRegion[name], name)
+		ids, err := firstMembers(groups[name], perRegion[name], name)
 		if err != nil {
 			return nil, err
 		}
@@ -64,7 +64,7 @@ func SelectVictims(nodes []Member, by Criterion, perRegion map[string]int64, cou
 	return out, nil
 }
 
-func order(nodes []Member, by Criterion, seed uint64) []Member {
+func orderMembers(nodes []Member, by Criterion, seed uint64) []Member {
 	sorted := slices.Clone(nodes)
 	slices.SortFunc(sorted, func(a, b Member) int {
 		age, id := a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID)
@@ -85,7 +85,7 @@ func order(nodes []Member, by Criterion, seed uint64) []Member {
 	return sorted
 }
 
-func first(nodes []Member, n int64, where string) ([]string, error) {
+func firstMembers(nodes []Member, n int64, where string) ([]string, error) {
 	switch {
 	case n < 0:
 		return nil, prego.Invalid("count", "must not be negative")

@@ -46,11 +46,11 @@ func Grow(p Policy, current map[string]int64, usable []string, n int64) (map[str
 	share(lots, total(lots)+n)
 	plan := make(map[string]int64)
 	first := min(n, weighted)
-	take(lots, first, plan, func(l lot) step {
-		return step{level: l.whole - l.count, part: int64(l.part), most: when(l.weight > 0, room(l))}
+	takeLargest(lots, first, plan, func(l lot) step {
+		return step{level: l.whole - l.count, part: int64(l.part), most: countIf(l.weight > 0, room(l))}
 	})
-	take(lots, n-first, plan, func(l lot) step {
-		return step{level: l.whole - l.count, part: int64(l.part), most: when(l.weight == 0, room(l))}
+	takeLargest(lots, n-first, plan, func(l lot) step {
+		return step{level: l.whole - l.count, part: int64(l.part), most: countIf(l.weight == 0, room(l))}
 	})
 	return plan, nil
 }
@@ -87,13 +87,13 @@ func shrink(lots []lot, n int64, plan map[string]int64) {
 		over += above(l)
 	}
 	over = min(n, over)
-	take(lots, over, plan, func(l lot) step {
+	takeLargest(lots, over, plan, func(l lot) step {
 		return step{level: l.count - l.whole, part: -int64(l.part), most: above(l)}
 	})
 	for i := range lots {
 		lots[i].count -= plan[lots[i].name]
 	}
-	take(lots, n-over, plan, func(l lot) step {
+	takeLargest(lots, n-over, plan, func(l lot) step {
 		return step{level: l.count - l.whole, part: -int64(l.part), most: l.count}
 	})
 }
@@ -137,7 +137,7 @@ func total(lots []lot) (sum int64) {
 	return sum
 }
 
-func when(b bool, n int64) int64 {
+func countIf(b bool, n int64) int64 {
 	if b {
 		return n
 	}
@@ -149,7 +149,7 @@ func when(b bool, n int64) int64 {
 // shares are caps and so whole: remainders never have two denominators.
 func share(lots []lot, total int64) {
 	if left := fill(lots, total, func(l lot) int64 { return l.weight }); left > 0 {
-		fill(lots, left, func(l lot) int64 { return when(l.weight == 0, 1) })
+		fill(lots, left, func(l lot) int64 { return countIf(l.weight == 0, 1) })
 	}
 }
 
@@ -200,8 +200,8 @@ func fill(lots []lot, total int64, weight func(lot) int64) int64 {
 // with each further step, its remainder, and how many steps there are.
 type step struct{ level, part, most int64 }
 
-// take adds the n largest steps to the plan. There are as many.
-func take(lots []lot, n int64, plan map[string]int64, first func(lot) step) {
+// takeLargest adds the n largest steps to the plan. There are as many.
+func takeLargest(lots []lot, n int64, plan map[string]int64, first func(lot) step) {
 	if n == 0 {
 		return
 	}

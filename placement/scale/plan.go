@@ -55,8 +55,8 @@ func Plan(st server.FleetState, a server.FleetAction) (server.FleetPlan, error) 
 	if err != nil { // what was taken in is refused by now
 		return server.FleetPlan{Data: json.RawMessage("{}"), Reason: string(prego.CodeOf(err)), Message: err.Error()}, nil
 	}
-	p := &planner{st: st, kind: a.Action, seq: a.Seq, in: in, regions: current(st.Fleet)}
-	p.usable = usable(st.Usable, in.Regions)
+	p := &planner{st: st, kind: a.Action, seq: a.Seq, in: in, regions: currentCounts(st.Fleet)}
+	p.usable = usableRegions(st.Usable, in.Regions)
 	if a.Action == server.ClusterReplace {
 		return p.replace()
 	}
@@ -75,7 +75,7 @@ func Plan(st server.FleetState, a server.FleetAction) (server.FleetPlan, error) 
 	return p.plan()
 }
 
-func current(f server.Fleet) map[string]int64 {
+func currentCounts(f server.Fleet) map[string]int64 {
 	out := make(map[string]int64, len(f.Regions))
 	for r, n := range f.Regions {
 		out[string(r)] = n
@@ -83,8 +83,8 @@ func current(f server.Fleet) map[string]int64 {
 	return out
 }
 
-// usable are the regions of the provider that an action may use.
-func usable(all, only []prego.Region) []string {
+// usableRegions are the regions of the provider that an action may use.
+func usableRegions(all, only []prego.Region) []string {
 	out := []string{}
 	for _, r := range all {
 		if len(only) == 0 || slices.Contains(only, r) {
@@ -121,7 +121,7 @@ func (p *planner) bounds() {
 			p.refused(err)
 			return
 		}
-		p.data = changed(res)
+		p.data = resizeData(res)
 	case server.NodeCreate:
 		p.check(1)
 	case server.ClusterScaleOut:
@@ -136,8 +136,8 @@ func (p *planner) bounds() {
 	}
 }
 
-// changed is a resize as other policies read it.
-func changed(r region.ResizeResult) region.Data {
+// resizeData is a resize as other policies read it.
+func resizeData(r region.ResizeResult) region.Data {
 	d := region.Data{Status: region.StatusOK}
 	if r.Creation > 0 {
 		d.Creation = &region.Change{Count: &r.Creation}
@@ -218,7 +218,7 @@ func (p *planner) scaling(a server.Attachment, s ScalingSpec) {
 		res = region.ResizeResult{Desired: p.st.Fleet.Size} // already beyond its target: nothing to do
 	}
 	p.used = append(p.used, a.PolicyID)
-	p.data = changed(res)
+	p.data = resizeData(res)
 	p.idle = res.Creation == 0 && res.Deletion == 0
 }
 
@@ -317,7 +317,7 @@ func (p *planner) plan() (server.FleetPlan, error) {
 	}
 	if c := p.data.Creation; c != nil {
 		out.Desired += *c.Count
-		out.Steps = creates(c.Regions, 1, false)
+		out.Steps = createSteps(c.Regions, 1, false)
 	}
 	if c := p.data.Deletion; c != nil {
 		out.Desired -= *c.Count
@@ -332,7 +332,7 @@ func (p *planner) plan() (server.FleetPlan, error) {
 	return out, nil
 }
 
-func creates(regions map[string]int64, round int, replan bool) []server.FleetStep {
+func createSteps(regions map[string]int64, round int, replan bool) []server.FleetStep {
 	var out []server.FleetStep
 	for _, name := range sortedKeys(regions) {
 		for range regions[name] {
@@ -355,7 +355,7 @@ func (p *planner) victims() ([]string, error) {
 	left := *p.data.Deletion.Count
 	perRegion := maps.Clone(p.data.Deletion.Regions)
 	var out []string
-	for _, class := range classes(p.st.Members) {
+	for _, class := range deletionClasses(p.st.Members) {
 		want, count := map[string]int64(nil), min(left, int64(len(class)))
 		if perRegion != nil {
 			want, count = map[string]int64{}, 0
@@ -385,7 +385,7 @@ func (p *planner) victims() ([]string, error) {
 	return out, nil
 }
 
-func classes(members []server.FleetMember) [][]region.Member {
+func deletionClasses(members []server.FleetMember) [][]region.Member {
 	out := make([][]region.Member, 3)
 	for _, m := range members {
 		class := 2
@@ -494,16 +494,16 @@ func Replan(st server.FleetState, a server.FleetAction) (out server.FleetReplan,
 		return out, err
 	}
 	left := []string{}
-	for _, name := range usable(st.Usable, in.Regions) {
+	for _, name := range usableRegions(st.Usable, in.Regions) {
 		if !lost[prego.Region(name)] {
 			left = append(left, name)
 		}
 	}
-	regions, err := region.Grow(*policy, current(st.Fleet), left, missing)
+	regions, err := region.Grow(*policy, currentCounts(st.Fleet), left, missing)
 	if err != nil {
 		return out, nil //nolint:nilerr // what is missing stays missing: the action says so
 	}
-	out.More = creates(regions, round+1, true)
+	out.More = createSteps(regions, round+1, true)
 	kept.Creation.Regions = map[string]int64{}
 	for _, s := range slices.Concat(a.Steps, out.More) {
 		if s.Op == server.StepOpCreate && s.State != server.FleetStepFailed {

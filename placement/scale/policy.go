@@ -246,7 +246,7 @@ func decode(raw json.RawMessage, into any, at string) error {
 	if !bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) {
 		return prego.Invalid(at, "must be an object")
 	}
-	if name := misspelt(raw); name != "" { // a decoder would take it for the field
+	if name := unknownField(raw); name != "" { // a decoder would take it for the field
 		return &prego.Error{Code: prego.CodeUnknownField, Field: at + "." + name, Message: "is not known: names are in lower case"}
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -268,8 +268,8 @@ func decode(raw json.RawMessage, into any, at string) error {
 	return prego.Invalid(at, "must be an object")
 }
 
-// misspelt is a name in a document that is not in lower case, "" for none.
-func misspelt(raw json.RawMessage) string {
+// unknownField is a name in a document that is not in lower case, "" for none.
+func unknownField(raw json.RawMessage) string {
 	var v any
 	if json.Unmarshal(raw, &v) != nil {
 		return ""
