@@ -11,6 +11,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -20,7 +21,7 @@ import (
 // three regions, and prints each step as it happens. Then process groups run, and
 // some are refused. standIn is the image that hosts with real engines have, "" where
 // engines are simulated and have all.
-func demo(ctx context.Context, out io.Writer, c *apiClient, standIn string) error {
+func demo(ctx context.Context, out io.Writer, c *cli.Client, standIn string) error {
 	suffix := time.Now().UTC().Format("150405")
 	lines := &lockedWriter{w: out}
 	if _, err := demoServers(ctx, out, lines, c, []server.CreateRequest{
@@ -49,7 +50,7 @@ func demo(ctx context.Context, out io.Writer, c *apiClient, standIn string) erro
 }
 
 // demoServers provisions servers at once, and returns them when all are active.
-func demoServers(ctx context.Context, out, lines io.Writer, c *apiClient, requests []server.CreateRequest) ([]api.Server, error) {
+func demoServers(ctx context.Context, out, lines io.Writer, c *cli.Client, requests []server.CreateRequest) ([]api.Server, error) {
 	fmt.Fprintln(out, "\nOne server of each role, requested over HTTP:")
 	var wg sync.WaitGroup
 	errs := make([]error, len(requests))
@@ -57,15 +58,15 @@ func demoServers(ctx context.Context, out, lines io.Writer, c *apiClient, reques
 	for i, r := range requests {
 		r.InfraProvider = prego.ProviderHetzner
 		var a api.Accepted
-		if err := c.do(ctx, http.MethodPost, "/internal/servers/create", nil, r, &a); err != nil {
+		if err := c.Do(ctx, http.MethodPost, "/internal/servers/create", nil, r, &a); err != nil {
 			return nil, err
 		}
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			s, err := c.watch(ctx, lines, r.ServerID, func(s api.Server) bool { return rests(s.Status) })
+			s, err := cli.WatchServer("").Follow(ctx, c, "/v1/servers/"+r.ServerID, lines)
 			if err == nil && server.Status(s.Status) != server.Active {
-				err = fmt.Errorf("server %s is %s%s", s.ServerId, s.Status, reasonOf(s))
+				err = cli.ServerFailure(s)
 			}
 			servers[i], errs[i] = s, err
 		}()
@@ -84,10 +85,10 @@ func demoServers(ctx context.Context, out, lines io.Writer, c *apiClient, reques
 // demoTenants brings a tenant of each plan to life and prints why each is where it
 // is: the trial shares a server, the starter claims a warm one, the others have one
 // of their own built.
-func demoTenants(ctx context.Context, out, lines io.Writer, c *apiClient, suffix string) error {
+func demoTenants(ctx context.Context, out, lines io.Writer, c *cli.Client, suffix string) error {
 	fmt.Fprintln(out, "\nA tenant of each plan. First a warm server, to be claimed at once:")
 	for _, org := range []string{"acme", "corp"} {
-		if err := c.do(ctx, http.MethodPut, "/v1/orgs/"+org, nil, map[string]string{"tier": string(prego.TierEnterprise)}, nil); err != nil {
+		if err := c.Do(ctx, http.MethodPut, "/v1/orgs/"+org, nil, map[string]string{"tier": string(prego.TierEnterprise)}, nil); err != nil {
 			return err
 		}
 	}
@@ -106,15 +107,15 @@ func demoTenants(ctx context.Context, out, lines io.Writer, c *apiClient, suffix
 	for i, r := range requests {
 		r.Region = prego.RegionEU
 		var a api.TenantAccepted
-		if err := c.do(ctx, http.MethodPost, "/v1/tenants", nil, r, &a); err != nil {
+		if err := c.Do(ctx, http.MethodPost, "/v1/tenants", nil, r, &a); err != nil {
 			return err
 		}
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			t, err := c.watchTenant(ctx, lines, a.TenantId, 0)
+			t, err := cli.WatchTenant(nil).Follow(ctx, c, "/v1/tenants/"+a.TenantId, lines)
 			if err == nil && tenant.State(t.State) != tenant.Active {
-				err = fmt.Errorf("tenant %s is %s: %s", r.Slug, t.State, whyTenant(t))
+				err = cli.TenantFailure(t)
 			}
 			tenants[i], errs[i] = t, err
 		}()
@@ -127,7 +128,7 @@ func demoTenants(ctx context.Context, out, lines io.Writer, c *apiClient, suffix
 	for _, t := range tenants {
 		fmt.Fprintf(out, "  %-11s https://%s on %s after %.1f s\n", t.Plan, deref(t.Site), t.Allocation.AppServerId, t.ActiveAt.Sub(t.CreatedAt).Seconds())
 		if t.Decision != nil {
-			for _, row := range decisionRows(*t.Decision) {
+			for _, row := range cli.Decided(*t.Decision) {
 				fmt.Fprintf(out, "    %-12s %s\n", row[0], row[1])
 			}
 		}
@@ -138,14 +139,14 @@ func demoTenants(ctx context.Context, out, lines io.Writer, c *apiClient, suffix
 
 // warmServer asks for a warm server for starters in eu and waits until the next
 // tenant could claim it.
-func warmServer(ctx context.Context, lines io.Writer, c *apiClient) error {
+func warmServer(ctx context.Context, lines io.Writer, c *cli.Client) error {
 	began := time.Now()
-	if err := c.do(ctx, http.MethodPut, "/v1/warm-pools/eu/starter", nil, map[string]int{"target": 1}, nil); err != nil {
+	if err := c.Do(ctx, http.MethodPut, "/v1/warm-pools/eu/starter", nil, map[string]int{"target": 1}, nil); err != nil {
 		return err
 	}
 	for {
 		var pools api.WarmPoolList
-		if err := c.do(ctx, http.MethodGet, "/v1/warm-pools", nil, nil, &pools); err != nil {
+		if err := c.Do(ctx, http.MethodGet, "/v1/warm-pools", nil, nil, &pools); err != nil {
 			return err
 		}
 		for _, p := range pools.WarmPools {
@@ -172,4 +173,11 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.w.Write(p)
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
 }

@@ -8,16 +8,19 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/server"
 )
 
 // demoFleet has a fleet over three regions brought to four servers: by weight as many
 // in us as in eu, but for the cap. A second start meets the fleet as the first one
 // left it, takes its servers down, and begins again.
-func demoFleet(ctx context.Context, out io.Writer, c *apiClient) error {
+func demoFleet(ctx context.Context, out io.Writer, c *cli.Client) error {
 	const fleet, spread, size = "demo-pool", "demo-spread", 4
 	fmt.Fprintln(out, "\nA fleet over three regions: eu=50, us=50 with at most 1, sg=25. The plan of making 4 servers:")
 	none := int64(server.NoMaxSize)
@@ -30,7 +33,7 @@ func demoFleet(ctx context.Context, out io.Writer, c *apiClient) error {
 		{http.MethodPost, "/v1/policies", api.CreatePolicy{PolicyId: spread, Type: api.PolicyType(server.PolicyRegionPlacement), Spec: spec}},
 		{http.MethodPut, fleetPath(fleet, "policies", spread), api.AttachPolicy{}},
 	} {
-		if err := c.do(ctx, r.method, r.path, nil, r.in, nil); err != nil {
+		if err := c.Do(ctx, r.method, r.path, nil, r.in, nil); err != nil {
 			return err
 		}
 	}
@@ -38,45 +41,52 @@ func demoFleet(ctx context.Context, out io.Writer, c *apiClient) error {
 		return map[string]any{"action": server.ClusterResize, "inputs": map[string]any{"adjustment_type": "EXACT_CAPACITY", "number": n}}
 	}
 	var f api.ServerFleet
-	if err := c.do(ctx, http.MethodGet, fleetPath(fleet), nil, nil, &f); err != nil {
+	if err := c.Do(ctx, http.MethodGet, fleetPath(fleet), nil, nil, &f); err != nil {
 		return err
 	}
 	if f.Size > 0 {
 		fmt.Fprintf(out, "  of an earlier start there are %d; they go first\n", f.Size)
-		if err := c.act(ctx, io.Discard, fleet, body(0)); err != nil {
+		if err := act(ctx, c, io.Discard, fleet, body(0)); err != nil {
 			return err
 		}
 	}
 	var plan api.FleetActionPlan
-	if err := c.do(ctx, http.MethodPost, fleetPath(fleet, "actions"), url.Values{"dry_run": {"true"}}, body(size), &plan); err != nil {
+	if err := c.Do(ctx, http.MethodPost, fleetPath(fleet, "actions"), url.Values{"dry_run": {"true"}}, body(size), &plan); err != nil {
 		return err
 	}
 	if plan.Reason != nil {
 		return errors.New(deref(plan.Message))
 	}
-	if err := printPlan(out, plan); err != nil {
+	if err := cli.PrintPlan(out, plan); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "\nThe action:")
-	if err := c.act(ctx, out, fleet, body(size)); err != nil {
+	if err := act(ctx, c, out, fleet, body(size)); err != nil {
 		return err
 	}
-	if err := c.do(ctx, http.MethodGet, fleetPath(fleet), nil, nil, &f); err != nil {
+	if err := c.Do(ctx, http.MethodGet, fleetPath(fleet), nil, nil, &f); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "fleet %s has %d servers: %s\n", fleet, f.Size, perRegion(f.Regions))
+	fmt.Fprintf(out, "fleet %s has %d servers: %v\n", fleet, f.Size, f.Regions)
 	return nil
 }
 
 // act has an action carried out and shows its steps.
-func (c *apiClient) act(ctx context.Context, out io.Writer, fleet string, body any) error {
+func act(ctx context.Context, c *cli.Client, out io.Writer, fleet string, body any) error {
 	var a api.FleetActionAccepted
-	if err := c.do(ctx, http.MethodPost, fleetPath(fleet, "actions"), nil, body, &a); err != nil {
+	if err := c.Do(ctx, http.MethodPost, fleetPath(fleet, "actions"), nil, body, &a); err != nil {
 		return err
 	}
-	act, err := c.watchAction(ctx, out, fleet, a.Seq, watchPatience)
-	if err == nil && server.FleetActionStatus(act.Status) != server.ActionSucceeded {
-		err = fmt.Errorf("action %d of fleet %s is %s%s", a.Seq, fleet, act.Status, whyAction(act))
-	}
-	return err
+	return ended(ctx, c, out, fleet, a.Seq)
 }
+
+// ended waits until an action of a fleet succeeded.
+func ended(ctx context.Context, c *cli.Client, out io.Writer, fleet string, action int) error {
+	done, err := cli.WatchAction().Follow(ctx, c, fleetPath(fleet, "actions", strconv.Itoa(action)), out)
+	if err != nil {
+		return err
+	}
+	return cli.ActionFailure(done)
+}
+
+func fleetPath(more ...string) string { return "/v1/fleets/" + strings.Join(more, "/") }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/server"
 )
@@ -16,7 +17,7 @@ import (
 // demoMachines provisions one server of each role, on both Debians, and shows from their
 // consoles that they booted. It makes no more of them, since each is a whole system on
 // this machine.
-func demoMachines(ctx context.Context, out io.Writer, c *apiClient, cloud string) error {
+func demoMachines(ctx context.Context, out io.Writer, c *cli.Client, cloud string) error {
 	suffix := time.Now().UTC().Format("150405")
 	servers, err := demoServers(ctx, out, &lockedWriter{w: out}, c, []server.CreateRequest{
 		{ServerID: "app-" + suffix, Role: prego.RoleApp, Region: prego.RegionEU, Spec: server.Spec{Image: "debian-13"}},
@@ -26,9 +27,9 @@ func demoMachines(ctx context.Context, out io.Writer, c *apiClient, cloud string
 	if err != nil {
 		return err
 	}
-	at := &apiClient{base: cloud, http: c.http}
+	at := cli.NewClient(cloud, "")
 	var hosts struct{ Hosts []sim.HostInfo }
-	if err := at.do(ctx, http.MethodGet, "/_sim/hosts", nil, nil, &hosts); err != nil {
+	if err := at.Do(ctx, http.MethodGet, "/_sim/hosts", nil, nil, &hosts); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "\nThe machines, and what they wrote to their consoles at last:")
@@ -38,7 +39,7 @@ func demoMachines(ctx context.Context, out io.Writer, c *apiClient, cloud string
 				continue
 			}
 			url := fmt.Sprintf("%s/_sim/hosts/%d/console", cloud, h.ID)
-			text, err := at.text(ctx, url)
+			text, err := page(ctx, url)
 			if err != nil {
 				return err
 			}
@@ -52,13 +53,13 @@ func demoMachines(ctx context.Context, out io.Writer, c *apiClient, cloud string
 	return nil
 }
 
-// text is what a URL answers.
-func (c *apiClient) text(ctx context.Context, url string) (string, error) {
+// page is what a URL answers.
+func page(ctx context.Context, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
 	}
-	resp, err := c.http.Do(req)
+	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return "", err
 	}

@@ -7,12 +7,11 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/workload"
 )
@@ -22,7 +21,7 @@ const demoOffer = 1 << 30
 
 // demoWork is what the demo runs on servers that offer room, and what it is refused.
 type demoWork struct {
-	c       *apiClient
+	c       *cli.Client
 	out     io.Writer
 	suffix  string
 	fleet   string
@@ -37,11 +36,11 @@ func (d *demoWork) begin(ctx context.Context) (action int, err error) {
 		FleetID: d.fleet, Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
 		Spec: server.Spec{Tags: []string{d.fleet}}, WorkloadMemory: demoOffer, WorkloadCPUs: 2,
 	}
-	if err := d.c.do(ctx, http.MethodPost, "/v1/fleets", nil, in, nil); err != nil {
+	if err := d.c.Do(ctx, http.MethodPost, "/v1/fleets", nil, in, nil); err != nil {
 		return 0, err
 	}
 	var a api.FleetActionAccepted
-	err = d.c.do(ctx, http.MethodPost, fleetPath(d.fleet, "actions"), nil, map[string]any{"action": server.ClusterScaleOut, "inputs": map[string]any{"count": 1}}, &a)
+	err = d.c.Do(ctx, http.MethodPost, fleetPath(d.fleet, "actions"), nil, map[string]any{"action": server.ClusterScaleOut, "inputs": map[string]any{"count": 1}}, &a)
 	return a.Seq, err
 }
 
@@ -49,11 +48,7 @@ func (d *demoWork) begin(ctx context.Context) (action int, err error) {
 // before and after it was accepted, and for more than the servers have.
 func (d *demoWork) show(ctx context.Context, action int) error {
 	fmt.Fprintf(d.out, "\nProcess groups on fleet %s: one server, which offers 1 GiB and 2 CPUs to them\n", d.fleet)
-	act, err := d.c.watchAction(ctx, io.Discard, d.fleet, action, watchPatience)
-	if err == nil && server.FleetActionStatus(act.Status) != server.ActionSucceeded {
-		err = fmt.Errorf("action %d of fleet %s is %s%s", action, d.fleet, act.Status, whyAction(act))
-	}
-	if err != nil {
+	if err := ended(ctx, d.c, io.Discard, d.fleet, action); err != nil {
 		return err
 	}
 	small, err := d.env(ctx, "small-"+d.suffix, prego.TierFree, prego.RegionEU)
@@ -68,7 +63,7 @@ func (d *demoWork) show(ctx context.Context, action int) error {
 		return err
 	}
 	var placed api.InstancePage
-	if err := d.c.do(ctx, http.MethodGet, groupPath(web.GroupId)+"/instances", nil, nil, &placed); err != nil {
+	if err := d.c.Do(ctx, http.MethodGet, "/v1/groups/"+web.GroupId+"/instances", nil, nil, &placed); err != nil {
 		return err
 	}
 	for _, i := range placed.Instances {
@@ -87,12 +82,12 @@ func (d *demoWork) show(ctx context.Context, action int) error {
 func (d *demoWork) refusedByRequest(ctx context.Context, env api.Env) error {
 	fmt.Fprintf(d.out, "\nRefused by the org's quota when it is asked for: 6 instances more for %s, of tier free\n", env.OrgId)
 	_, err := d.group(ctx, env, "many", 6, 64<<20)
-	var r *refusal
+	var r *cli.Refusal
 	if !errors.As(err, &r) || r.Code != string(prego.CodeQuotaExceeded) || r.Dimension == nil || r.Limit == nil || r.CurrentUsage == nil || r.RequestedDelta == nil {
 		return fmt.Errorf("6 instances more for %s should have been refused with %s: %w", env.OrgId, prego.CodeQuotaExceeded, orAccepted(err))
 	}
-	return d.rows([2]string{fmt.Sprintf("%d %s", r.Status, r.Code), *r.Dimension}, [2]string{"limit", number(*r.Limit)},
-		[2]string{"current_usage", number(*r.CurrentUsage)}, [2]string{"requested_delta", number(*r.RequestedDelta)}, [2]string{"why", text(r.Detail)})
+	return d.rows([2]string{fmt.Sprintf("%d %s", r.Status, r.Code), *r.Dimension}, [2]string{"limit", fmt.Sprint(*r.Limit)},
+		[2]string{"current_usage", fmt.Sprint(*r.CurrentUsage)}, [2]string{"requested_delta", fmt.Sprint(*r.RequestedDelta)}, [2]string{"why", deref(r.Detail)})
 }
 
 // refusedByScheduler lets a group wait for room, lowers its org's limit, and makes room.
@@ -106,21 +101,21 @@ func (d *demoWork) refusedByScheduler(ctx context.Context, env api.Env) error {
 		return err
 	}
 	before := deref(later.StatusReason)
-	if err := d.c.do(ctx, http.MethodPut, quotaPath(env.OrgId, "max_instances"), nil, api.SetQuota{Limit: 2, Reason: "shown by the demo"}, nil); err != nil {
+	if err := d.c.Do(ctx, http.MethodPut, "/v1/orgs/"+env.OrgId+"/quotas/max_instances", nil, api.SetQuota{Limit: 2, Reason: "shown by the demo"}, nil); err != nil {
 		return err
 	}
 	room := int64(4 * demoOffer)
-	if err := d.c.do(ctx, http.MethodPatch, fleetPath(d.fleet), nil, server.UpdateFleetRequest{WorkloadMemory: &room}, nil); err != nil {
+	if err := d.c.Do(ctx, http.MethodPatch, fleetPath(d.fleet), nil, server.UpdateFleetRequest{WorkloadMemory: &room}, nil); err != nil {
 		return err
 	}
 	// The same number again takes nothing, and has the group looked at now.
-	if err := d.c.do(ctx, http.MethodPost, groupPath(later.GroupId)+"/scale", nil, api.ScaleGroup{Replicas: 1}, nil); err != nil {
+	if err := d.c.Do(ctx, http.MethodPost, "/v1/groups/"+later.GroupId+"/scale", nil, api.ScaleGroup{Replicas: 1}, nil); err != nil {
 		return err
 	}
 	if later, err = d.unschedulable(ctx, later.GroupId, "org_quota_exceeded:max_instances"); err != nil {
 		return err
 	}
-	return d.rows([2]string{"at first", before}, [2]string{"now", deref(later.StatusReason)}, [2]string{"why", text(later.StatusMessage)})
+	return d.rows([2]string{"at first", before}, [2]string{"now", deref(later.StatusReason)}, [2]string{"why", deref(later.StatusMessage)})
 }
 
 // refusedByCapacity asks within the quota for what no server has, and where there is none.
@@ -151,33 +146,33 @@ func (d *demoWork) refusedByCapacity(ctx context.Context) error {
 		if g, err = d.unschedulable(ctx, g.GroupId, ask.reason); err != nil {
 			return err
 		}
-		rows = append(rows, [2]string{fmt.Sprintf("%s, %s in %s", ask.name, sized(ask.memory), ask.env.Region), deref(g.StatusReason)}, [2]string{"why", text(g.StatusMessage)})
+		rows = append(rows, [2]string{fmt.Sprintf("%s, %s in %s", ask.name, cli.Bytes(ask.memory), ask.env.Region), deref(g.StatusReason)}, [2]string{"why", deref(g.StatusMessage)})
 	}
 	return d.rows(rows...)
 }
 
 func (d *demoWork) rows(rows ...[2]string) error {
-	w := tabwriter.NewWriter(d.out, 2, 4, 2, ' ', 0)
-	for _, r := range rows {
-		fmt.Fprintf(w, "  %s\t%s\n", r[0], r[1])
+	for i := range rows {
+		rows[i][0] = "  " + rows[i][0]
 	}
-	return w.Flush()
+	cli.Pairs(d.out, rows...)
+	return nil
 }
 
 // env is an env of a new app of a new org.
 func (d *demoWork) env(ctx context.Context, org string, tier prego.Tier, region prego.Region) (e api.Env, err error) {
-	if err := d.c.do(ctx, http.MethodPut, "/v1/orgs/"+url.PathEscape(org), nil, map[string]string{"tier": string(tier)}, nil); err != nil {
+	if err := d.c.Do(ctx, http.MethodPut, "/v1/orgs/"+url.PathEscape(org), nil, map[string]string{"tier": string(tier)}, nil); err != nil {
 		return e, err
 	}
 	var app api.App
-	if err := d.c.do(ctx, http.MethodPost, "/v1/apps", nil, api.CreateApp{OrgId: org, Name: "shop"}, &app); err != nil {
+	if err := d.c.Do(ctx, http.MethodPost, "/v1/apps", nil, api.CreateApp{OrgId: org, Name: "shop"}, &app); err != nil {
 		return e, err
 	}
 	return d.envOf(ctx, app.AppId, "prod", region)
 }
 
 func (d *demoWork) envOf(ctx context.Context, app, name string, region prego.Region) (e api.Env, err error) {
-	return e, d.c.do(ctx, http.MethodPost, "/v1/apps/"+url.PathEscape(app)+"/envs", nil, api.CreateEnv{Name: name, Region: api.Region(region)}, &e)
+	return e, d.c.Do(ctx, http.MethodPost, "/v1/apps/"+url.PathEscape(app)+"/envs", nil, api.CreateEnv{Name: name, Region: api.Region(region)}, &e)
 }
 
 func (d *demoWork) group(ctx context.Context, env api.Env, name string, replicas int, memory int64) (g api.ProcessGroup, err error) {
@@ -185,7 +180,7 @@ func (d *demoWork) group(ctx context.Context, env api.Env, name string, replicas
 	if env.Region == api.Region(prego.RegionEU) {
 		spec.Constraint = &prego.Constraint{Require: []string{d.fleet}}
 	}
-	err = d.c.do(ctx, http.MethodPost, "/v1/envs/"+url.PathEscape(env.EnvId)+"/groups", nil, workload.CreateGroupRequest{Name: name, Spec: spec, Replicas: &replicas}, &g)
+	err = d.c.Do(ctx, http.MethodPost, "/v1/envs/"+url.PathEscape(env.EnvId)+"/groups", nil, workload.CreateGroupRequest{Name: name, Spec: spec, Replicas: &replicas}, &g)
 	return g, err
 }
 
@@ -197,23 +192,14 @@ func (d *demoWork) unschedulable(ctx context.Context, id, reason string) (api.Pr
 func (d *demoWork) await(ctx context.Context, id string, as func(api.ProcessGroup) bool) (g api.ProcessGroup, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	for {
-		var now api.ProcessGroup
-		err := d.c.do(ctx, http.MethodGet, groupPath(id), nil, nil, &now)
-		if err == nil {
-			g = now
-			if as(g) {
-				return g, nil
-			}
-		} else if ctx.Err() == nil {
-			return g, err
-		}
-		select {
-		case <-ctx.Done():
-			return g, fmt.Errorf("process group %s is not as it should be but %s", id, strings.TrimSpace(groupStatus(g)+" "+deref(g.StatusMessage)))
-		case <-time.After(100 * time.Millisecond):
-		}
+	last, err := cli.Until(ctx, func(string) {}, 0, func(ctx context.Context) (now api.ProcessGroup, err error) {
+		err = d.c.Do(ctx, http.MethodGet, "/v1/groups/"+id, nil, nil, &now)
+		return now, err
+	}, func(now api.ProcessGroup) bool { g = now; return as(now) })
+	if ctx.Err() != nil {
+		err = fmt.Errorf("process group %s is not as it should be but %s", id, cli.GroupStatus(g))
 	}
+	return last, err
 }
 
 // orAccepted is what was answered where a refusal was expected.

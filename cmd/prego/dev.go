@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/internal/devstack"
 	"github.com/prego/prego/internal/keyset"
 	"github.com/prego/prego/internal/pki"
@@ -102,7 +103,7 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 	if err := os.WriteFile(tokenFile, []byte(operator+"\n"), 0o600); err != nil {
 		return err
 	}
-	client := &apiClient{base: api, token: operator, http: &http.Client{Timeout: 30 * time.Second}}
+	client := cli.NewClient(api, operator)
 	if f.demo {
 		done := make(chan error, 1)
 		demoCtx, cancel := context.WithCancel(ctx)

@@ -5,13 +5,13 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/prego/prego/internal/cli"
 )
 
 // version is set by the linker.
@@ -28,31 +28,8 @@ func run() int {
 	}
 	root.AddCommand(
 		newAPICommand(), newGatewayCommand(), newWorkerCommand(), newMigrateCommand(), newKeysCommand(), newTokenCommand(),
-		newServerCommand(), newExecCommand(), newContainerCommand(), newTenantCommand(), newPlacementCommand(), newPoolCommand(), newPlacementPoolCommand(), newFleetCommand(), newPolicyCommand(), newOrgCommand(), newGroupCommand(), newInstanceCommand(), newRouteCommand(), newIPv4Command(), newVolumeCommand(), newSnapshotCommand(), newRestoreCommand(), newRegistryCommand(), newQuotaCommand(), newAppCommand(), newEnvCommand(), newScalingCommand(), newPlanCommand(), newSimulateCommand(), newReconcileCommand(), newSimCommand(), newDevCommand(), newStandInCommand(), newHealthCommand(),
-		newCatalogCommand(), newImageCommand(),
+		newPlanCommand(), newSimulateCommand(), newSimCommand(), newDevCommand(), newStandInCommand(), newHealthCommand(),
 	)
-	err := root.ExecuteContext(ctx)
-	var exit *exitError
-	switch {
-	case errors.As(err, &exit):
-		if exit.err != nil {
-			fmt.Fprintln(os.Stderr, "prego:", exit.err)
-		}
-		return exit.code
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "prego:", err)
-		return 1
-	}
-	return 0
+	cli.New(os.Getenv).AddTo(root)
+	return cli.Report(os.Stderr, root.ExecuteContext(ctx))
 }
-
-// exitError ends the program with a status: 1 failed, 2 refused, 3 the outcome
-// waited for was a failure.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string { return fmt.Sprint(e.err) }
-
-func (e *exitError) Unwrap() error { return e.err }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/placement"
 )
 
@@ -37,7 +38,7 @@ func readDocument(in io.Reader, into any) error {
 		return fmt.Errorf("standard input: %w", err)
 	}
 	if err := api.DecodeStrict(b, into); err != nil {
-		return &exitError{code: 2, err: err}
+		return &cli.Exit{Code: cli.ExitRefused, Err: err}
 	}
 	return nil
 }
@@ -49,7 +50,7 @@ func planPlace(in io.Reader, out io.Writer) error {
 	}
 	policy, data, requests, err := doc.Build()
 	if err != nil {
-		return &exitError{code: 2, err: err}
+		return &cli.Exit{Code: cli.ExitRefused, Err: err}
 	}
 	fleet := placement.NewSnapshot(policy, data)
 	w := bufio.NewWriter(out)

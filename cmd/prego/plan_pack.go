@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/placement/pack"
 )
 
@@ -49,18 +50,18 @@ least; lower_bound is what no packing can be below. What is wrong with the
 document is named and ends with status 2.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if budget < 0 {
-				return &exitError{code: 2, err: errors.New("--budget must not be negative")}
+				return &cli.Exit{Code: cli.ExitRefused, Err: errors.New("--budget must not be negative")}
 			}
 			body, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), packMaxInput+1))
 			if err != nil {
 				return fmt.Errorf("stdin: %w", err)
 			}
 			if len(body) > packMaxInput {
-				return &exitError{code: 2, err: prego.Errorf(prego.CodeBodyTooLarge, "the document may hold at most %d bytes", packMaxInput)}
+				return &cli.Exit{Code: cli.ExitRefused, Err: prego.Errorf(prego.CodeBodyTooLarge, "the document may hold at most %d bytes", packMaxInput)}
 			}
 			problem, err := parsePackProblem(body)
 			if err != nil {
-				return &exitError{code: 2, err: err}
+				return &cli.Exit{Code: cli.ExitRefused, Err: err}
 			}
 			var more func() bool
 			if budget > 0 {
@@ -70,7 +71,7 @@ document is named and ends with status 2.`,
 			}
 			r, err := pack.Solve(problem, more)
 			if err != nil {
-				return &exitError{code: 2, err: err}
+				return &cli.Exit{Code: cli.ExitRefused, Err: err}
 			}
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(newPackAnswer(r))
 		},

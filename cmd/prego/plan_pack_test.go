@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/internal/cli"
 )
 
 func planPack(stdin string, args ...string) (string, error) {
@@ -94,17 +95,17 @@ func TestPlanPackRefusals(t *testing.T) {
 			t.Parallel()
 			out, err := planPack(c.stdin)
 			require.Empty(t, out)
-			var exit *exitError
+			var exit *cli.Exit
 			require.ErrorAs(t, err, &exit)
-			require.Equal(t, 2, exit.code)
+			require.Equal(t, 2, exit.Code)
 			var e *prego.Error
-			require.ErrorAs(t, exit.err, &e)
+			require.ErrorAs(t, exit.Err, &e)
 			require.Equal(t, c.code, e.Code)
 			require.Equal(t, c.field, e.Field)
 		})
 	}
 	_, err := planPack(`{"capacity":{"m":1}}`, "--budget=-1s")
-	var exit *exitError
+	var exit *cli.Exit
 	require.ErrorAs(t, err, &exit)
-	require.Equal(t, 2, exit.code)
+	require.Equal(t, 2, exit.Code)
 }

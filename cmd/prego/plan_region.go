@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/region"
 )
@@ -33,7 +34,7 @@ func planRegion(in io.Reader, out io.Writer) error {
 	}
 	r, err := doc.Build()
 	if err != nil {
-		return &exitError{code: 2, err: err}
+		return &cli.Exit{Code: cli.ExitRefused, Err: err}
 	}
 	return printLine(out, region.Evaluate(r))
 }
@@ -61,7 +62,7 @@ func planResize(in io.Reader, out io.Writer) error {
 	}
 	r, b, err := doc.Build()
 	if err != nil {
-		return &exitError{code: 2, err: err}
+		return &cli.Exit{Code: cli.ExitRefused, Err: err}
 	}
 	result, refused := region.ParseResize(r, b)
 	if err := printLine(out, region.NewResizeAnswer(result, refused)); err != nil {
@@ -69,7 +70,7 @@ func planResize(in io.Reader, out io.Writer) error {
 	}
 	// No fleet could make sense of this one: the document is wrong in itself.
 	if refused != nil && prego.CodeOf(refused) == region.CodeMinAboveMax {
-		return &exitError{code: 2, err: refused}
+		return &cli.Exit{Code: cli.ExitRefused, Err: refused}
 	}
 	return nil
 }
@@ -97,7 +98,7 @@ func planConstraint(in io.Reader, out io.Writer) error {
 	}
 	servers, constraint, err := doc.Build()
 	if err != nil {
-		return &exitError{code: 2, err: err}
+		return &cli.Exit{Code: cli.ExitRefused, Err: err}
 	}
 	return printLine(out, placement.NewConstraintAnswer(placement.Eligible(servers, constraint)))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/placement/region"
 )
 
@@ -99,11 +100,11 @@ func TestPlanResizeContradiction(t *testing.T) {
 
 func refusedWith(t *testing.T, err error, code prego.Code, field string) {
 	t.Helper()
-	var exit *exitError
+	var exit *cli.Exit
 	require.ErrorAs(t, err, &exit)
-	require.Equal(t, 2, exit.code)
+	require.Equal(t, 2, exit.Code)
 	var e *prego.Error
-	require.ErrorAs(t, exit.err, &e)
+	require.ErrorAs(t, exit.Err, &e)
 	require.Equal(t, code, e.Code, e.Error())
 	require.Equal(t, field, e.Field, e.Error())
 }
@@ -193,11 +194,11 @@ func FuzzPlanDocuments(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stdin string) {
 		for _, verb := range []func() *cobra.Command{newPlanRegionCommand, newPlanResizeCommand, newPlanConstraintCommand} {
 			out, err := plan(verb, stdin)
-			var exit *exitError
+			var exit *cli.Exit
 			switch {
 			case err == nil:
 				require.True(t, json.Valid([]byte(out)))
-			case !errors.As(err, &exit) || exit.code != 2:
+			case !errors.As(err, &exit) || exit.Code != 2:
 				t.Fatalf("%q: %v", stdin, err)
 			}
 		}

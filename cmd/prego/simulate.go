@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/sim"
 	"github.com/prego/prego/tenant"
@@ -36,11 +37,11 @@ func newSimulateCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var prices *api.Catalog
 			if o.prices != "" {
-				c, err := newAPIClient()
+				c, err := cli.New(os.Getenv).Client()
 				if err != nil {
 					return err
 				}
-				got, err := c.catalog(cmd.Context())
+				got, err := c.Catalog(cmd.Context())
 				if err != nil {
 					return err
 				}
@@ -66,7 +67,7 @@ func badUsage(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &exitError{code: 2, err: err}
+	return &cli.Exit{Code: cli.ExitRefused, Err: err}
 }
 
 // config checks the flags.
@@ -151,7 +152,7 @@ func simulate(o simulateFlags, prices *api.Catalog, out, notes io.Writer) error 
 // verdict is status 1 where an invariant does not hold.
 func verdict(r sim.Report) error {
 	if n := len(r.Violations); n > 0 {
-		return &exitError{code: 1, err: fmt.Errorf("invariants violated: %d", n)}
+		return &cli.Exit{Code: cli.ExitUsage, Err: fmt.Errorf("invariants violated: %d", n)}
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/placement/sim"
 )
 
@@ -66,9 +67,9 @@ func TestSimulateRefusesBadFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			out, err := runSimulate(tc.args...)
-			var exit *exitError
+			var exit *cli.Exit
 			require.ErrorAs(t, err, &exit)
-			require.Equal(t, 2, exit.code)
+			require.Equal(t, 2, exit.Code)
 			require.ErrorContains(t, err, tc.says)
 			require.Empty(t, out)
 		})
@@ -78,7 +79,7 @@ func TestSimulateRefusesBadFlags(t *testing.T) {
 func TestSimulateFailsOnAViolation(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, verdict(sim.Report{Violations: []string{}}))
-	var exit *exitError
+	var exit *cli.Exit
 	require.ErrorAs(t, verdict(sim.Report{Violations: []string{"x"}}), &exit)
-	require.Equal(t, 1, exit.code)
+	require.Equal(t, 1, exit.Code)
 }

@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/prego/prego/api"
+)
+
+// Catalog is what the provider sells, as the API knows it.
+func (c *Client) Catalog(ctx context.Context) (out api.Catalog, err error) {
+	return out, c.Do(ctx, http.MethodGet, "/v1/catalog", nil, nil, &out)
+}
+
+func catalogCommand(c *CLI) *cobra.Command {
+	location := ""
+	cmd := &cobra.Command{Use: "catalog", Short: "Show what the provider sells, its prices, and which settings name things it does not sell"}
+	cmd.Flags().StringVar(&location, "location", "", "only what is sold at this location")
+	c.run(cmd, "", func(in *call) (func() error, error) {
+		var out api.Catalog
+		if err := in.client.Do(in.Context(), http.MethodGet, "/v1/catalog", nil, nil, &in.answer); err != nil {
+			return nil, err
+		}
+		in.keep(in.answer)
+		if err := json.Unmarshal(in.answer, &out); err != nil || !in.text() {
+			return nil, err
+		}
+		return nil, in.catalog(out, location)
+	})
+	cmd = formed(cmd)
+	cmd.AddCommand(started("refresh", "Refresh the catalog from the provider now", "/internal/catalog/refresh", nil).command(c))
+	return cmd
+}
+
+// offer is a machine type at a location.
+type offer struct {
+	api.CatalogServerType
+	at api.CatalogOffer
+}
+
+func (in *call) catalog(c api.Catalog, location string) error {
+	failure := ""
+	if c.Failure != nil {
+		failure = " (" + *c.Failure + ")"
+	}
+	switch {
+	case !c.Known:
+		fmt.Fprintf(in.w, "%s's catalog was never read%s; requests are checked against the configured locations only\n", c.Provider, failure)
+	default:
+		fmt.Fprintf(in.w, "%sread %s ago%s\n", map[bool]string{true: "STALE: "}[c.Stale], age(in.Now().Sub(*c.RefreshedAt)), failure)
+	}
+	for _, p := range c.Problems {
+		fmt.Fprintf(in.w, "WARNING: configured %s %s %s\n", strings.ReplaceAll(string(p.Kind), "_", " "), p.Name, p.Message)
+	}
+	var offers []offer
+	for _, s := range c.ServerTypes {
+		for _, at := range s.Locations {
+			if location == "" || at.Location == location {
+				offers = append(offers, offer{s, at})
+			}
+		}
+	}
+	currency := strings.ToLower(deref(c.Currency))
+	if err := rows(in.printer, Table[offer]{
+		Columns: "type, cores, memory, disk, cpu, location, monthly: " + currency + "/month, gross, hourly: " + currency + "/hour, state",
+		Computed: map[string]func(offer) any{
+			"type": func(o offer) any { return o.Name }, "cores": func(o offer) any { return o.Cores }, "memory": func(o offer) any { return fmt.Sprintf("%g GB", o.MemoryGb) },
+			"disk": func(o offer) any { return fmt.Sprintf("%d GB", o.DiskGb) }, "cpu": func(o offer) any { return o.Cpu + " " + o.Architecture }, "location": func(o offer) any { return o.at.Location },
+			"monthly": func(o offer) any { return o.at.Price.Monthly.Net }, "gross": func(o offer) any { return o.at.Price.Monthly.Gross },
+			"hourly": func(o offer) any { return o.at.Price.Hourly.Net }, "state": func(o offer) any { return offerState(o.at, in.Now()) },
+		},
+	}, offers); err != nil {
+		return err
+	}
+	fmt.Fprintln(in.w)
+	if err := rows(in.printer, Table[api.CatalogImage]{
+		Columns: "name: image, id, kind, architecture: arch, disk_gb: disk, state",
+		Computed: map[string]func(api.CatalogImage) any{"state": func(i api.CatalogImage) any {
+			return map[bool]string{true: "deprecated"}[i.DeprecatedAt != nil]
+		}},
+	}, c.Images); err != nil {
+		return err
+	}
+	var lines [][2]string
+	if c.VolumeGbMonth != nil && c.ImageGbMonth != nil {
+		lines = [][2]string{{"volume, per GB and month", c.VolumeGbMonth.Net}, {"snapshot, per GB and month", c.ImageGbMonth.Net}}
+	}
+	for _, l := range c.Locations {
+		if l.Ipv4 != nil && (location == "" || l.Name == location) {
+			lines = append(lines, [2]string{"IPv4 address in " + l.Name + ", per month", l.Ipv4.Monthly.Net})
+		}
+	}
+	fmt.Fprintln(in.w)
+	in.pairs(in.w, lines...)
+	return nil
+}
+
+func offerState(at api.CatalogOffer, now time.Time) string {
+	switch {
+	case at.UnavailableAfter != nil && !now.Before(*at.UnavailableAfter):
+		return "retired"
+	case at.UnavailableAfter != nil:
+		return "deprecated until " + at.UnavailableAfter.Format(time.DateOnly)
+	case !at.Available:
+		return "out of stock"
+	}
+	return "available"
+}

@@ -1,0 +1,213 @@
+// Package cli is the program's verbs for callers of the API. A verb is data: a noun's
+// file says which requests it sends and which columns its table has, and List, Show,
+// Action and Watch make the command of that, so that all nouns have the same flags,
+// forms of output and exit statuses.
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+)
+
+// CLI makes the commands. What it has around it can be replaced in tests.
+type CLI struct {
+	Getenv func(string) string
+	Now    func() time.Time
+	// Width is how many columns the terminal has that a stream is; 0 when it is none.
+	Width func(stream any) int
+
+	context, api, tokenFile string // the flags of all verbs
+}
+
+// New is a CLI on this process's terminal. getenv reads the environment.
+func New(getenv func(string) string) *CLI {
+	return &CLI{Getenv: getenv, Now: time.Now, Width: func(stream any) int {
+		f, ok := stream.(*os.File)
+		if !ok || !term.IsTerminal(int(f.Fd())) {
+			return 0
+		}
+		width, _, err := term.GetSize(int(f.Fd()))
+		if err != nil || width <= 0 {
+			return 80
+		}
+		return width
+	}}
+}
+
+// secret reads a token, on a terminal without showing it.
+func (c *CLI) secret(stdin io.Reader, file string) (string, error) {
+	f, ok := stdin.(*os.File)
+	if file != "" || !ok || c.Width(stdin) == 0 {
+		return readSecret(stdin, file)
+	}
+	b, err := term.ReadPassword(int(f.Fd()))
+	if err != nil {
+		return "", err
+	}
+	return readSecret(strings.NewReader(string(b)), "")
+}
+
+// AddTo gives a program the verbs.
+func (c *CLI) AddTo(root *cobra.Command) {
+	f := root.PersistentFlags()
+	f.StringVar(&c.context, "context", "", "context to use (see prego context)")
+	f.StringVar(&c.api, "api-url", "", "URL of the API")
+	f.StringVar(&c.tokenFile, "token-file", "", "file that holds the token")
+	root.Long = cmp.Or(root.Long, root.Short+".\n\n"+environment)
+	root.AddCommand(contextCommand(c), loginCommand(c),
+		serverCommand(c), execCommand(c), containerCommand(c), tenantCommand(c), snapshotCommand(c), restoreCommand(c), placementCommand(c), placementPoolCommand(c),
+		poolCommand(c), scalingCommand(c), fleetCommand(c), policyCommand(c), orgCommand(c), quotaCommand(c), appCommand(c), envCommand(c), groupCommand(c), instanceCommand(c),
+		routeCommand(c), ipv4Command(c), volumeCommand(c), registryCommand(c), imageCommand(c), catalogCommand(c), reconcileCommand(c))
+	root.InitDefaultCompletionCmd()
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) {
+			var names []string
+			cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+			return usagef("%w%s", err, suggest("--"+unknown.GetSpecifiedName(), names))
+		}
+		return err
+	})
+	c.finish(root)
+}
+
+// group is a command that only holds others.
+func (c *CLI) group(use, short string, verbs ...verb) *cobra.Command {
+	cmd := formed(&cobra.Command{Use: use, Short: short})
+	for _, v := range verbs {
+		cmd.AddCommand(v.command(c))
+	}
+	return cmd
+}
+
+// alone is a verb without a noun.
+func (c *CLI) alone(v verb) *cobra.Command { return formed(v.command(c)) }
+
+// formed gives a command, and those below it, the forms of output.
+func formed(cmd *cobra.Command) *cobra.Command {
+	cmd.PersistentFlags().VarP(&choice{to: new("table"), of: []string{"table", "json", "yaml"}}, "output", "o", "form of output: table, json or yaml")
+	return cmd
+}
+
+// finish makes all commands alike: a verb that is unknown ends with a suggestion, and
+// flags of a closed set complete.
+func (c *CLI) finish(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		c.finish(sub)
+	}
+	if cmd.HasSubCommands() {
+		cmd.SuggestionsMinimumDistance = 2
+		check := cmd.Args
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q for %q%s", args[0], cmd.CommandPath(), suggest(args[0], cmd.SuggestionsFor(args[0])))
+			}
+			if check == nil {
+				return nil
+			}
+			return check(cmd, args)
+		}
+		if cmd.Run == nil && cmd.RunE == nil {
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { c.completeFlag(cmd, f) })
+	cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) { c.completeFlag(cmd, f) })
+}
+
+// suggest says which of some words was meant, if one is near.
+func suggest(word string, words []string) string {
+	near := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, w := range words {
+		near.AddCommand(&cobra.Command{Use: w, Run: func(*cobra.Command, []string) {}})
+	}
+	if found := near.SuggestionsFor(word); len(found) > 0 {
+		return fmt.Sprintf("; did you mean %s?", oneOrOther(found))
+	}
+	return ""
+}
+
+func oneOrOther(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+}
+
+// choice is a flag's value out of a closed set, or several of them.
+type choice struct {
+	to   *string
+	of   []string
+	many bool
+	set  func(string) // besides
+}
+
+func (v *choice) String() string {
+	if v.to == nil {
+		return ""
+	}
+	return *v.to
+}
+
+func (v *choice) Set(s string) error {
+	parts := []string{s}
+	if v.many {
+		parts = strings.Split(s, ",")
+	}
+	for _, part := range parts {
+		if !slices.Contains(v.of, part) {
+			return fmt.Errorf("must be %s%s", oneOrOther(v.of), suggest(part, v.of))
+		}
+	}
+	if *v.to = s; v.set != nil {
+		v.set(s)
+	}
+	return nil
+}
+
+func (v *choice) Type() string { return "string" }
+
+// pick adds a flag of a closed set; its help names the set.
+func pick[S ~string](f *pflag.FlagSet, to *S, name string, value S, help string, of []string) {
+	*to = value
+	f.Var(&choice{to: new(string(value)), of: of, set: func(s string) { *to = S(s) }}, name, strings.TrimPrefix(help+": "+oneOrOther(of), ": "))
+}
+
+// required marks flags that must be given.
+func required(cmd *cobra.Command, names ...string) {
+	for _, name := range names {
+		if err := cmd.MarkFlagRequired(name); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// Report prints an error as the program's last words, and returns its exit status.
+func Report(w io.Writer, err error) int {
+	if err == nil {
+		return 0
+	}
+	var exit *Exit
+	if !errors.As(err, &exit) || exit.Err != nil {
+		fmt.Fprintln(w, "prego:", err)
+	}
+	return exitCode(err)
+}
+
+func words[S ~string](of []S) []string {
+	out := make([]string, len(of))
+	for i, w := range of {
+		out[i] = string(w)
+	}
+	return out
+}

@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prego/prego/api"
+)
+
+const (
+	// maxAnswer is the largest answer that is read, in bytes.
+	maxAnswer = 16 << 20
+	// maxPage is the most that the API answers at once.
+	maxPage = 200
+)
+
+// Client calls the API.
+type Client struct {
+	Base, Token string
+	HTTP        *http.Client
+}
+
+// NewClient calls the API at a URL with a token.
+func NewClient(base, token string) *Client {
+	return &Client{Base: strings.TrimSuffix(base, "/"), Token: token, HTTP: &http.Client{Timeout: 30 * time.Second}}
+}
+
+// Refusal is a problem document as an error.
+type Refusal struct {
+	api.Problem
+}
+
+func (r *Refusal) Error() string {
+	text := r.Title
+	if r.Detail != nil {
+		text = *r.Detail
+	}
+	if all := deref(r.Errors); len(all) > 1 {
+		text = fmt.Sprintf("%d fields are wrong", len(all))
+		for _, e := range all {
+			text += fmt.Sprintf("; %s %s", e.Field, e.Message)
+		}
+	} else if r.Field != nil {
+		text = *r.Field + " " + text
+	}
+	text = fmt.Sprintf("%s (%s)", text, r.Code)
+	if r.Status == http.StatusUnauthorized {
+		text += "; prego login sets another token"
+	}
+	return text
+}
+
+// Do sends a request and reads its answer into out, unless that is nil.
+func (c *Client) Do(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	return c.send(ctx, method, path, query, nil, in, out)
+}
+
+// send is Do with more headers.
+func (c *Client) send(ctx context.Context, method, path string, query url.Values, header http.Header, in, out any) error {
+	return c.stream(ctx, c.HTTP, method, path, query, header, in, func(body io.Reader) error {
+		b, err := io.ReadAll(io.LimitReader(body, maxAnswer))
+		if err != nil || out == nil || len(b) == 0 {
+			return err
+		}
+		return json.Unmarshal(b, out)
+	})
+}
+
+// stream sends a request and gives read the body of its answer as it comes.
+func (c *Client) stream(ctx context.Context, by *http.Client, method, path string, query url.Values, header http.Header, in any, read func(io.Reader) error) error {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(b)
+	}
+	u := c.Base + path
+	if len(query) > 0 {
+		u += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u, body)
+	if err != nil {
+		return err
+	}
+	for name, values := range header {
+		req.Header[name] = values
+	}
+	if c.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := by.Do(req)
+	if err != nil {
+		return &Exit{Code: ExitUsage, Err: fmt.Errorf("the API at %s does not answer: %w", c.Base, err)}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode/100 == 2 {
+		return read(resp.Body)
+	}
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return err
+	}
+	r := &Refusal{}
+	if json.Unmarshal(b, r) != nil || r.Code == "" {
+		return fmt.Errorf("the API answered %s", resp.Status)
+	}
+	return &Exit{Code: ExitRefused, Err: r}
+}
+
+// walk reads a list to its end, or until there are limit things; 0 is for a list that
+// has no pages.
+func (c *Client) walk(ctx context.Context, path, items string, query url.Values, limit int) ([]json.RawMessage, error) {
+	all := []json.RawMessage{}
+	for {
+		if limit > 0 {
+			query.Set("limit", strconv.Itoa(min(maxPage, limit-len(all))))
+		}
+		var page map[string]json.RawMessage
+		if err := c.Do(ctx, http.MethodGet, path, query, nil, &page); err != nil {
+			return nil, err
+		}
+		var some []json.RawMessage
+		if err := json.Unmarshal(page[items], &some); err != nil {
+			return nil, fmt.Errorf("the API's list has no %s: %w", items, err)
+		}
+		var next string
+		if raw := page["next_cursor"]; raw != nil {
+			if err := json.Unmarshal(raw, &next); err != nil {
+				return nil, err
+			}
+		}
+		if all = append(all, some...); next == "" || len(all) >= limit {
+			return all, nil
+		}
+		query.Set("cursor", next)
+	}
+}
+
+// passing tells errors that another try can end from refusals.
+func passing(err error) bool {
+	var refused *Refusal
+	if errors.As(err, &refused) {
+		return refused.Status >= http.StatusInternalServerError || refused.Status == http.StatusTooManyRequests
+	}
+	return true
+}

@@ -1,0 +1,310 @@
+package cli
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"gopkg.in/yaml.v3"
+)
+
+// defaultAPI is where prego dev serves the API.
+const defaultAPI = "http://127.0.0.1:8080"
+
+// environment documents the variables, for help.
+const environment = `Environment, each weaker than the flag and stronger than the context:
+  PREGO_API_URL      the API (default ` + defaultAPI + `)
+  PREGO_TOKEN        the token; PREGO_TOKEN_FILE names a file that holds it
+  PREGO_CONTEXT      the context to use instead of the current one
+  XDG_CONFIG_HOME    contexts are in prego/config.yaml below it (default ~/.config)
+  NO_COLOR           when set, nothing is coloured; neither with TERM=dumb
+
+Exit status: 0 done; 1 wrong usage, no answer from the API, or interrupted; 2 refused
+by the API; 3 what was waited for ended otherwise than wanted. exec ends with the
+status of the command that it ran.`
+
+// place is a context: an API and who calls it.
+type place struct {
+	Name      string `yaml:"name" json:"name"`
+	API       string `yaml:"api_url" json:"api_url"`
+	Token     string `yaml:"token,omitempty" json:"-"`
+	TokenFile string `yaml:"token_file,omitempty" json:"token_file,omitempty"`
+}
+
+// settings are the file that holds the contexts.
+type settings struct {
+	Current  string  `yaml:"current"`
+	Contexts []place `yaml:"contexts"`
+	file     string
+}
+
+// load reads the file. One that is missing holds nothing.
+func (c *CLI) load() (*settings, error) {
+	dir := c.Getenv("XDG_CONFIG_HOME")
+	if home := c.Getenv("HOME"); dir == "" && home != "" {
+		dir = filepath.Join(home, ".config")
+	}
+	s := &settings{}
+	if dir == "" {
+		return s, nil
+	}
+	s.file = filepath.Join(dir, "prego", "config.yaml")
+	b, err := os.ReadFile(s.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil {
+		err = yaml.Unmarshal(b, s)
+	}
+	if err != nil {
+		return nil, usagef("%s: %w", s.file, err)
+	}
+	return s, nil
+}
+
+// save replaces the file as a whole. Only its owner can read it: it holds tokens.
+func (s *settings) save() error {
+	if s.file == "" {
+		return usagef("there is no place for contexts: set HOME or XDG_CONFIG_HOME")
+	}
+	b, err := yaml.Marshal(s)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(s.file), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(s.file), "config-*") // it has mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), s.file)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+func (s *settings) find(name string) *place {
+	i := slices.IndexFunc(s.Contexts, func(p place) bool { return p.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &s.Contexts[i]
+}
+
+// put adds a context, or replaces the one of that name.
+func (s *settings) put(p place) {
+	if old := s.find(p.Name); old != nil {
+		*old = p
+		return
+	}
+	s.Contexts = append(s.Contexts, p)
+}
+
+func (s *settings) names() []string {
+	names := make([]string, 0, len(s.Contexts))
+	for _, p := range s.Contexts {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// chosen is the context that flags, environment and file say; an empty one for none.
+func (c *CLI) chosen(s *settings) (place, error) {
+	name := cmp.Or(c.context, c.Getenv("PREGO_CONTEXT"))
+	if p := s.find(cmp.Or(name, s.Current)); p != nil {
+		return *p, nil
+	}
+	if name != "" {
+		return place{}, usagef("there is no context %q%s", name, suggest(name, s.names()))
+	}
+	return place{}, nil
+}
+
+// Client is the API as flags, environment and context say, in this order.
+func (c *CLI) Client() (*Client, error) {
+	s, err := c.load()
+	if err != nil {
+		return nil, err
+	}
+	p, err := c.chosen(s)
+	if err != nil {
+		return nil, err
+	}
+	base := cmp.Or(c.api, c.Getenv("PREGO_API_URL"), p.API, defaultAPI)
+	token, file := "", c.tokenFile
+	if file == "" {
+		if token, file = c.Getenv("PREGO_TOKEN"), c.Getenv("PREGO_TOKEN_FILE"); token != "" {
+			file = ""
+		}
+	}
+	if token == "" && file == "" && base == p.API { // a context's token goes nowhere but to its API
+		token, file = p.Token, p.TokenFile
+	}
+	if file != "" {
+		if token, err = readSecret(nil, file); err != nil {
+			return nil, err
+		}
+	}
+	if token == "" {
+		return nil, usagef("no token for %s: run prego login, or set PREGO_TOKEN or PREGO_TOKEN_FILE; prego token create makes one", base)
+	}
+	return NewClient(base, token), nil
+}
+
+// maxSecret bounds a secret that is read, in bytes.
+const maxSecret = 8 << 10
+
+// readSecret reads the first line of a file, or of standard input. A secret is never
+// taken from a flag: flags are seen in the list of processes and kept in histories.
+func readSecret(stdin io.Reader, file string) (string, error) {
+	from, name := stdin, "standard input"
+	if file != "" {
+		f, err := os.Open(file) //nolint:gosec // the caller's own file
+		if err != nil {
+			return "", usagef("%w", err)
+		}
+		defer func() { _ = f.Close() }()
+		from, name = f, file
+	}
+	line, err := bufio.NewReader(io.LimitReader(from, maxSecret)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", usagef("%s: %w", name, err)
+	}
+	if line = strings.TrimRight(line, "\r\n"); line == "" {
+		return "", usagef("%s holds no password or token in its first line", name)
+	}
+	return line, nil
+}
+
+func contextCommand(c *CLI) *cobra.Command {
+	cmd := c.group("context", "Manage the APIs that commands call")
+	change := func(use, short, example string, run func(s *settings, name string) (string, error)) *cobra.Command {
+		return &cobra.Command{
+			Use: use + " NAME", Short: short, Example: "  prego context " + example, Args: exactly("NAME"),
+			ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+				s, err := c.load()
+				if err != nil {
+					return nil, cobra.ShellCompDirectiveError
+				}
+				return s.names(), cobra.ShellCompDirectiveNoFileComp
+			},
+			RunE: func(cmd *cobra.Command, args []string) error {
+				s, err := c.load()
+				if err != nil {
+					return err
+				}
+				said, err := run(s, args[0])
+				if err == nil {
+					err = s.save()
+				}
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), said)
+				}
+				return err
+			},
+		}
+	}
+	known := func(s *settings, name string) error {
+		if s.find(name) == nil {
+			return usagef("there is no context %q%s", name, suggest(name, s.names()))
+		}
+		return nil
+	}
+	cmd.AddCommand(
+		change("add", "Add a context, with --api-url and --token-file, or change it", "add prod --api-url https://prego.example.com --token-file ~/prod.token", func(s *settings, name string) (string, error) {
+			p := place{Name: name, API: cmp.Or(c.api, c.Getenv("PREGO_API_URL"), defaultAPI), TokenFile: c.tokenFile}
+			if old := s.find(name); old != nil && p.TokenFile == "" && old.API == p.API {
+				p.Token, p.TokenFile = old.Token, old.TokenFile
+			}
+			s.put(p)
+			s.Current = cmp.Or(s.Current, name)
+			return fmt.Sprintf("context %s calls %s", name, p.API), nil
+		}),
+		change("use", "Make a context the current one", "use prod", func(s *settings, name string) (string, error) {
+			s.Current = name
+			return "now using context " + name, known(s, name)
+		}),
+		change("delete", "Delete a context and its token", "delete staging", func(s *settings, name string) (string, error) {
+			err := known(s, name)
+			s.Contexts = slices.DeleteFunc(s.Contexts, func(p place) bool { return p.Name == name })
+			if s.Current == name {
+				s.Current = ""
+			}
+			return "deleted context " + name, err
+		}),
+		&cobra.Command{Use: "list", Short: "List the contexts", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := c.load()
+			if err != nil {
+				return err
+			}
+			p := c.printer(cmd, true)
+			for _, one := range s.Contexts {
+				raw, err := json.Marshal(one)
+				if err != nil {
+					return err
+				}
+				p.keep(raw)
+			}
+			if !p.text() {
+				return p.flush("name")
+			}
+			return rows(p, Table[place]{ID: "name", Columns: "name, current, api_url: api, token", Computed: map[string]func(place) any{
+				"current": func(p place) any { return p.Name == s.Current },
+				"token":   func(p place) any { return cmp.Or(p.TokenFile, map[bool]string{true: "stored"}[p.Token != ""]) },
+			}}, s.Contexts)
+		}},
+	)
+	return cmd
+}
+
+func loginCommand(c *CLI) *cobra.Command {
+	return &cobra.Command{
+		Use: "login [CONTEXT]", Short: "Store a token, after the API accepted it", Args: cobra.MaximumNArgs(1),
+		Long: `Store a token in a context, after the API accepted it. The token is the first line of
+standard input, or of the file that --token-file names. The context is the one named, or
+the current one, or else one called default; --api-url creates it or changes its API.`,
+		Example: "  prego token create --subject alice --role operator | prego login\n  prego login prod --api-url https://prego.example.com --token-file ~/prod.token",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := c.load()
+			if err != nil {
+				return err
+			}
+			name := cmp.Or(append(args, c.context, c.Getenv("PREGO_CONTEXT"), s.Current, "default")...)
+			p := place{Name: name}
+			if old := s.find(name); old != nil {
+				p.API = old.API
+			}
+			p.API = cmp.Or(c.api, c.Getenv("PREGO_API_URL"), p.API, defaultAPI)
+			if c.tokenFile == "" && c.Width(cmd.InOrStdin()) > 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "Token for %s: ", p.API)
+			}
+			if p.Token, err = c.secret(cmd.InOrStdin(), c.tokenFile); err != nil {
+				return err
+			}
+			if err := NewClient(p.API, p.Token).Do(cmd.Context(), "GET", "/v1/servers?limit=1", nil, nil, nil); err != nil {
+				return err
+			}
+			s.put(p)
+			s.Current = name
+			if err := s.save(); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "logged in to %s; its token is in context %s\n", p.API, name)
+			return nil
+		},
+	}
+}

@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
+)
+
+var fleetTable = Table[api.ServerFleet]{
+	ID: "fleet_id", Columns: "fleet_id, role, size, desired_capacity: desired, min_size: min, max, regions, profile, serves_tenants",
+	More: "home, tags, offers: each offers, run_url: run, created_by, created_at",
+	Computed: map[string]func(api.ServerFleet) any{
+		"max":  func(f api.ServerFleet) any { return noneBelow0(f.MaxSize) },
+		"home": func(f api.ServerFleet) any { return f.Region },
+		"tags": func(f api.ServerFleet) any { return f.Spec.Tags },
+		"offers": func(f api.ServerFleet) any {
+			if f.WorkloadMemoryBytes == 0 {
+				return "nothing to workloads"
+			}
+			return fmt.Sprintf("%s of memory and %g CPUs to workloads", Bytes(f.WorkloadMemoryBytes), f.WorkloadCpus)
+		},
+	},
+}
+
+func fleetCommand(c *CLI) *cobra.Command {
+	cmd := c.group("fleet", "Manage fleets: sets of servers of one role that grow and shrink by policies",
+		fleetCreate(), fleetUpdate(),
+		List[api.ServerFleet]{Short: "List fleets", Path: "/v1/fleets", Items: "fleets", Filters: "role, region", Sorts: "created_at, fleet_id", Table: fleetTable},
+		Show[api.ServerFleet]{Use: "show FLEET…", Short: "Show fleets, their policies and how they are spread", Path: "/v1/fleets/{fleet}", Table: fleetTable, After: fleetPolicies},
+		Delete("delete FLEET…", "fleet", "/v1/fleets/{fleet}"),
+		fleetAttach(),
+		Action[struct{}]{
+			Use: "detach FLEET POLICY", Short: "Detach a policy from a fleet", Method: http.MethodDelete, Path: "/v1/fleets/{fleet}/policies/{policy}",
+			Say: func(in *call, _ struct{}) string {
+				return fmt.Sprintf("detached policy %s from fleet %s", in.args["policy"], in.args["fleet"])
+			},
+		})
+	for _, v := range fleetActions() {
+		cmd.AddCommand(v.command(c))
+	}
+	return cmd
+}
+
+func fleetPolicies(in *call, f api.ServerFleet) {
+	if len(deref(f.Policies)) == 0 {
+		return
+	}
+	fmt.Fprintln(in.w)
+	_ = rows(in.printer, Table[api.AttachedPolicy]{Columns: "position, policy_id, type, enabled, last_used_at, spec"}, *f.Policies) // its columns are all there
+}
+
+// offerFlags are the flags of what a fleet's servers offer to instances.
+func offerFlags(f *pflag.FlagSet, bytes *int64, cpus *float64) {
+	f.Var(sizeFlag{bytes, memory, Bytes}, "workload-memory", "memory that each server offers to workloads, "+sizeHelp+"; 0 for none")
+	f.Float64Var(cpus, "workload-cpus", 0, "CPUs that each server offers to workloads")
+}
+
+func fleetCreate() Action[api.ServerFleet] {
+	var in server.CreateFleetRequest
+	var most int64
+	var policies []string
+	return Action[api.ServerFleet]{
+		Use: "create NAME", Short: "Create an empty fleet", Path: "/v1/fleets", Table: fleetTable,
+		Example: "  prego fleet create web --role app --max 12 --policy spread",
+		Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
+			pick(f, &in.Role, "role", "", "", sets["role"])
+			pick(f, &in.Region, "region", "", "region of its servers unless a region placement policy decides", sets["region"])
+			f.StringVar((*string)(&in.InfraProvider), "provider", "hetzner", "infrastructure provider")
+			f.Int64Var(&in.MinSize, "min", 0, "minimum number of servers")
+			f.Int64Var(&most, "max", server.NoMaxSize, "maximum number of servers; -1 for none")
+			f.StringSliceVar(&in.Constraint.Require, "require", nil, "tag that its servers have; may be repeated")
+			f.StringSliceVar(&in.Constraint.Disallow, "disallow", nil, "tag that its servers don't have; may be repeated")
+			f.BoolVar(&in.Serves, "serves-tenants", false, "create servers here for waiting tenants")
+			f.StringSliceVar(&policies, "policy", nil, "policy to attach; may be repeated, in order")
+			offerFlags(f, &in.WorkloadMemory, &in.WorkloadCPUs)
+			specFlags(f, &in.Spec)
+			required(cmd, "role")
+		},
+		Body: func(v *call) (any, error) {
+			in.FleetID, in.MaxSize = v.typed, &most
+			return in, nil
+		},
+		Finish: func(v *call) error {
+			for _, p := range policies {
+				if err := v.client.Do(v.Context(), http.MethodPut, fleetPath(in.FleetID, "policies", p), nil, api.AttachPolicy{}, &v.answer); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func fleetUpdate() Action[api.ServerFleet] {
+	var least, most, memory int64
+	var cpus float64
+	var serves bool
+	var spec server.Spec
+	return Action[api.ServerFleet]{
+		Use: "update FLEET", Short: "Change a fleet", Method: http.MethodPatch, Path: "/v1/fleets/{fleet}", Table: fleetTable,
+		Long: `Change a fleet. Flags that are left out leave things as they are. Existing servers keep
+their spec until prego fleet replace renews them; what they offer to workloads changes at
+once.`,
+		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+			f.Int64Var(&least, "min", 0, "minimum number of servers")
+			f.Int64Var(&most, "max", server.NoMaxSize, "maximum number of servers; -1 for none")
+			f.BoolVar(&serves, "serves-tenants", false, "create servers here for waiting tenants")
+			offerFlags(f, &memory, &cpus)
+			specFlags(f, &spec)
+		},
+		Body: func(v *call) (any, error) {
+			var in server.UpdateFleetRequest
+			var now struct {
+				Spec server.Spec `json:"spec"`
+			}
+			// A spec is replaced as a whole: the flags left out are taken from the present one.
+			ofSpec := map[string]func(){
+				"type": func() { now.Spec.ServerType = spec.ServerType }, "location": func() { now.Spec.Location = spec.Location },
+				"image": func() { now.Spec.Image = spec.Image }, "volume-gb": func() { now.Spec.VolumeGB = spec.VolumeGB }, "tag": func() { now.Spec.Tags = spec.Tags },
+			}
+			others := map[string]func(){
+				"min": func() { in.MinSize = &least }, "max": func() { in.MaxSize = &most }, "serves-tenants": func() { in.Serves = &serves },
+				"workload-memory": func() { in.WorkloadMemory = &memory }, "workload-cpus": func() { in.WorkloadCPUs = &cpus },
+			}
+			changed := false
+			v.Flags().Visit(func(f *pflag.Flag) {
+				if set := others[f.Name]; set != nil {
+					set()
+					changed = true
+				}
+				if ofSpec[f.Name] != nil {
+					in.Spec, changed = &now.Spec, true
+				}
+			})
+			if !changed {
+				return nil, usagef("nothing to change; give a flag")
+			}
+			if in.Spec == nil {
+				return in, nil
+			}
+			err := v.client.Do(v.Context(), http.MethodGet, v.path("/v1/fleets/{fleet}"), nil, nil, &now)
+			for name, set := range ofSpec {
+				if v.given(name) {
+					set()
+				}
+			}
+			return in, err
+		},
+	}
+}
+
+func fleetAttach() Action[api.ServerFleet] {
+	position, disabled := 0, false
+	return Action[api.ServerFleet]{
+		Use: "attach FLEET POLICY", Short: "Attach a policy to a fleet, or change its order or whether it is enabled", Method: http.MethodPut,
+		Path: "/v1/fleets/{fleet}/policies/{policy}", Table: fleetTable, After: fleetPolicies,
+		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+			f.IntVar(&position, "position", 0, "policies are evaluated in this order (default: last)")
+			f.BoolVar(&disabled, "disabled", false, "attach it without enabling it")
+		},
+		Body: func(in *call) (any, error) {
+			body := api.AttachPolicy{Enabled: new(!disabled)}
+			if in.given("position") {
+				body.Position = &position
+			}
+			return body, nil
+		},
+	}
+}
+
+// fleetPath is where a fleet is at the API, or something of it.
+func fleetPath(more ...string) string { return "/v1/fleets/" + strings.Join(more, "/") }

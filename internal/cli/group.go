@@ -1,0 +1,231 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/workload"
+)
+
+var groupTable = Table[api.ProcessGroup]{
+	ID: "group_id", Columns: "group_id, name, running, replicas, release, deploy, status, image",
+	More: "env_id, org_id, region, instances, memory, spec.cpu_request: cpus, stable_release, constraint, next_attempt_at: next attempt, decision, created_at",
+	Computed: map[string]func(api.ProcessGroup) any{
+		"running": func(g api.ProcessGroup) any { return g.Instances["running"] },
+		"deploy":  func(g api.ProcessGroup) any { return strings.TrimSpace(g.DeployStatus + " " + deref(g.DeployMessage)) },
+		"status":  func(g api.ProcessGroup) any { return GroupStatus(g) },
+		"image":   func(g api.ProcessGroup) any { return g.Spec.Image },
+		"memory":  func(g api.ProcessGroup) any { return Bytes(g.Spec.MemoryLimitBytes) },
+		"constraint": func(g api.ProcessGroup) any {
+			if c := (prego.Constraint{Require: deref(g.Constraint.Require), Disallow: deref(g.Constraint.Disallow)}); !c.Empty() {
+				return c.String()
+			}
+			return nil
+		},
+		"decision": func(g api.ProcessGroup) any {
+			if why := decided(deref(g.Decision)); why != deref(g.StatusMessage) {
+				return why
+			}
+			return nil
+		},
+	},
+}
+
+// GroupStatus is a group's status with its reason.
+func GroupStatus(g api.ProcessGroup) string {
+	return g.Status + reasons(g.StatusReason, g.StatusMessage)
+}
+
+// decided is a decision as a sentence; -o json has the counts behind it.
+func decided(raw api.GroupDecision) string {
+	var d struct {
+		ServerID        string `json:"server_id"`
+		SelectionReason string `json:"selection_reason"`
+	}
+	if json.Unmarshal(raw, &d) != nil || d.SelectionReason == "" {
+		return string(raw)
+	}
+	if d.ServerID != "" {
+		d.SelectionReason += " (" + d.ServerID + ")"
+	}
+	return d.SelectionReason
+}
+
+var groupWatch = Watch[api.ProcessGroup]{
+	Use: "watch GROUP", Short: "Follow a process group until nothing is under way", Path: "/v1/groups/{group}", Again: "prego group watch {group}",
+	Lines: func(g api.ProcessGroup) []line {
+		text := fmt.Sprintf("%d of %d run, %d booting, %d draining, %d failed; release %d %s; %s", g.Instances["running"], g.Replicas, g.Instances["booting"],
+			g.Instances["draining"], g.Instances["failed"], g.Release, g.DeployStatus, GroupStatus(g))
+		return []line{{text, g.UpdatedAt, text}}
+	},
+	Doing: func(g api.ProcessGroup) string { return g.Name + ": " + GroupStatus(g) },
+	Rests: func(g api.ProcessGroup) bool { return g.Converged },
+	Outcome: func(_ *call, g api.ProcessGroup) error { // rolled back is not what was wished for
+		if g.DeployStatus == string(workload.DeployRolledBack) {
+			return fmt.Errorf("rolled back: %s", deref(g.DeployMessage))
+		}
+		return nil
+	},
+}
+
+func groupCommand(c *CLI) *cobra.Command {
+	var create, deploy workloadFlags
+	replicas := 1
+	return c.group("group", "Manage process groups: what an env runs, and how many of it",
+		Action[api.ProcessGroup]{
+			Use: "create ENV NAME [-- COMMAND…]", Short: "Create a process group", Path: "/v1/envs/{env}/groups", Table: groupTable, Watch: groupWatch,
+			Example: "  prego group create prod web --image nginx:1.29 --memory 256M --port 80 --replicas 2",
+			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
+				create.add(cmd, f, true)
+				f.IntVar(&replicas, "replicas", 1, "number of instances")
+			},
+			Body: func(in *call) (any, error) {
+				spec, err := create.spec(in)
+				return workload.CreateGroupRequest{Name: in.typed, Spec: spec, Replicas: &replicas}, err
+			},
+		},
+		List[api.ProcessGroup]{
+			Use: "list [ENV]", Short: "List process groups, of an env or of all, newest first", Path: "/v1/groups", Items: "groups",
+			Filters: "env: env_id, app: app_id, org: org_id, region, status, name", Sorts: "created_at, updated_at, name", Table: groupTable,
+		},
+		Show[api.ProcessGroup]{Use: "show GROUP…", Short: "Show process groups, what they lack and why", Path: "/v1/groups/{group}", Table: groupTable, Watch: groupWatch},
+		groupWatch,
+		Action[api.ProcessGroup]{
+			Use: "scale GROUP REPLICAS", Short: "Set the number of a process group's instances", Path: "/v1/groups/{group}/scale", Table: groupTable, Watch: groupWatch,
+			Body: func(in *call) (any, error) {
+				n, err := whole(in.typed, "a number of replicas")
+				return api.ScaleGroup{Replicas: n}, err
+			},
+		},
+		Action[api.ProcessGroup]{
+			Use: "deploy GROUP [-- COMMAND…]", Short: "Deploy another release; what is left out stays as it is", Path: "/v1/groups/{group}/deploys", Table: groupTable, Watch: groupWatch,
+			Example: "  prego group deploy web --image nginx:1.30 --watch",
+			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
+				deploy.add(cmd, f, false)
+				for _, name := range []string{"memory", "cpu"} {
+					f.Lookup(name).DefValue = "" // what the group has
+				}
+			},
+			Body: func(in *call) (any, error) {
+				spec, err := deploy.change(in)
+				return api.DeployGroup{Spec: spec}, err
+			},
+		},
+		Action[struct{}]{
+			Use: "delete GROUP…", Short: "Delete process groups and stop their instances", Method: http.MethodDelete, Path: "/v1/groups/{group}", Destroys: "deletes process group",
+			Say: func(in *call, _ struct{}) string {
+				return "deleted process group " + in.typed + "; its instances are being stopped"
+			},
+		},
+	)
+}
+
+// workloadFlags describe a release: a file with the whole WorkloadSpec, or the parts of it.
+type workloadFlags struct {
+	file, image     string
+	memory          int64
+	cpu             float64
+	ports           []int
+	volumes         []string
+	require, forbid []string
+}
+
+func (w *workloadFlags) add(cmd *cobra.Command, f *pflag.FlagSet, constraint bool) {
+	w.memory = 256 << 20
+	f.StringVarP(&w.file, "file", "f", "", "a WorkloadSpec as JSON, - for standard input; instead of the flags below")
+	f.StringVar(&w.image, "image", "", "container image")
+	f.Var(sizeFlag{&w.memory, memory, Bytes}, "memory", "memory limit of each instance, "+sizeHelp)
+	f.Float64Var(&w.cpu, "cpu", 0.25, "CPUs of each instance")
+	f.IntSliceVar(&w.ports, "port", nil, "ports that it listens on")
+	f.StringSliceVar(&w.volumes, "volume", nil, "paths at which volumes must be mounted")
+	cmd.MarkFlagsMutuallyExclusive("file", "image")
+	if constraint {
+		f.StringSliceVar(&w.require, "require", nil, "tags that servers must have")
+		f.StringSliceVar(&w.forbid, "disallow", nil, "tags that servers must not have")
+	}
+}
+
+// spec is a release that the flags describe.
+func (w *workloadFlags) spec(in *call) (s workload.Spec, err error) {
+	if w.file != "" {
+		b, err := read(in.InOrStdin(), w.file)
+		if err != nil {
+			return s, err
+		}
+		// A field that is misspelt would be left out without a word.
+		dec := json.NewDecoder(bytes.NewReader(b))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&s); err != nil {
+			return s, usagef("%s: %w", w.file, err)
+		}
+		if dec.More() {
+			return s, usagef("%s: more than one document", w.file)
+		}
+		return s, nil
+	}
+	if w.image == "" {
+		return s, usagef("--image or --file is required")
+	}
+	s = workload.Spec{Image: w.image, Command: in.rest, CPURequest: w.cpu, MemoryLimitBytes: w.memory, Ports: w.ports, Volumes: w.volumes}
+	if len(w.require)+len(w.forbid) > 0 {
+		s.Constraint = &prego.Constraint{Require: w.require, Disallow: w.forbid}
+	}
+	return s, nil
+}
+
+// change is the group's release with what the flags that were given change.
+func (w *workloadFlags) change(in *call) (workload.Spec, error) {
+	if w.file != "" {
+		return w.spec(in)
+	}
+	var g api.ProcessGroup
+	set := map[string]func(){
+		"image": func() { g.Spec.Image = w.image }, "cpu": func() { g.Spec.CPURequest = w.cpu }, "port": func() { g.Spec.Ports = w.ports },
+		"volume": func() { g.Spec.Volumes = w.volumes }, "memory": func() { g.Spec.MemoryLimitBytes = w.memory },
+	}
+	changes := []func(){}
+	for name, change := range set {
+		if in.given(name) {
+			changes = append(changes, change)
+		}
+	}
+	if len(in.rest) > 0 {
+		changes = append(changes, func() { g.Spec.Command = in.rest })
+	}
+	if len(changes) == 0 {
+		return g.Spec, usagef("nothing to deploy; give --image, another flag, a command or --file")
+	}
+	err := in.client.Do(in.Context(), http.MethodGet, in.path("/v1/groups/{group}"), nil, nil, &g)
+	g.Spec.Constraint = nil // it is fixed
+	for _, change := range changes {
+		change()
+	}
+	return g.Spec, err
+}
+
+var instanceTable = Table[api.Instance]{
+	ID: "instance_id", Columns: "instance_id, state, release, server_id, ports, created_at: age, message", More: "group_id, image, memory_limit_bytes: memory, cpu_request: cpus, healthy, created_at",
+	Computed: map[string]func(api.Instance) any{"ports": func(i api.Instance) any {
+		var ports []string
+		for _, p := range i.Ports {
+			ports = append(ports, fmt.Sprintf("%d→%d", p.HostPort, p.ContainerPort))
+		}
+		return ports
+	}},
+}
+
+func instanceCommand(c *CLI) *cobra.Command {
+	return c.group("instance", "Inspect the instances of process groups",
+		List[api.Instance]{Use: "list GROUP", Short: "List a process group's instances, newest first", Path: "/v1/groups/{group}/instances", Items: "instances", All: "stopped", Filters: "state, server: server_id", Sorts: "created_at", Table: instanceTable},
+		Show[api.Instance]{Use: "show INSTANCE…", Short: "Show instances", Path: "/v1/instances/{instance}", Table: instanceTable},
+		logs{"logs INSTANCE", "Print an instance's log, without what looks like a secret", "/v1/instances/{instance}/logs", ""},
+	)
+}

@@ -1,0 +1,217 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/prego/prego"
+)
+
+// kind is how things of a kind are found: the list that they are in, its field that has
+// them, and their id. Where people give them names besides, name is that field, and
+// prefix what ids begin with.
+type kind struct{ path, items, id, name, prefix string }
+
+// kinds are by the name that arguments, placeholders in paths and flags have.
+var kinds = map[string]kind{
+	"server":         {path: "/v1/servers", items: "servers", id: "server_id"},
+	"fleet":          {path: "/v1/fleets", items: "fleets", id: "fleet_id"},
+	"policy":         {path: "/v1/policies", items: "policies", id: "policy_id"},
+	"org":            {path: "/v1/orgs", items: "orgs", id: "org_id"},
+	"placement-pool": {path: "/v1/placement-pools", items: "placement_pools", id: "name"},
+	"registry":       {path: "/v1/registries", items: "registries", id: "host"},
+	"image":          {path: "/v1/images", items: "images", id: "image_id"},
+	"tenant":         {path: "/v1/tenants", items: "tenants", id: "tenant_id", name: "slug", prefix: "t-"},
+	"app":            {path: "/v1/apps", items: "apps", id: "app_id", name: "name", prefix: "app-"},
+	"env":            {path: "/v1/envs", items: "envs", id: "env_id", name: "name", prefix: "env-"},
+	"group":          {path: "/v1/groups", items: "groups", id: "group_id", name: "name", prefix: "grp-"},
+	"volume":         {path: "/v1/volumes", items: "volumes", id: "volume_id", name: "name", prefix: "vol-"},
+	"instance":       {path: "/v1/groups/{group}/instances", items: "instances", id: "instance_id"},
+	"route":          {path: "/v1/envs/{env}/routes", items: "routes", id: "route_id"},
+	"snapshot":       {path: "/v1/tenants/{tenant}/snapshots", items: "snapshots", id: "snapshot_id"},
+	"restore":        {path: "/v1/tenants/{tenant}/restores", items: "restores", id: "job_id"},
+	"action":         {path: "/v1/fleets/{fleet}/actions", items: "actions", id: "seq"},
+	"container":      {path: "/v1/servers/{server}/containers", items: "containers", id: "name"},
+	"dimension":      {path: "/v1/orgs/{org}/quotas", items: "quotas", id: "dimension"},
+}
+
+// made are ids as the API makes them, which need no look-up.
+var made = regexp.MustCompile(`^[a-z]+-[a-z0-9]{12}$`)
+
+// resolve is the id of a thing that is given by its id or its name.
+func (in *call) resolve(what, given string) (string, error) {
+	k, ok := kinds[what]
+	if !ok || k.name == "" || given == "" || strings.HasPrefix(given, k.prefix) && made.MatchString(given) {
+		return given, nil
+	}
+	found, err := in.client.walk(in.Context(), k.path, k.items, url.Values{k.name: {given}}, 10*maxPage)
+	var refused *Refusal
+	if errors.As(err, &refused) && refused.Status < http.StatusInternalServerError && strings.HasPrefix(given, k.prefix) {
+		return given, nil // it may be no name at all; whoever gets it as an id says so
+	}
+	if err != nil {
+		return "", err
+	}
+	var ids []string
+	for _, raw := range found {
+		if idOf(raw, k.name) == given {
+			ids = append(ids, idOf(raw, k.id))
+		}
+	}
+	switch {
+	case len(ids) == 1:
+		return ids[0], nil
+	case len(ids) > 1:
+		return "", usagef("%d %ss are called %q; give one of their ids: %s", len(ids), what, given, strings.Join(ids, ", "))
+	case strings.HasPrefix(given, k.prefix):
+		return given, nil
+	}
+	return "", &Exit{Code: ExitRefused, Err: errors.New("there is no " + what + " " + given)}
+}
+
+// resolveFilters replaces names by ids in the parameters of a list.
+func (in *call) resolveFilters(q url.Values) error {
+	for param := range q {
+		what, isID := strings.CutSuffix(param, "_id")
+		if !isID {
+			continue
+		}
+		id, err := in.resolve(what, q.Get(param))
+		if err != nil {
+			return err
+		}
+		q.Set(param, id)
+	}
+	return nil
+}
+
+// completion is how long a shell waits for the API.
+const completion = 2 * time.Second
+
+// names are the ids, and the names besides, of what a kind has at the API.
+func (c *CLI) names(cmd *cobra.Command, what string, args map[string]string) []string {
+	k, ok := kinds[what]
+	client, err := c.Client()
+	if !ok || err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completion)
+	defer cancel()
+	in := &call{Command: cmd, client: client, args: args}
+	cmd.SetContext(ctx)
+	for name := range args {
+		if args[name], err = in.resolve(name, args[name]); err != nil {
+			return nil
+		}
+	}
+	found, err := client.walk(ctx, in.path(k.path), k.items, url.Values{}, maxPage)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, raw := range found {
+		if name := idOf(raw, k.name); name != "" {
+			out = append(out, name+"\t"+idOf(raw, k.id))
+		} else {
+			out = append(out, idOf(raw, k.id))
+		}
+	}
+	return out
+}
+
+// completeArgs offers what an argument can be.
+func (c *CLI) completeArgs(u usage) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		i := len(args)
+		if u.several {
+			i = min(i, len(u.names)-1)
+		}
+		if i == len(u.names) && u.optional != "" {
+			return c.names(cmd, u.optional, map[string]string{}), cobra.ShellCompDirectiveNoFileComp
+		}
+		if i >= len(u.names) {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		if of, ok := sets[u.names[i]]; ok {
+			return of, cobra.ShellCompDirectiveNoFileComp
+		}
+		before := map[string]string{}
+		for n := range i {
+			before[u.names[n]] = args[n]
+		}
+		return c.names(cmd, u.names[i], before), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// sets are the arguments and flags whose values are of a closed set.
+var sets = map[string][]string{
+	"region": words(prego.Regions()), "role": words(prego.Roles()), "plan": words(prego.Plans()), "tier": words(prego.Tiers()),
+}
+
+// completeFlag offers what a flag can be: of its set, or by its name a thing's id.
+func (c *CLI) completeFlag(cmd *cobra.Command, f *pflag.Flag) {
+	if _, done := cmd.GetFlagCompletionFunc(f.Name); done {
+		return
+	}
+	offer := func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if v, ok := f.Value.(*choice); ok {
+			return v.of, cobra.ShellCompDirectiveNoFileComp
+		}
+		return c.names(cmd, f.Name, map[string]string{}), cobra.ShellCompDirectiveNoFileComp
+	}
+	_, closed := f.Value.(*choice)
+	if k, ok := kinds[f.Name]; closed || ok && !strings.Contains(k.path, "{") {
+		if err := cmd.RegisterFlagCompletionFunc(f.Name, offer); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// filterHelp are the words for flags of lists that narrow them in other ways.
+var filterHelp = map[string]string{
+	"days": "of servers that became active within this many days (default 30)",
+	"tag":  "list only what has this tag, or all of several with commas",
+	"type": "list only types that begin so",
+}
+
+// addFilters adds a list's flags, and returns what they are given by parameter.
+func addFilters(f *pflag.FlagSet, spec string, values map[string][]string) map[string]*string {
+	params := map[string]*string{}
+	for part := range strings.SplitSeq(spec, ",") {
+		flag, param, other := strings.Cut(strings.TrimSpace(part), ":")
+		if param = strings.TrimSpace(param); !other {
+			param = flag
+		}
+		if flag == "" {
+			continue
+		}
+		v := params[param]
+		help := cmp.Or(filterHelp[flag], "list only this "+flag)
+		if v == nil {
+			v = new(string)
+			params[param] = v
+		} else {
+			help = "the same as --" + param
+		}
+		short := map[string]string{"tag": "l"}[flag]
+		of := values[flag]
+		if of == nil {
+			of = sets[flag]
+		}
+		if of == nil {
+			f.StringVarP(v, flag, short, "", help)
+			continue
+		}
+		f.VarP(&choice{to: v, of: of, many: true}, flag, short, help+", or several with commas: "+strings.Join(of, ", "))
+	}
+	return params
+}

@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/mattn/go-runewidth"
+	"github.com/spf13/cobra"
+	"gopkg.in/yaml.v3"
+)
+
+// printer writes what a verb was answered with, in the form that was asked for.
+type printer struct {
+	*CLI
+	cmd      *cobra.Command
+	w        io.Writer
+	format   string // table, json or yaml
+	quiet    bool
+	many     bool // JSON and YAML have a list even of one thing
+	answered []json.RawMessage
+	shown    int           // how many things were shown as text
+	stdin    *bufio.Reader // of the terminal
+}
+
+func (c *CLI) printer(cmd *cobra.Command, many bool) *printer {
+	p := &printer{CLI: c, cmd: cmd, w: cmd.OutOrStdout(), format: "table", many: many}
+	if f := cmd.Flag("output"); f != nil {
+		p.format = f.Value.String()
+	}
+	if f := cmd.Flag("quiet"); f != nil {
+		p.quiet = f.Value.String() == "true"
+	}
+	return p
+}
+
+// text tells that people read the answer, and no program.
+func (p *printer) text() bool { return p.format == "table" && !p.quiet }
+
+// progress is where it is told what happens meanwhile.
+func (p *printer) progress() io.Writer {
+	if p.text() {
+		return p.w
+	}
+	return p.cmd.ErrOrStderr()
+}
+
+// look is how tables are drawn on a stream.
+func (p *printer) look(w io.Writer) look {
+	l := look{width: p.Width(w)}
+	l.colour = l.width > 0 && p.Getenv("NO_COLOR") == "" && p.Getenv("TERM") != "dumb"
+	if f := p.cmd.Flag("no-header"); f != nil {
+		l.noHeader = f.Value.String() == "true"
+	}
+	return l
+}
+
+// keep takes an answer for the end, where it is no table.
+func (p *printer) keep(raw json.RawMessage) { p.answered = append(p.answered, raw) }
+
+// flush prints what was kept.
+func (p *printer) flush(id string) error {
+	switch {
+	case p.quiet:
+		for _, raw := range p.answered {
+			fmt.Fprintln(p.w, idOf(raw, id))
+		}
+		return nil
+	case p.format == "table" || len(p.answered) == 0 && !p.many:
+		return nil
+	}
+	var v any = p.answered
+	if !p.many {
+		v = p.answered[0]
+	}
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	if p.format == "yaml" {
+		if b, err = toYAML(b); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintln(p.w, strings.TrimSpace(string(b)))
+	return err
+}
+
+// toYAML keeps the order of the fields: JSON is YAML in another style.
+func toYAML(b []byte) ([]byte, error) {
+	var n yaml.Node
+	if err := yaml.Unmarshal(b, &n); err != nil {
+		return nil, err
+	}
+	var plain func(*yaml.Node)
+	plain = func(n *yaml.Node) {
+		if n.Style = 0; len(n.Content) == 0 && n.Kind != yaml.ScalarNode {
+			n.Style = yaml.FlowStyle
+		}
+		for _, child := range n.Content {
+			plain(child)
+		}
+	}
+	plain(&n)
+	var out bytes.Buffer
+	enc := yaml.NewEncoder(&out)
+	enc.SetIndent(2)
+	err := enc.Encode(&n)
+	return out.Bytes(), err
+}
+
+// idOf is a field of an answer as text, "" where it is missing.
+func idOf(raw json.RawMessage, field string) string {
+	var fields map[string]any
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	if field == "" || dec.Decode(&fields) != nil || fields[field] == nil {
+		return ""
+	}
+	return fmt.Sprint(fields[field])
+}
+
+// columnsOf are the columns that --columns chose, or else those of a list.
+func columnsOf[T any](p *printer, t Table[T]) ([]column[T], error) {
+	list := t.columns(t.Columns)
+	f := p.cmd.Flag("columns")
+	if f == nil || !f.Changed {
+		return list, nil
+	}
+	all := append(slices.Clone(list), t.columns(t.More)...)
+	var out []column[T]
+	for name := range strings.SplitSeq(f.Value.String(), ",") {
+		c, err := find(all, strings.ToLower(strings.TrimSpace(name)))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// rows prints things as a table.
+func rows[T any](p *printer, t Table[T], things []T) error {
+	columns, err := columnsOf(p, t)
+	if err != nil {
+		return err
+	}
+	header, fixed, lines := make([]string, len(columns)), make([]bool, len(columns)), make([][]string, len(things))
+	for i, c := range columns {
+		header[i] = strings.ToUpper(c.title)
+		fixed[i] = i == 0 || c.field == t.ID
+	}
+	for n, thing := range things {
+		lines[n] = make([]string, len(columns))
+		for i, c := range columns {
+			if lines[n][i] = cell(c.value(thing), c.field, c.title, p.Now()); lines[n][i] == "" {
+				lines[n][i] = "-"
+			}
+		}
+	}
+	grid(p.w, p.look(p.w), header, fixed, lines)
+	return nil
+}
+
+// fields prints one thing, a line for each field that has a value.
+func fields[T any](p *printer, t Table[T], thing T) {
+	var pairs [][2]string
+	for _, c := range t.columns(t.Columns + "," + t.More) {
+		text := cell(c.value(thing), c.field, c.title, p.Now())
+		if at, ok := c.value(thing).(interface{ Unix() int64 }); ok && at != nil && c.title == "age" {
+			continue // created says it
+		}
+		pairs = append(pairs, [2]string{c.title, text})
+	}
+	p.pairs(p.w, pairs...)
+}
+
+// pairs prints names and values, those that are not empty.
+func (p *printer) pairs(w io.Writer, pairs ...[2]string) { draw(w, p.look(w).colour, pairs) }
+
+// Pairs prints names and values, those that are not empty.
+func Pairs(w io.Writer, pairs ...[2]string) { draw(w, false, pairs) }
+
+func draw(w io.Writer, colour bool, pairs [][2]string) {
+	pairs = slices.DeleteFunc(slices.Clone(pairs), func(row [2]string) bool { return row[1] == "" })
+	width := 0
+	for _, row := range pairs {
+		width = max(width, runewidth.StringWidth(row[0]))
+	}
+	for _, row := range pairs {
+		value := row[1]
+		if colour && stateful[strings.ToUpper(row[0])] {
+			value = coloured(value, value)
+		}
+		fmt.Fprintf(w, "%s%s%s\n", row[0], strings.Repeat(" ", width+columnGap-runewidth.StringWidth(row[0])), value)
+	}
+}

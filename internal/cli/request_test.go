@@ -1,0 +1,248 @@
+package cli
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/workload"
+)
+
+// TestEveryVerbSendsItsRequest has verbs ask an API that accepts all, and compares what
+// they ask: method, path and body.
+func TestEveryVerbSendsItsRequest(t *testing.T) {
+	t.Parallel()
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("from a file\n"), 0o600))
+	spec := filepath.Join(t.TempDir(), "spec.json")
+	require.NoError(t, os.WriteFile(spec, []byte(`{"criteria":"RANDOM"}`), 0o600))
+	const env, group, volume, tenant = "env-aaaabbbbcccc", "grp-aaaabbbbcccc", "vol-aaaabbbbcccc", "t-aaaabbbbcccc"
+	at := strings.NewReplacer("ENV", env, "GRP", group, "VOL", volume, "TEN", tenant, "SECRET", secret, "SPEC", spec)
+	for _, tc := range []struct{ args, stdin, asks, sends string }{
+		{"server create app-7 --role app --region eu --tag a --type cx43", "", "POST /v1/servers", `{"server_id":"app-7","role":"app","region":"eu","infra_provider":"hetzner","spec":{"server_type":"cx43","tags":["a"]}}`},
+		{"server list --region eu,us --state active,failed -l gpu --fleet web --all --limit 7", "", "GET /v1/servers?all=true&fleet_id=web&limit=7&region=eu%2Cus&status=active%2Cfailed&tag=gpu", ""},
+		{"server delete app-7 --force --yes", "", "DELETE /v1/servers/app-7?force=true", ""},
+		{"server import app-7 --role app --region eu --provider-server-id 42", "", "POST /v1/servers/import", `{"server_id":"app-7","role":"app","region":"eu","infra_provider":"hetzner","provider_server_id":"42","managed_by":"worker_direct"}`},
+		{"server stats --days 7", "", "GET /v1/server-stats?days=7", ""},
+		{"container repair app-7", "", "POST /v1/servers/app-7/containers/repair", ""},
+		{"container logs app-7 backend --tail 5 --tenant TEN", "", "GET /v1/servers/app-7/containers/backend/logs?follow=false&tail=5&tenant_id=" + tenant, ""},
+		{"instance logs ins-1 -f", "", "GET /v1/instances/ins-1/logs?follow=true&tail=100", ""},
+		{"reconcile", "", "POST /internal/reconcile", ""},
+		{"catalog refresh", "", "POST /internal/catalog/refresh", ""},
+		{"tenant create acme-eu --org acme --region eu --plan starter --apps erpnext,hrms --policy shared --require a", "", "POST /v1/tenants", `{"slug":"acme-eu","org_id":"acme","region":"eu","plan":"starter","apps":["erpnext","hrms"],"policy":"shared","constraint":{"require":["a"]}}`},
+		{"tenant suspend TEN --reason unpaid", "", "POST /v1/tenants/TEN/suspend", `{"reason":"unpaid"}`},
+		{"tenant terminate TEN -y", "", "POST /v1/tenants/TEN/terminate", ""},
+		{"tenant password TEN", "", "POST /v1/tenants/TEN/admin-password", ""},
+		{"tenant user add TEN a@b.c --name Ann", "", "POST /v1/tenants/TEN/users", `{"email":"a@b.c","name":"Ann"}`},
+		{"tenant user add TEN a@b.c --no-password", "", "POST /v1/tenants/TEN/users", `{"email":"a@b.c","password":"none"}`},
+		{"tenant mail set TEN --server smtp.b.c --login erp --sender a@b.c", "s3cret\nmore", "PUT /v1/tenants/TEN/mail", `{"server":"smtp.b.c","port":587,"tls":true,"login":"erp","password":"s3cret","sender":"a@b.c"}`},
+		{"tenant mail set TEN --server smtp.b.c --port 25 --tls=false --sender a@b.c", "", "PUT /v1/tenants/TEN/mail", `{"server":"smtp.b.c","port":25,"tls":false,"sender":"a@b.c"}`},
+		{"tenant mail unset TEN", "", "DELETE /v1/tenants/TEN/mail", ""},
+		{"tenant storage-quota TEN --gb 7", "", "PUT /v1/tenants/TEN/storage-quota", `{"gb":7}`},
+		{"tenant storage-quota TEN --size 1.5TB", "", "PUT /v1/tenants/TEN/storage-quota", `{"gb":1500}`},
+		{"placement override TEN --app-server n-1 --reason r", "", "POST /internal/placement-overrides", `{"tenant_id":"TEN","force_app_server_id":"n-1","reason":"r"}`},
+		{"placement simulate -", `{"requests":[]}`, "POST /v1/placements/simulate", `{"requests":[]}`},
+		{"placement-pool create gpu --require a,b --disallow c", "", "POST /v1/placement-pools", `{"name":"gpu","require":["a","b"],"disallow":["c"]}`},
+		{"placement-pool update gpu --require a", "", "PUT /v1/placement-pools/gpu", `{"require":["a"]}`},
+		{"placement-pool delete gpu --yes", "", "DELETE /v1/placement-pools/gpu", ""},
+		{"placement-pool default gpu", "", "PUT /v1/placement-pools/gpu/default", ""},
+		{"placement-pool default gpu --unset", "", "DELETE /v1/placement-pools/gpu/default", ""},
+		{"placement-pool associate acme gpu", "", "PUT /v1/orgs/acme/placement-pools/gpu", ""},
+		{"placement-pool dissociate acme gpu", "", "DELETE /v1/orgs/acme/placement-pools/gpu", ""},
+		{"pool refill app-1", "", "POST /v1/site-pools/app-1/refill", ""},
+		{"pool warm set eu starter 2", "", "PUT /v1/warm-pools/eu/starter", `{"target":2}`},
+		{"scaling list --region eu", "", "GET /v1/scaling-events?limit=50&region=eu", ""},
+		{"fleet scale-out pool", "", "POST /v1/fleets/pool/actions", `{"action":"CLUSTER_SCALE_OUT","inputs":{}}`},
+		{"fleet scale-out pool --count 3 --region eu --region us", "", "POST /v1/fleets/pool/actions", `{"action":"CLUSTER_SCALE_OUT","inputs":{"count":3,"regions":["eu","us"]}}`},
+		{"fleet scale-in pool --count 0", "", "POST /v1/fleets/pool/actions", `{"action":"CLUSTER_SCALE_IN","inputs":{"count":0}}`},
+		{"fleet resize pool --to 5", "", "POST /v1/fleets/pool/actions", `{"action":"CLUSTER_RESIZE","inputs":{"adjustment_type":"EXACT_CAPACITY","number":5}}`},
+		{"fleet resize pool --by -2 --best-effort", "", "POST /v1/fleets/pool/actions", `{"action":"CLUSTER_RESIZE","inputs":{"adjustment_type":"CHANGE_IN_CAPACITY","number":-2,"strict":false}}`},
+		{"fleet resize pool --percent 50 --min-step 2 --min 1 --max 9", "", "POST /v1/fleets/pool/actions", `{"action":"CLUSTER_RESIZE","inputs":{"adjustment_type":"CHANGE_IN_PERCENTAGE","number":50,"min_step":2,"min_size":1,"max_size":9}}`},
+		{"fleet replace pool --max-surge 2 --grace-period 1h", "", "POST /v1/fleets/pool/actions", `{"action":"CLUSTER_REPLACE","inputs":{"max_surge":2,"grace_period":3600}}`},
+		{"fleet node-create pool --region sg", "", "POST /v1/fleets/pool/actions", `{"action":"NODE_CREATE","inputs":{"region":"sg"}}`},
+		{"fleet cancel pool 7", "", "POST /v1/fleets/pool/actions/7/cancel", ""},
+		{"fleet create pool --role app --min 1 --max 5 --tag a --require a --serves-tenants", "", "POST /v1/fleets", `{"fleet_id":"pool","role":"app","infra_provider":"hetzner","min_size":1,"max_size":5,"spec":{"tags":["a"]},"constraint":{"require":["a"]},"serves_tenants":true}`},
+		{"fleet create pool --role app --policy spread", "", "PUT /v1/fleets/pool/policies/spread", `{}`},
+		{"fleet update pool --serves-tenants=false", "", "PATCH /v1/fleets/pool", `{"serves_tenants":false}`},
+		{"fleet update pool --workload-memory 1.5GiB --workload-cpus 0", "", "PATCH /v1/fleets/pool", `{"workload_memory_bytes":1610612736,"workload_cpus":0}`},
+		{"fleet attach pool spread --position 3 --disabled", "", "PUT /v1/fleets/pool/policies/spread", `{"position":3,"enabled":false}`},
+		{"fleet detach pool spread", "", "DELETE /v1/fleets/pool/policies/spread", ""},
+		{"policy create p --region eu=100 --region us=50:3 --region sg", "", "POST /v1/policies", `{"policy_id":"p","type":"region_placement","spec":{"regions":[{"name":"eu","weight":100},{"name":"us","weight":50,"cap":3},{"name":"sg"}]}}`},
+		{"policy create p --region eu=-1:-2", "", "POST /v1/policies", `{"policy_id":"p","type":"region_placement","spec":{"regions":[{"name":"eu","weight":-1,"cap":-2}]}}`},
+		{"policy create p --criteria OLDEST_FIRST --grace-period 1h", "", "POST /v1/policies", `{"policy_id":"p","type":"deletion","spec":{"criteria":"OLDEST_FIRST","grace_period":3600}}`},
+		{"policy create p --event CLUSTER_SCALE_OUT --adjustment CHANGE_IN_PERCENTAGE --number 20 --min-step 2 --cooldown 5m --best-effort", "", "POST /v1/policies", `{"policy_id":"p","type":"scaling","spec":{"event":"CLUSTER_SCALE_OUT",
+			"adjustment":{"type":"CHANGE_IN_PERCENTAGE","number":20,"min_step":2,"cooldown":300,"best_effort":true}}}`},
+		{"policy create p --type deletion --spec SPEC", "", "POST /v1/policies", `{"policy_id":"p","type":"deletion","spec":{"criteria":"RANDOM"}}`},
+		{"policy update p --criteria RANDOM", "", "PUT /v1/policies/p", `{"spec":{"criteria":"RANDOM","grace_period":0}}`},
+		{"policy update p --spec -", `{"a":1}`, "PUT /v1/policies/p", `{"spec":{"a":1}}`},
+		{"org put acme --tier paid", "", "PUT /v1/orgs/acme", `{"tier":"paid"}`},
+		{"org set acme --parent group", "", "PUT /v1/orgs/acme", `{"parent_org_id":"group"}`},
+		{"org events acme --type org. --limit 5", "", "GET /v1/orgs/acme/events?limit=5&type=org.", ""},
+		{"quota set acme max_total_cpu_request 0.5 --reason contract", "", "PUT /v1/orgs/acme/quotas/max_total_cpu_request", `{"limit":0.5,"reason":"contract"}`},
+		{"quota unset acme max_apps", "", "DELETE /v1/orgs/acme/quotas/max_apps", `{}`},
+		{"app create shop --org acme", "", "POST /v1/apps", `{"name":"shop","org_id":"acme"}`},
+		{"app list --org acme", "", "GET /v1/apps?limit=200&org_id=acme", ""},
+		{"env create prod --app app-aaaabbbbcccc --region eu", "", "POST /v1/apps/app-aaaabbbbcccc/envs", `{"name":"prod","region":"eu"}`},
+		{"env delete ENV --yes", "", "DELETE /v1/envs/ENV", ""},
+		{"group create ENV web --image web:1 --memory 64M --cpu 0.5 --port 80 --require gpu --replicas 2 -- serve --quiet", "", "POST /v1/envs/ENV/groups", `{"name":"web","replicas":2,"spec":{"image":"web:1","command":["serve","--quiet"],"memory_limit_bytes":67108864,"cpu_request":0.5,"ports":[80],"constraint":{"require":["gpu"]}}}`},
+		{"group create ENV web -f -", `{"image":"web:3"}`, "POST /v1/envs/ENV/groups", `{"name":"web","replicas":1,"spec":{"image":"web:3","memory_limit_bytes":0,"cpu_request":0}}`},
+		{"group scale GRP 3", "", "POST /v1/groups/GRP/scale", `{"replicas":3}`},
+		{"group delete GRP --yes", "", "DELETE /v1/groups/GRP", ""},
+		{"group list ENV --sort -name", "", "GET /v1/groups?env_id=ENV&limit=200&sort=-name", ""},
+		{"group list --org acme --sort status", "", "GET /v1/groups?limit=200&org_id=acme", ""},
+		{"instance list GRP --stopped", "", "GET /v1/groups/GRP/instances?all=true&limit=200", ""},
+		{"route create ENV --group GRP --host a.b --port 80 --protocol http --target 8000", "", "POST /v1/envs/ENV/routes", `{"group_id":"GRP","hostname":"a.b","listen_port":80,"listener":"shared_v6","protocol":"http","target_port":8000}`},
+		{"route create ENV --group GRP --listener env_v4 --port 25 --protocol tcp", "", "POST /v1/envs/ENV/routes", `{"group_id":"GRP","listen_port":25,"listener":"env_v4","protocol":"tcp","target_port":8080}`},
+		{"route delete ENV rte/1 --yes", "", "DELETE /v1/envs/ENV/routes/rte%2F1", ""},
+		{"ipv4 enable ENV", "", "POST /v1/envs/ENV/ipv4", ""},
+		{"ipv4 disable ENV --yes", "", "DELETE /v1/envs/ENV/ipv4", ""},
+		{"volume create acme data --gb 20 --region us", "", "POST /v1/volumes", `{"name":"data","org_id":"acme","region":"us","size_bytes":20000000000}`},
+		{"volume create acme data --size 10GiB", "", "POST /v1/volumes", `{"name":"data","org_id":"acme","region":"eu","size_bytes":10737418240}`},
+		{"volume delete VOL --yes", "", "DELETE /v1/volumes/VOL", ""},
+		{"volume attach VOL GRP --mount /srv", "", "POST /v1/volumes/VOL/attachments", `{"group_id":"GRP","mount_path":"/srv"}`},
+		{"volume detach VOL vat-1", "", "DELETE /v1/volumes/VOL/attachments/vat-1", ""},
+		{"snapshot create TEN", "", "POST /v1/tenants/TEN/snapshots", ""},
+		{"snapshot delete TEN snp-1 --yes", "", "DELETE /v1/tenants/TEN/snapshots/snp-1", ""},
+		{"restore create TEN snp-1 --yes", "", "POST /v1/tenants/TEN/restores", `{"snapshot_id":"snp-1"}`},
+		{"registry set r.b.c:5000 --username robot --password-file SECRET", "", "PUT /v1/registries/r.b.c:5000", `{"username":"robot","password":"from a file"}`},
+		{"registry set r.b.c --username robot", "s3cret", "PUT /v1/registries/r.b.c", `{"username":"robot","password":"s3cret"}`},
+		{"registry rotate", "", "POST /v1/registries/rotate", ""},
+		{"registry delete r.b.c --yes", "", "DELETE /v1/registries/r.b.c", ""},
+		{"registry unpin r.b.c/team/bench:v15", "", "DELETE /v1/image-digests?image=r.b.c%2Fteam%2Fbench%3Av15", ""},
+		{"image build --debian 13", "", "POST /v1/images", `{"debian":"13","region":"eu"}`},
+		{"image list --all", "", "GET /v1/images?all=true&limit=200", ""},
+		{"image delete img-1 --yes", "", "DELETE /v1/images/img-1", ""},
+	} {
+		all := map[string][]func(http.ResponseWriter){}
+		asks := at.Replace(tc.asks)
+		all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{}`)}
+		if strings.HasPrefix(asks, "GET ") {
+			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"images":[],"activations":[]}`)}
+		}
+		all["POST /v1/fleets"] = []func(http.ResponseWriter){say(http.StatusCreated, `{"fleet_id":"pool"}`)}
+		r := run(t, around{say: all, stdin: tc.stdin}, strings.Fields(at.Replace(tc.args))...)
+		require.Zero(t, r.code, "%s: %s", tc.args, r.errs)
+		require.Equal(t, asks, r.asked[len(r.asked)-1], tc.args)
+		if tc.sends == "" {
+			require.Empty(t, r.bodies[asks], tc.args)
+		} else {
+			require.JSONEq(t, at.Replace(tc.sends), strings.Replace(r.bodies[asks], `,"disallow":null`, "", 1), tc.args)
+		}
+	}
+}
+
+func TestAnIdempotencyKeyGoesWithEveryPost(t *testing.T) {
+	t.Parallel()
+	r := run(t, around{say: always(map[string]any{"POST /v1/apps": api.App{}})}, "app", "create", "shop", "--org", "acme", "--idempotency-key", "k")
+	require.Zero(t, r.code, r.errs)
+	require.Equal(t, "k", r.headers["POST /v1/apps"].Get("Idempotency-Key"))
+}
+
+func TestWhatIsWrongIsRefusedHere(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "wrong.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"image": "web:2", "memory_limit": 7}`), 0o600))
+	for args, want := range map[string]string{
+		"quota set acme max_apps many --reason x":                             "LIMIT must be a number",
+		"quota set acme max_apps NaN --reason x":                              "LIMIT must be a number",
+		"volume create acme data --gb=-1":                                     "--gb must be 10 to 10000",
+		"volume create acme data --gb 9223372036854775807":                    "--gb must be 10 to 10000",
+		"fleet create pool --role app --workload-memory lots":                 `"lots" is no size`,
+		"fleet update pool --workload-memory=-1":                              `"-1" is no size`,
+		"fleet update pool --workload-memory 99999999999999999999":            "is no size",
+		"fleet update pool":                                                   "nothing to change",
+		"fleet resize pool --to 5 --by 2":                                     "[by to] were all set",
+		"fleet scale-out pool --dry-run --watch":                              "[dry-run watch] were all set",
+		"fleet scale-out":                                                     "FLEET is missing",
+		"fleet scale-out a b":                                                 `"b" is one argument too many`,
+		"fleet scale-in pool --region eu":                                     "unknown flag: --region",
+		"policy create p":                                                     "the policy is empty",
+		"policy create p --spec -":                                            "--spec needs --type",
+		"policy create p --type deletion --spec - --criteria RANDOM":          "give either --spec or the flags",
+		"policy create p --region eu --criteria RANDOM":                       "is not for a policy of type",
+		"policy create p --type scaling --criteria RANDOM":                    "is not for a policy of type scaling",
+		"policy create p --region eu=many":                                    `the weight "many" is not a whole number`,
+		"policy create p --region eu=1:":                                      `the cap "" is not a whole number`,
+		"group create env-aaaabbbbcccc web":                                   "--image or --file is required",
+		"group create env-aaaabbbbcccc web -f " + file:                        "unknown field",
+		"group create env-aaaabbbbcccc web -f /nowhere":                       "no such file",
+		"group create env-aaaabbbbcccc web --image a --memory 9223372036854T": "is no size",
+		"group deploy grp-aaaabbbbcccc":                                       "nothing to deploy",
+		"group deploy grp-aaaabbbbcccc --file - --image web:2":                "none of the others can be",
+		"registry set r.b.c --username robot":                                 "standard input holds no password",
+		"exec app-1 bench":                                                    "the command is missing",
+		"pool warm set eu starter two":                                        `"two" is not a number of servers`,
+	} {
+		r := run(t, around{}, strings.Fields(args)...)
+		require.Equal(t, ExitUsage, r.code, args)
+		require.Contains(t, r.errs, want, args)
+		require.Empty(t, r.asked, args)
+	}
+}
+
+func TestAChangeLeavesWhatIsNotGiven(t *testing.T) {
+	t.Parallel()
+	g := api.ProcessGroup{GroupId: "grp-0123456789ab", Spec: workload.Spec{
+		Image: "web:1", Command: []string{"serve"}, MemoryLimitBytes: 64 << 20, CPURequest: 0.5, Ports: []int{80}, Volumes: []string{"/data"}, Constraint: &prego.Constraint{Require: []string{"gpu"}},
+	}}
+	image := "debian-13"
+	f := api.ServerFleet{FleetId: "pool", Spec: api.ServerSpec{Tags: &[]string{"old"}, Image: &image}}
+	on := always(map[string]any{"GET /v1/groups/grp-0123456789ab": g, "POST /v1/groups/grp-0123456789ab/deploys": g, "GET /v1/fleets/pool": f, "PATCH /v1/fleets/pool": f})
+	for args, want := range map[string]string{
+		"--image web:2":                  `{"image":"web:2","command":["serve"],"memory_limit_bytes":67108864,"cpu_request":0.5,"ports":[80],"volumes":["/data"]}`,
+		"--memory 1G --cpu 2 --port 81":  `{"image":"web:1","command":["serve"],"memory_limit_bytes":1073741824,"cpu_request":2,"ports":[81],"volumes":["/data"]}`,
+		"--volume /srv -- serve --quiet": `{"image":"web:1","command":["serve","--quiet"],"memory_limit_bytes":67108864,"cpu_request":0.5,"ports":[80],"volumes":["/srv"]}`,
+	} {
+		r := run(t, around{say: on}, append([]string{"group", "deploy", "grp-0123456789ab"}, strings.Fields(args)...)...)
+		require.Zero(t, r.code, r.errs)
+		require.JSONEq(t, `{"spec":`+want+`}`, r.bodies["POST /v1/groups/grp-0123456789ab/deploys"], args)
+	}
+	for args, want := range map[string]string{
+		"--tag new --min 0":                     `{"min_size":0,"spec":{"image":"debian-13","tags":["new"]}}`,
+		"--workload-cpus 0.5 --tag new --max 3": `{"workload_cpus":0.5,"max_size":3,"spec":{"image":"debian-13","tags":["new"]}}`,
+	} {
+		r := run(t, around{say: on}, append([]string{"fleet", "update", "pool"}, strings.Fields(args)...)...)
+		require.Zero(t, r.code, r.errs)
+		require.JSONEq(t, want, r.bodies["PATCH /v1/fleets/pool"], args)
+	}
+}
+
+func TestADryRunShowsCountsAndServers(t *testing.T) {
+	t.Parallel()
+	id, reason, message := "pool-1-2", "no_feasible_plan", "There is no feasible plan to handle all nodes."
+	for name, tc := range map[string]struct {
+		plan api.FleetActionPlan
+		want string
+		code int
+	}{
+		"grows": {api.FleetActionPlan{
+			Data: json.RawMessage(`{"status":"OK"}`), DesiredCapacity: 5,
+			Steps: []api.FleetPlannedStep{{Op: "create", Region: "us", Round: 1}, {Op: "create", Region: "eu", Round: 1}, {Op: "create", Region: "eu", Round: 1}},
+		}, "create   3: eu 2, us 1\ndesired  5 servers from then on\n", 0},
+		"shrinks": {api.FleetActionPlan{
+			Data: json.RawMessage(`{"status":"OK","deletion":{"count":1,"candidates":["pool-1-2"],"grace_period":90}}`), DesiredCapacity: 1,
+			Steps: []api.FleetPlannedStep{{Op: "delete", ServerId: &id, Region: "us", Round: 1}},
+		}, "delete        1: us 1\nservers       pool-1-2\ngrace period  1m30s for servers that have tenants\ndesired       1 servers from then on\n", 0},
+		"replaces": {api.FleetActionPlan{
+			Data: json.RawMessage(`{"status":"OK","replacement":{"count":1,"regions":{"us":1},"max_surge":2}}`), DesiredCapacity: 1,
+			Steps: []api.FleetPlannedStep{{Op: "create", Region: "us", Round: 1}, {Op: "delete", ServerId: &id, Region: "us", Round: 1}},
+		}, "create   1: us 1\ndelete   1: us 1\nservers  pool-1-2\nsurge    2 new servers before their old ones go\ndesired  1 servers from then on\n", 0},
+		"does nothing": {api.FleetActionPlan{Data: json.RawMessage(`{"status":"OK"}`), DesiredCapacity: 2}, "nothing to do\ndesired  2 servers from then on\n", 0},
+		"can't":        {api.FleetActionPlan{Data: json.RawMessage(`{"status":"ERROR"}`), Reason: &reason, Message: &message, DesiredCapacity: 2}, "", ExitOutcome},
+	} {
+		on := always(map[string]any{"POST /v1/fleets/pool/actions?dry_run=true": tc.plan})
+		r := run(t, around{say: on}, "fleet", "scale-out", "pool", "--dry-run")
+		require.Equal(t, tc.code, r.code, "%s: %s", name, r.errs)
+		require.Equal(t, tc.want, r.out, name)
+		r = run(t, around{say: on}, "fleet", "scale-out", "pool", "--dry-run", "-o", "json")
+		require.Equal(t, tc.code, r.code)
+		require.Contains(t, r.out, `"desired_capacity"`, name)
+	}
+}

@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/prego/prego/api"
+)
+
+var routeTable = Table[api.Route]{
+	ID: "route_id", Columns: "route_id, hostname, listener, listen_port: port, protocol, group_id, target_port: target", More: "env_id, created_by, created_at",
+}
+
+func routeCommand(c *CLI) *cobra.Command {
+	var in api.CreateRoute
+	hostname, group := "", ""
+	return c.group("route", "Manage published ports of process groups",
+		Action[api.Route]{
+			Use: "create ENV", Short: "Publish a port of a process group", Path: "/v1/envs/{env}/routes", Table: routeTable,
+			Example: "  prego route create prod --group web --host www.example.com --port 443 --protocol https --target 8443",
+			Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+				f.StringVar(&group, "group", "", "process group that serves it")
+				f.StringVar(&hostname, "host", "", "hostname; none for tcp")
+				pick(f, &in.Listener, "listener", "shared_v6", "env_v4 is the env's own IPv4", []string{"shared_v6", "env_v4"})
+				f.IntVar(&in.ListenPort, "port", 443, "port that callers use")
+				pick(f, &in.Protocol, "protocol", "https", "https is passed through", []string{"http", "https", "tcp"})
+				f.IntVar(&in.TargetPort, "target", 8080, "port of the group's containers")
+			},
+			Body: func(v *call) (_ any, err error) {
+				in.Hostname = given(hostname)
+				in.GroupId, err = v.resolve("group", group)
+				return in, err
+			},
+		},
+		List[api.Route]{Use: "list ENV", Short: "List the routes of an env", Path: "/v1/envs/{env}/routes", Items: "routes", Filters: "host: hostname, group: group_id", Sorts: "created_at, hostname", Table: routeTable},
+		Show[api.Route]{Use: "show ENV ROUTE…", Short: "Show routes", Path: "/v1/envs/{env}/routes/{route}", Table: routeTable},
+		Delete("delete ENV ROUTE…", "route", "/v1/envs/{env}/routes/{route}"),
+	)
+}
+
+// status is how something stands, and why.
+func status(s api.ResourceStatus, reason, message *string) string {
+	return string(s) + reasons(reason, message)
+}
+
+var ipv4Table = Table[api.IPv4]{
+	ID: "allocation_id", Columns: "allocation_id, env_id, address, location, status", More: "org_id, created_by, created_at",
+	Computed: map[string]func(api.IPv4) any{"status": func(v api.IPv4) any { return status(v.Status, v.Reason, v.Message) }},
+}
+
+func ipv4Command(c *CLI) *cobra.Command {
+	path := "/v1/envs/{env}/ipv4"
+	return c.group("ipv4", "Manage IPv4 addresses of envs",
+		Action[api.IPv4]{Use: "enable ENV…", Short: "Give envs IPv4 addresses of their own", Path: path, Table: ipv4Table},
+		Show[api.IPv4]{Use: "show ENV…", Short: "Show the IPv4 addresses of envs", Path: path, Table: ipv4Table},
+		Action[api.IPv4]{Use: "disable ENV…", Short: "Release the IPv4 addresses of envs", Method: http.MethodDelete, Path: path, Destroys: "releases the address of env", Table: ipv4Table},
+	)
+}
+
+var volumeTable = Table[api.Volume]{
+	ID: "volume_id", Columns: "volume_id, org_id, name, size, location, group, status", More: "attachment, created_by, created_at",
+	Computed: map[string]func(api.Volume) any{
+		"size":   func(v api.Volume) any { return diskText(v.SizeBytes) },
+		"status": func(v api.Volume) any { return status(v.Status, v.Reason, v.Message) },
+		"group": func(v api.Volume) any {
+			if v.Attachment == nil {
+				return nil
+			}
+			return v.Attachment.GroupId
+		},
+		"attachment": func(v api.Volume) any {
+			if v.Attachment == nil {
+				return nil
+			}
+			return v.Attachment.AttachmentId + " at " + v.Attachment.MountPath
+		},
+	},
+}
+
+func volumeCommand(c *CLI) *cobra.Command {
+	var in api.CreateVolume
+	var attach api.AttachVolume
+	var gb int64
+	location := ""
+	return c.group("volume", "Manage volumes of orgs",
+		Action[api.Volume]{
+			Use: "create ORG NAME", Short: "Create a volume", Path: "/v1/volumes", Table: volumeTable, Example: "  prego volume create acme data --region eu --size 20GB",
+			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
+				pick(f, &in.Region, "region", "eu", "", sets["region"])
+				f.StringVar(&location, "location", "", "provider location (default: the region's first)")
+				in.SizeBytes = 10e9
+				f.Var(sizeFlag{&in.SizeBytes, disk, diskText}, "size", "10 GB to 10 TB; K, M, G and T are powers of 1000, KiB to TiB of 1024")
+				f.Int64Var(&gb, "gb", 10, "the size in GB")
+				cmd.MarkFlagsMutuallyExclusive("gb", "size")
+			},
+			Body: func(v *call) (any, error) {
+				if v.given("gb") {
+					if gb < 0 || gb > 1e9 {
+						return nil, usagef("--gb must be 10 to 10000, not %d", gb)
+					}
+					in.SizeBytes = gb * 1e9
+				}
+				in.OrgId, in.Name, in.Location = v.args["org"], v.typed, given(location)
+				return in, nil
+			},
+		},
+		List[api.Volume]{Short: "List volumes", Path: "/v1/volumes", Items: "volumes", Filters: "org: org_id, name, region, location, status", Sorts: "created_at, name, size_bytes", All: "all", Table: volumeTable},
+		Show[api.Volume]{Use: "show VOLUME…", Short: "Show volumes", Path: "/v1/volumes/{volume}", Table: volumeTable},
+		Action[api.Volume]{
+			Use: "delete VOLUME…", Short: "Delete volumes and what is on them", Method: http.MethodDelete, Path: "/v1/volumes/{volume}", Destroys: "deletes volume", Table: volumeTable,
+		},
+		Action[api.VolumeAttachment]{
+			Use: "attach VOLUME GROUP", Short: "Attach a volume to a process group", Path: "/v1/volumes/{volume}/attachments",
+			Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+				f.StringVar(&attach.MountPath, "mount", "/data", "path in the group's containers")
+			},
+			Body: func(v *call) (any, error) {
+				attach.GroupId = v.args["group"]
+				return attach, nil
+			},
+			Table: Table[api.VolumeAttachment]{ID: "attachment_id"},
+			Say: func(_ *call, a api.VolumeAttachment) string {
+				return fmt.Sprintf("attachment %s: volume %s at %s of %s", a.AttachmentId, a.VolumeId, a.MountPath, a.GroupId)
+			},
+		},
+		Action[struct{}]{
+			Use: "detach VOLUME ATTACHMENT", Short: "Detach a volume from its process group", Method: http.MethodDelete, Path: "/v1/volumes/{volume}/attachments/{attachment}",
+			Say: func(in *call, _ struct{}) string { return "detached " + in.typed },
+		},
+	)
+}
+
+var (
+	snapshotTable = Table[api.Snapshot]{
+		ID: "snapshot_id", Columns: "snapshot_id, created_at: at, created_by: by, server_id, status, bytes: size, message", More: "tenant_id, files",
+		Computed: map[string]func(api.Snapshot) any{"bytes": func(s api.Snapshot) any {
+			if s.Bytes == nil {
+				return nil
+			}
+			return Bytes(*s.Bytes)
+		}},
+	}
+	restoreTable = Table[api.RestoreJob]{ID: "job_id", Columns: "job_id: restore, created_at: at, created_by: by, snapshot_id, status, message", More: "tenant_id, finished_at"}
+)
+
+func snapshotCommand(c *CLI) *cobra.Command {
+	path := "/v1/tenants/{tenant}/snapshots"
+	return c.group("snapshot", "Manage backups of tenants' sites",
+		Action[api.Snapshot]{Use: "create TENANT…", Short: "Back up tenants' sites", Path: path, Table: snapshotTable},
+		List[api.Snapshot]{Use: "list TENANT", Short: "List the snapshots of a tenant, newest first", Path: path, Items: "snapshots", Filters: "status", Sorts: "created_at", All: "all", Table: snapshotTable},
+		Show[api.Snapshot]{Use: "show TENANT SNAPSHOT…", Short: "Show snapshots", Path: path + "/{snapshot}", Table: snapshotTable},
+		Delete("delete TENANT SNAPSHOT…", "snapshot", path+"/{snapshot}"),
+	)
+}
+
+func restoreCommand(c *CLI) *cobra.Command {
+	path := "/v1/tenants/{tenant}/restores"
+	return c.group("restore", "Restore tenants' sites from snapshots",
+		Action[api.RestoreJob]{
+			Use: "create TENANT SNAPSHOT", Short: "Restore a tenant's site from a snapshot", Path: path, Destroys: "replaces what the tenant's site holds by snapshot", Table: restoreTable,
+			Body: func(in *call) (any, error) { return api.CreateRestore{SnapshotId: in.typed}, nil },
+		},
+		List[api.RestoreJob]{Use: "list TENANT", Short: "List the restores of a tenant, newest first", Path: path, Items: "restores", Filters: "status", Sorts: "created_at", Table: restoreTable},
+		Show[api.RestoreJob]{Use: "show TENANT RESTORE…", Short: "Show restores", Path: path + "/{restore}", Table: restoreTable},
+	)
+}

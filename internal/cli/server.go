@@ -1,0 +1,274 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
+)
+
+var serverTable = Table[api.Server]{
+	ID:      "server_id",
+	Columns: "server_id, role, region, status: status, agent, host",
+	More:    "provider, cost, fleet_id, tags, workflow_id, run_url: run, created_at",
+	Computed: map[string]func(api.Server) any{
+		"status":   func(s api.Server) any { return string(s.Status) + reasons(s.StatusReason, s.StatusMessage) },
+		"agent":    func(s api.Server) any { return string(s.Agent.Status) + " " + deref(s.Agent.Version) },
+		"host":     func(s api.Server) any { return hostOf(s) },
+		"provider": func(s api.Server) any { return providerOf(s) },
+		"cost":     func(s api.Server) any { return costOf(s.Cost) },
+		"tags":     func(s api.Server) any { return tagsOf(s) },
+	},
+}
+
+// WatchServer follows a server to a state.
+func WatchServer(wanted server.Status) Watch[api.Server] {
+	return Watch[api.Server]{
+		Use: "watch SERVER", Short: "Follow a server until nothing is under way", Path: "/v1/servers/{server}", Again: "prego server watch {server}",
+		Lines: serverLines, Doing: func(s api.Server) string { return s.ServerId + " is " + string(s.Status) },
+		Rests: func(s api.Server) bool {
+			return s.Status == api.ServerStatus(wanted) || ServerRests(s)
+		},
+		Outcome: func(_ *call, s api.Server) error {
+			if wanted != "" && s.Status != api.ServerStatus(wanted) {
+				return ServerFailure(s)
+			}
+			return nil
+		},
+		Done: func(_ *call, s api.Server) string { return fmt.Sprintf("server %s is %s", s.ServerId, s.Status) },
+	}
+}
+
+// ServerRests tells that nothing works on a server.
+func ServerRests(s api.Server) bool {
+	switch server.Status(s.Status) {
+	case server.Active, server.Failed, server.Terminated:
+		return true
+	case server.Provisioning, server.Draining:
+	}
+	return false
+}
+
+// ServerFailure says in which state a server is that was to be in another.
+func ServerFailure(s api.Server) error {
+	return fmt.Errorf("server %s is %s%s", s.ServerId, s.Status, reasons(s.StatusReason, s.StatusMessage))
+}
+
+func serverLines(s api.Server) []line {
+	lines := make([]line, len(s.Timeline))
+	for i, e := range s.Timeline {
+		text := fmt.Sprintf("%-22s %s", s.ServerId, e.Step)
+		if e.Message != nil {
+			text += "  " + oneLine(*e.Message)
+		}
+		if e.Reason != nil {
+			text += "  [" + *e.Reason + "]"
+		}
+		lines[i] = line{key: strconv.FormatInt(e.Id, 10), at: e.At, text: text}
+	}
+	return lines
+}
+
+// timeline prints what happened.
+func timeline(in *call, lines []line) {
+	for i, l := range lines {
+		if i == 0 {
+			fmt.Fprintln(in.w)
+		}
+		in.seen[l.key] = true
+		fmt.Fprintln(in.w, stamp(l.at.Sub(lines[0].at), l.at)+"  "+l.text)
+	}
+}
+
+// reasons are why something is as it is.
+func reasons(reason, message *string) string {
+	out := ""
+	for _, s := range []*string{reason, message} {
+		if s != nil && *s != "" {
+			out += map[bool]string{true: ": ", false: ", "}[out == ""] + oneLine(*s)
+		}
+	}
+	return out
+}
+
+// hostOf is what is worth a look on the host.
+func hostOf(s api.Server) string {
+	docker := deref(s.Agent.DockerState)
+	if docker == "" {
+		return ""
+	}
+	out := "docker " + docker
+	if ahead := s.Agent.ClockAheadSeconds; ahead != nil {
+		out += fmt.Sprintf(", clock %+.1f s", *ahead)
+		if deref(s.Agent.ClockSkewed) {
+			out += " (clock_skew: tokens and certificates may be refused)"
+		}
+	}
+	return out
+}
+
+func providerOf(s api.Server) string {
+	parts := []string{strings.TrimSpace(s.InfraProvider + " " + deref(s.Provider.ProviderServerId))}
+	for _, p := range []*string{s.Provider.ServerType, s.Provider.Location, s.Provider.Ipv4} {
+		if p != nil {
+			parts = append(parts, *p)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// costOf is what something costs.
+func costOf(c *api.Cost) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s %s per month (%s gross), for %s", c.Monthly.Net, c.Currency, c.Monthly.Gross, strings.Join(c.Parts, ", "))
+}
+
+// tagsOf are a server's tags, with what its host says when that is something else.
+func tagsOf(s api.Server) string {
+	tags := strings.Join(s.Tags, ", ")
+	if deref(s.Agent.TagsDiffer) && s.Agent.Tags != nil {
+		tags += " (its agent says: " + strings.Join(*s.Agent.Tags, ", ") + ")"
+	}
+	return tags
+}
+
+// specFlags are the flags of servers that are to be made.
+func specFlags(f *pflag.FlagSet, s *server.Spec) {
+	f.StringVar(&s.ServerType, "type", "", "machine type (default: the configured ones)")
+	f.StringVar(&s.Location, "location", "", "provider location (default: the region's)")
+	f.StringVar(&s.Image, "image", "", "operating system image (default: the configured one)")
+	f.IntVar(&s.VolumeGB, "volume-gb", 0, "size of a data volume in GB; 0 for none")
+	f.StringSliceVar(&s.Tags, "tag", nil, "placement tag; may be repeated")
+}
+
+func serverCommand(c *CLI) *cobra.Command {
+	accepted := func(_ *call, a api.Accepted) string {
+		return fmt.Sprintf("accepted: server %s, workflow %s", a.ServerId, a.WorkflowId)
+	}
+	return c.group("server", "Manage servers",
+		serverCreate(accepted), serverImport(),
+		List[api.ServerSummary]{
+			Short: "List servers, newest first", Path: "/v1/servers", Items: "servers", All: "all",
+			Example: "  prego server list --region eu --state active,draining\n  prego server list -l gpu --columns server,tags,age",
+			Sorts:   "created_at, updated_at, server_id", Filters: "region, role, status, state: status, tag, fleet: fleet_id, provider: infra_provider, agent: agent_status", Values: map[string][]string{"status": words(server.Statuses()), "state": words(server.Statuses())},
+			Table: Table[api.ServerSummary]{
+				ID: "server_id", Columns: "server_id, role, region, status, agent_status: agent, host: address, created_at: age, status_reason: reason",
+				More: "status_message: message, fleet_id, tags, infra_provider: provider, cordoned_at, created_at",
+			},
+		},
+		Show[api.Server]{
+			Use: "show SERVER…", Short: "Show servers and their timelines", Path: "/v1/servers/{server}", Table: serverTable,
+			After: func(in *call, s api.Server) { timeline(in, serverLines(s)) }, Watch: WatchServer(""),
+		},
+		WatchServer(""),
+		Action[api.Accepted]{
+			Use: "retry SERVER…", Short: "Provision failed servers again", Path: "/v1/servers/{server}/retry", Table: Table[api.Accepted]{ID: "server_id"},
+			Say: accepted, Watch: WatchServer(server.Active),
+		},
+		serverDelete(accepted),
+		List[api.Command]{
+			Use: "commands SERVER", Short: "List what was run on a server's host, newest first", Path: "/v1/servers/{server}/commands", Items: "commands", Limit: 50, Sorts: "requested_at",
+			Table: Table[api.Command]{
+				ID: "audit_id", Columns: "requested_at, by, kind, exit, duration_ms: ms, args", More: "audit_id, actor, stdout, stderr, finished_at",
+				Computed: map[string]func(api.Command) any{
+					"by": func(v api.Command) any {
+						for _, by := range []*string{v.RequestedBy, v.WorkflowId} {
+							if by != nil {
+								return *by
+							}
+						}
+						return v.Actor
+					},
+					"exit": func(v api.Command) any {
+						if v.ExitCode == nil {
+							return "?"
+						}
+						return *v.ExitCode
+					},
+				},
+			},
+		},
+		List[api.ActivationStats]{
+			Use: "stats", Short: "Show how long servers took to become active", Path: "/v1/server-stats", Items: "activations", Whole: true, Filters: "days",
+			Table: Table[api.ActivationStats]{
+				Columns: "role, location, image, servers, p50_seconds: p50 s, p95_seconds: p95 s, p99_seconds: p99 s, max_seconds: max s, in time",
+				Computed: map[string]func(api.ActivationStats) any{
+					"in time": func(s api.ActivationStats) any {
+						return fmt.Sprintf("%.1f %%", 100*float64(s.InTime)/float64(s.Servers))
+					},
+				},
+			},
+		},
+	)
+}
+
+func serverCreate(accepted func(*call, api.Accepted) string) Action[api.Accepted] {
+	var in server.CreateRequest
+	return Action[api.Accepted]{
+		Use: "create NAME", Short: "Create a server", Path: "/v1/servers", Example: "  prego server create app-7 --role app --region eu --watch",
+		Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
+			pick(f, &in.Role, "role", prego.RoleNode, "", sets["role"])
+			pick(f, &in.Region, "region", "", "", sets["region"])
+			f.StringVar((*string)(&in.InfraProvider), "provider", "hetzner", "infrastructure provider")
+			specFlags(f, &in.Spec)
+			required(cmd, "region")
+		},
+		Body: func(v *call) (any, error) {
+			in.ServerID = v.typed
+			return in, nil
+		},
+		Table: Table[api.Accepted]{ID: "server_id"}, Say: accepted, Watch: WatchServer(server.Active),
+	}
+}
+
+func serverDelete(accepted func(*call, api.Accepted) string) Action[api.Accepted] {
+	force := false
+	return Action[api.Accepted]{
+		Use: "delete SERVER…", Short: "Delete servers, at any moment of their lives", Method: http.MethodDelete, Path: "/v1/servers/{server}",
+		Destroys: "deletes server", Table: Table[api.Accepted]{ID: "server_id"}, Say: accepted, Watch: WatchServer(server.Terminated),
+		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
+			f.BoolVar(&force, "force", false, "even when tenants live on it: they are lost")
+		},
+		Query: func(*call) url.Values {
+			if !force {
+				return nil
+			}
+			return url.Values{"force": {"true"}}
+		},
+	}
+}
+
+func serverImport() Action[api.ImportAccepted] {
+	var in server.ImportRequest
+	return Action[api.ImportAccepted]{
+		Use: "import NAME", Short: "Import an existing server, and print what to run on it", Path: "/v1/servers/import",
+		Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
+			pick(f, &in.Role, "role", "", "", sets["role"])
+			pick(f, &in.Region, "region", "", "", sets["region"])
+			f.StringVar((*string)(&in.InfraProvider), "provider", "hetzner", "infrastructure provider")
+			f.StringVar(&in.ProviderServerID, "provider-server-id", "", "the provider's id of the server")
+			f.StringVar((*string)(&in.ManagedBy), "managed-by", "worker_direct", "who created it: worker_direct or pulumi")
+			f.StringSliceVar(&in.Tags, "tag", nil, "placement tag; may be repeated")
+			required(cmd, "role", "region", "provider-server-id")
+		},
+		Body: func(v *call) (any, error) {
+			in.ServerID = v.typed
+			return in, nil
+		},
+		Table: Table[api.ImportAccepted]{ID: "server_id"},
+		Say: func(v *call, a api.ImportAccepted) string {
+			fmt.Fprintf(v.ErrOrStderr(), "accepted: server %s, workflow %s; apply this cloud-init document on the host:\n", a.ServerId, a.WorkflowId)
+			return strings.TrimSuffix(a.Bootstrap, "\n")
+		},
+	}
+}

@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/docker/go-units"
+)
+
+// sizeHelp says how sizes of memory are written.
+const sizeHelp = "like 512M, 64G or \"1.5 GiB\" (K, M, G and T are powers of 1024), or bytes"
+
+// memory reads a size whose units are powers of 1024.
+func memory(s string) (int64, error) { return size(s, units.RAMInBytes) }
+
+// disk reads a size whose units are powers of 1000, but for KiB, MiB, GiB and TiB.
+func disk(s string) (int64, error) {
+	if strings.ContainsAny(s, "iI") {
+		return memory(s)
+	}
+	return size(s, units.FromHumanSize)
+}
+
+func size(s string, read func(string) (int64, error)) (int64, error) {
+	n, err := read(strings.TrimSpace(s))
+	if err != nil || n < 0 || n == math.MaxInt64 {
+		return 0, fmt.Errorf("%q is no size; write it like 64G or 1.5 GiB", s)
+	}
+	return n, nil
+}
+
+// Bytes is a number of bytes for people, as memory reads it.
+func Bytes(n int64) string {
+	return units.CustomSize("%.4g %s", float64(n), 1024, []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"})
+}
+
+// diskText is a number of bytes for people, in the units that disks are sold in.
+func diskText(n int64) string {
+	return units.CustomSize("%.4g %s", float64(n), 1000, []string{"B", "kB", "MB", "GB", "TB", "PB", "EB"})
+}
+
+// sizeFlag is a flag that holds a size.
+type sizeFlag struct {
+	n    *int64
+	read func(string) (int64, error)
+	text func(int64) string
+}
+
+func (f sizeFlag) String() string {
+	if f.n == nil || *f.n == 0 {
+		return ""
+	}
+	return f.text(*f.n)
+}
+
+func (f sizeFlag) Set(s string) (err error) {
+	*f.n, err = f.read(s)
+	return err
+}
+
+func (f sizeFlag) Type() string { return "size" }

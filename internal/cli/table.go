@@ -1,0 +1,347 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/mattn/go-runewidth"
+)
+
+// Table is how things of a kind are shown: the columns of a list, and what is shown
+// besides of a single one. Both are written as in the API's answers, divided by commas:
+// "server_id, agent.status: agent, created_at: age". What follows a colon is the title;
+// left out it is made from the field's name.
+type Table[T any] struct {
+	ID       string // field that identifies it
+	Columns  string
+	More     string
+	Computed map[string]func(T) any // what stands for a field that the answers don't have
+}
+
+// column is one of a table's.
+type column[T any] struct {
+	title, field string
+	value        func(T) any
+}
+
+// key is how --columns names it.
+func (c column[T]) key() string { return strings.ReplaceAll(c.title, " ", "-") }
+
+// columns reads a specification. A field that T does not have is a mistake of ours.
+func (t Table[T]) columns(spec string) []column[T] {
+	var all []column[T]
+	for part := range strings.SplitSeq(spec, ",") {
+		field, title, titled := strings.Cut(strings.TrimSpace(part), ":")
+		if field == "" {
+			continue
+		}
+		if !titled {
+			title = field[strings.LastIndex(field, ".")+1:]
+			for _, end := range []string{"_id", "_at", "_bytes", "_gb"} {
+				title = strings.TrimSuffix(title, end)
+			}
+			title = strings.ReplaceAll(title, "_", " ")
+		}
+		value, ok := t.Computed[field]
+		if !ok {
+			value = fieldOf[T](field)
+		}
+		all = append(all, column[T]{title: strings.TrimSpace(title), field: field, value: value})
+	}
+	return all
+}
+
+// fieldOf reads a field by its name in JSON, "" where it is missing.
+func fieldOf[T any](path string) func(T) any {
+	var steps [][]int
+	at := reflect.TypeFor[T]()
+	for name := range strings.SplitSeq(path, ".") {
+		if at.Kind() == reflect.Pointer {
+			at = at.Elem()
+		}
+		found := false
+		for i := 0; at.Kind() == reflect.Struct && i < at.NumField() && !found; i++ {
+			if tag, _, _ := strings.Cut(at.Field(i).Tag.Get("json"), ","); tag == name {
+				steps, at, found = append(steps, []int{i}), at.Field(i).Type, true
+			}
+		}
+		if !found {
+			panic(fmt.Sprintf("cli: %s has no field %q", reflect.TypeFor[T](), path))
+		}
+	}
+	return func(thing T) any {
+		v := reflect.ValueOf(thing)
+		for _, step := range steps {
+			for v.Kind() == reflect.Pointer {
+				if v.IsNil() {
+					return nil
+				}
+				v = v.Elem()
+			}
+			v = v.FieldByIndex(step)
+		}
+		return v.Interface()
+	}
+}
+
+// cell writes a value for people; the column's names say what a number or a time is.
+func cell(v any, field, title string, now time.Time) string {
+	r := reflect.ValueOf(v)
+	if r.Kind() == reflect.Pointer {
+		if r.IsNil() {
+			return ""
+		}
+		return cell(r.Elem().Interface(), field, title, now)
+	}
+	switch x := v.(type) {
+	case nil:
+		return ""
+	case time.Time:
+		switch {
+		case x.IsZero():
+			return ""
+		case title == "age" || title == "since" || title == "building for":
+			return age(now.Sub(x))
+		}
+		return x.Format(time.RFC3339)
+	case bool:
+		return map[bool]string{true: "yes", false: "no"}[x]
+	case json.RawMessage:
+		return compact(x)
+	case fmt.Stringer:
+		return x.String()
+	}
+	switch r.Kind() {
+	case reflect.Slice:
+		parts := make([]string, r.Len())
+		for i := range parts {
+			parts[i] = cell(r.Index(i).Interface(), "", "", now)
+		}
+		return strings.Join(parts, ", ")
+	case reflect.Map:
+		parts := map[string]string{}
+		for _, k := range r.MapKeys() {
+			parts[k.String()] = fmt.Sprintf("%s %v", k, r.MapIndex(k))
+		}
+		var sorted []string
+		for _, k := range slices.Sorted(maps.Keys(parts)) {
+			sorted = append(sorted, parts[k])
+		}
+		return strings.Join(sorted, ", ")
+	case reflect.Float64:
+		return number(r.Float()) + gigabytes(field)
+	case reflect.Int, reflect.Int64:
+		if strings.HasSuffix(field, "_bytes") {
+			return Bytes(r.Int())
+		}
+		return strconv.FormatInt(r.Int(), 10) + gigabytes(field)
+	}
+	return oneLine(fmt.Sprint(v))
+}
+
+func gigabytes(field string) string {
+	if strings.HasSuffix(field, "_gb") {
+		return " GB"
+	}
+	return ""
+}
+
+func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+
+// oneLine makes one line of what a host said.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// age is a duration in its largest unit.
+func age(d time.Duration) string {
+	for _, u := range []struct {
+		name string
+		long time.Duration
+	}{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}} {
+		if d >= 2*u.long {
+			return strconv.Itoa(int(d/u.long)) + u.name
+		}
+	}
+	return strconv.Itoa(int(max(d, 0)/time.Second)) + "s"
+}
+
+func compact(raw json.RawMessage) string {
+	var v any
+	if json.Unmarshal(raw, &v) != nil {
+		return string(raw)
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return string(raw)
+	}
+	return string(b)
+}
+
+// sorted is the column that --sort names, with a hyphen before it for descending.
+func sorted[T any](columns []column[T], by string) (c column[T], err error) {
+	if by == "" {
+		return c, nil
+	}
+	return find(columns, strings.TrimPrefix(by, "-"))
+}
+
+// find is a column by its key or its field.
+func find[T any](columns []column[T], name string) (column[T], error) {
+	keys := make([]string, len(columns))
+	for i, c := range columns {
+		if keys[i] = c.key(); name == c.key() || name == c.field {
+			return c, nil
+		}
+	}
+	return column[T]{}, usagef("there is no column %q%s; there are %s", name, suggest(name, keys), strings.Join(keys, ", "))
+}
+
+// arrange sorts things, with the answers that they are from, by a column.
+func arrange[T any](by column[T], descending bool, things []T, raw []json.RawMessage) {
+	order := make([]int, len(things))
+	for n := range order {
+		order[n] = n
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		n := compare(by.value(things[a]), by.value(things[b]))
+		if descending {
+			n = -n
+		}
+		return n
+	})
+	oldThings, oldRaw := slices.Clone(things), slices.Clone(raw)
+	for to, from := range order {
+		things[to], raw[to] = oldThings[from], oldRaw[from]
+	}
+}
+
+// compare orders two values of a column: numbers and times by size, and what is missing
+// first.
+func compare(a, b any) int {
+	x, y := reflect.Indirect(reflect.ValueOf(a)), reflect.Indirect(reflect.ValueOf(b))
+	switch {
+	case !x.IsValid() || !y.IsValid():
+		return map[bool]int{true: 1}[x.IsValid()] - map[bool]int{true: 1}[y.IsValid()]
+	case x.CanInt() && y.CanInt():
+		return cmp.Compare(x.Int(), y.Int())
+	case x.CanFloat() && y.CanFloat():
+		return cmp.Compare(x.Float(), y.Float())
+	}
+	if s, ok := x.Interface().(time.Time); ok {
+		if t, ok := y.Interface().(time.Time); ok {
+			return s.Compare(t)
+		}
+	}
+	return cmp.Compare(cell(a, "", "", time.Time{}), cell(b, "", "", time.Time{}))
+}
+
+// columnGap is between two columns, least the narrowest that one is cut to.
+const (
+	columnGap = 2
+	least     = 5
+)
+
+// grid writes rows under a header. On a terminal of some width, longer cells are cut, the
+// widest first; but not fixed ones, which people copy, nor the word that is a state.
+func grid(w io.Writer, look look, header []string, fixed []bool, rows [][]string) {
+	all := append([][]string{header}, rows...)
+	if look.noHeader {
+		all = rows
+	}
+	widths, floor := make([]int, len(header)), make([]int, len(header))
+	for _, row := range all {
+		for i, text := range row {
+			widths[i] = max(widths[i], runewidth.StringWidth(text))
+			switch {
+			case fixed[i]:
+				floor[i] = widths[i]
+			case stateful[header[i]]:
+				floor[i] = max(floor[i], len(firstWord(text))+1)
+			default:
+				floor[i] = least
+			}
+		}
+	}
+	for look.width > 0 {
+		widest, sum := -1, -columnGap
+		for i, n := range widths {
+			sum += n + columnGap
+			if n > floor[i] && (widest < 0 || n > widths[widest]) {
+				widest = i
+			}
+		}
+		if sum <= look.width || widest < 0 {
+			break
+		}
+		widths[widest]--
+	}
+	for n, row := range all {
+		var line strings.Builder
+		for i, text := range row {
+			if look.width > 0 {
+				text = runewidth.Truncate(text, widths[i], "…")
+			}
+			pad := widths[i] - runewidth.StringWidth(text) + columnGap
+			if look.colour && stateful[header[i]] && (n > 0 || look.noHeader) {
+				text = coloured(text, row[i])
+			}
+			line.WriteString(text)
+			if i < len(row)-1 {
+				line.WriteString(strings.Repeat(" ", pad))
+			}
+		}
+		fmt.Fprintln(w, strings.TrimRight(line.String(), " "))
+	}
+}
+
+// look is how a table is drawn. Width 0 is for what is no terminal.
+type look struct {
+	width            int
+	colour, noHeader bool
+}
+
+// stateful are the columns whose words have colours.
+var stateful = map[string]bool{"STATUS": true, "STATE": true, "AGENT": true, "HEALTH": true, "DEPLOY": true}
+
+// colours are the codes of states: green for what works, yellow for what is under way,
+// red for what needs somebody. Others have none.
+var colours = func() map[string]string {
+	codes := map[string]string{}
+	for code, words := range map[string]string{
+		"32": "active running ready succeeded done available alive online healthy stable deployed converged",
+		"33": "provisioning draining queued booting building verifying deploying pending trial suspended grace_period deleting planned waiting starting created",
+		"31": "failed unschedulable offline lost dead unhealthy rolled_back exited error over read_only",
+	} {
+		for word := range strings.FieldsSeq(words) {
+			codes[word] = code
+		}
+	}
+	return codes
+}()
+
+// coloured is a text in the colour of the state that a cell begins with.
+func coloured(text, state string) string {
+	if code := colours[firstWord(state)]; code != "" {
+		return "\x1b[" + code + "m" + text + "\x1b[0m"
+	}
+	return text
+}
+
+// firstWord is the state that a cell begins with.
+func firstWord(s string) string {
+	return s[:len(s)-len(strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz_"))]
+}

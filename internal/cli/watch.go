@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	// watchEvery is how often a thing is looked at that is watched.
+	watchEvery = 250 * time.Millisecond
+	// patience is how long watching goes on without an answer: an API that is replaced
+	// is back by then.
+	patience = time.Minute
+)
+
+// line is something that happened. The key tells whether it was shown before.
+type line struct {
+	key  string
+	at   time.Time
+	text string
+}
+
+// Watch follows a thing until nothing works on it any more. It is the verb watch, and
+// what --watch of other verbs does.
+type Watch[T any] struct {
+	Use, Short string                // of the verb
+	Path       string                // of the thing
+	Again      string                // the command that follows it again, with placeholders
+	Lines      func(T) []line        // what happened to it, oldest first
+	Doing      func(T) string        // what it does now, in a few words
+	Rests      func(T) bool          // nothing works on it any more
+	Outcome    func(*call, T) error  // once it rests: nil when that is what was wanted
+	Done       func(*call, T) string // the last line, when it was
+}
+
+// follower is a Watch of any kind of thing.
+type follower interface {
+	mark(in *call) error
+	follow(in *call) error
+}
+
+func (w Watch[T]) command(c *CLI) *cobra.Command {
+	cmd := &cobra.Command{Use: w.Use, Short: w.Short}
+	return c.run(cmd, "", func(in *call) (func() error, error) {
+		var thing T
+		if err := in.client.Do(in.Context(), http.MethodGet, in.path(w.Path), nil, nil, &thing); err != nil {
+			return nil, err
+		}
+		for _, l := range w.Lines(thing) {
+			in.seen[l.key] = true
+		}
+		if n := len(w.Lines(thing)); n > 0 { // the last one says where it is
+			delete(in.seen, w.Lines(thing)[n-1].key)
+		}
+		return func() error { return w.follow(in) }, nil
+	})
+}
+
+// mark remembers what has happened already, so that only what a request causes is shown.
+// What the request makes does not exist yet.
+func (w Watch[T]) mark(in *call) error {
+	for _, name := range placeholder.FindAllString(w.Path, -1) {
+		if in.arg(name[1:len(name)-1]) == "" {
+			return nil
+		}
+	}
+	var thing T
+	err := in.client.Do(in.Context(), http.MethodGet, in.path(w.Path), nil, nil, &thing)
+	var refused *Refusal
+	if errors.As(err, &refused) {
+		return nil // the request itself is refused for it
+	}
+	for _, l := range w.Lines(thing) {
+		in.seen[l.key] = true
+	}
+	return err
+}
+
+func (w Watch[T]) follow(in *call) error {
+	out := in.progress()
+	spin := &spinner{w: out, terminal: in.Width(out), now: in.Now, began: in.Now()}
+	thing, raw, err := w.until(in.Context(), in.client, in.path(w.Path), in.seen, spin)
+	spin.clear()
+	if in.Context().Err() != nil {
+		return usagef("interrupted; the operation goes on. Follow it again with: %s", in.path(w.Again))
+	}
+	if err != nil {
+		return err
+	}
+	in.keep(raw)
+	if err := w.Outcome(in, thing); err != nil {
+		return &Exit{Code: ExitOutcome, Err: err}
+	}
+	if w.Done != nil && in.text() {
+		fmt.Fprintln(in.w, w.Done(in, thing))
+	}
+	return nil
+}
+
+// Follow prints what happens to the thing at a path, and returns it once it rests.
+func (w Watch[T]) Follow(ctx context.Context, c *Client, path string, out io.Writer) (T, error) {
+	thing, _, err := w.until(ctx, c, path, map[string]bool{}, &spinner{w: out})
+	return thing, err
+}
+
+// until tells what is not seen yet, as it happens, until the thing rests.
+func (w Watch[T]) until(ctx context.Context, c *Client, path string, seen map[string]bool, spin *spinner) (T, json.RawMessage, error) {
+	var base time.Time
+	var raw json.RawMessage
+	thing, err := Until(ctx, spin.line, patience, func(ctx context.Context) (thing T, err error) {
+		if err := c.Do(ctx, http.MethodGet, path, nil, nil, &raw); err != nil {
+			return thing, err
+		}
+		return thing, json.Unmarshal(raw, &thing)
+	}, func(thing T) bool {
+		for _, l := range w.Lines(thing) {
+			if seen[l.key] {
+				continue
+			}
+			if seen[l.key] = true; base.IsZero() {
+				base = l.at
+			}
+			spin.line(stamp(l.at.Sub(base), l.at) + "  " + l.text)
+		}
+		spin.turn(w.Doing(thing))
+		return w.Rests(thing)
+	})
+	return thing, raw, err
+}
+
+// stamp is how long after the first of them something happened, or the time when that
+// says more.
+func stamp(since time.Duration, at time.Time) string {
+	if since > time.Hour {
+		return at.Format(time.RFC3339)
+	}
+	return fmt.Sprintf("%8.2fs", since.Seconds())
+}
+
+// Until reads something again and again until seen says that it rests. It goes on through
+// an outage of the API of up to a patience, of which it tells.
+func Until[T any](ctx context.Context, tell func(string), patience time.Duration, read func(context.Context) (T, error), seen func(T) (rests bool)) (T, error) {
+	heard, away := time.Now(), false
+	for {
+		v, err := read(ctx)
+		switch {
+		case err == nil:
+			heard, away = time.Now(), false
+			if seen(v) {
+				return v, nil
+			}
+		case ctx.Err() != nil:
+			return v, ctx.Err()
+		case !passing(err) || time.Since(heard) > patience:
+			return v, err
+		case !away:
+			away = true
+			tell("waiting for the API: " + err.Error())
+		}
+		select {
+		case <-ctx.Done():
+			return v, ctx.Err()
+		case <-time.After(watchEvery):
+		}
+	}
+}
+
+// spinner shows on a terminal that something is under way, and for how long.
+type spinner struct {
+	w        io.Writer
+	terminal int // its width; 0 for no terminal
+	now      func() time.Time
+	began    time.Time
+	n        int
+	drawn    bool
+}
+
+// turn draws the spinner's next picture.
+func (s *spinner) turn(doing string) {
+	if s.terminal == 0 {
+		return
+	}
+	s.clear()
+	frames := []rune("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
+	text := []rune(fmt.Sprintf("%c %s  %s", frames[s.n%len(frames)], age(s.now().Sub(s.began)), doing))
+	s.n, s.drawn = s.n+1, true
+	fmt.Fprint(s.w, string(text[:min(len(text), s.terminal-1)]))
+}
+
+func (s *spinner) clear() {
+	if s.drawn {
+		fmt.Fprint(s.w, "\r\x1b[K")
+	}
+	s.drawn = false
+}
+
+func (s *spinner) line(text string) {
+	s.clear()
+	fmt.Fprintln(s.w, text)
+}
