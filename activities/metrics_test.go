@@ -6,8 +6,32 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 )
+
+// TestGroupsAreMeasuredByTheNamesThatAlertsWatch, with their labels.
+func TestGroupsAreMeasuredByTheNamesThatAlertsWatch(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	m := activities.NewGroupMetrics(reg)
+	m.Unschedulable.WithLabelValues("no_capacity_memory").Set(2)
+	m.Schedule.Observe(1)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	got := map[string][]string{}
+	for _, f := range families {
+		labels := []string{}
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, l.GetName())
+		}
+		got[f.GetName()] = labels
+	}
+	for _, name := range []string{prego.MetricGroupsUnscheduled, prego.MetricInstanceSchedule} {
+		require.Contains(t, got, name)
+		require.ElementsMatch(t, prego.Metrics()[name], got[name], name)
+	}
+}
 
 // TestWhatIsAlertedOnBeginsAtZero: Prometheus sees no increase in a series that begins with 1,
 // so the first of what an alert watches would be missed.

@@ -16,8 +16,8 @@ import (
 	"github.com/caarlos0/env/v11"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/placement"
 	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/placement"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )

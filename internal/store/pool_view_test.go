@@ -97,6 +97,33 @@ func TestSitePools(t *testing.T) {
 	require.Len(t, pools, 1)
 }
 
+// TestPoolsBeyondTheirSLO: a site that is in the making, or failed, for longer than the
+// tightest promise counts its server, once.
+func TestPoolsBeyondTheirSLO(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := New(pgtest.Pool(t))
+	for _, p := range []prego.Plan{"trial", "starter", "business", "enterprise"} {
+		require.NoError(t, s.PutSitePoolPolicy(ctx, tenant.SitePoolPolicy{Plan: p, LowWatermark: 1, Target: 2, SLOSeconds: 300}))
+	}
+	exec(t, s, `UPDATE site_pool_policies SET slo_seconds = 60 WHERE plan = 'starter'`)
+	warmNode(t, s, "node-1")
+	warmNode(t, s, "node-2")
+	poolSite(t, s, "node-1", "reserved", 1)
+	poolSite(t, s, "node-1", "failed", 2)
+	poolSite(t, s, "node-2", "available", 1)
+	for age, want := range map[int]float64{30: 0, 61: 1} {
+		exec(t, s, `UPDATE site_pool SET created_at = now() - make_interval(secs => $1)`, age)
+		got, err := s.PoolsBeyondSLO(ctx)
+		require.NoError(t, err)
+		require.InDelta(t, want, got, 0, "%d s", age)
+	}
+	exec(t, s, `UPDATE site_pool SET state = 'available', reserved_until = NULL`)
+	got, err := s.PoolsBeyondSLO(ctx)
+	require.NoError(t, err)
+	require.Zero(t, got, "what stands is late for nothing")
+}
+
 func TestOverridesAreKept(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
