@@ -295,3 +295,31 @@ func catalogItem(v any) item {
 	}
 	return item{body: v}
 }
+
+// update answers a request that changes one of the resources of a kind.
+func update[T, R any](r *http.Request, kind string, resources map[int64]*T, change func(v *T, req R) error) (int, any, error) {
+	v, ok := resources[pathID(r)]
+	if !ok {
+		return 0, nil, notFound(kind, pathID(r))
+	}
+	var req R
+	if err := decode(r, &req); err != nil {
+		return 0, nil, err
+	}
+	if err := change(v, req); err != nil {
+		return 0, nil, err
+	}
+	return 200, map[string]any{kind: v}, nil
+}
+
+// relabel replaces all labels, unless none are given.
+func relabel(labels *map[string]string, to *map[string]string) error {
+	if to == nil {
+		return nil
+	}
+	if err := checkLabels(*to); err != nil {
+		return err
+	}
+	*labels = *to
+	return nil
+}

@@ -70,24 +70,15 @@ func (s *Sim) getImage(r *http.Request) (int, any, error) {
 }
 
 func (s *Sim) updateImage(r *http.Request) (int, any, error) {
-	i, ok := s.st.Snapshots[pathID(r)]
-	if !ok {
-		return 0, nil, notFound("image", pathID(r))
-	}
-	var req schema.ImageUpdateRequest
-	if err := decode(r, &req); err != nil {
-		return 0, nil, err
-	}
-	if req.Labels != nil {
-		if err := checkLabels(*req.Labels); err != nil {
-			return 0, nil, err
+	return update(r, "image", s.st.Snapshots, func(i *schema.Image, req schema.ImageUpdateRequest) error {
+		if err := relabel(&i.Labels, req.Labels); err != nil {
+			return err
 		}
-		i.Labels = *req.Labels
-	}
-	if req.Description != nil {
-		i.Description = *req.Description
-	}
-	return 200, map[string]any{"image": i}, nil
+		if req.Description != nil {
+			i.Description = *req.Description
+		}
+		return nil
+	})
 }
 
 func (s *Sim) deleteImage(r *http.Request) (int, any, error) {

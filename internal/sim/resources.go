@@ -77,21 +77,9 @@ func (s *Sim) createVolume(r *http.Request) (int, any, error) {
 }
 
 func (s *Sim) updateVolume(r *http.Request) (int, any, error) {
-	v, ok := s.st.Volumes[pathID(r)]
-	if !ok {
-		return 0, nil, notFound("volume", pathID(r))
-	}
-	var req schema.VolumeUpdateRequest
-	if err := decode(r, &req); err != nil {
-		return 0, nil, err
-	}
-	if req.Labels != nil {
-		if err := checkLabels(*req.Labels); err != nil {
-			return 0, nil, err
-		}
-		v.Labels = *req.Labels
-	}
-	return 200, map[string]any{"volume": v}, nil
+	return update(r, "volume", s.st.Volumes, func(v *schema.Volume, req schema.VolumeUpdateRequest) error {
+		return relabel(&v.Labels, req.Labels)
+	})
 }
 
 func (s *Sim) deleteVolume(r *http.Request) (int, any, error) {
@@ -238,18 +226,9 @@ func (s *Sim) createFirewall(r *http.Request) (int, any, error) {
 }
 
 func (s *Sim) updateFirewall(r *http.Request) (int, any, error) {
-	f, ok := s.st.Firewalls[pathID(r)]
-	if !ok {
-		return 0, nil, notFound("firewall", pathID(r))
-	}
-	var req schema.FirewallUpdateRequest
-	if err := decode(r, &req); err != nil {
-		return 0, nil, err
-	}
-	if req.Labels != nil {
-		f.Labels = *req.Labels
-	}
-	return 200, map[string]any{"firewall": f}, nil
+	return update(r, "firewall", s.st.Firewalls, func(f *schema.Firewall, req schema.FirewallUpdateRequest) error {
+		return relabel(&f.Labels, req.Labels)
+	})
 }
 
 func (s *Sim) deleteFirewall(r *http.Request) (int, any, error) {
@@ -347,18 +326,9 @@ func (s *Sim) createGroup(r *http.Request) (int, any, error) {
 }
 
 func (s *Sim) updateGroup(r *http.Request) (int, any, error) {
-	g, ok := s.st.Groups[pathID(r)]
-	if !ok {
-		return 0, nil, notFound("placement_group", pathID(r))
-	}
-	var req schema.PlacementGroupUpdateRequest
-	if err := decode(r, &req); err != nil {
-		return 0, nil, err
-	}
-	if req.Labels != nil {
-		g.Labels = *req.Labels
-	}
-	return 200, map[string]any{"placement_group": g}, nil
+	return update(r, "placement_group", s.st.Groups, func(g *schema.PlacementGroup, req schema.PlacementGroupUpdateRequest) error {
+		return relabel(&g.Labels, req.Labels)
+	})
 }
 
 func (s *Sim) deleteGroup(r *http.Request) (int, any, error) {
@@ -464,24 +434,15 @@ func (s *Sim) getIP(r *http.Request) (int, any, error) {
 }
 
 func (s *Sim) updateIP(r *http.Request) (int, any, error) {
-	p, ok := s.st.PrimaryIPs[pathID(r)]
-	if !ok {
-		return 0, nil, notFound("primary_ip", pathID(r))
-	}
-	var req schema.PrimaryIPUpdateRequest
-	if err := decode(r, &req); err != nil {
-		return 0, nil, err
-	}
-	if req.Labels != nil {
-		if err := checkLabels(*req.Labels); err != nil {
-			return 0, nil, err
+	return update(r, "primary_ip", s.st.PrimaryIPs, func(p *schema.PrimaryIP, req schema.PrimaryIPUpdateRequest) error {
+		if err := relabel(&p.Labels, req.Labels); err != nil {
+			return err
 		}
-		p.Labels = *req.Labels
-	}
-	if req.AutoDelete != nil {
-		p.AutoDelete = *req.AutoDelete
-	}
-	return 200, map[string]any{"primary_ip": p}, nil
+		if req.AutoDelete != nil {
+			p.AutoDelete = *req.AutoDelete
+		}
+		return nil
+	})
 }
 
 func (s *Sim) deleteIP(r *http.Request) (int, any, error) {
