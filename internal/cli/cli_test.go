@@ -91,8 +91,9 @@ type ran struct {
 	code      int
 }
 
-func program(c *CLI) *cobra.Command {
+func program(c *CLI, out io.Writer) *cobra.Command {
 	root := &cobra.Command{Use: "prego", Short: "Test", SilenceUsage: true, SilenceErrors: true}
+	root.SetOut(out)
 	c.AddTo(root)
 	return root
 }
@@ -107,9 +108,8 @@ func run(t *testing.T, a around, args ...string) ran {
 		env[k] = v
 	}
 	c := &CLI{Getenv: func(k string) string { return env[k] }, Now: func() time.Time { return born.Add(36 * time.Hour) }, Width: func(any) int { return a.width }}
-	root := program(c)
 	var out, errs bytes.Buffer
-	root.SetOut(&out)
+	root := program(c, &out)
 	root.SetErr(&errs)
 	root.SetIn(strings.NewReader(a.stdin))
 	root.SetArgs(args)

@@ -246,28 +246,37 @@ func contextCommand(c *CLI) *cobra.Command {
 			}
 			return "deleted context " + name, err
 		}),
-		&cobra.Command{Use: "list", Short: "List the contexts", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := c.load()
+		contextList(c),
+	)
+	return cmd
+}
+
+func contextList(c *CLI) *cobra.Command {
+	current := ""
+	table := Table[place]{ID: "name", Columns: "name, current, api_url: api, token", Computed: map[string]func(place) any{
+		"current": func(p place) any { return p.Name == current },
+		"token":   func(p place) any { return cmp.Or(p.TokenFile, map[bool]string{true: "stored"}[p.Token != ""]) },
+	}}
+	cmd := &cobra.Command{Use: "list", Short: "List the contexts", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		s, err := c.load()
+		if err != nil {
+			return err
+		}
+		current = s.Current
+		p := c.printer(cmd, true)
+		for _, one := range s.Contexts {
+			raw, err := json.Marshal(one)
 			if err != nil {
 				return err
 			}
-			p := c.printer(cmd, true)
-			for _, one := range s.Contexts {
-				raw, err := json.Marshal(one)
-				if err != nil {
-					return err
-				}
-				p.keep(raw)
-			}
-			if !p.text() {
-				return p.flush("name")
-			}
-			return rows(p, Table[place]{ID: "name", Columns: "name, current, api_url: api, token", Computed: map[string]func(place) any{
-				"current": func(p place) any { return p.Name == s.Current },
-				"token":   func(p place) any { return cmp.Or(p.TokenFile, map[bool]string{true: "stored"}[p.Token != ""]) },
-			}}, s.Contexts)
-		}},
-	)
+			p.keep(raw)
+		}
+		if p.text() {
+			return rows(p, table, s.Contexts)
+		}
+		return p.flush(table.ID)
+	}}
+	table.flags(cmd.Flags())
 	return cmd
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -37,7 +38,7 @@ func leaves(cmd *cobra.Command) []*cobra.Command {
 func nouns(t *testing.T) []*cobra.Command {
 	t.Helper()
 	var out []*cobra.Command
-	for _, cmd := range program(New(func(string) string { return "" })).Commands() {
+	for _, cmd := range program(New(func(string) string { return "" }), io.Discard).Commands() {
 		if cmd.Name() != "completion" && cmd.Name() != "help" {
 			out = append(out, cmd)
 		}

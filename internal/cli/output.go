@@ -11,6 +11,7 @@ import (
 
 	"github.com/mattn/go-runewidth"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"gopkg.in/yaml.v3"
 )
 
@@ -122,6 +123,19 @@ func idOf(raw json.RawMessage, field string) string {
 		return ""
 	}
 	return fmt.Sprint(fields[field])
+}
+
+// flags are those of lists, and returns the columns that there are.
+func (t Table[T]) flags(f *pflag.FlagSet) []column[T] {
+	columns := t.columns(t.Columns + "," + t.More)
+	keys := make([]string, len(columns))
+	for i, c := range columns {
+		keys[i] = c.key()
+	}
+	f.String("columns", "", "columns to show: "+strings.Join(keys, ", "))
+	f.Bool("no-header", false, "leave out the table's header")
+	f.BoolP("quiet", "q", false, "print ids only")
+	return columns
 }
 
 // columnsOf are the columns that --columns chose, or else those of a list.

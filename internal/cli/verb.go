@@ -181,15 +181,8 @@ func (l List[T]) command(c *CLI) *cobra.Command {
 			f.BoolVar(&all, l.All, false, "the same as --all")
 		}
 	}
-	columns := l.Table.columns(l.Table.Columns + "," + l.Table.More)
-	keys := make([]string, len(columns))
-	for i, col := range columns {
-		keys[i] = col.key()
-	}
 	f.StringVar(&sort, "sort", "", "sort by a column, -column for descending")
-	f.String("columns", "", "columns to show: "+strings.Join(keys, ", "))
-	f.Bool("no-header", false, "leave out the table's header")
-	f.BoolP("quiet", "q", false, "print ids only")
+	columns := l.Table.flags(f)
 	return c.run(cmd, l.Table.ID, func(in *call) (func() error, error) {
 		if !l.Whole && limit < 1 {
 			return nil, usagef("--limit must be at least 1")
