@@ -67,6 +67,7 @@ const (
 	CodeFleetBusy           Code = "fleet_busy"
 	CodeFleetFull           Code = "fleet_full"
 	CodeActionNotFound      Code = "action_not_found"
+	CodeOperationNotFound   Code = "operation_not_found"
 	CodePolicyNotFound      Code = "policy_not_found"
 	CodePolicyConflict      Code = "policy_conflict"
 	CodePolicyInUse         Code = "policy_in_use"

@@ -31,6 +31,7 @@ type Store interface {
 	CreateServer(ctx context.Context, r server.CreateRequest, by string) (server.Server, bool, error)
 	ImportServer(ctx context.Context, r server.ImportRequest, by string) (server.Server, bool, error)
 	GetServer(ctx context.Context, id string) (server.Server, error)
+	Operation(ctx context.Context, id string) (prego.Operation, error)
 	ServerEvents(ctx context.Context, id string) ([]server.Event, error)
 	ListServers(ctx context.Context, q prego.ListQuery) (page []server.Server, next string, err error)
 	ActivationStats(ctx context.Context, within time.Duration) ([]server.ActivationStats, error)

@@ -169,5 +169,5 @@ func (a *API) RefreshCatalog(c echo.Context) error {
 		a.d.Log.Warn("the catalog is not read", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
 		return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")
 	}
-	return c.JSON(http.StatusAccepted, WorkflowStarted{WorkflowId: id})
+	return c.JSON(http.StatusAccepted, WorkflowStarted{WorkflowId: id, Operation: a.timedOperation(c, id)})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 
 	"github.com/labstack/echo/v4"
 
@@ -243,8 +244,13 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 	}
 	return c.JSON(http.StatusAccepted, FleetActionAccepted{
 		FleetId: id, Seq: act.Seq, Status: FleetActionAcceptedStatus(act.Status), WorkflowId: a.d.FleetRuns.FleetRunID(id),
-		StatusUrl: fmt.Sprintf("/v1/fleets/%s/actions/%d", id, act.Seq),
+		StatusUrl: fmt.Sprintf("/v1/fleets/%s/actions/%d", id, act.Seq), Operation: a.actionOperation(c, act),
 	})
+}
+
+// actionOperation is an action among those that a fleet's workflow carries out.
+func (a *API) actionOperation(c echo.Context, act server.FleetAction) *Operation {
+	return a.operation(c, a.d.FleetRuns.FleetRunID(act.FleetID)+"/"+strconv.Itoa(act.Seq))
 }
 
 func (a *API) planFleetAction(c echo.Context, id string, act server.FleetAction) error {
@@ -294,7 +300,9 @@ func (a *API) CancelFleetAction(c echo.Context, id FleetID, seq ActionSeq) error
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusAccepted, a.actionView(act))
+	out := a.actionView(act)
+	out.Operation = a.actionOperation(c, act)
+	return c.JSON(http.StatusAccepted, out)
 }
 
 func (a *API) fleetView(f server.Fleet) ServerFleet {

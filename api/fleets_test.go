@@ -82,7 +82,11 @@ func TestActionsOverHTTP(t *testing.T) {
 	for range 2 {
 		resp, answer := b.sendWith("POST", "/v1/fleets/pool/actions", body, "Idempotency-Key", "k")
 		require.Equal(t, 202, resp.StatusCode, "%s", answer)
-		require.Equal(t, api.FleetActionAccepted{FleetId: "pool", Seq: 1, Status: "queued", WorkflowId: "fleet-scale/test/pool", StatusUrl: "/v1/fleets/pool/actions/1"}, as[api.FleetActionAccepted](t, answer))
+		accepted := as[api.FleetActionAccepted](t, answer)
+		require.Equal(t, "fleet-scale/test/pool/1", accepted.Operation.Id)
+		b.shown(*accepted.Operation)
+		accepted.Operation = nil
+		require.Equal(t, api.FleetActionAccepted{FleetId: "pool", Seq: 1, Status: "queued", WorkflowId: "fleet-scale/test/pool", StatusUrl: "/v1/fleets/pool/actions/1"}, accepted)
 	}
 	resp, answer := b.sendWith("POST", "/v1/fleets/pool/actions", `{"action":"CLUSTER_SCALE_IN"}`, "Idempotency-Key", "k")
 	require.Equal(t, 409, resp.StatusCode)

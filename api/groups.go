@@ -96,7 +96,9 @@ func (a *API) ScaleGroup(c echo.Context, id GroupID) error {
 		return err
 	}
 	a.wake(c, g.GroupID, g.OrgID)
-	return c.JSON(http.StatusAccepted, a.groupView(g))
+	out := a.groupView(g)
+	out.Operation = a.operation(c, out.WorkflowId)
+	return c.JSON(http.StatusAccepted, out)
 }
 
 // DeployGroup gives a group another release.
@@ -118,7 +120,9 @@ func (a *API) DeployGroup(c echo.Context, id GroupID) error {
 		return err
 	}
 	a.wake(c, g.GroupID, g.OrgID)
-	return c.JSON(http.StatusAccepted, a.groupView(g))
+	out := a.groupView(g)
+	out.Operation = a.operation(c, out.WorkflowId)
+	return c.JSON(http.StatusAccepted, out)
 }
 
 // DeleteGroup deletes a group.

@@ -249,10 +249,22 @@ func (b *bundle) do(method, path, token, contentType, body string) (*http.Respon
 	require.NoError(b.t, openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: in, Status: resp.StatusCode, Header: resp.Header, Body: io.NopCloser(bytes.NewReader(answer)),
 	}), "%s %s: %d %s", method, path, resp.StatusCode, answer)
+	if resp.StatusCode == http.StatusAccepted {
+		b.shown(as[struct{ Operation api.Operation }](b.t, answer).Operation)
+	}
 	if resp.StatusCode < 300 {
 		require.NoError(b.t, openapi3filter.ValidateRequest(context.Background(), in), "%s %s is accepted and against the contract", method, path)
 	}
 	return resp, answer
+}
+
+// shown requires that an operation is where its answer says.
+func (b *bundle) shown(op api.Operation) {
+	b.t.Helper()
+	resp, answer := b.send("GET", op.Href, "viewer", "", "") // the router of the tests does not unescape
+	require.Equal(b.t, http.StatusOK, resp.StatusCode, "%s: %s", op.Id, answer)
+	again := as[api.Operation](b.t, answer)
+	require.Equal(b.t, []string{op.Id, op.Kind, op.Target.Kind, op.Target.Id}, []string{again.Id, again.Kind, again.Target.Kind, again.Target.Id})
 }
 
 // contractRefuses tells whether the contract alone refuses a request.

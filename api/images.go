@@ -48,7 +48,9 @@ func (a *API) BuildImage(c echo.Context) error {
 		return err
 	}
 	a.startImage(c, g)
-	return c.JSON(http.StatusAccepted, imageView(g))
+	out := imageView(g)
+	out.Operation = a.operation(c, out.WorkflowId)
+	return c.JSON(http.StatusAccepted, out)
 }
 
 // startImage starts what works on an image in motion.
@@ -92,7 +94,9 @@ func (a *API) DeleteImage(c echo.Context, id ImageID) error {
 		a.startImage(c, g)
 	case server.ImageReady, server.ImageFailed, server.ImageDeleted:
 	}
-	return c.JSON(http.StatusAccepted, imageView(g))
+	out := imageView(g)
+	out.Operation = a.operation(c, out.WorkflowId)
+	return c.JSON(http.StatusAccepted, out)
 }
 
 func imageView(g server.GoldenImage) GoldenImage {

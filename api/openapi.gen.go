@@ -696,6 +696,27 @@ func (e JobStatus) Valid() bool {
 	}
 }
 
+// Defines values for OperationStatus.
+const (
+	OperationStatusFailed    OperationStatus = "failed"
+	OperationStatusRunning   OperationStatus = "running"
+	OperationStatusSucceeded OperationStatus = "succeeded"
+)
+
+// Valid indicates whether the value is a known member of the OperationStatus enum.
+func (e OperationStatus) Valid() bool {
+	switch e {
+	case OperationStatusFailed:
+		return true
+	case OperationStatusRunning:
+		return true
+	case OperationStatusSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for PlacementMode.
 const (
 	PlacementModeOneTenantOneServer PlacementMode = "one_tenant_one_server"
@@ -1652,6 +1673,9 @@ func (e ListVolumesParamsSort) Valid() bool {
 
 // Accepted defines model for Accepted.
 type Accepted struct {
+	// Operation What an accepted request set going; part of each answer 202
+	Operation *Operation `json:"operation,omitempty"`
+
 	// ServerId Example: app-sgp-007
 	ServerId string `json:"server_id"`
 
@@ -2579,6 +2603,9 @@ type FleetAction struct {
 	Inputs  FleetActionInputs `json:"inputs"`
 	Message *string           `json:"message,omitempty"`
 
+	// Operation What an accepted request set going; part of each answer 202
+	Operation *Operation `json:"operation,omitempty"`
+
 	// Reason A stable code when it failed
 	//
 	// Example: no_feasible_plan
@@ -2600,7 +2627,10 @@ type FleetActionStatus string
 
 // FleetActionAccepted defines model for FleetActionAccepted.
 type FleetActionAccepted struct {
-	FleetId    string                    `json:"fleet_id"`
+	FleetId string `json:"fleet_id"`
+
+	// Operation What an accepted request set going; part of each answer 202
+	Operation  *Operation                `json:"operation,omitempty"`
 	Seq        int                       `json:"seq"`
 	Status     FleetActionAcceptedStatus `json:"status"`
 	StatusUrl  string                    `json:"status_url"`
@@ -2881,8 +2911,11 @@ type GoldenImage struct {
 	ImageId ImageID `json:"image_id"`
 
 	// Message What it does now, or why it failed
-	Message  *string `json:"message,omitempty"`
-	Provider string  `json:"provider"`
+	Message *string `json:"message,omitempty"`
+
+	// Operation What an accepted request set going; part of each answer 202
+	Operation *Operation `json:"operation,omitempty"`
+	Provider  string     `json:"provider"`
 
 	// ProviderImageId The provider's id of the snapshot
 	ProviderImageId *string `json:"provider_image_id,omitempty"`
@@ -2966,7 +2999,10 @@ type IPv4 struct {
 	// Example: fsn1
 	Location string  `json:"location"`
 	Message  *string `json:"message,omitempty"`
-	OrgId    string  `json:"org_id"`
+
+	// Operation What an accepted request set going; part of each answer 202
+	Operation *Operation `json:"operation,omitempty"`
+	OrgId     string     `json:"org_id"`
 
 	// Reason ipam_exhausted: the provider has no more addresses
 	//
@@ -2999,10 +3035,13 @@ type ImageID = string
 // ImportAccepted defines model for ImportAccepted.
 type ImportAccepted struct {
 	// Bootstrap A cloud-init document to apply on the host. Holds its bootstrap token
-	Bootstrap  string `json:"bootstrap"`
-	ServerId   string `json:"server_id"`
-	StatusUrl  string `json:"status_url"`
-	WorkflowId string `json:"workflow_id"`
+	Bootstrap string `json:"bootstrap"`
+
+	// Operation What an accepted request set going; part of each answer 202
+	Operation  *Operation `json:"operation,omitempty"`
+	ServerId   string     `json:"server_id"`
+	StatusUrl  string     `json:"status_url"`
+	WorkflowId string     `json:"workflow_id"`
 }
 
 // ImportServer Example: {"infra_provider":"hetzner","managed_by":"pulumi","provider_server_id":"48213377","region":"eu","role":"db-shard","server_id":"db-fsn-001"}
@@ -3085,6 +3124,41 @@ type InstancePort struct {
 
 // JobStatus defines model for JobStatus.
 type JobStatus string
+
+// Operation What an accepted request set going; part of each answer 202
+type Operation struct {
+	// Href Where it is shown
+	//
+	// Example: /v1/operations/tenant-provision%2Ft-k3jq5x2m7abc
+	Href string `json:"href"`
+
+	// Id The workflow's id, and what tells operations of one workflow apart
+	//
+	// Example: tenant-provision/t-k3jq5x2m7abc
+	Id string `json:"id"`
+
+	// Kind The first part of the id
+	//
+	// Example: tenant-provision
+	Kind    string  `json:"kind"`
+	Message *string `json:"message,omitempty"`
+
+	// Reason A stable code
+	Reason *string         `json:"reason,omitempty"`
+	Status OperationStatus `json:"status"`
+
+	// Target What it is done to
+	Target struct {
+		// Id Example: t-k3jq5x2m7abc
+		Id string `json:"id"`
+
+		// Kind Example: tenant
+		Kind string `json:"kind"`
+	} `json:"target"`
+}
+
+// OperationStatus defines model for Operation.Status.
+type OperationStatus string
 
 // Org defines model for Org.
 type Org struct {
@@ -3413,7 +3487,10 @@ type ProcessGroup struct {
 
 	// NextAttemptAt Not before, unless less of the quota is used
 	NextAttemptAt *time.Time `json:"next_attempt_at,omitempty"`
-	OrgId         string     `json:"org_id"`
+
+	// Operation What an accepted request set going; part of each answer 202
+	Operation *Operation `json:"operation,omitempty"`
+	OrgId     string     `json:"org_id"`
 
 	// Region Part of the world; configuration maps it to locations
 	Region Region `json:"region"`
@@ -3589,12 +3666,15 @@ type RestoreJob struct {
 	JobId      string     `json:"job_id"`
 
 	// Message Of a failure: why, and what the site is like
-	Message    *string   `json:"message,omitempty"`
-	OrgId      string    `json:"org_id"`
-	SnapshotId string    `json:"snapshot_id"`
-	Status     JobStatus `json:"status"`
-	TenantId   string    `json:"tenant_id"`
-	WorkflowId string    `json:"workflow_id"`
+	Message *string `json:"message,omitempty"`
+
+	// Operation What an accepted request set going; part of each answer 202
+	Operation  *Operation `json:"operation,omitempty"`
+	OrgId      string     `json:"org_id"`
+	SnapshotId string     `json:"snapshot_id"`
+	Status     JobStatus  `json:"status"`
+	TenantId   string     `json:"tenant_id"`
+	WorkflowId string     `json:"workflow_id"`
 }
 
 // RestorePage defines model for RestorePage.
@@ -3961,7 +4041,10 @@ type Snapshot struct {
 	Files      []string   `json:"files"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 	Message    *string    `json:"message,omitempty"`
-	OrgId      string     `json:"org_id"`
+
+	// Operation What an accepted request set going; part of each answer 202
+	Operation *Operation `json:"operation,omitempty"`
+	OrgId     string     `json:"org_id"`
 
 	// ServerId Whose disk it is on
 	ServerId   string    `json:"server_id"`
@@ -4075,6 +4158,9 @@ type Tenant struct {
 
 // TenantAccepted defines model for TenantAccepted.
 type TenantAccepted struct {
+	// Operation What an accepted request set going; part of each answer 202
+	Operation *Operation `json:"operation,omitempty"`
+
 	// State trial is asked for on the trial plan and not begun yet
 	State TenantState `json:"state"`
 
@@ -4254,7 +4340,10 @@ type Volume struct {
 	Location string  `json:"location"`
 	Message  *string `json:"message,omitempty"`
 	Name     string  `json:"name"`
-	OrgId    string  `json:"org_id"`
+
+	// Operation What an accepted request set going; part of each answer 202
+	Operation *Operation `json:"operation,omitempty"`
+	OrgId     string     `json:"org_id"`
 
 	// Reason no_capacity_volume: the provider can make no more
 	//
@@ -4313,6 +4402,9 @@ type WarmPool struct {
 
 // WarmPoolAccepted defines model for WarmPoolAccepted.
 type WarmPoolAccepted struct {
+	// Operation What an accepted request set going; part of each answer 202
+	Operation *Operation `json:"operation,omitempty"`
+
 	// Plan What a tenant pays for
 	Plan Plan `json:"plan"`
 
@@ -4331,6 +4423,9 @@ type WarmPoolList struct {
 
 // WorkflowStarted defines model for WorkflowStarted.
 type WorkflowStarted struct {
+	// Operation What an accepted request set going; part of each answer 202
+	Operation *Operation `json:"operation,omitempty"`
+
 	// WorkflowId Example: reconcile/prod
 	WorkflowId string `json:"workflow_id"`
 }
@@ -5366,6 +5461,9 @@ type ServerInterface interface {
 	// InstanceLogs What an instance writes, without what looks like a secret
 	// (GET /v1/instances/{instance_id}/logs)
 	InstanceLogs(ctx echo.Context, instanceId InstanceID, params InstanceLogsParams) error
+	// GetOperation Show how an operation stands
+	// (GET /v1/operations/{operation_id})
+	GetOperation(ctx echo.Context, operationId string) error
 	// ListOrgs List orgs
 	// (GET /v1/orgs)
 	ListOrgs(ctx echo.Context, params ListOrgsParams) error
@@ -6936,6 +7034,22 @@ func (w *ServerInterfaceWrapper) InstanceLogs(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.InstanceLogs(ctx, instanceId, params)
+	return err
+}
+
+// GetOperation converts echo context to params.
+func (w *ServerInterfaceWrapper) GetOperation(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "operation_id" -------------
+	var operationId string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "operation_id", ctx.Param("operation_id"), &operationId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter operation_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetOperation(ctx, operationId)
 	return err
 }
 
@@ -8776,6 +8890,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	}
 
 	router.POST(options.BaseURL+"/internal/servers/create", wrapper.CreateServerByOldPath, options.OperationMiddlewares["createServerByOldPath"]...)
+	router.GET(options.BaseURL+"/v1/operations/:operation_id", wrapper.GetOperation, options.OperationMiddlewares["getOperation"]...)
 	router.POST(options.BaseURL+"/internal/reconcile", wrapper.Reconcile, options.OperationMiddlewares["reconcile"]...)
 	router.GET(options.BaseURL+"/v1/catalog", wrapper.GetCatalog, options.OperationMiddlewares["getCatalog"]...)
 	router.GET(options.BaseURL+"/v1/images", wrapper.ListImages, options.OperationMiddlewares["listImages"]...)

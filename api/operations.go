@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,7 +33,35 @@ func (a *API) Reconcile(c echo.Context) error {
 		a.d.Log.Warn("reconciliation not started", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
 		return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")
 	}
-	return c.JSON(http.StatusAccepted, WorkflowStarted{WorkflowId: id})
+	return c.JSON(http.StatusAccepted, WorkflowStarted{WorkflowId: id, Operation: a.timedOperation(c, id)})
+}
+
+// GetOperation shows how an operation stands.
+func (a *API) GetOperation(c echo.Context, id string) error {
+	return show(c, a.d.Store.Operation, id, operationView)
+}
+
+func operationView(o prego.Operation) Operation {
+	out := Operation{Id: o.ID, Kind: o.Kind, Status: OperationStatus(o.Status), Reason: optional(o.Reason), Message: optional(o.Message), Href: "/v1/operations/" + url.PathEscape(o.ID)}
+	out.Target.Kind, out.Target.Id = o.TargetKind, o.TargetID
+	return out
+}
+
+// operation is what an accepted request set going. The request stays accepted where its
+// rows can't be read now.
+func (a *API) operation(c echo.Context, id string) *Operation {
+	o, err := a.d.Store.Operation(c.Request().Context(), id)
+	if err != nil {
+		kind, target, _ := strings.Cut(id, "/")
+		o = prego.Operation{ID: id, Kind: kind, Status: prego.OperationRunning, TargetKind: kind, TargetID: target}
+		a.d.Log.Warn("an operation is not shown", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
+	}
+	return ptr(operationView(o))
+}
+
+// timedOperation is one of a workflow that has no rows of its own for each request.
+func (a *API) timedOperation(c echo.Context, workflowID string) *Operation {
+	return a.operation(c, workflowID+"@"+strconv.FormatInt(time.Now().UnixMilli(), 10))
 }
 
 // Healthz says that the process is alive.

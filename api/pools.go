@@ -39,7 +39,7 @@ func (a *API) RefillSitePool(c echo.Context, id ServerID) error {
 		a.d.Log.Warn("refill not started", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
 		return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")
 	}
-	return c.JSON(http.StatusAccepted, WorkflowStarted{WorkflowId: run})
+	return c.JSON(http.StatusAccepted, WorkflowStarted{WorkflowId: run, Operation: a.operation(c, run)})
 }
 
 // ListSitePoolPolicies shows how many sites are kept.
@@ -112,7 +112,9 @@ func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath) 
 		run = ""
 		a.leftToTheSweep(c, "warm-pool", err)
 	}
-	return c.JSON(http.StatusAccepted, WarmPoolAccepted{Region: region, Plan: plan, Target: *in.Target, WorkflowId: optional(run)})
+	out := WarmPoolAccepted{Region: region, Plan: plan, Target: *in.Target, WorkflowId: optional(run)}
+	out.Operation = a.operation(c, tenant.WarmPoolWorkflowID(a.d.Resources.Environment, r, prego.Plan(plan)))
+	return c.JSON(http.StatusAccepted, out)
 }
 
 // ListScalingEvents shows what made the fleet grow.

@@ -42,7 +42,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeInsufficientResources: http.StatusConflict, prego.CodeQuotaExceeded: http.StatusConflict, prego.CodeNoProvider: http.StatusConflict, codeNoSite: http.StatusConflict,
 	prego.CodeGroupNotFound: http.StatusNotFound, prego.CodeInstanceNotFound: http.StatusNotFound,
 	prego.CodeGroupExists: http.StatusConflict, prego.CodeGroupInUse: http.StatusConflict,
-	prego.CodeFleetNotFound: http.StatusNotFound, prego.CodeActionNotFound: http.StatusNotFound, prego.CodePolicyNotFound: http.StatusNotFound,
+	prego.CodeFleetNotFound: http.StatusNotFound, prego.CodeActionNotFound: http.StatusNotFound, prego.CodeOperationNotFound: http.StatusNotFound, prego.CodePolicyNotFound: http.StatusNotFound,
 	prego.CodeFleetConflict: http.StatusConflict, prego.CodeFleetNotEmpty: http.StatusConflict, prego.CodeFleetBusy: http.StatusConflict,
 	prego.CodeFleetFull: http.StatusConflict, prego.CodePolicyConflict: http.StatusConflict, prego.CodePolicyInUse: http.StatusConflict,
 	prego.CodePolicyTypeAttached: http.StatusConflict,

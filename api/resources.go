@@ -198,7 +198,9 @@ func (a *API) ipv4Accepted(c echo.Context, v workload.IPv4Allocation, err error)
 	if v.Status != workload.ResourceReady {
 		a.startRun(c, a.d.Resources.Runs.StartAddress, v.OrgID, v.AllocationID, workload.AddressWorkflowID(v.AllocationID))
 	}
-	return c.JSON(http.StatusAccepted, ipv4View(v))
+	out := ipv4View(v)
+	out.Operation = a.operation(c, out.WorkflowId)
+	return c.JSON(http.StatusAccepted, out)
 }
 
 func attachmentView(t workload.VolumeAttachment) VolumeAttachment {
@@ -253,7 +255,9 @@ func (a *API) volumeAccepted(c echo.Context, v workload.Volume, err error) error
 		return err
 	}
 	a.startRun(c, a.d.Resources.Runs.StartVolume, v.OrgID, v.VolumeID, workload.VolumeWorkflowID(v.VolumeID))
-	return c.JSON(http.StatusAccepted, volumeView(v))
+	out := volumeView(v)
+	out.Operation = a.operation(c, out.WorkflowId)
+	return c.JSON(http.StatusAccepted, out)
 }
 
 // ListVolumes shows a page of volumes.

@@ -35,7 +35,7 @@ func (a *API) CreateServer(c echo.Context) error {
 		return err
 	}
 	a.startProvision(c, server)
-	return c.JSON(http.StatusAccepted, accepted(server, server.WorkflowID))
+	return c.JSON(http.StatusAccepted, a.accepted(c, server, server.WorkflowID))
 }
 
 // startProvision starts the run of an accepted row. When that fails the request
@@ -56,8 +56,8 @@ func (a *API) notStarted(c echo.Context, workflowID string, err error) {
 		zap.String("workflow_id", workflowID), zap.String("error", prego.Redact(err.Error())))
 }
 
-func accepted(s server.Server, workflowID string) Accepted {
-	return Accepted{WorkflowId: workflowID, ServerId: s.ServerID, StatusUrl: "/v1/servers/" + s.ServerID}
+func (a *API) accepted(c echo.Context, s server.Server, workflowID string) Accepted {
+	return Accepted{Operation: a.operation(c, workflowID), WorkflowId: workflowID, ServerId: s.ServerID, StatusUrl: "/v1/servers/" + s.ServerID}
 }
 
 // ImportServer accepts the take-over of an existing server.
@@ -88,6 +88,7 @@ func (a *API) ImportServer(c echo.Context) error {
 	a.startProvision(c, srv)
 	return c.JSON(http.StatusAccepted, ImportAccepted{
 		WorkflowId: srv.WorkflowID, ServerId: srv.ServerID, StatusUrl: "/v1/servers/" + srv.ServerID, Bootstrap: bootstrap,
+		Operation: a.operation(c, srv.WorkflowID),
 	})
 }
 
@@ -98,7 +99,7 @@ func (a *API) RetryServer(c echo.Context, id ServerID) error {
 		return err
 	}
 	a.startProvision(c, server)
-	return c.JSON(http.StatusAccepted, accepted(server, server.WorkflowID))
+	return c.JSON(http.StatusAccepted, a.accepted(c, server, server.WorkflowID))
 }
 
 // DeleteServer decommissions a server.
@@ -114,7 +115,7 @@ func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) er
 			a.notStarted(c, server.DecommissionWorkflowID(id), err)
 		}
 	}
-	return c.JSON(http.StatusAccepted, accepted(srv, server.DecommissionWorkflowID(id)))
+	return c.JSON(http.StatusAccepted, a.accepted(c, srv, server.DecommissionWorkflowID(id)))
 }
 
 // GetServer shows a server.

@@ -34,7 +34,9 @@ func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID) error {
 		return err
 	}
 	a.startRun(c, a.d.Resources.Runs.StartSnapshot, s.OrgID, s.SnapshotID, tenant.SnapshotWorkflowID(s.SnapshotID))
-	return c.JSON(http.StatusAccepted, snapshotView(s))
+	out := snapshotView(s)
+	out.Operation = a.operation(c, out.WorkflowId)
+	return c.JSON(http.StatusAccepted, out)
 }
 
 // ListSnapshots shows a page of a tenant's snapshots.
@@ -74,7 +76,9 @@ func (a *API) CreateRestore(c echo.Context, tenantID TenantID) error {
 		return err
 	}
 	a.startRun(c, a.d.Resources.Runs.StartRestore, j.OrgID, j.JobID, tenant.RestoreWorkflowID(j.JobID))
-	return c.JSON(http.StatusAccepted, restoreView(j))
+	out := restoreView(j)
+	out.Operation = a.operation(c, out.WorkflowId)
+	return c.JSON(http.StatusAccepted, out)
 }
 
 // ListRestores shows a page of a tenant's restores.

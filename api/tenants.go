@@ -35,7 +35,7 @@ func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
 	if t.State == tenant.Trial || t.State == tenant.Provisioning {
 		a.startProvisioning(c, t)
 	}
-	return c.JSON(http.StatusAccepted, tenantAccepted(t, tenant.ProvisionWorkflowID(t.TenantID)))
+	return c.JSON(http.StatusAccepted, a.tenantAccepted(c, t, tenant.ProvisionWorkflowID(t.TenantID)))
 }
 
 // startProvisioning starts the run of an accepted tenant. When that fails the
@@ -53,8 +53,8 @@ func (a *API) leftToTheSweep(c echo.Context, workflowID string, err error) {
 		zap.String("workflow_id", workflowID), zap.String("error", prego.Redact(err.Error())))
 }
 
-func tenantAccepted(t tenant.Tenant, workflowID string) TenantAccepted {
-	return TenantAccepted{TenantId: t.TenantID, WorkflowId: workflowID, StatusUrl: "/v1/tenants/" + t.TenantID, State: TenantState(t.State)}
+func (a *API) tenantAccepted(c echo.Context, t tenant.Tenant, workflowID string) TenantAccepted {
+	return TenantAccepted{Operation: a.operation(c, workflowID), TenantId: t.TenantID, WorkflowId: workflowID, StatusUrl: "/v1/tenants/" + t.TenantID, State: TenantState(t.State)}
 }
 
 // ListTenants shows a page of tenants.
@@ -212,7 +212,7 @@ func (a *API) changeTenant(c echo.Context, id string, action tenant.Action) erro
 			a.leftToTheSweep(c, run, err)
 		}
 	}
-	return c.JSON(http.StatusAccepted, tenantAccepted(t, run))
+	return c.JSON(http.StatusAccepted, a.tenantAccepted(c, t, run))
 }
 
 // maxText bounds what callers write for people, in bytes.

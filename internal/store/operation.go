@@ -1,0 +1,127 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// operationKind is how operations of one kind are looked up.
+type operationKind struct {
+	target string
+	// sql answers status, reason and message of what follows the kind in the id, no row
+	// where there is no such operation.
+	sql string
+	// timed operations of one workflow are told apart by when they were asked for, which
+	// is the second argument.
+	timed bool
+}
+
+const (
+	sqlServerProvisioning = `
+SELECT CASE status WHEN 'provisioning' THEN 'running' WHEN 'failed' THEN 'failed' ELSE CASE WHEN active_at IS NULL THEN 'failed' ELSE 'succeeded' END END,
+    status_reason, status_message FROM servers WHERE server_id = $1`
+	sqlServerDecommissioning = `
+SELECT CASE status WHEN 'terminated' THEN 'succeeded' ELSE 'running' END, status_reason, status_message
+FROM servers WHERE server_id = $1 AND decommission_requested_at IS NOT NULL`
+	sqlTenantProvisioning = `
+SELECT CASE WHEN state IN ('trial', 'provisioning') THEN 'running' WHEN state = 'failed' OR active_at IS NULL THEN 'failed' ELSE 'succeeded' END,
+    status_reason, status_message FROM tenants WHERE tenant_id = $1`
+	sqlTenantChanging = `
+SELECT CASE WHEN state = 'failed' THEN 'failed' WHEN converged_state = state THEN 'succeeded' ELSE 'running' END, status_reason, status_message
+FROM tenants WHERE tenant_id = $1`
+	sqlRefilling = `
+SELECT CASE WHEN EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'reserved' AND p.tenant_id IS NULL) THEN 'running' ELSE 'succeeded' END, '', ''
+FROM servers s WHERE s.server_id = $1`
+	sqlWarming = `
+SELECT CASE WHEN count(n.server_id) >= w.target THEN 'succeeded' ELSE 'running' END, '', ''
+FROM warm_pools w LEFT JOIN servers n ON n.status = 'active' AND n.agent_status = 'connected' AND n.region = w.region AND n.role = 'node' AND n.warm_plan = w.plan
+    AND n.tenant_count = 0 AND n.dedicated_for_tenant_id IS NULL AND EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = n.server_id AND p.state = 'available')
+WHERE w.region = split_part($1, '/', 2) AND w.plan = split_part($1, '/', 3) GROUP BY w.region, w.plan, w.target`
+	sqlImageBuilding = `
+SELECT CASE WHEN status IN ('building', 'verifying') THEN 'running' WHEN verified_at IS NULL THEN 'failed' ELSE 'succeeded' END, reason, message
+FROM golden_images WHERE image_id = $1`
+	sqlImageDeleting = `
+SELECT CASE status WHEN 'deleted' THEN 'succeeded' WHEN 'failed' THEN 'succeeded' ELSE 'running' END, reason, message FROM golden_images WHERE image_id = $1`
+	sqlSnapshotMaking = `
+SELECT CASE WHEN status IN ('queued', 'running') THEN 'running' WHEN status = 'failed' THEN 'failed' ELSE 'succeeded' END, '', message FROM snapshots WHERE snapshot_id = $1`
+	sqlSnapshotErasing = `
+SELECT CASE WHEN erased_at IS NULL THEN 'running' ELSE 'succeeded' END, '', message FROM snapshots WHERE snapshot_id = $1 AND status = 'deleted'`
+	sqlRestoring = `
+SELECT CASE WHEN status IN ('queued', 'running') THEN 'running' ELSE status END, '', message FROM restore_jobs WHERE job_id = $1`
+	sqlAddressing = `
+SELECT CASE WHEN deleted_at IS NOT NULL OR status = 'ready' THEN 'succeeded' WHEN status = 'failed' THEN 'failed' ELSE 'running' END, reason, message
+FROM ipv4_allocations WHERE allocation_id = $1`
+	sqlVolumeMaking = `
+SELECT CASE WHEN deleted_at IS NOT NULL OR status = 'ready' THEN 'succeeded' WHEN status = 'failed' THEN 'failed' ELSE 'running' END, reason, message
+FROM volumes WHERE volume_id = $1`
+	sqlGroupReconciling = `
+SELECT CASE WHEN NOT converged THEN 'running' WHEN deploy_status = 'rolled_back' THEN 'failed' ELSE 'succeeded' END,
+    status_reason, CASE deploy_status WHEN 'rolled_back' THEN deploy_message ELSE status_message END FROM process_groups WHERE group_id = $1`
+	sqlFleetActing = `
+SELECT CASE WHEN status IN ('queued', 'running') THEN 'running' WHEN status = 'cancelled' THEN 'failed' ELSE status END,
+    CASE WHEN status = 'cancelled' THEN 'cancelled' ELSE reason END, message
+FROM fleet_actions WHERE fleet_id = split_part($1, '/', 2) AND seq::text = split_part($1, '/', 3)`
+	sqlReconciling = `
+SELECT CASE WHEN EXISTS (SELECT FROM reconcile_runs WHERE finished_at >= $2) THEN 'succeeded' ELSE 'running' END, '', '' WHERE $1 <> ''`
+	sqlCatalogReading = `
+SELECT CASE WHEN attempted_at < $2 THEN 'running' WHEN failure <> '' THEN 'failed' ELSE 'succeeded' END, '', failure
+FROM provider_catalogs WHERE provider = 'hetzner'
+UNION ALL SELECT 'running', '', '' WHERE $1 <> '' AND NOT EXISTS (SELECT FROM provider_catalogs WHERE provider = 'hetzner')`
+)
+
+var operationKinds = map[string]operationKind{
+	"server-provision":    {target: "server", sql: sqlServerProvisioning},
+	"server-decommission": {target: "server", sql: sqlServerDecommissioning},
+	"tenant-provision":    {target: "tenant", sql: sqlTenantProvisioning},
+	"tenant-change":       {target: "tenant", sql: sqlTenantChanging},
+	"site-pool-refill":    {target: "server", sql: sqlRefilling},
+	"warm-pool":           {target: "warm_pool", sql: sqlWarming},
+	"image-build":         {target: "image", sql: sqlImageBuilding},
+	"image-delete":        {target: "image", sql: sqlImageDeleting},
+	"snapshot":            {target: "snapshot", sql: sqlSnapshotMaking},
+	"snapshot-erase":      {target: "snapshot", sql: sqlSnapshotErasing},
+	"restore":             {target: "restore", sql: sqlRestoring},
+	"address":             {target: "ipv4", sql: sqlAddressing},
+	"volume":              {target: "volume", sql: sqlVolumeMaking},
+	"group-reconcile":     {target: "group", sql: sqlGroupReconciling},
+	"fleet-scale":         {target: "fleet_action", sql: sqlFleetActing},
+	"reconcile":           {target: "environment", sql: sqlReconciling, timed: true},
+	"refresh-catalog":     {target: "environment", sql: sqlCatalogReading, timed: true},
+}
+
+// Operation reads how an operation stands from the rows of its target, or
+// CodeOperationNotFound.
+func (s *Store) Operation(ctx context.Context, id string) (prego.Operation, error) {
+	none := prego.Errorf(prego.CodeOperationNotFound, "there is no operation %q", id)
+	kind, rest, _ := strings.Cut(id, "/")
+	k, ok := operationKinds[kind]
+	if !ok || rest == "" {
+		return prego.Operation{}, none
+	}
+	args := []any{rest}
+	target := rest
+	if k.timed {
+		name, at, _ := strings.Cut(rest, "@")
+		ms, err := strconv.ParseInt(at, 10, 64)
+		if err != nil || ms < 0 || ms > time.Now().UnixMilli() {
+			return prego.Operation{}, none
+		}
+		args, target = []any{name, time.UnixMilli(ms)}, name
+	} else if i := strings.IndexByte(rest, '/'); i >= 0 { // after the environment
+		target = rest[i+1:]
+	}
+	op := prego.Operation{ID: id, Kind: kind, TargetKind: k.target, TargetID: target}
+	err := s.pool.QueryRow(ctx, k.sql, args...).Scan(&op.Status, &op.Reason, &op.Message)
+	if isNoRows(err) {
+		return prego.Operation{}, none
+	}
+	if err != nil {
+		return prego.Operation{}, fmt.Errorf("operation %s: %w", id, err)
+	}
+	return op, nil
+}
