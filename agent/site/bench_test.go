@@ -76,13 +76,13 @@ func startMariaDB(install, server string) (port int, stop func(), err error) {
 	}
 	as := func(cmd *exec.Cmd) *exec.Cmd {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		cmd.Env = append(os.Environ(), "TMPDIR="+dir) // a server that starts removes what others keep in theirs
 		if os.Geteuid() == 0 {
 			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
 		}
 		return cmd
 	}
-	if out, err := as(exec.Command(install, "--no-defaults", "--datadir="+dir+"/data", "--auth-root-authentication-method=normal", "--skip-test-db")).CombinedOutput(); err != nil {
+	ownTmp := "--tmpdir=" + dir // a server that starts removes what others keep in theirs
+	if out, err := as(exec.Command(install, "--no-defaults", "--datadir="+dir+"/data", ownTmp, "--auth-root-authentication-method=normal", "--skip-test-db")).CombinedOutput(); err != nil {
 		return 0, nil, fmt.Errorf("%w: %s", err, out)
 	}
 	// As the official image has it: root from anywhere, with a password.
@@ -96,7 +96,7 @@ func startMariaDB(install, server string) (port int, stop func(), err error) {
 	}
 	port = l.Addr().(*net.TCPAddr).Port
 	_ = l.Close()
-	cmd := as(exec.Command(server, "--no-defaults", "--datadir="+dir+"/data", "--socket="+dir+"/sock", "--pid-file="+dir+"/pid", "--init-file="+dir+"/init.sql",
+	cmd := as(exec.Command(server, "--no-defaults", "--datadir="+dir+"/data", ownTmp, "--socket="+dir+"/sock", "--pid-file="+dir+"/pid", "--init-file="+dir+"/init.sql",
 		"--bind-address=127.0.0.1", "--port="+strconv.Itoa(port), "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M"))
 	log, err := os.Create(dir + "/log")
 	if err != nil {

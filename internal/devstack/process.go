@@ -5,6 +5,7 @@ package devstack
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,11 +14,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/prego/prego/internal/child"
 )
 
 // Spec says how to run a child process.
@@ -35,25 +37,18 @@ type Spec struct {
 
 // Process is a running child. It is killed when this process dies.
 type Process struct {
+	*child.Process
 	spec Spec
-	cmd  *exec.Cmd
-	done chan struct{}
-	err  error // of its end, once done is closed
 	stop sync.Once
 }
 
 // Start starts a child in a process group of its own.
-//
-// The kernel sends the parent-death signal when the thread that forked ends, so
-// the thread is one that lives as long as the child: a goroutine locked to it
-// waits there.
 func Start(spec Spec) (*Process, error) {
-	p := &Process{spec: spec, done: make(chan struct{})}
-	p.cmd = exec.Command(spec.Path, spec.Args...) //nolint:noctx // stopped by Stop, not by a context
-	p.cmd.Env, p.cmd.Dir = spec.Env, spec.Dir
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	p := &Process{spec: spec}
+	cmd := exec.Command(spec.Path, spec.Args...) //nolint:noctx // stopped by Stop, not by a context
+	cmd.Env, cmd.Dir = spec.Env, spec.Dir
 	if spec.UID != 0 {
-		p.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: spec.UID, Gid: spec.GID}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: spec.UID, Gid: spec.GID}}
 	}
 	if spec.LogFile != "" {
 		if err := os.MkdirAll(filepath.Dir(spec.LogFile), 0o755); err != nil {
@@ -64,21 +59,10 @@ func Start(spec Spec) (*Process, error) {
 			return nil, fmt.Errorf("log of %s: %w", spec.Name, err)
 		}
 		defer func() { _ = f.Close() }()
-		p.cmd.Stdout, p.cmd.Stderr = f, f
+		cmd.Stdout, cmd.Stderr = f, f
 	}
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		if err := p.cmd.Start(); err != nil {
-			started <- err
-			return
-		}
-		started <- nil
-		p.err = p.cmd.Wait()
-		close(p.done)
-	}()
-	if err := <-started; err != nil {
+	var err error
+	if p.Process, err = child.Start(cmd, syscall.SIGKILL); err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
 	return p, nil
@@ -87,44 +71,19 @@ func Start(spec Spec) (*Process, error) {
 // Name is the child's name.
 func (p *Process) Name() string { return p.spec.Name }
 
-// PID is the child's process id.
-func (p *Process) PID() int { return p.cmd.Process.Pid }
-
-// Done is closed when the child has ended.
-func (p *Process) Done() <-chan struct{} { return p.done }
-
 // Err says how the child ended, with the last lines of its log. It is to be
 // called after Done is closed.
 func (p *Process) Err() error {
 	how := "exit status 0"
-	if p.err != nil {
-		how = p.err.Error()
+	if err := p.Wait(); err != nil {
+		how = err.Error()
 	}
 	return fmt.Errorf("%s ended (%s)%s", p.spec.Name, how, tail(p.spec.LogFile))
 }
 
-// Kill kills the child and its whole group at once, as a crash would.
-func (p *Process) Kill() {
-	_ = syscall.Kill(-p.PID(), syscall.SIGKILL)
-	<-p.done
-}
-
 // Stop asks the child to stop, and kills its group when it has not after wait.
 func (p *Process) Stop(wait time.Duration) {
-	p.stop.Do(func() {
-		sig := p.spec.Stop
-		if sig == 0 {
-			sig = syscall.SIGTERM
-		}
-		_ = syscall.Kill(p.PID(), sig)
-		select {
-		case <-p.done:
-		case <-time.After(wait):
-		}
-		// What the child left behind in its group goes too.
-		_ = syscall.Kill(-p.PID(), syscall.SIGKILL)
-		<-p.done
-	})
+	p.stop.Do(func() { p.Process.Stop(cmp.Or(p.spec.Stop, syscall.SIGTERM), wait) })
 }
 
 // tail returns the end of a log for an error message.
@@ -148,7 +107,7 @@ func (p *Process) await(ctx context.Context, ready func(context.Context) error) 
 			return nil
 		}
 		select {
-		case <-p.done:
+		case <-p.Done():
 			return p.Err()
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready in time: %w%s", p.spec.Name, errors.Join(err, ctx.Err()), tail(p.spec.LogFile))

@@ -20,7 +20,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +32,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/internal/child"
 	"github.com/prego/prego/internal/dockerhost"
 	"github.com/prego/prego/internal/pki"
 )
@@ -42,13 +42,13 @@ const serverID = "app-1"
 // engine is a dockerd of the tests' own, with certificates as a host's agent gets
 // them.
 type engine struct {
-	dir    string
-	config string // daemon.json
-	port   int
-	ca     *pki.Authority
-	agent  tls.Certificate // the agent's client certificate
-	cmd    *exec.Cmd
-	done   chan struct{}
+	dir     string
+	config  string // daemon.json
+	port    int
+	ca      *pki.Authority
+	agent   tls.Certificate // the agent's client certificate
+	process *child.Process  // nil while it is stopped
+
 }
 
 var shared struct {
@@ -198,30 +198,15 @@ func (e *engine) start() error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	e.cmd = exec.Command("dockerd", "--config-file", in("none.json"), "--data-root", in("data"), "--exec-root", in("exec"), "--pidfile", in("pid"), //nolint:noctx // stopped by pid
+	cmd := exec.Command("dockerd", "--config-file", in("none.json"), "--data-root", in("data"), "--exec-root", in("exec"), "--pidfile", in("pid"), //nolint:noctx // stopped by pid
 		"--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false", "-H", "unix://"+in("sock"), "-H", "tcp://127.0.0.1:"+strconv.Itoa(e.port),
 		"--tlsverify", "--tlscacert", in("ca.pem"), "--tlscert", in("cert.pem"), "--tlskey", in("key.pem"))
 	if err := os.WriteFile(in("none.json"), []byte(e.config), 0o600); err != nil {
 		return err
 	}
-	e.cmd.Stdout, e.cmd.Stderr = log, log
+	cmd.Stdout, cmd.Stderr = log, log
 	// When the tests are killed it stops by itself, and containerd and the containers with it.
-	// The kernel sends the signal when the thread that forked ends: it waits here.
-	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	cmd, done, started := e.cmd, make(chan struct{}), make(chan error, 1)
-	e.done = done
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait()
-			close(done)
-		}
-	}()
-	if err := <-started; err != nil {
-		e.cmd = nil
+	if e.process, err = child.Start(cmd, syscall.SIGTERM); err != nil {
 		return err
 	}
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -233,7 +218,7 @@ func (e *engine) start() error {
 			}
 		}
 		select {
-		case <-done:
+		case <-e.process.Done():
 			text, _ := os.ReadFile(in("log"))
 			return fmt.Errorf("dockerd ended: %s", text[max(0, len(text)-2000):])
 		default:
@@ -243,17 +228,11 @@ func (e *engine) start() error {
 }
 
 func (e *engine) stop(sig syscall.Signal) {
-	if e.cmd == nil {
+	if e.process == nil {
 		return
 	}
-	_ = e.cmd.Process.Signal(sig)
-	select {
-	case <-e.done:
-	case <-time.After(30 * time.Second):
-		_ = e.cmd.Process.Kill()
-		<-e.done
-	}
-	e.cmd = nil
+	e.process.Stop(sig, 30*time.Second)
+	e.process = nil
 	if sig == syscall.SIGKILL {
 		e.killContainerd()
 	}
@@ -276,7 +255,7 @@ func (e *engine) killContainerd() {
 }
 
 func (e *engine) close() {
-	if c, err := e.local(); err == nil && e.cmd != nil {
+	if c, err := e.local(); err == nil && e.process != nil {
 		if list, err := c.ContainerList(context.Background(), client.ContainerListOptions{All: true}); err == nil {
 			for _, i := range list.Items {
 				_, _ = c.ContainerRemove(context.Background(), i.ID, client.ContainerRemoveOptions{Force: true})

@@ -30,6 +30,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/child"
 	"github.com/prego/prego/tenant"
 )
 
@@ -131,11 +132,11 @@ func (c *cell) serve(server string) *web {
 	require.NotNil(c.t, found, "%s", script)
 	cmd := exec.CommandContext(c.t.Context(), "/usr/bin/python3", "-IS", "-c", serveSites, string(found[1]))
 	cmd.Dir = filepath.Join(root, wire.BenchDir, "sites")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	require.NoError(c.t, err)
-	require.NoError(c.t, cmd.Start())
-	c.t.Cleanup(func() { _ = cmd.Wait() }) // the context has ended it
+	p, err := child.Start(cmd, syscall.SIGKILL)
+	require.NoError(c.t, err)
+	c.t.Cleanup(func() { _ = p.Wait() }) // the context has ended it
 	port, err := bufio.NewReader(out).ReadString('\n')
 	require.NoError(c.t, err)
 	return &web{c, "http://127.0.0.1:" + strings.TrimSpace(port)}

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/internal/child"
 )
 
 // page serves a bench's sites as gunicorn does in the image, from one process.
@@ -34,11 +36,11 @@ func (b *bench) serve() *page {
 	b.t.Helper()
 	cmd := exec.CommandContext(b.t.Context(), "/usr/bin/python3", "-IS", "-c", serve, b.host.sim.benchDir)
 	cmd.Dir = b.path("sites")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	require.NoError(b.t, err)
-	require.NoError(b.t, cmd.Start())
-	b.t.Cleanup(func() { _ = cmd.Wait() }) // the context has ended it
+	p, err := child.Start(cmd, syscall.SIGKILL)
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() { _ = p.Wait() }) // the context has ended it
 	port, err := bufio.NewReader(out).ReadString('\n')
 	require.NoError(b.t, err)
 	return &page{b.t, "http://127.0.0.1:" + strings.TrimSpace(port)}

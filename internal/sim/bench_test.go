@@ -245,7 +245,7 @@ func TestBenchRefusesWhatFrappeRefuses(t *testing.T) {
 		}
 	}
 	require.NoDirExists(t, b.path("sites/x.example.com"))
-	require.Nil(t, b.host.sim.services.mariadb.cmd.Load(), "nothing of this takes a database")
+	require.Nil(t, b.host.sim.services.mariadb.process.Load(), "nothing of this takes a database")
 }
 
 func TestBenchIsFoundFromBelow(t *testing.T) {

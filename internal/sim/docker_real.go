@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/internal/child"
 )
 
 // StandIn is the image that every simulated host with a real engine has, since
@@ -26,10 +27,9 @@ const (
 // dockerd is a real engine on a simulated host, with the certificates that the
 // host's agent got for it. Its containers have no network but what they ask for.
 type dockerd struct {
-	cmd  *exec.Cmd
-	done chan struct{}
-	data string
-	run  string // sockets have short paths, so not below the host's directory
+	process *child.Process
+	data    string
+	run     string // sockets have short paths, so not below the host's directory
 }
 
 func (h *processHost) startRealDocker(ctx context.Context) (*dockerd, error) {
@@ -38,7 +38,7 @@ func (h *processHost) startRealDocker(ctx context.Context) (*dockerd, error) {
 		return nil, err
 	}
 	dir, certs := filepath.Join(h.dir, "docker"), filepath.Join(h.root(), wire.DockerTLSDir)
-	d := &dockerd{run: run, data: filepath.Join(dir, "data"), done: make(chan struct{})}
+	d := &dockerd{run: run, data: filepath.Join(dir, "data")}
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, err
 	}
@@ -51,16 +51,14 @@ func (h *processHost) startRealDocker(ctx context.Context) (*dockerd, error) {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
-	d.cmd = exec.Command("dockerd", "--config-file", config, "--data-root", d.data, "--exec-root", filepath.Join(run, "exec"), //nolint:noctx // ends with close
+	cmd := exec.Command("dockerd", "--config-file", config, "--data-root", d.data, "--exec-root", filepath.Join(run, "exec"), //nolint:noctx // ends with close
 		"--pidfile", filepath.Join(run, "pid"), "--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false", "--shutdown-timeout=5",
 		"-H", "unix://"+filepath.Join(run, "sock"), "-H", fmt.Sprintf("tcp://%s:%d", h.addr, h.sim.cfg.DockerPort),
 		"--tlsverify", "--tlscacert", filepath.Join(certs, "ca.pem"), "--tlscert", filepath.Join(certs, "cert.pem"), "--tlskey", filepath.Join(certs, "key.pem"))
-	d.cmd.Stdout, d.cmd.Stderr = log, log
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	if err := d.cmd.Start(); err != nil {
+	cmd.Stdout, cmd.Stderr = log, log
+	if d.process, err = child.Start(cmd, syscall.SIGTERM); err != nil {
 		return nil, fmt.Errorf("docker: %w", err)
 	}
-	go func() { _ = d.cmd.Wait(); close(d.done) }()
 	if err := d.prepare(ctx, logFile, h.sim.cfg.StandIn); err != nil {
 		d.close()
 		return nil, err
@@ -83,7 +81,7 @@ func (d *dockerd) prepare(ctx context.Context, logFile, program string) error {
 			break
 		}
 		select {
-		case <-d.done:
+		case <-d.process.Done():
 			return fmt.Errorf("docker: dockerd ended; see %s", logFile)
 		case <-ctx.Done():
 			return fmt.Errorf("docker: %w; see %s", err, logFile)
@@ -110,13 +108,7 @@ func (d *dockerd) prepare(ctx context.Context, logFile, program string) error {
 }
 
 func (d *dockerd) close() {
-	_ = d.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-d.done:
-	case <-time.After(20 * time.Second):
-		_ = d.cmd.Process.Kill()
-		<-d.done
-	}
+	d.process.Stop(syscall.SIGTERM, 20*time.Second)
 	// dockerd leaves its data mounted, and so the host's directory in use.
 	_ = syscall.Unmount(d.data, 2) // MNT_DETACH
 	_ = os.RemoveAll(d.run)

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +18,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/prego/prego/internal/child"
 )
 
 // machineHost is the real kind of host: a Debian with its own systemd, cloud-init,
@@ -234,7 +235,7 @@ func (m *machineHost) power(ctx context.Context) (int, error) {
 	if err := m.writeMachine(); err != nil {
 		return 0, err
 	}
-	ended, err := m.spawn(space, groups)
+	p, err := m.spawn(space, groups)
 	if err != nil {
 		return 0, err
 	}
@@ -242,9 +243,9 @@ func (m *machineHost) power(ctx context.Context) (int, error) {
 	cut := ctx.Done()
 	for {
 		select {
-		case status := <-ended:
+		case <-p.Done():
 			// The first process has ended, and all others with it; the kernel may take a moment.
-			return status, removeGroups(m.name)
+			return p.ExitCode(), removeGroups(m.name)
 		case <-cut:
 			cut = nil
 			// Killing nspawn would leave the machine running.
@@ -256,7 +257,7 @@ func (m *machineHost) power(ctx context.Context) (int, error) {
 }
 
 // spawn starts the machine's first process.
-func (m *machineHost) spawn(space string, groups []string) (<-chan int, error) {
+func (m *machineHost) spawn(space string, groups []string) (*child.Process, error) {
 	console, err := os.OpenFile(m.consoleFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -280,23 +281,12 @@ exec "$@"' sh "$@"`
 	cmd.Stdout, cmd.Stderr = console, console
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "SYSTEMD_NSPAWN_API_VFS_WRITABLE=network"}
 	// It ends neither with this process (SweepMachines) nor by the terminal's Ctrl-C.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error, 1), make(chan int, 1)
-	go func() {
-		runtime.LockOSThread() // the parent-death signal is bound to the thread
-		defer runtime.UnlockOSThread()
-		if err := cmd.Start(); err != nil {
-			started <- err
-			return
-		}
-		started <- nil
-		_ = cmd.Wait()
-		ended <- cmd.ProcessState.ExitCode()
-	}()
-	if err := <-started; err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	p, err := child.Start(cmd, syscall.SIGKILL)
+	if err != nil {
 		return nil, fmt.Errorf("start machine: %w", err)
 	}
-	return ended, nil
+	return p, nil
 }
 
 // writeMachine writes what the machine finds at /run/machine: its first program and what

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/internal/child"
 )
 
 // processHost is the light kind of host: a directory for its disk, an address of its
@@ -34,8 +34,8 @@ type processHost struct {
 	log   *zap.Logger
 
 	mu     sync.Mutex
-	press  context.CancelCauseFunc // ends this boot
-	procs  map[string]*exec.Cmd    // by verb of the agent's program
+	press  context.CancelCauseFunc   // ends this boot
+	procs  map[string]*child.Process // by verb of the agent's program
 	exits  int
 	phase  string
 	docker *docker
@@ -43,7 +43,7 @@ type processHost struct {
 
 func (s *Sim) newProcessHost(srv *server, plan hostFaults) *processHost {
 	return &processHost{
-		sim: s, id: srv.ID, name: srv.Name, addr: srv.PublicNet.IPv4.IP, user: srv.UserData, fresh: !srv.Booted, phase: "booting", procs: make(map[string]*exec.Cmd),
+		sim: s, id: srv.ID, name: srv.Name, addr: srv.PublicNet.IPv4.IP, user: srv.UserData, fresh: !srv.Booted, phase: "booting", procs: make(map[string]*child.Process),
 		dir: s.hostDir(srv.ID), log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)), plan: plan,
 	}
 }
@@ -52,12 +52,12 @@ func (h *processHost) info() HostInfo {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	info := HostInfo{Phase: h.phase, Exits: h.exits, Root: h.root()}
-	for verb, cmd := range h.procs {
+	for verb, p := range h.procs {
 		switch verb {
 		case "exec":
-			info.ExecPID = cmd.Process.Pid
+			info.ExecPID = p.PID()
 		default:
-			info.AgentPID = cmd.Process.Pid
+			info.AgentPID = p.PID()
 		}
 	}
 	return info
@@ -66,16 +66,17 @@ func (h *processHost) info() HostInfo {
 func (h *processHost) signal(what string, sig syscall.Signal) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	cmd := h.procs["exec"]
+	p := h.procs["exec"]
 	if what == "agent" {
-		if cmd = h.procs["run"]; cmd == nil {
-			cmd = h.procs["bootstrap"]
+		if p = h.procs["run"]; p == nil {
+			p = h.procs["bootstrap"]
 		}
 	}
-	if cmd == nil || (what != "agent" && what != "exec") {
+	if p == nil || (what != "agent" && what != "exec") {
 		return fmt.Errorf("host %d has no %s running", h.id, what)
 	}
-	return cmd.Process.Signal(sig)
+	p.Signal(sig)
+	return nil
 }
 
 // errRestart is why a boot ends that another one follows.
@@ -233,24 +234,12 @@ func (h *processHost) runAgent(ctx context.Context, verb string) error {
 	cmd := exec.Command(filepath.Join(h.root(), wire.AgentBinary), verb, "--root", h.root(), "--addr", h.addr) //nolint:gosec,noctx // the host's own agent; ended below
 	cmd.Stdout, cmd.Stderr, cmd.Dir = logFile, logFile, h.dir
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "GOMAXPROCS=1"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	ended := make(chan error, 1)
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // the parent-death signal is bound to the thread
-		defer runtime.UnlockOSThread()
-		if err := cmd.Start(); err != nil {
-			started <- err
-			return
-		}
-		started <- nil
-		ended <- cmd.Wait()
-	}()
-	if err := <-started; err != nil {
+	p, err := child.Start(cmd, syscall.SIGKILL)
+	if err != nil {
 		return fmt.Errorf("start the agent: %w", err)
 	}
 	h.mu.Lock()
-	h.procs[verb] = cmd
+	h.procs[verb] = p
 	h.mu.Unlock()
 	defer func() {
 		h.mu.Lock()
@@ -258,13 +247,12 @@ func (h *processHost) runAgent(ctx context.Context, verb string) error {
 		h.mu.Unlock()
 	}()
 	select {
-	case err = <-ended:
+	case <-p.Done():
 	case <-ctx.Done():
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the power goes off
-		<-ended
+		p.Kill() // the power goes off
 		return ctx.Err()
 	}
-	if err != nil {
+	if err := p.Wait(); err != nil {
 		return fmt.Errorf("prego-agent %s: %w", verb, err)
 	}
 	return nil

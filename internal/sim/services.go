@@ -10,12 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/prego/prego/internal/child"
 )
 
 // The sites of a cloud's hosts are kept by one MariaDB and one Redis, which all its
@@ -33,10 +34,9 @@ type service struct {
 	socket string // that clients connect to
 	start  func(ctx context.Context, socket string) (*exec.Cmd, error)
 
-	once   sync.Once
-	cmd    atomic.Pointer[exec.Cmd] // nil until it runs
-	ended  chan struct{}
-	failed error
+	once    sync.Once
+	process atomic.Pointer[child.Process] // nil until it runs
+	failed  error
 }
 
 // services are what a cloud's hosts share.
@@ -75,7 +75,7 @@ func (s *Sim) startServices() (*services, error) {
 	out.mariadb = &service{name: "mysqld", dir: filepath.Join(dir, "mariadb"), start: out.startMariaDB}
 	out.redis = &service{name: "redis", dir: filepath.Join(dir, "redis"), start: startRedis}
 	for _, v := range []*service{out.mariadb, out.redis} {
-		v.socket, v.ended = filepath.Join(sockets, v.name+".sock"), make(chan struct{})
+		v.socket = filepath.Join(sockets, v.name+".sock")
 		if err := v.listen(ctx, &out.work); err != nil {
 			out.close()
 			return nil, err
@@ -103,14 +103,8 @@ func (v *service) listen(ctx context.Context, work *sync.WaitGroup) error {
 		<-ctx.Done()
 		_ = l.Close()
 		v.once.Do(func() { v.failed = ctx.Err() }) // nobody starts it any more
-		if cmd := v.cmd.Load(); cmd != nil {
-			_ = cmd.Process.Signal(syscall.SIGTERM)
-			select {
-			case <-v.ended:
-			case <-time.After(10 * time.Second):
-				_ = cmd.Process.Kill()
-				<-v.ended
-			}
+		if p := v.process.Load(); p != nil {
+			p.Stop(syscall.SIGTERM, 10*time.Second)
 		}
 	})
 	work.Go(func() {
@@ -163,30 +157,19 @@ func (v *service) begin(ctx context.Context, socket string) error {
 	if err != nil {
 		return fmt.Errorf("service %s: %w", v.name, err)
 	}
+	defer func() { _ = log.Close() }()
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // the parent-death signal is bound to the thread
-		defer runtime.UnlockOSThread()
-		defer func() { _ = log.Close() }()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait()
-			close(v.ended)
-		}
-	}()
-	if err := <-started; err != nil {
+	p, err := child.Start(cmd, syscall.SIGKILL)
+	if err != nil {
 		return fmt.Errorf("service %s: %w", v.name, err)
 	}
-	v.cmd.Store(cmd)
+	v.process.Store(p)
 	for end := time.Now().Add(time.Minute); ; {
 		if conn, err := net.Dial("unix", socket); err == nil { //nolint:noctx // local
 			return conn.Close()
 		}
 		select {
-		case <-v.ended:
+		case <-p.Done():
 			return fmt.Errorf("service %s: it ended; see %s.log", v.name, v.dir)
 		case <-ctx.Done():
 			return ctx.Err()

@@ -29,11 +29,11 @@ func TestServicesStartWhenTheyAreNeeded(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Profile{})
 	s := b.host.sim.services
-	require.Nil(t, s.mariadb.cmd.Load())
+	require.Nil(t, s.mariadb.process.Load())
 	require.Equal(t, []string{"1"}, b.query("SELECT 1"))
-	pid := s.mariadb.cmd.Load().Process.Pid
+	pid := s.mariadb.process.Load().PID()
 	require.True(t, running(t, pid))
-	require.Nil(t, s.redis.cmd.Load(), "nobody asked for it")
+	require.Nil(t, s.redis.process.Load(), "nobody asked for it")
 	conn, err := net.Dial("unix", filepath.Join(b.host.root(), "run/prego/mysqld/mysqld.sock"))
 	require.NoError(t, err, "hosts have it where a real one has it")
 	require.NoError(t, conn.Close())
