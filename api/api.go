@@ -166,15 +166,7 @@ func New(d Deps) *API {
 	e.Pre(a.observe)
 	e.Use(recoverPanics, a.authenticate, a.check)
 	RegisterHandlers(e, a)
-	page, err := renderDocs(spec)
-	if err != nil {
-		panic("api: the embedded contract renders: " + err.Error())
-	}
-	e.GET("/openapi.yaml", func(c echo.Context) error { return c.Blob(http.StatusOK, "application/yaml", spec) })
-	e.GET("/docs", func(c echo.Context) error {
-		c.Response().Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
-		return c.HTMLBlob(http.StatusOK, page)
-	})
+	serveDocs(e)
 	a.echo = e
 	return a
 }

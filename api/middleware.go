@@ -35,7 +35,7 @@ func requestID(c echo.Context) string {
 }
 
 // open are the paths that need no token.
-var open = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true, "/openapi.yaml": true, "/docs": true}
+var open = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true, "/openapi.yaml": true, "/docs": true, "/docs/redoc.js": true}
 
 // authenticate comes before anything of the request is looked at: what there is
 // and what not is nobody's business who may not look.
