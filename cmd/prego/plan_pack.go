@@ -1,17 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/placement/pack"
 )
@@ -94,148 +93,35 @@ func newPackAnswer(r pack.Result) packAnswer {
 	return a
 }
 
-// parsePackProblem reads the document and refuses what a lenient decoder lets
-// pass: fields that are unknown or given twice, null, missing ids, and anything
-// after the object.
-func parsePackProblem(body []byte) (pack.Problem, error) {
-	var p pack.Problem
-	if !utf8.Valid(body) || !json.Valid(body) {
-		return p, prego.Errorf(prego.CodeInvalidJSON, "stdin must hold one valid JSON document in UTF-8 and nothing after it")
-	}
-	d := packDecoder{json.NewDecoder(bytes.NewReader(body))}
-	d.UseNumber()
-	err := d.object("", func(name, at string) (err error) {
-		switch name {
-		case "capacity":
-			p.Capacity, err = d.amounts(at)
-		case "reserve_pct":
-			p.ReservePct, err = d.number(at)
-		case "items":
-			err = d.list(at, func(at string) error {
-				item, err := d.item(at)
-				p.Items = append(p.Items, item)
-				return err
-			})
-		default:
-			err = packUnknown(at)
-		}
-		return err
-	})
-	switch {
-	case err != nil:
+// packDocument is what is read.
+type packDocument struct {
+	Capacity   map[string]float64 `json:"capacity"`
+	ReservePct float64            `json:"reserve_pct"`
+	Items      []struct {
+		ID     string             `json:"id"`
+		Org    string             `json:"org"`
+		Demand map[string]float64 `json:"demand"`
+	} `json:"items"`
+}
+
+// parsePackProblem reads the document, and refuses what a lenient decoder lets pass.
+func parsePackProblem(body []byte) (p pack.Problem, err error) {
+	var doc packDocument
+	if err := api.DecodeStrict(body, &doc); err != nil {
 		return p, err
-	case p.Capacity == nil:
+	}
+	if doc.Capacity == nil {
 		return p, prego.Invalid("capacity", "is required")
 	}
+	p.Capacity, p.ReservePct = doc.Capacity, doc.ReservePct
+	for i, item := range doc.Items {
+		switch at := fmt.Sprintf("items[%d]", i); {
+		case item.ID == "":
+			return p, prego.Invalid(at+".id", "is required")
+		case item.Demand == nil:
+			return p, prego.Invalid(at+".demand", "is required")
+		}
+		p.Items = append(p.Items, pack.Item(item))
+	}
 	return p, nil
-}
-
-func packUnknown(at string) error {
-	return &prego.Error{Code: prego.CodeUnknownField, Field: at, Message: "is not a field of this document"}
-}
-
-// packDecoder walks through valid JSON, so that a token is never missing and a key
-// always a string.
-type packDecoder struct{ *json.Decoder }
-
-func (d packDecoder) item(at string) (pack.Item, error) {
-	var item pack.Item
-	given := map[string]bool{}
-	err := d.object(at, func(name, at string) (err error) {
-		given[name] = true
-		switch name {
-		case "id":
-			item.ID, err = d.text(at)
-		case "org":
-			item.Org, err = d.text(at)
-		case "demand":
-			item.Demand, err = d.amounts(at)
-		default:
-			err = packUnknown(at)
-		}
-		return err
-	})
-	for _, name := range []string{"id", "demand"} {
-		if err == nil && !given[name] {
-			return item, prego.Invalid(at+"."+name, "is required")
-		}
-	}
-	if err == nil && item.ID == "" {
-		return item, prego.Invalid(at+".id", "must not be empty")
-	}
-	return item, err
-}
-
-func (d packDecoder) object(at string, field func(name, at string) error) error {
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		if at == "" {
-			return prego.Errorf(prego.CodeInvalidJSON, "stdin must hold a JSON object")
-		}
-		return prego.Invalid(at, "must be an object")
-	}
-	seen := map[string]bool{}
-	for d.More() {
-		t, err := d.Token()
-		if err != nil {
-			return err
-		}
-		name, _ := t.(string)
-		path := name
-		if at != "" {
-			path = at + "." + name
-		}
-		if seen[name] {
-			return &prego.Error{Code: prego.CodeDuplicateField, Field: path, Message: "is given twice"}
-		}
-		seen[name] = true
-		if err := field(name, path); err != nil {
-			return err
-		}
-	}
-	_, err := d.Token() // the closing brace
-	return err
-}
-
-func (d packDecoder) list(at string, element func(at string) error) error {
-	if t, err := d.Token(); err != nil || t != json.Delim('[') {
-		return prego.Invalid(at, "must be a list")
-	}
-	for i := 0; d.More(); i++ {
-		if err := element(fmt.Sprintf("%s[%d]", at, i)); err != nil {
-			return err
-		}
-	}
-	_, err := d.Token() // the closing bracket
-	return err
-}
-
-func (d packDecoder) amounts(at string) (map[string]float64, error) {
-	out := map[string]float64{}
-	err := d.object(at, func(name, at string) (err error) {
-		out[name], err = d.number(at)
-		return err
-	})
-	return out, err
-}
-
-func (d packDecoder) number(at string) (float64, error) {
-	t, err := d.Token()
-	n, ok := t.(json.Number)
-	if err != nil || !ok {
-		return 0, prego.Invalid(at, "must be a number")
-	}
-	v, err := n.Float64()
-	if err != nil {
-		return 0, prego.Invalid(at, "must be a number that a float64 holds")
-	}
-	return v, nil
-}
-
-func (d packDecoder) text(at string) (string, error) {
-	t, err := d.Token()
-	s, ok := t.(string)
-	if err != nil || !ok {
-		return "", prego.Invalid(at, "must be a string")
-	}
-	return s, nil
 }
