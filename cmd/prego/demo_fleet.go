@@ -67,7 +67,7 @@ func demoFleet(ctx context.Context, out io.Writer, c *cli.Client) error {
 	if err := c.Do(ctx, http.MethodGet, fleetPath(fleet), nil, nil, &f); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "fleet %s has %d servers: %v\n", fleet, f.Size, f.Regions)
+	fmt.Fprintf(out, "fleet %s has %d servers: %s\n", fleet, f.Size, cli.Counts(f.Regions))
 	return nil
 }
 

@@ -64,10 +64,17 @@ func (c *CLI) AddTo(root *cobra.Command) {
 	f.StringVar(&c.api, "api-url", "", "URL of the API")
 	f.StringVar(&c.tokenFile, "token-file", "", "file that holds the token")
 	root.Long = cmp.Or(root.Long, root.Short+".\n\n"+environment)
-	root.AddCommand(contextCommand(c), loginCommand(c),
+	root.AddGroup(&cobra.Group{ID: "api", Title: "Commands that call the API:"})
+	ours := []*cobra.Command{
+		contextCommand(c), loginCommand(c),
 		serverCommand(c), execCommand(c), containerCommand(c), tenantCommand(c), snapshotCommand(c), restoreCommand(c), placementCommand(c), placementPoolCommand(c),
 		poolCommand(c), scalingCommand(c), fleetCommand(c), policyCommand(c), orgCommand(c), quotaCommand(c), appCommand(c), envCommand(c), groupCommand(c), instanceCommand(c),
-		routeCommand(c), ipv4Command(c), volumeCommand(c), registryCommand(c), imageCommand(c), catalogCommand(c), reconcileCommand(c))
+		routeCommand(c), ipv4Command(c), volumeCommand(c), registryCommand(c), imageCommand(c), catalogCommand(c), reconcileCommand(c),
+	}
+	for _, cmd := range ours {
+		cmd.GroupID = "api"
+	}
+	root.AddCommand(ours...)
 	root.InitDefaultCompletionCmd()
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
@@ -127,6 +134,9 @@ func (c *CLI) finish(cmd *cobra.Command) {
 
 // suggest says which of some words was meant, if one is near.
 func suggest(word string, words []string) string {
+	if word == "" {
+		return ""
+	}
 	near := &cobra.Command{SuggestionsMinimumDistance: 2}
 	for _, w := range words {
 		near.AddCommand(&cobra.Command{Use: w, Run: func(*cobra.Command, []string) {}})

@@ -103,8 +103,11 @@ func (c *Client) stream(ctx context.Context, by *http.Client, method, path strin
 		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := by.Do(req)
+	if ctx.Err() != nil {
+		return usagef("interrupted; the API may still carry out the request")
+	}
 	if err != nil {
-		return &Exit{Code: ExitUsage, Err: fmt.Errorf("the API at %s does not answer: %w", c.Base, err)}
+		return usagef("the API at %s does not answer: %w", c.Base, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode/100 == 2 {

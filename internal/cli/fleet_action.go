@@ -17,7 +17,7 @@ import (
 )
 
 var actionTable = Table[api.FleetAction]{
-	ID: "seq", Columns: "seq, action, status, created_at: at, requested_by: by, cause, reason, data", More: "message, inputs, run_url: run",
+	ID: "seq", Columns: "seq, action, status, created_at: age, requested_by: by, cause, reason, data", More: "message, created_at, inputs, run_url: run",
 }
 
 // input is the name of an action's input and the value that a flag has.
@@ -67,7 +67,7 @@ func fleetActions() []verb {
 			After: func(in *call, a api.FleetAction) {
 				if len(deref(a.Steps)) > 0 {
 					fmt.Fprintln(in.w)
-					_ = rows(in.printer, Table[api.FleetActionStep]{Columns: "round, op, server_id, region, state, at, message"}, *a.Steps) // its columns are all there
+					_ = rows(in.printer, Table[api.FleetActionStep]{Columns: "round, op, server_id, region, state, at: since, message"}, *a.Steps) // its columns are all there
 				}
 			},
 		},
@@ -171,7 +171,7 @@ func PrintPlan(w io.Writer, p api.FleetActionPlan) error {
 	var lines [][2]string
 	for _, op := range []server.FleetStepOp{server.StepOpCreate, server.StepOpDelete} {
 		if n := count[string(op)]; n > 0 {
-			lines = append(lines, [2]string{string(op), fmt.Sprintf("%d: %s", n, cell(regions[string(op)], "", "", time.Time{}))})
+			lines = append(lines, [2]string{string(op), fmt.Sprintf("%d: %s", n, Counts(regions[string(op)]))})
 		}
 	}
 	if len(lines) == 0 {

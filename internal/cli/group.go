@@ -16,8 +16,8 @@ import (
 )
 
 var groupTable = Table[api.ProcessGroup]{
-	ID: "group_id", Columns: "group_id, name, running, replicas, release, deploy, status, image",
-	More: "env_id, org_id, region, instances, memory, spec.cpu_request: cpus, stable_release, constraint, next_attempt_at: next attempt, decision, created_at",
+	ID: "group_id", Columns: "group_id, name, running, replicas, deploy, status, image",
+	More: "env_id, org_id, region, release, instances, memory, spec.cpu_request: cpus, stable_release, constraint, next_attempt_at: next attempt, decision, created_at",
 	Computed: map[string]func(api.ProcessGroup) any{
 		"running": func(g api.ProcessGroup) any { return g.Instances["running"] },
 		"deploy":  func(g api.ProcessGroup) any { return strings.TrimSpace(g.DeployStatus + " " + deref(g.DeployMessage)) },

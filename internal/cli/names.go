@@ -186,6 +186,9 @@ var filterHelp = map[string]string{
 // addFilters adds a list's flags, and returns what they are given by parameter.
 func addFilters(f *pflag.FlagSet, spec string, values map[string][]string) map[string]*string {
 	params := map[string]*string{}
+	if strings.Contains(spec, "status") { // both words are in use for where something is in its life
+		spec += ", state: status"
+	}
 	for part := range strings.SplitSeq(spec, ",") {
 		flag, param, other := strings.Cut(strings.TrimSpace(part), ":")
 		if param = strings.TrimSpace(param); !other {
@@ -203,7 +206,7 @@ func addFilters(f *pflag.FlagSet, spec string, values map[string][]string) map[s
 			help = "the same as --" + param
 		}
 		short := map[string]string{"tag": "l"}[flag]
-		of := values[flag]
+		of := values[param]
 		if of == nil {
 			of = sets[flag]
 		}

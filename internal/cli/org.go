@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -43,6 +44,37 @@ func orgCommand(c *CLI) *cobra.Command {
 
 var quotaTable = Table[api.OrgQuota]{
 	ID: "dimension", Columns: "dimension, limit, source: from, usage: used, headroom: left, reason: why, updated_by: by", More: "reserved, updated_at",
+	Computed: map[string]func(api.OrgQuota) any{
+		"limit": func(q api.OrgQuota) any { return amount(q, q.Limit) }, "usage": func(q api.OrgQuota) any { return amount(q, q.Usage) },
+		"headroom": func(q api.OrgQuota) any { return amount(q, q.Headroom) }, "reserved": func(q api.OrgQuota) any { return amount(q, q.Reserved) },
+	},
+}
+
+// amount is how much of a dimension, with its unit where that is bytes.
+func amount(q api.OrgQuota, n float64) string {
+	switch {
+	case !strings.HasSuffix(q.Dimension, "_bytes"):
+		return number(n)
+	case strings.Contains(q.Dimension, "memory"):
+		return Bytes(int64(n))
+	}
+	return diskText(int64(n))
+}
+
+// limitOf reads a limit; one in bytes has a unit.
+func limitOf(dimension, text string) (float64, error) {
+	if limit, err := strconv.ParseFloat(text, 64); err == nil && !math.IsNaN(limit) && !math.IsInf(limit, 0) {
+		return limit, nil
+	}
+	read := disk
+	if strings.Contains(dimension, "memory") {
+		read = memory
+	}
+	n, err := read(text)
+	if err != nil || !strings.HasSuffix(dimension, "_bytes") {
+		return 0, usagef("LIMIT must be a number, or a size like 64G where it is in bytes, not %q", text)
+	}
+	return float64(n), nil
 }
 
 func quotaCommand(c *CLI) *cobra.Command {
@@ -57,11 +89,8 @@ func quotaCommand(c *CLI) *cobra.Command {
 			Example: "  prego quota set acme max_apps 40 --reason \"contract 4711\"",
 			Flags:   func(cmd *cobra.Command, f *pflag.FlagSet) { why(cmd, f); required(cmd, "reason") },
 			Body: func(in *call) (any, error) {
-				limit, err := strconv.ParseFloat(in.typed, 64)
-				if err != nil || math.IsNaN(limit) || math.IsInf(limit, 0) {
-					return nil, usagef("LIMIT must be a number, not %q", in.typed)
-				}
-				return api.SetQuota{Limit: limit, Reason: reason}, nil
+				limit, err := limitOf(in.args["dimension"], in.typed)
+				return api.SetQuota{Limit: limit, Reason: reason}, err
 			},
 		},
 		Action[api.OrgQuota]{
@@ -71,7 +100,7 @@ func quotaCommand(c *CLI) *cobra.Command {
 	)
 }
 
-var appTable = Table[api.App]{ID: "app_id", Columns: "app_id, org_id, name, created_by, created_at"}
+var appTable = Table[api.App]{ID: "app_id", Columns: "app_id, name, org_id, created_at: age", More: "created_by, created_at"}
 
 func appCommand(c *CLI) *cobra.Command {
 	org := ""
@@ -90,7 +119,7 @@ func appCommand(c *CLI) *cobra.Command {
 	)
 }
 
-var envTable = Table[api.Env]{ID: "env_id", Columns: "env_id, app_id, org_id, name, region, created_by, created_at"}
+var envTable = Table[api.Env]{ID: "env_id", Columns: "env_id, name, region, app_id, org_id, created_at: age", More: "created_by, created_at"}
 
 func envCommand(c *CLI) *cobra.Command {
 	app, region := "", ""

@@ -166,7 +166,7 @@ func rows[T any](p *printer, t Table[T], things []T) error {
 	header, fixed, lines := make([]string, len(columns)), make([]bool, len(columns)), make([][]string, len(things))
 	for i, c := range columns {
 		header[i] = strings.ToUpper(c.title)
-		fixed[i] = i == 0 || c.field == t.ID
+		fixed[i] = i == 0 || c.field == "name" || c.field == "slug" || strings.HasSuffix(c.field, "_id")
 	}
 	for n, thing := range things {
 		lines[n] = make([]string, len(columns))
@@ -184,11 +184,9 @@ func rows[T any](p *printer, t Table[T], things []T) error {
 func fields[T any](p *printer, t Table[T], thing T) {
 	var pairs [][2]string
 	for _, c := range t.columns(t.Columns + "," + t.More) {
-		text := cell(c.value(thing), c.field, c.title, p.Now())
-		if at, ok := c.value(thing).(interface{ Unix() int64 }); ok && at != nil && c.title == "age" {
-			continue // created says it
+		if c.title != "age" { // created says it
+			pairs = append(pairs, [2]string{c.title, cell(c.value(thing), c.field, c.title, p.Now())})
 		}
-		pairs = append(pairs, [2]string{c.title, text})
 	}
 	p.pairs(p.w, pairs...)
 }

@@ -60,7 +60,7 @@ func placementCommand(c *CLI) *cobra.Command {
 }
 
 var placementPoolTable = Table[api.PlacementPool]{
-	ID: "name", Columns: "name: pool, require, disallow, is_default: default, org_count: orgs, updated_by: changed by, updated_at: at", More: "org_ids: org ids, created_at",
+	ID: "name", Columns: "name: pool, require, disallow, is_default: default, org_count: orgs, updated_by: by, updated_at: changed", More: "org_ids: org ids, created_at",
 }
 
 // tagFlags are the two lists of a constraint.

@@ -10,7 +10,7 @@ import (
 	"github.com/prego/prego/api"
 )
 
-var registryTable = Table[api.Registry]{ID: "host", Columns: "host: registry, username: user, key_id, updated_by: changed by, updated_at: at"}
+var registryTable = Table[api.Registry]{ID: "host", Columns: "host: registry, username: user, key_id, updated_by: by, updated_at: changed"}
 
 func registryCommand(c *CLI) *cobra.Command {
 	var in api.PutRegistry

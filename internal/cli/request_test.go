@@ -86,6 +86,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"org set acme --parent group", "", "PUT /v1/orgs/acme", `{"parent_org_id":"group"}`},
 		{"org events acme --type org. --limit 5", "", "GET /v1/orgs/acme/events?limit=5&type=org.", ""},
 		{"quota set acme max_total_cpu_request 0.5 --reason contract", "", "PUT /v1/orgs/acme/quotas/max_total_cpu_request", `{"limit":0.5,"reason":"contract"}`},
+		{"quota set acme max_total_memory_bytes 64G --reason x", "", "PUT /v1/orgs/acme/quotas/max_total_memory_bytes", `{"limit":68719476736,"reason":"x"}`},
 		{"quota unset acme max_apps", "", "DELETE /v1/orgs/acme/quotas/max_apps", `{}`},
 		{"app create shop --org acme", "", "POST /v1/apps", `{"name":"shop","org_id":"acme"}`},
 		{"app list --org acme", "", "GET /v1/apps?limit=200&org_id=acme", ""},
@@ -151,6 +152,7 @@ func TestWhatIsWrongIsRefusedHere(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(`{"image": "web:2", "memory_limit": 7}`), 0o600))
 	for args, want := range map[string]string{
 		"quota set acme max_apps many --reason x":                             "LIMIT must be a number",
+		"quota set acme max_apps 64G --reason x":                              "LIMIT must be a number",
 		"quota set acme max_apps NaN --reason x":                              "LIMIT must be a number",
 		"volume create acme data --gb=-1":                                     "--gb must be 10 to 10000",
 		"volume create acme data --gb 9223372036854775807":                    "--gb must be 10 to 10000",

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -108,7 +109,7 @@ func cell(v any, field, title string, now time.Time) string {
 		switch {
 		case x.IsZero():
 			return ""
-		case title == "age" || title == "since" || title == "building for":
+		case slices.Contains(relative, title):
 			return age(now.Sub(x))
 		}
 		return x.Format(time.RFC3339)
@@ -147,6 +148,9 @@ func cell(v any, field, title string, now time.Time) string {
 	return oneLine(fmt.Sprint(v))
 }
 
+// relative are the titles of times that are shown as how long ago they were.
+var relative = []string{"age", "since", "changed", "building"}
+
 func gigabytes(field string) string {
 	if strings.HasSuffix(field, "_gb") {
 		return " GB"
@@ -154,7 +158,8 @@ func gigabytes(field string) string {
 	return ""
 }
 
-func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+// number has three decimals at most.
+func number(v float64) string { return strconv.FormatFloat(math.Round(v*1000)/1000, 'f', -1, 64) }
 
 // oneLine makes one line of what a host said.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
@@ -249,11 +254,11 @@ func compare(a, b any) int {
 	return cmp.Compare(cell(a, "", "", time.Time{}), cell(b, "", "", time.Time{}))
 }
 
-// columnGap is between two columns, least the narrowest that one is cut to.
-const (
-	columnGap = 2
-	least     = 5
-)
+// columnGap is between two columns.
+const columnGap = 2
+
+// narrow are the widths that columns are cut to, the second where the first is not enough.
+var narrow = []int{12, 5}
 
 // grid writes rows under a header. On a terminal of some width, longer cells are cut, the
 // widest first; but not fixed ones, which people copy, nor the word that is a state.
@@ -271,23 +276,23 @@ func grid(w io.Writer, look look, header []string, fixed []bool, rows [][]string
 				floor[i] = widths[i]
 			case stateful[header[i]]:
 				floor[i] = max(floor[i], len(firstWord(text))+1)
-			default:
-				floor[i] = least
 			}
 		}
 	}
-	for look.width > 0 {
-		widest, sum := -1, -columnGap
-		for i, n := range widths {
-			sum += n + columnGap
-			if n > floor[i] && (widest < 0 || n > widths[widest]) {
-				widest = i
+	for _, least := range narrow {
+		for look.width > 0 {
+			widest, sum := -1, -columnGap
+			for i, n := range widths {
+				sum += n + columnGap
+				if n > max(floor[i], least) && (widest < 0 || n > widths[widest]) {
+					widest = i
+				}
 			}
+			if sum <= look.width || widest < 0 {
+				break
+			}
+			widths[widest]--
 		}
-		if sum <= look.width || widest < 0 {
-			break
-		}
-		widths[widest]--
 	}
 	for n, row := range all {
 		var line strings.Builder
@@ -345,3 +350,6 @@ func coloured(text, state string) string {
 func firstWord(s string) string {
 	return s[:len(s)-len(strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz_"))]
 }
+
+// Counts writes how many there are of each, in the order of their names.
+func Counts(n map[string]int64) string { return cell(n, "", "", time.Time{}) }

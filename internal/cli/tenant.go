@@ -127,7 +127,8 @@ func Decided(d api.Decision) [][2]string {
 	if d.Code != nil {
 		outcome += " (" + *d.Code + ")"
 	}
-	return append([][2]string{{"decision", outcome + ", " + d.At.Format(time.RFC3339)}}, explained(d.DecisionLog)...)
+	rows := append([][2]string{{"decision", outcome + ", " + d.At.Format(time.RFC3339)}}, explained(d.DecisionLog)...)
+	return slices.DeleteFunc(rows, func(row [2]string) bool { return row[1] == "" })
 }
 
 // explained says why a place was taken, and how many others were not.
@@ -181,8 +182,8 @@ func tenantCommand(c *CLI) *cobra.Command {
 			Example: "  prego tenant list --state active,suspended --org acme",
 			Sorts:   "created_at, updated_at, slug", Filters: "region, plan, state, org: org_id, parent: parent_org_id, slug", Values: map[string][]string{"state": words(tenant.States())},
 			Table: Table[api.TenantSummary]{
-				ID: "tenant_id", Columns: "tenant_id, slug, org_id, region, plan, state, created_at: age, status_reason: reason, site_url: site",
-				More: "status_message: message, parent_org_id, converged_state, waiting_since, created_at",
+				ID: "tenant_id", Columns: "tenant_id, slug, org_id, region, plan, state, created_at: age, status_reason: reason",
+				More: "site_url: site, status_message: message, parent_org_id, converged_state, waiting_since, created_at",
 			},
 		},
 		Show[api.Tenant]{
