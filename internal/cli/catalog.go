@@ -40,8 +40,8 @@ func catalogCommand(c *CLI) *cobra.Command {
 
 // offer is a machine type at a location.
 type offer struct {
-	api.CatalogServerType
-	at api.CatalogOffer
+	Type api.CatalogServerType `json:"type"`
+	At   api.CatalogOffer      `json:"at"`
 }
 
 func (in *call) catalog(c api.Catalog, location string) error {
@@ -49,10 +49,9 @@ func (in *call) catalog(c api.Catalog, location string) error {
 	if c.Failure != nil {
 		failure = " (" + *c.Failure + ")"
 	}
-	switch {
-	case !c.Known:
+	if !c.Known {
 		fmt.Fprintf(in.w, "%s's catalog was never read%s; requests are checked against the configured locations only\n", c.Provider, failure)
-	default:
+	} else {
 		fmt.Fprintf(in.w, "%sread %s ago%s\n", map[bool]string{true: "STALE: "}[c.Stale], age(in.Now().Sub(*c.RefreshedAt)), failure)
 	}
 	for _, p := range c.Problems {
@@ -68,13 +67,9 @@ func (in *call) catalog(c api.Catalog, location string) error {
 	}
 	currency := strings.ToLower(deref(c.Currency))
 	if err := rows(in.printer, Table[offer]{
-		Columns: "type, cores, memory, disk, cpu, location, monthly: " + currency + "/month, gross, hourly: " + currency + "/hour, state",
-		Computed: map[string]func(offer) any{
-			"type": func(o offer) any { return o.Name }, "cores": func(o offer) any { return o.Cores }, "memory": func(o offer) any { return fmt.Sprintf("%g GB", o.MemoryGb) },
-			"disk": func(o offer) any { return fmt.Sprintf("%d GB", o.DiskGb) }, "cpu": func(o offer) any { return o.Cpu + " " + o.Architecture }, "location": func(o offer) any { return o.at.Location },
-			"monthly": func(o offer) any { return o.at.Price.Monthly.Net }, "gross": func(o offer) any { return o.at.Price.Monthly.Gross },
-			"hourly": func(o offer) any { return o.at.Price.Hourly.Net }, "state": func(o offer) any { return offerState(o.at, in.Now()) },
-		},
+		Columns: "type.name: type, type.cores, type.memory_gb, type.disk_gb, type.cpu, type.architecture: arch, at.location, at.price.monthly.net: " + currency + "/month, at.price.monthly.gross: gross, " +
+			"at.price.hourly.net: " + currency + "/hour, state",
+		Computed: map[string]func(offer) any{"state": func(o offer) any { return offerState(o.At, in.Now()) }},
 	}, offers); err != nil {
 		return err
 	}

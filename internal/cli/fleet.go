@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -14,11 +13,9 @@ import (
 
 var fleetTable = Table[api.ServerFleet]{
 	ID: "fleet_id", Columns: "fleet_id, role, size, desired_capacity: desired, min_size: min, max, regions, profile, serves_tenants: serves",
-	More: "home, tags, offers: each offers, run_url: run, created_by, created_at",
+	More: "region: home, spec.tags, offers: each offers, run_url: run, created_by, created_at",
 	Computed: map[string]func(api.ServerFleet) any{
-		"max":  func(f api.ServerFleet) any { return noneBelow0(f.MaxSize) },
-		"home": func(f api.ServerFleet) any { return f.Region },
-		"tags": func(f api.ServerFleet) any { return f.Spec.Tags },
+		"max": func(f api.ServerFleet) any { return noneBelow0(f.MaxSize) },
 		"offers": func(f api.ServerFleet) any {
 			if f.WorkloadMemoryBytes == 0 {
 				return "nothing to workloads"
@@ -88,7 +85,7 @@ func fleetCreate() Action[api.ServerFleet] {
 		},
 		Finish: func(v *call) error {
 			for _, p := range policies {
-				if err := v.client.Do(v.Context(), http.MethodPut, fleetPath(in.FleetID, "policies", p), nil, api.AttachPolicy{}, &v.answer); err != nil {
+				if err := v.client.Do(v.Context(), http.MethodPut, "/v1/fleets/"+in.FleetID+"/policies/"+p, nil, api.AttachPolicy{}, &v.answer); err != nil {
 					return err
 				}
 			}
@@ -173,6 +170,3 @@ func fleetAttach() Action[api.ServerFleet] {
 		},
 	}
 }
-
-// fleetPath is where a fleet is at the API, or something of it.
-func fleetPath(more ...string) string { return "/v1/fleets/" + strings.Join(more, "/") }

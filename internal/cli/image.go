@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -28,12 +29,7 @@ func imageWatch(wanted ...server.ImageStatus) Watch[api.GoldenImage] {
 		Doing: func(g api.GoldenImage) string { return string(g.Status) },
 		Rests: func(g api.GoldenImage) bool { return server.ImageStatus(g.Status).Rests() },
 		Outcome: func(in *call, g api.GoldenImage) error {
-			for _, w := range wanted {
-				if server.ImageStatus(g.Status) == w {
-					return nil
-				}
-			}
-			if len(wanted) == 0 {
+			if len(wanted) == 0 || slices.Contains(wanted, server.ImageStatus(g.Status)) {
 				return nil
 			}
 			return fmt.Errorf("image %s is %s%s", g.ImageId, g.Status, reasons(g.Reason, g.Message))

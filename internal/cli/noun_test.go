@@ -119,7 +119,7 @@ func filled(v reflect.Value, name string, depth int) {
 		filled(v.Elem(), name, depth)
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.IsExported() && depth < 6 {
+			if f := v.Type().Field(i); f.IsExported() && depth < 12 {
 				tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 				filled(v.Field(i), tag, depth+1)
 			}

@@ -41,15 +41,7 @@ func routeCommand(c *CLI) *cobra.Command {
 	)
 }
 
-// status is how something stands, and why.
-func status(s api.ResourceStatus, reason, message *string) string {
-	return string(s) + reasons(reason, message)
-}
-
-var ipv4Table = Table[api.IPv4]{
-	ID: "allocation_id", Columns: "allocation_id, env_id, address, location, status", More: "org_id, created_by, created_at",
-	Computed: map[string]func(api.IPv4) any{"status": func(v api.IPv4) any { return status(v.Status, v.Reason, v.Message) }},
-}
+var ipv4Table = Table[api.IPv4]{ID: "allocation_id", Columns: "allocation_id, env_id, address, location, status, reason", More: "message, org_id, created_by, created_at"}
 
 func ipv4Command(c *CLI) *cobra.Command {
 	path := "/v1/envs/{env}/ipv4"
@@ -61,23 +53,8 @@ func ipv4Command(c *CLI) *cobra.Command {
 }
 
 var volumeTable = Table[api.Volume]{
-	ID: "volume_id", Columns: "volume_id, org_id, name, size, location, group, status", More: "attachment, created_by, created_at",
-	Computed: map[string]func(api.Volume) any{
-		"size":   func(v api.Volume) any { return diskText(v.SizeBytes) },
-		"status": func(v api.Volume) any { return status(v.Status, v.Reason, v.Message) },
-		"group": func(v api.Volume) any {
-			if v.Attachment == nil {
-				return nil
-			}
-			return v.Attachment.GroupId
-		},
-		"attachment": func(v api.Volume) any {
-			if v.Attachment == nil {
-				return nil
-			}
-			return v.Attachment.AttachmentId + " at " + v.Attachment.MountPath
-		},
-	},
+	ID: "volume_id", Columns: "volume_id, org_id, name, size, location, attachment.group_id: group, status, reason", More: "message, attachment.attachment_id: attachment, attachment.mount_path: mount, created_by, created_at",
+	Computed: map[string]func(api.Volume) any{"size": func(v api.Volume) any { return diskText(v.SizeBytes) }},
 }
 
 func volumeCommand(c *CLI) *cobra.Command {
@@ -134,16 +111,8 @@ func volumeCommand(c *CLI) *cobra.Command {
 }
 
 var (
-	snapshotTable = Table[api.Snapshot]{
-		ID: "snapshot_id", Columns: "snapshot_id, created_at: at, created_by: by, server_id, status, bytes: size, message", More: "tenant_id, files",
-		Computed: map[string]func(api.Snapshot) any{"bytes": func(s api.Snapshot) any {
-			if s.Bytes == nil {
-				return nil
-			}
-			return Bytes(*s.Bytes)
-		}},
-	}
-	restoreTable = Table[api.RestoreJob]{ID: "job_id", Columns: "job_id: restore, created_at: at, created_by: by, snapshot_id, status, message", More: "tenant_id, finished_at"}
+	snapshotTable = Table[api.Snapshot]{ID: "snapshot_id", Columns: "snapshot_id, created_at: at, created_by: by, server_id, status, bytes: size, message", More: "tenant_id, files"}
+	restoreTable  = Table[api.RestoreJob]{ID: "job_id", Columns: "job_id: restore, created_at: at, created_by: by, snapshot_id, status, message", More: "tenant_id, finished_at"}
 )
 
 func snapshotCommand(c *CLI) *cobra.Command {

@@ -17,15 +17,15 @@ import (
 
 var serverTable = Table[api.Server]{
 	ID:      "server_id",
-	Columns: "server_id, role, region, status: status, agent, host",
-	More:    "provider, cost, fleet_id, tags, workflow_id, run_url: run, created_at",
+	Columns: "server_id, role, region, status, agent, host",
+	More: "infra_provider: provider, provider.provider_server_id: provider id, provider.server_type: type, provider.location: location, provider.ipv4: address, cost, fleet_id, tags, " +
+		"workflow_id, run_url: run, created_at",
 	Computed: map[string]func(api.Server) any{
-		"status":   func(s api.Server) any { return string(s.Status) + reasons(s.StatusReason, s.StatusMessage) },
-		"agent":    func(s api.Server) any { return string(s.Agent.Status) + " " + deref(s.Agent.Version) },
-		"host":     func(s api.Server) any { return hostOf(s) },
-		"provider": func(s api.Server) any { return providerOf(s) },
-		"cost":     func(s api.Server) any { return costOf(s.Cost) },
-		"tags":     func(s api.Server) any { return tagsOf(s) },
+		"status": func(s api.Server) any { return string(s.Status) + reasons(s.StatusReason, s.StatusMessage) },
+		"agent":  func(s api.Server) any { return string(s.Agent.Status) + " " + deref(s.Agent.Version) },
+		"host":   func(s api.Server) any { return hostOf(s) },
+		"cost":   func(s api.Server) any { return textOf(s.Cost, costOf) },
+		"tags":   func(s api.Server) any { return tagsOf(s) },
 	},
 }
 
@@ -115,21 +115,8 @@ func hostOf(s api.Server) string {
 	return out
 }
 
-func providerOf(s api.Server) string {
-	parts := []string{strings.TrimSpace(s.InfraProvider + " " + deref(s.Provider.ProviderServerId))}
-	for _, p := range []*string{s.Provider.ServerType, s.Provider.Location, s.Provider.Ipv4} {
-		if p != nil {
-			parts = append(parts, *p)
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
 // costOf is what something costs.
-func costOf(c *api.Cost) string {
-	if c == nil {
-		return ""
-	}
+func costOf(c api.Cost) string {
 	return fmt.Sprintf("%s %s per month (%s gross), for %s", c.Monthly.Net, c.Currency, c.Monthly.Gross, strings.Join(c.Parts, ", "))
 }
 

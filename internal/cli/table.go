@@ -140,7 +140,7 @@ func cell(v any, field, title string, now time.Time) string {
 	case reflect.Float64:
 		return number(r.Float()) + gigabytes(field)
 	case reflect.Int, reflect.Int64:
-		if strings.HasSuffix(field, "_bytes") {
+		if strings.HasSuffix(field, "bytes") {
 			return Bytes(r.Int())
 		}
 		return strconv.FormatInt(r.Int(), 10) + gigabytes(field)

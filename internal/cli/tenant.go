@@ -20,16 +20,10 @@ import (
 )
 
 var tenantTable = Table[api.Tenant]{
-	ID: "tenant_id", Columns: "tenant, org, region, plan, state, site_url: site",
-	More: "waiting, deadline_at: until, place, allocation.database_name: database, admin_email: first user, mail, storage, workflow_id, run_url: run, created_at",
+	ID: "tenant_id", Columns: "tenant_id, slug, org_id, parent_org_id: part of, region, plan, state, site_url: site",
+	More: "waiting_since, waiting_roles: waiting for, deadline_at: until, allocation.app_server_id: server, allocation.db_shard_id: shard, allocation.redis_pool_id: redis pool, " +
+		"allocation.dedicated, allocation.database_name: database, admin_email: first user, mail, storage, workflow_id, run_url: run, created_at",
 	Computed: map[string]func(api.Tenant) any{
-		"tenant": func(t api.Tenant) any { return t.TenantId + " (" + t.Slug + ")" },
-		"org": func(t api.Tenant) any {
-			if t.ParentOrgId != nil {
-				return t.OrgId + ", part of " + *t.ParentOrgId
-			}
-			return t.OrgId
-		},
 		"state": func(t api.Tenant) any {
 			state := string(t.State) + reasons(t.StatusReason, t.StatusMessage)
 			if t.ConvergedState != "" && t.ConvergedState != string(t.State) {
@@ -37,36 +31,17 @@ var tenantTable = Table[api.Tenant]{
 			}
 			return state
 		},
-		"waiting": func(t api.Tenant) any {
-			if t.WaitingSince == nil {
-				return nil
-			}
-			text := "since " + t.WaitingSince.Format(time.RFC3339)
-			if len(t.WaitingRoles) > 0 {
-				text += " for " + strings.Join(words(t.WaitingRoles), ", ")
-			}
-			return text
-		},
-		"place": func(t api.Tenant) any {
-			a := t.Allocation
-			if a == nil {
-				return nil
-			}
-			return fmt.Sprintf("%s, shard %s, pool %s at %s%s", a.AppServerId, a.DbShardId, a.RedisPoolId, a.InfraProvider, map[bool]string{true: ", its own"}[a.Dedicated])
-		},
-		"mail": func(t api.Tenant) any {
-			if t.Mail == nil {
-				return nil
-			}
-			return mailText(*t.Mail)
-		},
-		"storage": func(t api.Tenant) any {
-			if t.Storage == nil {
-				return nil
-			}
-			return storageText(*t.Storage)
-		},
+		"mail":    func(t api.Tenant) any { return textOf(t.Mail, mailText) },
+		"storage": func(t api.Tenant) any { return textOf(t.Storage, storageText) },
 	},
+}
+
+// textOf is what there may be, as text.
+func textOf[T any](v *T, text func(T) string) string {
+	if v == nil {
+		return ""
+	}
+	return text(*v)
 }
 
 // WatchTenant follows a tenant; wanted is what is to become of it, nil for anything.
