@@ -28,7 +28,7 @@ func catalogCommand(c *CLI) *cobra.Command {
 			return nil, err
 		}
 		in.keep(in.answer)
-		if err := json.Unmarshal(in.answer, &out); err != nil || !in.text() {
+		if err := json.Unmarshal(in.answer, &out); err != nil || !in.forPeople() {
 			return nil, err
 		}
 		return nil, in.catalog(out, location)

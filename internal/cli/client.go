@@ -124,9 +124,9 @@ func (c *Client) stream(ctx context.Context, by *http.Client, method, path strin
 	return &Exit{Code: ExitRefused, Err: r}
 }
 
-// walk reads a list to its end, or until there are limit things; 0 is for a list that
+// everyPage reads a list to its end, or until there are limit things; 0 is for a list that
 // has no pages.
-func (c *Client) walk(ctx context.Context, path, items string, query url.Values, limit int) ([]json.RawMessage, error) {
+func (c *Client) everyPage(ctx context.Context, path, items string, query url.Values, limit int) ([]json.RawMessage, error) {
 	all := []json.RawMessage{}
 	for {
 		if limit > 0 {

@@ -271,7 +271,7 @@ func contextList(c *CLI) *cobra.Command {
 			}
 			p.keep(raw)
 		}
-		if p.text() {
+		if p.forPeople() {
 			return rows(p, table, s.Contexts)
 		}
 		return p.flush(table.ID)

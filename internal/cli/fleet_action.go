@@ -31,29 +31,29 @@ func fleetActions() []verb {
 	return []verb{
 		fleetAction(server.ClusterScaleOut, "scale-out FLEET", "Add servers", "  prego fleet scale-out web --count 4 --dry-run", func(f *pflag.FlagSet) map[string]input {
 			return map[string]input{
-				"count":  {"count", integer(f, "count", 0, "how many (default: as the scaling policy says, or 1)")},
-				"region": {"regions", list(f, "region", "only in this region; may be repeated")},
+				"count":  {"count", intFlag(f, "count", 0, "how many (default: as the scaling policy says, or 1)")},
+				"region": {"regions", listFlag(f, "region", "only in this region; may be repeated")},
 			}
 		}),
 		fleetAction(server.ClusterScaleIn, "scale-in FLEET", "Remove servers", "", func(f *pflag.FlagSet) map[string]input {
-			return map[string]input{"count": {"count", integer(f, "count", 0, "how many (default: as the scaling policy says, or 1)")}}
+			return map[string]input{"count": {"count", intFlag(f, "count", 0, "how many (default: as the scaling policy says, or 1)")}}
 		}),
 		fleetAction(server.ClusterResize, "resize FLEET", "Resize a fleet: --to, --by or --percent, within --min and --max", "  prego fleet resize web --to 5 --watch", func(f *pflag.FlagSet) map[string]input {
 			f.Bool("best-effort", false, "stay within the bounds instead of being refused")
 			return map[string]input{
-				"to":          {"EXACT_CAPACITY", integer(f, "to", 0, "this many servers")},
-				"by":          {"CHANGE_IN_CAPACITY", integer(f, "by", 0, "this many more, or fewer when negative")},
-				"percent":     {"CHANGE_IN_PERCENTAGE", integer(f, "percent", 0, "this many percent more, or fewer when negative")},
-				"min-step":    {"min_step", integer(f, "min-step", 0, "the least servers that --percent changes")},
-				"min":         {"min_size", integer(f, "min", 0, "minimum, instead of the fleet's")},
-				"max":         {"max_size", integer(f, "max", 0, "maximum, instead of the fleet's; -1 for none")},
+				"to":          {"EXACT_CAPACITY", intFlag(f, "to", 0, "this many servers")},
+				"by":          {"CHANGE_IN_CAPACITY", intFlag(f, "by", 0, "this many more, or fewer when negative")},
+				"percent":     {"CHANGE_IN_PERCENTAGE", intFlag(f, "percent", 0, "this many percent more, or fewer when negative")},
+				"min-step":    {"min_step", intFlag(f, "min-step", 0, "the least servers that --percent changes")},
+				"min":         {"min_size", intFlag(f, "min", 0, "minimum, instead of the fleet's")},
+				"max":         {"max_size", intFlag(f, "max", 0, "maximum, instead of the fleet's; -1 for none")},
 				"best-effort": {"strict", func() any { return false }},
 			}
 		}),
 		fleetAction(server.ClusterReplace, "replace FLEET", "Renew the servers of earlier specs", "", func(f *pflag.FlagSet) map[string]input {
 			grace := f.Duration("grace-period", 0, "how long tenants have to move off a server")
 			return map[string]input{
-				"max-surge":    {"max_surge", integer(f, "max-surge", 1, "how many servers above its size the fleet may have meanwhile")},
+				"max-surge":    {"max_surge", intFlag(f, "max-surge", 1, "how many servers above its size the fleet may have meanwhile")},
 				"grace-period": {"grace_period", func() any { return int64(*grace / time.Second) }},
 			}
 		}),
@@ -78,12 +78,12 @@ func fleetActions() []verb {
 	}
 }
 
-func integer(f *pflag.FlagSet, name string, value int64, help string) func() any {
+func intFlag(f *pflag.FlagSet, name string, value int64, help string) func() any {
 	n := f.Int64(name, value, help)
 	return func() any { return *n }
 }
 
-func list(f *pflag.FlagSet, name, help string) func() any {
+func listFlag(f *pflag.FlagSet, name, help string) func() any {
 	v := f.StringSlice(name, nil, help)
 	return func() any { return *v }
 }
@@ -132,7 +132,7 @@ func fleetAction(action server.FleetActionKind, use, short, example string, flag
 			if err := json.Unmarshal(in.answer, &p); !dryRun || err != nil || p.Reason == nil {
 				return err
 			}
-			if !in.text() {
+			if !in.forPeople() {
 				in.keep(in.answer)
 			}
 			return &Exit{Code: ExitOutcome, Err: fmt.Errorf("%s (%s)", deref(p.Message), *p.Reason)}

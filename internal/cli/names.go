@@ -44,16 +44,16 @@ var kinds = map[string]kind{
 	"dimension":      {path: "/v1/orgs/{org}/quotas", items: "quotas", id: "dimension"},
 }
 
-// made are ids as the API makes them, which need no look-up.
-var made = regexp.MustCompile(`^[a-z]+-[a-z0-9]{12}$`)
+// generatedID is what ids look like as the API makes them, which need no look-up.
+var generatedID = regexp.MustCompile(`^[a-z]+-[a-z0-9]{12}$`)
 
 // resolve is the id of a thing that is given by its id or its name.
 func (in *call) resolve(what, given string) (string, error) {
 	k, ok := kinds[what]
-	if !ok || k.name == "" || given == "" || strings.HasPrefix(given, k.prefix) && made.MatchString(given) {
+	if !ok || k.name == "" || given == "" || strings.HasPrefix(given, k.prefix) && generatedID.MatchString(given) {
 		return given, nil
 	}
-	found, err := in.client.walk(in.Context(), k.path, k.items, url.Values{k.name: {given}}, 10*maxPage)
+	found, err := in.client.everyPage(in.Context(), k.path, k.items, url.Values{k.name: {given}}, 10*maxPage)
 	var refused *Refusal
 	if errors.As(err, &refused) && refused.Status < http.StatusInternalServerError && strings.HasPrefix(given, k.prefix) {
 		return given, nil // it may be no name at all; whoever gets it as an id says so
@@ -113,7 +113,7 @@ func (c *CLI) names(cmd *cobra.Command, what string, args map[string]string) []s
 			return nil
 		}
 	}
-	found, err := client.walk(ctx, in.path(k.path), k.items, url.Values{}, maxPage)
+	found, err := client.everyPage(ctx, in.path(k.path), k.items, url.Values{}, maxPage)
 	if err != nil {
 		return nil
 	}

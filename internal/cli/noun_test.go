@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"net/http"
 	"os"
@@ -247,6 +250,35 @@ func TestEveryNounAsItIsShown(t *testing.T) {
 		for _, verb := range noun.Commands() {
 			if verb.Name() == "list" || verb.Name() == "show" {
 				require.True(t, looked[noun.Name()], "%s has no golden file", noun.Name())
+			}
+		}
+	}
+}
+
+// TestThereIsOneWayToMakeAVerb looks for the helpers that verbs had before: each was a
+// way of its own to send a request or to print an answer.
+func TestThereIsOneWayToMakeAVerb(t *testing.T) {
+	t.Parallel()
+	before := strings.Fields("asked gone listed walk text printed oneOf showOne deleteOne follow followTenant followAction told made anything long printJSON newAPIClient lister answered")
+	for _, dir := range []string{".", "../../cmd/prego"} {
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+			require.NoError(t, err)
+			for _, d := range f.Decls {
+				if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil {
+					require.NotContains(t, before, fn.Name.Name, name)
+				}
+				if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.IMPORT && dir == "." {
+					for _, s := range g.Specs {
+						require.NotContains(t, s.(*ast.ImportSpec).Path.Value, "tabwriter", name)
+					}
+				}
 			}
 		}
 	}

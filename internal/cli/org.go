@@ -25,7 +25,7 @@ func orgCommand(c *CLI) *cobra.Command {
 				pick(f, &tier, "tier", "", "decides what the org may use", sets["tier"])
 			},
 			Body: func(in *call) (any, error) {
-				body := api.PutOrg{Tier: given(tier)}
+				body := api.PutOrg{Tier: optional(tier)}
 				if in.given("parent") {
 					body.ParentOrgId = &parent
 				}
@@ -95,7 +95,7 @@ func quotaCommand(c *CLI) *cobra.Command {
 		},
 		Action[api.OrgQuota]{
 			Use: "unset ORG DIMENSION", Short: "Return an org's limit to its tier's", Method: http.MethodDelete, Path: "/v1/orgs/{org}/quotas/{dimension}", Table: quotaTable,
-			Flags: why, Body: func(*call) (any, error) { return api.QuotaReason{Reason: given(reason)}, nil },
+			Flags: why, Body: func(*call) (any, error) { return api.QuotaReason{Reason: optional(reason)}, nil },
 		},
 	)
 }

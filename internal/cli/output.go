@@ -39,12 +39,12 @@ func (c *CLI) printer(cmd *cobra.Command, many bool) *printer {
 	return p
 }
 
-// text tells that people read the answer, and no program.
-func (p *printer) text() bool { return p.format == "table" && !p.quiet }
+// forPeople tells that people read the answer, and no program.
+func (p *printer) forPeople() bool { return p.format == "table" && !p.quiet }
 
 // progress is where it is told what happens meanwhile.
 func (p *printer) progress() io.Writer {
-	if p.text() {
+	if p.forPeople() {
 		return p.w
 	}
 	return p.cmd.ErrOrStderr()

@@ -69,8 +69,8 @@ func tagFlags(f *pflag.FlagSet, require, disallow *[]string) {
 	f.StringSliceVar(disallow, "disallow", nil, "tag that a server must not have; may be repeated")
 }
 
-// some is a list that was given, nil for none.
-func some(list []string) *[]string {
+// optionalList is a list that was given, nil for none.
+func optionalList(list []string) *[]string {
 	if len(list) == 0 {
 		return nil
 	}
@@ -95,13 +95,13 @@ func placementPoolCommand(c *CLI) *cobra.Command {
 		Action[api.PlacementPool]{
 			Use: "create NAME", Short: "Create a placement pool", Path: "/v1/placement-pools", Table: placementPoolTable, Flags: tags, Example: "  prego placement-pool create gpu --require gpu",
 			Body: func(in *call) (any, error) {
-				return api.CreatePlacementPool{Name: in.typed, Require: some(require), Disallow: some(disallow)}, nil
+				return api.CreatePlacementPool{Name: in.typed, Require: optionalList(require), Disallow: optionalList(disallow)}, nil
 			},
 		},
 		Action[api.PlacementPool]{
 			Use: "update PLACEMENT-POOL", Short: "Replace both lists of a placement pool; placed tenants stay", Method: http.MethodPut, Path: one, Table: placementPoolTable, Flags: tags,
 			Body: func(*call) (any, error) {
-				return api.PutPlacementPool{Require: some(require), Disallow: some(disallow)}, nil
+				return api.PutPlacementPool{Require: optionalList(require), Disallow: optionalList(disallow)}, nil
 			},
 		},
 		List[api.PlacementPool]{Short: "List placement pools, newest first", Path: "/v1/placement-pools", Items: "placement_pools", Sorts: "created_at, name", Table: placementPoolTable},

@@ -30,7 +30,7 @@ func routeCommand(c *CLI) *cobra.Command {
 				f.IntVar(&in.TargetPort, "target", 8080, "port of the group's containers")
 			},
 			Body: func(v *call) (_ any, err error) {
-				in.Hostname = given(hostname)
+				in.Hostname = optional(hostname)
 				in.GroupId, err = v.resolve("group", group)
 				return in, err
 			},
@@ -80,7 +80,7 @@ func volumeCommand(c *CLI) *cobra.Command {
 					}
 					in.SizeBytes = gb * 1e9
 				}
-				in.OrgId, in.Name, in.Location = v.args["org"], v.typed, given(location)
+				in.OrgId, in.Name, in.Location = v.args["org"], v.typed, optional(location)
 				return in, nil
 			},
 		},

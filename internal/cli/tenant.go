@@ -257,8 +257,8 @@ func tenantChange(action tenant.Action, short, destroys, example string) Action[
 // minute.
 const siteWait = 2 * time.Minute
 
-// once warns that what was printed is printed once.
-func once(in *call) {
+// passwordOnce warns that what was printed is printed once.
+func passwordOnce(in *call) {
 	fmt.Fprintln(in.ErrOrStderr(), "This password is not stored and will not be shown again.")
 }
 
@@ -272,7 +272,7 @@ func tenantSiteCommands(c *CLI) []*cobra.Command {
 	return []*cobra.Command{
 		Action[api.AdminPassword]{
 			Use: "password TENANT", Short: "Set the Administrator's password of a tenant's site, and show it once", Path: "/v1/tenants/{tenant}/admin-password",
-			Patience: siteWait, Table: Table[api.AdminPassword]{ID: "user", Columns: credentials}, After: func(in *call, _ api.AdminPassword) { once(in) },
+			Patience: siteWait, Table: Table[api.AdminPassword]{ID: "user", Columns: credentials}, After: func(in *call, _ api.AdminPassword) { passwordOnce(in) },
 		}.command(c),
 		c.group("user", "Manage users of tenants' sites", Action[api.TenantUser]{
 			Use: "add TENANT EMAIL", Short: "Add a System Manager to a tenant's site, and show the password once", Path: "/v1/tenants/{tenant}/users", Patience: siteWait,
@@ -281,7 +281,7 @@ func tenantSiteCommands(c *CLI) []*cobra.Command {
 				f.BoolVar(&none, "no-password", false, "set none: the user requests one from the site by mail")
 			},
 			Body: func(in *call) (any, error) {
-				body := api.AddTenantUser{Email: in.typed, Name: given(name)}
+				body := api.AddTenantUser{Email: in.typed, Name: optional(name)}
 				if none {
 					body.Password = new(api.AddTenantUserPassword("none"))
 				}
@@ -290,7 +290,7 @@ func tenantSiteCommands(c *CLI) []*cobra.Command {
 			Table: Table[api.TenantUser]{ID: "email", Columns: "email: user, name, password, site_url: site"},
 			After: func(in *call, u api.TenantUser) {
 				if u.Password != nil {
-					once(in)
+					passwordOnce(in)
 				}
 			},
 		}),
@@ -309,7 +309,7 @@ func tenantSiteCommands(c *CLI) []*cobra.Command {
 				required(cmd, "server", "sender")
 			},
 			Body: func(in *call) (any, error) {
-				mail.Tls, mail.Login, mail.SenderName = &tls, given(login), given(sender)
+				mail.Tls, mail.Login, mail.SenderName = &tls, optional(login), optional(sender)
 				if login != "" {
 					secret, err := c.secret(in.InOrStdin(), file)
 					if err != nil {
@@ -347,8 +347,8 @@ func tenantSiteCommands(c *CLI) []*cobra.Command {
 	}
 }
 
-// given is what a flag was given, nil for nothing.
-func given(v string) *string {
+// optional is what a flag was given, nil for nothing.
+func optional(v string) *string {
 	if v == "" {
 		return nil
 	}

@@ -212,7 +212,7 @@ func (l List[T]) command(c *CLI) *cobra.Command {
 		if sort != "" && slices.Contains(strings.Split(l.Sorts, ", "), by.field) {
 			q.Set("sort", sort[:len(sort)-len(strings.TrimPrefix(sort, "-"))]+by.field)
 		}
-		raw, err := in.client.walk(in.Context(), in.path(l.Path), l.Items, q, limit)
+		raw, err := in.client.everyPage(in.Context(), in.path(l.Path), l.Items, q, limit)
 		if err != nil {
 			return nil, err
 		}
@@ -226,7 +226,7 @@ func (l List[T]) command(c *CLI) *cobra.Command {
 			arrange(by, strings.HasPrefix(sort, "-"), things, raw)
 		}
 		in.many, in.answered = true, raw
-		if !in.text() {
+		if !in.forPeople() {
 			return nil, nil
 		}
 		return nil, rows(in.printer, l.Table, things)
@@ -257,7 +257,7 @@ func (s Show[T]) command(c *CLI) *cobra.Command {
 		if err := json.Unmarshal(in.answer, &thing); err != nil {
 			return nil, err
 		}
-		if in.text() {
+		if in.forPeople() {
 			if in.shown++; in.shown > 1 {
 				fmt.Fprintln(in.w)
 			}
@@ -357,7 +357,7 @@ func (a Action[T]) command(c *CLI) *cobra.Command {
 				return nil, err
 			}
 		}
-		if in.text() {
+		if in.forPeople() {
 			if a.Say != nil {
 				fmt.Fprintln(in.w, a.Say(in, answer))
 			} else {

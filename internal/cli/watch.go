@@ -98,7 +98,7 @@ func (w Watch[T]) follow(in *call) error {
 	if err := w.Outcome(in, thing); err != nil {
 		return &Exit{Code: ExitOutcome, Err: err}
 	}
-	if w.Done != nil && in.text() {
+	if w.Done != nil && in.forPeople() {
 		fmt.Fprintln(in.w, w.Done(in, thing))
 	}
 	return nil
