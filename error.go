@@ -56,6 +56,7 @@ const (
 	CodeOrgUnknown          Code = "org_unknown"
 	CodeResidencyUnknown    Code = "data_residency_unknown"
 	CodeResidencyViolation  Code = "data_residency_violation"
+	CodeRequestUnderWay     Code = "request_under_way"
 	CodeIdempotencyConflict Code = "idempotency_key_conflict"
 	CodeServerUnknown       Code = "server_unknown"
 	CodeShardUnknown        Code = "db_shard_unknown"

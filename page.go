@@ -20,3 +20,9 @@ func (q ListQuery) Of(field, id string) ListQuery {
 	q.Filters = filters
 	return q
 }
+
+// KeptAnswer is what a request with an Idempotency-Key was answered.
+type KeptAnswer struct {
+	Status int
+	Body   []byte // JSON; nil where it is not told twice
+}

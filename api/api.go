@@ -84,6 +84,7 @@ type Deps struct {
 	RatePerSecond float64
 	RateBurst     int
 
+	Keys       KeyStore
 	Hosts      HostStore
 	Shell      ServerShell
 	Containers ServerContainers
@@ -164,7 +165,7 @@ func New(d Deps) *API {
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.refuse
 	e.Pre(a.observe)
-	e.Use(recoverPanics, a.authenticate, a.check)
+	e.Use(recoverPanics, a.authenticate, methods, a.check, a.once)
 	RegisterHandlers(e, a)
 	serveDocs(e)
 	a.echo = e
@@ -172,13 +173,13 @@ func New(d Deps) *API {
 }
 
 // Handler serves the API.
-func (a *API) Handler() http.Handler { return a.echo }
+func (a *API) Handler() http.Handler { return headAsGet(a.echo) }
 
 // Serve serves on a listener until ctx ends, and then lets the requests under way
 // finish for at most drain.
 func (a *API) Serve(ctx context.Context, l net.Listener, drain time.Duration) error {
 	srv := &http.Server{
-		Handler: a.echo, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 30 * time.Second,
+		Handler: a.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 30 * time.Second,
 		IdleTimeout: 90 * time.Second, MaxHeaderBytes: 32 << 10, ErrorLog: zap.NewStdLog(a.d.Log.Named("http")),
 	}
 	srv.RegisterOnShutdown(a.end)

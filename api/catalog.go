@@ -161,7 +161,7 @@ func (a *API) costView(ctx context.Context, s server.Server) *Cost {
 }
 
 // RefreshCatalog has the providers asked now.
-func (a *API) RefreshCatalog(c echo.Context) error {
+func (a *API) RefreshCatalog(c echo.Context, _ RefreshCatalogParams) error {
 	ctx, cancel := startContext(c)
 	defer cancel()
 	id, err := a.d.Catalog.Runs.StartCatalogRefresh(ctx)

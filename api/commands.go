@@ -139,7 +139,7 @@ func checkExec(in *Exec) error {
 }
 
 // ExecOnServer runs a command on a server's host and streams what it prints.
-func (a *API) ExecOnServer(c echo.Context, id ServerID) error {
+func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) error {
 	var in Exec
 	if err := decode(c, &in); err != nil {
 		return err
@@ -431,7 +431,7 @@ func (a *API) containerLogs(c echo.Context, id, name string, of org.SessionOf, w
 }
 
 // RepairContainers makes a server's containers what they are declared to be.
-func (a *API) RepairContainers(c echo.Context, id ServerID) error {
+func (a *API) RepairContainers(c echo.Context, id ServerID, _ RepairContainersParams) error {
 	st, err := a.host(c.Request().Context(), id, false)
 	switch {
 	case err != nil:

@@ -35,6 +35,8 @@ type operation struct {
 	body       *openapi3.Schema // nil for requests without one
 	optional   bool             // the body may be left out
 	maxBody    int64            // bytes
+	// idempotency is how a request that is repeated with its key is treated.
+	idempotency string
 }
 
 // maxBody is the largest body that is read where the contract says nothing else
@@ -59,6 +61,7 @@ func loadContract(spec []byte) (*contract, error) {
 			if b := op.RequestBody; b != nil {
 				o.body, o.optional = b.Value.Content["application/json"].Schema.Value, !b.Value.Required
 			}
+			o.idempotency, _ = op.Extensions["x-idempotency"].(string)
 			if most, ok := op.Extensions["x-max-body"].(float64); ok {
 				o.maxBody = int64(most)
 			}
@@ -70,11 +73,7 @@ func loadContract(spec []byte) (*contract, error) {
 
 // operation is the one that a request was routed to, nil where the contract has none.
 func (k *contract) operation(c echo.Context) *operation {
-	method := c.Request().Method
-	if method == http.MethodHead {
-		method = http.MethodGet
-	}
-	return k.ops[method+" "+c.Path()]
+	return k.ops[c.Request().Method+" "+c.Path()]
 }
 
 // bodyKey is where a request's body is once it was checked.

@@ -45,7 +45,7 @@ type FleetRuns interface {
 }
 
 // CreateFleet makes an empty fleet.
-func (a *API) CreateFleet(c echo.Context) error {
+func (a *API) CreateFleet(c echo.Context, _ CreateFleetParams) error {
 	var in server.CreateFleetRequest
 	if err := decode(c, &in); err != nil {
 		return err
@@ -143,7 +143,7 @@ func (a *API) DetachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
 }
 
 // CreatePolicy makes a policy.
-func (a *API) CreatePolicy(c echo.Context) error {
+func (a *API) CreatePolicy(c echo.Context, _ CreatePolicyParams) error {
 	var in struct {
 		PolicyID string            `json:"policy_id"`
 		Type     server.PolicyType `json:"type"`
@@ -295,7 +295,7 @@ func (a *API) GetFleetAction(c echo.Context, id FleetID, seq ActionSeq) error {
 }
 
 // CancelFleetAction ends an action that waits, or what is left of one.
-func (a *API) CancelFleetAction(c echo.Context, id FleetID, seq ActionSeq) error {
+func (a *API) CancelFleetAction(c echo.Context, id FleetID, seq ActionSeq, _ CancelFleetActionParams) error {
 	act, err := a.d.Fleets.CancelFleetAction(c.Request().Context(), id, seq, caller(c).Subject)
 	if err != nil {
 		return err

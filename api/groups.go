@@ -46,7 +46,7 @@ func (a *API) wake(c echo.Context, groupID, orgID string) {
 }
 
 // CreateGroup makes a process group.
-func (a *API) CreateGroup(c echo.Context, envID string) error {
+func (a *API) CreateGroup(c echo.Context, envID string, _ CreateGroupParams) error {
 	var in workload.CreateGroupRequest
 	if err := decode(c, &in); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (a *API) GetGroup(c echo.Context, id GroupID) error {
 }
 
 // ScaleGroup sets how many instances a group has.
-func (a *API) ScaleGroup(c echo.Context, id GroupID) error {
+func (a *API) ScaleGroup(c echo.Context, id GroupID, _ ScaleGroupParams) error {
 	var in struct {
 		Replicas *int `json:"replicas"`
 	}
@@ -102,7 +102,7 @@ func (a *API) ScaleGroup(c echo.Context, id GroupID) error {
 }
 
 // DeployGroup gives a group another release.
-func (a *API) DeployGroup(c echo.Context, id GroupID) error {
+func (a *API) DeployGroup(c echo.Context, id GroupID, _ DeployGroupParams) error {
 	var in struct {
 		Spec *workload.Spec `json:"spec"`
 	}

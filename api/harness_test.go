@@ -151,7 +151,7 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 		Quotas: b.store, Registries: store.NewRegistries(b.store, box(t)),
 		Images: b.store, ImageRuns: b.runs,
 		Catalog: api.CatalogDeps{Store: b.store, Runs: b.runs, Configured: server.DefaultCatalog(), StaleAfter: time.Hour},
-		Hosts:   b.store, Shell: b.hosts, Containers: b.hosts,
+		Keys:    b.store, Hosts: b.store, Shell: b.hosts, Containers: b.hosts,
 		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", Locations: server.DefaultCatalog().Locations},
 		Groups:    b.store, GroupRuns: b.runs, Fleets: b.store, FleetRuns: b.runs, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: tenant.ModeShared, Periods: periods,
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},

@@ -29,7 +29,7 @@ type ImageRuns interface {
 }
 
 // BuildImage accepts the building of a golden image.
-func (a *API) BuildImage(c echo.Context) error {
+func (a *API) BuildImage(c echo.Context, _ BuildImageParams) error {
 	var in server.BuildImageRequest
 	if err := decode(c, &in); err != nil {
 		return err

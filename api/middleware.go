@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"runtime/debug"
 	"strconv"
@@ -45,23 +46,23 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if open[c.Path()] {
 			// On a rate of their own, so that a caller who guesses tokens does not blind
 			// the probes that share its address.
-			if err := a.limiter.allow("open " + remote(r)); err != nil && c.Path() != "/healthz" {
+			if err := a.limit(c, "open "+remote(r)); err != nil && c.Path() != "/healthz" {
 				return err
 			}
 			return next(c)
 		}
 		p, err := a.principal(r)
 		if err != nil {
-			if limited := a.limiter.allow("address " + remote(r)); limited != nil {
+			if limited := a.limit(c, "address "+remote(r)); limited != nil {
 				return limited
 			}
 			return err
 		}
 		c.Set(principalKey, p)
-		if err := a.limiter.allow("subject " + p.Subject); err != nil {
+		if err := a.limit(c, "subject "+p.Subject); err != nil {
 			return err
 		}
-		if r.Method != http.MethodGet && r.Method != http.MethodHead && !p.Operator {
+		if r.Method != http.MethodGet && r.Method != http.MethodOptions && !p.Operator {
 			return prego.Errorf(prego.CodeForbidden, "this takes the role operator")
 		}
 		return next(c)
@@ -83,6 +84,49 @@ func (a *API) principal(r *http.Request) (Principal, error) {
 	return p, nil
 }
 
+// headKey marks the context of a request that is HEAD.
+type headKey struct{}
+
+// headAsGet has HEAD answered as GET is; the server leaves the body out.
+func headAsGet(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead {
+			r = r.WithContext(context.WithValue(r.Context(), headKey{}, true))
+			r.Method = http.MethodGet
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// limit takes a request off a caller's rate, and tells in the answer how much is left.
+func (a *API) limit(c echo.Context, key string) error {
+	left, reset, err := a.limiter.allow(key)
+	h := c.Response().Header()
+	h.Set("RateLimit-Limit", strconv.Itoa(a.limiter.burst))
+	h.Set("RateLimit-Remaining", strconv.Itoa(left))
+	h.Set("RateLimit-Reset", strconv.Itoa(int(math.Ceil(reset.Seconds()))))
+	return err
+}
+
+// methods answers OPTIONS, and tells of HEAD wherever there is GET.
+func methods(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		allow, ok := c.Get(echo.ContextKeyHeaderAllow).(string)
+		if !ok || allow == "" {
+			return next(c)
+		}
+		if strings.Contains(allow, http.MethodGet) && !strings.Contains(allow, http.MethodHead) {
+			allow += ", " + http.MethodHead
+			c.Set(echo.ContextKeyHeaderAllow, allow)
+		}
+		if c.Request().Method == http.MethodOptions {
+			c.Response().Header().Set(echo.HeaderAllow, allow)
+			return c.NoContent(http.StatusNoContent)
+		}
+		return next(c)
+	}
+}
+
 // nameable says whether a subject can be written into rows and logs.
 func nameable(subject string) bool {
 	return subject != "" && len(subject) <= 255 && utf8.ValidString(subject) &&
@@ -102,6 +146,10 @@ func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
 		c.Set(callerKey, c.Request().Context())
 		ctx, cancel := context.WithTimeout(c.Request().Context(), patience)
 		defer cancel()
+		asked := c.Request().Method
+		if ctx.Value(headKey{}) != nil {
+			asked = http.MethodHead
+		}
 		c.SetRequest(c.Request().WithContext(ctx))
 		h := c.Response().Header()
 		h.Set(echo.HeaderXRequestID, id)
@@ -115,9 +163,9 @@ func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
 			route = "none"
 		}
 		status := c.Response().Status
-		a.seconds.WithLabelValues(route, method(c.Request().Method), strconv.Itoa(status)).Observe(time.Since(began).Seconds())
+		a.seconds.WithLabelValues(route, method(asked), strconv.Itoa(status)).Observe(time.Since(began).Seconds())
 		if !open[route] {
-			a.d.Log.Info("request", zap.String("request_id", id), zap.String("method", method(c.Request().Method)), zap.String("route", route),
+			a.d.Log.Info("request", zap.String("request_id", id), zap.String("method", method(asked)), zap.String("route", route),
 				zap.Int("status", status), zap.String("subject", caller(c).Subject), zap.String("from", remote(c.Request())), zap.Duration("took", time.Since(began)))
 		}
 		return nil

@@ -4522,10 +4522,34 @@ type Unprocessable = Problem
 // UnsupportedMedia A refusal (RFC 9457)
 type UnsupportedMedia = Problem
 
+// RefreshCatalogParams defines parameters for RefreshCatalog.
+type RefreshCatalogParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// OverridePlacementParams defines parameters for OverridePlacement.
+type OverridePlacementParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ReconcileParams defines parameters for Reconcile.
+type ReconcileParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // TraefikRoutesParams defines parameters for TraefikRoutes.
 type TraefikRoutesParams struct {
 	// IfNoneMatch ETag of an earlier answer
 	IfNoneMatch *string `json:"If-None-Match,omitempty"`
+}
+
+// CreateServerByOldPathParams defines parameters for CreateServerByOldPath.
+type CreateServerByOldPathParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ListAppsParams defines parameters for ListApps.
@@ -4554,7 +4578,7 @@ type ListAppsParamsSort string
 
 // CreateAppParams defines parameters for CreateApp.
 type CreateAppParams struct {
-	// IdempotencyKey Of the caller's choice, for one request
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4581,7 +4605,7 @@ type ListEnvsParamsSort string
 
 // CreateEnvParams defines parameters for CreateEnv.
 type CreateEnvParams struct {
-	// IdempotencyKey Of the caller's choice, for one request
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4645,6 +4669,18 @@ type ListGroupsParamsStatus string
 // ListGroupsParamsSort defines parameters for ListGroups.
 type ListGroupsParamsSort string
 
+// CreateGroupParams defines parameters for CreateGroup.
+type CreateGroupParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// EnableIPv4Params defines parameters for EnableIPv4.
+type EnableIPv4Params struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListRoutesParams defines parameters for ListRoutes.
 type ListRoutesParams struct {
 	// Hostname Only of these names
@@ -4665,6 +4701,12 @@ type ListRoutesParams struct {
 
 // ListRoutesParamsSort defines parameters for ListRoutes.
 type ListRoutesParamsSort string
+
+// CreateRouteParams defines parameters for CreateRoute.
+type CreateRouteParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
 
 // ListFleetsParams defines parameters for ListFleets.
 type ListFleetsParams struct {
@@ -4689,6 +4731,12 @@ type ListFleetsParams struct {
 
 // ListFleetsParamsSort defines parameters for ListFleets.
 type ListFleetsParamsSort string
+
+// CreateFleetParams defines parameters for CreateFleet.
+type CreateFleetParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
 
 // ListFleetActionsParams defines parameters for ListFleetActions.
 type ListFleetActionsParams struct {
@@ -4719,8 +4767,14 @@ type CreateFleetActionParams struct {
 	// DryRun Show the plan only
 	DryRun *bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 
-	// IdempotencyKey Of the caller's choice, for one request
-	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CancelFleetActionParams defines parameters for CancelFleetAction.
+type CancelFleetActionParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ListAllGroupsParams defines parameters for ListAllGroups.
@@ -4759,6 +4813,12 @@ type ListAllGroupsParamsStatus string
 // ListAllGroupsParamsSort defines parameters for ListAllGroups.
 type ListAllGroupsParamsSort string
 
+// DeployGroupParams defines parameters for DeployGroup.
+type DeployGroupParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListInstancesParams defines parameters for ListInstances.
 type ListInstancesParams struct {
 	// State Only in these states
@@ -4789,6 +4849,12 @@ type ListInstancesParamsState string
 
 // ListInstancesParamsSort defines parameters for ListInstances.
 type ListInstancesParamsSort string
+
+// ScaleGroupParams defines parameters for ScaleGroup.
+type ScaleGroupParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
 
 // DeleteImageDigestParams defines parameters for DeleteImageDigest.
 type DeleteImageDigestParams struct {
@@ -4832,6 +4898,12 @@ type ListImagesParamsStatus string
 
 // ListImagesParamsSort defines parameters for ListImages.
 type ListImagesParamsSort string
+
+// BuildImageParams defines parameters for BuildImage.
+type BuildImageParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
 
 // InstanceLogsParams defines parameters for InstanceLogs.
 type InstanceLogsParams struct {
@@ -4908,6 +4980,18 @@ type ListPlacementPoolsParams struct {
 // ListPlacementPoolsParamsSort defines parameters for ListPlacementPools.
 type ListPlacementPoolsParamsSort string
 
+// CreatePlacementPoolParams defines parameters for CreatePlacementPool.
+type CreatePlacementPoolParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// SimulatePlacementsParams defines parameters for SimulatePlacements.
+type SimulatePlacementsParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListPoliciesParams defines parameters for ListPolicies.
 type ListPoliciesParams struct {
 	// PolicyId Only these policies
@@ -4928,6 +5012,18 @@ type ListPoliciesParams struct {
 
 // ListPoliciesParamsSort defines parameters for ListPolicies.
 type ListPoliciesParamsSort string
+
+// CreatePolicyParams defines parameters for CreatePolicy.
+type CreatePolicyParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RotateRegistriesParams defines parameters for RotateRegistries.
+type RotateRegistriesParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
 
 // ListScalingEventsParams defines parameters for ListScalingEvents.
 type ListScalingEventsParams struct {
@@ -5008,6 +5104,18 @@ type ListServersParams struct {
 // ListServersParamsSort defines parameters for ListServers.
 type ListServersParamsSort string
 
+// CreateServerParams defines parameters for CreateServer.
+type CreateServerParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ImportServerParams defines parameters for ImportServer.
+type ImportServerParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // DeleteServerParams defines parameters for DeleteServer.
 type DeleteServerParams struct {
 	// Force Also when tenants live on it
@@ -5035,6 +5143,12 @@ type ListCommandsParams struct {
 // ListCommandsParamsSort defines parameters for ListCommands.
 type ListCommandsParamsSort string
 
+// RepairContainersParams defines parameters for RepairContainers.
+type RepairContainersParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ContainerLogsParams defines parameters for ContainerLogs.
 type ContainerLogsParams struct {
 	// Tail Lines from the end
@@ -5047,10 +5161,28 @@ type ContainerLogsParams struct {
 	TenantId *TenantID `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 }
 
+// ExecOnServerParams defines parameters for ExecOnServer.
+type ExecOnServerParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RetryServerParams defines parameters for RetryServer.
+type RetryServerParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListSitePoolsParams defines parameters for ListSitePools.
 type ListSitePoolsParams struct {
 	// Region Only this region
 	Region *Region `form:"region,omitempty" json:"region,omitempty"`
+}
+
+// RefillSitePoolParams defines parameters for RefillSitePool.
+type RefillSitePoolParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ListTenantsParams defines parameters for ListTenants.
@@ -5094,8 +5226,26 @@ type ListTenantsParamsSort string
 
 // CreateTenantParams defines parameters for CreateTenant.
 type CreateTenantParams struct {
-	// IdempotencyKey Of the caller's choice, for one request
-	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// SetAdminPasswordParams defines parameters for SetAdminPassword.
+type SetAdminPasswordParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CancelTenantParams defines parameters for CancelTenant.
+type CancelTenantParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ReactivateTenantParams defines parameters for ReactivateTenant.
+type ReactivateTenantParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ListRestoresParams defines parameters for ListRestores.
@@ -5115,6 +5265,24 @@ type ListRestoresParams struct {
 
 // ListRestoresParamsSort defines parameters for ListRestores.
 type ListRestoresParamsSort string
+
+// CreateRestoreParams defines parameters for CreateRestore.
+type CreateRestoreParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ResumeTenantParams defines parameters for ResumeTenant.
+type ResumeTenantParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RetryTenantParams defines parameters for RetryTenant.
+type RetryTenantParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
 
 // ListSnapshotsParams defines parameters for ListSnapshots.
 type ListSnapshotsParams struct {
@@ -5136,6 +5304,30 @@ type ListSnapshotsParams struct {
 
 // ListSnapshotsParamsSort defines parameters for ListSnapshots.
 type ListSnapshotsParamsSort string
+
+// CreateSnapshotParams defines parameters for CreateSnapshot.
+type CreateSnapshotParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// SuspendTenantParams defines parameters for SuspendTenant.
+type SuspendTenantParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// TerminateTenantParams defines parameters for TerminateTenant.
+type TerminateTenantParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// AddTenantUserParams defines parameters for AddTenantUser.
+type AddTenantUserParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
 
 // ListVolumesParams defines parameters for ListVolumes.
 type ListVolumesParams struct {
@@ -5172,6 +5364,18 @@ type ListVolumesParams struct {
 
 // ListVolumesParamsSort defines parameters for ListVolumes.
 type ListVolumesParamsSort string
+
+// CreateVolumeParams defines parameters for CreateVolume.
+type CreateVolumeParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// AttachVolumeParams defines parameters for AttachVolume.
+type AttachVolumeParams struct {
+	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
 
 // OverridePlacementJSONRequestBody defines body for OverridePlacement for application/json ContentType.
 type OverridePlacementJSONRequestBody = PlacementOverride
@@ -5308,13 +5512,13 @@ type ServerInterface interface {
 	Healthz(ctx echo.Context) error
 	// RefreshCatalog Have the provider asked now what it sells
 	// (POST /internal/catalog/refresh)
-	RefreshCatalog(ctx echo.Context) error
+	RefreshCatalog(ctx echo.Context, params RefreshCatalogParams) error
 	// OverridePlacement Force a place for a tenant
 	// (POST /internal/placement-overrides)
-	OverridePlacement(ctx echo.Context) error
+	OverridePlacement(ctx echo.Context, params OverridePlacementParams) error
 	// Reconcile Compare rows and provider now
 	// (POST /internal/reconcile)
-	Reconcile(ctx echo.Context) error
+	Reconcile(ctx echo.Context, params ReconcileParams) error
 	// TraefikRoutes All routes as Traefik's HTTP provider reads them
 	// (GET /internal/routes/traefik)
 	TraefikRoutes(ctx echo.Context, params TraefikRoutesParams) error
@@ -5322,7 +5526,7 @@ type ServerInterface interface {
 	// (POST /internal/servers/create)
 	//
 	// Deprecated: this operation has been marked as deprecated upstream, but no `x-deprecated-reason` was set
-	CreateServerByOldPath(ctx echo.Context) error
+	CreateServerByOldPath(ctx echo.Context, params CreateServerByOldPathParams) error
 	// Metrics Prometheus metrics
 	// (GET /metrics)
 	Metrics(ctx echo.Context) error
@@ -5364,7 +5568,7 @@ type ServerInterface interface {
 	ListGroups(ctx echo.Context, envId string, params ListGroupsParams) error
 	// CreateGroup Make a process group
 	// (POST /v1/envs/{env_id}/groups)
-	CreateGroup(ctx echo.Context, envId string) error
+	CreateGroup(ctx echo.Context, envId string, params CreateGroupParams) error
 	// DisableIPv4 Give the address back
 	// (DELETE /v1/envs/{env_id}/ipv4)
 	DisableIPv4(ctx echo.Context, envId EnvInPath) error
@@ -5373,13 +5577,13 @@ type ServerInterface interface {
 	GetIPv4(ctx echo.Context, envId EnvInPath) error
 	// EnableIPv4 Give an env an IPv4 address of its own
 	// (POST /v1/envs/{env_id}/ipv4)
-	EnableIPv4(ctx echo.Context, envId EnvInPath) error
+	EnableIPv4(ctx echo.Context, envId EnvInPath, params EnableIPv4Params) error
 	// ListRoutes List the routes of an env
 	// (GET /v1/envs/{env_id}/routes)
 	ListRoutes(ctx echo.Context, envId EnvInPath, params ListRoutesParams) error
 	// CreateRoute Publish a port of a process group
 	// (POST /v1/envs/{env_id}/routes)
-	CreateRoute(ctx echo.Context, envId EnvInPath) error
+	CreateRoute(ctx echo.Context, envId EnvInPath, params CreateRouteParams) error
 	// DeleteRoute Take a route down
 	// (DELETE /v1/envs/{env_id}/routes/{route_id})
 	DeleteRoute(ctx echo.Context, envId EnvInPath, routeId RouteInPath) error
@@ -5391,7 +5595,7 @@ type ServerInterface interface {
 	ListFleets(ctx echo.Context, params ListFleetsParams) error
 	// CreateFleet Make a fleet
 	// (POST /v1/fleets)
-	CreateFleet(ctx echo.Context) error
+	CreateFleet(ctx echo.Context, params CreateFleetParams) error
 	// DeleteFleet Forget an empty fleet
 	// (DELETE /v1/fleets/{fleet_id})
 	DeleteFleet(ctx echo.Context, fleetId FleetID) error
@@ -5412,7 +5616,7 @@ type ServerInterface interface {
 	GetFleetAction(ctx echo.Context, fleetId FleetID, seq ActionSeq) error
 	// CancelFleetAction Cancel an action
 	// (POST /v1/fleets/{fleet_id}/actions/{seq}/cancel)
-	CancelFleetAction(ctx echo.Context, fleetId FleetID, seq ActionSeq) error
+	CancelFleetAction(ctx echo.Context, fleetId FleetID, seq ActionSeq, params CancelFleetActionParams) error
 	// DetachPolicy Detach a policy
 	// (DELETE /v1/fleets/{fleet_id}/policies/{policy_id})
 	DetachPolicy(ctx echo.Context, fleetId FleetID, policyId PolicyID) error
@@ -5430,13 +5634,13 @@ type ServerInterface interface {
 	GetGroup(ctx echo.Context, groupId GroupID) error
 	// DeployGroup Give a process group another release
 	// (POST /v1/groups/{group_id}/deploys)
-	DeployGroup(ctx echo.Context, groupId GroupID) error
+	DeployGroup(ctx echo.Context, groupId GroupID, params DeployGroupParams) error
 	// ListInstances List a process group's instances
 	// (GET /v1/groups/{group_id}/instances)
 	ListInstances(ctx echo.Context, groupId GroupID, params ListInstancesParams) error
 	// ScaleGroup Set how many instances a process group has
 	// (POST /v1/groups/{group_id}/scale)
-	ScaleGroup(ctx echo.Context, groupId GroupID) error
+	ScaleGroup(ctx echo.Context, groupId GroupID, params ScaleGroupParams) error
 	// DeleteImageDigest Have an image resolved anew
 	// (DELETE /v1/image-digests)
 	DeleteImageDigest(ctx echo.Context, params DeleteImageDigestParams) error
@@ -5448,7 +5652,7 @@ type ServerInterface interface {
 	ListImages(ctx echo.Context, params ListImagesParams) error
 	// BuildImage Build a golden image
 	// (POST /v1/images)
-	BuildImage(ctx echo.Context) error
+	BuildImage(ctx echo.Context, params BuildImageParams) error
 	// DeleteImage Delete a golden image, or cancel its build
 	// (DELETE /v1/images/{image_id})
 	DeleteImage(ctx echo.Context, imageId ImageID) error
@@ -5499,7 +5703,7 @@ type ServerInterface interface {
 	ListPlacementPools(ctx echo.Context, params ListPlacementPoolsParams) error
 	// CreatePlacementPool Make a placement pool
 	// (POST /v1/placement-pools)
-	CreatePlacementPool(ctx echo.Context) error
+	CreatePlacementPool(ctx echo.Context, params CreatePlacementPoolParams) error
 	// DeletePlacementPool Delete a placement pool that nothing uses
 	// (DELETE /v1/placement-pools/{pool})
 	DeletePlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
@@ -5517,13 +5721,13 @@ type ServerInterface interface {
 	SetDefaultPlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
 	// SimulatePlacements Decide without writing anything
 	// (POST /v1/placements/simulate)
-	SimulatePlacements(ctx echo.Context) error
+	SimulatePlacements(ctx echo.Context, params SimulatePlacementsParams) error
 	// ListPolicies List policies
 	// (GET /v1/policies)
 	ListPolicies(ctx echo.Context, params ListPoliciesParams) error
 	// CreatePolicy Make a policy
 	// (POST /v1/policies)
-	CreatePolicy(ctx echo.Context) error
+	CreatePolicy(ctx echo.Context, params CreatePolicyParams) error
 	// DeletePolicy Delete a policy that no fleet has
 	// (DELETE /v1/policies/{policy_id})
 	DeletePolicy(ctx echo.Context, policyId PolicyID) error
@@ -5538,7 +5742,7 @@ type ServerInterface interface {
 	ListRegistries(ctx echo.Context) error
 	// RotateRegistries Seal all passwords under the current master key
 	// (POST /v1/registries/rotate)
-	RotateRegistries(ctx echo.Context) error
+	RotateRegistries(ctx echo.Context, params RotateRegistriesParams) error
 	// DeleteRegistry Forget the credentials of a registry
 	// (DELETE /v1/registries/{host})
 	DeleteRegistry(ctx echo.Context, host RegistryInPath) error
@@ -5559,10 +5763,10 @@ type ServerInterface interface {
 	ListServers(ctx echo.Context, params ListServersParams) error
 	// CreateServer Request a server
 	// (POST /v1/servers)
-	CreateServer(ctx echo.Context) error
+	CreateServer(ctx echo.Context, params CreateServerParams) error
 	// ImportServer Take over a server that exists
 	// (POST /v1/servers/import)
-	ImportServer(ctx echo.Context) error
+	ImportServer(ctx echo.Context, params ImportServerParams) error
 	// DeleteServer Decommission a server
 	// (DELETE /v1/servers/{server_id})
 	DeleteServer(ctx echo.Context, serverId ServerID, params DeleteServerParams) error
@@ -5580,16 +5784,16 @@ type ServerInterface interface {
 	ListContainers(ctx echo.Context, serverId ServerID) error
 	// RepairContainers Make a server's containers what they are declared to be
 	// (POST /v1/servers/{server_id}/containers/repair)
-	RepairContainers(ctx echo.Context, serverId ServerID) error
+	RepairContainers(ctx echo.Context, serverId ServerID, params RepairContainersParams) error
 	// ContainerLogs What a container writes, without secrets
 	// (GET /v1/servers/{server_id}/containers/{name}/logs)
 	ContainerLogs(ctx echo.Context, serverId ServerID, name ContainerName, params ContainerLogsParams) error
 	// ExecOnServer Run an allowed command on a server's host
 	// (POST /v1/servers/{server_id}/exec)
-	ExecOnServer(ctx echo.Context, serverId ServerID) error
+	ExecOnServer(ctx echo.Context, serverId ServerID, params ExecOnServerParams) error
 	// RetryServer Provision a failed server again
 	// (POST /v1/servers/{server_id}/retry)
-	RetryServer(ctx echo.Context, serverId ServerID) error
+	RetryServer(ctx echo.Context, serverId ServerID, params RetryServerParams) error
 	// ListSitePoolPolicies How many sites are kept per app server
 	// (GET /v1/site-pool-policies)
 	ListSitePoolPolicies(ctx echo.Context) error
@@ -5601,7 +5805,7 @@ type ServerInterface interface {
 	ListSitePools(ctx echo.Context, params ListSitePoolsParams) error
 	// RefillSitePool Fill a site pool now
 	// (POST /v1/site-pools/{server_id}/refill)
-	RefillSitePool(ctx echo.Context, serverId ServerID) error
+	RefillSitePool(ctx echo.Context, serverId ServerID, params RefillSitePoolParams) error
 	// ListTenants List tenants
 	// (GET /v1/tenants)
 	ListTenants(ctx echo.Context, params ListTenantsParams) error
@@ -5616,10 +5820,10 @@ type ServerInterface interface {
 	PatchTenant(ctx echo.Context, tenantId TenantID) error
 	// SetAdminPassword Set the Administrator's password, and show it once
 	// (POST /v1/tenants/{tenant_id}/admin-password)
-	SetAdminPassword(ctx echo.Context, tenantId TenantID) error
+	SetAdminPassword(ctx echo.Context, tenantId TenantID, params SetAdminPasswordParams) error
 	// CancelTenant End a tenant
 	// (POST /v1/tenants/{tenant_id}/cancel)
-	CancelTenant(ctx echo.Context, tenantId TenantID) error
+	CancelTenant(ctx echo.Context, tenantId TenantID, params CancelTenantParams) error
 	// ListDecisions The newest 50 decisions on its place, newest first
 	// (GET /v1/tenants/{tenant_id}/decisions)
 	ListDecisions(ctx echo.Context, tenantId TenantID) error
@@ -5631,28 +5835,28 @@ type ServerInterface interface {
 	PutTenantMail(ctx echo.Context, tenantId TenantID) error
 	// ReactivateTenant Take back a cancellation
 	// (POST /v1/tenants/{tenant_id}/reactivate)
-	ReactivateTenant(ctx echo.Context, tenantId TenantID) error
+	ReactivateTenant(ctx echo.Context, tenantId TenantID, params ReactivateTenantParams) error
 	// ListRestores List the restores of a tenant
 	// (GET /v1/tenants/{tenant_id}/restores)
 	ListRestores(ctx echo.Context, tenantId TenantID, params ListRestoresParams) error
 	// CreateRestore Bring a tenant's site back to a snapshot
 	// (POST /v1/tenants/{tenant_id}/restores)
-	CreateRestore(ctx echo.Context, tenantId TenantID) error
+	CreateRestore(ctx echo.Context, tenantId TenantID, params CreateRestoreParams) error
 	// GetRestore Show a restore
 	// (GET /v1/tenants/{tenant_id}/restores/{job_id})
 	GetRestore(ctx echo.Context, tenantId TenantID, jobId RestoreInPath) error
 	// ResumeTenant Put a suspended tenant online again
 	// (POST /v1/tenants/{tenant_id}/resume)
-	ResumeTenant(ctx echo.Context, tenantId TenantID) error
+	ResumeTenant(ctx echo.Context, tenantId TenantID, params ResumeTenantParams) error
 	// RetryTenant Provision a failed tenant again
 	// (POST /v1/tenants/{tenant_id}/retry)
-	RetryTenant(ctx echo.Context, tenantId TenantID) error
+	RetryTenant(ctx echo.Context, tenantId TenantID, params RetryTenantParams) error
 	// ListSnapshots List the snapshots of a tenant
 	// (GET /v1/tenants/{tenant_id}/snapshots)
 	ListSnapshots(ctx echo.Context, tenantId TenantID, params ListSnapshotsParams) error
 	// CreateSnapshot Back a tenant's site up
 	// (POST /v1/tenants/{tenant_id}/snapshots)
-	CreateSnapshot(ctx echo.Context, tenantId TenantID) error
+	CreateSnapshot(ctx echo.Context, tenantId TenantID, params CreateSnapshotParams) error
 	// DeleteSnapshot Delete a snapshot
 	// (DELETE /v1/tenants/{tenant_id}/snapshots/{snapshot_id})
 	DeleteSnapshot(ctx echo.Context, tenantId TenantID, snapshotId SnapshotInPath) error
@@ -5664,19 +5868,19 @@ type ServerInterface interface {
 	PutStorageQuota(ctx echo.Context, tenantId TenantID) error
 	// SuspendTenant Take an active tenant offline
 	// (POST /v1/tenants/{tenant_id}/suspend)
-	SuspendTenant(ctx echo.Context, tenantId TenantID) error
+	SuspendTenant(ctx echo.Context, tenantId TenantID, params SuspendTenantParams) error
 	// TerminateTenant End a tenant now
 	// (POST /v1/tenants/{tenant_id}/terminate)
-	TerminateTenant(ctx echo.Context, tenantId TenantID) error
+	TerminateTenant(ctx echo.Context, tenantId TenantID, params TerminateTenantParams) error
 	// AddTenantUser Make a user of a tenant's site, a System Manager
 	// (POST /v1/tenants/{tenant_id}/users)
-	AddTenantUser(ctx echo.Context, tenantId TenantID) error
+	AddTenantUser(ctx echo.Context, tenantId TenantID, params AddTenantUserParams) error
 	// ListVolumes List volumes
 	// (GET /v1/volumes)
 	ListVolumes(ctx echo.Context, params ListVolumesParams) error
 	// CreateVolume Make a volume
 	// (POST /v1/volumes)
-	CreateVolume(ctx echo.Context) error
+	CreateVolume(ctx echo.Context, params CreateVolumeParams) error
 	// DeleteVolume Delete a volume and what is on it
 	// (DELETE /v1/volumes/{volume_id})
 	DeleteVolume(ctx echo.Context, volumeId VolumeInPath) error
@@ -5685,7 +5889,7 @@ type ServerInterface interface {
 	GetVolume(ctx echo.Context, volumeId VolumeInPath) error
 	// AttachVolume Make a volume that of a process group
 	// (POST /v1/volumes/{volume_id}/attachments)
-	AttachVolume(ctx echo.Context, volumeId VolumeInPath) error
+	AttachVolume(ctx echo.Context, volumeId VolumeInPath, params AttachVolumeParams) error
 	// DetachVolume Take a volume from its process group
 	// (DELETE /v1/volumes/{volume_id}/attachments/{attachment_id})
 	DetachVolume(ctx echo.Context, volumeId VolumeInPath, attachmentId AttachmentInPath) error
@@ -5715,8 +5919,28 @@ func (w *ServerInterfaceWrapper) Healthz(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) RefreshCatalog(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RefreshCatalogParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.RefreshCatalog(ctx)
+	err = w.Handler.RefreshCatalog(ctx, params)
 	return err
 }
 
@@ -5724,8 +5948,28 @@ func (w *ServerInterfaceWrapper) RefreshCatalog(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) OverridePlacement(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params OverridePlacementParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.OverridePlacement(ctx)
+	err = w.Handler.OverridePlacement(ctx, params)
 	return err
 }
 
@@ -5733,8 +5977,28 @@ func (w *ServerInterfaceWrapper) OverridePlacement(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) Reconcile(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReconcileParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.Reconcile(ctx)
+	err = w.Handler.Reconcile(ctx, params)
 	return err
 }
 
@@ -5771,8 +6035,28 @@ func (w *ServerInterfaceWrapper) TraefikRoutes(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) CreateServerByOldPath(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateServerByOldPathParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreateServerByOldPath(ctx)
+	err = w.Handler.CreateServerByOldPath(ctx, params)
 	return err
 }
 
@@ -6171,8 +6455,28 @@ func (w *ServerInterfaceWrapper) CreateGroup(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateGroupParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreateGroup(ctx, envId)
+	err = w.Handler.CreateGroup(ctx, envId, params)
 	return err
 }
 
@@ -6219,8 +6523,28 @@ func (w *ServerInterfaceWrapper) EnableIPv4(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params EnableIPv4Params
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.EnableIPv4(ctx, envId)
+	err = w.Handler.EnableIPv4(ctx, envId, params)
 	return err
 }
 
@@ -6288,8 +6612,28 @@ func (w *ServerInterfaceWrapper) CreateRoute(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateRouteParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreateRoute(ctx, envId)
+	err = w.Handler.CreateRoute(ctx, envId, params)
 	return err
 }
 
@@ -6398,8 +6742,28 @@ func (w *ServerInterfaceWrapper) ListFleets(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) CreateFleet(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateFleetParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreateFleet(ctx)
+	err = w.Handler.CreateFleet(ctx, params)
 	return err
 }
 
@@ -6527,7 +6891,7 @@ func (w *ServerInterfaceWrapper) CreateFleetAction(ctx echo.Context) error {
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
-		var IdempotencyKey string
+		var IdempotencyKey IdempotencyKey
 		n := len(valueList)
 		if n != 1 {
 			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
@@ -6589,8 +6953,28 @@ func (w *ServerInterfaceWrapper) CancelFleetAction(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter seq: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CancelFleetActionParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CancelFleetAction(ctx, fleetId, seq)
+	err = w.Handler.CancelFleetAction(ctx, fleetId, seq, params)
 	return err
 }
 
@@ -6759,8 +7143,28 @@ func (w *ServerInterfaceWrapper) DeployGroup(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeployGroupParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeployGroup(ctx, groupId)
+	err = w.Handler.DeployGroup(ctx, groupId, params)
 	return err
 }
 
@@ -6842,8 +7246,28 @@ func (w *ServerInterfaceWrapper) ScaleGroup(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ScaleGroupParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.ScaleGroup(ctx, groupId)
+	err = w.Handler.ScaleGroup(ctx, groupId, params)
 	return err
 }
 
@@ -6952,8 +7376,28 @@ func (w *ServerInterfaceWrapper) ListImages(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) BuildImage(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params BuildImageParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.BuildImage(ctx)
+	err = w.Handler.BuildImage(ctx, params)
 	return err
 }
 
@@ -7369,8 +7813,28 @@ func (w *ServerInterfaceWrapper) ListPlacementPools(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) CreatePlacementPool(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreatePlacementPoolParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreatePlacementPool(ctx)
+	err = w.Handler.CreatePlacementPool(ctx, params)
 	return err
 }
 
@@ -7458,8 +7922,28 @@ func (w *ServerInterfaceWrapper) SetDefaultPlacementPool(ctx echo.Context) error
 func (w *ServerInterfaceWrapper) SimulatePlacements(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params SimulatePlacementsParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.SimulatePlacements(ctx)
+	err = w.Handler.SimulatePlacements(ctx, params)
 	return err
 }
 
@@ -7513,8 +7997,28 @@ func (w *ServerInterfaceWrapper) ListPolicies(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) CreatePolicy(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreatePolicyParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreatePolicy(ctx)
+	err = w.Handler.CreatePolicy(ctx, params)
 	return err
 }
 
@@ -7579,8 +8083,28 @@ func (w *ServerInterfaceWrapper) ListRegistries(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) RotateRegistries(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RotateRegistriesParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.RotateRegistries(ctx)
+	err = w.Handler.RotateRegistries(ctx, params)
 	return err
 }
 
@@ -7809,8 +8333,28 @@ func (w *ServerInterfaceWrapper) ListServers(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) CreateServer(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateServerParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreateServer(ctx)
+	err = w.Handler.CreateServer(ctx, params)
 	return err
 }
 
@@ -7818,8 +8362,28 @@ func (w *ServerInterfaceWrapper) CreateServer(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) ImportServer(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ImportServerParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.ImportServer(ctx)
+	err = w.Handler.ImportServer(ctx, params)
 	return err
 }
 
@@ -7960,8 +8524,28 @@ func (w *ServerInterfaceWrapper) RepairContainers(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RepairContainersParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.RepairContainers(ctx, serverId)
+	err = w.Handler.RepairContainers(ctx, serverId, params)
 	return err
 }
 
@@ -8023,8 +8607,28 @@ func (w *ServerInterfaceWrapper) ExecOnServer(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ExecOnServerParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.ExecOnServer(ctx, serverId)
+	err = w.Handler.ExecOnServer(ctx, serverId, params)
 	return err
 }
 
@@ -8039,8 +8643,28 @@ func (w *ServerInterfaceWrapper) RetryServer(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RetryServerParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.RetryServer(ctx, serverId)
+	err = w.Handler.RetryServer(ctx, serverId, params)
 	return err
 }
 
@@ -8098,8 +8722,28 @@ func (w *ServerInterfaceWrapper) RefillSitePool(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RefillSitePoolParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.RefillSitePool(ctx, serverId)
+	err = w.Handler.RefillSitePool(ctx, serverId, params)
 	return err
 }
 
@@ -8201,7 +8845,7 @@ func (w *ServerInterfaceWrapper) CreateTenant(ctx echo.Context) error {
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
-		var IdempotencyKey string
+		var IdempotencyKey IdempotencyKey
 		n := len(valueList)
 		if n != 1 {
 			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
@@ -8263,8 +8907,28 @@ func (w *ServerInterfaceWrapper) SetAdminPassword(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params SetAdminPasswordParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.SetAdminPassword(ctx, tenantId)
+	err = w.Handler.SetAdminPassword(ctx, tenantId, params)
 	return err
 }
 
@@ -8279,8 +8943,28 @@ func (w *ServerInterfaceWrapper) CancelTenant(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CancelTenantParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CancelTenant(ctx, tenantId)
+	err = w.Handler.CancelTenant(ctx, tenantId, params)
 	return err
 }
 
@@ -8343,8 +9027,28 @@ func (w *ServerInterfaceWrapper) ReactivateTenant(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReactivateTenantParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.ReactivateTenant(ctx, tenantId)
+	err = w.Handler.ReactivateTenant(ctx, tenantId, params)
 	return err
 }
 
@@ -8405,8 +9109,28 @@ func (w *ServerInterfaceWrapper) CreateRestore(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateRestoreParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreateRestore(ctx, tenantId)
+	err = w.Handler.CreateRestore(ctx, tenantId, params)
 	return err
 }
 
@@ -8445,8 +9169,28 @@ func (w *ServerInterfaceWrapper) ResumeTenant(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ResumeTenantParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.ResumeTenant(ctx, tenantId)
+	err = w.Handler.ResumeTenant(ctx, tenantId, params)
 	return err
 }
 
@@ -8461,8 +9205,28 @@ func (w *ServerInterfaceWrapper) RetryTenant(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RetryTenantParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.RetryTenant(ctx, tenantId)
+	err = w.Handler.RetryTenant(ctx, tenantId, params)
 	return err
 }
 
@@ -8530,8 +9294,28 @@ func (w *ServerInterfaceWrapper) CreateSnapshot(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateSnapshotParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreateSnapshot(ctx, tenantId)
+	err = w.Handler.CreateSnapshot(ctx, tenantId, params)
 	return err
 }
 
@@ -8610,8 +9394,28 @@ func (w *ServerInterfaceWrapper) SuspendTenant(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params SuspendTenantParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.SuspendTenant(ctx, tenantId)
+	err = w.Handler.SuspendTenant(ctx, tenantId, params)
 	return err
 }
 
@@ -8626,8 +9430,28 @@ func (w *ServerInterfaceWrapper) TerminateTenant(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params TerminateTenantParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.TerminateTenant(ctx, tenantId)
+	err = w.Handler.TerminateTenant(ctx, tenantId, params)
 	return err
 }
 
@@ -8642,8 +9466,28 @@ func (w *ServerInterfaceWrapper) AddTenantUser(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AddTenantUserParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.AddTenantUser(ctx, tenantId)
+	err = w.Handler.AddTenantUser(ctx, tenantId, params)
 	return err
 }
 
@@ -8732,8 +9576,28 @@ func (w *ServerInterfaceWrapper) ListVolumes(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) CreateVolume(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateVolumeParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreateVolume(ctx)
+	err = w.Handler.CreateVolume(ctx, params)
 	return err
 }
 
@@ -8780,8 +9644,28 @@ func (w *ServerInterfaceWrapper) AttachVolume(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AttachVolumeParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.AttachVolume(ctx, volumeId)
+	err = w.Handler.AttachVolume(ctx, volumeId, params)
 	return err
 }
 

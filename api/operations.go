@@ -25,7 +25,7 @@ func startContext(c echo.Context) (context.Context, context.CancelFunc) {
 }
 
 // Reconcile starts a reconciliation now.
-func (a *API) Reconcile(c echo.Context) error {
+func (a *API) Reconcile(c echo.Context, _ ReconcileParams) error {
 	ctx, cancel := startContext(c)
 	defer cancel()
 	id, err := a.d.Orchestrator.StartReconcile(ctx)

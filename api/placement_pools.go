@@ -19,7 +19,7 @@ func placementPool(p prego.PlacementPool) PlacementPool {
 }
 
 // CreatePlacementPool makes a constraint with a name.
-func (a *API) CreatePlacementPool(c echo.Context) error {
+func (a *API) CreatePlacementPool(c echo.Context, _ CreatePlacementPoolParams) error {
 	var in struct {
 		Name     string   `json:"name"`
 		Require  []string `json:"require"`

@@ -44,7 +44,7 @@ func (f *simulatedFleet) document() placement.Document {
 }
 
 // SimulatePlacements decides without writing anything.
-func (a *API) SimulatePlacements(c echo.Context) error {
+func (a *API) SimulatePlacements(c echo.Context, _ SimulatePlacementsParams) error {
 	var in simulation
 	if err := decode(c, &in); err != nil {
 		return err
@@ -100,7 +100,7 @@ func simulateOn(ctx context.Context, f *simulatedFleet, requests []placement.Req
 }
 
 // OverridePlacement forces a place for a tenant (placement-policy §8).
-func (a *API) OverridePlacement(c echo.Context) error {
+func (a *API) OverridePlacement(c echo.Context, _ OverridePlacementParams) error {
 	var in tenant.PlacementOverride
 	if err := decode(c, &in); err != nil {
 		return err

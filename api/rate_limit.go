@@ -44,8 +44,9 @@ type limitedError struct {
 func (e *limitedError) Error() string { return e.refusal.Error() }
 func (e *limitedError) Unwrap() error { return e.refusal }
 
-// allow takes one request off a caller's rate, or refuses it.
-func (l *callerLimiter) allow(key string) error {
+// allow takes one request off a caller's rate, or refuses it. It tells how many more
+// are allowed at once, and when the whole burst is again.
+func (l *callerLimiter) allow(key string) (left int, reset time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.byKey[key]
@@ -60,13 +61,16 @@ func (l *callerLimiter) allow(key string) error {
 		}
 	}
 	now := time.Now()
-	r := e.Value.(*callerRate).limiter.ReserveN(now, 1)
+	of := e.Value.(*callerRate).limiter
+	r := of.ReserveN(now, 1)
 	after := r.DelayFrom(now)
+	tokens := max(0, of.TokensAt(now))
+	reset = time.Duration(min((float64(l.burst)-tokens)/float64(l.every), time.Hour.Seconds()) * float64(time.Second))
 	if r.OK() && after == 0 {
-		return nil
+		return int(tokens), reset, nil
 	}
 	r.CancelAt(now)
-	return &limitedError{
+	return 0, reset, &limitedError{
 		refusal: prego.Errorf(prego.CodeRateLimited, "too many requests; the limit is %g per second", float64(l.every)),
 		after:   min(after, time.Hour),
 	}

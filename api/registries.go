@@ -72,7 +72,7 @@ func (a *API) DeleteRegistry(c echo.Context, host RegistryInPath) error {
 }
 
 // RotateRegistries seals all passwords under the current master key.
-func (a *API) RotateRegistries(c echo.Context) error {
+func (a *API) RotateRegistries(c echo.Context, _ RotateRegistriesParams) error {
 	if err := a.d.Registries.RotateRegistries(c.Request().Context()); err != nil {
 		return err
 	}

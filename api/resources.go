@@ -94,7 +94,7 @@ func routeView(r workload.Route) Route {
 }
 
 // CreateRoute publishes a port of a process group.
-func (a *API) CreateRoute(c echo.Context, env EnvInPath) error {
+func (a *API) CreateRoute(c echo.Context, env EnvInPath, _ CreateRouteParams) error {
 	var in struct {
 		GroupID    string                 `json:"group_id"`
 		Hostname   string                 `json:"hostname"`
@@ -179,7 +179,7 @@ func (a *API) GetIPv4(c echo.Context, env EnvInPath) error {
 }
 
 // EnableIPv4 asks for an IPv4 address for an env.
-func (a *API) EnableIPv4(c echo.Context, env EnvInPath) error {
+func (a *API) EnableIPv4(c echo.Context, env EnvInPath, _ EnableIPv4Params) error {
 	d := a.d.Resources
 	v, err := d.Store.EnableIPv4(c.Request().Context(), env, newID("ip4-"), d.Environment, d.location, caller(c).Subject)
 	return a.ipv4Accepted(c, v, err)
@@ -222,7 +222,7 @@ func volumeView(v workload.Volume) Volume {
 }
 
 // CreateVolume asks for a volume.
-func (a *API) CreateVolume(c echo.Context) error {
+func (a *API) CreateVolume(c echo.Context, _ CreateVolumeParams) error {
 	var in struct {
 		OrgID     string       `json:"org_id"`
 		Region    prego.Region `json:"region"`
@@ -277,7 +277,7 @@ func (a *API) DeleteVolume(c echo.Context, id VolumeInPath) error {
 }
 
 // AttachVolume makes a volume that of a process group.
-func (a *API) AttachVolume(c echo.Context, id VolumeInPath) error {
+func (a *API) AttachVolume(c echo.Context, id VolumeInPath, _ AttachVolumeParams) error {
 	var in struct {
 		GroupID   string `json:"group_id"`
 		MountPath string `json:"mount_path"`

@@ -12,10 +12,12 @@ import (
 )
 
 // CreateServerByOldPath is CreateServer at its former path.
-func (a *API) CreateServerByOldPath(c echo.Context) error { return a.CreateServer(c) }
+func (a *API) CreateServerByOldPath(c echo.Context, p CreateServerByOldPathParams) error {
+	return a.CreateServer(c, CreateServerParams(p))
+}
 
 // CreateServer accepts a request for a server.
-func (a *API) CreateServer(c echo.Context) error {
+func (a *API) CreateServer(c echo.Context, _ CreateServerParams) error {
 	var in server.CreateRequest
 	if err := decode(c, &in); err != nil {
 		return err
@@ -61,7 +63,7 @@ func (a *API) accepted(c echo.Context, s server.Server, workflowID string) Accep
 }
 
 // ImportServer accepts the take-over of an existing server.
-func (a *API) ImportServer(c echo.Context) error {
+func (a *API) ImportServer(c echo.Context, _ ImportServerParams) error {
 	var in server.ImportRequest
 	if err := decode(c, &in); err != nil {
 		return err
@@ -93,7 +95,7 @@ func (a *API) ImportServer(c echo.Context) error {
 }
 
 // RetryServer provisions a failed server again.
-func (a *API) RetryServer(c echo.Context, id ServerID) error {
+func (a *API) RetryServer(c echo.Context, id ServerID, _ RetryServerParams) error {
 	server, err := a.d.Store.RequestRetry(c.Request().Context(), id, caller(c).Subject)
 	if err != nil {
 		return err

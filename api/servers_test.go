@@ -87,11 +87,17 @@ func TestCreateIsIdempotent(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	_, first := b.do("POST", create, "operator", js, valid)
-	require.JSONEq(t, `{"workflow_id":"server-provision/app-1","server_id":"app-1","status_url":"/v1/servers/app-1"}`, string(first))
+	accepted := func(answer []byte) api.Accepted {
+		a := as[api.Accepted](t, answer)
+		require.Equal(t, "server-provision/app-1", a.Operation.Id)
+		a.Operation = nil // how it stands changes
+		return a
+	}
+	require.Equal(t, api.Accepted{WorkflowId: "server-provision/app-1", ServerId: "app-1", StatusUrl: "/v1/servers/app-1"}, accepted(first))
 	same := func(when string) {
 		resp, again := b.do("POST", create, "operator", js+"; charset=UTF-8", ` {"infra_provider":"hetzner","region":"eu","role":"app","server_id":"app-1"}`)
 		require.Equal(t, 202, resp.StatusCode, "%s: %s", when, again)
-		require.JSONEq(t, string(first), string(again), when)
+		require.Equal(t, accepted(first), accepted(again), when)
 	}
 	same("at once, in other words")
 	_, err := b.pool.Exec(context.Background(), `UPDATE infra_providers SET enabled = false`)

@@ -28,7 +28,7 @@ func restoreView(j tenant.RestoreJob) RestoreJob {
 }
 
 // CreateSnapshot asks for a backup of a tenant's site.
-func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID) error {
+func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID, _ CreateSnapshotParams) error {
 	s, err := a.d.Resources.Store.CreateSnapshot(c.Request().Context(), tenantID, newID("snp-"), caller(c).Subject)
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func (a *API) DeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPat
 }
 
 // CreateRestore asks for a tenant's site to be brought back to a snapshot.
-func (a *API) CreateRestore(c echo.Context, tenantID TenantID) error {
+func (a *API) CreateRestore(c echo.Context, tenantID TenantID, _ CreateRestoreParams) error {
 	var in struct {
 		SnapshotID string `json:"snapshot_id"`
 	}

@@ -94,7 +94,7 @@ func once(c echo.Context) { c.Response().Header().Set("Cache-Control", "no-store
 const administrator = "Administrator"
 
 // SetAdminPassword sets the Administrator's password and shows it once.
-func (a *API) SetAdminPassword(c echo.Context, id TenantID) error {
+func (a *API) SetAdminPassword(c echo.Context, id TenantID, _ SetAdminPasswordParams) error {
 	t, st, err := a.liveSite(c.Request().Context(), id)
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func (a *API) SetAdminPassword(c echo.Context, id TenantID) error {
 }
 
 // AddTenantUser makes a user of a tenant's site.
-func (a *API) AddTenantUser(c echo.Context, id TenantID) error {
+func (a *API) AddTenantUser(c echo.Context, id TenantID, _ AddTenantUserParams) error {
 	var in struct {
 		Email    string `json:"email"`
 		Name     string `json:"name"`

@@ -63,7 +63,7 @@ func runAPI(ctx context.Context) error {
 		Catalog: newCatalogDeps(p, runs, catalog),
 		Quotas:  p.db, Registries: store.NewRegistries(p.db, keyholder),
 		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, Locations: catalog.Locations},
-		Hosts:     p.db, Shell: keyholder, Containers: keyholder,
+		Keys:      p.db, Hosts: p.db, Shell: keyholder, Containers: keyholder,
 		Groups: p.db, GroupRuns: runs, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
 		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: keyholder, Log: p.log, Registry: p.reg,
 		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: p.cfg.API.RateBurst,
