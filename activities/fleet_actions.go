@@ -76,7 +76,7 @@ func (a *FleetActions) BeginFleetAction(ctx context.Context, fleetID string) (Fl
 	return FleetActionTaken{Seq: act.Seq, Action: act.Action, Status: act.Status, Message: act.Message, Poll: a.Poll}, nil
 }
 
-// FleetRound are the steps that are next, all creates or all deletes.
+// FleetBatch is the steps that are next, all creates or all deletes.
 type FleetBatch struct {
 	Creates []ServerRef              `json:"creates,omitempty"`
 	Deletes []string                 `json:"deletes,omitempty"`

@@ -374,7 +374,7 @@ func TestDockerState(t *testing.T) {
 		require.False(t, isAlive(file))
 		cmd := exec.Command("sleep", "60")
 		require.NoError(t, cmd.Start())
-		require.NoError(t, os.WriteFile(file, []byte(fmt.Sprintln(cmd.Process.Pid)), 0o600))
+		require.NoError(t, os.WriteFile(file, fmt.Appendln(nil, cmd.Process.Pid), 0o600))
 		require.True(t, isAlive(file))
 		require.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait()

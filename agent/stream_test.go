@@ -53,7 +53,7 @@ func (s *streamed) read(t testing.TB, body io.Reader) {
 	for {
 		name, data, err := events.Next()
 		if errors.Is(err, io.EOF) {
-			require.True(t, (s.result == nil) != (s.failed == nil), "it ends with one of them")
+			require.NotEqual(t, s.result == nil, s.failed == nil, "it ends with one of them")
 			return
 		}
 		require.NoError(t, err)
@@ -251,7 +251,7 @@ func TestLinesAreCutAndCounted(t *testing.T) {
 				longest = max(longest, len(line))
 			}
 			if longest < maxLine && utf8.ValidString(whole) {
-				require.True(t, strings.TrimSuffix(whole, "\n") == strings.Join(text, "\n"))
+				require.Equal(t, strings.Join(text, "\n"), strings.TrimSuffix(whole, "\n"))
 			}
 		}
 		rest, _, wake := p.from(next)

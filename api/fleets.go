@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// ReconcilerStore is the part of Postgres that fleets and their policies use.
+// FleetStore is the part of Postgres that fleets and their policies use.
 type FleetStore interface {
 	CreateFleet(ctx context.Context, r server.CreateFleetRequest, by string) (f server.Fleet, created bool, err error)
 	GetFleet(ctx context.Context, id string) (server.Fleet, error)

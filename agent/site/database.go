@@ -112,7 +112,7 @@ func execStep(db *sql.DB, statement string) error {
 
 // inspectTables says whether a database has the tables that a finished site of Frappe has,
 // and whether it has any.
-func inspectTables(db *sql.DB, name string) (whole, any bool, err error) {
+func inspectTables(db *sql.DB, name string) (whole, some bool, err error) {
 	n, err := queryValue[int](db, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = ? AND table_name IN ('tabDefaultValue', 'tabUser', '__Auth')", name)
 	if err != nil {
 		return false, false, err

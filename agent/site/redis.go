@@ -1,6 +1,7 @@
 package site
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/url"
@@ -74,7 +75,7 @@ func (b *bench) dialRedis(address string) (r *resp.Conn, done func(), err error)
 	} else if u.Port() == "" {
 		at = net.JoinHostPort(u.Hostname(), "6379")
 	}
-	conn, err := net.DialTimeout(network, at, dialTime)
+	conn, err := (&net.Dialer{Timeout: dialTime}).DialContext(context.Background(), network, at)
 	if err != nil {
 		return nil, nil, err
 	}

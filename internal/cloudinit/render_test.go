@@ -144,7 +144,7 @@ func TestAnyValidInputComesThroughUnchanged(t *testing.T) {
 		require.Equal(t, in.Host.Tags, host.Tags, "whatever is in a tag stays in the tag")
 		require.Equal(t, in.Token, files[wire.BootstrapTokenPath].Content)
 		require.Equal(t, 1, strings.Count(out.UserData, in.Token))
-		require.Equal(t, 1, len(d.RunCmd))
+		require.Len(t, d.RunCmd, 1)
 		if out.StageTwo == nil {
 			return
 		}

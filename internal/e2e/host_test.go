@@ -131,7 +131,7 @@ func (m *machine) power(verb string) {
 	m.provider(http.MethodPost, fmt.Sprintf("/servers/%d/actions/%s", m.providerID(), verb), nil)
 }
 
-// act does something to a process of the machine: kill-agent, stop-docker, …
+// act does something to a process of the machine: kill-agent, stop-docker and so on.
 func (m *machine) act(verb string) {
 	m.t.Helper()
 	require.NoError(m.t, m.sim.HostAction(m.host().ID, verb))

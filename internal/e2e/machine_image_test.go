@@ -56,7 +56,7 @@ func TestMachineGoldenImage(t *testing.T) {
 				require.NotEmpty(t, ids[i])
 				require.NotEqual(t, ids[i], ids[i+3], "two machines made from one image share their identity")
 			}
-			require.Equal(t, 32, len(strings.TrimSpace(ids[0])), "a machine-id")
+			require.Len(t, strings.TrimSpace(ids[0]), 32, "a machine-id")
 			t.Logf("made from it: active in %v", boots)
 		})
 	}

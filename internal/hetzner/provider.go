@@ -80,14 +80,14 @@ func New(cfg Config) (*Provider, error) {
 			return http.ErrUseLastResponse // the API never redirects; the token goes nowhere else
 		},
 	}
-	make := func(retries int) *hcloud.Client {
+	connect := func(retries int) *hcloud.Client {
 		return hcloud.NewClient(
 			hcloud.WithEndpoint(cfg.Endpoint), hcloud.WithToken(cfg.Token), hcloud.WithApplication("prego", ""), hcloud.WithHTTPClient(client),
 			hcloud.WithRetryOpts(hcloud.RetryOpts{MaxRetries: retries, BackoffFunc: hcloud.ExponentialBackoffWithOpts(
 				hcloud.ExponentialBackoffOpts{Base: 200 * time.Millisecond, Multiplier: 2, Cap: 5 * time.Second, Jitter: true})}),
 		)
 	}
-	p := &Provider{token: cfg.Token, environment: cfg.Environment, read: make(3), write: make(0), poll: cfg.Poll, log: cfg.Log}
+	p := &Provider{token: cfg.Token, environment: cfg.Environment, read: connect(3), write: connect(0), poll: cfg.Poll, log: cfg.Log}
 	if p.poll <= 0 {
 		p.poll = time.Second
 	}

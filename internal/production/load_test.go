@@ -153,7 +153,7 @@ type load struct {
 	failed map[string][]string
 }
 
-func (l *load) fail(format string, args ...any) {
+func (l *load) failf(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.wrong = append(l.wrong, fmt.Sprintf(format, args...))
@@ -180,7 +180,7 @@ func (l *load) createServer(id, role string) {
 		ServerID string `json:"server_id"`
 	}
 	if err := l.ask(http.MethodPost, "/internal/servers/create", "", map[string]any{"server_id": id, "role": role, "region": "eu", "infra_provider": "hetzner"}, &got); err != nil {
-		l.fail("server %s: %v", id, err)
+		l.failf("server %s: %v", id, err)
 		return
 	}
 	l.mu.Lock()
@@ -193,7 +193,7 @@ func (l *load) createTenant(slug string) {
 		TenantID string `json:"tenant_id"`
 	}
 	if err := l.ask(http.MethodPost, "/v1/tenants", "key-"+slug, map[string]any{"slug": slug, "org_id": "acme", "region": "eu", "plan": "starter"}, &got); err != nil {
-		l.fail("tenant %s: %v", slug, err)
+		l.failf("tenant %s: %v", slug, err)
 		return
 	}
 	l.mu.Lock()
@@ -244,7 +244,7 @@ func (s *stack) killedUnderLoad(t *testing.T) {
 	l.repeat(1500*time.Millisecond, func(n int) { l.createTenant(fmt.Sprintf("b%d", n)) })
 	l.repeat(100*time.Millisecond, func(int) {
 		if err := l.ask(http.MethodGet, "/v1/servers/app", "", nil, nil); err != nil {
-			l.fail("%v", err)
+			l.failf("%v", err)
 		}
 	})
 	for range 2 {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func refuseDocker(w http.ResponseWriter, status int, format string, args ...any) {
+func refuseDockerf(w http.ResponseWriter, status int, format string, args ...any) {
 	writeJSON(w, status, map[string]string{"message": fmt.Sprintf(format, args...)})
 }
 
@@ -91,7 +91,7 @@ func (d *docker) image(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.hasImage(name) {
-		refuseDocker(w, 404, "No such image: %s", name)
+		refuseDockerf(w, 404, "No such image: %s", name)
 		return
 	}
 	writeJSON(w, 200, map[string]any{"Id": "sha256:" + name, "RepoTags": []string{name}})
@@ -100,7 +100,7 @@ func (d *docker) image(w http.ResponseWriter, r *http.Request) {
 func (d *docker) createNetwork(w http.ResponseWriter, r *http.Request) {
 	var in struct{ Name string }
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&in); err != nil || in.Name == "" {
-		refuseDocker(w, 400, "invalid JSON")
+		refuseDockerf(w, 400, "invalid JSON")
 		return
 	}
 	d.mu.Lock()
@@ -114,7 +114,7 @@ func (d *docker) network(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.networks[name] {
-		refuseDocker(w, 404, "network %s not found", name)
+		refuseDockerf(w, 404, "network %s not found", name)
 		return
 	}
 	writeJSON(w, 200, map[string]any{"Name": name, "Id": "net-" + name, "Driver": "bridge", "Scope": "local"})
@@ -123,7 +123,7 @@ func (d *docker) network(w http.ResponseWriter, r *http.Request) {
 func (d *docker) create(w http.ResponseWriter, r *http.Request) {
 	var in map[string]any
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&in); err != nil {
-		refuseDocker(w, 400, "invalid JSON")
+		refuseDockerf(w, 400, "invalid JSON")
 		return
 	}
 	name := r.URL.Query().Get("name")
@@ -134,11 +134,11 @@ func (d *docker) create(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c, ok := d.containers[name]; ok {
-		refuseDocker(w, 409, "Conflict. The container name %q is already in use by container %q.", "/"+name, c.ID)
+		refuseDockerf(w, 409, "Conflict. The container name %q is already in use by container %q.", "/"+name, c.ID)
 		return
 	}
 	if !d.hasImage(image) {
-		refuseDocker(w, 404, "No such image: %s", image)
+		refuseDockerf(w, 404, "No such image: %s", image)
 		return
 	}
 	env, _ := in["Env"].([]any)
@@ -188,7 +188,7 @@ func (d *docker) each(f func(w http.ResponseWriter, r *http.Request, c *containe
 		defer d.mu.Unlock()
 		c := d.find(r.PathValue("ref"))
 		if c == nil {
-			refuseDocker(w, 404, "No such container: %s", r.PathValue("ref"))
+			refuseDockerf(w, 404, "No such container: %s", r.PathValue("ref"))
 			return
 		}
 		f(w, r, c)
@@ -216,7 +216,7 @@ func (d *docker) start(w http.ResponseWriter, _ *http.Request, c *container) {
 	switch {
 	case d.host.plan.containersFail:
 		c.Status, c.Exit = "exited", 1
-		refuseDocker(w, 500, "driver failed programming external connectivity")
+		refuseDockerf(w, 500, "driver failed programming external connectivity")
 	case c.Status == "running":
 		w.WriteHeader(http.StatusNotModified)
 	default:
@@ -263,7 +263,7 @@ func (d *docker) logs(w http.ResponseWriter, r *http.Request) {
 	}
 	d.mu.Unlock()
 	if c == nil {
-		refuseDocker(w, 404, "No such container: %s", r.PathValue("ref"))
+		refuseDockerf(w, 404, "No such container: %s", r.PathValue("ref"))
 		return
 	}
 	w.Header().Set("Content-Type", "application/vnd.docker.raw-stream")
@@ -299,7 +299,7 @@ func frame(w io.Writer, text string) {
 
 func (d *docker) exec(w http.ResponseWriter, _ *http.Request, c *container) {
 	if c.Status != "running" {
-		refuseDocker(w, 409, "Container %s is not running", c.ID)
+		refuseDockerf(w, 409, "Container %s is not running", c.ID)
 		return
 	}
 	id := newDockerID()
@@ -311,7 +311,7 @@ func (d *docker) execStart(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, ok := d.execs[r.PathValue("id")]; !ok {
-		refuseDocker(w, 404, "No such exec instance: %s", r.PathValue("id"))
+		refuseDockerf(w, 404, "No such exec instance: %s", r.PathValue("id"))
 		return
 	}
 	w.WriteHeader(http.StatusOK)
@@ -323,7 +323,7 @@ func (d *docker) execInspect(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	c, ok := d.execs[id]
 	if !ok {
-		refuseDocker(w, 404, "No such exec instance: %s", id)
+		refuseDockerf(w, 404, "No such exec instance: %s", id)
 		return
 	}
 	writeJSON(w, 200, map[string]any{"ID": id, "ContainerID": c, "Running": false, "ExitCode": 0})

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -53,7 +55,7 @@ func (h *processHost) startRealDocker(ctx context.Context) (*dockerd, error) {
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command("dockerd", "--config-file", config, "--data-root", d.data, "--exec-root", filepath.Join(run, "exec"), //nolint:noctx // ends with close
 		"--pidfile", filepath.Join(run, "pid"), "--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false", "--shutdown-timeout=5",
-		"-H", "unix://"+filepath.Join(run, "sock"), "-H", fmt.Sprintf("tcp://%s:%d", h.addr, h.sim.cfg.DockerPort),
+		"-H", "unix://"+filepath.Join(run, "sock"), "-H", "tcp://"+net.JoinHostPort(h.addr, strconv.Itoa(h.sim.cfg.DockerPort)),
 		"--tlsverify", "--tlscacert", filepath.Join(certs, "ca.pem"), "--tlscert", filepath.Join(certs, "cert.pem"), "--tlskey", filepath.Join(certs, "key.pem"))
 	cmd.Stdout, cmd.Stderr = log, log
 	if d.process, err = child.Start(cmd, syscall.SIGTERM); err != nil {

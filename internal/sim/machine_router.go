@@ -227,7 +227,7 @@ func listenDHCP(space, device string) (net.PacketConn, error) {
 				return nil, err
 			}
 			defer func() { _ = f.Close() }()
-			if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil { //nolint:gosec // a descriptor fits
+			if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
 				return nil, fmt.Errorf("enter %s: %w", space, err)
 			}
 			lc := onDevice(device)

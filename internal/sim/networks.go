@@ -143,7 +143,7 @@ func (s *Sim) updateNetwork(r *http.Request) (int, any, error) {
 }
 
 // deleteNetwork deletes a network; servers that are in it are detached, as the
-// specification has it: "Attached resources will be detached automatically."
+// specification has it: attached resources are detached automatically.
 func (s *Sim) deleteNetwork(r *http.Request) (int, any, error) {
 	n, ok := s.st.Networks[pathID(r)]
 	switch {

@@ -145,7 +145,7 @@ WITH site AS (
 	bareClaim = `    UPDATE site_pool SET state = 'reserved', tenant_id = 't-' || :i::bigint, reserved_until = now() + interval '1 min', updated_at = now()
     WHERE pool_site_id = 'p-' || :i::bigint AND state = 'available' RETURNING pool_site_id, site_name, database_name
 `
-	// a site that is made on demand
+	// A site that is made on demand.
 	bareOnDemand = `    SELECT NULL::text AS pool_site_id, 's-' || :i::bigint || '.sites.bench' AS site_name, 's_' || :i::bigint AS database_name
 `
 	bareRest = `), app AS (

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
@@ -46,12 +47,7 @@ func Dimensions() []Dimension {
 
 // Valid reports whether d is one of Dimensions.
 func (d Dimension) Valid() bool {
-	for _, known := range Dimensions() {
-		if d == known {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(Dimensions(), d)
 }
 
 // Whole reports whether d is counted in whole numbers.

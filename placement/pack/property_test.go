@@ -170,7 +170,7 @@ func TestPackAgainstBruteForce(t *testing.T) {
 			}
 			alone := make(packBins, in.n) // from where there is something to improve
 			for i := range alone {
-				alone[i] = []int32{int32(i)} //nolint:gosec // a few items
+				alone[i] = []int32{int32(i)}
 			}
 			s := newPackRuin(in, alone, r)
 			for range 50 {

@@ -172,7 +172,7 @@ func TestPlansHoldWhatTheySay(t *testing.T) {
 		}
 		if d := data.Deletion; d != nil {
 			require.Equal(t, d.Candidates, victims)
-			require.EqualValues(t, *d.Count, len(victims))
+			require.Len(t, victims, int(*d.Count))
 			if d.Regions != nil {
 				require.Equal(t, d.Regions, gone)
 			}
