@@ -265,6 +265,8 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 	write(t, filepath.Join(dir, "quota", "leaf", "leaf.go"), "// Package leaf is there to be imported.\npackage leaf\n")
 	write(t, filepath.Join(dir, "api", "env.go"), "package api\n\nimport \"os\"\n\n// X is.\nfunc X() string { return os.Getenv(\"X\") }\n")
 	wants = append(wants, want{"api/env.go", "settings are read in internal/config and in cmd"})
+	write(t, filepath.Join(dir, "placement", "now.go"), "package placement\n\nimport \"time\"\n\n// X is.\nfunc X() time.Time { return time.Now() }\n")
+	wants = append(wants, want{"placement/now.go", "what decides is given the time"})
 	require.Greater(t, len(wants), 50)
 	said, err := run(t, dir, linter(t, "golangci-lint"), "run", "--allow-parallel-runners", "--max-issues-per-linter", "0", "--max-same-issues", "0", "./...")
 	require.Error(t, err, said)
