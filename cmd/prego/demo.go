@@ -6,161 +6,193 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/internal/sim"
-	"github.com/prego/prego/server"
-	"github.com/prego/prego/tenant"
 )
 
-// demo provisions one server of each role, a tenant of each plan and a fleet over
-// three regions, and prints each step as it happens. Then process groups run, and
-// some are refused. standIn is the image that hosts with real engines have, "" where
-// engines are simulated and have all.
-func demo(ctx context.Context, out io.Writer, c *cli.Client, standIn string) error {
-	suffix := time.Now().UTC().Format("150405")
-	lines := &lockedWriter{w: out}
-	if _, err := demoServers(ctx, out, lines, c, []server.CreateRequest{
-		{ServerID: "app-eu-" + suffix, Role: prego.RoleApp, Region: prego.RegionEU},
-		{ServerID: "db-shard-sg-" + suffix, Role: prego.RoleDBShard, Region: prego.RegionSG, Spec: server.Spec{VolumeGB: 20}},
-		{ServerID: "redis-pool-us-" + suffix, Role: prego.RoleRedisPool, Region: prego.RegionUS},
-		{ServerID: "node-eu-" + suffix, Role: prego.RoleNode, Region: prego.RegionEU, Spec: server.Spec{Tags: []string{"demo"}}},
-	}); err != nil {
-		return err
-	}
-	if err := demoTenants(ctx, out, lines, c, suffix); err != nil {
-		return err
-	}
-	work := &demoWork{c: c, out: out, suffix: suffix, fleet: "work-" + suffix, image: "docker.io/library/nginx:1.29"}
+// demo types commands as a person would, and shows what they print. In its command
+// lines @ stands for a suffix that no earlier start had.
+type demo struct {
+	ctx    context.Context
+	c      *cli.Client
+	out    io.Writer
+	suffix string
+}
+
+func newDemo(ctx context.Context, out io.Writer, c *cli.Client) *demo {
+	return &demo{ctx: ctx, c: c, out: &lockedWriter{w: out}, suffix: time.Now().UTC().Format("150405")}
+}
+
+// play provisions one server of each role, a tenant of each plan and a fleet over three
+// regions. Then process groups run, and some are refused. standIn is the image that hosts
+// with real engines have, "" where engines are simulated and have all.
+func (d *demo) play(standIn string) error {
+	return d.steps(
+		func() error {
+			return d.atOnce("One server of each role:", "server create app-eu-@ --role app --region eu --watch", "server create db-shard-sg-@ --role db-shard --region sg --volume-gb 20 --watch",
+				"server create redis-pool-us-@ --role redis-pool --region us --watch", "server create node-eu-@ --role node --region eu --tag demo --watch")
+		},
+		func() error {
+			return d.run("A warm server, which the next tenant of its plan claims at once:", "org set acme --tier enterprise", "org set corp --tier enterprise", "pool warm set eu starter 1")
+		},
+		d.warm,
+		func() error {
+			return d.atOnce("A tenant of each plan: trial shares a server, starter claims the warm one, the others get one of their own:",
+				"tenant create trial-@ --org acme --region eu --plan trial --policy shared --watch", "tenant create starter-@ --org acme --region eu --plan starter --apps erpnext --watch",
+				"tenant create business-@ --org corp --region eu --plan business --residency DE --watch", "tenant create enterprise-@ --org corp --region eu --plan enterprise --watch")
+		},
+		func() error { return d.run("Where one of them is, and why:", "tenant show business-@") },
+		d.fleet,
+		func() error { return d.workloads(standIn) },
+	)
+}
+
+// fleet brings a fleet to four servers: by weight as many in us as in eu, but for the
+// cap. A second start meets the fleet as the first one left it, and begins again.
+func (d *demo) fleet() error {
+	const resize = "fleet resize demo-pool --to "
+	var f api.ServerFleet
+	return d.steps(
+		func() error {
+			return d.run("A fleet over three regions, with at most one server in us:", "policy create demo-spread --region eu=50 --region us=50:1 --region sg=25",
+				"fleet create demo-pool --role redis-pool --policy demo-spread")
+		},
+		func() error { return d.c.Do(d.ctx, http.MethodGet, "/v1/fleets/demo-pool", nil, nil, &f) },
+		func() error {
+			if f.Size == 0 {
+				return nil
+			}
+			return d.run("An earlier start left servers in it; they go first:", resize+"0 --watch")
+		},
+		func() error { return d.run("", resize+"4 --dry-run", resize+"4 --watch", "fleet show demo-pool") },
+	)
+}
+
+// workloads runs a group within its quota, and then asks for more than the org may have,
+// before and after it was accepted, and for more than the servers have.
+func (d *demo) workloads(standIn string) error {
+	image, command := "docker.io/library/nginx:1.29", ""
 	if standIn != "" {
-		work.image, work.command = standIn, []string{sim.StandInProgram, "stand-in", "web"}
+		image, command = standIn, " -- "+sim.StandInProgram+" stand-in web"
 	}
-	action, err := work.begin(ctx)
-	if err != nil {
-		return err
+	group := func(env, name, flags string) string {
+		return fmt.Sprintf("group create %s-@ %s-@ --image %s --cpu 0.1 %s%s", env, name, image, flags, command)
 	}
-	if err := demoFleet(ctx, out, c); err != nil {
-		return err
-	}
-	return work.show(ctx, action)
+	return d.steps(
+		func() error {
+			return d.run("Process groups on a server that offers 1 GiB and 2 CPUs to them:", "fleet create work-@ --role app --region eu --tag work-@ --workload-memory 1G --workload-cpus 2",
+				"fleet scale-out work-@ --count 1 --watch", "org set small-@ --tier free", "app create shop-@ --org small-@", "env create prod-@ --app shop-@ --region eu",
+				group("prod", "web", "--memory 128M --replicas 2 --require work-@ --watch"), "instance list web-@")
+		},
+		func() error {
+			return d.refused("Refused by the org's quota when it is requested:", group("prod", "many", "--memory 64M --replicas 6"), prego.CodeQuotaExceeded)
+		},
+		func() error {
+			return d.run("Refused by the org's quota when it is scheduled: later waits for room; then the limit is lowered, and there is room:", group("prod", "later", "--memory 900M --require work-@"))
+		},
+		func() error { return d.await("later", "no_capacity_memory") },
+		func() error {
+			return d.run("", "quota set small-@ max_instances 2 --reason demo", "fleet update work-@ --workload-memory 4G", "group scale later-@ 1")
+		},
+		func() error { return d.await("later", "org_quota_exceeded:max_instances") },
+		func() error {
+			return d.run("Within the quota, but there is no capacity:", "org set large-@ --tier paid", "app create store-@ --org large-@", "env create live-@ --app store-@ --region eu",
+				"env create elsewhere-@ --app store-@ --region us", group("live", "huge", "--memory 64G --require work-@"), group("elsewhere", "nowhere", "--memory 64M"))
+		},
+		func() error { return d.await("huge", "no_capacity_memory") },
+		func() error { return d.await("nowhere", "no_nodes_active") },
+	)
 }
 
-// demoServers provisions servers at once, and returns them when all are active.
-func demoServers(ctx context.Context, out, lines io.Writer, c *cli.Client, requests []server.CreateRequest) ([]api.Server, error) {
-	fmt.Fprintln(out, "\nOne server of each role, requested over HTTP:")
-	var wg sync.WaitGroup
-	errs := make([]error, len(requests))
-	servers := make([]api.Server, len(requests))
-	for i, r := range requests {
-		r.InfraProvider = prego.ProviderHetzner
-		var a api.Accepted
-		if err := c.Do(ctx, http.MethodPost, "/internal/servers/create", nil, r, &a); err != nil {
-			return nil, err
-		}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			s, err := cli.WatchServer("").Follow(ctx, c, "/v1/servers/"+r.ServerID, lines)
-			if err == nil && server.Status(s.Status) != server.Active {
-				err = cli.ServerFailure(s)
-			}
-			servers[i], errs[i] = s, err
-		}()
-	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	fmt.Fprintln(out, "\nAll active. Their runs in Temporal's UI:")
-	for _, s := range servers {
-		fmt.Fprintf(out, "  %-24s %s\n", s.ServerId, deref(s.RunUrl))
-	}
-	return servers, nil
-}
-
-// demoTenants brings a tenant of each plan to life and prints why each is where it
-// is: the trial shares a server, the starter claims a warm one, the others have one
-// of their own built.
-func demoTenants(ctx context.Context, out, lines io.Writer, c *cli.Client, suffix string) error {
-	fmt.Fprintln(out, "\nA tenant of each plan. First a warm server, to be claimed at once:")
-	for _, org := range []string{"acme", "corp"} {
-		if err := c.Do(ctx, http.MethodPut, "/v1/orgs/"+org, nil, map[string]string{"tier": string(prego.TierEnterprise)}, nil); err != nil {
+// steps are taken in order until one fails.
+func (d *demo) steps(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
 			return err
 		}
-	}
-	if err := warmServer(ctx, lines, c); err != nil {
-		return err
-	}
-	fmt.Fprintln(out, "\nThe tenants, requested over HTTP:")
-	requests := []tenant.CreateRequest{
-		{Slug: "trial-" + suffix, OrgID: "acme", Plan: prego.PlanTrial, Policy: tenant.ModeShared},
-		{Slug: "starter-" + suffix, OrgID: "acme", Plan: prego.PlanStarter, Apps: []string{"erpnext"}},
-		{Slug: "business-" + suffix, OrgID: "corp", Plan: prego.PlanBusiness, DataResidency: "DE"},
-		{Slug: "enterprise-" + suffix, OrgID: "corp", Plan: prego.PlanEnterprise},
-	}
-	var wg sync.WaitGroup
-	tenants, errs := make([]api.Tenant, len(requests)), make([]error, len(requests))
-	for i, r := range requests {
-		r.Region = prego.RegionEU
-		var a api.TenantAccepted
-		if err := c.Do(ctx, http.MethodPost, "/v1/tenants", nil, r, &a); err != nil {
-			return err
-		}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			t, err := cli.WatchTenant(nil).Follow(ctx, c, "/v1/tenants/"+a.TenantId, lines)
-			if err == nil && tenant.State(t.State) != tenant.Active {
-				err = cli.TenantFailure(t)
-			}
-			tenants[i], errs[i] = t, err
-		}()
-	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	fmt.Fprintln(out, "\nAll active. Where, why, and how long it took:")
-	for _, t := range tenants {
-		fmt.Fprintf(out, "  %-11s https://%s on %s after %.1f s\n", t.Plan, deref(t.Site), t.Allocation.AppServerId, t.ActiveAt.Sub(t.CreatedAt).Seconds())
-		if t.Decision != nil {
-			for _, row := range cli.Decided(*t.Decision) {
-				fmt.Fprintf(out, "    %-12s %s\n", row[0], row[1])
-			}
-		}
-		fmt.Fprintf(out, "    %-12s %s\n", "run", deref(t.RunUrl))
 	}
 	return nil
 }
 
-// warmServer asks for a warm server for starters in eu and waits until the next
-// tenant could claim it.
-func warmServer(ctx context.Context, lines io.Writer, c *cli.Client) error {
-	began := time.Now()
-	if err := c.Do(ctx, http.MethodPut, "/v1/warm-pools/eu/starter", nil, map[string]int{"target": 1}, nil); err != nil {
-		return err
+// line runs a command line.
+func (d *demo) line(line string) error {
+	line = strings.ReplaceAll(line, "@", d.suffix)
+	fmt.Fprintf(d.out, "$ prego %s\n", line)
+	if err := d.c.Run(d.ctx, d.out, strings.Fields(line)...); err != nil {
+		return fmt.Errorf("prego %s: %w", line, err)
 	}
-	for {
-		var pools api.WarmPoolList
-		if err := c.Do(ctx, http.MethodGet, "/v1/warm-pools", nil, nil, &pools); err != nil {
+	return nil
+}
+
+// run runs command lines, one after the other.
+func (d *demo) run(title string, lines ...string) error {
+	if title != "" {
+		fmt.Fprintf(d.out, "\n%s\n", title)
+	}
+	for _, line := range lines {
+		if err := d.line(line); err != nil {
 			return err
 		}
-		for _, p := range pools.WarmPools {
-			if p.Claimable > 0 {
-				fmt.Fprintf(lines, "%8.2fs  warm server of plan %s in %s is claimable\n", time.Since(began).Seconds(), p.Plan, p.Region)
-				return nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(100 * time.Millisecond):
-		}
 	}
+	return nil
+}
+
+// atOnce runs command lines at the same time.
+func (d *demo) atOnce(title string, lines ...string) error {
+	fmt.Fprintf(d.out, "\n%s\n", title)
+	var g errgroup.Group
+	for _, line := range lines {
+		g.Go(func() error { return d.line(line) })
+	}
+	return g.Wait()
+}
+
+// refused runs a command line that is to be refused.
+func (d *demo) refused(title, line string, code prego.Code) error {
+	err := d.run(title, line)
+	var r *cli.Refusal
+	if !errors.As(err, &r) || r.Code != string(code) {
+		return fmt.Errorf("prego %s should have been refused with %s: %w", line, code, err)
+	}
+	fmt.Fprintln(d.out, "prego:", r)
+	return nil
+}
+
+// warm waits until the next tenant could claim a warm server.
+func (d *demo) warm() error {
+	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
+	defer cancel()
+	_, err := cli.Until(ctx, func(string) {}, 0, func(ctx context.Context) (pools api.WarmPoolList, err error) {
+		return pools, d.c.Do(ctx, http.MethodGet, "/v1/warm-pools", nil, nil, &pools)
+	}, func(pools api.WarmPoolList) bool { return len(pools.WarmPools) > 0 && pools.WarmPools[0].Claimable > 0 })
+	if err != nil {
+		return err
+	}
+	return d.run("", "pool warm list")
+}
+
+// await waits until a group cannot be scheduled for a reason, and shows it.
+func (d *demo) await(name, reason string) error {
+	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
+	defer cancel()
+	_, err := cli.Until(ctx, func(string) {}, 0, func(ctx context.Context) (page api.GroupPage, err error) {
+		return page, d.c.Do(ctx, http.MethodGet, "/v1/groups", url.Values{"name": {name + "-" + d.suffix}}, nil, &page)
+	}, func(page api.GroupPage) bool {
+		return len(page.Groups) == 1 && page.Groups[0].StatusReason != nil && *page.Groups[0].StatusReason == reason
+	})
+	if err != nil {
+		return fmt.Errorf("process group %s should wait for %s: %w", name, reason, err)
+	}
+	return d.run("", "group list --columns name,status --name "+name+"-@")
 }
 
 // lockedWriter keeps lines of several writers whole.
@@ -173,11 +205,4 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.w.Write(p)
-}
-
-func deref(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }

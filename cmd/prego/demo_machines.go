@@ -6,47 +6,39 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"time"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/internal/cli"
 	"github.com/prego/prego/internal/sim"
-	"github.com/prego/prego/server"
 )
 
-// demoMachines provisions one server of each role, on both Debians, and shows from their
+// machines provisions one server of each role, on both Debians, and shows from their
 // consoles that they booted. It makes no more of them, since each is a whole system on
 // this machine.
-func demoMachines(ctx context.Context, out io.Writer, c *cli.Client, cloud string) error {
-	suffix := time.Now().UTC().Format("150405")
-	servers, err := demoServers(ctx, out, &lockedWriter{w: out}, c, []server.CreateRequest{
-		{ServerID: "app-" + suffix, Role: prego.RoleApp, Region: prego.RegionEU, Spec: server.Spec{Image: "debian-13"}},
-		{ServerID: "db-shard-" + suffix, Role: prego.RoleDBShard, Region: prego.RegionEU, Spec: server.Spec{Image: "debian-12", VolumeGB: 10}},
-		{ServerID: "redis-pool-" + suffix, Role: prego.RoleRedisPool, Region: prego.RegionEU, Spec: server.Spec{Image: "debian-13"}},
-	})
-	if err != nil {
+func (d *demo) machines(cloud string) error {
+	if err := d.atOnce("One server of each role:", "server create app-@ --role app --region eu --image debian-13 --watch",
+		"server create db-shard-@ --role db-shard --region eu --image debian-12 --volume-gb 10 --watch", "server create redis-pool-@ --role redis-pool --region eu --image debian-13 --watch"); err != nil {
 		return err
 	}
 	at := cli.NewClient(cloud, "")
 	var hosts struct{ Hosts []sim.HostInfo }
-	if err := at.Do(ctx, http.MethodGet, "/_sim/hosts", nil, nil, &hosts); err != nil {
+	if err := at.Do(d.ctx, http.MethodGet, "/_sim/hosts", nil, nil, &hosts); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "\nThe machines, and what they wrote to their consoles at last:")
-	for _, s := range servers {
+	fmt.Fprintln(d.out, "\nThe machines, and what they wrote to their consoles at last:")
+	for _, name := range []string{"app-" + d.suffix, "db-shard-" + d.suffix, "redis-pool-" + d.suffix} {
 		for _, h := range hosts.Hosts {
-			if !strings.HasSuffix(h.Name, s.ServerId) {
+			if !strings.HasSuffix(h.Name, name) {
 				continue
 			}
 			url := fmt.Sprintf("%s/_sim/hosts/%d/console", cloud, h.ID)
-			text, err := page(ctx, url)
+			text, err := page(d.ctx, url)
 			if err != nil {
 				return err
 			}
 			lines := strings.Split(strings.TrimSpace(text), "\n")
-			fmt.Fprintf(out, "  %s at %s: %d lines, %s\n    %s\n", s.ServerId, h.Addr, len(lines), url, strings.TrimSpace(lines[len(lines)-1]))
+			fmt.Fprintf(d.out, "  %s at %s: %d lines, %s\n    %s\n", name, h.Addr, len(lines), url, strings.TrimSpace(lines[len(lines)-1]))
 			if !strings.Contains(text, "Cloud-init v.") {
-				return fmt.Errorf("the console of %s does not show cloud-init", s.ServerId)
+				return fmt.Errorf("the console of %s does not show cloud-init", name)
 			}
 		}
 	}

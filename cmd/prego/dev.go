@@ -110,10 +110,10 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 		defer cancel()
 		go func() {
 			if f.hosts == "machine" {
-				done <- demoMachines(demoCtx, out, client, fmt.Sprintf("http://127.0.0.1:%d", f.simPort))
+				done <- newDemo(demoCtx, out, client).machines(fmt.Sprintf("http://127.0.0.1:%d", f.simPort))
 				return
 			}
-			done <- demo(demoCtx, out, client, f.standIn())
+			done <- newDemo(demoCtx, out, client).play(f.standIn())
 		}()
 		select {
 		case err = <-done:

@@ -6,6 +6,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -86,6 +87,19 @@ func (c *CLI) AddTo(root *cobra.Command) {
 		return err
 	})
 	c.finish(root)
+}
+
+// Run runs a verb against an API, as the words of its command line say.
+func (c *Client) Run(ctx context.Context, out io.Writer, words ...string) error {
+	env := map[string]string{"PREGO_API_URL": c.Base, "PREGO_TOKEN": c.Token}
+	root := &cobra.Command{Use: "prego", SilenceUsage: true, SilenceErrors: true}
+	cli := New(func(name string) string { return env[name] })
+	cli.Width = func(any) int { return 0 }
+	cli.AddTo(root)
+	root.SetOut(out)
+	root.SetErr(out)
+	root.SetArgs(words)
+	return root.ExecuteContext(ctx)
 }
 
 // group is a command that only holds others.

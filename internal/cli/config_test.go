@@ -146,7 +146,7 @@ func TestSizesAreReadAndWritten(t *testing.T) {
 		n, err := memory(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, n, text)
-		again, err := memory(Bytes(n))
+		again, err := memory(bytesText(n))
 		require.NoError(t, err)
 		require.Equal(t, n, again, "what is written can be read")
 	}

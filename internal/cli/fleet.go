@@ -20,7 +20,7 @@ var fleetTable = Table[api.ServerFleet]{
 			if f.WorkloadMemoryBytes == 0 {
 				return "nothing to workloads"
 			}
-			return fmt.Sprintf("%s of memory and %g CPUs to workloads", Bytes(f.WorkloadMemoryBytes), f.WorkloadCpus)
+			return fmt.Sprintf("%s of memory and %g CPUs to workloads", bytesText(f.WorkloadMemoryBytes), f.WorkloadCpus)
 		},
 	},
 }
@@ -54,7 +54,7 @@ func fleetPolicies(in *call, f api.ServerFleet) {
 
 // offerFlags are the flags of what a fleet's servers offer to instances.
 func offerFlags(f *pflag.FlagSet, bytes *int64, cpus *float64) {
-	f.Var(sizeFlag{bytes, memory, Bytes}, "workload-memory", "memory that each server offers to workloads, "+sizeHelp+"; 0 for none")
+	f.Var(sizeFlag{bytes, memory, bytesText}, "workload-memory", "memory that each server offers to workloads, "+sizeHelp+"; 0 for none")
 	f.Float64Var(cpus, "workload-cpus", 0, "CPUs that each server offers to workloads")
 }
 

@@ -3,7 +3,6 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/url"
 	"strings"
 	"time"
@@ -63,7 +62,7 @@ func fleetActions() []verb {
 		}),
 		List[api.FleetAction]{Use: "actions FLEET", Short: "List a fleet's actions, newest first", Path: "/v1/fleets/{fleet}/actions", Items: "actions", Limit: 50, Filters: "status, action", Sorts: "created_at", Table: actionTable},
 		Show[api.FleetAction]{
-			Use: "action FLEET ACTION", Short: "Show an action, its plan and each of its servers", Path: "/v1/fleets/{fleet}/actions/{action}", Table: actionTable, Watch: WatchAction(),
+			Use: "action FLEET ACTION", Short: "Show an action, its plan and each of its servers", Path: "/v1/fleets/{fleet}/actions/{action}", Table: actionTable, Watch: watchAction(),
 			After: func(in *call, a api.FleetAction) {
 				if len(deref(a.Steps)) > 0 {
 					fmt.Fprintln(in.w)
@@ -94,7 +93,7 @@ func fleetAction(action server.FleetActionKind, use, short, example string, flag
 	var inputs map[string]input
 	dryRun := false
 	return Action[api.FleetActionAccepted]{
-		Use: use, Short: short, Example: example, Path: "/v1/fleets/{fleet}/actions", Watch: WatchAction(), Table: Table[api.FleetActionAccepted]{ID: "seq"},
+		Use: use, Short: short, Example: example, Path: "/v1/fleets/{fleet}/actions", Watch: watchAction(), Table: Table[api.FleetActionAccepted]{ID: "seq"},
 		Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
 			f.BoolVar(&dryRun, "dry-run", false, "show what would be done, and do nothing")
 			cmd.MarkFlagsMutuallyExclusive("dry-run", "watch")
@@ -121,40 +120,28 @@ func fleetAction(action server.FleetActionKind, use, short, example string, flag
 			}
 			return map[string]any{"action": action, "inputs": values}, nil
 		},
-		Say: func(in *call, a api.FleetActionAccepted) string {
-			if dryRun {
-				return strings.TrimSuffix(in.planned(), "\n")
-			}
+		Say: func(_ *call, a api.FleetActionAccepted) string {
 			return fmt.Sprintf("accepted: fleet %s action %d is %s, workflow %s", a.FleetId, a.Seq, a.Status, a.WorkflowId)
 		},
-		Finish: func(in *call) error { // a plan that can't be carried out is an outcome, as it is of the action itself
+		Instead: func(in *call) (bool, error) {
 			var p api.FleetActionPlan
-			if err := json.Unmarshal(in.answer, &p); !dryRun || err != nil || p.Reason == nil {
-				return err
+			if err := json.Unmarshal(in.answer, &p); !dryRun || err != nil {
+				return false, err
 			}
-			if !in.forPeople() {
-				in.keep(in.answer)
+			in.keep(in.answer)
+			if p.Reason != nil { // what can't be carried out is an outcome, as it is of the action itself
+				return true, &Exit{Code: ExitOutcome, Err: fmt.Errorf("%s (%s)", deref(p.Message), *p.Reason)}
 			}
-			return &Exit{Code: ExitOutcome, Err: fmt.Errorf("%s (%s)", deref(p.Message), *p.Reason)}
+			if in.forPeople() {
+				return true, in.plan(p)
+			}
+			return true, nil
 		},
 	}
 }
 
-func (in *call) planned() string {
-	var p api.FleetActionPlan
-	var out strings.Builder
-	err := json.Unmarshal(in.answer, &p)
-	if err == nil {
-		err = PrintPlan(&out, p)
-	}
-	if err != nil {
-		return err.Error()
-	}
-	return out.String()
-}
-
-// PrintPlan shows counts per region, and the servers that are removed.
-func PrintPlan(w io.Writer, p api.FleetActionPlan) error {
+// plan shows counts per region, and the servers that are removed.
+func (in *call) plan(p api.FleetActionPlan) error {
 	var data scale.NodeData
 	if err := json.Unmarshal(p.Data, &data); err != nil {
 		return fmt.Errorf("the plan's data: %w", err)
@@ -171,11 +158,11 @@ func PrintPlan(w io.Writer, p api.FleetActionPlan) error {
 	var lines [][2]string
 	for _, op := range []server.FleetStepOp{server.StepOpCreate, server.StepOpDelete} {
 		if n := count[string(op)]; n > 0 {
-			lines = append(lines, [2]string{string(op), fmt.Sprintf("%d: %s", n, Counts(regions[string(op)]))})
+			lines = append(lines, [2]string{string(op), fmt.Sprintf("%d: %s", n, counts(regions[string(op)]))})
 		}
 	}
 	if len(lines) == 0 {
-		fmt.Fprintln(w, "nothing to do")
+		fmt.Fprintln(in.w, "nothing to do")
 	}
 	lines = append(lines, [2]string{"servers", strings.Join(servers, " ")})
 	if d := data.Deletion; d != nil && d.GracePeriod != nil {
@@ -184,23 +171,23 @@ func PrintPlan(w io.Writer, p api.FleetActionPlan) error {
 	if r := data.Replacement; r != nil && r.Count > 0 {
 		lines = append(lines, [2]string{"surge", fmt.Sprintf("%d new servers before their old ones go", r.Surge)})
 	}
-	Pairs(w, append(lines, [2]string{"desired", fmt.Sprintf("%d servers from then on", p.DesiredCapacity)})...)
+	in.pairs(in.w, append(lines, [2]string{"desired", fmt.Sprintf("%d servers from then on", p.DesiredCapacity)})...)
 	return nil
 }
 
-// WatchAction follows an action of a fleet until it ended.
-func WatchAction() Watch[api.FleetAction] {
+// watchAction follows an action of a fleet until it ended.
+func watchAction() Watch[api.FleetAction] {
 	return Watch[api.FleetAction]{
 		Path: "/v1/fleets/{fleet}/actions/{action}", Again: "prego fleet action {fleet} {action} --watch", Lines: actionLines,
 		Doing:   func(a api.FleetAction) string { return fmt.Sprintf("action %d is %s", a.Seq, a.Status) },
 		Rests:   func(a api.FleetAction) bool { return server.FleetActionStatus(a.Status).Ended() },
-		Outcome: func(_ *call, a api.FleetAction) error { return ActionFailure(a) },
+		Outcome: func(_ *call, a api.FleetAction) error { return actionFailure(a) },
 		Done:    func(_ *call, a api.FleetAction) string { return fmt.Sprintf("action %d %s", a.Seq, a.Status) },
 	}
 }
 
-// ActionFailure says how an action ended that did not succeed; nil for one that did.
-func ActionFailure(a api.FleetAction) error {
+// actionFailure says how an action ended that did not succeed; nil for one that did.
+func actionFailure(a api.FleetAction) error {
 	if server.FleetActionStatus(a.Status) == server.ActionSucceeded {
 		return nil
 	}

@@ -21,9 +21,9 @@ var groupTable = Table[api.ProcessGroup]{
 	Computed: map[string]func(api.ProcessGroup) any{
 		"running": func(g api.ProcessGroup) any { return g.Instances["running"] },
 		"deploy":  func(g api.ProcessGroup) any { return strings.TrimSpace(g.DeployStatus + " " + deref(g.DeployMessage)) },
-		"status":  func(g api.ProcessGroup) any { return GroupStatus(g) },
+		"status":  func(g api.ProcessGroup) any { return groupStatus(g) },
 		"image":   func(g api.ProcessGroup) any { return g.Spec.Image },
-		"memory":  func(g api.ProcessGroup) any { return Bytes(g.Spec.MemoryLimitBytes) },
+		"memory":  func(g api.ProcessGroup) any { return bytesText(g.Spec.MemoryLimitBytes) },
 		"constraint": func(g api.ProcessGroup) any {
 			if c := (prego.Constraint{Require: deref(g.Constraint.Require), Disallow: deref(g.Constraint.Disallow)}); !c.Empty() {
 				return c.String()
@@ -39,8 +39,8 @@ var groupTable = Table[api.ProcessGroup]{
 	},
 }
 
-// GroupStatus is a group's status with its reason.
-func GroupStatus(g api.ProcessGroup) string {
+// groupStatus is a group's status with its reason.
+func groupStatus(g api.ProcessGroup) string {
 	return g.Status + reasons(g.StatusReason, g.StatusMessage)
 }
 
@@ -63,10 +63,10 @@ var groupWatch = Watch[api.ProcessGroup]{
 	Use: "watch GROUP", Short: "Follow a process group until nothing is under way", Path: "/v1/groups/{group}", Again: "prego group watch {group}",
 	Lines: func(g api.ProcessGroup) []line {
 		text := fmt.Sprintf("%d of %d run, %d booting, %d draining, %d failed; release %d %s; %s", g.Instances["running"], g.Replicas, g.Instances["booting"],
-			g.Instances["draining"], g.Instances["failed"], g.Release, g.DeployStatus, GroupStatus(g))
+			g.Instances["draining"], g.Instances["failed"], g.Release, g.DeployStatus, groupStatus(g))
 		return []line{{text, g.UpdatedAt, text}}
 	},
-	Doing: func(g api.ProcessGroup) string { return g.Name + ": " + GroupStatus(g) },
+	Doing: func(g api.ProcessGroup) string { return g.Name + ": " + groupStatus(g) },
 	Rests: func(g api.ProcessGroup) bool { return g.Converged },
 	Outcome: func(_ *call, g api.ProcessGroup) error { // rolled back is not what was wished for
 		if g.DeployStatus == string(workload.DeployRolledBack) {
@@ -142,7 +142,7 @@ func (w *workloadFlags) add(cmd *cobra.Command, f *pflag.FlagSet, constraint boo
 	w.memory = 256 << 20
 	f.StringVarP(&w.file, "file", "f", "", "a WorkloadSpec as JSON, - for standard input; instead of the flags below")
 	f.StringVar(&w.image, "image", "", "container image")
-	f.Var(sizeFlag{&w.memory, memory, Bytes}, "memory", "memory limit of each instance, "+sizeHelp)
+	f.Var(sizeFlag{&w.memory, memory, bytesText}, "memory", "memory limit of each instance, "+sizeHelp)
 	f.Float64Var(&w.cpu, "cpu", 0.25, "CPUs of each instance")
 	f.IntSliceVar(&w.ports, "port", nil, "ports that it listens on")
 	f.StringSliceVar(&w.volumes, "volume", nil, "paths at which volumes must be mounted")

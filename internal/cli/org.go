@@ -56,7 +56,7 @@ func amount(q api.OrgQuota, n float64) string {
 	case !strings.HasSuffix(q.Dimension, "_bytes"):
 		return number(n)
 	case strings.Contains(q.Dimension, "memory"):
-		return Bytes(int64(n))
+		return bytesText(int64(n))
 	}
 	return diskText(int64(n))
 }

@@ -192,14 +192,9 @@ func fields[T any](p *printer, t Table[T], thing T) {
 }
 
 // pairs prints names and values, those that are not empty.
-func (p *printer) pairs(w io.Writer, pairs ...[2]string) { draw(w, p.look(w).colour, pairs) }
-
-// Pairs prints names and values, those that are not empty.
-func Pairs(w io.Writer, pairs ...[2]string) { draw(w, false, pairs) }
-
-func draw(w io.Writer, colour bool, pairs [][2]string) {
+func (p *printer) pairs(w io.Writer, pairs ...[2]string) {
 	pairs = slices.DeleteFunc(slices.Clone(pairs), func(row [2]string) bool { return row[1] == "" })
-	width := 0
+	width, colour := 0, p.look(w).colour
 	for _, row := range pairs {
 		width = max(width, runewidth.StringWidth(row[0]))
 	}

@@ -29,17 +29,17 @@ var serverTable = Table[api.Server]{
 	},
 }
 
-// WatchServer follows a server to a state.
-func WatchServer(wanted server.Status) Watch[api.Server] {
+// watchServer follows a server to a state.
+func watchServer(wanted server.Status) Watch[api.Server] {
 	return Watch[api.Server]{
 		Use: "watch SERVER", Short: "Follow a server until nothing is under way", Path: "/v1/servers/{server}", Again: "prego server watch {server}",
 		Lines: serverLines, Doing: func(s api.Server) string { return s.ServerId + " is " + string(s.Status) },
 		Rests: func(s api.Server) bool {
-			return s.Status == api.ServerStatus(wanted) || ServerRests(s)
+			return s.Status == api.ServerStatus(wanted) || serverRests(s)
 		},
 		Outcome: func(_ *call, s api.Server) error {
 			if wanted != "" && s.Status != api.ServerStatus(wanted) {
-				return ServerFailure(s)
+				return serverFailure(s)
 			}
 			return nil
 		},
@@ -47,8 +47,8 @@ func WatchServer(wanted server.Status) Watch[api.Server] {
 	}
 }
 
-// ServerRests tells that nothing works on a server.
-func ServerRests(s api.Server) bool {
+// serverRests tells that nothing works on a server.
+func serverRests(s api.Server) bool {
 	switch server.Status(s.Status) {
 	case server.Active, server.Failed, server.Terminated:
 		return true
@@ -57,8 +57,8 @@ func ServerRests(s api.Server) bool {
 	return false
 }
 
-// ServerFailure says in which state a server is that was to be in another.
-func ServerFailure(s api.Server) error {
+// serverFailure says in which state a server is that was to be in another.
+func serverFailure(s api.Server) error {
 	return fmt.Errorf("server %s is %s%s", s.ServerId, s.Status, reasons(s.StatusReason, s.StatusMessage))
 }
 
@@ -155,12 +155,12 @@ func serverCommand(c *CLI) *cobra.Command {
 		},
 		Show[api.Server]{
 			Use: "show SERVER…", Short: "Show servers and their timelines", Path: "/v1/servers/{server}", Table: serverTable,
-			After: func(in *call, s api.Server) { timeline(in, serverLines(s)) }, Watch: WatchServer(""),
+			After: func(in *call, s api.Server) { timeline(in, serverLines(s)) }, Watch: watchServer(""),
 		},
-		WatchServer(""),
+		watchServer(""),
 		Action[api.Accepted]{
 			Use: "retry SERVER…", Short: "Provision failed servers again", Path: "/v1/servers/{server}/retry", Table: Table[api.Accepted]{ID: "server_id"},
-			Say: accepted, Watch: WatchServer(server.Active),
+			Say: accepted, Watch: watchServer(server.Active),
 		},
 		serverDelete(accepted),
 		List[api.Command]{
@@ -214,7 +214,7 @@ func serverCreate(accepted func(*call, api.Accepted) string) Action[api.Accepted
 			in.ServerID = v.typed
 			return in, nil
 		},
-		Table: Table[api.Accepted]{ID: "server_id"}, Say: accepted, Watch: WatchServer(server.Active),
+		Table: Table[api.Accepted]{ID: "server_id"}, Say: accepted, Watch: watchServer(server.Active),
 	}
 }
 
@@ -222,7 +222,7 @@ func serverDelete(accepted func(*call, api.Accepted) string) Action[api.Accepted
 	force := false
 	return Action[api.Accepted]{
 		Use: "delete SERVER…", Short: "Delete servers, at any moment of their lives", Method: http.MethodDelete, Path: "/v1/servers/{server}",
-		Destroys: "deletes server", Table: Table[api.Accepted]{ID: "server_id"}, Say: accepted, Watch: WatchServer(server.Terminated),
+		Destroys: "deletes server", Table: Table[api.Accepted]{ID: "server_id"}, Say: accepted, Watch: watchServer(server.Terminated),
 		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
 			f.BoolVar(&force, "force", false, "even when tenants live on it: they are lost")
 		},

@@ -30,8 +30,8 @@ func size(s string, read func(string) (int64, error)) (int64, error) {
 	return n, nil
 }
 
-// Bytes is a number of bytes for people, as memory reads it.
-func Bytes(n int64) string {
+// bytesText is a number of bytes for people, as memory reads it.
+func bytesText(n int64) string {
 	return units.CustomSize("%.4g %s", float64(n), 1024, []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"})
 }
 

@@ -141,7 +141,7 @@ func cell(v any, field, title string, now time.Time) string {
 		return number(r.Float()) + gigabytes(field)
 	case reflect.Int, reflect.Int64:
 		if strings.HasSuffix(field, "bytes") {
-			return Bytes(r.Int())
+			return bytesText(r.Int())
 		}
 		return strconv.FormatInt(r.Int(), 10) + gigabytes(field)
 	}
@@ -351,5 +351,5 @@ func firstWord(s string) string {
 	return s[:len(s)-len(strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz_"))]
 }
 
-// Counts writes how many there are of each, in the order of their names.
-func Counts(n map[string]int64) string { return cell(n, "", "", time.Time{}) }
+// counts writes how many there are of each, in the order of their names.
+func counts(n map[string]int64) string { return cell(n, "", "", time.Time{}) }

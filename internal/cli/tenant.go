@@ -44,14 +44,14 @@ func textOf[T any](v *T, text func(T) string) string {
 	return text(*v)
 }
 
-// WatchTenant follows a tenant; wanted is what is to become of it, nil for anything.
-func WatchTenant(wanted func(in *call, t api.Tenant) bool) Watch[api.Tenant] {
+// watchTenant follows a tenant; wanted is what is to become of it, nil for anything.
+func watchTenant(wanted func(in *call, t api.Tenant) bool) Watch[api.Tenant] {
 	return Watch[api.Tenant]{
 		Use: "watch TENANT", Short: "Follow a tenant until nothing is under way", Path: "/v1/tenants/{tenant}", Again: "prego tenant watch {tenant}",
-		Lines: tenantLines, Rests: TenantRests, Doing: func(t api.Tenant) string { return t.Slug + " is " + cmp.Or(deref(t.StatusReason), string(t.State)) },
+		Lines: tenantLines, Rests: tenantRests, Doing: func(t api.Tenant) string { return t.Slug + " is " + cmp.Or(deref(t.StatusReason), string(t.State)) },
 		Outcome: func(in *call, t api.Tenant) error {
 			if wanted != nil && !wanted(in, t) {
-				return TenantFailure(t)
+				return tenantFailure(t)
 			}
 			return nil
 		},
@@ -68,14 +68,14 @@ func WatchTenant(wanted func(in *call, t api.Tenant) bool) Watch[api.Tenant] {
 	}
 }
 
-// TenantRests tells that nothing is under way, and the effects of its state are in place.
-func TenantRests(t api.Tenant) bool {
+// tenantRests tells that nothing is under way, and the effects of its state are in place.
+func tenantRests(t api.Tenant) bool {
 	s := tenant.State(t.State)
 	return s != tenant.Trial && s != tenant.Provisioning && t.ConvergedState == string(t.State)
 }
 
-// TenantFailure says in which state a tenant is that was to be in another.
-func TenantFailure(t api.Tenant) error {
+// tenantFailure says in which state a tenant is that was to be in another.
+func tenantFailure(t api.Tenant) error {
 	return fmt.Errorf("tenant %s is %s%s", t.TenantId, t.State, reasons(t.StatusReason, t.StatusMessage))
 }
 
@@ -96,8 +96,8 @@ func tenantLines(t api.Tenant) []line {
 	return lines
 }
 
-// Decided says why a tenant is where it is, in names and values.
-func Decided(d api.Decision) [][2]string {
+// decidedRows says why a tenant is where it is, in names and values.
+func decidedRows(d api.Decision) [][2]string {
 	outcome := d.Outcome + " by " + d.Algorithm
 	if d.Code != nil {
 		outcome += " (" + *d.Code + ")"
@@ -166,12 +166,12 @@ func tenantCommand(c *CLI) *cobra.Command {
 			After: func(in *call, t api.Tenant) {
 				if t.Decision != nil {
 					fmt.Fprintln(in.w)
-					in.pairs(in.w, Decided(*t.Decision)...)
+					in.pairs(in.w, decidedRows(*t.Decision)...)
 				}
 				timeline(in, tenantLines(t))
-			}, Watch: WatchTenant(nil),
+			}, Watch: watchTenant(nil),
 		},
-		WatchTenant(nil))
+		watchTenant(nil))
 	for _, v := range []struct {
 		action                 tenant.Action
 		use, destroys, example string
@@ -218,7 +218,7 @@ func tenantCreate() Action[api.TenantAccepted] {
 			in.Slug = v.typed
 			return in, nil
 		},
-		Table: Table[api.TenantAccepted]{ID: "tenant_id"}, Say: tenantAccepted, Watch: WatchTenant(tenantIs(tenant.Active)),
+		Table: Table[api.TenantAccepted]{ID: "tenant_id"}, Say: tenantAccepted, Watch: watchTenant(tenantIs(tenant.Active)),
 	}
 }
 
@@ -249,7 +249,7 @@ func tenantChange(action tenant.Action, short, destroys, example string) Action[
 			}
 			return api.TenantChange{Reason: &reason}, nil
 		},
-		Table: Table[api.TenantAccepted]{ID: "tenant_id"}, Say: tenantAccepted, Watch: WatchTenant(wanted),
+		Table: Table[api.TenantAccepted]{ID: "tenant_id"}, Say: tenantAccepted, Watch: watchTenant(wanted),
 	}
 }
 

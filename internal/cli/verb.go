@@ -288,7 +288,8 @@ type Action[T any] struct {
 	Table                     Table[T]
 	Say                       func(in *call, answer T) string // in place of the table
 	After                     func(in *call, answer T)
-	Finish                    func(in *call) error // what else is to be done before the answer is shown
+	Finish                    func(in *call) error                   // what else is to be done before the answer is shown
+	Instead                   func(in *call) (shown bool, err error) // shows another kind of answer
 	Watch                     follower
 }
 
@@ -348,6 +349,11 @@ func (a Action[T]) command(c *CLI) *cobra.Command {
 		}
 		if a.Finish != nil {
 			if err := a.Finish(in); err != nil {
+				return nil, err
+			}
+		}
+		if a.Instead != nil {
+			if shown, err := a.Instead(in); shown || err != nil {
 				return nil, err
 			}
 		}

@@ -104,12 +104,6 @@ func (w Watch[T]) follow(in *call) error {
 	return nil
 }
 
-// Follow prints what happens to the thing at a path, and returns it once it rests.
-func (w Watch[T]) Follow(ctx context.Context, c *Client, path string, out io.Writer) (T, error) {
-	thing, _, err := w.until(ctx, c, path, map[string]bool{}, &spinner{w: out})
-	return thing, err
-}
-
 // until tells what is not seen yet, as it happens, until the thing rests.
 func (w Watch[T]) until(ctx context.Context, c *Client, path string, seen map[string]bool, spin *spinner) (T, json.RawMessage, error) {
 	var base time.Time
