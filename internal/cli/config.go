@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,7 +35,7 @@ status of the command that it ran.`
 
 // place is a context: an API and who calls it.
 type place struct {
-	Name      string `yaml:"name" json:"name"`
+	Name      string `yaml:"-" json:"name"`
 	API       string `yaml:"api_url" json:"api_url"`
 	Token     string `yaml:"token,omitempty" json:"-"`
 	TokenFile string `yaml:"token_file,omitempty" json:"token_file,omitempty"`
@@ -42,8 +43,8 @@ type place struct {
 
 // settings are the file that holds the contexts.
 type settings struct {
-	Current  string  `yaml:"current"`
-	Contexts []place `yaml:"contexts"`
+	Current  string           `yaml:"current"`
+	Contexts map[string]place `yaml:"contexts"`
 	file     string
 }
 
@@ -53,7 +54,7 @@ func (c *CLI) load() (*settings, error) {
 	if home := c.Getenv("HOME"); dir == "" && home != "" {
 		dir = filepath.Join(home, ".config")
 	}
-	s := &settings{}
+	s := &settings{Contexts: map[string]place{}}
 	if dir == "" {
 		return s, nil
 	}
@@ -97,41 +98,22 @@ func (s *settings) save() error {
 	return nil
 }
 
-func (s *settings) find(name string) *place {
-	i := slices.IndexFunc(s.Contexts, func(p place) bool { return p.Name == name })
-	if i < 0 {
+// known refuses a context that there is not.
+func (s *settings) known(name string) error {
+	if _, ok := s.Contexts[name]; ok {
 		return nil
 	}
-	return &s.Contexts[i]
+	return usagef("there is no context %q%s", name, suggest(name, s.names()))
 }
 
-// put adds a context, or replaces the one of that name.
-func (s *settings) put(p place) {
-	if old := s.find(p.Name); old != nil {
-		*old = p
-		return
-	}
-	s.Contexts = append(s.Contexts, p)
-}
-
-func (s *settings) names() []string {
-	names := make([]string, 0, len(s.Contexts))
-	for _, p := range s.Contexts {
-		names = append(names, p.Name)
-	}
-	return names
-}
+func (s *settings) names() []string { return slices.Sorted(maps.Keys(s.Contexts)) }
 
 // chosen is the context that flags, environment and file say; an empty one for none.
 func (c *CLI) chosen(s *settings) (place, error) {
-	name := cmp.Or(c.context, c.Getenv("PREGO_CONTEXT"))
-	if p := s.find(cmp.Or(name, s.Current)); p != nil {
-		return *p, nil
+	if name := cmp.Or(c.context, c.Getenv("PREGO_CONTEXT")); name != "" {
+		return s.Contexts[name], s.known(name)
 	}
-	if name != "" {
-		return place{}, usagef("there is no context %q%s", name, suggest(name, s.names()))
-	}
-	return place{}, nil
+	return s.Contexts[s.Current], nil
 }
 
 // Client is the API as flags, environment and context say, in this order.
@@ -218,29 +200,23 @@ func contextCommand(c *CLI) *cobra.Command {
 			},
 		}
 	}
-	known := func(s *settings, name string) error {
-		if s.find(name) == nil {
-			return usagef("there is no context %q%s", name, suggest(name, s.names()))
-		}
-		return nil
-	}
 	cmd.AddCommand(
 		change("add", "Add a context, with --api-url and --token-file, or change it", "add prod --api-url https://prego.example.com --token-file ~/prod.token", func(s *settings, name string) (string, error) {
-			p := place{Name: name, API: cmp.Or(c.api, c.Getenv("PREGO_API_URL"), defaultAPI), TokenFile: c.tokenFile}
-			if old := s.find(name); old != nil && p.TokenFile == "" && old.API == p.API {
+			p := place{API: cmp.Or(c.api, c.Getenv("PREGO_API_URL"), defaultAPI), TokenFile: c.tokenFile}
+			if old := s.Contexts[name]; p.TokenFile == "" && old.API == p.API {
 				p.Token, p.TokenFile = old.Token, old.TokenFile
 			}
-			s.put(p)
+			s.Contexts[name] = p
 			s.Current = cmp.Or(s.Current, name)
 			return fmt.Sprintf("context %s calls %s", name, p.API), nil
 		}),
 		change("use", "Make a context the current one", "use prod", func(s *settings, name string) (string, error) {
 			s.Current = name
-			return "now using context " + name, known(s, name)
+			return "now using context " + name, s.known(name)
 		}),
 		change("delete", "Delete a context and its token", "delete staging", func(s *settings, name string) (string, error) {
-			err := known(s, name)
-			s.Contexts = slices.DeleteFunc(s.Contexts, func(p place) bool { return p.Name == name })
+			err := s.known(name)
+			delete(s.Contexts, name)
 			if s.Current == name {
 				s.Current = ""
 			}
@@ -264,7 +240,11 @@ func contextList(c *CLI) *cobra.Command {
 		}
 		current = s.Current
 		p := c.printer(cmd, true)
-		for _, one := range s.Contexts {
+		var all []place
+		for _, name := range s.names() {
+			one := s.Contexts[name]
+			one.Name = name
+			all = append(all, one)
 			raw, err := json.Marshal(one)
 			if err != nil {
 				return err
@@ -272,7 +252,7 @@ func contextList(c *CLI) *cobra.Command {
 			p.keep(raw)
 		}
 		if p.forPeople() {
-			return rows(p, table, s.Contexts)
+			return rows(p, table, all)
 		}
 		return p.flush(table.ID)
 	}}
@@ -293,11 +273,7 @@ the current one, or else one called default; --api-url creates it or changes its
 				return err
 			}
 			name := cmp.Or(append(args, c.context, c.Getenv("PREGO_CONTEXT"), s.Current, "default")...)
-			p := place{Name: name}
-			if old := s.find(name); old != nil {
-				p.API = old.API
-			}
-			p.API = cmp.Or(c.api, c.Getenv("PREGO_API_URL"), p.API, defaultAPI)
+			p := place{API: cmp.Or(c.api, c.Getenv("PREGO_API_URL"), s.Contexts[name].API, defaultAPI)}
 			if c.tokenFile == "" && c.Width(cmd.InOrStdin()) > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "Token for %s: ", p.API)
 			}
@@ -307,8 +283,7 @@ the current one, or else one called default; --api-url creates it or changes its
 			if err := NewClient(p.API, p.Token).Do(cmd.Context(), "GET", "/v1/servers?limit=1", nil, nil, nil); err != nil {
 				return err
 			}
-			s.put(p)
-			s.Current = name
+			s.Contexts[name], s.Current = p, name
 			if err := s.save(); err != nil {
 				return err
 			}
