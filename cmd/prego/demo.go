@@ -42,7 +42,7 @@ func (d *demo) play(standIn string) error {
 				"server create redis-pool-us-@ --role redis-pool --region us --watch", "server create node-eu-@ --role node --region eu --tag demo --watch")
 		},
 		func() error {
-			return d.run("A warm server, which the next tenant of its plan claims at once:", "org set acme --tier enterprise", "org set corp --tier enterprise", "pool warm set eu starter 1")
+			return d.run("A warm server, which the next tenant of its plan claims at once:", "org set acme --tier enterprise -q", "org set corp --tier enterprise -q", "pool warm set eu starter 1")
 		},
 		d.warm,
 		func() error {
@@ -63,8 +63,8 @@ func (d *demo) fleet() error {
 	var f api.ServerFleet
 	return d.steps(
 		func() error {
-			return d.run("A fleet over three regions, with at most one server in us:", "policy create demo-spread --region eu=50 --region us=50:1 --region sg=25",
-				"fleet create demo-pool --role redis-pool --policy demo-spread")
+			return d.run("A fleet over three regions, with at most one server in us:", "policy create demo-spread --region eu=50 --region us=50:1 --region sg=25 -q",
+				"fleet create demo-pool --role redis-pool --policy demo-spread -q")
 		},
 		func() error { return d.c.Do(d.ctx, http.MethodGet, "/v1/fleets/demo-pool", nil, nil, &f) },
 		func() error {
@@ -89,24 +89,24 @@ func (d *demo) workloads(standIn string) error {
 	}
 	return d.steps(
 		func() error {
-			return d.run("Process groups on a server that offers 1 GiB and 2 CPUs to them:", "fleet create work-@ --role app --region eu --tag work-@ --workload-memory 1G --workload-cpus 2",
-				"fleet scale-out work-@ --count 1 --watch", "org set small-@ --tier free", "app create shop-@ --org small-@", "env create prod-@ --app shop-@ --region eu",
+			return d.run("Process groups on a server that offers 1 GiB and 2 CPUs to them:", "fleet create work-@ --role app --region eu --tag work-@ --workload-memory 1G --workload-cpus 2 -q",
+				"fleet scale-out work-@ --count 1 --watch", "org set small-@ --tier free -q", "app create shop-@ --org small-@ -q", "env create prod-@ --app shop-@ --region eu -q",
 				group("prod", "web", "--memory 128M --replicas 2 --require work-@ --watch"), "instance list web-@")
 		},
 		func() error {
 			return d.refused("Refused by the org's quota when it is requested:", group("prod", "many", "--memory 64M --replicas 6"), prego.CodeQuotaExceeded)
 		},
 		func() error {
-			return d.run("Refused by the org's quota when it is scheduled: later waits for room; then the limit is lowered, and there is room:", group("prod", "later", "--memory 900M --require work-@"))
+			return d.run("Refused by the org's quota when it is scheduled: later waits for room; then the limit is lowered, and there is room:", group("prod", "later", "--memory 900M --require work-@ -q"))
 		},
 		func() error { return d.await("later", "no_capacity_memory") },
 		func() error {
-			return d.run("", "quota set small-@ max_instances 2 --reason demo", "fleet update work-@ --workload-memory 4G", "group scale later-@ 1")
+			return d.run("", "quota set small-@ max_instances 2 --reason demo -q", "fleet update work-@ --workload-memory 4G -q", "group scale later-@ 1 -q")
 		},
 		func() error { return d.await("later", "org_quota_exceeded:max_instances") },
 		func() error {
-			return d.run("Within the quota, but there is no capacity:", "org set large-@ --tier paid", "app create store-@ --org large-@", "env create live-@ --app store-@ --region eu",
-				"env create elsewhere-@ --app store-@ --region us", group("live", "huge", "--memory 64G --require work-@"), group("elsewhere", "nowhere", "--memory 64M"))
+			return d.run("Within the quota, but there is no capacity:", "org set large-@ --tier paid -q", "app create store-@ --org large-@ -q", "env create live-@ --app store-@ --region eu -q",
+				"env create elsewhere-@ --app store-@ --region us -q", group("live", "huge", "--memory 64G --require work-@ -q"), group("elsewhere", "nowhere", "--memory 64M -q"))
 		},
 		func() error { return d.await("huge", "no_capacity_memory") },
 		func() error { return d.await("nowhere", "no_nodes_active") },

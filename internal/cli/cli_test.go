@@ -191,7 +191,7 @@ func TestEveryFormOfOutput(t *testing.T) {
 		"org list -o xml":          "must be table, json or yaml",
 		"org list --limit 0":       "--limit must be at least 1",
 		"org list --tier pad":      "must be free, paid or enterprise; did you mean paid?",
-		"org list --columsn tier":  "unknown flag: --columsn; did you mean --columns?",
+		"org list --columnz tier":  "unknown flag: --columnz; did you mean --columns?",
 		"quota set acme d 1":       `required flag(s) "reason" not set`,
 		"placement simulate /none": "no such file",
 	} {
