@@ -283,3 +283,44 @@ func TestThereIsOneWayToMakeAVerb(t *testing.T) {
 		}
 	}
 }
+
+func TestTheCatalogSaysWhatIsSold(t *testing.T) {
+	t.Parallel()
+	before, after := born.Add(-time.Hour), born.Add(time.Hour)
+	for want, at := range map[string]api.CatalogOffer{
+		"retired": {UnavailableAfter: &before}, "deprecated until 2026-01-02": {Available: true, UnavailableAfter: &after}, "out of stock": {}, "available": {Available: true},
+	} {
+		require.Equal(t, want, offerState(at, born))
+	}
+	on := func(answer string) around { return around{say: always(map[string]any{"GET /v1/catalog": answer})} }
+	r := run(t, on(`{"provider":"hetzner","known":false,"stale":true,"locations":[],"server_types":[],"images":[],"problems":[]}`), "catalog")
+	require.Contains(t, r.out, "hetzner's catalog was never read")
+	two := `{"provider":"hetzner","known":true,"stale":false,"refreshed_at":"2026-01-02T03:04:05Z","currency":"EUR","locations":[],"images":[],"problems":[],"server_types":[{"name":"cx43","cores":8,"locations":[
+		{"location":"fsn1","available":true,"price":{"hourly":{"net":"0.0256","gross":"0.0305"},"monthly":{"net":"15.9900","gross":"19.0281"}}},
+		{"location":"nbg1","available":false,"price":{"hourly":{"net":"0.0256","gross":"0.0305"},"monthly":{"net":"15.9900","gross":"19.0281"}}}]}]}`
+	r = run(t, on(two), "catalog", "--location", "nbg1")
+	require.Contains(t, r.out, "EUR/MONTH")
+	require.Contains(t, r.out, "out of stock")
+	require.NotContains(t, r.out, "fsn1")
+	require.JSONEq(t, two, run(t, on(two), "catalog", "-o", "json").out)
+}
+
+func TestStorageIsSaidInOneLine(t *testing.T) {
+	t.Parallel()
+	message := "no\nanswer"
+	require.Equal(t, "11.00 of 10.00 GB (110 %): database 8.00, files 3.00; backups 1.00 GB extra; read_only, over since 2026-01-02T03:04:05Z, the site is read-only; "+
+		"measured 2026-01-02T03:04:05Z, the last try failed: no answer", storageText(api.TenantStorage{
+		UsedBytes: 11e9, DatabaseBytes: 8e9, FilesBytes: 3e9, BackupsBytes: 1e9, QuotaBytes: 10e9, UsedPct: 110, Level: "read_only", OverSince: &born, ReadOnly: true,
+		MeasuredAt: born, Message: &message,
+	}))
+}
+
+func TestADecisionIsShownAsASentence(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "1 of 1 servers fit (n-1)", decided(json.RawMessage(`{"server_id":"n-1","selection_reason":"1 of 1 servers fit"}`)))
+	require.Equal(t, `{"code":"no_capacity_memory"}`, decided(json.RawMessage(`{"code":"no_capacity_memory"}`)))
+	decision, message := json.RawMessage(`{"selection_reason":"no server in the region"}`), "no server in the region"
+	g := api.ProcessGroup{GroupId: "grp-0123456789ab", Decision: &decision, StatusMessage: &message}
+	r := run(t, around{say: always(map[string]any{"GET /v1/groups/grp-0123456789ab": g})}, "group", "show", "grp-0123456789ab")
+	require.Equal(t, 1, strings.Count(r.out, message), "it is said once:\n%s", r.out)
+}
