@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -17,6 +18,17 @@ import (
 
 const appColumns = `app_id, org_id, name, created_by, created_at`
 
+// Keys of requests that made a tenant are apart: one key may be of a tenant and of
+// something else.
+const (
+	sqlKeepTenantKey = `
+INSERT INTO idempotency_keys (subject, key, request_hash, tenant_id) VALUES ($1, $2, $3, $4) ON CONFLICT (subject, key) DO NOTHING`
+	sqlTenantKey = `SELECT request_hash, tenant_id FROM idempotency_keys WHERE subject = $1 AND key = $2`
+)
+
+// errKeyKept undoes a transaction whose key another one kept first.
+var errKeyKept = errors.New("the idempotency key is kept by another request")
+
 const sqlKeepOrgKey = `
 INSERT INTO org_idempotency_keys (subject, key, request_hash, resource_id) VALUES ($1, $2, $3, $4) ON CONFLICT (subject, key) DO NOTHING`
 
@@ -26,6 +38,7 @@ const sqlOrgKey = `SELECT request_hash, resource_id FROM org_idempotency_keys WH
 type keyed struct {
 	by, key string
 	hash    []byte
+	tenant  bool // it makes one
 }
 
 // asked is a request of a kind, told from others by its fields.
@@ -40,8 +53,12 @@ func (k keyed) made(ctx context.Context, q querier) (id string, err error) {
 	if k.key == "" {
 		return "", nil
 	}
+	sql := sqlOrgKey
+	if k.tenant {
+		sql = sqlTenantKey
+	}
 	var hash []byte
-	err = q.QueryRow(ctx, sqlOrgKey, k.by, k.key).Scan(&hash, &id)
+	err = q.QueryRow(ctx, sql, k.by, k.key).Scan(&hash, &id)
 	switch {
 	case isNoRows(err):
 		return "", nil
@@ -59,7 +76,11 @@ func (k keyed) keep(ctx context.Context, tx pgx.Tx, id string) error {
 	if k.key == "" {
 		return nil
 	}
-	tag, err := tx.Exec(ctx, sqlKeepOrgKey, k.by, k.key, k.hash, id)
+	sql := sqlKeepOrgKey
+	if k.tenant {
+		sql = sqlKeepTenantKey
+	}
+	tag, err := tx.Exec(ctx, sql, k.by, k.key, k.hash, id)
 	if err != nil {
 		return fmt.Errorf("idempotency key: %w", err)
 	}
@@ -102,10 +123,7 @@ const sqlAppOfName = `SELECT app_id FROM apps WHERE org_id = $1 AND name = $2 AN
 func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app workload.App, created bool, err error) {
 	id, created, err := s.once(ctx, asked(a.CreatedBy, key, "app", a.OrgID, a.Name), func(tx pgx.Tx) (string, error) {
 		if _, err := oneOrg(ctx, tx, sqlGetOrg, a.OrgID); err != nil {
-			if isNoRows(err) {
-				return "", &prego.Error{Code: prego.CodeOrgUnknown, Field: "org_id", Message: "is not an org that is known here"}
-			}
-			return "", err
+			return "", noneIs(err, &prego.Error{Code: prego.CodeOrgUnknown, Field: "org_id", Message: "is not an org that is known here"})
 		}
 		if err := nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, a.OrgID, a.Name); err != nil {
 			return "", err
@@ -189,10 +207,7 @@ func (s *Store) DeleteApp(ctx context.Context, id, by string) error {
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		var orgID string
 		if err := tx.QueryRow(ctx, sqlAppOwner, id).Scan(&orgID); err != nil {
-			if isNoRows(err) {
-				return noSuchApp(id)
-			}
-			return err
+			return noneIs(err, noSuchApp(id))
 		}
 		// Whoever makes an env of it holds the org, too.
 		if err := lockOrg(ctx, tx, orgID); err != nil {
@@ -211,12 +226,5 @@ func (s *Store) DeleteApp(ctx context.Context, id, by string) error {
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "app.delete", Subject: id, Actor: by}, map[string]any{})
 	})
-	return asCodedOrNil("delete app", err)
-}
-
-func asCodedOrNil(what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return asCoded(what, err)
+	return asCoded("delete app", err)
 }

@@ -4,10 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
 )
@@ -34,11 +31,5 @@ func (s *Store) BootArtifact(ctx context.Context, sha256Hex string) ([]byte, err
 	}
 	var content []byte
 	err = s.pool.QueryRow(ctx, sqlGetArtifact, sum).Scan(&content)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, prego.Errorf(prego.CodeNotFound, "no boot stage with digest %s", sha256Hex)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("boot artifact: %w", err)
-	}
-	return content, nil
+	return content, orNotFound("boot artifact", err, prego.Errorf(prego.CodeNotFound, "no boot stage with digest %s", sha256Hex))
 }

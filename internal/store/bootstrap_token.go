@@ -49,10 +49,7 @@ func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.Tok
 		return addEvent(ctx, tx, server.Event{ServerID: t.ServerID, Step: server.StepTokenIssued, Attempt: t.Attempt},
 			attemptKey(server.StepTokenIssued, t.Attempt))
 	})
-	if err != nil {
-		return out, fmt.Errorf("issue token for %s: %w", t.ServerID, err)
-	}
-	return out, nil
+	return out, failed("issue token for "+t.ServerID, err)
 }
 
 // One conditional UPDATE decides who consumes a token: hash, time to live, state
@@ -121,20 +118,14 @@ func (s *Store) consume(ctx context.Context, p server.TokenClaim) (out server.To
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		var tokenID string
 		err := tx.QueryRow(ctx, sqlConsumeToken, p.TokenHash, p.Key, p.ServerID, p.Source).Scan(&tokenID, &out.Attempt, &out.Host, &out.IPv6, &out.Status)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return errNotConsumable
-		}
 		if err != nil {
-			return err
+			return noneIs(err, errNotConsumable)
 		}
 		out.ServerID = p.ServerID
 		var tags []string
 		err = tx.QueryRow(ctx, sqlBindAgent, p.ServerID, p.Key, p.AgentVersion, p.BootID, out.Attempt, filled(p.Tags)).Scan(&tags)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return errNotConsumable
-		}
 		if err != nil {
-			return err
+			return noneIs(err, errNotConsumable)
 		}
 		if _, err := tx.Exec(ctx, sqlSupersedeOthers, p.ServerID, tokenID); err != nil {
 			return err
@@ -171,7 +162,7 @@ func whyNotConsumed(ctx context.Context, tx pgx.Tx, p server.TokenClaim) (out se
 	var status server.Status
 	err = tx.QueryRow(ctx, sqlWhyNotConsumed, p.TokenHash, p.Key, repeatWindow.Seconds(), p.Source).Scan(
 		&tokenID, &serverID, &attempt, &consumed, &sameKey, &recent, &superseded, &expired, &status, &rowAttempt, &host, &ipv6, &sourceOK)
-	if errors.Is(err, pgx.ErrNoRows) || (err == nil && serverID != p.ServerID) {
+	if isNoRows(err) || (err == nil && serverID != p.ServerID) {
 		return out, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known"), nil
 	}
 	if err != nil {
@@ -228,13 +219,7 @@ WHERE t.token_hash = $1 AND t.superseded_at IS NULL AND t.expires_at > now() AND
 func (s *Store) BootIdentity(ctx context.Context, tokenHash []byte) (server.BootIdentity, error) {
 	var b server.BootIdentity
 	err := s.pool.QueryRow(ctx, sqlBootIdentity, tokenHash).Scan(&b.ServerID, &b.Attempt)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return b, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known, or its time is over")
-	}
-	if err != nil {
-		return b, fmt.Errorf("boot identity: %w", err)
-	}
-	return b, nil
+	return b, orNotFound("boot identity", err, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known, or its time is over"))
 }
 
 // AddBootStage puts a host's milestone on its timeline, once per attempt; that it

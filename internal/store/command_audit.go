@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -18,10 +17,7 @@ VALUES ($1, $2, NULLIF($3, ''), $4, $5, $6, $7, now()) ON CONFLICT (audit_id) DO
 
 // BeginCommand records that a command is about to run.
 func (s *Store) BeginCommand(ctx context.Context, c server.Command) error {
-	if _, err := s.pool.Exec(ctx, sqlBeginCommand, c.AuditID, c.ServerID, c.WorkflowID, c.Kind, c.RedactedArgs(), c.Actor, c.By); err != nil {
-		return fmt.Errorf("audit command %s: %w", c.AuditID, err)
-	}
-	return nil
+	return s.exec(ctx, "audit command "+c.AuditID, sqlBeginCommand, c.AuditID, c.ServerID, c.WorkflowID, c.Kind, c.RedactedArgs(), c.Actor, c.By)
 }
 
 // A known end is never overwritten by an unknown one.
@@ -31,11 +27,7 @@ WHERE audit_id = $1 AND (exit_code IS NULL OR $2::int IS NOT NULL)`
 
 // FinishCommand records how it ended, without secrets.
 func (s *Store) FinishCommand(ctx context.Context, auditID string, o server.CommandOutcome) error {
-	_, err := s.pool.Exec(ctx, sqlFinishCommand, auditID, o.ExitCode, o.Duration.Milliseconds(), kept(o.Stdout), kept(o.Stderr))
-	if err != nil {
-		return fmt.Errorf("audit command %s: %w", auditID, err)
-	}
-	return nil
+	return s.exec(ctx, "audit command "+auditID, sqlFinishCommand, auditID, o.ExitCode, o.Duration.Milliseconds(), kept(o.Stdout), kept(o.Stderr))
 }
 
 // kept is the end of a stream as a row takes it. It is redacted whole, so that no

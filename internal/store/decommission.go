@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -26,7 +25,7 @@ func (s *Store) Terminate(ctx context.Context, serverID string) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var attempt int
 		err := tx.QueryRow(ctx, sqlTerminate, serverID).Scan(&attempt)
-		if errors.Is(err, pgx.ErrNoRows) {
+		if isNoRows(err) {
 			var done bool
 			if err := tx.QueryRow(ctx, sqlIsTerminated, serverID).Scan(&done); err != nil {
 				return fmt.Errorf("terminate %s: %w", serverID, err)

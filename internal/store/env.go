@@ -57,11 +57,7 @@ func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env 
 }
 
 func appIn(ctx context.Context, tx pgx.Tx, id string) (workload.App, error) {
-	rows, err := tx.Query(ctx, sqlGetApp, id)
-	if err != nil {
-		return workload.App{}, err
-	}
-	app, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[workload.App])
+	app, err := one(ctx, tx, pgx.RowToStructByPos[workload.App], sqlGetApp, id)
 	if isNoRows(err) {
 		err = noSuchApp(id)
 	}
@@ -122,10 +118,7 @@ func (s *Store) DeleteEnv(ctx context.Context, id, by string) error {
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		var orgID string
 		if err := tx.QueryRow(ctx, sqlEnvOwner, id).Scan(&orgID); err != nil {
-			if isNoRows(err) {
-				return noSuchEnv(id)
-			}
-			return err
+			return noneIs(err, noSuchEnv(id))
 		}
 		// What is made in it takes quota first, and then looks whether it is there.
 		if err := lockOrg(ctx, tx, orgID); err != nil {
@@ -147,5 +140,5 @@ func (s *Store) DeleteEnv(ctx context.Context, id, by string) error {
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "env.delete", Subject: id, Actor: by}, map[string]any{})
 	})
-	return asCodedOrNil("delete env", err)
+	return asCoded("delete env", err)
 }

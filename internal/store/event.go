@@ -35,10 +35,7 @@ func addEvent(ctx context.Context, q execer, e server.Event, dedupKey string) er
 		actor = prego.ActorWorkflow
 	}
 	_, err := q.Exec(ctx, sqlAddEvent, e.ServerID, e.Step, e.Attempt, string(e.Status), e.Reason, e.Message, actor, dedupKey)
-	if err != nil {
-		return fmt.Errorf("add event %s of server %s: %w", e.Step, e.ServerID, err)
-	}
-	return nil
+	return failed(fmt.Sprintf("add event %s of server %s", e.Step, e.ServerID), err)
 }
 
 func attemptKey(step server.Step, attempt int) string { return fmt.Sprintf("%s/%d", step, attempt) }

@@ -16,12 +16,6 @@ import (
 const actionColumns = `a.fleet_id, a.seq, a.key, a.action, a.inputs, a.data, a.status, a.reason, a.message, a.cause, a.requested_by, a.cancel_requested,
     a.created_at, a.started_at, a.finished_at`
 
-func scanAction(row pgx.CollectableRow) (a server.FleetAction, err error) {
-	err = row.Scan(&a.FleetID, &a.Seq, &a.Key, &a.Action, &a.Inputs, &a.Data, &a.Status, &a.Reason, &a.Message, &a.Cause, &a.RequestedBy, &a.CancelRequested,
-		&a.CreatedAt, &a.StartedAt, &a.FinishedAt)
-	return a, err
-}
-
 // drivenByFleet marks the actions that wait for each other.
 const drivenByFleet = "fleet"
 
@@ -41,30 +35,19 @@ func (s *Store) RequestFleetAction(ctx context.Context, r server.FleetActionRequ
 		var seq int
 		// The fleet's row is locked from here on.
 		err := tx.QueryRow(ctx, sqlNextSeq, r.FleetID).Scan(&seq)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return prego.Errorf(prego.CodeFleetNotFound, "there is no fleet %q", r.FleetID)
-		}
 		if err != nil {
-			return err
+			return noneIs(err, prego.Errorf(prego.CodeFleetNotFound, "there is no fleet %q", r.FleetID))
 		}
 		if r.IdempotencyKey != "" {
-			rows, err := tx.Query(ctx, sqlActionOfKey, r.FleetID, r.IdempotencyKey)
-			if err != nil {
-				return err
-			}
-			a, err = pgx.CollectExactlyOneRow(rows, scanAction)
+			a, err = one(ctx, tx, pgx.RowToStructByNameLax[server.FleetAction], sqlActionOfKey, r.FleetID, r.IdempotencyKey)
 			if err == nil && (a.Action != r.Action || !sameJSON(a.Inputs, r.Inputs)) {
 				return &prego.Error{Code: prego.CodeIdempotencyConflict, Field: "Idempotency-Key", Message: "was sent with another body"}
 			}
-			if !errors.Is(err, pgx.ErrNoRows) {
+			if !isNoRows(err) {
 				return errOr(err, errActionMet)
 			}
 		}
-		rows, err := tx.Query(ctx, sqlQueueAction, r.FleetID, seq, r.Action, r.Inputs, r.Cause, drivenByFleet, r.By, r.IdempotencyKey)
-		if err != nil {
-			return err
-		}
-		a, err = pgx.CollectExactlyOneRow(rows, scanAction)
+		a, err = one(ctx, tx, pgx.RowToStructByNameLax[server.FleetAction], sqlQueueAction, r.FleetID, seq, r.Action, r.Inputs, r.Cause, drivenByFleet, r.By, r.IdempotencyKey)
 		return err
 	})
 	if err != nil && !errors.Is(err, errActionMet) {
@@ -106,11 +89,7 @@ const sqlUsableRegions = `SELECT COALESCE((SELECT regions FROM infra_providers W
 // fleetState reads what an action is planned from.
 func fleetState(ctx context.Context, q querier, f server.Fleet) (st server.FleetState, err error) {
 	st.Fleet = f
-	rows, err := q.Query(ctx, sqlFleetMembers, f.FleetID)
-	if err != nil {
-		return st, err
-	}
-	if st.Members, err = pgx.CollectRows(rows, pgx.RowToStructByPos[server.FleetMember]); err != nil {
+	if st.Members, err = many(ctx, q, pgx.RowToStructByPos[server.FleetMember], sqlFleetMembers, f.FleetID); err != nil {
 		return st, err
 	}
 	return st, q.QueryRow(ctx, sqlUsableRegions, f.InfraProvider).Scan(&st.Usable, &st.Now)
@@ -122,10 +101,7 @@ func (s *Store) FleetState(ctx context.Context, id string) (st server.FleetState
 	if err == nil {
 		st, err = fleetState(ctx, s.pool, f)
 	}
-	if err != nil {
-		return st, asCoded("fleet state", err)
-	}
-	return st, nil
+	return st, asCoded("fleet state", err)
 }
 
 // The one under way, else the oldest that waits.
@@ -155,12 +131,8 @@ func (s *Store) BeginFleetAction(ctx context.Context, fleetID string, plan plann
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sqlTakeAction, fleetID, drivenByFleet)
-		if err != nil {
-			return err
-		}
-		a, err := pgx.CollectExactlyOneRow(rows, scanAction)
-		if errors.Is(err, pgx.ErrNoRows) {
+		a, err := one(ctx, tx, pgx.RowToStructByNameLax[server.FleetAction], sqlTakeAction, fleetID, drivenByFleet)
+		if isNoRows(err) {
 			return nil
 		}
 		if err != nil {
@@ -173,10 +145,7 @@ func (s *Store) BeginFleetAction(ctx context.Context, fleetID string, plan plann
 		a, err = planAction(ctx, tx, f, a, plan)
 		return err
 	})
-	if err != nil {
-		return nil, asCoded("begin action", err)
-	}
-	return taken, nil
+	return taken, asCoded("begin action", err)
 }
 
 // planAction writes down what an action of a locked fleet will do.
@@ -193,11 +162,7 @@ func planAction(ctx context.Context, tx pgx.Tx, f server.Fleet, a server.FleetAc
 	if p.Reason != "" {
 		status = server.ActionFailed
 	}
-	rows, err := tx.Query(ctx, sqlStartAction, a.FleetID, a.Seq, status, p.Data, p.Reason, p.Message)
-	if err != nil {
-		return a, err
-	}
-	if a, err = pgx.CollectExactlyOneRow(rows, scanAction); err != nil || status == server.ActionFailed {
+	if a, err = one(ctx, tx, pgx.RowToStructByNameLax[server.FleetAction], sqlStartAction, a.FleetID, a.Seq, status, p.Data, p.Reason, p.Message); err != nil || status == server.ActionFailed {
 		return a, err
 	}
 	if _, err := tx.Exec(ctx, sqlFleetAim, f.FleetID, p.Desired); err != nil {
@@ -236,31 +201,18 @@ SELECT op, server_id, region, round, replan, state, message, at FROM fleet_actio
 ORDER BY round, op, server_id COLLATE "C"`
 
 func getAction(ctx context.Context, q querier, fleetID string, seq int) (a server.FleetAction, err error) {
-	rows, err := q.Query(ctx, sqlGetAction, fleetID, seq)
+	a, err = one(ctx, q, pgx.RowToStructByNameLax[server.FleetAction], sqlGetAction, fleetID, seq)
 	if err != nil {
-		return a, err
+		return a, noneIs(err, prego.Errorf(prego.CodeActionNotFound, "fleet %q has no action %d", fleetID, seq))
 	}
-	a, err = pgx.CollectExactlyOneRow(rows, scanAction)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return a, prego.Errorf(prego.CodeActionNotFound, "fleet %q has no action %d", fleetID, seq)
-	}
-	if err != nil {
-		return a, err
-	}
-	if rows, err = q.Query(ctx, sqlActionSteps, fleetID, seq); err != nil {
-		return a, err
-	}
-	a.Steps, err = pgx.CollectRows(rows, pgx.RowToStructByPos[server.FleetStep])
+	a.Steps, err = many(ctx, q, pgx.RowToStructByPos[server.FleetStep], sqlActionSteps, fleetID, seq)
 	return a, err
 }
 
 // GetFleetAction reads an action with its steps, or CodeActionNotFound.
 func (s *Store) GetFleetAction(ctx context.Context, fleetID string, seq int) (server.FleetAction, error) {
 	a, err := getAction(ctx, s.pool, fleetID, seq)
-	if err != nil {
-		return server.FleetAction{}, asCoded("get action", err)
-	}
-	return a, nil
+	return a, asCoded("get action", err)
 }
 
 var fleetActions = listing[server.FleetAction]{
@@ -270,7 +222,7 @@ var fleetActions = listing[server.FleetAction]{
 		"created_at": {"a.seq", func(v server.FleetAction) any { return int64(v.Seq) }},
 	},
 	id:   sorting[server.FleetAction]{"a.seq", func(v server.FleetAction) any { return int64(v.Seq) }},
-	scan: scanAction,
+	scan: pgx.RowToStructByNameLax[server.FleetAction],
 }
 
 // ListFleetActions is a page of one fleet's actions, without their steps.
@@ -292,11 +244,7 @@ func (s *Store) CancelFleetAction(ctx context.Context, fleetID string, seq int, 
 		if _, err := tx.Exec(ctx, sqlLockFleet, fleetID); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sqlCancelAction, fleetID, seq, by, drivenByFleet)
-		if err != nil {
-			return err
-		}
-		found, err := pgx.CollectRows(rows, scanAction)
+		found, err := many(ctx, tx, pgx.RowToStructByNameLax[server.FleetAction], sqlCancelAction, fleetID, seq, by, drivenByFleet)
 		if len(found) > 0 {
 			a = &found[0]
 		}
@@ -355,11 +303,7 @@ func (s *Store) NextFleetBatch(ctx context.Context, fleetID string, seq, limit i
 				return err
 			}
 		}
-		rows, err := tx.Query(ctx, sqlNextSteps, fleetID, seq, limit)
-		if err != nil {
-			return err
-		}
-		if b.Steps, err = pgx.CollectRows(rows, pgx.RowToStructByPos[server.FleetStep]); err != nil {
+		if b.Steps, err = many(ctx, tx, pgx.RowToStructByPos[server.FleetStep], sqlNextSteps, fleetID, seq, limit); err != nil {
 			return err
 		}
 		if len(b.Steps) > 0 && b.Steps[0].Op == server.StepOpDelete {
@@ -377,10 +321,7 @@ func (s *Store) NextFleetBatch(ctx context.Context, fleetID string, seq, limit i
 		}
 		return nil
 	})
-	if err != nil {
-		return server.FleetRound{}, asCoded("next steps", err)
-	}
-	return b, nil
+	return b, asCoded("next steps", err)
 }
 
 const sqlIsMember = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND fleet_id = $2)`
@@ -484,12 +425,8 @@ func (s *Store) FinishFleetAction(ctx context.Context, fleetID string, seq int) 
 			return err
 		}
 		status, reason, message := a.Outcome()
-		rows, err := tx.Query(ctx, sqlFinishAction, fleetID, seq, status, reason, message)
-		if err != nil {
-			return err
-		}
-		ended, err := pgx.CollectExactlyOneRow(rows, scanAction)
-		if errors.Is(err, pgx.ErrNoRows) { // another step ended it right now
+		ended, err := one(ctx, tx, pgx.RowToStructByNameLax[server.FleetAction], sqlFinishAction, fleetID, seq, status, reason, message)
+		if isNoRows(err) { // another step ended it right now
 			a, err = getAction(ctx, tx, fleetID, seq)
 			return err
 		}
@@ -499,10 +436,7 @@ func (s *Store) FinishFleetAction(ctx context.Context, fleetID string, seq int) 
 		}
 		return err
 	})
-	if err != nil {
-		return server.FleetAction{}, asCoded("finish action", err)
-	}
-	return a, nil
+	return a, asCoded("finish action", err)
 }
 
 const sqlDrainMember = `
@@ -544,10 +478,7 @@ func (s *Store) CordonedFor(ctx context.Context, serverID string) (time.Duration
 
 // Uncordon gives a server back to placement.
 func (s *Store) Uncordon(ctx context.Context, serverID string) error {
-	if _, err := s.pool.Exec(ctx, sqlUncordon, serverID); err != nil {
-		return fmt.Errorf("uncordon %s: %w", serverID, err)
-	}
-	return nil
+	return s.exec(ctx, "uncordon "+serverID, sqlUncordon, serverID)
 }
 
 // A tenant's run that was lost leaves its action open, which nobody would end: it

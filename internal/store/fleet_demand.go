@@ -30,11 +30,7 @@ VALUES ($1, $2, $3, $4, 'queued', $5, $6, $6) RETURNING ` + actionColumns
 // is carried out by the run that asks, not behind what operators queued. No fleet:
 // nil.
 func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region, suits func(server.Fleet) bool, n int, cause, run string, plan planner) (*server.Fleet, *server.FleetAction, error) {
-	rows, err := tx.Query(ctx, sqlServingFleets, role, region)
-	if err != nil {
-		return nil, nil, err
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	ids, err := many(ctx, tx, pgx.RowTo[string], sqlServingFleets, role, region)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -79,11 +75,7 @@ func takeDemand(ctx context.Context, tx pgx.Tx, want server.FleetAction, cause, 
 	if err := tx.QueryRow(ctx, sqlNextSeq, want.FleetID).Scan(&seq); err != nil {
 		return want, err
 	}
-	rows, err := tx.Query(ctx, sqlDemandAction, want.FleetID, seq, want.Action, want.Inputs, cause, run)
-	if err != nil {
-		return want, err
-	}
-	return pgx.CollectExactlyOneRow(rows, scanAction)
+	return one(ctx, tx, pgx.RowToStructByNameLax[server.FleetAction], sqlDemandAction, want.FleetID, seq, want.Action, want.Inputs, cause, run)
 }
 
 // makes tells whether a fleet's servers may have just these tags.
@@ -123,10 +115,7 @@ func (s *Store) BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, pl
 		}
 		err := tx.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, begun.Requested, begun.ServerIDs, begun.TierLocks, e.WorkflowID, e.Round,
 			begun.Message, begun.Tags).Scan(&begun.EventID)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return errRoundBegun
-		}
-		return err
+		return noneIs(err, errRoundBegun)
 	})
 	if errors.Is(err, errRoundBegun) {
 		found, ok, err := s.FindScaling(ctx, e.WorkflowID, e.Round)
@@ -135,10 +124,7 @@ func (s *Store) BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, pl
 		}
 		return found, err
 	}
-	if err != nil {
-		return e, asCoded("begin scaling", err)
-	}
-	return begun, nil
+	return begun, asCoded("begin scaling", err)
 }
 
 // errRoundBegun undoes actions whose round another step began first.

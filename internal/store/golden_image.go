@@ -2,9 +2,7 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,17 +11,8 @@ import (
 )
 
 const sqlImageColumns = `image_id, provider, region, base_image, architecture, recipe_hash, agent_sha256, stack_sha256, containers, status, reason, message, current, attempt,
-    server_type, location, COALESCE(provider_image_id, ''), size_gb, disk_gb, COALESCE(verify_server_id, ''), created_by, created_at, updated_at, verified_at, deleted_at,
-    EXTRACT(EPOCH FROM now() - updated_at)::float8`
-
-func scanImage(row pgx.CollectableRow) (server.GoldenImage, error) {
-	var g server.GoldenImage
-	var idle float64
-	err := row.Scan(&g.ImageID, &g.Provider, &g.Region, &g.BaseImage, &g.Architecture, &g.RecipeHash, &g.AgentSHA256, &g.StackSHA256, &g.Containers, &g.Status, &g.Reason, &g.Message, &g.Current, &g.Attempt,
-		&g.ServerType, &g.Location, &g.ProviderImageID, &g.SizeGB, &g.DiskGB, &g.VerifyServerID, &g.CreatedBy, &g.CreatedAt, &g.UpdatedAt, &g.VerifiedAt, &g.DeletedAt, &idle)
-	g.Idle = time.Duration(idle * float64(time.Second))
-	return g, err
-}
+    server_type, location, COALESCE(provider_image_id, '') AS provider_image_id, size_gb, disk_gb, COALESCE(verify_server_id, '') AS verify_server_id, created_by, created_at, updated_at, verified_at, deleted_at,
+    now() - updated_at AS idle`
 
 const sqlNewImage = `
 INSERT INTO golden_images (image_id, provider, region, base_image, architecture, created_by)
@@ -31,26 +20,18 @@ VALUES ($1, $2, $3, $4, $5, $6) RETURNING ` + sqlImageColumns
 
 // CreateGoldenImage accepts the building of an image; CodeGoldenImageBuilding while
 // another of its kind is built.
-func (s *Store) CreateGoldenImage(ctx context.Context, g server.GoldenImage) (server.GoldenImage, error) {
-	var out server.GoldenImage
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+func (s *Store) CreateGoldenImage(ctx context.Context, g server.GoldenImage) (out server.GoldenImage, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if err := checkProvider(ctx, tx, g.Provider, g.Region); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sqlNewImage, g.ImageID, g.Provider, g.Region, g.BaseImage, g.Architecture, g.CreatedBy)
-		if err != nil {
-			return err
-		}
-		out, err = pgx.CollectExactlyOneRow(rows, scanImage)
+		out, err = one(ctx, tx, pgx.RowToStructByName[server.GoldenImage], sqlNewImage, g.ImageID, g.Provider, g.Region, g.BaseImage, g.Architecture, g.CreatedBy)
 		return err
 	})
 	if isViolation(err, "golden_images_building") {
 		return out, prego.Errorf(prego.CodeGoldenImageBuilding, "an image of %s is being built; wait for it, or cancel it with prego image delete", g.BaseImage)
 	}
-	if err != nil {
-		return out, asCoded("create image", err)
-	}
-	return out, nil
+	return out, asCoded("create image", err)
 }
 
 const sqlSetRecipe = `
@@ -59,17 +40,14 @@ WHERE image_id = $1 AND status = 'building' AND recipe_hash = ''`
 
 // SetRecipe writes what an image is built from, once.
 func (s *Store) SetRecipe(ctx context.Context, imageID string, r server.ImageRecipe) error {
-	if _, err := s.pool.Exec(ctx, sqlSetRecipe, imageID, r.Hash, r.AgentSHA256, r.StackSHA256, filled(r.Containers)); err != nil {
-		return fmt.Errorf("recipe of image %s: %w", imageID, err)
-	}
-	return nil
+	return s.exec(ctx, "recipe of image "+imageID, sqlSetRecipe, imageID, r.Hash, r.AgentSHA256, r.StackSHA256, filled(r.Containers))
 }
 
 const sqlGetImage = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE image_id = $1`
 
 // GetGoldenImage reads one, or CodeGoldenImageNotFound.
 func (s *Store) GetGoldenImage(ctx context.Context, id string) (server.GoldenImage, error) {
-	g, err := first(collectBy(ctx, s, "image "+id, scanImage, sqlGetImage, id))
+	g, err := first(collectBy(ctx, s, "image "+id, pgx.RowToStructByName[server.GoldenImage], sqlGetImage, id))
 	if err == nil && g == nil {
 		err = prego.Errorf(prego.CodeGoldenImageNotFound, "no image %s", id)
 	}
@@ -87,7 +65,7 @@ var images = listing[server.GoldenImage]{
 		"created_at": {"created_at", func(v server.GoldenImage) any { return v.CreatedAt }},
 	},
 	id:   sorting[server.GoldenImage]{"image_id", func(v server.GoldenImage) any { return v.ImageID }},
-	scan: scanImage,
+	scan: pgx.RowToStructByName[server.GoldenImage],
 }
 
 // ListGoldenImages is a page of golden images, without those that are deleted.
@@ -99,14 +77,14 @@ const sqlLiveImages = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE p
 
 // LiveGoldenImages are all that a provider may still hold something of.
 func (s *Store) LiveGoldenImages(ctx context.Context, provider prego.InfraProviderID) ([]server.GoldenImage, error) {
-	return collectBy(ctx, s, "live images", scanImage, sqlLiveImages, provider)
+	return collectBy(ctx, s, "live images", pgx.RowToStructByName[server.GoldenImage], sqlLiveImages, provider)
 }
 
 const sqlCurrentImage = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE provider = $1 AND base_image = $2 AND architecture = $3 AND current`
 
 // CurrentGoldenImage is the verified image that servers are made from; false for none.
 func (s *Store) CurrentGoldenImage(ctx context.Context, provider prego.InfraProviderID, baseImage, architecture string) (server.GoldenImage, bool, error) {
-	g, err := first(collectBy(ctx, s, "current image", scanImage, sqlCurrentImage, provider, baseImage, architecture))
+	g, err := first(collectBy(ctx, s, "current image", pgx.RowToStructByName[server.GoldenImage], sqlCurrentImage, provider, baseImage, architecture))
 	if err != nil || g == nil {
 		return server.GoldenImage{}, false, err
 	}
@@ -123,7 +101,7 @@ func (s *Store) BeginBuilder(ctx context.Context, imageID string, attempt int, c
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var provider prego.InfraProviderID
 		err := tx.QueryRow(ctx, sqlBeginBuilder, imageID, attempt, c.ServerType, c.Location, "making the builder, "+c.String()).Scan(&provider)
-		if errors.Is(err, pgx.ErrNoRows) {
+		if isNoRows(err) {
 			return server.ErrSuperseded
 		}
 		if err != nil {
@@ -142,10 +120,7 @@ const sqlImageNote = `UPDATE golden_images SET message = $2, updated_at = now() 
 
 // NoteImage says what an image that is in motion does now.
 func (s *Store) NoteImage(ctx context.Context, imageID, message string) error {
-	if _, err := s.pool.Exec(ctx, sqlImageNote, imageID, message); err != nil {
-		return fmt.Errorf("note on image %s: %w", imageID, err)
-	}
-	return nil
+	return s.exec(ctx, "note on image "+imageID, sqlImageNote, imageID, message)
 }
 
 const sqlReleaseNamed = `
@@ -155,10 +130,7 @@ WHERE provider = $1 AND server_id IS NULL AND name = ANY ($2) AND state <> 'rele
 // ReleaseNamed closes the ledger's lines of things of the environment's own that the
 // provider confirmed to be gone.
 func (s *Store) ReleaseNamed(ctx context.Context, provider prego.InfraProviderID, names []string) error {
-	if _, err := s.pool.Exec(ctx, sqlReleaseNamed, provider, names); err != nil {
-		return fmt.Errorf("release %v: %w", names, err)
-	}
-	return nil
+	return s.exec(ctx, fmt.Sprintf("release %v", names), sqlReleaseNamed, provider, names)
 }
 
 const sqlSnapshotTaken = `
@@ -171,7 +143,7 @@ func (s *Store) SnapshotTaken(ctx context.Context, provider prego.InfraProviderI
 	superseded := false
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlSnapshotTaken, imageID, h.ProviderImageID, h.SizeGB, h.DiskGB).Scan(new(string))
-		if superseded = errors.Is(err, pgx.ErrNoRows); err != nil && !superseded {
+		if superseded = isNoRows(err); err != nil && !superseded {
 			return fmt.Errorf("snapshot of %s: %w", imageID, err)
 		}
 		return confirmCreated(ctx, tx, provider, "", 0, server.ResourceImage, name, h.ProviderImageID)
@@ -253,10 +225,7 @@ UPDATE golden_images SET status = 'failed', reason = $2, message = $3, updated_a
 
 // FailImage ends a build; it changes nothing when the row has moved on.
 func (s *Store) FailImage(ctx context.Context, imageID string, reason prego.Reason, message string) error {
-	if _, err := s.pool.Exec(ctx, sqlFailImage, imageID, reason, message); err != nil {
-		return fmt.Errorf("fail image %s: %w", imageID, err)
-	}
-	return nil
+	return s.exec(ctx, "fail image "+imageID, sqlFailImage, imageID, reason, message)
 }
 
 // imageInUse is whether a server is being made from an image. A server that runs needs
@@ -305,10 +274,7 @@ UPDATE golden_images SET status = 'deleted', current = false, deleted_at = now()
 
 // ImageIsDeleted is the end of an image's life. The row stays.
 func (s *Store) ImageIsDeleted(ctx context.Context, imageID string) error {
-	if _, err := s.pool.Exec(ctx, sqlImageDeleted, imageID); err != nil {
-		return fmt.Errorf("image %s is deleted: %w", imageID, err)
-	}
-	return nil
+	return s.exec(ctx, fmt.Sprintf("image %s is deleted", imageID), sqlImageDeleted, imageID)
 }
 
 const (
@@ -330,7 +296,7 @@ func (s *Store) ImageLost(ctx context.Context, provider prego.InfraProviderID, p
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var id, base, architecture string
 		err := tx.QueryRow(ctx, sqlImageLost, provider, providerImageID, message).Scan(&id, &base, &architecture)
-		if errors.Is(err, pgx.ErrNoRows) {
+		if isNoRows(err) {
 			return nil
 		}
 		if err != nil {
@@ -363,10 +329,7 @@ func (s *Store) AttemptImage(ctx context.Context, serverID string, attempt int) 
 
 // ForgetAttemptImage lets an attempt choose its image anew.
 func (s *Store) ForgetAttemptImage(ctx context.Context, serverID string, attempt int) error {
-	if _, err := s.pool.Exec(ctx, sqlForgetImage, serverID, attempt); err != nil {
-		return fmt.Errorf("image of %s: %w", serverID, err)
-	}
-	return nil
+	return s.exec(ctx, "image of "+serverID, sqlForgetImage, serverID, attempt)
 }
 
 const sqlIsGolden = `SELECT EXISTS (SELECT FROM golden_images WHERE provider = $1 AND provider_image_id = $2 AND status = 'ready')`
@@ -375,8 +338,6 @@ const sqlIsGolden = `SELECT EXISTS (SELECT FROM golden_images WHERE provider = $
 // new one is in the provider's catalog only when that is read again.
 func (s *Store) IsGoldenImage(ctx context.Context, provider prego.InfraProviderID, providerImageID string) (bool, error) {
 	var is bool
-	if err := s.pool.QueryRow(ctx, sqlIsGolden, provider, providerImageID).Scan(&is); err != nil {
-		return false, fmt.Errorf("image %s: %w", providerImageID, err)
-	}
-	return is, nil
+	err := s.pool.QueryRow(ctx, sqlIsGolden, provider, providerImageID).Scan(&is)
+	return is, failed("image "+providerImageID, err)
 }

@@ -14,32 +14,15 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-const groupColumns = `g.group_id, g.env_id, g.org_id, g.region, g.name, g.spec, g.release, g.stable_release, g.replicas, g.require_tags, g.disallow_tags,
+const groupColumns = `g.group_id, g.env_id, g.org_id, g.region, g.name, g.spec, g.release, g.stable_release, g.replicas, jsonb_build_object('require', g.require_tags, 'disallow', g.disallow_tags) AS "constraint",
     g.deploy_status, g.deploy_message, g.status, g.status_reason, g.status_message, g.decision, g.next_attempt_at, g.waiting_since,
     g.created_by, g.created_at, g.updated_at, g.converged,
-    COALESCE((SELECT jsonb_object_agg(state, n) FROM (SELECT state, count(*) AS n FROM instances i WHERE i.group_id = g.group_id AND i.state <> 'stopped' GROUP BY state) s), '{}')`
-
-func scanGroup(row pgx.CollectableRow) (g workload.Group, err error) {
-	err = row.Scan(&g.GroupID, &g.EnvID, &g.OrgID, &g.Region, &g.Name, &g.Spec, &g.Release, &g.StableRelease, &g.Replicas, &g.Constraint.Require, &g.Constraint.Disallow,
-		&g.DeployStatus, &g.DeployMessage, &g.Status, &g.StatusReason, &g.StatusMessage, &g.Decision, &g.NextAttemptAt, &g.WaitingSince,
-		&g.CreatedBy, &g.CreatedAt, &g.UpdatedAt, &g.Converged, &g.Instances)
-	return g, err
-}
+    COALESCE((SELECT jsonb_object_agg(state, n) FROM (SELECT state, count(*) AS n FROM instances i WHERE i.group_id = g.group_id AND i.state <> 'stopped' GROUP BY state) s), '{}') AS instances`
 
 // oneGroup runs a statement that answers a group, or CodeGroupNotFound.
 func oneGroup(ctx context.Context, q querier, sql, id string, args ...any) (g workload.Group, err error) {
-	rows, err := q.Query(ctx, sql, append([]any{id}, args...)...)
-	if err != nil {
-		return g, fmt.Errorf("process group %s: %w", id, err)
-	}
-	g, err = pgx.CollectExactlyOneRow(rows, scanGroup)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return g, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id)
-	}
-	if err != nil {
-		return g, fmt.Errorf("process group %s: %w", id, err)
-	}
-	return g, nil
+	g, err = one(ctx, q, pgx.RowToStructByName[workload.Group], sql, append([]any{id}, args...)...)
+	return g, orNotFound("process group "+id, err, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id))
 }
 
 const sqlGetGroup = `SELECT ` + groupColumns + ` FROM process_groups g WHERE g.group_id = $1 AND g.deleted_at IS NULL`
@@ -59,7 +42,7 @@ var groups = listing[workload.Group]{
 		"updated_at": {"g.updated_at", func(v workload.Group) any { return v.UpdatedAt }},
 	},
 	id:   sorting[workload.Group]{"g.group_id", func(v workload.Group) any { return v.GroupID }},
-	scan: scanGroup,
+	scan: pgx.RowToStructByName[workload.Group],
 }
 
 // ListGroups is a page of process groups.
@@ -74,13 +57,7 @@ type groupEnv struct {
 
 func (*Store) groupEnv(ctx context.Context, q querier, sql, envID string) (e groupEnv, err error) {
 	err = q.QueryRow(ctx, sql, envID).Scan(&e.OrgID, &e.Region)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return e, noSuchEnv(envID)
-	}
-	if err != nil {
-		return e, fmt.Errorf("environment %s: %w", envID, err)
-	}
-	return e, nil
+	return e, orNotFound("environment "+envID, err, noSuchEnv(envID))
 }
 
 const sqlGroupOfName = `SELECT ` + groupColumns + ` FROM process_groups g WHERE g.env_id = $1 AND g.name = $2 AND g.deleted_at IS NULL`
@@ -109,12 +86,8 @@ func (s *Store) CreateGroup(ctx context.Context, id, envID string, r workload.Cr
 		if err := s.takeQuota(ctx, tx, orgID, promised(promise{replicas: *r.Replicas, memory: r.Spec.MemoryLimitBytes + overhead, cpu: r.Spec.CPURequest})...); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sqlInsertGroup, id, envID, orgID, region, r.Name, r.Spec, r.Spec.MemoryLimitBytes, r.Spec.CPURequest, *r.Replicas,
-			filled(r.Spec.Constraint.Require), filled(r.Spec.Constraint.Disallow), by)
-		if err != nil {
-			return err
-		}
-		if g, err = pgx.CollectExactlyOneRow(rows, scanGroup); err != nil {
+		if g, err = one(ctx, tx, pgx.RowToStructByName[workload.Group], sqlInsertGroup, id, envID, orgID, region, r.Name, r.Spec, r.Spec.MemoryLimitBytes, r.Spec.CPURequest, *r.Replicas,
+			filled(r.Spec.Constraint.Require), filled(r.Spec.Constraint.Disallow), by); err != nil {
 			return err
 		}
 		created = true
@@ -239,10 +212,7 @@ func (s *Store) ScaleGroup(ctx context.Context, id string, replicas int, by stri
 		g, err = oneGroup(ctx, tx, sqlGetGroup, id)
 		return err
 	})
-	if err != nil {
-		return workload.Group{}, asCoded("scale process group", err)
-	}
-	return g, nil
+	return g, asCoded("scale process group", err)
 }
 
 const sqlDeployGroup = `
@@ -286,10 +256,7 @@ func (s *Store) DeployGroup(ctx context.Context, id string, spec workload.Spec, 
 			"release": g.Release, "image": spec.Image, "memory_limit_bytes": spec.MemoryLimitBytes, "cpu_request": spec.CPURequest, "strategy": status,
 		})
 	})
-	if err != nil {
-		return workload.Group{}, asCoded("deploy process group", err)
-	}
-	return g, nil
+	return g, asCoded("deploy process group", err)
 }
 
 // strategy decides how a deploy replaces what runs.
@@ -351,25 +318,10 @@ func (s *Store) DeleteGroup(ctx context.Context, id, by string) (g workload.Grou
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: g.OrgID, Type: "group.delete", Subject: id, Actor: by}, map[string]any{"env_id": g.EnvID, "name": g.Name, "replicas": g.Replicas})
 	})
-	if err != nil {
-		return workload.Group{}, asCoded("delete process group", err)
-	}
-	return g, nil
+	return g, asCoded("delete process group", err)
 }
 
 const instanceColumns = `i.instance_id, i.group_id, i.org_id, i.server_id, i.number, i.release, i.spec, i.ports, i.state, i.healthy, i.message, i.created_at, i.running_at, i.stopped_at`
-
-func instanceFields(i *workload.Instance) []any {
-	return []any{
-		&i.InstanceID, &i.GroupID, &i.OrgID, &i.ServerID, &i.Number, &i.Release, &i.Spec, &i.Ports, &i.State, &i.Healthy, &i.Message,
-		&i.CreatedAt, &i.RunningAt, &i.StoppedAt,
-	}
-}
-
-func scanInstance(row pgx.CollectableRow) (i workload.Instance, err error) {
-	err = row.Scan(instanceFields(&i)...)
-	return i, err
-}
 
 var instances = listing[workload.Instance]{
 	what: "instances", from: `SELECT ` + instanceColumns + ` FROM instances i`,
@@ -379,7 +331,7 @@ var instances = listing[workload.Instance]{
 		"created_at": {"i.number", func(v workload.Instance) any { return v.Number }},
 	},
 	id:   sorting[workload.Instance]{"i.number", func(v workload.Instance) any { return v.Number }},
-	scan: scanInstance,
+	scan: pgx.RowToStructByName[workload.Instance],
 }
 
 // ListInstances is a page of one group's instances, without those that are stopped. Their
@@ -391,15 +343,9 @@ func (s *Store) ListInstances(ctx context.Context, q prego.ListQuery) (page []wo
 const sqlGetInstance = `SELECT ` + instanceColumns + ` FROM instances i WHERE i.instance_id = $1`
 
 // GetInstance reads an instance, or CodeInstanceNotFound.
-func (s *Store) GetInstance(ctx context.Context, id string) (i workload.Instance, err error) {
-	err = s.pool.QueryRow(ctx, sqlGetInstance, id).Scan(instanceFields(&i)...)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return i, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id)
-	}
-	if err != nil {
-		return i, fmt.Errorf("instance %s: %w", id, err)
-	}
-	return i, nil
+func (s *Store) GetInstance(ctx context.Context, id string) (workload.Instance, error) {
+	i, err := one(ctx, s.pool, pgx.RowToStructByName[workload.Instance], sqlGetInstance, id)
+	return i, orNotFound("instance "+id, err, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id))
 }
 
 // decided is a decision for a column that may be NULL.

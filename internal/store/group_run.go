@@ -108,29 +108,19 @@ func (s *Store) PlanGroup(ctx context.Context, id string, retry time.Duration) (
 		}
 		return nil
 	})
-	if err != nil {
-		return workload.GroupPlan{}, asCoded("plan process group", err)
-	}
-	return p, nil
+	return p, asCoded("plan process group", err)
 }
 
 func readGroup(ctx context.Context, tx pgx.Tx, id string) (g groupRow, err error) {
 	err = tx.QueryRow(ctx, sqlPlanGroup, id).Scan(&g.orgID, &g.region, &g.Replicas, &g.Deleted, &g.Release, &g.Stable, &g.Deploy, &g.NoSurge, &g.wanted, &g.next, &g.reason,
 		&g.failures, &g.now)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return g, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id)
-	}
 	if err != nil {
-		return g, err
+		return g, noneIs(err, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id))
 	}
 	if err := tx.QueryRow(ctx, sqlPlanExclusive, id).Scan(&g.Exclusive); err != nil {
 		return g, err
 	}
-	rows, err := tx.Query(ctx, sqlPlanInstances, id)
-	if err != nil {
-		return g, err
-	}
-	g.Instances, err = pgx.CollectRows(rows, pgx.RowToStructByPos[instance.GroupInstance])
+	g.Instances, err = many(ctx, tx, pgx.RowToStructByPos[instance.GroupInstance], sqlPlanInstances, id)
 	return g, err
 }
 
@@ -145,10 +135,7 @@ func (s *Store) ServeInstances(ctx context.Context, region prego.Region, f func(
 		}
 		return f(ctx)
 	})
-	if err != nil {
-		return done, fmt.Errorf("serve instances in %s: %w", region, err)
-	}
-	return done, nil
+	return done, failed("serve instances in "+string(region), err)
 }
 
 // The instances that are wanted, by turns among the orgs and then by age: an org that
@@ -266,10 +253,7 @@ func (s *Store) Allocate(ctx context.Context, place workload.InstancePlace, retr
 	if errors.As(err, &refused) {
 		return s.refuseAllocation(ctx, place.GroupID, refused, retry)
 	}
-	if err != nil {
-		return out, fmt.Errorf("allocate an instance of %s: %w", place.GroupID, err)
-	}
-	return out, nil
+	return out, failed("allocate an instance of "+place.GroupID, err)
 }
 
 func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.InstancePlace) (out workload.InstanceAllocation, err error) {
@@ -282,7 +266,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 	var spec workload.Spec
 	var waited *float64
 	err = tx.QueryRow(ctx, sqlAllocatingGroup, place.GroupID).Scan(&orgID, &region, &replicas, &release, &spec, &wanted, &surge, &last, &deploy, &waited, &overhead)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && wanted == 0 {
+	if isNoRows(err) || err == nil && wanted == 0 {
 		return workload.InstanceAllocation{Outcome: workload.AllocationVoid}, nil
 	}
 	if err != nil {
@@ -302,7 +286,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 	}
 	var offered int64
 	err = tx.QueryRow(ctx, sqlAllocatingServer, place.ServerID, region, place.GroupID, filled(spec.Volumes)).Scan(&offered)
-	if errors.Is(err, pgx.ErrNoRows) {
+	if isNoRows(err) {
 		return workload.InstanceAllocation{Outcome: workload.AllocationLost}, nil
 	}
 	if err != nil {
@@ -355,10 +339,7 @@ func (s *Store) refuseAllocation(ctx context.Context, groupID string, r *refused
 	} else {
 		_, err = s.pool.Exec(ctx, sqlRefuseQuota, groupID, workload.ReasonOrgQuota, r.over.Sentence(), retry.Seconds(), r.over.Dimension)
 	}
-	if err != nil {
-		return out, fmt.Errorf("refuse an instance of %s: %w", groupID, err)
-	}
-	return out, nil
+	return out, failed("refuse an instance of "+groupID, err)
 }
 
 const sqlNoPlace = `
@@ -367,28 +348,19 @@ WHERE group_id = $1 AND wanted > 0`
 
 // NoPlace records why there is no place for a group's instance.
 func (s *Store) NoPlace(ctx context.Context, groupID, reason, message string, decision json.RawMessage) error {
-	if _, err := s.pool.Exec(ctx, sqlNoPlace, groupID, reason, message, decided(decision)); err != nil {
-		return fmt.Errorf("no place for an instance of %s: %w", groupID, err)
-	}
-	return nil
+	return s.exec(ctx, "no place for an instance of "+groupID, sqlNoPlace, groupID, reason, message, decided(decision))
 }
 
 const sqlInstanceHost = `
-SELECT ` + instanceColumns + `, s.region, s.host, s.role, s.status,
+SELECT ` + instanceColumns + `, s.region, s.host, s.role, s.status AS server_status,
     ARRAY(SELECT volume_host_path(v.provider_id) || ':' || a.mount_path FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id
-        WHERE a.group_id = i.group_id AND a.deleted_at IS NULL AND v.provider_id IS NOT NULL ORDER BY a.mount_path)
+        WHERE a.group_id = i.group_id AND a.deleted_at IS NULL AND v.provider_id IS NOT NULL ORDER BY a.mount_path) AS binds
 FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.instance_id = $1`
 
 // InstanceHost reads an instance with its server, or CodeInstanceNotFound.
-func (s *Store) InstanceHost(ctx context.Context, id string) (h workload.InstanceHost, err error) {
-	err = s.pool.QueryRow(ctx, sqlInstanceHost, id).Scan(append(instanceFields(&h.Instance), &h.Region, &h.Host, &h.Role, &h.ServerStatus, &h.Binds)...)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return h, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id)
-	}
-	if err != nil {
-		return h, fmt.Errorf("instance %s: %w", id, err)
-	}
-	return h, nil
+func (s *Store) InstanceHost(ctx context.Context, id string) (workload.InstanceHost, error) {
+	h, err := one(ctx, s.pool, pgx.RowToStructByName[workload.InstanceHost], sqlInstanceHost, id)
+	return h, orNotFound("instance "+id, err, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id))
 }
 
 const sqlHoldGroup = `SELECT g.group_id, g.failures FROM process_groups g JOIN instances i ON i.group_id = g.group_id WHERE i.instance_id = $1 FOR NO KEY UPDATE OF g`
@@ -444,11 +416,8 @@ func (s *Store) changeInstance(ctx context.Context, id, sql string, args []any, 
 		var group string
 		var failures int
 		err := tx.QueryRow(ctx, sqlHoldGroup, id).Scan(&group, &failures)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id)
-		}
 		if err != nil {
-			return err
+			return noneIs(err, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id))
 		}
 		tag, err := tx.Exec(ctx, sql, args...)
 		if err != nil || tag.RowsAffected() == 0 {
@@ -457,10 +426,7 @@ func (s *Store) changeInstance(ctx context.Context, id, sql string, args []any, 
 		changed = true
 		return then(tx, group, failures)
 	})
-	if err != nil {
-		return false, asCoded("instance "+id, err)
-	}
-	return changed, nil
+	return changed, asCoded("instance "+id, err)
 }
 
 // Groups that wait for capacity in a region, in the order in which they are served.
@@ -523,5 +489,5 @@ const sqlInstancesOn = `SELECT ` + instanceColumns + ` FROM instances i WHERE i.
 
 // InstancesOn are the instances on a server that are not stopped.
 func (s *Store) InstancesOn(ctx context.Context, serverID string) ([]workload.Instance, error) {
-	return collectBy(ctx, s, "instances on "+serverID, scanInstance, sqlInstancesOn, serverID)
+	return collectBy(ctx, s, "instances on "+serverID, pgx.RowToStructByName[workload.Instance], sqlInstancesOn, serverID)
 }

@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -143,10 +141,7 @@ func (s *Store) SweepSilent(ctx context.Context, p server.SweepParams) (server.S
 	var r server.SweepResult
 	err := s.pool.QueryRow(ctx, sqlSweepSilent, p.DegradedAfter.Seconds(), p.FailedAfter.Seconds(), p.FreezePct, p.FreezeMin).
 		Scan(&r.Fleet, &r.Silent, &r.Frozen, &r.Degraded, &r.Failed)
-	if err != nil {
-		return r, fmt.Errorf("sweep silent agents: %w", err)
-	}
-	return r, nil
+	return r, failed("sweep silent agents", err)
 }
 
 const sqlRevoked = `SELECT server_id FROM servers WHERE identity_revoked_at > now() - make_interval(secs => $1)`
@@ -164,11 +159,5 @@ WHERE server_id = $1 AND agent_key_sha256 = $2 AND identity_revoked_at IS NULL A
 func (s *Store) CheckAgent(ctx context.Context, serverID string, key []byte) (server.AgentBinding, error) {
 	var b server.AgentBinding
 	err := s.pool.QueryRow(ctx, sqlAgentBinding, serverID, key).Scan(&b.Host, &b.IPv6)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return b, prego.Errorf(prego.CodeIdentityRevoked, "the identity of server %s was revoked", serverID)
-	}
-	if err != nil {
-		return b, fmt.Errorf("check agent: %w", err)
-	}
-	return b, nil
+	return b, orNotFound("check agent", err, prego.Errorf(prego.CodeIdentityRevoked, "the identity of server %s was revoked", serverID))
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -44,10 +43,7 @@ const sqlProviderOf = `SELECT id FROM infra_providers WHERE enabled AND $1 = ANY
 // providerOf is the cloud in which an org's resource of a region is made.
 func providerOf(ctx context.Context, tx pgx.Tx, region prego.Region) (id prego.InfraProviderID, err error) {
 	err = tx.QueryRow(ctx, sqlProviderOf, region).Scan(&id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return "", &prego.Error{Code: prego.CodeRegionNotServed, Field: "region", Message: "is not served by any provider that is enabled"}
-	}
-	return id, err
+	return id, noneIs(err, &prego.Error{Code: prego.CodeRegionNotServed, Field: "region", Message: "is not served by any provider that is enabled"})
 }
 
 const sqlCreateIPv4 = `
@@ -58,11 +54,7 @@ const sqlIPv4Status = `
 UPDATE ipv4_allocations a SET status = $2, reason = '', message = '', updated_at = now() WHERE a.allocation_id = $1 AND a.deleted_at IS NULL RETURNING ` + ipv4Columns
 
 func oneIPv4(ctx context.Context, tx pgx.Tx, sql string, args ...any) (workload.IPv4Allocation, error) {
-	rows, err := tx.Query(ctx, sql, args...)
-	if err != nil {
-		return workload.IPv4Allocation{}, err
-	}
-	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[workload.IPv4Allocation])
+	return one(ctx, tx, pgx.RowToStructByPos[workload.IPv4Allocation], sql, args...)
 }
 
 // EnableIPv4 asks for an address for an env: the row is the intent that is made true
@@ -81,7 +73,7 @@ func (s *Store) EnableIPv4(ctx context.Context, envID, id, environment string, l
 			}
 			return err
 		}
-		if !errors.Is(err, pgx.ErrNoRows) {
+		if !isNoRows(err) {
 			return err
 		}
 		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxIPv4Allocations, By: 1}); err != nil {
@@ -106,7 +98,7 @@ func (s *Store) DisableIPv4(ctx context.Context, envID, by string) (out workload
 	err = s.inEnv(ctx, "disable ipv4", envID, func(tx pgx.Tx, orgID string, _ prego.Region) error {
 		out, err = oneIPv4(ctx, tx, sqlHoldEnvIPv4, envID)
 		switch {
-		case errors.Is(err, pgx.ErrNoRows):
+		case isNoRows(err):
 			return noIPv4(envID)
 		case err != nil || out.Status == workload.ResourceReleasing:
 			return err
@@ -161,10 +153,7 @@ WHERE allocation_id = $1 AND deleted_at IS NULL AND status = 'pending'`
 
 // IPv4Waits records why the address is not there yet or, when failed, will not be.
 func (s *Store) IPv4Waits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error {
-	if _, err := s.pool.Exec(ctx, sqlIPv4Waits, id, reason, prego.Redact(message), failed); err != nil {
-		return fmt.Errorf("ipv4 %s waits: %w", id, err)
-	}
-	return nil
+	return s.exec(ctx, fmt.Sprintf("ipv4 %s waits", id), sqlIPv4Waits, id, reason, prego.Redact(message), failed)
 }
 
 const (
@@ -175,10 +164,7 @@ const (
 
 // ReleasingNamed writes into the ledger that something is about to be deleted.
 func (s *Store) ReleasingNamed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error {
-	if _, err := s.pool.Exec(ctx, sqlReleasingNamed, provider, kind, name); err != nil {
-		return fmt.Errorf("release %s %s: %w", kind, name, err)
-	}
-	return nil
+	return s.exec(ctx, fmt.Sprintf("release %s %s", kind, name), sqlReleasingNamed, provider, kind, name)
 }
 
 // gone records that the provider has something no longer, in its row and the ledger.
@@ -203,8 +189,5 @@ const sqlIntentWithdrawn = `UPDATE resources SET state = 'released', released_at
 
 // IntentWithdrawn closes an intent after the provider's definite refusal.
 func (s *Store) IntentWithdrawn(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error {
-	if _, err := s.pool.Exec(ctx, sqlIntentWithdrawn, provider, kind, name); err != nil {
-		return fmt.Errorf("withdraw %s %s: %w", kind, name, err)
-	}
-	return nil
+	return s.exec(ctx, fmt.Sprintf("withdraw %s %s", kind, name), sqlIntentWithdrawn, provider, kind, name)
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -120,8 +119,5 @@ func (s *Store) Operation(ctx context.Context, id string) (prego.Operation, erro
 	if isNoRows(err) {
 		return prego.Operation{}, none
 	}
-	if err != nil {
-		return prego.Operation{}, fmt.Errorf("operation %s: %w", id, err)
-	}
-	return op, nil
+	return op, failed("operation "+id, err)
 }

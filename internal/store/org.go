@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -55,7 +54,7 @@ func (s *Store) PutOrg(ctx context.Context, id string, r tenant.PutOrgRequest, b
 		if err == nil {
 			return orgEvent(ctx, tx, org.Event{OrgID: id, Type: "org.create", Subject: id, Actor: by}, map[string]any{"tier": o.Tier})
 		}
-		if !errors.Is(err, pgx.ErrNoRows) {
+		if !isNoRows(err) {
 			return err
 		}
 		old, err := oneOrg(ctx, tx, sqlHeldOrg, id)
@@ -67,10 +66,7 @@ func (s *Store) PutOrg(ctx context.Context, id string, r tenant.PutOrgRequest, b
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: id, Type: "org.tier_set", Subject: id, Actor: by}, map[string]any{"old": old.Tier, "new": o.Tier})
 	})
-	if err != nil {
-		return org.Org{}, asCoded("put org", err)
-	}
-	return o, nil
+	return o, asCoded("put org", err)
 }
 
 // checkParent refuses a parent that is unknown, or below the org. Until the end of the
@@ -96,11 +92,7 @@ func checkParent(ctx context.Context, tx pgx.Tx, org, parent string) error {
 }
 
 func oneOrg(ctx context.Context, q querier, sql string, args ...any) (org.Org, error) {
-	rows, err := q.Query(ctx, sql, args...)
-	if err != nil {
-		return org.Org{}, err
-	}
-	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[org.Org])
+	return one(ctx, q, pgx.RowToStructByPos[org.Org], sql, args...)
 }
 
 func noSuchOrg(id string) error { return prego.Errorf(prego.CodeNotFound, "there is no org %q", id) }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -27,11 +26,7 @@ func (s *Store) OrgQuotas(ctx context.Context, org string) ([]org.Quota, error) 
 }
 
 func (s *Store) quotasOf(ctx context.Context, q querier, orgID string, dimensions []quota.Dimension) ([]org.Quota, error) {
-	rows, err := q.Query(ctx, sqlOrgQuotas, orgID, dimensions, s.tierLimits)
-	if err != nil {
-		return nil, fmt.Errorf("quotas of org %s: %w", orgID, err)
-	}
-	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[org.Quota])
+	out, err := many(ctx, q, pgx.RowToStructByPos[org.Quota], sqlOrgQuotas, orgID, dimensions, s.tierLimits)
 	if err != nil {
 		return nil, fmt.Errorf("quotas of org %s: %w", orgID, err)
 	}
@@ -92,10 +87,7 @@ func (s *Store) changeQuota(ctx context.Context, orgID string, d quota.Dimension
 			"dimension": d, "old": before[0].Limit, "new": q.Limit, "old_source": source(before[0]), "new_source": source(q),
 		})
 	})
-	if err != nil {
-		return org.Quota{}, asCoded("quota of org "+orgID, err)
-	}
-	return q, nil
+	return q, asCoded("quota of org "+orgID, err)
 }
 
 func source(q org.Quota) string {
@@ -139,6 +131,3 @@ FROM used u LEFT JOIN nearest n ON n.org_id = u.org_id GROUP BY 1, 2 ORDER BY 1,
 func (s *Store) UsageNearLimits(ctx context.Context, n int) ([]org.Usage, error) {
 	return collect[org.Usage](ctx, s, "usage of orgs", sqlUsageNearLimits, s.tierLimits, n)
 }
-
-// isNoRows tells the answer that is none from failures.
-func isNoRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) }

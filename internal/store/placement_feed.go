@@ -179,10 +179,7 @@ func (s *Store) Reserve(ctx context.Context, r tenant.Reservation) (tenant.Reser
 	if isViolation(err, "servers_cordoned") { // since the decision
 		return tenant.ReserveResult{Outcome: tenant.ReserveLost, Lost: "app_server", LostID: r.AppServerID}, nil
 	}
-	if err != nil {
-		return out, fmt.Errorf("reserve for tenant %s: %w", r.TenantID, err)
-	}
-	return out, nil
+	return out, failed("reserve for tenant "+r.TenantID, err)
 }
 
 // A decision that repeats the last one, by the same constraint, says nothing new, and one that somebody's
@@ -198,8 +195,5 @@ WHERE NOT EXISTS (SELECT FROM (SELECT outcome, code, algorithm, decision_log FRO
 
 // RecordDecision stores a decision that placed nobody.
 func (s *Store) RecordDecision(ctx context.Context, d tenant.DecisionRecord) error {
-	if _, err := s.pool.Exec(ctx, sqlRecordDecision, d.TenantID, d.Outcome, d.Code, d.Algorithm, d.Decision, d.Policy, d.Actor); err != nil {
-		return fmt.Errorf("record decision for tenant %s: %w", d.TenantID, err)
-	}
-	return nil
+	return s.exec(ctx, "record decision for tenant "+d.TenantID, sqlRecordDecision, d.TenantID, d.Outcome, d.Code, d.Algorithm, d.Decision, d.Policy, d.Actor)
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -41,11 +40,7 @@ func (s *Store) AssignPlacementGroup(ctx context.Context, serverID, prefix strin
 			sql  string
 			args []any
 		}{{sqlCurrentGroup, []any{serverID, exclude}}, {sqlOpenGroup, []any{prefix, size, groups, exclude}}} {
-			rows, err := tx.Query(ctx, q.sql, q.args...)
-			if err != nil {
-				return err
-			}
-			names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			names, err := many(ctx, tx, pgx.RowTo[string], q.sql, q.args...)
 			if err != nil {
 				return err
 			}
@@ -61,16 +56,10 @@ func (s *Store) AssignPlacementGroup(ctx context.Context, serverID, prefix strin
 		_, err := tx.Exec(ctx, sqlJoinGroup, serverID, name)
 		return err
 	})
-	if err != nil {
-		return "", fmt.Errorf("placement group for %s: %w", serverID, err)
-	}
-	return name, nil
+	return name, failed("placement group for "+serverID, err)
 }
 
 // LeavePlacementGroup gives the place back.
 func (s *Store) LeavePlacementGroup(ctx context.Context, serverID string) error {
-	if _, err := s.pool.Exec(ctx, sqlLeaveGroup, serverID); err != nil {
-		return fmt.Errorf("leave placement group: %w", err)
-	}
-	return nil
+	return s.exec(ctx, "leave placement group", sqlLeaveGroup, serverID)
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -11,14 +10,8 @@ import (
 	"github.com/prego/prego"
 )
 
-const poolColumns = `p.name, p.require_tags, p.disallow_tags, p.is_default, (SELECT count(*) FROM org_placement_pools o WHERE o.pool_id = p.pool_id),
+const poolColumns = `p.name, jsonb_build_object('require', p.require_tags, 'disallow', p.disallow_tags) AS "constraint", p.is_default AS "default", (SELECT count(*) FROM org_placement_pools o WHERE o.pool_id = p.pool_id) AS orgs,
     p.created_by, p.created_at, p.updated_by, p.updated_at`
-
-func scanPool(row pgx.CollectableRow) (prego.PlacementPool, error) {
-	var p prego.PlacementPool
-	err := row.Scan(&p.Name, &p.Constraint.Require, &p.Constraint.Disallow, &p.Default, &p.Orgs, &p.CreatedBy, &p.CreatedAt, &p.UpdatedBy, &p.UpdatedAt)
-	return p, err
-}
 
 // poolID is what a pool is found by: case does not matter in its name.
 func poolID(name string) string { return strings.ToLower(name) }
@@ -29,18 +22,8 @@ func noSuchPool(name string) error {
 
 // onePool runs a statement that answers the pool of a name, or CodePlacementPoolNotFound.
 func onePool(ctx context.Context, q querier, name, sql string, args ...any) (prego.PlacementPool, error) {
-	rows, err := q.Query(ctx, sql, append([]any{poolID(name)}, args...)...)
-	if err != nil {
-		return prego.PlacementPool{}, fmt.Errorf("placement pool %s: %w", name, err)
-	}
-	p, err := pgx.CollectExactlyOneRow(rows, scanPool)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return p, noSuchPool(name)
-	}
-	if err != nil {
-		return p, fmt.Errorf("placement pool %s: %w", name, err)
-	}
-	return p, nil
+	p, err := one(ctx, q, pgx.RowToStructByName[prego.PlacementPool], sql, append([]any{poolID(name)}, args...)...)
+	return p, orNotFound("placement pool "+name, err, noSuchPool(name))
 }
 
 const sqlCreatePool = `
@@ -82,7 +65,7 @@ var placementPools = listing[prego.PlacementPool]{
 		"name":       {"p.pool_id", func(v prego.PlacementPool) any { return poolID(v.Name) }},
 	},
 	id:   sorting[prego.PlacementPool]{"p.pool_id", func(v prego.PlacementPool) any { return poolID(v.Name) }},
-	scan: scanPool,
+	scan: pgx.RowToStructByName[prego.PlacementPool],
 }
 
 // ListPlacementPools is a page of placement pools.
@@ -155,11 +138,7 @@ func (s *Store) DeletePlacementPool(ctx context.Context, name string) error {
 			users = append(users, "it is the default pool")
 		}
 		if p.Orgs > 0 {
-			rows, err := tx.Query(ctx, sqlPoolOrgs, poolID(name), namedOrgs)
-			if err != nil {
-				return fmt.Errorf("orgs of placement pool %s: %w", name, err)
-			}
-			orgs, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			orgs, err := many(ctx, tx, pgx.RowTo[string], sqlPoolOrgs, poolID(name), namedOrgs)
 			if err != nil {
 				return fmt.Errorf("orgs of placement pool %s: %w", name, err)
 			}
@@ -243,13 +222,7 @@ func (s *Store) DissociatePool(ctx context.Context, orgID, name string) error {
 func lockOrg(ctx context.Context, tx pgx.Tx, orgID string) error {
 	var id string
 	err := tx.QueryRow(ctx, sqlLockOrg, orgID).Scan(&id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return noSuchOrg(orgID)
-	}
-	if err != nil {
-		return fmt.Errorf("org %s: %w", orgID, err)
-	}
-	return nil
+	return orNotFound("org "+orgID, err, noSuchOrg(orgID))
 }
 
 const sqlOrgPools = `SELECT ` + poolColumns + ` FROM placement_pools_of($1) p ORDER BY p.pool_id`
@@ -260,7 +233,7 @@ func (s *Store) OrgPlacementPools(ctx context.Context, orgID string) ([]prego.Pl
 	if _, err := s.GetOrg(ctx, orgID); err != nil {
 		return nil, err
 	}
-	return collectBy(ctx, s, "placement pools of org "+orgID, scanPool, sqlOrgPools, orgID)
+	return collectBy(ctx, s, "placement pools of org "+orgID, pgx.RowToStructByName[prego.PlacementPool], sqlOrgPools, orgID)
 }
 
 const sqlPoolsOf = `

@@ -42,10 +42,7 @@ ON CONFLICT (plan) DO UPDATE SET low_watermark = EXCLUDED.low_watermark, target 
 
 // PutSitePoolPolicy replaces the policy of a plan tier.
 func (s *Store) PutSitePoolPolicy(ctx context.Context, p tenant.SitePoolPolicy) error {
-	if _, err := s.pool.Exec(ctx, sqlPutSitePoolPolicy, p.Plan, p.LowWatermark, p.Target, p.SLOSeconds); err != nil {
-		return fmt.Errorf("put site pool policy of %s: %w", p.Plan, err)
-	}
-	return nil
+	return s.exec(ctx, "put site pool policy of "+string(p.Plan), sqlPutSitePoolPolicy, p.Plan, p.LowWatermark, p.Target, p.SLOSeconds)
 }
 
 // A node that was made for the plan and has nobody is claimable, building, or
@@ -77,10 +74,7 @@ ON CONFLICT (region, plan) DO UPDATE SET target = EXCLUDED.target, updated_by = 
 
 // PutWarmPool sets how many servers a warm pool is to hold.
 func (s *Store) PutWarmPool(ctx context.Context, region prego.Region, plan prego.Plan, target int, by string) error {
-	if _, err := s.pool.Exec(ctx, sqlPutWarmPool, region, plan, target, by); err != nil {
-		return fmt.Errorf("put warm pool of %s in %s: %w", plan, region, err)
-	}
-	return nil
+	return s.exec(ctx, fmt.Sprintf("put warm pool of %s in %s", plan, region), sqlPutWarmPool, region, plan, target, by)
 }
 
 var scalingEvents = listing[tenant.ScalingEvent]{
@@ -109,9 +103,5 @@ VALUES ($1, NULLIF($2, ''), NULLIF($3, ''), $4, $5, $6, $7, $8, $9)`
 // RecordOverride keeps an operator's override for audit, refused ones too; of an
 // accepted one code and refusal are "" (placement-policy §8).
 func (s *Store) RecordOverride(ctx context.Context, o tenant.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error {
-	_, err := s.pool.Exec(ctx, sqlRecordOverride, o.TenantID, o.ForceAppServerID, o.ForceDBShardID, o.Reason, by, accepted, code, refusal, o.IgnoreConstraint)
-	if err != nil {
-		return fmt.Errorf("record override of tenant %s: %w", o.TenantID, err)
-	}
-	return nil
+	return s.exec(ctx, "record override of tenant "+o.TenantID, sqlRecordOverride, o.TenantID, o.ForceAppServerID, o.ForceDBShardID, o.Reason, by, accepted, code, refusal, o.IgnoreConstraint)
 }

@@ -2,11 +2,8 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
@@ -21,7 +18,7 @@ func (s *Store) ProviderCatalog(ctx context.Context, provider prego.InfraProvide
 	out := server.CatalogState{Provider: provider}
 	var refreshed *time.Time
 	err := s.pool.QueryRow(ctx, sqlProviderCatalog, provider).Scan(&out.ProviderCatalog, &refreshed, &out.AttemptedAt, &out.Failure)
-	if errors.Is(err, pgx.ErrNoRows) {
+	if isNoRows(err) {
 		return out, nil
 	}
 	if err != nil {
@@ -39,10 +36,7 @@ ON CONFLICT (provider) DO UPDATE SET document = excluded.document, refreshed_at 
 
 // SaveProviderCatalog keeps a catalog that was read just now.
 func (s *Store) SaveProviderCatalog(ctx context.Context, provider prego.InfraProviderID, c server.ProviderCatalog) error {
-	if _, err := s.pool.Exec(ctx, sqlSaveCatalog, provider, c); err != nil {
-		return fmt.Errorf("save the catalog of %s: %w", provider, err)
-	}
-	return nil
+	return s.exec(ctx, "save the catalog of "+string(provider), sqlSaveCatalog, provider, c)
 }
 
 const sqlCatalogFailed = `
@@ -51,8 +45,5 @@ ON CONFLICT (provider) DO UPDATE SET attempted_at = now(), failure = excluded.fa
 
 // CatalogNotRead notes why the catalog could not be read. The last good one stays.
 func (s *Store) CatalogNotRead(ctx context.Context, provider prego.InfraProviderID, why string) error {
-	if _, err := s.pool.Exec(ctx, sqlCatalogFailed, provider, why); err != nil {
-		return fmt.Errorf("catalog of %s not read: %w", provider, err)
-	}
-	return nil
+	return s.exec(ctx, fmt.Sprintf("catalog of %s not read", provider), sqlCatalogFailed, provider, why)
 }

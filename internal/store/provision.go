@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -38,7 +37,7 @@ func (s *Store) ProvisionState(ctx context.Context, serverID string) (server.Pro
 		&p.ServerID, &p.Role, &p.Region, &p.Provider, &p.Spec, &p.Tags, &p.RequestHash, &p.Status, &p.Purpose, &p.Generation, &p.Attempt,
 		&p.ProviderServerID, &p.Host, &p.AgentStatus, &p.RunningAt, &p.HandshakeAt, &p.FirstHeartbeatAt,
 		&p.RevokedAt, &p.Spread, &p.BootstrapRefused, &p.BootFailed, &p.BootFailure, &p.BootSignReason, &p.BootSign, &p.BootSignAt, &p.CreatedAt, &p.Now)
-	if errors.Is(err, pgx.ErrNoRows) {
+	if isNoRows(err) {
 		return p, prego.Errorf(prego.CodeServerNotFound, "no server %s", serverID)
 	}
 	if err != nil {
@@ -74,7 +73,7 @@ func (s *Store) BeginAttempt(ctx context.Context, a server.AttemptStart) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var provider prego.InfraProviderID
 		err := tx.QueryRow(ctx, sqlBeginAttempt, a.ServerID, a.Generation, a.Attempt, a.Candidate.ServerType, a.Candidate.Location, a.Image).Scan(&provider)
-		if errors.Is(err, pgx.ErrNoRows) {
+		if isNoRows(err) {
 			return server.ErrSuperseded
 		}
 		if err != nil {
@@ -104,7 +103,7 @@ func (s *Store) RecordCreated(ctx context.Context, serverID string, generation i
 	superseded := false
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlRecordCreated, serverID, generation, h.Attempt, h.ProviderServerID, h.IPv4, h.IPv6, h.ServerType, h.Location).Scan(new(string))
-		if errors.Is(err, pgx.ErrNoRows) {
+		if isNoRows(err) {
 			superseded = true
 		} else if err != nil {
 			return fmt.Errorf("record server %s of %s: %w", h.ProviderServerID, serverID, err)
@@ -165,7 +164,7 @@ func (s *Store) Activate(ctx context.Context, serverID string, generation, attem
 	var out server.Activation
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlActivate, serverID, generation).Scan(&out.Seconds, &out.Location, &out.Image)
-		if errors.Is(err, pgx.ErrNoRows) {
+		if isNoRows(err) {
 			var already bool
 			if err := tx.QueryRow(ctx, sqlIsActive, serverID, generation).Scan(&already); err != nil {
 				return fmt.Errorf("activate %s: %w", serverID, err)

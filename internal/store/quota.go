@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -37,7 +36,7 @@ func (s *Store) take(ctx context.Context, tx pgx.Tx, sql, orgID string, deltas [
 	}
 	var q org.QuotaExceeded
 	err := tx.QueryRow(ctx, sql, orgID, names, by, s.tierLimits).Scan(&q.Dimension, &q.Limit, &q.CurrentUsage, &q.RequestedDelta)
-	if errors.Is(err, pgx.ErrNoRows) {
+	if isNoRows(err) {
 		return nil
 	}
 	if err != nil {

@@ -33,10 +33,7 @@ func (s *Store) FleetRows(ctx context.Context, provider prego.InfraProviderID) (
 		r.Idle = time.Duration(idle * float64(time.Second))
 		return r, err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("fleet rows: %w", err)
-	}
-	return out, nil
+	return out, failed("fleet rows", err)
 }
 
 const sqlMarkMissing = `
@@ -101,10 +98,7 @@ func (s *Store) ForgetSightings(ctx context.Context, provider prego.InfraProvide
 	if still == nil {
 		still = []string{}
 	}
-	if _, err := s.pool.Exec(ctx, sqlForgetSightings, provider, still); err != nil {
-		return fmt.Errorf("forget sightings: %w", err)
-	}
-	return nil
+	return s.exec(ctx, "forget sightings", sqlForgetSightings, provider, still)
 }
 
 const sqlOrphanDestroyed = `
@@ -132,10 +126,8 @@ const (
 // BeginReconcile opens the record of one reconciliation.
 func (s *Store) BeginReconcile(ctx context.Context) (int64, error) {
 	var id int64
-	if err := s.pool.QueryRow(ctx, sqlBeginReconcile).Scan(&id); err != nil {
-		return 0, fmt.Errorf("begin reconcile: %w", err)
-	}
-	return id, nil
+	err := s.pool.QueryRow(ctx, sqlBeginReconcile).Scan(&id)
+	return id, failed("begin reconcile", err)
 }
 
 // EndReconcile closes it with what was found and done.
@@ -144,8 +136,5 @@ func (s *Store) EndReconcile(ctx context.Context, runID int64, findings any) err
 	if err != nil {
 		return fmt.Errorf("reconcile findings: %w", err)
 	}
-	if _, err := s.pool.Exec(ctx, sqlEndReconcile, runID, b); err != nil {
-		return fmt.Errorf("end reconcile: %w", err)
-	}
-	return nil
+	return s.exec(ctx, "end reconcile", sqlEndReconcile, runID, b)
 }

@@ -2,10 +2,7 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
@@ -57,23 +54,14 @@ const sqlSealedRegistry = `SELECT ` + registryColumns + `, sealed FROM registrie
 // SealedRegistry reads one with its sealed password, or CodeRegistryNotFound.
 func (s *Store) SealedRegistry(ctx context.Context, host string) (r server.SealedRegistry, err error) {
 	err = s.pool.QueryRow(ctx, sqlSealedRegistry, host).Scan(&r.Host, &r.Username, &r.KeyID, &r.CreatedBy, &r.CreatedAt, &r.UpdatedBy, &r.UpdatedAt, &r.Sealed)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return r, noSuchRegistry(host)
-	}
-	if err != nil {
-		return r, fmt.Errorf("registry %s: %w", host, err)
-	}
-	return r, nil
+	return r, orNotFound("registry "+host, err, noSuchRegistry(host))
 }
 
 const sqlResealRegistry = `UPDATE registries SET sealed = $3, key_id = $4 WHERE host = $1 AND sealed = $2`
 
 // ResealRegistry keeps a password sealed anew, unless it was changed meanwhile.
 func (s *Store) ResealRegistry(ctx context.Context, was, now server.SealedRegistry) error {
-	if _, err := s.pool.Exec(ctx, sqlResealRegistry, was.Host, was.Sealed, now.Sealed, now.KeyID); err != nil {
-		return fmt.Errorf("registry %s: %w", was.Host, err)
-	}
-	return nil
+	return s.exec(ctx, "registry "+was.Host, sqlResealRegistry, was.Host, was.Sealed, now.Sealed, now.KeyID)
 }
 
 const sqlDeleteRegistry = `DELETE FROM registries WHERE host = $1`
@@ -95,13 +83,10 @@ const sqlImageDigest = `SELECT digest FROM image_digests WHERE image = $1`
 // ImageDigest is what an image was resolved to, ok when it was.
 func (s *Store) ImageDigest(ctx context.Context, image string) (digest string, ok bool, err error) {
 	err = s.pool.QueryRow(ctx, sqlImageDigest, image).Scan(&digest)
-	if errors.Is(err, pgx.ErrNoRows) {
+	if isNoRows(err) {
 		return "", false, nil
 	}
-	if err != nil {
-		return "", false, fmt.Errorf("digest of %s: %w", image, err)
-	}
-	return digest, true, nil
+	return digest, true, failed("digest of "+image, err)
 }
 
 // The first who resolves an image decides; the row stays as it is for all others.
@@ -115,10 +100,8 @@ func (s *Store) PutImageDigest(ctx context.Context, image, digest string) (holds
 	if err := server.ValidateDigest("digest", digest); err != nil {
 		return "", err
 	}
-	if err := s.pool.QueryRow(ctx, sqlPutImageDigest, image, digest).Scan(&holds); err != nil {
-		return "", fmt.Errorf("digest of %s: %w", image, err)
-	}
-	return holds, nil
+	err = s.pool.QueryRow(ctx, sqlPutImageDigest, image, digest).Scan(&holds)
+	return holds, failed("digest of "+image, err)
 }
 
 const sqlListImageDigests = `SELECT image, digest, resolved_at FROM image_digests ORDER BY image`

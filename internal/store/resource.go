@@ -3,9 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -76,19 +74,11 @@ func (s *Store) IntentRefused(ctx context.Context, serverID string, attempt int,
 	})
 }
 
-const sqlResourceColumns = `resource_id, provider, kind, name, COALESCE(provider_id, ''), COALESCE(server_id, ''), attempt, state, intended_at, EXTRACT(EPOCH FROM now() - intended_at)::float8`
+const sqlResourceColumns = `resource_id, provider, kind, name, COALESCE(provider_id, '') AS provider_id, COALESCE(server_id, '') AS server_id, attempt, state, intended_at, now() - intended_at AS age`
 
 const sqlLiveResources = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE server_id = $1 AND state <> 'released' ORDER BY resource_id`
 
 const sqlAllLiveResources = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE provider = $1 AND state <> 'released' ORDER BY resource_id`
-
-func scanResource(row pgx.CollectableRow) (server.ProviderResource, error) {
-	var r server.ProviderResource
-	var age float64
-	err := row.Scan(&r.ResourceID, &r.Provider, &r.Kind, &r.Name, &r.ProviderID, &r.ServerID, &r.Attempt, &r.State, &r.IntendedAt, &age)
-	r.Age = time.Duration(age * float64(time.Second))
-	return r, err
-}
 
 // LiveResources lists what a server owns that is not confirmed as gone.
 func (s *Store) LiveResources(ctx context.Context, serverID string) ([]server.ProviderResource, error) {
@@ -101,25 +91,18 @@ func (s *Store) AllLiveResources(ctx context.Context, provider prego.InfraProvid
 }
 
 func (s *Store) resources(ctx context.Context, sql string, arg any) ([]server.ProviderResource, error) {
-	return collectBy(ctx, s, "list resources", scanResource, sql, arg)
+	return collectBy(ctx, s, "list resources", pgx.RowToStructByName[server.ProviderResource], sql, arg)
 }
 
 const sqlFindResource = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE provider = $1 AND kind = $2 AND name = $3 AND state <> 'released'`
 
 // FindResource looks up a live resource by name; ok is false if there is none.
 func (s *Store) FindResource(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) (r server.ProviderResource, ok bool, err error) {
-	rows, err := s.pool.Query(ctx, sqlFindResource, provider, kind, name)
-	if err != nil {
-		return r, false, fmt.Errorf("find resource: %w", err)
-	}
-	r, err = pgx.CollectExactlyOneRow(rows, scanResource)
-	if errors.Is(err, pgx.ErrNoRows) {
+	r, err = one(ctx, s.pool, pgx.RowToStructByName[server.ProviderResource], sqlFindResource, provider, kind, name)
+	if isNoRows(err) {
 		return r, false, nil
 	}
-	if err != nil {
-		return r, false, fmt.Errorf("find resource: %w", err)
-	}
-	return r, true, nil
+	return r, true, failed("find resource", err)
 }
 
 const sqlReleasing = `
@@ -153,10 +136,7 @@ UPDATE resources SET state = 'released', released_at = now() WHERE resource_id =
 
 // Released confirms that the provider no longer has a resource.
 func (s *Store) Released(ctx context.Context, resourceID int64) error {
-	if _, err := s.pool.Exec(ctx, sqlReleased, resourceID); err != nil {
-		return fmt.Errorf("release resource %d: %w", resourceID, err)
-	}
-	return nil
+	return s.exec(ctx, fmt.Sprintf("release resource %d", resourceID), sqlReleased, resourceID)
 }
 
 const sqlForgetMachine = `

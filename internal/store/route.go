@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -20,7 +19,7 @@ const sqlShareEnv = `SELECT org_id, region FROM envs WHERE env_id = $1 AND delet
 
 // inEnv runs f in a transaction that holds the env's org and the env.
 func (s *Store) inEnv(ctx context.Context, what, envID string, f func(tx pgx.Tx, org string, region prego.Region) error) error {
-	return asCodedOrNil(what, s.inTx(ctx, func(tx pgx.Tx) error {
+	return asCoded(what, s.inTx(ctx, func(tx pgx.Tx) error {
 		var org string
 		var region prego.Region
 		err := tx.QueryRow(ctx, sqlEnvOrg, envID).Scan(&org, &region)
@@ -29,11 +28,8 @@ func (s *Store) inEnv(ctx context.Context, what, envID string, f func(tx pgx.Tx,
 				err = tx.QueryRow(ctx, sqlShareEnv, envID).Scan(&org, &region)
 			}
 		}
-		if errors.Is(err, pgx.ErrNoRows) {
-			return noSuchEnv(envID)
-		}
 		if err != nil {
-			return err
+			return noneIs(err, noSuchEnv(envID))
 		}
 		return f(tx, org, region)
 	}))
@@ -43,13 +39,7 @@ func (s *Store) inEnv(ctx context.Context, what, envID string, f func(tx pgx.Tx,
 func (s *Store) envExists(ctx context.Context, envID string) error {
 	var org, region string
 	err := s.pool.QueryRow(ctx, sqlEnvOrg, envID).Scan(&org, &region)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return noSuchEnv(envID)
-	}
-	if err != nil {
-		return fmt.Errorf("env %s: %w", envID, err)
-	}
-	return nil
+	return orNotFound("env "+envID, err, noSuchEnv(envID))
 }
 
 const routeColumns = `r.route_id, r.org_id, r.env_id, r.group_id, r.hostname, r.listener_scope, r.listen_port, r.protocol, r.target_port, r.created_by, r.created_at`
@@ -113,11 +103,7 @@ func (s *Store) CreateRoute(ctx context.Context, r workload.Route, by string) (o
 		if err := s.takeQuota(ctx, tx, orgID, deltas...); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sqlCreateRoute, r.RouteID, orgID, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol, r.TargetPort, by)
-		if err != nil {
-			return err
-		}
-		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[workload.Route]); err != nil {
+		if out, err = one(ctx, tx, pgx.RowToStructByPos[workload.Route], sqlCreateRoute, r.RouteID, orgID, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol, r.TargetPort, by); err != nil {
 			return err
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "route.create", Subject: r.RouteID, Actor: by}, routePayload(out))
@@ -175,16 +161,9 @@ UPDATE routes r SET deleted_at = now() WHERE r.env_id = $1 AND r.route_id = $2 A
 // DeleteRoute takes a route down.
 func (s *Store) DeleteRoute(ctx context.Context, envID, id, by string) error {
 	return s.inEnv(ctx, "delete route", envID, func(tx pgx.Tx, orgID string, _ prego.Region) error {
-		rows, err := tx.Query(ctx, sqlDeleteRoute, envID, id)
+		r, err := one(ctx, tx, pgx.RowToStructByPos[workload.Route], sqlDeleteRoute, envID, id)
 		if err != nil {
-			return err
-		}
-		r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[workload.Route])
-		if errors.Is(err, pgx.ErrNoRows) {
-			return noSuchRoute(id)
-		}
-		if err != nil {
-			return err
+			return noneIs(err, noSuchRoute(id))
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "route.delete", Subject: id, Actor: by}, routePayload(r))
 	})

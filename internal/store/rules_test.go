@@ -11,8 +11,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/pgtest"
-	"github.com/prego/prego/placement"
 	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/placement"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -91,10 +90,7 @@ func (s *Store) shortOf(ctx context.Context, region prego.Region, role prego.Rol
 	var o tenant.ShortOf
 	err := s.pool.QueryRow(ctx, sqlShortOf, region, role, maxTenants, memoryPctMax, filled(c.Require), filled(c.Disallow),
 		m.CPUPctMax, m.WorkerSlotsPctMax, m.DBDiskPctMax, m.RedisMemoryPctMax).Scan(&o.Waiting, &o.Dedicated, &o.InFlight, &o.Servers, &o.UsedPct, &o.Provider, &o.Capacities, &o.Room, &o.Empty)
-	if err != nil {
-		return o, fmt.Errorf("demand for %s in %s: %w", role, region, err)
-	}
-	return o, nil
+	return o, failed(fmt.Sprintf("demand for %s in %s", role, region), err)
 }
 
 const sqlDemand = `
@@ -159,17 +155,14 @@ func (s *Store) BeginScaling(ctx context.Context, e tenant.ScalingRound) (tenant
 		tags = [][]string{}
 	}
 	err := s.pool.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, e.Requested, ids, locks, e.WorkflowID, e.Round, e.Message, tags).Scan(&e.EventID)
-	if errors.Is(err, pgx.ErrNoRows) {
+	if isNoRows(err) {
 		found, ok, err := s.FindScaling(ctx, e.WorkflowID, e.Round)
 		if err == nil && !ok {
 			err = fmt.Errorf("scaling round %s of %s is gone", e.Round, e.WorkflowID)
 		}
 		return found, err
 	}
-	if err != nil {
-		return e, fmt.Errorf("scaling event: %w", err)
-	}
-	return e, nil
+	return e, failed("scaling event", err)
 }
 
 const sqlFindScaling = `SELECT event_id, waiting, server_ids, tier_locks, server_tags FROM scaling_events WHERE workflow_id = $1 AND round = $2`
@@ -178,13 +171,10 @@ const sqlFindScaling = `SELECT event_id, waiting, server_ids, tier_locks, server
 func (s *Store) FindScaling(ctx context.Context, workflowID, round string) (e tenant.ScalingRound, ok bool, err error) {
 	e.WorkflowID, e.Round = workflowID, round
 	err = s.pool.QueryRow(ctx, sqlFindScaling, workflowID, round).Scan(&e.EventID, &e.Waiting, &e.ServerIDs, &e.TierLocks, &e.Tags)
-	if errors.Is(err, pgx.ErrNoRows) {
+	if isNoRows(err) {
 		return e, false, nil
 	}
-	if err != nil {
-		return e, false, fmt.Errorf("scaling event: %w", err)
-	}
-	return e, true, nil
+	return e, true, failed("scaling event", err)
 }
 
 const sqlFinishScaling = `
@@ -227,10 +217,7 @@ func (s *Store) ServeRegion(ctx context.Context, region prego.Region, f func(con
 		}
 		return f(ctx)
 	})
-	if err != nil {
-		return done, fmt.Errorf("serve region %s: %w", region, err)
-	}
-	return done, nil
+	return done, failed("serve region "+string(region), err)
 }
 
 const sqlQueued = `SELECT EXISTS (SELECT FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND tenant_id <> $2 AND policy = $3
@@ -240,10 +227,8 @@ const sqlQueued = `SELECT EXISTS (SELECT FROM tenants WHERE region = $1 AND wait
 // one joins them instead of overtaking. Those whom no server satisfies hold up nobody.
 func (s *Store) Queued(ctx context.Context, region prego.Region, tenantID string, mode tenant.PlacementMode) (bool, error) {
 	var queued bool
-	if err := s.pool.QueryRow(ctx, sqlQueued, region, tenantID, mode).Scan(&queued); err != nil {
-		return false, fmt.Errorf("queue of region %s: %w", region, err)
-	}
-	return queued, nil
+	err := s.pool.QueryRow(ctx, sqlQueued, region, tenantID, mode).Scan(&queued)
+	return queued, failed("queue of region "+string(region), err)
 }
 
 // Which of many are looked at is left to chance: those whose runs are well and wait

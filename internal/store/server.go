@@ -3,33 +3,20 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
 
 const serverColumns = `server_id, role, region, infra_provider, spec, tags, status, status_reason, status_message, managed_by,
-    COALESCE(provider_server_id, ''), server_type, location, image, host, ipv6, workflow_id, generation, attempt,
+    COALESCE(provider_server_id, '') AS provider_server_id, server_type, location, image, host, ipv6, workflow_id, generation, attempt,
     agent_status, agent_version, agent_boot_id, agent_first_seen_at, agent_last_heartbeat_at, load1, memory_pct, disk_pct, docker_state, agent_tags,
     cpu_pct, worker_slots_pct, db_disk_pct, redis_memory_pct, clock_ahead_seconds, clock_skewed,
     imported_from_pulumi_at, identity_revoked_at, decommission_requested_at, created_by, created_at, updated_at, active_at, terminated_at,
-    COALESCE(fleet_id, ''), cordoned_at`
-
-func scanServer(row pgx.CollectableRow) (server.Server, error) {
-	var s server.Server
-	err := row.Scan(&s.ServerID, &s.Role, &s.Region, &s.InfraProvider, &s.Spec, &s.Tags, &s.Status, &s.StatusReason, &s.StatusMessage, &s.ManagedBy,
-		&s.ProviderServerID, &s.ServerType, &s.Location, &s.Image, &s.Host, &s.IPv6, &s.WorkflowID, &s.Generation, &s.Attempt,
-		&s.AgentStatus, &s.AgentVersion, &s.AgentBootID, &s.AgentFirstSeenAt, &s.AgentLastHeartbeatAt, &s.Load1, &s.MemoryPct, &s.DiskPct, &s.DockerState, &s.AgentTags,
-		&s.CPUPct, &s.WorkerSlotsPct, &s.DBDiskPct, &s.RedisMemoryPct, &s.ClockAheadSeconds, &s.ClockSkewed,
-		&s.ImportedFromPulumiAt, &s.IdentityRevokedAt, &s.DecommissionRequestedAt, &s.CreatedBy, &s.CreatedAt, &s.UpdatedAt, &s.ActiveAt, &s.TerminatedAt,
-		&s.FleetID, &s.CordonedAt)
-	return s, err
-}
+    COALESCE(fleet_id, '') AS fleet_id, cordoned_at`
 
 const unknownProvider = "is not a provider that is known here"
 
@@ -41,7 +28,7 @@ func checkProvider(ctx context.Context, tx pgx.Tx, id prego.InfraProviderID, reg
 	var enabled, serves bool
 	err := tx.QueryRow(ctx, sqlProvider, id, region).Scan(&enabled, &serves)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
+	case isNoRows(err):
 		return &prego.Error{Code: prego.CodeProviderUnknown, Field: "infra_provider", Message: unknownProvider}
 	case err != nil:
 		return fmt.Errorf("infra provider: %w", err)
@@ -110,17 +97,14 @@ func (s *Store) insertServer(ctx context.Context, n newServer) (srv server.Serve
 			srv, err = sameRequest(ctx, tx, n.id, n.hash)
 			return err
 		})
-		if errors.Is(err, pgx.ErrNoRows) {
+		if isNoRows(err) {
 			err = &prego.Error{Code: prego.CodeProviderServerUsed, Field: "provider_server_id", Message: "belongs to another server that is known here"}
 		}
 	}
 	if isViolation(err, "servers_infra_provider_fkey") {
 		err = &prego.Error{Code: prego.CodeProviderUnknown, Field: "infra_provider", Message: unknownProvider}
 	}
-	if err != nil {
-		return server.Server{}, false, asCoded("create server", err)
-	}
-	return srv, created, nil
+	return srv, created, asCoded("create server", err)
 }
 
 // insertServerIn writes the row and its first event, or meets the row that is there.
@@ -129,13 +113,9 @@ func insertServerIn(ctx context.Context, tx pgx.Tx, n newServer) (srv server.Ser
 	if err != nil {
 		return srv, false, fmt.Errorf("spec: %w", err)
 	}
-	rows, err := tx.Query(ctx, sqlCreateServer, n.id, n.hash, n.role, n.region, n.provider, spec, filled(n.spec.Tags),
+	srv, err = one(ctx, tx, pgx.RowToStructByName[server.Server], sqlCreateServer, n.id, n.hash, n.role, n.region, n.provider, spec, filled(n.spec.Tags),
 		server.ProvisionWorkflowID(n.id), n.by, n.managedBy, n.purpose, n.providerID)
-	if err != nil {
-		return srv, false, err
-	}
-	srv, err = pgx.CollectExactlyOneRow(rows, scanServer)
-	if errors.Is(err, pgx.ErrNoRows) {
+	if isNoRows(err) {
 		srv, err = sameRequest(ctx, tx, n.id, n.hash)
 		return srv, false, err
 	}
@@ -157,54 +137,21 @@ func insertServerIn(ctx context.Context, tx pgx.Tx, n newServer) (srv server.Ser
 	}, string(n.step))
 }
 
-// isViolation tells whether err is the refusal of this constraint.
-func isViolation(err error, constraint string) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.ConstraintName == constraint
-}
-
 func sameRequest(ctx context.Context, tx pgx.Tx, id string, hash []byte) (server.Server, error) {
-	rows, err := tx.Query(ctx, sqlServerAndHash, id)
-	if err != nil {
-		return server.Server{}, err
-	}
 	type hashed struct {
-		hash   []byte
-		server server.Server
+		RequestHash []byte
+		server.Server
 	}
-	h, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (hashed, error) {
-		var h hashed
-		var err error
-		h.server, err = scanServer(skipFirst{row, &h.hash})
-		return h, err
-	})
+	h, err := one(ctx, tx, pgx.RowToStructByName[hashed], sqlServerAndHash, id)
 	switch {
 	case err != nil:
 		return server.Server{}, err
-	case h.server.Status == server.Terminated:
+	case h.Status == server.Terminated:
 		return server.Server{}, &prego.Error{Code: prego.CodeServerTerminated, Field: "server_id", Message: "belongs to a server that is terminated; choose a new one"}
-	case string(h.hash) != string(hash):
+	case string(h.RequestHash) != string(hash):
 		return server.Server{}, &prego.Error{Code: prego.CodeServerIDConflict, Field: "server_id", Message: "belongs to a server that was requested with another body"}
 	}
-	return h.server, nil
-}
-
-// skipFirst scans the first column on its own, ahead of a server's.
-type skipFirst struct {
-	pgx.CollectableRow
-	first any
-}
-
-func (r skipFirst) Scan(dest ...any) error {
-	return r.CollectableRow.Scan(append([]any{r.first}, dest...)...)
-}
-
-// asCoded keeps coded errors as they are and says what failed of the others.
-func asCoded(what string, err error) error {
-	if prego.CodeOf(err) != prego.CodeInternal {
-		return err
-	}
-	return fmt.Errorf("%s: %w", what, err)
+	return h.Server, nil
 }
 
 const sqlGetServer = `SELECT ` + serverColumns + ` FROM servers WHERE server_id = $1`
@@ -215,18 +162,8 @@ func (s *Store) GetServer(ctx context.Context, id string) (server.Server, error)
 }
 
 func serverIn(ctx context.Context, q querier, id string) (server.Server, error) {
-	rows, err := q.Query(ctx, sqlGetServer, id)
-	if err != nil {
-		return server.Server{}, fmt.Errorf("get server: %w", err)
-	}
-	server, err := pgx.CollectExactlyOneRow(rows, scanServer)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return server, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id)
-	}
-	if err != nil {
-		return server, fmt.Errorf("get server: %w", err)
-	}
-	return server, nil
+	server, err := one(ctx, q, pgx.RowToStructByName[server.Server], sqlGetServer, id)
+	return server, orNotFound("get server", err, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id))
 }
 
 // maxTimeline bounds a timeline: an agent that comes and goes for years adds to
@@ -253,7 +190,7 @@ var servers = listing[server.Server]{
 		"updated_at": {"updated_at", func(v server.Server) any { return v.UpdatedAt }},
 	},
 	id:   sorting[server.Server]{"server_id", func(v server.Server) any { return v.ServerID }},
-	scan: scanServer,
+	scan: pgx.RowToStructByName[server.Server],
 }
 
 // ListServers is a page of servers, without those that are terminated.
@@ -324,20 +261,12 @@ func (s *Store) RequestDecommission(ctx context.Context, id, by string, force bo
 // is in.
 func (s *Store) transition(ctx context.Context, id string, event server.Event, refusal, update string, more ...string) (srv server.Server, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, update, id)
-		if err != nil {
-			return err
-		}
-		srv, err = pgx.CollectExactlyOneRow(rows, scanServer)
+		srv, err = one(ctx, tx, pgx.RowToStructByName[server.Server], update, id)
 		if err != nil {
 			return err
 		}
 		for _, sql := range more {
-			rows, err := tx.Query(ctx, sql, id)
-			if err != nil {
-				return err
-			}
-			changed, err := pgx.CollectRows(rows, scanServer)
+			changed, err := many(ctx, tx, pgx.RowToStructByName[server.Server], sql, id)
 			if err != nil {
 				return err
 			}
@@ -347,15 +276,12 @@ func (s *Store) transition(ctx context.Context, id string, event server.Event, r
 		}
 		return addEvent(ctx, tx, event, "")
 	})
-	if errors.Is(err, pgx.ErrNoRows) {
+	if isNoRows(err) {
 		now, err := s.GetServer(ctx, id)
 		if err != nil {
 			return now, err
 		}
 		return server.Server{}, prego.Errorf(prego.CodeInvalidTransition, refusal, now.Status)
 	}
-	if err != nil {
-		return server.Server{}, fmt.Errorf("change server %s: %w", id, err)
-	}
-	return srv, nil
+	return srv, failed("change server "+id, err)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -17,20 +16,18 @@ import (
 // Members are the servers that stand, that are on their way, and that an action is
 // about to ask for; what is draining is leaving already. Of a replacement only the
 // round that is next counts: the others' servers come when as many have gone.
-const fleetColumns = `f.fleet_id, f.role, COALESCE(f.region, ''), f.infra_provider, f.min_size, f.max_size, f.desired_capacity, f.spec,
-    f.require_tags, f.disallow_tags, f.serves_tenants, f.workload_memory_bytes, f.workload_cpus, f.profile, f.created_by, f.created_at, f.updated_at,
+const fleetColumns = `f.fleet_id, f.role, COALESCE(f.region, '') AS region, f.infra_provider, f.min_size, f.max_size, f.desired_capacity, f.spec,
+    jsonb_build_object('require', f.require_tags, 'disallow', f.disallow_tags) AS "constraint", f.serves_tenants AS serves, f.workload_memory_bytes AS workload_memory, f.workload_cpus, f.profile, f.created_by, f.created_at, f.updated_at,
     COALESCE((SELECT jsonb_object_agg(region, n) FROM (SELECT region, count(*) AS n FROM (
         SELECT region FROM servers s WHERE s.fleet_id = f.fleet_id AND s.status NOT IN ('draining', 'terminated')
         UNION ALL SELECT st.region FROM fleet_actions a JOIN fleet_action_steps st ON st.fleet_id = a.fleet_id AND st.seq = a.seq
         WHERE a.fleet_id = f.fleet_id AND a.status = 'running' AND st.op = 'create' AND st.state = 'planned'
           AND (a.action <> 'CLUSTER_REPLACE' OR st.round = (SELECT min(x.round) FROM fleet_action_steps x
               WHERE x.fleet_id = a.fleet_id AND x.seq = a.seq AND x.state = 'planned'))
-          AND NOT EXISTS (SELECT FROM servers s WHERE s.server_id = st.server_id)) m GROUP BY region) r), '{}')`
+          AND NOT EXISTS (SELECT FROM servers s WHERE s.server_id = st.server_id)) m GROUP BY region) r), '{}') AS regions`
 
 func scanFleet(row pgx.CollectableRow) (server.Fleet, error) {
-	var f server.Fleet
-	err := row.Scan(&f.FleetID, &f.Role, &f.Region, &f.InfraProvider, &f.MinSize, &f.MaxSize, &f.DesiredCapacity, &f.Spec,
-		&f.Constraint.Require, &f.Constraint.Disallow, &f.Serves, &f.WorkloadMemory, &f.WorkloadCPUs, &f.Profile, &f.CreatedBy, &f.CreatedAt, &f.UpdatedAt, &f.Regions)
+	f, err := pgx.RowToStructByNameLax[server.Fleet](row)
 	for _, n := range f.Regions {
 		f.Size += n
 	}
@@ -53,13 +50,9 @@ func (s *Store) CreateFleet(ctx context.Context, r server.CreateFleetRequest, by
 		return f, false, err
 	}
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, sqlCreateFleet, r.FleetID, hash, r.Role, r.Region, r.InfraProvider, r.MinSize, *r.MaxSize, spec,
+		f, err = one(ctx, tx, scanFleet, sqlCreateFleet, r.FleetID, hash, r.Role, r.Region, r.InfraProvider, r.MinSize, *r.MaxSize, spec,
 			filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.Serves, by, r.WorkloadMemory, r.WorkloadCPUs)
-		if err != nil {
-			return err
-		}
-		f, err = pgx.CollectExactlyOneRow(rows, scanFleet)
-		if errors.Is(err, pgx.ErrNoRows) {
+		if isNoRows(err) {
 			var kept []byte
 			if err := tx.QueryRow(ctx, sqlFleetHash, r.FleetID).Scan(&kept); err != nil {
 				return err
@@ -87,10 +80,7 @@ func (s *Store) CreateFleet(ctx context.Context, r server.CreateFleetRequest, by
 	if isViolation(err, "fleets_infra_provider_fkey") {
 		err = &prego.Error{Code: prego.CodeProviderUnknown, Field: "infra_provider", Message: unknownProvider}
 	}
-	if err != nil {
-		return server.Fleet{}, false, asCoded("create fleet", err)
-	}
-	return f, created, nil
+	return f, created, asCoded("create fleet", err)
 }
 
 func fleetHash(r server.CreateFleetRequest) (hash, spec []byte, err error) {
@@ -123,38 +113,20 @@ const sqlAttached = `
 SELECT p.policy_id, p.type, p.spec, p.created_by, p.created_at, p.updated_at, a.position, a.enabled, a.last_used_at
 FROM fleet_policies a JOIN policies p ON p.policy_id = a.policy_id WHERE a.fleet_id = $1 ORDER BY a.position, p.policy_id`
 
-func scanAttachment(row pgx.CollectableRow) (a server.Attachment, err error) {
-	err = row.Scan(&a.PolicyID, &a.Type, &a.Spec, &a.CreatedBy, &a.CreatedAt, &a.UpdatedAt, &a.Position, &a.Enabled, &a.LastUsedAt)
-	return a, err
-}
-
 // getFleet reads a fleet with its policies, or CodeFleetNotFound.
 func getFleet(ctx context.Context, q querier, id string) (f server.Fleet, err error) {
-	rows, err := q.Query(ctx, sqlGetFleet, id)
+	f, err = one(ctx, q, scanFleet, sqlGetFleet, id)
 	if err != nil {
-		return f, err
+		return f, noneIs(err, prego.Errorf(prego.CodeFleetNotFound, "there is no fleet %q", id))
 	}
-	f, err = pgx.CollectExactlyOneRow(rows, scanFleet)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return f, prego.Errorf(prego.CodeFleetNotFound, "there is no fleet %q", id)
-	}
-	if err != nil {
-		return f, err
-	}
-	if rows, err = q.Query(ctx, sqlAttached, id); err != nil {
-		return f, err
-	}
-	f.Policies, err = pgx.CollectRows(rows, scanAttachment)
+	f.Policies, err = many(ctx, q, pgx.RowToStructByName[server.Attachment], sqlAttached, id)
 	return f, err
 }
 
 // GetFleet reads a fleet with its policies, or CodeFleetNotFound.
 func (s *Store) GetFleet(ctx context.Context, id string) (server.Fleet, error) {
 	f, err := getFleet(ctx, s.pool, id)
-	if err != nil {
-		return server.Fleet{}, asCoded("get fleet", err)
-	}
-	return f, nil
+	return f, asCoded("get fleet", err)
 }
 
 var fleets = listing[server.Fleet]{
@@ -196,10 +168,7 @@ func (s *Store) UpdateFleet(ctx context.Context, id string, r server.UpdateFleet
 		f, err = getFleet(ctx, tx, id)
 		return err
 	})
-	if err != nil {
-		return server.Fleet{}, asCoded("update fleet", err)
-	}
-	return f, nil
+	return f, asCoded("update fleet", err)
 }
 
 const sqlFleetOpen = `SELECT EXISTS (SELECT FROM fleet_actions WHERE fleet_id = $1 AND status IN ('queued', 'running'))`
@@ -351,10 +320,7 @@ func (s *Store) AttachPolicy(ctx context.Context, fleetID, policyID string, posi
 	if isViolation(err, "fleet_policies_one") {
 		err = prego.Errorf(prego.CodePolicyTypeAttached, "fleet %s has a policy of this type already: detach that one first", fleetID)
 	}
-	if err != nil {
-		return server.Fleet{}, asCoded("attach policy", err)
-	}
-	return f, nil
+	return f, asCoded("attach policy", err)
 }
 
 const sqlDetachPolicy = `DELETE FROM fleet_policies WHERE fleet_id = $1 AND policy_id = $2`
@@ -364,8 +330,5 @@ func (s *Store) DetachPolicy(ctx context.Context, fleetID, policyID string) erro
 	if _, err := s.GetFleet(ctx, fleetID); err != nil {
 		return err
 	}
-	if _, err := s.pool.Exec(ctx, sqlDetachPolicy, fleetID, policyID); err != nil {
-		return fmt.Errorf("detach policy: %w", err)
-	}
-	return nil
+	return s.exec(ctx, "detach policy", sqlDetachPolicy, fleetID, policyID)
 }

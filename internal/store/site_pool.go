@@ -65,23 +65,15 @@ const sqlHoldServer = `SELECT FROM servers WHERE server_id = $1 FOR NO KEY UPDAT
 
 // PlanRefill reserves the sites that an app server's pool lacks, and returns them
 // with those whose build was begun earlier.
-func (s *Store) PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration) ([]tenant.PoolSite, error) {
-	var out []tenant.PoolSite
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+func (s *Store) PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration) (out []tenant.PoolSite, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlHoldServer, serverID); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sqlPlanRefill, serverID, domain, buildFor.Seconds(), failureMemory.Seconds())
-		if err != nil {
-			return err
-		}
-		out, err = pgx.CollectRows(rows, pgx.RowToStructByPos[tenant.PoolSite])
+		out, err = many(ctx, tx, pgx.RowToStructByPos[tenant.PoolSite], sqlPlanRefill, serverID, domain, buildFor.Seconds(), failureMemory.Seconds())
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("plan refill of %s: %w", serverID, err)
-	}
-	return out, nil
+	return out, failed("plan refill of "+serverID, err)
 }
 
 const sqlSiteWanted = `SELECT count(*)::float8 FROM site_pool WHERE pool_site_id = $1 AND state = 'reserved' AND tenant_id IS NULL`
@@ -115,11 +107,7 @@ func (s *Store) SiteFailed(ctx context.Context, poolSiteID, reason string) error
 }
 
 func (s *Store) oneNumber(ctx context.Context, sql string, args ...any) (float64, error) {
-	rows, err := s.pool.Query(ctx, sql, args...)
-	if err != nil {
-		return 0, fmt.Errorf("pool site: %w", err)
-	}
-	n, err := pgx.CollectRows(rows, pgx.RowTo[float64])
+	n, err := many(ctx, s.pool, pgx.RowTo[float64], sql, args...)
 	if err != nil {
 		return 0, fmt.Errorf("pool site: %w", err)
 	}
@@ -194,10 +182,8 @@ FROM counts, target t`
 // image are worth something.
 func (s *Store) WarmPool(ctx context.Context, region prego.Region, plan prego.Plan, image string) (tenant.WarmState, error) {
 	var w tenant.WarmState
-	if err := s.pool.QueryRow(ctx, sqlWarmDeficit, region, plan, image).Scan(&w.Claimable, &w.Coming, &w.Broken, &w.Target, &w.Provider, &w.TenantsWait); err != nil {
-		return w, fmt.Errorf("warm pool %s/%s: %w", region, plan, err)
-	}
-	return w, nil
+	err := s.pool.QueryRow(ctx, sqlWarmDeficit, region, plan, image).Scan(&w.Claimable, &w.Coming, &w.Broken, &w.Target, &w.Provider, &w.TenantsWait)
+	return w, failed(fmt.Sprintf("warm pool %s/%s", region, plan), err)
 }
 
 const sqlWarmPoolKeys = `SELECT region, plan FROM warm_pools WHERE target > 0 ORDER BY 1, 2`
@@ -211,10 +197,7 @@ func (s *Store) WarmPoolKeys(ctx context.Context) ([]tenant.WarmPool, error) {
 	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w tenant.WarmPool, err error) {
 		return w, row.Scan(&w.Region, &w.Plan)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("warm pools: %w", err)
-	}
-	return out, nil
+	return out, failed("warm pools", err)
 }
 
 // Warm nodes that stand without a site, for the run that fills their pool.

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -41,17 +40,11 @@ func (s *Store) TakeStorageTurns(ctx context.Context, every time.Duration, limit
 
 const siteUsageColumns = `u.tenant_id, u.database_bytes, u.files_bytes, u.backups_bytes, u.users, u.measured_at, u.tried_at, u.level, u.over_since, u.read_only, u.quota_gb, u.message`
 
-func scanSiteUsage(row pgx.CollectableRow) (tenant.SiteUsage, error) {
-	var u tenant.SiteUsage
-	err := row.Scan(&u.TenantID, &u.DatabaseBytes, &u.FilesBytes, &u.BackupsBytes, &u.Users, &u.MeasuredAt, &u.TriedAt, &u.Level, &u.OverSince, &u.ReadOnly, &u.QuotaGB, &u.Message)
-	return u, err
-}
-
 const sqlSiteUsage = `SELECT ` + siteUsageColumns + ` FROM site_usage u WHERE u.tenant_id = $1`
 
 // SiteUsage is what a tenant's site takes, nil while it was never measured.
 func (s *Store) SiteUsage(ctx context.Context, tenantID string) (*tenant.SiteUsage, error) {
-	u, err := first(collectBy(ctx, s, "site usage", scanSiteUsage, sqlSiteUsage, tenantID))
+	u, err := first(collectBy(ctx, s, "site usage", pgx.RowToStructByName[tenant.SiteUsage], sqlSiteUsage, tenantID))
 	if err != nil || u == nil || u.MeasuredAt == nil {
 		return nil, err
 	}
@@ -100,20 +93,14 @@ func (s *Store) KeepSiteUsage(ctx context.Context, tenantID string, size tenant.
 			Message: fmt.Sprintf("%.2f of %d GB are used (%.0f %%)", float64(size.Used())/tenant.BytesPerGB, gb, 100*float64(size.Used())/float64(max(total, 1))),
 		}, "")
 	})
-	if err != nil {
-		return "", fmt.Errorf("usage of tenant %s: %w", tenantID, err)
-	}
-	return level, nil
+	return level, failed("usage of tenant "+tenantID, err)
 }
 
 const sqlSiteUsageFailed = `UPDATE site_usage SET message = $2 WHERE tenant_id = $1`
 
 // SiteUsageFailed keeps why a site could not be measured.
 func (s *Store) SiteUsageFailed(ctx context.Context, tenantID, why string) error {
-	if _, err := s.pool.Exec(ctx, sqlSiteUsageFailed, tenantID, prego.Redact(why)); err != nil {
-		return fmt.Errorf("usage of tenant %s: %w", tenantID, err)
-	}
-	return nil
+	return s.exec(ctx, "usage of tenant "+tenantID, sqlSiteUsageFailed, tenantID, prego.Redact(why))
 }
 
 const sqlSiteReadOnly = `UPDATE site_usage SET read_only = $2 WHERE tenant_id = $1`
@@ -121,20 +108,14 @@ const sqlSiteReadOnly = `UPDATE site_usage SET read_only = $2 WHERE tenant_id = 
 // SiteReadOnly records that a host is told that a site is read-only: before it is told,
 // and after it was told otherwise.
 func (s *Store) SiteReadOnly(ctx context.Context, tenantID string, on bool) error {
-	if _, err := s.pool.Exec(ctx, sqlSiteReadOnly, tenantID, on); err != nil {
-		return fmt.Errorf("usage of tenant %s: %w", tenantID, err)
-	}
-	return nil
+	return s.exec(ctx, "usage of tenant "+tenantID, sqlSiteReadOnly, tenantID, on)
 }
 
 const sqlSiteKnowsQuota = `UPDATE site_usage SET quota_gb = $2 WHERE tenant_id = $1`
 
 // SiteKnowsQuota records the quota that a site was told.
 func (s *Store) SiteKnowsQuota(ctx context.Context, tenantID string, gb int) error {
-	if _, err := s.pool.Exec(ctx, sqlSiteKnowsQuota, tenantID, gb); err != nil {
-		return fmt.Errorf("usage of tenant %s: %w", tenantID, err)
-	}
-	return nil
+	return s.exec(ctx, "usage of tenant "+tenantID, sqlSiteKnowsQuota, tenantID, gb)
 }
 
 const sqlStorageLevels = `
@@ -171,11 +152,8 @@ func (s *Store) SetStorageQuota(ctx context.Context, tenantID string, gb int, by
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		var orgID string
 		err := tx.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&orgID)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID)
-		}
 		if err != nil {
-			return err
+			return noneIs(err, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID))
 		}
 		if err := lockOrg(ctx, tx, orgID); err != nil {
 			return err
@@ -188,12 +166,8 @@ func (s *Store) SetStorageQuota(ctx context.Context, tenantID string, gb int, by
 		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: delta}); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sqlSetStorageQuota, tenantID, gb)
-		if err != nil {
-			return err
-		}
-		t, err = pgx.CollectExactlyOneRow(rows, scanTenant)
-		if errors.Is(err, pgx.ErrNoRows) {
+		t, err = one(ctx, tx, pgx.RowToStructByName[tenant.Tenant], sqlSetStorageQuota, tenantID, gb)
+		if isNoRows(err) {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s has ended", tenantID)
 		}
 		if err != nil || was == gb {
@@ -209,7 +183,7 @@ func (s *Store) SetStorageQuota(ctx context.Context, tenantID string, gb int, by
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "tenant.storage_quota", Subject: tenantID, Actor: by}, map[string]any{"from_gb": was, "to_gb": gb})
 	})
-	return t, asCodedOrNil("storage quota", err)
+	return t, asCoded("storage quota", err)
 }
 
 const (
@@ -236,7 +210,7 @@ const sqlSetMail = `UPDATE tenants SET mail = $2, updated_at = now() WHERE tenan
 // SetMail keeps what a site was told of its mail, nil for nothing; the password is not
 // kept.
 func (s *Store) SetMail(ctx context.Context, tenantID string, m *tenant.MailSettings, by string) error {
-	return asCodedOrNil("mail settings", s.inTx(ctx, func(tx pgx.Tx) error {
+	return asCoded("mail settings", s.inTx(ctx, func(tx pgx.Tx) error {
 		var org string
 		if err := tx.QueryRow(ctx, sqlSetMail, tenantID, m).Scan(&org); err != nil {
 			return err

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -36,14 +35,11 @@ type tenantSite struct {
 // inTenant runs f in a transaction that holds the tenant's org and the tenant, which
 // has a site.
 func (s *Store) inTenant(ctx context.Context, what, tenantID string, f func(tx pgx.Tx, t tenantSite) error) error {
-	return asCodedOrNil(what, s.inTx(ctx, func(tx pgx.Tx) error {
+	return asCoded(what, s.inTx(ctx, func(tx pgx.Tx) error {
 		var t tenantSite
 		err := tx.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&t.org)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID)
-		}
 		if err != nil {
-			return err
+			return noneIs(err, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID))
 		}
 		if err := lockOrg(ctx, tx, t.org); err != nil {
 			return err
@@ -79,11 +75,7 @@ func (s *Store) CreateSnapshot(ctx context.Context, tenantID, id, by string) (ou
 			map[quota.Dimension]float64{quota.MaxSnapshotsPerVolume: t.underWay}, func(quota.Dimension) float64 { return limit }); over != nil {
 			return over
 		}
-		rows, err := tx.Query(ctx, sqlCreateSnapshot, id, t.org, tenantID, t.server, t.site, by)
-		if err != nil {
-			return err
-		}
-		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[tenant.Snapshot]); err != nil {
+		if out, err = one(ctx, tx, pgx.RowToStructByPos[tenant.Snapshot], sqlCreateSnapshot, id, t.org, tenantID, t.server, t.site, by); err != nil {
 			return err
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "snapshot.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID})
@@ -94,10 +86,7 @@ func (s *Store) CreateSnapshot(ctx context.Context, tenantID, id, by string) (ou
 func (s *Store) tenantExists(ctx context.Context, tenantID string) error {
 	var org string
 	err := s.pool.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&org)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID)
-	}
-	return err
+	return noneIs(err, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID))
 }
 
 const sqlGetSnapshot = `SELECT ` + snapshotColumns + ` FROM snapshots s WHERE s.snapshot_id = $1`
@@ -157,7 +146,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, tenantID, id, by string) (or
 	if err != nil {
 		return "", err
 	}
-	return v.OrgID, asCodedOrNil("delete snapshot", s.inTx(ctx, func(tx pgx.Tx) error {
+	return v.OrgID, asCoded("delete snapshot", s.inTx(ctx, func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, v.OrgID); err != nil {
 			return err
 		}
@@ -186,30 +175,21 @@ const (
 
 // SnapshotBegun records that a snapshot is being made.
 func (s *Store) SnapshotBegun(ctx context.Context, id string) error {
-	if _, err := s.pool.Exec(ctx, sqlSnapshotBegun, id); err != nil {
-		return fmt.Errorf("snapshot %s: %w", id, err)
-	}
-	return nil
+	return s.exec(ctx, "snapshot "+id, sqlSnapshotBegun, id)
 }
 
 const sqlSiteSnapshotTaken = `UPDATE snapshots SET bytes = $2 WHERE snapshot_id = $1`
 
 // SiteSnapshotTaken records what a snapshot's files take on its host.
 func (s *Store) SiteSnapshotTaken(ctx context.Context, id string, b tenant.Backup) error {
-	if _, err := s.pool.Exec(ctx, sqlSiteSnapshotTaken, id, b.Bytes); err != nil {
-		return fmt.Errorf("snapshot %s: %w", id, err)
-	}
-	return nil
+	return s.exec(ctx, "snapshot "+id, sqlSiteSnapshotTaken, id, b.Bytes)
 }
 
 const sqlSnapshotErased = `UPDATE snapshots SET erased_at = now() WHERE snapshot_id = $1 AND status = 'deleted' AND erased_at IS NULL`
 
 // SnapshotErased records that the files of a deleted snapshot are gone.
 func (s *Store) SnapshotErased(ctx context.Context, id string) error {
-	if _, err := s.pool.Exec(ctx, sqlSnapshotErased, id); err != nil {
-		return fmt.Errorf("snapshot %s: %w", id, err)
-	}
-	return nil
+	return s.exec(ctx, "snapshot "+id, sqlSnapshotErased, id)
 }
 
 // SnapshotFinished records how a snapshot ended; repeated, it changes nothing.
@@ -218,10 +198,7 @@ func (s *Store) SnapshotFinished(ctx context.Context, id string, status tenant.J
 	if err != nil {
 		return fmt.Errorf("snapshot %s: %w", id, err)
 	}
-	if _, err := s.pool.Exec(ctx, sqlSnapshotFinished, id, status, b, prego.Redact(message)); err != nil {
-		return fmt.Errorf("snapshot %s: %w", id, err)
-	}
-	return nil
+	return s.exec(ctx, "snapshot "+id, sqlSnapshotFinished, id, status, b, prego.Redact(message))
 }
 
 const restoreColumns = `j.job_id, j.org_id, j.tenant_id, j.snapshot_id, j.status, j.message, j.created_by, j.created_at, j.finished_at`
@@ -237,13 +214,9 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID, snapshotID, id, by 
 		if t.state != tenant.Active {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active one is restored", tenantID, t.state)
 		}
-		rows, err := tx.Query(ctx, sqlGetSnapshot, snapshotID)
-		if err != nil {
-			return err
-		}
-		snap, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[tenant.Snapshot])
+		snap, err := one(ctx, tx, pgx.RowToStructByPos[tenant.Snapshot], sqlGetSnapshot, snapshotID)
 		switch {
-		case errors.Is(err, pgx.ErrNoRows), err == nil && (snap.TenantID != tenantID || snap.Status == tenant.JobDeleted):
+		case isNoRows(err), err == nil && (snap.TenantID != tenantID || snap.Status == tenant.JobDeleted):
 			return &prego.Error{Code: prego.CodeSnapshotUnknown, Field: "snapshot_id", Message: "is not a snapshot of this tenant"}
 		case err != nil:
 			return err
@@ -264,10 +237,7 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID, snapshotID, id, by 
 		if err := s.takeQuota(ctx, tx, t.org, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}); err != nil {
 			return err
 		}
-		if rows, err = tx.Query(ctx, sqlCreateRestore, id, t.org, tenantID, snapshotID, by); err != nil {
-			return err
-		}
-		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[tenant.RestoreJob]); err != nil {
+		if out, err = one(ctx, tx, pgx.RowToStructByPos[tenant.RestoreJob], sqlCreateRestore, id, t.org, tenantID, snapshotID, by); err != nil {
 			return err
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "restore.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID, "snapshot_id": snapshotID})
@@ -323,18 +293,12 @@ const (
 
 // RestoreBegun records that a restore is under way.
 func (s *Store) RestoreBegun(ctx context.Context, id string) error {
-	if _, err := s.pool.Exec(ctx, sqlRestoreBegun, id); err != nil {
-		return fmt.Errorf("restore %s: %w", id, err)
-	}
-	return nil
+	return s.exec(ctx, "restore "+id, sqlRestoreBegun, id)
 }
 
 // RestoreFinished records how a restore ended; repeated, it changes nothing.
 func (s *Store) RestoreFinished(ctx context.Context, id string, status tenant.JobStatus, message string) error {
-	if _, err := s.pool.Exec(ctx, sqlRestoreFinished, id, status, prego.Redact(message)); err != nil {
-		return fmt.Errorf("restore %s: %w", id, err)
-	}
-	return nil
+	return s.exec(ctx, "restore "+id, sqlRestoreFinished, id, status, prego.Redact(message))
 }
 
 const (
@@ -353,14 +317,14 @@ func (s *Store) OpenSession(ctx context.Context, id string, of org.SessionOf, ki
 	if kind == org.SessionExec {
 		deltas = []quota.Delta{{Dimension: quota.MaxExecSessions, By: 1}, {Dimension: quota.MaxExecSessionsPerHour, By: 1}}
 	}
-	return asCodedOrNil("open session", s.inTx(ctx, func(tx pgx.Tx) error {
+	return asCoded("open session", s.inTx(ctx, func(tx pgx.Tx) error {
 		var org string
 		sql, owner := sqlTenantOrg, of.TenantID
 		if of.InstanceID != "" {
 			sql, owner = sqlInstanceOrg, of.InstanceID
 		}
 		err := tx.QueryRow(ctx, sql, owner).Scan(&org)
-		if errors.Is(err, pgx.ErrNoRows) {
+		if isNoRows(err) {
 			if of.InstanceID != "" {
 				return prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", of.InstanceID)
 			}
@@ -379,16 +343,10 @@ func (s *Store) OpenSession(ctx context.Context, id string, of org.SessionOf, ki
 
 // RenewSession lengthens a session's lease.
 func (s *Store) RenewSession(ctx context.Context, id string, lease time.Duration) error {
-	if _, err := s.pool.Exec(ctx, sqlRenewSession, id, lease.Seconds()); err != nil {
-		return fmt.Errorf("renew session %s: %w", id, err)
-	}
-	return nil
+	return s.exec(ctx, "renew session "+id, sqlRenewSession, id, lease.Seconds())
 }
 
 // CloseSession ends a session.
 func (s *Store) CloseSession(ctx context.Context, id string) error {
-	if _, err := s.pool.Exec(ctx, sqlCloseSession, id); err != nil {
-		return fmt.Errorf("close session %s: %w", id, err)
-	}
-	return nil
+	return s.exec(ctx, "close session "+id, sqlCloseSession, id)
 }

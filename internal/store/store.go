@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/prego/prego"
@@ -66,34 +65,3 @@ func Open(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error
 
 // Ping reports whether the database answers.
 func (s *Store) Ping(ctx context.Context) error { return s.pool.Ping(ctx) }
-
-// inTx runs f in one transaction, committed when f returns nil.
-func (s *Store) inTx(ctx context.Context, f func(pgx.Tx) error) error {
-	return pgx.BeginFunc(ctx, s.pool, f)
-}
-
-// collect reads rows whose columns are the fields of T, in order.
-func collect[T any](ctx context.Context, s *Store, what, sql string, args ...any) ([]T, error) {
-	return collectBy(ctx, s, what, pgx.RowToStructByPos[T], sql, args...)
-}
-
-// collectBy reads all rows of a statement, each by a function.
-func collectBy[T any](ctx context.Context, s *Store, what string, by pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
-	rows, err := s.pool.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	out, err := pgx.CollectRows(rows, by)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	return out, nil
-}
-
-// first is the only row of a collection that holds at most one.
-func first[T any](rows []T, err error) (*T, error) {
-	if err != nil || len(rows) == 0 {
-		return nil, err
-	}
-	return &rows[0], nil
-}

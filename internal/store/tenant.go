@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -11,34 +9,16 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-const tenantColumns = `tenant_id, slug, org_id, COALESCE(parent_org_id, ''), region, plan, expected_users, storage_quota_gb,
-    COALESCE(data_residency, ''), require_tags, disallow_tags, dedicated_redis, apps, policy, admin_email, admin_name, mail, state, status_reason, status_message,
-    generation, converged_state, site, deadline_at, waiting_since, waiting_roles, cancel_requested_at, created_by, created_at, updated_at, active_at`
-
-func scanTenant(row pgx.CollectableRow) (tenant.Tenant, error) {
-	var t tenant.Tenant
-	err := row.Scan(&t.TenantID, &t.Slug, &t.OrgID, &t.ParentOrgID, &t.Region, &t.Plan, &t.ExpectedUsers, &t.StorageQuotaGB,
-		&t.DataResidency, &t.Constraint.Require, &t.Constraint.Disallow, &t.DedicatedRedis, &t.Apps, &t.Policy, &t.AdminEmail, &t.AdminName, &t.Mail, &t.State, &t.StatusReason, &t.StatusMessage,
-		&t.Generation, &t.ConvergedState, &t.Site, &t.Deadline, &t.WaitingSince, &t.WaitingRoles, &t.CancelRequestedAt, &t.CreatedBy, &t.CreatedAt, &t.UpdatedAt, &t.ActiveAt)
-	return t, err
-}
+const tenantColumns = `tenant_id, slug, org_id, COALESCE(parent_org_id, '') AS parent_org_id, region, plan, expected_users, storage_quota_gb,
+    COALESCE(data_residency, '') AS data_residency, jsonb_build_object('require', require_tags, 'disallow', disallow_tags) AS "constraint", dedicated_redis, apps, policy, admin_email, admin_name, mail, state, status_reason, status_message,
+    generation, converged_state, site, deadline_at AS deadline, waiting_since, waiting_roles, cancel_requested_at, created_by, created_at, updated_at, active_at`
 
 const sqlGetTenant = `SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id = $1`
 
 // GetTenant reads one tenant, or CodeTenantNotFound.
 func (s *Store) GetTenant(ctx context.Context, id string) (tenant.Tenant, error) {
-	rows, err := s.pool.Query(ctx, sqlGetTenant, id)
-	if err != nil {
-		return tenant.Tenant{}, fmt.Errorf("get tenant: %w", err)
-	}
-	t, err := pgx.CollectExactlyOneRow(rows, scanTenant)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return t, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", id)
-	}
-	if err != nil {
-		return t, fmt.Errorf("get tenant: %w", err)
-	}
-	return t, nil
+	t, err := one(ctx, s.pool, pgx.RowToStructByName[tenant.Tenant], sqlGetTenant, id)
+	return t, orNotFound("get tenant", err, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", id))
 }
 
 var tenants = listing[tenant.Tenant]{
@@ -51,7 +31,7 @@ var tenants = listing[tenant.Tenant]{
 		"updated_at": {"updated_at", func(v tenant.Tenant) any { return v.UpdatedAt }},
 	},
 	id:   sorting[tenant.Tenant]{"tenant_id", func(v tenant.Tenant) any { return v.TenantID }},
-	scan: scanTenant,
+	scan: pgx.RowToStructByName[tenant.Tenant],
 }
 
 // ListTenants is a page of tenants, without those that are terminated.

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -53,7 +52,7 @@ func (s *Store) ChangeTenant(ctx context.Context, id string, action tenant.Actio
 			t, err = s.changeTenant(ctx, t, next, action, by, reason, string(action), sqlChangeTenant, id, t.State, next, code, text,
 				seconds(periods.For(next, t.Plan)), keepsDeadline(t, action))
 		}
-		if !errors.Is(err, pgx.ErrNoRows) {
+		if !isNoRows(err) {
 			return t, err
 		}
 		// It moved in between, and what it is now decides. Somebody got further each time
@@ -100,11 +99,7 @@ func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant
 				return err
 			}
 		}
-		rows, err := tx.Query(ctx, sql, args...)
-		if err != nil {
-			return err
-		}
-		if t, err = pgx.CollectExactlyOneRow(rows, scanTenant); err != nil {
+		if t, err = one(ctx, tx, pgx.RowToStructByName[tenant.Tenant], sql, args...); err != nil {
 			return err
 		}
 		if err := noteTenant(ctx, tx, tenant.Event{

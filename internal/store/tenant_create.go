@@ -1,9 +1,7 @@
 package store
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -82,14 +80,6 @@ VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, NULLIF($9, ''), $10, $11, $1
 ON CONFLICT (slug) WHERE state <> 'data_purged' DO NOTHING
 RETURNING ` + tenantColumns
 
-const sqlKeepIdempotencyKey = `
-INSERT INTO idempotency_keys (subject, key, request_hash, tenant_id) VALUES ($1, $2, $3, $4) ON CONFLICT (subject, key) DO NOTHING`
-
-const sqlIdempotencyKey = `SELECT request_hash, tenant_id FROM idempotency_keys WHERE subject = $1 AND key = $2`
-
-// errKeyKept undoes a transaction whose key another one kept first.
-var errKeyKept = errors.New("the idempotency key is kept by another request")
-
 // CreateTenant accepts a request that is validated: the row, its key and its first
 // event, in one transaction, in which the org's quota is taken. The same request again with the same key is met by
 // the tenant that is there, whatever became of it; another one with that key is
@@ -99,96 +89,37 @@ func (s *Store) CreateTenant(ctx context.Context, r tenant.CreateRequest, tenant
 	if r.Policy != "" {
 		mode = r.Policy
 	}
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		t, created, err = s.createTenant(ctx, tx, r, hash[:], tenantID, mode, idempotencyKey, by)
-		return err
+	id, created, err := s.once(ctx, keyed{by: by, key: idempotencyKey, hash: hash[:], tenant: true}, func(tx pgx.Tx) (string, error) {
+		return tenantID, s.createTenant(ctx, tx, r, hash[:], tenantID, mode, by)
 	})
-	if errors.Is(err, errKeyKept) {
-		// Of two requests with one key at once the other was first; now its row is there.
-		created = false
-		t, err = requestOfKey(ctx, s.pool, by, idempotencyKey, hash[:])
-	}
 	if err != nil {
 		return tenant.Tenant{}, false, asCoded("create tenant", err)
 	}
-	return t, created, nil
+	t, err = s.GetTenant(ctx, id)
+	return t, created, err
 }
 
-func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r tenant.CreateRequest, hash []byte, id string, mode tenant.PlacementMode, key, by string) (tenant.Tenant, bool, error) {
-	if t, err := requestOfKey(ctx, tx, by, key, hash); !errors.Is(err, pgx.ErrNoRows) {
-		return t, false, err
-	}
+func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r tenant.CreateRequest, hash []byte, id string, mode tenant.PlacementMode, by string) error {
 	size, err := checkTenantFacts(ctx, tx, &r)
 	if err != nil {
-		return tenant.Tenant{}, false, err
+		return err
 	}
-	if refused := s.takeQuota(ctx, tx, r.OrgID, size.deltas()...); refused != nil {
-		// What the org has no room for may be this very request's tenant, which was
-		// committed while this one waited for the org.
-		if t, err := requestOfKey(ctx, tx, by, key, hash); prego.CodeOf(refused) == prego.CodeQuotaExceeded && err == nil {
-			return t, false, nil
-		}
-		return tenant.Tenant{}, false, refused
+	if err := s.takeQuota(ctx, tx, r.OrgID, size.deltas()...); err != nil {
+		return err
 	}
-	rows, err := tx.Query(ctx, sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
+	t, err := one(ctx, tx, pgx.RowToStructByName[tenant.Tenant], sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
 		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by, r.AdminEmail, r.AdminName)
 	if err != nil {
-		return tenant.Tenant{}, false, err
-	}
-	t, err := pgx.CollectExactlyOneRow(rows, scanTenant)
-	if errors.Is(err, pgx.ErrNoRows) {
-		// Whoever has the slug may be this very request, which was committed meanwhile.
-		if t, err := requestOfKey(ctx, tx, by, key, hash); !errors.Is(err, pgx.ErrNoRows) {
-			return t, false, err
-		}
-		return t, false, &prego.Error{Code: prego.CodeSlugTaken, Field: "slug", Message: "belongs to another tenant"}
-	}
-	if err != nil {
-		return t, false, err
-	}
-	if key != "" {
-		kept, err := tx.Exec(ctx, sqlKeepIdempotencyKey, by, key, hash, id)
-		if err != nil {
-			return t, false, err
-		}
-		if kept.RowsAffected() == 0 {
-			return t, false, errKeyKept
-		}
+		return noneIs(err, &prego.Error{Code: prego.CodeSlugTaken, Field: "slug", Message: "belongs to another tenant"})
 	}
 	if err := noteTenant(ctx, tx, tenant.Event{
 		TenantID: id, ToState: t.State, Step: tenant.StepRequested, Actor: by,
 		Message: fmt.Sprintf("%s for org %s in %s", t.Plan, t.OrgID, t.Region),
 	}); err != nil {
-		return t, false, err
+		return err
 	}
-	return t, true, orgEvent(ctx, tx, org.Event{OrgID: t.OrgID, Type: "tenant.create", Subject: id, Actor: by},
+	return orgEvent(ctx, tx, org.Event{OrgID: t.OrgID, Type: "tenant.create", Subject: id, Actor: by},
 		map[string]any{"slug": t.Slug, "plan": t.Plan, "region": t.Region, "storage_quota_gb": t.StorageQuotaGB})
-}
-
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-// requestOfKey is the tenant that a key was kept for: pgx.ErrNoRows when there is
-// none, CodeIdempotencyConflict when the request was another one.
-func requestOfKey(ctx context.Context, q querier, by, key string, hash []byte) (tenant.Tenant, error) {
-	if key == "" {
-		return tenant.Tenant{}, pgx.ErrNoRows
-	}
-	var kept []byte
-	var id string
-	if err := q.QueryRow(ctx, sqlIdempotencyKey, by, key).Scan(&kept, &id); err != nil {
-		return tenant.Tenant{}, err
-	}
-	if !bytes.Equal(kept, hash) {
-		return tenant.Tenant{}, &prego.Error{Code: prego.CodeIdempotencyConflict, Field: "Idempotency-Key", Message: "was sent with another body"}
-	}
-	rows, err := q.Query(ctx, sqlGetTenant, id)
-	if err != nil {
-		return tenant.Tenant{}, err
-	}
-	return pgx.CollectExactlyOneRow(rows, scanTenant)
 }
 
 const sqlNoteTenant = `

@@ -41,7 +41,7 @@ func (s *Store) TenantRun(ctx context.Context, id string) (tenant.Run, error) {
 		&r.Deadline, &r.WaitingSince, &r.CreatedBy, &r.CreatedAt, &r.UpdatedAt, &r.ActiveAt, &r.CancelRequested, &r.Now,
 		&a.AllocationID, &a.AppServerID, &a.DBShardID, &a.RedisPoolID, &a.PoolSiteID, &a.SiteName, &a.DatabaseName, &a.InfraProvider, &a.Algorithm, &a.Dedicated,
 		&r.AppServerHost, &r.AppServerStatus, &r.StorageLevel, &r.ReadOnly, &r.OwnServerID, &r.OwnServerStatus, &r.OwnServerReason, &r.Pools)
-	if errors.Is(err, pgx.ErrNoRows) {
+	if isNoRows(err) {
 		return r, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", id)
 	}
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *Store) AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Re
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		var from tenant.State
 		err := tx.QueryRow(ctx, sqlAwaitTenant, ref.TenantID, ref.Generation, reason, message, roles, queued).Scan(&from)
-		if errors.Is(err, pgx.ErrNoRows) {
+		if isNoRows(err) {
 			return server.ErrSuperseded
 		}
 		if err != nil {
@@ -162,7 +162,7 @@ const sqlTenantIsActive = `SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = 
 func (s *Store) ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration) (seconds float64, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlActivateTenant, ref.TenantID, ref.Generation, trial.Seconds()).Scan(&seconds)
-		if errors.Is(err, pgx.ErrNoRows) {
+		if isNoRows(err) {
 			var already bool
 			if err := tx.QueryRow(ctx, sqlTenantIsActive, ref.TenantID, ref.Generation).Scan(&already); err != nil {
 				return fmt.Errorf("activate tenant %s: %w", ref.TenantID, err)
@@ -201,7 +201,7 @@ func (s *Store) FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Rea
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var from tenant.State
 		err := tx.QueryRow(ctx, sqlFailTenant, ref.TenantID, ref.Generation, reason, prego.Redact(message)).Scan(&from)
-		if errors.Is(err, pgx.ErrNoRows) {
+		if isNoRows(err) {
 			return nil
 		}
 		if err != nil {
@@ -254,7 +254,7 @@ func (s *Store) ReleaseAllocation(ctx context.Context, tenantID, reason, message
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var app, shard, pool, site string
 		err := tx.QueryRow(ctx, sqlReleaseAllocation, tenantID, reason).Scan(&app, &shard, &pool, &site)
-		if errors.Is(err, pgx.ErrNoRows) {
+		if isNoRows(err) {
 			return nil
 		}
 		if err != nil {

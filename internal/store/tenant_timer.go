@@ -2,10 +2,7 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
@@ -17,7 +14,7 @@ const sqlTimedChange = `SELECT state FROM tenants WHERE tenant_id = $1 AND deadl
 func (s *Store) ExpireTenant(ctx context.Context, id string, p tenant.LifecyclePeriods) (changed bool, err error) {
 	var state tenant.State
 	err = s.pool.QueryRow(ctx, sqlTimedChange, id).Scan(&state)
-	if errors.Is(err, pgx.ErrNoRows) {
+	if isNoRows(err) {
 		return false, nil
 	}
 	if err != nil {

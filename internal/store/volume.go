@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -15,25 +14,13 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-const volumeColumns = `v.volume_id, v.org_id, v.region, v.location, v.name, v.size_bytes, v.provider, v.provider_name, COALESCE(v.provider_id, ''), CASE WHEN v.deleted_at IS NULL THEN v.status ELSE 'deleted' END, v.reason, v.message, v.created_by, v.created_at`
+const volumeColumns = `v.volume_id, v.org_id, v.region, v.location, v.name, v.size_bytes, v.provider, v.provider_name, COALESCE(v.provider_id, '') AS provider_id, CASE WHEN v.deleted_at IS NULL THEN v.status ELSE 'deleted' END AS status, v.reason, v.message, v.created_by, v.created_at`
 
 const attachmentColumns = `t.attachment_id, t.org_id, t.volume_id, t.group_id, t.mount_path, COALESCE(t.server_id, ''), t.created_by, t.created_at`
 
-func scanVolume(row pgx.CollectableRow) (v workload.Volume, err error) {
-	err = row.Scan(&v.VolumeID, &v.OrgID, &v.Region, &v.Location, &v.Name, &v.SizeBytes, &v.Provider, &v.ProviderName, &v.ProviderID, &v.Status, &v.Reason, &v.Message, &v.CreatedBy, &v.CreatedAt)
-	return v, err
-}
-
 func oneVolume(ctx context.Context, q querier, id, sql string, args ...any) (workload.Volume, error) {
-	rows, err := q.Query(ctx, sql, args...)
-	if err != nil {
-		return workload.Volume{}, err
-	}
-	v, err := pgx.CollectExactlyOneRow(rows, scanVolume)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return v, prego.Errorf(prego.CodeVolumeNotFound, "there is no volume %q", id)
-	}
-	return v, err
+	v, err := one(ctx, q, pgx.RowToStructByNameLax[workload.Volume], sql, args...)
+	return v, noneIs(err, prego.Errorf(prego.CodeVolumeNotFound, "there is no volume %q", id))
 }
 
 const sqlVolumeNameTaken = `SELECT EXISTS (SELECT FROM volumes WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL)`
@@ -71,7 +58,7 @@ func (s *Store) CreateVolume(ctx context.Context, v workload.Volume, environment
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.create", Subject: v.VolumeID, Actor: by},
 			map[string]any{"name": v.Name, "region": v.Region, "location": v.Location, "size_bytes": v.SizeBytes})
 	})
-	return out, asCodedOrNil("create volume", err)
+	return out, asCoded("create volume", err)
 }
 
 const sqlGetVolume = `SELECT ` + volumeColumns + ` FROM volumes v WHERE v.volume_id = $1 AND v.deleted_at IS NULL`
@@ -119,7 +106,7 @@ var volumes = listing[workload.Volume]{
 		"size_bytes": {"v.size_bytes", func(v workload.Volume) any { return v.SizeBytes }},
 	},
 	id:   sorting[workload.Volume]{"v.volume_id", func(v workload.Volume) any { return v.VolumeID }},
-	scan: scanVolume,
+	scan: pgx.RowToStructByNameLax[workload.Volume],
 }
 
 // ListVolumes is a page of volumes, without those that are deleted.
@@ -132,7 +119,7 @@ func (s *Store) ListVolumes(ctx context.Context, q prego.ListQuery) (page []work
 
 // inVolume runs f in a transaction that holds the volume's org and the volume.
 func (s *Store) inVolume(ctx context.Context, what, id string, f func(tx pgx.Tx, v workload.Volume) error) error {
-	return asCodedOrNil(what, s.inTx(ctx, func(tx pgx.Tx) error {
+	return asCoded(what, s.inTx(ctx, func(tx pgx.Tx) error {
 		v, err := holdVolume(ctx, tx, id)
 		if err != nil {
 			return err
@@ -222,11 +209,8 @@ func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, b
 		var region prego.Region
 		var replicas int
 		err = tx.QueryRow(ctx, sqlAttachFacts, a.GroupID, v.OrgID).Scan(&region, &replicas)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return refuse(prego.CodeGroupUnknown, "group_id", "is not a process group of the volume's org")
-		}
 		if err != nil {
-			return err
+			return noneIs(err, refuse(prego.CodeGroupUnknown, "group_id", "is not a process group of the volume's org"))
 		}
 		var attached, left, location string
 		var mounted bool
@@ -261,11 +245,7 @@ func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, b
 		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumeAttachments, By: 1}); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sqlCreateAttachment, a.AttachmentID, v.OrgID, a.VolumeID, a.GroupID, a.MountPath, by)
-		if err != nil {
-			return err
-		}
-		if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[workload.VolumeAttachment]); err != nil {
+		if out, err = one(ctx, tx, pgx.RowToStructByPos[workload.VolumeAttachment], sqlCreateAttachment, a.AttachmentID, v.OrgID, a.VolumeID, a.GroupID, a.MountPath, by); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlRemount, a.GroupID); err != nil {
@@ -273,7 +253,7 @@ func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, b
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "attachment.create", Subject: a.AttachmentID, Actor: by}, attachmentPayload(out))
 	})
-	return out, asCodedOrNil("attach volume", err)
+	return out, asCoded("attach volume", err)
 }
 
 func attachmentPayload(a workload.VolumeAttachment) map[string]any {
@@ -290,16 +270,9 @@ const sqlDeleteAttachment = `UPDATE volume_attachments SET deleted_at = now() WH
 // that. The volume's run takes it from the server.
 func (s *Store) DetachVolume(ctx context.Context, volumeID, attachmentID, by string) error {
 	return s.inVolume(ctx, "detach volume", volumeID, func(tx pgx.Tx, v workload.Volume) error {
-		rows, err := tx.Query(ctx, sqlHoldAttachment, volumeID, attachmentID)
+		a, err := one(ctx, tx, pgx.RowToStructByPos[workload.VolumeAttachment], sqlHoldAttachment, volumeID, attachmentID)
 		if err != nil {
-			return err
-		}
-		a, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[workload.VolumeAttachment])
-		if errors.Is(err, pgx.ErrNoRows) {
-			return prego.Errorf(prego.CodeAttachmentNotFound, "volume %s has no attachment %q", volumeID, attachmentID)
-		}
-		if err != nil {
-			return err
+			return noneIs(err, prego.Errorf(prego.CodeAttachmentNotFound, "volume %s has no attachment %q", volumeID, attachmentID))
 		}
 		var instances int
 		if err := tx.QueryRow(ctx, sqlGroupInstances, a.GroupID).Scan(&instances); err != nil {
@@ -321,7 +294,7 @@ func (s *Store) VolumeRun(ctx context.Context, id string) (v workload.Volume, ok
 	if prego.CodeOf(err) == prego.CodeVolumeNotFound {
 		return v, false, nil
 	}
-	return v, err == nil, asCodedOrNil("volume", err)
+	return v, err == nil, asCoded("volume", err)
 }
 
 // A volume that is to be released meanwhile keeps that wish, and its id.
@@ -348,10 +321,7 @@ WHERE volume_id = $1 AND deleted_at IS NULL AND status = 'pending'`
 
 // VolumeWaits records why the volume is not there yet or, when failed, will not be.
 func (s *Store) VolumeWaits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error {
-	if _, err := s.pool.Exec(ctx, sqlVolumeWaits, id, reason, prego.Redact(message), failed); err != nil {
-		return fmt.Errorf("volume %s waits: %w", id, err)
-	}
-	return nil
+	return s.exec(ctx, fmt.Sprintf("volume %s waits", id), sqlVolumeWaits, id, reason, prego.Redact(message), failed)
 }
 
 const sqlVolumeGone = `UPDATE volumes SET deleted_at = now() WHERE volume_id = $1 AND deleted_at IS NULL`
@@ -386,10 +356,7 @@ func (s *Store) AttachedTo(ctx context.Context, attachmentID, serverID string) e
 	if err == nil && tag.RowsAffected() == 0 {
 		return prego.Errorf(prego.CodeAttachmentNotFound, "attachment %s has ended", attachmentID)
 	}
-	if err != nil {
-		return fmt.Errorf("attachment %s: %w", attachmentID, err)
-	}
-	return nil
+	return failed("attachment "+attachmentID, err)
 }
 
 const sqlOrgNames = `
@@ -413,10 +380,7 @@ func (s *Store) OrgResourceMissing(ctx context.Context, r server.ProviderResourc
 	if r.Kind == server.ResourcePrimaryIP {
 		sql = sqlIPv4Missing
 	}
-	if _, err := s.pool.Exec(ctx, sql, r.Provider, r.ProviderID); err != nil {
-		return fmt.Errorf("%s %s is missing: %w", r.Kind, r.Name, err)
-	}
-	return nil
+	return s.exec(ctx, fmt.Sprintf("%s %s is missing", r.Kind, r.Name), sql, r.Provider, r.ProviderID)
 }
 
 const sqlOrgWork = `
