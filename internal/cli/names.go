@@ -169,7 +169,8 @@ func (c *CLI) completeFlag(cmd *cobra.Command, f *pflag.Flag) {
 		return c.names(cmd, f.Name, map[string]string{}), cobra.ShellCompDirectiveNoFileComp
 	}
 	_, closed := f.Value.(*choice)
-	if k, ok := kinds[f.Name]; closed || ok && !strings.Contains(k.path, "{") {
+	// The flag --image is an operating system's or a container's, and no golden image.
+	if k, ok := kinds[f.Name]; closed || ok && f.Name != "image" && !strings.Contains(k.path, "{") {
 		if err := cmd.RegisterFlagCompletionFunc(f.Name, offer); err != nil {
 			panic(err)
 		}
