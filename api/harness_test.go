@@ -249,6 +249,10 @@ func (b *bundle) do(method, path, token, contentType, body string) (*http.Respon
 	require.NoError(b.t, openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: in, Status: resp.StatusCode, Header: resp.Header, Body: io.NopCloser(bytes.NewReader(answer)),
 	}), "%s %s: %d %s", method, path, resp.StatusCode, answer)
+	if r := route.Operation.Responses.Status(resp.StatusCode); resp.StatusCode >= 400 && r.Value.Content["application/problem+json"] != nil {
+		code := as[api.Problem](b.t, answer).Code
+		require.Contains(b.t, r.Value.Content["application/problem+json"].Examples, code, "%s %s: the operation does not declare this code", method, path)
+	}
 	if resp.StatusCode == http.StatusAccepted {
 		b.shown(as[struct{ Operation api.Operation }](b.t, answer).Operation)
 	}

@@ -4489,20 +4489,20 @@ type SnapshotInPath = string
 // VolumeInPath defines model for VolumeInPath.
 type VolumeInPath = string
 
+// BadQuery A refusal (RFC 9457)
+type BadQuery = Problem
+
 // BadRequest A refusal (RFC 9457)
 type BadRequest = Problem
 
-// Conflict A refusal (RFC 9457)
-type Conflict = Problem
+// Busy A refusal (RFC 9457)
+type Busy = Problem
 
 // Failure A refusal (RFC 9457)
 type Failure = Problem
 
 // Forbidden A refusal (RFC 9457)
 type Forbidden = Problem
-
-// NotFound A refusal (RFC 9457)
-type NotFound = Problem
 
 // TooLarge A refusal (RFC 9457)
 type TooLarge = Problem
@@ -4515,9 +4515,6 @@ type Unauthenticated = Problem
 
 // Unavailable A refusal (RFC 9457)
 type Unavailable = Problem
-
-// Unprocessable A refusal (RFC 9457)
-type Unprocessable = Problem
 
 // UnsupportedMedia A refusal (RFC 9457)
 type UnsupportedMedia = Problem
@@ -5773,7 +5770,7 @@ type ServerInterface interface {
 	// GetServer Show a server, its agent and its timeline
 	// (GET /v1/servers/{server_id})
 	GetServer(ctx echo.Context, serverId ServerID) error
-	// PatchServer Refused; tags are fixed while a server lives
+	// PatchServer Change a server's tags
 	// (PATCH /v1/servers/{server_id})
 	PatchServer(ctx echo.Context, serverId ServerID) error
 	// ListCommands List the commands that ran on a server's host
@@ -5815,7 +5812,7 @@ type ServerInterface interface {
 	// GetTenant Show a tenant, its place, why it is there and its timeline
 	// (GET /v1/tenants/{tenant_id})
 	GetTenant(ctx echo.Context, tenantId TenantID) error
-	// PatchTenant Refused; the constraint is fixed while a tenant lives
+	// PatchTenant Change a tenant's constraint
 	// (PATCH /v1/tenants/{tenant_id})
 	PatchTenant(ctx echo.Context, tenantId TenantID) error
 	// SetAdminPassword Set the Administrator's password, and show it once

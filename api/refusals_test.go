@@ -293,3 +293,31 @@ func TestEveryCodeIsInTheContract(t *testing.T) {
 	}
 	require.ElementsMatch(t, known, inContract)
 }
+
+// TestOperationsDeclareTheirOwnCodes: each code that an operation declares stands under
+// the status that it is answered with, and has an example of its own.
+func TestOperationsDeclareTheirOwnCodes(t *testing.T) {
+	t.Parallel()
+	declared := map[string]bool{"method_not_allowed": true, "fleet_full": true} // of no operation; of no answer
+	for path, item := range contract(t).Paths.Map() {
+		for method, op := range item.Operations() {
+			for status, r := range op.Responses.Map() {
+				problem := r.Value.Content["application/problem+json"]
+				if problem == nil {
+					continue
+				}
+				require.NotEmpty(t, problem.Examples, "%s %s %s", method, path, status)
+				for code, e := range problem.Examples {
+					declared[code] = true
+					value := e.Value.Value.(map[string]any)
+					require.Equal(t, code, value["code"], "%s %s", method, path)
+					require.Equal(t, status, strconv.Itoa(api.Status(prego.Code(code))), "%s %s %s", method, path, code)
+					require.InDelta(t, value["status"], api.Status(prego.Code(code)), 0, code)
+				}
+			}
+		}
+	}
+	for _, code := range api.Codes() {
+		require.True(t, declared[string(code)], "no operation declares %s", code)
+	}
+}
