@@ -40,7 +40,7 @@ func appView(v workload.App) App {
 }
 
 func envView(v workload.Env) Env {
-	return Env{EnvId: v.EnvID, AppId: v.AppID, OrgId: v.OrgID, Name: v.Name, Region: Region(v.Region), CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC()}
+	return Env{EnvId: v.EnvID, AppId: v.AppID, OrgId: v.OrgID, Name: v.Name, Region: v.Region, CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC()}
 }
 
 // CreateApp makes an app of an org.

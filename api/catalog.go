@@ -90,7 +90,7 @@ func (a *API) catalogView(s server.CatalogState, now time.Time) Catalog {
 		for _, region := range prego.Regions() {
 			for _, name := range configured.Locations[region] {
 				if name == l.Name {
-					r := Region(region)
+					r := region
 					v.Region = &r
 				}
 			}

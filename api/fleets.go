@@ -266,7 +266,7 @@ func (a *API) planFleetAction(c echo.Context, id string, act server.FleetAction)
 		Data: plan.Data, Reason: optional(plan.Reason), Message: optional(plan.Message), DesiredCapacity: plan.Desired, Steps: []FleetPlannedStep{},
 	}
 	for _, s := range plan.Steps {
-		out.Steps = append(out.Steps, FleetPlannedStep{Op: FleetPlannedStepOp(s.Op), ServerId: optional(s.ServerID), Region: Region(s.Region), Round: s.Round})
+		out.Steps = append(out.Steps, FleetPlannedStep{Op: FleetPlannedStepOp(s.Op), ServerId: optional(s.ServerID), Region: s.Region, Round: s.Round})
 	}
 	return c.JSON(http.StatusOK, out)
 }
@@ -286,7 +286,7 @@ func (a *API) GetFleetAction(c echo.Context, id FleetID, seq ActionSeq) error {
 	steps := []FleetActionStep{}
 	for _, s := range act.Steps {
 		steps = append(steps, FleetActionStep{
-			Op: FleetActionStepOp(s.Op), ServerId: s.ServerID, Region: Region(s.Region), Round: s.Round, Replan: s.Replan,
+			Op: FleetActionStepOp(s.Op), ServerId: s.ServerID, Region: s.Region, Round: s.Round, Replan: s.Replan,
 			State: FleetActionStepState(s.State), Message: optional(s.Message), At: s.At.UTC(),
 		})
 	}
@@ -307,13 +307,13 @@ func (a *API) CancelFleetAction(c echo.Context, id FleetID, seq ActionSeq, _ Can
 
 func (a *API) fleetView(f server.Fleet) ServerFleet {
 	out := ServerFleet{
-		FleetId: f.FleetID, Role: Role(f.Role), InfraProvider: string(f.InfraProvider), MinSize: f.MinSize, MaxSize: f.MaxSize,
+		FleetId: f.FleetID, Role: f.Role, InfraProvider: string(f.InfraProvider), MinSize: f.MinSize, MaxSize: f.MaxSize,
 		DesiredCapacity: f.DesiredCapacity, Size: f.Size, Regions: map[string]int64{}, Spec: specView(f.Spec), Constraint: constraintView(f.Constraint),
 		ServesTenants: f.Serves, WorkloadMemoryBytes: f.WorkloadMemory, WorkloadCpus: f.WorkloadCPUs, Profile: f.Profile, RunUrl: optional(a.d.Orchestrator.RunURL(a.d.FleetRuns.FleetRunID(f.FleetID))),
 		CreatedBy: f.CreatedBy, CreatedAt: f.CreatedAt.UTC(), UpdatedAt: f.UpdatedAt.UTC(),
 	}
 	if f.Region != "" {
-		r := Region(f.Region)
+		r := f.Region
 		out.Region = &r
 	}
 	for r, n := range f.Regions {
@@ -322,7 +322,7 @@ func (a *API) fleetView(f server.Fleet) ServerFleet {
 	policies := []AttachedPolicy{}
 	for _, p := range f.Policies {
 		policies = append(policies, AttachedPolicy{
-			PolicyId: p.PolicyID, Type: PolicyType(p.Type), Spec: p.Spec, Position: p.Position, Enabled: p.Enabled, LastUsedAt: utc(p.LastUsedAt),
+			PolicyId: p.PolicyID, Type: p.Type, Spec: p.Spec, Position: p.Position, Enabled: p.Enabled, LastUsedAt: utc(p.LastUsedAt),
 		})
 	}
 	out.Policies = &policies
@@ -330,12 +330,12 @@ func (a *API) fleetView(f server.Fleet) ServerFleet {
 }
 
 func policyView(p server.FleetPolicy) Policy {
-	return Policy{PolicyId: p.PolicyID, Type: PolicyType(p.Type), Spec: p.Spec, CreatedBy: p.CreatedBy, CreatedAt: p.CreatedAt.UTC(), UpdatedAt: p.UpdatedAt.UTC()}
+	return Policy{PolicyId: p.PolicyID, Type: p.Type, Spec: p.Spec, CreatedBy: p.CreatedBy, CreatedAt: p.CreatedAt.UTC(), UpdatedAt: p.UpdatedAt.UTC()}
 }
 
 func (a *API) actionView(v server.FleetAction) FleetAction {
 	return FleetAction{
-		FleetId: v.FleetID, Seq: v.Seq, Action: FleetActionKind(v.Action), Inputs: v.Inputs, Data: v.Data, Status: FleetActionStatus(v.Status),
+		FleetId: v.FleetID, Seq: v.Seq, Action: v.Action, Inputs: v.Inputs, Data: v.Data, Status: FleetActionStatus(v.Status),
 		Reason: optional(v.Reason), Message: optional(v.Message), Cause: v.Cause, RequestedBy: v.RequestedBy, CancelRequested: v.CancelRequested,
 		RunUrl:    optional(a.d.Orchestrator.RunURL(a.d.FleetRuns.FleetRunID(v.FleetID))),
 		CreatedAt: v.CreatedAt.UTC(), StartedAt: utc(v.StartedAt), FinishedAt: utc(v.FinishedAt),

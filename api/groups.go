@@ -160,7 +160,7 @@ func (a *API) InstanceLogs(c echo.Context, id InstanceID, p InstanceLogsParams) 
 func (a *API) groupView(g workload.Group) ProcessGroup {
 	run := workload.GroupWorkflowID(g.GroupID)
 	out := ProcessGroup{
-		GroupId: g.GroupID, EnvId: g.EnvID, OrgId: g.OrgID, Region: Region(g.Region), Name: g.Name, Spec: g.Spec, Release: g.Release, StableRelease: g.StableRelease,
+		GroupId: g.GroupID, EnvId: g.EnvID, OrgId: g.OrgID, Region: g.Region, Name: g.Name, Spec: g.Spec, Release: g.Release, StableRelease: g.StableRelease,
 		Replicas: g.Replicas, Constraint: constraintView(g.Constraint), DeployStatus: string(g.DeployStatus), DeployMessage: optional(g.DeployMessage),
 		Status: string(g.Status), StatusReason: optional(g.StatusReason), StatusMessage: optional(g.StatusMessage), NextAttemptAt: utc(g.NextAttemptAt),
 		WaitingSince: utc(g.WaitingSince), Converged: g.Converged, Instances: map[string]int{}, WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)),

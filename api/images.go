@@ -105,7 +105,7 @@ func imageView(g server.GoldenImage) GoldenImage {
 		run = server.ImageDeleteWorkflowID(g.ImageID)
 	}
 	out := GoldenImage{
-		ImageId: g.ImageID, Provider: string(g.Provider), Region: Region(g.Region), BaseImage: g.BaseImage, Architecture: g.Architecture, Status: GoldenImageStatus(g.Status),
+		ImageId: g.ImageID, Provider: string(g.Provider), Region: g.Region, BaseImage: g.BaseImage, Architecture: g.Architecture, Status: GoldenImageStatus(g.Status),
 		Reason: optional(string(g.Reason)), Message: optional(g.Message), Current: g.Current, ProviderImageId: optional(g.ProviderImageID),
 		RecipeHash: optional(g.RecipeHash), AgentSha256: optional(g.AgentSHA256), StackSha256: optional(g.StackSHA256), Containers: g.Containers,
 		WorkflowId: run, CreatedBy: g.CreatedBy, CreatedAt: g.CreatedAt.UTC(), VerifiedAt: utc(g.VerifiedAt), DeletedAt: utc(g.DeletedAt),

@@ -11,7 +11,10 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/oapi-codegen/runtime"
+	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
 )
 
@@ -27,30 +30,6 @@ func (e AddTenantUserPassword) Valid() bool {
 	case Generate:
 		return true
 	case None:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for AgentStatus.
-const (
-	Connected    AgentStatus = "connected"
-	Degraded     AgentStatus = "degraded"
-	Disconnected AgentStatus = "disconnected"
-	Unknown      AgentStatus = "unknown"
-)
-
-// Valid indicates whether the value is a known member of the AgentStatus enum.
-func (e AgentStatus) Valid() bool {
-	switch e {
-	case Connected:
-		return true
-	case Degraded:
-		return true
-	case Disconnected:
-		return true
-	case Unknown:
 		return true
 	default:
 		return false
@@ -324,33 +303,6 @@ func (e FleetActionAcceptedStatus) Valid() bool {
 	case FleetActionAcceptedStatusRunning:
 		return true
 	case FleetActionAcceptedStatusSucceeded:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for FleetActionKind.
-const (
-	CLUSTERREPLACE  FleetActionKind = "CLUSTER_REPLACE"
-	CLUSTERRESIZE   FleetActionKind = "CLUSTER_RESIZE"
-	CLUSTERSCALEIN  FleetActionKind = "CLUSTER_SCALE_IN"
-	CLUSTERSCALEOUT FleetActionKind = "CLUSTER_SCALE_OUT"
-	NODECREATE      FleetActionKind = "NODE_CREATE"
-)
-
-// Valid indicates whether the value is a known member of the FleetActionKind enum.
-func (e FleetActionKind) Valid() bool {
-	switch e {
-	case CLUSTERREPLACE:
-		return true
-	case CLUSTERRESIZE:
-		return true
-	case CLUSTERSCALEIN:
-		return true
-	case CLUSTERSCALEOUT:
-		return true
-	case NODECREATE:
 		return true
 	default:
 		return false
@@ -669,33 +621,6 @@ func (e ImportServerManagedBy) Valid() bool {
 	}
 }
 
-// Defines values for JobStatus.
-const (
-	JobStatusDeleted   JobStatus = "deleted"
-	JobStatusFailed    JobStatus = "failed"
-	JobStatusQueued    JobStatus = "queued"
-	JobStatusRunning   JobStatus = "running"
-	JobStatusSucceeded JobStatus = "succeeded"
-)
-
-// Valid indicates whether the value is a known member of the JobStatus enum.
-func (e JobStatus) Valid() bool {
-	switch e {
-	case JobStatusDeleted:
-		return true
-	case JobStatusFailed:
-		return true
-	case JobStatusQueued:
-		return true
-	case JobStatusRunning:
-		return true
-	case JobStatusSucceeded:
-		return true
-	default:
-		return false
-	}
-}
-
 // Defines values for OperationStatus.
 const (
 	OperationStatusFailed    OperationStatus = "failed"
@@ -711,141 +636,6 @@ func (e OperationStatus) Valid() bool {
 	case OperationStatusRunning:
 		return true
 	case OperationStatusSucceeded:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for PlacementMode.
-const (
-	PlacementModeOneTenantOneServer PlacementMode = "one_tenant_one_server"
-	PlacementModeShared             PlacementMode = "shared"
-)
-
-// Valid indicates whether the value is a known member of the PlacementMode enum.
-func (e PlacementMode) Valid() bool {
-	switch e {
-	case PlacementModeOneTenantOneServer:
-		return true
-	case PlacementModeShared:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for Plan.
-const (
-	PlanBusiness   Plan = "business"
-	PlanEnterprise Plan = "enterprise"
-	PlanStarter    Plan = "starter"
-	PlanTrial      Plan = "trial"
-)
-
-// Valid indicates whether the value is a known member of the Plan enum.
-func (e Plan) Valid() bool {
-	switch e {
-	case PlanBusiness:
-		return true
-	case PlanEnterprise:
-		return true
-	case PlanStarter:
-		return true
-	case PlanTrial:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for PolicyType.
-const (
-	Deletion        PolicyType = "deletion"
-	RegionPlacement PolicyType = "region_placement"
-	Scaling         PolicyType = "scaling"
-)
-
-// Valid indicates whether the value is a known member of the PolicyType enum.
-func (e PolicyType) Valid() bool {
-	switch e {
-	case Deletion:
-		return true
-	case RegionPlacement:
-		return true
-	case Scaling:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for Region.
-const (
-	Eu Region = "eu"
-	Sg Region = "sg"
-	Us Region = "us"
-)
-
-// Valid indicates whether the value is a known member of the Region enum.
-func (e Region) Valid() bool {
-	switch e {
-	case Eu:
-		return true
-	case Sg:
-		return true
-	case Us:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for ResourceStatus.
-const (
-	ResourceStatusDeleted   ResourceStatus = "deleted"
-	ResourceStatusFailed    ResourceStatus = "failed"
-	ResourceStatusPending   ResourceStatus = "pending"
-	ResourceStatusReady     ResourceStatus = "ready"
-	ResourceStatusReleasing ResourceStatus = "releasing"
-)
-
-// Valid indicates whether the value is a known member of the ResourceStatus enum.
-func (e ResourceStatus) Valid() bool {
-	switch e {
-	case ResourceStatusDeleted:
-		return true
-	case ResourceStatusFailed:
-		return true
-	case ResourceStatusPending:
-		return true
-	case ResourceStatusReady:
-		return true
-	case ResourceStatusReleasing:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for Role.
-const (
-	RoleApp       Role = "app"
-	RoleDbShard   Role = "db-shard"
-	RoleNode      Role = "node"
-	RoleRedisPool Role = "redis-pool"
-)
-
-// Valid indicates whether the value is a known member of the Role enum.
-func (e Role) Valid() bool {
-	switch e {
-	case RoleApp:
-		return true
-	case RoleDbShard:
-		return true
-	case RoleNode:
-		return true
-	case RoleRedisPool:
 		return true
 	default:
 		return false
@@ -924,69 +714,6 @@ func (e ServerManagedBy) Valid() bool {
 	case ServerManagedByPulumi:
 		return true
 	case ServerManagedByWorkerDirect:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for ServerStatus.
-const (
-	ServerStatusActive       ServerStatus = "active"
-	ServerStatusDraining     ServerStatus = "draining"
-	ServerStatusFailed       ServerStatus = "failed"
-	ServerStatusProvisioning ServerStatus = "provisioning"
-	ServerStatusTerminated   ServerStatus = "terminated"
-)
-
-// Valid indicates whether the value is a known member of the ServerStatus enum.
-func (e ServerStatus) Valid() bool {
-	switch e {
-	case ServerStatusActive:
-		return true
-	case ServerStatusDraining:
-		return true
-	case ServerStatusFailed:
-		return true
-	case ServerStatusProvisioning:
-		return true
-	case ServerStatusTerminated:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for TenantState.
-const (
-	TenantStateActive       TenantState = "active"
-	TenantStateDataPurged   TenantState = "data_purged"
-	TenantStateFailed       TenantState = "failed"
-	TenantStateGracePeriod  TenantState = "grace_period"
-	TenantStateProvisioning TenantState = "provisioning"
-	TenantStateSuspended    TenantState = "suspended"
-	TenantStateTerminated   TenantState = "terminated"
-	TenantStateTrial        TenantState = "trial"
-)
-
-// Valid indicates whether the value is a known member of the TenantState enum.
-func (e TenantState) Valid() bool {
-	switch e {
-	case TenantStateActive:
-		return true
-	case TenantStateDataPurged:
-		return true
-	case TenantStateFailed:
-		return true
-	case TenantStateGracePeriod:
-		return true
-	case TenantStateProvisioning:
-		return true
-	case TenantStateSuspended:
-		return true
-	case TenantStateTerminated:
-		return true
-	case TenantStateTrial:
 		return true
 	default:
 		return false
@@ -1778,7 +1505,7 @@ type Agent struct {
 }
 
 // AgentStatus degraded is silence of 60 s, disconnected of 300 s
-type AgentStatus string
+type AgentStatus = server.AgentStatus
 
 // Allocation Where a tenant lives
 type Allocation struct {
@@ -2652,7 +2379,7 @@ type FleetActionData = json.RawMessage
 type FleetActionInputs = json.RawMessage
 
 // FleetActionKind defines model for FleetActionKind.
-type FleetActionKind string
+type FleetActionKind = server.FleetActionKind
 
 // FleetActionPage defines model for FleetActionPage.
 type FleetActionPage struct {
@@ -3123,7 +2850,7 @@ type InstancePort struct {
 }
 
 // JobStatus defines model for JobStatus.
-type JobStatus string
+type JobStatus = tenant.JobStatus
 
 // Operation What an accepted request set going; part of each answer 202
 type Operation struct {
@@ -3283,7 +3010,7 @@ type PeriodPrice struct {
 type PlacementLine = placement.Line
 
 // PlacementMode Whether each tenant gets a server of its own
-type PlacementMode string
+type PlacementMode = tenant.PlacementMode
 
 // PlacementOverride defines model for PlacementOverride.
 type PlacementOverride struct {
@@ -3369,7 +3096,7 @@ type PlacementRequest struct {
 }
 
 // Plan What a tenant pays for
-type Plan string
+type Plan = prego.Plan
 
 // Policy defines model for Policy.
 type Policy struct {
@@ -3404,7 +3131,7 @@ type PolicyPage struct {
 type PolicySpec = json.RawMessage
 
 // PolicyType defines model for PolicyType.
-type PolicyType string
+type PolicyType = server.PolicyType
 
 // Price A decimal amount of the catalog's currency, without and with tax
 type Price struct {
@@ -3626,7 +3353,7 @@ type Readiness struct {
 }
 
 // Region Part of the world; configuration maps it to locations
-type Region string
+type Region = prego.Region
 
 // Registry defines model for Registry.
 type Registry struct {
@@ -3656,7 +3383,7 @@ type Replicas = int
 type ResourceName = string
 
 // ResourceStatus How it stands at the provider; each counts for the org's quota
-type ResourceStatus string
+type ResourceStatus = workload.ResourceStatus
 
 // RestoreJob defines model for RestoreJob.
 type RestoreJob struct {
@@ -3685,7 +3412,7 @@ type RestorePage struct {
 }
 
 // Role What the server is for; a node runs all three on one host
-type Role string
+type Role = prego.Role
 
 // Route defines model for Route.
 type Route struct {
@@ -3924,7 +3651,7 @@ type ServerStats struct {
 }
 
 // ServerStatus defines model for ServerStatus.
-type ServerStatus string
+type ServerStatus = server.Status
 
 // ServerSummary defines model for ServerSummary.
 type ServerSummary struct {
@@ -4230,7 +3957,7 @@ type TenantPage struct {
 }
 
 // TenantState trial is asked for on the trial plan and not begun yet
-type TenantState string
+type TenantState = tenant.State
 
 // TenantStorage What a site takes, as its host measured it last
 type TenantStorage struct {
@@ -4308,7 +4035,7 @@ type TenantUser struct {
 }
 
 // Tier Decides the limits that an org has no own ones of
-type Tier = string
+type Tier = prego.Tier
 
 // TraefikConfiguration Traefik's dynamic configuration; a section without routers is left out
 type TraefikConfiguration struct {

@@ -16,7 +16,7 @@ import (
 // ListSitePools shows what stands ready on each app server.
 func (a *API) ListSitePools(c echo.Context, p ListSitePoolsParams) error {
 	return every(c, "site_pools", func(ctx context.Context) ([]tenant.SitePool, error) {
-		return a.d.Tenants.ListSitePools(ctx, prego.Region(deref(p.Region)))
+		return a.d.Tenants.ListSitePools(ctx, deref(p.Region))
 	}, sitePoolView)
 }
 
@@ -48,7 +48,7 @@ func (a *API) ListSitePoolPolicies(c echo.Context) error {
 }
 
 func sitePoolPolicy(p tenant.SitePoolPolicy) SitePoolPolicy {
-	return SitePoolPolicy{Plan: Plan(p.Plan), LowWatermark: p.LowWatermark, Target: p.Target, SloSeconds: p.SLOSeconds}
+	return SitePoolPolicy{Plan: p.Plan, LowWatermark: p.LowWatermark, Target: p.Target, SloSeconds: p.SLOSeconds}
 }
 
 // Bounds of a site pool's policy: sites per app server, and seconds.
@@ -77,7 +77,7 @@ func (a *API) PutSitePoolPolicy(c echo.Context, plan PlanInPath) error {
 	case in.SLOSeconds == nil || *in.SLOSeconds < 1 || *in.SLOSeconds > maxSLO:
 		return prego.Invalid("slo_seconds", fmt.Sprintf("is required, 1 to %d seconds", maxSLO))
 	}
-	p := tenant.SitePoolPolicy{Plan: prego.Plan(plan), LowWatermark: *in.LowWatermark, Target: *in.Target, SLOSeconds: *in.SLOSeconds}
+	p := tenant.SitePoolPolicy{Plan: plan, LowWatermark: *in.LowWatermark, Target: *in.Target, SLOSeconds: *in.SLOSeconds}
 	if err := a.d.Tenants.PutSitePoolPolicy(c.Request().Context(), p); err != nil {
 		return err
 	}
@@ -92,7 +92,6 @@ func (a *API) ListWarmPools(c echo.Context) error {
 // PutWarmPool sets how many servers stand ready. When the run that fills the pool
 // can't be started the target stands all the same: the sweep starts it later.
 func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath) error {
-	r := prego.Region(region)
 	var in struct {
 		Target *int `json:"target"`
 	}
@@ -102,18 +101,18 @@ func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath) 
 	if in.Target == nil || *in.Target < 0 || *in.Target > tenant.MaxWarmPool {
 		return prego.Invalid("target", fmt.Sprintf("is required, 0 to %d servers", tenant.MaxWarmPool))
 	}
-	if err := a.d.Tenants.PutWarmPool(c.Request().Context(), r, prego.Plan(plan), *in.Target, caller(c).Subject); err != nil {
+	if err := a.d.Tenants.PutWarmPool(c.Request().Context(), region, plan, *in.Target, caller(c).Subject); err != nil {
 		return err
 	}
 	ctx, cancel := startContext(c)
 	defer cancel()
-	run, err := a.d.TenantRuns.StartWarmPool(ctx, r, prego.Plan(plan))
+	run, err := a.d.TenantRuns.StartWarmPool(ctx, region, plan)
 	if err != nil {
 		run = ""
 		a.leftToTheSweep(c, "warm-pool", err)
 	}
 	out := WarmPoolAccepted{Region: region, Plan: plan, Target: *in.Target, WorkflowId: optional(run)}
-	out.Operation = a.operation(c, tenant.WarmPoolWorkflowID(a.d.Resources.Environment, r, prego.Plan(plan)))
+	out.Operation = a.operation(c, tenant.WarmPoolWorkflowID(a.d.Resources.Environment, region, plan))
 	return c.JSON(http.StatusAccepted, out)
 }
 
@@ -124,21 +123,21 @@ func (a *API) ListScalingEvents(c echo.Context, _ ListScalingEventsParams) error
 
 func sitePoolView(v tenant.SitePool) SitePool {
 	return SitePool{
-		ServerId: v.ServerID, Region: Region(v.Region), Role: Role(v.Role), Status: ServerStatus(v.Status), TenantCount: v.TenantCount,
+		ServerId: v.ServerID, Region: v.Region, Role: v.Role, Status: v.Status, TenantCount: v.TenantCount,
 		Available: v.Available, Reserved: v.Reserved, Assigned: v.Assigned, Failed: v.Failed, Draining: v.Draining, OldestBuildAt: utc(v.OldestBuild),
 	}
 }
 
 func warmPoolView(p tenant.WarmPool) WarmPool {
 	return WarmPool{
-		Region: Region(p.Region), Plan: Plan(p.Plan), Target: p.Target, Claimable: p.Claimable, Building: p.Building,
+		Region: p.Region, Plan: p.Plan, Target: p.Target, Claimable: p.Claimable, Building: p.Building,
 		UpdatedBy: p.UpdatedBy, UpdatedAt: p.UpdatedAt.UTC(),
 	}
 }
 
 func (a *API) scalingEventView(e tenant.ScalingEvent) ScalingEvent {
 	return ScalingEvent{
-		Id: e.EventID, Region: Region(e.Region), Role: Role(e.Role), Trigger: ScalingEventTrigger(e.Trigger), Waiting: e.Waiting,
+		Id: e.EventID, Region: e.Region, Role: e.Role, Trigger: ScalingEventTrigger(e.Trigger), Waiting: e.Waiting,
 		Requested: e.Requested, Made: e.Made, ServerIds: e.ServerIDs, WorkflowId: e.WorkflowID, RunUrl: optional(a.d.Orchestrator.RunURL(e.WorkflowID)),
 		Message: optional(e.Message), CreatedAt: e.CreatedAt.UTC(), FinishedAt: utc(e.FinishedAt),
 	}

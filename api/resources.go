@@ -168,7 +168,7 @@ func matchesETag(header, etag string) bool {
 
 func ipv4View(a workload.IPv4Allocation) IPv4 {
 	return IPv4{
-		AllocationId: a.AllocationID, OrgId: a.OrgID, EnvId: a.EnvID, Status: ResourceStatus(a.Status), Reason: optional(string(a.Reason)), Message: optional(a.Message),
+		AllocationId: a.AllocationID, OrgId: a.OrgID, EnvId: a.EnvID, Status: a.Status, Reason: optional(string(a.Reason)), Message: optional(a.Message),
 		Address: optional(a.Address), Location: a.Location, WorkflowId: workload.AddressWorkflowID(a.AllocationID), CreatedBy: a.CreatedBy, CreatedAt: a.CreatedAt.UTC(),
 	}
 }
@@ -211,7 +211,7 @@ func attachmentView(t workload.VolumeAttachment) VolumeAttachment {
 
 func volumeView(v workload.Volume) Volume {
 	out := Volume{
-		VolumeId: v.VolumeID, OrgId: v.OrgID, Region: Region(v.Region), Location: v.Location, Name: v.Name, SizeBytes: v.SizeBytes, Status: ResourceStatus(v.Status),
+		VolumeId: v.VolumeID, OrgId: v.OrgID, Region: v.Region, Location: v.Location, Name: v.Name, SizeBytes: v.SizeBytes, Status: v.Status,
 		Reason: optional(string(v.Reason)), Message: optional(v.Message), WorkflowId: workload.VolumeWorkflowID(v.VolumeID), CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC(),
 	}
 	if v.Attachment != nil {

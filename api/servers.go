@@ -152,7 +152,7 @@ func (a *API) ServerStats(c echo.Context, p ServerStatsParams) error {
 	out := ServerStats{TargetSeconds: server.ActivationTarget.Seconds(), Days: days, Activations: []ActivationStats{}}
 	for _, s := range stats {
 		out.Activations = append(out.Activations, ActivationStats{
-			Role: Role(s.Role), Location: s.Location, Image: s.Image, Servers: s.Servers, InTime: s.InTime,
+			Role: s.Role, Location: s.Location, Image: s.Image, Servers: s.Servers, InTime: s.InTime,
 			P50Seconds: s.P50, P95Seconds: s.P95, P99Seconds: s.P99, MaxSeconds: s.Max,
 		})
 	}
@@ -166,9 +166,9 @@ func (a *API) ListServers(c echo.Context, _ ListServersParams) error {
 
 func summary(s server.Server) ServerSummary {
 	return ServerSummary{
-		ServerId: s.ServerID, Role: Role(s.Role), Region: Region(s.Region), InfraProvider: string(s.InfraProvider),
-		Status: ServerStatus(s.Status), StatusReason: optional(string(s.StatusReason)), StatusMessage: optional(s.StatusMessage),
-		AgentStatus: AgentStatus(s.AgentStatus), Host: optional(s.Host), Tags: s.Tags, CreatedAt: s.CreatedAt.UTC(),
+		ServerId: s.ServerID, Role: s.Role, Region: s.Region, InfraProvider: string(s.InfraProvider),
+		Status: s.Status, StatusReason: optional(string(s.StatusReason)), StatusMessage: optional(s.StatusMessage),
+		AgentStatus: s.AgentStatus, Host: optional(s.Host), Tags: s.Tags, CreatedAt: s.CreatedAt.UTC(),
 		FleetId: optional(s.FleetID), CordonedAt: utc(s.CordonedAt),
 	}
 }
@@ -179,15 +179,15 @@ func (a *API) view(s server.Server, events []server.Event) Server {
 		run = server.DecommissionWorkflowID(s.ServerID)
 	}
 	out := Server{
-		ServerId: s.ServerID, Role: Role(s.Role), Region: Region(s.Region), InfraProvider: string(s.InfraProvider),
-		Spec: specView(s.Spec), Tags: s.Tags, Status: ServerStatus(s.Status), StatusReason: optional(string(s.StatusReason)),
+		ServerId: s.ServerID, Role: s.Role, Region: s.Region, InfraProvider: string(s.InfraProvider),
+		Spec: specView(s.Spec), Tags: s.Tags, Status: s.Status, StatusReason: optional(string(s.StatusReason)),
 		StatusMessage: optional(s.StatusMessage), ManagedBy: ServerManagedBy(s.ManagedBy), WorkflowId: run,
 		RunUrl: optional(a.d.Orchestrator.RunURL(run)), Generation: s.Generation, Attempt: s.Attempt, CreatedBy: optional(s.CreatedBy),
 		CreatedAt: s.CreatedAt.UTC(), ActiveAt: utc(s.ActiveAt), TerminatedAt: utc(s.TerminatedAt), DecommissionRequestedAt: utc(s.DecommissionRequestedAt),
 		ImportedFromPulumiAt: utc(s.ImportedFromPulumiAt), Timeline: []Event{},
 		FleetId: optional(s.FleetID), CordonedAt: utc(s.CordonedAt),
 		Agent: Agent{
-			Status: AgentStatus(s.AgentStatus), Version: optional(s.AgentVersion), FirstSeenAt: utc(s.AgentFirstSeenAt), LastHeartbeatAt: utc(s.AgentLastHeartbeatAt),
+			Status: s.AgentStatus, Version: optional(s.AgentVersion), FirstSeenAt: utc(s.AgentFirstSeenAt), LastHeartbeatAt: utc(s.AgentLastHeartbeatAt),
 			Load1: s.Load1, MemoryPct: s.MemoryPct, DiskPct: s.DiskPct,
 			CpuPct: s.CPUPct, WorkerSlotsPct: s.WorkerSlotsPct, DbDiskPct: s.DBDiskPct, RedisMemoryPct: s.RedisMemoryPct, DockerState: optional(s.DockerState),
 			ClockAheadSeconds: s.ClockAheadSeconds, ClockSkewed: clockSkewed(s),
@@ -199,7 +199,7 @@ func (a *API) view(s server.Server, events []server.Event) Server {
 		},
 	}
 	for _, e := range events {
-		ev := Event{Id: e.EventID, At: e.At.UTC(), Step: string(e.Step), Status: ServerStatus(e.Status), Reason: optional(string(e.Reason)), Message: optional(e.Message), Actor: EventActor(e.Actor)}
+		ev := Event{Id: e.EventID, At: e.At.UTC(), Step: string(e.Step), Status: e.Status, Reason: optional(string(e.Reason)), Message: optional(e.Message), Actor: EventActor(e.Actor)}
 		if e.Attempt > 0 {
 			ev.Attempt = &e.Attempt
 		}

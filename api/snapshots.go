@@ -15,14 +15,14 @@ func snapshotView(s tenant.Snapshot) Snapshot {
 		files = []string{}
 	}
 	return Snapshot{
-		SnapshotId: s.SnapshotID, OrgId: s.OrgID, TenantId: s.TenantID, ServerId: s.ServerID, Site: s.Site, Status: JobStatus(s.Status), Files: files, Bytes: s.Bytes, Message: optional(s.Message),
+		SnapshotId: s.SnapshotID, OrgId: s.OrgID, TenantId: s.TenantID, ServerId: s.ServerID, Site: s.Site, Status: s.Status, Files: files, Bytes: s.Bytes, Message: optional(s.Message),
 		WorkflowId: tenant.SnapshotWorkflowID(s.SnapshotID), CreatedBy: s.CreatedBy, CreatedAt: s.CreatedAt.UTC(), FinishedAt: utc(s.FinishedAt),
 	}
 }
 
 func restoreView(j tenant.RestoreJob) RestoreJob {
 	return RestoreJob{
-		JobId: j.JobID, OrgId: j.OrgID, TenantId: j.TenantID, SnapshotId: j.SnapshotID, Status: JobStatus(j.Status), Message: optional(j.Message),
+		JobId: j.JobID, OrgId: j.OrgID, TenantId: j.TenantID, SnapshotId: j.SnapshotID, Status: j.Status, Message: optional(j.Message),
 		WorkflowId: tenant.RestoreWorkflowID(j.JobID), CreatedBy: j.CreatedBy, CreatedAt: j.CreatedAt.UTC(), FinishedAt: utc(j.FinishedAt),
 	}
 }

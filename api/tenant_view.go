@@ -11,8 +11,8 @@ import (
 
 func tenantSummary(t tenant.Tenant) TenantSummary {
 	return TenantSummary{
-		TenantId: t.TenantID, Slug: t.Slug, OrgId: t.OrgID, ParentOrgId: optional(t.ParentOrgID), Region: Region(t.Region), Plan: Plan(t.Plan),
-		State: TenantState(t.State), ConvergedState: string(t.ConvergedState), StatusReason: optional(string(t.StatusReason)),
+		TenantId: t.TenantID, Slug: t.Slug, OrgId: t.OrgID, ParentOrgId: optional(t.ParentOrgID), Region: t.Region, Plan: t.Plan,
+		State: t.State, ConvergedState: string(t.ConvergedState), StatusReason: optional(string(t.StatusReason)),
 		StatusMessage: optional(t.StatusMessage), SiteUrl: siteURL(t), WaitingSince: utc(t.WaitingSince), CreatedAt: t.CreatedAt.UTC(),
 	}
 }
@@ -29,10 +29,10 @@ func siteURL(t tenant.Tenant) *string {
 func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *tenant.Allocation, decision *tenant.DecisionRecord) (Tenant, error) {
 	run := lastRun(t, events)
 	out := Tenant{
-		TenantId: t.TenantID, Slug: t.Slug, OrgId: t.OrgID, ParentOrgId: optional(t.ParentOrgID), Region: Region(t.Region), Plan: Plan(t.Plan),
+		TenantId: t.TenantID, Slug: t.Slug, OrgId: t.OrgID, ParentOrgId: optional(t.ParentOrgID), Region: t.Region, Plan: t.Plan,
 		ExpectedUsers: t.ExpectedUsers, StorageQuotaGb: t.StorageQuotaGB, DataResidency: optional(t.DataResidency),
-		Constraint: constraintView(t.Constraint), DedicatedRedis: t.DedicatedRedis, Apps: t.Apps, Policy: PlacementMode(t.Policy),
-		State: TenantState(t.State), ConvergedState: string(t.ConvergedState), StatusReason: optional(string(t.StatusReason)),
+		Constraint: constraintView(t.Constraint), DedicatedRedis: t.DedicatedRedis, Apps: t.Apps, Policy: t.Policy,
+		State: t.State, ConvergedState: string(t.ConvergedState), StatusReason: optional(string(t.StatusReason)),
 		StatusMessage: optional(t.StatusMessage), Generation: t.Generation, Site: optional(t.Site), SiteUrl: siteURL(t),
 		DeadlineAt: utc(t.Deadline), WaitingSince: utc(t.WaitingSince), WaitingRoles: []Role{}, CancelRequestedAt: utc(t.CancelRequestedAt),
 		WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)), CreatedBy: optional(t.CreatedBy),
@@ -43,9 +43,7 @@ func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *ten
 		m := mailView(*t.Mail)
 		out.Mail = &m
 	}
-	for _, r := range t.WaitingRoles {
-		out.WaitingRoles = append(out.WaitingRoles, Role(r))
-	}
+	out.WaitingRoles = append(out.WaitingRoles, t.WaitingRoles...)
 	for _, e := range events {
 		out.Timeline = append(out.Timeline, TenantEvent{
 			Id: e.EventID, At: e.At.UTC(), FromState: string(e.FromState), ToState: string(e.ToState), Step: string(e.Step), Actor: e.Actor,

@@ -54,7 +54,7 @@ func (a *API) leftToTheSweep(c echo.Context, workflowID string, err error) {
 }
 
 func (a *API) tenantAccepted(c echo.Context, t tenant.Tenant, workflowID string) TenantAccepted {
-	return TenantAccepted{Operation: a.operation(c, workflowID), TenantId: t.TenantID, WorkflowId: workflowID, StatusUrl: "/v1/tenants/" + t.TenantID, State: TenantState(t.State)}
+	return TenantAccepted{Operation: a.operation(c, workflowID), TenantId: t.TenantID, WorkflowId: workflowID, StatusUrl: "/v1/tenants/" + t.TenantID, State: t.State}
 }
 
 // ListTenants shows a page of tenants.

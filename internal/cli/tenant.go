@@ -57,7 +57,7 @@ func watchTenant(wanted func(in *call, t api.Tenant) bool) Watch[api.Tenant] {
 		},
 		Done: func(_ *call, t api.Tenant) string {
 			text := fmt.Sprintf("tenant %s is %s", t.TenantId, strings.ReplaceAll(string(t.State), "_", " "))
-			switch tenant.State(t.State) {
+			switch t.State {
 			case tenant.Active:
 				text += map[bool]string{true: ": "}[t.SiteUrl != nil] + deref(t.SiteUrl)
 			case tenant.GracePeriod:
@@ -70,7 +70,7 @@ func watchTenant(wanted func(in *call, t api.Tenant) bool) Watch[api.Tenant] {
 
 // tenantRests tells that nothing is under way, and the effects of its state are in place.
 func tenantRests(t api.Tenant) bool {
-	s := tenant.State(t.State)
+	s := t.State
 	return s != tenant.Trial && s != tenant.Provisioning && t.ConvergedState == string(t.State)
 }
 
@@ -223,7 +223,7 @@ func tenantCreate() Action[api.TenantAccepted] {
 }
 
 func tenantIs(state tenant.State) func(*call, api.Tenant) bool {
-	return func(_ *call, t api.Tenant) bool { return tenant.State(t.State) == state }
+	return func(_ *call, t api.Tenant) bool { return t.State == state }
 }
 
 func tenantChange(action tenant.Action, short, destroys, example string) Action[api.TenantAccepted] {

@@ -50,16 +50,6 @@ func (s *Store) ListGroups(ctx context.Context, q prego.ListQuery) (page []workl
 	return groups.page(ctx, s, q)
 }
 
-type groupEnv struct {
-	OrgID  string
-	Region prego.Region
-}
-
-func (*Store) groupEnv(ctx context.Context, q querier, sql, envID string) (e groupEnv, err error) {
-	err = q.QueryRow(ctx, sql, envID).Scan(&e.OrgID, &e.Region)
-	return e, orNotFound("environment "+envID, err, noSuchEnv(envID))
-}
-
 const sqlGroupOfName = `SELECT ` + groupColumns + ` FROM process_groups g WHERE g.env_id = $1 AND g.name = $2 AND g.deleted_at IS NULL`
 
 const sqlOverhead = `SELECT overhead_bytes_per_instance FROM workload_settings`
