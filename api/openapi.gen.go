@@ -4035,7 +4035,7 @@ type TenantUser struct {
 }
 
 // Tier Decides the limits that an org has no own ones of
-type Tier = prego.Tier
+type Tier = string
 
 // TraefikConfiguration Traefik's dynamic configuration; a section without routers is left out
 type TraefikConfiguration struct {
