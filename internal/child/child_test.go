@@ -69,7 +69,7 @@ func TestAChildOutlivesTheThreadThatAskedForIt(t *testing.T) {
 	thread := make(chan int, 1)
 	var ask func()
 	ask = func() {
-		runtime.LockOSThread() // and not unlocked: the thread ends with the goroutine
+		runtime.LockOSThread()               // and not unlocked: the thread ends with the goroutine
 		if syscall.Gettid() == os.Getpid() { // but for the first, which never ends
 			defer runtime.UnlockOSThread()
 			other := make(chan struct{})

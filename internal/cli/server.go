@@ -35,10 +35,10 @@ func watchServer(wanted server.Status) Watch[api.Server] {
 		Use: "watch SERVER", Short: "Follow a server until nothing is under way", Path: "/v1/servers/{server}", Again: "prego server watch {server}",
 		Lines: serverLines, Doing: func(s api.Server) string { return s.ServerId + " is " + string(s.Status) },
 		Rests: func(s api.Server) bool {
-			return s.Status == api.ServerStatus(wanted) || serverRests(s)
+			return s.Status == wanted || serverRests(s)
 		},
 		Outcome: func(_ *call, s api.Server) error {
-			if wanted != "" && s.Status != api.ServerStatus(wanted) {
+			if wanted != "" && s.Status != wanted {
 				return serverFailure(s)
 			}
 			return nil
@@ -49,7 +49,7 @@ func watchServer(wanted server.Status) Watch[api.Server] {
 
 // serverRests tells that nothing works on a server.
 func serverRests(s api.Server) bool {
-	switch server.Status(s.Status) {
+	switch s.Status {
 	case server.Active, server.Failed, server.Terminated:
 		return true
 	case server.Provisioning, server.Draining:

@@ -48,7 +48,6 @@ type engine struct {
 	ca      *pki.Authority
 	agent   tls.Certificate // the agent's client certificate
 	process *child.Process  // nil while it is stopped
-
 }
 
 var shared struct {

@@ -26,7 +26,6 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
-	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/internal/token"
@@ -77,7 +76,7 @@ func BenchmarkProvisioning(b *testing.B) {
 	}
 	provision := func(name string) {
 		c.create(name, prego.RoleRedisPool, server.Spec{})
-		require.Eventually(b, func() bool { return c.get(name).Status == api.ServerStatus(server.Active) }, patience, 10*time.Millisecond)
+		require.Eventually(b, func() bool { return c.get(name).Status == server.Active }, patience, 10*time.Millisecond)
 	}
 	inFlight := func(prefix string, n int, f func(string)) float64 {
 		began := time.Now()

@@ -331,10 +331,10 @@ func (c *cell) await(id, what string, ok func(api.Server) bool) api.Server {
 func (c *cell) awaitStatus(id string, status server.Status) api.Server {
 	c.t.Helper()
 	return c.await(id, string(status), func(s api.Server) bool {
-		if s.Status != api.ServerStatus(status) && (s.Status == "failed" || s.Status == "active") && status != "terminated" {
+		if s.Status != status && (s.Status == "failed" || s.Status == "active") && status != "terminated" {
 			c.t.Fatalf("server %s is %s (%v %v), not %s", id, s.Status, deref(s.StatusReason), deref(s.StatusMessage), status)
 		}
-		return s.Status == api.ServerStatus(status)
+		return s.Status == status
 	})
 }
 

@@ -148,7 +148,7 @@ func (m *machine) waits(status server.Status) api.Server {
 	deadline := time.Now().Add(6 * time.Minute)
 	for {
 		s := m.get(m.server)
-		if s.Status == api.ServerStatus(status) {
+		if s.Status == status {
 			return s
 		}
 		if s.Status == "failed" || s.Status == "active" && status != server.Terminated || time.Now().After(deadline) {

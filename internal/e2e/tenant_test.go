@@ -98,10 +98,10 @@ func (c *cell) awaitTenant(id, what string, ok func(api.Tenant) bool) api.Tenant
 func (c *cell) settledTenant(id string, state tenant.State) api.Tenant {
 	c.t.Helper()
 	return c.awaitTenant(id, string(state), func(t api.Tenant) bool {
-		if t.State != api.TenantState(state) && t.State == "failed" {
+		if t.State != state && t.State == "failed" {
 			c.t.Fatalf("tenant %s failed: %v %v", id, deref(t.StatusReason), deref(t.StatusMessage))
 		}
-		return t.State == api.TenantState(state) && t.ConvergedState == string(state)
+		return t.State == state && t.ConvergedState == string(state)
 	})
 }
 
@@ -274,7 +274,7 @@ func TestOneTenantOneServer(t *testing.T) {
 	c.org("acme", "")
 	first := c.tenant("first", prego.PlanBusiness, nil)
 	tn := c.awaitTenant(first, "building its server", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "building_server" || tn.State == "active" })
-	require.Equal(t, tenant.ModeOneTenantOneServer, tenant.PlacementMode(tn.Policy))
+	require.Equal(t, tenant.ModeOneTenantOneServer, tn.Policy)
 	tn = c.settledTenant(first, tenant.Active)
 	require.Equal(t, "n-"+first+"-g1", tn.Allocation.AppServerId)
 	require.Equal(t, tn.Allocation.AppServerId, tn.Allocation.DbShardId)
