@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -104,17 +105,19 @@ func TestHowAChildEnds(t *testing.T) {
 	_, err := child.Start(exec.Command("/nowhere/at/all"), syscall.SIGKILL) //nolint:noctx // not there
 	require.Error(t, err)
 
-	p, err := child.Start(exec.Command("sh", "-c", "exit 3"), syscall.SIGKILL) //nolint:noctx // ends
+	p, err := child.Start(exec.Command("grep", "x", "/nowhere/at/all"), syscall.SIGKILL) //nolint:noctx // ends
 	require.NoError(t, err)
 	require.Error(t, p.Wait())
-	require.Equal(t, 3, p.ExitCode())
+	require.Equal(t, 2, p.ExitCode())
 	p.Signal(syscall.SIGTERM) // to nobody
 
 	// What a child left in its group goes with it.
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	defer func() { _ = r.Close() }()
-	cmd := exec.Command("sh", "-c", "sleep 600 & echo $!; wait") //nolint:noctx // ended below
+	script := filepath.Join(t.TempDir(), "script")
+	require.NoError(t, os.WriteFile(script, []byte("sleep 600 & echo $!; wait"), 0o600))
+	cmd := exec.Command("sh", script) //nolint:noctx // ended below
 	cmd.Stdout = w
 	p, err = child.Start(cmd, syscall.SIGKILL)
 	require.NoError(t, err)
