@@ -71,7 +71,9 @@ func TestClocksThatDiffer(t *testing.T) {
 			shake(time.Now())
 			events, err := b.store.ServerEvents(ctx, "clock")
 			require.NoError(t, err)
-			require.LessOrEqual(t, len(events), 2, "a host that goes on asking does not fill the timeline")
+			// The server's first event, and one for each minute in which it was refused: the
+			// three requests are in two at most.
+			require.LessOrEqual(t, len(events), 3, "a host that goes on asking does not fill the timeline")
 			status, code = shake(time.Now().Add(-tc.ahead))
 			require.Equal(t, 200, status, "%s: once its clock is right the same token is good", code)
 		})
