@@ -15,6 +15,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -246,13 +247,20 @@ func initialize(ctx context.Context, bin, dir string, uid, gid uint32) error {
 	return nil
 }
 
-// FreePort finds a port on loopback that nobody listens on. It takes none of those
-// that the system gives to outgoing connections: one of them could have it before
-// whoever asked does.
+// given are the ports that FreePort has returned.
+var given sync.Map
+
+// FreePort finds a port on loopback that nobody listens on, and that it has returned to
+// nobody else in this process, who may not listen yet, or not at the moment. It takes
+// none of those that the system gives to outgoing connections: one of them could have it
+// before whoever asked does.
 func FreePort() (int, error) {
 	const from, to = 12_000, 32_000
-	for range 200 {
-		port := from + rand.IntN(to-from)                                              //nolint:gosec // spreads, guards nothing
+	for range 1000 {
+		port := from + rand.IntN(to-from) //nolint:gosec // spreads, guards nothing
+		if _, taken := given.LoadOrStore(port, true); taken {
+			continue
+		}
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // closed at once
 		if err == nil {
 			return port, l.Close()
