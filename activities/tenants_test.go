@@ -197,7 +197,7 @@ func TestOneTenantHoldsUpNoQueue(t *testing.T) {
 	placer.Store = refusing{p.store, ids[0]}
 	s := p.steps(placer)
 	_, err := s.env.ExecuteActivity(s.ServeQueue, prego.Region("eu"))
-	require.ErrorContains(t, err, "serve region eu: this one cannot be reserved for", "and it is told of")
+	require.ErrorContains(t, err, "serve prego/waiting/eu: this one cannot be reserved for", "and it is told of")
 	require.Equal(t, 2, p.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = ANY ($1)`, ids[1:]))
 	require.Equal(t, 2, p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'placed' AND actor = 'placement_engine' AND to_state = 'provisioning' AND reason LIKE 'best_fit: app-0 %'`))
 }

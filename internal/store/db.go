@@ -105,3 +105,17 @@ func isViolation(err error, constraint string) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.ConstraintName == constraint
 }
+
+const sqlTryLock = `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`
+
+// alone runs f while nobody else runs something under the same key; done is false when
+// somebody does already.
+func (s *Store) alone(ctx context.Context, key string, f func(context.Context) error) (done bool, err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, sqlTryLock, key).Scan(&done); err != nil || !done {
+			return err
+		}
+		return f(ctx)
+	})
+	return done, failed("serve "+key, err)
+}

@@ -124,18 +124,10 @@ func readGroup(ctx context.Context, tx pgx.Tx, id string) (g groupRow, err error
 	return g, err
 }
 
-const sqlTryInstances = `SELECT pg_try_advisory_xact_lock(hashtextextended('prego/instances/' || $1, 0))`
-
 // ServeInstances runs f as the only one who allocates instances in a region; done is
 // false when somebody else does already.
 func (s *Store) ServeInstances(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, sqlTryInstances, region).Scan(&done); err != nil || !done {
-			return err
-		}
-		return f(ctx)
-	})
-	return done, failed("serve instances in "+string(region), err)
+	return s.alone(ctx, "prego/instances/"+string(region), f)
 }
 
 // The instances that are wanted, by turns among the orgs and then by age: an org that

@@ -206,18 +206,10 @@ func (s *Store) Waiting(ctx context.Context, region prego.Region) ([]tenant.Wait
 	return collect[tenant.WaitingTenant](ctx, s, "waiting tenants", sqlWaiting, region)
 }
 
-const sqlTryRegion = `SELECT pg_try_advisory_xact_lock(hashtextextended('prego/waiting/' || $1, 0))`
-
 // ServeRegion runs f as the only one who serves a region's queue; done is false
 // when somebody else does already.
 func (s *Store) ServeRegion(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, sqlTryRegion, region).Scan(&done); err != nil || !done {
-			return err
-		}
-		return f(ctx)
-	})
-	return done, failed("serve region "+string(region), err)
+	return s.alone(ctx, "prego/waiting/"+string(region), f)
 }
 
 const sqlQueued = `SELECT EXISTS (SELECT FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND tenant_id <> $2 AND policy = $3
