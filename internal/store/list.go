@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -62,7 +63,7 @@ func (l listing[T]) statement(q prego.ListQuery) (sql string, args []any, by sor
 	if _, named := q.Filters[l.state]; l.live != "" && !q.All && !named {
 		where = append(where, l.live)
 	}
-	for _, name := range sortedKeys(q.Filters) {
+	for _, name := range slices.Sorted(maps.Keys(q.Filters)) {
 		column, ok := l.filters[name]
 		if !ok {
 			return "", nil, by, &prego.Error{Code: prego.CodeUnknownField, Field: name, Message: "is not a field that this list can be filtered by"}
@@ -91,15 +92,6 @@ func (l listing[T]) statement(q prego.ListQuery) (sql string, args []any, by sor
 	}
 	args = append(args, q.Limit+1)
 	return fmt.Sprintf("%s ORDER BY %s%s, %s%s LIMIT $%d", sql, by.column, direction, l.id.column, direction, len(args)), args, by, nil
-}
-
-func sortedKeys(m map[string][]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 func (l listing[T]) sort(q prego.ListQuery) string {

@@ -57,10 +57,7 @@ const sqlAnswerRequest = `UPDATE request_keys SET status = $3, body = $4 WHERE s
 
 // AnswerRequest keeps what a request was answered; a body of nil is not to be told again.
 func (s *Store) AnswerRequest(ctx context.Context, subject, key string, a prego.KeptAnswer) error {
-	if _, err := s.pool.Exec(ctx, sqlAnswerRequest, subject, key, a.Status, a.Body); err != nil {
-		return fmt.Errorf("answer of request key: %w", err)
-	}
-	return nil
+	return s.exec(ctx, "answer of request key", sqlAnswerRequest, subject, key, a.Status, a.Body)
 }
 
 const (
@@ -75,8 +72,5 @@ func (s *Store) EndRequest(ctx context.Context, subject, key string, refused boo
 	if refused {
 		sql = sqlRefuseRequest
 	}
-	if _, err := s.pool.Exec(ctx, sql, subject, key); err != nil {
-		return fmt.Errorf("end of request key: %w", err)
-	}
-	return nil
+	return s.exec(ctx, "end of request key", sql, subject, key)
 }
