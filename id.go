@@ -136,8 +136,8 @@ func ValidateID(field, prefix, id string) error {
 }
 
 // ValidateOrgID accepts a lower-case DNS label.
-func ValidateOrgID(field, id string) error {
-	return ValidateName(field, id, MaxOrgIDLen)
+func ValidateOrgID(field string, id OrgID) error {
+	return ValidateName(field, string(id), MaxOrgIDLen)
 }
 
 // ValidateTenantID accepts what NewTenant ids look like.

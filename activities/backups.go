@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"fmt"
+	"github.com/prego/prego"
 	"time"
 
 	"go.temporal.io/sdk/activity"
@@ -13,11 +14,11 @@ import (
 
 // BackupStore is the part of Postgres that keeps snapshots and restores.
 type BackupStore interface {
-	SnapshotRun(ctx context.Context, id string) (tenant.Snapshot, error)
-	SnapshotBegun(ctx context.Context, id string) error
-	SiteSnapshotTaken(ctx context.Context, id string, b tenant.Backup) error
+	SnapshotRun(ctx context.Context, id prego.SnapshotID) (tenant.Snapshot, error)
+	SnapshotBegun(ctx context.Context, id prego.SnapshotID) error
+	SiteSnapshotTaken(ctx context.Context, id prego.SnapshotID, b tenant.Backup) error
 	SnapshotFinished(ctx context.Context, id string, status tenant.JobStatus, files []string, message string) error
-	SnapshotErased(ctx context.Context, id string) error
+	SnapshotErased(ctx context.Context, id prego.SnapshotID) error
 	RestoreRun(ctx context.Context, id string) (tenant.RestoreJob, error)
 	RestoreBegun(ctx context.Context, id string) error
 	RestoreFinished(ctx context.Context, id string, status tenant.JobStatus, message string) error
@@ -31,17 +32,17 @@ type Backups struct {
 
 // BackupPlan is how a snapshot or a restore stands.
 type BackupPlan struct {
-	OrgID    string        `json:"org_id"`
-	TenantID string        `json:"tenant_id"`
-	Done     bool          `json:"done,omitempty"`
-	Files    []string      `json:"files,omitempty"` // that are to be restored
-	Step     time.Duration `json:"step"`
+	OrgID    prego.OrgID    `json:"org_id"`
+	TenantID prego.TenantID `json:"tenant_id"`
+	Done     bool           `json:"done,omitempty"`
+	Files    []string       `json:"files,omitempty"` // that are to be restored
+	Step     time.Duration  `json:"step"`
 }
 
 func underWay(s tenant.JobStatus) bool { return s == tenant.JobQueued || s == tenant.JobRunning }
 
 // PlanSnapshot reads the row.
-func (a *Backups) PlanSnapshot(ctx context.Context, id string) (BackupPlan, error) {
+func (a *Backups) PlanSnapshot(ctx context.Context, id prego.SnapshotID) (BackupPlan, error) {
 	s, err := a.Store.SnapshotRun(ctx, id)
 	if err != nil {
 		return BackupPlan{}, permanentIfCoded(err)
@@ -62,7 +63,7 @@ func (a *Backups) onHost(ctx context.Context, s tenant.Snapshot) (tenant.Run, er
 }
 
 // TakeSnapshot backs a tenant's site up on its host, under the snapshot's own name.
-func (a *Backups) TakeSnapshot(ctx context.Context, id string) (files []string, err error) {
+func (a *Backups) TakeSnapshot(ctx context.Context, id prego.SnapshotID) (files []string, err error) {
 	stop := keepAlive(ctx)
 	defer stop()
 	s, err := a.Store.SnapshotRun(ctx, id)
@@ -77,7 +78,7 @@ func (a *Backups) TakeSnapshot(ctx context.Context, id string) (files []string, 
 		return nil, err
 	}
 	a.Tenants.hook("snapshot/start")
-	b, err := a.Tenants.backup(ctx, t, id, s.Name)
+	b, err := a.Tenants.backup(ctx, t, string(id), s.Name)
 	a.Tenants.hook("snapshot/done")
 	if err != nil {
 		return nil, err
@@ -87,7 +88,7 @@ func (a *Backups) TakeSnapshot(ctx context.Context, id string) (files []string, 
 
 // EraseSnapshot deletes the files of a snapshot that was given up. They are gone already
 // where the site is.
-func (a *Backups) EraseSnapshot(ctx context.Context, id string) error {
+func (a *Backups) EraseSnapshot(ctx context.Context, id prego.SnapshotID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	s, err := a.Store.SnapshotRun(ctx, id)
@@ -102,7 +103,7 @@ func (a *Backups) EraseSnapshot(ctx context.Context, id string) error {
 		return fromTenantStore(err)
 	}
 	if there := t.Allocation != nil && t.Allocation.AppServerID == s.ServerID && t.AppServerStatus != server.Terminated && t.Site == s.Site; there && s.Name != "" {
-		if err := a.forget(ctx, t, id+"-erase", s.Name); err != nil {
+		if err := a.forget(ctx, t, string(id+"-erase"), s.Name); err != nil {
 			return err
 		}
 	}
@@ -135,7 +136,7 @@ func (a *Backups) restored(ctx context.Context, id string) (tenant.Run, error) {
 	if err != nil {
 		return tenant.Run{}, permanentIfCoded(err)
 	}
-	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
+	s, err := a.Store.SnapshotRun(ctx, prego.SnapshotID(string(j.SnapshotID)))
 	if err != nil {
 		return tenant.Run{}, permanentIfCoded(err)
 	}
@@ -148,7 +149,7 @@ func (a *Backups) PlanRestore(ctx context.Context, id string) (BackupPlan, error
 	if err != nil {
 		return BackupPlan{}, permanentIfCoded(err)
 	}
-	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
+	s, err := a.Store.SnapshotRun(ctx, prego.SnapshotID(string(j.SnapshotID)))
 	if err != nil {
 		return BackupPlan{}, permanentIfCoded(err)
 	}
@@ -224,7 +225,7 @@ func (a *Backups) snapshotOf(ctx context.Context, jobID string) (string, error) 
 	if err != nil {
 		return "", permanentIfCoded(err)
 	}
-	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
+	s, err := a.Store.SnapshotRun(ctx, prego.SnapshotID(string(j.SnapshotID)))
 	if err != nil {
 		return "", permanentIfCoded(err)
 	}

@@ -14,7 +14,7 @@ import (
 // Agents have commands run by the agents on hosts. A failure is a
 // *server.CommandError, unless it is ctx that ended.
 type Agents interface {
-	Exec(ctx context.Context, serverID, addr string, in wire.ExecRequest) (wire.ExecResult, error)
+	Exec(ctx context.Context, serverID prego.ServerID, addr string, in wire.ExecRequest) (wire.ExecResult, error)
 }
 
 // CommandStore keeps what was run on hosts.
@@ -50,7 +50,7 @@ func (c *Commander) Bench(ctx context.Context, b server.BenchCommand) (stdout st
 	}
 	began := time.Now()
 	r, err := c.Agents.Exec(ctx, b.ServerID, b.Addr, wire.ExecRequest{
-		WorkflowID: b.WorkflowID, Kind: wire.KindBench, Args: b.Args, AuditID: b.AuditID, TenantID: b.TenantID,
+		WorkflowID: b.WorkflowID, Kind: wire.KindBench, Args: b.Args, AuditID: b.AuditID, TenantID: string(b.TenantID),
 		TimeoutSeconds: int((b.Timeout + time.Second - 1) / time.Second),
 	})
 	outcome := server.CommandOutcome{

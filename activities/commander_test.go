@@ -18,7 +18,7 @@ import (
 // agentsFunc stands for the agents on hosts.
 type agentsFunc func(in wire.ExecRequest) (wire.ExecResult, error)
 
-func (f agentsFunc) Exec(_ context.Context, _, _ string, in wire.ExecRequest) (wire.ExecResult, error) {
+func (f agentsFunc) Exec(_ context.Context, _ prego.ServerID, _ string, in wire.ExecRequest) (wire.ExecResult, error) {
 	return f(in)
 }
 

@@ -20,11 +20,11 @@ import (
 // Containers keeps a role's containers on a host as declared, over the Docker
 // Remote API. A permanent failure is a *server.ContainerError.
 type Containers interface {
-	StartContainers(ctx context.Context, serverID, addr string, role prego.Role) error
+	StartContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) error
 	// CheckContainers tells what is not as declared, and changes nothing.
-	CheckContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]server.ContainerDrift, error)
+	CheckContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error)
 	// RepairContainers tells what was not as declared, and makes it so.
-	RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]server.ContainerDrift, error)
+	RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error)
 }
 
 // StartContainers starts the role's containers over the Docker Remote API and
@@ -56,7 +56,7 @@ func fromContainers(err error) error {
 
 // ContainerReport is what was found on one server.
 type ContainerReport struct {
-	ServerID string                  `json:"server_id"`
+	ServerID prego.ServerID          `json:"server_id"`
 	Skipped  string                  `json:"skipped,omitempty"` // why it was not looked at
 	Drift    []server.ContainerDrift `json:"drift,omitempty"`
 }
@@ -70,7 +70,7 @@ func (r ContainerReport) summary() string {
 }
 
 // checked reads a row, and says why its containers are not ours to look at.
-func (a *Servers) checked(ctx context.Context, serverID string) (server.ProvisionState, string, error) {
+func (a *Servers) checked(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, string, error) {
 	st, err := a.Store.ProvisionState(ctx, serverID)
 	switch {
 	case err != nil:
@@ -85,7 +85,7 @@ func (a *Servers) checked(ctx context.Context, serverID string) (server.Provisio
 
 // CheckContainers compares an active server's containers with their declaration.
 // What differs goes on its timeline, at most once an hour while it stays the same.
-func (a *Servers) CheckContainers(ctx context.Context, serverID string) (ContainerReport, error) {
+func (a *Servers) CheckContainers(ctx context.Context, serverID prego.ServerID) (ContainerReport, error) {
 	report := ContainerReport{ServerID: serverID}
 	st, skipped, err := a.checked(ctx, serverID)
 	if err != nil || skipped != "" {
@@ -109,7 +109,7 @@ func (a *Servers) CheckContainers(ctx context.Context, serverID string) (Contain
 
 // RepairContainers makes an active server's containers what they are declared to
 // be: whoever asks for it knows that those which differ are made anew.
-func (a *Servers) RepairContainers(ctx context.Context, serverID string) (ContainerReport, error) {
+func (a *Servers) RepairContainers(ctx context.Context, serverID prego.ServerID) (ContainerReport, error) {
 	stop := keepAlive(ctx)
 	defer stop()
 	report := ContainerReport{ServerID: serverID}
@@ -167,7 +167,7 @@ func (a *Reconciler) checkContainers(ctx context.Context, active []string, resul
 			defer func() { <-slots }()
 			ctx, cancel := context.WithTimeout(ctx, driftPerHost)
 			defer cancel()
-			report, err := a.Check(ctx, id)
+			report, err := a.Check(ctx, prego.ServerID(id))
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -186,5 +186,5 @@ func (a *Reconciler) checkContainers(ctx context.Context, active []string, resul
 		})
 	}
 	wg.Wait()
-	slices.SortFunc(result.Drift, func(x, y ContainerReport) int { return strings.Compare(x.ServerID, y.ServerID) })
+	slices.SortFunc(result.Drift, func(x, y ContainerReport) int { return strings.Compare(string(x.ServerID), string(y.ServerID)) })
 }

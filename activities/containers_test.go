@@ -45,7 +45,7 @@ func TestEachServerHasItsTurn(t *testing.T) {
 func TestAReconciliationLooksAtAFewHostsAtOnce(t *testing.T) {
 	t.Parallel()
 	var now, most atomic.Int32
-	f := &Reconciler{DriftHosts: 8, Log: zap.NewNop(), Check: func(_ context.Context, id string) (ContainerReport, error) {
+	f := &Reconciler{DriftHosts: 8, Log: zap.NewNop(), Check: func(_ context.Context, id prego.ServerID) (ContainerReport, error) {
 		if n := now.Add(1); n > most.Load() {
 			most.Store(n)
 		}
@@ -81,7 +81,7 @@ type fakeHost struct {
 	events map[string]server.Event
 }
 
-func (f *fakeHost) ProvisionState(context.Context, string) (server.ProvisionState, error) {
+func (f *fakeHost) ProvisionState(context.Context, prego.ServerID) (server.ProvisionState, error) {
 	return f.state, nil
 }
 
@@ -92,11 +92,11 @@ func (f *fakeHost) AddEvent(_ context.Context, e server.Event, key string) error
 	return nil
 }
 
-func (f *fakeHost) CheckContainers(context.Context, string, string, prego.Role) ([]server.ContainerDrift, error) {
+func (f *fakeHost) CheckContainers(context.Context, prego.ServerID, string, prego.Role) ([]server.ContainerDrift, error) {
 	return f.drift, f.err
 }
 
-func (f *fakeHost) RepairContainers(context.Context, string, string, prego.Role) ([]server.ContainerDrift, error) {
+func (f *fakeHost) RepairContainers(context.Context, prego.ServerID, string, prego.Role) ([]server.ContainerDrift, error) {
 	return f.drift, f.err
 }
 

@@ -22,7 +22,7 @@ const createCalls = 3
 
 // CreateServerInput names an attempt to make a server from one candidate.
 type CreateServerInput struct {
-	ServerID   string           `json:"server_id"`
+	ServerID   prego.ServerID   `json:"server_id"`
 	Generation int              `json:"generation"`
 	Attempt    int              `json:"attempt"`
 	Candidate  server.Candidate `json:"candidate"`
@@ -77,7 +77,7 @@ func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.Provisi
 	params := server.CreateParams{
 		Environment: a.Settings.Environment, ServerID: in.ServerID, Role: st.Role, Region: st.Region,
 		Attempt: in.Attempt, SpecHash: specHash(st, in.Candidate, image), Candidate: in.Candidate, Image: image,
-		FirewallID: in.Foundation.FirewallID, PlacementGroup: in.Foundation.GroupID,
+		FirewallID: in.Foundation.FirewallID, PlacementGroup: string(in.Foundation.GroupID),
 	}
 	if params.UserData, err = a.userData(ctx, st, in.Attempt); err != nil {
 		return server.Handle{}, err
@@ -95,7 +95,7 @@ func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.Provisi
 	// The addresses have an owner through the ledger already; the labels are for
 	// people and for the orphan search, so that failing to set them fails nothing.
 	if err := infra.LabelPrimaryIPs(ctx, handle, params.Labels()); err != nil {
-		a.Log.Warn("label primary addresses", zap.String("server_id", in.ServerID), zap.Error(err))
+		a.Log.Warn("label primary addresses", zap.String("server_id", string(in.ServerID)), zap.Error(err))
 	}
 	return handle, nil
 }
@@ -140,7 +140,7 @@ func (a *Servers) createOnce(ctx context.Context, infra Infra, st server.Provisi
 		if err := a.Store.ConfirmCreated(ctx, st.Provider, p.ServerID, p.Attempt, server.ResourceVolume, a.volumeName(p.ServerID, p.Candidate.Location), id); err != nil {
 			return server.Handle{}, err
 		}
-		p.VolumeIDs = []string{id}
+		p.VolumeIDs = prego.IDs[prego.VolumeID]([]string{id})
 	}
 	return infra.CreateServer(ctx, p)
 }
@@ -176,7 +176,7 @@ func (a *Servers) dropVolume(ctx context.Context, infra Infra, in CreateServerIn
 	if err != nil || !ok || r.ProviderID == "" {
 		return err
 	}
-	if err := infra.DeleteResource(ctx, server.ResourceVolume, r.ProviderID); err != nil {
+	if err := infra.DeleteResource(ctx, server.ResourceVolume, prego.ServerID(r.ProviderID)); err != nil {
 		return fromInfra(err)
 	}
 	return a.Store.Released(ctx, r.ResourceID)
@@ -195,7 +195,7 @@ func (a *Servers) intents(st server.ProvisionState, in CreateServerInput) []serv
 	return out
 }
 
-func (a *Servers) volumeName(serverID, location string) string {
+func (a *Servers) volumeName(serverID prego.ServerID, location string) string {
 	return server.Name(a.Settings.Environment, serverID) + "-" + location
 }
 

@@ -11,10 +11,10 @@ import (
 
 // DestroyInput says what to take down: all of a server's attempts up to one.
 type DestroyInput struct {
-	ServerID string       `json:"server_id"`
-	Attempt  int          `json:"attempt"`
-	Reason   prego.Reason `json:"reason"`
-	Message  string       `json:"message,omitempty"`
+	ServerID prego.ServerID `json:"server_id"`
+	Attempt  int            `json:"attempt"`
+	Reason   prego.Reason   `json:"reason"`
+	Message  string         `json:"message,omitempty"`
 }
 
 // DestroyResult tells what could not be resolved yet.
@@ -52,7 +52,7 @@ func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyRe
 	}
 	gone := make(map[string]bool) // provider ids of servers deleted here
 	for _, id := range serversToDestroy(found, live, in.Attempt) {
-		if err := infra.DestroyServer(ctx, id); err != nil {
+		if err := infra.DestroyServer(ctx, prego.ServerID(id)); err != nil {
 			return DestroyResult{}, destroyError(err)
 		}
 		gone[id] = true
@@ -105,7 +105,7 @@ func serversToDestroy(found []server.Handle, live []server.ProviderResource, att
 func (a *Servers) release(ctx context.Context, infra Infra, r server.ProviderResource, serverDeleted bool) (bool, error) {
 	switch {
 	case r.ProviderID != "" && r.Kind != server.ResourceServer:
-		if err := infra.DeleteResource(ctx, r.Kind, r.ProviderID); err != nil {
+		if err := infra.DeleteResource(ctx, r.Kind, prego.ServerID(r.ProviderID)); err != nil {
 			return false, err
 		}
 	case r.ProviderID != "":
@@ -129,7 +129,7 @@ func (a *Servers) deleteByName(ctx context.Context, infra Infra, r server.Provid
 	}
 	for _, o := range owned {
 		if o.Kind == r.Kind && o.Name == r.Name {
-			if err := infra.DeleteResource(ctx, o.Kind, o.ProviderID); err != nil {
+			if err := infra.DeleteResource(ctx, o.Kind, prego.ServerID(o.ProviderID)); err != nil {
 				return err
 			}
 		}
@@ -156,7 +156,7 @@ type DecommissionPlan struct {
 }
 
 // PlanDecommission reads the row; it must be draining.
-func (a *Servers) PlanDecommission(ctx context.Context, serverID string) (DecommissionPlan, error) {
+func (a *Servers) PlanDecommission(ctx context.Context, serverID prego.ServerID) (DecommissionPlan, error) {
 	st, err := a.Store.ProvisionState(ctx, serverID)
 	if err != nil {
 		return DecommissionPlan{}, fromStore(err)
@@ -170,14 +170,14 @@ func (a *Servers) PlanDecommission(ctx context.Context, serverID string) (Decomm
 
 // StopProvisioning ends a provisioning run that is under way, and waits until it
 // has cleaned up after itself.
-func (a *Servers) StopProvisioning(ctx context.Context, serverID string) error {
+func (a *Servers) StopProvisioning(ctx context.Context, serverID prego.ServerID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	return a.Runs.StopProvisioning(ctx, serverID, func() {})
 }
 
 // TerminateServer is the end of a server's life, with one UPDATE. The row stays.
-func (a *Servers) TerminateServer(ctx context.Context, serverID string) error {
+func (a *Servers) TerminateServer(ctx context.Context, serverID prego.ServerID) error {
 	if err := a.Store.AddEvent(ctx, server.Event{
 		ServerID: serverID, Step: server.StepServerDeleted, Reason: prego.ReasonDecommission,
 		Message: "everything that the server owned at the provider is gone",

@@ -33,10 +33,10 @@ type cloud struct {
 func (*cloud) ID() prego.InfraProviderID { return prego.ProviderHetzner }
 
 // has adds a thing that is a day old; one of attempt 0 is nobody's.
-func (c *cloud) has(kind server.ResourceKind, id, name, serverID string, attempt int) {
+func (c *cloud) has(kind server.ResourceKind, id, name string, serverID prego.ServerID, attempt int) {
 	o := server.OwnedResource{Kind: kind, ProviderID: id, Name: name, Labels: map[string]string{}, CreatedAt: time.Now().Add(-24 * time.Hour)}
 	if attempt > 0 {
-		o.Labels[server.LabelServerID], o.Labels[server.LabelAttempt] = serverID, strconv.Itoa(attempt)
+		o.Labels[server.LabelServerID], o.Labels[server.LabelAttempt] = string(serverID), strconv.Itoa(attempt)
 	}
 	c.things = append(c.things, o)
 }
@@ -45,9 +45,9 @@ func (c *cloud) ListOwned(context.Context) ([]server.OwnedResource, error) {
 	return slices.Clone(c.things), c.fails["ListOwned"]
 }
 
-func (c *cloud) FindServers(_ context.Context, serverID string) (found []server.Handle, err error) {
+func (c *cloud) FindServers(_ context.Context, serverID prego.ServerID) (found []server.Handle, err error) {
 	for _, o := range c.things {
-		if o.Kind == server.ResourceServer && o.Labels[server.LabelServerID] == serverID {
+		if o.Kind == server.ResourceServer && prego.ServerID(o.Labels[server.LabelServerID]) == serverID {
 			attempt, _ := strconv.Atoi(o.Labels[server.LabelAttempt])
 			found = append(found, server.Handle{ProviderServerID: o.ProviderID, Name: o.Name, Attempt: attempt})
 		}
@@ -55,17 +55,17 @@ func (c *cloud) FindServers(_ context.Context, serverID string) (found []server.
 	return found, c.fails["FindServers"]
 }
 
-func (c *cloud) DestroyServer(ctx context.Context, id string) error {
-	return c.DeleteResource(ctx, server.ResourceServer, id)
+func (c *cloud) DestroyServer(ctx context.Context, id prego.ServerID) error {
+	return c.DeleteResource(ctx, server.ResourceServer, prego.ServerID(string(id)))
 }
 
-func (c *cloud) DeleteResource(_ context.Context, kind server.ResourceKind, id string) error {
-	key := string(kind) + "/" + id
+func (c *cloud) DeleteResource(_ context.Context, kind server.ResourceKind, id prego.ServerID) error {
+	key := string(kind) + "/" + string(id)
 	if err := c.fails[key]; err != nil {
 		return err
 	}
 	c.gone = append(c.gone, key)
-	c.things = slices.DeleteFunc(c.things, func(o server.OwnedResource) bool { return o.Kind == kind && o.ProviderID == id })
+	c.things = slices.DeleteFunc(c.things, func(o server.OwnedResource) bool { return o.Kind == kind && prego.ServerID(o.ProviderID) == id })
 	return nil
 }
 
@@ -102,7 +102,7 @@ func (p *placing) machine(id string, status server.Status, attempt int, provider
 }
 
 // line adds a line of the ledger; one without provider id is of unknown outcome.
-func (p *placing) line(kind server.ResourceKind, name, providerID, serverID string, attempt int) {
+func (p *placing) line(kind server.ResourceKind, name, providerID string, serverID prego.ServerID, attempt int) {
 	p.t.Helper()
 	var err error
 	if providerID == "" {
@@ -114,7 +114,7 @@ func (p *placing) line(kind server.ResourceKind, name, providerID, serverID stri
 }
 
 // open are the names of a server's lines that are not closed.
-func (p *placing) open(serverID string) (names []string) {
+func (p *placing) open(serverID prego.ServerID) (names []string) {
 	p.t.Helper()
 	lines, err := p.store.LiveResources(context.Background(), serverID)
 	require.NoError(p.t, err)
@@ -218,16 +218,16 @@ func (s stumbling) err(call string) error {
 	return nil
 }
 
-func (s stumbling) ProvisionState(ctx context.Context, id string) (server.ProvisionState, error) {
+func (s stumbling) ProvisionState(ctx context.Context, id prego.ServerID) (server.ProvisionState, error) {
 	st, err := s.Store.ProvisionState(ctx, id)
 	return st, errors.Join(err, s.err("ProvisionState"))
 }
 
-func (s stumbling) BeginRelease(ctx context.Context, id string, attempt int) error {
+func (s stumbling) BeginRelease(ctx context.Context, id prego.ServerID, attempt int) error {
 	return errors.Join(s.Store.BeginRelease(ctx, id, attempt), s.err("BeginRelease"))
 }
 
-func (s stumbling) LiveResources(ctx context.Context, id string) ([]server.ProviderResource, error) {
+func (s stumbling) LiveResources(ctx context.Context, id prego.ServerID) ([]server.ProviderResource, error) {
 	live, err := s.Store.LiveResources(ctx, id)
 	return live, errors.Join(err, s.err("LiveResources"))
 }
@@ -309,7 +309,7 @@ func TestOnlyADrainingServerIsDecommissioned(t *testing.T) {
 	} {
 		p.machine("srv-"+string(status), status, 3, "")
 		a, _ := p.servers(&cloud{}, p.store)
-		plan, err := a.PlanDecommission(t.Context(), "srv-"+string(status))
+		plan, err := a.PlanDecommission(t.Context(), prego.ServerID("srv-"+string(status)))
 		require.Equal(t, activities.DecommissionPlan{Role: prego.RoleApp, Region: "eu", Attempt: 3, Done: status == server.Terminated}, plan)
 		if want == "" {
 			require.NoError(t, err, status)

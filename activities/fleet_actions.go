@@ -12,21 +12,21 @@ import (
 
 // FleetActionStore is the part of Postgres that the actions of fleets use.
 type FleetActionStore interface {
-	BeginFleetAction(ctx context.Context, fleetID string, plan FleetPlanner) (*server.FleetAction, error)
-	NextFleetBatch(ctx context.Context, fleetID string, seq, limit int) (server.FleetRound, error)
-	RecordFleetSteps(ctx context.Context, fleetID string, seq int, results []server.FleetStepResult,
+	BeginFleetAction(ctx context.Context, fleetID prego.FleetID, plan FleetPlanner) (*server.FleetAction, error)
+	NextFleetBatch(ctx context.Context, fleetID prego.FleetID, seq, limit int) (server.FleetRound, error)
+	RecordFleetSteps(ctx context.Context, fleetID prego.FleetID, seq int, results []server.FleetStepResult,
 		replan func(server.FleetState, server.FleetAction) (server.FleetReplan, error)) error
-	GetFleetAction(ctx context.Context, fleetID string, seq int) (server.FleetAction, error)
-	FinishFleetAction(ctx context.Context, fleetID string, seq int) (server.FleetAction, error)
-	DrainMember(ctx context.Context, serverID, by string) (server.Server, error)
-	GetServer(ctx context.Context, serverID string) (server.Server, error)
-	CordonedFor(ctx context.Context, serverID string) (time.Duration, error)
-	Uncordon(ctx context.Context, serverID string) error
+	GetFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (server.FleetAction, error)
+	FinishFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (server.FleetAction, error)
+	DrainMember(ctx context.Context, serverID prego.ServerID, by string) (server.Server, error)
+	GetServer(ctx context.Context, serverID prego.ServerID) (server.Server, error)
+	CordonedFor(ctx context.Context, serverID prego.ServerID) (time.Duration, error)
+	Uncordon(ctx context.Context, serverID prego.ServerID) error
 }
 
 // FleetRuns reaches the workflow engine from fleets' steps.
 type FleetRuns interface {
-	EnsureDecommission(ctx context.Context, serverID string) (started bool, err error)
+	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
 }
 
 // FleetActions are the steps of the actions of fleets.
@@ -38,7 +38,7 @@ type FleetActions struct {
 	Poll     time.Duration      // how often a server that is being drained is looked at
 	Hook     func(point string) // see Servers
 	// Capacity is told when a server can be used again; nil: nobody waits for one.
-	Capacity func(ctx context.Context, serverID string)
+	Capacity func(ctx context.Context, serverID prego.ServerID)
 }
 
 func (a *FleetActions) hook(point string) {
@@ -49,8 +49,8 @@ func (a *FleetActions) hook(point string) {
 
 // FleetRef names a fleet's action.
 type FleetRef struct {
-	FleetID string `json:"fleet_id"`
-	Seq     int    `json:"seq"`
+	FleetID prego.FleetID `json:"fleet_id"`
+	Seq     int           `json:"seq"`
 }
 
 // FleetActionTaken is the action that is next.
@@ -64,7 +64,7 @@ type FleetActionTaken struct {
 
 // BeginFleetAction takes the oldest action of a fleet that waits, asks the policies,
 // and writes down the plan. A step that is repeated meets the action it took.
-func (a *FleetActions) BeginFleetAction(ctx context.Context, fleetID string) (FleetActionTaken, error) {
+func (a *FleetActions) BeginFleetAction(ctx context.Context, fleetID prego.FleetID) (FleetActionTaken, error) {
 	act, err := a.Store.BeginFleetAction(ctx, fleetID, scale.Plan)
 	if err != nil {
 		return FleetActionTaken{}, permanentIfCoded(err)
@@ -103,7 +103,7 @@ func (a *FleetActions) NextFleetBatch(ctx context.Context, in FleetRef) (FleetBa
 			}
 			out.Creates = append(out.Creates, ServerRef{ServerID: srv.ServerID, Generation: srv.Generation})
 		default:
-			out.Deletes = append(out.Deletes, s.ServerID)
+			out.Deletes = append(out.Deletes, string(s.ServerID))
 		}
 	}
 	return out, nil
@@ -149,7 +149,7 @@ func (a *FleetActions) RecordFleetSteps(ctx context.Context, in FleetResults) er
 	return permanentIfCoded(a.Store.RecordFleetSteps(ctx, in.Fleet.FleetID, in.Fleet.Seq, in.Results, scale.Replan))
 }
 
-func (a *FleetActions) drain(ctx context.Context, serverID string, by FleetRef) (server.Status, error) {
+func (a *FleetActions) drain(ctx context.Context, serverID prego.ServerID, by FleetRef) (server.Status, error) {
 	srv, err := a.Store.DrainMember(ctx, serverID, fmt.Sprintf("%s action %d", by.FleetID, by.Seq))
 	if err != nil {
 		return "", err
@@ -159,8 +159,8 @@ func (a *FleetActions) drain(ctx context.Context, serverID string, by FleetRef) 
 
 // DrainInput names a server that is to go.
 type DrainInput struct {
-	Fleet    FleetRef `json:"fleet"`
-	ServerID string   `json:"server_id"`
+	Fleet    FleetRef       `json:"fleet"`
+	ServerID prego.ServerID `json:"server_id"`
 }
 
 // DrainResult tells how far it is.
@@ -206,7 +206,7 @@ func (a *FleetActions) occupied(ctx context.Context, in DrainInput) (DrainResult
 }
 
 // KeepFleetServer gives a server back to placement that could not be drained.
-func (a *FleetActions) KeepFleetServer(ctx context.Context, serverID string) error {
+func (a *FleetActions) KeepFleetServer(ctx context.Context, serverID prego.ServerID) error {
 	err := a.Store.Uncordon(ctx, serverID)
 	if err == nil && a.Capacity != nil {
 		a.Capacity(ctx, serverID)
@@ -222,7 +222,7 @@ type FleetServerLook struct {
 }
 
 // LookAtFleetServer reads where a server stands.
-func (a *FleetActions) LookAtFleetServer(ctx context.Context, serverID string) (FleetServerLook, error) {
+func (a *FleetActions) LookAtFleetServer(ctx context.Context, serverID prego.ServerID) (FleetServerLook, error) {
 	srv, err := a.Store.GetServer(ctx, serverID)
 	if err != nil {
 		return FleetServerLook{}, fromStore(err)

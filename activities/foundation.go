@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"fmt"
+	"github.com/prego/prego"
 
 	"github.com/prego/prego/server"
 )
@@ -16,7 +17,7 @@ const (
 
 // FoundationInput asks for what a server of some role is built on.
 type FoundationInput struct {
-	ServerID string `json:"server_id"`
+	ServerID prego.ServerID `json:"server_id"`
 	// FullGroups are placement groups that the provider refused.
 	FullGroups []string `json:"full_groups,omitempty"`
 }
@@ -24,9 +25,9 @@ type FoundationInput struct {
 // Foundation is what a server is built on. GroupID is "" when every placement
 // group is full: the server is made without one.
 type Foundation struct {
-	FirewallID string `json:"firewall_id"`
-	GroupID    string `json:"group_id,omitempty"`
-	GroupName  string `json:"group_name,omitempty"`
+	FirewallID string        `json:"firewall_id"`
+	GroupID    prego.GroupID `json:"group_id,omitempty"`
+	GroupName  string        `json:"group_name,omitempty"`
 }
 
 // PrepareFoundation makes sure of the environment's firewall and finds a spread

@@ -20,13 +20,13 @@ import (
 
 // GroupStore is the part of Postgres that process groups use.
 type GroupStore interface {
-	PlanGroup(ctx context.Context, id string, retry time.Duration) (workload.GroupPlan, error)
+	PlanGroup(ctx context.Context, id prego.GroupID, retry time.Duration) (workload.GroupPlan, error)
 	ServeInstances(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
 	InstanceDemand(ctx context.Context, region prego.Region, limit int) ([]workload.InstanceDemand, error)
 	InstanceServers(ctx context.Context, region prego.Region) ([]instance.Server, error)
-	PoolsOf(ctx context.Context, orgIDs []string) (map[string][]prego.AppliedPool, error)
+	PoolsOf(ctx context.Context, orgIDs []prego.OrgID) (map[string][]prego.AppliedPool, error)
 	Allocate(ctx context.Context, place workload.InstancePlace, retry time.Duration) (workload.InstanceAllocation, error)
-	NoPlace(ctx context.Context, groupID, reason, message string, decision json.RawMessage) error
+	NoPlace(ctx context.Context, groupID prego.GroupID, reason, message string, decision json.RawMessage) error
 	WaitingGroups(ctx context.Context, region prego.Region) ([]workload.GroupRef, error)
 
 	InstanceHost(ctx context.Context, id string) (workload.InstanceHost, error)
@@ -35,8 +35,8 @@ type GroupStore interface {
 	InstanceStopped(ctx context.Context, id string) (ok bool, err error)
 
 	FindGroupWork(ctx context.Context, quiet time.Duration) (workload.GroupWork, error)
-	InstancesOn(ctx context.Context, serverID string) ([]workload.Instance, error)
-	ProvisionState(ctx context.Context, serverID string) (server.ProvisionState, error)
+	InstancesOn(ctx context.Context, serverID prego.ServerID) ([]workload.Instance, error)
+	ProvisionState(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, error)
 }
 
 // InstanceEngine runs the containers of instances. What repeating can't mend is a
@@ -44,22 +44,22 @@ type GroupStore interface {
 type InstanceEngine interface {
 	// RunInstance makes the container run, and waits until it is healthy. Repeated, it
 	// meets the one that is there.
-	RunInstance(ctx context.Context, serverID, addr string, spec server.ContainerSpec) error
+	RunInstance(ctx context.Context, serverID prego.ServerID, addr string, spec server.ContainerSpec) error
 	// RemoveInstance ends and removes it; one that is not there is success.
-	RemoveInstance(ctx context.Context, serverID, addr, name string) error
-	ListContainers(ctx context.Context, serverID, addr string) ([]server.ContainerInfo, error)
+	RemoveInstance(ctx context.Context, serverID prego.ServerID, addr, name string) error
+	ListContainers(ctx context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error)
 }
 
 // GroupRuns starts and wakes runs of groups.
 type GroupRuns interface {
 	// WakeGroup tells a group's run that something changed, and starts it when there is
 	// none.
-	WakeGroup(ctx context.Context, groupID, orgID string) error
+	WakeGroup(ctx context.Context, groupID prego.GroupID, orgID prego.OrgID) error
 }
 
 // VolumeAttacher has a group's volumes at a server before its instance starts there,
 // and says how the engine mounts them.
-type VolumeAttacher func(ctx context.Context, groupID, serverID string) (binds []string, err error)
+type VolumeAttacher func(ctx context.Context, groupID prego.GroupID, serverID prego.ServerID) (binds []string, err error)
 
 // GroupSettings are the settings of groups.
 type GroupSettings struct {
@@ -125,7 +125,7 @@ func fromGroups(err error) error {
 }
 
 // PlanGroup decides what is to be done for a group now.
-func (a *Groups) PlanGroup(ctx context.Context, groupID string) (workload.GroupPlan, error) {
+func (a *Groups) PlanGroup(ctx context.Context, groupID prego.GroupID) (workload.GroupPlan, error) {
 	a.hook("group/plan")
 	p, err := a.Store.PlanGroup(ctx, groupID, a.Settings.Retry)
 	a.hook("group/planned")
@@ -169,7 +169,7 @@ func (a *Groups) ServeInstances(ctx context.Context, region prego.Region) (Serve
 	})
 	out.Busy = !done && err == nil
 	for _, id := range out.Changed {
-		if err := a.Runs.WakeGroup(ctx, id, orgs[id]); err != nil {
+		if err := a.Runs.WakeGroup(ctx, prego.GroupID(id), prego.OrgID(orgs[id])); err != nil {
 			a.Log.Warn("process group not woken; its run looks by itself", zap.String("group_id", id), zap.Error(err))
 		}
 	}
@@ -186,9 +186,9 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, out *Served
 	if err != nil {
 		return 0, err
 	}
-	var ids []string
+	var ids []prego.OrgID
 	for _, d := range demand {
-		ids = append(ids, d.OrgID)
+		ids = append(ids, prego.OrgID(string(d.OrgID)))
 	}
 	pools, err := a.Store.PoolsOf(ctx, ids)
 	if err != nil {
@@ -196,22 +196,22 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, out *Served
 	}
 	over := map[string]bool{} // groups that get nothing more in this pass
 	for _, d := range demand {
-		orgs[d.GroupID] = d.OrgID
-		if over[d.GroupID] {
+		orgs[string(d.GroupID)] = string(d.OrgID)
+		if over[string(d.GroupID)] {
 			continue
 		}
-		got, err := a.place(ctx, d, pools[d.OrgID], servers)
+		got, err := a.place(ctx, d, pools[string(d.OrgID)], servers)
 		if err != nil {
 			return allocated, err
 		}
-		if first := out.Allocated[d.GroupID] == 0; got == workload.Allocated && first || got == workload.AllocationSurge {
-			out.Changed = append(out.Changed, d.GroupID)
+		if first := out.Allocated[string(d.GroupID)] == 0; got == workload.Allocated && first || got == workload.AllocationSurge {
+			out.Changed = append(out.Changed, string(d.GroupID))
 		}
 		if got != workload.Allocated {
-			over[d.GroupID] = true
+			over[string(d.GroupID)] = true
 			continue
 		}
-		out.Allocated[d.GroupID]++
+		out.Allocated[string(d.GroupID)]++
 		allocated++
 	}
 	return allocated, nil
@@ -259,7 +259,7 @@ func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []p
 					if s.Groups == nil {
 						s.Groups = map[string]int{}
 					}
-					s.Groups[d.GroupID]++
+					s.Groups[string(d.GroupID)]++
 				}
 			}
 		}
@@ -269,12 +269,12 @@ func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []p
 
 // ServerFree wakes the groups that wait where a server came to life or may be used
 // again. It is no step of its own.
-func ServerFree(a *Groups) func(ctx context.Context, serverID string) { return a.serverFree }
+func ServerFree(a *Groups) func(ctx context.Context, serverID prego.ServerID) { return a.serverFree }
 
-func (a *Groups) serverFree(ctx context.Context, serverID string) {
+func (a *Groups) serverFree(ctx context.Context, serverID prego.ServerID) {
 	st, err := a.Store.ProvisionState(ctx, serverID)
 	if err != nil {
-		a.Log.Warn("waiting process groups not woken; their runs look by themselves", zap.String("server_id", serverID), zap.Error(err))
+		a.Log.Warn("waiting process groups not woken; their runs look by themselves", zap.String("server_id", string(serverID)), zap.Error(err))
 		return
 	}
 	a.wakeRegion(ctx, st.Region)
@@ -342,13 +342,13 @@ func (a *Groups) BootInstance(ctx context.Context, id string) error {
 
 // FailInstanceInput says why an instance is given up.
 type FailInstanceInput struct {
-	InstanceID string `json:"instance_id"`
-	Message    string `json:"message"`
+	InstanceID prego.InstanceID `json:"instance_id"`
+	Message    string           `json:"message"`
 }
 
 // FailInstance gives up an instance that could not be started.
 func (a *Groups) FailInstance(ctx context.Context, in FailInstanceInput) error {
-	return a.failed(ctx, in.InstanceID, in.Message)
+	return a.failed(ctx, string(in.InstanceID), in.Message)
 }
 
 func (a *Groups) failed(ctx context.Context, id, message string) error {
@@ -403,13 +403,13 @@ func (a *Groups) remove(ctx context.Context, h workload.InstanceHost) error {
 	case server.Failed, server.Draining:
 		ctx, cancel := context.WithTimeout(ctx, lastContact)
 		defer cancel()
-		if err := a.Engine.RemoveInstance(ctx, h.ServerID, h.Host, h.InstanceID); err != nil {
-			a.Log.Warn("a container is left on a server that is lost", zap.String("instance_id", h.InstanceID), zap.String("server_id", h.ServerID), zap.String("error", prego.Redact(err.Error())))
+		if err := a.Engine.RemoveInstance(ctx, h.ServerID, h.Host, string(h.InstanceID)); err != nil {
+			a.Log.Warn("a container is left on a server that is lost", zap.String("instance_id", string(h.InstanceID)), zap.String("server_id", string(h.ServerID)), zap.String("error", prego.Redact(err.Error())))
 		}
 		return nil
 	case server.Active, server.Provisioning:
 	}
-	return a.Engine.RemoveInstance(ctx, h.ServerID, h.Host, h.InstanceID)
+	return a.Engine.RemoveInstance(ctx, h.ServerID, h.Host, string(h.InstanceID))
 }
 
 // GroupSweepResult counts what a sweep found.
@@ -451,7 +451,7 @@ func (a *Groups) SweepGroups(ctx context.Context) (GroupSweepResult, error) {
 		if ctx.Err() != nil {
 			break
 		}
-		if err := a.checkInstances(ctx, id, &r); err != nil {
+		if err := a.checkInstances(ctx, prego.ServerID(id), &r); err != nil {
 			r.Unknown++
 			a.Log.Warn("instances not looked at", zap.String("server_id", id), zap.String("error", prego.Redact(err.Error())))
 		}
@@ -460,7 +460,7 @@ func (a *Groups) SweepGroups(ctx context.Context) (GroupSweepResult, error) {
 }
 
 // checkInstances compares a server's instances with the containers on its host.
-func (a *Groups) checkInstances(ctx context.Context, serverID string, r *GroupSweepResult) error {
+func (a *Groups) checkInstances(ctx context.Context, serverID prego.ServerID, r *GroupSweepResult) error {
 	ctx, cancel := context.WithTimeout(ctx, driftPerHost)
 	defer cancel()
 	st, err := a.Store.ProvisionState(ctx, serverID)
@@ -485,8 +485,8 @@ func (a *Groups) checkInstances(ctx context.Context, serverID string, r *GroupSw
 		}
 	}
 	for _, i := range rows {
-		c, ok := there[i.InstanceID]
-		delete(there, i.InstanceID)
+		c, ok := there[string(i.InstanceID)]
+		delete(there, string(i.InstanceID))
 		var why string
 		switch {
 		case i.State != workload.InstanceRunning:
@@ -503,7 +503,7 @@ func (a *Groups) checkInstances(ctx context.Context, serverID string, r *GroupSw
 		default:
 			continue
 		}
-		if err := a.failed(ctx, i.InstanceID, why); err != nil {
+		if err := a.failed(ctx, string(i.InstanceID), why); err != nil {
 			return err
 		}
 		r.Died++

@@ -46,7 +46,7 @@ func (a *Servers) withoutImage(ctx context.Context, st server.ProvisionState, in
 	if st.Spec.Image != "" || image == a.Catalog.ImageFor(st.Spec) || !errors.As(cause, &ie) || ie.Code != server.InfraImageGone {
 		return false, nil
 	}
-	a.Log.Error("the provider does not have a golden image; another one is used", zap.String("provider_image_id", image), zap.String("server_id", in.ServerID))
+	a.Log.Error("the provider does not have a golden image; another one is used", zap.String("provider_image_id", image), zap.String("server_id", string(in.ServerID)))
 	if a.Metrics.ImageFallbacks != nil {
 		a.Metrics.ImageFallbacks.Inc()
 	}

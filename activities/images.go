@@ -16,33 +16,33 @@ import (
 
 // ImageStore is the part of Postgres that keeps golden images.
 type ImageStore interface {
-	GetGoldenImage(ctx context.Context, id string) (server.GoldenImage, error)
-	SetRecipe(ctx context.Context, imageID string, r server.ImageRecipe) error
+	GetGoldenImage(ctx context.Context, id prego.ImageID) (server.GoldenImage, error)
+	SetRecipe(ctx context.Context, imageID prego.ImageID, r server.ImageRecipe) error
 	LiveGoldenImages(ctx context.Context, provider prego.InfraProviderID) ([]server.GoldenImage, error)
-	BeginBuilder(ctx context.Context, imageID string, attempt int, c server.Candidate, intents []server.ResourceIntent) error
-	NoteImage(ctx context.Context, imageID, message string) error
+	BeginBuilder(ctx context.Context, imageID prego.ImageID, attempt int, c server.Candidate, intents []server.ResourceIntent) error
+	NoteImage(ctx context.Context, imageID prego.ImageID, message string) error
 	ReleaseNamed(ctx context.Context, provider prego.InfraProviderID, names []string) error
-	SnapshotTaken(ctx context.Context, provider prego.InfraProviderID, imageID, name string, h server.SnapshotHandle) error
-	BeginVerify(ctx context.Context, imageID string, r server.CreateRequest) error
-	PublishImage(ctx context.Context, imageID string) error
-	FailImage(ctx context.Context, imageID string, reason prego.Reason, message string) error
-	RotateImages(ctx context.Context, imageID string, keep int) ([]string, error)
-	ImageIsDeleted(ctx context.Context, imageID string) error
+	SnapshotTaken(ctx context.Context, provider prego.InfraProviderID, imageID prego.ImageID, name string, h server.SnapshotHandle) error
+	BeginVerify(ctx context.Context, imageID prego.ImageID, r server.CreateRequest) error
+	PublishImage(ctx context.Context, imageID prego.ImageID) error
+	FailImage(ctx context.Context, imageID prego.ImageID, reason prego.Reason, message string) error
+	RotateImages(ctx context.Context, imageID prego.ImageID, keep int) ([]string, error)
+	ImageIsDeleted(ctx context.Context, imageID prego.ImageID) error
 	ImageLost(ctx context.Context, provider prego.InfraProviderID, providerImageID, message string) error
-	RequestDecommission(ctx context.Context, id, by string, force bool) (server.Server, error)
-	GetServer(ctx context.Context, id string) (server.Server, error)
+	RequestDecommission(ctx context.Context, id prego.ServerID, by prego.ImageID, force bool) (server.Server, error)
+	GetServer(ctx context.Context, id prego.ServerID) (server.Server, error)
 }
 
 // ImageInfra is a cloud that takes snapshots.
 type ImageInfra interface {
 	EnsureSnapshot(ctx context.Context, p server.SnapshotParams) (server.SnapshotHandle, error)
-	DeleteSnapshots(ctx context.Context, imageID string) error
+	DeleteSnapshots(ctx context.Context, imageID prego.ImageID) error
 }
 
 // ImageRuns starts the runs of images whose own was lost.
 type ImageRuns interface {
-	EnsureImageBuild(ctx context.Context, imageID string) (started bool, err error)
-	EnsureImageDelete(ctx context.Context, imageID string) (started bool, err error)
+	EnsureImageBuild(ctx context.Context, imageID prego.ImageID) (started bool, err error)
+	EnsureImageDelete(ctx context.Context, imageID prego.ImageID) (started bool, err error)
 }
 
 // Images are the steps in the life of a golden image.
@@ -81,7 +81,7 @@ func NewImageMetrics(reg prometheus.Registerer) *ImageMetrics {
 
 // ImageRef names an image.
 type ImageRef struct {
-	ImageID string `json:"image_id"`
+	ImageID prego.ImageID `json:"image_id"`
 }
 
 // ImagePlan is what a build needs to know before its first step.
@@ -111,8 +111,8 @@ func (a *Images) infra(id prego.InfraProviderID) (Infra, ImageInfra, error) {
 }
 
 // image reads an image's row and finds the cloud that it is built in.
-func (a *Images) image(ctx context.Context, id string) (server.GoldenImage, Infra, ImageInfra, error) {
-	g, err := a.Store.GetGoldenImage(ctx, id)
+func (a *Images) image(ctx context.Context, id prego.ImageID) (server.GoldenImage, Infra, ImageInfra, error) {
+	g, err := a.Store.GetGoldenImage(ctx, prego.ImageID(string(id)))
 	if err != nil {
 		return g, nil, nil, imageError(err)
 	}
@@ -122,7 +122,7 @@ func (a *Images) image(ctx context.Context, id string) (server.GoldenImage, Infr
 
 // PlanImage reads the row.
 func (a *Images) PlanImage(ctx context.Context, in ImageRef) (ImagePlan, error) {
-	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
+	g, err := a.Store.GetGoldenImage(ctx, prego.ImageID(string(in.ImageID)))
 	if err != nil {
 		return ImagePlan{}, imageError(err)
 	}
@@ -150,7 +150,7 @@ func imageError(err error) error {
 
 // BuilderInput names an attempt to make an image's builder.
 type BuilderInput struct {
-	ImageID   string           `json:"image_id"`
+	ImageID   prego.ImageID    `json:"image_id"`
 	Attempt   int              `json:"attempt"`
 	Candidate server.Candidate `json:"candidate"`
 }
@@ -189,7 +189,7 @@ func (a *Images) MakeBuilder(ctx context.Context, in BuilderInput) (server.Handl
 	}
 	a.Servers.hook("image/builder-intended")
 	params := server.CreateParams{
-		Environment: a.Servers.Settings.Environment, ServerID: server.BuilderServerID(in.ImageID), ImageID: in.ImageID, Role: prego.RoleNode, Region: g.Region, Attempt: in.Attempt,
+		Environment: a.Servers.Settings.Environment, ServerID: prego.ServerID(server.BuilderServerID(in.ImageID)), ImageID: in.ImageID, Role: prego.RoleNode, Region: g.Region, Attempt: in.Attempt,
 		SpecHash: recipe.Hash[:32], Candidate: in.Candidate, Image: g.BaseImage, FirewallID: firewall, UserData: recipe.UserData,
 	}
 	h, err := infra.CreateServer(ctx, params)
@@ -210,13 +210,13 @@ func (a *Images) MakeBuilder(ctx context.Context, in BuilderInput) (server.Handl
 
 // builderNames are what a builder is called at the provider: the server, and the
 // ledger's names of its two addresses.
-func (a *Images) builderNames(imageID string) []string {
-	name := server.Name(a.Servers.Settings.Environment, server.BuilderServerID(imageID))
+func (a *Images) builderNames(imageID prego.ImageID) []string {
+	name := server.Name(a.Servers.Settings.Environment, prego.ServerID(server.BuilderServerID(imageID)))
 	return []string{name, server.PrimaryIPName(name, 0), server.PrimaryIPName(name, 1)}
 }
 
-func (a *Images) snapshotName(imageID string) string {
-	return server.Name(a.Servers.Settings.Environment, imageID)
+func (a *Images) snapshotName(imageID prego.ImageID) string {
+	return server.Name(a.Servers.Settings.Environment, prego.ServerID(imageID))
 }
 
 // BuilderState tells how far a builder is.
@@ -238,7 +238,7 @@ func (a *Images) AwaitBuilt(ctx context.Context, in BuiltInput) (BuilderState, e
 		return BuilderState{}, err
 	}
 	for {
-		h, err := infra.GetServer(ctx, in.ProviderServerID)
+		h, err := infra.GetServer(ctx, prego.ServerID(in.ProviderServerID))
 		if err != nil {
 			return BuilderState{}, fromInfra(err)
 		}
@@ -255,8 +255,8 @@ func (a *Images) AwaitBuilt(ctx context.Context, in BuiltInput) (BuilderState, e
 
 // BuiltInput names a builder.
 type BuiltInput struct {
-	ImageID          string `json:"image_id"`
-	ProviderServerID string `json:"provider_server_id"`
+	ImageID          prego.ImageID `json:"image_id"`
+	ProviderServerID string        `json:"provider_server_id"`
 }
 
 // snapshotBroken are the ends of a copy that was made badly. Copying again is for a new
@@ -300,12 +300,12 @@ func (a *Images) DropBuilder(ctx context.Context, in ImageRef) error {
 	if err != nil {
 		return err
 	}
-	found, err := infra.FindServers(ctx, server.BuilderServerID(in.ImageID))
+	found, err := infra.FindServers(ctx, prego.ServerID(server.BuilderServerID(in.ImageID)))
 	if err != nil {
 		return fromInfra(err)
 	}
 	for _, h := range found {
-		if err := infra.DestroyServer(ctx, h.ProviderServerID); err != nil {
+		if err := infra.DestroyServer(ctx, prego.ServerID(h.ProviderServerID)); err != nil {
 			return destroyError(err)
 		}
 	}
@@ -316,13 +316,13 @@ func (a *Images) DropBuilder(ctx context.Context, in ImageRef) error {
 // PrepareVerification writes the row of the server that is booted from the image. Its
 // provisioning is the same as any other server's.
 func (a *Images) PrepareVerification(ctx context.Context, in ImageRef) error {
-	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
+	g, err := a.Store.GetGoldenImage(ctx, prego.ImageID(string(in.ImageID)))
 	if err != nil {
 		return imageError(err)
 	}
 	a.Servers.hook("image/verify")
 	err = a.Store.BeginVerify(ctx, in.ImageID, server.CreateRequest{
-		ServerID: server.VerifyServerID(in.ImageID), Role: prego.RoleApp, Region: g.Region, InfraProvider: g.Provider, Spec: server.Spec{Image: g.ProviderImageID},
+		ServerID: prego.ServerID(server.VerifyServerID(in.ImageID)), Role: prego.RoleApp, Region: g.Region, InfraProvider: g.Provider, Spec: server.Spec{Image: g.ProviderImageID},
 	})
 	var coded *prego.Error
 	if errors.As(err, &coded) {
@@ -340,7 +340,7 @@ type VerifierState struct {
 
 // ReadVerifier reads the row of the server that was booted from the image.
 func (a *Images) ReadVerifier(ctx context.Context, in ImageRef) (VerifierState, error) {
-	s, err := a.Store.GetServer(ctx, server.VerifyServerID(in.ImageID))
+	s, err := a.Store.GetServer(ctx, prego.ServerID(server.VerifyServerID(in.ImageID)))
 	if err != nil {
 		return VerifierState{}, fromStore(err)
 	}
@@ -355,12 +355,12 @@ func (a *Images) ReadVerifier(ctx context.Context, in ImageRef) (VerifierState, 
 // had a row, or is gone.
 func (a *Images) GiveUpVerifier(ctx context.Context, in ImageRef) (bool, error) {
 	id := server.VerifyServerID(in.ImageID)
-	if s, err := a.Store.GetServer(ctx, id); prego.CodeOf(err) == prego.CodeServerNotFound || (err == nil && s.Status == server.Terminated) {
+	if s, err := a.Store.GetServer(ctx, prego.ServerID(id)); prego.CodeOf(err) == prego.CodeServerNotFound || (err == nil && s.Status == server.Terminated) {
 		return false, nil
 	} else if err != nil {
 		return false, err
 	}
-	_, err := a.Store.RequestDecommission(ctx, id, "image "+in.ImageID, true)
+	_, err := a.Store.RequestDecommission(ctx, prego.ServerID(id), "image "+in.ImageID, true)
 	return err == nil, err
 }
 
@@ -389,7 +389,7 @@ func (a *Images) DiscardSnapshots(ctx context.Context, in ImageRef) error {
 		return err
 	}
 	if g.Status == server.ImageReady {
-		return permanentError(ErrTypeSuperseded, "image "+in.ImageID+" is ready and stays", nil)
+		return permanentError(ErrTypeSuperseded, string("image "+in.ImageID+" is ready and stays"), nil)
 	}
 	if err := infra.DeleteSnapshots(ctx, in.ImageID); err != nil {
 		return destroyError(err)
@@ -405,9 +405,9 @@ func (a *Images) ImageIsDeleted(ctx context.Context, in ImageRef) error {
 
 // ImageFailure says why a build ended.
 type ImageFailure struct {
-	ImageID string       `json:"image_id"`
-	Reason  prego.Reason `json:"reason"`
-	Message string       `json:"message"`
+	ImageID prego.ImageID `json:"image_id"`
+	Reason  prego.Reason  `json:"reason"`
+	Message string        `json:"message"`
 }
 
 // FailImage ends a build.
@@ -422,7 +422,7 @@ func (a *Images) FailImage(ctx context.Context, in ImageFailure) error {
 // NoteLeftover surfaces what a build could not clean up; the reconciler does.
 func (a *Images) NoteLeftover(_ context.Context, in ImageFailure) error {
 	a.Servers.Metrics.Cleanup.Inc()
-	a.Log.Error("a build left something behind for the reconciler", zap.String("image_id", in.ImageID), zap.String("error", prego.Redact(in.Message)))
+	a.Log.Error("a build left something behind for the reconciler", zap.String("image_id", string(in.ImageID)), zap.String("error", prego.Redact(in.Message)))
 	return nil
 }
 
@@ -436,7 +436,7 @@ func (a *Images) missing(ctx context.Context, provider prego.InfraProviderID, s 
 		if g.Status != server.ImageReady || there[resourceKey(server.ResourceImage, g.ProviderImageID)] {
 			continue
 		}
-		a.Log.Error("the provider no longer has an image", zap.String("image_id", g.ImageID), zap.String("provider_image_id", g.ProviderImageID))
+		a.Log.Error("the provider no longer has an image", zap.String("image_id", string(g.ImageID)), zap.String("provider_image_id", g.ProviderImageID))
 		if err := a.Store.ImageLost(ctx, provider, g.ProviderImageID, "the provider no longer lists it"); err != nil {
 			return err
 		}
@@ -461,7 +461,7 @@ func (a *Images) startLost(ctx context.Context, images []server.GoldenImage) (in
 		}
 		if started {
 			n++
-			a.Log.Warn("started the run of an image that had none", zap.String("image_id", g.ImageID), zap.String("status", string(g.Status)))
+			a.Log.Warn("started the run of an image that had none", zap.String("image_id", string(g.ImageID)), zap.String("status", string(g.Status)))
 		}
 	}
 	return n, nil

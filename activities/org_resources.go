@@ -22,12 +22,12 @@ type OrgResourceStore interface {
 	VolumeMade(ctx context.Context, v workload.Volume, providerID string) error
 	VolumeWaits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error
 	VolumeGone(ctx context.Context, v workload.Volume) error
-	LeftAttached(ctx context.Context, volumeID string) ([]workload.VolumeAttachment, error)
-	GroupAttachments(ctx context.Context, groupID string) ([]workload.VolumeAttachment, error)
-	AttachedTo(ctx context.Context, attachmentID, serverID string) error
-	GetServer(ctx context.Context, serverID string) (server.Server, error)
+	LeftAttached(ctx context.Context, volumeID prego.VolumeID) ([]workload.VolumeAttachment, error)
+	GroupAttachments(ctx context.Context, groupID prego.GroupID) ([]workload.VolumeAttachment, error)
+	AttachedTo(ctx context.Context, attachmentID string, serverID prego.ServerID) error
+	GetServer(ctx context.Context, serverID prego.ServerID) (server.Server, error)
 
-	Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r server.ResourceIntent) error
+	Intend(ctx context.Context, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, r server.ResourceIntent) error
 	IntentWithdrawn(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error
 	ReleasingNamed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error
 	OrgNames(ctx context.Context, provider prego.InfraProviderID) ([]server.ResourceIntent, error)
@@ -41,18 +41,18 @@ type OrgInfra interface {
 	EnsurePrimaryIP(ctx context.Context, p server.PrimaryIPParams) (id, address string, err error)
 	EnsureVolume(ctx context.Context, p server.VolumeParams) (string, error)
 	FindNamed(ctx context.Context, kind server.ResourceKind, name string) (id string, err error)
-	AttachVolume(ctx context.Context, volumeID, serverID string) error
-	DetachVolume(ctx context.Context, volumeID string) error
-	DeleteResource(ctx context.Context, kind server.ResourceKind, providerID string) error
+	AttachVolume(ctx context.Context, volumeID prego.VolumeID, serverID prego.ServerID) error
+	DetachVolume(ctx context.Context, volumeID prego.VolumeID) error
+	DeleteResource(ctx context.Context, kind server.ResourceKind, providerID prego.ServerID) error
 }
 
 // OrgRuns starts the runs of orgs' resources unless they are running.
 type OrgRuns interface {
 	EnsureAddress(ctx context.Context, id string) (started bool, err error)
-	EnsureVolume(ctx context.Context, id string) (started bool, err error)
-	EnsureSnapshot(ctx context.Context, id string) (started bool, err error)
+	EnsureVolume(ctx context.Context, id prego.VolumeID) (started bool, err error)
+	EnsureSnapshot(ctx context.Context, id prego.SnapshotID) (started bool, err error)
 	EnsureRestore(ctx context.Context, id string) (started bool, err error)
-	EnsureSnapshotErase(ctx context.Context, id string) (started bool, err error)
+	EnsureSnapshotErase(ctx context.Context, id prego.SnapshotID) (started bool, err error)
 }
 
 // OrgResources are the steps in the lives of orgs' addresses and volumes.
@@ -93,10 +93,10 @@ func (a *OrgResources) read(ctx context.Context, ref OrgResourceRef) (r orgResou
 	switch ref.Kind {
 	case server.ResourcePrimaryIP:
 		v, ok, err := a.Store.IPv4Run(ctx, ref.ID)
-		return orgResource{org: v.OrgID, name: v.Name, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, address: v}, ok, err
+		return orgResource{org: string(v.OrgID), name: v.Name, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, address: v}, ok, err
 	case server.ResourceVolume:
 		v, ok, err := a.Store.VolumeRun(ctx, ref.ID)
-		return orgResource{org: v.OrgID, name: v.ProviderName, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, volume: v}, ok, err
+		return orgResource{org: string(v.OrgID), name: v.ProviderName, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, volume: v}, ok, err
 	case server.ResourceServer, server.ResourceFirewall, server.ResourcePlacementGroup:
 	}
 	return r, false, permanentError(ErrTypePermanent, "orgs own no "+string(ref.Kind), nil)
@@ -112,7 +112,7 @@ func (a *OrgResources) infra(id prego.InfraProviderID) (OrgInfra, error) {
 
 // OrgResourcePlan is how a resource stands, and the numbers that its run obeys.
 type OrgResourcePlan struct {
-	OrgID  string                  `json:"org_id,omitempty"`
+	OrgID  prego.OrgID             `json:"org_id,omitempty"`
 	Status workload.ResourceStatus `json:"status,omitempty"` // "" once it is gone
 	Left   int                     `json:"left,omitempty"`   // ended attachments that are to be undone
 	Wait   time.Duration           `json:"wait"`
@@ -131,9 +131,9 @@ func (a *OrgResources) PlanOrgResource(ctx context.Context, ref OrgResourceRef) 
 	if err != nil || !ok {
 		return out, err
 	}
-	out.OrgID, out.Status = r.org, r.status
+	out.OrgID, out.Status = prego.OrgID(r.org), r.status
 	if ref.Kind == server.ResourceVolume {
-		left, err := a.Store.LeftAttached(ctx, ref.ID)
+		left, err := a.Store.LeftAttached(ctx, prego.VolumeID(ref.ID))
 		if err != nil {
 			return out, err
 		}
@@ -162,9 +162,9 @@ func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) 
 	a.hook("org_resource/intended")
 	var id, address string
 	if ref.Kind == server.ResourcePrimaryIP {
-		id, address, err = infra.EnsurePrimaryIP(ctx, server.PrimaryIPParams{Environment: a.Environment, OrgID: r.org, Name: r.name, Location: r.location})
+		id, address, err = infra.EnsurePrimaryIP(ctx, server.PrimaryIPParams{Environment: a.Environment, OrgID: prego.OrgID(r.org), Name: r.name, Location: r.location})
 	} else {
-		id, err = infra.EnsureVolume(ctx, server.VolumeParams{Environment: a.Environment, OrgID: r.org, Name: r.name, Location: r.location, GB: r.volume.GB()})
+		id, err = infra.EnsureVolume(ctx, server.VolumeParams{Environment: a.Environment, OrgID: prego.OrgID(r.org), Name: r.name, Location: r.location, GB: r.volume.GB()})
 	}
 	if err != nil {
 		var refusal *server.InfraError
@@ -228,7 +228,7 @@ func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRe
 		}
 	}
 	if r.providerID != "" {
-		if err := infra.DeleteResource(ctx, ref.Kind, r.providerID); err != nil {
+		if err := infra.DeleteResource(ctx, ref.Kind, prego.ServerID(r.providerID)); err != nil {
 			return fromInfra(err)
 		}
 	}
@@ -241,14 +241,14 @@ func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRe
 
 // DetachLeftVolume takes a volume from the server of a process group that has it no
 // longer. Until then no other group can have it.
-func (a *OrgResources) DetachLeftVolume(ctx context.Context, volumeID string) error {
+func (a *OrgResources) DetachLeftVolume(ctx context.Context, volumeID prego.VolumeID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	left, err := a.Store.LeftAttached(ctx, volumeID)
 	if err != nil {
 		return err
 	}
-	v, ok, err := a.Store.VolumeRun(ctx, volumeID)
+	v, ok, err := a.Store.VolumeRun(ctx, string(volumeID))
 	if err != nil {
 		return err
 	}
@@ -273,21 +273,21 @@ func (a *OrgResources) detach(ctx context.Context, v workload.Volume) error {
 	if err != nil {
 		return err
 	}
-	return fromInfra(infra.DetachVolume(ctx, v.ProviderID))
+	return fromInfra(infra.DetachVolume(ctx, prego.VolumeID(v.ProviderID)))
 }
 
 // GroupVolumesInput names a process group and the server of its instance.
 type GroupVolumesInput struct {
-	GroupID  string `json:"group_id"`
-	ServerID string `json:"server_id,omitempty"`
+	GroupID  prego.GroupID  `json:"group_id"`
+	ServerID prego.ServerID `json:"server_id,omitempty"`
 }
 
 // GroupMount is a volume that is on the instance's server: HostPath is to be mounted
 // at MountPath.
 type GroupMount struct {
-	VolumeID  string `json:"volume_id"`
-	HostPath  string `json:"host_path"`
-	MountPath string `json:"mount_path"`
+	VolumeID  prego.VolumeID `json:"volume_id"`
+	HostPath  string         `json:"host_path"`
+	MountPath string         `json:"mount_path"`
 }
 
 // AttachGroupVolumes brings the volumes of a process group to a server, before its
@@ -306,7 +306,7 @@ func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesIn
 	}
 	mounts := []GroupMount{}
 	for _, t := range attachments {
-		v, ok, err := a.Store.VolumeRun(ctx, t.VolumeID)
+		v, ok, err := a.Store.VolumeRun(ctx, string(t.VolumeID))
 		if err != nil {
 			return nil, err
 		}
@@ -318,7 +318,7 @@ func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesIn
 			return nil, err
 		}
 		if t.ServerID != "" && t.ServerID != in.ServerID {
-			if err := infra.DetachVolume(ctx, v.ProviderID); err != nil {
+			if err := infra.DetachVolume(ctx, prego.VolumeID(v.ProviderID)); err != nil {
 				return nil, fromInfra(err)
 			}
 		}
@@ -326,7 +326,7 @@ func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesIn
 			return nil, err
 		}
 		a.hook("attach/intended")
-		if err := infra.AttachVolume(ctx, v.ProviderID, srv.ProviderServerID); err != nil {
+		if err := infra.AttachVolume(ctx, prego.VolumeID(v.ProviderID), prego.ServerID(srv.ProviderServerID)); err != nil {
 			return nil, fromInfra(err)
 		}
 		a.hook("attach/done")
@@ -336,7 +336,7 @@ func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesIn
 			if prego.CodeOf(err) != prego.CodeAttachmentNotFound {
 				return nil, err
 			}
-			if err := infra.DetachVolume(ctx, v.ProviderID); err != nil {
+			if err := infra.DetachVolume(ctx, prego.VolumeID(v.ProviderID)); err != nil {
 				return nil, fromInfra(err)
 			}
 			return nil, fmt.Errorf("volume %s was taken from the group", t.VolumeID)
@@ -356,7 +356,7 @@ func (a *OrgResources) DetachGroupVolumes(ctx context.Context, in GroupVolumesIn
 		return err
 	}
 	for _, t := range attachments {
-		v, ok, err := a.Store.VolumeRun(ctx, t.VolumeID)
+		v, ok, err := a.Store.VolumeRun(ctx, string(t.VolumeID))
 		if err != nil {
 			return err
 		}

@@ -21,18 +21,18 @@ type orgCloud struct {
 	fail error             // of the next attach, after its effect
 }
 
-func (c *orgCloud) AttachVolume(_ context.Context, volume, serverID string) error {
-	if at := c.on[volume]; at != "" && at != serverID {
+func (c *orgCloud) AttachVolume(_ context.Context, volume prego.VolumeID, serverID prego.ServerID) error {
+	if at := c.on[string(volume)]; at != "" && prego.ServerID(at) != serverID {
 		return &server.InfraError{Class: server.InfraRetry, Code: "volume_already_attached"}
 	}
-	c.on[volume] = serverID
+	c.on[string(volume)] = string(serverID)
 	err := c.fail
 	c.fail = nil
 	return err
 }
 
-func (c *orgCloud) DetachVolume(_ context.Context, volume string) error {
-	delete(c.on, volume)
+func (c *orgCloud) DetachVolume(_ context.Context, volume prego.VolumeID) error {
+	delete(c.on, string(volume))
 	return nil
 }
 
@@ -60,7 +60,7 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 	env := suite.NewTestActivityEnvironment()
 	env.RegisterActivity(a)
 	attach := func(server string) ([]activities.GroupMount, error) {
-		v, err := env.ExecuteActivity(a.AttachGroupVolumes, activities.GroupVolumesInput{GroupID: "grp-a", ServerID: server})
+		v, err := env.ExecuteActivity(a.AttachGroupVolumes, activities.GroupVolumesInput{GroupID: "grp-a", ServerID: prego.ServerID(server)})
 		var out []activities.GroupMount
 		if err == nil {
 			err = v.Get(&out)

@@ -17,7 +17,7 @@ import (
 )
 
 // tagged adds an active app server with tags.
-func (p *placing) tagged(id string, tags ...string) {
+func (p *placing) tagged(id prego.ServerID, tags ...string) {
 	p.t.Helper()
 	_, err := p.store.RequestFleetServer(context.Background(), server.Wanted{ServerID: id, Role: prego.RoleApp, Region: "eu", Provider: "hetzner", Spec: server.Spec{Tags: tags}}, "test")
 	require.NoError(p.t, err)
@@ -29,10 +29,10 @@ func (p *placing) orgPool(org, name string, c prego.Constraint) {
 	p.t.Helper()
 	_, _, err := p.store.CreatePlacementPool(context.Background(), name, c, "test")
 	require.NoError(p.t, err)
-	require.NoError(p.t, p.store.AssociatePool(context.Background(), org, name, "test"))
+	require.NoError(p.t, p.store.AssociatePool(context.Background(), prego.OrgID(org), name, "test"))
 }
 
-func (p *placing) run(id string) tenant.Run {
+func (p *placing) run(id prego.TenantID) tenant.Run {
 	p.t.Helper()
 	t, err := p.store.TenantRun(context.Background(), id)
 	require.NoError(p.t, err)
@@ -58,25 +58,25 @@ func TestPoolsDecideWhereAnOrgLives(t *testing.T) {
 	p.orgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
 	placer := p.placer(nil)
 	mine, others := p.tenant(prego.PlanStarter, nil), p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.OrgID = "o2" })
-	d, err := placer.Place(t.Context(), p.run(mine.TenantID), nil, "test")
+	d, err := placer.Place(t.Context(), p.run(prego.TenantID(string(mine.TenantID))), nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, "app-blue", d.AppServerID)
 	last, err := p.store.LastDecision(t.Context(), mine.TenantID)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"require":["blue"],"disallow":[],"placement_pools":["blue"],"servers_looked_at":2,"servers_satisfying":1,"unsatisfied":{"lacks blue":1}}`,
 		jsonPath(t, last.Decision, "constraint"), "the decision explains itself")
-	d, err = placer.Place(t.Context(), p.run(others.TenantID), nil, "test")
+	d, err = placer.Place(t.Context(), p.run(prego.TenantID(string(others.TenantID))), nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, "app-plain", d.AppServerID)
 
 	both := p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Constraint.Disallow = []string{"blue"} })
-	d, err = placer.Place(t.Context(), p.run(both.TenantID), nil, "test")
+	d, err = placer.Place(t.Context(), p.run(prego.TenantID(string(both.TenantID))), nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, prego.CodeCellMismatch, d.Code, "the union contradicts itself")
 
 	sim, err := placer.Simulate(t.Context(), []placement.Request{{TenantID: "x", OrgID: "o1", Region: "eu", Plan: prego.PlanStarter}, {TenantID: "y", OrgID: "o2", Region: "eu", Plan: prego.PlanStarter}})
 	require.NoError(t, err)
-	require.Equal(t, []string{"app-blue", "app-plain"}, []string{sim[0].AppServerID, sim[1].AppServerID})
+	require.Equal(t, []string{"app-blue", "app-plain"}, []string{string(sim[0].AppServerID), string(sim[1].AppServerID)})
 }
 
 // TestAChangeOfAPoolIsForLaterPlacements, even when it comes between a decision and its
@@ -86,15 +86,15 @@ func TestAChangeOfAPoolIsForLaterPlacements(t *testing.T) {
 	p := blueAndPlain(t)
 	placer := p.placer(nil)
 	first, second := p.tenant(prego.PlanStarter, nil), p.tenant(prego.PlanStarter, nil)
-	d, err := placer.Place(t.Context(), p.run(first.TenantID), nil, "test")
+	d, err := placer.Place(t.Context(), p.run(prego.TenantID(string(first.TenantID))), nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, "app-plain", d.AppServerID)
-	read := p.run(second.TenantID)
+	read := p.run(prego.TenantID(string(second.TenantID)))
 	p.orgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
 	d, err = placer.Place(t.Context(), read, nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, "app-blue", d.AppServerID)
-	require.Equal(t, "app-plain", p.run(first.TenantID).Allocation.AppServerID, "who has a place keeps it")
+	require.Equal(t, "app-plain", p.run(prego.TenantID(string(first.TenantID))).Allocation.AppServerID, "who has a place keeps it")
 	p.recount()
 }
 
@@ -133,7 +133,7 @@ func TestScaleOutMakesServersThatTheWaitingCanUse(t *testing.T) {
 	var ids []string
 	for range 3 {
 		tn := p.tenant(prego.PlanStarter, nil)
-		ids = append(ids, tn.TenantID)
+		ids = append(ids, string(tn.TenantID))
 		out, err := s.PlaceTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1})
 		require.NoError(t, err)
 		require.Equal(t, placement.AwaitingCapacity, out.Outcome)
@@ -158,7 +158,7 @@ func TestScaleOutMakesServersThatTheWaitingCanUse(t *testing.T) {
 	placed, err := s.ServeQueue(t.Context(), "eu")
 	require.NoError(t, err)
 	require.Equal(t, 3, placed)
-	require.Equal(t, plan.Servers[0].ServerID, p.run(ids[0]).Allocation.AppServerID)
+	require.Equal(t, plan.Servers[0].ServerID, p.run(prego.TenantID(ids[0])).Allocation.AppServerID)
 }
 
 // TestWithoutAServerThatSatisfiesNoneIsMade, unless a fleet's would be one.
@@ -171,7 +171,7 @@ func TestWithoutAServerThatSatisfiesNoneIsMade(t *testing.T) {
 		out, err := s.PlaceTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1})
 		require.NoError(t, err)
 		require.Equal(t, placement.AwaitingCapacity, out.Outcome)
-		return p.run(tn.TenantID)
+		return p.run(prego.TenantID(string(tn.TenantID)))
 	}
 	key := 0
 	made := func() []activities.ServerRef {

@@ -22,8 +22,8 @@ type PlacementStore interface {
 	PlacementChanges(ctx context.Context, since string, ids []string) (placement.Change, error)
 	Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error)
 	RecordDecision(ctx context.Context, d tenant.DecisionRecord) error
-	TenantRun(ctx context.Context, tenantID string) (tenant.Run, error)
-	PoolsOf(ctx context.Context, orgIDs []string) (map[string][]prego.AppliedPool, error)
+	TenantRun(ctx context.Context, tenantID prego.TenantID) (tenant.Run, error)
+	PoolsOf(ctx context.Context, orgIDs []prego.OrgID) (map[string][]prego.AppliedPool, error)
 	RecordOverride(ctx context.Context, o tenant.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error
 }
 
@@ -42,7 +42,7 @@ type Placer struct {
 	// AdviceWithin is how long a placement waits for it.
 	AdviceWithin time.Duration
 	// Wake tells a tenant's run that it was placed; nil tells nobody.
-	Wake    func(ctx context.Context, tenantID string)
+	Wake    func(ctx context.Context, tenantID prego.TenantID)
 	Metrics *PlacementMetrics
 
 	mu    sync.Mutex
@@ -207,7 +207,7 @@ func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Ov
 			r.Busy = map[string]bool{}
 		}
 		r.Busy[res.LostID] = true
-		learnt = []string{d.AppServerID, d.DBShardID, d.RedisPoolID, d.PoolSiteID}
+		learnt = []string{string(d.AppServerID), string(d.DBShardID), string(d.RedisPoolID), d.PoolSiteID}
 	}
 }
 
@@ -276,15 +276,15 @@ func (p *Placer) Simulate(ctx context.Context, requests []placement.Request) ([]
 	if err != nil {
 		return nil, err
 	}
-	pools, err := p.Store.PoolsOf(ctx, orgsOf(requests))
+	pools, err := p.Store.PoolsOf(ctx, prego.IDs[prego.OrgID](orgsOf(requests)))
 	if err != nil {
 		return nil, err
 	}
 	fleet := placement.SnapshotOf(p.Policy, c)
 	out := make([]placement.Decision, len(requests))
 	for i, r := range requests {
-		r.Constraint = prego.EffectiveConstraint(r.Constraint, pools[r.OrgID])
-		for _, pool := range pools[r.OrgID] {
+		r.Constraint = prego.EffectiveConstraint(r.Constraint, pools[string(r.OrgID)])
+		for _, pool := range pools[string(r.OrgID)] {
 			r.Pools = append(r.Pools, pool.Name)
 		}
 		out[i] = fleet.Decide(r)
@@ -298,7 +298,7 @@ func (p *Placer) Simulate(ctx context.Context, requests []placement.Request) ([]
 func orgsOf(requests []placement.Request) []string {
 	var orgs []string
 	for _, r := range requests {
-		orgs = append(orgs, r.OrgID)
+		orgs = append(orgs, string(r.OrgID))
 	}
 	slices.Sort(orgs)
 	return slices.Compact(orgs)

@@ -41,7 +41,7 @@ func newPlacing(t testing.TB, conns int32) *placing {
 	t.Cleanup(pool.Close)
 	p := &placing{t: t, pool: pool, store: store.New(pool)}
 	for _, org := range [][2]string{{"parent", ""}, {"o1", ""}, {"o2", ""}, {"child", "parent"}} {
-		_, err := p.store.PutOrg(context.Background(), org[0], tenant.PutOrgRequest{ParentOrgID: &org[1], Tier: prego.TierEnterprise}, "test")
+		_, err := p.store.PutOrg(context.Background(), prego.OrgID(org[0]), tenant.PutOrgRequest{ParentOrgID: &org[1], Tier: prego.TierEnterprise}, "test")
 		require.NoError(t, err)
 	}
 	return p
@@ -61,7 +61,7 @@ func (p *placing) number(sql string, args ...any) int {
 }
 
 // server adds an active server with its shard and pool, if its role has them.
-func (p *placing) server(id string, role prego.Role, lock prego.Plan) {
+func (p *placing) server(id prego.ServerID, role prego.Role, lock prego.Plan) {
 	p.t.Helper()
 	_, err := p.store.RequestFleetServer(context.Background(), server.Wanted{ServerID: id, Role: role, Region: "eu", Provider: "hetzner", PlanTierLock: lock}, "test")
 	require.NoError(p.t, err)
@@ -85,7 +85,7 @@ func (p *placing) tenant(plan prego.Plan, change func(*tenant.CreateRequest)) te
 		change(&r)
 	}
 	require.NoError(p.t, r.Validate())
-	t, _, err := p.store.CreateTenant(context.Background(), r, fmt.Sprintf("t%d", p.next), tenant.ModeShared, "", "test")
+	t, _, err := p.store.CreateTenant(context.Background(), r, prego.TenantID(fmt.Sprintf("t%d", p.next)), tenant.ModeShared, "", "test")
 	require.NoError(p.t, err)
 	return t
 }
@@ -133,13 +133,13 @@ func TestPlacersRace(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 40)
 	for i := range 6 {
-		p.server(fmt.Sprintf("app-%d", i), prego.RoleApp, "")
+		p.server(prego.ServerID(fmt.Sprintf("app-%d", i)), prego.RoleApp, "")
 	}
 	for i, lock := range []prego.Plan{"", "", "business", "", "trial"} {
-		p.server(fmt.Sprintf("db-%d", i), prego.RoleDBShard, lock)
+		p.server(prego.ServerID(fmt.Sprintf("db-%d", i)), prego.RoleDBShard, lock)
 	}
 	for i := range 3 {
-		p.server(fmt.Sprintf("redis-%d", i), prego.RoleRedisPool, "")
+		p.server(prego.ServerID(fmt.Sprintf("redis-%d", i)), prego.RoleRedisPool, "")
 	}
 	p.exec(`UPDATE db_shards SET tenant_capacity = 30`)
 	p.exec(`UPDATE redis_pools SET tenant_capacity = 40`)
@@ -207,7 +207,7 @@ func TestNaiveTwinsAreCaught(t *testing.T) {
 	for i := range tenants {
 		tenants[i] = p.tenant("starter", nil)
 	}
-	naive := func(ctx context.Context, tenantID string, read *sync.WaitGroup) error {
+	naive := func(ctx context.Context, tenantID prego.TenantID, read *sync.WaitGroup) error {
 		var site string
 		err := p.pool.QueryRow(ctx, `SELECT pool_site_id FROM site_pool WHERE state = 'available' LIMIT 1`).Scan(&site)
 		read.Done()
@@ -373,10 +373,10 @@ func TestWaitingTenantsAreServedInTurn(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
 	var order []string
-	wait := func(plan prego.Plan, org string) string {
+	wait := func(plan prego.Plan, org prego.OrgID) string {
 		tn := p.tenant(plan, func(r *tenant.CreateRequest) { r.OrgID = org })
 		require.NoError(t, p.store.AwaitTenant(context.Background(), tenant.Ref{TenantID: tn.TenantID, Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{"app"}, true))
-		return tn.TenantID
+		return string(tn.TenantID)
 	}
 	a1, a2, a3 := wait("starter", "o1"), wait("starter", "o1"), wait("starter", "o1")
 	b1 := wait("starter", "o2")
@@ -385,7 +385,7 @@ func TestWaitingTenantsAreServedInTurn(t *testing.T) {
 	waiting, err := p.store.Waiting(context.Background(), "eu")
 	require.NoError(t, err)
 	for _, w := range waiting {
-		order = append(order, w.TenantID)
+		order = append(order, string(w.TenantID))
 	}
 	require.Equal(t, []string{e, a1, b1, a2, a3, c}, order, "by plan, then by turns among the orgs, then by age")
 	o, err := p.store.ShortOf(context.Background(), "eu", prego.RoleApp, 20, 70, tenant.MeasuredLimits{})
@@ -400,8 +400,8 @@ func TestOverrides(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
 	for i := range 2 {
-		p.server(fmt.Sprintf("app-%d", i), prego.RoleApp, "")
-		p.server(fmt.Sprintf("db-%d", i), prego.RoleDBShard, []prego.Plan{"", "business"}[i])
+		p.server(prego.ServerID(fmt.Sprintf("app-%d", i)), prego.RoleApp, "")
+		p.server(prego.ServerID(fmt.Sprintf("db-%d", i)), prego.RoleDBShard, []prego.Plan{"", "business"}[i])
 	}
 	p.server("redis-0", prego.RoleRedisPool, "")
 	p.exec(`UPDATE servers SET memory_pct = 95, tenant_count = 0 WHERE server_id = 'app-0'`)

@@ -19,10 +19,10 @@ import (
 type ReconcilerStore interface {
 	FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]server.ReconcileRow, error)
 	AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]server.ProviderResource, error)
-	MarkMissing(ctx context.Context, serverID, providerServerID string) (bool, error)
+	MarkMissing(ctx context.Context, serverID prego.ServerID, providerServerID string) (bool, error)
 	SightOrphan(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID, name string) (server.Sighting, error)
 	ForgetSightings(ctx context.Context, provider prego.InfraProviderID, still []string) error
-	OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID, serverID string) error
+	OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID string, serverID prego.ServerID) error
 	Released(ctx context.Context, resourceID int64) error
 	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 	BeginReconcile(ctx context.Context) (int64, error)
@@ -41,7 +41,7 @@ type Reconciler struct {
 	Grace       time.Duration // how long a create of unknown outcome may still land
 	Sweep       server.SweepParams
 	// Check looks at a server's containers, DriftHosts servers per run; nil: none.
-	Check      func(ctx context.Context, serverID string) (ContainerReport, error)
+	Check      func(ctx context.Context, serverID prego.ServerID) (ContainerReport, error)
 	DriftHosts int
 	// Images knows the golden images; nil: there are none.
 	Images *Images
@@ -84,7 +84,7 @@ func (a *Reconciler) Reconcile(ctx context.Context) (ReconcileResult, error) {
 		}
 		for _, r := range rows {
 			if r.Status == server.Active {
-				active = append(active, r.ServerID)
+				active = append(active, string(r.ServerID))
 			}
 		}
 	}
@@ -108,7 +108,7 @@ func (a *Reconciler) reconcile(ctx context.Context, infra Infra, result *Reconci
 	found := Compare(snapshot)
 	result.Owned += len(snapshot.Owned)
 	if a.Images != nil {
-		started, err := a.Images.startLost(ctx, slices.SortedFunc(maps.Values(snapshot.Images), func(a, b server.GoldenImage) int { return strings.Compare(a.ImageID, b.ImageID) }))
+		started, err := a.Images.startLost(ctx, slices.SortedFunc(maps.Values(snapshot.Images), func(a, b server.GoldenImage) int { return strings.Compare(string(a.ImageID), string(b.ImageID)) }))
 		result.Restarted += started
 		if err != nil {
 			return nil, err
@@ -158,7 +158,7 @@ func (a *Reconciler) snapshot(ctx context.Context, infra Infra) (Comparison, err
 		}
 		s.Images = make(map[string]server.GoldenImage, len(images))
 		for _, g := range images {
-			s.Images[g.ImageID] = g
+			s.Images[string(g.ImageID)] = g
 		}
 	}
 	if s.Owned, err = infra.ListOwned(ctx); err != nil {
@@ -182,7 +182,7 @@ func (a *Reconciler) restart(ctx context.Context, idle []server.ReconcileRow, re
 			continue
 		}
 		result.Restarted++
-		a.Log.Warn("started the run of a row that had none", zap.String("server_id", r.ServerID), zap.String("status", string(r.Status)))
+		a.Log.Warn("started the run of a row that had none", zap.String("server_id", string(r.ServerID)), zap.String("status", string(r.Status)))
 		if err := a.Store.AddEvent(ctx, server.Event{
 			ServerID: r.ServerID, Step: server.StepWorkflowRestarted, Attempt: r.Attempt, Actor: prego.ActorSystem,
 			Message: "the row had no run working on it",
@@ -197,7 +197,7 @@ func (a *Reconciler) restart(ctx context.Context, idle []server.ReconcileRow, re
 // list.
 func (a *Reconciler) failMissing(ctx context.Context, infra Infra, missing []server.ReconcileRow, result *ReconcileResult) error {
 	for _, r := range missing {
-		_, err := infra.GetServer(ctx, r.ProviderServerID)
+		_, err := infra.GetServer(ctx, prego.ServerID(r.ProviderServerID))
 		var ie *server.InfraError
 		if err == nil || !errors.As(err, &ie) || ie.Class != server.InfraNotFound {
 			continue
@@ -208,7 +208,7 @@ func (a *Reconciler) failMissing(ctx context.Context, infra Infra, missing []ser
 		}
 		if marked {
 			result.Missing++
-			a.Log.Error("the server of a row is gone", zap.String("server_id", r.ServerID), zap.String("provider_server_id", r.ProviderServerID))
+			a.Log.Error("the server of a row is gone", zap.String("server_id", string(r.ServerID)), zap.String("provider_server_id", r.ProviderServerID))
 		}
 	}
 	return nil
@@ -238,11 +238,11 @@ func (a *Reconciler) destroyOrphans(ctx context.Context, infra Infra, snapshot C
 		return nil
 	}
 	for _, o := range doomed {
-		if err := infra.DeleteResource(ctx, o.Kind, o.ProviderID); err != nil {
+		if err := infra.DeleteResource(ctx, o.Kind, prego.ServerID(o.ProviderID)); err != nil {
 			a.Log.Error("destroy orphan", zap.String("kind", string(o.Kind)), zap.String("provider_id", o.ProviderID), zap.Error(err))
 			continue
 		}
-		if err := a.Store.OrphanDestroyed(ctx, infra.ID(), o.Kind, o.ProviderID, o.Labels[server.LabelServerID]); err != nil {
+		if err := a.Store.OrphanDestroyed(ctx, infra.ID(), o.Kind, o.ProviderID, prego.ServerID(o.Labels[server.LabelServerID])); err != nil {
 			return err
 		}
 		a.Metrics.Orphans.WithLabelValues(string(o.Kind)).Inc()
@@ -268,7 +268,7 @@ func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost
 	}
 	rows := make(map[string]server.ReconcileRow, len(s.Rows))
 	for _, r := range s.Rows {
-		rows[r.ServerID] = r
+		rows[string(r.ServerID)] = r
 	}
 	byName := make(map[string]server.OwnedResource, len(s.Owned))
 	byID := make(map[string]bool, len(s.Owned))
@@ -277,21 +277,21 @@ func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost
 		byID[resourceKey(o.Kind, o.ProviderID)] = true
 	}
 	for _, r := range s.Resources {
-		row := rows[r.ServerID]
+		row := rows[string(r.ServerID)]
 		settled := row.Status == server.Failed || row.Status == server.Terminated
 		if r.ServerID == "" || !settled || r.Age < a.Grace {
 			continue
 		}
 		switch o, there := byName[resourceKey(r.Kind, r.Name)]; {
 		case r.ProviderID == "" && there && row.ProviderServerID == "":
-			if err := infra.DeleteResource(ctx, o.Kind, o.ProviderID); err != nil {
+			if err := infra.DeleteResource(ctx, o.Kind, prego.ServerID(o.ProviderID)); err != nil {
 				a.Log.Error("settle a create of unknown outcome", zap.String("name", r.Name), zap.Error(err))
 				continue
 			}
 		case r.ProviderID == "" && !there:
 		case r.ProviderID != "" && r.State == server.ResourceReleasing:
 			if byID[resourceKey(r.Kind, r.ProviderID)] {
-				if err := infra.DeleteResource(ctx, r.Kind, r.ProviderID); err != nil {
+				if err := infra.DeleteResource(ctx, r.Kind, prego.ServerID(r.ProviderID)); err != nil {
 					a.Log.Error("finish a deletion", zap.String("name", r.Name), zap.Error(err))
 					continue
 				}

@@ -59,7 +59,7 @@ func Compare(s Comparison) Findings {
 	rows := make(map[string]server.ReconcileRow, len(s.Rows))
 	bound := make(map[string]bool, len(s.Rows))
 	for _, r := range s.Rows {
-		rows[r.ServerID] = r
+		rows[string(r.ServerID)] = r
 		if r.ProviderServerID != "" && r.Status != server.Terminated {
 			bound[r.ProviderServerID] = true
 			watched := r.Status == server.Active || r.Status == server.Failed
@@ -152,7 +152,7 @@ func Doomed(s Comparison, orphans []server.OwnedResource, sightings map[string]s
 	owned, doomedServers, unknown := 0, 0, 0
 	rows := make(map[string]bool, len(s.Rows))
 	for _, r := range s.Rows {
-		rows[r.ServerID] = true
+		rows[string(r.ServerID)] = true
 	}
 	for _, o := range s.Owned {
 		if o.Kind == server.ResourceServer {

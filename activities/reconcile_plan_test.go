@@ -2,6 +2,7 @@ package activities
 
 import (
 	"fmt"
+	"github.com/prego/prego"
 	"testing"
 	"time"
 
@@ -11,10 +12,10 @@ import (
 	"github.com/prego/prego/server"
 )
 
-func owned(id, serverID, attempt string, age time.Duration, now time.Time) server.OwnedResource {
+func owned(id string, serverID prego.ServerID, attempt string, age time.Duration, now time.Time) server.OwnedResource {
 	return server.OwnedResource{
 		Kind: server.ResourceServer, ProviderID: id, Name: "n" + id, CreatedAt: now.Add(-age),
-		Labels: map[string]string{server.LabelServerID: serverID, server.LabelAttempt: attempt},
+		Labels: map[string]string{server.LabelServerID: string(serverID), server.LabelAttempt: attempt},
 	}
 }
 
@@ -46,14 +47,14 @@ func TestDoomedKeepsToItsGuards(t *testing.T) {
 		for i := range rapid.IntRange(0, 60).Draw(t, "servers") {
 			id := fmt.Sprint(i)
 			age := time.Duration(rapid.IntRange(0, 120).Draw(t, "minutes")) * time.Minute
-			s.Owned = append(s.Owned, owned(id, "s"+id, "1", age, now))
+			s.Owned = append(s.Owned, owned(id, prego.ServerID("s"+id), "1", age, now))
 			sightings[resourceKey(server.ResourceServer, id)] = server.Sighting{Sightings: rapid.IntRange(1, 3).Draw(t, "sightings")}
 			switch rapid.IntRange(0, 3).Draw(t, "row") {
 			case 0: // no row
 			case 1:
-				s.Rows = append(s.Rows, server.ReconcileRow{ServerID: "s" + id, Status: server.Terminated, Attempt: 1})
+				s.Rows = append(s.Rows, server.ReconcileRow{ServerID: prego.ServerID("s" + id), Status: server.Terminated, Attempt: 1})
 			default:
-				s.Rows = append(s.Rows, server.ReconcileRow{ServerID: "s" + id, Status: server.Active, Attempt: 1, ProviderServerID: id})
+				s.Rows = append(s.Rows, server.ReconcileRow{ServerID: prego.ServerID("s" + id), Status: server.Active, Attempt: 1, ProviderServerID: id})
 			}
 		}
 		found := Compare(s)
@@ -84,7 +85,7 @@ func TestWhatCarriesAnImagesLabel(t *testing.T) {
 	}
 	images := map[string]server.GoldenImage{}
 	for id, status := range map[string]server.ImageStatus{"building": server.ImageBuilding, "verifying": server.ImageVerifying, "ready": server.ImageReady, "failed": server.ImageFailed, "deleting": server.ImageDeleting} {
-		images[id] = server.GoldenImage{ImageID: id, Status: status}
+		images[id] = server.GoldenImage{ImageID: prego.ImageID(id), Status: status}
 	}
 	for _, id := range []string{"verifying", "ready", "failed", "deleting"} {
 		g := images[id]
@@ -127,7 +128,9 @@ func TestWhatCarriesAnImagesLabel(t *testing.T) {
 func TestWhatAReconciliationFinds(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	newServer := func(id, of, attempt string) server.OwnedResource { return owned(id, of, attempt, time.Hour, now) }
+	newServer := func(id, of, attempt string) server.OwnedResource {
+		return owned(id, prego.ServerID(of), attempt, time.Hour, now)
+	}
 	thing := func(kind server.ResourceKind, id, name, of string, attached bool) server.OwnedResource {
 		return server.OwnedResource{Kind: kind, ProviderID: id, Name: name, CreatedAt: now, Attached: attached, Labels: map[string]string{server.LabelServerID: of}}
 	}
@@ -177,10 +180,10 @@ func TestWhatAReconciliationFinds(t *testing.T) {
 		f := Compare(Comparison{Now: now, Rows: tc.rows, Resources: tc.ledger, Owned: tc.owned, OrgNames: tc.names})
 		var missing, idle, lost, orphaned []string
 		for _, r := range f.Missing {
-			missing = append(missing, r.ServerID)
+			missing = append(missing, string(r.ServerID))
 		}
 		for _, r := range f.Idle {
-			idle = append(idle, r.ServerID)
+			idle = append(idle, string(r.ServerID))
 		}
 		for _, r := range f.Lost {
 			lost = append(lost, resourceKey(r.Kind, r.ProviderID))
@@ -242,10 +245,10 @@ func TestTheBreaker(t *testing.T) {
 		n := 0
 		add := func(rows server.Status, orphan bool) {
 			n++
-			o := owned(fmt.Sprint(n), fmt.Sprint("s", n), "1", tc.age, now)
+			o := owned(fmt.Sprint(n), prego.ServerID(fmt.Sprint("s", n)), "1", tc.age, now)
 			s.Owned = append(s.Owned, o)
 			if rows != "" {
-				s.Rows = append(s.Rows, server.ReconcileRow{ServerID: fmt.Sprint("s", n), Status: rows})
+				s.Rows = append(s.Rows, server.ReconcileRow{ServerID: prego.ServerID(fmt.Sprint("s", n)), Status: rows})
 			}
 			if orphan {
 				orphans = append(orphans, o)

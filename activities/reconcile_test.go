@@ -24,24 +24,24 @@ type serverRuns struct {
 	err   error
 }
 
-func (*serverRuns) StopProvisioning(context.Context, string, func()) error { return nil }
+func (*serverRuns) StopProvisioning(context.Context, prego.ServerID, func()) error { return nil }
 
-func (r *serverRuns) EnsureProvision(_ context.Context, id string, generation int) (bool, error) {
-	r.asked = append(r.asked, "provision "+id)
-	return !r.busy[id] && generation == 1, r.err
+func (r *serverRuns) EnsureProvision(_ context.Context, id prego.ServerID, generation int) (bool, error) {
+	r.asked = append(r.asked, string("provision "+id))
+	return !r.busy[string(id)] && generation == 1, r.err
 }
 
-func (r *serverRuns) EnsureDecommission(_ context.Context, id string) (bool, error) {
-	r.asked = append(r.asked, "decommission "+id)
-	return !r.busy[id], r.err
+func (r *serverRuns) EnsureDecommission(_ context.Context, id prego.ServerID) (bool, error) {
+	r.asked = append(r.asked, string("decommission "+id))
+	return !r.busy[string(id)], r.err
 }
 
 // GetServer finds one server by itself.
-func (c *cloud) GetServer(_ context.Context, id string) (server.Handle, error) {
-	if err := c.fails["GetServer/"+id]; err != nil {
+func (c *cloud) GetServer(_ context.Context, id prego.ServerID) (server.Handle, error) {
+	if err := c.fails[string("GetServer/"+id)]; err != nil {
 		return server.Handle{}, err
 	}
-	return server.Handle{ProviderServerID: id}, nil
+	return server.Handle{ProviderServerID: string(id)}, nil
 }
 
 // reconciling are the steps of a fleet over a cloud and a real database.
@@ -129,7 +129,7 @@ func TestAServerIsMissingWhenTheProviderSaysSo(t *testing.T) {
 	r := newReconciling(t)
 	for _, id := range []string{"1", "2", "3"} {
 		r.machine("srv-"+id, server.Active, 1, id)
-		r.line(server.ResourceServer, "srv-"+id, id, "srv-"+id, 1)
+		r.line(server.ResourceServer, "srv-"+id, id, prego.ServerID("srv-"+id), 1)
 	}
 	r.cloud.fails["GetServer/2"] = &server.InfraError{Class: server.InfraRetry, Code: "unavailable"}
 	r.cloud.fails["GetServer/3"] = context.DeadlineExceeded
@@ -263,11 +263,11 @@ func (s stumbling) ForgetSightings(ctx context.Context, id prego.InfraProviderID
 	return errors.Join(s.Store.ForgetSightings(ctx, id, still), s.err("ForgetSightings"))
 }
 
-func (s stumbling) OrphanDestroyed(ctx context.Context, id prego.InfraProviderID, kind server.ResourceKind, providerID, serverID string) error {
+func (s stumbling) OrphanDestroyed(ctx context.Context, id prego.InfraProviderID, kind server.ResourceKind, providerID string, serverID prego.ServerID) error {
 	return errors.Join(s.Store.OrphanDestroyed(ctx, id, kind, providerID, serverID), s.err("OrphanDestroyed"))
 }
 
-func (s stumbling) MarkMissing(ctx context.Context, serverID, providerServerID string) (bool, error) {
+func (s stumbling) MarkMissing(ctx context.Context, serverID prego.ServerID, providerServerID string) (bool, error) {
 	switch s.at {
 	case "MarkMissing":
 		return false, errStore
@@ -320,8 +320,8 @@ type volumeRuns struct {
 	err   error
 }
 
-func (r *volumeRuns) EnsureVolume(_ context.Context, id string) (bool, error) {
-	r.asked = append(r.asked, id)
+func (r *volumeRuns) EnsureVolume(_ context.Context, id prego.VolumeID) (bool, error) {
+	r.asked = append(r.asked, string(id))
 	return id == "vol-lost", r.err
 }
 
@@ -366,7 +366,7 @@ func TestContainersOfActiveServersAreLookedAt(t *testing.T) {
 	r.machine("srv-2", server.Failed, 1, "")
 	r.machine("srv-3", server.Terminated, 1, "")
 	r.fleet.DriftHosts = 10
-	r.fleet.Check = func(_ context.Context, id string) (activities.ContainerReport, error) {
+	r.fleet.Check = func(_ context.Context, id prego.ServerID) (activities.ContainerReport, error) {
 		return activities.ContainerReport{ServerID: id}, nil
 	}
 	require.Equal(t, activities.ReconcileResult{ContainersChecked: 1}, r.reconcile())

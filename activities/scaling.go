@@ -184,12 +184,12 @@ type FinishScaleOutInput struct {
 // but for those whose containers did: they are kept for debugging.
 func (a *Tenants) FinishScaleOut(ctx context.Context, in FinishScaleOutInput) error {
 	for _, id := range in.Failed {
-		srv, err := a.Store.GetServer(ctx, id)
+		srv, err := a.Store.GetServer(ctx, prego.ServerID(id))
 		if err != nil {
 			return fromStore(err)
 		}
 		if srv.Status == server.Failed && srv.StatusReason != prego.ReasonFailedContainer {
-			if err := a.retire(ctx, id, fmt.Sprintf("scaling/%d", in.EventID)); err != nil {
+			if err := a.retire(ctx, prego.ServerID(id), prego.ImageID(fmt.Sprintf("scaling/%d", in.EventID))); err != nil {
 				return err
 			}
 		}
@@ -198,7 +198,7 @@ func (a *Tenants) FinishScaleOut(ctx context.Context, in FinishScaleOutInput) er
 }
 
 // FillWarmServers asks for the sites of warm servers that have none.
-func (a *Tenants) FillWarmServers(ctx context.Context, serverIDs []string) error {
+func (a *Tenants) FillWarmServers(ctx context.Context, serverIDs []prego.ServerID) error {
 	for _, id := range serverIDs {
 		if err := a.Runs.EnsureRefill(ctx, id); err != nil {
 			return err
@@ -239,7 +239,7 @@ func (a *Tenants) PlanWarmPool(ctx context.Context, in WarmPoolInput) (WarmPoolP
 			return plan, err
 		}
 		for _, id := range stale {
-			if err := a.retire(ctx, id, in.WorkflowID); err != nil && prego.CodeOf(err) != prego.CodeServerHasTenants {
+			if err := a.retire(ctx, prego.ServerID(id), prego.ImageID(in.WorkflowID)); err != nil && prego.CodeOf(err) != prego.CodeServerHasTenants {
 				return plan, err
 			}
 		}
@@ -255,7 +255,7 @@ func (a *Tenants) PlanWarmPool(ctx context.Context, in WarmPoolInput) (WarmPoolP
 		}
 		round = tenant.ScalingRound{Round: in.Key, ScalingEvent: tenant.ScalingEvent{Region: in.Region, Role: prego.RoleNode, Trigger: "warm_pool", Requested: missing, WorkflowID: in.WorkflowID}}
 		for i := range missing {
-			round.ServerIDs = append(round.ServerIDs, fmt.Sprintf("warm-%s-%s-%s-%d", in.Plan, in.Region, in.Key, i+1))
+			round.ServerIDs = append(round.ServerIDs, prego.ServerID(fmt.Sprintf("warm-%s-%s-%s-%d", in.Plan, in.Region, in.Key, i+1)))
 			round.TierLocks = append(round.TierLocks, placement.ShardLockFor(in.Plan))
 		}
 		if round, err = a.Store.BeginScaling(ctx, round); err != nil {
@@ -298,7 +298,7 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 		changed, err := a.Store.ExpireTenant(ctx, t.TenantID, a.Settings.Periods)
 		if try(err) && changed {
 			r.Expired++
-			w.Changes = append(w.Changes, t.TenantID)
+			w.Changes = append(w.Changes, string(t.TenantID))
 		}
 	}
 	for _, t := range w.Provisions {
@@ -309,13 +309,13 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 		}
 	}
 	for _, id := range w.Changes {
-		started, err := a.Runs.EnsureTenantChange(ctx, id)
+		started, err := a.Runs.EnsureTenantChange(ctx, prego.TenantID(id))
 		if try(err) && started {
 			r.Changed++
 		}
 	}
 	for _, id := range leftovers {
-		if try(a.ReleaseTenant(ctx, ReleaseInput{TenantID: id, Reason: "reservation_expired", Fate: tenant.SiteLeft})) {
+		if try(a.ReleaseTenant(ctx, ReleaseInput{TenantID: prego.TenantID(id), Reason: "reservation_expired", Fate: tenant.SiteLeft})) {
 			r.Released++
 		}
 	}
@@ -324,7 +324,7 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 	fleets, err := a.Store.OpenFleets(ctx, a.Settings.OrphanQuiet)
 	try(err)
 	for _, id := range fleets {
-		try(a.Runs.EnsureScaleFleet(ctx, id))
+		try(a.Runs.EnsureScaleFleet(ctx, prego.FleetID(id)))
 	}
 	for _, region := range prego.Regions() {
 		for _, role := range []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool} {
@@ -364,7 +364,7 @@ func (a *Tenants) sweepPools(ctx context.Context, r *SweepResult) error {
 		return err
 	}
 	for _, id := range low {
-		if err := a.Runs.EnsureRefill(ctx, id); err != nil {
+		if err := a.Runs.EnsureRefill(ctx, prego.ServerID(id)); err != nil {
 			return err
 		}
 		r.Refills++

@@ -35,9 +35,9 @@ type ProvisionPlan struct {
 
 // ServerRef names a generation of a server.
 type ServerRef struct {
-	ServerID   string `json:"server_id"`
-	Generation int    `json:"generation"`
-	Attempt    int    `json:"attempt,omitempty"`
+	ServerID   prego.ServerID `json:"server_id"`
+	Generation int            `json:"generation"`
+	Attempt    int            `json:"attempt,omitempty"`
 }
 
 // PlanProvisioning reads the row and the catalog.
@@ -182,7 +182,7 @@ func (a *Servers) AdoptImported(ctx context.Context, in ServerRef) error {
 	if err != nil {
 		return err
 	}
-	h, err := infra.GetServer(ctx, st.ProviderServerID)
+	h, err := infra.GetServer(ctx, prego.ServerID(st.ProviderServerID))
 	if err != nil {
 		return fromInfra(err)
 	}

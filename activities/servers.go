@@ -18,35 +18,35 @@ import (
 
 // Store is the part of Postgres that the steps use.
 type Store interface {
-	ProvisionState(ctx context.Context, serverID string) (server.ProvisionState, error)
+	ProvisionState(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, error)
 	BeginAttempt(ctx context.Context, a server.AttemptStart) error
-	RecordCreated(ctx context.Context, serverID string, generation int, h server.Handle, provider prego.InfraProviderID) error
-	RecordImported(ctx context.Context, serverID string, generation, attempt int, provider prego.InfraProviderID, h server.Handle) error
-	MarkRunning(ctx context.Context, serverID string, attempt int) error
-	Activate(ctx context.Context, serverID string, generation, attempt int) (server.Activation, error)
-	Fail(ctx context.Context, serverID string, generation, attempt int, reason prego.Reason, message string) error
-	AwaitCapacity(ctx context.Context, serverID string, generation, attempt int, message string) error
+	RecordCreated(ctx context.Context, serverID prego.ServerID, generation int, h server.Handle, provider prego.InfraProviderID) error
+	RecordImported(ctx context.Context, serverID prego.ServerID, generation, attempt int, provider prego.InfraProviderID, h server.Handle) error
+	MarkRunning(ctx context.Context, serverID prego.ServerID, attempt int) error
+	Activate(ctx context.Context, serverID prego.ServerID, generation, attempt int) (server.Activation, error)
+	Fail(ctx context.Context, serverID prego.ServerID, generation, attempt int, reason prego.Reason, message string) error
+	AwaitCapacity(ctx context.Context, serverID prego.ServerID, generation, attempt int, message string) error
 	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 
 	IssueToken(ctx context.Context, t server.TokenIssue) (server.TokenIssued, error)
 	PutBootArtifact(ctx context.Context, content []byte) (sha256Hex string, err error)
 
-	Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r server.ResourceIntent) error
-	ConfirmCreated(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, kind server.ResourceKind, name, providerID string) error
-	IntentRefused(ctx context.Context, serverID string, attempt int, c server.Candidate, refusal *server.InfraError) error
+	Intend(ctx context.Context, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, r server.ResourceIntent) error
+	ConfirmCreated(ctx context.Context, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, kind server.ResourceKind, name, providerID string) error
+	IntentRefused(ctx context.Context, serverID prego.ServerID, attempt int, c server.Candidate, refusal *server.InfraError) error
 	FindResource(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) (server.ProviderResource, bool, error)
-	LiveResources(ctx context.Context, serverID string) ([]server.ProviderResource, error)
-	AssignPlacementGroup(ctx context.Context, serverID, prefix string, size, groups int, exclude []string) (string, error)
+	LiveResources(ctx context.Context, serverID prego.ServerID) ([]server.ProviderResource, error)
+	AssignPlacementGroup(ctx context.Context, serverID prego.ServerID, prefix string, size, groups int, exclude []string) (string, error)
 
-	BeginRelease(ctx context.Context, serverID string, attempt int) error
+	BeginRelease(ctx context.Context, serverID prego.ServerID, attempt int) error
 	Released(ctx context.Context, resourceID int64) error
-	FinishRelease(ctx context.Context, serverID string, attempt int, reason prego.Reason, message string) error
-	Terminate(ctx context.Context, serverID string) error
+	FinishRelease(ctx context.Context, serverID prego.ServerID, attempt int, reason prego.Reason, message string) error
+	Terminate(ctx context.Context, serverID prego.ServerID) error
 
 	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (server.CatalogState, error)
 	CurrentGoldenImage(ctx context.Context, provider prego.InfraProviderID, baseImage, architecture string) (server.GoldenImage, bool, error)
-	AttemptImage(ctx context.Context, serverID string, attempt int) (string, error)
-	ForgetAttemptImage(ctx context.Context, serverID string, attempt int) error
+	AttemptImage(ctx context.Context, serverID prego.ServerID, attempt int) (string, error)
+	ForgetAttemptImage(ctx context.Context, serverID prego.ServerID, attempt int) error
 	ImageLost(ctx context.Context, provider prego.InfraProviderID, providerImageID, message string) error
 }
 
@@ -57,15 +57,15 @@ type Infra interface {
 	CreateServer(ctx context.Context, p server.CreateParams) (server.Handle, error)
 	LabelPrimaryIPs(ctx context.Context, h server.Handle, labels map[string]string) error
 	AwaitRunning(ctx context.Context, h server.Handle, beat func(status string)) (server.Handle, error)
-	FindServers(ctx context.Context, serverID string) ([]server.Handle, error)
-	GetServer(ctx context.Context, providerServerID string) (server.Handle, error)
+	FindServers(ctx context.Context, serverID prego.ServerID) ([]server.Handle, error)
+	GetServer(ctx context.Context, providerServerID prego.ServerID) (server.Handle, error)
 	LabelServer(ctx context.Context, providerServerID string, labels map[string]string) error
-	DestroyServer(ctx context.Context, providerServerID string) error
+	DestroyServer(ctx context.Context, providerServerID prego.ServerID) error
 	EnsureFirewall(ctx context.Context, p server.FirewallParams) (string, error)
 	EnsurePlacementGroup(ctx context.Context, environment, name string, role prego.Role) (string, error)
 	EnsureVolume(ctx context.Context, p server.VolumeParams) (string, error)
 	ListOwned(ctx context.Context) ([]server.OwnedResource, error)
-	DeleteResource(ctx context.Context, kind server.ResourceKind, providerID string) error
+	DeleteResource(ctx context.Context, kind server.ResourceKind, providerID prego.ServerID) error
 }
 
 // TokenSource makes bootstrap tokens that can be made again: the same id gives
@@ -78,7 +78,7 @@ type TokenSource interface {
 
 // BootParams are what a host's user_data is rendered from. Token is secret.
 type BootParams struct {
-	ServerID string
+	ServerID prego.ServerID
 	Role     prego.Role
 	Region   prego.Region
 	Tags     []string
@@ -104,12 +104,12 @@ type BootRenderer interface {
 type Runs interface {
 	// StopProvisioning cancels a server's provisioning run and waits until it has
 	// cleaned up; no such run is success.
-	StopProvisioning(ctx context.Context, serverID string, beat func()) error
+	StopProvisioning(ctx context.Context, serverID prego.ServerID, beat func()) error
 	// EnsureProvision starts a run for a row in provisioning unless one is running;
 	// started tells which.
-	EnsureProvision(ctx context.Context, serverID string, generation int) (started bool, err error)
+	EnsureProvision(ctx context.Context, serverID prego.ServerID, generation int) (started bool, err error)
 	// EnsureDecommission does the same for a draining row.
-	EnsureDecommission(ctx context.Context, serverID string) (started bool, err error)
+	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
 }
 
 // Settings are the numbers that the steps and workflows obey.
@@ -141,7 +141,7 @@ type Servers struct {
 	Metrics    *Metrics
 	Log        *zap.Logger
 	// Capacity is told when a server can be used; nil: nobody waits for one.
-	Capacity func(ctx context.Context, serverID string)
+	Capacity func(ctx context.Context, serverID prego.ServerID)
 	// Hook is called around effects, by name, so that tests can kill the process
 	// there; nil in production.
 	Hook func(point string)

@@ -70,7 +70,7 @@ func TestAnEnterpriseSitePoolFills(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, low, "what is filled is not low")
 
-			tenant, err := p.store.TenantRun(ctx, p.tenant(prego.PlanEnterprise, nil).TenantID)
+			tenant, err := p.store.TenantRun(ctx, prego.TenantID(string(p.tenant(prego.PlanEnterprise, nil).TenantID)))
 			require.NoError(t, err)
 			d, err := p.placer(nil).Place(ctx, tenant, nil, prego.ActorPlacementEngine)
 			require.NoError(t, err)

@@ -159,7 +159,7 @@ func (a *Tenants) OpenSite(ctx context.Context, ref tenant.Ref) error {
 
 // DropInput names the tenant whose site is to go.
 type DropInput struct {
-	TenantID string `json:"tenant_id"`
+	TenantID prego.TenantID `json:"tenant_id"`
 }
 
 // DropSite erases what there is of a tenant's site, under both of the names that it
@@ -183,7 +183,7 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 		return err
 	}
 	for _, id := range own {
-		if t.Allocation.DBShardID == t.Allocation.AppServerID && id == t.Allocation.AppServerID {
+		if t.Allocation.DBShardID == prego.ShardID(t.Allocation.AppServerID) && prego.ServerID(id) == t.Allocation.AppServerID {
 			return a.Store.SiteErased(ctx, t.TenantID)
 		}
 	}
@@ -231,13 +231,13 @@ type ChangePlan struct {
 	Settled bool          `json:"settled"`
 	Region  prego.Region  `json:"region"`
 	Plan    prego.Plan    `json:"plan"`
-	OrgID   string        `json:"org_id"`
+	OrgID   prego.OrgID   `json:"org_id"`
 	HasSite bool          `json:"has_site"`
 	Step    time.Duration `json:"step"`
 }
 
 // PlanChange reads what state a tenant is to be brought into.
-func (a *Tenants) PlanChange(ctx context.Context, tenantID string) (ChangePlan, error) {
+func (a *Tenants) PlanChange(ctx context.Context, tenantID prego.TenantID) (ChangePlan, error) {
 	t, err := a.Store.TenantRun(ctx, tenantID)
 	if err != nil {
 		return ChangePlan{}, fromTenantStore(err)
@@ -250,9 +250,9 @@ func (a *Tenants) PlanChange(ctx context.Context, tenantID string) (ChangePlan, 
 
 // MaintenanceInput asks for a tenant's site to be taken offline or brought back.
 type MaintenanceInput struct {
-	TenantID string       `json:"tenant_id"`
-	State    tenant.State `json:"state"` // that asks for it
-	Off      bool         `json:"off"`   // no maintenance: the site serves
+	TenantID prego.TenantID `json:"tenant_id"`
+	State    tenant.State   `json:"state"` // that asks for it
+	Off      bool           `json:"off"`   // no maintenance: the site serves
 }
 
 // SetMaintenance takes a site offline or brings it back. It does nothing for a
@@ -343,7 +343,7 @@ func (a *Tenants) putOnline(ctx context.Context, t tenant.Run, what string) erro
 
 // FinalBackup backs a site up when its tenant has ended, and puts the report on the
 // timeline. The backup stays on the host until the tenant is purged.
-func (a *Tenants) FinalBackup(ctx context.Context, tenantID string) error {
+func (a *Tenants) FinalBackup(ctx context.Context, tenantID prego.TenantID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	t, err := a.Store.TenantRun(ctx, tenantID)
@@ -353,7 +353,7 @@ func (a *Tenants) FinalBackup(ctx context.Context, tenantID string) error {
 	if t.Allocation == nil || t.Site == "" {
 		return nil
 	}
-	b, err := a.backup(ctx, t, fmt.Sprintf("final-backup-%d", activity.GetInfo(ctx).Attempt), "final-"+tenantID)
+	b, err := a.backup(ctx, t, fmt.Sprintf("final-backup-%d", activity.GetInfo(ctx).Attempt), string("final-"+tenantID))
 	if err != nil {
 		return err
 	}
@@ -386,8 +386,8 @@ func backupReport(t tenant.Run, b tenant.Backup) string {
 
 // ConvergedInput is a state whose effects are in place.
 type ConvergedInput struct {
-	TenantID string       `json:"tenant_id"`
-	State    tenant.State `json:"state"`
+	TenantID prego.TenantID `json:"tenant_id"`
+	State    tenant.State   `json:"state"`
 }
 
 // TenantConverged records it.
@@ -407,7 +407,7 @@ type RefillPlan struct {
 
 // RefillInput names the pool.
 type RefillInput struct {
-	ServerID string `json:"server_id"`
+	ServerID prego.ServerID `json:"server_id"`
 }
 
 // PlanRefill reserves the sites that a pool lacks.
@@ -457,7 +457,7 @@ func (a *Tenants) BuildSite(ctx context.Context, site tenant.PoolSite) (built bo
 }
 
 // DropFailedSites drops what is left on a host of sites that could not be built.
-func (a *Tenants) DropFailedSites(ctx context.Context, serverID string) error {
+func (a *Tenants) DropFailedSites(ctx context.Context, serverID prego.ServerID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	srv, err := a.Store.GetServer(ctx, serverID)

@@ -56,7 +56,7 @@ func (a *Tenants) MeasureSites(ctx context.Context) (StorageResult, error) {
 					continue
 				}
 				a.Metrics.Unsized.Inc()
-				a.Log.Warn("site not measured; it is tried again at its next turn", zap.String("tenant_id", turn.TenantID), zap.String("error", prego.Redact(err.Error())))
+				a.Log.Warn("site not measured; it is tried again at its next turn", zap.String("tenant_id", string(turn.TenantID)), zap.String("error", prego.Redact(err.Error())))
 				if err := a.Store.SiteUsageFailed(ctx2, turn.TenantID, err.Error()); err != nil {
 					return err
 				}
@@ -90,7 +90,7 @@ func byHost(turns []tenant.StorageTurn) (hosts [][]tenant.StorageTurn) {
 }
 
 // measure measures one site and does what follows from it.
-func (a *Tenants) measure(ctx context.Context, tenantID string) (changed bool, err error) {
+func (a *Tenants) measure(ctx context.Context, tenantID prego.TenantID) (changed bool, err error) {
 	t, err := a.Store.TenantRun(ctx, tenantID)
 	if err != nil || t.Allocation == nil || t.Site == "" {
 		return false, err

@@ -21,18 +21,18 @@ type FleetPlanner = func(server.FleetState, server.FleetAction) (server.FleetPla
 
 // TenantStore is the part of Postgres that tenants' steps use.
 type TenantStore interface {
-	TenantRun(ctx context.Context, tenantID string) (tenant.Run, error)
+	TenantRun(ctx context.Context, tenantID prego.TenantID) (tenant.Run, error)
 	AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error
 	AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, queued bool) error
 	SiteReady(ctx context.Context, ref tenant.Ref, site string, step tenant.Step) error
 	ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration) (seconds float64, err error)
 	FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) error
-	ReleaseAllocation(ctx context.Context, tenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error
-	TenantConverged(ctx context.Context, tenantID string, state tenant.State) error
-	OwnServers(ctx context.Context, tenantID string) ([]string, error)
-	ExpireTenant(ctx context.Context, tenantID string, p tenant.LifecyclePeriods) (changed bool, err error)
+	ReleaseAllocation(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error
+	TenantConverged(ctx context.Context, tenantID prego.TenantID, state tenant.State) error
+	OwnServers(ctx context.Context, tenantID prego.TenantID) ([]string, error)
+	ExpireTenant(ctx context.Context, tenantID prego.TenantID, p tenant.LifecyclePeriods) (changed bool, err error)
 
-	RequestDecommission(ctx context.Context, serverID, by string, force bool) (server.Server, error)
+	RequestDecommission(ctx context.Context, serverID prego.ServerID, by prego.ImageID, force bool) (server.Server, error)
 	Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits) ([]tenant.Demand, error)
 	FindScaling(ctx context.Context, workflowID, round string) (e tenant.ScalingRound, ok bool, err error)
 	BeginScaling(ctx context.Context, e tenant.ScalingRound) (tenant.ScalingRound, error)
@@ -42,12 +42,12 @@ type TenantStore interface {
 	SettleDemand(ctx context.Context, age time.Duration) error
 	FinishScaling(ctx context.Context, eventID int64, message string) error
 
-	Queued(ctx context.Context, region prego.Region, tenantID string, mode tenant.PlacementMode) (bool, error)
+	Queued(ctx context.Context, region prego.Region, tenantID prego.TenantID, mode tenant.PlacementMode) (bool, error)
 	Waiting(ctx context.Context, region prego.Region) ([]tenant.WaitingTenant, error)
 	ServeRegion(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
 	FindTenantWork(ctx context.Context, quiet, reserveFor time.Duration) (tenant.Work, []string, error)
 
-	PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration) ([]tenant.PoolSite, error)
+	PlanRefill(ctx context.Context, serverID prego.ServerID, domain string, buildFor, failureMemory time.Duration) ([]tenant.PoolSite, error)
 	SiteWanted(ctx context.Context, poolSiteID string) (bool, error)
 	SiteBuilt(ctx context.Context, poolSiteID string) (seconds float64, err error)
 	SiteFailed(ctx context.Context, poolSiteID, reason string) error
@@ -56,18 +56,18 @@ type TenantStore interface {
 	WarmPoolKeys(ctx context.Context) ([]tenant.WarmPool, error)
 	WarmBare(ctx context.Context, region prego.Region, plan prego.Plan) ([]string, error)
 	WarmStale(ctx context.Context, region prego.Region, plan prego.Plan, image string, failureMemory time.Duration) ([]string, error)
-	SitesToDrop(ctx context.Context, serverID string) ([]tenant.PoolSite, error)
+	SitesToDrop(ctx context.Context, serverID prego.ServerID) ([]tenant.PoolSite, error)
 	SiteDropped(ctx context.Context, poolSiteID string) error
 	PoolsBeyondSLO(ctx context.Context) (float64, error)
-	GetServer(ctx context.Context, serverID string) (server.Server, error)
+	GetServer(ctx context.Context, serverID prego.ServerID) (server.Server, error)
 
-	SiteErased(ctx context.Context, tenantID string) error
+	SiteErased(ctx context.Context, tenantID prego.TenantID) error
 	TakeStorageTurns(ctx context.Context, every time.Duration, limit int) ([]tenant.StorageTurn, error)
-	KeepSiteUsage(ctx context.Context, tenantID string, size tenant.SiteSize, rules tenant.StorageRules) (tenant.StorageLevel, error)
-	SiteUsage(ctx context.Context, tenantID string) (*tenant.SiteUsage, error)
-	SiteUsageFailed(ctx context.Context, tenantID, why string) error
-	SiteReadOnly(ctx context.Context, tenantID string, on bool) error
-	SiteKnowsQuota(ctx context.Context, tenantID string, gb int) error
+	KeepSiteUsage(ctx context.Context, tenantID prego.TenantID, size tenant.SiteSize, rules tenant.StorageRules) (tenant.StorageLevel, error)
+	SiteUsage(ctx context.Context, tenantID prego.TenantID) (*tenant.SiteUsage, error)
+	SiteUsageFailed(ctx context.Context, tenantID prego.TenantID, why string) error
+	SiteReadOnly(ctx context.Context, tenantID prego.TenantID, on bool) error
+	SiteKnowsQuota(ctx context.Context, tenantID prego.TenantID, gb int) error
 	StorageLevels(ctx context.Context) (map[tenant.StorageLevel]int, error)
 }
 
@@ -80,14 +80,14 @@ type Bench interface {
 // TenantRuns reaches the workflow engine from tenants' steps. Each either starts a
 // run or tells the one under way.
 type TenantRuns interface {
-	EnsureTenantProvision(ctx context.Context, tenantID string, generation int) (started bool, err error)
-	EnsureTenantChange(ctx context.Context, tenantID string) (started bool, err error)
-	WakeTenant(ctx context.Context, tenantID string) error
-	EnsureScaleFleet(ctx context.Context, fleetID string) error
+	EnsureTenantProvision(ctx context.Context, tenantID prego.TenantID, generation int) (started bool, err error)
+	EnsureTenantChange(ctx context.Context, tenantID prego.TenantID) (started bool, err error)
+	WakeTenant(ctx context.Context, tenantID prego.TenantID) error
+	EnsureScaleFleet(ctx context.Context, fleetID prego.FleetID) error
 	EnsureScaleOut(ctx context.Context, region prego.Region, role prego.Role, trigger string) error
-	EnsureRefill(ctx context.Context, appServerID string) error
+	EnsureRefill(ctx context.Context, appServerID prego.ServerID) error
 	EnsureWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) error
-	EnsureDecommission(ctx context.Context, serverID string) (started bool, err error)
+	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
 }
 
 // TenantSettings are the numbers that tenants' steps and runs obey.
@@ -190,7 +190,7 @@ const (
 type TenantPlan struct {
 	Region       prego.Region         `json:"region"`
 	Plan         prego.Plan           `json:"plan"`
-	OrgID        string               `json:"org_id"`
+	OrgID        prego.OrgID          `json:"org_id"`
 	Slug         string               `json:"slug"`
 	Policy       tenant.PlacementMode `json:"policy"`
 	Apps         int                  `json:"apps"`
@@ -398,11 +398,11 @@ func (a *Tenants) requeue(ctx context.Context, w tenant.WaitingTenant, t tenant.
 
 // TenantLook is how a waiting tenant stands.
 type TenantLook struct {
-	Placed          bool          `json:"placed"`
-	Cancelled       bool          `json:"cancelled"`
-	OwnServer       string        `json:"own_server,omitempty"`
-	OwnServerStatus server.Status `json:"own_server_status,omitempty"`
-	OwnServerReason prego.Reason  `json:"own_server_reason,omitempty"`
+	Placed          bool           `json:"placed"`
+	Cancelled       bool           `json:"cancelled"`
+	OwnServer       prego.ServerID `json:"own_server,omitempty"`
+	OwnServerStatus server.Status  `json:"own_server_status,omitempty"`
+	OwnServerReason prego.Reason   `json:"own_server_reason,omitempty"`
 }
 
 // LookAtTenant reads how a tenant stands.
@@ -440,14 +440,14 @@ func (a *Tenants) RequestOwnServer(ctx context.Context, in OwnServerInput) (Serv
 	if err != nil {
 		return ServerRef{}, err
 	}
-	if id := OwnServerID(in.Tenant, in.Try); t.OwnServerID == id { // asked for before, whatever the pools have become
-		srv, err := a.Store.GetServer(ctx, id)
+	if id := OwnServerID(in.Tenant, in.Try); t.OwnServerID == prego.ServerID(id) { // asked for before, whatever the pools have become
+		srv, err := a.Store.GetServer(ctx, prego.ServerID(id))
 		return ServerRef{ServerID: srv.ServerID, Generation: srv.Generation}, fromStore(err)
 	}
 	srv, err := a.Store.RequestFleetMember(ctx, server.Wanted{
-		ServerID: OwnServerID(in.Tenant, in.Try), Role: prego.RoleNode, Region: t.Region, Spec: server.Spec{Tags: t.Effective().Require},
+		ServerID: prego.ServerID(OwnServerID(in.Tenant, in.Try)), Role: prego.RoleNode, Region: t.Region, Spec: server.Spec{Tags: t.Effective().Require},
 		DedicatedFor: t.TenantID, PlanTierLock: placement.ShardLockFor(t.Plan),
-	}, t.Effective(), "tenant/"+t.TenantID, scale.Plan)
+	}, t.Effective(), string("tenant/"+t.TenantID), scale.Plan)
 	if prego.CodeOf(err) == prego.CodeFleetFull {
 		return ServerRef{}, permanentError(ErrTypeFleetFull, err.Error(), nil)
 	}
@@ -507,7 +507,7 @@ func (a *Tenants) FailTenant(ctx context.Context, in FailTenantInput) error {
 
 // ReleaseInput says how a tenant's place is freed.
 type ReleaseInput struct {
-	TenantID string          `json:"tenant_id"`
+	TenantID prego.TenantID  `json:"tenant_id"`
 	Reason   string          `json:"reason"`
 	Message  string          `json:"message,omitempty"` // what happened, for the timeline
 	Fate     tenant.SiteFate `json:"fate"`
@@ -515,7 +515,7 @@ type ReleaseInput struct {
 
 // RetireSpareServers takes down servers that were made for a tenant who lives
 // elsewhere: an operator placed it while its own was being built.
-func (a *Tenants) RetireSpareServers(ctx context.Context, tenantID string) error {
+func (a *Tenants) RetireSpareServers(ctx context.Context, tenantID prego.TenantID) error {
 	t, err := a.Store.TenantRun(ctx, tenantID)
 	if err != nil || t.Allocation == nil {
 		return fromTenantStore(err)
@@ -525,17 +525,17 @@ func (a *Tenants) RetireSpareServers(ctx context.Context, tenantID string) error
 		return err
 	}
 	for _, id := range own {
-		if id == t.Allocation.AppServerID {
+		if prego.ServerID(id) == t.Allocation.AppServerID {
 			continue
 		}
-		if err := a.retire(ctx, id, "tenant/"+tenantID); err != nil {
+		if err := a.retire(ctx, prego.ServerID(id), prego.ImageID(string("tenant/"+tenantID))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *Tenants) retire(ctx context.Context, serverID, by string) error {
+func (a *Tenants) retire(ctx context.Context, serverID prego.ServerID, by prego.ImageID) error {
 	if _, err := a.Store.RequestDecommission(ctx, serverID, by, false); err != nil {
 		return err
 	}
@@ -555,7 +555,7 @@ func (a *Tenants) ReleaseTenant(ctx context.Context, in ReleaseInput) error {
 	}
 	a.hook("release/done")
 	for _, id := range own {
-		if err := a.retire(ctx, id, "tenant/"+in.TenantID); err != nil {
+		if err := a.retire(ctx, prego.ServerID(id), prego.ImageID(string("tenant/"+in.TenantID))); err != nil {
 			return err
 		}
 	}

@@ -26,17 +26,19 @@ type noRuns struct {
 	down []string
 }
 
-func (*noRuns) EnsureTenantProvision(context.Context, string, int) (bool, error)       { return true, nil }
-func (*noRuns) EnsureTenantChange(context.Context, string) (bool, error)               { return true, nil }
-func (*noRuns) WakeTenant(context.Context, string) error                               { return nil }
+func (*noRuns) EnsureTenantProvision(context.Context, prego.TenantID, int) (bool, error) {
+	return true, nil
+}
+func (*noRuns) EnsureTenantChange(context.Context, prego.TenantID) (bool, error)       { return true, nil }
+func (*noRuns) WakeTenant(context.Context, prego.TenantID) error                       { return nil }
 func (*noRuns) EnsureScaleOut(context.Context, prego.Region, prego.Role, string) error { return nil }
-func (*noRuns) EnsureScaleFleet(context.Context, string) error                         { return nil }
-func (*noRuns) EnsureRefill(context.Context, string) error                             { return nil }
+func (*noRuns) EnsureScaleFleet(context.Context, prego.FleetID) error                  { return nil }
+func (*noRuns) EnsureRefill(context.Context, prego.ServerID) error                     { return nil }
 func (*noRuns) EnsureWarmPool(context.Context, prego.Region, prego.Plan) error         { return nil }
-func (r *noRuns) EnsureDecommission(_ context.Context, id string) (bool, error) {
+func (r *noRuns) EnsureDecommission(_ context.Context, id prego.ServerID) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.down = append(r.down, id)
+	r.down = append(r.down, string(id))
 	return true, nil
 }
 
@@ -76,7 +78,7 @@ func (h *hosts) asked() (verbs []string) {
 func (h *hosts) Bench(_ context.Context, c server.BenchCommand) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ran = append(h.ran, append([]string{c.ServerID}, c.Args...))
+	h.ran = append(h.ran, append([]string{string(c.ServerID)}, c.Args...))
 	if h.fails != "" && verb(c.Args) == h.fails {
 		return "", &server.CommandError{Kind: "bench", ExitCode: 1, Stderr: "no", Permanent: true, Code: server.CommandFailed}
 	}
@@ -163,7 +165,7 @@ func TestAServerThatIsNotNeededIsTakenDownByWhoeverComesNext(t *testing.T) {
 	res, err := s.PlaceTenant(t.Context(), ref)
 	require.NoError(t, err)
 	require.True(t, res.Placed)
-	require.Equal(t, []string{"n-" + tn.TenantID + "-g1"}, s.runs.down)
+	require.Equal(t, []string{string("n-" + tn.TenantID + "-g1")}, s.runs.down)
 }
 
 // refusing is a store that fails on one tenant.
@@ -173,7 +175,7 @@ type refusing struct {
 }
 
 func (r refusing) Reserve(ctx context.Context, v tenant.Reservation) (tenant.ReserveResult, error) {
-	if v.TenantID == r.tenant {
+	if v.TenantID == prego.TenantID(r.tenant) {
 		return tenant.ReserveResult{}, errors.New("this one cannot be reserved for")
 	}
 	return r.Store.Reserve(ctx, v)
@@ -191,7 +193,7 @@ func TestOneTenantHoldsUpNoQueue(t *testing.T) {
 	for range 3 {
 		tn := p.tenant(prego.PlanStarter, nil)
 		require.NoError(t, p.store.AwaitTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1}, prego.ReasonAwaitingCapacity, "", nil, true))
-		ids = append(ids, tn.TenantID)
+		ids = append(ids, string(tn.TenantID))
 	}
 	placer := p.placer(nil)
 	placer.Store = refusing{p.store, ids[0]}
@@ -208,7 +210,7 @@ type late struct {
 	seen tenant.Run
 }
 
-func (l late) TenantRun(context.Context, string) (tenant.Run, error) { return l.seen, nil }
+func (l late) TenantRun(context.Context, prego.TenantID) (tenant.Run, error) { return l.seen, nil }
 
 // TestAnOverrideThatComesTooLateIsRefused: the tenant lives where the engine put it,
 // and nobody is told otherwise.
@@ -220,7 +222,7 @@ func TestAnOverrideThatComesTooLateIsRefused(t *testing.T) {
 	p.server("db-0", prego.RoleDBShard, "")
 	p.server("redis-0", prego.RoleRedisPool, "")
 	tn := p.tenant(prego.PlanStarter, nil)
-	before, err := p.store.TenantRun(t.Context(), tn.TenantID)
+	before, err := p.store.TenantRun(t.Context(), prego.TenantID(string(tn.TenantID)))
 	require.NoError(t, err)
 	d, err := p.placer(nil).Place(t.Context(), tenant.Run{Tenant: tn}, nil, "engine")
 	require.NoError(t, err)

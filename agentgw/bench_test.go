@@ -3,6 +3,7 @@ package agentgw_test
 import (
 	"bytes"
 	"fmt"
+	"github.com/prego/prego"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -42,7 +43,7 @@ func BenchmarkHeartbeats(b *testing.B) {
 	jwts := make([]string, agents)
 	for i := range agents {
 		id := fmt.Sprintf("a%d", i)
-		bu.server(id)
+		bu.server(prego.ServerID(id))
 		key := newKey(b)
 		status, _, identity := bu.handshake(id, key, nil)
 		require.Equal(b, 200, status)

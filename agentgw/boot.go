@@ -41,7 +41,7 @@ func (g *Gateway) bootStage(c echo.Context) error {
 		switch {
 		case !known:
 			return prego.Invalid("stage", "is not a boot stage")
-		case in.ServerID != who.ServerID:
+		case prego.ServerID(in.ServerID) != who.ServerID:
 			return prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is of another server")
 		case len(in.Detail) > 512:
 			return prego.Invalid("detail", "must be at most 512 bytes")
@@ -56,7 +56,7 @@ func (g *Gateway) bootStage(c echo.Context) error {
 			return err
 		}
 		if in.Stage == wire.StageFailed {
-			g.log.Warn("boot failed", zap.String("server_id", who.ServerID), zap.Int("attempt", who.Attempt), zap.String("cause", prego.Redact(detail)))
+			g.log.Warn("boot failed", zap.String("server_id", string(who.ServerID)), zap.Int("attempt", who.Attempt), zap.String("cause", prego.Redact(detail)))
 			g.signal(c.Request().Context(), handshakeSlotTimeout, "boot_failed", who.ServerID, who.Attempt, g.runs.BootFailed)
 		}
 		return c.NoContent(http.StatusNoContent)

@@ -32,7 +32,7 @@ func clockSkew(ahead float64) string {
 // refuseClock refuses a handshake of a host whose clock is wrong, and notes it. The
 // token stays good: the host may yet set its clock. Whoever has no good token is told
 // about that instead.
-func (g *Gateway) refuseClock(ctx context.Context, tokenHash []byte, serverID string, ahead float64) error {
+func (g *Gateway) refuseClock(ctx context.Context, tokenHash []byte, serverID prego.ServerID, ahead float64) error {
 	who, err := g.store.BootIdentity(ctx, tokenHash)
 	if prego.CodeOf(err) == prego.CodeTokenUnknown || (err == nil && who.ServerID != serverID) {
 		return nil

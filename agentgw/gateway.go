@@ -33,22 +33,22 @@ type Store interface {
 	BootArtifact(ctx context.Context, sha256Hex string) ([]byte, error)
 	FlushHeartbeats(ctx context.Context, batch []Heartbeat) ([]HeartbeatOutcome, error)
 	RevokedServers(ctx context.Context, within time.Duration) ([]string, error)
-	CheckAgent(ctx context.Context, serverID string, key []byte) (AgentBinding, error)
+	CheckAgent(ctx context.Context, serverID prego.ServerID, key []byte) (AgentBinding, error)
 	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 }
 
 // Signaler tells provisioning runs about their agents.
 type Signaler interface {
-	AgentHandshook(ctx context.Context, serverID string, attempt int) error
-	AgentHeartbeat(ctx context.Context, serverID string, attempt int) error
-	BootstrapRefused(ctx context.Context, serverID string, attempt int) error
-	BootFailed(ctx context.Context, serverID string, attempt int) error
+	AgentHandshook(ctx context.Context, serverID prego.ServerID, attempt int) error
+	AgentHeartbeat(ctx context.Context, serverID prego.ServerID, attempt int) error
+	BootstrapRefused(ctx context.Context, serverID prego.ServerID, attempt int) error
+	BootFailed(ctx context.Context, serverID prego.ServerID, attempt int) error
 }
 
 // Authority issues and verifies certificates.
 type Authority interface {
-	VerifyAgent(cert *x509.Certificate) (serverID string, err error)
-	SignCSRs(serverID string, ips []net.IP, csrs wire.CSRs, ttl time.Duration) (wire.Certificates, error)
+	VerifyAgent(cert *x509.Certificate) (serverID prego.ServerID, err error)
+	SignCSRs(serverID prego.ServerID, ips []net.IP, csrs wire.CSRs, ttl time.Duration) (wire.Certificates, error)
 	KeyOfCSR(field, csr string) (sha256 []byte, err error)
 	Bundles() (wire.Bundles, error)
 	KeySHA256(cert *x509.Certificate) ([]byte, error)
@@ -56,8 +56,8 @@ type Authority interface {
 
 // Tokens issues and checks agents' JWTs, and hashes bootstrap tokens.
 type Tokens interface {
-	Issue(serverID string, cert *x509.Certificate, ttl time.Duration) (raw string, expires time.Time, err error)
-	Verify(raw string, cert *x509.Certificate, scope string) (serverID string, err error)
+	Issue(serverID prego.ServerID, cert *x509.Certificate, ttl time.Duration) (raw string, expires time.Time, err error)
+	Verify(raw string, cert *x509.Certificate, scope string) (serverID prego.ServerID, err error)
 	HashBootstrap(raw string) []byte
 }
 
@@ -198,7 +198,7 @@ func peerCertificate(c echo.Context) *x509.Certificate {
 }
 
 type caller struct {
-	serverID string
+	serverID prego.ServerID
 	cert     *x509.Certificate
 	key      []byte // SHA-256 of the certificate's public key
 }

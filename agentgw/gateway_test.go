@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"github.com/prego/prego"
 	"io"
 	"math/big"
 	"net"
@@ -71,30 +72,30 @@ type signals struct {
 	hung atomic.Int64
 }
 
-func (s *signals) add(kind, id string) error {
+func (s *signals) add(kind string, id prego.ServerID) error {
 	if s.hang != nil {
 		s.hung.Add(1)
 		<-s.hang
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sent = append(s.sent, kind+" "+id)
+	s.sent = append(s.sent, kind+" "+string(id))
 	return nil
 }
 
-func (s *signals) AgentHandshook(_ context.Context, id string, _ int) error {
+func (s *signals) AgentHandshook(_ context.Context, id prego.ServerID, _ int) error {
 	return s.add("handshake", id)
 }
 
-func (s *signals) AgentHeartbeat(_ context.Context, id string, _ int) error {
+func (s *signals) AgentHeartbeat(_ context.Context, id prego.ServerID, _ int) error {
 	return s.add("heartbeat", id)
 }
 
-func (s *signals) BootstrapRefused(_ context.Context, id string, _ int) error {
+func (s *signals) BootstrapRefused(_ context.Context, id prego.ServerID, _ int) error {
 	return s.add("refused", id)
 }
 
-func (s *signals) BootFailed(_ context.Context, id string, _ int) error {
+func (s *signals) BootFailed(_ context.Context, id prego.ServerID, _ int) error {
 	return s.add("boot failed", id)
 }
 
@@ -156,10 +157,10 @@ func setup(t testing.TB, change func(*agentgw.Settings)) *bundle {
 }
 
 // server is a row at attempt 1 whose token is "raw-<id>-0123456789".
-func (b *bundle) server(id string) {
+func (b *bundle) server(id prego.ServerID) {
 	b.exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, attempt, host)
 VALUES ($1, '\x00', 'app', 'eu', 'hetzner', '{}', 'provisioning', 'server-provision/' || $1, 'test', 1, '127.0.0.1')`, id)
-	_, err := b.store.IssueToken(context.Background(), server.TokenIssue{TokenID: "t-" + id, ServerID: id, Attempt: 1, Purpose: server.PurposeAgentBootstrap, Hash: token.Hash(raw(id)), TTL: time.Minute})
+	_, err := b.store.IssueToken(context.Background(), server.TokenIssue{TokenID: string("t-" + id), ServerID: id, Attempt: 1, Purpose: server.PurposeAgentBootstrap, Hash: token.Hash(raw(string(id))), TTL: time.Minute})
 	require.NoError(b.t, err)
 }
 
@@ -246,13 +247,13 @@ func certificate(t testing.TB, text string, key *ecdsa.PrivateKey) *tls.Certific
 }
 
 // metricsOf is one point that says of itself that it is of a server.
-func metricsOf(t testing.TB, serverID string) []byte {
+func metricsOf(t testing.TB, serverID prego.ServerID) []byte {
 	t.Helper()
 	text := func(k, v string) *commonpb.KeyValue {
 		return &commonpb.KeyValue{Key: k, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: v}}}
 	}
 	b, err := proto.Marshal(&colmetrics.ExportMetricsServiceRequest{ResourceMetrics: []*metricspb.ResourceMetrics{{
-		Resource: &resourcepb.Resource{Attributes: []*commonpb.KeyValue{text("host.id", serverID), text("service.name", "prego-agent")}},
+		Resource: &resourcepb.Resource{Attributes: []*commonpb.KeyValue{text("host.id", string(serverID)), text("service.name", "prego-agent")}},
 		ScopeMetrics: []*metricspb.ScopeMetrics{{Metrics: []*metricspb.Metric{{
 			Name: "m", Data: &metricspb.Metric_Gauge{Gauge: &metricspb.Gauge{DataPoints: []*metricspb.NumberDataPoint{{}}}},
 		}}}},
@@ -282,7 +283,7 @@ func TestHandshake(t *testing.T) {
 		"text no column takes":   {func(r *wire.HandshakeRequest) { r.BootID = "a\x00b" }, "invalid_field", 422},
 	} {
 		id := "h-" + strings.NewReplacer(" ", "-", "'", "").Replace(name)
-		b.server(id)
+		b.server(prego.ServerID(id))
 		status, p, _ := b.handshake(id, newKey(t), tc.change)
 		require.Equal(t, tc.status, status, name)
 		require.Equal(t, tc.code, p.Code, name)
@@ -335,10 +336,10 @@ func TestSwapMatrix(t *testing.T) {
 		id   wire.Identity
 		cert *tls.Certificate
 	}
-	enroll := func(b *bundle, id string) identity {
+	enroll := func(b *bundle, id prego.ServerID) identity {
 		b.server(id)
 		key := newKey(t)
-		status, _, out := b.handshake(id, key, nil)
+		status, _, out := b.handshake(string(id), key, nil)
 		require.Equal(t, 200, status)
 		return identity{key, out, certificate(t, out.Certificates.AgentClient, key)}
 	}

@@ -51,20 +51,20 @@ func (g *Gateway) handshake(c echo.Context) error {
 		if err := g.checkCSRs(in.CSRs, key); err != nil {
 			return err
 		}
-		claim := Claim{TokenHash: g.tokens.HashBootstrap(in.Token), Key: key, ServerID: in.ServerID, AgentVersion: in.AgentVersion, BootID: in.BootID, Tags: tags}
+		claim := Claim{TokenHash: g.tokens.HashBootstrap(in.Token), Key: key, ServerID: prego.ServerID(in.ServerID), AgentVersion: in.AgentVersion, BootID: in.BootID, Tags: tags}
 		if g.settings.CheckSource {
 			claim.Source = sourceAddress(c)
 		}
 		ctx := c.Request().Context()
 		if ahead, skewed := g.ahead(in.HostTime); skewed {
-			if err := g.refuseClock(ctx, claim.TokenHash, in.ServerID, *ahead); err != nil {
+			if err := g.refuseClock(ctx, claim.TokenHash, prego.ServerID(in.ServerID), *ahead); err != nil {
 				return err
 			}
 		}
 		consumed, err := g.store.ConsumeToken(ctx, claim)
 		var second *server.SecondKeyError
 		if errors.As(err, &second) {
-			g.log.Error("a bootstrap token was presented by a second key", zap.String("server_id", second.ServerID), zap.String("source", sourceAddress(c)))
+			g.log.Error("a bootstrap token was presented by a second key", zap.String("server_id", string(second.ServerID)), zap.String("source", sourceAddress(c)))
 			g.signal(ctx, handshakeSlotTimeout, "bootstrap_refused", second.ServerID, second.Attempt, g.runs.BootstrapRefused)
 		}
 		if err != nil {
@@ -99,7 +99,7 @@ func (g *Gateway) checkCSRs(csrs wire.CSRs, key []byte) error {
 
 // identity issues what a host needs from now on. Without requests for
 // certificates only the JWT is new, bound to cert.
-func (g *Gateway) identity(serverID, host, ipv6 string, csrs *wire.CSRs, cert *x509.Certificate) (wire.Identity, error) {
+func (g *Gateway) identity(serverID prego.ServerID, host, ipv6 string, csrs *wire.CSRs, cert *x509.Certificate) (wire.Identity, error) {
 	out := wire.Identity{ServerID: serverID, Environment: g.settings.Environment, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds())}
 	var err error
 	if out.Bundles, err = g.ca.Bundles(); err != nil {

@@ -176,10 +176,10 @@ type revokedSet struct {
 }
 
 // has reports whether id may be revoked: before the set was read, all may be.
-func (r *revokedSet) has(id string) bool {
+func (r *revokedSet) has(id prego.ServerID) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.ids == nil || r.ids[id]
+	return r.ids == nil || r.ids[string(id)]
 }
 
 // followRevocations reads the revoked servers every two seconds.

@@ -6,6 +6,7 @@ import (
 	"crypto/ecdsa"
 	"encoding/json"
 	"fmt"
+	"github.com/prego/prego"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -35,11 +36,11 @@ type enrolled struct {
 	client   *http.Client
 }
 
-func (b *bundle) enroll(id string) *enrolled {
+func (b *bundle) enroll(id prego.ServerID) *enrolled {
 	b.t.Helper()
 	b.server(id)
 	key := newKey(b.t)
-	status, p, identity := b.handshake(id, key, nil)
+	status, p, identity := b.handshake(string(id), key, nil)
 	require.Equal(b.t, 200, status, "%v", p)
 	return &enrolled{b: b, key: key, identity: identity, client: b.client(certificate(b.t, identity.Certificates.AgentClient, key))}
 }
@@ -66,7 +67,7 @@ func TestAnEngineThatHangsHoldsUpNoAgent(t *testing.T) {
 	const agents = 80 // more than signals can hang at once
 	fleet := make([]*enrolled, agents)
 	for i := range fleet {
-		fleet[i] = b.enroll(fmt.Sprintf("a%d", i))
+		fleet[i] = b.enroll(prego.ServerID(fmt.Sprintf("a%d", i)))
 	}
 	for _, e := range fleet {
 		status, p := e.beat()
@@ -88,7 +89,7 @@ func TestDrainWritesWhatWasAnswered(t *testing.T) {
 	b := setup(t, func(s *agentgw.Settings) { s.Flush, s.FlushRows = time.Hour, 1_000_000 })
 	const agents = 20
 	for i := range agents {
-		status, p := b.enroll(fmt.Sprintf("a%d", i)).beat()
+		status, p := b.enroll(prego.ServerID(fmt.Sprintf("a%d", i))).beat()
 		require.Equal(t, 200, status, "%v", p)
 	}
 	require.Zero(t, b.heard(), "nothing is due to be written yet")
@@ -219,7 +220,7 @@ func TestRotationDropsNoRequest(t *testing.T) {
 	b := setup(t, nil)
 	fleet := make([]*enrolled, 6)
 	for i := range fleet {
-		fleet[i] = b.enroll(fmt.Sprintf("a%d", i))
+		fleet[i] = b.enroll(prego.ServerID(fmt.Sprintf("a%d", i)))
 	}
 	first := fleet[0].identity
 	stop := make(chan struct{})

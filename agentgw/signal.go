@@ -2,6 +2,7 @@ package agentgw
 
 import (
 	"context"
+	"github.com/prego/prego"
 	"sync"
 	"time"
 
@@ -48,7 +49,7 @@ func (s *signals) enter(ctx context.Context, within time.Duration) bool {
 // on the workflow engine. One that is lost or left out heals, since every heartbeat
 // of a server that is still provisioning sends another, and the run reads the row
 // at its deadlines.
-func (g *Gateway) signal(ctx context.Context, within time.Duration, kind, serverID string, attempt int, send func(ctx context.Context, serverID string, attempt int) error) {
+func (g *Gateway) signal(ctx context.Context, within time.Duration, kind string, serverID prego.ServerID, attempt int, send func(ctx context.Context, serverID prego.ServerID, attempt int) error) {
 	count := func(outcome string) { g.metrics.signals.WithLabelValues(kind, outcome).Inc() }
 	if !g.signals.enter(ctx, within) {
 		count("left_out")
@@ -61,7 +62,7 @@ func (g *Gateway) signal(ctx context.Context, within time.Duration, kind, server
 		defer cancel()
 		if err := send(ctx, serverID, attempt); err != nil {
 			count("failed")
-			g.log.Warn("signal not sent", zap.String("kind", kind), zap.String("server_id", serverID), zap.Error(err))
+			g.log.Warn("signal not sent", zap.String("kind", kind), zap.String("server_id", string(serverID)), zap.Error(err))
 			return
 		}
 		count("sent")

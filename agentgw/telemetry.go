@@ -67,8 +67,8 @@ const hostID = "host.id"
 
 // attribute makes metrics those of the server whose certificate they came with,
 // whatever they say themselves.
-func attribute(req *colmetrics.ExportMetricsServiceRequest, serverID string) {
-	id := &commonpb.KeyValue{Key: hostID, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: serverID}}}
+func attribute(req *colmetrics.ExportMetricsServiceRequest, serverID prego.ServerID) {
+	id := &commonpb.KeyValue{Key: hostID, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: string(serverID)}}}
 	for _, r := range req.GetResourceMetrics() {
 		if r.Resource == nil {
 			r.Resource = &resourcepb.Resource{}
@@ -162,7 +162,7 @@ func (g *Gateway) takeLogs(c echo.Context) error {
 		return prego.Errorf(prego.CodeInvalidJSON, "the body ended early")
 	}
 	for _, l := range lines {
-		g.log.Info("host log", zap.String("server_id", id), zap.Time("at", l.At), zap.String("unit", prego.Redact(l.Unit)),
+		g.log.Info("host log", zap.String("server_id", string(id)), zap.Time("at", l.At), zap.String("unit", prego.Redact(l.Unit)),
 			zap.String("level", prego.Redact(l.Level)), zap.String("message", prego.Redact(l.Message)))
 	}
 	g.metrics.logs.Add(float64(len(lines)))
@@ -185,6 +185,6 @@ func (g *Gateway) backupReport(c echo.Context) error {
 		return prego.Invalid("bytes", "must not be negative")
 	}
 	g.metrics.backups.WithLabelValues(in.Status).Inc()
-	g.log.Info("backup report", zap.String("server_id", callerOf(c).serverID), zap.String("site", prego.Redact(in.Site)), zap.String("status", in.Status), zap.Int64("bytes", in.Bytes))
+	g.log.Info("backup report", zap.String("server_id", string(callerOf(c).serverID)), zap.String("site", prego.Redact(in.Site)), zap.String("status", in.Status), zap.Int64("bytes", in.Bytes))
 	return c.NoContent(http.StatusNoContent)
 }

@@ -30,20 +30,20 @@ var spec []byte
 type Store interface {
 	CreateServer(ctx context.Context, r server.CreateRequest, by string) (server.Server, bool, error)
 	ImportServer(ctx context.Context, r server.ImportRequest, by string) (server.Server, bool, error)
-	GetServer(ctx context.Context, id string) (server.Server, error)
+	GetServer(ctx context.Context, id prego.ServerID) (server.Server, error)
 	Operation(ctx context.Context, id string) (prego.Operation, error)
-	ServerEvents(ctx context.Context, id string) ([]server.Event, error)
+	ServerEvents(ctx context.Context, id prego.ServerID) ([]server.Event, error)
 	ListServers(ctx context.Context, q prego.ListQuery) (page []server.Server, next string, err error)
 	ActivationStats(ctx context.Context, within time.Duration) ([]server.ActivationStats, error)
-	RequestRetry(ctx context.Context, id, by string) (server.Server, error)
-	RequestDecommission(ctx context.Context, id, by string, force bool) (server.Server, error)
+	RequestRetry(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
+	RequestDecommission(ctx context.Context, id prego.ServerID, by prego.ImageID, force bool) (server.Server, error)
 }
 
 // Orchestrator starts runs. A start that fails is made up for by the reconciler:
 // the row is what counts.
 type Orchestrator interface {
 	StartProvision(ctx context.Context, s server.Server) error
-	StartDecommission(ctx context.Context, serverID string) error
+	StartDecommission(ctx context.Context, serverID prego.ServerID) error
 	StartReconcile(ctx context.Context) (workflowID string, err error)
 	RunURL(workflowID string) string
 }

@@ -36,11 +36,11 @@ func idempotencyKey(p *IdempotencyKey) (string, error) {
 }
 
 func appView(v workload.App) App {
-	return App{AppId: v.AppID, OrgId: v.OrgID, Name: v.Name, CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC()}
+	return App{AppId: string(v.AppID), OrgId: string(v.OrgID), Name: v.Name, CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC()}
 }
 
 func envView(v workload.Env) Env {
-	return Env{EnvId: v.EnvID, AppId: v.AppID, OrgId: v.OrgID, Name: v.Name, Region: v.Region, CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC()}
+	return Env{EnvId: string(v.EnvID), AppId: string(v.AppID), OrgId: string(v.OrgID), Name: v.Name, Region: v.Region, CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC()}
 }
 
 // CreateApp makes an app of an org.
@@ -50,8 +50,8 @@ func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
 		return err
 	}
 	var in struct {
-		OrgID string `json:"org_id"`
-		Name  string `json:"name"`
+		OrgID prego.OrgID `json:"org_id"`
+		Name  string      `json:"name"`
 	}
 	if err := decode(c, &in); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
 		return err
 	}
 	app, created, err := a.d.Quotas.CreateApp(c.Request().Context(),
-		workload.App{AppID: newID(appPrefix), OrgID: in.OrgID, Name: in.Name, CreatedBy: caller(c).Subject}, key)
+		workload.App{AppID: prego.AppID(newID(appPrefix)), OrgID: in.OrgID, Name: in.Name, CreatedBy: caller(c).Subject}, key)
 	if err != nil {
 		return err
 	}
@@ -74,12 +74,12 @@ func (a *API) ListApps(c echo.Context, _ ListAppsParams) error {
 
 // GetApp shows an app.
 func (a *API) GetApp(c echo.Context, id AppID) error {
-	return show(c, a.d.Quotas.GetApp, id, appView)
+	return show(c, a.d.Quotas.GetApp, string(id), appView)
 }
 
 // DeleteApp deletes an app that has no envs.
 func (a *API) DeleteApp(c echo.Context, id AppID) error {
-	return remove(c, a.d.Quotas.DeleteApp, id)
+	return remove(c, a.d.Quotas.DeleteApp, string(id))
 }
 
 // CreateEnv makes an env of an app.
@@ -102,7 +102,7 @@ func (a *API) CreateEnv(c echo.Context, id AppID, p CreateEnvParams) error {
 		return prego.Invalid("region", "must be one of sg, eu, us")
 	}
 	env, created, err := a.d.Quotas.CreateEnv(c.Request().Context(),
-		workload.Env{EnvID: newID(envPrefix), AppID: id, Name: in.Name, Region: in.Region, CreatedBy: caller(c).Subject}, key)
+		workload.Env{EnvID: prego.EnvID(newID(envPrefix)), AppID: id, Name: in.Name, Region: in.Region, CreatedBy: caller(c).Subject}, key)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (a *API) CreateEnv(c echo.Context, id AppID, p CreateEnvParams) error {
 
 // ListEnvs shows a page of an app's envs, newest first.
 func (a *API) ListEnvs(c echo.Context, id AppID, _ ListEnvsParams) error {
-	return within(c, a.d.Quotas.GetApp, "envs", a.d.Quotas.ListEnvs, envView, "app_id", id)
+	return within(c, a.d.Quotas.GetApp, "envs", a.d.Quotas.ListEnvs, envView, "app_id", string(id))
 }
 
 // ListAllEnvs shows a page of the envs of all apps.
@@ -121,10 +121,10 @@ func (a *API) ListAllEnvs(c echo.Context, _ ListAllEnvsParams) error {
 
 // GetEnv shows an env.
 func (a *API) GetEnv(c echo.Context, id EnvID) error {
-	return show(c, a.d.Quotas.GetEnv, id, envView)
+	return show(c, a.d.Quotas.GetEnv, string(id), envView)
 }
 
 // DeleteEnv deletes an env that nothing is in.
 func (a *API) DeleteEnv(c echo.Context, id EnvID) error {
-	return remove(c, a.d.Quotas.DeleteEnv, id)
+	return remove(c, a.d.Quotas.DeleteEnv, string(id))
 }

@@ -23,7 +23,7 @@ import (
 
 // HostStore is the part of Postgres that calls to hosts use.
 type HostStore interface {
-	ProvisionState(ctx context.Context, serverID string) (server.ProvisionState, error)
+	ProvisionState(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, error)
 	ListCommands(ctx context.Context, q prego.ListQuery) (page []server.AuditedCommand, next string, err error)
 	BeginCommand(ctx context.Context, c server.Command) error
 	FinishCommand(ctx context.Context, auditID string, o server.CommandOutcome) error
@@ -40,11 +40,11 @@ type ServerShell interface {
 // ServerContainers reaches the engines of hosts. What repeating can't mend is a
 // *server.ContainerError; a container that is not there is container_not_found.
 type ServerContainers interface {
-	ListContainers(ctx context.Context, serverID, addr string) ([]server.ContainerInfo, error)
+	ListContainers(ctx context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error)
 	// ContainerLogs calls line with each line, without the container's own secrets,
 	// until that fails; tail is how many from the end.
-	ContainerLogs(ctx context.Context, serverID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error
-	RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]server.ContainerDrift, error)
+	ContainerLogs(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error
+	RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error)
 }
 
 const (
@@ -79,7 +79,7 @@ func commandView(v server.AuditedCommand) Command {
 
 // host reads a server whose host can be looked at: also one that failed and was
 // kept for debugging (direct-provisioning §3).
-func (a *API) host(ctx context.Context, id string, byAgent bool) (server.ProvisionState, error) {
+func (a *API) host(ctx context.Context, id prego.ServerID, byAgent bool) (server.ProvisionState, error) {
 	st, err := a.d.Hosts.ProvisionState(ctx, id)
 	switch {
 	case err != nil:
@@ -147,7 +147,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	if err := checkExec(&in); err != nil {
 		return err
 	}
-	st, err := a.host(c.Request().Context(), id, true)
+	st, err := a.host(c.Request().Context(), prego.ServerID(string(id)), true)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	if err != nil {
 		return err
 	}
-	end, err := a.session(c, of, org.SessionExec, id)
+	end, err := a.session(c, of, org.SessionExec, string(id))
 	if err != nil {
 		return err
 	}
@@ -315,7 +315,7 @@ func (m *lineMask) line(s string) string {
 // ListContainers shows the containers on a server's host.
 func (a *API) ListContainers(c echo.Context, id ServerID) error {
 	ctx := c.Request().Context()
-	st, err := a.host(ctx, id, false)
+	st, err := a.host(ctx, prego.ServerID(string(id)), false)
 	if err != nil {
 		return err
 	}
@@ -368,13 +368,13 @@ func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p C
 		return err
 	}
 	if p.TenantId == nil && workload.ValidateInstanceID(name) == nil { // counted whichever way it is asked for
-		of.InstanceID = name
+		of.InstanceID = prego.InstanceID(name)
 	}
 	return a.containerLogs(c, id, name, of, p.Tail, p.Follow)
 }
 
 // containerLogs streams what a container on a server writes.
-func (a *API) containerLogs(c echo.Context, id, name string, of org.SessionOf, wantTail *int, wantFollow *bool) error {
+func (a *API) containerLogs(c echo.Context, id prego.ServerID, name string, of org.SessionOf, wantTail *int, wantFollow *bool) error {
 	tail, follow := defaultTail, wantFollow != nil && *wantFollow
 	if wantTail != nil {
 		tail = *wantTail
@@ -391,7 +391,7 @@ func (a *API) containerLogs(c echo.Context, id, name string, of org.SessionOf, w
 		return err
 	}
 	defer done()
-	end, err := a.session(c, of, org.SessionLogs, id+"/"+name)
+	end, err := a.session(c, of, org.SessionLogs, string(id+"/")+name)
 	if err != nil {
 		return err
 	}
@@ -432,7 +432,7 @@ func (a *API) containerLogs(c echo.Context, id, name string, of org.SessionOf, w
 
 // RepairContainers makes a server's containers what they are declared to be.
 func (a *API) RepairContainers(c echo.Context, id ServerID, _ RepairContainersParams) error {
-	st, err := a.host(c.Request().Context(), id, false)
+	st, err := a.host(c.Request().Context(), prego.ServerID(string(id)), false)
 	switch {
 	case err != nil:
 		return err

@@ -35,17 +35,17 @@ func (h *fakeHosts) Run(ctx context.Context, _ string, c server.Command, _ time.
 	return h.run(ctx, c, onLine)
 }
 
-func (h *fakeHosts) ListContainers(context.Context, string, string) ([]server.ContainerInfo, error) {
+func (h *fakeHosts) ListContainers(context.Context, prego.ServerID, string) ([]server.ContainerInfo, error) {
 	return []server.ContainerInfo{
 		{Name: "bench", Image: "bench:1", State: "running", Health: "healthy", StartedAt: time.Now()}, {Name: "redis", Image: "redis:7", State: "exited", ExitCode: 137, OOMKilled: true},
 	}, h.listErr
 }
 
-func (h *fakeHosts) ContainerLogs(ctx context.Context, _, _ string, _ prego.Role, _ string, _ int, follow bool, line func(string) error) error {
+func (h *fakeHosts) ContainerLogs(ctx context.Context, _ prego.ServerID, _ string, _ prego.Role, _ string, _ int, follow bool, line func(string) error) error {
 	return h.logs(ctx, follow, line)
 }
 
-func (h *fakeHosts) RepairContainers(context.Context, string, string, prego.Role) ([]server.ContainerDrift, error) {
+func (h *fakeHosts) RepairContainers(context.Context, prego.ServerID, string, prego.Role) ([]server.ContainerDrift, error) {
 	return h.drift, h.fail
 }
 

@@ -17,31 +17,31 @@ import (
 // FleetStore is the part of Postgres that fleets and their policies use.
 type FleetStore interface {
 	CreateFleet(ctx context.Context, r server.CreateFleetRequest, by string) (f server.Fleet, created bool, err error)
-	GetFleet(ctx context.Context, id string) (server.Fleet, error)
+	GetFleet(ctx context.Context, id prego.FleetID) (server.Fleet, error)
 	ListFleets(ctx context.Context, q prego.ListQuery) (page []server.Fleet, next string, err error)
-	UpdateFleet(ctx context.Context, id string, r server.UpdateFleetRequest) (server.Fleet, error)
-	DeleteFleet(ctx context.Context, id string) error
-	AttachPolicy(ctx context.Context, fleetID, policyID string, position *int, enabled bool) (server.Fleet, error)
-	DetachPolicy(ctx context.Context, fleetID, policyID string) error
+	UpdateFleet(ctx context.Context, id prego.FleetID, r server.UpdateFleetRequest) (server.Fleet, error)
+	DeleteFleet(ctx context.Context, id prego.FleetID) error
+	AttachPolicy(ctx context.Context, fleetID prego.FleetID, policyID prego.PolicyID, position *int, enabled bool) (server.Fleet, error)
+	DetachPolicy(ctx context.Context, fleetID prego.FleetID, policyID prego.PolicyID) error
 
 	CreatePolicy(ctx context.Context, p server.FleetPolicy) (made server.FleetPolicy, created bool, err error)
-	GetPolicy(ctx context.Context, id string) (server.FleetPolicy, error)
+	GetPolicy(ctx context.Context, id prego.PolicyID) (server.FleetPolicy, error)
 	ListPolicies(ctx context.Context, q prego.ListQuery) (page []server.FleetPolicy, next string, err error)
-	UpdatePolicy(ctx context.Context, id string, spec json.RawMessage) (server.FleetPolicy, error)
-	DeletePolicy(ctx context.Context, id string) error
+	UpdatePolicy(ctx context.Context, id prego.PolicyID, spec json.RawMessage) (server.FleetPolicy, error)
+	DeletePolicy(ctx context.Context, id prego.PolicyID) error
 
-	FleetState(ctx context.Context, id string) (server.FleetState, error)
+	FleetState(ctx context.Context, id prego.FleetID) (server.FleetState, error)
 	RequestFleetAction(ctx context.Context, r server.FleetActionRequest) (server.FleetAction, error)
-	GetFleetAction(ctx context.Context, fleetID string, seq int) (server.FleetAction, error)
+	GetFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (server.FleetAction, error)
 	ListFleetActions(ctx context.Context, q prego.ListQuery) (page []server.FleetAction, next string, err error)
-	CancelFleetAction(ctx context.Context, fleetID string, seq int, by string) (server.FleetAction, error)
+	CancelFleetAction(ctx context.Context, fleetID prego.FleetID, seq int, by string) (server.FleetAction, error)
 }
 
 // FleetRuns has actions carried out. A start that fails is made up for by the
 // periodic sweep: the row is what counts.
 type FleetRuns interface {
-	FleetRunID(fleetID string) string
-	EnsureScaleFleet(ctx context.Context, fleetID string) error
+	FleetRunID(fleetID prego.FleetID) string
+	EnsureScaleFleet(ctx context.Context, fleetID prego.FleetID) error
 }
 
 // CreateFleet makes an empty fleet.
@@ -55,7 +55,7 @@ func (a *API) CreateFleet(c echo.Context, _ CreateFleetParams) error {
 	}
 	ctx := c.Request().Context()
 	if refused := a.checkSpec(ctx, in.InfraProvider, in.Region, in.Spec); refused != nil {
-		if _, err := a.d.Fleets.GetFleet(ctx, in.FleetID); err != nil {
+		if _, err := a.d.Fleets.GetFleet(ctx, prego.FleetID(string(in.FleetID))); err != nil {
 			return refused
 		}
 	}
@@ -84,7 +84,7 @@ func (a *API) ListFleets(c echo.Context, _ ListFleetsParams) error {
 
 // GetFleet shows a fleet.
 func (a *API) GetFleet(c echo.Context, id FleetID) error {
-	return show(c, a.d.Fleets.GetFleet, id, a.fleetView)
+	return show(c, a.d.Fleets.GetFleet, string(id), a.fleetView)
 }
 
 // UpdateFleet changes a fleet.
@@ -95,7 +95,7 @@ func (a *API) UpdateFleet(c echo.Context, id FleetID) error {
 	}
 	ctx := c.Request().Context()
 	if in.Spec != nil {
-		f, err := a.d.Fleets.GetFleet(ctx, id)
+		f, err := a.d.Fleets.GetFleet(ctx, prego.FleetID(string(id)))
 		if err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (a *API) DetachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
 // CreatePolicy makes a policy.
 func (a *API) CreatePolicy(c echo.Context, _ CreatePolicyParams) error {
 	var in struct {
-		PolicyID string            `json:"policy_id"`
+		PolicyID prego.PolicyID    `json:"policy_id"`
 		Type     server.PolicyType `json:"type"`
 		Spec     json.RawMessage   `json:"spec"`
 	}
@@ -170,7 +170,7 @@ func (a *API) ListPolicies(c echo.Context, _ ListPoliciesParams) error {
 
 // GetPolicy shows a policy.
 func (a *API) GetPolicy(c echo.Context, id PolicyID) error {
-	return show(c, a.d.Fleets.GetPolicy, id, policyView)
+	return show(c, a.d.Fleets.GetPolicy, string(id), policyView)
 }
 
 // PutPolicy changes what a policy says.
@@ -182,7 +182,7 @@ func (a *API) PutPolicy(c echo.Context, id PolicyID) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	p, err := a.d.Fleets.GetPolicy(ctx, id)
+	p, err := a.d.Fleets.GetPolicy(ctx, prego.PolicyID(string(id)))
 	if err != nil {
 		return err
 	}
@@ -243,7 +243,7 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 		}
 	}
 	return c.JSON(http.StatusAccepted, FleetActionAccepted{
-		FleetId: id, Seq: act.Seq, Status: FleetActionAcceptedStatus(act.Status), WorkflowId: a.d.FleetRuns.FleetRunID(id),
+		FleetId: string(id), Seq: act.Seq, Status: FleetActionAcceptedStatus(act.Status), WorkflowId: a.d.FleetRuns.FleetRunID(id),
 		StatusUrl: fmt.Sprintf("/v1/fleets/%s/actions/%d", id, act.Seq), Operation: a.actionOperation(c, act),
 	})
 }
@@ -253,7 +253,7 @@ func (a *API) actionOperation(c echo.Context, act server.FleetAction) *Operation
 	return a.operation(c, a.d.FleetRuns.FleetRunID(act.FleetID)+"/"+strconv.Itoa(act.Seq))
 }
 
-func (a *API) planFleetAction(c echo.Context, id string, act server.FleetAction) error {
+func (a *API) planFleetAction(c echo.Context, id prego.FleetID, act server.FleetAction) error {
 	st, err := a.d.Fleets.FleetState(c.Request().Context(), id)
 	if err != nil {
 		return err
@@ -266,14 +266,14 @@ func (a *API) planFleetAction(c echo.Context, id string, act server.FleetAction)
 		Data: plan.Data, Reason: optional(plan.Reason), Message: optional(plan.Message), DesiredCapacity: plan.Desired, Steps: []FleetPlannedStep{},
 	}
 	for _, s := range plan.Steps {
-		out.Steps = append(out.Steps, FleetPlannedStep{Op: FleetPlannedStepOp(s.Op), ServerId: optional(s.ServerID), Region: s.Region, Round: s.Round})
+		out.Steps = append(out.Steps, FleetPlannedStep{Op: FleetPlannedStepOp(s.Op), ServerId: optional(string(s.ServerID)), Region: s.Region, Round: s.Round})
 	}
 	return c.JSON(http.StatusOK, out)
 }
 
 // ListFleetActions shows a page of a fleet's actions.
 func (a *API) ListFleetActions(c echo.Context, id FleetID, _ ListFleetActionsParams) error {
-	return within(c, a.d.Fleets.GetFleet, "actions", a.d.Fleets.ListFleetActions, a.actionView, "fleet_id", id)
+	return within(c, a.d.Fleets.GetFleet, "actions", a.d.Fleets.ListFleetActions, a.actionView, "fleet_id", string(id))
 }
 
 // GetFleetAction shows an action with each of its steps.
@@ -286,7 +286,7 @@ func (a *API) GetFleetAction(c echo.Context, id FleetID, seq ActionSeq) error {
 	steps := []FleetActionStep{}
 	for _, s := range act.Steps {
 		steps = append(steps, FleetActionStep{
-			Op: FleetActionStepOp(s.Op), ServerId: s.ServerID, Region: s.Region, Round: s.Round, Replan: s.Replan,
+			Op: FleetActionStepOp(s.Op), ServerId: string(s.ServerID), Region: s.Region, Round: s.Round, Replan: s.Replan,
 			State: FleetActionStepState(s.State), Message: optional(s.Message), At: s.At.UTC(),
 		})
 	}
@@ -307,7 +307,7 @@ func (a *API) CancelFleetAction(c echo.Context, id FleetID, seq ActionSeq, _ Can
 
 func (a *API) fleetView(f server.Fleet) ServerFleet {
 	out := ServerFleet{
-		FleetId: f.FleetID, Role: f.Role, InfraProvider: string(f.InfraProvider), MinSize: f.MinSize, MaxSize: f.MaxSize,
+		FleetId: string(f.FleetID), Role: f.Role, InfraProvider: string(f.InfraProvider), MinSize: f.MinSize, MaxSize: f.MaxSize,
 		DesiredCapacity: f.DesiredCapacity, Size: f.Size, Regions: map[string]int64{}, Spec: specView(f.Spec), Constraint: constraintView(f.Constraint),
 		ServesTenants: f.Serves, WorkloadMemoryBytes: f.WorkloadMemory, WorkloadCpus: f.WorkloadCPUs, Profile: f.Profile, RunUrl: optional(a.d.Orchestrator.RunURL(a.d.FleetRuns.FleetRunID(f.FleetID))),
 		CreatedBy: f.CreatedBy, CreatedAt: f.CreatedAt.UTC(), UpdatedAt: f.UpdatedAt.UTC(),
@@ -322,7 +322,7 @@ func (a *API) fleetView(f server.Fleet) ServerFleet {
 	policies := []AttachedPolicy{}
 	for _, p := range f.Policies {
 		policies = append(policies, AttachedPolicy{
-			PolicyId: p.PolicyID, Type: p.Type, Spec: p.Spec, Position: p.Position, Enabled: p.Enabled, LastUsedAt: utc(p.LastUsedAt),
+			PolicyId: string(p.PolicyID), Type: p.Type, Spec: p.Spec, Position: p.Position, Enabled: p.Enabled, LastUsedAt: utc(p.LastUsedAt),
 		})
 	}
 	out.Policies = &policies
@@ -330,12 +330,12 @@ func (a *API) fleetView(f server.Fleet) ServerFleet {
 }
 
 func policyView(p server.FleetPolicy) Policy {
-	return Policy{PolicyId: p.PolicyID, Type: p.Type, Spec: p.Spec, CreatedBy: p.CreatedBy, CreatedAt: p.CreatedAt.UTC(), UpdatedAt: p.UpdatedAt.UTC()}
+	return Policy{PolicyId: string(p.PolicyID), Type: p.Type, Spec: p.Spec, CreatedBy: p.CreatedBy, CreatedAt: p.CreatedAt.UTC(), UpdatedAt: p.UpdatedAt.UTC()}
 }
 
 func (a *API) actionView(v server.FleetAction) FleetAction {
 	return FleetAction{
-		FleetId: v.FleetID, Seq: v.Seq, Action: v.Action, Inputs: v.Inputs, Data: v.Data, Status: FleetActionStatus(v.Status),
+		FleetId: string(v.FleetID), Seq: v.Seq, Action: v.Action, Inputs: v.Inputs, Data: v.Data, Status: FleetActionStatus(v.Status),
 		Reason: optional(v.Reason), Message: optional(v.Message), Cause: v.Cause, RequestedBy: v.RequestedBy, CancelRequested: v.CancelRequested,
 		RunUrl:    optional(a.d.Orchestrator.RunURL(a.d.FleetRuns.FleetRunID(v.FleetID))),
 		CreatedAt: v.CreatedAt.UTC(), StartedAt: utc(v.StartedAt), FinishedAt: utc(v.FinishedAt),

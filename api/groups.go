@@ -15,12 +15,12 @@ import (
 
 // GroupStore is the part of Postgres that process groups use.
 type GroupStore interface {
-	CreateGroup(ctx context.Context, id, envID string, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error)
+	CreateGroup(ctx context.Context, id prego.EnvID, envID prego.EnvID, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error)
 	GetGroup(ctx context.Context, id string) (workload.Group, error)
 	ListGroups(ctx context.Context, q prego.ListQuery) (page []workload.Group, next string, err error)
-	ScaleGroup(ctx context.Context, id string, replicas int, by string) (workload.Group, error)
-	DeployGroup(ctx context.Context, id string, spec workload.Spec, by string) (workload.Group, error)
-	DeleteGroup(ctx context.Context, id, by string) (workload.Group, error)
+	ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, by string) (workload.Group, error)
+	DeployGroup(ctx context.Context, id prego.GroupID, spec workload.Spec, by string) (workload.Group, error)
+	DeleteGroup(ctx context.Context, id prego.GroupID, by string) (workload.Group, error)
 	ListInstances(ctx context.Context, q prego.ListQuery) (page []workload.Instance, next string, err error)
 	GetInstance(ctx context.Context, id string) (workload.Instance, error)
 }
@@ -28,7 +28,7 @@ type GroupStore interface {
 // GroupRuns has groups made what their rows say. A start that fails is made up for by
 // the periodic sweep.
 type GroupRuns interface {
-	WakeGroup(ctx context.Context, groupID, orgID string) error
+	WakeGroup(ctx context.Context, groupID prego.GroupID, orgID prego.OrgID) error
 }
 
 func newGroupID() string {
@@ -37,16 +37,16 @@ func newGroupID() string {
 }
 
 // wake has a change of a group carried out.
-func (a *API) wake(c echo.Context, groupID, orgID string) {
+func (a *API) wake(c echo.Context, groupID prego.GroupID, orgID prego.OrgID) {
 	ctx, cancel := startContext(c)
 	defer cancel()
 	if err := a.d.GroupRuns.WakeGroup(ctx, groupID, orgID); err != nil {
-		a.leftToTheSweep(c, groupID, err)
+		a.leftToTheSweep(c, string(groupID), err)
 	}
 }
 
 // CreateGroup makes a process group.
-func (a *API) CreateGroup(c echo.Context, envID string, _ CreateGroupParams) error {
+func (a *API) CreateGroup(c echo.Context, envID prego.EnvID, _ CreateGroupParams) error {
 	var in workload.CreateGroupRequest
 	if err := decode(c, &in); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (a *API) CreateGroup(c echo.Context, envID string, _ CreateGroupParams) err
 	if err := in.Validate(); err != nil {
 		return err
 	}
-	g, created, err := a.d.Groups.CreateGroup(c.Request().Context(), a.d.NewGroupID(), envID, in, caller(c).Subject)
+	g, created, err := a.d.Groups.CreateGroup(c.Request().Context(), prego.EnvID(a.d.NewGroupID()), envID, in, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (a *API) CreateGroup(c echo.Context, envID string, _ CreateGroupParams) err
 
 // ListGroups shows a page of an environment's groups.
 func (a *API) ListGroups(c echo.Context, env EnvInPath, _ ListGroupsParams) error {
-	return within(c, a.d.Quotas.GetEnv, "groups", a.d.Groups.ListGroups, a.groupView, "env_id", env)
+	return within(c, a.d.Quotas.GetEnv, "groups", a.d.Groups.ListGroups, a.groupView, "env_id", string(env))
 }
 
 // ListAllGroups shows a page of the process groups of all envs.
@@ -74,7 +74,7 @@ func (a *API) ListAllGroups(c echo.Context, _ ListAllGroupsParams) error {
 
 // GetGroup shows a process group.
 func (a *API) GetGroup(c echo.Context, id GroupID) error {
-	return show(c, a.d.Groups.GetGroup, id, a.groupView)
+	return show(c, a.d.Groups.GetGroup, string(id), a.groupView)
 }
 
 // ScaleGroup sets how many instances a group has.
@@ -137,30 +137,30 @@ func (a *API) DeleteGroup(c echo.Context, id GroupID) error {
 
 // ListInstances shows a page of a group's instances.
 func (a *API) ListInstances(c echo.Context, id GroupID, _ ListInstancesParams) error {
-	return within(c, a.d.Groups.GetGroup, "instances", a.d.Groups.ListInstances, instanceView, "group_id", id)
+	return within(c, a.d.Groups.GetGroup, "instances", a.d.Groups.ListInstances, instanceView, "group_id", string(id))
 }
 
 // GetInstance shows an instance.
 func (a *API) GetInstance(c echo.Context, id InstanceID) error {
-	return show(c, a.d.Groups.GetInstance, id, instanceView)
+	return show(c, a.d.Groups.GetInstance, string(id), instanceView)
 }
 
 // InstanceLogs streams what an instance writes: its container is called as it is.
 func (a *API) InstanceLogs(c echo.Context, id InstanceID, p InstanceLogsParams) error {
-	i, err := a.d.Groups.GetInstance(c.Request().Context(), id)
+	i, err := a.d.Groups.GetInstance(c.Request().Context(), string(id))
 	if err != nil {
 		return err
 	}
 	if i.State == workload.InstanceStopped {
 		return prego.Errorf(prego.CodeContainerNotFound, "instance %s is stopped: its container is gone", id)
 	}
-	return a.containerLogs(c, i.ServerID, id, org.SessionOf{InstanceID: id}, p.Tail, p.Follow)
+	return a.containerLogs(c, i.ServerID, string(id), org.SessionOf{InstanceID: id}, p.Tail, p.Follow)
 }
 
 func (a *API) groupView(g workload.Group) ProcessGroup {
 	run := workload.GroupWorkflowID(g.GroupID)
 	out := ProcessGroup{
-		GroupId: g.GroupID, EnvId: g.EnvID, OrgId: g.OrgID, Region: g.Region, Name: g.Name, Spec: g.Spec, Release: g.Release, StableRelease: g.StableRelease,
+		GroupId: string(g.GroupID), EnvId: string(g.EnvID), OrgId: string(g.OrgID), Region: g.Region, Name: g.Name, Spec: g.Spec, Release: g.Release, StableRelease: g.StableRelease,
 		Replicas: g.Replicas, Constraint: constraintView(g.Constraint), DeployStatus: string(g.DeployStatus), DeployMessage: optional(g.DeployMessage),
 		Status: string(g.Status), StatusReason: optional(g.StatusReason), StatusMessage: optional(g.StatusMessage), NextAttemptAt: utc(g.NextAttemptAt),
 		WaitingSince: utc(g.WaitingSince), Converged: g.Converged, Instances: map[string]int{}, WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)),
@@ -177,7 +177,7 @@ func (a *API) groupView(g workload.Group) ProcessGroup {
 
 func instanceView(i workload.Instance) Instance {
 	out := Instance{
-		InstanceId: i.InstanceID, GroupId: i.GroupID, OrgId: i.OrgID, ServerId: i.ServerID, Release: i.Release, Image: i.Spec.Image,
+		InstanceId: string(i.InstanceID), GroupId: string(i.GroupID), OrgId: string(i.OrgID), ServerId: string(i.ServerID), Release: i.Release, Image: i.Spec.Image,
 		MemoryLimitBytes: i.Spec.MemoryLimitBytes, CpuRequest: i.Spec.CPURequest, Ports: []InstancePort{}, State: string(i.State), Healthy: i.Healthy,
 		Message: optional(i.Message), CreatedAt: i.CreatedAt.UTC(), RunningAt: utc(i.RunningAt), StoppedAt: utc(i.StoppedAt),
 	}

@@ -60,21 +60,21 @@ func (r *runs) asked() []string {
 }
 
 func (r *runs) StartProvision(ctx context.Context, s server.Server) error {
-	return r.note(ctx, "provision "+s.ServerID)
+	return r.note(ctx, string("provision "+s.ServerID))
 }
 
-func (r *runs) StartDecommission(ctx context.Context, id string) error {
-	return r.note(ctx, "decommission "+id)
+func (r *runs) StartDecommission(ctx context.Context, id prego.ServerID) error {
+	return r.note(ctx, string("decommission "+id))
 }
 
-func (r *runs) FleetRunID(id string) string { return "fleet-scale/test/" + id }
+func (r *runs) FleetRunID(id prego.FleetID) string { return string("fleet-scale/test/" + id) }
 
-func (r *runs) EnsureScaleFleet(ctx context.Context, id string) error {
-	return r.note(ctx, "scale "+id)
+func (r *runs) EnsureScaleFleet(ctx context.Context, id prego.FleetID) error {
+	return r.note(ctx, string("scale "+id))
 }
 
-func (r *runs) WakeGroup(ctx context.Context, id, org string) error {
-	return r.note(ctx, "group "+id+" of "+org)
+func (r *runs) WakeGroup(ctx context.Context, id prego.GroupID, org prego.OrgID) error {
+	return r.note(ctx, string("group "+id+" of ")+string(org))
 }
 
 func (r *runs) StartReconcile(ctx context.Context) (string, error) {
@@ -85,15 +85,15 @@ func (r *runs) StartCatalogRefresh(ctx context.Context) (string, error) {
 	return "refresh-catalog/test", r.note(ctx, "catalog")
 }
 
-func (r *runs) EnsureImageBuild(ctx context.Context, id string) (bool, error) {
+func (r *runs) EnsureImageBuild(ctx context.Context, id prego.ImageID) (bool, error) {
 	return true, r.note(ctx, "image build")
 }
 
-func (r *runs) EnsureImageDelete(ctx context.Context, id string) (bool, error) {
+func (r *runs) EnsureImageDelete(ctx context.Context, id prego.ImageID) (bool, error) {
 	return true, r.note(ctx, "image delete")
 }
 
-func (r *runs) CancelImageBuild(ctx context.Context, id string) error {
+func (r *runs) CancelImageBuild(ctx context.Context, id prego.ImageID) error {
 	return r.note(ctx, "image cancel")
 }
 
@@ -118,7 +118,7 @@ func (auth) Authenticate(_ context.Context, raw string) (api.Principal, error) {
 type imports struct{}
 
 func (imports) IssueImport(_ context.Context, s server.Server) (string, error) {
-	return "#cloud-config\n# " + s.ServerID, nil
+	return string("#cloud-config\n# " + s.ServerID), nil
 }
 
 func box(t *testing.T) *token.Box {

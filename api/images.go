@@ -14,18 +14,18 @@ import (
 // ImageStore is the part of Postgres that golden images use.
 type ImageStore interface {
 	CreateGoldenImage(ctx context.Context, g server.GoldenImage) (server.GoldenImage, error)
-	GetGoldenImage(ctx context.Context, id string) (server.GoldenImage, error)
+	GetGoldenImage(ctx context.Context, id prego.ImageID) (server.GoldenImage, error)
 	ListGoldenImages(ctx context.Context, q prego.ListQuery) (page []server.GoldenImage, next string, err error)
 	IsGoldenImage(ctx context.Context, provider prego.InfraProviderID, providerImageID string) (bool, error)
-	RequestImageDelete(ctx context.Context, id, by string) (server.GoldenImage, error)
+	RequestImageDelete(ctx context.Context, id prego.ImageID, by string) (server.GoldenImage, error)
 }
 
 // ImageRuns has images built and deleted. A start that fails is made up for by the
 // reconciler: the row is what counts.
 type ImageRuns interface {
-	EnsureImageBuild(ctx context.Context, imageID string) (started bool, err error)
-	EnsureImageDelete(ctx context.Context, imageID string) (started bool, err error)
-	CancelImageBuild(ctx context.Context, imageID string) error
+	EnsureImageBuild(ctx context.Context, imageID prego.ImageID) (started bool, err error)
+	EnsureImageDelete(ctx context.Context, imageID prego.ImageID) (started bool, err error)
+	CancelImageBuild(ctx context.Context, imageID prego.ImageID) error
 }
 
 // BuildImage accepts the building of a golden image.
@@ -42,7 +42,7 @@ func (a *API) BuildImage(c echo.Context, _ BuildImageParams) error {
 		return err
 	}
 	g, err := a.d.Images.CreateGoldenImage(c.Request().Context(), server.GoldenImage{
-		ImageID: newID("img-"), Provider: prego.ProviderHetzner, Region: in.Region, BaseImage: base, Architecture: "x86", CreatedBy: caller(c).Subject,
+		ImageID: prego.ImageID(newID("img-")), Provider: prego.ProviderHetzner, Region: in.Region, BaseImage: base, Architecture: "x86", CreatedBy: caller(c).Subject,
 	})
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (a *API) startImage(c echo.Context, g server.GoldenImage) {
 
 // GetImage shows a golden image.
 func (a *API) GetImage(c echo.Context, id ImageID) error {
-	return show(c, a.d.Images.GetGoldenImage, id, imageView)
+	return show(c, a.d.Images.GetGoldenImage, string(id), imageView)
 }
 
 // ListImages shows a page of golden images, newest first.
@@ -78,7 +78,7 @@ func (a *API) ListImages(c echo.Context, _ ListImagesParams) error {
 
 // DeleteImage deletes a golden image, or cancels its build.
 func (a *API) DeleteImage(c echo.Context, id ImageID) error {
-	g, err := a.d.Images.RequestImageDelete(c.Request().Context(), id, caller(c).Subject)
+	g, err := a.d.Images.RequestImageDelete(c.Request().Context(), prego.ImageID(string(id)), caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (a *API) DeleteImage(c echo.Context, id ImageID) error {
 		ctx, cancel := startContext(c)
 		defer cancel()
 		if err := a.d.ImageRuns.CancelImageBuild(ctx, id); err != nil {
-			a.d.Log.Warn("build not cancelled", zap.String("image_id", id), zap.String("error", prego.Redact(err.Error())))
+			a.d.Log.Warn("build not cancelled", zap.String("image_id", string(id)), zap.String("error", prego.Redact(err.Error())))
 			return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")
 		}
 	case server.ImageDeleting:

@@ -2429,7 +2429,7 @@ type FleetActionStepOp string
 type FleetActionStepState string
 
 // FleetID Example: web
-type FleetID = string
+type FleetID = prego.FleetID
 
 // FleetPlannedStep defines model for FleetPlannedStep.
 type FleetPlannedStep struct {
@@ -2689,7 +2689,7 @@ type GoldenImagePage struct {
 type GroupDecision = json.RawMessage
 
 // GroupID Example: grp-0123456789ab
-type GroupID = string
+type GroupID = prego.GroupID
 
 // GroupName Example: web
 type GroupName = string
@@ -2757,7 +2757,7 @@ type ImageDigestList struct {
 // ImageID Made here, when a build is accepted
 //
 // Example: img-k3jq5x2m7abc
-type ImageID = string
+type ImageID = prego.ImageID
 
 // ImportAccepted defines model for ImportAccepted.
 type ImportAccepted struct {
@@ -2831,7 +2831,7 @@ type Instance struct {
 }
 
 // InstanceID Example: ins-0123456789ab-7
-type InstanceID = string
+type InstanceID = prego.InstanceID
 
 // InstancePage defines model for InstancePage.
 type InstancePage struct {
@@ -2926,7 +2926,7 @@ type OrgEventPage struct {
 // OrgID A customer; a lower-case DNS label
 //
 // Example: acme
-type OrgID = string
+type OrgID = prego.OrgID
 
 // OrgPage defines model for OrgPage.
 type OrgPage struct {
@@ -3115,7 +3115,7 @@ type Policy struct {
 }
 
 // PolicyID Example: spread
-type PolicyID = string
+type PolicyID = prego.PolicyID
 
 // PolicyPage defines model for PolicyPage.
 type PolicyPage struct {
@@ -3606,7 +3606,7 @@ type ServerFleetPage struct {
 // ServerID A lower-case DNS label; it becomes the host's name
 //
 // Example: app-sgp-007
-type ServerID = string
+type ServerID = prego.ServerID
 
 // ServerPage defines model for ServerPage.
 type ServerPage struct {
@@ -3937,7 +3937,7 @@ type TenantEvent struct {
 // TenantID Made here, when a tenant is accepted
 //
 // Example: t-k3jq5x2m7abc
-type TenantID = string
+type TenantID = prego.TenantID
 
 // TenantMail defines model for TenantMail.
 type TenantMail struct {
@@ -4167,7 +4167,7 @@ type ActionSeq = int
 type All = bool
 
 // AppID defines model for AppID.
-type AppID = string
+type AppID = prego.AppID
 
 // AttachmentInPath defines model for AttachmentInPath.
 type AttachmentInPath = string
@@ -4179,10 +4179,10 @@ type Cursor = string
 type DimensionInPath = Dimension
 
 // EnvID defines model for EnvID.
-type EnvID = string
+type EnvID = prego.EnvID
 
 // EnvInPath defines model for EnvInPath.
-type EnvInPath = string
+type EnvInPath = prego.EnvID
 
 // IdempotencyKey defines model for IdempotencyKey.
 type IdempotencyKey = string
@@ -4208,13 +4208,13 @@ type RegistryInPath = string
 type RestoreInPath = string
 
 // RouteInPath defines model for RouteInPath.
-type RouteInPath = string
+type RouteInPath = prego.RouteID
 
 // SnapshotInPath defines model for SnapshotInPath.
-type SnapshotInPath = string
+type SnapshotInPath = prego.SnapshotID
 
 // VolumeInPath defines model for VolumeInPath.
-type VolumeInPath = string
+type VolumeInPath = prego.VolumeID
 
 // BadQuery A refusal (RFC 9457)
 type BadQuery = Problem

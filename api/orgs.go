@@ -11,7 +11,7 @@ import (
 )
 
 func orgView(o org.Org) Org {
-	return Org{OrgId: o.OrgID, Tier: string(o.Tier), ParentOrgId: optional(o.ParentOrgID), CreatedBy: o.CreatedBy, CreatedAt: o.CreatedAt.UTC()}
+	return Org{OrgId: string(o.OrgID), Tier: string(o.Tier), ParentOrgId: optional(string(o.ParentOrgID)), CreatedBy: o.CreatedBy, CreatedAt: o.CreatedAt.UTC()}
 }
 
 // PutOrg makes an org, or changes its parent or tier.
@@ -28,7 +28,7 @@ func (a *API) PutOrg(c echo.Context, id OrgID) error {
 	if in.Tier != "" && !in.Tier.Valid() {
 		return prego.Invalid("tier", "must be free, paid or enterprise")
 	}
-	org, err := a.d.Tenants.PutOrg(c.Request().Context(), id, in, caller(c).Subject)
+	org, err := a.d.Tenants.PutOrg(c.Request().Context(), prego.OrgID(string(id)), in, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (a *API) PutOrg(c echo.Context, id OrgID) error {
 
 // GetOrg shows an org.
 func (a *API) GetOrg(c echo.Context, id OrgID) error {
-	return show(c, a.d.Tenants.GetOrg, id, orgView)
+	return show(c, a.d.Tenants.GetOrg, string(id), orgView)
 }
 
 // ListOrgs shows a page of orgs, by id.

@@ -104,10 +104,10 @@ func (a *API) defaultPool(c echo.Context, pool string, on bool) error {
 
 // ListOrgPlacementPools shows what applies to an org's tenants.
 func (a *API) ListOrgPlacementPools(c echo.Context, org OrgID) error {
-	return a.orgPools(c, org)
+	return a.orgPools(c, prego.OrgID(string(org)))
 }
 
-func (a *API) orgPools(c echo.Context, org string) error {
+func (a *API) orgPools(c echo.Context, org prego.OrgID) error {
 	pools, err := a.d.Tenants.OrgPlacementPools(c.Request().Context(), org)
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func (a *API) AssociatePlacementPool(c echo.Context, org OrgID, pool PlacementPo
 	if err := a.d.Tenants.AssociatePool(c.Request().Context(), org, pool, caller(c).Subject); err != nil {
 		return err
 	}
-	return a.orgPools(c, org)
+	return a.orgPools(c, prego.OrgID(string(org)))
 }
 
 // DissociatePlacementPool ends that.
@@ -135,5 +135,5 @@ func (a *API) DissociatePlacementPool(c echo.Context, org OrgID, pool PlacementP
 	if err := a.d.Tenants.DissociatePool(c.Request().Context(), org, pool); err != nil {
 		return err
 	}
-	return a.orgPools(c, org)
+	return a.orgPools(c, prego.OrgID(string(org)))
 }

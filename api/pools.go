@@ -23,7 +23,7 @@ func (a *API) ListSitePools(c echo.Context, p ListSitePoolsParams) error {
 // RefillSitePool fills an app server's site pool now. There is no row that says so:
 // when the run can't be started the caller has to ask again.
 func (a *API) RefillSitePool(c echo.Context, id ServerID, _ RefillSitePoolParams) error {
-	srv, err := a.d.Store.GetServer(c.Request().Context(), id)
+	srv, err := a.d.Store.GetServer(c.Request().Context(), prego.ServerID(string(id)))
 	switch {
 	case err != nil:
 		return err
@@ -123,7 +123,7 @@ func (a *API) ListScalingEvents(c echo.Context, _ ListScalingEventsParams) error
 
 func sitePoolView(v tenant.SitePool) SitePool {
 	return SitePool{
-		ServerId: v.ServerID, Region: v.Region, Role: v.Role, Status: v.Status, TenantCount: v.TenantCount,
+		ServerId: string(v.ServerID), Region: v.Region, Role: v.Role, Status: v.Status, TenantCount: v.TenantCount,
 		Available: v.Available, Reserved: v.Reserved, Assigned: v.Assigned, Failed: v.Failed, Draining: v.Draining, OldestBuildAt: utc(v.OldestBuild),
 	}
 }
@@ -138,7 +138,7 @@ func warmPoolView(p tenant.WarmPool) WarmPool {
 func (a *API) scalingEventView(e tenant.ScalingEvent) ScalingEvent {
 	return ScalingEvent{
 		Id: e.EventID, Region: e.Region, Role: e.Role, Trigger: ScalingEventTrigger(e.Trigger), Waiting: e.Waiting,
-		Requested: e.Requested, Made: e.Made, ServerIds: e.ServerIDs, WorkflowId: e.WorkflowID, RunUrl: optional(a.d.Orchestrator.RunURL(e.WorkflowID)),
+		Requested: e.Requested, Made: e.Made, ServerIds: prego.Strings(e.ServerIDs), WorkflowId: e.WorkflowID, RunUrl: optional(a.d.Orchestrator.RunURL(e.WorkflowID)),
 		Message: optional(e.Message), CreatedAt: e.CreatedAt.UTC(), FinishedAt: utc(e.FinishedAt),
 	}
 }

@@ -224,7 +224,7 @@ type broken struct {
 	get func(ctx context.Context) error
 }
 
-func (s broken) GetServer(ctx context.Context, id string) (server.Server, error) {
+func (s broken) GetServer(ctx context.Context, id prego.ServerID) (server.Server, error) {
 	if err := s.get(ctx); err != nil {
 		return server.Server{}, err
 	}

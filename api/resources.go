@@ -21,28 +21,28 @@ import (
 // ResourceStore is the part of Postgres that keeps what orgs own beside tenants.
 type ResourceStore interface {
 	CreateRoute(ctx context.Context, r workload.Route, by string) (workload.Route, error)
-	GetRoute(ctx context.Context, envID, id string) (workload.Route, error)
+	GetRoute(ctx context.Context, envID prego.EnvID, id prego.RouteID) (workload.Route, error)
 	ListRoutes(ctx context.Context, q prego.ListQuery) (page []workload.Route, next string, err error)
-	DeleteRoute(ctx context.Context, envID, id, by string) error
+	DeleteRoute(ctx context.Context, envID prego.EnvID, id prego.RouteID, by string) error
 	PublishedRoutes(ctx context.Context) ([]workload.PublishedRoute, error)
 
-	EnableIPv4(ctx context.Context, envID, id, environment string, location func(prego.Region) string, by string) (workload.IPv4Allocation, error)
-	GetIPv4(ctx context.Context, envID string) (workload.IPv4Allocation, error)
-	DisableIPv4(ctx context.Context, envID, by string) (workload.IPv4Allocation, error)
+	EnableIPv4(ctx context.Context, envID prego.EnvID, id, environment string, location func(prego.Region) string, by string) (workload.IPv4Allocation, error)
+	GetIPv4(ctx context.Context, envID prego.EnvID) (workload.IPv4Allocation, error)
+	DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (workload.IPv4Allocation, error)
 
 	CreateVolume(ctx context.Context, v workload.Volume, environment, by string) (workload.Volume, error)
 	GetVolume(ctx context.Context, id string) (workload.Volume, error)
 	ListVolumes(ctx context.Context, q prego.ListQuery) (page []workload.Volume, next string, err error)
-	DeleteVolume(ctx context.Context, id, by string) (workload.Volume, error)
+	DeleteVolume(ctx context.Context, id prego.VolumeID, by string) (workload.Volume, error)
 	AttachVolume(ctx context.Context, a workload.VolumeAttachment, by string) (workload.VolumeAttachment, error)
-	DetachVolume(ctx context.Context, volumeID, attachmentID, by string) error
+	DetachVolume(ctx context.Context, volumeID prego.VolumeID, attachmentID, by string) error
 
-	CreateSnapshot(ctx context.Context, tenantID, id, by string) (tenant.Snapshot, error)
-	GetSnapshot(ctx context.Context, tenantID, id string) (tenant.Snapshot, error)
+	CreateSnapshot(ctx context.Context, tenantID prego.TenantID, id, by string) (tenant.Snapshot, error)
+	GetSnapshot(ctx context.Context, tenantID prego.TenantID, id prego.SnapshotID) (tenant.Snapshot, error)
 	ListSnapshots(ctx context.Context, q prego.ListQuery) (page []tenant.Snapshot, next string, err error)
-	DeleteSnapshot(ctx context.Context, tenantID, id, by string) (org string, err error)
-	CreateRestore(ctx context.Context, tenantID, snapshotID, id, by string) (tenant.RestoreJob, error)
-	GetRestore(ctx context.Context, tenantID, id string) (tenant.RestoreJob, error)
+	DeleteSnapshot(ctx context.Context, tenantID prego.TenantID, id prego.SnapshotID, by string) (org prego.OrgID, err error)
+	CreateRestore(ctx context.Context, tenantID prego.TenantID, snapshotID prego.SnapshotID, id, by string) (tenant.RestoreJob, error)
+	GetRestore(ctx context.Context, tenantID prego.TenantID, id string) (tenant.RestoreJob, error)
 	ListRestores(ctx context.Context, q prego.ListQuery) (page []tenant.RestoreJob, next string, err error)
 
 	OpenSession(ctx context.Context, id string, of org.SessionOf, kind org.SessionKind, subject, actor string, lease time.Duration) error
@@ -78,17 +78,17 @@ func (d ResourceDeps) location(r prego.Region) string {
 
 // startRun starts a run of an accepted request. When that fails the request is
 // accepted all the same: the reconciler starts it later.
-func (a *API) startRun(c echo.Context, start func(ctx context.Context, org, id string) error, org, id, workflowID string) {
+func (a *API) startRun(c echo.Context, start func(ctx context.Context, org, id string) error, org prego.OrgID, id string, workflowID string) {
 	ctx, cancel := startContext(c)
 	defer cancel()
-	if err := start(ctx, org, id); err != nil {
+	if err := start(ctx, string(org), id); err != nil {
 		a.leftToTheSweep(c, workflowID, err)
 	}
 }
 
 func routeView(r workload.Route) Route {
 	return Route{
-		RouteId: r.RouteID, OrgId: r.OrgID, EnvId: r.EnvID, GroupId: r.GroupID, Hostname: optional(r.Hostname), Listener: RouteListener(r.Listener),
+		RouteId: string(r.RouteID), OrgId: string(r.OrgID), EnvId: string(r.EnvID), GroupId: string(r.GroupID), Hostname: optional(r.Hostname), Listener: RouteListener(r.Listener),
 		ListenPort: r.ListenPort, Protocol: RouteProtocol(r.Protocol), TargetPort: r.TargetPort, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(),
 	}
 }
@@ -96,7 +96,7 @@ func routeView(r workload.Route) Route {
 // CreateRoute publishes a port of a process group.
 func (a *API) CreateRoute(c echo.Context, env EnvInPath, _ CreateRouteParams) error {
 	var in struct {
-		GroupID    string                 `json:"group_id"`
+		GroupID    prego.GroupID          `json:"group_id"`
 		Hostname   string                 `json:"hostname"`
 		Listener   workload.ListenerScope `json:"listener"`
 		ListenPort int                    `json:"listen_port"`
@@ -107,7 +107,7 @@ func (a *API) CreateRoute(c echo.Context, env EnvInPath, _ CreateRouteParams) er
 		return err
 	}
 	r := workload.Route{
-		RouteID: newID("rte-"), EnvID: env, GroupID: in.GroupID, Hostname: in.Hostname, Listener: in.Listener, ListenPort: in.ListenPort,
+		RouteID: prego.RouteID(newID("rte-")), EnvID: env, GroupID: in.GroupID, Hostname: in.Hostname, Listener: in.Listener, ListenPort: in.ListenPort,
 		Protocol: in.Protocol, TargetPort: in.TargetPort,
 	}
 	if err := r.Validate(); err != nil {
@@ -122,7 +122,7 @@ func (a *API) CreateRoute(c echo.Context, env EnvInPath, _ CreateRouteParams) er
 
 // ListRoutes shows a page of an env's routes.
 func (a *API) ListRoutes(c echo.Context, env EnvInPath, _ ListRoutesParams) error {
-	return within(c, a.d.Quotas.GetEnv, "routes", a.d.Resources.Store.ListRoutes, routeView, "env_id", env)
+	return within(c, a.d.Quotas.GetEnv, "routes", a.d.Resources.Store.ListRoutes, routeView, "env_id", string(env))
 }
 
 // GetRoute shows a route.
@@ -168,7 +168,7 @@ func matchesETag(header, etag string) bool {
 
 func ipv4View(a workload.IPv4Allocation) IPv4 {
 	return IPv4{
-		AllocationId: a.AllocationID, OrgId: a.OrgID, EnvId: a.EnvID, Status: a.Status, Reason: optional(string(a.Reason)), Message: optional(a.Message),
+		AllocationId: a.AllocationID, OrgId: string(a.OrgID), EnvId: string(a.EnvID), Status: a.Status, Reason: optional(string(a.Reason)), Message: optional(a.Message),
 		Address: optional(a.Address), Location: a.Location, WorkflowId: workload.AddressWorkflowID(a.AllocationID), CreatedBy: a.CreatedBy, CreatedAt: a.CreatedAt.UTC(),
 	}
 }
@@ -205,13 +205,13 @@ func (a *API) ipv4Accepted(c echo.Context, v workload.IPv4Allocation, err error)
 
 func attachmentView(t workload.VolumeAttachment) VolumeAttachment {
 	return VolumeAttachment{
-		AttachmentId: t.AttachmentID, VolumeId: t.VolumeID, GroupId: t.GroupID, MountPath: t.MountPath, ServerId: optional(t.ServerID), CreatedBy: t.CreatedBy, CreatedAt: t.CreatedAt.UTC(),
+		AttachmentId: t.AttachmentID, VolumeId: string(t.VolumeID), GroupId: string(t.GroupID), MountPath: t.MountPath, ServerId: optional(string(t.ServerID)), CreatedBy: t.CreatedBy, CreatedAt: t.CreatedAt.UTC(),
 	}
 }
 
 func volumeView(v workload.Volume) Volume {
 	out := Volume{
-		VolumeId: v.VolumeID, OrgId: v.OrgID, Region: v.Region, Location: v.Location, Name: v.Name, SizeBytes: v.SizeBytes, Status: v.Status,
+		VolumeId: string(v.VolumeID), OrgId: string(v.OrgID), Region: v.Region, Location: v.Location, Name: v.Name, SizeBytes: v.SizeBytes, Status: v.Status,
 		Reason: optional(string(v.Reason)), Message: optional(v.Message), WorkflowId: workload.VolumeWorkflowID(v.VolumeID), CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC(),
 	}
 	if v.Attachment != nil {
@@ -224,7 +224,7 @@ func volumeView(v workload.Volume) Volume {
 // CreateVolume asks for a volume.
 func (a *API) CreateVolume(c echo.Context, _ CreateVolumeParams) error {
 	var in struct {
-		OrgID     string       `json:"org_id"`
+		OrgID     prego.OrgID  `json:"org_id"`
 		Region    prego.Region `json:"region"`
 		Location  string       `json:"location"`
 		Name      string       `json:"name"`
@@ -234,7 +234,7 @@ func (a *API) CreateVolume(c echo.Context, _ CreateVolumeParams) error {
 		return err
 	}
 	d := a.d.Resources
-	v := workload.Volume{VolumeID: newID("vol-"), OrgID: in.OrgID, Region: in.Region, Location: in.Location, Name: in.Name, SizeBytes: in.SizeBytes}
+	v := workload.Volume{VolumeID: prego.VolumeID(newID("vol-")), OrgID: in.OrgID, Region: in.Region, Location: in.Location, Name: in.Name, SizeBytes: in.SizeBytes}
 	if err := v.Validate(); err != nil {
 		return err
 	}
@@ -254,7 +254,7 @@ func (a *API) volumeAccepted(c echo.Context, v workload.Volume, err error) error
 	if err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartVolume, v.OrgID, v.VolumeID, workload.VolumeWorkflowID(v.VolumeID))
+	a.startRun(c, a.d.Resources.Runs.StartVolume, v.OrgID, string(v.VolumeID), workload.VolumeWorkflowID(v.VolumeID))
 	out := volumeView(v)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
@@ -267,7 +267,7 @@ func (a *API) ListVolumes(c echo.Context, _ ListVolumesParams) error {
 
 // GetVolume shows a volume.
 func (a *API) GetVolume(c echo.Context, id VolumeInPath) error {
-	return show(c, a.d.Resources.Store.GetVolume, id, volumeView)
+	return show(c, a.d.Resources.Store.GetVolume, string(id), volumeView)
 }
 
 // DeleteVolume deletes a volume that nothing is attached to.
@@ -279,13 +279,13 @@ func (a *API) DeleteVolume(c echo.Context, id VolumeInPath) error {
 // AttachVolume makes a volume that of a process group.
 func (a *API) AttachVolume(c echo.Context, id VolumeInPath, _ AttachVolumeParams) error {
 	var in struct {
-		GroupID   string `json:"group_id"`
-		MountPath string `json:"mount_path"`
+		GroupID   prego.GroupID `json:"group_id"`
+		MountPath string        `json:"mount_path"`
 	}
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := prego.ValidateResourceID("group_id", "grp-", in.GroupID); err != nil {
+	if err := prego.ValidateResourceID("group_id", "grp-", string(in.GroupID)); err != nil {
 		return err
 	}
 	if err := workload.ValidateMountPath("mount_path", in.MountPath); err != nil {
@@ -305,7 +305,7 @@ func (a *API) DetachVolume(c echo.Context, id VolumeInPath, attachment Attachmen
 	if err := a.d.Resources.Store.DetachVolume(c.Request().Context(), id, attachment, caller(c).Subject); err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartVolume, "", id, workload.VolumeWorkflowID(id))
+	a.startRun(c, a.d.Resources.Runs.StartVolume, "", string(id), workload.VolumeWorkflowID(id))
 	return c.NoContent(http.StatusNoContent)
 }
 
@@ -317,7 +317,7 @@ func ofTenant(id *string) (of org.SessionOf, err error) {
 	if id == nil {
 		return of, nil
 	}
-	of.TenantID = *id
+	of.TenantID = prego.TenantID(*id)
 	return of, prego.ValidateTenantID(*id)
 }
 

@@ -28,7 +28,7 @@ func (a *API) CreateServer(c echo.Context, _ CreateServerParams) error {
 	ctx := c.Request().Context()
 	if refused := a.checkSpec(ctx, in.InfraProvider, in.Region, in.Spec); refused != nil {
 		// A request that was accepted once is accepted again, whatever was retired since.
-		if _, err := a.d.Store.GetServer(ctx, in.ServerID); err != nil {
+		if _, err := a.d.Store.GetServer(ctx, prego.ServerID(string(in.ServerID))); err != nil {
 			return refused
 		}
 	}
@@ -59,7 +59,7 @@ func (a *API) notStarted(c echo.Context, workflowID string, err error) {
 }
 
 func (a *API) accepted(c echo.Context, s server.Server, workflowID string) Accepted {
-	return Accepted{Operation: a.operation(c, workflowID), WorkflowId: workflowID, ServerId: s.ServerID, StatusUrl: "/v1/servers/" + s.ServerID}
+	return Accepted{Operation: a.operation(c, workflowID), WorkflowId: workflowID, ServerId: string(s.ServerID), StatusUrl: string("/v1/servers/" + s.ServerID)}
 }
 
 // ImportServer accepts the take-over of an existing server.
@@ -89,7 +89,7 @@ func (a *API) ImportServer(c echo.Context, _ ImportServerParams) error {
 	}
 	a.startProvision(c, srv)
 	return c.JSON(http.StatusAccepted, ImportAccepted{
-		WorkflowId: srv.WorkflowID, ServerId: srv.ServerID, StatusUrl: "/v1/servers/" + srv.ServerID, Bootstrap: bootstrap,
+		WorkflowId: srv.WorkflowID, ServerId: string(srv.ServerID), StatusUrl: string("/v1/servers/" + srv.ServerID), Bootstrap: bootstrap,
 		Operation: a.operation(c, srv.WorkflowID),
 	})
 }
@@ -106,7 +106,7 @@ func (a *API) RetryServer(c echo.Context, id ServerID, _ RetryServerParams) erro
 
 // DeleteServer decommissions a server.
 func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) error {
-	srv, err := a.d.Store.RequestDecommission(c.Request().Context(), id, caller(c).Subject, p.Force != nil && *p.Force)
+	srv, err := a.d.Store.RequestDecommission(c.Request().Context(), prego.ServerID(string(id)), prego.ImageID(caller(c).Subject), p.Force != nil && *p.Force)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) er
 // GetServer shows a server.
 func (a *API) GetServer(c echo.Context, id ServerID) error {
 	ctx := c.Request().Context()
-	server, err := a.d.Store.GetServer(ctx, id)
+	server, err := a.d.Store.GetServer(ctx, prego.ServerID(string(id)))
 	if err != nil {
 		return err
 	}
@@ -166,10 +166,10 @@ func (a *API) ListServers(c echo.Context, _ ListServersParams) error {
 
 func summary(s server.Server) ServerSummary {
 	return ServerSummary{
-		ServerId: s.ServerID, Role: s.Role, Region: s.Region, InfraProvider: string(s.InfraProvider),
+		ServerId: string(s.ServerID), Role: s.Role, Region: s.Region, InfraProvider: string(s.InfraProvider),
 		Status: s.Status, StatusReason: optional(string(s.StatusReason)), StatusMessage: optional(s.StatusMessage),
 		AgentStatus: s.AgentStatus, Host: optional(s.Host), Tags: s.Tags, CreatedAt: s.CreatedAt.UTC(),
-		FleetId: optional(s.FleetID), CordonedAt: utc(s.CordonedAt),
+		FleetId: optional(string(s.FleetID)), CordonedAt: utc(s.CordonedAt),
 	}
 }
 
@@ -179,13 +179,13 @@ func (a *API) view(s server.Server, events []server.Event) Server {
 		run = server.DecommissionWorkflowID(s.ServerID)
 	}
 	out := Server{
-		ServerId: s.ServerID, Role: s.Role, Region: s.Region, InfraProvider: string(s.InfraProvider),
+		ServerId: string(s.ServerID), Role: s.Role, Region: s.Region, InfraProvider: string(s.InfraProvider),
 		Spec: specView(s.Spec), Tags: s.Tags, Status: s.Status, StatusReason: optional(string(s.StatusReason)),
 		StatusMessage: optional(s.StatusMessage), ManagedBy: ServerManagedBy(s.ManagedBy), WorkflowId: run,
 		RunUrl: optional(a.d.Orchestrator.RunURL(run)), Generation: s.Generation, Attempt: s.Attempt, CreatedBy: optional(s.CreatedBy),
 		CreatedAt: s.CreatedAt.UTC(), ActiveAt: utc(s.ActiveAt), TerminatedAt: utc(s.TerminatedAt), DecommissionRequestedAt: utc(s.DecommissionRequestedAt),
 		ImportedFromPulumiAt: utc(s.ImportedFromPulumiAt), Timeline: []Event{},
-		FleetId: optional(s.FleetID), CordonedAt: utc(s.CordonedAt),
+		FleetId: optional(string(s.FleetID)), CordonedAt: utc(s.CordonedAt),
 		Agent: Agent{
 			Status: s.AgentStatus, Version: optional(s.AgentVersion), FirstSeenAt: utc(s.AgentFirstSeenAt), LastHeartbeatAt: utc(s.AgentLastHeartbeatAt),
 			Load1: s.Load1, MemoryPct: s.MemoryPct, DiskPct: s.DiskPct,
@@ -246,7 +246,7 @@ func (a *API) PatchServer(c echo.Context, id ServerID) error {
 	if _, err := prego.DistinctTags("tags", *in.Tags); err != nil {
 		return err
 	}
-	if _, err := a.d.Store.GetServer(c.Request().Context(), id); err != nil {
+	if _, err := a.d.Store.GetServer(c.Request().Context(), prego.ServerID(string(id))); err != nil {
 		return err
 	}
 	return &prego.Error{Code: prego.CodeTagsImmutable, Field: "tags", Message: `are fixed while the server lives; replace it by servers that have them: ` +

@@ -299,7 +299,7 @@ func TestPagingMeetsEachServerOnce(t *testing.T) {
 	b := setup(t, nil)
 	ctx := context.Background()
 	for i := range 57 {
-		r := server.CreateRequest{ServerID: fmt.Sprintf("s-%03d", i), Role: prego.Roles()[i%4], Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: server.Spec{Tags: []string{fmt.Sprintf("t%d", i%3)}}}
+		r := server.CreateRequest{ServerID: prego.ServerID(fmt.Sprintf("s-%03d", i)), Role: prego.Roles()[i%4], Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: server.Spec{Tags: []string{fmt.Sprintf("t%d", i%3)}}}
 		_, _, err := b.store.CreateServer(ctx, r, "test")
 		require.NoError(t, err)
 	}
@@ -320,7 +320,7 @@ func TestPagingMeetsEachServerOnce(t *testing.T) {
 				seen[s.ServerId]++
 			}
 			if grow && n < 90 { // rows that come in while somebody pages
-				_, _, err := b.store.CreateServer(ctx, server.CreateRequest{ServerID: fmt.Sprintf("late-%d", n), Role: prego.RoleApp, Region: prego.RegionUS, InfraProvider: prego.ProviderHetzner}, "test")
+				_, _, err := b.store.CreateServer(ctx, server.CreateRequest{ServerID: prego.ServerID(fmt.Sprintf("late-%d", n)), Role: prego.RoleApp, Region: prego.RegionUS, InfraProvider: prego.ProviderHetzner}, "test")
 				require.NoError(rt, err)
 				n++
 			}

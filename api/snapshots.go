@@ -15,14 +15,14 @@ func snapshotView(s tenant.Snapshot) Snapshot {
 		files = []string{}
 	}
 	return Snapshot{
-		SnapshotId: s.SnapshotID, OrgId: s.OrgID, TenantId: s.TenantID, ServerId: s.ServerID, Site: s.Site, Status: s.Status, Files: files, Bytes: s.Bytes, Message: optional(s.Message),
+		SnapshotId: string(s.SnapshotID), OrgId: string(s.OrgID), TenantId: string(s.TenantID), ServerId: string(s.ServerID), Site: s.Site, Status: s.Status, Files: files, Bytes: s.Bytes, Message: optional(s.Message),
 		WorkflowId: tenant.SnapshotWorkflowID(s.SnapshotID), CreatedBy: s.CreatedBy, CreatedAt: s.CreatedAt.UTC(), FinishedAt: utc(s.FinishedAt),
 	}
 }
 
 func restoreView(j tenant.RestoreJob) RestoreJob {
 	return RestoreJob{
-		JobId: j.JobID, OrgId: j.OrgID, TenantId: j.TenantID, SnapshotId: j.SnapshotID, Status: j.Status, Message: optional(j.Message),
+		JobId: j.JobID, OrgId: string(j.OrgID), TenantId: string(j.TenantID), SnapshotId: string(j.SnapshotID), Status: j.Status, Message: optional(j.Message),
 		WorkflowId: tenant.RestoreWorkflowID(j.JobID), CreatedBy: j.CreatedBy, CreatedAt: j.CreatedAt.UTC(), FinishedAt: utc(j.FinishedAt),
 	}
 }
@@ -33,7 +33,7 @@ func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID, _ CreateSnapshot
 	if err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartSnapshot, s.OrgID, s.SnapshotID, tenant.SnapshotWorkflowID(s.SnapshotID))
+	a.startRun(c, a.d.Resources.Runs.StartSnapshot, s.OrgID, string(s.SnapshotID), tenant.SnapshotWorkflowID(s.SnapshotID))
 	out := snapshotView(s)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
@@ -41,7 +41,7 @@ func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID, _ CreateSnapshot
 
 // ListSnapshots shows a page of a tenant's snapshots.
 func (a *API) ListSnapshots(c echo.Context, tenant TenantID, _ ListSnapshotsParams) error {
-	return within(c, a.d.Tenants.GetTenant, "snapshots", a.d.Resources.Store.ListSnapshots, snapshotView, "tenant_id", tenant)
+	return within(c, a.d.Tenants.GetTenant, "snapshots", a.d.Resources.Store.ListSnapshots, snapshotView, "tenant_id", string(tenant))
 }
 
 // GetSnapshot shows a snapshot.
@@ -56,19 +56,19 @@ func (a *API) DeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPat
 	if err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartSnapshotErase, org, id, tenant.SnapshotEraseWorkflowID(id))
+	a.startRun(c, a.d.Resources.Runs.StartSnapshotErase, org, string(id), tenant.SnapshotEraseWorkflowID(id))
 	return c.NoContent(http.StatusNoContent)
 }
 
 // CreateRestore asks for a tenant's site to be brought back to a snapshot.
 func (a *API) CreateRestore(c echo.Context, tenantID TenantID, _ CreateRestoreParams) error {
 	var in struct {
-		SnapshotID string `json:"snapshot_id"`
+		SnapshotID prego.SnapshotID `json:"snapshot_id"`
 	}
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := prego.ValidateResourceID("snapshot_id", "snp-", in.SnapshotID); err != nil {
+	if err := prego.ValidateResourceID("snapshot_id", "snp-", string(in.SnapshotID)); err != nil {
 		return err
 	}
 	j, err := a.d.Resources.Store.CreateRestore(c.Request().Context(), tenantID, in.SnapshotID, newID("rst-"), caller(c).Subject)
@@ -83,7 +83,7 @@ func (a *API) CreateRestore(c echo.Context, tenantID TenantID, _ CreateRestorePa
 
 // ListRestores shows a page of a tenant's restores.
 func (a *API) ListRestores(c echo.Context, tenant TenantID, _ ListRestoresParams) error {
-	return within(c, a.d.Tenants.GetTenant, "restores", a.d.Resources.Store.ListRestores, restoreView, "tenant_id", tenant)
+	return within(c, a.d.Tenants.GetTenant, "restores", a.d.Resources.Store.ListRestores, restoreView, "tenant_id", string(tenant))
 }
 
 // GetRestore shows a restore.

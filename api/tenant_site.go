@@ -22,9 +22,9 @@ const siteTimeout = time.Minute
 const keptSaid = 512
 
 // liveSite reads a tenant that has a site, and where that is.
-func (a *API) liveSite(ctx context.Context, id string) (tenant.Tenant, server.ProvisionState, error) {
+func (a *API) liveSite(ctx context.Context, id prego.TenantID) (tenant.Tenant, server.ProvisionState, error) {
 	var st server.ProvisionState
-	t, err := a.d.Tenants.GetTenant(ctx, id)
+	t, err := a.d.Tenants.GetTenant(ctx, string(id))
 	if err != nil {
 		return t, st, err
 	}
@@ -38,7 +38,7 @@ func (a *API) liveSite(ctx context.Context, id string) (tenant.Tenant, server.Pr
 	if al == nil || t.Site == "" {
 		return t, st, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s and has no site", id, t.State)
 	}
-	st, err = a.host(ctx, al.AppServerID, true)
+	st, err = a.host(ctx, prego.ServerID(string(al.AppServerID)), true)
 	return t, st, err
 }
 
@@ -81,7 +81,7 @@ func (a *API) siteCommand(c echo.Context, t tenant.Tenant, st server.ProvisionSt
 
 // note puts what was done to a site on its tenant's timeline, also when the caller has
 // left.
-func (a *API) note(c echo.Context, id string, step tenant.Step, message string) error {
+func (a *API) note(c echo.Context, id prego.TenantID, step tenant.Step, message string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), recordWithin)
 	defer cancel()
 	return a.d.Tenants.AddTenantEvent(ctx, tenant.Event{TenantID: id, Step: step, Actor: caller(c).Subject, Message: message}, "")
@@ -103,7 +103,7 @@ func (a *API) SetAdminPassword(c echo.Context, id TenantID, _ SetAdminPasswordPa
 	if err := a.siteCommand(c, t, st, map[string]string{wire.SecretAdminPassword: password}, "--site", t.Site, "set-admin-password"); err != nil {
 		return err
 	}
-	if err := a.note(c, id, tenant.StepPasswordSet, ""); err != nil {
+	if err := a.note(c, prego.TenantID(string(id)), tenant.StepPasswordSet, ""); err != nil {
 		return err
 	}
 	once(c)
@@ -146,7 +146,7 @@ func (a *API) AddTenantUser(c echo.Context, id TenantID, _ AddTenantUserParams) 
 	if err := a.siteCommand(c, t, st, secrets, "--site", t.Site, "add-user", in.Email, in.Name); err != nil {
 		return err
 	}
-	if err := a.note(c, id, tenant.StepUserAdded, in.Email); err != nil {
+	if err := a.note(c, prego.TenantID(string(id)), tenant.StepUserAdded, in.Email); err != nil {
 		return err
 	}
 	out.SiteUrl = siteURL(t)

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"github.com/prego/prego"
 	"net/http"
 	"sync"
 	"testing"
@@ -104,7 +105,7 @@ func TestThePasswordIsShownOnce(t *testing.T) {
 	asked := host.last()
 	require.Equal(t, []string{"--site", "acme-kr.sites.test", "set-admin-password"}, asked.Args)
 	require.Equal(t, map[string]string{wire.SecretAdminPassword: first.Password}, asked.Secrets)
-	require.Equal(t, []string{"app-1", id}, []string{asked.ServerID, asked.TenantID})
+	require.Equal(t, []string{"app-1", id}, []string{string(asked.ServerID), string(asked.TenantID)})
 	b.nowhere(first.Password)
 
 	_, body = b.do("POST", of+"/admin-password", "operator", "", "")
@@ -167,8 +168,8 @@ func TestStorageQuota(t *testing.T) {
 	rules := tenant.StorageRules{WarnPct: 90, HardPct: 120, Grace: time.Hour}
 	turns, err := b.store.TakeStorageTurns(t.Context(), time.Hour, 10)
 	require.NoError(t, err)
-	require.Equal(t, []tenant.StorageTurn{{TenantID: id, ServerID: "app-1"}}, turns)
-	level, err := b.store.KeepSiteUsage(t.Context(), id, tenant.SiteSize{DatabaseBytes: 8e9, FilesBytes: 3e9, BackupsBytes: 1, Users: 2}, rules)
+	require.Equal(t, []tenant.StorageTurn{{TenantID: prego.TenantID(id), ServerID: "app-1"}}, turns)
+	level, err := b.store.KeepSiteUsage(t.Context(), prego.TenantID(id), tenant.SiteSize{DatabaseBytes: 8e9, FilesBytes: 3e9, BackupsBytes: 1, Users: 2}, rules)
 	require.NoError(t, err)
 	require.Equal(t, tenant.StorageOver, level)
 	_, body := b.do("GET", of, "viewer", "", "")

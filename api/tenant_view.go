@@ -11,7 +11,7 @@ import (
 
 func tenantSummary(t tenant.Tenant) TenantSummary {
 	return TenantSummary{
-		TenantId: t.TenantID, Slug: t.Slug, OrgId: t.OrgID, ParentOrgId: optional(t.ParentOrgID), Region: t.Region, Plan: t.Plan,
+		TenantId: string(t.TenantID), Slug: t.Slug, OrgId: string(t.OrgID), ParentOrgId: optional(string(t.ParentOrgID)), Region: t.Region, Plan: t.Plan,
 		State: t.State, ConvergedState: string(t.ConvergedState), StatusReason: optional(string(t.StatusReason)),
 		StatusMessage: optional(t.StatusMessage), SiteUrl: siteURL(t), WaitingSince: utc(t.WaitingSince), CreatedAt: t.CreatedAt.UTC(),
 	}
@@ -29,7 +29,7 @@ func siteURL(t tenant.Tenant) *string {
 func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *tenant.Allocation, decision *tenant.DecisionRecord) (Tenant, error) {
 	run := lastRun(t, events)
 	out := Tenant{
-		TenantId: t.TenantID, Slug: t.Slug, OrgId: t.OrgID, ParentOrgId: optional(t.ParentOrgID), Region: t.Region, Plan: t.Plan,
+		TenantId: string(t.TenantID), Slug: t.Slug, OrgId: string(t.OrgID), ParentOrgId: optional(string(t.ParentOrgID)), Region: t.Region, Plan: t.Plan,
 		ExpectedUsers: t.ExpectedUsers, StorageQuotaGb: t.StorageQuotaGB, DataResidency: optional(t.DataResidency),
 		Constraint: constraintView(t.Constraint), DedicatedRedis: t.DedicatedRedis, Apps: t.Apps, Policy: t.Policy,
 		State: t.State, ConvergedState: string(t.ConvergedState), StatusReason: optional(string(t.StatusReason)),
@@ -95,7 +95,7 @@ func constraintView(c prego.Constraint) Constraint {
 
 func allocationView(l tenant.Allocation) *Allocation {
 	return &Allocation{
-		AppServerId: l.AppServerID, DbShardId: l.DBShardID, RedisPoolId: l.RedisPoolID, PoolSiteId: optional(l.PoolSiteID), SiteName: l.SiteName,
+		AppServerId: string(l.AppServerID), DbShardId: string(l.DBShardID), RedisPoolId: string(l.RedisPoolID), PoolSiteId: optional(l.PoolSiteID), SiteName: l.SiteName,
 		DatabaseName: l.DatabaseName, InfraProvider: string(l.InfraProvider), Algorithm: l.Algorithm, Dedicated: l.Dedicated, CreatedAt: l.CreatedAt.UTC(),
 	}
 }

@@ -28,7 +28,7 @@ func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
 	if err := in.Validate(); err != nil {
 		return err
 	}
-	t, _, err := a.d.Tenants.CreateTenant(c.Request().Context(), in, a.d.NewTenantID(), a.d.Mode, key, caller(c).Subject)
+	t, _, err := a.d.Tenants.CreateTenant(c.Request().Context(), in, prego.TenantID(a.d.NewTenantID()), a.d.Mode, key, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (a *API) leftToTheSweep(c echo.Context, workflowID string, err error) {
 }
 
 func (a *API) tenantAccepted(c echo.Context, t tenant.Tenant, workflowID string) TenantAccepted {
-	return TenantAccepted{Operation: a.operation(c, workflowID), TenantId: t.TenantID, WorkflowId: workflowID, StatusUrl: "/v1/tenants/" + t.TenantID, State: t.State}
+	return TenantAccepted{Operation: a.operation(c, workflowID), TenantId: string(t.TenantID), WorkflowId: workflowID, StatusUrl: string("/v1/tenants/" + t.TenantID), State: t.State}
 }
 
 // ListTenants shows a page of tenants.
@@ -65,7 +65,7 @@ func (a *API) ListTenants(c echo.Context, _ ListTenantsParams) error {
 // GetTenant shows a tenant.
 func (a *API) GetTenant(c echo.Context, id TenantID) error {
 	ctx := c.Request().Context()
-	t, err := a.d.Tenants.GetTenant(ctx, id)
+	t, err := a.d.Tenants.GetTenant(ctx, string(id))
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (a *API) PatchTenant(c echo.Context, id TenantID) error {
 	default:
 		return prego.Invalid("constraint", "is required; nothing else of a tenant could be meant")
 	}
-	if _, err := a.d.Tenants.GetTenant(c.Request().Context(), id); err != nil {
+	if _, err := a.d.Tenants.GetTenant(c.Request().Context(), string(id)); err != nil {
 		return err
 	}
 	return &prego.Error{Code: prego.CodeConstraintImmutable, Field: field, Message: "is fixed while the tenant lives; request another tenant with the one that is wanted"}
@@ -129,7 +129,7 @@ func (a *API) PatchTenant(c echo.Context, id TenantID) error {
 // ListDecisions shows how often a tenant's place was decided, and why each time.
 func (a *API) ListDecisions(c echo.Context, id TenantID) error {
 	ctx := c.Request().Context()
-	if _, err := a.d.Tenants.GetTenant(ctx, id); err != nil {
+	if _, err := a.d.Tenants.GetTenant(ctx, string(id)); err != nil {
 		return err
 	}
 	records, err := a.d.Tenants.ListDecisions(ctx, id)
@@ -149,37 +149,37 @@ func (a *API) ListDecisions(c echo.Context, id TenantID) error {
 
 // SuspendTenant takes an active tenant offline.
 func (a *API) SuspendTenant(c echo.Context, id TenantID, _ SuspendTenantParams) error {
-	return a.changeTenant(c, id, tenant.ActionSuspend)
+	return a.changeTenant(c, prego.TenantID(string(id)), tenant.ActionSuspend)
 }
 
 // ResumeTenant puts a suspended tenant online again.
 func (a *API) ResumeTenant(c echo.Context, id TenantID, _ ResumeTenantParams) error {
-	return a.changeTenant(c, id, tenant.ActionResume)
+	return a.changeTenant(c, prego.TenantID(string(id)), tenant.ActionResume)
 }
 
 // CancelTenant ends a tenant.
 func (a *API) CancelTenant(c echo.Context, id TenantID, _ CancelTenantParams) error {
-	return a.changeTenant(c, id, tenant.ActionCancel)
+	return a.changeTenant(c, prego.TenantID(string(id)), tenant.ActionCancel)
 }
 
 // ReactivateTenant takes back a cancellation.
 func (a *API) ReactivateTenant(c echo.Context, id TenantID, _ ReactivateTenantParams) error {
-	return a.changeTenant(c, id, tenant.ActionReactivate)
+	return a.changeTenant(c, prego.TenantID(string(id)), tenant.ActionReactivate)
 }
 
 // TerminateTenant ends a tenant now.
 func (a *API) TerminateTenant(c echo.Context, id TenantID, _ TerminateTenantParams) error {
-	return a.changeTenant(c, id, tenant.ActionTerminate)
+	return a.changeTenant(c, prego.TenantID(string(id)), tenant.ActionTerminate)
 }
 
 // RetryTenant provisions a failed tenant again.
 func (a *API) RetryTenant(c echo.Context, id TenantID, _ RetryTenantParams) error {
-	return a.changeTenant(c, id, tenant.ActionRetry)
+	return a.changeTenant(c, prego.TenantID(string(id)), tenant.ActionRetry)
 }
 
 // changeTenant writes what is asked into the tenant's row, and has a run bring it
 // about.
-func (a *API) changeTenant(c echo.Context, id string, action tenant.Action) error {
+func (a *API) changeTenant(c echo.Context, id prego.TenantID, action tenant.Action) error {
 	var in struct {
 		Reason string `json:"reason"`
 	}

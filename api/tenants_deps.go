@@ -11,22 +11,22 @@ import (
 
 // TenantStore is the part of Postgres that tenants, pools and orgs use.
 type TenantStore interface {
-	CreateTenant(ctx context.Context, r tenant.CreateRequest, tenantID string, mode tenant.PlacementMode, idempotencyKey, by string) (t tenant.Tenant, created bool, err error)
-	ChangeTenant(ctx context.Context, id string, action tenant.Action, periods tenant.LifecyclePeriods, by, reason string) (tenant.Tenant, error)
+	CreateTenant(ctx context.Context, r tenant.CreateRequest, tenantID prego.TenantID, mode tenant.PlacementMode, idempotencyKey, by string) (t tenant.Tenant, created bool, err error)
+	ChangeTenant(ctx context.Context, id prego.TenantID, action tenant.Action, periods tenant.LifecyclePeriods, by, reason string) (tenant.Tenant, error)
 	GetTenant(ctx context.Context, id string) (tenant.Tenant, error)
 	ListTenants(ctx context.Context, q prego.ListQuery) (page []tenant.Tenant, next string, err error)
-	TenantEvents(ctx context.Context, id string) ([]tenant.Event, error)
-	LiveAllocation(ctx context.Context, id string) (*tenant.Allocation, error)
-	LastDecision(ctx context.Context, id string) (*tenant.DecisionRecord, error)
-	ListDecisions(ctx context.Context, id string) ([]tenant.DecisionRecord, error)
+	TenantEvents(ctx context.Context, id prego.TenantID) ([]tenant.Event, error)
+	LiveAllocation(ctx context.Context, id prego.TenantID) (*tenant.Allocation, error)
+	LastDecision(ctx context.Context, id prego.TenantID) (*tenant.DecisionRecord, error)
+	ListDecisions(ctx context.Context, id prego.TenantID) ([]tenant.DecisionRecord, error)
 
 	AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error
-	SiteUsage(ctx context.Context, tenantID string) (*tenant.SiteUsage, error)
-	SetStorageQuota(ctx context.Context, tenantID string, gb int, by string) (tenant.Tenant, error)
-	SetMail(ctx context.Context, tenantID string, m *tenant.MailSettings, by string) error
+	SiteUsage(ctx context.Context, tenantID prego.TenantID) (*tenant.SiteUsage, error)
+	SetStorageQuota(ctx context.Context, tenantID prego.TenantID, gb int, by string) (tenant.Tenant, error)
+	SetMail(ctx context.Context, tenantID prego.TenantID, m *tenant.MailSettings, by string) error
 
-	PutOrg(ctx context.Context, id string, r tenant.PutOrgRequest, by string) (org.Org, error)
-	GetOrg(ctx context.Context, id string) (org.Org, error)
+	PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgRequest, by string) (org.Org, error)
+	GetOrg(ctx context.Context, id prego.OrgID) (org.Org, error)
 	ListOrgs(ctx context.Context, q prego.ListQuery) (page []org.Org, next string, err error)
 
 	CreatePlacementPool(ctx context.Context, name string, c prego.Constraint, by string) (p prego.PlacementPool, created bool, err error)
@@ -36,9 +36,9 @@ type TenantStore interface {
 	PutPlacementPool(ctx context.Context, name string, c prego.Constraint, by string) (prego.PlacementPool, error)
 	SetDefaultPool(ctx context.Context, name string, on bool, by string) (prego.PlacementPool, error)
 	DeletePlacementPool(ctx context.Context, name string) error
-	AssociatePool(ctx context.Context, orgID, name, by string) error
-	DissociatePool(ctx context.Context, orgID, name string) error
-	OrgPlacementPools(ctx context.Context, orgID string) ([]prego.PlacementPool, error)
+	AssociatePool(ctx context.Context, orgID prego.OrgID, name, by string) error
+	DissociatePool(ctx context.Context, orgID prego.OrgID, name string) error
+	OrgPlacementPools(ctx context.Context, orgID prego.OrgID) ([]prego.PlacementPool, error)
 
 	ListSitePools(ctx context.Context, region prego.Region) ([]tenant.SitePool, error)
 	SitePoolPolicies(ctx context.Context) ([]tenant.SitePoolPolicy, error)
@@ -52,9 +52,9 @@ type TenantStore interface {
 // for by the periodic sweep: the row is what counts.
 type TenantRuns interface {
 	StartTenantProvision(ctx context.Context, t tenant.Tenant) error
-	CancelTenantProvision(ctx context.Context, tenantID string) error
-	StartTenantChange(ctx context.Context, tenantID string) error
-	StartRefill(ctx context.Context, appServerID string) (workflowID string, err error)
+	CancelTenantProvision(ctx context.Context, tenantID prego.TenantID) error
+	StartTenantChange(ctx context.Context, tenantID prego.TenantID) error
+	StartRefill(ctx context.Context, appServerID prego.ServerID) (workflowID string, err error)
 	StartWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) (workflowID string, err error)
 }
 

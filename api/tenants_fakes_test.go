@@ -20,13 +20,15 @@ func (r *runs) StartTenantProvision(ctx context.Context, t tenant.Tenant) error 
 	return r.note(ctx, "provision "+t.Slug)
 }
 
-func (r *runs) CancelTenantProvision(ctx context.Context, _ string) error {
+func (r *runs) CancelTenantProvision(ctx context.Context, _ prego.TenantID) error {
 	return r.note(ctx, "cancel")
 }
-func (r *runs) StartTenantChange(ctx context.Context, _ string) error { return r.note(ctx, "change") }
+func (r *runs) StartTenantChange(ctx context.Context, _ prego.TenantID) error {
+	return r.note(ctx, "change")
+}
 
-func (r *runs) StartRefill(ctx context.Context, id string) (string, error) {
-	return tenant.RefillWorkflowID(id), r.note(ctx, "refill "+id)
+func (r *runs) StartRefill(ctx context.Context, id prego.ServerID) (string, error) {
+	return tenant.RefillWorkflowID(id), r.note(ctx, string("refill "+id))
 }
 
 func (r *runs) StartWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) (string, error) {
@@ -54,7 +56,7 @@ func (p *placer) Simulate(_ context.Context, requests []placement.Request) (out 
 func (p *placer) Override(_ context.Context, o tenant.PlacementOverride, by string) (placement.Decision, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.overrides = append(p.overrides, by+" "+o.TenantID)
+	p.overrides = append(p.overrides, by+" "+string(o.TenantID))
 	switch {
 	case o.TenantID == "t-nobody":
 		return placement.Decision{}, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", o.TenantID)

@@ -35,14 +35,14 @@ func traefikDocument(routes []workload.PublishedRoute) ([]byte, error) {
 		service := obj{"loadBalancer": obj{"servers": servers}}
 		switch r.Protocol {
 		case workload.RouteHTTP:
-			httpRouters[r.RouteID] = obj{"entryPoints": entry, "rule": "Host(`" + r.Hostname + "`)", "service": r.RouteID}
-			httpServices[r.RouteID] = service
+			httpRouters[string(r.RouteID)] = obj{"entryPoints": entry, "rule": "Host(`" + r.Hostname + "`)", "service": r.RouteID}
+			httpServices[string(r.RouteID)] = service
 		case workload.RouteHTTPS:
-			tcpRouters[r.RouteID] = obj{"entryPoints": entry, "rule": "HostSNI(`" + r.Hostname + "`)", "service": r.RouteID, "tls": obj{"passthrough": true}}
-			tcpServices[r.RouteID] = service
+			tcpRouters[string(r.RouteID)] = obj{"entryPoints": entry, "rule": "HostSNI(`" + r.Hostname + "`)", "service": r.RouteID, "tls": obj{"passthrough": true}}
+			tcpServices[string(r.RouteID)] = service
 		case workload.RouteTCP:
-			tcpRouters[r.RouteID] = obj{"entryPoints": entry, "rule": "HostSNI(`*`)", "service": r.RouteID}
-			tcpServices[r.RouteID] = service
+			tcpRouters[string(r.RouteID)] = obj{"entryPoints": entry, "rule": "HostSNI(`*`)", "service": r.RouteID}
+			tcpServices[string(r.RouteID)] = service
 		}
 	}
 	// Traefik refuses sections that are there and empty.

@@ -14,8 +14,8 @@ import (
 
 // Org is a customer; a parent groups several (placement-policy §5).
 type Org struct {
-	OrgID       string
-	ParentOrgID string // "" for none
+	OrgID       prego.OrgID
+	ParentOrgID prego.OrgID // "" for none
 	Tier        prego.Tier
 	CreatedBy   string
 	CreatedAt   time.Time
@@ -47,7 +47,7 @@ func (q *QuotaExceeded) Sentence() string {
 // Event is one line of what happened to an org's resources. Payload holds no secret.
 type Event struct {
 	EventID int64
-	OrgID   string
+	OrgID   prego.OrgID
 	At      time.Time
 	Type    string // app.create, group.scale, org.quota_set, …
 	Subject string // the id of what it happened to
@@ -74,7 +74,7 @@ func (q Quota) Headroom() float64 { return max(0, q.Limit-q.Usage-q.Reserved) }
 // Usage is what one org uses of one dimension, or what all others use that are not
 // told one by one: their OrgID is "".
 type Usage struct {
-	OrgID     string
+	OrgID     prego.OrgID
 	Dimension string
 	Usage     float64
 	Limit     float64

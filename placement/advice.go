@@ -15,17 +15,17 @@ import (
 // §1.2, ai_recommended). It chooses among what passes every filter, and never more: one
 // that names anything else changes nothing.
 type Advice struct {
-	AppServerID string `json:"app_server_id"`
-	DBShardID   string `json:"db_shard_id"`   // "" is the engine's choice
-	RedisPoolID string `json:"redis_pool_id"` // "" is the engine's choice
-	Reason      string `json:"reason"`
+	AppServerID prego.ServerID    `json:"app_server_id"`
+	DBShardID   prego.ShardID     `json:"db_shard_id"`   // "" is the engine's choice
+	RedisPoolID prego.RedisPoolID `json:"redis_pool_id"` // "" is the engine's choice
+	Reason      string            `json:"reason"`
 }
 
 // AdviceRequest is what an adviser is asked: who wants a place, and which there are.
 type AdviceRequest struct {
-	TenantID    string               `json:"tenant_id"`
-	OrgID       string               `json:"org_id"`
-	ParentOrgID string               `json:"parent_org_id,omitempty"`
+	TenantID    prego.TenantID       `json:"tenant_id"`
+	OrgID       prego.OrgID          `json:"org_id"`
+	ParentOrgID prego.OrgID          `json:"parent_org_id,omitempty"`
 	Region      prego.Region         `json:"region"`
 	Plan        prego.Plan           `json:"plan"`
 	Mode        tenant.PlacementMode `json:"mode"`
@@ -34,11 +34,11 @@ type AdviceRequest struct {
 
 // Candidate is a place that passes every filter.
 type Candidate struct {
-	AppServerID string  `json:"app_server_id"`
-	DBShardID   string  `json:"db_shard_id"`
-	RedisPoolID string  `json:"redis_pool_id"`
-	Score       float64 `json:"score"`
-	Site        bool    `json:"site"` // a pool site is available there
+	AppServerID prego.ServerID    `json:"app_server_id"`
+	DBShardID   prego.ShardID     `json:"db_shard_id"`
+	RedisPoolID prego.RedisPoolID `json:"redis_pool_id"`
+	Score       float64           `json:"score"`
+	Site        bool              `json:"site"` // a pool site is available there
 }
 
 // AskFor is what to ask an adviser for a request, with at most so many candidates.
@@ -64,7 +64,7 @@ func (f *Snapshot) Candidates(r Request, most int) []Candidate {
 	s.passing = func(t triple, site bool) {
 		srv := &f.servers[t.server]
 		all = append(all, Candidate{
-			AppServerID: srv.ServerID, DBShardID: f.shards.items[t.shard].ShardID, RedisPoolID: s.poolFor(srv), Score: round6(t.score), Site: site,
+			AppServerID: srv.ServerID, DBShardID: f.shards.items[t.shard].ShardID, RedisPoolID: prego.RedisPoolID(s.poolFor(srv)), Score: round6(t.score), Site: site,
 		})
 	}
 	s.choose()
@@ -86,8 +86,8 @@ func (s *search) advised(o Outcome, c contest) (triple, bool) {
 	}
 	f, t := s.f, c.advised
 	srv := &f.servers[t.server]
-	if pool := s.poolFor(srv); a.RedisPoolID != "" && a.RedisPoolID != pool {
-		slot, known := f.pools.byID[a.RedisPoolID]
+	if pool := s.poolFor(srv); a.RedisPoolID != "" && a.RedisPoolID != prego.RedisPoolID(pool) {
+		slot, known := f.pools.byID[string(a.RedisPoolID)]
 		if !known || srv.Role == prego.RoleNode || f.pools.items[slot].HostServerID != "" || s.pool(&f.pools.items[slot]) != passes {
 			return triple{}, false
 		}
@@ -95,7 +95,7 @@ func (s *search) advised(o Outcome, c contest) (triple, bool) {
 		t.pool = slot + 1
 	}
 	if chosen := f.shards.items[t.shard].ShardID; a.DBShardID != "" && a.DBShardID != chosen {
-		slot, known := f.shards.byID[a.DBShardID]
+		slot, known := f.shards.byID[string(a.DBShardID)]
 		if !known || srv.Role == prego.RoleNode || f.shards.items[slot].HostServerID != "" || f.shardScore[slot] < 0 {
 			return triple{}, false
 		}

@@ -36,25 +36,25 @@ func TestAdviceChoosesAmongWhatPasses(t *testing.T) {
 	got := f.Decide(request(advised(placement.Advice{AppServerID: "app-1", Reason: "quiet at night\x1b[2J"})))
 	require.Equal(t, placement.Placed, got.Outcome)
 	require.Equal(t, placement.AIRecommended, got.Algorithm)
-	require.Equal(t, []string{"app-1", "db-1", "redis-1", "s-1"}, []string{got.AppServerID, got.DBShardID, got.RedisPoolID, got.PoolSiteID})
+	require.Equal(t, []string{"app-1", "db-1", "redis-1", "s-1"}, []string{string(got.AppServerID), string(got.DBShardID), string(got.RedisPoolID), got.PoolSiteID})
 	require.InDelta(t, 0.4*0.6+0.2*0.9+0.2*0.6+0.1*0.6, got.Score, 1e-9)
 	require.Zero(t, got.Confidence, "another server scored more")
 	require.Equal(t, `ai_recommended: app-1 scored 0.6000, the best 0.6800; the adviser says "quiet at night [2J"; site s-1 from its pool`, got.SelectionReason)
 
 	got = f.Decide(request(advised(placement.Advice{AppServerID: "app-1", DBShardID: "db-2", RedisPoolID: "redis-2", Reason: strings.Repeat("very ", 100)})))
-	require.Equal(t, []string{"ai_recommended", "app-1", "db-2", "redis-2", "s-3"}, []string{string(got.Algorithm), got.AppServerID, got.DBShardID, got.RedisPoolID, got.PoolSiteID})
+	require.Equal(t, []string{"ai_recommended", "app-1", "db-2", "redis-2", "s-3"}, []string{string(got.Algorithm), string(got.AppServerID), string(got.DBShardID), string(got.RedisPoolID), got.PoolSiteID})
 	require.InDelta(t, 0.4*0.6+0.2*0.9+0.2*0.4+0.1*0.1, got.Score, 1e-9)
 	require.Less(t, len(got.SelectionReason), 400)
 
 	got = f.Decide(request(advised(placement.Advice{AppServerID: "app-2", DBShardID: "db-1"})))
-	require.Equal(t, []string{"ai_recommended", "app-2"}, []string{string(got.Algorithm), got.AppServerID})
+	require.Equal(t, []string{"ai_recommended", "app-2"}, []string{string(got.Algorithm), string(got.AppServerID)})
 	require.InDelta(t, 0.08, got.Confidence, 1e-9, "the best all the same")
 	require.NotContains(t, got.SelectionReason, "says")
 
 	d := advisable()
 	d.Sites = nil
 	got = placement.NewSnapshot(shared(), d).Decide(request(advised(placement.Advice{AppServerID: "app-1", DBShardID: "db-4"})))
-	require.Equal(t, []string{"on_demand", "ai_recommended", "app-1", "db-4", ""}, []string{string(got.Outcome), string(got.Algorithm), got.AppServerID, got.DBShardID, got.PoolSiteID})
+	require.Equal(t, []string{"on_demand", "ai_recommended", "app-1", "db-4", ""}, []string{string(got.Outcome), string(got.Algorithm), string(got.AppServerID), string(got.DBShardID), got.PoolSiteID})
 }
 
 // TestAdviceThatMayNotBeTakenChangesNothing: the decision is the one without it, to the
@@ -122,8 +122,8 @@ func TestAdviceBypassesNothing(t *testing.T) {
 			candidates := f.Candidates(r, 20)
 			server := rapid.SampledFrom([]string{"app-0", "app-1", "app-7", "app-8", "app-9", "app-10", "app-11"}).Draw(t, "server")
 			r.Advice = &placement.Advice{
-				AppServerID: server, DBShardID: rapid.SampledFrom([]string{"", "", "db-0", "db-5", "db-6", "db-7", server}).Draw(t, "db"),
-				RedisPoolID: rapid.SampledFrom([]string{"", "", "redis-0", "redis-5", "redis-6", server}).Draw(t, "redis"),
+				AppServerID: prego.ServerID(server), DBShardID: prego.ShardID(rapid.SampledFrom([]string{"", "", "db-0", "db-5", "db-6", "db-7", server}).Draw(t, "db")),
+				RedisPoolID: prego.RedisPoolID(rapid.SampledFrom([]string{"", "", "redis-0", "redis-5", "redis-6", server}).Draw(t, "redis")),
 			}
 			d := f.Decide(r)
 			require.Equal(t, plain.Outcome, d.Outcome)
@@ -131,8 +131,8 @@ func TestAdviceBypassesNothing(t *testing.T) {
 			if d.Algorithm == placement.AIRecommended {
 				taken++
 				require.Equal(t, r.Advice.AppServerID, d.AppServerID)
-				require.Contains(t, []string{"", d.DBShardID}, r.Advice.DBShardID)
-				require.Contains(t, []string{"", d.RedisPoolID}, r.Advice.RedisPoolID)
+				require.Contains(t, []string{"", string(d.DBShardID)}, string(r.Advice.DBShardID))
+				require.Contains(t, []string{"", string(d.RedisPoolID)}, string(r.Advice.RedisPoolID))
 			} else {
 				require.Equal(t, plain, d)
 			}

@@ -17,7 +17,7 @@ func large(n int) placement.Data {
 	d := fleet()
 	d.Servers, d.Shards, d.Pools, d.Sites = nil, nil, nil, nil
 	for i := range n/20 + 1 {
-		d.Shards = append(d.Shards, placement.Shard{ShardID: fmt.Sprintf("db-%06d", i), Region: "eu", Tenants: i * 7 % 400, Capacity: 400, Status: "active"})
+		d.Shards = append(d.Shards, placement.Shard{ShardID: prego.ShardID(fmt.Sprintf("db-%06d", i)), Region: "eu", Tenants: i * 7 % 400, Capacity: 400, Status: "active"})
 	}
 	for i := range n/100 + 1 {
 		d.Pools = append(d.Pools, placement.RedisPool{PoolID: fmt.Sprintf("redis-%06d", i), Region: "eu", Tenants: i * 13 % 2000, Capacity: 2000, Status: "active"})
@@ -25,11 +25,11 @@ func large(n int) placement.Data {
 	for i := range n {
 		id := fmt.Sprintf("app-%06d", i)
 		d.Servers = append(d.Servers, placement.Server{
-			ServerID: id, Role: prego.RoleApp, Region: []prego.Region{"eu", "eu", "eu", "sg"}[i%4], InfraProvider: "hetzner", Status: "active",
+			ServerID: prego.ServerID(id), Role: prego.RoleApp, Region: []prego.Region{"eu", "eu", "eu", "sg"}[i%4], InfraProvider: "hetzner", Status: "active",
 			MemoryPct: float64(i * 37 % 100), TenantCount: i * 11 % 21,
 		})
 		for j := range 2 {
-			d.Sites = append(d.Sites, placement.PoolSite{PoolSiteID: fmt.Sprintf("s-%06d-%d", i, j), AppServerID: id, DBShardID: d.Shards[i/20].ShardID})
+			d.Sites = append(d.Sites, placement.PoolSite{PoolSiteID: fmt.Sprintf("s-%06d-%d", i, j), AppServerID: prego.ServerID(id), DBShardID: d.Shards[i/20].ShardID})
 		}
 	}
 	return d
@@ -49,7 +49,7 @@ func BenchmarkDecide(b *testing.B) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			for i := range rounds {
-				r.TenantID = fmt.Sprint("t", i)
+				r.TenantID = prego.TenantID(fmt.Sprint("t", i))
 				began := time.Now()
 				d := f.Decide(r)
 				decide = append(decide, time.Since(began))

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
 
@@ -47,7 +48,7 @@ func (f *Snapshot) Update(c Change) {
 	}
 	for _, s := range c.Servers {
 		if s.Status == server.Terminated {
-			f.RemoveServer(s.ServerID)
+			f.RemoveServer(prego.ServerID(string(s.ServerID)))
 			continue
 		}
 		f.SetServer(s)

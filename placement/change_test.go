@@ -25,7 +25,7 @@ func TestAFleetFollowsEveryChange(t *testing.T) {
 	t.Parallel()
 	at := func(f *placement.Snapshot) string {
 		d := f.Decide(request(nil))
-		return string(d.Outcome) + " " + d.AppServerID + " " + d.PoolSiteID
+		return string(d.Outcome) + " " + string(d.AppServerID) + " " + d.PoolSiteID
 	}
 	require.Equal(t, "placed app-2 s-2", at(placement.SnapshotOf(shared(), full(fleet()))))
 	require.Equal(t, 1, placement.SnapshotOf(shared(), full(fleet())).Sites("app-1"), "one that is taken is none")
@@ -63,9 +63,9 @@ func TestAFleetFollowsEveryChange(t *testing.T) {
 	f := placement.SnapshotOf(shared(), full(fleet()))
 	f.Update(placement.Change{Providers: fleet().Providers, Residency: map[string]placement.Zone{"DE": {Regions: []prego.Region{"sg"}}}, LastServer: "app-1"})
 	require.Equal(t, prego.CodeResidencyViolation, f.Decide(request(func(r *placement.Request) { r.DataResidency = "DE" })).Code)
-	require.Equal(t, "app-2", f.Decide(request(func(r *placement.Request) { r.Algorithm = placement.RoundRobin })).AppServerID)
+	require.Equal(t, "app-2", string(f.Decide(request(func(r *placement.Request) { r.Algorithm = placement.RoundRobin })).AppServerID))
 	f.Update(placement.Change{Providers: fleet().Providers, LastServer: "app-2"})
-	require.Equal(t, "app-1", f.Decide(request(func(r *placement.Request) { r.Algorithm = placement.RoundRobin })).AppServerID)
+	require.Equal(t, "app-1", string(f.Decide(request(func(r *placement.Request) { r.Algorithm = placement.RoundRobin })).AppServerID))
 }
 
 // TestRejectionsAreListedByID: shards, pools and servers together, at most as many as

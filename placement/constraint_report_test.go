@@ -95,12 +95,12 @@ func TestOverridesAndConstraints(t *testing.T) {
 	require.Equal(t, prego.CodeCellMismatch, d.Code)
 	require.Contains(t, d.SelectionReason, "ignore_constraint")
 	d = ask(func(o *placement.Override) { o.AppServerID = "app-1" })
-	require.Equal(t, "app-1", d.AppServerID)
+	require.Equal(t, "app-1", string(d.AppServerID))
 	d = ask(func(o *placement.Override) { o.AppServerID, o.DBShardID = "", "db-1" })
-	require.Equal(t, "app-2", d.AppServerID, "a forced shard leaves the server to the constraint")
+	require.Equal(t, "app-2", string(d.AppServerID), "a forced shard leaves the server to the constraint")
 	d = ask(func(o *placement.Override) { o.IgnoreConstraint = true })
 	require.True(t, d.PlacesTenant())
-	require.Equal(t, "app-3", d.AppServerID)
+	require.Equal(t, "app-3", string(d.AppServerID))
 	require.True(t, d.Constraint.Ignored, "the decision says so")
 	require.Equal(t, []string{"blue"}, d.Constraint.Require)
 }
@@ -130,7 +130,7 @@ func TestEligibility(t *testing.T) {
 			}
 			d := f.Decide(r)
 			if d.PlacesTenant() {
-				s, ok := f.Server(d.AppServerID)
+				s, ok := f.Server(string(d.AppServerID))
 				require.True(t, ok)
 				require.True(t, r.Constraint.SatisfiedBy(s.Tags))
 			}

@@ -157,7 +157,7 @@ func (f *Snapshot) Decide(r Request) Decision {
 	if r.Override != nil {
 		return s.override()
 	}
-	if own := f.own[r.TenantID]; s.algorithm == NewServer && own != "" {
+	if own := f.own[string(r.TenantID)]; s.algorithm == NewServer && own != "" {
 		s.algorithm = BestFit // the new server is there
 	}
 	if s.algorithm == NewServer {
@@ -203,7 +203,7 @@ func (s *search) scoreShards() {
 		f.shardScore[slot] = -1
 		s.looked++
 		if why := s.shard(sh); why != passes {
-			s.reject(listShards, sh.ShardID, why)
+			s.reject(listShards, string(sh.ShardID), why)
 			continue
 		}
 		score := f.policy.Weights.DBLoad*(1-float64(sh.Tenants)/float64(sh.Capacity)) + f.policy.Weights.DBDisk*freeShare(sh.DiskPct)
@@ -222,7 +222,7 @@ func (s *search) scoreShards() {
 // wanted (placement-policy §5).
 func (s *search) shardPreference(slot int32) float64 {
 	v := s.f.shardScore[slot]
-	if s.f.policy.SameShard && s.r.ParentOrgID != "" && s.f.shards.items[slot].ParentOrgs[s.r.ParentOrgID] > 0 {
+	if s.f.policy.SameShard && s.r.ParentOrgID != "" && s.f.shards.items[slot].ParentOrgs[string(s.r.ParentOrgID)] > 0 {
 		v += AffinityDelta
 	}
 	return v
@@ -246,7 +246,7 @@ func (s *search) shard(sh *Shard) reason {
 		return rejectDisk
 	case sh.Tenants >= sh.Capacity:
 		return rejectShardFull
-	case s.r.Busy[sh.ShardID]:
+	case s.r.Busy[string(sh.ShardID)]:
 		return rejectBusy
 	}
 	return passes
@@ -346,7 +346,7 @@ func (s *search) server(i int, h *hot) reason {
 	if fl&flagFull != 0 {
 		return rejectCount
 	}
-	if len(s.r.Busy) > 0 && s.r.Busy[s.f.servers[i].ServerID] {
+	if len(s.r.Busy) > 0 && s.r.Busy[string(s.f.servers[i].ServerID)] {
 		return rejectBusy
 	}
 	if fl&flagNode != 0 {
@@ -409,14 +409,14 @@ func (s *search) choose() Decision {
 	family := s.familyServers()
 	advised := -1
 	if a := s.r.Advice; a != nil {
-		if i, ok := f.find(a.AppServerID); ok {
+		if i, ok := f.find(string(a.AppServerID)); ok {
 			advised = i
 		}
 	}
 	inOrder := s.algorithm != BestFit
 	var ready, empty contest // with an available site, and without
 	after := s.roundRobinStart()
-	ownID, hasOwn := f.own[s.r.TenantID]
+	ownID, hasOwn := f.own[string(s.r.TenantID)]
 	s.looked += len(f.hot)
 	turned, kinAt, next := 0, 0, 0
 	if after > 0 {
@@ -440,11 +440,11 @@ func (s *search) choose() Decision {
 		} else if why := s.server(i, h); why != passes {
 			// The id is only read for the few that are listed: it is elsewhere in memory.
 			if s.counts[why]++; len(s.first[listServers+turned]) < s.most {
-				s.list(listServers+turned, f.servers[i].ServerID, why)
+				s.list(listServers+turned, string(f.servers[i].ServerID), why)
 			}
 			continue
 		}
-		if hasOwn && f.servers[i].ServerID != ownID {
+		if hasOwn && f.servers[i].ServerID != prego.ServerID(ownID) {
 			continue // the tenant has a server of its own
 		}
 		if i < next { // a round robin begins again at the first
@@ -486,7 +486,7 @@ func (s *search) choose() Decision {
 		if slot < 0 {
 			continue
 		}
-		s.reject(listNoSite+turned, f.servers[i].ServerID, rejectNoSite)
+		s.reject(listNoSite+turned, string(f.servers[i].ServerID), rejectNoSite)
 		t := triple{server: i, shard: slot, score: base + f.shardScore[slot] + pool, ok: true}
 		if empty.enter(t, kin, inOrder); i == advised {
 			empty.advised = t
@@ -556,7 +556,7 @@ func (s *search) familyServers() []int {
 		return nil
 	}
 	s.f.family = s.f.family[:0]
-	for id := range s.f.families[s.r.ParentOrgID] {
+	for id := range s.f.families[string(s.r.ParentOrgID)] {
 		if i, ok := s.f.find(id); ok {
 			s.f.family = append(s.f.family, i)
 		}
@@ -596,8 +596,8 @@ func (s *search) placed(o Outcome, c contest) Decision {
 	d := s.decision(o)
 	d.AppServerID, d.InfraProvider, d.Score = srv.ServerID, srv.InfraProvider, win.score
 	d.DBShardID = f.shards.items[win.shard].ShardID
-	if d.RedisPoolID = s.poolFor(srv); win.pool > 0 {
-		d.RedisPoolID = f.pools.items[win.pool-1].PoolID
+	if d.RedisPoolID = prego.RedisPoolID(s.poolFor(srv)); win.pool > 0 {
+		d.RedisPoolID = prego.RedisPoolID(f.pools.items[win.pool-1].PoolID)
 	}
 	d.Dedicates = s.exclusive
 	if o == Placed {

@@ -236,7 +236,7 @@ func TestDecide(t *testing.T) {
 			f := placement.NewSnapshot(p, d)
 			got := f.Decide(request(tc.request))
 			require.Equal(t, tc.outcome, got.Outcome, "%+v", got)
-			require.Equal(t, tc.server, got.AppServerID, "%+v", got)
+			require.Equal(t, tc.server, string(got.AppServerID), "%+v", got)
 			require.Equal(t, tc.code, got.Code)
 			require.Equal(t, tc.missing, got.MissingRoles)
 			require.NotEmpty(t, got.SelectionReason)
@@ -296,7 +296,7 @@ func TestEnterpriseDedicates(t *testing.T) {
 	r := request(func(r *placement.Request) { r.Plan = prego.PlanEnterprise })
 	d := f.Decide(r)
 	require.Equal(t, placement.Placed, d.Outcome, "%+v", d)
-	require.Equal(t, "app-1", d.AppServerID)
+	require.Equal(t, "app-1", string(d.AppServerID))
 	f.Apply(r, d)
 	d = f.Decide(request(func(r *placement.Request) { r.TenantID, r.Plan = "u", prego.PlanBusiness }))
 	require.Equal(t, placement.AwaitingCapacity, d.Outcome)
@@ -311,7 +311,7 @@ func genFleet(t *rapid.T) placement.Data {
 	d.Servers, d.Shards, d.Pools, d.Sites = nil, nil, nil, nil
 	for i := range rapid.IntRange(0, 4).Draw(t, "shards") {
 		d.Shards = append(d.Shards, placement.Shard{
-			ShardID: fmt.Sprintf("db-%d", i), Region: region.Draw(t, "region"), Status: "active", Capacity: rapid.IntRange(1, 6).Draw(t, "capacity"),
+			ShardID: prego.ShardID(fmt.Sprintf("db-%d", i)), Region: region.Draw(t, "region"), Status: "active", Capacity: rapid.IntRange(1, 6).Draw(t, "capacity"),
 			PlanTierLock: rapid.SampledFrom([]prego.Plan{"", "", "trial", "business"}).Draw(t, "lock"),
 		})
 	}
@@ -320,7 +320,7 @@ func genFleet(t *rapid.T) placement.Data {
 	}
 	for i := range rapid.IntRange(0, 6).Draw(t, "servers") {
 		s := placement.Server{
-			ServerID: fmt.Sprintf("app-%d", i), Role: rapid.SampledFrom([]prego.Role{"app", "app", "app", "node"}).Draw(t, "role"),
+			ServerID: prego.ServerID(fmt.Sprintf("app-%d", i)), Role: rapid.SampledFrom([]prego.Role{"app", "app", "app", "node"}).Draw(t, "role"),
 			Region: region.Draw(t, "region"), InfraProvider: "hetzner", Status: status.Draw(t, "status"),
 			MemoryPct: float64(rapid.IntRange(0, 90).Draw(t, "memory")), RefusesTrials: rapid.IntRange(0, 9).Draw(t, "trials") == 7,
 		}
@@ -331,7 +331,7 @@ func genFleet(t *rapid.T) placement.Data {
 		for j := range rapid.IntRange(0, 3).Draw(t, "sites") {
 			site := placement.PoolSite{PoolSiteID: fmt.Sprintf("s-%d-%d", i, j), AppServerID: s.ServerID}
 			if s.Role == prego.RoleNode {
-				site.DBShardID = s.ServerID
+				site.DBShardID = prego.ShardID(s.ServerID)
 			} else if len(d.Shards) > 0 {
 				site.DBShardID = rapid.SampledFrom(d.Shards).Draw(t, "shard").ShardID
 			}
@@ -343,7 +343,7 @@ func genFleet(t *rapid.T) placement.Data {
 
 func genRequest(t *rapid.T, i int) placement.Request {
 	r := placement.Request{
-		TenantID: fmt.Sprintf("t-%d", i), OrgID: rapid.SampledFrom([]string{"o1", "o2"}).Draw(t, "org"), ParentOrgID: rapid.SampledFrom([]string{"", "p1", "p2"}).Draw(t, "parent"),
+		TenantID: prego.TenantID(fmt.Sprintf("t-%d", i)), OrgID: prego.OrgID(rapid.SampledFrom([]string{"o1", "o2"}).Draw(t, "org")), ParentOrgID: prego.OrgID(rapid.SampledFrom([]string{"", "p1", "p2"}).Draw(t, "parent")),
 		Region: rapid.SampledFrom([]prego.Region{"eu", "eu", "sg"}).Draw(t, "region"), Plan: rapid.SampledFrom(prego.Plans()).Draw(t, "plan"),
 		DataResidency: rapid.SampledFrom([]string{"", "", "DE", "KR", "FR", "AT", "XX"}).Draw(t, "residency"),
 		Mode:          rapid.SampledFrom([]tenant.PlacementMode{"shared", "shared", "one_tenant_one_server"}).Draw(t, "mode"),
@@ -354,9 +354,9 @@ func genRequest(t *rapid.T, i int) placement.Request {
 		r.Constraint.Require = []string{"blue"}
 	}
 	if rapid.IntRange(0, 9).Draw(t, "override") == 7 {
-		r.Override = &placement.Override{AppServerID: fmt.Sprintf("app-%d", rapid.IntRange(0, 10).Draw(t, "force")), Reason: "r"}
+		r.Override = &placement.Override{AppServerID: prego.ServerID(fmt.Sprintf("app-%d", rapid.IntRange(0, 10).Draw(t, "force"))), Reason: "r"}
 		if rapid.Bool().Draw(t, "force shard") {
-			r.Override.DBShardID = fmt.Sprintf("db-%d", rapid.IntRange(0, 7).Draw(t, "shard"))
+			r.Override.DBShardID = prego.ShardID(fmt.Sprintf("db-%d", rapid.IntRange(0, 7).Draw(t, "shard")))
 		}
 	}
 	return r
@@ -393,10 +393,10 @@ func TestInvariants(t *testing.T) {
 			twin.Apply(r, d)
 			w.check(t, r, d)
 			for _, s := range data.Servers { // P5
-				now, _ := f.Server(s.ServerID)
-				require.GreaterOrEqual(t, now.TenantCount, counts[s.ServerID])
-				counts[s.ServerID] = now.TenantCount
-				require.Len(t, w.tenants["a/"+s.ServerID], now.TenantCount, "every tenant is counted once")
+				now, _ := f.Server(string(s.ServerID))
+				require.GreaterOrEqual(t, now.TenantCount, counts[string(s.ServerID)])
+				counts[string(s.ServerID)] = now.TenantCount
+				require.Len(t, w.tenants[string("a/"+s.ServerID)], now.TenantCount, "every tenant is counted once")
 			}
 		}
 	})

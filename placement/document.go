@@ -56,56 +56,56 @@ type DocWeights struct {
 
 // DocServer is a server.
 type DocServer struct {
-	ServerID             string      `json:"server_id"`
-	Role                 string      `json:"role"`
-	Region               string      `json:"region"`
-	InfraProvider        string      `json:"infra_provider"`
-	Status               string      `json:"status"`
-	MemoryPct            float64     `json:"memory_pct"` // 0–100
-	TenantCount          int         `json:"tenant_count"`
-	Tags                 []string    `json:"tags"`
-	Tenants              []DocTenant `json:"tenants"`
-	DedicatedForTenantID *string     `json:"dedicated_for_tenant_id"`
-	AcceptsTrial         *bool       `json:"accepts_trial"` // null is true
-	NotServing           bool        `json:"not_serving"`
-	RunsInstances        bool        `json:"runs_instances"`
-	CPUPct               *float64    `json:"cpu_pct"`          // 0–100, null is unknown
-	WorkerSlotsPct       *float64    `json:"worker_slots_pct"` // 0–100, null is unknown
+	ServerID             prego.ServerID  `json:"server_id"`
+	Role                 string          `json:"role"`
+	Region               string          `json:"region"`
+	InfraProvider        string          `json:"infra_provider"`
+	Status               string          `json:"status"`
+	MemoryPct            float64         `json:"memory_pct"` // 0–100
+	TenantCount          int             `json:"tenant_count"`
+	Tags                 []string        `json:"tags"`
+	Tenants              []DocTenant     `json:"tenants"`
+	DedicatedForTenantID *prego.TenantID `json:"dedicated_for_tenant_id"`
+	AcceptsTrial         *bool           `json:"accepts_trial"` // null is true
+	NotServing           bool            `json:"not_serving"`
+	RunsInstances        bool            `json:"runs_instances"`
+	CPUPct               *float64        `json:"cpu_pct"`          // 0–100, null is unknown
+	WorkerSlotsPct       *float64        `json:"worker_slots_pct"` // 0–100, null is unknown
 }
 
 // DocTenant is a tenant that lives on a server.
 type DocTenant struct {
-	TenantID    string  `json:"tenant_id"`
-	OrgID       string  `json:"org_id"`
-	ParentOrgID *string `json:"parent_org_id"`
-	Plan        string  `json:"plan"`
+	TenantID    prego.TenantID `json:"tenant_id"`
+	OrgID       prego.OrgID    `json:"org_id"`
+	ParentOrgID *prego.OrgID   `json:"parent_org_id"`
+	Plan        string         `json:"plan"`
 }
 
 // DocShard is a DB shard.
 type DocShard struct {
-	ShardID              string   `json:"shard_id"`
-	Region               string   `json:"region"`
-	PlanTierLock         *string  `json:"plan_tier_lock"`
-	DedicatedForTenantID *string  `json:"dedicated_for_tenant_id"`
-	CurrentTenantCount   int      `json:"current_tenant_count"`
-	TenantCapacity       int      `json:"tenant_capacity"`
-	Status               string   `json:"status"`
-	NotServing           bool     `json:"not_serving"`
-	RunsInstances        bool     `json:"runs_instances"`
-	DiskPct              *float64 `json:"disk_pct"` // 0–100, null is unknown
+	ShardID              prego.ShardID   `json:"shard_id"`
+	Region               string          `json:"region"`
+	PlanTierLock         *string         `json:"plan_tier_lock"`
+	DedicatedForTenantID *prego.TenantID `json:"dedicated_for_tenant_id"`
+	CurrentTenantCount   int             `json:"current_tenant_count"`
+	TenantCapacity       int             `json:"tenant_capacity"`
+	Status               string          `json:"status"`
+	NotServing           bool            `json:"not_serving"`
+	RunsInstances        bool            `json:"runs_instances"`
+	DiskPct              *float64        `json:"disk_pct"` // 0–100, null is unknown
 }
 
 // DocRedisPool is a Redis pool.
 type DocRedisPool struct {
-	PoolID               string   `json:"pool_id"`
-	Region               string   `json:"region"`
-	CurrentTenants       int      `json:"current_tenants"`
-	TenantCapacity       int      `json:"tenant_capacity"`
-	DedicatedForTenantID *string  `json:"dedicated_for_tenant_id"`
-	Status               string   `json:"status"`
-	NotServing           bool     `json:"not_serving"`
-	RunsInstances        bool     `json:"runs_instances"`
-	MemoryPct            *float64 `json:"memory_pct"` // 0–100, null is unknown
+	PoolID               string          `json:"pool_id"`
+	Region               string          `json:"region"`
+	CurrentTenants       int             `json:"current_tenants"`
+	TenantCapacity       int             `json:"tenant_capacity"`
+	DedicatedForTenantID *prego.TenantID `json:"dedicated_for_tenant_id"`
+	Status               string          `json:"status"`
+	NotServing           bool            `json:"not_serving"`
+	RunsInstances        bool            `json:"runs_instances"`
+	MemoryPct            *float64        `json:"memory_pct"` // 0–100, null is unknown
 }
 
 // DocProvider is a cloud.
@@ -117,17 +117,17 @@ type DocProvider struct {
 
 // DocPoolSite is a pool site.
 type DocPoolSite struct {
-	PoolSiteID  string `json:"pool_site_id"`
-	AppServerID string `json:"app_server_id"`
-	DBShardID   string `json:"db_shard_id"`
-	State       string `json:"state"`
+	PoolSiteID  string         `json:"pool_site_id"`
+	AppServerID prego.ServerID `json:"app_server_id"`
+	DBShardID   prego.ShardID  `json:"db_shard_id"`
+	State       string         `json:"state"`
 }
 
 // DocRequest is a tenant that asks for a place.
 type DocRequest struct {
-	TenantID       string         `json:"tenant_id"`
-	OrgID          string         `json:"org_id"`
-	ParentOrgID    *string        `json:"parent_org_id"`
+	TenantID       prego.TenantID `json:"tenant_id"`
+	OrgID          prego.OrgID    `json:"org_id"`
+	ParentOrgID    *prego.OrgID   `json:"parent_org_id"`
 	Region         string         `json:"region"`
 	Plan           string         `json:"plan"`
 	DataResidency  *string        `json:"data_residency"`
@@ -145,10 +145,10 @@ type DocConstraint struct {
 
 // DocOverride forces a placement.
 type DocOverride struct {
-	ForceAppServerID *string `json:"force_app_server_id"`
-	ForceDBShardID   *string `json:"force_db_shard_id"`
-	Reason           string  `json:"reason"`
-	IgnoreConstraint bool    `json:"ignore_constraint"`
+	ForceAppServerID *prego.ServerID `json:"force_app_server_id"`
+	ForceDBShardID   *prego.ShardID  `json:"force_db_shard_id"`
+	Reason           string          `json:"reason"`
+	IgnoreConstraint bool            `json:"ignore_constraint"`
 }
 
 func stringOr(p *string) string {
@@ -259,7 +259,7 @@ func (d Document) Build() (Policy, Data, []Request, error) {
 		c.count(at+".current_tenants", v.CurrentTenants)
 		data.Pools = append(data.Pools, RedisPool{
 			PoolID: v.PoolID, Region: c.region(at+".region", v.Region), Tenants: v.CurrentTenants, Capacity: v.TenantCapacity,
-			DedicatedFor: stringOr(v.DedicatedForTenantID), Status: c.status(at+".status", v.Status),
+			DedicatedFor: prego.TenantID(stringOr(v.DedicatedForTenantID)), Status: c.status(at+".status", v.Status),
 			NotServing: v.NotServing, RunsInstances: v.RunsInstances, MemoryPct: c.pct(at+".memory_pct", v.MemoryPct),
 		})
 	}
@@ -292,16 +292,16 @@ func (d Document) Build() (Policy, Data, []Request, error) {
 func ownRows(d *Data) {
 	nodes := map[string]bool{}
 	for _, s := range d.Servers {
-		nodes[s.ServerID] = s.Role == prego.RoleNode
+		nodes[string(s.ServerID)] = s.Role == prego.RoleNode
 	}
 	for i := range d.Shards {
-		if nodes[d.Shards[i].ShardID] {
-			d.Shards[i].HostServerID = d.Shards[i].ShardID
+		if nodes[string(d.Shards[i].ShardID)] {
+			d.Shards[i].HostServerID = prego.ServerID(d.Shards[i].ShardID)
 		}
 	}
 	for i := range d.Pools {
 		if nodes[d.Pools[i].PoolID] {
-			d.Pools[i].HostServerID = d.Pools[i].PoolID
+			d.Pools[i].HostServerID = prego.ServerID(d.Pools[i].PoolID)
 		}
 	}
 }
@@ -350,11 +350,11 @@ func (p DocPolicy) build() Policy {
 }
 
 func (c *checker) shard(at string, ids map[string]bool, v DocShard) Shard {
-	c.id(ids, at+".shard_id", v.ShardID)
+	c.id(ids, at+".shard_id", string(v.ShardID))
 	c.count(at+".tenant_capacity", v.TenantCapacity)
 	c.count(at+".current_tenant_count", v.CurrentTenantCount)
 	s := Shard{
-		ShardID: v.ShardID, Region: c.region(at+".region", v.Region), DedicatedFor: stringOr(v.DedicatedForTenantID),
+		ShardID: v.ShardID, Region: c.region(at+".region", v.Region), DedicatedFor: prego.TenantID(stringOr(v.DedicatedForTenantID)),
 		Tenants: v.CurrentTenantCount, Capacity: v.TenantCapacity, Status: c.status(at+".status", v.Status),
 		NotServing: v.NotServing, RunsInstances: v.RunsInstances, DiskPct: c.pct(at+".disk_pct", v.DiskPct),
 	}
@@ -365,7 +365,7 @@ func (c *checker) shard(at string, ids map[string]bool, v DocShard) Shard {
 }
 
 func (c *checker) server(at string, ids map[string]bool, v DocServer) Server {
-	c.id(ids, at+".server_id", v.ServerID)
+	c.id(ids, at+".server_id", string(v.ServerID))
 	c.count(at+".tenant_count", v.TenantCount)
 	if !prego.Role(v.Role).Valid() {
 		c.fault(at+".role", "must be one of app, db-shard, redis-pool, node")
@@ -376,7 +376,7 @@ func (c *checker) server(at string, ids map[string]bool, v DocServer) Server {
 	s := Server{
 		ServerID: v.ServerID, Role: prego.Role(v.Role), Region: c.region(at+".region", v.Region), InfraProvider: prego.InfraProviderID(v.InfraProvider),
 		Status: c.status(at+".status", v.Status), MemoryPct: v.MemoryPct, TenantCount: v.TenantCount,
-		DedicatedFor: stringOr(v.DedicatedForTenantID), RefusesTrials: v.AcceptsTrial != nil && !*v.AcceptsTrial,
+		DedicatedFor: prego.TenantID(stringOr(v.DedicatedForTenantID)), RefusesTrials: v.AcceptsTrial != nil && !*v.AcceptsTrial,
 		NotServing: v.NotServing, RunsInstances: v.RunsInstances, CPUPct: c.pct(at+".cpu_pct", v.CPUPct), WorkerSlotsPct: c.pct(at+".worker_slots_pct", v.WorkerSlotsPct),
 	}
 	for _, t := range v.Tags {
@@ -392,9 +392,9 @@ func (c *checker) server(at string, ids map[string]bool, v DocServer) Server {
 }
 
 func (c *checker) request(at string, ids map[string]bool, v DocRequest) Request {
-	c.id(ids, at+".tenant_id", v.TenantID)
+	c.id(ids, at+".tenant_id", string(v.TenantID))
 	r := Request{
-		TenantID: v.TenantID, OrgID: v.OrgID, ParentOrgID: stringOr(v.ParentOrgID), Region: c.region(at+".region", v.Region),
+		TenantID: v.TenantID, OrgID: v.OrgID, ParentOrgID: prego.OrgID(stringOr(v.ParentOrgID)), Region: c.region(at+".region", v.Region),
 		Plan: c.plan(at+".plan", v.Plan), DataResidency: stringOr(v.DataResidency), DedicatedRedis: v.DedicatedRedis,
 	}
 	if v.Constraint != nil {
@@ -407,23 +407,23 @@ func (c *checker) request(at string, ids map[string]bool, v DocRequest) Request 
 		c.fault(at+".stack", "must be a stack's name: printable ASCII without spaces, short enough for a tag")
 	}
 	if o := v.Override; o != nil && (o.ForceAppServerID != nil || o.ForceDBShardID != nil) {
-		r.Override = &Override{AppServerID: stringOr(o.ForceAppServerID), DBShardID: stringOr(o.ForceDBShardID), Reason: o.Reason, IgnoreConstraint: o.IgnoreConstraint}
+		r.Override = &Override{AppServerID: prego.ServerID(stringOr(o.ForceAppServerID)), DBShardID: prego.ShardID(stringOr(o.ForceDBShardID)), Reason: o.Reason, IgnoreConstraint: o.IgnoreConstraint}
 	}
 	return r
 }
 
 // Line is one decision as `prego plan place` prints it.
 type Line struct {
-	TenantID      string       `json:"tenant_id"`
-	Outcome       Outcome      `json:"outcome"`
-	Code          prego.Code   `json:"code,omitempty"`
-	AppServerID   string       `json:"app_server_id,omitempty"`
-	DBShardID     string       `json:"db_shard_id,omitempty"`
-	RedisPoolID   string       `json:"redis_pool_id,omitempty"`
-	PoolSiteID    string       `json:"pool_site_id,omitempty"`
-	InfraProvider string       `json:"infra_provider,omitempty"`
-	MissingRoles  []prego.Role `json:"missing_roles,omitempty"`
-	Decision      Explanation  `json:"decision"`
+	TenantID      prego.TenantID    `json:"tenant_id"`
+	Outcome       Outcome           `json:"outcome"`
+	Code          prego.Code        `json:"code,omitempty"`
+	AppServerID   prego.ServerID    `json:"app_server_id,omitempty"`
+	DBShardID     prego.ShardID     `json:"db_shard_id,omitempty"`
+	RedisPoolID   prego.RedisPoolID `json:"redis_pool_id,omitempty"`
+	PoolSiteID    string            `json:"pool_site_id,omitempty"`
+	InfraProvider string            `json:"infra_provider,omitempty"`
+	MissingRoles  []prego.Role      `json:"missing_roles,omitempty"`
+	Decision      Explanation       `json:"decision"`
 }
 
 // LineOf is what a decision prints as.

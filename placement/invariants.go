@@ -14,15 +14,15 @@ import (
 // must hold of any placement, an operator's override included. The refusal names
 // the invariant.
 func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
-	srv, ok := f.Server(d.AppServerID)
+	srv, ok := f.Server(string(d.AppServerID))
 	if !ok {
 		return prego.Errorf(prego.CodeServerUnknown, "there is no app server %q", d.AppServerID)
 	}
-	shard, ok := f.shards.get(d.DBShardID)
+	shard, ok := f.shards.get(string(d.DBShardID))
 	if !ok {
 		return prego.Errorf(prego.CodeShardUnknown, "there is no DB shard %q", d.DBShardID)
 	}
-	pool, ok := f.pools.get(d.RedisPoolID)
+	pool, ok := f.pools.get(string(d.RedisPoolID))
 	if !ok {
 		return prego.Errorf(prego.CodeInvariantViolation, "there is no Redis pool %q", d.RedisPoolID)
 	}
@@ -86,7 +86,7 @@ func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 	return nil
 }
 
-func dedicatedToOther(dedicatedFor string, r Request) bool {
+func dedicatedToOther(dedicatedFor prego.TenantID, r Request) bool {
 	return dedicatedFor != "" && dedicatedFor != r.TenantID
 }
 
@@ -98,7 +98,7 @@ func lockName(p prego.Plan) string {
 }
 
 func (f *Snapshot) hasSite(d Decision) bool {
-	i, ok := f.find(d.AppServerID)
+	i, ok := f.find(string(d.AppServerID))
 	if !ok {
 		return false
 	}

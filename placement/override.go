@@ -19,7 +19,7 @@ func (s *search) override() Decision {
 		// with that shard would take.
 		return s.overrideShard()
 	}
-	i, ok := f.find(appID)
+	i, ok := f.find(string(appID))
 	if !ok {
 		return s.refuse(prego.CodeServerUnknown, fmt.Sprintf("there is no app server %q", appID))
 	}
@@ -39,7 +39,7 @@ func (s *search) override() Decision {
 	d.Confidence = 1
 	switch {
 	case o.DBShardID != "":
-		if _, ok := f.shards.get(o.DBShardID); !ok {
+		if _, ok := f.shards.get(string(o.DBShardID)); !ok {
 			return s.refuse(prego.CodeShardUnknown, fmt.Sprintf("there is no DB shard %q", o.DBShardID))
 		}
 		d.DBShardID = o.DBShardID
@@ -55,9 +55,9 @@ func (s *search) override() Decision {
 	}
 	switch {
 	case srv.Role == prego.RoleNode:
-		d.RedisPoolID = f.pools.items[srv.ownPool].PoolID
+		d.RedisPoolID = prego.RedisPoolID(f.pools.items[srv.ownPool].PoolID)
 	case s.bestPool >= 0:
-		d.RedisPoolID = f.pools.items[s.bestPool].PoolID
+		d.RedisPoolID = prego.RedisPoolID(f.pools.items[s.bestPool].PoolID)
 	}
 	if d.DBShardID == "" || d.RedisPoolID == "" {
 		out := s.noCapacity()
@@ -98,7 +98,7 @@ func (s *search) finishOverride(d Decision, srv *member) Decision {
 // overrideShard forces the shard alone.
 func (s *search) overrideShard() Decision {
 	f, id := s.f, s.r.Override.DBShardID
-	shard, ok := f.shards.get(id)
+	shard, ok := f.shards.get(string(id))
 	if !ok {
 		return s.refuse(prego.CodeShardUnknown, fmt.Sprintf("there is no DB shard %q", id))
 	}
@@ -108,12 +108,12 @@ func (s *search) overrideShard() Decision {
 	}
 	s.scoreShards()
 	s.scorePools()
-	slot := f.shards.byID[id]
+	slot := f.shards.byID[string(id)]
 	var best, bare triple
 	for i := range f.hot {
 		s.looked++
 		if why := s.server(i, &f.hot[i]); why != passes {
-			s.reject(listServers, f.servers[i].ServerID, why)
+			s.reject(listServers, string(f.servers[i].ServerID), why)
 			continue
 		}
 		if f.hot[i].flags&flagNode != 0 {
@@ -139,7 +139,7 @@ func (s *search) overrideShard() Decision {
 	srv := &f.servers[best.server]
 	d := s.decision(Placed)
 	d.AppServerID, d.InfraProvider, d.Dedicates, d.Confidence = srv.ServerID, srv.InfraProvider, s.exclusive && f.hot[best.server].flags&flagEmpty != 0, 1
-	d.DBShardID, d.RedisPoolID = id, f.pools.items[s.bestPool].PoolID
+	d.DBShardID, d.RedisPoolID = id, prego.RedisPoolID(f.pools.items[s.bestPool].PoolID)
 	return s.finishOverride(d, srv)
 }
 

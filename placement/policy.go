@@ -154,9 +154,9 @@ func AuditName(mode tenant.PlacementMode, a Algorithm) string {
 
 // Request is one tenant that asks for a place. Its fields are valid already.
 type Request struct {
-	TenantID       string
-	OrgID          string
-	ParentOrgID    string
+	TenantID       prego.TenantID
+	OrgID          prego.OrgID
+	ParentOrgID    prego.OrgID
 	Region         prego.Region
 	Plan           prego.Plan
 	DataResidency  string
@@ -175,8 +175,8 @@ type Request struct {
 // Override forces a placement (placement-policy §8). It skips capacity and
 // ranking, never the invariants; the constraint only when it says so.
 type Override struct {
-	AppServerID string
-	DBShardID   string
+	AppServerID prego.ServerID
+	DBShardID   prego.ShardID
 	Reason      string
 	// IgnoreConstraint lets it go against the request's constraint, too.
 	IgnoreConstraint bool
@@ -207,9 +207,9 @@ type Decision struct {
 	Outcome       Outcome
 	Code          prego.Code // of outcomes that place nobody
 	MissingRoles  []prego.Role
-	AppServerID   string // with HoldForSite: the server whose pool is to be filled
-	DBShardID     string
-	RedisPoolID   string
+	AppServerID   prego.ServerID // with HoldForSite: the server whose pool is to be filled
+	DBShardID     prego.ShardID
+	RedisPoolID   prego.RedisPoolID
 	PoolSiteID    string
 	InfraProvider prego.InfraProviderID
 	// Dedicates: the server is the tenant's alone from now on, and so are its shard and

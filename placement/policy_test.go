@@ -1,6 +1,7 @@
 package placement_test
 
 import (
+	"github.com/prego/prego"
 	"math"
 	"testing"
 
@@ -84,9 +85,9 @@ func TestAForcedShardNeedsTheRest(t *testing.T) {
 		require.Empty(t, got.AppServerID, name)
 	}
 	got := placement.NewSnapshot(shared(), fleet()).Decide(forced)
-	require.Equal(t, []any{placement.Placed, "app-2", 1.0}, []any{got.Outcome, got.AppServerID, got.Confidence})
+	require.Equal(t, []any{placement.Placed, "app-2", 1.0}, []any{got.Outcome, string(got.AppServerID), got.Confidence})
 	got = placement.NewSnapshot(shared(), fleet()).Decide(request(func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1", Reason: "x"} }))
-	require.Equal(t, []any{placement.Placed, "app-1", 1.0}, []any{got.Outcome, got.AppServerID, got.Confidence}, "a person is certain")
+	require.Equal(t, []any{placement.Placed, "app-1", 1.0}, []any{got.Outcome, string(got.AppServerID), got.Confidence}, "a person is certain")
 }
 
 // TestAServerThatIsATenantsNoMoreHidesNoOther: given back or gone, the tenant is placed
@@ -98,17 +99,17 @@ func TestAServerThatIsATenantsNoMoreHidesNoOther(t *testing.T) {
 			s.DedicatedFor = ""
 			f.Update(placement.Change{Providers: fleet().Providers, Servers: []placement.Server{s}})
 		},
-		"gone": func(f *placement.Snapshot, s placement.Server) { f.RemoveServer(s.ServerID) },
+		"gone": func(f *placement.Snapshot, s placement.Server) { f.RemoveServer(prego.ServerID(string(s.ServerID))) },
 	} {
 		d := fleet()
 		own := d.Servers[0]
 		own.ServerID, own.DedicatedFor, own.MemoryPct = "app-own", "t", 60
 		d.Servers = append(d.Servers, own)
 		f := placement.NewSnapshot(shared(), d)
-		require.Equal(t, "app-own", f.Decide(request(nil)).AppServerID)
+		require.Equal(t, "app-own", string(f.Decide(request(nil)).AppServerID))
 		f.RemoveServer("nobody")
-		require.Equal(t, "app-own", f.Decide(request(nil)).AppServerID)
+		require.Equal(t, "app-own", string(f.Decide(request(nil)).AppServerID))
 		forget(f, own)
-		require.Equal(t, "app-2", f.Decide(request(nil)).AppServerID, name)
+		require.Equal(t, "app-2", string(f.Decide(request(nil)).AppServerID), name)
 	}
 }

@@ -52,16 +52,16 @@ func TestEveryWeightCounts(t *testing.T) {
 			p := shared()
 			p.Weights = tc.weights
 			got := placement.NewSnapshot(p, d).Decide(request(func(r *placement.Request) { r.ParentOrgID = "p" }))
-			require.Equal(t, []string{"app-2", "db-2"}, []string{got.AppServerID, got.DBShardID}, "%s", got.SelectionReason)
+			require.Equal(t, []string{"app-2", "db-2"}, []string{string(got.AppServerID), string(got.DBShardID)}, "%s", got.SelectionReason)
 			require.InDelta(t, tc.score, got.Score, 1e-9)
 			require.InDelta(t, tc.margin, got.Confidence, 1e-9)
 			if tc.pool != "" {
-				require.Equal(t, tc.pool, got.RedisPoolID)
+				require.Equal(t, tc.pool, string(got.RedisPoolID))
 			}
 			// Without the weight both are the same, and the first by id is taken.
 			p.Weights = placement.Weights{}
 			got = placement.NewSnapshot(p, d).Decide(request(nil))
-			require.Equal(t, []string{"app-1", "db-1", "redis-1"}, []string{got.AppServerID, got.DBShardID, got.RedisPoolID})
+			require.Equal(t, []string{"app-1", "db-1", "redis-1"}, []string{string(got.AppServerID), string(got.DBShardID), string(got.RedisPoolID)})
 			require.Zero(t, got.Score)
 		})
 	}
@@ -98,9 +98,9 @@ func TestSameShardAffinity(t *testing.T) {
 			if onDemand {
 				d.Sites = nil
 			}
-			got := placement.NewSnapshot(p, d).Decide(request(func(r *placement.Request) { r.ParentOrgID = tc.parent }))
+			got := placement.NewSnapshot(p, d).Decide(request(func(r *placement.Request) { r.ParentOrgID = prego.OrgID(tc.parent) }))
 			require.Equal(t, onDemand, got.Outcome == placement.OnDemandSite)
-			require.Equal(t, tc.shard, got.DBShardID, "%s, on demand %t", name, onDemand)
+			require.Equal(t, tc.shard, string(got.DBShardID), "%s, on demand %t", name, onDemand)
 			share := map[string]int{"db-1": 40, "db-2": tc.load}[tc.shard]
 			// The preference chooses, and scores nothing.
 			require.InDelta(t, 0.4*0.6+0.2*0.9+0.2*(1-float64(share)/100)+0.1*0.6, got.Score, 1e-9)
@@ -119,11 +119,11 @@ func TestResidencyIsHeldByEachServer(t *testing.T) {
 	ask := func(country string) placement.Decision {
 		return placement.NewSnapshot(shared(), d).Decide(request(func(r *placement.Request) { r.DataResidency = country }))
 	}
-	require.Equal(t, "app-2", ask("").AppServerID)
-	require.Equal(t, "app-2", ask("DE").AppServerID)
+	require.Equal(t, "app-2", string(ask("").AppServerID))
+	require.Equal(t, "app-2", string(ask("DE").AppServerID))
 	got := ask("FR")
 	require.Equal(t, placement.Placed, got.Outcome, got.SelectionReason)
-	require.Equal(t, "app-1", got.AppServerID)
+	require.Equal(t, "app-1", string(got.AppServerID))
 	require.Equal(t, prego.InfraProviderID("aws"), got.InfraProvider)
 	require.Equal(t, map[string]int{"data_residency": 1}, got.RejectedCounts)
 	d.Servers[0].Status = server.Draining
@@ -219,7 +219,7 @@ func TestWhoIsAloneSharesNothing(t *testing.T) {
 		f.Apply(r, d)
 		shard, _ := f.Shard("db-1")
 		pool, _ := f.Pool("redis-1")
-		require.Equal(t, []string{"", "t"}, []string{shard.DedicatedFor, pool.DedicatedFor})
+		require.Equal(t, []string{"", "t"}, []string{string(shard.DedicatedFor), string(pool.DedicatedFor)})
 	})
 	for name, occupy := range map[string]func(*placement.Data){
 		"server in use":              func(d *placement.Data) { d.Servers[0].TenantCount = 1 },

@@ -11,15 +11,15 @@ import (
 // Server is a candidate for the app's place: role app, or node with its own shard
 // and pool.
 type Server struct {
-	ServerID      string
+	ServerID      prego.ServerID
 	Role          prego.Role
 	Region        prego.Region
 	InfraProvider prego.InfraProviderID
 	Status        server.Status
 	MemoryPct     float64 // 0–100
 	TenantCount   int
-	Tags          []string // lower-case
-	DedicatedFor  string   // tenant; "" for nobody
+	Tags          []string       // lower-case
+	DedicatedFor  prego.TenantID // tenant; "" for nobody
 	RefusesTrials bool
 	WarmPlan      prego.Plan // the warm pool that it was made for; "" for any
 	NotServing    bool       // of a fleet that does not serve tenants
@@ -32,12 +32,12 @@ type Server struct {
 
 // Shard is a database server's share (placement-policy §2.3, §2.4).
 type Shard struct {
-	ShardID      string
+	ShardID      prego.ShardID
 	Region       prego.Region
-	HostServerID string     // the node that it is part of, which alone may use it; "" for a shard of its own
-	PlanTierLock prego.Plan // "" for none
-	AnyPlan      bool       // a node's shard that no row describes: made for whoever gets the node
-	DedicatedFor string
+	HostServerID prego.ServerID // the node that it is part of, which alone may use it; "" for a shard of its own
+	PlanTierLock prego.Plan     // "" for none
+	AnyPlan      bool           // a node's shard that no row describes: made for whoever gets the node
+	DedicatedFor prego.TenantID
 	Tenants      int
 	Capacity     int
 	Status       server.Status
@@ -52,8 +52,8 @@ type Shard struct {
 type RedisPool struct {
 	PoolID       string
 	Region       prego.Region
-	HostServerID string
-	DedicatedFor string
+	HostServerID prego.ServerID
+	DedicatedFor prego.TenantID
 	Tenants      int
 	Capacity     int
 	Status       server.Status
@@ -67,8 +67,8 @@ type RedisPool struct {
 // it was made on.
 type PoolSite struct {
 	PoolSiteID  string
-	AppServerID string
-	DBShardID   string
+	AppServerID prego.ServerID
+	DBShardID   prego.ShardID
 }
 
 // Provider is a cloud and where it may be used (placement-policy §2.2).
@@ -214,7 +214,7 @@ func NewSnapshot(p Policy, d Data) *Snapshot {
 func (f *Snapshot) Policy() Policy { return f.policy }
 
 func (f *Snapshot) find(id string) (int, bool) {
-	return slices.BinarySearchFunc(f.servers, id, func(s member, id string) int {
+	return slices.BinarySearchFunc(f.servers, id, func(s member, id prego.ServerID) int {
 		if s.ServerID < id {
 			return -1
 		}
@@ -231,13 +231,13 @@ func (f *Snapshot) SetServer(s Server) {
 	if s.Role != prego.RoleApp && s.Role != prego.RoleNode {
 		return
 	}
-	i, there := f.find(s.ServerID)
+	i, there := f.find(string(s.ServerID))
 	if !there {
 		f.servers = slices.Insert(f.servers, i, member{ownShard: -1, ownPool: -1})
 		f.hot = slices.Insert(f.hot, i, hot{})
 	}
 	for org := range f.servers[i].ParentOrgs {
-		delete(f.families[org], s.ServerID)
+		delete(f.families[org], string(s.ServerID))
 	}
 	for org := range s.ParentOrgs {
 		f.joins(org, s.ServerID)
@@ -245,35 +245,35 @@ func (f *Snapshot) SetServer(s Server) {
 	f.disown(f.servers[i].DedicatedFor, s.ServerID)
 	// One that is on its way out is nobody's any more: the tenant may have a new one.
 	if s.DedicatedFor != "" && s.Status != server.Draining && s.Status != server.Terminated {
-		f.own[s.DedicatedFor] = s.ServerID
+		f.own[string(s.DedicatedFor)] = string(s.ServerID)
 	}
 	f.servers[i].Server = s
 	f.heat(i)
 }
 
 // disown forgets that a server is a tenant's own.
-func (f *Snapshot) disown(tenant, serverID string) {
-	if f.own[tenant] == serverID {
-		delete(f.own, tenant)
+func (f *Snapshot) disown(tenant prego.TenantID, serverID prego.ServerID) {
+	if prego.ServerID(f.own[string(tenant)]) == serverID {
+		delete(f.own, string(tenant))
 	}
 }
 
-func (f *Snapshot) joins(org, serverID string) {
+func (f *Snapshot) joins(org string, serverID prego.ServerID) {
 	if f.families[org] == nil {
 		f.families[org] = map[string]bool{}
 	}
-	f.families[org][serverID] = true
+	f.families[org][string(serverID)] = true
 }
 
 // RemoveServer forgets a server and its sites.
-func (f *Snapshot) RemoveServer(id string) {
-	i, there := f.find(id)
+func (f *Snapshot) RemoveServer(id prego.ServerID) {
+	i, there := f.find(string(id))
 	if !there {
 		return
 	}
 	f.disown(f.servers[i].DedicatedFor, id)
 	for org := range f.servers[i].ParentOrgs {
-		delete(f.families[org], id)
+		delete(f.families[org], string(id))
 	}
 	f.servers = slices.Delete(f.servers, i, i+1)
 	f.hot = slices.Delete(f.hot, i, i+1)
@@ -294,9 +294,9 @@ func (f *Snapshot) Shard(id string) (Shard, bool) { return f.shards.get(id) }
 func (f *Snapshot) Pool(id string) (RedisPool, bool) { return f.pools.get(id) }
 
 // Sites counts the available sites of a server.
-func (f *Snapshot) Sites(serverID string) int {
+func (f *Snapshot) Sites(serverID prego.ServerID) int {
 	n := 0
-	if i, ok := f.find(serverID); ok {
+	if i, ok := f.find(string(serverID)); ok {
 		for _, g := range f.servers[i].groups {
 			n += len(g.ids)
 		}
@@ -306,7 +306,7 @@ func (f *Snapshot) Sites(serverID string) int {
 
 // SetShard adds a shard or replaces what is known of it.
 func (f *Snapshot) SetShard(s Shard) {
-	if f.shards.set(s.ShardID, s); len(f.shardScore) < len(f.shards.items) {
+	if f.shards.set(string(s.ShardID), s); len(f.shardScore) < len(f.shards.items) {
 		f.shardScore = append(f.shardScore, make([]float64, len(f.shards.items)-len(f.shardScore)+64)...)
 	}
 }
@@ -399,20 +399,20 @@ func (f *Snapshot) setProviders(providers []Provider) {
 // or else ones of the node's name that are made here ("all IDs refer to the same
 // host").
 func (f *Snapshot) nodeParts(s Server) (shard, pool int32) {
-	if _, ok := f.shards.byID[s.ServerID]; !ok {
-		f.SetShard(Shard{ShardID: s.ServerID, Region: s.Region, HostServerID: s.ServerID, AnyPlan: true, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: server.Active})
+	if _, ok := f.shards.byID[string(s.ServerID)]; !ok {
+		f.SetShard(Shard{ShardID: prego.ShardID(s.ServerID), Region: s.Region, HostServerID: s.ServerID, AnyPlan: true, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: server.Active})
 	}
-	if _, ok := f.pools.byID[s.ServerID]; !ok {
-		f.SetPool(RedisPool{PoolID: s.ServerID, Region: s.Region, HostServerID: s.ServerID, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: server.Active})
+	if _, ok := f.pools.byID[string(s.ServerID)]; !ok {
+		f.SetPool(RedisPool{PoolID: string(s.ServerID), Region: s.Region, HostServerID: s.ServerID, Tenants: s.TenantCount, Capacity: f.policy.MaxTenantsPerNode, Status: server.Active})
 	}
-	return f.shards.byID[s.ServerID], f.pools.byID[s.ServerID]
+	return f.shards.byID[string(s.ServerID)], f.pools.byID[string(s.ServerID)]
 }
 
 // AddSite makes a site available. One whose server or shard is unknown is left
 // out.
 func (f *Snapshot) AddSite(s PoolSite) {
-	i, there := f.find(s.AppServerID)
-	slot, known := f.shards.byID[s.DBShardID]
+	i, there := f.find(string(s.AppServerID))
+	slot, known := f.shards.byID[string(s.DBShardID)]
 	if !there || !known {
 		return
 	}
@@ -433,8 +433,8 @@ func (f *Snapshot) AddSite(s PoolSite) {
 }
 
 // RemoveSite forgets a site that is no longer available.
-func (f *Snapshot) RemoveSite(appServerID, poolSiteID string) {
-	i, there := f.find(appServerID)
+func (f *Snapshot) RemoveSite(appServerID prego.ServerID, poolSiteID string) {
+	i, there := f.find(string(appServerID))
 	if !there {
 		return
 	}
@@ -456,25 +456,25 @@ func (f *Snapshot) Apply(r Request, d Decision) {
 	if !d.PlacesTenant() {
 		return
 	}
-	f.last = d.AppServerID
-	if i, ok := f.find(d.AppServerID); ok {
+	f.last = string(d.AppServerID)
+	if i, ok := f.find(string(d.AppServerID)); ok {
 		s := f.servers[i].Server
 		s.TenantCount++
-		s.ParentOrgs = withOrg(s.ParentOrgs, r.ParentOrgID)
+		s.ParentOrgs = withOrg(s.ParentOrgs, string(r.ParentOrgID))
 		if d.Dedicates {
 			s.DedicatedFor = r.TenantID
 		}
 		f.SetServer(s)
 	}
-	if s, ok := f.shards.get(d.DBShardID); ok {
+	if s, ok := f.shards.get(string(d.DBShardID)); ok {
 		if r.Plan == prego.PlanEnterprise || d.Dedicates && s.Tenants == 0 && !s.RunsInstances {
 			s.DedicatedFor = r.TenantID
 		}
 		s.Tenants++
-		s.ParentOrgs = withOrg(s.ParentOrgs, r.ParentOrgID)
+		s.ParentOrgs = withOrg(s.ParentOrgs, string(r.ParentOrgID))
 		f.SetShard(s)
 	}
-	if p, ok := f.pools.get(d.RedisPoolID); ok {
+	if p, ok := f.pools.get(string(d.RedisPoolID)); ok {
 		if r.Plan == prego.PlanEnterprise || r.DedicatedRedis || d.Dedicates && p.Tenants == 0 && !p.RunsInstances {
 			p.DedicatedFor = r.TenantID
 		}

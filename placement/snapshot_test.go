@@ -10,7 +10,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-func ownNode(id string, status server.Status) placement.Server {
+func ownNode(id prego.ServerID, status server.Status) placement.Server {
 	return placement.Server{ServerID: id, Role: prego.RoleNode, Region: "eu", InfraProvider: "hetzner", Status: status, DedicatedFor: "t"}
 }
 
@@ -32,11 +32,11 @@ func TestAnOldServerOfATenantHidesNotItsNewOne(t *testing.T) {
 			d := fleet()
 			d.Servers = []placement.Server{ownNode("n-t-g1", server.Draining), ownNode("n-t-g2", server.Active)}
 			f := placement.NewSnapshot(p, d)
-			require.Equal(t, "n-t-g2", f.Decide(request(nil)).AppServerID)
+			require.Equal(t, "n-t-g2", string(f.Decide(request(nil)).AppServerID))
 			follow(f, d.Providers)
 			got := f.Decide(request(nil))
 			require.Equal(t, placement.OnDemandSite, got.Outcome, "%+v", got)
-			require.Equal(t, "n-t-g2", got.AppServerID)
+			require.Equal(t, "n-t-g2", string(got.AppServerID))
 		})
 	}
 }
@@ -50,13 +50,13 @@ func TestTheFleetFollowsItsProviders(t *testing.T) {
 	d.Servers[1].InfraProvider = "aws"
 	d.Providers = append(d.Providers, aws)
 	f := placement.NewSnapshot(shared(), d)
-	require.Equal(t, "app-2", f.Decide(request(nil)).AppServerID)
+	require.Equal(t, "app-2", string(f.Decide(request(nil)).AppServerID))
 	off := aws
 	off.Enabled = false
 	f.Update(placement.Change{Providers: []placement.Provider{d.Providers[0], off}, Residency: d.Residency})
-	require.Equal(t, "app-1", f.Decide(request(nil)).AppServerID)
+	require.Equal(t, "app-1", string(f.Decide(request(nil)).AppServerID))
 	f.Update(placement.Change{Providers: []placement.Provider{d.Providers[0], aws}, Residency: d.Residency})
-	require.Equal(t, "app-2", f.Decide(request(nil)).AppServerID)
+	require.Equal(t, "app-2", string(f.Decide(request(nil)).AppServerID))
 }
 
 // TestNoOverrideSharesADedicatedRedis: the transaction takes none either, however
@@ -83,8 +83,8 @@ func TestEveryServerOfAFamilyIsKin(t *testing.T) {
 	}
 	kin := request(func(r *placement.Request) { r.ParentOrgID = "p" })
 	f := placement.NewSnapshot(shared(), d)
-	require.Equal(t, "app-1", f.Decide(kin).AppServerID)
+	require.Equal(t, "app-1", string(f.Decide(kin).AppServerID))
 	d.Servers[0].ParentOrgs = nil
 	f.Update(placement.Change{Providers: d.Providers, Servers: d.Servers[:1]})
-	require.Equal(t, "app-2", f.Decide(kin).AppServerID, "one that they left is none")
+	require.Equal(t, "app-2", string(f.Decide(kin).AppServerID), "one that they left is none")
 }

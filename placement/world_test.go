@@ -28,21 +28,21 @@ func enrich(t *rapid.T, d *placement.Data) {
 	}
 	// A sound part of a fleet, so that something is placed more often than not.
 	for i, lock := range []prego.Plan{"", prego.PlanBusiness, ""} {
-		d.Shards = append(d.Shards, placement.Shard{ShardID: fmt.Sprintf("db-%d", 5+i), Region: "eu", Status: "active", Capacity: rapid.IntRange(1, 6).Draw(t, "capacity"), PlanTierLock: lock})
+		d.Shards = append(d.Shards, placement.Shard{ShardID: prego.ShardID(fmt.Sprintf("db-%d", 5+i)), Region: "eu", Status: "active", Capacity: rapid.IntRange(1, 6).Draw(t, "capacity"), PlanTierLock: lock})
 		d.Pools = append(d.Pools, placement.RedisPool{PoolID: fmt.Sprintf("redis-%d", 5+i), Region: "eu", Status: "active", Capacity: rapid.IntRange(1, 6).Draw(t, "capacity")})
 	}
 	for i := range 4 {
 		s := placement.Server{
-			ServerID: fmt.Sprintf("app-%d", 7+i), Role: rapid.SampledFrom([]prego.Role{"app", "app", "node"}).Draw(t, "role"), Region: "eu", InfraProvider: "hetzner", Status: "active",
+			ServerID: prego.ServerID(fmt.Sprintf("app-%d", 7+i)), Role: rapid.SampledFrom([]prego.Role{"app", "app", "node"}).Draw(t, "role"), Region: "eu", InfraProvider: "hetzner", Status: "active",
 			MemoryPct: float64(rapid.IntRange(0, 69).Draw(t, "memory")),
 		}
 		d.Servers = append(d.Servers, s)
 		for j, shard := range []string{"db-5", "db-6", "db-7"} {
 			if s.Role == prego.RoleNode {
-				shard = s.ServerID
+				shard = string(s.ServerID)
 			}
 			if rapid.Bool().Draw(t, "site") {
-				d.Sites = append(d.Sites, placement.PoolSite{PoolSiteID: fmt.Sprintf("s-%d-%d", 7+i, j), AppServerID: s.ServerID, DBShardID: shard})
+				d.Sites = append(d.Sites, placement.PoolSite{PoolSiteID: fmt.Sprintf("s-%d-%d", 7+i, j), AppServerID: s.ServerID, DBShardID: prego.ShardID(shard)})
 			}
 		}
 	}
@@ -110,26 +110,26 @@ func newWorld(d placement.Data, p placement.Policy) *world {
 		tenants: map[string][]placement.Request{}, owner: map[string]string{}, sites: map[string]string{},
 	}
 	for _, s := range d.Shards {
-		w.shards[s.ShardID], w.owner["d/"+s.ShardID] = part{s, s.DiskPct, p.DBDiskPctMax}, s.DedicatedFor
+		w.shards[string(s.ShardID)], w.owner[string("d/"+s.ShardID)] = part{s, s.DiskPct, p.DBDiskPctMax}, string(s.DedicatedFor)
 	}
 	for _, v := range d.Pools {
 		w.pools[v.PoolID] = part{placement.Shard{
-			ShardID: v.PoolID, Region: v.Region, AnyPlan: true, Capacity: v.Capacity, Status: v.Status, NotServing: v.NotServing, RunsInstances: v.RunsInstances,
+			ShardID: prego.ShardID(v.PoolID), Region: v.Region, AnyPlan: true, Capacity: v.Capacity, Status: v.Status, NotServing: v.NotServing, RunsInstances: v.RunsInstances,
 		}, v.MemoryPct, p.RedisMemoryPctMax}
-		w.owner["r/"+v.PoolID] = v.DedicatedFor
+		w.owner["r/"+v.PoolID] = string(v.DedicatedFor)
 	}
 	for _, s := range d.Servers {
-		w.servers[s.ServerID], w.owner["a/"+s.ServerID] = s, s.DedicatedFor
+		w.servers[string(s.ServerID)], w.owner[string("a/"+s.ServerID)] = s, string(s.DedicatedFor)
 		if s.Role == prego.RoleNode { // a stack of its own
-			own := part{placement.Shard{ShardID: s.ServerID, HostServerID: s.ServerID, Region: s.Region, AnyPlan: true, Capacity: p.MaxTenantsPerNode, Status: server.Active}, nil, 0}
-			w.shards[s.ServerID], w.pools[s.ServerID] = own, own
+			own := part{placement.Shard{ShardID: prego.ShardID(s.ServerID), HostServerID: s.ServerID, Region: s.Region, AnyPlan: true, Capacity: p.MaxTenantsPerNode, Status: server.Active}, nil, 0}
+			w.shards[string(s.ServerID)], w.pools[string(s.ServerID)] = own, own
 		}
 	}
 	return w
 }
 
 func (w *world) allowed(r placement.Request, id string) bool {
-	return w.owner[id] == "" || w.owner[id] == r.TenantID
+	return w.owner[id] == "" || prego.TenantID(w.owner[id]) == r.TenantID
 }
 
 func below(v *float64, most float64) bool { return v == nil || most == 0 || *v < most }
@@ -140,13 +140,13 @@ func lonely(r placement.Request) bool {
 
 // takes are the rules for a server, apart from its companions (placement-policy §2).
 func (w *world) takes(r placement.Request, s placement.Server) bool {
-	here := w.tenants["a/"+s.ServerID]
+	here := w.tenants[string("a/"+s.ServerID)]
 	provider := slices.ContainsFunc(w.data.Providers, func(p placement.Provider) bool {
 		return p.ID == s.InfraProvider && p.Enabled && slices.Contains(p.Regions, s.Region)
 	})
 	zone := w.data.Residency[r.DataResidency]
 	switch {
-	case s.Region != r.Region, s.Status != server.Active, !provider, s.NotServing, !w.allowed(r, "a/"+s.ServerID),
+	case s.Region != r.Region, s.Status != server.Active, !provider, s.NotServing, !w.allowed(r, string("a/"+s.ServerID)),
 		s.MemoryPct >= w.policy.MemoryPctMax, len(here) >= w.policy.MaxTenantsPerNode,
 		s.RefusesTrials && r.Plan == prego.PlanTrial, s.WarmPlan != "" && (s.WarmPlan != r.Plan || r.Mode != tenant.ModeOneTenantOneServer),
 		len(zone.Providers) > 0 && !slices.Contains(zone.Providers, s.InfraProvider):
@@ -165,12 +165,12 @@ func (w *world) takes(r placement.Request, s placement.Server) bool {
 
 // joins are the rules for a shard ("d/") or a pool ("r/") of a server.
 func (w *world) joins(r placement.Request, s placement.Server, kind string, p part, alone bool) bool {
-	here := len(w.tenants[kind+p.ShardID])
+	here := len(w.tenants[kind+string(p.ShardID)])
 	own := ""
 	if s.Role == prego.RoleNode {
-		own = s.ServerID
+		own = string(s.ServerID)
 	}
-	return p.HostServerID == own && p.Region == r.Region && p.Status == server.Active && !p.NotServing && w.allowed(r, kind+p.ShardID) &&
+	return p.HostServerID == prego.ServerID(own) && p.Region == r.Region && p.Status == server.Active && !p.NotServing && w.allowed(r, kind+string(p.ShardID)) &&
 		here < p.Capacity && below(p.full, p.most) && (!alone || here == 0 && !p.RunsInstances)
 }
 
@@ -248,7 +248,7 @@ func (w *world) check(t *rapid.T, r placement.Request, d placement.Decision) {
 	}
 	require.GreaterOrEqual(t, d.Confidence, 0.0)
 	require.LessOrEqual(t, d.Confidence, 1.0)
-	s, shard, pool := w.servers[d.AppServerID], w.shards[d.DBShardID], w.pools[d.RedisPoolID]
+	s, shard, pool := w.servers[string(d.AppServerID)], w.shards[string(d.DBShardID)], w.pools[string(d.RedisPoolID)]
 	require.Equal(t, s.InfraProvider, d.InfraProvider)
 	if r.Override == nil { // P2, P3, P6, P7: with all that the rules say
 		require.True(t, w.takes(r, s), "%+v", s)
@@ -259,7 +259,7 @@ func (w *world) check(t *rapid.T, r placement.Request, d placement.Decision) {
 	require.Equal(t, []prego.Region{r.Region, r.Region, r.Region}, []prego.Region{s.Region, shard.Region, pool.Region})
 	require.Equal(t, []server.Status{"active", "active", "active"}, []server.Status{s.Status, shard.Status, pool.Status})
 	require.True(t, locks(r, shard.Shard))
-	require.True(t, w.allowed(r, "a/"+s.ServerID) && w.allowed(r, "d/"+d.DBShardID) && w.allowed(r, "r/"+d.RedisPoolID))
+	require.True(t, w.allowed(r, string("a/"+s.ServerID)) && w.allowed(r, string("d/"+d.DBShardID)) && w.allowed(r, string("r/"+d.RedisPoolID)))
 	require.True(t, placement.Satisfies(s.Tags, r.Constraint) || r.Override != nil && r.Override.IgnoreConstraint)
 	if r.DataResidency != "" { // P7
 		zone, known := w.data.Residency[r.DataResidency]
@@ -267,9 +267,9 @@ func (w *world) check(t *rapid.T, r placement.Request, d placement.Decision) {
 		require.True(t, len(zone.Providers) == 0 || slices.Contains(zone.Providers, s.InfraProvider), "%s at %s", r.DataResidency, s.InfraProvider)
 	}
 	empty := map[string]bool{
-		"a/" + d.AppServerID: len(w.tenants["a/"+d.AppServerID]) == 0 && !s.RunsInstances,
-		"d/" + d.DBShardID:   len(w.tenants["d/"+d.DBShardID]) == 0 && !shard.RunsInstances,
-		"r/" + d.RedisPoolID: len(w.tenants["r/"+d.RedisPoolID]) == 0 && !pool.RunsInstances,
+		string("a/" + d.AppServerID): len(w.tenants[string("a/"+d.AppServerID)]) == 0 && !s.RunsInstances,
+		string("d/" + d.DBShardID):   len(w.tenants[string("d/"+d.DBShardID)]) == 0 && !shard.RunsInstances,
+		string("r/" + d.RedisPoolID): len(w.tenants[string("r/"+d.RedisPoolID)]) == 0 && !pool.RunsInstances,
 	}
 	alone := r.Plan == prego.PlanEnterprise || lonely(r) && r.Override == nil
 	for id, nobody := range empty { // P4, and whoever else must be alone
@@ -278,18 +278,18 @@ func (w *world) check(t *rapid.T, r placement.Request, d placement.Decision) {
 			require.NotEqual(t, prego.PlanEnterprise, other.Plan)
 		}
 		if alone || d.Dedicates && nobody {
-			w.owner[id] = r.TenantID
+			w.owner[id] = string(r.TenantID)
 		}
 		w.tenants[id] = append(w.tenants[id], r)
 	}
-	require.Equal(t, lonely(r) && empty["a/"+d.AppServerID], d.Dedicates)
+	require.Equal(t, lonely(r) && empty[string("a/"+d.AppServerID)], d.Dedicates)
 	if r.DedicatedRedis {
-		require.True(t, empty["r/"+d.RedisPoolID])
-		w.owner["r/"+d.RedisPoolID] = r.TenantID
+		require.True(t, empty[string("r/"+d.RedisPoolID)])
+		w.owner[string("r/"+d.RedisPoolID)] = string(r.TenantID)
 	}
 	if d.Outcome == placement.Placed { // P8
 		require.Empty(t, w.sites[d.PoolSiteID], "assigned twice")
-		w.sites[d.PoolSiteID] = r.TenantID
+		w.sites[d.PoolSiteID] = string(r.TenantID)
 		require.Contains(t, w.data.Sites, placement.PoolSite{PoolSiteID: d.PoolSiteID, AppServerID: d.AppServerID, DBShardID: d.DBShardID})
 	} else {
 		require.Empty(t, d.PoolSiteID)

@@ -8,7 +8,7 @@ import (
 type TokenClaim struct {
 	TokenHash    []byte
 	Key          []byte // SHA-256 of the SubjectPublicKeyInfo that the connection proved
-	ServerID     string
+	ServerID     prego.ServerID
 	Source       string // address that the handshake came from; "" to not check it
 	AgentVersion string
 	BootID       string
@@ -18,7 +18,7 @@ type TokenClaim struct {
 // TokenConsumed is a token that was consumed, now, or just before by the same
 // key.
 type TokenConsumed struct {
-	ServerID string
+	ServerID prego.ServerID
 	Attempt  int
 	Host     string
 	IPv6     string
@@ -29,7 +29,7 @@ type TokenConsumed struct {
 // server is being provisioned: the bootstrap has failed.
 type SecondKeyError struct {
 	Refusal  *prego.Error
-	ServerID string
+	ServerID prego.ServerID
 	Attempt  int
 }
 
@@ -47,13 +47,13 @@ const (
 // BootIdentity is the server that a bootstrap token belongs to, as long as it is
 // being provisioned.
 type BootIdentity struct {
-	ServerID string
+	ServerID prego.ServerID
 	Attempt  int
 }
 
 // Heartbeat is one agent's sign of life.
 type Heartbeat struct {
-	ServerID     string
+	ServerID     prego.ServerID
 	Key          []byte // SHA-256 of the key that the connection proved
 	BootID       string
 	AgentVersion string
@@ -72,7 +72,7 @@ type Heartbeat struct {
 
 // HeartbeatOutcome is what the row said when the heartbeat was written.
 type HeartbeatOutcome struct {
-	ServerID string
+	ServerID prego.ServerID
 	Status   Status
 	Attempt  int
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"github.com/prego/prego"
 	"time"
 )
 
@@ -17,13 +18,13 @@ const (
 
 // BenchCommand is one run of bench on a host.
 type BenchCommand struct {
-	ServerID   string
+	ServerID   prego.ServerID
 	Addr       string
 	WorkflowID string
 	AuditID    string
 	// TenantID has the host refuse sites of other tenants; "" where the site is nobody's
 	// yet.
-	TenantID string
+	TenantID prego.TenantID
 	Timeout  time.Duration
 	Args     []string
 }

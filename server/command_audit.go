@@ -16,13 +16,13 @@ const MaxAuditedOutput = 8 << 10
 // Command is what somebody asks of a host (direct-provisioning §6, §7).
 type Command struct {
 	AuditID    string // who repeats it gets the first result
-	ServerID   string
+	ServerID   prego.ServerID
 	WorkflowID string // "" for an operator's
 	Kind       string // bench, mariadb, redis-cli
 	Args       []string
 	Actor      prego.Actor
 	// TenantID has the host refuse sites of other tenants; "" looks at none.
-	TenantID string
+	TenantID prego.TenantID
 	// By is the operator; "" for a workflow's.
 	By string
 	// Secrets travel beside the arguments to the verbs that take them. They are in no row,
@@ -98,7 +98,7 @@ type CommandOutcome struct {
 // AuditedCommand is one row of agent_command_audit.
 type AuditedCommand struct {
 	AuditID     string
-	ServerID    string
+	ServerID    prego.ServerID
 	WorkflowID  string
 	Kind        string
 	Args        string // redacted

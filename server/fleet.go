@@ -10,7 +10,9 @@ import (
 )
 
 // ValidateFleetID accepts a lower-case DNS label of at most MaxFleetIDLen characters.
-func ValidateFleetID(id string) error { return prego.ValidateName("fleet_id", id, MaxFleetIDLen) }
+func ValidateFleetID(id prego.FleetID) error {
+	return prego.ValidateName("fleet_id", string(id), MaxFleetIDLen)
+}
 
 // ValidatePolicyID accepts a lower-case DNS label of at most MaxPolicyIDLen characters.
 func ValidatePolicyID(id string) error { return prego.ValidateName("policy_id", id, MaxPolicyIDLen) }
@@ -31,7 +33,7 @@ const (
 // Fleet is a named set of servers of one role. Its servers are spread over regions
 // by a region placement policy, or stand in Region when it has none.
 type Fleet struct {
-	FleetID         string
+	FleetID         prego.FleetID
 	Role            prego.Role
 	Region          prego.Region // "" for none: then a region placement policy says where
 	InfraProvider   prego.InfraProviderID
@@ -59,7 +61,7 @@ type Fleet struct {
 
 // CreateFleetRequest is the body of POST /v1/fleets.
 type CreateFleetRequest struct {
-	FleetID       string                `json:"fleet_id"`
+	FleetID       prego.FleetID         `json:"fleet_id"`
 	Role          prego.Role            `json:"role"`
 	Region        prego.Region          `json:"region,omitempty"`
 	InfraProvider prego.InfraProviderID `json:"infra_provider"`
@@ -206,7 +208,7 @@ const (
 
 // FleetPolicy is one row of policies.
 type FleetPolicy struct {
-	PolicyID  string
+	PolicyID  prego.PolicyID
 	Type      PolicyType
 	Spec      json.RawMessage // by Type: scale.ScalingSpec, region.Policy, scale.DeletionSpec
 	CreatedBy string
@@ -257,7 +259,7 @@ func (s FleetActionStatus) Ended() bool { return s != ActionQueued && s != Actio
 
 // FleetAction is one row of fleet_actions.
 type FleetAction struct {
-	FleetID     string
+	FleetID     prego.FleetID
 	Seq         int    // 1 for the fleet's first
 	Key         string // in the names of its servers
 	Action      FleetActionKind
@@ -302,7 +304,7 @@ const (
 // FleetStep is one server that an action makes or takes down.
 type FleetStep struct {
 	Op       FleetStepOp    `json:"op"`
-	ServerID string         `json:"server_id"`
+	ServerID prego.ServerID `json:"server_id"`
 	Region   prego.Region   `json:"region"`
 	Round    int            `json:"round"`            // rounds follow each other
 	Replan   bool           `json:"replan,omitempty"` // it makes up for one that failed
@@ -348,7 +350,7 @@ func (a FleetAction) Outcome() (status FleetActionStatus, reason, message string
 
 // FleetMember is a server as the planning of an action sees it.
 type FleetMember struct {
-	ServerID  string
+	ServerID  prego.ServerID
 	Region    prego.Region
 	Status    Status
 	Profile   int
@@ -385,7 +387,7 @@ type FleetReplan struct {
 
 // FleetActionRequest asks for an action.
 type FleetActionRequest struct {
-	FleetID        string
+	FleetID        prego.FleetID
 	Action         FleetActionKind
 	Inputs         json.RawMessage // checked
 	Cause          string
@@ -402,7 +404,7 @@ type FleetRound struct {
 
 // FleetStepResult is how a step went.
 type FleetStepResult struct {
-	ServerID string         `json:"server_id"`
+	ServerID prego.ServerID `json:"server_id"`
 	Op       FleetStepOp    `json:"op"`
 	State    FleetStepState `json:"state"`
 	Message  string         `json:"message,omitempty"`
@@ -410,12 +412,12 @@ type FleetStepResult struct {
 
 // FleetWorkflowID is the id of the runs that carry out a fleet's actions.
 // Fleets' names are theirs in one environment, those of servers in all.
-func FleetWorkflowID(environment, fleetID string) string {
-	return fleetPrefix + environment + "/" + fleetID
+func FleetWorkflowID(environment string, fleetID prego.FleetID) string {
+	return fleetPrefix + environment + "/" + string(fleetID)
 }
 
 // FleetIDFromWorkflow is the inverse of FleetWorkflowID.
-func FleetIDFromWorkflow(workflowID string) (environment, fleetID string, ok bool) {
+func FleetIDFromWorkflow(workflowID string) (environment string, fleetID prego.FleetID, ok bool) {
 	rest, ok := strings.CutPrefix(workflowID, fleetPrefix)
 	if !ok {
 		return "", "", false
@@ -427,14 +429,14 @@ const fleetPrefix = "fleet-scale/"
 
 // Wanted is a server that the control plane asks for by itself.
 type Wanted struct {
-	ServerID     string
+	ServerID     prego.ServerID
 	Role         prego.Role
 	Region       prego.Region
 	Provider     prego.InfraProviderID
 	Spec         Spec
-	DedicatedFor string // tenant
+	DedicatedFor prego.TenantID // tenant
 	WarmPlan     prego.Plan
 	PlanTierLock prego.Plan // of the shard that it becomes
-	FleetID      string
+	FleetID      prego.FleetID
 	FleetProfile int // of the fleet when it was asked for
 }

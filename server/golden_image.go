@@ -45,7 +45,7 @@ func BuildOutcomes() []prego.Reason {
 
 // GoldenImage is one row of golden_images.
 type GoldenImage struct {
-	ImageID         string
+	ImageID         prego.ImageID
 	Provider        prego.InfraProviderID
 	Region          prego.Region // where it was built
 	BaseImage       string       // the provider's image that it is made from
@@ -64,7 +64,7 @@ type GoldenImage struct {
 	ProviderImageID string
 	SizeGB          float64 // what is billed
 	DiskGB          float64 // the least disk that it fits on
-	VerifyServerID  string
+	VerifyServerID  prego.ServerID
 	CreatedBy       string
 	CreatedAt       time.Time
 	UpdatedAt       time.Time
@@ -118,7 +118,7 @@ const (
 )
 
 // ImageBuildWorkflowID is the run that builds an image.
-func ImageBuildWorkflowID(imageID string) string { return imageBuildPrefix + imageID }
+func ImageBuildWorkflowID(imageID prego.ImageID) string { return string(imageBuildPrefix + imageID) }
 
 // ImageOfBuild is the inverse of ImageBuildWorkflowID.
 func ImageOfBuild(workflowID string) (string, bool) {
@@ -126,19 +126,19 @@ func ImageOfBuild(workflowID string) (string, bool) {
 }
 
 // ImageDeleteWorkflowID is the run that deletes an image.
-func ImageDeleteWorkflowID(imageID string) string { return imageDeletePrefix + imageID }
+func ImageDeleteWorkflowID(imageID prego.ImageID) string { return string(imageDeletePrefix + imageID) }
 
 // BuilderServerID is what the labels of an image's builder name it. It is no server of
 // the fleet: it has no row, no token and no agent.
-func BuilderServerID(imageID string) string { return imageID + "-builder" }
+func BuilderServerID(imageID prego.ImageID) string { return string(imageID + "-builder") }
 
 // VerifyServerID is the server that is booted from an image before it is used.
-func VerifyServerID(imageID string) string { return imageID + "-verify" }
+func VerifyServerID(imageID prego.ImageID) string { return string(imageID + "-verify") }
 
 // SnapshotParams ask for a snapshot of a builder's disk.
 type SnapshotParams struct {
 	Environment      string
-	ImageID          string
+	ImageID          prego.ImageID
 	ProviderServerID string
 	Description      string
 	Labels           map[string]string // beside those that say whose it is

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"github.com/prego/prego"
 	"strings"
 )
 
@@ -11,7 +12,7 @@ const (
 )
 
 // ProvisionWorkflowID is the id of the run that provisions a server.
-func ProvisionWorkflowID(serverID string) string { return provisionPrefix + serverID }
+func ProvisionWorkflowID(serverID prego.ServerID) string { return string(provisionPrefix + serverID) }
 
 // IDFromProvisionWorkflow is the inverse of ProvisionWorkflowID.
 func IDFromProvisionWorkflow(workflowID string) (string, bool) {
@@ -19,7 +20,9 @@ func IDFromProvisionWorkflow(workflowID string) (string, bool) {
 }
 
 // DecommissionWorkflowID is the id of the run that takes a server down.
-func DecommissionWorkflowID(serverID string) string { return decommissionPrefix + serverID }
+func DecommissionWorkflowID(serverID prego.ServerID) string {
+	return string(decommissionPrefix + serverID)
+}
 
 // IDFromDecommissionWorkflow is the inverse of DecommissionWorkflowID.
 func IDFromDecommissionWorkflow(workflowID string) (string, bool) {
@@ -39,8 +42,8 @@ func SweepWorkflowID(environment string) string { return "sweep-heartbeats/" + e
 // Name is the name of a server at the provider. Names are unique per
 // project there, which is what makes a repeated or late create harmless: at
 // most one server of this name can exist, whatever the order of events.
-func Name(environment, serverID string) string {
-	return "prego-" + environment + "-" + serverID
+func Name(environment string, serverID prego.ServerID) string {
+	return "prego-" + environment + "-" + string(serverID)
 }
 
 // IDFromName is the inverse of ServerName.

@@ -74,7 +74,7 @@ func (c Candidate) String() string { return c.ServerType + " in " + c.Location }
 // UserData is a secret: it holds the bootstrap token.
 type CreateParams struct {
 	Environment    string
-	ServerID       string
+	ServerID       prego.ServerID
 	Role           prego.Role
 	Region         prego.Region
 	Attempt        int
@@ -83,9 +83,9 @@ type CreateParams struct {
 	Image          string
 	UserData       string
 	FirewallID     string
-	PlacementGroup string   // provider id; "" for none
-	VolumeIDs      []string // provider ids of volumes to attach
-	ImageID        string   // of a golden image that it builds; "" for servers of the fleet
+	PlacementGroup string           // provider id; "" for none
+	VolumeIDs      []prego.VolumeID // provider ids of volumes to attach
+	ImageID        prego.ImageID    // of a golden image that it builds; "" for servers of the fleet
 }
 
 // Labels are the labels of the server that p asks for.
@@ -93,14 +93,14 @@ func (p CreateParams) Labels() map[string]string {
 	labels := map[string]string{
 		LabelManagedBy:   ManagedByPrego,
 		LabelEnvironment: p.Environment,
-		LabelServerID:    p.ServerID,
+		LabelServerID:    string(p.ServerID),
 		LabelAttempt:     strconv.Itoa(p.Attempt),
 		LabelSpecHash:    p.SpecHash,
 		LabelRole:        string(p.Role),
 		LabelRegion:      string(p.Region),
 	}
 	if p.ImageID != "" {
-		labels[LabelImageID] = p.ImageID
+		labels[LabelImageID] = string(p.ImageID)
 	}
 	return labels
 }
@@ -181,8 +181,8 @@ type FirewallParams struct {
 // VolumeParams describe a volume: a server's data volume, or an org's.
 type VolumeParams struct {
 	Environment string
-	ServerID    string // or OrgID
-	OrgID       string
+	ServerID    prego.ServerID // or OrgID
+	OrgID       prego.OrgID
 	Name        string
 	Location    string
 	GB          int // 10 to 10,000
@@ -191,7 +191,7 @@ type VolumeParams struct {
 // PrimaryIPParams describe an IPv4 address of an org.
 type PrimaryIPParams struct {
 	Environment string
-	OrgID       string
+	OrgID       prego.OrgID
 	Name        string
 	Location    string
 }

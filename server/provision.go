@@ -13,7 +13,7 @@ var ErrSuperseded = errors.New("superseded: the server's row has moved on")
 
 // ProvisionState is what a provisioning run needs to know of its row.
 type ProvisionState struct {
-	ServerID         string
+	ServerID         prego.ServerID
 	Role             prego.Role
 	Region           prego.Region
 	Provider         prego.InfraProviderID
@@ -48,7 +48,7 @@ type ProvisionState struct {
 
 // AttemptStart says which create attempt begins.
 type AttemptStart struct {
-	ServerID   string
+	ServerID   prego.ServerID
 	Generation int
 	Attempt    int
 	Candidate  Candidate
@@ -61,7 +61,7 @@ type AttemptStart struct {
 // TokenIssue asks for the bootstrap token of an attempt. Only the hash is kept.
 type TokenIssue struct {
 	TokenID  string
-	ServerID string
+	ServerID prego.ServerID
 	Attempt  int
 	Purpose  TokenPurpose
 	Hash     []byte // SHA-256 of the raw token

@@ -19,8 +19,8 @@ type ProviderResource struct {
 	Provider   prego.InfraProviderID
 	Kind       ResourceKind
 	Name       string
-	ProviderID string // "" while the create call is not known to have happened
-	ServerID   string // "" when the environment owns it
+	ProviderID string         // "" while the create call is not known to have happened
+	ServerID   prego.ServerID // "" when the environment owns it
 	Attempt    int
 	State      ResourceState
 	IntendedAt time.Time
@@ -34,7 +34,7 @@ func PrimaryIPName(serverName string, i int) string {
 
 // ReconcileRow is what the reconciler needs to know of a server.
 type ReconcileRow struct {
-	ServerID         string
+	ServerID         prego.ServerID
 	Status           Status
 	Reason           prego.Reason
 	Generation       int

@@ -99,7 +99,7 @@ type Spec struct {
 
 // CreateRequest is the body of POST /internal/servers/create.
 type CreateRequest struct {
-	ServerID      string                `json:"server_id"`
+	ServerID      prego.ServerID        `json:"server_id"`
 	Role          prego.Role            `json:"role"`
 	Region        prego.Region          `json:"region"`
 	InfraProvider prego.InfraProviderID `json:"infra_provider"`
@@ -109,7 +109,7 @@ type CreateRequest struct {
 // Validate checks the request's own fields and normalizes its tags. Whether the
 // provider exists, is enabled and serves the region is the store's to say.
 func (r *CreateRequest) Validate() error {
-	if err := prego.ValidateServerID(r.ServerID); err != nil {
+	if err := prego.ValidateServerID(string(r.ServerID)); err != nil {
 		return err
 	}
 	if !r.Role.Valid() {
@@ -165,7 +165,7 @@ func (r CreateRequest) Hash() [32]byte {
 
 // Server is one row of servers, as every room sees it.
 type Server struct {
-	ServerID      string
+	ServerID      prego.ServerID
 	Role          prego.Role
 	Region        prego.Region
 	InfraProvider prego.InfraProviderID
@@ -209,8 +209,8 @@ type Server struct {
 	// Placement goes by Tags.
 	AgentTags []string
 
-	FleetID    string     // "" for none
-	CordonedAt *time.Time // set: nobody new lands here
+	FleetID    prego.FleetID // "" for none
+	CordonedAt *time.Time    // set: nobody new lands here
 
 	ImportedFromPulumiAt    *time.Time
 	IdentityRevokedAt       *time.Time
@@ -225,7 +225,7 @@ type Server struct {
 // Event is one line of a server's timeline.
 type Event struct {
 	EventID  int64
-	ServerID string
+	ServerID prego.ServerID
 	At       time.Time
 	Step     Step
 	Attempt  int // 0 where the event belongs to no attempt
@@ -284,7 +284,7 @@ const (
 
 // ImportRequest is the body of POST /v1/servers/import.
 type ImportRequest struct {
-	ServerID         string                `json:"server_id"`
+	ServerID         prego.ServerID        `json:"server_id"`
 	Role             prego.Role            `json:"role"`
 	Region           prego.Region          `json:"region"`
 	InfraProvider    prego.InfraProviderID `json:"infra_provider"`

@@ -10,11 +10,11 @@ import (
 
 // Reservation is a decision that is to be made true (placement-policy §2.6).
 type Reservation struct {
-	TenantID     string
+	TenantID     prego.TenantID
 	Generation   int
-	AppServerID  string
-	DBShardID    string
-	RedisPoolID  string
+	AppServerID  prego.ServerID
+	DBShardID    prego.ShardID
+	RedisPoolID  prego.RedisPoolID
 	PoolSiteID   string // "" for a site that is made on demand
 	SiteName     string // of an on-demand site
 	DatabaseName string // of an on-demand site
@@ -76,7 +76,7 @@ type Run struct {
 	// host was told that it is read-only.
 	StorageLevel    StorageLevel
 	ReadOnly        bool
-	OwnServerID     string // of a server that is dedicated for the tenant and not its allocation's; "" for none
+	OwnServerID     prego.ServerID // of a server that is dedicated for the tenant and not its allocation's; "" for none
 	OwnServerStatus server.Status
 	// OwnServerReason is why the own server failed.
 	OwnServerReason prego.Reason
@@ -91,23 +91,23 @@ func (t Run) Effective() prego.Constraint { return prego.EffectiveConstraint(t.C
 
 // Ref names a generation of a tenant.
 type Ref struct {
-	TenantID   string `json:"tenant_id"`
-	Generation int    `json:"generation"`
+	TenantID   prego.TenantID `json:"tenant_id"`
+	Generation int            `json:"generation"`
 }
 
 // PoolSite is a site that is to be built, or that stands ready.
 type PoolSite struct {
-	PoolSiteID   string `json:"pool_site_id"`
-	AppServerID  string `json:"app_server_id"`
-	DBShardID    string `json:"db_shard_id"`
-	SiteName     string `json:"site_name"`
-	DatabaseName string `json:"database_name"`
+	PoolSiteID   string         `json:"pool_site_id"`
+	AppServerID  prego.ServerID `json:"app_server_id"`
+	DBShardID    prego.ShardID  `json:"db_shard_id"`
+	SiteName     string         `json:"site_name"`
+	DatabaseName string         `json:"database_name"`
 }
 
 // WaitingTenant is one that is short of capacity, in the order in which it is to
 // be served.
 type WaitingTenant struct {
-	TenantID   string
+	TenantID   prego.TenantID
 	Generation int
 }
 

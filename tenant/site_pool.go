@@ -11,14 +11,14 @@ import (
 
 // PutOrgRequest makes an org, or changes one.
 type PutOrgRequest struct {
-	ParentOrgID *string    `json:"parent_org_id"` // nil keeps the parent, "" removes it
-	Tier        prego.Tier `json:"tier"`          // "" keeps the tier; a new org gets the configured one
+	ParentOrgID *prego.OrgID `json:"parent_org_id"` // nil keeps the parent, "" removes it
+	Tier        prego.Tier   `json:"tier"`          // "" keeps the tier; a new org gets the configured one
 }
 
 // DecisionRecord is one row of allocation_snapshots (placement-policy §7).
 type DecisionRecord struct {
 	SnapshotID   int64
-	TenantID     string
+	TenantID     prego.TenantID
 	AllocationID *int64 // nil when nobody was placed
 	Outcome      string // placed, on_demand, awaiting_capacity, hold, new_server, rejected
 	Code         string
@@ -32,23 +32,23 @@ type DecisionRecord struct {
 // PlacementOverride is the body of POST /internal/placement-overrides
 // (placement-policy §8).
 type PlacementOverride struct {
-	TenantID         string `json:"tenant_id"`
-	ForceAppServerID string `json:"force_app_server_id,omitempty"`
-	ForceDBShardID   string `json:"force_db_shard_id,omitempty"`
-	Reason           string `json:"reason"`
+	TenantID         prego.TenantID `json:"tenant_id"`
+	ForceAppServerID prego.ServerID `json:"force_app_server_id,omitempty"`
+	ForceDBShardID   prego.ShardID  `json:"force_db_shard_id,omitempty"`
+	Reason           string         `json:"reason"`
 	// IgnoreConstraint forces a server that the tenant's constraint does not allow.
 	IgnoreConstraint bool `json:"ignore_constraint,omitempty"`
 }
 
 // Validate checks the override's own fields.
 func (o *PlacementOverride) Validate() error {
-	if err := prego.ValidateTenantID(o.TenantID); err != nil {
+	if err := prego.ValidateTenantID(string(o.TenantID)); err != nil {
 		return err
 	}
 	if o.ForceAppServerID == "" && o.ForceDBShardID == "" {
 		return prego.Invalid("force_app_server_id", "or force_db_shard_id is required")
 	}
-	for _, f := range []struct{ field, id string }{{"force_app_server_id", o.ForceAppServerID}, {"force_db_shard_id", o.ForceDBShardID}} {
+	for _, f := range []struct{ field, id string }{{"force_app_server_id", string(o.ForceAppServerID)}, {"force_db_shard_id", string(o.ForceDBShardID)}} {
 		if f.id != "" && prego.ValidateServerID(f.id) != nil {
 			return prego.Invalid(f.field, "must be an id: lower-case letters, digits and inner hyphens")
 		}
@@ -61,7 +61,7 @@ func (o *PlacementOverride) Validate() error {
 
 // SitePool is what stands ready on one app server.
 type SitePool struct {
-	ServerID    string
+	ServerID    prego.ServerID
 	Region      prego.Region
 	Role        prego.Role
 	Status      server.Status
@@ -107,7 +107,7 @@ type ScalingEvent struct {
 	Waiting    int
 	Requested  int
 	Made       int
-	ServerIDs  []string
+	ServerIDs  []prego.ServerID
 	WorkflowID string
 	Message    string
 	CreatedAt  time.Time

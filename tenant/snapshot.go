@@ -1,6 +1,7 @@
 package tenant
 
 import (
+	"github.com/prego/prego"
 	"strings"
 	"time"
 )
@@ -19,10 +20,10 @@ const (
 
 // Snapshot is a backup of a tenant's site on its host.
 type Snapshot struct {
-	SnapshotID string
-	OrgID      string
-	TenantID   string
-	ServerID   string
+	SnapshotID prego.SnapshotID
+	OrgID      prego.OrgID
+	TenantID   prego.TenantID
+	ServerID   prego.ServerID
 	Site       string
 	Status     JobStatus
 	Files      []string
@@ -40,9 +41,9 @@ type Snapshot struct {
 // RestoreJob brings a tenant's site back to a snapshot.
 type RestoreJob struct {
 	JobID      string
-	OrgID      string
-	TenantID   string
-	SnapshotID string
+	OrgID      prego.OrgID
+	TenantID   prego.TenantID
+	SnapshotID prego.SnapshotID
 	Status     JobStatus
 	Message    string
 	CreatedBy  string
@@ -57,7 +58,9 @@ const (
 )
 
 // SnapshotWorkflowID is the id of the run that makes a snapshot.
-func SnapshotWorkflowID(snapshotID string) string { return snapshotPrefix + snapshotID }
+func SnapshotWorkflowID(snapshotID prego.SnapshotID) string {
+	return string(snapshotPrefix + snapshotID)
+}
 
 // SnapshotIDFromWorkflow is the inverse of SnapshotWorkflowID.
 func SnapshotIDFromWorkflow(workflowID string) (string, bool) {
@@ -65,7 +68,9 @@ func SnapshotIDFromWorkflow(workflowID string) (string, bool) {
 }
 
 // SnapshotEraseWorkflowID is the id of the run that deletes a snapshot's files.
-func SnapshotEraseWorkflowID(snapshotID string) string { return snapshotErasePrefix + snapshotID }
+func SnapshotEraseWorkflowID(snapshotID prego.SnapshotID) string {
+	return string(snapshotErasePrefix + snapshotID)
+}
 
 // SnapshotIDFromEraseWorkflow is the inverse of SnapshotEraseWorkflowID.
 func SnapshotIDFromEraseWorkflow(workflowID string) (string, bool) {

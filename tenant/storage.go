@@ -1,6 +1,7 @@
 package tenant
 
 import (
+	"github.com/prego/prego"
 	"time"
 )
 
@@ -55,7 +56,7 @@ func (s SiteSize) Used() int64 { return s.DatabaseBytes + s.FilesBytes }
 
 // SiteUsage is one row of site_usage.
 type SiteUsage struct {
-	TenantID string
+	TenantID prego.TenantID
 	SiteSize
 	MeasuredAt *time.Time // nil before the first measurement
 	TriedAt    time.Time
@@ -71,8 +72,8 @@ const BytesPerGB = 1_000_000_000
 
 // StorageTurn is a site whose turn it is to be measured.
 type StorageTurn struct {
-	TenantID string
-	ServerID string
+	TenantID prego.TenantID
+	ServerID prego.ServerID
 }
 
 // Backup is what a host says of a backup that it made.

@@ -157,8 +157,8 @@ var (
 // CreateRequest is the body of POST /v1/tenants.
 type CreateRequest struct {
 	Slug           string           `json:"slug"`
-	OrgID          string           `json:"org_id"`
-	ParentOrgID    string           `json:"parent_org_id,omitempty"`
+	OrgID          prego.OrgID      `json:"org_id"`
+	ParentOrgID    prego.OrgID      `json:"parent_org_id,omitempty"`
 	Region         prego.Region     `json:"region"`
 	Plan           prego.Plan       `json:"plan"`
 	ExpectedUsers  int              `json:"expected_users,omitempty"`
@@ -287,10 +287,10 @@ func SiteName(slug, domain string) string { return slug + "." + domain }
 
 // Tenant is one row of tenants, as every room sees it.
 type Tenant struct {
-	TenantID       string
+	TenantID       prego.TenantID
 	Slug           string
-	OrgID          string
-	ParentOrgID    string
+	OrgID          prego.OrgID
+	ParentOrgID    prego.OrgID
 	Region         prego.Region
 	Plan           prego.Plan
 	ExpectedUsers  int
@@ -325,10 +325,10 @@ type Tenant struct {
 // Allocation is where a tenant lives (placement-policy §1.2).
 type Allocation struct {
 	AllocationID  int64
-	TenantID      string
-	AppServerID   string
-	DBShardID     string
-	RedisPoolID   string
+	TenantID      prego.TenantID
+	AppServerID   prego.ServerID
+	DBShardID     prego.ShardID
+	RedisPoolID   prego.RedisPoolID
 	PoolSiteID    string // "" for a site that was made on demand
 	SiteName      string // of the pool site, before its promotion
 	DatabaseName  string
@@ -343,7 +343,7 @@ type Allocation struct {
 // Event is one line of a tenant's timeline.
 type Event struct {
 	EventID   int64
-	TenantID  string
+	TenantID  prego.TenantID
 	At        time.Time
 	FromState State
 	ToState   State
@@ -382,7 +382,7 @@ const (
 )
 
 // ProvisionWorkflowID is the id of the run that provisions a tenant.
-func ProvisionWorkflowID(tenantID string) string { return provisionPrefix + tenantID }
+func ProvisionWorkflowID(tenantID prego.TenantID) string { return string(provisionPrefix + tenantID) }
 
 // IDFromProvisionWorkflow is the inverse of ProvisionWorkflowID.
 func IDFromProvisionWorkflow(workflowID string) (string, bool) {
@@ -391,7 +391,7 @@ func IDFromProvisionWorkflow(workflowID string) (string, bool) {
 
 // ChangeWorkflowID is the id of the run that puts a tenant's state into
 // effect.
-func ChangeWorkflowID(tenantID string) string { return changePrefix + tenantID }
+func ChangeWorkflowID(tenantID prego.TenantID) string { return string(changePrefix + tenantID) }
 
 // IDFromChangeWorkflow is the inverse of ChangeWorkflowID.
 func IDFromChangeWorkflow(workflowID string) (string, bool) {
@@ -399,7 +399,7 @@ func IDFromChangeWorkflow(workflowID string) (string, bool) {
 }
 
 // RefillWorkflowID is the id of the run that fills an app server's site pool.
-func RefillWorkflowID(appServerID string) string { return refillPrefix + appServerID }
+func RefillWorkflowID(appServerID prego.ServerID) string { return string(refillPrefix + appServerID) }
 
 // ServerIDFromRefillWorkflow is the inverse of RefillWorkflowID.
 func ServerIDFromRefillWorkflow(workflowID string) (string, bool) {

@@ -87,9 +87,9 @@ func (c *OrgUsage) Collect(ch chan<- prometheus.Metric) {
 		if org == "" {
 			org = restOfOrgs
 		} else {
-			ch <- prometheus.MustNewConstMetric(c.ratio, prometheus.GaugeValue, u.Ratio(), org, u.Dimension)
+			ch <- prometheus.MustNewConstMetric(c.ratio, prometheus.GaugeValue, u.Ratio(), string(org), u.Dimension)
 		}
-		ch <- prometheus.MustNewConstMetric(c.usage, prometheus.GaugeValue, u.Usage, org, u.Dimension)
-		ch <- prometheus.MustNewConstMetric(c.limit, prometheus.GaugeValue, u.Limit, org, u.Dimension)
+		ch <- prometheus.MustNewConstMetric(c.usage, prometheus.GaugeValue, u.Usage, string(org), u.Dimension)
+		ch <- prometheus.MustNewConstMetric(c.limit, prometheus.GaugeValue, u.Limit, string(org), u.Dimension)
 	}
 }

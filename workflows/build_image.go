@@ -25,13 +25,13 @@ const (
 
 // ImageInput names the image; all else is in its row.
 type ImageInput struct {
-	ImageID string `json:"image_id"`
+	ImageID prego.ImageID `json:"image_id"`
 }
 
 // BuildImageResult tells what became of a build.
 type BuildImageResult struct {
-	ImageID string   `json:"image_id"`
-	Rotated []string `json:"rotated,omitempty"` // older images that went
+	ImageID prego.ImageID `json:"image_id"`
+	Rotated []string      `json:"rotated,omitempty"` // older images that went
 }
 
 // BuildImage makes a golden image: a builder installs and pulls, cleans itself and
@@ -142,10 +142,10 @@ func (b *buildImage) verify(ctx workflow.Context) error {
 	}
 	b.plan.Verifying = true
 	child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
-		WorkflowID: server.ProvisionWorkflowID(b.plan.Verifier), WorkflowExecutionTimeout: verifyPatience, WaitForCancellation: true,
-		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_REQUEST_CANCEL, StaticSummary: "Boot a server from image " + b.ref.ImageID,
+		WorkflowID: server.ProvisionWorkflowID(prego.ServerID(b.plan.Verifier)), WorkflowExecutionTimeout: verifyPatience, WaitForCancellation: true,
+		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_REQUEST_CANCEL, StaticSummary: string("Boot a server from image " + b.ref.ImageID),
 	})
-	err := workflow.ExecuteChildWorkflow(child, ProvisionServer, ProvisionServerInput{ServerID: b.plan.Verifier, Generation: 1}).Get(child, nil)
+	err := workflow.ExecuteChildWorkflow(child, ProvisionServer, ProvisionServerInput{ServerID: prego.ServerID(b.plan.Verifier), Generation: 1}).Get(child, nil)
 	// The row decides: another run may have got the server there before.
 	for began := workflow.Now(ctx); ; {
 		if ctx.Err() != nil {
@@ -178,9 +178,9 @@ func (b *buildImage) takeDown(ctx workflow.Context) error {
 		return err
 	}
 	child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
-		WorkflowID: server.DecommissionWorkflowID(b.plan.Verifier), ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, StaticSummary: "Take down " + b.plan.Verifier,
+		WorkflowID: server.DecommissionWorkflowID(prego.ServerID(b.plan.Verifier)), ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, StaticSummary: "Take down " + b.plan.Verifier,
 	})
-	err := workflow.ExecuteChildWorkflow(child, DecommissionServer, DecommissionServerInput{ServerID: b.plan.Verifier}).Get(child, nil)
+	err := workflow.ExecuteChildWorkflow(child, DecommissionServer, DecommissionServerInput{ServerID: prego.ServerID(b.plan.Verifier)}).Get(child, nil)
 	if temporal.IsWorkflowExecutionAlreadyStartedError(err) {
 		return nil // the reconciler was faster: it goes on until the server is gone
 	}
@@ -195,9 +195,9 @@ func (b *buildImage) rotate(ctx workflow.Context) error {
 	}
 	for _, id := range b.rotated {
 		child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
-			WorkflowID: server.ImageDeleteWorkflowID(id), ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, StaticSummary: "Delete image " + id,
+			WorkflowID: server.ImageDeleteWorkflowID(prego.ImageID(id)), ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, StaticSummary: "Delete image " + id,
 		})
-		err := workflow.ExecuteChildWorkflow(child, DeleteImage, ImageInput{ImageID: id}).Get(child, nil)
+		err := workflow.ExecuteChildWorkflow(child, DeleteImage, ImageInput{ImageID: prego.ImageID(id)}).Get(child, nil)
 		if err != nil && temporal.IsCanceledError(err) {
 			return err
 		}

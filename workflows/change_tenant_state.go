@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"fmt"
+	"github.com/prego/prego"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
@@ -12,7 +13,7 @@ import (
 
 // ChangeTenantInput names a tenant whose state is to be put into effect.
 type ChangeTenantInput struct {
-	TenantID string `json:"tenant_id"`
+	TenantID prego.TenantID `json:"tenant_id"`
 }
 
 // again is what such a run is told in place of a generation.
@@ -34,7 +35,7 @@ func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
 			return err
 		}
 		if first {
-			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(in.TenantID), AttrOrgID.ValueSet(plan.OrgID), AttrRegion.ValueSet(string(plan.Region))); err != nil {
+			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(string(in.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID)), AttrRegion.ValueSet(string(plan.Region))); err != nil {
 				return fmt.Errorf("search attributes: %w", err)
 			}
 		}
@@ -61,7 +62,7 @@ func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
 }
 
 // applyEffects does what a state means for the host.
-func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID string, plan activities.ChangePlan) error {
+func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID prego.TenantID, plan activities.ChangePlan) error {
 	host := func(what string, step any, arg any) error {
 		return workflow.ExecuteActivity(call(ctx, what, effectPatience), step, arg).Get(ctx, nil)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/prego/prego"
 	"net/url"
 	"time"
 
@@ -36,20 +37,20 @@ func (c *Client) StartProvision(ctx context.Context, s server.Server) error {
 
 // EnsureProvision does the same for a row that may have lost its run; started
 // tells whether it had.
-func (c *Client) EnsureProvision(ctx context.Context, serverID string, generation int) (bool, error) {
-	return c.start(ctx, server.ProvisionWorkflowID(serverID), "Provision "+serverID, ProvisionServer,
+func (c *Client) EnsureProvision(ctx context.Context, serverID prego.ServerID, generation int) (bool, error) {
+	return c.start(ctx, server.ProvisionWorkflowID(serverID), string("Provision "+serverID), ProvisionServer,
 		ProvisionServerInput{ServerID: serverID, Generation: generation})
 }
 
 // StartDecommission starts the run that takes a draining server down.
-func (c *Client) StartDecommission(ctx context.Context, serverID string) error {
+func (c *Client) StartDecommission(ctx context.Context, serverID prego.ServerID) error {
 	_, err := c.EnsureDecommission(ctx, serverID)
 	return err
 }
 
 // EnsureDecommission does the same and tells whether it had to.
-func (c *Client) EnsureDecommission(ctx context.Context, serverID string) (bool, error) {
-	return c.start(ctx, server.DecommissionWorkflowID(serverID), "Decommission "+serverID, DecommissionServer, DecommissionServerInput{ServerID: serverID})
+func (c *Client) EnsureDecommission(ctx context.Context, serverID prego.ServerID) (bool, error) {
+	return c.start(ctx, server.DecommissionWorkflowID(serverID), string("Decommission "+serverID), DecommissionServer, DecommissionServerInput{ServerID: serverID})
 }
 
 // StartReconcile starts a reconciliation now, or meets the one under way.
@@ -110,28 +111,28 @@ func (c *Client) startOrFollow(ctx context.Context, priority temporal.Priority, 
 }
 
 // AgentHandshook tells a provisioning run that its agent shook hands.
-func (c *Client) AgentHandshook(ctx context.Context, serverID string, attempt int) error {
+func (c *Client) AgentHandshook(ctx context.Context, serverID prego.ServerID, attempt int) error {
 	return c.signal(ctx, serverID, AgentSignal{Kind: SignalHandshake, Attempt: attempt})
 }
 
 // AgentHeartbeat tells a provisioning run that its agent sent a heartbeat.
-func (c *Client) AgentHeartbeat(ctx context.Context, serverID string, attempt int) error {
+func (c *Client) AgentHeartbeat(ctx context.Context, serverID prego.ServerID, attempt int) error {
 	return c.signal(ctx, serverID, AgentSignal{Kind: SignalHeartbeat, Attempt: attempt})
 }
 
 // BootstrapRefused tells a provisioning run that a second key presented its
 // token.
-func (c *Client) BootstrapRefused(ctx context.Context, serverID string, attempt int) error {
+func (c *Client) BootstrapRefused(ctx context.Context, serverID prego.ServerID, attempt int) error {
 	return c.signal(ctx, serverID, AgentSignal{Kind: SignalBootstrapRefused, Attempt: attempt})
 }
 
 // BootFailed tells a provisioning run that its host reported a failed boot.
-func (c *Client) BootFailed(ctx context.Context, serverID string, attempt int) error {
+func (c *Client) BootFailed(ctx context.Context, serverID prego.ServerID, attempt int) error {
 	return c.signal(ctx, serverID, AgentSignal{Kind: SignalBootFailed, Attempt: attempt})
 }
 
 // signal sends a hint. A run that has ended needs none.
-func (c *Client) signal(ctx context.Context, serverID string, s AgentSignal) error {
+func (c *Client) signal(ctx context.Context, serverID prego.ServerID, s AgentSignal) error {
 	err := c.Temporal.SignalWorkflow(ctx, server.ProvisionWorkflowID(serverID), "", SignalAgent, s)
 	var notFound *serviceerror.NotFound
 	if errors.As(err, &notFound) {
@@ -145,7 +146,7 @@ func (c *Client) signal(ctx context.Context, serverID string, s AgentSignal) err
 
 // StopProvisioning cancels a server's provisioning run and waits until it has
 // cleaned up after itself. The caller's context bounds the wait.
-func (c *Client) StopProvisioning(ctx context.Context, serverID string, _ func()) error {
+func (c *Client) StopProvisioning(ctx context.Context, serverID prego.ServerID, _ func()) error {
 	id := server.ProvisionWorkflowID(serverID)
 	var notFound *serviceerror.NotFound
 	err := c.Temporal.CancelWorkflow(ctx, id, "")

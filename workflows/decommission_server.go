@@ -12,7 +12,7 @@ import (
 
 // DecommissionServerInput names the server to take down; its row is draining.
 type DecommissionServerInput struct {
-	ServerID string `json:"server_id"`
+	ServerID prego.ServerID `json:"server_id"`
 }
 
 // unresolvedPoll is how long to wait before looking again for a create that may
@@ -29,7 +29,7 @@ func DecommissionServer(ctx workflow.Context, in DecommissionServerInput) error 
 	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanDecommission, in.ServerID).Get(ctx, &plan); err != nil {
 		return err
 	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrServerID.ValueSet(in.ServerID), AttrRegion.ValueSet(string(plan.Region)),
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrServerID.ValueSet(string(in.ServerID)), AttrRegion.ValueSet(string(plan.Region)),
 		AttrRole.ValueSet(string(plan.Role)), AttrOutcome.ValueSet("draining")); err != nil {
 		return fmt.Errorf("search attributes: %w", err)
 	}

@@ -3,6 +3,7 @@ package workflows
 import (
 	"context"
 	"fmt"
+	"github.com/prego/prego"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/client"
@@ -16,11 +17,11 @@ const groupPriority = 4
 
 // WakeGroup tells a process group's run that something changed, and starts it when
 // there is none. What changed it reads from the rows.
-func (c *Client) WakeGroup(ctx context.Context, groupID, orgID string) error {
+func (c *Client) WakeGroup(ctx context.Context, groupID prego.GroupID, orgID prego.OrgID) error {
 	id := workload.GroupWorkflowID(groupID)
 	_, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, "changed", client.StartWorkflowOptions{
-		ID: id, TaskQueue: c.TaskQueue, StaticSummary: "Process group " + groupID,
-		Priority:              temporal.Priority{PriorityKey: groupPriority, FairnessKey: orgID, FairnessWeight: 1},
+		ID: id, TaskQueue: c.TaskQueue, StaticSummary: string("Process group " + groupID),
+		Priority:              temporal.Priority{PriorityKey: groupPriority, FairnessKey: string(orgID), FairnessWeight: 1},
 		WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 	}, ReconcileGroup, ReconcileGroupInput{GroupID: groupID})
 	if err != nil {

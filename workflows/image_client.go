@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/prego/prego"
 
 	"go.temporal.io/api/serviceerror"
 
@@ -11,18 +12,18 @@ import (
 )
 
 // EnsureImageBuild starts the run that builds an image unless it is running.
-func (c *Client) EnsureImageBuild(ctx context.Context, imageID string) (bool, error) {
-	return c.start(ctx, server.ImageBuildWorkflowID(imageID), "Build image "+imageID, BuildImage, ImageInput{ImageID: imageID})
+func (c *Client) EnsureImageBuild(ctx context.Context, imageID prego.ImageID) (bool, error) {
+	return c.start(ctx, server.ImageBuildWorkflowID(imageID), string("Build image "+imageID), BuildImage, ImageInput{ImageID: imageID})
 }
 
 // EnsureImageDelete starts the run that deletes an image unless it is running.
-func (c *Client) EnsureImageDelete(ctx context.Context, imageID string) (bool, error) {
-	return c.start(ctx, server.ImageDeleteWorkflowID(imageID), "Delete image "+imageID, DeleteImage, ImageInput{ImageID: imageID})
+func (c *Client) EnsureImageDelete(ctx context.Context, imageID prego.ImageID) (bool, error) {
+	return c.start(ctx, server.ImageDeleteWorkflowID(imageID), string("Delete image "+imageID), DeleteImage, ImageInput{ImageID: imageID})
 }
 
 // CancelImageBuild asks a build to end, and to clean up after itself. One that has ended
 // is success.
-func (c *Client) CancelImageBuild(ctx context.Context, imageID string) error {
+func (c *Client) CancelImageBuild(ctx context.Context, imageID prego.ImageID) error {
 	err := c.Temporal.CancelWorkflow(ctx, server.ImageBuildWorkflowID(imageID), "")
 	var ended *serviceerror.NotFound
 	if err == nil || errors.As(err, &ended) {

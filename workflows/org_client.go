@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"context"
+	"github.com/prego/prego"
 
 	"go.temporal.io/sdk/temporal"
 
@@ -28,35 +29,35 @@ func (c *Client) EnsureAddress(ctx context.Context, id string) (bool, error) {
 // StartVolume starts the run of a volume; one that is under way is told to read its
 // row once more.
 func (c *Client) StartVolume(ctx context.Context, org, id string) error {
-	return c.startOrFollow(ctx, orgPriority(org), again, workload.VolumeWorkflowID(id), "Volume "+id, ReconcileVolume, OrgResourceInput{ID: id})
+	return c.startOrFollow(ctx, orgPriority(org), again, workload.VolumeWorkflowID(prego.VolumeID(id)), "Volume "+id, ReconcileVolume, OrgResourceInput{ID: id})
 }
 
 // EnsureVolume starts it unless it is running.
-func (c *Client) EnsureVolume(ctx context.Context, id string) (bool, error) {
-	return c.start(ctx, workload.VolumeWorkflowID(id), "Volume "+id, ReconcileVolume, OrgResourceInput{ID: id})
+func (c *Client) EnsureVolume(ctx context.Context, id prego.VolumeID) (bool, error) {
+	return c.start(ctx, workload.VolumeWorkflowID(id), string("Volume "+id), ReconcileVolume, OrgResourceInput{ID: string(id)})
 }
 
 // StartSnapshot starts the run of a snapshot; one that is under way is success.
 func (c *Client) StartSnapshot(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, orgPriority(org), tenant.SnapshotWorkflowID(id), "Snapshot "+id, SnapshotTenant, SnapshotInput{SnapshotID: id})
+	_, err := c.startFor(ctx, orgPriority(org), tenant.SnapshotWorkflowID(prego.SnapshotID(id)), "Snapshot "+id, SnapshotTenant, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
 	return err
 }
 
 // EnsureSnapshot does the same and tells whether it had to.
-func (c *Client) EnsureSnapshot(ctx context.Context, id string) (bool, error) {
-	return c.start(ctx, tenant.SnapshotWorkflowID(id), "Snapshot "+id, SnapshotTenant, SnapshotInput{SnapshotID: id})
+func (c *Client) EnsureSnapshot(ctx context.Context, id prego.SnapshotID) (bool, error) {
+	return c.start(ctx, tenant.SnapshotWorkflowID(id), string("Snapshot "+id), SnapshotTenant, SnapshotInput{SnapshotID: id})
 }
 
 // StartSnapshotErase starts the run that deletes the files of a snapshot; one that is
 // under way is success.
 func (c *Client) StartSnapshotErase(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, orgPriority(org), tenant.SnapshotEraseWorkflowID(id), "Delete snapshot "+id, EraseSnapshot, SnapshotInput{SnapshotID: id})
+	_, err := c.startFor(ctx, orgPriority(org), tenant.SnapshotEraseWorkflowID(prego.SnapshotID(id)), "Delete snapshot "+id, EraseSnapshot, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
 	return err
 }
 
 // EnsureSnapshotErase does the same and tells whether it had to.
-func (c *Client) EnsureSnapshotErase(ctx context.Context, id string) (bool, error) {
-	return c.start(ctx, tenant.SnapshotEraseWorkflowID(id), "Delete snapshot "+id, EraseSnapshot, SnapshotInput{SnapshotID: id})
+func (c *Client) EnsureSnapshotErase(ctx context.Context, id prego.SnapshotID) (bool, error) {
+	return c.start(ctx, tenant.SnapshotEraseWorkflowID(id), string("Delete snapshot "+id), EraseSnapshot, SnapshotInput{SnapshotID: id})
 }
 
 // StartRestore starts the run of a restore; one that is under way is success.

@@ -46,7 +46,7 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server
 			return err
 		}
 		if first && plan.OrgID != "" {
-			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrOrgID.ValueSet(plan.OrgID)); err != nil {
+			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrOrgID.ValueSet(string(plan.OrgID))); err != nil {
 				return fmt.Errorf("search attributes: %w", err)
 			}
 		}

@@ -14,14 +14,14 @@ import (
 
 // ProvisionServerInput names the server to bring to life; all else is in its row.
 type ProvisionServerInput struct {
-	ServerID   string `json:"server_id"`
-	Generation int    `json:"generation"` // 1, one more per retry
+	ServerID   prego.ServerID `json:"server_id"`
+	Generation int            `json:"generation"` // 1, one more per retry
 }
 
 // ProvisionServerResult tells how it went.
 type ProvisionServerResult struct {
-	ServerID string `json:"server_id"`
-	Attempt  int    `json:"attempt"` // the one that became active
+	ServerID prego.ServerID `json:"server_id"`
+	Attempt  int            `json:"attempt"` // the one that became active
 }
 
 // ProvisionServer brings a server to life (direct-provisioning §2): create, boot,
@@ -66,7 +66,7 @@ func (p *provisionServer) run(ctx workflow.Context) error {
 	}
 	p.attempt = p.plan.BaseAttempt
 	if err := workflow.UpsertTypedSearchAttributes(ctx,
-		AttrServerID.ValueSet(p.in.ServerID), AttrRegion.ValueSet(string(p.plan.Region)), AttrRole.ValueSet(string(p.plan.Role)),
+		AttrServerID.ValueSet(string(p.in.ServerID)), AttrRegion.ValueSet(string(p.plan.Region)), AttrRole.ValueSet(string(p.plan.Role)),
 		AttrOutcome.ValueSet("provisioning")); err != nil {
 		return fmt.Errorf("search attributes: %w", err)
 	}

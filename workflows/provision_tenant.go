@@ -21,8 +21,8 @@ const SignalWake = "wake"
 
 // ProvisionTenantInput names the tenant to bring to life; all else is in its row.
 type ProvisionTenantInput struct {
-	TenantID   string `json:"tenant_id"`
-	Generation int    `json:"generation"` // 1, one more per retry
+	TenantID   prego.TenantID `json:"tenant_id"`
+	Generation int            `json:"generation"` // 1, one more per retry
 }
 
 // ProvisionTenant gives a tenant a place, a site and its apps (placement-policy §2).
@@ -60,7 +60,7 @@ func (p *provisionTenant) run(ctx workflow.Context) error {
 	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), p.steps.PlanTenant, p.ref()).Get(ctx, &p.plan); err != nil {
 		return err
 	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(p.in.TenantID), AttrOrgID.ValueSet(p.plan.OrgID),
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(string(p.in.TenantID)), AttrOrgID.ValueSet(string(p.plan.OrgID)),
 		AttrRegion.ValueSet(string(p.plan.Region)), AttrOutcome.ValueSet("provisioning")); err != nil {
 		return fmt.Errorf("search attributes: %w", err)
 	}

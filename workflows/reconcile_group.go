@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"fmt"
+	"github.com/prego/prego"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -13,7 +14,7 @@ import (
 
 // ReconcileGroupInput names a process group.
 type ReconcileGroupInput struct {
-	GroupID string `json:"group_id"`
+	GroupID prego.GroupID `json:"group_id"`
 }
 
 const (
@@ -47,11 +48,11 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 			return err
 		}
 		if round == 1 {
-			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrOrgID.ValueSet(plan.OrgID), AttrRegion.ValueSet(string(plan.Region)), AttrOutcome.ValueSet("reconciling")); err != nil {
+			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrOrgID.ValueSet(string(plan.OrgID)), AttrRegion.ValueSet(string(plan.Region)), AttrOutcome.ValueSet("reconciling")); err != nil {
 				return fmt.Errorf("search attributes: %w", err)
 			}
 		}
-		workflow.SetCurrentDetails(ctx, "**"+in.GroupID+"**: "+plan.Details)
+		workflow.SetCurrentDetails(ctx, string("**"+in.GroupID+"**: ")+plan.Details)
 		work.stop(plan.Stop)
 		work.boot(plan.Boot)
 		wait := plan.Wait
@@ -61,7 +62,7 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 			switch {
 			case err != nil:
 				workflow.GetLogger(ctx).Warn("waiting instances not served; the next round does it", "error", err)
-			case served.Allocated[in.GroupID] > 0:
+			case served.Allocated[string(in.GroupID)] > 0:
 				wait = 0
 			case served.Busy: // who serves wakes those that get something: it is looked for ever less often
 				wait, elsewhere = min(elsewhere, max(plan.Wait, servedElsewhere)), min(2*elsewhere, time.Minute)
@@ -115,7 +116,7 @@ func (w *instanceWork) boot(ids []string) {
 			}
 			// Its server does not answer, or nothing can be said of it.
 			if err := workflow.ExecuteActivity(write(ctx, "give up "+id), w.steps.FailInstance,
-				activities.FailInstanceInput{InstanceID: id, Message: errorMessage(err)}).Get(ctx, nil); err != nil {
+				activities.FailInstanceInput{InstanceID: prego.InstanceID(id), Message: errorMessage(err)}).Get(ctx, nil); err != nil {
 				workflow.GetLogger(ctx).Warn("instance not given up; the next round tries it again", "instance_id", id, "error", err)
 			}
 		})

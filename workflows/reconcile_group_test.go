@@ -65,7 +65,7 @@ func runGroup(t *testing.T, w *groupWorld, before func(env *testsuite.TestWorkfl
 	})
 	step("StopInstance", func(_ context.Context, id string) error { w.note("stop " + id); return nil })
 	step("FailInstance", func(_ context.Context, in activities.FailInstanceInput) error {
-		w.note("fail " + in.InstanceID + " " + in.Message)
+		w.note(string("fail "+in.InstanceID+" ") + in.Message)
 		return nil
 	})
 	if before != nil {

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"fmt"
+	"github.com/prego/prego"
 
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
@@ -12,7 +13,7 @@ import (
 
 // RefillInput names an app server.
 type RefillInput struct {
-	ServerID string `json:"server_id"`
+	ServerID prego.ServerID `json:"server_id"`
 }
 
 // buildAttempts is how often a build is tried before the site is given up.
@@ -23,7 +24,7 @@ const buildAttempts = 3
 // under way signals it.
 func RefillSitePool(ctx workflow.Context, in RefillInput) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrServerID.ValueSet(in.ServerID), AttrOutcome.ValueSet("filling")); err != nil {
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrServerID.ValueSet(string(in.ServerID)), AttrOutcome.ValueSet("filling")); err != nil {
 		return fmt.Errorf("search attributes: %w", err)
 	}
 	var steps *activities.Tenants

@@ -3,6 +3,7 @@ package workflows
 import (
 	"errors"
 	"fmt"
+	"github.com/prego/prego"
 	"slices"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 
 // ScaleFleetInput names the fleet; what is to be done is in its actions' rows.
 type ScaleFleetInput struct {
-	FleetID string `json:"fleet_id"`
+	FleetID prego.FleetID `json:"fleet_id"`
 }
 
 // ScaleFleet carries out one action of a fleet, the oldest that waits, and goes on
@@ -56,7 +57,7 @@ func (s *scaleFleet) ref() activities.FleetRef {
 }
 
 func (s *scaleFleet) run(ctx workflow.Context) error {
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrFleetID.ValueSet(s.in.FleetID), AttrOutcome.ValueSet("scaling")); err != nil {
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrFleetID.ValueSet(string(s.in.FleetID)), AttrOutcome.ValueSet("scaling")); err != nil {
 		return fmt.Errorf("search attributes: %w", err)
 	}
 	if s.action.Status.Ended() {
@@ -102,7 +103,7 @@ func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef
 		r := server.FleetStepResult{ServerID: servers[i].ServerID, Op: server.StepOpCreate, State: server.FleetStepDone}
 		err := provisionChild(ctx, servers[i]).Get(ctx, nil)
 		if alreadyStarted(err) {
-			return s.awaitServer(ctx, servers[i].ServerID)
+			return s.awaitServer(ctx, prego.ServerID(string(servers[i].ServerID)))
 		}
 		if err != nil {
 			r.State, r.Message = server.FleetStepFailed, errorMessage(err)
@@ -115,7 +116,7 @@ func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef
 // period is over is kept, and takes new ones again.
 func (s *scaleFleet) takeDown(ctx workflow.Context, ids []string) ([]server.FleetStepResult, error) {
 	return forEachServer(ctx, len(ids), func(ctx workflow.Context, i int) (server.FleetStepResult, error) {
-		return s.takeDownOne(ctx, ids[i])
+		return s.takeDownOne(ctx, prego.ServerID(ids[i]))
 	})
 }
 
@@ -144,11 +145,11 @@ func shouldContinueAsNew(ctx workflow.Context) bool {
 // mostPatient is the longest that a server is not looked at, whatever is waited for.
 const mostPatient = time.Minute
 
-func (s *scaleFleet) takeDownOne(ctx workflow.Context, id string) (server.FleetStepResult, error) {
+func (s *scaleFleet) takeDownOne(ctx workflow.Context, id prego.ServerID) (server.FleetStepResult, error) {
 	r := server.FleetStepResult{ServerID: id, Op: server.StepOpDelete, State: server.FleetStepDone}
 	for pause := s.action.Poll; ; {
 		var d activities.DrainResult
-		if err := workflow.ExecuteActivity(write(ctx, "drain "+id), s.steps.DrainFleetServer, activities.DrainInput{Fleet: s.ref(), ServerID: id}).Get(ctx, &d); err != nil {
+		if err := workflow.ExecuteActivity(write(ctx, string("drain "+id)), s.steps.DrainFleetServer, activities.DrainInput{Fleet: s.ref(), ServerID: id}).Get(ctx, &d); err != nil {
 			return r, err
 		}
 		wait := pause
@@ -168,12 +169,12 @@ func (s *scaleFleet) takeDownOne(ctx workflow.Context, id string) (server.FleetS
 			wait, pause = min(pause, d.Left), min(2*pause, mostPatient)
 		}
 		if r.State != server.FleetStepDone {
-			return r, workflow.ExecuteActivity(write(ctx, "keep "+id), s.steps.KeepFleetServer, id).Get(ctx, nil)
+			return r, workflow.ExecuteActivity(write(ctx, string("keep "+id)), s.steps.KeepFleetServer, id).Get(ctx, nil)
 		}
 		if shouldContinueAsNew(ctx) {
 			return server.FleetStepResult{}, nil
 		}
-		if err := workflow.NewTimerWithOptions(ctx, wait, workflow.TimerOptions{Summary: "look again at " + id}).Get(ctx, nil); err != nil {
+		if err := workflow.NewTimerWithOptions(ctx, wait, workflow.TimerOptions{Summary: string("look again at " + id)}).Get(ctx, nil); err != nil {
 			return r, err
 		}
 	}
@@ -185,11 +186,11 @@ func (s *scaleFleet) details(ctx workflow.Context, text string) {
 
 // awaitServer watches a server whose run is somebody else's: the one before this one
 // began it, or the reconciler did.
-func (s *scaleFleet) awaitServer(ctx workflow.Context, id string) (server.FleetStepResult, error) {
+func (s *scaleFleet) awaitServer(ctx workflow.Context, id prego.ServerID) (server.FleetStepResult, error) {
 	r := server.FleetStepResult{ServerID: id, Op: server.StepOpCreate, State: server.FleetStepDone}
 	for pause := s.action.Poll; ; pause = min(2*pause, mostPatient) {
 		var look activities.FleetServerLook
-		if err := workflow.ExecuteActivity(write(ctx, "look at "+id), s.steps.LookAtFleetServer, id).Get(ctx, &look); err != nil {
+		if err := workflow.ExecuteActivity(write(ctx, string("look at "+id)), s.steps.LookAtFleetServer, id).Get(ctx, &look); err != nil {
 			return r, err
 		}
 		switch look.Status {

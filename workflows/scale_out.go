@@ -29,16 +29,16 @@ const maxRounds = 50
 func provisionChild(ctx workflow.Context, srv activities.ServerRef) workflow.ChildWorkflowFuture {
 	ctx = workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
 		WorkflowID: server.ProvisionWorkflowID(srv.ServerID), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
-		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, WaitForCancellation: true, StaticSummary: "Provision " + srv.ServerID,
+		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, WaitForCancellation: true, StaticSummary: string("Provision " + srv.ServerID),
 	})
 	return workflow.ExecuteChildWorkflow(ctx, ProvisionServer, ProvisionServerInput{ServerID: srv.ServerID, Generation: srv.Generation})
 }
 
 // decommissionChild takes a draining server down as a child of the run.
-func decommissionChild(ctx workflow.Context, serverID string) workflow.ChildWorkflowFuture {
+func decommissionChild(ctx workflow.Context, serverID prego.ServerID) workflow.ChildWorkflowFuture {
 	ctx = workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
 		WorkflowID: server.DecommissionWorkflowID(serverID), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
-		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, WaitForCancellation: true, StaticSummary: "Decommission " + serverID,
+		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, WaitForCancellation: true, StaticSummary: string("Decommission " + serverID),
 	})
 	return workflow.ExecuteChildWorkflow(ctx, DecommissionServer, DecommissionServerInput{ServerID: serverID})
 }
@@ -141,7 +141,7 @@ func provisionAll(ctx workflow.Context, servers []activities.ServerRef) (failed 
 	}
 	for i, f := range futures {
 		if err := f.Get(ctx, nil); err != nil && !alreadyStarted(err) {
-			failed = append(failed, servers[i].ServerID)
+			failed = append(failed, string(servers[i].ServerID))
 			text = fmt.Sprintf("%s: %s", servers[i].ServerID, errorMessage(err))
 		}
 	}
@@ -185,7 +185,7 @@ func FillWarmPool(ctx workflow.Context, in WarmPoolInput) error {
 		}
 		fill := plan.Bare
 		for _, s := range plan.Servers {
-			fill = append(fill, s.ServerID)
+			fill = append(fill, string(s.ServerID))
 		}
 		if len(fill) > 0 {
 			if err := workflow.ExecuteActivity(write(ctx, "have sites made on them"), steps.FillWarmServers, fill).Get(ctx, nil); err != nil {

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"fmt"
+	"github.com/prego/prego"
 	"strings"
 
 	"go.temporal.io/sdk/workflow"
@@ -12,7 +13,7 @@ import (
 
 // SnapshotInput names a snapshot that is to be made.
 type SnapshotInput struct {
-	SnapshotID string `json:"snapshot_id"`
+	SnapshotID prego.SnapshotID `json:"snapshot_id"`
 }
 
 // SnapshotTenant backs a tenant's site up on its host.
@@ -25,11 +26,11 @@ func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
 	if plan.Done {
 		return nil
 	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(plan.TenantID), AttrOrgID.ValueSet(plan.OrgID)); err != nil {
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID))); err != nil {
 		return fmt.Errorf("search attributes: %w", err)
 	}
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: backing up the site of %s", in.SnapshotID, plan.TenantID))
-	end := activities.BackupEnd{ID: in.SnapshotID, Status: tenant.JobSucceeded}
+	end := activities.BackupEnd{ID: string(in.SnapshotID), Status: tenant.JobSucceeded}
 	if err := workflow.ExecuteActivity(call(ctx, "back the site up", plan.Step), steps.TakeSnapshot, in.SnapshotID).Get(ctx, &end.Files); err != nil {
 		end.Status, end.Files, end.Message = tenant.JobFailed, nil, errorMessage(err)
 	}
@@ -58,7 +59,7 @@ func RestoreTenant(ctx workflow.Context, in RestoreJobInput) error {
 		return nil
 	}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(plan.TenantID), AttrOrgID.ValueSet(plan.OrgID)); err != nil {
+	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID))); err != nil {
 		return fmt.Errorf("search attributes: %w", err)
 	}
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: restoring the site of %s", in.JobID, plan.TenantID))

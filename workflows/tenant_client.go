@@ -20,8 +20,8 @@ var background = temporal.Priority{PriorityKey: 5}
 
 // tenantPriority puts a tenant's tasks in the order of its plan, and shares a task
 // queue among the orgs of one plan.
-func tenantPriority(plan prego.Plan, org string) temporal.Priority {
-	p := temporal.Priority{FairnessKey: org, FairnessWeight: 1}
+func tenantPriority(plan prego.Plan, org prego.OrgID) temporal.Priority {
+	p := temporal.Priority{FairnessKey: string(org), FairnessWeight: 1}
 	if plan != "" {
 		p.PriorityKey = plan.Priority()
 	}
@@ -37,13 +37,13 @@ func (c *Client) StartTenantProvision(ctx context.Context, t tenant.Tenant) erro
 }
 
 // EnsureTenantProvision does the same for a row that may have lost its run.
-func (c *Client) EnsureTenantProvision(ctx context.Context, tenantID string, generation int) (bool, error) {
-	return c.start(ctx, tenant.ProvisionWorkflowID(tenantID), "Tenant "+tenantID, ProvisionTenant, ProvisionTenantInput{TenantID: tenantID, Generation: generation})
+func (c *Client) EnsureTenantProvision(ctx context.Context, tenantID prego.TenantID, generation int) (bool, error) {
+	return c.start(ctx, tenant.ProvisionWorkflowID(tenantID), string("Tenant "+tenantID), ProvisionTenant, ProvisionTenantInput{TenantID: tenantID, Generation: generation})
 }
 
 // CancelTenantProvision asks a tenant's run to undo what it did. A run that is
 // gone needs no asking: the sweep begins another, which reads the same wish.
-func (c *Client) CancelTenantProvision(ctx context.Context, tenantID string) error {
+func (c *Client) CancelTenantProvision(ctx context.Context, tenantID prego.TenantID) error {
 	id := tenant.ProvisionWorkflowID(tenantID)
 	err := c.Temporal.CancelWorkflow(ctx, id, "")
 	var notFound *serviceerror.NotFound
@@ -58,18 +58,18 @@ func (c *Client) CancelTenantProvision(ctx context.Context, tenantID string) err
 
 // StartTenantChange starts the run that puts a tenant's state into effect; one that
 // is under way is told to read the row once more before it ends.
-func (c *Client) StartTenantChange(ctx context.Context, tenantID string) error {
-	return c.startOrFollow(ctx, temporal.Priority{}, again, tenant.ChangeWorkflowID(tenantID), "Change tenant "+tenantID,
+func (c *Client) StartTenantChange(ctx context.Context, tenantID prego.TenantID) error {
+	return c.startOrFollow(ctx, temporal.Priority{}, again, tenant.ChangeWorkflowID(tenantID), string("Change tenant "+tenantID),
 		ChangeTenantState, ChangeTenantInput{TenantID: tenantID})
 }
 
 // EnsureTenantChange does the same and tells whether it had to.
-func (c *Client) EnsureTenantChange(ctx context.Context, tenantID string) (bool, error) {
-	return c.start(ctx, tenant.ChangeWorkflowID(tenantID), "Change tenant "+tenantID, ChangeTenantState, ChangeTenantInput{TenantID: tenantID})
+func (c *Client) EnsureTenantChange(ctx context.Context, tenantID prego.TenantID) (bool, error) {
+	return c.start(ctx, tenant.ChangeWorkflowID(tenantID), string("Change tenant "+tenantID), ChangeTenantState, ChangeTenantInput{TenantID: tenantID})
 }
 
 // WakeTenant tells a waiting tenant's run to look at its row.
-func (c *Client) WakeTenant(ctx context.Context, tenantID string) error {
+func (c *Client) WakeTenant(ctx context.Context, tenantID prego.TenantID) error {
 	id := tenant.ProvisionWorkflowID(tenantID)
 	err := c.Temporal.SignalWorkflow(ctx, id, "", SignalWake, nil)
 	var notFound *serviceerror.NotFound
@@ -102,15 +102,15 @@ func (c *Client) EnsureScaleOut(ctx context.Context, region prego.Region, role p
 }
 
 // EnsureRefill asks for an app server's site pool to be filled.
-func (c *Client) EnsureRefill(ctx context.Context, appServerID string) error {
+func (c *Client) EnsureRefill(ctx context.Context, appServerID prego.ServerID) error {
 	_, err := c.StartRefill(ctx, appServerID)
 	return err
 }
 
 // StartRefill does the same and names the run.
-func (c *Client) StartRefill(ctx context.Context, appServerID string) (string, error) {
+func (c *Client) StartRefill(ctx context.Context, appServerID prego.ServerID) (string, error) {
 	id := tenant.RefillWorkflowID(appServerID)
-	return id, c.demand(ctx, id, "Fill the site pool of "+appServerID, "refill", RefillSitePool, RefillInput{ServerID: appServerID})
+	return id, c.demand(ctx, id, string("Fill the site pool of "+appServerID), "refill", RefillSitePool, RefillInput{ServerID: appServerID})
 }
 
 // EnsureWarmPool asks for a warm server pool to be filled.
@@ -126,11 +126,11 @@ func (c *Client) StartWarmPool(ctx context.Context, region prego.Region, plan pr
 }
 
 // FleetRunID is the id of the runs that carry out a fleet's actions.
-func (c *Client) FleetRunID(fleetID string) string {
+func (c *Client) FleetRunID(fleetID prego.FleetID) string {
 	return server.FleetWorkflowID(c.Environment, fleetID)
 }
 
 // EnsureScaleFleet has a fleet's actions carried out.
-func (c *Client) EnsureScaleFleet(ctx context.Context, fleetID string) error {
-	return c.demand(ctx, c.FleetRunID(fleetID), "Scale fleet "+fleetID, "action", ScaleFleet, ScaleFleetInput{FleetID: fleetID})
+func (c *Client) EnsureScaleFleet(ctx context.Context, fleetID prego.FleetID) error {
+	return c.demand(ctx, c.FleetRunID(fleetID), string("Scale fleet "+fleetID), "action", ScaleFleet, ScaleFleetInput{FleetID: fleetID})
 }

@@ -8,8 +8,8 @@ import (
 
 // App is what an org groups its environments under.
 type App struct {
-	AppID     string
-	OrgID     string
+	AppID     prego.AppID
+	OrgID     prego.OrgID
 	Name      string
 	CreatedBy string
 	CreatedAt time.Time
@@ -17,9 +17,9 @@ type App struct {
 
 // Env is a place of an app in a region; process groups and routes are in one.
 type Env struct {
-	EnvID     string
-	AppID     string
-	OrgID     string
+	EnvID     prego.EnvID
+	AppID     prego.AppID
+	OrgID     prego.OrgID
 	Name      string
 	Region    prego.Region
 	CreatedBy string

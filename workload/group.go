@@ -145,9 +145,9 @@ const LabelInstance = "prego.instance_id"
 
 // Container is the container of an instance of this release on a server of address
 // host; binds are its volumes as the engine takes them.
-func (s Spec) Container(instanceID, groupID string, ports []PortBinding, binds []string) server.ContainerSpec {
+func (s Spec) Container(instanceID prego.InstanceID, groupID prego.GroupID, ports []PortBinding, binds []string) server.ContainerSpec {
 	c := server.ContainerSpec{
-		Name: instanceID, Image: s.Image, Command: s.Command, Labels: map[string]string{LabelInstance: instanceID, "prego.group_id": groupID},
+		Name: string(instanceID), Image: s.Image, Command: s.Command, Labels: map[string]string{LabelInstance: string(instanceID), "prego.group_id": string(groupID)},
 		Volumes: binds, MemoryBytes: s.MemoryLimitBytes, CPUShares: max(2, int64(s.CPURequest*1024)), Pids: 4096,
 		// What ended is replaced by the control plane, maybe elsewhere: the engine starts
 		// nothing again by itself.
@@ -232,9 +232,9 @@ const (
 
 // Group is what runs in an environment, and how many of it.
 type Group struct {
-	GroupID       string
-	EnvID         string
-	OrgID         string
+	GroupID       prego.GroupID
+	EnvID         prego.EnvID
+	OrgID         prego.OrgID
 	Region        prego.Region
 	Name          string
 	Spec          Spec
@@ -259,10 +259,10 @@ type Group struct {
 
 // Instance is a container of a group on a server.
 type Instance struct {
-	InstanceID string
-	GroupID    string
-	OrgID      string
-	ServerID   string
+	InstanceID prego.InstanceID
+	GroupID    prego.GroupID
+	OrgID      prego.OrgID
+	ServerID   prego.ServerID
 	Number     int64
 	Release    int
 	Spec       Spec
@@ -343,18 +343,18 @@ func ValidateGroupEnv(id string) error {
 }
 
 // NewInstanceID is the id of a group's instance of a number. Its container is called so.
-func NewInstanceID(groupID string, number int64) string {
-	return instancePrefix + strings.TrimPrefix(groupID, groupPrefix) + "-" + strconv.FormatInt(number, 10)
+func NewInstanceID(groupID prego.GroupID, number int64) string {
+	return instancePrefix + strings.TrimPrefix(string(groupID), groupPrefix) + "-" + strconv.FormatInt(number, 10)
 }
 
 // GroupOfInstance is the inverse of InstanceID.
-func GroupOfInstance(id string) (groupID string, number int64, ok bool) {
+func GroupOfInstance(id string) (groupID prego.GroupID, number int64, ok bool) {
 	if !instanceIDPattern.MatchString(id) {
 		return "", 0, false
 	}
 	group, n, _ := strings.Cut(strings.TrimPrefix(id, instancePrefix), "-")
 	number, err := strconv.ParseInt(n, 10, 64)
-	return groupPrefix + group, number, err == nil
+	return prego.GroupID(groupPrefix + group), number, err == nil
 }
 
 // ValidateInstanceID accepts what InstanceID makes.
@@ -366,7 +366,7 @@ func ValidateInstanceID(id string) error {
 }
 
 // GroupWorkflowID is the id of the run that keeps a group as it should be.
-func GroupWorkflowID(groupID string) string { return groupReconcilePrefix + groupID }
+func GroupWorkflowID(groupID prego.GroupID) string { return string(groupReconcilePrefix + groupID) }
 
 // GroupOfWorkflow is the inverse of GroupWorkflowID.
 func GroupOfWorkflow(workflowID string) (string, bool) {
@@ -378,7 +378,7 @@ func GroupSweepWorkflowID(environment string) string { return "sweep-groups/" + 
 
 // GroupPlan is what is to be done for a group now.
 type GroupPlan struct {
-	OrgID   string        `json:"org_id"`
+	OrgID   prego.OrgID   `json:"org_id"`
 	Region  prego.Region  `json:"region"`
 	Boot    []string      `json:"boot,omitempty"`
 	Stop    []string      `json:"stop,omitempty"`
@@ -390,18 +390,20 @@ type GroupPlan struct {
 
 // InstanceDemand is one instance that waits for a place.
 type InstanceDemand struct {
-	GroupID, OrgID string
-	MemoryBytes    int64 // with the overhead
-	CPURequest     float64
-	Constraint     prego.Constraint
-	Locations      []string // of the group's volumes
-	Missing        []string // paths without a volume
+	GroupID     prego.GroupID
+	OrgID       prego.OrgID
+	MemoryBytes int64 // with the overhead
+	CPURequest  float64
+	Constraint  prego.Constraint
+	Locations   []string // of the group's volumes
+	Missing     []string // paths without a volume
 }
 
 // InstancePlace is where an instance is to be allocated.
 type InstancePlace struct {
-	GroupID, ServerID string
-	Decision          json.RawMessage
+	GroupID  prego.GroupID
+	ServerID prego.ServerID
+	Decision json.RawMessage
 }
 
 // AllocationOutcome says what became of an allocation.
@@ -419,7 +421,7 @@ const (
 // InstanceAllocation is what became of an allocation.
 type InstanceAllocation struct {
 	Outcome    AllocationOutcome
-	InstanceID string
+	InstanceID prego.InstanceID
 	Waited     time.Duration // since it was wanted and within quota
 }
 
@@ -442,5 +444,6 @@ type GroupWork struct {
 
 // GroupRef names a group of an org.
 type GroupRef struct {
-	GroupID, OrgID string
+	GroupID prego.GroupID
+	OrgID   prego.OrgID
 }

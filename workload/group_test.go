@@ -17,7 +17,7 @@ func TestIDsOfInstancesAndTheirInverse(t *testing.T) {
 	group := workload.NewGroupID("0123456789ab")
 	require.NoError(t, workload.ValidateGroupID(group))
 	for _, n := range []int64{1, 10_000, 999_999_999_999_999} {
-		id := workload.NewInstanceID(group, n)
+		id := workload.NewInstanceID(prego.GroupID(group), n)
 		require.NoError(t, workload.ValidateInstanceID(id))
 		got, number, ok := workload.GroupOfInstance(id)
 		require.True(t, ok)
@@ -29,7 +29,7 @@ func TestIDsOfInstancesAndTheirInverse(t *testing.T) {
 		require.False(t, ok, bad)
 		require.ErrorContains(t, workload.ValidateInstanceID(bad), "instance_id must be the id of an instance", bad)
 	}
-	back, ok := workload.GroupOfWorkflow(workload.GroupWorkflowID(group))
+	back, ok := workload.GroupOfWorkflow(workload.GroupWorkflowID(prego.GroupID(group)))
 	require.True(t, ok)
 	require.Equal(t, group, back)
 }

@@ -10,8 +10,8 @@ import (
 // IPv4Allocation is the IPv4 add-on of an env: a primary IP at the provider.
 type IPv4Allocation struct {
 	AllocationID string
-	OrgID        string
-	EnvID        string
+	OrgID        prego.OrgID
+	EnvID        prego.EnvID
 	Provider     prego.InfraProviderID
 	Name         string // at the provider
 	Location     string

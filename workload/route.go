@@ -30,10 +30,10 @@ const (
 
 // Route publishes a port of a process group.
 type Route struct {
-	RouteID    string
-	OrgID      string
-	EnvID      string
-	GroupID    string
+	RouteID    prego.RouteID
+	OrgID      prego.OrgID
+	EnvID      prego.EnvID
+	GroupID    prego.GroupID
 	Hostname   string // "" for raw TCP
 	Listener   ListenerScope
 	ListenPort int
@@ -73,7 +73,7 @@ func ValidatePort(field string, port int) error {
 
 // Validate checks a route that is asked for, and lower-cases its hostname.
 func (r *Route) Validate() error {
-	if err := prego.ValidateResourceID("group_id", "grp-", r.GroupID); err != nil {
+	if err := prego.ValidateResourceID("group_id", "grp-", string(r.GroupID)); err != nil {
 		return err
 	}
 	switch r.Listener {
@@ -107,7 +107,7 @@ func (r *Route) Validate() error {
 
 // RouteTarget is one running, healthy instance behind a route.
 type RouteTarget struct {
-	InstanceID string
+	InstanceID prego.InstanceID
 	Host       string // of its server
 	Port       int    // published there
 }

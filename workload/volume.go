@@ -28,8 +28,8 @@ const (
 
 // Volume is an org's block device at the provider.
 type Volume struct {
-	VolumeID     string
-	OrgID        string
+	VolumeID     prego.VolumeID
+	OrgID        prego.OrgID
 	Region       prego.Region
 	Location     string
 	Name         string // the org's
@@ -71,11 +71,11 @@ const maxVolumeName = 63
 // VolumeAttachment makes a volume that of one process group.
 type VolumeAttachment struct {
 	AttachmentID string
-	OrgID        string
-	VolumeID     string
-	GroupID      string
+	OrgID        prego.OrgID
+	VolumeID     prego.VolumeID
+	GroupID      prego.GroupID
 	MountPath    string
-	ServerID     string // where the volume is attached at the provider now; "" for nowhere
+	ServerID     prego.ServerID // where the volume is attached at the provider now; "" for nowhere
 	CreatedBy    string
 	CreatedAt    time.Time
 }
@@ -101,7 +101,7 @@ const addressPrefix = "address/"
 const volumePrefix = "volume/"
 
 // VolumeWorkflowID is the id of the run that makes or releases a volume.
-func VolumeWorkflowID(volumeID string) string { return volumePrefix + volumeID }
+func VolumeWorkflowID(volumeID prego.VolumeID) string { return string(volumePrefix + volumeID) }
 
 // VolumeIDFromWorkflow is the inverse of VolumeWorkflowID.
 func VolumeIDFromWorkflow(workflowID string) (string, bool) {

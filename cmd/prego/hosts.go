@@ -64,7 +64,7 @@ type shell struct{ agents *agentclient.Client }
 
 func (s shell) Run(ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error) {
 	r, err := s.agents.Stream(ctx, c.ServerID, addr, wire.ExecRequest{
-		Kind: wire.CommandKind(c.Kind), Args: c.Args, AuditID: c.AuditID, TenantID: c.TenantID, Secrets: c.Secrets, TimeoutSeconds: int((timeout + time.Second - 1) / time.Second),
+		Kind: wire.CommandKind(c.Kind), Args: c.Args, AuditID: c.AuditID, TenantID: string(c.TenantID), Secrets: c.Secrets, TimeoutSeconds: int((timeout + time.Second - 1) / time.Second),
 	}, onLine)
 	if err != nil {
 		return server.CommandOutcome{}, err
@@ -74,7 +74,7 @@ func (s shell) Run(ctx context.Context, addr string, c server.Command, timeout t
 	}, nil
 }
 
-func (c *containers) ListContainers(ctx context.Context, serverID, addr string) ([]server.ContainerInfo, error) {
+func (c *containers) ListContainers(ctx context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error) {
 	h, err := c.hosts.Host(serverID, addr)
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (c *containers) ListContainers(ctx context.Context, serverID, addr string) 
 	return list, err
 }
 
-func (c *containers) RunInstance(ctx context.Context, serverID, addr string, spec server.ContainerSpec) error {
+func (c *containers) RunInstance(ctx context.Context, serverID prego.ServerID, addr string, spec server.ContainerSpec) error {
 	h, err := c.hosts.Host(serverID, addr)
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (c *containers) RunInstance(ctx context.Context, serverID, addr string, spe
 	return h.Up(ctx, []server.ContainerSpec{spec})
 }
 
-func (c *containers) RemoveInstance(ctx context.Context, serverID, addr, name string) error {
+func (c *containers) RemoveInstance(ctx context.Context, serverID prego.ServerID, addr, name string) error {
 	h, err := c.hosts.Host(serverID, addr)
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (c *containers) RemoveInstance(ctx context.Context, serverID, addr, name st
 	return h.Remove(ctx, name)
 }
 
-func (c *containers) ContainerLogs(ctx context.Context, serverID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error {
+func (c *containers) ContainerLogs(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error {
 	return c.on(ctx, serverID, addr, role, false, func(h *dockerhost.Host, specs []server.ContainerSpec) error {
 		mask := prego.Redact // of one that is not declared we know no secrets
 		for _, s := range specs {

@@ -68,18 +68,18 @@ func newContainers(p *process, ca *pki.Authority) (*containers, error) {
 func dockerHosts(cfg config.Config, ca *pki.Authority, login func(context.Context, string) (string, string, bool, error)) *dockerhost.Hosts {
 	client := ca.DockerClientTLS()
 	return dockerhost.New(dockerhost.Config{
-		TLS: func(id string) *tls.Config { return client(id) }, Port: cfg.Worker.DockerPort,
+		TLS: func(id prego.ServerID) *tls.Config { return client(id) }, Port: cfg.Worker.DockerPort,
 		CheckAddr: func(addr string) error { return hetzner.CheckHostAddr(addr, cfg.Hetzner.Simulated) }, Login: login,
 	})
 }
 
 // specs are the containers of one server.
-func (c *containers) specs(serverID string, role prego.Role) ([]server.ContainerSpec, error) {
-	vars := map[string]string{"server_id": serverID, "role": string(role), "bench_image": c.image}
+func (c *containers) specs(serverID prego.ServerID, role prego.Role) ([]server.ContainerSpec, error) {
+	vars := map[string]string{"server_id": string(serverID), "role": string(role), "bench_image": c.image}
 	specs, err := c.stack.For(role, vars, func(name string) string {
 		// The same server gets the same secrets again, so that they are kept nowhere.
 		mac := hmac.New(sha256.New, c.key)
-		mac.Write([]byte("prego stack secret v1\x00" + serverID + "\x00" + name))
+		mac.Write([]byte(string("prego stack secret v1\x00"+serverID+"\x00") + name))
 		return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 	})
 	if err != nil {
@@ -118,7 +118,7 @@ func (c *containers) digestOf(ctx context.Context, image string, resolveOn *dock
 }
 
 // on calls f with a server's engine and declaration.
-func (c *containers) on(ctx context.Context, serverID, addr string, role prego.Role, resolve bool, f func(*dockerhost.Host, []server.ContainerSpec) error) error {
+func (c *containers) on(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, resolve bool, f func(*dockerhost.Host, []server.ContainerSpec) error) error {
 	specs, err := c.specs(serverID, role)
 	if err != nil {
 		return err
@@ -138,11 +138,11 @@ func (c *containers) on(ctx context.Context, serverID, addr string, role prego.R
 	return f(h, specs)
 }
 
-func (c *containers) StartContainers(ctx context.Context, serverID, addr string, role prego.Role) error {
+func (c *containers) StartContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) error {
 	return c.on(ctx, serverID, addr, role, true, func(h *dockerhost.Host, specs []server.ContainerSpec) error { return h.Up(ctx, specs) })
 }
 
-func (c *containers) CheckContainers(ctx context.Context, serverID, addr string, role prego.Role) (drift []server.ContainerDrift, err error) {
+func (c *containers) CheckContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) (drift []server.ContainerDrift, err error) {
 	err = c.on(ctx, serverID, addr, role, false, func(h *dockerhost.Host, specs []server.ContainerSpec) error {
 		drift, err = h.Check(ctx, specs)
 		return err
@@ -150,7 +150,7 @@ func (c *containers) CheckContainers(ctx context.Context, serverID, addr string,
 	return drift, err
 }
 
-func (c *containers) RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) (drift []server.ContainerDrift, err error) {
+func (c *containers) RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) (drift []server.ContainerDrift, err error) {
 	err = c.on(ctx, serverID, addr, role, true, func(h *dockerhost.Host, specs []server.ContainerSpec) error {
 		drift, err = h.Repair(ctx, specs)
 		return err

@@ -128,7 +128,7 @@ func (r bootRenderer) RenderBoot(p activities.BootParams) (activities.Boot, erro
 	}
 	out, err := cloudinit.Render(cloudinit.Input{
 		Host: wire.HostConfig{
-			ServerID: p.ServerID, Environment: r.cfg.Environment, Role: string(p.Role), Region: string(p.Region), Tags: tags,
+			ServerID: string(p.ServerID), Environment: r.cfg.Environment, Role: string(p.Role), Region: string(p.Region), Tags: tags,
 			GatewayURL: r.cfg.Gateway.URL, GatewayServerName: r.cfg.Gateway.ServerName,
 			AgentPort: r.cfg.Worker.AgentPort, DockerPort: r.cfg.Worker.DockerPort, AgentSHA256: r.agentSHA256,
 		},
@@ -305,9 +305,9 @@ func newPlacer(p *process, runs *workflows.Client) (*activities.Placer, error) {
 	return &activities.Placer{
 		Adviser: adviserOf, AdviceWithin: p.cfg.Placement.AdviserWithin,
 		Store: p.db, Policy: policy, SiteDomain: p.cfg.Tenants.SiteDomain, ReserveFor: p.cfg.Tenants.ReserveFor, Metrics: activities.NewPlacementMetrics(p.reg),
-		Wake: func(ctx context.Context, tenantID string) {
+		Wake: func(ctx context.Context, tenantID prego.TenantID) {
 			if err := runs.WakeTenant(ctx, tenantID); err != nil {
-				p.log.Warn("tenant not woken; its run looks by itself", zap.String("tenant_id", tenantID), zap.Error(err))
+				p.log.Warn("tenant not woken; its run looks by itself", zap.String("tenant_id", string(tenantID)), zap.Error(err))
 			}
 		},
 	}, nil
@@ -371,7 +371,7 @@ func buildGroups(p *process, runs *workflows.Client, engine activities.InstanceE
 
 // mountVolumes brings a group's volumes to the server of its instance.
 func mountVolumes(org *activities.OrgResources) activities.VolumeAttacher {
-	return func(ctx context.Context, groupID, serverID string) ([]string, error) {
+	return func(ctx context.Context, groupID prego.GroupID, serverID prego.ServerID) ([]string, error) {
 		mounts, err := org.AttachGroupVolumes(ctx, activities.GroupVolumesInput{GroupID: groupID, ServerID: serverID})
 		binds := make([]string, 0, len(mounts))
 		for _, m := range mounts {

@@ -39,9 +39,9 @@ const (
 
 // Config says how to reach agents.
 type Config struct {
-	TLS    func(serverID string) *tls.Config // the server's id is verified, not its address
+	TLS    func(serverID prego.ServerID) *tls.Config // the server's id is verified, not its address
 	Tokens interface {
-		Issue(serverID string, kind wire.CommandKind, body [sha256.Size]byte, ttl time.Duration) (string, error)
+		Issue(serverID prego.ServerID, kind wire.CommandKind, body [sha256.Size]byte, ttl time.Duration) (string, error)
 	}
 	Port int
 	// CheckAddr refuses addresses that no provider gave to a server.
@@ -70,10 +70,10 @@ func (c *Client) Close() {
 
 // peer has the connections to one server. Those to another may never be used for
 // it, whatever the addresses: it is at the handshake that a server's id is verified.
-func (c *Client) peer(serverID string) *http.Client {
+func (c *Client) peer(serverID prego.ServerID) *http.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p, ok := c.peers[serverID]
+	p, ok := c.peers[string(serverID)]
 	if !ok {
 		p = &http.Client{
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -84,7 +84,7 @@ func (c *Client) peer(serverID string) *http.Client {
 				HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second},
 			},
 		}
-		c.peers[serverID] = p
+		c.peers[string(serverID)] = p
 	}
 	return p
 }
@@ -92,7 +92,7 @@ func (c *Client) peer(serverID string) *http.Client {
 // Exec runs a command of any kind on a host and returns what it came to, whatever
 // its exit code. Repeated with the same audit id, it returns the first result. A
 // failure is a *server.CommandError, unless it is ctx that ended.
-func (c *Client) Exec(ctx context.Context, serverID, addr string, in wire.ExecRequest) (wire.ExecResult, error) {
+func (c *Client) Exec(ctx context.Context, serverID prego.ServerID, addr string, in wire.ExecRequest) (wire.ExecResult, error) {
 	var out wire.ExecResult
 	err := c.call(ctx, serverID, addr, wire.PathExec, in, func(body io.Reader) error {
 		answer, err := io.ReadAll(io.LimitReader(body, wire.MaxEvent))
@@ -108,7 +108,7 @@ func (c *Client) Exec(ctx context.Context, serverID, addr string, in wire.ExecRe
 // "stderr". Whoever joins a command that runs gets the lines that its host still
 // keeps; where some are missing, a line says so. When the stream is cut off, the
 // error is a *server.CommandError that is not permanent, and the command may go on.
-func (c *Client) Stream(ctx context.Context, serverID, addr string, in wire.ExecRequest, onLine func(stream, line string)) (wire.ExecResult, error) {
+func (c *Client) Stream(ctx context.Context, serverID prego.ServerID, addr string, in wire.ExecRequest, onLine func(stream, line string)) (wire.ExecResult, error) {
 	var out wire.ExecResult
 	err := c.call(ctx, serverID, addr, wire.PathExecStream, in, func(body io.Reader) error {
 		events := wire.NewEventReader(body)
@@ -148,7 +148,7 @@ func (r *refused) Error() string { return r.Code }
 
 // call sends a request with a token for it alone; read takes the body of a good
 // answer.
-func (c *Client) call(ctx context.Context, serverID, addr, path string, in wire.ExecRequest, read func(io.Reader) error) error {
+func (c *Client) call(ctx context.Context, serverID prego.ServerID, addr, path string, in wire.ExecRequest, read func(io.Reader) error) error {
 	fail := func(permanent bool, code, message string) error {
 		return &server.CommandError{Kind: string(in.Kind), Permanent: permanent, Code: code, Message: lastOutput(prego.Redact(message))}
 	}

@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"github.com/prego/prego"
 	"log/slog"
 	"net"
 	"net/http"
@@ -88,7 +89,7 @@ func csr(t *testing.T, name string) string {
 }
 
 // host is a host with a real agent, whose bench is the script.
-func (p *plane) host(t *testing.T, serverID, script string) (port int, root string) {
+func (p *plane) host(t *testing.T, serverID prego.ServerID, script string) (port int, root string) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -106,7 +107,7 @@ func (p *plane) host(t *testing.T, serverID, script string) (port int, root stri
 		require.NoError(t, os.WriteFile(at(name), b, 0o600))
 	}
 	writeJSON(wire.HostConfigPath, wire.HostConfig{
-		ServerID: serverID, Environment: "test", GatewayURL: "https://127.0.0.1:1", GatewayServerName: "gateway", AgentPort: port,
+		ServerID: string(serverID), Environment: "test", GatewayURL: "https://127.0.0.1:1", GatewayServerName: "gateway", AgentPort: port,
 	})
 	certs, err := p.ca.SignCSRs(serverID, nil, wire.CSRs{
 		AgentClient: csr(t, at(wire.IdentityDir+"/client.key")), AgentServer: csr(t, at(wire.IdentityDir+"/server.key")), DockerServer: csr(t, at(wire.IdentityDir+"/docker.key")),
@@ -158,7 +159,7 @@ func (noAudit) BeginCommand(context.Context, server.Command) error              
 func (noAudit) FinishCommand(context.Context, string, server.CommandOutcome) error { return nil }
 
 // bench runs a command as workflows do.
-func bench(ctx context.Context, c *agentclient.Client, serverID, addr, workflowID, auditID string, timeout time.Duration, args ...string) (string, error) {
+func bench(ctx context.Context, c *agentclient.Client, serverID prego.ServerID, addr, workflowID, auditID string, timeout time.Duration, args ...string) (string, error) {
 	commander := activities.Commander{Agents: c, Audit: noAudit{}}
 	return commander.Bench(ctx, server.BenchCommand{ServerID: serverID, Addr: addr, WorkflowID: workflowID, AuditID: auditID, Timeout: timeout, Args: args})
 }
@@ -210,7 +211,7 @@ esac`)
 
 	stranger := newPlane(t)
 	_, err = bench(t.Context(), agentclient.New(agentclient.Config{
-		TLS: func(id string) *tls.Config { // it trusts the host, and the host not it
+		TLS: func(id prego.ServerID) *tls.Config { // it trusts the host, and the host not it
 			cfg := p.ca.ExecClientTLS()(id)
 			cfg.GetClientCertificate = stranger.ca.ExecClientTLS()(id).GetClientCertificate
 			return cfg

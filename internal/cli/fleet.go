@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"github.com/prego/prego"
 	"net/http"
 
 	"github.com/spf13/cobra"
@@ -80,12 +81,12 @@ func fleetCreate() Action[api.ServerFleet] {
 			required(cmd, "role")
 		},
 		Body: func(v *call) (any, error) {
-			in.FleetID, in.MaxSize = v.typed, &most
+			in.FleetID, in.MaxSize = prego.FleetID(v.typed), &most
 			return in, nil
 		},
 		Finish: func(v *call) error {
 			for _, p := range policies {
-				if err := v.client.Do(v.Context(), http.MethodPut, "/v1/fleets/"+in.FleetID+"/policies/"+p, nil, api.AttachPolicy{}, &v.answer); err != nil {
+				if err := v.client.Do(v.Context(), http.MethodPut, string("/v1/fleets/"+in.FleetID+"/policies/")+p, nil, api.AttachPolicy{}, &v.answer); err != nil {
 					return err
 				}
 			}

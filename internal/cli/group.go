@@ -47,8 +47,8 @@ func groupStatus(g api.ProcessGroup) string {
 // decided is a decision as a sentence; -o json has the counts behind it.
 func decided(raw api.GroupDecision) string {
 	var d struct {
-		ServerID        string `json:"server_id"`
-		SelectionReason string `json:"selection_reason"`
+		ServerID        prego.ServerID `json:"server_id"`
+		SelectionReason string         `json:"selection_reason"`
 	}
 	if json.Unmarshal(raw, &d) != nil || d.SelectionReason == "" {
 		return string(raw)

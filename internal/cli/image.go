@@ -23,7 +23,7 @@ func imageWatch(wanted ...server.ImageStatus) Watch[api.GoldenImage] {
 		Use: "watch IMAGE", Short: "Follow an image until nothing is under way", Path: "/v1/images/{image}", Again: "prego image watch {image}",
 		Lines: func(g api.GoldenImage) []line {
 			at := g.CreatedAt
-			text := g.ImageId + "  " + string(g.Status) + reasons(g.Reason, g.Message)
+			text := string(g.ImageId+"  ") + string(g.Status) + reasons(g.Reason, g.Message)
 			return []line{{text, at, text}}
 		},
 		Doing: func(g api.GoldenImage) string { return string(g.Status) },

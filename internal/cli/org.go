@@ -111,7 +111,7 @@ func appCommand(c *CLI) *cobra.Command {
 				f.StringVar(&org, "org", "", "owning org")
 				required(cmd, "org")
 			},
-			Body: func(in *call) (any, error) { return api.CreateApp{OrgId: org, Name: in.typed}, nil },
+			Body: func(in *call) (any, error) { return api.CreateApp{OrgId: api.OrgID(org), Name: in.typed}, nil },
 		},
 		List[api.App]{Short: "List apps, newest first", Path: "/v1/apps", Items: "apps", Filters: "org: org_id, name", Sorts: "created_at, name", Table: appTable},
 		Show[api.App]{Use: "show APP…", Short: "Show apps", Path: "/v1/apps/{app}", Table: appTable},

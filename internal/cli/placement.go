@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"github.com/prego/prego"
 	"net/http"
 
 	"github.com/spf13/cobra"
@@ -48,7 +49,7 @@ func placementCommand(c *CLI) *cobra.Command {
 				required(cmd, "reason")
 			},
 			Body: func(v *call) (any, error) {
-				in.TenantID = v.args["tenant"]
+				in.TenantID = prego.TenantID(v.args["tenant"])
 				return in, nil
 			},
 			Say: func(v *call, l placement.Line) string {

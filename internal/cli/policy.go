@@ -38,7 +38,7 @@ func policyCommand(c *CLI) *cobra.Command {
 					return nil, usagef("--spec needs --type: %s", oneOrOther(policyTypes))
 				}
 				kind, spec, err := create.build(in)
-				return api.CreatePolicy{PolicyId: in.typed, Type: api.PolicyType(kind), Spec: spec}, err
+				return api.CreatePolicy{PolicyId: api.PolicyID(in.typed), Type: api.PolicyType(kind), Spec: spec}, err
 			},
 		},
 		Action[api.Policy]{

@@ -80,7 +80,7 @@ func volumeCommand(c *CLI) *cobra.Command {
 					}
 					in.SizeBytes = gb * 1e9
 				}
-				in.OrgId, in.Name, in.Location = v.args["org"], v.typed, optional(location)
+				in.OrgId, in.Name, in.Location = api.OrgID(v.args["org"]), v.typed, optional(location)
 				return in, nil
 			},
 		},

@@ -211,7 +211,7 @@ func serverCreate(accepted func(*call, api.Accepted) string) Action[api.Accepted
 			required(cmd, "region")
 		},
 		Body: func(v *call) (any, error) {
-			in.ServerID = v.typed
+			in.ServerID = prego.ServerID(v.typed)
 			return in, nil
 		},
 		Table: Table[api.Accepted]{ID: "server_id"}, Say: accepted, Watch: watchServer(server.Active),
@@ -249,7 +249,7 @@ func serverImport() Action[api.ImportAccepted] {
 			required(cmd, "role", "region", "provider-server-id")
 		},
 		Body: func(v *call) (any, error) {
-			in.ServerID = v.typed
+			in.ServerID = prego.ServerID(v.typed)
 			return in, nil
 		},
 		Table: Table[api.ImportAccepted]{ID: "server_id"},

@@ -82,7 +82,7 @@ func (h *Host) ensureNetwork(ctx context.Context, name string) error {
 	// What is published is bound to the host itself: "ip" in daemon.json is for the default
 	// bridge only, and older engines know no default for others.
 	_, err = h.c.NetworkCreate(ctx, name, client.NetworkCreateOptions{
-		Driver: "bridge", Labels: map[string]string{LabelServerID: h.serverID},
+		Driver: "bridge", Labels: map[string]string{LabelServerID: string(h.serverID)},
 		Options: map[string]string{"com.docker.network.bridge.host_binding_ipv4": "127.0.0.1"},
 	})
 	if cerrdefs.IsConflict(err) {
@@ -168,7 +168,7 @@ func (h *Host) info(c container.InspectResponse) server.ContainerInfo {
 // List looks at all of the server's containers, running or not.
 func (h *Host) List(ctx context.Context) ([]server.ContainerInfo, error) {
 	list, err := h.c.ContainerList(ctx, client.ContainerListOptions{
-		All: true, Filters: client.Filters{}.Add("label", LabelServerID+"="+h.serverID),
+		All: true, Filters: client.Filters{}.Add("label", string(LabelServerID+"="+h.serverID)),
 	})
 	if err != nil {
 		return nil, classify("all", classifyError("list", err))

@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"github.com/prego/prego"
 	"net"
 	"net/http"
 	"strconv"
@@ -21,7 +22,7 @@ import (
 
 // Config says how to reach hosts.
 type Config struct {
-	TLS  func(serverID string) *tls.Config // the server's id is verified, not its address
+	TLS  func(serverID prego.ServerID) *tls.Config // the server's id is verified, not its address
 	Port int
 	// CheckAddr refuses addresses that no provider gave to a server.
 	CheckAddr func(addr string) error
@@ -41,14 +42,14 @@ func New(cfg Config) *Hosts { return &Hosts{cfg: cfg} }
 // Host is the engine of one server. Its errors are *server.ContainerError where
 // repeating can't mend them.
 type Host struct {
-	serverID  string
+	serverID  prego.ServerID
 	login     func(ctx context.Context, image string) (user, password string, ok bool, err error)
 	c         *client.Client
 	transport *http.Transport
 }
 
 // Host reaches a server's engine; nothing is sent until the first call. Close it.
-func (h *Hosts) Host(serverID, addr string) (*Host, error) {
+func (h *Hosts) Host(serverID prego.ServerID, addr string) (*Host, error) {
 	if err := h.cfg.CheckAddr(addr); err != nil {
 		return nil, &server.ContainerError{Container: "all", Message: err.Error()}
 	}
@@ -73,4 +74,6 @@ func (h *Host) Close() {
 }
 
 // name is what a container is called on the host.
-func (h *Host) name(container string) string { return wire.ContainerName(h.serverID, container) }
+func (h *Host) name(container string) string {
+	return wire.ContainerName(string(h.serverID), container)
+}

@@ -393,7 +393,7 @@ func TestTheEngineIsRestartedMidCreate(t *testing.T) {
 
 func TestOnlyTheControlPlaneAndOnlyThatHost(t *testing.T) {
 	e := real(t)
-	call := func(h *dockerhost.Hosts, id string) error {
+	call := func(h *dockerhost.Hosts, id prego.ServerID) error {
 		host, err := h.Host(id, "127.0.0.1")
 		require.NoError(t, err)
 		defer host.Close()

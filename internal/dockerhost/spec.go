@@ -50,7 +50,7 @@ func (h *Host) options(spec server.ContainerSpec) (client.ContainerCreateOptions
 	if labels == nil {
 		labels = make(map[string]string)
 	}
-	labels[LabelSpec], labels[LabelServerID] = Hash(spec), h.serverID
+	labels[LabelSpec], labels[LabelServerID] = Hash(spec), string(h.serverID)
 	restart := or(spec.Restart, server.RestartUnlessStopped)
 	if spec.Once {
 		labels[LabelOnce], restart = "true", server.RestartNo

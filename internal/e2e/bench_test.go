@@ -176,12 +176,12 @@ func BenchmarkConnectedAgents(b *testing.B) {
 		require.NoError(b, err)
 		csr := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 		id := fmt.Sprintf("agent-%d", i)
-		certs, err := ca.SignCSRs(id, nil, wire.CSRs{AgentClient: csr, AgentServer: csr, DockerServer: csr}, time.Hour)
+		certs, err := ca.SignCSRs(prego.ServerID(id), nil, wire.CSRs{AgentClient: csr, AgentServer: csr, DockerServer: csr}, time.Hour)
 		require.NoError(b, err)
 		block, _ := pem.Decode([]byte(certs.AgentClient))
 		leaf, err := x509.ParseCertificate(block.Bytes)
 		require.NoError(b, err)
-		jwt, _, err := token.NewAgents(ring).Issue(id, leaf, time.Hour)
+		jwt, _, err := token.NewAgents(ring).Issue(prego.ServerID(id), leaf, time.Hour)
 		require.NoError(b, err)
 		tr := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{
 			RootCAs: pool, ServerName: "agentgw.prego.internal", MinVersion: tls.VersionTLS13,

@@ -50,7 +50,7 @@ func TestProviderCatalog(t *testing.T) {
 	require.Len(t, first.Locations, 6)
 
 	status, body := c.request(http.MethodPost, "/internal/servers/create", server.CreateRequest{
-		ServerID: c.id("odd"), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: server.Spec{ServerType: "zz99"},
+		ServerID: prego.ServerID(c.id("odd")), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: server.Spec{ServerType: "zz99"},
 	})
 	require.Equal(t, http.StatusUnprocessableEntity, status)
 	require.Contains(t, string(body), `"server_type_unknown"`)

@@ -292,7 +292,7 @@ func (c *cell) id(name string) string { return name + "-" + c.env }
 func (c *cell) create(id string, role prego.Role, spec server.Spec) api.Accepted {
 	c.t.Helper()
 	status, body := c.request(http.MethodPost, "/internal/servers/create", server.CreateRequest{
-		ServerID: c.id(id), Role: role, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: spec,
+		ServerID: prego.ServerID(c.id(id)), Role: role, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner, Spec: spec,
 	})
 	require.Equal(c.t, http.StatusAccepted, status, "%s", body)
 	var a api.Accepted

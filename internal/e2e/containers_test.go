@@ -20,10 +20,13 @@ import (
 )
 
 // engineOf reaches the engine of a server's host as the control plane does.
-func (c *cell) engineOf(name string) *dockerhost.Host { c.t.Helper(); return c.engineAt(c.id(name)) }
+func (c *cell) engineOf(name string) *dockerhost.Host {
+	c.t.Helper()
+	return c.engineAt(prego.ServerID(c.id(name)))
+}
 
 // engineAt is engineOf by the server's whole id.
-func (c *cell) engineAt(serverID string) *dockerhost.Host {
+func (c *cell) engineAt(serverID prego.ServerID) *dockerhost.Host {
 	c.t.Helper()
 	ca, err := pki.Open(filepath.Join(c.dir, "keys"), c.env)
 	require.NoError(c.t, err)
@@ -84,7 +87,7 @@ func TestContainersOfEachRoleRunAndTheirDriftIsReported(t *testing.T) {
 	require.EqualValues(t, 5120<<20, stats.MemoryLimit)
 	for range 2 {
 		c.reconcile()
-		require.Equal(t, []activities.ContainerReport{{ServerID: c.id("c-app"), Drift: []server.ContainerDrift{
+		require.Equal(t, []activities.ContainerReport{{ServerID: prego.ServerID(c.id("c-app")), Drift: []server.ContainerDrift{
 			{Container: "redis-queue", Kind: server.DriftStopped, Detail: "exited"}, {Container: "backend", Kind: server.DriftMissing},
 		}}}, c.findings().Drift)
 	}

@@ -192,7 +192,7 @@ func TestReconcile(t *testing.T) {
 	for _, e := range c.billed("server") {
 		names = append(names, e.Name)
 	}
-	require.ElementsMatch(t, []string{server.Name(c.env, c.id("kept")), "foreign"}, names, "what is not ours is left alone")
+	require.ElementsMatch(t, []string{server.Name(c.env, prego.ServerID(c.id("kept"))), "foreign"}, names, "what is not ours is left alone")
 	require.Equal(t, api.ServerStatus("active"), c.get("kept").Status)
 }
 

@@ -52,7 +52,7 @@ func TestAnOperatorLooksAtAHostWithoutLoggingIn(t *testing.T) {
 	for _, v := range page.Commands {
 		ran[v.AuditId] = v
 		if strings.HasPrefix(v.AuditId, id) {
-			require.Equal(t, []any{"workflow", "bench", tenant.ProvisionWorkflowID(id)}, []any{string(v.Actor), string(v.Kind), deref(v.WorkflowId)})
+			require.Equal(t, []any{"workflow", "bench", tenant.ProvisionWorkflowID(prego.TenantID(id))}, []any{string(v.Actor), string(v.Kind), deref(v.WorkflowId)})
 			require.NotNil(t, v.ExitCode, v.AuditId)
 			require.Zero(t, *v.ExitCode, v.AuditId)
 			require.NotNil(t, v.FinishedAt)

@@ -286,7 +286,7 @@ func keepActionHistory(t *testing.T, c *cell, name, fleet string, seq int) {
 	var run *historypb.History
 	require.Eventually(t, func() bool {
 		r, err := temporalClient.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{
-			Query: "TaskQueue = '" + c.vars["TEMPORAL_TASK_QUEUE"] + "' AND WorkflowId = '" + server.FleetWorkflowID(c.env, fleet) + "' AND ExecutionStatus = 'ContinuedAsNew'",
+			Query: "TaskQueue = '" + c.vars["TEMPORAL_TASK_QUEUE"] + "' AND WorkflowId = '" + server.FleetWorkflowID(c.env, prego.FleetID(fleet)) + "' AND ExecutionStatus = 'ContinuedAsNew'",
 		})
 		if err != nil || len(r.Executions) < seq {
 			return false
@@ -294,7 +294,7 @@ func keepActionHistory(t *testing.T, c *cell, name, fleet string, seq int) {
 		slices.SortFunc(r.Executions, func(a, b *workflowpb.WorkflowExecutionInfo) int {
 			return a.StartTime.AsTime().Compare(b.StartTime.AsTime())
 		})
-		run = historyOf(t, server.FleetWorkflowID(c.env, fleet), r.Executions[seq-1].Execution.RunId)
+		run = historyOf(t, server.FleetWorkflowID(c.env, prego.FleetID(fleet)), r.Executions[seq-1].Execution.RunId)
 		return true
 	}, patience, 100*time.Millisecond, "the run of action %d", seq)
 	r := worker.NewWorkflowReplayer()

@@ -32,9 +32,9 @@ func groupVars(more map[string]string) map[string]string {
 }
 
 // workloads makes an org of a tier with an app and an environment in eu.
-func (c *cell) workloads(org, tier string) (envID string) {
+func (c *cell) workloads(org, tier string) (envID prego.EnvID) {
 	c.t.Helper()
-	return c.environment(org, tier, "shop")
+	return prego.EnvID(c.environment(org, tier, "shop"))
 }
 
 // environment makes an app of an org, and an environment of it in eu.
@@ -71,9 +71,9 @@ func spec(image string, memory int) map[string]any {
 	return map[string]any{"image": image, "memory_limit_bytes": memory * mb, "cpu_request": 0.25, "ports": []int{8080}}
 }
 
-func (c *cell) group(env, name string, replicas int, spec map[string]any) (g api.ProcessGroup) {
+func (c *cell) group(env prego.EnvID, name string, replicas int, spec map[string]any) (g api.ProcessGroup) {
 	c.t.Helper()
-	c.post("/v1/envs/"+env+"/groups", map[string]any{"name": name, "spec": spec, "replicas": replicas}, http.StatusCreated, &g)
+	c.post(string("/v1/envs/"+env+"/groups"), map[string]any{"name": name, "spec": spec, "replicas": replicas}, http.StatusCreated, &g)
 	return g
 }
 
@@ -147,7 +147,7 @@ func (c *cell) hosted() map[string]string {
 	}
 	require.NoError(c.t, rows.Err())
 	for _, id := range ids {
-		list, err := c.engineAt(id).List(c.t.Context())
+		list, err := c.engineAt(prego.ServerID(id)).List(c.t.Context())
 		require.NoError(c.t, err)
 		for _, i := range list {
 			if i.Instance != "" {
@@ -215,7 +215,7 @@ func TestScaleUpBeyondMaxInstancesIsRejected(t *testing.T) {
 	require.Equal(t, 2, c.getGroup(g.GroupId).Replicas, "a refused request has changed nothing")
 	// What is promised counts: nothing is allocated here, since there is no server.
 	c.scale(g.GroupId, 5, http.StatusAccepted)
-	code, body := c.request(http.MethodPost, "/v1/envs/"+env+"/groups", map[string]any{"name": "more", "spec": spec("web:1", 64)})
+	code, body := c.request(http.MethodPost, string("/v1/envs/"+env+"/groups"), map[string]any{"name": "more", "spec": spec("web:1", 64)})
 	require.Equal(t, http.StatusConflict, code, "%s", body)
 	c.scale(g.GroupId, 4, http.StatusAccepted)
 	c.group(env, "more", 1, spec("web:1", 64))
@@ -261,7 +261,7 @@ func TestScaleUpWithinQuotaAllocates(t *testing.T) {
 	}
 	c.rowsAndHostsAgree()
 	first := c.instances(g.GroupId)[0]
-	stats, err := c.engineAt(first.ServerId).Stats(t.Context(), first.InstanceId)
+	stats, err := c.engineAt(prego.ServerID(first.ServerId)).Stats(t.Context(), first.InstanceId)
 	require.NoError(t, err)
 	require.EqualValues(t, 64*mb, stats.MemoryLimit)
 	status, logs := c.request(http.MethodGet, "/v1/instances/"+first.InstanceId+"/logs?tail=5", nil)
@@ -271,14 +271,14 @@ func TestScaleUpWithinQuotaAllocates(t *testing.T) {
 	require.Empty(t, c.findings().Drift, "instances have no place in the declared stack, and are no drift of it")
 
 	// A container that ended is replaced.
-	require.NoError(t, c.engineAt(first.ServerId).Stop(t.Context(), first.InstanceId))
+	require.NoError(t, c.engineAt(prego.ServerID(first.ServerId)).Stop(t.Context(), first.InstanceId))
 	c.awaitGroup(g.GroupId, "healed", func(p api.ProcessGroup) bool {
 		return p.Converged && p.Instances["running"] == 4 && !slices.ContainsFunc(c.instances(g.GroupId), func(i api.Instance) bool { return i.InstanceId == first.InstanceId })
 	})
 	c.scale(g.GroupId, 1, http.StatusAccepted)
 	c.settledGroup(g.GroupId)
 	c.rowsAndHostsAgree()
-	keepHistory(t, c, "group-scaled", workload.GroupWorkflowID(g.GroupId))
+	keepHistory(t, c, "group-scaled", workload.GroupWorkflowID(prego.GroupID(g.GroupId)))
 	c.send(http.MethodDelete, "/v1/groups/"+g.GroupId, nil, http.StatusNoContent, nil)
 	c.send(http.MethodGet, "/v1/groups/"+g.GroupId, nil, http.StatusNotFound, nil)
 	require.Eventually(t, func() bool { return c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 }, patience, 50*time.Millisecond)
@@ -302,7 +302,7 @@ func TestDeployIsRolling(t *testing.T) {
 		require.Equal(t, "web:2", i.Image)
 	}
 	require.Equal(t, 3.0, stop(), "one more than replicas, while it lasted")
-	keepHistory(t, c, "group-deployed", workload.GroupWorkflowID(g.GroupId))
+	keepHistory(t, c, "group-deployed", workload.GroupWorkflowID(prego.GroupID(g.GroupId)))
 
 	// The same release again is none; another constraint is refused.
 	c.deploy(g.GroupId, spec("web:2", 64))
@@ -327,7 +327,7 @@ func TestDeployIsRolling(t *testing.T) {
 		require.Equal(t, 2, got.Instances["running"])
 	}
 	c.rowsAndHostsAgree()
-	keepHistory(t, c, "group-rolled-back", workload.GroupWorkflowID(g.GroupId))
+	keepHistory(t, c, "group-rolled-back", workload.GroupWorkflowID(prego.GroupID(g.GroupId)))
 	// The next release has a number of its own.
 	c.deploy(g.GroupId, spec("web:5", 64))
 	got = c.awaitGroup(g.GroupId, "deployed", func(p api.ProcessGroup) bool { return p.DeployStatus == "succeeded" && p.Converged })
@@ -354,7 +354,7 @@ func TestAStartUnderWayIsGivenUp(t *testing.T) {
 		require.Eventually(t, func() bool {
 			return c.number(`SELECT count(*) FROM instances WHERE state <> 'stopped'`) == 0 && len(c.hosted()) == 0
 		}, 30*time.Second, 50*time.Millisecond)
-		c.awaitRunEnd(workload.GroupWorkflowID(g.GroupId))
+		c.awaitRunEnd(workload.GroupWorkflowID(prego.GroupID(g.GroupId)))
 	}
 	time.Sleep(3 * time.Second) // sweeps
 	require.Empty(t, c.hosted(), "nothing comes back")
@@ -538,7 +538,7 @@ func TestAServerFailsAndItsInstancesAreReplaced(t *testing.T) {
 	c.settledGroup(g.GroupId)
 	lost := c.instances(g.GroupId)[0].ServerId
 	hosts := c.sim.Hosts()
-	host := hosts[slices.IndexFunc(hosts, func(h sim.HostInfo) bool { return h.Name == server.Name(c.env, lost) })]
+	host := hosts[slices.IndexFunc(hosts, func(h sim.HostInfo) bool { return h.Name == server.Name(c.env, prego.ServerID(lost)) })]
 	require.NoError(t, c.sim.HostAction(host.ID, "stop-agent"))
 	t.Cleanup(func() { _ = c.sim.HostAction(host.ID, "resume-agent") })
 	c.awaitGroup(g.GroupId, "moved", func(p api.ProcessGroup) bool {

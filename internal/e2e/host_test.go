@@ -41,7 +41,7 @@ func (c *cell) machine(name string, role prego.Role, spec server.Spec) *machine 
 			m.showMachine()
 		}
 		for _, h := range c.sim.Hosts() {
-			if h.Name == server.Name(c.env, c.id(name)) {
+			if h.Name == server.Name(c.env, prego.ServerID(c.id(name))) {
 				m.power("poweroff")
 			}
 		}
@@ -56,7 +56,7 @@ func (m *machine) host() sim.HostInfo {
 	var out sim.HostInfo
 	require.Eventually(m.t, func() bool {
 		for _, h := range m.sim.Hosts() {
-			if h.Name == server.Name(m.env, m.id(m.server)) {
+			if h.Name == server.Name(m.env, prego.ServerID(m.id(m.server))) {
 				out = h
 				return true
 			}
@@ -115,7 +115,7 @@ func (m *machine) providerID() int64 {
 	var id int64
 	require.Eventually(m.t, func() bool {
 		for _, e := range m.sim.Ledger(false) {
-			if e.Kind == "server" && e.Name == server.Name(m.env, m.id(m.server)) && e.ID > id {
+			if e.Kind == "server" && e.Name == server.Name(m.env, prego.ServerID(m.id(m.server))) && e.ID > id {
 				id = e.ID
 			}
 		}

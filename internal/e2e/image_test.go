@@ -29,9 +29,9 @@ func (c *cell) buildImage() api.GoldenImage {
 	return g
 }
 
-func (c *cell) image(id string) api.GoldenImage {
+func (c *cell) image(id prego.ImageID) api.GoldenImage {
 	c.t.Helper()
-	status, body := c.request(http.MethodGet, "/v1/images/"+id, nil)
+	status, body := c.request(http.MethodGet, string("/v1/images/"+id), nil)
 	require.Equal(c.t, http.StatusOK, status, "%s", body)
 	var g api.GoldenImage
 	require.NoError(c.t, json.Unmarshal(body, &g))
@@ -39,7 +39,7 @@ func (c *cell) image(id string) api.GoldenImage {
 }
 
 // awaitImage waits until nothing works on an image any more, and checks how it ended.
-func (c *cell) awaitImage(id string, want server.ImageStatus, reason prego.Reason) api.GoldenImage {
+func (c *cell) awaitImage(id prego.ImageID, want server.ImageStatus, reason prego.Reason) api.GoldenImage {
 	c.t.Helper()
 	var g api.GoldenImage
 	require.Eventually(c.t, func() bool {
@@ -93,7 +93,7 @@ func TestGoldenImage(t *testing.T) {
 	billed := c.billed("image")
 	require.Len(t, billed, 1)
 	require.Equal(t, map[string]string{
-		server.LabelManagedBy: server.ManagedByPrego, server.LabelEnvironment: c.env, server.LabelImageID: first.ImageId, server.LabelBase: "debian-13",
+		server.LabelManagedBy: server.ManagedByPrego, server.LabelEnvironment: c.env, server.LabelImageID: string(first.ImageId), server.LabelBase: "debian-13",
 		server.LabelRecipe: deref(first.RecipeHash)[:32], server.LabelAgent: deref(first.AgentSha256)[:32], server.LabelStack: deref(first.StackSha256)[:32],
 	}, billed[0].Labels)
 
@@ -108,7 +108,7 @@ func TestGoldenImage(t *testing.T) {
 	c.create("pinned", prego.RoleRedisPool, server.Spec{Image: "debian-12"})
 	require.Equal(t, "debian-12", deref(c.awaitStatus("pinned", server.Active).Provider.Image), "who pins an image gets it")
 
-	status, body = c.request(http.MethodDelete, "/v1/images/"+first.ImageId, nil)
+	status, body = c.request(http.MethodDelete, string("/v1/images/"+first.ImageId), nil)
 	require.Equal(t, http.StatusConflict, status)
 	require.Contains(t, string(body), `"golden_image_current"`)
 
@@ -188,7 +188,7 @@ func TestImageBuildThatFailsLeavesNothing(t *testing.T) {
 			c.query(&cordoned, `SELECT count(*) FROM servers WHERE cordoned_at IS NULL`)
 			require.Zero(t, cordoned, "nobody could have landed on the booted server")
 
-			status, body := c.request(http.MethodDelete, "/v1/images/"+g.ImageId, nil)
+			status, body := c.request(http.MethodDelete, string("/v1/images/"+g.ImageId), nil)
 			require.Equal(t, http.StatusAccepted, status, "%s", body)
 			c.awaitImage(g.ImageId, server.ImageDeleted, f.reason)
 		})
@@ -249,7 +249,7 @@ func TestImagesAreReconciled(t *testing.T) {
 	}, patience, 50*time.Millisecond)
 	labels := map[string]string{server.LabelManagedBy: server.ManagedByPrego, server.LabelEnvironment: c.env, server.LabelImageID: "img-nobodys"}
 	c.provider(http.MethodPost, "/servers/"+number(id)+"/actions/create_image", map[string]any{"type": "snapshot", "description": "stray", "labels": labels})
-	labels[server.LabelImageID] = g.ImageId
+	labels[server.LabelImageID] = string(g.ImageId)
 	c.provider(http.MethodPost, "/servers/"+number(id)+"/actions/create_image", map[string]any{"type": "snapshot", "description": "twin", "labels": labels})
 	c.provider(http.MethodPost, "/servers/"+number(id)+"/actions/create_image", map[string]any{"type": "snapshot", "description": "foreign"})
 	c.reconcile()
@@ -259,7 +259,7 @@ func TestImagesAreReconciled(t *testing.T) {
 	for _, e := range c.billed("image") {
 		left = append(left, e.Name)
 	}
-	require.ElementsMatch(t, []string{server.Name(c.env, g.ImageId), "foreign"}, left)
+	require.ElementsMatch(t, []string{server.Name(c.env, prego.ServerID(g.ImageId)), "foreign"}, left)
 	require.True(t, c.image(g.ImageId).Current)
 
 	// The row of a build whose run never started.

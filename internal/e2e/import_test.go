@@ -36,7 +36,7 @@ func TestImportedServerIsEnrolledAndNeverDestroyedByAFailure(t *testing.T) {
 	}
 	imported := func(id string, s *hcloud.Server) api.ImportAccepted {
 		status, body := c.request(http.MethodPost, "/v1/servers/import", server.ImportRequest{
-			ServerID: c.id(id), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
+			ServerID: prego.ServerID(c.id(id)), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
 			ProviderServerID: strconv.FormatInt(s.ID, 10), Tags: []string{"legacy"}, ManagedBy: prego.ManagedByPulumi,
 		})
 		require.Equal(t, http.StatusAccepted, status, "%s", body)

@@ -88,7 +88,7 @@ func TestCreateVolumeBeyondMaxTotalVolumeBytesIsRejected(t *testing.T) {
 	c.beyond(http.MethodPost, "/v1/volumes", map[string]any{"org_id": "acme", "region": "eu", "name": "second", "size_bytes": 20_000_000_000},
 		"max_total_volume_bytes", 50e9, 40e9, 20e9)
 	c.awaitVolume(first, "ready")
-	keepHistory(t, c, "volume-made", workload.VolumeWorkflowID(first))
+	keepHistory(t, c, "volume-made", workload.VolumeWorkflowID(prego.VolumeID(first)))
 	require.Len(t, c.billed("volume"), 1)
 	require.Equal(t, workload.ResourceName(c.env, first), c.billed("volume")[0].Name)
 
@@ -102,7 +102,7 @@ func TestCreateVolumeBeyondMaxTotalVolumeBytesIsRejected(t *testing.T) {
 	c.send(http.MethodDelete, "/v1/volumes/"+first, nil, http.StatusAccepted, nil)
 	c.awaitGone("/v1/volumes/" + first)
 	require.Empty(t, c.sim.Ledger(true), "nothing is billed")
-	keepHistory(t, c, "volume-released", workload.VolumeWorkflowID(first))
+	keepHistory(t, c, "volume-released", workload.VolumeWorkflowID(prego.VolumeID(first)))
 	second := c.volume("acme", "second", 20)
 	c.awaitVolume(second, "ready")
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM org_events WHERE type = 'volume.delete' AND actor = 'alice' AND subject = $1`, first))
@@ -303,8 +303,8 @@ func TestASnapshotIsRestored(t *testing.T) {
 	c.beyond(http.MethodPost, of+"/snapshots", nil, "max_snapshots_per_volume", 0, 0, 1)
 
 	c.send(http.MethodDelete, of+"/snapshots/"+s.SnapshotId, nil, http.StatusNoContent, nil)
-	c.awaitRunEnd(tenant.SnapshotEraseWorkflowID(s.SnapshotId))
-	keepHistory(t, c, "snapshot-erased", tenant.SnapshotEraseWorkflowID(s.SnapshotId))
+	c.awaitRunEnd(tenant.SnapshotEraseWorkflowID(prego.SnapshotID(s.SnapshotId)))
+	keepHistory(t, c, "snapshot-erased", tenant.SnapshotEraseWorkflowID(prego.SnapshotID(s.SnapshotId)))
 
 	// Sessions.
 	c.limit("acme", "max_exec_sessions_per_hour", 1)

@@ -66,7 +66,7 @@ func TestEveryRoleBecomesActiveAndIsTakenDownWhole(t *testing.T) {
 	require.Empty(t, c.sim.Ledger(true), "something is still billed")
 	c.settled()
 	status, body := c.request(http.MethodPost, "/internal/servers/create", server.CreateRequest{
-		ServerID: c.id("s-app"), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
+		ServerID: prego.ServerID(c.id("s-app")), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
 	})
 	require.Equal(t, http.StatusConflict, status)
 	require.Contains(t, string(body), "server_terminated")
@@ -83,7 +83,7 @@ func TestCreateIsIdempotentOnTheServerID(t *testing.T) {
 	first.Operation.Status = again.Operation.Status
 	require.Equal(t, first, again, "also once it is active")
 	status, body := c.request(http.MethodPost, "/internal/servers/create", server.CreateRequest{
-		ServerID: c.id("same"), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
+		ServerID: prego.ServerID(c.id("same")), Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner,
 	})
 	require.Equal(t, http.StatusConflict, status)
 	var p api.Problem

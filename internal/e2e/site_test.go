@@ -327,7 +327,7 @@ func TestASiteFromItsFirstPageToNothing(t *testing.T) {
 	require.Eventually(t, func() bool { return c.siteConfig(app, site, "prego_storage_quota_gb") == "5" }, patience, 50*time.Millisecond)
 
 	// No secret that was shown, or given, is kept.
-	c.nowhere(id, map[string]string{"Administrator's password": shown.Password, "Bob's password": deref(bob.Password), "mail password": "swordfish-4711"})
+	c.nowhere(prego.TenantID(id), map[string]string{"Administrator's password": shown.Password, "Bob's password": deref(bob.Password), "mail password": "swordfish-4711"})
 
 	// Suspended it is offline, and does nothing.
 	c.ask(id, "suspend")
@@ -409,7 +409,7 @@ func (c *cell) everyRun() (out []*commonpb.WorkflowExecution) {
 
 // nowhere looks for secrets in the database, in the processes' logs, and in the history of
 // every run that there was.
-func (c *cell) nowhere(tenantID string, secrets map[string]string) {
+func (c *cell) nowhere(tenantID prego.TenantID, secrets map[string]string) {
 	c.t.Helper()
 	dump, err := exec.Command(pgDump(c.t), "--inserts", c.url).Output()
 	require.NoError(c.t, err)

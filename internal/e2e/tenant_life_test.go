@@ -75,11 +75,11 @@ func TestLifecycle(t *testing.T) {
 	step("cancel", tenant.GracePeriod, "")
 	step("expire", tenant.Terminated, "on") // the grace period is
 	c.lastBackup(c.getTenant(id), app, "CREATE TABLE")
-	require.Contains(t, c.hostSites(app), "alpha.sites.test", "the data is kept for the retention window")
+	require.Contains(t, c.hostSites(prego.ServerID(app)), "alpha.sites.test", "the data is kept for the retention window")
 	status, body := c.request(http.MethodPost, "/v1/tenants", map[string]any{"slug": "alpha", "org_id": "acme", "region": "eu", "plan": "starter"})
 	require.Equal(t, http.StatusConflict, status, "%s", body)
 	step("expire", tenant.DataPurged, "") // the retention is
-	require.NotContains(t, c.hostSites(app), "alpha.sites.test")
+	require.NotContains(t, c.hostSites(prego.ServerID(app)), "alpha.sites.test")
 	require.Zero(t, c.number(`SELECT COALESCE(sum(tenant_count), 0) FROM servers`))
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE tenant_id = $1 AND step = 'final_backup'`, id))
 	for _, e := range c.getTenant(id).Timeline {
@@ -107,7 +107,7 @@ func TestASiteThatFailsIsLeftForAnother(t *testing.T) {
 	require.Contains(t, tenantSteps(tn), "reservation_released")
 	require.Equal(t, 2, c.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, id))
 	c.awaitSites(app, 3)
-	require.Len(t, c.hostSites(app), 4, "three of the pool and the tenant's")
+	require.Len(t, c.hostSites(prego.ServerID(app)), 4, "three of the pool and the tenant's")
 	c.counted()
 }
 
@@ -133,10 +133,10 @@ func TestAFailedTenantLeavesNothing(t *testing.T) {
 			require.Equal(t, "failed", string(tn.State))
 			require.Equal(t, string(tc.reason), deref(tn.StatusReason))
 			require.Nil(t, tn.Allocation)
-			require.NotContains(t, c.hostSites(app), "alpha.sites.test")
+			require.NotContains(t, c.hostSites(prego.ServerID(app)), "alpha.sites.test")
 			require.Zero(t, c.number(`SELECT COALESCE(sum(tenant_count), 0) FROM servers`))
 			c.awaitSites(app, 3)
-			require.Len(t, c.hostSites(app), 3)
+			require.Len(t, c.hostSites(prego.ServerID(app)), 3)
 			c.counted()
 
 			c.ask(id, "retry") // what was wrong is mended
@@ -163,7 +163,7 @@ func TestRefillGivesUp(t *testing.T) {
 	require.Equal(t, failed, c.number(`SELECT count(*) FROM site_pool`), "not tried again and again")
 	require.LessOrEqual(t, failed, 4)
 	require.Eventually(t, func() bool { return c.number(`SELECT count(*) FROM site_pool WHERE dropped_at IS NULL`) == 0 }, patience, 50*time.Millisecond)
-	require.Empty(t, c.hostSites(app))
+	require.Empty(t, c.hostSites(prego.ServerID(app)))
 }
 
 // TestTheFleetGrowsAheadOfNeed passes the threshold of capacity used: a server is

@@ -15,7 +15,7 @@ import (
 )
 
 // loseRun ends a tenant's run as if Temporal had lost it.
-func (c *cell) loseRun(tenantID string) {
+func (c *cell) loseRun(tenantID prego.TenantID) {
 	c.t.Helper()
 	require.NoError(c.t, temporalClient.TerminateWorkflow(context.Background(), tenant.ProvisionWorkflowID(tenantID), "", "lost"))
 }
@@ -44,7 +44,7 @@ func TestACancelWhoseRunIsLostLeavesNoServer(t *testing.T) {
 	c.org("acme", "")
 	id := c.tenant("alpha", prego.PlanStarter, nil)
 	c.awaitTenant(id, "building its server", func(api.Tenant) bool { return c.sim.Faults()[0].Hits == 1 })
-	c.loseRun(id)
+	c.loseRun(prego.TenantID(id))
 	c.post("/v1/tenants/"+id+"/cancel", nil, http.StatusAccepted, nil)
 	c.failedTenant(id, prego.ReasonCancelled)
 	c.ownServersGone(id)
@@ -82,7 +82,7 @@ func TestALostRunThatWaitsIsStartedAgain(t *testing.T) {
 	c.sharedFleet(0)
 	picky := c.tenant("picky", prego.PlanStarter, func(m map[string]any) { m["constraint"] = map[string]any{"require": []string{"blue"}} })
 	c.awaitTenant(picky, "waiting", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "cell_mismatch" })
-	c.loseRun(picky)
+	c.loseRun(prego.TenantID(picky))
 	tn := c.failedTenant(picky, prego.ReasonFailedCapacity)
 	require.Contains(t, tenantSteps(tn), "workflow_restarted")
 }

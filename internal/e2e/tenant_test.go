@@ -64,10 +64,10 @@ func (c *cell) tenant(slug string, plan prego.Plan, change func(m map[string]any
 		change(m)
 	}
 	var a struct {
-		TenantID string `json:"tenant_id"`
+		TenantID prego.TenantID `json:"tenant_id"`
 	}
 	c.post("/v1/tenants", m, http.StatusAccepted, &a)
-	return a.TenantID
+	return string(a.TenantID)
 }
 
 func (c *cell) getTenant(id string) api.Tenant {
@@ -122,7 +122,7 @@ func (c *cell) counted() {
 
 // hostSites are the sites that a simulated host has on its disk, through its own
 // bench: what the control plane believes is not asked.
-func (c *cell) hostSites(serverID string) []string {
+func (c *cell) hostSites(serverID prego.ServerID) []string {
 	c.t.Helper()
 	for _, h := range c.sim.Hosts() {
 		if h.Name == fmt.Sprintf("prego-%s-%s", c.env, serverID) {
@@ -144,7 +144,7 @@ func TestATenantWaitsForCapacityAndGetsIt(t *testing.T) {
 	tn := c.settledTenant(id, tenant.Active)
 	require.NotNil(t, tn.Allocation)
 	require.Equal(t, "alpha.sites.test", deref(tn.Site))
-	require.Contains(t, c.hostSites(tn.Allocation.AppServerId), "alpha.sites.test")
+	require.Contains(t, c.hostSites(prego.ServerID(tn.Allocation.AppServerId)), "alpha.sites.test")
 	require.Equal(t, 3, c.number(`SELECT count(*) FROM scaling_events WHERE trigger = 'scale_out_required' AND made = 1 AND finished_at IS NOT NULL`))
 	c.counted()
 	c.settled()
@@ -204,7 +204,7 @@ func TestATenantIsPromotedFromThePool(t *testing.T) {
 	tn := c.settledTenant(id, tenant.Active)
 	require.Equal(t, "placed", tn.Decision.Outcome)
 	require.Equal(t, app, tn.Allocation.AppServerId)
-	require.Contains(t, c.hostSites(app), "alpha.sites.test")
+	require.Contains(t, c.hostSites(prego.ServerID(app)), "alpha.sites.test")
 	require.NotNil(t, tn.DeadlineAt, "a trial expires")
 	require.Subset(t, tenantSteps(tn), []string{"requested", "placed", "site_promoted", "apps_installed", "state_changed"})
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM site_pool WHERE state = 'assigned' AND tenant_id = $1 AND site_name = 'alpha.sites.test'`, id))
@@ -215,15 +215,15 @@ func TestATenantIsPromotedFromThePool(t *testing.T) {
 	// What would happen to another, live and over a fleet that is given.
 	var sim struct {
 		Results []struct {
-			Outcome     string `json:"outcome"`
-			AppServerID string `json:"app_server_id"`
-			Code        string `json:"code"`
+			Outcome     string         `json:"outcome"`
+			AppServerID prego.ServerID `json:"app_server_id"`
+			Code        string         `json:"code"`
 		} `json:"results"`
 	}
 	request := map[string]any{"tenant_id": "x", "org_id": "acme", "region": "eu", "plan": "starter"}
 	c.post("/v1/placements/simulate", map[string]any{"requests": []any{request}}, http.StatusOK, &sim)
 	require.Equal(t, "placed", sim.Results[0].Outcome)
-	require.Equal(t, app, sim.Results[0].AppServerID)
+	require.Equal(t, app, string(sim.Results[0].AppServerID))
 	request["region"], request["data_residency"] = "eu", "KR"
 	c.post("/v1/placements/simulate", map[string]any{"requests": []any{request}}, http.StatusOK, &sim)
 	require.Equal(t, "data_residency_violation", sim.Results[0].Code)
@@ -257,7 +257,7 @@ func TestEmptyPools(t *testing.T) {
 			}
 			tn := c.settledTenant(id, tenant.Active)
 			require.Equal(t, map[string]string{"on_demand": "on_demand", "hold": "placed"}[mode], tn.Decision.Outcome)
-			require.Contains(t, c.hostSites(app), "alpha.sites.test")
+			require.Contains(t, c.hostSites(prego.ServerID(app)), "alpha.sites.test")
 			if mode == "on_demand" {
 				require.Equal(t, "tenant_alpha_db", tn.Allocation.DatabaseName)
 			}

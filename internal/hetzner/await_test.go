@@ -3,6 +3,7 @@ package hetzner_test
 import (
 	"context"
 	"fmt"
+	"github.com/prego/prego"
 	"net/http"
 	"net/url"
 	"os"
@@ -46,8 +47,8 @@ func pollersLeft(patience time.Duration) string {
 func noBeat(string) {}
 
 // running is a server that runs, to be waited for with the given actions.
-func (p *project) running(serverID string, actions ...int64) server.Handle {
-	id := p.plant("prego-test-"+serverID, order(nil).Labels())
+func (p *project) running(serverID prego.ServerID, actions ...int64) server.Handle {
+	id := p.plant(string("prego-test-"+serverID), order(nil).Labels())
 	return server.Handle{ProviderServerID: fmt.Sprint(id), ActionIDs: actions}
 }
 
@@ -103,7 +104,7 @@ func TestWaitersShareRequests(t *testing.T) {
 	var wg sync.WaitGroup
 	errs := make([]error, 60)
 	for i := range errs {
-		h := p.running(fmt.Sprintf("s%d", i), ids[2*i], ids[2*i+1])
+		h := p.running(prego.ServerID(fmt.Sprintf("s%d", i)), ids[2*i], ids[2*i+1])
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -180,7 +181,7 @@ func TestPollerStartsAgain(t *testing.T) {
 	hz := p.provider(nil)
 	for round := range 3 {
 		ids := p.startActions(1)
-		h := p.running(fmt.Sprintf("app-%d", round), ids...)
+		h := p.running(prego.ServerID(fmt.Sprintf("app-%d", round)), ids...)
 		done := make(chan error, 1)
 		before := len(p.seen("GET", "/actions"))
 		go func() { _, err := hz.AwaitRunning(t.Context(), h, noBeat); done <- err }()
@@ -295,7 +296,7 @@ func TestDestroy(t *testing.T) {
 		p.held = true
 		p.mu.Unlock()
 		done := make(chan error, 1)
-		go func() { done <- p.provider(nil).DestroyServer(t.Context(), h.ProviderServerID) }()
+		go func() { done <- p.provider(nil).DestroyServer(t.Context(), prego.ServerID(h.ProviderServerID)) }()
 		require.Eventually(t, func() bool { return len(p.seen("GET", "/actions")) > 2 }, 5*time.Second, time.Millisecond)
 		select {
 		case err := <-done:
@@ -312,9 +313,9 @@ func TestDestroy(t *testing.T) {
 		p := newProject(t)
 		h := p.running("app-1")
 		hz := p.provider(nil)
-		require.NoError(t, hz.DestroyServer(t.Context(), h.ProviderServerID))
-		require.NoError(t, hz.DestroyServer(t.Context(), h.ProviderServerID))
-		require.NoError(t, hz.DeleteResource(t.Context(), server.ResourceServer, h.ProviderServerID))
+		require.NoError(t, hz.DestroyServer(t.Context(), prego.ServerID(h.ProviderServerID)))
+		require.NoError(t, hz.DestroyServer(t.Context(), prego.ServerID(h.ProviderServerID)))
+		require.NoError(t, hz.DeleteResource(t.Context(), server.ResourceServer, prego.ServerID(h.ProviderServerID)))
 	})
 	t.Run("the answer is lost", func(t *testing.T) {
 		t.Parallel()
@@ -322,8 +323,8 @@ func TestDestroy(t *testing.T) {
 		h := p.running("app-1")
 		p.inject(&fault{method: "DELETE", path: "/servers/", before: true, answer: reset})
 		hz := p.provider(nil)
-		_ = requireClass(t, hz.DestroyServer(t.Context(), h.ProviderServerID), server.InfraAmbiguous, "connection_lost")
-		require.NoError(t, hz.DestroyServer(t.Context(), h.ProviderServerID))
+		_ = requireClass(t, hz.DestroyServer(t.Context(), prego.ServerID(h.ProviderServerID)), server.InfraAmbiguous, "connection_lost")
+		require.NoError(t, hz.DestroyServer(t.Context(), prego.ServerID(h.ProviderServerID)))
 	})
 	t.Run("the action fails", func(t *testing.T) {
 		t.Parallel()
@@ -333,7 +334,7 @@ func TestDestroy(t *testing.T) {
 		p.held = true
 		p.mu.Unlock()
 		done := make(chan error, 1)
-		go func() { done <- p.provider(nil).DestroyServer(t.Context(), h.ProviderServerID) }()
+		go func() { done <- p.provider(nil).DestroyServer(t.Context(), prego.ServerID(h.ProviderServerID)) }()
 		require.Eventually(t, func() bool { return len(p.seen("GET", "/actions")) > 0 }, 5*time.Second, time.Millisecond)
 		p.endAction(p.last, &schema.ActionError{Code: "action_failed", Message: "no"})
 		_ = requireClass(t, <-done, server.InfraRetry, "action_failed")
@@ -346,7 +347,7 @@ func TestDestroy(t *testing.T) {
 		for _, s := range p.servers {
 			s.Protection.Delete = true
 		}
-		_ = requireClass(t, p.provider(nil).DestroyServer(t.Context(), h.ProviderServerID), server.InfraPermanent, "protected")
+		_ = requireClass(t, p.provider(nil).DestroyServer(t.Context(), prego.ServerID(h.ProviderServerID)), server.InfraPermanent, "protected")
 		require.Len(t, p.list(), 1)
 	})
 	// Only the provider's word counts: what it has not confirmed may be billed.
@@ -360,7 +361,7 @@ func TestDestroy(t *testing.T) {
 			p := newProject(t)
 			h := p.running("app-1")
 			p.inject(&fault{method: "DELETE", path: "/servers/", answer: answer})
-			err := p.provider(nil).DestroyServer(t.Context(), h.ProviderServerID)
+			err := p.provider(nil).DestroyServer(t.Context(), prego.ServerID(h.ProviderServerID))
 			if name == "a 404 too soon" {
 				require.NoError(t, err)
 				return
@@ -388,7 +389,7 @@ func TestDeletingNeedsNoPolling(t *testing.T) {
 	require.Eventually(t, func() bool { return slices.Contains(budget.lanes(), "poll") }, 5*time.Second, time.Millisecond)
 	limited, stop := context.WithTimeout(t.Context(), 5*time.Second)
 	defer stop()
-	require.NoError(t, hz.DestroyServer(limited, h.ProviderServerID))
+	require.NoError(t, hz.DestroyServer(limited, prego.ServerID(h.ProviderServerID)))
 	require.Len(t, p.list(), 1)
 	cancel()
 	require.ErrorIs(t, <-stuck, context.Canceled)

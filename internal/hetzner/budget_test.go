@@ -41,10 +41,10 @@ func TestEveryRequestIsTakenOutOfItsLane(t *testing.T) {
 	require.Equal(t, "delete", taken(func() error { _, err := hz.FindServers(t.Context(), "app-1"); return err }), "needed to delete")
 	require.Equal(t, "poll create", taken(func() error { return hz.LabelServer(t.Context(), h.ProviderServerID, order(nil).Labels()) }))
 	require.Equal(t, "create", taken(func() error {
-		_, err := hz.GetServer(hetzner.WithLane(t.Context(), hetzner.LaneCreate), h.ProviderServerID)
+		_, err := hz.GetServer(hetzner.WithLane(t.Context(), hetzner.LaneCreate), prego.ServerID(h.ProviderServerID))
 		return err
 	}), "the caller decides")
-	require.Equal(t, "delete delete delete", taken(func() error { return hz.DestroyServer(t.Context(), h.ProviderServerID) }), "DELETE, action, gone")
+	require.Equal(t, "delete delete delete", taken(func() error { return hz.DestroyServer(t.Context(), prego.ServerID(h.ProviderServerID)) }), "DELETE, action, gone")
 }
 
 func TestRepeatedReadsPayAgain(t *testing.T) {
@@ -77,7 +77,7 @@ func TestWaitingForBudgetIsNotARequestsTime(t *testing.T) {
 	hz := p.provider(func(c *hetzner.Config) {
 		c.Timeout, c.Budget = 200*time.Millisecond, &ledger{wait: 300 * time.Millisecond}
 	})
-	_, err := hz.GetServer(t.Context(), h.ProviderServerID)
+	_, err := hz.GetServer(t.Context(), prego.ServerID(h.ProviderServerID))
 	require.NoError(t, err)
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -86,7 +86,7 @@ func TestWaitingForBudgetIsNotARequestsTime(t *testing.T) {
 	hz = p.provider(func(c *hetzner.Config) {
 		c.Budget = &ledger{shut: map[string]chan struct{}{"poll": make(chan struct{})}}
 	})
-	_, err = hz.GetServer(ctx, h.ProviderServerID)
+	_, err = hz.GetServer(ctx, prego.ServerID(h.ProviderServerID))
 	_ = requireClass(t, err, server.InfraAmbiguous, "timeout")
 	require.Len(t, p.requests, sent)
 }
@@ -115,7 +115,7 @@ func TestRateLimitHeadersAreTakenOver(t *testing.T) {
 			}
 			budget := &ledger{}
 			h := p.running("app-1")
-			_, err := p.provider(func(c *hetzner.Config) { c.Budget = budget }).GetServer(t.Context(), h.ProviderServerID)
+			_, err := p.provider(func(c *hetzner.Config) { c.Budget = budget }).GetServer(t.Context(), prego.ServerID(h.ProviderServerID))
 			require.NoError(t, err)
 			require.Equal(t, tc.want, budget.observed)
 			require.Empty(t, budget.blocked)
@@ -156,7 +156,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	_, err = hz.GetServer(t.Context(), "424242")
 	_ = requireClass(t, err, server.InfraNotFound, "not_found")
 	p.inject(&fault{method: "DELETE", path: "/servers/", answer: reset})
-	_ = requireClass(t, hz.DestroyServer(t.Context(), h.ProviderServerID), server.InfraAmbiguous, "connection_lost")
+	_ = requireClass(t, hz.DestroyServer(t.Context(), prego.ServerID(h.ProviderServerID)), server.InfraAmbiguous, "connection_lost")
 	families, err := reg.Gather()
 	require.NoError(t, err)
 	counted, waited := map[string]float64{}, map[string]uint64{}

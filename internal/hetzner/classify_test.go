@@ -3,6 +3,7 @@ package hetzner_test
 import (
 	"context"
 	"encoding/json"
+	"github.com/prego/prego"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -117,7 +118,7 @@ func TestReadsSurviveABadMoment(t *testing.T) {
 			p := newProject(t)
 			h := p.running("app-1")
 			p.inject(&fault{method: "GET", path: "/servers/", times: 1, answer: answer})
-			got, err := p.provider(impatient).GetServer(t.Context(), h.ProviderServerID)
+			got, err := p.provider(impatient).GetServer(t.Context(), prego.ServerID(h.ProviderServerID))
 			require.NoError(t, err)
 			require.Equal(t, "running", got.Status)
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"github.com/prego/prego"
 	"net/http"
 	"sync"
 	"testing"
@@ -20,7 +21,7 @@ func TestCreateSaysWhatIsOrdered(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
 	params := order(func(o *server.CreateParams) {
-		o.FirewallID, o.PlacementGroup, o.VolumeIDs = "11", "12", []string{"13", "14"}
+		o.FirewallID, o.PlacementGroup, o.VolumeIDs = "11", "12", prego.IDs[prego.VolumeID]([]string{"13", "14"})
 	})
 	h, err := p.provider(nil).CreateServer(t.Context(), params)
 	require.NoError(t, err)
@@ -63,7 +64,7 @@ func TestCreateRefusesBadOrdersUnsent(t *testing.T) {
 	for name, change := range map[string]func(*server.CreateParams){
 		"firewall":        func(o *server.CreateParams) { o.FirewallID = "x" },
 		"placement group": func(o *server.CreateParams) { o.PlacementGroup = "-1" },
-		"volume":          func(o *server.CreateParams) { o.VolumeIDs = []string{"0"} },
+		"volume":          func(o *server.CreateParams) { o.VolumeIDs = prego.IDs[prego.VolumeID]([]string{"0"}) },
 		"image":           func(o *server.CreateParams) { o.Image = "" },
 		"server type":     func(o *server.CreateParams) { o.Candidate.ServerType = "" },
 	} {

@@ -3,6 +3,7 @@ package hetzner
 import (
 	"context"
 	"fmt"
+	"github.com/prego/prego"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,7 +36,7 @@ func imageRef(nameOrID string) *hcloud.Image {
 func (p *Provider) EnsureSnapshot(ctx context.Context, in server.SnapshotParams) (server.SnapshotHandle, error) {
 	ctx = WithLane(ctx, LaneCreate)
 	labels := merge(in.Labels, ownerLabels(in.Environment))
-	labels[server.LabelImageID] = in.ImageID
+	labels[server.LabelImageID] = string(in.ImageID)
 	image, err := findOrCreate(p, func() (*hcloud.Image, error) { return p.oldestSnapshot(ctx, in.ImageID) }, func() (*hcloud.Image, error) {
 		id, err := parseID(in.ProviderServerID)
 		if err != nil {
@@ -72,7 +73,7 @@ func (p *Provider) EnsureSnapshot(ctx context.Context, in server.SnapshotParams)
 	return server.SnapshotHandle{ProviderImageID: strconv.FormatInt(image.ID, 10), SizeGB: float64(image.ImageSize), DiskGB: float64(image.DiskSize)}, nil
 }
 
-func (p *Provider) oldestSnapshot(ctx context.Context, imageID string) (*hcloud.Image, error) {
+func (p *Provider) oldestSnapshot(ctx context.Context, imageID prego.ImageID) (*hcloud.Image, error) {
 	images, err := p.snapshotsOf(ctx, imageID)
 	if err != nil {
 		return nil, err
@@ -86,9 +87,9 @@ func (p *Provider) oldestSnapshot(ctx context.Context, imageID string) (*hcloud.
 }
 
 // snapshotsOf lists the snapshots of an image of ours, oldest first.
-func (p *Provider) snapshotsOf(ctx context.Context, imageID string) ([]*hcloud.Image, error) {
+func (p *Provider) snapshotsOf(ctx context.Context, imageID prego.ImageID) ([]*hcloud.Image, error) {
 	images, err := p.read.Image.AllWithOpts(ctx, hcloud.ImageListOpts{
-		ListOpts: hcloud.ListOpts{LabelSelector: server.OwnerSelector(p.environment) + "," + server.LabelImageID + "=" + imageID, PerPage: 50},
+		ListOpts: hcloud.ListOpts{LabelSelector: server.OwnerSelector(p.environment) + "," + server.LabelImageID + "=" + string(imageID), PerPage: 50},
 		Type:     []hcloud.ImageType{hcloud.ImageTypeSnapshot},
 	})
 	slices.SortFunc(images, func(a, b *hcloud.Image) int { return int(a.ID - b.ID) })
@@ -97,7 +98,7 @@ func (p *Provider) snapshotsOf(ctx context.Context, imageID string) ([]*hcloud.I
 
 // DeleteSnapshots deletes every snapshot of an image of ours. That there is none is
 // success.
-func (p *Provider) DeleteSnapshots(ctx context.Context, imageID string) error {
+func (p *Provider) DeleteSnapshots(ctx context.Context, imageID prego.ImageID) error {
 	ctx = WithLane(ctx, LaneDelete)
 	images, err := p.snapshotsOf(ctx, imageID)
 	if err != nil {

@@ -1,6 +1,7 @@
 package hetzner_test
 
 import (
+	"github.com/prego/prego"
 	"testing"
 	"time"
 
@@ -18,7 +19,7 @@ func (c *cloud) off() server.Handle {
 	require.NoError(c.t, err)
 	c.call("POST", "/servers/"+h.ProviderServerID+"/actions/poweroff", nil)
 	require.Eventually(c.t, func() bool {
-		now, err := c.GetServer(c.t.Context(), h.ProviderServerID)
+		now, err := c.GetServer(c.t.Context(), prego.ServerID(h.ProviderServerID))
 		return err == nil && now.Status == "off"
 	}, 10*time.Second, 5*time.Millisecond)
 	return h
@@ -65,7 +66,7 @@ func TestSnapshotIsTakenOnce(t *testing.T) {
 
 	made, err := c.CreateServer(t.Context(), order(func(o *server.CreateParams) { o.ServerID, o.Image = "app-9", first.ProviderImageID }))
 	require.NoError(t, err, "a snapshot is named by its id")
-	require.NoError(t, c.DestroyServer(t.Context(), made.ProviderServerID))
+	require.NoError(t, c.DestroyServer(t.Context(), prego.ServerID(made.ProviderServerID)))
 
 	require.NoError(t, c.DeleteSnapshots(t.Context(), "img-1"))
 	require.NoError(t, c.DeleteSnapshots(t.Context(), "img-1"), "absent is success")
@@ -92,7 +93,7 @@ func TestSnapshotOfAServerThatRunsOrFails(t *testing.T) {
 	running := c.server(nil)
 	_, err := c.EnsureSnapshot(t.Context(), snapshotOf(running))
 	_ = requireClass(t, err, server.InfraRetry, "locked")
-	require.NoError(t, c.DestroyServer(t.Context(), running.ProviderServerID))
+	require.NoError(t, c.DestroyServer(t.Context(), prego.ServerID(running.ProviderServerID)))
 
 	h := c.off()
 	c.inject(sim.Fault{Kind: "create_image_fails", Times: 1})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/prego/prego"
 	"strconv"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
@@ -15,7 +16,7 @@ import (
 // returns the provider's id and the address.
 func (p *Provider) EnsurePrimaryIP(ctx context.Context, in server.PrimaryIPParams) (id, address string, err error) {
 	labels := ownerLabels(in.Environment)
-	labels[server.LabelOrgID] = in.OrgID
+	labels[server.LabelOrgID] = string(in.OrgID)
 	ip, err := findOrCreate(p, func() (*hcloud.PrimaryIP, error) {
 		ip, _, err := p.read.PrimaryIP.GetByName(ctx, in.Name)
 		return ip, err
@@ -62,12 +63,12 @@ func (p *Provider) FindNamed(ctx context.Context, kind server.ResourceKind, name
 // AttachVolume attaches a volume to a server and returns once it is. One that is on
 // that server already is success; one that is on another is refused: who knows that
 // nothing writes to it any more detaches it.
-func (p *Provider) AttachVolume(ctx context.Context, volumeID, serverID string) error {
-	volume, err := parseID(volumeID)
+func (p *Provider) AttachVolume(ctx context.Context, volumeID prego.VolumeID, serverID prego.ServerID) error {
+	volume, err := parseID(string(volumeID))
 	if err != nil {
 		return err
 	}
-	srv, err := parseID(serverID)
+	srv, err := parseID(string(serverID))
 	if err != nil {
 		return err
 	}
@@ -76,7 +77,7 @@ func (p *Provider) AttachVolume(ctx context.Context, volumeID, serverID string) 
 	case err != nil:
 		return p.classify(err)
 	case v == nil:
-		return &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: "volume " + volumeID + " is not there"}
+		return &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: string("volume " + volumeID + " is not there")}
 	case v.Server != nil && v.Server.ID == srv:
 		return nil
 	case v.Server != nil:
@@ -96,8 +97,8 @@ func (p *Provider) AttachVolume(ctx context.Context, volumeID, serverID string) 
 
 // DetachVolume takes a volume from whatever server it is on, and returns once it is
 // on none. One that is gone is on none.
-func (p *Provider) DetachVolume(ctx context.Context, volumeID string) error {
-	id, err := parseID(volumeID)
+func (p *Provider) DetachVolume(ctx context.Context, volumeID prego.VolumeID) error {
+	id, err := parseID(string(volumeID))
 	if err != nil {
 		return err
 	}

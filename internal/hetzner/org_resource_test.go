@@ -2,6 +2,7 @@ package hetzner_test
 
 import (
 	"errors"
+	"github.com/prego/prego"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,7 +32,7 @@ func TestAnAddressStaysWithoutAServer(t *testing.T) {
 	require.Len(t, owned, 1)
 	require.Equal(t, "acme", owned[0].Labels[server.LabelOrgID])
 	for range 2 {
-		require.NoError(t, c.DeleteResource(t.Context(), server.ResourcePrimaryIP, id))
+		require.NoError(t, c.DeleteResource(t.Context(), server.ResourcePrimaryIP, prego.ServerID(id)))
 	}
 	found, err = c.FindNamed(t.Context(), server.ResourcePrimaryIP, address.Name)
 	require.NoError(t, err)
@@ -56,25 +57,25 @@ func TestAVolumeIsOnOneServerAtATime(t *testing.T) {
 	v, err := c.EnsureVolume(t.Context(), server.VolumeParams{Environment: "test", OrgID: "acme", Name: "prego-test-vol-1", Location: one.Location, GB: 10})
 	require.NoError(t, err)
 	for range 2 {
-		require.NoError(t, c.AttachVolume(t.Context(), v, one.ProviderServerID))
+		require.NoError(t, c.AttachVolume(t.Context(), prego.VolumeID(v), prego.ServerID(one.ProviderServerID)))
 	}
 	var ie *server.InfraError
-	require.True(t, errors.As(c.AttachVolume(t.Context(), v, two.ProviderServerID), &ie))
+	require.True(t, errors.As(c.AttachVolume(t.Context(), prego.VolumeID(v), prego.ServerID(two.ProviderServerID)), &ie))
 	require.Equal(t, "volume_already_attached", ie.Code)
 	for range 2 {
-		require.NoError(t, c.DetachVolume(t.Context(), v))
+		require.NoError(t, c.DetachVolume(t.Context(), prego.VolumeID(v)))
 	}
-	require.NoError(t, c.AttachVolume(t.Context(), v, two.ProviderServerID))
+	require.NoError(t, c.AttachVolume(t.Context(), prego.VolumeID(v), prego.ServerID(two.ProviderServerID)))
 
 	far, err := c.EnsureVolume(t.Context(), server.VolumeParams{Environment: "test", OrgID: "acme", Name: "prego-test-vol-2", Location: "nbg1", GB: 10})
 	require.NoError(t, err)
-	require.True(t, errors.As(c.AttachVolume(t.Context(), far, one.ProviderServerID), &ie))
+	require.True(t, errors.As(c.AttachVolume(t.Context(), prego.VolumeID(far), prego.ServerID(one.ProviderServerID)), &ie))
 	require.Equal(t, server.InfraPermanent, ie.Class, "no server attaches across locations")
 
 	// It outlives its server, and goes also while it is attached.
-	require.NoError(t, c.DestroyServer(t.Context(), two.ProviderServerID))
-	require.NoError(t, c.DetachVolume(t.Context(), v))
-	require.NoError(t, c.AttachVolume(t.Context(), v, one.ProviderServerID))
-	require.NoError(t, c.DeleteResource(t.Context(), server.ResourceVolume, v))
-	require.NoError(t, c.DetachVolume(t.Context(), v), "what is gone is on no server")
+	require.NoError(t, c.DestroyServer(t.Context(), prego.ServerID(two.ProviderServerID)))
+	require.NoError(t, c.DetachVolume(t.Context(), prego.VolumeID(v)))
+	require.NoError(t, c.AttachVolume(t.Context(), prego.VolumeID(v), prego.ServerID(one.ProviderServerID)))
+	require.NoError(t, c.DeleteResource(t.Context(), server.ResourceVolume, prego.ServerID(v)))
+	require.NoError(t, c.DetachVolume(t.Context(), prego.VolumeID(v)), "what is gone is on no server")
 }

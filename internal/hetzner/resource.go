@@ -153,9 +153,9 @@ func (p *Provider) EnsurePlacementGroup(ctx context.Context, environment, name s
 func (p *Provider) EnsureVolume(ctx context.Context, v server.VolumeParams) (string, error) {
 	labels := ownerLabels(v.Environment)
 	if v.OrgID != "" {
-		labels[server.LabelOrgID] = v.OrgID
+		labels[server.LabelOrgID] = string(v.OrgID)
 	} else {
-		labels[server.LabelServerID] = v.ServerID
+		labels[server.LabelServerID] = string(v.ServerID)
 	}
 	var made []int64
 	vol, err := findOrCreate(p, func() (*hcloud.Volume, error) {
@@ -254,11 +254,11 @@ func (p *Provider) ListOwned(ctx context.Context) ([]server.OwnedResource, error
 
 // DeleteResource deletes one thing of any kind and returns when it is gone; what
 // is not there is success.
-func (p *Provider) DeleteResource(ctx context.Context, kind server.ResourceKind, providerID string) error {
+func (p *Provider) DeleteResource(ctx context.Context, kind server.ResourceKind, providerID prego.ServerID) error {
 	if kind == server.ResourceServer {
 		return p.DestroyServer(ctx, providerID)
 	}
-	id, err := parseID(providerID)
+	id, err := parseID(string(providerID))
 	if err != nil {
 		return err
 	}

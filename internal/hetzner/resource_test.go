@@ -144,8 +144,8 @@ func TestEnsureMakesOneAndFindsIt(t *testing.T) {
 			require.Len(t, all, 1)
 			require.Equal(t, first, all[0].ProviderID)
 			require.False(t, all[0].Attached)
-			require.NoError(t, c.DeleteResource(t.Context(), all[0].Kind, first))
-			require.NoError(t, c.DeleteResource(t.Context(), all[0].Kind, first), "what is not there is success")
+			require.NoError(t, c.DeleteResource(t.Context(), all[0].Kind, prego.ServerID(first)))
+			require.NoError(t, c.DeleteResource(t.Context(), all[0].Kind, prego.ServerID(first)), "what is not there is success")
 			require.Empty(t, c.Ledger(true))
 		})
 	}
@@ -362,7 +362,7 @@ func TestDeleteVolumeDetachesFirst(t *testing.T) {
 		c := newCloud(t)
 		id, err := c.EnsureVolume(t.Context(), volume)
 		require.NoError(t, err)
-		c.server(func(o *server.CreateParams) { o.VolumeIDs = []string{id} })
+		c.server(func(o *server.CreateParams) { o.VolumeIDs = prego.IDs[prego.VolumeID]([]string{id}) })
 		return c, id
 	}
 	volumes := func(c *cloud) (n int) {
@@ -376,7 +376,7 @@ func TestDeleteVolumeDetachesFirst(t *testing.T) {
 	t.Run("attached", func(t *testing.T) {
 		t.Parallel()
 		c, id := setup(t)
-		require.NoError(t, c.DeleteResource(t.Context(), server.ResourceVolume, id))
+		require.NoError(t, c.DeleteResource(t.Context(), server.ResourceVolume, prego.ServerID(id)))
 		require.Zero(t, volumes(c))
 	})
 	t.Run("its server is gone", func(t *testing.T) {
@@ -385,9 +385,9 @@ func TestDeleteVolumeDetachesFirst(t *testing.T) {
 		found, err := c.FindServers(t.Context(), "app-1")
 		require.NoError(t, err)
 		require.Len(t, found, 1)
-		require.NoError(t, c.DestroyServer(t.Context(), found[0].ProviderServerID))
+		require.NoError(t, c.DestroyServer(t.Context(), prego.ServerID(found[0].ProviderServerID)))
 		require.Equal(t, 1, volumes(c), "deleting a server only detaches its volumes")
-		require.NoError(t, c.DeleteResource(t.Context(), server.ResourceVolume, id))
+		require.NoError(t, c.DeleteResource(t.Context(), server.ResourceVolume, prego.ServerID(id)))
 		require.Empty(t, c.Ledger(true))
 	})
 	// The volume must be gone when the call succeeds, whatever detaching says.
@@ -401,7 +401,7 @@ func TestDeleteVolumeDetachesFirst(t *testing.T) {
 			c.inject(sim.Fault{
 				Kind: "http", Method: "POST", Path: "/v1/volumes/" + id + "/actions/detach", Action: "commit_then_respond", Status: tc.status, Code: tc.code, Times: 1,
 			})
-			require.NoError(t, c.DeleteResource(t.Context(), server.ResourceVolume, id))
+			require.NoError(t, c.DeleteResource(t.Context(), server.ResourceVolume, prego.ServerID(id)))
 			require.Zero(t, volumes(c), "still billed")
 		})
 	}
@@ -411,7 +411,7 @@ func TestDeleteVolumeDetachesFirst(t *testing.T) {
 		c.inject(sim.Fault{
 			Kind: "http", Method: "POST", Path: "/v1/volumes/" + id + "/actions/detach", Action: "respond", Status: 423, Code: "locked", Times: 1,
 		})
-		_ = requireClass(t, c.DeleteResource(t.Context(), server.ResourceVolume, id), server.InfraRetry, "locked")
+		_ = requireClass(t, c.DeleteResource(t.Context(), server.ResourceVolume, prego.ServerID(id)), server.InfraRetry, "locked")
 		require.Equal(t, 1, volumes(c))
 	})
 }
@@ -422,11 +422,11 @@ func TestDeleteResourceInUse(t *testing.T) {
 	fw, err := c.EnsureFirewall(t.Context(), firewall)
 	require.NoError(t, err)
 	h := c.server(func(o *server.CreateParams) { o.FirewallID = fw })
-	_ = requireClass(t, c.DeleteResource(t.Context(), server.ResourceFirewall, fw), server.InfraRetry, "resource_in_use")
-	_ = requireClass(t, c.DeleteResource(t.Context(), server.ResourcePrimaryIP, h.PrimaryIPIDs[0]), server.InfraRetry, "resource_in_use")
-	require.NoError(t, c.DeleteResource(t.Context(), server.ResourceServer, h.ProviderServerID))
-	require.NoError(t, c.DeleteResource(t.Context(), server.ResourceFirewall, fw))
-	require.NoError(t, c.DeleteResource(t.Context(), server.ResourcePrimaryIP, h.PrimaryIPIDs[0]), "it went with its server")
+	_ = requireClass(t, c.DeleteResource(t.Context(), server.ResourceFirewall, prego.ServerID(fw)), server.InfraRetry, "resource_in_use")
+	_ = requireClass(t, c.DeleteResource(t.Context(), server.ResourcePrimaryIP, prego.ServerID(h.PrimaryIPIDs[0])), server.InfraRetry, "resource_in_use")
+	require.NoError(t, c.DeleteResource(t.Context(), server.ResourceServer, prego.ServerID(h.ProviderServerID)))
+	require.NoError(t, c.DeleteResource(t.Context(), server.ResourceFirewall, prego.ServerID(fw)))
+	require.NoError(t, c.DeleteResource(t.Context(), server.ResourcePrimaryIP, prego.ServerID(h.PrimaryIPIDs[0])), "it went with its server")
 	require.Empty(t, c.Ledger(true))
 }
 
@@ -435,7 +435,7 @@ func TestDeleteResourceRefusesNonsense(t *testing.T) {
 	c := newCloud(t)
 	for _, kind := range append(server.ResourceKinds(), "spaceship") {
 		for _, id := range []string{"", "0", "-1", "x", "1/../../servers", "99999999999999999999"} {
-			_ = requireClass(t, c.DeleteResource(t.Context(), kind, id), server.InfraPermanent, "invalid_input")
+			_ = requireClass(t, c.DeleteResource(t.Context(), kind, prego.ServerID(id)), server.InfraPermanent, "invalid_input")
 		}
 	}
 	_ = requireClass(t, c.DeleteResource(t.Context(), "spaceship", "1"), server.InfraPermanent, "invalid_input")
@@ -452,7 +452,7 @@ func TestListOwnedListsAllPagesOfAllKinds(t *testing.T) {
 	vol, err := c.EnsureVolume(ctx, volume)
 	require.NoError(t, err)
 	h := c.server(func(o *server.CreateParams) {
-		o.FirewallID, o.PlacementGroup, o.VolumeIDs = fw, group, []string{vol}
+		o.FirewallID, o.PlacementGroup, o.VolumeIDs = fw, group, prego.IDs[prego.VolumeID]([]string{vol})
 	})
 	require.NoError(t, c.LabelPrimaryIPs(ctx, h, order(nil).Labels()))
 	for i := range 60 {
@@ -480,7 +480,7 @@ func TestListOwnedListsAllPagesOfAllKinds(t *testing.T) {
 	for _, kind := range server.ResourceKinds() {
 		for _, o := range all {
 			if o.Kind == kind {
-				require.NoError(t, c.DeleteResource(ctx, kind, o.ProviderID), "%+v", o)
+				require.NoError(t, c.DeleteResource(ctx, kind, prego.ServerID(o.ProviderID)), "%+v", o)
 			}
 		}
 	}
@@ -577,7 +577,7 @@ func TestLabelPrimaryIPs(t *testing.T) {
 		labels := c.call("GET", "/primary_ips/"+id, nil)["primary_ip"].(map[string]any)["labels"].(map[string]any)
 		require.Equal(t, "app-1", labels[server.LabelServerID])
 	}
-	require.NoError(t, c.DestroyServer(t.Context(), h.ProviderServerID))
+	require.NoError(t, c.DestroyServer(t.Context(), prego.ServerID(h.ProviderServerID)))
 	_ = requireClass(t, c.LabelPrimaryIPs(t.Context(), h, order(nil).Labels()), server.InfraNotFound, "not_found")
 }
 
@@ -612,7 +612,7 @@ func TestAgainstTheSimulatedCloud(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, found, 1)
 			require.Equal(t, h.ProviderServerID, found[0].ProviderServerID)
-			require.NoError(t, c.DestroyServer(t.Context(), h.ProviderServerID))
+			require.NoError(t, c.DestroyServer(t.Context(), prego.ServerID(h.ProviderServerID)))
 			require.Empty(t, c.Ledger(true))
 		})
 	}

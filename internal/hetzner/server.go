@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/prego/prego"
 	"strconv"
 	"time"
 
@@ -50,7 +51,7 @@ func (p *Provider) CreateServer(ctx context.Context, params server.CreateParams)
 		if replaced {
 			return server.Handle{}, &server.InfraError{Class: server.InfraRetry, Code: "uniqueness_error", Message: "the name was taken again while it was being freed"}
 		}
-		if err := p.DestroyServer(ctx, h.ProviderServerID); err != nil {
+		if err := p.DestroyServer(ctx, prego.ServerID(h.ProviderServerID)); err != nil {
 			return server.Handle{}, err
 		}
 	}
@@ -62,7 +63,7 @@ func adoptable(found *hcloud.Server, params server.CreateParams) (h server.Handl
 	h = handleOf(found, nil)
 	// Without an attempt it can't be told to be an older one, which would be deleted.
 	ours := found.Labels[server.LabelManagedBy] == server.ManagedByPrego && h.Attempt > 0 &&
-		found.Labels[server.LabelEnvironment] == params.Environment && found.Labels[server.LabelServerID] == params.ServerID
+		found.Labels[server.LabelEnvironment] == params.Environment && prego.ServerID(found.Labels[server.LabelServerID]) == params.ServerID
 	switch {
 	case !ours:
 		return h, false, &server.InfraError{
@@ -127,7 +128,7 @@ func createOpts(p server.CreateParams) (hcloud.ServerCreateOpts, error) {
 		opts.PlacementGroup = &hcloud.PlacementGroup{ID: id}
 	}
 	for _, v := range p.VolumeIDs {
-		id, err := parseID(v)
+		id, err := parseID(string(v))
 		if err != nil {
 			return opts, err
 		}
@@ -198,7 +199,7 @@ func (p *Provider) AwaitRunning(ctx context.Context, h server.Handle, beat func(
 		}
 	}
 	for {
-		now, err := p.GetServer(ctx, h.ProviderServerID)
+		now, err := p.GetServer(ctx, prego.ServerID(h.ProviderServerID))
 		if ended := ctx.Err(); ended != nil {
 			// The caller's time is up. In the middle of a read that looks like a
 			// provider that does not answer, between two reads it would not: it is
@@ -219,8 +220,8 @@ func (p *Provider) AwaitRunning(ctx context.Context, h server.Handle, beat func(
 }
 
 // GetServer reads one server; InfraNotFound if there is none.
-func (p *Provider) GetServer(ctx context.Context, providerServerID string) (server.Handle, error) {
-	id, err := parseID(providerServerID)
+func (p *Provider) GetServer(ctx context.Context, providerServerID prego.ServerID) (server.Handle, error) {
+	id, err := parseID(string(providerServerID))
 	if err != nil {
 		return server.Handle{}, err
 	}
@@ -229,14 +230,14 @@ func (p *Provider) GetServer(ctx context.Context, providerServerID string) (serv
 		return server.Handle{}, p.classify(err)
 	}
 	if s == nil {
-		return server.Handle{}, &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: "there is no server " + providerServerID}
+		return server.Handle{}, &server.InfraError{Class: server.InfraNotFound, Code: "not_found", Message: string("there is no server " + providerServerID)}
 	}
 	return handleOf(s, nil), nil
 }
 
 // FindServers finds all servers of ours for a server id, by label.
-func (p *Provider) FindServers(ctx context.Context, serverID string) ([]server.Handle, error) {
-	selector := server.OwnerSelector(p.environment) + "," + server.LabelServerID + "=" + serverID
+func (p *Provider) FindServers(ctx context.Context, serverID prego.ServerID) ([]server.Handle, error) {
+	selector := server.OwnerSelector(p.environment) + "," + server.LabelServerID + "=" + string(serverID)
 	servers, err := p.read.Server.AllWithOpts(WithLane(ctx, LaneDelete), hcloud.ServerListOpts{ListOpts: hcloud.ListOpts{LabelSelector: selector, PerPage: 50}})
 	if err != nil {
 		return nil, p.classify(err)
@@ -287,8 +288,8 @@ func (p *Provider) LabelPrimaryIPs(ctx context.Context, h server.Handle, labels 
 
 // DestroyServer deletes a server and returns when it is gone. A server that is
 // not there is success.
-func (p *Provider) DestroyServer(ctx context.Context, providerServerID string) error {
-	id, err := parseID(providerServerID)
+func (p *Provider) DestroyServer(ctx context.Context, providerServerID prego.ServerID) error {
+	id, err := parseID(string(providerServerID))
 	if err != nil {
 		return err
 	}

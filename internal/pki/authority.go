@@ -224,8 +224,8 @@ func (a *Authority) Bundles(execKeys map[string]string) (wire.Bundles, error) {
 }
 
 // ServerURI is the name of a server in certificates.
-func ServerURI(environment, serverID string) *url.URL {
-	return &url.URL{Scheme: "prego", Host: environment, Path: "/server/" + serverID}
+func ServerURI(environment string, serverID prego.ServerID) *url.URL {
+	return &url.URL{Scheme: "prego", Host: environment, Path: string("/server/" + serverID)}
 }
 
 // ControlPlaneURI is the name of the control plane in certificates.
@@ -250,7 +250,7 @@ func (a *Authority) ServerID(cert *x509.Certificate) (string, error) {
 // SignCSRs issues an agent's three certificates. What the requests say of
 // themselves is ignored: only their keys count. ips are the addresses by which
 // the host is called.
-func (a *Authority) SignCSRs(serverID string, ips []net.IP, csrs wire.CSRs, ttl time.Duration) (wire.Certificates, error) {
+func (a *Authority) SignCSRs(serverID prego.ServerID, ips []net.IP, csrs wire.CSRs, ttl time.Duration) (wire.Certificates, error) {
 	var out wire.Certificates
 	for _, e := range []struct {
 		field   string
@@ -270,7 +270,7 @@ func (a *Authority) SignCSRs(serverID string, ips []net.IP, csrs wire.CSRs, ttl 
 		if e.purpose.usage() == x509.ExtKeyUsageServerAuth {
 			addrs = ips
 		}
-		cert, err := a.issue(e.purpose, csr.PublicKey, serverID, ServerURI(a.environment, serverID), []string{serverID}, addrs, ttl)
+		cert, err := a.issue(e.purpose, csr.PublicKey, string(serverID), ServerURI(a.environment, serverID), []string{string(serverID)}, addrs, ttl)
 		if err != nil {
 			return out, err
 		}

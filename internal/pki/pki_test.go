@@ -189,9 +189,9 @@ func TestRotationDropsNoRequest(t *testing.T) {
 func TestClientsTakeOnlyTheServerThatTheyMean(t *testing.T) {
 	t.Parallel()
 	a, _ := open(t)
-	serve := func(p Purpose, id string) string {
+	serve := func(p Purpose, id prego.ServerID) string {
 		key := newKey(t)
-		cert, err := a.issue(p, key.Public(), id, ServerURI("test", id), []string{id}, nil, time.Hour)
+		cert, err := a.issue(p, key.Public(), string(id), ServerURI("test", id), []string{string(id)}, nil, time.Hour)
 		require.NoError(t, err)
 		srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, r.TLS.PeerCertificates[0].URIs[0])

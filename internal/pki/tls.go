@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"github.com/prego/prego"
 	"net/url"
 	"sync"
 	"time"
@@ -69,23 +70,23 @@ func (a *Authority) GatewayTLS(serverName string) *tls.Config {
 }
 
 // ExecClientTLS calls a server's agent: it must be that very server.
-func (a *Authority) ExecClientTLS() func(serverID string) *tls.Config {
+func (a *Authority) ExecClientTLS() func(serverID prego.ServerID) *tls.Config {
 	return a.clientTLS(ExecClient, AgentServer, tls.VersionTLS13)
 }
 
 // DockerClientTLS calls a server's dockerd.
-func (a *Authority) DockerClientTLS() func(serverID string) *tls.Config {
+func (a *Authority) DockerClientTLS() func(serverID prego.ServerID) *tls.Config {
 	return a.clientTLS(DockerClient, DockerServer, tls.VersionTLS12)
 }
 
 // clientTLS presents a certificate of one purpose and takes only a peer of the
 // other, by the server's id rather than its address.
-func (a *Authority) clientTLS(present, expect Purpose, minVersion uint16) func(serverID string) *tls.Config {
+func (a *Authority) clientTLS(present, expect Purpose, minVersion uint16) func(serverID prego.ServerID) *tls.Config {
 	own := &renewing{a: a, purpose: present, uri: ControlPlaneURI(a.environment)}
-	return func(serverID string) *tls.Config {
+	return func(serverID prego.ServerID) *tls.Config {
 		return &tls.Config{
 			MinVersion: minVersion,
-			ServerName: serverID,
+			ServerName: string(serverID),
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 				return own.get()
 			},
@@ -101,7 +102,7 @@ func (a *Authority) clientTLS(present, expect Purpose, minVersion uint16) func(s
 					return &tls.CertificateVerificationError{UnverifiedCertificates: cs.PeerCertificates, Err: err}
 				}
 				id, err := a.ServerID(peer)
-				if err == nil && id != serverID {
+				if err == nil && prego.ServerID(id) != serverID {
 					err = fmt.Errorf("the host is %s, not %s", id, serverID)
 				}
 				if err != nil {

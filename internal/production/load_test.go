@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/prego/prego"
 	"io"
 	"net/http"
 	"os"
@@ -177,7 +178,7 @@ func (l *load) repeat(pause time.Duration, f func(n int)) {
 
 func (l *load) createServer(id, role string) {
 	var got struct {
-		ServerID string `json:"server_id"`
+		ServerID prego.ServerID `json:"server_id"`
 	}
 	if err := l.ask(http.MethodPost, "/internal/servers/create", "", map[string]any{"server_id": id, "role": role, "region": "eu", "infra_provider": "hetzner"}, &got); err != nil {
 		l.failf("server %s: %v", id, err)
@@ -190,14 +191,14 @@ func (l *load) createServer(id, role string) {
 
 func (l *load) createTenant(slug string) {
 	var got struct {
-		TenantID string `json:"tenant_id"`
+		TenantID prego.TenantID `json:"tenant_id"`
 	}
 	if err := l.ask(http.MethodPost, "/v1/tenants", "key-"+slug, map[string]any{"slug": slug, "org_id": "acme", "region": "eu", "plan": "starter"}, &got); err != nil {
 		l.failf("tenant %s: %v", slug, err)
 		return
 	}
 	l.mu.Lock()
-	l.tenants[slug] = got.TenantID
+	l.tenants[slug] = string(got.TenantID)
 	l.mu.Unlock()
 }
 
@@ -315,7 +316,7 @@ func (s *stack) killedUnderLoad(t *testing.T) {
 		require.Equal(t, 1, n, "%s was made again", name)
 	}
 	for _, id := range l.servers {
-		require.Contains(t, made, server.Name("prod", id))
+		require.Contains(t, made, server.Name("prod", prego.ServerID(id)))
 	}
 	require.LessOrEqual(t, len(made), number(`SELECT count(*) FROM servers`), "every server has its row")
 	require.Equal(t, len(l.tenants), number(`SELECT count(*) FROM tenant_allocations WHERE released_at IS NULL`))

@@ -156,13 +156,13 @@ func (c *Client) Run(ctx context.Context, addr string, cmd server.Command, timeo
 }
 
 // ListContainers lists a host's containers.
-func (c *Client) ListContainers(ctx context.Context, serverID, addr string) ([]server.ContainerInfo, error) {
+func (c *Client) ListContainers(ctx context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error) {
 	end, err := c.call(ctx, pathList, request{ServerID: serverID, Addr: addr}, nil, ignore)
 	return end.Containers, unreachable(err)
 }
 
 // ContainerLogs reads a container's log. It is begun again only while no line has come.
-func (c *Client) ContainerLogs(ctx context.Context, serverID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error {
+func (c *Client) ContainerLogs(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error {
 	begun := false
 	in := request{ServerID: serverID, Addr: addr, Role: role, Name: name, Tail: tail, Follow: follow}
 	_, err := c.call(ctx, pathLogs, in, func() bool { return begun }, func(_, text string) error {
@@ -174,7 +174,7 @@ func (c *Client) ContainerLogs(ctx context.Context, serverID, addr string, role 
 
 // RepairContainers makes a host's containers what they are declared to be; doing so twice
 // is doing it once.
-func (c *Client) RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]server.ContainerDrift, error) {
+func (c *Client) RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error) {
 	end, err := c.call(ctx, pathRepair, request{ServerID: serverID, Addr: addr, Role: role}, nil, ignore)
 	return end.Drift, unreachable(err)
 }

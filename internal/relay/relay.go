@@ -21,9 +21,9 @@ import (
 // and *prego.Error arrive as such.
 type Keyholder interface {
 	Run(ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error)
-	ListContainers(ctx context.Context, serverID, addr string) ([]server.ContainerInfo, error)
-	ContainerLogs(ctx context.Context, serverID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error
-	RepairContainers(ctx context.Context, serverID, addr string, role prego.Role) ([]server.ContainerDrift, error)
+	ListContainers(ctx context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error)
+	ContainerLogs(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error
+	RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error)
 	// IssueImport renders what an existing server is enrolled with: a secret.
 	IssueImport(ctx context.Context, s server.Server) (string, error)
 	// Seal and Reseal make secrets unreadable. Nothing opens one for the API.
@@ -54,7 +54,7 @@ const (
 
 // request is that of any path.
 type request struct {
-	ServerID string          `json:"server_id,omitempty"`
+	ServerID prego.ServerID  `json:"server_id,omitempty"`
 	Addr     string          `json:"addr"`
 	Command  *server.Command `json:"command,omitempty"`
 	Timeout  time.Duration   `json:"timeout,omitempty"`

@@ -24,29 +24,29 @@ import (
 // fakeHosts answer as a test says.
 type fakeHosts struct {
 	run    func(ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error)
-	list   func(serverID, addr string) ([]server.ContainerInfo, error)
+	list   func(serverID prego.ServerID, addr string) ([]server.ContainerInfo, error)
 	logs   func(ctx context.Context, name string, tail int, follow bool, line func(string) error) error
-	repair func(serverID string, role prego.Role) ([]server.ContainerDrift, error)
+	repair func(serverID prego.ServerID, role prego.Role) ([]server.ContainerDrift, error)
 }
 
 func (f *fakeHosts) Run(ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error) {
 	return f.run(ctx, addr, c, timeout, onLine)
 }
 
-func (f *fakeHosts) ListContainers(_ context.Context, serverID, addr string) ([]server.ContainerInfo, error) {
+func (f *fakeHosts) ListContainers(_ context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error) {
 	return f.list(serverID, addr)
 }
 
-func (f *fakeHosts) ContainerLogs(ctx context.Context, _, _ string, _ prego.Role, name string, tail int, follow bool, line func(string) error) error {
+func (f *fakeHosts) ContainerLogs(ctx context.Context, _ prego.ServerID, _ string, _ prego.Role, name string, tail int, follow bool, line func(string) error) error {
 	return f.logs(ctx, name, tail, follow, line)
 }
 
-func (f *fakeHosts) RepairContainers(_ context.Context, serverID, _ string, role prego.Role) ([]server.ContainerDrift, error) {
+func (f *fakeHosts) RepairContainers(_ context.Context, serverID prego.ServerID, _ string, role prego.Role) ([]server.ContainerDrift, error) {
 	return f.repair(serverID, role)
 }
 
 func (f *fakeHosts) IssueImport(_ context.Context, s server.Server) (string, error) {
-	return "bootstrap of " + s.ServerID + " " + string(s.Role) + " " + string(s.Region) + " " + strings.Join(s.Tags, ",") + " " + strconv.Itoa(s.Attempt), nil
+	return string("bootstrap of "+s.ServerID+" ") + string(s.Role) + " " + string(s.Region) + " " + strings.Join(s.Tags, ",") + " " + strconv.Itoa(s.Attempt), nil
 }
 
 func (f *fakeHosts) Seal(_ context.Context, belongsTo string, secret []byte) (sealed []byte, keyID string, err error) {
@@ -134,16 +134,16 @@ func TestWhatTheHostsSayArrives(t *testing.T) {
 			onLine("stderr", "")
 			return outcome, nil
 		},
-		list: func(serverID, addr string) ([]server.ContainerInfo, error) {
-			require.Equal(t, "app-1 192.0.2.7", serverID+" "+addr)
+		list: func(serverID prego.ServerID, addr string) ([]server.ContainerInfo, error) {
+			require.Equal(t, "app-1 192.0.2.7", string(serverID+" ")+addr)
 			return list, nil
 		},
 		logs: func(_ context.Context, name string, tail int, follow bool, line func(string) error) error {
 			require.Equal(t, "bench 7 true", fmt.Sprint(name, " ", tail, " ", follow))
 			return errors.Join(line("one"), line(""), line("three"))
 		},
-		repair: func(serverID string, role prego.Role) ([]server.ContainerDrift, error) {
-			require.Equal(t, "app-1 app", serverID+" "+string(role))
+		repair: func(serverID prego.ServerID, role prego.Role) ([]server.ContainerDrift, error) {
+			require.Equal(t, "app-1 app", string(serverID+" ")+string(role))
 			return drift, nil
 		},
 	}

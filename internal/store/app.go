@@ -121,14 +121,14 @@ const sqlAppOfName = `SELECT app_id FROM apps WHERE org_id = $1 AND name = $2 AN
 // CreateApp makes an app of an org. The same request again with the same key is met by
 // the app that it made. A name that is taken is CodeAppExists, and says by which.
 func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app workload.App, created bool, err error) {
-	id, created, err := s.once(ctx, asked(a.CreatedBy, key, "app", a.OrgID, a.Name), func(tx pgx.Tx) (string, error) {
+	id, created, err := s.once(ctx, asked(a.CreatedBy, key, "app", string(a.OrgID), a.Name), func(tx pgx.Tx) (string, error) {
 		if _, err := oneOrg(ctx, tx, sqlGetOrg, a.OrgID); err != nil {
 			return "", noneIs(err, &prego.Error{Code: prego.CodeOrgUnknown, Field: "org_id", Message: "is not an org that is known here"})
 		}
-		if err := nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, a.OrgID, a.Name); err != nil {
+		if err := nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, string(a.OrgID), a.Name); err != nil {
 			return "", err
 		}
-		if err := s.takeQuota(ctx, tx, a.OrgID, quota.Delta{Dimension: quota.MaxApps, By: 1}); err != nil {
+		if err := s.takeQuota(ctx, tx, prego.OrgID(string(a.OrgID)), quota.Delta{Dimension: quota.MaxApps, By: 1}); err != nil {
 			return "", err
 		}
 		tag, err := tx.Exec(ctx, sqlNewApp, a.AppID, a.OrgID, a.Name, a.CreatedBy)
@@ -136,9 +136,9 @@ func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app 
 			return "", err
 		}
 		if tag.RowsAffected() == 0 { // taken since it was looked at
-			return "", nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, a.OrgID, a.Name)
+			return "", nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, string(a.OrgID), a.Name)
 		}
-		return a.AppID, orgEvent(ctx, tx, org.Event{OrgID: a.OrgID, Type: "app.create", Subject: a.AppID, Actor: a.CreatedBy}, map[string]any{"name": a.Name})
+		return string(a.AppID), orgEvent(ctx, tx, org.Event{OrgID: a.OrgID, Type: "app.create", Subject: string(a.AppID), Actor: a.CreatedBy}, map[string]any{"name": a.Name})
 	})
 	if err != nil {
 		return workload.App{}, false, asCoded("create app", err)
@@ -205,7 +205,7 @@ const sqlDeleteApp = `UPDATE apps SET deleted_at = now() WHERE app_id = $1 AND d
 // changes nothing.
 func (s *Store) DeleteApp(ctx context.Context, id, by string) error {
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
-		var orgID string
+		var orgID prego.OrgID
 		if err := tx.QueryRow(ctx, sqlAppOwner, id).Scan(&orgID); err != nil {
 			return noneIs(err, noSuchApp(id))
 		}

@@ -216,7 +216,7 @@ func reservations(b *testing.B, s *Store, writers, start, limit int, during time
 			for i := start + w; i < limit && time.Since(began) < during; i += writers {
 				j := strconv.Itoa(i % benchApps)
 				out, err := s.Reserve(context.Background(), tenant.Reservation{
-					TenantID: "t-" + strconv.Itoa(i), Generation: 1, AppServerID: "app-" + j, DBShardID: "db-" + j, RedisPoolID: "redis-" + j, PoolSiteID: "p-" + strconv.Itoa(i),
+					TenantID: prego.TenantID("t-" + strconv.Itoa(i)), Generation: 1, AppServerID: prego.ServerID("app-" + j), DBShardID: prego.ShardID("db-" + j), RedisPoolID: prego.RedisPoolID("redis-" + j), PoolSiteID: "p-" + strconv.Itoa(i),
 					Mode: tenant.ModeShared, Algorithm: "best_fit", AuditAs: "best_fit", MemoryPctMax: 70, MaxTenants: 1_000_000, ReserveFor: time.Minute,
 					Decision: benchDecision, Policy: benchPolicy, Reason: "most filled server with a ready site", Actor: "bench",
 				})
@@ -325,7 +325,7 @@ func BenchmarkContended(b *testing.B) {
 					for i := start + w; i < start+each && time.Since(began) < seconds*time.Second; i += placers {
 						id := strconv.Itoa(i)
 						d, err := placer.Place(context.Background(), tenant.Run{Tenant: tenant.Tenant{
-							TenantID: "t-" + id, Slug: "s-" + id, OrgID: "o", Region: prego.RegionEU, Plan: prego.PlanStarter, Policy: tenant.ModeShared, Generation: 1,
+							TenantID: prego.TenantID("t-" + id), Slug: "s-" + id, OrgID: "o", Region: prego.RegionEU, Plan: prego.PlanStarter, Policy: tenant.ModeShared, Generation: 1,
 						}}, nil, "bench")
 						if err != nil || !d.PlacesTenant() {
 							errs[w] = errors.Join(err, fmt.Errorf("tenant %d: %s", i, d.Outcome))

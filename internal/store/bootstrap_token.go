@@ -49,7 +49,7 @@ func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.Tok
 		return addEvent(ctx, tx, server.Event{ServerID: t.ServerID, Step: server.StepTokenIssued, Attempt: t.Attempt},
 			attemptKey(server.StepTokenIssued, t.Attempt))
 	})
-	return out, failed("issue token for "+t.ServerID, err)
+	return out, failed(string("issue token for "+t.ServerID), err)
 }
 
 // One conditional UPDATE decides who consumes a token: hash, time to live, state
@@ -162,13 +162,13 @@ func whyNotConsumed(ctx context.Context, tx pgx.Tx, p server.TokenClaim) (out se
 	var status server.Status
 	err = tx.QueryRow(ctx, sqlWhyNotConsumed, p.TokenHash, p.Key, repeatWindow.Seconds(), p.Source).Scan(
 		&tokenID, &serverID, &attempt, &consumed, &sameKey, &recent, &superseded, &expired, &status, &rowAttempt, &host, &ipv6, &sourceOK)
-	if isNoRows(err) || (err == nil && serverID != p.ServerID) {
+	if isNoRows(err) || (err == nil && prego.ServerID(serverID) != p.ServerID) {
 		return out, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known"), nil
 	}
 	if err != nil {
 		return out, nil, err
 	}
-	out = server.TokenConsumed{ServerID: serverID, Attempt: attempt, Host: host, IPv6: ipv6, Status: status}
+	out = server.TokenConsumed{ServerID: prego.ServerID(serverID), Attempt: attempt, Host: host, IPv6: ipv6, Status: status}
 	booting := status == server.Provisioning && rowAttempt == attempt
 	switch {
 	case superseded || rowAttempt != attempt:
@@ -181,25 +181,25 @@ func whyNotConsumed(ctx context.Context, tx pgx.Tx, p server.TokenClaim) (out se
 		return out, nil, nil
 	case consumed:
 		refused := prego.Errorf(prego.CodeTokenConsumed, "the bootstrap token was consumed already")
-		if err := auditBootstrap(ctx, tx, serverID, "refuse consumed token_id="+tokenID+" key="+shortKey(p.Key), prego.ActorSystem, 1); err != nil {
+		if err := auditBootstrap(ctx, tx, prego.ServerID(serverID), "refuse consumed token_id="+tokenID+" key="+shortKey(p.Key), prego.ActorSystem, 1); err != nil {
 			return out, nil, err
 		}
 		event := server.Event{
-			ServerID: serverID, Step: server.StepHandshakeRefused, Attempt: attempt, Actor: prego.ActorSystem,
+			ServerID: prego.ServerID(serverID), Step: server.StepHandshakeRefused, Attempt: attempt, Actor: prego.ActorSystem,
 			Message: "a consumed bootstrap token was presented again",
 		}
 		if sameKey || !booting {
 			return out, refused, addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/late", server.StepHandshakeRefused, attempt))
 		}
 		event.Reason, event.Message = prego.ReasonFailedBootstrap, "the bootstrap token was presented by a second key"
-		return out, &server.SecondKeyError{Refusal: refused, ServerID: serverID, Attempt: attempt},
+		return out, &server.SecondKeyError{Refusal: refused, ServerID: prego.ServerID(serverID), Attempt: attempt},
 			addEvent(ctx, tx, event, attemptKey(server.StepHandshakeRefused, attempt))
 	case expired:
 		if _, err := tx.Exec(ctx, sqlRevokeExpired, tokenID); err != nil {
 			return out, nil, err
 		}
 		event := server.Event{
-			ServerID: serverID, Step: server.StepHandshakeRefused, Attempt: attempt, Actor: prego.ActorSystem,
+			ServerID: prego.ServerID(serverID), Step: server.StepHandshakeRefused, Attempt: attempt, Actor: prego.ActorSystem,
 			Message: "an expired bootstrap token was presented",
 		}
 		return out, prego.Errorf(prego.CodeBootstrapExpired, "the bootstrap token has expired"),

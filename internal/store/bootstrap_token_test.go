@@ -20,18 +20,18 @@ import (
 func hash(s string) []byte { h := sha256.Sum256([]byte(s)); return h[:] }
 
 // bootingServer is a server at attempt 1 with a token "raw-<id>".
-func bootingServer(t testing.TB, s *Store, id string, ttl time.Duration) {
+func bootingServer(t testing.TB, s *Store, id prego.ServerID, ttl time.Duration) {
 	t.Helper()
 	ctx := context.Background()
-	insertServer(t, s, id, "provisioning")
+	insertServer(t, s, string(id), "provisioning")
 	_, err := s.pool.Exec(ctx, `UPDATE servers SET attempt = 1, host = '192.0.2.1' WHERE server_id = $1`, id)
 	require.NoError(t, err)
-	_, err = s.IssueToken(ctx, server.TokenIssue{TokenID: "tok-" + id, ServerID: id, Attempt: 1, Hash: hash("raw-" + id), Purpose: server.PurposeAgentBootstrap, TTL: ttl})
+	_, err = s.IssueToken(ctx, server.TokenIssue{TokenID: string("tok-" + id), ServerID: id, Attempt: 1, Hash: hash(string("raw-" + id)), Purpose: server.PurposeAgentBootstrap, TTL: ttl})
 	require.NoError(t, err)
 }
 
 func consume(s *Store, id, key, source string) (server.TokenConsumed, error) {
-	return s.ConsumeToken(context.Background(), server.TokenClaim{TokenHash: hash("raw-" + id), Key: hash(key), ServerID: id, Source: source, AgentVersion: "v1"})
+	return s.ConsumeToken(context.Background(), server.TokenClaim{TokenHash: hash("raw-" + id), Key: hash(key), ServerID: prego.ServerID(id), Source: source, AgentVersion: "v1"})
 }
 
 func exec(t testing.TB, s *Store, sql string, args ...any) {
@@ -60,7 +60,7 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 		"source not known yet": {source: "192.0.2.1", code: prego.CodeNotReady, arrange: func(t *testing.T, id string) { exec(t, s, `UPDATE servers SET host = '' WHERE server_id = $1`, id) }},
 		"expired":              {ttl: -time.Second, code: prego.CodeBootstrapExpired},
 		"unknown":              {server: "someone-else", code: prego.CodeTokenUnknown},
-		"revoked":              {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id string) { require.NoError(t, s.BeginRelease(context.Background(), id, 1)) }},
+		"revoked":              {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id prego.ServerID) { require.NoError(t, s.BeginRelease(context.Background(), id, 1)) }},
 		"older attempt":        {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id string) { exec(t, s, `UPDATE servers SET attempt = 2 WHERE server_id = $1`, id) }},
 		"server failed": {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id string) {
 			exec(t, s, `UPDATE servers SET status = 'failed' WHERE server_id = $1`, id)
@@ -88,7 +88,7 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 			if tc.key == "" {
 				tc.key = "key-a"
 			}
-			bootingServer(t, s, id, tc.ttl)
+			bootingServer(t, s, prego.ServerID(id), tc.ttl)
 			if tc.arrange != nil {
 				tc.arrange(t, id)
 			}
@@ -96,7 +96,7 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 			if tc.server != "" {
 				claimed = tc.server
 			}
-			got, err := s.ConsumeToken(context.Background(), server.TokenClaim{TokenHash: hash("raw-" + id), Key: hash(tc.key), ServerID: claimed, Source: tc.source})
+			got, err := s.ConsumeToken(context.Background(), server.TokenClaim{TokenHash: hash("raw-" + id), Key: hash(tc.key), ServerID: prego.ServerID(claimed), Source: tc.source})
 			if tc.code == "" {
 				require.NoError(t, err)
 				require.Equal(t, id, got.ServerID)

@@ -21,7 +21,7 @@ const sqlIsTerminated = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1
 
 // Terminate ends a server's life once everything that it owned is released. A
 // repeated call is the same success.
-func (s *Store) Terminate(ctx context.Context, serverID string) error {
+func (s *Store) Terminate(ctx context.Context, serverID prego.ServerID) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var attempt int
 		err := tx.QueryRow(ctx, sqlTerminate, serverID).Scan(&attempt)

@@ -34,17 +34,17 @@ func sharingBundle(t *testing.T) *Store {
 }
 
 // lonely is a reservation of a tenant that gets the three servers to itself.
-func lonely(tenantID string) tenant.Reservation {
+func lonely(tenantID prego.TenantID) tenant.Reservation {
 	return tenant.Reservation{
-		TenantID: tenantID, Generation: 1, AppServerID: "app-0", DBShardID: "db-shard-0", RedisPoolID: "redis-pool-0", SiteName: tenantID + ".test", DatabaseName: tenantID,
+		TenantID: tenantID, Generation: 1, AppServerID: "app-0", DBShardID: "db-shard-0", RedisPoolID: "redis-pool-0", SiteName: string(tenantID + ".test"), DatabaseName: string(tenantID),
 		Mode: tenant.ModeOneTenantOneServer, Algorithm: "best_fit", AuditAs: "best_fit", MemoryPctMax: 70, MaxTenants: 20, ReserveFor: time.Minute,
 		Decision: []byte(`{}`), Policy: []byte(`{}`), Actor: "test", Dedicates: true,
 	}
 }
 
-func (s *Store) testTenant(t *testing.T, id string, plan prego.Plan, change func(*tenant.CreateRequest)) {
+func (s *Store) testTenant(t *testing.T, id prego.TenantID, plan prego.Plan, change func(*tenant.CreateRequest)) {
 	t.Helper()
-	r := tenantRequest(t, id, plan)
+	r := tenantRequest(t, string(id), plan)
 	if change != nil {
 		change(&r)
 	}
@@ -57,7 +57,7 @@ func (s *Store) wanting(t *testing.T, n, replicas int) string {
 	t.Helper()
 	id, err := s.testGroup(t, n, "other", replicas, specOf(16))
 	require.NoError(t, err)
-	_, err = s.PlanGroup(context.Background(), id, time.Second)
+	_, err = s.PlanGroup(context.Background(), prego.GroupID(id), time.Second)
 	require.NoError(t, err)
 	return id
 }
@@ -80,7 +80,7 @@ func TestATenantAloneAndInstancesRace(t *testing.T) {
 	tenants, instances := 0, 0
 	for i := range 120 {
 		tenantID := fmt.Sprintf("t%d", i)
-		s.testTenant(t, tenantID, prego.PlanStarter, nil)
+		s.testTenant(t, prego.TenantID(tenantID), prego.PlanStarter, nil)
 		var wg sync.WaitGroup
 		start := make(chan struct{})
 		var reserved tenant.ReserveResult
@@ -89,12 +89,12 @@ func TestATenantAloneAndInstancesRace(t *testing.T) {
 		wg.Go(func() {
 			<-start
 			time.Sleep(time.Duration(i%7) * 150 * time.Microsecond)
-			reserved, errs[0] = s.Reserve(ctx, lonely(tenantID))
+			reserved, errs[0] = s.Reserve(ctx, lonely(prego.TenantID(tenantID)))
 		})
 		wg.Go(func() {
 			<-start
 			time.Sleep(time.Duration(i%5) * 150 * time.Microsecond)
-			allocated, errs[1] = s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: servers[i%3]}, time.Second)
+			allocated, errs[1] = s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(group), ServerID: prego.ServerID(servers[i%3])}, time.Second)
 		})
 		close(start)
 		wg.Wait()
@@ -105,7 +105,7 @@ func TestATenantAloneAndInstancesRace(t *testing.T) {
 			tenants++
 			require.Equal(t, 1, count(t, s, `db_shards WHERE dedicated_for_tenant_id = '`+tenantID+`'`))
 			require.Equal(t, 1, count(t, s, `redis_pools WHERE dedicated_for_tenant_id = '`+tenantID+`'`))
-			require.NoError(t, s.ReleaseAllocation(ctx, tenantID, "left", "", tenant.SiteUntouched, false))
+			require.NoError(t, s.ReleaseAllocation(ctx, prego.TenantID(tenantID), "left", "", tenant.SiteUntouched, false))
 			require.Zero(t, count(t, s, `db_shards WHERE dedicated_for_tenant_id IS NOT NULL`))
 		}
 		if allocated.Outcome == workload.Allocated {
@@ -167,7 +167,7 @@ func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
 			kept := []string{}
 			for _, v := range servers {
 				if v.Kept {
-					kept = append(kept, v.ServerID)
+					kept = append(kept, string(v.ServerID))
 				}
 			}
 			require.Equal(t, tc.alone, kept)
@@ -179,7 +179,7 @@ func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
 						want = workload.AllocationLost
 					}
 				}
-				got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: id}, time.Second)
+				got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(group), ServerID: prego.ServerID(id)}, time.Second)
 				require.NoError(t, err)
 				require.Equal(t, want, got.Outcome, id)
 			}
@@ -187,9 +187,9 @@ func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
 			for i, mode := range []tenant.PlacementMode{tenant.ModeShared, tenant.ModeOneTenantOneServer} {
 				for j, override := range []bool{false, true} {
 					id := fmt.Sprintf("u-%d%d", i, j)
-					s.testTenant(t, id, tc.plan, nil)
+					s.testTenant(t, prego.TenantID(id), tc.plan, nil)
 					o := r
-					o.TenantID, o.Mode, o.Override, o.Dedicates = id, mode, override, false
+					o.TenantID, o.Mode, o.Override, o.Dedicates = prego.TenantID(id), mode, override, false
 					out, err := s.Reserve(ctx, o)
 					require.NoError(t, err)
 					require.Equal(t, tenant.ReserveLost, out.Outcome, "%s, override %t", mode, override)
@@ -215,7 +215,7 @@ func TestAloneMeansEmpty(t *testing.T) {
 				if override && id == "t-1" {
 					continue // may live with others
 				}
-				r := lonely(id)
+				r := lonely(prego.TenantID(id))
 				r.Override, r.Dedicates = override, false
 				out, err := s.Reserve(ctx, r)
 				require.NoError(t, err)
@@ -225,7 +225,7 @@ func TestAloneMeansEmpty(t *testing.T) {
 		}
 	}
 	for server, lost := range map[string]string{"app-0": "app_server", "db-shard-0": "db_shard", "redis-pool-0": "redis_pool"} {
-		got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: server}, time.Second)
+		got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(group), ServerID: prego.ServerID(server)}, time.Second)
 		require.NoError(t, err)
 		require.Equal(t, workload.Allocated, got.Outcome)
 		for _, state := range []string{"booting", "running", "draining", "failed"} {
@@ -241,7 +241,7 @@ func TestAloneMeansEmpty(t *testing.T) {
 		exec(t, s, `UPDATE `+table+` = 0`)
 	}
 	// An override that would dedicate a server finds it in use since it was decided on.
-	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: "app-0"}, time.Second)
+	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(group), ServerID: "app-0"}, time.Second)
 	require.NoError(t, err)
 	require.Equal(t, workload.Allocated, got.Outcome)
 	r := lonely("t-1")
@@ -262,15 +262,15 @@ func TestInstancesLeaveWhatBecameATenantsAlone(t *testing.T) {
 	ctx := context.Background()
 	s := sharingBundle(t)
 	group := s.wanting(t, 1, 1)
-	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: "db-shard-0"}, time.Second)
+	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(group), ServerID: "db-shard-0"}, time.Second)
 	require.NoError(t, err)
-	_, err = s.InstanceRunning(ctx, got.InstanceID)
+	_, err = s.InstanceRunning(ctx, string(got.InstanceID))
 	require.NoError(t, err)
-	p, err := s.PlanGroup(ctx, group, time.Second)
+	p, err := s.PlanGroup(ctx, prego.GroupID(group), time.Second)
 	require.NoError(t, err)
 	require.True(t, p.Settled)
 	exec(t, s, `UPDATE db_shards SET dedicated_for_tenant_id = 't-1' WHERE shard_id = 'db-shard-0'`)
-	_, err = s.PlanGroup(ctx, group, time.Second)
+	_, err = s.PlanGroup(ctx, prego.GroupID(group), time.Second)
 	require.NoError(t, err)
 	require.Equal(t, 1, count(t, s, `process_groups WHERE wanted = 1`), "another comes in its place")
 }
@@ -298,9 +298,9 @@ func TestTheSnapshotSeesInstancesComeAndGo(t *testing.T) {
 	}
 	var ids []string
 	for i, server := range []string{"app-0", "db-shard-0", "redis-pool-0"} {
-		got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: server}, time.Second)
+		got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(group), ServerID: prego.ServerID(server)}, time.Second)
 		require.NoError(t, err)
-		ids = append(ids, got.InstanceID)
+		ids = append(ids, string(got.InstanceID))
 		a, d, r := seen()
 		require.Equal(t, []bool{true, i >= 1, i >= 2}, []bool{a, d, r})
 	}
@@ -345,7 +345,7 @@ func TestAFleetThatServesNoTenantsGetsNone(t *testing.T) {
 		}
 		require.Positive(t, room())
 		serves := !off
-		_, err := s.UpdateFleet(ctx, tc.fleet, server.UpdateFleetRequest{Serves: &off})
+		_, err := s.UpdateFleet(ctx, prego.FleetID(tc.fleet), server.UpdateFleetRequest{Serves: &off})
 		require.NoError(t, err)
 		c, err := s.PlacementChanges(ctx, full.Since, nil)
 		require.NoError(t, err)
@@ -355,7 +355,7 @@ func TestAFleetThatServesNoTenantsGetsNone(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, tc.lost, out.Lost)
 		require.Zero(t, room())
-		_, err = s.UpdateFleet(ctx, tc.fleet, server.UpdateFleetRequest{Serves: &serves})
+		_, err = s.UpdateFleet(ctx, prego.FleetID(tc.fleet), server.UpdateFleetRequest{Serves: &serves})
 		require.NoError(t, err)
 	}
 	// What is set aside for the tenant is its own, whatever the fleet says since.

@@ -23,16 +23,16 @@ const sqlEnvOfName = `SELECT env_id FROM envs WHERE app_id = $1 AND name = $2 AN
 // same key is met by the env that it made. A name that is taken is CodeEnvExists, and
 // says by which.
 func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env workload.Env, created bool, err error) {
-	k := asked(e.CreatedBy, key, "env", e.AppID, e.Name, string(e.Region))
+	k := asked(e.CreatedBy, key, "env", string(e.AppID), e.Name, string(e.Region))
 	id, created, err := s.once(ctx, k, func(tx pgx.Tx) (string, error) {
 		app, err := appIn(ctx, tx, e.AppID)
 		if err != nil {
 			return "", err
 		}
-		if err := nameIsFree(ctx, tx, prego.CodeEnvExists, sqlEnvOfName, e.AppID, e.Name); err != nil {
+		if err := nameIsFree(ctx, tx, prego.CodeEnvExists, sqlEnvOfName, string(e.AppID), e.Name); err != nil {
 			return "", err
 		}
-		if err := s.takeQuota(ctx, tx, app.OrgID, quota.Delta{Dimension: quota.MaxEnvs, By: 1}); err != nil {
+		if err := s.takeQuota(ctx, tx, prego.OrgID(string(app.OrgID)), quota.Delta{Dimension: quota.MaxEnvs, By: 1}); err != nil {
 			return "", err
 		}
 		// The org is held from here on, and whoever deletes the app holds it, too.
@@ -44,9 +44,9 @@ func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env 
 			return "", err
 		}
 		if tag.RowsAffected() == 0 { // taken since it was looked at
-			return "", nameIsFree(ctx, tx, prego.CodeEnvExists, sqlEnvOfName, e.AppID, e.Name)
+			return "", nameIsFree(ctx, tx, prego.CodeEnvExists, sqlEnvOfName, string(e.AppID), e.Name)
 		}
-		return e.EnvID, orgEvent(ctx, tx, org.Event{OrgID: app.OrgID, Type: "env.create", Subject: e.EnvID, Actor: e.CreatedBy},
+		return string(e.EnvID), orgEvent(ctx, tx, org.Event{OrgID: app.OrgID, Type: "env.create", Subject: string(e.EnvID), Actor: e.CreatedBy},
 			map[string]any{"app_id": e.AppID, "name": e.Name, "region": e.Region})
 	})
 	if err != nil {
@@ -56,10 +56,10 @@ func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env 
 	return env, created, err
 }
 
-func appIn(ctx context.Context, tx pgx.Tx, id string) (workload.App, error) {
+func appIn(ctx context.Context, tx pgx.Tx, id prego.AppID) (workload.App, error) {
 	app, err := one(ctx, tx, pgx.RowToStructByPos[workload.App], sqlGetApp, id)
 	if isNoRows(err) {
-		err = noSuchApp(id)
+		err = noSuchApp(string(id))
 	}
 	return app, err
 }
@@ -116,7 +116,7 @@ const sqlDeleteEnv = `UPDATE envs SET deleted_at = now() WHERE env_id = $1 AND d
 // changes nothing.
 func (s *Store) DeleteEnv(ctx context.Context, id, by string) error {
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
-		var orgID string
+		var orgID prego.OrgID
 		if err := tx.QueryRow(ctx, sqlEnvOwner, id).Scan(&orgID); err != nil {
 			return noneIs(err, noSuchEnv(id))
 		}

@@ -96,8 +96,8 @@ func fleetState(ctx context.Context, q querier, f server.Fleet) (st server.Fleet
 }
 
 // FleetState reads what an action of a fleet would be planned from now.
-func (s *Store) FleetState(ctx context.Context, id string) (st server.FleetState, err error) {
-	f, err := getFleet(ctx, s.pool, id)
+func (s *Store) FleetState(ctx context.Context, id prego.FleetID) (st server.FleetState, err error) {
+	f, err := getFleet(ctx, s.pool, string(id))
 	if err == nil {
 		st, err = fleetState(ctx, s.pool, f)
 	}
@@ -122,7 +122,7 @@ type planner = func(server.FleetState, server.FleetAction) (server.FleetPlan, er
 // BeginFleetAction takes the oldest action that waits and writes down what plan
 // makes of it, or answers with the one that is under way. nil: there is none. One
 // that can do nothing is failed, and returned as it is.
-func (s *Store) BeginFleetAction(ctx context.Context, fleetID string, plan planner) (taken *server.FleetAction, err error) {
+func (s *Store) BeginFleetAction(ctx context.Context, fleetID prego.FleetID, plan planner) (taken *server.FleetAction, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		f, err := lockFleet(ctx, tx, fleetID)
 		if prego.CodeOf(err) == prego.CodeFleetNotFound {
@@ -186,7 +186,7 @@ func addSteps(ctx context.Context, tx pgx.Tx, a server.FleetAction, made int, st
 		st := &steps[i]
 		if st.Op == server.StepOpCreate {
 			made++
-			st.ServerID = fmt.Sprintf("%s-%s-%d", a.FleetID, a.Key, made)
+			st.ServerID = prego.ServerID(fmt.Sprintf("%s-%s-%d", a.FleetID, a.Key, made))
 		}
 		st.State = server.FleetStepPlanned
 		b.Queue(sqlAddStep, a.FleetID, a.Seq, st.ServerID, st.Op, st.Region, st.Round, st.Replan)
@@ -200,7 +200,7 @@ const sqlActionSteps = `
 SELECT op, server_id, region, round, replan, state, message, at FROM fleet_action_steps WHERE fleet_id = $1 AND seq = $2
 ORDER BY round, op, server_id COLLATE "C"`
 
-func getAction(ctx context.Context, q querier, fleetID string, seq int) (a server.FleetAction, err error) {
+func getAction(ctx context.Context, q querier, fleetID prego.FleetID, seq int) (a server.FleetAction, err error) {
 	a, err = one(ctx, q, pgx.RowToStructByNameLax[server.FleetAction], sqlGetAction, fleetID, seq)
 	if err != nil {
 		return a, noneIs(err, prego.Errorf(prego.CodeActionNotFound, "fleet %q has no action %d", fleetID, seq))
@@ -210,7 +210,7 @@ func getAction(ctx context.Context, q querier, fleetID string, seq int) (a serve
 }
 
 // GetFleetAction reads an action with its steps, or CodeActionNotFound.
-func (s *Store) GetFleetAction(ctx context.Context, fleetID string, seq int) (server.FleetAction, error) {
+func (s *Store) GetFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (server.FleetAction, error) {
 	a, err := getAction(ctx, s.pool, fleetID, seq)
 	return a, asCoded("get action", err)
 }
@@ -237,7 +237,7 @@ WHERE fleet_id = $1 AND seq = $2 AND status IN ('queued', 'running') AND driven_
 
 // CancelFleetAction ends an action that waits; of one that is under way the steps
 // that have not begun are left out.
-func (s *Store) CancelFleetAction(ctx context.Context, fleetID string, seq int, by string) (server.FleetAction, error) {
+func (s *Store) CancelFleetAction(ctx context.Context, fleetID prego.FleetID, seq int, by string) (server.FleetAction, error) {
 	var a *server.FleetAction
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		// An action that is being taken up is not one that waits any more.
@@ -289,7 +289,7 @@ const sqlFailStep = `UPDATE fleet_action_steps SET state = $5, message = $6, at 
 // NextFleetBatch takes the steps of an action that are next, at most limit of one
 // kind: the rows of servers to be made are written, those to be taken down are
 // cordoned. Repeated, it answers with the same ones.
-func (s *Store) NextFleetBatch(ctx context.Context, fleetID string, seq, limit int) (b server.FleetRound, err error) {
+func (s *Store) NextFleetBatch(ctx context.Context, fleetID prego.FleetID, seq, limit int) (b server.FleetRound, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if b.Fleet, err = lockFleet(ctx, tx, fleetID); err != nil {
 			return err
@@ -309,7 +309,7 @@ func (s *Store) NextFleetBatch(ctx context.Context, fleetID string, seq, limit i
 		if len(b.Steps) > 0 && b.Steps[0].Op == server.StepOpDelete {
 			ids := make([]string, len(b.Steps))
 			for i, st := range b.Steps {
-				ids[i] = st.ServerID
+				ids[i] = string(st.ServerID)
 			}
 			_, err = tx.Exec(ctx, sqlCordon, ids)
 			return err
@@ -328,7 +328,7 @@ const sqlIsMember = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND
 
 // memberIn tells whether a fleet's server is there. It is met as it is, also when the
 // fleet's spec was changed since it was asked for.
-func memberIn(ctx context.Context, q querier, serverID, fleetID string) (member bool, err error) {
+func memberIn(ctx context.Context, q querier, serverID prego.ServerID, fleetID prego.FleetID) (member bool, err error) {
 	err = q.QueryRow(ctx, sqlIsMember, serverID, fleetID).Scan(&member)
 	return member, err
 }
@@ -357,7 +357,7 @@ const sqlMadeSteps = `SELECT count(*) FROM fleet_action_steps WHERE fleet_id = $
 
 // RecordFleetSteps writes down how steps went. Where one did not go as planned, replan
 // may name others, or have some of what is left skipped.
-func (s *Store) RecordFleetSteps(ctx context.Context, fleetID string, seq int, results []server.FleetStepResult,
+func (s *Store) RecordFleetSteps(ctx context.Context, fleetID prego.FleetID, seq int, results []server.FleetStepResult,
 	replan func(server.FleetState, server.FleetAction) (server.FleetReplan, error),
 ) error {
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
@@ -379,7 +379,7 @@ func (s *Store) RecordFleetSteps(ctx context.Context, fleetID string, seq int, r
 		if err != nil || a.CancelRequested {
 			return err
 		}
-		f, err := getFleet(ctx, tx, fleetID) // without what has failed by now
+		f, err := getFleet(ctx, tx, string(fleetID)) // without what has failed by now
 		if err != nil {
 			return err
 		}
@@ -419,7 +419,7 @@ UPDATE fleet_actions a SET finished_at = now(), status = $3, reason = $4, messag
 WHERE fleet_id = $1 AND seq = $2 AND status = 'running' RETURNING ` + actionColumns
 
 // FinishFleetAction ends an action by how its steps went.
-func (s *Store) FinishFleetAction(ctx context.Context, fleetID string, seq int) (a server.FleetAction, err error) {
+func (s *Store) FinishFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (a server.FleetAction, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if a, err = getAction(ctx, tx, fleetID, seq); err != nil || a.Status.Ended() {
 			return err
@@ -449,8 +449,8 @@ WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') AND tenant_cou
 
 // DrainMember begins to take a server down that no tenant lives on, and none is to, and
 // that runs no instance, else CodeServerHasTenants. One that is going or gone is returned as it is.
-func (s *Store) DrainMember(ctx context.Context, id, by string) (server.Server, error) {
-	srv, err := s.transition(ctx, id, server.Event{
+func (s *Store) DrainMember(ctx context.Context, id prego.ServerID, by string) (server.Server, error) {
+	srv, err := s.transition(ctx, prego.ServerID(string(id)), server.Event{
 		ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: "by " + by, Actor: prego.ActorWorkflow,
 	}, "%s", sqlDrainMember)
 	if prego.CodeOf(err) != prego.CodeInvalidTransition {
@@ -468,7 +468,7 @@ const sqlUncordon = `UPDATE servers SET cordoned_at = NULL, updated_at = now() W
 const sqlCordonedFor = `SELECT COALESCE(extract(epoch FROM now() - cordoned_at), 0)::float8 FROM servers WHERE server_id = $1`
 
 // CordonedFor is how long a server has been closed to new tenants.
-func (s *Store) CordonedFor(ctx context.Context, serverID string) (time.Duration, error) {
+func (s *Store) CordonedFor(ctx context.Context, serverID prego.ServerID) (time.Duration, error) {
 	var seconds float64
 	if err := s.pool.QueryRow(ctx, sqlCordonedFor, serverID).Scan(&seconds); err != nil {
 		return 0, fmt.Errorf("cordon of %s: %w", serverID, err)
@@ -477,8 +477,8 @@ func (s *Store) CordonedFor(ctx context.Context, serverID string) (time.Duration
 }
 
 // Uncordon gives a server back to placement.
-func (s *Store) Uncordon(ctx context.Context, serverID string) error {
-	return s.exec(ctx, "uncordon "+serverID, sqlUncordon, serverID)
+func (s *Store) Uncordon(ctx context.Context, serverID prego.ServerID) error {
+	return s.exec(ctx, string("uncordon "+serverID), sqlUncordon, serverID)
 }
 
 // A tenant's run that was lost leaves its action open, which nobody would end: it
@@ -503,7 +503,7 @@ SELECT l.fleet_id, l.seq FROM lost l WHERE NOT EXISTS (
 // of their servers is on its way.
 func (s *Store) SettleDemand(ctx context.Context, age time.Duration) error {
 	type ref struct {
-		FleetID string
+		FleetID prego.FleetID
 		Seq     int
 	}
 	lost, err := collectBy(ctx, s, "settle demand", pgx.RowToStructByPos[ref], sqlSettleDemand, age.Seconds())

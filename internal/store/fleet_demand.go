@@ -51,7 +51,7 @@ func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region
 			if err != nil {
 				return nil, nil, err
 			}
-			want := server.FleetAction{FleetID: id, Action: server.ClusterScaleOut, Inputs: inputs}
+			want := server.FleetAction{FleetID: prego.FleetID(id), Action: server.ClusterScaleOut, Inputs: inputs}
 			p, err := plan(st, want)
 			if err != nil {
 				return nil, nil, err
@@ -173,7 +173,7 @@ func (s *Store) finishDemand(ctx context.Context, eventID int64) error {
 		return fmt.Errorf("steps of scaling event %d: %w", eventID, err)
 	}
 	type ref struct {
-		FleetID string
+		FleetID prego.FleetID
 		Seq     int
 	}
 	actions, err := collect[ref](ctx, s, "actions of a scaling event", sqlDemandActions, eventID)

@@ -39,15 +39,15 @@ UPDATE golden_images SET recipe_hash = $2, agent_sha256 = $3, stack_sha256 = $4,
 WHERE image_id = $1 AND status = 'building' AND recipe_hash = ''`
 
 // SetRecipe writes what an image is built from, once.
-func (s *Store) SetRecipe(ctx context.Context, imageID string, r server.ImageRecipe) error {
-	return s.exec(ctx, "recipe of image "+imageID, sqlSetRecipe, imageID, r.Hash, r.AgentSHA256, r.StackSHA256, filled(r.Containers))
+func (s *Store) SetRecipe(ctx context.Context, imageID prego.ImageID, r server.ImageRecipe) error {
+	return s.exec(ctx, string("recipe of image "+imageID), sqlSetRecipe, imageID, r.Hash, r.AgentSHA256, r.StackSHA256, filled(r.Containers))
 }
 
 const sqlGetImage = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE image_id = $1`
 
 // GetGoldenImage reads one, or CodeGoldenImageNotFound.
-func (s *Store) GetGoldenImage(ctx context.Context, id string) (server.GoldenImage, error) {
-	g, err := first(collectBy(ctx, s, "image "+id, pgx.RowToStructByName[server.GoldenImage], sqlGetImage, id))
+func (s *Store) GetGoldenImage(ctx context.Context, id prego.ImageID) (server.GoldenImage, error) {
+	g, err := first(collectBy(ctx, s, string("image "+id), pgx.RowToStructByName[server.GoldenImage], sqlGetImage, id))
 	if err == nil && g == nil {
 		err = prego.Errorf(prego.CodeGoldenImageNotFound, "no image %s", id)
 	}
@@ -97,7 +97,7 @@ WHERE image_id = $1 AND status = 'building' AND attempt <= $2 AND provider_image
 
 // BeginBuilder writes that a builder is about to be made, with an intent for each thing
 // that this makes at the provider. ErrSuperseded if the image is not being built.
-func (s *Store) BeginBuilder(ctx context.Context, imageID string, attempt int, c server.Candidate, intents []server.ResourceIntent) error {
+func (s *Store) BeginBuilder(ctx context.Context, imageID prego.ImageID, attempt int, c server.Candidate, intents []server.ResourceIntent) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var provider prego.InfraProviderID
 		err := tx.QueryRow(ctx, sqlBeginBuilder, imageID, attempt, c.ServerType, c.Location, "making the builder, "+c.String()).Scan(&provider)
@@ -119,8 +119,8 @@ func (s *Store) BeginBuilder(ctx context.Context, imageID string, attempt int, c
 const sqlImageNote = `UPDATE golden_images SET message = $2, updated_at = now() WHERE image_id = $1 AND status IN ('building', 'verifying', 'deleting')`
 
 // NoteImage says what an image that is in motion does now.
-func (s *Store) NoteImage(ctx context.Context, imageID, message string) error {
-	return s.exec(ctx, "note on image "+imageID, sqlImageNote, imageID, message)
+func (s *Store) NoteImage(ctx context.Context, imageID prego.ImageID, message string) error {
+	return s.exec(ctx, string("note on image "+imageID), sqlImageNote, imageID, message)
 }
 
 const sqlReleaseNamed = `
@@ -139,7 +139,7 @@ WHERE image_id = $1 AND status = 'building' RETURNING provider`
 
 // SnapshotTaken records the provider's id of an image. The ledger has it also when the
 // row has moved on: it exists and is billed.
-func (s *Store) SnapshotTaken(ctx context.Context, provider prego.InfraProviderID, imageID, name string, h server.SnapshotHandle) error {
+func (s *Store) SnapshotTaken(ctx context.Context, provider prego.InfraProviderID, imageID prego.ImageID, name string, h server.SnapshotHandle) error {
 	superseded := false
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlSnapshotTaken, imageID, h.ProviderImageID, h.SizeGB, h.DiskGB).Scan(new(string))
@@ -163,11 +163,11 @@ WHERE image_id = $1 AND status IN ('building', 'verifying') AND provider_image_i
 
 // BeginVerify writes the row of the server that is booted from an image. Nobody ever
 // lands there: it is cordoned from the start.
-func (s *Store) BeginVerify(ctx context.Context, imageID string, r server.CreateRequest) error {
+func (s *Store) BeginVerify(ctx context.Context, imageID prego.ImageID, r server.CreateRequest) error {
 	hash := r.Hash()
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, _, err := insertServerIn(ctx, tx, newServer{
-			id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: "image " + imageID,
+			id: string(r.ServerID), hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: string("image " + imageID),
 			managedBy: prego.ManagedByWorkerDirect, purpose: server.PurposeAgentBootstrap, step: server.StepRequested,
 		}); err != nil {
 			return fmt.Errorf("verify image %s: %w", imageID, err)
@@ -197,7 +197,7 @@ UPDATE golden_images SET status = 'ready', current = true, message = '', verifie
 
 // PublishImage makes a verified image the one that servers are made from. A repeated
 // call is the same success.
-func (s *Store) PublishImage(ctx context.Context, imageID string) error {
+func (s *Store) PublishImage(ctx context.Context, imageID prego.ImageID) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlRetireCurrent, imageID); err != nil {
 			return fmt.Errorf("publish image %s: %w", imageID, err)
@@ -224,8 +224,8 @@ const sqlFailImage = `
 UPDATE golden_images SET status = 'failed', reason = $2, message = $3, updated_at = now() WHERE image_id = $1 AND status IN ('building', 'verifying')`
 
 // FailImage ends a build; it changes nothing when the row has moved on.
-func (s *Store) FailImage(ctx context.Context, imageID string, reason prego.Reason, message string) error {
-	return s.exec(ctx, "fail image "+imageID, sqlFailImage, imageID, reason, message)
+func (s *Store) FailImage(ctx context.Context, imageID prego.ImageID, reason prego.Reason, message string) error {
+	return s.exec(ctx, string("fail image "+imageID), sqlFailImage, imageID, reason, message)
 }
 
 // imageInUse is whether a server is being made from an image. A server that runs needs
@@ -242,7 +242,7 @@ RETURNING g.image_id`
 // RotateImages gives up the oldest images of one's kind, so that keep are left: never the
 // current one, nor one that a server is being made from. It returns all of them that
 // are being deleted by rotation.
-func (s *Store) RotateImages(ctx context.Context, imageID string, keep int) ([]string, error) {
+func (s *Store) RotateImages(ctx context.Context, imageID prego.ImageID, keep int) ([]string, error) {
 	return collectBy(ctx, s, "rotate images", pgx.RowTo[string], sqlRotateImages, imageID, keep)
 }
 
@@ -253,7 +253,7 @@ WHERE image_id = $1 AND status IN ('ready', 'failed') AND NOT current AND NOT ` 
 // RequestImageDelete accepts that an image is deleted. One that is being built is
 // returned as it is: its run is to be cancelled. The current one, and one that a server
 // is being made from, are refused.
-func (s *Store) RequestImageDelete(ctx context.Context, imageID, by string) (server.GoldenImage, error) {
+func (s *Store) RequestImageDelete(ctx context.Context, imageID prego.ImageID, by string) (server.GoldenImage, error) {
 	if _, err := s.pool.Exec(ctx, sqlDeleteImage, imageID, by); err != nil {
 		return server.GoldenImage{}, fmt.Errorf("delete image %s: %w", imageID, err)
 	}
@@ -273,7 +273,7 @@ const sqlImageDeleted = `
 UPDATE golden_images SET status = 'deleted', current = false, deleted_at = now(), updated_at = now() WHERE image_id = $1 AND status = 'deleting'`
 
 // ImageIsDeleted is the end of an image's life. The row stays.
-func (s *Store) ImageIsDeleted(ctx context.Context, imageID string) error {
+func (s *Store) ImageIsDeleted(ctx context.Context, imageID prego.ImageID) error {
 	return s.exec(ctx, fmt.Sprintf("image %s is deleted", imageID), sqlImageDeleted, imageID)
 }
 
@@ -319,8 +319,8 @@ const (
 
 // AttemptImage is the image that an attempt to make a server began with, "" when it has
 // not begun.
-func (s *Store) AttemptImage(ctx context.Context, serverID string, attempt int) (string, error) {
-	image, err := first(collectBy(ctx, s, "image of "+serverID, pgx.RowTo[string], sqlAttemptImage, serverID, attempt))
+func (s *Store) AttemptImage(ctx context.Context, serverID prego.ServerID, attempt int) (string, error) {
+	image, err := first(collectBy(ctx, s, string("image of "+serverID), pgx.RowTo[string], sqlAttemptImage, serverID, attempt))
 	if err != nil || image == nil {
 		return "", err
 	}
@@ -328,8 +328,8 @@ func (s *Store) AttemptImage(ctx context.Context, serverID string, attempt int) 
 }
 
 // ForgetAttemptImage lets an attempt choose its image anew.
-func (s *Store) ForgetAttemptImage(ctx context.Context, serverID string, attempt int) error {
-	return s.exec(ctx, "image of "+serverID, sqlForgetImage, serverID, attempt)
+func (s *Store) ForgetAttemptImage(ctx context.Context, serverID prego.ServerID, attempt int) error {
+	return s.exec(ctx, string("image of "+serverID), sqlForgetImage, serverID, attempt)
 }
 
 const sqlIsGolden = `SELECT EXISTS (SELECT FROM golden_images WHERE provider = $1 AND provider_image_id = $2 AND status = 'ready')`

@@ -60,9 +60,9 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) RETURNING ` + groupCo
 
 // CreateGroup makes a process group and takes what its replicas need of the org's
 // quota. The same request again meets it; another one of that name is CodeGroupExists.
-func (s *Store) CreateGroup(ctx context.Context, id, envID string, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error) {
-	err = s.inEnv(ctx, "create process group", envID, func(tx pgx.Tx, orgID string, region prego.Region) error {
-		g, err = oneGroup(ctx, tx, sqlGroupOfName, envID, r.Name)
+func (s *Store) CreateGroup(ctx context.Context, id prego.EnvID, envID prego.EnvID, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error) {
+	err = s.inEnv(ctx, "create process group", envID, func(tx pgx.Tx, orgID prego.OrgID, region prego.Region) error {
+		g, err = oneGroup(ctx, tx, sqlGroupOfName, string(envID), r.Name)
 		if err == nil {
 			return sameGroup(g, r)
 		}
@@ -73,7 +73,7 @@ func (s *Store) CreateGroup(ctx context.Context, id, envID string, r workload.Cr
 		if err := tx.QueryRow(ctx, sqlOverhead).Scan(&overhead); err != nil {
 			return err
 		}
-		if err := s.takeQuota(ctx, tx, orgID, promised(promise{replicas: *r.Replicas, memory: r.Spec.MemoryLimitBytes + overhead, cpu: r.Spec.CPURequest})...); err != nil {
+		if err := s.takeQuota(ctx, tx, prego.OrgID(string(orgID)), promised(promise{replicas: *r.Replicas, memory: r.Spec.MemoryLimitBytes + overhead, cpu: r.Spec.CPURequest})...); err != nil {
 			return err
 		}
 		if g, err = one(ctx, tx, pgx.RowToStructByName[workload.Group], sqlInsertGroup, id, envID, orgID, region, r.Name, r.Spec, r.Spec.MemoryLimitBytes, r.Spec.CPURequest, *r.Replicas,
@@ -81,7 +81,7 @@ func (s *Store) CreateGroup(ctx context.Context, id, envID string, r workload.Cr
 			return err
 		}
 		created = true
-		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "group.create", Subject: id, Actor: by},
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "group.create", Subject: string(id), Actor: by},
 			map[string]any{"env_id": envID, "name": r.Name, "image": r.Spec.Image, "replicas": *r.Replicas, "memory_limit_bytes": r.Spec.MemoryLimitBytes, "cpu_request": r.Spec.CPURequest})
 	})
 	if err != nil {
@@ -139,8 +139,8 @@ SELECT (SELECT overhead_bytes_per_instance FROM workload_settings), count(*),
     (SELECT count(*) FROM routes r WHERE r.group_id = $1 AND r.deleted_at IS NULL)
 FROM instances WHERE group_id = $1 AND state IN ('booting', 'running', 'failed')`
 
-func lockGroup(ctx context.Context, tx pgx.Tx, id string) (g lockedGroup, err error) {
-	if g.Group, err = oneGroup(ctx, tx, sqlLockGroup, id); err != nil {
+func lockGroup(ctx context.Context, tx pgx.Tx, id prego.GroupID) (g lockedGroup, err error) {
+	if g.Group, err = oneGroup(ctx, tx, sqlLockGroup, string(id)); err != nil {
 		return g, err
 	}
 	return g, g.count(ctx, tx)
@@ -176,7 +176,7 @@ UPDATE process_groups SET replicas = $2, wanted = 0, converged = false, next_att
 
 // ScaleGroup sets how many instances a group should have. What it takes more of the
 // org's quota is checked under the org's lock; scaling down never is.
-func (s *Store) ScaleGroup(ctx context.Context, id string, replicas int, by string) (g workload.Group, err error) {
+func (s *Store) ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, by string) (g workload.Group, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		locked, err := lockGroup(ctx, tx, id)
 		if err != nil {
@@ -187,19 +187,19 @@ func (s *Store) ScaleGroup(ctx context.Context, id string, replicas int, by stri
 		}
 		if replicas != locked.Replicas {
 			if replicas > locked.Replicas {
-				if err := s.takeQuota(ctx, tx, locked.OrgID, locked.grow(replicas, locked.Spec)...); err != nil {
+				if err := s.takeQuota(ctx, tx, prego.OrgID(string(locked.OrgID)), locked.grow(replicas, locked.Spec)...); err != nil {
 					return err
 				}
 			}
 			if _, err := tx.Exec(ctx, sqlScaleGroup, id, replicas); err != nil {
 				return err
 			}
-			if err := orgEvent(ctx, tx, org.Event{OrgID: locked.OrgID, Type: "group.scale", Subject: id, Actor: by},
+			if err := orgEvent(ctx, tx, org.Event{OrgID: locked.OrgID, Type: "group.scale", Subject: string(id), Actor: by},
 				map[string]any{"old": locked.Replicas, "new": replicas}); err != nil {
 				return err
 			}
 		}
-		g, err = oneGroup(ctx, tx, sqlGetGroup, id)
+		g, err = oneGroup(ctx, tx, sqlGetGroup, string(id))
 		return err
 	})
 	return g, asCoded("scale process group", err)
@@ -215,7 +215,7 @@ WHERE group_id = $1`
 // without it a group of several has an instance go before the next one comes, and a
 // group of one is refused, since nothing of it would be left meanwhile. The spec that
 // the group has already is no new release.
-func (s *Store) DeployGroup(ctx context.Context, id string, spec workload.Spec, by string) (g workload.Group, err error) {
+func (s *Store) DeployGroup(ctx context.Context, id prego.GroupID, spec workload.Spec, by string) (g workload.Group, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		locked, err := lockGroup(ctx, tx, id)
 		if err != nil {
@@ -229,7 +229,7 @@ func (s *Store) DeployGroup(ctx context.Context, id string, spec workload.Spec, 
 			g = locked.Group
 			return nil
 		}
-		if err := s.takeQuota(ctx, tx, locked.OrgID, locked.grow(locked.Replicas, spec)...); err != nil {
+		if err := s.takeQuota(ctx, tx, prego.OrgID(string(locked.OrgID)), locked.grow(locked.Replicas, spec)...); err != nil {
 			return err
 		}
 		status, message, err := s.strategy(ctx, tx, locked, spec)
@@ -239,10 +239,10 @@ func (s *Store) DeployGroup(ctx context.Context, id string, spec workload.Spec, 
 		if _, err := tx.Exec(ctx, sqlDeployGroup, id, spec, spec.MemoryLimitBytes, spec.CPURequest, status, message, status == workload.DeployDrainingFirst); err != nil {
 			return err
 		}
-		if g, err = oneGroup(ctx, tx, sqlGetGroup, id); err != nil {
+		if g, err = oneGroup(ctx, tx, sqlGetGroup, string(id)); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: locked.OrgID, Type: "group.deploy", Subject: id, Actor: by}, map[string]any{
+		return orgEvent(ctx, tx, org.Event{OrgID: locked.OrgID, Type: "group.deploy", Subject: string(id), Actor: by}, map[string]any{
 			"release": g.Release, "image": spec.Image, "memory_limit_bytes": spec.MemoryLimitBytes, "cpu_request": spec.CPURequest, "strategy": status,
 		})
 	})
@@ -262,7 +262,7 @@ func (s *Store) strategy(ctx context.Context, tx pgx.Tx, g lockedGroup, spec wor
 	for i := range surge[:3] {
 		surge[i].By += surge[i+3].By
 	}
-	err := s.takeQuota(ctx, tx, g.OrgID, surge[:3]...)
+	err := s.takeQuota(ctx, tx, prego.OrgID(string(g.OrgID)), surge[:3]...)
 	var over *org.QuotaExceeded
 	switch {
 	case err == nil:
@@ -286,7 +286,7 @@ const sqlDeleteGroup = `UPDATE process_groups SET deleted_at = now(), wanted = 0
 
 // DeleteGroup forgets a group whose instances are stopped then; they count until they
 // are. A group that routes or volumes point to is CodeGroupInUse.
-func (s *Store) DeleteGroup(ctx context.Context, id, by string) (g workload.Group, err error) {
+func (s *Store) DeleteGroup(ctx context.Context, id prego.GroupID, by string) (g workload.Group, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		locked, err := lockGroup(ctx, tx, id)
 		if err != nil {
@@ -306,7 +306,7 @@ func (s *Store) DeleteGroup(ctx context.Context, id, by string) (g workload.Grou
 		if _, err := tx.Exec(ctx, sqlDeleteGroup, id); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: g.OrgID, Type: "group.delete", Subject: id, Actor: by}, map[string]any{"env_id": g.EnvID, "name": g.Name, "replicas": g.Replicas})
+		return orgEvent(ctx, tx, org.Event{OrgID: g.OrgID, Type: "group.delete", Subject: string(id), Actor: by}, map[string]any{"env_id": g.EnvID, "name": g.Name, "replicas": g.Replicas})
 	})
 	return g, asCoded("delete process group", err)
 }

@@ -56,7 +56,7 @@ const maxAtOnce = 50
 
 type groupRow struct {
 	instance.GroupState
-	orgID    string
+	orgID    prego.OrgID
 	region   prego.Region
 	wanted   int
 	next     *time.Time
@@ -67,7 +67,7 @@ type groupRow struct {
 
 // PlanGroup decides what is to be done for a group, and writes down what of it is only
 // a matter of rows. Wait is at most retry. Repeated it answers with what is left.
-func (s *Store) PlanGroup(ctx context.Context, id string, retry time.Duration) (p workload.GroupPlan, err error) {
+func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Duration) (p workload.GroupPlan, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		g, err := readGroup(ctx, tx, id)
 		if err != nil {
@@ -111,7 +111,7 @@ func (s *Store) PlanGroup(ctx context.Context, id string, retry time.Duration) (
 	return p, asCoded("plan process group", err)
 }
 
-func readGroup(ctx context.Context, tx pgx.Tx, id string) (g groupRow, err error) {
+func readGroup(ctx context.Context, tx pgx.Tx, id prego.GroupID) (g groupRow, err error) {
 	err = tx.QueryRow(ctx, sqlPlanGroup, id).Scan(&g.orgID, &g.region, &g.Replicas, &g.Deleted, &g.Release, &g.Stable, &g.Deploy, &g.NoSurge, &g.wanted, &g.next, &g.reason,
 		&g.failures, &g.now)
 	if err != nil {
@@ -245,11 +245,11 @@ func (s *Store) Allocate(ctx context.Context, place workload.InstancePlace, retr
 	if errors.As(err, &refused) {
 		return s.refuseAllocation(ctx, place.GroupID, refused, retry)
 	}
-	return out, failed("allocate an instance of "+place.GroupID, err)
+	return out, failed(string("allocate an instance of "+place.GroupID), err)
 }
 
 func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.InstancePlace) (out workload.InstanceAllocation, err error) {
-	var orgID string
+	var orgID prego.OrgID
 	var region prego.Region
 	var replicas, release, wanted int
 	var surge bool
@@ -269,7 +269,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 	if surge {
 		check = s.takeQuota
 	}
-	if err := check(ctx, tx, orgID, surgeOf(spec, overhead)...); err != nil {
+	if err := check(ctx, tx, prego.OrgID(string(orgID)), surgeOf(spec, overhead)...); err != nil {
 		var over *org.QuotaExceeded
 		if errors.As(err, &over) {
 			return out, &refusedAllocation{over: over, surge: surge && replicas > 1}
@@ -294,7 +294,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 	if kept || taken+spec.MemoryLimitBytes+overhead > offered || !ok {
 		return workload.InstanceAllocation{Outcome: workload.AllocationLost}, nil
 	}
-	out = workload.InstanceAllocation{Outcome: workload.Allocated, InstanceID: workload.NewInstanceID(place.GroupID, last+1)}
+	out = workload.InstanceAllocation{Outcome: workload.Allocated, InstanceID: prego.InstanceID(workload.NewInstanceID(place.GroupID, last+1))}
 	if waited != nil {
 		out.Waited = max(0, time.Duration(*waited*float64(time.Second)))
 	}
@@ -323,7 +323,7 @@ func bindPorts(ports, used []int) ([]workload.PortBinding, bool) {
 	return out, true
 }
 
-func (s *Store) refuseAllocation(ctx context.Context, groupID string, r *refusedAllocation, retry time.Duration) (out workload.InstanceAllocation, err error) {
+func (s *Store) refuseAllocation(ctx context.Context, groupID prego.GroupID, r *refusedAllocation, retry time.Duration) (out workload.InstanceAllocation, err error) {
 	out.Outcome = workload.AllocationQuota
 	if r.surge {
 		out.Outcome = workload.AllocationSurge
@@ -331,7 +331,7 @@ func (s *Store) refuseAllocation(ctx context.Context, groupID string, r *refused
 	} else {
 		_, err = s.pool.Exec(ctx, sqlRefuseQuota, groupID, workload.ReasonOrgQuota, r.over.Sentence(), retry.Seconds(), r.over.Dimension)
 	}
-	return out, failed("refuse an instance of "+groupID, err)
+	return out, failed(string("refuse an instance of "+groupID), err)
 }
 
 const sqlNoPlace = `
@@ -339,8 +339,8 @@ UPDATE process_groups SET status = 'unschedulable', status_reason = $2, status_m
 WHERE group_id = $1 AND wanted > 0`
 
 // NoPlace records why there is no place for a group's instance.
-func (s *Store) NoPlace(ctx context.Context, groupID, reason, message string, decision json.RawMessage) error {
-	return s.exec(ctx, "no place for an instance of "+groupID, sqlNoPlace, groupID, reason, message, decided(decision))
+func (s *Store) NoPlace(ctx context.Context, groupID prego.GroupID, reason, message string, decision json.RawMessage) error {
+	return s.exec(ctx, string("no place for an instance of "+groupID), sqlNoPlace, groupID, reason, message, decided(decision))
 }
 
 const sqlInstanceHost = `
@@ -480,6 +480,6 @@ func (s *Store) FindGroupWork(ctx context.Context, quiet time.Duration) (w workl
 const sqlInstancesOn = `SELECT ` + instanceColumns + ` FROM instances i WHERE i.server_id = $1 AND i.state <> 'stopped' ORDER BY i.instance_id`
 
 // InstancesOn are the instances on a server that are not stopped.
-func (s *Store) InstancesOn(ctx context.Context, serverID string) ([]workload.Instance, error) {
-	return collectBy(ctx, s, "instances on "+serverID, pgx.RowToStructByName[workload.Instance], sqlInstancesOn, serverID)
+func (s *Store) InstancesOn(ctx context.Context, serverID prego.ServerID) ([]workload.Instance, error) {
+	return collectBy(ctx, s, string("instances on "+serverID), pgx.RowToStructByName[workload.Instance], sqlInstancesOn, serverID)
 }

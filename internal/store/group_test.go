@@ -47,14 +47,14 @@ func (s *Store) testGroup(t require.TestingT, n int, org string, replicas int, s
 	id := workload.NewGroupID(fmt.Sprintf("%012x", n))
 	r := workload.CreateGroupRequest{Name: fmt.Sprintf("g%d", n), Spec: spec, Replicas: &replicas}
 	require.NoError(t, r.Validate())
-	_, _, err := s.CreateGroup(context.Background(), id, "env-"+org, r, "test")
+	_, _, err := s.CreateGroup(context.Background(), prego.EnvID(id), prego.EnvID("env-"+org), r, "test")
 	return id, err
 }
 
 // turn plans a group, allocates what it wants, and makes all of it running and
 // stopped: a whole round without containers.
-func (s *Store) turn(ctx context.Context, id string) (outcomes []workload.AllocationOutcome, err error) {
-	p, err := s.PlanGroup(ctx, id, time.Second)
+func (s *Store) turn(ctx context.Context, id prego.GroupID) (outcomes []workload.AllocationOutcome, err error) {
+	p, err := s.PlanGroup(ctx, prego.GroupID(string(id)), time.Second)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (s *Store) turn(ctx context.Context, id string) (outcomes []workload.Alloca
 		if got.Outcome != workload.Allocated {
 			break
 		}
-		p.Boot = append(p.Boot, got.InstanceID)
+		p.Boot = append(p.Boot, string(got.InstanceID))
 	}
 	for _, i := range p.Boot {
 		if _, err := s.InstanceRunning(ctx, i); err != nil {
@@ -153,7 +153,7 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 				g := &groups[rapid.IntRange(0, len(groups)-1).Draw(t, "group")]
 				replicas := rapid.IntRange(0, 14).Draw(t, "replicas")
 				before := total()
-				_, err := s.ScaleGroup(ctx, g.id, replicas, "test")
+				_, err := s.ScaleGroup(ctx, prego.GroupID(g.id), replicas, "test")
 				after := total()
 				if err != nil {
 					require.Equal(t, prego.CodeQuotaExceeded, prego.CodeOf(err))
@@ -165,7 +165,7 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 				require.LessOrEqual(t, after, math.Max(before, limit))
 			case "turn":
 				for _, g := range groups {
-					outcomes, err := s.turn(ctx, g.id)
+					outcomes, err := s.turn(ctx, prego.GroupID(g.id))
 					require.NoError(t, err)
 					for _, o := range outcomes {
 						require.Equal(t, workload.Allocated, o, "what was promised is there, and there is room")
@@ -176,11 +176,11 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 					continue
 				}
 				i := rapid.IntRange(0, len(groups)-1).Draw(t, "group")
-				_, err := s.DeleteGroup(ctx, groups[i].id, "test")
+				_, err := s.DeleteGroup(ctx, prego.GroupID(groups[i].id), "test")
 				require.NoError(t, err)
-				_, err = s.turn(ctx, groups[i].id)
+				_, err = s.turn(ctx, prego.GroupID(groups[i].id))
 				require.NoError(t, err)
-				_, err = s.turn(ctx, groups[i].id)
+				_, err = s.turn(ctx, prego.GroupID(groups[i].id))
 				require.NoError(t, err)
 				groups[i] = groups[len(groups)-1]
 				groups = groups[:len(groups)-1]
@@ -190,7 +190,7 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 		want := 0
 		for _, g := range groups {
 			for range 2 {
-				_, err := s.turn(ctx, g.id)
+				_, err := s.turn(ctx, prego.GroupID(g.id))
 				require.NoError(t, err)
 			}
 			want += g.replicas
@@ -200,10 +200,10 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 		require.Equal(t, float64(int64(want)*(48<<20)), usage[quota.MaxTotalMemoryBytes])
 		require.Zero(t, promised[quota.MaxInstances])
 		for _, g := range groups { // make room for the next
-			_, err := s.DeleteGroup(ctx, g.id, "test")
+			_, err := s.DeleteGroup(ctx, prego.GroupID(g.id), "test")
 			require.NoError(t, err)
 			for range 2 {
-				_, err := s.turn(ctx, g.id)
+				_, err := s.turn(ctx, prego.GroupID(g.id))
 				require.NoError(t, err)
 			}
 		}
@@ -231,10 +231,10 @@ func TestManyWritersStayWithinQuotaAndMemory(t *testing.T) {
 		wg.Go(func() {
 			id := ids[w%len(ids)]
 			for i := range 4 {
-				if _, err := s.ScaleGroup(ctx, id, (w+i*3)%10, "test"); err != nil && prego.CodeOf(err) != prego.CodeQuotaExceeded {
+				if _, err := s.ScaleGroup(ctx, prego.GroupID(id), (w+i*3)%10, "test"); err != nil && prego.CodeOf(err) != prego.CodeQuotaExceeded {
 					t.Errorf("scale: %v", err)
 				}
-				if _, err := s.turn(ctx, id); err != nil {
+				if _, err := s.turn(ctx, prego.GroupID(id)); err != nil {
 					t.Errorf("turn: %v", err)
 				}
 			}
@@ -263,7 +263,7 @@ func TestDemandIsServedByOrgInTurn(t *testing.T) {
 	}{{"acme", 3}, {"acme", 1}, {"other", 2}} {
 		id, err := s.testGroup(t, i+1, g.org, g.replicas, specOf(16))
 		require.NoError(t, err)
-		_, err = s.PlanGroup(ctx, id, time.Second)
+		_, err = s.PlanGroup(ctx, prego.GroupID(id), time.Second)
 		require.NoError(t, err)
 		ids = append(ids, id)
 	}
@@ -271,7 +271,7 @@ func TestDemandIsServedByOrgInTurn(t *testing.T) {
 		demand, err := s.InstanceDemand(ctx, "eu", 100)
 		require.NoError(t, err)
 		for _, d := range demand {
-			out = append(out, d.GroupID)
+			out = append(out, string(d.GroupID))
 		}
 		return out
 	}
@@ -279,11 +279,11 @@ func TestDemandIsServedByOrgInTurn(t *testing.T) {
 	// Refused by quota, a group waits for its time, or until less is used.
 	_, err := s.pool.Exec(ctx, `INSERT INTO org_quotas (org_id, dimension, limit_value, updated_by) VALUES ('acme', 'max_instances', 1, 'test')`)
 	require.NoError(t, err)
-	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: ids[0], ServerID: "node-1"}, time.Hour)
+	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(ids[0]), ServerID: "node-1"}, time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, workload.Allocated, got.Outcome)
 	first := got.InstanceID
-	got, err = s.Allocate(ctx, workload.InstancePlace{GroupID: ids[0], ServerID: "node-1"}, time.Hour)
+	got, err = s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(ids[0]), ServerID: "node-1"}, time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, workload.AllocationQuota, got.Outcome)
 	g, err := s.GetGroup(ctx, ids[0])
@@ -296,7 +296,7 @@ func TestDemandIsServedByOrgInTurn(t *testing.T) {
 	// The server is looked at again under its lock.
 	_, err = s.pool.Exec(ctx, `UPDATE servers SET cordoned_at = now()`)
 	require.NoError(t, err)
-	got, err = s.Allocate(ctx, workload.InstancePlace{GroupID: ids[2], ServerID: "node-1"}, time.Hour)
+	got, err = s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(ids[2]), ServerID: "node-1"}, time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, workload.AllocationLost, got.Outcome)
 	servers, err := s.InstanceServers(ctx, "eu")
@@ -311,17 +311,17 @@ func TestADeployThatNeedsMoreIsPromised(t *testing.T) {
 	id, err := s.testGroup(t, 1, "acme", 2, specOf(16))
 	require.NoError(t, err)
 	for range 2 {
-		_, err = s.turn(ctx, id)
+		_, err = s.turn(ctx, prego.GroupID(id))
 		require.NoError(t, err)
 	}
-	_, err = s.DeployGroup(ctx, id, specOf(116), "test")
+	_, err = s.DeployGroup(ctx, prego.GroupID(id), specOf(116), "test")
 	require.NoError(t, err)
 	_, promised := s.usage(t, "acme")
 	require.Equal(t, float64(2*100<<20), promised[quota.MaxTotalMemoryBytes])
 	require.Zero(t, promised[quota.MaxInstances])
 	_, err = s.pool.Exec(ctx, `INSERT INTO org_quotas (org_id, dimension, limit_value, updated_by) VALUES ('acme', 'max_total_memory_bytes', $1, 'test')`, 2*148<<20)
 	require.NoError(t, err)
-	_, err = s.DeployGroup(ctx, id, specOf(117), "test")
+	_, err = s.DeployGroup(ctx, prego.GroupID(id), specOf(117), "test")
 	var over *org.QuotaExceeded
 	require.True(t, errors.As(err, &over), "%v", err)
 	require.Equal(t, float64(2<<20), over.RequestedDelta)
@@ -335,7 +335,7 @@ func TestADeployThatNeedsMoreIsPromised(t *testing.T) {
 	// As large as before, and no room for one more: an instance goes first.
 	next := specOf(116)
 	next.Image = "web:2"
-	g, err := s.DeployGroup(ctx, id, next, "test")
+	g, err := s.DeployGroup(ctx, prego.GroupID(id), next, "test")
 	require.NoError(t, err)
 	require.Equal(t, workload.DeployDrainingFirst, g.DeployStatus)
 }

@@ -78,7 +78,7 @@ SELECT server_id, status, attempt FROM updated`
 func (s *Store) FlushHeartbeats(ctx context.Context, batch []server.Heartbeat) ([]server.HeartbeatOutcome, error) {
 	last := make(map[string]int, len(batch))
 	for i, h := range batch {
-		last[h.ServerID] = i
+		last[string(h.ServerID)] = i
 	}
 	n := len(last)
 	ids, keys, boots, versions := make([]string, 0, n), make([][]byte, 0, n), make([]string, 0, n), make([]string, 0, n)
@@ -87,10 +87,10 @@ func (s *Store) FlushHeartbeats(ctx context.Context, batch []server.Heartbeat) (
 	cpu, workers, dbDisk, redisMemory := make([]*float64, 0, n), make([]*float64, 0, n), make([]*float64, 0, n), make([]*float64, 0, n)
 	ahead, skewed := make([]*float64, 0, n), make([]bool, 0, n)
 	for i, h := range batch {
-		if last[h.ServerID] != i {
+		if last[string(h.ServerID)] != i {
 			continue
 		}
-		ids, keys, boots, versions = append(ids, h.ServerID), append(keys, h.Key), append(boots, h.BootID), append(versions, h.AgentVersion)
+		ids, keys, boots, versions = append(ids, string(h.ServerID)), append(keys, h.Key), append(boots, h.BootID), append(versions, h.AgentVersion)
 		loads, memory, disk, docker = append(loads, h.Load1), append(memory, h.MemoryPct), append(disk, h.DiskPct), append(docker, h.DockerState)
 		cpu, workers, dbDisk, redisMemory = append(cpu, h.CPUPct), append(workers, h.WorkerSlotsPct), append(dbDisk, h.DBDiskPct), append(redisMemory, h.RedisMemoryPct)
 		ahead, skewed = append(ahead, h.ClockAhead), append(skewed, h.ClockSkewed)
@@ -156,7 +156,7 @@ SELECT host, ipv6 FROM servers
 WHERE server_id = $1 AND agent_key_sha256 = $2 AND identity_revoked_at IS NULL AND status IN ('provisioning', 'active', 'failed', 'draining')`
 
 // CheckAgent confirms that a server is bound to a key and not revoked.
-func (s *Store) CheckAgent(ctx context.Context, serverID string, key []byte) (server.AgentBinding, error) {
+func (s *Store) CheckAgent(ctx context.Context, serverID prego.ServerID, key []byte) (server.AgentBinding, error) {
 	var b server.AgentBinding
 	err := s.pool.QueryRow(ctx, sqlAgentBinding, serverID, key).Scan(&b.Host, &b.IPv6)
 	return b, orNotFound("check agent", err, prego.Errorf(prego.CodeIdentityRevoked, "the identity of server %s was revoked", serverID))

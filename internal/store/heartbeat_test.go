@@ -27,8 +27,8 @@ UPDATE servers SET attempt = 1, agent_key_sha256 = $2, agent_status = $3, agent_
     agent_last_heartbeat_at = now() - make_interval(secs => $4) WHERE server_id = $1`, id, hash("key-"+id), agent, silent.Seconds())
 }
 
-func heartbeatOf(id string) server.Heartbeat {
-	return server.Heartbeat{ServerID: id, Key: hash("key-" + id), BootID: "b", AgentVersion: "v2", Load1: 0.5, MemoryPct: 10, DiskPct: 20, DockerState: "running"}
+func heartbeatOf(id prego.ServerID) server.Heartbeat {
+	return server.Heartbeat{ServerID: id, Key: hash(string("key-" + id)), BootID: "b", AgentVersion: "v2", Load1: 0.5, MemoryPct: 10, DiskPct: 20, DockerState: "running"}
 }
 
 type agentRow struct {
@@ -97,7 +97,7 @@ func TestHeartbeats(t *testing.T) {
 			if tc.arrange != "" {
 				exec(t, s, `UPDATE servers SET `+tc.arrange+` WHERE server_id = $1`, id)
 			}
-			beat := heartbeatOf(id)
+			beat := heartbeatOf(prego.ServerID(id))
 			if tc.key != "" {
 				beat.Key = hash(tc.key)
 			}
@@ -105,7 +105,7 @@ func TestHeartbeats(t *testing.T) {
 				out, err := s.FlushHeartbeats(context.Background(), []server.Heartbeat{beat, heartbeatOf("nobody"), beat})
 				require.NoError(t, err)
 				if tc.counts {
-					require.Equal(t, []server.HeartbeatOutcome{{ServerID: id, Status: tc.want.Status, Attempt: 1}}, out)
+					require.Equal(t, []server.HeartbeatOutcome{{ServerID: prego.ServerID(id), Status: tc.want.Status, Attempt: 1}}, out)
 				} else {
 					require.Empty(t, out)
 				}
@@ -189,7 +189,7 @@ func TestSweepFreezesWhenManyFallSilentAtOnce(t *testing.T) {
 			require.Zero(t, got.Failed+got.Degraded)
 			require.Equal(t, agentRow{server.Active, "", server.AgentConnected, false}, agentRowOf(t, s, "s-00"))
 			for i := range tc.fleet { // the gateway is back: the next sweep has nothing to freeze for
-				_, err := s.FlushHeartbeats(ctx, []server.Heartbeat{heartbeatOf(fmt.Sprintf("s-%02d", i))})
+				_, err := s.FlushHeartbeats(ctx, []server.Heartbeat{heartbeatOf(prego.ServerID(fmt.Sprintf("s-%02d", i)))})
 				require.NoError(t, err)
 			}
 			got, err = s.SweepSilent(ctx, params)
@@ -211,7 +211,7 @@ func TestFlushesOfOneFleetNeverDeadlock(t *testing.T) {
 	for i := range fleet {
 		id := fmt.Sprintf("s-%03d", i)
 		agentServer(t, s, id, "active", server.AgentConnected, 10*time.Minute)
-		all[i] = heartbeatOf(id)
+		all[i] = heartbeatOf(prego.ServerID(id))
 	}
 	errs := make(chan error, 2*gateways*rounds)
 	var swept atomic.Int64
@@ -257,7 +257,7 @@ func TestRevokedServersAndBindings(t *testing.T) {
 	_, err = s.CheckAgent(ctx, "good", hash("key-good"))
 	require.NoError(t, err)
 	for id, key := range map[string]string{"good": "key-x", "revoked": "key-revoked", "nobody": "key-x"} {
-		_, err = s.CheckAgent(ctx, id, hash(key))
+		_, err = s.CheckAgent(ctx, prego.ServerID(id), hash(key))
 		require.Equal(t, prego.CodeIdentityRevoked, prego.CodeOf(err), id)
 	}
 }

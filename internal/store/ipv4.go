@@ -18,7 +18,7 @@ const ipv4Columns = `a.allocation_id, a.org_id, a.env_id, a.provider, a.name, a.
 const sqlEnvIPv4 = `SELECT ` + ipv4Columns + ` FROM ipv4_allocations a WHERE a.env_id = $1 AND a.deleted_at IS NULL`
 
 // GetIPv4 reads the IPv4 add-on of an env, or CodeIPv4NotFound.
-func (s *Store) GetIPv4(ctx context.Context, envID string) (workload.IPv4Allocation, error) {
+func (s *Store) GetIPv4(ctx context.Context, envID prego.EnvID) (workload.IPv4Allocation, error) {
 	if err := s.envExists(ctx, envID); err != nil {
 		return workload.IPv4Allocation{}, err
 	}
@@ -32,7 +32,7 @@ func (s *Store) GetIPv4(ctx context.Context, envID string) (workload.IPv4Allocat
 	return *a, nil
 }
 
-func noIPv4(envID string) error {
+func noIPv4(envID prego.EnvID) error {
 	return prego.Errorf(prego.CodeIPv4NotFound, "env %q has no IPv4 address of its own", envID)
 }
 
@@ -60,8 +60,8 @@ func oneIPv4(ctx context.Context, tx pgx.Tx, sql string, args ...any) (workload.
 // EnableIPv4 asks for an address for an env: the row is the intent that is made true
 // later. The same request again is met by the row that is there; one that failed is
 // asked for again. location tells where in a region addresses are made.
-func (s *Store) EnableIPv4(ctx context.Context, envID, id, environment string, location func(prego.Region) string, by string) (out workload.IPv4Allocation, err error) {
-	err = s.inEnv(ctx, "enable ipv4", envID, func(tx pgx.Tx, orgID string, region prego.Region) error {
+func (s *Store) EnableIPv4(ctx context.Context, envID prego.EnvID, id, environment string, location func(prego.Region) string, by string) (out workload.IPv4Allocation, err error) {
+	err = s.inEnv(ctx, "enable ipv4", envID, func(tx pgx.Tx, orgID prego.OrgID, region prego.Region) error {
 		out, err = oneIPv4(ctx, tx, sqlHoldEnvIPv4, envID)
 		if err == nil {
 			switch out.Status {
@@ -76,7 +76,7 @@ func (s *Store) EnableIPv4(ctx context.Context, envID, id, environment string, l
 		if !isNoRows(err) {
 			return err
 		}
-		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxIPv4Allocations, By: 1}); err != nil {
+		if err := s.takeQuota(ctx, tx, prego.OrgID(string(orgID)), quota.Delta{Dimension: quota.MaxIPv4Allocations, By: 1}); err != nil {
 			return err
 		}
 		provider, err := providerOf(ctx, tx, region)
@@ -94,8 +94,8 @@ func (s *Store) EnableIPv4(ctx context.Context, envID, id, environment string, l
 const sqlIPv4Routes = `SELECT count(*) FROM routes WHERE env_id = $1 AND listener_scope = 'env_v4' AND deleted_at IS NULL`
 
 // DisableIPv4 asks for the address to be given back.
-func (s *Store) DisableIPv4(ctx context.Context, envID, by string) (out workload.IPv4Allocation, err error) {
-	err = s.inEnv(ctx, "disable ipv4", envID, func(tx pgx.Tx, orgID string, _ prego.Region) error {
+func (s *Store) DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (out workload.IPv4Allocation, err error) {
+	err = s.inEnv(ctx, "disable ipv4", envID, func(tx pgx.Tx, orgID prego.OrgID, _ prego.Region) error {
 		out, err = oneIPv4(ctx, tx, sqlHoldEnvIPv4, envID)
 		switch {
 		case isNoRows(err):

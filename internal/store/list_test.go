@@ -70,7 +70,7 @@ func TestAListWalksInAnyOrderAndFilters(t *testing.T) {
 	s := tenantStore(t)
 	for i := range 9 {
 		_, _, err := s.CreateServer(ctx, server.CreateRequest{
-			ServerID: fmt.Sprintf("s-%d", 8-i), Role: []prego.Role{prego.RoleApp, prego.RoleNode, prego.RoleDBShard}[i%3], Region: prego.RegionEU,
+			ServerID: prego.ServerID(fmt.Sprintf("s-%d", 8-i)), Role: []prego.Role{prego.RoleApp, prego.RoleNode, prego.RoleDBShard}[i%3], Region: prego.RegionEU,
 			InfraProvider: prego.ProviderHetzner, Spec: server.Spec{Tags: []string{"a", fmt.Sprintf("b%d", i%2)}},
 		}, "test")
 		require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestAListWalksInAnyOrderAndFilters(t *testing.T) {
 			page, next, err := s.ListServers(ctx, q)
 			require.NoError(t, err)
 			for _, v := range page {
-				ids = append(ids, v.ServerID)
+				ids = append(ids, string(v.ServerID))
 			}
 			if q.Cursor = next; next == "" {
 				return ids

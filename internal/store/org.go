@@ -38,12 +38,12 @@ RETURNING ` + orgColumns
 
 // PutOrg makes an org, or changes what the request gives of one that exists: what it
 // leaves out stays. Tenants keep the parent under which they were created.
-func (s *Store) PutOrg(ctx context.Context, id string, r tenant.PutOrgRequest, by string) (o org.Org, err error) {
+func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgRequest, by string) (o org.Org, err error) {
 	var parent string
 	if r.ParentOrgID != nil {
-		parent = *r.ParentOrgID
+		parent = string(*r.ParentOrgID)
 	}
-	if parent == id {
+	if prego.OrgID(parent) == id {
 		return o, prego.Invalid("parent_org_id", "must be another org")
 	}
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
@@ -52,7 +52,7 @@ func (s *Store) PutOrg(ctx context.Context, id string, r tenant.PutOrgRequest, b
 		}
 		o, err = oneOrg(ctx, tx, sqlNewOrg, id, parent, cmp.Or(r.Tier, s.newOrgs), by)
 		if err == nil {
-			return orgEvent(ctx, tx, org.Event{OrgID: id, Type: "org.create", Subject: id, Actor: by}, map[string]any{"tier": o.Tier})
+			return orgEvent(ctx, tx, org.Event{OrgID: id, Type: "org.create", Subject: string(id), Actor: by}, map[string]any{"tier": o.Tier})
 		}
 		if !isNoRows(err) {
 			return err
@@ -64,14 +64,14 @@ func (s *Store) PutOrg(ctx context.Context, id string, r tenant.PutOrgRequest, b
 		if o, err = oneOrg(ctx, tx, sqlChangeOrg, id, r.ParentOrgID, r.Tier); err != nil || o.Tier == old.Tier {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: id, Type: "org.tier_set", Subject: id, Actor: by}, map[string]any{"old": old.Tier, "new": o.Tier})
+		return orgEvent(ctx, tx, org.Event{OrgID: id, Type: "org.tier_set", Subject: string(id), Actor: by}, map[string]any{"old": old.Tier, "new": o.Tier})
 	})
 	return o, asCoded("put org", err)
 }
 
 // checkParent refuses a parent that is unknown, or below the org. Until the end of the
 // transaction nobody else changes parents.
-func checkParent(ctx context.Context, tx pgx.Tx, org, parent string) error {
+func checkParent(ctx context.Context, tx pgx.Tx, org prego.OrgID, parent string) error {
 	if parent == "" {
 		return nil
 	}
@@ -86,7 +86,7 @@ func checkParent(ctx context.Context, tx pgx.Tx, org, parent string) error {
 		return &prego.Error{Code: prego.CodeOrgUnknown, Field: "parent_org_id", Message: "is not an org that is known here"}
 	}
 	if circle {
-		return prego.Invalid("parent_org_id", "must not be an org that is below "+org)
+		return prego.Invalid("parent_org_id", string("must not be an org that is below "+org))
 	}
 	return nil
 }
@@ -95,12 +95,14 @@ func oneOrg(ctx context.Context, q querier, sql string, args ...any) (org.Org, e
 	return one(ctx, q, pgx.RowToStructByPos[org.Org], sql, args...)
 }
 
-func noSuchOrg(id string) error { return prego.Errorf(prego.CodeNotFound, "there is no org %q", id) }
+func noSuchOrg(id prego.OrgID) error {
+	return prego.Errorf(prego.CodeNotFound, "there is no org %q", id)
+}
 
 const sqlGetOrg = `SELECT ` + orgColumns + ` FROM orgs WHERE org_id = $1`
 
 // GetOrg reads one org, or CodeNotFound.
-func (s *Store) GetOrg(ctx context.Context, id string) (org.Org, error) {
+func (s *Store) GetOrg(ctx context.Context, id prego.OrgID) (org.Org, error) {
 	o, err := first(collect[org.Org](ctx, s, "get org", sqlGetOrg, id))
 	if err != nil {
 		return org.Org{}, err

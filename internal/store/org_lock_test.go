@@ -18,7 +18,7 @@ import (
 // volumeOf makes a volume of acme at a location.
 func (s *Store) volumeOf(t *testing.T, id, location string) {
 	t.Helper()
-	_, err := s.CreateVolume(context.Background(), workload.Volume{VolumeID: id, OrgID: "acme", Region: "eu", Location: location, Name: id, SizeBytes: 10e9}, "test", "test")
+	_, err := s.CreateVolume(context.Background(), workload.Volume{VolumeID: prego.VolumeID(id), OrgID: "acme", Region: "eu", Location: location, Name: id, SizeBytes: 10e9}, "test", "test")
 	require.NoError(t, err)
 }
 
@@ -62,7 +62,7 @@ func TestLocksAreTakenInOneOrder(t *testing.T) {
 	const org, ofOrg = `SELECT FROM orgs WHERE org_id = 'acme' FOR NO KEY UPDATE`, `SELECT FROM orgs WHERE org_id = 'acme' FOR NO KEY UPDATE NOWAIT`
 	// Who scales a group holds it, and then the org.
 	require.NoError(t, s.holding(t, `SELECT FROM process_groups FOR NO KEY UPDATE`, func() error {
-		_, err := s.AttachVolume(ctx, workload.VolumeAttachment{AttachmentID: "vat-1", VolumeID: "vol-1", GroupID: group, MountPath: "/data"}, "test")
+		_, err := s.AttachVolume(ctx, workload.VolumeAttachment{AttachmentID: "vat-1", VolumeID: "vol-1", GroupID: prego.GroupID(group), MountPath: "/data"}, "test")
 		return err
 	}, free(ofOrg)))
 	// Who deletes an env holds the org, and then the env.
@@ -80,7 +80,7 @@ func TestAGroupIsNotDeletedUnderARoute(t *testing.T) {
 	group, err := s.testGroup(t, 1, "acme", 0, specOf(16))
 	require.NoError(t, err)
 	err = s.holding(t, `SELECT FROM orgs WHERE org_id = 'acme' FOR NO KEY UPDATE`, func() error {
-		_, err := s.DeleteGroup(ctx, group, "test")
+		_, err := s.DeleteGroup(ctx, prego.GroupID(group), "test")
 		return err
 	}, func(tx pgx.Tx) {
 		_, err := tx.Exec(ctx, sqlCreateRoute, "rte-1", "acme", "env-acme", group, "www.example.com", "shared_v6", 443, "https", 80, "test")
@@ -97,17 +97,17 @@ func TestAnAllocationLooksAtTheVolumesAgain(t *testing.T) {
 	s := groupBundle(t)
 	group, err := s.testGroup(t, 1, "acme", 1, specOf(16))
 	require.NoError(t, err)
-	_, err = s.PlanGroup(ctx, group, time.Second)
+	_, err = s.PlanGroup(ctx, prego.GroupID(group), time.Second)
 	require.NoError(t, err)
 	s.volumeOf(t, "vol-1", "hel1")
-	a := workload.VolumeAttachment{AttachmentID: "vat-1", VolumeID: "vol-1", GroupID: group, MountPath: "/data"}
+	a := workload.VolumeAttachment{AttachmentID: "vat-1", VolumeID: "vol-1", GroupID: prego.GroupID(group), MountPath: "/data"}
 	_, err = s.AttachVolume(ctx, a, "test")
 	require.NoError(t, err)
-	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: "node-1"}, time.Hour)
+	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(group), ServerID: "node-1"}, time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, workload.AllocationLost, got.Outcome)
 	require.NoError(t, s.DetachVolume(ctx, "vol-1", "vat-1", "test"))
-	got, err = s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: "node-1"}, time.Hour)
+	got, err = s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(group), ServerID: "node-1"}, time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, workload.Allocated, got.Outcome)
 	// A step that comes late finds the attachment ended, and brings the volume nowhere.
@@ -132,29 +132,29 @@ func TestARefusedSurgeWaits(t *testing.T) {
 	group, err := s.testGroup(t, 1, "acme", 1, specOf(16))
 	require.NoError(t, err)
 	for range 2 {
-		_, err = s.turn(ctx, group)
+		_, err = s.turn(ctx, prego.GroupID(group))
 		require.NoError(t, err)
 	}
 	_, err = s.testGroup(t, 2, "acme", 1, specOf(16))
 	require.NoError(t, err)
 	next := specOf(16)
 	next.Image = "web:2"
-	_, err = s.DeployGroup(ctx, group, next, "test")
+	_, err = s.DeployGroup(ctx, prego.GroupID(group), next, "test")
 	require.NoError(t, err)
 	limit(2)
-	_, err = s.PlanGroup(ctx, group, time.Second)
+	_, err = s.PlanGroup(ctx, prego.GroupID(group), time.Second)
 	require.NoError(t, err)
-	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: group, ServerID: "node-1"}, time.Hour)
+	got, err := s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(group), ServerID: "node-1"}, time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, workload.AllocationQuota, got.Outcome)
 	demand, err := s.InstanceDemand(ctx, "eu", 10)
 	require.NoError(t, err)
 	require.Empty(t, demand)
 	// A refusal that comes after the group was changed says nothing about it any more.
-	_, err = s.ScaleGroup(ctx, group, 0, "test")
+	_, err = s.ScaleGroup(ctx, prego.GroupID(group), 0, "test")
 	require.NoError(t, err)
 	for _, surge := range []bool{false, true} {
-		_, err = s.refuseAllocation(ctx, group, &refusedAllocation{over: &org.QuotaExceeded{Dimension: "max_instances"}, surge: surge}, time.Hour)
+		_, err = s.refuseAllocation(ctx, prego.GroupID(group), &refusedAllocation{over: &org.QuotaExceeded{Dimension: "max_instances"}, surge: surge}, time.Hour)
 		require.NoError(t, err)
 	}
 	g, err := s.GetGroup(ctx, group)
@@ -174,7 +174,7 @@ func TestSnapshotsOfEachTenantAreLimited(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for _, id := range []string{"t-1", "t-2"} {
-		_, _, err := s.CreateTenant(ctx, tenantRequest(t, id, prego.PlanStarter), id, tenant.ModeShared, "", "someone")
+		_, _, err := s.CreateTenant(ctx, tenantRequest(t, id, prego.PlanStarter), prego.TenantID(id), tenant.ModeShared, "", "someone")
 		require.NoError(t, err)
 		_, err = s.pool.Exec(ctx, `UPDATE tenants SET state = 'active', site = tenant_id WHERE tenant_id = $1`, id)
 		require.NoError(t, err)
@@ -183,7 +183,7 @@ func TestSnapshotsOfEachTenantAreLimited(t *testing.T) {
 		require.NoError(t, err)
 	}
 	take := func(tenant, id string) error {
-		_, err := s.CreateSnapshot(ctx, tenant, id, "test")
+		_, err := s.CreateSnapshot(ctx, prego.TenantID(tenant), id, "test")
 		return err
 	}
 	_, err := s.SetQuota(ctx, "acme", quota.MaxSnapshotsPerVolume, 2, "test", "test")
@@ -207,7 +207,7 @@ func TestAFleetKeepsAServerWithInstances(t *testing.T) {
 	group, err := s.testGroup(t, 1, "acme", 1, specOf(16))
 	require.NoError(t, err)
 	for range 2 {
-		_, err = s.turn(ctx, group)
+		_, err = s.turn(ctx, prego.GroupID(group))
 		require.NoError(t, err)
 	}
 	st, err := s.FleetState(ctx, "nodes")
@@ -218,10 +218,10 @@ func TestAFleetKeepsAServerWithInstances(t *testing.T) {
 	require.Equal(t, prego.CodeServerHasTenants, prego.CodeOf(err), "%v", err)
 	_, err = s.RequestDecommission(ctx, "node-1", "test", false)
 	require.Equal(t, prego.CodeServerHasTenants, prego.CodeOf(err), "%v", err)
-	_, err = s.ScaleGroup(ctx, group, 0, "test")
+	_, err = s.ScaleGroup(ctx, prego.GroupID(group), 0, "test")
 	require.NoError(t, err)
 	for range 2 {
-		_, err = s.turn(ctx, group)
+		_, err = s.turn(ctx, prego.GroupID(group))
 		require.NoError(t, err)
 	}
 	_, err = s.DrainMember(ctx, "node-1", "test")

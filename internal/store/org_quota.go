@@ -21,11 +21,11 @@ LEFT JOIN org_quotas q ON q.org_id = $1 AND q.dimension = d.dimension
 ORDER BY d.n`
 
 // OrgQuotas are an org's limits and usage, of every dimension, or CodeNotFound.
-func (s *Store) OrgQuotas(ctx context.Context, org string) ([]org.Quota, error) {
+func (s *Store) OrgQuotas(ctx context.Context, org prego.OrgID) ([]org.Quota, error) {
 	return s.quotasOf(ctx, s.pool, org, quota.Dimensions())
 }
 
-func (s *Store) quotasOf(ctx context.Context, q querier, orgID string, dimensions []quota.Dimension) ([]org.Quota, error) {
+func (s *Store) quotasOf(ctx context.Context, q querier, orgID prego.OrgID, dimensions []quota.Dimension) ([]org.Quota, error) {
 	out, err := many(ctx, q, pgx.RowToStructByPos[org.Quota], sqlOrgQuotas, orgID, dimensions, s.tierLimits)
 	if err != nil {
 		return nil, fmt.Errorf("quotas of org %s: %w", orgID, err)
@@ -42,7 +42,7 @@ ON CONFLICT (org_id, dimension) DO UPDATE SET limit_value = EXCLUDED.limit_value
 
 // SetQuota gives an org a limit of its own. A limit below what is used takes nothing
 // away: it refuses what comes. The same limit again changes nothing.
-func (s *Store) SetQuota(ctx context.Context, orgID string, d quota.Dimension, limit float64, by, reason string) (org.Quota, error) {
+func (s *Store) SetQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimension, limit float64, by, reason string) (org.Quota, error) {
 	return s.changeQuota(ctx, orgID, d, by, reason, func(tx pgx.Tx, now org.Quota) (bool, error) {
 		if now.Override && now.Limit == limit {
 			return false, nil
@@ -55,7 +55,7 @@ func (s *Store) SetQuota(ctx context.Context, orgID string, d quota.Dimension, l
 const sqlUnsetQuota = `DELETE FROM org_quotas WHERE org_id = $1 AND dimension = $2`
 
 // UnsetQuota gives an org the limit of its tier again. Repeated, it changes nothing.
-func (s *Store) UnsetQuota(ctx context.Context, orgID string, d quota.Dimension, by, reason string) (org.Quota, error) {
+func (s *Store) UnsetQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimension, by, reason string) (org.Quota, error) {
 	return s.changeQuota(ctx, orgID, d, by, reason, func(tx pgx.Tx, _ org.Quota) (bool, error) {
 		tag, err := tx.Exec(ctx, sqlUnsetQuota, orgID, d)
 		return tag.RowsAffected() > 0, err
@@ -64,7 +64,7 @@ func (s *Store) UnsetQuota(ctx context.Context, orgID string, d quota.Dimension,
 
 // changeQuota changes a limit with the org's row held, so that nothing is taken by the
 // old limit once the new one is told, and writes down what it was and is.
-func (s *Store) changeQuota(ctx context.Context, orgID string, d quota.Dimension, by, reason string, change func(pgx.Tx, org.Quota) (bool, error)) (q org.Quota, err error) {
+func (s *Store) changeQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimension, by, reason string, change func(pgx.Tx, org.Quota) (bool, error)) (q org.Quota, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, orgID); err != nil {
 			return err
@@ -87,7 +87,7 @@ func (s *Store) changeQuota(ctx context.Context, orgID string, d quota.Dimension
 			"dimension": d, "old": before[0].Limit, "new": q.Limit, "old_source": source(before[0]), "new_source": source(q),
 		})
 	})
-	return q, asCoded("quota of org "+orgID, err)
+	return q, asCoded(string("quota of org "+orgID), err)
 }
 
 func source(q org.Quota) string {

@@ -38,16 +38,16 @@ func TestNobodyTakesMoreThanTheOrgHas(t *testing.T) {
 	}
 	for dimension, take := range map[string]func(i int) error{
 		"max_ipv4_allocations": func(i int) error {
-			_, err := s.EnableIPv4(ctx, fmt.Sprintf("env-%d", i), fmt.Sprintf("ip4-%d", i), "test", func(prego.Region) string { return "fsn1" }, "a")
+			_, err := s.EnableIPv4(ctx, prego.EnvID(fmt.Sprintf("env-%d", i)), fmt.Sprintf("ip4-%d", i), "test", func(prego.Region) string { return "fsn1" }, "a")
 			return err
 		},
 		"max_total_volume_bytes": func(i int) error {
-			_, err := s.CreateVolume(ctx, workload.Volume{VolumeID: fmt.Sprintf("vol-%d", i), OrgID: "acme", Region: "eu", Location: "fsn1", Name: fmt.Sprint("v", i), SizeBytes: 10e9}, "test", "a")
+			_, err := s.CreateVolume(ctx, workload.Volume{VolumeID: prego.VolumeID(fmt.Sprintf("vol-%d", i)), OrgID: "acme", Region: "eu", Location: "fsn1", Name: fmt.Sprint("v", i), SizeBytes: 10e9}, "test", "a")
 			return err
 		},
 		"max_hostnames": func(i int) error {
 			_, err := s.CreateRoute(ctx, workload.Route{
-				RouteID: fmt.Sprintf("rte-%d", i), EnvID: fmt.Sprintf("env-%d", i), GroupID: fmt.Sprintf("grp-%d", i), Hostname: fmt.Sprintf("h%d.example.com", i),
+				RouteID: prego.RouteID(fmt.Sprintf("rte-%d", i)), EnvID: prego.EnvID(fmt.Sprintf("env-%d", i)), GroupID: prego.GroupID(fmt.Sprintf("grp-%d", i)), Hostname: fmt.Sprintf("h%d.example.com", i),
 				Listener: workload.ListenerSharedV6, ListenPort: 443, Protocol: workload.RouteHTTPS, TargetPort: 1,
 			}, "a")
 			return err
@@ -103,7 +103,7 @@ func TestOneNameIsServedOnce(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			r := workload.Route{
-				RouteID: fmt.Sprintf("rte-%d", i), EnvID: fmt.Sprintf("env-%d", i), GroupID: fmt.Sprintf("grp-%d", i), Hostname: "www.example.com",
+				RouteID: prego.RouteID(fmt.Sprintf("rte-%d", i)), EnvID: prego.EnvID(fmt.Sprintf("env-%d", i)), GroupID: prego.GroupID(fmt.Sprintf("grp-%d", i)), Hostname: "www.example.com",
 				Listener: workload.ListenerSharedV6, ListenPort: 443 + i%3, Protocol: workload.RouteHTTPS, TargetPort: 1,
 			}
 			_, errs[i] = s.CreateRoute(ctx, r, "a")

@@ -96,7 +96,7 @@ func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string
 			&v.ServerID, &v.Role, &v.Region, &v.InfraProvider, &v.Status, &v.MemoryPct, &v.TenantCount, &v.Tags, &v.DedicatedFor, &v.RefusesTrials, &v.WarmPlan,
 			&v.NotServing, &v.RunsInstances, &v.CPUPct, &v.WorkerSlotsPct,
 		}, func() error {
-			v.ParentOrgs = families["a/"+v.ServerID]
+			v.ParentOrgs = families[string("a/"+v.ServerID)]
 			c.Servers = append(c.Servers, v)
 			v.Tags = nil
 			return nil
@@ -109,7 +109,7 @@ func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string
 			&v.ShardID, &v.Region, &v.HostServerID, &v.PlanTierLock, &v.DedicatedFor, &v.Tenants, &v.Capacity, &v.Status,
 			&v.NotServing, &v.RunsInstances, &v.DiskPct,
 		}, func() error {
-			v.ParentOrgs = families["d/"+v.ShardID]
+			v.ParentOrgs = families[string("d/"+v.ShardID)]
 			c.Shards = append(c.Shards, v)
 			return nil
 		})
@@ -177,9 +177,9 @@ func (s *Store) Reserve(ctx context.Context, r tenant.Reservation) (tenant.Reser
 		return tenant.ReserveResult{Outcome: tenant.ReserveAlready}, nil
 	}
 	if isViolation(err, "servers_cordoned") { // since the decision
-		return tenant.ReserveResult{Outcome: tenant.ReserveLost, Lost: "app_server", LostID: r.AppServerID}, nil
+		return tenant.ReserveResult{Outcome: tenant.ReserveLost, Lost: "app_server", LostID: string(r.AppServerID)}, nil
 	}
-	return out, failed("reserve for tenant "+r.TenantID, err)
+	return out, failed(string("reserve for tenant "+r.TenantID), err)
 }
 
 // A decision that repeats the last one, by the same constraint, says nothing new, and one that somebody's
@@ -195,5 +195,5 @@ WHERE NOT EXISTS (SELECT FROM (SELECT outcome, code, algorithm, decision_log FRO
 
 // RecordDecision stores a decision that placed nobody.
 func (s *Store) RecordDecision(ctx context.Context, d tenant.DecisionRecord) error {
-	return s.exec(ctx, "record decision for tenant "+d.TenantID, sqlRecordDecision, d.TenantID, d.Outcome, d.Code, d.Algorithm, d.Decision, d.Policy, d.Actor)
+	return s.exec(ctx, string("record decision for tenant "+d.TenantID), sqlRecordDecision, d.TenantID, d.Outcome, d.Code, d.Algorithm, d.Decision, d.Policy, d.Actor)
 }

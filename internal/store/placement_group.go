@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"github.com/prego/prego"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -27,7 +28,7 @@ ON CONFLICT (server_id) DO UPDATE SET group_name = EXCLUDED.group_name`
 // "<prefix>-<n>", n ≤ groups, that has fewer than size members, leaving out the
 // excluded ones. A server keeps the place it has. "" means that every group is
 // full.
-func (s *Store) AssignPlacementGroup(ctx context.Context, serverID, prefix string, size, groups int, exclude []string) (string, error) {
+func (s *Store) AssignPlacementGroup(ctx context.Context, serverID prego.ServerID, prefix string, size, groups int, exclude []string) (string, error) {
 	var name string
 	if exclude == nil {
 		exclude = []string{}
@@ -56,10 +57,10 @@ func (s *Store) AssignPlacementGroup(ctx context.Context, serverID, prefix strin
 		_, err := tx.Exec(ctx, sqlJoinGroup, serverID, name)
 		return err
 	})
-	return name, failed("placement group for "+serverID, err)
+	return name, failed(string("placement group for "+serverID), err)
 }
 
 // LeavePlacementGroup gives the place back.
-func (s *Store) LeavePlacementGroup(ctx context.Context, serverID string) error {
+func (s *Store) LeavePlacementGroup(ctx context.Context, serverID prego.ServerID) error {
 	return s.exec(ctx, "leave placement group", sqlLeaveGroup, serverID)
 }

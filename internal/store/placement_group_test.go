@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"github.com/prego/prego"
 	"sync"
 	"testing"
 
@@ -34,7 +35,7 @@ func TestPlacementGroupsHoldAtMostTen(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			name, err := s.AssignPlacementGroup(ctx, fmt.Sprintf("app-%02d", i), "prego-test-app", 10, 3, nil)
+			name, err := s.AssignPlacementGroup(ctx, prego.ServerID(fmt.Sprintf("app-%02d", i)), "prego-test-app", 10, 3, nil)
 			if err == nil {
 				names[i] = name
 			}

@@ -177,7 +177,7 @@ const sqlCountOrgPools = `SELECT count(*) FROM org_placement_pools WHERE org_id 
 
 // AssociatePool makes a pool apply to an org's tenants from their next placement on.
 // Repeated, it changes nothing.
-func (s *Store) AssociatePool(ctx context.Context, orgID, name, by string) error {
+func (s *Store) AssociatePool(ctx context.Context, orgID prego.OrgID, name, by string) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, orgID); err != nil {
 			return err
@@ -202,7 +202,7 @@ func (s *Store) AssociatePool(ctx context.Context, orgID, name, by string) error
 const sqlDissociatePool = `DELETE FROM org_placement_pools WHERE pool_id = $1 AND org_id = $2`
 
 // DissociatePool ends an association. Repeated, it changes nothing.
-func (s *Store) DissociatePool(ctx context.Context, orgID, name string) error {
+func (s *Store) DissociatePool(ctx context.Context, orgID prego.OrgID, name string) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, orgID); err != nil {
 			return err
@@ -219,21 +219,21 @@ func (s *Store) DissociatePool(ctx context.Context, orgID, name string) error {
 
 // lockOrg holds an org's row until the transaction ends, as takeQuota does, or answers
 // CodeNotFound.
-func lockOrg(ctx context.Context, tx pgx.Tx, orgID string) error {
+func lockOrg(ctx context.Context, tx pgx.Tx, orgID prego.OrgID) error {
 	var id string
 	err := tx.QueryRow(ctx, sqlLockOrg, orgID).Scan(&id)
-	return orNotFound("org "+orgID, err, noSuchOrg(orgID))
+	return orNotFound(string("org "+orgID), err, noSuchOrg(orgID))
 }
 
 const sqlOrgPools = `SELECT ` + poolColumns + ` FROM placement_pools_of($1) p ORDER BY p.pool_id`
 
 // OrgPlacementPools are the pools that apply to an org's tenants: those that it is
 // associated with, or else the default one.
-func (s *Store) OrgPlacementPools(ctx context.Context, orgID string) ([]prego.PlacementPool, error) {
+func (s *Store) OrgPlacementPools(ctx context.Context, orgID prego.OrgID) ([]prego.PlacementPool, error) {
 	if _, err := s.GetOrg(ctx, orgID); err != nil {
 		return nil, err
 	}
-	return collectBy(ctx, s, "placement pools of org "+orgID, pgx.RowToStructByName[prego.PlacementPool], sqlOrgPools, orgID)
+	return collectBy(ctx, s, string("placement pools of org "+orgID), pgx.RowToStructByName[prego.PlacementPool], sqlOrgPools, orgID)
 }
 
 const sqlPoolsOf = `
@@ -241,7 +241,7 @@ SELECT o.org_id, p.name, p.require_tags, p.disallow_tags
 FROM (SELECT DISTINCT org_id FROM unnest($1::text[]) u(org_id)) o, LATERAL placement_pools_of(o.org_id) p ORDER BY o.org_id, p.pool_id`
 
 // PoolsOf are the pools that apply to the tenants of each of these orgs, by name.
-func (s *Store) PoolsOf(ctx context.Context, orgIDs []string) (map[string][]prego.AppliedPool, error) {
+func (s *Store) PoolsOf(ctx context.Context, orgIDs []prego.OrgID) (map[string][]prego.AppliedPool, error) {
 	type applied struct {
 		Org               string
 		Name              string

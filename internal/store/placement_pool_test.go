@@ -21,7 +21,7 @@ func pools(t *testing.T) *Store {
 	t.Helper()
 	s := New(pgtest.Pool(t))
 	for _, org := range []string{"acme", "corp"} {
-		_, err := s.PutOrg(context.Background(), org, tenant.PutOrgRequest{Tier: prego.TierEnterprise}, "test")
+		_, err := s.PutOrg(context.Background(), prego.OrgID(org), tenant.PutOrgRequest{Tier: prego.TierEnterprise}, "test")
 		require.NoError(t, err)
 	}
 	return s
@@ -47,7 +47,7 @@ func TestPlacementPools(t *testing.T) {
 
 	_, _, err = s.CreatePlacementPool(ctx, "everybody", prego.Constraint{Disallow: []string{"skynet"}}, "alice")
 	require.NoError(t, err)
-	names := func(org string) (out []string) {
+	names := func(org prego.OrgID) (out []string) {
 		got, err := s.OrgPlacementPools(ctx, org)
 		require.NoError(t, err)
 		for _, p := range got {
@@ -65,7 +65,7 @@ func TestPlacementPools(t *testing.T) {
 	require.Equal(t, []string{"everybody"}, names("corp"))
 	require.NoError(t, s.AssociatePool(ctx, "acme", "everybody", "alice"))
 	require.Equal(t, []string{"everybody", "Skynet"}, names("acme"), "unless it is said")
-	got, err := s.PoolsOf(ctx, []string{"acme", "corp", "nobody", "acme"})
+	got, err := s.PoolsOf(ctx, prego.IDs[prego.OrgID]([]string{"acme", "corp", "nobody", "acme"}))
 	require.NoError(t, err)
 	require.Len(t, got["acme"], 2)
 	require.Equal(t, []prego.AppliedPool{{Name: "everybody", Require: []string{}, Disallow: []string{"skynet"}}}, got["nobody"])
@@ -181,17 +181,17 @@ func TestPostgresSatisfiesAsWeDo(t *testing.T) {
 			_, err = s.SetDefaultPool(ctx, name, rand.IntN(2) == 0, "a")
 			require.NoError(t, err)
 		}
-		applied, err := s.PoolsOf(ctx, []string{"acme"})
+		applied, err := s.PoolsOf(ctx, prego.IDs[prego.OrgID]([]string{"acme"}))
 		require.NoError(t, err)
 		own, server := prego.Constraint{Require: tags(), Disallow: tags()}, tags()
-		_, _, err = s.CreateTenant(ctx, tenant.CreateRequest{Slug: fmt.Sprint("s", n), OrgID: "acme", Region: "eu", Plan: "starter", Constraint: own}, fmt.Sprint("t-", n), tenant.ModeShared, "", "test")
+		_, _, err = s.CreateTenant(ctx, tenant.CreateRequest{Slug: fmt.Sprint("s", n), OrgID: "acme", Region: "eu", Plan: "starter", Constraint: own}, prego.TenantID(fmt.Sprint("t-", n)), tenant.ModeShared, "", "test")
 		require.NoError(t, err)
 		id := "app" + strings.Join(server, "")
 		exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, tags, status, workflow_id, created_by)
 			VALUES ($1, '\x00', 'app', 'eu', 'hetzner', '{}', $2, 'active', $1, 'test') ON CONFLICT DO NOTHING`, id, server)
 		for _, any := range []bool{false, true} { // there is no such shard: it comes to that when the tags are right
 			r, err := s.Reserve(ctx, tenant.Reservation{
-				TenantID: fmt.Sprint("t-", n), Generation: 1, AppServerID: id, DBShardID: "none", Mode: tenant.ModeShared, MemoryPctMax: 70, MaxTenants: 20,
+				TenantID: prego.TenantID(fmt.Sprint("t-", n)), Generation: 1, AppServerID: prego.ServerID(id), DBShardID: "none", Mode: tenant.ModeShared, MemoryPctMax: 70, MaxTenants: 20,
 				Override: any, AnyTags: any, Decision: []byte(`{}`), Policy: []byte(`{}`),
 			})
 			require.NoError(t, err)
@@ -277,9 +277,9 @@ func TestDemandIsCountedByConstraint(t *testing.T) {
 	} {
 		r.Slug, r.Region, r.Plan = fmt.Sprint("s", i), "eu", prego.PlanStarter
 		id := fmt.Sprint("t-", i)
-		_, _, err := s.CreateTenant(ctx, r, id, tenant.ModeShared, "", "test")
+		_, _, err := s.CreateTenant(ctx, r, prego.TenantID(id), tenant.ModeShared, "", "test")
 		require.NoError(t, err)
-		require.NoError(t, s.AwaitTenant(ctx, tenant.Ref{TenantID: id, Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp, prego.RoleDBShard}, true))
+		require.NoError(t, s.AwaitTenant(ctx, tenant.Ref{TenantID: prego.TenantID(id), Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp, prego.RoleDBShard}, true))
 	}
 	demand, err := s.Demand(ctx, "eu", prego.RoleApp, 20, 70, tenant.MeasuredLimits{})
 	require.NoError(t, err)

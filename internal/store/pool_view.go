@@ -103,5 +103,5 @@ VALUES ($1, NULLIF($2, ''), NULLIF($3, ''), $4, $5, $6, $7, $8, $9)`
 // RecordOverride keeps an operator's override for audit, refused ones too; of an
 // accepted one code and refusal are "" (placement-policy §8).
 func (s *Store) RecordOverride(ctx context.Context, o tenant.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error {
-	return s.exec(ctx, "record override of tenant "+o.TenantID, sqlRecordOverride, o.TenantID, o.ForceAppServerID, o.ForceDBShardID, o.Reason, by, accepted, code, refusal, o.IgnoreConstraint)
+	return s.exec(ctx, string("record override of tenant "+o.TenantID), sqlRecordOverride, o.TenantID, o.ForceAppServerID, o.ForceDBShardID, o.Reason, by, accepted, code, refusal, o.IgnoreConstraint)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // warmNode is an active, connected node of the warm pool of starter in eu.
-func warmNode(t testing.TB, s *Store, id string) {
+func warmNode(t testing.TB, s *Store, id prego.ServerID) {
 	t.Helper()
 	ctx := context.Background()
 	_, _, err := s.CreateServer(ctx, server.CreateRequest{ServerID: id, Role: prego.RoleNode, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}, "test")

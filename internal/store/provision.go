@@ -31,7 +31,7 @@ FROM servers s LEFT JOIN LATERAL (
 WHERE s.server_id = $1`
 
 // ProvisionState reads the row of one server, or CodeServerNotFound.
-func (s *Store) ProvisionState(ctx context.Context, serverID string) (server.ProvisionState, error) {
+func (s *Store) ProvisionState(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, error) {
 	var p server.ProvisionState
 	err := s.pool.QueryRow(ctx, sqlProvisionState, serverID).Scan(
 		&p.ServerID, &p.Role, &p.Region, &p.Provider, &p.Spec, &p.Tags, &p.RequestHash, &p.Status, &p.Purpose, &p.Generation, &p.Attempt,
@@ -99,7 +99,7 @@ RETURNING infra_provider`
 // RecordCreated writes what the provider made for an attempt. When the row has
 // moved on meanwhile the resources are recorded all the same, since they exist
 // and are billed, and ErrSuperseded is returned.
-func (s *Store) RecordCreated(ctx context.Context, serverID string, generation int, h server.Handle, provider prego.InfraProviderID) error {
+func (s *Store) RecordCreated(ctx context.Context, serverID prego.ServerID, generation int, h server.Handle, provider prego.InfraProviderID) error {
 	superseded := false
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlRecordCreated, serverID, generation, h.Attempt, h.ProviderServerID, h.IPv4, h.IPv6, h.ServerType, h.Location).Scan(new(string))
@@ -136,7 +136,7 @@ UPDATE servers SET running_at = COALESCE(running_at, now()), updated_at = now()
 WHERE server_id = $1 AND attempt = $2 AND status = 'provisioning'`
 
 // MarkRunning records that the provider reports the attempt's server as running.
-func (s *Store) MarkRunning(ctx context.Context, serverID string, attempt int) error {
+func (s *Store) MarkRunning(ctx context.Context, serverID prego.ServerID, attempt int) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sqlMarkRunning, serverID, attempt)
 		if err != nil {
@@ -160,7 +160,7 @@ const sqlIsActive = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND
 // Activate is the final transition, a single UPDATE (direct-provisioning §2,
 // step 9). It returns how it went, which is empty for a repeated call: that is the same
 // success. Any other state is ErrSuperseded.
-func (s *Store) Activate(ctx context.Context, serverID string, generation, attempt int) (server.Activation, error) {
+func (s *Store) Activate(ctx context.Context, serverID prego.ServerID, generation, attempt int) (server.Activation, error) {
 	var out server.Activation
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlActivate, serverID, generation).Scan(&out.Seconds, &out.Location, &out.Image)
@@ -209,7 +209,7 @@ WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`
 
 // Fail ends a provisioning with a reason; it changes nothing when the row has
 // moved on.
-func (s *Store) Fail(ctx context.Context, serverID string, generation, attempt int, reason prego.Reason, message string) error {
+func (s *Store) Fail(ctx context.Context, serverID prego.ServerID, generation, attempt int, reason prego.Reason, message string) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sqlFail, serverID, generation, reason, message)
 		if err != nil {
@@ -230,7 +230,7 @@ WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`
 
 // AwaitCapacity notes that no candidate has stock or quota right now. The event
 // is written once per generation.
-func (s *Store) AwaitCapacity(ctx context.Context, serverID string, generation, attempt int, message string) error {
+func (s *Store) AwaitCapacity(ctx context.Context, serverID prego.ServerID, generation, attempt int, message string) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sqlAwaitCapacity, serverID, generation, message)
 		if err != nil {
@@ -251,7 +251,7 @@ WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`
 
 // RecordImported writes what the provider says of an existing server that is
 // being taken over.
-func (s *Store) RecordImported(ctx context.Context, serverID string, generation, attempt int, provider prego.InfraProviderID, h server.Handle) error {
+func (s *Store) RecordImported(ctx context.Context, serverID prego.ServerID, generation, attempt int, provider prego.InfraProviderID, h server.Handle) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sqlImportHost, serverID, generation, h.IPv4, h.IPv6, h.ServerType, h.Location)
 		if err != nil {

@@ -17,7 +17,7 @@ const sqlTakeQuota = `SELECT dimension, limit_value, current_usage, requested_de
 // takeQuota lets a transaction take what it is about to take of an org's quota, or
 // refuses it as a *org.QuotaExceeded: the first in the order given. From here to the
 // end of the transaction nobody else changes what the org uses. It is one statement.
-func (s *Store) takeQuota(ctx context.Context, tx pgx.Tx, org string, deltas ...quota.Delta) error {
+func (s *Store) takeQuota(ctx context.Context, tx pgx.Tx, org prego.OrgID, deltas ...quota.Delta) error {
 	return s.take(ctx, tx, sqlTakeQuota, org, deltas)
 }
 
@@ -25,11 +25,11 @@ const sqlTakePromised = `SELECT dimension, limit_value, current_usage, requested
 
 // takePromised is takeQuota for who allocates what the org was promised already: the
 // promises don't count, only what is used.
-func (s *Store) takePromised(ctx context.Context, tx pgx.Tx, org string, deltas ...quota.Delta) error {
+func (s *Store) takePromised(ctx context.Context, tx pgx.Tx, org prego.OrgID, deltas ...quota.Delta) error {
 	return s.take(ctx, tx, sqlTakePromised, org, deltas)
 }
 
-func (s *Store) take(ctx context.Context, tx pgx.Tx, sql, orgID string, deltas []quota.Delta) error {
+func (s *Store) take(ctx context.Context, tx pgx.Tx, sql string, orgID prego.OrgID, deltas []quota.Delta) error {
 	names, by := make([]string, len(deltas)), make([]float64, len(deltas))
 	for i, d := range deltas {
 		names[i], by[i] = string(d.Dimension), d.By

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"github.com/prego/prego"
 	"slices"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ func BenchmarkTakeQuota(b *testing.B) {
 					var taken, held []time.Duration
 					for turn := range 220 {
 						h := timed(func(tx pgx.Tx) error { var id string; return tx.QueryRow(ctx, bareHold, org).Scan(&id) })
-						k := timed(func(tx pgx.Tx) error { return s.takeQuota(ctx, tx, org, deltas[kind]...) })
+						k := timed(func(tx pgx.Tx) error { return s.takeQuota(ctx, tx, prego.OrgID(org), deltas[kind]...) })
 						if turn >= 20 { // statements are prepared and planned by now
 							held, taken = append(held, h), append(taken, k)
 						}

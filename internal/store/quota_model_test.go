@@ -190,7 +190,7 @@ func (d *driven) same(want *org.QuotaExceeded, err error) bool {
 func (d *driven) take(deltas []quota.Delta, sql string, args ...any) bool {
 	ctx := context.Background()
 	err := d.s.inTx(ctx, func(tx pgx.Tx) error {
-		if err := d.s.takeQuota(ctx, tx, d.org, deltas...); err != nil {
+		if err := d.s.takeQuota(ctx, tx, prego.OrgID(d.org), deltas...); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, sql, args...)
@@ -215,15 +215,15 @@ func oneMore(d quota.Dimension) []quota.Delta { return []quota.Delta{{Dimension:
 
 func (d *driven) step() {
 	ctx, t := context.Background(), d.t
-	ref := func(id string) tenant.Ref {
-		now, err := d.s.GetTenant(ctx, id)
+	ref := func(id prego.TenantID) tenant.Ref {
+		now, err := d.s.GetTenant(ctx, string(id))
 		require.NoError(t, err)
 		return tenant.Ref{TenantID: id, Generation: now.Generation}
 	}
 	switch op := min(rapid.IntRange(0, 31).Draw(t, "op"), 28); op {
 	case 0, 1:
 		id := d.id("app")
-		_, _, err := d.s.CreateApp(ctx, workload.App{AppID: id, OrgID: d.org, Name: id, CreatedBy: "test"}, "")
+		_, _, err := d.s.CreateApp(ctx, workload.App{AppID: prego.AppID(id), OrgID: prego.OrgID(d.org), Name: id, CreatedBy: "test"}, "")
 		if d.same(d.verdict(oneMore(quota.MaxApps)...), err) {
 			d.apps[id] = true
 		}
@@ -244,7 +244,7 @@ func (d *driven) step() {
 			return
 		}
 		id := d.id("env")
-		_, _, err := d.s.CreateEnv(ctx, workload.Env{EnvID: id, AppID: app, Name: id, Region: prego.RegionEU, CreatedBy: "test"}, "")
+		_, _, err := d.s.CreateEnv(ctx, workload.Env{EnvID: prego.EnvID(id), AppID: prego.AppID(app), Name: id, Region: prego.RegionEU, CreatedBy: "test"}, "")
 		if d.same(d.verdict(oneMore(quota.MaxEnvs)...), err) {
 			d.envs[id] = app
 		}
@@ -256,10 +256,10 @@ func (d *driven) step() {
 	case 6, 7, 8:
 		id := d.id("t")
 		p := &plainTenant{plan: rapid.SampledFrom(prego.Plans()).Draw(t, "plan"), gb: rapid.SampledFrom([]int{0, 5, 20}).Draw(t, "gb"), state: tenant.Provisioning}
-		r := tenant.CreateRequest{Slug: id, OrgID: d.org, Region: prego.RegionEU, Plan: p.plan, StorageQuotaGB: p.gb}
+		r := tenant.CreateRequest{Slug: id, OrgID: prego.OrgID(d.org), Region: prego.RegionEU, Plan: p.plan, StorageQuotaGB: p.gb}
 		require.NoError(t, r.Validate())
 		memory, cpu, storage := p.size()
-		_, _, err := d.s.CreateTenant(ctx, r, id, tenant.ModeShared, "", "test")
+		_, _, err := d.s.CreateTenant(ctx, r, prego.TenantID(id), tenant.ModeShared, "", "test")
 		if d.same(d.verdict(tenantSize{memory, cpu, storage}.deltas()...), err) {
 			if p.plan == prego.PlanTrial {
 				p.state = tenant.Trial
@@ -290,12 +290,12 @@ func (d *driven) step() {
 		}
 	case 13:
 		if id, ok := pick(d, d.tenants); ok && (d.tenants[id].state == tenant.Trial || d.tenants[id].state == tenant.Provisioning) {
-			require.NoError(t, d.s.FailTenant(ctx, ref(id), prego.ReasonFailedSite, ""))
+			require.NoError(t, d.s.FailTenant(ctx, ref(prego.TenantID(id)), prego.ReasonFailedSite, ""))
 			d.tenants[id].state = tenant.Failed
 		}
 	case 14:
 		if id, ok := pick(d, d.tenants); ok && d.tenants[id].state == tenant.Provisioning {
-			_, err := d.s.ActivateTenant(ctx, ref(id), 0)
+			_, err := d.s.ActivateTenant(ctx, ref(prego.TenantID(id)), 0)
 			require.NoError(t, err)
 			d.tenants[id].state = tenant.Active
 		}
@@ -317,7 +317,7 @@ func (d *driven) step() {
 			memory, cpu, storage := p.size()
 			want = d.verdict(tenantSize{memory, cpu, storage}.deltas()...)
 		}
-		_, err = d.s.ChangeTenant(ctx, id, action, lasting, "test", "")
+		_, err = d.s.ChangeTenant(ctx, prego.TenantID(id), action, lasting, "test", "")
 		if d.same(want, err) {
 			p.state = next
 		}
@@ -330,14 +330,14 @@ func (d *driven) step() {
 		p := d.tenants[id]
 		for _, action := range []tenant.Action{tenant.ActionCancel, tenant.ActionTerminate, tenant.ActionPurge} {
 			if next, err := action.Apply(p.state); err == nil && p.state != tenant.Provisioning {
-				_, err = d.s.ChangeTenant(ctx, id, action, lasting, "test", "")
+				_, err = d.s.ChangeTenant(ctx, prego.TenantID(id), action, lasting, "test", "")
 				require.NoError(t, err)
 				p.state = next
 			}
 		}
 		if p.state == tenant.DataPurged && !p.gone {
 			d.agree() // purged, and not in effect: what is still counted is counted
-			require.NoError(t, d.s.TenantConverged(ctx, id, tenant.DataPurged))
+			require.NoError(t, d.s.TenantConverged(ctx, prego.TenantID(id), tenant.DataPurged))
 			p.gone = true
 			modelPurged.Add(1)
 		}
@@ -453,18 +453,18 @@ func (d *driven) step() {
 	case 26:
 		dim := rapid.SampledFrom(quota.Dimensions()).Draw(t, "dimension")
 		if _, ok := d.own[dim]; ok && rapid.Bool().Draw(t, "unset") {
-			_, err := d.s.UnsetQuota(ctx, d.org, dim, "test", "")
+			_, err := d.s.UnsetQuota(ctx, prego.OrgID(d.org), dim, "test", "")
 			require.NoError(t, err)
 			delete(d.own, dim)
 			return
 		}
 		limit := d.tiers[d.tier][dim] * rapid.SampledFrom([]float64{0, 1, 2}).Draw(t, "times")
-		_, err := d.s.SetQuota(ctx, d.org, dim, limit, "test", "why")
+		_, err := d.s.SetQuota(ctx, prego.OrgID(d.org), dim, limit, "test", "why")
 		require.NoError(t, err)
 		d.own[dim] = limit
 	case 27:
 		d.tier = rapid.SampledFrom(prego.Tiers()).Draw(t, "tier")
-		_, err := d.s.PutOrg(ctx, d.org, tenant.PutOrgRequest{Tier: d.tier}, "test")
+		_, err := d.s.PutOrg(ctx, prego.OrgID(d.org), tenant.PutOrgRequest{Tier: d.tier}, "test")
 		require.NoError(t, err)
 	}
 }
@@ -472,7 +472,7 @@ func (d *driven) step() {
 // agree compares all that is shown with the model.
 func (d *driven) agree() {
 	ctx := context.Background()
-	quotas, err := d.s.OrgQuotas(ctx, d.org)
+	quotas, err := d.s.OrgQuotas(ctx, prego.OrgID(d.org))
 	require.NoError(d.t, err)
 	usage := d.usage()
 	for i, dim := range quota.Dimensions() {
@@ -512,13 +512,13 @@ func TestQuotasAgreeWithAPlainModel(t *testing.T) {
 			instances: map[string]*plainInstance{}, volumes: map[string]float64{}, routes: map[string]plainRoute{}, addresses: map[string]bool{}, attached: map[string]bool{},
 			snapshots: map[string]string{}, restores: map[string]string{}, sessions: map[string]string{}, over: map[string]bool{},
 		}}
-		_, err := s.PutOrg(ctx, d.org, tenant.PutOrgRequest{}, "test")
+		_, err := s.PutOrg(ctx, prego.OrgID(d.org), tenant.PutOrgRequest{}, "test")
 		require.NoError(rt, err)
 		app := d.id("app")
 		d.env, d.group = d.id("env"), d.id("grp")
-		_, _, err = s.CreateApp(ctx, workload.App{AppID: app, OrgID: d.org, Name: "base", CreatedBy: "test"}, "")
+		_, _, err = s.CreateApp(ctx, workload.App{AppID: prego.AppID(app), OrgID: prego.OrgID(d.org), Name: "base", CreatedBy: "test"}, "")
 		require.NoError(rt, err)
-		_, _, err = s.CreateEnv(ctx, workload.Env{EnvID: d.env, AppID: app, Name: "base", Region: prego.RegionEU, CreatedBy: "test"}, "")
+		_, _, err = s.CreateEnv(ctx, workload.Env{EnvID: prego.EnvID(d.env), AppID: prego.AppID(app), Name: "base", Region: prego.RegionEU, CreatedBy: "test"}, "")
 		require.NoError(rt, err)
 		d.apps[app], d.envs[d.env] = true, app
 		d.exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by)

@@ -126,7 +126,7 @@ func (c *crowd) tenantOrInstance(id string, w int) error {
 	if err := r.Validate(); err != nil {
 		return err
 	}
-	_, _, err := c.s.CreateTenant(context.Background(), r, "t-"+id, tenant.ModeShared, "", "test")
+	_, _, err := c.s.CreateTenant(context.Background(), r, prego.TenantID("t-"+id), tenant.ModeShared, "", "test")
 	return err
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // usedOf is what an org uses of one dimension.
-func usedOf(t testing.TB, s *Store, org string, d quota.Dimension) float64 {
+func usedOf(t testing.TB, s *Store, org prego.OrgID, d quota.Dimension) float64 {
 	t.Helper()
 	q, err := s.quotasOf(context.Background(), s.pool, org, []quota.Dimension{d})
 	require.NoError(t, err)
@@ -132,13 +132,13 @@ func TestUsageNearLimits(t *testing.T) {
 	s := New(pgtest.Pool(t))
 	for i, limit := range []float64{100, 2, 4, 0} {
 		org := fmt.Sprintf("o%d", i)
-		_, err := s.PutOrg(ctx, org, tenant.PutOrgRequest{}, "test")
+		_, err := s.PutOrg(ctx, prego.OrgID(org), tenant.PutOrgRequest{}, "test")
 		require.NoError(t, err)
 		for j := range 2 {
-			_, _, err := s.CreateApp(ctx, workload.App{AppID: fmt.Sprintf("app-%d-%d", i, j), OrgID: org, Name: fmt.Sprint(j), CreatedBy: "test"}, "")
+			_, _, err := s.CreateApp(ctx, workload.App{AppID: prego.AppID(fmt.Sprintf("app-%d-%d", i, j)), OrgID: prego.OrgID(org), Name: fmt.Sprint(j), CreatedBy: "test"}, "")
 			require.NoError(t, err)
 		}
-		_, err = s.SetQuota(ctx, org, quota.MaxApps, limit, "test", "test")
+		_, err = s.SetQuota(ctx, prego.OrgID(org), quota.MaxApps, limit, "test", "test")
 		require.NoError(t, err)
 	}
 	rows, err := s.UsageNearLimits(ctx, 2)
@@ -147,7 +147,7 @@ func TestUsageNearLimits(t *testing.T) {
 	got := map[string][2]float64{}
 	for _, r := range rows {
 		if r.Dimension == string(quota.MaxApps) {
-			got[r.OrgID] = [2]float64{r.Usage, r.Limit}
+			got[string(r.OrgID)] = [2]float64{r.Usage, r.Limit}
 		}
 	}
 	require.Equal(t, map[string][2]float64{"o3": {2, 0}, "o1": {2, 2}, "": {4, 104}}, got)

@@ -48,7 +48,7 @@ UPDATE resources SET state = 'released', released_at = now()
 WHERE server_id = $1 AND kind = 'server' AND provider_id = $2 AND state <> 'released'`
 
 // MarkMissing fails a server whose machine the provider no longer has.
-func (s *Store) MarkMissing(ctx context.Context, serverID, providerServerID string) (bool, error) {
+func (s *Store) MarkMissing(ctx context.Context, serverID prego.ServerID, providerServerID string) (bool, error) {
 	marked := false
 	message := fmt.Sprintf("the provider no longer has server %s", providerServerID)
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
@@ -106,7 +106,7 @@ UPDATE orphan_sightings SET destroyed_at = now() WHERE provider = $1 AND kind = 
 
 // OrphanDestroyed records that an orphan is gone, on the timeline too when its
 // label names a server that we know.
-func (s *Store) OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID, serverID string) error {
+func (s *Store) OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID string, serverID prego.ServerID) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlOrphanDestroyed, provider, kind, providerID); err != nil {
 			return fmt.Errorf("orphan destroyed: %w", err)

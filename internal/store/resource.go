@@ -21,7 +21,7 @@ DO UPDATE SET attempt = EXCLUDED.attempt,
     intended_at = CASE WHEN resources.attempt < EXCLUDED.attempt THEN now() ELSE resources.intended_at END,
     state = CASE WHEN resources.state = 'releasing' THEN 'intended' ELSE resources.state END`
 
-func intend(ctx context.Context, q execer, provider prego.InfraProviderID, serverID string, attempt int, r server.ResourceIntent) error {
+func intend(ctx context.Context, q execer, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, r server.ResourceIntent) error {
 	if _, err := q.Exec(ctx, sqlIntend, provider, r.Kind, r.Name, serverID, attempt); err != nil {
 		return fmt.Errorf("intend %s %s: %w", r.Kind, r.Name, err)
 	}
@@ -30,7 +30,7 @@ func intend(ctx context.Context, q execer, provider prego.InfraProviderID, serve
 
 // Intend writes the intent to make something, before the call that makes it.
 // serverID "" makes the environment its owner.
-func (s *Store) Intend(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, r server.ResourceIntent) error {
+func (s *Store) Intend(ctx context.Context, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, r server.ResourceIntent) error {
 	return intend(ctx, s.pool, provider, serverID, attempt, r)
 }
 
@@ -40,7 +40,7 @@ VALUES ($1, $2, $3, NULLIF($4, ''), $5, 'created', $6, now())
 ON CONFLICT (provider, kind, name) WHERE state <> 'released'
 DO UPDATE SET provider_id = EXCLUDED.provider_id, attempt = EXCLUDED.attempt, state = 'created', created_at = now()`
 
-func confirmCreated(ctx context.Context, q execer, provider prego.InfraProviderID, serverID string, attempt int, kind server.ResourceKind, name, providerID string) error {
+func confirmCreated(ctx context.Context, q execer, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, kind server.ResourceKind, name, providerID string) error {
 	if _, err := q.Exec(ctx, sqlConfirmCreated, provider, kind, name, serverID, attempt, providerID); err != nil {
 		return fmt.Errorf("confirm %s %s: %w", kind, name, err)
 	}
@@ -48,7 +48,7 @@ func confirmCreated(ctx context.Context, q execer, provider prego.InfraProviderI
 }
 
 // ConfirmCreated records the provider's id of something that was intended.
-func (s *Store) ConfirmCreated(ctx context.Context, provider prego.InfraProviderID, serverID string, attempt int, kind server.ResourceKind, name, providerID string) error {
+func (s *Store) ConfirmCreated(ctx context.Context, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, kind server.ResourceKind, name, providerID string) error {
 	return confirmCreated(ctx, s.pool, provider, serverID, attempt, kind, name, providerID)
 }
 
@@ -58,7 +58,7 @@ WHERE server_id = $1 AND attempt = $2 AND provider_id IS NULL AND state IN ('int
 
 // IntentRefused closes the intents of an attempt after the provider's definite
 // refusal: nothing was made. It also puts the refusal on the timeline.
-func (s *Store) IntentRefused(ctx context.Context, serverID string, attempt int, c server.Candidate, refusal *server.InfraError) error {
+func (s *Store) IntentRefused(ctx context.Context, serverID prego.ServerID, attempt int, c server.Candidate, refusal *server.InfraError) error {
 	details, err := json.Marshal(map[string]string{"refused": refusal.Code})
 	if err != nil {
 		return fmt.Errorf("refusal details: %w", err)
@@ -81,7 +81,7 @@ const sqlLiveResources = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE
 const sqlAllLiveResources = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE provider = $1 AND state <> 'released' ORDER BY resource_id`
 
 // LiveResources lists what a server owns that is not confirmed as gone.
-func (s *Store) LiveResources(ctx context.Context, serverID string) ([]server.ProviderResource, error) {
+func (s *Store) LiveResources(ctx context.Context, serverID prego.ServerID) ([]server.ProviderResource, error) {
 	return s.resources(ctx, sqlLiveResources, serverID)
 }
 
@@ -120,7 +120,7 @@ WHERE server_id = $1 AND attempt <= $2 AND agent_first_seen_at IS NOT NULL`
 // BeginRelease writes, before anything is deleted at the provider, that all of a
 // server's attempts up to the given one are given up: tokens and identity are
 // revoked and the resources are to be released.
-func (s *Store) BeginRelease(ctx context.Context, serverID string, attempt int) error {
+func (s *Store) BeginRelease(ctx context.Context, serverID prego.ServerID, attempt int) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		for _, sql := range []string{sqlReleasing, sqlRevokeTokens, sqlRevokeIdentity} {
 			if _, err := tx.Exec(ctx, sql, serverID, attempt); err != nil {
@@ -145,7 +145,7 @@ WHERE server_id = $1 AND attempt <= $2`
 
 // FinishRelease notes on the row and the timeline that an attempt's machine is
 // gone.
-func (s *Store) FinishRelease(ctx context.Context, serverID string, attempt int, reason prego.Reason, message string) error {
+func (s *Store) FinishRelease(ctx context.Context, serverID prego.ServerID, attempt int, reason prego.Reason, message string) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlForgetMachine, serverID, attempt); err != nil {
 			return fmt.Errorf("finish release of %s: %w", serverID, err)

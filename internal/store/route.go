@@ -18,9 +18,9 @@ const sqlEnvOrg = `SELECT org_id, region FROM envs WHERE env_id = $1 AND deleted
 const sqlShareEnv = `SELECT org_id, region FROM envs WHERE env_id = $1 AND deleted_at IS NULL FOR SHARE`
 
 // inEnv runs f in a transaction that holds the env's org and the env.
-func (s *Store) inEnv(ctx context.Context, what, envID string, f func(tx pgx.Tx, org string, region prego.Region) error) error {
+func (s *Store) inEnv(ctx context.Context, what string, envID prego.EnvID, f func(tx pgx.Tx, org string, region prego.Region) error) error {
 	return asCoded(what, s.inTx(ctx, func(tx pgx.Tx) error {
-		var org string
+		var org prego.OrgID
 		var region prego.Region
 		err := tx.QueryRow(ctx, sqlEnvOrg, envID).Scan(&org, &region)
 		if err == nil {
@@ -29,17 +29,17 @@ func (s *Store) inEnv(ctx context.Context, what, envID string, f func(tx pgx.Tx,
 			}
 		}
 		if err != nil {
-			return noneIs(err, noSuchEnv(envID))
+			return noneIs(err, noSuchEnv(string(envID)))
 		}
-		return f(tx, org, region)
+		return f(tx, string(org), region)
 	}))
 }
 
 // envExists is for reads, which need no lock.
-func (s *Store) envExists(ctx context.Context, envID string) error {
+func (s *Store) envExists(ctx context.Context, envID prego.EnvID) error {
 	var org, region string
 	err := s.pool.QueryRow(ctx, sqlEnvOrg, envID).Scan(&org, &region)
-	return orNotFound("env "+envID, err, noSuchEnv(envID))
+	return orNotFound(string("env "+envID), err, noSuchEnv(string(envID)))
 }
 
 const routeColumns = `r.route_id, r.org_id, r.env_id, r.group_id, r.hostname, r.listener_scope, r.listen_port, r.protocol, r.target_port, r.created_by, r.created_at`
@@ -66,7 +66,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING ` + routeColumns
 // CreateRoute publishes a port of a process group. A port counts once per address
 // that the org listens on, a hostname once (quotas-and-fairness, "Route usage").
 func (s *Store) CreateRoute(ctx context.Context, r workload.Route, by string) (out workload.Route, err error) {
-	err = s.inEnv(ctx, "create route", r.EnvID, func(tx pgx.Tx, orgID string, _ prego.Region) error {
+	err = s.inEnv(ctx, "create route", r.EnvID, func(tx pgx.Tx, orgID prego.OrgID, _ prego.Region) error {
 		if r.Hostname != "" {
 			if _, err := tx.Exec(ctx, sqlHoldHostname, r.Hostname); err != nil {
 				return err
@@ -100,13 +100,13 @@ func (s *Store) CreateRoute(ctx context.Context, r workload.Route, by string) (o
 		if r.Hostname != "" && !oldName {
 			deltas = append(deltas, quota.Delta{Dimension: quota.MaxHostnames, By: 1})
 		}
-		if err := s.takeQuota(ctx, tx, orgID, deltas...); err != nil {
+		if err := s.takeQuota(ctx, tx, prego.OrgID(string(orgID)), deltas...); err != nil {
 			return err
 		}
 		if out, err = one(ctx, tx, pgx.RowToStructByPos[workload.Route], sqlCreateRoute, r.RouteID, orgID, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol, r.TargetPort, by); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "route.create", Subject: r.RouteID, Actor: by}, routePayload(out))
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "route.create", Subject: string(r.RouteID), Actor: by}, routePayload(out))
 	})
 	return out, err
 }
@@ -119,12 +119,12 @@ func routePayload(r workload.Route) map[string]any {
 
 const sqlGetRoute = `SELECT ` + routeColumns + ` FROM routes r WHERE r.env_id = $1 AND r.route_id = $2 AND r.deleted_at IS NULL`
 
-func noSuchRoute(id string) error {
+func noSuchRoute(id prego.RouteID) error {
 	return prego.Errorf(prego.CodeRouteNotFound, "there is no route %q of this env", id)
 }
 
 // GetRoute reads one route of an env, or CodeRouteNotFound.
-func (s *Store) GetRoute(ctx context.Context, envID, id string) (workload.Route, error) {
+func (s *Store) GetRoute(ctx context.Context, envID prego.EnvID, id prego.RouteID) (workload.Route, error) {
 	if err := s.envExists(ctx, envID); err != nil {
 		return workload.Route{}, err
 	}
@@ -159,13 +159,13 @@ const sqlDeleteRoute = `
 UPDATE routes r SET deleted_at = now() WHERE r.env_id = $1 AND r.route_id = $2 AND r.deleted_at IS NULL RETURNING ` + routeColumns
 
 // DeleteRoute takes a route down.
-func (s *Store) DeleteRoute(ctx context.Context, envID, id, by string) error {
-	return s.inEnv(ctx, "delete route", envID, func(tx pgx.Tx, orgID string, _ prego.Region) error {
+func (s *Store) DeleteRoute(ctx context.Context, envID prego.EnvID, id prego.RouteID, by string) error {
+	return s.inEnv(ctx, "delete route", envID, func(tx pgx.Tx, orgID prego.OrgID, _ prego.Region) error {
 		r, err := one(ctx, tx, pgx.RowToStructByPos[workload.Route], sqlDeleteRoute, envID, id)
 		if err != nil {
 			return noneIs(err, noSuchRoute(id))
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "route.delete", Subject: id, Actor: by}, routePayload(r))
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "route.delete", Subject: string(id), Actor: by}, routePayload(r))
 	})
 }
 

@@ -25,7 +25,7 @@ func (s *Store) RequestFleetServer(ctx context.Context, f server.Wanted, by stri
 			if err != nil {
 				return server.Server{}, fmt.Errorf("request fleet server: %w", err)
 			}
-			return s.GetServer(ctx, f.ServerID)
+			return s.GetServer(ctx, prego.ServerID(string(f.ServerID)))
 		}
 	}
 	server, _, err := s.insertServer(ctx, fleetServer(f, by))
@@ -36,7 +36,7 @@ func fleetServer(f server.Wanted, by string) newServer {
 	r := server.CreateRequest{ServerID: f.ServerID, Role: f.Role, Region: f.Region, InfraProvider: f.Provider, Spec: f.Spec}
 	hash := r.Hash()
 	return newServer{
-		id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: by,
+		id: string(r.ServerID), hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: by,
 		managedBy: prego.ManagedByWorkerDirect, purpose: server.PurposeAgentBootstrap, step: server.StepRequested, traits: &f,
 	}
 }
@@ -119,7 +119,7 @@ func (s *Store) Demand(ctx context.Context, region prego.Region, role prego.Role
 	for i, w := range all {
 		orgs[i] = w.Org
 	}
-	pools, err := s.PoolsOf(ctx, orgs)
+	pools, err := s.PoolsOf(ctx, prego.IDs[prego.OrgID](orgs))
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (workflow_id, 
 func (s *Store) BeginScaling(ctx context.Context, e tenant.ScalingRound) (tenant.ScalingRound, error) {
 	ids, locks, tags := e.ServerIDs, e.TierLocks, e.Tags
 	if ids == nil {
-		ids, locks = []string{}, []prego.Plan{}
+		ids, locks = prego.IDs[prego.ServerID]([]string{}), []prego.Plan{}
 	}
 	if tags == nil {
 		tags = [][]string{}
@@ -217,7 +217,7 @@ const sqlQueued = `SELECT EXISTS (SELECT FROM tenants WHERE region = $1 AND wait
 
 // Queued reports whether other tenants of a policy wait in a region: then a new
 // one joins them instead of overtaking. Those whom no server satisfies hold up nobody.
-func (s *Store) Queued(ctx context.Context, region prego.Region, tenantID string, mode tenant.PlacementMode) (bool, error) {
+func (s *Store) Queued(ctx context.Context, region prego.Region, tenantID prego.TenantID, mode tenant.PlacementMode) (bool, error) {
 	var queued bool
 	err := s.pool.QueryRow(ctx, sqlQueued, region, tenantID, mode).Scan(&queued)
 	return queued, failed("queue of region "+string(region), err)

@@ -46,7 +46,7 @@ func TestAWarmPoolThatOnlyFailsOrdersNoMore(t *testing.T) {
 	s := tenantStore(t)
 	require.NoError(t, s.PutWarmPool(ctx, prego.RegionEU, prego.PlanStarter, 2, "test"))
 	for _, id := range []string{"w-1", "w-2", "w-3"} {
-		_, err := s.RequestFleetServer(ctx, server.Wanted{ServerID: id, Role: prego.RoleNode, Region: prego.RegionEU, Provider: prego.ProviderHetzner, WarmPlan: prego.PlanStarter}, "test")
+		_, err := s.RequestFleetServer(ctx, server.Wanted{ServerID: prego.ServerID(id), Role: prego.RoleNode, Region: prego.RegionEU, Provider: prego.ProviderHetzner, WarmPlan: prego.PlanStarter}, "test")
 		require.NoError(t, err)
 	}
 	exec(t, s, `UPDATE servers SET status = 'draining' WHERE server_id IN ('w-1', 'w-3')`)
@@ -75,11 +75,11 @@ func TestAPlacedTenantWaitsForNothing(t *testing.T) {
 }
 
 // placeOnNode reserves a node of its own for a tenant.
-func placeOnNode(t testing.TB, s *Store, tenantID, server string) {
+func placeOnNode(t testing.TB, s *Store, tenantID prego.TenantID, server string) {
 	t.Helper()
-	warmNode(t, s, server)
+	warmNode(t, s, prego.ServerID(server))
 	out, err := s.Reserve(context.Background(), tenant.Reservation{
-		TenantID: tenantID, Generation: 1, AppServerID: server, DBShardID: server, RedisPoolID: server, Mode: tenant.ModeOneTenantOneServer,
+		TenantID: tenantID, Generation: 1, AppServerID: prego.ServerID(server), DBShardID: prego.ShardID(server), RedisPoolID: prego.RedisPoolID(server), Mode: tenant.ModeOneTenantOneServer,
 		MemoryPctMax: 70, MaxTenants: 20, Decision: []byte(`{}`), Policy: []byte(`{}`), Dedicates: true,
 	})
 	require.NoError(t, err)

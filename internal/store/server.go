@@ -57,7 +57,7 @@ const sqlServerAndHash = `SELECT request_hash, ` + serverColumns + ` FROM server
 func (s *Store) CreateServer(ctx context.Context, r server.CreateRequest, by string) (srv server.Server, created bool, err error) {
 	hash := r.Hash()
 	return s.insertServer(ctx, newServer{
-		id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: by,
+		id: string(r.ServerID), hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: by,
 		managedBy: prego.ManagedByWorkerDirect, purpose: server.PurposeAgentBootstrap, step: server.StepRequested,
 	})
 }
@@ -66,7 +66,7 @@ func (s *Store) CreateServer(ctx context.Context, r server.CreateRequest, by str
 func (s *Store) ImportServer(ctx context.Context, r server.ImportRequest, by string) (srv server.Server, created bool, err error) {
 	hash := r.Hash()
 	return s.insertServer(ctx, newServer{
-		id: r.ServerID, hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: server.Spec{Tags: r.Tags}, by: by,
+		id: string(r.ServerID), hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: server.Spec{Tags: r.Tags}, by: by,
 		managedBy: r.ManagedBy, purpose: server.PurposeImportExisting, providerID: r.ProviderServerID, step: server.StepImportRequested,
 	})
 }
@@ -114,7 +114,7 @@ func insertServerIn(ctx context.Context, tx pgx.Tx, n newServer) (srv server.Ser
 		return srv, false, fmt.Errorf("spec: %w", err)
 	}
 	srv, err = one(ctx, tx, pgx.RowToStructByName[server.Server], sqlCreateServer, n.id, n.hash, n.role, n.region, n.provider, spec, filled(n.spec.Tags),
-		server.ProvisionWorkflowID(n.id), n.by, n.managedBy, n.purpose, n.providerID)
+		server.ProvisionWorkflowID(prego.ServerID(n.id)), n.by, n.managedBy, n.purpose, n.providerID)
 	if isNoRows(err) {
 		srv, err = sameRequest(ctx, tx, n.id, n.hash)
 		return srv, false, err
@@ -133,7 +133,7 @@ func insertServerIn(ctx context.Context, tx pgx.Tx, n newServer) (srv server.Ser
 		return srv, false, err
 	}
 	return srv, true, addEvent(ctx, tx, server.Event{
-		ServerID: n.id, Step: n.step, Message: fmt.Sprintf("%s in %s at %s, by %s", n.role, n.region, n.provider, n.by), Actor: prego.ActorOperator,
+		ServerID: prego.ServerID(n.id), Step: n.step, Message: fmt.Sprintf("%s in %s at %s, by %s", n.role, n.region, n.provider, n.by), Actor: prego.ActorOperator,
 	}, string(n.step))
 }
 
@@ -157,11 +157,11 @@ func sameRequest(ctx context.Context, tx pgx.Tx, id string, hash []byte) (server
 const sqlGetServer = `SELECT ` + serverColumns + ` FROM servers WHERE server_id = $1`
 
 // GetServer reads one server, or CodeServerNotFound.
-func (s *Store) GetServer(ctx context.Context, id string) (server.Server, error) {
+func (s *Store) GetServer(ctx context.Context, id prego.ServerID) (server.Server, error) {
 	return serverIn(ctx, s.pool, id)
 }
 
-func serverIn(ctx context.Context, q querier, id string) (server.Server, error) {
+func serverIn(ctx context.Context, q querier, id prego.ServerID) (server.Server, error) {
 	server, err := one(ctx, q, pgx.RowToStructByName[server.Server], sqlGetServer, id)
 	return server, orNotFound("get server", err, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id))
 }
@@ -176,7 +176,7 @@ SELECT event_id, server_id, at, step, attempt, status, reason, message, actor FR
 ORDER BY event_id`
 
 // ServerEvents is the last part of a server's timeline, oldest first.
-func (s *Store) ServerEvents(ctx context.Context, id string) ([]server.Event, error) {
+func (s *Store) ServerEvents(ctx context.Context, id prego.ServerID) ([]server.Event, error) {
 	return collect[server.Event](ctx, s, "server events", sqlServerEvents, id, maxTimeline)
 }
 
@@ -212,7 +212,7 @@ WHERE server_id = $1 AND purpose = 'import_existing_server'
 RETURNING ` + serverColumns
 
 // RequestRetry puts a failed server back into provisioning, as a new generation.
-func (s *Store) RequestRetry(ctx context.Context, id, by string) (server.Server, error) {
+func (s *Store) RequestRetry(ctx context.Context, id prego.ServerID, by string) (server.Server, error) {
 	return s.transition(ctx, id, server.Event{
 		ServerID: id, Step: server.StepRetryRequested, Message: "by " + by, Actor: prego.ActorOperator,
 	}, "only a failed server can be retried; this one is %s", sqlRetry, sqlRetryImport)
@@ -238,13 +238,13 @@ WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') AND tenant_cou
 // it, only with force, which loses them
 // (CodeServerHasTenants). A server that is draining or terminated already is returned
 // as it is.
-func (s *Store) RequestDecommission(ctx context.Context, id, by string, force bool) (server.Server, error) {
+func (s *Store) RequestDecommission(ctx context.Context, id prego.ServerID, by prego.ImageID, force bool) (server.Server, error) {
 	update, message := sqlDecommissionUnused, "by "+by
 	if force {
 		update, message = sqlDecommission, "forced by "+by
 	}
 	srv, err := s.transition(ctx, id, server.Event{
-		ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: message, Actor: prego.ActorOperator,
+		ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: string(message), Actor: prego.ActorOperator,
 	}, "%s", update)
 	if prego.CodeOf(err) != prego.CodeInvalidTransition {
 		return srv, err
@@ -259,7 +259,7 @@ func (s *Store) RequestDecommission(ctx context.Context, id, by string, force bo
 // transition runs a conditional UPDATE, those that may follow from it, and writes
 // its event; when the UPDATE met nothing the refusal says what state the server
 // is in.
-func (s *Store) transition(ctx context.Context, id string, event server.Event, refusal, update string, more ...string) (srv server.Server, err error) {
+func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.Event, refusal, update string, more ...string) (srv server.Server, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		srv, err = one(ctx, tx, pgx.RowToStructByName[server.Server], update, id)
 		if err != nil {
@@ -283,5 +283,5 @@ func (s *Store) transition(ctx context.Context, id string, event server.Event, r
 		}
 		return server.Server{}, prego.Errorf(prego.CodeInvalidTransition, refusal, now.Status)
 	}
-	return srv, failed("change server "+id, err)
+	return srv, failed(string("change server "+id), err)
 }

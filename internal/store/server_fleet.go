@@ -60,7 +60,7 @@ func (s *Store) CreateFleet(ctx context.Context, r server.CreateFleetRequest, by
 			if !bytes.Equal(kept, hash) {
 				return &prego.Error{Code: prego.CodeFleetConflict, Field: "fleet_id", Message: "belongs to a fleet that was made with another body"}
 			}
-			f, err = getFleet(ctx, tx, r.FleetID)
+			f, err = getFleet(ctx, tx, string(r.FleetID))
 			return err
 		}
 		if err != nil {
@@ -102,11 +102,11 @@ const sqlLockFleet = `SELECT FROM fleets WHERE fleet_id = $1 FOR NO KEY UPDATE`
 
 // lockFleet is getFleet for what is decided from it. The lock is a statement of its
 // own: one that had to wait for it would count members as they were before.
-func lockFleet(ctx context.Context, tx pgx.Tx, id string) (server.Fleet, error) {
+func lockFleet(ctx context.Context, tx pgx.Tx, id prego.FleetID) (server.Fleet, error) {
 	if _, err := tx.Exec(ctx, sqlLockFleet, id); err != nil {
 		return server.Fleet{}, err
 	}
-	return getFleet(ctx, tx, id)
+	return getFleet(ctx, tx, string(id))
 }
 
 const sqlAttached = `
@@ -124,8 +124,8 @@ func getFleet(ctx context.Context, q querier, id string) (f server.Fleet, err er
 }
 
 // GetFleet reads a fleet with its policies, or CodeFleetNotFound.
-func (s *Store) GetFleet(ctx context.Context, id string) (server.Fleet, error) {
-	f, err := getFleet(ctx, s.pool, id)
+func (s *Store) GetFleet(ctx context.Context, id prego.FleetID) (server.Fleet, error) {
+	f, err := getFleet(ctx, s.pool, string(id))
 	return f, asCoded("get fleet", err)
 }
 
@@ -150,7 +150,7 @@ UPDATE fleets SET min_size = $2, max_size = $3, spec = $4, serves_tenants = $5, 
 
 // UpdateFleet changes a fleet as asked; its servers stay as they are until an action
 // brings them up to it.
-func (s *Store) UpdateFleet(ctx context.Context, id string, r server.UpdateFleetRequest) (f server.Fleet, err error) {
+func (s *Store) UpdateFleet(ctx context.Context, id prego.FleetID, r server.UpdateFleetRequest) (f server.Fleet, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if f, err = lockFleet(ctx, tx, id); err != nil {
 			return err
@@ -165,7 +165,7 @@ func (s *Store) UpdateFleet(ctx context.Context, id string, r server.UpdateFleet
 		if _, err := tx.Exec(ctx, sqlUpdateFleet, id, f.MinSize, f.MaxSize, spec, f.Serves, f.Profile, f.WorkloadMemory, f.WorkloadCPUs); err != nil {
 			return err
 		}
-		f, err = getFleet(ctx, tx, id)
+		f, err = getFleet(ctx, tx, string(id))
 		return err
 	})
 	return f, asCoded("update fleet", err)
@@ -179,7 +179,7 @@ const sqlDeleteFleet = `DELETE FROM fleets WHERE fleet_id = $1`
 
 // DeleteFleet forgets a fleet that has no members and no action under way, with its
 // actions; a fleet that has is CodeFleetNotEmpty or CodeFleetBusy.
-func (s *Store) DeleteFleet(ctx context.Context, id string) error {
+func (s *Store) DeleteFleet(ctx context.Context, id prego.FleetID) error {
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		f, err := lockFleet(ctx, tx, id)
 		if err != nil {
@@ -236,7 +236,7 @@ func (s *Store) CreatePolicy(ctx context.Context, p server.FleetPolicy) (policy 
 }
 
 // GetPolicy reads a policy, or CodePolicyNotFound.
-func (s *Store) GetPolicy(ctx context.Context, id string) (server.FleetPolicy, error) {
+func (s *Store) GetPolicy(ctx context.Context, id prego.PolicyID) (server.FleetPolicy, error) {
 	p, err := first(collect[server.FleetPolicy](ctx, s, "get policy", sqlGetPolicy, id))
 	if err != nil {
 		return server.FleetPolicy{}, err
@@ -266,7 +266,7 @@ func (s *Store) ListPolicies(ctx context.Context, q prego.ListQuery) (page []ser
 const sqlUpdatePolicy = `UPDATE policies SET spec = $2, updated_at = now() WHERE policy_id = $1 RETURNING ` + policyColumns
 
 // UpdatePolicy changes a policy's spec, for actions that are planned later.
-func (s *Store) UpdatePolicy(ctx context.Context, id string, spec json.RawMessage) (server.FleetPolicy, error) {
+func (s *Store) UpdatePolicy(ctx context.Context, id prego.PolicyID, spec json.RawMessage) (server.FleetPolicy, error) {
 	p, err := first(collect[server.FleetPolicy](ctx, s, "update policy", sqlUpdatePolicy, id, spec))
 	if err != nil {
 		return server.FleetPolicy{}, err
@@ -280,7 +280,7 @@ func (s *Store) UpdatePolicy(ctx context.Context, id string, spec json.RawMessag
 const sqlDeletePolicy = `DELETE FROM policies WHERE policy_id = $1`
 
 // DeletePolicy deletes a policy that no fleet has, else CodePolicyInUse.
-func (s *Store) DeletePolicy(ctx context.Context, id string) error {
+func (s *Store) DeletePolicy(ctx context.Context, id prego.PolicyID) error {
 	tag, err := s.pool.Exec(ctx, sqlDeletePolicy, id)
 	switch {
 	case isViolation(err, "fleet_policies_policy_id_fkey"):
@@ -302,7 +302,7 @@ ON CONFLICT (fleet_id, policy_id) DO UPDATE SET position = COALESCE($3, fleet_po
 // AttachPolicy gives a fleet a policy, last in order when position is nil, or
 // changes the order and whether it is enabled. A second one of a type that decides
 // alone is CodePolicyTypeAttached.
-func (s *Store) AttachPolicy(ctx context.Context, fleetID, policyID string, position *int, enabled bool) (f server.Fleet, err error) {
+func (s *Store) AttachPolicy(ctx context.Context, fleetID prego.FleetID, policyID prego.PolicyID, position *int, enabled bool) (f server.Fleet, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := lockFleet(ctx, tx, fleetID); err != nil {
 			return err
@@ -314,7 +314,7 @@ func (s *Store) AttachPolicy(ctx context.Context, fleetID, policyID string, posi
 		if tag.RowsAffected() == 0 {
 			return prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", policyID)
 		}
-		f, err = getFleet(ctx, tx, fleetID)
+		f, err = getFleet(ctx, tx, string(fleetID))
 		return err
 	})
 	if isViolation(err, "fleet_policies_one") {
@@ -326,7 +326,7 @@ func (s *Store) AttachPolicy(ctx context.Context, fleetID, policyID string, posi
 const sqlDetachPolicy = `DELETE FROM fleet_policies WHERE fleet_id = $1 AND policy_id = $2`
 
 // DetachPolicy takes a policy from a fleet; one that it doesn't have is success.
-func (s *Store) DetachPolicy(ctx context.Context, fleetID, policyID string) error {
+func (s *Store) DetachPolicy(ctx context.Context, fleetID prego.FleetID, policyID prego.PolicyID) error {
 	if _, err := s.GetFleet(ctx, fleetID); err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // newFleet makes a fleet of redis pools, with a policy of each spec given.
-func newFleet(t testing.TB, s *Store, id string, change func(*server.CreateFleetRequest), policies map[server.PolicyType]string) server.Fleet {
+func newFleet(t testing.TB, s *Store, id prego.FleetID, change func(*server.CreateFleetRequest), policies map[server.PolicyType]string) server.Fleet {
 	t.Helper()
 	ctx := context.Background()
 	r := server.CreateFleetRequest{FleetID: id, Role: prego.RoleRedisPool, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}
@@ -36,28 +36,28 @@ func newFleet(t testing.TB, s *Store, id string, change func(*server.CreateFleet
 	return f
 }
 
-func attach(t testing.TB, s *Store, fleet, policy string, kind server.PolicyType, raw string) server.Fleet {
+func attach(t testing.TB, s *Store, fleet prego.FleetID, policy string, kind server.PolicyType, raw string) server.Fleet {
 	t.Helper()
 	ctx := context.Background()
 	spec, err := scale.ParsePolicy(kind, json.RawMessage(raw))
 	require.NoError(t, err)
-	_, _, err = s.CreatePolicy(ctx, server.FleetPolicy{PolicyID: policy, Type: kind, Spec: spec, CreatedBy: "test"})
+	_, _, err = s.CreatePolicy(ctx, server.FleetPolicy{PolicyID: prego.PolicyID(policy), Type: kind, Spec: spec, CreatedBy: "test"})
 	require.NoError(t, err)
-	f, err := s.AttachPolicy(ctx, fleet, policy, nil, true)
+	f, err := s.AttachPolicy(ctx, fleet, prego.PolicyID(policy), nil, true)
 	require.NoError(t, err)
 	return f
 }
 
 func ask(t testing.TB, s *Store, fleet string, action server.FleetActionKind, inputs string) server.FleetAction {
 	t.Helper()
-	a, err := s.RequestFleetAction(context.Background(), server.FleetActionRequest{FleetID: fleet, Action: action, Inputs: json.RawMessage(inputs), Cause: "operator", By: "test"})
+	a, err := s.RequestFleetAction(context.Background(), server.FleetActionRequest{FleetID: prego.FleetID(fleet), Action: action, Inputs: json.RawMessage(inputs), Cause: "operator", By: "test"})
 	require.NoError(t, err)
 	return a
 }
 
 func begin(t testing.TB, s *Store, fleet string) server.FleetAction {
 	t.Helper()
-	a, err := s.BeginFleetAction(context.Background(), fleet, scale.Plan)
+	a, err := s.BeginFleetAction(context.Background(), prego.FleetID(fleet), scale.Plan)
 	require.NoError(t, err)
 	require.NotNil(t, a)
 	return *a
@@ -65,7 +65,7 @@ func begin(t testing.TB, s *Store, fleet string) server.FleetAction {
 
 func batch(t testing.TB, s *Store, fleet string, seq, limit int) []server.FleetStep {
 	t.Helper()
-	b, err := s.NextFleetBatch(context.Background(), fleet, seq, limit)
+	b, err := s.NextFleetBatch(context.Background(), prego.FleetID(fleet), seq, limit)
 	require.NoError(t, err)
 	return b.Steps
 }
@@ -75,7 +75,7 @@ func results(steps []server.FleetStep, state server.FleetStepState, but ...strin
 	for _, st := range steps {
 		r := server.FleetStepResult{ServerID: st.ServerID, Op: st.Op, State: server.FleetStepDone}
 		for _, id := range but {
-			if id == st.ServerID {
+			if prego.ServerID(id) == st.ServerID {
 				r.State, r.Message = state, "no stock"
 			}
 		}
@@ -86,7 +86,7 @@ func results(steps []server.FleetStep, state server.FleetStepState, but ...strin
 
 func record(t testing.TB, s *Store, fleet string, seq int, r []server.FleetStepResult) {
 	t.Helper()
-	require.NoError(t, s.RecordFleetSteps(context.Background(), fleet, seq, r, scale.Replan))
+	require.NoError(t, s.RecordFleetSteps(context.Background(), prego.FleetID(fleet), seq, r, scale.Replan))
 }
 
 // live makes a fleet's servers active, as their runs would.
@@ -104,7 +104,7 @@ func grown(t testing.TB, s *Store, fleet string, n int) {
 	require.Len(t, steps, n)
 	live(t, s, fleet)
 	record(t, s, fleet, a.Seq, results(steps, ""))
-	ended, err := s.FinishFleetAction(context.Background(), fleet, a.Seq)
+	ended, err := s.FinishFleetAction(context.Background(), prego.FleetID(fleet), a.Seq)
 	require.NoError(t, err)
 	require.Equal(t, server.ActionSucceeded, ended.Status)
 }
@@ -343,7 +343,7 @@ func TestPlannersAtOnceStayWithinTheFleet(t *testing.T) {
 				_, err := s.BeginFleetScaling(ctx, round, scale.Plan)
 				errs <- err
 			case 1, 2:
-				_, err := s.RequestFleetMember(ctx, server.Wanted{ServerID: fmt.Sprint("own-", i), Role: prego.RoleRedisPool, Region: where, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
+				_, err := s.RequestFleetMember(ctx, server.Wanted{ServerID: prego.ServerID(fmt.Sprint("own-", i)), Role: prego.RoleRedisPool, Region: where, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
 				if prego.CodeOf(err) == prego.CodeFleetFull {
 					err = nil
 				}
@@ -402,7 +402,7 @@ func TestStepsBearRepetition(t *testing.T) {
 	// One fails: what is missing goes elsewhere, once.
 	exec(t, s, `UPDATE servers SET status = 'terminated' WHERE server_id = $1`, steps[0].ServerID)
 	for range 2 {
-		record(t, s, "pool", a.Seq, results(steps, server.FleetStepFailed, steps[0].ServerID))
+		record(t, s, "pool", a.Seq, results(steps, server.FleetStepFailed, string(steps[0].ServerID)))
 	}
 	got, err := s.GetFleetAction(ctx, "pool", a.Seq)
 	require.NoError(t, err)
@@ -432,7 +432,7 @@ func TestStepsBearRepetition(t *testing.T) {
 	require.Equal(t, goes, batch(t, s, "pool", in.Seq, 10))
 	require.Equal(t, 2, count(t, s, `servers WHERE cordoned_at IS NOT NULL`))
 	for range 2 {
-		srv, err := s.DrainMember(ctx, goes[0].ServerID, "test")
+		srv, err := s.DrainMember(ctx, prego.ServerID(string(goes[0].ServerID)), "test")
 		require.NoError(t, err)
 		require.Equal(t, server.Draining, srv.Status)
 		require.NoError(t, s.Uncordon(ctx, goes[1].ServerID))
@@ -487,7 +487,7 @@ func TestCancellingLeavesNothingClosed(t *testing.T) {
 	begin(t, s, "pool")
 	steps := batch(t, s, "pool", in.Seq, 10)
 	require.Len(t, steps, 3)
-	_, err = s.DrainMember(ctx, steps[0].ServerID, "test")
+	_, err = s.DrainMember(ctx, prego.ServerID(string(steps[0].ServerID)), "test")
 	require.NoError(t, err)
 	for range 2 {
 		got, err = s.CancelFleetAction(ctx, "pool", in.Seq, "me")
@@ -565,7 +565,7 @@ func TestAReplacementLeavesRoomForTenants(t *testing.T) {
 	record(t, s, "pool", a.Seq, results(steps, ""))
 	steps = batch(t, s, "pool", a.Seq, 10)
 	require.Equal(t, server.StepOpDelete, steps[0].Op)
-	record(t, s, "pool", a.Seq, results(steps, server.FleetStepKept, steps[0].ServerID))
+	record(t, s, "pool", a.Seq, results(steps, server.FleetStepKept, string(steps[0].ServerID)))
 	require.Empty(t, batch(t, s, "pool", a.Seq, 10))
 	ended, err := s.FinishFleetAction(ctx, "pool", a.Seq)
 	require.NoError(t, err)
@@ -619,7 +619,7 @@ func TestDemandGoesToTheNewestFleetThatHasRoom(t *testing.T) {
 	newFleet(t, s, "second", func(r *server.CreateFleetRequest) { r.MaxSize, r.Serves = &most, true }, nil)
 	newFleet(t, s, "idle", nil, nil)
 	for i, want := range []string{"second", "first", "tenants-redis"} {
-		_, err := s.RequestFleetMember(ctx, server.Wanted{ServerID: fmt.Sprint("own-", i), Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
+		_, err := s.RequestFleetMember(ctx, server.Wanted{ServerID: prego.ServerID(fmt.Sprint("own-", i)), Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
 		require.NoError(t, err)
 		require.Equal(t, 1, count(t, s, fmt.Sprintf(`servers WHERE server_id = 'own-%d' AND fleet_id = '%s'`, i, want)))
 	}
@@ -658,7 +658,7 @@ func TestACordonedServerTakesNobody(t *testing.T) {
 	id := st.Members[0].ServerID
 	reserve := func() (tenant.ReserveResult, error) {
 		return s.Reserve(ctx, tenant.Reservation{
-			TenantID: "t-1", Generation: 1, AppServerID: id, DBShardID: id, RedisPoolID: id, Mode: tenant.ModeOneTenantOneServer,
+			TenantID: "t-1", Generation: 1, AppServerID: id, DBShardID: prego.ShardID(id), RedisPoolID: prego.RedisPoolID(id), Mode: tenant.ModeOneTenantOneServer,
 			MemoryPctMax: 70, MaxTenants: 20, Decision: []byte(`{}`), Policy: []byte(`{}`), Dedicates: true,
 		})
 	}
@@ -672,7 +672,7 @@ func TestACordonedServerTakesNobody(t *testing.T) {
 	out, err = reserve()
 	require.NoError(t, err)
 	require.Equal(t, tenant.ReservePlaced, out.Outcome)
-	_, err = s.DrainMember(ctx, id, "test")
+	_, err = s.DrainMember(ctx, prego.ServerID(string(id)), "test")
 	code(t, err, prego.CodeServerHasTenants)
 	require.Equal(t, 1, count(t, s, `servers WHERE status = 'active' AND tenant_count = 1`))
 }

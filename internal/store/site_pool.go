@@ -65,7 +65,7 @@ const sqlHoldServer = `SELECT FROM servers WHERE server_id = $1 FOR NO KEY UPDAT
 
 // PlanRefill reserves the sites that an app server's pool lacks, and returns them
 // with those whose build was begun earlier.
-func (s *Store) PlanRefill(ctx context.Context, serverID, domain string, buildFor, failureMemory time.Duration) (out []tenant.PoolSite, err error) {
+func (s *Store) PlanRefill(ctx context.Context, serverID prego.ServerID, domain string, buildFor, failureMemory time.Duration) (out []tenant.PoolSite, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlHoldServer, serverID); err != nil {
 			return err
@@ -73,7 +73,7 @@ func (s *Store) PlanRefill(ctx context.Context, serverID, domain string, buildFo
 		out, err = many(ctx, tx, pgx.RowToStructByPos[tenant.PoolSite], sqlPlanRefill, serverID, domain, buildFor.Seconds(), failureMemory.Seconds())
 		return err
 	})
-	return out, failed("plan refill of "+serverID, err)
+	return out, failed(string("plan refill of "+serverID), err)
 }
 
 const sqlSiteWanted = `SELECT count(*)::float8 FROM site_pool WHERE pool_site_id = $1 AND state = 'reserved' AND tenant_id IS NULL`
@@ -231,7 +231,7 @@ WHERE app_server_id = $1 AND state = 'failed' AND dropped_at IS NULL ORDER BY po
 
 // SitesToDrop are the failed sites of a server of which something may be left on
 // its host.
-func (s *Store) SitesToDrop(ctx context.Context, serverID string) ([]tenant.PoolSite, error) {
+func (s *Store) SitesToDrop(ctx context.Context, serverID prego.ServerID) ([]tenant.PoolSite, error) {
 	return collect[tenant.PoolSite](ctx, s, fmt.Sprintf("failed sites of %s", serverID), sqlSitesToDrop, serverID)
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // sharedServer is an active, connected server of the shared fleet in eu.
-func sharedServer(t testing.TB, s *Store, id string, role prego.Role) {
+func sharedServer(t testing.TB, s *Store, id prego.ServerID, role prego.Role) {
 	t.Helper()
 	_, _, err := s.CreateServer(context.Background(), server.CreateRequest{ServerID: id, Role: role, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}, "test")
 	require.NoError(t, err)

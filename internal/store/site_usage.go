@@ -43,7 +43,7 @@ const siteUsageColumns = `u.tenant_id, u.database_bytes, u.files_bytes, u.backup
 const sqlSiteUsage = `SELECT ` + siteUsageColumns + ` FROM site_usage u WHERE u.tenant_id = $1`
 
 // SiteUsage is what a tenant's site takes, nil while it was never measured.
-func (s *Store) SiteUsage(ctx context.Context, tenantID string) (*tenant.SiteUsage, error) {
+func (s *Store) SiteUsage(ctx context.Context, tenantID prego.TenantID) (*tenant.SiteUsage, error) {
 	u, err := first(collectBy(ctx, s, "site usage", pgx.RowToStructByName[tenant.SiteUsage], sqlSiteUsage, tenantID))
 	if err != nil || u == nil || u.MeasuredAt == nil {
 		return nil, err
@@ -61,7 +61,7 @@ WHERE tenant_id = $1`
 
 // KeepSiteUsage keeps a measurement and says where the site stands by it. A change of
 // level is on the tenant's timeline.
-func (s *Store) KeepSiteUsage(ctx context.Context, tenantID string, size tenant.SiteSize, rules tenant.StorageRules) (level tenant.StorageLevel, err error) {
+func (s *Store) KeepSiteUsage(ctx context.Context, tenantID prego.TenantID, size tenant.SiteSize, rules tenant.StorageRules) (level tenant.StorageLevel, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		var was tenant.StorageLevel
 		var since *time.Time
@@ -93,29 +93,29 @@ func (s *Store) KeepSiteUsage(ctx context.Context, tenantID string, size tenant.
 			Message: fmt.Sprintf("%.2f of %d GB are used (%.0f %%)", float64(size.Used())/tenant.BytesPerGB, gb, 100*float64(size.Used())/float64(max(total, 1))),
 		}, "")
 	})
-	return level, failed("usage of tenant "+tenantID, err)
+	return level, failed(string("usage of tenant "+tenantID), err)
 }
 
 const sqlSiteUsageFailed = `UPDATE site_usage SET message = $2 WHERE tenant_id = $1`
 
 // SiteUsageFailed keeps why a site could not be measured.
-func (s *Store) SiteUsageFailed(ctx context.Context, tenantID, why string) error {
-	return s.exec(ctx, "usage of tenant "+tenantID, sqlSiteUsageFailed, tenantID, prego.Redact(why))
+func (s *Store) SiteUsageFailed(ctx context.Context, tenantID prego.TenantID, why string) error {
+	return s.exec(ctx, string("usage of tenant "+tenantID), sqlSiteUsageFailed, tenantID, prego.Redact(why))
 }
 
 const sqlSiteReadOnly = `UPDATE site_usage SET read_only = $2 WHERE tenant_id = $1`
 
 // SiteReadOnly records that a host is told that a site is read-only: before it is told,
 // and after it was told otherwise.
-func (s *Store) SiteReadOnly(ctx context.Context, tenantID string, on bool) error {
-	return s.exec(ctx, "usage of tenant "+tenantID, sqlSiteReadOnly, tenantID, on)
+func (s *Store) SiteReadOnly(ctx context.Context, tenantID prego.TenantID, on bool) error {
+	return s.exec(ctx, string("usage of tenant "+tenantID), sqlSiteReadOnly, tenantID, on)
 }
 
 const sqlSiteKnowsQuota = `UPDATE site_usage SET quota_gb = $2 WHERE tenant_id = $1`
 
 // SiteKnowsQuota records the quota that a site was told.
-func (s *Store) SiteKnowsQuota(ctx context.Context, tenantID string, gb int) error {
-	return s.exec(ctx, "usage of tenant "+tenantID, sqlSiteKnowsQuota, tenantID, gb)
+func (s *Store) SiteKnowsQuota(ctx context.Context, tenantID prego.TenantID, gb int) error {
+	return s.exec(ctx, string("usage of tenant "+tenantID), sqlSiteKnowsQuota, tenantID, gb)
 }
 
 const sqlStorageLevels = `
@@ -148,9 +148,9 @@ const sqlSetStorageQuota = `UPDATE tenants SET storage_quota_gb = $2, updated_at
 const sqlMeasureNext = `UPDATE site_usage SET tried_at = 'epoch' WHERE tenant_id = $1`
 
 // SetStorageQuota gives a tenant another storage quota, within its org's.
-func (s *Store) SetStorageQuota(ctx context.Context, tenantID string, gb int, by string) (t tenant.Tenant, err error) {
+func (s *Store) SetStorageQuota(ctx context.Context, tenantID prego.TenantID, gb int, by string) (t tenant.Tenant, err error) {
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		var orgID string
+		var orgID prego.OrgID
 		err := tx.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&orgID)
 		if err != nil {
 			return noneIs(err, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID))
@@ -163,7 +163,7 @@ func (s *Store) SetStorageQuota(ctx context.Context, tenantID string, gb int, by
 		if err := tx.QueryRow(ctx, sqlStorageDelta, tenantID, gb).Scan(&delta, &was); err != nil {
 			return err
 		}
-		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: delta}); err != nil {
+		if err := s.takeQuota(ctx, tx, prego.OrgID(string(orgID)), quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: delta}); err != nil {
 			return err
 		}
 		t, err = one(ctx, tx, pgx.RowToStructByName[tenant.Tenant], sqlSetStorageQuota, tenantID, gb)
@@ -181,7 +181,7 @@ func (s *Store) SetStorageQuota(ctx context.Context, tenantID string, gb int, by
 		}, ""); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "tenant.storage_quota", Subject: tenantID, Actor: by}, map[string]any{"from_gb": was, "to_gb": gb})
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "tenant.storage_quota", Subject: string(tenantID), Actor: by}, map[string]any{"from_gb": was, "to_gb": gb})
 	})
 	return t, asCoded("storage quota", err)
 }
@@ -194,7 +194,7 @@ const (
 
 // SiteErased forgets what was kept of a site that is gone: its usage, its snapshots, its
 // mail settings.
-func (s *Store) SiteErased(ctx context.Context, tenantID string) error {
+func (s *Store) SiteErased(ctx context.Context, tenantID prego.TenantID) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		for _, sql := range []string{sqlForgetSiteUsage, sqlSnapshotsWithSite, sqlForgetMailSettings} {
 			if _, err := tx.Exec(ctx, sql, tenantID); err != nil {
@@ -209,7 +209,7 @@ const sqlSetMail = `UPDATE tenants SET mail = $2, updated_at = now() WHERE tenan
 
 // SetMail keeps what a site was told of its mail, nil for nothing; the password is not
 // kept.
-func (s *Store) SetMail(ctx context.Context, tenantID string, m *tenant.MailSettings, by string) error {
+func (s *Store) SetMail(ctx context.Context, tenantID prego.TenantID, m *tenant.MailSettings, by string) error {
 	return asCoded("mail settings", s.inTx(ctx, func(tx pgx.Tx) error {
 		var org string
 		if err := tx.QueryRow(ctx, sqlSetMail, tenantID, m).Scan(&org); err != nil {

@@ -34,14 +34,14 @@ type tenantSite struct {
 
 // inTenant runs f in a transaction that holds the tenant's org and the tenant, which
 // has a site.
-func (s *Store) inTenant(ctx context.Context, what, tenantID string, f func(tx pgx.Tx, t tenantSite) error) error {
+func (s *Store) inTenant(ctx context.Context, what string, tenantID prego.TenantID, f func(tx pgx.Tx, t tenantSite) error) error {
 	return asCoded(what, s.inTx(ctx, func(tx pgx.Tx) error {
 		var t tenantSite
 		err := tx.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&t.org)
 		if err != nil {
 			return noneIs(err, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID))
 		}
-		if err := lockOrg(ctx, tx, t.org); err != nil {
+		if err := lockOrg(ctx, tx, prego.OrgID(t.org)); err != nil {
 			return err
 		}
 		if err := tx.QueryRow(ctx, sqlHoldTenantSite, tenantID).Scan(&t.state, &t.site, &t.server, &t.underWay); err != nil {
@@ -61,7 +61,7 @@ const sqlSnapshotLimit = `SELECT limit_value FROM org_limits($1, '{max_snapshots
 
 // CreateSnapshot accepts a backup of a tenant's site. How many are under way is
 // limited per tenant; the org's usage is that of the tenant that has most.
-func (s *Store) CreateSnapshot(ctx context.Context, tenantID, id, by string) (out tenant.Snapshot, err error) {
+func (s *Store) CreateSnapshot(ctx context.Context, tenantID prego.TenantID, id, by string) (out tenant.Snapshot, err error) {
 	err = s.inTenant(ctx, "create snapshot", tenantID, func(tx pgx.Tx, t tenantSite) error {
 		if t.state != tenant.Active && t.state != tenant.Suspended {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active or suspended one is backed up", tenantID, t.state)
@@ -78,12 +78,12 @@ func (s *Store) CreateSnapshot(ctx context.Context, tenantID, id, by string) (ou
 		if out, err = one(ctx, tx, pgx.RowToStructByPos[tenant.Snapshot], sqlCreateSnapshot, id, t.org, tenantID, t.server, t.site, by); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "snapshot.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID})
+		return orgEvent(ctx, tx, org.Event{OrgID: prego.OrgID(t.org), Type: "snapshot.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID})
 	})
 	return out, err
 }
 
-func (s *Store) tenantExists(ctx context.Context, tenantID string) error {
+func (s *Store) tenantExists(ctx context.Context, tenantID prego.TenantID) error {
 	var org string
 	err := s.pool.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&org)
 	return noneIs(err, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID))
@@ -91,12 +91,12 @@ func (s *Store) tenantExists(ctx context.Context, tenantID string) error {
 
 const sqlGetSnapshot = `SELECT ` + snapshotColumns + ` FROM snapshots s WHERE s.snapshot_id = $1`
 
-func noSuchSnapshot(id string) error {
+func noSuchSnapshot(id prego.SnapshotID) error {
 	return prego.Errorf(prego.CodeSnapshotNotFound, "there is no snapshot %q of this tenant", id)
 }
 
 // SnapshotRun reads a snapshot, or CodeSnapshotNotFound.
-func (s *Store) SnapshotRun(ctx context.Context, id string) (tenant.Snapshot, error) {
+func (s *Store) SnapshotRun(ctx context.Context, id prego.SnapshotID) (tenant.Snapshot, error) {
 	v, err := first(collect[tenant.Snapshot](ctx, s, "get snapshot", sqlGetSnapshot, id))
 	if err == nil && v == nil {
 		err = noSuchSnapshot(id)
@@ -108,7 +108,7 @@ func (s *Store) SnapshotRun(ctx context.Context, id string) (tenant.Snapshot, er
 }
 
 // GetSnapshot reads one snapshot of a tenant, or CodeSnapshotNotFound.
-func (s *Store) GetSnapshot(ctx context.Context, tenantID, id string) (tenant.Snapshot, error) {
+func (s *Store) GetSnapshot(ctx context.Context, tenantID prego.TenantID, id prego.SnapshotID) (tenant.Snapshot, error) {
 	if err := s.tenantExists(ctx, tenantID); err != nil {
 		return tenant.Snapshot{}, err
 	}
@@ -141,8 +141,8 @@ const sqlDeleteSnapshot = `UPDATE snapshots SET status = 'deleted' WHERE snapsho
 
 // DeleteSnapshot gives a snapshot up that is neither being made nor restored. Its files
 // are deleted after.
-func (s *Store) DeleteSnapshot(ctx context.Context, tenantID, id, by string) (orgID string, err error) {
-	v, err := s.GetSnapshot(ctx, tenantID, id)
+func (s *Store) DeleteSnapshot(ctx context.Context, tenantID prego.TenantID, id prego.SnapshotID, by string) (orgID prego.OrgID, err error) {
+	v, err := s.GetSnapshot(ctx, tenantID, prego.SnapshotID(string(id)))
 	if err != nil {
 		return "", err
 	}
@@ -164,7 +164,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, tenantID, id, by string) (or
 		if tag.RowsAffected() == 0 {
 			return prego.Errorf(prego.CodeSnapshotNotReady, "snapshot %s is still being made", id)
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "snapshot.delete", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID})
+		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "snapshot.delete", Subject: string(id), Actor: by}, map[string]any{"tenant_id": tenantID})
 	}))
 }
 
@@ -174,22 +174,22 @@ const (
 )
 
 // SnapshotBegun records that a snapshot is being made.
-func (s *Store) SnapshotBegun(ctx context.Context, id string) error {
-	return s.exec(ctx, "snapshot "+id, sqlSnapshotBegun, id)
+func (s *Store) SnapshotBegun(ctx context.Context, id prego.SnapshotID) error {
+	return s.exec(ctx, string("snapshot "+id), sqlSnapshotBegun, id)
 }
 
 const sqlSiteSnapshotTaken = `UPDATE snapshots SET bytes = $2 WHERE snapshot_id = $1`
 
 // SiteSnapshotTaken records what a snapshot's files take on its host.
-func (s *Store) SiteSnapshotTaken(ctx context.Context, id string, b tenant.Backup) error {
-	return s.exec(ctx, "snapshot "+id, sqlSiteSnapshotTaken, id, b.Bytes)
+func (s *Store) SiteSnapshotTaken(ctx context.Context, id prego.SnapshotID, b tenant.Backup) error {
+	return s.exec(ctx, string("snapshot "+id), sqlSiteSnapshotTaken, id, b.Bytes)
 }
 
 const sqlSnapshotErased = `UPDATE snapshots SET erased_at = now() WHERE snapshot_id = $1 AND status = 'deleted' AND erased_at IS NULL`
 
 // SnapshotErased records that the files of a deleted snapshot are gone.
-func (s *Store) SnapshotErased(ctx context.Context, id string) error {
-	return s.exec(ctx, "snapshot "+id, sqlSnapshotErased, id)
+func (s *Store) SnapshotErased(ctx context.Context, id prego.SnapshotID) error {
+	return s.exec(ctx, string("snapshot "+id), sqlSnapshotErased, id)
 }
 
 // SnapshotFinished records how a snapshot ended; repeated, it changes nothing.
@@ -209,7 +209,7 @@ const sqlCreateRestore = `
 INSERT INTO restore_jobs AS j (job_id, org_id, tenant_id, snapshot_id, status, created_by) VALUES ($1, $2, $3, $4, 'queued', $5) RETURNING ` + restoreColumns
 
 // CreateRestore accepts a restore of a tenant's site.
-func (s *Store) CreateRestore(ctx context.Context, tenantID, snapshotID, id, by string) (out tenant.RestoreJob, err error) {
+func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, snapshotID prego.SnapshotID, id, by string) (out tenant.RestoreJob, err error) {
 	err = s.inTenant(ctx, "create restore", tenantID, func(tx pgx.Tx, t tenantSite) error {
 		if t.state != tenant.Active {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active one is restored", tenantID, t.state)
@@ -224,7 +224,7 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID, snapshotID, id, by 
 			return &prego.Error{Code: prego.CodeSnapshotNotReady, Field: "snapshot_id", Message: fmt.Sprintf("is of a snapshot that is %s", snap.Status)}
 		case snap.Name == "":
 			return &prego.Error{Code: prego.CodeSnapshotUnusable, Field: "snapshot_id", Message: "is of a snapshot from an earlier version, whose files bench has deleted by itself: take another one"}
-		case snap.ServerID != t.server || snap.Site != t.site:
+		case snap.ServerID != prego.ServerID(t.server) || snap.Site != t.site:
 			return &prego.Error{Code: prego.CodeSnapshotNotReady, Field: "snapshot_id", Message: fmt.Sprintf("is of a snapshot on server %s, and the site is on %s now", snap.ServerID, t.server)}
 		}
 		var busy bool
@@ -234,13 +234,13 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID, snapshotID, id, by 
 		if busy {
 			return prego.Errorf(prego.CodeRestoreUnderWay, "tenant %s is being restored already", tenantID)
 		}
-		if err := s.takeQuota(ctx, tx, t.org, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}); err != nil {
+		if err := s.takeQuota(ctx, tx, prego.OrgID(t.org), quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}); err != nil {
 			return err
 		}
 		if out, err = one(ctx, tx, pgx.RowToStructByPos[tenant.RestoreJob], sqlCreateRestore, id, t.org, tenantID, snapshotID, by); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "restore.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID, "snapshot_id": snapshotID})
+		return orgEvent(ctx, tx, org.Event{OrgID: prego.OrgID(t.org), Type: "restore.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID, "snapshot_id": snapshotID})
 	})
 	return out, err
 }
@@ -260,7 +260,7 @@ func (s *Store) RestoreRun(ctx context.Context, id string) (tenant.RestoreJob, e
 }
 
 // GetRestore reads one restore of a tenant, or CodeRestoreNotFound.
-func (s *Store) GetRestore(ctx context.Context, tenantID, id string) (tenant.RestoreJob, error) {
+func (s *Store) GetRestore(ctx context.Context, tenantID prego.TenantID, id string) (tenant.RestoreJob, error) {
 	if err := s.tenantExists(ctx, tenantID); err != nil {
 		return tenant.RestoreJob{}, err
 	}
@@ -318,10 +318,10 @@ func (s *Store) OpenSession(ctx context.Context, id string, of org.SessionOf, ki
 		deltas = []quota.Delta{{Dimension: quota.MaxExecSessions, By: 1}, {Dimension: quota.MaxExecSessionsPerHour, By: 1}}
 	}
 	return asCoded("open session", s.inTx(ctx, func(tx pgx.Tx) error {
-		var org string
+		var org prego.OrgID
 		sql, owner := sqlTenantOrg, of.TenantID
 		if of.InstanceID != "" {
-			sql, owner = sqlInstanceOrg, of.InstanceID
+			sql, owner = sqlInstanceOrg, prego.TenantID(of.InstanceID)
 		}
 		err := tx.QueryRow(ctx, sql, owner).Scan(&org)
 		if isNoRows(err) {

@@ -45,7 +45,7 @@ SELECT event_id, tenant_id, at, from_state, to_state, step, actor, reason, messa
 ORDER BY event_id`
 
 // TenantEvents is the last part of a tenant's timeline, oldest first.
-func (s *Store) TenantEvents(ctx context.Context, id string) ([]tenant.Event, error) {
+func (s *Store) TenantEvents(ctx context.Context, id prego.TenantID) ([]tenant.Event, error) {
 	return collect[tenant.Event](ctx, s, "tenant events", sqlTenantEvents, id, maxTimeline)
 }
 
@@ -55,7 +55,7 @@ SELECT allocation_id, tenant_id, app_server_id, db_shard_id, redis_pool_id, COAL
 FROM tenant_allocations WHERE tenant_id = $1 AND released_at IS NULL`
 
 // LiveAllocation is where a tenant lives, nil while it has no place.
-func (s *Store) LiveAllocation(ctx context.Context, id string) (*tenant.Allocation, error) {
+func (s *Store) LiveAllocation(ctx context.Context, id prego.TenantID) (*tenant.Allocation, error) {
 	return first(collect[tenant.Allocation](ctx, s, "live allocation", sqlLiveAllocation, id))
 }
 
@@ -76,11 +76,11 @@ WHERE d.tenant_id = $1 ORDER BY a.allocation_id IS NOT NULL DESC, d.snapshot_id 
 
 // LastDecision is the decision that gave a tenant its place, or else the newest, nil
 // when there was none yet.
-func (s *Store) LastDecision(ctx context.Context, id string) (*tenant.DecisionRecord, error) {
+func (s *Store) LastDecision(ctx context.Context, id prego.TenantID) (*tenant.DecisionRecord, error) {
 	return first(collect[tenant.DecisionRecord](ctx, s, "last decision", sqlLastDecision, id))
 }
 
 // ListDecisions are the newest decisions on a tenant's place, newest first.
-func (s *Store) ListDecisions(ctx context.Context, id string) ([]tenant.DecisionRecord, error) {
+func (s *Store) ListDecisions(ctx context.Context, id prego.TenantID) ([]tenant.DecisionRecord, error) {
 	return collect[tenant.DecisionRecord](ctx, s, "list decisions", sqlDecisions, id, maxDecisions)
 }

@@ -32,9 +32,9 @@ WHERE tenant_id = $1 AND state = 'provisioning' AND cancel_requested_at IS NULL 
 // are for a run to bring about. by is the actor of the event. A tenant that is
 // being provisioned and is cancelled stays so: its run undoes what it made and ends
 // it; asking again changes nothing.
-func (s *Store) ChangeTenant(ctx context.Context, id string, action tenant.Action, periods tenant.LifecyclePeriods, by, reason string) (tenant.Tenant, error) {
+func (s *Store) ChangeTenant(ctx context.Context, id prego.TenantID, action tenant.Action, periods tenant.LifecyclePeriods, by, reason string) (tenant.Tenant, error) {
 	for {
-		t, err := s.GetTenant(ctx, id)
+		t, err := s.GetTenant(ctx, string(id))
 		if err != nil {
 			return t, err
 		}
@@ -107,11 +107,11 @@ func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant
 		}); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: was.OrgID, Type: "tenant." + string(action), Subject: was.TenantID, Actor: by, Reason: reason},
+		return orgEvent(ctx, tx, org.Event{OrgID: was.OrgID, Type: "tenant." + string(action), Subject: string(was.TenantID), Actor: by, Reason: reason},
 			map[string]any{"from": was.State, "to": next})
 	})
 	if err != nil {
-		return tenant.Tenant{}, asCoded("change tenant "+was.TenantID, err)
+		return tenant.Tenant{}, asCoded(string("change tenant "+was.TenantID), err)
 	}
 	return t, nil
 }
@@ -133,5 +133,5 @@ func (s *Store) takeQuotaAgain(ctx context.Context, tx pgx.Tx, t tenant.Tenant) 
 	if err := tx.QueryRow(ctx, sqlTenantTakes, t.TenantID).Scan(&counts, &size.memory, &size.cpu, &size.storage); err != nil || counts {
 		return err
 	}
-	return s.takeQuota(ctx, tx, t.OrgID, size.deltas()...)
+	return s.takeQuota(ctx, tx, prego.OrgID(string(t.OrgID)), size.deltas()...)
 }

@@ -55,8 +55,8 @@ func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *tenant.CreateRequest) (
 		return size, refuse(prego.CodeOrgUnknown, "org_id", "is not an org that is known here")
 	case r.ParentOrgID != "" && !parentKnown:
 		return size, refuse(prego.CodeOrgUnknown, "parent_org_id", "is not an org that is known here")
-	case r.ParentOrgID != "" && parent != "" && parent != r.ParentOrgID:
-		return size, prego.Invalid("parent_org_id", "must be "+parent+", the parent of org "+r.OrgID)
+	case r.ParentOrgID != "" && parent != "" && prego.OrgID(parent) != r.ParentOrgID:
+		return size, prego.Invalid("parent_org_id", "must be "+parent+", the parent of org "+string(r.OrgID))
 	case r.DataResidency != "" && !country:
 		return size, refuse(prego.CodeResidencyUnknown, "data_residency", "is not a country whose zone is known here")
 	case r.DataResidency != "" && !inZone:
@@ -67,7 +67,7 @@ func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *tenant.CreateRequest) (
 		return size, refuse(prego.CodeResidencyViolation, "data_residency", "allows none of the providers that serve region %s", r.Region)
 	}
 	if parent != "" {
-		r.ParentOrgID = parent
+		r.ParentOrgID = prego.OrgID(parent)
 	}
 	return size, nil
 }
@@ -84,13 +84,13 @@ RETURNING ` + tenantColumns
 // event, in one transaction, in which the org's quota is taken. The same request again with the same key is met by
 // the tenant that is there, whatever became of it; another one with that key is
 // CodeIdempotencyConflict.
-func (s *Store) CreateTenant(ctx context.Context, r tenant.CreateRequest, tenantID string, mode tenant.PlacementMode, idempotencyKey, by string) (t tenant.Tenant, created bool, err error) {
+func (s *Store) CreateTenant(ctx context.Context, r tenant.CreateRequest, tenantID prego.TenantID, mode tenant.PlacementMode, idempotencyKey, by string) (t tenant.Tenant, created bool, err error) {
 	hash := r.Hash() // of the request as it was sent, before the org's parent is filled in
 	if r.Policy != "" {
 		mode = r.Policy
 	}
 	id, created, err := s.once(ctx, keyed{by: by, key: idempotencyKey, hash: hash[:], tenant: true}, func(tx pgx.Tx) (string, error) {
-		return tenantID, s.createTenant(ctx, tx, r, hash[:], tenantID, mode, by)
+		return string(tenantID), s.createTenant(ctx, tx, r, hash[:], prego.TenantID(string(tenantID)), mode, by)
 	})
 	if err != nil {
 		return tenant.Tenant{}, false, asCoded("create tenant", err)
@@ -99,12 +99,12 @@ func (s *Store) CreateTenant(ctx context.Context, r tenant.CreateRequest, tenant
 	return t, created, err
 }
 
-func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r tenant.CreateRequest, hash []byte, id string, mode tenant.PlacementMode, by string) error {
+func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r tenant.CreateRequest, hash []byte, id prego.TenantID, mode tenant.PlacementMode, by string) error {
 	size, err := checkTenantFacts(ctx, tx, &r)
 	if err != nil {
 		return err
 	}
-	if err := s.takeQuota(ctx, tx, r.OrgID, size.deltas()...); err != nil {
+	if err := s.takeQuota(ctx, tx, prego.OrgID(string(r.OrgID)), size.deltas()...); err != nil {
 		return err
 	}
 	t, err := one(ctx, tx, pgx.RowToStructByName[tenant.Tenant], sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
@@ -118,7 +118,7 @@ func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r tenant.CreateRequ
 	}); err != nil {
 		return err
 	}
-	return orgEvent(ctx, tx, org.Event{OrgID: t.OrgID, Type: "tenant.create", Subject: id, Actor: by},
+	return orgEvent(ctx, tx, org.Event{OrgID: t.OrgID, Type: "tenant.create", Subject: string(id), Actor: by},
 		map[string]any{"slug": t.Slug, "plan": t.Plan, "region": t.Region, "storage_quota_gb": t.StorageQuotaGB})
 }
 

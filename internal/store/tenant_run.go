@@ -32,7 +32,7 @@ WHERE t.tenant_id = $1`
 
 // TenantRun reads a tenant with its allocation and its own server, or
 // CodeTenantNotFound.
-func (s *Store) TenantRun(ctx context.Context, id string) (tenant.Run, error) {
+func (s *Store) TenantRun(ctx context.Context, id prego.TenantID) (tenant.Run, error) {
 	var r tenant.Run
 	var a tenant.Allocation
 	err := s.pool.QueryRow(ctx, sqlTenantRun, id).Scan(
@@ -250,7 +250,7 @@ const sqlClearSite = `UPDATE tenants SET site = '' WHERE tenant_id = $1 AND NOT 
 // ReleaseAllocation frees a tenant's place: counts, dedications and its site. The
 // server stays dedicated when it is to be destroyed, so that nobody lands on it
 // meanwhile. Without a live allocation it changes nothing.
-func (s *Store) ReleaseAllocation(ctx context.Context, tenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
+func (s *Store) ReleaseAllocation(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		var app, shard, pool, site string
 		err := tx.QueryRow(ctx, sqlReleaseAllocation, tenantID, reason).Scan(&app, &shard, &pool, &site)
@@ -287,7 +287,7 @@ const sqlConverged = `UPDATE tenants SET converged_state = state, updated_at = n
 
 // TenantConverged records that a state's effects are in place, unless the tenant
 // has moved on.
-func (s *Store) TenantConverged(ctx context.Context, tenantID string, state tenant.State) error {
+func (s *Store) TenantConverged(ctx context.Context, tenantID prego.TenantID, state tenant.State) error {
 	return s.inTx(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sqlConverged, tenantID, state)
 		if err != nil {
@@ -307,6 +307,6 @@ SELECT server_id FROM servers WHERE dedicated_for_tenant_id = $1 AND status NOT 
   AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.app_server_id = server_id AND a.released_at IS NULL AND a.tenant_id <> $1)`
 
 // OwnServers are the servers that are dedicated for a tenant and still stand.
-func (s *Store) OwnServers(ctx context.Context, tenantID string) ([]string, error) {
+func (s *Store) OwnServers(ctx context.Context, tenantID prego.TenantID) ([]string, error) {
 	return collectBy(ctx, s, fmt.Sprintf("servers of tenant %s", tenantID), pgx.RowTo[string], sqlOwnServers, tenantID)
 }

@@ -52,7 +52,7 @@ func TestCreateTenantWithOneKeyAtOnceMakesOne(t *testing.T) {
 			t.Parallel()
 			s := tenantStore(t)
 			type answer struct {
-				id      string
+				id      prego.TenantID
 				created bool
 				code    prego.Code
 			}
@@ -64,7 +64,7 @@ func TestCreateTenantWithOneKeyAtOnceMakesOne(t *testing.T) {
 				go func() {
 					defer wg.Done()
 					<-start
-					tenant, created, err := s.CreateTenant(ctx, tenantRequest(t, slug(i), prego.PlanStarter), fmt.Sprintf("t-%d", i), tenant.ModeShared, "key", "someone")
+					tenant, created, err := s.CreateTenant(ctx, tenantRequest(t, slug(i), prego.PlanStarter), prego.TenantID(fmt.Sprintf("t-%d", i)), tenant.ModeShared, "key", "someone")
 					answers[i] = answer{id: tenant.TenantID, created: created}
 					if err != nil {
 						answers[i].code = prego.CodeOf(err)
@@ -83,7 +83,7 @@ func TestCreateTenantWithOneKeyAtOnceMakesOne(t *testing.T) {
 					refused++
 					continue
 				}
-				ids[a.id] = true
+				ids[string(a.id)] = true
 			}
 			require.Equal(t, 1, made)
 			require.Len(t, ids, 1)
@@ -102,7 +102,7 @@ func TestOneSlugAtOnceIsTakenOnce(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			_, created, err := s.CreateTenant(context.Background(), tenantRequest(t, "one", prego.PlanTrial), fmt.Sprintf("t-%d", i), tenant.ModeShared, "", "someone")
+			_, created, err := s.CreateTenant(context.Background(), tenantRequest(t, "one", prego.PlanTrial), prego.TenantID(fmt.Sprintf("t-%d", i)), tenant.ModeShared, "", "someone")
 			if !created {
 				codes[i] = prego.CodeOf(err)
 			}
@@ -123,7 +123,7 @@ func TestKeysAreTheCallers(t *testing.T) {
 	t.Parallel()
 	s := tenantStore(t)
 	for i, by := range []string{"a", "b"} {
-		_, created, err := s.CreateTenant(context.Background(), tenantRequest(t, "of-"+by, prego.PlanTrial), fmt.Sprintf("t-%d", i), tenant.ModeShared, "key", by)
+		_, created, err := s.CreateTenant(context.Background(), tenantRequest(t, "of-"+by, prego.PlanTrial), prego.TenantID(fmt.Sprintf("t-%d", i)), tenant.ModeShared, "key", by)
 		require.NoError(t, err)
 		require.True(t, created)
 	}
@@ -163,7 +163,7 @@ func TestChangeTenant(t *testing.T) {
 	} {
 		exec(t, s, `UPDATE tenants SET state = $2, status_reason = 'old', status_message = 'old', deadline_at = now() + interval '3 days',
     waiting_since = now(), waiting_roles = '{app}', generation = 1 WHERE tenant_id = $1`, tc.id, tc.from)
-		got, err := s.ChangeTenant(ctx, tc.id, tc.action, lasting, "op", tc.reason)
+		got, err := s.ChangeTenant(ctx, prego.TenantID(tc.id), tc.action, lasting, "op", tc.reason)
 		require.NoError(t, err, tc.name)
 		require.Equal(t, tc.to, got.State, tc.name)
 		require.Equal(t, tc.status, got.StatusReason, tc.name)
@@ -176,11 +176,11 @@ func TestChangeTenant(t *testing.T) {
 			require.WithinDuration(t, time.Now().Add(tc.deadline), *got.Deadline, time.Minute, tc.name)
 		}
 		require.Equal(t, map[bool]int{true: 2, false: 1}[tc.action == tenant.ActionRetry], got.Generation, tc.name)
-		events, err := s.TenantEvents(ctx, tc.id)
+		events, err := s.TenantEvents(ctx, prego.TenantID(tc.id))
 		require.NoError(t, err)
 		last := events[len(events)-1]
 		last.EventID, last.At = 0, time.Time{}
-		require.Equal(t, tenant.Event{TenantID: tc.id, FromState: tc.from, ToState: tc.to, Step: tenant.StepChanged, Actor: "op", Reason: tc.reason, Message: string(tc.action)}, last)
+		require.Equal(t, tenant.Event{TenantID: prego.TenantID(tc.id), FromState: tc.from, ToState: tc.to, Step: tenant.StepChanged, Actor: "op", Reason: tc.reason, Message: string(tc.action)}, last)
 	}
 	_, err = s.ChangeTenant(ctx, "t-nobody", tenant.ActionSuspend, lasting, "op", "")
 	require.Equal(t, prego.CodeTenantNotFound, prego.CodeOf(err))
@@ -254,7 +254,7 @@ func TestOrgsCannotCloseACircleAtOnce(t *testing.T) {
 	for round := range 10 {
 		a, b := fmt.Sprintf("a%d", round), fmt.Sprintf("b%d", round)
 		for _, id := range []string{a, b} {
-			_, err := s.PutOrg(ctx, id, tenant.PutOrgRequest{}, "test")
+			_, err := s.PutOrg(ctx, prego.OrgID(id), tenant.PutOrgRequest{}, "test")
 			require.NoError(t, err)
 		}
 		var wg sync.WaitGroup
@@ -262,7 +262,7 @@ func TestOrgsCannotCloseACircleAtOnce(t *testing.T) {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				_, err := s.PutOrg(ctx, pair[0], tenant.PutOrgRequest{ParentOrgID: &pair[1]}, "test")
+				_, err := s.PutOrg(ctx, prego.OrgID(pair[0]), tenant.PutOrgRequest{ParentOrgID: &pair[1]}, "test")
 				if err != nil && prego.CodeOf(err) != prego.CodeInvalidField {
 					t.Errorf("put org: %v", err)
 				}

@@ -11,7 +11,7 @@ import (
 const sqlTimedChange = `SELECT state FROM tenants WHERE tenant_id = $1 AND deadline_at <= now()`
 
 // ExpireTenant does what the timer of a tenant's state says, if it ran out.
-func (s *Store) ExpireTenant(ctx context.Context, id string, p tenant.LifecyclePeriods) (changed bool, err error) {
+func (s *Store) ExpireTenant(ctx context.Context, id prego.TenantID, p tenant.LifecyclePeriods) (changed bool, err error) {
 	var state tenant.State
 	err = s.pool.QueryRow(ctx, sqlTimedChange, id).Scan(&state)
 	if isNoRows(err) {
@@ -24,7 +24,7 @@ func (s *Store) ExpireTenant(ctx context.Context, id string, p tenant.LifecycleP
 	if !ok {
 		return false, nil
 	}
-	_, err = s.ChangeTenant(ctx, id, action, p, string(prego.ActorSystem), string(reason))
+	_, err = s.ChangeTenant(ctx, prego.TenantID(string(id)), action, p, string(prego.ActorSystem), string(reason))
 	if prego.CodeOf(err) == prego.CodeInvalidTransition {
 		return false, nil // it moved on meanwhile
 	}

@@ -48,14 +48,14 @@ func (s *Store) CreateVolume(ctx context.Context, v workload.Volume, environment
 		if taken {
 			return &prego.Error{Code: prego.CodeVolumeNameTaken, Field: "name", Message: "belongs to another volume of the org"}
 		}
-		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}); err != nil {
+		if err := s.takeQuota(ctx, tx, prego.OrgID(string(v.OrgID)), quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}); err != nil {
 			return err
 		}
-		out, err = oneVolume(ctx, tx, v.VolumeID, sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, provider, workload.ResourceName(environment, v.VolumeID), by)
+		out, err = oneVolume(ctx, tx, string(v.VolumeID), sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, provider, workload.ResourceName(environment, string(v.VolumeID)), by)
 		if err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.create", Subject: v.VolumeID, Actor: by},
+		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.create", Subject: string(v.VolumeID), Actor: by},
 			map[string]any{"name": v.Name, "region": v.Region, "location": v.Location, "size_bytes": v.SizeBytes})
 	})
 	return out, asCoded("create volume", err)
@@ -69,7 +69,7 @@ const sqlVolumesAttachments = `SELECT ` + attachmentColumns + ` FROM volume_atta
 func (s *Store) withAttachments(ctx context.Context, volumes []workload.Volume) error {
 	ids := make([]string, len(volumes))
 	for i, v := range volumes {
-		ids[i] = v.VolumeID
+		ids[i] = string(v.VolumeID)
 	}
 	list, err := collect[workload.VolumeAttachment](ctx, s, "attachments of volumes", sqlVolumesAttachments, ids)
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *Store) ListVolumes(ctx context.Context, q prego.ListQuery) (page []work
 }
 
 // inVolume runs f in a transaction that holds the volume's org and the volume.
-func (s *Store) inVolume(ctx context.Context, what, id string, f func(tx pgx.Tx, v workload.Volume) error) error {
+func (s *Store) inVolume(ctx context.Context, what string, id prego.VolumeID, f func(tx pgx.Tx, v workload.Volume) error) error {
 	return asCoded(what, s.inTx(ctx, func(tx pgx.Tx) error {
 		v, err := holdVolume(ctx, tx, id)
 		if err != nil {
@@ -128,15 +128,15 @@ func (s *Store) inVolume(ctx context.Context, what, id string, f func(tx pgx.Tx,
 	}))
 }
 
-func holdVolume(ctx context.Context, tx pgx.Tx, id string) (workload.Volume, error) {
-	v, err := oneVolume(ctx, tx, id, sqlGetVolume, id)
+func holdVolume(ctx context.Context, tx pgx.Tx, id prego.VolumeID) (workload.Volume, error) {
+	v, err := oneVolume(ctx, tx, string(id), sqlGetVolume, id)
 	if err != nil {
 		return v, err
 	}
 	if err := lockOrg(ctx, tx, v.OrgID); err != nil {
 		return v, err
 	}
-	return oneVolume(ctx, tx, id, sqlHoldVolume, id)
+	return oneVolume(ctx, tx, string(id), sqlHoldVolume, id)
 }
 
 const sqlHoldVolume = sqlGetVolume + ` FOR UPDATE`
@@ -147,7 +147,7 @@ const sqlVolumeReleasing = `
 UPDATE volumes v SET status = 'releasing', reason = '', message = '', updated_at = now() WHERE v.volume_id = $1 RETURNING ` + volumeColumns
 
 // DeleteVolume asks for a volume to be deleted. One that is attached is refused.
-func (s *Store) DeleteVolume(ctx context.Context, id, by string) (out workload.Volume, err error) {
+func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, by string) (out workload.Volume, err error) {
 	err = s.inVolume(ctx, "delete volume", id, func(tx pgx.Tx, v workload.Volume) error {
 		if out = v; v.Status == workload.ResourceReleasing {
 			return nil
@@ -160,10 +160,10 @@ func (s *Store) DeleteVolume(ctx context.Context, id, by string) (out workload.V
 			return prego.Errorf(prego.CodeVolumeAttached, "volume %s is attached to process group %s: detach it first", id, group)
 		}
 		var err error
-		if out, err = oneVolume(ctx, tx, id, sqlVolumeReleasing, id); err != nil {
+		if out, err = oneVolume(ctx, tx, string(id), sqlVolumeReleasing, id); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.delete", Subject: id, Actor: by}, map[string]any{"name": v.Name, "size_bytes": v.SizeBytes})
+		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.delete", Subject: string(id), Actor: by}, map[string]any{"name": v.Name, "size_bytes": v.SizeBytes})
 	})
 	return out, err
 }
@@ -242,7 +242,7 @@ func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, b
 		case mounted:
 			return prego.Invalid("mount_path", "is that of another volume of the group")
 		}
-		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumeAttachments, By: 1}); err != nil {
+		if err := s.takeQuota(ctx, tx, prego.OrgID(string(v.OrgID)), quota.Delta{Dimension: quota.MaxVolumeAttachments, By: 1}); err != nil {
 			return err
 		}
 		if out, err = one(ctx, tx, pgx.RowToStructByPos[workload.VolumeAttachment], sqlCreateAttachment, a.AttachmentID, v.OrgID, a.VolumeID, a.GroupID, a.MountPath, by); err != nil {
@@ -268,7 +268,7 @@ const sqlDeleteAttachment = `UPDATE volume_attachments SET deleted_at = now() WH
 
 // DetachVolume takes a volume from its group. What may still write to it refuses
 // that. The volume's run takes it from the server.
-func (s *Store) DetachVolume(ctx context.Context, volumeID, attachmentID, by string) error {
+func (s *Store) DetachVolume(ctx context.Context, volumeID prego.VolumeID, attachmentID, by string) error {
 	return s.inVolume(ctx, "detach volume", volumeID, func(tx pgx.Tx, v workload.Volume) error {
 		a, err := one(ctx, tx, pgx.RowToStructByPos[workload.VolumeAttachment], sqlHoldAttachment, volumeID, attachmentID)
 		if err != nil {
@@ -328,21 +328,21 @@ const sqlVolumeGone = `UPDATE volumes SET deleted_at = now() WHERE volume_id = $
 
 // VolumeGone ends a volume.
 func (s *Store) VolumeGone(ctx context.Context, v workload.Volume) error {
-	return s.gone(ctx, v.Provider, server.ResourceVolume, v.ProviderName, sqlVolumeGone, v.VolumeID)
+	return s.gone(ctx, v.Provider, server.ResourceVolume, v.ProviderName, sqlVolumeGone, string(v.VolumeID))
 }
 
 const sqlLeftAttached = `SELECT ` + attachmentColumns + ` FROM volume_attachments t WHERE t.volume_id = $1 AND t.deleted_at IS NOT NULL AND t.server_id IS NOT NULL ORDER BY t.attachment_id`
 
 // LeftAttached are the ended attachments of a volume that it may still be on a
 // server for.
-func (s *Store) LeftAttached(ctx context.Context, volumeID string) ([]workload.VolumeAttachment, error) {
+func (s *Store) LeftAttached(ctx context.Context, volumeID prego.VolumeID) ([]workload.VolumeAttachment, error) {
 	return collect[workload.VolumeAttachment](ctx, s, "ended attachments", sqlLeftAttached, volumeID)
 }
 
 const sqlGroupAttachments = `SELECT ` + attachmentColumns + ` FROM volume_attachments t WHERE t.group_id = $1 AND t.deleted_at IS NULL ORDER BY t.attachment_id`
 
 // GroupAttachments are the volumes of a process group.
-func (s *Store) GroupAttachments(ctx context.Context, groupID string) ([]workload.VolumeAttachment, error) {
+func (s *Store) GroupAttachments(ctx context.Context, groupID prego.GroupID) ([]workload.VolumeAttachment, error) {
 	return collect[workload.VolumeAttachment](ctx, s, "attachments of group", sqlGroupAttachments, groupID)
 }
 
@@ -351,7 +351,7 @@ const sqlAttachedTo = `UPDATE volume_attachments SET server_id = NULLIF($2, '') 
 // AttachedTo records the server that a volume is about to be on, before it is, or ""
 // once it is on none. An attachment that has ended goes nowhere any more: another group
 // may have the volume.
-func (s *Store) AttachedTo(ctx context.Context, attachmentID, serverID string) error {
+func (s *Store) AttachedTo(ctx context.Context, attachmentID string, serverID prego.ServerID) error {
 	tag, err := s.pool.Exec(ctx, sqlAttachedTo, attachmentID, serverID)
 	if err == nil && tag.RowsAffected() == 0 {
 		return prego.Errorf(prego.CodeAttachmentNotFound, "attachment %s has ended", attachmentID)

@@ -51,11 +51,11 @@ func Thumbprint(cert *x509.Certificate) string {
 }
 
 // Issue makes a token for the gateway, good with cert only.
-func (a *Agents) Issue(serverID string, cert *x509.Certificate, ttl time.Duration) (raw string, expires time.Time, err error) {
+func (a *Agents) Issue(serverID prego.ServerID, cert *x509.Certificate, ttl time.Duration) (raw string, expires time.Time, err error) {
 	now := time.Now()
 	expires = now.Add(ttl)
 	raw, err = a.keys.issue(agentClaims{
-		RegisteredClaims: registered(Issuer, serverID, agentAudience, now, ttl),
+		RegisteredClaims: registered(Issuer, string(serverID), agentAudience, now, ttl),
 		Scopes:           []string{wire.ScopeHeartbeat, wire.ScopeMetrics, wire.ScopeLogs, wire.ScopeBackupReport},
 		Cnf:              confirmation{Thumbprint: Thumbprint(cert)},
 	})
@@ -70,7 +70,7 @@ const rotationGrace = 24 * time.Hour
 // Verify checks a token that came with cert, and returns its server. scope "" is
 // for rotation: none in particular is asked for, and the token may have expired
 // within rotationGrace.
-func (a *Agents) Verify(raw string, cert *x509.Certificate, scope string) (serverID string, err error) {
+func (a *Agents) Verify(raw string, cert *x509.Certificate, scope string) (serverID prego.ServerID, err error) {
 	var c agentClaims
 	forgive := leeway
 	if scope == "" {
@@ -85,7 +85,7 @@ func (a *Agents) Verify(raw string, cert *x509.Certificate, scope string) (serve
 	if scope != "" && !slices.Contains(c.Scopes, scope) {
 		return "", prego.Errorf(prego.CodeScopeMissing, "the token lacks scope %s", scope)
 	}
-	return c.Subject, nil
+	return prego.ServerID(c.Subject), nil
 }
 
 func registered(issuer, subject, audience string, now time.Time, ttl time.Duration) jwt.RegisteredClaims {

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"github.com/prego/prego"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -32,12 +33,12 @@ func NewExec(keys *Keyring) *Exec { return &Exec{keys: keys} }
 
 // Issue makes a token for one request of one kind to one server: the one whose
 // body has the digest.
-func (e *Exec) Issue(serverID string, kind wire.CommandKind, body [sha256.Size]byte, ttl time.Duration) (string, error) {
+func (e *Exec) Issue(serverID prego.ServerID, kind wire.CommandKind, body [sha256.Size]byte, ttl time.Duration) (string, error) {
 	if !kind.Valid() || ttl <= 0 || ttl > MaxExecTTL {
 		return "", errors.New("an exec token needs a known kind and a life of at most 5 minutes")
 	}
 	return e.keys.issue(execClaims{
-		RegisteredClaims: registered(Issuer, "control-plane", serverID, time.Now(), ttl),
+		RegisteredClaims: registered(Issuer, "control-plane", string(serverID), time.Now(), ttl),
 		Scope:            wire.ScopeExecPrefix + string(kind),
 		Body:             hex.EncodeToString(body[:]),
 	})

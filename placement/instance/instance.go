@@ -15,7 +15,7 @@ import (
 
 // Server is a server that offers room to instances, as it is now.
 type Server struct {
-	ServerID     string
+	ServerID     prego.ServerID
 	Location     string
 	Tags         []string // lower-case
 	Active       bool     // active, its agent connected, and not cordoned
@@ -29,7 +29,7 @@ type Server struct {
 
 // Request is one instance that wants a place.
 type Request struct {
-	GroupID     string
+	GroupID     prego.GroupID
 	MemoryBytes int64 // with the overhead
 	CPURequest  float64
 	Constraint  prego.Constraint
@@ -38,7 +38,7 @@ type Request struct {
 
 // Decision is where an instance lands and why, as JSON.
 type Decision struct {
-	ServerID            string         `json:"server_id,omitempty"`
+	ServerID            prego.ServerID `json:"server_id,omitempty"`
 	Code                string         `json:"code,omitempty"` // why there is no place
 	SelectionReason     string         `json:"selection_reason"`
 	CandidatesEvaluated int            `json:"candidates_evaluated"`
@@ -90,7 +90,7 @@ func Place(r Request, servers []Server) Decision {
 	switch {
 	case best != nil:
 		d.ServerID = best.ServerID
-		d.SelectionReason = fmt.Sprintf("%d of %d servers fit; this one runs %d of the group and %s", fit, len(servers), best.Groups[r.GroupID], pressureText(r, best))
+		d.SelectionReason = fmt.Sprintf("%d of %d servers fit; this one runs %d of the group and %s", fit, len(servers), best.Groups[string(r.GroupID)], pressureText(r, best))
 	case furthest < 0:
 		d.Code, d.SelectionReason = workload.ReasonNoNodesActive, "no server in the region offers room to instances"
 	default:
@@ -122,9 +122,9 @@ func instanceStage(r Request, s *Server) int {
 
 func compareInstanceServers(r Request, a, b *Server) int {
 	return cmp.Or(
-		cmp.Compare(a.Groups[r.GroupID], b.Groups[r.GroupID]),
+		cmp.Compare(a.Groups[string(r.GroupID)], b.Groups[string(r.GroupID)]),
 		comparePressure(r, a, b),
-		strings.Compare(a.ServerID, b.ServerID),
+		strings.Compare(string(a.ServerID), string(b.ServerID)),
 	)
 }
 

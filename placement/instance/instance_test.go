@@ -12,7 +12,7 @@ import (
 	"github.com/prego/prego/placement/instance"
 )
 
-func instanceServer(id string, change func(*instance.Server)) instance.Server {
+func instanceServer(id prego.ServerID, change func(*instance.Server)) instance.Server {
 	s := instance.Server{ServerID: id, Location: "fsn1", Active: true, MemoryBytes: 1000, CPUs: 4}
 	if change != nil {
 		change(&s)
@@ -61,7 +61,7 @@ func TestPlaceInstance(t *testing.T) {
 				tc.change(&r)
 			}
 			d := instance.Place(r, tc.servers)
-			require.Equal(t, tc.want, d.ServerID+d.Code, "%+v", d)
+			require.Equal(t, tc.want, string(d.ServerID)+d.Code, "%+v", d)
 			require.NotEmpty(t, d.SelectionReason)
 		})
 	}
@@ -76,14 +76,14 @@ func TestPlaceInstanceHolds(t *testing.T) {
 		var servers []instance.Server
 		for i := range rapid.IntRange(0, 6).Draw(t, "servers") {
 			servers = append(servers, instance.Server{
-				ServerID: fmt.Sprintf("s-%d", i), Location: rapid.SampledFrom([]string{"fsn1", "nbg1"}).Draw(t, "location"), Active: rapid.Bool().Draw(t, "active"),
+				ServerID: prego.ServerID(fmt.Sprintf("s-%d", i)), Location: rapid.SampledFrom([]string{"fsn1", "nbg1"}).Draw(t, "location"), Active: rapid.Bool().Draw(t, "active"),
 				Tags:        rapid.SampledFrom([][]string{nil, {"a"}, {"a", "b"}}).Draw(t, "tags"),
 				MemoryBytes: rapid.Int64Range(0, 500).Draw(t, "memory"), CPUs: rapid.Float64Range(0, 8).Draw(t, "cpus"), Groups: map[string]int{},
 			})
 		}
 		for range rapid.IntRange(1, 12).Draw(t, "instances") {
 			r := instance.Request{
-				GroupID: rapid.SampledFrom([]string{"g", "h"}).Draw(t, "group"), MemoryBytes: rapid.Int64Range(1, 200).Draw(t, "needed"),
+				GroupID: prego.GroupID(rapid.SampledFrom([]string{"g", "h"}).Draw(t, "group")), MemoryBytes: rapid.Int64Range(1, 200).Draw(t, "needed"),
 				Constraint: rapid.SampledFrom([]prego.Constraint{{}, {Require: []string{"a"}}, {Disallow: []string{"b"}}}).Draw(t, "constraint"),
 				Locations:  rapid.SampledFrom([][]string{nil, {"fsn1"}}).Draw(t, "locations"),
 			}
@@ -105,10 +105,10 @@ func TestPlaceInstanceHolds(t *testing.T) {
 			i := slices.IndexFunc(servers, func(s instance.Server) bool { return s.ServerID == d.ServerID })
 			require.True(t, fits(servers[i]))
 			for _, s := range servers {
-				require.True(t, !fits(s) || s.Groups[r.GroupID] >= servers[i].Groups[r.GroupID], "spread")
+				require.True(t, !fits(s) || s.Groups[string(r.GroupID)] >= servers[i].Groups[string(r.GroupID)], "spread")
 			}
 			servers[i].MemoryUsed += r.MemoryBytes
-			servers[i].Groups[r.GroupID]++
+			servers[i].Groups[string(r.GroupID)]++
 			require.LessOrEqual(t, servers[i].MemoryUsed, servers[i].MemoryBytes)
 		}
 	})

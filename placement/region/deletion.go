@@ -31,7 +31,7 @@ const CodeTooFewNodes prego.Code = "too_few_nodes"
 
 // Member is a node that may be deleted.
 type Member struct {
-	ID                string
+	ID                prego.ServerID
 	Region            string
 	CreatedAt         time.Time
 	ProfileGeneration int64 // of the spec that it was made from; lower is older
@@ -94,7 +94,7 @@ func firstMembers(nodes []Member, n int64, where string) ([]string, error) {
 	}
 	ids := make([]string, 0, n)
 	for _, node := range nodes[:n] {
-		ids = append(ids, node.ID)
+		ids = append(ids, string(node.ID))
 	}
 	return ids, nil
 }

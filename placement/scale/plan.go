@@ -189,7 +189,7 @@ func (p *planner) ask(a server.Attachment) error {
 			return err
 		}
 		p.by, p.grace = s.Criteria, s.GracePeriod
-		p.used = append(p.used, a.PolicyID)
+		p.used = append(p.used, string(a.PolicyID))
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (p *planner) scaling(a server.Attachment, s ScalingSpec) {
 	if p.kind == server.ClusterScaleOut && res.Deletion > 0 || p.kind == server.ClusterScaleIn && res.Creation > 0 {
 		res = region.ResizeResult{Desired: p.st.Fleet.Size} // already beyond its target: nothing to do
 	}
-	p.used = append(p.used, a.PolicyID)
+	p.used = append(p.used, string(a.PolicyID))
 	p.data = resizeData(res)
 	p.idle = res.Creation == 0 && res.Deletion == 0
 }
@@ -227,11 +227,11 @@ func (p *planner) nothing() bool {
 }
 
 // placement decides where.
-func (p *planner) placement(id string, s region.Policy) {
+func (p *planner) placement(id prego.PolicyID, s region.Policy) {
 	if p.nothing() {
 		return
 	}
-	p.used = append(p.used, id)
+	p.used = append(p.used, string(id))
 	f := p.st.Fleet
 	data := region.Evaluate(region.Request{
 		Action: region.Action(p.kind), Policy: s, Current: p.regions, Usable: p.usable, MinSize: f.MinSize, MaxSize: f.MaxSize,
@@ -323,10 +323,10 @@ func (p *planner) plan() (server.FleetPlan, error) {
 		out.Desired -= *c.Count
 		at := map[string]prego.Region{}
 		for _, m := range p.st.Members {
-			at[m.ServerID] = m.Region
+			at[string(m.ServerID)] = m.Region
 		}
 		for _, id := range c.Candidates {
-			out.Steps = append(out.Steps, server.FleetStep{Op: server.StepOpDelete, ServerID: id, Region: at[id], Round: 1})
+			out.Steps = append(out.Steps, server.FleetStep{Op: server.StepOpDelete, ServerID: prego.ServerID(id), Region: at[id], Round: 1})
 		}
 	}
 	return out, nil
@@ -410,7 +410,7 @@ func (p *planner) replace() (server.FleetPlan, error) {
 	var old []region.Member
 	at := map[string]prego.Region{}
 	for _, m := range p.st.Members {
-		at[m.ServerID] = m.Region
+		at[string(m.ServerID)] = m.Region
 		if m.Profile < p.st.Fleet.Profile {
 			old = append(old, region.Member{ID: m.ServerID, Region: string(m.Region), CreatedAt: m.CreatedAt, ProfileGeneration: int64(m.Profile)})
 		}
@@ -429,7 +429,7 @@ func (p *planner) replace() (server.FleetPlan, error) {
 		round := i/int(surge) + 1
 		r.Regions[string(at[id])]++
 		out.Steps = append(out.Steps, server.FleetStep{Op: server.StepOpCreate, Region: at[id], Round: round},
-			server.FleetStep{Op: server.StepOpDelete, ServerID: id, Region: at[id], Round: round})
+			server.FleetStep{Op: server.StepOpDelete, ServerID: prego.ServerID(id), Region: at[id], Round: round})
 		if !slices.Contains(p.usable, string(at[id])) {
 			p.refuse(string(region.CodeNoRegion), "No region is found usable.")
 		}

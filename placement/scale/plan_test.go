@@ -24,7 +24,7 @@ func state(regions map[prego.Region]int, change func(*server.FleetState), polici
 	for _, r := range slices.Sorted(maps.Keys(regions)) {
 		for i := range regions[r] {
 			st.Members = append(st.Members, server.FleetMember{
-				ServerID: fmt.Sprintf("%s-%d", r, i+1), Region: r, Status: server.Active, Profile: 2, CreatedAt: now.Add(-time.Duration(100-i) * time.Hour),
+				ServerID: prego.ServerID(fmt.Sprintf("%s-%d", r, i+1)), Region: r, Status: server.Active, Profile: 2, CreatedAt: now.Add(-time.Duration(100-i) * time.Hour),
 			})
 			st.Fleet.Regions[r]++
 			st.Fleet.Size++
@@ -40,7 +40,7 @@ func state(regions map[prego.Region]int, change func(*server.FleetState), polici
 func policy(t require.TestingT, kind server.PolicyType, raw string) server.Attachment {
 	spec, err := scale.ParsePolicy(kind, json.RawMessage(raw))
 	require.NoError(t, err, raw)
-	return server.Attachment{FleetPolicy: server.FleetPolicy{PolicyID: "p-" + string(kind), Type: kind, Spec: spec}, Enabled: true}
+	return server.Attachment{FleetPolicy: server.FleetPolicy{PolicyID: prego.PolicyID("p-" + string(kind)), Type: kind, Spec: spec}, Enabled: true}
 }
 
 func off(a server.Attachment) server.Attachment {
@@ -211,7 +211,7 @@ func TestPlanOfAReplacement(t *testing.T) {
 	require.Equal(t, "target_above_service_limit", p.Reason)
 }
 
-func step(op server.FleetStepOp, id string, r prego.Region, round int, st server.FleetStepState, replan ...bool) server.FleetStep {
+func step(op server.FleetStepOp, id prego.ServerID, r prego.Region, round int, st server.FleetStepState, replan ...bool) server.FleetStep {
 	return server.FleetStep{Op: op, ServerID: id, Region: r, Round: round, State: st, Replan: len(replan) > 0}
 }
 
@@ -298,7 +298,7 @@ func TestReplanOfAReplacement(t *testing.T) {
 			var got []string
 			for _, s := range r.Skip {
 				require.NotEmpty(t, s.Message)
-				got = append(got, s.ServerID)
+				got = append(got, string(s.ServerID))
 			}
 			require.Equal(t, c.skip, got)
 			require.JSONEq(t, `{"status":"OK"}`, string(r.Data))

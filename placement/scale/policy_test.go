@@ -180,7 +180,7 @@ func FuzzParse(f *testing.F) {
 			again, err := scale.ParsePolicy(kind, spec)
 			require.NoError(t, err)
 			require.Equal(t, string(spec), string(again))
-			st.Fleet.Policies = append(st.Fleet.Policies, server.Attachment{FleetPolicy: server.FleetPolicy{PolicyID: string(kind), Type: kind, Spec: spec}, Enabled: true})
+			st.Fleet.Policies = append(st.Fleet.Policies, server.Attachment{FleetPolicy: server.FleetPolicy{PolicyID: prego.PolicyID(string(kind)), Type: kind, Spec: spec}, Enabled: true})
 		}
 		for _, kind := range server.FleetActionKinds() {
 			in, err := scale.ParseInputs(kind, json.RawMessage(raw), true)

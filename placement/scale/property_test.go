@@ -73,7 +73,7 @@ func drawAction(t *rapid.T) server.FleetAction {
 	return rapid.SampledFrom(all).Draw(t, "action")
 }
 
-func member(st server.FleetState, id string) (server.FleetMember, bool) {
+func member(st server.FleetState, id prego.ServerID) (server.FleetMember, bool) {
 	i := slices.IndexFunc(st.Members, func(m server.FleetMember) bool { return m.ServerID == id })
 	if i < 0 {
 		return server.FleetMember{}, false
@@ -133,18 +133,18 @@ func TestPlansHoldWhatTheySay(t *testing.T) {
 				made[string(s.Region)]++
 				continue
 			}
-			m, ok := member(st, s.ServerID)
+			m, ok := member(st, prego.ServerID(string(s.ServerID)))
 			require.True(t, ok, "a victim is a member")
 			require.Equal(t, m.Region, s.Region)
 			require.NotContains(t, victims, s.ServerID, "each goes once")
-			victims = append(victims, s.ServerID)
+			victims = append(victims, string(s.ServerID))
 			gone[string(s.Region)]++
 		}
 		if a.Action == server.ClusterReplace {
 			require.Equal(t, made, gone, "each is made anew where it stood")
 			require.EqualValues(t, len(victims), data.Replacement.Count)
 			for _, id := range victims {
-				m, _ := member(st, id)
+				m, _ := member(st, prego.ServerID(id))
 				require.Less(t, m.Profile, st.Fleet.Profile)
 			}
 			surge := map[int]int64{}
@@ -188,7 +188,7 @@ func TestPlansHoldWhatTheySay(t *testing.T) {
 // gone instead.
 func emptyFirst(t *rapid.T, st server.FleetState, victims []string, withinRegions bool) {
 	for _, id := range victims {
-		m, _ := member(st, id)
+		m, _ := member(st, prego.ServerID(id))
 		if m.Tenants == 0 {
 			continue
 		}
@@ -231,7 +231,7 @@ func TestReplansMakeUpForWhatIsMissing(t *testing.T) {
 		}
 		wanted := 0
 		for i := range a.Steps {
-			a.Steps[i].ServerID, a.Steps[i].State = fmt.Sprint("s-", i), server.FleetStepPlanned
+			a.Steps[i].ServerID, a.Steps[i].State = prego.ServerID(fmt.Sprint("s-", i)), server.FleetStepPlanned
 			if a.Steps[i].Op == server.StepOpCreate {
 				wanted++
 			}
@@ -273,7 +273,7 @@ func TestReplansMakeUpForWhatIsMissing(t *testing.T) {
 				if most := capOf(t, st, string(s.Region)); most >= 0 {
 					require.LessOrEqual(t, st.Fleet.Regions[s.Region]+added[s.Region], most)
 				}
-				r.More[i].ServerID, r.More[i].State = fmt.Sprintf("r-%d-%d", round, i), server.FleetStepPlanned
+				r.More[i].ServerID, r.More[i].State = prego.ServerID(fmt.Sprintf("r-%d-%d", round, i)), server.FleetStepPlanned
 			}
 			if st.Fleet.MaxSize != server.NoMaxSize && len(r.More) > 0 {
 				bounded++

@@ -116,7 +116,7 @@ func (s *Simulation) checkHost(h *host, tenants []*resident, fault faulter) {
 		fault("%s has %d tenants, the fleet counts %d", h.id, n, counted)
 	}
 	most := s.c.Policy.MaxTenantsPerNode
-	var dedicatedFor string
+	var dedicatedFor prego.TenantID
 	switch h.role {
 	case prego.RoleDBShard:
 		v, _ := s.fleet.Shard(h.id)
@@ -139,7 +139,7 @@ func (s *Simulation) checkHost(h *host, tenants []*resident, fault faulter) {
 		if mb != h.mb {
 			fault("%s: its tenants use %d MB, %d were counted", h.id, mb, h.mb)
 		}
-		if sites := s.fleet.Sites(h.id); sites != len(h.sites) {
+		if sites := s.fleet.Sites(prego.ServerID(h.id)); sites != len(h.sites) {
 			fault("%s has %d sites, the fleet counts %d", h.id, len(h.sites), sites)
 		}
 	}
@@ -150,7 +150,7 @@ func (s *Simulation) checkHost(h *host, tenants []*resident, fault faulter) {
 		if n > 1 && (t.plan == prego.PlanEnterprise || (h.role == prego.RoleRedisPool && t.dedicatedRedis)) {
 			fault("%s (%s) is not alone on %s", t.id, t.plan, h.id)
 		}
-		if dedicatedFor != "" && t.id != dedicatedFor {
+		if dedicatedFor != "" && prego.TenantID(t.id) != dedicatedFor {
 			fault("%s lives on %s, which is dedicated to %s", t.id, h.id, dedicatedFor)
 		}
 	}

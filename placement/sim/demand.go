@@ -50,7 +50,7 @@ type resident struct {
 
 func (t *resident) request() placement.Request {
 	return placement.Request{
-		TenantID: t.id, OrgID: t.org, ParentOrgID: t.parent, Region: t.region, Plan: t.plan,
+		TenantID: prego.TenantID(t.id), OrgID: prego.OrgID(t.org), ParentOrgID: prego.OrgID(t.parent), Region: t.region, Plan: t.plan,
 		DataResidency: t.residency, DedicatedRedis: t.dedicatedRedis,
 	}
 }

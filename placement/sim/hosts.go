@@ -71,16 +71,16 @@ func (s *Simulation) activate(h *host) {
 	r := s.regionOf(h.region)
 	switch h.role {
 	case prego.RoleDBShard:
-		s.fleet.SetShard(placement.Shard{ShardID: h.id, Region: h.region, PlanTierLock: h.lock, DedicatedFor: aloneFor, Capacity: s.c.ShardCapacity, Status: server.Active})
+		s.fleet.SetShard(placement.Shard{ShardID: prego.ShardID(h.id), Region: h.region, PlanTierLock: h.lock, DedicatedFor: prego.TenantID(aloneFor), Capacity: s.c.ShardCapacity, Status: server.Active})
 		for _, other := range r.hosts {
 			s.refill(other)
 		}
 	case prego.RoleRedisPool:
-		s.fleet.SetPool(placement.RedisPool{PoolID: h.id, Region: h.region, DedicatedFor: aloneFor, Capacity: s.c.PoolCapacity, Status: server.Active})
+		s.fleet.SetPool(placement.RedisPool{PoolID: h.id, Region: h.region, DedicatedFor: prego.TenantID(aloneFor), Capacity: s.c.PoolCapacity, Status: server.Active})
 	default:
 		s.fleet.SetServer(placement.Server{
-			ServerID: h.id, Role: h.role, Region: h.region, InfraProvider: provider, Status: server.Active,
-			MemoryPct: s.pct(h), DedicatedFor: aloneFor,
+			ServerID: prego.ServerID(h.id), Role: h.role, Region: h.region, InfraProvider: provider, Status: server.Active,
+			MemoryPct: s.pct(h), DedicatedFor: prego.TenantID(aloneFor),
 		})
 		s.refill(h)
 	}
@@ -151,7 +151,7 @@ func (s *Simulation) retire(h *host) {
 	r := s.regionOf(h.region)
 	r.hosts = slices.DeleteFunc(r.hosts, func(x *host) bool { return x == h })
 	if h.hostsApp() {
-		s.fleet.RemoveServer(h.id)
+		s.fleet.RemoveServer(prego.ServerID(h.id))
 		h.sites = nil
 	} else {
 		for _, other := range r.hosts {

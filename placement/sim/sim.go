@@ -152,7 +152,7 @@ func (s *Simulation) place(t *resident, r placement.Request, d placement.Decisio
 	s.affinity(t, d)
 	s.fleet.Apply(r, d)
 	t.state, t.placed = living, s.now
-	t.server, t.shard, t.pool = s.byID[d.AppServerID], s.byID[d.DBShardID], s.byID[d.RedisPoolID]
+	t.server, t.shard, t.pool = s.byID[string(d.AppServerID)], s.byID[string(d.DBShardID)], s.byID[string(d.RedisPoolID)]
 	t.mb = t.memory(&s.c, s.now)
 	t.server.mb += t.mb
 	s.setMemory(t.server)
@@ -185,7 +185,7 @@ func (s *Simulation) affinity(t *resident, d placement.Decision) {
 		return
 	}
 	s.m.kin++
-	if srv, ok := s.fleet.Server(d.AppServerID); ok && srv.ParentOrgs[t.parent] > 0 {
+	if srv, ok := s.fleet.Server(string(d.AppServerID)); ok && srv.ParentOrgs[t.parent] > 0 {
 		s.m.kinTogether++
 	}
 }
@@ -224,7 +224,7 @@ func (s *Simulation) leave(t *resident) {
 		srv.TenantCount--
 		srv.ParentOrgs = without(srv.ParentOrgs, t.parent)
 		srv.MemoryPct = s.pct(t.server)
-		if srv.DedicatedFor == t.id {
+		if srv.DedicatedFor == prego.TenantID(t.id) {
 			srv.DedicatedFor = ""
 		}
 		s.fleet.SetServer(srv)
@@ -232,14 +232,14 @@ func (s *Simulation) leave(t *resident) {
 	if sh, ok := s.fleet.Shard(t.shard.id); ok {
 		sh.Tenants--
 		sh.ParentOrgs = without(sh.ParentOrgs, t.parent)
-		if sh.DedicatedFor == t.id {
+		if sh.DedicatedFor == prego.TenantID(t.id) {
 			sh.DedicatedFor = ""
 		}
 		s.fleet.SetShard(sh)
 	}
 	if p, ok := s.fleet.Pool(t.pool.id); ok {
 		p.Tenants--
-		if p.DedicatedFor == t.id {
+		if p.DedicatedFor == prego.TenantID(t.id) {
 			p.DedicatedFor = ""
 		}
 		s.fleet.SetPool(p)

@@ -33,7 +33,7 @@ func (s *Simulation) refill(h *host) {
 			s.sites++
 			x := site{id: fmt.Sprintf("site-%07d", s.sites), shard: shard}
 			h.sites = append(h.sites, x)
-			s.fleet.AddSite(placement.PoolSite{PoolSiteID: x.id, AppServerID: h.id, DBShardID: shard.id})
+			s.fleet.AddSite(placement.PoolSite{PoolSiteID: x.id, AppServerID: prego.ServerID(h.id), DBShardID: prego.ShardID(shard.id)})
 			if r := s.regionOf(h.region); len(r.waiting) > 0 {
 				s.serve(r)
 			}
@@ -96,7 +96,7 @@ func (s *Simulation) dropSites(h *host, drop func(site) bool) {
 		if !drop(x) {
 			return false
 		}
-		s.fleet.RemoveSite(h.id, x.id)
+		s.fleet.RemoveSite(prego.ServerID(h.id), x.id)
 		return true
 	})
 }

@@ -1,0 +1,44 @@
+package prego
+
+// Identifiers of each kind have a type of their own, so that none is taken for another.
+type (
+	ServerID    string
+	TenantID    string
+	OrgID       string
+	AppID       string
+	EnvID       string
+	GroupID     string
+	InstanceID  string
+	RouteID     string
+	VolumeID    string
+	SnapshotID  string
+	FleetID     string
+	PolicyID    string
+	ImageID     string
+	ShardID     string
+	RedisPoolID string
+)
+
+// Strings are identifiers as text, for what knows no kinds of them.
+func Strings[T ~string](ids []T) []string {
+	if ids == nil {
+		return nil
+	}
+	out := make([]string, len(ids))
+	for i, id := range ids {
+		out[i] = string(id)
+	}
+	return out
+}
+
+// IDs are texts as identifiers.
+func IDs[T ~string](texts []string) []T {
+	if texts == nil {
+		return nil
+	}
+	out := make([]T, len(texts))
+	for i, s := range texts {
+		out[i] = T(s)
+	}
+	return out
+}
