@@ -141,8 +141,8 @@ func ValidateOrgID(field string, id OrgID) error {
 }
 
 // ValidateTenantID accepts what NewTenant ids look like.
-func ValidateTenantID(id string) error {
-	if !IsLabel(id, MaxTenantID) {
+func ValidateTenantID(id TenantID) error {
+	if !IsLabel(string(id), MaxTenantID) {
 		return Invalid("tenant_id", "must be at most "+strconv.Itoa(MaxTenantID)+" lower-case letters, digits and inner hyphens")
 	}
 	return nil

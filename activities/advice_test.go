@@ -64,7 +64,7 @@ func TestAnAdviserProposes(t *testing.T) {
 			tn := p.tenant(prego.PlanStarter, nil)
 			d, err := placer.Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")
 			require.NoError(t, err)
-			require.Equal(t, tc.server, d.AppServerID)
+			require.Equal(t, tc.server, string(d.AppServerID))
 			want := "best_fit"
 			if tc.counted == "taken" {
 				want = "ai_recommended"
@@ -122,6 +122,6 @@ func TestAnAdviserLosesToWhatChanged(t *testing.T) {
 	})
 	d, err := placer.Place(context.Background(), tenant.Run{Tenant: p.tenant(prego.PlanStarter, nil)}, nil, "test")
 	require.NoError(t, err)
-	require.Equal(t, "app-0", d.AppServerID)
+	require.Equal(t, "app-0", string(d.AppServerID))
 	require.Equal(t, placement.BestFit, d.Algorithm)
 }

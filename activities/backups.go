@@ -136,7 +136,7 @@ func (a *Backups) restored(ctx context.Context, id string) (tenant.Run, error) {
 	if err != nil {
 		return tenant.Run{}, permanentIfCoded(err)
 	}
-	s, err := a.Store.SnapshotRun(ctx, prego.SnapshotID(string(j.SnapshotID)))
+	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
 	if err != nil {
 		return tenant.Run{}, permanentIfCoded(err)
 	}
@@ -149,7 +149,7 @@ func (a *Backups) PlanRestore(ctx context.Context, id string) (BackupPlan, error
 	if err != nil {
 		return BackupPlan{}, permanentIfCoded(err)
 	}
-	s, err := a.Store.SnapshotRun(ctx, prego.SnapshotID(string(j.SnapshotID)))
+	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
 	if err != nil {
 		return BackupPlan{}, permanentIfCoded(err)
 	}
@@ -225,7 +225,7 @@ func (a *Backups) snapshotOf(ctx context.Context, jobID string) (string, error) 
 	if err != nil {
 		return "", permanentIfCoded(err)
 	}
-	s, err := a.Store.SnapshotRun(ctx, prego.SnapshotID(string(j.SnapshotID)))
+	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
 	if err != nil {
 		return "", permanentIfCoded(err)
 	}

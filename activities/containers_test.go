@@ -66,7 +66,7 @@ func TestAReconciliationLooksAtAFewHostsAtOnce(t *testing.T) {
 	require.Equal(t, 5, result.ContainersChecked)
 	require.Equal(t, 1, result.ContainersUnknown)
 	require.Len(t, result.Drift, 2)
-	require.Equal(t, "a-changed", result.Drift[0].ServerID)
+	require.Equal(t, "a-changed", string(result.Drift[0].ServerID))
 	require.LessOrEqual(t, most.Load(), int32(driftParallel))
 }
 

@@ -77,7 +77,7 @@ func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.Provisi
 	params := server.CreateParams{
 		Environment: a.Settings.Environment, ServerID: in.ServerID, Role: st.Role, Region: st.Region,
 		Attempt: in.Attempt, SpecHash: specHash(st, in.Candidate, image), Candidate: in.Candidate, Image: image,
-		FirewallID: in.Foundation.FirewallID, PlacementGroup: string(in.Foundation.GroupID),
+		FirewallID: in.Foundation.FirewallID, PlacementGroup: in.Foundation.PlacementGroupID,
 	}
 	if params.UserData, err = a.userData(ctx, st, in.Attempt); err != nil {
 		return server.Handle{}, err

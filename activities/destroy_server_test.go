@@ -56,7 +56,7 @@ func (c *cloud) FindServers(_ context.Context, serverID prego.ServerID) (found [
 }
 
 func (c *cloud) DestroyServer(ctx context.Context, id prego.ServerID) error {
-	return c.DeleteResource(ctx, server.ResourceServer, prego.ServerID(string(id)))
+	return c.DeleteResource(ctx, server.ResourceServer, id)
 }
 
 func (c *cloud) DeleteResource(_ context.Context, kind server.ResourceKind, id prego.ServerID) error {

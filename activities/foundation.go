@@ -26,7 +26,7 @@ type FoundationInput struct {
 // group is full: the server is made without one.
 type Foundation struct {
 	FirewallID string        `json:"firewall_id"`
-	GroupID    prego.GroupID `json:"group_id,omitempty"`
+	PlacementGroupID string `json:"group_id,omitempty"`
 	GroupName  string        `json:"group_name,omitempty"`
 }
 
@@ -55,7 +55,7 @@ func (a *Servers) PrepareFoundation(ctx context.Context, in FoundationInput) (Fo
 	if err != nil || f.GroupName == "" {
 		return f, err
 	}
-	f.GroupID, err = a.shared(ctx, infra, server.ResourcePlacementGroup, f.GroupName, func(name string) (string, error) {
+	f.PlacementGroupID, err = a.shared(ctx, infra, server.ResourcePlacementGroup, f.GroupName, func(name string) (string, error) {
 		return infra.EnsurePlacementGroup(ctx, a.Settings.Environment, name, st.Role)
 	})
 	return f, fromInfra(err)

@@ -188,7 +188,7 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, out *Served
 	}
 	var ids []prego.OrgID
 	for _, d := range demand {
-		ids = append(ids, prego.OrgID(string(d.OrgID)))
+		ids = append(ids, d.OrgID)
 	}
 	pools, err := a.Store.PoolsOf(ctx, ids)
 	if err != nil {

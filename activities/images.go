@@ -112,7 +112,7 @@ func (a *Images) infra(id prego.InfraProviderID) (Infra, ImageInfra, error) {
 
 // image reads an image's row and finds the cloud that it is built in.
 func (a *Images) image(ctx context.Context, id prego.ImageID) (server.GoldenImage, Infra, ImageInfra, error) {
-	g, err := a.Store.GetGoldenImage(ctx, prego.ImageID(string(id)))
+	g, err := a.Store.GetGoldenImage(ctx, id)
 	if err != nil {
 		return g, nil, nil, imageError(err)
 	}
@@ -122,7 +122,7 @@ func (a *Images) image(ctx context.Context, id prego.ImageID) (server.GoldenImag
 
 // PlanImage reads the row.
 func (a *Images) PlanImage(ctx context.Context, in ImageRef) (ImagePlan, error) {
-	g, err := a.Store.GetGoldenImage(ctx, prego.ImageID(string(in.ImageID)))
+	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
 	if err != nil {
 		return ImagePlan{}, imageError(err)
 	}
@@ -316,7 +316,7 @@ func (a *Images) DropBuilder(ctx context.Context, in ImageRef) error {
 // PrepareVerification writes the row of the server that is booted from the image. Its
 // provisioning is the same as any other server's.
 func (a *Images) PrepareVerification(ctx context.Context, in ImageRef) error {
-	g, err := a.Store.GetGoldenImage(ctx, prego.ImageID(string(in.ImageID)))
+	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
 	if err != nil {
 		return imageError(err)
 	}

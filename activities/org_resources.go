@@ -373,6 +373,11 @@ func (a *OrgResources) DetachGroupVolumes(ctx context.Context, in GroupVolumesIn
 	return nil
 }
 
+// byID is a function of ids of one kind as one of any text.
+func byID[T ~string](f func(context.Context, T) (bool, error)) func(context.Context, string) (bool, error) {
+	return func(ctx context.Context, id string) (bool, error) { return f(ctx, T(id)) }
+}
+
 // startLost starts the runs of rows that have stood still, as far as they have none.
 func (a *OrgResources) startLost(ctx context.Context, quiet time.Duration) (started int, err error) {
 	work, err := a.Store.OrgWork(ctx, quiet)
@@ -382,7 +387,7 @@ func (a *OrgResources) startLost(ctx context.Context, quiet time.Duration) (star
 	for _, w := range []struct {
 		ids    []string
 		ensure func(context.Context, string) (bool, error)
-	}{{work.Addresses, a.Runs.EnsureAddress}, {work.Volumes, a.Runs.EnsureVolume}, {work.Snapshots, a.Runs.EnsureSnapshot}, {work.Restores, a.Runs.EnsureRestore}, {work.Erasures, a.Runs.EnsureSnapshotErase}} {
+	}{{work.Addresses, a.Runs.EnsureAddress}, {work.Volumes, byID(a.Runs.EnsureVolume)}, {work.Snapshots, byID(a.Runs.EnsureSnapshot)}, {work.Restores, a.Runs.EnsureRestore}, {work.Erasures, byID(a.Runs.EnsureSnapshotErase)}} {
 		for _, id := range w.ids {
 			ok, err := w.ensure(ctx, id)
 			if err != nil {

@@ -58,19 +58,19 @@ func TestPoolsDecideWhereAnOrgLives(t *testing.T) {
 	p.orgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
 	placer := p.placer(nil)
 	mine, others := p.tenant(prego.PlanStarter, nil), p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.OrgID = "o2" })
-	d, err := placer.Place(t.Context(), p.run(prego.TenantID(string(mine.TenantID))), nil, "test")
+	d, err := placer.Place(t.Context(), p.run(mine.TenantID), nil, "test")
 	require.NoError(t, err)
-	require.Equal(t, "app-blue", d.AppServerID)
+	require.Equal(t, "app-blue", string(d.AppServerID))
 	last, err := p.store.LastDecision(t.Context(), mine.TenantID)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"require":["blue"],"disallow":[],"placement_pools":["blue"],"servers_looked_at":2,"servers_satisfying":1,"unsatisfied":{"lacks blue":1}}`,
 		jsonPath(t, last.Decision, "constraint"), "the decision explains itself")
-	d, err = placer.Place(t.Context(), p.run(prego.TenantID(string(others.TenantID))), nil, "test")
+	d, err = placer.Place(t.Context(), p.run(others.TenantID), nil, "test")
 	require.NoError(t, err)
-	require.Equal(t, "app-plain", d.AppServerID)
+	require.Equal(t, "app-plain", string(d.AppServerID))
 
 	both := p.tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Constraint.Disallow = []string{"blue"} })
-	d, err = placer.Place(t.Context(), p.run(prego.TenantID(string(both.TenantID))), nil, "test")
+	d, err = placer.Place(t.Context(), p.run(both.TenantID), nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, prego.CodeCellMismatch, d.Code, "the union contradicts itself")
 
@@ -86,15 +86,15 @@ func TestAChangeOfAPoolIsForLaterPlacements(t *testing.T) {
 	p := blueAndPlain(t)
 	placer := p.placer(nil)
 	first, second := p.tenant(prego.PlanStarter, nil), p.tenant(prego.PlanStarter, nil)
-	d, err := placer.Place(t.Context(), p.run(prego.TenantID(string(first.TenantID))), nil, "test")
+	d, err := placer.Place(t.Context(), p.run(first.TenantID), nil, "test")
 	require.NoError(t, err)
-	require.Equal(t, "app-plain", d.AppServerID)
-	read := p.run(prego.TenantID(string(second.TenantID)))
+	require.Equal(t, "app-plain", string(d.AppServerID))
+	read := p.run(second.TenantID)
 	p.orgPool("o1", "blue", prego.Constraint{Require: []string{"blue"}})
 	d, err = placer.Place(t.Context(), read, nil, "test")
 	require.NoError(t, err)
-	require.Equal(t, "app-blue", d.AppServerID)
-	require.Equal(t, "app-plain", p.run(prego.TenantID(string(first.TenantID))).Allocation.AppServerID, "who has a place keeps it")
+	require.Equal(t, "app-blue", string(d.AppServerID))
+	require.Equal(t, "app-plain", string(p.run(first.TenantID).Allocation.AppServerID), "who has a place keeps it")
 	p.recount()
 }
 
@@ -110,7 +110,7 @@ func TestOverridesGoAgainstAPoolOnlyWhenTheySaySo(t *testing.T) {
 	o.IgnoreConstraint = true
 	d, err := placer.Override(t.Context(), o, "alice")
 	require.NoError(t, err)
-	require.Equal(t, "app-plain", d.AppServerID)
+	require.Equal(t, "app-plain", string(d.AppServerID))
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM placement_overrides WHERE accepted AND ignore_constraint`))
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM allocation_snapshots WHERE (decision_log #>> '{constraint,ignored}')::boolean`))
 }
@@ -171,7 +171,7 @@ func TestWithoutAServerThatSatisfiesNoneIsMade(t *testing.T) {
 		out, err := s.PlaceTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1})
 		require.NoError(t, err)
 		require.Equal(t, placement.AwaitingCapacity, out.Outcome)
-		return p.run(prego.TenantID(string(tn.TenantID)))
+		return p.run(tn.TenantID)
 	}
 	key := 0
 	made := func() []activities.ServerRef {

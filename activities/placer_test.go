@@ -40,8 +40,8 @@ func newPlacing(t testing.TB, conns int32) *placing {
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	p := &placing{t: t, pool: pool, store: store.New(pool)}
-	for _, org := range [][2]string{{"parent", ""}, {"o1", ""}, {"o2", ""}, {"child", "parent"}} {
-		_, err := p.store.PutOrg(context.Background(), prego.OrgID(org[0]), tenant.PutOrgRequest{ParentOrgID: &org[1], Tier: prego.TierEnterprise}, "test")
+	for _, org := range [][2]prego.OrgID{{"parent", ""}, {"o1", ""}, {"o2", ""}, {"child", "parent"}} {
+		_, err := p.store.PutOrg(context.Background(), org[0], tenant.PutOrgRequest{ParentOrgID: &org[1], Tier: prego.TierEnterprise}, "test")
 		require.NoError(t, err)
 	}
 	return p
@@ -406,8 +406,8 @@ func TestOverrides(t *testing.T) {
 	p.server("redis-0", prego.RoleRedisPool, "")
 	p.exec(`UPDATE servers SET memory_pct = 95, tenant_count = 0 WHERE server_id = 'app-0'`)
 	placer := p.placer(nil)
-	woken := ""
-	placer.Wake = func(_ context.Context, id string) { woken = id }
+	woken := prego.TenantID("")
+	placer.Wake = func(_ context.Context, id prego.TenantID) { woken = id }
 	tn := p.tenant("starter", nil)
 	ctx := context.Background()
 	for field, o := range map[string]tenant.PlacementOverride{
@@ -422,7 +422,7 @@ func TestOverrides(t *testing.T) {
 	require.Zero(t, p.number(`SELECT count(*) FROM tenant_allocations`))
 	d, err := placer.Override(ctx, tenant.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-0", Reason: "near its parent"}, "alice")
 	require.NoError(t, err)
-	require.Equal(t, "app-0", d.AppServerID, "however full its memory")
+	require.Equal(t, "app-0", string(d.AppServerID), "however full its memory")
 	require.Equal(t, tn.TenantID, woken)
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM allocation_snapshots WHERE allocation_id IS NOT NULL AND algorithm = 'manual' AND actor = 'alice' AND policy_json->>'algorithm' = 'manual'`))
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM placement_overrides WHERE accepted`))

@@ -70,7 +70,7 @@ func TestAnEnterpriseSitePoolFills(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, low, "what is filled is not low")
 
-			tenant, err := p.store.TenantRun(ctx, prego.TenantID(string(p.tenant(prego.PlanEnterprise, nil).TenantID)))
+			tenant, err := p.store.TenantRun(ctx, p.tenant(prego.PlanEnterprise, nil).TenantID)
 			require.NoError(t, err)
 			d, err := p.placer(nil).Place(ctx, tenant, nil, prego.ActorPlacementEngine)
 			require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestAnEnterpriseSitePoolFills(t *testing.T) {
 				return
 			}
 			require.Equal(t, placement.Placed, d.Outcome, d.SelectionReason)
-			require.Equal(t, tt.shard, d.DBShardID)
+			require.Equal(t, tt.shard, string(d.DBShardID))
 			p.recountEnterprise()
 			again, err = steps.PlanRefill(ctx, activities.RefillInput{ServerID: "app-1"})
 			require.NoError(t, err)

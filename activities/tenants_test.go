@@ -222,11 +222,11 @@ func TestAnOverrideThatComesTooLateIsRefused(t *testing.T) {
 	p.server("db-0", prego.RoleDBShard, "")
 	p.server("redis-0", prego.RoleRedisPool, "")
 	tn := p.tenant(prego.PlanStarter, nil)
-	before, err := p.store.TenantRun(t.Context(), prego.TenantID(string(tn.TenantID)))
+	before, err := p.store.TenantRun(t.Context(), tn.TenantID)
 	require.NoError(t, err)
 	d, err := p.placer(nil).Place(t.Context(), tenant.Run{Tenant: tn}, nil, "engine")
 	require.NoError(t, err)
-	require.Equal(t, "app-0", d.AppServerID)
+	require.Equal(t, "app-0", string(d.AppServerID))
 	placer := p.placer(nil)
 	placer.Store = late{p.store, before}
 	_, err = placer.Override(t.Context(), tenant.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-1", Reason: "r"}, "alice")

@@ -147,7 +147,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	if err := checkExec(&in); err != nil {
 		return err
 	}
-	st, err := a.host(c.Request().Context(), prego.ServerID(string(id)), true)
+	st, err := a.host(c.Request().Context(), id, true)
 	if err != nil {
 		return err
 	}
@@ -315,7 +315,7 @@ func (m *lineMask) line(s string) string {
 // ListContainers shows the containers on a server's host.
 func (a *API) ListContainers(c echo.Context, id ServerID) error {
 	ctx := c.Request().Context()
-	st, err := a.host(ctx, prego.ServerID(string(id)), false)
+	st, err := a.host(ctx, id, false)
 	if err != nil {
 		return err
 	}
@@ -432,7 +432,7 @@ func (a *API) containerLogs(c echo.Context, id prego.ServerID, name string, of o
 
 // RepairContainers makes a server's containers what they are declared to be.
 func (a *API) RepairContainers(c echo.Context, id ServerID, _ RepairContainersParams) error {
-	st, err := a.host(c.Request().Context(), prego.ServerID(string(id)), false)
+	st, err := a.host(c.Request().Context(), id, false)
 	switch {
 	case err != nil:
 		return err

@@ -55,7 +55,7 @@ func (a *API) CreateFleet(c echo.Context, _ CreateFleetParams) error {
 	}
 	ctx := c.Request().Context()
 	if refused := a.checkSpec(ctx, in.InfraProvider, in.Region, in.Spec); refused != nil {
-		if _, err := a.d.Fleets.GetFleet(ctx, prego.FleetID(string(in.FleetID))); err != nil {
+		if _, err := a.d.Fleets.GetFleet(ctx, in.FleetID); err != nil {
 			return refused
 		}
 	}
@@ -84,7 +84,7 @@ func (a *API) ListFleets(c echo.Context, _ ListFleetsParams) error {
 
 // GetFleet shows a fleet.
 func (a *API) GetFleet(c echo.Context, id FleetID) error {
-	return show(c, a.d.Fleets.GetFleet, string(id), a.fleetView)
+	return show(c, a.d.Fleets.GetFleet, id, a.fleetView)
 }
 
 // UpdateFleet changes a fleet.
@@ -95,7 +95,7 @@ func (a *API) UpdateFleet(c echo.Context, id FleetID) error {
 	}
 	ctx := c.Request().Context()
 	if in.Spec != nil {
-		f, err := a.d.Fleets.GetFleet(ctx, prego.FleetID(string(id)))
+		f, err := a.d.Fleets.GetFleet(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -170,7 +170,7 @@ func (a *API) ListPolicies(c echo.Context, _ ListPoliciesParams) error {
 
 // GetPolicy shows a policy.
 func (a *API) GetPolicy(c echo.Context, id PolicyID) error {
-	return show(c, a.d.Fleets.GetPolicy, string(id), policyView)
+	return show(c, a.d.Fleets.GetPolicy, id, policyView)
 }
 
 // PutPolicy changes what a policy says.
@@ -182,7 +182,7 @@ func (a *API) PutPolicy(c echo.Context, id PolicyID) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	p, err := a.d.Fleets.GetPolicy(ctx, prego.PolicyID(string(id)))
+	p, err := a.d.Fleets.GetPolicy(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -273,7 +273,7 @@ func (a *API) planFleetAction(c echo.Context, id prego.FleetID, act server.Fleet
 
 // ListFleetActions shows a page of a fleet's actions.
 func (a *API) ListFleetActions(c echo.Context, id FleetID, _ ListFleetActionsParams) error {
-	return within(c, a.d.Fleets.GetFleet, "actions", a.d.Fleets.ListFleetActions, a.actionView, "fleet_id", string(id))
+	return within(c, a.d.Fleets.GetFleet, "actions", a.d.Fleets.ListFleetActions, a.actionView, "fleet_id", id)
 }
 
 // GetFleetAction shows an action with each of its steps.

@@ -68,7 +68,7 @@ func (a *API) startImage(c echo.Context, g server.GoldenImage) {
 
 // GetImage shows a golden image.
 func (a *API) GetImage(c echo.Context, id ImageID) error {
-	return show(c, a.d.Images.GetGoldenImage, string(id), imageView)
+	return show(c, a.d.Images.GetGoldenImage, id, imageView)
 }
 
 // ListImages shows a page of golden images, newest first.
@@ -78,7 +78,7 @@ func (a *API) ListImages(c echo.Context, _ ListImagesParams) error {
 
 // DeleteImage deletes a golden image, or cancels its build.
 func (a *API) DeleteImage(c echo.Context, id ImageID) error {
-	g, err := a.d.Images.RequestImageDelete(c.Request().Context(), prego.ImageID(string(id)), caller(c).Subject)
+	g, err := a.d.Images.RequestImageDelete(c.Request().Context(), id, caller(c).Subject)
 	if err != nil {
 		return err
 	}

@@ -61,13 +61,13 @@ func list[T, V any](c echo.Context, name string, read lister[T], view func(T) V,
 }
 
 // within is list for what belongs to something that must exist.
-func within[O, T, V any](c echo.Context, owner func(ctx context.Context, id string) (O, error), name string, read lister[T], view func(T) V, field, id string) error {
+func within[I ~string, O, T, V any](c echo.Context, owner func(ctx context.Context, id I) (O, error), name string, read lister[T], view func(T) V, field string, id I) error {
 	return list(c, name, func(ctx context.Context, q prego.ListQuery) (page []T, next string, err error) {
 		if page, next, err = read(ctx, q); err == nil && len(page) == 0 { // or there is no such owner
 			_, err = owner(ctx, id)
 		}
 		return page, next, err
-	}, view, field, id)
+	}, view, field, string(id))
 }
 
 // every answers with a list that has no pages.
@@ -88,7 +88,7 @@ func views[T, V any](items []T, view func(T) V) []V {
 }
 
 // show answers with one thing.
-func show[T, V any](c echo.Context, read func(ctx context.Context, id string) (T, error), id string, view func(T) V) error {
+func show[I ~string, T, V any](c echo.Context, read func(ctx context.Context, id I) (T, error), id I, view func(T) V) error {
 	v, err := read(c.Request().Context(), id)
 	return answer(c, http.StatusOK, v, err, view)
 }

@@ -28,7 +28,7 @@ func (a *API) PutOrg(c echo.Context, id OrgID) error {
 	if in.Tier != "" && !in.Tier.Valid() {
 		return prego.Invalid("tier", "must be free, paid or enterprise")
 	}
-	org, err := a.d.Tenants.PutOrg(c.Request().Context(), prego.OrgID(string(id)), in, caller(c).Subject)
+	org, err := a.d.Tenants.PutOrg(c.Request().Context(), id, in, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (a *API) PutOrg(c echo.Context, id OrgID) error {
 
 // GetOrg shows an org.
 func (a *API) GetOrg(c echo.Context, id OrgID) error {
-	return show(c, a.d.Tenants.GetOrg, string(id), orgView)
+	return show(c, a.d.Tenants.GetOrg, id, orgView)
 }
 
 // ListOrgs shows a page of orgs, by id.

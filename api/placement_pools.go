@@ -104,7 +104,7 @@ func (a *API) defaultPool(c echo.Context, pool string, on bool) error {
 
 // ListOrgPlacementPools shows what applies to an org's tenants.
 func (a *API) ListOrgPlacementPools(c echo.Context, org OrgID) error {
-	return a.orgPools(c, prego.OrgID(string(org)))
+	return a.orgPools(c, org)
 }
 
 func (a *API) orgPools(c echo.Context, org prego.OrgID) error {
@@ -127,7 +127,7 @@ func (a *API) AssociatePlacementPool(c echo.Context, org OrgID, pool PlacementPo
 	if err := a.d.Tenants.AssociatePool(c.Request().Context(), org, pool, caller(c).Subject); err != nil {
 		return err
 	}
-	return a.orgPools(c, prego.OrgID(string(org)))
+	return a.orgPools(c, org)
 }
 
 // DissociatePlacementPool ends that.
@@ -135,5 +135,5 @@ func (a *API) DissociatePlacementPool(c echo.Context, org OrgID, pool PlacementP
 	if err := a.d.Tenants.DissociatePool(c.Request().Context(), org, pool); err != nil {
 		return err
 	}
-	return a.orgPools(c, prego.OrgID(string(org)))
+	return a.orgPools(c, org)
 }

@@ -23,7 +23,7 @@ func (a *API) ListSitePools(c echo.Context, p ListSitePoolsParams) error {
 // RefillSitePool fills an app server's site pool now. There is no row that says so:
 // when the run can't be started the caller has to ask again.
 func (a *API) RefillSitePool(c echo.Context, id ServerID, _ RefillSitePoolParams) error {
-	srv, err := a.d.Store.GetServer(c.Request().Context(), prego.ServerID(string(id)))
+	srv, err := a.d.Store.GetServer(c.Request().Context(), id)
 	switch {
 	case err != nil:
 		return err

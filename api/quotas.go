@@ -32,11 +32,11 @@ type QuotaStore interface {
 // ListOrgQuotas shows what an org may use, and what it uses.
 func (a *API) ListOrgQuotas(c echo.Context, id OrgID) error {
 	ctx := c.Request().Context()
-	org, err := a.d.Tenants.GetOrg(ctx, prego.OrgID(string(id)))
+	org, err := a.d.Tenants.GetOrg(ctx, id)
 	if err != nil {
 		return err
 	}
-	quotas, err := a.d.Quotas.OrgQuotas(ctx, prego.OrgID(string(id)))
+	quotas, err := a.d.Quotas.OrgQuotas(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) e
 	if reason == "" {
 		return prego.Invalid("reason", "is required; it is kept with the org's events")
 	}
-	q, err := a.d.Quotas.SetQuota(c.Request().Context(), prego.OrgID(string(id)), d, *in.Limit+0, caller(c).Subject, reason) // -0 is 0
+	q, err := a.d.Quotas.SetQuota(c.Request().Context(), id, d, *in.Limit+0, caller(c).Subject, reason) // -0 is 0
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (a *API) UnsetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath)
 	if err != nil {
 		return err
 	}
-	q, err := a.d.Quotas.UnsetQuota(c.Request().Context(), prego.OrgID(string(id)), d, caller(c).Subject, reason)
+	q, err := a.d.Quotas.UnsetQuota(c.Request().Context(), id, d, caller(c).Subject, reason)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (a *API) UnsetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath)
 
 // ListOrgEvents shows a page of an org's events, newest first.
 func (a *API) ListOrgEvents(c echo.Context, id OrgID, _ ListOrgEventsParams) error {
-	return within(c, a.d.Tenants.GetOrg, "events", a.d.Quotas.ListOrgEvents, eventView, "org_id", string(id))
+	return within(c, a.d.Tenants.GetOrg, "events", a.d.Quotas.ListOrgEvents, eventView, "org_id", id)
 }
 
 func eventView(e org.Event) OrgEvent {

@@ -313,11 +313,11 @@ func (a *API) DetachVolume(c echo.Context, id VolumeInPath, attachment Attachmen
 const sessionLease = time.Minute
 
 // ofTenant is whom a session of a request counts for that may name a tenant.
-func ofTenant(id *string) (of org.SessionOf, err error) {
+func ofTenant(id *prego.TenantID) (of org.SessionOf, err error) {
 	if id == nil {
 		return of, nil
 	}
-	of.TenantID = prego.TenantID(*id)
+	of.TenantID = *id
 	return of, prego.ValidateTenantID(*id)
 }
 

@@ -28,7 +28,7 @@ func (a *API) CreateServer(c echo.Context, _ CreateServerParams) error {
 	ctx := c.Request().Context()
 	if refused := a.checkSpec(ctx, in.InfraProvider, in.Region, in.Spec); refused != nil {
 		// A request that was accepted once is accepted again, whatever was retired since.
-		if _, err := a.d.Store.GetServer(ctx, prego.ServerID(string(in.ServerID))); err != nil {
+		if _, err := a.d.Store.GetServer(ctx, in.ServerID); err != nil {
 			return refused
 		}
 	}
@@ -106,7 +106,7 @@ func (a *API) RetryServer(c echo.Context, id ServerID, _ RetryServerParams) erro
 
 // DeleteServer decommissions a server.
 func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) error {
-	srv, err := a.d.Store.RequestDecommission(c.Request().Context(), prego.ServerID(string(id)), prego.ImageID(caller(c).Subject), p.Force != nil && *p.Force)
+	srv, err := a.d.Store.RequestDecommission(c.Request().Context(), id, prego.ImageID(caller(c).Subject), p.Force != nil && *p.Force)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) er
 // GetServer shows a server.
 func (a *API) GetServer(c echo.Context, id ServerID) error {
 	ctx := c.Request().Context()
-	server, err := a.d.Store.GetServer(ctx, prego.ServerID(string(id)))
+	server, err := a.d.Store.GetServer(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (a *API) PatchServer(c echo.Context, id ServerID) error {
 	if _, err := prego.DistinctTags("tags", *in.Tags); err != nil {
 		return err
 	}
-	if _, err := a.d.Store.GetServer(c.Request().Context(), prego.ServerID(string(id))); err != nil {
+	if _, err := a.d.Store.GetServer(c.Request().Context(), id); err != nil {
 		return err
 	}
 	return &prego.Error{Code: prego.CodeTagsImmutable, Field: "tags", Message: `are fixed while the server lives; replace it by servers that have them: ` +

@@ -38,7 +38,7 @@ func (a *API) liveSite(ctx context.Context, id prego.TenantID) (tenant.Tenant, s
 	if al == nil || t.Site == "" {
 		return t, st, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s and has no site", id, t.State)
 	}
-	st, err = a.host(ctx, prego.ServerID(string(al.AppServerID)), true)
+	st, err = a.host(ctx, al.AppServerID, true)
 	return t, st, err
 }
 
@@ -103,7 +103,7 @@ func (a *API) SetAdminPassword(c echo.Context, id TenantID, _ SetAdminPasswordPa
 	if err := a.siteCommand(c, t, st, map[string]string{wire.SecretAdminPassword: password}, "--site", t.Site, "set-admin-password"); err != nil {
 		return err
 	}
-	if err := a.note(c, prego.TenantID(string(id)), tenant.StepPasswordSet, ""); err != nil {
+	if err := a.note(c, id, tenant.StepPasswordSet, ""); err != nil {
 		return err
 	}
 	once(c)
@@ -146,7 +146,7 @@ func (a *API) AddTenantUser(c echo.Context, id TenantID, _ AddTenantUserParams) 
 	if err := a.siteCommand(c, t, st, secrets, "--site", t.Site, "add-user", in.Email, in.Name); err != nil {
 		return err
 	}
-	if err := a.note(c, prego.TenantID(string(id)), tenant.StepUserAdded, in.Email); err != nil {
+	if err := a.note(c, id, tenant.StepUserAdded, in.Email); err != nil {
 		return err
 	}
 	out.SiteUrl = siteURL(t)

@@ -149,32 +149,32 @@ func (a *API) ListDecisions(c echo.Context, id TenantID) error {
 
 // SuspendTenant takes an active tenant offline.
 func (a *API) SuspendTenant(c echo.Context, id TenantID, _ SuspendTenantParams) error {
-	return a.changeTenant(c, prego.TenantID(string(id)), tenant.ActionSuspend)
+	return a.changeTenant(c, id, tenant.ActionSuspend)
 }
 
 // ResumeTenant puts a suspended tenant online again.
 func (a *API) ResumeTenant(c echo.Context, id TenantID, _ ResumeTenantParams) error {
-	return a.changeTenant(c, prego.TenantID(string(id)), tenant.ActionResume)
+	return a.changeTenant(c, id, tenant.ActionResume)
 }
 
 // CancelTenant ends a tenant.
 func (a *API) CancelTenant(c echo.Context, id TenantID, _ CancelTenantParams) error {
-	return a.changeTenant(c, prego.TenantID(string(id)), tenant.ActionCancel)
+	return a.changeTenant(c, id, tenant.ActionCancel)
 }
 
 // ReactivateTenant takes back a cancellation.
 func (a *API) ReactivateTenant(c echo.Context, id TenantID, _ ReactivateTenantParams) error {
-	return a.changeTenant(c, prego.TenantID(string(id)), tenant.ActionReactivate)
+	return a.changeTenant(c, id, tenant.ActionReactivate)
 }
 
 // TerminateTenant ends a tenant now.
 func (a *API) TerminateTenant(c echo.Context, id TenantID, _ TerminateTenantParams) error {
-	return a.changeTenant(c, prego.TenantID(string(id)), tenant.ActionTerminate)
+	return a.changeTenant(c, id, tenant.ActionTerminate)
 }
 
 // RetryTenant provisions a failed tenant again.
 func (a *API) RetryTenant(c echo.Context, id TenantID, _ RetryTenantParams) error {
-	return a.changeTenant(c, prego.TenantID(string(id)), tenant.ActionRetry)
+	return a.changeTenant(c, id, tenant.ActionRetry)
 }
 
 // changeTenant writes what is asked into the tenant's row, and has a run bring it

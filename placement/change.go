@@ -1,7 +1,6 @@
 package placement
 
 import (
-	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
 
@@ -48,7 +47,7 @@ func (f *Snapshot) Update(c Change) {
 	}
 	for _, s := range c.Servers {
 		if s.Status == server.Terminated {
-			f.RemoveServer(prego.ServerID(string(s.ServerID)))
+			f.RemoveServer(s.ServerID)
 			continue
 		}
 		f.SetServer(s)

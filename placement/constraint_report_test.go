@@ -130,7 +130,7 @@ func TestEligibility(t *testing.T) {
 			}
 			d := f.Decide(r)
 			if d.PlacesTenant() {
-				s, ok := f.Server(string(d.AppServerID))
+				s, ok := f.Server(d.AppServerID)
 				require.True(t, ok)
 				require.True(t, r.Constraint.SatisfiedBy(s.Tags))
 			}

@@ -409,7 +409,7 @@ func (s *search) choose() Decision {
 	family := s.familyServers()
 	advised := -1
 	if a := s.r.Advice; a != nil {
-		if i, ok := f.find(string(a.AppServerID)); ok {
+		if i, ok := f.find(a.AppServerID); ok {
 			advised = i
 		}
 	}
@@ -557,7 +557,7 @@ func (s *search) familyServers() []int {
 	}
 	s.f.family = s.f.family[:0]
 	for id := range s.f.families[string(s.r.ParentOrgID)] {
-		if i, ok := s.f.find(id); ok {
+		if i, ok := s.f.find(prego.ServerID(id)); ok {
 			s.f.family = append(s.f.family, i)
 		}
 	}
@@ -570,7 +570,7 @@ func (s *search) roundRobinStart() int {
 	if s.algorithm != RoundRobin || s.f.last == "" {
 		return 0
 	}
-	i, there := s.f.find(s.f.last)
+	i, there := s.f.find(prego.ServerID(s.f.last))
 	if there {
 		i++
 	}

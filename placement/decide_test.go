@@ -393,7 +393,7 @@ func TestInvariants(t *testing.T) {
 			twin.Apply(r, d)
 			w.check(t, r, d)
 			for _, s := range data.Servers { // P5
-				now, _ := f.Server(string(s.ServerID))
+				now, _ := f.Server(s.ServerID)
 				require.GreaterOrEqual(t, now.TenantCount, counts[string(s.ServerID)])
 				counts[string(s.ServerID)] = now.TenantCount
 				require.Len(t, w.tenants[string("a/"+s.ServerID)], now.TenantCount, "every tenant is counted once")

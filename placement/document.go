@@ -151,7 +151,7 @@ type DocOverride struct {
 	IgnoreConstraint bool            `json:"ignore_constraint"`
 }
 
-func stringOr(p *string) string {
+func stringOr[T ~string](p *T) T {
 	if p == nil {
 		return ""
 	}
@@ -259,7 +259,7 @@ func (d Document) Build() (Policy, Data, []Request, error) {
 		c.count(at+".current_tenants", v.CurrentTenants)
 		data.Pools = append(data.Pools, RedisPool{
 			PoolID: v.PoolID, Region: c.region(at+".region", v.Region), Tenants: v.CurrentTenants, Capacity: v.TenantCapacity,
-			DedicatedFor: prego.TenantID(stringOr(v.DedicatedForTenantID)), Status: c.status(at+".status", v.Status),
+			DedicatedFor: stringOr(v.DedicatedForTenantID), Status: c.status(at+".status", v.Status),
 			NotServing: v.NotServing, RunsInstances: v.RunsInstances, MemoryPct: c.pct(at+".memory_pct", v.MemoryPct),
 		})
 	}
@@ -354,7 +354,7 @@ func (c *checker) shard(at string, ids map[string]bool, v DocShard) Shard {
 	c.count(at+".tenant_capacity", v.TenantCapacity)
 	c.count(at+".current_tenant_count", v.CurrentTenantCount)
 	s := Shard{
-		ShardID: v.ShardID, Region: c.region(at+".region", v.Region), DedicatedFor: prego.TenantID(stringOr(v.DedicatedForTenantID)),
+		ShardID: v.ShardID, Region: c.region(at+".region", v.Region), DedicatedFor: stringOr(v.DedicatedForTenantID),
 		Tenants: v.CurrentTenantCount, Capacity: v.TenantCapacity, Status: c.status(at+".status", v.Status),
 		NotServing: v.NotServing, RunsInstances: v.RunsInstances, DiskPct: c.pct(at+".disk_pct", v.DiskPct),
 	}
@@ -376,7 +376,7 @@ func (c *checker) server(at string, ids map[string]bool, v DocServer) Server {
 	s := Server{
 		ServerID: v.ServerID, Role: prego.Role(v.Role), Region: c.region(at+".region", v.Region), InfraProvider: prego.InfraProviderID(v.InfraProvider),
 		Status: c.status(at+".status", v.Status), MemoryPct: v.MemoryPct, TenantCount: v.TenantCount,
-		DedicatedFor: prego.TenantID(stringOr(v.DedicatedForTenantID)), RefusesTrials: v.AcceptsTrial != nil && !*v.AcceptsTrial,
+		DedicatedFor: stringOr(v.DedicatedForTenantID), RefusesTrials: v.AcceptsTrial != nil && !*v.AcceptsTrial,
 		NotServing: v.NotServing, RunsInstances: v.RunsInstances, CPUPct: c.pct(at+".cpu_pct", v.CPUPct), WorkerSlotsPct: c.pct(at+".worker_slots_pct", v.WorkerSlotsPct),
 	}
 	for _, t := range v.Tags {
@@ -394,7 +394,7 @@ func (c *checker) server(at string, ids map[string]bool, v DocServer) Server {
 func (c *checker) request(at string, ids map[string]bool, v DocRequest) Request {
 	c.id(ids, at+".tenant_id", string(v.TenantID))
 	r := Request{
-		TenantID: v.TenantID, OrgID: v.OrgID, ParentOrgID: prego.OrgID(stringOr(v.ParentOrgID)), Region: c.region(at+".region", v.Region),
+		TenantID: v.TenantID, OrgID: v.OrgID, ParentOrgID: stringOr(v.ParentOrgID), Region: c.region(at+".region", v.Region),
 		Plan: c.plan(at+".plan", v.Plan), DataResidency: stringOr(v.DataResidency), DedicatedRedis: v.DedicatedRedis,
 	}
 	if v.Constraint != nil {
@@ -407,7 +407,7 @@ func (c *checker) request(at string, ids map[string]bool, v DocRequest) Request 
 		c.fault(at+".stack", "must be a stack's name: printable ASCII without spaces, short enough for a tag")
 	}
 	if o := v.Override; o != nil && (o.ForceAppServerID != nil || o.ForceDBShardID != nil) {
-		r.Override = &Override{AppServerID: prego.ServerID(stringOr(o.ForceAppServerID)), DBShardID: prego.ShardID(stringOr(o.ForceDBShardID)), Reason: o.Reason, IgnoreConstraint: o.IgnoreConstraint}
+		r.Override = &Override{AppServerID: stringOr(o.ForceAppServerID), DBShardID: stringOr(o.ForceDBShardID), Reason: o.Reason, IgnoreConstraint: o.IgnoreConstraint}
 	}
 	return r
 }

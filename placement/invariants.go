@@ -14,7 +14,7 @@ import (
 // must hold of any placement, an operator's override included. The refusal names
 // the invariant.
 func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
-	srv, ok := f.Server(string(d.AppServerID))
+	srv, ok := f.Server(d.AppServerID)
 	if !ok {
 		return prego.Errorf(prego.CodeServerUnknown, "there is no app server %q", d.AppServerID)
 	}
@@ -98,7 +98,7 @@ func lockName(p prego.Plan) string {
 }
 
 func (f *Snapshot) hasSite(d Decision) bool {
-	i, ok := f.find(string(d.AppServerID))
+	i, ok := f.find(d.AppServerID)
 	if !ok {
 		return false
 	}

@@ -19,7 +19,7 @@ func (s *search) override() Decision {
 		// with that shard would take.
 		return s.overrideShard()
 	}
-	i, ok := f.find(string(appID))
+	i, ok := f.find(appID)
 	if !ok {
 		return s.refuse(prego.CodeServerUnknown, fmt.Sprintf("there is no app server %q", appID))
 	}

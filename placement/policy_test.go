@@ -1,7 +1,6 @@
 package placement_test
 
 import (
-	"github.com/prego/prego"
 	"math"
 	"testing"
 
@@ -99,7 +98,7 @@ func TestAServerThatIsATenantsNoMoreHidesNoOther(t *testing.T) {
 			s.DedicatedFor = ""
 			f.Update(placement.Change{Providers: fleet().Providers, Servers: []placement.Server{s}})
 		},
-		"gone": func(f *placement.Snapshot, s placement.Server) { f.RemoveServer(prego.ServerID(string(s.ServerID))) },
+		"gone": func(f *placement.Snapshot, s placement.Server) { f.RemoveServer(s.ServerID) },
 	} {
 		d := fleet()
 		own := d.Servers[0]

@@ -213,7 +213,7 @@ func NewSnapshot(p Policy, d Data) *Snapshot {
 // Policy is the snapshot's.
 func (f *Snapshot) Policy() Policy { return f.policy }
 
-func (f *Snapshot) find(id string) (int, bool) {
+func (f *Snapshot) find(id prego.ServerID) (int, bool) {
 	return slices.BinarySearchFunc(f.servers, id, func(s member, id prego.ServerID) int {
 		if s.ServerID < id {
 			return -1
@@ -231,7 +231,7 @@ func (f *Snapshot) SetServer(s Server) {
 	if s.Role != prego.RoleApp && s.Role != prego.RoleNode {
 		return
 	}
-	i, there := f.find(string(s.ServerID))
+	i, there := f.find(s.ServerID)
 	if !there {
 		f.servers = slices.Insert(f.servers, i, member{ownShard: -1, ownPool: -1})
 		f.hot = slices.Insert(f.hot, i, hot{})
@@ -267,7 +267,7 @@ func (f *Snapshot) joins(org string, serverID prego.ServerID) {
 
 // RemoveServer forgets a server and its sites.
 func (f *Snapshot) RemoveServer(id prego.ServerID) {
-	i, there := f.find(string(id))
+	i, there := f.find(id)
 	if !there {
 		return
 	}
@@ -280,7 +280,7 @@ func (f *Snapshot) RemoveServer(id prego.ServerID) {
 }
 
 // Server is what the snapshot knows of one.
-func (f *Snapshot) Server(id string) (Server, bool) {
+func (f *Snapshot) Server(id prego.ServerID) (Server, bool) {
 	if i, ok := f.find(id); ok {
 		return f.servers[i].Server, true
 	}
@@ -296,7 +296,7 @@ func (f *Snapshot) Pool(id string) (RedisPool, bool) { return f.pools.get(id) }
 // Sites counts the available sites of a server.
 func (f *Snapshot) Sites(serverID prego.ServerID) int {
 	n := 0
-	if i, ok := f.find(string(serverID)); ok {
+	if i, ok := f.find(serverID); ok {
 		for _, g := range f.servers[i].groups {
 			n += len(g.ids)
 		}
@@ -411,7 +411,7 @@ func (f *Snapshot) nodeParts(s Server) (shard, pool int32) {
 // AddSite makes a site available. One whose server or shard is unknown is left
 // out.
 func (f *Snapshot) AddSite(s PoolSite) {
-	i, there := f.find(string(s.AppServerID))
+	i, there := f.find(s.AppServerID)
 	slot, known := f.shards.byID[string(s.DBShardID)]
 	if !there || !known {
 		return
@@ -434,7 +434,7 @@ func (f *Snapshot) AddSite(s PoolSite) {
 
 // RemoveSite forgets a site that is no longer available.
 func (f *Snapshot) RemoveSite(appServerID prego.ServerID, poolSiteID string) {
-	i, there := f.find(string(appServerID))
+	i, there := f.find(appServerID)
 	if !there {
 		return
 	}
@@ -457,10 +457,10 @@ func (f *Snapshot) Apply(r Request, d Decision) {
 		return
 	}
 	f.last = string(d.AppServerID)
-	if i, ok := f.find(string(d.AppServerID)); ok {
+	if i, ok := f.find(d.AppServerID); ok {
 		s := f.servers[i].Server
 		s.TenantCount++
-		s.ParentOrgs = withOrg(s.ParentOrgs, string(r.ParentOrgID))
+		s.ParentOrgs = withOrg(s.ParentOrgs, r.ParentOrgID)
 		if d.Dedicates {
 			s.DedicatedFor = r.TenantID
 		}
@@ -471,7 +471,7 @@ func (f *Snapshot) Apply(r Request, d Decision) {
 			s.DedicatedFor = r.TenantID
 		}
 		s.Tenants++
-		s.ParentOrgs = withOrg(s.ParentOrgs, string(r.ParentOrgID))
+		s.ParentOrgs = withOrg(s.ParentOrgs, r.ParentOrgID)
 		f.SetShard(s)
 	}
 	if p, ok := f.pools.get(string(d.RedisPoolID)); ok {
@@ -486,14 +486,14 @@ func (f *Snapshot) Apply(r Request, d Decision) {
 	}
 }
 
-func withOrg(orgs map[string]int, org string) map[string]int {
+func withOrg(orgs map[string]int, org prego.OrgID) map[string]int {
 	if org == "" {
 		return orgs
 	}
 	if orgs == nil {
 		orgs = make(map[string]int, 1)
 	}
-	orgs[org]++
+	orgs[string(org)]++
 	return orgs
 }
 

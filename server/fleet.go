@@ -422,7 +422,8 @@ func FleetIDFromWorkflow(workflowID string) (environment string, fleetID prego.F
 	if !ok {
 		return "", "", false
 	}
-	return strings.Cut(rest, "/")
+	environment, id, ok := strings.Cut(rest, "/")
+	return environment, prego.FleetID(id), ok
 }
 
 const fleetPrefix = "fleet-scale/"

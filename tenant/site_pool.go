@@ -42,7 +42,7 @@ type PlacementOverride struct {
 
 // Validate checks the override's own fields.
 func (o *PlacementOverride) Validate() error {
-	if err := prego.ValidateTenantID(string(o.TenantID)); err != nil {
+	if err := prego.ValidateTenantID(o.TenantID); err != nil {
 		return err
 	}
 	if o.ForceAppServerID == "" && o.ForceDBShardID == "" {

@@ -103,7 +103,7 @@ func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef
 		r := server.FleetStepResult{ServerID: servers[i].ServerID, Op: server.StepOpCreate, State: server.FleetStepDone}
 		err := provisionChild(ctx, servers[i]).Get(ctx, nil)
 		if alreadyStarted(err) {
-			return s.awaitServer(ctx, prego.ServerID(string(servers[i].ServerID)))
+			return s.awaitServer(ctx, servers[i].ServerID)
 		}
 		if err != nil {
 			r.State, r.Message = server.FleetStepFailed, errorMessage(err)

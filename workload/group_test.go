@@ -21,7 +21,7 @@ func TestIDsOfInstancesAndTheirInverse(t *testing.T) {
 		require.NoError(t, workload.ValidateInstanceID(id))
 		got, number, ok := workload.GroupOfInstance(id)
 		require.True(t, ok)
-		require.Equal(t, []any{group, n}, []any{got, number})
+		require.Equal(t, []any{group, n}, []any{string(got), number})
 		require.LessOrEqual(t, len(id), 32, "it is a container's name, too")
 	}
 	for _, bad := range []string{"", "ins-", "ins-0123456789ab-0", "ins-0123456789ab-01", "grp-0123456789ab", "ins-0123456789AB-1"} {

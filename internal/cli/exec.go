@@ -37,7 +37,7 @@ kept in the audit: prego server commands SERVER.`,
 			if err != nil {
 				return nil, err
 			}
-			body.TenantId = &id
+			body.TenantId = new(api.TenantID(id))
 		}
 		return nil, in.client.stream(in.Context(), &http.Client{}, http.MethodPost, in.path("/v1/servers/{server}/exec"), nil, nil, body, func(r io.Reader) error {
 			return in.events(wire.NewEventReader(r))

@@ -54,7 +54,7 @@ func decided(raw api.GroupDecision) string {
 		return string(raw)
 	}
 	if d.ServerID != "" {
-		d.SelectionReason += " (" + d.ServerID + ")"
+		d.SelectionReason += " (" + string(d.ServerID) + ")"
 	}
 	return d.SelectionReason
 }

@@ -42,8 +42,8 @@ func placementCommand(c *CLI) *cobra.Command {
 			Use: "override TENANT", Short: "Force a tenant's placement; capacity is ignored, invariants hold", Path: "/internal/placement-overrides",
 			Example: "  prego placement override acme-eu --app-server app-sgp-007 --reason \"colocate with parent tenant\"",
 			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
-				f.StringVar(&in.ForceAppServerID, "app-server", "", "the app server or node")
-				f.StringVar(&in.ForceDBShardID, "db-shard", "", "the DB shard")
+				f.StringVar((*string)(&in.ForceAppServerID), "app-server", "", "the app server or node")
+				f.StringVar((*string)(&in.ForceDBShardID), "db-shard", "", "the DB shard")
 				f.BoolVar(&in.IgnoreConstraint, "ignore-constraint", false, "even when the tenant's constraint does not allow the server")
 				f.StringVar(&in.Reason, "reason", "", "reason for the audit")
 				required(cmd, "reason")

@@ -197,10 +197,10 @@ func tenantCreate() Action[api.TenantAccepted] {
 		Use: "create SLUG", Short: "Create a tenant", Path: "/v1/tenants",
 		Example: "  prego tenant create acme-eu --org acme --region eu --plan starter --apps erpnext --watch",
 		Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
-			f.StringVar(&in.OrgID, "org", "", "owning org")
+			f.StringVar((*string)(&in.OrgID), "org", "", "owning org")
 			pick(f, &in.Region, "region", "", "", sets["region"])
 			pick(f, &in.Plan, "plan", "", "", sets["plan"])
-			f.StringVar(&in.ParentOrgID, "parent", "", "the org's parent (default: the known one)")
+			f.StringVar((*string)(&in.ParentOrgID), "parent", "", "the org's parent (default: the known one)")
 			f.StringVar(&in.DataResidency, "residency", "", "ISO 3166 country whose data residency rules apply")
 			f.StringSliceVar(&in.Constraint.Require, "require", nil, "tag that its server must have; may be repeated")
 			f.StringSliceVar(&in.Constraint.Disallow, "disallow", nil, "tag that its server must not have; may be repeated")

@@ -32,6 +32,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego"
 	"github.com/prego/prego/internal/child"
 	"github.com/prego/prego/internal/dockerhost"
 	"github.com/prego/prego/internal/pki"
@@ -299,7 +300,7 @@ func (e *engine) local() (*client.Client, error) {
 }
 
 // hosts reaches engines on a port with our certificates, or with cfg's.
-func (e *engine) hosts(port int, tlsFor func(string) *tls.Config) *dockerhost.Hosts {
+func (e *engine) hosts(port int, tlsFor func(prego.ServerID) *tls.Config) *dockerhost.Hosts {
 	if tlsFor == nil {
 		tlsFor = e.ca.DockerClientTLS()
 	}

@@ -347,9 +347,10 @@ func (a *Authority) Verify(p Purpose, cert *x509.Certificate) error {
 }
 
 // VerifyAgent checks an agent's client certificate and reads whose it is.
-func (a *Authority) VerifyAgent(cert *x509.Certificate) (string, error) {
+func (a *Authority) VerifyAgent(cert *x509.Certificate) (prego.ServerID, error) {
 	if err := a.Verify(AgentClient, cert); err != nil {
 		return "", err
 	}
-	return a.ServerID(cert)
+	id, err := a.ServerID(cert)
+	return prego.ServerID(id), err
 }

@@ -92,7 +92,7 @@ func TestCertificatesSayWhatTheIssuerDecides(t *testing.T) {
 	client := parse(t, certs.AgentClient)
 	id, err := a.VerifyAgent(client)
 	require.NoError(t, err)
-	require.Equal(t, "app-1", id, "not what the request asked for")
+	require.Equal(t, "app-1", string(id), "not what the request asked for")
 	require.Equal(t, []string{"app-1"}, client.DNSNames)
 	require.Empty(t, client.IPAddresses)
 	require.Len(t, parse(t, certs.AgentServer).IPAddresses, 1)

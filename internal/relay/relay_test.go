@@ -182,7 +182,7 @@ func TestWhatTheHostsSayArrives(t *testing.T) {
 		&prego.Error{Code: prego.CodeContainerNotFound, Message: "m", Field: "f"},
 		errors.New("dial tcp 192.0.2.7:2376: i/o timeout"),
 	} {
-		hosts.repair = func(string, prego.Role) ([]server.ContainerDrift, error) { return drift, want }
+		hosts.repair = func(prego.ServerID, prego.Role) ([]server.ContainerDrift, error) { return drift, want }
 		repaired, err := b.client.RepairContainers(ctx, "app-1", "192.0.2.7", prego.RoleApp)
 		require.Equal(t, want, err)
 		require.Equal(t, drift, repaired, "what was done before it failed")
@@ -201,7 +201,7 @@ func TestOnlyTheAPIAndOnlyAWorker(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	asked := 0
-	hosts := &fakeHosts{list: func(string, string) ([]server.ContainerInfo, error) { asked++; return nil, nil }}
+	hosts := &fakeHosts{list: func(prego.ServerID, string) ([]server.ContainerInfo, error) { asked++; return nil, nil }}
 	b.worker(hosts, b.ca, time.Second)
 	_, err := b.newClient(authority(t)).ListContainers(t.Context(), "app-1", "")
 	var ce *server.CommandError

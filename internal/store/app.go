@@ -128,7 +128,7 @@ func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app 
 		if err := nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, string(a.OrgID), a.Name); err != nil {
 			return "", err
 		}
-		if err := s.takeQuota(ctx, tx, prego.OrgID(string(a.OrgID)), quota.Delta{Dimension: quota.MaxApps, By: 1}); err != nil {
+		if err := s.takeQuota(ctx, tx, a.OrgID, quota.Delta{Dimension: quota.MaxApps, By: 1}); err != nil {
 			return "", err
 		}
 		tag, err := tx.Exec(ctx, sqlNewApp, a.AppID, a.OrgID, a.Name, a.CreatedBy)

@@ -45,7 +45,7 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 	s := New(pgtest.Pool(t))
 	for name, tc := range map[string]struct {
 		ttl     time.Duration
-		arrange func(t *testing.T, id string)
+		arrange func(t *testing.T, id prego.ServerID)
 		key     string
 		source  string
 		server  string
@@ -54,27 +54,40 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 		"fresh":        {},
 		"right source": {source: "192.0.2.1"},
 		"wrong source": {source: "192.0.2.9", code: prego.CodeSourceMismatch},
-		"source inside the subnet": {source: "2001:db8::5", arrange: func(t *testing.T, id string) {
+		"source inside the subnet": {source: "2001:db8::5", arrange: func(t *testing.T, id prego.ServerID) {
 			exec(t, s, `UPDATE servers SET ipv6 = '2001:db8::/64' WHERE server_id = $1`, id)
 		}},
-		"source not known yet": {source: "192.0.2.1", code: prego.CodeNotReady, arrange: func(t *testing.T, id string) { exec(t, s, `UPDATE servers SET host = '' WHERE server_id = $1`, id) }},
-		"expired":              {ttl: -time.Second, code: prego.CodeBootstrapExpired},
-		"unknown":              {server: "someone-else", code: prego.CodeTokenUnknown},
-		"revoked":              {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id prego.ServerID) { require.NoError(t, s.BeginRelease(context.Background(), id, 1)) }},
-		"older attempt":        {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id string) { exec(t, s, `UPDATE servers SET attempt = 2 WHERE server_id = $1`, id) }},
-		"server failed": {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id string) {
+		"source not known yet": {source: "192.0.2.1", code: prego.CodeNotReady, arrange: func(t *testing.T, id prego.ServerID) {
+			exec(t, s, `UPDATE servers SET host = '' WHERE server_id = $1`, id)
+		}},
+		"expired": {ttl: -time.Second, code: prego.CodeBootstrapExpired},
+		"unknown": {server: "someone-else", code: prego.CodeTokenUnknown},
+		"revoked": {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id prego.ServerID) { require.NoError(t, s.BeginRelease(context.Background(), id, 1)) }},
+		"older attempt": {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id prego.ServerID) {
+			exec(t, s, `UPDATE servers SET attempt = 2 WHERE server_id = $1`, id)
+		}},
+		"server failed": {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id prego.ServerID) {
 			exec(t, s, `UPDATE servers SET status = 'failed' WHERE server_id = $1`, id)
 		}},
-		"same key again": {arrange: func(t *testing.T, id string) { _, err := consume(s, id, "key-a", ""); require.NoError(t, err) }},
-		"same key much later": {code: prego.CodeTokenConsumed, arrange: func(t *testing.T, id string) {
-			_, err := consume(s, id, "key-a", "")
+		"same key again": {arrange: func(t *testing.T, id prego.ServerID) {
+			_, err := consume(s, string(id), "key-a", "")
+			require.NoError(t, err)
+		}},
+		"same key much later": {code: prego.CodeTokenConsumed, arrange: func(t *testing.T, id prego.ServerID) {
+			_, err := consume(s, string(id), "key-a", "")
 			require.NoError(t, err)
 			exec(t, s, `UPDATE server_bootstrap_tokens SET consumed_at = now() - interval '61 s' WHERE server_id = $1`, id)
 		}},
-		"second key":                {key: "key-b", code: prego.CodeTokenConsumed, arrange: func(t *testing.T, id string) { _, err := consume(s, id, "key-a", ""); require.NoError(t, err) }},
-		"second key from elsewhere": {key: "key-b", source: "192.0.2.9", code: prego.CodeSourceMismatch, arrange: func(t *testing.T, id string) { _, err := consume(s, id, "key-a", ""); require.NoError(t, err) }},
-		"expired, but the same key": {arrange: func(t *testing.T, id string) {
-			_, err := consume(s, id, "key-a", "")
+		"second key": {key: "key-b", code: prego.CodeTokenConsumed, arrange: func(t *testing.T, id prego.ServerID) {
+			_, err := consume(s, string(id), "key-a", "")
+			require.NoError(t, err)
+		}},
+		"second key from elsewhere": {key: "key-b", source: "192.0.2.9", code: prego.CodeSourceMismatch, arrange: func(t *testing.T, id prego.ServerID) {
+			_, err := consume(s, string(id), "key-a", "")
+			require.NoError(t, err)
+		}},
+		"expired, but the same key": {arrange: func(t *testing.T, id prego.ServerID) {
+			_, err := consume(s, string(id), "key-a", "")
 			require.NoError(t, err)
 			exec(t, s, `UPDATE server_bootstrap_tokens SET expires_at = now() WHERE server_id = $1`, id)
 		}},
@@ -90,7 +103,7 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 			}
 			bootingServer(t, s, prego.ServerID(id), tc.ttl)
 			if tc.arrange != nil {
-				tc.arrange(t, id)
+				tc.arrange(t, prego.ServerID(id))
 			}
 			claimed := id
 			if tc.server != "" {
@@ -99,7 +112,7 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 			got, err := s.ConsumeToken(context.Background(), server.TokenClaim{TokenHash: hash("raw-" + id), Key: hash(tc.key), ServerID: prego.ServerID(claimed), Source: tc.source})
 			if tc.code == "" {
 				require.NoError(t, err)
-				require.Equal(t, id, got.ServerID)
+				require.Equal(t, id, string(got.ServerID))
 				return
 			}
 			require.Equal(t, tc.code, prego.CodeOf(err), "%v", err)

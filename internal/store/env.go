@@ -32,7 +32,7 @@ func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env 
 		if err := nameIsFree(ctx, tx, prego.CodeEnvExists, sqlEnvOfName, string(e.AppID), e.Name); err != nil {
 			return "", err
 		}
-		if err := s.takeQuota(ctx, tx, prego.OrgID(string(app.OrgID)), quota.Delta{Dimension: quota.MaxEnvs, By: 1}); err != nil {
+		if err := s.takeQuota(ctx, tx, app.OrgID, quota.Delta{Dimension: quota.MaxEnvs, By: 1}); err != nil {
 			return "", err
 		}
 		// The org is held from here on, and whoever deletes the app holds it, too.

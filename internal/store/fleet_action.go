@@ -450,7 +450,7 @@ WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') AND tenant_cou
 // DrainMember begins to take a server down that no tenant lives on, and none is to, and
 // that runs no instance, else CodeServerHasTenants. One that is going or gone is returned as it is.
 func (s *Store) DrainMember(ctx context.Context, id prego.ServerID, by string) (server.Server, error) {
-	srv, err := s.transition(ctx, prego.ServerID(string(id)), server.Event{
+	srv, err := s.transition(ctx, id, server.Event{
 		ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: "by " + by, Actor: prego.ActorWorkflow,
 	}, "%s", sqlDrainMember)
 	if prego.CodeOf(err) != prego.CodeInvalidTransition {

@@ -73,7 +73,7 @@ func (s *Store) CreateGroup(ctx context.Context, id prego.EnvID, envID prego.Env
 		if err := tx.QueryRow(ctx, sqlOverhead).Scan(&overhead); err != nil {
 			return err
 		}
-		if err := s.takeQuota(ctx, tx, prego.OrgID(string(orgID)), promised(promise{replicas: *r.Replicas, memory: r.Spec.MemoryLimitBytes + overhead, cpu: r.Spec.CPURequest})...); err != nil {
+		if err := s.takeQuota(ctx, tx, orgID, promised(promise{replicas: *r.Replicas, memory: r.Spec.MemoryLimitBytes + overhead, cpu: r.Spec.CPURequest})...); err != nil {
 			return err
 		}
 		if g, err = one(ctx, tx, pgx.RowToStructByName[workload.Group], sqlInsertGroup, id, envID, orgID, region, r.Name, r.Spec, r.Spec.MemoryLimitBytes, r.Spec.CPURequest, *r.Replicas,
@@ -187,7 +187,7 @@ func (s *Store) ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, 
 		}
 		if replicas != locked.Replicas {
 			if replicas > locked.Replicas {
-				if err := s.takeQuota(ctx, tx, prego.OrgID(string(locked.OrgID)), locked.grow(replicas, locked.Spec)...); err != nil {
+				if err := s.takeQuota(ctx, tx, locked.OrgID, locked.grow(replicas, locked.Spec)...); err != nil {
 					return err
 				}
 			}
@@ -229,7 +229,7 @@ func (s *Store) DeployGroup(ctx context.Context, id prego.GroupID, spec workload
 			g = locked.Group
 			return nil
 		}
-		if err := s.takeQuota(ctx, tx, prego.OrgID(string(locked.OrgID)), locked.grow(locked.Replicas, spec)...); err != nil {
+		if err := s.takeQuota(ctx, tx, locked.OrgID, locked.grow(locked.Replicas, spec)...); err != nil {
 			return err
 		}
 		status, message, err := s.strategy(ctx, tx, locked, spec)
@@ -262,7 +262,7 @@ func (s *Store) strategy(ctx context.Context, tx pgx.Tx, g lockedGroup, spec wor
 	for i := range surge[:3] {
 		surge[i].By += surge[i+3].By
 	}
-	err := s.takeQuota(ctx, tx, prego.OrgID(string(g.OrgID)), surge[:3]...)
+	err := s.takeQuota(ctx, tx, g.OrgID, surge[:3]...)
 	var over *org.QuotaExceeded
 	switch {
 	case err == nil:

@@ -269,7 +269,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 	if surge {
 		check = s.takeQuota
 	}
-	if err := check(ctx, tx, prego.OrgID(string(orgID)), surgeOf(spec, overhead)...); err != nil {
+	if err := check(ctx, tx, orgID, surgeOf(spec, overhead)...); err != nil {
 		var over *org.QuotaExceeded
 		if errors.As(err, &over) {
 			return out, &refusedAllocation{over: over, surge: surge && replicas > 1}

@@ -54,7 +54,7 @@ func (s *Store) testGroup(t require.TestingT, n int, org string, replicas int, s
 // turn plans a group, allocates what it wants, and makes all of it running and
 // stopped: a whole round without containers.
 func (s *Store) turn(ctx context.Context, id prego.GroupID) (outcomes []workload.AllocationOutcome, err error) {
-	p, err := s.PlanGroup(ctx, prego.GroupID(string(id)), time.Second)
+	p, err := s.PlanGroup(ctx, id, time.Second)
 	if err != nil {
 		return nil, err
 	}

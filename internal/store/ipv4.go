@@ -76,7 +76,7 @@ func (s *Store) EnableIPv4(ctx context.Context, envID prego.EnvID, id, environme
 		if !isNoRows(err) {
 			return err
 		}
-		if err := s.takeQuota(ctx, tx, prego.OrgID(string(orgID)), quota.Delta{Dimension: quota.MaxIPv4Allocations, By: 1}); err != nil {
+		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxIPv4Allocations, By: 1}); err != nil {
 			return err
 		}
 		provider, err := providerOf(ctx, tx, region)

@@ -18,7 +18,7 @@ const sqlEnvOrg = `SELECT org_id, region FROM envs WHERE env_id = $1 AND deleted
 const sqlShareEnv = `SELECT org_id, region FROM envs WHERE env_id = $1 AND deleted_at IS NULL FOR SHARE`
 
 // inEnv runs f in a transaction that holds the env's org and the env.
-func (s *Store) inEnv(ctx context.Context, what string, envID prego.EnvID, f func(tx pgx.Tx, org string, region prego.Region) error) error {
+func (s *Store) inEnv(ctx context.Context, what string, envID prego.EnvID, f func(tx pgx.Tx, org prego.OrgID, region prego.Region) error) error {
 	return asCoded(what, s.inTx(ctx, func(tx pgx.Tx) error {
 		var org prego.OrgID
 		var region prego.Region
@@ -31,7 +31,7 @@ func (s *Store) inEnv(ctx context.Context, what string, envID prego.EnvID, f fun
 		if err != nil {
 			return noneIs(err, noSuchEnv(string(envID)))
 		}
-		return f(tx, string(org), region)
+		return f(tx, org, region)
 	}))
 }
 
@@ -100,7 +100,7 @@ func (s *Store) CreateRoute(ctx context.Context, r workload.Route, by string) (o
 		if r.Hostname != "" && !oldName {
 			deltas = append(deltas, quota.Delta{Dimension: quota.MaxHostnames, By: 1})
 		}
-		if err := s.takeQuota(ctx, tx, prego.OrgID(string(orgID)), deltas...); err != nil {
+		if err := s.takeQuota(ctx, tx, orgID, deltas...); err != nil {
 			return err
 		}
 		if out, err = one(ctx, tx, pgx.RowToStructByPos[workload.Route], sqlCreateRoute, r.RouteID, orgID, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol, r.TargetPort, by); err != nil {

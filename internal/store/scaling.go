@@ -25,7 +25,7 @@ func (s *Store) RequestFleetServer(ctx context.Context, f server.Wanted, by stri
 			if err != nil {
 				return server.Server{}, fmt.Errorf("request fleet server: %w", err)
 			}
-			return s.GetServer(ctx, prego.ServerID(string(f.ServerID)))
+			return s.GetServer(ctx, f.ServerID)
 		}
 	}
 	server, _, err := s.insertServer(ctx, fleetServer(f, by))

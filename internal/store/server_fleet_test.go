@@ -158,7 +158,7 @@ func TestFleetsAreMadeChangedAndForgotten(t *testing.T) {
 	page, next, err := s.ListFleets(ctx, q)
 	require.NoError(t, err)
 	require.NotEmpty(t, next)
-	require.Equal(t, "pool", page[0].FleetID)
+	require.Equal(t, "pool", string(page[0].FleetID))
 	q.Cursor, q.Limit = next, 10
 	page, next, err = s.ListFleets(ctx, q)
 	require.NoError(t, err)
@@ -243,7 +243,7 @@ func TestPoliciesAreMadeAttachedAndDetached(t *testing.T) {
 	attach(t, s, "pool", "out", server.PolicyScaling, `{"event":"CLUSTER_SCALE_OUT","adjustment":{"number":1}}`)
 	f, err := s.AttachPolicy(ctx, "pool", "out", &first, false)
 	require.NoError(t, err)
-	require.Equal(t, "out", f.Policies[0].PolicyID)
+	require.Equal(t, "out", string(f.Policies[0].PolicyID))
 	require.False(t, f.Policies[0].Enabled)
 	attach(t, s, "pool", "in", server.PolicyScaling, `{"event":"CLUSTER_SCALE_IN","adjustment":{"number":1}}`)
 	p.PolicyID = "youngest"
@@ -259,7 +259,7 @@ func TestPoliciesAreMadeAttachedAndDetached(t *testing.T) {
 	page, next, err := s.ListPolicies(ctx, prego.ListQuery{Sort: "policy_id", Limit: 1}.Of("type", "scaling"))
 	require.NoError(t, err)
 	require.NotEmpty(t, next)
-	require.Equal(t, "in", page[0].PolicyID)
+	require.Equal(t, "in", string(page[0].PolicyID))
 	code(t, s.DeletePolicy(ctx, "oldest"), prego.CodePolicyInUse)
 	for range 2 {
 		require.NoError(t, s.DetachPolicy(ctx, "pool", "oldest"))
@@ -432,7 +432,7 @@ func TestStepsBearRepetition(t *testing.T) {
 	require.Equal(t, goes, batch(t, s, "pool", in.Seq, 10))
 	require.Equal(t, 2, count(t, s, `servers WHERE cordoned_at IS NOT NULL`))
 	for range 2 {
-		srv, err := s.DrainMember(ctx, prego.ServerID(string(goes[0].ServerID)), "test")
+		srv, err := s.DrainMember(ctx, goes[0].ServerID, "test")
 		require.NoError(t, err)
 		require.Equal(t, server.Draining, srv.Status)
 		require.NoError(t, s.Uncordon(ctx, goes[1].ServerID))
@@ -487,7 +487,7 @@ func TestCancellingLeavesNothingClosed(t *testing.T) {
 	begin(t, s, "pool")
 	steps := batch(t, s, "pool", in.Seq, 10)
 	require.Len(t, steps, 3)
-	_, err = s.DrainMember(ctx, prego.ServerID(string(steps[0].ServerID)), "test")
+	_, err = s.DrainMember(ctx, steps[0].ServerID, "test")
 	require.NoError(t, err)
 	for range 2 {
 		got, err = s.CancelFleetAction(ctx, "pool", in.Seq, "me")
@@ -550,7 +550,7 @@ func TestAReplacementLeavesRoomForTenants(t *testing.T) {
 	for range 2 {
 		srv, err := s.RequestFleetMember(ctx, own, prego.Constraint{}, "tenant/t-1", scale.Plan)
 		require.NoError(t, err)
-		require.Equal(t, "own-1", srv.ServerID)
+		require.Equal(t, "own-1", string(srv.ServerID))
 		require.Equal(t, []string{"new"}, srv.Tags)
 	}
 	require.Equal(t, 1, count(t, s, `fleet_actions WHERE driven_by = 'tenant/t-1' AND status = 'succeeded'`))
@@ -672,7 +672,7 @@ func TestACordonedServerTakesNobody(t *testing.T) {
 	out, err = reserve()
 	require.NoError(t, err)
 	require.Equal(t, tenant.ReservePlaced, out.Outcome)
-	_, err = s.DrainMember(ctx, prego.ServerID(string(id)), "test")
+	_, err = s.DrainMember(ctx, id, "test")
 	code(t, err, prego.CodeServerHasTenants)
 	require.Equal(t, 1, count(t, s, `servers WHERE status = 'active' AND tenant_count = 1`))
 }

@@ -50,7 +50,7 @@ func TestSitesThatNobodyCanTakeCountForNothing(t *testing.T) {
 			require.Equal(t, []string{"app-1"}, low)
 			sites := plan()
 			require.Len(t, sites, 3)
-			require.Equal(t, "db-2", sites[0].DBShardID)
+			require.Equal(t, "db-2", string(sites[0].DBShardID))
 		})
 	}
 }

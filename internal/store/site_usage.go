@@ -163,7 +163,7 @@ func (s *Store) SetStorageQuota(ctx context.Context, tenantID prego.TenantID, gb
 		if err := tx.QueryRow(ctx, sqlStorageDelta, tenantID, gb).Scan(&delta, &was); err != nil {
 			return err
 		}
-		if err := s.takeQuota(ctx, tx, prego.OrgID(string(orgID)), quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: delta}); err != nil {
+		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: delta}); err != nil {
 			return err
 		}
 		t, err = one(ctx, tx, pgx.RowToStructByName[tenant.Tenant], sqlSetStorageQuota, tenantID, gb)

@@ -142,7 +142,7 @@ const sqlDeleteSnapshot = `UPDATE snapshots SET status = 'deleted' WHERE snapsho
 // DeleteSnapshot gives a snapshot up that is neither being made nor restored. Its files
 // are deleted after.
 func (s *Store) DeleteSnapshot(ctx context.Context, tenantID prego.TenantID, id prego.SnapshotID, by string) (orgID prego.OrgID, err error) {
-	v, err := s.GetSnapshot(ctx, tenantID, prego.SnapshotID(string(id)))
+	v, err := s.GetSnapshot(ctx, tenantID, id)
 	if err != nil {
 		return "", err
 	}

@@ -133,5 +133,5 @@ func (s *Store) takeQuotaAgain(ctx context.Context, tx pgx.Tx, t tenant.Tenant) 
 	if err := tx.QueryRow(ctx, sqlTenantTakes, t.TenantID).Scan(&counts, &size.memory, &size.cpu, &size.storage); err != nil || counts {
 		return err
 	}
-	return s.takeQuota(ctx, tx, prego.OrgID(string(t.OrgID)), size.deltas()...)
+	return s.takeQuota(ctx, tx, t.OrgID, size.deltas()...)
 }

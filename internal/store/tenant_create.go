@@ -90,7 +90,7 @@ func (s *Store) CreateTenant(ctx context.Context, r tenant.CreateRequest, tenant
 		mode = r.Policy
 	}
 	id, created, err := s.once(ctx, keyed{by: by, key: idempotencyKey, hash: hash[:], tenant: true}, func(tx pgx.Tx) (string, error) {
-		return string(tenantID), s.createTenant(ctx, tx, r, hash[:], prego.TenantID(string(tenantID)), mode, by)
+		return string(tenantID), s.createTenant(ctx, tx, r, hash[:], tenantID, mode, by)
 	})
 	if err != nil {
 		return tenant.Tenant{}, false, asCoded("create tenant", err)
@@ -104,7 +104,7 @@ func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r tenant.CreateRequ
 	if err != nil {
 		return err
 	}
-	if err := s.takeQuota(ctx, tx, prego.OrgID(string(r.OrgID)), size.deltas()...); err != nil {
+	if err := s.takeQuota(ctx, tx, r.OrgID, size.deltas()...); err != nil {
 		return err
 	}
 	t, err := one(ctx, tx, pgx.RowToStructByName[tenant.Tenant], sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,

@@ -258,11 +258,11 @@ func TestOrgsCannotCloseACircleAtOnce(t *testing.T) {
 			require.NoError(t, err)
 		}
 		var wg sync.WaitGroup
-		for _, pair := range [][2]string{{a, b}, {b, a}} {
+		for _, pair := range [][2]prego.OrgID{{prego.OrgID(a), prego.OrgID(b)}, {prego.OrgID(b), prego.OrgID(a)}} {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				_, err := s.PutOrg(ctx, prego.OrgID(pair[0]), tenant.PutOrgRequest{ParentOrgID: &pair[1]}, "test")
+				_, err := s.PutOrg(ctx, pair[0], tenant.PutOrgRequest{ParentOrgID: &pair[1]}, "test")
 				if err != nil && prego.CodeOf(err) != prego.CodeInvalidField {
 					t.Errorf("put org: %v", err)
 				}
@@ -279,7 +279,7 @@ func TestAnOrgKeepsWhatAChangeLeavesOut(t *testing.T) {
 	s := tenantStore(t)
 	_, err := s.PutOrg(ctx, "group", tenant.PutOrgRequest{}, "test")
 	require.NoError(t, err)
-	group, none := "group", ""
+	group, none := prego.OrgID("group"), prego.OrgID("")
 	for _, step := range []struct {
 		change tenant.PutOrgRequest
 		parent string
@@ -291,7 +291,7 @@ func TestAnOrgKeepsWhatAChangeLeavesOut(t *testing.T) {
 	} {
 		org, err := s.PutOrg(ctx, "acme", step.change, "test")
 		require.NoError(t, err)
-		require.Equal(t, step.parent, org.ParentOrgID)
+		require.Equal(t, step.parent, string(org.ParentOrgID))
 		require.Equal(t, step.tier, org.Tier)
 	}
 }

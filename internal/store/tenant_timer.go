@@ -24,7 +24,7 @@ func (s *Store) ExpireTenant(ctx context.Context, id prego.TenantID, p tenant.Li
 	if !ok {
 		return false, nil
 	}
-	_, err = s.ChangeTenant(ctx, prego.TenantID(string(id)), action, p, string(prego.ActorSystem), string(reason))
+	_, err = s.ChangeTenant(ctx, id, action, p, string(prego.ActorSystem), string(reason))
 	if prego.CodeOf(err) == prego.CodeInvalidTransition {
 		return false, nil // it moved on meanwhile
 	}

@@ -48,7 +48,7 @@ func (s *Store) CreateVolume(ctx context.Context, v workload.Volume, environment
 		if taken {
 			return &prego.Error{Code: prego.CodeVolumeNameTaken, Field: "name", Message: "belongs to another volume of the org"}
 		}
-		if err := s.takeQuota(ctx, tx, prego.OrgID(string(v.OrgID)), quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}); err != nil {
+		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}); err != nil {
 			return err
 		}
 		out, err = oneVolume(ctx, tx, string(v.VolumeID), sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, provider, workload.ResourceName(environment, string(v.VolumeID)), by)
@@ -242,7 +242,7 @@ func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, b
 		case mounted:
 			return prego.Invalid("mount_path", "is that of another volume of the group")
 		}
-		if err := s.takeQuota(ctx, tx, prego.OrgID(string(v.OrgID)), quota.Delta{Dimension: quota.MaxVolumeAttachments, By: 1}); err != nil {
+		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumeAttachments, By: 1}); err != nil {
 			return err
 		}
 		if out, err = one(ctx, tx, pgx.RowToStructByPos[workload.VolumeAttachment], sqlCreateAttachment, a.AttachmentID, v.OrgID, a.VolumeID, a.GroupID, a.MountPath, by); err != nil {

@@ -41,7 +41,7 @@ type Member struct {
 // which a placement decided, it takes so many of each region, region after region
 // by name; count is then not read. With perRegion nil it takes count of all. Ties
 // break by age, then by id. RANDOM depends on seed and on the set of nodes alone.
-func SelectVictims(nodes []Member, by Criterion, perRegion map[string]int64, count int64, seed uint64) ([]string, error) {
+func SelectVictims(nodes []Member, by Criterion, perRegion map[string]int64, count int64, seed uint64) ([]prego.ServerID, error) {
 	if !by.Valid() {
 		return nil, prego.Invalid("criteria", "must be OLDEST_FIRST, YOUNGEST_FIRST, OLDEST_PROFILE_FIRST or RANDOM")
 	}
@@ -53,7 +53,7 @@ func SelectVictims(nodes []Member, by Criterion, perRegion map[string]int64, cou
 	for _, n := range sorted {
 		groups[n.Region] = append(groups[n.Region], n)
 	}
-	out := []string{}
+	out := []prego.ServerID{}
 	for _, name := range slices.Sorted(maps.Keys(perRegion)) {
 		ids, err := firstMembers(groups[name], perRegion[name], name)
 		if err != nil {
@@ -85,16 +85,16 @@ func orderMembers(nodes []Member, by Criterion, seed uint64) []Member {
 	return sorted
 }
 
-func firstMembers(nodes []Member, n int64, where string) ([]string, error) {
+func firstMembers(nodes []Member, n int64, where string) ([]prego.ServerID, error) {
 	switch {
 	case n < 0:
 		return nil, prego.Invalid("count", "must not be negative")
 	case n > int64(len(nodes)):
 		return nil, prego.Errorf(CodeTooFewNodes, "%d nodes are to be deleted of %s, which has %d.", n, where, len(nodes))
 	}
-	ids := make([]string, 0, n)
+	ids := make([]prego.ServerID, 0, n)
 	for _, node := range nodes[:n] {
-		ids = append(ids, string(node.ID))
+		ids = append(ids, node.ID)
 	}
 	return ids, nil
 }

@@ -377,7 +377,7 @@ func (p *planner) victims() ([]string, error) {
 			perRegion[name] -= n
 		}
 		left -= int64(len(ids))
-		out = append(out, ids...)
+		out = append(out, prego.Strings(ids)...)
 	}
 	if left > 0 {
 		return nil, prego.Errorf(region.CodeTooFewNodes, "%d servers are to go of fewer that stand.", *p.data.Deletion.Count)
@@ -427,10 +427,10 @@ func (p *planner) replace() (server.FleetPlan, error) {
 	}
 	for i, id := range ids {
 		round := i/int(surge) + 1
-		r.Regions[string(at[id])]++
-		out.Steps = append(out.Steps, server.FleetStep{Op: server.StepOpCreate, Region: at[id], Round: round},
-			server.FleetStep{Op: server.StepOpDelete, ServerID: prego.ServerID(id), Region: at[id], Round: round})
-		if !slices.Contains(p.usable, string(at[id])) {
+		r.Regions[string(at[string(id)])]++
+		out.Steps = append(out.Steps, server.FleetStep{Op: server.StepOpCreate, Region: at[string(id)], Round: round},
+			server.FleetStep{Op: server.StepOpDelete, ServerID: id, Region: at[string(id)], Round: round})
+		if !slices.Contains(p.usable, string(at[string(id)])) {
 			p.refuse(string(region.CodeNoRegion), "No region is found usable.")
 		}
 	}

@@ -175,7 +175,7 @@ func used(p server.FleetPlan, want []string) []string {
 
 func TestPlanOfAReplacement(t *testing.T) {
 	t.Parallel()
-	old := func(ids ...string) func(*server.FleetState) {
+	old := func(ids ...prego.ServerID) func(*server.FleetState) {
 		return func(st *server.FleetState) {
 			for i := range st.Members {
 				if slices.Contains(ids, st.Members[i].ServerID) {

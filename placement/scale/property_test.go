@@ -126,25 +126,25 @@ func TestPlansHoldWhatTheySay(t *testing.T) {
 		}
 		require.EqualValues(t, "OK", data.Status)
 		made, gone := map[string]int64{}, map[string]int64{}
-		var victims []string
+		var victims []prego.ServerID
 		for _, s := range p.Steps {
 			if s.Op == server.StepOpCreate {
 				require.Contains(t, st.Usable, s.Region)
 				made[string(s.Region)]++
 				continue
 			}
-			m, ok := member(st, prego.ServerID(string(s.ServerID)))
+			m, ok := member(st, s.ServerID)
 			require.True(t, ok, "a victim is a member")
 			require.Equal(t, m.Region, s.Region)
 			require.NotContains(t, victims, s.ServerID, "each goes once")
-			victims = append(victims, string(s.ServerID))
+			victims = append(victims, s.ServerID)
 			gone[string(s.Region)]++
 		}
 		if a.Action == server.ClusterReplace {
 			require.Equal(t, made, gone, "each is made anew where it stood")
 			require.EqualValues(t, len(victims), data.Replacement.Count)
 			for _, id := range victims {
-				m, _ := member(st, prego.ServerID(id))
+				m, _ := member(st, id)
 				require.Less(t, m.Profile, st.Fleet.Profile)
 			}
 			surge := map[int]int64{}
@@ -171,7 +171,7 @@ func TestPlansHoldWhatTheySay(t *testing.T) {
 			}
 		}
 		if d := data.Deletion; d != nil {
-			require.Equal(t, d.Candidates, victims)
+			require.Equal(t, d.Candidates, prego.Strings(victims))
 			require.Len(t, victims, int(*d.Count))
 			if d.Regions != nil {
 				require.Equal(t, d.Regions, gone)
@@ -186,9 +186,9 @@ func TestPlansHoldWhatTheySay(t *testing.T) {
 
 // emptyFirst: no server with tenants goes while an empty one stays that could have
 // gone instead.
-func emptyFirst(t *rapid.T, st server.FleetState, victims []string, withinRegions bool) {
+func emptyFirst(t *rapid.T, st server.FleetState, victims []prego.ServerID, withinRegions bool) {
 	for _, id := range victims {
-		m, _ := member(st, prego.ServerID(id))
+		m, _ := member(st, id)
 		if m.Tenants == 0 {
 			continue
 		}

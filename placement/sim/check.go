@@ -125,7 +125,7 @@ func (s *Simulation) checkHost(h *host, tenants []*resident, fault faulter) {
 		v, _ := s.fleet.Pool(h.id)
 		most, dedicatedFor = s.c.PoolCapacity, v.DedicatedFor
 	default:
-		v, ok := s.fleet.Server(h.id)
+		v, ok := s.fleet.Server(prego.ServerID(h.id))
 		if !ok {
 			fault("%s is not in the fleet", h.id)
 		}

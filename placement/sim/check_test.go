@@ -39,7 +39,7 @@ func TestCheckFinds(t *testing.T) {
 		finds string
 	}{
 		"a server's count": {prego.PlanStarter, func(s *Simulation, x *resident) {
-			v, _ := s.fleet.Server(x.server.id)
+			v, _ := s.fleet.Server(prego.ServerID(x.server.id))
 			v.TenantCount++
 			s.fleet.SetServer(v)
 		}, "the fleet counts"},

@@ -110,7 +110,7 @@ func (s *Simulation) free(h *host) {
 			s.fleet.SetPool(v)
 		}
 	default:
-		if v, ok := s.fleet.Server(h.id); ok {
+		if v, ok := s.fleet.Server(prego.ServerID(h.id)); ok {
 			v.DedicatedFor = ""
 			s.fleet.SetServer(v)
 		}
@@ -128,7 +128,7 @@ func (s *Simulation) tenantsOn(h *host) int {
 		v, _ := s.fleet.Pool(h.id)
 		return v.Tenants
 	}
-	v, _ := s.fleet.Server(h.id)
+	v, _ := s.fleet.Server(prego.ServerID(h.id))
 	return v.TenantCount
 }
 
@@ -138,7 +138,7 @@ func (s *Simulation) pct(h *host) float64 {
 }
 
 func (s *Simulation) setMemory(h *host) {
-	if v, ok := s.fleet.Server(h.id); ok {
+	if v, ok := s.fleet.Server(prego.ServerID(h.id)); ok {
 		v.MemoryPct = s.pct(h)
 		s.fleet.SetServer(v)
 	}

@@ -185,7 +185,7 @@ func (s *Simulation) affinity(t *resident, d placement.Decision) {
 		return
 	}
 	s.m.kin++
-	if srv, ok := s.fleet.Server(string(d.AppServerID)); ok && srv.ParentOrgs[t.parent] > 0 {
+	if srv, ok := s.fleet.Server(d.AppServerID); ok && srv.ParentOrgs[t.parent] > 0 {
 		s.m.kinTogether++
 	}
 }
@@ -220,7 +220,7 @@ func (s *Simulation) leave(t *resident) {
 		s.families[family{t.parent, t.region}]--
 	}
 	t.server.mb -= t.mb
-	if srv, ok := s.fleet.Server(t.server.id); ok {
+	if srv, ok := s.fleet.Server(prego.ServerID(t.server.id)); ok {
 		srv.TenantCount--
 		srv.ParentOrgs = without(srv.ParentOrgs, t.parent)
 		srv.MemoryPct = s.pct(t.server)

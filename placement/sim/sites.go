@@ -45,7 +45,7 @@ func (s *Simulation) refill(h *host) {
 // siteShard is on which shard the next site of a server is to be made; nil when
 // the pool is full or the server takes nobody.
 func (s *Simulation) siteShard(h *host) *host {
-	srv, ok := s.fleet.Server(h.id)
+	srv, ok := s.fleet.Server(prego.ServerID(h.id))
 	if !h.active || !ok || srv.DedicatedFor != "" || srv.TenantCount+len(h.sites) >= s.c.Policy.MaxTenantsPerNode || srv.MemoryPct >= s.c.Policy.MemoryPctMax {
 		return nil
 	}
