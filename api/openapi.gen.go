@@ -5289,10 +5289,10 @@ type ServerInterface interface {
 	GetEnv(ctx echo.Context, envId EnvID) error
 	// ListGroups List the process groups of an env
 	// (GET /v1/envs/{env_id}/groups)
-	ListGroups(ctx echo.Context, envId string, params ListGroupsParams) error
+	ListGroups(ctx echo.Context, envId EnvInPath, params ListGroupsParams) error
 	// CreateGroup Make a process group
 	// (POST /v1/envs/{env_id}/groups)
-	CreateGroup(ctx echo.Context, envId string, params CreateGroupParams) error
+	CreateGroup(ctx echo.Context, envId EnvInPath, params CreateGroupParams) error
 	// DisableIPv4 Give the address back
 	// (DELETE /v1/envs/{env_id}/ipv4)
 	DisableIPv4(ctx echo.Context, envId EnvInPath) error
@@ -6119,7 +6119,7 @@ func (w *ServerInterfaceWrapper) GetEnv(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) ListGroups(ctx echo.Context) error {
 	var err error
 	// ------------- Path parameter "env_id" -------------
-	var envId string
+	var envId EnvInPath
 
 	err = runtime.BindStyledParameterWithOptions("simple", "env_id", ctx.Param("env_id"), &envId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
 	if err != nil {
@@ -6172,7 +6172,7 @@ func (w *ServerInterfaceWrapper) ListGroups(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) CreateGroup(ctx echo.Context) error {
 	var err error
 	// ------------- Path parameter "env_id" -------------
-	var envId string
+	var envId EnvInPath
 
 	err = runtime.BindStyledParameterWithOptions("simple", "env_id", ctx.Param("env_id"), &envId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
 	if err != nil {

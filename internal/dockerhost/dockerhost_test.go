@@ -411,9 +411,9 @@ func TestOnlyTheControlPlaneAndOnlyThatHost(t *testing.T) {
 	permanent(t, call(e.hosts(e.port, stranger.DockerClientTLS()), serverID), refused)
 
 	// From here the client takes any host: it is the engine that must refuse.
-	with := func(c *tls.Config) func(string) *tls.Config {
+	with := func(c *tls.Config) func(prego.ServerID) *tls.Config {
 		c.InsecureSkipVerify, c.MinVersion = true, tls.VersionTLS12
-		return func(string) *tls.Config { return c.Clone() }
+		return func(prego.ServerID) *tls.Config { return c.Clone() }
 	}
 	permanent(t, call(e.hosts(e.port, with(&tls.Config{Certificates: []tls.Certificate{e.agent}})), serverID), refused)
 	permanent(t, call(e.hosts(e.port, with(&tls.Config{})), serverID), refused)
