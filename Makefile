@@ -11,8 +11,11 @@ TEMPORAL_VERSION      := v1.5.1
 TEMPORAL_SERVER       := v1.32.1
 GOLANGCI_VERSION      := v2.12.0
 WORKFLOWCHECK_VERSION := v0.6.0
+GOTESTSUM_VERSION     := v1.13.0
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
+# tools/test.sh runs it.
+export GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 .PHONY: help build demo dev test lint bench generate golden mutate tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
@@ -30,9 +33,9 @@ demo: postgres bench-packages temporal build $(if $(MACHINES),machines) ## Run e
 dev: postgres bench-packages temporal build ## Run everything here and wait
 	bin/prego dev $(ARGS)
 
-test: packages temporal $(if $(filter 0,$(shell id -u)),images) ## Run every test, the end-to-end ones included
-	go test -race -timeout 15m $$(go list ./... | grep -v -e /internal/e2e -e /internal/production -e /prego/tools$$)
-	go test -timeout 20m -parallel 8 ./internal/e2e
+test: packages temporal $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images) ## Run every test, the end-to-end ones included
+	PACKAGES="$$(go list ./... | grep -v -e /internal/e2e -e /internal/production -e /prego/tools$$ | tr '\n' ' ')" tools/test.sh -race -timeout 15m
+	PACKAGES=./internal/e2e tools/test.sh -timeout 20m -parallel 8
 
 image: build ## Build the image that docker-compose.yml runs, and try it
 	@tools/packages.sh docker dockerd postgres-server setpriv ca-certificates
@@ -56,7 +59,7 @@ ifndef QUICK
 	TEMPORAL_SERVER=$(TOOLS)/temporal-server-$(TEMPORAL_SERVER) tools/test-production.sh $(if $(RUN),-run '$(RUN)')
 endif
 
-test-machines: machines images postgres temporal ## Run the control plane against real Debians under systemd-nspawn (as root; ARGS="-run TestMachineConformance" for some)
+test-machines: machines images postgres temporal $(GOTESTSUM) ## Run the control plane against real Debians under systemd-nspawn (as root; ARGS="-run TestMachineConformance" for some)
 	@tools/packages.sh nsenter
 	tools/test-machines.sh $(ARGS)
 
@@ -109,7 +112,7 @@ packages: # what the tests use of Debian
 	@tools/packages.sh postgres cloud-init hcloud nft ip curl systemd-analyze dockerd
 	@tools/packages.sh $(BENCH_PACKAGES)
 
-tools: temporal $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Install the tools that the other verbs use
+tools: temporal $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) $(GOTESTSUM) ## Install the tools that the other verbs use
 
 $(TOOLS)/temporal-server-$(TEMPORAL_SERVER):
 	@echo "building Temporal's server $(TEMPORAL_SERVER) (once, some minutes)"
@@ -125,6 +128,10 @@ $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION):
 $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION):
 	GOBIN=$(TOOLS) go install go.temporal.io/sdk/contrib/tools/workflowcheck@$(WORKFLOWCHECK_VERSION)
 	mv $(TOOLS)/workflowcheck $@
+
+$(GOTESTSUM):
+	GOBIN=$(TOOLS) go install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
+	mv $(TOOLS)/gotestsum $@
 
 clean: ## Delete what was built and all data of dev and demo
 	rm -rf bin .prego

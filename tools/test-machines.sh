@@ -8,10 +8,10 @@ began=$SECONDS
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
-go test -tags machines -timeout 20m -parallel 3 -run '^TestMachine' -v "$@" ./internal/e2e >"$log" 2>&1 || status=$?
+PACKAGES=./internal/e2e FORMAT=standard-verbose tools/test.sh -tags machines -timeout 20m -parallel 3 -run '^TestMachine' "$@" >"$log" 2>&1 || status=$?
 # What failed is shown whole; of what passed, the names and times.
 if [ "$status" = 0 ]; then
-	grep -E '^ *--- ' "$log" || true
+	grep -E '^ *--- |^FLAKY|^[^ ]*: [0-9]+ runs' "$log" || true
 else
 	grep -vE '^ *=== (RUN|PAUSE|CONT|NAME)' "$log" || true
 fi
