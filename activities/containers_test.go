@@ -109,7 +109,7 @@ func TestDriftGoesOnTheTimeline(t *testing.T) {
 	env.RegisterActivity(a)
 	run := func(activity any) (ContainerReport, error) {
 		var r ContainerReport
-		v, err := env.ExecuteActivity(activity, "app-1")
+		v, err := env.ExecuteActivity(activity, prego.ServerID("app-1"))
 		if err == nil {
 			err = v.Get(&r)
 		}

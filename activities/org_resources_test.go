@@ -106,7 +106,7 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 	require.NoError(t, v.Get(&plan))
 	require.False(t, plan.Settled())
 	for range 2 {
-		_, err = env.ExecuteActivity(a.DetachLeftVolume, "vol-a")
+		_, err = env.ExecuteActivity(a.DetachLeftVolume, prego.VolumeID("vol-a"))
 		require.NoError(t, err)
 	}
 	require.Empty(t, cloud.on)

@@ -193,7 +193,7 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 		return fmt.Sprintf(`{"name":%q,"files":[{"path":"acme-kr-2.sites.test/private/snapshots/%s-database.sql.gz","bytes":7}]}`, name, name)
 	}
 	s.hosts.says = map[string]string{"backup": report("snp-1")}
-	v, err := s.env.ExecuteActivity(b.TakeSnapshot, "snp-1")
+	v, err := s.env.ExecuteActivity(b.TakeSnapshot, prego.SnapshotID("snp-1"))
 	require.NoError(t, err)
 	var files []string
 	require.NoError(t, v.Get(&files))
@@ -225,7 +225,7 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	// What is of another name is no backup of ours.
 	_, err = p.store.CreateSnapshot(t.Context(), "t1", "snp-2", "op")
 	require.NoError(t, err)
-	_, err = s.env.ExecuteActivity(b.TakeSnapshot, "snp-2")
+	_, err = s.env.ExecuteActivity(b.TakeSnapshot, prego.SnapshotID("snp-2"))
 	require.ErrorContains(t, err, `and not "snp-2"`)
 
 	_, err = p.store.DeleteSnapshot(t.Context(), "t1", "snp-1", "op")
@@ -234,10 +234,10 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"snp-1"}, work.Erasures)
 	s.hosts.asked()
-	s.do(t, b.EraseSnapshot, "snp-1")
+	s.do(t, b.EraseSnapshot, prego.SnapshotID("snp-1"))
 	require.Equal(t, []string{"app-0", "--site", "acme-kr-2.sites.test", "delete-backup", "snp-1"}, s.hosts.ran[0])
 	s.hosts.asked()
-	s.do(t, b.EraseSnapshot, "snp-1")
+	s.do(t, b.EraseSnapshot, prego.SnapshotID("snp-1"))
 	require.Empty(t, s.hosts.asked(), "gone is gone")
 
 	// Of an earlier version there is nothing left to restore.
@@ -253,8 +253,8 @@ func TestTheLastBackupSaysWhereItIs(t *testing.T) {
 	s.do(t, s.MakeSite, ref)
 	p.exec(`UPDATE tenants SET state = 'terminated'`)
 	s.hosts.says = map[string]string{"backup": `{"name":"final-t1","files":[{"path":"s1.sites.test/private/snapshots/final-t1-database.sql.gz","bytes":1234}]}`}
-	s.do(t, s.FinalBackup, "t1")
-	s.do(t, s.FinalBackup, "t1")
+	s.do(t, s.FinalBackup, prego.TenantID("t1"))
+	s.do(t, s.FinalBackup, prego.TenantID("t1"))
 	require.Equal(t, 1, p.number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'final_backup'
 		AND message = 'on app-0: s1.sites.test/private/snapshots/final-t1-database.sql.gz (1234 bytes)'`))
 }

@@ -17,7 +17,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"github.com/prego/prego"
 	"math/big"
 	"net/url"
 	"os"
@@ -183,7 +182,7 @@ func (h *Host) LoadIdentity() (*wire.Identity, error) {
 
 // mine refuses an identity that is not this host's.
 func (h *Host) mine(id *wire.Identity) error {
-	if id.ServerID != prego.ServerID(h.Config.ServerID) || id.Environment != h.Config.Environment {
+	if id.ServerID != h.Config.ServerID || id.Environment != h.Config.Environment {
 		return fmt.Errorf("the identity is of server %q in environment %q, and this host is %q in %q", id.ServerID, id.Environment, h.Config.ServerID, h.Config.Environment)
 	}
 	return nil

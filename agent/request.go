@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/prego/prego"
 	"io"
 	"net/http"
 	"path/filepath"
@@ -96,7 +95,7 @@ func (h *Host) parse(body []byte) (wire.ExecRequest, *problem) {
 		return in, &problem{status: http.StatusBadRequest, code: "invalid_json", detail: "the body is not one exec request"}
 	case !in.Kind.Valid():
 		return in, &problem{status: http.StatusBadRequest, code: "kind_unknown", field: "kind", detail: "kind must be bench, mariadb or redis-cli"}
-	case in.ServerID != prego.ServerID(h.Config.ServerID):
+	case in.ServerID != h.Config.ServerID:
 		return in, invalid("serverId", "this is another server")
 	}
 	return in, nil

@@ -100,7 +100,7 @@ func (g *Gateway) checkCSRs(csrs wire.CSRs, key []byte) error {
 // identity issues what a host needs from now on. Without requests for
 // certificates only the JWT is new, bound to cert.
 func (g *Gateway) identity(serverID prego.ServerID, host, ipv6 string, csrs *wire.CSRs, cert *x509.Certificate) (wire.Identity, error) {
-	out := wire.Identity{ServerID: serverID, Environment: g.settings.Environment, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds())}
+	out := wire.Identity{ServerID: string(serverID), Environment: g.settings.Environment, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds())}
 	var err error
 	if out.Bundles, err = g.ca.Bundles(); err != nil {
 		return out, err

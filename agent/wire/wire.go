@@ -5,8 +5,6 @@
 // 3339. Certificates, requests and bundles are PEM.
 package wire
 
-import "github.com/prego/prego"
-
 import "time"
 
 // Paths of the agent gateway (direct-provisioning §8).
@@ -114,12 +112,12 @@ type Bundles struct {
 
 // Identity is what a host is given at the handshake and at each rotation.
 type Identity struct {
-	ServerID     prego.ServerID `json:"server_id"`
-	Environment  string         `json:"environment"`
-	Token        string         `json:"token"` // JWT for the gateway
-	TokenExpires time.Time      `json:"token_expires"`
-	Certificates Certificates   `json:"certificates"`
-	Bundles      Bundles        `json:"bundles"`
+	ServerID     string       `json:"server_id"`
+	Environment  string       `json:"environment"`
+	Token        string       `json:"token"` // JWT for the gateway
+	TokenExpires time.Time    `json:"token_expires"`
+	Certificates Certificates `json:"certificates"`
+	Bundles      Bundles      `json:"bundles"`
 	// HeartbeatSeconds is how often to send a heartbeat.
 	HeartbeatSeconds int `json:"heartbeat_seconds"`
 }
@@ -204,12 +202,12 @@ func (k CommandKind) Valid() bool {
 
 // ExecRequest is direct-provisioning §7's AgentExecRequest.
 type ExecRequest struct {
-	WorkflowID     string         `json:"workflowId"`
-	ServerID       prego.ServerID `json:"serverId"`
-	Kind           CommandKind    `json:"kind"`
-	Args           []string       `json:"args"`
-	TimeoutSeconds int            `json:"timeoutSeconds,omitempty"` // default 60
-	WorkingDir     string         `json:"workingDir,omitempty"`     // default /home/frappe/frappe-bench for bench
+	WorkflowID     string      `json:"workflowId"`
+	ServerID       string      `json:"serverId"`
+	Kind           CommandKind `json:"kind"`
+	Args           []string    `json:"args"`
+	TimeoutSeconds int         `json:"timeoutSeconds,omitempty"` // default 60
+	WorkingDir     string      `json:"workingDir,omitempty"`     // default /home/frappe/frappe-bench for bench
 	// AuditID names the command: a request with the id of an earlier one gets that
 	// one's result, and nothing runs twice. Without one each request is its own.
 	AuditID string `json:"auditId,omitempty"`

@@ -152,7 +152,7 @@ func (c *Client) call(ctx context.Context, serverID prego.ServerID, addr, path s
 	fail := func(permanent bool, code, message string) error {
 		return &server.CommandError{Kind: string(in.Kind), Permanent: permanent, Code: code, Message: lastOutput(prego.Redact(message))}
 	}
-	in.ServerID = serverID
+	in.ServerID = string(serverID)
 	if err := c.cfg.CheckAddr(addr); err != nil {
 		return fail(true, server.CommandNotSent, err.Error())
 	}

@@ -116,7 +116,7 @@ func (p *plane) host(t *testing.T, serverID prego.ServerID, script string) (port
 	bundles, err := p.ca.Bundles(p.keys)
 	require.NoError(t, err)
 	writeJSON(wire.IdentityDir+"/identity.json", wire.Identity{
-		ServerID: serverID, Environment: "test", Token: "none", TokenExpires: time.Now().Add(time.Hour), Certificates: certs, Bundles: bundles, HeartbeatSeconds: 300,
+		ServerID: string(serverID), Environment: "test", Token: "none", TokenExpires: time.Now().Add(time.Hour), Certificates: certs, Bundles: bundles, HeartbeatSeconds: 300,
 	})
 	require.NoError(t, os.MkdirAll(filepath.Join(root, wire.BenchDir), 0o755))
 	require.NoError(t, os.WriteFile(at(wire.BenchBinary), []byte("#!/bin/sh\n"+script), 0o755))
