@@ -25,9 +25,9 @@ type FoundationInput struct {
 // Foundation is what a server is built on. GroupID is "" when every placement
 // group is full: the server is made without one.
 type Foundation struct {
-	FirewallID string        `json:"firewall_id"`
+	FirewallID       string `json:"firewall_id"`
 	PlacementGroupID string `json:"group_id,omitempty"`
-	GroupName  string        `json:"group_name,omitempty"`
+	GroupName        string `json:"group_name,omitempty"`
 }
 
 // PrepareFoundation makes sure of the environment's firewall and finds a spread

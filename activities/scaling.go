@@ -217,9 +217,9 @@ type WarmPoolInput struct {
 
 // WarmPoolPlan is what a warm pool lacks.
 type WarmPoolPlan struct {
-	EventID int64       `json:"event_id"`
-	Servers []ServerRef `json:"servers"` // to be made
-	Bare    []string    `json:"bare"`    // that stand and have no site
+	EventID int64            `json:"event_id"`
+	Servers []ServerRef      `json:"servers"` // to be made
+	Bare    []prego.ServerID `json:"bare"`    // that stand and have no site
 }
 
 // PlanWarmPool asks for the servers that a warm pool lacks. It yields to tenants

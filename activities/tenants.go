@@ -54,7 +54,7 @@ type TenantStore interface {
 	LowPools(ctx context.Context, failureMemory time.Duration) ([]string, error)
 	WarmPool(ctx context.Context, region prego.Region, plan prego.Plan, image string) (tenant.WarmState, error)
 	WarmPoolKeys(ctx context.Context) ([]tenant.WarmPool, error)
-	WarmBare(ctx context.Context, region prego.Region, plan prego.Plan) ([]string, error)
+	WarmBare(ctx context.Context, region prego.Region, plan prego.Plan) ([]prego.ServerID, error)
 	WarmStale(ctx context.Context, region prego.Region, plan prego.Plan, image string, failureMemory time.Duration) ([]string, error)
 	SitesToDrop(ctx context.Context, serverID prego.ServerID) ([]tenant.PoolSite, error)
 	SiteDropped(ctx context.Context, poolSiteID string) error

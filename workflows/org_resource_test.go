@@ -56,7 +56,7 @@ func rowScript(status workload.ResourceStatus) *cloudRow {
 		r.did, r.status = append(r.did, "release"), ""
 		return nil
 	})
-	step("DetachLeftVolume", func(context.Context, string) error {
+	step("DetachLeftVolume", func(context.Context, prego.VolumeID) error {
 		r.did, r.left = append(r.did, "detach"), 0
 		return nil
 	})
@@ -232,10 +232,10 @@ func TestASnapshotThatFailsSaysWhy(t *testing.T) {
 	step := func(name string, f any) {
 		env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name})
 	}
-	step("PlanSnapshot", func(context.Context, string) (activities.BackupPlan, error) {
+	step("PlanSnapshot", func(context.Context, prego.SnapshotID) (activities.BackupPlan, error) {
 		return activities.BackupPlan{OrgID: "acme", TenantID: "t-1", Step: time.Minute}, nil
 	})
-	step("TakeSnapshot", func(context.Context, string) ([]string, error) {
+	step("TakeSnapshot", func(context.Context, prego.SnapshotID) ([]string, error) {
 		return []string{"half"}, temporal.NewNonRetryableApplicationError("the disk is full", activities.ErrTypeCommand, nil)
 	})
 	step("FinishSnapshot", func(_ context.Context, in activities.BackupEnd) error { end = in; return nil })

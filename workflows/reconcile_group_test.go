@@ -39,7 +39,7 @@ func runGroup(t *testing.T, w *groupWorld, before func(env *testsuite.TestWorkfl
 	env := suite.NewTestWorkflowEnvironment()
 	env.SetTestTimeout(20 * time.Second)
 	step := func(name string, f any) { env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
-	step("PlanGroup", func(context.Context, string) (workload.GroupPlan, error) {
+	step("PlanGroup", func(context.Context, prego.GroupID) (workload.GroupPlan, error) {
 		w.note("plan")
 		w.mu.Lock()
 		defer w.mu.Unlock()

@@ -185,7 +185,7 @@ func FillWarmPool(ctx workflow.Context, in WarmPoolInput) error {
 		}
 		fill := plan.Bare
 		for _, s := range plan.Servers {
-			fill = append(fill, string(s.ServerID))
+			fill = append(fill, s.ServerID)
 		}
 		if len(fill) > 0 {
 			if err := workflow.ExecuteActivity(write(ctx, "have sites made on them"), steps.FillWarmServers, fill).Get(ctx, nil); err != nil {

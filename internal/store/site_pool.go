@@ -207,8 +207,8 @@ WHERE region = $1 AND warm_plan = $2 AND status = 'active' AND tenant_count = 0 
   AND NOT EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id) ORDER BY server_id`
 
 // WarmBare are the warm servers of a pool that have no site yet.
-func (s *Store) WarmBare(ctx context.Context, region prego.Region, plan prego.Plan) ([]string, error) {
-	return collectBy(ctx, s, fmt.Sprintf("warm pool %s/%s", region, plan), pgx.RowTo[string], sqlWarmBare, region, plan)
+func (s *Store) WarmBare(ctx context.Context, region prego.Region, plan prego.Plan) ([]prego.ServerID, error) {
+	return collectBy(ctx, s, fmt.Sprintf("warm pool %s/%s", region, plan), pgx.RowTo[prego.ServerID], sqlWarmBare, region, plan)
 }
 
 // Members of a warm pool that are no good: of another image, or with a site that
