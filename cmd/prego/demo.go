@@ -71,9 +71,9 @@ func (d *demo) fleet() error {
 			if f.Size == 0 {
 				return nil
 			}
-			return d.run("An earlier start left servers in it; they go first:", resize+"0 --watch")
+			return d.run("An earlier start left servers in it; they go first:", resize+"0 --yes --watch")
 		},
-		func() error { return d.run("", resize+"4 --dry-run", resize+"4 --watch", "fleet show demo-pool") },
+		func() error { return d.run("", resize+"4 --dry-run", resize+"4 --yes --watch", "fleet show demo-pool") },
 	)
 }
 

@@ -92,6 +92,9 @@ func listFlag(f *pflag.FlagSet, name, help string) func() any {
 func fleetAction(action server.FleetActionKind, use, short, example string, flags func(f *pflag.FlagSet) map[string]input) Action[api.FleetActionAccepted] {
 	var inputs map[string]input
 	dryRun := false
+	destroys := map[server.FleetActionKind]string{
+		server.ClusterScaleIn: "removes servers of fleet", server.ClusterResize: "may remove servers of fleet", server.ClusterReplace: "replaces the servers of fleet",
+	}
 	return Action[api.FleetActionAccepted]{
 		Use: use, Short: short, Example: example, Path: "/v1/fleets/{fleet}/actions", Watch: watchAction(), Table: Table[api.FleetActionAccepted]{ID: "seq"},
 		Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
@@ -101,6 +104,8 @@ func fleetAction(action server.FleetActionKind, use, short, example string, flag
 				cmd.MarkFlagsMutuallyExclusive("to", "by", "percent")
 			}
 		},
+		Destroys: destroys[action],
+		Harmless: func(in *call) bool { return dryRun || grows(in) },
 		Query: func(*call) url.Values {
 			if dryRun {
 				return url.Values{"dry_run": {"true"}}
@@ -138,6 +143,16 @@ func fleetAction(action server.FleetActionKind, use, short, example string, flag
 			return true, nil
 		},
 	}
+}
+
+// grows tells that a fleet is resized by a number that removes nothing.
+func grows(in *call) bool {
+	for _, flag := range []string{"by", "percent"} {
+		if in.given(flag) {
+			return !in.given("max") && !strings.HasPrefix(in.Flag(flag).Value.String(), "-")
+		}
+	}
+	return false
 }
 
 // plan shows counts per region, and the servers that are removed.

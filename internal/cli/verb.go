@@ -283,7 +283,8 @@ type Action[T any] struct {
 	Flags                     func(cmd *cobra.Command, f *pflag.FlagSet)
 	Body                      func(in *call) (any, error)
 	Query                     func(in *call) url.Values
-	Destroys                  string // what confirming it agrees to: "deletes server"
+	Destroys                  string              // what confirming it agrees to: "deletes server"
+	Harmless                  func(in *call) bool // flags under which nothing is destroyed, and so nothing to confirm
 	Patience                  time.Duration
 	Table                     Table[T]
 	Say                       func(in *call, answer T) string // in place of the table
@@ -319,7 +320,7 @@ func (a Action[T]) command(c *CLI) *cobra.Command {
 				return nil, err
 			}
 		}
-		if a.Destroys != "" && !yes {
+		if a.Destroys != "" && !yes && (a.Harmless == nil || !a.Harmless(in)) {
 			if err := in.confirm(a.Destroys); err != nil {
 				return nil, err
 			}
