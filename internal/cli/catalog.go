@@ -69,6 +69,7 @@ func (in *call) catalog(c api.Catalog, location string) error {
 	if err := rows(in.printer, Table[offer]{
 		Columns: "type.name: type, type.cores, type.memory_gb, type.disk_gb, type.cpu, type.architecture: arch, at.location, at.price.monthly.net: " + currency + "/month, at.price.monthly.gross: gross, " +
 			"at.price.hourly.net: " + currency + "/hour, state",
+		Spare:    "gross, disk, arch, cpu, " + currency + "/hour",
 		Computed: map[string]func(offer) any{"state": func(o offer) any { return offerState(o.At, in.Now()) }},
 	}, offers); err != nil {
 		return err

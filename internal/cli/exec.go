@@ -113,7 +113,7 @@ func containerCommand(c *CLI) *cobra.Command {
 	return c.group("container", "Inspect and repair the containers on a server's host",
 		List[api.Container]{
 			Use: "list SERVER", Short: "List a server's containers", Path: "/v1/servers/{server}/containers", Items: "containers", Whole: true,
-			Table: Table[api.Container]{ID: "name", Columns: "name: container, state, health, restarts, started_at: since, image", More: "exit_code, oom_killed"},
+			Table: Table[api.Container]{ID: "name", Columns: "name: container, state, health, restarts, started_at: since, image", Spare: "since, restarts, health", More: "exit_code, oom_killed"},
 		},
 		logs{"logs SERVER CONTAINER", "Print a container's log, without secrets", "/v1/servers/{server}/containers/{container}/logs", "count it as a log stream of this tenant's org"},
 		Action[api.ContainerRepair]{

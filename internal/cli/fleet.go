@@ -13,7 +13,7 @@ import (
 )
 
 var fleetTable = Table[api.ServerFleet]{
-	ID: "fleet_id", Columns: "fleet_id, role, size, desired_capacity: desired, min_size: min, max, regions, profile, serves_tenants: serves",
+	ID: "fleet_id", Columns: "fleet_id, role, size, desired_capacity: desired, min_size: min, max, regions, profile, serves_tenants: serves", Spare: "serves, profile, min, max, regions, role",
 	More: "region: home, spec.tags, offers: each offers, run_url: run, created_by, created_at",
 	Computed: map[string]func(api.ServerFleet) any{
 		"max": func(f api.ServerFleet) any { return noneBelow0(f.MaxSize) },

@@ -16,7 +16,7 @@ import (
 )
 
 var actionTable = Table[api.FleetAction]{
-	ID: "seq", Columns: "seq, action, status, created_at: age, requested_by: by, cause, reason, data", More: "message, created_at, inputs, run_url: run",
+	ID: "seq", Columns: "seq, action, status, created_at: age, requested_by: by, cause, reason, data", Spare: "data, by, cause, age", More: "message, created_at, inputs, run_url: run",
 }
 
 // input is the name of an action's input and the value that a flag has.
@@ -66,7 +66,7 @@ func fleetActions() []verb {
 			After: func(in *call, a api.FleetAction) {
 				if len(deref(a.Steps)) > 0 {
 					fmt.Fprintln(in.w)
-					_ = rows(in.printer, Table[api.FleetActionStep]{Columns: "round, op, server_id, region, state, at: since, message"}, *a.Steps) // its columns are all there
+					_ = rows(in.printer, Table[api.FleetActionStep]{Columns: "round, op, server_id, region, state, at: since, message", Spare: "since, region, round"}, *a.Steps) // its columns are all there
 				}
 			},
 		},

@@ -16,7 +16,7 @@ import (
 )
 
 var groupTable = Table[api.ProcessGroup]{
-	ID: "group_id", Columns: "group_id, name, running, replicas, deploy, status, image",
+	ID: "group_id", Columns: "group_id, name, running, replicas, deploy, status, image", Spare: "image, deploy",
 	More: "env_id, org_id, region, release, instances, memory, spec.cpu_request: cpus, stable_release, constraint, next_attempt_at: next attempt, decision, created_at",
 	Computed: map[string]func(api.ProcessGroup) any{
 		"running": func(g api.ProcessGroup) any { return g.Instances["running"] },
@@ -212,7 +212,7 @@ func (w *workloadFlags) change(in *call) (workload.Spec, error) {
 }
 
 var instanceTable = Table[api.Instance]{
-	ID: "instance_id", Columns: "instance_id, state, release, server_id, ports, created_at: age, message", More: "group_id, image, memory_limit_bytes: memory, cpu_request: cpus, healthy, created_at",
+	ID: "instance_id", Columns: "instance_id, state, release, server_id, ports, created_at: age, message", Spare: "age, ports, release", More: "group_id, image, memory_limit_bytes: memory, cpu_request: cpus, healthy, created_at",
 	Computed: map[string]func(api.Instance) any{"ports": func(i api.Instance) any {
 		var ports []string
 		for _, p := range i.Ports {

@@ -13,7 +13,7 @@ import (
 )
 
 var imageTable = Table[api.GoldenImage]{
-	ID: "image_id", Columns: "image_id, base_image: base, status, current, provider_image_id: snapshot, size_gb, created_at: age, reason",
+	ID: "image_id", Columns: "image_id, base_image: base, status, current, provider_image_id: snapshot, size_gb, created_at: age, reason", Spare: "snapshot, size, age, base",
 	More: "message, architecture, region, builder_type, builder_location, containers, recipe_hash: recipe, agent_sha256: agent, stack_sha256: stack, workflow_id, created_by, created_at",
 }
 

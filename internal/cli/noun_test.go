@@ -137,8 +137,8 @@ func filled(v reflect.Value, name string, depth int) {
 		v.SetMapIndex(reflect.ValueOf("running").Convert(v.Type().Key()), e)
 	case reflect.String:
 		text, ok := map[string]string{
-			"status": "active", "state": "active", "next_cursor": "", "region": "eu", "plan": "starter", "tier": "paid", "role": "app", "slug": "acme-eu", "name": "web", "org_id": "acme",
-			"tenant_id": "t-k3jq5x2m7abc", "app_id": "app-k3jq5x2m7abc", "env_id": "env-k3jq5x2m7abc", "group_id": "grp-k3jq5x2m7abc", "volume_id": "vol-k3jq5x2m7abc", "server_id": "app-eu-7",
+			"status": "active", "state": "active", "next_cursor": "", "region": "eu", "plan": "starter", "tier": "paid", "role": "app", "slug": "northwind-traders-eu", "name": "storefront-web", "org_id": "northwind-traders",
+			"tenant_id": "t-k3jq5x2m7abc", "app_id": "app-k3jq5x2m7abc", "env_id": "env-k3jq5x2m7abc", "group_id": "grp-k3jq5x2m7abc", "volume_id": "vol-k3jq5x2m7abc", "server_id": "app-eu-20260102-7",
 			"run_url": "http://temporal/run", "site_url": "https://acme-eu.sites.example.com", "message": "no server fits: of 12 servers memory_pct 9, not_active 3",
 		}[name]
 		if !ok {

@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/api"
 )
 
-var orgTable = Table[api.Org]{ID: "org_id", Columns: "org_id, tier, parent_org_id: part of, created_by, created_at"}
+var orgTable = Table[api.Org]{ID: "org_id", Columns: "org_id, tier, parent_org_id: part of, created_by, created_at", Spare: "created-by, created, part-of"}
 
 func orgCommand(c *CLI) *cobra.Command {
 	var parent, tier string
@@ -37,13 +37,13 @@ func orgCommand(c *CLI) *cobra.Command {
 		List[api.OrgEvent]{
 			Use: "events ORG", Short: "List what happened to an org's resources and limits, newest first", Path: "/v1/orgs/{org}/events", Items: "events",
 			Filters: "type, subject, actor", Sorts: "at", Limit: 100, Example: "  prego org events acme --type org.",
-			Table: Table[api.OrgEvent]{ID: "event_id", Columns: "at, type, subject, actor: by, reason, payload: data", More: "event_id"},
+			Table: Table[api.OrgEvent]{ID: "event_id", Columns: "at, type, subject, actor: by, reason, payload: data", Spare: "by, data", More: "event_id"},
 		},
 	)
 }
 
 var quotaTable = Table[api.OrgQuota]{
-	ID: "dimension", Columns: "dimension, limit, source: from, usage: used, headroom: left, reason: why, updated_by: by", More: "reserved, updated_at",
+	ID: "dimension", Columns: "dimension, limit, source: from, usage: used, headroom: left, reason: why, updated_by: by", Spare: "by, why, from", More: "reserved, updated_at",
 	Computed: map[string]func(api.OrgQuota) any{
 		"limit": func(q api.OrgQuota) any { return amount(q, q.Limit) }, "usage": func(q api.OrgQuota) any { return amount(q, q.Usage) },
 		"headroom": func(q api.OrgQuota) any { return amount(q, q.Headroom) }, "reserved": func(q api.OrgQuota) any { return amount(q, q.Reserved) },
@@ -100,7 +100,7 @@ func quotaCommand(c *CLI) *cobra.Command {
 	)
 }
 
-var appTable = Table[api.App]{ID: "app_id", Columns: "app_id, name, org_id, created_at: age", More: "created_by, created_at"}
+var appTable = Table[api.App]{ID: "app_id", Columns: "app_id, name, org_id, created_at: age", Spare: "age, org", More: "created_by, created_at"}
 
 func appCommand(c *CLI) *cobra.Command {
 	org := ""
@@ -119,7 +119,7 @@ func appCommand(c *CLI) *cobra.Command {
 	)
 }
 
-var envTable = Table[api.Env]{ID: "env_id", Columns: "env_id, name, region, app_id, org_id, created_at: age", More: "created_by, created_at"}
+var envTable = Table[api.Env]{ID: "env_id", Columns: "env_id, name, region, app_id, org_id, created_at: age", Spare: "age, org, region, app", More: "created_by, created_at"}
 
 func envCommand(c *CLI) *cobra.Command {
 	app, region := "", ""

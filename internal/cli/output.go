@@ -163,10 +163,20 @@ func rows[T any](p *printer, t Table[T], things []T) error {
 	if err != nil {
 		return err
 	}
+	var spare []int
+	if f := p.cmd.Flag("columns"); t.Spare != "" && (f == nil || !f.Changed) {
+		for key := range strings.SplitSeq(t.Spare, ", ") {
+			i := slices.IndexFunc(columns, func(c column[T]) bool { return c.key() == key })
+			if i < 0 {
+				panic(fmt.Sprintf("cli: %T has no column %q to spare", t, key))
+			}
+			spare = append(spare, i)
+		}
+	}
 	header, fixed, lines := make([]string, len(columns)), make([]bool, len(columns)), make([][]string, len(things))
 	for i, c := range columns {
 		header[i] = strings.ToUpper(c.title)
-		fixed[i] = i == 0 || c.field == "name" || c.field == "slug" || strings.HasSuffix(c.field, "_id")
+		fixed[i] = i == 0 || c.field == "name" || c.field == "slug" || strings.HasSuffix(c.field, "_id") || c.field == "at" || strings.HasSuffix(c.field, "_at")
 	}
 	for n, thing := range things {
 		lines[n] = make([]string, len(columns))
@@ -176,7 +186,7 @@ func rows[T any](p *printer, t Table[T], things []T) error {
 			}
 		}
 	}
-	grid(p.w, p.look(p.w), header, fixed, lines)
+	grid(p.w, p.look(p.w), header, fixed, spare, lines)
 	return nil
 }
 

@@ -61,7 +61,7 @@ func placementCommand(c *CLI) *cobra.Command {
 }
 
 var placementPoolTable = Table[api.PlacementPool]{
-	ID: "name", Columns: "name: pool, require, disallow, is_default: default, org_count: orgs, updated_by: by, updated_at: changed", More: "org_ids: org ids, created_at",
+	ID: "name", Columns: "name: pool, require, disallow, is_default: default, org_count: orgs, updated_by: by, updated_at: changed", Spare: "by, changed, orgs, default", More: "org_ids: org ids, created_at",
 }
 
 // tagFlags are the two lists of a constraint.

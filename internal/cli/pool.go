@@ -16,7 +16,7 @@ func poolCommand(c *CLI) *cobra.Command {
 		List[api.SitePool]{
 			Short: "List the site pool of each app server", Path: "/v1/site-pools", Items: "site_pools", Whole: true, Filters: "region",
 			Table: Table[api.SitePool]{
-				ID: "server_id", Columns: "server_id, role, region, status, tenant_count: tenants, available: ready, assigned: used, failed, oldest_build_at: building", More: "reserved, draining",
+				ID: "server_id", Columns: "server_id, role, region, status, tenant_count: tenants, available: ready, assigned: used, failed, oldest_build_at: building", Spare: "building, role, region, tenants", More: "reserved, draining",
 			},
 		},
 		started("refill SERVER", "Refill the site pool of an app server now", "/v1/site-pools/{server}/refill", nil),
@@ -30,7 +30,7 @@ func poolCommand(c *CLI) *cobra.Command {
 	cmd.AddCommand(c.group("warm", "Manage servers that stand ready for a plan",
 		List[api.WarmPool]{
 			Short: "List the warm server pools", Path: "/v1/warm-pools", Items: "warm_pools", Whole: true,
-			Table: Table[api.WarmPool]{Columns: "region, plan, target, claimable, building, updated_by: set by, updated_at: changed"},
+			Table: Table[api.WarmPool]{Columns: "region, plan, target, claimable, building, updated_by: set by, updated_at: changed", Spare: "set-by, changed"},
 		},
 		Action[api.WarmPoolAccepted]{
 			Use: "set REGION PLAN SERVERS", Short: "Set the number of warm servers", Method: http.MethodPut, Path: "/v1/warm-pools/{region}/{plan}", Example: "  prego pool warm set eu starter 2",
@@ -51,7 +51,7 @@ func scalingCommand(c *CLI) *cobra.Command {
 		List[api.ScalingEvent]{
 			Short: "List scaling events, newest first", Path: "/v1/scaling-events", Items: "scaling_events", Filters: "region, role, trigger", Sorts: "created_at", Limit: 50,
 			Table: Table[api.ScalingEvent]{
-				ID: "id", Columns: "created_at: age, region, role, trigger, waiting, requested: req, made, message", More: "id, created_at, server_ids: servers, run_url: run",
+				ID: "id", Columns: "created_at: age, region, role, trigger, waiting, requested: req, made, message", Spare: "req, role, trigger", More: "id, created_at, server_ids: servers, run_url: run",
 			},
 		})
 }

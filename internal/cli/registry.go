@@ -10,7 +10,7 @@ import (
 	"github.com/prego/prego/api"
 )
 
-var registryTable = Table[api.Registry]{ID: "host", Columns: "host: registry, username: user, key_id, updated_by: by, updated_at: changed"}
+var registryTable = Table[api.Registry]{ID: "host", Columns: "host: registry, username: user, key_id, updated_by: by, updated_at: changed", Spare: "by, key, changed"}
 
 func registryCommand(c *CLI) *cobra.Command {
 	var in api.PutRegistry
@@ -41,7 +41,7 @@ func registryCommand(c *CLI) *cobra.Command {
 		},
 		List[api.ImageDigest]{
 			Use: "images", Short: "List the digests that images were resolved to", Path: "/v1/image-digests", Items: "images", Whole: true,
-			Table: Table[api.ImageDigest]{ID: "image", Columns: "image, digest, resolved_at: since"},
+			Table: Table[api.ImageDigest]{ID: "image", Columns: "image, digest, resolved_at: since", Spare: "since"},
 		},
 		Action[struct{}]{
 			Use: "unpin NAME…", Short: "Unpin images, so that the next host that pulls one resolves it again", Method: http.MethodDelete, Path: "/v1/image-digests",

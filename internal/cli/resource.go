@@ -11,7 +11,7 @@ import (
 )
 
 var routeTable = Table[api.Route]{
-	ID: "route_id", Columns: "route_id, hostname, listener, listen_port: port, protocol, group_id, target_port: target", More: "env_id, created_by, created_at",
+	ID: "route_id", Columns: "route_id, hostname, listener, listen_port: port, protocol, group_id, target_port: target", Spare: "protocol, listener, target, group", More: "env_id, created_by, created_at",
 }
 
 func routeCommand(c *CLI) *cobra.Command {
@@ -53,7 +53,7 @@ func ipv4Command(c *CLI) *cobra.Command {
 }
 
 var volumeTable = Table[api.Volume]{
-	ID: "volume_id", Columns: "volume_id, org_id, name, size, location, attachment.group_id: group, status, reason", More: "message, attachment.attachment_id: attachment, attachment.mount_path: mount, created_by, created_at",
+	ID: "volume_id", Columns: "volume_id, org_id, name, size, location, attachment.group_id: group, status, reason", Spare: "location, org, size, group", More: "message, attachment.attachment_id: attachment, attachment.mount_path: mount, created_by, created_at",
 	Computed: map[string]func(api.Volume) any{"size": func(v api.Volume) any { return diskText(v.SizeBytes) }},
 }
 
@@ -111,8 +111,8 @@ func volumeCommand(c *CLI) *cobra.Command {
 }
 
 var (
-	snapshotTable = Table[api.Snapshot]{ID: "snapshot_id", Columns: "snapshot_id, created_at: at, created_by: by, server_id, status, bytes: size, message", More: "tenant_id, files"}
-	restoreTable  = Table[api.RestoreJob]{ID: "job_id", Columns: "job_id: restore, created_at: at, created_by: by, snapshot_id, status, message", More: "tenant_id, finished_at"}
+	snapshotTable = Table[api.Snapshot]{ID: "snapshot_id", Columns: "snapshot_id, created_at: at, created_by: by, server_id, status, bytes: size, message", Spare: "by, server, size", More: "tenant_id, files"}
+	restoreTable  = Table[api.RestoreJob]{ID: "job_id", Columns: "job_id: restore, created_at: at, created_by: by, snapshot_id, status, message", Spare: "by, snapshot", More: "tenant_id, finished_at"}
 )
 
 func snapshotCommand(c *CLI) *cobra.Command {

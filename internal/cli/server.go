@@ -149,7 +149,7 @@ func serverCommand(c *CLI) *cobra.Command {
 			Example: "  prego server list --region eu --state active,draining\n  prego server list -l gpu --columns server,tags,age",
 			Sorts:   "created_at, updated_at, server_id", Filters: "region, role, status, tag, fleet: fleet_id, provider: infra_provider, agent: agent_status", Values: map[string][]string{"status": words(server.Statuses())},
 			Table: Table[api.ServerSummary]{
-				ID: "server_id", Columns: "server_id, role, region, status, agent_status: agent, created_at: age, status_reason: reason",
+				ID: "server_id", Columns: "server_id, role, region, status, agent_status: agent, created_at: age, status_reason: reason", Spare: "age, agent, role, region, reason",
 				More: "host: address, status_message: message, fleet_id, tags, infra_provider: provider, cordoned_at, created_at",
 			},
 		},
@@ -166,7 +166,7 @@ func serverCommand(c *CLI) *cobra.Command {
 		List[api.Command]{
 			Use: "commands SERVER", Short: "List what was run on a server's host, newest first", Path: "/v1/servers/{server}/commands", Items: "commands", Limit: 50, Sorts: "requested_at",
 			Table: Table[api.Command]{
-				ID: "audit_id", Columns: "requested_at, by, kind, exit, duration_ms: ms, args", More: "audit_id, actor, stdout, stderr, finished_at",
+				ID: "audit_id", Columns: "requested_at, by, kind, exit, duration_ms: ms, args", More: "audit_id, actor, stdout, stderr, finished_at", Spare: "ms, by",
 				Computed: map[string]func(api.Command) any{
 					"by": func(v api.Command) any {
 						for _, by := range []*string{v.RequestedBy, v.WorkflowId} {
@@ -188,7 +188,7 @@ func serverCommand(c *CLI) *cobra.Command {
 		List[api.ActivationStats]{
 			Use: "stats", Short: "Show how long servers took to become active", Path: "/v1/server-stats", Items: "activations", Whole: true, Filters: "days",
 			Table: Table[api.ActivationStats]{
-				Columns: "role, location, image, servers, p50_seconds: p50 s, p95_seconds: p95 s, p99_seconds: p99 s, max_seconds: max s, in time",
+				Columns: "role, location, image, servers, p50_seconds: p50 s, p95_seconds: p95 s, p99_seconds: p99 s, max_seconds: max s, in time", Spare: "max-s, p95-s",
 				Computed: map[string]func(api.ActivationStats) any{
 					"in time": func(s api.ActivationStats) any {
 						return fmt.Sprintf("%.1f %%", 100*float64(s.InTime)/float64(s.Servers))

@@ -24,6 +24,7 @@ type Table[T any] struct {
 	ID       string // field that identifies it
 	Columns  string
 	More     string
+	Spare    string                 // columns left out where a terminal is too narrow for all, the least important first
 	Computed map[string]func(T) any // what stands for a field that the answers don't have
 }
 
@@ -257,12 +258,13 @@ func compare(a, b any) int {
 // columnGap is between two columns.
 const columnGap = 2
 
-// narrow are the widths that columns are cut to, the second where the first is not enough.
-var narrow = []int{12, 5}
+// cutWidth is the least width that a column is cut to.
+const cutWidth = 12
 
-// grid writes rows under a header. On a terminal of some width, longer cells are cut, the
-// widest first; but not fixed ones, which people copy, nor the word that is a state.
-func grid(w io.Writer, look look, header []string, fixed []bool, rows [][]string) {
+// grid writes rows under a header. On a terminal that is too narrow for them, spare
+// columns are left out, in this order, and then longer cells are cut; but not fixed ones,
+// which people copy, nor the word that is a state.
+func grid(w io.Writer, look look, header []string, fixed []bool, spare []int, rows [][]string) {
 	all := append([][]string{header}, rows...)
 	if look.noHeader {
 		all = rows
@@ -271,7 +273,7 @@ func grid(w io.Writer, look look, header []string, fixed []bool, rows [][]string
 	for _, row := range all {
 		for i, text := range row {
 			widths[i] = max(widths[i], runewidth.StringWidth(text))
-			switch {
+			switch floor[i] = max(floor[i], min(widths[i], cutWidth)); {
 			case fixed[i]:
 				floor[i] = widths[i]
 			case stateful[header[i]]:
@@ -279,24 +281,15 @@ func grid(w io.Writer, look look, header []string, fixed []bool, rows [][]string
 			}
 		}
 	}
-	for _, least := range narrow {
-		for look.width > 0 {
-			widest, sum := -1, -columnGap
-			for i, n := range widths {
-				sum += n + columnGap
-				if n > max(floor[i], least) && (widest < 0 || n > widths[widest]) {
-					widest = i
-				}
-			}
-			if sum <= look.width || widest < 0 {
-				break
-			}
-			widths[widest]--
-		}
+	if look.width > 0 {
+		fit(look.width, widths, floor, spare)
 	}
 	for n, row := range all {
 		var line strings.Builder
 		for i, text := range row {
+			if widths[i] == 0 {
+				continue
+			}
 			if look.width > 0 {
 				text = runewidth.Truncate(text, widths[i], "…")
 			}
@@ -304,13 +297,43 @@ func grid(w io.Writer, look look, header []string, fixed []bool, rows [][]string
 			if look.colour && stateful[header[i]] && (n > 0 || look.noHeader) {
 				text = coloured(text, row[i])
 			}
-			line.WriteString(text)
-			if i < len(row)-1 {
-				line.WriteString(strings.Repeat(" ", pad))
-			}
+			line.WriteString(text + strings.Repeat(" ", pad))
 		}
 		fmt.Fprintln(w, strings.TrimRight(line.String(), " "))
 	}
+}
+
+// fit narrows columns to a terminal's width. A column left out has width 0.
+func fit(terminal int, widths, floor, spare []int) {
+	for _, i := range spare {
+		if total(floor) <= terminal {
+			break
+		}
+		widths[i], floor[i] = 0, 0
+	}
+	for total(widths) > terminal {
+		widest := -1
+		for i, n := range widths {
+			if n > floor[i] && (widest < 0 || n > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			break // what is left can't be cut, and wraps
+		}
+		widths[widest]--
+	}
+}
+
+// total is the width of a row.
+func total(widths []int) int {
+	sum := -columnGap
+	for _, n := range widths {
+		if n > 0 {
+			sum += n + columnGap
+		}
+	}
+	return sum
 }
 
 // look is how a table is drawn. Width 0 is for what is no terminal.

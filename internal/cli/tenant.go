@@ -157,7 +157,7 @@ func tenantCommand(c *CLI) *cobra.Command {
 			Example: "  prego tenant list --state active,suspended --org acme",
 			Sorts:   "created_at, updated_at, slug", Filters: "region, plan, state, org: org_id, parent: parent_org_id, slug", Values: map[string][]string{"state": words(tenant.States())},
 			Table: Table[api.TenantSummary]{
-				ID: "tenant_id", Columns: "tenant_id, slug, org_id, region, plan, state, created_at: age, status_reason: reason",
+				ID: "tenant_id", Columns: "tenant_id, slug, org_id, region, plan, state, created_at: age, status_reason: reason", Spare: "age, plan, region, org, reason",
 				More: "site_url: site, status_message: message, parent_org_id, converged_state, waiting_since, created_at",
 			},
 		},
