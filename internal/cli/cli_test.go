@@ -151,6 +151,50 @@ func TestATableFitsTheTerminal(t *testing.T) {
 	}
 }
 
+func TestANarrowTerminalGetsFewerColumns(t *testing.T) {
+	t.Parallel()
+	reason, slug := "awaiting_capacity", strings.Repeat("a-long-slug-", 3)+"x"
+	list := always(map[string]any{"GET /v1/tenants": api.TenantPage{Tenants: []api.TenantSummary{
+		{TenantId: "t-k3jq5x2m7abc", Slug: slug, OrgId: "northwind-traders", Region: "eu", Plan: "enterprise", State: "provisioning", StatusReason: &reason, CreatedAt: born},
+	}}})
+	for width, want := range map[int]string{
+		150: "TENANT SLUG ORG REGION PLAN STATE AGE REASON", 110: "TENANT SLUG ORG REGION STATE REASON", 104: "TENANT SLUG ORG STATE REASON", 94: "TENANT SLUG STATE REASON", 80: "TENANT SLUG STATE", 40: "TENANT SLUG STATE", 0: "TENANT SLUG ORG REGION PLAN STATE AGE REASON",
+	} {
+		r := run(t, around{width: width, say: list, env: map[string]string{"NO_COLOR": "1"}}, "tenant", "list")
+		header, row, _ := strings.Cut(r.out, "\n")
+		require.Equal(t, want, strings.Join(strings.Fields(header), " "), "at %d", width)
+		require.Contains(t, row, "t-k3jq5x2m7abc  "+slug+"  ", "what identifies is never cut")
+		require.Contains(t, row, "provisioning")
+		require.True(t, width < 80 || len([]rune(strings.TrimSpace(row))) <= width, "%d: %q", width, row)
+	}
+	r := run(t, around{width: 80, say: list}, "tenant", "list", "--columns", "slug,org,plan,age,reason")
+	require.Contains(t, r.out, "AGE", "columns that were asked for stay")
+}
+
+func TestAnOperationIsFollowedToItsEnd(t *testing.T) {
+	t.Parallel()
+	const id = "server-provision/app-7"
+	on := func(end api.OperationStatus) map[string][]func(http.ResponseWriter) {
+		o := api.Operation{Id: id, Kind: "server-provision", Status: "running"}
+		message, reason := "it is not sold", "server_type_retired"
+		o.Target.Kind, o.Target.Id = "server", "app-7"
+		ended := o
+		if ended.Status = end; end == "failed" {
+			ended.Message, ended.Reason = &message, &reason
+		}
+		return map[string][]func(http.ResponseWriter){"GET /v1/operations/server-provision%2Fapp-7": {say(200, o), say(200, o), say(200, o), say(200, ended)}}
+	}
+	r := run(t, around{say: on("succeeded")}, "operation", "show", id)
+	require.Equal(t, "operation  "+id+"\nstatus     running\ntarget     server app-7\nkind       server-provision\n", r.out, r.errs)
+	r = run(t, around{say: on("succeeded"), width: 100}, "operation", "show", id, "--watch")
+	require.Zero(t, r.code, r.errs)
+	require.Contains(t, r.out, id+" is running")
+	require.Contains(t, r.out, "operation "+id+" succeeded\n")
+	r = run(t, around{say: on("failed")}, "operation", "show", id, "--watch")
+	require.Equal(t, ExitOutcome, r.code)
+	require.Equal(t, "prego: operation "+id+" failed: server_type_retired, it is not sold\n", r.errs)
+}
+
 func TestEveryFormOfOutput(t *testing.T) {
 	t.Parallel()
 	next := "b"

@@ -219,6 +219,7 @@ var shown = map[string]struct {
 	"registry images":                {"/v1/image-digests", example[api.ImageDigestList](200)},
 	"image list":                     {"/v1/images", example[api.GoldenImagePage](200)},
 	"image show img-1":               {"/v1/images/img-1", example[api.GoldenImage](200)},
+	"operation show image-build/i":   {"/v1/operations/image-build%2Fi", example[api.Operation](200)},
 	"catalog":                        {"/v1/catalog", example[api.Catalog](200)},
 }
 
@@ -237,7 +238,7 @@ func TestEveryNounAsItIsShown(t *testing.T) {
 				require.True(t, width == 0 || !strings.Contains(args, " list") || len([]rune(line)) <= width, "%s at %d:\n%s", args, width, r.out)
 			}
 		}
-		file := filepath.Join("testdata", strings.NewReplacer(" ", "-", "-k3jq5x2m7abc", "").Replace(args)+".txt")
+		file := filepath.Join("testdata", strings.NewReplacer(" ", "-", "/", "-", "-k3jq5x2m7abc", "").Replace(args)+".txt")
 		if *update {
 			require.NoError(t, os.MkdirAll("testdata", 0o750))
 			require.NoError(t, os.WriteFile(file, []byte(out.String()), 0o600))
