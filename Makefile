@@ -109,7 +109,7 @@ temporal: # Temporal's CLI: one on PATH, or built once into .prego/bin
 	@command -v temporal >/dev/null || { echo "building Temporal's CLI $(TEMPORAL_VERSION) (once, some minutes)"; GOBIN=$(TOOLS) go install github.com/temporalio/cli/cmd/temporal@$(TEMPORAL_VERSION); }
 
 packages: # what the tests use of Debian
-	@tools/packages.sh postgres cloud-init hcloud nft ip curl systemd-analyze dockerd
+	@tools/packages.sh postgres cloud-init hcloud nft ip curl systemd-analyze dockerd jq unshare
 	@tools/packages.sh $(BENCH_PACKAGES)
 
 tools: temporal $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) $(GOTESTSUM) ## Install the tools that the other verbs use

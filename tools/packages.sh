@@ -27,7 +27,7 @@ package() {
 	nft) echo nftables ;;
 	ip) echo iproute2 ;;
 	nc) echo netcat-openbsd ;;
-	nsenter | mount) echo util-linux ;;
+	nsenter | unshare | mount) echo util-linux ;;
 	sysctl) echo procps ;;
 	hcloud) echo hcloud-cli ;;
 	systemd-analyze) echo systemd ;;

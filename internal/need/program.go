@@ -8,7 +8,7 @@ import (
 )
 
 // Program finds a program, of a server too, which PATH may leave out. Without it the test
-// is skipped on a developer's machine, and fails where it must run.
+// is skipped, or fails (Missing).
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	for _, dir := range []string{"", "/usr/sbin/", "/usr/bin/"} {
@@ -16,9 +16,16 @@ func Program(t testing.TB, name string) string {
 			return p
 		}
 	}
-	if os.Getenv("CI") != "" || os.Getenv("PREGO_TEST_REAL") != "" {
-		t.Fatalf("%s is not installed; make test installs what the tests need", name)
-	}
-	t.Skipf("%s is not installed", name)
+	Missing(t, name+" is not installed; make test installs what the tests need")
 	return ""
+}
+
+// Missing says what a test lacks: it is skipped on a developer's machine, and fails where
+// it must run.
+func Missing(t testing.TB, what string) {
+	t.Helper()
+	if os.Getenv("CI") != "" || os.Getenv("PREGO_TEST_REAL") != "" {
+		t.Fatal(what)
+	}
+	t.Skip(what)
 }

@@ -1,0 +1,151 @@
+package docsrun
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/internal/need"
+)
+
+// unlabelled are the documents whose fences have no languages yet.
+var unlabelled = []string{
+	"ARCHITECTURE.md", "agent.md", "api.md", "cli.md", "containers.md", "fleets.md", "frappe.md", "images.md", "operations.md", "performance.md",
+	"placement-pools.md", "production.md", "quotas.md", "regions.md", "resources.md", "simulate.md", "simulator.md", "tenants.md", "workloads.md",
+}
+
+// documents are the repository's, by their path. The contracts and decisions are rules,
+// and show no commands; their fences are read all the same.
+func documents(t *testing.T, root string) []document {
+	t.Helper()
+	var out []document
+	require.NoError(t, filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			if name := e.Name(); p != root && (strings.HasPrefix(name, ".") || name == "bin" || name == "testdata") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if filepath.Ext(p) != ".md" || slices.Contains(unlabelled, e.Name()) {
+			return nil
+		}
+		b, err := os.ReadFile(p)
+		if err == nil {
+			name, _ := filepath.Rel(root, p)
+			out = append(out, parse(filepath.ToSlash(name), string(b)))
+		}
+		return err
+	}))
+	return out
+}
+
+// TestDocumentsAreWellFormed: each fence says what it is.
+func TestDocumentsAreWellFormed(t *testing.T) {
+	t.Parallel()
+	commands := 0
+	for _, d := range documents(t, "../..") {
+		for _, p := range d.problems {
+			t.Error(p)
+		}
+		commands += len(d.commands)
+	}
+	require.Greater(t, commands, 20)
+}
+
+// TestDocumentsRunAsWritten: every command of the documents does what they say, in the
+// order of each document, on a control plane that has just been started.
+func TestDocumentsRunAsWritten(t *testing.T) {
+	t.Parallel()
+	unshare := need.Program(t, "unshare")
+	for _, p := range []string{"ip", "curl", "jq"} {
+		need.Program(t, p)
+	}
+	if os.Geteuid() != 0 {
+		need.Missing(t, "the ports in the documents are fixed, so that each has a network of its own: that needs root")
+	}
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	bins := build(t, root)
+	var (
+		mu    sync.Mutex
+		ran   int
+		marks []string
+	)
+	t.Cleanup(func() {
+		slices.Sort(marks)
+		t.Logf("%d commands ran; fences that are not run:\n%s", ran, strings.Join(marks, "\n"))
+	})
+	for _, d := range documents(t, root) {
+		for _, m := range d.marks {
+			marks = append(marks, fmt.Sprintf("%s: %d commands: %s", m.at, m.commands, m.why))
+		}
+		if len(d.commands) == 0 {
+			continue
+		}
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			s := newSession(t, environment(t, root, bins), unshare, "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
+			require.NoError(t, os.Symlink(bins, filepath.Join(s.dir, "bin")))
+			out, status, err := s.run(start, limit)
+			require.NoError(t, err, out)
+			require.Zero(t, status, out)
+			for _, p := range play(s, d, limit, t.Logf) {
+				t.Error(p)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			ran += len(d.commands)
+		})
+	}
+}
+
+// start is what a reader does first: prego dev in one terminal, and in another the two
+// variables that it prints. An answer of curl that is an error ends it as one.
+const start = `set -o pipefail
+curl() { command curl --fail-with-body "$@"; }
+ip link set lo up || return
+mount -t tmpfs tmpfs /dev/shm || return
+bin/prego dev >dev.log 2>&1 &
+until grep -q 'Ctrl-C stops everything' dev.log; do
+	kill -0 $! 2>/dev/null || { cat dev.log; return 1; }
+	sleep 0.1
+done
+eval "$(grep '^  export ' dev.log)"`
+
+// build makes the programs as `make build` does.
+func build(t *testing.T, root string) string {
+	t.Helper()
+	bins := filepath.Join(t.TempDir(), "bin")
+	for _, name := range []string{"prego", "prego-agent"} {
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(bins, name), "./cmd/"+name)
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	return bins
+}
+
+// environment is a reader's: without our settings, and with a home that is empty.
+func environment(t *testing.T, root, bins string) []string {
+	t.Helper()
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		for _, prefix := range []string{"PREGO_", "HCLOUD_", "TEMPORAL_", "DATABASE_URL=", "XDG_", "HOME=", "PATH="} {
+			if strings.HasPrefix(v, prefix) {
+				return true
+			}
+		}
+		return false
+	})
+	return append(env, "HOME="+t.TempDir(), "PATH="+bins+":"+filepath.Join(root, ".prego", "bin")+":"+os.Getenv("PATH")+":/usr/sbin:/sbin")
+}
