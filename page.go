@@ -21,6 +21,20 @@ func (q ListQuery) Of(field, id string) ListQuery {
 	return q
 }
 
+// Replaceable is a kind of things that a PUT replaces as a whole.
+type Replaceable string
+
+// What can be replaced, with what names one of it.
+const (
+	ReplaceableOrg            Replaceable = "org"              // its id
+	ReplaceableQuota          Replaceable = "quota"            // the org's id, and the dimension
+	ReplaceablePlacementPool  Replaceable = "placement_pool"   // its name
+	ReplaceablePolicy         Replaceable = "policy"           // its id
+	ReplaceableRegistry       Replaceable = "registry"         // its host
+	ReplaceableSitePoolPolicy Replaceable = "site_pool_policy" // the plan
+	ReplaceableWarmPool       Replaceable = "warm_pool"        // region and plan
+)
+
 // KeptAnswer is what a request with an Idempotency-Key was answered.
 type KeptAnswer struct {
 	Status int

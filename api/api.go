@@ -32,6 +32,9 @@ type Store interface {
 	ImportServer(ctx context.Context, r server.ImportRequest, by string) (server.Server, bool, error)
 	GetServer(ctx context.Context, id prego.ServerID) (server.Server, error)
 	Operation(ctx context.Context, id string) (prego.Operation, error)
+	// Version is of what a PUT replaces, "" where there is nothing. Writes take those that
+	// they may replace: none for any, "*" for any that is there.
+	Version(ctx context.Context, what prego.Replaceable, key ...any) (string, error)
 	ServerEvents(ctx context.Context, id prego.ServerID) ([]server.Event, error)
 	ListServers(ctx context.Context, q prego.ListQuery) (page []server.Server, next string, err error)
 	ActivationStats(ctx context.Context, within time.Duration) ([]server.ActivationStats, error)

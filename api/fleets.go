@@ -27,7 +27,7 @@ type FleetStore interface {
 	CreatePolicy(ctx context.Context, p server.FleetPolicy) (made server.FleetPolicy, created bool, err error)
 	GetPolicy(ctx context.Context, id prego.PolicyID) (server.FleetPolicy, error)
 	ListPolicies(ctx context.Context, q prego.ListQuery) (page []server.FleetPolicy, next string, err error)
-	UpdatePolicy(ctx context.Context, id prego.PolicyID, spec json.RawMessage) (server.FleetPolicy, error)
+	UpdatePolicy(ctx context.Context, id prego.PolicyID, of server.PolicyType, spec json.RawMessage, match ...string) (server.FleetPolicy, error)
 	DeletePolicy(ctx context.Context, id prego.PolicyID) error
 
 	FleetState(ctx context.Context, id prego.FleetID) (server.FleetState, error)
@@ -169,12 +169,12 @@ func (a *API) ListPolicies(c echo.Context, _ ListPoliciesParams) error {
 }
 
 // GetPolicy shows a policy.
-func (a *API) GetPolicy(c echo.Context, id PolicyID) error {
-	return show(c, a.d.Fleets.GetPolicy, id, policyView)
+func (a *API) GetPolicy(c echo.Context, id PolicyID, _ GetPolicyParams) error {
+	return a.showTagged(c, prego.ReplaceablePolicy, []any{id}, func() error { return show(c, a.d.Fleets.GetPolicy, id, policyView) })
 }
 
 // PutPolicy changes what a policy says.
-func (a *API) PutPolicy(c echo.Context, id PolicyID) error {
+func (a *API) PutPolicy(c echo.Context, id PolicyID, _ PutPolicyParams) error {
 	var in struct {
 		Spec json.RawMessage `json:"spec"`
 	}
@@ -190,7 +190,7 @@ func (a *API) PutPolicy(c echo.Context, id PolicyID) error {
 	if err != nil {
 		return err
 	}
-	if p, err = a.d.Fleets.UpdatePolicy(ctx, id, spec); err != nil {
+	if p, err = a.d.Fleets.UpdatePolicy(ctx, id, p.Type, spec, ifMatch(c)...); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, policyView(p))

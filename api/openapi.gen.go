@@ -4187,6 +4187,12 @@ type EnvInPath = prego.EnvID
 // IdempotencyKey defines model for IdempotencyKey.
 type IdempotencyKey = string
 
+// IfMatch defines model for IfMatch.
+type IfMatch = string
+
+// IfNoneMatch defines model for IfNoneMatch.
+type IfNoneMatch = string
+
 // Limit defines model for Limit.
 type Limit = int
 
@@ -4230,6 +4236,9 @@ type Failure = Problem
 
 // Forbidden A refusal (RFC 9457)
 type Forbidden = Problem
+
+// PreconditionFailed A refusal (RFC 9457)
+type PreconditionFailed = Problem
 
 // TooLarge A refusal (RFC 9457)
 type TooLarge = Problem
@@ -4662,6 +4671,18 @@ type ListOrgsParams struct {
 // ListOrgsParamsSort defines parameters for ListOrgs.
 type ListOrgsParamsSort string
 
+// GetOrgParams defines parameters for GetOrg.
+type GetOrgParams struct {
+	// IfNoneMatch The ETag of an earlier answer. An object that has not changed since is answered with 304 and no body
+	IfNoneMatch *IfNoneMatch `json:"If-None-Match,omitempty"`
+}
+
+// PutOrgParams defines parameters for PutOrg.
+type PutOrgParams struct {
+	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
 // ListOrgEventsParams defines parameters for ListOrgEvents.
 type ListOrgEventsParams struct {
 	// Type Only types that begin like one of these, for example `tenant.`
@@ -4686,6 +4707,12 @@ type ListOrgEventsParams struct {
 // ListOrgEventsParamsSort defines parameters for ListOrgEvents.
 type ListOrgEventsParamsSort string
 
+// SetOrgQuotaParams defines parameters for SetOrgQuota.
+type SetOrgQuotaParams struct {
+	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
 // ListPlacementPoolsParams defines parameters for ListPlacementPools.
 type ListPlacementPoolsParams struct {
 	// Name Only of these names
@@ -4708,6 +4735,12 @@ type ListPlacementPoolsParamsSort string
 type CreatePlacementPoolParams struct {
 	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// PutPlacementPoolParams defines parameters for PutPlacementPool.
+type PutPlacementPoolParams struct {
+	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // SimulatePlacementsParams defines parameters for SimulatePlacements.
@@ -4743,10 +4776,34 @@ type CreatePolicyParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// GetPolicyParams defines parameters for GetPolicy.
+type GetPolicyParams struct {
+	// IfNoneMatch The ETag of an earlier answer. An object that has not changed since is answered with 304 and no body
+	IfNoneMatch *IfNoneMatch `json:"If-None-Match,omitempty"`
+}
+
+// PutPolicyParams defines parameters for PutPolicy.
+type PutPolicyParams struct {
+	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
 // RotateRegistriesParams defines parameters for RotateRegistries.
 type RotateRegistriesParams struct {
 	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// GetRegistryParams defines parameters for GetRegistry.
+type GetRegistryParams struct {
+	// IfNoneMatch The ETag of an earlier answer. An object that has not changed since is answered with 304 and no body
+	IfNoneMatch *IfNoneMatch `json:"If-None-Match,omitempty"`
+}
+
+// PutRegistryParams defines parameters for PutRegistry.
+type PutRegistryParams struct {
+	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // ListScalingEventsParams defines parameters for ListScalingEvents.
@@ -4895,6 +4952,18 @@ type ExecOnServerParams struct {
 type RetryServerParams struct {
 	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// GetSitePoolPolicyParams defines parameters for GetSitePoolPolicy.
+type GetSitePoolPolicyParams struct {
+	// IfNoneMatch The ETag of an earlier answer. An object that has not changed since is answered with 304 and no body
+	IfNoneMatch *IfNoneMatch `json:"If-None-Match,omitempty"`
+}
+
+// PutSitePoolPolicyParams defines parameters for PutSitePoolPolicy.
+type PutSitePoolPolicyParams struct {
+	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // ListSitePoolsParams defines parameters for ListSitePools.
@@ -5099,6 +5168,12 @@ type CreateVolumeParams struct {
 type AttachVolumeParams struct {
 	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// PutWarmPoolParams defines parameters for PutWarmPool.
+type PutWarmPoolParams struct {
+	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // OverridePlacementJSONRequestBody defines body for OverridePlacement for application/json ContentType.
@@ -5397,10 +5472,10 @@ type ServerInterface interface {
 	ListOrgs(ctx echo.Context, params ListOrgsParams) error
 	// GetOrg Show an org
 	// (GET /v1/orgs/{org_id})
-	GetOrg(ctx echo.Context, orgId OrgID) error
+	GetOrg(ctx echo.Context, orgId OrgID, params GetOrgParams) error
 	// PutOrg Make an org, or change its parent or tier
 	// (PUT /v1/orgs/{org_id})
-	PutOrg(ctx echo.Context, orgId OrgID) error
+	PutOrg(ctx echo.Context, orgId OrgID, params PutOrgParams) error
 	// ListOrgEvents List what happened to an org's resources and limits
 	// (GET /v1/orgs/{org_id}/events)
 	ListOrgEvents(ctx echo.Context, orgId OrgID, params ListOrgEventsParams) error
@@ -5419,9 +5494,12 @@ type ServerInterface interface {
 	// UnsetOrgQuota Give an org the limit of its tier again
 	// (DELETE /v1/orgs/{org_id}/quotas/{dimension})
 	UnsetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath) error
+	// GetOrgQuota Show one of an org's quotas
+	// (GET /v1/orgs/{org_id}/quotas/{dimension})
+	GetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath) error
 	// SetOrgQuota Give an org a limit of its own
 	// (PUT /v1/orgs/{org_id}/quotas/{dimension})
-	SetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath) error
+	SetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath, params SetOrgQuotaParams) error
 	// ListPlacementPools List placement pools
 	// (GET /v1/placement-pools)
 	ListPlacementPools(ctx echo.Context, params ListPlacementPoolsParams) error
@@ -5436,7 +5514,7 @@ type ServerInterface interface {
 	GetPlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
 	// PutPlacementPool Replace a placement pool's constraint
 	// (PUT /v1/placement-pools/{pool})
-	PutPlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
+	PutPlacementPool(ctx echo.Context, pool PlacementPoolInPath, params PutPlacementPoolParams) error
 	// UnsetDefaultPlacementPool Make a placement pool no longer the default one
 	// (DELETE /v1/placement-pools/{pool}/default)
 	UnsetDefaultPlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
@@ -5457,10 +5535,10 @@ type ServerInterface interface {
 	DeletePolicy(ctx echo.Context, policyId PolicyID) error
 	// GetPolicy Show a policy
 	// (GET /v1/policies/{policy_id})
-	GetPolicy(ctx echo.Context, policyId PolicyID) error
+	GetPolicy(ctx echo.Context, policyId PolicyID, params GetPolicyParams) error
 	// PutPolicy Change a policy, for actions that begin later
 	// (PUT /v1/policies/{policy_id})
-	PutPolicy(ctx echo.Context, policyId PolicyID) error
+	PutPolicy(ctx echo.Context, policyId PolicyID, params PutPolicyParams) error
 	// ListRegistries List the registries that credentials are kept for
 	// (GET /v1/registries)
 	ListRegistries(ctx echo.Context) error
@@ -5472,10 +5550,10 @@ type ServerInterface interface {
 	DeleteRegistry(ctx echo.Context, host RegistryInPath) error
 	// GetRegistry Show a registry
 	// (GET /v1/registries/{host})
-	GetRegistry(ctx echo.Context, host RegistryInPath) error
+	GetRegistry(ctx echo.Context, host RegistryInPath, params GetRegistryParams) error
 	// PutRegistry Keep the credentials of a registry
 	// (PUT /v1/registries/{host})
-	PutRegistry(ctx echo.Context, host RegistryInPath) error
+	PutRegistry(ctx echo.Context, host RegistryInPath, params PutRegistryParams) error
 	// ListScalingEvents List scaling events
 	// (GET /v1/scaling-events)
 	ListScalingEvents(ctx echo.Context, params ListScalingEventsParams) error
@@ -5521,9 +5599,12 @@ type ServerInterface interface {
 	// ListSitePoolPolicies How many sites are kept per app server
 	// (GET /v1/site-pool-policies)
 	ListSitePoolPolicies(ctx echo.Context) error
+	// GetSitePoolPolicy Show the site pool policy of a plan
+	// (GET /v1/site-pool-policies/{plan})
+	GetSitePoolPolicy(ctx echo.Context, plan PlanInPath, params GetSitePoolPolicyParams) error
 	// PutSitePoolPolicy Replace the policy of a plan tier
 	// (PUT /v1/site-pool-policies/{plan})
-	PutSitePoolPolicy(ctx echo.Context, plan PlanInPath) error
+	PutSitePoolPolicy(ctx echo.Context, plan PlanInPath, params PutSitePoolPolicyParams) error
 	// ListSitePools What stands ready on each app server
 	// (GET /v1/site-pools)
 	ListSitePools(ctx echo.Context, params ListSitePoolsParams) error
@@ -5620,9 +5701,12 @@ type ServerInterface interface {
 	// ListWarmPools Warm server pools and how far they are
 	// (GET /v1/warm-pools)
 	ListWarmPools(ctx echo.Context) error
+	// GetWarmPool Show a warm pool
+	// (GET /v1/warm-pools/{region}/{plan})
+	GetWarmPool(ctx echo.Context, region RegionInPath, plan PlanInPath) error
 	// PutWarmPool Set how many servers stand ready
 	// (PUT /v1/warm-pools/{region}/{plan})
-	PutWarmPool(ctx echo.Context, region RegionInPath, plan PlanInPath) error
+	PutWarmPool(ctx echo.Context, region RegionInPath, plan PlanInPath, params PutWarmPoolParams) error
 }
 
 // ServerInterfaceWrapper converts echo contexts to parameters.
@@ -7285,8 +7369,28 @@ func (w *ServerInterfaceWrapper) GetOrg(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetOrgParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-None-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-None-Match")]; found {
+		var IfNoneMatch IfNoneMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-None-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-None-Match", valueList[0], &IfNoneMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-None-Match: %s", err))
+		}
+
+		params.IfNoneMatch = &IfNoneMatch
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.GetOrg(ctx, orgId)
+	err = w.Handler.GetOrg(ctx, orgId, params)
 	return err
 }
 
@@ -7301,8 +7405,28 @@ func (w *ServerInterfaceWrapper) PutOrg(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PutOrgParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-Match: %s", err))
+		}
+
+		params.IfMatch = &IfMatch
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.PutOrg(ctx, orgId)
+	err = w.Handler.PutOrg(ctx, orgId, params)
 	return err
 }
 
@@ -7470,6 +7594,30 @@ func (w *ServerInterfaceWrapper) UnsetOrgQuota(ctx echo.Context) error {
 	return err
 }
 
+// GetOrgQuota converts echo context to params.
+func (w *ServerInterfaceWrapper) GetOrgQuota(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Path parameter "dimension" -------------
+	var dimension DimensionInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "dimension", ctx.Param("dimension"), &dimension, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dimension: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetOrgQuota(ctx, orgId, dimension)
+	return err
+}
+
 // SetOrgQuota converts echo context to params.
 func (w *ServerInterfaceWrapper) SetOrgQuota(ctx echo.Context) error {
 	var err error
@@ -7489,8 +7637,28 @@ func (w *ServerInterfaceWrapper) SetOrgQuota(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dimension: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params SetOrgQuotaParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-Match: %s", err))
+		}
+
+		params.IfMatch = &IfMatch
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.SetOrgQuota(ctx, orgId, dimension)
+	err = w.Handler.SetOrgQuota(ctx, orgId, dimension, params)
 	return err
 }
 
@@ -7605,8 +7773,28 @@ func (w *ServerInterfaceWrapper) PutPlacementPool(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter pool: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PutPlacementPoolParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-Match: %s", err))
+		}
+
+		params.IfMatch = &IfMatch
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.PutPlacementPool(ctx, pool)
+	err = w.Handler.PutPlacementPool(ctx, pool, params)
 	return err
 }
 
@@ -7773,8 +7961,28 @@ func (w *ServerInterfaceWrapper) GetPolicy(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter policy_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetPolicyParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-None-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-None-Match")]; found {
+		var IfNoneMatch IfNoneMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-None-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-None-Match", valueList[0], &IfNoneMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-None-Match: %s", err))
+		}
+
+		params.IfNoneMatch = &IfNoneMatch
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.GetPolicy(ctx, policyId)
+	err = w.Handler.GetPolicy(ctx, policyId, params)
 	return err
 }
 
@@ -7789,8 +7997,28 @@ func (w *ServerInterfaceWrapper) PutPolicy(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter policy_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PutPolicyParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-Match: %s", err))
+		}
+
+		params.IfMatch = &IfMatch
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.PutPolicy(ctx, policyId)
+	err = w.Handler.PutPolicy(ctx, policyId, params)
 	return err
 }
 
@@ -7859,8 +8087,28 @@ func (w *ServerInterfaceWrapper) GetRegistry(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter host: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetRegistryParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-None-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-None-Match")]; found {
+		var IfNoneMatch IfNoneMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-None-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-None-Match", valueList[0], &IfNoneMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-None-Match: %s", err))
+		}
+
+		params.IfNoneMatch = &IfNoneMatch
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.GetRegistry(ctx, host)
+	err = w.Handler.GetRegistry(ctx, host, params)
 	return err
 }
 
@@ -7875,8 +8123,28 @@ func (w *ServerInterfaceWrapper) PutRegistry(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter host: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PutRegistryParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-Match: %s", err))
+		}
+
+		params.IfMatch = &IfMatch
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.PutRegistry(ctx, host)
+	err = w.Handler.PutRegistry(ctx, host, params)
 	return err
 }
 
@@ -8401,6 +8669,42 @@ func (w *ServerInterfaceWrapper) ListSitePoolPolicies(ctx echo.Context) error {
 	return err
 }
 
+// GetSitePoolPolicy converts echo context to params.
+func (w *ServerInterfaceWrapper) GetSitePoolPolicy(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "plan" -------------
+	var plan PlanInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "plan", ctx.Param("plan"), &plan, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter plan: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetSitePoolPolicyParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-None-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-None-Match")]; found {
+		var IfNoneMatch IfNoneMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-None-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-None-Match", valueList[0], &IfNoneMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-None-Match: %s", err))
+		}
+
+		params.IfNoneMatch = &IfNoneMatch
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetSitePoolPolicy(ctx, plan, params)
+	return err
+}
+
 // PutSitePoolPolicy converts echo context to params.
 func (w *ServerInterfaceWrapper) PutSitePoolPolicy(ctx echo.Context) error {
 	var err error
@@ -8412,8 +8716,28 @@ func (w *ServerInterfaceWrapper) PutSitePoolPolicy(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter plan: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PutSitePoolPolicyParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-Match: %s", err))
+		}
+
+		params.IfMatch = &IfMatch
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.PutSitePoolPolicy(ctx, plan)
+	err = w.Handler.PutSitePoolPolicy(ctx, plan, params)
 	return err
 }
 
@@ -9426,6 +9750,30 @@ func (w *ServerInterfaceWrapper) ListWarmPools(ctx echo.Context) error {
 	return err
 }
 
+// GetWarmPool converts echo context to params.
+func (w *ServerInterfaceWrapper) GetWarmPool(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "region" -------------
+	var region RegionInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "region", ctx.Param("region"), &region, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Path parameter "plan" -------------
+	var plan PlanInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "plan", ctx.Param("plan"), &plan, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter plan: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetWarmPool(ctx, region, plan)
+	return err
+}
+
 // PutWarmPool converts echo context to params.
 func (w *ServerInterfaceWrapper) PutWarmPool(ctx echo.Context) error {
 	var err error
@@ -9445,8 +9793,28 @@ func (w *ServerInterfaceWrapper) PutWarmPool(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter plan: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PutWarmPoolParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-Match: %s", err))
+		}
+
+		params.IfMatch = &IfMatch
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.PutWarmPool(ctx, region, plan)
+	err = w.Handler.PutWarmPool(ctx, region, plan, params)
 	return err
 }
 
@@ -9542,8 +9910,10 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/site-pools", wrapper.ListSitePools, options.OperationMiddlewares["listSitePools"]...)
 	router.POST(options.BaseURL+"/v1/site-pools/:server_id/refill", wrapper.RefillSitePool, options.OperationMiddlewares["refillSitePool"]...)
 	router.GET(options.BaseURL+"/v1/site-pool-policies", wrapper.ListSitePoolPolicies, options.OperationMiddlewares["listSitePoolPolicies"]...)
+	router.GET(options.BaseURL+"/v1/site-pool-policies/:plan", wrapper.GetSitePoolPolicy, options.OperationMiddlewares["getSitePoolPolicy"]...)
 	router.PUT(options.BaseURL+"/v1/site-pool-policies/:plan", wrapper.PutSitePoolPolicy, options.OperationMiddlewares["putSitePoolPolicy"]...)
 	router.GET(options.BaseURL+"/v1/warm-pools", wrapper.ListWarmPools, options.OperationMiddlewares["listWarmPools"]...)
+	router.GET(options.BaseURL+"/v1/warm-pools/:region/:plan", wrapper.GetWarmPool, options.OperationMiddlewares["getWarmPool"]...)
 	router.PUT(options.BaseURL+"/v1/warm-pools/:region/:plan", wrapper.PutWarmPool, options.OperationMiddlewares["putWarmPool"]...)
 	router.GET(options.BaseURL+"/v1/envs/:env_id/routes", wrapper.ListRoutes, options.OperationMiddlewares["listRoutes"]...)
 	router.POST(options.BaseURL+"/v1/envs/:env_id/routes", wrapper.CreateRoute, options.OperationMiddlewares["createRoute"]...)
@@ -9606,6 +9976,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.PUT(options.BaseURL+"/v1/orgs/:org_id/placement-pools/:pool", wrapper.AssociatePlacementPool, options.OperationMiddlewares["associatePlacementPool"]...)
 	router.GET(options.BaseURL+"/v1/orgs/:org_id/quotas", wrapper.ListOrgQuotas, options.OperationMiddlewares["listOrgQuotas"]...)
 	router.DELETE(options.BaseURL+"/v1/orgs/:org_id/quotas/:dimension", wrapper.UnsetOrgQuota, options.OperationMiddlewares["unsetOrgQuota"]...)
+	router.GET(options.BaseURL+"/v1/orgs/:org_id/quotas/:dimension", wrapper.GetOrgQuota, options.OperationMiddlewares["getOrgQuota"]...)
 	router.PUT(options.BaseURL+"/v1/orgs/:org_id/quotas/:dimension", wrapper.SetOrgQuota, options.OperationMiddlewares["setOrgQuota"]...)
 	router.GET(options.BaseURL+"/v1/orgs/:org_id/events", wrapper.ListOrgEvents, options.OperationMiddlewares["listOrgEvents"]...)
 	router.GET(options.BaseURL+"/v1/apps", wrapper.ListApps, options.OperationMiddlewares["listApps"]...)

@@ -15,7 +15,7 @@ func orgView(o org.Org) Org {
 }
 
 // PutOrg makes an org, or changes its parent or tier.
-func (a *API) PutOrg(c echo.Context, id OrgID) error {
+func (a *API) PutOrg(c echo.Context, id OrgID, _ PutOrgParams) error {
 	var in tenant.PutOrgRequest
 	if err := decode(c, &in); err != nil {
 		return err
@@ -28,7 +28,7 @@ func (a *API) PutOrg(c echo.Context, id OrgID) error {
 	if in.Tier != "" && !in.Tier.Valid() {
 		return prego.Invalid("tier", "must be free, paid or enterprise")
 	}
-	org, err := a.d.Tenants.PutOrg(c.Request().Context(), id, in, caller(c).Subject)
+	org, err := a.d.Tenants.PutOrg(c.Request().Context(), id, in, caller(c).Subject, ifMatch(c)...)
 	if err != nil {
 		return err
 	}
@@ -36,8 +36,8 @@ func (a *API) PutOrg(c echo.Context, id OrgID) error {
 }
 
 // GetOrg shows an org.
-func (a *API) GetOrg(c echo.Context, id OrgID) error {
-	return show(c, a.d.Tenants.GetOrg, id, orgView)
+func (a *API) GetOrg(c echo.Context, id OrgID, _ GetOrgParams) error {
+	return a.showTagged(c, prego.ReplaceableOrg, []any{id}, func() error { return show(c, a.d.Tenants.GetOrg, id, orgView) })
 }
 
 // ListOrgs shows a page of orgs, by id.

@@ -47,6 +47,9 @@ func (a *API) ListPlacementPools(c echo.Context, _ ListPlacementPoolsParams) err
 // GetPlacementPool shows a pool and the orgs that are associated with it.
 func (a *API) GetPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
 	ctx := c.Request().Context()
+	if _, err := a.tag(c, prego.ReplaceablePlacementPool, pool); err != nil {
+		return err
+	}
 	p, err := a.d.Tenants.GetPlacementPool(ctx, pool)
 	if err != nil {
 		return err
@@ -64,7 +67,7 @@ func (a *API) GetPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
 }
 
 // PutPlacementPool replaces a pool's constraint, for placements from now on.
-func (a *API) PutPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
+func (a *API) PutPlacementPool(c echo.Context, pool PlacementPoolInPath, _ PutPlacementPoolParams) error {
 	var in prego.Constraint
 	if err := decode(c, &in); err != nil {
 		return err
@@ -72,7 +75,7 @@ func (a *API) PutPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
 	if err := in.Validate(""); err != nil {
 		return err
 	}
-	p, err := a.d.Tenants.PutPlacementPool(c.Request().Context(), pool, in, caller(c).Subject)
+	p, err := a.d.Tenants.PutPlacementPool(c.Request().Context(), pool, in, caller(c).Subject, ifMatch(c)...)
 	if err != nil {
 		return err
 	}

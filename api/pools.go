@@ -51,6 +51,15 @@ func sitePoolPolicy(p tenant.SitePoolPolicy) SitePoolPolicy {
 	return SitePoolPolicy{Plan: p.Plan, LowWatermark: p.LowWatermark, Target: p.Target, SloSeconds: p.SLOSeconds}
 }
 
+// GetSitePoolPolicy shows how many sites are kept for a plan.
+func (a *API) GetSitePoolPolicy(c echo.Context, plan PlanInPath, _ GetSitePoolPolicyParams) error {
+	return a.showTagged(c, prego.ReplaceableSitePoolPolicy, []any{plan}, func() error {
+		all, err := a.d.Tenants.SitePoolPolicies(c.Request().Context())
+		p, err := among(all, err, func(p tenant.SitePoolPolicy) bool { return p.Plan == plan })
+		return answer(c, http.StatusOK, p, err, sitePoolPolicy)
+	})
+}
+
 // Bounds of a site pool's policy: sites per app server, and seconds.
 const (
 	maxSitePool = 100
@@ -58,7 +67,7 @@ const (
 )
 
 // PutSitePoolPolicy replaces the policy of a plan tier.
-func (a *API) PutSitePoolPolicy(c echo.Context, plan PlanInPath) error {
+func (a *API) PutSitePoolPolicy(c echo.Context, plan PlanInPath, _ PutSitePoolPolicyParams) error {
 	var in struct {
 		LowWatermark *int `json:"low_watermark"`
 		Target       *int `json:"target"`
@@ -78,7 +87,7 @@ func (a *API) PutSitePoolPolicy(c echo.Context, plan PlanInPath) error {
 		return prego.Invalid("slo_seconds", fmt.Sprintf("is required, 1 to %d seconds", maxSLO))
 	}
 	p := tenant.SitePoolPolicy{Plan: plan, LowWatermark: *in.LowWatermark, Target: *in.Target, SLOSeconds: *in.SLOSeconds}
-	if err := a.d.Tenants.PutSitePoolPolicy(c.Request().Context(), p); err != nil {
+	if err := a.d.Tenants.PutSitePoolPolicy(c.Request().Context(), p, ifMatch(c)...); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, sitePoolPolicy(p))
@@ -89,9 +98,19 @@ func (a *API) ListWarmPools(c echo.Context) error {
 	return every(c, "warm_pools", a.d.Tenants.ListWarmPools, warmPoolView)
 }
 
+// GetWarmPool shows a warm pool that was asked for.
+func (a *API) GetWarmPool(c echo.Context, region RegionInPath, plan PlanInPath) error {
+	if _, err := a.tag(c, prego.ReplaceableWarmPool, region, plan); err != nil {
+		return err
+	}
+	all, err := a.d.Tenants.ListWarmPools(c.Request().Context())
+	p, err := among(all, err, func(p tenant.WarmPool) bool { return p.Region == region && p.Plan == plan })
+	return answer(c, http.StatusOK, p, err, warmPoolView)
+}
+
 // PutWarmPool sets how many servers stand ready. When the run that fills the pool
 // can't be started the target stands all the same: the sweep starts it later.
-func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath) error {
+func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath, _ PutWarmPoolParams) error {
 	var in struct {
 		Target *int `json:"target"`
 	}
@@ -101,7 +120,7 @@ func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath) 
 	if in.Target == nil || *in.Target < 0 || *in.Target > tenant.MaxWarmPool {
 		return prego.Invalid("target", fmt.Sprintf("is required, 0 to %d servers", tenant.MaxWarmPool))
 	}
-	if err := a.d.Tenants.PutWarmPool(c.Request().Context(), region, plan, *in.Target, caller(c).Subject); err != nil {
+	if err := a.d.Tenants.PutWarmPool(c.Request().Context(), region, plan, *in.Target, caller(c).Subject, ifMatch(c)...); err != nil {
 		return err
 	}
 	ctx, cancel := startContext(c)

@@ -15,7 +15,7 @@ import (
 // QuotaStore is the part of Postgres that quotas, events, apps and envs use.
 type QuotaStore interface {
 	OrgQuotas(ctx context.Context, org prego.OrgID) ([]org.Quota, error)
-	SetQuota(ctx context.Context, org prego.OrgID, d quota.Dimension, limit float64, by, reason string) (org.Quota, error)
+	SetQuota(ctx context.Context, org prego.OrgID, d quota.Dimension, limit float64, by, reason string, match ...string) (org.Quota, error)
 	UnsetQuota(ctx context.Context, org prego.OrgID, d quota.Dimension, by, reason string) (org.Quota, error)
 	ListOrgEvents(ctx context.Context, q prego.ListQuery) (page []org.Event, next string, err error)
 
@@ -56,8 +56,18 @@ func quotaView(q org.Quota) OrgQuota {
 	return out
 }
 
+// GetOrgQuota shows one limit of an org, and what it uses of it.
+func (a *API) GetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) error {
+	if _, err := a.tag(c, prego.ReplaceableQuota, id, dimension); err != nil {
+		return err
+	}
+	all, err := a.d.Quotas.OrgQuotas(c.Request().Context(), id)
+	q, err := among(all, err, func(q org.Quota) bool { return q.Dimension == string(dimension) })
+	return answer(c, http.StatusOK, q, err, quotaView)
+}
+
 // SetOrgQuota gives an org a limit of its own.
-func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) error {
+func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath, _ SetOrgQuotaParams) error {
 	d := quota.Dimension(dimension)
 	var in struct {
 		Limit  *float64 `json:"limit"`
@@ -79,7 +89,7 @@ func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) e
 	if reason == "" {
 		return prego.Invalid("reason", "is required; it is kept with the org's events")
 	}
-	q, err := a.d.Quotas.SetQuota(c.Request().Context(), id, d, *in.Limit+0, caller(c).Subject, reason) // -0 is 0
+	q, err := a.d.Quotas.SetQuota(c.Request().Context(), id, d, *in.Limit+0, caller(c).Subject, reason, ifMatch(c)...) // -0 is 0
 	if err != nil {
 		return err
 	}

@@ -7,13 +7,14 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
 
 // RegistryStore keeps credentials of container registries, sealed, and what images were
 // resolved to. Passwords go in and never come out here.
 type RegistryStore interface {
-	PutRegistry(ctx context.Context, host, username, password, by string) (server.Registry, error)
+	PutRegistry(ctx context.Context, host, username, password, by string, match ...string) (server.Registry, error)
 	GetRegistry(ctx context.Context, host string) (server.Registry, error)
 	ListRegistries(ctx context.Context) ([]server.Registry, error)
 	DeleteRegistry(ctx context.Context, host string) error
@@ -43,12 +44,12 @@ func digestView(v server.ImageDigest) ImageDigest {
 }
 
 // GetRegistry shows a registry.
-func (a *API) GetRegistry(c echo.Context, host RegistryInPath) error {
-	return show(c, a.d.Registries.GetRegistry, host, registryView)
+func (a *API) GetRegistry(c echo.Context, host RegistryInPath, _ GetRegistryParams) error {
+	return a.showTagged(c, prego.ReplaceableRegistry, []any{host}, func() error { return show(c, a.d.Registries.GetRegistry, host, registryView) })
 }
 
 // PutRegistry keeps the credentials of a registry.
-func (a *API) PutRegistry(c echo.Context, host RegistryInPath) error {
+func (a *API) PutRegistry(c echo.Context, host RegistryInPath, _ PutRegistryParams) error {
 	var in struct {
 		Username string `json:"username"`
 		Password string `json:"password"`
@@ -59,7 +60,7 @@ func (a *API) PutRegistry(c echo.Context, host RegistryInPath) error {
 	if err := server.ValidateRegistryLogin(in.Username, in.Password); err != nil {
 		return err
 	}
-	r, err := a.d.Registries.PutRegistry(c.Request().Context(), host, in.Username, in.Password, caller(c).Subject)
+	r, err := a.d.Registries.PutRegistry(c.Request().Context(), host, in.Username, in.Password, caller(c).Subject, ifMatch(c)...)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ type TenantStore interface {
 	SetStorageQuota(ctx context.Context, tenantID prego.TenantID, gb int, by string) (tenant.Tenant, error)
 	SetMail(ctx context.Context, tenantID prego.TenantID, m *tenant.MailSettings, by string) error
 
-	PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgRequest, by string) (org.Org, error)
+	PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgRequest, by string, match ...string) (org.Org, error)
 	GetOrg(ctx context.Context, id prego.OrgID) (org.Org, error)
 	ListOrgs(ctx context.Context, q prego.ListQuery) (page []org.Org, next string, err error)
 
@@ -33,7 +33,7 @@ type TenantStore interface {
 	GetPlacementPool(ctx context.Context, name string) (prego.PlacementPool, error)
 	PlacementPoolOrgs(ctx context.Context, name string, limit int) ([]string, error)
 	ListPlacementPools(ctx context.Context, q prego.ListQuery) (page []prego.PlacementPool, next string, err error)
-	PutPlacementPool(ctx context.Context, name string, c prego.Constraint, by string) (prego.PlacementPool, error)
+	PutPlacementPool(ctx context.Context, name string, c prego.Constraint, by string, match ...string) (prego.PlacementPool, error)
 	SetDefaultPool(ctx context.Context, name string, on bool, by string) (prego.PlacementPool, error)
 	DeletePlacementPool(ctx context.Context, name string) error
 	AssociatePool(ctx context.Context, orgID prego.OrgID, name, by string) error
@@ -42,9 +42,9 @@ type TenantStore interface {
 
 	ListSitePools(ctx context.Context, region prego.Region) ([]tenant.SitePool, error)
 	SitePoolPolicies(ctx context.Context) ([]tenant.SitePoolPolicy, error)
-	PutSitePoolPolicy(ctx context.Context, p tenant.SitePoolPolicy) error
+	PutSitePoolPolicy(ctx context.Context, p tenant.SitePoolPolicy, match ...string) error
 	ListWarmPools(ctx context.Context) ([]tenant.WarmPool, error)
-	PutWarmPool(ctx context.Context, region prego.Region, plan prego.Plan, target int, by string) error
+	PutWarmPool(ctx context.Context, region prego.Region, plan prego.Plan, target int, by string, match ...string) error
 	ListScalingEvents(ctx context.Context, q prego.ListQuery) (page []tenant.ScalingEvent, next string, err error)
 }
 

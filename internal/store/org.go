@@ -37,8 +37,9 @@ UPDATE orgs SET parent_org_id = NULLIF(COALESCE($2, parent_org_id), ''), tier = 
 RETURNING ` + orgColumns
 
 // PutOrg makes an org, or changes what the request gives of one that exists: what it
-// leaves out stays. Tenants keep the parent under which they were created.
-func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgRequest, by string) (o org.Org, err error) {
+// leaves out stays. Tenants keep the parent under which they were created. With match, see
+// holdVersion.
+func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgRequest, by string, match ...string) (o org.Org, err error) {
 	var parent string
 	if r.ParentOrgID != nil {
 		parent = string(*r.ParentOrgID)
@@ -48,6 +49,9 @@ func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgReque
 	}
 	err = s.inTx(ctx, func(tx pgx.Tx) error {
 		if err := checkParent(ctx, tx, id, parent); err != nil {
+			return err
+		}
+		if err := holdVersion(ctx, tx, match, prego.ReplaceableOrg, id); err != nil {
 			return err
 		}
 		o, err = oneOrg(ctx, tx, sqlNewOrg, id, parent, cmp.Or(r.Tier, s.newOrgs), by)

@@ -41,9 +41,13 @@ INSERT INTO org_quotas (org_id, dimension, limit_value, reason, updated_by) VALU
 ON CONFLICT (org_id, dimension) DO UPDATE SET limit_value = EXCLUDED.limit_value, reason = EXCLUDED.reason, updated_by = EXCLUDED.updated_by, updated_at = now()`
 
 // SetQuota gives an org a limit of its own. A limit below what is used takes nothing
-// away: it refuses what comes. The same limit again changes nothing.
-func (s *Store) SetQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimension, limit float64, by, reason string) (org.Quota, error) {
+// away: it refuses what comes. The same limit again changes nothing. With match, see
+// holdVersion.
+func (s *Store) SetQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimension, limit float64, by, reason string, match ...string) (org.Quota, error) {
 	return s.changeQuota(ctx, orgID, d, by, reason, func(tx pgx.Tx, now org.Quota) (bool, error) {
+		if err := holdVersion(ctx, tx, match, prego.ReplaceableQuota, orgID, d); err != nil {
+			return false, err
+		}
 		if now.Override && now.Limit == limit {
 			return false, nil
 		}

@@ -78,9 +78,13 @@ UPDATE placement_pools p SET require_tags = $2, disallow_tags = $3, updated_by =
 RETURNING ` + poolColumns
 
 // PutPlacementPool gives a pool another constraint. Tenants that have a place keep it;
-// every placement from now on goes by the new one.
-func (s *Store) PutPlacementPool(ctx context.Context, name string, c prego.Constraint, by string) (prego.PlacementPool, error) {
-	return onePool(ctx, s.pool, name, sqlPutPool, filled(c.Require), filled(c.Disallow), by)
+// every placement from now on goes by the new one. With match, see holdVersion.
+func (s *Store) PutPlacementPool(ctx context.Context, name string, c prego.Constraint, by string, match ...string) (p prego.PlacementPool, err error) {
+	err = s.replacing(ctx, match, prego.ReplaceablePlacementPool, []any{name}, func(tx pgx.Tx) error {
+		p, err = onePool(ctx, tx, name, sqlPutPool, filled(c.Require), filled(c.Disallow), by)
+		return err
+	})
+	return p, err
 }
 
 // Of two that set the default at once, neither would see the other's pool.

@@ -40,9 +40,12 @@ const sqlPutSitePoolPolicy = `
 INSERT INTO site_pool_policies (plan, low_watermark, target, slo_seconds) VALUES ($1, $2, $3, $4)
 ON CONFLICT (plan) DO UPDATE SET low_watermark = EXCLUDED.low_watermark, target = EXCLUDED.target, slo_seconds = EXCLUDED.slo_seconds`
 
-// PutSitePoolPolicy replaces the policy of a plan tier.
-func (s *Store) PutSitePoolPolicy(ctx context.Context, p tenant.SitePoolPolicy) error {
-	return s.exec(ctx, "put site pool policy of "+string(p.Plan), sqlPutSitePoolPolicy, p.Plan, p.LowWatermark, p.Target, p.SLOSeconds)
+// PutSitePoolPolicy replaces the policy of a plan tier. With match, see holdVersion.
+func (s *Store) PutSitePoolPolicy(ctx context.Context, p tenant.SitePoolPolicy, match ...string) error {
+	return asCoded("put site pool policy of "+string(p.Plan), s.replacing(ctx, match, prego.ReplaceableSitePoolPolicy, []any{p.Plan}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, sqlPutSitePoolPolicy, p.Plan, p.LowWatermark, p.Target, p.SLOSeconds)
+		return err
+	}))
 }
 
 // A node that was made for the plan and has nobody is claimable, building, or
@@ -72,9 +75,12 @@ const sqlPutWarmPool = `
 INSERT INTO warm_pools (region, plan, target, updated_by) VALUES ($1, $2, $3, $4)
 ON CONFLICT (region, plan) DO UPDATE SET target = EXCLUDED.target, updated_by = EXCLUDED.updated_by, updated_at = now()`
 
-// PutWarmPool sets how many servers a warm pool is to hold.
-func (s *Store) PutWarmPool(ctx context.Context, region prego.Region, plan prego.Plan, target int, by string) error {
-	return s.exec(ctx, fmt.Sprintf("put warm pool of %s in %s", plan, region), sqlPutWarmPool, region, plan, target, by)
+// PutWarmPool sets how many servers a warm pool is to hold. With match, see holdVersion.
+func (s *Store) PutWarmPool(ctx context.Context, region prego.Region, plan prego.Plan, target int, by string, match ...string) error {
+	return asCoded(fmt.Sprintf("put warm pool of %s in %s", plan, region), s.replacing(ctx, match, prego.ReplaceableWarmPool, []any{region, plan}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, sqlPutWarmPool, region, plan, target, by)
+		return err
+	}))
 }
 
 var scalingEvents = listing[tenant.ScalingEvent]{

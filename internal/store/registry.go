@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -19,13 +21,14 @@ INSERT INTO registries (host, username, sealed, key_id, created_by, updated_by) 
 ON CONFLICT (host) DO UPDATE SET username = $2, sealed = $3, key_id = $4, updated_by = $5, updated_at = now()
 RETURNING ` + registryColumns
 
-// PutRegistry keeps the credentials of a registry, instead of those before.
-func (s *Store) PutRegistry(ctx context.Context, r server.SealedRegistry, by string) (server.Registry, error) {
-	v, err := first(collect[server.Registry](ctx, s, "put registry", sqlPutRegistry, r.Host, r.Username, r.Sealed, r.KeyID, by))
-	if err != nil {
-		return server.Registry{}, err
-	}
-	return *v, nil
+// PutRegistry keeps the credentials of a registry, instead of those before. With match,
+// see holdVersion.
+func (s *Store) PutRegistry(ctx context.Context, r server.SealedRegistry, by string, match ...string) (v server.Registry, err error) {
+	err = s.replacing(ctx, match, prego.ReplaceableRegistry, []any{r.Host}, func(tx pgx.Tx) error {
+		v, err = one(ctx, tx, pgx.RowToStructByPos[server.Registry], sqlPutRegistry, r.Host, r.Username, r.Sealed, r.KeyID, by)
+		return err
+	})
+	return v, asCoded("put registry", err)
 }
 
 const sqlListRegistries = `SELECT ` + registryColumns + ` FROM registries ORDER BY host`

@@ -34,13 +34,13 @@ type Registries struct {
 func NewRegistries(s *Store, sealer Sealer) Registries { return Registries{Store: s, sealer: sealer} }
 
 // PutRegistry keeps the credentials of a registry, instead of those before.
-func (s Registries) PutRegistry(ctx context.Context, host, username, password, by string) (server.Registry, error) {
+func (s Registries) PutRegistry(ctx context.Context, host, username, password, by string, match ...string) (server.Registry, error) {
 	r := server.SealedRegistry{Registry: server.Registry{Host: host, Username: username}}
 	var err error
 	if r.Sealed, r.KeyID, err = s.sealer.Seal(ctx, boundTo(r.Registry), []byte(password)); err != nil {
 		return server.Registry{}, err
 	}
-	return s.Store.PutRegistry(ctx, r, by)
+	return s.Store.PutRegistry(ctx, r, by, match...)
 }
 
 // RotateRegistries seals every password under the current master key.

@@ -263,18 +263,16 @@ func (s *Store) ListPolicies(ctx context.Context, q prego.ListQuery) (page []ser
 	return policies.page(ctx, s, q)
 }
 
-const sqlUpdatePolicy = `UPDATE policies SET spec = $2, updated_at = now() WHERE policy_id = $1 RETURNING ` + policyColumns
+const sqlUpdatePolicy = `UPDATE policies SET spec = $3, updated_at = now() WHERE policy_id = $1 AND type = $2 RETURNING ` + policyColumns
 
-// UpdatePolicy changes a policy's spec, for actions that are planned later.
-func (s *Store) UpdatePolicy(ctx context.Context, id prego.PolicyID, spec json.RawMessage) (server.FleetPolicy, error) {
-	p, err := first(collect[server.FleetPolicy](ctx, s, "update policy", sqlUpdatePolicy, id, spec))
-	if err != nil {
-		return server.FleetPolicy{}, err
-	}
-	if p == nil {
-		return server.FleetPolicy{}, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id)
-	}
-	return *p, nil
+// UpdatePolicy changes a policy's spec, which is one of its type, for actions that are
+// planned later. With match, see holdVersion.
+func (s *Store) UpdatePolicy(ctx context.Context, id prego.PolicyID, of server.PolicyType, spec json.RawMessage, match ...string) (p server.FleetPolicy, err error) {
+	err = s.replacing(ctx, match, prego.ReplaceablePolicy, []any{id}, func(tx pgx.Tx) error {
+		p, err = one(ctx, tx, pgx.RowToStructByPos[server.FleetPolicy], sqlUpdatePolicy, id, of, spec)
+		return orNotFound("update policy", err, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q of type %s", id, of))
+	})
+	return p, err
 }
 
 const sqlDeletePolicy = `DELETE FROM policies WHERE policy_id = $1`

@@ -1,0 +1,63 @@
+package store
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
+)
+
+// A row's xmin is another one after each change of it. An org without a limit of its own
+// has the one of its tier.
+const (
+	sqlOrgVersion            = `SELECT xmin::text FROM orgs WHERE org_id = $1`
+	sqlPlacementPoolVersion  = `SELECT xmin::text FROM placement_pools WHERE pool_id = lower($1)`
+	sqlPolicyVersion         = `SELECT xmin::text FROM policies WHERE policy_id = $1`
+	sqlRegistryVersion       = `SELECT xmin::text FROM registries WHERE host = $1`
+	sqlSitePoolPolicyVersion = `SELECT xmin::text FROM site_pool_policies WHERE plan = $1`
+	sqlWarmPoolVersion       = `SELECT xmin::text FROM warm_pools WHERE region = $1 AND plan = $2`
+	sqlQuotaVersion          = `
+SELECT COALESCE((SELECT q.xmin::text FROM org_quotas q WHERE q.org_id = o.org_id AND q.dimension = $2), o.tier) FROM orgs o WHERE o.org_id = $1`
+)
+
+var sqlVersions = map[prego.Replaceable]string{
+	prego.ReplaceableOrg: sqlOrgVersion, prego.ReplaceablePlacementPool: sqlPlacementPoolVersion, prego.ReplaceablePolicy: sqlPolicyVersion,
+	prego.ReplaceableRegistry: sqlRegistryVersion, prego.ReplaceableSitePoolPolicy: sqlSitePoolPolicyVersion, prego.ReplaceableWarmPool: sqlWarmPoolVersion,
+	prego.ReplaceableQuota: sqlQuotaVersion,
+}
+
+// Version is what a replacement can be made to depend on, "" where there is nothing.
+func (s *Store) Version(ctx context.Context, what prego.Replaceable, key ...any) (string, error) {
+	return version(ctx, s.pool, sqlVersions[what], key)
+}
+
+func version(ctx context.Context, q querier, sql string, key []any) (v string, err error) {
+	err = q.QueryRow(ctx, sql, key...).Scan(&v)
+	return v, orNotFound("version", err, nil)
+}
+
+// holdVersion refuses a replacement of another version than those in match, of which "*"
+// is any, with CodePreconditionFailed. Until the transaction ends nobody else changes the
+// row. An empty match refuses nothing.
+func holdVersion(ctx context.Context, tx pgx.Tx, match []string, what prego.Replaceable, key ...any) error {
+	if len(match) == 0 {
+		return nil
+	}
+	v, err := version(ctx, tx, sqlVersions[what]+" FOR NO KEY UPDATE", key)
+	if err == nil && (v == "" || !slices.Contains(match, v) && !slices.Contains(match, "*")) {
+		err = &prego.Error{Code: prego.CodePreconditionFailed, Field: "If-Match", Message: "is not the version that is there now: read it again"}
+	}
+	return err
+}
+
+// replacing runs a write of what match allows.
+func (s *Store) replacing(ctx context.Context, match []string, what prego.Replaceable, key []any, write func(tx pgx.Tx) error) error {
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		if err := holdVersion(ctx, tx, match, what, key...); err != nil {
+			return err
+		}
+		return write(tx)
+	})
+}
