@@ -7,18 +7,18 @@ import (
 	"github.com/prego/prego/placement"
 )
 
-// Adviser proposes a place for a tenant (placement-policy §1.2, ai_recommended). Whatever
-// it says, the engine and the reservation hold it against every rule; whoever can't be
-// asked, or proposes what may not be, changes nothing.
+// Adviser proposes a place for a tenant (placement-policy §1.2, ai_recommended). The
+// engine and the reservation check every proposal against all rules. An adviser that
+// does not answer, or proposes a place that is not allowed, changes nothing.
 type Adviser interface {
 	Advise(ctx context.Context, ask placement.AdviceRequest) (placement.Advice, error)
 }
 
-// maxCandidates is how many places an adviser is shown.
+// maxCandidates is how many places are offered to an adviser.
 const maxCandidates = 20
 
-// advise asks the adviser, if there is one and something to choose from. It fails only
-// when the snapshot can't be read.
+// advise asks the adviser, if there is one and there is something to choose from. It
+// fails only if the snapshot can't be read.
 func (p *Placer) advise(ctx context.Context, r placement.Request) (*placement.Advice, error) {
 	if p.Adviser == nil || r.Override != nil {
 		return nil, nil
@@ -33,7 +33,7 @@ func (p *Placer) advise(ctx context.Context, r placement.Request) (*placement.Ad
 		advice placement.Advice
 		err    error
 	}
-	answers := make(chan answer, 1) // who answers late blocks nobody
+	answers := make(chan answer, 1) // a late answer blocks nobody
 	go func() {
 		var a answer
 		defer func() {
@@ -56,7 +56,7 @@ func (p *Placer) advise(ctx context.Context, r placement.Request) (*placement.Ad
 	return nil, nil
 }
 
-// askFor reads what there is to choose from.
+// askFor collects the candidates.
 func (p *Placer) askFor(ctx context.Context, r placement.Request) (placement.AdviceRequest, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// BackupStore is the part of Postgres that keeps snapshots and restores.
+// BackupStore is the part of Postgres that holds snapshots and restores.
 type BackupStore interface {
 	SnapshotRun(ctx context.Context, id prego.SnapshotID) (tenant.Snapshot, error)
 	SnapshotBegun(ctx context.Context, id prego.SnapshotID) error
@@ -30,18 +30,18 @@ type Backups struct {
 	Tenants *Tenants
 }
 
-// BackupPlan is how a snapshot or a restore stands.
+// BackupPlan is the state of a snapshot or a restore.
 type BackupPlan struct {
 	OrgID    prego.OrgID    `json:"org_id"`
 	TenantID prego.TenantID `json:"tenant_id"`
 	Done     bool           `json:"done,omitempty"`
-	Files    []string       `json:"files,omitempty"` // that are to be restored
+	Files    []string       `json:"files,omitempty"` // to restore
 	Step     time.Duration  `json:"step"`
 }
 
 func underWay(s tenant.JobStatus) bool { return s == tenant.JobQueued || s == tenant.JobRunning }
 
-// PlanSnapshot reads the row.
+// PlanSnapshot reads the snapshot's row.
 func (a *Backups) PlanSnapshot(ctx context.Context, id prego.SnapshotID) (BackupPlan, error) {
 	s, err := a.Store.SnapshotRun(ctx, id)
 	if err != nil {
@@ -50,7 +50,7 @@ func (a *Backups) PlanSnapshot(ctx context.Context, id prego.SnapshotID) (Backup
 	return BackupPlan{OrgID: s.OrgID, TenantID: s.TenantID, Done: !underWay(s.Status), Step: a.Tenants.Settings.StepTimeout}, nil
 }
 
-// onHost reads a tenant whose site is where a snapshot has it.
+// onHost reads a tenant whose site is still on the server that holds the snapshot.
 func (a *Backups) onHost(ctx context.Context, s tenant.Snapshot) (tenant.Run, error) {
 	t, err := a.Tenants.Store.TenantRun(ctx, s.TenantID)
 	if err != nil {
@@ -62,7 +62,7 @@ func (a *Backups) onHost(ctx context.Context, s tenant.Snapshot) (tenant.Run, er
 	return t, nil
 }
 
-// TakeSnapshot backs a tenant's site up on its host, under the snapshot's own name.
+// TakeSnapshot backs up a tenant's site on its host, under the snapshot's own name.
 func (a *Backups) TakeSnapshot(ctx context.Context, id prego.SnapshotID) (files []string, err error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -86,8 +86,8 @@ func (a *Backups) TakeSnapshot(ctx context.Context, id prego.SnapshotID) (files 
 	return b.Paths(), a.Store.SiteSnapshotTaken(ctx, id, b)
 }
 
-// EraseSnapshot deletes the files of a snapshot that was given up. They are gone already
-// where the site is.
+// EraseSnapshot deletes the files of a deleted snapshot. If the site has moved, they
+// are gone already.
 func (a *Backups) EraseSnapshot(ctx context.Context, id prego.SnapshotID) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -117,7 +117,7 @@ func (a *Backups) forget(ctx context.Context, t tenant.Run, what, name string) e
 	return err
 }
 
-// BackupEnd is how a snapshot or a restore ended.
+// BackupEnd is the outcome of a snapshot or a restore.
 type BackupEnd struct {
 	ID      string           `json:"id"`
 	Status  tenant.JobStatus `json:"status"`
@@ -125,12 +125,13 @@ type BackupEnd struct {
 	Message string           `json:"message,omitempty"`
 }
 
-// FinishSnapshot records it.
+// FinishSnapshot records the outcome of a snapshot.
 func (a *Backups) FinishSnapshot(ctx context.Context, in BackupEnd) error {
 	return a.Store.SnapshotFinished(ctx, in.ID, in.Status, in.Files, in.Message)
 }
 
-// restored reads the tenant of a restore, whose site is where the snapshot is.
+// restored reads the tenant of a restore whose site is on the server that holds the
+// snapshot.
 func (a *Backups) restored(ctx context.Context, id string) (tenant.Run, error) {
 	j, err := a.Store.RestoreRun(ctx, id)
 	if err != nil {
@@ -143,7 +144,7 @@ func (a *Backups) restored(ctx context.Context, id string) (tenant.Run, error) {
 	return a.onHost(ctx, s)
 }
 
-// PlanRestore reads the row and the snapshot's.
+// PlanRestore reads the rows of a restore and of its snapshot.
 func (a *Backups) PlanRestore(ctx context.Context, id string) (BackupPlan, error) {
 	j, err := a.Store.RestoreRun(ctx, id)
 	if err != nil {
@@ -156,20 +157,20 @@ func (a *Backups) PlanRestore(ctx context.Context, id string) (BackupPlan, error
 	return BackupPlan{OrgID: j.OrgID, TenantID: j.TenantID, Done: !underWay(j.Status), Files: s.Files, Step: a.Tenants.Settings.StepTimeout}, nil
 }
 
-// BeginRestore records that a restore is under way.
+// BeginRestore records that a restore has started.
 func (a *Backups) BeginRestore(ctx context.Context, id string) error {
 	return a.Store.RestoreBegun(ctx, id)
 }
 
-// RestoreMaintenance asks for a site to be taken offline for its restore, or to be
-// brought back after.
+// RestoreMaintenance asks to take a site offline for its restore, or to bring it back
+// afterwards.
 type RestoreMaintenance struct {
 	JobID string `json:"job_id"`
-	Off   bool   `json:"off,omitempty"` // no maintenance: the site serves
+	Off   bool   `json:"off,omitempty"` // bring the site back online
 }
 
-// MaintainForRestore does it. A site whose tenant was suspended or ended meanwhile
-// stays offline.
+// MaintainForRestore takes the site offline or brings it back. The site of a tenant
+// that was suspended or ended meanwhile stays offline.
 func (a *Backups) MaintainForRestore(ctx context.Context, in RestoreMaintenance) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -184,7 +185,7 @@ func (a *Backups) MaintainForRestore(ctx context.Context, in RestoreMaintenance)
 		}
 		return a.Tenants.putOnline(ctx, t, what)
 	}
-	if t.ReadOnly { // nobody reads what is half restored
+	if t.ReadOnly { // a half-restored site is never served
 		if err := a.Tenants.onSite(ctx, t, what+"-offline", reading(false)); err != nil {
 			return err
 		}
@@ -192,7 +193,8 @@ func (a *Backups) MaintainForRestore(ctx context.Context, in RestoreMaintenance)
 	return a.Tenants.onSite(ctx, t, what+"-offline", maintenanceOn)
 }
 
-// BackupBeforeRestore keeps what a site holds, so that it can be put back.
+// BackupBeforeRestore backs up a site before its restore, so that the restore can be
+// undone.
 func (a *Backups) BackupBeforeRestore(ctx context.Context, id string) ([]string, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -205,10 +207,10 @@ func (a *Backups) BackupBeforeRestore(ctx context.Context, id string) ([]string,
 	return b.Paths(), err
 }
 
-// keptAs names the backup of what a site held before a restore.
+// keptAs names the backup taken before a restore.
 func keptAs(jobID string) string { return jobID + "-before" }
 
-// ForgetKept deletes that backup, once the restore is done.
+// ForgetKept deletes that backup after a successful restore.
 func (a *Backups) ForgetKept(ctx context.Context, jobID string) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -219,7 +221,7 @@ func (a *Backups) ForgetKept(ctx context.Context, jobID string) error {
 	return a.forget(ctx, t, jobID+"-forget", keptAs(jobID))
 }
 
-// snapshotOf names the backup that a restore brings back.
+// snapshotOf names the backup that is restored.
 func (a *Backups) snapshotOf(ctx context.Context, jobID string) (string, error) {
 	j, err := a.Store.RestoreRun(ctx, jobID)
 	if err != nil {
@@ -235,20 +237,20 @@ func (a *Backups) snapshotOf(ctx context.Context, jobID string) (string, error) 
 	return s.Name, nil
 }
 
-// What a restore does to a site: bring it to the snapshot, or back to what it held.
+// What a restore brings the site to: the snapshot, or what it held before.
 const (
 	RestoreApply = "apply"
 	RestoreUndo  = "undo"
 )
 
-// RestoreInput is what is to be restored.
+// RestoreInput says what to restore.
 type RestoreInput struct {
 	JobID string   `json:"job_id"`
 	What  string   `json:"what"`
-	Files []string `json:"files"` // for the history to show
+	Files []string `json:"files"` // shown in the history
 }
 
-// RestoreSite brings a site back to a backup.
+// RestoreSite restores a site from a backup.
 func (a *Backups) RestoreSite(ctx context.Context, in RestoreInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -268,7 +270,7 @@ func (a *Backups) RestoreSite(ctx context.Context, in RestoreInput) error {
 	return err
 }
 
-// FinishRestore records how a restore ended.
+// FinishRestore records the outcome of a restore.
 func (a *Backups) FinishRestore(ctx context.Context, in BackupEnd) error {
 	return a.Store.RestoreFinished(ctx, in.ID, in.Status, in.Message)
 }

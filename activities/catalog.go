@@ -12,19 +12,19 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// CatalogStore keeps what providers sell.
+// CatalogStore stores the providers' catalogs.
 type CatalogStore interface {
 	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (server.CatalogState, error)
 	SaveProviderCatalog(ctx context.Context, provider prego.InfraProviderID, c server.ProviderCatalog) error
 	CatalogNotRead(ctx context.Context, provider prego.InfraProviderID, why string) error
 }
 
-// CatalogInfra is a cloud that says what it sells.
+// CatalogInfra is a cloud that can list what it sells.
 type CatalogInfra interface {
 	Catalog(ctx context.Context) (server.ProviderCatalog, error)
 }
 
-// Catalogs is the step that reads what the providers sell.
+// Catalogs is the step that reads the providers' catalogs.
 type Catalogs struct {
 	Store   CatalogStore
 	Infra   map[prego.InfraProviderID]CatalogInfra
@@ -32,16 +32,16 @@ type Catalogs struct {
 	Log     *zap.Logger
 }
 
-// CatalogRefresh tells what one reading found.
+// CatalogRefresh is the result of one reading.
 type CatalogRefresh struct {
 	ServerTypes int `json:"server_types"`
 	Locations   int `json:"locations"`
 	Images      int `json:"images"`
-	Problems    int `json:"problems"` // configured things that can't be had
+	Problems    int `json:"problems"` // configured things that are not sold
 }
 
-// RefreshCatalog reads each provider's catalog, and warns of what is configured and
-// can't be had. A provider that is away leaves its last good catalog as it is.
+// RefreshCatalog reads each provider's catalog and warns of configured things that are
+// not sold. If a provider does not answer, its last good catalog is kept.
 func (a *Catalogs) RefreshCatalog(ctx context.Context) (CatalogRefresh, error) {
 	stop := keepAlive(ctx)
 	defer stop()

@@ -11,36 +11,36 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Agents have commands run by the agents on hosts. A failure is a
-// *server.CommandError, unless it is ctx that ended.
+// Agents runs commands through the agents on hosts. A failure is a
+// *server.CommandError, unless ctx ended.
 type Agents interface {
 	Exec(ctx context.Context, serverID prego.ServerID, addr string, in wire.ExecRequest) (wire.ExecResult, error)
 }
 
-// CommandStore keeps what was run on hosts.
+// CommandStore keeps the audit of commands run on hosts.
 type CommandStore interface {
 	BeginCommand(ctx context.Context, c server.Command) error
 	FinishCommand(ctx context.Context, auditID string, o server.CommandOutcome) error
 }
 
-// Commander runs workflows' commands, each with its row in the audit: there before
-// the command runs, completed after. It is a Bench.
+// Commander runs workflows' commands. Each has an audit row that is written before the
+// command runs and completed afterwards. It is a Bench.
 type Commander struct {
 	Agents Agents
 	Audit  CommandStore
 }
 
-// exitTimeout is what a command ends with that was killed at its timeout.
+// exitTimeout is the exit code of a command that was killed at its timeout.
 const exitTimeout = 124
 
-// keptStderr is how much of a failed command's stderr is in its error, in bytes.
+// keptStderr is how many bytes of a failed command's stderr are in its error.
 const keptStderr = 1 << 10
 
-// recordWithin is for completing a row, also when the step's own time is over.
+// recordWithin is the time for completing a row, even after the step's own time is
+// over.
 const recordWithin = 5 * time.Second
 
-// Bench runs bench on a host and returns the end of what it printed, without
-// secrets.
+// Bench runs bench on a host and returns the end of its output, with secrets removed.
 func (c *Commander) Bench(ctx context.Context, b server.BenchCommand) (stdout string, err error) {
 	cmd := server.Command{
 		AuditID: b.AuditID, ServerID: b.ServerID, WorkflowID: b.WorkflowID, Kind: string(wire.KindBench), Args: b.Args, Actor: prego.ActorWorkflow,
@@ -61,8 +61,8 @@ func (c *Commander) Bench(ctx context.Context, b server.BenchCommand) (stdout st
 	}
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
 	defer cancel()
-	// A row that stays incomplete is a step that is repeated: with the same audit id it
-	// gets this result again.
+	// If the row can't be completed, the step is repeated: the same audit id returns
+	// the same result.
 	if kept := c.Audit.FinishCommand(record, b.AuditID, outcome); kept != nil {
 		return "", errors.Join(err, kept)
 	}

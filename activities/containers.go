@@ -21,9 +21,9 @@ import (
 // Remote API. A permanent failure is a *server.ContainerError.
 type Containers interface {
 	StartContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) error
-	// CheckContainers tells what is not as declared, and changes nothing.
+	// CheckContainers reports what differs from the declaration, and changes nothing.
 	CheckContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error)
-	// RepairContainers tells what was not as declared, and makes it so.
+	// RepairContainers reports what differed from the declaration, and restores it.
 	RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error)
 }
 
@@ -45,7 +45,7 @@ func (a *Servers) StartContainers(ctx context.Context, in ServerRef) error {
 		fmt.Sprintf("%s/g%d", server.StepContainersStarted, in.Generation))
 }
 
-// fromContainers keeps what repeating can't mend from being repeated.
+// fromContainers makes permanent errors non-retryable.
 func fromContainers(err error) error {
 	var ce *server.ContainerError
 	if errors.As(err, &ce) {
@@ -57,7 +57,7 @@ func fromContainers(err error) error {
 // ContainerReport is what was found on one server.
 type ContainerReport struct {
 	ServerID prego.ServerID          `json:"server_id"`
-	Skipped  string                  `json:"skipped,omitempty"` // why it was not looked at
+	Skipped  string                  `json:"skipped,omitempty"` // why it was not checked
 	Drift    []server.ContainerDrift `json:"drift,omitempty"`
 }
 
@@ -69,7 +69,8 @@ func (r ContainerReport) summary() string {
 	return prego.Redact(strings.Join(out, "; "))
 }
 
-// checked reads a row, and says why its containers are not ours to look at.
+// checked reads a server's row, or returns the reason why its containers are not
+// checked.
 func (a *Servers) checked(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, string, error) {
 	st, err := a.Store.ProvisionState(ctx, serverID)
 	switch {
@@ -83,8 +84,8 @@ func (a *Servers) checked(ctx context.Context, serverID prego.ServerID) (server.
 	return st, "", nil
 }
 
-// CheckContainers compares an active server's containers with their declaration.
-// What differs goes on its timeline, at most once an hour while it stays the same.
+// CheckContainers compares an active server's containers with their declaration. A
+// difference is put on the timeline, at most once an hour while it stays the same.
 func (a *Servers) CheckContainers(ctx context.Context, serverID prego.ServerID) (ContainerReport, error) {
 	report := ContainerReport{ServerID: serverID}
 	st, skipped, err := a.checked(ctx, serverID)
@@ -107,8 +108,8 @@ func (a *Servers) CheckContainers(ctx context.Context, serverID prego.ServerID) 
 	}, fmt.Sprintf("%s/%s/%s", server.StepContainerDrift, hex.EncodeToString(sum[:8]), st.Now.UTC().Format("2006010215")))
 }
 
-// RepairContainers makes an active server's containers what they are declared to
-// be: whoever asks for it knows that those which differ are made anew.
+// RepairContainers restores an active server's containers to their declaration.
+// Containers that differ are recreated.
 func (a *Servers) RepairContainers(ctx context.Context, serverID prego.ServerID) (ContainerReport, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -136,9 +137,9 @@ const (
 	driftPerRun   = time.Minute
 )
 
-// Turn picks the servers whose containers a run looks at: windows of n over the
-// sorted ids, one after the other by the run's number. So each is looked at again
-// only after all others were, by whichever worker, and nothing is to be kept.
+// Turn picks the servers whose containers a run checks: consecutive windows of n over
+// the sorted ids, chosen by the run's number. Each server is checked again only after
+// all others were, on whichever worker, and no state is needed.
 func Turn(ids []string, runID int64, n int) []string {
 	ids = slices.Clone(ids)
 	slices.Sort(ids)
@@ -150,8 +151,8 @@ func Turn(ids []string, runID int64, n int) []string {
 	return ids[from:min(from+n, len(ids))]
 }
 
-// checkContainers looks at the containers of some active servers. A host that
-// can't be reached is counted, and left to the sweep of silent agents.
+// checkContainers checks the containers of some active servers. Hosts that can't be
+// reached are counted and left to the sweep of silent agents.
 func (a *Reconciler) checkContainers(ctx context.Context, active []string, result *ReconcileResult) {
 	if a.Check == nil {
 		return

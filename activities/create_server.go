@@ -16,11 +16,10 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// createCalls is how often the provider is asked before an attempt is given up
-// (direct-provisioning §3).
+// createCalls is how often the provider is asked per attempt (direct-provisioning §3).
 const createCalls = 3
 
-// CreateServerInput names an attempt to make a server from one candidate.
+// CreateServerInput names an attempt to create a server from one candidate.
 type CreateServerInput struct {
 	ServerID   prego.ServerID   `json:"server_id"`
 	Generation int              `json:"generation"`
@@ -29,10 +28,9 @@ type CreateServerInput struct {
 	Foundation Foundation       `json:"foundation"`
 }
 
-// CreateServer issues the attempt's token, renders the user_data and creates the
-// server: one activity, so that the raw token lives in this call only
-// (direct-provisioning §4). It finds and adopts what an earlier run of itself already
-// made.
+// CreateServer issues the attempt's token, renders the user_data and creates the server
+// in one activity, so that the raw token never leaves this call (direct-provisioning
+// §4). It finds and adopts what an earlier run of itself created.
 func (a *Servers) CreateServer(ctx context.Context, in CreateServerInput) (server.Handle, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -64,8 +62,8 @@ func (a *Servers) CreateServer(ctx context.Context, in CreateServerInput) (serve
 	}
 }
 
-// createFrom makes the server of an attempt from an image. An error of the provider is
-// returned as it is.
+// createFrom creates the server of an attempt from an image. The provider's errors are
+// returned unchanged.
 func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.ProvisionState, in CreateServerInput, image string) (_ server.Handle, err error) {
 	if err := a.Store.BeginAttempt(ctx, server.AttemptStart{
 		ServerID: in.ServerID, Generation: in.Generation, Attempt: in.Attempt,
@@ -92,16 +90,16 @@ func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.Provisi
 		return server.Handle{}, fromStore(err)
 	}
 	a.hook("create/recorded")
-	// The addresses have an owner through the ledger already; the labels are for
-	// people and for the orphan search, so that failing to set them fails nothing.
+	// The ledger already records who owns the addresses; the labels are for people and
+	// for the orphan search, so failing to set them is not an error.
 	if err := infra.LabelPrimaryIPs(ctx, handle, params.Labels()); err != nil {
 		a.Log.Warn("label primary addresses", zap.String("server_id", string(in.ServerID)), zap.Error(err))
 	}
 	return handle, nil
 }
 
-// callProvider asks up to createCalls times. A repeated call is safe: the name is
-// unique at the provider and CreateServer adopts what bears it.
+// callProvider makes up to createCalls calls. Repeating a call is safe: names are
+// unique at the provider, and CreateServer adopts a server that has the name.
 func (a *Servers) callProvider(ctx context.Context, infra Infra, st server.ProvisionState, p server.CreateParams) (server.Handle, error) {
 	backoff := a.Settings.CreateBackoff
 	for call := 1; ; call++ {
@@ -145,9 +143,9 @@ func (a *Servers) createOnce(ctx context.Context, infra Infra, st server.Provisi
 	return infra.CreateServer(ctx, p)
 }
 
-// refused records the provider's refusal. A definite one closes the intents; one
-// whose outcome is unknown leaves them open, and they are looked up again before
-// anything is believed to be gone.
+// refused records the provider's refusal. A definite refusal closes the intents. If the
+// outcome is unknown they stay open, and are looked up again before anything is taken
+// for gone.
 func (a *Servers) refused(ctx context.Context, infra Infra, in CreateServerInput, err error) error {
 	var ie *server.InfraError
 	if !errors.As(err, &ie) {
@@ -168,8 +166,8 @@ func (a *Servers) refused(ctx context.Context, infra Infra, in CreateServerInput
 	return fromInfra(err)
 }
 
-// dropVolume deletes the volume that was made for a candidate that turned out to
-// have no stock: the next one may be in another location.
+// dropVolume deletes the volume created for a candidate that was out of stock: the next
+// candidate may be in another location.
 func (a *Servers) dropVolume(ctx context.Context, infra Infra, in CreateServerInput) error {
 	name := a.volumeName(in.ServerID, in.Candidate.Location)
 	r, ok, err := a.Store.FindResource(ctx, infra.ID(), server.ResourceVolume, name)
@@ -199,9 +197,9 @@ func (a *Servers) volumeName(serverID prego.ServerID, location string) string {
 	return server.Name(a.Settings.Environment, serverID) + "-" + location
 }
 
-// userData issues the attempt's token, or meets the one that it already has, and
-// renders with it. The token is derived from its id, so a repeated call renders
-// the same text.
+// userData issues the attempt's token, or finds the one that it already has, and
+// renders the user_data with it. The token is derived from its id, so a repeated call
+// renders the same text.
 func (a *Servers) userData(ctx context.Context, st server.ProvisionState, attempt int) (string, error) {
 	id := a.Tokens.NewTokenID()
 	issued, err := a.Store.IssueToken(ctx, server.TokenIssue{
@@ -230,8 +228,8 @@ func (a *Servers) userData(ctx context.Context, st server.ProvisionState, attemp
 	return boot.UserData, nil
 }
 
-// specHash identifies what an attempt makes, so that a repeated step can tell its
-// own server from one that was ordered differently. 32 hex digits: it is a label.
+// specHash identifies what an attempt creates, so that a repeated step recognises its
+// own server. It has 32 hex digits so that it fits a label.
 func specHash(st server.ProvisionState, c server.Candidate, image string) string {
 	b, err := json.Marshal([]any{hex.EncodeToString(st.RequestHash), c, image})
 	if err != nil {

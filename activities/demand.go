@@ -9,11 +9,12 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// FleetTags are the tags of the servers that the fleets of a region would make, each
-// fleet's once, in the order in which they are preferred.
+// FleetTags are the tags of the servers that a region's fleets would create, one set
+// per fleet, in order of preference.
 type FleetTags func(ctx context.Context, region prego.Region, role prego.Role) ([][]string, error)
 
-// fleetFor is the tags of the first fleet whose servers would satisfy a constraint.
+// fleetFor returns the tags of the first fleet whose servers would satisfy a
+// constraint.
 func (a *Tenants) fleetFor(ctx context.Context, region prego.Region, role prego.Role, c prego.Constraint) (tags []string, ok bool, err error) {
 	if a.FleetTags == nil {
 		return nil, false, nil
@@ -30,9 +31,9 @@ func (a *Tenants) fleetFor(ctx context.Context, region prego.Region, role prego.
 	return nil, false, nil
 }
 
-// newServerTags is what a new server of a region has to be tagged with, so that
-// tenants of a constraint can use it: a fleet's tags, or else those that they require.
-// It is not ok when no server could be.
+// newServerTags returns the tags that a new server of a region needs so that tenants
+// with this constraint can use it: a fleet's tags, or else those they require. ok is
+// false if no server could satisfy the constraint.
 func (a *Tenants) newServerTags(ctx context.Context, region prego.Region, role prego.Role, c prego.Constraint) (tags []string, ok bool, err error) {
 	if tags, ok, err = a.fleetFor(ctx, region, role, c); ok || err != nil {
 		return tags, ok, err
@@ -40,8 +41,8 @@ func (a *Tenants) newServerTags(ctx context.Context, region prego.Region, role p
 	return c.Require, c.Satisfiable(), nil
 }
 
-// shortage is why a tenant waits, and for servers of which roles. Without a server
-// that satisfies its constraint none is made for it (placement-pools, "Auctioneer"),
+// shortage says why a tenant waits, and for servers of which roles. If no server
+// satisfies its constraint, none is created for it (placement-pools, "Auctioneer")
 // unless a fleet's would.
 func (a *Tenants) shortage(ctx context.Context, t tenant.Run, d placement.Decision) (prego.Reason, []prego.Role, error) {
 	if d.Code != prego.CodeCellMismatch {
@@ -54,8 +55,8 @@ func (a *Tenants) shortage(ctx context.Context, t tenant.Run, d placement.Decisi
 	return prego.ReasonCellMismatch, d.MissingRoles, nil
 }
 
-// wanted are the servers that those who wait need, as the tier locks of the shards
-// that they become and their tags.
+// wanted returns the servers that waiting tenants need, as the tier locks of the future
+// shards and their tags.
 func (a *Tenants) wanted(ctx context.Context, region prego.Region, role prego.Role, demand []tenant.Demand) (locks []prego.Plan, tags [][]string, err error) {
 	for _, d := range demand {
 		for _, lock := range serversFor(role, d.ShortOf, a.Placer.Policy.MaxTenantsPerNode) {
@@ -63,7 +64,7 @@ func (a *Tenants) wanted(ctx context.Context, region prego.Region, role prego.Ro
 			if err != nil {
 				return nil, nil, err
 			}
-			if !ok { // a pool has changed since they began to wait: their next attempt says so
+			if !ok { // a pool changed while they waited; their next attempt reports it
 				break
 			}
 			locks, tags = append(locks, lock), append(tags, t)
@@ -72,8 +73,8 @@ func (a *Tenants) wanted(ctx context.Context, region prego.Region, role prego.Ro
 	return locks, tags, nil
 }
 
-// demand is what tenants of a region are short of, by their constraints: those
-// without one first.
+// demand is what tenants of a region are short of, grouped by constraint: those without
+// one first.
 func (a *Tenants) demand(ctx context.Context, region prego.Region, role prego.Role) ([]tenant.Demand, error) {
 	d, err := a.Store.Demand(ctx, region, role, a.Placer.Policy.MaxTenantsPerNode, a.Placer.Policy.MemoryPctMax, a.Placer.Policy.MeasuredLimits)
 	if err == nil && len(d) == 0 {

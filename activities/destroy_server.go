@@ -9,7 +9,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// DestroyInput says what to take down: all of a server's attempts up to one.
+// DestroyInput says what to destroy: all of a server's attempts up to one.
 type DestroyInput struct {
 	ServerID prego.ServerID `json:"server_id"`
 	Attempt  int            `json:"attempt"`
@@ -17,16 +17,16 @@ type DestroyInput struct {
 	Message  string         `json:"message,omitempty"`
 }
 
-// DestroyResult tells what could not be resolved yet.
+// DestroyResult reports what could not be resolved yet.
 type DestroyResult struct {
-	// Unresolved counts creates of unknown outcome that may still land at the
+	// Unresolved counts creates of unknown outcome that may still complete at the
 	// provider. Look again later.
 	Unresolved int `json:"unresolved"`
 }
 
-// DestroyServer revokes a server's tokens and identity, deletes everything that
-// its attempts made at the provider, and confirms each deletion in the ledger.
-// Repeating it is harmless.
+// DestroyServer revokes a server's tokens and identity, deletes everything that its
+// attempts created at the provider, and confirms each deletion in the ledger. It is
+// safe to repeat.
 func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyResult, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -74,8 +74,8 @@ func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyRe
 	return result, a.Store.FinishRelease(ctx, in.ServerID, in.Attempt, in.Reason, in.Message)
 }
 
-// serversToDestroy are the provider ids that the provider's labels or our ledger
-// give to attempts up to the given one.
+// serversToDestroy returns the provider ids that labels or the ledger assign to
+// attempts up to the given one.
 func serversToDestroy(found []server.Handle, live []server.ProviderResource, attempt int) []string {
 	var ids []string
 	seen := make(map[string]bool)
@@ -99,9 +99,9 @@ func serversToDestroy(found []server.Handle, live []server.ProviderResource, att
 	return ids
 }
 
-// release deletes one thing and confirms it. An intent without a provider id is
-// settled when its server was found and deleted just now, or when the call that
-// may have made it is too long ago to land any more.
+// release deletes one thing and confirms it. An intent without a provider id is settled
+// if its server was found and deleted just now, or if the call is too long ago to still
+// complete.
 func (a *Servers) release(ctx context.Context, infra Infra, r server.ProviderResource, serverDeleted bool) (bool, error) {
 	switch {
 	case r.ProviderID != "" && r.Kind != server.ResourceServer:
@@ -120,8 +120,8 @@ func (a *Servers) release(ctx context.Context, infra Infra, r server.ProviderRes
 	return true, a.Store.Released(ctx, r.ResourceID)
 }
 
-// deleteByName settles an intent of unknown outcome by looking through all that
-// we own at the provider.
+// deleteByName settles an intent of unknown outcome by searching everything that we own
+// at the provider.
 func (a *Servers) deleteByName(ctx context.Context, infra Infra, r server.ProviderResource) error {
 	owned, err := infra.ListOwned(ctx)
 	if err != nil {
@@ -137,8 +137,8 @@ func (a *Servers) deleteByName(ctx context.Context, infra Infra, r server.Provid
 	return nil
 }
 
-// destroyError keeps deletions being repeated: a server that is billed is not
-// given up because the provider said no once.
+// destroyError makes deletions retryable: a billed server is never abandoned because
+// the provider refused once.
 func destroyError(err error) error {
 	var ie *server.InfraError
 	if errors.As(err, &ie) && ie.Class == server.InfraPermanent {
@@ -147,7 +147,7 @@ func destroyError(err error) error {
 	return fromInfra(err)
 }
 
-// DecommissionPlan says what a decommissioning has to take down.
+// DecommissionPlan says what a decommissioning has to destroy.
 type DecommissionPlan struct {
 	Role    prego.Role   `json:"role"`
 	Region  prego.Region `json:"region"`
@@ -155,7 +155,7 @@ type DecommissionPlan struct {
 	Done    bool         `json:"done,omitempty"` // already terminated
 }
 
-// PlanDecommission reads the row; it must be draining.
+// PlanDecommission reads the row, which must be draining.
 func (a *Servers) PlanDecommission(ctx context.Context, serverID prego.ServerID) (DecommissionPlan, error) {
 	st, err := a.Store.ProvisionState(ctx, serverID)
 	if err != nil {
@@ -168,15 +168,14 @@ func (a *Servers) PlanDecommission(ctx context.Context, serverID prego.ServerID)
 	return p, nil
 }
 
-// StopProvisioning ends a provisioning run that is under way, and waits until it
-// has cleaned up after itself.
+// StopProvisioning cancels a running provisioning and waits until it has cleaned up.
 func (a *Servers) StopProvisioning(ctx context.Context, serverID prego.ServerID) error {
 	stop := keepAlive(ctx)
 	defer stop()
 	return a.Runs.StopProvisioning(ctx, serverID, func() {})
 }
 
-// TerminateServer is the end of a server's life, with one UPDATE. The row stays.
+// TerminateServer ends a server's life with one UPDATE. The row stays.
 func (a *Servers) TerminateServer(ctx context.Context, serverID prego.ServerID) error {
 	if err := a.Store.AddEvent(ctx, server.Event{
 		ServerID: serverID, Step: server.StepServerDeleted, Reason: prego.ReasonDecommission,
@@ -187,8 +186,7 @@ func (a *Servers) TerminateServer(ctx context.Context, serverID prego.ServerID) 
 	return a.Store.Terminate(ctx, serverID)
 }
 
-// NoteCleanupIncomplete surfaces a clean-up that was given up; the reconciler
-// finishes it.
+// NoteCleanupIncomplete reports a clean-up that gave up; the reconciler finishes it.
 func (a *Servers) NoteCleanupIncomplete(ctx context.Context, in NoteInput) error {
 	a.Metrics.Cleanup.Inc()
 	return a.Store.AddEvent(ctx, server.Event{

@@ -12,22 +12,23 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Types of errors that workflows decide on. They are part of histories and never
-// change.
+// Types of errors that workflows decide on. They are recorded in histories and must
+// never change.
 const (
 	// ErrTypeSuperseded: the row has moved on; stop without touching anything.
 	ErrTypeSuperseded = "superseded"
-	// ErrTypeCandidate: this type and location is out of stock; try the next.
+	// ErrTypeCandidate: this type is out of stock in this location; try the next
+	// candidate.
 	ErrTypeCandidate = "candidate_unavailable"
-	// ErrTypeGroup: the placement group can take no more; try another.
+	// ErrTypeGroup: the placement group is full; try another.
 	ErrTypeGroup = "placement_group_full"
-	// ErrTypeQuota: the account is full; await capacity.
+	// ErrTypeQuota: the provider account's limit is reached; wait for capacity.
 	ErrTypeQuota = "account_quota"
 	// ErrTypePermanent: the provider or the input will never allow it.
 	ErrTypePermanent = "permanent"
 	// ErrTypeProvider: the provider failed three times in a row.
 	ErrTypeProvider = "provider_unavailable"
-	// ErrTypeGone: the server is not there any more.
+	// ErrTypeGone: the server no longer exists.
 	ErrTypeGone = "server_gone"
 	// ErrTypeContainer: the containers will not start.
 	ErrTypeContainer = "container_failed"
@@ -37,8 +38,8 @@ func permanentError(errType, message string, cause error) error {
 	return temporal.NewNonRetryableApplicationError(message, errType, cause)
 }
 
-// fromStore turns the store's refusals into errors that are not repeated, and
-// leaves what may pass (a database that is away) to the retry policy.
+// fromStore makes the store's refusals non-retryable, and leaves errors that may pass
+// (a database outage) to the retry policy.
 func fromStore(err error) error {
 	switch {
 	case err == nil:
@@ -51,7 +52,7 @@ func fromStore(err error) error {
 	return err
 }
 
-// fromInfra sorts a provider's error for the workflow.
+// fromInfra maps a provider's error to an error type.
 func fromInfra(err error) error {
 	var ie *server.InfraError
 	if err == nil || !errors.As(err, &ie) {
@@ -77,8 +78,8 @@ func fromInfra(err error) error {
 	return err
 }
 
-// keepAlive heartbeats while a long call is under way, so that the death of this
-// process is noticed within the heartbeat timeout. stop ends it.
+// keepAlive heartbeats during a long call, so that the death of this process is noticed
+// within the heartbeat timeout. stop ends it.
 func keepAlive(ctx context.Context) (stop func()) {
 	done := make(chan struct{})
 	go func() {

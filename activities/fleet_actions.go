@@ -10,7 +10,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// FleetActionStore is the part of Postgres that the actions of fleets use.
+// FleetActionStore is the part of Postgres that fleet actions use.
 type FleetActionStore interface {
 	BeginFleetAction(ctx context.Context, fleetID prego.FleetID, plan FleetPlanner) (*server.FleetAction, error)
 	NextFleetBatch(ctx context.Context, fleetID prego.FleetID, seq, limit int) (server.FleetRound, error)
@@ -24,20 +24,20 @@ type FleetActionStore interface {
 	Uncordon(ctx context.Context, serverID prego.ServerID) error
 }
 
-// FleetRuns reaches the workflow engine from fleets' steps.
+// FleetRuns starts and signals fleet workflows.
 type FleetRuns interface {
 	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
 }
 
-// FleetActions are the steps of the actions of fleets.
+// FleetActions are the steps of fleet actions.
 type FleetActions struct {
 	Store FleetActionStore
 	Runs  FleetRuns
-	// Parallel is how many servers of one action are made or taken down at once.
+	// Parallel is how many servers of one action are created or removed at once.
 	Parallel int
-	Poll     time.Duration      // how often a server that is being drained is looked at
+	Poll     time.Duration      // how often a draining server is checked
 	Hook     func(point string) // see Servers
-	// Capacity is told when a server can be used again; nil: nobody waits for one.
+	// Capacity is called when a server becomes usable again; may be nil.
 	Capacity func(ctx context.Context, serverID prego.ServerID)
 }
 
@@ -53,17 +53,17 @@ type FleetRef struct {
 	Seq     int           `json:"seq"`
 }
 
-// FleetActionTaken is the action that is next.
+// FleetActionTaken is the action to run next.
 type FleetActionTaken struct {
-	Seq     int                      `json:"seq"` // 0: there is none
+	Seq     int                      `json:"seq"` // 0 if there is none
 	Action  server.FleetActionKind   `json:"action,omitempty"`
 	Status  server.FleetActionStatus `json:"status,omitempty"`
 	Message string                   `json:"message,omitempty"`
 	Poll    time.Duration            `json:"poll,omitempty"`
 }
 
-// BeginFleetAction takes the oldest action of a fleet that waits, asks the policies,
-// and writes down the plan. A step that is repeated meets the action it took.
+// BeginFleetAction takes the oldest queued action of a fleet, evaluates the policies,
+// and records the plan. A repeated step returns the action it took.
 func (a *FleetActions) BeginFleetAction(ctx context.Context, fleetID prego.FleetID) (FleetActionTaken, error) {
 	act, err := a.Store.BeginFleetAction(ctx, fleetID, scale.Plan)
 	if err != nil {
@@ -76,15 +76,15 @@ func (a *FleetActions) BeginFleetAction(ctx context.Context, fleetID prego.Fleet
 	return FleetActionTaken{Seq: act.Seq, Action: act.Action, Status: act.Status, Message: act.Message, Poll: a.Poll}, nil
 }
 
-// FleetBatch is the steps that are next, all creates or all deletes.
+// FleetBatch is the next batch of steps, either all creates or all deletes.
 type FleetBatch struct {
 	Creates []ServerRef              `json:"creates,omitempty"`
 	Deletes []string                 `json:"deletes,omitempty"`
-	Refused []server.FleetStepResult `json:"refused,omitempty"` // they could not be asked for
+	Refused []server.FleetStepResult `json:"refused,omitempty"` // steps whose server could not be requested
 }
 
-// NextFleetBatch asks for the servers that are to be made next, or closes those to
-// new tenants that are to go.
+// NextFleetBatch requests the servers to create next, or closes the servers to delete
+// to new tenants.
 func (a *FleetActions) NextFleetBatch(ctx context.Context, in FleetRef) (FleetBatch, error) {
 	b, err := a.Store.NextFleetBatch(ctx, in.FleetID, in.Seq, a.Parallel)
 	if err != nil {
@@ -109,14 +109,14 @@ func (a *FleetActions) NextFleetBatch(ctx context.Context, in FleetRef) (FleetBa
 	return out, nil
 }
 
-// FleetResults are how steps went.
+// FleetResults are the outcomes of steps.
 type FleetResults struct {
 	Fleet   FleetRef                 `json:"fleet"`
 	Results []server.FleetStepResult `json:"results"`
 }
 
-// RecordFleetSteps writes down how steps went, takes down what is left of servers
-// that failed, and plans what is missing over the regions that are left.
+// RecordFleetSteps records the outcomes of steps, cleans up after servers that failed,
+// and replans what is missing over the remaining regions.
 func (a *FleetActions) RecordFleetSteps(ctx context.Context, in FleetResults) error {
 	for i, r := range in.Results {
 		if r.Op != server.StepOpCreate || r.State != server.FleetStepFailed {
@@ -129,8 +129,9 @@ func (a *FleetActions) RecordFleetSteps(ctx context.Context, in FleetResults) er
 		if err != nil {
 			return fromStore(err)
 		}
-		// The row decides, not how the run ended: one that was stopped by hand leaves a
-		// server behind. One whose containers failed is kept for debugging, and is a member.
+		// The row decides, not how the run ended: a run stopped by hand leaves a server
+		// behind. A server whose containers failed is kept for debugging and stays a
+		// member.
 		switch {
 		case srv.Status == server.Active:
 			in.Results[i].State, in.Results[i].Message = server.FleetStepDone, ""
@@ -157,24 +158,24 @@ func (a *FleetActions) drain(ctx context.Context, serverID prego.ServerID, by Fl
 	return srv.Status, nil
 }
 
-// DrainInput names a server that is to go.
+// DrainInput names a server to remove.
 type DrainInput struct {
 	Fleet    FleetRef       `json:"fleet"`
 	ServerID prego.ServerID `json:"server_id"`
 }
 
-// DrainResult tells how far it is.
+// DrainResult reports the progress of a drain.
 type DrainResult struct {
-	Occupied bool `json:"occupied,omitempty"` // tenants live there
+	Occupied bool `json:"occupied,omitempty"` // tenants are on it
 	Gone     bool `json:"gone,omitempty"`
-	// Left is what is left of an occupied server's grace period.
+	// Left is the remaining grace period of an occupied server.
 	Left time.Duration `json:"left,omitempty"`
-	// Cancelled: the action was, so that an occupied server stays.
+	// Cancelled is set if the action was cancelled: an occupied server then stays.
 	Cancelled bool `json:"cancelled,omitempty"`
 }
 
-// DrainFleetServer makes a server draining that no tenant lives on; from then on it
-// is its decommissioning's.
+// DrainFleetServer sets a server without tenants to draining; its decommissioning does
+// the rest.
 func (a *FleetActions) DrainFleetServer(ctx context.Context, in DrainInput) (DrainResult, error) {
 	status, err := a.drain(ctx, in.ServerID, in.Fleet)
 	switch prego.CodeOf(err) {
@@ -190,14 +191,14 @@ func (a *FleetActions) DrainFleetServer(ctx context.Context, in DrainInput) (Dra
 	return DrainResult{Gone: status == server.Terminated}, nil
 }
 
-// occupied tells how long a server with tenants is still waited for.
+// occupied returns how much longer to wait for a server that has tenants.
 func (a *FleetActions) occupied(ctx context.Context, in DrainInput) (DrainResult, error) {
 	act, err := a.Store.GetFleetAction(ctx, in.Fleet.FleetID, in.Fleet.Seq)
 	if err != nil {
 		return DrainResult{}, permanentIfCoded(err)
 	}
-	// Of the database's clock, from when it was closed to new tenants: a run that
-	// follows another goes on with the same period.
+	// By the database's clock, since it was closed to new tenants: a later run
+	// continues the same period.
 	closed, err := a.Store.CordonedFor(ctx, in.ServerID)
 	if err != nil {
 		return DrainResult{}, err
@@ -205,7 +206,7 @@ func (a *FleetActions) occupied(ctx context.Context, in DrainInput) (DrainResult
 	return DrainResult{Occupied: true, Cancelled: act.CancelRequested, Left: max(0, scale.GracePeriod(act)-closed)}, nil
 }
 
-// KeepFleetServer gives a server back to placement that could not be drained.
+// KeepFleetServer opens a server that could not be drained to placement again.
 func (a *FleetActions) KeepFleetServer(ctx context.Context, serverID prego.ServerID) error {
 	err := a.Store.Uncordon(ctx, serverID)
 	if err == nil && a.Capacity != nil {
@@ -214,14 +215,14 @@ func (a *FleetActions) KeepFleetServer(ctx context.Context, serverID prego.Serve
 	return err
 }
 
-// FleetServerLook is where a server stands.
+// FleetServerLook is the state of a server.
 type FleetServerLook struct {
 	Status  server.Status `json:"status"`
 	Reason  prego.Reason  `json:"reason,omitempty"`
 	Message string        `json:"message,omitempty"`
 }
 
-// LookAtFleetServer reads where a server stands.
+// LookAtFleetServer reads the state of a server.
 func (a *FleetActions) LookAtFleetServer(ctx context.Context, serverID prego.ServerID) (FleetServerLook, error) {
 	srv, err := a.Store.GetServer(ctx, serverID)
 	if err != nil {
@@ -230,13 +231,13 @@ func (a *FleetActions) LookAtFleetServer(ctx context.Context, serverID prego.Ser
 	return FleetServerLook{Status: srv.Status, Reason: srv.StatusReason, Message: srv.StatusMessage}, nil
 }
 
-// FleetActionResult is how an action ended.
+// FleetActionResult is the outcome of an action.
 type FleetActionResult struct {
 	Status  server.FleetActionStatus `json:"status"`
 	Message string                   `json:"message,omitempty"`
 }
 
-// FinishFleetAction ends an action by how its steps went.
+// FinishFleetAction closes an action with the outcome of its steps.
 func (a *FleetActions) FinishFleetAction(ctx context.Context, in FleetRef) (FleetActionResult, error) {
 	act, err := a.Store.FinishFleetAction(ctx, in.FleetID, in.Seq)
 	if err != nil {

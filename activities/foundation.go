@@ -8,30 +8,30 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Limits of the provider on placement groups (FACTS: spread group ≤ 10 servers,
-// 50 groups per project). Each role keeps to its share of the groups.
+// Limits of the provider on placement groups: 10 servers per spread group, 50 groups
+// per project. Each role keeps to its share of the groups.
 const (
 	placementGroupSize = 10
 	placementGroups    = 12
 )
 
-// FoundationInput asks for what a server of some role is built on.
+// FoundationInput asks for the shared resources that a server of some role needs.
 type FoundationInput struct {
 	ServerID prego.ServerID `json:"server_id"`
 	// FullGroups are placement groups that the provider refused.
 	FullGroups []string `json:"full_groups,omitempty"`
 }
 
-// Foundation is what a server is built on. GroupID is "" when every placement
-// group is full: the server is made without one.
+// Foundation holds the shared resources of a server. GroupID is "" if every placement
+// group is full: the server is then created without one.
 type Foundation struct {
 	FirewallID       string `json:"firewall_id"`
 	PlacementGroupID string `json:"group_id,omitempty"`
 	GroupName        string `json:"group_name,omitempty"`
 }
 
-// PrepareFoundation makes sure of the environment's firewall and finds a spread
-// placement group with a free place for the server.
+// PrepareFoundation makes sure that the environment's firewall exists and finds a
+// spread placement group with a free place.
 func (a *Servers) PrepareFoundation(ctx context.Context, in FoundationInput) (Foundation, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -68,8 +68,8 @@ func (a *Servers) firewall(name string) server.FirewallParams {
 	return server.FirewallParams{Environment: a.Settings.Environment, Name: name, CIDRs: a.Settings.EgressCIDRs, Ports: a.Settings.Ports}
 }
 
-// shared returns the provider's id of something that the whole environment
-// shares, making it when the ledger does not know it yet.
+// shared returns the provider's id of something that the whole environment shares, and
+// creates it if the ledger does not have it yet.
 func (a *Servers) shared(ctx context.Context, infra Infra, kind server.ResourceKind, name string, ensure func(name string) (string, error)) (string, error) {
 	r, ok, err := a.Store.FindResource(ctx, infra.ID(), kind, name)
 	if err != nil {

@@ -39,36 +39,36 @@ type GroupStore interface {
 	ProvisionState(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, error)
 }
 
-// InstanceEngine runs the containers of instances. What repeating can't mend is a
+// InstanceEngine runs the containers of instances. A permanent error is a
 // *server.ContainerError.
 type InstanceEngine interface {
-	// RunInstance makes the container run, and waits until it is healthy. Repeated, it
-	// meets the one that is there.
+	// RunInstance starts the container and waits until it is healthy. A repeated call
+	// finds the container that is already there.
 	RunInstance(ctx context.Context, serverID prego.ServerID, addr string, spec server.ContainerSpec) error
-	// RemoveInstance ends and removes it; one that is not there is success.
+	// RemoveInstance stops and removes the container; a missing one is success.
 	RemoveInstance(ctx context.Context, serverID prego.ServerID, addr, name string) error
 	ListContainers(ctx context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error)
 }
 
-// GroupRuns starts and wakes runs of groups.
+// GroupRuns starts and signals group workflows.
 type GroupRuns interface {
-	// WakeGroup tells a group's run that something changed, and starts it when there is
-	// none.
+	// WakeGroup signals a group's workflow that something changed, starting it if
+	// necessary.
 	WakeGroup(ctx context.Context, groupID prego.GroupID, orgID prego.OrgID) error
 }
 
-// VolumeAttacher has a group's volumes at a server before its instance starts there,
-// and says how the engine mounts them.
+// VolumeAttacher attaches a group's volumes to a server before its instance starts
+// there, and says how the engine mounts them.
 type VolumeAttacher func(ctx context.Context, groupID prego.GroupID, serverID prego.ServerID) (binds []string, err error)
 
-// GroupSettings are the settings of groups.
+// GroupSettings are the settings of process groups.
 type GroupSettings struct {
-	Retry time.Duration // of what was refused, and of groups that are not as they should be
-	Quiet time.Duration // how long a row stands still before its run is looked for
-	Hosts int           // servers whose instances a sweep looks at
+	Retry time.Duration // wait before the next try, and between checks of groups that have not converged
+	Quiet time.Duration // how long a row may be unchanged before its run is checked
+	Hosts int           // servers whose instances one sweep checks
 }
 
-// GroupMetrics count what happens to groups.
+// GroupMetrics count events of groups.
 type GroupMetrics struct {
 	Unschedulable *prometheus.GaugeVec // groups, by reason
 	Schedule      prometheus.Histogram // seconds from wanted to allocated, within quota
@@ -96,8 +96,7 @@ type Groups struct {
 	Settings GroupSettings
 	Metrics  *GroupMetrics
 	Log      *zap.Logger
-	// Volumes brings volumes to where they are needed; nil where there are none: then what
-	// the rows say is mounted.
+	// Volumes attaches volumes; if nil, what the rows say is mounted as it is.
 	Volumes VolumeAttacher
 	// Hook is called around effects, by name, so that tests can kill the process there;
 	// nil in production.
@@ -115,7 +114,7 @@ func (a *Groups) hook(point string) {
 	}
 }
 
-// fromGroups keeps what repeating can't mend from being repeated.
+// fromGroups makes permanent errors non-retryable.
 func fromGroups(err error) error {
 	switch prego.CodeOf(err) {
 	case prego.CodeGroupNotFound, prego.CodeInstanceNotFound:
@@ -124,7 +123,7 @@ func fromGroups(err error) error {
 	return fromContainers(err)
 }
 
-// PlanGroup decides what is to be done for a group now.
+// PlanGroup decides what to do for a group now.
 func (a *Groups) PlanGroup(ctx context.Context, groupID prego.GroupID) (workload.GroupPlan, error) {
 	a.hook("group/plan")
 	p, err := a.Store.PlanGroup(ctx, groupID, a.Settings.Retry)
@@ -132,27 +131,27 @@ func (a *Groups) PlanGroup(ctx context.Context, groupID prego.GroupID) (workload
 	return p, fromGroups(err)
 }
 
-// Served is what came of serving a region's waiting groups.
+// Served is the result of serving a region's waiting groups.
 type Served struct {
-	Busy      bool           `json:"busy,omitempty"` // somebody else serves it
+	Busy      bool           `json:"busy,omitempty"` // another worker serves it
 	Allocated map[string]int `json:"allocated,omitempty"`
-	// Changed are groups that are to plan anew.
+	// Changed are groups that must plan again.
 	Changed []string `json:"changed,omitempty"`
 }
 
 const (
-	// serveAtOnce bounds how many instances one pass looks at, serveFor how long passes
-	// follow each other.
+	// serveAtOnce bounds how many instances one pass considers, serveFor how long
+	// passes are repeated.
 	serveAtOnce = 500
 	serveFor    = 20 * time.Second
-	// lostTries is how often a place is looked for again after somebody else was faster.
+	// lostTries is how often a place is looked for again after a lost race.
 	lostTries = 3
 )
 
-// ServeInstances gives the instances that wait in a region their places: by turns among
-// the orgs, so that none is served in bulk while another waits (quotas-and-fairness,
-// "Fairness model"). Nobody is moved for somebody else. The groups that got something
-// are woken.
+// ServeInstances allocates the waiting instances of a region, taking turns among the
+// orgs so that none is served in bulk while another waits (quotas-and-fairness,
+// "Fairness model"). Running instances are never moved to make room. Groups that got
+// something are woken.
 func (a *Groups) ServeInstances(ctx context.Context, region prego.Region) (Served, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -176,7 +175,8 @@ func (a *Groups) ServeInstances(ctx context.Context, region prego.Region) (Serve
 	return out, err
 }
 
-// servePass goes once through the instances that wait, and says how many got a place.
+// servePass goes through the waiting instances once and returns how many were
+// allocated.
 func (a *Groups) servePass(ctx context.Context, region prego.Region, out *Served, orgs map[string]string) (allocated int, err error) {
 	demand, err := a.Store.InstanceDemand(ctx, region, serveAtOnce)
 	if err != nil || len(demand) == 0 {
@@ -217,8 +217,8 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, out *Served
 	return allocated, nil
 }
 
-// place finds a place for one instance, and takes it: servers are kept as they are
-// then, for the next one.
+// place finds and reserves a place for one instance, and updates servers accordingly
+// for the next one.
 func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []prego.AppliedPool, servers []instance.Server) (workload.AllocationOutcome, error) {
 	if len(d.Missing) > 0 {
 		return workload.AllocationLost, a.Store.NoPlace(ctx, d.GroupID, workload.ReasonVolumeMissing, "no volume of the group is mounted at "+strings.Join(d.Missing, ", "), nil)
@@ -267,8 +267,8 @@ func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []p
 	}
 }
 
-// ServerFree wakes the groups that wait where a server came to life or may be used
-// again. It is no step of its own.
+// ServerFree wakes the groups waiting in a server's region after it became active or
+// usable again. It is not an activity.
 func ServerFree(a *Groups) func(ctx context.Context, serverID prego.ServerID) { return a.serverFree }
 
 func (a *Groups) serverFree(ctx context.Context, serverID prego.ServerID) {
@@ -280,7 +280,7 @@ func (a *Groups) serverFree(ctx context.Context, serverID prego.ServerID) {
 	a.wakeRegion(ctx, st.Region)
 }
 
-// wakeRegion wakes the groups that wait for capacity in a region, in their order.
+// wakeRegion wakes the groups that wait for capacity in a region, in order.
 func (a *Groups) wakeRegion(ctx context.Context, region prego.Region) {
 	groups, err := a.Store.WaitingGroups(ctx, region)
 	for _, g := range groups {
@@ -292,7 +292,7 @@ func (a *Groups) wakeRegion(ctx context.Context, region prego.Region) {
 }
 
 // BootInstance starts an instance's container and waits until it is healthy. An
-// instance that is not to run any more is left alone.
+// instance that is no longer wanted is left alone.
 func (a *Groups) BootInstance(ctx context.Context, id string) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -303,7 +303,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) error {
 	case h.State != workload.InstanceBooting:
 		return nil
 	case h.ServerStatus != server.Active:
-		return nil // the next plan sees to it
+		return nil // the next plan handles it
 	}
 	binds := h.Binds
 	if a.Volumes != nil {
@@ -329,8 +329,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) error {
 	if ok {
 		return nil
 	}
-	// It was given up while it started: nothing of it may be left behind the back of who
-	// stopped it.
+	// It was stopped while it started: remove what was started after the stop.
 	if h, err = a.Store.InstanceHost(ctx, id); err != nil {
 		return fromGroups(err)
 	}
@@ -340,13 +339,13 @@ func (a *Groups) BootInstance(ctx context.Context, id string) error {
 	return fromContainers(a.Engine.RemoveInstance(ctx, h.ServerID, h.Host, id))
 }
 
-// FailInstanceInput says why an instance is given up.
+// FailInstanceInput says why an instance failed.
 type FailInstanceInput struct {
 	InstanceID prego.InstanceID `json:"instance_id"`
 	Message    string           `json:"message"`
 }
 
-// FailInstance gives up an instance that could not be started.
+// FailInstance records that an instance could not be started.
 func (a *Groups) FailInstance(ctx context.Context, in FailInstanceInput) error {
 	return a.failed(ctx, string(in.InstanceID), in.Message)
 }
@@ -360,12 +359,12 @@ func (a *Groups) failed(ctx context.Context, id, message string) error {
 	return fromGroups(err)
 }
 
-// lastContact bounds how long a server that has failed is asked to stop an instance.
+// lastContact bounds how long we try to stop an instance on a server that has failed.
 const lastContact = 15 * time.Second
 
-// StopInstance removes an instance's container; then the instance no longer counts,
-// and who waits for what it took gets it. On a server that failed it may be left
-// behind, until the sweep finds it there.
+// StopInstance removes an instance's container. The instance then no longer counts, and
+// its resources go to waiting instances. On a failed server the container may be left
+// behind until the sweep finds it.
 func (a *Groups) StopInstance(ctx context.Context, id string) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -387,7 +386,7 @@ func (a *Groups) StopInstance(ctx context.Context, id string) error {
 	a.hook("instance/stopped")
 	served, err := a.ServeInstances(ctx, h.Region)
 	if served.Busy {
-		// Who serves it may have looked before this became free.
+		// A serving worker may have looked before this became free.
 		a.wakeRegion(ctx, h.Region)
 	}
 	if err != nil {
@@ -415,14 +414,14 @@ func (a *Groups) remove(ctx context.Context, h workload.InstanceHost) error {
 // GroupSweepResult counts what a sweep found.
 type GroupSweepResult struct {
 	Woken   int `json:"woken"`   // groups
-	Checked int `json:"checked"` // servers whose instances were looked at
+	Checked int `json:"checked"` // servers whose instances were checked
 	Unknown int `json:"unknown"` // of those, not reached
 	Died    int `json:"died"`    // instances
-	Removed int `json:"removed"` // containers of instances that are stopped
+	Removed int `json:"removed"` // containers of stopped instances
 }
 
 // SweepGroups looks for groups whose run was lost or whose servers are gone, for
-// instances whose containers ended, and for containers that nobody knows any more.
+// instances whose containers ended, and for containers that belong to no instance.
 func (a *Groups) SweepGroups(ctx context.Context) (GroupSweepResult, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -468,8 +467,9 @@ func (a *Groups) checkInstances(ctx context.Context, serverID prego.ServerID, r 
 		return err
 	}
 	r.Checked++
-	// The rows first: what is started after them is not missed in the list, and what is
-	// allocated after them is not taken for a leftover, since leftovers are looked up.
+	// Read the rows first: an instance started later can't be missing from the list,
+	// and one allocated later is not taken for a leftover, since leftovers are looked
+	// up again.
 	rows, err := a.Store.InstancesOn(ctx, serverID)
 	if err != nil {
 		return err

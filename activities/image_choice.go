@@ -13,9 +13,9 @@ import (
 // imageFallbacks bounds how many golden images one create gives up on.
 const imageFallbacks = 3
 
-// imageFor is what an attempt's server is made from: what its spec asks for, else the
-// golden image of the configured one, else the configured one itself. A repeated step
-// goes on with the image that its attempt began with.
+// imageFor returns the image of an attempt's server: the one its spec names, else the
+// golden image built from the configured one, else the configured one itself. A
+// repeated step keeps the image that its attempt began with.
 func (a *Servers) imageFor(ctx context.Context, st server.ProvisionState, in CreateServerInput) (string, error) {
 	stock := a.Catalog.ImageFor(st.Spec)
 	if st.Spec.Image != "" || !a.Settings.GoldenImages {
@@ -39,8 +39,8 @@ func (a *Servers) imageFor(ctx context.Context, st server.ProvisionState, in Cre
 	return golden.ProviderImageID, nil
 }
 
-// withoutImage gives up a golden image that the provider says it does not have. It
-// reports whether there is something else to make the server from.
+// withoutImage marks a golden image as missing after the provider said it does not have
+// it. It reports whether there is another image to use.
 func (a *Servers) withoutImage(ctx context.Context, st server.ProvisionState, in CreateServerInput, image string, cause error) (bool, error) {
 	var ie *server.InfraError
 	if st.Spec.Image != "" || image == a.Catalog.ImageFor(st.Spec) || !errors.As(cause, &ie) || ie.Code != server.InfraImageGone {

@@ -39,7 +39,7 @@ type ImageInfra interface {
 	DeleteSnapshots(ctx context.Context, imageID prego.ImageID) error
 }
 
-// ImageRuns starts the runs of images whose own was lost.
+// ImageRuns restarts lost image workflows.
 type ImageRuns interface {
 	EnsureImageBuild(ctx context.Context, imageID prego.ImageID) (started bool, err error)
 	EnsureImageDelete(ctx context.Context, imageID prego.ImageID) (started bool, err error)
@@ -50,19 +50,19 @@ type Images struct {
 	Store   ImageStore
 	Servers *Servers // whose provider, firewall and catalog they share
 	Runs    ImageRuns
-	// Recipe is what an image of a stock image is built from now.
+	// Recipe returns what an image of a stock image is built from now.
 	Recipe       func(baseImage string) (server.ImageRecipe, error)
-	Keep         int           // verified images that are kept, the current one among them
+	Keep         int           // verified images to keep, including the current one
 	BuildTimeout time.Duration // how long a builder may take
-	Poll         time.Duration // how often a builder is looked at
+	Poll         time.Duration // how often a builder is checked
 	Metrics      *ImageMetrics
 	Log          *zap.Logger
 }
 
-// ImageMetrics count what became of images.
+// ImageMetrics count the outcomes of images.
 type ImageMetrics struct {
 	Outcomes *prometheus.CounterVec // by outcome
-	Fallback prometheus.Counter     // given to the steps of servers
+	Fallback prometheus.Counter     // how often the steps of servers used each
 }
 
 // NewImageMetrics registers them.
@@ -72,7 +72,8 @@ func NewImageMetrics(reg prometheus.Registerer) *ImageMetrics {
 		Fallback: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_image_fallbacks_total", Help: "Golden images that the provider no longer had when a server was made."}),
 	}
 	reg.MustRegister(m.Outcomes, m.Fallback)
-	// A series that begins with 1 has not increased: of the first failure nobody would hear.
+	// A series that starts at 1 has not increased, so the first failure would raise no
+	// alert.
 	for _, reason := range server.BuildOutcomes() {
 		m.Outcomes.WithLabelValues(string(reason))
 	}
@@ -91,8 +92,8 @@ type ImagePlan struct {
 	BaseImage    string             `json:"base_image"`
 	Candidates   []server.Candidate `json:"candidates"`
 	BaseAttempt  int                `json:"base_attempt"`
-	Snapshot     bool               `json:"snapshot,omitempty"`  // it is taken already
-	Verifier     string             `json:"verifier"`            // the server that is booted from it
+	Snapshot     bool               `json:"snapshot,omitempty"`  // the snapshot exists
+	Verifier     string             `json:"verifier"`            // the server booted from it
 	Verifying    bool               `json:"verifying,omitempty"` // that server has a row
 	BuildTimeout time.Duration      `json:"build_timeout"`
 	Poll         time.Duration      `json:"poll"`
@@ -110,7 +111,7 @@ func (a *Images) infra(id prego.InfraProviderID) (Infra, ImageInfra, error) {
 	return infra, images, nil
 }
 
-// image reads an image's row and finds the cloud that it is built in.
+// image reads an image's row and returns the cloud that it is built in.
 func (a *Images) image(ctx context.Context, id prego.ImageID) (server.GoldenImage, Infra, ImageInfra, error) {
 	g, err := a.Store.GetGoldenImage(ctx, id)
 	if err != nil {
@@ -120,7 +121,7 @@ func (a *Images) image(ctx context.Context, id prego.ImageID) (server.GoldenImag
 	return g, infra, images, err
 }
 
-// PlanImage reads the row.
+// PlanImage reads the image's row.
 func (a *Images) PlanImage(ctx context.Context, in ImageRef) (ImagePlan, error) {
 	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
 	if err != nil {
@@ -148,15 +149,15 @@ func imageError(err error) error {
 	return fromStore(err)
 }
 
-// BuilderInput names an attempt to make an image's builder.
+// BuilderInput names an attempt to create an image's builder.
 type BuilderInput struct {
 	ImageID   prego.ImageID    `json:"image_id"`
 	Attempt   int              `json:"attempt"`
 	Candidate server.Candidate `json:"candidate"`
 }
 
-// MakeBuilder makes the machine that the image is taken of, or finds the one that an
-// earlier call made. It has no row among the servers, no token and no agent.
+// MakeBuilder creates the machine that the image is taken from, or finds the one that
+// an earlier call created. It has no row in servers, no token and no agent.
 func (a *Images) MakeBuilder(ctx context.Context, in BuilderInput) (server.Handle, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -208,8 +209,8 @@ func (a *Images) MakeBuilder(ctx context.Context, in BuilderInput) (server.Handl
 	return h, a.Store.NoteImage(ctx, in.ImageID, fmt.Sprintf("the builder %s, %s, installs and pulls", h.ProviderServerID, in.Candidate))
 }
 
-// builderNames are what a builder is called at the provider: the server, and the
-// ledger's names of its two addresses.
+// builderNames are the builder's name at the provider and the ledger's names of its two
+// addresses.
 func (a *Images) builderNames(imageID prego.ImageID) []string {
 	name := server.Name(a.Servers.Settings.Environment, prego.ServerID(server.BuilderServerID(imageID)))
 	return []string{name, server.PrimaryIPName(name, 0), server.PrimaryIPName(name, 1)}
@@ -219,17 +220,17 @@ func (a *Images) snapshotName(imageID prego.ImageID) string {
 	return server.Name(a.Servers.Settings.Environment, prego.ServerID(imageID))
 }
 
-// BuilderState tells how far a builder is.
+// BuilderState is the state of a builder.
 type BuilderState struct {
 	Status string `json:"status"` // the provider's word
 	Off    bool   `json:"off"`    // it has finished: it powers itself off then, and only then
 }
 
-// statusOff is the provider's word for a server that is powered off.
+// statusOff is the provider's status of a powered-off server.
 const statusOff = "off"
 
-// AwaitBuilt waits until the builder has powered itself off. How long is the workflow's
-// to say.
+// AwaitBuilt waits until the builder has powered itself off. The workflow sets the time
+// limit.
 func (a *Images) AwaitBuilt(ctx context.Context, in BuiltInput) (BuilderState, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -259,8 +260,8 @@ type BuiltInput struct {
 	ProviderServerID string        `json:"provider_server_id"`
 }
 
-// snapshotBroken are the ends of a copy that was made badly. Copying again is for a new
-// build to try: the half made one has to go first.
+// snapshotBroken are the outcomes of a failed copy. Copying again takes a new build:
+// the broken snapshot has to be deleted first.
 var snapshotBroken = map[string]bool{"action_failed": true, "image_unavailable": true, server.InfraImageGone: true}
 
 // CopyBuilder copies the builder's disk into an image, or finds the copy that an
@@ -291,8 +292,7 @@ func (a *Images) CopyBuilder(ctx context.Context, in BuiltInput) error {
 	return fromStore(a.Store.SnapshotTaken(ctx, g.Provider, in.ImageID, name, h))
 }
 
-// DropBuilder deletes the builder and what came with it. That it is not there is
-// success.
+// DropBuilder deletes the builder and its addresses. A missing builder is success.
 func (a *Images) DropBuilder(ctx context.Context, in ImageRef) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -313,8 +313,8 @@ func (a *Images) DropBuilder(ctx context.Context, in ImageRef) error {
 	return a.Store.ReleaseNamed(ctx, g.Provider, a.builderNames(in.ImageID))
 }
 
-// PrepareVerification writes the row of the server that is booted from the image. Its
-// provisioning is the same as any other server's.
+// PrepareVerification writes the row of the server booted from the image. It is
+// provisioned like any other server.
 func (a *Images) PrepareVerification(ctx context.Context, in ImageRef) error {
 	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
 	if err != nil {
@@ -331,14 +331,14 @@ func (a *Images) PrepareVerification(ctx context.Context, in ImageRef) error {
 	return fromStore(err)
 }
 
-// VerifierState is what became of the server that was booted from an image.
+// VerifierState is the outcome of the server booted from an image.
 type VerifierState struct {
 	Active  bool   `json:"active"`
 	Failed  bool   `json:"failed"`
 	Message string `json:"message,omitempty"`
 }
 
-// ReadVerifier reads the row of the server that was booted from the image.
+// ReadVerifier reads the row of the server booted from the image.
 func (a *Images) ReadVerifier(ctx context.Context, in ImageRef) (VerifierState, error) {
 	s, err := a.Store.GetServer(ctx, prego.ServerID(server.VerifyServerID(in.ImageID)))
 	if err != nil {
@@ -351,8 +351,8 @@ func (a *Images) ReadVerifier(ctx context.Context, in ImageRef) (VerifierState, 
 	return out, nil
 }
 
-// GiveUpVerifier marks the verification's server as to be taken down; false when it never
-// had a row, or is gone.
+// GiveUpVerifier marks the verification server for removal; false if it never had a
+// row, or is gone.
 func (a *Images) GiveUpVerifier(ctx context.Context, in ImageRef) (bool, error) {
 	id := server.VerifyServerID(in.ImageID)
 	if s, err := a.Store.GetServer(ctx, prego.ServerID(id)); prego.CodeOf(err) == prego.CodeServerNotFound || (err == nil && s.Status == server.Terminated) {
@@ -364,7 +364,7 @@ func (a *Images) GiveUpVerifier(ctx context.Context, in ImageRef) (bool, error) 
 	return err == nil, err
 }
 
-// PublishImage makes the image the one that servers are made from.
+// PublishImage makes the image the one that servers are created from.
 func (a *Images) PublishImage(ctx context.Context, in ImageRef) error {
 	if err := a.Store.PublishImage(ctx, in.ImageID); err != nil {
 		return fromStore(err)
@@ -374,13 +374,13 @@ func (a *Images) PublishImage(ctx context.Context, in ImageRef) error {
 	return nil
 }
 
-// RotateImages gives up what is more than is kept, and tells what.
+// RotateImages retires images beyond the number to keep, and returns them.
 func (a *Images) RotateImages(ctx context.Context, in ImageRef) ([]string, error) {
 	return a.Store.RotateImages(ctx, in.ImageID, a.Keep)
 }
 
-// DiscardSnapshots deletes all that the provider has of an image, and closes its lines
-// in the ledger.
+// DiscardSnapshots deletes everything that the provider has of an image, and closes its
+// ledger lines.
 func (a *Images) DiscardSnapshots(ctx context.Context, in ImageRef) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -398,7 +398,7 @@ func (a *Images) DiscardSnapshots(ctx context.Context, in ImageRef) error {
 	return a.Store.ReleaseNamed(ctx, g.Provider, []string{a.snapshotName(in.ImageID)})
 }
 
-// ImageIsDeleted is the end of an image's life.
+// ImageIsDeleted records that an image was deleted.
 func (a *Images) ImageIsDeleted(ctx context.Context, in ImageRef) error {
 	return a.Store.ImageIsDeleted(ctx, in.ImageID)
 }
@@ -410,7 +410,7 @@ type ImageFailure struct {
 	Message string        `json:"message"`
 }
 
-// FailImage ends a build.
+// FailImage records that a build failed.
 func (a *Images) FailImage(ctx context.Context, in ImageFailure) error {
 	if err := a.Store.FailImage(ctx, in.ImageID, in.Reason, in.Message); err != nil {
 		return err
@@ -419,14 +419,14 @@ func (a *Images) FailImage(ctx context.Context, in ImageFailure) error {
 	return nil
 }
 
-// NoteLeftover surfaces what a build could not clean up; the reconciler does.
+// NoteLeftover reports what a build could not clean up; the reconciler does.
 func (a *Images) NoteLeftover(_ context.Context, in ImageFailure) error {
 	a.Servers.Metrics.Cleanup.Inc()
 	a.Log.Error("a build left something behind for the reconciler", zap.String("image_id", string(in.ImageID)), zap.String("error", prego.Redact(in.Message)))
 	return nil
 }
 
-// missing records ready images that the provider no longer lists.
+// missing marks ready images that the provider no longer lists.
 func (a *Images) missing(ctx context.Context, provider prego.InfraProviderID, s Comparison) error {
 	there := make(map[string]bool)
 	for _, o := range s.Owned {
@@ -444,7 +444,7 @@ func (a *Images) missing(ctx context.Context, provider prego.InfraProviderID, s 
 	return nil
 }
 
-// startLost starts the runs of images in motion that have none.
+// startLost starts the runs of images in progress that have none.
 func (a *Images) startLost(ctx context.Context, images []server.GoldenImage) (int, error) {
 	n := 0
 	for _, g := range images {

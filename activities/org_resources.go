@@ -12,7 +12,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// OrgResourceStore is the part of Postgres that keeps orgs' addresses and volumes.
+// OrgResourceStore is the part of Postgres that holds orgs' addresses and volumes.
 type OrgResourceStore interface {
 	IPv4Run(ctx context.Context, id string) (a workload.IPv4Allocation, ok bool, err error)
 	IPv4Made(ctx context.Context, a workload.IPv4Allocation, providerID, address string) error
@@ -35,8 +35,8 @@ type OrgResourceStore interface {
 	OrgWork(ctx context.Context, quiet time.Duration) (org.Work, error)
 }
 
-// OrgInfra is what of a cloud orgs have a part of. Every error that it returns is a
-// *server.InfraError.
+// OrgInfra is the part of a cloud that orgs' resources use. Every error that it returns
+// is a *server.InfraError.
 type OrgInfra interface {
 	EnsurePrimaryIP(ctx context.Context, p server.PrimaryIPParams) (id, address string, err error)
 	EnsureVolume(ctx context.Context, p server.VolumeParams) (string, error)
@@ -46,7 +46,7 @@ type OrgInfra interface {
 	DeleteResource(ctx context.Context, kind server.ResourceKind, providerID prego.ServerID) error
 }
 
-// OrgRuns starts the runs of orgs' resources unless they are running.
+// OrgRuns starts the workflows of orgs' resources unless they are running.
 type OrgRuns interface {
 	EnsureAddress(ctx context.Context, id string) (started bool, err error)
 	EnsureVolume(ctx context.Context, id prego.VolumeID) (started bool, err error)
@@ -61,7 +61,7 @@ type OrgResources struct {
 	Infra        map[prego.InfraProviderID]OrgInfra
 	Runs         OrgRuns
 	Environment  string
-	CapacityWait time.Duration // how long the provider's capacity is waited for
+	CapacityWait time.Duration // how long to wait for the provider's capacity
 	CapacityPoll time.Duration
 	// Hook is called around effects, by name, so that tests can kill the process
 	// there; nil in production.
@@ -80,7 +80,7 @@ type OrgResourceRef struct {
 	ID   string              `json:"id"`
 }
 
-// orgResource is what both kinds have in common.
+// orgResource is what addresses and volumes have in common.
 type orgResource struct {
 	org, name, location, providerID string
 	provider                        prego.InfraProviderID
@@ -110,21 +110,21 @@ func (a *OrgResources) infra(id prego.InfraProviderID) (OrgInfra, error) {
 	return p, nil
 }
 
-// OrgResourcePlan is how a resource stands, and the numbers that its run obeys.
+// OrgResourcePlan is the state of a resource, and the numbers that its run uses.
 type OrgResourcePlan struct {
 	OrgID  prego.OrgID             `json:"org_id,omitempty"`
-	Status workload.ResourceStatus `json:"status,omitempty"` // "" once it is gone
-	Left   int                     `json:"left,omitempty"`   // ended attachments that are to be undone
+	Status workload.ResourceStatus `json:"status,omitempty"` // "" once it is deleted
+	Left   int                     `json:"left,omitempty"`   // ended attachments that are still to be detached
 	Wait   time.Duration           `json:"wait"`
 	Poll   time.Duration           `json:"poll"`
 }
 
-// Settled tells that there is nothing to do.
+// Settled reports whether there is nothing to do.
 func (p OrgResourcePlan) Settled() bool {
 	return p.Left == 0 && p.Status != workload.ResourcePending && p.Status != workload.ResourceReleasing
 }
 
-// PlanOrgResource reads the row.
+// PlanOrgResource reads the resource's row.
 func (a *OrgResources) PlanOrgResource(ctx context.Context, ref OrgResourceRef) (OrgResourcePlan, error) {
 	out := OrgResourcePlan{Wait: a.CapacityWait, Poll: a.CapacityPoll}
 	r, ok, err := a.read(ctx, ref)
@@ -142,8 +142,8 @@ func (a *OrgResources) PlanOrgResource(ctx context.Context, ref OrgResourceRef) 
 	return out, nil
 }
 
-// MakeOrgResource makes what a row asks for. The name at the provider is the row's,
-// so that of all calls, repeated or late, one makes something and the others find it.
+// MakeOrgResource creates what a row asks for. The provider-side name comes from the
+// row, so of all calls, repeated or late, one creates it and the others find it.
 func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -185,20 +185,20 @@ func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) 
 	return err
 }
 
-// isDefinite tells that nothing was made.
+// isDefinite reports whether certainly nothing was created.
 func isDefinite(c server.InfraClass) bool {
 	return c == server.InfraQuota || c == server.InfraNext || c == server.InfraPermanent || c == server.InfraForeign
 }
 
-// OrgResourceWait says why a resource is not there.
+// OrgResourceWait says why a resource is not ready.
 type OrgResourceWait struct {
 	Ref     OrgResourceRef `json:"ref"`
 	Reason  prego.Reason   `json:"reason"`
 	Message string         `json:"message"`
-	Failed  bool           `json:"failed,omitempty"` // and will not be
+	Failed  bool           `json:"failed,omitempty"` // and never will be
 }
 
-// OrgResourceWaits records it.
+// OrgResourceWaits records why a resource is not ready.
 func (a *OrgResources) OrgResourceWaits(ctx context.Context, in OrgResourceWait) error {
 	if in.Ref.Kind == server.ResourcePrimaryIP {
 		return a.Store.IPv4Waits(ctx, in.Ref.ID, in.Reason, in.Message, in.Failed)
@@ -206,7 +206,7 @@ func (a *OrgResources) OrgResourceWaits(ctx context.Context, in OrgResourceWait)
 	return a.Store.VolumeWaits(ctx, in.Ref.ID, in.Reason, in.Message, in.Failed)
 }
 
-// ReleaseOrgResource deletes at the provider what a row gives back, and ends the row.
+// ReleaseOrgResource deletes a released resource at the provider and closes the row.
 func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRef) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -222,7 +222,7 @@ func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRe
 		return err
 	}
 	a.hook("org_release/start")
-	if r.providerID == "" { // the call that made it may have been cut off
+	if r.providerID == "" { // the create call may have been cut off
 		if r.providerID, err = infra.FindNamed(ctx, ref.Kind, r.name); err != nil {
 			return fromInfra(err)
 		}
@@ -239,8 +239,8 @@ func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRe
 	return a.Store.VolumeGone(ctx, r.volume)
 }
 
-// DetachLeftVolume takes a volume from the server of a process group that has it no
-// longer. Until then no other group can have it.
+// DetachLeftVolume detaches a volume from the server of a group that no longer uses it.
+// Until then no other group can attach it.
 func (a *OrgResources) DetachLeftVolume(ctx context.Context, volumeID prego.VolumeID) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -282,7 +282,7 @@ type GroupVolumesInput struct {
 	ServerID prego.ServerID `json:"server_id,omitempty"`
 }
 
-// GroupMount is a volume that is on the instance's server: HostPath is to be mounted
+// GroupMount is a volume attached to the instance's server: HostPath is to be mounted
 // at MountPath.
 type GroupMount struct {
 	VolumeID  prego.VolumeID `json:"volume_id"`
@@ -290,9 +290,9 @@ type GroupMount struct {
 	MountPath string         `json:"mount_path"`
 }
 
-// AttachGroupVolumes brings the volumes of a process group to a server, before its
-// instance starts there. Whoever calls has made sure that no instance of the group
-// runs anywhere else: a volume that is on another server is taken from it.
+// AttachGroupVolumes attaches the volumes of a process group to a server before its
+// instance starts there. The caller has made sure that no instance of the group runs
+// anywhere else: a volume on another server is detached from it.
 func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesInput) ([]GroupMount, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -311,7 +311,7 @@ func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesIn
 			return nil, err
 		}
 		if !ok || v.Status != workload.ResourceReady {
-			return nil, fmt.Errorf("volume %s is not ready", t.VolumeID) // it may be soon
+			return nil, fmt.Errorf("volume %s is not ready", t.VolumeID) // it may become ready soon
 		}
 		infra, err := a.infra(v.Provider)
 		if err != nil {
@@ -330,8 +330,8 @@ func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesIn
 			return nil, fromInfra(err)
 		}
 		a.hook("attach/done")
-		// It may have been taken from the group meanwhile: then nobody else would know
-		// that it is there.
+		// It may have been detached from the group meanwhile: then nobody else would
+		// know that it is attached here.
 		if err := a.Store.AttachedTo(ctx, t.AttachmentID, in.ServerID); err != nil {
 			if prego.CodeOf(err) != prego.CodeAttachmentNotFound {
 				return nil, err
@@ -346,8 +346,8 @@ func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesIn
 	return mounts, nil
 }
 
-// DetachGroupVolumes takes the volumes of a process group from their server, once no
-// instance of it runs any more.
+// DetachGroupVolumes detaches the volumes of a process group from their server once
+// none of its instances runs any more.
 func (a *OrgResources) DetachGroupVolumes(ctx context.Context, in GroupVolumesInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -373,12 +373,13 @@ func (a *OrgResources) DetachGroupVolumes(ctx context.Context, in GroupVolumesIn
 	return nil
 }
 
-// byID is a function of ids of one kind as one of any text.
+// byID adapts a function of ids of one kind to plain strings.
 func byID[T ~string](f func(context.Context, T) (bool, error)) func(context.Context, string) (bool, error) {
 	return func(ctx context.Context, id string) (bool, error) { return f(ctx, T(id)) }
 }
 
-// startLost starts the runs of rows that have stood still, as far as they have none.
+// startLost starts the runs of rows that have been unchanged for too long, unless they
+// have one.
 func (a *OrgResources) startLost(ctx context.Context, quiet time.Duration) (started int, err error) {
 	work, err := a.Store.OrgWork(ctx, quiet)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// PlacementStore is the part of Postgres that placing needs.
+// PlacementStore is the part of Postgres that placement needs.
 type PlacementStore interface {
 	PlacementChanges(ctx context.Context, since string, ids []string) (placement.Change, error)
 	Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error)
@@ -27,21 +27,21 @@ type PlacementStore interface {
 	RecordOverride(ctx context.Context, o tenant.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error
 }
 
-// Placer decides on a snapshot of the fleet and reserves what it decided. The
-// snapshot follows the rows by what changed; that it may be stale costs a lost race,
-// which is decided again with what was learnt, and never a wrong row.
+// Placer decides on a snapshot of the fleet and reserves the decision. The snapshot
+// follows the rows through a change feed. A stale snapshot can cost a lost race, after
+// which it decides again with what it learnt, but never writes a wrong row.
 type Placer struct {
 	Store  PlacementStore
 	Policy placement.Policy
-	// SiteDomain is what tenants' host names end in.
+	// SiteDomain is the suffix of tenants' host names.
 	SiteDomain string
-	// ReserveFor is how long a claimed site is kept for a run that went silent.
+	// ReserveFor is how long a claimed site is reserved for a run that went silent.
 	ReserveFor time.Duration
 	// Adviser may propose a place among those that pass; nil for none.
 	Adviser Adviser
-	// AdviceWithin is how long a placement waits for it.
+	// AdviceWithin is how long a placement waits for the adviser.
 	AdviceWithin time.Duration
-	// Wake tells a tenant's run that it was placed; nil tells nobody.
+	// Wake signals a tenant's run that it was placed; may be nil.
 	Wake    func(ctx context.Context, tenantID prego.TenantID)
 	Metrics *PlacementMetrics
 
@@ -51,11 +51,11 @@ type Placer struct {
 	read  time.Time
 }
 
-// PlacementMetrics count what placing does.
+// PlacementMetrics count placements.
 type PlacementMetrics struct {
 	Decisions *prometheus.CounterVec // by outcome
 	Lost      *prometheus.CounterVec // lost races, by kind of row
-	Advice    *prometheus.CounterVec // of advisers, by what became of it
+	Advice    *prometheus.CounterVec // of advisers, by outcome
 	Seconds   prometheus.Histogram   // of a decision with its reservation
 }
 
@@ -74,14 +74,14 @@ func NewPlacementMetrics(reg prometheus.Registerer) *PlacementMetrics {
 }
 
 const (
-	// freshEnough is how old a snapshot may be that is decided on. Nobody is told
-	// that there is no place on one that is older than this moment.
+	// freshEnough is the maximum age of a snapshot used for a decision. "No place" is
+	// only ever answered from a newer one.
 	freshEnough = 100 * time.Millisecond
 	maxRaces    = 200
 )
 
-// RequestOf is what placement looks at of a tenant: its own constraint together with
-// those of the pools that apply to it now.
+// RequestOf returns what placement considers of a tenant: its own constraint merged
+// with those of the pools that apply now.
 func RequestOf(t tenant.Run) placement.Request {
 	var pools []string
 	for _, p := range t.Pools {
@@ -93,8 +93,8 @@ func RequestOf(t tenant.Run) placement.Request {
 	}
 }
 
-// refresh brings the snapshot up to date; ids names rows to read whether or not
-// they changed. Call it with the lock held.
+// refresh brings the snapshot up to date; ids names rows to read even if the feed does
+// not list them. The lock must be held.
 func (p *Placer) refresh(ctx context.Context, ids []string) error {
 	c, err := p.Store.PlacementChanges(ctx, p.since, ids)
 	if err != nil {
@@ -109,9 +109,8 @@ func (p *Placer) refresh(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// decide decides on the snapshot, read anew when it is old or when it has no place
-// to offer, and lets the snapshot count the tenant at once: whoever decides next sees
-// it.
+// decide decides on the snapshot, which it rereads if it is old or has no place to
+// offer. The snapshot counts the tenant at once, so that the next decision sees it.
 func (p *Placer) decide(ctx context.Context, r placement.Request, learnt []string) (placement.Decision, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,7 +133,7 @@ func (p *Placer) decide(ctx context.Context, r placement.Request, learnt []strin
 }
 
 // Place finds a place for a tenant and reserves it. Decisions that place nobody are
-// recorded and returned. errGone means that the tenant no longer asks.
+// recorded and returned. errGone means that the tenant no longer wants a place.
 func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Override, actor string) (d placement.Decision, err error) {
 	began := time.Now()
 	r := RequestOf(t)
@@ -149,9 +148,9 @@ func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Ov
 			return d, err
 		}
 		if !d.PlacesTenant() && len(r.Busy) > 0 {
-			// Nothing is left but what others are reserving right now: in a moment that is
-			// decided one way or the other. Who lost often waits longer, so that the losers'
-			// reading does not keep the winners from ending.
+			// Only places that others are reserving right now are left; that is settled
+			// in a moment. The more races were lost, the longer the wait, so that the
+			// losers' reads do not slow down the winners.
 			r.Busy, learnt = nil, []string{""}
 			if err := sleep(ctx, time.Duration(2+rand.IntN(10<<min(race, 5)))*time.Millisecond); err != nil {
 				return d, err
@@ -160,7 +159,7 @@ func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Ov
 		}
 		if !d.PlacesTenant() {
 			p.Metrics.Decisions.WithLabelValues(string(d.Outcome)).Inc()
-			if override != nil { // it is on record as an override that was refused
+			if override != nil { // recorded as a refused override
 				return d, nil
 			}
 			return d, p.record(ctx, t.Tenant, d, actor)
@@ -178,7 +177,7 @@ func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Ov
 			return d, nil
 		case tenant.ReserveAlready:
 			p.forget()
-			if override != nil { // by somebody else, who asked for something else
+			if override != nil { // another caller, who asked for something else
 				return d, prego.Errorf(prego.CodeTenantPlaced, "tenant %s was placed meanwhile", t.TenantID)
 			}
 			return d, nil
@@ -211,8 +210,8 @@ func (p *Placer) Place(ctx context.Context, t tenant.Run, override *placement.Ov
 	}
 }
 
-// forget makes the next decision read everything anew: the snapshot counts a
-// tenant whose reservation did not come about.
+// forget makes the next decision reread everything: the snapshot counts a tenant whose
+// reservation did not happen.
 func (p *Placer) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -269,8 +268,8 @@ func (p *Placer) Look(ctx context.Context, t tenant.Run) (placement.Decision, er
 	return p.fleet.Decide(RequestOf(t)), nil
 }
 
-// Simulate decides on requests over live data, each after the one before it.
-// Nothing is written.
+// Simulate decides on requests over live data, each after the one before it. Nothing is
+// written.
 func (p *Placer) Simulate(ctx context.Context, requests []placement.Request) ([]placement.Decision, error) {
 	c, err := p.Store.PlacementChanges(ctx, "", nil)
 	if err != nil {
@@ -293,8 +292,7 @@ func (p *Placer) Simulate(ctx context.Context, requests []placement.Request) ([]
 	return out, nil
 }
 
-// orgsOf are the orgs of requests, each once. The default pool is that of an org that
-// is not known, too.
+// orgsOf are the orgs of requests, each once. An unknown org has the default pool.
 func orgsOf(requests []placement.Request) []string {
 	var orgs []string
 	for _, r := range requests {
@@ -304,8 +302,8 @@ func orgsOf(requests []placement.Request) []string {
 	return slices.Compact(orgs)
 }
 
-// Override places a tenant where an operator says (placement-policy §8). Refused
-// or not, it is on record.
+// Override places a tenant where an operator says (placement-policy §8). It is recorded
+// even if it is refused.
 func (p *Placer) Override(ctx context.Context, o tenant.PlacementOverride, by string) (placement.Decision, error) {
 	t, err := p.Store.TenantRun(ctx, o.TenantID)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// ReconcilerStore is the part of Postgres that keeps rows and provider together.
+// ReconcilerStore is the part of Postgres that the reconciler needs.
 type ReconcilerStore interface {
 	FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]server.ReconcileRow, error)
 	AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]server.ProviderResource, error)
@@ -30,7 +30,7 @@ type ReconcilerStore interface {
 	SweepSilent(ctx context.Context, p server.SweepParams) (server.SweepResult, error)
 }
 
-// Reconciler are the periodic steps over all servers.
+// Reconciler holds the periodic steps over all servers.
 type Reconciler struct {
 	Store       ReconcilerStore
 	Infra       map[prego.InfraProviderID]Infra
@@ -40,12 +40,13 @@ type Reconciler struct {
 	Rules       OrphanRules
 	Grace       time.Duration // how long a create of unknown outcome may still land
 	Sweep       server.SweepParams
-	// Check looks at a server's containers, DriftHosts servers per run; nil: none.
+	// Check compares servers' containers with their declaration, DriftHosts servers per
+	// run; may be nil.
 	Check      func(ctx context.Context, serverID prego.ServerID) (ContainerReport, error)
 	DriftHosts int
-	// Images knows the golden images; nil: there are none.
+	// Images knows the golden images; may be nil.
 	Images *Images
-	// Org knows what orgs own at the provider; nil: nothing.
+	// Org knows what orgs own at the provider; may be nil.
 	Org     *OrgResources
 	Metrics *Metrics
 	Log     *zap.Logger
@@ -54,20 +55,20 @@ type Reconciler struct {
 // ReconcileResult counts what one reconciliation found and did.
 type ReconcileResult struct {
 	RunID      int64 `json:"run_id"`
-	Owned      int   `json:"owned"`       // things of ours at the provider
+	Owned      int   `json:"owned"`       // our resources at the provider
 	Restarted  int   `json:"restarted"`   // rows whose workflow had never started or was lost
-	Missing    int   `json:"missing"`     // rows whose server is gone: failed now
-	Orphans    int   `json:"orphans"`     // seen without an owner
+	Missing    int   `json:"missing"`     // rows whose server is gone: now failed
+	Orphans    int   `json:"orphans"`     // resources without an owner
 	Destroyed  int   `json:"destroyed"`   // of those, destroyed
 	Settled    int   `json:"settled"`     // ledger lines closed
-	BreakerHit bool  `json:"breaker_hit"` // refused to destroy; look before anything else
+	BreakerHit bool  `json:"breaker_hit"` // refused to destroy; investigate before anything else
 
-	ContainersChecked int               `json:"containers_checked"`        // servers whose containers were looked at
+	ContainersChecked int               `json:"containers_checked"`        // servers whose containers were checked
 	ContainersUnknown int               `json:"containers_unknown"`        // of those, not reached
-	Drift             []ContainerReport `json:"container_drift,omitempty"` // servers that are not as declared
+	Drift             []ContainerReport `json:"container_drift,omitempty"` // servers that differ from their declaration
 }
 
-// Reconcile makes the provider and the rows agree again (direct-provisioning §3).
+// Reconcile brings the provider and the rows into agreement (direct-provisioning §3).
 func (a *Reconciler) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -129,9 +130,9 @@ func (a *Reconciler) reconcile(ctx context.Context, infra Infra, result *Reconci
 	return snapshot.Rows, a.settle(ctx, infra, snapshot, found.Lost, result)
 }
 
-// snapshot reads the rows before it lists the provider, so that a server that is
-// made meanwhile can look like an orphan once, which is too young to be one, but
-// never a row like one whose server is missing.
+// snapshot reads the rows before it lists the provider. A server created in between can
+// look like an orphan once, but is too young to be destroyed; a row can never look like
+// one whose server is missing.
 func (a *Reconciler) snapshot(ctx context.Context, infra Infra) (Comparison, error) {
 	var s Comparison
 	var err error
@@ -193,7 +194,7 @@ func (a *Reconciler) restart(ctx context.Context, idle []server.ReconcileRow, re
 	return nil
 }
 
-// failMissing asks the provider for each server by itself before it believes the
+// failMissing asks the provider for each server individually before it believes the
 // list.
 func (a *Reconciler) failMissing(ctx context.Context, infra Infra, missing []server.ReconcileRow, result *ReconcileResult) error {
 	for _, r := range missing {
@@ -252,8 +253,8 @@ func (a *Reconciler) destroyOrphans(ctx context.Context, infra Infra, snapshot C
 	return nil
 }
 
-// settle closes ledger lines: shared things that are gone at the provider, and
-// lines of failed or terminated servers whose outcome nobody waits for any more.
+// settle closes ledger lines: shared resources that are gone at the provider, and lines
+// of failed or terminated servers whose outcome nobody waits for.
 func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost []server.ProviderResource, result *ReconcileResult) error {
 	for _, r := range lost {
 		if a.Org != nil && (r.Kind == server.ResourceVolume || r.Kind == server.ResourcePrimaryIP) {
@@ -304,7 +305,7 @@ func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost
 		}
 		result.Settled++
 	}
-	// Rules that were changed by hand are put back.
+	// Rules that were changed by hand are restored.
 	for _, r := range s.Resources {
 		if r.Kind == server.ResourceFirewall && r.ProviderID != "" && byID[resourceKey(r.Kind, r.ProviderID)] {
 			if _, err := infra.EnsureFirewall(ctx, a.Firewall); err != nil {

@@ -8,28 +8,30 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Comparison is what one reconciliation compares: the rows, read first, and
-// then what the provider lists.
+// Comparison is the input of one reconciliation: the rows, read first, and then what
+// the provider lists.
 type Comparison struct {
 	Now       time.Time
 	Rows      []server.ReconcileRow
 	Resources []server.ProviderResource
 	Owned     []server.OwnedResource
-	// OrgNames are the names, by kind, of all that orgs have or are about to have.
+	// OrgNames are the names, by kind, of everything that orgs have or are about to
+	// have.
 	OrgNames map[string]bool
-	// Images are the golden images that may still have something at the provider, by id.
+	// Images are the golden images that may still have resources at the provider, by
+	// id.
 	Images map[string]server.GoldenImage
 }
 
 // OrphanRules guard against destroying what is merely not understood.
 type OrphanRules struct {
-	MinAge     time.Duration // older than the longest provisioning attempt
+	MinAge     time.Duration // more than the longest provisioning attempt
 	MaxPerRun  int
 	BreakerPct float64 // of the owned servers
-	BreakerMin int     // so many may always go: small fleets
+	BreakerMin int     // this many may always be destroyed, for small fleets
 }
 
-// Findings is what the snapshot shows.
+// Findings is the result of a comparison.
 type Findings struct {
 	// Missing are rows whose machine the provider no longer has.
 	Missing []server.ReconcileRow
@@ -42,14 +44,14 @@ type Findings struct {
 	Idle []server.ReconcileRow
 }
 
-// idleAfter is how long a row in motion may stand still before its workflow is
-// checked for.
+// idleAfter is how long a row in transition may be unchanged before its workflow is
+// checked.
 const idleAfter = 30 * time.Second
 
 // Compare compares rows with what the provider lists. It is pure.
 //
-// Of two servers for one row the one whose token was consumed stays: it is the
-// one the row is bound to, and the other has no owner.
+// If a row has two servers, the one whose token was consumed stays: the row is bound to
+// it, and the other has no owner.
 func Compare(s Comparison) Findings {
 	var f Findings
 	at := make(map[string]bool, len(s.Owned))
@@ -98,7 +100,7 @@ func Compare(s Comparison) Findings {
 		case o.Kind != server.ResourceServer && ledger[resourceKey(o.Kind, o.ProviderID)]:
 		case s.OrgNames[resourceKey(o.Kind, o.Name)]:
 		case o.Kind == server.ResourcePrimaryIP && o.Attached:
-			// It goes with its server, and is judged by it.
+			// It belongs to its server, and is judged with it.
 		case intents[resourceKey(o.Kind, o.Name)] && known && row.Status == server.Provisioning:
 		default:
 			f.Orphans = append(f.Orphans, o)
@@ -114,8 +116,9 @@ func Compare(s Comparison) Findings {
 	return f
 }
 
-// ownedByImage reports whether what carries an image's label is what its row says: the
-// builder while it is built, and the one snapshot that the row names, or is about to.
+// ownedByImage reports whether a resource with an image's label is what its row says:
+// the builder during the build, or the one snapshot that the row names or is about to
+// name.
 func ownedByImage(g server.GoldenImage, o server.OwnedResource) bool {
 	making := g.Status == server.ImageBuilding || g.Status == server.ImageVerifying
 	switch o.Kind {
@@ -131,8 +134,8 @@ func ownedByImage(g server.GoldenImage, o server.OwnedResource) bool {
 	return false
 }
 
-// inMotion reports whether a workflow may be about to bind, or to take down, the
-// server: the row is being provisioned at this very attempt, or is draining.
+// inMotion reports whether a workflow may be about to bind the server or to destroy it:
+// the row is being provisioned at this very attempt, or is draining.
 func inMotion(row server.ReconcileRow, o server.OwnedResource) bool {
 	switch row.Status {
 	case server.Provisioning:
@@ -145,9 +148,9 @@ func inMotion(row server.ReconcileRow, o server.OwnedResource) bool {
 	return false
 }
 
-// Doomed picks, from the orphans that were seen often and long enough, those to
-// destroy now. tripped tells that the breaker refused them all: too large a part
-// of the fleet would go, or the database looks restored or empty.
+// Doomed picks, from the orphans that were seen often and long enough, those to destroy
+// now. tripped means that the breaker refused them all: too large a part of the fleet
+// would go, or the database looks restored or empty.
 func Doomed(s Comparison, orphans []server.OwnedResource, sightings map[string]server.Sighting, rules OrphanRules) (doomed []server.OwnedResource, tripped bool) {
 	owned, doomedServers, unknown := 0, 0, 0
 	rows := make(map[string]bool, len(s.Rows))
@@ -172,8 +175,8 @@ func Doomed(s Comparison, orphans []server.OwnedResource, sightings map[string]s
 		}
 		doomed = append(doomed, o)
 	}
-	// Rows are never deleted. Several servers that no row ever knew mean that this
-	// is not the database that made them.
+	// Rows are never deleted. Several servers that never had a row mean that another
+	// database created them.
 	empty := len(s.Rows) == 0 && len(s.Images) == 0 && owned > 0
 	restored := unknown > rules.BreakerMin
 	share := doomedServers > rules.BreakerMin && float64(doomedServers)*100 > rules.BreakerPct*float64(owned)

@@ -15,25 +15,25 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// ScaleOutInput names what a region may be short of.
+// ScaleOutInput names a region and what it may be short of.
 type ScaleOutInput struct {
 	Region     prego.Region `json:"region"`
 	Role       prego.Role   `json:"role"`
 	Trigger    string       `json:"trigger"` // scale_out_required, threshold
 	WorkflowID string       `json:"workflow_id"`
-	// Key makes the servers' names: the same key gives the same ones again.
+	// Key makes the servers' names: the same key gives the same names.
 	Key string `json:"key"`
 }
 
-// ScaleOutPlan are the servers that are to be made.
+// ScaleOutPlan lists the servers to create.
 type ScaleOutPlan struct {
-	EventID int64       `json:"event_id"` // 0: nothing is to be done
+	EventID int64       `json:"event_id"` // 0 if there is nothing to do
 	Servers []ServerRef `json:"servers"`
 	Waiting int         `json:"waiting"`
 }
 
-// PlanScaleOut sizes a scale-out for everybody who waits, less what there is and
-// what is on its way, within the ceilings, and asks for the servers
+// PlanScaleOut sizes a scale-out for all waiting tenants, minus existing capacity and
+// servers already being provisioned, within the ceilings, and requests the servers
 // (placement-policy §3).
 func (a *Tenants) PlanScaleOut(ctx context.Context, in ScaleOutInput) (ScaleOutPlan, error) {
 	round, begun, err := a.Store.FindScaling(ctx, in.WorkflowID, in.Key)
@@ -71,13 +71,13 @@ func (a *Tenants) PlanScaleOut(ctx context.Context, in ScaleOutInput) (ScaleOutP
 	return plan, nil
 }
 
-// aboveThreshold tells that so much of the capacity is used that the fleet grows
-// ahead of need (placement-policy §3); a threshold of 0 is none.
+// aboveThreshold reports whether so much of the capacity is used that the fleet should
+// grow ahead of need (placement-policy §3); a threshold of 0 disables that.
 func (a *Tenants) aboveThreshold(o tenant.ShortOf) bool {
 	return a.Settings.ThresholdPct > 0 && o.UsedPct >= a.Settings.ThresholdPct
 }
 
-// sizeScaleOut decides what one round asks for.
+// sizeScaleOut decides what one round requests.
 func (a *Tenants) sizeScaleOut(ctx context.Context, in ScaleOutInput, demand []tenant.Demand) (tenant.ScalingRound, error) {
 	o := demand[0].ShortOf
 	round := tenant.ScalingRound{Round: in.Key, ScalingEvent: tenant.ScalingEvent{Region: in.Region, Role: in.Role, Trigger: in.Trigger, WorkflowID: in.WorkflowID}}
@@ -101,7 +101,7 @@ func (a *Tenants) sizeScaleOut(ctx context.Context, in ScaleOutInput, demand []t
 	return round, nil
 }
 
-// untagged are the tags of one server that is made for nobody in particular.
+// untagged are the tags of one server that is not created for a particular tenant.
 func (a *Tenants) untagged(ctx context.Context, region prego.Region, role prego.Role) ([][]string, error) {
 	tags, _, err := a.newServerTags(ctx, region, role, prego.Constraint{})
 	return [][]string{tags}, err
@@ -112,17 +112,17 @@ func (a *Tenants) atCeiling(region prego.Region, role prego.Role, message string
 	a.Log.Warn("scale-out at its ceiling", zap.String("region", string(region)), zap.String("role", string(role)), zap.String("message", message))
 }
 
-// requestRound asks for the servers of a round; those that were asked for already
-// are met again.
+// requestRound requests the servers of a round; servers that were requested already are
+// returned again.
 func (a *Tenants) requestRound(ctx context.Context, round tenant.ScalingRound, like server.Wanted) ([]ServerRef, error) {
 	var out []ServerRef
 	for i, id := range round.ServerIDs {
 		like.ServerID, like.PlanTierLock, like.Spec.Tags = id, round.TierLocks[i], nil
-		if i < len(round.Tags) && len(round.Tags[i]) > 0 { // those of a round that began before servers had tags are absent
+		if i < len(round.Tags) && len(round.Tags[i]) > 0 { // absent in rounds that began before servers had tags
 			like.Spec.Tags = round.Tags[i]
 		}
 		srv, err := a.Store.RequestFleetMember(ctx, like, prego.Constraint{}, round.WorkflowID, scale.Plan)
-		if prego.CodeOf(err) == prego.CodeFleetFull { // what there was room for is made
+		if prego.CodeOf(err) == prego.CodeFleetFull { // create as many as there is room for
 			a.atCeiling(like.Region, like.Role, err.Error())
 			return out, nil
 		}
@@ -134,9 +134,9 @@ func (a *Tenants) requestRound(ctx context.Context, round tenant.ScalingRound, l
 	return out, nil
 }
 
-// serversFor is how many servers of a role the waiting need, beyond the room that
-// there is and the servers on their way, as the tier locks of the shards that they
-// become ("" for none).
+// serversFor returns how many servers of a role the waiting tenants need beyond
+// existing room and servers being provisioned, as the tier locks of the future shards
+// ("" for none).
 func serversFor(role prego.Role, o tenant.ShortOf, maxTenants int) []prego.Plan {
 	per := maxTenants
 	if role != prego.RoleApp {
@@ -144,7 +144,7 @@ func serversFor(role prego.Role, o tenant.ShortOf, maxTenants int) []prego.Plan 
 	}
 	per = max(1, per)
 	alone := o.Waiting[prego.PlanEnterprise]
-	shared := map[prego.Plan]int{} // by the lock that they need
+	shared := map[prego.Plan]int{} // by required lock
 	for plan, n := range o.Waiting {
 		switch {
 		case plan == prego.PlanEnterprise:
@@ -173,15 +173,15 @@ func serversFor(role prego.Role, o tenant.ShortOf, maxTenants int) []prego.Plan 
 
 func ceil(n, per int) int { return (n + per - 1) / per }
 
-// FinishScaleOutInput ends a scaling event.
+// FinishScaleOutInput closes a scaling event.
 type FinishScaleOutInput struct {
 	EventID int64    `json:"event_id"`
 	Message string   `json:"message"`
-	Failed  []string `json:"failed"` // servers that did not come to life
+	Failed  []string `json:"failed"` // servers that failed
 }
 
-// FinishScaleOut records how a scale-out went, and retires the servers that failed,
-// but for those whose containers did: they are kept for debugging.
+// FinishScaleOut records the outcome of a scale-out and retires the servers that
+// failed, except those whose containers failed: they are kept for debugging.
 func (a *Tenants) FinishScaleOut(ctx context.Context, in FinishScaleOutInput) error {
 	for _, id := range in.Failed {
 		srv, err := a.Store.GetServer(ctx, prego.ServerID(id))
@@ -197,7 +197,7 @@ func (a *Tenants) FinishScaleOut(ctx context.Context, in FinishScaleOutInput) er
 	return a.Store.FinishScaling(ctx, in.EventID, in.Message)
 }
 
-// FillWarmServers asks for the sites of warm servers that have none.
+// FillWarmServers builds the sites of warm servers that have none.
 func (a *Tenants) FillWarmServers(ctx context.Context, serverIDs []prego.ServerID) error {
 	for _, id := range serverIDs {
 		if err := a.Runs.EnsureRefill(ctx, id); err != nil {
@@ -215,14 +215,14 @@ type WarmPoolInput struct {
 	Key        string       `json:"key"`
 }
 
-// WarmPoolPlan is what a warm pool lacks.
+// WarmPoolPlan is what a warm pool is missing.
 type WarmPoolPlan struct {
 	EventID int64            `json:"event_id"`
-	Servers []ServerRef      `json:"servers"` // to be made
-	Bare    []prego.ServerID `json:"bare"`    // that stand and have no site
+	Servers []ServerRef      `json:"servers"` // to create
+	Bare    []prego.ServerID `json:"bare"`    // active, but without a site
 }
 
-// PlanWarmPool asks for the servers that a warm pool lacks. It yields to tenants
+// PlanWarmPool requests the servers that a warm pool is missing. It yields to tenants
 // that wait for servers in the region.
 func (a *Tenants) PlanWarmPool(ctx context.Context, in WarmPoolInput) (WarmPoolPlan, error) {
 	var plan WarmPoolPlan
@@ -233,7 +233,7 @@ func (a *Tenants) PlanWarmPool(ctx context.Context, in WarmPoolInput) (WarmPoolP
 	if plan.Bare, err = a.Store.WarmBare(ctx, in.Region, in.Plan); err != nil {
 		return plan, err
 	}
-	if w.Claimable >= w.Target { // the good ones are there: those that are no good can go
+	if w.Claimable >= w.Target { // enough healthy servers exist: unusable ones can be retired
 		stale, err := a.Store.WarmStale(ctx, in.Region, in.Plan, a.Settings.Image, a.Settings.FailureMemory)
 		if err != nil {
 			return plan, err
@@ -267,7 +267,7 @@ func (a *Tenants) PlanWarmPool(ctx context.Context, in WarmPoolInput) (WarmPoolP
 	return plan, err
 }
 
-// SweepResult counts what the periodic look at tenants set going.
+// SweepResult counts what the periodic sweep of tenants started.
 type SweepResult struct {
 	Restarted int `json:"restarted"`
 	Changed   int `json:"changed"`
@@ -277,8 +277,8 @@ type SweepResult struct {
 	Regions   int `json:"regions"`
 }
 
-// SweepTenants sets going what no run sees to: lost runs, timers that ran out,
-// leftover reservations, pools below their watermark, and waiting tenants.
+// SweepTenants starts what no run handles: lost runs, expired timers, leftover
+// reservations, pools below their watermark, and waiting tenants.
 func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 	stop := keepAlive(ctx)
 	defer stop()

@@ -22,10 +22,10 @@ type ProvisionPlan struct {
 	Timeouts    []server.BootTimeouts `json:"timeouts"` // one per candidate
 	BaseAttempt int                   `json:"base_attempt"`
 	MaxRetries  int                   `json:"max_retries"`
-	// Import: the server exists; nothing is created and nothing ever destroyed.
+	// Import: the server exists; nothing is created and nothing is ever destroyed.
 	Import bool `json:"import,omitempty"`
-	// Resume: an enrolled server of an earlier run stands; only what follows its
-	// first heartbeat is left to do.
+	// Resume: an earlier run's server is enrolled; only the steps after its first
+	// heartbeat are left.
 	Resume           bool          `json:"resume,omitempty"`
 	CapacityWait     time.Duration `json:"capacity_wait"`
 	CapacityPoll     time.Duration `json:"capacity_poll"`
@@ -71,9 +71,9 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Provision
 	return p, nil
 }
 
-// usable are the plan's candidates that the provider sells, those in stock first. What
-// is left out is on the timeline. While the provider never said what it sells, all are
-// tried as they are configured.
+// usable returns the plan's candidates that the provider sells, those in stock first.
+// Omitted candidates are put on the timeline. Until the catalog has been read once, all
+// configured candidates are tried.
 func (a *Servers) usable(ctx context.Context, st server.ProvisionState, p ProvisionPlan) ([]server.Candidate, error) {
 	offer, err := a.Store.ProviderCatalog(ctx, st.Provider)
 	if err != nil || !offer.Known() || len(p.Candidates) == 0 {
@@ -95,7 +95,7 @@ func (a *Servers) usable(ctx context.Context, st server.ProvisionState, p Provis
 		fmt.Sprintf("%s/g%d", server.StepCandidatesSkipped, st.Generation))
 }
 
-// current reads the row, and refuses when it is no longer this generation's.
+// current reads the row, and fails if it no longer belongs to this generation.
 func (a *Servers) current(ctx context.Context, in ServerRef) (server.ProvisionState, error) {
 	st, err := a.Store.ProvisionState(ctx, in.ServerID)
 	if err != nil {
@@ -107,17 +107,17 @@ func (a *Servers) current(ctx context.Context, in ServerRef) (server.ProvisionSt
 	return st, nil
 }
 
-// Progress is how far an attempt's agent has come.
+// Progress is how far an attempt's agent has got.
 type Progress struct {
 	Handshake        bool `json:"handshake"`
 	FirstHeartbeat   bool `json:"first_heartbeat"`
 	BootstrapRefused bool `json:"bootstrap_refused"` // a second key presented the token
-	// BootFailed is the reason of the boot's failure, "" if it did not fail, and
-	// BootFailure what the host said.
+	// BootFailed is the reason of a failed boot, "" if it did not fail; BootFailure is
+	// the host's message.
 	BootFailed  prego.Reason `json:"boot_failed,omitempty"`
 	BootFailure string       `json:"boot_failure,omitempty"`
-	// BootSign is the last that was heard of the boot, "" for nothing, BootSignAge how
-	// long ago that was, and BootSignReason its reason, where it has one.
+	// BootSign is the last sign of life of the boot, "" for none; BootSignAge is its
+	// age, and BootSignReason its reason, if it has one.
 	BootSign       string        `json:"boot_sign,omitempty"`
 	BootSignAge    time.Duration `json:"boot_sign_age,omitempty"`
 	BootSignReason prego.Reason  `json:"boot_sign_reason,omitempty"`
@@ -148,8 +148,8 @@ type AwaitRunningInput struct {
 	Handle server.Handle `json:"handle"`
 }
 
-// AwaitRunning waits until the provider reports the server as running. How long
-// is the workflow's to say.
+// AwaitRunning waits until the provider reports the server as running. The workflow
+// sets the time limit.
 func (a *Servers) AwaitRunning(ctx context.Context, in AwaitRunningInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -169,8 +169,8 @@ func (a *Servers) AwaitRunning(ctx context.Context, in AwaitRunningInput) error 
 	return fromStore(a.Store.MarkRunning(ctx, in.Server.ServerID, in.Server.Attempt))
 }
 
-// AdoptImported checks that an existing server is there, labels it as ours and
-// records it.
+// AdoptImported checks that an existing server is there, labels it as ours and records
+// it.
 func (a *Servers) AdoptImported(ctx context.Context, in ServerRef) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -220,7 +220,7 @@ func (a *Servers) ActivateServer(ctx context.Context, in ServerRef) error {
 	return nil
 }
 
-// FailInput says why a provisioning ends.
+// FailInput says why a provisioning failed.
 type FailInput struct {
 	Server  ServerRef    `json:"server"`
 	Role    prego.Role   `json:"role"`
@@ -228,7 +228,7 @@ type FailInput struct {
 	Message string       `json:"message"`
 }
 
-// FailServer ends a provisioning as failed.
+// FailServer sets a provisioning to failed.
 func (a *Servers) FailServer(ctx context.Context, in FailInput) error {
 	if err := a.Store.Fail(ctx, in.Server.ServerID, in.Server.Generation, in.Server.Attempt, in.Reason, in.Message); err != nil {
 		return err
@@ -252,7 +252,7 @@ func (a *Servers) NoteAttemptFailed(ctx context.Context, in NoteInput) error {
 	}, fmt.Sprintf("%s/%d", server.StepAttemptFailed, in.Server.Attempt))
 }
 
-// AwaitCapacity notes that the server waits for stock or quota.
+// AwaitCapacity records that the server waits for stock or quota.
 func (a *Servers) AwaitCapacity(ctx context.Context, in NoteInput) error {
 	if err := a.Store.AwaitCapacity(ctx, in.Server.ServerID, in.Server.Generation, in.Server.Attempt, in.Message); err != nil {
 		return fromStore(err)

@@ -1,6 +1,6 @@
-// Package activities holds the steps that workflows call, a file per concern.
-// Each step may run twice, or die after its effect: what it does is either a
-// conditional write or something that finds what it already did.
+// Package activities holds the steps that workflows call, a file per concern. Each step
+// may run twice, or die after its effect: everything it does is either a conditional
+// write or finds what it already did.
 //
 // The interfaces here are what the steps need; cmd/prego injects the adapters.
 package activities
@@ -16,7 +16,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Store is the part of Postgres that the steps use.
+// Store is the part of Postgres that the steps of servers use.
 type Store interface {
 	ProvisionState(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, error)
 	BeginAttempt(ctx context.Context, a server.AttemptStart) error
@@ -68,15 +68,14 @@ type Infra interface {
 	DeleteResource(ctx context.Context, kind server.ResourceKind, providerID prego.ServerID) error
 }
 
-// TokenSource makes bootstrap tokens that can be made again: the same id gives
-// the same token.
+// TokenSource makes reproducible bootstrap tokens: the same id gives the same token.
 type TokenSource interface {
 	NewTokenID() string
 	Derive(tokenID string) (raw string)
 	Hash(raw string) []byte
 }
 
-// BootParams are what a host's user_data is rendered from. Token is secret.
+// BootParams are the inputs of a host's user_data. Token is secret.
 type BootParams struct {
 	ServerID prego.ServerID
 	Role     prego.Role
@@ -87,8 +86,8 @@ type BootParams struct {
 	Volume   bool      // a data volume is attached
 }
 
-// Boot is a rendered user_data and, where that alone would be too large, the
-// archive that the host fetches as its second stage.
+// Boot is a rendered user_data and, if that alone would be too large, the archive that
+// the host fetches as its second stage.
 type Boot struct {
 	UserData       string
 	StageTwo       []byte
@@ -100,30 +99,30 @@ type BootRenderer interface {
 	RenderBoot(p BootParams) (Boot, error)
 }
 
-// Runs reaches the workflow engine from within a step.
+// Runs starts and stops server workflows from within a step.
 type Runs interface {
 	// StopProvisioning cancels a server's provisioning run and waits until it has
-	// cleaned up; no such run is success.
+	// cleaned up; success if there is none.
 	StopProvisioning(ctx context.Context, serverID prego.ServerID, beat func()) error
-	// EnsureProvision starts a run for a row in provisioning unless one is running;
-	// started tells which.
+	// EnsureProvision starts a run for a provisioning row unless one is running;
+	// started says which.
 	EnsureProvision(ctx context.Context, serverID prego.ServerID, generation int) (started bool, err error)
 	// EnsureDecommission does the same for a draining row.
 	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
 }
 
-// Settings are the numbers that the steps and workflows obey.
+// Settings are the numbers that the steps and workflows of servers use.
 type Settings struct {
 	Environment       string
 	BootstrapTokenTTL time.Duration
-	MaxRetries        int // whole new servers after the first
+	MaxRetries        int // new servers after the first one failed
 	CapacityWait      time.Duration
-	FleetWait         time.Duration // CapacityWait of a fleet's server: then it is planned in another region
+	FleetWait         time.Duration // CapacityWait of a fleet's server, which is then planned in another region
 	CapacityPoll      time.Duration
-	CreateBackoff     time.Duration // before the second of three create calls; doubles
+	CreateBackoff     time.Duration // delay before the second of three create calls; doubles
 	ContainerTimeout  time.Duration
-	GoldenImages      bool          // servers are made from the current verified image, when there is one
-	AmbiguousGrace    time.Duration // how long a create of unknown outcome may still land
+	GoldenImages      bool          // create servers from the current verified image, if there is one
+	AmbiguousGrace    time.Duration // how long a create of unknown outcome may still complete
 	EgressCIDRs       []string
 	Ports             []int // that the firewall opens to EgressCIDRs
 }
@@ -140,7 +139,7 @@ type Servers struct {
 	Settings   Settings
 	Metrics    *Metrics
 	Log        *zap.Logger
-	// Capacity is told when a server can be used; nil: nobody waits for one.
+	// Capacity is called when a server becomes usable; may be nil.
 	Capacity func(ctx context.Context, serverID prego.ServerID)
 	// Hook is called around effects, by name, so that tests can kill the process
 	// there; nil in production.
@@ -161,18 +160,18 @@ func (a *Servers) infra(id prego.InfraProviderID) (Infra, error) {
 	return p, nil
 }
 
-// Metrics of the steps.
+// Metrics of the steps of servers.
 type Metrics struct {
 	Outcomes *prometheus.CounterVec   // by role and outcome
 	Seconds  *prometheus.HistogramVec // request to active, by role, location and image
-	Cleanup  prometheus.Counter       // clean-ups given up and left to the reconciler
-	Orphans  *prometheus.CounterVec   // by kind: destroyed
+	Cleanup  prometheus.Counter       // clean-ups that gave up, left to the reconciler
+	Orphans  *prometheus.CounterVec   // orphans destroyed, by kind
 	Breaker  prometheus.Gauge         // 1 while the reconciler refuses to destroy
 	Frozen   prometheus.Gauge         // 1 while the sweep refuses to mark agents
 	Awaiting prometheus.Counter       // servers that had to wait for capacity
 	Silent   *prometheus.CounterVec   // agents marked, by new status
-	Drift    *prometheus.CounterVec   // containers that were not as declared, by kind
-	// ImageFallbacks counts golden images that the provider did not have; nil: nobody does.
+	Drift    *prometheus.CounterVec   // containers that differ from their declaration, by kind
+	// ImageFallbacks counts golden images that the provider did not have; may be nil.
 	ImageFallbacks prometheus.Counter
 }
 
@@ -193,7 +192,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Drift:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_container_drift_total", Help: "Containers found not to be as declared, by kind."}, []string{"kind"}),
 	}
 	reg.MustRegister(m.Outcomes, m.Seconds, m.Cleanup, m.Orphans, m.Breaker, m.Frozen, m.Awaiting, m.Silent, m.Drift)
-	// A series that begins with 1 has not increased: of the first one nobody would hear.
+	// A series that starts at 1 has not increased, so the first one would raise no
+	// alert.
 	for _, kind := range server.ResourceKinds() {
 		m.Orphans.WithLabelValues(string(kind))
 	}

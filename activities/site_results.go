@@ -9,7 +9,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// parseSiteSize reads what an agent printed.
+// parseSiteSize reads an agent's output.
 func parseSiteSize(printed string) (s tenant.SiteSize, err error) {
 	err = lastJSON(printed, &s)
 	if err == nil && (s.DatabaseBytes < 0 || s.FilesBytes < 0 || s.BackupsBytes < 0 || s.Users < 0) {
@@ -18,11 +18,11 @@ func parseSiteSize(printed string) (s tenant.SiteSize, err error) {
 	return s, err
 }
 
-// backupDatabase ends the name of the file that a backup cannot do without.
+// backupDatabase is the suffix of the one file that every backup must have.
 const backupDatabase = "-database.sql.gz"
 
-// parseBackup reads what an agent printed of a backup of a site, and refuses one that
-// is not what was asked for: of another name or site, or without a database.
+// parseBackup reads an agent's output of a backup and rejects a backup of another name
+// or site, or one without a database.
 func parseBackup(site, name, printed string) (tenant.Backup, error) {
 	var b tenant.Backup
 	if err := lastJSON(printed, &b); err != nil {
@@ -51,7 +51,7 @@ func parseBackup(site, name, printed string) (tenant.Backup, error) {
 	return b, nil
 }
 
-// lastJSON reads the last line that was printed: the result of a typed verb.
+// lastJSON decodes the last line of the output: the result of a typed verb.
 func lastJSON(printed string, into any) error {
 	lines := strings.Split(strings.TrimSpace(printed), "\n")
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), into); err != nil {

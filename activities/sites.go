@@ -15,14 +15,14 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// bench runs one command. Its audit id is made of what the command is for, so that
-// a repeated step gets the first result.
+// bench runs one command. Its audit id is derived from the command's purpose, so that a
+// repeated step gets the first result.
 func (a *Tenants) bench(ctx context.Context, c server.BenchCommand) (string, error) {
 	auditID := c.AuditID
 	c.WorkflowID = activity.GetInfo(ctx).WorkflowExecution.ID
 	out, err := a.Bench.Bench(ctx, c)
 	var ce *server.CommandError
-	// Whatever became of it: what tenants need of a host may be done twice, under
+	// The outcome is unknown. Tenants' commands on hosts are safe to run twice, under
 	// another id.
 	for n := 1; n <= maxUnknown && errors.As(err, &ce) && ce.Code == server.CommandUnknown; n++ {
 		c.AuditID = fmt.Sprintf("%s-again%d", auditID, n)
@@ -37,25 +37,25 @@ func (a *Tenants) bench(ctx context.Context, c server.BenchCommand) (string, err
 	return out, err
 }
 
-// maxUnknown is how often a command may be lost with its host's executor before the
-// step fails.
+// maxUnknown is how often the outcome of a command may be lost with its host's executor
+// before the step fails.
 const maxUnknown = 5
 
-// forTenant runs a command for a tenant where it is placed. The host refuses it
-// when it names a site that belongs to another.
+// forTenant runs a command for a tenant where it is placed. The host refuses it if it
+// names another tenant's site.
 func (a *Tenants) forTenant(ctx context.Context, t tenant.Run, what string, timeout time.Duration, args ...string) (string, error) {
 	return a.bench(ctx, server.BenchCommand{
 		ServerID: t.Allocation.AppServerID, Addr: t.AppServerHost, AuditID: auditID(t, what), TenantID: t.TenantID, Timeout: timeout, Args: args,
 	})
 }
 
-// forPool runs a command for a pool site, which belongs to nobody.
+// forPool runs a command for a pool site, which belongs to no tenant.
 func (a *Tenants) forPool(ctx context.Context, srv server.Server, auditID string, timeout time.Duration, args ...string) error {
 	_, err := a.bench(ctx, server.BenchCommand{ServerID: srv.ServerID, Addr: srv.Host, AuditID: auditID, Timeout: timeout, Args: args})
 	return err
 }
 
-// placed reads a tenant with its allocation on a server that can be called.
+// placed reads a tenant whose server accepts commands, with its allocation.
 func (a *Tenants) placed(ctx context.Context, ref tenant.Ref) (tenant.Run, error) {
 	t, err := a.current(ctx, ref)
 	if err != nil {
@@ -72,7 +72,7 @@ func auditID(t tenant.Run, what string) string {
 	return fmt.Sprintf("%s-a%d-%s", t.TenantID, t.Allocation.AllocationID, what)
 }
 
-// MakeSite promotes the reserved pool site to the tenant's, or makes the site on
+// MakeSite promotes the reserved pool site to the tenant's, or creates the site on
 // demand, and configures it.
 func (a *Tenants) MakeSite(ctx context.Context, ref tenant.Ref) (site string, err error) {
 	stop := keepAlive(ctx)
@@ -102,8 +102,8 @@ func (a *Tenants) MakeSite(ctx context.Context, ref tenant.Ref) (site string, er
 	return site, fromTenantStore(a.Store.SiteReady(ctx, ref, site, step))
 }
 
-// obtainSite promotes the pool site, or makes one. Repeated, it joins the command
-// that is under way, or gets its result.
+// obtainSite promotes the pool site, or creates one. When repeated, it joins the
+// running command or gets its result.
 func (a *Tenants) obtainSite(ctx context.Context, t tenant.Run, site string) error {
 	al := t.Allocation
 	var err error
@@ -115,7 +115,7 @@ func (a *Tenants) obtainSite(ctx context.Context, t tenant.Run, site string) err
 	return err
 }
 
-// InstallApps installs the apps that the tenant asked for.
+// InstallApps installs the requested apps.
 func (a *Tenants) InstallApps(ctx context.Context, ref tenant.Ref) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -133,8 +133,8 @@ func (a *Tenants) InstallApps(ctx context.Context, ref tenant.Ref) error {
 		fmt.Sprintf("%s/g%d", tenant.StepAppsInstalled, ref.Generation)))
 }
 
-// OpenSite lets a site's own work begin, which pool sites don't do, and makes its first
-// user. The user has no password: who owns the address asks for one, or an operator sets
+// OpenSite enables a site's scheduler, which is off in pool sites, and creates its
+// first user. The user has no password: they request one by mail, or an operator sets
 // one.
 func (a *Tenants) OpenSite(ctx context.Context, ref tenant.Ref) error {
 	stop := keepAlive(ctx)
@@ -157,14 +157,14 @@ func (a *Tenants) OpenSite(ctx context.Context, ref tenant.Ref) error {
 	return err
 }
 
-// DropInput names the tenant whose site is to go.
+// DropInput names the tenant whose site to drop.
 type DropInput struct {
 	TenantID prego.TenantID `json:"tenant_id"`
 }
 
-// DropSite erases what there is of a tenant's site, under both of the names that it
-// may have: directory, archive, database, its users, backups. A site on a server that is
-// going to be destroyed goes with it, if its database is there, too.
+// DropSite erases a tenant's site under both of its possible names: directory, archive,
+// database, database users, backups. A site on a server that is about to be destroyed
+// goes with it, provided that its database is there too.
 func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -189,12 +189,12 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 	}
 	site := tenant.SiteName(t.Slug, a.Settings.SiteDomain)
 	names := []string{site}
-	if t.Allocation.PoolSiteID != "" { // the old name first: a rename that comes late must not find it
+	if t.Allocation.PoolSiteID != "" { // the old name first, so that a late rename can't find it
 		names = []string{t.Allocation.SiteName, site}
 	}
 	if t.Site == "" {
-		// The command that makes the site may be under way still, and would bring back
-		// what was dropped before its end.
+		// The command that creates the site may still be running, and would bring back
+		// what was dropped before it ended.
 		var final *temporal.ApplicationError
 		if err := a.obtainSite(ctx, t, site); err != nil && (!errors.As(err, &final) || !final.NonRetryable()) {
 			return err
@@ -225,7 +225,7 @@ func (a *Tenants) NoteSiteLeft(ctx context.Context, in FailTenantInput) error {
 		fmt.Sprintf("site_left/g%d", in.Tenant.Generation))
 }
 
-// ChangePlan is what there is to put into effect.
+// ChangePlan says which state to bring a tenant into.
 type ChangePlan struct {
 	State   tenant.State  `json:"state"`
 	Settled bool          `json:"settled"`
@@ -236,7 +236,7 @@ type ChangePlan struct {
 	Step    time.Duration `json:"step"`
 }
 
-// PlanChange reads what state a tenant is to be brought into.
+// PlanChange reads the state to bring a tenant into.
 func (a *Tenants) PlanChange(ctx context.Context, tenantID prego.TenantID) (ChangePlan, error) {
 	t, err := a.Store.TenantRun(ctx, tenantID)
 	if err != nil {
@@ -248,15 +248,15 @@ func (a *Tenants) PlanChange(ctx context.Context, tenantID prego.TenantID) (Chan
 	}, nil
 }
 
-// MaintenanceInput asks for a tenant's site to be taken offline or brought back.
+// MaintenanceInput asks to take a tenant's site offline or to bring it back.
 type MaintenanceInput struct {
 	TenantID prego.TenantID `json:"tenant_id"`
-	State    tenant.State   `json:"state"` // that asks for it
-	Off      bool           `json:"off"`   // no maintenance: the site serves
+	State    tenant.State   `json:"state"` // the state that asks for it
+	Off      bool           `json:"off"`   // bring the site back online
 }
 
-// SetMaintenance takes a site offline or brings it back. It does nothing for a
-// state that the tenant has left meanwhile.
+// SetMaintenance takes a site offline or brings it back. It does nothing if the tenant
+// has left the state meanwhile.
 func (a *Tenants) SetMaintenance(ctx context.Context, in MaintenanceInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -268,7 +268,8 @@ func (a *Tenants) SetMaintenance(ctx context.Context, in MaintenanceInput) error
 		return nil
 	}
 	a.hook("maintenance/start")
-	// The change's own time is part of the audit ids: suspending twice is twice.
+	// The time of the change is part of the audit ids: a second suspension is a new
+	// command.
 	what := fmt.Sprintf("%d-%d", t.UpdatedAt.UnixMicro(), activity.GetInfo(ctx).Attempt)
 	if in.Off {
 		err = a.putOnline(ctx, t, what)
@@ -297,7 +298,7 @@ var (
 	disableScheduler = []string{"disable-scheduler"}
 )
 
-// reading lets a site be read while it is in maintenance (frappe app.py, init_request).
+// reading allows reads during maintenance (frappe app.py, init_request).
 func reading(on bool) []string {
 	if on {
 		return []string{"configure", `{"allow_reads_during_maintenance":1}`}
@@ -305,7 +306,7 @@ func reading(on bool) []string {
 	return []string{"configure", `{"allow_reads_during_maintenance":null}`}
 }
 
-// takeOffline has a site answer nobody, and do nothing by itself.
+// takeOffline stops a site from answering requests and from running its own jobs.
 func (a *Tenants) takeOffline(ctx context.Context, t tenant.Run, what string) error {
 	if t.ReadOnly {
 		if err := a.onSite(ctx, t, what+"-offline", reading(false)); err != nil {
@@ -318,10 +319,10 @@ func (a *Tenants) takeOffline(ctx context.Context, t tenant.Run, what string) er
 	return a.Store.SiteReadOnly(ctx, t.TenantID, false)
 }
 
-// putOnline has a site serve: to be read alone while it is above its storage quota.
+// putOnline makes a site serve again, read-only while it is above its storage quota.
 func (a *Tenants) putOnline(ctx context.Context, t tenant.Run, what string) error {
 	if t.StorageLevel == tenant.StorageReadOnly {
-		// Recorded first: whoever takes the site offline has to undo it.
+		// Recorded first, so that whoever takes the site offline has to undo it.
 		if err := a.Store.SiteReadOnly(ctx, t.TenantID, true); err != nil {
 			return err
 		}
@@ -341,8 +342,8 @@ func (a *Tenants) putOnline(ctx context.Context, t tenant.Run, what string) erro
 	return a.onSite(ctx, t, what+"-online", enableScheduler)
 }
 
-// FinalBackup backs a site up when its tenant has ended, and puts the report on the
-// timeline. The backup stays on the host until the tenant is purged.
+// FinalBackup backs up the site of an ended tenant and puts the report on the timeline.
+// The backup stays on the host until the tenant is purged.
 func (a *Tenants) FinalBackup(ctx context.Context, tenantID prego.TenantID) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -361,8 +362,8 @@ func (a *Tenants) FinalBackup(ctx context.Context, tenantID prego.TenantID) erro
 	return a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: tenantID, Step: tenant.StepFinalBackup, Message: backupReport(t, b)}, string(tenant.StepFinalBackup))
 }
 
-// backup backs a tenant's site up under a name. Of a name there is one backup, however
-// often it is asked for.
+// backup backs up a tenant's site under a name. There is one backup per name, however
+// often it is requested.
 func (a *Tenants) backup(ctx context.Context, t tenant.Run, what, name string) (tenant.Backup, error) {
 	out, err := a.forTenant(ctx, t, what, a.Settings.SiteTimeout, "--site", t.Site, "backup", name, "--with-files")
 	if err != nil {
@@ -375,7 +376,7 @@ func (a *Tenants) backup(ctx context.Context, t tenant.Run, what, name string) (
 	return b, nil
 }
 
-// backupReport says where a backup is, and how large it is.
+// backupReport says where a backup is and how large it is.
 func backupReport(t tenant.Run, b tenant.Backup) string {
 	parts := make([]string, 0, len(b.Files))
 	for _, f := range b.Files {
@@ -384,21 +385,21 @@ func backupReport(t tenant.Run, b tenant.Backup) string {
 	return fmt.Sprintf("on %s: %s", t.Allocation.AppServerID, strings.Join(parts, ", "))
 }
 
-// ConvergedInput is a state whose effects are in place.
+// ConvergedInput names a state whose effects are in place.
 type ConvergedInput struct {
 	TenantID prego.TenantID `json:"tenant_id"`
 	State    tenant.State   `json:"state"`
 }
 
-// TenantConverged records it.
+// TenantConverged records that a state's effects are in place.
 func (a *Tenants) TenantConverged(ctx context.Context, in ConvergedInput) error {
 	return a.Store.TenantConverged(ctx, in.TenantID, in.State)
 }
 
-// RefillPlan are the sites that are to be built on a server.
+// RefillPlan lists the sites to build on a server.
 type RefillPlan struct {
 	Sites    []tenant.PoolSite `json:"sites"`
-	Failed   int               `json:"failed,omitempty"` // earlier builds of which something may be left
+	Failed   int               `json:"failed,omitempty"` // earlier builds that may have left something behind
 	Region   prego.Region      `json:"region"`
 	Role     prego.Role        `json:"role"`
 	Parallel int               `json:"parallel"`
@@ -410,7 +411,7 @@ type RefillInput struct {
 	ServerID prego.ServerID `json:"server_id"`
 }
 
-// PlanRefill reserves the sites that a pool lacks.
+// PlanRefill reserves the sites that a pool is missing.
 func (a *Tenants) PlanRefill(ctx context.Context, in RefillInput) (RefillPlan, error) {
 	srv, err := a.Store.GetServer(ctx, in.ServerID)
 	if err != nil {
@@ -425,7 +426,7 @@ func (a *Tenants) PlanRefill(ctx context.Context, in RefillInput) (RefillPlan, e
 	return RefillPlan{Sites: sites, Failed: len(failed), Region: srv.Region, Role: srv.Role, Parallel: max(1, s.RefillParallel), Step: s.StepTimeout}, err
 }
 
-// BuildSite builds one pool site. One that cannot be built is given up with its
+// BuildSite builds one pool site. If that fails, the site is marked as failed with its
 // reason.
 func (a *Tenants) BuildSite(ctx context.Context, site tenant.PoolSite) (built bool, err error) {
 	stop := keepAlive(ctx)
@@ -456,7 +457,7 @@ func (a *Tenants) BuildSite(ctx context.Context, site tenant.PoolSite) (built bo
 	return err == nil, err
 }
 
-// DropFailedSites drops what is left on a host of sites that could not be built.
+// DropFailedSites erases what failed builds left on a host.
 func (a *Tenants) DropFailedSites(ctx context.Context, serverID prego.ServerID) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -469,8 +470,8 @@ func (a *Tenants) DropFailedSites(ctx context.Context, serverID prego.ServerID) 
 		return err
 	}
 	for _, site := range sites {
-		// The build may be under way still, and would bring back what was dropped before
-		// its end: joined, it has ended.
+		// The build may still be running, and would bring back what was dropped:
+		// joining it waits for its end.
 		var final *temporal.ApplicationError
 		err := a.forPool(ctx, srv, site.PoolSiteID, a.Settings.SiteTimeout, "new-site", site.SiteName, "--db-name", site.DatabaseName)
 		if err != nil && (!errors.As(err, &final) || !final.NonRetryable()) {
@@ -487,7 +488,7 @@ func (a *Tenants) DropFailedSites(ctx context.Context, serverID prego.ServerID) 
 	return nil
 }
 
-// GiveUpInput is a build that does not come about.
+// GiveUpInput names a failed build.
 type GiveUpInput struct {
 	PoolSiteID string `json:"pool_site_id"`
 	Reason     string `json:"reason"`

@@ -14,17 +14,16 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// StorageResult is what a run that measures sites came to.
+// StorageResult is the result of a run that measures sites.
 type StorageResult struct {
 	Measured int `json:"measured"`
 	Failed   int `json:"failed,omitempty"`
-	Changed  int `json:"changed,omitempty"` // sites that became read-only, or no longer are
+	Changed  int `json:"changed,omitempty"` // sites that became read-only or writable again
 }
 
-// MeasureSites asks hosts what tenants' sites take, those whose turn is longest ago, and
-// has sites be read-only that are above their storage quota. A few hosts are asked at
-// once, and each for one site after the other. One that does not answer has its next
-// turn later.
+// MeasureSites measures the storage of the sites that were measured longest ago, and
+// makes sites above their storage quota read-only. A few hosts are asked at once, each
+// for one site after the other. A site that does not answer is tried again later.
 func (a *Tenants) MeasureSites(ctx context.Context) (StorageResult, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -77,7 +76,7 @@ func (a *Tenants) MeasureSites(ctx context.Context) (StorageResult, error) {
 	return out, nil
 }
 
-// byHost are the turns of each host, which come ordered by it.
+// byHost groups the sites by host; they come sorted by it.
 func byHost(turns []tenant.StorageTurn) (hosts [][]tenant.StorageTurn) {
 	for len(turns) > 0 {
 		n := slices.IndexFunc(turns, func(t tenant.StorageTurn) bool { return t.ServerID != turns[0].ServerID })
@@ -89,7 +88,7 @@ func byHost(turns []tenant.StorageTurn) (hosts [][]tenant.StorageTurn) {
 	return hosts
 }
 
-// measure measures one site and does what follows from it.
+// measure measures one site and acts on the result.
 func (a *Tenants) measure(ctx context.Context, tenantID prego.TenantID) (changed bool, err error) {
 	t, err := a.Store.TenantRun(ctx, tenantID)
 	if err != nil || t.Allocation == nil || t.Site == "" {
@@ -108,14 +107,14 @@ func (a *Tenants) measure(ctx context.Context, tenantID prego.TenantID) (changed
 	if _, err := a.Store.KeepSiteUsage(ctx, tenantID, size, a.Settings.Storage); err != nil {
 		return false, err
 	}
-	// Read again: what the site is to be like is for its state now.
+	// Read again, since the tenant's state may have changed meanwhile.
 	if t, err = a.Store.TenantRun(ctx, tenantID); err != nil {
 		return false, err
 	}
 	if err := a.tellQuota(ctx, t, what); err != nil {
 		return false, err
 	}
-	// In its grace period a site is as it was before, and so it stays.
+	// A site in its grace period stays as it was before.
 	if t.State != tenant.Active || t.ConvergedState != t.State || t.ReadOnly == (t.StorageLevel == tenant.StorageReadOnly) {
 		return false, nil
 	}
@@ -123,7 +122,7 @@ func (a *Tenants) measure(ctx context.Context, tenantID prego.TenantID) (changed
 	return true, a.putOnline(ctx, t, what)
 }
 
-// tellQuota has a site know its quota when that has changed.
+// tellQuota writes a changed quota into the site's configuration.
 func (a *Tenants) tellQuota(ctx context.Context, t tenant.Run, what string) error {
 	u, err := a.Store.SiteUsage(ctx, t.TenantID)
 	if err != nil || u == nil || u.QuotaGB == t.StorageQuotaGB {

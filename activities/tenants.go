@@ -72,13 +72,13 @@ type TenantStore interface {
 }
 
 // Bench runs bench on hosts (direct-provisioning §1, path D). A failure is a
-// *server.CommandError; repeated with the same audit id nothing runs twice.
+// *server.CommandError; repeating with the same audit id runs nothing twice.
 type Bench interface {
 	Bench(ctx context.Context, c server.BenchCommand) (stdout string, err error)
 }
 
-// TenantRuns reaches the workflow engine from tenants' steps. Each either starts a
-// run or tells the one under way.
+// TenantRuns reaches the workflow engine from tenants' steps. Each method either starts
+// a run or signals the running one.
 type TenantRuns interface {
 	EnsureTenantProvision(ctx context.Context, tenantID prego.TenantID, generation int) (started bool, err error)
 	EnsureTenantChange(ctx context.Context, tenantID prego.TenantID) (started bool, err error)
@@ -90,32 +90,32 @@ type TenantRuns interface {
 	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
 }
 
-// TenantSettings are the numbers that tenants' steps and runs obey.
+// TenantSettings are the numbers that tenants' steps and runs use.
 type TenantSettings struct {
 	Environment     string
 	SiteDomain      string
-	Image           string // of servers of the current version
+	Image           string // the version of current servers
 	Periods         tenant.LifecyclePeriods
 	CapacityWait    time.Duration // how long a tenant waits for a place
-	CapacityPoll    time.Duration // how often a waiting run looks by itself
-	SiteTimeout     time.Duration // of bench new-site
-	CommandTimeout  time.Duration // of other commands
-	AppTimeout      time.Duration // of installing one app
-	StepTimeout     time.Duration // of a step on a host with all its repetitions
+	CapacityPoll    time.Duration // how often a waiting run checks by itself
+	SiteTimeout     time.Duration // for bench new-site
+	CommandTimeout  time.Duration // for other commands
+	AppTimeout      time.Duration // for installing one app
+	StepTimeout     time.Duration // for a step on a host with all its retries
 	ReserveFor      time.Duration
-	FailureMemory   time.Duration // for how long a failed build keeps its server from being tried
+	FailureMemory   time.Duration // how long a failed build keeps its server from being tried
 	RefillParallel  int           // builds at once per host
 	ScaleOutMaxRun  int           // servers per scale-out run
 	ScaleOutMaxRole int           // servers of a role per region
-	ThresholdPct    float64       // of capacity used, above which the fleet grows ahead of need; 70 by default
-	OrphanQuiet     time.Duration // how long a row may stand still before its run is looked for
+	ThresholdPct    float64       // share of capacity used in percent, above which the fleet grows ahead of need; 70 by default
+	OrphanQuiet     time.Duration // how long a row may be unchanged before its run is checked
 	Storage         tenant.StorageRules
 	StorageEvery    time.Duration // between two measurements of a site
-	StorageBatch    int           // sites that one run measures
-	StorageHosts    int           // hosts at once
+	StorageBatch    int           // sites measured per run
+	StorageHosts    int           // hosts measured at once
 }
 
-// Tenants are the steps in the life of a tenant, of site pools and of the fleet's
+// Tenants are the steps in the lives of tenants and site pools, and of the fleet's
 // growth.
 type Tenants struct {
 	Store    TenantStore
@@ -125,14 +125,14 @@ type Tenants struct {
 	Settings TenantSettings
 	Metrics  *TenantMetrics
 	Log      *zap.Logger
-	// FleetTags tells what fleets would make; nil while there are none.
+	// FleetTags returns the tags of the servers that fleets would create; may be nil.
 	FleetTags FleetTags
 	// Hook is called around effects, by name, so that tests can kill the process
 	// there; nil in production.
 	Hook func(point string)
 }
 
-// TenantMetrics count what happens to tenants.
+// TenantMetrics count events of tenants.
 type TenantMetrics struct {
 	Outcomes *prometheus.CounterVec // by plan and outcome
 	Seconds  *prometheus.HistogramVec
@@ -141,8 +141,8 @@ type TenantMetrics struct {
 	Leaks    prometheus.Counter // sites that could not be dropped
 	Late     prometheus.Gauge   // servers whose site pool misses its SLO
 	Ceiling  *prometheus.CounterVec
-	Waiting  *prometheus.GaugeVec // tenants that wait, by region and missing role
-	Storage  *prometheus.GaugeVec // sites by how they stand to their storage quota
+	Waiting  *prometheus.GaugeVec // waiting tenants, by region and missing role
+	Storage  *prometheus.GaugeVec // sites, by storage level
 	Unsized  prometheus.Counter   // measurements that failed
 }
 
@@ -176,7 +176,7 @@ func (a *Tenants) hook(point string) {
 	}
 }
 
-// Types of errors of tenants' steps, beside those of servers'.
+// Types of errors of tenants' steps, in addition to those of servers'.
 const (
 	// ErrTypePlacement: no placement can ever satisfy the request.
 	ErrTypePlacement = "placement_impossible"
@@ -199,12 +199,11 @@ type TenantPlan struct {
 	StepTimeout  time.Duration        `json:"step_timeout"`
 	AppTimeout   time.Duration        `json:"app_timeout"`
 	Cancelled    bool                 `json:"cancelled,omitempty"`
-	// Resumed: an earlier run placed the tenant already, or asked for its server.
+	// Resumed: an earlier run already placed the tenant, or requested its server.
 	Resumed bool `json:"resumed,omitempty"`
 }
 
-// current reads the tenant, and refuses when its row is no longer this
-// generation's.
+// current reads the tenant, and fails if its row no longer belongs to this generation.
 func (a *Tenants) current(ctx context.Context, ref tenant.Ref) (tenant.Run, error) {
 	t, err := a.Store.TenantRun(ctx, ref.TenantID)
 	if err != nil {
@@ -223,7 +222,7 @@ func fromTenantStore(err error) error {
 	return fromStore(err)
 }
 
-// PlanTenant reads the row.
+// PlanTenant reads the tenant's row.
 func (a *Tenants) PlanTenant(ctx context.Context, ref tenant.Ref) (TenantPlan, error) {
 	t, err := a.current(ctx, ref)
 	if err != nil {
@@ -237,24 +236,24 @@ func (a *Tenants) PlanTenant(ctx context.Context, ref tenant.Ref) (TenantPlan, e
 	}, nil
 }
 
-// PlaceResult is what became of an attempt to place a tenant.
+// PlaceResult is the result of an attempt to place a tenant.
 type PlaceResult struct {
 	Placed  bool              `json:"placed"`
 	Outcome placement.Outcome `json:"outcome"`
 	Message string            `json:"message"`
-	// Behind: there is room, and others wait who are served first.
+	// Behind: there is room, but other tenants are ahead in the queue.
 	Behind bool `json:"behind,omitempty"`
 }
 
-// PlaceTenant decides and reserves. A tenant for whom there is no place is queued,
-// and the capacity that it is short of is asked for.
+// PlaceTenant decides and reserves. A tenant that can't be placed is queued, and the
+// missing capacity is requested.
 func (a *Tenants) PlaceTenant(ctx context.Context, ref tenant.Ref) (PlaceResult, error) {
 	t, err := a.current(ctx, ref)
 	if err != nil {
 		return PlaceResult{}, err
 	}
 	if t.Allocation != nil {
-		if t.OwnServerID != "" { // whoever asked for it may be gone
+		if t.OwnServerID != "" { // the caller may be gone
 			if err := a.RetireSpareServers(ctx, ref.TenantID); err != nil {
 				return PlaceResult{}, err
 			}
@@ -300,8 +299,8 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref tenant.Ref) (PlaceResult,
 	return out, fromTenantStore(err)
 }
 
-// decide places a tenant, unless others of its kind wait already: then it joins
-// them instead of overtaking.
+// decide places a tenant, unless others of its kind already wait: then it joins the
+// queue.
 func (a *Tenants) decide(ctx context.Context, t tenant.Run) (d placement.Decision, behind bool, err error) {
 	if t.Policy == tenant.ModeShared {
 		queued, err := a.Store.Queued(ctx, t.Region, t.TenantID, t.Policy)
@@ -320,16 +319,15 @@ func (a *Tenants) decide(ctx context.Context, t tenant.Run) (d placement.Decisio
 	return d, false, err
 }
 
-// logNotSignalled logs that a run was not told of something; the sweep makes up for it.
+// logNotSignalled logs that a run could not be signalled; the sweep makes up for it.
 func (a *Tenants) logNotSignalled(err error) {
 	if err != nil {
 		a.Log.Warn("run not told; the sweep will", zap.Error(err))
 	}
 }
 
-// ServeQueue places the tenants that wait in a region, in their order, and wakes
-// the runs of those that got a place. When somebody else serves the region already,
-// it leaves that to them.
+// ServeQueue places the waiting tenants of a region in order, and wakes the runs of
+// those that were placed. If another worker already serves the region, it does nothing.
 func (a *Tenants) ServeQueue(ctx context.Context, region prego.Region) (placed int, err error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -370,7 +368,7 @@ func (a *Tenants) serve(ctx context.Context, w tenant.WaitingTenant) (placed boo
 		case err != nil:
 			return false, err
 		case !d.PlacesTenant():
-			// What it is short of may have changed: that is what scale-outs are sized by.
+			// What it is short of may have changed, and scale-outs are sized by it.
 			return false, a.requeue(ctx, w, t, d)
 		}
 		a.logNotSignalled(a.Runs.EnsureRefill(ctx, d.AppServerID))
@@ -379,7 +377,8 @@ func (a *Tenants) serve(ctx context.Context, w tenant.WaitingTenant) (placed boo
 	return true, nil
 }
 
-// requeue records what a waiting tenant is short of now; it keeps its place.
+// requeue records what a waiting tenant is short of now; it keeps its position in the
+// queue.
 func (a *Tenants) requeue(ctx context.Context, w tenant.WaitingTenant, t tenant.Run, d placement.Decision) error {
 	reason, roles, err := a.shortage(ctx, t, d)
 	if err != nil {
@@ -396,7 +395,7 @@ func (a *Tenants) requeue(ctx context.Context, w tenant.WaitingTenant, t tenant.
 	return err
 }
 
-// TenantLook is how a waiting tenant stands.
+// TenantLook is the state of a waiting tenant.
 type TenantLook struct {
 	Placed          bool           `json:"placed"`
 	Cancelled       bool           `json:"cancelled"`
@@ -405,7 +404,7 @@ type TenantLook struct {
 	OwnServerReason prego.Reason   `json:"own_server_reason,omitempty"`
 }
 
-// LookAtTenant reads how a tenant stands.
+// LookAtTenant reads the state of a tenant.
 func (a *Tenants) LookAtTenant(ctx context.Context, ref tenant.Ref) (TenantLook, error) {
 	t, err := a.current(ctx, ref)
 	if err != nil {
@@ -417,8 +416,7 @@ func (a *Tenants) LookAtTenant(ctx context.Context, ref tenant.Ref) (TenantLook,
 	}, nil
 }
 
-// OwnServerID names the server that is made for a tenant, at its first try or a
-// later one.
+// OwnServerID names the server created for a tenant, at its first try or a later one.
 func OwnServerID(ref tenant.Ref, try int) string {
 	id := fmt.Sprintf("n-%s-g%d", ref.TenantID, ref.Generation)
 	if try > 1 {
@@ -427,20 +425,20 @@ func OwnServerID(ref tenant.Ref, try int) string {
 	return id
 }
 
-// OwnServerInput names the tenant, and which of its tries for a site asks.
+// OwnServerInput names the tenant and the try.
 type OwnServerInput struct {
 	Tenant tenant.Ref `json:"tenant"`
 	Try    int        `json:"try"`
 }
 
-// RequestOwnServer asks for the server of a tenant that gets one of its own
-// (placement-policy, "One tenant, one server").
+// RequestOwnServer requests the dedicated server of a tenant (placement-policy, "One
+// tenant, one server").
 func (a *Tenants) RequestOwnServer(ctx context.Context, in OwnServerInput) (ServerRef, error) {
 	t, err := a.current(ctx, in.Tenant)
 	if err != nil {
 		return ServerRef{}, err
 	}
-	if id := OwnServerID(in.Tenant, in.Try); t.OwnServerID == prego.ServerID(id) { // asked for before, whatever the pools have become
+	if id := OwnServerID(in.Tenant, in.Try); t.OwnServerID == prego.ServerID(id) { // requested before; later changes of pools do not matter
 		srv, err := a.Store.GetServer(ctx, prego.ServerID(id))
 		return ServerRef{ServerID: srv.ServerID, Generation: srv.Generation}, fromStore(err)
 	}
@@ -458,7 +456,7 @@ func (a *Tenants) RequestOwnServer(ctx context.Context, in OwnServerInput) (Serv
 	return ServerRef{ServerID: srv.ServerID, Generation: srv.Generation}, nil
 }
 
-// permanentIfCoded makes a refusal of the store final.
+// permanentIfCoded makes the store's refusals non-retryable.
 func permanentIfCoded(err error) error {
 	if prego.CodeOf(err) != prego.CodeInternal {
 		return permanentError(ErrTypePermanent, err.Error(), nil)
@@ -487,7 +485,7 @@ func (a *Tenants) ActivateTenant(ctx context.Context, ref tenant.Ref) error {
 	return nil
 }
 
-// FailTenantInput says why a tenant's provisioning ends.
+// FailTenantInput says why a tenant's provisioning failed.
 type FailTenantInput struct {
 	Tenant  tenant.Ref   `json:"tenant"`
 	Plan    prego.Plan   `json:"plan"`
@@ -495,7 +493,7 @@ type FailTenantInput struct {
 	Message string       `json:"message"`
 }
 
-// FailTenant ends a tenant's provisioning.
+// FailTenant sets a tenant's provisioning to failed.
 func (a *Tenants) FailTenant(ctx context.Context, in FailTenantInput) error {
 	a.Metrics.Outcomes.WithLabelValues(string(in.Plan), string(in.Reason)).Inc()
 	if err := a.Store.FailTenant(ctx, in.Tenant, in.Reason, in.Message); err != nil {
@@ -513,7 +511,7 @@ type ReleaseInput struct {
 	Fate     tenant.SiteFate `json:"fate"`
 }
 
-// RetireSpareServers takes down servers that were made for a tenant who lives
+// RetireSpareServers removes servers that were created for a tenant that was placed
 // elsewhere: an operator placed it while its own was being built.
 func (a *Tenants) RetireSpareServers(ctx context.Context, tenantID prego.TenantID) error {
 	t, err := a.Store.TenantRun(ctx, tenantID)
@@ -543,8 +541,8 @@ func (a *Tenants) retire(ctx context.Context, serverID prego.ServerID, by prego.
 	return err
 }
 
-// ReleaseTenant frees a tenant's place and takes down the servers that were its
-// own. It may be repeated.
+// ReleaseTenant frees a tenant's place and removes its dedicated servers. It is safe to
+// repeat.
 func (a *Tenants) ReleaseTenant(ctx context.Context, in ReleaseInput) error {
 	own, err := a.Store.OwnServers(ctx, in.TenantID)
 	if err != nil {
