@@ -3,11 +3,11 @@ package activities
 import (
 	"context"
 	"fmt"
-	"github.com/prego/prego"
 	"time"
 
 	"go.temporal.io/sdk/activity"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )

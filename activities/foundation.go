@@ -3,8 +3,8 @@ package activities
 import (
 	"context"
 	"fmt"
-	"github.com/prego/prego"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
 

@@ -2,13 +2,13 @@ package activities
 
 import (
 	"fmt"
-	"github.com/prego/prego"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
 

@@ -42,7 +42,7 @@ func TestTheServiceManagerOpensTheSocket(t *testing.T) {
 	t.Cleanup(func() { _ = p.Process.Kill(); _ = p.Wait() })
 	require.NoError(t, f.Close())
 
-	resp, err := executorClient(h).Post("http://exec"+wire.PathExecStream, "application/json", strings.NewReader(`{"serverId":"app-1","kind":"bench","args":["list-sites"]}`)) //nolint:noctx // local
+	resp, err := executorClient(h).Post("http://exec"+wire.PathExecStream, "application/json", strings.NewReader(`{"serverId":"app-1","kind":"bench","args":["list-sites"]}`))
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	require.Equal(t, http.StatusOK, resp.StatusCode)

@@ -28,7 +28,7 @@ var binary = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	name := filepath.Join(dir, "prego-agent")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=v-built", "-o", name, "../cmd/prego-agent") //nolint:noctx // go test's own timeout ends it
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=v-built", "-o", name, "../cmd/prego-agent")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", &os.PathError{Op: "build: " + string(out), Path: name, Err: err}

@@ -67,7 +67,7 @@ type answered struct {
 }
 
 func (a *Agent) send(c *http.Client, method, path, authorization, body string) (answered, error) {
-	req, err := http.NewRequest(method, a.url(path), strings.NewReader(body)) //nolint:noctx // the client has a timeout
+	req, err := http.NewRequest(method, a.url(path), strings.NewReader(body))
 	if err != nil {
 		return answered{}, err
 	}

@@ -127,7 +127,7 @@ func (h *Host) benchHere(ctx context.Context, k *call, database wire.Service, st
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
-	cmd := exec.Command("/proc/self/exe", append(argv, k.in.Args...)...) //nolint:gosec,noctx // the arguments were checked against the table; the pipe ends it
+	cmd := exec.Command("/proc/self/exe", append(argv, k.in.Args...)...) //nolint:noctx // the arguments were checked against the table; the pipe ends it
 	cmd.Dir = k.dir
 	cmd.Env = []string{"GOMAXPROCS=1", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + filepath.Join(root, wire.BenchHome), "LANG=C.UTF-8"}
 	cmd.Stdout, cmd.Stderr = stdout, &afterPreamble{to: stderr}

@@ -136,7 +136,7 @@ func (b *backoff) next(atLeast time.Duration) time.Duration {
 		bound = b.cap
 	}
 	b.n++
-	return max(atLeast, time.Duration(rand.Int64N(int64(bound)+1))) //nolint:gosec // spreads load, guards nothing
+	return max(atLeast, time.Duration(rand.Int64N(int64(bound)+1)))
 }
 
 func (b *backoff) reset() { b.n = 0 }

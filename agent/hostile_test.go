@@ -134,7 +134,7 @@ func TestBenchHasNoEscapes(t *testing.T) {
 		"another server": `{"serverId":"app-2","kind":"bench","args":["list-sites"]}`, "no kind": `{"serverId":"app-1","args":["list-sites"]}`, "a shell": `{"serverId":"app-1","kind":"sh","args":["-c","id"]}`,
 		"another field": `{"serverId":"app-1","kind":"bench","args":["list-sites"],"env":{"LD_PRELOAD":"x"}}`, "a directory": `{"serverId":"app-1","kind":"bench","args":["list-sites"],"workingDir":"/"}`,
 	} {
-		resp, err := behind.Post("http://exec"+wire.PathExec, "application/json", strings.NewReader(body)) //nolint:noctx // local
+		resp, err := behind.Post("http://exec"+wire.PathExec, "application/json", strings.NewReader(body))
 		require.NoError(t, err)
 		_ = resp.Body.Close()
 		require.GreaterOrEqual(t, resp.StatusCode, 400, name)
@@ -154,7 +154,7 @@ func ask(t testing.TB, c *http.Client, path string, in wire.ExecRequest) (int, w
 	t.Helper()
 	b, err := json.Marshal(in)
 	require.NoError(t, err)
-	resp, err := c.Post("http://exec"+path, "application/json", strings.NewReader(string(b))) //nolint:noctx // local
+	resp, err := c.Post("http://exec"+path, "application/json", strings.NewReader(string(b)))
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	var p wire.Problem
@@ -169,7 +169,7 @@ func TestOnlyTheAgentsUserIsLetIn(t *testing.T) {
 	h := &Host{Root: t.TempDir(), Config: wire.HostConfig{ServerID: testServer}}
 	e, err := NewExecutor(h, "nobody", quiet())
 	require.NoError(t, err)
-	require.NotEqual(t, uint32(os.Getuid()), e.uid) //nolint:gosec // a user id
+	require.NotEqual(t, uint32(os.Getuid()), e.uid)
 	l, err := h.Listen(wire.ExecSocket)
 	require.NoError(t, err)
 	st, err := os.Stat(h.path(wire.ExecSocket))

@@ -235,7 +235,7 @@ func TestPrepareIsTheProgramsToo(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.MkdirAll(filepath.Dir(h.path(wire.HostConfigPath)), 0o755))
 	require.NoError(t, os.WriteFile(h.path(wire.HostConfigPath), b, 0o600))
-	out, err := exec.Command(name, "prepare", "--root", h.Root).CombinedOutput() //nolint:noctx // short
+	out, err := exec.Command(name, "prepare", "--root", h.Root).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Empty(t, out)
 	want, err := os.ReadFile(name)
@@ -243,7 +243,7 @@ func TestPrepareIsTheProgramsToo(t *testing.T) {
 	got, err := os.ReadFile(h.path(wire.ProgramsDir + "/prego-agent"))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
-	out, err = exec.Command(name, "prepare", "--root", h.Root, "--group", "no-such-group").CombinedOutput() //nolint:noctx // short
+	out, err = exec.Command(name, "prepare", "--root", h.Root, "--group", "no-such-group").CombinedOutput()
 	require.EqualError(t, err, "exit status 1")
 	require.Contains(t, string(out), "no-such-group")
 }

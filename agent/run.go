@@ -142,7 +142,7 @@ func heartbeatInterval(seconds int) time.Duration {
 	if seconds < int(maxInterval/time.Second) {
 		d = time.Duration(max(1, seconds)) * time.Second
 	}
-	return d + time.Duration((rand.Float64()-0.5)*0.2*float64(d)) //nolint:gosec // spreads load
+	return d + time.Duration((rand.Float64()-0.5)*0.2*float64(d))
 }
 
 // beat sends one heartbeat and returns how long to wait for the next.

@@ -109,8 +109,10 @@ func ownTmp(h *Host) string { return "--tmpdir=" + h.path("data") }
 // installMariaDB makes the data of a new server, as MariaDB's image does.
 func installMariaDB(t testing.TB, h *Host, args ...string) {
 	t.Helper()
-	out, err := unprivileged(exec.Command(need.Program(t, "mariadb-install-db"), append([]string{"--no-defaults", "--datadir=" + h.path("data"), ownTmp(h), "--skip-test-db", //nolint:noctx // go test's own timeout ends it
-		"--auth-root-authentication-method=normal"}, args...)...)).CombinedOutput()
+	out, err := unprivileged(exec.Command(need.Program(t, "mariadb-install-db"), append([]string{
+		"--no-defaults", "--datadir=" + h.path("data"), ownTmp(h), "--skip-test-db",
+		"--auth-root-authentication-method=normal",
+	}, args...)...)).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
 
@@ -121,7 +123,7 @@ func startMariaDB(t testing.TB, h *Host, user, password string) (admin *sql.DB, 
 	admin, err := h.openMariaDB(wire.Service{User: user, Password: password, Socket: wire.MariaDBSocket})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = admin.Close() })
-	cmd := unprivileged(exec.Command(need.Program(t, "mariadbd"), "--no-defaults", "--datadir="+h.path("data"), ownTmp(h), "--socket="+h.path(wire.MariaDBSocket), //nolint:noctx // see server
+	cmd := unprivileged(exec.Command(need.Program(t, "mariadbd"), "--no-defaults", "--datadir="+h.path("data"), ownTmp(h), "--socket="+h.path(wire.MariaDBSocket),
 		"--init-file="+h.path(wire.MariaDBMount+"/init.sql"), "--skip-networking", "--pid-file="+h.path("data/pid"), "--secure-file-priv=", "--local-infile=1"))
 	server(t, cmd, func() bool { return admin.Ping() == nil })
 	return admin, func() {
@@ -295,7 +297,7 @@ func TestRealMariaDB(t *testing.T) {
 func realRedis(t testing.TB) *Host {
 	t.Helper()
 	h, _ := preparedHost(t, "redis-pool")
-	cmd := unprivileged(exec.Command(need.Program(t, "redis-server"), "--port", "0", "--dir", h.path("data"), "--save", "", "--slowlog-log-slower-than", "0", //nolint:noctx // see server
+	cmd := unprivileged(exec.Command(need.Program(t, "redis-server"), "--port", "0", "--dir", h.path("data"), "--save", "", "--slowlog-log-slower-than", "0",
 		"--aclfile", h.path(wire.RedisMount+"/users.acl"), "--unixsocket", h.path(wire.RedisSocket), "--unixsocketperm", "777"))
 	server(t, cmd, func() bool {
 		conn, err := (&net.Dialer{}).DialContext(context.Background(), "unix", h.path(wire.RedisSocket))

@@ -23,7 +23,7 @@ import (
 // its mark in its arguments, by which marked finds it.
 func unruly(kind, mark string) {
 	self := func(kind string, attr *syscall.SysProcAttr) {
-		cmd := exec.Command("/proc/self/exe", "unruly", kind, mark) //nolint:noctx // to be killed
+		cmd := exec.Command("/proc/self/exe", "unruly", kind, mark)
 		cmd.SysProcAttr = attr
 		if err := cmd.Start(); err != nil {
 			fmt.Println(err)
@@ -89,7 +89,7 @@ func supervisorFed(t *testing.T, kind string, flags ...string) (pipe io.WriteClo
 	me, err := os.Executable()
 	require.NoError(t, err)
 	mark, log = fmt.Sprintf("%s-%d", filepath.Base(t.Name()), time.Now().UnixNano()), &output{}
-	cmd = exec.Command(name, append(append([]string{SuperviseVerb}, flags...), "--", me, "unruly", kind, mark)...) //nolint:noctx // the pipe ends it
+	cmd = exec.Command(name, append(append([]string{SuperviseVerb}, flags...), "--", me, "unruly", kind, mark)...)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "SECRET=1"}
 	cmd.Stdout, cmd.Stderr = log, log
 	pipe, err = cmd.StdinPipe()
@@ -188,7 +188,7 @@ func TestASupervisorSaysWhetherItBegan(t *testing.T) {
 	require.NoError(t, err)
 	run := func(args ...string) (status int, stdout, stderr string) {
 		var out, errs bytes.Buffer
-		cmd := exec.Command(name, append([]string{SuperviseVerb}, args...)...) //nolint:noctx // short
+		cmd := exec.Command(name, append([]string{SuperviseVerb}, args...)...)
 		cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=/h", "LANG=C", "SECRET=1"}
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		pipe, err := cmd.StdinPipe()

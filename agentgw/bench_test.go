@@ -3,7 +3,6 @@ package agentgw_test
 import (
 	"bytes"
 	"fmt"
-	"github.com/prego/prego"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/agentgw"
 	"github.com/prego/prego/internal/pki"

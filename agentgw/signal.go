@@ -2,11 +2,12 @@ package agentgw
 
 import (
 	"context"
-	"github.com/prego/prego"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/prego/prego"
 )
 
 // signals are those under way.

@@ -175,7 +175,8 @@ func TestAVolumeHasOneWriterInItsRegion(t *testing.T) {
 		far: {422, "volume_region_mismatch", "group_id"}, foreign: {422, "group_unknown", "group_id"}, "grp-nope": {422, "group_unknown", "group_id"},
 	} {
 		p := as[api.Problem](t, b.ok(want[0].(int), "POST", path+"/attachments", attach(group)))
-		require.Equal(t, want[1:], []any{p.Code, deref(p.Field)})
+		got := []any{p.Code, deref(p.Field)}
+		require.Equal(t, want[1:], got)
 	}
 	b.sql(`UPDATE process_groups SET replicas = 2 WHERE group_id = $1`, group)
 	p := as[api.Problem](t, b.ok(409, "POST", path+"/attachments", attach(group)))

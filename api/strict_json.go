@@ -183,9 +183,9 @@ func wellFormedValue(dec *json.Decoder, path string, depth int) error {
 
 func conformsToStruct(dec *json.Decoder, want reflect.Type, path string) error {
 	fields := make(map[string]reflect.Type, want.NumField())
-	for i := range want.NumField() {
-		name, _, _ := strings.Cut(want.Field(i).Tag.Get("json"), ",")
-		fields[name] = want.Field(i).Type
+	for f := range want.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		fields[name] = f.Type
 	}
 	seen := make(map[string]bool, len(fields))
 	for dec.More() {

@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"context"
-	"github.com/prego/prego"
 	"net/http"
 	"sync"
 	"testing"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/server"

@@ -23,6 +23,7 @@ func (r *runs) StartTenantProvision(ctx context.Context, t tenant.Tenant) error 
 func (r *runs) CancelTenantProvision(ctx context.Context, _ prego.TenantID) error {
 	return r.note(ctx, "cancel")
 }
+
 func (r *runs) StartTenantChange(ctx context.Context, _ prego.TenantID) error {
 	return r.note(ctx, "change")
 }

@@ -25,7 +25,7 @@ func traefikDocument(routes []workload.PublishedRoute) ([]byte, error) {
 			if err != nil || workload.ValidatePort("port", t.Port) != nil {
 				continue
 			}
-			at := netip.AddrPortFrom(host, uint16(t.Port))
+			at := netip.AddrPortFrom(host, uint16(t.Port)) //nolint:gosec // ValidatePort bounds it
 			if r.Protocol == workload.RouteHTTP {
 				servers = append(servers, obj{"url": "http://" + at.String()})
 			} else {

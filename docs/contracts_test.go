@@ -108,7 +108,7 @@ func TestContractsNameWhatThereIs(t *testing.T) {
 			return "[`" + label + "`](../../" + found[0] + ")"
 		})
 		if *update && fixed != text {
-			require.NoError(t, os.WriteFile("contracts/"+name+".md", []byte(fixed), 0o644)) //nolint:gosec // a document
+			require.NoError(t, os.WriteFile("contracts/"+name+".md", []byte(fixed), 0o644))
 		}
 	}
 	slices.Sort(moved)

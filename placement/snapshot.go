@@ -515,7 +515,7 @@ func (s *slots[T]) set(id string, v T) {
 		s.items[slot] = v
 		return
 	}
-	slot := int32(len(s.items)) //nolint:gosec // there are far fewer than 2^31
+	slot := int32(len(s.items))
 	s.items, s.ids = append(s.items, v), append(s.ids, id)
 	s.byID[id] = slot
 	at, _ := slices.BinarySearchFunc(s.order, id, func(o int32, id string) int {

@@ -2,8 +2,9 @@ package server
 
 import (
 	"fmt"
-	"github.com/prego/prego"
 	"time"
+
+	"github.com/prego/prego"
 )
 
 // Codes of a CommandError that are not an agent's own.

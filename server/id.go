@@ -1,8 +1,9 @@
 package server
 
 import (
-	"github.com/prego/prego"
 	"strings"
+
+	"github.com/prego/prego"
 )
 
 // Workflow ids are deterministic, so that a repeated start meets the first one.

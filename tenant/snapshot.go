@@ -1,9 +1,10 @@
 package tenant
 
 import (
-	"github.com/prego/prego"
 	"strings"
 	"time"
+
+	"github.com/prego/prego"
 )
 
 // JobStatus is how a snapshot or a restore stands.

@@ -1,8 +1,9 @@
 package tenant
 
 import (
-	"github.com/prego/prego"
 	"time"
+
+	"github.com/prego/prego"
 )
 
 // StorageLevel says how a tenant's site stands to its storage quota.

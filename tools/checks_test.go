@@ -18,7 +18,7 @@ import (
 // run runs a program in a directory and returns what it said.
 func run(t *testing.T, dir, name string, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), name, args...) //nolint:gosec // of this test
+	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -34,7 +34,7 @@ func read(t *testing.T, file string) string {
 func write(t *testing.T, file, text string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
-	require.NoError(t, os.WriteFile(file, []byte(text), 0o755)) //nolint:gosec // scripts among them
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o755))
 }
 
 // planted is a repository with one of the checks and a file that it is to find.

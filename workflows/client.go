@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/prego/prego"
 	"net/url"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"

@@ -3,12 +3,12 @@ package workflows
 import (
 	"context"
 	"fmt"
-	"github.com/prego/prego"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/workload"
 )
 

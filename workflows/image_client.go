@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/prego/prego"
 
 	"go.temporal.io/api/serviceerror"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
 

@@ -2,10 +2,10 @@ package workflows
 
 import (
 	"context"
-	"github.com/prego/prego"
 
 	"go.temporal.io/sdk/temporal"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
 )

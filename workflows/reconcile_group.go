@@ -2,12 +2,12 @@ package workflows
 
 import (
 	"fmt"
-	"github.com/prego/prego"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/workload"
 )

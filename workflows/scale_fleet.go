@@ -3,12 +3,12 @@ package workflows
 import (
 	"errors"
 	"fmt"
-	"github.com/prego/prego"
 	"slices"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/server"
 )

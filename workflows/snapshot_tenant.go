@@ -2,11 +2,11 @@ package workflows
 
 import (
 	"fmt"
-	"github.com/prego/prego"
 	"strings"
 
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/tenant"
 )

@@ -71,7 +71,7 @@ func startMariaDB(install, server string) (port int, stop func(), err error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // a test's
+	if err := os.Chmod(dir, 0o777); err != nil {
 		return 0, nil, err
 	}
 	as := func(cmd *exec.Cmd) *exec.Cmd {
@@ -87,7 +87,7 @@ func startMariaDB(install, server string) (port int, stop func(), err error) {
 	}
 	// As the official image has it: root from anywhere, with a password.
 	sql := "CREATE USER root@'%' IDENTIFIED BY '" + strings.ReplaceAll(rootPassword, "'", "''") + "'; GRANT ALL ON *.* TO root@'%' WITH GRANT OPTION; DROP USER IF EXISTS root@127.0.0.1; DROP USER IF EXISTS ''@localhost;\n"
-	if err := os.WriteFile(dir+"/init.sql", []byte(strings.ReplaceAll(sql, "; ", ";\n")), 0o644); err != nil { //nolint:gosec // a test's
+	if err := os.WriteFile(dir+"/init.sql", []byte(strings.ReplaceAll(sql, "; ", ";\n")), 0o644); err != nil {
 		return 0, nil, err
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -148,7 +148,7 @@ func newBench(t testing.TB) *testBench {
 	require.NoError(t, os.MkdirAll(filepath.Dir(program), 0o755))
 	code, err := filepath.Abs("../../internal/sim/bench")
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(program, fmt.Appendf(nil, "#!%s\nimport sys\nsys.dont_write_bytecode = True\nsys.path.insert(0, %q)\nfrom frappe import bench\nbench.main(sys.argv)\n", python, code), 0o755)) //nolint:gosec // a program
+	require.NoError(t, os.WriteFile(program, fmt.Appendf(nil, "#!%s\nimport sys\nsys.dont_write_bytecode = True\nsys.path.insert(0, %q)\nfrom frappe import bench\nbench.main(sys.argv)\n", python, code), 0o755))
 	b.db, err = databaseOf{Host: "127.0.0.1", Port: port}.open("root", rootPassword, "")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = b.db.Close() })

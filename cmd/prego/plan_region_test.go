@@ -94,7 +94,7 @@ func TestPlanRegionResizeConstraint(t *testing.T) {
 func TestPlanResizeContradiction(t *testing.T) {
 	t.Parallel()
 	out, err := plan(newPlanResizeCommand, `{"current":3,"min_size":5,"max_size":4}`)
-	require.Equal(t, `{"status":"ERROR","code":"min_size_above_max_size","reason":"The specified min_size (5) is greater than the specified max_size (4)."}`+"\n", out)
+	require.JSONEq(t, `{"status":"ERROR","code":"min_size_above_max_size","reason":"The specified min_size (5) is greater than the specified max_size (4)."}`, out)
 	refusedWith(t, err, region.CodeMinAboveMax, "min_size")
 }
 

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,7 +33,7 @@ func TestSecretsFollowARotation(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "secrets")
 	run := func(name string, args ...string) {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), name, args...) //nolint:gosec // either of two
+		cmd := exec.CommandContext(t.Context(), name, args...)
 		cmd.Env = append(os.Environ(), asPrego+"=1", "PREGO="+self, "PREGO_SECRETS="+dir, "PREGO_ENV=test", "PREGO_KEYS_DIR="+filepath.Join(dir, "keys"))
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
@@ -72,7 +72,7 @@ func TestSecretsFollowARotation(t *testing.T) {
 
 	const trusted, issuer = "keys-agentgw/ca/exec-client/bundle.pem", "keys-worker/ca/exec-client/issuer.pem"
 	certificates := func(files map[string]string) int {
-		return bytes.Count([]byte(files[trusted]), []byte("BEGIN CERTIFICATE"))
+		return strings.Count(files[trusted], "BEGIN CERTIFICATE")
 	}
 	for _, step := range []struct {
 		name     string

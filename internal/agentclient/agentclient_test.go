@@ -11,7 +11,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"github.com/prego/prego"
 	"log/slog"
 	"net"
 	"net/http"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/agent"
 	"github.com/prego/prego/agent/wire"

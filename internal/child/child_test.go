@@ -23,7 +23,7 @@ const parentMode = "PREGO_TEST_CHILD_PARENT"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(parentMode) != "" {
-		p, err := child.Start(exec.Command("sleep", "600"), syscall.SIGKILL) //nolint:noctx // its death is the test
+		p, err := child.Start(exec.Command("sleep", "600"), syscall.SIGKILL)
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -46,7 +46,7 @@ func runs(pid int) bool {
 
 func TestAChildDiesWithItsParent(t *testing.T) {
 	t.Parallel()
-	parent := exec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // this test
+	parent := exec.CommandContext(t.Context(), os.Args[0])
 	parent.Env = append(os.Environ(), parentMode+"=1")
 	out, err := parent.StdoutPipe()
 	require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestAChildOutlivesTheThreadThatAskedForIt(t *testing.T) {
 			return
 		}
 		thread <- syscall.Gettid()
-		p, err := child.Start(exec.Command("sleep", "600"), syscall.SIGKILL) //nolint:noctx // ended below
+		p, err := child.Start(exec.Command("sleep", "600"), syscall.SIGKILL)
 		if err != nil {
 			t.Error(err)
 		}
@@ -102,10 +102,10 @@ func TestAChildOutlivesTheThreadThatAskedForIt(t *testing.T) {
 
 func TestHowAChildEnds(t *testing.T) {
 	t.Parallel()
-	_, err := child.Start(exec.Command("/nowhere/at/all"), syscall.SIGKILL) //nolint:noctx // not there
+	_, err := child.Start(exec.Command("/nowhere/at/all"), syscall.SIGKILL)
 	require.Error(t, err)
 
-	p, err := child.Start(exec.Command("grep", "x", "/nowhere/at/all"), syscall.SIGKILL) //nolint:noctx // ends
+	p, err := child.Start(exec.Command("grep", "x", "/nowhere/at/all"), syscall.SIGKILL)
 	require.NoError(t, err)
 	require.Error(t, p.Wait())
 	require.Equal(t, 2, p.ExitCode())
@@ -117,7 +117,7 @@ func TestHowAChildEnds(t *testing.T) {
 	defer func() { _ = r.Close() }()
 	script := filepath.Join(t.TempDir(), "script")
 	require.NoError(t, os.WriteFile(script, []byte("sleep 600 & echo $!; wait"), 0o600))
-	cmd := exec.Command("sh", script) //nolint:noctx // ended below
+	cmd := exec.Command("sh", script)
 	cmd.Stdout = w
 	p, err = child.Start(cmd, syscall.SIGKILL)
 	require.NoError(t, err)

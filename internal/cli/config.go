@@ -155,7 +155,7 @@ const maxSecret = 8 << 10
 func readSecret(stdin io.Reader, file string) (string, error) {
 	from, name := stdin, "standard input"
 	if file != "" {
-		f, err := os.Open(file) //nolint:gosec // the caller's own file
+		f, err := os.Open(file)
 		if err != nil {
 			return "", usagef("%w", err)
 		}

@@ -2,12 +2,12 @@ package cli
 
 import (
 	"fmt"
-	"github.com/prego/prego"
 	"net/http"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/server"
 )

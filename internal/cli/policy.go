@@ -164,7 +164,7 @@ func read(stdin io.Reader, name string) ([]byte, error) {
 	if name == "-" {
 		return io.ReadAll(io.LimitReader(stdin, maxDocument))
 	}
-	b, err := os.ReadFile(name) //nolint:gosec // the caller's own file
+	b, err := os.ReadFile(name)
 	if err != nil {
 		return nil, usagef("%w", err)
 	}

@@ -33,7 +33,7 @@ import (
 func static(t *testing.T, dir, pkg string) string {
 	t.Helper()
 	bin := filepath.Join(dir, filepath.Base(pkg))
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin, pkg) //nolint:noctx // short
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin, pkg)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -78,7 +78,7 @@ func newDeclared(t *testing.T) *declared {
 	require.NoError(t, err)
 	_, _ = io.Copy(io.Discard, loaded)
 	require.NoError(t, loaded.Close())
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // short
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	d.port = l.Addr().(*net.TCPAddr).Port
 	require.NoError(t, l.Close())
@@ -95,7 +95,7 @@ func (d *declared) at(name string) string { return filepath.Join(d.root, name) }
 
 func (d *declared) prepare() {
 	d.t.Helper()
-	out, err := exec.Command(d.program, "prepare", "--root", d.root).CombinedOutput() //nolint:noctx // short
+	out, err := exec.Command(d.program, "prepare", "--root", d.root).CombinedOutput()
 	require.NoError(d.t, err, "%s", out)
 }
 
@@ -129,7 +129,7 @@ func (d *declared) specs() []server.ContainerSpec {
 // start runs the agent's program until the test ends, or it is killed.
 func (d *declared) start(verb string, args ...string) *exec.Cmd {
 	d.t.Helper()
-	cmd := exec.Command(d.program, append([]string{verb, "--root", d.root}, args...)...) //nolint:noctx // killed below
+	cmd := exec.Command(d.program, append([]string{verb, "--root", d.root}, args...)...)
 	pipe, err := cmd.StderrPipe()
 	require.NoError(d.t, err)
 	require.NoError(d.t, cmd.Start())
@@ -163,7 +163,7 @@ func (d *declared) ask(in wire.ExecRequest) answer {
 	}
 	b, err := json.Marshal(in)
 	require.NoError(d.t, err)
-	resp, err := d.caller().Post("http://exec"+wire.PathExec, "application/json", bytes.NewReader(b)) //nolint:noctx // see caller
+	resp, err := d.caller().Post("http://exec"+wire.PathExec, "application/json", bytes.NewReader(b))
 	if err != nil {
 		return answer{detail: err.Error()}
 	}
@@ -492,7 +492,7 @@ func (d *declared) services() {
 		_, err := user.Exec(q)
 		require.ErrorContains(t, err, refusal, q)
 	}
-	conn, err := net.Dial("unix", d.at(wire.RedisSocket)) //nolint:noctx // short
+	conn, err := net.Dial("unix", d.at(wire.RedisSocket))
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	_, err = io.WriteString(conn, "PING\r\n")
@@ -510,11 +510,11 @@ func TestOnlyTheTableReachesTheEngine(t *testing.T) {
 	dir, err := os.MkdirTemp("", "prego-bench-")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // another user is to come near
+	require.NoError(t, os.Chmod(dir, 0o755))
 	d := &declared{t: t, root: filepath.Join(dir, "root"), engine: &engine{dir: dir}, program: static(t, dir, "../../cmd/prego-agent")}
 	require.NoError(t, os.MkdirAll(filepath.Dir(d.at(wire.HostConfigPath)), 0o755))
 	require.NoError(t, os.WriteFile(d.at(wire.HostConfigPath), []byte(`{"server_id":"app-1","environment":"test","gateway_server_name":"gateway","gateway_url":"https://127.0.0.1:1","agent_port":1,"docker_port":1,"role":"app"}`), 0o600))
-	l, err := net.Listen("unix", filepath.Join(dir, "sock")) //nolint:noctx // closed below
+	l, err := net.Listen("unix", filepath.Join(dir, "sock"))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	var reached atomic.Int32
@@ -530,7 +530,7 @@ func TestOnlyTheTableReachesTheEngine(t *testing.T) {
 	}()
 	d.startBench()
 	ask := func(request string) string {
-		conn, err := net.Dial("unix", d.at(wire.BenchSocket)) //nolint:noctx // short
+		conn, err := net.Dial("unix", d.at(wire.BenchSocket))
 		require.NoError(t, err)
 		defer func() { _ = conn.Close() }()
 		_, err = io.WriteString(conn, request+"\n")
@@ -552,8 +552,8 @@ func TestOnlyTheTableReachesTheEngine(t *testing.T) {
 	require.Positive(t, reached.Load(), "what is in the table reaches it")
 
 	before := reached.Load()
-	require.NoError(t, os.Chmod(d.at(wire.BenchSocket), 0o777))                             //nolint:gosec // the kernel would not let the stranger so far
-	stranger := exec.Command(static(t, dir, "./testdata/stranger"), d.at(wire.BenchSocket)) //nolint:noctx // short
+	require.NoError(t, os.Chmod(d.at(wire.BenchSocket), 0o777))
+	stranger := exec.Command(static(t, dir, "./testdata/stranger"), d.at(wire.BenchSocket))
 	stranger.Dir = "/"
 	stranger.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := stranger.CombinedOutput()

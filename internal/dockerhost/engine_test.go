@@ -31,8 +31,8 @@ import (
 	"github.com/moby/moby/client"
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/child"
 	"github.com/prego/prego/internal/dockerhost"
 	"github.com/prego/prego/internal/pki"
@@ -198,7 +198,7 @@ func (e *engine) start() error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command("dockerd", "--config-file", in("none.json"), "--data-root", in("data"), "--exec-root", in("exec"), "--pidfile", in("pid"), //nolint:noctx // stopped by pid
+	cmd := exec.Command("dockerd", "--config-file", in("none.json"), "--data-root", in("data"), "--exec-root", in("exec"), "--pidfile", in("pid"),
 		"--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false", "-H", "unix://"+in("sock"), "-H", "tcp://127.0.0.1:"+strconv.Itoa(e.port),
 		"--tlsverify", "--tlscacert", in("ca.pem"), "--tlscert", in("cert.pem"), "--tlskey", in("key.pem"))
 	if err := os.WriteFile(in("none.json"), []byte(e.config), 0o600); err != nil {
@@ -329,7 +329,7 @@ func (e *engine) hostWith(t *testing.T, login func(context.Context, string) (str
 // stubImage is a root directory with nothing but the tests' own static program.
 func stubImage(dir string) ([]byte, error) {
 	bin := filepath.Join(dir, "stub")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin, "./testdata/stub") //nolint:noctx // short
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin, "./testdata/stub")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the stub: %w: %s", err, out)

@@ -57,7 +57,7 @@ func (e *engine) runOne() error {
 func TestNothingIsLeftOfAKilledTest(t *testing.T) {
 	t.Parallel()
 	need(t)
-	cmd := exec.Command("/proc/self/exe") //nolint:noctx // killed below
+	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), engineAlone+"=1")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

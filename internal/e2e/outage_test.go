@@ -30,7 +30,7 @@ func TestPostgresAndTemporalKilledWhileAServerBoots(t *testing.T) {
 			ctx := context.Background()
 			dir, err := os.MkdirTemp("/var/tmp", "prego-outage-")
 			require.NoError(t, err)
-			require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // postgres runs as another user
+			require.NoError(t, os.Chmod(dir, 0o755))
 			t.Cleanup(func() { _ = os.RemoveAll(dir) })
 			pgConfig := devstack.PostgresConfig{Dir: filepath.Join(dir, "pg"), LogFile: filepath.Join(dir, "pg.log")}
 			pg, err := devstack.StartPostgres(ctx, pgConfig)

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bufio"
-	"bytes"
 	"compress/gzip"
 	"context"
 	"database/sql"
@@ -432,7 +431,7 @@ func (c *cell) nowhere(tenantID prego.TenantID, secrets map[string]string) {
 	for what, secret := range secrets {
 		require.NotEmpty(c.t, secret, what)
 		for place, text := range places {
-			require.False(c.t, bytes.Contains([]byte(text), []byte(secret)), "%s in %s", what, place)
+			require.False(c.t, strings.Contains(text, secret), "%s in %s", what, place)
 		}
 	}
 }

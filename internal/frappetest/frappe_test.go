@@ -114,7 +114,7 @@ func (s *stack) remove() {
 	out, _ := s.docker("", "ps", "-aq", "--filter", "name="+s.prefix)
 	for _, id := range strings.Fields(out) {
 		if s.t.Failed() {
-			cmd := exec.Command("docker", "logs", "--tail", "15", id) //nolint:noctx // go test's own timeout ends it
+			cmd := exec.Command("docker", "logs", "--tail", "15", id)
 			text, _ := cmd.CombinedOutput()
 			s.t.Logf("%s\n%s", id, text)
 		}

@@ -3,7 +3,6 @@ package hetzner_test
 import (
 	"context"
 	"fmt"
-	"github.com/prego/prego"
 	"net/http"
 	"net/url"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/internal/hetzner"
 	"github.com/prego/prego/server"
 )

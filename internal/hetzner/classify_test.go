@@ -3,7 +3,6 @@ package hetzner_test
 import (
 	"context"
 	"encoding/json"
-	"github.com/prego/prego"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/internal/hetzner"
 	"github.com/prego/prego/server"
 )

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"github.com/prego/prego"
 	"net/http"
 	"sync"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/internal/hetzner"
 	"github.com/prego/prego/server"
 )

@@ -3,13 +3,13 @@ package hetzner
 import (
 	"context"
 	"fmt"
-	"github.com/prego/prego"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
 

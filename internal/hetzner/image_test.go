@@ -1,12 +1,12 @@
 package hetzner_test
 
 import (
-	"github.com/prego/prego"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/server"
 )

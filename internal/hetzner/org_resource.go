@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/prego/prego"
 	"strconv"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
 

@@ -2,11 +2,11 @@ package hetzner_test
 
 import (
 	"errors"
-	"github.com/prego/prego"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/internal/sim"
 	"github.com/prego/prego/server"
 )

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/prego/prego"
 	"strconv"
 	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
 

@@ -104,7 +104,7 @@ func tryStart() error {
 		if err != nil {
 			return err
 		}
-		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // postgres runs as another user
+		if err := os.Chmod(dir, 0o755); err != nil {
 			return err
 		}
 		cluster.dir = dir

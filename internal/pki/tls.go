@@ -8,10 +8,11 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"github.com/prego/prego"
 	"net/url"
 	"sync"
 	"time"
+
+	"github.com/prego/prego"
 )
 
 // ownTTL is the life of the certificates that the control plane gives itself.

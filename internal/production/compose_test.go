@@ -121,8 +121,8 @@ func render(t *testing.T, repo, envFile string) composeFile {
 	if exec.CommandContext(t.Context(), "docker", "compose", "version").Run() != nil {
 		compose = []string{"docker-compose"}
 	}
-	cmd := exec.CommandContext(t.Context(), compose[0], append(compose[1:], "--env-file", envFile, "-f", filepath.Join(repo, "docker-compose.yml"), "config")...) //nolint:gosec // either of two
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}                                                                                  // what is set here must not be what is tried
+	cmd := exec.CommandContext(t.Context(), compose[0], append(compose[1:], "--env-file", envFile, "-f", filepath.Join(repo, "docker-compose.yml"), "config")...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")} // what is set here must not be what is tried
 	var said strings.Builder
 	cmd.Stderr = &said
 	out, err := cmd.Output()

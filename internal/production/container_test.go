@@ -66,7 +66,7 @@ func startBox(b boxed, log string) (*box, error) {
 	}
 	defer func() { _ = out.Close() }()
 	x := &box{boxed: b, log: log, done: make(chan struct{})}
-	x.cmd = exec.Command("/proc/self/exe") //nolint:noctx // ended by stop
+	x.cmd = exec.Command("/proc/self/exe")
 	x.cmd.Env = []string{initVariable + "=" + spec}
 	x.cmd.Stdout, x.cmd.Stderr = out, out
 	x.cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -121,7 +121,7 @@ func (x *box) running() bool {
 // exec runs a command in a container that runs, as its user: what health checks do.
 func (x *box) exec(command []string) ([]byte, error) {
 	args := append([]string{"-t", fmt.Sprint(x.pid()), "-m", "-n", "-p", "-r", "-w", "-G", fmt.Sprint(x.GID), "-S", fmt.Sprint(x.UID), "--"}, command...)
-	cmd := exec.Command("nsenter", args...) //nolint:gosec,noctx // bounded by the command itself
+	cmd := exec.Command("nsenter", args...) //nolint:noctx // bounded by the command itself
 	cmd.Env = x.Env
 	return cmd.CombinedOutput()
 }
@@ -196,7 +196,7 @@ func (b boxed) mountAll() (root string, err error) {
 	}
 	for name, text := range b.Files {
 		file := filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644), os.Chmod(file, 0o644)); err != nil { //nolint:gosec // as an engine does
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644), os.Chmod(file, 0o644)); err != nil {
 			return "", err
 		}
 	}

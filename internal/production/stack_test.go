@@ -62,7 +62,7 @@ const (
 // command runs one of the host's programs.
 func command(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput() //nolint:gosec,noctx // of this test
+	out, err := exec.Command(name, args...).CombinedOutput() //nolint:noctx // of this test
 	require.NoError(t, err, "%s %s\n%s", name, strings.Join(args, " "), out)
 	return string(out)
 }
@@ -73,7 +73,7 @@ func newStack(t *testing.T) *stack {
 	require.NoError(t, err)
 	dir, err := os.MkdirTemp("/var/tmp", "prego-production-")
 	require.NoError(t, err)
-	require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // containers' users pass through
+	require.NoError(t, os.Chmod(dir, 0o755))
 	var raw [2]byte
 	_, _ = rand.Read(raw[:])
 	s := &stack{t: t, repo: repo, dir: dir, id: "pp" + hex.EncodeToString(raw[:]), secrets: filepath.Join(dir, "secrets"), boxes: map[string]*box{}}
@@ -118,7 +118,7 @@ func (s *stack) configure() {
 	var raw [16]byte
 	_, _ = rand.Read(raw[:])
 	token := hex.EncodeToString(raw[:])
-	require.NoError(t, os.WriteFile(filepath.Join(s.secrets, "hcloud_token"), []byte(token+"\n"), 0o440)) //nolint:gosec // as docs/production.md says
+	require.NoError(t, os.WriteFile(filepath.Join(s.secrets, "hcloud_token"), []byte(token+"\n"), 0o440))
 	require.NoError(t, os.Chown(filepath.Join(s.secrets, "hcloud_token"), -1, 65532))
 	var err error
 	s.sim, err = sim.New(sim.Config{
@@ -157,8 +157,8 @@ func (s *stack) configure() {
 	for _, name := range []string{"master_key_earlier", "adviser_token"} {
 		file := filepath.Join(s.secrets, name)
 		_, _ = rand.Read(raw[:])
-		require.NoError(t, os.Chmod(file, 0o640))                                                                 //nolint:gosec // of the containers' group
-		require.NoError(t, os.WriteFile(file, []byte(strings.Repeat(hex.EncodeToString(raw[:]), 2)+"\n"), 0o440)) //nolint:gosec // as deploy/secrets.sh makes it
+		require.NoError(t, os.Chmod(file, 0o640))
+		require.NoError(t, os.WriteFile(file, []byte(strings.Repeat(hex.EncodeToString(raw[:]), 2)+"\n"), 0o440))
 	}
 	s.file = render(t, s.repo, dotenv)
 }
@@ -178,7 +178,7 @@ func (s *stack) bridge(octet int) {
 	name := fmt.Sprintf("%sn%d", s.id, octet)
 	command(s.t, "ip", "link", "add", name, "type", "bridge")
 	s.nets = append(s.nets, name)
-	s.t.Cleanup(func() { _ = exec.Command("ip", "link", "del", name).Run() }) //nolint:gosec,noctx // of this test
+	s.t.Cleanup(func() { _ = exec.Command("ip", "link", "del", name).Run() }) //nolint:noctx // of this test
 	command(s.t, "ip", "addr", "add", fmt.Sprintf("%s%d.1/24", subnet, octet), "dev", name)
 	command(s.t, "ip", "link", "set", name, "up")
 	// Simulated hosts are on loopback: from a container they are reached through its host.
@@ -189,7 +189,7 @@ func (s *stack) bridge(octet int) {
 func (s *stack) connect(service string, n int) (file string) {
 	ns := fmt.Sprintf("%s%s%d", s.id, service, n)
 	command(s.t, "ip", "netns", "add", ns)
-	s.t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", ns).Run() }) //nolint:gosec,noctx // of this test
+	s.t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", ns).Run() }) //nolint:noctx // of this test
 	command(s.t, "ip", "-n", ns, "link", "set", "lo", "up")
 	for _, network := range slices.Sorted(maps.Keys(s.file.Services[service].Networks)) {
 		octet := s.octet(network)
@@ -439,7 +439,7 @@ func (s *stack) balance() {
 	table := s.id
 	command(t, "ip", "addr", "add", gateway+"/32", "dev", s.nets[0])
 	command(t, "nft", "add", "table", "ip", table)
-	t.Cleanup(func() { _ = exec.Command("nft", "delete", "table", "ip", table).Run() }) //nolint:gosec,noctx // of this test
+	t.Cleanup(func() { _ = exec.Command("nft", "delete", "table", "ip", table).Run() }) //nolint:noctx // of this test
 	command(t, "nft", "add", "chain", "ip", table, "out", "{ type nat hook output priority -100; }")
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -458,7 +458,7 @@ func (s *stack) balance() {
 				if next != "" {
 					rules += fmt.Sprintf("add rule ip %s out ip daddr %s tcp dport 8443 dnat to numgen inc mod %d map { %s }\n", table, gateway, len(alive), next)
 				}
-				cmd := exec.Command("nft", "-f", "-") //nolint:noctx // short
+				cmd := exec.Command("nft", "-f", "-")
 				cmd.Stdin = strings.NewReader(rules)
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Errorf("balancer: %v %s", err, out)

@@ -376,7 +376,7 @@ func TestBenchInstallsApps(t *testing.T) {
 		t.Helper()
 		return b.run(status, "--site "+site+" "+line).stdout
 	}
-	require.Equal(t, "{\n \"a.example.com\": []\n}\n", on(0, "list-apps -f json"), "a new site's list is empty")
+	require.Equal(t, "{\n \"a.example.com\": []\n}\n", on(0, "list-apps -f json"), "a new site's list is empty") //nolint:testifylint // the layout is Frappe's, too
 	require.Contains(t, on(0, "install-app erpnext"), "\nInstalling erpnext...\n")
 	require.Equal(t, "App erpnext already installed\n", on(0, "install-app erpnext"))
 	require.Equal(t, "\nfrappe\nerpnext\n\n", on(0, "list-apps"))

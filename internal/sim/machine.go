@@ -184,7 +184,7 @@ func (m *machineHost) mountDisk() error {
 	}
 	// So its engine trusts the registry; Go takes every certificate that lies there.
 	trust := filepath.Join(upper, "etc/ssl/certs")
-	if err := errors.Join(os.MkdirAll(trust, 0o755), os.WriteFile(filepath.Join(trust, "cloud.example.pem"), m.sim.images.ca, 0o644)); err != nil { //nolint:gosec // public
+	if err := errors.Join(os.MkdirAll(trust, 0o755), os.WriteFile(filepath.Join(trust, "cloud.example.pem"), m.sim.images.ca, 0o644)); err != nil {
 		return err
 	}
 	return run("mount", "-t", "overlay", "overlay", "-o", fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", m.root, upper, work), m.merged())
@@ -277,7 +277,7 @@ exec "$@"' sh "$@"`
 		"--bind=" + filepath.Join(m.mount(), "docker") + ":/var/lib/docker", "--bind=/dev/fuse", "--bind-ro=" + m.machine() + ":/run/machine",
 		"--resolv-conf=off", "--timezone=off", "--link-journal=no", "--console=read-only", "/run/machine/init",
 	}
-	cmd := exec.Command("/bin/sh", args...) //nolint:gosec,noctx // ends with its machine
+	cmd := exec.Command("/bin/sh", args...) //nolint:noctx // ends with its machine
 	cmd.Stdout, cmd.Stderr = console, console
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "SYSTEMD_NSPAWN_API_VFS_WRITABLE=network"}
 	// It ends neither with this process (SweepMachines) nor by the terminal's Ctrl-C.
@@ -308,7 +308,7 @@ func (m *machineHost) writeMachine() error {
 		"bin/systemd-detect-virt": "#!/bin/sh\ncase \"$*\" in *--container*) exit 1 ;; esac\necho kvm\n",
 		"bin/dmidecode":           fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *manufacturer*) echo Hetzner ;; *serial*) echo %d ;; *product-name*) echo vServer ;; *) exit 1 ;; esac\n", m.id),
 	} {
-		if err := os.WriteFile(filepath.Join(m.machine(), name), []byte(content), 0o755); err != nil { //nolint:gosec // programs
+		if err := os.WriteFile(filepath.Join(m.machine(), name), []byte(content), 0o755); err != nil {
 			return err
 		}
 	}
@@ -462,7 +462,7 @@ func (m *machineHost) execute(ctx context.Context, stdin io.Reader, argv ...stri
 	// end nobody takes note of.
 	script := `for g in ` + groupRoot + `/*/` + m.name + `; do echo $$ >"$g/cgroup.procs" || exit 99; done
 exec setpriv --bounding-set=-sys_time,-sys_module,-sys_rawio nsenter --no-fork --target "$1" --mount --uts --ipc --net --pid --cgroup -- /bin/sh -c '"$@"; exit $?' sh /usr/bin/env -i --chdir=/ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "${@:2}"`
-	cmd := exec.CommandContext(ctx, "/bin/bash", append([]string{"-c", script, "bash", fmt.Sprint(pid)}, argv...)...) //nolint:gosec // for tests
+	cmd := exec.CommandContext(ctx, "/bin/bash", append([]string{"-c", script, "bash", fmt.Sprint(pid)}, argv...)...)
 	cmd.Stdin = stdin
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"net"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,7 +15,7 @@ func question(n, k byte, options ...byte) []byte {
 	copy(b[4:8], "abcd")
 	copy(b[28:], []byte{0x96, 0, 0, 0x63, n, k})
 	copy(b[236:], dhcpMagic)
-	return append(append(b, options...), 255)
+	return slices.Concat(b, options, []byte{255})
 }
 
 func TestLeaseGivesEachMachineItsOwnAddress(t *testing.T) {

@@ -215,7 +215,7 @@ func run(name string, args ...string) error {
 }
 
 func runOutput(name string, args ...string) (string, error) {
-	out, err := exec.CommandContext(context.Background(), name, args...).CombinedOutput() //nolint:gosec // fixed programs
+	out, err := exec.CommandContext(context.Background(), name, args...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
 	}

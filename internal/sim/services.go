@@ -96,7 +96,7 @@ func (v *service) listen(ctx context.Context, work *sync.WaitGroup) error {
 	if err != nil {
 		return fmt.Errorf("service %s: %w", v.name, err)
 	}
-	if err := os.Chmod(v.socket, 0o777); err != nil { //nolint:gosec // as the real one: passwords keep others out
+	if err := os.Chmod(v.socket, 0o777); err != nil {
 		return fmt.Errorf("service %s: %w", v.name, err)
 	}
 	work.Go(func() {
@@ -205,7 +205,7 @@ func (s *services) startMariaDB(ctx context.Context, socket string) (*exec.Cmd, 
 		}
 		fresh := dir + ".new"
 		_ = os.RemoveAll(fresh)
-		cmd := exec.CommandContext(ctx, install, append(mariadbOptions(fresh), "--auth-root-authentication-method=normal", "--skip-test-db")...) //nolint:gosec // found above
+		cmd := exec.CommandContext(ctx, install, append(mariadbOptions(fresh), "--auth-root-authentication-method=normal", "--skip-test-db")...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("mariadb-install-db: %w: %s", err, out)
 		}
@@ -225,7 +225,7 @@ func (s *services) startMariaDB(ctx context.Context, socket string) (*exec.Cmd, 
 	if err != nil {
 		return nil, err
 	}
-	return exec.Command(program, append(mariadbOptions(dir), //nolint:gosec,noctx // found above; ended by listen
+	return exec.Command(program, append(mariadbOptions(dir), //nolint:noctx // found above; ended by listen
 		"--socket="+socket, "--pid-file="+dir+".pid", "--skip-networking", "--init-file="+dir+"-init.sql", "--skip-log-bin", "--performance-schema=OFF",
 		"--character-set-server=utf8mb4", "--collation-server=utf8mb4_unicode_ci", "--skip-character-set-client-handshake",
 		"--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--key-buffer-size=1M", "--aria-pagecache-buffer-size=2M",
@@ -237,7 +237,7 @@ func startRedis(_ context.Context, socket string) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	return exec.Command(program, "--port", "0", "--unixsocket", socket, "--unixsocketperm", "777", "--save", ""), nil //nolint:gosec,noctx // found above; ended by listen
+	return exec.Command(program, "--port", "0", "--unixsocket", socket, "--unixsocketperm", "777", "--save", ""), nil //nolint:noctx // found above; ended by listen
 }
 
 // findProgram finds a server's program, which may be where only root's PATH leads.

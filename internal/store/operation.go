@@ -111,8 +111,8 @@ func (s *Store) Operation(ctx context.Context, id string) (prego.Operation, erro
 			return prego.Operation{}, none
 		}
 		args, target = []any{name, time.UnixMilli(ms)}, name
-	} else if i := strings.IndexByte(rest, '/'); i >= 0 { // after the environment
-		target = rest[i+1:]
+	} else if _, id, ok := strings.Cut(rest, "/"); ok { // after the environment
+		target = id
 	}
 	op := prego.Operation{ID: id, Kind: kind, TargetKind: k.target, TargetID: target}
 	err := s.pool.QueryRow(ctx, k.sql, args...).Scan(&op.Status, &op.Reason, &op.Message)

@@ -2,9 +2,10 @@ package store
 
 import (
 	"context"
-	"github.com/prego/prego"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego"
 )
 
 // An advisory lock per prefix makes the choice of a group one at a time; it is

@@ -4,11 +4,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"github.com/prego/prego"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 )
 

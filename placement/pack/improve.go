@@ -39,7 +39,7 @@ func (s *packSearch) run(more func() bool) {
 		s.bound = len(s.best)
 		return
 	}
-	s.r = rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same numbers each time is what is wanted
+	s.r = rand.New(rand.NewPCG(1, 2))
 	s.lp = newPackLP(s.in)
 	for step := 0; ; step++ {
 		s.raise(step)

@@ -58,7 +58,7 @@ func New(c Config, src *rand.PCG) (*Simulation, error) {
 		return nil, err
 	}
 	s := &Simulation{
-		c: c, rng: rand.New(src), byID: map[string]*host{}, assigned: map[string]bool{}, families: map[family]int{}, //nolint:gosec // a simulation is to be repeatable
+		c: c, rng: rand.New(src), byID: map[string]*host{}, assigned: map[string]bool{}, families: map[family]int{},
 		end: time.Duration(c.Days)*24*time.Hour + c.Settle,
 	}
 	regions := make([]prego.Region, 0, len(c.Regions))
