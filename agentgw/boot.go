@@ -12,8 +12,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// bootIdentity checks the bootstrap token of a host that has no identity yet. It
-// does not consume it.
+// bootIdentity checks the bootstrap token of a host that has no identity yet, without
+// consuming it.
 func (g *Gateway) bootIdentity(c echo.Context) (BootIdentity, error) {
 	raw, ok := bearerToken(c)
 	if !ok || len(raw) > 128 {
@@ -22,8 +22,8 @@ func (g *Gateway) bootIdentity(c echo.Context) (BootIdentity, error) {
 	return g.store.BootIdentity(c.Request().Context(), g.tokens.HashBootstrap(raw))
 }
 
-// bootStage takes a milestone of a booting host, so that a boot that fails before
-// there is an agent can be seen. One that failed ends the run's waiting.
+// bootStage records a milestone of a booting host, so that a boot that fails before the
+// agent runs can be seen. A reported failure ends the run's wait.
 func (g *Gateway) bootStage(c echo.Context) error {
 	return g.guarded(c, func() error {
 		who, err := g.bootIdentity(c)
@@ -63,7 +63,7 @@ func (g *Gateway) bootStage(c echo.Context) error {
 	})
 }
 
-// stageTwo serves the rest of a cloud-init that was too large for user_data.
+// stageTwo serves the rest of a cloud-init document that was too large for user_data.
 func (g *Gateway) stageTwo(c echo.Context) error {
 	return g.guarded(c, func() error {
 		if _, err := g.bootIdentity(c); err != nil {

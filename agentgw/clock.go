@@ -9,18 +9,18 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// ahead is by how many seconds a host's clock is ahead of this one, negative for
-// behind; nil is not known. What the request took on its way is a part of it. skewed
-// says that it is more than tokens and certificates forgive.
+// ahead is how many seconds a host's clock is ahead of this one, negative if it is
+// behind and nil if unknown; the request's latency is included. skewed means that it is
+// more than tokens and certificates tolerate.
 func (g *Gateway) ahead(hostTime time.Time) (seconds *float64, skewed bool) {
 	if hostTime.IsZero() {
 		return nil, false
 	}
-	s := hostTime.Sub(g.settings.Now()).Seconds() // at most some centuries
+	s := hostTime.Sub(g.settings.Now()).Seconds() // a few centuries at most
 	return &s, s > g.settings.ClockTolerance.Seconds() || -s > g.settings.ClockTolerance.Seconds()
 }
 
-// clockSkew is what is said of a clock that is so many seconds ahead.
+// clockSkew is the message for a clock that is so many seconds ahead.
 func clockSkew(ahead float64) string {
 	d := time.Duration(ahead * float64(time.Second)).Round(time.Second)
 	if d < 0 {
@@ -29,9 +29,9 @@ func clockSkew(ahead float64) string {
 	return fmt.Sprintf("the host's clock is %s ahead of the control plane's", d)
 }
 
-// refuseClock refuses a handshake of a host whose clock is wrong, and notes it. The
-// token stays good: the host may yet set its clock. Whoever has no good token is told
-// about that instead.
+// refuseClock rejects a handshake of a host whose clock is wrong, and records it. The
+// token stays valid, since the host may still set its clock. A host without a valid
+// token gets that error instead.
 func (g *Gateway) refuseClock(ctx context.Context, tokenHash []byte, serverID prego.ServerID, ahead float64) error {
 	who, err := g.store.BootIdentity(ctx, tokenHash)
 	if prego.CodeOf(err) == prego.CodeTokenUnknown || (err == nil && who.ServerID != serverID) {

@@ -1,7 +1,6 @@
-// Package agentgw is the HTTP side that agents see: handshake, heartbeat,
-// telemetry and rotation over mTLS, and what a booting host fetches and reports
-// before it has an identity. It turns what it hears into rows, and into signals
-// for the runs that wait.
+// Package agentgw is the HTTP side for agents: handshake, heartbeat, telemetry and
+// rotation over mTLS, and what a booting host fetches and reports before it has an
+// identity. It turns requests into rows, and into signals for waiting workflow runs.
 package agentgw
 
 import (
@@ -37,7 +36,7 @@ type Store interface {
 	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 }
 
-// Signaler tells provisioning runs about their agents.
+// Signaler signals provisioning runs about their agents.
 type Signaler interface {
 	AgentHandshook(ctx context.Context, serverID prego.ServerID, attempt int) error
 	AgentHeartbeat(ctx context.Context, serverID prego.ServerID, attempt int) error
@@ -64,18 +63,18 @@ type Tokens interface {
 // Settings of a gateway.
 type Settings struct {
 	Environment  string
-	CheckSource  bool          // handshakes must come from the address that the provider gave
-	Heartbeat    time.Duration // what agents are told
+	CheckSource  bool          // handshakes must come from the address assigned by the provider
+	Heartbeat    time.Duration // sent to agents
 	TokenTTL     time.Duration
 	CertTTL      time.Duration
-	Flush        time.Duration // how long heartbeats are gathered
+	Flush        time.Duration // how long heartbeats are batched
 	FlushRows    int
-	OTLPEndpoint string // "" counts metrics and drops them
+	OTLPEndpoint string // where metrics are forwarded; "" counts and drops them
 	AgentBinary  []byte // served to booting hosts
-	AgentSHA256  string // its hex digest
-	// ClockTolerance is by how much a host's clock may differ from this one.
+	AgentSHA256  string // its SHA-256, in hex
+	// ClockTolerance is how far a host's clock may differ from this one.
 	ClockTolerance time.Duration
-	Now            func() time.Time // nil: time.Now
+	Now            func() time.Time // default time.Now
 }
 
 // Gateway serves agents. Run must be running for heartbeats to reach the
@@ -96,7 +95,7 @@ type Gateway struct {
 	echo     *echo.Echo
 }
 
-// Deps are what a gateway is made of.
+// Deps are the dependencies of a gateway.
 type Deps struct {
 	Store    Store
 	Signals  Signaler
@@ -143,12 +142,11 @@ func New(d Deps) *Gateway {
 	return g
 }
 
-// Handler serves agents; it is to be behind TLS that asks for client
-// certificates.
+// Handler serves agents. It must be behind TLS that requests client certificates.
 func (g *Gateway) Handler() http.Handler { return g.echo }
 
-// Serve serves on a listener until ctx ends, then drains: requests under way are
-// answered and gathered heartbeats written.
+// Serve serves on a listener until ctx ends, then drains: running requests are answered
+// and batched heartbeats written.
 func (g *Gateway) Serve(ctx context.Context, l net.Listener, tlsConfig *tls.Config, drain time.Duration) error {
 	flushing, stopFlushing := context.WithCancel(context.Background())
 	defer stopFlushing()
@@ -170,15 +168,15 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener, tlsConfig *tls.Conf
 	defer cancel()
 	err := srv.Shutdown(shut)
 	if err != nil {
-		_ = srv.Close() // whoever is still here after the drain has had its time
+		_ = srv.Close() // connections still open after the drain have had their time
 	}
 	stopFlushing()
 	<-done
 	return err
 }
 
-// Run writes heartbeats and follows revocations until ctx ends; what is gathered
-// then is still written, and the signals under way are sent.
+// Run writes heartbeats and follows revocations until ctx ends; heartbeats batched by
+// then are still written, and running signals sent.
 func (g *Gateway) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Add(1)
@@ -188,7 +186,7 @@ func (g *Gateway) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// peerCertificate is the certificate that the connection proved to hold the key of.
+// peerCertificate is the certificate whose key the connection proved to hold.
 func peerCertificate(c echo.Context) *x509.Certificate {
 	state := c.Request().TLS
 	if state == nil || len(state.PeerCertificates) == 0 {
@@ -207,7 +205,7 @@ const callerKey = "agentgw.caller"
 
 func callerOf(c echo.Context) caller { return c.Get(callerKey).(caller) }
 
-// authenticated lets in agents with one of our certificates, a token bound to it
+// authenticated admits agents that have one of our certificates, a token bound to it
 // whose subject is the certificate's server, and the scope.
 func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -237,7 +235,7 @@ func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
 			}
 			if g.revoked.has(id) {
 				// The set can be older than the server's newest attempt, whose agent
-				// must not be sent away for what the last one was.
+				// must not be rejected for what its predecessor was.
 				if _, err := g.store.CheckAgent(c.Request().Context(), id, key); err != nil {
 					return err
 				}
@@ -262,7 +260,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeForbidden: http.StatusForbidden, prego.CodeSourceMismatch: http.StatusForbidden, prego.CodeCertificateSubject: http.StatusForbidden,
 	prego.CodeScopeMissing: http.StatusForbidden, prego.CodeIdentityRevoked: http.StatusForbidden,
 	prego.CodeNotFound: http.StatusNotFound, prego.CodeMethodNotAllowed: http.StatusMethodNotAllowed,
-	// Not one of those that tell an agent to give up: the clock may yet be set.
+	// None of the codes that make an agent give up: the clock may still be set.
 	prego.CodeClockSkew:     http.StatusPreconditionFailed,
 	prego.CodeTokenConsumed: http.StatusConflict, prego.CodeBootstrapExpired: http.StatusGone,
 	prego.CodeRateLimited: http.StatusTooManyRequests, prego.CodeNotReady: http.StatusServiceUnavailable,

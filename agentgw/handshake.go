@@ -18,9 +18,9 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// handshake exchanges a bootstrap token for an identity. The connection's
-// certificate is self-signed: that it was presented proves that the host holds
-// the key, and the token is bound to that key.
+// handshake exchanges a bootstrap token for an identity. The connection's certificate
+// is self-signed: presenting it proves that the host holds the key, and the token is
+// bound to that key.
 func (g *Gateway) handshake(c echo.Context) error {
 	return g.guarded(c, func() error {
 		var in wire.HandshakeRequest
@@ -79,9 +79,8 @@ func (g *Gateway) handshake(c echo.Context) error {
 	})
 }
 
-// checkCSRs reads the requests before anything is consumed for them: the client's
-// must be of the key that the connection proved, which is the one that the server
-// is, or gets, bound to.
+// checkCSRs checks the requests before anything is consumed for them: the client's must
+// have the key that the connection proved, to which the server is or will be bound.
 func (g *Gateway) checkCSRs(csrs wire.CSRs, key []byte) error {
 	requested, err := g.ca.KeyOfCSR("csrs.agent_client", csrs.AgentClient)
 	if err != nil {
@@ -97,8 +96,8 @@ func (g *Gateway) checkCSRs(csrs wire.CSRs, key []byte) error {
 	return err
 }
 
-// identity issues what a host needs from now on. Without requests for
-// certificates only the JWT is new, bound to cert.
+// identity issues an agent's credentials. Without certificate requests only the JWT is
+// new, bound to cert.
 func (g *Gateway) identity(serverID prego.ServerID, host, ipv6 string, csrs *wire.CSRs, cert *x509.Certificate) (wire.Identity, error) {
 	out := wire.Identity{ServerID: string(serverID), Environment: g.settings.Environment, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds())}
 	var err error
@@ -132,9 +131,8 @@ func hostAddresses(host, ipv6 string) []net.IP {
 	return out
 }
 
-// rotate renews an agent's JWT and, when it asks, its certificates. The key that
-// the server is bound to stays: a lost answer then costs nothing but another
-// request.
+// rotate renews an agent's JWT and, on request, its certificates. The server stays
+// bound to the same key, so a lost answer costs only another request.
 func (g *Gateway) rotate(c echo.Context) error {
 	var in wire.RotateRequest
 	if err := decode(c, &in); err != nil {
@@ -156,7 +154,7 @@ func (g *Gateway) rotate(c echo.Context) error {
 		return err
 	}
 	if in.CSRs != nil {
-		// Once an hour: an agent that does nothing but renew must not fill the timeline.
+		// At most hourly, so that an agent that keeps renewing can't fill the timeline.
 		hour := fmt.Sprintf("%s/%s", server.StepIdentityRotated, time.Now().UTC().Format("2006-01-02T15"))
 		if err := g.store.AddEvent(ctx, server.Event{ServerID: who.serverID, Step: server.StepIdentityRotated, Actor: prego.ActorSystem}, hour); err != nil {
 			return err

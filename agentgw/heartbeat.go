@@ -18,8 +18,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// heartbeat takes a sign of life. It is answered at once and written with the
-// next batch: one that is lost with this process is made up for in 30 s.
+// heartbeat accepts a heartbeat. It is answered at once and written with the next
+// batch; one lost with this process is made up for 30 s later.
 func (g *Gateway) heartbeat(c echo.Context) error {
 	var in wire.HeartbeatRequest
 	if err := decode(c, &in); err != nil {
@@ -68,7 +68,7 @@ func checkHeartbeat(in wire.HeartbeatRequest) error {
 		field string
 		v     *float64
 	}{{"cpu_pct", in.CPUPct}, {"worker_slots_pct", in.WorkerSlotsPct}, {"db_disk_pct", in.DBDiskPct}, {"redis_memory_pct", in.RedisMemoryPct}} {
-		if f.v != nil && !(*f.v >= 0 && *f.v <= 100) { // not a number is in no range
+		if f.v != nil && !(*f.v >= 0 && *f.v <= 100) { // NaN is in no range
 			return prego.Invalid(f.field, "is out of range")
 		}
 	}
@@ -80,8 +80,7 @@ func checkHeartbeat(in wire.HeartbeatRequest) error {
 	return errors.Join(checkWord("boot_id", in.BootID), checkWord("agent_version", in.AgentVersion))
 }
 
-// reportedTags are the tags that a host says it has, in an order that says the same
-// each time.
+// reportedTags are the tags that a host reports, in a stable order.
 func reportedTags(said []string) ([]string, error) {
 	tags, err := prego.NormalizeTags(said)
 	var invalid *prego.Error
@@ -92,8 +91,8 @@ func reportedTags(said []string) ([]string, error) {
 	return tags, err
 }
 
-// checkWord lets through what any column takes: one text that Postgres refuses, as
-// it does a NUL, would cost every heartbeat of its batch.
+// checkWord rejects text that Postgres does not accept, such as a NUL: it would fail
+// the whole batch.
 func checkWord(field, v string) error {
 	if len(v) > 64 || strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return prego.Invalid(field, "must be at most 64 printable ASCII characters without spaces")
@@ -101,7 +100,7 @@ func checkWord(field, v string) error {
 	return nil
 }
 
-// batcher gathers heartbeats for one write.
+// batcher collects heartbeats for one write.
 type batcher struct {
 	every time.Duration
 	rows  int
@@ -122,7 +121,7 @@ func (b *batcher) pending() int {
 	return len(b.buf)
 }
 
-// maxPending bounds what is gathered while the database is away.
+// maxPending bounds the batch while the database is away.
 const maxPending = 200_000
 
 func (b *batcher) add(h Heartbeat) bool {
@@ -164,8 +163,8 @@ func (b *batcher) run(ctx context.Context) {
 	}
 }
 
-// flushTimeout bounds one write. A batch that is being written when ctx ends is
-// still written: its heartbeats were answered.
+// flushTimeout bounds one write. A batch being written when ctx ends is still written,
+// because its heartbeats were answered.
 const flushTimeout = 10 * time.Second
 
 func (b *batcher) write(ctx context.Context) {
@@ -178,8 +177,7 @@ func (b *batcher) write(ctx context.Context) {
 	b.flush(ctx, batch)
 }
 
-// flush writes a batch and signals the runs of servers that are still being
-// provisioned.
+// flush writes a batch and signals the runs of servers that are still provisioning.
 func (g *Gateway) flush(ctx context.Context, batch []Heartbeat) {
 	began := time.Now()
 	outcomes, err := g.store.FlushHeartbeats(ctx, batch)

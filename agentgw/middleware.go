@@ -90,7 +90,7 @@ func limitBody(n int64) echo.MiddlewareFunc {
 	}
 }
 
-// decode reads one JSON document with no field that we don't know.
+// decode reads one JSON document and rejects unknown fields.
 func decode(c echo.Context, into any) error {
 	dec := json.NewDecoder(c.Request().Body)
 	dec.DisallowUnknownFields()
@@ -108,18 +108,17 @@ func decode(c echo.Context, into any) error {
 	return nil
 }
 
-// sourceAddress is the address that a request came from, as Postgres reads one.
+// sourceAddress is a request's source address, as Postgres parses it.
 func sourceAddress(c echo.Context) string {
 	from, err := netip.ParseAddrPort(c.Request().RemoteAddr)
 	if err != nil {
-		return "0.0.0.0" // nobody's
+		return "0.0.0.0" // invalid
 	}
 	return from.Addr().Unmap().WithZone("").String()
 }
 
-// sourceLimiter slows down whoever fails: each failure of a source takes from its
-// allowance. What succeeds is free, so that a data centre behind one address is
-// not in its own way.
+// sourceLimiter limits failures per source address. Successful requests are free, so
+// that a data centre behind one address does not block itself.
 type sourceLimiter struct {
 	mu      sync.Mutex
 	every   rate.Limit
@@ -154,7 +153,7 @@ func (l *sourceLimiter) failed(source string) {
 	s.Allow()
 }
 
-// guarded runs f for a source that has not failed too often.
+// guarded runs f unless the source has failed too often.
 func (g *Gateway) guarded(c echo.Context, f func() error) error {
 	from := sourceAddress(c)
 	if !g.limiter.allowed(from) {
@@ -168,14 +167,14 @@ func (g *Gateway) guarded(c echo.Context, f func() error) error {
 	return err
 }
 
-// revokedSet are the servers whose tokens and certificates still look good but
-// are not.
+// revokedSet holds the servers whose tokens and certificates still look valid but are
+// revoked.
 type revokedSet struct {
 	mu  sync.RWMutex
-	ids map[string]bool // nil until they were read
+	ids map[string]bool // nil until first read
 }
 
-// has reports whether id may be revoked: before the set was read, all may be.
+// has reports whether id may be revoked; true for every id before the set was read.
 func (r *revokedSet) has(id prego.ServerID) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// signals are those under way.
+// signals are the signals being sent.
 type signals struct {
 	slots   chan struct{}
 	sending sync.WaitGroup
@@ -19,8 +19,8 @@ type signals struct {
 const (
 	maxSignals    = 64 // at once
 	signalTimeout = 5 * time.Second
-	// For how long signals wait for one of those under way to end: that of a
-	// handshake, and those of a whole batch of heartbeats together.
+	// How long to wait for a free slot: for the signal of a handshake, and for those of
+	// a whole batch of heartbeats together.
 	handshakeSlotTimeout = 50 * time.Millisecond
 	batchSlotTimeout     = time.Second
 )
@@ -45,11 +45,10 @@ func (s *signals) enter(ctx context.Context, within time.Duration) bool {
 	return false
 }
 
-// signal sends a hint to a run when there is room for it within a time, and does
-// not wait until it is sent: neither an agent nor the heartbeats of a fleet depend
-// on the workflow engine. One that is lost or left out heals, since every heartbeat
-// of a server that is still provisioning sends another, and the run reads the row
-// at its deadlines.
+// signal sends a hint to a run if a slot becomes free in time, and does not wait until
+// it is sent: neither agents nor heartbeats depend on the workflow engine. Lost or
+// skipped signals heal, since every heartbeat of a provisioning server sends another,
+// and the run reads the row at its deadlines.
 func (g *Gateway) signal(ctx context.Context, within time.Duration, kind string, serverID prego.ServerID, attempt int, send func(ctx context.Context, serverID prego.ServerID, attempt int) error) {
 	count := func(outcome string) { g.metrics.signals.WithLabelValues(kind, outcome).Inc() }
 	if !g.signals.enter(ctx, within) {

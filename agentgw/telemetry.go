@@ -30,7 +30,7 @@ const (
 	maxLogLine   = 8 << 10
 )
 
-// takeMetrics takes OTLP/HTTP metrics, counts them and forwards them as they are.
+// takeMetrics accepts OTLP/HTTP metrics, counts them and forwards them unchanged.
 func (g *Gateway) takeMetrics(c echo.Context) error {
 	if !strings.HasPrefix(c.Request().Header.Get(echo.HeaderContentType), protobufType) {
 		return prego.Errorf(prego.CodeUnsupportedMedia, "metrics are OTLP as %s", protobufType)
@@ -62,11 +62,11 @@ func (g *Gateway) takeMetrics(c echo.Context) error {
 	return c.Blob(http.StatusOK, protobufType, answer)
 }
 
-// hostID is the resource attribute that says whose metrics they are.
+// hostID is the resource attribute that names the host of the metrics.
 const hostID = "host.id"
 
-// attribute makes metrics those of the server whose certificate they came with,
-// whatever they say themselves.
+// attribute assigns metrics to the server of the client certificate, whatever they
+// claim.
 func attribute(req *colmetrics.ExportMetricsServiceRequest, serverID prego.ServerID) {
 	id := &commonpb.KeyValue{Key: hostID, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: string(serverID)}}}
 	for _, r := range req.GetResourceMetrics() {
@@ -78,8 +78,8 @@ func attribute(req *colmetrics.ExportMetricsServiceRequest, serverID prego.Serve
 	}
 }
 
-// What became of metrics that were forwarded. Rejected ones are not sent again:
-// the backend would not take them then either.
+// Outcomes of forwarding metrics. Rejected ones are not sent again: the backend would
+// reject them again.
 const (
 	forwardTaken    = "forwarded"
 	forwardRejected = "rejected"
@@ -101,7 +101,7 @@ func (g *Gateway) forwardMetrics(ctx context.Context, metrics *colmetrics.Export
 		return forwardFailed, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection is used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection is reused
 	switch {
 	case resp.StatusCode/100 == 2:
 		return forwardTaken, nil
@@ -134,7 +134,7 @@ func countPoints(req *colmetrics.ExportMetricsServiceRequest) int {
 	return n
 }
 
-// takeLogs takes lines of JSON and writes them to our own log, redacted.
+// takeLogs accepts lines of JSON and writes them to our own log, redacted.
 func (g *Gateway) takeLogs(c echo.Context) error {
 	id := callerOf(c).serverID
 	scanner := bufio.NewScanner(c.Request().Body)
@@ -169,7 +169,7 @@ func (g *Gateway) takeLogs(c echo.Context) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
-// backupReport notes that a bench backup ended.
+// backupReport records that a bench backup ended.
 func (g *Gateway) backupReport(c echo.Context) error {
 	var in wire.BackupReport
 	if err := decode(c, &in); err != nil {

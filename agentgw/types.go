@@ -7,17 +7,17 @@ import (
 // Claim is a handshake's claim to a bootstrap token.
 type Claim = server.TokenClaim
 
-// Consumed is a token that was consumed.
+// Consumed is a consumed token.
 type Consumed = server.TokenConsumed
 
 // BootIdentity is the server that a bootstrap token belongs to.
 type BootIdentity = server.BootIdentity
 
-// Heartbeat is one agent's sign of life.
+// Heartbeat is one heartbeat of an agent.
 type Heartbeat = server.Heartbeat
 
-// HeartbeatOutcome is what the row said when the heartbeat was written.
+// HeartbeatOutcome is the row's state when the heartbeat was written.
 type HeartbeatOutcome = server.HeartbeatOutcome
 
-// AgentBinding is where a bound agent's server is.
+// AgentBinding is the region and role of a bound agent's server.
 type AgentBinding = server.AgentBinding

@@ -1,5 +1,5 @@
-// Package org is the domain of orgs: who they are, what they use and may use, their
-// events. It is pure; package quota below it decides.
+// Package org is the domain of orgs: what they are, what they use and may use, and
+// their events. It is pure; the package quota below it decides.
 package org
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// Org is a customer; a parent groups several (placement-policy §5).
+// Org is a customer. Several can share a parent (placement-policy §5).
 type Org struct {
 	OrgID       prego.OrgID
 	ParentOrgID prego.OrgID // "" for none
@@ -21,8 +21,8 @@ type Org struct {
 	CreatedAt   time.Time
 }
 
-// QuotaExceeded is the refusal of a change that would take an org above a limit. Its
-// code is CodeQuotaExceeded.
+// QuotaExceeded rejects a change that would take an org above a limit. Its code is
+// CodeQuotaExceeded.
 type QuotaExceeded struct {
 	Dimension      string  `json:"dimension"`
 	Limit          float64 `json:"limit"`
@@ -32,47 +32,48 @@ type QuotaExceeded struct {
 
 func (q *QuotaExceeded) Error() string { return q.Unwrap().Error() }
 
-// Unwrap is the refusal as a coded error.
+// Unwrap returns the rejection as a coded error.
 func (q *QuotaExceeded) Unwrap() error {
 	return &prego.Error{Code: prego.CodeQuotaExceeded, Message: q.Sentence()}
 }
 
-// Sentence says it for people. What process groups were promised counts as used.
+// Sentence says it for people. What is promised to process groups counts as used.
 func (q *QuotaExceeded) Sentence() string {
 	n := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 	return fmt.Sprintf("the org's %s is %s and %s are used or promised: %s more are above it. Free some, or ask for a higher limit",
 		q.Dimension, n(q.Limit), n(q.CurrentUsage), n(q.RequestedDelta))
 }
 
-// Event is one line of what happened to an org's resources. Payload holds no secret.
+// Event is one event of an org's resources. Payload holds no secret.
 type Event struct {
 	EventID int64
 	OrgID   prego.OrgID
 	At      time.Time
 	Type    string // app.create, group.scale, org.quota_set, …
-	Subject string // the id of what it happened to
+	Subject string // the id of the resource
 	Actor   string
 	Reason  string
 	Payload json.RawMessage
 }
 
-// Quota is one dimension of an org: the limit that holds, and what is used of it.
+// Quota is one dimension of an org: the effective limit, and its usage.
 type Quota struct {
 	Dimension string
 	Limit     float64
-	Override  bool // the limit is the org's own; else its tier's
+	Override  bool // whether the limit is the org's own or its tier's
 	Usage     float64
-	Reserved  float64 // promised to process groups, and not allocated yet
-	Reason    string  // of an override
+	Reserved  float64 // promised to process groups, but not allocated yet
+	Reason    string  // why the limit was overridden
 	UpdatedBy string
 	UpdatedAt *time.Time
 }
 
-// Headroom is how much more fits beside what is promised, at least 0: a limit can be set below the usage.
+// Headroom is how much is left besides what is promised, at least 0: a limit can be set
+// below the usage.
 func (q Quota) Headroom() float64 { return max(0, q.Limit-q.Usage-q.Reserved) }
 
-// Usage is what one org uses of one dimension, or what all others use that are not
-// told one by one: their OrgID is "".
+// Usage is one org's usage of one dimension. With OrgID "" it is the sum over all orgs
+// that are not listed.
 type Usage struct {
 	OrgID     prego.OrgID
 	Dimension string
@@ -80,8 +81,7 @@ type Usage struct {
 	Limit     float64
 }
 
-// Ratio is the part of the limit that is used. What is used of nothing is infinitely
-// too much.
+// Ratio is the used part of the limit; +Inf for usage with a limit of 0.
 func (u Usage) Ratio() float64 {
 	if u.Limit == 0 {
 		if u.Usage > 0 {

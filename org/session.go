@@ -2,17 +2,17 @@ package org
 
 import "github.com/prego/prego"
 
-// SessionOf is whose org an exec session or a log stream counts for: a tenant's or an
-// instance's.
+// SessionOf says which tenant's or instance's org an exec session or a log stream
+// counts for.
 type SessionOf struct {
 	TenantID   prego.TenantID
 	InstanceID prego.InstanceID
 }
 
-// SessionKind is what an org's session is.
+// SessionKind is the kind of an org's session.
 type SessionKind string
 
-// The kinds of sessions that are counted.
+// The kinds of sessions.
 const (
 	SessionExec SessionKind = "exec"
 	SessionLogs SessionKind = "logs"

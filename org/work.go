@@ -1,7 +1,6 @@
 package org
 
-// Work are rows that should have a run working on them, and have been still for
-// a while.
+// Work lists rows that should have a workflow run, and have been unchanged for a while.
 type Work struct {
 	Addresses, Volumes, Snapshots, Restores []string
 	Erasures                                []string // of snapshots' files

@@ -8,14 +8,14 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Reservation is a decision that is to be made true (placement-policy §2.6).
+// Reservation is a decision to be written (placement-policy §2.6).
 type Reservation struct {
 	TenantID     prego.TenantID
 	Generation   int
 	AppServerID  prego.ServerID
 	DBShardID    prego.ShardID
 	RedisPoolID  prego.RedisPoolID
-	PoolSiteID   string // "" for a site that is made on demand
+	PoolSiteID   string // "" for a site created on demand
 	SiteName     string // of an on-demand site
 	DatabaseName string // of an on-demand site
 	Mode         PlacementMode
@@ -23,7 +23,7 @@ type Reservation struct {
 	AuditAs      string // policy_json.algorithm
 	Dedicates    bool
 	Override     bool    // skips capacity, never an invariant
-	AnyTags      bool    // an override that skips the constraint, too
+	AnyTags      bool    // an override that skips the constraint as well
 	MemoryPctMax float64 // 0–100
 	MaxTenants   int     // per node
 	MeasuredLimits
@@ -34,30 +34,30 @@ type Reservation struct {
 	Actor      string
 }
 
-// MeasuredLimits are the thresholds, 0–100, of what agents measure beside memory: at or
-// above them nobody new is placed. 0 is not to look at it, and a value that is not known
-// refuses nobody. CPU and worker slots are not looked at where a tenant is to be alone:
-// what an empty server is busy with is its own start.
+// MeasuredLimits are thresholds, 0–100, for what agents measure besides memory: servers
+// at or above them get no new tenants. 0 disables a check, and an unknown value never
+// excludes a server. CPU and worker slots are ignored for dedicated servers: on an
+// empty server they only measure its own startup.
 type MeasuredLimits struct {
 	CPUPctMax         float64 // of app servers
 	WorkerSlotsPctMax float64 // of app servers
-	DBDiskPctMax      float64 // of the disk that a shard's data is on
-	RedisMemoryPctMax float64 // of what a pool's Redis may use
+	DBDiskPctMax      float64 // of the disk that holds a shard's data
+	RedisMemoryPctMax float64 // of the memory that a pool's Redis may use
 }
 
-// ReserveOutcome is how a reservation ended.
+// ReserveOutcome is the outcome of a reservation.
 type ReserveOutcome string
 
-// The outcomes of a reservation. Lost names the row that was locked or had
-// changed; nothing was written.
+// The outcomes of a reservation. Lost means that a row was locked or had changed;
+// nothing was written.
 const (
 	ReservePlaced  ReserveOutcome = "placed"
 	ReserveAlready ReserveOutcome = "already" // the tenant has a live allocation
 	ReserveLost    ReserveOutcome = "lost"
-	ReserveGone    ReserveOutcome = "gone" // the tenant no longer asks
+	ReserveGone    ReserveOutcome = "gone" // the tenant no longer wants a place
 )
 
-// ReserveResult is what became of a reservation.
+// ReserveResult is the result of a reservation.
 type ReserveResult struct {
 	Outcome      ReserveOutcome
 	Lost         string // site, constraint, app_server, db_shard, redis_pool
@@ -65,20 +65,20 @@ type ReserveResult struct {
 	AllocationID int64
 }
 
-// Run is what a tenant's run needs to know of its rows.
+// Run is what a tenant's run needs from its rows.
 type Run struct {
 	Tenant
 	CancelRequested bool
-	Allocation      *Allocation // the live one; nil for none
+	Allocation      *Allocation // the live one, or nil
 	AppServerHost   string      // address of the allocation's app server
 	AppServerStatus server.Status
-	// StorageLevel is where its site stands to its storage quota, and ReadOnly whether the
-	// host was told that it is read-only.
+	// StorageLevel is its site's storage level, and ReadOnly whether the host was told
+	// to make it read-only.
 	StorageLevel    StorageLevel
 	ReadOnly        bool
-	OwnServerID     prego.ServerID // of a server that is dedicated for the tenant and not its allocation's; "" for none
+	OwnServerID     prego.ServerID // of the tenant's dedicated server, unless that is its allocation's; "" for none
 	OwnServerStatus server.Status
-	// OwnServerReason is why the own server failed.
+	// OwnServerReason is why the dedicated server failed.
 	OwnServerReason prego.Reason
 	Waiting         bool
 	Now             time.Time // the database's clock
@@ -86,7 +86,7 @@ type Run struct {
 	Pools []prego.AppliedPool
 }
 
-// Effective is the constraint that its next placement goes by.
+// Effective is the constraint of the tenant's next placement.
 func (t Run) Effective() prego.Constraint { return prego.EffectiveConstraint(t.Constraint, t.Pools) }
 
 // Ref names a generation of a tenant.
@@ -95,7 +95,7 @@ type Ref struct {
 	Generation int            `json:"generation"`
 }
 
-// PoolSite is a site that is to be built, or that stands ready.
+// PoolSite is a site that is available or to be built.
 type PoolSite struct {
 	PoolSiteID   string         `json:"pool_site_id"`
 	AppServerID  prego.ServerID `json:"app_server_id"`
@@ -104,63 +104,63 @@ type PoolSite struct {
 	DatabaseName string         `json:"database_name"`
 }
 
-// WaitingTenant is one that is short of capacity, in the order in which it is to
-// be served.
+// WaitingTenant is a tenant short of capacity; they are listed in the order in which
+// they are served.
 type WaitingTenant struct {
 	TenantID   prego.TenantID
 	Generation int
 }
 
-// ShortOf counts, for one role in one region, the tenants that wait for it and
-// the servers that are on their way.
+// ShortOf counts, for one role in one region, the tenants that wait for it and the
+// servers being provisioned.
 type ShortOf struct {
-	Waiting    map[prego.Plan]int // tenants that are short of the role, by plan
-	Dedicated  int                // of those, business tenants that want a Redis pool of their own
-	InFlight   map[prego.Plan]int // servers being provisioned for the shared fleet, by plan_tier_lock ("" for none)
-	Servers    int                // of the role in the region, all that are not terminated
-	UsedPct    float64            // 0–100, of the capacity of active ones
+	Waiting    map[prego.Plan]int // waiting tenants, by plan
+	Dedicated  int                // of those, business tenants that want a dedicated Redis pool
+	InFlight   map[prego.Plan]int // servers being provisioned for shared use, by plan_tier_lock ("" for none)
+	Servers    int                // servers of the role in the region, except terminated ones
+	UsedPct    float64            // percent of the active servers' capacity
 	Provider   prego.InfraProviderID
 	Capacities map[prego.Role]int
-	Room       map[prego.Plan]int // tenants that active members still take, by tier lock
-	Empty      int                // active members with nobody, for those who must be alone
+	Room       map[prego.Plan]int // tenants that active members can still take, by tier lock
+	Empty      int                // active members without tenants, for dedicated use
 }
 
-// Demand is what the tenants of one constraint are short of. Room, Empty and InFlight
-// count the servers that satisfy it.
+// Demand is the demand of tenants with one constraint. Room, Empty and InFlight count
+// the servers that satisfy it.
 type Demand struct {
-	Constraint prego.Constraint // the pools' included
+	Constraint prego.Constraint // including the pools'
 	ShortOf
 }
 
-// Work is what the periodic sweep found to do.
+// Work is what the periodic sweep found.
 type Work struct {
 	Provisions []WaitingTenant // that may have lost their run
-	Changes    []string        // tenants whose state is not in effect
-	Expired    []WaitingTenant // whose timer ran out
-	Regions    []prego.Region  // in which tenants wait
+	Changes    []string        // tenants whose state is not in effect yet
+	Expired    []WaitingTenant // whose timer expired
+	Regions    []prego.Region  // with waiting tenants
 	Refills    []string        // app servers below their watermark
 	WarmPools  []WarmPool
-	Abandoned  int // builds of pool sites that were given up
+	Abandoned  int // failed builds of pool sites
 }
 
-// WarmState is what a warm server pool has and wants, in servers.
+// WarmState is what a warm server pool has and needs, in servers.
 type WarmState struct {
 	Claimable, Coming, Broken, Target int
 	Provider                          prego.InfraProviderID
-	TenantsWait                       bool // in the region, for capacity or a server of their own
+	TenantsWait                       bool // tenants in the region waiting for capacity or for a dedicated server
 }
 
-// SiteFate is what became of the site of a tenant that is released.
+// SiteFate says what happens to the site of a released tenant.
 type SiteFate string
 
-// The fates: it goes back to its pool, it is gone, or something is left of it.
+// The fates: returned to its pool, erased, or partly left behind.
 const (
 	SiteUntouched SiteFate = "untouched"
 	SiteDropped   SiteFate = "dropped"
 	SiteLeft      SiteFate = "left"
 )
 
-// ScalingRound is what one round of a run asks for.
+// ScalingRound is one round of a scale-out.
 type ScalingRound struct {
 	ScalingEvent
 	Round     string

@@ -11,7 +11,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// Steps of a tenant's timeline that are about its site's users, mail and storage.
+// Steps of a tenant's timeline for its site's users, mail and storage.
 const (
 	StepPasswordSet Step = "admin_password_set"
 	StepUserAdded   Step = "user_added"
@@ -19,9 +19,9 @@ const (
 	StepStorage     Step = "storage"
 )
 
-// Limits of what a site is told of people and mail.
+// Limits of the texts that are set in sites.
 const (
-	MaxEmail      = 140 // Frappe's, of an email and a name
+	MaxEmail      = 140 // Frappe's, for emails and names
 	MaxPersonName = 140
 	maxMailLogin  = 255
 	maxMailSecret = 256
@@ -29,14 +29,14 @@ const (
 )
 
 var (
-	// What hosts take, see agent/allowed.go.
+	// What hosts accept, see agent/allowed.go.
 	emailAddress = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)+$`)
 	personName   = regexp.MustCompile(`^[\pL\pN][^\pC<>]*$`)
 	hostName     = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
 	unprintable  = regexp.MustCompile(`\pC`)
 )
 
-// ValidateEmail accepts an email address that Frappe takes as a user's.
+// ValidateEmail accepts an email address that Frappe accepts for a user.
 func ValidateEmail(field, email string) error {
 	if len(email) > MaxEmail || !emailAddress.MatchString(email) {
 		return prego.Invalid(field, "must be an email address of at most 140 characters")
@@ -44,7 +44,7 @@ func ValidateEmail(field, email string) error {
 	return nil
 }
 
-// ValidatePerson accepts somebody's name.
+// ValidatePerson accepts a person's name.
 func ValidatePerson(field, name string) error {
 	if len([]rune(name)) > MaxPersonName || len(name) > MaxPersonName || !personName.MatchString(name) {
 		return prego.Invalid(field, "must be a name of at most 140 bytes that begins with a letter or a digit")
@@ -52,22 +52,23 @@ func ValidatePerson(field, name string) error {
 	return nil
 }
 
-// MailSettings say where a site's mail goes out. The password is on the host alone.
+// MailSettings are the outgoing mail settings of a site. Only the host has the
+// password.
 type MailSettings struct {
 	Server string `json:"server"`
 	Port   int    `json:"port"`
-	// TLS is STARTTLS. Frappe 15 knows no other way for settings of a site, and turns it
-	// on by itself where there is a login.
+	// TLS is STARTTLS. Frappe 15 supports nothing else in a site's configuration, and
+	// enables it by itself if there is a login.
 	TLS        bool   `json:"tls"`
 	Login      string `json:"login,omitempty"`
 	Sender     string `json:"sender"`
 	SenderName string `json:"sender_name,omitempty"`
 }
 
-// smtps is the port of TLS from the first byte on.
+// smtps is the port of implicit TLS.
 const smtps = 465
 
-// Validate checks the settings with the password that goes with them.
+// Validate checks the settings together with their password.
 func (m MailSettings) Validate(password string) error {
 	switch {
 	case len(m.Server) > maxHostName || !hostName.MatchString(m.Server):
@@ -94,12 +95,12 @@ func (m MailSettings) Validate(password string) error {
 	return ValidateEmail("sender", m.Sender)
 }
 
-// Configure is what a site's configuration has of the settings (frappe
-// email_account.py, get_account_details_from_site_config). The password is not in it.
+// Configure returns the keys of a site's configuration for these settings (frappe
+// email_account.py, get_account_details_from_site_config), without the password.
 func (m MailSettings) Configure() SiteConfig {
 	c := SiteConfig{
 		"mail_server": m.Server, "mail_port": m.Port, "use_tls": 0, "mail_login": nil, "auto_email_id": m.Sender, "email_sender_name": nil,
-		// Servers refuse mail in the name of somebody else.
+		// Servers refuse mail in another sender's name.
 		"always_use_account_email_id_as_sender": 1, "disable_mail_smtp_authentication": 1,
 	}
 	if m.TLS {
@@ -116,7 +117,7 @@ func (m MailSettings) Configure() SiteConfig {
 	return c
 }
 
-// NoMail takes the mail settings out of a site's configuration.
+// NoMail removes the mail settings from a site's configuration.
 func NoMail() SiteConfig {
 	return SiteConfig{
 		"mail_server": nil, "mail_port": nil, "use_tls": nil, "mail_login": nil, "mail_password": nil, "auto_email_id": nil, "email_sender_name": nil,
@@ -124,10 +125,10 @@ func NoMail() SiteConfig {
 	}
 }
 
-// SiteConfig are keys of a site's configuration; nil takes one out.
+// SiteConfig are keys of a site's configuration; nil removes a key.
 type SiteConfig map[string]any
 
-// Args is the command that merges them into a site's configuration.
+// Args returns the command that merges the keys into a site's configuration.
 func (c SiteConfig) Args(site string) []string {
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -136,13 +137,13 @@ func (c SiteConfig) Args(site string) []string {
 	return []string{"--site", site, "configure", string(b)}
 }
 
-// The alphabet of passwords that people copy: nothing that looks like something else.
+// The alphabet of passwords that people type: no characters that look alike.
 const passwordLetters = "abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 
 // passwordLen gives 139 bits.
 const passwordLen = 24
 
-// NewPassword makes a password to be shown once.
+// NewPassword creates a password that is shown once.
 func NewPassword() string {
 	var b strings.Builder
 	for range passwordLen {

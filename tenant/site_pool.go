@@ -9,7 +9,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// PutOrgRequest makes an org, or changes one.
+// PutOrgRequest creates or changes an org.
 type PutOrgRequest struct {
 	ParentOrgID *prego.OrgID `json:"parent_org_id"` // nil keeps the parent, "" removes it
 	Tier        prego.Tier   `json:"tier"`          // "" keeps the tier; a new org gets the configured one
@@ -19,10 +19,10 @@ type PutOrgRequest struct {
 type DecisionRecord struct {
 	SnapshotID   int64
 	TenantID     prego.TenantID
-	AllocationID *int64 // nil when nobody was placed
+	AllocationID *int64 // nil if no place was found
 	Outcome      string // placed, on_demand, awaiting_capacity, hold, new_server, rejected
 	Code         string
-	Algorithm    string          // as audited: one_tenant_one_server_v1 where that policy applied
+	Algorithm    string          // as recorded: one_tenant_one_server_v1 if that policy applied
 	Decision     json.RawMessage // placement.Explanation
 	Policy       json.RawMessage
 	Actor        string
@@ -36,7 +36,7 @@ type PlacementOverride struct {
 	ForceAppServerID prego.ServerID `json:"force_app_server_id,omitempty"`
 	ForceDBShardID   prego.ShardID  `json:"force_db_shard_id,omitempty"`
 	Reason           string         `json:"reason"`
-	// IgnoreConstraint forces a server that the tenant's constraint does not allow.
+	// IgnoreConstraint forces a server that violates the tenant's constraint.
 	IgnoreConstraint bool `json:"ignore_constraint,omitempty"`
 }
 
@@ -59,7 +59,7 @@ func (o *PlacementOverride) Validate() error {
 	return nil
 }
 
-// SitePool is what stands ready on one app server.
+// SitePool counts the pre-built sites of one app server.
 type SitePool struct {
 	ServerID    prego.ServerID
 	Region      prego.Region
@@ -71,7 +71,7 @@ type SitePool struct {
 	Assigned    int
 	Failed      int
 	Draining    int
-	// OldestBuild is since when the longest site has been in the making.
+	// OldestBuild is when the oldest unfinished build started.
 	OldestBuild *time.Time
 }
 
@@ -80,17 +80,17 @@ type SitePoolPolicy struct {
 	Plan         prego.Plan
 	LowWatermark int
 	Target       int
-	SLOSeconds   int // from below the watermark back to the target
+	SLOSeconds   int // to get from below the watermark back to the target
 }
 
 // WarmPool is the warm server pool of a region and plan tier. Claimable counts the
-// servers that the next tenant could take now.
+// servers that are ready for a tenant.
 type WarmPool struct {
 	Region    prego.Region
 	Plan      prego.Plan
 	Target    int
 	Claimable int
-	Building  int // being provisioned, or without a site yet
+	Building  int // being provisioned, or without a site so far
 	UpdatedBy string
 	UpdatedAt time.Time
 }

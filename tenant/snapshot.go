@@ -7,10 +7,10 @@ import (
 	"github.com/prego/prego"
 )
 
-// JobStatus is how a snapshot or a restore stands.
+// JobStatus is the status of a snapshot or a restore.
 type JobStatus string
 
-// The states of snapshots and restores. The first two are under way.
+// The statuses of snapshots and restores. The first two are unfinished.
 const (
 	JobQueued    JobStatus = "queued"
 	JobRunning   JobStatus = "running"
@@ -32,14 +32,14 @@ type Snapshot struct {
 	CreatedBy  string
 	CreatedAt  time.Time
 	FinishedAt *time.Time
-	// Name is what its host knows it by; "" for one of a version that let bench name the
-	// files, which cannot be restored.
+	// Name is the backup's name on its host; "" for snapshots of a version that let
+	// bench choose the file names, which cannot be restored.
 	Name     string
-	Bytes    *int64     // of all its files; nil while there are none
-	ErasedAt *time.Time // when the files of a deleted one were gone
+	Bytes    *int64     // of all its files; nil until they exist
+	ErasedAt *time.Time // when the files of a deleted snapshot were erased
 }
 
-// RestoreJob brings a tenant's site back to a snapshot.
+// RestoreJob restores a tenant's site from a snapshot.
 type RestoreJob struct {
 	JobID      string
 	OrgID      prego.OrgID

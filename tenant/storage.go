@@ -6,31 +6,31 @@ import (
 	"github.com/prego/prego"
 )
 
-// StorageLevel says how a tenant's site stands to its storage quota.
+// StorageLevel compares a tenant's site with its storage quota.
 type StorageLevel string
 
-// The levels. At all but the last the site can be written to.
+// The levels. At all but the last, the site is writable.
 const (
 	StorageOK       StorageLevel = "ok"
 	StorageWarned   StorageLevel = "warned"    // nearly full
-	StorageOver     StorageLevel = "over"      // full, and within the time to make room
+	StorageOver     StorageLevel = "over"      // full, but still within the grace period
 	StorageReadOnly StorageLevel = "read_only" // full for too long, or by too much
 )
 
-// StorageLevels lists every level, the best first.
+// StorageLevels lists every level, from best to worst.
 func StorageLevels() []StorageLevel {
 	return []StorageLevel{StorageOK, StorageWarned, StorageOver, StorageReadOnly}
 }
 
-// StorageRules say what becomes of a site that is above its quota.
+// StorageRules say what happens to a site above its quota.
 type StorageRules struct {
-	WarnPct float64       // of the quota, from which on it is warned
-	HardPct float64       // of the quota, from which on it is read-only at once
-	Grace   time.Duration // how long it may be above 100 % before it is read-only
+	WarnPct float64       // percent of the quota at which a warning starts
+	HardPct float64       // percent of the quota at which the site becomes read-only at once
+	Grace   time.Duration // how long it may be above 100 % before it becomes read-only
 }
 
-// Level is where a site stands that uses so much and has been above its quota for so
-// long.
+// Level returns the level of a site with this usage that has been above its quota for
+// so long.
 func (r StorageRules) Level(used, quota int64, overFor time.Duration) StorageLevel {
 	pct := 100 * float64(used) / float64(max(quota, 1))
 	switch {
@@ -44,11 +44,11 @@ func (r StorageRules) Level(used, quota int64, overFor time.Duration) StorageLev
 	return StorageOK
 }
 
-// SiteSize is what a site takes on its host, as the agent measures it.
+// SiteSize is the size of a site on its host, as measured by the agent.
 type SiteSize struct {
 	DatabaseBytes int64 `json:"database_bytes"`
 	FilesBytes    int64 `json:"files_bytes"`   // uploads, without backups
-	BackupsBytes  int64 `json:"backups_bytes"` // snapshots count for no quota of storage
+	BackupsBytes  int64 `json:"backups_bytes"` // not counted for the storage quota
 	Users         int   `json:"users"`
 }
 
@@ -63,21 +63,21 @@ type SiteUsage struct {
 	TriedAt    time.Time
 	Level      StorageLevel
 	OverSince  *time.Time
-	ReadOnly   bool   // the host was told so
-	QuotaGB    int    // that the site was told
-	Message    string // why the last try failed
+	ReadOnly   bool   // the host was told to make it read-only
+	QuotaGB    int    // last quota written to the site
+	Message    string // why the last measurement failed
 }
 
 // BytesPerGB is what a GB of a quota is.
 const BytesPerGB = 1_000_000_000
 
-// StorageTurn is a site whose turn it is to be measured.
+// StorageTurn is a site that is due to be measured.
 type StorageTurn struct {
 	TenantID prego.TenantID
 	ServerID prego.ServerID
 }
 
-// Backup is what a host says of a backup that it made.
+// Backup is a host's report of a backup that it made.
 type Backup struct {
 	Name  string       `json:"name"`
 	Files []BackupFile `json:"files"`

@@ -15,18 +15,18 @@ import (
 	"github.com/prego/prego"
 )
 
-// State is where a tenant stands in its life.
+// State is the state of a tenant.
 type State string
 
 // The states of a tenant.
 const (
-	Trial        State = "trial" // asked for on the trial plan, not begun yet
+	Trial        State = "trial" // requested on the trial plan, not started yet
 	Provisioning State = "provisioning"
 	Active       State = "active"
 	Suspended    State = "suspended"
 	GracePeriod  State = "grace_period"
-	Terminated   State = "terminated"  // offline, its data kept for the retention window
-	DataPurged   State = "data_purged" // nothing is left of it
+	Terminated   State = "terminated"  // offline; its data is kept for the retention window
+	DataPurged   State = "data_purged" // all data is erased
 	Failed       State = "failed"
 )
 
@@ -38,7 +38,7 @@ func States() []State {
 // Valid reports whether s is one of States.
 func (s State) Valid() bool { return slices.Contains(States(), s) }
 
-// edges are all transitions that there are.
+// edges are all allowed transitions.
 var edges = map[State][]State{
 	Trial:        {Provisioning, Terminated},
 	Provisioning: {Active, Failed},
@@ -52,12 +52,12 @@ var edges = map[State][]State{
 // CanBecome reports whether a tenant may go from s to next.
 func (s State) CanBecome(next State) bool { return slices.Contains(edges[s], next) }
 
-// HasSite reports whether a tenant in this state has a site that its data is in.
+// HasSite reports whether a tenant in this state has a site with its data.
 func (s State) HasSite() bool {
 	return s == Active || s == Suspended || s == GracePeriod
 }
 
-// Action is what a caller asks of a tenant that is there.
+// Action is a requested change of an existing tenant.
 type Action string
 
 // The actions.
@@ -68,10 +68,10 @@ const (
 	ActionReactivate Action = "reactivate"
 	ActionTerminate  Action = "terminate"
 	ActionRetry      Action = "retry"
-	ActionPurge      Action = "purge" // by the retention timer alone
+	ActionPurge      Action = "purge" // only by the retention timer
 )
 
-// actionEdges say what an action makes of each state.
+// actionEdges map each state to the state that an action leads to.
 var actionEdges = map[Action]map[State]State{
 	ActionSuspend:    {Active: Suspended},
 	ActionResume:     {Suspended: Active},
@@ -82,7 +82,7 @@ var actionEdges = map[Action]map[State]State{
 	ActionPurge:      {Terminated: DataPurged},
 }
 
-// Apply is the state that an action leads to, or CodeInvalidTransition.
+// Apply returns the state that an action leads to, or CodeInvalidTransition.
 func (a Action) Apply(s State) (State, error) {
 	next, ok := actionEdges[a][s]
 	if !ok {
@@ -91,15 +91,15 @@ func (a Action) Apply(s State) (State, error) {
 	return next, nil
 }
 
-// LifecyclePeriods are how long a state lasts before its timer moves it on. Zero
-// is for ever.
+// LifecyclePeriods are how long a state lasts before its timer moves it on. Zero means
+// forever.
 type LifecyclePeriods struct {
 	Trial     time.Duration // active on the trial plan → grace_period
 	Grace     time.Duration // grace_period → terminated
 	Retention time.Duration // terminated → data_purged
 }
 
-// For is how long a tenant of a plan stays in a state by itself.
+// For is how long a tenant of a plan stays in a state without an action.
 func (p LifecyclePeriods) For(s State, plan prego.Plan) time.Duration {
 	switch {
 	case s == Active && plan == prego.PlanTrial:
@@ -112,7 +112,7 @@ func (p LifecyclePeriods) For(s State, plan prego.Plan) time.Duration {
 	return 0
 }
 
-// TimedAction is what the timer of a state does.
+// TimedAction is the action of a state's timer.
 func (s State) TimedAction() (Action, prego.Reason, bool) {
 	switch s {
 	case Active, Suspended:
@@ -128,8 +128,8 @@ func (s State) TimedAction() (Action, prego.Reason, bool) {
 // SiteState is the state of a site in a pool (placement-policy §2.6).
 type SiteState string
 
-// The states of pool sites. reserved is also the state of a site that is being
-// built: nobody can take it, and its reservation runs out when the build is lost.
+// The states of pool sites. A site being built is reserved, too: nobody can claim it,
+// and its reservation expires if the build is lost.
 const (
 	SiteAvailable SiteState = "available"
 	SiteReserved  SiteState = "reserved"
@@ -139,7 +139,7 @@ const (
 )
 
 // Limits of a tenant's request. The slug becomes part of a database's name
-// ("tenant_<slug>_db"), of which MariaDB takes 64 characters.
+// ("tenant_<slug>_db"), which MariaDB limits to 64 characters.
 const (
 	MaxSlugLen   = 54
 	MaxApps      = 32
@@ -165,8 +165,8 @@ type CreateRequest struct {
 	StorageQuotaGB int              `json:"storage_quota_gb,omitempty"`
 	DataResidency  string           `json:"data_residency,omitempty"` // ISO 3166 country, "" for none
 	Constraint     prego.Constraint `json:"constraint"`
-	// Stack is another way to require the tag "stack:<name>"; Validate folds it into
-	// Constraint, so that both ways are the same request.
+	// Stack is another way to require the tag "stack:<name>"; Validate moves it to
+	// Constraint, so that both forms are the same request.
 	Stack          string   `json:"stack,omitempty"`
 	DedicatedRedis bool     `json:"dedicated_redis,omitempty"` // business only
 	Apps           []string `json:"apps,omitempty"`
@@ -189,9 +189,8 @@ const (
 // Valid reports whether m is a policy.
 func (m PlacementMode) Valid() bool { return m == ModeShared || m == ModeOneTenantOneServer }
 
-// Validate checks the request's own fields, normalizes its tags and fills in what
-// the plan includes. Whether the org, the country and the slug are good is the
-// store's to say.
+// Validate checks the request's own fields, normalizes its tags and fills in the plan's
+// defaults. The org, the country and the slug are checked by the store.
 func (r *CreateRequest) Validate() error {
 	switch {
 	case r.Slug == "":
@@ -276,8 +275,8 @@ func (r CreateRequest) Hash() [32]byte {
 	return sha256.Sum256(b)
 }
 
-// DatabaseName is the database of a site that is made for a tenant
-// (placement-policy §1.2): "tenant_<slug>_db".
+// DatabaseName is the database of a site created for a tenant (placement-policy §1.2):
+// "tenant_<slug>_db".
 func DatabaseName(slug string) string {
 	return databasePre + strings.ReplaceAll(slug, "-", "_") + databasePost
 }
@@ -285,7 +284,7 @@ func DatabaseName(slug string) string {
 // SiteName is the host name of a tenant's site.
 func SiteName(slug, domain string) string { return slug + "." + domain }
 
-// Tenant is one row of tenants, as every room sees it.
+// Tenant is one row of tenants, shared by all packages.
 type Tenant struct {
 	TenantID       prego.TenantID
 	Slug           string
@@ -310,11 +309,11 @@ type Tenant struct {
 	Generation    int // 1, one more per retry
 	// ConvergedState is the last state whose effects are all in place.
 	ConvergedState State
-	Site           string // its site's name, "" while there is none
+	Site           string // its site's name, "" if there is none
 	Deadline       *time.Time
 	WaitingSince   *time.Time
-	WaitingRoles   []prego.Role // that it waits for a server of, while WaitingSince is set
-	// CancelRequestedAt is when somebody cancelled its provisioning; the run ends it.
+	WaitingRoles   []prego.Role // the role that it waits for, while WaitingSince is set
+	// CancelRequestedAt is when its provisioning was cancelled; the run ends it.
 	CancelRequestedAt *time.Time
 	CreatedBy         string
 	CreatedAt         time.Time
@@ -322,15 +321,15 @@ type Tenant struct {
 	ActiveAt          *time.Time
 }
 
-// Allocation is where a tenant lives (placement-policy §1.2).
+// Allocation is where a tenant is placed (placement-policy §1.2).
 type Allocation struct {
 	AllocationID  int64
 	TenantID      prego.TenantID
 	AppServerID   prego.ServerID
 	DBShardID     prego.ShardID
 	RedisPoolID   prego.RedisPoolID
-	PoolSiteID    string // "" for a site that was made on demand
-	SiteName      string // of the pool site, before its promotion
+	PoolSiteID    string // "" for a site created on demand
+	SiteName      string // of the pool site, before it was promoted
 	DatabaseName  string
 	InfraProvider prego.InfraProviderID
 	Algorithm     string
@@ -353,7 +352,7 @@ type Event struct {
 	Message   string
 }
 
-// Step names what a tenant's event tells.
+// Step names a kind of tenant event.
 type Step string
 
 // Steps of a tenant's timeline.
@@ -389,8 +388,7 @@ func IDFromProvisionWorkflow(workflowID string) (string, bool) {
 	return strings.CutPrefix(workflowID, provisionPrefix)
 }
 
-// ChangeWorkflowID is the id of the run that puts a tenant's state into
-// effect.
+// ChangeWorkflowID is the id of the run that puts a tenant's state into effect.
 func ChangeWorkflowID(tenantID prego.TenantID) string { return string(changePrefix + tenantID) }
 
 // IDFromChangeWorkflow is the inverse of ChangeWorkflowID.
@@ -419,5 +417,5 @@ func WarmPoolWorkflowID(environment string, region prego.Region, plan prego.Plan
 // StorageWorkflowID is the id of the periodic run that measures sites.
 func StorageWorkflowID(environment string) string { return "measure-sites/" + environment }
 
-// SweepWorkflowID is the id of the periodic run that looks after tenants.
+// SweepWorkflowID is the id of the periodic sweep of tenants.
 func SweepWorkflowID(environment string) string { return "tenant-sweep/" + environment }

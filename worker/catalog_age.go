@@ -12,13 +12,13 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// CatalogSource tells what a provider last said that it sells.
+// CatalogSource returns a provider's last known catalog.
 type CatalogSource interface {
 	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (server.CatalogState, error)
 }
 
-// CatalogAge tells how current the provider's catalog is, and how much of the
-// configured one it can't deliver. Every worker tells the same: it reads the row.
+// CatalogAge exports the age of the provider's catalog, and how many configured things
+// it does not sell. Every worker exports the same values, since it reads the row.
 type CatalogAge struct {
 	source     CatalogSource
 	provider   prego.InfraProviderID
@@ -33,8 +33,8 @@ type CatalogAge struct {
 	last  server.CatalogState
 }
 
-// NewCatalogAge makes the collector. It reads the row when it is scraped, at most once
-// a minute.
+// NewCatalogAge creates the collector. It reads the row when it is scraped, at most
+// once a minute.
 func NewCatalogAge(source CatalogSource, provider prego.InfraProviderID, configured server.Catalog, log *zap.Logger, now func() time.Time) *CatalogAge {
 	return &CatalogAge{
 		source: source, provider: provider, configured: configured, log: log, now: now,
@@ -43,13 +43,13 @@ func NewCatalogAge(source CatalogSource, provider prego.InfraProviderID, configu
 	}
 }
 
-// Describe is of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (c *CatalogAge) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.refreshed
 	ch <- c.problems
 }
 
-// Collect is of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (c *CatalogAge) Collect(ch chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,22 +12,22 @@ import (
 	"github.com/prego/prego/org"
 )
 
-// UsageSource tells what orgs use: the n that are nearest to a limit one by one, all
-// others as one.
+// UsageSource returns the orgs' usage: the n orgs nearest to a limit individually, and
+// all others summed up.
 type UsageSource interface {
 	UsageNearLimits(ctx context.Context, n int) ([]org.Usage, error)
 }
 
 const (
-	usageEvery    = time.Minute // the source reads every org; a scrape more often is answered from memory
+	usageEvery    = time.Minute // the source reads every org; more frequent scrapes are answered from memory
 	usagePatience = 20 * time.Second
-	// restOfOrgs stands for all orgs that have no metrics of their own. No org has this
-	// id: theirs hold no underscore.
+	// restOfOrgs stands for all orgs without metrics of their own. It is not a valid
+	// org id: those contain no underscore.
 	restOfOrgs = "_rest"
 )
 
-// OrgUsage tells what orgs use, as metrics. There are at most (n+1) times the number of
-// dimensions of each, however many orgs there are.
+// OrgUsage exports the orgs' usage as metrics. There are at most (n+1) times the number
+// of dimensions of each, however many orgs there are.
 type OrgUsage struct {
 	source UsageSource
 	n      int
@@ -42,8 +42,8 @@ type OrgUsage struct {
 	last  []org.Usage
 }
 
-// NewOrgUsage makes the collector. It reads the source when it is scraped, at most once
-// a minute.
+// NewOrgUsage creates the collector. It reads the source when it is scraped, at most
+// once a minute.
 func NewOrgUsage(source UsageSource, n int, log *zap.Logger, now func() time.Time) *OrgUsage {
 	labels := []string{"org", "dimension"}
 	return &OrgUsage{
@@ -55,7 +55,7 @@ func NewOrgUsage(source UsageSource, n int, log *zap.Logger, now func() time.Tim
 	}
 }
 
-// Describe is of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (c *OrgUsage) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.usage
 	ch <- c.limit
@@ -63,8 +63,8 @@ func (c *OrgUsage) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.age
 }
 
-// Collect is of prometheus.Collector. What can't be read now is told as it was read
-// last, with its age.
+// Collect implements prometheus.Collector. If the source can't be read, the last values
+// are exported, with their age.
 func (c *OrgUsage) Collect(ch chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

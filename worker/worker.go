@@ -12,14 +12,14 @@ import (
 	"github.com/prego/prego/workflows"
 )
 
-// Options size a worker.
+// Options configure a worker.
 type Options struct {
 	TaskQueue   string
-	Concurrency int           // activities at once
-	StopTimeout time.Duration // for activities under way when it is asked to stop
+	Concurrency int           // concurrent activities
+	StopTimeout time.Duration // to finish running activities when it is stopped
 }
 
-// New makes a worker that knows every workflow and step; the caller runs it.
+// New creates a worker with every workflow and activity registered; the caller runs it.
 func New(c client.Client, o Options, servers *activities.Servers, fleet *activities.Reconciler, tenants *activities.Tenants, actions *activities.FleetActions, org *activities.OrgResources, backups *activities.Backups, groups *activities.Groups, catalogs *activities.Catalogs, images *activities.Images) (worker.Worker, error) {
 	if o.TaskQueue == "" || o.Concurrency < 1 {
 		return nil, fmt.Errorf("worker needs a task queue and a concurrency of at least 1")
@@ -44,7 +44,7 @@ func New(c client.Client, o Options, servers *activities.Servers, fleet *activit
 	return w, nil
 }
 
-// Register registers the workflows alone, as replay tests need them.
+// Register registers only the workflows, as replay tests need them.
 func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.ProvisionServer)
 	r.RegisterWorkflow(workflows.DecommissionServer)

@@ -14,30 +14,32 @@ import (
 )
 
 const (
-	// snapshotPatience bounds the copying of a builder's disk.
+	// snapshotPatience is the time limit for copying a builder's disk.
 	snapshotPatience = 45 * time.Minute
-	// verifyPatience bounds the boot of a server from the image, its retries included.
+	// verifyPatience is the time limit for booting a server from the image, including
+	// retries.
 	verifyPatience = 2 * time.Hour
 	verifyPoll     = 10 * time.Second
-	// cleanupPatience is after how long a clean-up is left to the reconciler.
+	// cleanupPatience is how long a clean-up is tried before it is left to the
+	// reconciler.
 	cleanupPatience = time.Hour
 )
 
-// ImageInput names the image; all else is in its row.
+// ImageInput names the image; everything else is in its row.
 type ImageInput struct {
 	ImageID prego.ImageID `json:"image_id"`
 }
 
-// BuildImageResult tells what became of a build.
+// BuildImageResult is the result of a build.
 type BuildImageResult struct {
 	ImageID prego.ImageID `json:"image_id"`
-	Rotated []string      `json:"rotated,omitempty"` // older images that went
+	Rotated []string      `json:"rotated,omitempty"` // older images that were deleted
 }
 
-// BuildImage makes a golden image: a builder installs and pulls, cleans itself and
-// powers off; its disk is copied; a server is booted from the copy; and only then the
-// image is current. When the run ends, however it does, the builder and the booted
-// server are gone, and so is an image that is not to be used.
+// BuildImage builds a golden image: a builder installs and pulls, cleans up and powers
+// off; its disk is copied; a server is booted from the copy; only then does the image
+// become current. When the run ends, in whatever way, the builder and the booted server
+// are deleted, and so is an image that must not be used.
 func BuildImage(ctx workflow.Context, in ImageInput) (BuildImageResult, error) {
 	b := &buildImage{ref: activities.ImageRef{ImageID: in.ImageID}}
 	err := b.end(ctx, b.run(ctx))
@@ -48,7 +50,8 @@ type buildImage struct {
 	ref     activities.ImageRef
 	plan    activities.ImagePlan
 	rotated []string
-	// published: the image is what servers are made from, and stays whatever follows.
+	// published means that servers are created from the image: it stays, whatever
+	// follows.
 	published bool
 
 	steps *activities.Images // nil: names the activities
@@ -69,7 +72,7 @@ func (b *buildImage) run(ctx workflow.Context) error {
 			return err
 		}
 	}
-	// Before the verification: what has done its work is not paid for any longer.
+	// Before the verification: the builder is no longer needed, and it is billed.
 	if err := workflow.ExecuteActivity(call(ctx, "delete the builder", cleanupPatience), b.steps.DropBuilder, b.ref).Get(ctx, nil); err != nil {
 		return err
 	}
@@ -83,7 +86,7 @@ func (b *buildImage) run(ctx workflow.Context) error {
 	return b.rotate(ctx)
 }
 
-// build makes the builder, waits until it has finished, and copies its disk.
+// build creates the builder, waits until it has finished, and copies its disk.
 func (b *buildImage) build(ctx workflow.Context) error {
 	h, err := b.builder(ctx)
 	if err != nil {
@@ -109,10 +112,10 @@ func (b *buildImage) build(ctx workflow.Context) error {
 	return err
 }
 
-// builder walks the candidates until one is made.
+// builder tries the candidates until one is created.
 func (b *buildImage) builder(ctx workflow.Context) (h server.Handle, _ error) {
 	refusal := "no machine type is configured for builders in region " + string(b.plan.Region)
-	// A run that begins again goes on with the attempt under way, and so with its builder.
+	// A restarted run continues the current attempt, and so keeps its builder.
 	first := max(b.plan.BaseAttempt, 1)
 	for i := first - 1; i < len(b.plan.Candidates); i++ {
 		c := b.plan.Candidates[i]
@@ -131,7 +134,7 @@ func (b *buildImage) builder(ctx workflow.Context) (h server.Handle, _ error) {
 	return h, &stepError{reason: prego.ReasonBuilderNotMade, text: refusal}
 }
 
-// verify boots a server from the image, as any server is made, and takes it down again.
+// verify boots a server from the image, like any other server, and deletes it again.
 func (b *buildImage) verify(ctx workflow.Context) error {
 	b.details(ctx, "booting a server from the image")
 	if err := workflow.ExecuteActivity(write(ctx, "write the row of the server that is booted from it"), b.steps.PrepareVerification, b.ref).Get(ctx, nil); err != nil {
@@ -146,7 +149,7 @@ func (b *buildImage) verify(ctx workflow.Context) error {
 		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_REQUEST_CANCEL, StaticSummary: string("Boot a server from image " + b.ref.ImageID),
 	})
 	err := workflow.ExecuteChildWorkflow(child, ProvisionServer, ProvisionServerInput{ServerID: prego.ServerID(b.plan.Verifier), Generation: 1}).Get(child, nil)
-	// The row decides: another run may have got the server there before.
+	// The row decides: another run may have brought up the server before.
 	for began := workflow.Now(ctx); ; {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -171,7 +174,7 @@ func (b *buildImage) verify(ctx workflow.Context) error {
 	}
 }
 
-// takeDown deletes the server that was booted from the image, if there is one.
+// takeDown deletes the server booted from the image, if there is one.
 func (b *buildImage) takeDown(ctx workflow.Context) error {
 	var there bool
 	if err := workflow.ExecuteActivity(write(ctx, "give up the server that was booted from it"), b.steps.GiveUpVerifier, b.ref).Get(ctx, &there); err != nil || !there {
@@ -182,12 +185,12 @@ func (b *buildImage) takeDown(ctx workflow.Context) error {
 	})
 	err := workflow.ExecuteChildWorkflow(child, DecommissionServer, DecommissionServerInput{ServerID: prego.ServerID(b.plan.Verifier)}).Get(child, nil)
 	if temporal.IsWorkflowExecutionAlreadyStartedError(err) {
-		return nil // the reconciler was faster: it goes on until the server is gone
+		return nil // the reconciler was faster and finishes the deletion
 	}
 	return err
 }
 
-// rotate deletes images that are more than is kept. One that can't be deleted now is
+// rotate deletes images beyond the number to keep. One that can't be deleted now is
 // left to the reconciler, which starts its deletion again.
 func (b *buildImage) rotate(ctx workflow.Context) error {
 	if err := workflow.ExecuteActivity(write(ctx, "give up old images"), b.steps.RotateImages, b.ref).Get(ctx, &b.rotated); err != nil {
@@ -205,8 +208,8 @@ func (b *buildImage) rotate(ctx workflow.Context) error {
 	return nil
 }
 
-// end takes down all that is left of a build that did not end well. It runs to
-// completion even when the run was cancelled.
+// end deletes everything that a failed build left. It runs to completion even if the
+// run was cancelled.
 func (b *buildImage) end(ctx workflow.Context, err error) error {
 	if err == nil {
 		b.details(ctx, "done")
@@ -252,8 +255,8 @@ func (b *buildImage) end(ctx workflow.Context, err error) error {
 	return failReason(failed.reason, failed.text)
 }
 
-// passThrough are errors that are not a step's own: the row has moved on, or the run is
-// cancelled.
+// passThrough are errors that are not a step's own: the row has moved on, or the run
+// was cancelled.
 func passThrough(ctx workflow.Context, err error) bool {
 	return isSuperseded(err) || ctx.Err() != nil || temporal.IsCanceledError(err)
 }
@@ -262,7 +265,7 @@ func (b *buildImage) details(ctx workflow.Context, text string) {
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** (%s in %s): %s", b.ref.ImageID, b.plan.BaseImage, b.plan.Region, text))
 }
 
-// DeleteImage deletes an image whose row says so. It goes on until the image is gone.
+// DeleteImage deletes a retired image. It goes on until the image is deleted.
 func DeleteImage(ctx workflow.Context, in ImageInput) error {
 	var steps *activities.Images
 	ref := activities.ImageRef{ImageID: in.ImageID}

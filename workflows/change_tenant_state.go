@@ -16,17 +16,17 @@ type ChangeTenantInput struct {
 	TenantID prego.TenantID `json:"tenant_id"`
 }
 
-// again is what such a run is told in place of a generation.
+// again is sent to such a run in place of a generation.
 const again = 2
 
-// effectPatience is how long the effects of a state are tried before the run ends
-// as failed; the sweep begins another.
+// effectPatience is how long a state's effects are tried before the run fails; the
+// sweep starts another.
 const effectPatience = 6 * time.Hour
 
 // ChangeTenantState puts a tenant's state into effect on its host: suspended and
-// terminated take the site offline, terminated backs it up for the last time, active
-// brings it back, data_purged leaves nothing. The state itself is the row's, changed by who asked; the run goes on
-// until what it did is what the row says.
+// terminated take the site offline, terminated takes the final backup, active brings
+// the site back, data_purged erases everything. The caller has already changed the
+// state in the row; the run goes on until the host agrees with the row.
 func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
 	var steps *activities.Tenants
 	for first := true; ; first = false {
@@ -61,13 +61,13 @@ func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
 	}
 }
 
-// applyEffects does what a state means for the host.
+// applyEffects does what a state requires on the host.
 func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID prego.TenantID, plan activities.ChangePlan) error {
 	host := func(what string, step any, arg any) error {
 		return workflow.ExecuteActivity(call(ctx, what, effectPatience), step, arg).Get(ctx, nil)
 	}
-	// Purging leaves nothing, so that a last backup is of use only before: while the
-	// retention lasts.
+	// Purging erases everything, so a final backup is only useful before that, during
+	// the retention window.
 	early := workflow.GetVersion(ctx, "backup-at-termination", workflow.DefaultVersion, 1) > workflow.DefaultVersion
 	switch plan.State {
 	case tenant.Suspended, tenant.Terminated:
@@ -100,7 +100,7 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 	return nil
 }
 
-// SweepTenants looks after what no run sees to, on a schedule.
+// SweepTenants starts what no run handles, on a schedule.
 func SweepTenants(ctx workflow.Context) (activities.SweepResult, error) {
 	var steps *activities.Tenants
 	var result activities.SweepResult

@@ -18,7 +18,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// Client starts, signals and stops runs. Ids are deterministic and the row, not
+// Client starts, signals and stops runs. Ids are deterministic, and the row, not
 // Temporal, decides whether a request is a repetition.
 type Client struct {
 	Temporal    client.Client
@@ -28,46 +28,47 @@ type Client struct {
 	UIURL       string // base of links to runs; "" for none
 }
 
-// StartProvision starts the run of a row in provisioning; a run that is under
-// way already is success.
+// StartProvision starts the run of a provisioning row; success if it is already
+// running.
 func (c *Client) StartProvision(ctx context.Context, s server.Server) error {
 	return c.startOrFollow(ctx, temporal.Priority{}, s.Generation, server.ProvisionWorkflowID(s.ServerID), fmt.Sprintf("Provision %s (%s in %s)", s.ServerID, s.Role, s.Region),
 		ProvisionServer, ProvisionServerInput{ServerID: s.ServerID, Generation: s.Generation})
 }
 
-// EnsureProvision does the same for a row that may have lost its run; started
-// tells whether it had.
+// EnsureProvision does the same for a row that may have lost its run; started reports
+// whether it had.
 func (c *Client) EnsureProvision(ctx context.Context, serverID prego.ServerID, generation int) (bool, error) {
 	return c.start(ctx, server.ProvisionWorkflowID(serverID), string("Provision "+serverID), ProvisionServer,
 		ProvisionServerInput{ServerID: serverID, Generation: generation})
 }
 
-// StartDecommission starts the run that takes a draining server down.
+// StartDecommission starts the run that decommissions a draining server.
 func (c *Client) StartDecommission(ctx context.Context, serverID prego.ServerID) error {
 	_, err := c.EnsureDecommission(ctx, serverID)
 	return err
 }
 
-// EnsureDecommission does the same and tells whether it had to.
+// EnsureDecommission does the same and reports whether it started one.
 func (c *Client) EnsureDecommission(ctx context.Context, serverID prego.ServerID) (bool, error) {
 	return c.start(ctx, server.DecommissionWorkflowID(serverID), string("Decommission "+serverID), DecommissionServer, DecommissionServerInput{ServerID: serverID})
 }
 
-// StartReconcile starts a reconciliation now, or meets the one under way.
+// StartReconcile starts a reconciliation now, or returns the running one.
 func (c *Client) StartReconcile(ctx context.Context) (string, error) {
 	id := server.ReconcileWorkflowID(c.Environment)
 	_, err := c.start(ctx, id, "Reconcile "+c.Environment, Reconcile)
 	return id, err
 }
 
-// StartCatalogRefresh reads the providers' catalogs now, or meets the run under way.
+// StartCatalogRefresh reads the providers' catalogs now, or returns the running
+// refresh.
 func (c *Client) StartCatalogRefresh(ctx context.Context) (string, error) {
 	id := server.CatalogWorkflowID(c.Environment)
 	_, err := c.start(ctx, id, "Read the provider's catalog", RefreshCatalog)
 	return id, err
 }
 
-// start starts a run unless one of this id is running.
+// start starts a run unless one with this id is running.
 func (c *Client) start(ctx context.Context, id, summary string, workflow any, args ...any) (bool, error) {
 	return c.startFor(ctx, temporal.Priority{}, id, summary, workflow, args...)
 }
@@ -90,9 +91,9 @@ func (c *Client) startFor(ctx context.Context, priority temporal.Priority, id, s
 	return true, nil
 }
 
-// startOrFollow starts a run for a generation, and never loses one to the run before
-// it: between its last word in the row and its end that run is still running, so it is
-// told of the generation that it has to go on with (followed).
+// startOrFollow starts a run for a generation, and never loses it to the previous run,
+// which may still be running between its last write to the row and its end: that run is
+// told the generation to continue with (followed).
 func (c *Client) startOrFollow(ctx context.Context, priority temporal.Priority, generation int, id, summary string, workflow any, args ...any) error {
 	for {
 		started, err := c.startFor(ctx, priority, id, summary, workflow, args...)
@@ -110,23 +111,22 @@ func (c *Client) startOrFollow(ctx context.Context, priority temporal.Priority, 
 	}
 }
 
-// AgentHandshook tells a provisioning run that its agent shook hands.
+// AgentHandshook signals a provisioning run that its agent completed the handshake.
 func (c *Client) AgentHandshook(ctx context.Context, serverID prego.ServerID, attempt int) error {
 	return c.signal(ctx, serverID, AgentSignal{Kind: SignalHandshake, Attempt: attempt})
 }
 
-// AgentHeartbeat tells a provisioning run that its agent sent a heartbeat.
+// AgentHeartbeat signals a provisioning run that its agent sent a heartbeat.
 func (c *Client) AgentHeartbeat(ctx context.Context, serverID prego.ServerID, attempt int) error {
 	return c.signal(ctx, serverID, AgentSignal{Kind: SignalHeartbeat, Attempt: attempt})
 }
 
-// BootstrapRefused tells a provisioning run that a second key presented its
-// token.
+// BootstrapRefused signals a provisioning run that a second key presented its token.
 func (c *Client) BootstrapRefused(ctx context.Context, serverID prego.ServerID, attempt int) error {
 	return c.signal(ctx, serverID, AgentSignal{Kind: SignalBootstrapRefused, Attempt: attempt})
 }
 
-// BootFailed tells a provisioning run that its host reported a failed boot.
+// BootFailed signals a provisioning run that its host reported a failed boot.
 func (c *Client) BootFailed(ctx context.Context, serverID prego.ServerID, attempt int) error {
 	return c.signal(ctx, serverID, AgentSignal{Kind: SignalBootFailed, Attempt: attempt})
 }
@@ -159,7 +159,7 @@ func (c *Client) StopProvisioning(ctx context.Context, serverID prego.ServerID, 
 	err = c.Temporal.GetWorkflow(ctx, id, "").Get(ctx, nil)
 	var ended *temporal.WorkflowExecutionError
 	if err == nil || errors.As(err, &ended) || errors.As(err, &notFound) {
-		return nil // however it ended, it has ended
+		return nil // it has ended, in whatever way
 	}
 	return fmt.Errorf("await the end of %s: %w", id, err)
 }
@@ -180,7 +180,7 @@ func (c *Client) RunURL(workflowID string) string {
 	return fmt.Sprintf("%s/namespaces/%s/workflows/%s", c.UIURL, url.PathEscape(c.Namespace), url.PathEscape(workflowID))
 }
 
-// ScheduleSettings say how often the periodic runs happen.
+// ScheduleSettings say how often the periodic runs start.
 type ScheduleSettings struct {
 	ReconcileEvery   time.Duration
 	SweepEvery       time.Duration
@@ -190,7 +190,7 @@ type ScheduleSettings struct {
 	StorageSweep     time.Duration
 }
 
-// EnsureSchedules makes the periodic runs, or brings them up to date.
+// EnsureSchedules creates or updates the schedules of the periodic runs.
 func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error {
 	for _, e := range []struct {
 		id       string

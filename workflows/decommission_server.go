@@ -10,19 +10,19 @@ import (
 	"github.com/prego/prego/activities"
 )
 
-// DecommissionServerInput names the server to take down; its row is draining.
+// DecommissionServerInput names a draining server.
 type DecommissionServerInput struct {
 	ServerID prego.ServerID `json:"server_id"`
 }
 
-// unresolvedPoll is how long to wait before looking again for a create that may
-// still land.
+// unresolvedPoll is how long to wait before looking again for a create that may still
+// complete.
 const unresolvedPoll = 15 * time.Second
 
-// DecommissionServer takes a server down at any moment of its life, also in the
-// midst of being provisioned: it ends that run, revokes the identity, deletes
-// all that the server owns at the provider, and keeps the row as terminated. It
-// does not give up: what is billed stays its business until it is gone.
+// DecommissionServer takes down a server at any moment of its life, even during
+// provisioning: it stops that run, revokes the identity, deletes everything that the
+// server owns at the provider, and keeps the row as terminated. It never gives up while
+// anything is still billed.
 func DecommissionServer(ctx workflow.Context, in DecommissionServerInput) error {
 	var steps *activities.Servers
 	var plan activities.DecommissionPlan
@@ -44,7 +44,7 @@ func DecommissionServer(ctx workflow.Context, in DecommissionServerInput) error 
 	if err := workflow.ExecuteActivity(call(ctx, "end a provisioning that is under way", 24*time.Hour), steps.StopProvisioning, in.ServerID).Get(ctx, nil); err != nil {
 		return err
 	}
-	// The row is read again: the run that was stopped may have made a last attempt.
+	// The row is read again: the stopped run may have made a last attempt.
 	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanDecommission, in.ServerID).Get(ctx, &plan); err != nil {
 		return err
 	}

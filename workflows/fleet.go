@@ -10,8 +10,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Reconcile makes the provider and the rows agree again: on a schedule, and when
-// an operator asks.
+// Reconcile brings the provider and the rows into agreement: on a schedule, and on an
+// operator's request.
 func Reconcile(ctx workflow.Context) (activities.ReconcileResult, error) {
 	var steps *activities.Reconciler
 	var result activities.ReconcileResult

@@ -15,8 +15,8 @@ import (
 // groupPriority is that of process groups: after tenants, shared among the orgs.
 const groupPriority = 4
 
-// WakeGroup tells a process group's run that something changed, and starts it when
-// there is none. What changed it reads from the rows.
+// WakeGroup signals a process group's run that something changed, starting it if
+// necessary. The run reads from the rows what changed.
 func (c *Client) WakeGroup(ctx context.Context, groupID prego.GroupID, orgID prego.OrgID) error {
 	id := workload.GroupWorkflowID(groupID)
 	_, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, "changed", client.StartWorkflowOptions{

@@ -21,8 +21,8 @@ func (c *Client) EnsureImageDelete(ctx context.Context, imageID prego.ImageID) (
 	return c.start(ctx, server.ImageDeleteWorkflowID(imageID), string("Delete image "+imageID), DeleteImage, ImageInput{ImageID: imageID})
 }
 
-// CancelImageBuild asks a build to end, and to clean up after itself. One that has ended
-// is success.
+// CancelImageBuild asks a build to stop and to clean up. Success if it has already
+// ended.
 func (c *Client) CancelImageBuild(ctx context.Context, imageID prego.ImageID) error {
 	err := c.Temporal.CancelWorkflow(ctx, server.ImageBuildWorkflowID(imageID), "")
 	var ended *serviceerror.NotFound

@@ -8,12 +8,11 @@ import (
 	"github.com/prego/prego/activities"
 )
 
-// measurePatience is how long one run may measure; what it does not get to, the next
-// ones do.
+// measurePatience bounds one run; the next ones continue with the remaining sites.
 const measurePatience = 10 * time.Minute
 
-// MeasureSites measures the storage of tenants' sites, on a schedule, and has those
-// above their quota be read-only.
+// MeasureSites measures the storage of tenants' sites, on a schedule, and makes those
+// above their quota read-only.
 func MeasureSites(ctx workflow.Context) (activities.StorageResult, error) {
 	var steps *activities.Tenants
 	var result activities.StorageResult

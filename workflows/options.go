@@ -1,5 +1,5 @@
-// Package workflows is the durable orchestration: a file per workflow, each read
-// as a story. What happens in the world happens in activities.
+// Package workflows is the durable orchestration: a file per workflow, each to be read
+// from top to bottom. Side effects happen in activities.
 package workflows
 
 import (
@@ -24,13 +24,13 @@ var (
 	AttrOutcome  = temporal.NewSearchAttributeKeyKeyword("outcome")
 )
 
-// SearchAttributes lists the names that the namespace must know.
+// SearchAttributes lists the names to register in the namespace.
 func SearchAttributes() []string {
 	return []string{AttrServerID.GetName(), AttrRegion.GetName(), AttrRole.GetName(), AttrTenantID.GetName(), AttrOrgID.GetName(), AttrFleetID.GetName(), AttrOutcome.GetName()}
 }
 
-// SignalAgent is the channel on which the gateway tells a provisioning run about
-// its agent. A signal is a hint: the run reads the row again.
+// SignalAgent is the channel on which the gateway signals a provisioning run about its
+// agent. A signal is a hint: the run reads the row again.
 const SignalAgent = "agent"
 
 // AgentSignal says what the gateway saw.
@@ -50,13 +50,14 @@ const (
 	SignalBootFailed       AgentSignalKind = "boot_failed"
 )
 
-// SignalGeneration is the channel on which a run that is ending is told that its row
-// was given a generation more: the run goes on as that one. For a change of state,
-// which has no generations, any number says: read the row again.
+// SignalGeneration is the channel on which an ending run learns that its row got
+// another generation, which it then continues with. For changes of state, which have no
+// generations, any number means: read the row again.
 const SignalGeneration = "generation"
 
-// nextGeneration returns the newest generation that a run was told of, at least its own.
-// It is asked last: the server lets no run end that has not seen all its signals.
+// nextGeneration returns the newest generation that the run was signalled, at least its
+// own. It is called last: the server does not let a run complete before it has seen all
+// its signals.
 func nextGeneration(ctx workflow.Context, own int) int {
 	signals := workflow.GetSignalChannel(ctx, SignalGeneration)
 	newest := own
@@ -66,11 +67,11 @@ func nextGeneration(ctx workflow.Context, own int) int {
 	return newest
 }
 
-// heartbeatTimeout is within how long the death of a worker is noticed. Steps
-// heartbeat every 2 s.
+// heartbeatTimeout is how soon the death of a worker is noticed. Steps heartbeat every
+// 2 s.
 const heartbeatTimeout = 10 * time.Second
 
-// storeRetry repeats steps that only touch the database until it is back.
+// storeRetry retries steps that only use the database until it is back.
 var storeRetry = &temporal.RetryPolicy{InitialInterval: 200 * time.Millisecond, BackoffCoefficient: 2, MaximumInterval: 10 * time.Second}
 
 // local are the options of short steps that only read the database.
@@ -80,17 +81,17 @@ func local(ctx workflow.Context, summary string) workflow.Context {
 	})
 }
 
-// write are the options of short steps that change the database; they go on until
-// it takes the change. A run that is cancelled waits for the step that is under way:
-// what it undoes must not be done after.
+// write are the options of short steps that change the database; they are retried until
+// the change is written. A cancelled run waits for the running step: otherwise the step
+// could come after its own compensation.
 func write(ctx workflow.Context, summary string) workflow.Context {
 	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		StartToCloseTimeout: 15 * time.Second, WaitForCancellation: true, RetryPolicy: storeRetry, Summary: summary,
 	})
 }
 
-// call are the options of steps that call the provider or a host: worker death is
-// noticed by heartbeats, and total bounds all of their repetitions.
+// call are the options of steps that call the provider or a host: heartbeats reveal a
+// dead worker, and total bounds all retries.
 func call(ctx workflow.Context, summary string, total time.Duration) workflow.Context {
 	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		ScheduleToCloseTimeout: total, StartToCloseTimeout: total, HeartbeatTimeout: heartbeatTimeout, WaitForCancellation: true,
@@ -108,7 +109,7 @@ func errType(err error) string {
 	return ""
 }
 
-// errorMessage is an activity's error without the layers that Temporal wraps it in.
+// errorMessage is an activity's error without Temporal's wrapping.
 func errorMessage(err error) string {
 	var app *temporal.ApplicationError
 	if errors.As(err, &app) {
@@ -133,7 +134,7 @@ func serverRef(in ProvisionServerInput, attempt int) activities.ServerRef {
 	return activities.ServerRef{ServerID: in.ServerID, Generation: in.Generation, Attempt: attempt}
 }
 
-// failReason is how a run of a server ends that did not become active: visible as
+// failReason is the error of a server's run that did not become active: it is shown as
 // failed in the UI, with the reason as the error's type.
 func failReason(reason prego.Reason, text string) error {
 	return temporal.NewNonRetryableApplicationError(text, string(reason), nil)

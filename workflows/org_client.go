@@ -15,58 +15,58 @@ func orgPriority(org string) temporal.Priority {
 	return temporal.Priority{FairnessKey: org, FairnessWeight: 1}
 }
 
-// StartAddress starts the run of an IPv4 address; one that is under way is told to
-// read its row once more.
+// StartAddress starts the run of an IPv4 address, or signals the running one to read
+// its row again.
 func (c *Client) StartAddress(ctx context.Context, org, id string) error {
 	return c.startOrFollow(ctx, orgPriority(org), again, workload.AddressWorkflowID(id), "IPv4 address "+id, ReconcileAddress, OrgResourceInput{ID: id})
 }
 
-// EnsureAddress starts it unless it is running.
+// EnsureAddress starts the run of an IPv4 address unless it is running.
 func (c *Client) EnsureAddress(ctx context.Context, id string) (bool, error) {
 	return c.start(ctx, workload.AddressWorkflowID(id), "IPv4 address "+id, ReconcileAddress, OrgResourceInput{ID: id})
 }
 
-// StartVolume starts the run of a volume; one that is under way is told to read its
-// row once more.
+// StartVolume starts the run of a volume, or signals the running one to read its row
+// again.
 func (c *Client) StartVolume(ctx context.Context, org, id string) error {
 	return c.startOrFollow(ctx, orgPriority(org), again, workload.VolumeWorkflowID(prego.VolumeID(id)), "Volume "+id, ReconcileVolume, OrgResourceInput{ID: id})
 }
 
-// EnsureVolume starts it unless it is running.
+// EnsureVolume starts the run of a volume unless it is running.
 func (c *Client) EnsureVolume(ctx context.Context, id prego.VolumeID) (bool, error) {
 	return c.start(ctx, workload.VolumeWorkflowID(id), string("Volume "+id), ReconcileVolume, OrgResourceInput{ID: string(id)})
 }
 
-// StartSnapshot starts the run of a snapshot; one that is under way is success.
+// StartSnapshot starts the run of a snapshot; success if it is already running.
 func (c *Client) StartSnapshot(ctx context.Context, org, id string) error {
 	_, err := c.startFor(ctx, orgPriority(org), tenant.SnapshotWorkflowID(prego.SnapshotID(id)), "Snapshot "+id, SnapshotTenant, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
 	return err
 }
 
-// EnsureSnapshot does the same and tells whether it had to.
+// EnsureSnapshot does the same and reports whether it started one.
 func (c *Client) EnsureSnapshot(ctx context.Context, id prego.SnapshotID) (bool, error) {
 	return c.start(ctx, tenant.SnapshotWorkflowID(id), string("Snapshot "+id), SnapshotTenant, SnapshotInput{SnapshotID: id})
 }
 
-// StartSnapshotErase starts the run that deletes the files of a snapshot; one that is
-// under way is success.
+// StartSnapshotErase starts the run that deletes the files of a snapshot; success if it
+// is already running.
 func (c *Client) StartSnapshotErase(ctx context.Context, org, id string) error {
 	_, err := c.startFor(ctx, orgPriority(org), tenant.SnapshotEraseWorkflowID(prego.SnapshotID(id)), "Delete snapshot "+id, EraseSnapshot, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
 	return err
 }
 
-// EnsureSnapshotErase does the same and tells whether it had to.
+// EnsureSnapshotErase does the same and reports whether it started one.
 func (c *Client) EnsureSnapshotErase(ctx context.Context, id prego.SnapshotID) (bool, error) {
 	return c.start(ctx, tenant.SnapshotEraseWorkflowID(id), string("Delete snapshot "+id), EraseSnapshot, SnapshotInput{SnapshotID: id})
 }
 
-// StartRestore starts the run of a restore; one that is under way is success.
+// StartRestore starts the run of a restore; success if it is already running.
 func (c *Client) StartRestore(ctx context.Context, org, id string) error {
 	_, err := c.startFor(ctx, orgPriority(org), tenant.RestoreWorkflowID(id), "Restore "+id, RestoreTenant, RestoreJobInput{JobID: id})
 	return err
 }
 
-// EnsureRestore does the same and tells whether it had to.
+// EnsureRestore does the same and reports whether it started one.
 func (c *Client) EnsureRestore(ctx context.Context, id string) (bool, error) {
 	return c.start(ctx, tenant.RestoreWorkflowID(id), "Restore "+id, RestoreTenant, RestoreJobInput{JobID: id})
 }

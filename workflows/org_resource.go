@@ -12,31 +12,32 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// OrgResourceInput names an org's address or volume. WaitingSince is when the run
-// began to wait for the provider's capacity.
+// OrgResourceInput names an org's address or volume. WaitingSince is when the run began
+// to wait for the provider's capacity.
 type OrgResourceInput struct {
 	ID           string    `json:"id"`
 	WaitingSince time.Time `json:"waiting_since,omitzero"`
 }
 
-// releasePatience is how long a deletion at the provider is tried before the run
-// ends as failed; the reconciler begins another.
+// releasePatience is how long a deletion at the provider is tried before the run fails;
+// the reconciler starts another.
 const releasePatience = 24 * time.Hour
 
-// ReconcileAddress makes an env's IPv4 address true at the provider: there while its
-// row asks for it, gone once it gives it back.
+// ReconcileAddress creates an env's IPv4 address at the provider while its row asks for
+// it, and deletes it once the row releases it.
 func ReconcileAddress(ctx workflow.Context, in OrgResourceInput) error {
 	return reconcileOrgResource(ctx, in, server.ResourcePrimaryIP, ReconcileAddress)
 }
 
-// ReconcileVolume does the same for an org's volume, and takes it from servers of
-// groups that have it no longer.
+// ReconcileVolume does the same for an org's volume, and detaches it from servers of
+// groups that no longer use it.
 func ReconcileVolume(ctx workflow.Context, in OrgResourceInput) error {
 	return reconcileOrgResource(ctx, in, server.ResourceVolume, ReconcileVolume)
 }
 
-// reconcileOrgResource goes on until what the row says is so. The row is changed by
-// who asked, and is read again after each step; a signal says that it was changed.
+// reconcileOrgResource goes on until the provider agrees with the row. The row is
+// changed by callers and is read again after each step; a signal says that it was
+// changed.
 func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server.ResourceKind, self any) error {
 	var steps *activities.OrgResources
 	ref := activities.OrgResourceRef{Kind: kind, ID: in.ID}
@@ -83,7 +84,7 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server
 				return ctx.Err()
 			}
 			if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
-				nextGeneration(ctx, 0) // the new run reads the row all the same
+				nextGeneration(ctx, 0) // the new run reads the row anyway
 				return workflow.NewContinueAsNewError(ctx, self, in)
 			}
 		}
@@ -97,8 +98,8 @@ func outcomeOf(p activities.OrgResourcePlan) string {
 	return string(p.Status)
 }
 
-// makeOrgResource makes it, or records why that can't be: waits tells that it may
-// come about later.
+// makeOrgResource creates the resource, or records why that failed: waits reports
+// whether it may succeed later.
 func makeOrgResource(ctx workflow.Context, steps *activities.OrgResources, ref activities.OrgResourceRef, plan activities.OrgResourcePlan, in *OrgResourceInput) (waits bool, _ error) {
 	err := workflow.ExecuteActivity(call(ctx, "make it at the provider", plan.Wait), steps.MakeOrgResource, ref).Get(ctx, nil)
 	if err == nil || ctx.Err() != nil {
@@ -106,7 +107,7 @@ func makeOrgResource(ctx workflow.Context, steps *activities.OrgResources, ref a
 	}
 	note := activities.OrgResourceWait{Ref: ref, Reason: prego.ReasonProviderRefused, Message: errorMessage(err), Failed: true}
 	if t := errType(err); t == activities.ErrTypeQuota || t == activities.ErrTypeCandidate {
-		// The provider's, not the org's.
+		// The provider's quota, not the org's.
 		note.Reason = prego.ReasonNoCapacityVolume
 		if ref.Kind == server.ResourcePrimaryIP {
 			note.Reason = prego.ReasonIPAMExhausted
@@ -119,7 +120,7 @@ func makeOrgResource(ctx workflow.Context, steps *activities.OrgResources, ref a
 	return !note.Failed, workflow.ExecuteActivity(write(ctx, "record why it is not there"), steps.OrgResourceWaits, note).Get(ctx, nil)
 }
 
-// awaitChange waits until the row was changed, and at most for a while.
+// awaitChange waits for a change of the row, for a limited time.
 func awaitChange(ctx workflow.Context, poll time.Duration) {
 	ctx, cancel := workflow.WithCancel(ctx)
 	defer cancel()

@@ -12,12 +12,12 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// callTotal bounds one create step with all its repetitions, an absent database
-// or worker included. It stays below the life of the token.
+// callTotal bounds one create step with all its retries, including outages of the
+// database or the worker. It is shorter than the life of the token.
 const callTotal = 14 * time.Minute
 
-// create walks the candidates until one is made, and waits for capacity when none
-// can be: stock comes back, and quotas are raised.
+// create tries the candidates until one is created, and waits for capacity if none can
+// be: stock comes back, and quotas are raised.
 func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, error) {
 	var foundation activities.FoundationInput
 	foundation.ServerID = p.in.ServerID
@@ -40,7 +40,7 @@ func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, err
 			case activities.ErrTypeCandidate:
 				refusal = errorMessage(err)
 				i++
-			case activities.ErrTypeQuota: // the account's: no candidate is better off
+			case activities.ErrTypeQuota: // an account limit: no candidate would do better
 				refusal = errorMessage(err)
 				i = len(p.plan.Candidates)
 			default:
@@ -57,8 +57,7 @@ func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, err
 	}
 }
 
-// createFrom asks for one candidate. Each call is an attempt of its own, with its
-// own token.
+// createFrom tries one candidate. Each call is a separate attempt with its own token.
 func (p *provisionServer) createFrom(ctx workflow.Context, c server.Candidate, f *activities.FoundationInput) error {
 	p.attempt++
 	p.details(ctx, fmt.Sprintf("creating %s (attempt %d)", c, p.attempt))

@@ -12,22 +12,23 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// ProvisionServerInput names the server to bring to life; all else is in its row.
+// ProvisionServerInput names the server to provision; everything else is in its row.
 type ProvisionServerInput struct {
 	ServerID   prego.ServerID `json:"server_id"`
 	Generation int            `json:"generation"` // 1, one more per retry
 }
 
-// ProvisionServerResult tells how it went.
+// ProvisionServerResult is the result of a provisioning.
 type ProvisionServerResult struct {
 	ServerID prego.ServerID `json:"server_id"`
 	Attempt  int            `json:"attempt"` // the one that became active
 }
 
-// ProvisionServer brings a server to life (direct-provisioning §2): create, boot,
-// handshake, first heartbeat, containers, active. A boot that fails is destroyed
-// and begun again, up to MaxRetries times; what is billed and not active when
-// the run ends is gone, except where the failure table keeps it for debugging.
+// ProvisionServer provisions a server (direct-provisioning §2): create, boot,
+// handshake, first heartbeat, containers, active. A server that fails to boot is
+// destroyed and created again, up to MaxRetries times. When the run ends, no billed
+// server that is not active is left, except where the failure table keeps it for
+// debugging.
 func ProvisionServer(ctx workflow.Context, in ProvisionServerInput) (ProvisionServerResult, error) {
 	p := &provisionServer{in: in, signals: workflow.GetSignalChannel(ctx, SignalAgent)}
 	err := p.end(ctx, p.run(ctx))
@@ -51,8 +52,8 @@ type provisionServer struct {
 type stepError struct {
 	reason prego.Reason
 	text   string
-	retry  bool // destroy and begin again, while there are retries
-	keep   bool // leave the server for debugging
+	retry  bool // destroy it and start over, while there are retries
+	keep   bool // keep the server for debugging
 }
 
 func (e *stepError) Error() string { return string(e.reason) + ": " + e.text }
@@ -76,7 +77,7 @@ func (p *provisionServer) run(ctx workflow.Context) error {
 	case p.plan.Import:
 		return p.takeOver(ctx)
 	}
-	var before string // why the attempt before ended
+	var before string // why the previous attempt failed
 	for retries := 0; ; retries++ {
 		err := p.boot(ctx)
 		if err == nil {
@@ -100,7 +101,7 @@ func (p *provisionServer) run(ctx workflow.Context) error {
 	}
 }
 
-// boot makes one server and waits for its agent.
+// boot creates one server and waits for its agent.
 func (p *provisionServer) boot(ctx workflow.Context) error {
 	timeouts, err := p.create(ctx)
 	if err != nil {
@@ -129,8 +130,8 @@ func (p *provisionServer) finish(ctx workflow.Context) error {
 	return workflow.ExecuteActivity(write(ctx, "make the server active"), p.steps.ActivateServer, ref).Get(ctx, nil)
 }
 
-// startsContainers keeps runs of shards and pools that began before those had
-// containers as they were.
+// startsContainers keeps the behaviour of runs of shards and pools that began before
+// those had containers.
 func (p *provisionServer) startsContainers(ctx workflow.Context) bool {
 	switch p.plan.Role {
 	case prego.RoleApp, prego.RoleNode:
@@ -141,8 +142,8 @@ func (p *provisionServer) startsContainers(ctx workflow.Context) bool {
 	return p.plan.Role.StartsContainers()
 }
 
-// takeOver enrolls a server that exists already. Its agent is installed by hand,
-// within the life of its token; nothing is destroyed when that does not happen.
+// takeOver enrolls an existing server. Its agent is installed by hand while its token
+// is valid; if that does not happen, nothing is destroyed.
 func (p *provisionServer) takeOver(ctx workflow.Context) error {
 	keep := func(err error) error {
 		if s, ok := err.(*stepError); ok { //nolint:errorlint // returned bare by the waits
@@ -173,8 +174,8 @@ func (p *provisionServer) note(ctx workflow.Context, e *stepError) error {
 		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: e.reason, Message: e.text}).Get(ctx, nil)
 }
 
-// destroy takes down all that this run made. It goes on for an hour and then
-// leaves the rest, visibly, to the reconciler.
+// destroy deletes everything that this run created. After an hour it gives up, and
+// leaves the rest visibly to the reconciler.
 func (p *provisionServer) destroy(ctx workflow.Context, reason prego.Reason, text string) error {
 	err := workflow.ExecuteActivity(call(ctx, fmt.Sprintf("destroy attempt %d and revoke its identity", p.attempt), time.Hour),
 		p.steps.DestroyServer, activities.DestroyInput{ServerID: p.in.ServerID, Attempt: p.attempt, Reason: reason, Message: text}).Get(ctx, nil)
@@ -185,8 +186,8 @@ func (p *provisionServer) destroy(ctx workflow.Context, reason prego.Reason, tex
 		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: reason, Message: errorMessage(err)}).Get(ctx, nil)
 }
 
-// end writes the terminal state. It runs to completion even when the run was
-// cancelled: a server that nobody waits for is still billed.
+// end writes the terminal state. It runs to completion even if the run was cancelled:
+// an abandoned server is still billed.
 func (p *provisionServer) end(ctx workflow.Context, err error) error {
 	if err == nil {
 		p.details(ctx, "active")

@@ -15,20 +15,20 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// SignalWake is the channel on which a waiting tenant's run is told to look at its
+// SignalWake is the channel on which a waiting tenant's run is signalled to read its
 // row. A signal is a hint.
 const SignalWake = "wake"
 
-// ProvisionTenantInput names the tenant to bring to life; all else is in its row.
+// ProvisionTenantInput names the tenant to provision; everything else is in its row.
 type ProvisionTenantInput struct {
 	TenantID   prego.TenantID `json:"tenant_id"`
 	Generation int            `json:"generation"` // 1, one more per retry
 }
 
-// ProvisionTenant gives a tenant a place, a site and its apps (placement-policy §2).
-// Where there is no place it waits: for its own server, for a scale-out, or for a
-// pool site. A run that fails or is cancelled leaves nothing behind: what it did is
-// undone in reverse.
+// ProvisionTenant gives a tenant a place, a site and its apps (placement-policy §2). If
+// there is no place it waits: for a dedicated server, for a scale-out, or for a pool
+// site. A run that fails or is cancelled leaves nothing behind: its steps are undone in
+// reverse order.
 func ProvisionTenant(ctx workflow.Context, in ProvisionTenantInput) error {
 	p := &provisionTenant{in: in, wake: workflow.GetSignalChannel(ctx, SignalWake)}
 	err := p.end(ctx, p.run(ctx))
@@ -53,7 +53,7 @@ func (p *provisionTenant) ref() tenant.Ref {
 	return tenant.Ref{TenantID: p.in.TenantID, Generation: p.in.Generation}
 }
 
-// maxSites is how many sites are tried: one from a pool may turn out broken.
+// maxSites is how many sites are tried: one from a pool may turn out to be broken.
 const maxSites = 2
 
 func (p *provisionTenant) run(ctx workflow.Context) error {
@@ -109,8 +109,8 @@ func (p *provisionTenant) makeSite(ctx workflow.Context) error {
 	return workflow.ExecuteActivity(call(ctx, "promote the pool site, or make one", p.plan.StepTimeout), p.steps.MakeSite, p.ref()).Get(ctx, nil)
 }
 
-// stepFailed gives a failed step its reason; being superseded or cancelled is no
-// failure of the step.
+// stepFailed gives a failed step its reason, unless the run was superseded or
+// cancelled.
 func stepFailed(err error, reason prego.Reason) error {
 	if isSuperseded(err) || temporal.IsCanceledError(err) {
 		return err
@@ -125,7 +125,7 @@ func (p *provisionTenant) place(ctx workflow.Context) error {
 	for {
 		p.details(ctx, "finding a place")
 		var res activities.PlaceResult
-		// From here on a reservation may exist that no answer told of.
+		// From here on there may be a reservation whose answer was lost.
 		p.placed = true
 		err := workflow.ExecuteActivity(write(ctx, "decide and reserve"), p.steps.PlaceTenant, p.ref()).Get(ctx, &res)
 		switch {
@@ -147,7 +147,7 @@ func (p *provisionTenant) place(ctx workflow.Context) error {
 			continue
 		}
 		p.details(ctx, string(res.Outcome)+": "+res.Message)
-		if res.Behind { // those before it may have no use for what there is
+		if res.Behind { // tenants ahead in the queue may have no use for the free places
 			serveQueue(ctx, p.steps, p.plan.Region)
 		}
 		left := p.plan.CapacityWait - workflow.Now(ctx).Sub(began)
@@ -157,7 +157,7 @@ func (p *provisionTenant) place(ctx workflow.Context) error {
 	}
 }
 
-// await waits until the row says that the tenant was placed.
+// await waits until the row says that the tenant is placed.
 func (p *provisionTenant) await(ctx workflow.Context, limit time.Duration) error {
 	timerCtx, stop := workflow.WithCancel(ctx)
 	defer stop()
@@ -194,14 +194,14 @@ func (p *provisionTenant) await(ctx workflow.Context, limit time.Duration) error
 }
 
 func (p *provisionTenant) look(ctx workflow.Context) (activities.TenantLook, error) {
-	for p.wake.ReceiveAsync(nil) { // several hints are answered by one look
+	for p.wake.ReceiveAsync(nil) { // one read serves several hints
 	}
 	var look activities.TenantLook
 	err := workflow.ExecuteLocalActivity(local(ctx, "look at the row"), p.steps.LookAtTenant, p.ref()).Get(ctx, &look)
 	return look, err
 }
 
-// buildServer makes the tenant's own server.
+// buildServer provisions the tenant's dedicated server.
 func (p *provisionTenant) buildServer(ctx workflow.Context) error {
 	p.details(ctx, "building a server of its own")
 	srv, err := p.requestServer(ctx)
@@ -218,8 +218,8 @@ func (p *provisionTenant) buildServer(ctx workflow.Context) error {
 	return err
 }
 
-// requestServer asks for the tenant's own server, and waits while no fleet has room
-// for it.
+// requestServer requests the tenant's dedicated server, and waits while no fleet has
+// room for it.
 func (p *provisionTenant) requestServer(ctx workflow.Context) (srv activities.ServerRef, err error) {
 	began := workflow.Now(ctx)
 	for {
@@ -248,7 +248,7 @@ func (p *provisionTenant) requestServer(ctx workflow.Context) (srv activities.Se
 	}
 }
 
-// awaitServer watches a server whose run is somebody else's.
+// awaitServer watches a server that another run provisions.
 func (p *provisionTenant) awaitServer(ctx workflow.Context, srv activities.ServerRef) error {
 	began := workflow.Now(ctx)
 	for {
@@ -271,8 +271,8 @@ func (p *provisionTenant) awaitServer(ctx workflow.Context, srv activities.Serve
 	}
 }
 
-// release undoes what was done for a tenant's place: the site, then the
-// reservation, then a server of its own.
+// release undoes a tenant's placement: the site, then the reservation, then its
+// dedicated server.
 func (p *provisionTenant) release(ctx workflow.Context, why *stepError) error {
 	fate := tenant.SiteUntouched
 	if p.begun {
@@ -282,7 +282,7 @@ func (p *provisionTenant) release(ctx workflow.Context, why *stepError) error {
 		if temporal.IsCanceledError(err) {
 			return err
 		}
-		if err != nil { // it is the operators' now, and on record
+		if err != nil { // recorded; operators have to remove it
 			fate = tenant.SiteLeft
 			if err := workflow.ExecuteActivity(write(ctx, "note that the site is left"), p.steps.NoteSiteLeft,
 				activities.FailTenantInput{Tenant: p.ref(), Message: errorMessage(err)}).Get(ctx, nil); err != nil {
@@ -298,8 +298,7 @@ func (p *provisionTenant) release(ctx workflow.Context, why *stepError) error {
 	return nil
 }
 
-// end writes the terminal state. It runs to completion even when the run was
-// cancelled.
+// end writes the terminal state. It runs to completion even if the run was cancelled.
 func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 	if err == nil {
 		p.details(ctx, "active")
@@ -324,9 +323,9 @@ func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 		lookErr := workflow.ExecuteLocalActivity(local(cleanup, "look at the row"), p.steps.LookAtTenant, p.ref()).Get(cleanup, &look)
 		if isSuperseded(lookErr) {
 			setOutcome(cleanup, "superseded")
-			return err // the row is another run's
+			return err // the row belongs to another run
 		}
-		if lookErr == nil && look.Cancelled { // whatever step was refused for it
+		if lookErr == nil && look.Cancelled { // whatever step was refused because of that
 			failed = &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
 		}
 		if e := p.release(cleanup, failed); e != nil {
@@ -345,8 +344,8 @@ func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 	return failReason(failed.reason, failed.text)
 }
 
-// serveQueue lets waiting tenants have what has become free. That it fails costs
-// time only: the sweep does it again.
+// serveQueue offers freed places to waiting tenants. A failure only costs time: the
+// sweep does it again.
 func serveQueue(ctx workflow.Context, steps *activities.Tenants, region prego.Region) {
 	if region == "" {
 		return

@@ -12,12 +12,12 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// wait says what a run waits for, and how it ends when that does not come.
+// wait says what a run waits for, and how the run ends if it does not come.
 type wait struct {
 	what    string
 	reached func(activities.Progress) bool
 	reason  prego.Reason
-	none    string // what is said when it did not come
+	none    string // the message of that failure
 	boot    bool   // a host that reports a failed boot ends it
 }
 
@@ -40,9 +40,8 @@ func heartbeatWait() wait {
 	}
 }
 
-// awaitHandshake waits for the machine to run and then for its agent. The
-// handshake is the better proof of life: when it comes first, the provider's
-// word is not waited for.
+// awaitHandshake waits until the machine runs and then for its agent. A handshake is
+// the better proof of life: if it comes first, the provider's status is not waited for.
 func (p *provisionServer) awaitHandshake(ctx workflow.Context, t server.BootTimeouts) error {
 	p.details(ctx, "waiting for the machine to run")
 	runCtx, stop := workflow.WithCancel(ctx)
@@ -82,13 +81,13 @@ func (p *provisionServer) awaitHeartbeat(ctx workflow.Context, t server.BootTime
 	return p.await(ctx, t.Heartbeat.D(), 0, heartbeatWait())
 }
 
-// await waits for a signal, and reads the row whenever one comes and when the time is
-// up: a signal is a hint, and may have been lost. The time is limit, and begins again
-// with each sign of the boot until most is over: a host that says what it waits for is
-// not one that is silent.
+// await waits for a signal, and reads the row whenever one arrives and when the time is
+// up: a signal is a hint, and may have been lost. Each sign of life of the boot
+// restarts the limit, up to most in total: a host that reports what it waits for is not
+// silent.
 //
-// What is looked up decides by itself what follows, so that runs of earlier versions,
-// which were told nothing of the boot, replay as they went.
+// The lookup alone decides what follows, so that runs of earlier versions, which got no
+// signals about the boot, replay unchanged.
 func (p *provisionServer) await(ctx workflow.Context, limit, most time.Duration, w wait) error {
 	p.details(ctx, "waiting for "+w.what)
 	timerCtx, stop := workflow.WithCancel(ctx)
@@ -133,7 +132,7 @@ func (p *provisionServer) await(ctx workflow.Context, limit, most time.Duration,
 
 // look reads the row.
 func (p *provisionServer) look(ctx workflow.Context, w wait) (progress activities.Progress, done bool, err error) {
-	for p.signals.ReceiveAsync(nil) { // several hints are answered by one look
+	for p.signals.ReceiveAsync(nil) { // one read serves several hints
 	}
 	if err := workflow.ExecuteLocalActivity(local(ctx, "look for "+w.what), p.steps.ReadProgress, serverRef(p.in, p.attempt)).Get(ctx, &progress); err != nil {
 		return progress, false, err

@@ -18,19 +18,21 @@ type ReconcileGroupInput struct {
 }
 
 const (
-	// instanceParallel is how many containers of a group are started or stopped at once.
+	// instanceParallel is how many containers of a group are started or stopped at
+	// once.
 	instanceParallel = 16
-	// instanceStep bounds starting or stopping one with all repetitions.
+	// instanceStep bounds starting or stopping one container, including retries.
 	instanceStep = 15 * time.Minute
-	// servedElsewhere is the first wait while somebody else serves the region; it doubles.
+	// servedElsewhere is the first wait while another worker serves the region; it
+	// doubles.
 	servedElsewhere = 500 * time.Millisecond
 	maxGroupRounds  = 100
 )
 
 // ReconcileGroup makes a process group what its row says, and ends when it is
-// (quotas-and-fairness, "Scheduler reconciliation"). One run serves all changes: who
-// makes one signals it. What it decides on it reads from the rows in each round, so
-// that a run that is lost costs nothing but time.
+// (quotas-and-fairness, "Scheduler reconciliation"). One run serves all changes:
+// callers signal it. It reads everything it decides on from the rows in each round, so
+// losing a run only costs time.
 func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
 	var steps *activities.Groups
@@ -64,7 +66,7 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 				workflow.GetLogger(ctx).Warn("waiting instances not served; the next round does it", "error", err)
 			case served.Allocated[string(in.GroupID)] > 0:
 				wait = 0
-			case served.Busy: // who serves wakes those that get something: it is looked for ever less often
+			case served.Busy: // the serving worker wakes the groups it places: check less and less often
 				wait, elsewhere = min(elsewhere, max(plan.Wait, servedElsewhere)), min(2*elsewhere, time.Minute)
 			default:
 				elsewhere = servedElsewhere
@@ -87,12 +89,12 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 	}
 }
 
-// instanceWork starts and stops containers beside the rounds: one that takes its time
-// to become healthy holds up no other, and no change of the group.
+// instanceWork starts and stops containers in parallel to the rounds: one that is slow
+// to become healthy delays neither the others nor changes of the group.
 type instanceWork struct {
 	ctx   workflow.Context
 	steps *activities.Groups
-	busy  map[string]workflow.CancelFunc // by instance; looked up, never walked
+	busy  map[string]workflow.CancelFunc // by instance; looked up, never iterated
 	n     int
 	done  workflow.Channel
 	free  workflow.Semaphore
@@ -114,7 +116,7 @@ func (w *instanceWork) boot(ids []string) {
 			if err == nil || temporal.IsCanceledError(err) || isSuperseded(err) {
 				return
 			}
-			// Its server does not answer, or nothing can be said of it.
+			// Its server does not answer, or the outcome is unknown.
 			if err := workflow.ExecuteActivity(write(ctx, "give up "+id), w.steps.FailInstance,
 				activities.FailInstanceInput{InstanceID: prego.InstanceID(id), Message: errorMessage(err)}).Get(ctx, nil); err != nil {
 				workflow.GetLogger(ctx).Warn("instance not given up; the next round tries it again", "instance_id", id, "error", err)
@@ -123,8 +125,8 @@ func (w *instanceWork) boot(ids []string) {
 	}
 }
 
-// stop ends instances. One that is being started is not started any further, and is
-// stopped in the round after.
+// stop stops instances. One that is still starting is cancelled, and stopped in the
+// next round.
 func (w *instanceWork) stop(ids []string) {
 	for _, id := range ids {
 		if cancel := w.busy[id]; cancel != nil {
@@ -136,7 +138,7 @@ func (w *instanceWork) stop(ids []string) {
 				workflow.GetLogger(ctx).Warn("instance not stopped; the next round tries it again", "instance_id", id, "error", err)
 			}
 		})
-		w.busy[id] = func() {} // a stop goes on to its end
+		w.busy[id] = func() {} // a running stop is not cancelled
 	}
 }
 
@@ -158,7 +160,7 @@ func (w *instanceWork) start(id string, f func(ctx workflow.Context)) {
 	})
 }
 
-// pause waits until something changed, at most so long.
+// pause waits for a change, up to a limit.
 func (w *instanceWork) pause(signals workflow.ReceiveChannel, most time.Duration) error {
 	if most > 0 && signals.Len() == 0 && w.done.Len() == 0 {
 		ctx, cancel := workflow.WithCancel(w.ctx)
@@ -175,12 +177,12 @@ func (w *instanceWork) pause(signals workflow.ReceiveChannel, most time.Duration
 	return w.ctx.Err()
 }
 
-// await waits until nothing is under way.
+// await waits for all running steps.
 func (w *instanceWork) await() error {
 	return workflow.Await(w.ctx, w.idle)
 }
 
-// SweepGroups looks for groups and instances that nobody sees to: on a schedule.
+// SweepGroups looks for groups and instances without a run, on a schedule.
 func SweepGroups(ctx workflow.Context) (activities.GroupSweepResult, error) {
 	var steps *activities.Groups
 	var result activities.GroupSweepResult

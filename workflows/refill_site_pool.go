@@ -16,12 +16,11 @@ type RefillInput struct {
 	ServerID prego.ServerID `json:"server_id"`
 }
 
-// buildAttempts is how often a build is tried before the site is given up.
+// buildAttempts is how often a build is tried before the site is marked as failed.
 const buildAttempts = 3
 
-// RefillSitePool keeps the pre-made sites of one app server at their target
-// (placement-policy §2.6). One run serves all claims: who takes a site while it is
-// under way signals it.
+// RefillSitePool keeps the pre-built sites of one app server at their target
+// (placement-policy §2.6). One run serves all claims: claiming a site signals it.
 func RefillSitePool(ctx workflow.Context, in RefillInput) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
 	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrServerID.ValueSet(string(in.ServerID)), AttrOutcome.ValueSet("filling")); err != nil {
@@ -61,7 +60,7 @@ func RefillSitePool(ctx workflow.Context, in RefillInput) error {
 	}
 }
 
-// buildSites builds sites, a few at once: the host has tenants to serve.
+// buildSites builds sites, a few at once: the host also has tenants to serve.
 func buildSites(ctx workflow.Context, steps *activities.Tenants, plan activities.RefillPlan) (built int, err error) {
 	free := workflow.NewSemaphore(ctx, int64(max(1, plan.Parallel)))
 	wg := workflow.NewWaitGroup(ctx)

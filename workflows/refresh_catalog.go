@@ -9,10 +9,10 @@ import (
 	"github.com/prego/prego/activities"
 )
 
-// catalogPatience bounds one reading of the catalog. The next one comes by schedule.
+// catalogPatience bounds one reading of the catalog. The schedule starts the next one.
 const catalogPatience = 10 * time.Minute
 
-// RefreshCatalog reads what the providers sell.
+// RefreshCatalog reads the providers' catalogs.
 func RefreshCatalog(ctx workflow.Context) (activities.CatalogRefresh, error) {
 	var steps *activities.Catalogs
 	var out activities.CatalogRefresh

@@ -13,15 +13,15 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// ScaleFleetInput names the fleet; what is to be done is in its actions' rows.
+// ScaleFleetInput names the fleet; its actions' rows say what to do.
 type ScaleFleetInput struct {
 	FleetID prego.FleetID `json:"fleet_id"`
 }
 
-// ScaleFleet carries out one action of a fleet, the oldest that waits, and goes on
-// as the next one's run: one at a time (region-placement). The policies are asked and the plan
-// is written before the first server is touched; from then on the rows say what is
-// left to do, so that a run can be lost at any step.
+// ScaleFleet carries out the oldest queued action of a fleet, and continues as the next
+// one's run: one at a time (region-placement). The policies are evaluated and the plan
+// is written before the first server is touched; from then on the rows say what is left
+// to do, so that a run can be lost at any step.
 func ScaleFleet(ctx workflow.Context, in ScaleFleetInput) error {
 	s := &scaleFleet{in: in, signals: workflow.GetSignalChannel(ctx, SignalDemand)}
 	for {
@@ -86,7 +86,7 @@ func (s *scaleFleet) run(ctx workflow.Context) error {
 			return err
 		}
 		if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
-			return nil // the next run takes this action up again
+			return nil // the next run continues this action
 		}
 	}
 	var end activities.FleetActionResult
@@ -97,7 +97,7 @@ func (s *scaleFleet) run(ctx workflow.Context) error {
 	return nil
 }
 
-// create provisions servers side by side.
+// create provisions servers in parallel.
 func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef) ([]server.FleetStepResult, error) {
 	return forEachServer(ctx, len(servers), func(ctx workflow.Context, i int) (server.FleetStepResult, error) {
 		r := server.FleetStepResult{ServerID: servers[i].ServerID, Op: server.StepOpCreate, State: server.FleetStepDone}
@@ -112,15 +112,16 @@ func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef
 	})
 }
 
-// takeDown drains servers side by side. One that still has tenants when its grace
-// period is over is kept, and takes new ones again.
+// takeDown drains servers in parallel. One that still has tenants at the end of its
+// grace period is kept, and accepts new ones again.
 func (s *scaleFleet) takeDown(ctx workflow.Context, ids []string) ([]server.FleetStepResult, error) {
 	return forEachServer(ctx, len(ids), func(ctx workflow.Context, i int) (server.FleetStepResult, error) {
 		return s.takeDownOne(ctx, prego.ServerID(ids[i]))
 	})
 }
 
-// forEachServer does n steps side by side, and returns how those went that came to an end.
+// forEachServer runs n steps in parallel, and returns the results of those that
+// finished.
 func forEachServer(ctx workflow.Context, n int, do func(ctx workflow.Context, i int) (server.FleetStepResult, error)) ([]server.FleetStepResult, error) {
 	out := make([]server.FleetStepResult, n)
 	errs := make([]error, n)
@@ -136,13 +137,14 @@ func forEachServer(ctx workflow.Context, n int, do func(ctx workflow.Context, i 
 	return slices.DeleteFunc(out, func(r server.FleetStepResult) bool { return r.State == "" }), errors.Join(errs...)
 }
 
-// shouldContinueAsNew is the result of a step that the next run goes on with, because this
-// one's history is long enough.
+// shouldContinueAsNew is the result of a step that the next run continues, because this
+// run's history is long enough.
 func shouldContinueAsNew(ctx workflow.Context) bool {
 	return workflow.GetInfo(ctx).GetContinueAsNewSuggested()
 }
 
-// mostPatient is the longest that a server is not looked at, whatever is waited for.
+// mostPatient is the longest interval between two checks of a server, whatever is
+// waited for.
 const mostPatient = time.Minute
 
 func (s *scaleFleet) takeDownOne(ctx workflow.Context, id prego.ServerID) (server.FleetStepResult, error) {
@@ -160,12 +162,12 @@ func (s *scaleFleet) takeDownOne(ctx workflow.Context, id prego.ServerID) (serve
 			if err := decommissionChild(ctx, id).Get(ctx, nil); err == nil || !alreadyStarted(err) {
 				return r, err
 			}
-			// Another's run takes it down.
+			// Another run takes it down.
 		case d.Cancelled:
 			r.State, r.Message = server.FleetStepSkipped, "the action was cancelled"
 		case d.Left <= 0:
 			r.State, r.Message = server.FleetStepKept, "tenants live on it"
-		default: // tenants leave in hours or days
+		default: // tenants take hours or days to leave
 			wait, pause = min(pause, d.Left), min(2*pause, mostPatient)
 		}
 		if r.State != server.FleetStepDone {
@@ -184,8 +186,8 @@ func (s *scaleFleet) details(ctx workflow.Context, text string) {
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** action %d (%s): %s", s.in.FleetID, s.action.Seq, s.action.Action, text))
 }
 
-// awaitServer watches a server whose run is somebody else's: the one before this one
-// began it, or the reconciler did.
+// awaitServer watches a server that another run provisions: the previous run of this
+// fleet started it, or the reconciler did.
 func (s *scaleFleet) awaitServer(ctx workflow.Context, id prego.ServerID) (server.FleetStepResult, error) {
 	r := server.FleetStepResult{ServerID: id, Op: server.StepOpCreate, State: server.FleetStepDone}
 	for pause := s.action.Poll; ; pause = min(2*pause, mostPatient) {

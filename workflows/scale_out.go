@@ -14,15 +14,15 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// SignalDemand is the channel on which coalesced runs learn that there is more to
-// do. What it is they read from the rows.
+// SignalDemand is the channel on which coalesced runs learn that there is more to do.
+// They read from the rows what it is.
 const SignalDemand = "demand"
 
-// gather is how long a coalesced run listens before it plans, so that tenants who
-// come together are planned for together.
+// gather is how long a coalesced run collects signals before it plans, so that tenants
+// that arrive together are planned together.
 const gather = 500 * time.Millisecond
 
-// maxRounds is after how many rounds a coalesced run continues as new.
+// maxRounds is the number of rounds after which a coalesced run continues as new.
 const maxRounds = 50
 
 // provisionChild provisions a server as a child of the run.
@@ -34,7 +34,7 @@ func provisionChild(ctx workflow.Context, srv activities.ServerRef) workflow.Chi
 	return workflow.ExecuteChildWorkflow(ctx, ProvisionServer, ProvisionServerInput{ServerID: srv.ServerID, Generation: srv.Generation})
 }
 
-// decommissionChild takes a draining server down as a child of the run.
+// decommissionChild decommissions a draining server as a child of the run.
 func decommissionChild(ctx workflow.Context, serverID prego.ServerID) workflow.ChildWorkflowFuture {
 	ctx = workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
 		WorkflowID: server.DecommissionWorkflowID(serverID), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
@@ -51,9 +51,8 @@ type ScaleOutInput struct {
 	Role   prego.Role   `json:"role"`
 }
 
-// ScaleOut adds servers of a role to a region until nobody there waits for it
-// (placement-policy §3). One run serves everybody: who is short of capacity while
-// it is under way signals it.
+// ScaleOut adds servers of a role to a region until no tenant there waits for one
+// (placement-policy §3). One run serves all of them: further demand signals it.
 func ScaleOut(ctx workflow.Context, in ScaleOutInput) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
 	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrRegion.ValueSet(string(in.Region)), AttrRole.ValueSet(string(in.Role)), AttrOutcome.ValueSet("scaling")); err != nil {
@@ -86,7 +85,7 @@ func ScaleOut(ctx workflow.Context, in ScaleOutInput) error {
 		}
 		serveQueue(ctx, steps, in.Region)
 		if len(failed) == len(plan.Servers) {
-			// What made every one fail is not over at once.
+			// Whatever made every server fail will not be over at once.
 			if err := workflow.NewTimerWithOptions(ctx, pause, workflow.TimerOptions{Summary: "every server of the round failed"}).Get(ctx, nil); err != nil {
 				return err
 			}
@@ -101,8 +100,8 @@ func ScaleOut(ctx workflow.Context, in ScaleOutInput) error {
 	}
 }
 
-// listen waits a moment for more demand, and says what it came from: tenants that
-// wait count more than a threshold.
+// listen collects demand for a moment and returns its trigger: waiting tenants outrank
+// a threshold.
 func listen(ctx workflow.Context, signals workflow.ReceiveChannel) string {
 	_ = workflow.NewTimerWithOptions(ctx, gather, workflow.TimerOptions{Summary: "gather demand"}).Get(ctx, nil)
 	trigger := "scale_out_required"
@@ -126,14 +125,13 @@ func drainSignals(signals workflow.ReceiveChannel) {
 	}
 }
 
-// roundKey names what one round of a run makes.
+// roundKey names the servers of one round of a run.
 func roundKey(info *workflow.Info, round int) string {
 	run, _, _ := strings.Cut(info.WorkflowExecution.RunID, "-")
 	return fmt.Sprintf("%s%d", run, round)
 }
 
-// provisionAll provisions servers side by side and returns those that did not come
-// to life.
+// provisionAll provisions servers in parallel and returns those that failed.
 func provisionAll(ctx workflow.Context, servers []activities.ServerRef) (failed []string, text string) {
 	futures := make([]workflow.ChildWorkflowFuture, len(servers))
 	for i, srv := range servers {

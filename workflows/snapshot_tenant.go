@@ -11,12 +11,12 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// SnapshotInput names a snapshot that is to be made.
+// SnapshotInput names a snapshot to take.
 type SnapshotInput struct {
 	SnapshotID prego.SnapshotID `json:"snapshot_id"`
 }
 
-// SnapshotTenant backs a tenant's site up on its host.
+// SnapshotTenant backs up a tenant's site on its host.
 func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
 	var steps *activities.Backups
 	var plan activities.BackupPlan
@@ -34,21 +34,21 @@ func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
 	if err := workflow.ExecuteActivity(call(ctx, "back the site up", plan.Step), steps.TakeSnapshot, in.SnapshotID).Get(ctx, &end.Files); err != nil {
 		end.Status, end.Files, end.Message = tenant.JobFailed, nil, errorMessage(err)
 	}
-	// However the run ends, the row says so: it counts for the org until then.
+	// However the run ends, it must be recorded: an unfinished row counts for the org.
 	last, _ := workflow.NewDisconnectedContext(ctx)
 	setOutcome(last, string(end.Status))
 	return workflow.ExecuteActivity(write(last, "record how it ended"), steps.FinishSnapshot, end).Get(last, nil)
 }
 
-// RestoreJobInput names a restore that is to be done.
+// RestoreJobInput names a restore to carry out.
 type RestoreJobInput struct {
 	JobID string `json:"job_id"`
 }
 
-// RestoreTenant brings a tenant's site back to a snapshot. The site is offline
-// meanwhile. What it held is kept first, and put back when the restore fails. One
-// that has begun is seen to its end, also when the run is cancelled: half of a
-// restore is worse than either.
+// RestoreTenant restores a tenant's site from a snapshot. The site is offline
+// meanwhile. Its contents are backed up first, and put back if the restore fails. A
+// restore that has begun is completed even if the run is cancelled: half a restore is
+// worse than either.
 func RestoreTenant(ctx workflow.Context, in RestoreJobInput) error {
 	var steps *activities.Backups
 	var plan activities.BackupPlan
@@ -74,7 +74,8 @@ func RestoreTenant(ctx workflow.Context, in RestoreJobInput) error {
 	return workflow.ExecuteActivity(write(ctx, "record how it ended"), steps.FinishRestore, end).Get(ctx, nil)
 }
 
-// restoreSite does it, and says what went wrong and what the site is like then.
+// restoreSite restores the site, and returns what went wrong and what state the site is
+// in then.
 func restoreSite(ctx workflow.Context, steps *activities.Backups, jobID string, plan activities.BackupPlan) string {
 	host := func(what string, out, step, arg any) error {
 		return workflow.ExecuteActivity(call(ctx, what, plan.Step), step, arg).Get(ctx, out)
@@ -114,7 +115,7 @@ func restoreSite(ctx workflow.Context, steps *activities.Backups, jobID string, 
 	return ""
 }
 
-// EraseSnapshot deletes the files of a snapshot that was given up.
+// EraseSnapshot deletes the files of a deleted snapshot.
 func EraseSnapshot(ctx workflow.Context, in SnapshotInput) error {
 	var steps *activities.Backups
 	return workflow.ExecuteActivity(call(ctx, "delete the snapshot's files", effectPatience), steps.EraseSnapshot, in.SnapshotID).Get(ctx, nil)

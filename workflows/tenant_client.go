@@ -18,8 +18,8 @@ import (
 // background is the priority of runs that nobody waits for: pools and schedules.
 var background = temporal.Priority{PriorityKey: 5}
 
-// tenantPriority puts a tenant's tasks in the order of its plan, and shares a task
-// queue among the orgs of one plan.
+// tenantPriority orders tenants' tasks by plan, and shares a task queue among the orgs
+// of one plan.
 func tenantPriority(plan prego.Plan, org prego.OrgID) temporal.Priority {
 	p := temporal.Priority{FairnessKey: string(org), FairnessWeight: 1}
 	if plan != "" {
@@ -28,8 +28,8 @@ func tenantPriority(plan prego.Plan, org prego.OrgID) temporal.Priority {
 	return p
 }
 
-// StartTenantProvision starts the run of a tenant that is to be provisioned; one
-// that is under way already is success.
+// StartTenantProvision starts the run that provisions a tenant; success if it is
+// already running.
 func (c *Client) StartTenantProvision(ctx context.Context, t tenant.Tenant) error {
 	return c.startOrFollow(ctx, tenantPriority(t.Plan, t.OrgID), t.Generation, tenant.ProvisionWorkflowID(t.TenantID),
 		fmt.Sprintf("Tenant %s (%s, %s in %s)", t.TenantID, t.Slug, t.Plan, t.Region),
@@ -41,8 +41,8 @@ func (c *Client) EnsureTenantProvision(ctx context.Context, tenantID prego.Tenan
 	return c.start(ctx, tenant.ProvisionWorkflowID(tenantID), string("Tenant "+tenantID), ProvisionTenant, ProvisionTenantInput{TenantID: tenantID, Generation: generation})
 }
 
-// CancelTenantProvision asks a tenant's run to undo what it did. A run that is
-// gone needs no asking: the sweep begins another, which reads the same wish.
+// CancelTenantProvision asks a tenant's run to undo its steps. A lost run needs no
+// signal: the sweep starts another, which reads the cancellation from the row.
 func (c *Client) CancelTenantProvision(ctx context.Context, tenantID prego.TenantID) error {
 	id := tenant.ProvisionWorkflowID(tenantID)
 	err := c.Temporal.CancelWorkflow(ctx, id, "")
@@ -56,25 +56,25 @@ func (c *Client) CancelTenantProvision(ctx context.Context, tenantID prego.Tenan
 	return nil
 }
 
-// StartTenantChange starts the run that puts a tenant's state into effect; one that
-// is under way is told to read the row once more before it ends.
+// StartTenantChange starts the run that puts a tenant's state into effect, or signals
+// the running one to read the row again before it ends.
 func (c *Client) StartTenantChange(ctx context.Context, tenantID prego.TenantID) error {
 	return c.startOrFollow(ctx, temporal.Priority{}, again, tenant.ChangeWorkflowID(tenantID), string("Change tenant "+tenantID),
 		ChangeTenantState, ChangeTenantInput{TenantID: tenantID})
 }
 
-// EnsureTenantChange does the same and tells whether it had to.
+// EnsureTenantChange does the same and reports whether it started one.
 func (c *Client) EnsureTenantChange(ctx context.Context, tenantID prego.TenantID) (bool, error) {
 	return c.start(ctx, tenant.ChangeWorkflowID(tenantID), string("Change tenant "+tenantID), ChangeTenantState, ChangeTenantInput{TenantID: tenantID})
 }
 
-// WakeTenant tells a waiting tenant's run to look at its row.
+// WakeTenant signals a waiting tenant's run to read its row.
 func (c *Client) WakeTenant(ctx context.Context, tenantID prego.TenantID) error {
 	id := tenant.ProvisionWorkflowID(tenantID)
 	err := c.Temporal.SignalWorkflow(ctx, id, "", SignalWake, nil)
 	var notFound *serviceerror.NotFound
 	if errors.As(err, &notFound) {
-		return nil // the sweep starts one
+		return nil // the sweep starts a run
 	}
 	if err != nil {
 		return fmt.Errorf("wake %s: %w", id, err)
@@ -82,8 +82,7 @@ func (c *Client) WakeTenant(ctx context.Context, tenantID prego.TenantID) error 
 	return nil
 }
 
-// demand tells a coalesced run that there is more to do, and starts it when there
-// is none.
+// demand signals a coalesced run that there is more to do, starting it if necessary.
 func (c *Client) demand(ctx context.Context, id, summary, what string, workflow, in any) error {
 	_, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, what, client.StartWorkflowOptions{
 		ID: id, TaskQueue: c.TaskQueue, StaticSummary: summary, Priority: background,
@@ -95,31 +94,31 @@ func (c *Client) demand(ctx context.Context, id, summary, what string, workflow,
 	return nil
 }
 
-// EnsureScaleOut asks for servers of a role in a region.
+// EnsureScaleOut requests servers of a role in a region.
 func (c *Client) EnsureScaleOut(ctx context.Context, region prego.Region, role prego.Role, trigger string) error {
 	return c.demand(ctx, tenant.ScaleOutWorkflowID(c.Environment, region, role), fmt.Sprintf("Scale out %s in %s", role, region), trigger,
 		ScaleOut, ScaleOutInput{Region: region, Role: role})
 }
 
-// EnsureRefill asks for an app server's site pool to be filled.
+// EnsureRefill requests a refill of an app server's site pool.
 func (c *Client) EnsureRefill(ctx context.Context, appServerID prego.ServerID) error {
 	_, err := c.StartRefill(ctx, appServerID)
 	return err
 }
 
-// StartRefill does the same and names the run.
+// StartRefill does the same and returns the run's id.
 func (c *Client) StartRefill(ctx context.Context, appServerID prego.ServerID) (string, error) {
 	id := tenant.RefillWorkflowID(appServerID)
 	return id, c.demand(ctx, id, string("Fill the site pool of "+appServerID), "refill", RefillSitePool, RefillInput{ServerID: appServerID})
 }
 
-// EnsureWarmPool asks for a warm server pool to be filled.
+// EnsureWarmPool requests a refill of a warm server pool.
 func (c *Client) EnsureWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) error {
 	_, err := c.StartWarmPool(ctx, region, plan)
 	return err
 }
 
-// StartWarmPool does the same and names the run.
+// StartWarmPool does the same and returns the run's id.
 func (c *Client) StartWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) (string, error) {
 	id := tenant.WarmPoolWorkflowID(c.Environment, region, plan)
 	return id, c.demand(ctx, id, fmt.Sprintf("Fill the warm pool of plan %s in %s", plan, region), "fill", FillWarmPool, WarmPoolInput{Region: region, Plan: plan})
@@ -130,7 +129,7 @@ func (c *Client) FleetRunID(fleetID prego.FleetID) string {
 	return server.FleetWorkflowID(c.Environment, fleetID)
 }
 
-// EnsureScaleFleet has a fleet's actions carried out.
+// EnsureScaleFleet starts or signals the run of a fleet's actions.
 func (c *Client) EnsureScaleFleet(ctx context.Context, fleetID prego.FleetID) error {
 	return c.demand(ctx, c.FleetRunID(fleetID), string("Scale fleet "+fleetID), "action", ScaleFleet, ScaleFleetInput{FleetID: fleetID})
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// App is what an org groups its environments under.
+// App groups an org's environments.
 type App struct {
 	AppID     prego.AppID
 	OrgID     prego.OrgID
@@ -15,7 +15,7 @@ type App struct {
 	CreatedAt time.Time
 }
 
-// Env is a place of an app in a region; process groups and routes are in one.
+// Env is an environment of an app in a region; process groups and routes belong to one.
 type Env struct {
 	EnvID     prego.EnvID
 	AppID     prego.AppID

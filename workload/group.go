@@ -1,4 +1,4 @@
-// Package workload is the domain of what orgs run beside tenants: apps and
+// Package workload is the domain of what orgs run besides tenants: apps and
 // environments, process groups and their instances, routes, addresses and volumes. It
 // is pure.
 package workload
@@ -20,17 +20,17 @@ import (
 type Spec struct {
 	Image   string   `json:"image"`
 	Command []string `json:"command,omitempty"`
-	// MemoryLimitBytes is a hard cap; CPURequest is a share and what placement counts, in
-	// CPUs.
+	// MemoryLimitBytes is a hard cap. CPURequest, in CPUs, is a share, and what
+	// placement counts.
 	MemoryLimitBytes int64   `json:"memory_limit_bytes"`
 	CPURequest       float64 `json:"cpu_request"`
-	Ports            []int   `json:"ports,omitempty"` // that it listens on, TCP
-	// Volumes are paths at which volumes must be mounted: without an attachment of the
-	// group at each of them no instance starts.
+	Ports            []int   `json:"ports,omitempty"` // TCP ports that it listens on
+	// Volumes are paths at which volumes must be mounted: no instance starts before the
+	// group has an attachment at each of them.
 	Volumes    []string          `json:"volumes,omitempty"`
-	Constraint *prego.Constraint `json:"constraint,omitempty"` // fixed when the group is made
-	// Health is a check in the container. Without one an instance is healthy that has run
-	// for some seconds.
+	Constraint *prego.Constraint `json:"constraint,omitempty"` // fixed when the group is created
+	// Health is a check in the container. Without one, an instance is healthy after
+	// running for a few seconds.
 	Health              *Health `json:"health,omitempty"`
 	StartTimeoutSeconds int     `json:"start_timeout_seconds,omitempty"` // until it is healthy, 90 when 0
 }
@@ -40,7 +40,7 @@ type Health struct {
 	Command         []string `json:"command"`
 	IntervalSeconds int      `json:"interval_seconds,omitempty"` // 5 when 0
 	Retries         int      `json:"retries,omitempty"`          // 3 when 0
-	GraceSeconds    int      `json:"grace_seconds,omitempty"`    // failures before it don't count
+	GraceSeconds    int      `json:"grace_seconds,omitempty"`    // failures before that don't count
 }
 
 // Limits of process groups.
@@ -59,7 +59,8 @@ const (
 
 var workloadImage = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._/:@-]*$`)
 
-// Validate checks a spec and normalizes its constraint; field is where it is.
+// Validate checks a spec and normalizes its constraint; field is the prefix of field
+// names in errors.
 func (s *Spec) Validate(field string) error {
 	at := func(name string) string {
 		if field == "" {
@@ -131,7 +132,7 @@ func validateArguments(field string, args []string) error {
 	return nil
 }
 
-// Equal reports whether two specs, both of one group, run the same.
+// Equal reports whether two specs of the same group run the same thing.
 func (s Spec) Equal(o Spec) bool {
 	s.Constraint, o.Constraint = nil, nil
 	a, errA := json.Marshal(s)
@@ -139,18 +140,18 @@ func (s Spec) Equal(o Spec) bool {
 	return errA == nil && errB == nil && string(a) == string(b)
 }
 
-// LabelInstance is on the containers of instances. Those have no place in a server's
-// declared stack, and are left alone by who keeps that.
+// LabelInstance marks the containers of instances. They are not part of a server's
+// declared stack, and are left alone when that is repaired.
 const LabelInstance = "prego.instance_id"
 
-// Container is the container of an instance of this release on a server of address
-// host; binds are its volumes as the engine takes them.
+// Container returns the container of an instance of this release on the server with
+// address host; binds are its volumes in the engine's format.
 func (s Spec) Container(instanceID prego.InstanceID, groupID prego.GroupID, ports []PortBinding, binds []string) server.ContainerSpec {
 	c := server.ContainerSpec{
 		Name: string(instanceID), Image: s.Image, Command: s.Command, Labels: map[string]string{LabelInstance: string(instanceID), "prego.group_id": string(groupID)},
 		Volumes: binds, MemoryBytes: s.MemoryLimitBytes, CPUShares: max(2, int64(s.CPURequest*1024)), Pids: 4096,
-		// What ended is replaced by the control plane, maybe elsewhere: the engine starts
-		// nothing again by itself.
+		// The control plane replaces what ended, maybe elsewhere; the engine must not
+		// restart it.
 		Restart: server.RestartNo, StopTimeout: prego.Duration(10 * time.Second), StartTimeout: prego.Duration(s.StartTimeout()),
 	}
 	for _, p := range ports {
@@ -163,7 +164,7 @@ func (s Spec) Container(instanceID prego.InstanceID, groupID prego.GroupID, port
 	return c
 }
 
-// StartTimeout is within how long an instance must be healthy.
+// StartTimeout is how soon an instance must be healthy.
 func (s Spec) StartTimeout() time.Duration {
 	if s.StartTimeoutSeconds == 0 {
 		return defaultStartTimeout * time.Second
@@ -171,16 +172,16 @@ func (s Spec) StartTimeout() time.Duration {
 	return time.Duration(s.StartTimeoutSeconds) * time.Second
 }
 
-// PortBinding says under which port of its server a port of an instance is reached.
+// PortBinding maps a port of an instance to a port of its server.
 type PortBinding struct {
 	ContainerPort int `json:"container_port"`
 	HostPort      int `json:"host_port"`
 }
 
-// DeployStatus is how far the last deploy of a group is.
+// DeployStatus is the progress of a group's last deploy.
 type DeployStatus string
 
-// The states of a deploy.
+// The statuses of a deploy.
 const (
 	DeployNone          DeployStatus = "none"
 	DeployRolling       DeployStatus = "rolling"
@@ -208,10 +209,10 @@ const (
 	InstanceStopped  InstanceState = "stopped"
 )
 
-// GroupStatus says whether a group has what it should.
+// GroupStatus says whether a group has all its instances.
 type GroupStatus string
 
-// The states of a group.
+// The statuses of a group.
 const (
 	GroupPending       GroupStatus = "pending"
 	GroupRunning       GroupStatus = "running"
@@ -220,7 +221,7 @@ const (
 )
 
 // Why a group has no place for an instance (quotas-and-fairness, "Capacity constraints
-// vs quota constraints"). With ReasonOrgQuota comes the dimension, after a colon.
+// vs quota constraints"). ReasonOrgQuota is followed by a colon and the dimension.
 const (
 	ReasonOrgQuota         = "org_quota_exceeded"
 	ReasonNoNodesActive    = "no_nodes_active"
@@ -230,7 +231,7 @@ const (
 	ReasonInstanceFailed   = "instance_failed"
 )
 
-// Group is what runs in an environment, and how many of it.
+// Group is a process group: what runs in an environment, and how many of it.
 type Group struct {
 	GroupID       prego.GroupID
 	EnvID         prego.EnvID
@@ -239,7 +240,7 @@ type Group struct {
 	Name          string
 	Spec          Spec
 	Release       int
-	StableRelease int // the last that was healthy, 0 for none
+	StableRelease int // the last release that was healthy, 0 for none
 	Replicas      int
 	Constraint    prego.Constraint
 	DeployStatus  DeployStatus
@@ -323,10 +324,10 @@ var (
 	envIDPattern      = regexp.MustCompile(`^env-[a-z0-9-]{1,59}$`)
 )
 
-// NewGroupID makes an id of 12 random hex digits.
+// NewGroupID returns an id with 12 random hex digits.
 func NewGroupID(random string) string { return groupPrefix + random }
 
-// ValidateGroupID accepts what GroupID makes.
+// ValidateGroupID accepts ids as NewGroupID makes them.
 func ValidateGroupID(id string) error {
 	if !groupIDPattern.MatchString(id) {
 		return prego.Invalid("group_id", "must be the id of a process group, grp-…")
@@ -342,12 +343,13 @@ func ValidateGroupEnv(id string) error {
 	return nil
 }
 
-// NewInstanceID is the id of a group's instance of a number. Its container is called so.
+// NewInstanceID returns the id of a group's instance by number. Its container has the
+// same name.
 func NewInstanceID(groupID prego.GroupID, number int64) string {
 	return instancePrefix + strings.TrimPrefix(string(groupID), groupPrefix) + "-" + strconv.FormatInt(number, 10)
 }
 
-// GroupOfInstance is the inverse of InstanceID.
+// GroupOfInstance is the inverse of NewInstanceID.
 func GroupOfInstance(id string) (groupID prego.GroupID, number int64, ok bool) {
 	if !instanceIDPattern.MatchString(id) {
 		return "", 0, false
@@ -357,7 +359,7 @@ func GroupOfInstance(id string) (groupID prego.GroupID, number int64, ok bool) {
 	return prego.GroupID(groupPrefix + group), number, err == nil
 }
 
-// ValidateInstanceID accepts what InstanceID makes.
+// ValidateInstanceID accepts ids as NewInstanceID makes them.
 func ValidateInstanceID(id string) error {
 	if !instanceIDPattern.MatchString(id) {
 		return prego.Invalid("instance_id", "must be the id of an instance, ins-…")
@@ -365,7 +367,7 @@ func ValidateInstanceID(id string) error {
 	return nil
 }
 
-// GroupWorkflowID is the id of the run that keeps a group as it should be.
+// GroupWorkflowID is the id of the run that reconciles a group.
 func GroupWorkflowID(groupID prego.GroupID) string { return string(groupReconcilePrefix + groupID) }
 
 // GroupOfWorkflow is the inverse of GroupWorkflowID.
@@ -373,72 +375,72 @@ func GroupOfWorkflow(workflowID string) (string, bool) {
 	return strings.CutPrefix(workflowID, groupReconcilePrefix)
 }
 
-// GroupSweepWorkflowID is the id of the run that looks for groups that nobody sees to.
+// GroupSweepWorkflowID is the id of the periodic sweep of groups.
 func GroupSweepWorkflowID(environment string) string { return "sweep-groups/" + environment }
 
-// GroupPlan is what is to be done for a group now.
+// GroupPlan says what to do for a group now.
 type GroupPlan struct {
 	OrgID   prego.OrgID   `json:"org_id"`
 	Region  prego.Region  `json:"region"`
 	Boot    []string      `json:"boot,omitempty"`
 	Stop    []string      `json:"stop,omitempty"`
-	Serve   bool          `json:"serve,omitempty"`   // instances are to be allocated
-	Settled bool          `json:"settled,omitempty"` // nothing more is to be done
-	Wait    time.Duration `json:"wait,omitempty"`    // at most, before the rows are read again
+	Serve   bool          `json:"serve,omitempty"`   // there are instances to allocate
+	Settled bool          `json:"settled,omitempty"` // nothing is left to do
+	Wait    time.Duration `json:"wait,omitempty"`    // the longest wait before the rows are read again
 	Details string        `json:"details,omitempty"` // for people
 }
 
-// InstanceDemand is one instance that waits for a place.
+// InstanceDemand is one instance that needs a place.
 type InstanceDemand struct {
 	GroupID     prego.GroupID
 	OrgID       prego.OrgID
-	MemoryBytes int64 // with the overhead
+	MemoryBytes int64 // including the overhead
 	CPURequest  float64
 	Constraint  prego.Constraint
 	Locations   []string // of the group's volumes
 	Missing     []string // paths without a volume
 }
 
-// InstancePlace is where an instance is to be allocated.
+// InstancePlace is where to allocate an instance.
 type InstancePlace struct {
 	GroupID  prego.GroupID
 	ServerID prego.ServerID
 	Decision json.RawMessage
 }
 
-// AllocationOutcome says what became of an allocation.
+// AllocationOutcome is the outcome of an allocation.
 type AllocationOutcome string
 
 // The outcomes of an allocation.
 const (
 	Allocated       AllocationOutcome = "allocated"
 	AllocationVoid  AllocationOutcome = "void"  // nothing is wanted any more
-	AllocationLost  AllocationOutcome = "lost"  // the server is no longer what it was
-	AllocationQuota AllocationOutcome = "quota" // the org's limit
-	AllocationSurge AllocationOutcome = "surge" // no room for one more: an instance goes first
+	AllocationLost  AllocationOutcome = "lost"  // the server has changed meanwhile
+	AllocationQuota AllocationOutcome = "quota" // the org's limit is reached
+	AllocationSurge AllocationOutcome = "surge" // no room for one more: another instance has to stop first
 )
 
-// InstanceAllocation is what became of an allocation.
+// InstanceAllocation is the result of an allocation.
 type InstanceAllocation struct {
 	Outcome    AllocationOutcome
 	InstanceID prego.InstanceID
 	Waited     time.Duration // since it was wanted and within quota
 }
 
-// InstanceHost is an instance with its server.
+// InstanceHost is an instance and its server.
 type InstanceHost struct {
 	Instance
 	Region       prego.Region
 	Host         string // the server's address
 	Role         prego.Role
 	ServerStatus server.Status
-	Binds        []string // its volumes, as the engine takes them
+	Binds        []string // its volumes, in the engine's format
 }
 
-// GroupWork is what no run may see to, and what is counted.
+// GroupWork lists what may have no run, and counts.
 type GroupWork struct {
-	Groups        []GroupRef // to be looked at
-	Servers       []string   // that run instances
+	Groups        []GroupRef // to be checked
+	Servers       []string   // servers that run instances
 	Unschedulable map[string]int
 }
 

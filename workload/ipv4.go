@@ -24,7 +24,7 @@ type IPv4Allocation struct {
 	CreatedAt    time.Time
 }
 
-// AddressWorkflowID is the id of the run that makes or releases an IPv4 address.
+// AddressWorkflowID is the id of the run that creates or releases an IPv4 address.
 func AddressWorkflowID(allocationID string) string { return addressPrefix + allocationID }
 
 // AllocationIDFromWorkflow is the inverse of AddressWorkflowID.

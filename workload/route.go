@@ -23,9 +23,9 @@ type RouteProtocol string
 
 // The protocols of routes.
 const (
-	RouteHTTP  RouteProtocol = "http"  // told apart by the Host header
-	RouteHTTPS RouteProtocol = "https" // passed through, told apart by SNI
-	RouteTCP   RouteProtocol = "tcp"   // raw: the port is the route's alone
+	RouteHTTP  RouteProtocol = "http"  // routed by the Host header
+	RouteHTTPS RouteProtocol = "https" // passed through, routed by SNI
+	RouteTCP   RouteProtocol = "tcp"   // raw: the route has the port for itself
 )
 
 // Route publishes a port of a process group.
@@ -43,12 +43,12 @@ type Route struct {
 	CreatedAt  time.Time
 }
 
-// hostnamePattern takes lower-case ASCII names of two labels at least; an
-// internationalised one is written as its xn-- form. A wildcard is refused: it would
-// take names that other orgs may ask for.
+// hostnamePattern accepts lower-case ASCII names of at least two labels;
+// internationalised ones are written in their xn-- form. Wildcards are rejected: they
+// would cover names that other orgs may request.
 var hostnamePattern = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// maxHostname is the longest name of DNS, in characters.
+// maxHostname is the maximum length of a DNS name, in characters.
 const maxHostname = 253
 
 // NormalizeHostname lower-cases a hostname and checks it.
@@ -71,7 +71,7 @@ func ValidatePort(field string, port int) error {
 	return nil
 }
 
-// Validate checks a route that is asked for, and lower-cases its hostname.
+// Validate checks a requested route, and lower-cases its hostname.
 func (r *Route) Validate() error {
 	if err := prego.ValidateResourceID("group_id", "grp-", string(r.GroupID)); err != nil {
 		return err
@@ -109,18 +109,17 @@ func (r *Route) Validate() error {
 type RouteTarget struct {
 	InstanceID prego.InstanceID
 	Host       string // of its server
-	Port       int    // published there
+	Port       int    // host port
 }
 
-// PublishedRoute is a route with what serves it now.
+// PublishedRoute is a route with its current targets.
 type PublishedRoute struct {
 	Route
 	Address string // of an env_v4 listener
 	Targets []RouteTarget
 }
 
-// EntryPoint is the name of the listener at the edge that a route is served by
-// (docs/resources.md).
+// EntryPoint is the name of the edge's listener for a route (docs/resources.md).
 func (r PublishedRoute) EntryPoint() string {
 	if r.Listener == ListenerEnvV4 {
 		return fmt.Sprintf("v4-%s-%d", strings.ReplaceAll(r.Address, ".", "-"), r.ListenPort)

@@ -8,15 +8,15 @@ import (
 	"github.com/prego/prego"
 )
 
-// ResourceStatus is how an address or a volume stands at the provider.
+// ResourceStatus is the status of an address or a volume at the provider.
 type ResourceStatus string
 
-// The states of addresses and volumes. Each but deleted counts for the org's quota.
+// The statuses of addresses and volumes. All but deleted count for the org's quota.
 const (
-	ResourcePending   ResourceStatus = "pending"   // asked for; reason says what it waits for
-	ResourceReady     ResourceStatus = "ready"     // there
+	ResourcePending   ResourceStatus = "pending"   // requested; reason says what it waits for
+	ResourceReady     ResourceStatus = "ready"     // usable
 	ResourceReleasing ResourceStatus = "releasing" // to be deleted at the provider
-	ResourceFailed    ResourceStatus = "failed"    // reason says why; delete it or ask again
+	ResourceFailed    ResourceStatus = "failed"    // reason says why; delete it or request it again
 )
 
 // Limits of the provider on one volume, in bytes.
@@ -42,13 +42,13 @@ type Volume struct {
 	Message      string
 	CreatedBy    string
 	CreatedAt    time.Time
-	Attachment   *VolumeAttachment // the live one
+	Attachment   *VolumeAttachment // the live one, if any
 }
 
-// GB is the size that is ordered: whole GB, rounded up.
+// GB is the size to order: whole GB, rounded up.
 func (v Volume) GB() int { return int((v.SizeBytes + gigabyte - 1) / gigabyte) }
 
-// Validate checks a volume that is asked for.
+// Validate checks a requested volume.
 func (v Volume) Validate() error {
 	if err := prego.ValidateOrgID("org_id", v.OrgID); err != nil {
 		return err
@@ -68,24 +68,24 @@ func (v Volume) Validate() error {
 
 const maxVolumeName = 63
 
-// VolumeAttachment makes a volume that of one process group.
+// VolumeAttachment attaches a volume to one process group.
 type VolumeAttachment struct {
 	AttachmentID string
 	OrgID        prego.OrgID
 	VolumeID     prego.VolumeID
 	GroupID      prego.GroupID
 	MountPath    string
-	ServerID     prego.ServerID // where the volume is attached at the provider now; "" for nowhere
+	ServerID     prego.ServerID // the server that it is attached to at the provider; "" for none
 	CreatedBy    string
 	CreatedAt    time.Time
 }
 
 var mountPath = regexp.MustCompile(`^(/[A-Za-z0-9_][A-Za-z0-9._-]{0,63}){1,8}$`)
 
-// reservedMounts are directories that a container can't do without.
+// reservedMounts are directories that a container needs itself.
 var reservedMounts = map[string]bool{"bin": true, "dev": true, "etc": true, "lib": true, "lib64": true, "proc": true, "run": true, "sbin": true, "sys": true, "usr": true}
 
-// ValidateMountPath accepts a plain absolute path that is not the system's.
+// ValidateMountPath accepts a plain absolute path outside the system's directories.
 func ValidateMountPath(field, path string) error {
 	if !mountPath.MatchString(path) || reservedMounts[strings.Split(path, "/")[1]] {
 		return prego.Invalid(field, "must be an absolute path of plain names, and not one of the system's")
@@ -100,7 +100,7 @@ const addressPrefix = "address/"
 
 const volumePrefix = "volume/"
 
-// VolumeWorkflowID is the id of the run that makes or releases a volume.
+// VolumeWorkflowID is the id of the run that creates or releases a volume.
 func VolumeWorkflowID(volumeID prego.VolumeID) string { return string(volumePrefix + volumeID) }
 
 // VolumeIDFromWorkflow is the inverse of VolumeWorkflowID.

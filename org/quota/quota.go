@@ -13,10 +13,10 @@ import (
 	"github.com/prego/prego/org"
 )
 
-// Dimension is one thing that is counted (quotas-and-fairness, "Quota dimensions").
+// Dimension is one thing that is limited (quotas-and-fairness, "Quota dimensions").
 type Dimension string
 
-// The dimensions. All are counts or bytes but MaxTotalCPURequest, which is CPUs.
+// The dimensions. All are counts or bytes, except MaxTotalCPURequest, which is CPUs.
 const (
 	MaxInstances           Dimension = "max_instances"
 	MaxTotalMemoryBytes    Dimension = "max_total_memory_bytes"
@@ -30,8 +30,8 @@ const (
 	MaxVolumes             Dimension = "max_volumes"
 	MaxTotalVolumeBytes    Dimension = "max_total_volume_bytes"
 	MaxVolumeAttachments   Dimension = "max_volume_attachments"
-	MaxSnapshotsPerVolume  Dimension = "max_snapshots_per_volume" // under way, of the volume that has most
-	MaxRestoreJobs         Dimension = "max_restore_jobs"         // under way
+	MaxSnapshotsPerVolume  Dimension = "max_snapshots_per_volume" // running, of the volume with the most
+	MaxRestoreJobs         Dimension = "max_restore_jobs"         // running
 	MaxLogStreams          Dimension = "max_log_streams"
 	MaxExecSessions        Dimension = "max_exec_sessions"
 	MaxExecSessionsPerHour Dimension = "max_exec_sessions_per_hour"
@@ -50,7 +50,7 @@ func (d Dimension) Valid() bool {
 	return slices.Contains(Dimensions(), d)
 }
 
-// Whole reports whether d is counted in whole numbers.
+// Whole reports whether d is counted in integers.
 func (d Dimension) Whole() bool { return d != MaxTotalCPURequest }
 
 //go:embed tiers.json
@@ -59,7 +59,7 @@ var tiersJSON []byte
 // Tiers are the limits of each tier.
 type Tiers map[prego.Tier]map[Dimension]float64
 
-// DefaultTiers are the limits that come with the program.
+// DefaultTiers are the built-in limits.
 func DefaultTiers() Tiers {
 	t, err := ParseTiers(tiersJSON)
 	if err != nil {
@@ -68,8 +68,8 @@ func DefaultTiers() Tiers {
 	return t
 }
 
-// ParseTiers reads tiers as JSON, and refuses any that are not whole: a limit that is
-// forgotten would be nobody's decision.
+// ParseTiers reads tiers as JSON, and rejects incomplete ones: nobody would have
+// decided a missing limit.
 func ParseTiers(text []byte) (Tiers, error) {
 	var t Tiers
 	if err := json.Unmarshal(text, &t); err != nil {
@@ -78,7 +78,7 @@ func ParseTiers(text []byte) (Tiers, error) {
 	return t, t.Validate()
 }
 
-// Validate refuses tiers that lack a limit or have one that can't be meant.
+// Validate rejects tiers with missing or impossible limits.
 func (t Tiers) Validate() error {
 	for tier := range t {
 		if !tier.Valid() {
@@ -104,11 +104,11 @@ func (t Tiers) Validate() error {
 	return nil
 }
 
-// maxLimit is the largest limit: up to it every whole number is exact.
+// maxLimit is the largest limit; float64 is exact for integers up to it.
 const maxLimit = 1 << 53
 
-// ValidateLimit refuses limits that are negative, fractional where d is whole, or too
-// large to be counted exactly.
+// ValidateLimit rejects limits that are negative, fractional where d is whole, or too
+// large to be exact.
 func ValidateLimit(d Dimension, v float64) error {
 	switch {
 	case !d.Valid():
@@ -123,19 +123,19 @@ func ValidateLimit(d Dimension, v float64) error {
 	return nil
 }
 
-// Delta is what a change takes of a dimension; below 0 it gives back.
+// Delta is a change of a dimension's usage; negative values give back.
 type Delta struct {
 	Dimension Dimension
 	By        float64
 }
 
-// Limit is an effective limit, and where it is from.
+// Limit is an effective limit and its source.
 type Limit struct {
 	Value    float64
-	Override bool // the org's own; else its tier's
+	Override bool // whether it is the org's own or its tier's
 }
 
-// Effective is the limit that holds: the org's own if it has one, else its tier's.
+// Effective returns the effective limit: the org's own if it has one, else its tier's.
 func (t Tiers) Effective(tier prego.Tier, own map[Dimension]float64, d Dimension) Limit {
 	if v, ok := own[d]; ok {
 		return Limit{Value: v, Override: true}
@@ -143,14 +143,14 @@ func (t Tiers) Effective(tier prego.Tier, own map[Dimension]float64, d Dimension
 	return Limit{Value: t[tier][d]}
 }
 
-// hair is let pass: CPUs are sums of fractions.
+// hair is the tolerated rounding error: CPUs are sums of fractions.
 const hair = 1e-6
 
-// Above reports whether taking by more goes above a limit. What takes nothing never does.
+// Above reports whether taking by more goes above a limit. Giving back never does.
 func Above(usage, by, limit float64) bool { return by > 0 && usage+by > limit+hair }
 
-// Check is the verdict on a change: nil, or the first delta that would go above its
-// limit. What takes nothing is never refused.
+// Check returns nil, or the first delta that would go above its limit. Deltas that take
+// nothing are never rejected.
 func Check(deltas []Delta, usage map[Dimension]float64, limit func(Dimension) float64) *org.QuotaExceeded {
 	for _, d := range deltas {
 		if Above(usage[d.Dimension], d.By, limit(d.Dimension)) {
