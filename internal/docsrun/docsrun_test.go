@@ -17,10 +17,7 @@ import (
 )
 
 // unlabelled are the documents whose fences have no languages yet.
-var unlabelled = []string{
-	"ARCHITECTURE.md", "agent.md", "api.md", "cli.md", "containers.md", "fleets.md", "frappe.md", "images.md", "operations.md", "performance.md",
-	"placement-pools.md", "production.md", "quotas.md", "regions.md", "resources.md", "simulate.md", "simulator.md", "tenants.md", "workloads.md",
-}
+var unlabelled = []string{"api.md"}
 
 // documents are the repository's, by their path. The contracts and decisions are rules,
 // and show no commands; their fences are read all the same.
