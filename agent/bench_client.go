@@ -12,38 +12,38 @@ import (
 	"time"
 )
 
-// benchRequest is what the process that runs commands asks of the one that holds the
-// engine's socket: a command line, or the owner of a site, or to keep who owns it.
+// benchRequest is what the executor asks of the process that holds the engine's socket:
+// to run a command line, or to return or set the owner of a site.
 type benchRequest struct {
 	Args           []string `json:"args,omitempty"`
 	WorkingDir     string   `json:"working_dir,omitempty"`
 	TimeoutSeconds int      `json:"timeout_seconds,omitempty"`
-	// Secrets are the request's; what the host adds to them is added where it runs.
+	// Secrets are the request's; the host's own are added where the command runs.
 	Secrets map[string]string `json:"secrets,omitempty"`
 
 	OwnerOf string `json:"owner_of,omitempty"`
 	GiveTo  string `json:"give_to,omitempty"`
 }
 
-// benchFrame is a piece of the answer. Exit, Refused and Lost end it.
+// benchFrame is a part of the answer. Exit, Refused and Lost end it.
 type benchFrame struct {
 	Stdout []byte `json:"stdout,omitempty"`
 	Stderr []byte `json:"stderr,omitempty"`
 	// Exit is the supervisor's status.
 	Exit *int `json:"exit,omitempty"`
-	// Refused: nothing ran, and why.
+	// Refused is why nothing ran.
 	Refused string `json:"refused,omitempty"`
-	// Lost: it ran, and how it ended is not known.
+	// Lost is set if it ran and its outcome is unknown.
 	Lost string `json:"lost,omitempty"`
 }
 
-// askTime is how long what was asked for may take to end once it was told to.
+// askTime is how long a command may take to end after it was told to.
 const askTime = killTime + 5*time.Second
 
 var errLost = errors.New("how it ended is not known")
 
-// askBench asks for something to be run in the container. The end of this side's
-// half of the connection is what kills it; the other half then tells how it ended.
+// askBench requests a command in the container. Closing this side's half of the
+// connection kills it; the other half then reports how it ended.
 func (h *Host) askBench(ctx context.Context, socket string, in benchRequest, stdout, stderr io.Writer) (status int, err error) {
 	conn, err := dialSocket(ctx, h.path(socket))
 	if err != nil {
@@ -58,7 +58,7 @@ func (h *Host) askBench(ctx context.Context, socket string, in benchRequest, std
 		return 0, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	errs := &afterPreamble{to: stderr}
-	var early bytes.Buffer // of the other stream, which may be ahead; or what the engine says instead of a supervisor
+	var early bytes.Buffer // of the other stream, which may be ahead; or the engine's error instead of a supervisor
 	for dec := json.NewDecoder(conn); ; {
 		var f benchFrame
 		if err := dec.Decode(&f); err != nil {
@@ -82,8 +82,8 @@ func (h *Host) askBench(ctx context.Context, socket string, in benchRequest, std
 	}
 }
 
-// askOwner asks for the owner of a site in the container, and makes giveTo the owner
-// when that is not empty.
+// askOwner reads the owner of a site in the container, after setting it to giveTo if
+// that is not empty.
 func (h *Host) askOwner(ctx context.Context, socket, site, giveTo string) (string, error) {
 	var stdout, stderr tail
 	status, err := h.askBench(ctx, socket, benchRequest{OwnerOf: site, GiveTo: giveTo}, &stdout, &stderr)

@@ -22,29 +22,28 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// BenchHelper is the process that holds the engine's socket, and so could do
-// anything on the host. It takes requests from one user, and what it makes of them is
-// an exec in one container, of a command line of bench's table.
+// BenchHelper is the process that holds the engine's socket, and so could do anything
+// on the host. It accepts requests from one user, and only turns them into an exec of
+// an allowed bench command line in one container.
 type BenchHelper struct {
 	host   *Host
 	engine *client.Client
-	uid    uint32 // who may ask
+	uid    uint32 // the only allowed caller
 	slots  chan struct{}
 	lock   string // held while something runs; "" for none
-	// secrets is a directory with the password of MariaDB's root.
+	// secrets is a directory that holds the password of MariaDB's root.
 	secrets string
 	log     *slog.Logger
 	work    sync.WaitGroup
 }
 
-// maxAsked bounds what runs in the container at once: commands, and questions for
-// owners besides.
+// maxAsked bounds what runs in the container at once: commands and owner queries.
 const maxAsked = 2 * maxRunning
 
-// NewBenchHelper takes requests from the named user only; "" is its own. engine is
-// dockerd's address; the lock file, if there is one, is held shared while something
-// runs, so that whoever restarts dockerd can wait for it. secrets is the directory that
-// the service manager hands over; "" is the host's own.
+// NewBenchHelper accepts requests from the named user only; "" is its own. engine is
+// dockerd's address. The lock file, if any, is held shared while something runs, so
+// that a restart of dockerd can wait for it. secrets is the directory that the service
+// manager passes; "" is the host's own.
 func NewBenchHelper(h *Host, caller, engine, lock, secrets string, log *slog.Logger) (*BenchHelper, error) {
 	uid, err := uidOf(caller)
 	if err != nil {
@@ -60,7 +59,7 @@ func NewBenchHelper(h *Host, caller, engine, lock, secrets string, log *slog.Log
 	return &BenchHelper{host: h, engine: c, uid: uid, slots: make(chan struct{}, maxAsked), lock: lock, secrets: secrets, log: log}, nil
 }
 
-// Run serves until ctx ends; then what runs is killed.
+// Run serves until ctx ends, and then kills what runs.
 func (b *BenchHelper) Run(ctx context.Context, l net.Listener) error {
 	defer func() { _ = b.engine.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
@@ -110,7 +109,7 @@ func (b *BenchHelper) answer(ctx context.Context, conn net.Conn) {
 		to.send(benchFrame{Refused: refused})
 		return
 	}
-	// The end of the caller's half, or this process's own, is the end of what runs.
+	// When the caller's half is closed, or this process ends, the command is killed.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -124,8 +123,8 @@ func (b *BenchHelper) answer(ctx context.Context, conn net.Conn) {
 	to.send(last)
 }
 
-// argv is what a request comes to in the container, and the line that it gets as its
-// input. The table is checked here as well: this process trusts none of those before it.
+// argv is the command line of a request in the container, and its input. The table is
+// checked here as well: this process does not trust the ones before it.
 func (b *BenchHelper) argv(in benchRequest) (argv []string, dir, line, refused string) {
 	supervise := func(limit time.Duration, command ...string) []string {
 		return append([]string{wire.ContainerAgent, SuperviseVerb, "--input", "--for", limit.String(), "--silence", silence.String(), "--", wire.ContainerAgent}, command...)
@@ -148,12 +147,12 @@ func (b *BenchHelper) argv(in benchRequest) (argv []string, dir, line, refused s
 	if err != nil {
 		return nil, "", "", "its secrets can't be passed on"
 	}
-	// The caller's own clock comes first; this is for when everybody else is gone.
+	// The caller's own limit comes first; this one is for when all callers are gone.
 	return supervise(k.timeout()+killTime, append([]string{site.Verb}, in.Args...)...), k.in.WorkingDir, line, ""
 }
 
-// rootPassword is the password of MariaDB's root, "" where the host has none. It is in
-// no container: what runs there could read it.
+// rootPassword is the password of MariaDB's root, "" if the host has none. It is not
+// stored in any container, where other programs could read it.
 func (b *BenchHelper) rootPassword() string {
 	text, err := os.ReadFile(filepath.Join(b.secrets, mariadbRoot))
 	if err != nil {
@@ -165,14 +164,14 @@ func (b *BenchHelper) rootPassword() string {
 // SiteOwnerVerb makes the agent's program print a site's owner, see Host.SiteOwner.
 const SiteOwnerVerb = "site-owner"
 
-// A supervisor that hears nothing for so long kills: its engine may have gone, and the
-// next one doesn't know of it.
+// A supervisor that gets no pulse for so long kills its command: its engine may be
+// gone, and the next one would not know about it.
 const (
 	silence    = 15 * time.Second
 	pulseEvery = 2 * time.Second
 )
 
-// sendPulse lets a supervisor hear that there is somebody.
+// sendPulse tells a supervisor that its caller is alive.
 func sendPulse(ctx context.Context, ended <-chan struct{}, to io.Writer) {
 	t := time.NewTicker(pulseEvery)
 	defer t.Stop()
@@ -190,8 +189,8 @@ func sendPulse(ctx context.Context, ended <-chan struct{}, to io.Writer) {
 	}
 }
 
-// exec runs a supervisor in the container until it ends. The engine can't kill what
-// it runs, so that the end of ctx ends the supervisor's input, and it kills.
+// exec runs a supervisor in the container until it ends. The engine can't kill an exec;
+// instead, the end of ctx closes the supervisor's input, and the supervisor kills.
 func (b *BenchHelper) exec(ctx context.Context, argv []string, dir, line string, to *frames) benchFrame {
 	defer b.hold()()
 	if ctx.Err() != nil {
@@ -243,7 +242,7 @@ func (b *BenchHelper) inspect(ctx context.Context, id string) (client.ExecInspec
 	return b.engine.ExecInspect(ctx, id, client.ExecInspectOptions{})
 }
 
-// hold holds the lock. That it can't is no reason to run nothing.
+// hold takes the lock. Commands run even if it can't be taken.
 func (b *BenchHelper) hold() (release func()) {
 	if b.lock == "" {
 		return func() {}
@@ -261,7 +260,7 @@ func (b *BenchHelper) hold() (release func()) {
 	return func() { _ = f.Close() }
 }
 
-// frames writes an answer, which two streams share.
+// frames writes an answer; both streams share it.
 type frames struct {
 	mu  sync.Mutex
 	enc *json.Encoder
@@ -270,7 +269,7 @@ type frames struct {
 func (f *frames) send(b benchFrame) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	_ = f.enc.Encode(b) // who has gone is noticed elsewhere
+	_ = f.enc.Encode(b) // the end of the connection is noticed elsewhere
 }
 
 func (f *frames) stream(errs bool) io.Writer {

@@ -14,16 +14,16 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// ErrRefused says that the gateway will never take the token: it is expired,
-// revoked or consumed. There is no use in trying again.
+// ErrRefused says that the gateway will never accept the token: it has expired, or was
+// revoked or consumed. Retrying is pointless.
 var ErrRefused = errors.New("the bootstrap token was refused for good")
 
-// Bootstrap exchanges the bootstrap token for an identity, unless the host has
-// one. It goes on trying until ctx ends, and gives up at once on a definite
-// refusal: an unreachable gateway may come back, and the token expires there.
+// Bootstrap exchanges the bootstrap token for an identity, unless the host has one. It
+// retries until ctx ends, and gives up at once on a definite refusal: an unreachable
+// gateway may come back, and the token's expiry is checked there.
 //
-// The token is unlinked once the identity is durable, or the refusal definite. A
-// crash in between is healed by the same key presenting the token again.
+// The token is deleted once the identity is durable, or the refusal definite. After a
+// crash in between, the same key presents the token again.
 func (h *Host) Bootstrap(ctx context.Context, addr, version string, log *slog.Logger) error {
 	if id, err := h.LoadIdentity(); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (h *Host) Bootstrap(ctx context.Context, addr, version string, log *slog.Lo
 		ServerID: h.Config.ServerID, Token: strings.TrimSpace(string(raw)), CSRs: csrs,
 		AgentVersion: version, BootID: bootID(), Hostname: hostname, Tags: h.Config.Tags,
 	}
-	// A milestone: that it can't be told stops nothing.
+	// A milestone: failing to report it stops nothing.
 	if err := gw.postJSON(ctx, wire.PathBootStage, request.Token, wire.BootStageRequest{ServerID: h.Config.ServerID, Stage: wire.StageAgentStarted}, nil); err != nil {
 		log.Info("boot stage not reported", "error", err.Error())
 	}
@@ -92,7 +92,7 @@ func (h *Host) Bootstrap(ctx context.Context, addr, version string, log *slog.Lo
 	}
 }
 
-// keep makes an identity durable, if it can be used.
+// keep stores an identity durably, if it is usable.
 func (h *Host) keep(id *wire.Identity, k keys, addr string) error {
 	s, err := h.open(id, k, addr)
 	if err != nil {
@@ -102,9 +102,9 @@ func (h *Host) keep(id *wire.Identity, k keys, addr string) error {
 	return h.saveIdentity(id, k)
 }
 
-// isDefinite are the answers about the token itself: unknown or superseded,
-// consumed by another key, expired (direct-provisioning §4). Anything else may be
-// the gateway's fault, and must not cost the host its token.
+// isDefinite reports whether an answer is about the token itself: unknown or
+// superseded, consumed by another key, or expired (direct-provisioning §4). Anything
+// else may be the gateway's fault, and must not cost the host its token.
 func isDefinite(status int) bool {
 	return status == http.StatusUnauthorized || status == http.StatusConflict || status == http.StatusGone
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// How many commands a host takes. bench works on one database server and one
-// redis, so that more at once would only slow each other down.
+// How many commands a host runs at once. bench uses one database server and one redis,
+// so more would only slow each other down.
 const (
 	maxRunning = 4
 	maxQueued  = 64
 )
 
-// Bounds of a command's time.
+// Limits of a command's duration.
 const (
 	defaultTimeout = time.Minute
 	maxTimeout     = 15 * time.Minute
@@ -29,18 +29,17 @@ var (
 	errStopping = errors.New("the agent is ending")
 )
 
-// commands runs what the control plane asks for: a few at a time, and each audit
-// id once.
+// commands runs the control plane's commands: a few at a time, and each audit id once.
 type commands struct {
 	host    *Host
-	ctx     context.Context // of what runs
+	ctx     context.Context // of running commands
 	cancel  context.CancelCauseFunc
 	slots   chan struct{}
 	results *results
 	work    sync.WaitGroup
 
 	mu      sync.Mutex
-	running map[string]*call // by audit id, those that wait included
+	running map[string]*call // by audit id, including waiting ones
 }
 
 // call is one command. result and failed may be read once ended is closed.
@@ -49,9 +48,9 @@ type call struct {
 	digest string
 	verb   string
 	sites  []string // that its arguments name
-	gives  string   // the tenant that it makes the owner of its site; "" for none
+	gives  string   // the tenant to make the owner of its site; "" for none
 	dir    string
-	// progress is nil for a result of earlier.
+	// progress is nil for an earlier result.
 	progress *progress
 	ended    chan struct{}
 	result   wire.ExecResult
@@ -68,7 +67,7 @@ func newCommands(h *Host) (*commands, error) {
 	return c, nil
 }
 
-// stop kills what runs, refuses what comes, and returns when nothing is left.
+// stop kills running commands, refuses new ones, and returns when none is left.
 func (c *commands) stop() {
 	c.mu.Lock()
 	c.cancel(errStopping)
@@ -76,7 +75,7 @@ func (c *commands) stop() {
 	c.work.Wait()
 }
 
-// submit checks a command and starts it, or finds the one of the same audit id.
+// submit checks a command and starts it, or returns the one with the same audit id.
 func (c *commands) submit(in wire.ExecRequest, log *slog.Logger) (*call, *problem) {
 	next, refused := c.host.check(in)
 	if refused != nil {
@@ -127,8 +126,8 @@ func (c *commands) perform(k *call) (wire.ExecResult, *problem) {
 	return out, failed
 }
 
-// performMarked runs a command between its mark and its result: one whose process
-// dies meanwhile is never run again under its id.
+// performMarked runs a command between its mark and its result: if the process dies in
+// between, the command is never run again under this id.
 func (c *commands) performMarked(k *call, log *slog.Logger) {
 	if err := c.results.begin(k); err != nil {
 		log.Error("a command can't be marked as begun", "error", err.Error())
@@ -146,9 +145,9 @@ func (c *commands) performMarked(k *call, log *slog.Logger) {
 	}
 }
 
-// run waits for a slot, runs the command and lets everybody know who waits. Only
-// what the command itself came to is remembered: where the agent was at fault, a
-// repeated request is to run it again.
+// run waits for a slot, runs the command and notifies everyone who waits for it. Only
+// the command's own outcome is remembered: if the agent was at fault, a repeated
+// request runs it again.
 func (c *commands) run(k *call, log *slog.Logger) {
 	select {
 	case c.slots <- struct{}{}:
@@ -161,7 +160,7 @@ func (c *commands) run(k *call, log *slog.Logger) {
 	case <-c.ctx.Done():
 		k.failed = stopping()
 	}
-	// Arguments stay out of the log: they may hold secrets.
+	// Arguments are not logged: they may hold secrets.
 	if log = log.With("kind", k.in.Kind, "verb", k.verb, "audit_id", k.in.AuditID, "workflow_id", k.in.WorkflowID); k.failed != nil {
 		log.Warn("command not run to its end", "code", k.failed.code)
 	} else {

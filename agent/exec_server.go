@@ -50,8 +50,8 @@ func (a *Agent) serve(ctx context.Context, log *slog.Logger) error {
 	return fmt.Errorf("exec endpoint: %w", err)
 }
 
-// execTLS takes only the control plane: a certificate of the exec CA that names
-// it. Certificate and trust follow rotations without a restart.
+// execTLS accepts only the control plane: a certificate of the exec CA with its name.
+// Certificate and trust follow rotations without a restart.
 func (a *Agent) execTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert, NextProtos: []string{"h2", "http/1.1"}, SessionTicketsDisabled: true,
@@ -71,8 +71,8 @@ func (a *Agent) execTLS() *tls.Config {
 	}
 }
 
-// execHandler lets a command through that the control plane asks for. ctx ends
-// with the server: those who wait are then told.
+// execHandler accepts commands from the control plane. ctx ends with the server:
+// waiting callers are then told.
 func (a *Agent) execHandler(ctx context.Context, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := a.exec(ctx, w, r, log); p != nil {
@@ -123,8 +123,8 @@ type execClaims struct {
 	Body  string `json:"body"` // SHA-256 of the request's body, in hex
 }
 
-// authorize checks the command's token: signed by a key that the control plane
-// told us, for this server, for one request of one kind, for five minutes at most.
+// authorize checks the command's token: signed by a key that the control plane sent,
+// for this server, for one request of one kind, for five minutes at most.
 func (a *Agent) authorize(r *http.Request) (execClaims, *problem) {
 	var c execClaims
 	bad := &problem{status: http.StatusUnauthorized, code: "unauthenticated", detail: "a valid exec token is required"}

@@ -21,15 +21,15 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// maxOutput is how much of the end of each stream is kept.
+// maxOutput is how many bytes of the end of each stream are kept.
 const maxOutput = 8 << 10
 
-// exitTimeout is the exit code of a command that was killed at its timeout, as
-// timeout(1) has it.
+// exitTimeout is the exit code of a command that was killed at its timeout, as with
+// timeout(1).
 const exitTimeout = 124
 
-// timeouts are how long verbs may take that nobody gave a time: those that make, copy
-// or change a whole site, which Frappe does in minutes.
+// timeouts are the default timeouts of verbs that create, copy or change a whole site,
+// which takes Frappe minutes.
 var timeouts = map[string]time.Duration{
 	"new-site": maxTimeout, "install-app": maxTimeout, "migrate": maxTimeout, "backup": maxTimeout, "restore": maxTimeout,
 	"erase-site": 5 * time.Minute, "promote-site": 2 * time.Minute, "usage": 2 * time.Minute,
@@ -45,8 +45,9 @@ func (k *call) timeout() time.Duration {
 // errNotStarted says that bench could not be started; nothing ran.
 var errNotStarted = errors.New("bench can't be started")
 
-// execute runs bench, here or in the container that holds it, never in a shell.
-// On the way out everything that it started is killed: nothing outlives its command.
+// execute runs bench, here or in the container that holds it, never in a shell. Before
+// it returns, everything that the command started is killed: nothing outlives its
+// command.
 func (c *commands) execute(k *call) (wire.ExecResult, *problem) {
 	timeout := k.timeout()
 	ctx, cancel := context.WithTimeoutCause(c.ctx, timeout, errTimeout)
@@ -72,7 +73,7 @@ func (c *commands) execute(k *call) (wire.ExecResult, *problem) {
 	case err == nil && errors.Is(cause, errTimeout):
 		out.ExitCode = exitTimeout
 		_, _ = fmt.Fprintf(&stderr, "\nprego-agent: killed after %s\n", timeout)
-	case err == nil: // by the kernel or a person: not what the command came to
+	case err == nil: // killed by the kernel or a person: not the command's own result
 		err = fmt.Errorf("%s", syscall.Signal(code-exitSignal))
 		fallthrough
 	default:
@@ -82,10 +83,10 @@ func (c *commands) execute(k *call) (wire.ExecResult, *problem) {
 	return out, nil
 }
 
-// bySignal says whether a supervisor's status means that a signal ended its command.
+// bySignal reports whether a supervisor's status means that a signal ended its command.
 func bySignal(code int) bool { return code > exitSignal && code <= exitSignal+64 }
 
-// bench runs bench where it is. What it was killed by when ctx ended is in the status.
+// bench runs bench, here or in its container. If ctx killed it, the status says so.
 func (h *Host) bench(ctx context.Context, k *call, stdout, stderr io.Writer) (status int, err error) {
 	s, err := h.services()
 	if err != nil {
@@ -97,8 +98,8 @@ func (h *Host) bench(ctx context.Context, k *call, stdout, stderr io.Writer) (st
 	return h.askBench(ctx, s.Bench.Socket, benchRequest{Args: k.in.Args, WorkingDir: k.in.WorkingDir, TimeoutSeconds: k.in.TimeoutSeconds, Secrets: k.in.Secrets}, stdout, stderr)
 }
 
-// secretsLine is the input of a verb: the request's secrets, and root of the database
-// server where the verb needs it.
+// secretsLine is the input of a verb: the request's secrets, and the database root's
+// password if the verb needs it.
 func secretsLine(verb string, given map[string]string, root wire.Service) (string, error) {
 	all := make(map[string]string, len(given)+2)
 	maps.Copy(all, given)
@@ -109,11 +110,11 @@ func secretsLine(verb string, given map[string]string, root wire.Service) (strin
 	return string(line) + "\n", err
 }
 
-// benchHere runs a verb as a process of this host. Its supervisor's standard input is
-// a pipe that only this process holds: when it dies, however it dies, the supervisor
+// benchHere runs a verb as a process of this host. Its supervisor's standard input is a
+// pipe that only this process holds: when it dies, in whatever way, the supervisor
 // kills everything.
 //
-// Where nobody says who MariaDB's root is, bench itself gets the request's arguments.
+// If no database root is configured, bench itself gets the request's arguments.
 func (h *Host) benchHere(ctx context.Context, k *call, database wire.Service, stdout, stderr io.Writer) (status int, err error) {
 	root, err := filepath.Abs(h.Root)
 	if err != nil {
@@ -131,8 +132,8 @@ func (h *Host) benchHere(ctx context.Context, k *call, database wire.Service, st
 	cmd.Dir = k.dir
 	cmd.Env = []string{"GOMAXPROCS=1", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + filepath.Join(root, wire.BenchHome), "LANG=C.UTF-8"}
 	cmd.Stdout, cmd.Stderr = stdout, &afterPreamble{to: stderr}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // who signals this process's group leaves the supervisor its work
-	cmd.WaitDelay = time.Second                           // for a process that can't be killed and holds a stream
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a signal to this process's group must not stop the supervisor
+	cmd.WaitDelay = time.Second                           // for a process that can't be killed and holds a stream open
 	pipe, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -141,10 +142,10 @@ func (h *Host) benchHere(ctx context.Context, k *call, database wire.Service, st
 		return 0, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
 	if database.User != "" {
-		_, _ = io.WriteString(pipe, line) // that it ended before is in its state
+		_, _ = io.WriteString(pipe, line) // if it has already ended, its state says so
 	}
 	defer context.AfterFunc(ctx, func() { _ = pipe.Close() })()
-	_ = cmd.Wait() // how it ended is read from the state
+	_ = cmd.Wait() // the outcome is read from its state
 	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return exitSignal + int(ws.Signal()), nil
 	}
@@ -162,7 +163,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the end as valid UTF-8, at most maxOutput bytes of it.
+// String returns the end as valid UTF-8, at most maxOutput bytes of it.
 func (t *tail) String() string {
 	b := t.b[max(0, len(t.b)-maxOutput):]
 	for i := 0; len(t.b) > maxOutput && i < utf8.UTFMax-1 && len(b) > 0 && !utf8.RuneStart(b[0]); i++ {

@@ -18,20 +18,20 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// keepAlive is how often a quiet stream says that it is there.
+// keepAlive is how often a quiet stream sends a comment.
 const keepAlive = 15 * time.Second
 
-// Executor is the process that runs commands. It listens to one user on a socket
-// of the host, and decides by itself what may run: the process that faces the
-// network has no other way to a command, and none to what commands work on.
+// Executor is the process that runs commands. It listens to one user on a local socket,
+// and decides by itself what may run: the process that faces the network has no other
+// access to commands, or to what they work on.
 type Executor struct {
 	host *Host
 	cmds *commands
-	uid  uint32 // who may ask
+	uid  uint32 // the only allowed caller
 	log  *slog.Logger
 }
 
-// NewExecutor takes requests from the named user only; "" is its own.
+// NewExecutor accepts requests from the named user only; "" is its own.
 func NewExecutor(h *Host, agentUser string, log *slog.Logger) (*Executor, error) {
 	uid, err := uidOf(agentUser)
 	if err != nil {
@@ -44,7 +44,7 @@ func NewExecutor(h *Host, agentUser string, log *slog.Logger) (*Executor, error)
 	return &Executor{host: h, cmds: cmds, uid: uid, log: log}, nil
 }
 
-// uidOf is a user's number; "" is who this process is.
+// uidOf is a user's id; "" is this process's user.
 func uidOf(name string) (uint32, error) {
 	if name == "" {
 		return uint32(os.Getuid()), nil //nolint:gosec // a user id
@@ -57,13 +57,13 @@ func uidOf(name string) (uint32, error) {
 	return uint32(uid), err
 }
 
-// Listen opens one of the host's sockets where no service manager did.
+// Listen opens one of the host's sockets if no service manager did.
 func (h *Host) Listen(socket string) (net.Listener, error) {
 	name := h.path(socket)
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	_ = os.Remove(name) // of a process that is no more
+	_ = os.Remove(name) // left by a dead process
 	addr, done, err := socketAddr(name)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
@@ -81,7 +81,7 @@ func (h *Host) Listen(socket string) (net.Listener, error) {
 	return l, nil
 }
 
-// Run serves until ctx ends; then what runs is killed.
+// Run serves until ctx ends, and then kills what runs.
 func (e *Executor) Run(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
 		Handler: http.HandlerFunc(e.handle), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute,
@@ -91,7 +91,7 @@ func (e *Executor) Run(ctx context.Context, l net.Listener) error {
 	go func() {
 		defer close(done)
 		<-ctx.Done()
-		e.cmds.stop() // so that those who wait are answered
+		e.cmds.stop() // so that waiting callers are answered
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		_ = srv.Shutdown(drain)
@@ -106,7 +106,7 @@ func (e *Executor) Run(ctx context.Context, l net.Listener) error {
 	return fmt.Errorf("socket: %w", err)
 }
 
-// peerListener lets one user in. The kernel says who is at the other end.
+// peerListener accepts one user only. The kernel reports who is at the other end.
 type peerListener struct {
 	net.Listener
 	uid uint32
@@ -159,7 +159,7 @@ func (e *Executor) handle(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// exec runs a command. Nobody but the command limits how long that takes.
+// exec runs a command. Only the command's own timeout limits it.
 func (e *Executor) exec(w http.ResponseWriter, r *http.Request) *problem {
 	if refused := notAnEndpoint(w, r); refused != nil {
 		return refused
@@ -184,7 +184,7 @@ func (e *Executor) exec(w http.ResponseWriter, r *http.Request) *problem {
 	select {
 	case <-c.ended:
 	case <-r.Context().Done():
-		return nil // nobody listens; the command goes on for whoever asks again
+		return nil // the caller is gone; the command goes on, and can be asked for again
 	}
 	if c.failed != nil {
 		return c.failed
@@ -194,15 +194,15 @@ func (e *Executor) exec(w http.ResponseWriter, r *http.Request) *problem {
 	return nil
 }
 
-// streamProgress streams a command. A reader that is slow or gone holds up nothing but
-// itself: it reads what is kept, at its own pace.
+// streamProgress streams a command. A slow or vanished reader delays only itself: it
+// reads the kept lines at its own pace.
 func streamProgress(w http.ResponseWriter, r *http.Request, c *call) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
 	control := http.NewResponseController(w)
 	next := 0
-	// send passes on what there is.
+	// send writes what is new.
 	send := func() (wake <-chan struct{}, err error) {
 		_ = control.SetWriteDeadline(time.Now().Add(writeTime))
 		var lines []wire.ExecProgress

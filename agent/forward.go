@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// writeTime is how long a reader may take to take what is written to it.
+// writeTime is how long a reader may take to read what is written to it.
 const writeTime = 30 * time.Second
 
 // maxForwarded is how many requests may wait for commands at once.
@@ -30,8 +30,8 @@ func executorClient(h *Host) *http.Client {
 	}}
 }
 
-// forward hands a request on and its answer back. When ctx ends, the caller is
-// told; the command goes on and can be joined by its audit id.
+// forward passes a request on and its answer back. When ctx ends, the caller gets an
+// error; the command goes on and can be joined by its audit id.
 func (a *Agent) forward(ctx context.Context, w http.ResponseWriter, r *http.Request, body []byte, log *slog.Logger) *problem {
 	select {
 	case a.forwarded <- struct{}{}:
@@ -60,7 +60,7 @@ func (a *Agent) forward(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	resp, err := a.executor.Do(req)
 	if err != nil {
 		if r.Context().Err() != nil {
-			return nil // nobody listens
+			return nil // the caller is gone
 		}
 		return lost(err)
 	}
@@ -91,7 +91,7 @@ func copyHeader(w http.ResponseWriter, resp *http.Response) {
 	}
 }
 
-// relayExec passes whole events on, and says so when they end before the last one.
+// relayExec passes whole events on, and reports it if they end before the last one.
 func relayExec(w http.ResponseWriter, r *http.Request, resp *http.Response, lost func(error) *problem) {
 	copyHeader(w, resp)
 	w.WriteHeader(resp.StatusCode)
@@ -122,7 +122,7 @@ func relayExec(w http.ResponseWriter, r *http.Request, resp *http.Response, lost
 	}
 }
 
-// nextEvent is the text of an event with its empty line.
+// nextEvent returns the text of an event with its empty line.
 func nextEvent(in *bufio.Reader) ([]byte, error) {
 	var out []byte
 	for {

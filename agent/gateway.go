@@ -19,7 +19,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Refusal is a gateway's answer that is not a success.
+// Refusal is an error response of a gateway.
 type Refusal struct {
 	wire.Problem
 	RetryAfter time.Duration
@@ -35,7 +35,7 @@ type gateway struct {
 	client *http.Client
 }
 
-// newGateway makes a client that trusts bundle, shows cert, and calls from addr
+// newGateway returns a client that trusts bundle, presents cert, and calls from addr
 // ("" for any of the host's addresses).
 func newGateway(h *Host, bundle string, cert func() (*tls.Certificate, error), addr string) (*gateway, error) {
 	pool := x509.NewCertPool()
@@ -57,9 +57,9 @@ func newGateway(h *Host, bundle string, cert func() (*tls.Certificate, error), a
 			Transport: &http.Transport{
 				DialContext: dialer.DialContext, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 75 * time.Second,
 				MaxIdleConnsPerHost: 2,
-				// HTTP/1.1: a connection whose request timed out is closed then and there.
-				// HTTP/2 would go on using one that died silently until the system noticed,
-				// a quarter of an hour later.
+				// HTTP/1.1: a connection whose request timed out is closed immediately.
+				// HTTP/2 would keep using one that died silently until the system
+				// noticed, a quarter of an hour later.
 				TLSClientConfig: &tls.Config{
 					MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: h.Config.GatewayServerName,
 					GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert() },
@@ -72,23 +72,23 @@ func newGateway(h *Host, bundle string, cert func() (*tls.Certificate, error), a
 
 func (g *gateway) close() { g.client.CloseIdleConnections() }
 
-// post sends JSON, or raw bytes of the given type, and reads JSON into out, if it
-// is not nil.
+// post sends JSON, or raw bytes of the given type, and decodes JSON into out if it is
+// not nil.
 func (g *gateway) post(ctx context.Context, path, token, contentType string, body []byte, out any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.base+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Content-Type", contentType)
-	// Every call is safe to repeat: one that met a connection that the gateway was
-	// closing is sent again at once. The empty value says so, and is not sent.
+	// Every call is safe to repeat: if the gateway was just closing the connection, the
+	// request is sent again at once. The empty value enables that, and is not sent.
 	req.Header["Idempotency-Key"] = []string{}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	resp, err := g.client.Do(req)
 	if err != nil {
-		g.close() // the idle ones may be dead too: the next try is to dial
+		g.close() // the idle ones may be dead too: dial for the next try
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()

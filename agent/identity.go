@@ -26,16 +26,16 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Host is the directory tree that the agent lives in: "/" on a real host.
+// Host is the directory tree that the agent uses: "/" on a real host.
 type Host struct {
 	Root   string
 	Config wire.HostConfig
 
-	pause func(ctx context.Context, d time.Duration) error // tests pass time by themselves
+	pause func(ctx context.Context, d time.Duration) error // so that tests can advance the time
 }
 
-// OpenHost reads the configuration that cloud-init left. It refuses one that no
-// agent could work with.
+// OpenHost reads the configuration written by cloud-init. It rejects one that no agent
+// could work with.
 func OpenHost(root string) (*Host, error) {
 	h := &Host{Root: root, pause: sleep}
 	b, err := os.ReadFile(h.path(wire.HostConfigPath))
@@ -68,14 +68,14 @@ func (h *Host) path(p string) string { return filepath.Join(h.Root, p) }
 
 func (h *Host) identityPath() string { return h.path(wire.IdentityDir + "/identity.json") }
 
-// keys are a host's own: born here, and never sent anywhere. They live as long
-// as the host; what is renewed are the certificates on them.
+// keys are a host's own: generated here, and never sent anywhere. They live as long as
+// the host; only the certificates on them are renewed.
 type keys struct {
 	client, server, docker *ecdsa.PrivateKey
 }
 
-// loadKeys reads the keys, and makes those that are missing before anything is
-// asked for with them: a repeated handshake must come with the same key.
+// loadKeys reads the keys, and generates missing ones before they are used for a
+// request: a repeated handshake must come with the same key.
 func (h *Host) loadKeys() (keys, error) {
 	var k keys
 	if err := os.MkdirAll(h.path(wire.IdentityDir), 0o700); err != nil {
@@ -160,8 +160,8 @@ func (k keys) selfSigned(serverID string) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: k.client}, nil
 }
 
-// LoadIdentity reads the identity that a handshake or rotation left; nil if there
-// is none. One of another server, as on a copied disk, is an error.
+// LoadIdentity reads the identity that a handshake or rotation stored; nil if there is
+// none. An identity of another server, as on a copied disk, is an error.
 func (h *Host) LoadIdentity() (*wire.Identity, error) {
 	b, err := os.ReadFile(h.identityPath())
 	if errors.Is(err, os.ErrNotExist) {
@@ -180,7 +180,7 @@ func (h *Host) LoadIdentity() (*wire.Identity, error) {
 	return &id, nil
 }
 
-// mine refuses an identity that is not this host's.
+// mine rejects an identity that is not this host's.
 func (h *Host) mine(id *wire.Identity) error {
 	if id.ServerID != h.Config.ServerID || id.Environment != h.Config.Environment {
 		return fmt.Errorf("the identity is of server %q in environment %q, and this host is %q in %q", id.ServerID, id.Environment, h.Config.ServerID, h.Config.Environment)
@@ -188,8 +188,8 @@ func (h *Host) mine(id *wire.Identity) error {
 	return nil
 }
 
-// saveIdentity makes an identity durable, dockerd's part of it first: when the
-// identity is there, everything is.
+// saveIdentity stores an identity durably, dockerd's part first: if the identity
+// exists, everything does.
 func (h *Host) saveIdentity(id *wire.Identity, k keys) error {
 	dockerKey, err := encodeKey(k.docker)
 	if err != nil {
@@ -198,7 +198,7 @@ func (h *Host) saveIdentity(id *wire.Identity, k keys) error {
 	if err := os.MkdirAll(h.path(wire.DockerTLSDir), 0o750); err != nil {
 		return fmt.Errorf("docker certificates: %w", err)
 	}
-	// The key never changes, so that the files fit each other whichever of them a
+	// The key never changes, so the files match each other, no matter which of them a
 	// reader sees renewed.
 	for _, f := range []struct {
 		name    string
@@ -220,7 +220,7 @@ func (h *Host) saveIdentity(id *wire.Identity, k keys) error {
 	return writeFile(h.identityPath(), b, 0o600)
 }
 
-// writeFile replaces a file at once and durably; unchanged content is left alone.
+// writeFile replaces a file atomically and durably; unchanged content is left alone.
 func writeFile(name string, content []byte, mode os.FileMode) error {
 	if old, err := os.ReadFile(name); err == nil && bytes.Equal(old, content) {
 		return nil

@@ -15,12 +15,12 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// statements are what the verbs of mariadb say. A verb's argument is a parameter,
-// or, where a name can't be one, stands for NAME after its pattern let nothing
-// through that a quoted name could be left by. What is long ends with what matters
-// most: the end is what is kept.
+// statements are the SQL of mariadb's verbs. A verb's argument is a parameter or, where
+// a name can't be one, replaces NAME after its pattern has excluded everything that
+// could break out of the quotes. Long output ends with what matters most, since the end
+// is kept.
 //
-// The text of other sessions' queries is left out: it holds data of tenants.
+// The text of other sessions' queries is left out: it holds tenants' data.
 var statements = map[string]string{
 	"databases":       "SELECT schema_name FROM information_schema.schemata ORDER BY schema_name",
 	"processlist":     "SELECT id, user, host, COALESCE(db, ''), command, time, COALESCE(state, '') FROM information_schema.processlist ORDER BY time",
@@ -29,7 +29,7 @@ var statements = map[string]string{
 	"drop-database":   "DROP DATABASE IF EXISTS `NAME`",
 }
 
-// openMariaDB makes connections that take one statement at a time and hand over no
+// openMariaDB makes connections that accept one statement at a time and never send a
 // file, whatever the server asks for.
 func (h *Host) openMariaDB(s wire.Service) (*sql.DB, error) {
 	cfg := mysql.NewConfig()
@@ -44,7 +44,7 @@ func (h *Host) openMariaDB(s wire.Service) (*sql.DB, error) {
 	return sql.OpenDB(connector), nil
 }
 
-// mariadb asks the local server.
+// mariadb queries the local server.
 func (h *Host) mariadb(ctx context.Context, s wire.Service, k *call, out io.Writer) error {
 	db, err := h.openMariaDB(s)
 	if err != nil {
@@ -66,12 +66,12 @@ func (h *Host) mariadb(ctx context.Context, s wire.Service, k *call, out io.Writ
 	err = printTable(ctx, db, out, query, args...)
 	var refused *mysql.MySQLError
 	if err != nil && !errors.As(err, &refused) {
-		return fmt.Errorf("%w: %w", errUnavailable, err) // the connection broke
+		return fmt.Errorf("%w: %w", errUnavailable, err) // the connection failed
 	}
 	return err
 }
 
-// printTable writes what a query gives, a row a line.
+// printTable prints a query's result, one row per line.
 func printTable(ctx context.Context, db *sql.DB, out io.Writer, query string, args ...any) error {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {

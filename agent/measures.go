@@ -17,23 +17,23 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// meter measures what placement looks at beside memory. The heartbeats' loop has it to
-// itself. What can't be measured is left out.
+// meter measures what placement considers besides memory. Only the heartbeat loop uses
+// it. What can't be measured is left out.
 type meter struct {
 	host     *Host
 	executor *http.Client
 	now      func() time.Time
 
 	cpu, workers average
-	busy         time.Duration // of all CPUs together, at
+	busy         time.Duration // of all CPUs together, at that time
 	at           time.Time
 }
 
-// smoothing is the time in which an average forgets all but a third: a job or a build of
-// a minute must not keep tenants away, a busy hour must.
+// smoothing is the time constant of the averages: a job or a build of a minute must not
+// keep tenants away, a busy hour must.
 const smoothing = 5 * time.Minute
 
-// average weighs what was measured by how long ago that was.
+// average weighs a new measurement by the time since the last one.
 type average struct {
 	value float64
 	at    time.Time
@@ -49,7 +49,8 @@ func (a *average) add(v float64, now time.Time) float64 {
 	return a.value
 }
 
-// measure fills in what can be measured now. CPU is known from the second time on.
+// measure fills in what can be measured now. CPU usage is known from the second call
+// on.
 func (m *meter) measure(ctx context.Context, out *wire.HeartbeatRequest) {
 	now := m.now()
 	if busy, ok := m.host.cpuTime(); ok {
@@ -73,13 +74,13 @@ func (m *meter) measure(ctx context.Context, out *wire.HeartbeatRequest) {
 	}
 }
 
-// percent is a share as 0–100, to a tenth.
+// percent is a fraction as 0–100, rounded to a tenth.
 func percent(share float64) *float64 {
 	v := math.Round(min(max(share, 0), 1)*1000) / 10
 	return &v
 }
 
-// dockerRoot is where Docker keeps the volumes that databases are on.
+// dockerRoot is where Docker keeps the volumes with the databases.
 const dockerRoot = "/var/lib/docker"
 
 func (h *Host) diskPct(dir string) *float64 {
@@ -90,8 +91,8 @@ func (h *Host) diskPct(dir string) *float64 {
 	return percent(1 - float64(fs.Bavail)/float64(fs.Blocks))
 }
 
-// cpuTime is what the host's CPUs have worked since some moment. Its control group tells
-// it of this host alone, also where that is a container among others.
+// cpuTime is how long the host's CPUs have worked since some moment. The control group
+// counts this host alone, even if it is a container among others.
 func (h *Host) cpuTime() (time.Duration, bool) {
 	if b, err := os.ReadFile(h.path("/sys/fs/cgroup/cpu.stat")); err == nil {
 		for line := range strings.Lines(string(b)) {
@@ -108,21 +109,21 @@ func (h *Host) cpuTime() (time.Duration, bool) {
 	return 0, false
 }
 
-// pathMeasures is served to the agent on the host's socket only.
+// pathMeasures is served only to the agent, on the host's socket.
 const pathMeasures = "/measures"
 
-// serviceMeasures are what the services of a host say; 0 is not known.
+// serviceMeasures are what the host's services report; 0 is unknown.
 type serviceMeasures struct {
 	WorkerSlots int   `json:"worker_slots"` // background workers
 	WorkersBusy int   `json:"workers_busy"`
 	RedisUsed   int64 `json:"redis_used"`  // bytes
-	RedisLimit  int64 `json:"redis_limit"` // bytes that it may use
+	RedisLimit  int64 `json:"redis_limit"` // limit, in bytes
 }
 
-// measureTime bounds how long a heartbeat waits for what services say.
+// measureTime bounds how long a heartbeat waits for the services.
 const measureTime = 2 * time.Second
 
-// services asks the process that may ask them.
+// services asks the executor, which has access to the services.
 func (m *meter) services(ctx context.Context) (s serviceMeasures, err error) {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
@@ -141,10 +142,10 @@ func (m *meter) services(ctx context.Context) (s serviceMeasures, err error) {
 	return s, json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 4<<10)).Decode(&s)
 }
 
-// maxWorkers bounds how many background workers are asked about.
+// maxWorkers bounds how many background workers are queried.
 const maxWorkers = 256
 
-// measures asks the host's services; what does not answer is left out.
+// measures queries the host's services; what does not answer is left out.
 func (h *Host) measures(ctx context.Context) (m serviceMeasures) {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
@@ -171,7 +172,7 @@ func (h *Host) measures(ctx context.Context) (m serviceMeasures) {
 			m.RedisLimit = n
 		}
 	}
-	// Frappe's workers are RQ's, which keep their state in the queue's Redis.
+	// Frappe's workers are RQ's, which store their state in the queue's Redis.
 	workers, err := ask("smembers", "rq:workers")
 	if err != nil {
 		return m

@@ -13,14 +13,14 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// sites opens the directory of the sites. What is reached through it stays in it,
-// whatever links a site's own code left there.
+// sites opens the directory of the sites. Access through it can't leave it, whatever
+// links a site's code left there.
 func (h *Host) sites() (*os.Root, error) {
 	return os.OpenRoot(h.path(wire.BenchDir + "/sites"))
 }
 
-// owned refuses a command of a tenant that names a site of another. A site that
-// nobody owns yet may be taken into use, and one that is not there has no owner.
+// owned refuses a tenant's command that names another tenant's site. A site without an
+// owner may be taken into use, and one that does not exist has no owner.
 func (h *Host) owned(ctx context.Context, k *call) *problem {
 	if k.in.TenantID == "" {
 		return nil
@@ -47,10 +47,10 @@ func ownerUnknown(err error) *problem {
 	return &problem{status: http.StatusInternalServerError, code: "site_owner_unknown", detail: "the owner of the site can't be read or kept: " + err.Error()}
 }
 
-// ownerTime is how long asking a container for a site's owner may take.
+// ownerTime is how long reading a site's owner in a container may take.
 const ownerTime = 30 * time.Second
 
-// siteOwner is the tenant that a site belongs to, asked for where the site is.
+// siteOwner is the tenant that a site belongs to, read where the site is.
 func (h *Host) siteOwner(ctx context.Context, site string) (string, error) {
 	s, err := h.services()
 	if err != nil {
@@ -64,8 +64,8 @@ func (h *Host) siteOwner(ctx context.Context, site string) (string, error) {
 	return h.askOwner(ctx, s.Bench.Socket, site, "")
 }
 
-// SiteOwner is the tenant that a site of this host, or of this container, belongs
-// to. With a tenant, that one is made its owner first.
+// SiteOwner returns the tenant that a site of this host, or of this container, belongs
+// to. If tenant is not "", it first becomes the owner.
 func (h *Host) SiteOwner(site, tenant string) (string, error) {
 	if !words["SITE"].MatchString(site) || (tenant != "" && !tenantPattern.MatchString(tenant)) {
 		return "", errors.New("there must be a site's name, and at most a tenant's id")
@@ -104,7 +104,7 @@ func (h *Host) owner(site string) (string, error) {
 	return strings.TrimSpace(string(b[:n])), nil
 }
 
-// recordOwner keeps what the site's configuration now says of its owner.
+// recordOwner stores the owner that the site's configuration now names.
 func (h *Host) recordOwner(ctx context.Context, k *call) *problem {
 	if k.gives == "" {
 		return nil

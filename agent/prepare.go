@@ -19,7 +19,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// roleServices says what runs on the hosts of a role, as the declared stack has it.
+// roleServices says what runs on the hosts of a role, as in the declared stack.
 var roleServices = map[string][]string{
 	"app":        {"mariadb", "redis", "bench"},
 	"node":       {"mariadb", "redis", "bench"},
@@ -27,17 +27,17 @@ var roleServices = map[string][]string{
 	"redis-pool": {"redis"},
 }
 
-// mariadbRoot is the secret of MariaDB's root.
+// mariadbRoot is the secret with the password of MariaDB's root.
 const mariadbRoot = "mariadb-root"
 
-// secretPattern is the form of a secret: it needs no quotes anywhere.
+// secretPattern is the form of a secret: it never needs quoting.
 var secretPattern = regexp.MustCompile(`^[A-Z2-7]{26,64}$`)
 
-// Prepare makes what the containers of the host's role need, and how the process
-// that runs commands, which has the named group, reaches them. Secrets are made
-// here, once, and leave the host in no way; everything else follows from them and is
-// written again when it differs. It may run at any time, and runs at each boot: the
-// directories of sockets are gone then.
+// Prepare creates what the containers of the host's role need, and gives the executor,
+// which has the named group, access to them. Secrets are generated here, once, and
+// never leave the host; everything else is derived from them and rewritten if it
+// differs. It may run at any time, and runs at each boot, when the directories of
+// sockets are gone.
 func (h *Host) Prepare(group string) error {
 	has, ok := roleServices[h.Config.Role]
 	if !ok {
@@ -52,9 +52,9 @@ func (h *Host) Prepare(group string) error {
 	p.dir(filepath.Dir(wire.ServicesPath), 0o750, gid)
 	p.dir(filepath.Dir(wire.MountsDir), 0o755, 0)
 	p.dir(wire.MountsDir, 0o700, 0)
-	// Which user a container's program has is its image's business, and the same
-	// number may be anybody on the host. So it is the directory above that keeps
-	// others out, and what is below is open.
+	// Each image decides which user its program runs as, and the same user id may be
+	// anyone on the host. So the directory above keeps others out, and everything below
+	// is open.
 	p.dir(wire.SocketsDir, 0o710, gid)
 
 	var services wire.Services
@@ -76,7 +76,7 @@ func (h *Host) Prepare(group string) error {
 	if slices.Contains(has, "bench") {
 		services.Bench = wire.Service{Socket: wire.BenchSocket}
 		p.dir(wire.BenchMount, 0o755, 0)
-		p.remove(wire.BenchMount + "/mariadb-root-password") // of earlier: whoever runs in the container could read it
+		p.remove(wire.BenchMount + "/mariadb-root-password") // from earlier versions: programs in the container could read it
 		p.file(wire.BenchMount+"/redis-password", p.secret("redis-app"), 0o644, 0)
 		p.dir(wire.ProgramsDir, 0o755, 0)
 		p.program(wire.ProgramsDir + "/" + filepath.Base(wire.ContainerAgent))
@@ -103,14 +103,14 @@ func gidOf(group string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// preparation makes one thing after the other, until one fails.
+// preparation runs steps one after the other, until one fails.
 type preparation struct {
 	host *Host
 	gid  int
 	err  error
 }
 
-// owned gives a file its owner and mode. Only root can give away; where another
+// owned gives a file its owner and mode. Only root can change owners; if another user
 // runs this, files stay its own.
 func (p *preparation) owned(name string, mode os.FileMode, gid int) error {
 	if os.Geteuid() == 0 {
@@ -121,7 +121,7 @@ func (p *preparation) owned(name string, mode os.FileMode, gid int) error {
 	return os.Chmod(name, mode)
 }
 
-// dir makes a directory. What stands in its place is never followed elsewhere.
+// dir creates a directory. A symlink in its place is never followed.
 func (p *preparation) dir(path string, mode os.FileMode, gid int) {
 	if p.err != nil {
 		return
@@ -139,15 +139,15 @@ func (p *preparation) dir(path string, mode os.FileMode, gid int) {
 		return
 	}
 	if strings.HasPrefix(path, wire.SocketsDir+"/") {
-		// A container may have given it to its own user, whom it must stay with.
+		// A container may have given it to its own user, which must stay the owner.
 		p.err = os.Chmod(name, mode)
 		return
 	}
 	p.err = p.owned(name, mode, gid)
 }
 
-// file makes a file hold content. It is written beside and moved, so that nobody
-// reads a half of it; the mode comes first, so that nobody reads what is not theirs.
+// file writes a file. It is written beside and moved, so that nobody reads half of it;
+// the mode is set first, so that nobody reads what is not theirs.
 func (p *preparation) file(path, content string, mode os.FileMode, gid int) {
 	if p.err != nil {
 		return
@@ -168,8 +168,8 @@ func (p *preparation) remove(path string) {
 	}
 }
 
-// secret is one of the host's secrets, made when it is not there. One that can't be
-// is an error and never replaced: a database may know it.
+// secret is one of the host's secrets, generated if it does not exist. An invalid one
+// is an error and never replaced: a database may use it.
 func (p *preparation) secret(name string) string {
 	if p.err != nil {
 		return ""
@@ -192,7 +192,7 @@ func (p *preparation) secret(name string) string {
 	return text
 }
 
-// program copies the program that runs.
+// program copies the running program.
 func (p *preparation) program(path string) {
 	if p.err != nil {
 		return
@@ -205,11 +205,11 @@ func (p *preparation) program(path string) {
 	p.file(path, string(b), 0o755, 0)
 }
 
-// initSQL is what MariaDB runs at each start, also on data of earlier: the user of
-// the process that runs commands, with what its verbs take, and nothing in clear.
+// initSQL is run by MariaDB at each start, on existing data, too: it creates the
+// executor's user with the rights that its verbs need, and holds no password in clear.
 //
-// root's password is set where there is one already. Where there is none yet, the
-// image is about to set it, and has to get in without until then.
+// root's password is changed only if there already is one. Otherwise the image is about
+// to set it, and has to connect without one until then.
 func initSQL(root, exec string) string {
 	const user = "`" + wire.DefaultServiceUser + "`@localhost"
 	as := func(password string) string {
@@ -227,7 +227,7 @@ func initSQL(root, exec string) string {
 		fmt.Fprintln(&b, q+";")
 	}
 	for _, host := range []string{"localhost", "%"} {
-		// Not one that is known by its socket's peer, as Debian has it.
+		// Not identified by its socket's peer, as in Debian.
 		fmt.Fprintf(&b, "SET @root = (SELECT IF(plugin = 'mysql_native_password' AND authentication_string NOT IN ('', 'invalid'), "+
 			"\"ALTER USER root@'%s' %s\", 'DO 0') FROM mysql.user WHERE User = 'root' AND Host = '%s');\n", host, as(root), host)
 		fmt.Fprintln(&b, "SET @root = IFNULL(@root, 'DO 0');")
@@ -242,10 +242,9 @@ func nativePassword(password string) string {
 	return "*" + strings.ToUpper(hex.EncodeToString(twice[:]))
 }
 
-// usersACL are Redis's users: bench's, which may do everything, and the user of the
-// process that runs commands. Nobody gets in without a password: every user of the
-// host reaches a container's port. The second may read which of RQ's workers are busy, and
-// no other key.
+// usersACL are Redis's users: bench's, which may do everything, and the executor's. A
+// password is always required, since every user of the host reaches a container's port.
+// The executor may only read which of RQ's workers are busy.
 func usersACL(app, exec string) string {
 	return "user default on " + redisPassword(app) + " ~* &* +@all\n" +
 		"user " + wire.DefaultServiceUser + " on " + redisPassword(exec) +

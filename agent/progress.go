@@ -8,21 +8,21 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Bounds of what is kept of a running command's lines, for streams.
+// Limits of the lines that are kept of a running command, for streams.
 const (
 	maxLine     = 4 << 10  // a longer one is passed on in parts
 	maxProgress = 64 << 10 // of all lines together
-	lineCost    = 64       // what a line takes besides its text
+	lineCost    = 64       // overhead of a line besides its text
 )
 
-// progress holds the latest lines of a running command. Any number of streams
-// read them, each at its own pace; the command never waits for any.
+// progress holds the latest lines of a running command. Any number of streams read
+// them, each at its own pace; the command never waits for one.
 type progress struct {
 	mu    sync.Mutex
 	lines []wire.ExecProgress // oldest first
 	first int                 // the number of lines[0]
 	size  int
-	wake  chan struct{} // closed when there is more
+	wake  chan struct{} // closed when there are more
 }
 
 func newProgress() *progress { return &progress{wake: make(chan struct{})} }
@@ -43,8 +43,8 @@ func (p *progress) add(stream string, text []byte) {
 	p.wake = make(chan struct{})
 }
 
-// from returns the lines from number n on, the number to go on with, and what is
-// closed when there is more. Lines that are kept no longer are counted in the
+// from returns the lines from number n on, the number to continue with, and a channel
+// that is closed when there are more. Lines that are no longer kept are counted in the
 // first one's Missed.
 func (p *progress) from(n int) (out []wire.ExecProgress, next int, wake <-chan struct{}) {
 	p.mu.Lock()
@@ -56,13 +56,13 @@ func (p *progress) from(n int) (out []wire.ExecProgress, next int, wake <-chan s
 	return out, p.first + len(p.lines), p.wake
 }
 
-// lineWriter cuts what a command writes into lines. A carriage return ends one,
-// too: it is how progress bars are drawn.
+// lineWriter splits a command's output into lines. A carriage return ends one, too:
+// progress bars are drawn with it.
 type lineWriter struct {
 	to     *progress
 	stream string
 	part   []byte
-	cr     bool // the last byte was one, so that a newline ends nothing
+	cr     bool // the last byte was a carriage return, so that a newline ends nothing
 }
 
 func (w *lineWriter) Write(p []byte) (int, error) {
@@ -95,7 +95,7 @@ func (w *lineWriter) emit() {
 	w.part = w.part[:0]
 }
 
-// end passes on a last line that has no end.
+// end flushes an unfinished last line.
 func (w *lineWriter) end() {
 	if len(w.part) > 0 {
 		w.emit()

@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// redis asks the local server.
+// redis queries the local server.
 func (h *Host) redis(ctx context.Context, s wire.Service, k *call, out io.Writer) error {
 	r, done, err := h.openRedis(ctx, s)
 	if err != nil {
@@ -35,7 +35,7 @@ func (h *Host) redis(ctx context.Context, s wire.Service, k *call, out io.Writer
 	return nil
 }
 
-// openRedis connects as the configured user. When ctx ends, so does the connection.
+// openRedis connects as the configured user. The connection ends with ctx.
 func (h *Host) openRedis(ctx context.Context, s wire.Service) (r *resp.Conn, done func(), err error) {
 	conn, err := h.dialRedis(ctx, s)
 	if err != nil {
@@ -56,7 +56,7 @@ func (h *Host) openRedis(ctx context.Context, s wire.Service) (r *resp.Conn, don
 	return r, done, nil
 }
 
-// redisError is what a server said, on one line.
+// redisError is a server's error, on one line.
 func redisError(err error) error {
 	var refused resp.Error
 	if errors.As(err, &refused) {
@@ -72,7 +72,7 @@ func (h *Host) dialRedis(ctx context.Context, s wire.Service) (net.Conn, error) 
 	return dialSocket(ctx, h.path(s.Socket))
 }
 
-// redisCommand is what a verb says to the server.
+// redisCommand is the Redis command of a verb.
 func redisCommand(args []string) []string {
 	switch args[0] {
 	case "memory-usage":
@@ -86,8 +86,8 @@ func redisCommand(args []string) []string {
 	}
 }
 
-// printSlowlog prints entries without the arguments of their commands: they hold data
-// of tenants.
+// printSlowlog prints entries without the arguments of their commands: they hold
+// tenants' data.
 func printSlowlog(out io.Writer, reply any) error {
 	entries, ok := reply.([]any)
 	if !ok {
@@ -124,7 +124,7 @@ func printReply(out io.Writer, reply any) {
 	}
 }
 
-// printable replaces what could move a terminal's cursor, or end a line.
+// printable replaces characters that could move a terminal's cursor, or end a line.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

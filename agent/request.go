@@ -22,10 +22,10 @@ import (
 
 const maxExecBody = 64 << 10
 
-// maxAuditID bounds the id that a caller gives to a command.
+// maxAuditID bounds the length of a caller's audit id.
 const maxAuditID = 256
 
-// tenantPattern is what may stand in a site's owner file.
+// tenantPattern is what a site's owner file may contain.
 var tenantPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // problem is a refusal of the exec endpoint.
@@ -34,7 +34,7 @@ type problem struct {
 	code       string
 	field      string
 	detail     string
-	retryAfter int // s; 0 says nothing
+	retryAfter int // in seconds; 0 is not sent
 }
 
 func (p *problem) document() wire.Problem {
@@ -53,7 +53,7 @@ func (p *problem) write(w http.ResponseWriter) {
 	_ = json.NewEncoder(w).Encode(p.document())
 }
 
-// notAnEndpoint refuses all but the two paths of commands.
+// notAnEndpoint refuses all paths but the two for commands.
 func notAnEndpoint(w http.ResponseWriter, r *http.Request) *problem {
 	if r.URL.Path != wire.PathExec && r.URL.Path != wire.PathExecStream {
 		return &problem{status: http.StatusNotFound, code: "not_found", detail: "there is nothing at this path"}
@@ -77,7 +77,7 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
 	return body, nil
 }
 
-// parse reads the one request of a body: for this server, and of a known kind.
+// parse reads the single request of a body: for this server, and of a known kind.
 func (h *Host) parse(body []byte) (wire.ExecRequest, *problem) {
 	var in wire.ExecRequest
 	dec := json.NewDecoder(bytes.NewReader(body))
@@ -105,9 +105,8 @@ func invalid(field, detail string) *problem {
 	return &problem{status: http.StatusUnprocessableEntity, code: "invalid_field", field: field, detail: detail}
 }
 
-// check refuses what is not allowed, and fills in what was left out. Both
-// processes do so: the one that runs commands doesn't trust the one that faces the
-// network.
+// check refuses what is not allowed, and fills in defaults. Both processes call it: the
+// executor does not trust the one that faces the network.
 func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
 	next := &call{ended: make(chan struct{}), progress: newProgress()}
 	if next.verb, next.sites = permitted(in.Kind, in.Args); next.verb == "" {
@@ -155,7 +154,7 @@ func (h *Host) check(in wire.ExecRequest) (*call, *problem) {
 		}
 		next.dir = h.path(in.WorkingDir)
 	}
-	// The digest leaves out what may differ when the same command is asked for again.
+	// The digest leaves out what may differ when the same command is requested again.
 	b, err := json.Marshal([]any{in.Kind, in.Args, in.WorkingDir, in.TenantID})
 	if err != nil {
 		return nil, invalid("args", "must be text")
@@ -173,11 +172,11 @@ var secretOf = map[string]string{
 	"set-admin-password": wire.SecretAdminPassword, "add-user": wire.SecretUserPassword, "configure": wire.SecretMailPassword,
 }
 
-// secretValue is the form of a secret: it is a line of its own for who reads it.
+// secretValue is the form of a secret: it is passed on a line of its own.
 var secretValue = regexp.MustCompile(`^\PC{1,256}$`)
 
-// checkSecrets refuses secrets that a command doesn't take. No word of a refusal is a
-// secret's.
+// checkSecrets refuses secrets that a command doesn't take. The error never contains a
+// secret.
 func checkSecrets(in wire.ExecRequest, verb string) *problem {
 	takes := ""
 	if in.Kind == wire.KindBench {

@@ -23,10 +23,10 @@ import (
 // keptResults is how many results are remembered.
 const keptResults = 1000
 
-// results remembers what the latest commands came to, across restarts.
+// results remembers the results of the latest commands, across restarts.
 type results struct {
 	dir string
-	// key is for telling secrets apart without keeping them: this host's alone.
+	// key is for comparing secrets without storing them; it never leaves this host.
 	key []byte
 
 	mu    sync.Mutex
@@ -38,20 +38,20 @@ type results struct {
 type kept struct {
 	Digest string    `json:"digest"` // of the command
 	At     time.Time `json:"at"`
-	// Begun: what it came to is not known yet and, when this is found by another
-	// process, never will be.
+	// Begun: the outcome is not known yet and, if another process reads this, never
+	// will be.
 	Begun  bool            `json:"begun,omitempty"`
 	Result wire.ExecResult `json:"result"`
 }
 
-// outcomeUnknown is what a command is answered with that had begun when its process
-// died, or that was killed by somebody else: it is not run twice under one id.
+// outcomeUnknown answers for a command that had begun when its process died, or that
+// was killed by somebody else: it is not run twice under one id.
 func outcomeUnknown() *problem {
 	return &problem{status: http.StatusConflict, code: wire.CodeOutcomeUnknown, detail: "the command had begun, and how it ended is not known; look, and ask with another id"}
 }
 
-// openResults reads what an earlier agent left. A file that can't be read is
-// removed: its command runs again.
+// openResults reads the results of an earlier agent. Unreadable files are removed:
+// their commands run again.
 func openResults(dir string) (*results, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("results of commands: %w", err)
@@ -92,9 +92,9 @@ func openResults(dir string) (*results, error) {
 
 const digestKeyFile = "digest.key"
 
-// digestKey is the key of earlier, or a new one. With another key a repeated command
-// that has secrets is taken for a different one, and refused; so a disk that is full
-// costs that and no more.
+// digestKey is the stored key, or a new one. With another key, a repeated command with
+// secrets is taken for a different one and refused; a full disk costs no more than
+// that.
 func digestKey(name string) []byte {
 	if b, err := os.ReadFile(name); err == nil && len(b) == sha256.Size {
 		return b
@@ -105,8 +105,8 @@ func digestKey(name string) []byte {
 	return b
 }
 
-// withSecrets is the digest of a command together with its secrets. It is kept on
-// disk: only with the key could a guess of a secret be compared.
+// withSecrets is the digest of a command including its secrets. It is stored on disk: a
+// guessed secret can only be verified with the key.
 func (r *results) withSecrets(command string, secrets map[string]string) string {
 	if len(secrets) == 0 {
 		return command
@@ -127,17 +127,17 @@ func (r *results) begin(c *call) error {
 	return writeFile(filepath.Join(r.dir, resultFile(c.in.AuditID)), b, 0o600)
 }
 
-// forget takes the mark of a command away that did nothing after all.
+// forget removes the mark of a command that did nothing after all.
 func (r *results) forget(c *call) { _ = os.Remove(filepath.Join(r.dir, resultFile(c.in.AuditID))) }
 
-// lose remembers that how a command ended is not known.
+// lose records that the outcome of a command is unknown.
 func (r *results) lose(c *call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.remember(&call{in: wire.ExecRequest{AuditID: c.in.AuditID}, digest: c.digest, ended: c.ended, failed: outcomeUnknown()})
 }
 
-// resultFile is the name of an audit id's file, whatever the id holds.
+// resultFile is the name of an audit id's file, whatever characters the id has.
 func resultFile(auditID string) string {
 	return digest([]byte(auditID)) + ".json"
 }
@@ -149,7 +149,7 @@ func (r *results) find(auditID string) (*call, bool) {
 	return c, ok
 }
 
-// keep remembers a result, on disk first.
+// keep stores a result, on disk first.
 func (r *results) keep(c *call) error {
 	b, err := json.Marshal(kept{Digest: c.digest, At: time.Now().UTC(), Result: c.result})
 	if err == nil {
@@ -157,7 +157,7 @@ func (r *results) keep(c *call) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Without what the command printed and was called with: a thousand are kept.
+	// Without the command's output and arguments: a thousand results are kept.
 	r.remember(&call{in: wire.ExecRequest{AuditID: c.in.AuditID}, digest: c.digest, ended: c.ended, result: c.result})
 	return err
 }

@@ -28,14 +28,14 @@ type Agent struct {
 	sensors sensors
 	meter   *meter
 	ship    *shipper
-	// executor calls the process that runs commands; forwarded holds those who wait.
+	// executor calls the process that runs commands; forwarded limits waiting requests.
 	executor  *http.Client
 	forwarded chan struct{}
 	current   atomic.Pointer[session]
 }
 
-// New loads the identity of a host. addr is where to listen and to call from; ""
-// is every address.
+// New loads the identity of a host. addr is where to listen and to call from; "" is
+// every address.
 func New(h *Host, addr, version string, log *slog.Logger) (*Agent, error) {
 	id, err := h.LoadIdentity()
 	if err != nil {
@@ -92,13 +92,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// revokedRetry is how often an agent whose identity was revoked asks again: a
-// mistake may be mended, and there is nothing else it could do. It does not exit:
-// it would only be started again.
+// revokedRetry is how often an agent with a revoked identity tries again: the
+// revocation may be a mistake that gets fixed. It does not exit, since it would only be
+// restarted.
 const revokedRetry = 5 * time.Minute
 
-// heartbeats sends one at once and then one per interval, and renews the identity
-// in between. After a failure it tries again sooner, but never twice at once.
+// heartbeats sends one at once and then one per interval, and renews the identity in
+// between. After a failure it retries sooner, but never twice at once.
 func (a *Agent) heartbeats(ctx context.Context, log *slog.Logger) error {
 	wait := backoff{base: time.Second, cap: 15 * time.Second}
 	for {
@@ -124,19 +124,19 @@ func (a *Agent) heartbeats(ctx context.Context, log *slog.Logger) error {
 	}
 }
 
-// isRevoked tells the one refusal that is about this server from those that a
-// gateway with wrong keys or a wrong clock would give to all.
+// isRevoked distinguishes the refusal that is about this server from those that a
+// gateway with wrong keys or a wrong clock would give to everyone.
 func isRevoked(err error) bool {
 	var r *Refusal
 	return errors.As(err, &r) && r.Code == "identity_revoked"
 }
 
-// maxInterval bounds what a gateway can ask for: an agent that is silent for
-// longer counts as lost (direct-provisioning §3).
+// maxInterval bounds what a gateway can ask for: an agent that is silent for longer
+// counts as disconnected (direct-provisioning §3).
 const maxInterval = 5 * time.Minute
 
-// heartbeatInterval is the time between heartbeats, give or take a tenth, so that a fleet
-// does not fall into step.
+// heartbeatInterval is the time between heartbeats, plus or minus a tenth, so that a
+// fleet does not synchronize.
 func heartbeatInterval(seconds int) time.Duration {
 	d := maxInterval
 	if seconds < int(maxInterval/time.Second) {
@@ -169,11 +169,11 @@ func (a *Agent) beat(ctx context.Context, log *slog.Logger) (time.Duration, erro
 	return heartbeatInterval(s.id.HeartbeatSeconds), nil
 }
 
-// renewIfDue renews at half of the life of the JWT and of the certificates, and
-// at once when the gateway's bundles have another version ("" is not known).
+// renewIfDue renews at half the life of the JWT and of the certificates, and at once if
+// the gateway's bundles have another version ("" if unknown).
 //
-// The keys stay: the gateway binds a server to its client key, so that a lost
-// answer costs nothing but another request.
+// The keys stay the same: the gateway binds a server to its client key, so a lost
+// answer costs only another request.
 func (a *Agent) renewIfDue(ctx context.Context, bundleVersion string, log *slog.Logger) error {
 	s, now := a.current.Load(), time.Now()
 	trustDue := bundleVersion != "" && bundleVersion != s.id.Bundles.Version
@@ -201,7 +201,8 @@ func (a *Agent) renewIfDue(ctx context.Context, bundleVersion string, log *slog.
 		return fmt.Errorf("the gateway's answer can't be used: %w", err)
 	}
 	if err := a.host.saveIdentity(&id, a.keys); err != nil {
-		// In memory it is as good; the one on disk stays valid until it expires.
+		// The one in memory is sufficient; the one on disk stays valid until it
+		// expires.
 		log.Error("the renewed identity is not on disk", "error", err.Error())
 	}
 	a.current.Store(next)

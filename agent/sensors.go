@@ -76,7 +76,7 @@ func memoryPct() float64 {
 	return 100 * (1 - available/total)
 }
 
-// isAlive reports whether the process of a pid file is there, whoever's it is.
+// isAlive reports whether the process of a pid file exists, whatever its owner.
 func isAlive(pidFile string) bool {
 	b, err := os.ReadFile(pidFile)
 	if err != nil {
@@ -90,9 +90,9 @@ func isAlive(pidFile string) bool {
 	return err == nil || errors.Is(err, syscall.EPERM)
 }
 
-// dockerSocket is where dockerd listens locally. The agent may only knock there: its
-// user has no access to the API behind it. That it is not let in says nothing: systemd
-// keeps the socket open when dockerd has ended.
+// dockerSocket is where dockerd listens locally. The agent can only check whether it is
+// there: its user has no access to the API. Being refused says nothing, since systemd
+// keeps the socket open after dockerd has ended.
 const dockerSocket = "/run/docker.sock"
 
 func dockerState(ctx context.Context, socket string) string {

@@ -15,8 +15,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// errUnavailable says that a service could not be asked; what it answers, be it a
-// refusal, is what a command came to.
+// errUnavailable says that a service could not be reached. Any answer of the service,
+// even a refusal, is the command's result.
 var errUnavailable = errors.New("the service can't be reached")
 
 // serve runs a command of a kind that is spoken over its protocol.
@@ -59,7 +59,7 @@ func (c *commands) serve(k *call) (wire.ExecResult, *problem) {
 	return result, nil
 }
 
-// services reads how to get to the host's services.
+// services reads how to reach the host's services.
 func (h *Host) services() (wire.Services, error) {
 	var s wire.Services
 	b, err := os.ReadFile(h.path(wire.ServicesPath))
@@ -68,7 +68,7 @@ func (h *Host) services() (wire.Services, error) {
 	case err != nil:
 		return s, fmt.Errorf("%w: %w", errUnavailable, err)
 	default:
-		if json.Unmarshal(b, &s) != nil { // its words may be secret
+		if json.Unmarshal(b, &s) != nil { // may contain a secret
 			return s, fmt.Errorf("%w: %s can't be read", errUnavailable, wire.ServicesPath)
 		}
 	}
@@ -92,8 +92,8 @@ func (h *Host) services() (wire.Services, error) {
 	return s, nil
 }
 
-// socketAddr is a name of a socket that is short enough for an address, which
-// takes 107 bytes. done is called once the address was used.
+// socketAddr is a path of a socket that is short enough for an address, which holds 107
+// bytes. done is called once the address was used.
 func socketAddr(name string) (addr string, done func(), err error) {
 	if len(name) <= 100 {
 		return name, func() {}, nil

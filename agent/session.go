@@ -13,8 +13,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// session is an identity in use. It never changes: a renewal makes another, and
-// what is under way ends on the one that it began with.
+// session is an identity in use. It is immutable: a renewal creates another, and
+// running requests finish with the one that they started with.
 type session struct {
 	id        *wire.Identity
 	gw        *gateway
@@ -25,9 +25,9 @@ type session struct {
 	since     time.Time
 }
 
-// open makes an identity usable, or says what is wrong with it. Every identity
-// goes through here before it is kept: one that can't be used must not replace
-// one that can, nor cost the host its token.
+// open makes an identity usable, or says what is wrong with it. Every identity is
+// checked here before it is stored: an unusable one must neither replace a usable one,
+// nor cost the host its token.
 func (h *Host) open(id *wire.Identity, k keys, addr string) (*session, error) {
 	if err := h.mine(id); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (h *Host) open(id *wire.Identity, k keys, addr string) (*session, error) {
 	return &session{id: id, gw: gw, client: client, server: server, trustExec: trustExec, execKeys: execKeys, since: time.Now()}, nil
 }
 
-// loadCertificate reads a PEM chain, leaf first, that must be for the key.
+// loadCertificate reads a PEM chain, leaf first, that must match the key.
 func loadCertificate(chain string, key *ecdsa.PrivateKey) (*tls.Certificate, error) {
 	out := &tls.Certificate{PrivateKey: key}
 	for block, rest := pem.Decode([]byte(chain)); block != nil; block, rest = pem.Decode(rest) {
@@ -88,7 +88,7 @@ func loadCertificate(chain string, key *ecdsa.PrivateKey) (*tls.Certificate, err
 	return out, nil
 }
 
-// certificatesDue and tokenDue say that half of a life is over.
+// certificatesDue and tokenDue report whether half of a life is over.
 func (s *session) certificatesDue(now time.Time) bool {
 	from, to := s.client.Leaf.NotBefore, s.client.Leaf.NotAfter
 	if !s.id.Certificates.NotAfter.IsZero() && s.id.Certificates.NotAfter.Before(to) {

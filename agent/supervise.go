@@ -19,9 +19,9 @@ import (
 // SuperviseVerb makes the agent's program a supervisor, see Supervise.
 const SuperviseVerb = "supervise"
 
-// What a supervisor says before its command does, on the stream of errors. Without
-// the first line the command has not begun, whatever else happened; the second goes
-// with exitNotStarted.
+// What a supervisor prints to standard error before its command does. Without the first
+// line the command has not begun, whatever else happened; the second comes with
+// exitNotStarted.
 const (
 	supervising = "prego-agent: supervising\n"
 	notStarted  = "prego-agent: not started: "
@@ -29,27 +29,27 @@ const (
 
 const (
 	exitNotStarted = 125
-	exitSignal     = 128 // plus the signal's number, as shells have it
+	exitSignal     = 128 // plus the signal's number, as in shells
 )
 
-// killTime is how long a supervisor tries to kill. What is still there has the
+// killTime is how long a supervisor tries to kill. What is still there then has the
 // signal pending: it waits in the kernel, for a disk perhaps.
 const killTime = 10 * time.Second
 
-// Supervise runs one command and ends when it and everything that it started has
-// ended: --for DURATION --silence DURATION --input -- PROGRAM ARGUMENTS. When its standard
-// input ends or is silent for too long, or it gets SIGTERM, or the time is over, it
-// kills them all. It is the subreaper of what it started, so that neither setsid nor
-// a double fork leads out of its sight.
+// Supervise runs one command and ends when it and everything that it started has ended:
+// --for DURATION --silence DURATION --input -- PROGRAM ARGUMENTS. If its standard input
+// ends or is silent for too long, or it gets SIGTERM, or the time is over, it kills
+// them all. It is the subreaper of its descendants, so neither setsid nor a double fork
+// escapes it.
 //
-// Silence is for where an input's end is not sure to arrive: an engine that is
-// started anew leaves the input of what it ran open, and nobody at its other end.
+// Silence covers inputs whose end may never arrive: a restarted engine leaves the
+// inputs of its execs open, with nobody at the other end.
 //
-// The command gets no input, but with --input the first line of the supervisor's, and
-// nothing of the environment but what it needs to find programs. The exit status is the
-// command's, or 128 and the signal that ended it.
+// The command gets no input, except with --input the first line of the supervisor's,
+// and of the environment only what it needs to find programs. The exit status is the
+// command's, or 128 plus the signal that ended it.
 func Supervise(args []string) int {
-	// The signal that ends the command with the supervisor is bound to the thread.
+	// The signal that ends the command with the supervisor is tied to the thread.
 	runtime.LockOSThread()
 	_, _ = io.WriteString(os.Stderr, supervising)
 	refuse := func(err error) int {
@@ -76,7 +76,7 @@ func Supervise(args []string) int {
 	children, end, over := make(chan os.Signal, 1), make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(children, syscall.SIGCHLD)
 	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // nobody reads any more: there is still to kill
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the reader is gone: killing goes on
 	command, err := startSupervised(argv, line)
 	if err != nil {
 		return refuse(err)
@@ -148,7 +148,7 @@ func parseSupervise(args []string) (limit, silence time.Duration, argv []string,
 	return limit, silence, args[1:], nil
 }
 
-// passedOn is what a command gets of the environment.
+// passedOn is the part of the environment that a command gets.
 var passedOn = []string{"PATH", "HOME", "LANG"}
 
 // maxInput bounds the line that a command gets, in bytes.
@@ -157,7 +157,7 @@ const maxInput = 32 << 10
 // firstLine reads a line and not a byte more.
 func firstLine(in *os.File, within time.Duration) ([]byte, error) {
 	if within > 0 {
-		// Nobody may ever write it, and nobody but the kernel would end this.
+		// The line may never come, and only the kernel would end this.
 		t := time.AfterFunc(within, func() {
 			fmt.Fprintf(os.Stderr, "%sno input came\n", notStarted)
 			os.Exit(exitNotStarted)
@@ -178,7 +178,8 @@ func firstLine(in *os.File, within time.Duration) ([]byte, error) {
 	}
 }
 
-// inputOf is a file that holds a command's input. Pipes hold more than a line may have.
+// inputOf is a file with a command's input. A pipe's buffer holds more than the longest
+// line.
 func inputOf(line []byte) (*os.File, error) {
 	if line == nil {
 		return os.Open(os.DevNull)
@@ -205,7 +206,8 @@ func startSupervised(argv []string, line []byte) (pid int, err error) {
 	defer func() { _ = in.Close() }()
 	attr := &syscall.ProcAttr{
 		Env: env, Files: []uintptr{in.Fd(), 1, 2},
-		// A group of its own: a command that kills its group must not kill this.
+		// A process group of its own: a command that kills its group must not kill this
+		// process.
 		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
 	}
 	pid, err = syscall.ForkExec(argv[0], argv, attr)
@@ -219,14 +221,14 @@ func startSupervised(argv []string, line []byte) (pid int, err error) {
 	return pid, nil
 }
 
-// reap takes the ended children's states and notes the command's.
+// reap collects the states of ended children and records the command's.
 func reap(command int, status *int) (ended, left bool) {
 	for {
 		var ws syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG, nil)
 		switch {
 		case errors.Is(err, syscall.EINTR):
-		case err != nil: // ECHILD: nobody is left, so that no descendant is either
+		case err != nil: // ECHILD: no child is left, so no descendant is either
 			return ended, false
 		case pid == 0:
 			return ended, true
@@ -238,8 +240,8 @@ func reap(command int, status *int) (ended, left bool) {
 	}
 }
 
-// killDescendants kills whom it finds. All are stopped first: one that forks faster
-// than it is looked for could stay ahead for ever.
+// killDescendants kills all descendants. They are stopped first: otherwise one that
+// forks fast enough could stay ahead forever.
 func killDescendants() {
 	stopped := make(map[int]bool)
 	for range 8 {
@@ -260,9 +262,9 @@ func killDescendants() {
 	}
 }
 
-// signalChild signals a process if its number has not become another's meanwhile.
+// signalChild signals a process unless its pid was reused meanwhile.
 func signalChild(pid, parent int, sig syscall.Signal) {
-	p, err := os.FindProcess(pid) // holds on to this one
+	p, err := os.FindProcess(pid) // a handle to this very process
 	if err != nil {
 		return
 	}
@@ -296,13 +298,13 @@ func descendants() map[int]int {
 	return below
 }
 
-// parentOf is a process's parent, unless it has ended already.
+// parentOf is a process's parent, unless it has already ended.
 func parentOf(pid int) (int, bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0, false
 	}
-	// The name in parentheses may hold anything.
+	// The name in parentheses may contain anything.
 	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(f) < 2 || f[0][0] == 'Z' || f[0][0] == 'X' {
 		return 0, false
@@ -311,12 +313,12 @@ func parentOf(pid int) (int, bool) {
 	return parent, err == nil
 }
 
-// afterPreamble passes on what a command writes, without the supervisor's line.
+// afterPreamble passes on a command's output, without the supervisor's line.
 type afterPreamble struct {
 	to    io.Writer
 	first []byte
 	done  bool
-	begun bool // a supervisor was there, and so maybe its command
+	begun bool // the supervisor ran, and so maybe did its command
 }
 
 func (a *afterPreamble) Write(p []byte) (int, error) {

@@ -22,7 +22,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// pushEvery is how often metrics and logs are sent, give or take a tenth.
+// pushEvery is how often metrics and logs are sent, plus or minus a tenth.
 const pushEvery = 60 // seconds
 
 // push sends metrics as OTLP and the agent's own log lines.
@@ -45,8 +45,8 @@ func (a *Agent) push(ctx context.Context, log *slog.Logger) error {
 	}
 }
 
-// sendLogs sends what was gathered. Lines that did not arrive are kept for the
-// next time, unless the gateway would refuse them again.
+// sendLogs sends the collected lines. Lines that did not arrive are kept for the next
+// time, unless the gateway would refuse them again.
 func (a *Agent) sendLogs(ctx context.Context, s *session) error {
 	lines, dropped := a.ship.drain()
 	if len(lines) == 0 && dropped == 0 {
@@ -101,13 +101,13 @@ func (a *Agent) metricsRequest(r reading) *colmetrics.ExportMetricsServiceReques
 const (
 	logUnit    = "prego-agent"
 	maxShipped = 500
-	// maxMessage bytes stay below the gateway's 8 KiB for a line even where JSON
-	// writes six for one.
+	// maxMessage bytes stay below the gateway's limit of 8 KiB per line even if JSON
+	// escapes each with six.
 	maxMessage = 1024
 )
 
-// shipper keeps the agent's last log lines for sending; when there are more than
-// it holds, the oldest go and are counted.
+// shipper keeps the agent's latest log lines for sending; when it is full, the oldest
+// are dropped and counted.
 type shipper struct {
 	mu      sync.Mutex
 	lines   []wire.LogLine
@@ -121,7 +121,7 @@ func (s *shipper) add(l wire.LogLine) {
 	s.trim()
 }
 
-// drain hands over the lines, and how many were dropped before them.
+// drain returns the lines, and how many were dropped before them.
 func (s *shipper) drain() (lines []wire.LogLine, dropped int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *shipper) drain() (lines []wire.LogLine, dropped int) {
 	return lines, dropped
 }
 
-// putBack undoes a take, in front of what came since.
+// putBack returns lines to the front, after a failed send.
 func (s *shipper) putBack(lines []wire.LogLine, dropped int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +144,7 @@ func (s *shipper) trim() {
 	}
 }
 
-// handler passes records on and keeps a copy of those worth sending.
+// handler passes records on and keeps a copy of those to send.
 func (s *shipper) handler(next slog.Handler) slog.Handler {
 	return &shipHandler{Handler: next, ship: s}
 }
@@ -155,7 +155,7 @@ type shipHandler struct {
 	attrs []slog.Attr
 }
 
-// Enabled asks for what is to be sent, whatever the host's own log leaves out.
+// Enabled is true for records to send, even if the host's own log leaves them out.
 func (h *shipHandler) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelInfo || h.Handler.Enabled(ctx, l)
 }

@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// leeway is how far the clocks of a host and the control plane may differ, and
-// more: for so long after its end a token is still remembered.
+// leeway is more than the clocks of a host and the control plane may differ: a token is
+// remembered for so long after its expiry.
 const leeway = time.Minute
 
-// seen remembers the tokens that were used until they expire, across restarts:
-// each is good once.
+// seen remembers used tokens until they expire, across restarts: each is valid once.
 type seen struct {
 	mu   sync.Mutex
 	ids  map[string]time.Time // by digest of the token's id
@@ -25,14 +24,14 @@ type seen struct {
 	name string               // of the file
 }
 
-// rewriteNext is the size of a file that the next token makes anew.
+// rewriteNext is the size of the file above which the next token triggers a rewrite.
 const rewriteNext = 1 << 30
 
-// openSeen reads what an earlier agent left, and goes on from there. A line that
-// can't be read is half of one, of a token whose command never began.
+// openSeen reads and continues an earlier agent's file. An unreadable line is a partial
+// write, of a token whose command never began.
 //
-// That the file can't be written, for a full disk perhaps, keeps no agent from its
-// heartbeats: tokens are refused until it can.
+// If the file can't be written, perhaps because the disk is full, heartbeats go on:
+// tokens are refused until it can.
 func openSeen(name string) (*seen, error) {
 	s := &seen{ids: make(map[string]time.Time), name: name}
 	b, err := os.ReadFile(name)
@@ -51,7 +50,7 @@ func openSeen(name string) (*seen, error) {
 	return s, nil
 }
 
-// rewrite leaves in the file what hasn't expired.
+// rewrite drops expired tokens from the file.
 func (s *seen) rewrite() error {
 	s.forget(time.Now())
 	var b bytes.Buffer
@@ -80,8 +79,8 @@ func (s *seen) forget(now time.Time) {
 	}
 }
 
-// use takes a token's id, once. It is on disk before the command begins; one that
-// can't be remembered is not taken.
+// use accepts a token's id once. It is on disk before the command begins; a token that
+// can't be recorded is refused.
 func (s *seen) use(id string, expires time.Time) (bool, error) {
 	id = digest([]byte(id))
 	s.mu.Lock()
@@ -98,7 +97,7 @@ func (s *seen) use(id string, expires time.Time) (bool, error) {
 		return true, nil
 	}
 	if _, err := fmt.Fprintf(s.file, "%s %d\n", id, expires.Unix()); err != nil {
-		s.size = rewriteNext // half a line may be there
+		s.size = rewriteNext // a partial line may be there
 		return false, fmt.Errorf("used tokens: %w", err)
 	}
 	s.size++

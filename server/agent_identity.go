@@ -9,14 +9,13 @@ type TokenClaim struct {
 	TokenHash    []byte
 	Key          []byte // SHA-256 of the SubjectPublicKeyInfo that the connection proved
 	ServerID     prego.ServerID
-	Source       string // address that the handshake came from; "" to not check it
+	Source       string // source address of the handshake; "" to skip the check
 	AgentVersion string
 	BootID       string
-	Tags         []string // that the host says it has, normalized
+	Tags         []string // reported by the host, normalized
 }
 
-// TokenConsumed is a token that was consumed, now, or just before by the same
-// key.
+// TokenConsumed is a token consumed now, or just before by the same key.
 type TokenConsumed struct {
 	ServerID prego.ServerID
 	Attempt  int
@@ -25,8 +24,8 @@ type TokenConsumed struct {
 	Status   Status
 }
 
-// SecondKeyError is the refusal of a token that another key consumed while its
-// server is being provisioned: the bootstrap has failed.
+// SecondKeyError rejects a token that another key consumed while its server is being
+// provisioned: the bootstrap has failed.
 type SecondKeyError struct {
 	Refusal  *prego.Error
 	ServerID prego.ServerID
@@ -35,23 +34,23 @@ type SecondKeyError struct {
 
 func (e *SecondKeyError) Error() string { return e.Refusal.Error() }
 
-// Unwrap makes the code visible to errors.As.
+// Unwrap makes the code available to errors.As.
 func (e *SecondKeyError) Unwrap() error { return e.Refusal }
 
-// Boot stages that are no milestones (wire.StageRetrying and wire.StageFailed).
+// Boot stages that are not milestones (wire.StageRetrying and wire.StageFailed).
 const (
 	BootStageRetrying = "retrying"
 	BootStageFailed   = "failed"
 )
 
-// BootIdentity is the server that a bootstrap token belongs to, as long as it is
-// being provisioned.
+// BootIdentity is the server that a bootstrap token belongs to, while it is being
+// provisioned.
 type BootIdentity struct {
 	ServerID prego.ServerID
 	Attempt  int
 }
 
-// Heartbeat is one agent's sign of life.
+// Heartbeat is one heartbeat of an agent.
 type Heartbeat struct {
 	ServerID     prego.ServerID
 	Key          []byte // SHA-256 of the key that the connection proved
@@ -61,16 +60,16 @@ type Heartbeat struct {
 	MemoryPct    float64
 	DiskPct      float64
 	DockerState  string
-	Tags         []string // that the host says it has, normalized
-	// 0–100; nil is what the host can't tell.
+	Tags         []string // reported by the host, normalized
+	// 0–100; nil is unknown.
 	CPUPct, WorkerSlotsPct, DBDiskPct, RedisMemoryPct *float64
-	// ClockAhead is by how many seconds the host's clock is ahead, negative for behind;
-	// nil is not known. ClockSkewed says that it is too much.
+	// ClockAhead is how many seconds the host's clock is ahead, negative if behind; nil
+	// is unknown. ClockSkewed means that it is too much.
 	ClockAhead  *float64
 	ClockSkewed bool
 }
 
-// HeartbeatOutcome is what the row said when the heartbeat was written.
+// HeartbeatOutcome is the row's state when the heartbeat was written.
 type HeartbeatOutcome struct {
 	ServerID prego.ServerID
 	Status   Status

@@ -9,44 +9,44 @@ import (
 )
 
 // Catalog maps roles and regions to what is ordered at the provider, in order of
-// preference: stock flickers and types retire, so each is a list.
+// preference. Each is a list, since stock comes and goes and types retire.
 type Catalog struct {
-	// Image is the operating system image where the spec names none.
+	// Image is the operating system image of specs that name none.
 	Image string `json:"image"`
-	// ServerTypes are the machine types per role and region, best first. The
-	// region "" stands for every region that is not named.
+	// ServerTypes are the machine types per role and region, best first. The region ""
+	// applies to every region that is not listed.
 	ServerTypes map[prego.Role]map[prego.Region][]string `json:"server_types"`
 	// Builders are the machine types on which golden images are built, per region as in
-	// ServerTypes. Servers made from an image need a disk of at least its builder's.
+	// ServerTypes. Servers created from an image need at least its builder's disk size.
 	Builders map[prego.Region][]string `json:"builders"`
 	// Locations are the provider's locations per region, best first.
 	Locations map[prego.Region][]string `json:"locations"`
 	// Timeouts override DefaultTimeouts; the first match wins.
 	Timeouts []TimeoutRule `json:"timeouts"`
-	// DefaultTimeouts hold where no rule matches.
+	// DefaultTimeouts apply where no rule matches.
 	DefaultTimeouts BootTimeouts `json:"default_timeouts"`
 }
 
 // BootTimeouts are how long each step of a boot may take.
 type BootTimeouts struct {
-	Running   prego.Duration `json:"running"`   // create call → provider says running
-	Handshake prego.Duration `json:"handshake"` // running, or the last sign of the boot → handshake
-	// Boot is running → handshake at most, however often the host says how its boot
-	// goes; 0 is Handshake.
+	Running   prego.Duration `json:"running"`   // create call → the provider reports running
+	Handshake prego.Duration `json:"handshake"` // running, or the last sign of life of the boot → handshake
+	// Boot is running → handshake in total, however often the host reports progress; 0
+	// means Handshake.
 	Boot      prego.Duration `json:"boot"`
 	Heartbeat prego.Duration `json:"heartbeat"` // handshake → first heartbeat
 }
 
-// TimeoutRule gives the timeouts of one location, image, or both; an empty field
-// matches all.
+// TimeoutRule sets the timeouts of one location, image, or both; an empty field matches
+// all.
 type TimeoutRule struct {
 	Location string `json:"location"`
 	Image    string `json:"image"`
 	BootTimeouts
 }
 
-// DefaultCatalog is the catalog without configuration: dedicated types first in
-// sg and us, where the shared ones are not sold or are often out of stock.
+// DefaultCatalog is the built-in catalog: dedicated types first in sg and us, where
+// shared ones are not sold or are often out of stock.
 func DefaultCatalog() Catalog {
 	app := map[prego.Region][]string{"": {"cx43", "cpx42", "ccx23"}, prego.RegionSG: {"ccx23", "cpx42"}, prego.RegionUS: {"ccx23", "cpx42"}}
 	return Catalog{
@@ -72,10 +72,10 @@ func DefaultCatalog() Catalog {
 	}
 }
 
-// Candidates lists what to order for a role in a region, best first: every
-// location for the best type, then for the next type. What the spec pins is
-// kept. The list is empty when the catalog has nothing for the role or region,
-// or when the pinned location lies in another region.
+// Candidates lists what to order for a role in a region, best first: every location for
+// the best type, then for the next type. What the spec pins is kept. The list is empty
+// if the catalog has nothing for the role or region, or if the pinned location is in
+// another region.
 func (c Catalog) Candidates(role prego.Role, region prego.Region, spec Spec) []Candidate {
 	types := c.typesFor(role, region)
 	if spec.ServerType != "" {
@@ -112,7 +112,7 @@ func (c Catalog) BuilderCandidates(region prego.Region) []Candidate {
 	return out
 }
 
-// typesFor are the machine types of a role in a region, best first.
+// typesFor returns the machine types of a role in a region, best first.
 func (c Catalog) typesFor(role prego.Role, region prego.Region) []string {
 	if types := c.ServerTypes[role][region]; types != nil {
 		return types
@@ -120,7 +120,7 @@ func (c Catalog) typesFor(role prego.Role, region prego.Region) []string {
 	return c.ServerTypes[role][""]
 }
 
-// ImageFor is the image that the spec asks for, or the catalog's.
+// ImageFor returns the spec's image, or else the catalog's.
 func (c Catalog) ImageFor(spec Spec) string {
 	if spec.Image != "" {
 		return spec.Image
@@ -128,8 +128,8 @@ func (c Catalog) ImageFor(spec Spec) string {
 	return c.Image
 }
 
-// TimeoutsFor are the boot timeouts of a location and image. Fields that a
-// matching rule leaves at zero come from DefaultTimeouts.
+// TimeoutsFor returns the boot timeouts of a location and image. Fields that a matching
+// rule leaves at zero come from DefaultTimeouts.
 func (c Catalog) TimeoutsFor(location, image string) BootTimeouts {
 	out := c.DefaultTimeouts
 	for _, r := range c.Timeouts {
@@ -153,7 +153,7 @@ func (c Catalog) TimeoutsFor(location, image string) BootTimeouts {
 	return out
 }
 
-// Validate refuses a catalog that could never order anything.
+// Validate rejects a catalog from which nothing could be ordered.
 func (c Catalog) Validate() error {
 	if c.Image == "" {
 		return prego.Invalid("catalog.image", "is required")

@@ -7,14 +7,14 @@ import (
 	"github.com/prego/prego"
 )
 
-// Codes of a CommandError that are not an agent's own.
+// Codes of a CommandError besides the agent's own.
 const (
-	CommandFailed      = "command_failed"      // it ended with another status than 0
+	CommandFailed      = "command_failed"      // non-zero exit status
 	CommandTimeout     = "command_timeout"     // it was killed at its timeout
-	CommandUnreachable = "unreachable"         // no answer came; it may have run
-	CommandMistrusted  = "certificate_invalid" // the host and we don't accept each other
+	CommandUnreachable = "unreachable"         // no answer; it may have run
+	CommandMistrusted  = "certificate_invalid" // the host and the control plane don't accept each other
 	CommandNotSent     = "not_sent"            // refused before the host was called
-	CommandUnknown     = "outcome_unknown"     // it had begun, and nobody knows how it ended
+	CommandUnknown     = "outcome_unknown"     // it had begun, and the outcome is unknown
 )
 
 // BenchCommand is one run of bench on a host.
@@ -23,8 +23,8 @@ type BenchCommand struct {
 	Addr       string
 	WorkflowID string
 	AuditID    string
-	// TenantID has the host refuse sites of other tenants; "" where the site is nobody's
-	// yet.
+	// TenantID makes the host refuse other tenants' sites; "" if the site belongs to no
+	// tenant yet.
 	TenantID prego.TenantID
 	Timeout  time.Duration
 	Args     []string
@@ -34,9 +34,9 @@ type BenchCommand struct {
 // are safe to show.
 type CommandError struct {
 	Kind     string // "bench"
-	ExitCode int    // 0 where the command did not end by itself
-	Stderr   string // the end of it
-	// Permanent says that asking again, with the same audit id, changes nothing.
+	ExitCode int    // 0 if the command did not exit by itself
+	Stderr   string // its last bytes
+	// Permanent means that repeating it with the same audit id changes nothing.
 	Permanent bool
 	Code      string // the agent's, or one of the above
 	Message   string

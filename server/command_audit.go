@@ -13,28 +13,28 @@ import (
 // end (direct-provisioning §7).
 const MaxAuditedOutput = 8 << 10
 
-// Command is what somebody asks of a host (direct-provisioning §6, §7).
+// Command is a command for a host (direct-provisioning §6, §7).
 type Command struct {
-	AuditID    string // who repeats it gets the first result
+	AuditID    string // a repetition gets the first result
 	ServerID   prego.ServerID
 	WorkflowID string // "" for an operator's
 	Kind       string // bench, mariadb, redis-cli
 	Args       []string
 	Actor      prego.Actor
-	// TenantID has the host refuse sites of other tenants; "" looks at none.
+	// TenantID makes the host refuse other tenants' sites; "" disables the check.
 	TenantID prego.TenantID
-	// By is the operator; "" for a workflow's.
+	// By is the operator; "" for a workflow's command.
 	By string
-	// Secrets travel beside the arguments to the verbs that take them. They are in no row,
-	// and masked in all that a command prints.
+	// Secrets are passed beside the arguments to the verbs that take them. They are
+	// never stored, and are masked in the command's output.
 	Secrets map[string]string `json:"secrets,omitempty"`
 }
 
-// secretName is a word after which a secret follows as a word of its own, as in
-// "set-config admin_password VALUE".
+// secretName is a word that is followed by a secret, as in "set-config admin_password
+// VALUE".
 var secretName = regexp.MustCompile(`(?i)^[\w.-]*(?:password|passwd|pwd|secret|token|credential|encryption[_-]?key|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]*$`)
 
-// secrets are the arguments that are secrets for where they stand.
+// secrets are the arguments that are secrets because of their position.
 func (c Command) secrets() (out []string) {
 	for i := 1; i < len(c.Args); i++ {
 		if secretName.MatchString(c.Args[i-1]) && !strings.HasPrefix(c.Args[i], "-") {
@@ -47,7 +47,7 @@ func (c Command) secrets() (out []string) {
 	return out
 }
 
-// RedactedArgs is how the arguments are kept: as one text, without secrets.
+// RedactedArgs are the arguments as stored: as one text, without secrets.
 func (c Command) RedactedArgs() string {
 	args := make([]string, len(c.Args))
 	for i, arg := range c.Args {
@@ -59,7 +59,7 @@ func (c Command) RedactedArgs() string {
 	return prego.Redact(strings.Join(args, " "))
 }
 
-// Redact masks in what a command printed the secrets that it was given, too.
+// Redact masks secrets in a command's output, including those it was given.
 func (c Command) Redact(text string) string {
 	for _, s := range c.secrets() {
 		if len(s) >= minSecret {
@@ -69,13 +69,12 @@ func (c Command) Redact(text string) string {
 	return prego.Redact(text)
 }
 
-// minSecret is the shortest argument that is looked for in outputs: a shorter one
-// would be found by chance.
+// minSecret is the length of the shortest argument that is masked in outputs: shorter
+// ones would match by chance.
 const minSecret = 4
 
-// RedactEnd is Redact for the end of a stream that its host cut at
-// MaxAuditedOutput bytes: the first word may be what is left of a secret, and is
-// left out.
+// RedactEnd is Redact for the end of a stream that its host cut at MaxAuditedOutput
+// bytes: the first word may be the rest of a secret, and is dropped.
 func (c Command) RedactEnd(text string) string {
 	const cut = MaxAuditedOutput - 3 // to a whole character
 	if len(text) >= cut {
@@ -86,12 +85,12 @@ func (c Command) RedactEnd(text string) string {
 	return c.Redact(text)
 }
 
-// CommandOutcome is how a command ended. ExitCode nil is one that nobody knows: the
-// host did not say, and it may have run.
+// CommandOutcome is how a command ended. A nil ExitCode is unknown: the host did not
+// report it, and the command may have run.
 type CommandOutcome struct {
 	ExitCode *int
 	Duration time.Duration
-	Stdout   string // the end of it
+	Stdout   string // its last bytes
 	Stderr   string
 }
 
@@ -113,8 +112,8 @@ type AuditedCommand struct {
 	Stderr      string
 }
 
-// UnknownOutcome is that of a command whose end nobody told: refused, or without
-// an answer. A repetition with the same audit id may still learn it.
+// UnknownOutcome is the outcome of a command without a reported end: refused, or
+// without an answer. A repetition with the same audit id may still get it.
 func UnknownOutcome(err error, took time.Duration) CommandOutcome {
 	o := CommandOutcome{Duration: took, Stderr: "outcome unknown: the caller gave up waiting; it may have run"}
 	var ce *CommandError
@@ -132,7 +131,7 @@ func UnknownOutcome(err error, took time.Duration) CommandOutcome {
 	return o
 }
 
-// EndOf is the last n bytes of a text, valid still.
+// EndOf returns the last n bytes of a text, still valid UTF-8.
 func EndOf(s string, n int) string {
 	return strings.ToValidUTF8(s[max(0, len(s)-n):], "")
 }

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// ContainerInfo is a container as it is on a host.
+// ContainerInfo is a container on a host.
 type ContainerInfo struct {
-	Name      string    `json:"name"`  // as the stack calls it
-	Image     string    `json:"image"` // as it was asked for
+	Name      string    `json:"name"`  // its name in the stack
+	Image     string    `json:"image"` // as declared
 	State     string    `json:"state"` // created, running, paused, restarting, removing, exited, dead
 	Health    string    `json:"health,omitempty"`
 	ExitCode  int       `json:"exit_code"`
@@ -16,10 +16,10 @@ type ContainerInfo struct {
 	Restarts  int       `json:"restarts"`
 	StartedAt time.Time `json:"started_at,omitzero"`
 	SpecHash  string    `json:"spec_hash,omitempty"`
-	Instance  string    `json:"instance,omitempty"` // whose it is; "" for one of the stack
+	Instance  string    `json:"instance,omitempty"` // the instance that it belongs to; "" for the stack's
 }
 
-// ContainerStats is one sample of what a container uses.
+// ContainerStats is one sample of a container's usage.
 type ContainerStats struct {
 	At          time.Time     `json:"at"`
 	CPU         time.Duration `json:"cpu_ns"` // since it started
@@ -33,13 +33,13 @@ type DriftKind string
 
 // The kinds of drift.
 const (
-	DriftMissing    DriftKind = "missing"    // declared, and not there
-	DriftStopped    DriftKind = "stopped"    // there, and not running
-	DriftLooping    DriftKind = "looping"    // dies and is started again
-	DriftUnhealthy  DriftKind = "unhealthy"  // running, and its check fails
-	DriftOutdated   DriftKind = "outdated"   // made from another declaration
-	DriftChanged    DriftKind = "changed"    // made from this one, and changed by hand
-	DriftUndeclared DriftKind = "undeclared" // ours, and no longer declared
+	DriftMissing    DriftKind = "missing"    // declared, but missing
+	DriftStopped    DriftKind = "stopped"    // exists, but is not running
+	DriftLooping    DriftKind = "looping"    // keeps crashing
+	DriftUnhealthy  DriftKind = "unhealthy"  // running, but its health check fails
+	DriftOutdated   DriftKind = "outdated"   // created from another declaration
+	DriftChanged    DriftKind = "changed"    // created from this declaration, then changed by hand
+	DriftUndeclared DriftKind = "undeclared" // ours, but no longer declared
 )
 
 // ContainerDrift is one difference between a host and its declaration. Detail

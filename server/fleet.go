@@ -17,45 +17,45 @@ func ValidateFleetID(id prego.FleetID) error {
 // ValidatePolicyID accepts a lower-case DNS label of at most MaxPolicyIDLen characters.
 func ValidatePolicyID(id string) error { return prego.ValidateName("policy_id", id, MaxPolicyIDLen) }
 
-// Limits of fleets. A member's id is the fleet's, the action's number and a number of
-// its own, and must fit a server id.
+// Limits of fleets. A member's id consists of the fleet's id, the action's number and a
+// number of its own, and must fit a server id.
 const (
 	MaxFleetIDLen  = 32
 	MaxPolicyIDLen = 63
-	// MaxFleetSize is the service's own limit of a fleet's size.
+	// MaxFleetSize is the global limit of a fleet's size.
 	MaxFleetSize = 1000
-	// NoMaxSize is the max_size of a fleet that has none of its own.
+	// NoMaxSize is the max_size of a fleet without a limit of its own.
 	NoMaxSize = -1
 	// MaxGracePeriod bounds how long a deletion waits for tenants to leave.
 	MaxGracePeriod = 7 * 24 * time.Hour
 )
 
-// Fleet is a named set of servers of one role. Its servers are spread over regions
-// by a region placement policy, or stand in Region when it has none.
+// Fleet is a named set of servers of one role. Its servers are spread over regions by a
+// region placement policy, or are all in Region if it has none.
 type Fleet struct {
 	FleetID         prego.FleetID
 	Role            prego.Role
-	Region          prego.Region // "" for none: then a region placement policy says where
+	Region          prego.Region // "" if a region placement policy decides
 	InfraProvider   prego.InfraProviderID
 	MinSize         int64
 	MaxSize         int64 // NoMaxSize for none
-	DesiredCapacity int64 // what the last action aimed at
+	DesiredCapacity int64 // the target of the last action
 	Spec            Spec
-	Constraint      prego.Constraint // that its servers' tags satisfy; fixed
-	// Serves says that servers which waiting tenants need are made here.
+	Constraint      prego.Constraint // satisfied by its servers' tags; fixed
+	// Serves means that servers for waiting tenants are created in this fleet.
 	Serves bool
 	// What each of its servers offers to instances of process groups; 0 is nothing.
 	WorkloadMemory int64
 	WorkloadCPUs   float64
-	// Profile counts the changes of Spec. Members made under an earlier one are brought
-	// up to it by CLUSTER_REPLACE.
+	// Profile counts the changes of Spec. CLUSTER_REPLACE replaces members created
+	// under an earlier one.
 	Profile   int
 	CreatedBy string
 	CreatedAt time.Time
 	UpdatedAt time.Time
 
 	Size     int64                  // members: servers that are neither draining nor terminated
-	Regions  map[prego.Region]int64 // how they are spread
+	Regions  map[prego.Region]int64 // members per region
 	Policies []Attachment           // in order
 }
 
@@ -70,7 +70,7 @@ type CreateFleetRequest struct {
 	Spec          Spec                  `json:"spec"`
 	Constraint    prego.Constraint      `json:"constraint"`
 	Serves        bool                  `json:"serves_tenants,omitempty"`
-	// What each of its servers offers to instances: absent and 0 are nothing.
+	// What each of its servers offers to instances; absent and 0 mean nothing.
 	WorkloadMemory int64   `json:"workload_memory_bytes,omitempty"`
 	WorkloadCPUs   float64 `json:"workload_cpus,omitempty"`
 }
@@ -104,7 +104,7 @@ func (r *CreateFleetRequest) Validate() error {
 	return checkTags(r.Constraint, r.Spec.Tags)
 }
 
-// checkTags refuses tags that a fleet's servers are not to have.
+// checkTags rejects tags that a fleet's servers must not have.
 func checkTags(c prego.Constraint, tags []string) error {
 	if c.SatisfiedBy(tags) {
 		return nil
@@ -146,7 +146,7 @@ type UpdateFleetRequest struct {
 	Constraint     *prego.Constraint `json:"constraint,omitempty"` // refused: CodeConstraintImmutable
 }
 
-// Apply changes a fleet as asked.
+// Apply applies the requested changes to a fleet.
 func (r *UpdateFleetRequest) Apply(f *Fleet) error {
 	if r.Constraint != nil {
 		return &prego.Error{Code: prego.CodeConstraintImmutable, Field: "constraint", Message: "is fixed once the fleet is made: make another fleet"}
@@ -221,7 +221,7 @@ type Attachment struct {
 	FleetPolicy
 	Position int
 	Enabled  bool
-	// LastUsedAt is when it last had a say in an action, for its cooldown.
+	// LastUsedAt is when it last decided about an action, for its cooldown.
 	LastUsedAt *time.Time
 }
 
@@ -242,35 +242,35 @@ func FleetActionKinds() []FleetActionKind {
 	return []FleetActionKind{ClusterScaleOut, ClusterScaleIn, ClusterResize, ClusterReplace, NodeCreate}
 }
 
-// FleetActionStatus is where an action stands.
+// FleetActionStatus is the status of an action.
 type FleetActionStatus string
 
-// The states of an action.
+// The statuses of an action.
 const (
 	ActionQueued    FleetActionStatus = "queued"
 	ActionRunning   FleetActionStatus = "running"
 	ActionSucceeded FleetActionStatus = "succeeded"
-	ActionFailed    FleetActionStatus = "failed" // what it did until then stays
+	ActionFailed    FleetActionStatus = "failed" // what was done until then stays
 	ActionCancelled FleetActionStatus = "cancelled"
 )
 
-// Ended reports whether nothing more will happen.
+// Ended reports whether the status is final.
 func (s FleetActionStatus) Ended() bool { return s != ActionQueued && s != ActionRunning }
 
 // FleetAction is one row of fleet_actions.
 type FleetAction struct {
 	FleetID     prego.FleetID
 	Seq         int    // 1 for the fleet's first
-	Key         string // in the names of its servers
+	Key         string // part of the names of its servers
 	Action      FleetActionKind
 	Inputs      json.RawMessage
-	Data        json.RawMessage // what the policies made of it: region.Data
+	Data        json.RawMessage // the result of the policies: region.Data
 	Status      FleetActionStatus
-	Reason      string // a stable code when it failed
+	Reason      string // a stable code, if it failed
 	Message     string
-	Cause       string // "operator", or the run that asked
+	Cause       string // "operator", or the run that requested it
 	RequestedBy string
-	// CancelRequested: steps that have not begun are left out.
+	// CancelRequested: steps that have not begun are skipped.
 	CancelRequested bool
 
 	CreatedAt  time.Time
@@ -288,11 +288,11 @@ const (
 	StepOpDelete FleetStepOp = "delete"
 )
 
-// FleetStepState is where a step stands.
+// FleetStepState is the state of a step.
 type FleetStepState string
 
-// The states of steps. A server that still has tenants when its grace period is
-// over is kept.
+// The states of steps. A server that still has tenants at the end of its grace period
+// is kept.
 const (
 	FleetStepPlanned FleetStepState = "planned"
 	FleetStepDone    FleetStepState = "done"
@@ -301,19 +301,19 @@ const (
 	FleetStepSkipped FleetStepState = "skipped"
 )
 
-// FleetStep is one server that an action makes or takes down.
+// FleetStep is one server that an action creates or removes.
 type FleetStep struct {
 	Op       FleetStepOp    `json:"op"`
 	ServerID prego.ServerID `json:"server_id"`
 	Region   prego.Region   `json:"region"`
-	Round    int            `json:"round"`            // rounds follow each other
-	Replan   bool           `json:"replan,omitempty"` // it makes up for one that failed
+	Round    int            `json:"round"`            // rounds run one after the other
+	Replan   bool           `json:"replan,omitempty"` // it replaces one that failed
 	State    FleetStepState `json:"state"`
 	Message  string         `json:"message,omitempty"`
-	At       time.Time      `json:"at,omitzero"` // since when it is in State
+	At       time.Time      `json:"at,omitzero"` // when it entered State
 }
 
-// Outcome is how an action ended whose steps are all done with.
+// Outcome returns the outcome of an action whose steps are all finished.
 func (a FleetAction) Outcome() (status FleetActionStatus, reason, message string) {
 	n := map[FleetStepState]int{}
 	round, last, failed := 0, "", 0
@@ -326,7 +326,7 @@ func (a FleetAction) Outcome() (status FleetActionStatus, reason, message string
 			}
 		}
 	}
-	made, wanted := 0, 0 // servers; what makes up for a failed one is not wanted once more
+	made, wanted := 0, 0 // servers; a replacement for a failed one does not count again
 	for _, st := range a.Steps {
 		if st.Op == StepOpCreate {
 			if st.State == FleetStepDone {
@@ -340,7 +340,7 @@ func (a FleetAction) Outcome() (status FleetActionStatus, reason, message string
 	switch {
 	case n[FleetStepSkipped] > 0 && a.CancelRequested:
 		return ActionCancelled, "cancelled", fmt.Sprintf("cancelled: %d of %d steps were not begun", n[FleetStepSkipped], len(a.Steps))
-	case made < wanted && (failed > 0 || n[FleetStepKept] == 0): // a replacement stops at one that is kept
+	case made < wanted && (failed > 0 || n[FleetStepKept] == 0): // a replacement stops if a server is kept
 		return ActionFailed, "servers_failed", fmt.Sprintf("%d of %d servers could not be made; the last: %s", wanted-made, wanted, last)
 	case n[FleetStepKept] > 0:
 		return ActionFailed, string(prego.CodeServerHasTenants), fmt.Sprintf("%d servers still had tenants at the end of the grace period and are kept", n[FleetStepKept])
@@ -348,7 +348,7 @@ func (a FleetAction) Outcome() (status FleetActionStatus, reason, message string
 	return ActionSucceeded, "", ""
 }
 
-// FleetMember is a server as the planning of an action sees it.
+// FleetMember is a server as seen by an action's planning.
 type FleetMember struct {
 	ServerID  prego.ServerID
 	Region    prego.Region
@@ -358,51 +358,51 @@ type FleetMember struct {
 	Tenants   int // on it, its shard and its pool, and instances of process groups
 }
 
-// FleetState is what an action is planned from.
+// FleetState is the input of an action's planning.
 type FleetState struct {
 	Fleet   Fleet
 	Members []FleetMember  // by id
-	Usable  []prego.Region // that the fleet's provider serves, while it is enabled
+	Usable  []prego.Region // served by the fleet's provider, while it is enabled
 	Now     time.Time
 }
 
 // FleetPlan is what an action will do, decided before the first server is touched.
 type FleetPlan struct {
-	Data    json.RawMessage // what the policies made of it: region-placement, S1 to S4
-	Reason  string          // a stable code when nothing can be done, with its sentence
+	Data    json.RawMessage // the result of the policies: region-placement, S1 to S4
+	Reason  string          // a stable code if nothing can be done, with its message
 	Message string
-	Desired int64 // the fleet's desired capacity from now on
-	// Steps of deletes name their server, those of creates get one.
+	Desired int64 // the fleet's new desired capacity
+	// Delete steps name their server; create steps get one later.
 	Steps []FleetStep
-	// Used are the policies that had a say.
+	// Used are the policies that took part in the decision.
 	Used []string
 }
 
-// FleetReplan is what becomes of an action when steps of it did not go as planned.
+// FleetReplan says how an action continues after steps of it failed.
 type FleetReplan struct {
-	More []FleetStep     // for what could not be made
+	More []FleetStep     // for servers that could not be created
 	Skip []FleetStep     // with a message
 	Data json.RawMessage // the action's, with what changed
 }
 
-// FleetActionRequest asks for an action.
+// FleetActionRequest requests an action.
 type FleetActionRequest struct {
 	FleetID        prego.FleetID
 	Action         FleetActionKind
-	Inputs         json.RawMessage // checked
+	Inputs         json.RawMessage // validated
 	Cause          string
 	By             string
 	IdempotencyKey string // "" for none
 }
 
-// FleetRound is what is next to be done of an action.
+// FleetRound is the next round of an action.
 type FleetRound struct {
 	Action FleetAction // without its steps
-	Steps  []FleetStep // planned, all of one round; none: the action is at its end
+	Steps  []FleetStep // planned, all of one round; none if the action is finished
 	Fleet  Fleet
 }
 
-// FleetStepResult is how a step went.
+// FleetStepResult is the result of a step.
 type FleetStepResult struct {
 	ServerID prego.ServerID `json:"server_id"`
 	Op       FleetStepOp    `json:"op"`
@@ -410,8 +410,8 @@ type FleetStepResult struct {
 	Message  string         `json:"message,omitempty"`
 }
 
-// FleetWorkflowID is the id of the runs that carry out a fleet's actions.
-// Fleets' names are theirs in one environment, those of servers in all.
+// FleetWorkflowID is the id of a fleet's action runs. Fleet names are unique per
+// environment, server names globally.
 func FleetWorkflowID(environment string, fleetID prego.FleetID) string {
 	return fleetPrefix + environment + "/" + string(fleetID)
 }
@@ -428,16 +428,16 @@ func FleetIDFromWorkflow(workflowID string) (environment string, fleetID prego.F
 
 const fleetPrefix = "fleet-scale/"
 
-// Wanted is a server that the control plane asks for by itself.
+// Wanted is a server that the control plane requests by itself.
 type Wanted struct {
 	ServerID     prego.ServerID
 	Role         prego.Role
 	Region       prego.Region
 	Provider     prego.InfraProviderID
 	Spec         Spec
-	DedicatedFor prego.TenantID // tenant
+	DedicatedFor prego.TenantID // for this tenant
 	WarmPlan     prego.Plan
-	PlanTierLock prego.Plan // of the shard that it becomes
+	PlanTierLock prego.Plan // of the future shard
 	FleetID      prego.FleetID
-	FleetProfile int // of the fleet when it was asked for
+	FleetProfile int // of the fleet when it was requested
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/prego/prego"
 )
 
-// ImageStatus is where a golden image stands in its life.
+// ImageStatus is the status of a golden image.
 type ImageStatus string
 
-// The states of a golden image.
+// The statuses of a golden image.
 const (
-	ImageBuilding  ImageStatus = "building"  // its builder is made, works, and is copied
+	ImageBuilding  ImageStatus = "building"  // its builder is created, runs, and is copied
 	ImageVerifying ImageStatus = "verifying" // a server is booted from it
 	ImageReady     ImageStatus = "ready"
 	ImageFailed    ImageStatus = "failed"
@@ -23,7 +23,7 @@ const (
 	ImageDeleted   ImageStatus = "deleted"
 )
 
-// ImageStatuses lists every state in the order of an image's life.
+// ImageStatuses lists every status in the order of an image's life.
 func ImageStatuses() []ImageStatus {
 	return []ImageStatus{ImageBuilding, ImageVerifying, ImageReady, ImageFailed, ImageDeleting, ImageDeleted}
 }
@@ -31,12 +31,12 @@ func ImageStatuses() []ImageStatus {
 // Valid reports whether s is one of ImageStatuses.
 func (s ImageStatus) Valid() bool { return slices.Contains(ImageStatuses(), s) }
 
-// Rests reports whether nothing works on an image in this state.
+// Rests reports whether nothing works on an image in this status.
 func (s ImageStatus) Rests() bool {
 	return s == ImageReady || s == ImageFailed || s == ImageDeleted
 }
 
-// BuildOutcomes are what a build that fails can end with.
+// BuildOutcomes are the reasons of failed builds.
 func BuildOutcomes() []prego.Reason {
 	return []prego.Reason{
 		prego.ReasonBuilderNotMade, prego.ReasonBuilderLost, prego.ReasonBuildTimeout, prego.ReasonSnapshotFailed, prego.ReasonVerificationFailed, prego.ReasonBuildCancelled, prego.ReasonFailedInternal,
@@ -48,32 +48,32 @@ type GoldenImage struct {
 	ImageID         prego.ImageID
 	Provider        prego.InfraProviderID
 	Region          prego.Region // where it was built
-	BaseImage       string       // the provider's image that it is made from
+	BaseImage       string       // the provider's image that it is built from
 	Architecture    string       // x86 or arm
 	RecipeHash      string
 	AgentSHA256     string
 	StackSHA256     string
-	Containers      []string // container images that are in it
+	Containers      []string // container images in it
 	Status          ImageStatus
 	Reason          prego.Reason
 	Message         string
-	Current         bool // new servers are made from it
-	Attempt         int  // builders asked for
+	Current         bool // new servers are created from it
+	Attempt         int  // builder attempts so far
 	ServerType      string
 	Location        string
 	ProviderImageID string
-	SizeGB          float64 // what is billed
-	DiskGB          float64 // the least disk that it fits on
+	SizeGB          float64 // billed size
+	DiskGB          float64 // the smallest disk that it fits on
 	VerifyServerID  prego.ServerID
 	CreatedBy       string
 	CreatedAt       time.Time
 	UpdatedAt       time.Time
 	VerifiedAt      *time.Time
 	DeletedAt       *time.Time
-	Idle            time.Duration // since the row was changed
+	Idle            time.Duration // since the last change of the row
 }
 
-// ImageRecipe is what an image is built from, beside the stock image.
+// ImageRecipe is what an image is built from, besides the stock image.
 type ImageRecipe struct {
 	UserData    string // of the builder: scripts and lists, no identity and no secret
 	Hash        string // of UserData and the stock image
@@ -84,13 +84,13 @@ type ImageRecipe struct {
 
 // BuildImageRequest is the body of POST /v1/images.
 type BuildImageRequest struct {
-	Debian string       `json:"debian,omitempty"` // "12" or "13"; empty is the configured image's
-	Region prego.Region `json:"region,omitempty"` // where it is built; empty is eu
+	Debian string       `json:"debian,omitempty"` // "12" or "13"; empty means the configured image's
+	Region prego.Region `json:"region,omitempty"` // where it is built; empty means eu
 }
 
 var debianImage = regexp.MustCompile(`^debian-\d{1,2}$`)
 
-// Validate checks the request, and gives the stock image that it means; configured is
+// Validate checks the request, and returns the stock image that it means; configured is
 // the catalog's.
 func (r *BuildImageRequest) Validate(configured string) (baseImage string, err error) {
 	if r.Region == "" {
@@ -109,7 +109,7 @@ func (r *BuildImageRequest) Validate(configured string) (baseImage string, err e
 	return baseImage, nil
 }
 
-// ValidateImageID accepts what names golden images.
+// ValidateImageID accepts ids of golden images.
 func ValidateImageID(id string) error { return prego.ValidateName("image_id", id, 32) }
 
 const (
@@ -117,7 +117,7 @@ const (
 	imageDeletePrefix = "image-delete/"
 )
 
-// ImageBuildWorkflowID is the run that builds an image.
+// ImageBuildWorkflowID is the id of the run that builds an image.
 func ImageBuildWorkflowID(imageID prego.ImageID) string { return string(imageBuildPrefix + imageID) }
 
 // ImageOfBuild is the inverse of ImageBuildWorkflowID.
@@ -125,23 +125,23 @@ func ImageOfBuild(workflowID string) (string, bool) {
 	return strings.CutPrefix(workflowID, imageBuildPrefix)
 }
 
-// ImageDeleteWorkflowID is the run that deletes an image.
+// ImageDeleteWorkflowID is the id of the run that deletes an image.
 func ImageDeleteWorkflowID(imageID prego.ImageID) string { return string(imageDeletePrefix + imageID) }
 
-// BuilderServerID is what the labels of an image's builder name it. It is no server of
-// the fleet: it has no row, no token and no agent.
+// BuilderServerID is the server id in the labels of an image's builder. The builder is
+// not a server of the fleet: it has no row, no token and no agent.
 func BuilderServerID(imageID prego.ImageID) string { return string(imageID + "-builder") }
 
-// VerifyServerID is the server that is booted from an image before it is used.
+// VerifyServerID is the server booted from an image before it is used.
 func VerifyServerID(imageID prego.ImageID) string { return string(imageID + "-verify") }
 
-// SnapshotParams ask for a snapshot of a builder's disk.
+// SnapshotParams describe a snapshot of a builder's disk.
 type SnapshotParams struct {
 	Environment      string
 	ImageID          prego.ImageID
 	ProviderServerID string
 	Description      string
-	Labels           map[string]string // beside those that say whose it is
+	Labels           map[string]string // in addition to the owner's
 }
 
 // SnapshotHandle is a snapshot at a provider.
@@ -151,7 +151,7 @@ type SnapshotHandle struct {
 	DiskGB          float64 `json:"disk_gb"`
 }
 
-// Labels of snapshots, beside the owner's.
+// Labels of snapshots, in addition to the owner's.
 const (
 	LabelImageID = "prego-image-id"
 	LabelRecipe  = "prego-recipe"
@@ -161,7 +161,7 @@ const (
 )
 
 // SnapshotLabels say what is in an image. A label holds at most 63 characters, so
-// digests are cut.
+// digests are shortened.
 func (g GoldenImage) SnapshotLabels() map[string]string {
 	short := func(digest string) string { return digest[:min(len(digest), 32)] }
 	return map[string]string{

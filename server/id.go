@@ -6,7 +6,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// Workflow ids are deterministic, so that a repeated start meets the first one.
+// Workflow ids are deterministic, so that a repeated start finds the first run.
 const (
 	provisionPrefix    = "server-provision/"
 	decommissionPrefix = "server-decommission/"
@@ -20,7 +20,7 @@ func IDFromProvisionWorkflow(workflowID string) (string, bool) {
 	return strings.CutPrefix(workflowID, provisionPrefix)
 }
 
-// DecommissionWorkflowID is the id of the run that takes a server down.
+// DecommissionWorkflowID is the id of the run that decommissions a server.
 func DecommissionWorkflowID(serverID prego.ServerID) string {
 	return string(decommissionPrefix + serverID)
 }
@@ -34,15 +34,15 @@ func IDFromDecommissionWorkflow(workflowID string) (string, bool) {
 // one environment.
 func ReconcileWorkflowID(environment string) string { return "reconcile/" + environment }
 
-// CatalogWorkflowID is the run that reads what the providers sell.
+// CatalogWorkflowID is the id of the run that reads the providers' catalogs.
 func CatalogWorkflowID(environment string) string { return "refresh-catalog/" + environment }
 
 // SweepWorkflowID is the id of the run that marks silent agents.
 func SweepWorkflowID(environment string) string { return "sweep-heartbeats/" + environment }
 
-// Name is the name of a server at the provider. Names are unique per
-// project there, which is what makes a repeated or late create harmless: at
-// most one server of this name can exist, whatever the order of events.
+// Name is the name of a server at the provider. Names are unique per project there,
+// which makes repeated and late creates harmless: at most one server of this name can
+// exist, whatever the order of events.
 func Name(environment string, serverID prego.ServerID) string {
 	return "prego-" + environment + "-" + string(serverID)
 }

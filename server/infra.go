@@ -8,8 +8,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// ResourceKind is a kind of thing at a provider that is billed or limited, and
-// so must have an owner.
+// ResourceKind is a kind of resource at a provider that is billed or limited, and
+// therefore must have an owner.
 type ResourceKind string
 
 // The kinds of resources that the control plane creates.
@@ -27,9 +27,9 @@ func ResourceKinds() []ResourceKind {
 	return []ResourceKind{ResourceServer, ResourceVolume, ResourcePrimaryIP, ResourcePlacementGroup, ResourceFirewall, ResourceImage}
 }
 
-// ResourceState is where a resource row stands: intended is written before the
-// create call, created after it, releasing before the delete call, and released
-// once the provider confirmed that the thing is gone.
+// ResourceState is the state of a resource row: intended is written before the create
+// call, created after it, releasing before the delete call, and released once the
+// provider has confirmed the deletion.
 type ResourceState string
 
 // The states of a resource row.
@@ -40,9 +40,9 @@ const (
 	ResourceReleased  ResourceState = "released"
 )
 
-// Label keys on everything that is created at a provider. They are how a
-// repeated step finds what it already made, and how orphans are told from what
-// belongs to somebody else.
+// Label keys on everything that is created at a provider. Repeated steps use them to
+// find what they already created, and the reconciler to tell our orphans from other
+// people's resources.
 const (
 	LabelManagedBy   = "managed-by"
 	LabelEnvironment = "prego-environment"
@@ -51,12 +51,12 @@ const (
 	LabelSpecHash    = "prego-spec-hash"
 	LabelRole        = "prego-role"
 	LabelRegion      = "prego-region"
-	LabelOrgID       = "prego-org-id" // of what an org owns
+	LabelOrgID       = "prego-org-id" // of an org's resources
 	// ManagedByPrego is the value of LabelManagedBy.
 	ManagedByPrego = "prego"
 )
 
-// OwnerSelector is the label selector of all that an environment owns.
+// OwnerSelector is the label selector of everything that an environment owns.
 func OwnerSelector(environment string) string {
 	return fmt.Sprintf("%s=%s,%s=%s", LabelManagedBy, ManagedByPrego, LabelEnvironment, environment)
 }
@@ -70,25 +70,25 @@ type Candidate struct {
 
 func (c Candidate) String() string { return c.ServerType + " in " + c.Location }
 
-// CreateParams is everything a provider needs to make one server.
-// UserData is a secret: it holds the bootstrap token.
+// CreateParams is everything a provider needs to create one server. UserData is a
+// secret: it holds the bootstrap token.
 type CreateParams struct {
 	Environment    string
 	ServerID       prego.ServerID
 	Role           prego.Role
 	Region         prego.Region
 	Attempt        int
-	SpecHash       string // of all that decides what is created, less the token; at most 63 characters
+	SpecHash       string // of everything that decides what is created, except the token; at most 63 characters
 	Candidate      Candidate
 	Image          string
 	UserData       string
 	FirewallID     string
 	PlacementGroup string           // provider id; "" for none
 	VolumeIDs      []prego.VolumeID // provider ids of volumes to attach
-	ImageID        prego.ImageID    // of a golden image that it builds; "" for servers of the fleet
+	ImageID        prego.ImageID    // of the golden image that it builds; "" for servers of the fleet
 }
 
-// Labels are the labels of the server that p asks for.
+// Labels are the labels of the requested server.
 func (p CreateParams) Labels() map[string]string {
 	labels := map[string]string{
 		LabelManagedBy:   ManagedByPrego,
@@ -110,7 +110,7 @@ func (p CreateParams) Labels() map[string]string {
 type Handle struct {
 	ProviderServerID string    `json:"provider_server_id"`
 	Name             string    `json:"name"`
-	Status           string    `json:"status"` // the provider's word, "running" once it boots
+	Status           string    `json:"status"` // the provider's status, "running" once it boots
 	IPv4             string    `json:"ipv4"`
 	IPv6             string    `json:"ipv6"` // CIDR
 	ServerType       string    `json:"server_type"`
@@ -123,29 +123,29 @@ type Handle struct {
 	Adopted          bool      `json:"adopted,omitempty"`
 }
 
-// OwnedResource is one thing at a provider that carries our labels.
+// OwnedResource is one resource at a provider that carries our labels.
 type OwnedResource struct {
 	Kind       ResourceKind
 	ProviderID string
 	Name       string
 	Labels     map[string]string
 	CreatedAt  time.Time
-	Attached   bool // to a server (volumes, primary IPs), or holding servers (groups, firewalls)
+	Attached   bool // to a server (volumes, primary IPs), or has servers (groups, firewalls)
 }
 
-// InfraClass sorts a provider's errors by what to do about them.
+// InfraClass classifies a provider's errors by what to do about them.
 type InfraClass string
 
 // The classes of provider errors.
 const (
-	InfraRetry     InfraClass = "retry"      // the same call again, later
-	InfraThrottled InfraClass = "throttled"  // again when the budget has refilled
-	InfraNext      InfraClass = "next"       // another machine type, location or placement group
-	InfraQuota     InfraClass = "quota"      // the account is full: await capacity
-	InfraNotFound  InfraClass = "not_found"  // it isn't there
+	InfraRetry     InfraClass = "retry"      // retry the same call later
+	InfraThrottled InfraClass = "throttled"  // retry when the rate limit budget has refilled
+	InfraNext      InfraClass = "next"       // try another machine type, location or placement group
+	InfraQuota     InfraClass = "quota"      // an account limit is reached: wait for capacity
+	InfraNotFound  InfraClass = "not_found"  // it doesn't exist
 	InfraForeign   InfraClass = "foreign"    // the name is taken by something that isn't ours
-	InfraPermanent InfraClass = "permanent"  // never repeat
-	InfraAmbiguous InfraClass = "ambiguous"  // it may or may not have happened: look before repeating
+	InfraPermanent InfraClass = "permanent"  // never retry
+	InfraAmbiguous InfraClass = "ambiguous"  // it may or may not have happened: look before retrying
 	InfraAttempt   InfraClass = "superseded" // the server found belongs to a newer attempt
 )
 
@@ -153,8 +153,8 @@ const (
 // not have.
 const InfraImageGone = "image_gone"
 
-// InfraError is a provider's refusal, sorted. Message is safe to log: it went
-// through the redactor.
+// InfraError is a classified provider error. Message is safe to log: it went through
+// the redactor.
 type InfraError struct {
 	Class      InfraClass
 	Code       string // the provider's code, "" if it gave none
@@ -169,8 +169,8 @@ func (e *InfraError) Error() string {
 	return fmt.Sprintf("provider (%s, %s): %s", e.Class, e.Code, e.Message)
 }
 
-// FirewallParams describe the firewall in front of every server of an
-// environment: the ports are open to the CIDRs and nothing else is.
+// FirewallParams describe the firewall of all servers of an environment: the ports are
+// open to the CIDRs, and nothing else is.
 type FirewallParams struct {
 	Environment string
 	Name        string

@@ -9,9 +9,9 @@ import (
 	"github.com/prego/prego"
 )
 
-// ProviderCatalog is what a provider sells, as it last said: the configured Catalog
-// is a wish, this is what can be had. It is read by schedule and stored; nothing
-// that decides asks the provider itself.
+// ProviderCatalog is what a provider sells, as last read: the configured Catalog is a
+// wish, this is what is available. It is read on a schedule and stored; decisions never
+// call the provider.
 type ProviderCatalog struct {
 	Currency    string            `json:"currency"` // "EUR"
 	VATRate     string            `json:"vat_rate"` // per cent
@@ -20,21 +20,21 @@ type ProviderCatalog struct {
 	Images      []OfferedImage    `json:"images"`
 	// IPv4 are the prices of a primary IPv4 address by location.
 	IPv4 map[string]PeriodPrice `json:"ipv4"`
-	// VolumeGBMonth and ImageGBMonth are the prices of a GB for a month.
+	// VolumeGBMonth and ImageGBMonth are the monthly prices of a GB.
 	VolumeGBMonth Price `json:"volume_gb_month"`
 	ImageGBMonth  Price `json:"image_gb_month"`
 }
 
-// CatalogState is a stored ProviderCatalog with how current it is.
+// CatalogState is a stored ProviderCatalog with its age.
 type CatalogState struct {
 	Provider prego.InfraProviderID
 	ProviderCatalog
-	RefreshedAt time.Time // zero: never, and then the catalog is empty
+	RefreshedAt time.Time // zero if it was never read; the catalog is then empty
 	AttemptedAt time.Time
 	Failure     string // of the last attempt, "" when it succeeded
 }
 
-// Known reports whether the provider ever said what it sells.
+// Known reports whether the catalog was ever read.
 func (s CatalogState) Known() bool { return !s.RefreshedAt.IsZero() }
 
 // OfferedLocation is one of the provider's locations.
@@ -56,10 +56,10 @@ type OfferedType struct {
 	At           []OfferedAt `json:"at"`
 }
 
-// OfferedAt is a machine type at one location where it is sold.
+// OfferedAt is a machine type at a location where it is sold.
 type OfferedAt struct {
 	Location string `json:"location"`
-	// Available is whether there was stock when the provider was asked.
+	// Available is whether it was in stock when the catalog was read.
 	Available        bool       `json:"available"`
 	DeprecatedAt     *time.Time `json:"deprecated_at,omitempty"`
 	UnavailableAfter *time.Time `json:"unavailable_after,omitempty"`
@@ -82,7 +82,7 @@ type OfferedImage struct {
 	DeprecatedAt *time.Time `json:"deprecated_at,omitempty"`
 }
 
-// Price is a decimal amount of the catalog's currency, without and with tax.
+// Price is a decimal amount in the catalog's currency, without and with tax.
 type Price struct {
 	Net   string `json:"net"`
 	Gross string `json:"gross"`
@@ -134,10 +134,10 @@ type SkippedCandidate struct {
 
 func (s SkippedCandidate) String() string { return s.Candidate.String() + " " + s.Why }
 
-// Usable sorts the candidates by what the provider said of them. Those in stock come
-// first, each part in the given order; those out of stock follow, since stock
-// changes faster than the catalog is read. A deprecated type is used only when there
-// is no other; what is not sold, or can't run the image, never.
+// Usable sorts the candidates by the provider's catalog. Those in stock come first,
+// each part in the given order; those out of stock follow, since stock changes faster
+// than the catalog is read. A deprecated type is used only if there is no other; what
+// is not sold, or can't run the image, never.
 func (p ProviderCatalog) Usable(candidates []Candidate, image string, now time.Time) (usable []Candidate, skipped []SkippedCandidate) {
 	var inStock, outOfStock, deprecated []Candidate
 	var aged []SkippedCandidate
@@ -170,17 +170,17 @@ func (p ProviderCatalog) Usable(candidates []Candidate, image string, now time.T
 	return usable, append(skipped, aged...)
 }
 
-// runsElsewhere reports whether the image is known for another architecture. One
-// that is not known at all may be newer than the catalog.
+// runsElsewhere reports whether the image is known for another architecture only. An
+// unknown image may be newer than the catalog.
 func (p ProviderCatalog) runsElsewhere(image, architecture string) bool {
 	return slices.ContainsFunc(p.Images, func(i OfferedImage) bool {
 		return (i.Name == image || i.ID == image) && i.Architecture != architecture
 	})
 }
 
-// CheckSpec refuses a spec that pins what can't be had, with the field at fault. The
-// region is "" for a fleet that may stand anywhere. While the provider never said
-// what it sells, only the configured locations are held against the spec.
+// CheckSpec rejects a spec that pins something not sold, naming the field at fault. The
+// region is "" for a fleet without one. Until the catalog has been read once, the spec
+// is only checked against the configured locations.
 func (s CatalogState) CheckSpec(c Catalog, region prego.Region, spec Spec, now time.Time) error {
 	locations := c.Locations[region]
 	if region == "" {
@@ -227,7 +227,7 @@ func (s CatalogState) CheckSpec(c Catalog, region prego.Region, spec Spec, now t
 	return nil
 }
 
-// soldIn refuses a type that none of the locations sells any more.
+// soldIn rejects a type that none of the locations sells any more.
 func (t OfferedType) soldIn(locations []string, now time.Time) error {
 	retired := false
 	for _, l := range locations {
@@ -252,7 +252,7 @@ func (c Catalog) knowsLocation(name string) bool {
 	return false
 }
 
-// CatalogProblem is something that is configured and can't be had, or not for long.
+// CatalogProblem is something configured that is not sold, or not for much longer.
 type CatalogProblem struct {
 	Kind    string `json:"kind"` // server_type, location or image
 	Name    string `json:"name"`
@@ -261,8 +261,8 @@ type CatalogProblem struct {
 
 func (p CatalogProblem) String() string { return p.Kind + " " + p.Name + " " + p.Message }
 
-// Problems holds the configured catalog against what the provider sells. There are
-// none before the provider ever said so.
+// Problems compares the configured catalog with what the provider sells. There are none
+// until the catalog has been read once.
 func (s CatalogState) Problems(c Catalog, now time.Time) []CatalogProblem {
 	if !s.Known() {
 		return nil
@@ -325,15 +325,15 @@ func (s CatalogState) typeProblems(name string, region prego.Region, locations [
 	}
 }
 
-// Cost is what something is charged, as the sum of its parts.
+// Cost is a price as the sum of its parts.
 type Cost struct {
 	Currency string
 	PeriodPrice
 	Parts []string // what is counted, for people
 }
 
-// ServerCost is the price of a server with its IPv4 address and its data volume;
-// false while the provider did not say so.
+// ServerCost is the price of a server with its IPv4 address and its data volume; false
+// if the catalog does not have it.
 func (s CatalogState) ServerCost(serverType, location string, volumeGB int) (Cost, bool) {
 	typ, _ := s.Type(serverType)
 	at, ok := typ.AtLocation(location)
@@ -353,8 +353,7 @@ func (s CatalogState) ServerCost(serverType, location string, volumeGB int) (Cos
 	return c, true
 }
 
-// hoursPerMonth is what a price by the month is spread over where the provider
-// gives none by the hour.
+// hoursPerMonth converts monthly prices where the provider gives no hourly ones.
 const hoursPerMonth = 730
 
 func (p PeriodPrice) plus(q PeriodPrice) PeriodPrice {
@@ -369,7 +368,7 @@ func (p Price) times(n float64) Price {
 	return Price{Net: formatPrice(parsePrice(p.Net) * n), Gross: formatPrice(parsePrice(p.Gross) * n)}
 }
 
-// parsePrice reads an amount; the provider's are decimal, and anything else is nothing.
+// parsePrice parses a decimal amount; anything else is 0.
 func parsePrice(s string) float64 {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil {

@@ -31,14 +31,14 @@ type ProvisionState struct {
 	HandshakeAt      *time.Time
 	FirstHeartbeatAt *time.Time
 	RevokedAt        *time.Time
-	Spread           bool // a fleet's, which may be made in another region instead
+	Spread           bool // a fleet's, which may be created in another region instead
 	BootstrapRefused bool // a second key presented the current attempt's token
-	// BootFailed is the reason of the current attempt's boot's failure, "" if it did not
-	// fail, and BootFailure what its host said.
+	// BootFailed is the reason of the current attempt's failed boot, "" if it did not
+	// fail, and BootFailure the host's message.
 	BootFailed  prego.Reason
 	BootFailure string
-	// BootSign is the last that was heard of the current attempt's boot, and BootSignAt
-	// when; nil where nothing was. BootSignReason is its reason, where it has one.
+	// BootSign is the last sign of life of the current attempt's boot, and BootSignAt
+	// its time; nil if there was none. BootSignReason is its reason, if it has one.
 	BootSign       string
 	BootSignReason prego.Reason
 	BootSignAt     *time.Time
@@ -46,19 +46,19 @@ type ProvisionState struct {
 	Now            time.Time // the database's clock
 }
 
-// AttemptStart says which create attempt begins.
+// AttemptStart describes a create attempt that begins.
 type AttemptStart struct {
 	ServerID   prego.ServerID
 	Generation int
 	Attempt    int
 	Candidate  Candidate
 	Image      string
-	// Resources are the names of what the attempt may make; each gets an intent
-	// row before the provider is called.
+	// Resources are the names of what the attempt may create; each gets an intent row
+	// before the provider is called.
 	Resources []ResourceIntent
 }
 
-// TokenIssue asks for the bootstrap token of an attempt. Only the hash is kept.
+// TokenIssue requests the bootstrap token of an attempt. Only the hash is stored.
 type TokenIssue struct {
 	TokenID  string
 	ServerID prego.ServerID
@@ -68,19 +68,19 @@ type TokenIssue struct {
 	TTL      time.Duration
 }
 
-// TokenIssued is the token that the attempt has: the one asked for, or the one
-// that an earlier call already issued.
+// TokenIssued is the attempt's token: the requested one, or the one that an earlier
+// call already issued.
 type TokenIssued struct {
 	TokenID   string
 	IssuedAt  time.Time
 	ExpiresAt time.Time
 }
 
-// SweepParams say when silence is marked (direct-provisioning §3).
+// SweepParams say when silent agents are marked (direct-provisioning §3).
 type SweepParams struct {
 	DegradedAfter time.Duration
 	FailedAfter   time.Duration
-	FreezePct     float64 // of the fleet newly silent at once: mark nobody
+	FreezePct     float64 // share of the fleet newly silent at once above which nobody is marked
 	FreezeMin     int     // smaller fleets never freeze
 }
 
@@ -97,15 +97,14 @@ type SweepResult struct {
 // (direct-provisioning §2).
 const ActivationTarget = 120 * time.Second
 
-// Activation is how a server became active.
+// Activation describes how a server became active.
 type Activation struct {
 	Seconds  float64 // since its request
 	Location string
 	Image    string
 }
 
-// ActivationStats is the distribution of the seconds that servers took from their request
-// to active.
+// ActivationStats is the distribution of the seconds from servers' requests to active.
 type ActivationStats struct {
 	Role               prego.Role
 	Location, Image    string

@@ -8,25 +8,25 @@ import (
 	"github.com/prego/prego"
 )
 
-// Registry is a container registry whose images hosts pull with credentials. The
-// password is sealed wherever it is kept, and shown nowhere.
+// Registry is a container registry from which hosts pull images with credentials. The
+// password is stored encrypted, and never shown.
 type Registry struct {
-	Host      string // as it stands in an image's name: "registry.example.com:5000"; "docker.io" for Docker Hub
+	Host      string // as in an image's name: "registry.example.com:5000"; "docker.io" for Docker Hub
 	Username  string
-	KeyID     string // of the master key that the password is sealed under
+	KeyID     string // of the master key that encrypts the password
 	CreatedBy string
 	CreatedAt time.Time
 	UpdatedBy string
 	UpdatedAt time.Time
 }
 
-// SealedRegistry is a registry with its password as it is kept.
+// SealedRegistry is a registry with its encrypted password.
 type SealedRegistry struct {
 	Registry
 	Sealed []byte
 }
 
-// ImageDigest is what an image's tag meant when it was first resolved.
+// ImageDigest is the digest of an image's tag when it was first resolved.
 type ImageDigest struct {
 	Image      string
 	Digest     string // "sha256:" and 64 hex digits
@@ -50,7 +50,7 @@ var (
 	imageDigest  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )
 
-// ValidateRegistryHost accepts a registry as it stands in an image's name.
+// ValidateRegistryHost accepts a registry as it is written in an image's name.
 func ValidateRegistryHost(field, host string) error {
 	if len(host) > maxRegistryHost || !registryHost.MatchString(host) {
 		return prego.Invalid(field, `must be a registry as it stands in an image's name, without scheme and path, for example "registry.example.com" or "docker.io"`)
@@ -88,8 +88,8 @@ func ValidateDigest(field, digest string) error {
 	return nil
 }
 
-// RegistryOf is the registry that an image comes from: the first part of its name where
-// that is a host, else Docker Hub.
+// RegistryOf is the registry of an image: the first part of its name if that is a host,
+// else Docker Hub.
 func RegistryOf(image string) string {
 	first, _, ok := strings.Cut(image, "/")
 	if ok && (strings.ContainsAny(first, ".:") || first == "localhost") {

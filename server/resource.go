@@ -7,7 +7,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// ResourceIntent names something that is about to be made at a provider.
+// ResourceIntent names something that is about to be created at a provider.
 type ResourceIntent struct {
 	Kind ResourceKind
 	Name string
@@ -19,8 +19,8 @@ type ProviderResource struct {
 	Provider   prego.InfraProviderID
 	Kind       ResourceKind
 	Name       string
-	ProviderID string         // "" while the create call is not known to have happened
-	ServerID   prego.ServerID // "" when the environment owns it
+	ProviderID string         // "" while it is unknown whether the create call happened
+	ServerID   prego.ServerID // "" if the environment owns it
 	Attempt    int
 	State      ResourceState
 	IntendedAt time.Time
@@ -44,14 +44,14 @@ type ReconcileRow struct {
 	Idle             time.Duration // since the row last changed
 }
 
-// Sighting is one more time that something without an owner was seen.
+// Sighting is one more time that a resource without an owner was seen.
 type Sighting struct {
 	Sightings int
 	FirstSeen time.Duration // ago
 }
 
-// ContainerError says that a host's containers will not start, however often it
-// is tried. Message is safe to show.
+// ContainerError says that a host's containers will not start, however often it is
+// retried. Message is safe to show.
 type ContainerError struct {
 	Container string
 	Message   string

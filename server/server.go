@@ -1,6 +1,6 @@
-// Package server is the domain of servers: their states and steps, what they are made
-// of at a provider, what runs on them, the fleets and images that they come from. It is
-// pure, and knows nothing of who is on a server.
+// Package server is the domain of servers: their states and steps, their resources at a
+// provider, what runs on them, and their fleets and images. It is pure, and does not
+// know about tenants.
 package server
 
 import (
@@ -19,11 +19,11 @@ var imageName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
 
 var digits = regexp.MustCompile(`^[1-9][0-9]*$`)
 
-// Status is where a server stands in its life.
+// Status is the status of a server.
 type Status string
 
-// The states of a server. A server that failed carries a Reason; draining means
-// that its decommissioning was accepted.
+// The statuses of a server. A failed server carries a Reason; draining means that its
+// decommissioning was accepted.
 const (
 	Provisioning Status = "provisioning"
 	Active       Status = "active"
@@ -32,7 +32,7 @@ const (
 	Failed       Status = "failed"
 )
 
-// Statuses lists every state in the order of a server's life.
+// Statuses lists every status in the order of a server's life.
 func Statuses() []Status {
 	return []Status{Provisioning, Active, Draining, Terminated, Failed}
 }
@@ -40,9 +40,8 @@ func Statuses() []Status {
 // Valid reports whether s is one of Statuses.
 func (s Status) Valid() bool { return slices.Contains(Statuses(), s) }
 
-// CanBecome reports whether a server may go from s to next.
-// failed → active is the return of an agent that was silent for too long;
-// failed → provisioning is a retry.
+// CanBecome reports whether a server may go from s to next. failed → active is the
+// return of an agent that was silent for too long; failed → provisioning is a retry.
 func (s Status) CanBecome(next Status) bool {
 	switch s {
 	case Provisioning:
@@ -59,12 +58,11 @@ func (s Status) CanBecome(next Status) bool {
 	return false
 }
 
-// AgentStatus is what the control plane last knew of a server's agent
-// (direct-provisioning §6).
+// AgentStatus is the last known status of a server's agent (direct-provisioning §6).
 type AgentStatus string
 
-// The values of servers.agent_status. degraded is silence of 60 s, disconnected
-// of 300 s (direct-provisioning §3).
+// The values of servers.agent_status. degraded means silent for 60 s, disconnected for
+// 300 s (direct-provisioning §3).
 const (
 	AgentUnknown      AgentStatus = "unknown"
 	AgentConnected    AgentStatus = "connected"
@@ -81,19 +79,18 @@ const (
 	PurposeImportExisting TokenPurpose = "import_existing_server"
 )
 
-// Spec is what a caller may ask for beyond role and region. Empty fields
-// take the configured candidates of the role and region.
+// Spec is what a caller may request besides role and region. Empty fields use the
+// configured candidates of the role and region.
 type Spec struct {
 	// ServerType pins the provider's machine type, for example "cx43".
 	ServerType string `json:"server_type,omitempty"`
 	// Location pins the provider's location, for example "fsn1".
 	Location string `json:"location,omitempty"`
-	// Image names the operating system image; empty is the configured one.
+	// Image names the operating system image; empty means the configured one.
 	Image string `json:"image,omitempty"`
-	// VolumeGB asks for a volume of this size, 10 to 10,000, mounted for data;
-	// 0 asks for none.
+	// VolumeGB requests a data volume of this size, 10 to 10,000; 0 requests none.
 	VolumeGB int `json:"volume_gb,omitempty"`
-	// Tags are the server's placement tags; fixed while the server lives.
+	// Tags are the server's placement tags; fixed for its lifetime.
 	Tags []string `json:"tags,omitempty"`
 }
 
@@ -106,8 +103,8 @@ type CreateRequest struct {
 	Spec          Spec                  `json:"spec"`
 }
 
-// Validate checks the request's own fields and normalizes its tags. Whether the
-// provider exists, is enabled and serves the region is the store's to say.
+// Validate checks the request's own fields and normalizes its tags. The store checks
+// whether the provider exists, is enabled and serves the region.
 func (r *CreateRequest) Validate() error {
 	if err := prego.ValidateServerID(string(r.ServerID)); err != nil {
 		return err
@@ -163,7 +160,7 @@ func (r CreateRequest) Hash() [32]byte {
 	return sha256.Sum256(b)
 }
 
-// Server is one row of servers, as every room sees it.
+// Server is one row of servers, shared by all packages.
 type Server struct {
 	ServerID      prego.ServerID
 	Role          prego.Role
@@ -177,8 +174,8 @@ type Server struct {
 	StatusMessage string
 
 	ManagedBy        prego.ManagedBy
-	ProviderServerID string // the provider's id, "" while there is none
-	ServerType       string // the chosen candidate, "" until one was tried
+	ProviderServerID string // the provider's id, "" if there is none
+	ServerType       string // the chosen candidate, "" before the first try
 	Location         string
 	Image            string
 	Host             string // public IPv4
@@ -196,21 +193,21 @@ type Server struct {
 	Load1                *float64 // run-queue length averaged over 1 min
 	MemoryPct            *float64 // 0–100
 	DiskPct              *float64 // 0–100
-	CPUPct               *float64 // 0–100, averaged over some minutes; this and the next are nil where nobody says so
-	WorkerSlotsPct       *float64 // 0–100, background workers that are busy, averaged over some minutes
-	DBDiskPct            *float64 // 0–100, of the disk that MariaDB's data is on
-	RedisMemoryPct       *float64 // 0–100, of what Redis may use
+	CPUPct               *float64 // 0–100, averaged over some minutes; this and the next are nil if unknown
+	WorkerSlotsPct       *float64 // 0–100, busy background workers, averaged over some minutes
+	DBDiskPct            *float64 // 0–100, of the disk that holds MariaDB's data
+	RedisMemoryPct       *float64 // 0–100, of the memory that Redis may use
 	DockerState          string
-	// ClockAheadSeconds is by how much the host's clock was ahead of the gateway's,
-	// negative for behind; nil is not known. ClockSkewed says that it was too much.
+	// ClockAheadSeconds is how far the host's clock was ahead of the gateway's,
+	// negative if behind; nil is unknown. ClockSkewed means that it was too much.
 	ClockAheadSeconds *float64
 	ClockSkewed       bool
-	// AgentTags are those that the host says it has; nil until its agent said so.
-	// Placement goes by Tags.
+	// AgentTags are the tags that the host reports; nil before its agent has. Placement
+	// uses Tags.
 	AgentTags []string
 
 	FleetID    prego.FleetID // "" for none
-	CordonedAt *time.Time    // set: nobody new lands here
+	CordonedAt *time.Time    // if set, it gets no new tenants
 
 	ImportedFromPulumiAt    *time.Time
 	IdentityRevokedAt       *time.Time
@@ -228,14 +225,14 @@ type Event struct {
 	ServerID prego.ServerID
 	At       time.Time
 	Step     Step
-	Attempt  int // 0 where the event belongs to no attempt
+	Attempt  int // 0 if the event belongs to no attempt
 	Status   Status
 	Reason   prego.Reason
 	Message  string
 	Actor    prego.Actor
 }
 
-// Step names what a timeline event tells.
+// Step names a kind of timeline event.
 type Step string
 
 // Steps of a server's timeline, in the order of the main path.
@@ -290,7 +287,7 @@ type ImportRequest struct {
 	InfraProvider    prego.InfraProviderID `json:"infra_provider"`
 	ProviderServerID string                `json:"provider_server_id"`
 	Tags             []string              `json:"tags,omitempty"`
-	ManagedBy        prego.ManagedBy       `json:"managed_by"` // who made it; worker_direct if empty
+	ManagedBy        prego.ManagedBy       `json:"managed_by"` // who created it; worker_direct if empty
 }
 
 // Validate checks the request's own fields and normalizes its tags.

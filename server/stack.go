@@ -23,38 +23,38 @@ type ContainerSpec struct {
 	Command []string          `json:"command,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
 	Labels  map[string]string `json:"labels,omitempty"`
-	// Volumes are source:target or source:target:ro, where the source is the name
-	// of a volume, or a directory of the host that a stack may use.
+	// Volumes are source:target or source:target:ro. The source is the name of a
+	// volume, or a directory of the host that a stack may use.
 	Volumes []string `json:"volumes,omitempty"`
-	// Ports are address:port:container-port. The address is written out, since the
-	// engine opens published ports past the host's own firewall.
+	// Ports are address:port:container-port. The address is required, since the engine
+	// opens published ports past the host's own firewall.
 	Ports    []string `json:"ports,omitempty"`
 	Network  string   `json:"network,omitempty"` // a bridge of the stack's own, or none or host
 	MemoryMB int64    `json:"memory_mb,omitempty"`
 	CPUs     float64  `json:"cpus,omitempty"`
 	Pids     int64    `json:"pids,omitempty"`
-	// MemoryBytes, in place of MemoryMB, is a hard cap that swap does not stretch.
+	// MemoryBytes, instead of MemoryMB, is a hard cap that swap does not extend.
 	MemoryBytes int64   `json:"memory_bytes,omitempty"`
-	CPUShares   int64   `json:"cpu_shares,omitempty"` // against other containers when CPU is short; 1024 is one CPU
+	CPUShares   int64   `json:"cpu_shares,omitempty"` // relative to other containers when CPU is short; 1024 is one CPU
 	Restart     Restart `json:"restart,omitempty"`    // unless-stopped when empty
-	// StopTimeout is how long the container may take to end before it is killed.
+	// StopTimeout is how long the container may take to stop before it is killed.
 	StopTimeout prego.Duration `json:"stop_timeout,omitempty"`
-	// StartTimeout is within how long it must be healthy, once started.
+	// StartTimeout is how soon it must be healthy after its start.
 	StartTimeout prego.Duration   `json:"start_timeout,omitempty"`
 	Health       *ContainerHealth `json:"health,omitempty"`
 	Probe        *ContainerProbe  `json:"probe,omitempty"`
-	After        []string         `json:"after,omitempty"` // started when these are healthy, or done
-	// Once runs the container to its end: status 0 is done, within StartTimeout. It is
-	// run again when its declaration changes, and what comes after it is restarted then.
+	After        []string         `json:"after,omitempty"` // started once these are healthy, or done
+	// Once runs the container to its end: status 0 is done, within StartTimeout. If its
+	// declaration changes, it runs again, and the containers after it are restarted.
 	Once bool `json:"once,omitempty"`
 
 	secrets []string // values that no message may show
 }
 
-// MinContainerMemory is the least memory that the engine gives a container, in bytes.
+// MinContainerMemory is the engine's minimum memory of a container, in bytes.
 const MinContainerMemory = 6 << 20
 
-// Restart says when the engine starts a container again by itself.
+// Restart says when the engine restarts a container by itself.
 type Restart string
 
 // The restart policies.
@@ -65,7 +65,7 @@ const (
 	RestartUnlessStopped Restart = "unless-stopped"
 )
 
-// ContainerHealth is a check that the engine itself runs in the container.
+// ContainerHealth is a check that the engine runs in the container.
 type ContainerHealth struct {
 	Command  []string       `json:"command"`
 	Interval prego.Duration `json:"interval,omitempty"` // 5s when empty
@@ -74,9 +74,9 @@ type ContainerHealth struct {
 	Grace    prego.Duration `json:"grace,omitempty"`    // failures before it don't count
 }
 
-// ContainerProbe is a check that the control plane runs in the container when it
-// starts it. A probe is one of a few kinds rather than a command line: what
-// direct-provisioning §1 keeps from path C can't be written down as one.
+// ContainerProbe is a check that the control plane runs in the container when it starts
+// it. There are a few kinds of probes instead of command lines, so that what
+// direct-provisioning §1 forbids for path C can't be expressed.
 type ContainerProbe struct {
 	Kind ProbeKind `json:"kind"`
 	Port int       `json:"port,omitempty"`
@@ -92,11 +92,11 @@ type ProbeKind string
 const (
 	ProbeRedis   ProbeKind = "redis"   // answers PING
 	ProbeMariaDB ProbeKind = "mariadb" // takes connections, and InnoDB is up
-	ProbeTCP     ProbeKind = "tcp"     // takes connections, asked with the image's wait-for-it
-	ProbeProgram ProbeKind = "program" // a program of the image's own ends with 0
+	ProbeTCP     ProbeKind = "tcp"     // takes connections, checked with the image's wait-for-it
+	ProbeProgram ProbeKind = "program" // a program of the image exits with 0
 )
 
-// Argv is the command of a probe.
+// Argv is the command line of a probe.
 func (p ContainerProbe) Argv() []string {
 	port := fmt.Sprint(p.Port)
 	switch p.Kind {
@@ -112,8 +112,8 @@ func (p ContainerProbe) Argv() []string {
 	return nil
 }
 
-// shells are programs that are more than a probe, and app-level ones, which are
-// the agent's (direct-provisioning §1, path D).
+// shells are programs that can do more than probe, and app-level ones, which are the
+// agent's (direct-provisioning §1, path D).
 var shells = []string{
 	"sh", "bash", "dash", "ash", "zsh", "busybox", "env", "python", "python3", "perl", "ruby", "node", "docker", "nsenter",
 	"bench", "mariadb", "mysql", "mariadb-admin", "mysqladmin", "mariadb-dump", "mysqldump", "redis-cli",
@@ -144,8 +144,8 @@ var (
 	reference     = regexp.MustCompile(`\$\{([^}]*)\}`)
 )
 
-// hostDirs are the directories of a host that a stack may mount. The agent's
-// identity, the engine's socket and the system are not below them.
+// hostDirs are the directories of a host that a stack may mount. The agent's identity,
+// the engine's socket and the system are outside of them.
 var hostDirs = []string{"/srv/", "/mnt/", "/var/lib/prego/", "/run/prego/", "/run/mysqld/", "/run/redis/"}
 
 // Validate checks the declaration of every role.
@@ -227,8 +227,8 @@ func (c ContainerSpec) validate() error {
 	return nil
 }
 
-// startOrder sorts containers so that each comes after those that it names, and
-// otherwise in the order of the declaration.
+// startOrder sorts containers so that each comes after its dependencies, and otherwise
+// in the order of the declaration.
 func startOrder(specs []ContainerSpec) ([]ContainerSpec, error) {
 	known := make(map[string]bool, len(specs))
 	for _, c := range specs {
@@ -261,9 +261,9 @@ func startOrder(specs []ContainerSpec) ([]ContainerSpec, error) {
 	return out, nil
 }
 
-// For are the containers of one server in the order in which they start, with
-// the references in image, environment and command filled in: ${name} by
-// vars["name"], ${secret:name} by secret(name), which no message shows.
+// For returns the containers of one server in their start order, with the references in
+// image, environment and command expanded: ${name} by vars["name"], ${secret:name} by
+// secret(name), which no message shows.
 func (s Stack) For(role prego.Role, vars map[string]string, secret func(name string) string) ([]ContainerSpec, error) {
 	specs, err := startOrder(s[role])
 	if err != nil {

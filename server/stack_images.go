@@ -6,8 +6,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// Images are the container images of all roles, in no order and with repetitions;
-// benchImage is what ${bench_image} stands for.
+// Images are the container images of all roles, unordered and with duplicates;
+// benchImage replaces ${bench_image}.
 func (s Stack) Images(benchImage string) []string {
 	var out []string
 	for _, role := range prego.Roles() {

@@ -9,29 +9,29 @@ import (
 	"io"
 )
 
-// Events of PathExecStream: any number of progress, then one result or one error.
-// A stream that ends without either was cut off: the command may go on, and the
-// same audit id joins it. A refusal comes before there is a stream, as a Problem
-// with its status.
+// Events of PathExecStream: any number of progress events, then one result or one
+// error. A stream that ends without either was cut off: the command may go on, and the
+// same audit id joins it. A refusal comes before the stream, as a Problem with its
+// status.
 const (
 	EventProgress = "progress" // ExecProgress
 	EventResult   = "result"   // ExecResult
 	EventError    = "error"    // Problem
 )
 
-// ExecProgress is a line that a command printed.
+// ExecProgress is a line of a command's output.
 type ExecProgress struct {
 	Stream string `json:"stream"` // "stdout" or "stderr"
 	Line   string `json:"line"`
-	// Missed lines before this one are no longer kept: who joined late or reads
-	// slowly never holds up the command.
+	// Missed lines before this one are no longer kept: a late or slow reader never
+	// delays the command.
 	Missed int `json:"missed,omitempty"`
 }
 
 // MaxEvent bounds an event's data, in bytes.
 const MaxEvent = 256 << 10
 
-// ErrEvent says that a stream is not one of events.
+// ErrEvent says that a stream does not consist of events.
 var ErrEvent = errors.New("not a stream of events")
 
 // WriteEvent writes one server-sent event.
@@ -56,7 +56,7 @@ type EventReader struct{ r *bufio.Reader }
 // NewEventReader reads from r.
 func NewEventReader(r io.Reader) *EventReader { return &EventReader{r: bufio.NewReader(r)} }
 
-// Next returns the next event. io.EOF says that the stream ended between two.
+// Next returns the next event. io.EOF means that the stream ended between two events.
 func (e *EventReader) Next() (name string, data []byte, err error) {
 	begun := false
 	for {
@@ -68,7 +68,7 @@ func (e *EventReader) Next() (name string, data []byte, err error) {
 			return "", nil, err
 		case len(line) == 0 && name != "":
 			return name, bytes.TrimSuffix(data, []byte("\n")), nil
-		case len(line) == 0: // without a name it is none of ours
+		case len(line) == 0: // events without a name are not ours
 			data, begun = nil, false
 			continue
 		}
@@ -88,7 +88,7 @@ func (e *EventReader) Next() (name string, data []byte, err error) {
 	}
 }
 
-// line is the next line without its end; the last one must have one, too.
+// line is the next line without its newline, which even the last one must have.
 func (e *EventReader) line() ([]byte, error) {
 	var out []byte
 	for {

@@ -1,8 +1,8 @@
 // Package wire holds the messages between agents and the control plane, and
 // nothing else: it is the only package that both sides import.
 //
-// All endpoints take and give JSON unless they say otherwise. Times are RFC
-// 3339. Certificates, requests and bundles are PEM.
+// All endpoints accept and return JSON unless they say otherwise. Times are RFC 3339.
+// Certificates, requests and bundles are PEM.
 package wire
 
 import "time"
@@ -15,9 +15,8 @@ const (
 	PathLogs         = "/internal/agent/logs"
 	PathBackupReport = "/internal/agent/backup-report"
 	PathRotateToken  = "/internal/agent/rotate-token"
-	// PathBootStage, PathStageTwo and PathAgentBinary serve a host that is still
-	// booting; they take the bootstrap token as a bearer token and do not consume
-	// it.
+	// PathBootStage, PathStageTwo and PathAgentBinary serve a booting host; they accept
+	// the bootstrap token as a bearer token, without consuming it.
 	PathBootStage   = "/internal/agent/boot-stage"
 	PathStageTwo    = "/internal/agent/stage-two"
 	PathAgentBinary = "/internal/agent/binary"
@@ -34,7 +33,7 @@ const (
 	ScopeBackupReport = "backup_report"
 	// ScopeExecPrefix is followed by a CommandKind in tokens for the agent's own
 	// endpoint. Such a token also has the claim "body", the SHA-256 of the request's
-	// body in hex: it is good for this one request.
+	// body in hex: it is valid for this one request.
 	ScopeExecPrefix = "exec."
 )
 
@@ -48,7 +47,7 @@ const (
 	StageDockerInstalled  BootStage = "docker_installed"
 	StageAgentInstalled   BootStage = "agent_installed"
 	StageAgentStarted     BootStage = "agent_started"
-	// StageRetrying is no milestone: a step failed and is done again; Detail says why.
+	// StageRetrying is no milestone: a step failed and is retried; Detail says why.
 	StageRetrying BootStage = "retrying"
 	// StageFailed ends a boot; Detail says why.
 	StageFailed BootStage = "failed"
@@ -67,9 +66,9 @@ type BootStageRequest struct {
 	Detail   string    `json:"detail,omitempty"`
 }
 
-// HandshakeRequest is presented once per boot identity, over TLS with a
-// self-signed client certificate made from the same key as CSRs.AgentClient: the
-// connection proves that the host holds the key that gets bound to the token.
+// HandshakeRequest is sent once per boot identity, over TLS with a self-signed client
+// certificate made from the same key as CSRs.AgentClient: the connection proves that
+// the host holds the key to which the token gets bound.
 type HandshakeRequest struct {
 	ServerID     string `json:"server_id"`
 	Token        string `json:"token"`
@@ -77,9 +76,9 @@ type HandshakeRequest struct {
 	AgentVersion string `json:"agent_version"`
 	BootID       string `json:"boot_id"`
 	Hostname     string `json:"hostname"`
-	// Tags are those that cloud-init gave to the host.
+	// Tags are those that cloud-init gave the host.
 	Tags []string `json:"tags,omitempty"`
-	// HostTime is the host's clock when it sent this; zero is not known.
+	// HostTime is the host's clock when it sent this; zero is unknown.
 	HostTime time.Time `json:"host_time,omitzero"`
 }
 
@@ -99,18 +98,18 @@ type Certificates struct {
 	NotAfter     time.Time `json:"not_after"` // the earliest of the three
 }
 
-// Bundles are the CAs that the host is to trust from now on, each for one
-// purpose only. During a CA rotation a bundle holds the old and the new one.
+// Bundles are the CAs that the host trusts from now on, each for one purpose only.
+// During a CA rotation a bundle holds the old and the new one.
 type Bundles struct {
 	Version      string `json:"version"`       // changes when any bundle does
-	Gateway      string `json:"gateway"`       // who may be the agent gateway
-	ExecClient   string `json:"exec_client"`   // who may call the agent's exec endpoint
-	DockerClient string `json:"docker_client"` // who may call the Docker port
+	Gateway      string `json:"gateway"`       // for the agent gateway
+	ExecClient   string `json:"exec_client"`   // for callers of the agent's exec endpoint
+	DockerClient string `json:"docker_client"` // for callers of the Docker port
 	// ExecKeys are the Ed25519 public keys, PEM by key id, that sign exec tokens.
 	ExecKeys map[string]string `json:"exec_keys"`
 }
 
-// Identity is what a host is given at the handshake and at each rotation.
+// Identity is what a host receives at the handshake and at each rotation.
 type Identity struct {
 	ServerID     string       `json:"server_id"`
 	Environment  string       `json:"environment"`
@@ -131,14 +130,14 @@ type HeartbeatRequest struct {
 	DiskPct      float64  `json:"disk_pct"`   // 0–100, of the root file system
 	DockerState  string   `json:"docker_state"`
 	Tags         []string `json:"tags,omitempty"`
-	// HostTime is the host's clock when it sent this; zero is not known.
+	// HostTime is the host's clock when it sent this; zero is unknown.
 	HostTime time.Time `json:"host_time,omitzero"`
-	// The following are 0–100; what the host can't tell is left out. CPU and worker
-	// slots (background workers that are busy) are averages of some minutes.
+	// The following are 0–100, and absent if unknown. CPU and worker slots (busy
+	// background workers) are averages over some minutes.
 	CPUPct         *float64 `json:"cpu_pct,omitempty"`
 	WorkerSlotsPct *float64 `json:"worker_slots_pct,omitempty"`
-	DBDiskPct      *float64 `json:"db_disk_pct,omitempty"`      // of the disk that MariaDB's data is on
-	RedisMemoryPct *float64 `json:"redis_memory_pct,omitempty"` // of what Redis may use
+	DBDiskPct      *float64 `json:"db_disk_pct,omitempty"`      // of the disk that holds MariaDB's data
+	RedisMemoryPct *float64 `json:"redis_memory_pct,omitempty"` // of the memory that Redis may use
 }
 
 // The values of HeartbeatRequest.DockerState.
@@ -148,8 +147,8 @@ const (
 	DockerUnavailable = "unavailable"
 )
 
-// HeartbeatResponse tells the agent when its bundles are out of date: it rotates
-// at once when BundleVersion differs from what it holds.
+// HeartbeatResponse tells the agent when its bundles are out of date: it rotates at
+// once if BundleVersion differs from its own.
 type HeartbeatResponse struct {
 	BundleVersion    string `json:"bundle_version"`
 	HeartbeatSeconds int    `json:"heartbeat_seconds"`
@@ -169,7 +168,7 @@ type LogLine struct {
 	Message string    `json:"message"`
 }
 
-// BackupReport tells that a bench backup ended.
+// BackupReport says that a bench backup ended.
 type BackupReport struct {
 	Site       string    `json:"site"`
 	Status     string    `json:"status"` // "succeeded" or "failed"
@@ -180,8 +179,8 @@ type BackupReport struct {
 	Message    string    `json:"message,omitempty"`
 }
 
-// CommandKind is what an agent can be asked to run: a closed set
-// (direct-provisioning §7).
+// CommandKind is what an agent can be asked to run: a closed set (direct-provisioning
+// §7).
 type CommandKind string
 
 // The kinds of commands.
@@ -208,14 +207,14 @@ type ExecRequest struct {
 	Args           []string    `json:"args"`
 	TimeoutSeconds int         `json:"timeoutSeconds,omitempty"` // default 60
 	WorkingDir     string      `json:"workingDir,omitempty"`     // default /home/frappe/frappe-bench for bench
-	// AuditID names the command: a request with the id of an earlier one gets that
-	// one's result, and nothing runs twice. Without one each request is its own.
+	// AuditID names the command: a request with the id of an earlier one gets its
+	// result, and nothing runs twice. Requests without an id are always new.
 	AuditID string `json:"auditId,omitempty"`
-	// TenantID is whose work this is, for bench: a site that belongs to another
-	// tenant is refused with site_not_owned. Without one no site is looked at.
+	// TenantID is the tenant whose work this is, for bench: a site of another tenant is
+	// refused with site_not_owned. Without it, sites are not checked.
 	TenantID string `json:"tenantId,omitempty"`
-	// Secrets are what a bench verb needs and nobody may see, by the names below. No
-	// result, log or file of the host has them.
+	// Secrets are what a bench verb needs and nobody may see, by the names below. They
+	// never appear in a result, a log or a file of the host.
 	Secrets map[string]string `json:"secrets,omitempty"`
 }
 
@@ -226,8 +225,8 @@ const (
 	SecretMailPassword  = "mail_password"  // configure, optional
 )
 
-// CodeOutcomeUnknown refuses the id of a command that had begun and of which nobody
-// knows how it ended.
+// CodeOutcomeUnknown refuses the id of a command that had begun and whose outcome is
+// unknown.
 const CodeOutcomeUnknown = "outcome_unknown"
 
 // ExecResult is direct-provisioning §7's AgentExecResult.
@@ -249,8 +248,8 @@ type Problem struct {
 	Field  string `json:"field,omitempty"`
 }
 
-// HostConfig is the file that cloud-init leaves for the agent, at
-// HostConfigPath. It holds no secret.
+// HostConfig is the file that cloud-init writes for the agent, at HostConfigPath. It
+// holds no secret.
 type HostConfig struct {
 	ServerID    string   `json:"server_id"`
 	Environment string   `json:"environment"`
@@ -286,50 +285,50 @@ const (
 	BenchBinary = "/usr/local/bin/bench"
 	BenchHome   = "/home/frappe"
 	BenchDir    = "/home/frappe/frappe-bench"
-	// ExecSocket is where the process that runs commands listens to the one that
-	// faces the network.
+	// ExecSocket is where the process that runs commands listens for the one that faces
+	// the network.
 	ExecSocket = "/run/prego-agent-exec.sock"
 	// ExecResultsDir keeps the results of the latest commands, one file each.
 	ExecResultsDir = "/var/lib/prego-agent-exec"
 	// UsedTokensPath remembers the exec tokens that were used, until they expire.
 	UsedTokensPath = IdentityDir + "/used-tokens"
 	// SiteOwnerFile is in a site's directory and names the tenant that owns it; it
-	// moves with the site. The key of the site's configuration is the same.
+	// moves with the site. The key in the site's configuration has the same name.
 	SiteOwnerFile = "prego_tenant_id"
 	// SnapshotsDir is in a site's directory and holds its backups, a directory each:
-	// Frappe removes what is in its own, private/backups, after a day.
+	// Frappe deletes what is in its own, private/backups, after a day.
 	SnapshotsDir = "private/snapshots"
 	// ServicesPath is a Services.
 	ServicesPath = "/etc/prego-agent-exec/services.json"
-	// BenchSocket is where the process that holds the engine's socket listens to the
+	// BenchSocket is where the process that holds the engine's socket listens for the
 	// one that runs commands.
 	BenchSocket = "/run/prego-agent-bench.sock"
 )
 
-// BenchContainer is the name of the container that holds bench, where the host has
-// the declared stack, and BenchUser who bench runs as in it.
+// BenchContainer is the name of the container that holds bench on hosts with the
+// declared stack, and BenchUser the user that bench runs as in it.
 const (
 	BenchContainer = "backend"
 	BenchUser      = "frappe"
 )
 
-// ContainerName is what a declared container is called on its host.
+// ContainerName is the name of a declared container on its host.
 func ContainerName(serverID, name string) string { return "prego-" + serverID + "-" + name }
 
-// Files that "prego-agent prepare" makes on a host for its containers, relative to
+// Files that "prego-agent prepare" creates on a host for its containers, relative to
 // the host's root directory. The declared stack mounts them.
 const (
-	// SecretsDir keeps the host's own secrets, one file each: root's alone.
+	// SecretsDir holds the host's own secrets, one file each, readable by root only.
 	SecretsDir = "/etc/prego-secrets"
-	// MountsDir can be entered by root only, so that what is below it is seen by the
-	// containers that mount a part of it and by nobody else.
+	// MountsDir can be entered by root only, so that what is below it is visible only
+	// to the containers that mount a part of it.
 	MountsDir    = "/var/lib/prego/mounts"
 	MariaDBMount = MountsDir + "/mariadb"
 	RedisMount   = MountsDir + "/redis"
 	BenchMount   = MountsDir + "/bench"
 	// ProgramsDir holds the agent's program for containers.
 	ProgramsDir = "/var/lib/prego/bin"
-	// SocketsDir can be entered by the process that runs commands only.
+	// SocketsDir can be entered only by the process that runs commands.
 	SocketsDir    = "/run/prego"
 	MariaDBSocket = SocketsDir + "/mysqld/mysqld.sock"
 	RedisSocket   = SocketsDir + "/redis/redis.sock"
@@ -338,15 +337,15 @@ const (
 // ContainerAgent is the agent's program in a container.
 const ContainerAgent = "/usr/local/lib/prego/prego-agent"
 
-// Services tells the process that runs commands how it gets to the host's own
-// services. The file may hold secrets; whoever faces the network can't read it.
-// Without the file, each is looked for at its default socket, with the user
-// DefaultServiceUser and no password: MariaDB knows the user by its socket's peer.
+// Services tells the process that runs commands how to reach the host's own services.
+// The file may hold secrets; the process that faces the network can't read it. Without
+// the file, each is looked for at its default socket, with the user DefaultServiceUser
+// and no password: MariaDB identifies the user by its socket's peer.
 type Services struct {
 	MariaDB Service `json:"mariadb"`
 	Redis   Service `json:"redis"`
-	// Bench has a socket where bench is in a container; else it is a program of the
-	// host's own.
+	// Bench has a socket if bench is in a container; otherwise it is a program of the
+	// host.
 	Bench Service `json:"bench"`
 }
 
