@@ -142,17 +142,19 @@ func (c *containers) StartContainers(ctx context.Context, serverID prego.ServerI
 	return c.on(ctx, serverID, addr, role, true, func(h *dockerhost.Host, specs []server.ContainerSpec) error { return h.Up(ctx, specs) })
 }
 
-func (c *containers) CheckContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) (drift []server.ContainerDrift, err error) {
-	err = c.on(ctx, serverID, addr, role, false, func(h *dockerhost.Host, specs []server.ContainerSpec) error {
-		drift, err = h.Check(ctx, specs)
-		return err
-	})
-	return drift, err
+func (c *containers) CheckContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error) {
+	return c.drift(ctx, serverID, addr, role, false, (*dockerhost.Host).Check)
 }
 
-func (c *containers) RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) (drift []server.ContainerDrift, err error) {
-	err = c.on(ctx, serverID, addr, role, true, func(h *dockerhost.Host, specs []server.ContainerSpec) error {
-		drift, err = h.Repair(ctx, specs)
+func (c *containers) RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error) {
+	return c.drift(ctx, serverID, addr, role, true, (*dockerhost.Host).Repair)
+}
+
+func (c *containers) drift(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, resolve bool,
+	look func(*dockerhost.Host, context.Context, []server.ContainerSpec) ([]server.ContainerDrift, error),
+) (drift []server.ContainerDrift, err error) {
+	err = c.on(ctx, serverID, addr, role, resolve, func(h *dockerhost.Host, specs []server.ContainerSpec) error {
+		drift, err = look(h, ctx, specs)
 		return err
 	})
 	return drift, err

@@ -118,36 +118,24 @@ once.`,
 				Spec server.Spec `json:"spec"`
 			}
 			// A spec is replaced as a whole: the flags left out are taken from the present one.
-			ofSpec := map[string]func(){
-				"type": func() { now.Spec.ServerType = spec.ServerType }, "location": func() { now.Spec.Location = spec.Location },
-				"image": func() { now.Spec.Image = spec.Image }, "volume-gb": func() { now.Spec.VolumeGB = spec.VolumeGB }, "tag": func() { now.Spec.Tags = spec.Tags },
+			ofSpec := changes{
+				"type": set(&now.Spec.ServerType, &spec.ServerType), "location": set(&now.Spec.Location, &spec.Location),
+				"image": set(&now.Spec.Image, &spec.Image), "volume-gb": set(&now.Spec.VolumeGB, &spec.VolumeGB), "tag": set(&now.Spec.Tags, &spec.Tags),
 			}
-			others := map[string]func(){
+			others := changes{
 				"min": func() { in.MinSize = &least }, "max": func() { in.MaxSize = &most }, "serves-tenants": func() { in.Serves = &serves },
 				"workload-memory": func() { in.WorkloadMemory = &memory }, "workload-cpus": func() { in.WorkloadCPUs = &cpus },
 			}
-			changed := false
-			v.Flags().Visit(func(f *pflag.Flag) {
-				if set := others[f.Name]; set != nil {
-					set()
-					changed = true
+			v.apply(others)
+			if !v.changed(ofSpec) {
+				if !v.changed(others) {
+					return nil, usagef("nothing to change; give a flag")
 				}
-				if ofSpec[f.Name] != nil {
-					in.Spec, changed = &now.Spec, true
-				}
-			})
-			if !changed {
-				return nil, usagef("nothing to change; give a flag")
-			}
-			if in.Spec == nil {
 				return in, nil
 			}
+			in.Spec = &now.Spec
 			err := v.client.Do(v.Context(), http.MethodGet, v.path("/v1/fleets/{fleet}"), nil, nil, &now)
-			for name, set := range ofSpec {
-				if v.given(name) {
-					set()
-				}
-			}
+			v.apply(ofSpec)
 			return in, err
 		},
 	}

@@ -187,26 +187,18 @@ func (w *workloadFlags) change(in *call) (workload.Spec, error) {
 		return w.spec(in)
 	}
 	var g api.ProcessGroup
-	set := map[string]func(){
-		"image": func() { g.Spec.Image = w.image }, "cpu": func() { g.Spec.CPURequest = w.cpu }, "port": func() { g.Spec.Ports = w.ports },
-		"volume": func() { g.Spec.Volumes = w.volumes }, "memory": func() { g.Spec.MemoryLimitBytes = w.memory },
+	flags := changes{
+		"image": set(&g.Spec.Image, &w.image), "cpu": set(&g.Spec.CPURequest, &w.cpu), "port": set(&g.Spec.Ports, &w.ports),
+		"volume": set(&g.Spec.Volumes, &w.volumes), "memory": set(&g.Spec.MemoryLimitBytes, &w.memory),
 	}
-	changes := []func(){}
-	for name, change := range set {
-		if in.given(name) {
-			changes = append(changes, change)
-		}
-	}
-	if len(in.rest) > 0 {
-		changes = append(changes, func() { g.Spec.Command = in.rest })
-	}
-	if len(changes) == 0 {
+	if !in.changed(flags) && len(in.rest) == 0 {
 		return g.Spec, usagef("nothing to deploy; give --image, another flag, a command or --file")
 	}
 	err := in.client.Do(in.Context(), http.MethodGet, in.path("/v1/groups/{group}"), nil, nil, &g)
 	g.Spec.Constraint = nil // it is fixed
-	for _, change := range changes {
-		change()
+	in.apply(flags)
+	if len(in.rest) > 0 {
+		g.Spec.Command = in.rest
 	}
 	return g.Spec, err
 }

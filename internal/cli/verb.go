@@ -154,6 +154,31 @@ func (in *call) arg(name string) string {
 // given tells whether a flag was.
 func (in *call) given(flag string) bool { return in.Flags().Changed(flag) }
 
+// changes say what each flag changes when it is given.
+type changes map[string]func()
+
+// set is the change that copies the value of a flag.
+func set[T any](to, flag *T) func() { return func() { *to = *flag } }
+
+// changed tells whether any of the flags was given.
+func (in *call) changed(by changes) bool {
+	for flag := range by {
+		if in.given(flag) {
+			return true
+		}
+	}
+	return false
+}
+
+// apply makes the changes of the flags that were given.
+func (in *call) apply(by changes) {
+	for flag, change := range by {
+		if in.given(flag) {
+			change()
+		}
+	}
+}
+
 // List is a verb that shows the things of a kind.
 type List[T any] struct {
 	Use, Short, Example string // Use is "list" when left out

@@ -323,3 +323,10 @@ func relabel(labels *map[string]string, to *map[string]string) error {
 	*labels = *to
 	return nil
 }
+
+// replace sets what is given.
+func replace[T any](v, to *T) {
+	if to != nil {
+		*v = *to
+	}
+}

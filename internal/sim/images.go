@@ -71,13 +71,8 @@ func (s *Sim) getImage(r *http.Request) (int, any, error) {
 
 func (s *Sim) updateImage(r *http.Request) (int, any, error) {
 	return update(r, "image", s.st.Snapshots, func(i *schema.Image, req schema.ImageUpdateRequest) error {
-		if err := relabel(&i.Labels, req.Labels); err != nil {
-			return err
-		}
-		if req.Description != nil {
-			i.Description = *req.Description
-		}
-		return nil
+		replace(&i.Description, req.Description)
+		return relabel(&i.Labels, req.Labels)
 	})
 }
 

@@ -435,13 +435,8 @@ func (s *Sim) getIP(r *http.Request) (int, any, error) {
 
 func (s *Sim) updateIP(r *http.Request) (int, any, error) {
 	return update(r, "primary_ip", s.st.PrimaryIPs, func(p *schema.PrimaryIP, req schema.PrimaryIPUpdateRequest) error {
-		if err := relabel(&p.Labels, req.Labels); err != nil {
-			return err
-		}
-		if req.AutoDelete != nil {
-			p.AutoDelete = *req.AutoDelete
-		}
-		return nil
+		replace(&p.AutoDelete, req.AutoDelete)
+		return relabel(&p.Labels, req.Labels)
 	})
 }
 
