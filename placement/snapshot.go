@@ -27,7 +27,7 @@ type Server struct {
 	// CPUPct and WorkerSlotsPct are averages of some minutes, 0–100; nil is unknown.
 	CPUPct, WorkerSlotsPct *float64
 	// ParentOrgs counts the tenants that live here by their parent org.
-	ParentOrgs map[string]int
+	ParentOrgs map[string]int `db:"-"`
 }
 
 // Shard is a database server's share (placement-policy §2.3, §2.4).
@@ -36,12 +36,12 @@ type Shard struct {
 	Region       prego.Region
 	HostServerID prego.ServerID // the node that it is part of, which alone may use it; "" for a shard of its own
 	PlanTierLock prego.Plan     // "" for none
-	AnyPlan      bool           // a node's shard that no row describes: made for whoever gets the node
+	AnyPlan      bool           `db:"-"` // a node's shard that no row describes: made for whoever gets the node
 	DedicatedFor prego.TenantID
 	Tenants      int
 	Capacity     int
 	Status       server.Status
-	ParentOrgs   map[string]int
+	ParentOrgs   map[string]int `db:"-"`
 	// NotServing and RunsInstances are about the server that it is on.
 	NotServing, RunsInstances bool
 	// DiskPct is of the disk that its data is on, 0–100; nil is unknown.

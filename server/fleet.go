@@ -56,7 +56,7 @@ type Fleet struct {
 
 	Size     int64                  // members: servers that are neither draining nor terminated
 	Regions  map[prego.Region]int64 // members per region
-	Policies []Attachment           // in order
+	Policies []Attachment           `db:"-"` // in order
 }
 
 // CreateFleetRequest is the body of POST /v1/fleets.
@@ -276,7 +276,7 @@ type FleetAction struct {
 	CreatedAt  time.Time
 	StartedAt  *time.Time
 	FinishedAt *time.Time
-	Steps      []FleetStep
+	Steps      []FleetStep `db:"-"`
 }
 
 // FleetStepOp is what an action does to one server.

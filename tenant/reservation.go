@@ -68,8 +68,8 @@ type ReserveResult struct {
 // Run is what a tenant's run needs from its rows.
 type Run struct {
 	Tenant
-	CancelRequested bool
-	Allocation      *Allocation // the live one, or nil
+	CancelRequested bool        `db:"-"`
+	Allocation      *Allocation `db:"-"` // the live one, or nil
 	AppServerHost   string      // address of the allocation's app server
 	AppServerStatus server.Status
 	// StorageLevel is its site's storage level, and ReadOnly whether the host was told
@@ -80,7 +80,7 @@ type Run struct {
 	OwnServerStatus server.Status
 	// OwnServerReason is why the dedicated server failed.
 	OwnServerReason prego.Reason
-	Waiting         bool
+	Waiting         bool      `db:"-"`
 	Now             time.Time // the database's clock
 	// Pools are the placement pools that apply to the tenant now, by name.
 	Pools []prego.AppliedPool

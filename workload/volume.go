@@ -42,7 +42,7 @@ type Volume struct {
 	Message      string
 	CreatedBy    string
 	CreatedAt    time.Time
-	Attachment   *VolumeAttachment // the live one, if any
+	Attachment   *VolumeAttachment `db:"-"` // the live one, if any
 }
 
 // GB is the size to order: whole GB, rounded up.

@@ -17,7 +17,7 @@ SELECT $1, server_id, workflow_id, 'bootstrap', $3, $4, now(), now(), $5, 0 FROM
 
 // auditBootstrap records an issue or a consumption of a bootstrap token
 // (direct-provisioning §4).
-func auditBootstrap(ctx context.Context, q execer, serverID prego.ServerID, args string, actor prego.Actor, exitCode int) error {
+func auditBootstrap(ctx context.Context, q querier, serverID prego.ServerID, args string, actor prego.Actor, exitCode int) error {
 	if _, err := q.Exec(ctx, sqlAuditBootstrap, uuid.NewString(), serverID, prego.Redact(args), actor, exitCode); err != nil {
 		return fmt.Errorf("audit bootstrap of %s: %w", serverID, err)
 	}

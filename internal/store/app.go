@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -37,24 +38,24 @@ const sqlOrgKey = `SELECT request_hash, resource_id FROM org_idempotency_keys WH
 // keyed is a request with the key that it may have.
 type keyed struct {
 	by, key string
+	kind    string // of what it creates
 	hash    []byte
-	tenant  bool // it makes one
 }
 
-// asked is a request of a kind, told from others by its fields.
-func asked(by, key, kind string, fields ...string) keyed {
+// keyedRequest is a request to create something of a kind, told from others by its fields.
+func keyedRequest(by, key, kind string, fields ...string) keyed {
 	h := sha256.Sum256([]byte(kind + "\x00" + strings.Join(fields, "\x00")))
-	return keyed{by: by, key: key, hash: h[:]}
+	return keyed{by: by, key: key, kind: kind, hash: h[:]}
 }
 
-// made is the id of what an earlier request with this key made, "" when there was none,
-// CodeIdempotencyConflict when that request was another one.
-func (k keyed) made(ctx context.Context, q querier) (id string, err error) {
+// createdBefore is the id of what an earlier request with this key created, "" when there
+// was none, CodeIdempotencyConflict when that request was another one.
+func (k keyed) createdBefore(ctx context.Context, q querier) (id string, err error) {
 	if k.key == "" {
 		return "", nil
 	}
 	sql := sqlOrgKey
-	if k.tenant {
+	if k.kind == "tenant" {
 		sql = sqlTenantKey
 	}
 	var hash []byte
@@ -77,27 +78,20 @@ func (k keyed) keep(ctx context.Context, tx pgx.Tx, id string) error {
 		return nil
 	}
 	sql := sqlKeepOrgKey
-	if k.tenant {
+	if k.kind == "tenant" {
 		sql = sqlKeepTenantKey
 	}
-	tag, err := tx.Exec(ctx, sql, k.by, k.key, k.hash, id)
-	if err != nil {
-		return fmt.Errorf("idempotency key: %w", err)
-	}
-	if tag.RowsAffected() == 0 {
-		return errKeyKept
-	}
-	return nil
+	return change(ctx, tx, errKeyKept, sql, k.by, k.key, k.hash, id)
 }
 
 // once runs do in a transaction, which answers with the id of what it made, unless a
 // request with this key made something before. What do refuses may be refused because
 // the very same request was committed meanwhile, so the key is looked at again.
 func (s *Store) once(ctx context.Context, k keyed, do func(tx pgx.Tx) (id string, err error)) (id string, created bool, err error) {
-	if id, err = k.made(ctx, s.pool); err != nil || id != "" {
+	if id, err = k.createdBefore(ctx, s.pool); err != nil || id != "" {
 		return id, false, err
 	}
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "create "+k.kind, func(tx pgx.Tx) error {
 		if id, err = do(tx); err != nil {
 			return err
 		}
@@ -106,7 +100,7 @@ func (s *Store) once(ctx context.Context, k keyed, do func(tx pgx.Tx) (id string
 	if err == nil {
 		return id, true, nil
 	}
-	if id, e := k.made(ctx, s.pool); e != nil || id != "" {
+	if id, e := k.createdBefore(ctx, s.pool); e != nil || id != "" {
 		return id, false, e
 	}
 	return "", false, err
@@ -121,9 +115,9 @@ const sqlAppOfName = `SELECT app_id FROM apps WHERE org_id = $1 AND name = $2 AN
 // CreateApp makes an app of an org. The same request again with the same key is met by
 // the app that it made. A name that is taken is CodeAppExists, and says by which.
 func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app workload.App, created bool, err error) {
-	id, created, err := s.once(ctx, asked(a.CreatedBy, key, "app", string(a.OrgID), a.Name), func(tx pgx.Tx) (string, error) {
+	id, created, err := s.once(ctx, keyedRequest(a.CreatedBy, key, "app", string(a.OrgID), a.Name), func(tx pgx.Tx) (string, error) {
 		if _, err := oneOrg(ctx, tx, sqlGetOrg, a.OrgID); err != nil {
-			return "", noneIs(err, &prego.Error{Code: prego.CodeOrgUnknown, Field: "org_id", Message: "is not an org that is known here"})
+			return "", ifNoRows(err, &prego.Error{Code: prego.CodeOrgUnknown, Field: "org_id", Message: "is not an org that is known here"})
 		}
 		if err := nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, string(a.OrgID), a.Name); err != nil {
 			return "", err
@@ -131,17 +125,13 @@ func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app 
 		if err := s.takeQuota(ctx, tx, a.OrgID, quota.Delta{Dimension: quota.MaxApps, By: 1}); err != nil {
 			return "", err
 		}
-		tag, err := tx.Exec(ctx, sqlNewApp, a.AppID, a.OrgID, a.Name, a.CreatedBy)
-		if err != nil {
-			return "", err
-		}
-		if tag.RowsAffected() == 0 { // taken since it was looked at
-			return "", nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, string(a.OrgID), a.Name)
+		if made, err := changed(ctx, tx, sqlNewApp, a.AppID, a.OrgID, a.Name, a.CreatedBy); err != nil || !made { // taken since it was looked at
+			return "", cmp.Or(err, nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, string(a.OrgID), a.Name))
 		}
 		return string(a.AppID), orgEvent(ctx, tx, org.Event{OrgID: a.OrgID, Type: "app.create", Subject: string(a.AppID), Actor: a.CreatedBy}, map[string]any{"name": a.Name})
 	})
 	if err != nil {
-		return workload.App{}, false, asCoded("create app", err)
+		return workload.App{}, false, failed("create app", err)
 	}
 	app, err = s.GetApp(ctx, id)
 	return app, created, err
@@ -150,12 +140,8 @@ func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app 
 // nameIsFree refuses a name that something has, and says what.
 func nameIsFree(ctx context.Context, q querier, code prego.Code, sql string, owner, name string) error {
 	var id string
-	err := q.QueryRow(ctx, sql, owner, name).Scan(&id)
-	if isNoRows(err) {
-		return nil
-	}
-	if err != nil {
-		return err
+	if err := q.QueryRow(ctx, sql, owner, name).Scan(&id); err != nil {
+		return ifNoRows(err, nil)
 	}
 	return &prego.Error{Code: code, Field: "name", Message: "belongs to " + id}
 }
@@ -168,26 +154,15 @@ func noSuchApp(id string) error {
 
 // GetApp reads one app, or CodeAppNotFound.
 func (s *Store) GetApp(ctx context.Context, id string) (workload.App, error) {
-	app, err := first(collect[workload.App](ctx, s, "get app", sqlGetApp, id))
-	if err == nil && app == nil {
-		err = noSuchApp(id)
-	}
-	if err != nil {
-		return workload.App{}, err
-	}
-	return *app, nil
+	return get[workload.App](ctx, s.pool, noSuchApp(id), sqlGetApp, id)
 }
 
 var apps = listing[workload.App]{
 	what: "apps", from: `SELECT ` + appColumns + ` FROM apps`,
 	always:  `deleted_at IS NULL`,
 	filters: map[string]string{"app_id": "app_id", "org_id": "org_id", "name": "name"},
-	sorts: map[string]sorting[workload.App]{
-		"created_at": {"created_at", func(v workload.App) any { return v.CreatedAt }},
-		"name":       {"name", func(v workload.App) any { return v.Name }},
-	},
-	id:   sorting[workload.App]{"app_id", func(v workload.App) any { return v.AppID }},
-	scan: pgx.RowToStructByPos[workload.App],
+	sorts:   map[string]string{"created_at": "created_at", "name": "name"},
+	id:      "app_id",
 }
 
 // ListApps is a page of apps.
@@ -204,10 +179,10 @@ const sqlDeleteApp = `UPDATE apps SET deleted_at = now() WHERE app_id = $1 AND d
 // DeleteApp deletes an app that has no envs; CodeAppInUse otherwise. Repeated, it
 // changes nothing.
 func (s *Store) DeleteApp(ctx context.Context, id, by string) error {
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, "delete app", func(tx pgx.Tx) error {
 		var orgID prego.OrgID
 		if err := tx.QueryRow(ctx, sqlAppOwner, id).Scan(&orgID); err != nil {
-			return noneIs(err, noSuchApp(id))
+			return ifNoRows(err, noSuchApp(id))
 		}
 		// Whoever makes an env of it holds the org, too.
 		if err := lockOrg(ctx, tx, orgID); err != nil {
@@ -220,11 +195,10 @@ func (s *Store) DeleteApp(ctx context.Context, id, by string) error {
 		if envs > 0 {
 			return prego.Errorf(prego.CodeAppInUse, "the app has %d envs; delete them first", envs)
 		}
-		tag, err := tx.Exec(ctx, sqlDeleteApp, id)
-		if err != nil || tag.RowsAffected() == 0 {
+		if ok, err := changed(ctx, tx, sqlDeleteApp, id); err != nil || !ok {
 			return err
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "app.delete", Subject: id, Actor: by}, map[string]any{})
 	})
-	return asCoded("delete app", err)
+	return err
 }

@@ -29,7 +29,6 @@ func (s *Store) BootArtifact(ctx context.Context, sha256Hex string) ([]byte, err
 	if err != nil || len(sum) != sha256.Size {
 		return nil, prego.Invalid("sha256", "must be the hex SHA-256 of a boot stage")
 	}
-	var content []byte
-	err = s.pool.QueryRow(ctx, sqlGetArtifact, sum).Scan(&content)
-	return content, orNotFound("boot artifact", err, prego.Errorf(prego.CodeNotFound, "no boot stage with digest %s", sha256Hex))
+	content, err := value[[]byte](ctx, s.pool, sqlGetArtifact, sum)
+	return content, failed("boot artifact", ifNoRows(err, prego.Errorf(prego.CodeNotFound, "no boot stage with digest %s", sha256Hex)))
 }

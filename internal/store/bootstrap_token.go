@@ -32,16 +32,13 @@ SELECT token_id, issued_at, expires_at FROM server_bootstrap_tokens WHERE server
 // would otherwise hold a dead token.
 func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.TokenIssued, error) {
 	var out server.TokenIssued
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sqlIssueToken, t.TokenID, t.ServerID, t.Attempt, t.Hash, t.Purpose, t.TTL.Seconds())
+	err := s.inTx(ctx, string("issue token for "+t.ServerID), func(tx pgx.Tx) error {
+		issued, err := changed(ctx, tx, sqlIssueToken, t.TokenID, t.ServerID, t.Attempt, t.Hash, t.Purpose, t.TTL.Seconds())
 		if err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, sqlTokenOfAttempt, t.ServerID, t.Attempt).Scan(&out.TokenID, &out.IssuedAt, &out.ExpiresAt); err != nil {
+		if out, err = one[server.TokenIssued](ctx, tx, sqlTokenOfAttempt, t.ServerID, t.Attempt); err != nil || !issued {
 			return err
-		}
-		if tag.RowsAffected() == 0 {
-			return nil
 		}
 		if err := auditBootstrap(ctx, tx, t.ServerID, "issue token_id="+t.TokenID+" purpose="+string(t.Purpose), prego.ActorWorkflow, 0); err != nil {
 			return err
@@ -49,7 +46,7 @@ func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.Tok
 		return addEvent(ctx, tx, server.Event{ServerID: t.ServerID, Step: server.StepTokenIssued, Attempt: t.Attempt},
 			attemptKey(server.StepTokenIssued, t.Attempt))
 	})
-	return out, failed(string("issue token for "+t.ServerID), err)
+	return out, err
 }
 
 // One conditional UPDATE decides who consumes a token: hash, time to live, state
@@ -93,20 +90,15 @@ UPDATE server_bootstrap_tokens SET superseded_at = now() WHERE token_id = $1 AND
 // CodeNotReady. None of them burns the token.
 func (s *Store) ConsumeToken(ctx context.Context, p server.TokenClaim) (server.TokenConsumed, error) {
 	out, err := s.consume(ctx, p)
-	if !errors.Is(err, errNotConsumable) {
-		if err != nil {
-			return server.TokenConsumed{}, fmt.Errorf("consume token: %w", err)
-		}
-		return out, nil
-	}
 	var refusal error
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		var err error
-		out, refusal, err = whyNotConsumed(ctx, tx, p)
-		return err
-	})
+	if errors.Is(err, errNotConsumable) {
+		err = s.inTx(ctx, "consume token", func(tx pgx.Tx) (err error) {
+			out, refusal, err = whyNotConsumed(ctx, tx, p)
+			return err
+		})
+	}
 	if err != nil {
-		return server.TokenConsumed{}, fmt.Errorf("consume token: %w", err)
+		return server.TokenConsumed{}, err
 	}
 	return out, refusal
 }
@@ -115,17 +107,17 @@ var errNotConsumable = errors.New("the token can't be consumed")
 
 // consume locks the token before the server, as BeginRelease does.
 func (s *Store) consume(ctx context.Context, p server.TokenClaim) (out server.TokenConsumed, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "consume token", func(tx pgx.Tx) error {
 		var tokenID string
 		err := tx.QueryRow(ctx, sqlConsumeToken, p.TokenHash, p.Key, p.ServerID, p.Source).Scan(&tokenID, &out.Attempt, &out.Host, &out.IPv6, &out.Status)
 		if err != nil {
-			return noneIs(err, errNotConsumable)
+			return ifNoRows(err, errNotConsumable)
 		}
 		out.ServerID = p.ServerID
 		var tags []string
 		err = tx.QueryRow(ctx, sqlBindAgent, p.ServerID, p.Key, p.AgentVersion, p.BootID, out.Attempt, filled(p.Tags)).Scan(&tags)
 		if err != nil {
-			return noneIs(err, errNotConsumable)
+			return ifNoRows(err, errNotConsumable)
 		}
 		if _, err := tx.Exec(ctx, sqlSupersedeOthers, p.ServerID, tokenID); err != nil {
 			return err
@@ -217,9 +209,7 @@ WHERE t.token_hash = $1 AND t.superseded_at IS NULL AND t.expires_at > now() AND
 
 // BootIdentity checks a bootstrap token without consuming it.
 func (s *Store) BootIdentity(ctx context.Context, tokenHash []byte) (server.BootIdentity, error) {
-	var b server.BootIdentity
-	err := s.pool.QueryRow(ctx, sqlBootIdentity, tokenHash).Scan(&b.ServerID, &b.Attempt)
-	return b, orNotFound("boot identity", err, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known, or its time is over"))
+	return get[server.BootIdentity](ctx, s.pool, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known, or its time is over"), sqlBootIdentity, tokenHash)
 }
 
 // AddBootStage puts a host's milestone on its timeline, once per attempt; that it

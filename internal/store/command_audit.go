@@ -4,8 +4,6 @@ import (
 	"context"
 	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -50,16 +48,13 @@ var commands = listing[server.AuditedCommand]{
 	what: "commands", from: sqlCommands,
 	order:   "-requested_at",
 	filters: map[string]string{"server_id": "server_id", "kind": "command_kind", "actor": "actor"},
-	sorts: map[string]sorting[server.AuditedCommand]{
-		"requested_at": {"requested_at", func(v server.AuditedCommand) any { return v.RequestedAt }},
-	},
-	id:   sorting[server.AuditedCommand]{"audit_id", func(v server.AuditedCommand) any { return v.AuditID }},
-	scan: pgx.RowToStructByPos[server.AuditedCommand],
+	sorts:   map[string]string{"requested_at": "requested_at"},
+	id:      "audit_id",
 }
 
 const sqlCommands = `
-SELECT audit_id, server_id, COALESCE(workflow_id, ''), command_kind, args_redacted, actor, requested_by, requested_at, started_at, finished_at,
-       exit_code, duration_ms, COALESCE(stdout_truncated, ''), COALESCE(stderr_truncated, '')
+SELECT audit_id, server_id, COALESCE(workflow_id, '') AS workflow_id, command_kind AS kind, args_redacted AS args, actor, requested_by AS by, requested_at, started_at, finished_at,
+       exit_code, duration_ms, COALESCE(stdout_truncated, '') AS stdout, COALESCE(stderr_truncated, '') AS stderr
 FROM agent_command_audit`
 
 // ListCommands is a page of the commands that ran on servers' hosts.

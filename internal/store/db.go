@@ -13,13 +13,15 @@ import (
 
 // querier is the pool or a transaction.
 type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// inTx runs f in one transaction, committed when f returns nil.
-func (s *Store) inTx(ctx context.Context, f func(pgx.Tx) error) error {
-	return pgx.BeginFunc(ctx, s.pool, f)
+// inTx runs f in one transaction, committed when f returns nil. what is what failed of
+// errors without a code.
+func (s *Store) inTx(ctx context.Context, what string, f func(pgx.Tx) error) error {
+	return failed(what, pgx.BeginFunc(ctx, s.pool, f))
 }
 
 // exec runs one statement that answers nothing.
@@ -28,18 +30,72 @@ func (s *Store) exec(ctx context.Context, what, sql string, args ...any) error {
 	return failed(what, err)
 }
 
-// one reads the only row of a statement, pgx.ErrNoRows when there is none.
-func one[T any](ctx context.Context, q querier, by pgx.RowToFunc[T], sql string, args ...any) (T, error) {
+// change runs a statement that must change a row, else the answer is none.
+func change(ctx context.Context, q querier, none error, sql string, args ...any) error {
+	tag, err := q.Exec(ctx, sql, args...)
+	if err == nil && tag.RowsAffected() == 0 {
+		return none
+	}
+	return err
+}
+
+// changed runs a statement and tells whether it changed a row.
+func changed(ctx context.Context, q querier, sql string, args ...any) (bool, error) {
+	tag, err := q.Exec(ctx, sql, args...)
+	return tag.RowsAffected() > 0, err
+}
+
+// done asks whether a step that met nothing was done before; if not, the answer is none.
+func done(ctx context.Context, q querier, none error, sql string, args ...any) error {
+	if ok, err := value[bool](ctx, q, sql, args...); err != nil || ok {
+		return err
+	}
+	return none
+}
+
+// one reads the only row of a statement, whose columns are named as the fields of T,
+// pgx.ErrNoRows when there is none.
+func one[T any](ctx context.Context, q querier, sql string, args ...any) (T, error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
 		var none T
 		return none, err
 	}
-	return pgx.CollectExactlyOneRow(rows, by)
+	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[T])
 }
 
-// many reads all rows of a statement.
-func many[T any](ctx context.Context, q querier, by pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+// get is one that answers none when there is no row.
+func get[T any](ctx context.Context, q querier, none error, sql string, args ...any) (T, error) {
+	v, err := one[T](ctx, q, sql, args...)
+	return v, failed(fmt.Sprintf("read a %T", v), ifNoRows(err, none))
+}
+
+// find is one that answers nil when there is no row.
+func find[T any](ctx context.Context, q querier, sql string, args ...any) (*T, error) {
+	v, err := one[T](ctx, q, sql, args...)
+	if err != nil {
+		return nil, failed(fmt.Sprintf("find a %T", v), ifNoRows(err, nil))
+	}
+	return &v, nil
+}
+
+// many reads all rows of a statement, whose columns are named as the fields of T.
+func many[T any](ctx context.Context, q querier, sql string, args ...any) ([]T, error) {
+	return rowsBy(ctx, q, pgx.RowToStructByName[T], sql, args...)
+}
+
+// value reads the only row of a statement with one column.
+func value[T any](ctx context.Context, q querier, sql string, args ...any) (v T, err error) {
+	err = q.QueryRow(ctx, sql, args...).Scan(&v)
+	return v, err
+}
+
+// values reads all rows of a statement with one column.
+func values[T any](ctx context.Context, q querier, sql string, args ...any) ([]T, error) {
+	return rowsBy(ctx, q, pgx.RowTo[T], sql, args...)
+}
+
+func rowsBy[T any](ctx context.Context, q querier, by pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
@@ -47,53 +103,48 @@ func many[T any](ctx context.Context, q querier, by pgx.RowToFunc[T], sql string
 	return pgx.CollectRows(rows, by)
 }
 
-// collect reads rows whose columns are the fields of T, in order.
+// collect is many of the pool; an error says what was read.
 func collect[T any](ctx context.Context, s *Store, what, sql string, args ...any) ([]T, error) {
-	return collectBy(ctx, s, what, pgx.RowToStructByPos[T], sql, args...)
-}
-
-// collectBy is many of the pool, with what was read in its error.
-func collectBy[T any](ctx context.Context, s *Store, what string, by pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
-	out, err := many(ctx, s.pool, by, sql, args...)
+	out, err := many[T](ctx, s.pool, sql, args...)
 	return out, failed(what, err)
 }
 
-// first is the only row of a collection that holds at most one.
-func first[T any](rows []T, err error) (*T, error) {
-	if err != nil || len(rows) == 0 {
-		return nil, err
-	}
-	return &rows[0], nil
+// collectValues is values of the pool; an error says what was read.
+func collectValues[T any](ctx context.Context, s *Store, what, sql string, args ...any) ([]T, error) {
+	out, err := values[T](ctx, s.pool, sql, args...)
+	return out, failed(what, err)
 }
 
-// orNotFound is notFound when there was no row, and says what failed of another error.
-func orNotFound(what string, err, notFound error) error {
-	if isNoRows(err) {
-		return notFound
-	}
-	return failed(what, err)
+// queueRows has a batch add the rows of a statement to a list.
+func queueRows[T any](b *pgx.Batch, to *[]T, sql string, args ...any) {
+	queueBy(b, pgx.RowToStructByName[T], to, sql, args...)
 }
 
-// noneIs is none when there was no row, and another error as it is.
-func noneIs(err, none error) error {
-	if isNoRows(err) {
-		return none
-	}
-	return err
+// queueValues is queueRows of a statement with one column.
+func queueValues[T any](b *pgx.Batch, to *[]T, sql string, args ...any) {
+	queueBy(b, pgx.RowTo[T], to, sql, args...)
+}
+
+func queueBy[T any](b *pgx.Batch, by pgx.RowToFunc[T], to *[]T, sql string, args ...any) {
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		found, err := pgx.CollectRows(rows, by)
+		*to = append(*to, found...)
+		return err
+	})
 }
 
 func isNoRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) }
 
-// failed says what failed; nil stays nil.
-func failed(what string, err error) error {
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+// ifNoRows is instead when there was no row, and another error as it is.
+func ifNoRows(err, instead error) error {
+	if isNoRows(err) {
+		return instead
 	}
-	return nil
+	return err
 }
 
-// asCoded keeps coded errors as they are and says what failed of the others.
-func asCoded(what string, err error) error {
+// failed says what failed; coded errors stay as they are.
+func failed(what string, err error) error {
 	if err == nil || prego.CodeOf(err) != prego.CodeInternal {
 		return err
 	}
@@ -111,11 +162,11 @@ const sqlTryLock = `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`
 // alone runs f while nobody else runs something under the same key; done is false when
 // somebody does already.
 func (s *Store) alone(ctx context.Context, key string, f func(context.Context) error) (done bool, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "serve "+key, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, sqlTryLock, key).Scan(&done); err != nil || !done {
 			return err
 		}
 		return f(ctx)
 	})
-	return done, failed("serve "+key, err)
+	return done, err
 }

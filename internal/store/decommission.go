@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -22,24 +23,17 @@ const sqlIsTerminated = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1
 // Terminate ends a server's life once everything that it owned is released. A
 // repeated call is the same success.
 func (s *Store) Terminate(ctx context.Context, serverID prego.ServerID) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("terminate %s", serverID), func(tx pgx.Tx) error {
 		var attempt int
 		err := tx.QueryRow(ctx, sqlTerminate, serverID).Scan(&attempt)
 		if isNoRows(err) {
-			var done bool
-			if err := tx.QueryRow(ctx, sqlIsTerminated, serverID).Scan(&done); err != nil {
-				return fmt.Errorf("terminate %s: %w", serverID, err)
-			}
-			if done {
-				return nil
-			}
-			return fmt.Errorf("terminate %s: it is not draining, or still owns resources", serverID)
+			return done(ctx, tx, errors.New("it is not draining, or still owns resources"), sqlIsTerminated, serverID)
 		}
 		if err != nil {
-			return fmt.Errorf("terminate %s: %w", serverID, err)
+			return err
 		}
 		if _, err := tx.Exec(ctx, sqlLeaveGroup, serverID); err != nil {
-			return fmt.Errorf("terminate %s: %w", serverID, err)
+			return err
 		}
 		return addEvent(ctx, tx, server.Event{
 			ServerID: serverID, Step: server.StepTerminated, Reason: prego.ReasonDecommission,

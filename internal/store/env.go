@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/jackc/pgx/v5"
@@ -23,7 +24,7 @@ const sqlEnvOfName = `SELECT env_id FROM envs WHERE app_id = $1 AND name = $2 AN
 // same key is met by the env that it made. A name that is taken is CodeEnvExists, and
 // says by which.
 func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env workload.Env, created bool, err error) {
-	k := asked(e.CreatedBy, key, "env", string(e.AppID), e.Name, string(e.Region))
+	k := keyedRequest(e.CreatedBy, key, "env", string(e.AppID), e.Name, string(e.Region))
 	id, created, err := s.once(ctx, k, func(tx pgx.Tx) (string, error) {
 		app, err := appIn(ctx, tx, e.AppID)
 		if err != nil {
@@ -39,29 +40,21 @@ func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env 
 		if _, err := appIn(ctx, tx, e.AppID); err != nil {
 			return "", err
 		}
-		tag, err := tx.Exec(ctx, sqlNewEnv, e.EnvID, e.AppID, app.OrgID, e.Name, e.Region, e.CreatedBy)
-		if err != nil {
-			return "", err
-		}
-		if tag.RowsAffected() == 0 { // taken since it was looked at
-			return "", nameIsFree(ctx, tx, prego.CodeEnvExists, sqlEnvOfName, string(e.AppID), e.Name)
+		if made, err := changed(ctx, tx, sqlNewEnv, e.EnvID, e.AppID, app.OrgID, e.Name, e.Region, e.CreatedBy); err != nil || !made { // taken since it was looked at
+			return "", cmp.Or(err, nameIsFree(ctx, tx, prego.CodeEnvExists, sqlEnvOfName, string(e.AppID), e.Name))
 		}
 		return string(e.EnvID), orgEvent(ctx, tx, org.Event{OrgID: app.OrgID, Type: "env.create", Subject: string(e.EnvID), Actor: e.CreatedBy},
 			map[string]any{"app_id": e.AppID, "name": e.Name, "region": e.Region})
 	})
 	if err != nil {
-		return workload.Env{}, false, asCoded("create env", err)
+		return workload.Env{}, false, failed("create env", err)
 	}
 	env, err = s.GetEnv(ctx, id)
 	return env, created, err
 }
 
 func appIn(ctx context.Context, tx pgx.Tx, id prego.AppID) (workload.App, error) {
-	app, err := one(ctx, tx, pgx.RowToStructByPos[workload.App], sqlGetApp, id)
-	if isNoRows(err) {
-		err = noSuchApp(string(id))
-	}
-	return app, err
+	return get[workload.App](ctx, tx, noSuchApp(string(id)), sqlGetApp, id)
 }
 
 const sqlGetEnv = `SELECT ` + envColumns + ` FROM envs WHERE env_id = $1 AND deleted_at IS NULL`
@@ -72,26 +65,15 @@ func noSuchEnv(id string) error {
 
 // GetEnv reads one env, or CodeEnvNotFound.
 func (s *Store) GetEnv(ctx context.Context, id string) (workload.Env, error) {
-	env, err := first(collect[workload.Env](ctx, s, "get env", sqlGetEnv, id))
-	if err == nil && env == nil {
-		err = noSuchEnv(id)
-	}
-	if err != nil {
-		return workload.Env{}, err
-	}
-	return *env, nil
+	return get[workload.Env](ctx, s.pool, noSuchEnv(id), sqlGetEnv, id)
 }
 
 var envs = listing[workload.Env]{
 	what: "envs", from: `SELECT ` + envColumns + ` FROM envs`,
 	always:  `deleted_at IS NULL`,
 	filters: map[string]string{"env_id": "env_id", "app_id": "app_id", "org_id": "org_id", "name": "name", "region": "region"},
-	sorts: map[string]sorting[workload.Env]{
-		"created_at": {"created_at", func(v workload.Env) any { return v.CreatedAt }},
-		"name":       {"name", func(v workload.Env) any { return v.Name }},
-	},
-	id:   sorting[workload.Env]{"env_id", func(v workload.Env) any { return v.EnvID }},
-	scan: pgx.RowToStructByPos[workload.Env],
+	sorts:   map[string]string{"created_at": "created_at", "name": "name"},
+	id:      "env_id",
 }
 
 // ListEnvs is a page of envs.
@@ -115,10 +97,10 @@ const sqlDeleteEnv = `UPDATE envs SET deleted_at = now() WHERE env_id = $1 AND d
 // DeleteEnv deletes an env that nothing is in; CodeEnvInUse otherwise. Repeated, it
 // changes nothing.
 func (s *Store) DeleteEnv(ctx context.Context, id, by string) error {
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, "delete env", func(tx pgx.Tx) error {
 		var orgID prego.OrgID
 		if err := tx.QueryRow(ctx, sqlEnvOwner, id).Scan(&orgID); err != nil {
-			return noneIs(err, noSuchEnv(id))
+			return ifNoRows(err, noSuchEnv(id))
 		}
 		// What is made in it takes quota first, and then looks whether it is there.
 		if err := lockOrg(ctx, tx, orgID); err != nil {
@@ -134,11 +116,10 @@ func (s *Store) DeleteEnv(ctx context.Context, id, by string) error {
 		if groups+routes+addresses > 0 {
 			return prego.Errorf(prego.CodeEnvInUse, "the env has %d process groups, %d routes and %d IPv4 allocations; delete them first", groups, routes, addresses)
 		}
-		tag, err := tx.Exec(ctx, sqlDeleteEnv, id)
-		if err != nil || tag.RowsAffected() == 0 {
+		if ok, err := changed(ctx, tx, sqlDeleteEnv, id); err != nil || !ok {
 			return err
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "env.delete", Subject: id, Actor: by}, map[string]any{})
 	})
-	return asCoded("delete env", err)
+	return err
 }

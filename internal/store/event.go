@@ -1,11 +1,11 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
@@ -19,17 +19,13 @@ SELECT s.server_id, $2, $3, COALESCE(NULLIF($4, ''), s.status), $5, $6, $7, NULL
 FROM servers s WHERE s.server_id = $1
 ON CONFLICT (server_id, dedup_key) DO NOTHING`
 
-type execer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
 // AddEvent puts one line on a server's timeline. dedupKey "" makes each call a
 // line of its own.
 func (s *Store) AddEvent(ctx context.Context, e server.Event, dedupKey string) error {
 	return addEvent(ctx, s.pool, e, dedupKey)
 }
 
-func addEvent(ctx context.Context, q execer, e server.Event, dedupKey string) error {
+func addEvent(ctx context.Context, q querier, e server.Event, dedupKey string) error {
 	actor := e.Actor
 	if actor == "" {
 		actor = prego.ActorWorkflow
@@ -38,6 +34,15 @@ func addEvent(ctx context.Context, q execer, e server.Event, dedupKey string) er
 	return failed(fmt.Sprintf("add event %s of server %s", e.Step, e.ServerID), err)
 }
 
-func attemptKey(step server.Step, attempt int) string { return fmt.Sprintf("%s/%d", step, attempt) }
+// step runs an UPDATE that must meet a server's row, else the answer is none, and puts its
+// event on the timeline.
+func (s *Store) step(ctx context.Context, e server.Event, dedupKey string, none error, sql string, args ...any) error {
+	return s.inTx(ctx, fmt.Sprintf("%s of server %s", e.Step, e.ServerID), func(tx pgx.Tx) error {
+		if ok, err := changed(ctx, tx, sql, args...); err != nil || !ok {
+			return cmp.Or(err, none)
+		}
+		return addEvent(ctx, tx, e, dedupKey)
+	})
+}
 
-var _ execer = pgx.Tx(nil)
+func attemptKey(step server.Step, attempt int) string { return fmt.Sprintf("%s/%d", step, attempt) }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,67 +22,48 @@ const drivenByFleet = "fleet"
 
 const sqlActionOfKey = `SELECT ` + actionColumns + ` FROM fleet_actions a WHERE fleet_id = $1 AND idempotency_key = $2`
 
-const sqlNextSeq = `UPDATE fleets SET last_seq = last_seq + 1 WHERE fleet_id = $1 RETURNING last_seq`
-
 const sqlQueueAction = `
+WITH next AS (UPDATE fleets SET last_seq = last_seq + 1 WHERE fleet_id = $1 RETURNING last_seq)
 INSERT INTO fleet_actions AS a (fleet_id, seq, action, inputs, status, cause, driven_by, requested_by, idempotency_key)
-VALUES ($1, $2, $3, $4, 'queued', $5, $6, $7, NULLIF($8, '')) RETURNING ` + actionColumns
+SELECT $1, last_seq, $2, $3, 'queued', $4, $5, $6, NULLIF($7, '') FROM next RETURNING ` + actionColumns
 
 // RequestFleetAction queues an action. The same request again with the same key is
 // met by the action that is there; another one with that key is
 // CodeIdempotencyConflict.
 func (s *Store) RequestFleetAction(ctx context.Context, r server.FleetActionRequest) (a server.FleetAction, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		var seq int
-		// The fleet's row is locked from here on.
-		err := tx.QueryRow(ctx, sqlNextSeq, r.FleetID).Scan(&seq)
-		if err != nil {
-			return noneIs(err, prego.Errorf(prego.CodeFleetNotFound, "there is no fleet %q", r.FleetID))
+	err = s.inTx(ctx, "request action", func(tx pgx.Tx) error {
+		if _, err := lockFleet(ctx, tx, r.FleetID); err != nil {
+			return err
 		}
 		if r.IdempotencyKey != "" {
-			a, err = one(ctx, tx, pgx.RowToStructByNameLax[server.FleetAction], sqlActionOfKey, r.FleetID, r.IdempotencyKey)
-			if err == nil && (a.Action != r.Action || !sameJSON(a.Inputs, r.Inputs)) {
+			met, err := find[server.FleetAction](ctx, tx, sqlActionOfKey, r.FleetID, r.IdempotencyKey)
+			switch {
+			case err != nil:
+				return err
+			case met != nil && (met.Action != r.Action || !sameJSON(met.Inputs, r.Inputs)):
 				return &prego.Error{Code: prego.CodeIdempotencyConflict, Field: "Idempotency-Key", Message: "was sent with another body"}
-			}
-			if !isNoRows(err) {
-				return errOr(err, errActionMet)
+			case met != nil:
+				a = *met
+				return nil
 			}
 		}
-		a, err = one(ctx, tx, pgx.RowToStructByNameLax[server.FleetAction], sqlQueueAction, r.FleetID, seq, r.Action, r.Inputs, r.Cause, drivenByFleet, r.By, r.IdempotencyKey)
+		a, err = one[server.FleetAction](ctx, tx, sqlQueueAction, r.FleetID, r.Action, r.Inputs, r.Cause, drivenByFleet, r.By, r.IdempotencyKey)
 		return err
 	})
-	if err != nil && !errors.Is(err, errActionMet) {
-		return server.FleetAction{}, asCoded("request action", err)
-	}
-	return a, nil
-}
-
-// errActionMet undoes the taking of a number that is not needed.
-var errActionMet = errors.New("the action is there already")
-
-func errOr(err, otherwise error) error {
-	if err != nil {
-		return err
-	}
-	return otherwise
+	return a, err
 }
 
 func sameJSON(a, b []byte) bool {
 	var x, y any
-	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
-		return false
-	}
-	p, errP := json.Marshal(x)
-	q, errQ := json.Marshal(y)
-	return errP == nil && errQ == nil && string(p) == string(q)
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
 const sqlFleetMembers = `
-SELECT s.server_id, s.region, s.status, s.fleet_profile, s.created_at,
+SELECT s.server_id, s.region, s.status, s.fleet_profile AS profile, s.created_at,
     s.tenant_count + COALESCE((SELECT sum(current_tenant_count) FROM db_shards d WHERE d.server_id = s.server_id), 0)
                    + COALESCE((SELECT sum(current_tenants) FROM redis_pools r WHERE r.server_id = s.server_id), 0)
     + CASE WHEN s.dedicated_for_tenant_id IS NULL THEN 0 ELSE 1 END -- one that is to live there
-    + (SELECT count(*) FROM instances i WHERE i.server_id = s.server_id AND i.state <> 'stopped')
+    + (SELECT count(*) FROM instances i WHERE i.server_id = s.server_id AND i.state <> 'stopped') AS tenants
 FROM servers s WHERE s.fleet_id = $1 AND s.status NOT IN ('draining', 'terminated') ORDER BY s.server_id`
 
 const sqlUsableRegions = `SELECT COALESCE((SELECT regions FROM infra_providers WHERE id = $1 AND enabled), '{}'), now()`
@@ -89,7 +71,7 @@ const sqlUsableRegions = `SELECT COALESCE((SELECT regions FROM infra_providers W
 // fleetState reads what an action is planned from.
 func fleetState(ctx context.Context, q querier, f server.Fleet) (st server.FleetState, err error) {
 	st.Fleet = f
-	if st.Members, err = many(ctx, q, pgx.RowToStructByPos[server.FleetMember], sqlFleetMembers, f.FleetID); err != nil {
+	if st.Members, err = many[server.FleetMember](ctx, q, sqlFleetMembers, f.FleetID); err != nil {
 		return st, err
 	}
 	return st, q.QueryRow(ctx, sqlUsableRegions, f.InfraProvider).Scan(&st.Usable, &st.Now)
@@ -101,7 +83,7 @@ func (s *Store) FleetState(ctx context.Context, id prego.FleetID) (st server.Fle
 	if err == nil {
 		st, err = fleetState(ctx, s.pool, f)
 	}
-	return st, asCoded("fleet state", err)
+	return st, failed("fleet state", err)
 }
 
 // The one under way, else the oldest that waits.
@@ -123,7 +105,7 @@ type planner = func(server.FleetState, server.FleetAction) (server.FleetPlan, er
 // makes of it, or answers with the one that is under way. nil: there is none. One
 // that can do nothing is failed, and returned as it is.
 func (s *Store) BeginFleetAction(ctx context.Context, fleetID prego.FleetID, plan planner) (taken *server.FleetAction, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "begin action", func(tx pgx.Tx) error {
 		f, err := lockFleet(ctx, tx, fleetID)
 		if prego.CodeOf(err) == prego.CodeFleetNotFound {
 			return nil
@@ -131,7 +113,7 @@ func (s *Store) BeginFleetAction(ctx context.Context, fleetID prego.FleetID, pla
 		if err != nil {
 			return err
 		}
-		a, err := one(ctx, tx, pgx.RowToStructByNameLax[server.FleetAction], sqlTakeAction, fleetID, drivenByFleet)
+		a, err := one[server.FleetAction](ctx, tx, sqlTakeAction, fleetID, drivenByFleet)
 		if isNoRows(err) {
 			return nil
 		}
@@ -145,7 +127,7 @@ func (s *Store) BeginFleetAction(ctx context.Context, fleetID prego.FleetID, pla
 		a, err = planAction(ctx, tx, f, a, plan)
 		return err
 	})
-	return taken, asCoded("begin action", err)
+	return taken, err
 }
 
 // planAction writes down what an action of a locked fleet will do.
@@ -162,7 +144,7 @@ func planAction(ctx context.Context, tx pgx.Tx, f server.Fleet, a server.FleetAc
 	if p.Reason != "" {
 		status = server.ActionFailed
 	}
-	if a, err = one(ctx, tx, pgx.RowToStructByNameLax[server.FleetAction], sqlStartAction, a.FleetID, a.Seq, status, p.Data, p.Reason, p.Message); err != nil || status == server.ActionFailed {
+	if a, err = one[server.FleetAction](ctx, tx, sqlStartAction, a.FleetID, a.Seq, status, p.Data, p.Reason, p.Message); err != nil || status == server.ActionFailed {
 		return a, err
 	}
 	if _, err := tx.Exec(ctx, sqlFleetAim, f.FleetID, p.Desired); err != nil {
@@ -201,28 +183,25 @@ SELECT op, server_id, region, round, replan, state, message, at FROM fleet_actio
 ORDER BY round, op, server_id COLLATE "C"`
 
 func getAction(ctx context.Context, q querier, fleetID prego.FleetID, seq int) (a server.FleetAction, err error) {
-	a, err = one(ctx, q, pgx.RowToStructByNameLax[server.FleetAction], sqlGetAction, fleetID, seq)
+	a, err = one[server.FleetAction](ctx, q, sqlGetAction, fleetID, seq)
 	if err != nil {
-		return a, noneIs(err, prego.Errorf(prego.CodeActionNotFound, "fleet %q has no action %d", fleetID, seq))
+		return a, ifNoRows(err, prego.Errorf(prego.CodeActionNotFound, "fleet %q has no action %d", fleetID, seq))
 	}
-	a.Steps, err = many(ctx, q, pgx.RowToStructByPos[server.FleetStep], sqlActionSteps, fleetID, seq)
+	a.Steps, err = many[server.FleetStep](ctx, q, sqlActionSteps, fleetID, seq)
 	return a, err
 }
 
 // GetFleetAction reads an action with its steps, or CodeActionNotFound.
 func (s *Store) GetFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (server.FleetAction, error) {
 	a, err := getAction(ctx, s.pool, fleetID, seq)
-	return a, asCoded("get action", err)
+	return a, failed("get action", err)
 }
 
 var fleetActions = listing[server.FleetAction]{
 	what: "actions", from: `SELECT ` + actionColumns + ` FROM fleet_actions a`,
 	filters: map[string]string{"fleet_id": "a.fleet_id", "status": "a.status", "action": "a.action"},
-	sorts: map[string]sorting[server.FleetAction]{
-		"created_at": {"a.seq", func(v server.FleetAction) any { return int64(v.Seq) }},
-	},
-	id:   sorting[server.FleetAction]{"a.seq", func(v server.FleetAction) any { return int64(v.Seq) }},
-	scan: pgx.RowToStructByNameLax[server.FleetAction],
+	sorts:   map[string]string{"created_at": "a.seq"},
+	id:      "a.seq",
 }
 
 // ListFleetActions is a page of one fleet's actions, without their steps.
@@ -239,19 +218,19 @@ WHERE fleet_id = $1 AND seq = $2 AND status IN ('queued', 'running') AND driven_
 // that have not begun are left out.
 func (s *Store) CancelFleetAction(ctx context.Context, fleetID prego.FleetID, seq int, by string) (server.FleetAction, error) {
 	var a *server.FleetAction
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, "cancel action", func(tx pgx.Tx) error {
 		// An action that is being taken up is not one that waits any more.
 		if _, err := tx.Exec(ctx, sqlLockFleet, fleetID); err != nil {
 			return err
 		}
-		found, err := many(ctx, tx, pgx.RowToStructByNameLax[server.FleetAction], sqlCancelAction, fleetID, seq, by, drivenByFleet)
+		found, err := many[server.FleetAction](ctx, tx, sqlCancelAction, fleetID, seq, by, drivenByFleet)
 		if len(found) > 0 {
 			a = &found[0]
 		}
 		return err
 	})
 	if err != nil {
-		return server.FleetAction{}, asCoded("cancel action", err)
+		return server.FleetAction{}, err
 	}
 	if a != nil {
 		return *a, nil
@@ -290,7 +269,7 @@ const sqlFailStep = `UPDATE fleet_action_steps SET state = $5, message = $6, at 
 // kind: the rows of servers to be made are written, those to be taken down are
 // cordoned. Repeated, it answers with the same ones.
 func (s *Store) NextFleetBatch(ctx context.Context, fleetID prego.FleetID, seq, limit int) (b server.FleetRound, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "next steps", func(tx pgx.Tx) error {
 		if b.Fleet, err = lockFleet(ctx, tx, fleetID); err != nil {
 			return err
 		}
@@ -303,7 +282,7 @@ func (s *Store) NextFleetBatch(ctx context.Context, fleetID prego.FleetID, seq, 
 				return err
 			}
 		}
-		if b.Steps, err = many(ctx, tx, pgx.RowToStructByPos[server.FleetStep], sqlNextSteps, fleetID, seq, limit); err != nil {
+		if b.Steps, err = many[server.FleetStep](ctx, tx, sqlNextSteps, fleetID, seq, limit); err != nil {
 			return err
 		}
 		if len(b.Steps) > 0 && b.Steps[0].Op == server.StepOpDelete {
@@ -321,7 +300,7 @@ func (s *Store) NextFleetBatch(ctx context.Context, fleetID prego.FleetID, seq, 
 		}
 		return nil
 	})
-	return b, asCoded("next steps", err)
+	return b, err
 }
 
 const sqlIsMember = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND fleet_id = $2)`
@@ -360,7 +339,7 @@ const sqlMadeSteps = `SELECT count(*) FROM fleet_action_steps WHERE fleet_id = $
 func (s *Store) RecordFleetSteps(ctx context.Context, fleetID prego.FleetID, seq int, results []server.FleetStepResult,
 	replan func(server.FleetState, server.FleetAction) (server.FleetReplan, error),
 ) error {
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, "record steps", func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlLockFleet, fleetID); err != nil {
 			return err
 		}
@@ -406,10 +385,7 @@ func (s *Store) RecordFleetSteps(ctx context.Context, fleetID prego.FleetID, seq
 		_, err = tx.Exec(ctx, sqlActionData, fleetID, seq, p.Data)
 		return err
 	})
-	if err != nil {
-		return asCoded("record steps", err)
-	}
-	return nil
+	return err
 }
 
 const sqlActionData = `UPDATE fleet_actions SET data = $3 WHERE fleet_id = $1 AND seq = $2`
@@ -420,12 +396,12 @@ WHERE fleet_id = $1 AND seq = $2 AND status = 'running' RETURNING ` + actionColu
 
 // FinishFleetAction ends an action by how its steps went.
 func (s *Store) FinishFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (a server.FleetAction, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "finish action", func(tx pgx.Tx) error {
 		if a, err = getAction(ctx, tx, fleetID, seq); err != nil || a.Status.Ended() {
 			return err
 		}
 		status, reason, message := a.Outcome()
-		ended, err := one(ctx, tx, pgx.RowToStructByNameLax[server.FleetAction], sqlFinishAction, fleetID, seq, status, reason, message)
+		ended, err := one[server.FleetAction](ctx, tx, sqlFinishAction, fleetID, seq, status, reason, message)
 		if isNoRows(err) { // another step ended it right now
 			a, err = getAction(ctx, tx, fleetID, seq)
 			return err
@@ -436,7 +412,7 @@ func (s *Store) FinishFleetAction(ctx context.Context, fleetID prego.FleetID, se
 		}
 		return err
 	})
-	return a, asCoded("finish action", err)
+	return a, err
 }
 
 const sqlDrainMember = `
@@ -506,7 +482,7 @@ func (s *Store) SettleDemand(ctx context.Context, age time.Duration) error {
 		FleetID prego.FleetID
 		Seq     int
 	}
-	lost, err := collectBy(ctx, s, "settle demand", pgx.RowToStructByPos[ref], sqlSettleDemand, age.Seconds())
+	lost, err := collect[ref](ctx, s, "settle demand", sqlSettleDemand, age.Seconds())
 	if err != nil {
 		return err
 	}
@@ -525,5 +501,5 @@ SELECT DISTINCT fleet_id FROM fleet_actions a WHERE status IN ('queued', 'runnin
 // OpenFleets names the fleets that have actions of some age which may have lost
 // their run.
 func (s *Store) OpenFleets(ctx context.Context, quiet time.Duration) ([]string, error) {
-	return collectBy(ctx, s, "open fleets", pgx.RowTo[string], sqlOpenFleets, quiet.Seconds())
+	return collectValues[string](ctx, s, "open fleets", sqlOpenFleets, quiet.Seconds())
 }

@@ -21,16 +21,12 @@ SELECT f.fleet_id FROM fleets f JOIN infra_providers i ON i.id = f.infra_provide
 WHERE f.serves_tenants AND f.role = $1 AND i.enabled AND $2 = ANY (i.regions)
 ORDER BY f.created_at DESC, f.fleet_id FOR NO KEY UPDATE OF f`
 
-const sqlDemandAction = `
-INSERT INTO fleet_actions AS a (fleet_id, seq, action, inputs, status, cause, driven_by, requested_by)
-VALUES ($1, $2, $3, $4, 'queued', $5, $6, $6) RETURNING ` + actionColumns
-
 // demand has the first fleet that suits and has room make up to n servers for a
 // region: as an action of it, planned by its policies within its bounds. The action
 // is carried out by the run that asks, not behind what operators queued. No fleet:
 // nil.
 func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region, suits func(server.Fleet) bool, n int, cause, run string, plan planner) (*server.Fleet, *server.FleetAction, error) {
-	ids, err := many(ctx, tx, pgx.RowTo[string], sqlServingFleets, role, region)
+	ids, err := values[string](ctx, tx, sqlServingFleets, role, region)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -59,7 +55,7 @@ func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region
 			if p.Reason != "" {
 				continue
 			}
-			a, err := takeDemand(ctx, tx, want, cause, run)
+			a, err := one[server.FleetAction](ctx, tx, sqlQueueAction, id, want.Action, want.Inputs, cause, run, run, "")
 			if err != nil {
 				return nil, nil, err
 			}
@@ -70,16 +66,8 @@ func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region
 	return nil, nil, nil
 }
 
-func takeDemand(ctx context.Context, tx pgx.Tx, want server.FleetAction, cause, run string) (server.FleetAction, error) {
-	var seq int
-	if err := tx.QueryRow(ctx, sqlNextSeq, want.FleetID).Scan(&seq); err != nil {
-		return want, err
-	}
-	return one(ctx, tx, pgx.RowToStructByNameLax[server.FleetAction], sqlDemandAction, want.FleetID, seq, want.Action, want.Inputs, cause, run)
-}
-
-// makes tells whether a fleet's servers may have just these tags.
-func makes(f server.Fleet, tags []string) bool {
+// makesTagged tells whether a fleet's servers may have just these tags.
+func makesTagged(f server.Fleet, tags []string) bool {
 	for _, t := range f.Spec.Tags {
 		if !slices.Contains(tags, t) {
 			return false
@@ -93,7 +81,7 @@ func makes(f server.Fleet, tags []string) bool {
 // room for. Without any room nothing is begun, and the round's message says so.
 // Repeated, it answers with the round that was begun.
 func (s *Store) BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, plan planner) (begun tenant.ScalingRound, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "begin scaling", func(tx pgx.Tx) error {
 		begun = e
 		begun.ServerIDs, begun.TierLocks, begun.Tags, begun.Requested = nil, nil, nil, 0
 		for i := 0; i < e.Requested; {
@@ -115,16 +103,12 @@ func (s *Store) BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, pl
 		}
 		err := tx.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, begun.Requested, begun.ServerIDs, begun.TierLocks, e.WorkflowID, e.Round,
 			begun.Message, begun.Tags).Scan(&begun.EventID)
-		return noneIs(err, errRoundBegun)
+		return ifNoRows(err, errRoundBegun)
 	})
 	if errors.Is(err, errRoundBegun) {
-		found, ok, err := s.FindScaling(ctx, e.WorkflowID, e.Round)
-		if err == nil && !ok {
-			err = fmt.Errorf("scaling round %s of %s is gone", e.Round, e.WorkflowID)
-		}
-		return found, err
+		return s.begunScaling(ctx, e)
 	}
-	return begun, asCoded("begin scaling", err)
+	return begun, err
 }
 
 // errRoundBegun undoes actions whose round another step began first.
@@ -134,7 +118,7 @@ var errRoundBegun = errors.New("the round is begun already")
 func askFleets(ctx context.Context, tx pgx.Tx, e tenant.ScalingRound, from, n int, begun *tenant.ScalingRound, plan planner) error {
 	tags := e.Tags[from]
 	for n > 0 {
-		f, a, err := demand(ctx, tx, e.Role, e.Region, func(f server.Fleet) bool { return makes(f, tags) }, n, e.Trigger, e.WorkflowID, plan)
+		f, a, err := demand(ctx, tx, e.Role, e.Region, func(f server.Fleet) bool { return makesTagged(f, tags) }, n, e.Trigger, e.WorkflowID, plan)
 		if err != nil || f == nil {
 			return err
 		}
@@ -193,7 +177,7 @@ func (s *Store) finishDemand(ctx context.Context, eventID int64) error {
 // without any it is refused with CodeFleetFull. Its tags are the fleet's and those
 // asked for. Repeated, it meets its row.
 func (s *Store) RequestFleetMember(ctx context.Context, n server.Wanted, c prego.Constraint, by string, plan planner) (srv server.Server, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "request fleet server", func(tx pgx.Tx) error {
 		srv, err = serverIn(ctx, tx, n.ServerID)
 		if prego.CodeOf(err) != prego.CodeServerNotFound {
 			return err
@@ -229,7 +213,7 @@ func (s *Store) RequestFleetMember(ctx context.Context, n server.Wanted, c prego
 		return err
 	})
 	if err != nil && !errors.Is(err, errMemberMet) {
-		return server.Server{}, asCoded("request fleet server", err)
+		return server.Server{}, err
 	}
 	return srv, nil
 }
@@ -250,7 +234,7 @@ WHERE f.serves_tenants AND f.role = $1 AND i.enabled AND $2 = ANY (i.regions) OR
 // FleetTags are the tags of the servers that fleets would make for tenants of a
 // region, in the order in which the fleets are asked.
 func (s *Store) FleetTags(ctx context.Context, region prego.Region, role prego.Role) ([][]string, error) {
-	specs, err := collectBy(ctx, s, "tags of fleets", pgx.RowTo[server.Spec], sqlServingTags, role, region)
+	specs, err := collectValues[server.Spec](ctx, s, "tags of fleets", sqlServingTags, role, region)
 	out := make([][]string, 0, len(specs))
 	for _, spec := range specs {
 		out = append(out, filled(spec.Tags))

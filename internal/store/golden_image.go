@@ -21,17 +21,17 @@ VALUES ($1, $2, $3, $4, $5, $6) RETURNING ` + sqlImageColumns
 // CreateGoldenImage accepts the building of an image; CodeGoldenImageBuilding while
 // another of its kind is built.
 func (s *Store) CreateGoldenImage(ctx context.Context, g server.GoldenImage) (out server.GoldenImage, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "create image", func(tx pgx.Tx) error {
 		if err := checkProvider(ctx, tx, g.Provider, g.Region); err != nil {
 			return err
 		}
-		out, err = one(ctx, tx, pgx.RowToStructByName[server.GoldenImage], sqlNewImage, g.ImageID, g.Provider, g.Region, g.BaseImage, g.Architecture, g.CreatedBy)
+		out, err = one[server.GoldenImage](ctx, tx, sqlNewImage, g.ImageID, g.Provider, g.Region, g.BaseImage, g.Architecture, g.CreatedBy)
 		return err
 	})
 	if isViolation(err, "golden_images_building") {
 		return out, prego.Errorf(prego.CodeGoldenImageBuilding, "an image of %s is being built; wait for it, or cancel it with prego image delete", g.BaseImage)
 	}
-	return out, asCoded("create image", err)
+	return out, err
 }
 
 const sqlSetRecipe = `
@@ -47,25 +47,15 @@ const sqlGetImage = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE ima
 
 // GetGoldenImage reads one, or CodeGoldenImageNotFound.
 func (s *Store) GetGoldenImage(ctx context.Context, id prego.ImageID) (server.GoldenImage, error) {
-	g, err := first(collectBy(ctx, s, string("image "+id), pgx.RowToStructByName[server.GoldenImage], sqlGetImage, id))
-	if err == nil && g == nil {
-		err = prego.Errorf(prego.CodeGoldenImageNotFound, "no image %s", id)
-	}
-	if err != nil {
-		return server.GoldenImage{}, err
-	}
-	return *g, nil
+	return get[server.GoldenImage](ctx, s.pool, prego.Errorf(prego.CodeGoldenImageNotFound, "no image %s", id), sqlGetImage, id)
 }
 
 var images = listing[server.GoldenImage]{
 	what: "images", from: `SELECT ` + sqlImageColumns + ` FROM golden_images`,
 	live: `status <> 'deleted'`, state: "status",
 	filters: map[string]string{"image_id": "image_id", "region": "region", "base_image": "base_image", "status": "status"},
-	sorts: map[string]sorting[server.GoldenImage]{
-		"created_at": {"created_at", func(v server.GoldenImage) any { return v.CreatedAt }},
-	},
-	id:   sorting[server.GoldenImage]{"image_id", func(v server.GoldenImage) any { return v.ImageID }},
-	scan: pgx.RowToStructByName[server.GoldenImage],
+	sorts:   map[string]string{"created_at": "created_at"},
+	id:      "image_id",
 }
 
 // ListGoldenImages is a page of golden images, without those that are deleted.
@@ -77,14 +67,14 @@ const sqlLiveImages = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE p
 
 // LiveGoldenImages are all that a provider may still hold something of.
 func (s *Store) LiveGoldenImages(ctx context.Context, provider prego.InfraProviderID) ([]server.GoldenImage, error) {
-	return collectBy(ctx, s, "live images", pgx.RowToStructByName[server.GoldenImage], sqlLiveImages, provider)
+	return collect[server.GoldenImage](ctx, s, "live images", sqlLiveImages, provider)
 }
 
 const sqlCurrentImage = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE provider = $1 AND base_image = $2 AND architecture = $3 AND current`
 
 // CurrentGoldenImage is the verified image that servers are made from; false for none.
 func (s *Store) CurrentGoldenImage(ctx context.Context, provider prego.InfraProviderID, baseImage, architecture string) (server.GoldenImage, bool, error) {
-	g, err := first(collectBy(ctx, s, "current image", pgx.RowToStructByName[server.GoldenImage], sqlCurrentImage, provider, baseImage, architecture))
+	g, err := find[server.GoldenImage](ctx, s.pool, sqlCurrentImage, provider, baseImage, architecture)
 	if err != nil || g == nil {
 		return server.GoldenImage{}, false, err
 	}
@@ -98,14 +88,10 @@ WHERE image_id = $1 AND status = 'building' AND attempt <= $2 AND provider_image
 // BeginBuilder writes that a builder is about to be made, with an intent for each thing
 // that this makes at the provider. ErrSuperseded if the image is not being built.
 func (s *Store) BeginBuilder(ctx context.Context, imageID prego.ImageID, attempt int, c server.Candidate, intents []server.ResourceIntent) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, "begin the builder of "+string(imageID), func(tx pgx.Tx) error {
 		var provider prego.InfraProviderID
-		err := tx.QueryRow(ctx, sqlBeginBuilder, imageID, attempt, c.ServerType, c.Location, "making the builder, "+c.String()).Scan(&provider)
-		if isNoRows(err) {
-			return server.ErrSuperseded
-		}
-		if err != nil {
-			return fmt.Errorf("begin the builder of %s: %w", imageID, err)
+		if err := tx.QueryRow(ctx, sqlBeginBuilder, imageID, attempt, c.ServerType, c.Location, "making the builder, "+c.String()).Scan(&provider); err != nil {
+			return ifNoRows(err, server.ErrSuperseded)
 		}
 		for _, r := range intents {
 			if err := intend(ctx, tx, provider, "", attempt, r); err != nil {
@@ -141,10 +127,10 @@ WHERE image_id = $1 AND status = 'building' RETURNING provider`
 // row has moved on: it exists and is billed.
 func (s *Store) SnapshotTaken(ctx context.Context, provider prego.InfraProviderID, imageID prego.ImageID, name string, h server.SnapshotHandle) error {
 	superseded := false
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, fmt.Sprintf("snapshot of %s", imageID), func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlSnapshotTaken, imageID, h.ProviderImageID, h.SizeGB, h.DiskGB).Scan(new(string))
 		if superseded = isNoRows(err); err != nil && !superseded {
-			return fmt.Errorf("snapshot of %s: %w", imageID, err)
+			return err
 		}
 		return confirmCreated(ctx, tx, provider, "", 0, server.ResourceImage, name, h.ProviderImageID)
 	})
@@ -165,24 +151,17 @@ WHERE image_id = $1 AND status IN ('building', 'verifying') AND provider_image_i
 // lands there: it is cordoned from the start.
 func (s *Store) BeginVerify(ctx context.Context, imageID prego.ImageID, r server.CreateRequest) error {
 	hash := r.Hash()
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("verify image %s", imageID), func(tx pgx.Tx) error {
 		if _, _, err := insertServerIn(ctx, tx, newServer{
 			id: string(r.ServerID), hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: string("image " + imageID),
 			managedBy: prego.ManagedByWorkerDirect, purpose: server.PurposeAgentBootstrap, step: server.StepRequested,
 		}); err != nil {
-			return fmt.Errorf("verify image %s: %w", imageID, err)
+			return err
 		}
 		if _, err := tx.Exec(ctx, sqlCordonVerifier, r.ServerID); err != nil {
-			return fmt.Errorf("verify image %s: %w", imageID, err)
+			return err
 		}
-		tag, err := tx.Exec(ctx, sqlBeginVerify, imageID, r.ServerID)
-		if err != nil {
-			return fmt.Errorf("verify image %s: %w", imageID, err)
-		}
-		if tag.RowsAffected() == 0 {
-			return server.ErrSuperseded
-		}
-		return nil
+		return change(ctx, tx, server.ErrSuperseded, sqlBeginVerify, imageID, r.ServerID)
 	})
 }
 
@@ -198,25 +177,14 @@ UPDATE golden_images SET status = 'ready', current = true, message = '', verifie
 // PublishImage makes a verified image the one that servers are made from. A repeated
 // call is the same success.
 func (s *Store) PublishImage(ctx context.Context, imageID prego.ImageID) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("publish image %s", imageID), func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlRetireCurrent, imageID); err != nil {
-			return fmt.Errorf("publish image %s: %w", imageID, err)
+			return err
 		}
-		tag, err := tx.Exec(ctx, sqlPublish, imageID)
-		if err != nil {
-			return fmt.Errorf("publish image %s: %w", imageID, err)
+		if ok, err := changed(ctx, tx, sqlPublish, imageID); err != nil || ok {
+			return err
 		}
-		if tag.RowsAffected() > 0 {
-			return nil
-		}
-		var ready bool
-		if err := tx.QueryRow(ctx, sqlIsReady, imageID).Scan(&ready); err != nil {
-			return fmt.Errorf("publish image %s: %w", imageID, err)
-		}
-		if !ready {
-			return server.ErrSuperseded
-		}
-		return nil
+		return done(ctx, tx, server.ErrSuperseded, sqlIsReady, imageID)
 	})
 }
 
@@ -243,7 +211,7 @@ RETURNING g.image_id`
 // current one, nor one that a server is being made from. It returns all of them that
 // are being deleted by rotation.
 func (s *Store) RotateImages(ctx context.Context, imageID prego.ImageID, keep int) ([]string, error) {
-	return collectBy(ctx, s, "rotate images", pgx.RowTo[string], sqlRotateImages, imageID, keep)
+	return collectValues[string](ctx, s, "rotate images", sqlRotateImages, imageID, keep)
 }
 
 const sqlDeleteImage = `
@@ -293,22 +261,16 @@ WHERE image_id = (SELECT image_id FROM golden_images WHERE provider = $1 AND bas
 // ImageLost records that the provider no longer has an image; the newest verified one
 // that is left takes its place.
 func (s *Store) ImageLost(ctx context.Context, provider prego.InfraProviderID, providerImageID, message string) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("image %s is lost", providerImageID), func(tx pgx.Tx) error {
 		var id, base, architecture string
-		err := tx.QueryRow(ctx, sqlImageLost, provider, providerImageID, message).Scan(&id, &base, &architecture)
-		if isNoRows(err) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("image %s is lost: %w", providerImageID, err)
+		if err := tx.QueryRow(ctx, sqlImageLost, provider, providerImageID, message).Scan(&id, &base, &architecture); err != nil {
+			return ifNoRows(err, nil)
 		}
 		if _, err := tx.Exec(ctx, sqlReleaseImage, provider, providerImageID); err != nil {
-			return fmt.Errorf("image %s is lost: %w", id, err)
+			return err
 		}
-		if _, err := tx.Exec(ctx, sqlNextBestImage, provider, base, architecture); err != nil {
-			return fmt.Errorf("image %s is lost: %w", id, err)
-		}
-		return nil
+		_, err := tx.Exec(ctx, sqlNextBestImage, provider, base, architecture)
+		return err
 	})
 }
 
@@ -320,11 +282,8 @@ const (
 // AttemptImage is the image that an attempt to make a server began with, "" when it has
 // not begun.
 func (s *Store) AttemptImage(ctx context.Context, serverID prego.ServerID, attempt int) (string, error) {
-	image, err := first(collectBy(ctx, s, string("image of "+serverID), pgx.RowTo[string], sqlAttemptImage, serverID, attempt))
-	if err != nil || image == nil {
-		return "", err
-	}
-	return *image, nil
+	image, err := value[string](ctx, s.pool, sqlAttemptImage, serverID, attempt)
+	return image, failed(string("image of "+serverID), ifNoRows(err, nil))
 }
 
 // ForgetAttemptImage lets an attempt choose its image anew.

@@ -21,8 +21,7 @@ const groupColumns = `g.group_id, g.env_id, g.org_id, g.region, g.name, g.spec, 
 
 // oneGroup runs a statement that answers a group, or CodeGroupNotFound.
 func oneGroup(ctx context.Context, q querier, sql, id string, args ...any) (g workload.Group, err error) {
-	g, err = one(ctx, q, pgx.RowToStructByName[workload.Group], sql, append([]any{id}, args...)...)
-	return g, orNotFound("process group "+id, err, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id))
+	return get[workload.Group](ctx, q, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id), sql, append([]any{id}, args...)...)
 }
 
 const sqlGetGroup = `SELECT ` + groupColumns + ` FROM process_groups g WHERE g.group_id = $1 AND g.deleted_at IS NULL`
@@ -36,13 +35,8 @@ var groups = listing[workload.Group]{
 	what: "process groups", from: `SELECT ` + groupColumns + ` FROM process_groups g`,
 	always:  `g.deleted_at IS NULL`,
 	filters: map[string]string{"group_id": "g.group_id", "env_id": "g.env_id", "org_id": "g.org_id", "name": "g.name", "region": "g.region", "status": "g.status", "app_id": "g.env_id IN (SELECT e.env_id FROM envs e WHERE e.app_id = ANY ($?))"},
-	sorts: map[string]sorting[workload.Group]{
-		"created_at": {"g.created_at", func(v workload.Group) any { return v.CreatedAt }},
-		"name":       {"g.name", func(v workload.Group) any { return v.Name }},
-		"updated_at": {"g.updated_at", func(v workload.Group) any { return v.UpdatedAt }},
-	},
-	id:   sorting[workload.Group]{"g.group_id", func(v workload.Group) any { return v.GroupID }},
-	scan: pgx.RowToStructByName[workload.Group],
+	sorts:   map[string]string{"created_at": "g.created_at", "name": "g.name", "updated_at": "g.updated_at"},
+	id:      "g.group_id",
 }
 
 // ListGroups is a page of process groups.
@@ -76,7 +70,7 @@ func (s *Store) CreateGroup(ctx context.Context, id prego.EnvID, envID prego.Env
 		if err := s.takeQuota(ctx, tx, orgID, promised(promise{replicas: *r.Replicas, memory: r.Spec.MemoryLimitBytes + overhead, cpu: r.Spec.CPURequest})...); err != nil {
 			return err
 		}
-		if g, err = one(ctx, tx, pgx.RowToStructByName[workload.Group], sqlInsertGroup, id, envID, orgID, region, r.Name, r.Spec, r.Spec.MemoryLimitBytes, r.Spec.CPURequest, *r.Replicas,
+		if g, err = one[workload.Group](ctx, tx, sqlInsertGroup, id, envID, orgID, region, r.Name, r.Spec, r.Spec.MemoryLimitBytes, r.Spec.CPURequest, *r.Replicas,
 			filled(r.Spec.Constraint.Require), filled(r.Spec.Constraint.Disallow), by); err != nil {
 			return err
 		}
@@ -177,7 +171,7 @@ UPDATE process_groups SET replicas = $2, wanted = 0, converged = false, next_att
 // ScaleGroup sets how many instances a group should have. What it takes more of the
 // org's quota is checked under the org's lock; scaling down never is.
 func (s *Store) ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, by string) (g workload.Group, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "scale process group", func(tx pgx.Tx) error {
 		locked, err := lockGroup(ctx, tx, id)
 		if err != nil {
 			return err
@@ -202,7 +196,7 @@ func (s *Store) ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, 
 		g, err = oneGroup(ctx, tx, sqlGetGroup, string(id))
 		return err
 	})
-	return g, asCoded("scale process group", err)
+	return g, err
 }
 
 const sqlDeployGroup = `
@@ -216,7 +210,7 @@ WHERE group_id = $1`
 // group of one is refused, since nothing of it would be left meanwhile. The spec that
 // the group has already is no new release.
 func (s *Store) DeployGroup(ctx context.Context, id prego.GroupID, spec workload.Spec, by string) (g workload.Group, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "deploy process group", func(tx pgx.Tx) error {
 		locked, err := lockGroup(ctx, tx, id)
 		if err != nil {
 			return err
@@ -246,7 +240,7 @@ func (s *Store) DeployGroup(ctx context.Context, id prego.GroupID, spec workload
 			"release": g.Release, "image": spec.Image, "memory_limit_bytes": spec.MemoryLimitBytes, "cpu_request": spec.CPURequest, "strategy": status,
 		})
 	})
-	return g, asCoded("deploy process group", err)
+	return g, err
 }
 
 // strategy decides how a deploy replaces what runs.
@@ -287,7 +281,7 @@ const sqlDeleteGroup = `UPDATE process_groups SET deleted_at = now(), wanted = 0
 // DeleteGroup forgets a group whose instances are stopped then; they count until they
 // are. A group that routes or volumes point to is CodeGroupInUse.
 func (s *Store) DeleteGroup(ctx context.Context, id prego.GroupID, by string) (g workload.Group, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "delete process group", func(tx pgx.Tx) error {
 		locked, err := lockGroup(ctx, tx, id)
 		if err != nil {
 			return err
@@ -308,7 +302,7 @@ func (s *Store) DeleteGroup(ctx context.Context, id prego.GroupID, by string) (g
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: g.OrgID, Type: "group.delete", Subject: string(id), Actor: by}, map[string]any{"env_id": g.EnvID, "name": g.Name, "replicas": g.Replicas})
 	})
-	return g, asCoded("delete process group", err)
+	return g, err
 }
 
 const instanceColumns = `i.instance_id, i.group_id, i.org_id, i.server_id, i.number, i.release, i.spec, i.ports, i.state, i.healthy, i.message, i.created_at, i.running_at, i.stopped_at`
@@ -317,11 +311,8 @@ var instances = listing[workload.Instance]{
 	what: "instances", from: `SELECT ` + instanceColumns + ` FROM instances i`,
 	live: `i.state <> 'stopped'`, state: "state",
 	filters: map[string]string{"group_id": "i.group_id", "state": "i.state", "server_id": "i.server_id"},
-	sorts: map[string]sorting[workload.Instance]{
-		"created_at": {"i.number", func(v workload.Instance) any { return v.Number }},
-	},
-	id:   sorting[workload.Instance]{"i.number", func(v workload.Instance) any { return v.Number }},
-	scan: pgx.RowToStructByName[workload.Instance],
+	sorts:   map[string]string{"created_at": "i.number"},
+	id:      "i.number",
 }
 
 // ListInstances is a page of one group's instances, without those that are stopped. Their
@@ -334,8 +325,7 @@ const sqlGetInstance = `SELECT ` + instanceColumns + ` FROM instances i WHERE i.
 
 // GetInstance reads an instance, or CodeInstanceNotFound.
 func (s *Store) GetInstance(ctx context.Context, id string) (workload.Instance, error) {
-	i, err := one(ctx, s.pool, pgx.RowToStructByName[workload.Instance], sqlGetInstance, id)
-	return i, orNotFound("instance "+id, err, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id))
+	return get[workload.Instance](ctx, s.pool, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id), sqlGetInstance, id)
 }
 
 // decided is a decision for a column that may be NULL.

@@ -23,7 +23,7 @@ SELECT g.org_id, g.region, g.replicas, g.deleted_at IS NOT NULL, g.release, g.st
 FROM process_groups g WHERE g.group_id = $1 FOR NO KEY UPDATE`
 
 const sqlPlanInstances = `
-SELECT i.instance_id, i.number, i.release, i.state, s.status IN ('failed', 'terminated'), s.status = 'draining' OR kept_for_tenants(s.server_id), i.message
+SELECT i.instance_id AS id, i.number, i.release, i.state, s.status IN ('failed', 'terminated') AS lost, s.status = 'draining' OR kept_for_tenants(s.server_id) AS leaving, i.message
 FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.group_id = $1 AND i.state <> 'stopped' ORDER BY i.number`
 
 const sqlPlanExclusive = `SELECT EXISTS (SELECT FROM volume_attachments WHERE group_id = $1 AND deleted_at IS NULL)`
@@ -68,7 +68,7 @@ type groupRow struct {
 // PlanGroup decides what is to be done for a group, and writes down what of it is only
 // a matter of rows. Wait is at most retry. Repeated it answers with what is left.
 func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Duration) (p workload.GroupPlan, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "plan process group", func(tx pgx.Tx) error {
 		g, err := readGroup(ctx, tx, id)
 		if err != nil {
 			return err
@@ -108,19 +108,19 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 		}
 		return nil
 	})
-	return p, asCoded("plan process group", err)
+	return p, err
 }
 
 func readGroup(ctx context.Context, tx pgx.Tx, id prego.GroupID) (g groupRow, err error) {
 	err = tx.QueryRow(ctx, sqlPlanGroup, id).Scan(&g.orgID, &g.region, &g.Replicas, &g.Deleted, &g.Release, &g.Stable, &g.Deploy, &g.NoSurge, &g.wanted, &g.next, &g.reason,
 		&g.failures, &g.now)
 	if err != nil {
-		return g, noneIs(err, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id))
+		return g, ifNoRows(err, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id))
 	}
 	if err := tx.QueryRow(ctx, sqlPlanExclusive, id).Scan(&g.Exclusive); err != nil {
 		return g, err
 	}
-	g.Instances, err = many(ctx, tx, pgx.RowToStructByPos[instance.GroupInstance], sqlPlanInstances, id)
+	g.Instances, err = many[instance.GroupInstance](ctx, tx, sqlPlanInstances, id)
 	return g, err
 }
 
@@ -143,24 +143,22 @@ WITH ready AS (
         g.spec, g.waiting_since, n, row_number() OVER (PARTITION BY g.org_id ORDER BY g.waiting_since, g.group_id, n) AS turn
     FROM ready g CROSS JOIN LATERAL generate_series(1, LEAST(g.wanted, $2)) n
 )
-SELECT u.group_id, u.org_id, u.memory, u.cpu_request, u.require_tags, u.disallow_tags,
-    ARRAY(SELECT DISTINCT v.location FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id WHERE a.group_id = u.group_id AND a.deleted_at IS NULL ORDER BY 1),
+SELECT u.group_id, u.org_id, u.memory AS memory_bytes, u.cpu_request, jsonb_build_object('require', u.require_tags, 'disallow', u.disallow_tags) AS "constraint",
+    ARRAY(SELECT DISTINCT v.location FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id WHERE a.group_id = u.group_id AND a.deleted_at IS NULL ORDER BY 1) AS locations,
     ARRAY(SELECT p.value FROM jsonb_array_elements_text(COALESCE(u.spec -> 'volumes', '[]')) p
-        WHERE NOT EXISTS (SELECT FROM volume_attachments a WHERE a.group_id = u.group_id AND a.deleted_at IS NULL AND a.mount_path = p.value) ORDER BY 1)
+        WHERE NOT EXISTS (SELECT FROM volume_attachments a WHERE a.group_id = u.group_id AND a.deleted_at IS NULL AND a.mount_path = p.value) ORDER BY 1) AS missing
 FROM units u ORDER BY u.turn, u.waiting_since, u.group_id, u.n LIMIT $2`
 
 // InstanceDemand are the instances that wait for a place in a region, in the order in
 // which they are served, at most limit.
 func (s *Store) InstanceDemand(ctx context.Context, region prego.Region, limit int) ([]workload.InstanceDemand, error) {
-	return collectBy(ctx, s, "instances that wait", func(row pgx.CollectableRow) (d workload.InstanceDemand, err error) {
-		err = row.Scan(&d.GroupID, &d.OrgID, &d.MemoryBytes, &d.CPURequest, &d.Constraint.Require, &d.Constraint.Disallow, &d.Locations, &d.Missing)
-		return d, err
-	}, sqlInstanceDemand, region, limit)
+	return collect[workload.InstanceDemand](ctx, s, "instances that wait", sqlInstanceDemand, region, limit)
 }
 
 const sqlInstanceServers = `
-SELECT s.server_id, s.location, s.tags, s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL, f.workload_memory_bytes, f.workload_cpus,
-    COALESCE(i.memory, 0)::bigint, COALESCE(i.cpu, 0), COALESCE(i.groups, '{}'), kept_for_tenants(s.server_id)
+SELECT s.server_id, s.location, s.tags, s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL AS active,
+    f.workload_memory_bytes AS memory_bytes, f.workload_cpus AS cpus, COALESCE(i.memory, 0)::bigint AS memory_used, COALESCE(i.cpu, 0) AS cpu_requested,
+    COALESCE(i.groups, '{}') AS groups, kept_for_tenants(s.server_id) AS kept
 FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
 LEFT JOIN LATERAL (
     SELECT sum(memory) AS memory, sum(cpu) AS cpu, jsonb_object_agg(group_id, n) AS groups FROM (
@@ -170,7 +168,7 @@ WHERE s.region = $1 AND f.workload_memory_bytes > 0 AND s.status NOT IN ('termin
 
 // InstanceServers are the servers of a region that offer room to instances.
 func (s *Store) InstanceServers(ctx context.Context, region prego.Region) ([]instance.Server, error) {
-	return collectBy(ctx, s, "servers for instances", pgx.RowToStructByPos[instance.Server], sqlInstanceServers, region)
+	return collect[instance.Server](ctx, s, "servers for instances", sqlInstanceServers, region)
 }
 
 const sqlAllocatingGroup = `
@@ -237,7 +235,7 @@ const (
 // memory is ever exceeded, whatever was decided on. retry is how long a group that the
 // quota refuses is left alone, unless less is used before.
 func (s *Store) Allocate(ctx context.Context, place workload.InstancePlace, retry time.Duration) (out workload.InstanceAllocation, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, string("allocate an instance of "+place.GroupID), func(tx pgx.Tx) error {
 		out, err = s.allocate(ctx, tx, place)
 		return err
 	})
@@ -245,7 +243,7 @@ func (s *Store) Allocate(ctx context.Context, place workload.InstancePlace, retr
 	if errors.As(err, &refused) {
 		return s.refuseAllocation(ctx, place.GroupID, refused, retry)
 	}
-	return out, failed(string("allocate an instance of "+place.GroupID), err)
+	return out, err
 }
 
 func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.InstancePlace) (out workload.InstanceAllocation, err error) {
@@ -351,8 +349,7 @@ FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.instance_id
 
 // InstanceHost reads an instance with its server, or CodeInstanceNotFound.
 func (s *Store) InstanceHost(ctx context.Context, id string) (workload.InstanceHost, error) {
-	h, err := one(ctx, s.pool, pgx.RowToStructByName[workload.InstanceHost], sqlInstanceHost, id)
-	return h, orNotFound("instance "+id, err, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id))
+	return get[workload.InstanceHost](ctx, s.pool, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id), sqlInstanceHost, id)
 }
 
 const sqlHoldGroup = `SELECT g.group_id, g.failures FROM process_groups g JOIN instances i ON i.group_id = g.group_id WHERE i.instance_id = $1 FOR NO KEY UPDATE OF g`
@@ -403,22 +400,20 @@ func (s *Store) InstanceStopped(ctx context.Context, id string) (ok bool, err er
 
 // changeInstance changes an instance under its group's lock, as plans do, and the group
 // with it.
-func (s *Store) changeInstance(ctx context.Context, id, sql string, args []any, then func(tx pgx.Tx, group string, failures int) error) (changed bool, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+func (s *Store) changeInstance(ctx context.Context, id, sql string, args []any, then func(tx pgx.Tx, group string, failures int) error) (ok bool, err error) {
+	err = s.inTx(ctx, "instance "+id, func(tx pgx.Tx) error {
 		var group string
 		var failures int
 		err := tx.QueryRow(ctx, sqlHoldGroup, id).Scan(&group, &failures)
 		if err != nil {
-			return noneIs(err, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id))
+			return ifNoRows(err, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id))
 		}
-		tag, err := tx.Exec(ctx, sql, args...)
-		if err != nil || tag.RowsAffected() == 0 {
+		if ok, err = changed(ctx, tx, sql, args...); err != nil || !ok {
 			return err
 		}
-		changed = true
 		return then(tx, group, failures)
 	})
-	return changed, asCoded("instance "+id, err)
+	return ok, err
 }
 
 // Groups that wait for capacity in a region, in the order in which they are served.
@@ -452,19 +447,9 @@ const sqlUnschedulable = `SELECT status_reason, count(*)::int FROM process_group
 func (s *Store) FindGroupWork(ctx context.Context, quiet time.Duration) (w workload.GroupWork, err error) {
 	w.Unschedulable = map[string]int{}
 	b := &pgx.Batch{}
-	groups := func(sql string, args ...any) {
-		b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
-			found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[workload.GroupRef])
-			w.Groups = append(w.Groups, found...)
-			return err
-		})
-	}
-	groups(sqlMovedGroups)
-	groups(sqlOpenGroups, quiet.Seconds())
-	b.Queue(sqlServersOfInstances).Query(func(rows pgx.Rows) (err error) {
-		w.Servers, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		return err
-	})
+	queueRows(b, &w.Groups, sqlMovedGroups)
+	queueRows(b, &w.Groups, sqlOpenGroups, quiet.Seconds())
+	queueValues(b, &w.Servers, sqlServersOfInstances)
 	b.Queue(sqlUnschedulable).Query(func(rows pgx.Rows) error {
 		var reason string
 		var n int
@@ -481,5 +466,5 @@ const sqlInstancesOn = `SELECT ` + instanceColumns + ` FROM instances i WHERE i.
 
 // InstancesOn are the instances on a server that are not stopped.
 func (s *Store) InstancesOn(ctx context.Context, serverID prego.ServerID) ([]workload.Instance, error) {
-	return collectBy(ctx, s, string("instances on "+serverID), pgx.RowToStructByName[workload.Instance], sqlInstancesOn, serverID)
+	return collect[workload.Instance](ctx, s, string("instances on "+serverID), sqlInstancesOn, serverID)
 }

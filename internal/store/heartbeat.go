@@ -5,8 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -132,15 +130,13 @@ WITH fleet AS (
            CASE WHEN lost THEN 'heartbeat_lost' ELSE '' END, 'system'
     FROM changed
 )
-SELECT fleet, silent, frozen, (SELECT count(*) FROM changed WHERE NOT lost), (SELECT count(*) FROM changed WHERE lost) FROM verdict`
+SELECT fleet, silent, frozen, (SELECT count(*) FROM changed WHERE NOT lost) AS degraded, (SELECT count(*) FROM changed WHERE lost) AS failed FROM verdict`
 
 // SweepSilent marks agents that fell silent: degraded, then disconnected with
 // their server failed (direct-provisioning §3). It marks and never destroys: a
 // silent server may hold tenants' data.
 func (s *Store) SweepSilent(ctx context.Context, p server.SweepParams) (server.SweepResult, error) {
-	var r server.SweepResult
-	err := s.pool.QueryRow(ctx, sqlSweepSilent, p.DegradedAfter.Seconds(), p.FailedAfter.Seconds(), p.FreezePct, p.FreezeMin).
-		Scan(&r.Fleet, &r.Silent, &r.Frozen, &r.Degraded, &r.Failed)
+	r, err := one[server.SweepResult](ctx, s.pool, sqlSweepSilent, p.DegradedAfter.Seconds(), p.FailedAfter.Seconds(), p.FreezePct, p.FreezeMin)
 	return r, failed("sweep silent agents", err)
 }
 
@@ -148,7 +144,7 @@ const sqlRevoked = `SELECT server_id FROM servers WHERE identity_revoked_at > no
 
 // RevokedServers lists the servers whose identity was revoked within a span.
 func (s *Store) RevokedServers(ctx context.Context, within time.Duration) ([]string, error) {
-	return collectBy(ctx, s, "revoked servers", pgx.RowTo[string], sqlRevoked, within.Seconds())
+	return collectValues[string](ctx, s, "revoked servers", sqlRevoked, within.Seconds())
 }
 
 const sqlAgentBinding = `
@@ -157,7 +153,5 @@ WHERE server_id = $1 AND agent_key_sha256 = $2 AND identity_revoked_at IS NULL A
 
 // CheckAgent confirms that a server is bound to a key and not revoked.
 func (s *Store) CheckAgent(ctx context.Context, serverID prego.ServerID, key []byte) (server.AgentBinding, error) {
-	var b server.AgentBinding
-	err := s.pool.QueryRow(ctx, sqlAgentBinding, serverID, key).Scan(&b.Host, &b.IPv6)
-	return b, orNotFound("check agent", err, prego.Errorf(prego.CodeIdentityRevoked, "the identity of server %s was revoked", serverID))
+	return get[server.AgentBinding](ctx, s.pool, prego.Errorf(prego.CodeIdentityRevoked, "the identity of server %s was revoked", serverID), sqlAgentBinding, serverID, key)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-const ipv4Columns = `a.allocation_id, a.org_id, a.env_id, a.provider, a.name, a.location, COALESCE(a.provider_id, ''), a.address, a.status, a.reason, a.message, a.created_by, a.created_at`
+const ipv4Columns = `a.allocation_id, a.org_id, a.env_id, a.provider, a.name, a.location, COALESCE(a.provider_id, '') AS provider_id, a.address, a.status, a.reason, a.message, a.created_by, a.created_at`
 
 const sqlEnvIPv4 = `SELECT ` + ipv4Columns + ` FROM ipv4_allocations a WHERE a.env_id = $1 AND a.deleted_at IS NULL`
 
@@ -22,14 +22,7 @@ func (s *Store) GetIPv4(ctx context.Context, envID prego.EnvID) (workload.IPv4Al
 	if err := s.envExists(ctx, envID); err != nil {
 		return workload.IPv4Allocation{}, err
 	}
-	a, err := first(collect[workload.IPv4Allocation](ctx, s, "get ipv4", sqlEnvIPv4, envID))
-	if err == nil && a == nil {
-		err = noIPv4(envID)
-	}
-	if err != nil {
-		return workload.IPv4Allocation{}, err
-	}
-	return *a, nil
+	return get[workload.IPv4Allocation](ctx, s.pool, noIPv4(envID), sqlEnvIPv4, envID)
 }
 
 func noIPv4(envID prego.EnvID) error {
@@ -43,7 +36,7 @@ const sqlProviderOf = `SELECT id FROM infra_providers WHERE enabled AND $1 = ANY
 // providerOf is the cloud in which an org's resource of a region is made.
 func providerOf(ctx context.Context, tx pgx.Tx, region prego.Region) (id prego.InfraProviderID, err error) {
 	err = tx.QueryRow(ctx, sqlProviderOf, region).Scan(&id)
-	return id, noneIs(err, &prego.Error{Code: prego.CodeRegionNotServed, Field: "region", Message: "is not served by any provider that is enabled"})
+	return id, ifNoRows(err, &prego.Error{Code: prego.CodeRegionNotServed, Field: "region", Message: "is not served by any provider that is enabled"})
 }
 
 const sqlCreateIPv4 = `
@@ -54,7 +47,7 @@ const sqlIPv4Status = `
 UPDATE ipv4_allocations a SET status = $2, reason = '', message = '', updated_at = now() WHERE a.allocation_id = $1 AND a.deleted_at IS NULL RETURNING ` + ipv4Columns
 
 func oneIPv4(ctx context.Context, tx pgx.Tx, sql string, args ...any) (workload.IPv4Allocation, error) {
-	return one(ctx, tx, pgx.RowToStructByPos[workload.IPv4Allocation], sql, args...)
+	return one[workload.IPv4Allocation](ctx, tx, sql, args...)
 }
 
 // EnableIPv4 asks for an address for an env: the row is the intent that is made true
@@ -122,7 +115,7 @@ const sqlIPv4Run = `SELECT ` + ipv4Columns + ` FROM ipv4_allocations a WHERE a.a
 
 // IPv4Run reads an address that is there or is to be; ok is false once it is gone.
 func (s *Store) IPv4Run(ctx context.Context, id string) (a workload.IPv4Allocation, ok bool, err error) {
-	p, err := first(collect[workload.IPv4Allocation](ctx, s, "ipv4", sqlIPv4Run, id))
+	p, err := find[workload.IPv4Allocation](ctx, s.pool, sqlIPv4Run, id)
 	if err != nil || p == nil {
 		return a, false, err
 	}
@@ -136,12 +129,12 @@ WHERE allocation_id = $1 AND deleted_at IS NULL`
 
 // IPv4Made records that the address is there, in the row and in the ledger.
 func (s *Store) IPv4Made(ctx context.Context, a workload.IPv4Allocation, providerID, address string) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("ipv4 %s is made", a.AllocationID), func(tx pgx.Tx) error {
 		if err := confirmCreated(ctx, tx, a.Provider, "", 0, server.ResourcePrimaryIP, a.Name, providerID); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlIPv4Made, a.AllocationID, providerID, address); err != nil {
-			return fmt.Errorf("ipv4 %s is made: %w", a.AllocationID, err)
+			return err
 		}
 		return nil
 	})
@@ -169,12 +162,12 @@ func (s *Store) ReleasingNamed(ctx context.Context, provider prego.InfraProvider
 
 // gone records that the provider has something no longer, in its row and the ledger.
 func (s *Store) gone(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name, sql, id string) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("released %s %s", kind, name), func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlReleasedNamed, provider, kind, name); err != nil {
-			return fmt.Errorf("released %s %s: %w", kind, name, err)
+			return err
 		}
 		if _, err := tx.Exec(ctx, sql, id); err != nil {
-			return fmt.Errorf("%s %s is gone: %w", kind, id, err)
+			return err
 		}
 		return nil
 	})

@@ -6,12 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
 )
@@ -27,17 +26,11 @@ type listing[T any] struct {
 	state  string // the filter that asks for states by name, also for those that have ended
 	// filters are columns by field; a text with $? is a condition on the list of values.
 	filters map[string]string
-	sorts   map[string]sorting[T]
-	order   string     // of a query that names none; -created_at when empty
-	id      sorting[T] // breaks ties
-	scan    pgx.RowToFunc[T]
-}
-
-// sorting is a column that is never NULL, and its value in Go: a string, an int64 or a
-// time.Time.
-type sorting[T any] struct {
-	column string
-	of     func(T) any
+	// sorts are columns by field, which are never NULL and are scanned into strings,
+	// integers or times.
+	sorts map[string]string
+	order string // of a query that names none; -created_at when empty
+	id    string // the column that breaks ties
 }
 
 // position is where a page ended.
@@ -50,7 +43,7 @@ type position struct {
 var errCursor = prego.Invalid("cursor", "must be the next_cursor of an earlier answer, with the same sort")
 
 // statement is the SQL of a page, and its arguments without the filters' values.
-func (l listing[T]) statement(q prego.ListQuery) (sql string, args []any, by sorting[T], err error) {
+func (l listing[T]) statement(q prego.ListQuery) (sql string, args []any, by string, err error) {
 	field, descending := strings.CutPrefix(l.sort(q), "-")
 	by, ok := l.sorts[field]
 	if !ok {
@@ -84,14 +77,14 @@ func (l listing[T]) statement(q prego.ListQuery) (sql string, args []any, by sor
 			return "", nil, by, err
 		}
 		args = append(args, value, id)
-		where = append(where, fmt.Sprintf("(%s, %s) %s ($%d, $%d)", by.column, l.id.column, compare, len(args)-1, len(args)))
+		where = append(where, fmt.Sprintf("(%s, %s) %s ($%d, $%d)", by, l.id, compare, len(args)-1, len(args)))
 	}
 	sql = l.from
 	if len(where) > 0 {
 		sql += " WHERE " + strings.Join(where, " AND ")
 	}
 	args = append(args, q.Limit+1)
-	return fmt.Sprintf("%s ORDER BY %s%s, %s%s LIMIT $%d", sql, by.column, direction, l.id.column, direction, len(args)), args, by, nil
+	return fmt.Sprintf("%s ORDER BY %s%s, %s%s LIMIT $%d", sql, by, direction, l.id, direction, len(args)), args, by, nil
 }
 
 func (l listing[T]) sort(q prego.ListQuery) string {
@@ -105,24 +98,37 @@ func (l listing[T]) sort(q prego.ListQuery) string {
 }
 
 // read reads a cursor of the same order.
-func (l listing[T]) read(q prego.ListQuery, by sorting[T]) (value, id any, err error) {
+func (l listing[T]) read(q prego.ListQuery, by string) (value, id any, err error) {
 	var p position
 	b, err := base64.RawURLEncoding.DecodeString(q.Cursor)
 	if err != nil || json.Unmarshal(b, &p) != nil || p.Sort != l.sort(q) {
 		return nil, nil, errCursor
 	}
-	if value, err = by.value(p.Value); err != nil {
+	var zero T
+	if value, err = readAs(fieldOf(zero, by), p.Value); err != nil {
 		return nil, nil, err
 	}
-	id, err = l.id.value(p.ID)
+	id, err = readAs(fieldOf(zero, l.id), p.ID)
 	return value, id, err
 }
 
-// value reads a value of the column's type.
-func (s sorting[T]) value(raw json.RawMessage) (any, error) {
-	var zero T
+// fieldOf is the field of a row that a column is scanned into.
+func fieldOf(row any, column string) any {
+	name := strings.ReplaceAll(column[strings.LastIndexByte(column, '.')+1:], "_", "")
+	v := reflect.ValueOf(row).FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, name) })
+	switch {
+	case v.Kind() == reflect.String:
+		return v.String()
+	case v.CanInt():
+		return v.Int()
+	}
+	return v.Interface().(time.Time)
+}
+
+// readAs reads a value of a column's type.
+func readAs(column any, raw json.RawMessage) (any, error) {
 	var err error
-	switch s.of(zero).(type) {
+	switch column.(type) {
 	case time.Time:
 		var v time.Time
 		if err = json.Unmarshal(raw, &v); err == nil && !v.IsZero() {
@@ -148,13 +154,13 @@ func (l listing[T]) page(ctx context.Context, s *Store, q prego.ListQuery) (page
 	if err != nil {
 		return nil, "", err
 	}
-	page, err = collectBy(ctx, s, "list "+l.what, l.scan, sql, args...)
+	page, err = collect[T](ctx, s, "list "+l.what, sql, args...)
 	if err != nil || len(page) <= q.Limit {
 		return page, "", err
 	}
 	page = page[:q.Limit]
 	last := page[q.Limit-1]
-	next, err = newCursor(l.sort(q), by.of(last), l.id.of(last))
+	next, err = newCursor(l.sort(q), fieldOf(last, by), fieldOf(last, l.id))
 	return page, next, err
 }
 

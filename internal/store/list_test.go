@@ -22,19 +22,19 @@ func variants[T any](t *testing.T, l listing[T]) (out []string) {
 	for name := range l.filters {
 		every[name] = []string{"x"}
 	}
-	for field, by := range l.sorts {
+	for field := range l.sorts {
 		for _, sort := range []string{field, "-" + field} {
 			for _, filters := range []map[string][]string{nil, every} {
 				q := prego.ListQuery{Filters: filters, Sort: sort, Limit: 1}
-				sql, _, _, err := l.statement(q)
+				sql, _, by, err := l.statement(q)
 				require.NoError(t, err)
 				out = append(out, sql)
 				var zero T
-				value := by.of(zero)
+				value := fieldOf(zero, by)
 				if _, ok := value.(time.Time); ok {
 					value = time.Now()
 				}
-				q.Cursor, err = newCursor(sort, value, l.id.of(zero))
+				q.Cursor, err = newCursor(sort, value, fieldOf(zero, l.id))
 				require.NoError(t, err)
 				sql, _, _, err = l.statement(q)
 				require.NoError(t, err)

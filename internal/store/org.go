@@ -11,7 +11,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-const orgColumns = `org_id, COALESCE(parent_org_id, ''), tier, created_by, created_at`
+const orgColumns = `org_id, COALESCE(parent_org_id, '') AS parent_org_id, tier, created_by, created_at`
 
 // Changes of parents exclude each other: two of them could close a circle that
 // neither sees. Tenants are created all the same.
@@ -47,7 +47,7 @@ func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgReque
 	if prego.OrgID(parent) == id {
 		return o, prego.Invalid("parent_org_id", "must be another org")
 	}
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "put org", func(tx pgx.Tx) error {
 		if err := checkParent(ctx, tx, id, parent); err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgReque
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: id, Type: "org.tier_set", Subject: string(id), Actor: by}, map[string]any{"old": old.Tier, "new": o.Tier})
 	})
-	return o, asCoded("put org", err)
+	return o, err
 }
 
 // checkParent refuses a parent that is unknown, or below the org. Until the end of the
@@ -96,7 +96,7 @@ func checkParent(ctx context.Context, tx pgx.Tx, org prego.OrgID, parent string)
 }
 
 func oneOrg(ctx context.Context, q querier, sql string, args ...any) (org.Org, error) {
-	return one(ctx, q, pgx.RowToStructByPos[org.Org], sql, args...)
+	return one[org.Org](ctx, q, sql, args...)
 }
 
 func noSuchOrg(id prego.OrgID) error {
@@ -107,25 +107,14 @@ const sqlGetOrg = `SELECT ` + orgColumns + ` FROM orgs WHERE org_id = $1`
 
 // GetOrg reads one org, or CodeNotFound.
 func (s *Store) GetOrg(ctx context.Context, id prego.OrgID) (org.Org, error) {
-	o, err := first(collect[org.Org](ctx, s, "get org", sqlGetOrg, id))
-	if err != nil {
-		return org.Org{}, err
-	}
-	if o == nil {
-		return org.Org{}, noSuchOrg(id)
-	}
-	return *o, nil
+	return get[org.Org](ctx, s.pool, noSuchOrg(id), sqlGetOrg, id)
 }
 
 var orgs = listing[org.Org]{
 	what: "orgs", from: `SELECT ` + orgColumns + ` FROM orgs`,
 	filters: map[string]string{"org_id": "org_id", "parent_org_id": "parent_org_id", "tier": "tier"},
-	sorts: map[string]sorting[org.Org]{
-		"created_at": {"created_at", func(v org.Org) any { return v.CreatedAt }},
-		"org_id":     {"org_id", func(v org.Org) any { return v.OrgID }},
-	},
-	id:   sorting[org.Org]{"org_id", func(v org.Org) any { return v.OrgID }},
-	scan: pgx.RowToStructByPos[org.Org],
+	sorts:   map[string]string{"created_at": "created_at", "org_id": "org_id"},
+	id:      "org_id",
 }
 
 // ListOrgs is a page of orgs.

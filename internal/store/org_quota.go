@@ -12,7 +12,7 @@ import (
 )
 
 const sqlOrgQuotas = `
-SELECT l.dimension, l.limit_value, l.own, u.usage, COALESCE(r.reserved, 0), COALESCE(q.reason, ''), COALESCE(q.updated_by, ''), q.updated_at
+SELECT l.dimension, l.limit_value AS "limit", l.own AS override, u.usage, COALESCE(r.reserved, 0) AS reserved, COALESCE(q.reason, '') AS reason, COALESCE(q.updated_by, '') AS updated_by, q.updated_at
 FROM unnest($2::text[]) WITH ORDINALITY AS d (dimension, n)
 JOIN org_limits($1, $2, $3) l ON l.dimension = d.dimension
 JOIN org_usage($1, $2) u ON u.dimension = d.dimension
@@ -26,7 +26,7 @@ func (s *Store) OrgQuotas(ctx context.Context, org prego.OrgID) ([]org.Quota, er
 }
 
 func (s *Store) quotasOf(ctx context.Context, q querier, orgID prego.OrgID, dimensions []quota.Dimension) ([]org.Quota, error) {
-	out, err := many(ctx, q, pgx.RowToStructByPos[org.Quota], sqlOrgQuotas, orgID, dimensions, s.tierLimits)
+	out, err := many[org.Quota](ctx, q, sqlOrgQuotas, orgID, dimensions, s.tierLimits)
 	if err != nil {
 		return nil, fmt.Errorf("quotas of org %s: %w", orgID, err)
 	}
@@ -69,7 +69,7 @@ func (s *Store) UnsetQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimen
 // changeQuota changes a limit with the org's row held, so that nothing is taken by the
 // old limit once the new one is told, and writes down what it was and is.
 func (s *Store) changeQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimension, by, reason string, change func(pgx.Tx, org.Quota) (bool, error)) (q org.Quota, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, string("quota of org "+orgID), func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, orgID); err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func (s *Store) changeQuota(ctx context.Context, orgID prego.OrgID, d quota.Dime
 			"dimension": d, "old": before[0].Limit, "new": q.Limit, "old_source": source(before[0]), "new_source": source(q),
 		})
 	})
-	return q, asCoded(string("quota of org "+orgID), err)
+	return q, err
 }
 
 func source(q org.Quota) string {
@@ -105,11 +105,8 @@ var orgEvents = listing[org.Event]{
 	what: "org events", from: `SELECT event_id, org_id, at, type, subject, actor, reason, payload FROM org_events`,
 	order:   "-at",
 	filters: map[string]string{"org_id": "org_id", "subject": "subject", "actor": "actor", "type": "EXISTS (SELECT FROM unnest($?::text[]) t WHERE starts_with(type, t))"},
-	sorts: map[string]sorting[org.Event]{
-		"at": {"event_id", func(v org.Event) any { return v.EventID }},
-	},
-	id:   sorting[org.Event]{"event_id", func(v org.Event) any { return v.EventID }},
-	scan: pgx.RowToStructByPos[org.Event],
+	sorts:   map[string]string{"at": "event_id"},
+	id:      "event_id",
 }
 
 // ListOrgEvents is a page of what happened to orgs; a type is the beginning of one.
@@ -127,7 +124,7 @@ WITH used AS MATERIALIZED (
     SELECT org_id FROM used WHERE usage > 0 GROUP BY org_id
     ORDER BY max(CASE WHEN limit_value = 0 THEN 'Infinity' ELSE usage / limit_value END) DESC, org_id LIMIT $2
 )
-SELECT COALESCE(n.org_id, ''), u.dimension, sum(u.usage), sum(u.limit_value)
+SELECT COALESCE(n.org_id, '') AS org_id, u.dimension, sum(u.usage) AS usage, sum(u.limit_value) AS "limit"
 FROM used u LEFT JOIN nearest n ON n.org_id = u.org_id GROUP BY 1, 2 ORDER BY 1, 2`
 
 // UsageNearLimits is the usage of the n orgs that are nearest to one of their limits,

@@ -17,39 +17,42 @@ const sqlFleetCursor = `SELECT pg_snapshot_xmin(pg_current_snapshot())::text`
 const sqlFleetServers = `
 SELECT server_id, role, region, infra_provider,
        -- a warm server whose agent is silent could not be used at once
-       CASE WHEN cordoned_at IS NOT NULL AND status = 'active' THEN 'draining' WHEN warm_plan IS NOT NULL AND tenant_count = 0 AND status = 'active' AND agent_status <> 'connected' THEN 'failed' ELSE status END,
-       COALESCE(memory_pct, 0), tenant_count, tags, COALESCE(dedicated_for_tenant_id, ''),
-       NOT accepts_trial, COALESCE(warm_plan, ''), EXISTS (SELECT FROM fleets f WHERE f.fleet_id = s.fleet_id AND NOT f.serves_tenants),
-       runs.instances, cpu_pct, worker_slots_pct
+       CASE WHEN cordoned_at IS NOT NULL AND status = 'active' THEN 'draining'
+            WHEN warm_plan IS NOT NULL AND tenant_count = 0 AND status = 'active' AND agent_status <> 'connected' THEN 'failed' ELSE status END AS status,
+       COALESCE(memory_pct, 0) AS memory_pct, tenant_count, tags, COALESCE(dedicated_for_tenant_id, '') AS dedicated_for,
+       NOT accepts_trial AS refuses_trials, COALESCE(warm_plan, '') AS warm_plan, EXISTS (SELECT FROM fleets f WHERE f.fleet_id = s.fleet_id AND NOT f.serves_tenants) AS not_serving,
+       runs.instances AS runs_instances, cpu_pct, worker_slots_pct
 FROM servers s CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM instances i WHERE i.server_id = s.server_id AND i.state <> 'stopped') AS instances) runs
 WHERE role IN ('app', 'node') AND (changed_xid >= $1::text::xid8 OR server_id = ANY ($2)) AND ($1 <> '0' OR status <> 'terminated')`
 
 // A shard has changed when it did or its server, which tells how full its disk is.
 const sqlFleetShards = `
-SELECT d.shard_id, d.region, CASE WHEN d.on_node THEN d.server_id ELSE '' END, COALESCE(d.plan_tier_lock, ''), COALESCE(d.dedicated_for_tenant_id, ''),
-       d.current_tenant_count, d.tenant_capacity, d.status, NOT d.on_node AND f.serves_tenants IS FALSE,
-       EXISTS (SELECT FROM instances i WHERE i.server_id = d.server_id AND i.state <> 'stopped'), s.db_disk_pct
+SELECT d.shard_id, d.region, CASE WHEN d.on_node THEN d.server_id ELSE '' END AS host_server_id, COALESCE(d.plan_tier_lock, '') AS plan_tier_lock,
+       COALESCE(d.dedicated_for_tenant_id, '') AS dedicated_for, d.current_tenant_count AS tenants, d.tenant_capacity AS capacity, d.status,
+       NOT d.on_node AND f.serves_tenants IS FALSE AS not_serving,
+       EXISTS (SELECT FROM instances i WHERE i.server_id = d.server_id AND i.state <> 'stopped') AS runs_instances, s.db_disk_pct AS disk_pct
 FROM db_shards d JOIN servers s ON s.server_id = d.server_id LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
 WHERE ($1 = '0' AND d.status <> 'terminated') OR ($1 <> '0' AND d.shard_id IN (
     SELECT c.shard_id FROM db_shards c WHERE c.changed_xid >= $1::text::xid8 UNION SELECT unnest($2::text[])
     UNION SELECT c.shard_id FROM servers h JOIN db_shards c ON c.server_id = h.server_id WHERE h.changed_xid >= $1::text::xid8))`
 
 const sqlFleetPools = `
-SELECT r.pool_id, r.region, CASE WHEN r.on_node THEN r.server_id ELSE '' END, COALESCE(r.dedicated_for_tenant_id, ''), r.current_tenants, r.tenant_capacity, r.status,
-       NOT r.on_node AND f.serves_tenants IS FALSE, EXISTS (SELECT FROM instances i WHERE i.server_id = r.server_id AND i.state <> 'stopped'), s.redis_memory_pct
+SELECT r.pool_id, r.region, CASE WHEN r.on_node THEN r.server_id ELSE '' END AS host_server_id, COALESCE(r.dedicated_for_tenant_id, '') AS dedicated_for,
+       r.current_tenants AS tenants, r.tenant_capacity AS capacity, r.status, NOT r.on_node AND f.serves_tenants IS FALSE AS not_serving,
+       EXISTS (SELECT FROM instances i WHERE i.server_id = r.server_id AND i.state <> 'stopped') AS runs_instances, s.redis_memory_pct AS memory_pct
 FROM redis_pools r JOIN servers s ON s.server_id = r.server_id LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
 WHERE ($1 = '0' AND r.status <> 'terminated') OR ($1 <> '0' AND r.pool_id IN (
     SELECT c.pool_id FROM redis_pools c WHERE c.changed_xid >= $1::text::xid8 UNION SELECT unnest($2::text[])
     UNION SELECT c.pool_id FROM servers h JOIN redis_pools c ON c.server_id = h.server_id WHERE h.changed_xid >= $1::text::xid8))`
 
 const sqlFleetSites = `
-SELECT pool_site_id, app_server_id, db_shard_id, state = 'available'
+SELECT pool_site_id, app_server_id, db_shard_id, state = 'available' AS available
 FROM site_pool WHERE (changed_xid >= $1::text::xid8 OR pool_site_id = ANY ($2)) AND ($1 <> '0' OR state = 'available')`
 
 // Families change only together with a count, so those of changed servers and
 // shards are all that can have changed. They are read with whatever row is.
 const sqlFleetFamilies = `
-SELECT a.app_server_id, a.db_shard_id, t.parent_org_id, count(*)
+SELECT a.app_server_id AS app, a.db_shard_id AS shard, t.parent_org_id AS org, count(*) AS n
 FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
 WHERE a.released_at IS NULL AND t.parent_org_id IS NOT NULL
   AND ($1 = '0' OR a.app_server_id IN (SELECT server_id FROM servers WHERE changed_xid >= $1::text::xid8 OR server_id = ANY ($2))
@@ -59,7 +62,7 @@ GROUP BY 1, 2, 3`
 
 const sqlFleetProviders = `SELECT id, enabled, regions FROM infra_providers ORDER BY id`
 
-const sqlFleetResidency = `SELECT country, regions, COALESCE(providers, '{}') FROM residency_zones`
+const sqlFleetResidency = `SELECT country, regions, COALESCE(providers, '{}') AS providers FROM residency_zones`
 
 const sqlFleetLast = `SELECT COALESCE((SELECT app_server_id FROM tenant_allocations ORDER BY allocation_id DESC LIMIT 1), '')`
 
@@ -73,106 +76,59 @@ func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string
 	if ids == nil {
 		ids = []string{}
 	}
-	families := map[string]map[string]int{} // of servers and shards by id
+	var families []struct {
+		App, Shard, Org string
+		N               int
+	}
+	var zones []struct {
+		Country string
+		placement.Zone
+	}
 	b := &pgx.Batch{}
 	b.Queue(sqlFleetCursor).QueryRow(func(row pgx.Row) error { return row.Scan(&c.Since) })
-	b.Queue(sqlFleetFamilies, since, ids).Query(func(rows pgx.Rows) error {
-		var app, shard, org string
-		var n int
-		_, err := pgx.ForEachRow(rows, []any{&app, &shard, &org, &n}, func() error {
-			for _, id := range []string{"a/" + app, "d/" + shard} {
-				if families[id] == nil {
-					families[id] = map[string]int{}
-				}
-				families[id][org] += n
-			}
-			return nil
-		})
-		return err
-	})
-	b.Queue(sqlFleetServers, since, ids).Query(func(rows pgx.Rows) error {
-		var v placement.Server
-		_, err := pgx.ForEachRow(rows, []any{
-			&v.ServerID, &v.Role, &v.Region, &v.InfraProvider, &v.Status, &v.MemoryPct, &v.TenantCount, &v.Tags, &v.DedicatedFor, &v.RefusesTrials, &v.WarmPlan,
-			&v.NotServing, &v.RunsInstances, &v.CPUPct, &v.WorkerSlotsPct,
-		}, func() error {
-			v.ParentOrgs = families[string("a/"+v.ServerID)]
-			c.Servers = append(c.Servers, v)
-			v.Tags = nil
-			return nil
-		})
-		return err
-	})
-	b.Queue(sqlFleetShards, since, ids).Query(func(rows pgx.Rows) error {
-		var v placement.Shard
-		_, err := pgx.ForEachRow(rows, []any{
-			&v.ShardID, &v.Region, &v.HostServerID, &v.PlanTierLock, &v.DedicatedFor, &v.Tenants, &v.Capacity, &v.Status,
-			&v.NotServing, &v.RunsInstances, &v.DiskPct,
-		}, func() error {
-			v.ParentOrgs = families[string("d/"+v.ShardID)]
-			c.Shards = append(c.Shards, v)
-			return nil
-		})
-		return err
-	})
-	b.Queue(sqlFleetPools, since, ids).Query(func(rows pgx.Rows) error {
-		var v placement.RedisPool
-		_, err := pgx.ForEachRow(rows, []any{
-			&v.PoolID, &v.Region, &v.HostServerID, &v.DedicatedFor, &v.Tenants, &v.Capacity, &v.Status,
-			&v.NotServing, &v.RunsInstances, &v.MemoryPct,
-		}, func() error {
-			c.Pools = append(c.Pools, v)
-			return nil
-		})
-		return err
-	})
-	b.Queue(sqlFleetSites, since, ids).Query(func(rows pgx.Rows) error {
-		var v placement.SiteChange
-		_, err := pgx.ForEachRow(rows, []any{&v.PoolSiteID, &v.AppServerID, &v.DBShardID, &v.Available}, func() error {
-			c.Sites = append(c.Sites, v)
-			return nil
-		})
-		return err
-	})
-	b.Queue(sqlFleetProviders).Query(func(rows pgx.Rows) error {
-		var v placement.Provider
-		_, err := pgx.ForEachRow(rows, []any{&v.ID, &v.Enabled, &v.Regions}, func() error {
-			c.Providers = append(c.Providers, v)
-			v.Regions = nil
-			return nil
-		})
-		return err
-	})
-	b.Queue(sqlFleetResidency).Query(func(rows pgx.Rows) error {
-		var country string
-		var v placement.Zone
-		_, err := pgx.ForEachRow(rows, []any{&country, &v.Regions, &v.Providers}, func() error {
-			c.Residency[country] = v
-			v.Regions, v.Providers = nil, nil
-			return nil
-		})
-		return err
-	})
+	queueRows(b, &families, sqlFleetFamilies, since, ids)
+	queueRows(b, &c.Servers, sqlFleetServers, since, ids)
+	queueRows(b, &c.Shards, sqlFleetShards, since, ids)
+	queueRows(b, &c.Pools, sqlFleetPools, since, ids)
+	queueRows(b, &c.Sites, sqlFleetSites, since, ids)
+	queueRows(b, &c.Providers, sqlFleetProviders)
+	queueRows(b, &zones, sqlFleetResidency)
 	b.Queue(sqlFleetLast).QueryRow(func(row pgx.Row) error { return row.Scan(&c.LastServer) })
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
-		return c, fmt.Errorf("fleet: %w", err)
+		return c, fmt.Errorf("placement changes: %w", err)
+	}
+	for _, z := range zones {
+		c.Residency[z.Country] = z.Zone
+	}
+	parents := map[string]map[string]int{} // of servers and shards by id
+	for _, f := range families {
+		for _, id := range []string{"a/" + f.App, "d/" + f.Shard} {
+			if parents[id] == nil {
+				parents[id] = map[string]int{}
+			}
+			parents[id][f.Org] += f.N
+		}
+	}
+	for i := range c.Servers {
+		c.Servers[i].ParentOrgs = parents["a/"+string(c.Servers[i].ServerID)]
+	}
+	for i := range c.Shards {
+		c.Shards[i].ParentOrgs = parents["d/"+string(c.Shards[i].ShardID)]
 	}
 	return c, nil
 }
 
 const sqlReserve = `
-SELECT outcome, COALESCE(lost, ''), COALESCE(lost_id, ''), COALESCE(allocation, 0)
+SELECT outcome, COALESCE(lost, '') AS lost, COALESCE(lost_id, '') AS lost_id, COALESCE(allocation, 0) AS allocation_id
 FROM reserve_placement($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)`
 
 // Reserve gives a tenant its place in one round trip: the site is claimed, the
 // three counts are raised under their guards, and allocation, decision and event are
 // written, or nothing is. It never waits for another tenant's transaction.
 func (s *Store) Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error) {
-	var out tenant.ReserveResult
-	err := s.pool.QueryRow(ctx, sqlReserve, r.TenantID, r.Generation, r.AppServerID, r.DBShardID, r.RedisPoolID, r.PoolSiteID, r.SiteName, r.DatabaseName,
+	out, err := one[tenant.ReserveResult](ctx, s.pool, sqlReserve, r.TenantID, r.Generation, r.AppServerID, r.DBShardID, r.RedisPoolID, r.PoolSiteID, r.SiteName, r.DatabaseName,
 		r.Mode, r.Algorithm, r.AuditAs, r.Dedicates, r.Override, r.MemoryPctMax, r.MaxTenants, r.ReserveFor.Seconds(), r.Decision, r.Policy, r.Reason, r.Actor, r.AnyTags,
-		r.CPUPctMax, r.WorkerSlotsPctMax, r.DBDiskPctMax, r.RedisMemoryPctMax,
-	).Scan(&out.Outcome, &out.Lost, &out.LostID, &out.AllocationID)
+		r.CPUPctMax, r.WorkerSlotsPctMax, r.DBDiskPctMax, r.RedisMemoryPctMax)
 	if isViolation(err, "tenant_allocations_live") { // the same tenant, twice at once
 		return tenant.ReserveResult{Outcome: tenant.ReserveAlready}, nil
 	}

@@ -34,7 +34,7 @@ func (s *Store) AssignPlacementGroup(ctx context.Context, serverID prego.ServerI
 	if exclude == nil {
 		exclude = []string{}
 	}
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, string("placement group for "+serverID), func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlLockGroups, prefix); err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func (s *Store) AssignPlacementGroup(ctx context.Context, serverID prego.ServerI
 			sql  string
 			args []any
 		}{{sqlCurrentGroup, []any{serverID, exclude}}, {sqlOpenGroup, []any{prefix, size, groups, exclude}}} {
-			names, err := many(ctx, tx, pgx.RowTo[string], q.sql, q.args...)
+			names, err := values[string](ctx, tx, q.sql, q.args...)
 			if err != nil {
 				return err
 			}
@@ -58,7 +58,7 @@ func (s *Store) AssignPlacementGroup(ctx context.Context, serverID prego.ServerI
 		_, err := tx.Exec(ctx, sqlJoinGroup, serverID, name)
 		return err
 	})
-	return name, failed(string("placement group for "+serverID), err)
+	return name, err
 }
 
 // LeavePlacementGroup gives the place back.

@@ -10,7 +10,7 @@ import (
 	"github.com/prego/prego"
 )
 
-const poolColumns = `p.name, jsonb_build_object('require', p.require_tags, 'disallow', p.disallow_tags) AS "constraint", p.is_default AS "default", (SELECT count(*) FROM org_placement_pools o WHERE o.pool_id = p.pool_id) AS orgs,
+const poolColumns = `p.pool_id, p.name, jsonb_build_object('require', p.require_tags, 'disallow', p.disallow_tags) AS "constraint", p.is_default AS "default", (SELECT count(*) FROM org_placement_pools o WHERE o.pool_id = p.pool_id) AS orgs,
     p.created_by, p.created_at, p.updated_by, p.updated_at`
 
 // poolID is what a pool is found by: case does not matter in its name.
@@ -22,8 +22,7 @@ func noSuchPool(name string) error {
 
 // onePool runs a statement that answers the pool of a name, or CodePlacementPoolNotFound.
 func onePool(ctx context.Context, q querier, name, sql string, args ...any) (prego.PlacementPool, error) {
-	p, err := one(ctx, q, pgx.RowToStructByName[prego.PlacementPool], sql, append([]any{poolID(name)}, args...)...)
-	return p, orNotFound("placement pool "+name, err, noSuchPool(name))
+	return get[prego.PlacementPool](ctx, q, noSuchPool(name), sql, append([]any{poolID(name)}, args...)...)
 }
 
 const sqlCreatePool = `
@@ -33,7 +32,7 @@ ON CONFLICT (pool_id) DO NOTHING RETURNING ` + poolColumns
 // CreatePlacementPool makes a pool. The same one again is met by the one that is
 // there; another of its name is CodePlacementPoolExists.
 func (s *Store) CreatePlacementPool(ctx context.Context, name string, c prego.Constraint, by string) (p prego.PlacementPool, created bool, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "create placement pool", func(tx pgx.Tx) error {
 		p, err = onePool(ctx, tx, name, sqlCreatePool, name, filled(c.Require), filled(c.Disallow), by)
 		if prego.CodeOf(err) != prego.CodePlacementPoolNotFound {
 			created = err == nil
@@ -60,12 +59,8 @@ func (s *Store) GetPlacementPool(ctx context.Context, name string) (prego.Placem
 var placementPools = listing[prego.PlacementPool]{
 	what: "placement pools", from: `SELECT ` + poolColumns + ` FROM placement_pools p`,
 	filters: map[string]string{"name": "p.pool_id = ANY (SELECT lower(n) FROM unnest($?::text[]) n)"},
-	sorts: map[string]sorting[prego.PlacementPool]{
-		"created_at": {"p.created_at", func(v prego.PlacementPool) any { return v.CreatedAt }},
-		"name":       {"p.pool_id", func(v prego.PlacementPool) any { return poolID(v.Name) }},
-	},
-	id:   sorting[prego.PlacementPool]{"p.pool_id", func(v prego.PlacementPool) any { return poolID(v.Name) }},
-	scan: pgx.RowToStructByName[prego.PlacementPool],
+	sorts:   map[string]string{"created_at": "p.created_at", "name": "p.pool_id"},
+	id:      "p.pool_id",
 }
 
 // ListPlacementPools is a page of placement pools.
@@ -100,13 +95,13 @@ WHERE pool_id = $1 RETURNING ` + poolColumns
 // SetDefaultPool makes a pool the default one, instead of the one that was, or no
 // longer the default.
 func (s *Store) SetDefaultPool(ctx context.Context, name string, on bool, by string) (p prego.PlacementPool, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "default placement pool", func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlLockDefault); err != nil {
-			return fmt.Errorf("default placement pool: %w", err)
+			return err
 		}
 		if on {
 			if _, err := tx.Exec(ctx, sqlOtherDefault, poolID(name), by); err != nil {
-				return fmt.Errorf("default placement pool: %w", err)
+				return err
 			}
 		}
 		p, err = onePool(ctx, tx, name, sqlSetDefault, on, by)
@@ -128,7 +123,7 @@ const namedOrgs = 5
 // DeletePlacementPool deletes a pool that nothing uses; CodePlacementPoolInUse says
 // what does.
 func (s *Store) DeletePlacementPool(ctx context.Context, name string) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("orgs of placement pool %s", name), func(tx pgx.Tx) error {
 		// Two statements: what was associated before the lock came counts, too.
 		if _, err := onePool(ctx, tx, name, sqlLockPool); err != nil {
 			return err
@@ -142,9 +137,9 @@ func (s *Store) DeletePlacementPool(ctx context.Context, name string) error {
 			users = append(users, "it is the default pool")
 		}
 		if p.Orgs > 0 {
-			orgs, err := many(ctx, tx, pgx.RowTo[string], sqlPoolOrgs, poolID(name), namedOrgs)
+			orgs, err := values[string](ctx, tx, sqlPoolOrgs, poolID(name), namedOrgs)
 			if err != nil {
-				return fmt.Errorf("orgs of placement pool %s: %w", name, err)
+				return err
 			}
 			text := "orgs are associated with it: " + strings.Join(orgs, ", ")
 			if more := p.Orgs - len(orgs); more > 0 {
@@ -156,7 +151,7 @@ func (s *Store) DeletePlacementPool(ctx context.Context, name string) error {
 			return prego.Errorf(prego.CodePlacementPoolInUse, "placement pool %q is in use: %s", p.Name, strings.Join(users, "; "))
 		}
 		if _, err := tx.Exec(ctx, sqlDeletePool, poolID(name)); err != nil {
-			return fmt.Errorf("delete placement pool %s: %w", name, err)
+			return err
 		}
 		return nil
 	})
@@ -164,7 +159,7 @@ func (s *Store) DeletePlacementPool(ctx context.Context, name string) error {
 
 // PlacementPoolOrgs are the first of the orgs that are associated with a pool, by id.
 func (s *Store) PlacementPoolOrgs(ctx context.Context, name string, limit int) ([]string, error) {
-	return collectBy(ctx, s, "orgs of placement pool "+name, pgx.RowTo[string], sqlPoolOrgs, poolID(name), limit)
+	return collectValues[string](ctx, s, "orgs of placement pool "+name, sqlPoolOrgs, poolID(name), limit)
 }
 
 // Held, so that two associations at once don't both see room for one more.
@@ -182,7 +177,7 @@ const sqlCountOrgPools = `SELECT count(*) FROM org_placement_pools WHERE org_id 
 // AssociatePool makes a pool apply to an org's tenants from their next placement on.
 // Repeated, it changes nothing.
 func (s *Store) AssociatePool(ctx context.Context, orgID prego.OrgID, name, by string) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("associate org %s with placement pool %s", orgID, name), func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, orgID); err != nil {
 			return err
 		}
@@ -190,11 +185,11 @@ func (s *Store) AssociatePool(ctx context.Context, orgID prego.OrgID, name, by s
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlAssociatePool, poolID(name), orgID, by); err != nil {
-			return fmt.Errorf("associate org %s with placement pool %s: %w", orgID, name, err)
+			return err
 		}
 		var n int
 		if err := tx.QueryRow(ctx, sqlCountOrgPools, orgID).Scan(&n); err != nil {
-			return fmt.Errorf("placement pools of org %s: %w", orgID, err)
+			return err
 		}
 		if n > prego.MaxOrgPools {
 			return prego.Invalid("pool", fmt.Sprintf("is one too many: an org is associated with at most %d placement pools", prego.MaxOrgPools))
@@ -207,7 +202,7 @@ const sqlDissociatePool = `DELETE FROM org_placement_pools WHERE pool_id = $1 AN
 
 // DissociatePool ends an association. Repeated, it changes nothing.
 func (s *Store) DissociatePool(ctx context.Context, orgID prego.OrgID, name string) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("dissociate org %s from placement pool %s", orgID, name), func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, orgID); err != nil {
 			return err
 		}
@@ -215,7 +210,7 @@ func (s *Store) DissociatePool(ctx context.Context, orgID prego.OrgID, name stri
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlDissociatePool, poolID(name), orgID); err != nil {
-			return fmt.Errorf("dissociate org %s from placement pool %s: %w", orgID, name, err)
+			return err
 		}
 		return nil
 	})
@@ -226,7 +221,7 @@ func (s *Store) DissociatePool(ctx context.Context, orgID prego.OrgID, name stri
 func lockOrg(ctx context.Context, tx pgx.Tx, orgID prego.OrgID) error {
 	var id string
 	err := tx.QueryRow(ctx, sqlLockOrg, orgID).Scan(&id)
-	return orNotFound(string("org "+orgID), err, noSuchOrg(orgID))
+	return failed(string("org "+orgID), ifNoRows(err, noSuchOrg(orgID)))
 }
 
 const sqlOrgPools = `SELECT ` + poolColumns + ` FROM placement_pools_of($1) p ORDER BY p.pool_id`
@@ -237,11 +232,11 @@ func (s *Store) OrgPlacementPools(ctx context.Context, orgID prego.OrgID) ([]pre
 	if _, err := s.GetOrg(ctx, orgID); err != nil {
 		return nil, err
 	}
-	return collectBy(ctx, s, string("placement pools of org "+orgID), pgx.RowToStructByName[prego.PlacementPool], sqlOrgPools, orgID)
+	return collect[prego.PlacementPool](ctx, s, string("placement pools of org "+orgID), sqlOrgPools, orgID)
 }
 
 const sqlPoolsOf = `
-SELECT o.org_id, p.name, p.require_tags, p.disallow_tags
+SELECT o.org_id AS org, p.name, p.require_tags AS require, p.disallow_tags AS disallow
 FROM (SELECT DISTINCT org_id FROM unnest($1::text[]) u(org_id)) o, LATERAL placement_pools_of(o.org_id) p ORDER BY o.org_id, p.pool_id`
 
 // PoolsOf are the pools that apply to the tenants of each of these orgs, by name.

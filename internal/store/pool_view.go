@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,9 +12,9 @@ import (
 // A site that is being built is reserved for nobody.
 const sqlListSitePools = `
 SELECT s.server_id, s.region, s.role, s.status, s.tenant_count,
-    count(*) FILTER (WHERE p.state = 'available'), count(*) FILTER (WHERE p.state = 'reserved'), count(*) FILTER (WHERE p.state = 'assigned'),
-    count(*) FILTER (WHERE p.state = 'failed'), count(*) FILTER (WHERE p.state = 'draining'),
-    min(p.created_at) FILTER (WHERE p.state = 'reserved' AND p.tenant_id IS NULL)
+    count(*) FILTER (WHERE p.state = 'available') AS available, count(*) FILTER (WHERE p.state = 'reserved') AS reserved,
+    count(*) FILTER (WHERE p.state = 'assigned') AS assigned, count(*) FILTER (WHERE p.state = 'failed') AS failed, count(*) FILTER (WHERE p.state = 'draining') AS draining,
+    min(p.created_at) FILTER (WHERE p.state = 'reserved' AND p.tenant_id IS NULL) AS oldest_build
 FROM servers s LEFT JOIN site_pool p ON p.app_server_id = s.server_id
 WHERE s.role IN ('app', 'node') AND s.status IN ('active', 'draining', 'failed') AND ($1 = '' OR s.region = $1)
 GROUP BY s.server_id ORDER BY s.server_id`
@@ -42,18 +41,18 @@ ON CONFLICT (plan) DO UPDATE SET low_watermark = EXCLUDED.low_watermark, target 
 
 // PutSitePoolPolicy replaces the policy of a plan tier. With match, see holdVersion.
 func (s *Store) PutSitePoolPolicy(ctx context.Context, p tenant.SitePoolPolicy, match ...string) error {
-	return asCoded("put site pool policy of "+string(p.Plan), s.replacing(ctx, match, prego.ReplaceableSitePoolPolicy, []any{p.Plan}, func(tx pgx.Tx) error {
+	return s.replacing(ctx, match, prego.ReplaceableSitePoolPolicy, []any{p.Plan}, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, sqlPutSitePoolPolicy, p.Plan, p.LowWatermark, p.Target, p.SLOSeconds)
 		return err
-	}))
+	})
 }
 
 // A node that was made for the plan and has nobody is claimable, building, or
 // broken: with a site that failed it takes no place in the pool.
 const sqlListWarmPools = `
 SELECT w.region, w.plan, w.target,
-    count(*) FILTER (WHERE n.claimable),
-    count(*) FILTER (WHERE NOT n.claimable AND (n.status = 'provisioning' OR NOT n.site_failed)),
+    count(*) FILTER (WHERE n.claimable) AS claimable,
+    count(*) FILTER (WHERE NOT n.claimable AND (n.status = 'provisioning' OR NOT n.site_failed)) AS building,
     w.updated_by, w.updated_at
 FROM warm_pools w LEFT JOIN LATERAL (
     SELECT s.status,
@@ -77,20 +76,17 @@ ON CONFLICT (region, plan) DO UPDATE SET target = EXCLUDED.target, updated_by = 
 
 // PutWarmPool sets how many servers a warm pool is to hold. With match, see holdVersion.
 func (s *Store) PutWarmPool(ctx context.Context, region prego.Region, plan prego.Plan, target int, by string, match ...string) error {
-	return asCoded(fmt.Sprintf("put warm pool of %s in %s", plan, region), s.replacing(ctx, match, prego.ReplaceableWarmPool, []any{region, plan}, func(tx pgx.Tx) error {
+	return s.replacing(ctx, match, prego.ReplaceableWarmPool, []any{region, plan}, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, sqlPutWarmPool, region, plan, target, by)
 		return err
-	}))
+	})
 }
 
 var scalingEvents = listing[tenant.ScalingEvent]{
 	what: "scaling events", from: sqlScalingEvents,
 	filters: map[string]string{"region": "region", "role": "role", "trigger": "trigger"},
-	sorts: map[string]sorting[tenant.ScalingEvent]{
-		"created_at": {"event_id", func(v tenant.ScalingEvent) any { return v.EventID }},
-	},
-	id:   sorting[tenant.ScalingEvent]{"event_id", func(v tenant.ScalingEvent) any { return v.EventID }},
-	scan: pgx.RowToStructByPos[tenant.ScalingEvent],
+	sorts:   map[string]string{"created_at": "event_id"},
+	id:      "event_id",
 }
 
 const sqlScalingEvents = `

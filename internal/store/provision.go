@@ -13,14 +13,14 @@ import (
 )
 
 const sqlProvisionState = `
-SELECT server_id, role, region, infra_provider, spec, tags, request_hash, status, purpose, generation, attempt,
-       COALESCE(provider_server_id, ''), host, agent_status, running_at, agent_first_seen_at, agent_first_heartbeat_at,
-       identity_revoked_at,
-       dedicated_for_tenant_id IS NULL AND EXISTS (SELECT FROM fleet_policies p WHERE p.fleet_id = s.fleet_id AND p.type = 'region_placement' AND p.enabled),
+SELECT server_id, role, region, infra_provider AS provider, spec, tags, request_hash, status, purpose, generation, attempt,
+       COALESCE(provider_server_id, '') AS provider_server_id, host, agent_status, running_at, agent_first_seen_at AS handshake_at, agent_first_heartbeat_at AS first_heartbeat_at,
+       identity_revoked_at AS revoked_at,
+       dedicated_for_tenant_id IS NULL AND EXISTS (SELECT FROM fleet_policies p WHERE p.fleet_id = s.fleet_id AND p.type = 'region_placement' AND p.enabled) AS spread,
        EXISTS (SELECT FROM server_events e WHERE e.server_id = s.server_id AND e.step = 'handshake_refused'
-               AND e.attempt = s.attempt AND e.reason = 'failed_bootstrap'),
-       COALESCE(failure.reason, ''), COALESCE(failure.message, ''),
-       COALESCE(sign.reason, ''), COALESCE(sign.message, ''), sign.at, s.created_at, now()
+               AND e.attempt = s.attempt AND e.reason = 'failed_bootstrap') AS bootstrap_refused,
+       COALESCE(failure.reason, '') AS boot_failed, COALESCE(failure.message, '') AS boot_failure,
+       COALESCE(sign.reason, '') AS boot_sign_reason, COALESCE(sign.message, '') AS boot_sign, sign.at AS boot_sign_at, s.created_at, now() AS now
 FROM servers s LEFT JOIN LATERAL (
     SELECT e.reason, e.message FROM server_events e WHERE e.server_id = s.server_id AND e.step = 'boot_stage'
     AND e.attempt = s.attempt AND e.reason <> '' ORDER BY e.event_id DESC LIMIT 1
@@ -32,19 +32,9 @@ WHERE s.server_id = $1`
 
 // ProvisionState reads the row of one server, or CodeServerNotFound.
 func (s *Store) ProvisionState(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, error) {
-	var p server.ProvisionState
-	err := s.pool.QueryRow(ctx, sqlProvisionState, serverID).Scan(
-		&p.ServerID, &p.Role, &p.Region, &p.Provider, &p.Spec, &p.Tags, &p.RequestHash, &p.Status, &p.Purpose, &p.Generation, &p.Attempt,
-		&p.ProviderServerID, &p.Host, &p.AgentStatus, &p.RunningAt, &p.HandshakeAt, &p.FirstHeartbeatAt,
-		&p.RevokedAt, &p.Spread, &p.BootstrapRefused, &p.BootFailed, &p.BootFailure, &p.BootSignReason, &p.BootSign, &p.BootSignAt, &p.CreatedAt, &p.Now)
-	if isNoRows(err) {
-		return p, prego.Errorf(prego.CodeServerNotFound, "no server %s", serverID)
-	}
-	if err != nil {
-		return p, fmt.Errorf("provision state of %s: %w", serverID, err)
-	}
+	p, err := get[server.ProvisionState](ctx, s.pool, prego.Errorf(prego.CodeServerNotFound, "no server %s", serverID), sqlProvisionState, serverID)
 	p.BootFailure = strings.TrimPrefix(p.BootFailure, server.BootStageFailed+": ")
-	return p, nil
+	return p, err
 }
 
 // A later attempt forgets the agent and the machine of the earlier one; the same
@@ -70,14 +60,10 @@ RETURNING infra_provider`
 // provider: the attempt's number and candidate, an intent row for everything
 // that it may make, and the event. ErrSuperseded if the row has moved on.
 func (s *Store) BeginAttempt(ctx context.Context, a server.AttemptStart) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("begin attempt %d of %s", a.Attempt, a.ServerID), func(tx pgx.Tx) error {
 		var provider prego.InfraProviderID
-		err := tx.QueryRow(ctx, sqlBeginAttempt, a.ServerID, a.Generation, a.Attempt, a.Candidate.ServerType, a.Candidate.Location, a.Image).Scan(&provider)
-		if isNoRows(err) {
-			return server.ErrSuperseded
-		}
-		if err != nil {
-			return fmt.Errorf("begin attempt %d of %s: %w", a.Attempt, a.ServerID, err)
+		if err := tx.QueryRow(ctx, sqlBeginAttempt, a.ServerID, a.Generation, a.Attempt, a.Candidate.ServerType, a.Candidate.Location, a.Image).Scan(&provider); err != nil {
+			return ifNoRows(err, server.ErrSuperseded)
 		}
 		for _, r := range a.Resources {
 			if err := intend(ctx, tx, provider, a.ServerID, a.Attempt, r); err != nil {
@@ -101,12 +87,12 @@ RETURNING infra_provider`
 // and are billed, and ErrSuperseded is returned.
 func (s *Store) RecordCreated(ctx context.Context, serverID prego.ServerID, generation int, h server.Handle, provider prego.InfraProviderID) error {
 	superseded := false
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, fmt.Sprintf("record server %s of %s", h.ProviderServerID, serverID), func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlRecordCreated, serverID, generation, h.Attempt, h.ProviderServerID, h.IPv4, h.IPv6, h.ServerType, h.Location).Scan(new(string))
 		if isNoRows(err) {
 			superseded = true
 		} else if err != nil {
-			return fmt.Errorf("record server %s of %s: %w", h.ProviderServerID, serverID, err)
+			return err
 		}
 		if err := confirmCreated(ctx, tx, provider, serverID, h.Attempt, server.ResourceServer, h.Name, h.ProviderServerID); err != nil {
 			return err
@@ -137,23 +123,14 @@ WHERE server_id = $1 AND attempt = $2 AND status = 'provisioning'`
 
 // MarkRunning records that the provider reports the attempt's server as running.
 func (s *Store) MarkRunning(ctx context.Context, serverID prego.ServerID, attempt int) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sqlMarkRunning, serverID, attempt)
-		if err != nil {
-			return fmt.Errorf("mark %s running: %w", serverID, err)
-		}
-		if tag.RowsAffected() == 0 {
-			return server.ErrSuperseded
-		}
-		return addEvent(ctx, tx, server.Event{ServerID: serverID, Step: server.StepServerRunning, Attempt: attempt},
-			attemptKey(server.StepServerRunning, attempt))
-	})
+	return s.step(ctx, server.Event{ServerID: serverID, Step: server.StepServerRunning, Attempt: attempt}, attemptKey(server.StepServerRunning, attempt),
+		server.ErrSuperseded, sqlMarkRunning, serverID, attempt)
 }
 
 const sqlActivate = `
 UPDATE servers SET status = 'active', status_reason = '', status_message = '', active_at = now(), updated_at = now()
 WHERE server_id = $1 AND generation = $2 AND status = 'provisioning' AND agent_first_heartbeat_at IS NOT NULL
-RETURNING EXTRACT(EPOCH FROM now() - created_at)::float8, location, image`
+RETURNING EXTRACT(EPOCH FROM now() - created_at)::float8 AS seconds, location, image`
 
 const sqlIsActive = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND generation = $2 AND status = 'active')`
 
@@ -162,20 +139,14 @@ const sqlIsActive = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND
 // success. Any other state is ErrSuperseded.
 func (s *Store) Activate(ctx context.Context, serverID prego.ServerID, generation, attempt int) (server.Activation, error) {
 	var out server.Activation
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, sqlActivate, serverID, generation).Scan(&out.Seconds, &out.Location, &out.Image)
+	err := s.inTx(ctx, fmt.Sprintf("activate %s", serverID), func(tx pgx.Tx) error {
+		var err error
+		out, err = one[server.Activation](ctx, tx, sqlActivate, serverID, generation)
 		if isNoRows(err) {
-			var already bool
-			if err := tx.QueryRow(ctx, sqlIsActive, serverID, generation).Scan(&already); err != nil {
-				return fmt.Errorf("activate %s: %w", serverID, err)
-			}
-			if already {
-				return nil
-			}
-			return server.ErrSuperseded
+			return done(ctx, tx, server.ErrSuperseded, sqlIsActive, serverID, generation)
 		}
 		if err != nil {
-			return fmt.Errorf("activate %s: %w", serverID, err)
+			return err
 		}
 		return addEvent(ctx, tx, server.Event{ServerID: serverID, Step: server.StepActive, Attempt: attempt},
 			fmt.Sprintf("%s/g%d", server.StepActive, generation))
@@ -185,22 +156,17 @@ func (s *Store) Activate(ctx context.Context, serverID prego.ServerID, generatio
 
 // Imports are made elsewhere, and what was tried again was waited for between.
 const sqlActivationStats = `
-SELECT role, location, image, count(*), percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY seconds), max(seconds),
-    count(*) FILTER (WHERE seconds <= $2)
+SELECT role, location, image, servers, p[1] AS p50, p[2] AS p95, p[3] AS p99, max, in_time FROM (
+SELECT role, location, image, count(*) AS servers, percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY seconds) AS p, max(seconds) AS max,
+    count(*) FILTER (WHERE seconds <= $2) AS in_time
 FROM (SELECT role, location, image, EXTRACT(EPOCH FROM active_at - created_at)::float8 AS seconds FROM servers
       WHERE active_at > now() - make_interval(secs => $1) AND generation = 1 AND imported_from_pulumi_at IS NULL AND purpose = 'agent_bootstrap') s
-GROUP BY 1, 2, 3 ORDER BY 1, 2, 3`
+GROUP BY 1, 2, 3) g ORDER BY 1, 2, 3`
 
 // ActivationStats is how long servers that became active within a span took from their
 // request, by role, location and image, whatever became of them since.
 func (s *Store) ActivationStats(ctx context.Context, within time.Duration) ([]server.ActivationStats, error) {
-	return collectBy(ctx, s, "activation stats", func(row pgx.CollectableRow) (a server.ActivationStats, err error) {
-		var p []float64
-		if err = row.Scan(&a.Role, &a.Location, &a.Image, &a.Servers, &p, &a.Max, &a.InTime); err == nil {
-			a.P50, a.P95, a.P99 = p[0], p[1], p[2]
-		}
-		return a, err
-	}, sqlActivationStats, within.Seconds(), server.ActivationTarget.Seconds())
+	return collect[server.ActivationStats](ctx, s, "activation stats", sqlActivationStats, within.Seconds(), server.ActivationTarget.Seconds())
 }
 
 const sqlFail = `
@@ -210,18 +176,8 @@ WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`
 // Fail ends a provisioning with a reason; it changes nothing when the row has
 // moved on.
 func (s *Store) Fail(ctx context.Context, serverID prego.ServerID, generation, attempt int, reason prego.Reason, message string) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sqlFail, serverID, generation, reason, message)
-		if err != nil {
-			return fmt.Errorf("fail %s: %w", serverID, err)
-		}
-		if tag.RowsAffected() == 0 {
-			return nil
-		}
-		return addEvent(ctx, tx, server.Event{
-			ServerID: serverID, Step: server.StepFailed, Attempt: attempt, Reason: reason, Message: message,
-		}, fmt.Sprintf("%s/g%d", server.StepFailed, generation))
-	})
+	e := server.Event{ServerID: serverID, Step: server.StepFailed, Attempt: attempt, Reason: reason, Message: message}
+	return s.step(ctx, e, fmt.Sprintf("%s/g%d", e.Step, generation), nil, sqlFail, serverID, generation, reason, message)
 }
 
 const sqlAwaitCapacity = `
@@ -231,18 +187,8 @@ WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`
 // AwaitCapacity notes that no candidate has stock or quota right now. The event
 // is written once per generation.
 func (s *Store) AwaitCapacity(ctx context.Context, serverID prego.ServerID, generation, attempt int, message string) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sqlAwaitCapacity, serverID, generation, message)
-		if err != nil {
-			return fmt.Errorf("await capacity for %s: %w", serverID, err)
-		}
-		if tag.RowsAffected() == 0 {
-			return server.ErrSuperseded
-		}
-		return addEvent(ctx, tx, server.Event{
-			ServerID: serverID, Step: server.StepAwaitingCapacity, Attempt: attempt, Reason: prego.ReasonAwaitingCapacity, Message: message,
-		}, fmt.Sprintf("%s/g%d", server.StepAwaitingCapacity, generation))
-	})
+	e := server.Event{ServerID: serverID, Step: server.StepAwaitingCapacity, Attempt: attempt, Reason: prego.ReasonAwaitingCapacity, Message: message}
+	return s.step(ctx, e, fmt.Sprintf("%s/g%d", e.Step, generation), server.ErrSuperseded, sqlAwaitCapacity, serverID, generation, message)
 }
 
 const sqlImportHost = `
@@ -252,13 +198,9 @@ WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`
 // RecordImported writes what the provider says of an existing server that is
 // being taken over.
 func (s *Store) RecordImported(ctx context.Context, serverID prego.ServerID, generation, attempt int, provider prego.InfraProviderID, h server.Handle) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sqlImportHost, serverID, generation, h.IPv4, h.IPv6, h.ServerType, h.Location)
-		if err != nil {
-			return fmt.Errorf("record import of %s: %w", serverID, err)
-		}
-		if tag.RowsAffected() == 0 {
-			return server.ErrSuperseded
+	return s.inTx(ctx, "record import of "+string(serverID), func(tx pgx.Tx) error {
+		if err := change(ctx, tx, server.ErrSuperseded, sqlImportHost, serverID, generation, h.IPv4, h.IPv6, h.ServerType, h.Location); err != nil {
+			return err
 		}
 		if err := confirmCreated(ctx, tx, provider, serverID, attempt, server.ResourceServer, h.Name, h.ProviderServerID); err != nil {
 			return err

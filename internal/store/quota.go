@@ -12,37 +12,31 @@ import (
 	"github.com/prego/prego/org/quota"
 )
 
-const sqlTakeQuota = `SELECT dimension, limit_value, current_usage, requested_delta FROM take_quota($1, $2, $3, $4)`
+const sqlTakeQuota = `SELECT dimension, limit_value AS "limit", current_usage, requested_delta FROM take_quota($1, $2, $3, $4, $5)`
 
 // takeQuota lets a transaction take what it is about to take of an org's quota, or
 // refuses it as a *org.QuotaExceeded: the first in the order given. From here to the
 // end of the transaction nobody else changes what the org uses. It is one statement.
 func (s *Store) takeQuota(ctx context.Context, tx pgx.Tx, org prego.OrgID, deltas ...quota.Delta) error {
-	return s.take(ctx, tx, sqlTakeQuota, org, deltas)
+	return s.checkQuota(ctx, tx, org, false, deltas)
 }
-
-const sqlTakePromised = `SELECT dimension, limit_value, current_usage, requested_delta FROM take_quota($1, $2, $3, $4, true)`
 
 // takePromised is takeQuota for who allocates what the org was promised already: the
 // promises don't count, only what is used.
 func (s *Store) takePromised(ctx context.Context, tx pgx.Tx, org prego.OrgID, deltas ...quota.Delta) error {
-	return s.take(ctx, tx, sqlTakePromised, org, deltas)
+	return s.checkQuota(ctx, tx, org, true, deltas)
 }
 
-func (s *Store) take(ctx context.Context, tx pgx.Tx, sql string, orgID prego.OrgID, deltas []quota.Delta) error {
+func (s *Store) checkQuota(ctx context.Context, tx pgx.Tx, orgID prego.OrgID, promised bool, deltas []quota.Delta) error {
 	names, by := make([]string, len(deltas)), make([]float64, len(deltas))
 	for i, d := range deltas {
 		names[i], by[i] = string(d.Dimension), d.By
 	}
-	var q org.QuotaExceeded
-	err := tx.QueryRow(ctx, sql, orgID, names, by, s.tierLimits).Scan(&q.Dimension, &q.Limit, &q.CurrentUsage, &q.RequestedDelta)
-	if isNoRows(err) {
-		return nil
+	over, err := find[org.QuotaExceeded](ctx, tx, sqlTakeQuota, orgID, names, by, s.tierLimits, promised)
+	if err != nil || over == nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("quota of org %s: %w", orgID, err)
-	}
-	return &q
+	return over
 }
 
 const sqlOrgEvent = `INSERT INTO org_events (org_id, type, subject, actor, reason, payload) VALUES ($1, $2, $3, $4, $5, $6)`

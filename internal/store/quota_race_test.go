@@ -68,7 +68,7 @@ const instanceMemory = 64 << 20
 // instance makes an instance as the scheduler does.
 func (c *crowd) instance(id string) error {
 	ctx := context.Background()
-	return c.s.inTx(ctx, func(tx pgx.Tx) error {
+	return c.s.inTx(ctx, "test", func(tx pgx.Tx) error {
 		if err := c.check(ctx, tx, quota.Delta{Dimension: quota.MaxInstances, By: 1}, quota.Delta{Dimension: quota.MaxTotalMemoryBytes, By: instanceMemory + instanceOverhead}); err != nil {
 			return err
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,27 +12,16 @@ import (
 )
 
 const sqlFleetRows = `
-SELECT server_id, status, status_reason, generation, attempt, COALESCE(provider_server_id, ''),
-       COALESCE((SELECT max(t.attempt) FROM server_bootstrap_tokens t WHERE t.server_id = s.server_id AND t.consumed_at IS NOT NULL), 0),
-       EXTRACT(EPOCH FROM now() - updated_at)::float8
+SELECT server_id, status, status_reason AS reason, generation, attempt, COALESCE(provider_server_id, '') AS provider_server_id,
+       COALESCE((SELECT max(t.attempt) FROM server_bootstrap_tokens t WHERE t.server_id = s.server_id AND t.consumed_at IS NOT NULL), 0) AS consumed_attempt,
+       now() - updated_at AS idle
 FROM servers s WHERE infra_provider = $1 ORDER BY server_id`
 
 // FleetRows lists every server of a provider, terminated ones included: a server
 // row is never deleted, so one that is unknown here was not made by this
 // database.
 func (s *Store) FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]server.ReconcileRow, error) {
-	rows, err := s.pool.Query(ctx, sqlFleetRows, provider)
-	if err != nil {
-		return nil, fmt.Errorf("fleet rows: %w", err)
-	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (server.ReconcileRow, error) {
-		var r server.ReconcileRow
-		var idle float64
-		err := row.Scan(&r.ServerID, &r.Status, &r.Reason, &r.Generation, &r.Attempt, &r.ProviderServerID, &r.ConsumedAttempt, &idle)
-		r.Idle = time.Duration(idle * float64(time.Second))
-		return r, err
-	})
-	return out, failed("fleet rows", err)
+	return collect[server.ReconcileRow](ctx, s, "fleet rows", sqlFleetRows, provider)
 }
 
 const sqlMarkMissing = `
@@ -51,18 +39,18 @@ WHERE server_id = $1 AND kind = 'server' AND provider_id = $2 AND state <> 'rele
 func (s *Store) MarkMissing(ctx context.Context, serverID prego.ServerID, providerServerID string) (bool, error) {
 	marked := false
 	message := fmt.Sprintf("the provider no longer has server %s", providerServerID)
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, fmt.Sprintf("mark %s missing", serverID), func(tx pgx.Tx) error {
 		var attempt int
 		err := tx.QueryRow(ctx, sqlMarkMissing, serverID, providerServerID, message).Scan(&attempt)
 		if err == pgx.ErrNoRows { //nolint:errorlint // pgx returns it bare
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("mark %s missing: %w", serverID, err)
+			return err
 		}
 		marked = true
 		if _, err := tx.Exec(ctx, sqlReleaseMissing, serverID, providerServerID); err != nil {
-			return fmt.Errorf("mark %s missing: %w", serverID, err)
+			return err
 		}
 		return addEvent(ctx, tx, server.Event{
 			ServerID: serverID, Step: server.StepReconciled, Attempt: attempt, Reason: prego.ReasonServerMissing,
@@ -76,17 +64,12 @@ const sqlSightOrphan = `
 INSERT INTO orphan_sightings (provider, kind, provider_id, name) VALUES ($1, $2, $3, $4)
 ON CONFLICT (provider, kind, provider_id)
 DO UPDATE SET sightings = orphan_sightings.sightings + 1, last_seen_at = now()
-RETURNING sightings, EXTRACT(EPOCH FROM now() - first_seen_at)::float8`
+RETURNING sightings, now() - first_seen_at AS first_seen`
 
 // SightOrphan counts a sighting.
 func (s *Store) SightOrphan(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID, name string) (server.Sighting, error) {
-	var out server.Sighting
-	var ago float64
-	if err := s.pool.QueryRow(ctx, sqlSightOrphan, provider, kind, providerID, name).Scan(&out.Sightings, &ago); err != nil {
-		return out, fmt.Errorf("sight orphan %s %s: %w", kind, providerID, err)
-	}
-	out.FirstSeen = time.Duration(ago * float64(time.Second))
-	return out, nil
+	seen, err := one[server.Sighting](ctx, s.pool, sqlSightOrphan, provider, kind, providerID, name)
+	return seen, failed(fmt.Sprintf("sight orphan %s %s", kind, providerID), err)
 }
 
 const sqlForgetSightings = `
@@ -107,9 +90,9 @@ UPDATE orphan_sightings SET destroyed_at = now() WHERE provider = $1 AND kind = 
 // OrphanDestroyed records that an orphan is gone, on the timeline too when its
 // label names a server that we know.
 func (s *Store) OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID string, serverID prego.ServerID) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, "orphan destroyed", func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlOrphanDestroyed, provider, kind, providerID); err != nil {
-			return fmt.Errorf("orphan destroyed: %w", err)
+			return err
 		}
 		return addEvent(ctx, tx, server.Event{
 			ServerID: serverID, Step: server.StepReconciled, Actor: prego.ActorSystem,

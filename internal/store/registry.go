@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -25,10 +24,10 @@ RETURNING ` + registryColumns
 // see holdVersion.
 func (s *Store) PutRegistry(ctx context.Context, r server.SealedRegistry, by string, match ...string) (v server.Registry, err error) {
 	err = s.replacing(ctx, match, prego.ReplaceableRegistry, []any{r.Host}, func(tx pgx.Tx) error {
-		v, err = one(ctx, tx, pgx.RowToStructByPos[server.Registry], sqlPutRegistry, r.Host, r.Username, r.Sealed, r.KeyID, by)
+		v, err = one[server.Registry](ctx, tx, sqlPutRegistry, r.Host, r.Username, r.Sealed, r.KeyID, by)
 		return err
 	})
-	return v, asCoded("put registry", err)
+	return v, err
 }
 
 const sqlListRegistries = `SELECT ` + registryColumns + ` FROM registries ORDER BY host`
@@ -42,22 +41,14 @@ const sqlGetRegistry = `SELECT ` + registryColumns + ` FROM registries WHERE hos
 
 // GetRegistry reads one registry, or CodeRegistryNotFound.
 func (s *Store) GetRegistry(ctx context.Context, host string) (server.Registry, error) {
-	v, err := first(collect[server.Registry](ctx, s, "get registry", sqlGetRegistry, host))
-	if err == nil && v == nil {
-		err = noSuchRegistry(host)
-	}
-	if err != nil {
-		return server.Registry{}, err
-	}
-	return *v, nil
+	return get[server.Registry](ctx, s.pool, noSuchRegistry(host), sqlGetRegistry, host)
 }
 
 const sqlSealedRegistry = `SELECT ` + registryColumns + `, sealed FROM registries WHERE host = $1`
 
 // SealedRegistry reads one with its sealed password, or CodeRegistryNotFound.
-func (s *Store) SealedRegistry(ctx context.Context, host string) (r server.SealedRegistry, err error) {
-	err = s.pool.QueryRow(ctx, sqlSealedRegistry, host).Scan(&r.Host, &r.Username, &r.KeyID, &r.CreatedBy, &r.CreatedAt, &r.UpdatedBy, &r.UpdatedAt, &r.Sealed)
-	return r, orNotFound("registry "+host, err, noSuchRegistry(host))
+func (s *Store) SealedRegistry(ctx context.Context, host string) (server.SealedRegistry, error) {
+	return get[server.SealedRegistry](ctx, s.pool, noSuchRegistry(host), sqlSealedRegistry, host)
 }
 
 const sqlResealRegistry = `UPDATE registries SET sealed = $3, key_id = $4 WHERE host = $1 AND sealed = $2`
@@ -71,14 +62,7 @@ const sqlDeleteRegistry = `DELETE FROM registries WHERE host = $1`
 
 // DeleteRegistry forgets the credentials of a registry, or CodeRegistryNotFound.
 func (s *Store) DeleteRegistry(ctx context.Context, host string) error {
-	tag, err := s.pool.Exec(ctx, sqlDeleteRegistry, host)
-	if err != nil {
-		return fmt.Errorf("registry %s: %w", host, err)
-	}
-	if tag.RowsAffected() == 0 {
-		return noSuchRegistry(host)
-	}
-	return nil
+	return change(ctx, s.pool, noSuchRegistry(host), sqlDeleteRegistry, host)
 }
 
 const sqlImageDigest = `SELECT digest FROM image_digests WHERE image = $1`
@@ -119,12 +103,5 @@ const sqlDeleteImageDigest = `DELETE FROM image_digests WHERE image = $1`
 // DeleteImageDigest has an image resolved anew by the next host that pulls it, or
 // CodeImageNotFound.
 func (s *Store) DeleteImageDigest(ctx context.Context, image string) error {
-	tag, err := s.pool.Exec(ctx, sqlDeleteImageDigest, image)
-	if err != nil {
-		return fmt.Errorf("digest of %s: %w", image, err)
-	}
-	if tag.RowsAffected() == 0 {
-		return prego.Errorf(prego.CodeImageNotFound, "no digest is kept for image %q", image)
-	}
-	return nil
+	return change(ctx, s.pool, prego.Errorf(prego.CodeImageNotFound, "no digest is kept for image %q", image), sqlDeleteImageDigest, image)
 }

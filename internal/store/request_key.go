@@ -3,20 +3,21 @@ package store
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/prego/prego"
 )
 
-// Keys are kept for a week; each new one takes a few old ones along.
-const sqlForgetRequests = `
-DELETE FROM request_keys WHERE (subject, key) IN (SELECT subject, key FROM request_keys WHERE created_at < now() - interval '7 days' LIMIT 10)`
-
+// Keys are kept for a week; each one that is begun takes a few old ones along.
 const sqlBeginRequest = `
-INSERT INTO request_keys AS k (subject, key, request_hash, leased_until) VALUES ($1, $2, $3, now() + $4)
-ON CONFLICT (subject, key) DO UPDATE SET leased_until = EXCLUDED.leased_until
-WHERE k.status IS NULL AND k.leased_until < now() AND k.request_hash = EXCLUDED.request_hash`
+WITH begun AS (
+    INSERT INTO request_keys AS k (subject, key, request_hash, leased_until) VALUES ($1, $2, $3, now() + $4)
+    ON CONFLICT (subject, key) DO UPDATE SET leased_until = EXCLUDED.leased_until
+    WHERE k.status IS NULL AND k.leased_until < now() AND k.request_hash = EXCLUDED.request_hash RETURNING 1
+), forgotten AS (
+    DELETE FROM request_keys WHERE EXISTS (SELECT FROM begun) AND (subject, key) IN (
+        SELECT subject, key FROM request_keys WHERE created_at < now() - interval '7 days' AND (subject, key) <> ($1, $2) LIMIT 10 FOR UPDATE SKIP LOCKED))
+SELECT EXISTS (SELECT FROM begun)`
 
 const sqlKeptRequest = `SELECT request_hash, status, body FROM request_keys WHERE subject = $1 AND key = $2`
 
@@ -24,33 +25,26 @@ const sqlKeptRequest = `SELECT request_hash, status, body FROM request_keys WHER
 // before, nil where it is to run now; CodeIdempotencyConflict where another request has
 // the key, and CodeRequestUnderWay while the same one runs.
 func (s *Store) BeginRequest(ctx context.Context, subject, key string, hash []byte, lease time.Duration) (*prego.KeptAnswer, error) {
-	if _, err := s.pool.Exec(ctx, sqlForgetRequests); err != nil {
-		return nil, fmt.Errorf("forget request keys: %w", err)
+	begun, err := value[bool](ctx, s.pool, sqlBeginRequest, subject, key, hash, lease)
+	if err != nil || begun {
+		return nil, failed("request key", err)
 	}
-	tag, err := s.pool.Exec(ctx, sqlBeginRequest, subject, key, hash, lease)
-	if err != nil {
-		return nil, fmt.Errorf("request key: %w", err)
-	}
-	if tag.RowsAffected() == 1 {
-		return nil, nil
-	}
-	var kept []byte
-	var status *int
-	var out prego.KeptAnswer
-	err = s.pool.QueryRow(ctx, sqlKeptRequest, subject, key).Scan(&kept, &status, &out.Body)
 	underWay := &prego.Error{Code: prego.CodeRequestUnderWay, Field: "Idempotency-Key", Message: "belongs to a request that is not answered yet; ask again"}
+	type request struct {
+		RequestHash []byte
+		Status      *int
+		Body        []byte
+	}
+	met, err := get[request](ctx, s.pool, underWay, sqlKeptRequest, subject, key) // one that was refused meanwhile gave the key back
 	switch {
-	case isNoRows(err): // it was refused meanwhile, and gave the key back
-		return nil, underWay
 	case err != nil:
-		return nil, fmt.Errorf("request key: %w", err)
-	case !bytes.Equal(kept, hash):
+		return nil, err
+	case !bytes.Equal(met.RequestHash, hash):
 		return nil, &prego.Error{Code: prego.CodeIdempotencyConflict, Field: "Idempotency-Key", Message: "was sent with another request"}
-	case status == nil:
+	case met.Status == nil:
 		return nil, underWay
 	}
-	out.Status = *status
-	return &out, nil
+	return &prego.KeptAnswer{Status: *met.Status, Body: met.Body}, nil
 }
 
 const sqlAnswerRequest = `UPDATE request_keys SET status = $3, body = $4 WHERE subject = $1 AND key = $2`

@@ -21,7 +21,7 @@ DO UPDATE SET attempt = EXCLUDED.attempt,
     intended_at = CASE WHEN resources.attempt < EXCLUDED.attempt THEN now() ELSE resources.intended_at END,
     state = CASE WHEN resources.state = 'releasing' THEN 'intended' ELSE resources.state END`
 
-func intend(ctx context.Context, q execer, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, r server.ResourceIntent) error {
+func intend(ctx context.Context, q querier, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, r server.ResourceIntent) error {
 	if _, err := q.Exec(ctx, sqlIntend, provider, r.Kind, r.Name, serverID, attempt); err != nil {
 		return fmt.Errorf("intend %s %s: %w", r.Kind, r.Name, err)
 	}
@@ -40,7 +40,7 @@ VALUES ($1, $2, $3, NULLIF($4, ''), $5, 'created', $6, now())
 ON CONFLICT (provider, kind, name) WHERE state <> 'released'
 DO UPDATE SET provider_id = EXCLUDED.provider_id, attempt = EXCLUDED.attempt, state = 'created', created_at = now()`
 
-func confirmCreated(ctx context.Context, q execer, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, kind server.ResourceKind, name, providerID string) error {
+func confirmCreated(ctx context.Context, q querier, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, kind server.ResourceKind, name, providerID string) error {
 	if _, err := q.Exec(ctx, sqlConfirmCreated, provider, kind, name, serverID, attempt, providerID); err != nil {
 		return fmt.Errorf("confirm %s %s: %w", kind, name, err)
 	}
@@ -63,9 +63,9 @@ func (s *Store) IntentRefused(ctx context.Context, serverID prego.ServerID, atte
 	if err != nil {
 		return fmt.Errorf("refusal details: %w", err)
 	}
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("close intents of %s", serverID), func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlIntentRefused, serverID, attempt, details); err != nil {
-			return fmt.Errorf("close intents of %s: %w", serverID, err)
+			return err
 		}
 		return addEvent(ctx, tx, server.Event{
 			ServerID: serverID, Step: server.StepCreateRefused, Attempt: attempt, Reason: prego.Reason(refusal.Code),
@@ -91,14 +91,14 @@ func (s *Store) AllLiveResources(ctx context.Context, provider prego.InfraProvid
 }
 
 func (s *Store) resources(ctx context.Context, sql string, arg any) ([]server.ProviderResource, error) {
-	return collectBy(ctx, s, "list resources", pgx.RowToStructByName[server.ProviderResource], sql, arg)
+	return collect[server.ProviderResource](ctx, s, "list resources", sql, arg)
 }
 
 const sqlFindResource = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE provider = $1 AND kind = $2 AND name = $3 AND state <> 'released'`
 
 // FindResource looks up a live resource by name; ok is false if there is none.
 func (s *Store) FindResource(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) (r server.ProviderResource, ok bool, err error) {
-	r, err = one(ctx, s.pool, pgx.RowToStructByName[server.ProviderResource], sqlFindResource, provider, kind, name)
+	r, err = one[server.ProviderResource](ctx, s.pool, sqlFindResource, provider, kind, name)
 	if isNoRows(err) {
 		return r, false, nil
 	}
@@ -121,10 +121,10 @@ WHERE server_id = $1 AND attempt <= $2 AND agent_first_seen_at IS NOT NULL`
 // server's attempts up to the given one are given up: tokens and identity are
 // revoked and the resources are to be released.
 func (s *Store) BeginRelease(ctx context.Context, serverID prego.ServerID, attempt int) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("begin release of %s", serverID), func(tx pgx.Tx) error {
 		for _, sql := range []string{sqlReleasing, sqlRevokeTokens, sqlRevokeIdentity} {
 			if _, err := tx.Exec(ctx, sql, serverID, attempt); err != nil {
-				return fmt.Errorf("begin release of %s: %w", serverID, err)
+				return err
 			}
 		}
 		return nil
@@ -146,9 +146,9 @@ WHERE server_id = $1 AND attempt <= $2`
 // FinishRelease notes on the row and the timeline that an attempt's machine is
 // gone.
 func (s *Store) FinishRelease(ctx context.Context, serverID prego.ServerID, attempt int, reason prego.Reason, message string) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("finish release of %s", serverID), func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlForgetMachine, serverID, attempt); err != nil {
-			return fmt.Errorf("finish release of %s: %w", serverID, err)
+			return err
 		}
 		return addEvent(ctx, tx, server.Event{
 			ServerID: serverID, Step: server.StepAttemptDestroyed, Attempt: attempt, Reason: reason, Message: message,

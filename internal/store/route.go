@@ -19,7 +19,7 @@ const sqlShareEnv = `SELECT org_id, region FROM envs WHERE env_id = $1 AND delet
 
 // inEnv runs f in a transaction that holds the env's org and the env.
 func (s *Store) inEnv(ctx context.Context, what string, envID prego.EnvID, f func(tx pgx.Tx, org prego.OrgID, region prego.Region) error) error {
-	return asCoded(what, s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, what, func(tx pgx.Tx) error {
 		var org prego.OrgID
 		var region prego.Region
 		err := tx.QueryRow(ctx, sqlEnvOrg, envID).Scan(&org, &region)
@@ -29,20 +29,20 @@ func (s *Store) inEnv(ctx context.Context, what string, envID prego.EnvID, f fun
 			}
 		}
 		if err != nil {
-			return noneIs(err, noSuchEnv(string(envID)))
+			return ifNoRows(err, noSuchEnv(string(envID)))
 		}
 		return f(tx, org, region)
-	}))
+	})
 }
 
 // envExists is for reads, which need no lock.
 func (s *Store) envExists(ctx context.Context, envID prego.EnvID) error {
 	var org, region string
 	err := s.pool.QueryRow(ctx, sqlEnvOrg, envID).Scan(&org, &region)
-	return orNotFound(string("env "+envID), err, noSuchEnv(string(envID)))
+	return failed(string("env "+envID), ifNoRows(err, noSuchEnv(string(envID))))
 }
 
-const routeColumns = `r.route_id, r.org_id, r.env_id, r.group_id, r.hostname, r.listener_scope, r.listen_port, r.protocol, r.target_port, r.created_by, r.created_at`
+const routeColumns = `r.route_id, r.org_id, r.env_id, r.group_id, r.hostname, r.listener_scope AS listener, r.listen_port, r.protocol, r.target_port, r.created_by, r.created_at`
 
 // A name and a port belong to all orgs together: who asks for one waits for whoever
 // asks for the same. Names are held before ports.
@@ -103,7 +103,7 @@ func (s *Store) CreateRoute(ctx context.Context, r workload.Route, by string) (o
 		if err := s.takeQuota(ctx, tx, orgID, deltas...); err != nil {
 			return err
 		}
-		if out, err = one(ctx, tx, pgx.RowToStructByPos[workload.Route], sqlCreateRoute, r.RouteID, orgID, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol, r.TargetPort, by); err != nil {
+		if out, err = one[workload.Route](ctx, tx, sqlCreateRoute, r.RouteID, orgID, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol, r.TargetPort, by); err != nil {
 			return err
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "route.create", Subject: string(r.RouteID), Actor: by}, routePayload(out))
@@ -128,26 +128,15 @@ func (s *Store) GetRoute(ctx context.Context, envID prego.EnvID, id prego.RouteI
 	if err := s.envExists(ctx, envID); err != nil {
 		return workload.Route{}, err
 	}
-	r, err := first(collect[workload.Route](ctx, s, "get route", sqlGetRoute, envID, id))
-	if err == nil && r == nil {
-		err = noSuchRoute(id)
-	}
-	if err != nil {
-		return workload.Route{}, err
-	}
-	return *r, nil
+	return get[workload.Route](ctx, s.pool, noSuchRoute(id), sqlGetRoute, envID, id)
 }
 
 var routes = listing[workload.Route]{
 	what: "routes", from: `SELECT ` + routeColumns + ` FROM routes r`,
 	always:  `r.deleted_at IS NULL`,
 	filters: map[string]string{"route_id": "r.route_id", "env_id": "r.env_id", "org_id": "r.org_id", "group_id": "r.group_id", "hostname": "r.hostname"},
-	sorts: map[string]sorting[workload.Route]{
-		"created_at": {"r.created_at", func(v workload.Route) any { return v.CreatedAt }},
-		"hostname":   {"r.hostname", func(v workload.Route) any { return v.Hostname }},
-	},
-	id:   sorting[workload.Route]{"r.route_id", func(v workload.Route) any { return v.RouteID }},
-	scan: pgx.RowToStructByPos[workload.Route],
+	sorts:   map[string]string{"created_at": "r.created_at", "hostname": "r.hostname"},
+	id:      "r.route_id",
 }
 
 // ListRoutes is a page of routes.
@@ -161,48 +150,24 @@ UPDATE routes r SET deleted_at = now() WHERE r.env_id = $1 AND r.route_id = $2 A
 // DeleteRoute takes a route down.
 func (s *Store) DeleteRoute(ctx context.Context, envID prego.EnvID, id prego.RouteID, by string) error {
 	return s.inEnv(ctx, "delete route", envID, func(tx pgx.Tx, orgID prego.OrgID, _ prego.Region) error {
-		r, err := one(ctx, tx, pgx.RowToStructByPos[workload.Route], sqlDeleteRoute, envID, id)
+		r, err := one[workload.Route](ctx, tx, sqlDeleteRoute, envID, id)
 		if err != nil {
-			return noneIs(err, noSuchRoute(id))
+			return ifNoRows(err, noSuchRoute(id))
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "route.delete", Subject: string(id), Actor: by}, routePayload(r))
 	})
 }
 
-// One row per route and instance that serves it.
 const sqlPublishedRoutes = `
-SELECT ` + routeColumns + `, COALESCE(a.address, ''), COALESCE(t.instance_id, ''), COALESCE(t.host, ''), COALESCE(t.port, 0)
+SELECT ` + routeColumns + `, COALESCE(a.address, '') AS address,
+    (SELECT jsonb_agg(jsonb_build_object('InstanceID', i.instance_id, 'Host', s.host, 'Port', p -> 'host_port') ORDER BY i.instance_id)
+     FROM instances i JOIN servers s ON s.server_id = i.server_id CROSS JOIN LATERAL jsonb_array_elements(i.ports) p
+     WHERE i.group_id = r.group_id AND i.state = 'running' AND i.healthy AND (p ->> 'container_port')::integer = r.target_port AND s.host <> '') AS targets
 FROM routes r
 LEFT JOIN ipv4_allocations a ON r.listener_scope = 'env_v4' AND a.env_id = r.env_id AND a.deleted_at IS NULL AND a.status = 'ready'
-LEFT JOIN LATERAL (SELECT i.instance_id, s.host, (p ->> 'host_port')::integer AS port
-    FROM instances i JOIN servers s ON s.server_id = i.server_id CROSS JOIN LATERAL jsonb_array_elements(i.ports) p
-    WHERE i.group_id = r.group_id AND i.state = 'running' AND i.healthy AND (p ->> 'container_port')::integer = r.target_port AND s.host <> '') t ON true
-WHERE r.deleted_at IS NULL ORDER BY r.route_id, t.instance_id`
+WHERE r.deleted_at IS NULL ORDER BY r.route_id`
 
 // PublishedRoutes are all routes with what serves each now, by id.
 func (s *Store) PublishedRoutes(ctx context.Context) ([]workload.PublishedRoute, error) {
-	type line struct {
-		workload.PublishedRoute
-		target workload.RouteTarget
-	}
-	lines, err := collectBy(ctx, s, "published routes", func(row pgx.CollectableRow) (l line, err error) {
-		r, t := &l.Route, &l.target
-		err = row.Scan(&r.RouteID, &r.OrgID, &r.EnvID, &r.GroupID, &r.Hostname, &r.Listener, &r.ListenPort, &r.Protocol, &r.TargetPort, &r.CreatedBy, &r.CreatedAt,
-			&l.Address, &t.InstanceID, &t.Host, &t.Port)
-		return l, err
-	}, sqlPublishedRoutes)
-	if err != nil {
-		return nil, err
-	}
-	var out []workload.PublishedRoute
-	for _, l := range lines {
-		if len(out) == 0 || out[len(out)-1].RouteID != l.RouteID {
-			out = append(out, l.PublishedRoute)
-		}
-		if l.target.InstanceID != "" {
-			last := &out[len(out)-1]
-			last.Targets = append(last.Targets, l.target)
-		}
-	}
-	return out, nil
+	return collect[workload.PublishedRoute](ctx, s, "published routes", sqlPublishedRoutes)
 }

@@ -94,7 +94,7 @@ func (s *Store) shortOf(ctx context.Context, region prego.Region, role prego.Rol
 }
 
 const sqlDemand = `
-SELECT org_id, require_tags, disallow_tags, plan, count(*) FROM tenants
+SELECT org_id AS org, require_tags AS require, disallow_tags AS disallow, plan, count(*) AS n FROM tenants
 WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4`
 
 // Demand is ShortOf for each constraint that tenants wait with, those without one
@@ -156,13 +156,18 @@ func (s *Store) BeginScaling(ctx context.Context, e tenant.ScalingRound) (tenant
 	}
 	err := s.pool.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, e.Requested, ids, locks, e.WorkflowID, e.Round, e.Message, tags).Scan(&e.EventID)
 	if isNoRows(err) {
-		found, ok, err := s.FindScaling(ctx, e.WorkflowID, e.Round)
-		if err == nil && !ok {
-			err = fmt.Errorf("scaling round %s of %s is gone", e.Round, e.WorkflowID)
-		}
-		return found, err
+		return s.begunScaling(ctx, e)
 	}
 	return e, failed("scaling event", err)
+}
+
+// begunScaling is a round that another step began before this one.
+func (s *Store) begunScaling(ctx context.Context, e tenant.ScalingRound) (tenant.ScalingRound, error) {
+	found, ok, err := s.FindScaling(ctx, e.WorkflowID, e.Round)
+	if err == nil && !ok {
+		err = fmt.Errorf("scaling round %s of %s is gone", e.Round, e.WorkflowID)
+	}
+	return found, err
 }
 
 const sqlFindScaling = `SELECT event_id, waiting, server_ids, tier_locks, server_tags FROM scaling_events WHERE workflow_id = $1 AND round = $2`
@@ -258,28 +263,13 @@ func (s *Store) FindTenantWork(ctx context.Context, quiet, reserveFor time.Durat
 	var w tenant.Work
 	var leftovers []string
 	b := &pgx.Batch{}
-	collect := func(sql string, into *[]tenant.WaitingTenant, args ...any) {
-		b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
-			*into, err = pgx.CollectRows(rows, pgx.RowToStructByPos[tenant.WaitingTenant])
-			return err
-		})
-	}
-	collect(sqlProvisionsToCheck, &w.Provisions, quiet.Seconds())
-	collect(sqlExpired, &w.Expired)
-	b.Queue(sqlChangesToCheck, quiet.Seconds()).Query(func(rows pgx.Rows) (err error) {
-		w.Changes, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		return err
-	})
-	b.Queue(sqlWaitingRegions).Query(func(rows pgx.Rows) (err error) {
-		w.Regions, err = pgx.CollectRows(rows, pgx.RowTo[prego.Region])
-		return err
-	})
+	queueRows(b, &w.Provisions, sqlProvisionsToCheck, quiet.Seconds())
+	queueRows(b, &w.Expired, sqlExpired)
+	queueValues(b, &w.Changes, sqlChangesToCheck, quiet.Seconds())
+	queueValues(b, &w.Regions, sqlWaitingRegions)
 	b.Queue(sqlAbandonedBuilds)
 	b.Queue(sqlProlongReservations, reserveFor.Seconds())
-	b.Queue(sqlLeftoverReservations, quiet.Seconds()).Query(func(rows pgx.Rows) (err error) {
-		leftovers, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		return err
-	})
+	queueValues(b, &leftovers, sqlLeftoverReservations, quiet.Seconds())
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return w, nil, fmt.Errorf("find tenants' work: %w", err)
 	}

@@ -85,7 +85,7 @@ type newServer struct {
 }
 
 func (s *Store) insertServer(ctx context.Context, n newServer) (srv server.Server, created bool, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "create server", func(tx pgx.Tx) error {
 		srv, created, err = insertServerIn(ctx, tx, n)
 		return err
 	})
@@ -93,10 +93,7 @@ func (s *Store) insertServer(ctx context.Context, n newServer) (srv server.Serve
 		// Of two equal imports at once the second can meet this index before the row's
 		// own; then that row is there now.
 		created = false
-		err = s.inTx(ctx, func(tx pgx.Tx) error {
-			srv, err = sameRequest(ctx, tx, n.id, n.hash)
-			return err
-		})
+		srv, err = sameRequest(ctx, s.pool, n.id, n.hash)
 		if isNoRows(err) {
 			err = &prego.Error{Code: prego.CodeProviderServerUsed, Field: "provider_server_id", Message: "belongs to another server that is known here"}
 		}
@@ -104,7 +101,7 @@ func (s *Store) insertServer(ctx context.Context, n newServer) (srv server.Serve
 	if isViolation(err, "servers_infra_provider_fkey") {
 		err = &prego.Error{Code: prego.CodeProviderUnknown, Field: "infra_provider", Message: unknownProvider}
 	}
-	return srv, created, asCoded("create server", err)
+	return srv, created, failed("create server", err)
 }
 
 // insertServerIn writes the row and its first event, or meets the row that is there.
@@ -113,7 +110,7 @@ func insertServerIn(ctx context.Context, tx pgx.Tx, n newServer) (srv server.Ser
 	if err != nil {
 		return srv, false, fmt.Errorf("spec: %w", err)
 	}
-	srv, err = one(ctx, tx, pgx.RowToStructByName[server.Server], sqlCreateServer, n.id, n.hash, n.role, n.region, n.provider, spec, filled(n.spec.Tags),
+	srv, err = one[server.Server](ctx, tx, sqlCreateServer, n.id, n.hash, n.role, n.region, n.provider, spec, filled(n.spec.Tags),
 		server.ProvisionWorkflowID(prego.ServerID(n.id)), n.by, n.managedBy, n.purpose, n.providerID)
 	if isNoRows(err) {
 		srv, err = sameRequest(ctx, tx, n.id, n.hash)
@@ -137,12 +134,12 @@ func insertServerIn(ctx context.Context, tx pgx.Tx, n newServer) (srv server.Ser
 	}, string(n.step))
 }
 
-func sameRequest(ctx context.Context, tx pgx.Tx, id string, hash []byte) (server.Server, error) {
+func sameRequest(ctx context.Context, q querier, id string, hash []byte) (server.Server, error) {
 	type hashed struct {
 		RequestHash []byte
 		server.Server
 	}
-	h, err := one(ctx, tx, pgx.RowToStructByName[hashed], sqlServerAndHash, id)
+	h, err := one[hashed](ctx, q, sqlServerAndHash, id)
 	switch {
 	case err != nil:
 		return server.Server{}, err
@@ -162,8 +159,7 @@ func (s *Store) GetServer(ctx context.Context, id prego.ServerID) (server.Server
 }
 
 func serverIn(ctx context.Context, q querier, id prego.ServerID) (server.Server, error) {
-	server, err := one(ctx, q, pgx.RowToStructByName[server.Server], sqlGetServer, id)
-	return server, orNotFound("get server", err, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id))
+	return get[server.Server](ctx, q, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id), sqlGetServer, id)
 }
 
 // maxTimeline bounds a timeline: an agent that comes and goes for years adds to
@@ -184,13 +180,8 @@ var servers = listing[server.Server]{
 	what: "servers", from: `SELECT ` + serverColumns + ` FROM servers`,
 	live: `status <> 'terminated'`, state: "status",
 	filters: map[string]string{"server_id": "server_id", "role": "role", "region": "region", "infra_provider": "infra_provider", "status": "status", "agent_status": "agent_status", "fleet_id": "fleet_id", "tag": "tags @> (SELECT array_agg(lower(t)) FROM unnest($?::text[]) t)"},
-	sorts: map[string]sorting[server.Server]{
-		"created_at": {"created_at", func(v server.Server) any { return v.CreatedAt }},
-		"server_id":  {"server_id", func(v server.Server) any { return v.ServerID }},
-		"updated_at": {"updated_at", func(v server.Server) any { return v.UpdatedAt }},
-	},
-	id:   sorting[server.Server]{"server_id", func(v server.Server) any { return v.ServerID }},
-	scan: pgx.RowToStructByName[server.Server],
+	sorts:   map[string]string{"created_at": "created_at", "server_id": "server_id", "updated_at": "updated_at"},
+	id:      "server_id",
 }
 
 // ListServers is a page of servers, without those that are terminated.
@@ -260,18 +251,15 @@ func (s *Store) RequestDecommission(ctx context.Context, id prego.ServerID, by p
 // its event; when the UPDATE met nothing the refusal says what state the server
 // is in.
 func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.Event, refusal, update string, more ...string) (srv server.Server, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		srv, err = one(ctx, tx, pgx.RowToStructByName[server.Server], update, id)
-		if err != nil {
+	err = s.inTx(ctx, string("change server "+id), func(tx pgx.Tx) error {
+		if srv, err = one[server.Server](ctx, tx, update, id); err != nil {
 			return err
 		}
 		for _, sql := range more {
-			changed, err := many(ctx, tx, pgx.RowToStructByName[server.Server], sql, id)
-			if err != nil {
+			if found, err := find[server.Server](ctx, tx, sql, id); err != nil {
 				return err
-			}
-			if len(changed) == 1 {
-				srv = changed[0]
+			} else if found != nil {
+				srv = *found
 			}
 		}
 		return addEvent(ctx, tx, event, "")
@@ -283,5 +271,5 @@ func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.
 		}
 		return server.Server{}, prego.Errorf(prego.CodeInvalidTransition, refusal, now.Status)
 	}
-	return srv, failed(string("change server "+id), err)
+	return srv, err
 }

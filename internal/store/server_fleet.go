@@ -16,27 +16,22 @@ import (
 // Members are the servers that stand, that are on their way, and that an action is
 // about to ask for; what is draining is leaving already. Of a replacement only the
 // round that is next counts: the others' servers come when as many have gone.
-const fleetColumns = `f.fleet_id, f.role, COALESCE(f.region, '') AS region, f.infra_provider, f.min_size, f.max_size, f.desired_capacity, f.spec,
+const selectFleets = `
+SELECT f.fleet_id, f.role, COALESCE(f.region, '') AS region, f.infra_provider, f.min_size, f.max_size, f.desired_capacity, f.spec,
     jsonb_build_object('require', f.require_tags, 'disallow', f.disallow_tags) AS "constraint", f.serves_tenants AS serves, f.workload_memory_bytes AS workload_memory, f.workload_cpus, f.profile, f.created_by, f.created_at, f.updated_at,
-    COALESCE((SELECT jsonb_object_agg(region, n) FROM (SELECT region, count(*) AS n FROM (
+    r.size, r.regions
+FROM fleets f CROSS JOIN LATERAL (
+    SELECT COALESCE(jsonb_object_agg(region, n), '{}') AS regions, COALESCE(sum(n), 0)::bigint AS size FROM (SELECT region, count(*) AS n FROM (
         SELECT region FROM servers s WHERE s.fleet_id = f.fleet_id AND s.status NOT IN ('draining', 'terminated')
         UNION ALL SELECT st.region FROM fleet_actions a JOIN fleet_action_steps st ON st.fleet_id = a.fleet_id AND st.seq = a.seq
         WHERE a.fleet_id = f.fleet_id AND a.status = 'running' AND st.op = 'create' AND st.state = 'planned'
           AND (a.action <> 'CLUSTER_REPLACE' OR st.round = (SELECT min(x.round) FROM fleet_action_steps x
               WHERE x.fleet_id = a.fleet_id AND x.seq = a.seq AND x.state = 'planned'))
-          AND NOT EXISTS (SELECT FROM servers s WHERE s.server_id = st.server_id)) m GROUP BY region) r), '{}') AS regions`
-
-func scanFleet(row pgx.CollectableRow) (server.Fleet, error) {
-	f, err := pgx.RowToStructByNameLax[server.Fleet](row)
-	for _, n := range f.Regions {
-		f.Size += n
-	}
-	return f, err
-}
+          AND NOT EXISTS (SELECT FROM servers s WHERE s.server_id = st.server_id)) m GROUP BY region) n) r`
 
 const sqlCreateFleet = `
-INSERT INTO fleets AS f (fleet_id, request_hash, role, region, infra_provider, min_size, max_size, spec, require_tags, disallow_tags, serves_tenants, created_by, workload_memory_bytes, workload_cpus)
-VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) ON CONFLICT (fleet_id) DO NOTHING RETURNING ` + fleetColumns
+INSERT INTO fleets (fleet_id, request_hash, role, region, infra_provider, min_size, max_size, spec, require_tags, disallow_tags, serves_tenants, created_by, workload_memory_bytes, workload_cpus)
+VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) ON CONFLICT (fleet_id) DO NOTHING`
 
 const sqlFleetHash = `SELECT request_hash FROM fleets WHERE fleet_id = $1`
 
@@ -49,29 +44,26 @@ func (s *Store) CreateFleet(ctx context.Context, r server.CreateFleetRequest, by
 	if err != nil {
 		return f, false, err
 	}
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
-		f, err = one(ctx, tx, scanFleet, sqlCreateFleet, r.FleetID, hash, r.Role, r.Region, r.InfraProvider, r.MinSize, *r.MaxSize, spec,
+	err = s.inTx(ctx, "create fleet", func(tx pgx.Tx) error {
+		created, err = changed(ctx, tx, sqlCreateFleet, r.FleetID, hash, r.Role, r.Region, r.InfraProvider, r.MinSize, *r.MaxSize, spec,
 			filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.Serves, by, r.WorkloadMemory, r.WorkloadCPUs)
-		if isNoRows(err) {
-			var kept []byte
-			if err := tx.QueryRow(ctx, sqlFleetHash, r.FleetID).Scan(&kept); err != nil {
-				return err
-			}
-			if !bytes.Equal(kept, hash) {
-				return &prego.Error{Code: prego.CodeFleetConflict, Field: "fleet_id", Message: "belongs to a fleet that was made with another body"}
-			}
-			f, err = getFleet(ctx, tx, string(r.FleetID))
-			return err
-		}
 		if err != nil {
 			return err
 		}
-		created = true
+		if f, err = getFleet(ctx, tx, string(r.FleetID)); err != nil {
+			return err
+		}
+		if !created {
+			kept, err := value[[]byte](ctx, tx, sqlFleetHash, r.FleetID)
+			if err == nil && !bytes.Equal(kept, hash) {
+				return &prego.Error{Code: prego.CodeFleetConflict, Field: "fleet_id", Message: "belongs to a fleet that was made with another body"}
+			}
+			return err
+		}
 		if r.Region != "" {
 			return checkProvider(ctx, tx, r.InfraProvider, r.Region)
 		}
-		var enabled bool
-		err = tx.QueryRow(ctx, sqlProviderKnown, r.InfraProvider).Scan(&enabled)
+		enabled, err := value[bool](ctx, tx, sqlProviderKnown, r.InfraProvider)
 		if err == nil && !enabled {
 			return &prego.Error{Code: prego.CodeProviderDisabled, Field: "infra_provider", Message: "is disabled"}
 		}
@@ -80,7 +72,7 @@ func (s *Store) CreateFleet(ctx context.Context, r server.CreateFleetRequest, by
 	if isViolation(err, "fleets_infra_provider_fkey") {
 		err = &prego.Error{Code: prego.CodeProviderUnknown, Field: "infra_provider", Message: unknownProvider}
 	}
-	return f, created, asCoded("create fleet", err)
+	return f, created, err
 }
 
 func fleetHash(r server.CreateFleetRequest) (hash, spec []byte, err error) {
@@ -96,7 +88,7 @@ func fleetHash(r server.CreateFleetRequest) (hash, spec []byte, err error) {
 	return sum[:], spec, nil
 }
 
-const sqlGetFleet = `SELECT ` + fleetColumns + ` FROM fleets f WHERE fleet_id = $1`
+const sqlGetFleet = selectFleets + ` WHERE f.fleet_id = $1`
 
 const sqlLockFleet = `SELECT FROM fleets WHERE fleet_id = $1 FOR NO KEY UPDATE`
 
@@ -115,29 +107,25 @@ FROM fleet_policies a JOIN policies p ON p.policy_id = a.policy_id WHERE a.fleet
 
 // getFleet reads a fleet with its policies, or CodeFleetNotFound.
 func getFleet(ctx context.Context, q querier, id string) (f server.Fleet, err error) {
-	f, err = one(ctx, q, scanFleet, sqlGetFleet, id)
+	f, err = get[server.Fleet](ctx, q, prego.Errorf(prego.CodeFleetNotFound, "there is no fleet %q", id), sqlGetFleet, id)
 	if err != nil {
-		return f, noneIs(err, prego.Errorf(prego.CodeFleetNotFound, "there is no fleet %q", id))
+		return f, err
 	}
-	f.Policies, err = many(ctx, q, pgx.RowToStructByName[server.Attachment], sqlAttached, id)
+	f.Policies, err = many[server.Attachment](ctx, q, sqlAttached, id)
 	return f, err
 }
 
 // GetFleet reads a fleet with its policies, or CodeFleetNotFound.
 func (s *Store) GetFleet(ctx context.Context, id prego.FleetID) (server.Fleet, error) {
 	f, err := getFleet(ctx, s.pool, string(id))
-	return f, asCoded("get fleet", err)
+	return f, failed("get fleet", err)
 }
 
 var fleets = listing[server.Fleet]{
-	what: "fleets", from: `SELECT ` + fleetColumns + ` FROM fleets f`,
+	what: "fleets", from: selectFleets,
 	filters: map[string]string{"fleet_id": "f.fleet_id", "role": "f.role", "region": "f.region"},
-	sorts: map[string]sorting[server.Fleet]{
-		"created_at": {"f.created_at", func(v server.Fleet) any { return v.CreatedAt }},
-		"fleet_id":   {"f.fleet_id", func(v server.Fleet) any { return v.FleetID }},
-	},
-	id:   sorting[server.Fleet]{"f.fleet_id", func(v server.Fleet) any { return v.FleetID }},
-	scan: scanFleet,
+	sorts:   map[string]string{"created_at": "f.created_at", "fleet_id": "f.fleet_id"},
+	id:      "f.fleet_id",
 }
 
 // ListFleets is a page of fleets, without their policies.
@@ -151,7 +139,7 @@ UPDATE fleets SET min_size = $2, max_size = $3, spec = $4, serves_tenants = $5, 
 // UpdateFleet changes a fleet as asked; its servers stay as they are until an action
 // brings them up to it.
 func (s *Store) UpdateFleet(ctx context.Context, id prego.FleetID, r server.UpdateFleetRequest) (f server.Fleet, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "update fleet", func(tx pgx.Tx) error {
 		if f, err = lockFleet(ctx, tx, id); err != nil {
 			return err
 		}
@@ -168,7 +156,7 @@ func (s *Store) UpdateFleet(ctx context.Context, id prego.FleetID, r server.Upda
 		f, err = getFleet(ctx, tx, string(id))
 		return err
 	})
-	return f, asCoded("update fleet", err)
+	return f, err
 }
 
 const sqlFleetOpen = `SELECT EXISTS (SELECT FROM fleet_actions WHERE fleet_id = $1 AND status IN ('queued', 'running'))`
@@ -180,7 +168,7 @@ const sqlDeleteFleet = `DELETE FROM fleets WHERE fleet_id = $1`
 // DeleteFleet forgets a fleet that has no members and no action under way, with its
 // actions; a fleet that has is CodeFleetNotEmpty or CodeFleetBusy.
 func (s *Store) DeleteFleet(ctx context.Context, id prego.FleetID) error {
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, "delete fleet", func(tx pgx.Tx) error {
 		f, err := lockFleet(ctx, tx, id)
 		if err != nil {
 			return err
@@ -201,10 +189,7 @@ func (s *Store) DeleteFleet(ctx context.Context, id prego.FleetID) error {
 		_, err = tx.Exec(ctx, sqlDeleteFleet, id)
 		return err
 	})
-	if err != nil {
-		return asCoded("delete fleet", err)
-	}
-	return nil
+	return err
 }
 
 const policyColumns = `policy_id, type, spec, created_by, created_at, updated_at`
@@ -217,7 +202,7 @@ const sqlPolicyRepeated = `SELECT EXISTS (SELECT FROM policies WHERE policy_id =
 
 // CreatePolicy makes a policy whose spec is checked. The same again meets it.
 func (s *Store) CreatePolicy(ctx context.Context, p server.FleetPolicy) (policy server.FleetPolicy, created bool, err error) {
-	made, err := first(collect[server.FleetPolicy](ctx, s, "create policy", sqlCreatePolicy, p.PolicyID, p.Type, p.Spec, p.CreatedBy))
+	made, err := find[server.FleetPolicy](ctx, s.pool, sqlCreatePolicy, p.PolicyID, p.Type, p.Spec, p.CreatedBy)
 	if err != nil {
 		return server.FleetPolicy{}, false, err
 	}
@@ -237,25 +222,14 @@ func (s *Store) CreatePolicy(ctx context.Context, p server.FleetPolicy) (policy 
 
 // GetPolicy reads a policy, or CodePolicyNotFound.
 func (s *Store) GetPolicy(ctx context.Context, id prego.PolicyID) (server.FleetPolicy, error) {
-	p, err := first(collect[server.FleetPolicy](ctx, s, "get policy", sqlGetPolicy, id))
-	if err != nil {
-		return server.FleetPolicy{}, err
-	}
-	if p == nil {
-		return server.FleetPolicy{}, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id)
-	}
-	return *p, nil
+	return get[server.FleetPolicy](ctx, s.pool, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id), sqlGetPolicy, id)
 }
 
 var policies = listing[server.FleetPolicy]{
 	what: "policies", from: `SELECT ` + policyColumns + ` FROM policies`,
 	filters: map[string]string{"policy_id": "policy_id", "type": "type"},
-	sorts: map[string]sorting[server.FleetPolicy]{
-		"created_at": {"created_at", func(v server.FleetPolicy) any { return v.CreatedAt }},
-		"policy_id":  {"policy_id", func(v server.FleetPolicy) any { return v.PolicyID }},
-	},
-	id:   sorting[server.FleetPolicy]{"policy_id", func(v server.FleetPolicy) any { return v.PolicyID }},
-	scan: pgx.RowToStructByPos[server.FleetPolicy],
+	sorts:   map[string]string{"created_at": "created_at", "policy_id": "policy_id"},
+	id:      "policy_id",
 }
 
 // ListPolicies is a page of policies.
@@ -269,8 +243,8 @@ const sqlUpdatePolicy = `UPDATE policies SET spec = $3, updated_at = now() WHERE
 // planned later. With match, see holdVersion.
 func (s *Store) UpdatePolicy(ctx context.Context, id prego.PolicyID, of server.PolicyType, spec json.RawMessage, match ...string) (p server.FleetPolicy, err error) {
 	err = s.replacing(ctx, match, prego.ReplaceablePolicy, []any{id}, func(tx pgx.Tx) error {
-		p, err = one(ctx, tx, pgx.RowToStructByPos[server.FleetPolicy], sqlUpdatePolicy, id, of, spec)
-		return orNotFound("update policy", err, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q of type %s", id, of))
+		p, err = get[server.FleetPolicy](ctx, tx, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q of type %s", id, of), sqlUpdatePolicy, id, of, spec)
+		return err
 	})
 	return p, err
 }
@@ -301,16 +275,12 @@ ON CONFLICT (fleet_id, policy_id) DO UPDATE SET position = COALESCE($3, fleet_po
 // changes the order and whether it is enabled. A second one of a type that decides
 // alone is CodePolicyTypeAttached.
 func (s *Store) AttachPolicy(ctx context.Context, fleetID prego.FleetID, policyID prego.PolicyID, position *int, enabled bool) (f server.Fleet, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "attach policy", func(tx pgx.Tx) error {
 		if _, err := lockFleet(ctx, tx, fleetID); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, sqlAttachPolicy, fleetID, policyID, position, enabled)
-		if err != nil {
+		if err := change(ctx, tx, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", policyID), sqlAttachPolicy, fleetID, policyID, position, enabled); err != nil {
 			return err
-		}
-		if tag.RowsAffected() == 0 {
-			return prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", policyID)
 		}
 		f, err = getFleet(ctx, tx, string(fleetID))
 		return err
@@ -318,7 +288,7 @@ func (s *Store) AttachPolicy(ctx context.Context, fleetID prego.FleetID, policyI
 	if isViolation(err, "fleet_policies_one") {
 		err = prego.Errorf(prego.CodePolicyTypeAttached, "fleet %s has a policy of this type already: detach that one first", fleetID)
 	}
-	return f, asCoded("attach policy", err)
+	return f, err
 }
 
 const sqlDetachPolicy = `DELETE FROM fleet_policies WHERE fleet_id = $1 AND policy_id = $2`

@@ -66,14 +66,14 @@ const sqlHoldServer = `SELECT FROM servers WHERE server_id = $1 FOR NO KEY UPDAT
 // PlanRefill reserves the sites that an app server's pool lacks, and returns them
 // with those whose build was begun earlier.
 func (s *Store) PlanRefill(ctx context.Context, serverID prego.ServerID, domain string, buildFor, failureMemory time.Duration) (out []tenant.PoolSite, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, string("plan refill of "+serverID), func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlHoldServer, serverID); err != nil {
 			return err
 		}
-		out, err = many(ctx, tx, pgx.RowToStructByPos[tenant.PoolSite], sqlPlanRefill, serverID, domain, buildFor.Seconds(), failureMemory.Seconds())
+		out, err = many[tenant.PoolSite](ctx, tx, sqlPlanRefill, serverID, domain, buildFor.Seconds(), failureMemory.Seconds())
 		return err
 	})
-	return out, failed(string("plan refill of "+serverID), err)
+	return out, err
 }
 
 const sqlSiteWanted = `SELECT count(*)::float8 FROM site_pool WHERE pool_site_id = $1 AND state = 'reserved' AND tenant_id IS NULL`
@@ -107,14 +107,8 @@ func (s *Store) SiteFailed(ctx context.Context, poolSiteID, reason string) error
 }
 
 func (s *Store) oneNumber(ctx context.Context, sql string, args ...any) (float64, error) {
-	n, err := many(ctx, s.pool, pgx.RowTo[float64], sql, args...)
-	if err != nil {
-		return 0, fmt.Errorf("pool site: %w", err)
-	}
-	if len(n) == 0 {
-		return 0, nil
-	}
-	return n[0], nil
+	n, err := value[float64](ctx, s.pool, sql, args...)
+	return n, failed("pool site", ifNoRows(err, nil))
 }
 
 // App servers with fewer sites than a watermark wants, warm nodes among them; and empty
@@ -148,7 +142,7 @@ ORDER BY s.server_id LIMIT 100`
 // LowPools are the app servers whose site pool is below its watermark; those whose
 // builds failed within failureMemory are left alone.
 func (s *Store) LowPools(ctx context.Context, failureMemory time.Duration) ([]string, error) {
-	return collectBy(ctx, s, "low site pools", pgx.RowTo[string], sqlLowPools, failureMemory.Seconds())
+	return collectValues[string](ctx, s, "low site pools", sqlLowPools, failureMemory.Seconds())
 }
 
 // A member is claimable, on its way, or broken. Only the claimable count against
@@ -174,15 +168,14 @@ WITH members AS (
 ), target AS (
     SELECT COALESCE((SELECT target FROM warm_pools WHERE region = $1 AND plan = $2), 0) AS n
 )
-SELECT claimable, coming, broken, t.n, COALESCE((SELECT id FROM infra_providers WHERE enabled AND $1 = ANY (regions) ORDER BY id LIMIT 1), ''),
-    EXISTS (SELECT FROM tenants WHERE region = $1 AND state = 'provisioning' AND status_reason IN ('awaiting_capacity', 'building_server'))
+SELECT claimable, coming, broken, t.n AS target, COALESCE((SELECT id FROM infra_providers WHERE enabled AND $1 = ANY (regions) ORDER BY id LIMIT 1), '') AS provider,
+    EXISTS (SELECT FROM tenants WHERE region = $1 AND state = 'provisioning' AND status_reason IN ('awaiting_capacity', 'building_server')) AS tenants_wait
 FROM counts, target t`
 
 // WarmPool counts the members of a warm server pool; only those of the current
 // image are worth something.
 func (s *Store) WarmPool(ctx context.Context, region prego.Region, plan prego.Plan, image string) (tenant.WarmState, error) {
-	var w tenant.WarmState
-	err := s.pool.QueryRow(ctx, sqlWarmDeficit, region, plan, image).Scan(&w.Claimable, &w.Coming, &w.Broken, &w.Target, &w.Provider, &w.TenantsWait)
+	w, err := one[tenant.WarmState](ctx, s.pool, sqlWarmDeficit, region, plan, image)
 	return w, failed(fmt.Sprintf("warm pool %s/%s", region, plan), err)
 }
 
@@ -194,9 +187,7 @@ func (s *Store) WarmPoolKeys(ctx context.Context) ([]tenant.WarmPool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("warm pools: %w", err)
 	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w tenant.WarmPool, err error) {
-		return w, row.Scan(&w.Region, &w.Plan)
-	})
+	out, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[tenant.WarmPool])
 	return out, failed("warm pools", err)
 }
 
@@ -208,7 +199,7 @@ WHERE region = $1 AND warm_plan = $2 AND status = 'active' AND tenant_count = 0 
 
 // WarmBare are the warm servers of a pool that have no site yet.
 func (s *Store) WarmBare(ctx context.Context, region prego.Region, plan prego.Plan) ([]prego.ServerID, error) {
-	return collectBy(ctx, s, fmt.Sprintf("warm pool %s/%s", region, plan), pgx.RowTo[prego.ServerID], sqlWarmBare, region, plan)
+	return collectValues[prego.ServerID](ctx, s, fmt.Sprintf("warm pool %s/%s", region, plan), sqlWarmBare, region, plan)
 }
 
 // Members of a warm pool that are no good: of another image, or with a site that
@@ -222,7 +213,7 @@ ORDER BY server_id`
 
 // WarmStale are the members of a warm pool that nobody should get.
 func (s *Store) WarmStale(ctx context.Context, region prego.Region, plan prego.Plan, image string, failureMemory time.Duration) ([]string, error) {
-	return collectBy(ctx, s, fmt.Sprintf("warm pool %s/%s", region, plan), pgx.RowTo[string], sqlWarmStale, region, plan, image, failureMemory.Seconds())
+	return collectValues[string](ctx, s, fmt.Sprintf("warm pool %s/%s", region, plan), sqlWarmStale, region, plan, image, failureMemory.Seconds())
 }
 
 const sqlSitesToDrop = `

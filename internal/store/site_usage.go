@@ -30,7 +30,7 @@ WITH due AS (
 taken AS (
     INSERT INTO site_usage (tenant_id, quota_gb) SELECT tenant_id, storage_quota_gb FROM due
     ON CONFLICT (tenant_id) DO UPDATE SET tried_at = now())
-SELECT tenant_id, app_server_id FROM due ORDER BY app_server_id, tenant_id`
+SELECT tenant_id, app_server_id AS server_id FROM due ORDER BY app_server_id, tenant_id`
 
 // TakeStorageTurns are the sites to measure now, at most so many, each at most once in
 // every.
@@ -44,7 +44,7 @@ const sqlSiteUsage = `SELECT ` + siteUsageColumns + ` FROM site_usage u WHERE u.
 
 // SiteUsage is what a tenant's site takes, nil while it was never measured.
 func (s *Store) SiteUsage(ctx context.Context, tenantID prego.TenantID) (*tenant.SiteUsage, error) {
-	u, err := first(collectBy(ctx, s, "site usage", pgx.RowToStructByName[tenant.SiteUsage], sqlSiteUsage, tenantID))
+	u, err := find[tenant.SiteUsage](ctx, s.pool, sqlSiteUsage, tenantID)
 	if err != nil || u == nil || u.MeasuredAt == nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ WHERE tenant_id = $1`
 // KeepSiteUsage keeps a measurement and says where the site stands by it. A change of
 // level is on the tenant's timeline.
 func (s *Store) KeepSiteUsage(ctx context.Context, tenantID prego.TenantID, size tenant.SiteSize, rules tenant.StorageRules) (level tenant.StorageLevel, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, string("usage of tenant "+tenantID), func(tx pgx.Tx) error {
 		var was tenant.StorageLevel
 		var since *time.Time
 		var now time.Time
@@ -93,7 +93,7 @@ func (s *Store) KeepSiteUsage(ctx context.Context, tenantID prego.TenantID, size
 			Message: fmt.Sprintf("%.2f of %d GB are used (%.0f %%)", float64(size.Used())/tenant.BytesPerGB, gb, 100*float64(size.Used())/float64(max(total, 1))),
 		}, "")
 	})
-	return level, failed(string("usage of tenant "+tenantID), err)
+	return level, err
 }
 
 const sqlSiteUsageFailed = `UPDATE site_usage SET message = $2 WHERE tenant_id = $1`
@@ -119,7 +119,7 @@ func (s *Store) SiteKnowsQuota(ctx context.Context, tenantID prego.TenantID, gb 
 }
 
 const sqlStorageLevels = `
-SELECT u.level, count(*) FROM site_usage u JOIN tenants t USING (tenant_id)
+SELECT u.level, count(*) AS n FROM site_usage u JOIN tenants t USING (tenant_id)
 WHERE has_site(t.state) AND u.measured_at IS NOT NULL GROUP BY u.level`
 
 // StorageLevels counts the sites of each level.
@@ -149,11 +149,11 @@ const sqlMeasureNext = `UPDATE site_usage SET tried_at = 'epoch' WHERE tenant_id
 
 // SetStorageQuota gives a tenant another storage quota, within its org's.
 func (s *Store) SetStorageQuota(ctx context.Context, tenantID prego.TenantID, gb int, by string) (t tenant.Tenant, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "storage quota", func(tx pgx.Tx) error {
 		var orgID prego.OrgID
 		err := tx.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&orgID)
 		if err != nil {
-			return noneIs(err, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID))
+			return ifNoRows(err, noSuchTenant(string(tenantID)))
 		}
 		if err := lockOrg(ctx, tx, orgID); err != nil {
 			return err
@@ -166,7 +166,7 @@ func (s *Store) SetStorageQuota(ctx context.Context, tenantID prego.TenantID, gb
 		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: delta}); err != nil {
 			return err
 		}
-		t, err = one(ctx, tx, pgx.RowToStructByName[tenant.Tenant], sqlSetStorageQuota, tenantID, gb)
+		t, err = one[tenant.Tenant](ctx, tx, sqlSetStorageQuota, tenantID, gb)
 		if isNoRows(err) {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s has ended", tenantID)
 		}
@@ -183,7 +183,7 @@ func (s *Store) SetStorageQuota(ctx context.Context, tenantID prego.TenantID, gb
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "tenant.storage_quota", Subject: string(tenantID), Actor: by}, map[string]any{"from_gb": was, "to_gb": gb})
 	})
-	return t, asCoded("storage quota", err)
+	return t, err
 }
 
 const (
@@ -195,10 +195,10 @@ const (
 // SiteErased forgets what was kept of a site that is gone: its usage, its snapshots, its
 // mail settings.
 func (s *Store) SiteErased(ctx context.Context, tenantID prego.TenantID) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("what is kept of the site of tenant %s", tenantID), func(tx pgx.Tx) error {
 		for _, sql := range []string{sqlForgetSiteUsage, sqlSnapshotsWithSite, sqlForgetMailSettings} {
 			if _, err := tx.Exec(ctx, sql, tenantID); err != nil {
-				return fmt.Errorf("what is kept of the site of tenant %s: %w", tenantID, err)
+				return err
 			}
 		}
 		return nil
@@ -210,7 +210,7 @@ const sqlSetMail = `UPDATE tenants SET mail = $2, updated_at = now() WHERE tenan
 // SetMail keeps what a site was told of its mail, nil for nothing; the password is not
 // kept.
 func (s *Store) SetMail(ctx context.Context, tenantID prego.TenantID, m *tenant.MailSettings, by string) error {
-	return asCoded("mail settings", s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, "mail settings", func(tx pgx.Tx) error {
 		var org string
 		if err := tx.QueryRow(ctx, sqlSetMail, tenantID, m).Scan(&org); err != nil {
 			return err
@@ -220,5 +220,5 @@ func (s *Store) SetMail(ctx context.Context, tenantID prego.TenantID, m *tenant.
 			message = fmt.Sprintf("%s by %s:%d", m.Sender, m.Server, m.Port)
 		}
 		return tenantEvent(ctx, tx, tenant.Event{TenantID: tenantID, Step: tenant.StepMailSet, Actor: by, Message: message}, "")
-	}))
+	})
 }

@@ -35,11 +35,11 @@ type tenantSite struct {
 // inTenant runs f in a transaction that holds the tenant's org and the tenant, which
 // has a site.
 func (s *Store) inTenant(ctx context.Context, what string, tenantID prego.TenantID, f func(tx pgx.Tx, t tenantSite) error) error {
-	return asCoded(what, s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, what, func(tx pgx.Tx) error {
 		var t tenantSite
 		err := tx.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&t.org)
 		if err != nil {
-			return noneIs(err, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID))
+			return ifNoRows(err, noSuchTenant(string(tenantID)))
 		}
 		if err := lockOrg(ctx, tx, prego.OrgID(t.org)); err != nil {
 			return err
@@ -51,7 +51,7 @@ func (s *Store) inTenant(ctx context.Context, what string, tenantID prego.Tenant
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s and has no site", tenantID, t.state)
 		}
 		return f(tx, t)
-	}))
+	})
 }
 
 const sqlCreateSnapshot = `
@@ -75,7 +75,7 @@ func (s *Store) CreateSnapshot(ctx context.Context, tenantID prego.TenantID, id,
 			map[quota.Dimension]float64{quota.MaxSnapshotsPerVolume: t.underWay}, func(quota.Dimension) float64 { return limit }); over != nil {
 			return over
 		}
-		if out, err = one(ctx, tx, pgx.RowToStructByPos[tenant.Snapshot], sqlCreateSnapshot, id, t.org, tenantID, t.server, t.site, by); err != nil {
+		if out, err = one[tenant.Snapshot](ctx, tx, sqlCreateSnapshot, id, t.org, tenantID, t.server, t.site, by); err != nil {
 			return err
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: prego.OrgID(t.org), Type: "snapshot.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID})
@@ -86,7 +86,7 @@ func (s *Store) CreateSnapshot(ctx context.Context, tenantID prego.TenantID, id,
 func (s *Store) tenantExists(ctx context.Context, tenantID prego.TenantID) error {
 	var org string
 	err := s.pool.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&org)
-	return noneIs(err, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", tenantID))
+	return ifNoRows(err, noSuchTenant(string(tenantID)))
 }
 
 const sqlGetSnapshot = `SELECT ` + snapshotColumns + ` FROM snapshots s WHERE s.snapshot_id = $1`
@@ -97,14 +97,7 @@ func noSuchSnapshot(id prego.SnapshotID) error {
 
 // SnapshotRun reads a snapshot, or CodeSnapshotNotFound.
 func (s *Store) SnapshotRun(ctx context.Context, id prego.SnapshotID) (tenant.Snapshot, error) {
-	v, err := first(collect[tenant.Snapshot](ctx, s, "get snapshot", sqlGetSnapshot, id))
-	if err == nil && v == nil {
-		err = noSuchSnapshot(id)
-	}
-	if err != nil {
-		return tenant.Snapshot{}, err
-	}
-	return *v, nil
+	return get[tenant.Snapshot](ctx, s.pool, noSuchSnapshot(id), sqlGetSnapshot, id)
 }
 
 // GetSnapshot reads one snapshot of a tenant, or CodeSnapshotNotFound.
@@ -123,11 +116,8 @@ var snapshots = listing[tenant.Snapshot]{
 	what: "snapshots", from: `SELECT ` + snapshotColumns + ` FROM snapshots s`,
 	live: `s.status <> 'deleted'`, state: "status",
 	filters: map[string]string{"tenant_id": "s.tenant_id", "org_id": "s.org_id", "status": "s.status"},
-	sorts: map[string]sorting[tenant.Snapshot]{
-		"created_at": {"s.created_at", func(v tenant.Snapshot) any { return v.CreatedAt }},
-	},
-	id:   sorting[tenant.Snapshot]{"s.snapshot_id", func(v tenant.Snapshot) any { return v.SnapshotID }},
-	scan: pgx.RowToStructByPos[tenant.Snapshot],
+	sorts:   map[string]string{"created_at": "s.created_at"},
+	id:      "s.snapshot_id",
 }
 
 // ListSnapshots is a page of snapshots, without those that are deleted.
@@ -146,7 +136,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, tenantID prego.TenantID, id 
 	if err != nil {
 		return "", err
 	}
-	return v.OrgID, asCoded("delete snapshot", s.inTx(ctx, func(tx pgx.Tx) error {
+	return v.OrgID, s.inTx(ctx, "delete snapshot", func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, v.OrgID); err != nil {
 			return err
 		}
@@ -157,15 +147,11 @@ func (s *Store) DeleteSnapshot(ctx context.Context, tenantID prego.TenantID, id 
 		if busy {
 			return prego.Errorf(prego.CodeRestoreUnderWay, "snapshot %s is being restored", id)
 		}
-		tag, err := tx.Exec(ctx, sqlDeleteSnapshot, id, tenantID)
-		if err != nil {
+		if err := change(ctx, tx, prego.Errorf(prego.CodeSnapshotNotReady, "snapshot %s is still being made", id), sqlDeleteSnapshot, id, tenantID); err != nil {
 			return err
 		}
-		if tag.RowsAffected() == 0 {
-			return prego.Errorf(prego.CodeSnapshotNotReady, "snapshot %s is still being made", id)
-		}
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "snapshot.delete", Subject: string(id), Actor: by}, map[string]any{"tenant_id": tenantID})
-	}))
+	})
 }
 
 const (
@@ -214,7 +200,7 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, snap
 		if t.state != tenant.Active {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active one is restored", tenantID, t.state)
 		}
-		snap, err := one(ctx, tx, pgx.RowToStructByPos[tenant.Snapshot], sqlGetSnapshot, snapshotID)
+		snap, err := one[tenant.Snapshot](ctx, tx, sqlGetSnapshot, snapshotID)
 		switch {
 		case isNoRows(err), err == nil && (snap.TenantID != tenantID || snap.Status == tenant.JobDeleted):
 			return &prego.Error{Code: prego.CodeSnapshotUnknown, Field: "snapshot_id", Message: "is not a snapshot of this tenant"}
@@ -237,7 +223,7 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, snap
 		if err := s.takeQuota(ctx, tx, prego.OrgID(t.org), quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}); err != nil {
 			return err
 		}
-		if out, err = one(ctx, tx, pgx.RowToStructByPos[tenant.RestoreJob], sqlCreateRestore, id, t.org, tenantID, snapshotID, by); err != nil {
+		if out, err = one[tenant.RestoreJob](ctx, tx, sqlCreateRestore, id, t.org, tenantID, snapshotID, by); err != nil {
 			return err
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: prego.OrgID(t.org), Type: "restore.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID, "snapshot_id": snapshotID})
@@ -249,14 +235,7 @@ const sqlGetRestore = `SELECT ` + restoreColumns + ` FROM restore_jobs j WHERE j
 
 // RestoreRun reads a restore, or CodeRestoreNotFound.
 func (s *Store) RestoreRun(ctx context.Context, id string) (tenant.RestoreJob, error) {
-	v, err := first(collect[tenant.RestoreJob](ctx, s, "get restore", sqlGetRestore, id))
-	if err == nil && v == nil {
-		err = prego.Errorf(prego.CodeRestoreNotFound, "there is no restore %q of this tenant", id)
-	}
-	if err != nil {
-		return tenant.RestoreJob{}, err
-	}
-	return *v, nil
+	return get[tenant.RestoreJob](ctx, s.pool, prego.Errorf(prego.CodeRestoreNotFound, "there is no restore %q of this tenant", id), sqlGetRestore, id)
 }
 
 // GetRestore reads one restore of a tenant, or CodeRestoreNotFound.
@@ -274,11 +253,8 @@ func (s *Store) GetRestore(ctx context.Context, tenantID prego.TenantID, id stri
 var restores = listing[tenant.RestoreJob]{
 	what: "restores", from: `SELECT ` + restoreColumns + ` FROM restore_jobs j`,
 	filters: map[string]string{"tenant_id": "j.tenant_id", "org_id": "j.org_id", "status": "j.status"},
-	sorts: map[string]sorting[tenant.RestoreJob]{
-		"created_at": {"j.created_at", func(v tenant.RestoreJob) any { return v.CreatedAt }},
-	},
-	id:   sorting[tenant.RestoreJob]{"j.job_id", func(v tenant.RestoreJob) any { return v.JobID }},
-	scan: pgx.RowToStructByPos[tenant.RestoreJob],
+	sorts:   map[string]string{"created_at": "j.created_at"},
+	id:      "j.job_id",
 }
 
 // ListRestores is a page of restores.
@@ -317,7 +293,7 @@ func (s *Store) OpenSession(ctx context.Context, id string, of org.SessionOf, ki
 	if kind == org.SessionExec {
 		deltas = []quota.Delta{{Dimension: quota.MaxExecSessions, By: 1}, {Dimension: quota.MaxExecSessionsPerHour, By: 1}}
 	}
-	return asCoded("open session", s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, "open session", func(tx pgx.Tx) error {
 		var org prego.OrgID
 		sql, owner := sqlTenantOrg, of.TenantID
 		if of.InstanceID != "" {
@@ -338,7 +314,7 @@ func (s *Store) OpenSession(ctx context.Context, id string, of org.SessionOf, ki
 		}
 		_, err = tx.Exec(ctx, sqlOpenSession, id, org, kind, subject, actor, lease.Seconds())
 		return err
-	}))
+	})
 }
 
 // RenewSession lengthens a session's lease.

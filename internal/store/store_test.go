@@ -6,9 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
-	"reflect"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,8 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/internal/pgtest"
-	"github.com/prego/prego/server"
-	"github.com/prego/prego/workload"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -92,34 +88,4 @@ func TestEveryStatementFitsTheSchema(t *testing.T) {
 		prepared++
 	}
 	require.Greater(t, prepared, 50)
-}
-
-// TestEveryFieldHasAColumn holds rows that are scanned by name, and may lack fields, to
-// the fields that are filled in otherwise.
-func TestEveryFieldHasAColumn(t *testing.T) {
-	t.Parallel()
-	conn, err := pgtest.Pool(t).Acquire(context.Background())
-	require.NoError(t, err)
-	defer conn.Release()
-	for sql, row := range map[string]struct {
-		of    reflect.Type
-		apart []string
-	}{
-		sqlGetVolume: {reflect.TypeFor[workload.Volume](), []string{"Attachment"}},
-		sqlGetAction: {reflect.TypeFor[server.FleetAction](), []string{"Steps"}},
-		sqlGetFleet:  {reflect.TypeFor[server.Fleet](), []string{"Size", "Policies"}},
-	} {
-		statement, err := conn.Conn().Prepare(context.Background(), "", sql)
-		require.NoError(t, err)
-		var columns, fields []string
-		for _, c := range statement.Fields {
-			columns = append(columns, strings.ReplaceAll(c.Name, "_", ""))
-		}
-		for _, f := range reflect.VisibleFields(row.of) {
-			if !slices.Contains(row.apart, f.Name) {
-				fields = append(fields, strings.ToLower(f.Name))
-			}
-		}
-		require.ElementsMatch(t, fields, columns, row.of)
-	}
 }

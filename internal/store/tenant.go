@@ -3,8 +3,6 @@ package store
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
 )
@@ -15,23 +13,21 @@ const tenantColumns = `tenant_id, slug, org_id, COALESCE(parent_org_id, '') AS p
 
 const sqlGetTenant = `SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id = $1`
 
+func noSuchTenant(id string) error {
+	return prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", id)
+}
+
 // GetTenant reads one tenant, or CodeTenantNotFound.
 func (s *Store) GetTenant(ctx context.Context, id string) (tenant.Tenant, error) {
-	t, err := one(ctx, s.pool, pgx.RowToStructByName[tenant.Tenant], sqlGetTenant, id)
-	return t, orNotFound("get tenant", err, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", id))
+	return get[tenant.Tenant](ctx, s.pool, noSuchTenant(id), sqlGetTenant, id)
 }
 
 var tenants = listing[tenant.Tenant]{
 	what: "tenants", from: `SELECT ` + tenantColumns + ` FROM tenants`,
 	live: `state NOT IN ('terminated', 'data_purged')`, state: "state",
 	filters: map[string]string{"tenant_id": "tenant_id", "slug": "slug", "org_id": "org_id", "parent_org_id": "parent_org_id", "region": "region", "plan": "plan", "state": "state"},
-	sorts: map[string]sorting[tenant.Tenant]{
-		"created_at": {"created_at", func(v tenant.Tenant) any { return v.CreatedAt }},
-		"slug":       {"slug", func(v tenant.Tenant) any { return v.Slug }},
-		"updated_at": {"updated_at", func(v tenant.Tenant) any { return v.UpdatedAt }},
-	},
-	id:   sorting[tenant.Tenant]{"tenant_id", func(v tenant.Tenant) any { return v.TenantID }},
-	scan: pgx.RowToStructByName[tenant.Tenant],
+	sorts:   map[string]string{"created_at": "created_at", "slug": "slug", "updated_at": "updated_at"},
+	id:      "tenant_id",
 }
 
 // ListTenants is a page of tenants, without those that are terminated.
@@ -50,13 +46,13 @@ func (s *Store) TenantEvents(ctx context.Context, id prego.TenantID) ([]tenant.E
 }
 
 const sqlLiveAllocation = `
-SELECT allocation_id, tenant_id, app_server_id, db_shard_id, redis_pool_id, COALESCE(pool_site_id, ''), site_name, database_name,
+SELECT allocation_id, tenant_id, app_server_id, db_shard_id, redis_pool_id, COALESCE(pool_site_id, '') AS pool_site_id, site_name, database_name,
     infra_provider, algorithm, dedicated, created_at, released_at, release_reason
 FROM tenant_allocations WHERE tenant_id = $1 AND released_at IS NULL`
 
 // LiveAllocation is where a tenant lives, nil while it has no place.
 func (s *Store) LiveAllocation(ctx context.Context, id prego.TenantID) (*tenant.Allocation, error) {
-	return first(collect[tenant.Allocation](ctx, s, "live allocation", sqlLiveAllocation, id))
+	return find[tenant.Allocation](ctx, s.pool, sqlLiveAllocation, id)
 }
 
 // maxDecisions bounds a tenant's history of decisions: one that waits is decided
@@ -64,20 +60,20 @@ func (s *Store) LiveAllocation(ctx context.Context, id prego.TenantID) (*tenant.
 const maxDecisions = 50
 
 const sqlDecisions = `
-SELECT snapshot_id, tenant_id, allocation_id, outcome, code, algorithm, decision_log, policy_json, actor, created_at
+SELECT snapshot_id, tenant_id, allocation_id, outcome, code, algorithm, decision_log AS decision, policy_json AS policy, actor, created_at
 FROM allocation_snapshots WHERE tenant_id = $1 ORDER BY snapshot_id DESC LIMIT $2`
 
 // While a tenant has a place, the decision that gave it counts, even when one that
 // was made at the same time and placed nobody is recorded later.
 const sqlLastDecision = `
-SELECT d.snapshot_id, d.tenant_id, d.allocation_id, d.outcome, d.code, d.algorithm, d.decision_log, d.policy_json, d.actor, d.created_at
+SELECT d.snapshot_id, d.tenant_id, d.allocation_id, d.outcome, d.code, d.algorithm, d.decision_log AS decision, d.policy_json AS policy, d.actor, d.created_at
 FROM allocation_snapshots d LEFT JOIN tenant_allocations a ON a.allocation_id = d.allocation_id AND a.released_at IS NULL
 WHERE d.tenant_id = $1 ORDER BY a.allocation_id IS NOT NULL DESC, d.snapshot_id DESC LIMIT 1`
 
 // LastDecision is the decision that gave a tenant its place, or else the newest, nil
 // when there was none yet.
 func (s *Store) LastDecision(ctx context.Context, id prego.TenantID) (*tenant.DecisionRecord, error) {
-	return first(collect[tenant.DecisionRecord](ctx, s, "last decision", sqlLastDecision, id))
+	return find[tenant.DecisionRecord](ctx, s.pool, sqlLastDecision, id)
 }
 
 // ListDecisions are the newest decisions on a tenant's place, newest first.

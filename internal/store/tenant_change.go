@@ -93,13 +93,13 @@ func seconds(d time.Duration) *float64 {
 // changeTenant runs a conditional update with its events; pgx.ErrNoRows when the
 // update met nothing.
 func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant.State, action tenant.Action, by, reason, message, sql string, args ...any) (t tenant.Tenant, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, string("change tenant "+was.TenantID), func(tx pgx.Tx) error {
 		if action == tenant.ActionRetry {
 			if err := s.takeQuotaAgain(ctx, tx, was); err != nil {
 				return err
 			}
 		}
-		if t, err = one(ctx, tx, pgx.RowToStructByName[tenant.Tenant], sql, args...); err != nil {
+		if t, err = one[tenant.Tenant](ctx, tx, sql, args...); err != nil {
 			return err
 		}
 		if err := noteTenant(ctx, tx, tenant.Event{
@@ -111,7 +111,7 @@ func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant
 			map[string]any{"from": was.State, "to": next})
 	})
 	if err != nil {
-		return tenant.Tenant{}, asCoded(string("change tenant "+was.TenantID), err)
+		return tenant.Tenant{}, err
 	}
 	return t, nil
 }

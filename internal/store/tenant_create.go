@@ -89,11 +89,11 @@ func (s *Store) CreateTenant(ctx context.Context, r tenant.CreateRequest, tenant
 	if r.Policy != "" {
 		mode = r.Policy
 	}
-	id, created, err := s.once(ctx, keyed{by: by, key: idempotencyKey, hash: hash[:], tenant: true}, func(tx pgx.Tx) (string, error) {
+	id, created, err := s.once(ctx, keyed{by: by, key: idempotencyKey, kind: "tenant", hash: hash[:]}, func(tx pgx.Tx) (string, error) {
 		return string(tenantID), s.createTenant(ctx, tx, r, hash[:], tenantID, mode, by)
 	})
 	if err != nil {
-		return tenant.Tenant{}, false, asCoded("create tenant", err)
+		return tenant.Tenant{}, false, failed("create tenant", err)
 	}
 	t, err = s.GetTenant(ctx, id)
 	return t, created, err
@@ -107,10 +107,10 @@ func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r tenant.CreateRequ
 	if err := s.takeQuota(ctx, tx, r.OrgID, size.deltas()...); err != nil {
 		return err
 	}
-	t, err := one(ctx, tx, pgx.RowToStructByName[tenant.Tenant], sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
+	t, err := one[tenant.Tenant](ctx, tx, sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
 		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by, r.AdminEmail, r.AdminName)
 	if err != nil {
-		return noneIs(err, &prego.Error{Code: prego.CodeSlugTaken, Field: "slug", Message: "belongs to another tenant"})
+		return ifNoRows(err, &prego.Error{Code: prego.CodeSlugTaken, Field: "slug", Message: "belongs to another tenant"})
 	}
 	if err := noteTenant(ctx, tx, tenant.Event{
 		TenantID: id, ToState: t.State, Step: tenant.StepRequested, Actor: by,
@@ -126,7 +126,7 @@ const sqlNoteTenant = `
 INSERT INTO tenant_lifecycle_events (tenant_id, from_state, to_state, step, actor, reason, message) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
 // noteTenant puts one line on a tenant's timeline.
-func noteTenant(ctx context.Context, q execer, e tenant.Event) error {
+func noteTenant(ctx context.Context, q querier, e tenant.Event) error {
 	if _, err := q.Exec(ctx, sqlNoteTenant, e.TenantID, e.FromState, e.ToState, e.Step, e.Actor, e.Reason, e.Message); err != nil {
 		return fmt.Errorf("note %s of tenant %s: %w", e.Step, e.TenantID, err)
 	}

@@ -15,44 +15,43 @@ import (
 )
 
 const sqlTenantRun = `
-SELECT t.tenant_id, t.slug, t.org_id, COALESCE(t.parent_org_id, ''), t.region, t.plan, t.expected_users, t.storage_quota_gb, COALESCE(t.data_residency, ''),
-       t.require_tags, t.disallow_tags, t.dedicated_redis, t.apps, t.policy, t.admin_email, t.admin_name, t.mail, t.state, t.status_reason, t.status_message, t.generation, t.converged_state, t.site,
-       t.deadline_at, t.waiting_since, t.created_by, t.created_at, t.updated_at, t.active_at, t.cancel_requested_at IS NOT NULL, now(),
-       COALESCE(a.allocation_id, 0), COALESCE(a.app_server_id, ''), COALESCE(a.db_shard_id, ''), COALESCE(a.redis_pool_id, ''), COALESCE(a.pool_site_id, ''),
-       COALESCE(a.site_name, ''), COALESCE(a.database_name, ''), COALESCE(a.infra_provider, ''), COALESCE(a.algorithm, ''), COALESCE(a.dedicated, false),
-       COALESCE(s.host, ''), COALESCE(s.status, ''), COALESCE(u.level, 'ok'), COALESCE(u.read_only, false), COALESCE(o.server_id, ''), COALESCE(o.status, ''), COALESCE(o.status_reason, ''),
-       COALESCE((SELECT jsonb_agg(jsonb_build_object('name', p.name, 'require', p.require_tags, 'disallow', p.disallow_tags) ORDER BY p.pool_id) FROM placement_pools_of(t.org_id) p), '[]')
-FROM tenants t
+SELECT t.*, now() AS now,
+       COALESCE(a.allocation_id, 0) AS allocation_id, COALESCE(a.app_server_id, '') AS app_server_id, COALESCE(a.db_shard_id, '') AS db_shard_id,
+       COALESCE(a.redis_pool_id, '') AS redis_pool_id, COALESCE(a.pool_site_id, '') AS pool_site_id, COALESCE(a.site_name, '') AS site_name,
+       COALESCE(a.database_name, '') AS database_name, COALESCE(a.infra_provider, '') AS infra_provider, COALESCE(a.algorithm, '') AS algorithm, COALESCE(a.dedicated, false) AS dedicated,
+       COALESCE(s.host, '') AS app_server_host, COALESCE(s.status, '') AS app_server_status, COALESCE(u.level, 'ok') AS storage_level, COALESCE(u.read_only, false) AS read_only,
+       COALESCE(o.server_id, '') AS own_server_id, COALESCE(o.status, '') AS own_server_status, COALESCE(o.status_reason, '') AS own_server_reason,
+       COALESCE((SELECT jsonb_agg(jsonb_build_object('name', p.name, 'require', p.require_tags, 'disallow', p.disallow_tags) ORDER BY p.pool_id) FROM placement_pools_of(t.org_id) p), '[]') AS pools
+FROM (SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id = $1) t
 LEFT JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
 LEFT JOIN servers s ON s.server_id = a.app_server_id
 LEFT JOIN site_usage u ON u.tenant_id = t.tenant_id
 LEFT JOIN LATERAL (SELECT server_id, status, status_reason FROM servers WHERE dedicated_for_tenant_id = t.tenant_id AND role = 'node'
-    AND status <> 'terminated' AND server_id IS DISTINCT FROM a.app_server_id ORDER BY created_at DESC LIMIT 1) o ON true
-WHERE t.tenant_id = $1`
+    AND status <> 'terminated' AND server_id IS DISTINCT FROM a.app_server_id ORDER BY created_at DESC LIMIT 1) o ON true`
 
 // TenantRun reads a tenant with its allocation and its own server, or
 // CodeTenantNotFound.
 func (s *Store) TenantRun(ctx context.Context, id prego.TenantID) (tenant.Run, error) {
-	var r tenant.Run
-	var a tenant.Allocation
-	err := s.pool.QueryRow(ctx, sqlTenantRun, id).Scan(
-		&r.TenantID, &r.Slug, &r.OrgID, &r.ParentOrgID, &r.Region, &r.Plan, &r.ExpectedUsers, &r.StorageQuotaGB, &r.DataResidency,
-		&r.Constraint.Require, &r.Constraint.Disallow, &r.DedicatedRedis, &r.Apps, &r.Policy, &r.AdminEmail, &r.AdminName, &r.Mail, &r.State, &r.StatusReason, &r.StatusMessage, &r.Generation, &r.ConvergedState, &r.Site,
-		&r.Deadline, &r.WaitingSince, &r.CreatedBy, &r.CreatedAt, &r.UpdatedAt, &r.ActiveAt, &r.CancelRequested, &r.Now,
-		&a.AllocationID, &a.AppServerID, &a.DBShardID, &a.RedisPoolID, &a.PoolSiteID, &a.SiteName, &a.DatabaseName, &a.InfraProvider, &a.Algorithm, &a.Dedicated,
-		&r.AppServerHost, &r.AppServerStatus, &r.StorageLevel, &r.ReadOnly, &r.OwnServerID, &r.OwnServerStatus, &r.OwnServerReason, &r.Pools)
-	if isNoRows(err) {
-		return r, prego.Errorf(prego.CodeTenantNotFound, "there is no tenant %q", id)
+	type row struct {
+		tenant.Run
+		AllocationID                       int64
+		AppServerID                        prego.ServerID
+		DBShardID                          prego.ShardID
+		RedisPoolID                        prego.RedisPoolID
+		PoolSiteID, SiteName, DatabaseName string
+		InfraProvider                      prego.InfraProviderID
+		Algorithm                          string
+		Dedicated                          bool
 	}
-	if err != nil {
-		return r, fmt.Errorf("tenant %s: %w", id, err)
+	r, err := get[row](ctx, s.pool, noSuchTenant(string(id)), sqlTenantRun, id)
+	if r.AllocationID != 0 {
+		r.Allocation = &tenant.Allocation{
+			AllocationID: r.AllocationID, TenantID: r.TenantID, AppServerID: r.AppServerID, DBShardID: r.DBShardID, RedisPoolID: r.RedisPoolID, PoolSiteID: r.PoolSiteID,
+			SiteName: r.SiteName, DatabaseName: r.DatabaseName, InfraProvider: r.InfraProvider, Algorithm: r.Algorithm, Dedicated: r.Dedicated,
+		}
 	}
-	if a.AllocationID != 0 {
-		a.TenantID = id
-		r.Allocation = &a
-	}
-	r.Waiting = r.WaitingSince != nil
-	return r, nil
+	r.Waiting, r.CancelRequested = r.WaitingSince != nil, r.CancelRequestedAt != nil
+	return r.Run, err
 }
 
 const sqlTenantEvent = `
@@ -66,7 +65,7 @@ func (s *Store) AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey str
 	return tenantEvent(ctx, s.pool, e, dedupKey)
 }
 
-func tenantEvent(ctx context.Context, q execer, e tenant.Event, dedupKey string) error {
+func tenantEvent(ctx context.Context, q querier, e tenant.Event, dedupKey string) error {
 	if e.Actor == "" {
 		e.Actor = string(prego.ActorWorkflow)
 	}
@@ -100,18 +99,14 @@ func (s *Store) AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Re
 	if roles == nil {
 		roles = []prego.Role{}
 	}
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, fmt.Sprintf("tenant %s waits", ref.TenantID), func(tx pgx.Tx) error {
 		var from tenant.State
-		err := tx.QueryRow(ctx, sqlAwaitTenant, ref.TenantID, ref.Generation, reason, message, roles, queued).Scan(&from)
-		if isNoRows(err) {
-			return server.ErrSuperseded
-		}
-		if err != nil {
-			return fmt.Errorf("tenant %s waits: %w", ref.TenantID, err)
+		if err := tx.QueryRow(ctx, sqlAwaitTenant, ref.TenantID, ref.Generation, reason, message, roles, queued).Scan(&from); err != nil {
+			return ifNoRows(err, server.ErrSuperseded)
 		}
 		var placed bool
 		if err := tx.QueryRow(ctx, sqlIsPlaced, ref.TenantID).Scan(&placed); err != nil {
-			return fmt.Errorf("tenant %s waits: %w", ref.TenantID, err)
+			return err
 		}
 		if placed {
 			return errPlaced
@@ -133,13 +128,9 @@ const sqlSiteReady = `UPDATE tenants SET site = $3, updated_at = now() WHERE ten
 
 // SiteReady records the tenant's site, promoted from a pool or made on demand.
 func (s *Store) SiteReady(ctx context.Context, ref tenant.Ref, site string, step tenant.Step) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sqlSiteReady, ref.TenantID, ref.Generation, site)
-		if err != nil {
-			return fmt.Errorf("site of tenant %s: %w", ref.TenantID, err)
-		}
-		if tag.RowsAffected() == 0 {
-			return server.ErrSuperseded
+	return s.inTx(ctx, fmt.Sprintf("site of tenant %s", ref.TenantID), func(tx pgx.Tx) error {
+		if err := change(ctx, tx, server.ErrSuperseded, sqlSiteReady, ref.TenantID, ref.Generation, site); err != nil {
+			return err
 		}
 		return tenantEvent(ctx, tx, tenant.Event{TenantID: ref.TenantID, Step: step, Message: site}, fmt.Sprintf("%s/g%d", step, ref.Generation))
 	})
@@ -160,23 +151,16 @@ const sqlTenantIsActive = `SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = 
 // ActivateTenant is the final transition of a tenant's provisioning. It returns
 // the seconds since the request; a repeated call is the same success.
 func (s *Store) ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration) (seconds float64, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, fmt.Sprintf("activate tenant %s", ref.TenantID), func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlActivateTenant, ref.TenantID, ref.Generation, trial.Seconds()).Scan(&seconds)
 		if isNoRows(err) {
-			var already bool
-			if err := tx.QueryRow(ctx, sqlTenantIsActive, ref.TenantID, ref.Generation).Scan(&already); err != nil {
-				return fmt.Errorf("activate tenant %s: %w", ref.TenantID, err)
-			}
-			if !already {
-				return server.ErrSuperseded
-			}
-			return nil
+			return done(ctx, tx, server.ErrSuperseded, sqlTenantIsActive, ref.TenantID, ref.Generation)
 		}
 		if err != nil {
-			return fmt.Errorf("activate tenant %s: %w", ref.TenantID, err)
+			return err
 		}
 		if _, err := tx.Exec(ctx, sqlAssignSite, ref.TenantID); err != nil {
-			return fmt.Errorf("assign site of tenant %s: %w", ref.TenantID, err)
+			return err
 		}
 		return tenantEvent(ctx, tx, tenant.Event{TenantID: ref.TenantID, FromState: tenant.Provisioning, Step: tenant.StepChanged},
 			fmt.Sprintf("active/g%d", ref.Generation))
@@ -198,18 +182,14 @@ VALUES ($1, 'trial', 'provisioning', 'state_changed', 'workflow', $3, 'began/g' 
 // FailTenant ends a tenant's provisioning; it changes nothing when the row has
 // moved on.
 func (s *Store) FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("fail tenant %s", ref.TenantID), func(tx pgx.Tx) error {
 		var from tenant.State
-		err := tx.QueryRow(ctx, sqlFailTenant, ref.TenantID, ref.Generation, reason, prego.Redact(message)).Scan(&from)
-		if isNoRows(err) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("fail tenant %s: %w", ref.TenantID, err)
+		if err := tx.QueryRow(ctx, sqlFailTenant, ref.TenantID, ref.Generation, reason, prego.Redact(message)).Scan(&from); err != nil {
+			return ifNoRows(err, nil)
 		}
 		if from == tenant.Trial { // there is no edge from trial to failed
 			if _, err := tx.Exec(ctx, sqlTrialBegan, ref.TenantID, ref.Generation, reason); err != nil {
-				return fmt.Errorf("fail tenant %s: %w", ref.TenantID, err)
+				return err
 			}
 		}
 		return tenantEvent(ctx, tx, tenant.Event{
@@ -251,14 +231,10 @@ const sqlClearSite = `UPDATE tenants SET site = '' WHERE tenant_id = $1 AND NOT 
 // server stays dedicated when it is to be destroyed, so that nobody lands on it
 // meanwhile. Without a live allocation it changes nothing.
 func (s *Store) ReleaseAllocation(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("release tenant %s", tenantID), func(tx pgx.Tx) error {
 		var app, shard, pool, site string
-		err := tx.QueryRow(ctx, sqlReleaseAllocation, tenantID, reason).Scan(&app, &shard, &pool, &site)
-		if isNoRows(err) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("release tenant %s: %w", tenantID, err)
+		if err := tx.QueryRow(ctx, sqlReleaseAllocation, tenantID, reason).Scan(&app, &shard, &pool, &site); err != nil {
+			return ifNoRows(err, nil)
 		}
 		// In the order in which a reservation locks them.
 		type step struct {
@@ -274,7 +250,7 @@ func (s *Store) ReleaseAllocation(ctx context.Context, tenantID prego.TenantID, 
 			step{sqlReleasePool, []any{pool, tenantID}}, step{sqlClearSite, []any{tenantID}})
 		for _, st := range steps {
 			if _, err := tx.Exec(ctx, st.sql, st.args...); err != nil {
-				return fmt.Errorf("release tenant %s: %w", tenantID, err)
+				return err
 			}
 		}
 		return tenantEvent(ctx, tx, tenant.Event{
@@ -288,13 +264,9 @@ const sqlConverged = `UPDATE tenants SET converged_state = state, updated_at = n
 // TenantConverged records that a state's effects are in place, unless the tenant
 // has moved on.
 func (s *Store) TenantConverged(ctx context.Context, tenantID prego.TenantID, state tenant.State) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sqlConverged, tenantID, state)
-		if err != nil {
-			return fmt.Errorf("tenant %s converged: %w", tenantID, err)
-		}
-		if tag.RowsAffected() == 0 {
-			return nil
+	return s.inTx(ctx, fmt.Sprintf("tenant %s converged", tenantID), func(tx pgx.Tx) error {
+		if ok, err := changed(ctx, tx, sqlConverged, tenantID, state); err != nil || !ok {
+			return err
 		}
 		return tenantEvent(ctx, tx, tenant.Event{TenantID: tenantID, Step: tenant.StepConverged, Message: string(state)}, "")
 	})
@@ -308,5 +280,5 @@ SELECT server_id FROM servers WHERE dedicated_for_tenant_id = $1 AND status NOT 
 
 // OwnServers are the servers that are dedicated for a tenant and still stand.
 func (s *Store) OwnServers(ctx context.Context, tenantID prego.TenantID) ([]string, error) {
-	return collectBy(ctx, s, fmt.Sprintf("servers of tenant %s", tenantID), pgx.RowTo[string], sqlOwnServers, tenantID)
+	return collectValues[string](ctx, s, fmt.Sprintf("servers of tenant %s", tenantID), sqlOwnServers, tenantID)
 }

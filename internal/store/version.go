@@ -33,9 +33,9 @@ func (s *Store) Version(ctx context.Context, what prego.Replaceable, key ...any)
 	return version(ctx, s.pool, sqlVersions[what], key)
 }
 
-func version(ctx context.Context, q querier, sql string, key []any) (v string, err error) {
-	err = q.QueryRow(ctx, sql, key...).Scan(&v)
-	return v, orNotFound("version", err, nil)
+func version(ctx context.Context, q querier, sql string, key []any) (string, error) {
+	v, err := value[string](ctx, q, sql, key...)
+	return v, failed("version", ifNoRows(err, nil))
 }
 
 // holdVersion refuses a replacement of another version than those in match, of which "*"
@@ -54,7 +54,7 @@ func holdVersion(ctx context.Context, tx pgx.Tx, match []string, what prego.Repl
 
 // replacing runs a write of what match allows.
 func (s *Store) replacing(ctx context.Context, match []string, what prego.Replaceable, key []any, write func(tx pgx.Tx) error) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, "replace "+string(what), func(tx pgx.Tx) error {
 		if err := holdVersion(ctx, tx, match, what, key...); err != nil {
 			return err
 		}

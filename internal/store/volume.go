@@ -16,11 +16,10 @@ import (
 
 const volumeColumns = `v.volume_id, v.org_id, v.region, v.location, v.name, v.size_bytes, v.provider, v.provider_name, COALESCE(v.provider_id, '') AS provider_id, CASE WHEN v.deleted_at IS NULL THEN v.status ELSE 'deleted' END AS status, v.reason, v.message, v.created_by, v.created_at`
 
-const attachmentColumns = `t.attachment_id, t.org_id, t.volume_id, t.group_id, t.mount_path, COALESCE(t.server_id, ''), t.created_by, t.created_at`
+const attachmentColumns = `t.attachment_id, t.org_id, t.volume_id, t.group_id, t.mount_path, COALESCE(t.server_id, '') AS server_id, t.created_by, t.created_at`
 
 func oneVolume(ctx context.Context, q querier, id, sql string, args ...any) (workload.Volume, error) {
-	v, err := one(ctx, q, pgx.RowToStructByNameLax[workload.Volume], sql, args...)
-	return v, noneIs(err, prego.Errorf(prego.CodeVolumeNotFound, "there is no volume %q", id))
+	return get[workload.Volume](ctx, q, prego.Errorf(prego.CodeVolumeNotFound, "there is no volume %q", id), sql, args...)
 }
 
 const sqlVolumeNameTaken = `SELECT EXISTS (SELECT FROM volumes WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL)`
@@ -31,7 +30,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'pending', $9) RETURNING ` + volumeColum
 
 // CreateVolume asks for a volume: the row is the intent that is made true later.
 func (s *Store) CreateVolume(ctx context.Context, v workload.Volume, environment, by string) (out workload.Volume, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "create volume", func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, v.OrgID); prego.CodeOf(err) == prego.CodeNotFound {
 			return &prego.Error{Code: prego.CodeOrgUnknown, Field: "org_id", Message: "is not an org that is known here"}
 		} else if err != nil {
@@ -58,7 +57,7 @@ func (s *Store) CreateVolume(ctx context.Context, v workload.Volume, environment
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.create", Subject: string(v.VolumeID), Actor: by},
 			map[string]any{"name": v.Name, "region": v.Region, "location": v.Location, "size_bytes": v.SizeBytes})
 	})
-	return out, asCoded("create volume", err)
+	return out, err
 }
 
 const sqlGetVolume = `SELECT ` + volumeColumns + ` FROM volumes v WHERE v.volume_id = $1 AND v.deleted_at IS NULL`
@@ -89,7 +88,7 @@ func (s *Store) withAttachments(ctx context.Context, volumes []workload.Volume) 
 func (s *Store) GetVolume(ctx context.Context, id string) (workload.Volume, error) {
 	v, err := oneVolume(ctx, s.pool, id, sqlGetVolume, id)
 	if err != nil {
-		return v, asCoded("get volume", err)
+		return v, failed("get volume", err)
 	}
 	one := []workload.Volume{v}
 	err = s.withAttachments(ctx, one)
@@ -100,13 +99,8 @@ var volumes = listing[workload.Volume]{
 	what: "volumes", from: `SELECT ` + volumeColumns + ` FROM volumes v`,
 	live:    `v.deleted_at IS NULL`,
 	filters: map[string]string{"volume_id": "v.volume_id", "org_id": "v.org_id", "name": "v.name", "region": "v.region", "location": "v.location", "status": "v.status"},
-	sorts: map[string]sorting[workload.Volume]{
-		"created_at": {"v.created_at", func(v workload.Volume) any { return v.CreatedAt }},
-		"name":       {"v.name", func(v workload.Volume) any { return v.Name }},
-		"size_bytes": {"v.size_bytes", func(v workload.Volume) any { return v.SizeBytes }},
-	},
-	id:   sorting[workload.Volume]{"v.volume_id", func(v workload.Volume) any { return v.VolumeID }},
-	scan: pgx.RowToStructByNameLax[workload.Volume],
+	sorts:   map[string]string{"created_at": "v.created_at", "name": "v.name", "size_bytes": "v.size_bytes"},
+	id:      "v.volume_id",
 }
 
 // ListVolumes is a page of volumes, without those that are deleted.
@@ -119,13 +113,13 @@ func (s *Store) ListVolumes(ctx context.Context, q prego.ListQuery) (page []work
 
 // inVolume runs f in a transaction that holds the volume's org and the volume.
 func (s *Store) inVolume(ctx context.Context, what string, id prego.VolumeID, f func(tx pgx.Tx, v workload.Volume) error) error {
-	return asCoded(what, s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, what, func(tx pgx.Tx) error {
 		v, err := holdVolume(ctx, tx, id)
 		if err != nil {
 			return err
 		}
 		return f(tx, v)
-	}))
+	})
 }
 
 func holdVolume(ctx context.Context, tx pgx.Tx, id prego.VolumeID) (workload.Volume, error) {
@@ -195,7 +189,7 @@ FROM (SELECT EXISTS (SELECT FROM instances WHERE group_id = $1 AND state <> 'sto
 // AttachVolume makes a volume that of a process group. The scheduler brings it to
 // the group's server.
 func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, by string) (out workload.VolumeAttachment, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "attach volume", func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlHoldAttaching, a.GroupID); err != nil {
 			return err
 		}
@@ -210,7 +204,7 @@ func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, b
 		var replicas int
 		err = tx.QueryRow(ctx, sqlAttachFacts, a.GroupID, v.OrgID).Scan(&region, &replicas)
 		if err != nil {
-			return noneIs(err, refuse(prego.CodeGroupUnknown, "group_id", "is not a process group of the volume's org"))
+			return ifNoRows(err, refuse(prego.CodeGroupUnknown, "group_id", "is not a process group of the volume's org"))
 		}
 		var attached, left, location string
 		var mounted bool
@@ -245,7 +239,7 @@ func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, b
 		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumeAttachments, By: 1}); err != nil {
 			return err
 		}
-		if out, err = one(ctx, tx, pgx.RowToStructByPos[workload.VolumeAttachment], sqlCreateAttachment, a.AttachmentID, v.OrgID, a.VolumeID, a.GroupID, a.MountPath, by); err != nil {
+		if out, err = one[workload.VolumeAttachment](ctx, tx, sqlCreateAttachment, a.AttachmentID, v.OrgID, a.VolumeID, a.GroupID, a.MountPath, by); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlRemount, a.GroupID); err != nil {
@@ -253,7 +247,7 @@ func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, b
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "attachment.create", Subject: a.AttachmentID, Actor: by}, attachmentPayload(out))
 	})
-	return out, asCoded("attach volume", err)
+	return out, err
 }
 
 func attachmentPayload(a workload.VolumeAttachment) map[string]any {
@@ -270,9 +264,9 @@ const sqlDeleteAttachment = `UPDATE volume_attachments SET deleted_at = now() WH
 // that. The volume's run takes it from the server.
 func (s *Store) DetachVolume(ctx context.Context, volumeID prego.VolumeID, attachmentID, by string) error {
 	return s.inVolume(ctx, "detach volume", volumeID, func(tx pgx.Tx, v workload.Volume) error {
-		a, err := one(ctx, tx, pgx.RowToStructByPos[workload.VolumeAttachment], sqlHoldAttachment, volumeID, attachmentID)
+		a, err := one[workload.VolumeAttachment](ctx, tx, sqlHoldAttachment, volumeID, attachmentID)
 		if err != nil {
-			return noneIs(err, prego.Errorf(prego.CodeAttachmentNotFound, "volume %s has no attachment %q", volumeID, attachmentID))
+			return ifNoRows(err, prego.Errorf(prego.CodeAttachmentNotFound, "volume %s has no attachment %q", volumeID, attachmentID))
 		}
 		var instances int
 		if err := tx.QueryRow(ctx, sqlGroupInstances, a.GroupID).Scan(&instances); err != nil {
@@ -294,7 +288,7 @@ func (s *Store) VolumeRun(ctx context.Context, id string) (v workload.Volume, ok
 	if prego.CodeOf(err) == prego.CodeVolumeNotFound {
 		return v, false, nil
 	}
-	return v, err == nil, asCoded("volume", err)
+	return v, err == nil, failed("volume", err)
 }
 
 // A volume that is to be released meanwhile keeps that wish, and its id.
@@ -304,12 +298,12 @@ WHERE volume_id = $1 AND deleted_at IS NULL`
 
 // VolumeMade records that the volume is there, in the row and in the ledger.
 func (s *Store) VolumeMade(ctx context.Context, v workload.Volume, providerID string) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("volume %s is made", v.VolumeID), func(tx pgx.Tx) error {
 		if err := confirmCreated(ctx, tx, v.Provider, "", 0, server.ResourceVolume, v.ProviderName, providerID); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlVolumeMade, v.VolumeID, providerID); err != nil {
-			return fmt.Errorf("volume %s is made: %w", v.VolumeID, err)
+			return err
 		}
 		return nil
 	})
@@ -360,7 +354,7 @@ func (s *Store) AttachedTo(ctx context.Context, attachmentID string, serverID pr
 }
 
 const sqlOrgNames = `
-SELECT 'primary_ip', name FROM ipv4_allocations WHERE provider = $1 AND deleted_at IS NULL
+SELECT 'primary_ip' AS kind, name FROM ipv4_allocations WHERE provider = $1 AND deleted_at IS NULL
 UNION ALL SELECT 'volume', provider_name FROM volumes WHERE provider = $1 AND deleted_at IS NULL`
 
 // OrgNames are the names at a provider of all that orgs have or are about to have
@@ -384,7 +378,7 @@ func (s *Store) OrgResourceMissing(ctx context.Context, r server.ProviderResourc
 }
 
 const sqlOrgWork = `
-SELECT 'address', allocation_id FROM ipv4_allocations WHERE deleted_at IS NULL AND status IN ('pending', 'releasing') AND updated_at < now() - make_interval(secs => $1)
+SELECT 'address' AS kind, allocation_id AS id FROM ipv4_allocations WHERE deleted_at IS NULL AND status IN ('pending', 'releasing') AND updated_at < now() - make_interval(secs => $1)
 UNION ALL SELECT 'volume', volume_id FROM volumes WHERE deleted_at IS NULL AND status IN ('pending', 'releasing') AND updated_at < now() - make_interval(secs => $1)
 UNION ALL SELECT DISTINCT 'volume', volume_id FROM volume_attachments WHERE server_id IS NOT NULL AND deleted_at < now() - make_interval(secs => $1)
 UNION ALL SELECT 'snapshot', snapshot_id FROM snapshots WHERE status IN ('queued', 'running') AND created_at < now() - make_interval(secs => $1)
