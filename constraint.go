@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Constraint selects servers by their tags: a server satisfies it when it has every
-// tag of Require and none of Disallow (placement-pools, "Constraints"). The zero
-// value is satisfied by every server. One that contradicts itself is valid, and no
-// server satisfies it.
+// Constraint selects servers by their tags: a server satisfies it if it has every tag
+// of Require and none of Disallow (placement-pools, "Constraints"). The zero value is
+// satisfied by every server. A contradictory constraint is valid, and no server
+// satisfies it.
 type Constraint struct {
 	Require  []string `json:"require,omitempty"`
 	Disallow []string `json:"disallow,omitempty"`
@@ -29,7 +29,7 @@ func SameTags(a, b []string) bool {
 	return slices.Equal(slices.Compact(a), slices.Compact(b))
 }
 
-// SatisfiedBy reports whether a server with these tags may be used; all tags are
+// SatisfiedBy reports whether a server with these tags may be used; all tags must be
 // lower-case.
 func (c Constraint) SatisfiedBy(tags []string) bool {
 	for _, t := range c.Require {
@@ -45,14 +45,14 @@ func (c Constraint) SatisfiedBy(tags []string) bool {
 	return true
 }
 
-// Satisfiable reports whether there are tags at all that satisfy c: those of Require
-// do, unless one of them is disallowed or they are more than a server has.
+// Satisfiable reports whether any set of tags satisfies c: Require does, unless one of
+// its tags is disallowed or they are more than a server may have.
 func (c Constraint) Satisfiable() bool {
 	return len(c.Require) <= MaxTags && c.SatisfiedBy(c.Require)
 }
 
-// Union is the constraint that asks for what c and all the others ask for, each list
-// sorted: a server satisfies it exactly when it satisfies every one of them.
+// Union returns the constraint that combines c and all others, each list sorted: a
+// server satisfies it exactly if it satisfies every one of them.
 func (c Constraint) Union(others ...Constraint) Constraint {
 	require, disallow := slices.Clone(c.Require), slices.Clone(c.Disallow)
 	for _, o := range others {
@@ -63,7 +63,7 @@ func (c Constraint) Union(others ...Constraint) Constraint {
 	return Constraint{Require: slices.Compact(require), Disallow: slices.Compact(disallow)}
 }
 
-// String is c as people read it.
+// String formats c for people.
 func (c Constraint) String() string {
 	var parts []string
 	if len(c.Require) > 0 {
@@ -80,8 +80,7 @@ func (c *Constraint) Normalize(field string) error {
 	return c.checkTags(field, func(_ string, tags []string) ([]string, error) { return NormalizeTags(tags) })
 }
 
-// Validate is Normalize for a constraint that somebody wrote just now: a tag that is
-// given twice is refused.
+// Validate is Normalize for user input: a tag that is given twice is rejected.
 func (c *Constraint) Validate(field string) error { return c.checkTags(field, DistinctTags) }
 
 func (c *Constraint) checkTags(field string, check func(field string, tags []string) ([]string, error)) error {
@@ -104,12 +103,12 @@ func (c *Constraint) checkTags(field string, check func(field string, tags []str
 	return nil
 }
 
-// StackTag is what a stack is called as a tag (placement-pools, "Where does this
-// leave stack?").
+// StackTag is the tag that stands for a stack (placement-pools, "Where does this leave
+// stack?").
 const StackTag = "stack:"
 
 // RequireStack adds the tag of a stack to what is required; "" adds none. The
-// constraint is valid already.
+// constraint must be valid.
 func (c *Constraint) RequireStack(stack string) error {
 	if stack == "" {
 		return nil

@@ -21,5 +21,5 @@ func (d *Duration) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// D is the duration as the standard library's type.
+// D returns the duration as a time.Duration.
 func (d Duration) D() time.Duration { return time.Duration(d) }

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// Code is a stable name of a refusal or failure. Programs switch on it; it
-// never changes once released.
+// Code is the stable name of an error. Programs switch on it; it never changes once
+// released.
 type Code string
 
-// Codes of errors that callers of the API can meet.
+// Codes of errors that callers of the API can get.
 const (
 	CodeInvalidField       Code = "invalid_field"
 	CodeInvalidJSON        Code = "invalid_json"
@@ -57,7 +57,7 @@ const (
 	CodeResidencyUnknown   Code = "data_residency_unknown"
 	CodeResidencyViolation Code = "data_residency_violation"
 	CodeRequestUnderWay    Code = "request_under_way"
-	// CodePreconditionFailed refuses a write whose If-Match does not hold.
+	// CodePreconditionFailed rejects a write whose If-Match does not match.
 	CodePreconditionFailed  Code = "precondition_failed"
 	CodeIdempotencyConflict Code = "idempotency_key_conflict"
 	CodeServerUnknown       Code = "server_unknown"
@@ -80,15 +80,17 @@ const (
 	// (placement-pools, "Auctioneer").
 	CodeCellMismatch          Code = "cell_mismatch"
 	CodeInsufficientResources Code = "insufficient_resources"
-	// CodeConstraintImmutable and CodeTagsImmutable: neither changes while its tenant or
-	// server lives (placement-pools, "Are Placement Pools dynamic?").
+	// CodeConstraintImmutable and CodeTagsImmutable: constraints and tags are fixed for
+	// the lifetime of their tenant or server (placement-pools, "Are Placement Pools
+	// dynamic?").
 	CodeConstraintImmutable   Code = "constraint_immutable"
 	CodeTagsImmutable         Code = "tags_immutable"
 	CodePlacementPoolNotFound Code = "placement_pool_not_found"
 	CodePlacementPoolExists   Code = "placement_pool_exists"
 	CodePlacementPoolInUse    Code = "placement_pool_in_use"
-	// CodeQuotaExceeded: the org's, never the cluster's (quotas-and-fairness, "Capacity
-	// constraints vs quota constraints"). It comes as a QuotaExceeded.
+	// CodeQuotaExceeded is the org's quota, never the cluster's capacity
+	// (quotas-and-fairness, "Capacity constraints vs quota constraints"). It comes as a
+	// QuotaExceeded.
 	CodeQuotaExceeded Code = "quota_exceeded"
 	CodeAppNotFound   Code = "app_not_found"
 	CodeAppExists     Code = "app_exists"
@@ -103,7 +105,8 @@ const (
 	CodeInstanceNotFound Code = "instance_not_found"
 	// CodeNoProvider: no enabled provider serves the region.
 	CodeNoProvider Code = "no_infra_provider"
-	// Of what a spec pins and the provider does not have (docs/operations.md, "The provider's catalog").
+	// About specs that pin what the provider does not sell (docs/operations.md, "The
+	// provider's catalog").
 	CodeServerTypeUnknown   Code = "server_type_unknown"
 	CodeServerTypeRetired   Code = "server_type_retired"
 	CodeServerTypeNotSold   Code = "server_type_not_sold"
@@ -117,8 +120,8 @@ const (
 	CodeGoldenImageCurrent  Code = "golden_image_current"
 )
 
-// Error is a refusal: a code for programs, a sentence for people and, where one
-// input is at fault, the field that holds it as a dotted path.
+// Error is a coded error: a code for programs, a message for people and, if one input
+// is at fault, its field as a dotted path.
 type Error struct {
 	Code    Code
 	Message string
@@ -138,13 +141,13 @@ func (e *Error) Is(target error) bool {
 	return errors.As(target, &t) && t.Code == e.Code
 }
 
-// Errorf makes an Error with a formatted sentence.
+// Errorf makes an Error with a formatted message.
 func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// Invalid makes a CodeInvalidField error; the sentence continues the field's
-// name ("must be …").
+// Invalid makes a CodeInvalidField error; the message continues the field's name ("must
+// be …").
 func Invalid(field, message string) *Error {
 	return &Error{Code: CodeInvalidField, Field: field, Message: message}
 }
@@ -158,7 +161,7 @@ func CodeOf(err error) Code {
 	return CodeInternal
 }
 
-// Codes of refusals about what orgs own beside tenants.
+// Codes of errors about what orgs own besides tenants.
 const (
 	CodeGroupUnknown       Code = "group_unknown"
 	CodeRouteNotFound      Code = "route_not_found"
@@ -177,20 +180,20 @@ const (
 	CodeSnapshotNotFound   Code = "snapshot_not_found"
 	CodeSnapshotUnknown    Code = "snapshot_unknown"
 	CodeSnapshotNotReady   Code = "snapshot_not_ready"
-	CodeSnapshotUnusable   Code = "snapshot_unusable" // of a version that did not name its files
+	CodeSnapshotUnusable   Code = "snapshot_unusable" // from a version that did not name its files
 	CodeRestoreNotFound    Code = "restore_not_found"
 	CodeRestoreUnderWay    Code = "restore_under_way"
 	CodeTenantUnknown      Code = "tenant_unknown"
 )
 
-// Codes of refusals about registries and images.
+// Codes of errors about registries and images.
 const (
 	CodeRegistryNotFound Code = "registry_not_found"
 	CodeImageNotFound    Code = "image_not_found"
-	// CodeSealed: a secret that is kept was sealed under a master key that is not known.
+	// CodeSealed: a stored secret was encrypted with an unknown master key.
 	CodeSealed Code = "sealed_under_another_key"
 )
 
-// CodeSiteCommandFailed says that a site's host refused what was asked of the site, or
-// could not do it.
+// CodeSiteCommandFailed says that a site's host refused or failed a command for the
+// site.
 const CodeSiteCommandFailed Code = "site_command_failed"

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Limits on identifiers. They follow from where an id ends up: a host name and
-// a provider label hold at most 63 characters, and a server's name at the
-// provider is "prego-<environment>-<server_id>".
+// Limits on identifiers. They follow from where an id is used: host names and provider
+// labels hold at most 63 characters, and a server's name at the provider is
+// "prego-<environment>-<server_id>".
 const (
 	MaxServerIDLen    = 48
 	MaxEnvironmentLen = 8
@@ -28,9 +28,9 @@ var (
 // IsLabel reports whether s is a lower-case DNS label of 1 to most characters.
 func IsLabel(s string, most int) bool { return len(s) <= most && dnsLabel.MatchString(s) }
 
-// ValidateServerID accepts a lower-case DNS label of at most MaxServerIDLen
-// characters. The id becomes a host name, a label value, a certificate's URI
-// and part of a workflow id, so nothing else may be in it.
+// ValidateServerID accepts a lower-case DNS label of at most MaxServerIDLen characters.
+// The id becomes a host name, a label value, a certificate's URI and part of a workflow
+// id, so nothing else is allowed.
 func ValidateServerID(id string) error {
 	switch {
 	case id == "":
@@ -52,9 +52,9 @@ func ValidateEnvironment(env string) error {
 	return nil
 }
 
-// NormalizeTags lower-cases, checks and de-duplicates tags, keeping their first
-// order (placement-pools, "Tags": case does not matter, 1 to 63 printable ASCII
-// characters without spaces).
+// NormalizeTags lower-cases, checks and de-duplicates tags, keeping their first order
+// (placement-pools, "Tags": case does not matter, 1 to 63 printable ASCII characters
+// without spaces).
 func NormalizeTags(tags []string) ([]string, error) {
 	if len(tags) > MaxTags {
 		return nil, Invalid("spec.tags", "must be at most "+strconv.Itoa(MaxTags)+" tags")
@@ -79,8 +79,8 @@ func NormalizeTags(tags []string) ([]string, error) {
 	return out, nil
 }
 
-// DistinctTags is NormalizeTags for tags that somebody wrote just now: two that are
-// the same but for their case are a mistake, and refused.
+// DistinctTags is NormalizeTags for user input: tags that differ only in case are
+// rejected.
 func DistinctTags(field string, tags []string) ([]string, error) {
 	out, err := NormalizeTags(tags)
 	if err != nil {
@@ -92,7 +92,7 @@ func DistinctTags(field string, tags []string) ([]string, error) {
 	return out, nil
 }
 
-// withField says which field a refusal is about.
+// withField sets the field of an error.
 func withField(field string, err error) error {
 	var invalid *Error
 	if errors.As(err, &invalid) {
@@ -105,7 +105,7 @@ var orgResourceID = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 
 const maxOrgResourceID = 32
 
-// ValidateResourceID checks an id of something that an org owns.
+// ValidateResourceID checks the id of an org's resource.
 func ValidateResourceID(field, prefix, id string) error {
 	if !strings.HasPrefix(id, prefix) || len(id) > maxOrgResourceID || !orgResourceID.MatchString(id) {
 		return Invalid(field, "must be an id that begins with "+prefix)
@@ -127,7 +127,7 @@ func ValidateName(field, name string, most int) error {
 	return nil
 }
 
-// ValidateID accepts an id of a kind: "app-" and more.
+// ValidateID accepts an id of a kind: its prefix, such as "app-", and more.
 func ValidateID(field, prefix, id string) error {
 	if !strings.HasPrefix(id, prefix) || !IsLabel(id, MaxTenantID) {
 		return Invalid(field, "must be "+prefix+" and lower-case letters and digits, "+strconv.Itoa(MaxTenantID)+" characters at most")
@@ -140,7 +140,7 @@ func ValidateOrgID(field string, id OrgID) error {
 	return ValidateName(field, string(id), MaxOrgIDLen)
 }
 
-// ValidateTenantID accepts what NewTenant ids look like.
+// ValidateTenantID accepts ids in the form of generated tenant ids.
 func ValidateTenantID(id TenantID) error {
 	if !IsLabel(string(id), MaxTenantID) {
 		return Invalid("tenant_id", "must be at most "+strconv.Itoa(MaxTenantID)+" lower-case letters, digits and inner hyphens")

@@ -19,7 +19,7 @@ type (
 	RedisPoolID string
 )
 
-// Strings are identifiers as text, for what knows no kinds of them.
+// Strings converts ids to plain strings.
 func Strings[T ~string](ids []T) []string {
 	if ids == nil {
 		return nil
@@ -31,7 +31,7 @@ func Strings[T ~string](ids []T) []string {
 	return out
 }
 
-// IDs are texts as identifiers.
+// IDs converts plain strings to ids.
 func IDs[T ~string](texts []string) []T {
 	if texts == nil {
 		return nil

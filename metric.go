@@ -1,7 +1,6 @@
 package prego
 
-// Names of the metrics that deploy/alerts.yaml watches. What makes them and what watches
-// them goes by these.
+// Names of the metrics that deploy/alerts.yaml watches, shared by code and alerts.
 const (
 	MetricQuotaRejections   = "prego_quota_rejections_total"              // counter: endpoint, dimension
 	MetricOrgQuotaUsage     = "prego_org_quota_usage"                     // gauge: org, dimension
@@ -19,7 +18,7 @@ const (
 	MetricImageFallbacks    = "prego_image_fallbacks_total"               // counter
 )
 
-// Metrics are those names, each with its labels.
+// Metrics maps those names to their labels.
 func Metrics() map[string][]string {
 	return map[string][]string{
 		MetricQuotaRejections:   {"endpoint", "dimension"},

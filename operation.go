@@ -1,21 +1,22 @@
 package prego
 
-// OperationStatus is how an operation stands.
+// OperationStatus is the status of an operation.
 type OperationStatus string
 
-// The states of an operation; it stays in the last two.
+// The statuses of an operation; the last two are final.
 const (
 	OperationRunning   OperationStatus = "running"
 	OperationSucceeded OperationStatus = "succeeded"
 	OperationFailed    OperationStatus = "failed"
 )
 
-// Operation is what goes on after a request was accepted, as the rows of its target say.
+// Operation is the work that an accepted request started, as seen in the rows of its
+// target.
 type Operation struct {
-	ID         string // the workflow's id, and what tells operations of one workflow apart
+	ID         string // the workflow's id, and a suffix if a workflow has several operations
 	Kind       string // the first part of the id
 	Status     OperationStatus
-	Reason     string // stable, "" for none
+	Reason     string // a stable code, "" for none
 	Message    string
 	TargetKind string
 	TargetID   string

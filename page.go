@@ -2,10 +2,10 @@ package prego
 
 // ListQuery selects a page of a list. Fields are named as in the API.
 type ListQuery struct {
-	Filters map[string][]string // by field; each takes any of its values
-	All     bool                // also what has ended
+	Filters map[string][]string // by field; matches any of its values
+	All     bool                // include what has ended
 	Sort    string              // a field, -field for descending, "" for the list's own order
-	Cursor  string              // of the page before, "" for the first
+	Cursor  string              // of the previous page, "" for the first
 	Limit   int                 // items
 }
 
@@ -21,10 +21,10 @@ func (q ListQuery) Of(field, id string) ListQuery {
 	return q
 }
 
-// Replaceable is a kind of things that a PUT replaces as a whole.
+// Replaceable is a kind of objects that a PUT replaces as a whole.
 type Replaceable string
 
-// What can be replaced, with what names one of it.
+// The kinds that can be replaced, with what identifies one.
 const (
 	ReplaceableOrg            Replaceable = "org"              // its id
 	ReplaceableQuota          Replaceable = "quota"            // the org's id, and the dimension
@@ -35,8 +35,8 @@ const (
 	ReplaceableWarmPool       Replaceable = "warm_pool"        // region and plan
 )
 
-// KeptAnswer is what a request with an Idempotency-Key was answered.
+// KeptAnswer is the stored answer to a request with an Idempotency-Key.
 type KeptAnswer struct {
 	Status int
-	Body   []byte // JSON; nil where it is not told twice
+	Body   []byte // JSON; nil if it is not repeated
 }

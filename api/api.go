@@ -1,7 +1,7 @@
-// Package api is the HTTP side that callers and operators see. openapi.yaml is
-// the truth; types and routes are generated from it. Requests are authenticated,
-// checked, written in one transaction, and handed to the workflow engine: a
-// request that was accepted is done even if everything dies right after.
+// Package api is the HTTP side for callers and operators. openapi.yaml is the source of
+// truth; types and routes are generated from it. Requests are authenticated, checked,
+// written in one transaction, and handed to the workflow engine: an accepted request is
+// carried out even if everything dies right after.
 package api
 
 import (
@@ -32,8 +32,9 @@ type Store interface {
 	ImportServer(ctx context.Context, r server.ImportRequest, by string) (server.Server, bool, error)
 	GetServer(ctx context.Context, id prego.ServerID) (server.Server, error)
 	Operation(ctx context.Context, id string) (prego.Operation, error)
-	// Version is of what a PUT replaces, "" where there is nothing. Writes take those that
-	// they may replace: none for any, "*" for any that is there.
+	// Version returns the version of what a PUT replaces, "" if there is nothing.
+	// Writes take the versions that they may replace: none means any, "*" any existing
+	// one.
 	Version(ctx context.Context, what prego.Replaceable, key ...any) (string, error)
 	ServerEvents(ctx context.Context, id prego.ServerID) ([]server.Event, error)
 	ListServers(ctx context.Context, q prego.ListQuery) (page []server.Server, next string, err error)
@@ -42,8 +43,8 @@ type Store interface {
 	RequestDecommission(ctx context.Context, id prego.ServerID, by prego.ImageID, force bool) (server.Server, error)
 }
 
-// Orchestrator starts runs. A start that fails is made up for by the reconciler:
-// the row is what counts.
+// Orchestrator starts runs. If a start fails, the reconciler repeats it: the row is
+// what counts.
 type Orchestrator interface {
 	StartProvision(ctx context.Context, s server.Server) error
 	StartDecommission(ctx context.Context, serverID prego.ServerID) error
@@ -54,27 +55,27 @@ type Orchestrator interface {
 // Principal is an authenticated caller.
 type Principal struct {
 	Subject  string
-	Operator bool // may change things; others may look
+	Operator bool // may change things; others may only read
 }
 
-// Authenticator checks bearer tokens; its refusals are coded.
+// Authenticator checks bearer tokens; its errors are coded.
 type Authenticator interface {
 	Authenticate(ctx context.Context, raw string) (Principal, error)
 }
 
-// Importer issues what an existing server is enrolled with.
+// Importer issues the credentials with which an existing server is enrolled.
 type Importer interface {
 	IssueImport(ctx context.Context, s server.Server) (bootstrap string, err error)
 }
 
-// Check is one condition of readiness. Anybody may read the answer, so only the
-// sentence of a coded error is in it; what else Run says is logged.
+// Check is one condition of readiness. Anybody may read the answer, so it contains only
+// the message of a coded error; anything else that Run returns is logged.
 type Check struct {
 	Name string
 	Run  func(ctx context.Context) error
 }
 
-// Deps are what an API is made of.
+// Deps are the dependencies of an API.
 type Deps struct {
 	Store        Store
 	Orchestrator Orchestrator
@@ -83,7 +84,7 @@ type Deps struct {
 	Checks       []Check
 	Log          *zap.Logger
 	Registry     *prometheus.Registry
-	// RatePerSecond and RateBurst bound each caller.
+	// RatePerSecond and RateBurst limit each caller.
 	RatePerSecond float64
 	RateBurst     int
 
@@ -101,24 +102,24 @@ type Deps struct {
 	FleetRuns FleetRuns
 
 	Quotas QuotaStore
-	// Registries keep what hosts pull images with.
+	// Registries holds registry credentials for hosts.
 	Registries RegistryStore
-	// Resources are what orgs own beside tenants.
+	// Resources are what orgs own besides tenants.
 	Resources ResourceDeps
 	Groups    GroupStore
 	GroupRuns GroupRuns
-	// NewGroupID makes ids; nil makes random ones.
+	// NewGroupID makes ids; default random ones.
 	NewGroupID func() string
 
 	Tenants    TenantStore
 	TenantRuns TenantRuns
 	Placer     Placer
-	// Mode is the placement policy of tenants that ask for none; without one each
-	// tenant gets a server of its own (placement-policy, "One tenant, one server").
+	// Mode is the placement policy of tenants that don't choose one; if empty, each
+	// tenant gets its own server (placement-policy, "One tenant, one server").
 	Mode tenant.PlacementMode
-	// Periods are how long states of tenants last by themselves.
+	// Periods are how long tenants stay in states with a timer.
 	Periods tenant.LifecyclePeriods
-	// NewTenantID makes ids; nil makes random ones.
+	// NewTenantID makes ids; default random ones.
 	NewTenantID func() string
 }
 
@@ -129,15 +130,15 @@ type API struct {
 	contract *contract
 	limiter  *callerLimiter
 	seconds  *prometheus.HistogramVec
-	refused  *prometheus.CounterVec // by quota
+	refused  *prometheus.CounterVec // rejections by quota
 	metrics  http.Handler
-	// streams has an entry for each long request; ending ends them with the process.
+	// streams has an entry for each long request; ending closes them with the process.
 	streams chan struct{}
 	ending  context.Context // the process's, not a request's
 	end     context.CancelFunc
 }
 
-// New makes an API.
+// New creates an API.
 func New(d Deps) *API {
 	if d.NewTenantID == nil {
 		d.NewTenantID = newTenantID
@@ -175,11 +176,11 @@ func New(d Deps) *API {
 	return a
 }
 
-// Handler serves the API.
+// Handler returns the API's HTTP handler.
 func (a *API) Handler() http.Handler { return headAsGet(a.echo) }
 
-// Serve serves on a listener until ctx ends, and then lets the requests under way
-// finish for at most drain.
+// Serve serves on a listener until ctx ends, and then lets running requests finish for
+// at most drain.
 func (a *API) Serve(ctx context.Context, l net.Listener, drain time.Duration) error {
 	srv := &http.Server{
 		Handler: a.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 30 * time.Second,

@@ -11,8 +11,8 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// idLen is how many characters of base32 an id has: 60 bits, so that ids are neither
-// met twice nor guessed.
+// idLen is the number of base32 characters in an id: 60 bits, so that ids neither
+// collide nor can be guessed.
 const idLen = 12
 
 // newID makes an id: a prefix and 12 characters of lower-case base32.
@@ -27,7 +27,7 @@ const (
 	envPrefix = "env-"
 )
 
-// idempotencyKey is the key that a request has, "" for none.
+// idempotencyKey returns a request's key, "" if it has none.
 func idempotencyKey(p *IdempotencyKey) (string, error) {
 	if p == nil {
 		return "", nil
@@ -43,7 +43,7 @@ func envView(v workload.Env) Env {
 	return Env{EnvId: string(v.EnvID), AppId: string(v.AppID), OrgId: string(v.OrgID), Name: v.Name, Region: v.Region, CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC()}
 }
 
-// CreateApp makes an app of an org.
+// CreateApp creates an app of an org.
 func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
 	key, err := idempotencyKey(p.IdempotencyKey)
 	if err != nil {
@@ -77,12 +77,12 @@ func (a *API) GetApp(c echo.Context, id AppID) error {
 	return show(c, a.d.Quotas.GetApp, string(id), appView)
 }
 
-// DeleteApp deletes an app that has no envs.
+// DeleteApp deletes an app without envs.
 func (a *API) DeleteApp(c echo.Context, id AppID) error {
 	return remove(c, a.d.Quotas.DeleteApp, string(id))
 }
 
-// CreateEnv makes an env of an app.
+// CreateEnv creates an env of an app.
 func (a *API) CreateEnv(c echo.Context, id AppID, p CreateEnvParams) error {
 	key, err := idempotencyKey(p.IdempotencyKey)
 	if err != nil {
@@ -124,7 +124,7 @@ func (a *API) GetEnv(c echo.Context, id EnvID) error {
 	return show(c, a.d.Quotas.GetEnv, string(id), envView)
 }
 
-// DeleteEnv deletes an env that nothing is in.
+// DeleteEnv deletes an empty env.
 func (a *API) DeleteEnv(c echo.Context, id EnvID) error {
 	return remove(c, a.d.Quotas.DeleteEnv, string(id))
 }

@@ -12,13 +12,12 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// CatalogStore keeps what providers last said that they sell. The API never asks a
-// provider itself.
+// CatalogStore holds the providers' catalogs. The API never calls a provider.
 type CatalogStore interface {
 	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (server.CatalogState, error)
 }
 
-// CatalogRuns has the providers' catalogs read now.
+// CatalogRuns starts a refresh of the providers' catalogs.
 type CatalogRuns interface {
 	StartCatalogRefresh(ctx context.Context) (workflowID string, err error)
 }
@@ -32,8 +31,8 @@ type CatalogDeps struct {
 	StaleAfter time.Duration
 }
 
-// checkSpec refuses a spec that pins what the provider does not have. The region is
-// "" for a fleet that stands in several.
+// checkSpec rejects a spec that pins what the provider does not sell. The region is ""
+// for a fleet in several regions.
 func (a *API) checkSpec(ctx context.Context, provider prego.InfraProviderID, region prego.Region, spec server.Spec) error {
 	if spec.ServerType == "" && spec.Location == "" && spec.Image == "" {
 		return nil
@@ -54,8 +53,8 @@ func (a *API) checkSpec(ctx context.Context, provider prego.InfraProviderID, reg
 	return state.CheckSpec(a.d.Catalog.Configured, region, spec, time.Now())
 }
 
-// GetCatalog shows what a provider sells, and what of the configured catalog it can't
-// deliver.
+// GetCatalog shows what a provider sells, and what of the configured catalog it does
+// not.
 func (a *API) GetCatalog(c echo.Context, p GetCatalogParams) error {
 	provider := prego.ProviderHetzner
 	if p.Provider != nil {
@@ -143,7 +142,7 @@ func periodView(p server.PeriodPrice) *PeriodPrice {
 	return &PeriodPrice{Hourly: *priceView(p.Hourly), Monthly: *priceView(p.Monthly)}
 }
 
-// costView is what a server is charged, nil where the provider did not say.
+// costView is the cost of a server, nil if unknown.
 func (a *API) costView(ctx context.Context, s server.Server) *Cost {
 	if s.ServerType == "" || s.ProviderServerID == "" {
 		return nil
@@ -160,7 +159,7 @@ func (a *API) costView(ctx context.Context, s server.Server) *Cost {
 	return &Cost{Currency: cost.Currency, Hourly: *priceView(cost.Hourly), Monthly: *priceView(cost.Monthly), Parts: cost.Parts}
 }
 
-// RefreshCatalog has the providers asked now.
+// RefreshCatalog starts a refresh of the providers' catalogs.
 func (a *API) RefreshCatalog(c echo.Context, _ RefreshCatalogParams) error {
 	ctx, cancel := startContext(c)
 	defer cancel()

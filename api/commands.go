@@ -30,33 +30,33 @@ type HostStore interface {
 	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
 }
 
-// ServerShell has commands run by the agents on hosts. A failure is a
-// *server.CommandError, unless it is ctx that ended.
+// ServerShell runs commands through the agents on hosts. A failure is a
+// *server.CommandError, unless ctx ended.
 type ServerShell interface {
-	// Run calls onLine with each line as it is printed: stream is stdout or stderr.
+	// Run calls onLine with each line as it is printed; stream is stdout or stderr.
 	Run(ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error)
 }
 
-// ServerContainers reaches the engines of hosts. What repeating can't mend is a
-// *server.ContainerError; a container that is not there is container_not_found.
+// ServerContainers reaches the engines of hosts. A permanent error is a
+// *server.ContainerError; for a missing container it is container_not_found.
 type ServerContainers interface {
 	ListContainers(ctx context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error)
 	// ContainerLogs calls line with each line, without the container's own secrets,
-	// until that fails; tail is how many from the end.
+	// until line fails; tail is how many lines from the end to begin with.
 	ContainerLogs(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error
 	RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error)
 }
 
 const (
-	// longest bounds streams and repairs.
+	// longest is the time limit of streams and repairs.
 	longest = 15 * time.Minute
-	// maxStreams bounds those that one process serves at once.
+	// maxStreams is how many of them one process serves at once.
 	maxStreams = 64
-	// sendWithin is for writing one event or line to the caller.
+	// sendWithin is the time for writing one event or line to the caller.
 	sendWithin = 15 * time.Second
-	// keepAlive is how often something is sent while there is nothing to say.
+	// keepAlive is the interval of keep-alives on a quiet stream.
 	keepAlive = 10 * time.Second
-	// recordWithin is for completing what was done, also when the caller has left.
+	// recordWithin is the time for recording an outcome, even if the caller has left.
 	recordWithin = 5 * time.Second
 
 	auditHeader = "Prego-Audit-Id"
@@ -64,7 +64,7 @@ const (
 	maxTail     = 10_000
 )
 
-// ListCommands shows what was run on a server's host.
+// ListCommands lists the commands run on a server's host.
 func (a *API) ListCommands(c echo.Context, id ServerID, _ ListCommandsParams) error {
 	return within(c, a.d.Hosts.ProvisionState, "commands", a.d.Hosts.ListCommands, commandView, "server_id", id)
 }
@@ -77,7 +77,7 @@ func commandView(v server.AuditedCommand) Command {
 	}
 }
 
-// host reads a server whose host can be looked at: also one that failed and was
+// host reads a server whose host can be inspected, including one that failed and was
 // kept for debugging (direct-provisioning §3).
 func (a *API) host(ctx context.Context, id prego.ServerID, byAgent bool) (server.ProvisionState, error) {
 	st, err := a.d.Hosts.ProvisionState(ctx, id)
@@ -94,9 +94,8 @@ func (a *API) host(ctx context.Context, id prego.ServerID, byAgent bool) (server
 	return st, nil
 }
 
-// long makes room for a request that takes its time: its context ends after
-// longest, with the process, and with the caller unless it is detached. done is to
-// be called at its end.
+// long admits a long request: its context ends after longest, with the process, and
+// with the caller unless it is detached. done must be called at its end.
 func (a *API) long(c echo.Context, detached bool) (ctx context.Context, done func(), err error) {
 	select {
 	case a.streams <- struct{}{}:
@@ -113,13 +112,13 @@ func (a *API) long(c echo.Context, detached bool) (ctx context.Context, done fun
 	ctx, cancel := context.WithTimeout(base, longest)
 	stop := context.AfterFunc(a.ending, cancel)
 	rc := http.NewResponseController(c.Response())
-	// Once the time to read is over, the server takes the caller for gone.
+	// When the read deadline passes, the server considers the caller gone.
 	_ = rc.SetReadDeadline(time.Now().Add(longest + time.Minute))
 	_ = rc.SetWriteDeadline(time.Now().Add(longest + time.Minute))
 	return ctx, func() { stop(); cancel(); <-a.streams }, nil
 }
 
-// checkExec refuses what no host is asked.
+// checkExec rejects commands that are never sent to a host.
 func checkExec(in *Exec) error {
 	if !wire.CommandKind(in.Kind).Valid() {
 		return &prego.Error{Code: prego.CodeKindUnknown, Field: "kind", Message: "must be one of bench, mariadb, redis-cli"}
@@ -138,7 +137,7 @@ func checkExec(in *Exec) error {
 	return nil
 }
 
-// ExecOnServer runs a command on a server's host and streams what it prints.
+// ExecOnServer runs a command on a server's host and streams its output.
 func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) error {
 	var in Exec
 	if err := decode(c, &in); err != nil {
@@ -155,7 +154,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	if in.TimeoutSeconds != nil {
 		timeout = time.Duration(*in.TimeoutSeconds) * time.Second
 	}
-	// The command is seen to its end, so that its row says how it ended.
+	// The command is waited for, so that its row gets an outcome.
 	ctx, done, err := a.long(c, true)
 	if err != nil {
 		return err
@@ -212,7 +211,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	return nil
 }
 
-// fromHost is a host's refusal as the caller is told it.
+// fromHost translates a host's error for the caller.
 func fromHost(err error, cmd server.Command) error {
 	var ce *server.CommandError
 	if !errors.As(err, &ce) {
@@ -236,8 +235,8 @@ func fromHost(err error, cmd server.Command) error {
 	return prego.Errorf(prego.CodeServerNotReachable, "the host says %s: %s", ce.Code, says)
 }
 
-// events is a stream of server-sent events. It begins with the first that is sent;
-// what a caller who has left is sent is dropped.
+// events is a stream of server-sent events. It starts with the first event; events for
+// a caller who has left are dropped.
 type events struct {
 	c       echo.Context
 	control *http.ResponseController
@@ -298,7 +297,7 @@ func (e *events) keepAlive() (stop func()) {
 	return func() { close(quit); <-ended }
 }
 
-// lineMask redacts a text line by line; a private key has several.
+// lineMask redacts a text line by line; a private key spans several.
 type lineMask struct {
 	redact func(string) string
 	inKey  bool
@@ -312,7 +311,7 @@ func (m *lineMask) line(s string) string {
 	return prego.Redacted
 }
 
-// ListContainers shows the containers on a server's host.
+// ListContainers lists the containers on a server's host.
 func (a *API) ListContainers(c echo.Context, id ServerID) error {
 	ctx := c.Request().Context()
 	st, err := a.host(ctx, id, false)
@@ -340,7 +339,7 @@ func (a *API) ListContainers(c echo.Context, id ServerID) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// fromEngine is what an engine's failure is told as.
+// fromEngine translates an engine's error for the caller.
 func (a *API) fromEngine(c echo.Context, err error) error {
 	var coded *prego.Error
 	var ce *server.ContainerError
@@ -358,7 +357,7 @@ func (a *API) fromEngine(c echo.Context, err error) error {
 
 var containerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// ContainerLogs streams what a container writes.
+// ContainerLogs streams a container's log.
 func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p ContainerLogsParams) error {
 	if !containerName.MatchString(name) {
 		return prego.Invalid("name", "must be a container's name in the declared stack")
@@ -367,13 +366,13 @@ func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p C
 	if err != nil {
 		return err
 	}
-	if p.TenantId == nil && workload.ValidateInstanceID(name) == nil { // counted whichever way it is asked for
+	if p.TenantId == nil && workload.ValidateInstanceID(name) == nil { // counted, whichever path was used
 		of.InstanceID = prego.InstanceID(name)
 	}
 	return a.containerLogs(c, id, name, of, p.Tail, p.Follow)
 }
 
-// containerLogs streams what a container on a server writes.
+// containerLogs streams the log of a container on a server.
 func (a *API) containerLogs(c echo.Context, id prego.ServerID, name string, of org.SessionOf, wantTail *int, wantFollow *bool) error {
 	tail, follow := defaultTail, wantFollow != nil && *wantFollow
 	if wantTail != nil {
@@ -423,14 +422,14 @@ func (a *API) containerLogs(c echo.Context, id prego.ServerID, name string, of o
 		begin()
 		return nil
 	case begun:
-		// The status is said already; what is left is to break the answer off.
+		// The status is already sent; all that is left is to abort the answer.
 		a.d.Log.Info("a container's log was cut off", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
 		panic(http.ErrAbortHandler)
 	}
 	return a.fromEngine(c, err)
 }
 
-// RepairContainers makes a server's containers what they are declared to be.
+// RepairContainers restores a server's containers to their declaration.
 func (a *API) RepairContainers(c echo.Context, id ServerID, _ RepairContainersParams) error {
 	st, err := a.host(c.Request().Context(), id, false)
 	switch {
@@ -441,7 +440,7 @@ func (a *API) RepairContainers(c echo.Context, id ServerID, _ RepairContainersPa
 	case st.Purpose == server.PurposeImportExisting:
 		return prego.Errorf(prego.CodeInvalidTransition, "server %s was taken over with containers of its own", id)
 	}
-	ctx, done, err := a.long(c, true) // one that is half done is worse than none
+	ctx, done, err := a.long(c, true) // an interrupted repair is worse than none
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// contract is openapi.yaml as requests are checked against it.
+// contract is openapi.yaml, prepared for checking requests.
 type contract struct {
 	doc *openapi3.T
 	ops map[string]*operation // by method and echo's form of the path
@@ -32,15 +32,15 @@ type contract struct {
 type operation struct {
 	*openapi3.Operation
 	parameters []*openapi3.Parameter
-	body       *openapi3.Schema // nil for requests without one
-	optional   bool             // the body may be left out
+	body       *openapi3.Schema // nil for operations without one
+	optional   bool             // the body is optional
 	maxBody    int64            // bytes
-	// idempotency is how a request that is repeated with its key is treated.
+	// idempotency is how a request repeated with its key is handled.
 	idempotency string
 }
 
-// maxBody is the largest body that is read where the contract says nothing else
-// (x-max-body), in bytes.
+// maxBody is the maximum body size, in bytes, unless the contract says otherwise
+// (x-max-body).
 const maxBody = 64 << 10
 
 var pathParameter = regexp.MustCompile(`\{([^}]+)\}`)
@@ -71,16 +71,17 @@ func loadContract(spec []byte) (*contract, error) {
 	return out, nil
 }
 
-// operation is the one that a request was routed to, nil where the contract has none.
+// operation returns the operation that a request was routed to, nil if the contract has
+// none.
 func (k *contract) operation(c echo.Context) *operation {
 	return k.ops[c.Request().Method+" "+c.Path()]
 }
 
-// bodyKey is where a request's body is once it was checked.
+// bodyKey is where a checked body is stored in the context.
 const bodyKey = "api.body"
 
-// check refuses requests that are not of the contract, with all that is wrong with
-// them, before any handler sees them.
+// check rejects requests that violate the contract, with all their errors, before any
+// handler sees them.
 func (a *API) check(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		op := a.contract.operation(c)
@@ -103,16 +104,14 @@ func (a *API) check(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// fieldErrors is a refusal for everything that is wrong with a request's fields; as a
-// *prego.Error it is the first.
+// fieldErrors are all errors in a request's fields; as a *prego.Error it is the first.
 type fieldErrors struct{ all []*prego.Error }
 
 func (e *fieldErrors) Error() string { return e.all[0].Error() }
 func (e *fieldErrors) Unwrap() error { return e.all[0] }
 
-// checkParameters compares what is in the path, the query and the headers. A query
-// parameter that would be ignored is refused, so that a misspelt filter does not look
-// like a full answer.
+// checkParameters checks path, query and headers. Unknown query parameters are
+// rejected, so that a misspelt filter does not look like a full answer.
 func (o *operation) checkParameters(c echo.Context) (wrong []*prego.Error) {
 	query, err := url.ParseQuery(c.Request().URL.RawQuery)
 	if err != nil {
@@ -156,8 +155,7 @@ func (o *operation) checkParameters(c echo.Context) (wrong []*prego.Error) {
 	return inOrder(wrong)
 }
 
-// readBody reads a body of JSON within the operation's bound, nil for one that is left
-// out where it may be.
+// readBody reads a JSON body of limited size, nil if it is absent and optional.
 func (o *operation) readBody(c echo.Context) ([]byte, error) {
 	r := c.Request()
 	if o.optional && r.ContentLength == 0 {
@@ -178,14 +176,14 @@ func (o *operation) readBody(c echo.Context) ([]byte, error) {
 	return body, checkJSON(body)
 }
 
-// checkBody compares a body with its schema.
+// checkBody checks a body against its schema.
 func (o *operation) checkBody(body []byte) (wrong []*prego.Error) {
 	var v any
 	if body == nil || json.Unmarshal(body, &v) != nil {
 		return nil
 	}
 	for _, e := range schemaErrors(o.body.VisitJSON(v, openapi3.MultiErrors(), openapi3.VisitAsRequest())) {
-		// One finding for each field says enough.
+		// One error per field is enough.
 		if found := fieldError(e); !slices.ContainsFunc(wrong, func(w *prego.Error) bool { return w.Field == found.Field }) {
 			wrong = append(wrong, found)
 		}
@@ -193,8 +191,7 @@ func (o *operation) checkBody(body []byte) (wrong []*prego.Error) {
 	return inOrder(wrong)
 }
 
-// inOrder sorts refusals: first what can't be read as a request of this API, then by
-// field.
+// inOrder sorts errors: first those of the request as a whole, then by field.
 func inOrder(wrong []*prego.Error) []*prego.Error {
 	slices.SortStableFunc(wrong, func(x, y *prego.Error) int {
 		if d := statusOf(x) - statusOf(y); d != 0 {
@@ -205,7 +202,7 @@ func inOrder(wrong []*prego.Error) []*prego.Error {
 	return wrong
 }
 
-// schemaErrors are the single findings in what the validator says.
+// schemaErrors returns the individual errors in the validator's error.
 func schemaErrors(err error) (out []*openapi3.SchemaError) {
 	var many openapi3.MultiError
 	var one *openapi3.SchemaError
@@ -220,8 +217,8 @@ func schemaErrors(err error) (out []*openapi3.SchemaError) {
 	return out
 }
 
-// fieldError is a finding as a refusal: its path is dotted, with the numbers of list
-// elements in brackets.
+// fieldError converts a validator error: its path is dotted, with list indexes in
+// brackets.
 func fieldError(e *openapi3.SchemaError) *prego.Error {
 	at := ""
 	for _, key := range e.JSONPointer() {
@@ -239,7 +236,7 @@ func fieldError(e *openapi3.SchemaError) *prego.Error {
 	case "minProperties":
 		out.Field = joinPath(at, slices.Min(slices.Collect(maps.Keys(s.Properties))))
 		out.Message = "is required, where nothing else is given"
-	case "properties": // one that the schema does not have, which only the reason names
+	case "properties": // an unknown field, which only the reason names
 		quoted, _ := strconv.QuotedPrefix(strings.TrimPrefix(e.Reason, "property "))
 		name, _ := strconv.Unquote(quoted)
 		out.Code, out.Field, out.Message = prego.CodeUnknownField, joinPath(at, shown(name)), "is not a field of this request"

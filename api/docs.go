@@ -19,8 +19,8 @@ var docsPage []byte
 //go:embed redoc/redoc.standalone.js.gz
 var viewer []byte
 
-// docsPolicy lets the page run the viewer alone, and ask this service for the contract.
-// The viewer styles itself, and draws its pictures as data.
+// docsPolicy lets the page run only the viewer, and fetch the contract from this
+// service. The viewer sets its own styles, and has data: images.
 const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // serveDocs serves the contract, and a page that shows it.

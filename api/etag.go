@@ -10,7 +10,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// entityTag is one of a list (RFC 9110 §8.8.3). The contract says what such a list is.
+// entityTag is one tag of a list (RFC 9110 §8.8.3). The contract defines the list's
+// syntax.
 var entityTag = regexp.MustCompile(`(W/)?"([^"]*)"`)
 
 // ifMatch are the versions that a PUT may replace: none where any will do, "*" for any

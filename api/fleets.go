@@ -37,14 +37,14 @@ type FleetStore interface {
 	CancelFleetAction(ctx context.Context, fleetID prego.FleetID, seq int, by string) (server.FleetAction, error)
 }
 
-// FleetRuns has actions carried out. A start that fails is made up for by the
-// periodic sweep: the row is what counts.
+// FleetRuns starts the runs of fleet actions. If a start fails, the periodic sweep
+// repeats it: the row is what counts.
 type FleetRuns interface {
 	FleetRunID(fleetID prego.FleetID) string
 	EnsureScaleFleet(ctx context.Context, fleetID prego.FleetID) error
 }
 
-// CreateFleet makes an empty fleet.
+// CreateFleet creates an empty fleet.
 func (a *API) CreateFleet(c echo.Context, _ CreateFleetParams) error {
 	var in server.CreateFleetRequest
 	if err := decode(c, &in); err != nil {
@@ -113,12 +113,12 @@ func (a *API) UpdateFleet(c echo.Context, id FleetID) error {
 	return c.JSON(http.StatusOK, a.fleetView(f))
 }
 
-// DeleteFleet forgets an empty fleet.
+// DeleteFleet deletes an empty fleet.
 func (a *API) DeleteFleet(c echo.Context, id FleetID) error {
 	return gone(c, a.d.Fleets.DeleteFleet(c.Request().Context(), id))
 }
 
-// AttachPolicy gives a fleet a policy.
+// AttachPolicy attaches a policy to a fleet.
 func (a *API) AttachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
 	in := struct {
 		Position *int  `json:"position"`
@@ -137,12 +137,12 @@ func (a *API) AttachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
 	return c.JSON(http.StatusOK, a.fleetView(f))
 }
 
-// DetachPolicy takes a policy from a fleet.
+// DetachPolicy detaches a policy from a fleet.
 func (a *API) DetachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
 	return gone(c, a.d.Fleets.DetachPolicy(c.Request().Context(), id, policy))
 }
 
-// CreatePolicy makes a policy.
+// CreatePolicy creates a policy.
 func (a *API) CreatePolicy(c echo.Context, _ CreatePolicyParams) error {
 	var in struct {
 		PolicyID prego.PolicyID    `json:"policy_id"`
@@ -173,7 +173,7 @@ func (a *API) GetPolicy(c echo.Context, id PolicyID, _ GetPolicyParams) error {
 	return a.showTagged(c, prego.ReplaceablePolicy, []any{id}, func() error { return show(c, a.d.Fleets.GetPolicy, id, policyView) })
 }
 
-// PutPolicy changes what a policy says.
+// PutPolicy changes a policy's spec.
 func (a *API) PutPolicy(c echo.Context, id PolicyID, _ PutPolicyParams) error {
 	var in struct {
 		Spec json.RawMessage `json:"spec"`
@@ -196,12 +196,12 @@ func (a *API) PutPolicy(c echo.Context, id PolicyID, _ PutPolicyParams) error {
 	return c.JSON(http.StatusOK, policyView(p))
 }
 
-// DeletePolicy deletes a policy that no fleet has.
+// DeletePolicy deletes a policy that is attached to no fleet.
 func (a *API) DeletePolicy(c echo.Context, id PolicyID) error {
 	return gone(c, a.d.Fleets.DeletePolicy(c.Request().Context(), id))
 }
 
-// CreateFleetAction queues an action, or shows what it would do.
+// CreateFleetAction queues an action, or returns what it would do.
 func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionParams) error {
 	key := ""
 	if p.IdempotencyKey != nil {
@@ -248,7 +248,7 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 	})
 }
 
-// actionOperation is an action among those that a fleet's workflow carries out.
+// actionOperation is the operation of one action of a fleet.
 func (a *API) actionOperation(c echo.Context, act server.FleetAction) *Operation {
 	return a.operation(c, a.d.FleetRuns.FleetRunID(act.FleetID)+"/"+strconv.Itoa(act.Seq))
 }
@@ -294,7 +294,7 @@ func (a *API) GetFleetAction(c echo.Context, id FleetID, seq ActionSeq) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// CancelFleetAction ends an action that waits, or what is left of one.
+// CancelFleetAction cancels a queued action, or the rest of a running one.
 func (a *API) CancelFleetAction(c echo.Context, id FleetID, seq ActionSeq, _ CancelFleetActionParams) error {
 	act, err := a.d.Fleets.CancelFleetAction(c.Request().Context(), id, seq, caller(c).Subject)
 	if err != nil {

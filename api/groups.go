@@ -25,8 +25,7 @@ type GroupStore interface {
 	GetInstance(ctx context.Context, id string) (workload.Instance, error)
 }
 
-// GroupRuns has groups made what their rows say. A start that fails is made up for by
-// the periodic sweep.
+// GroupRuns starts the runs of groups. If a start fails, the periodic sweep repeats it.
 type GroupRuns interface {
 	WakeGroup(ctx context.Context, groupID prego.GroupID, orgID prego.OrgID) error
 }
@@ -36,7 +35,7 @@ func newGroupID() string {
 	return workload.NewGroupID(hex.EncodeToString(id[10:]))
 }
 
-// wake has a change of a group carried out.
+// wake starts or signals a group's run after a change.
 func (a *API) wake(c echo.Context, groupID prego.GroupID, orgID prego.OrgID) {
 	ctx, cancel := startContext(c)
 	defer cancel()
@@ -45,7 +44,7 @@ func (a *API) wake(c echo.Context, groupID prego.GroupID, orgID prego.OrgID) {
 	}
 }
 
-// CreateGroup makes a process group.
+// CreateGroup creates a process group.
 func (a *API) CreateGroup(c echo.Context, envID prego.EnvID, _ CreateGroupParams) error {
 	var in workload.CreateGroupRequest
 	if err := decode(c, &in); err != nil {
@@ -77,7 +76,7 @@ func (a *API) GetGroup(c echo.Context, id GroupID) error {
 	return show(c, a.d.Groups.GetGroup, string(id), a.groupView)
 }
 
-// ScaleGroup sets how many instances a group has.
+// ScaleGroup sets a group's number of instances.
 func (a *API) ScaleGroup(c echo.Context, id GroupID, _ ScaleGroupParams) error {
 	var in struct {
 		Replicas *int `json:"replicas"`
@@ -101,7 +100,7 @@ func (a *API) ScaleGroup(c echo.Context, id GroupID, _ ScaleGroupParams) error {
 	return c.JSON(http.StatusAccepted, out)
 }
 
-// DeployGroup gives a group another release.
+// DeployGroup deploys another release of a group.
 func (a *API) DeployGroup(c echo.Context, id GroupID, _ DeployGroupParams) error {
 	var in struct {
 		Spec *workload.Spec `json:"spec"`
@@ -145,7 +144,7 @@ func (a *API) GetInstance(c echo.Context, id InstanceID) error {
 	return show(c, a.d.Groups.GetInstance, string(id), instanceView)
 }
 
-// InstanceLogs streams what an instance writes: its container is called as it is.
+// InstanceLogs streams an instance's log: its container has the instance's name.
 func (a *API) InstanceLogs(c echo.Context, id InstanceID, p InstanceLogsParams) error {
 	i, err := a.d.Groups.GetInstance(c.Request().Context(), string(id))
 	if err != nil {

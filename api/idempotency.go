@@ -13,30 +13,30 @@ import (
 	"github.com/prego/prego"
 )
 
-// KeyStore keeps requests that were sent with an Idempotency-Key.
+// KeyStore stores requests that were sent with an Idempotency-Key.
 type KeyStore interface {
 	BeginRequest(ctx context.Context, subject, key string, hash []byte, lease time.Duration) (*prego.KeptAnswer, error)
 	AnswerRequest(ctx context.Context, subject, key string, a prego.KeptAnswer) error
 	EndRequest(ctx context.Context, subject, key string, refused bool) error
 }
 
-// How a repeated request is treated (x-idempotency).
+// How a repeated request is handled (x-idempotency).
 const (
-	replayed   = ""      // answered as before
-	keptByRow  = "row"   // the key is kept in the transaction that makes the row
-	runsAgain  = "again" // repeating it is harmless, and its answer is not kept
-	answerOnce = "once"  // refused: the answer is a stream, or holds a secret
+	replayed   = ""      // the stored answer is returned
+	keptByRow  = "row"   // the key is stored in the transaction that creates the row
+	runsAgain  = "again" // repeating it is harmless, and its answer is not stored
+	answerOnce = "once"  // the key is rejected: the answer is a stream, or holds a secret
 )
 
 const (
-	// keyLease is longer than any request but those that run commands takes.
+	// keyLease is longer than any request, except those that run commands.
 	keyLease = time.Minute
 	// keyPatience is how long a repeated request waits for the first one.
 	keyPatience = 10 * time.Second
 )
 
-// once has requests with an Idempotency-Key run once. A key is given back when its
-// request is refused.
+// once runs requests with an Idempotency-Key once. If the request is rejected, its key
+// is released.
 func (a *API) once(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
@@ -77,7 +77,7 @@ func (a *API) once(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// beginRequest waits for the first request of a key.
+// beginRequest waits for the first request with a key.
 func (a *API) beginRequest(ctx context.Context, subject, key string, hash []byte, lease time.Duration) (*prego.KeptAnswer, error) {
 	for deadline, wait := time.Now().Add(keyPatience), 20*time.Millisecond; ; wait *= 2 {
 		kept, err := a.d.Keys.BeginRequest(ctx, subject, key, hash, lease)
@@ -92,7 +92,7 @@ func (a *API) beginRequest(ctx context.Context, subject, key string, hash []byte
 	}
 }
 
-// endRequest keeps what a request was answered, or, with no answer, gives its key back.
+// endRequest stores a request's answer or, without one, releases its key.
 func (a *API) endRequest(c echo.Context, subject, key string, op *operation, answer *recorder) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), recordWithin)
 	defer cancel()
@@ -112,7 +112,7 @@ func (a *API) endRequest(c echo.Context, subject, key string, op *operation, ans
 	}
 }
 
-// recorder keeps what is written through it.
+// recorder records what is written through it.
 type recorder struct {
 	http.ResponseWriter
 	keep bool

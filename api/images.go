@@ -20,15 +20,15 @@ type ImageStore interface {
 	RequestImageDelete(ctx context.Context, id prego.ImageID, by string) (server.GoldenImage, error)
 }
 
-// ImageRuns has images built and deleted. A start that fails is made up for by the
-// reconciler: the row is what counts.
+// ImageRuns starts builds and deletions of images. If a start fails, the reconciler
+// repeats it: the row is what counts.
 type ImageRuns interface {
 	EnsureImageBuild(ctx context.Context, imageID prego.ImageID) (started bool, err error)
 	EnsureImageDelete(ctx context.Context, imageID prego.ImageID) (started bool, err error)
 	CancelImageBuild(ctx context.Context, imageID prego.ImageID) error
 }
 
-// BuildImage accepts the building of a golden image.
+// BuildImage accepts a build of a golden image.
 func (a *API) BuildImage(c echo.Context, _ BuildImageParams) error {
 	var in server.BuildImageRequest
 	if err := decode(c, &in); err != nil {
@@ -53,7 +53,7 @@ func (a *API) BuildImage(c echo.Context, _ BuildImageParams) error {
 	return c.JSON(http.StatusAccepted, out)
 }
 
-// startImage starts what works on an image in motion.
+// startImage starts the run of an image that is being built or deleted.
 func (a *API) startImage(c echo.Context, g server.GoldenImage) {
 	ctx, cancel := startContext(c)
 	defer cancel()

@@ -11,11 +11,11 @@ import (
 	"github.com/prego/prego"
 )
 
-// defaultLimit is how many items a page has that asks for no number.
+// defaultLimit is the page size if none is requested.
 const defaultLimit = 50
 
-// listQuery is the page that a request asks for, which was checked against the
-// contract: what is no parameter of every list filters by the field of its name.
+// listQuery is the requested page, already checked against the contract: a parameter
+// that not every list has filters by the field of its name.
 func listQuery(c echo.Context) prego.ListQuery {
 	q := prego.ListQuery{Limit: defaultLimit, Filters: map[string][]string{}}
 	for name, values := range c.QueryParams() {
@@ -27,10 +27,10 @@ func listQuery(c echo.Context) prego.ListQuery {
 			q.Cursor = value
 		case "sort":
 			q.Sort = value
-		case "all", "deleted", "stopped": // the last two as earlier versions named it
+		case "all", "deleted", "stopped": // earlier names of the last two
 			all, _ := strconv.ParseBool(value)
 			q.All = q.All || all
-		case "fleet": // as earlier versions named it
+		case "fleet": // earlier names
 			q.Filters["fleet_id"] = []string{value}
 		default:
 			q.Filters[name] = strings.Split(value, ",")
@@ -39,11 +39,11 @@ func listQuery(c echo.Context) prego.ListQuery {
 	return q
 }
 
-// lister reads a page of a list, and the cursor of the next one, "" for none.
+// lister reads a page of a list, and the next page's cursor, "" at the end.
 type lister[T any] func(ctx context.Context, q prego.ListQuery) (page []T, next string, err error)
 
-// list answers with a page. Where it is of what belongs to one thing, of is the field
-// that says so, and its id.
+// list answers with a page. If the list belongs to one thing, of is the field that
+// names it, and its id.
 func list[T, V any](c echo.Context, name string, read lister[T], view func(T) V, of ...string) error {
 	q := listQuery(c)
 	if len(of) == 2 {
@@ -63,14 +63,14 @@ func list[T, V any](c echo.Context, name string, read lister[T], view func(T) V,
 // within is list for what belongs to something that must exist.
 func within[I ~string, O, T, V any](c echo.Context, owner func(ctx context.Context, id I) (O, error), name string, read lister[T], view func(T) V, field string, id I) error {
 	return list(c, name, func(ctx context.Context, q prego.ListQuery) (page []T, next string, err error) {
-		if page, next, err = read(ctx, q); err == nil && len(page) == 0 { // or there is no such owner
+		if page, next, err = read(ctx, q); err == nil && len(page) == 0 { // or the owner does not exist
 			_, err = owner(ctx, id)
 		}
 		return page, next, err
 	}, view, field, string(id))
 }
 
-// every answers with a list that has no pages.
+// every answers with a list without pages.
 func every[T, V any](c echo.Context, name string, read func(ctx context.Context) ([]T, error), view func(T) V) error {
 	items, err := read(c.Request().Context())
 	if err != nil {
@@ -87,13 +87,13 @@ func views[T, V any](items []T, view func(T) V) []V {
 	return out
 }
 
-// show answers with one thing.
+// show answers with one object.
 func show[I ~string, T, V any](c echo.Context, read func(ctx context.Context, id I) (T, error), id I, view func(T) V) error {
 	v, err := read(c.Request().Context(), id)
 	return answer(c, http.StatusOK, v, err, view)
 }
 
-// answer answers with a thing, unless there was an error.
+// answer answers with an object, or refuses with an error.
 func answer[T, V any](c echo.Context, status int, v T, err error, view func(T) V) error {
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func answer[T, V any](c echo.Context, status int, v T, err error, view func(T) V
 	return c.JSON(status, view(v))
 }
 
-// remove answers that something is gone.
+// remove answers a deletion.
 func remove(c echo.Context, do func(ctx context.Context, id, by string) error, id string) error {
 	return gone(c, do(c.Request().Context(), id, caller(c).Subject))
 }
@@ -113,7 +113,7 @@ func gone(c echo.Context, err error) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
-// deref is what p points to, the zero value for nil.
+// deref returns what p points to, or the zero value for nil.
 func deref[T any](p *T) (v T) {
 	if p != nil {
 		v = *p

@@ -22,7 +22,7 @@ import (
 const (
 	principalKey = "api.principal"
 	requestIDKey = "api.request_id"
-	callerKey    = "api.caller" // the request's context without patience
+	callerKey    = "api.caller" // the request's context without the time limit
 )
 
 func caller(c echo.Context) Principal {
@@ -38,14 +38,14 @@ func requestID(c echo.Context) string {
 // open are the paths that need no token.
 var open = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true, "/openapi.yaml": true, "/docs": true, "/docs/redoc.js": true}
 
-// authenticate comes before anything of the request is looked at: what there is
-// and what not is nobody's business who may not look.
+// authenticate runs before anything in the request is looked at: unauthenticated
+// callers must not learn what exists.
 func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
 		if open[c.Path()] {
-			// On a rate of their own, so that a caller who guesses tokens does not blind
-			// the probes that share its address.
+			// They have a rate limit of their own, so that a caller who guesses tokens
+			// does not block the probes that share its address.
 			if err := a.limit(c, "open "+remote(r)); err != nil && c.Path() != "/healthz" {
 				return err
 			}
@@ -84,10 +84,10 @@ func (a *API) principal(r *http.Request) (Principal, error) {
 	return p, nil
 }
 
-// headKey marks the context of a request that is HEAD.
+// headKey marks the context of a HEAD request.
 type headKey struct{}
 
-// headAsGet has HEAD answered as GET is; the server leaves the body out.
+// headAsGet answers HEAD like GET; the server leaves out the body.
 func headAsGet(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodHead {
@@ -98,7 +98,8 @@ func headAsGet(h http.Handler) http.Handler {
 	})
 }
 
-// limit takes a request off a caller's rate, and tells in the answer how much is left.
+// limit counts a request against a caller's rate, and reports the remaining allowance
+// in the answer.
 func (a *API) limit(c echo.Context, key string) error {
 	left, reset, err := a.limiter.allow(key)
 	h := c.Response().Header()
@@ -108,7 +109,7 @@ func (a *API) limit(c echo.Context, key string) error {
 	return err
 }
 
-// methods answers OPTIONS, and tells of HEAD wherever there is GET.
+// methods answers OPTIONS, and lists HEAD wherever there is GET.
 func methods(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		allow, ok := c.Get(echo.ContextKeyHeaderAllow).(string)
@@ -127,17 +128,17 @@ func methods(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// nameable says whether a subject can be written into rows and logs.
+// nameable reports whether a subject may be written to rows and logs.
 func nameable(subject string) bool {
 	return subject != "" && len(subject) <= 255 && utf8.ValidString(subject) &&
 		!strings.ContainsFunc(subject, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// patience bounds a request. It is below the listener's write timeout, so that
-// the refusal still reaches the caller.
+// patience is the time limit of a request. It is below the listener's write timeout, so
+// that the refusal still reaches the caller.
 const patience = 20 * time.Second
 
-// observe names, bounds, times and logs each request.
+// observe names, limits, times and logs each request.
 func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		began := time.Now()
@@ -172,7 +173,7 @@ func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// method keeps the metric's labels bounded, whatever methods are made up.
+// method keeps the metric's labels bounded, whatever methods callers invent.
 func method(m string) string {
 	switch m {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
@@ -181,7 +182,7 @@ func method(m string) string {
 	return "other"
 }
 
-// panicError is a panic of a handler, with where it happened.
+// panicError is a handler's panic and its location.
 type panicError struct {
 	value any
 	stack []byte

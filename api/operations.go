@@ -16,8 +16,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// startPatience bounds the start of a run. It does not end with the request: a
-// caller who hangs up has a row that is accepted.
+// startPatience is the time limit for starting a run. It does not end with the request:
+// even if the caller hangs up, the row was accepted.
 const startPatience = 5 * time.Second
 
 func startContext(c echo.Context) (context.Context, context.CancelFunc) {
@@ -36,7 +36,7 @@ func (a *API) Reconcile(c echo.Context, _ ReconcileParams) error {
 	return c.JSON(http.StatusAccepted, WorkflowStarted{WorkflowId: id, Operation: a.timedOperation(c, id)})
 }
 
-// GetOperation shows how an operation stands.
+// GetOperation shows the status of an operation.
 func (a *API) GetOperation(c echo.Context, id string) error {
 	return show(c, a.d.Store.Operation, id, operationView)
 }
@@ -47,8 +47,8 @@ func operationView(o prego.Operation) Operation {
 	return out
 }
 
-// operation is what an accepted request set going. The request stays accepted where its
-// rows can't be read now.
+// operation is the operation of an accepted request. The request stays accepted even if
+// its rows can't be read now.
 func (a *API) operation(c echo.Context, id string) *Operation {
 	o, err := a.d.Store.Operation(c.Request().Context(), id)
 	if err != nil {
@@ -59,21 +59,21 @@ func (a *API) operation(c echo.Context, id string) *Operation {
 	return ptr(operationView(o))
 }
 
-// timedOperation is one of a workflow that has no rows of its own for each request.
+// timedOperation is an operation of a workflow without a row per request.
 func (a *API) timedOperation(c echo.Context, workflowID string) *Operation {
 	return a.operation(c, workflowID+"@"+strconv.FormatInt(time.Now().UnixMilli(), 10))
 }
 
-// Healthz says that the process is alive.
+// Healthz answers that the process is alive.
 func (*API) Healthz(c echo.Context) error {
 	return c.JSON(http.StatusOK, Health{Status: "ok"})
 }
 
-// checkPatience bounds all checks of one readiness probe together.
+// checkPatience is the time limit of one readiness probe, for all checks together.
 const checkPatience = 3 * time.Second
 
-// Readyz names what is not ready. The checks run side by side, so that one that
-// hangs does not take the others' time and their blame.
+// Readyz reports what is not ready. The checks run in parallel, so that one that hangs
+// neither delays the others nor gets them blamed.
 func (a *API) Readyz(c echo.Context) error {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), checkPatience)
 	defer cancel()
@@ -107,7 +107,7 @@ func (a *API) notReady(name string, err error) string {
 	return "does not answer"
 }
 
-// Metrics are Prometheus's.
+// Metrics serves the metrics for Prometheus.
 func (a *API) Metrics(c echo.Context) error {
 	a.metrics.ServeHTTP(c.Response(), c.Request())
 	return nil

@@ -14,7 +14,7 @@ func orgView(o org.Org) Org {
 	return Org{OrgId: string(o.OrgID), Tier: string(o.Tier), ParentOrgId: optional(string(o.ParentOrgID)), CreatedBy: o.CreatedBy, CreatedAt: o.CreatedAt.UTC()}
 }
 
-// PutOrg makes an org, or changes its parent or tier.
+// PutOrg creates an org, or changes its parent or tier.
 func (a *API) PutOrg(c echo.Context, id OrgID, _ PutOrgParams) error {
 	var in tenant.PutOrgRequest
 	if err := decode(c, &in); err != nil {

@@ -18,7 +18,7 @@ func placementPool(p prego.PlacementPool) PlacementPool {
 	}
 }
 
-// CreatePlacementPool makes a constraint with a name.
+// CreatePlacementPool creates a placement pool: a named constraint.
 func (a *API) CreatePlacementPool(c echo.Context, _ CreatePlacementPoolParams) error {
 	var in struct {
 		Name     string   `json:"name"`
@@ -44,7 +44,7 @@ func (a *API) ListPlacementPools(c echo.Context, _ ListPlacementPoolsParams) err
 	return list(c, "placement_pools", a.d.Tenants.ListPlacementPools, placementPool)
 }
 
-// GetPlacementPool shows a pool and the orgs that are associated with it.
+// GetPlacementPool shows a pool and its associated orgs.
 func (a *API) GetPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
 	ctx := c.Request().Context()
 	if _, err := a.tag(c, prego.ReplaceablePlacementPool, pool); err != nil {
@@ -82,17 +82,17 @@ func (a *API) PutPlacementPool(c echo.Context, pool PlacementPoolInPath, _ PutPl
 	return c.JSON(http.StatusOK, placementPool(p))
 }
 
-// DeletePlacementPool deletes a pool that nothing uses.
+// DeletePlacementPool deletes an unused pool.
 func (a *API) DeletePlacementPool(c echo.Context, pool PlacementPoolInPath) error {
 	return gone(c, a.d.Tenants.DeletePlacementPool(c.Request().Context(), pool))
 }
 
-// SetDefaultPlacementPool makes a pool that of the orgs that are associated with none.
+// SetDefaultPlacementPool makes a pool the default of orgs without an associated one.
 func (a *API) SetDefaultPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
 	return a.defaultPool(c, pool, true)
 }
 
-// UnsetDefaultPlacementPool takes that back.
+// UnsetDefaultPlacementPool unsets the default pool.
 func (a *API) UnsetDefaultPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
 	return a.defaultPool(c, pool, false)
 }
@@ -105,7 +105,7 @@ func (a *API) defaultPool(c echo.Context, pool string, on bool) error {
 	return c.JSON(http.StatusOK, placementPool(p))
 }
 
-// ListOrgPlacementPools shows what applies to an org's tenants.
+// ListOrgPlacementPools shows the pools that apply to an org's tenants.
 func (a *API) ListOrgPlacementPools(c echo.Context, org OrgID) error {
 	return a.orgPools(c, org)
 }
@@ -125,7 +125,7 @@ func (a *API) orgPools(c echo.Context, org prego.OrgID) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// AssociatePlacementPool makes a pool apply to an org's tenants.
+// AssociatePlacementPool applies a pool to an org's tenants.
 func (a *API) AssociatePlacementPool(c echo.Context, org OrgID, pool PlacementPoolInPath) error {
 	if err := a.d.Tenants.AssociatePool(c.Request().Context(), org, pool, caller(c).Subject); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (a *API) AssociatePlacementPool(c echo.Context, org OrgID, pool PlacementPo
 	return a.orgPools(c, org)
 }
 
-// DissociatePlacementPool ends that.
+// DissociatePlacementPool stops applying a pool to an org's tenants.
 func (a *API) DissociatePlacementPool(c echo.Context, org OrgID, pool PlacementPoolInPath) error {
 	if err := a.d.Tenants.DissociatePool(c.Request().Context(), org, pool); err != nil {
 		return err

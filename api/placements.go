@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Bounds of a simulation: of its body in bytes, and of its requests.
+// Limits of a simulation: its body in bytes, and its number of requests.
 const (
 	maxSimulationBody     = 8 << 20
 	maxSimulationRequests = 10_000
@@ -76,7 +76,7 @@ func (a *API) SimulatePlacements(c echo.Context, _ SimulatePlacementsParams) err
 	return c.JSON(http.StatusOK, out)
 }
 
-// simulateOn decides over a fleet that the caller gave.
+// simulateOn decides over a fleet from the request.
 func simulateOn(ctx context.Context, f *simulatedFleet, requests []placement.Request) ([]placement.Decision, error) {
 	policy, data, _, err := f.document().Build()
 	if err != nil {
@@ -118,7 +118,7 @@ func (a *API) OverridePlacement(c echo.Context, _ OverridePlacementParams) error
 	return c.JSON(http.StatusOK, placement.LineOf(placement.Request{TenantID: in.TenantID}, d))
 }
 
-// namingTheForced says which input it was that is unknown.
+// namingTheForced says which forced id is unknown.
 func namingTheForced(err error) error {
 	var refused *prego.Error
 	if !errors.As(err, &refused) || refused.Field != "" {

@@ -13,15 +13,15 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// ListSitePools shows what stands ready on each app server.
+// ListSitePools shows the site pool of each app server.
 func (a *API) ListSitePools(c echo.Context, p ListSitePoolsParams) error {
 	return every(c, "site_pools", func(ctx context.Context) ([]tenant.SitePool, error) {
 		return a.d.Tenants.ListSitePools(ctx, deref(p.Region))
 	}, sitePoolView)
 }
 
-// RefillSitePool fills an app server's site pool now. There is no row that says so:
-// when the run can't be started the caller has to ask again.
+// RefillSitePool refills an app server's site pool now. No row records the request: if
+// the run can't be started, the caller has to ask again.
 func (a *API) RefillSitePool(c echo.Context, id ServerID, _ RefillSitePoolParams) error {
 	srv, err := a.d.Store.GetServer(c.Request().Context(), id)
 	switch {
@@ -60,7 +60,7 @@ func (a *API) GetSitePoolPolicy(c echo.Context, plan PlanInPath, _ GetSitePoolPo
 	})
 }
 
-// Bounds of a site pool's policy: sites per app server, and seconds.
+// Limits of a site pool's policy: sites per app server, and seconds.
 const (
 	maxSitePool = 100
 	maxSLO      = 86_400
@@ -98,7 +98,7 @@ func (a *API) ListWarmPools(c echo.Context) error {
 	return every(c, "warm_pools", a.d.Tenants.ListWarmPools, warmPoolView)
 }
 
-// GetWarmPool shows a warm pool that was asked for.
+// GetWarmPool shows one warm pool.
 func (a *API) GetWarmPool(c echo.Context, region RegionInPath, plan PlanInPath) error {
 	if _, err := a.tag(c, prego.ReplaceableWarmPool, region, plan); err != nil {
 		return err
@@ -108,8 +108,8 @@ func (a *API) GetWarmPool(c echo.Context, region RegionInPath, plan PlanInPath) 
 	return answer(c, http.StatusOK, p, err, warmPoolView)
 }
 
-// PutWarmPool sets how many servers stand ready. When the run that fills the pool
-// can't be started the target stands all the same: the sweep starts it later.
+// PutWarmPool sets the number of warm servers. If the run that fills the pool can't be
+// started, the target is stored all the same: the sweep starts it later.
 func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath, _ PutWarmPoolParams) error {
 	var in struct {
 		Target *int `json:"target"`

@@ -17,10 +17,10 @@ import (
 	"github.com/prego/prego/org"
 )
 
-// codeNoSite is placement's, of decisions that wait for a pool site.
+// codeNoSite is placement's code of decisions that wait for a pool site.
 const codeNoSite prego.Code = "site_pool_empty"
 
-// statuses maps codes to HTTP, in this one place.
+// statuses maps codes to HTTP statuses, only here.
 var statuses = map[prego.Code]int{
 	prego.CodeInvalidField: http.StatusUnprocessableEntity, prego.CodeInvalidJSON: http.StatusBadRequest,
 	prego.CodeUnknownField: http.StatusBadRequest, prego.CodeDuplicateField: http.StatusBadRequest,
@@ -87,7 +87,7 @@ func (a *API) refuse(err error, c echo.Context) {
 	}
 	var over *org.QuotaExceeded
 	if errors.As(err, &over) {
-		// Both labels are of closed sets: the routes of the contract, and the dimensions.
+		// Both labels have few values: the contract's routes, and the dimensions.
 		a.refused.WithLabelValues(method(c.Request().Method)+" "+c.Path(), over.Dimension).Inc()
 		p.Dimension, p.Limit, p.CurrentUsage, p.RequestedDelta = &over.Dimension, &over.Limit, &over.CurrentUsage, &over.RequestedDelta
 	}
@@ -103,7 +103,7 @@ func statusOf(coded *prego.Error) int {
 	return http.StatusInternalServerError
 }
 
-// problem is a refusal as a document.
+// problem is an error as a problem document.
 func (a *API) problem(coded *prego.Error, c echo.Context) Problem {
 	status := statusOf(coded)
 	out := Problem{
@@ -124,8 +124,8 @@ func fieldProblems(wrong []*prego.Error) *[]FieldProblem {
 	return &out
 }
 
-// coded is the refusal that an error is told as. What callers can't act on is
-// logged and told without details.
+// coded converts an error for the caller. Errors that callers can't act on are logged,
+// and answered without details.
 func (a *API) coded(err error, c echo.Context) *prego.Error {
 	var coded *prego.Error
 	var routed *echo.HTTPError
@@ -142,7 +142,7 @@ func (a *API) coded(err error, c echo.Context) *prego.Error {
 	}
 	log := a.d.Log.With(zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
 	switch {
-	case errors.Is(err, context.Canceled): // the caller has gone, and reads nothing any more
+	case errors.Is(err, context.Canceled): // the caller has gone
 		log.Debug("request abandoned")
 		return prego.Errorf(prego.CodeNotReady, "the request was abandoned")
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network):

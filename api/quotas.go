@@ -56,7 +56,7 @@ func quotaView(q org.Quota) OrgQuota {
 	return out
 }
 
-// GetOrgQuota shows one limit of an org, and what it uses of it.
+// GetOrgQuota shows one limit of an org, and its usage.
 func (a *API) GetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) error {
 	if _, err := a.tag(c, prego.ReplaceableQuota, id, dimension); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (a *API) GetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) e
 	return answer(c, http.StatusOK, q, err, quotaView)
 }
 
-// SetOrgQuota gives an org a limit of its own.
+// SetOrgQuota sets an org's own limit.
 func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath, _ SetOrgQuotaParams) error {
 	d := quota.Dimension(dimension)
 	var in struct {
@@ -96,7 +96,7 @@ func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath, _
 	return c.JSON(http.StatusOK, quotaView(q))
 }
 
-// UnsetOrgQuota gives an org the limit of its tier again.
+// UnsetOrgQuota returns an org to its tier's limit.
 func (a *API) UnsetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) error {
 	d := quota.Dimension(dimension)
 	var in struct {

@@ -13,14 +13,14 @@ import (
 	"github.com/prego/prego"
 )
 
-// callerLimiter gives each caller a rate of its own. It remembers the callers
-// that were seen last, so its memory is bounded.
+// callerLimiter gives each caller its own rate. It remembers the most recent callers
+// only, so its memory is bounded.
 type callerLimiter struct {
 	every rate.Limit
 	burst int
 
 	mu    sync.Mutex
-	order *lru.List // of *callerRate, last seen in front
+	order *lru.List // of *callerRate, most recent first
 	byKey map[string]*lru.Element
 }
 
@@ -44,8 +44,8 @@ type limitedError struct {
 func (e *limitedError) Error() string { return e.refusal.Error() }
 func (e *limitedError) Unwrap() error { return e.refusal }
 
-// allow takes one request off a caller's rate, or refuses it. It tells how many more
-// are allowed at once, and when the whole burst is again.
+// allow counts one request against a caller's rate, or refuses it. It returns how many
+// more are allowed at once, and when the full burst is available again.
 func (l *callerLimiter) allow(key string) (left int, reset time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,8 +76,8 @@ func (l *callerLimiter) allow(key string) (left int, reset time.Duration, err er
 	}
 }
 
-// remote is the network that a request comes from: an IPv4 address, or the /64
-// of an IPv6 one, since a caller has all of it.
+// remote is the network of a request: an IPv4 address, or the /64 of an IPv6 address,
+// since a caller has all of it.
 func remote(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// RegistryStore keeps credentials of container registries, sealed, and what images were
-// resolved to. Passwords go in and never come out here.
+// RegistryStore holds encrypted registry credentials, and image digests. Passwords are
+// written here, and never read.
 type RegistryStore interface {
 	PutRegistry(ctx context.Context, host, username, password, by string, match ...string) (server.Registry, error)
 	GetRegistry(ctx context.Context, host string) (server.Registry, error)
 	ListRegistries(ctx context.Context) ([]server.Registry, error)
 	DeleteRegistry(ctx context.Context, host string) error
-	// RotateRegistries seals all passwords under the current master key.
+	// RotateRegistries re-encrypts all passwords with the current master key.
 	RotateRegistries(ctx context.Context) error
 	ListImageDigests(ctx context.Context) ([]server.ImageDigest, error)
 	DeleteImageDigest(ctx context.Context, image string) error
@@ -48,7 +48,7 @@ func (a *API) GetRegistry(c echo.Context, host RegistryInPath, _ GetRegistryPara
 	return a.showTagged(c, prego.ReplaceableRegistry, []any{host}, func() error { return show(c, a.d.Registries.GetRegistry, host, registryView) })
 }
 
-// PutRegistry keeps the credentials of a registry.
+// PutRegistry stores the credentials of a registry.
 func (a *API) PutRegistry(c echo.Context, host RegistryInPath, _ PutRegistryParams) error {
 	var in struct {
 		Username string `json:"username"`
@@ -67,12 +67,12 @@ func (a *API) PutRegistry(c echo.Context, host RegistryInPath, _ PutRegistryPara
 	return c.JSON(http.StatusOK, registryView(r))
 }
 
-// DeleteRegistry forgets the credentials of a registry.
+// DeleteRegistry deletes the credentials of a registry.
 func (a *API) DeleteRegistry(c echo.Context, host RegistryInPath) error {
 	return gone(c, a.d.Registries.DeleteRegistry(c.Request().Context(), host))
 }
 
-// RotateRegistries seals all passwords under the current master key.
+// RotateRegistries re-encrypts all passwords with the current master key.
 func (a *API) RotateRegistries(c echo.Context, _ RotateRegistriesParams) error {
 	if err := a.d.Registries.RotateRegistries(c.Request().Context()); err != nil {
 		return err
@@ -80,12 +80,12 @@ func (a *API) RotateRegistries(c echo.Context, _ RotateRegistriesParams) error {
 	return a.registries(c)
 }
 
-// ListImageDigests shows what images were resolved to.
+// ListImageDigests shows the digests of resolved images.
 func (a *API) ListImageDigests(c echo.Context) error {
 	return every(c, "images", a.d.Registries.ListImageDigests, digestView)
 }
 
-// DeleteImageDigest has an image resolved anew.
+// DeleteImageDigest makes an image be resolved again.
 func (a *API) DeleteImageDigest(c echo.Context, p DeleteImageDigestParams) error {
 	image := strings.TrimSpace(p.Image)
 	if err := server.ValidateImage("image", image); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// ResourceStore is the part of Postgres that keeps what orgs own beside tenants.
+// ResourceStore is the part of Postgres that holds what orgs own besides tenants.
 type ResourceStore interface {
 	CreateRoute(ctx context.Context, r workload.Route, by string) (workload.Route, error)
 	GetRoute(ctx context.Context, envID prego.EnvID, id prego.RouteID) (workload.Route, error)
@@ -50,8 +50,8 @@ type ResourceStore interface {
 	CloseSession(ctx context.Context, id string) error
 }
 
-// ResourceRuns starts the runs of what orgs own. A start that fails is made up for by
-// the reconciler: the row is what counts.
+// ResourceRuns starts the runs of orgs' resources. If a start fails, the reconciler
+// repeats it: the row is what counts.
 type ResourceRuns interface {
 	StartAddress(ctx context.Context, org, id string) error
 	StartVolume(ctx context.Context, org, id string) error
@@ -68,7 +68,7 @@ type ResourceDeps struct {
 	Locations   map[prego.Region][]string // of the provider, best first
 }
 
-// location is where something of a region is made that names no place.
+// location is the default location of a region.
 func (d ResourceDeps) location(r prego.Region) string {
 	if l := d.Locations[r]; len(l) > 0 {
 		return l[0]
@@ -76,8 +76,8 @@ func (d ResourceDeps) location(r prego.Region) string {
 	return ""
 }
 
-// startRun starts a run of an accepted request. When that fails the request is
-// accepted all the same: the reconciler starts it later.
+// startRun starts the run of an accepted request. If that fails, the request stays
+// accepted: the reconciler starts the run later.
 func (a *API) startRun(c echo.Context, start func(ctx context.Context, org, id string) error, org prego.OrgID, id string, workflowID string) {
 	ctx, cancel := startContext(c)
 	defer cancel()
@@ -131,7 +131,7 @@ func (a *API) GetRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
 	return answer(c, http.StatusOK, r, err, routeView)
 }
 
-// DeleteRoute takes a route down.
+// DeleteRoute deletes a route.
 func (a *API) DeleteRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
 	return gone(c, a.d.Resources.Store.DeleteRoute(c.Request().Context(), env, route, caller(c).Subject))
 }
@@ -156,7 +156,7 @@ func (a *API) TraefikRoutes(c echo.Context, p TraefikRoutesParams) error {
 	return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, doc)
 }
 
-// matchesETag compares as RFC 9110 §13.1.2 does: weakly.
+// matchesETag compares weakly, as RFC 9110 §13.1.2 requires.
 func matchesETag(header, etag string) bool {
 	for _, v := range strings.Split(header, ",") {
 		if v = strings.TrimPrefix(strings.TrimSpace(v), "W/"); v == etag || v == "*" {
@@ -178,14 +178,14 @@ func (a *API) GetIPv4(c echo.Context, env EnvInPath) error {
 	return show(c, a.d.Resources.Store.GetIPv4, env, ipv4View)
 }
 
-// EnableIPv4 asks for an IPv4 address for an env.
+// EnableIPv4 requests an IPv4 address for an env.
 func (a *API) EnableIPv4(c echo.Context, env EnvInPath, _ EnableIPv4Params) error {
 	d := a.d.Resources
 	v, err := d.Store.EnableIPv4(c.Request().Context(), env, newID("ip4-"), d.Environment, d.location, caller(c).Subject)
 	return a.ipv4Accepted(c, v, err)
 }
 
-// DisableIPv4 gives the address of an env back.
+// DisableIPv4 releases the IPv4 address of an env.
 func (a *API) DisableIPv4(c echo.Context, env EnvInPath) error {
 	v, err := a.d.Resources.Store.DisableIPv4(c.Request().Context(), env, caller(c).Subject)
 	return a.ipv4Accepted(c, v, err)
@@ -221,7 +221,7 @@ func volumeView(v workload.Volume) Volume {
 	return out
 }
 
-// CreateVolume asks for a volume.
+// CreateVolume requests a volume.
 func (a *API) CreateVolume(c echo.Context, _ CreateVolumeParams) error {
 	var in struct {
 		OrgID     prego.OrgID  `json:"org_id"`
@@ -270,13 +270,13 @@ func (a *API) GetVolume(c echo.Context, id VolumeInPath) error {
 	return show(c, a.d.Resources.Store.GetVolume, string(id), volumeView)
 }
 
-// DeleteVolume deletes a volume that nothing is attached to.
+// DeleteVolume deletes an unattached volume.
 func (a *API) DeleteVolume(c echo.Context, id VolumeInPath) error {
 	v, err := a.d.Resources.Store.DeleteVolume(c.Request().Context(), id, caller(c).Subject)
 	return a.volumeAccepted(c, v, err)
 }
 
-// AttachVolume makes a volume that of a process group.
+// AttachVolume attaches a volume to a process group.
 func (a *API) AttachVolume(c echo.Context, id VolumeInPath, _ AttachVolumeParams) error {
 	var in struct {
 		GroupID   prego.GroupID `json:"group_id"`
@@ -300,7 +300,7 @@ func (a *API) AttachVolume(c echo.Context, id VolumeInPath, _ AttachVolumeParams
 	return c.JSON(http.StatusCreated, attachmentView(t))
 }
 
-// DetachVolume takes a volume from its process group.
+// DetachVolume detaches a volume from its process group.
 func (a *API) DetachVolume(c echo.Context, id VolumeInPath, attachment AttachmentInPath) error {
 	if err := a.d.Resources.Store.DetachVolume(c.Request().Context(), id, attachment, caller(c).Subject); err != nil {
 		return err
@@ -309,10 +309,10 @@ func (a *API) DetachVolume(c echo.Context, id VolumeInPath, attachment Attachmen
 	return c.NoContent(http.StatusNoContent)
 }
 
-// sessionLease is how long a session counts whose process died.
+// sessionLease is how long a session counts after its process died.
 const sessionLease = time.Minute
 
-// ofTenant is whom a session of a request counts for that may name a tenant.
+// ofTenant is the tenant that a request's session counts for, if it names one.
 func ofTenant(id *prego.TenantID) (of org.SessionOf, err error) {
 	if id == nil {
 		return of, nil
@@ -321,8 +321,8 @@ func ofTenant(id *prego.TenantID) (of org.SessionOf, err error) {
 	return of, prego.ValidateTenantID(*id)
 }
 
-// session counts what follows for the org of a tenant or an instance until end is
-// called; without one it counts for nobody. It is refused before anything has run.
+// session counts a session for the org of a tenant or an instance until end is called;
+// without one, it counts for no org. It is refused before anything has run.
 func (a *API) session(c echo.Context, of org.SessionOf, kind org.SessionKind, subject string) (end func(), err error) {
 	if of == (org.SessionOf{}) {
 		return func() {}, nil

@@ -27,7 +27,8 @@ func (a *API) CreateServer(c echo.Context, _ CreateServerParams) error {
 	}
 	ctx := c.Request().Context()
 	if refused := a.checkSpec(ctx, in.InfraProvider, in.Region, in.Spec); refused != nil {
-		// A request that was accepted once is accepted again, whatever was retired since.
+		// A request that was accepted once is accepted again, whatever was retired
+		// since.
 		if _, err := a.d.Store.GetServer(ctx, in.ServerID); err != nil {
 			return refused
 		}
@@ -40,8 +41,8 @@ func (a *API) CreateServer(c echo.Context, _ CreateServerParams) error {
 	return c.JSON(http.StatusAccepted, a.accepted(c, server, server.WorkflowID))
 }
 
-// startProvision starts the run of an accepted row. When that fails the request
-// is accepted all the same: the reconciler starts it later.
+// startProvision starts the run of an accepted row. If that fails, the request stays
+// accepted: the reconciler starts the run later.
 func (a *API) startProvision(c echo.Context, s server.Server) {
 	if s.Status != server.Provisioning {
 		return
@@ -62,7 +63,7 @@ func (a *API) accepted(c echo.Context, s server.Server, workflowID string) Accep
 	return Accepted{Operation: a.operation(c, workflowID), WorkflowId: workflowID, ServerId: string(s.ServerID), StatusUrl: string("/v1/servers/" + s.ServerID)}
 }
 
-// ImportServer accepts the take-over of an existing server.
+// ImportServer accepts the import of an existing server.
 func (a *API) ImportServer(c echo.Context, _ ImportServerParams) error {
 	var in server.ImportRequest
 	if err := decode(c, &in); err != nil {
@@ -208,7 +209,7 @@ func (a *API) view(s server.Server, events []server.Event) Server {
 	return out
 }
 
-// agentTags are what the host says that it was tagged with, nil until it said so.
+// agentTags are the tags that the host reports, nil before it has.
 func agentTags(s server.Server) *[]string {
 	if s.AgentTags == nil {
 		return nil

@@ -27,7 +27,7 @@ func restoreView(j tenant.RestoreJob) RestoreJob {
 	}
 }
 
-// CreateSnapshot asks for a backup of a tenant's site.
+// CreateSnapshot requests a snapshot of a tenant's site.
 func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID, _ CreateSnapshotParams) error {
 	s, err := a.d.Resources.Store.CreateSnapshot(c.Request().Context(), tenantID, newID("snp-"), caller(c).Subject)
 	if err != nil {
@@ -50,7 +50,7 @@ func (a *API) GetSnapshot(c echo.Context, tenant TenantID, id SnapshotInPath) er
 	return answer(c, http.StatusOK, s, err, snapshotView)
 }
 
-// DeleteSnapshot deletes a snapshot, and has its files deleted.
+// DeleteSnapshot deletes a snapshot and its files.
 func (a *API) DeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPath) error {
 	org, err := a.d.Resources.Store.DeleteSnapshot(c.Request().Context(), tenantID, id, caller(c).Subject)
 	if err != nil {
@@ -60,7 +60,7 @@ func (a *API) DeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPat
 	return c.NoContent(http.StatusNoContent)
 }
 
-// CreateRestore asks for a tenant's site to be brought back to a snapshot.
+// CreateRestore requests a restore of a tenant's site from a snapshot.
 func (a *API) CreateRestore(c echo.Context, tenantID TenantID, _ CreateRestoreParams) error {
 	var in struct {
 		SnapshotID prego.SnapshotID `json:"snapshot_id"`

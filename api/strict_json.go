@@ -15,8 +15,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// decode reads a request's body, which was compared with the contract, into v; one that
-// is left out leaves v as it is.
+// decode reads a request's checked body into v; if it is absent, v stays as it is.
 func decode(c echo.Context, v any) error {
 	body, _ := c.Get(bodyKey).([]byte)
 	if body == nil {
@@ -25,7 +24,7 @@ func decode(c echo.Context, v any) error {
 	return DecodeStrict(body, v)
 }
 
-// checkJSON refuses what is not one JSON object.
+// checkJSON rejects anything but one JSON object.
 func checkJSON(body []byte) error {
 	switch trimmed := bytes.TrimSpace(body); {
 	case len(trimmed) == 0:
@@ -40,10 +39,10 @@ func checkJSON(body []byte) error {
 	return nil
 }
 
-// DecodeStrict reads one JSON object into v, a pointer to a struct, and refuses
-// fields that are unknown, given twice or spelled in another case, wrong types,
-// null where the field is no pointer, and anything after the object, at any depth
-// and with the field's path.
+// DecodeStrict reads one JSON object into v, a pointer to a struct. It rejects, at any
+// depth and with the field's path: unknown fields, fields given twice or spelled in
+// another case, wrong types, null for a field that is no pointer, and anything after
+// the object.
 func DecodeStrict(body []byte, v any) error {
 	if err := checkJSON(body); err != nil {
 		return err
@@ -59,8 +58,8 @@ func DecodeStrict(body []byte, v any) error {
 	return nil
 }
 
-// conforms reads one value off dec and compares it with the type that it is to
-// become. How deep it goes is bounded by the type.
+// conforms reads one value from dec and checks it against its Go type, which bounds the
+// depth.
 func conforms(dec *json.Decoder, want reflect.Type, path string) error {
 	t, err := dec.Token()
 	if err != nil {
@@ -128,11 +127,11 @@ func conforms(dec *json.Decoder, want reflect.Type, path string) error {
 	return prego.Invalid(path, fmt.Sprintf("must be %s, not %s", kindOf(want), tokenKind(t)))
 }
 
-// anyObject is an object whose fields somebody else checks.
+// anyObject is an object whose fields are checked elsewhere.
 var anyObject = reflect.TypeFor[json.RawMessage]()
 
-// wellFormed reads an object that has begun, and refuses fields given twice and null,
-// at any depth.
+// wellFormed reads the rest of an object, and rejects duplicate fields and null at any
+// depth.
 func wellFormed(dec *json.Decoder, path string, depth int) error {
 	if depth > 16 {
 		return prego.Invalid(path, "is nested too deep")
@@ -242,8 +241,7 @@ func suggestion(fields map[string]reflect.Type, name string) string {
 	return ""
 }
 
-// shown is a name out of a request, short and free of secrets, for an answer or
-// a log.
+// shown is a name from a request, short and free of secrets, for an answer or a log.
 func shown(name string) string {
 	const most = 64
 	name = prego.Redact(name)

@@ -15,13 +15,13 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// siteTimeout bounds a command that a caller waits for.
+// siteTimeout is the time limit of a command that a caller waits for.
 const siteTimeout = time.Minute
 
-// keptSaid is how much of what a host said is told to the caller, in bytes.
+// keptSaid is how many bytes of a host's error message are passed to the caller.
 const keptSaid = 512
 
-// liveSite reads a tenant that has a site, and where that is.
+// liveSite reads a tenant that has a site, and its location.
 func (a *API) liveSite(ctx context.Context, id prego.TenantID) (tenant.Tenant, server.ProvisionState, error) {
 	var st server.ProvisionState
 	t, err := a.d.Tenants.GetTenant(ctx, string(id))
@@ -42,10 +42,10 @@ func (a *API) liveSite(ctx context.Context, id prego.TenantID) (tenant.Tenant, s
 	return t, st, err
 }
 
-// siteCommand runs a command on a site's host and waits for its end. It is in the audit
-// without its secrets, which go to the host beside the arguments.
+// siteCommand runs a command on a site's host and waits for it. Its secrets are passed
+// beside the arguments, and left out of the audit.
 func (a *API) siteCommand(c echo.Context, t tenant.Tenant, st server.ProvisionState, secrets map[string]string, args ...string) error {
-	// Seen to its end, so that its row says how it ended.
+	// It is waited for, so that its row gets an outcome.
 	ctx, done, err := a.long(c, true)
 	if err != nil {
 		return err
@@ -79,18 +79,17 @@ func (a *API) siteCommand(c echo.Context, t tenant.Tenant, st server.ProvisionSt
 	return nil
 }
 
-// note puts what was done to a site on its tenant's timeline, also when the caller has
-// left.
+// note puts a change of a site on its tenant's timeline, even if the caller has left.
 func (a *API) note(c echo.Context, id prego.TenantID, step tenant.Step, message string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), recordWithin)
 	defer cancel()
 	return a.d.Tenants.AddTenantEvent(ctx, tenant.Event{TenantID: id, Step: step, Actor: caller(c).Subject, Message: message}, "")
 }
 
-// once says that an answer holds what is never shown again.
+// once marks an answer whose content is never shown again.
 func once(c echo.Context) { c.Response().Header().Set("Cache-Control", "no-store") }
 
-// administrator is Frappe's own user, who may do anything on a site.
+// administrator is Frappe's built-in user, who may do anything on a site.
 const administrator = "Administrator"
 
 // SetAdminPassword sets the Administrator's password and shows it once.
@@ -110,7 +109,7 @@ func (a *API) SetAdminPassword(c echo.Context, id TenantID, _ SetAdminPasswordPa
 	return c.JSON(http.StatusOK, AdminPassword{User: administrator, Password: password, SiteUrl: siteURL(t)})
 }
 
-// AddTenantUser makes a user of a tenant's site.
+// AddTenantUser creates a user of a tenant's site.
 func (a *API) AddTenantUser(c echo.Context, id TenantID, _ AddTenantUserParams) error {
 	var in struct {
 		Email    string `json:"email"`
@@ -158,7 +157,7 @@ func mailView(m tenant.MailSettings) TenantMail {
 	return TenantMail{Server: m.Server, Port: m.Port, Tls: m.TLS, Login: optional(m.Login), Sender: m.Sender, SenderName: optional(m.SenderName)}
 }
 
-// PutTenantMail says where a site sends its mail.
+// PutTenantMail sets a site's outgoing mail server.
 func (a *API) PutTenantMail(c echo.Context, id TenantID) error {
 	var in struct {
 		Server     string `json:"server"`
@@ -193,7 +192,7 @@ func (a *API) PutTenantMail(c echo.Context, id TenantID) error {
 	return c.JSON(http.StatusOK, mailView(m))
 }
 
-// DeleteTenantMail takes the mail settings out of a site.
+// DeleteTenantMail removes a site's mail settings.
 func (a *API) DeleteTenantMail(c echo.Context, id TenantID) error {
 	t, st, err := a.liveSite(c.Request().Context(), id)
 	if err != nil {

@@ -24,8 +24,8 @@ func siteURL(t tenant.Tenant) *string {
 	return optional("https://" + t.Site)
 }
 
-// tenantView is all that there is to see of a tenant; its allocation and decision
-// are nil while there is none.
+// tenantView is everything shown of a tenant; its allocation and decision are nil if
+// there are none.
 func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *tenant.Allocation, decision *tenant.DecisionRecord) (Tenant, error) {
 	run := lastRun(t, events)
 	out := Tenant{
@@ -66,8 +66,8 @@ func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *ten
 	return out, nil
 }
 
-// lastRun is the run that acts on a tenant, or did last: the one that provisions
-// it until its state is changed.
+// lastRun is the current or last run of a tenant: the one that provisions it, until its
+// state is changed.
 func lastRun(t tenant.Tenant, events []tenant.Event) string {
 	for i := len(events) - 1; i >= 0; i-- {
 		e := events[i]

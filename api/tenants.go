@@ -38,8 +38,8 @@ func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
 	return c.JSON(http.StatusAccepted, a.tenantAccepted(c, t, tenant.ProvisionWorkflowID(t.TenantID)))
 }
 
-// startProvisioning starts the run of an accepted tenant. When that fails the
-// request is accepted all the same: the sweep starts it later.
+// startProvisioning starts the run of an accepted tenant. If that fails, the request
+// stays accepted: the sweep starts the run later.
 func (a *API) startProvisioning(c echo.Context, t tenant.Tenant) {
 	ctx, cancel := startContext(c)
 	defer cancel()
@@ -96,7 +96,7 @@ func (a *API) GetTenant(c echo.Context, id TenantID) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// PatchTenant refuses to change a tenant: its constraint is fixed while it lives
+// PatchTenant rejects changes of a tenant: its constraint is fixed for its lifetime
 // (placement-pools, "Task/DesiredLRP").
 func (a *API) PatchTenant(c echo.Context, id TenantID) error {
 	var in struct {
@@ -126,7 +126,7 @@ func (a *API) PatchTenant(c echo.Context, id TenantID) error {
 	return &prego.Error{Code: prego.CodeConstraintImmutable, Field: field, Message: "is fixed while the tenant lives; request another tenant with the one that is wanted"}
 }
 
-// ListDecisions shows how often a tenant's place was decided, and why each time.
+// ListDecisions lists the placement decisions of a tenant, with their reasons.
 func (a *API) ListDecisions(c echo.Context, id TenantID) error {
 	ctx := c.Request().Context()
 	if _, err := a.d.Tenants.GetTenant(ctx, string(id)); err != nil {
@@ -152,22 +152,22 @@ func (a *API) SuspendTenant(c echo.Context, id TenantID, _ SuspendTenantParams) 
 	return a.changeTenant(c, id, tenant.ActionSuspend)
 }
 
-// ResumeTenant puts a suspended tenant online again.
+// ResumeTenant brings a suspended tenant back online.
 func (a *API) ResumeTenant(c echo.Context, id TenantID, _ ResumeTenantParams) error {
 	return a.changeTenant(c, id, tenant.ActionResume)
 }
 
-// CancelTenant ends a tenant.
+// CancelTenant cancels a tenant.
 func (a *API) CancelTenant(c echo.Context, id TenantID, _ CancelTenantParams) error {
 	return a.changeTenant(c, id, tenant.ActionCancel)
 }
 
-// ReactivateTenant takes back a cancellation.
+// ReactivateTenant reactivates a cancelled tenant.
 func (a *API) ReactivateTenant(c echo.Context, id TenantID, _ ReactivateTenantParams) error {
 	return a.changeTenant(c, id, tenant.ActionReactivate)
 }
 
-// TerminateTenant ends a tenant now.
+// TerminateTenant terminates a tenant now.
 func (a *API) TerminateTenant(c echo.Context, id TenantID, _ TerminateTenantParams) error {
 	return a.changeTenant(c, id, tenant.ActionTerminate)
 }
@@ -177,8 +177,8 @@ func (a *API) RetryTenant(c echo.Context, id TenantID, _ RetryTenantParams) erro
 	return a.changeTenant(c, id, tenant.ActionRetry)
 }
 
-// changeTenant writes what is asked into the tenant's row, and has a run bring it
-// about.
+// changeTenant writes the requested state to the tenant's row, and starts the run that
+// puts it into effect.
 func (a *API) changeTenant(c echo.Context, id prego.TenantID, action tenant.Action) error {
 	var in struct {
 		Reason string `json:"reason"`
@@ -198,7 +198,7 @@ func (a *API) changeTenant(c echo.Context, id prego.TenantID, action tenant.Acti
 	switch {
 	case action == tenant.ActionRetry:
 		a.startProvisioning(c, t)
-	case t.State == tenant.Provisioning: // cancelled: its run undoes what it made
+	case t.State == tenant.Provisioning: // cancelled: its run undoes its steps
 		ctx, cancel := startContext(c)
 		defer cancel()
 		if err := a.d.TenantRuns.CancelTenantProvision(ctx, id); err != nil {
@@ -215,17 +215,16 @@ func (a *API) changeTenant(c echo.Context, id prego.TenantID, action tenant.Acti
 	return c.JSON(http.StatusAccepted, a.tenantAccepted(c, t, run))
 }
 
-// maxText bounds what callers write for people, in bytes.
+// maxText limits free texts, in bytes.
 const maxText = 500
 
-// reasonOf is a reason that somebody gave, "" for none.
+// reasonOf is the caller's reason, "" for none.
 func reasonOf(text string) (string, error) {
 	text = strings.TrimSpace(text)
 	return text, checkText("reason", text)
 }
 
-// checkText accepts what can be kept and shown: no control characters but ends of
-// lines and tabs.
+// checkText accepts text without control characters other than newlines and tabs.
 func checkText(field, text string) error {
 	if len(text) > maxText || strings.ContainsFunc(text, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }) {
 		return prego.Invalid(field, "must be at most 500 characters of text")

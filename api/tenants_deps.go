@@ -48,8 +48,8 @@ type TenantStore interface {
 	ListScalingEvents(ctx context.Context, q prego.ListQuery) (page []tenant.ScalingEvent, next string, err error)
 }
 
-// TenantRuns starts the runs of tenants and pools. A start that fails is made up
-// for by the periodic sweep: the row is what counts.
+// TenantRuns starts the runs of tenants and pools. If a start fails, the periodic sweep
+// repeats it: the row is what counts.
 type TenantRuns interface {
 	StartTenantProvision(ctx context.Context, t tenant.Tenant) error
 	CancelTenantProvision(ctx context.Context, tenantID prego.TenantID) error
@@ -60,12 +60,12 @@ type TenantRuns interface {
 
 // Placer decides over the live fleet.
 type Placer interface {
-	// Simulate decides each request after the one before; nothing is written.
+	// Simulate decides on each request after the one before; nothing is written.
 	Simulate(ctx context.Context, requests []placement.Request) ([]placement.Decision, error)
-	// Override decides, reserves, wakes the tenant's run, and keeps what was asked for
-	// audit, also when it is refused; a refusal is a coded *prego.Error.
+	// Override decides, reserves, wakes the tenant's run, and records the request for
+	// audit, even if it is refused; a refusal is a coded *prego.Error.
 	Override(ctx context.Context, o tenant.PlacementOverride, by string) (placement.Decision, error)
 }
 
-// newTenantID makes the id of a tenant.
+// newTenantID makes a tenant id.
 func newTenantID() string { return newID("t-") }

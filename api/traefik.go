@@ -7,10 +7,10 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// traefikDocument is the dynamic configuration of an edge, as Traefik's HTTP provider
-// reads it. It depends on the routes alone, not on their order. A route whose env has
-// lost its address is left out; one without instances keeps its router, with a
-// service that has no servers, so that its callers are told 503 and not 404.
+// traefikDocument is the dynamic configuration of an edge, as read by Traefik's HTTP
+// provider. It depends on the routes alone, not on their order. A route whose env has
+// lost its address is left out; one without instances keeps its router, with a service
+// without servers, so that its callers get 503 and not 404.
 func traefikDocument(routes []workload.PublishedRoute) ([]byte, error) {
 	type obj = map[string]any
 	httpRouters, httpServices, tcpRouters, tcpServices := obj{}, obj{}, obj{}, obj{}
@@ -45,7 +45,7 @@ func traefikDocument(routes []workload.PublishedRoute) ([]byte, error) {
 			tcpServices[string(r.RouteID)] = service
 		}
 	}
-	// Traefik refuses sections that are there and empty.
+	// Traefik rejects empty sections.
 	doc := obj{}
 	if len(httpRouters) > 0 {
 		doc["http"] = obj{"routers": httpRouters, "services": httpServices}

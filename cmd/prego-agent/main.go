@@ -159,8 +159,8 @@ func siteOwner(args []string) int {
 	return 0
 }
 
-// listen serves on a socket. A service manager may have opened it, so that only it
-// decides who may connect; its environment says so.
+// listen serves on a socket. If a service manager has opened it, so that it alone
+// decides who may connect, the environment says so.
 func listen(ctx context.Context, host *agent.Host, socket string, serve func(context.Context, net.Listener) error) error {
 	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) || os.Getenv("LISTEN_FDS") != "1" {
 		l, err := host.Listen(socket)

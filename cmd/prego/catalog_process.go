@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/workflows"
 )
 
-// staleReadings is after how many missed readings a catalog is called stale.
+// staleReadings is the number of missed readings after which a catalog is stale.
 const staleReadings = 3
 
 // newCatalogDeps is what the API checks requests for machines against.
@@ -22,7 +22,7 @@ func newCatalogDeps(p *process, runs *workflows.Client, configured server.Catalo
 	return api.CatalogDeps{Store: p.db, Runs: runs, Configured: configured, StaleAfter: staleReadings * p.cfg.Worker.CatalogEvery}
 }
 
-// newCatalogs makes the step that reads what the providers sell.
+// newCatalogs creates the step that reads the providers' catalogs.
 func newCatalogs(p *process, servers *activities.Servers) *activities.Catalogs {
 	sellers := make(map[prego.InfraProviderID]activities.CatalogInfra)
 	for id, i := range servers.Infra {
@@ -33,7 +33,7 @@ func newCatalogs(p *process, servers *activities.Servers) *activities.Catalogs {
 	return &activities.Catalogs{Store: p.db, Infra: sellers, Catalog: servers.Catalog, Log: p.log.Named("catalog")}
 }
 
-// watchCatalog has the catalog read now, and tells how old it is.
+// watchCatalog starts a reading of the catalog, and exports its age.
 func watchCatalog(ctx context.Context, p *process, runs *workflows.Client, catalogs *activities.Catalogs) {
 	if _, err := runs.StartCatalogRefresh(ctx); err != nil {
 		p.log.Warn("the provider's catalog is read by schedule only", zap.Error(err))

@@ -19,8 +19,8 @@ import (
 	"github.com/prego/prego/internal/sim"
 )
 
-// demo types commands as a person would, and shows what they print. In its command
-// lines @ stands for a suffix that no earlier start had.
+// demo types commands as a person would, and shows their output. In its command lines,
+// @ is a suffix that is unique to this start.
 type demo struct {
 	ctx    context.Context
 	c      *cli.Client
@@ -33,8 +33,8 @@ func newDemo(ctx context.Context, out io.Writer, c *cli.Client) *demo {
 }
 
 // play provisions one server of each role, a tenant of each plan and a fleet over three
-// regions. Then process groups run, and some are refused. standIn is the image that hosts
-// with real engines have, "" where engines are simulated and have all.
+// regions. Then it runs process groups, some of which are refused. standIn is the image
+// available on hosts with real engines, "" if engines are simulated.
 func (d *demo) play(standIn string) error {
 	return d.steps(
 		func() error {
@@ -56,8 +56,8 @@ func (d *demo) play(standIn string) error {
 	)
 }
 
-// fleet brings a fleet to four servers: by weight as many in us as in eu, but for the
-// cap. A second start meets the fleet as the first one left it, and begins again.
+// fleet brings a fleet to four servers: weighted equally between us and eu, except for
+// the cap. A second start finds the fleet as the first one left it, and starts over.
 func (d *demo) fleet() error {
 	const resize = "fleet resize demo-pool --to "
 	var f api.ServerFleet
@@ -77,8 +77,8 @@ func (d *demo) fleet() error {
 	)
 }
 
-// workloads runs a group within its quota, and then asks for more than the org may have,
-// before and after it was accepted, and for more than the servers have.
+// workloads runs a group within its quota, then exceeds the org's quota, at the request
+// and after it was accepted, and finally the servers' capacity.
 func (d *demo) workloads(standIn string) error {
 	image, command := "docker.io/library/nginx:1.29", ""
 	if standIn != "" {
@@ -113,7 +113,7 @@ func (d *demo) workloads(standIn string) error {
 	)
 }
 
-// steps are taken in order until one fails.
+// steps are run in order until one fails.
 func (d *demo) steps(steps ...func() error) error {
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -156,7 +156,7 @@ func (d *demo) atOnce(title string, lines ...string) error {
 	return g.Wait()
 }
 
-// refused runs a command line that is to be refused.
+// refused runs a command line that must be refused.
 func (d *demo) refused(title, line string, code prego.Code) error {
 	err := d.run(title, line)
 	var r *cli.Refusal
@@ -167,7 +167,7 @@ func (d *demo) refused(title, line string, code prego.Code) error {
 	return nil
 }
 
-// warm waits until the next tenant could claim a warm server.
+// warm waits until a warm server is ready for the next tenant.
 func (d *demo) warm() error {
 	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
 	defer cancel()
@@ -180,7 +180,7 @@ func (d *demo) warm() error {
 	return d.run("", "pool warm list")
 }
 
-// await waits until a group cannot be scheduled for a reason, and shows it.
+// await waits until a group cannot be scheduled for a given reason, and shows it.
 func (d *demo) await(name, reason string) error {
 	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
 	defer cancel()

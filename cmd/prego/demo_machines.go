@@ -12,8 +12,8 @@ import (
 )
 
 // machines provisions one server of each role, on both Debians, and shows from their
-// consoles that they booted. It makes no more of them, since each is a whole system on
-// this machine.
+// consoles that they booted. It creates no more, since each is a whole system on this
+// machine.
 func (d *demo) machines(cloud string) error {
 	if err := d.atOnce("One server of each role:", "server create app-@ --role app --region eu --image debian-13 --watch",
 		"server create db-shard-@ --role db-shard --region eu --image debian-12 --volume-gb 10 --watch", "server create redis-pool-@ --role redis-pool --region eu --image debian-13 --watch"); err != nil {
@@ -45,7 +45,7 @@ func (d *demo) machines(cloud string) error {
 	return nil
 }
 
-// page is what a URL answers.
+// page fetches a URL.
 func page(ctx context.Context, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -28,15 +28,15 @@ import (
 	"github.com/prego/prego/workflows"
 )
 
-// devFlags are the choices of `prego dev`.
+// devFlags are the flags of `prego dev`.
 type devFlags struct {
 	demo, exit, reset, docker                              bool
 	dir, agent, cloud, hosts, machines                     string
 	apiPort, gwPort, temporalPort, uiPort, pgPort, simPort int
 }
 
-// standIn is the image that hosts with real engines run in place of all others, "" where
-// engines are simulated, too.
+// standIn is the image that hosts with real engines run in place of all others, "" if
+// engines are simulated.
 func (f devFlags) standIn() string {
 	switch {
 	case f.hosts == "machine":
@@ -72,7 +72,7 @@ func newDevCommand() *cobra.Command {
 	return cmd
 }
 
-// stack are the processes of a development stack, in the order of their start.
+// stack are the processes of a development stack, in their start order.
 type stack struct {
 	f     devFlags
 	dir   string
@@ -281,7 +281,7 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// environment is what the project's own processes are configured with.
+// environment is the configuration of the project's own processes.
 func (s *stack) environment(databaseURL string) error {
 	keys := filepath.Join(s.dir, "keys")
 	if err := errors.Join(pki.Init(keys, "demo"), token.InitKeys(keys)); err != nil {
@@ -307,7 +307,8 @@ func (s *stack) environment(databaseURL string) error {
 		for k, v := range map[string]string{
 			"HCLOUD_ENDPOINT": "http://127.0.0.1:" + strconv.Itoa(s.f.simPort) + "/v1", "HCLOUD_TOKEN": "simulated", "PREGO_SIMULATED": "true",
 			"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_HCLOUD_POLL": "200ms",
-			// Simulated hosts measure this machine, whose other work says nothing about them.
+			// Simulated hosts measure this machine, whose other work says nothing about
+			// them.
 			"PLACEMENT_CPU_PCT_MAX": "0", "PLACEMENT_DB_DISK_PCT_MAX": "0",
 		} {
 			set[k] = v
@@ -325,7 +326,7 @@ func (s *stack) environment(databaseURL string) error {
 	return s.set(set)
 }
 
-// set adds to what our own processes are configured with.
+// set adds to the configuration of our own processes.
 func (s *stack) set(vars map[string]string) error {
 	for k, v := range vars {
 		s.env = append(s.env, k+"="+v)
@@ -336,8 +337,8 @@ func (s *stack) set(vars map[string]string) error {
 	return nil
 }
 
-// meetMachines lets the gateway listen where machines reach it, and machines take calls
-// from there: on the bridge of the simulated cloud.
+// meetMachines lets the gateway and the machines reach each other on the bridge of the
+// simulated cloud.
 func (s *stack) meetMachines(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/_sim/network", s.f.simPort), nil)
 	if err != nil {
@@ -361,7 +362,7 @@ func (s *stack) meetMachines(ctx context.Context) error {
 // child starts one of our own processes and waits until it is ready.
 func (s *stack) child(ctx context.Context, name, ready string, args ...string) error {
 	env := s.env
-	if slices.Contains(keyset.Processes(), name) { // as in production, to each its own
+	if slices.Contains(keyset.Processes(), name) { // each gets its own, as in production
 		own := filepath.Join(s.dir, "keys-"+name)
 		if err := keyset.Share(filepath.Join(s.dir, "keys"), name, own, -1); err != nil {
 			return err
@@ -369,7 +370,7 @@ func (s *stack) child(ctx context.Context, name, ready string, args ...string) e
 		env = append(env[:len(env):len(env)], "PREGO_KEYS_DIR="+own)
 	}
 	if name == "api" || name == "agentgw" {
-		env = append(env[:len(env):len(env)], "PREGO_MASTER_KEY=", "HCLOUD_TOKEN=") // a worker's alone
+		env = append(env[:len(env):len(env)], "PREGO_MASTER_KEY=", "HCLOUD_TOKEN=") // only a worker's
 	}
 	switch name {
 	case "agentgw":
@@ -393,7 +394,7 @@ func (s *stack) operatorToken() (string, error) {
 	return token.NewAPI(token.APIConfig{Keys: keys, Issuer: "prego", Audience: "prego-api", RolesClaim: "role"}).Issue("demo-operator", token.RoleOperator, 8*time.Hour)
 }
 
-// secret reads 32 random bytes as hex from a file, making it the first time.
+// secret reads 32 random bytes as hex from a file, creating it the first time.
 func secret(file string) (string, error) {
 	b, err := os.ReadFile(file)
 	if err == nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// newHealthCommand is what an image without a shell has for a health check: it asks
-// the process beside it, at the address that the environment of both says.
+// newHealthCommand is the health check of images without a shell: it asks the process
+// in the same container, at the address in the environment.
 func newHealthCommand() *cobra.Command {
 	var live bool
 	var wait time.Duration
@@ -52,8 +52,8 @@ Without a URL it asks at PREGO_METRICS_LISTEN, and at PREGO_API_LISTEN when that
 	return cmd
 }
 
-// healthAddr is where a process that listens at an address is reached from beside
-// it: one that listens everywhere is reached on loopback.
+// healthAddr is where to reach a process with this listen address from the same
+// container: loopback, if it listens everywhere.
 func healthAddr(listen string) (string, error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -73,7 +73,7 @@ func checkHealth(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	// No proxy: the process is beside this one.
+	// No proxy: the process is in the same container.
 	resp, err := (&http.Client{Transport: &http.Transport{}}).Do(req)
 	if err != nil {
 		return err

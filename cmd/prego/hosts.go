@@ -18,8 +18,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// newRelayClient is how the API does what takes keys that it does not have: by way of a
-// worker.
+// newRelayClient lets the API do what takes keys that only a worker has.
 func newRelayClient(p *process) (*relay.Client, error) {
 	ca, err := pki.Open(p.cfg.KeysDir, p.cfg.Environment)
 	if err != nil {
@@ -39,7 +38,7 @@ type keyholder struct {
 	*token.Box
 }
 
-// newRelay serves the API's requests for what takes keys.
+// newRelay serves the API's requests that need keys.
 func newRelay(p *process, ca *pki.Authority, engines *containers) (*relay.Server, error) {
 	agents, err := newAgents(p.cfg, ca)
 	if err != nil {
@@ -59,7 +58,7 @@ func newRelay(p *process, ca *pki.Authority, engines *containers) (*relay.Server
 	return &relay.Server{Keys: keyholder{shell{agents}, engines, imports, box}, Log: p.log.Named("relay")}, nil
 }
 
-// shell is the agents as an operator uses them.
+// shell runs operators' commands through the agents.
 type shell struct{ agents *agentclient.Client }
 
 func (s shell) Run(ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error) {
@@ -105,7 +104,7 @@ func (c *containers) RemoveInstance(ctx context.Context, serverID prego.ServerID
 
 func (c *containers) ContainerLogs(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error {
 	return c.on(ctx, serverID, addr, role, false, func(h *dockerhost.Host, specs []server.ContainerSpec) error {
-		mask := prego.Redact // of one that is not declared we know no secrets
+		mask := prego.Redact // an undeclared container has no known secrets
 		for _, s := range specs {
 			if s.Name == name {
 				mask = s.Redact
@@ -123,10 +122,10 @@ func (c *containers) ContainerLogs(ctx context.Context, serverID prego.ServerID,
 	})
 }
 
-// maxLine bounds a line of a log, in bytes; a longer one is broken up.
+// maxLine is the maximum length of a log line, in bytes; longer lines are split.
 const maxLine = 64 << 10
 
-// lines calls each with every line that is written to it.
+// lines calls each with every line written to it.
 type lines struct {
 	each func(string) error
 	rest []byte

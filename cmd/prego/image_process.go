@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/workflows"
 )
 
-// newImages makes the steps of golden images.
+// newImages creates the steps of golden images.
 func newImages(p *process, servers *activities.Servers, runs *workflows.Client) (*activities.Images, error) {
 	_, agent, err := agentBinary(p.cfg)
 	if err != nil {
@@ -35,7 +35,7 @@ func newImages(p *process, servers *activities.Servers, runs *workflows.Client) 
 	}, nil
 }
 
-// builderPolls is how much more seldom a builder is looked at than an action: it takes
+// builderPolls is how much less often a builder is checked than an action: it takes
 // minutes.
 const builderPolls = 5
 

@@ -1,6 +1,6 @@
-// Command prego is the whole control plane: the API, the agent gateway, the
-// worker, the operators' verbs, and a development stack. It is the only place
-// that wires the rooms together.
+// Command prego is the whole control plane: the API, the agent gateway, the worker, the
+// operators' verbs, and a development stack. It is the only place that wires the
+// packages together.
 package main
 
 import (

@@ -13,8 +13,8 @@ import (
 	"github.com/prego/prego/placement"
 )
 
-// newPlanCommand holds the verbs that decide without a server: one JSON document
-// in, JSON lines out.
+// newPlanCommand holds the verbs that decide without a server: one JSON document in,
+// JSON lines out.
 func newPlanCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "plan", Short: "Decide on a fleet given as JSON, without a database or a network"}
 	cmd.AddCommand(newPlanPlaceCommand(), newPlanPackCommand(), newPlanRegionCommand(), newPlanResizeCommand(), newPlanConstraintCommand())
@@ -28,7 +28,7 @@ func newPlanPlaceCommand() *cobra.Command {
 	}
 }
 
-// maxDocument is the largest document that is read, in bytes.
+// maxDocument is the maximum document size, in bytes.
 const maxDocument = 1 << 30
 
 // readDocument reads one strict JSON document.

@@ -15,11 +15,11 @@ import (
 	"github.com/prego/prego/placement/pack"
 )
 
-// packMaxInput is the largest document that is read, in bytes: some million items.
+// packMaxInput is the maximum document size, in bytes: some million items.
 const packMaxInput = 256 << 20
 
-// packAnswer is the line that is printed. gap_pct is how many percent above the
-// lower bound the bins are.
+// packAnswer is the printed line. gap_pct is how many percent the bins are above the
+// lower bound.
 type packAnswer struct {
 	Bins        []packAnswerBin `json:"bins"`
 	BinsUsed    int             `json:"bins_used"`
@@ -93,7 +93,7 @@ func newPackAnswer(r pack.Result) packAnswer {
 	return a
 }
 
-// packDocument is what is read.
+// packDocument is the input document.
 type packDocument struct {
 	Capacity   map[string]float64 `json:"capacity"`
 	ReservePct float64            `json:"reserve_pct"`
@@ -104,7 +104,7 @@ type packDocument struct {
 	} `json:"items"`
 }
 
-// parsePackProblem reads the document, and refuses what a lenient decoder lets pass.
+// parsePackProblem reads the document, and rejects what a lenient decoder lets pass.
 func parsePackProblem(body []byte) (p pack.Problem, err error) {
 	var doc packDocument
 	if err := api.DecodeStrict(body, &doc); err != nil {

@@ -68,7 +68,7 @@ func planResize(in io.Reader, out io.Writer) error {
 	if err := printLine(out, region.NewResizeAnswer(result, refused)); err != nil {
 		return err
 	}
-	// No fleet could make sense of this one: the document is wrong in itself.
+	// The document is wrong in itself, whatever the fleet.
 	if refused != nil && prego.CodeOf(refused) == region.CodeMinAboveMax {
 		return &cli.Exit{Code: cli.ExitRefused, Err: refused}
 	}

@@ -205,8 +205,8 @@ func runWorker(ctx context.Context) error {
 	return g.Wait()
 }
 
-// ensureSchedules tries again while Temporal is away or slow: a worker that ended for
-// that would only be started again, and ask as much of it.
+// ensureSchedules retries while Temporal is away or slow: a worker that exited would
+// only be restarted, and ask as much of it.
 func ensureSchedules(ctx context.Context, p *process, runs *workflows.Client, s workflows.ScheduleSettings) error {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		err := runs.EnsureSchedules(ctx, s)

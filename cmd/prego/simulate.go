@@ -19,14 +19,14 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// simulateFlags are the command's.
+// simulateFlags are the command's flags.
 type simulateFlags struct {
 	tenants           int
 	seed              uint64
 	policy, algorithm string
 	json              bool
 	html              string
-	prices            string // a location: its prices, from the API
+	prices            string // a location, whose prices are read from the API
 }
 
 func newSimulateCommand() *cobra.Command {
@@ -62,7 +62,7 @@ func newSimulateCommand() *cobra.Command {
 	return cmd
 }
 
-// badUsage is status 2: what was asked for is not possible.
+// badUsage is status 2: the request is impossible.
 func badUsage(err error) error {
 	if err == nil {
 		return nil
@@ -85,7 +85,7 @@ func (o simulateFlags) config() (sim.Config, error) {
 	return sim.DefaultConfig(o.tenants, p), nil
 }
 
-// priced gives the model's machines the prices that they have at a location.
+// priced sets the prices of a location on the model's machines.
 func priced(c *sim.Config, catalog api.Catalog, location string) error {
 	for i, role := range c.Roles {
 		cents := 0
@@ -104,7 +104,7 @@ func priced(c *sim.Config, catalog api.Catalog, location string) error {
 	return nil
 }
 
-// simulate plays the model; prices may be nil.
+// simulate runs the model; prices may be nil.
 func simulate(o simulateFlags, prices *api.Catalog, out, notes io.Writer) error {
 	c, err := o.config()
 	if err != nil {
@@ -116,11 +116,11 @@ func simulate(o simulateFlags, prices *api.Catalog, out, notes io.Writer) error 
 		}
 	}
 	var page *os.File
-	if o.html != "" { // before the work, so that a bad path is known at once
+	if o.html != "" { // before the work, so that a bad path fails at once
 		if page, err = os.Create(o.html); err != nil {
 			return badUsage(fmt.Errorf("--html: %w", err))
 		}
-		defer func() { _ = page.Close() }() // a second time after a good end
+		defer func() { _ = page.Close() }() // a no-op after a successful close
 	}
 	s, err := sim.New(c, rand.NewPCG(o.seed, 0))
 	if err != nil {
@@ -131,7 +131,7 @@ func simulate(o simulateFlags, prices *api.Catalog, out, notes io.Writer) error 
 	took := time.Since(began)
 	r := s.Report()
 	r.Seed = o.seed
-	// The time is the machine's and not the seed's: it is no part of the report.
+	// The time depends on the machine, not on the seed: it is no part of the report.
 	if r.Decisions > 0 {
 		fmt.Fprintf(notes, "%d decisions, simulated in %s\n", r.Decisions, took.Round(time.Millisecond))
 	}
@@ -149,7 +149,7 @@ func simulate(o simulateFlags, prices *api.Catalog, out, notes io.Writer) error 
 	return verdict(r)
 }
 
-// verdict is status 1 where an invariant does not hold.
+// verdict is status 1 if an invariant is violated.
 func verdict(r sim.Report) error {
 	if n := len(r.Violations); n > 0 {
 		return &cli.Exit{Code: cli.ExitUsage, Err: fmt.Errorf("invariants violated: %d", n)}

@@ -25,11 +25,11 @@ type containers struct {
 	hosts   *dockerhost.Hosts
 	stack   server.Stack
 	image   string
-	key     []byte // the secrets in stacks are derived from it
+	key     []byte // the stack's secrets are derived from it
 	digests digests
 }
 
-// digests keep what images were resolved to: whichever host comes later runs the same.
+// digests stores resolved images, so that later hosts run the same.
 type digests interface {
 	ImageDigest(ctx context.Context, image string) (digest string, ok bool, err error)
 	PutImageDigest(ctx context.Context, image, digest string) (holds string, err error)
@@ -54,7 +54,7 @@ func newContainers(p *process, ca *pki.Authority) (*containers, error) {
 	}
 	logins := store.RegistryLogins{Store: p.db, Opener: box}
 	c := &containers{hosts: dockerHosts(p.cfg, ca, logins.RegistryAuth), stack: stack, image: w.ContainerImage, key: key, digests: p.db}
-	// What a stack refers to and is not there is said now, not at the first server.
+	// Missing references of a stack are reported now, not at the first server.
 	for _, role := range prego.Roles() {
 		if _, err := c.specs("check", role); err != nil {
 			return nil, err
@@ -63,8 +63,8 @@ func newContainers(p *process, ca *pki.Authority) (*containers, error) {
 	return c, nil
 }
 
-// dockerHosts reaches the engines of hosts. It needs no stack and no master key,
-// so that a process that only looks at containers can do without.
+// dockerHosts reaches the engines of hosts. It needs neither stack nor master key, so
+// that a process that only reads containers works without them.
 func dockerHosts(cfg config.Config, ca *pki.Authority, login func(context.Context, string) (string, string, bool, error)) *dockerhost.Hosts {
 	client := ca.DockerClientTLS()
 	return dockerhost.New(dockerhost.Config{
@@ -77,7 +77,8 @@ func dockerHosts(cfg config.Config, ca *pki.Authority, login func(context.Contex
 func (c *containers) specs(serverID prego.ServerID, role prego.Role) ([]server.ContainerSpec, error) {
 	vars := map[string]string{"server_id": string(serverID), "role": string(role), "bench_image": c.image}
 	specs, err := c.stack.For(role, vars, func(name string) string {
-		// The same server gets the same secrets again, so that they are kept nowhere.
+		// Secrets are derived, so that the same server gets the same ones and none is
+		// stored.
 		mac := hmac.New(sha256.New, c.key)
 		mac.Write([]byte(string("prego stack secret v1\x00"+serverID+"\x00") + name))
 		return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
@@ -88,8 +89,8 @@ func (c *containers) specs(serverID prego.ServerID, role prego.Role) ([]server.C
 	return specs, nil
 }
 
-// pin names images by their digests, those that were resolved before. With a host, it
-// resolves the rest there: the first host that pulls an image decides for all.
+// pin replaces resolved images' names by their digests. With a host, it resolves the
+// others there: the first host that pulls an image decides for all.
 func (c *containers) pin(ctx context.Context, specs []server.ContainerSpec, resolveOn *dockerhost.Host) error {
 	known := make(map[string]string)
 	for i, spec := range specs {
@@ -112,7 +113,7 @@ func (c *containers) digestOf(ctx context.Context, image string, resolveOn *dock
 		return digest, err
 	}
 	if digest, err = resolveOn.Resolve(ctx, image); err != nil || digest == "" {
-		return "", err // one that was loaded by hand has no digest
+		return "", err // an image loaded by hand has no digest
 	}
 	return c.digests.PutImageDigest(ctx, image, digest)
 }

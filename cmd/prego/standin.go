@@ -17,8 +17,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// newStandInCommand is what runs in the containers of simulated hosts with a real
-// engine, where no image can be pulled.
+// newStandInCommand runs in the containers of simulated hosts with a real engine, where
+// no image can be pulled.
 func newStandInCommand() *cobra.Command {
 	check := false
 	cmd := &cobra.Command{
@@ -36,7 +36,7 @@ func newStandInCommand() *cobra.Command {
 	return cmd
 }
 
-// dockerPossible says what --docker lacks.
+// dockerPossible says what --docker needs and is missing.
 func dockerPossible(cloud string) error {
 	if cloud != "sim" {
 		return errors.New("--docker is for the simulated cloud: real hosts have their own")
@@ -47,8 +47,8 @@ func dockerPossible(cloud string) error {
 	return nil
 }
 
-// standInStack writes the built-in stack with stand-ins in place of its images:
-// the same names in the same order.
+// standInStack writes the built-in stack with stand-ins for its images: the same names
+// in the same order.
 func standInStack(dir, image string) (file string, err error) {
 	stack, err := config.Worker{}.Stack()
 	if err != nil {

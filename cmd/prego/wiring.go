@@ -35,7 +35,7 @@ import (
 	"github.com/prego/prego/workflows"
 )
 
-// process is what every process of the control plane starts from.
+// process is what every process of the control plane has in common.
 type process struct {
 	cfg  config.Config
 	log  *zap.Logger
@@ -72,8 +72,8 @@ func (p *process) close() {
 	_ = p.log.Sync()
 }
 
-// runs connects to Temporal. The connection is made when it is first used, so
-// that a process starts and says that it is not ready while Temporal is away.
+// runs connects to Temporal on first use, so that a process starts, and reports that it
+// is not ready, while Temporal is away.
 func (p *process) runs() (*workflows.Client, error) {
 	t := p.cfg.Temporal
 	c, err := client.NewLazyClient(client.Options{HostPort: t.Address, Namespace: t.Namespace, Logger: temporalLog{p.log.Named("temporal").Sugar()}})
@@ -90,7 +90,7 @@ func (l temporalLog) Info(msg string, kv ...any)  { l.s.Infow(msg, kv...) }
 func (l temporalLog) Warn(msg string, kv ...any)  { l.s.Warnw(msg, kv...) }
 func (l temporalLog) Error(msg string, kv ...any) { l.s.Errorw(msg, kv...) }
 
-// ready reports whether database and Temporal answer.
+// ready reports whether the database and Temporal answer.
 func (p *process) ready(runs *workflows.Client) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := p.db.Ping(ctx); err != nil {
@@ -100,7 +100,7 @@ func (p *process) ready(runs *workflows.Client) func(context.Context) error {
 	}
 }
 
-// agentBinary reads the agent that hosts are given.
+// agentBinary reads the agent binary for hosts.
 func agentBinary(cfg config.Config) ([]byte, string, error) {
 	b, err := os.ReadFile(cfg.Gateway.AgentBinary)
 	if err != nil {
@@ -110,7 +110,7 @@ func agentBinary(cfg config.Config) ([]byte, string, error) {
 	return b, hex.EncodeToString(sum[:]), nil
 }
 
-// bootRenderer renders user_data with what this installation's hosts need.
+// bootRenderer renders user_data for this installation's hosts.
 type bootRenderer struct {
 	cfg         config.Config
 	ca          *pki.Authority
@@ -138,7 +138,7 @@ func (r bootRenderer) RenderBoot(p activities.BootParams) (activities.Boot, erro
 	return activities.Boot{UserData: out.UserData, StageTwo: out.StageTwo, StageTwoSHA256: out.StageTwoSHA256}, err
 }
 
-// gatewayCA is the authority as the gateway sees it.
+// gatewayCA is the gateway's view of the authority.
 type gatewayCA struct {
 	*pki.Authority
 	execKeys map[string]string
@@ -158,7 +158,7 @@ func (gatewayCA) KeyOfCSR(field, csr string) ([]byte, error) {
 	return pki.KeySHA256(parsed.PublicKey)
 }
 
-// gatewayTokens are agents' tokens as the gateway sees them.
+// gatewayTokens is the gateway's view of agents' tokens.
 type gatewayTokens struct{ *token.Agents }
 
 func (gatewayTokens) HashBootstrap(raw string) []byte { return token.Hash(raw) }
@@ -171,7 +171,7 @@ func (a apiAuth) Authenticate(ctx context.Context, raw string) (api.Principal, e
 	return api.Principal{Subject: p.Subject, Operator: p.Role == token.RoleOperator}, err
 }
 
-// importer issues the bootstrap of an existing server.
+// importer issues the bootstrap credentials of an existing server.
 type importer struct {
 	db     *store.Store
 	tokens *token.Deriver
@@ -222,7 +222,7 @@ func newAPITokens(cfg config.Config) (*token.API, error) {
 	return token.NewAPI(c), nil
 }
 
-// buildActivities makes the steps with their adapters.
+// buildActivities creates the steps with their adapters.
 func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*activities.Servers, *activities.Reconciler, error) {
 	w := p.cfg.Worker
 	catalog, err := w.Catalog()
@@ -292,7 +292,7 @@ func buildActivities(ctx context.Context, p *process, runs *workflows.Client) (*
 	return servers, fleet, nil
 }
 
-// newPlacer makes what decides and reserves, for worker and API.
+// newPlacer creates the placer, for worker and API.
 func newPlacer(p *process, runs *workflows.Client) (*activities.Placer, error) {
 	policy, err := p.cfg.Placement.Policy()
 	if err != nil {
@@ -328,7 +328,7 @@ func newAgents(cfg config.Config, ca *pki.Authority) (*agentclient.Client, error
 	}), nil
 }
 
-// buildTenants makes the steps of tenants.
+// buildTenants creates the steps of tenants.
 func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, error) {
 	placer, err := newPlacer(p, runs)
 	if err != nil {
@@ -360,7 +360,7 @@ func buildTenants(p *process, runs *workflows.Client) (*activities.Tenants, erro
 	}, nil
 }
 
-// buildGroups makes the steps of process groups.
+// buildGroups creates the steps of process groups.
 func buildGroups(p *process, runs *workflows.Client, engine activities.InstanceEngine) *activities.Groups {
 	w := p.cfg.Workloads
 	return &activities.Groups{
@@ -369,7 +369,7 @@ func buildGroups(p *process, runs *workflows.Client, engine activities.InstanceE
 	}
 }
 
-// mountVolumes brings a group's volumes to the server of its instance.
+// mountVolumes attaches a group's volumes to the server of its instance.
 func mountVolumes(org *activities.OrgResources) activities.VolumeAttacher {
 	return func(ctx context.Context, groupID prego.GroupID, serverID prego.ServerID) ([]string, error) {
 		mounts, err := org.AttachGroupVolumes(ctx, activities.GroupVolumesInput{GroupID: groupID, ServerID: serverID})
@@ -381,8 +381,8 @@ func mountVolumes(org *activities.OrgResources) activities.VolumeAttacher {
 	}
 }
 
-// crashHook lets a test kill this worker at a named point, once: the file named
-// by PREGO_TEST_CRASH holds the point and is removed as the process dies.
+// crashHook lets a test kill this worker at a named point, once: the file named by
+// PREGO_TEST_CRASH contains the point, and is removed as the process dies.
 func crashHook() func(string) {
 	file := os.Getenv("PREGO_TEST_CRASH")
 	if file == "" {
