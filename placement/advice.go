@@ -11,9 +11,9 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Advice is a place that somebody outside of the engine proposes (placement-policy
-// §1.2, ai_recommended). It chooses among what passes every filter, and never more: one
-// that names anything else changes nothing.
+// Advice is a place proposed from outside the engine (placement-policy §1.2,
+// ai_recommended). It can only choose among candidates that pass every filter: one that
+// names anything else changes nothing.
 type Advice struct {
 	AppServerID prego.ServerID    `json:"app_server_id"`
 	DBShardID   prego.ShardID     `json:"db_shard_id"`   // "" is the engine's choice
@@ -21,7 +21,7 @@ type Advice struct {
 	Reason      string            `json:"reason"`
 }
 
-// AdviceRequest is what an adviser is asked: who wants a place, and which there are.
+// AdviceRequest is sent to an adviser: who wants a place, and the candidates.
 type AdviceRequest struct {
 	TenantID    prego.TenantID       `json:"tenant_id"`
 	OrgID       prego.OrgID          `json:"org_id"`
@@ -41,7 +41,7 @@ type Candidate struct {
 	Site        bool              `json:"site"` // a pool site is available there
 }
 
-// AskFor is what to ask an adviser for a request, with at most so many candidates.
+// AskFor builds the request to an adviser, with at most so many candidates.
 func (f *Snapshot) AskFor(r Request, most int) AdviceRequest {
 	return AdviceRequest{
 		TenantID: r.TenantID, OrgID: r.OrgID, ParentOrgID: r.ParentOrgID, Region: r.Region, Plan: r.Plan, Mode: f.search(r).mode,
@@ -49,9 +49,9 @@ func (f *Snapshot) AskFor(r Request, most int) AdviceRequest {
 	}
 }
 
-// Candidates are the places that an adviser may choose from, best first, at most so many:
-// one for each server, with the companions that the engine would give it. It changes
-// nothing.
+// Candidates returns the places that an adviser may choose from, best first, at most so
+// many: one for each server, with the companions that the engine would choose. It
+// changes nothing.
 func (f *Snapshot) Candidates(r Request, most int) []Candidate {
 	s := f.search(r)
 	if code, _ := s.regionAllowed(); code != "" || r.Override != nil {
@@ -69,16 +69,16 @@ func (f *Snapshot) Candidates(r Request, most int) []Candidate {
 	}
 	s.choose()
 	sited := func(c Candidate) bool { return c.Site }
-	if slices.ContainsFunc(all, sited) { // who has no site loses to who has
+	if slices.ContainsFunc(all, sited) { // a server without a site loses to one with a site
 		all = slices.DeleteFunc(all, func(c Candidate) bool { return !c.Site })
 	}
 	slices.SortStableFunc(all, func(a, b Candidate) int { return cmp.Compare(b.Score, a.Score) })
 	return all[:min(len(all), most)]
 }
 
-// advised is the triple that the advice proposes, if it may be chosen: its server was
-// among those that passed, in the same contest as the winner, and what it names beside
-// passes for that server.
+// advised is the proposed triple, if it may be chosen: its server was among those that
+// passed, in the same contest as the winner, and the proposed companions pass for that
+// server.
 func (s *search) advised(o Outcome, c contest) (triple, bool) {
 	a := s.r.Advice
 	if a == nil || !c.advised.ok {

@@ -4,8 +4,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Change is what became of a snapshot's rows: of all of them, or of those that changed
-// since an earlier answer.
+// Change lists changed rows of a snapshot: all of them, or those changed since an
+// earlier answer.
 type Change struct {
 	Full       bool
 	Since      string // the source's cursor for the next change
@@ -18,13 +18,13 @@ type Change struct {
 	LastServer string // where the newest tenant was placed
 }
 
-// SiteChange is a pool site with whether it can be taken.
+// SiteChange is a pool site, and whether it can be claimed.
 type SiteChange struct {
 	PoolSite
 	Available bool
 }
 
-// SnapshotOf makes a snapshot from a full change.
+// SnapshotOf builds a snapshot from a full change.
 func SnapshotOf(p Policy, c Change) *Snapshot {
 	d := Data{Servers: c.Servers, Shards: c.Shards, Pools: c.Pools, Providers: c.Providers, Residency: c.Residency, LastServer: c.LastServer}
 	for _, s := range c.Sites {
@@ -35,7 +35,7 @@ func SnapshotOf(p Policy, c Change) *Snapshot {
 	return NewSnapshot(p, d)
 }
 
-// Update lets the snapshot follow its rows.
+// Update applies changed rows to the snapshot.
 func (f *Snapshot) Update(c Change) {
 	f.setProviders(c.Providers)
 	f.residency, f.last = c.Residency, c.LastServer

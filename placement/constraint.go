@@ -7,27 +7,27 @@ import (
 	"github.com/prego/prego"
 )
 
-// ConstraintDocument is servers and a constraint as JSON, as `prego plan
-// constraint` reads it.
+// ConstraintDocument is the JSON input of `prego plan constraint`: servers and a
+// constraint.
 type ConstraintDocument struct {
 	Servers    []DocTaggedServer `json:"servers"`
-	Constraint *DocConstraint    `json:"constraint"` // null is any server
+	Constraint *DocConstraint    `json:"constraint"` // null means any server
 }
 
 // DocTaggedServer is a server with tags.
 type DocTaggedServer struct {
 	ID   string   `json:"id"`
 	Tags []string `json:"tags"`
-	Fits *bool    `json:"fits"` // null is true
+	Fits *bool    `json:"fits"` // null means true
 }
 
-// ConstraintAnswer is who may run the work, as JSON; Error is null when someone may.
+// ConstraintAnswer says who may run the work, as JSON; Error is null if someone may.
 type ConstraintAnswer struct {
 	Eligible []string    `json:"eligible"`
 	Error    *prego.Code `json:"error"`
 }
 
-// Build checks the document and makes its parts, with tags in lower case.
+// Build checks the document and returns its parts, with tags in lower case.
 func (d ConstraintDocument) Build() ([]TaggedServer, prego.Constraint, error) {
 	var constraint prego.Constraint
 	if d.Constraint != nil {
@@ -80,7 +80,7 @@ func Eligible(servers []TaggedServer, c prego.Constraint) (ids []string, code pr
 	return ids, code
 }
 
-// NewConstraintAnswer is the answer of Eligible.
+// NewConstraintAnswer formats the result of Eligible.
 func NewConstraintAnswer(ids []string, code prego.Code) ConstraintAnswer {
 	a := ConstraintAnswer{Eligible: ids}
 	if code != "" {

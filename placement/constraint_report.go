@@ -9,13 +9,13 @@ import (
 	"github.com/prego/prego"
 )
 
-// ConstraintReport is how the servers of a snapshot stand to a constraint
-// (placement-pools, "Auctioneer"): of the app servers and nodes that were looked at,
-// how many satisfy it, and why the others do not.
+// ConstraintReport compares the servers of a snapshot with a constraint
+// (placement-pools, "Auctioneer"): how many of the considered app servers and nodes
+// satisfy it, and why the others do not.
 type ConstraintReport struct {
 	Require        []string `json:"require"`
 	Disallow       []string `json:"disallow"`
-	PlacementPools []string `json:"placement_pools"` // whose constraints are in it
+	PlacementPools []string `json:"placement_pools"` // whose constraints it includes
 	LookedAt       int      `json:"servers_looked_at"`
 	Satisfying     int      `json:"servers_satisfying"`
 	// Unsatisfied counts the others by the first rule that each breaks: "lacks <tag>",
@@ -25,7 +25,7 @@ type ConstraintReport struct {
 	Ignored bool `json:"ignored,omitempty"`
 }
 
-// String names the constraint and its counts.
+// String returns the constraint and its counts.
 func (c ConstraintReport) String() string {
 	out := prego.Constraint{Require: c.Require, Disallow: c.Disallow}.String()
 	if len(c.PlacementPools) > 0 {
@@ -38,8 +38,8 @@ func (c ConstraintReport) String() string {
 	return out
 }
 
-// reportConstraint counts the servers that satisfy the request's constraint. It is a
-// walk of its own, so that requests without one pay nothing for it.
+// reportConstraint counts the servers that satisfy the request's constraint. It loops
+// separately, so that requests without one don't pay for it.
 func (s *search) reportConstraint() {
 	c := s.r.Constraint
 	if c.Empty() {

@@ -10,8 +10,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// reason is why a candidate was rejected: the first filter that it failed, in the
-// order of the pipeline (placement-policy §2).
+// reason is why a candidate was rejected: the first filter that it failed, in the order
+// of the pipeline (placement-policy §2).
 type reason uint8
 
 const (
@@ -52,8 +52,8 @@ var reasonNames = [reasons]string{
 // codeNoSite is the code of placements that wait for a pool site.
 const codeNoSite prego.Code = "site_pool_empty"
 
-// tally counts rejections and keeps the first of each list; every list comes in
-// the order of ids.
+// tally counts rejections and keeps the first of each list; every list is in the order
+// of ids.
 type tally struct {
 	counts [reasons]int
 	first  [lists][]Rejection
@@ -61,10 +61,9 @@ type tally struct {
 	looked int
 }
 
-// The lists of a tally. A round robin begins in the middle of the servers, so that
-// what it meets before the turn and after are two lists; servers that only lack a
-// site are one of their own, because they are no rejections when the site is made on
-// demand.
+// The lists of a tally. A round robin starts in the middle of the servers, so the
+// servers before and after its start have separate lists. Servers that only lack a site
+// have their own: they are no rejections if the site is created on demand.
 const (
 	listShards = iota
 	listPools
@@ -86,7 +85,7 @@ func (t *tally) list(list int, id string, r reason) {
 	}
 }
 
-// listed are the first rejections of all lists by id.
+// listed returns the first rejections of all lists, by id.
 func (t *tally) listed(o Outcome) []Rejection {
 	last := lists
 	if o == OnDemandSite {
@@ -104,12 +103,12 @@ func (t *tally) listed(o Outcome) []Rejection {
 type triple struct {
 	server int // index
 	shard  int32
-	pool   int32 // slot + 1 of one that an adviser chose, 0 for the engine's
+	pool   int32 // slot + 1 of the adviser's choice, 0 for the engine's
 	score  float64
 	ok     bool
 }
 
-// search is one decision under way.
+// search is a decision in progress.
 type search struct {
 	f         *Snapshot
 	r         Request
@@ -118,17 +117,17 @@ type search struct {
 	tally
 	zone      Zone
 	zoned     bool
-	exclusive bool // the tenant must be alone on its server
-	alone     bool // and on its shard, which an override need not heed
-	ownPool   bool // and on its Redis pool
+	exclusive bool // the tenant needs a dedicated server
+	alone     bool // and a dedicated shard, which an override may ignore
+	ownPool   bool // and a dedicated Redis pool
 
-	bestShard int32 // of those that any app server may use; -1: none
+	bestShard int32 // the best one that any app server may use; -1 for none
 	bestPool  int32
 	poolScore float64
 	passed    struct{ app, shard, pool int }
-	// passing is told of every triple that passes; nil for nobody.
+	// passing is called for every triple that passes; may be nil.
 	passing func(t triple, site bool)
-	// report is how the constraint went, nil for one that every server satisfies.
+	// report is the result of the constraint, nil if every server satisfies it.
 	report *ConstraintReport
 }
 
@@ -158,7 +157,7 @@ func (f *Snapshot) Decide(r Request) Decision {
 		return s.override()
 	}
 	if own := f.own[string(r.TenantID)]; s.algorithm == NewServer && own != "" {
-		s.algorithm = BestFit // the new server is there
+		s.algorithm = BestFit // the new server exists
 	}
 	if s.algorithm == NewServer {
 		s.countServers()
@@ -173,7 +172,7 @@ func (f *Snapshot) Decide(r Request) Decision {
 }
 
 // regionAllowed is steps 1 and 2 as far as they concern the request alone: the
-// residency zone and a cloud that serves the region.
+// residency zone, and a cloud that serves the region.
 func (s *search) regionAllowed() (prego.Code, string) {
 	if c := s.r.DataResidency; c != "" {
 		zone, known := s.f.residency[c]
@@ -218,8 +217,8 @@ func (s *search) scoreShards() {
 	}
 }
 
-// shardPreference is a shard's score, raised where the parent org lives if that is
-// wanted (placement-policy §5).
+// shardPreference is a shard's score, raised if the parent org is there and that is
+// preferred (placement-policy §5).
 func (s *search) shardPreference(slot int32) float64 {
 	v := s.f.shardScore[slot]
 	if s.f.policy.SameShard && s.r.ParentOrgID != "" && s.f.shards.items[slot].ParentOrgs[string(s.r.ParentOrgID)] > 0 {
@@ -368,21 +367,21 @@ func (s *search) shardOf(srv *member) reason {
 	return rejectShardFull
 }
 
-// satisfies is the constraint (placement-pools): all required tags, none of the
+// satisfies checks the constraint (placement-pools): all required tags, none of the
 // disallowed ones.
 func (s *search) satisfies(i int) bool { return s.r.Constraint.SatisfiedBy(s.f.servers[i].Tags) }
 
 // Satisfies reports whether tags satisfy a constraint; both are lower-case.
 func Satisfies(tags []string, c prego.Constraint) bool { return c.SatisfiedBy(tags) }
 
-// countServers counts the servers as looked at, for decisions that choose none.
+// countServers counts the servers as considered, for decisions that choose none.
 func (s *search) countServers() { s.looked += len(s.f.servers) }
 
-// contest keeps the winner and the runner-up among servers.
+// contest keeps the best and the second-best server.
 type contest struct {
 	best, family triple
-	advised      triple  // of the server that an adviser proposes
-	second       float64 // the highest score of another server than best's
+	advised      triple  // of the adviser's server
+	second       float64 // the highest score of a server other than best's
 	others       bool
 }
 
@@ -401,9 +400,9 @@ func (c *contest) enter(t triple, family bool, first bool) {
 	}
 }
 
-// choose looks at every server once. Scores are separable: the pool is the same
-// for all servers, and the shard only depends on the sites that a server has, so
-// no cross product is ever walked (placement-policy §2.5, §2.6).
+// choose considers every server once. Scores are separable: the pool is the same for
+// all servers, and the shard only depends on the sites that a server has, so the cross
+// product is never enumerated (placement-policy §2.5, §2.6).
 func (s *search) choose() Decision {
 	f := s.f
 	family := s.familyServers()
@@ -435,19 +434,20 @@ func (s *search) choose() Decision {
 			}
 		}
 		h := &f.hot[i]
-		// Most servers of a plain request are decided on two numbers.
+		// For most servers, two numbers decide on a plain request.
 		if plain && h.region == region && h.flags&flagsToLookAt == flagActive {
 		} else if why := s.server(i, h); why != passes {
-			// The id is only read for the few that are listed: it is elsewhere in memory.
+			// The id is only read for the few that are listed: it is elsewhere in
+			// memory.
 			if s.counts[why]++; len(s.first[listServers+turned]) < s.most {
 				s.list(listServers+turned, string(f.servers[i].ServerID), why)
 			}
 			continue
 		}
 		if hasOwn && f.servers[i].ServerID != prego.ServerID(ownID) {
-			continue // the tenant has a server of its own
+			continue // the tenant already has a dedicated server
 		}
-		if i < next { // a round robin begins again at the first
+		if i < next { // a round robin wraps around
 			kinAt = 0
 		}
 		next = i
@@ -504,13 +504,13 @@ func (s *search) choose() Decision {
 		d := s.without(HoldForSite, codeNoSite, "servers have room, and none has a site left in its pool: the placement waits for a refill")
 		d.AppServerID = f.servers[empty.best.server].ServerID
 		return d
-	case s.mode == tenant.ModeOneTenantOneServer && s.r.Constraint.Satisfiable(): // by the server that is made for it
+	case s.mode == tenant.ModeOneTenantOneServer && s.r.Constraint.Satisfiable(): // by the server created for it
 		return s.without(NeedsServer, "", "no warm server can be claimed: the tenant gets a new one")
 	}
 	return s.noCapacity()
 }
 
-// siteShard is the best shard on which a server has a site left, or -1.
+// siteShard is the best shard on which a server still has a site, or -1.
 func (s *search) siteShard(i int, h *hot) int32 {
 	switch h.shard0 {
 	case noSites:
@@ -523,7 +523,7 @@ func (s *search) siteShard(i int, h *hot) int32 {
 		return -1
 	}
 	best := int32(-1)
-	for _, g := range s.f.servers[i].groups { // by shard's id
+	for _, g := range s.f.servers[i].groups { // by the shard's id
 		if s.f.shardScore[g.shard] < 0 || !s.reachable(i, g.shard) || s.freeSite(&g) == "" {
 			continue
 		}
@@ -565,7 +565,7 @@ func (s *search) familyServers() []int {
 	return s.f.family
 }
 
-// roundRobinStart is the index of the server after the one that was chosen last.
+// roundRobinStart is the index of the server after the last chosen one.
 func (s *search) roundRobinStart() int {
 	if s.algorithm != RoundRobin || s.f.last == "" {
 		return 0
@@ -580,8 +580,8 @@ func (s *search) roundRobinStart() int {
 	return i
 }
 
-// placed makes the decision for the contest's winner, after the affinity rule and
-// the invariants (placement-policy §5, §6).
+// placed makes the decision for the contest's winner, after the affinity rule and the
+// invariants (placement-policy §5, §6).
 func (s *search) placed(o Outcome, c contest) Decision {
 	f, win := s.f, c.best
 	byAffinity := false
@@ -615,7 +615,7 @@ func (s *search) placed(o Outcome, c contest) Decision {
 		d.Confidence = min(1, max(0, win.score-c.second))
 	}
 	d.SelectionReason = s.explain(d, c, byAffinity)
-	if err := f.CheckInvariants(s.r, d); err != nil { // defence in depth: never seen, by the property tests
+	if err := f.CheckInvariants(s.r, d); err != nil { // defence in depth: the property tests never reach this
 		return s.refuse(prego.CodeOf(err), err.Error())
 	}
 	return d
@@ -646,7 +646,7 @@ func (s *search) explain(d Decision, c contest, byAffinity bool) string {
 	return how + "; site " + d.PoolSiteID + " from its pool"
 }
 
-// noCapacity tells the two placement errors apart, and which roles are short
+// noCapacity distinguishes the two placement errors, and says which roles are short
 // (placement-policy §3, placement-pools "Auctioneer").
 func (s *search) noCapacity() Decision {
 	if s.report != nil && s.report.Satisfying == 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Document is a snapshot and requests in one JSON document, as `prego plan place`
-// reads it and POST /v1/placements/simulate takes it.
+// Document is the JSON input of `prego plan place` and POST /v1/placements/simulate: a
+// snapshot and requests.
 type Document struct {
 	Policy         DocPolicy           `json:"policy"`
 	Servers        []DocServer         `json:"servers"`
@@ -23,8 +23,8 @@ type Document struct {
 	Requests       []DocRequest        `json:"requests"`
 }
 
-// DocPolicy is a policy; what is left out is the default's, but for the mode,
-// which is shared: a document has servers to place on.
+// DocPolicy is a policy; absent fields have the defaults, except the mode, which is
+// shared: a document has servers to place on.
 type DocPolicy struct {
 	Mode              string      `json:"mode"`
 	Algorithm         string      `json:"algorithm"`
@@ -40,7 +40,7 @@ type DocPolicy struct {
 	MaxRejected       *int        `json:"max_rejected"`
 }
 
-// DocWeights are weights; what is left out is the default's.
+// DocWeights are weights; absent ones have the defaults.
 type DocWeights struct {
 	AppLoad   *float64 `json:"app_load"`
 	AppCount  *float64 `json:"app_count"`
@@ -66,14 +66,14 @@ type DocServer struct {
 	Tags                 []string        `json:"tags"`
 	Tenants              []DocTenant     `json:"tenants"`
 	DedicatedForTenantID *prego.TenantID `json:"dedicated_for_tenant_id"`
-	AcceptsTrial         *bool           `json:"accepts_trial"` // null is true
+	AcceptsTrial         *bool           `json:"accepts_trial"` // null means true
 	NotServing           bool            `json:"not_serving"`
 	RunsInstances        bool            `json:"runs_instances"`
 	CPUPct               *float64        `json:"cpu_pct"`          // 0–100, null is unknown
 	WorkerSlotsPct       *float64        `json:"worker_slots_pct"` // 0–100, null is unknown
 }
 
-// DocTenant is a tenant that lives on a server.
+// DocTenant is a tenant on a server.
 type DocTenant struct {
 	TenantID    prego.TenantID `json:"tenant_id"`
 	OrgID       prego.OrgID    `json:"org_id"`
@@ -158,7 +158,7 @@ func stringOr[T ~string](p *T) T {
 	return *p
 }
 
-// checker gathers the document's parts and keeps the first fault.
+// checker collects the document's parts and keeps the first error.
 type checker struct{ err error }
 
 func (c *checker) fault(field, message string) {
@@ -223,7 +223,7 @@ func (c *checker) count(field string, v int) {
 	}
 }
 
-// Build checks the document and makes its parts. The first fault is returned as a
+// Build checks the document and returns its parts. The first error is returned as a
 // CodeInvalidField error with its path.
 func (d Document) Build() (Policy, Data, []Request, error) {
 	c := &checker{}
@@ -412,7 +412,7 @@ func (c *checker) request(at string, ids map[string]bool, v DocRequest) Request 
 	return r
 }
 
-// Line is one decision as `prego plan place` prints it.
+// Line is one decision in the output of `prego plan place`.
 type Line struct {
 	TenantID      prego.TenantID    `json:"tenant_id"`
 	Outcome       Outcome           `json:"outcome"`
@@ -426,7 +426,7 @@ type Line struct {
 	Decision      Explanation       `json:"decision"`
 }
 
-// LineOf is what a decision prints as.
+// LineOf formats a decision.
 func LineOf(r Request, d Decision) Line {
 	l := Line{TenantID: r.TenantID, Outcome: d.Outcome, Code: d.Code, MissingRoles: d.MissingRoles, Decision: d.Explanation()}
 	if d.PlacesTenant() {

@@ -10,9 +10,9 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// CheckInvariants is placement-policy §6, written apart from the filters: what
-// must hold of any placement, an operator's override included. The refusal names
-// the invariant.
+// CheckInvariants checks placement-policy §6, independently of the filters: what must
+// hold for any placement, including an operator's override. The error names the
+// invariant.
 func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 	srv, ok := f.Server(d.AppServerID)
 	if !ok {
@@ -26,7 +26,7 @@ func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 	if !ok {
 		return prego.Errorf(prego.CodeInvariantViolation, "there is no Redis pool %q", d.RedisPoolID)
 	}
-	who := "" // must be alone on server, shard and pool
+	who := "" // needs a dedicated server, shard and pool
 	switch {
 	case r.Plan == prego.PlanEnterprise:
 		who = "an enterprise tenant"

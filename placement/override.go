@@ -8,15 +8,15 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// override is placement-policy §8: capacity and ranking are skipped, the
-// invariants are not. What is not forced is chosen as usual.
+// override is placement-policy §8: capacity and ranking are skipped, invariants are
+// not. What is not forced is chosen as usual.
 func (s *search) override() Decision {
 	f, o := s.f, s.r.Override
 	s.algorithm = Manual
 	appID := o.AppServerID
 	if appID == "" {
-		// Only the shard is forced: the server is the one that an ordinary placement
-		// with that shard would take.
+		// Only the shard is forced: take the server that an ordinary placement with
+		// that shard would take.
 		return s.overrideShard()
 	}
 	i, ok := f.find(appID)
@@ -24,7 +24,7 @@ func (s *search) override() Decision {
 		return s.refuse(prego.CodeServerUnknown, fmt.Sprintf("there is no app server %q", appID))
 	}
 	srv := &f.servers[i]
-	if srv.Region != s.r.Region || srv.Status != server.Active { // before its companions are looked for
+	if srv.Region != s.r.Region || srv.Status != server.Active { // before its companions are chosen
 		return s.refuse(prego.CodeInvariantViolation, fmt.Sprintf("app server %s is %s in region %s, and the tenant belongs on an active one in %s", appID, srv.Status, srv.Region, s.r.Region))
 	}
 	if !s.satisfies(i) {
@@ -46,7 +46,7 @@ func (s *search) override() Decision {
 	case srv.Role == prego.RoleNode:
 		d.DBShardID = f.shards.items[srv.ownShard].ShardID
 	default:
-		// A shard on which the server has a site, else the best one.
+		// A shard on which the server has a site, or else the best one.
 		if slot := s.siteShard(i, &f.hot[i]); slot >= 0 {
 			d.DBShardID = f.shards.items[slot].ShardID
 		} else if s.bestShard >= 0 {
@@ -95,7 +95,7 @@ func (s *search) finishOverride(d Decision, srv *member) Decision {
 	return d
 }
 
-// overrideShard forces the shard alone.
+// overrideShard forces only the shard.
 func (s *search) overrideShard() Decision {
 	f, id := s.f, s.r.Override.DBShardID
 	shard, ok := f.shards.get(string(id))

@@ -23,35 +23,36 @@ const (
 	RoundRobin Algorithm = "round_robin"
 	NewServer  Algorithm = "new_server"
 	Manual     Algorithm = "manual"
-	// AIRecommended: an adviser's proposal was taken, among what passed every filter.
+	// AIRecommended: an adviser's proposal was taken, among candidates that pass every
+	// filter.
 	AIRecommended Algorithm = "ai_recommended"
 )
 
-// Valid reports whether a policy can name a.
+// Valid reports whether a policy may use a.
 func (a Algorithm) Valid() bool {
 	return a == BestFit || a == FirstFit || a == RoundRobin || a == NewServer
 }
 
-// EmptyPool says what to do when servers have room and none has a site left
+// EmptyPool says what to do if servers have capacity but none has a site left
 // (placement-policy §2.6).
 type EmptyPool string
 
-// The choices: make the site while the tenant waits, or wait for a refill.
+// The choices: create the site while the tenant waits, or wait for a refill.
 const (
 	OnDemand EmptyPool = "on_demand"
 	Hold     EmptyPool = "hold"
 )
 
-// Weights of the composite score (placement-policy §2.5). Their sum is the
-// highest score that there is; it is 1 by default.
+// Weights of the composite score (placement-policy §2.5). Their sum is the maximum
+// score; it is 1 by default.
 type Weights struct {
 	AppLoad   float64 `json:"app_load"`
 	AppCount  float64 `json:"app_count"`
 	DBLoad    float64 `json:"db_load"`
 	RedisLoad float64 `json:"redis_load"`
 	Affinity  float64 `json:"affinity"`
-	// The dimensions of placement-policy §4 that its formula leaves out weigh nothing
-	// unless an operator says so.
+	// The dimensions of placement-policy §4 that its formula omits weigh nothing unless
+	// an operator sets a weight.
 	AppCPU         float64 `json:"app_cpu"`
 	AppWorkerSlots float64 `json:"app_worker_slots"`
 	DBDisk         float64 `json:"db_disk"`
@@ -63,32 +64,31 @@ func DefaultWeights() Weights {
 	return Weights{AppLoad: 0.4, AppCount: 0.2, DBLoad: 0.2, RedisLoad: 0.1, Affinity: 0.1}
 }
 
-// AffinityDelta is by how much a server may score below the best and still be
-// preferred because the parent org lives there (placement-policy §5).
+// AffinityDelta is how far a server may score below the best and still be preferred
+// because the parent org is there (placement-policy §5).
 const AffinityDelta = 0.05
 
-// epsilon makes scores equal that differ by rounding alone.
+// epsilon: scores that differ by less, by rounding, are equal.
 const epsilon = 1e-9
 
 // Policy is what an operator configures.
 type Policy struct {
 	Mode         tenant.PlacementMode
 	Algorithm    Algorithm
-	MemoryPctMax float64 // 0–100; servers at or above it take nobody
+	MemoryPctMax float64 // 0–100; servers at or above it get no new tenants
 	tenant.MeasuredLimits
 	MaxTenantsPerNode int
 	Weights           Weights
 	EmptyPool         EmptyPool
-	// SameShard prefers the DB shard on which the parent org lives, within
-	// AffinityDelta. Off by default: it concentrates the blast radius
-	// (placement-policy §5).
+	// SameShard prefers the DB shard of the parent org, within AffinityDelta. Off by
+	// default: it concentrates the blast radius (placement-policy §5).
 	SameShard bool
-	// MaxRejected is how many rejected candidates a decision lists, by id; the
-	// counts per reason are always exact.
+	// MaxRejected is how many rejected candidates a decision lists, by id; the counts
+	// per reason are always exact.
 	MaxRejected int
 }
 
-// DefaultPolicy is the policy without configuration (placement-policy §2.4).
+// DefaultPolicy is the built-in policy (placement-policy §2.4).
 func DefaultPolicy() Policy {
 	return Policy{
 		Mode: tenant.ModeOneTenantOneServer, Algorithm: BestFit, MemoryPctMax: 70, MaxTenantsPerNode: 20,
@@ -97,7 +97,7 @@ func DefaultPolicy() Policy {
 	}
 }
 
-// Validate refuses a policy that cannot be meant.
+// Validate rejects impossible policies.
 func (p Policy) Validate() error {
 	switch {
 	case !p.Mode.Valid():
@@ -152,7 +152,7 @@ func AuditName(mode tenant.PlacementMode, a Algorithm) string {
 	return string(a)
 }
 
-// Request is one tenant that asks for a place. Its fields are valid already.
+// Request is one tenant that needs a place. Its fields must be valid.
 type Request struct {
 	TenantID       prego.TenantID
 	OrgID          prego.OrgID
@@ -160,32 +160,32 @@ type Request struct {
 	Region         prego.Region
 	Plan           prego.Plan
 	DataResidency  string
-	Constraint     prego.Constraint // normalized, the pools' included
-	Pools          []string         // placement pools whose constraints are in Constraint, for the explanation
+	Constraint     prego.Constraint // normalized, merged with the pools'
+	Pools          []string         // placement pools whose constraints are part of Constraint, for the explanation
 	DedicatedRedis bool
-	Mode           tenant.PlacementMode // "" is the policy's
-	Algorithm      Algorithm            // "" is the policy's
+	Mode           tenant.PlacementMode // "" for the policy's
+	Algorithm      Algorithm            // "" for the policy's
 	Override       *Override
-	Advice         *Advice // nil for none; not looked at with an override
+	Advice         *Advice // may be nil; ignored with an override
 	// Busy are ids of servers, shards, pools and sites that other reservations hold
-	// right now: they are passed over, so that no reservation waits for another.
+	// right now: they are skipped, so that no reservation waits for another.
 	Busy map[string]bool
 }
 
-// Override forces a placement (placement-policy §8). It skips capacity and
-// ranking, never the invariants; the constraint only when it says so.
+// Override forces a placement (placement-policy §8). It skips capacity and ranking,
+// never the invariants, and the constraint only on request.
 type Override struct {
 	AppServerID prego.ServerID
 	DBShardID   prego.ShardID
 	Reason      string
-	// IgnoreConstraint lets it go against the request's constraint, too.
+	// IgnoreConstraint also skips the request's constraint.
 	IgnoreConstraint bool
 }
 
-// Outcome is how a decision ends.
+// Outcome is the outcome of a decision.
 type Outcome string
 
-// The outcomes. OnDemandSite is a placement whose site is still to be made.
+// The outcomes. OnDemandSite is a placement whose site is still to be created.
 const (
 	Placed           Outcome = "placed"
 	OnDemandSite     Outcome = "on_demand"
@@ -195,8 +195,7 @@ const (
 	Refused          Outcome = "rejected"
 )
 
-// Rejection is one candidate that was not taken, and the first filter that said
-// so.
+// Rejection is a rejected candidate, with the first filter that it failed.
 type Rejection struct {
 	ID     string `json:"id"`
 	Reason string `json:"reason"`
@@ -205,20 +204,20 @@ type Rejection struct {
 // Decision is an outcome with its explanation (placement-policy §1.2, §7).
 type Decision struct {
 	Outcome       Outcome
-	Code          prego.Code // of outcomes that place nobody
+	Code          prego.Code // if no place was found
 	MissingRoles  []prego.Role
-	AppServerID   prego.ServerID // with HoldForSite: the server whose pool is to be filled
+	AppServerID   prego.ServerID // with HoldForSite: the server whose pool to refill
 	DBShardID     prego.ShardID
 	RedisPoolID   prego.RedisPoolID
 	PoolSiteID    string
 	InfraProvider prego.InfraProviderID
-	// Dedicates: the server is the tenant's alone from now on, and so are its shard and
-	// pool, but for those that an operator's override shares.
+	// Dedicates means that the server is from now on dedicated to the tenant, with its
+	// shard and pool unless an operator's override shares them.
 	Dedicates bool
 
 	Mode                tenant.PlacementMode
 	Algorithm           Algorithm
-	CandidatesEvaluated int // app servers, DB shards and Redis pools that were looked at
+	CandidatesEvaluated int // app servers, DB shards and Redis pools considered
 	SelectionReason     string
 	// Confidence is the margin of the winner's score over the runner-up's, the best
 	// other app server, within 0 to 1; 1 when there was no other. It is 0 when
@@ -227,14 +226,14 @@ type Decision struct {
 	Score          float64
 	Rejected       []Rejection
 	RejectedCounts map[string]int
-	// Constraint is how the servers stood to the constraint, nil for none.
+	// Constraint is the result of the constraint, nil if there is none.
 	Constraint *ConstraintReport
 }
 
-// PlacesTenant reports whether the decision gives the tenant a server.
+// PlacesTenant reports whether the decision assigns a server.
 func (d Decision) PlacesTenant() bool { return d.Outcome == Placed || d.Outcome == OnDemandSite }
 
-// Explanation is the decision block as it is stored and shown.
+// Explanation is a decision's explanation as it is stored and shown.
 type Explanation struct {
 	Algorithm           Algorithm      `json:"algorithm"`
 	CandidatesEvaluated int            `json:"candidates_evaluated"`
@@ -243,11 +242,11 @@ type Explanation struct {
 	Score               float64        `json:"score"`
 	Rejected            []Rejection    `json:"rejected"`
 	RejectedCounts      map[string]int `json:"rejected_counts"`
-	// Constraint is absent when every server satisfied it.
+	// Constraint is absent if every server satisfied it.
 	Constraint *ConstraintReport `json:"constraint,omitempty"`
 }
 
-// Explanation is d's.
+// Explanation returns d's explanation.
 func (d Decision) Explanation() Explanation {
 	e := Explanation{
 		Algorithm: d.Algorithm, CandidatesEvaluated: d.CandidatesEvaluated, SelectionReason: d.SelectionReason,
@@ -265,7 +264,7 @@ func (d Decision) Explanation() Explanation {
 
 func round6(v float64) float64 { return math.Round(v*1e6) / 1e6 }
 
-// TierLockAllows is placement-policy §2.3: on which shards a plan may land.
+// TierLockAllows is placement-policy §2.3: which shards a plan may use.
 func TierLockAllows(plan prego.Plan, lock prego.Plan) bool {
 	switch plan {
 	case prego.PlanTrial:
@@ -280,14 +279,14 @@ func TierLockAllows(plan prego.Plan, lock prego.Plan) bool {
 	return false
 }
 
-// MustBeAlone reports whether a tenant shares its server, shard and pool with nobody
-// (placement-policy §2.3, §6). An override may put others beside each other, but never
-// anybody beside an enterprise tenant.
+// MustBeAlone reports whether a tenant needs a dedicated server, shard and pool
+// (placement-policy §2.3, §6). An override may let tenants share, but never with an
+// enterprise tenant.
 func MustBeAlone(plan prego.Plan, mode tenant.PlacementMode, override bool) bool {
 	return plan == prego.PlanEnterprise || mode == tenant.ModeOneTenantOneServer && !override
 }
 
-// ShardLockFor is the lock of a shard that is made for tenants of a plan.
+// ShardLockFor is the lock of a shard created for tenants of a plan.
 func ShardLockFor(plan prego.Plan) prego.Plan {
 	if plan == prego.PlanBusiness {
 		return prego.PlanBusiness

@@ -8,8 +8,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Server is a candidate for the app's place: role app, or node with its own shard
-// and pool.
+// Server is a candidate for the app: role app, or a node with its own shard and pool.
 type Server struct {
 	ServerID      prego.ServerID
 	Role          prego.Role
@@ -19,32 +18,32 @@ type Server struct {
 	MemoryPct     float64 // 0–100
 	TenantCount   int
 	Tags          []string       // lower-case
-	DedicatedFor  prego.TenantID // tenant; "" for nobody
+	DedicatedFor  prego.TenantID // the tenant that it is dedicated to; "" for none
 	RefusesTrials bool
-	WarmPlan      prego.Plan // the warm pool that it was made for; "" for any
+	WarmPlan      prego.Plan // the warm pool that it was created for; "" for any
 	NotServing    bool       // of a fleet that does not serve tenants
-	RunsInstances bool       // of process groups, whosever they are: it is not empty
-	// CPUPct and WorkerSlotsPct are averages of some minutes, 0–100; nil is unknown.
+	RunsInstances bool       // has process groups, whoever owns them: it is not empty
+	// CPUPct and WorkerSlotsPct are averages over some minutes, 0–100; nil is unknown.
 	CPUPct, WorkerSlotsPct *float64
-	// ParentOrgs counts the tenants that live here by their parent org.
+	// ParentOrgs counts the tenants here by parent org.
 	ParentOrgs map[string]int `db:"-"`
 }
 
-// Shard is a database server's share (placement-policy §2.3, §2.4).
+// Shard is a database server's tenant capacity (placement-policy §2.3, §2.4).
 type Shard struct {
 	ShardID      prego.ShardID
 	Region       prego.Region
-	HostServerID prego.ServerID // the node that it is part of, which alone may use it; "" for a shard of its own
+	HostServerID prego.ServerID // the node that it belongs to, which alone may use it; "" for a standalone shard
 	PlanTierLock prego.Plan     // "" for none
-	AnyPlan      bool           `db:"-"` // a node's shard that no row describes: made for whoever gets the node
+	AnyPlan      bool           `db:"-"` // a node's shard without a row: created for the node's tenant
 	DedicatedFor prego.TenantID
 	Tenants      int
 	Capacity     int
 	Status       server.Status
 	ParentOrgs   map[string]int `db:"-"`
-	// NotServing and RunsInstances are about the server that it is on.
+	// NotServing and RunsInstances are properties of its server.
 	NotServing, RunsInstances bool
-	// DiskPct is of the disk that its data is on, 0–100; nil is unknown.
+	// DiskPct is of the disk that holds its data, 0–100; nil is unknown.
 	DiskPct *float64
 }
 
@@ -57,14 +56,14 @@ type RedisPool struct {
 	Tenants      int
 	Capacity     int
 	Status       server.Status
-	// NotServing and RunsInstances are about the server that it is on.
+	// NotServing and RunsInstances are properties of its server.
 	NotServing, RunsInstances bool
-	// MemoryPct is of what Redis may use, 0–100; nil is unknown.
+	// MemoryPct is of the memory that Redis may use, 0–100; nil is unknown.
 	MemoryPct *float64
 }
 
-// PoolSite is a pre-made site that is available on a server, bound to the shard that
-// it was made on.
+// PoolSite is an available pre-built site on a server, bound to the shard that it was
+// created on.
 type PoolSite struct {
 	PoolSiteID  string
 	AppServerID prego.ServerID
@@ -78,13 +77,13 @@ type Provider struct {
 	Regions []prego.Region
 }
 
-// Zone is where the data of a country's residents may be.
+// Zone is where the data of a country's residents may be stored.
 type Zone struct {
 	Regions   []prego.Region
-	Providers []prego.InfraProviderID // nil for all
+	Providers []prego.InfraProviderID // nil means all
 }
 
-// Allows reports whether the data may be at a provider in a region.
+// Allows reports whether the data may be stored at a provider in a region.
 func (z Zone) Allows(region prego.Region, provider prego.InfraProviderID) bool {
 	return slices.Contains(z.Regions, region) && (len(z.Providers) == 0 || slices.Contains(z.Providers, provider))
 }
@@ -97,13 +96,13 @@ type Data struct {
 	Sites     []PoolSite // available ones
 	Providers []Provider
 	Residency map[string]Zone
-	// LastServer is where the tenant before was placed, for round_robin.
+	// LastServer is where the previous tenant was placed, for round_robin.
 	LastServer string
 }
 
-// Snapshot is what decisions are made on and that follows them. It keeps
-// what decisions look at most in dense slices, in the order of ids, and changes in
-// place. It is not safe for concurrent use.
+// Snapshot is the state that decisions are made on, and that is updated with them. What
+// decisions read most is kept in dense slices, ordered by id, and changed in place. It
+// is not safe for concurrent use.
 type Snapshot struct {
 	policy    Policy
 	servers   []member // by id
@@ -112,18 +111,18 @@ type Snapshot struct {
 	pools     slots[RedisPool]
 	providers map[prego.InfraProviderID]Provider
 	residency map[string]Zone
-	own       map[string]string          // tenant → server that is dedicated for it and stays
-	families  map[string]map[string]bool // parent org → servers where it lives
+	own       map[string]string          // tenant → its dedicated server, unless that is on its way out
+	families  map[string]map[string]bool // parent org → servers of its tenants
 	last      string
 
-	// Scratch of one decision.
+	// Scratch space of one decision.
 	shardScore []float64 // by slot; below 0: not for this request
 	family     []int     // servers where the parent org lives
 }
 
 type member struct {
 	Server
-	groups   []siteGroup // by shard's id
+	groups   []siteGroup // by the shard's id
 	ownShard int32       // slot; -1 for none
 	ownPool  int32
 }
@@ -137,7 +136,7 @@ type siteGroup struct {
 // hot is what a scan over all servers reads.
 type hot struct {
 	score  float64 // of load and count
-	shard0 int32   // slot of the only shard with sites; manyShards, noSites
+	shard0 int32   // slot of the only shard with sites; or manyShards, noSites
 	flags  uint16
 	region uint8
 }
@@ -150,21 +149,20 @@ const (
 const (
 	flagActive uint16 = 1 << iota
 	flagMemory        // at or above the threshold
-	flagFull          // as many tenants as a node may have
+	flagFull          // a node with its maximum of tenants
 	flagEmpty
 	flagDedicated
 	flagNode
 	flagNoTrials
 	flagTagged
-	flagWarm // made for a plan
+	flagWarm // created for a plan
 	flagBadProvider
 	flagNotServing
 	flagCPU         // at or above the threshold
 	flagWorkerSlots // at or above the threshold
 )
 
-// flagsToLookAt are those of which a server that passes a plain request has none
-// but flagActive.
+// flagsToLookAt: a server that passes a plain request has none of these but flagActive.
 const flagsToLookAt = flagActive | flagMemory | flagFull | flagDedicated | flagNode | flagNoTrials | flagWarm | flagBadProvider |
 	flagNotServing | flagCPU | flagWorkerSlots
 
@@ -180,7 +178,7 @@ func regionIndex(r prego.Region) uint8 {
 	return 0
 }
 
-// NewSnapshot makes a snapshot.
+// NewSnapshot creates a snapshot.
 func NewSnapshot(p Policy, d Data) *Snapshot {
 	f := &Snapshot{
 		policy: p, residency: d.Residency, own: map[string]string{}, families: map[string]map[string]bool{}, last: d.LastServer,
@@ -210,7 +208,7 @@ func NewSnapshot(p Policy, d Data) *Snapshot {
 	return f
 }
 
-// Policy is the snapshot's.
+// Policy returns the snapshot's policy.
 func (f *Snapshot) Policy() Policy { return f.policy }
 
 func (f *Snapshot) find(id prego.ServerID) (int, bool) {
@@ -225,8 +223,8 @@ func (f *Snapshot) find(id prego.ServerID) (int, bool) {
 	})
 }
 
-// SetServer adds a server or replaces what is known of it; its sites stay. Servers
-// of other roles are no candidates and are left out.
+// SetServer adds or replaces a server; its sites stay. Servers of other roles are not
+// candidates and are ignored.
 func (f *Snapshot) SetServer(s Server) {
 	if s.Role != prego.RoleApp && s.Role != prego.RoleNode {
 		return
@@ -243,7 +241,7 @@ func (f *Snapshot) SetServer(s Server) {
 		f.joins(org, s.ServerID)
 	}
 	f.disown(f.servers[i].DedicatedFor, s.ServerID)
-	// One that is on its way out is nobody's any more: the tenant may have a new one.
+	// One on its way out belongs to no tenant: the tenant may have a new one.
 	if s.DedicatedFor != "" && s.Status != server.Draining && s.Status != server.Terminated {
 		f.own[string(s.DedicatedFor)] = string(s.ServerID)
 	}
@@ -251,7 +249,7 @@ func (f *Snapshot) SetServer(s Server) {
 	f.heat(i)
 }
 
-// disown forgets that a server is a tenant's own.
+// disown removes a server's dedication to a tenant.
 func (f *Snapshot) disown(tenant prego.TenantID, serverID prego.ServerID) {
 	if prego.ServerID(f.own[string(tenant)]) == serverID {
 		delete(f.own, string(tenant))
@@ -265,7 +263,7 @@ func (f *Snapshot) joins(org string, serverID prego.ServerID) {
 	f.families[org][string(serverID)] = true
 }
 
-// RemoveServer forgets a server and its sites.
+// RemoveServer removes a server and its sites.
 func (f *Snapshot) RemoveServer(id prego.ServerID) {
 	i, there := f.find(id)
 	if !there {
@@ -279,7 +277,7 @@ func (f *Snapshot) RemoveServer(id prego.ServerID) {
 	f.hot = slices.Delete(f.hot, i, i+1)
 }
 
-// Server is what the snapshot knows of one.
+// Server returns the snapshot's copy of a server.
 func (f *Snapshot) Server(id prego.ServerID) (Server, bool) {
 	if i, ok := f.find(id); ok {
 		return f.servers[i].Server, true
@@ -287,10 +285,10 @@ func (f *Snapshot) Server(id prego.ServerID) (Server, bool) {
 	return Server{}, false
 }
 
-// Shard is what the snapshot knows of one.
+// Shard returns the snapshot's copy of a shard.
 func (f *Snapshot) Shard(id string) (Shard, bool) { return f.shards.get(id) }
 
-// Pool is what the snapshot knows of one.
+// Pool returns the snapshot's copy of a pool.
 func (f *Snapshot) Pool(id string) (RedisPool, bool) { return f.pools.get(id) }
 
 // Sites counts the available sites of a server.
@@ -304,17 +302,17 @@ func (f *Snapshot) Sites(serverID prego.ServerID) int {
 	return n
 }
 
-// SetShard adds a shard or replaces what is known of it.
+// SetShard adds or replaces a shard.
 func (f *Snapshot) SetShard(s Shard) {
 	if f.shards.set(string(s.ShardID), s); len(f.shardScore) < len(f.shards.items) {
 		f.shardScore = append(f.shardScore, make([]float64, len(f.shards.items)-len(f.shardScore)+64)...)
 	}
 }
 
-// SetPool adds a pool or replaces what is known of it.
+// SetPool adds or replaces a pool.
 func (f *Snapshot) SetPool(p RedisPool) { f.pools.set(p.PoolID, p) }
 
-// heat brings a server's dense entry up to date.
+// heat updates a server's dense entry.
 func (f *Snapshot) heat(i int) {
 	s, p := &f.servers[i], &f.policy
 	w := p.Weights
@@ -356,8 +354,8 @@ func (f *Snapshot) heat(i int) {
 	f.hot[i] = h
 }
 
-// freeShare is the share that a score counts: what is not known counts as none, so that a
-// server that is known to be idle comes before one that says nothing.
+// freeShare is the free share used in a score: unknown counts as 0, so that a server
+// known to be idle comes before one that reports nothing.
 func freeShare(pct *float64) float64 {
 	if pct == nil {
 		return 0
@@ -365,18 +363,17 @@ func freeShare(pct *float64) float64 {
 	return 1 - *pct/100
 }
 
-// HasReached reports whether a measure is at or above its threshold. What is not known
-// refuses nobody, and neither does a threshold of 0.
+// HasReached reports whether a measure is at or above its threshold. An unknown measure
+// never excludes a server, and neither does a threshold of 0.
 func HasReached(pct *float64, most float64) bool { return pct != nil && most > 0 && *pct >= most }
 
-// badProvider: the server's cloud is off, or does not serve its region any more.
+// badProvider: the server's cloud is disabled, or no longer serves its region.
 func (f *Snapshot) badProvider(s *Server) bool {
 	pr, known := f.providers[s.InfraProvider]
 	return !known || !pr.Enabled || !slices.Contains(pr.Regions, s.Region)
 }
 
-// setProviders replaces the clouds; where one changed, so may what its servers are
-// good for.
+// setProviders replaces the clouds, and updates the servers that a change affects.
 func (f *Snapshot) setProviders(providers []Provider) {
 	next := make(map[prego.InfraProviderID]Provider, len(providers))
 	same := len(providers) == len(f.providers)
@@ -395,8 +392,8 @@ func (f *Snapshot) setProviders(providers []Provider) {
 	}
 }
 
-// nodeParts are the slots of a node's own shard and pool: those rows that say so,
-// or else ones of the node's name that are made here ("all IDs refer to the same
+// nodeParts are the slots of a node's own shard and pool: the rows that name it, or
+// else ones with the node's name that are created here ("all IDs refer to the same
 // host").
 func (f *Snapshot) nodeParts(s Server) (shard, pool int32) {
 	if _, ok := f.shards.byID[string(s.ServerID)]; !ok {
@@ -408,8 +405,7 @@ func (f *Snapshot) nodeParts(s Server) (shard, pool int32) {
 	return f.shards.byID[string(s.ServerID)], f.pools.byID[string(s.ServerID)]
 }
 
-// AddSite makes a site available. One whose server or shard is unknown is left
-// out.
+// AddSite makes a site available. One with an unknown server or shard is ignored.
 func (f *Snapshot) AddSite(s PoolSite) {
 	i, there := f.find(s.AppServerID)
 	slot, known := f.shards.byID[string(s.DBShardID)]
@@ -432,7 +428,7 @@ func (f *Snapshot) AddSite(s PoolSite) {
 	f.heat(i)
 }
 
-// RemoveSite forgets a site that is no longer available.
+// RemoveSite removes a site that is no longer available.
 func (f *Snapshot) RemoveSite(appServerID prego.ServerID, poolSiteID string) {
 	i, there := f.find(appServerID)
 	if !there {
@@ -451,7 +447,7 @@ func (f *Snapshot) RemoveSite(appServerID prego.ServerID, poolSiteID string) {
 	}
 }
 
-// Apply lets the snapshot follow a decision: the tenant counts from now on.
+// Apply updates the snapshot with a decision: the tenant counts from now on.
 func (f *Snapshot) Apply(r Request, d Decision) {
 	if !d.PlacesTenant() {
 		return
@@ -497,7 +493,7 @@ func withOrg(orgs map[string]int, org prego.OrgID) map[string]int {
 	return orgs
 }
 
-// slots keep values at fixed places beside an index by id and an order of ids.
+// slots stores values at fixed places, with an index by id and an order of ids.
 type slots[T any] struct {
 	items []T
 	ids   []string // by slot

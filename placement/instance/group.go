@@ -11,11 +11,11 @@ import (
 type GroupState struct {
 	Replicas  int
 	Deleted   bool
-	Release   int // that is wanted
-	Stable    int // the last that was healthy, 0 for none
+	Release   int // the wanted release
+	Stable    int // the last release that was healthy, 0 for none
 	Deploy    workload.DeployStatus
-	NoSurge   bool // an instance goes before the next one comes
-	Exclusive bool // it has a volume, which has one writer
+	NoSurge   bool // stop an instance before the next one starts
+	Exclusive bool // it has a volume, which allows one writer
 	Instances []GroupInstance
 }
 
@@ -26,30 +26,30 @@ type GroupInstance struct {
 	Release int
 	State   workload.InstanceState
 	Lost    bool // its server has failed or is gone
-	Leaving bool // its server is being taken down
+	Leaving bool // its server is draining
 	Message string
 }
 
-// GroupSteps are the steps towards what the group should be. The first four change
-// rows, the others are done with containers.
+// GroupSteps are the next steps of a group. The first four change rows, the others need
+// work on containers.
 type GroupSteps struct {
 	Lose     []string // fail, with their servers
 	RollBack *GroupInstance
-	Proven   bool     // every instance runs the wanted release: it is stable
-	Drain    []string // in the order in which they are picked
+	Proven   bool     // every instance runs the wanted release
+	Drain    []string // in the order in which they were picked
 
 	Want    int  // instances to allocate
 	Surge   bool // on top of the replicas
 	Boot    []string
 	Stop    []string
-	Settled bool // all is as it should be
+	Settled bool // nothing is left to do
 }
 
-// ScheduleGroup decides what is to be done for a group. It is pure: the rows in, the
-// steps out; whoever repeats it after the steps were taken gets the next ones.
+// ScheduleGroup decides what to do for a group. It is pure: calling it again after the
+// steps were taken returns the next ones.
 //
-// A rollout has at most one instance more than replicas (max_surge 1), counted with
-// what is draining. With NoSurge an old one goes first, and with Exclusive all do.
+// A rollout has at most one instance more than replicas (max_surge 1), including
+// draining ones. With NoSurge an old one is stopped first, and with Exclusive all are.
 func ScheduleGroup(g GroupState) GroupSteps {
 	var s GroupSteps
 	list := slices.Clone(g.Instances)
@@ -61,7 +61,7 @@ func ScheduleGroup(g GroupState) GroupSteps {
 		}
 	}
 	if g.Deploy.UnderWay() && g.Stable > 0 && g.Stable != g.Release && !g.Deleted {
-		// An instance that went with its server says nothing about the release.
+		// The loss of an instance's server says nothing about the release.
 		if i := slices.IndexFunc(list, func(v GroupInstance) bool {
 			return v.State == workload.InstanceFailed && !v.Lost && v.Release == g.Release
 		}); i >= 0 {
@@ -91,9 +91,8 @@ func ScheduleGroup(g GroupState) GroupSteps {
 	return s
 }
 
-// occupying are the states in which an instance fills one of the replicas' places.
-// What is draining has given up its own, and one that failed keeps it until it is
-// stopped.
+// occupying are the states in which an instance counts as one of the replicas. A
+// draining one no longer does, and a failed one does until it is stopped.
 var occupying = []workload.InstanceState{workload.InstanceBooting, workload.InstanceRunning, workload.InstanceFailed}
 
 type rollout struct {
@@ -102,7 +101,7 @@ type rollout struct {
 	steps *GroupSteps
 }
 
-// old reports whether an instance is to be replaced, and current the opposite.
+// old reports whether an instance is to be replaced; current is the opposite.
 func (r *rollout) old(v GroupInstance) bool { return v.Release != r.g.Release || v.Leaving }
 
 func (r *rollout) current(v GroupInstance) bool { return !r.old(v) }
@@ -121,7 +120,7 @@ func (r *rollout) take(v *GroupInstance) {
 	r.steps.Drain = append(r.steps.Drain, v.ID)
 }
 
-// pick drains n of those that match: first what does not run yet, then the newest.
+// pick drains n matching instances: first those not running yet, then the newest.
 func (r *rollout) pick(n int, of func(GroupInstance) bool) {
 	for _, state := range []workload.InstanceState{workload.InstanceBooting, workload.InstanceRunning} {
 		for i := len(r.list) - 1; i >= 0 && n > 0; i-- {
@@ -143,14 +142,14 @@ func (r *rollout) drain() {
 		r.pick(len(r.list), of)
 		return
 	}
-	// An old one that does not run yet is of no use to anybody.
+	// An old instance that is not running yet is useless.
 	for i := range r.list {
 		if v := &r.list[i]; r.old(*v) && v.State == workload.InstanceBooting {
 			r.take(v)
 		}
 	}
 	olds := r.count(r.old, workload.InstanceRunning)
-	// As many old ones go as new ones run in their place.
+	// Drain as many old ones as new ones run in their place.
 	if over := r.count(r.current, workload.InstanceRunning) + olds - r.g.Replicas; over > 0 {
 		r.pick(min(over, olds), r.old)
 	}
@@ -163,8 +162,8 @@ func (r *rollout) drain() {
 	}
 }
 
-// surging is how many instances may stand on top of the replicas: one, while there are
-// old ones.
+// surging is how many instances may exist in addition to the replicas: one, while there
+// are old ones.
 func (r *rollout) surging() int {
 	if r.count(r.old, occupying...) > 0 && !r.g.Exclusive && !r.g.NoSurge {
 		return 1

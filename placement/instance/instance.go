@@ -13,30 +13,30 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// Server is a server that offers room to instances, as it is now.
+// Server is a server that offers capacity to instances.
 type Server struct {
 	ServerID     prego.ServerID
 	Location     string
 	Tags         []string // lower-case
-	Active       bool     // active, its agent connected, and not cordoned
-	MemoryBytes  int64    // offered
-	CPUs         float64  // offered
-	MemoryUsed   int64    // by instances, with their overhead
+	Active       bool     // active, agent connected, and not cordoned
+	MemoryBytes  int64    // capacity offered
+	CPUs         float64  // capacity offered
+	MemoryUsed   int64    // used by instances, with their overhead
 	CPURequested float64
 	Groups       map[string]int // instances of each group
-	Kept         bool           // for a tenant: the server, its shard or its pool is one's alone, or about to be
+	Kept         bool           // dedicated to a tenant, now or soon: the server, its shard or its pool
 }
 
-// Request is one instance that wants a place.
+// Request is one instance that needs a place.
 type Request struct {
 	GroupID     prego.GroupID
-	MemoryBytes int64 // with the overhead
+	MemoryBytes int64 // including the overhead
 	CPURequest  float64
 	Constraint  prego.Constraint
-	Locations   []string // of its volumes; each must be the server's
+	Locations   []string // of its volumes; must all be the server's
 }
 
-// Decision is where an instance lands and why, as JSON.
+// Decision says where an instance goes and why, as JSON.
 type Decision struct {
 	ServerID            prego.ServerID `json:"server_id,omitempty"`
 	Code                string         `json:"code,omitempty"` // why there is no place
@@ -50,8 +50,8 @@ type Decision struct {
 	Locations           []string       `json:"locations,omitempty"`
 }
 
-// The filters, in the order in which a server passes them. Where nobody passes all, the
-// last filter that anybody reached is the reason: it is the most specific.
+// The filters, in order. If no server passes all of them, the last filter that any
+// server reached is the reason: it is the most specific.
 var filters = []struct{ rejected, code string }{
 	{"constraint", string(prego.ReasonCellMismatch)},
 	{"kept_for_tenants", workload.ReasonNoNodesActive},
@@ -60,10 +60,11 @@ var filters = []struct{ rejected, code string }{
 	{"memory", workload.ReasonNoCapacityMemory},
 }
 
-// Place decides where an instance lands: the constraint first, then servers that
-// no tenant has to itself, that are active, stand where its volumes do, and have the memory, which is a hard
-// limit. Of those the one with fewest instances of the group, then with least CPU
-// asked of what it offers, then by id. The order of servers does not matter.
+// Place decides where an instance goes. A server must satisfy the constraint, not be
+// dedicated to a tenant, be active, be at the location of the volumes, and have the
+// memory, which is a hard limit. Of those it takes the one with the fewest instances of
+// the group, then with the lowest share of CPU requested, then by id. The order of
+// servers does not matter.
 func Place(r Request, servers []Server) Decision {
 	d := Decision{
 		CandidatesEvaluated: len(servers), RejectedCounts: map[string]int{}, NeededBytes: r.MemoryBytes,
@@ -103,7 +104,7 @@ func Place(r Request, servers []Server) Decision {
 	return d
 }
 
-// instanceStage is the filter that rejects a server, len(instanceFilters) for none.
+// instanceStage is the filter that rejects a server, len(instanceFilters) if none does.
 func instanceStage(r Request, s *Server) int {
 	switch {
 	case !placement.Satisfies(s.Tags, r.Constraint):
@@ -128,7 +129,7 @@ func compareInstanceServers(r Request, a, b *Server) int {
 	)
 }
 
-// comparePressure puts servers that offer no CPU last; CPU is soft, so they are used.
+// comparePressure orders servers without CPU last; CPU is soft, so they may be used.
 func comparePressure(r Request, a, b *Server) int {
 	switch {
 	case a.CPUs <= 0 && b.CPUs <= 0:

@@ -10,7 +10,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// Criterion is which nodes a deletion policy takes.
+// Criterion says which nodes a deletion policy chooses.
 type Criterion string
 
 // The criteria.
@@ -21,7 +21,7 @@ const (
 	Random             Criterion = "RANDOM"
 )
 
-// Valid reports whether a policy can name c.
+// Valid reports whether a policy may use c.
 func (c Criterion) Valid() bool {
 	return c == OldestFirst || c == YoungestFirst || c == OldestProfileFirst || c == Random
 }
@@ -34,13 +34,13 @@ type Member struct {
 	ID                prego.ServerID
 	Region            string
 	CreatedAt         time.Time
-	ProfileGeneration int64 // of the spec that it was made from; lower is older
+	ProfileGeneration int64 // of its spec; lower is older
 }
 
-// SelectVictims chooses the nodes that go, the first to go first. With perRegion,
-// which a placement decided, it takes so many of each region, region after region
-// by name; count is then not read. With perRegion nil it takes count of all. Ties
-// break by age, then by id. RANDOM depends on seed and on the set of nodes alone.
+// SelectVictims chooses the nodes to delete, in order. With perRegion, which a
+// placement policy decided, it chooses so many per region, ordered by region name, and
+// ignores count. With perRegion nil it chooses count of all. Ties break by age, then by
+// id. RANDOM depends only on seed and on the set of nodes.
 func SelectVictims(nodes []Member, by Criterion, perRegion map[string]int64, count int64, seed uint64) ([]prego.ServerID, error) {
 	if !by.Valid() {
 		return nil, prego.Invalid("criteria", "must be OLDEST_FIRST, YOUNGEST_FIRST, OLDEST_PROFILE_FIRST or RANDOM")

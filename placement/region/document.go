@@ -7,17 +7,17 @@ import (
 	"github.com/prego/prego"
 )
 
-// Document is one check of the policy as JSON, as `prego plan region` reads it.
+// Document is the JSON input of `prego plan region`: one check of the policy.
 type Document struct {
 	Action        string           `json:"action"`
 	Policy        DocPolicy        `json:"policy"`
 	Current       map[string]int64 `json:"current"`
-	UsableRegions *[]string        `json:"usable_regions"` // null is all
+	UsableRegions *[]string        `json:"usable_regions"` // null means all
 	Cluster       *DocCluster      `json:"cluster"`
 	Inputs        *DocInputs       `json:"inputs"`
 	Data          *Data            `json:"data"`
 	Node          *DocNode         `json:"node"`
-	GlobalMax     *int64           `json:"global_max"` // null is DefaultGlobalMax
+	GlobalMax     *int64           `json:"global_max"` // null means DefaultGlobalMax
 }
 
 // DocPolicy is a policy.
@@ -25,7 +25,7 @@ type DocPolicy struct {
 	Regions []DocRegion `json:"regions"`
 }
 
-// DocRegion is a region of a policy; what is left out is the default.
+// DocRegion is a region of a policy; absent fields have the defaults.
 type DocRegion struct {
 	Name   string `json:"name"`
 	Weight *int64 `json:"weight"`
@@ -34,13 +34,12 @@ type DocRegion struct {
 
 // DocCluster is a fleet's bounds.
 type DocCluster struct {
-	MinSize         *int64 `json:"min_size"` // null is 0
-	MaxSize         *int64 `json:"max_size"` // null is NoCap
+	MinSize         *int64 `json:"min_size"` // null means 0
+	MaxSize         *int64 `json:"max_size"` // null means NoCap
 	DesiredCapacity *int64 `json:"desired_capacity"`
 }
 
-// DocInputs are an action's inputs. Each action reads its own and passes over the
-// others.
+// DocInputs are an action's inputs. Each action uses its own and ignores the others.
 type DocInputs struct {
 	Count          *int64  `json:"count"`
 	AdjustmentType *string `json:"adjustment_type"`
@@ -48,7 +47,7 @@ type DocInputs struct {
 	MinSize        *int64  `json:"min_size"`
 	MaxSize        *int64  `json:"max_size"`
 	MinStep        *int64  `json:"min_step"`
-	Strict         *bool   `json:"strict"` // null is false: this is inside an action
+	Strict         *bool   `json:"strict"` // null means false, as inside an action
 }
 
 // DocNode is the node of NODE_CREATE.
@@ -56,20 +55,20 @@ type DocNode struct {
 	ProfileRegion *string `json:"profile_region"`
 }
 
-// ResizeDocument is a resize as JSON, as `prego plan resize` reads it.
+// ResizeDocument is the JSON input of `prego plan resize`.
 type ResizeDocument struct {
 	AdjustmentType *string     `json:"adjustment_type"`
 	Number         *int64      `json:"number"`
 	MinSize        *int64      `json:"min_size"`
 	MaxSize        *int64      `json:"max_size"`
 	MinStep        *int64      `json:"min_step"`
-	Strict         *bool       `json:"strict"`  // null is true, as over the API
-	Current        *int64      `json:"current"` // null is the fleet's desired_capacity
+	Strict         *bool       `json:"strict"`  // null means true, as over the API
+	Current        *int64      `json:"current"` // null means the fleet's desired_capacity
 	Cluster        *DocCluster `json:"cluster"`
-	GlobalMax      *int64      `json:"global_max"` // null is DefaultGlobalMax
+	GlobalMax      *int64      `json:"global_max"` // null means DefaultGlobalMax
 }
 
-// ResizeAnswer is what a resize leads to, as JSON.
+// ResizeAnswer is the result of a resize, as JSON.
 type ResizeAnswer struct {
 	Status   Status     `json:"status"`
 	Code     prego.Code `json:"code,omitempty"`
@@ -79,7 +78,7 @@ type ResizeAnswer struct {
 	Deletion *Change    `json:"deletion,omitempty"`
 }
 
-// Build makes the policy, which Validate has not seen yet.
+// Build returns the policy, not validated yet.
 func (d DocPolicy) Build() Policy {
 	p := Policy{Regions: make([]Region, 0, len(d.Regions))}
 	for _, r := range d.Regions {
@@ -88,7 +87,7 @@ func (d DocPolicy) Build() Policy {
 	return p
 }
 
-// Build checks the document and makes the request.
+// Build checks the document and returns the request.
 func (d Document) Build() (Request, error) {
 	r := Request{
 		Action: Action(d.Action), Policy: d.Policy.Build(), Current: d.Current,
@@ -121,14 +120,14 @@ func (d Document) Build() (Request, error) {
 		r.Resize.MinSize, r.Resize.MaxSize, r.Resize.MinStep = in.MinSize, in.MaxSize, or(in.MinStep, 0)
 		r.Resize.Strict = or(in.Strict, false)
 	}
-	// GlobalMax 0 would be taken as the default.
+	// GlobalMax 0 would mean the default.
 	if d.GlobalMax != nil && *d.GlobalMax < 1 {
 		return r, prego.Invalid("global_max", fmt.Sprintf("must be 1 to %d", MaxNodes))
 	}
 	return r, r.Validate()
 }
 
-// Build checks the document and makes the resize.
+// Build checks the document and returns the resize.
 func (d ResizeDocument) Build() (Resize, Bounds, error) {
 	b := Bounds{MaxSize: NoCap, GlobalMax: or(d.GlobalMax, DefaultGlobalMax)}
 	if c := d.Cluster; c != nil {
@@ -151,7 +150,7 @@ func (d ResizeDocument) Build() (Resize, Bounds, error) {
 	return r, b, b.Validate()
 }
 
-// NewResizeAnswer is the answer of ParseResize.
+// NewResizeAnswer formats the result of ParseResize.
 func NewResizeAnswer(r ResizeResult, err error) ResizeAnswer {
 	if err != nil {
 		a := ResizeAnswer{Status: StatusError, Code: prego.CodeOf(err), Reason: err.Error()}

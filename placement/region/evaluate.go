@@ -7,10 +7,10 @@ import (
 	"github.com/prego/prego"
 )
 
-// Action is what is about to happen to a fleet.
+// Action is a change that is about to happen to a fleet.
 type Action string
 
-// The actions that the policy is asked before.
+// The actions before which the policy is evaluated.
 const (
 	ScaleIn    Action = "CLUSTER_SCALE_IN"
 	ScaleOut   Action = "CLUSTER_SCALE_OUT"
@@ -18,7 +18,7 @@ const (
 	NodeCreate Action = "NODE_CREATE"
 )
 
-// Status is how a check ends.
+// Status is the result of a check.
 type Status string
 
 // The statuses.
@@ -27,8 +27,7 @@ const (
 	StatusError Status = "ERROR"
 )
 
-// Data is an action's data: what the policies before decided, and the outcome of
-// this one.
+// Data is an action's data: what earlier policies decided, and the result of this one.
 type Data struct {
 	Status   Status  `json:"status,omitempty"`
 	Reason   string  `json:"reason,omitempty"`
@@ -36,8 +35,8 @@ type Data struct {
 	Deletion *Change `json:"deletion,omitempty"`
 }
 
-// Change is how many nodes come or go, and where. Without a count it is one. What
-// else a deletion policy says is kept.
+// Change is how many nodes are added or removed, and where. The default count is one.
+// Other fields of a deletion policy are kept.
 type Change struct {
 	Count       *int64           `json:"count,omitempty"`
 	Regions     map[string]int64 `json:"regions,omitempty"`
@@ -49,18 +48,18 @@ type Change struct {
 type Request struct {
 	Action        Action
 	Policy        Policy
-	Current       map[string]int64 // nodes per region, unlisted ones too
-	Usable        []string         // regions of enabled providers; nil is all
+	Current       map[string]int64 // nodes per region, including unlisted ones
+	Usable        []string         // regions of enabled providers; nil means all
 	MinSize       int64
-	MaxSize       int64 // NoCap is no limit
-	GlobalMax     int64 // 0 is DefaultGlobalMax
+	MaxSize       int64 // NoCap means no limit
+	GlobalMax     int64 // 0 means DefaultGlobalMax
 	Count         *int64
 	Resize        Resize // its Strict is false unless the action says otherwise
 	Data          Data
-	ProfileRegion string // of the node that is created; "" is none
+	ProfileRegion string // of the node to create; "" for none
 }
 
-// Validate refuses a request that cannot be meant.
+// Validate rejects impossible requests.
 func (r Request) Validate() error {
 	switch r.Action {
 	case ScaleIn, ScaleOut, ResizeTo, NodeCreate:
@@ -126,8 +125,8 @@ func (r Request) bounds() Bounds {
 }
 
 // Evaluate is the policy's check before an action (region-placement, S1 to S4). The
-// request is valid; one that is not ends as an error, too. Data that already is an
-// error stays as it is.
+// request should be valid; an invalid one also ends as an error. Data that already is
+// an error is left alone.
 func Evaluate(r Request) Data {
 	if err := r.Validate(); err != nil {
 		return failed(err)
@@ -160,7 +159,7 @@ func Evaluate(r Request) Data {
 	return out
 }
 
-// counts is how many nodes come or go; both are 0 when nothing changes.
+// counts is how many nodes are added or removed; both are 0 if nothing changes.
 func (r Request) counts() (creation, deletion int64, err error) {
 	switch r.Action {
 	case ScaleIn:
@@ -180,8 +179,8 @@ func (r Request) counts() (creation, deletion int64, err error) {
 	return res.Creation, res.Deletion, err
 }
 
-// count is another policy's decision, where there is one without a count 1; then
-// the action's input; then 1.
+// count is another policy's decision if there is one, without a count 1; otherwise the
+// action's input, or 1.
 func (r Request) count(decided *Change) int64 {
 	n := r.Count
 	if decided != nil {
@@ -202,7 +201,7 @@ func (c *Change) planned(n int64, regions map[string]int64) *Change {
 	return &out
 }
 
-// failed is the data of a check that failed: the reason, and nothing to act on.
+// failed is the data of a failed check: the reason, and nothing to act on.
 func failed(err error) Data {
 	var e *prego.Error
 	if errors.As(err, &e) && e.Code != prego.CodeInvalidField {

@@ -15,15 +15,15 @@ type lot struct {
 	name   string
 	index  int // in the policy
 	weight int64
-	most   int64 // the cap; math.MaxInt64 is none
+	most   int64 // the cap; math.MaxInt64 means none
 	count  int64
 	whole  int64 // the share is whole + part/denominator
 	part   uint64
 }
 
 // Grow says how many of n new nodes each region gets. Regions that get none are
-// left out. The only refusals of valid input are CodeNoRegion and CodeNoPlan, the
-// latter when usable regions have less room than n. usable nil is all regions.
+// omitted. The only errors for valid input are CodeNoRegion, and CodeNoPlan if usable
+// regions have less room than n. usable nil means all regions.
 func Grow(p Policy, current map[string]int64, usable []string, n int64) (map[string]int64, error) {
 	lots, _, err := prepare(p, current, usable, n)
 	if err != nil {
@@ -40,8 +40,8 @@ func Grow(p Policy, current map[string]int64, usable []string, n int64) (map[str
 	if all < n {
 		return nil, errNoPlan
 	}
-	// What stands above its cap stays, whatever is planned: it is in no total, else the
-	// others would be thought to have lost what it has too much.
+	// Nodes above a region's cap stay in any case: they are excluded from the total, or
+	// else the other regions' shares would be too large.
 	lots = slices.DeleteFunc(lots, func(l lot) bool { return l.count > l.most })
 	share(lots, total(lots)+n)
 	plan := make(map[string]int64)
@@ -55,11 +55,10 @@ func Grow(p Policy, current map[string]int64, usable []string, n int64) (map[str
 	return plan, nil
 }
 
-// Shrink says how many of n nodes that go are each region's. Regions that lose none
-// are left out. Nodes in listed regions that are not usable go last, by the same
-// rules, when the usable ones have none left: they still run and cost, but the plan
-// is made for the usable ones. Refusals are as with Grow; CodeNoPlan when fewer
-// than n nodes stand in listed regions.
+// Shrink says how many of n nodes to remove from each region. Regions that lose none
+// are omitted. Nodes in listed regions that are not usable are removed last, by the
+// same rules: they still run and cost, but the plan is made for the usable ones. Errors
+// are as with Grow; CodeNoPlan if the listed regions have fewer than n nodes.
 func Shrink(p Policy, current map[string]int64, usable []string, n int64) (map[string]int64, error) {
 	lots, others, err := prepare(p, current, usable, n)
 	if err != nil {
@@ -98,7 +97,7 @@ func shrink(lots []lot, n int64, plan map[string]int64) {
 	})
 }
 
-// prepare splits a policy's regions into those that are usable and the others.
+// prepare splits a policy's regions into usable ones and others.
 func prepare(p Policy, current map[string]int64, usable []string, n int64) (lots, others []lot, err error) {
 	if err := p.Validate("policy"); err != nil {
 		return nil, nil, err

@@ -1,6 +1,6 @@
-// Package region decides in which regions a fleet grows and shrinks
-// (region-placement), what a resize asks for, and which servers go. It is pure: no
-// clock, no I/O, no randomness of its own; the same input gives the same plan.
+// Package region decides in which regions a fleet grows and shrinks (region-placement),
+// what a resize results in, and which servers are removed. It is pure: no clock, no
+// I/O, no randomness of its own; the same input gives the same plan.
 //
 // # Shares
 //
@@ -49,8 +49,8 @@ const (
 	NoCap         int64 = -1
 )
 
-// Limits of what is taken. With them no sum or product leaves 64 bits, but for the
-// products that are made in 128.
+// Input limits. With them no sum or product exceeds 64 bits, except the products that
+// use 128.
 const (
 	MaxRegions       = 1_000
 	MaxNameLen       = 255           // bytes
@@ -58,7 +58,7 @@ const (
 	MaxWeight  int64 = 1_000_000_000
 )
 
-// Codes of plans that cannot be made. Their sentences are fixed (region-placement, S1).
+// Codes of impossible plans. Their messages are fixed (region-placement, S1).
 const (
 	CodeNoRegion prego.Code = "no_usable_region"
 	CodeNoPlan   prego.Code = "no_feasible_plan"
@@ -72,17 +72,17 @@ var (
 // Region is one region of a policy.
 type Region struct {
 	Name   string `json:"name"`
-	Weight int64  `json:"weight"` // of the nodes; 0 takes none while another region has room
-	Cap    int64  `json:"cap"`    // most nodes; NoCap is no limit
+	Weight int64  `json:"weight"` // relative share; a region with 0 gets nodes only if no other has room
+	Cap    int64  `json:"cap"`    // maximum number of nodes; NoCap means no limit
 }
 
-// Policy is where a fleet's nodes are to be. The order of its regions breaks ties.
+// Policy says where a fleet's nodes should be. The order of its regions breaks ties.
 type Policy struct {
 	Regions []Region `json:"regions"`
 }
 
-// Validate refuses a policy that cannot be meant. Fields are paths from the
-// policy, such as "regions[1].weight"; at is put before them.
+// Validate rejects impossible policies. Fields are paths within the policy, such as
+// "regions[1].weight", prefixed with at.
 func (p Policy) Validate(at string) error {
 	if at != "" {
 		at += "."
@@ -117,7 +117,7 @@ func (p Policy) Validate(at string) error {
 	return nil
 }
 
-// faultOfName says what is wrong with a region's name, or nothing.
+// faultOfName says what is wrong with a region's name, "" if nothing.
 func faultOfName(name string) string {
 	switch {
 	case name == "":
@@ -142,7 +142,7 @@ func validateName(field, name string) error {
 	return nil
 }
 
-// validateCurrent names the first fault by name, whatever the map's order.
+// validateCurrent returns the first error by name, whatever the map's order.
 func validateCurrent(current map[string]int64) error {
 	var faults []string
 	for name, n := range current {
@@ -160,8 +160,8 @@ func validateCurrent(current map[string]int64) error {
 	return prego.Invalid("current."+name, fmt.Sprintf("must be 0 to %d", MaxNodes))
 }
 
-// Unlisted counts the nodes that stand in regions that the policy does not list.
-// No plan touches them, and they are in no share.
+// Unlisted counts the nodes in regions that the policy does not list. No plan touches
+// them, and no share includes them.
 func (p Policy) Unlisted(current map[string]int64) map[string]int64 {
 	listed := make(map[string]bool, len(p.Regions))
 	for _, r := range p.Regions {

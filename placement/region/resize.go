@@ -6,7 +6,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// Adjustment is how a resize names its target.
+// Adjustment is how a resize specifies its target.
 type Adjustment string
 
 // The adjustments: to n, by n, by n percent.
@@ -19,7 +19,7 @@ const (
 // DefaultGlobalMax is the service limit: the most nodes that any fleet may have.
 const DefaultGlobalMax int64 = 1_000
 
-// Codes of resizes that are refused.
+// Codes of rejected resizes.
 const (
 	CodeAboveServiceLimit    prego.Code = "target_above_service_limit"
 	CodeBelowMin             prego.Code = "target_below_min_size"
@@ -32,15 +32,15 @@ const (
 	CodeMaxBelowFleetMin     prego.Code = "max_size_below_fleet_min_size"
 )
 
-// Bounds are what a fleet has and may have.
+// Bounds are a fleet's size and its limits.
 type Bounds struct {
-	Current   int64 // nodes that it has, in any region
+	Current   int64 // current nodes, in any region
 	MinSize   int64 // of the fleet
-	MaxSize   int64 // of the fleet; NoCap is no limit
+	MaxSize   int64 // of the fleet; NoCap means no limit
 	GlobalMax int64 // the service limit
 }
 
-// Validate refuses bounds that cannot be meant.
+// Validate rejects impossible bounds.
 func (b Bounds) Validate() error {
 	switch {
 	case b.Current < 0 || b.Current > MaxNodes:
@@ -57,20 +57,20 @@ func (b Bounds) Validate() error {
 	return nil
 }
 
-// Resize is what a resize asks for. Without an Adjustment the fleet keeps its size
-// but for the bounds.
+// Resize is a requested resize. Without an Adjustment the fleet keeps its size, within
+// the bounds.
 type Resize struct {
 	Adjustment Adjustment
 	Number     int64  // nodes, or percent
 	MinSize    *int64 // instead of the fleet's
-	MaxSize    *int64 // instead of the fleet's; NoCap is no limit
+	MaxSize    *int64 // instead of the fleet's; NoCap means no limit
 	MinStep    int64  // least nodes that a percentage changes
-	// Strict refuses a target outside of the bounds; otherwise it is moved within.
-	// Over the API the default is true, inside an action false.
+	// Strict rejects a target outside the bounds; otherwise it is moved inside. Over
+	// the API the default is true, inside an action false.
 	Strict bool
 }
 
-// Validate refuses a resize that cannot be meant.
+// Validate rejects impossible resizes.
 func (r Resize) Validate(at string) error {
 	if at != "" {
 		at += "."
@@ -95,15 +95,15 @@ func (r Resize) Validate(at string) error {
 	return nil
 }
 
-// ResizeResult is a resize that can be done. With neither Creation nor Deletion
-// there is nothing to do.
+// ResizeResult is a valid resize. With neither Creation nor Deletion there is nothing
+// to do.
 type ResizeResult struct {
 	Desired  int64
 	Creation int64
 	Deletion int64
 }
 
-// ParseResize is the size that a resize leads to. A refusal is a prego.Error with
+// ParseResize returns the size that a resize results in. Errors are a *prego.Error with
 // one of the codes above.
 func ParseResize(r Resize, b Bounds) (ResizeResult, error) {
 	if err := r.Validate(""); err != nil {
@@ -152,7 +152,7 @@ func (r Resize) percentage(current int64) int64 {
 	return sign * max(size, r.MinStep)
 }
 
-// within moves a target up to the least size, then down to the most.
+// within limits a target to the minimum, then to the maximum.
 func (r Resize) within(target int64, b Bounds) int64 {
 	least, most := b.MinSize, b.MaxSize
 	if r.MinSize != nil {
@@ -168,10 +168,10 @@ func (r Resize) within(target int64, b Bounds) int64 {
 	return target
 }
 
-// refusal is the first that applies, in the order of region-placement S3 but for one: a
-// min_size above max_size is asked for first, because every target is either below
-// the one or above the other. For the same reason CodeMinAboveFleetMax is never the
-// first: it is here for the order's completeness.
+// refusal is the first error that applies, in the order of region-placement S3 with one
+// exception: min_size above max_size is checked first, because every target is then
+// below the one or above the other. For the same reason CodeMinAboveFleetMax is never
+// the first; it is here for completeness.
 func (r Resize) refusal(target int64, b Bounds) error {
 	given := func(v *int64) (int64, bool) {
 		if v == nil || *v == NoCap {

@@ -14,19 +14,19 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Codes of actions that can't be done, beside those of package region.
+// Codes of impossible actions, in addition to those of package region.
 const (
 	CodeCooldown    = "policy_cooldown"
 	CodePolicyError = "policy_refused"
 )
 
-// NodeData is an action's data: that of region-placement, and what is of a replacement.
+// NodeData is an action's data: region-placement's, and that of replacements.
 type NodeData struct {
 	region.Data
 	Replacement *Replacement `json:"replacement,omitempty"`
 }
 
-// Replacement is how many members are made anew, and where they stand.
+// Replacement is how many members are replaced, and where.
 type Replacement struct {
 	Count   int64            `json:"count"`
 	Regions map[string]int64 `json:"regions"`
@@ -52,7 +52,7 @@ type planner struct {
 // Plan decides what an action does. A plan with a Reason does nothing.
 func Plan(st server.FleetState, a server.FleetAction) (server.FleetPlan, error) {
 	in, err := ParseInputs(a.Action, a.Inputs, false)
-	if err != nil { // what was taken in is refused by now
+	if err != nil { // accepted, but no longer valid
 		return server.FleetPlan{Data: json.RawMessage("{}"), Reason: string(prego.CodeOf(err)), Message: err.Error()}, nil
 	}
 	p := &planner{st: st, kind: a.Action, seq: a.Seq, in: in, regions: currentCounts(st.Fleet)}
@@ -83,7 +83,7 @@ func currentCounts(f server.Fleet) map[string]int64 {
 	return out
 }
 
-// usableRegions are the regions of the provider that an action may use.
+// usableRegions are the provider's regions that an action may use.
 func usableRegions(all, only []prego.Region) []string {
 	out := []string{}
 	for _, r := range all {
@@ -111,8 +111,8 @@ func (p *planner) size() region.Bounds {
 	return region.Bounds{Current: p.st.Fleet.Size, MinSize: p.st.Fleet.MinSize, MaxSize: p.st.Fleet.MaxSize, GlobalMax: server.MaxFleetSize}
 }
 
-// bounds refuses an action that would leave the fleet's bounds, before any policy is
-// asked. What a scaling policy makes of it is checked there.
+// bounds rejects an action that would leave the fleet's bounds before any policy is
+// evaluated; a scaling policy's result is checked separately.
 func (p *planner) bounds() {
 	switch p.kind {
 	case server.ClusterResize:
@@ -136,7 +136,7 @@ func (p *planner) bounds() {
 	}
 }
 
-// resizeData is a resize as other policies read it.
+// resizeData is a resize as other policies see it.
 func resizeData(r region.ResizeResult) region.Data {
 	d := region.Data{Status: region.StatusOK}
 	if r.Creation > 0 {
@@ -154,8 +154,8 @@ func (p *planner) check(change int64) {
 	}
 }
 
-// towards are the bounds of a strict change in the action's direction: a fleet that
-// was left below its min_size may grow step by step, and one above its max_size shrink.
+// towards are the bounds of a strict change in the action's direction: a fleet below
+// its min_size may grow step by step, and one above its max_size shrink.
 func (p *planner) towards(strict bool) region.Bounds {
 	b := p.size()
 	switch {
@@ -168,7 +168,7 @@ func (p *planner) towards(strict bool) region.Bounds {
 	return b
 }
 
-// ask lets one policy have its say.
+// ask evaluates one policy.
 func (p *planner) ask(a server.Attachment) error {
 	switch a.Type {
 	case server.PolicyScaling:
@@ -194,7 +194,7 @@ func (p *planner) ask(a server.Attachment) error {
 	return nil
 }
 
-// scaling decides how many, for an action of its event that does not say.
+// scaling decides how many, for an action of its event without a count.
 func (p *planner) scaling(a server.Attachment, s ScalingSpec) {
 	if s.Event != p.kind || p.in.Count != nil {
 		return
@@ -254,7 +254,7 @@ func codeOfReason(reason string) string {
 	return CodePolicyError
 }
 
-// fill says what no policy said: the count, and the fleet's own region.
+// fill sets what no policy decided: the count, and the fleet's own region.
 func (p *planner) fill() {
 	p.data.Status = region.StatusOK
 	one := int64(1)
@@ -269,7 +269,7 @@ func (p *planner) fill() {
 	case (p.kind == server.ClusterScaleOut || p.kind == server.NodeCreate) && p.data.Creation == nil:
 		p.data.Creation = &region.Change{Count: &one}
 	}
-	// The bounds hold for what the policies made of it, too.
+	// The bounds also apply to the policies' results.
 	if c := p.data.Creation; c != nil && p.kind != server.ClusterResize {
 		p.check(*c.Count)
 	}
@@ -293,7 +293,7 @@ func (p *planner) fill() {
 	p.data.Creation.Regions = map[string]int64{home: *p.data.Creation.Count}
 }
 
-// plan names the servers that go, and lists the steps.
+// plan chooses the servers to remove, and lists the steps.
 func (p *planner) plan() (server.FleetPlan, error) {
 	out := server.FleetPlan{Desired: p.st.Fleet.Size, Used: p.used}
 	if p.data.Status != region.StatusError && p.data.Deletion != nil {
@@ -342,9 +342,9 @@ func createSteps(regions map[string]int64, round int, replan bool) []server.Flee
 	return out
 }
 
-// victims chooses who goes: by the deletion policy, within the regions that the
-// placement decided. Servers that failed go first, then those without tenants: a
-// tenant is not sent away while an empty server stands by.
+// victims chooses the servers to remove: by the deletion policy, within the regions
+// that the placement policy decided. Failed servers go first, then those without
+// tenants: tenants are not moved while there is an empty server.
 func (p *planner) victims() ([]string, error) {
 	by := p.by
 	if by == "" {
@@ -400,8 +400,9 @@ func deletionClasses(members []server.FleetMember) [][]region.Member {
 	return out
 }
 
-// replace makes members of earlier profiles anew, each in its region, max_surge at a
-// time: first the new ones, and once they are active the old ones go.
+// replace replaces members of earlier profiles, each in its region, max_surge at a
+// time: first the new ones are created, and once they are active the old ones are
+// removed.
 func (p *planner) replace() (server.FleetPlan, error) {
 	surge := int64(1)
 	if p.in.MaxSurge != nil {
@@ -445,8 +446,8 @@ func (p *planner) replace() (server.FleetPlan, error) {
 	return out, err
 }
 
-// Replan plans what could not be made in its region anew, over the regions in which
-// nothing has failed, as far as the fleet has room.
+// Replan plans servers that could not be created in their region again, over the
+// regions in which nothing has failed, as far as the fleet has room.
 func Replan(st server.FleetState, a server.FleetAction) (out server.FleetReplan, err error) {
 	out.Data = a.Data
 	var kept NodeData
@@ -471,8 +472,8 @@ func Replan(st server.FleetState, a server.FleetAction) (out server.FleetReplan,
 			failed++
 		}
 	}
-	missing := failed - made // those that were made up for already count no more
-	// What failed and is kept for debugging is a member: it takes its room.
+	missing := failed - made // those already replaced no longer count
+	// A failed server that is kept for debugging is a member and takes its place.
 	if f := st.Fleet; f.MaxSize != server.NoMaxSize {
 		missing = min(missing, f.MaxSize-f.Size)
 	}
@@ -514,12 +515,12 @@ func Replan(st server.FleetState, a server.FleetAction) (out server.FleetReplan,
 	return out, err
 }
 
-// standStill is what is left out of a replacement of which a server did not come up
-// or did not go: what was not begun, but for the old servers whose new ones stand. A
-// server that does not come up is no reason to take an old one down, and one that
-// stays is no reason to make the fleet larger and larger.
+// standStill returns the steps to skip after a server of a replacement failed to come
+// up or to go: those not begun, except removals of old servers whose new ones are
+// active. A failed new server is no reason to remove an old one, and a kept old one is
+// no reason to let the fleet keep growing.
 func standStill(steps []server.FleetStep) (skip []server.FleetStep) {
-	stand := map[prego.Region]int{} // new servers whose old ones are still to go
+	stand := map[prego.Region]int{} // new servers whose old ones are still to be removed
 	for _, s := range steps {
 		switch {
 		case s.Op == server.StepOpCreate && s.State == server.FleetStepDone:
@@ -544,7 +545,7 @@ func standStill(steps []server.FleetStep) (skip []server.FleetStep) {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// GracePeriod is how long an action gives servers with tenants to lose them.
+// GracePeriod is how long an action waits for tenants to leave a server.
 func GracePeriod(a server.FleetAction) time.Duration {
 	var seconds *int64
 	if a.Action == server.ClusterReplace {

@@ -1,6 +1,6 @@
-// Package scale decides what an action does to a fleet of servers: how many come or
-// go, where, and which ones. It asks the fleet's policies in their order, as before
-// each action (region-placement, "Policy Triggers"). It is pure.
+// Package scale decides what an action does to a fleet of servers: how many are added
+// or removed, where, and which ones. Before each action it evaluates the fleet's
+// policies in order (region-placement, "Policy Triggers"). It is pure.
 package scale
 
 import (
@@ -18,32 +18,32 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// ScalingSpec is the spec of a scaling policy: how many servers come or go when an
-// action that names no count happens.
+// ScalingSpec is the spec of a scaling policy: how many servers are added or removed by
+// an action without a count.
 type ScalingSpec struct {
 	Event      server.FleetActionKind `json:"event"` // CLUSTER_SCALE_OUT or CLUSTER_SCALE_IN
 	Adjustment Adjustment             `json:"adjustment"`
 }
 
-// Adjustment is by how many.
+// Adjustment says by how much.
 type Adjustment struct {
 	Type       region.Adjustment `json:"type"`
 	Number     int64             `json:"number"`
 	MinStep    int64             `json:"min_step,omitempty"`
-	BestEffort bool              `json:"best_effort,omitempty"` // within the fleet's bounds, instead of refusing
-	Cooldown   int64             `json:"cooldown,omitempty"`    // seconds after its last say in which it refuses
+	BestEffort bool              `json:"best_effort,omitempty"` // limit to the fleet's bounds instead of refusing
+	Cooldown   int64             `json:"cooldown,omitempty"`    // seconds after its last use during which it refuses
 }
 
-// DeletionSpec is the spec of a deletion policy: which servers go.
+// DeletionSpec is the spec of a deletion policy: which servers are removed.
 type DeletionSpec struct {
 	Criteria region.Criterion `json:"criteria"`
-	// GracePeriod is how many seconds a server that has tenants is given to lose them;
-	// after that it is kept.
+	// GracePeriod is how many seconds to wait for tenants to leave a server; after that
+	// it is kept.
 	GracePeriod int64 `json:"grace_period,omitempty"`
 }
 
-// regionSpec is a region placement policy as it is written: what is absent has its
-// default.
+// regionSpec is a region placement policy as users write it: absent fields have
+// defaults.
 type regionSpec struct {
 	Regions []struct {
 		Name   string `json:"name"`
@@ -52,8 +52,8 @@ type regionSpec struct {
 	} `json:"regions"`
 }
 
-// ParsePolicy checks a policy's spec and fills in what is absent. Regions are those
-// of this service.
+// ParsePolicy checks a policy's spec and fills in defaults. Regions are those of this
+// service.
 func ParsePolicy(kind server.PolicyType, raw json.RawMessage) (json.RawMessage, error) {
 	var v any
 	var err error
@@ -137,7 +137,7 @@ func (s *DeletionSpec) validate() error {
 	return nil
 }
 
-// Inputs are what an action was asked with; each kind takes some of them.
+// Inputs are an action's inputs; each kind uses some of them.
 type Inputs struct {
 	Count          *int64            `json:"count,omitempty"`           // scale out, scale in
 	AdjustmentType region.Adjustment `json:"adjustment_type,omitempty"` // resize, and all to min_step
@@ -146,9 +146,9 @@ type Inputs struct {
 	MaxSize        *int64            `json:"max_size,omitempty"`
 	MinStep        int64             `json:"min_step,omitempty"`
 	Strict         *bool             `json:"strict,omitempty"`
-	Regions        []prego.Region    `json:"regions,omitempty"`      // scale out: only there
+	Regions        []prego.Region    `json:"regions,omitempty"`      // scale out: only these
 	Region         prego.Region      `json:"region,omitempty"`       // node create: the profile's
-	MaxSurge       *int64            `json:"max_surge,omitempty"`    // replace: how many more than its size; 1 if absent
+	MaxSurge       *int64            `json:"max_surge,omitempty"`    // replace: extra servers above its size; 1 if absent
 	GracePeriod    *int64            `json:"grace_period,omitempty"` // replace: seconds, as in DeletionSpec
 }
 
@@ -160,8 +160,8 @@ var inputsOf = map[server.FleetActionKind][]string{
 	server.NodeCreate:      {"region"},
 }
 
-// ParseInputs checks an action's inputs. strict is what a resize is that does not
-// say: true over the API, false inside an action.
+// ParseInputs checks an action's inputs. strict is the default for resizes: true over
+// the API, false inside an action.
 func ParseInputs(kind server.FleetActionKind, raw json.RawMessage, strict bool) (Inputs, error) {
 	var in Inputs
 	known, ok := inputsOf[kind]
@@ -241,12 +241,12 @@ func (in Inputs) resize() region.Resize {
 	return r
 }
 
-// decode reads a document whole, and says which field is wrong.
+// decode reads a whole document, and names the invalid field.
 func decode(raw json.RawMessage, into any, at string) error {
 	if !bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) {
 		return prego.Invalid(at, "must be an object")
 	}
-	if name := unknownField(raw); name != "" { // a decoder would take it for the field
+	if name := unknownField(raw); name != "" { // a decoder would match the field
 		return &prego.Error{Code: prego.CodeUnknownField, Field: at + "." + name, Message: "is not known: names are in lower case"}
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -268,7 +268,7 @@ func decode(raw json.RawMessage, into any, at string) error {
 	return prego.Invalid(at, "must be an object")
 }
 
-// unknownField is a name in a document that is not in lower case, "" for none.
+// unknownField is a field name in a document that is not in lower case, "" for none.
 func unknownField(raw json.RawMessage) string {
 	var v any
 	if json.Unmarshal(raw, &v) != nil {
