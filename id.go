@@ -17,7 +17,6 @@ const (
 	MaxTags           = 32
 	MaxOrgIDLen       = 63
 	MaxTenantID       = 32
-	maxIdempotencyKey = 255
 )
 
 var (
@@ -113,9 +112,6 @@ func ValidateResourceID(field, prefix, id string) error {
 	return nil
 }
 
-// MaxNameLen bounds the names of apps and envs.
-const MaxNameLen = 63
-
 // ValidateName accepts a lower-case DNS label of at most most characters.
 func ValidateName(field, name string, most int) error {
 	switch {
@@ -144,14 +140,6 @@ func ValidateOrgID(field string, id OrgID) error {
 func ValidateTenantID(id TenantID) error {
 	if !IsLabel(string(id), MaxTenantID) {
 		return Invalid("tenant_id", "must be at most "+strconv.Itoa(MaxTenantID)+" lower-case letters, digits and inner hyphens")
-	}
-	return nil
-}
-
-// ValidateIdempotencyKey accepts printable ASCII of at most 255 characters.
-func ValidateIdempotencyKey(key string) error {
-	if len(key) > maxIdempotencyKey || !tagPattern.MatchString(key) {
-		return Invalid("Idempotency-Key", "must be 1 to 255 printable ASCII characters without spaces")
 	}
 	return nil
 }

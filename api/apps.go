@@ -27,14 +27,6 @@ const (
 	envPrefix = "env-"
 )
 
-// idempotencyKey returns a request's key, "" if it has none.
-func idempotencyKey(p *IdempotencyKey) (string, error) {
-	if p == nil {
-		return "", nil
-	}
-	return *p, prego.ValidateIdempotencyKey(*p)
-}
-
 func appView(v workload.App) App {
 	return App{AppId: string(v.AppID), OrgId: string(v.OrgID), Name: v.Name, CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC()}
 }
@@ -45,22 +37,12 @@ func envView(v workload.Env) Env {
 
 // CreateApp creates an app of an org.
 func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
-	key, err := idempotencyKey(p.IdempotencyKey)
-	if err != nil {
-		return err
-	}
-	var in struct {
-		OrgID prego.OrgID `json:"org_id"`
-		Name  string      `json:"name"`
-	}
+	var in CreateApp
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := prego.ValidateName("name", in.Name, prego.MaxNameLen); err != nil {
-		return err
-	}
 	app, created, err := a.d.Quotas.CreateApp(c.Request().Context(),
-		workload.App{AppID: prego.AppID(newID(appPrefix)), OrgID: in.OrgID, Name: in.Name, CreatedBy: caller(c).Subject}, key)
+		workload.App{AppID: prego.AppID(newID(appPrefix)), OrgID: in.OrgId, Name: in.Name, CreatedBy: caller(c).Subject}, deref(p.IdempotencyKey))
 	if err != nil {
 		return err
 	}
@@ -84,25 +66,12 @@ func (a *API) DeleteApp(c echo.Context, id AppID) error {
 
 // CreateEnv creates an env of an app.
 func (a *API) CreateEnv(c echo.Context, id AppID, p CreateEnvParams) error {
-	key, err := idempotencyKey(p.IdempotencyKey)
-	if err != nil {
-		return err
-	}
-	var in struct {
-		Name   string       `json:"name"`
-		Region prego.Region `json:"region"`
-	}
+	var in CreateEnv
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := prego.ValidateName("name", in.Name, prego.MaxNameLen); err != nil {
-		return err
-	}
-	if !in.Region.Valid() {
-		return prego.Invalid("region", "must be one of sg, eu, us")
-	}
 	env, created, err := a.d.Quotas.CreateEnv(c.Request().Context(),
-		workload.Env{EnvID: prego.EnvID(newID(envPrefix)), AppID: id, Name: in.Name, Region: in.Region, CreatedBy: caller(c).Subject}, key)
+		workload.Env{EnvID: prego.EnvID(newID(envPrefix)), AppID: id, Name: in.Name, Region: in.Region, CreatedBy: caller(c).Subject}, deref(p.IdempotencyKey))
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -61,7 +60,6 @@ const (
 
 	auditHeader = "Prego-Audit-Id"
 	defaultTail = 100
-	maxTail     = 10_000
 )
 
 // ListCommands lists the commands run on a server's host.
@@ -118,32 +116,10 @@ func (a *API) long(c echo.Context, detached bool) (ctx context.Context, done fun
 	return ctx, func() { stop(); cancel(); <-a.streams }, nil
 }
 
-// checkExec rejects commands that are never sent to a host.
-func checkExec(in *Exec) error {
-	if !wire.CommandKind(in.Kind).Valid() {
-		return &prego.Error{Code: prego.CodeKindUnknown, Field: "kind", Message: "must be one of bench, mariadb, redis-cli"}
-	}
-	if len(in.Args) == 0 || len(in.Args) > 32 {
-		return prego.Invalid("args", "must be 1 to 32 words")
-	}
-	for i, arg := range in.Args {
-		if len([]rune(arg)) > 4096 || strings.ContainsRune(arg, 0) {
-			return prego.Invalid(fmt.Sprintf("args[%d]", i), "must be at most 4096 characters, and none of them NUL")
-		}
-	}
-	if in.TimeoutSeconds != nil && (*in.TimeoutSeconds < 1 || *in.TimeoutSeconds > 720) {
-		return prego.Invalid("timeout_seconds", "must be 1 to 720")
-	}
-	return nil
-}
-
 // ExecOnServer runs a command on a server's host and streams its output.
 func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) error {
 	var in Exec
 	if err := decode(c, &in); err != nil {
-		return err
-	}
-	if err := checkExec(&in); err != nil {
 		return err
 	}
 	st, err := a.host(c.Request().Context(), id, true)
@@ -160,11 +136,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 		return err
 	}
 	defer done()
-	of, err := ofTenant(in.TenantId)
-	if err != nil {
-		return err
-	}
-	end, err := a.session(c, of, org.SessionExec, string(id))
+	end, err := a.session(c, org.SessionOf{TenantID: deref(in.TenantId)}, org.SessionExec, string(id))
 	if err != nil {
 		return err
 	}
@@ -355,17 +327,9 @@ func (a *API) fromEngine(c echo.Context, err error) error {
 	return prego.Errorf(prego.CodeServerNotReachable, "the host's engine does not answer")
 }
 
-var containerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-
 // ContainerLogs streams a container's log.
 func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p ContainerLogsParams) error {
-	if !containerName.MatchString(name) {
-		return prego.Invalid("name", "must be a container's name in the declared stack")
-	}
-	of, err := ofTenant(p.TenantId)
-	if err != nil {
-		return err
-	}
+	of := org.SessionOf{TenantID: deref(p.TenantId)}
 	if p.TenantId == nil && workload.ValidateInstanceID(name) == nil { // counted, whichever path was used
 		of.InstanceID = prego.InstanceID(name)
 	}
@@ -377,9 +341,6 @@ func (a *API) containerLogs(c echo.Context, id prego.ServerID, name string, of o
 	tail, follow := defaultTail, wantFollow != nil && *wantFollow
 	if wantTail != nil {
 		tail = *wantTail
-	}
-	if tail < 1 || tail > maxTail {
-		return prego.Invalid("tail", "must be 1 to 10000")
 	}
 	st, err := a.host(c.Request().Context(), id, false)
 	if err != nil {

@@ -279,6 +279,9 @@ func describe(e *openapi3.SchemaError) string {
 	case "uniqueItems":
 		return "must not hold a value twice"
 	case "pattern":
+		if message, ok := s.Extensions["x-message"].(string); ok {
+			return message
+		}
 		return "must match " + s.Pattern
 	}
 	return e.Reason

@@ -120,15 +120,9 @@ func (a *API) DeleteFleet(c echo.Context, id FleetID) error {
 
 // AttachPolicy attaches a policy to a fleet.
 func (a *API) AttachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
-	in := struct {
-		Position *int  `json:"position"`
-		Enabled  *bool `json:"enabled"`
-	}{}
+	var in AttachPolicy
 	if err := decode(c, &in); err != nil {
 		return err
-	}
-	if in.Position != nil && (*in.Position < 1 || *in.Position > 1_000_000) {
-		return prego.Invalid("position", "must be 1 to 1000000")
 	}
 	f, err := a.d.Fleets.AttachPolicy(c.Request().Context(), id, policy, in.Position, in.Enabled == nil || *in.Enabled)
 	if err != nil {
@@ -203,13 +197,6 @@ func (a *API) DeletePolicy(c echo.Context, id PolicyID) error {
 
 // CreateFleetAction queues an action, or returns what it would do.
 func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionParams) error {
-	key := ""
-	if p.IdempotencyKey != nil {
-		key = *p.IdempotencyKey
-		if err := prego.ValidateIdempotencyKey(key); err != nil {
-			return err
-		}
-	}
 	var in struct {
 		Action server.FleetActionKind `json:"action"`
 		Inputs json.RawMessage        `json:"inputs"`
@@ -230,7 +217,7 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 		return a.planFleetAction(c, id, server.FleetAction{FleetID: id, Action: in.Action, Inputs: raw})
 	}
 	act, err := a.d.Fleets.RequestFleetAction(ctx, server.FleetActionRequest{
-		FleetID: id, Action: in.Action, Inputs: raw, Cause: "operator", By: caller(c).Subject, IdempotencyKey: key,
+		FleetID: id, Action: in.Action, Inputs: raw, Cause: "operator", By: caller(c).Subject, IdempotencyKey: deref(p.IdempotencyKey),
 	})
 	if err != nil {
 		return err

@@ -78,19 +78,11 @@ func (a *API) GetGroup(c echo.Context, id GroupID) error {
 
 // ScaleGroup sets a group's number of instances.
 func (a *API) ScaleGroup(c echo.Context, id GroupID, _ ScaleGroupParams) error {
-	var in struct {
-		Replicas *int `json:"replicas"`
-	}
+	var in ScaleGroup
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if in.Replicas == nil {
-		return prego.Invalid("replicas", "is required, 0 to 10000")
-	}
-	if err := workload.ValidateReplicas(*in.Replicas); err != nil {
-		return err
-	}
-	g, err := a.d.Groups.ScaleGroup(c.Request().Context(), id, *in.Replicas, caller(c).Subject)
+	g, err := a.d.Groups.ScaleGroup(c.Request().Context(), id, in.Replicas, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -102,19 +94,14 @@ func (a *API) ScaleGroup(c echo.Context, id GroupID, _ ScaleGroupParams) error {
 
 // DeployGroup deploys another release of a group.
 func (a *API) DeployGroup(c echo.Context, id GroupID, _ DeployGroupParams) error {
-	var in struct {
-		Spec *workload.Spec `json:"spec"`
-	}
+	var in DeployGroup
 	if err := decode(c, &in); err != nil {
 		return err
-	}
-	if in.Spec == nil {
-		return prego.Invalid("spec", "is required")
 	}
 	if err := in.Spec.Validate("spec"); err != nil {
 		return err
 	}
-	g, err := a.d.Groups.DeployGroup(c.Request().Context(), id, *in.Spec, caller(c).Subject)
+	g, err := a.d.Groups.DeployGroup(c.Request().Context(), id, in.Spec, caller(c).Subject)
 	if err != nil {
 		return err
 	}

@@ -11,12 +11,11 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/oapi-codegen/runtime"
+	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
-
-	"github.com/prego/prego"
 )
 
 // Defines values for AddTenantUserPassword.

@@ -20,14 +20,6 @@ func (a *API) PutOrg(c echo.Context, id OrgID, _ PutOrgParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if p := in.ParentOrgID; p != nil && *p != "" {
-		if err := prego.ValidateOrgID("parent_org_id", *p); err != nil {
-			return err
-		}
-	}
-	if in.Tier != "" && !in.Tier.Valid() {
-		return prego.Invalid("tier", "must be free, paid or enterprise")
-	}
 	org, err := a.d.Tenants.PutOrg(c.Request().Context(), id, in, caller(c).Subject, ifMatch(c)...)
 	if err != nil {
 		return err

@@ -13,12 +13,6 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Limits of a simulation: its body in bytes, and its number of requests.
-const (
-	maxSimulationBody     = 8 << 20
-	maxSimulationRequests = 10_000
-)
-
 // simulation is the body of POST /v1/placements/simulate. Its fleet is a
 // placement.Document without requests.
 type simulation struct {
@@ -48,9 +42,6 @@ func (a *API) SimulatePlacements(c echo.Context, _ SimulatePlacementsParams) err
 	var in simulation
 	if err := decode(c, &in); err != nil {
 		return err
-	}
-	if n := len(in.Requests); n == 0 || n > maxSimulationRequests {
-		return prego.Invalid("requests", fmt.Sprintf("must be 1 to %d requests", maxSimulationRequests))
 	}
 	_, _, requests, err := placement.Document{Requests: in.Requests}.Build()
 	if err != nil {
@@ -106,9 +97,6 @@ func (a *API) OverridePlacement(c echo.Context, _ OverridePlacementParams) error
 		return err
 	}
 	if err := in.Validate(); err != nil {
-		return err
-	}
-	if err := checkText("reason", in.Reason); err != nil {
 		return err
 	}
 	d, err := a.d.Placer.Override(c.Request().Context(), in, caller(c).Subject)

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -60,33 +59,16 @@ func (a *API) GetSitePoolPolicy(c echo.Context, plan PlanInPath, _ GetSitePoolPo
 	})
 }
 
-// Limits of a site pool's policy: sites per app server, and seconds.
-const (
-	maxSitePool = 100
-	maxSLO      = 86_400
-)
-
 // PutSitePoolPolicy replaces the policy of a plan tier.
 func (a *API) PutSitePoolPolicy(c echo.Context, plan PlanInPath, _ PutSitePoolPolicyParams) error {
-	var in struct {
-		LowWatermark *int `json:"low_watermark"`
-		Target       *int `json:"target"`
-		SLOSeconds   *int `json:"slo_seconds"`
-	}
+	var in PutSitePoolPolicy
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	switch {
-	case in.LowWatermark == nil || *in.LowWatermark < 0 || *in.LowWatermark > maxSitePool:
-		return prego.Invalid("low_watermark", fmt.Sprintf("is required, 0 to %d sites", maxSitePool))
-	case in.Target == nil || *in.Target < 0 || *in.Target > maxSitePool:
-		return prego.Invalid("target", fmt.Sprintf("is required, 0 to %d sites", maxSitePool))
-	case *in.Target < *in.LowWatermark:
+	if in.Target < in.LowWatermark {
 		return prego.Invalid("target", "must be at least low_watermark")
-	case in.SLOSeconds == nil || *in.SLOSeconds < 1 || *in.SLOSeconds > maxSLO:
-		return prego.Invalid("slo_seconds", fmt.Sprintf("is required, 1 to %d seconds", maxSLO))
 	}
-	p := tenant.SitePoolPolicy{Plan: plan, LowWatermark: *in.LowWatermark, Target: *in.Target, SLOSeconds: *in.SLOSeconds}
+	p := tenant.SitePoolPolicy{Plan: plan, LowWatermark: in.LowWatermark, Target: in.Target, SLOSeconds: in.SloSeconds}
 	if err := a.d.Tenants.PutSitePoolPolicy(c.Request().Context(), p, ifMatch(c)...); err != nil {
 		return err
 	}
@@ -111,16 +93,11 @@ func (a *API) GetWarmPool(c echo.Context, region RegionInPath, plan PlanInPath) 
 // PutWarmPool sets the number of warm servers. If the run that fills the pool can't be
 // started, the target is stored all the same: the sweep starts it later.
 func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath, _ PutWarmPoolParams) error {
-	var in struct {
-		Target *int `json:"target"`
-	}
+	var in PutWarmPool
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if in.Target == nil || *in.Target < 0 || *in.Target > tenant.MaxWarmPool {
-		return prego.Invalid("target", fmt.Sprintf("is required, 0 to %d servers", tenant.MaxWarmPool))
-	}
-	if err := a.d.Tenants.PutWarmPool(c.Request().Context(), region, plan, *in.Target, caller(c).Subject, ifMatch(c)...); err != nil {
+	if err := a.d.Tenants.PutWarmPool(c.Request().Context(), region, plan, in.Target, caller(c).Subject, ifMatch(c)...); err != nil {
 		return err
 	}
 	ctx, cancel := startContext(c)
@@ -130,7 +107,7 @@ func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath, 
 		run = ""
 		a.leftToTheSweep(c, "warm-pool", err)
 	}
-	out := WarmPoolAccepted{Region: region, Plan: plan, Target: *in.Target, WorkflowId: optional(run)}
+	out := WarmPoolAccepted{Region: region, Plan: plan, Target: in.Target, WorkflowId: optional(run)}
 	out.Operation = a.operation(c, tenant.WarmPoolWorkflowID(a.d.Resources.Environment, region, plan))
 	return c.JSON(http.StatusAccepted, out)
 }

@@ -35,7 +35,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeGoldenImageNotFound: http.StatusNotFound, prego.CodeGoldenImageBuilding: http.StatusConflict, prego.CodeGoldenImageInUse: http.StatusConflict, prego.CodeGoldenImageCurrent: http.StatusConflict,
 	prego.CodeTenantNotFound: http.StatusNotFound, prego.CodeSlugTaken: http.StatusConflict, prego.CodeIdempotencyConflict: http.StatusConflict, prego.CodeRequestUnderWay: http.StatusConflict,
 	prego.CodePreconditionFailed: http.StatusPreconditionFailed,
-	prego.CodeOrgUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyViolation: http.StatusUnprocessableEntity,
+	prego.CodeOrgUnknown:         http.StatusUnprocessableEntity, prego.CodeResidencyUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyViolation: http.StatusUnprocessableEntity,
 	prego.CodeServerUnknown: http.StatusUnprocessableEntity, prego.CodeShardUnknown: http.StatusUnprocessableEntity,
 	prego.CodeInvariantViolation: http.StatusConflict, prego.CodeTenantPlaced: http.StatusConflict, prego.CodeCellMismatch: http.StatusConflict,
 	prego.CodeConstraintImmutable: http.StatusConflict, prego.CodeTagsImmutable: http.StatusConflict, prego.CodePlacementPoolNotFound: http.StatusNotFound,

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -69,27 +70,14 @@ func (a *API) GetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) e
 // SetOrgQuota sets an org's own limit.
 func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath, _ SetOrgQuotaParams) error {
 	d := quota.Dimension(dimension)
-	var in struct {
-		Limit  *float64 `json:"limit"`
-		Reason string   `json:"reason"`
-	}
+	var in SetQuota
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if in.Limit == nil {
-		return prego.Invalid("limit", "is required")
-	}
-	if err := quota.ValidateLimit(d, *in.Limit); err != nil {
+	if err := quota.ValidateLimit(d, in.Limit); err != nil {
 		return err
 	}
-	reason, err := reasonOf(in.Reason)
-	if err != nil {
-		return err
-	}
-	if reason == "" {
-		return prego.Invalid("reason", "is required; it is kept with the org's events")
-	}
-	q, err := a.d.Quotas.SetQuota(c.Request().Context(), id, d, *in.Limit+0, caller(c).Subject, reason, ifMatch(c)...) // -0 is 0
+	q, err := a.d.Quotas.SetQuota(c.Request().Context(), id, d, in.Limit+0, caller(c).Subject, strings.TrimSpace(in.Reason), ifMatch(c)...) // -0 is 0
 	if err != nil {
 		return err
 	}
@@ -99,17 +87,11 @@ func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath, _
 // UnsetOrgQuota returns an org to its tier's limit.
 func (a *API) UnsetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) error {
 	d := quota.Dimension(dimension)
-	var in struct {
-		Reason string `json:"reason"`
-	}
+	var in QuotaReason
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	reason, err := reasonOf(in.Reason)
-	if err != nil {
-		return err
-	}
-	q, err := a.d.Quotas.UnsetQuota(c.Request().Context(), id, d, caller(c).Subject, reason)
+	q, err := a.d.Quotas.UnsetQuota(c.Request().Context(), id, d, caller(c).Subject, strings.TrimSpace(deref(in.Reason)))
 	if err != nil {
 		return err
 	}

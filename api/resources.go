@@ -285,9 +285,6 @@ func (a *API) AttachVolume(c echo.Context, id VolumeInPath, _ AttachVolumeParams
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := prego.ValidateResourceID("group_id", "grp-", string(in.GroupID)); err != nil {
-		return err
-	}
 	if err := workload.ValidateMountPath("mount_path", in.MountPath); err != nil {
 		return err
 	}
@@ -311,15 +308,6 @@ func (a *API) DetachVolume(c echo.Context, id VolumeInPath, attachment Attachmen
 
 // sessionLease is how long a session counts after its process died.
 const sessionLease = time.Minute
-
-// ofTenant is the tenant that a request's session counts for, if it names one.
-func ofTenant(id *prego.TenantID) (of org.SessionOf, err error) {
-	if id == nil {
-		return of, nil
-	}
-	of.TenantID = *id
-	return of, prego.ValidateTenantID(*id)
-}
 
 // session counts a session for the org of a tenant or an instance until end is called;
 // without one, it counts for no org. It is refused before anything has run.

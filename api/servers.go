@@ -143,9 +143,6 @@ func (a *API) ServerStats(c echo.Context, p ServerStatsParams) error {
 	if p.Days != nil {
 		days = *p.Days
 	}
-	if days < 1 || days > 366 {
-		return prego.Invalid("days", "must be 1 to 366")
-	}
 	stats, err := a.d.Store.ActivationStats(c.Request().Context(), time.Duration(days)*24*time.Hour)
 	if err != nil {
 		return err
@@ -235,18 +232,6 @@ func clockSkewed(s server.Server) *bool {
 // PatchServer refuses to change a server: its tags are fixed while it lives
 // (placement-pools, "Are Placement Pools dynamic?").
 func (a *API) PatchServer(c echo.Context, id ServerID) error {
-	var in struct {
-		Tags *[]string `json:"tags"`
-	}
-	if err := decode(c, &in); err != nil {
-		return err
-	}
-	if in.Tags == nil {
-		return prego.Invalid("tags", "is required; nothing else of a server could be meant")
-	}
-	if _, err := prego.DistinctTags("tags", *in.Tags); err != nil {
-		return err
-	}
 	if _, err := a.d.Store.GetServer(c.Request().Context(), id); err != nil {
 		return err
 	}

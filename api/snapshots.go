@@ -68,9 +68,6 @@ func (a *API) CreateRestore(c echo.Context, tenantID TenantID, _ CreateRestorePa
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := prego.ValidateResourceID("snapshot_id", "snp-", string(in.SnapshotID)); err != nil {
-		return err
-	}
 	j, err := a.d.Resources.Store.CreateRestore(c.Request().Context(), tenantID, in.SnapshotID, newID("rst-"), caller(c).Subject)
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package api
 import (
 	"net/http"
 	"strings"
-	"unicode"
 
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
@@ -14,13 +13,6 @@ import (
 
 // CreateTenant accepts a request for a tenant.
 func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
-	key := ""
-	if p.IdempotencyKey != nil {
-		key = *p.IdempotencyKey
-		if err := prego.ValidateIdempotencyKey(key); err != nil {
-			return err
-		}
-	}
 	var in tenant.CreateRequest
 	if err := decode(c, &in); err != nil {
 		return err
@@ -28,7 +20,7 @@ func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
 	if err := in.Validate(); err != nil {
 		return err
 	}
-	t, _, err := a.d.Tenants.CreateTenant(c.Request().Context(), in, prego.TenantID(a.d.NewTenantID()), a.d.Mode, key, caller(c).Subject)
+	t, _, err := a.d.Tenants.CreateTenant(c.Request().Context(), in, prego.TenantID(a.d.NewTenantID()), a.d.Mode, deref(p.IdempotencyKey), caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -99,26 +91,13 @@ func (a *API) GetTenant(c echo.Context, id TenantID) error {
 // PatchTenant rejects changes of a tenant: its constraint is fixed for its lifetime
 // (placement-pools, "Task/DesiredLRP").
 func (a *API) PatchTenant(c echo.Context, id TenantID) error {
-	var in struct {
-		Constraint *prego.Constraint `json:"constraint"`
-		Stack      *string           `json:"stack"`
-	}
+	var in PatchTenant
 	if err := decode(c, &in); err != nil {
 		return err
 	}
 	field := "constraint"
-	switch {
-	case in.Constraint != nil:
-		if err := in.Constraint.Validate("constraint"); err != nil {
-			return err
-		}
-	case in.Stack != nil:
+	if in.Constraint == nil {
 		field = "stack"
-		if err := (&prego.Constraint{}).RequireStack(*in.Stack); err != nil {
-			return err
-		}
-	default:
-		return prego.Invalid("constraint", "is required; nothing else of a tenant could be meant")
 	}
 	if _, err := a.d.Tenants.GetTenant(c.Request().Context(), string(id)); err != nil {
 		return err
@@ -180,17 +159,11 @@ func (a *API) RetryTenant(c echo.Context, id TenantID, _ RetryTenantParams) erro
 // changeTenant writes the requested state to the tenant's row, and starts the run that
 // puts it into effect.
 func (a *API) changeTenant(c echo.Context, id prego.TenantID, action tenant.Action) error {
-	var in struct {
-		Reason string `json:"reason"`
-	}
+	var in TenantChange
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	var err error
-	if in.Reason, err = reasonOf(in.Reason); err != nil {
-		return err
-	}
-	t, err := a.d.Tenants.ChangeTenant(c.Request().Context(), id, action, a.d.Periods, caller(c).Subject, in.Reason)
+	t, err := a.d.Tenants.ChangeTenant(c.Request().Context(), id, action, a.d.Periods, caller(c).Subject, strings.TrimSpace(deref(in.Reason)))
 	if err != nil {
 		return err
 	}
@@ -213,21 +186,4 @@ func (a *API) changeTenant(c echo.Context, id prego.TenantID, action tenant.Acti
 		}
 	}
 	return c.JSON(http.StatusAccepted, a.tenantAccepted(c, t, run))
-}
-
-// maxText limits free texts, in bytes.
-const maxText = 500
-
-// reasonOf is the caller's reason, "" for none.
-func reasonOf(text string) (string, error) {
-	text = strings.TrimSpace(text)
-	return text, checkText("reason", text)
-}
-
-// checkText accepts text without control characters other than newlines and tabs.
-func checkText(field, text string) error {
-	if len(text) > maxText || strings.ContainsFunc(text, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }) {
-		return prego.Invalid(field, "must be at most 500 characters of text")
-	}
-	return nil
 }

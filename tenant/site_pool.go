@@ -95,9 +95,6 @@ type WarmPool struct {
 	UpdatedAt time.Time
 }
 
-// MaxWarmPool bounds a warm pool's target, in servers.
-const MaxWarmPool = 100
-
 // ScalingEvent is one row of scaling_events (placement-policy §3).
 type ScalingEvent struct {
 	EventID    int64
