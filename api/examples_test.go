@@ -1,0 +1,47 @@
+package api_test
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/stretchr/testify/require"
+)
+
+// TestEveryOperationHasExamples: one of each success that has a body, and one of a
+// refusal at least; each is what its schema says, and a refusal's is of its code and
+// status.
+func TestEveryOperationHasExamples(t *testing.T) {
+	t.Parallel()
+	for path, item := range contract(t).Paths.Map() {
+		for method, op := range item.Operations() {
+			refusals := 0
+			for status, r := range op.Responses.Map() {
+				for kind, media := range r.Value.Content {
+					name := method + " " + path + " " + status + " " + kind
+					if media.Example != nil {
+						require.NoError(t, media.Schema.Value.VisitJSON(media.Example, openapi3.VisitAsResponse()), name)
+					}
+					for code, e := range media.Examples {
+						require.NoError(t, media.Schema.Value.VisitJSON(e.Value.Value, openapi3.VisitAsResponse()), "%s %s", name, code)
+						problem := e.Value.Value.(map[string]any)
+						require.Equal(t, code, problem["code"], name)
+						require.Equal(t, status, strconv.Itoa(int(problem["status"].(float64))), "%s %s", name, code)
+						refusals++
+					}
+					require.True(t, media.Example != nil || len(media.Examples) > 0, "%s has no example", name)
+				}
+			}
+			if path != "/healthz" && path != "/metrics" && path != "/readyz" { // they refuse nothing but too many requests
+				require.Positive(t, refusals, "%s %s has no example of a refusal", method, path)
+			}
+			if b := op.RequestBody; b != nil {
+				for kind, media := range b.Value.Content {
+					if example := media.Schema.Value.Example; example != nil {
+						require.NoError(t, media.Schema.Value.VisitJSON(example, openapi3.VisitAsRequest()), "%s %s %s", method, path, kind)
+					}
+				}
+			}
+		}
+	}
+}
