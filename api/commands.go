@@ -92,9 +92,9 @@ func (a *API) host(ctx context.Context, id prego.ServerID, byAgent bool) (server
 	return st, nil
 }
 
-// long admits a long request: its context ends after longest, with the process, and
+// stream admits a long request: its context ends after longest, with the process, and
 // with the caller unless it is detached. done must be called at its end.
-func (a *API) long(c echo.Context, detached bool) (ctx context.Context, done func(), err error) {
+func (a *API) stream(c echo.Context, detached bool) (ctx context.Context, done func(), err error) {
 	select {
 	case a.streams <- struct{}{}:
 	default:
@@ -131,7 +131,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 		timeout = time.Duration(*in.TimeoutSeconds) * time.Second
 	}
 	// The command is waited for, so that its row gets an outcome.
-	ctx, done, err := a.long(c, true)
+	ctx, done, err := a.stream(c, true)
 	if err != nil {
 		return err
 	}
@@ -346,7 +346,7 @@ func (a *API) containerLogs(c echo.Context, id prego.ServerID, name string, of o
 	if err != nil {
 		return err
 	}
-	ctx, done, err := a.long(c, false)
+	ctx, done, err := a.stream(c, false)
 	if err != nil {
 		return err
 	}
@@ -401,7 +401,7 @@ func (a *API) RepairContainers(c echo.Context, id ServerID, _ RepairContainersPa
 	case st.Purpose == server.PurposeImportExisting:
 		return prego.Errorf(prego.CodeInvalidTransition, "server %s was taken over with containers of its own", id)
 	}
-	ctx, done, err := a.long(c, true) // an interrupted repair is worse than none
+	ctx, done, err := a.stream(c, true) // an interrupted repair is worse than none
 	if err != nil {
 		return err
 	}

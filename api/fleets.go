@@ -75,7 +75,7 @@ func madeOrMet(created bool) int {
 
 // ListFleets shows a page of fleets.
 func (a *API) ListFleets(c echo.Context, _ ListFleetsParams) error {
-	return list(c, "fleets", a.d.Fleets.ListFleets, func(f server.Fleet) ServerFleet {
+	return list(c, "fleets", a.d.Fleets.ListFleets, func(f server.Fleet) Fleet {
 		v := a.fleetView(f)
 		v.Policies = nil
 		return v
@@ -115,7 +115,7 @@ func (a *API) UpdateFleet(c echo.Context, id FleetID) error {
 
 // DeleteFleet deletes an empty fleet.
 func (a *API) DeleteFleet(c echo.Context, id FleetID) error {
-	return gone(c, a.d.Fleets.DeleteFleet(c.Request().Context(), id))
+	return noContent(c, a.d.Fleets.DeleteFleet(c.Request().Context(), id))
 }
 
 // AttachPolicy attaches a policy to a fleet.
@@ -133,7 +133,7 @@ func (a *API) AttachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
 
 // DetachPolicy detaches a policy from a fleet.
 func (a *API) DetachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
-	return gone(c, a.d.Fleets.DetachPolicy(c.Request().Context(), id, policy))
+	return noContent(c, a.d.Fleets.DetachPolicy(c.Request().Context(), id, policy))
 }
 
 // CreatePolicy creates a policy.
@@ -192,7 +192,7 @@ func (a *API) PutPolicy(c echo.Context, id PolicyID, _ PutPolicyParams) error {
 
 // DeletePolicy deletes a policy that is attached to no fleet.
 func (a *API) DeletePolicy(c echo.Context, id PolicyID) error {
-	return gone(c, a.d.Fleets.DeletePolicy(c.Request().Context(), id))
+	return noContent(c, a.d.Fleets.DeletePolicy(c.Request().Context(), id))
 }
 
 // CreateFleetAction queues an action, or returns what it would do.
@@ -292,8 +292,8 @@ func (a *API) CancelFleetAction(c echo.Context, id FleetID, seq ActionSeq, _ Can
 	return c.JSON(http.StatusAccepted, out)
 }
 
-func (a *API) fleetView(f server.Fleet) ServerFleet {
-	out := ServerFleet{
+func (a *API) fleetView(f server.Fleet) Fleet {
+	out := Fleet{
 		FleetId: string(f.FleetID), Role: f.Role, InfraProvider: string(f.InfraProvider), MinSize: f.MinSize, MaxSize: f.MaxSize,
 		DesiredCapacity: f.DesiredCapacity, Size: f.Size, Regions: map[string]int64{}, Spec: specView(f.Spec), Constraint: constraintView(f.Constraint),
 		ServesTenants: f.Serves, WorkloadMemoryBytes: f.WorkloadMemory, WorkloadCpus: f.WorkloadCPUs, Profile: f.Profile, RunUrl: optional(a.d.Orchestrator.RunURL(a.d.FleetRuns.FleetRunID(f.FleetID))),

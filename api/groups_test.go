@@ -134,11 +134,11 @@ func TestFleetsOfferRoomToInstances(t *testing.T) {
 	b := setup(t, nil)
 	resp, body := b.do("POST", "/v1/fleets", "operator", js, `{"fleet_id":"nodes","role":"app","infra_provider":"hetzner","region":"eu","workload_memory_bytes":8589934592,"workload_cpus":3.5}`)
 	require.Equal(t, http.StatusCreated, resp.StatusCode, "%s", body)
-	f := as[api.ServerFleet](t, body)
+	f := as[api.Fleet](t, body)
 	require.Equal(t, []any{int64(8589934592), 3.5}, []any{f.WorkloadMemoryBytes, f.WorkloadCpus})
 	resp, body = b.do("PATCH", "/v1/fleets/nodes", "operator", js, `{"workload_memory_bytes":0}`)
 	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
-	f = as[api.ServerFleet](t, body)
+	f = as[api.Fleet](t, body)
 	require.Equal(t, []any{int64(0), 3.5}, []any{f.WorkloadMemoryBytes, f.WorkloadCpus})
 	for _, bad := range []string{`{"workload_memory_bytes":-1}`, `{"workload_cpus":-0.5}`, `{"workload_cpus":4097}`} {
 		resp, _ = b.do("PATCH", "/v1/fleets/nodes", "operator", js, bad)

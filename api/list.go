@@ -103,10 +103,10 @@ func answer[T, V any](c echo.Context, status int, v T, err error, view func(T) V
 
 // remove answers a deletion.
 func remove(c echo.Context, do func(ctx context.Context, id, by string) error, id string) error {
-	return gone(c, do(c.Request().Context(), id, caller(c).Subject))
+	return noContent(c, do(c.Request().Context(), id, caller(c).Subject))
 }
 
-func gone(c echo.Context, err error) error {
+func noContent(c echo.Context, err error) error {
 	if err != nil {
 		return err
 	}

@@ -372,192 +372,6 @@ func (e FleetPlannedStepOp) Valid() bool {
 	}
 }
 
-// Defines values for FleetPolicyAlgorithm.
-const (
-	FleetPolicyAlgorithmBestFit    FleetPolicyAlgorithm = "best_fit"
-	FleetPolicyAlgorithmEmpty      FleetPolicyAlgorithm = ""
-	FleetPolicyAlgorithmFirstFit   FleetPolicyAlgorithm = "first_fit"
-	FleetPolicyAlgorithmNewServer  FleetPolicyAlgorithm = "new_server"
-	FleetPolicyAlgorithmRoundRobin FleetPolicyAlgorithm = "round_robin"
-)
-
-// Valid indicates whether the value is a known member of the FleetPolicyAlgorithm enum.
-func (e FleetPolicyAlgorithm) Valid() bool {
-	switch e {
-	case FleetPolicyAlgorithmBestFit:
-		return true
-	case FleetPolicyAlgorithmEmpty:
-		return true
-	case FleetPolicyAlgorithmFirstFit:
-		return true
-	case FleetPolicyAlgorithmNewServer:
-		return true
-	case FleetPolicyAlgorithmRoundRobin:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for FleetPolicyEmptyPool.
-const (
-	FleetPolicyEmptyPoolEmpty    FleetPolicyEmptyPool = ""
-	FleetPolicyEmptyPoolHold     FleetPolicyEmptyPool = "hold"
-	FleetPolicyEmptyPoolOnDemand FleetPolicyEmptyPool = "on_demand"
-)
-
-// Valid indicates whether the value is a known member of the FleetPolicyEmptyPool enum.
-func (e FleetPolicyEmptyPool) Valid() bool {
-	switch e {
-	case FleetPolicyEmptyPoolEmpty:
-		return true
-	case FleetPolicyEmptyPoolHold:
-		return true
-	case FleetPolicyEmptyPoolOnDemand:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for FleetPolicyMode.
-const (
-	FleetPolicyModeEmpty              FleetPolicyMode = ""
-	FleetPolicyModeOneTenantOneServer FleetPolicyMode = "one_tenant_one_server"
-	FleetPolicyModeShared             FleetPolicyMode = "shared"
-)
-
-// Valid indicates whether the value is a known member of the FleetPolicyMode enum.
-func (e FleetPolicyMode) Valid() bool {
-	switch e {
-	case FleetPolicyModeEmpty:
-		return true
-	case FleetPolicyModeOneTenantOneServer:
-		return true
-	case FleetPolicyModeShared:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for FleetPoolStatus.
-const (
-	FleetPoolStatusActive       FleetPoolStatus = "active"
-	FleetPoolStatusDraining     FleetPoolStatus = "draining"
-	FleetPoolStatusEmpty        FleetPoolStatus = ""
-	FleetPoolStatusFailed       FleetPoolStatus = "failed"
-	FleetPoolStatusProvisioning FleetPoolStatus = "provisioning"
-	FleetPoolStatusTerminated   FleetPoolStatus = "terminated"
-)
-
-// Valid indicates whether the value is a known member of the FleetPoolStatus enum.
-func (e FleetPoolStatus) Valid() bool {
-	switch e {
-	case FleetPoolStatusActive:
-		return true
-	case FleetPoolStatusDraining:
-		return true
-	case FleetPoolStatusEmpty:
-		return true
-	case FleetPoolStatusFailed:
-		return true
-	case FleetPoolStatusProvisioning:
-		return true
-	case FleetPoolStatusTerminated:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for FleetServerStatus.
-const (
-	FleetServerStatusActive       FleetServerStatus = "active"
-	FleetServerStatusDraining     FleetServerStatus = "draining"
-	FleetServerStatusEmpty        FleetServerStatus = ""
-	FleetServerStatusFailed       FleetServerStatus = "failed"
-	FleetServerStatusProvisioning FleetServerStatus = "provisioning"
-	FleetServerStatusTerminated   FleetServerStatus = "terminated"
-)
-
-// Valid indicates whether the value is a known member of the FleetServerStatus enum.
-func (e FleetServerStatus) Valid() bool {
-	switch e {
-	case FleetServerStatusActive:
-		return true
-	case FleetServerStatusDraining:
-		return true
-	case FleetServerStatusEmpty:
-		return true
-	case FleetServerStatusFailed:
-		return true
-	case FleetServerStatusProvisioning:
-		return true
-	case FleetServerStatusTerminated:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for FleetShardStatus.
-const (
-	FleetShardStatusActive       FleetShardStatus = "active"
-	FleetShardStatusDraining     FleetShardStatus = "draining"
-	FleetShardStatusEmpty        FleetShardStatus = ""
-	FleetShardStatusFailed       FleetShardStatus = "failed"
-	FleetShardStatusProvisioning FleetShardStatus = "provisioning"
-	FleetShardStatusTerminated   FleetShardStatus = "terminated"
-)
-
-// Valid indicates whether the value is a known member of the FleetShardStatus enum.
-func (e FleetShardStatus) Valid() bool {
-	switch e {
-	case FleetShardStatusActive:
-		return true
-	case FleetShardStatusDraining:
-		return true
-	case FleetShardStatusEmpty:
-		return true
-	case FleetShardStatusFailed:
-		return true
-	case FleetShardStatusProvisioning:
-		return true
-	case FleetShardStatusTerminated:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for FleetSiteState.
-const (
-	FleetSiteStateAssigned  FleetSiteState = "assigned"
-	FleetSiteStateAvailable FleetSiteState = "available"
-	FleetSiteStateDraining  FleetSiteState = "draining"
-	FleetSiteStateFailed    FleetSiteState = "failed"
-	FleetSiteStateReserved  FleetSiteState = "reserved"
-)
-
-// Valid indicates whether the value is a known member of the FleetSiteState enum.
-func (e FleetSiteState) Valid() bool {
-	switch e {
-	case FleetSiteStateAssigned:
-		return true
-	case FleetSiteStateAvailable:
-		return true
-	case FleetSiteStateDraining:
-		return true
-	case FleetSiteStateFailed:
-		return true
-	case FleetSiteStateReserved:
-		return true
-	default:
-		return false
-	}
-}
-
 // Defines values for GoldenImageStatus.
 const (
 	GoldenImageStatusBuilding  GoldenImageStatus = "building"
@@ -714,6 +528,192 @@ func (e ServerManagedBy) Valid() bool {
 	case ServerManagedByPulumi:
 		return true
 	case ServerManagedByWorkerDirect:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for SnapshotPolicyAlgorithm.
+const (
+	SnapshotPolicyAlgorithmBestFit    SnapshotPolicyAlgorithm = "best_fit"
+	SnapshotPolicyAlgorithmEmpty      SnapshotPolicyAlgorithm = ""
+	SnapshotPolicyAlgorithmFirstFit   SnapshotPolicyAlgorithm = "first_fit"
+	SnapshotPolicyAlgorithmNewServer  SnapshotPolicyAlgorithm = "new_server"
+	SnapshotPolicyAlgorithmRoundRobin SnapshotPolicyAlgorithm = "round_robin"
+)
+
+// Valid indicates whether the value is a known member of the SnapshotPolicyAlgorithm enum.
+func (e SnapshotPolicyAlgorithm) Valid() bool {
+	switch e {
+	case SnapshotPolicyAlgorithmBestFit:
+		return true
+	case SnapshotPolicyAlgorithmEmpty:
+		return true
+	case SnapshotPolicyAlgorithmFirstFit:
+		return true
+	case SnapshotPolicyAlgorithmNewServer:
+		return true
+	case SnapshotPolicyAlgorithmRoundRobin:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for SnapshotPolicyEmptyPool.
+const (
+	SnapshotPolicyEmptyPoolEmpty    SnapshotPolicyEmptyPool = ""
+	SnapshotPolicyEmptyPoolHold     SnapshotPolicyEmptyPool = "hold"
+	SnapshotPolicyEmptyPoolOnDemand SnapshotPolicyEmptyPool = "on_demand"
+)
+
+// Valid indicates whether the value is a known member of the SnapshotPolicyEmptyPool enum.
+func (e SnapshotPolicyEmptyPool) Valid() bool {
+	switch e {
+	case SnapshotPolicyEmptyPoolEmpty:
+		return true
+	case SnapshotPolicyEmptyPoolHold:
+		return true
+	case SnapshotPolicyEmptyPoolOnDemand:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for SnapshotPolicyMode.
+const (
+	SnapshotPolicyModeEmpty              SnapshotPolicyMode = ""
+	SnapshotPolicyModeOneTenantOneServer SnapshotPolicyMode = "one_tenant_one_server"
+	SnapshotPolicyModeShared             SnapshotPolicyMode = "shared"
+)
+
+// Valid indicates whether the value is a known member of the SnapshotPolicyMode enum.
+func (e SnapshotPolicyMode) Valid() bool {
+	switch e {
+	case SnapshotPolicyModeEmpty:
+		return true
+	case SnapshotPolicyModeOneTenantOneServer:
+		return true
+	case SnapshotPolicyModeShared:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for SnapshotPoolSiteState.
+const (
+	SnapshotPoolSiteStateAssigned  SnapshotPoolSiteState = "assigned"
+	SnapshotPoolSiteStateAvailable SnapshotPoolSiteState = "available"
+	SnapshotPoolSiteStateDraining  SnapshotPoolSiteState = "draining"
+	SnapshotPoolSiteStateFailed    SnapshotPoolSiteState = "failed"
+	SnapshotPoolSiteStateReserved  SnapshotPoolSiteState = "reserved"
+)
+
+// Valid indicates whether the value is a known member of the SnapshotPoolSiteState enum.
+func (e SnapshotPoolSiteState) Valid() bool {
+	switch e {
+	case SnapshotPoolSiteStateAssigned:
+		return true
+	case SnapshotPoolSiteStateAvailable:
+		return true
+	case SnapshotPoolSiteStateDraining:
+		return true
+	case SnapshotPoolSiteStateFailed:
+		return true
+	case SnapshotPoolSiteStateReserved:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for SnapshotRedisPoolStatus.
+const (
+	SnapshotRedisPoolStatusActive       SnapshotRedisPoolStatus = "active"
+	SnapshotRedisPoolStatusDraining     SnapshotRedisPoolStatus = "draining"
+	SnapshotRedisPoolStatusEmpty        SnapshotRedisPoolStatus = ""
+	SnapshotRedisPoolStatusFailed       SnapshotRedisPoolStatus = "failed"
+	SnapshotRedisPoolStatusProvisioning SnapshotRedisPoolStatus = "provisioning"
+	SnapshotRedisPoolStatusTerminated   SnapshotRedisPoolStatus = "terminated"
+)
+
+// Valid indicates whether the value is a known member of the SnapshotRedisPoolStatus enum.
+func (e SnapshotRedisPoolStatus) Valid() bool {
+	switch e {
+	case SnapshotRedisPoolStatusActive:
+		return true
+	case SnapshotRedisPoolStatusDraining:
+		return true
+	case SnapshotRedisPoolStatusEmpty:
+		return true
+	case SnapshotRedisPoolStatusFailed:
+		return true
+	case SnapshotRedisPoolStatusProvisioning:
+		return true
+	case SnapshotRedisPoolStatusTerminated:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for SnapshotServerStatus.
+const (
+	SnapshotServerStatusActive       SnapshotServerStatus = "active"
+	SnapshotServerStatusDraining     SnapshotServerStatus = "draining"
+	SnapshotServerStatusEmpty        SnapshotServerStatus = ""
+	SnapshotServerStatusFailed       SnapshotServerStatus = "failed"
+	SnapshotServerStatusProvisioning SnapshotServerStatus = "provisioning"
+	SnapshotServerStatusTerminated   SnapshotServerStatus = "terminated"
+)
+
+// Valid indicates whether the value is a known member of the SnapshotServerStatus enum.
+func (e SnapshotServerStatus) Valid() bool {
+	switch e {
+	case SnapshotServerStatusActive:
+		return true
+	case SnapshotServerStatusDraining:
+		return true
+	case SnapshotServerStatusEmpty:
+		return true
+	case SnapshotServerStatusFailed:
+		return true
+	case SnapshotServerStatusProvisioning:
+		return true
+	case SnapshotServerStatusTerminated:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for SnapshotShardStatus.
+const (
+	SnapshotShardStatusActive       SnapshotShardStatus = "active"
+	SnapshotShardStatusDraining     SnapshotShardStatus = "draining"
+	SnapshotShardStatusEmpty        SnapshotShardStatus = ""
+	SnapshotShardStatusFailed       SnapshotShardStatus = "failed"
+	SnapshotShardStatusProvisioning SnapshotShardStatus = "provisioning"
+	SnapshotShardStatusTerminated   SnapshotShardStatus = "terminated"
+)
+
+// Valid indicates whether the value is a known member of the SnapshotShardStatus enum.
+func (e SnapshotShardStatus) Valid() bool {
+	switch e {
+	case SnapshotShardStatusActive:
+		return true
+	case SnapshotShardStatusDraining:
+		return true
+	case SnapshotShardStatusEmpty:
+		return true
+	case SnapshotShardStatusFailed:
+		return true
+	case SnapshotShardStatusProvisioning:
+		return true
+	case SnapshotShardStatusTerminated:
 		return true
 	default:
 		return false
@@ -2291,19 +2291,47 @@ type FieldProblem struct {
 	Message string `json:"message"`
 }
 
-// Fleet A fleet to decide over, instead of the live one
+// Fleet defines model for Fleet.
 type Fleet struct {
-	DbShards       *[]FleetShard    `json:"db_shards,omitempty"`
-	InfraProviders *[]FleetProvider `json:"infra_providers,omitempty"`
+	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
+	Constraint Constraint `json:"constraint"`
+	CreatedAt  time.Time  `json:"created_at"`
+	CreatedBy  string     `json:"created_by"`
 
-	// Policy What is left out is the default's; the mode is shared
-	Policy     *FleetPolicy `json:"policy,omitempty"`
-	RedisPools *[]FleetPool `json:"redis_pools,omitempty"`
+	// DesiredCapacity What the last action aimed at
+	DesiredCapacity int64  `json:"desired_capacity"`
+	FleetId         string `json:"fleet_id"`
+	InfraProvider   string `json:"infra_provider"`
+	MaxSize         int64  `json:"max_size"`
+	MinSize         int64  `json:"min_size"`
 
-	// Residency Regions by country
-	Residency *map[string][]Region `json:"residency,omitempty"`
-	Servers   *[]FleetServer       `json:"servers,omitempty"`
-	SitePool  *[]FleetSite         `json:"site_pool,omitempty"`
+	// Policies In order
+	Policies *[]AttachedPolicy `json:"policies,omitempty"`
+
+	// Profile Changes of spec; CLUSTER_REPLACE makes servers of earlier ones anew
+	Profile int `json:"profile"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region *Region `json:"region,omitempty"`
+
+	// Regions Servers by region
+	Regions map[string]int64 `json:"regions"`
+
+	// Role What the server is for; a node runs all three on one host
+	Role Role `json:"role"`
+
+	// RunUrl The run that carries out its actions
+	RunUrl        *string `json:"run_url,omitempty"`
+	ServesTenants bool    `json:"serves_tenants"`
+
+	// Size Servers that stand or are on their way
+	Size int64 `json:"size"`
+
+	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
+	Spec                ServerSpec `json:"spec"`
+	UpdatedAt           time.Time  `json:"updated_at"`
+	WorkloadCpus        float64    `json:"workload_cpus"`
+	WorkloadMemoryBytes int64      `json:"workload_memory_bytes"`
 }
 
 // FleetAction defines model for FleetAction.
@@ -2431,6 +2459,14 @@ type FleetActionStepState string
 // FleetID Example: web
 type FleetID = prego.FleetID
 
+// FleetPage defines model for FleetPage.
+type FleetPage struct {
+	Fleets []Fleet `json:"fleets"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
 // FleetPlannedStep defines model for FleetPlannedStep.
 type FleetPlannedStep struct {
 	Op FleetPlannedStepOp `json:"op"`
@@ -2445,155 +2481,6 @@ type FleetPlannedStep struct {
 
 // FleetPlannedStepOp defines model for FleetPlannedStep.Op.
 type FleetPlannedStepOp string
-
-// FleetPolicy What is left out is the default's; the mode is shared
-type FleetPolicy struct {
-	Algorithm         *FleetPolicyAlgorithm `json:"algorithm,omitempty"`
-	CpuPctMax         *float64              `json:"cpu_pct_max,omitempty"`
-	DbDiskPctMax      *float64              `json:"db_disk_pct_max,omitempty"`
-	EmptyPool         *FleetPolicyEmptyPool `json:"empty_pool,omitempty"`
-	MaxRejected       *int                  `json:"max_rejected,omitempty"`
-	MaxTenantsPerNode *int                  `json:"max_tenants_per_node,omitempty"`
-	MemoryPctMax      *float64              `json:"memory_pct_max,omitempty"`
-	Mode              *FleetPolicyMode      `json:"mode,omitempty"`
-	RedisMemoryPctMax *float64              `json:"redis_memory_pct_max,omitempty"`
-	SameShardAffinity *bool                 `json:"same_shard_affinity,omitempty"`
-	Weights           *FleetWeights         `json:"weights,omitempty"`
-	WorkerSlotsPctMax *float64              `json:"worker_slots_pct_max,omitempty"`
-}
-
-// FleetPolicyAlgorithm defines model for FleetPolicy.Algorithm.
-type FleetPolicyAlgorithm string
-
-// FleetPolicyEmptyPool defines model for FleetPolicy.EmptyPool.
-type FleetPolicyEmptyPool string
-
-// FleetPolicyMode defines model for FleetPolicy.Mode.
-type FleetPolicyMode string
-
-// FleetPool defines model for FleetPool.
-type FleetPool struct {
-	CurrentTenants       *int    `json:"current_tenants,omitempty"`
-	DedicatedForTenantId *string `json:"dedicated_for_tenant_id,omitempty"`
-
-	// MemoryPct Null is unknown
-	MemoryPct *float64 `json:"memory_pct,omitempty"`
-
-	// NotServing The fleet of its server does not serve tenants
-	NotServing *bool  `json:"not_serving,omitempty"`
-	PoolId     string `json:"pool_id"`
-
-	// Region Part of the world; configuration maps it to locations
-	Region Region `json:"region"`
-
-	// RunsInstances On its server
-	RunsInstances  *bool            `json:"runs_instances,omitempty"`
-	Status         *FleetPoolStatus `json:"status,omitempty"`
-	TenantCapacity *int             `json:"tenant_capacity,omitempty"`
-}
-
-// FleetPoolStatus defines model for FleetPool.Status.
-type FleetPoolStatus string
-
-// FleetProvider defines model for FleetProvider.
-type FleetProvider struct {
-	Enabled *bool     `json:"enabled,omitempty"`
-	Id      string    `json:"id"`
-	Regions *[]Region `json:"regions,omitempty"`
-}
-
-// FleetServer defines model for FleetServer.
-type FleetServer struct {
-	AcceptsTrial *bool `json:"accepts_trial,omitempty"`
-
-	// CpuPct Null is unknown
-	CpuPct               *float64 `json:"cpu_pct,omitempty"`
-	DedicatedForTenantId *string  `json:"dedicated_for_tenant_id,omitempty"`
-	InfraProvider        *string  `json:"infra_provider,omitempty"`
-	MemoryPct            *float64 `json:"memory_pct,omitempty"`
-
-	// NotServing Its fleet does not serve tenants
-	NotServing *bool `json:"not_serving,omitempty"`
-
-	// Region Part of the world; configuration maps it to locations
-	Region Region `json:"region"`
-
-	// Role What the server is for; a node runs all three on one host
-	Role Role `json:"role"`
-
-	// RunsInstances Of process groups
-	RunsInstances *bool              `json:"runs_instances,omitempty"`
-	ServerId      string             `json:"server_id"`
-	Status        *FleetServerStatus `json:"status,omitempty"`
-	Tags          *[]string          `json:"tags,omitempty"`
-	TenantCount   *int               `json:"tenant_count,omitempty"`
-	Tenants       *[]FleetTenant     `json:"tenants,omitempty"`
-
-	// WorkerSlotsPct Null is unknown
-	WorkerSlotsPct *float64 `json:"worker_slots_pct,omitempty"`
-}
-
-// FleetServerStatus defines model for FleetServer.Status.
-type FleetServerStatus string
-
-// FleetShard defines model for FleetShard.
-type FleetShard struct {
-	CurrentTenantCount   *int    `json:"current_tenant_count,omitempty"`
-	DedicatedForTenantId *string `json:"dedicated_for_tenant_id,omitempty"`
-
-	// DiskPct Null is unknown
-	DiskPct *float64 `json:"disk_pct,omitempty"`
-
-	// NotServing The fleet of its server does not serve tenants
-	NotServing   *bool   `json:"not_serving,omitempty"`
-	PlanTierLock *string `json:"plan_tier_lock,omitempty"`
-
-	// Region Part of the world; configuration maps it to locations
-	Region Region `json:"region"`
-
-	// RunsInstances On its server
-	RunsInstances  *bool             `json:"runs_instances,omitempty"`
-	ShardId        string            `json:"shard_id"`
-	Status         *FleetShardStatus `json:"status,omitempty"`
-	TenantCapacity *int              `json:"tenant_capacity,omitempty"`
-}
-
-// FleetShardStatus defines model for FleetShard.Status.
-type FleetShardStatus string
-
-// FleetSite defines model for FleetSite.
-type FleetSite struct {
-	AppServerId *string        `json:"app_server_id,omitempty"`
-	DbShardId   *string        `json:"db_shard_id,omitempty"`
-	PoolSiteId  string         `json:"pool_site_id"`
-	State       FleetSiteState `json:"state"`
-}
-
-// FleetSiteState defines model for FleetSite.State.
-type FleetSiteState string
-
-// FleetTenant defines model for FleetTenant.
-type FleetTenant struct {
-	OrgId       *string `json:"org_id,omitempty"`
-	ParentOrgId *string `json:"parent_org_id,omitempty"`
-
-	// Plan What a tenant pays for
-	Plan     Plan    `json:"plan"`
-	TenantId *string `json:"tenant_id,omitempty"`
-}
-
-// FleetWeights defines model for FleetWeights.
-type FleetWeights struct {
-	Affinity       *float64 `json:"affinity,omitempty"`
-	AppCount       *float64 `json:"app_count,omitempty"`
-	AppCpu         *float64 `json:"app_cpu,omitempty"`
-	AppLoad        *float64 `json:"app_load,omitempty"`
-	AppWorkerSlots *float64 `json:"app_worker_slots,omitempty"`
-	DbDisk         *float64 `json:"db_disk,omitempty"`
-	DbLoad         *float64 `json:"db_load,omitempty"`
-	RedisLoad      *float64 `json:"redis_load,omitempty"`
-	RedisMemory    *float64 `json:"redis_memory,omitempty"`
-}
 
 // ForcedPlacement Skips capacity and ranking, never the invariants
 type ForcedPlacement struct {
@@ -3095,6 +2982,21 @@ type PlacementRequest struct {
 	TenantId string  `json:"tenant_id"`
 }
 
+// PlacementSnapshot A fleet to decide over, instead of the live one
+type PlacementSnapshot struct {
+	DbShards       *[]SnapshotShard    `json:"db_shards,omitempty"`
+	InfraProviders *[]SnapshotProvider `json:"infra_providers,omitempty"`
+
+	// Policy What is left out is the default's; the mode is shared
+	Policy     *SnapshotPolicy      `json:"policy,omitempty"`
+	RedisPools *[]SnapshotRedisPool `json:"redis_pools,omitempty"`
+
+	// Residency Regions by country
+	Residency *map[string][]Region `json:"residency,omitempty"`
+	Servers   *[]SnapshotServer    `json:"servers,omitempty"`
+	SitePool  *[]SnapshotPoolSite  `json:"site_pool,omitempty"`
+}
+
 // Plan What a tenant pays for
 type Plan = prego.Plan
 
@@ -3552,57 +3454,6 @@ type Server struct {
 // ServerManagedBy Who made it
 type ServerManagedBy string
 
-// ServerFleet defines model for ServerFleet.
-type ServerFleet struct {
-	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
-	Constraint Constraint `json:"constraint"`
-	CreatedAt  time.Time  `json:"created_at"`
-	CreatedBy  string     `json:"created_by"`
-
-	// DesiredCapacity What the last action aimed at
-	DesiredCapacity int64  `json:"desired_capacity"`
-	FleetId         string `json:"fleet_id"`
-	InfraProvider   string `json:"infra_provider"`
-	MaxSize         int64  `json:"max_size"`
-	MinSize         int64  `json:"min_size"`
-
-	// Policies In order
-	Policies *[]AttachedPolicy `json:"policies,omitempty"`
-
-	// Profile Changes of spec; CLUSTER_REPLACE makes servers of earlier ones anew
-	Profile int `json:"profile"`
-
-	// Region Part of the world; configuration maps it to locations
-	Region *Region `json:"region,omitempty"`
-
-	// Regions Servers by region
-	Regions map[string]int64 `json:"regions"`
-
-	// Role What the server is for; a node runs all three on one host
-	Role Role `json:"role"`
-
-	// RunUrl The run that carries out its actions
-	RunUrl        *string `json:"run_url,omitempty"`
-	ServesTenants bool    `json:"serves_tenants"`
-
-	// Size Servers that stand or are on their way
-	Size int64 `json:"size"`
-
-	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
-	Spec                ServerSpec `json:"spec"`
-	UpdatedAt           time.Time  `json:"updated_at"`
-	WorkloadCpus        float64    `json:"workload_cpus"`
-	WorkloadMemoryBytes int64      `json:"workload_memory_bytes"`
-}
-
-// ServerFleetPage defines model for ServerFleetPage.
-type ServerFleetPage struct {
-	Fleets []ServerFleet `json:"fleets"`
-
-	// NextCursor Absent on the last page
-	NextCursor *string `json:"next_cursor,omitempty"`
-}
-
 // ServerID A lower-case DNS label; it becomes the host's name
 //
 // Example: app-sgp-007
@@ -3697,7 +3548,7 @@ type SetQuota struct {
 // Simulation defines model for Simulation.
 type Simulation struct {
 	// Fleet A fleet to decide over, instead of the live one
-	Fleet    *Fleet             `json:"fleet,omitempty"`
+	Fleet    *PlacementSnapshot `json:"fleet,omitempty"`
 	Requests []PlacementRequest `json:"requests"`
 }
 
@@ -3787,6 +3638,155 @@ type SnapshotPage struct {
 	// NextCursor Absent on the last page
 	NextCursor *string    `json:"next_cursor,omitempty"`
 	Snapshots  []Snapshot `json:"snapshots"`
+}
+
+// SnapshotPolicy What is left out is the default's; the mode is shared
+type SnapshotPolicy struct {
+	Algorithm         *SnapshotPolicyAlgorithm `json:"algorithm,omitempty"`
+	CpuPctMax         *float64                 `json:"cpu_pct_max,omitempty"`
+	DbDiskPctMax      *float64                 `json:"db_disk_pct_max,omitempty"`
+	EmptyPool         *SnapshotPolicyEmptyPool `json:"empty_pool,omitempty"`
+	MaxRejected       *int                     `json:"max_rejected,omitempty"`
+	MaxTenantsPerNode *int                     `json:"max_tenants_per_node,omitempty"`
+	MemoryPctMax      *float64                 `json:"memory_pct_max,omitempty"`
+	Mode              *SnapshotPolicyMode      `json:"mode,omitempty"`
+	RedisMemoryPctMax *float64                 `json:"redis_memory_pct_max,omitempty"`
+	SameShardAffinity *bool                    `json:"same_shard_affinity,omitempty"`
+	Weights           *SnapshotWeights         `json:"weights,omitempty"`
+	WorkerSlotsPctMax *float64                 `json:"worker_slots_pct_max,omitempty"`
+}
+
+// SnapshotPolicyAlgorithm defines model for SnapshotPolicy.Algorithm.
+type SnapshotPolicyAlgorithm string
+
+// SnapshotPolicyEmptyPool defines model for SnapshotPolicy.EmptyPool.
+type SnapshotPolicyEmptyPool string
+
+// SnapshotPolicyMode defines model for SnapshotPolicy.Mode.
+type SnapshotPolicyMode string
+
+// SnapshotPoolSite defines model for SnapshotPoolSite.
+type SnapshotPoolSite struct {
+	AppServerId *string               `json:"app_server_id,omitempty"`
+	DbShardId   *string               `json:"db_shard_id,omitempty"`
+	PoolSiteId  string                `json:"pool_site_id"`
+	State       SnapshotPoolSiteState `json:"state"`
+}
+
+// SnapshotPoolSiteState defines model for SnapshotPoolSite.State.
+type SnapshotPoolSiteState string
+
+// SnapshotProvider defines model for SnapshotProvider.
+type SnapshotProvider struct {
+	Enabled *bool     `json:"enabled,omitempty"`
+	Id      string    `json:"id"`
+	Regions *[]Region `json:"regions,omitempty"`
+}
+
+// SnapshotRedisPool defines model for SnapshotRedisPool.
+type SnapshotRedisPool struct {
+	CurrentTenants       *int    `json:"current_tenants,omitempty"`
+	DedicatedForTenantId *string `json:"dedicated_for_tenant_id,omitempty"`
+
+	// MemoryPct Null is unknown
+	MemoryPct *float64 `json:"memory_pct,omitempty"`
+
+	// NotServing The fleet of its server does not serve tenants
+	NotServing *bool  `json:"not_serving,omitempty"`
+	PoolId     string `json:"pool_id"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// RunsInstances On its server
+	RunsInstances  *bool                    `json:"runs_instances,omitempty"`
+	Status         *SnapshotRedisPoolStatus `json:"status,omitempty"`
+	TenantCapacity *int                     `json:"tenant_capacity,omitempty"`
+}
+
+// SnapshotRedisPoolStatus defines model for SnapshotRedisPool.Status.
+type SnapshotRedisPoolStatus string
+
+// SnapshotServer defines model for SnapshotServer.
+type SnapshotServer struct {
+	AcceptsTrial *bool `json:"accepts_trial,omitempty"`
+
+	// CpuPct Null is unknown
+	CpuPct               *float64 `json:"cpu_pct,omitempty"`
+	DedicatedForTenantId *string  `json:"dedicated_for_tenant_id,omitempty"`
+	InfraProvider        *string  `json:"infra_provider,omitempty"`
+	MemoryPct            *float64 `json:"memory_pct,omitempty"`
+
+	// NotServing Its fleet does not serve tenants
+	NotServing *bool `json:"not_serving,omitempty"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// Role What the server is for; a node runs all three on one host
+	Role Role `json:"role"`
+
+	// RunsInstances Of process groups
+	RunsInstances *bool                 `json:"runs_instances,omitempty"`
+	ServerId      string                `json:"server_id"`
+	Status        *SnapshotServerStatus `json:"status,omitempty"`
+	Tags          *[]string             `json:"tags,omitempty"`
+	TenantCount   *int                  `json:"tenant_count,omitempty"`
+	Tenants       *[]SnapshotTenant     `json:"tenants,omitempty"`
+
+	// WorkerSlotsPct Null is unknown
+	WorkerSlotsPct *float64 `json:"worker_slots_pct,omitempty"`
+}
+
+// SnapshotServerStatus defines model for SnapshotServer.Status.
+type SnapshotServerStatus string
+
+// SnapshotShard defines model for SnapshotShard.
+type SnapshotShard struct {
+	CurrentTenantCount   *int    `json:"current_tenant_count,omitempty"`
+	DedicatedForTenantId *string `json:"dedicated_for_tenant_id,omitempty"`
+
+	// DiskPct Null is unknown
+	DiskPct *float64 `json:"disk_pct,omitempty"`
+
+	// NotServing The fleet of its server does not serve tenants
+	NotServing   *bool   `json:"not_serving,omitempty"`
+	PlanTierLock *string `json:"plan_tier_lock,omitempty"`
+
+	// Region Part of the world; configuration maps it to locations
+	Region Region `json:"region"`
+
+	// RunsInstances On its server
+	RunsInstances  *bool                `json:"runs_instances,omitempty"`
+	ShardId        string               `json:"shard_id"`
+	Status         *SnapshotShardStatus `json:"status,omitempty"`
+	TenantCapacity *int                 `json:"tenant_capacity,omitempty"`
+}
+
+// SnapshotShardStatus defines model for SnapshotShard.Status.
+type SnapshotShardStatus string
+
+// SnapshotTenant defines model for SnapshotTenant.
+type SnapshotTenant struct {
+	OrgId       *string `json:"org_id,omitempty"`
+	ParentOrgId *string `json:"parent_org_id,omitempty"`
+
+	// Plan What a tenant pays for
+	Plan     Plan    `json:"plan"`
+	TenantId *string `json:"tenant_id,omitempty"`
+}
+
+// SnapshotWeights defines model for SnapshotWeights.
+type SnapshotWeights struct {
+	Affinity       *float64 `json:"affinity,omitempty"`
+	AppCount       *float64 `json:"app_count,omitempty"`
+	AppCpu         *float64 `json:"app_cpu,omitempty"`
+	AppLoad        *float64 `json:"app_load,omitempty"`
+	AppWorkerSlots *float64 `json:"app_worker_slots,omitempty"`
+	DbDisk         *float64 `json:"db_disk,omitempty"`
+	DbLoad         *float64 `json:"db_load,omitempty"`
+	RedisLoad      *float64 `json:"redis_load,omitempty"`
+	RedisMemory    *float64 `json:"redis_memory,omitempty"`
 }
 
 // Tag Printable ASCII without spaces; case does not matter
@@ -4035,7 +4035,7 @@ type TenantUser struct {
 }
 
 // Tier Decides the limits that an org has no own ones of
-type Tier = string
+type Tier = prego.Tier
 
 // TraefikConfiguration Traefik's dynamic configuration; a section without routers is left out
 type TraefikConfiguration struct {

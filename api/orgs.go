@@ -11,7 +11,7 @@ import (
 )
 
 func orgView(o org.Org) Org {
-	return Org{OrgId: string(o.OrgID), Tier: string(o.Tier), ParentOrgId: optional(string(o.ParentOrgID)), CreatedBy: o.CreatedBy, CreatedAt: o.CreatedAt.UTC()}
+	return Org{OrgId: string(o.OrgID), Tier: o.Tier, ParentOrgId: optional(string(o.ParentOrgID)), CreatedBy: o.CreatedBy, CreatedAt: o.CreatedAt.UTC()}
 }
 
 // PutOrg creates an org, or changes its parent or tier.

@@ -84,7 +84,7 @@ func (a *API) PutPlacementPool(c echo.Context, pool PlacementPoolInPath, _ PutPl
 
 // DeletePlacementPool deletes an unused pool.
 func (a *API) DeletePlacementPool(c echo.Context, pool PlacementPoolInPath) error {
-	return gone(c, a.d.Tenants.DeletePlacementPool(c.Request().Context(), pool))
+	return noContent(c, a.d.Tenants.DeletePlacementPool(c.Request().Context(), pool))
 }
 
 // SetDefaultPlacementPool makes a pool the default of orgs without an associated one.

@@ -41,7 +41,7 @@ func (a *API) ListOrgQuotas(c echo.Context, id OrgID) error {
 	if err != nil {
 		return err
 	}
-	out := OrgQuotas{OrgId: string(id), Tier: string(org.Tier), Quotas: make([]OrgQuota, len(quotas))}
+	out := OrgQuotas{OrgId: string(id), Tier: org.Tier, Quotas: make([]OrgQuota, len(quotas))}
 	for i, q := range quotas {
 		out.Quotas[i] = quotaView(q)
 	}

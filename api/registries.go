@@ -69,7 +69,7 @@ func (a *API) PutRegistry(c echo.Context, host RegistryInPath, _ PutRegistryPara
 
 // DeleteRegistry deletes the credentials of a registry.
 func (a *API) DeleteRegistry(c echo.Context, host RegistryInPath) error {
-	return gone(c, a.d.Registries.DeleteRegistry(c.Request().Context(), host))
+	return noContent(c, a.d.Registries.DeleteRegistry(c.Request().Context(), host))
 }
 
 // RotateRegistries re-encrypts all passwords with the current master key.

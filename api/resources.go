@@ -133,7 +133,7 @@ func (a *API) GetRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
 
 // DeleteRoute deletes a route.
 func (a *API) DeleteRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
-	return gone(c, a.d.Resources.Store.DeleteRoute(c.Request().Context(), env, route, caller(c).Subject))
+	return noContent(c, a.d.Resources.Store.DeleteRoute(c.Request().Context(), env, route, caller(c).Subject))
 }
 
 // TraefikRoutes shows all routes as Traefik's HTTP provider reads them.

@@ -46,7 +46,7 @@ func (a *API) liveSite(ctx context.Context, id prego.TenantID) (tenant.Tenant, s
 // beside the arguments, and left out of the audit.
 func (a *API) siteCommand(c echo.Context, t tenant.Tenant, st server.ProvisionState, secrets map[string]string, args ...string) error {
 	// It is waited for, so that its row gets an outcome.
-	ctx, done, err := a.long(c, true)
+	ctx, done, err := a.stream(c, true)
 	if err != nil {
 		return err
 	}

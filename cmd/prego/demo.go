@@ -60,7 +60,7 @@ func (d *demo) play(standIn string) error {
 // the cap. A second start finds the fleet as the first one left it, and starts over.
 func (d *demo) fleet() error {
 	const resize = "fleet resize demo-pool --to "
-	var f api.ServerFleet
+	var f api.Fleet
 	return d.steps(
 		func() error {
 			return d.run("A fleet over three regions, with at most one server in us:", "policy create demo-spread --region eu=50 --region us=50:1 --region sg=25 -q",

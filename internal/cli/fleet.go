@@ -12,12 +12,12 @@ import (
 	"github.com/prego/prego/server"
 )
 
-var fleetTable = Table[api.ServerFleet]{
+var fleetTable = Table[api.Fleet]{
 	ID: "fleet_id", Columns: "fleet_id, role, size, desired_capacity: desired, min_size: min, max, regions, profile, serves_tenants: serves", Spare: "serves, profile, min, max, regions, role",
 	More: "region: home, spec.tags, offers: each offers, run_url: run, created_by, created_at",
-	Computed: map[string]func(api.ServerFleet) any{
-		"max": func(f api.ServerFleet) any { return noneBelow0(f.MaxSize) },
-		"offers": func(f api.ServerFleet) any {
+	Computed: map[string]func(api.Fleet) any{
+		"max": func(f api.Fleet) any { return noneBelow0(f.MaxSize) },
+		"offers": func(f api.Fleet) any {
 			if f.WorkloadMemoryBytes == 0 {
 				return "nothing to workloads"
 			}
@@ -29,8 +29,8 @@ var fleetTable = Table[api.ServerFleet]{
 func fleetCommand(c *CLI) *cobra.Command {
 	cmd := c.group("fleet", "Manage fleets: sets of servers of one role that grow and shrink by policies",
 		fleetCreate(), fleetUpdate(),
-		List[api.ServerFleet]{Short: "List fleets", Path: "/v1/fleets", Items: "fleets", Filters: "role, region", Sorts: "created_at, fleet_id", Table: fleetTable},
-		Show[api.ServerFleet]{Use: "show FLEET…", Short: "Show fleets, their policies and how they are spread", Path: "/v1/fleets/{fleet}", Table: fleetTable, After: fleetPolicies},
+		List[api.Fleet]{Short: "List fleets", Path: "/v1/fleets", Items: "fleets", Filters: "role, region", Sorts: "created_at, fleet_id", Table: fleetTable},
+		Show[api.Fleet]{Use: "show FLEET…", Short: "Show fleets, their policies and how they are spread", Path: "/v1/fleets/{fleet}", Table: fleetTable, After: fleetPolicies},
 		Delete("delete FLEET…", "fleet", "/v1/fleets/{fleet}"),
 		fleetAttach(),
 		Action[struct{}]{
@@ -45,7 +45,7 @@ func fleetCommand(c *CLI) *cobra.Command {
 	return cmd
 }
 
-func fleetPolicies(in *call, f api.ServerFleet) {
+func fleetPolicies(in *call, f api.Fleet) {
 	if len(deref(f.Policies)) == 0 {
 		return
 	}
@@ -59,11 +59,11 @@ func offerFlags(f *pflag.FlagSet, bytes *int64, cpus *float64) {
 	f.Float64Var(cpus, "workload-cpus", 0, "CPUs that each server offers to workloads")
 }
 
-func fleetCreate() Action[api.ServerFleet] {
+func fleetCreate() Action[api.Fleet] {
 	var in server.CreateFleetRequest
 	var most int64
 	var policies []string
-	return Action[api.ServerFleet]{
+	return Action[api.Fleet]{
 		Use: "create NAME", Short: "Create an empty fleet", Path: "/v1/fleets", Table: fleetTable,
 		Example: "  prego fleet create web --role app --max 12 --policy spread",
 		Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
@@ -95,12 +95,12 @@ func fleetCreate() Action[api.ServerFleet] {
 	}
 }
 
-func fleetUpdate() Action[api.ServerFleet] {
+func fleetUpdate() Action[api.Fleet] {
 	var least, most, memory int64
 	var cpus float64
 	var serves bool
 	var spec server.Spec
-	return Action[api.ServerFleet]{
+	return Action[api.Fleet]{
 		Use: "update FLEET", Short: "Change a fleet", Method: http.MethodPatch, Path: "/v1/fleets/{fleet}", Table: fleetTable,
 		Long: `Change a fleet. Flags that are left out leave things as they are. Existing servers keep
 their spec until prego fleet replace renews them; what they offer to workloads changes at
@@ -141,9 +141,9 @@ once.`,
 	}
 }
 
-func fleetAttach() Action[api.ServerFleet] {
+func fleetAttach() Action[api.Fleet] {
 	position, disabled := 0, false
-	return Action[api.ServerFleet]{
+	return Action[api.Fleet]{
 		Use: "attach FLEET POLICY", Short: "Attach a policy to a fleet, or change its order or whether it is enabled", Method: http.MethodPut,
 		Path: "/v1/fleets/{fleet}/policies/{policy}", Table: fleetTable, After: fleetPolicies,
 		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {

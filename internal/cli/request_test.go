@@ -202,7 +202,7 @@ func TestAChangeLeavesWhatIsNotGiven(t *testing.T) {
 		Image: "web:1", Command: []string{"serve"}, MemoryLimitBytes: 64 << 20, CPURequest: 0.5, Ports: []int{80}, Volumes: []string{"/data"}, Constraint: &prego.Constraint{Require: []string{"gpu"}},
 	}}
 	image := "debian-13"
-	f := api.ServerFleet{FleetId: "pool", Spec: api.ServerSpec{Tags: &[]string{"old"}, Image: &image}}
+	f := api.Fleet{FleetId: "pool", Spec: api.ServerSpec{Tags: &[]string{"old"}, Image: &image}}
 	on := always(map[string]any{"GET /v1/groups/grp-0123456789ab": g, "POST /v1/groups/grp-0123456789ab/deploys": g, "GET /v1/fleets/pool": f, "PATCH /v1/fleets/pool": f})
 	for args, want := range map[string]string{
 		"--image web:2":                  `{"image":"web:2","command":["serve"],"memory_limit_bytes":67108864,"cpu_request":0.5,"ports":[80],"volumes":["/data"]}`,
