@@ -1400,18 +1400,18 @@ func (e ListVolumesParamsSort) Valid() bool {
 
 // Accepted defines model for Accepted.
 type Accepted struct {
-	// Operation What an accepted request set going; part of each answer 202
+	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
 
 	// ServerId Example: app-sgp-007
 	ServerId string `json:"server_id"`
 
-	// StatusUrl Where to look how it goes
+	// StatusUrl Path of the object, which shows the progress
 	//
 	// Example: /v1/servers/app-sgp-007
 	StatusUrl string `json:"status_url"`
 
-	// WorkflowId The run that does it
+	// WorkflowId Workflow that carries out the request
 	//
 	// Example: server-provision/app-sgp-007
 	WorkflowId string `json:"workflow_id"`
@@ -1421,7 +1421,7 @@ type Accepted struct {
 type ActivationStats struct {
 	Image string `json:"image"`
 
-	// InTime Of them within the target
+	// InTime How many were active within the target time
 	InTime int `json:"in_time"`
 
 	// Location Of the provider
@@ -1431,7 +1431,7 @@ type ActivationStats struct {
 	P95Seconds float64 `json:"p95_seconds"`
 	P99Seconds float64 `json:"p99_seconds"`
 
-	// Role What the server is for; a node runs all three on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host
 	Role    Role `json:"role"`
 	Servers int  `json:"servers"`
 }
@@ -1441,21 +1441,21 @@ type AddTenantUser struct {
 	// Email Example: ann@example.com
 	Email string `json:"email"`
 
-	// Name The email when left out
+	// Name Defaults to the email address
 	//
 	// Example: Ann
 	Name *string `json:"name,omitempty"`
 
-	// Password generate when left out
+	// Password Defaults to generate
 	Password *AddTenantUserPassword `json:"password,omitempty"`
 }
 
-// AddTenantUserPassword generate when left out
+// AddTenantUserPassword Defaults to generate
 type AddTenantUserPassword string
 
 // AdminPassword defines model for AdminPassword.
 type AdminPassword struct {
-	// Password Shown this once
+	// Password Returned only once
 	Password string  `json:"password"`
 	SiteUrl  *string `json:"site_url,omitempty"`
 
@@ -1463,23 +1463,23 @@ type AdminPassword struct {
 	User string `json:"user"`
 }
 
-// Agent What the server's agent last said
+// Agent The last report of the server's agent
 type Agent struct {
-	// ClockAheadSeconds By how much the host's clock is ahead of the control plane's, negative for behind; absent where it is not known
+	// ClockAheadSeconds How far the host's clock is ahead of the control plane's; negative if behind, absent if unknown
 	ClockAheadSeconds *float64 `json:"clock_ahead_seconds,omitempty"`
 
-	// ClockSkewed Whether that is more than the gateway tolerates, twice in a row: tokens and certificates may be refused
+	// ClockSkewed Whether the difference exceeded the gateway's tolerance twice in a row; tokens and certificates may then be refused
 	ClockSkewed *bool `json:"clock_skewed,omitempty"`
 
-	// CpuPct Averaged over some minutes; this and the next three are absent where the host can't tell
+	// CpuPct Averaged over a few minutes. This and the next three are absent if the host cannot measure them
 	CpuPct *float64 `json:"cpu_pct,omitempty"`
 
-	// DbDiskPct Of the disk that MariaDB's data is on
+	// DbDiskPct Use of the disk that holds MariaDB's data
 	DbDiskPct   *float64 `json:"db_disk_pct,omitempty"`
 	DiskPct     *float64 `json:"disk_pct,omitempty"`
 	DockerState *string  `json:"docker_state,omitempty"`
 
-	// FirstSeenAt Its handshake
+	// FirstSeenAt Time of its first handshake
 	FirstSeenAt     *time.Time `json:"first_seen_at,omitempty"`
 	LastHeartbeatAt *time.Time `json:"last_heartbeat_at,omitempty"`
 
@@ -1487,24 +1487,24 @@ type Agent struct {
 	Load1     *float64 `json:"load1,omitempty"`
 	MemoryPct *float64 `json:"memory_pct,omitempty"`
 
-	// RedisMemoryPct Of what Redis may use
+	// RedisMemoryPct Use of Redis's memory limit
 	RedisMemoryPct *float64 `json:"redis_memory_pct,omitempty"`
 
-	// Status degraded is silence of 60 s, disconnected of 300 s
+	// Status degraded after 60 s without a heartbeat, disconnected after 300 s
 	Status AgentStatus `json:"status"`
 
-	// Tags What the host says that it was tagged with; absent until it said so
+	// Tags Tags as reported by the host; absent until reported
 	Tags *[]string `json:"tags,omitempty"`
 
-	// TagsDiffer Whether they differ from the server's. Placement goes by the server's
+	// TagsDiffer Whether the reported tags differ from the server's. Placement uses the server's
 	TagsDiffer *bool   `json:"tags_differ,omitempty"`
 	Version    *string `json:"version,omitempty"`
 
-	// WorkerSlotsPct Background workers that are busy, averaged over some minutes
+	// WorkerSlotsPct Busy background workers, averaged over a few minutes
 	WorkerSlotsPct *float64 `json:"worker_slots_pct,omitempty"`
 }
 
-// AgentStatus degraded is silence of 60 s, disconnected of 300 s
+// AgentStatus degraded after 60 s without a heartbeat, disconnected after 300 s
 type AgentStatus = server.AgentStatus
 
 // Allocation Where a tenant lives
@@ -1515,18 +1515,18 @@ type Allocation struct {
 	DatabaseName string    `json:"database_name"`
 	DbShardId    string    `json:"db_shard_id"`
 
-	// Decision Why this place
+	// Decision Explains the decision
 	Decision *DecisionLog `json:"decision,omitempty"`
 
-	// Dedicated Whether the server is the tenant's alone
+	// Dedicated Whether the server is reserved for this tenant
 	Dedicated     bool   `json:"dedicated"`
 	InfraProvider string `json:"infra_provider"`
 
-	// PoolSiteId Absent for a site that was made on demand
+	// PoolSiteId Absent if the site was created on demand
 	PoolSiteId  *string `json:"pool_site_id,omitempty"`
 	RedisPoolId string  `json:"redis_pool_id"`
 
-	// SiteName Its name in the pool, before it was promoted
+	// SiteName The site's name in the pool, before it was promoted
 	SiteName string `json:"site_name"`
 }
 
@@ -1552,7 +1552,7 @@ type AppPage struct {
 type AttachPolicy struct {
 	Enabled *bool `json:"enabled,omitempty"`
 
-	// Position Policies are asked in this order; last if left out
+	// Position Policies are evaluated in this order; defaults to last
 	Position *int `json:"position,omitempty"`
 }
 
@@ -1560,7 +1560,7 @@ type AttachPolicy struct {
 type AttachVolume struct {
 	GroupId string `json:"group_id"`
 
-	// MountPath In the group's containers
+	// MountPath Path in the group's containers
 	//
 	// Example: /data
 	MountPath string `json:"mount_path"`
@@ -1570,7 +1570,7 @@ type AttachVolume struct {
 type AttachedPolicy struct {
 	Enabled bool `json:"enabled"`
 
-	// LastUsedAt When it last had a say in an action
+	// LastUsedAt When it last affected an action
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
 	PolicyId   string     `json:"policy_id"`
 	Position   int        `json:"position"`
@@ -1586,67 +1586,67 @@ type AttachedPolicy struct {
 
 // BuildImage defines model for BuildImage.
 type BuildImage struct {
-	// Debian The Debian release; that of the configured image when left out
+	// Debian Debian release; defaults to that of the configured image
 	//
 	// Example: 13
 	Debian *string `json:"debian,omitempty"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region *Region `json:"region,omitempty"`
 }
 
 // Catalog defines model for Catalog.
 type Catalog struct {
-	// AttemptedAt When the provider was last asked
+	// AttemptedAt Time of the last attempt
 	AttemptedAt *time.Time `json:"attempted_at,omitempty"`
 
-	// Configured What is ordered where a request pins nothing
+	// Configured What is used unless a request specifies something else
 	Configured CatalogConfigured `json:"configured"`
 
 	// Currency Example: EUR
 	Currency *string `json:"currency,omitempty"`
 
-	// Failure Why it was not read then; absent when it was
+	// Failure Why the last attempt failed; absent if it succeeded
 	Failure *string `json:"failure,omitempty"`
 
-	// ImageGbMonth A decimal amount of the catalog's currency, without and with tax
+	// ImageGbMonth A decimal amount in the catalog's currency, without and with tax
 	ImageGbMonth *Price         `json:"image_gb_month,omitempty"`
 	Images       []CatalogImage `json:"images"`
 
-	// Known Whether the provider ever said what it sells
+	// Known Whether the provider has ever answered
 	Known     bool              `json:"known"`
 	Locations []CatalogLocation `json:"locations"`
 
-	// Problems What is configured and can't be had
+	// Problems Configured types, locations and images that the provider does not offer
 	Problems []CatalogProblem `json:"problems"`
 
 	// Provider Example: hetzner
 	Provider string `json:"provider"`
 
-	// RefreshedAt When it was read
+	// RefreshedAt Time of the last successful refresh
 	RefreshedAt *time.Time          `json:"refreshed_at,omitempty"`
 	ServerTypes []CatalogServerType `json:"server_types"`
 
-	// Stale Whether it was read too long ago, or never
+	// Stale Whether the last refresh is too old, or never happened
 	Stale bool `json:"stale"`
 
-	// VatRate In per cent
+	// VatRate Percentage
 	//
 	// Example: 19.00
 	VatRate *string `json:"vat_rate,omitempty"`
 
-	// VolumeGbMonth A decimal amount of the catalog's currency, without and with tax
+	// VolumeGbMonth A decimal amount in the catalog's currency, without and with tax
 	VolumeGbMonth *Price `json:"volume_gb_month,omitempty"`
 }
 
-// CatalogConfigured What is ordered where a request pins nothing
+// CatalogConfigured What is used unless a request specifies something else
 type CatalogConfigured struct {
 	Image string `json:"image"`
 
 	// Locations By region, best first
 	Locations map[string][]string `json:"locations"`
 
-	// ServerTypes By role and region, best first; any is every region that is not named
+	// ServerTypes By role and region, best first; any applies to regions that are not listed
 	ServerTypes map[string]map[string][]string `json:"server_types"`
 }
 
@@ -1655,16 +1655,16 @@ type CatalogImage struct {
 	Architecture string     `json:"architecture"`
 	DeprecatedAt *time.Time `json:"deprecated_at,omitempty"`
 
-	// DiskGb The least disk that it fits on
+	// DiskGb Smallest disk that it fits on
 	DiskGb float64 `json:"disk_gb"`
 
-	// Id The provider's
+	// Id The provider's id
 	Id string `json:"id"`
 
 	// Kind system, app, snapshot or backup
 	Kind string `json:"kind"`
 
-	// Name Of the provider's own images alone
+	// Name Present only for the provider's own images
 	//
 	// Example: debian-12
 	Name *string `json:"name,omitempty"`
@@ -1677,7 +1677,7 @@ type CatalogLocation struct {
 	// Country Example: DE
 	Country string `json:"country"`
 
-	// Ipv4 A price by the hour; a month costs no more than the monthly one
+	// Ipv4 An hourly price, capped by the monthly one
 	Ipv4 *PeriodPrice `json:"ipv4,omitempty"`
 
 	// Name Example: fsn1
@@ -1686,21 +1686,21 @@ type CatalogLocation struct {
 	// NetworkZone Example: eu-central
 	NetworkZone string `json:"network_zone"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region *Region `json:"region,omitempty"`
 }
 
 // CatalogOffer defines model for CatalogOffer.
 type CatalogOffer struct {
-	// Available Whether there was stock when the provider was asked
+	// Available Whether it was in stock at the last refresh
 	Available    bool       `json:"available"`
 	DeprecatedAt *time.Time `json:"deprecated_at,omitempty"`
 	Location     string     `json:"location"`
 
-	// Price A price by the hour; a month costs no more than the monthly one
+	// Price An hourly price, capped by the monthly one
 	Price PeriodPrice `json:"price"`
 
-	// UnavailableAfter When it can't be ordered any more
+	// UnavailableAfter When it can no longer be ordered
 	UnavailableAfter *time.Time `json:"unavailable_after,omitempty"`
 }
 
@@ -1708,7 +1708,7 @@ type CatalogOffer struct {
 type CatalogProblem struct {
 	Kind CatalogProblemKind `json:"kind"`
 
-	// Message Continues the name
+	// Message Completes a sentence that begins with the name
 	Message string `json:"message"`
 	Name    string `json:"name"`
 }
@@ -1726,7 +1726,7 @@ type CatalogServerType struct {
 	Cpu    string `json:"cpu"`
 	DiskGb int    `json:"disk_gb"`
 
-	// Locations Where it is sold
+	// Locations Locations that offer it
 	Locations []CatalogOffer `json:"locations"`
 	MemoryGb  float64        `json:"memory_gb"`
 
@@ -1736,28 +1736,28 @@ type CatalogServerType struct {
 
 // Command defines model for Command.
 type Command struct {
-	// Actor Who had it run
+	// Actor Whether a workflow or an operator ran it
 	Actor CommandActor `json:"actor"`
 
 	// Args The arguments, without secrets
 	Args string `json:"args"`
 
-	// AuditId Names the command
+	// AuditId Id of the command
 	AuditId string `json:"audit_id"`
 
-	// DurationMs How long it ran
+	// DurationMs Run time in milliseconds
 	DurationMs *int64 `json:"duration_ms,omitempty"`
 
-	// ExitCode Absent while nobody knows it
+	// ExitCode Absent while it is unknown
 	ExitCode *int `json:"exit_code,omitempty"`
 
 	// FinishedAt When its end was recorded
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
-	// Kind What was run; bootstrap is a bootstrap token that was issued or consumed
+	// Kind Kind of command; bootstrap records that a bootstrap token was issued or used
 	Kind CommandKind `json:"kind"`
 
-	// RequestedAt When it was asked for
+	// RequestedAt When it was requested
 	RequestedAt time.Time `json:"requested_at"`
 
 	// RequestedBy The operator
@@ -1776,10 +1776,10 @@ type Command struct {
 	WorkflowId *string `json:"workflow_id,omitempty"`
 }
 
-// CommandActor Who had it run
+// CommandActor Whether a workflow or an operator ran it
 type CommandActor string
 
-// CommandKind What was run; bootstrap is a bootstrap token that was issued or consumed
+// CommandKind Kind of command; bootstrap records that a bootstrap token was issued or used
 type CommandKind string
 
 // CommandPage defines model for CommandPage.
@@ -1787,11 +1787,11 @@ type CommandPage struct {
 	// Commands Commands, newest first
 	Commands []Command `json:"commands"`
 
-	// NextCursor Present when there are more
+	// NextCursor Absent on the last page
 	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
-// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
+// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 type Constraint struct {
 	// Disallow Tags that it must not have
 	Disallow *[]Tag `json:"disallow,omitempty"`
@@ -1800,27 +1800,27 @@ type Constraint struct {
 	Require *[]Tag `json:"require,omitempty"`
 }
 
-// ConstraintReport The constraint that the decision went by, the request's and the pools' together, and how the servers stood to it; absent when there was none
+// ConstraintReport The constraint that applied, combined from the request and the placement pools, and how servers satisfied it; absent if there was none
 type ConstraintReport = placement.ConstraintReport
 
 // Container defines model for Container.
 type Container struct {
-	// ExitCode Of one that ended
+	// ExitCode Exit code of a container that has ended
 	ExitCode *int `json:"exit_code,omitempty"`
 
 	// Health starting, healthy or unhealthy; absent without a health check
 	Health *string `json:"health,omitempty"`
 
-	// Image What it was made from
+	// Image Image that the container was created from
 	Image string `json:"image"`
 
-	// Name As the declared stack calls it
+	// Name Name in the declared stack
 	Name string `json:"name"`
 
-	// OomKilled Whether it ended for want of memory
+	// OomKilled Whether it was killed because it ran out of memory
 	OomKilled *bool `json:"oom_killed,omitempty"`
 
-	// Restarts How often the engine started it again
+	// Restarts How often the engine restarted it
 	Restarts int `json:"restarts"`
 
 	// StartedAt When it last started
@@ -1832,45 +1832,45 @@ type Container struct {
 
 // ContainerDrift defines model for ContainerDrift.
 type ContainerDrift struct {
-	// Container As the declared stack calls it
+	// Container Name in the declared stack
 	Container string `json:"container"`
 
-	// Detail What differed
+	// Detail The difference in words
 	Detail *string `json:"detail,omitempty"`
 
-	// Kind How it was not as declared
+	// Kind Kind of difference
 	Kind ContainerDriftKind `json:"kind"`
 }
 
-// ContainerDriftKind How it was not as declared
+// ContainerDriftKind Kind of difference
 type ContainerDriftKind string
 
 // ContainerList defines model for ContainerList.
 type ContainerList struct {
-	// Containers By name
+	// Containers Sorted by name
 	Containers []Container `json:"containers"`
 }
 
-// ContainerName As the declared stack calls it
+// ContainerName Name in the declared stack
 //
 // Example: mariadb
 type ContainerName = string
 
 // ContainerRepair defines model for ContainerRepair.
 type ContainerRepair struct {
-	// Repaired What was not as declared; empty when all was
+	// Repaired The differences that were repaired; empty if there were none
 	Repaired []ContainerDrift `json:"repaired"`
 }
 
-// Cost What something is charged at the provider, as the sum of its parts
+// Cost What the provider charges, as the sum of its parts
 type Cost struct {
 	// Currency Example: EUR
 	Currency string `json:"currency"`
 
-	// Hourly A decimal amount of the catalog's currency, without and with tax
+	// Hourly A decimal amount in the catalog's currency, without and with tax
 	Hourly Price `json:"hourly"`
 
-	// Monthly A decimal amount of the catalog's currency, without and with tax
+	// Monthly A decimal amount in the catalog's currency, without and with tax
 	Monthly Price `json:"monthly"`
 
 	// Parts Example: ["cx43","IPv4 address"]
@@ -1893,13 +1893,13 @@ type CreateEnv struct {
 	// Name Example: shop
 	Name ResourceName `json:"name"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 }
 
 // CreateFleet defines model for CreateFleet.
 type CreateFleet struct {
-	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
+	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 	Constraint *Constraint `json:"constraint,omitempty"`
 
 	// FleetId Example: web
@@ -1908,26 +1908,26 @@ type CreateFleet struct {
 	// InfraProvider Example: hetzner
 	InfraProvider string `json:"infra_provider"`
 
-	// MaxSize -1 for none
+	// MaxSize -1 for no limit
 	MaxSize *int64 `json:"max_size,omitempty"`
 	MinSize *int64 `json:"min_size,omitempty"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region *Region `json:"region,omitempty"`
 
-	// Role What the server is for; a node runs all three on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host
 	Role Role `json:"role"`
 
-	// ServesTenants Tenants are placed on its servers, and servers that waiting tenants need are made here: in the newest fleet that has room
+	// ServesTenants Whether tenants are placed on its servers. Servers for waiting tenants are created in the newest such fleet that has room
 	ServesTenants *bool `json:"serves_tenants,omitempty"`
 
-	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
+	// Spec Overrides of the configured server type, location and image, and further settings
 	Spec *ServerSpec `json:"spec,omitempty"`
 
-	// WorkloadCpus CPUs that each offers; they are shared out beyond it
+	// WorkloadCpus CPUs that each server offers to instances; they may be oversubscribed
 	WorkloadCpus *float64 `json:"workload_cpus,omitempty"`
 
-	// WorkloadMemoryBytes What each of its servers offers to instances; 0 is nothing
+	// WorkloadMemoryBytes Memory that each server offers to instances; 0 for none
 	WorkloadMemoryBytes *int64 `json:"workload_memory_bytes,omitempty"`
 }
 
@@ -1953,7 +1953,7 @@ type CreateGroup struct {
 
 // CreatePlacementPool Example: {"disallow":[],"name":"skynet","require":["staging","skynet"]}
 type CreatePlacementPool struct {
-	// Disallow Tags that it must not have, each once
+	// Disallow Tags that a server must not have, without duplicates
 	Disallow *[]Tag `json:"disallow,omitempty"`
 
 	// Name Case does not matter
@@ -1961,7 +1961,7 @@ type CreatePlacementPool struct {
 	// Example: skynet
 	Name PlacementPoolName `json:"name"`
 
-	// Require Tags that a server must have, each once
+	// Require Tags that a server must have, without duplicates
 	Require *[]Tag `json:"require,omitempty"`
 }
 
@@ -1986,10 +1986,10 @@ type CreateRestore struct {
 
 // CreateRoute defines model for CreateRoute.
 type CreateRoute struct {
-	// GroupId The process group that serves it
+	// GroupId Process group that serves the route
 	GroupId string `json:"group_id"`
 
-	// Hostname Required for http and https, left out for tcp; ASCII, case does not matter, no wildcards
+	// Hostname Required for http and https, not allowed for tcp; ASCII, case-insensitive, no wildcards
 	//
 	// Example: www.example.com
 	Hostname *string `json:"hostname,omitempty"`
@@ -1997,35 +1997,35 @@ type CreateRoute struct {
 	// ListenPort Example: 443
 	ListenPort int `json:"listen_port"`
 
-	// Listener The edge's own address, or the env's IPv4
+	// Listener The shared IPv6 address of the edge, or the environment's own IPv4 address
 	Listener CreateRouteListener `json:"listener"`
 
-	// Protocol https is passed through by SNI, tcp has the port for itself
+	// Protocol https is passed through by SNI; tcp has the port to itself
 	Protocol CreateRouteProtocol `json:"protocol"`
 
-	// TargetPort Of the group's containers
+	// TargetPort Port of the group's containers
 	//
 	// Example: 8080
 	TargetPort int `json:"target_port"`
 }
 
-// CreateRouteListener The edge's own address, or the env's IPv4
+// CreateRouteListener The shared IPv6 address of the edge, or the environment's own IPv4 address
 type CreateRouteListener string
 
-// CreateRouteProtocol https is passed through by SNI, tcp has the port for itself
+// CreateRouteProtocol https is passed through by SNI; tcp has the port to itself
 type CreateRouteProtocol string
 
 // CreateServer Example: {"infra_provider":"hetzner","region":"sg","role":"app","server_id":"app-sgp-007","spec":{"tags":["stack:blue"],"volume_gb":20}}
 type CreateServer struct {
-	// InfraProvider A cloud that is known and enabled here
+	// InfraProvider A cloud provider that is enabled in this installation
 	//
 	// Example: hetzner
 	InfraProvider InfraProvider `json:"infra_provider"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Role What the server is for; a node runs all three on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host
 	Role Role `json:"role"`
 
 	// ServerId A lower-case DNS label; it becomes the host's name
@@ -2033,37 +2033,37 @@ type CreateServer struct {
 	// Example: app-sgp-007
 	ServerId ServerID `json:"server_id"`
 
-	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
+	// Spec Overrides of the configured server type, location and image, and further settings
 	Spec *ServerSpec `json:"spec,omitempty"`
 }
 
 // CreateTenant Example: {"apps":["erpnext"],"data_residency":"KR","org_id":"acme","plan":"starter","region":"sg","slug":"acme-kr"}
 type CreateTenant struct {
-	// AdminEmail The first user of its site, a System Manager
+	// AdminEmail First user of the site, a System Manager
 	//
 	// Example: ann@example.com
 	AdminEmail *string `json:"admin_email,omitempty"`
 
-	// AdminName The email when left out
+	// AdminName Defaults to the email address
 	AdminName *string `json:"admin_name,omitempty"`
 
-	// Apps Apps to install, in this order
+	// Apps Apps to install, in order
 	//
 	// Example: ["erpnext"]
 	Apps *[]string `json:"apps,omitempty"`
 
-	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
+	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 	Constraint *Constraint `json:"constraint,omitempty"`
 
-	// DataResidency ISO 3166 country whose rules on data hold
+	// DataResidency ISO 3166 code of the country whose data rules apply
 	//
 	// Example: KR
 	DataResidency *string `json:"data_residency,omitempty"`
 
-	// DedicatedRedis A Redis pool of its own; business and enterprise only
+	// DedicatedRedis Give the tenant its own Redis pool; business and enterprise only
 	DedicatedRedis *bool `json:"dedicated_redis,omitempty"`
 
-	// ExpectedUsers Users; 0 is what the plan includes
+	// ExpectedUsers 0 means the plan's default
 	//
 	// Example: 25
 	ExpectedUsers *int `json:"expected_users,omitempty"`
@@ -2073,7 +2073,7 @@ type CreateTenant struct {
 	// Example: acme
 	OrgId OrgID `json:"org_id"`
 
-	// ParentOrgId The org's parent; the one that is known when left out
+	// ParentOrgId The org's parent; defaults to the stored one
 	//
 	// Example: acme-group
 	ParentOrgId *string `json:"parent_org_id,omitempty"`
@@ -2084,20 +2084,20 @@ type CreateTenant struct {
 	// Policy Overrides the configured placement policy
 	Policy *CreateTenantPolicy `json:"policy,omitempty"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Slug A lower-case DNS label; the first part of its site's name
+	// Slug A lower-case DNS label; the first part of the site's host name
 	//
 	// Example: acme-kr
 	Slug string `json:"slug"`
 
-	// Stack The same as requiring the tag stack:<name>
+	// Stack Shorthand for requiring the tag stack:<name>
 	//
 	// Example: blue
 	Stack *string `json:"stack,omitempty"`
 
-	// StorageQuotaGb GB; 0 is what the plan includes
+	// StorageQuotaGb GB; 0 means the plan's default
 	//
 	// Example: 20
 	StorageQuotaGb *int `json:"storage_quota_gb,omitempty"`
@@ -2108,7 +2108,7 @@ type CreateTenantPolicy string
 
 // CreateVolume defines model for CreateVolume.
 type CreateVolume struct {
-	// Location Of the provider, in the region; the region's first when left out
+	// Location A location of the provider in the region; defaults to the region's first
 	//
 	// Example: fsn1
 	Location *string `json:"location,omitempty"`
@@ -2123,30 +2123,30 @@ type CreateVolume struct {
 	// Example: acme
 	OrgId OrgID `json:"org_id"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// SizeBytes The provider rounds up to whole GB
+	// SizeBytes Rounded up to whole GB by the provider
 	SizeBytes int64 `json:"size_bytes"`
 }
 
-// Decision How a decision on a tenant's place went
+// Decision The outcome of a placement decision
 type Decision struct {
 	// Actor Example: placement_engine
 	Actor string `json:"actor"`
 
-	// Algorithm As audited
+	// Algorithm Algorithm as recorded in the audit log
 	//
 	// Example: one_tenant_one_server_v1
 	Algorithm string    `json:"algorithm"`
 	At        time.Time `json:"at"`
 
-	// Code Why nobody was placed; stable
+	// Code Why the tenant was not placed; stable
 	//
 	// Example: insufficient_resources
 	Code *string `json:"code,omitempty"`
 
-	// DecisionLog Why this place
+	// DecisionLog Explains the decision
 	DecisionLog DecisionLog `json:"decision_log"`
 	Id          int64       `json:"id"`
 
@@ -2155,7 +2155,7 @@ type Decision struct {
 	// Example: placed
 	Outcome string `json:"outcome"`
 
-	// Policy The policy that applied
+	// Policy Placement policy that applied
 	Policy map[string]interface{} `json:"policy"`
 }
 
@@ -2164,7 +2164,7 @@ type DecisionList struct {
 	Decisions []Decision `json:"decisions"`
 }
 
-// DecisionLog Why this place
+// DecisionLog Explains the decision
 type DecisionLog = placement.Explanation
 
 // DeployGroup defines model for DeployGroup.
@@ -2172,7 +2172,7 @@ type DeployGroup struct {
 	Spec WorkloadSpec `json:"spec"`
 }
 
-// Dimension What is counted. All are counts or bytes but max_total_cpu_request, which is CPUs.
+// Dimension What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
 type Dimension = string
 
 // Env defines model for Env.
@@ -2186,7 +2186,7 @@ type Env struct {
 	Name  string `json:"name"`
 	OrgId string `json:"org_id"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 }
 
@@ -2203,10 +2203,10 @@ type Event struct {
 	Actor EventActor `json:"actor"`
 	At    time.Time  `json:"at"`
 
-	// Attempt Which machine it was; absent where that does not matter
+	// Attempt Attempt that the step belongs to, if any
 	Attempt *int `json:"attempt,omitempty"`
 
-	// Id Grows along a timeline
+	// Id Increases along the timeline
 	Id      int64        `json:"id"`
 	Message *string      `json:"message,omitempty"`
 	Reason  *string      `json:"reason,omitempty"`
@@ -2223,47 +2223,47 @@ type EventActor string
 
 // Exec defines model for Exec.
 type Exec struct {
-	// Args The command's words; no shell sees them
+	// Args Arguments of the command; they are not interpreted by a shell
 	//
 	// Example: ["--site","acme.example.com","list-apps"]
 	Args []string `json:"args"`
 
-	// Kind What the command is for
+	// Kind Kind of command
 	Kind ExecKind `json:"kind"`
 
-	// TenantId Made here, when a tenant is accepted
+	// TenantId Assigned when the tenant is accepted
 	//
 	// Example: t-k3jq5x2m7abc
 	TenantId *TenantID `json:"tenant_id,omitempty"`
 
-	// TimeoutSeconds After which the command is killed
+	// TimeoutSeconds Seconds after which the command is killed
 	TimeoutSeconds *int `json:"timeout_seconds,omitempty"`
 }
 
-// ExecKind What the command is for
+// ExecKind Kind of command
 type ExecKind string
 
-// ExecProgress The data of an event progress
+// ExecProgress Data of a progress event
 type ExecProgress struct {
 	// Line One line, without secrets
 	Line string `json:"line"`
 
-	// Stream Where the line was printed
+	// Stream Which output the line was written to
 	Stream ExecProgressStream `json:"stream"`
 }
 
-// ExecProgressStream Where the line was printed
+// ExecProgressStream Which output the line was written to
 type ExecProgressStream string
 
-// ExecResult The data of an event result
+// ExecResult Data of a result event
 type ExecResult struct {
-	// AuditId The command's id in the audit
+	// AuditId Id of the command in the audit log
 	AuditId string `json:"audit_id"`
 
-	// DurationMs How long it ran
+	// DurationMs Run time in milliseconds
 	DurationMs int64 `json:"duration_ms"`
 
-	// ExitCode 0 is success, 124 the timeout
+	// ExitCode 0 means success, 124 a timeout
 	ExitCode int `json:"exit_code"`
 
 	// Stderr The last 8 KiB, without secrets
@@ -2273,19 +2273,19 @@ type ExecResult struct {
 	Stdout string `json:"stdout"`
 }
 
-// FieldProblem What is wrong with one field of a request
+// FieldProblem One invalid field of a request
 type FieldProblem struct {
 	// Code One of the codes of Problem
 	//
 	// Example: invalid_field
 	Code string `json:"code"`
 
-	// Field A dotted path
+	// Field Path of the field, with dots
 	//
 	// Example: spec.volume_gb
 	Field string `json:"field"`
 
-	// Message Continues the field's name
+	// Message Completes a sentence that begins with the field's name
 	//
 	// Example: must be 0 to 10000
 	Message string `json:"message"`
@@ -2293,41 +2293,41 @@ type FieldProblem struct {
 
 // Fleet defines model for Fleet.
 type Fleet struct {
-	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
+	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 	Constraint Constraint `json:"constraint"`
 	CreatedAt  time.Time  `json:"created_at"`
 	CreatedBy  string     `json:"created_by"`
 
-	// DesiredCapacity What the last action aimed at
+	// DesiredCapacity Size that the last action aimed for
 	DesiredCapacity int64  `json:"desired_capacity"`
 	FleetId         string `json:"fleet_id"`
 	InfraProvider   string `json:"infra_provider"`
 	MaxSize         int64  `json:"max_size"`
 	MinSize         int64  `json:"min_size"`
 
-	// Policies In order
+	// Policies In order of evaluation
 	Policies *[]AttachedPolicy `json:"policies,omitempty"`
 
-	// Profile Changes of spec; CLUSTER_REPLACE makes servers of earlier ones anew
+	// Profile Version of the spec; CLUSTER_REPLACE replaces servers of earlier versions
 	Profile int `json:"profile"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region *Region `json:"region,omitempty"`
 
-	// Regions Servers by region
+	// Regions Number of servers by region
 	Regions map[string]int64 `json:"regions"`
 
-	// Role What the server is for; a node runs all three on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host
 	Role Role `json:"role"`
 
-	// RunUrl The run that carries out its actions
+	// RunUrl The workflow that carries out its actions, in Temporal's UI
 	RunUrl        *string `json:"run_url,omitempty"`
 	ServesTenants bool    `json:"serves_tenants"`
 
-	// Size Servers that stand or are on their way
+	// Size Servers that exist or are being created
 	Size int64 `json:"size"`
 
-	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
+	// Spec Overrides of the configured server type, location and image, and further settings
 	Spec                ServerSpec `json:"spec"`
 	UpdatedAt           time.Time  `json:"updated_at"`
 	WorkloadCpus        float64    `json:"workload_cpus"`
@@ -2339,11 +2339,11 @@ type FleetAction struct {
 	Action          FleetActionKind `json:"action"`
 	CancelRequested bool            `json:"cancel_requested"`
 
-	// Cause operator, or what the servers are for
+	// Cause operator, or the purpose of the servers
 	Cause     string    `json:"cause"`
 	CreatedAt time.Time `json:"created_at"`
 
-	// Data What the policies made of the action (region-placement, S1 to S4)
+	// Data Results of the policies
 	//
 	// Example: {"creation":{"count":2,"regions":{"eu":1,"us":1}},"status":"OK"}
 	Data       FleetActionData `json:"data"`
@@ -2358,22 +2358,22 @@ type FleetAction struct {
 	Inputs  FleetActionInputs `json:"inputs"`
 	Message *string           `json:"message,omitempty"`
 
-	// Operation What an accepted request set going; part of each answer 202
+	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
 
-	// Reason A stable code when it failed
+	// Reason Stable code if the action failed
 	//
 	// Example: no_feasible_plan
 	Reason      *string `json:"reason,omitempty"`
 	RequestedBy string  `json:"requested_by"`
 	RunUrl      *string `json:"run_url,omitempty"`
 
-	// Seq 1 for the fleet's first
+	// Seq 1 for the fleet's first action
 	Seq       int               `json:"seq"`
 	StartedAt *time.Time        `json:"started_at,omitempty"`
 	Status    FleetActionStatus `json:"status"`
 
-	// Steps Left out in lists
+	// Steps Not included in lists
 	Steps *[]FleetActionStep `json:"steps,omitempty"`
 }
 
@@ -2384,7 +2384,7 @@ type FleetActionStatus string
 type FleetActionAccepted struct {
 	FleetId string `json:"fleet_id"`
 
-	// Operation What an accepted request set going; part of each answer 202
+	// Operation What an accepted request has started; part of every 202 answer
 	Operation  *Operation                `json:"operation,omitempty"`
 	Seq        int                       `json:"seq"`
 	Status     FleetActionAcceptedStatus `json:"status"`
@@ -2395,7 +2395,7 @@ type FleetActionAccepted struct {
 // FleetActionAcceptedStatus defines model for FleetActionAccepted.Status.
 type FleetActionAcceptedStatus string
 
-// FleetActionData What the policies made of the action (region-placement, S1 to S4)
+// FleetActionData Results of the policies
 //
 // Example: {"creation":{"count":2,"regions":{"eu":1,"us":1}},"status":"OK"}
 type FleetActionData = json.RawMessage
@@ -2419,32 +2419,32 @@ type FleetActionPage struct {
 
 // FleetActionPlan defines model for FleetActionPlan.
 type FleetActionPlan struct {
-	// Data What the policies made of the action (region-placement, S1 to S4)
+	// Data Results of the policies
 	//
 	// Example: {"creation":{"count":2,"regions":{"eu":1,"us":1}},"status":"OK"}
 	Data            FleetActionData `json:"data"`
 	DesiredCapacity int64           `json:"desired_capacity"`
 	Message         *string         `json:"message,omitempty"`
 
-	// Reason A stable code when nothing can be done
+	// Reason Stable code if nothing can be done
 	Reason *string            `json:"reason,omitempty"`
 	Steps  []FleetPlannedStep `json:"steps"`
 }
 
 // FleetActionStep defines model for FleetActionStep.
 type FleetActionStep struct {
-	// At Since when it is in this state
+	// At Time of the last change of state
 	At      time.Time         `json:"at"`
 	Message *string           `json:"message,omitempty"`
 	Op      FleetActionStepOp `json:"op"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Replan It makes up for one that failed
+	// Replan Whether it replaces a step that failed
 	Replan bool `json:"replan"`
 
-	// Round Rounds follow each other
+	// Round Rounds run one after another
 	Round    int                  `json:"round"`
 	ServerId string               `json:"server_id"`
 	State    FleetActionStepState `json:"state"`
@@ -2471,11 +2471,11 @@ type FleetPage struct {
 type FleetPlannedStep struct {
 	Op FleetPlannedStepOp `json:"op"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 	Round  int    `json:"round"`
 
-	// ServerId Of servers that go
+	// ServerId Only for servers that are removed
 	ServerId *string `json:"server_id,omitempty"`
 }
 
@@ -2492,70 +2492,70 @@ type ForcedPlacement struct {
 
 // GoldenImage defines model for GoldenImage.
 type GoldenImage struct {
-	// AgentSha256 Of the agent that it was verified with
+	// AgentSha256 Agent that it was verified with
 	AgentSha256 *string `json:"agent_sha256,omitempty"`
 
 	// Architecture x86 or arm
 	Architecture string `json:"architecture"`
 
-	// BaseImage The provider's image that it is made from
+	// BaseImage Provider's image that it is built from
 	//
 	// Example: debian-13
 	BaseImage       string  `json:"base_image"`
 	BuilderLocation *string `json:"builder_location,omitempty"`
 
-	// BuilderType The builder's machine type
+	// BuilderType Server type of the build machine
 	BuilderType *string `json:"builder_type,omitempty"`
 
-	// Containers Container images that are in it
+	// Containers Container images that it contains
 	Containers []string  `json:"containers"`
 	CreatedAt  time.Time `json:"created_at"`
 	CreatedBy  string    `json:"created_by"`
 
-	// Current Whether new servers are made from it
+	// Current Whether new servers are created from it
 	Current   bool       `json:"current"`
 	DeletedAt *time.Time `json:"deleted_at,omitempty"`
 
-	// DiskGb The least disk that it fits on
+	// DiskGb Smallest disk that it fits on
 	DiskGb *float64 `json:"disk_gb,omitempty"`
 
-	// ImageId Made here, when a build is accepted
+	// ImageId Assigned when the build is accepted
 	//
 	// Example: img-k3jq5x2m7abc
 	ImageId ImageID `json:"image_id"`
 
-	// Message What it does now, or why it failed
+	// Message Current progress, or why it failed
 	Message *string `json:"message,omitempty"`
 
-	// Operation What an accepted request set going; part of each answer 202
+	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
 	Provider  string     `json:"provider"`
 
 	// ProviderImageId The provider's id of the snapshot
 	ProviderImageId *string `json:"provider_image_id,omitempty"`
 
-	// Reason Why it failed or went; stable
+	// Reason Why it failed or was deleted; stable
 	//
 	// Example: verification_failed
 	Reason *string `json:"reason,omitempty"`
 
-	// RecipeHash Of all that its builder ran
+	// RecipeHash Hash of everything that ran during the build
 	RecipeHash *string `json:"recipe_hash,omitempty"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// SizeGb What is billed
+	// SizeGb Size that is billed
 	SizeGb *float64 `json:"size_gb,omitempty"`
 
-	// StackSha256 Of the stack whose images are in it
+	// StackSha256 Stack whose container images it contains
 	StackSha256 *string           `json:"stack_sha256,omitempty"`
 	Status      GoldenImageStatus `json:"status"`
 
-	// VerifiedAt When a server had been booted from it
+	// VerifiedAt When a test server had been booted from it
 	VerifiedAt *time.Time `json:"verified_at,omitempty"`
 
-	// WorkflowId The run that acts on it, or did last
+	// WorkflowId Workflow that acts on it, or acted on it last
 	WorkflowId string `json:"workflow_id"`
 }
 
@@ -2570,7 +2570,7 @@ type GoldenImagePage struct {
 	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
-// GroupDecision The last placement of an instance, or why there was none, with the counts behind it
+// GroupDecision The last placement of an instance, or why it failed, with the counts behind it
 //
 // Example: {"candidates_evaluated":1,"code":"no_capacity_memory","rejected_counts":{"memory":1},"selection_reason":"no server fits: of 1 servers memory 1"}
 type GroupDecision = json.RawMessage
@@ -2599,7 +2599,7 @@ type HealthStatus string
 
 // IPv4 defines model for IPv4.
 type IPv4 struct {
-	// Address Once it is ready
+	// Address Present once it is ready
 	//
 	// Example: 203.0.113.7
 	Address      *string   `json:"address,omitempty"`
@@ -2614,7 +2614,7 @@ type IPv4 struct {
 	Location string  `json:"location"`
 	Message  *string `json:"message,omitempty"`
 
-	// Operation What an accepted request set going; part of each answer 202
+	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
 	OrgId     string     `json:"org_id"`
 
@@ -2623,7 +2623,7 @@ type IPv4 struct {
 	// Example: ipam_exhausted
 	Reason *string `json:"reason,omitempty"`
 
-	// Status How it stands at the provider; each counts for the org's quota
+	// Status State at the provider; counts towards the org's quota in every state but deleted
 	Status     ResourceStatus `json:"status"`
 	WorkflowId string         `json:"workflow_id"`
 }
@@ -2641,17 +2641,17 @@ type ImageDigestList struct {
 	Images []ImageDigest `json:"images"`
 }
 
-// ImageID Made here, when a build is accepted
+// ImageID Assigned when the build is accepted
 //
 // Example: img-k3jq5x2m7abc
 type ImageID = prego.ImageID
 
 // ImportAccepted defines model for ImportAccepted.
 type ImportAccepted struct {
-	// Bootstrap A cloud-init document to apply on the host. Holds its bootstrap token
+	// Bootstrap The cloud-init document to apply on the host; contains its bootstrap token
 	Bootstrap string `json:"bootstrap"`
 
-	// Operation What an accepted request set going; part of each answer 202
+	// Operation What an accepted request has started; part of every 202 answer
 	Operation  *Operation `json:"operation,omitempty"`
 	ServerId   string     `json:"server_id"`
 	StatusUrl  string     `json:"status_url"`
@@ -2660,12 +2660,12 @@ type ImportAccepted struct {
 
 // ImportServer Example: {"infra_provider":"hetzner","managed_by":"pulumi","provider_server_id":"48213377","region":"eu","role":"db-shard","server_id":"db-fsn-001"}
 type ImportServer struct {
-	// InfraProvider A cloud that is known and enabled here
+	// InfraProvider A cloud provider that is enabled in this installation
 	//
 	// Example: hetzner
 	InfraProvider InfraProvider `json:"infra_provider"`
 
-	// ManagedBy Who made it
+	// ManagedBy What created the server
 	ManagedBy *ImportServerManagedBy `json:"managed_by,omitempty"`
 
 	// ProviderServerId The provider's id of the server
@@ -2673,10 +2673,10 @@ type ImportServer struct {
 	// Example: 48213377
 	ProviderServerId string `json:"provider_server_id"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Role What the server is for; a node runs all three on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host
 	Role Role `json:"role"`
 
 	// ServerId A lower-case DNS label; it becomes the host's name
@@ -2684,14 +2684,14 @@ type ImportServer struct {
 	// Example: app-sgp-007
 	ServerId ServerID `json:"server_id"`
 
-	// Tags Placement tags, each once; kept in lower case; fixed while the server lives
+	// Tags Placement tags without duplicates; stored in lower case; cannot be changed later
 	Tags *[]Tag `json:"tags,omitempty"`
 }
 
-// ImportServerManagedBy Who made it
+// ImportServerManagedBy What created the server
 type ImportServerManagedBy string
 
-// InfraProvider A cloud that is known and enabled here
+// InfraProvider A cloud provider that is enabled in this installation
 //
 // Example: hetzner
 type InfraProvider = string
@@ -2732,21 +2732,21 @@ type InstancePage struct {
 type InstancePort struct {
 	ContainerPort int `json:"container_port"`
 
-	// HostPort Of its server
+	// HostPort Port on its server
 	HostPort int `json:"host_port"`
 }
 
 // JobStatus defines model for JobStatus.
 type JobStatus = tenant.JobStatus
 
-// Operation What an accepted request set going; part of each answer 202
+// Operation What an accepted request has started; part of every 202 answer
 type Operation struct {
-	// Href Where it is shown
+	// Href Path of the operation
 	//
 	// Example: /v1/operations/tenant-provision%2Ft-k3jq5x2m7abc
 	Href string `json:"href"`
 
-	// Id The workflow's id, and what tells operations of one workflow apart
+	// Id Id of the workflow, with a suffix if one workflow carries out several operations
 	//
 	// Example: tenant-provision/t-k3jq5x2m7abc
 	Id string `json:"id"`
@@ -2757,11 +2757,11 @@ type Operation struct {
 	Kind    string  `json:"kind"`
 	Message *string `json:"message,omitempty"`
 
-	// Reason A stable code
+	// Reason Stable code
 	Reason *string         `json:"reason,omitempty"`
 	Status OperationStatus `json:"status"`
 
-	// Target What it is done to
+	// Target The object that is being changed
 	Target struct {
 		// Id Example: t-k3jq5x2m7abc
 		Id string `json:"id"`
@@ -2781,7 +2781,7 @@ type Org struct {
 	OrgId       string    `json:"org_id"`
 	ParentOrgId *string   `json:"parent_org_id,omitempty"`
 
-	// Tier Decides the limits that an org has no own ones of
+	// Tier Default limits of the org
 	Tier Tier `json:"tier"`
 }
 
@@ -2791,11 +2791,11 @@ type OrgEvent struct {
 	At      time.Time `json:"at"`
 	EventId int64     `json:"event_id"`
 
-	// Payload By type; holds no secret
+	// Payload Depends on the type; contains no secrets
 	Payload json.RawMessage `json:"payload"`
 	Reason  *string         `json:"reason,omitempty"`
 
-	// Subject The id of what it happened to
+	// Subject Id of the affected object
 	Subject string `json:"subject"`
 
 	// Type Example: org.quota_set
@@ -2824,19 +2824,19 @@ type OrgPage struct {
 
 // OrgPlacementPools defines model for OrgPlacementPools.
 type OrgPlacementPools struct {
-	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
+	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 	Constraint Constraint `json:"constraint"`
 
-	// PlacementPools Those that the org is associated with, or else the default one
+	// PlacementPools The pools that the org is associated with, otherwise the default pool
 	PlacementPools []PlacementPool `json:"placement_pools"`
 }
 
 // OrgQuota defines model for OrgQuota.
 type OrgQuota struct {
-	// Dimension What is counted. All are counts or bytes but max_total_cpu_request, which is CPUs.
+	// Dimension What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
 	Dimension Dimension `json:"dimension"`
 
-	// Headroom How much more fits; 0 too when the limit was set below the usage
+	// Headroom How much more can be used; 0 if the usage exceeds the limit
 	//
 	// Example: 2
 	Headroom float64 `json:"headroom"`
@@ -2844,19 +2844,19 @@ type OrgQuota struct {
 	// Limit Example: 5
 	Limit float64 `json:"limit"`
 
-	// Reason Of an override
+	// Reason Only for overrides
 	Reason *string `json:"reason,omitempty"`
 
-	// Reserved Promised to process groups and not allocated yet; with usage it is what a refusal calls current_usage
+	// Reserved Promised to process groups but not allocated yet. current_usage of a refusal is usage plus reserved
 	//
 	// Example: 0
 	Reserved float64 `json:"reserved"`
 	Source   string  `json:"source"`
 
-	// UpdatedAt Of an override
+	// UpdatedAt Only for overrides
 	UpdatedAt *time.Time `json:"updated_at,omitempty"`
 
-	// UpdatedBy Of an override
+	// UpdatedBy Only for overrides
 	UpdatedBy *string `json:"updated_by,omitempty"`
 
 	// Usage Example: 3
@@ -2868,7 +2868,7 @@ type OrgQuotas struct {
 	OrgId  string     `json:"org_id"`
 	Quotas []OrgQuota `json:"quotas"`
 
-	// Tier Decides the limits that an org has no own ones of
+	// Tier Default limits of the org
 	Tier Tier `json:"tier"`
 }
 
@@ -2879,17 +2879,17 @@ type PatchServer struct {
 
 // PatchTenant defines model for PatchTenant.
 type PatchTenant struct {
-	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
+	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 	Constraint *Constraint `json:"constraint,omitempty"`
 	Stack      *string     `json:"stack,omitempty"`
 }
 
-// PeriodPrice A price by the hour; a month costs no more than the monthly one
+// PeriodPrice An hourly price, capped by the monthly one
 type PeriodPrice struct {
-	// Hourly A decimal amount of the catalog's currency, without and with tax
+	// Hourly A decimal amount in the catalog's currency, without and with tax
 	Hourly Price `json:"hourly"`
 
-	// Monthly A decimal amount of the catalog's currency, without and with tax
+	// Monthly A decimal amount in the catalog's currency, without and with tax
 	Monthly Price `json:"monthly"`
 }
 
@@ -2904,30 +2904,30 @@ type PlacementOverride struct {
 	// ForceAppServerId Example: app-sgp-007
 	ForceAppServerId *string `json:"force_app_server_id,omitempty"`
 
-	// ForceDbShardId At least one of both is given
+	// ForceDbShardId At least one of force_app_server_id and force_db_shard_id is required
 	//
 	// Example: db-shard-sgp-002
 	ForceDbShardId *string `json:"force_db_shard_id,omitempty"`
 
-	// IgnoreConstraint Goes against the tenant's constraint and its pools'
+	// IgnoreConstraint Ignore the constraint of the tenant and of its placement pools
 	IgnoreConstraint *bool `json:"ignore_constraint,omitempty"`
 
 	// Reason Example: Enterprise contract — colocate with parent tenant
 	Reason string `json:"reason"`
 
-	// TenantId Made here, when a tenant is accepted
+	// TenantId Assigned when the tenant is accepted
 	//
 	// Example: t-k3jq5x2m7abc
 	TenantId TenantID `json:"tenant_id"`
 }
 
-// PlacementPool A constraint with a name
+// PlacementPool A named constraint
 type PlacementPool struct {
 	CreatedAt time.Time `json:"created_at"`
 	CreatedBy string    `json:"created_by"`
 	Disallow  []string  `json:"disallow"`
 
-	// IsDefault Whether it is the pool of the orgs that are associated with none
+	// IsDefault Whether it applies to orgs that are associated with no pool
 	IsDefault bool `json:"is_default"`
 
 	// Name Case does not matter
@@ -2935,10 +2935,10 @@ type PlacementPool struct {
 	// Example: skynet
 	Name PlacementPoolName `json:"name"`
 
-	// OrgCount Orgs that are associated with it
+	// OrgCount Number of associated orgs
 	OrgCount int `json:"org_count"`
 
-	// OrgIds The first of them by id, where one pool is shown
+	// OrgIds The first 200 associated orgs by id; only when a single pool is shown
 	OrgIds    *[]string `json:"org_ids,omitempty"`
 	Require   []string  `json:"require"`
 	UpdatedAt time.Time `json:"updated_at"`
@@ -2957,12 +2957,12 @@ type PlacementPoolPage struct {
 	PlacementPools []PlacementPool `json:"placement_pools"`
 }
 
-// PlacementRequest A tenant that asks for a place
+// PlacementRequest A tenant to be placed
 type PlacementRequest struct {
-	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
+	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 	Constraint *Constraint `json:"constraint,omitempty"`
 
-	// DataResidency ISO 3166 country
+	// DataResidency ISO 3166 country code
 	DataResidency  *string `json:"data_residency,omitempty"`
 	DedicatedRedis *bool   `json:"dedicated_redis,omitempty"`
 	OrgId          *string `json:"org_id,omitempty"`
@@ -2974,24 +2974,24 @@ type PlacementRequest struct {
 	// Plan What a tenant pays for
 	Plan Plan `json:"plan"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Stack The same as requiring the tag stack:<name>
+	// Stack Shorthand for requiring the tag stack:<name>
 	Stack    *string `json:"stack,omitempty"`
 	TenantId string  `json:"tenant_id"`
 }
 
-// PlacementSnapshot A fleet to decide over, instead of the live one
+// PlacementSnapshot Servers, shards and pools to decide on, instead of the live ones
 type PlacementSnapshot struct {
 	DbShards       *[]SnapshotShard    `json:"db_shards,omitempty"`
 	InfraProviders *[]SnapshotProvider `json:"infra_providers,omitempty"`
 
-	// Policy What is left out is the default's; the mode is shared
+	// Policy Fields that are left out take their defaults; the default mode is shared
 	Policy     *SnapshotPolicy      `json:"policy,omitempty"`
 	RedisPools *[]SnapshotRedisPool `json:"redis_pools,omitempty"`
 
-	// Residency Regions by country
+	// Residency Allowed regions by country
 	Residency *map[string][]Region `json:"residency,omitempty"`
 	Servers   *[]SnapshotServer    `json:"servers,omitempty"`
 	SitePool  *[]SnapshotPoolSite  `json:"site_pool,omitempty"`
@@ -3035,7 +3035,7 @@ type PolicySpec = json.RawMessage
 // PolicyType defines model for PolicyType.
 type PolicyType = server.PolicyType
 
-// Price A decimal amount of the catalog's currency, without and with tax
+// Price A decimal amount in the catalog's currency, without and with tax
 type Price struct {
 	// Gross Example: 19.0281
 	Gross string `json:"gross"`
@@ -3046,39 +3046,39 @@ type Price struct {
 
 // Problem A refusal (RFC 9457)
 type Problem struct {
-	// Code Stable; programs switch on it
+	// Code Stable code for programs
 	//
 	// Example: server_id_conflict
 	Code string `json:"code"`
 
-	// CurrentUsage Of quota_exceeded
+	// CurrentUsage Only for quota_exceeded
 	CurrentUsage *float64 `json:"current_usage,omitempty"`
 
-	// Detail A sentence for people
+	// Detail Explanation for people
 	//
 	// Example: belongs to a server that was requested with another body
 	Detail *string `json:"detail,omitempty"`
 
-	// Dimension Of quota_exceeded
+	// Dimension Only for quota_exceeded
 	//
 	// Example: max_instances
 	Dimension *string `json:"dimension,omitempty"`
 
-	// Errors Everything that is wrong with the request's fields; the first is also in code, field and detail
+	// Errors All invalid fields; the first is repeated in code, field and detail
 	Errors *[]FieldProblem `json:"errors,omitempty"`
 
-	// Field The first input at fault as a dotted path
+	// Field Path of the first invalid input, with dots
 	//
 	// Example: spec.volume_gb
 	Field *string `json:"field,omitempty"`
 
-	// Limit Of quota_exceeded
+	// Limit Only for quota_exceeded
 	Limit *float64 `json:"limit,omitempty"`
 
-	// RequestId Also in the header X-Request-Id and in the log
+	// RequestId Also in the X-Request-Id header and in the log
 	RequestId *string `json:"request_id,omitempty"`
 
-	// RequestedDelta Of quota_exceeded
+	// RequestedDelta Only for quota_exceeded
 	RequestedDelta *float64 `json:"requested_delta,omitempty"`
 
 	// Status Example: 409
@@ -3093,15 +3093,15 @@ type Problem struct {
 
 // ProcessGroup defines model for ProcessGroup.
 type ProcessGroup struct {
-	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
+	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 	Constraint Constraint `json:"constraint"`
 
-	// Converged Nothing is to be done until something changes
+	// Converged Whether the group has reached its desired state
 	Converged bool      `json:"converged"`
 	CreatedAt time.Time `json:"created_at"`
 	CreatedBy string    `json:"created_by"`
 
-	// Decision The last placement of an instance, or why there was none, with the counts behind it
+	// Decision The last placement of an instance, or why it failed, with the counts behind it
 	//
 	// Example: {"candidates_evaluated":1,"code":"no_capacity_memory","rejected_counts":{"memory":1},"selection_reason":"no server fits: of 1 servers memory 1"}
 	Decision      *GroupDecision `json:"decision,omitempty"`
@@ -3110,21 +3110,21 @@ type ProcessGroup struct {
 	EnvId         string         `json:"env_id"`
 	GroupId       string         `json:"group_id"`
 
-	// Instances By state
+	// Instances Number of instances by state
 	Instances map[string]int `json:"instances"`
 	Name      string         `json:"name"`
 
-	// NextAttemptAt Not before, unless less of the quota is used
+	// NextAttemptAt Next attempt, unless quota is freed earlier
 	NextAttemptAt *time.Time `json:"next_attempt_at,omitempty"`
 
-	// Operation What an accepted request set going; part of each answer 202
+	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
 	OrgId     string     `json:"org_id"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Release That is wanted
+	// Release The desired release
 	Release int `json:"release"`
 
 	// Replicas Example: 3
@@ -3132,7 +3132,7 @@ type ProcessGroup struct {
 	RunUrl   *string      `json:"run_url,omitempty"`
 	Spec     WorkloadSpec `json:"spec"`
 
-	// StableRelease The last that was healthy, 0 for none
+	// StableRelease The last healthy release, 0 for none
 	StableRelease int     `json:"stable_release"`
 	Status        string  `json:"status"`
 	StatusMessage *string `json:"status_message,omitempty"`
@@ -3163,19 +3163,19 @@ type ProviderServer struct {
 
 // PutOrg defines model for PutOrg.
 type PutOrg struct {
-	// ParentOrgId Left out it stays as it is; empty removes it
+	// ParentOrgId Unchanged if left out; an empty string removes the parent
 	ParentOrgId *string `json:"parent_org_id,omitempty"`
 
-	// Tier Empty or left out it stays as it is
+	// Tier Unchanged if empty or left out
 	Tier *string `json:"tier,omitempty"`
 }
 
 // PutPlacementPool defines model for PutPlacementPool.
 type PutPlacementPool struct {
-	// Disallow Tags that it must not have, each once
+	// Disallow Tags that a server must not have, without duplicates
 	Disallow *[]Tag `json:"disallow,omitempty"`
 
-	// Require Tags that a server must have, each once
+	// Require Tags that a server must have, without duplicates
 	Require *[]Tag `json:"require,omitempty"`
 }
 
@@ -3198,7 +3198,7 @@ type PutRegistry struct {
 
 // PutSitePoolPolicy defines model for PutSitePoolPolicy.
 type PutSitePoolPolicy struct {
-	// LowWatermark At most the target
+	// LowWatermark Must not exceed the target
 	LowWatermark int `json:"low_watermark"`
 	SloSeconds   int `json:"slo_seconds"`
 	Target       int `json:"target"`
@@ -3213,15 +3213,15 @@ type PutStorageQuota struct {
 type PutTenantMail struct {
 	Login *string `json:"login,omitempty"`
 
-	// Password With a login
+	// Password Required with a login
 	Password *string `json:"password,omitempty"`
 
-	// Port Not 465: Frappe 15 takes no implicit TLS here
+	// Port Not 465: implicit TLS is not supported
 	//
 	// Example: 587
 	Port int `json:"port"`
 
-	// Sender From which address
+	// Sender Sender address
 	//
 	// Example: erp@example.com
 	Sender     string  `json:"sender"`
@@ -3230,7 +3230,7 @@ type PutTenantMail struct {
 	// Server Example: smtp.example.com
 	Server string `json:"server"`
 
-	// Tls STARTTLS; must be true with a login
+	// Tls Use STARTTLS; required with a login
 	Tls *bool `json:"tls,omitempty"`
 }
 
@@ -3247,14 +3247,14 @@ type QuotaReason struct {
 
 // Readiness defines model for Readiness.
 type Readiness struct {
-	// Checks What was checked, each "ok" or what is wrong
+	// Checks Result of each check: "ok" or what is wrong
 	//
 	// Example: {"database":"ok","migrations":"ok","temporal":"does not answer"}
 	Checks map[string]string `json:"checks"`
 	Ready  bool              `json:"ready"`
 }
 
-// Region Part of the world; configuration maps it to locations
+// Region Part of the world; the configuration maps it to locations of the provider
 type Region = prego.Region
 
 // Registry defines model for Registry.
@@ -3263,7 +3263,7 @@ type Registry struct {
 	CreatedBy string    `json:"created_by"`
 	Host      string    `json:"host"`
 
-	// KeyId Which master key its password is sealed under
+	// KeyId Master key that the password is encrypted with
 	KeyId     string    `json:"key_id"`
 	UpdatedAt time.Time `json:"updated_at"`
 	UpdatedBy string    `json:"updated_by"`
@@ -3284,7 +3284,7 @@ type Replicas = int
 // ResourceName Example: shop
 type ResourceName = string
 
-// ResourceStatus How it stands at the provider; each counts for the org's quota
+// ResourceStatus State at the provider; counts towards the org's quota in every state but deleted
 type ResourceStatus = workload.ResourceStatus
 
 // RestoreJob defines model for RestoreJob.
@@ -3297,7 +3297,7 @@ type RestoreJob struct {
 	// Message Of a failure: why, and what the site is like
 	Message *string `json:"message,omitempty"`
 
-	// Operation What an accepted request set going; part of each answer 202
+	// Operation What an accepted request has started; part of every 202 answer
 	Operation  *Operation `json:"operation,omitempty"`
 	OrgId      string     `json:"org_id"`
 	SnapshotId string     `json:"snapshot_id"`
@@ -3313,7 +3313,7 @@ type RestorePage struct {
 	Restores   []RestoreJob `json:"restores"`
 }
 
-// Role What the server is for; a node runs all three on one host
+// Role Purpose of the server; a node runs app, database and Redis on one host
 type Role = prego.Role
 
 // Route defines model for Route.
@@ -3358,23 +3358,23 @@ type ScalingEvent struct {
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 	Id         int64      `json:"id"`
 
-	// Made Servers that became active
+	// Made Number of servers that became active
 	Made    int     `json:"made"`
 	Message *string `json:"message,omitempty"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
 	// Requested Servers
 	Requested int `json:"requested"`
 
-	// Role What the server is for; a node runs all three on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host
 	Role      Role                `json:"role"`
 	RunUrl    *string             `json:"run_url,omitempty"`
 	ServerIds []string            `json:"server_ids"`
 	Trigger   ScalingEventTrigger `json:"trigger"`
 
-	// Waiting Tenants that were short of this role
+	// Waiting Tenants waiting for a server of this role
 	Waiting    int    `json:"waiting"`
 	WorkflowId string `json:"workflow_id"`
 }
@@ -3391,67 +3391,67 @@ type ScalingEventList struct {
 type Server struct {
 	ActiveAt *time.Time `json:"active_at,omitempty"`
 
-	// Agent What the server's agent last said
+	// Agent The last report of the server's agent
 	Agent Agent `json:"agent"`
 
-	// Attempt Machines asked for so far
+	// Attempt Number of create attempts so far
 	Attempt int `json:"attempt"`
 
-	// CordonedAt Set while nobody new lands here: it is to be taken down
+	// CordonedAt Set while no new tenants are placed here because the server is to be removed
 	CordonedAt *time.Time `json:"cordoned_at,omitempty"`
 
-	// Cost What something is charged at the provider, as the sum of its parts
+	// Cost What the provider charges, as the sum of its parts
 	Cost      *Cost     `json:"cost,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 
-	// CreatedBy Subject of the token that asked for it
+	// CreatedBy Subject of the token that requested it
 	CreatedBy               *string    `json:"created_by,omitempty"`
 	DecommissionRequestedAt *time.Time `json:"decommission_requested_at,omitempty"`
 
-	// FleetId The fleet that it is a member of
+	// FleetId Fleet that the server belongs to
 	FleetId *string `json:"fleet_id,omitempty"`
 
-	// Generation One, and one more for each retry
+	// Generation 1, plus 1 for each retry
 	Generation           int        `json:"generation"`
 	ImportedFromPulumiAt *time.Time `json:"imported_from_pulumi_at,omitempty"`
 	InfraProvider        string     `json:"infra_provider"`
 
-	// ManagedBy Who made it
+	// ManagedBy What created the server
 	ManagedBy ServerManagedBy `json:"managed_by"`
 
 	// Provider The machine at the provider
 	Provider ProviderServer `json:"provider"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Role What the server is for; a node runs all three on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host
 	Role Role `json:"role"`
 
-	// RunUrl That run in Temporal's UI, when one is configured
+	// RunUrl The workflow in Temporal's UI, if one is configured
 	RunUrl   *string `json:"run_url,omitempty"`
 	ServerId string  `json:"server_id"`
 
-	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
+	// Spec Overrides of the configured server type, location and image, and further settings
 	Spec          ServerSpec   `json:"spec"`
 	Status        ServerStatus `json:"status"`
 	StatusMessage *string      `json:"status_message,omitempty"`
 
-	// StatusReason Why it is in its state; stable
+	// StatusReason Reason for the current state; stable
 	//
 	// Example: failed_handshake
 	StatusReason *string    `json:"status_reason,omitempty"`
 	Tags         []string   `json:"tags"`
 	TerminatedAt *time.Time `json:"terminated_at,omitempty"`
 
-	// Timeline The last 1000 steps, oldest first
+	// Timeline The latest 1000 steps, oldest first
 	Timeline []Event `json:"timeline"`
 
-	// WorkflowId The run that acts on it, or did last
+	// WorkflowId Workflow that acts on it, or acted on it last
 	WorkflowId string `json:"workflow_id"`
 }
 
-// ServerManagedBy Who made it
+// ServerManagedBy What created the server
 type ServerManagedBy string
 
 // ServerID A lower-case DNS label; it becomes the host's name
@@ -3466,24 +3466,24 @@ type ServerPage struct {
 	Servers    []ServerSummary `json:"servers"`
 }
 
-// ServerSpec What is asked for beyond role and region; what is left out takes the configured candidates
+// ServerSpec Overrides of the configured server type, location and image, and further settings
 type ServerSpec struct {
 	// Image Operating system image
 	//
 	// Example: debian-12
 	Image *string `json:"image,omitempty"`
 
-	// Location Pins the provider's location
+	// Location Use this location
 	//
 	// Example: fsn1
 	Location *string `json:"location,omitempty"`
 
-	// ServerType Pins the provider's machine type
+	// ServerType Use this server type
 	//
 	// Example: cx43
 	ServerType *string `json:"server_type,omitempty"`
 
-	// Tags Placement tags, each once; kept in lower case; fixed while the server lives
+	// Tags Placement tags without duplicates; stored in lower case; cannot be changed later
 	Tags *[]Tag `json:"tags,omitempty"`
 
 	// VolumeGb Size of a data volume, 10 to 10000 GB; 0 for none
@@ -3497,7 +3497,7 @@ type ServerStats struct {
 	Activations []ActivationStats `json:"activations"`
 	Days        int               `json:"days"`
 
-	// TargetSeconds Within which a server should be active
+	// TargetSeconds Target time from request to active, in seconds
 	TargetSeconds float64 `json:"target_seconds"`
 }
 
@@ -3506,30 +3506,30 @@ type ServerStatus = server.Status
 
 // ServerSummary defines model for ServerSummary.
 type ServerSummary struct {
-	// AgentStatus degraded is silence of 60 s, disconnected of 300 s
+	// AgentStatus degraded after 60 s without a heartbeat, disconnected after 300 s
 	AgentStatus AgentStatus `json:"agent_status"`
 
-	// CordonedAt Set while nobody new lands here: it is to be taken down
+	// CordonedAt Set while no new tenants are placed here because the server is to be removed
 	CordonedAt *time.Time `json:"cordoned_at,omitempty"`
 	CreatedAt  time.Time  `json:"created_at"`
 
-	// FleetId The fleet that it is a member of
+	// FleetId Fleet that the server belongs to
 	FleetId *string `json:"fleet_id,omitempty"`
 
 	// Host Public IPv4 address
 	Host          *string `json:"host,omitempty"`
 	InfraProvider string  `json:"infra_provider"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Role What the server is for; a node runs all three on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host
 	Role          Role         `json:"role"`
 	ServerId      string       `json:"server_id"`
 	Status        ServerStatus `json:"status"`
 	StatusMessage *string      `json:"status_message,omitempty"`
 
-	// StatusReason Why it is in its state; stable
+	// StatusReason Reason for the current state; stable
 	//
 	// Example: awaiting_capacity
 	StatusReason *string  `json:"status_reason,omitempty"`
@@ -3538,16 +3538,16 @@ type ServerSummary struct {
 
 // SetQuota defines model for SetQuota.
 type SetQuota struct {
-	// Limit Whole but for max_total_cpu_request
+	// Limit A whole number, except for max_total_cpu_request
 	Limit float64 `json:"limit"`
 
-	// Reason For the org's events
+	// Reason Recorded in the org's events
 	Reason string `json:"reason"`
 }
 
 // Simulation defines model for Simulation.
 type Simulation struct {
-	// Fleet A fleet to decide over, instead of the live one
+	// Fleet Servers, shards and pools to decide on, instead of the live ones
 	Fleet    *PlacementSnapshot `json:"fleet,omitempty"`
 	Requests []PlacementRequest `json:"requests"`
 }
@@ -3562,21 +3562,21 @@ type SimulationResult struct {
 type SitePool struct {
 	Assigned int `json:"assigned"`
 
-	// Available Sites that the next tenants can take
+	// Available Sites that are ready for the next tenants
 	Available int `json:"available"`
 	Draining  int `json:"draining"`
 	Failed    int `json:"failed"`
 
-	// OldestBuildAt Since when the longest site has been in the making
+	// OldestBuildAt Start of the oldest build that is still running
 	OldestBuildAt *time.Time `json:"oldest_build_at,omitempty"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Reserved Claimed, or being built
+	// Reserved Sites that are claimed or being built
 	Reserved int `json:"reserved"`
 
-	// Role What the server is for; a node runs all three on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host
 	Role        Role         `json:"role"`
 	ServerId    string       `json:"server_id"`
 	Status      ServerStatus `json:"status"`
@@ -3590,16 +3590,16 @@ type SitePoolList struct {
 
 // SitePoolPolicy defines model for SitePoolPolicy.
 type SitePoolPolicy struct {
-	// LowWatermark Sites per app server below which it is filled
+	// LowWatermark A refill starts when an app server has fewer sites than this
 	LowWatermark int `json:"low_watermark"`
 
 	// Plan What a tenant pays for
 	Plan Plan `json:"plan"`
 
-	// SloSeconds How long that may take
+	// SloSeconds Time that a refill may take, in seconds
 	SloSeconds int `json:"slo_seconds"`
 
-	// Target Sites per app server to which it is filled
+	// Target Number of sites per app server after a refill
 	Target int `json:"target"`
 }
 
@@ -3610,21 +3610,21 @@ type SitePoolPolicyList struct {
 
 // Snapshot defines model for Snapshot.
 type Snapshot struct {
-	// Bytes Of all files
+	// Bytes Total size of all files
 	Bytes     *int64    `json:"bytes,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 	CreatedBy string    `json:"created_by"`
 
-	// Files On the host, relative to the directory of the sites
+	// Files File names on the host, relative to the sites directory
 	Files      []string   `json:"files"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 	Message    *string    `json:"message,omitempty"`
 
-	// Operation What an accepted request set going; part of each answer 202
+	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
 	OrgId     string     `json:"org_id"`
 
-	// ServerId Whose disk it is on
+	// ServerId Server that stores the snapshot
 	ServerId   string    `json:"server_id"`
 	Site       string    `json:"site"`
 	SnapshotId string    `json:"snapshot_id"`
@@ -3640,7 +3640,7 @@ type SnapshotPage struct {
 	Snapshots  []Snapshot `json:"snapshots"`
 }
 
-// SnapshotPolicy What is left out is the default's; the mode is shared
+// SnapshotPolicy Fields that are left out take their defaults; the default mode is shared
 type SnapshotPolicy struct {
 	Algorithm         *SnapshotPolicyAlgorithm `json:"algorithm,omitempty"`
 	CpuPctMax         *float64                 `json:"cpu_pct_max,omitempty"`
@@ -3688,17 +3688,17 @@ type SnapshotRedisPool struct {
 	CurrentTenants       *int    `json:"current_tenants,omitempty"`
 	DedicatedForTenantId *string `json:"dedicated_for_tenant_id,omitempty"`
 
-	// MemoryPct Null is unknown
+	// MemoryPct Null if unknown
 	MemoryPct *float64 `json:"memory_pct,omitempty"`
 
-	// NotServing The fleet of its server does not serve tenants
+	// NotServing Whether the fleet of its server does not serve tenants
 	NotServing *bool  `json:"not_serving,omitempty"`
 	PoolId     string `json:"pool_id"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// RunsInstances On its server
+	// RunsInstances Whether its server runs instances of process groups
 	RunsInstances  *bool                    `json:"runs_instances,omitempty"`
 	Status         *SnapshotRedisPoolStatus `json:"status,omitempty"`
 	TenantCapacity *int                     `json:"tenant_capacity,omitempty"`
@@ -3711,22 +3711,22 @@ type SnapshotRedisPoolStatus string
 type SnapshotServer struct {
 	AcceptsTrial *bool `json:"accepts_trial,omitempty"`
 
-	// CpuPct Null is unknown
+	// CpuPct Null if unknown
 	CpuPct               *float64 `json:"cpu_pct,omitempty"`
 	DedicatedForTenantId *string  `json:"dedicated_for_tenant_id,omitempty"`
 	InfraProvider        *string  `json:"infra_provider,omitempty"`
 	MemoryPct            *float64 `json:"memory_pct,omitempty"`
 
-	// NotServing Its fleet does not serve tenants
+	// NotServing Whether its fleet does not serve tenants
 	NotServing *bool `json:"not_serving,omitempty"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// Role What the server is for; a node runs all three on one host
+	// Role Purpose of the server; a node runs app, database and Redis on one host
 	Role Role `json:"role"`
 
-	// RunsInstances Of process groups
+	// RunsInstances Whether it runs instances of process groups
 	RunsInstances *bool                 `json:"runs_instances,omitempty"`
 	ServerId      string                `json:"server_id"`
 	Status        *SnapshotServerStatus `json:"status,omitempty"`
@@ -3734,7 +3734,7 @@ type SnapshotServer struct {
 	TenantCount   *int                  `json:"tenant_count,omitempty"`
 	Tenants       *[]SnapshotTenant     `json:"tenants,omitempty"`
 
-	// WorkerSlotsPct Null is unknown
+	// WorkerSlotsPct Null if unknown
 	WorkerSlotsPct *float64 `json:"worker_slots_pct,omitempty"`
 }
 
@@ -3746,17 +3746,17 @@ type SnapshotShard struct {
 	CurrentTenantCount   *int    `json:"current_tenant_count,omitempty"`
 	DedicatedForTenantId *string `json:"dedicated_for_tenant_id,omitempty"`
 
-	// DiskPct Null is unknown
+	// DiskPct Null if unknown
 	DiskPct *float64 `json:"disk_pct,omitempty"`
 
-	// NotServing The fleet of its server does not serve tenants
+	// NotServing Whether the fleet of its server does not serve tenants
 	NotServing   *bool   `json:"not_serving,omitempty"`
 	PlanTierLock *string `json:"plan_tier_lock,omitempty"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// RunsInstances On its server
+	// RunsInstances Whether its server runs instances of process groups
 	RunsInstances  *bool                `json:"runs_instances,omitempty"`
 	ShardId        string               `json:"shard_id"`
 	Status         *SnapshotShardStatus `json:"status,omitempty"`
@@ -3798,7 +3798,7 @@ type Tag = string
 type Tenant struct {
 	ActiveAt *time.Time `json:"active_at,omitempty"`
 
-	// AdminEmail The first user of its site
+	// AdminEmail First user of the site
 	AdminEmail *string `json:"admin_email,omitempty"`
 	AdminName  *string `json:"admin_name,omitempty"`
 
@@ -3809,28 +3809,28 @@ type Tenant struct {
 	// CancelRequestedAt When its provisioning was cancelled
 	CancelRequestedAt *time.Time `json:"cancel_requested_at,omitempty"`
 
-	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
+	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 	Constraint Constraint `json:"constraint"`
 
-	// ConvergedState The last state whose effects are all in place
+	// ConvergedState The last state that has fully taken effect
 	ConvergedState string    `json:"converged_state"`
 	CreatedAt      time.Time `json:"created_at"`
 
-	// CreatedBy Subject of the token that asked for it
+	// CreatedBy Subject of the token that requested it
 	CreatedBy *string `json:"created_by,omitempty"`
 
-	// DataResidency ISO 3166 country
+	// DataResidency ISO 3166 country code
 	DataResidency *string `json:"data_residency,omitempty"`
 
-	// DeadlineAt When its state's timer runs out: trial, grace period, retention
+	// DeadlineAt When the timer of its state expires: trial, grace period or retention
 	DeadlineAt *time.Time `json:"deadline_at,omitempty"`
 
-	// Decision How a decision on a tenant's place went
+	// Decision The outcome of a placement decision
 	Decision       *Decision `json:"decision,omitempty"`
 	DedicatedRedis bool      `json:"dedicated_redis"`
 	ExpectedUsers  int       `json:"expected_users"`
 
-	// Generation One, and one more for each retry
+	// Generation 1, plus 1 for each retry
 	Generation  int         `json:"generation"`
 	Mail        *TenantMail `json:"mail,omitempty"`
 	OrgId       string      `json:"org_id"`
@@ -3842,56 +3842,56 @@ type Tenant struct {
 	// Policy Whether each tenant gets a server of its own
 	Policy PlacementMode `json:"policy"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// RunUrl That run in Temporal's UI, when one is configured
+	// RunUrl The workflow in Temporal's UI, if one is configured
 	RunUrl *string `json:"run_url,omitempty"`
 
-	// Site Its site's name
+	// Site Host name of the site
 	Site *string `json:"site,omitempty"`
 
-	// SiteUrl Where it is, once there is a site
+	// SiteUrl URL of the site, once it exists
 	SiteUrl *string `json:"site_url,omitempty"`
 	Slug    string  `json:"slug"`
 
-	// State trial is asked for on the trial plan and not begun yet
+	// State trial: requested on the trial plan and not started yet
 	State         TenantState `json:"state"`
 	StatusMessage *string     `json:"status_message,omitempty"`
 
-	// StatusReason Why it is in its state; stable
+	// StatusReason Reason for the current state; stable
 	//
 	// Example: awaiting_capacity
 	StatusReason *string `json:"status_reason,omitempty"`
 
-	// Storage What a site takes, as its host measured it last
+	// Storage Storage used by a site, as last measured on its host
 	Storage        *TenantStorage `json:"storage,omitempty"`
 	StorageQuotaGb int            `json:"storage_quota_gb"`
 	TenantId       string         `json:"tenant_id"`
 
-	// Timeline The last 1000 steps, oldest first
+	// Timeline The latest 1000 steps, oldest first
 	Timeline  []TenantEvent `json:"timeline"`
 	UpdatedAt time.Time     `json:"updated_at"`
 
-	// WaitingRoles Roles that there is no server of for it
+	// WaitingRoles Server roles that have no capacity for it
 	WaitingRoles []Role `json:"waiting_roles"`
 
-	// WaitingSince When it began to wait for capacity
+	// WaitingSince When it started waiting for capacity
 	WaitingSince *time.Time `json:"waiting_since,omitempty"`
 
-	// WorkflowId The run that acts on it, or did last
+	// WorkflowId Workflow that acts on it, or acted on it last
 	WorkflowId string `json:"workflow_id"`
 }
 
 // TenantAccepted defines model for TenantAccepted.
 type TenantAccepted struct {
-	// Operation What an accepted request set going; part of each answer 202
+	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
 
-	// State trial is asked for on the trial plan and not begun yet
+	// State trial: requested on the trial plan and not started yet
 	State TenantState `json:"state"`
 
-	// StatusUrl Where to look how it goes
+	// StatusUrl Path of the object, which shows the progress
 	//
 	// Example: /v1/tenants/t-k3jq5x2m7abc
 	StatusUrl string `json:"status_url"`
@@ -3899,7 +3899,7 @@ type TenantAccepted struct {
 	// TenantId Example: t-k3jq5x2m7abc
 	TenantId string `json:"tenant_id"`
 
-	// WorkflowId The run that does it
+	// WorkflowId Workflow that carries out the request
 	//
 	// Example: tenant-provision/t-k3jq5x2m7abc
 	WorkflowId string `json:"workflow_id"`
@@ -3907,7 +3907,7 @@ type TenantAccepted struct {
 
 // TenantChange defines model for TenantChange.
 type TenantChange struct {
-	// Reason For the timeline
+	// Reason Recorded in the timeline
 	//
 	// Example: invoice overdue
 	Reason *string `json:"reason,omitempty"`
@@ -3922,7 +3922,7 @@ type TenantEvent struct {
 	// FromState Empty for the first step
 	FromState string `json:"from_state"`
 
-	// Id Grows along a timeline
+	// Id Increases along the timeline
 	Id      int64   `json:"id"`
 	Message *string `json:"message,omitempty"`
 	Reason  *string `json:"reason,omitempty"`
@@ -3934,7 +3934,7 @@ type TenantEvent struct {
 	ToState string `json:"to_state"`
 }
 
-// TenantID Made here, when a tenant is accepted
+// TenantID Assigned when the tenant is accepted
 //
 // Example: t-k3jq5x2m7abc
 type TenantID = prego.TenantID
@@ -3956,34 +3956,34 @@ type TenantPage struct {
 	Tenants    []TenantSummary `json:"tenants"`
 }
 
-// TenantState trial is asked for on the trial plan and not begun yet
+// TenantState trial: requested on the trial plan and not started yet
 type TenantState = tenant.State
 
-// TenantStorage What a site takes, as its host measured it last
+// TenantStorage Storage used by a site, as last measured on its host
 type TenantStorage struct {
 	BackupsBytes  int64 `json:"backups_bytes"`
 	DatabaseBytes int64 `json:"database_bytes"`
 
-	// FilesBytes Without backups
+	// FilesBytes Excluding backups
 	FilesBytes int64              `json:"files_bytes"`
 	Level      TenantStorageLevel `json:"level"`
 	MeasuredAt time.Time          `json:"measured_at"`
 
-	// Message Why the last try to measure it failed
+	// Message Why the last measurement failed
 	Message *string `json:"message,omitempty"`
 
-	// OverSince Above the quota since
+	// OverSince Since when the quota has been exceeded
 	OverSince  *time.Time `json:"over_since,omitempty"`
 	QuotaBytes int64      `json:"quota_bytes"`
 
-	// ReadOnly Whether the site refuses what writes for it
+	// ReadOnly Whether the site is read-only because the quota is exceeded
 	ReadOnly bool `json:"read_only"`
 
-	// UsedBytes Database and files; what counts for the quota
+	// UsedBytes Database and files; counts towards the quota
 	UsedBytes int64   `json:"used_bytes"`
 	UsedPct   float64 `json:"used_pct"`
 
-	// Users That can log in
+	// Users Users that can log in
 	Users int `json:"users"`
 }
 
@@ -3992,7 +3992,7 @@ type TenantStorageLevel string
 
 // TenantSummary defines model for TenantSummary.
 type TenantSummary struct {
-	// ConvergedState The last state whose effects are all in place
+	// ConvergedState The last state that has fully taken effect
 	ConvergedState string    `json:"converged_state"`
 	CreatedAt      time.Time `json:"created_at"`
 	OrgId          string    `json:"org_id"`
@@ -4001,26 +4001,26 @@ type TenantSummary struct {
 	// Plan What a tenant pays for
 	Plan Plan `json:"plan"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
-	// SiteUrl Where it is, once there is a site
+	// SiteUrl URL of the site, once it exists
 	//
 	// Example: https://acme-kr.example.com
 	SiteUrl *string `json:"site_url,omitempty"`
 	Slug    string  `json:"slug"`
 
-	// State trial is asked for on the trial plan and not begun yet
+	// State trial: requested on the trial plan and not started yet
 	State         TenantState `json:"state"`
 	StatusMessage *string     `json:"status_message,omitempty"`
 
-	// StatusReason Why it is in its state; stable
+	// StatusReason Reason for the current state; stable
 	//
 	// Example: awaiting_capacity
 	StatusReason *string `json:"status_reason,omitempty"`
 	TenantId     string  `json:"tenant_id"`
 
-	// WaitingSince When it began to wait for capacity
+	// WaitingSince When it started waiting for capacity
 	WaitingSince *time.Time `json:"waiting_since,omitempty"`
 }
 
@@ -4029,12 +4029,12 @@ type TenantUser struct {
 	Email string `json:"email"`
 	Name  string `json:"name"`
 
-	// Password Shown this once
+	// Password Returned only once
 	Password *string `json:"password,omitempty"`
 	SiteUrl  *string `json:"site_url,omitempty"`
 }
 
-// Tier Decides the limits that an org has no own ones of
+// Tier Default limits of the org
 type Tier = prego.Tier
 
 // TraefikConfiguration Traefik's dynamic configuration; a section without routers is left out
@@ -4045,13 +4045,13 @@ type TraefikConfiguration struct {
 
 // UpdateFleet defines model for UpdateFleet.
 type UpdateFleet struct {
-	// Constraint Selects servers by their tags; case does not matter. One that contradicts itself is accepted, and no server satisfies it
+	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
 	Constraint    *Constraint `json:"constraint,omitempty"`
 	MaxSize       *int64      `json:"max_size,omitempty"`
 	MinSize       *int64      `json:"min_size,omitempty"`
 	ServesTenants *bool       `json:"serves_tenants,omitempty"`
 
-	// Spec What is asked for beyond role and region; what is left out takes the configured candidates
+	// Spec Overrides of the configured server type, location and image, and further settings
 	Spec                *ServerSpec `json:"spec,omitempty"`
 	WorkloadCpus        *float64    `json:"workload_cpus,omitempty"`
 	WorkloadMemoryBytes *int64      `json:"workload_memory_bytes,omitempty"`
@@ -4063,12 +4063,12 @@ type Volume struct {
 	CreatedAt  time.Time         `json:"created_at"`
 	CreatedBy  string            `json:"created_by"`
 
-	// Location Who attaches it stands there
+	// Location A group that attaches the volume must run in this location
 	Location string  `json:"location"`
 	Message  *string `json:"message,omitempty"`
 	Name     string  `json:"name"`
 
-	// Operation What an accepted request set going; part of each answer 202
+	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
 	OrgId     string     `json:"org_id"`
 
@@ -4077,11 +4077,11 @@ type Volume struct {
 	// Example: no_capacity_volume
 	Reason *string `json:"reason,omitempty"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region    Region `json:"region"`
 	SizeBytes int64  `json:"size_bytes"`
 
-	// Status How it stands at the provider; each counts for the org's quota
+	// Status State at the provider; counts towards the org's quota in every state but deleted
 	Status     ResourceStatus `json:"status"`
 	VolumeId   string         `json:"volume_id"`
 	WorkflowId string         `json:"workflow_id"`
@@ -4095,7 +4095,7 @@ type VolumeAttachment struct {
 	GroupId      string    `json:"group_id"`
 	MountPath    string    `json:"mount_path"`
 
-	// ServerId Where the volume is now; absent while it is nowhere
+	// ServerId Server that the volume is attached to; absent if it is attached to none
 	ServerId *string `json:"server_id,omitempty"`
 	VolumeId string  `json:"volume_id"`
 }
@@ -4112,13 +4112,13 @@ type WarmPool struct {
 	// Building Servers being provisioned, or without a site yet
 	Building int `json:"building"`
 
-	// Claimable Servers that the next tenant could take now
+	// Claimable Servers that are ready for the next tenant
 	Claimable int `json:"claimable"`
 
 	// Plan What a tenant pays for
 	Plan Plan `json:"plan"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
 	// Target Servers
@@ -4129,17 +4129,17 @@ type WarmPool struct {
 
 // WarmPoolAccepted defines model for WarmPoolAccepted.
 type WarmPoolAccepted struct {
-	// Operation What an accepted request set going; part of each answer 202
+	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
 
 	// Plan What a tenant pays for
 	Plan Plan `json:"plan"`
 
-	// Region Part of the world; configuration maps it to locations
+	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 	Target int    `json:"target"`
 
-	// WorkflowId The run that fills it; absent when it is yet to be started
+	// WorkflowId Workflow that fills the pool; absent if it has not started yet
 	WorkflowId *string `json:"workflow_id,omitempty"`
 }
 
@@ -4150,7 +4150,7 @@ type WarmPoolList struct {
 
 // WorkflowStarted defines model for WorkflowStarted.
 type WorkflowStarted struct {
-	// Operation What an accepted request set going; part of each answer 202
+	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
 
 	// WorkflowId Example: reconcile/prod
@@ -4175,7 +4175,7 @@ type AttachmentInPath = string
 // Cursor defines model for Cursor.
 type Cursor = string
 
-// DimensionInPath What is counted. All are counts or bytes but max_total_cpu_request, which is CPUs.
+// DimensionInPath What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
 type DimensionInPath = Dimension
 
 // EnvID defines model for EnvID.
@@ -4204,7 +4204,7 @@ type PlacementPoolInPath = PlacementPoolName
 // PlanInPath What a tenant pays for
 type PlanInPath = Plan
 
-// RegionInPath Part of the world; configuration maps it to locations
+// RegionInPath Part of the world; the configuration maps it to locations of the provider
 type RegionInPath = Region
 
 // RegistryInPath defines model for RegistryInPath.
@@ -4257,19 +4257,19 @@ type UnsupportedMedia = Problem
 
 // RefreshCatalogParams defines parameters for RefreshCatalog.
 type RefreshCatalogParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // OverridePlacementParams defines parameters for OverridePlacement.
 type OverridePlacementParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ReconcileParams defines parameters for Reconcile.
 type ReconcileParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4281,7 +4281,7 @@ type TraefikRoutesParams struct {
 
 // CreateServerByOldPathParams defines parameters for CreateServerByOldPath.
 type CreateServerByOldPathParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4296,13 +4296,13 @@ type ListAppsParams struct {
 	// Name Only of these names
 	Name *[]ResourceName `form:"name,omitempty" json:"name,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListAppsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4311,7 +4311,7 @@ type ListAppsParamsSort string
 
 // CreateAppParams defines parameters for CreateApp.
 type CreateAppParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4323,13 +4323,13 @@ type ListEnvsParams struct {
 	// Region Only these regions
 	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListEnvsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4338,7 +4338,7 @@ type ListEnvsParamsSort string
 
 // CreateEnvParams defines parameters for CreateEnv.
 type CreateEnvParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4365,13 +4365,13 @@ type ListAllEnvsParams struct {
 	// Region Only these regions
 	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListAllEnvsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4383,16 +4383,16 @@ type ListGroupsParams struct {
 	// Name Only of these names
 	Name *[]GroupName `form:"name,omitempty" json:"name,omitempty"`
 
-	// Status Only in these states
+	// Status Only items in these states
 	Status *[]ListGroupsParamsStatus `form:"status,omitempty" json:"status,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListGroupsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4404,13 +4404,13 @@ type ListGroupsParamsSort string
 
 // CreateGroupParams defines parameters for CreateGroup.
 type CreateGroupParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // EnableIPv4Params defines parameters for EnableIPv4.
 type EnableIPv4Params struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4422,13 +4422,13 @@ type ListRoutesParams struct {
 	// GroupId Only of these process groups
 	GroupId *[]string `form:"group_id,omitempty" json:"group_id,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListRoutesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4437,7 +4437,7 @@ type ListRoutesParamsSort string
 
 // CreateRouteParams defines parameters for CreateRoute.
 type CreateRouteParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4452,13 +4452,13 @@ type ListFleetsParams struct {
 	// Region Only these regions
 	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListFleetsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4467,25 +4467,25 @@ type ListFleetsParamsSort string
 
 // CreateFleetParams defines parameters for CreateFleet.
 type CreateFleetParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ListFleetActionsParams defines parameters for ListFleetActions.
 type ListFleetActionsParams struct {
-	// Status Only in these states
+	// Status Only items in these states
 	Status *[]ListFleetActionsParamsStatus `form:"status,omitempty" json:"status,omitempty"`
 
 	// Action Only these actions
 	Action *[]FleetActionKind `form:"action,omitempty" json:"action,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListFleetActionsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4500,13 +4500,13 @@ type CreateFleetActionParams struct {
 	// DryRun Show the plan only
 	DryRun *bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // CancelFleetActionParams defines parameters for CancelFleetAction.
 type CancelFleetActionParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4527,16 +4527,16 @@ type ListAllGroupsParams struct {
 	// Region Only these regions
 	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
 
-	// Status Only in these states
+	// Status Only items in these states
 	Status *[]ListAllGroupsParamsStatus `form:"status,omitempty" json:"status,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListAllGroupsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4548,13 +4548,13 @@ type ListAllGroupsParamsSort string
 
 // DeployGroupParams defines parameters for DeployGroup.
 type DeployGroupParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ListInstancesParams defines parameters for ListInstances.
 type ListInstancesParams struct {
-	// State Only in these states
+	// State Only items in these states
 	State *[]ListInstancesParamsState `form:"state,omitempty" json:"state,omitempty"`
 
 	// ServerId Only on these servers
@@ -4564,16 +4564,16 @@ type ListInstancesParams struct {
 	// Deprecated: this property has been marked as deprecated upstream, but no `x-deprecated-reason` was set
 	Stopped *bool `form:"stopped,omitempty" json:"stopped,omitempty"`
 
-	// All Also what has ended, which is left out unless it is asked for by its state
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
 	All *All `form:"all,omitempty" json:"all,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListInstancesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4585,13 +4585,13 @@ type ListInstancesParamsSort string
 
 // ScaleGroupParams defines parameters for ScaleGroup.
 type ScaleGroupParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // DeleteImageDigestParams defines parameters for DeleteImageDigest.
 type DeleteImageDigestParams struct {
-	// Image As the list has it
+	// Image The image as it appears in the list
 	Image string `form:"image" json:"image"`
 }
 
@@ -4606,23 +4606,23 @@ type ListImagesParams struct {
 	// BaseImage Only of these base images
 	BaseImage *[]string `form:"base_image,omitempty" json:"base_image,omitempty"`
 
-	// Status Only in these states
+	// Status Only items in these states
 	Status *[]ListImagesParamsStatus `form:"status,omitempty" json:"status,omitempty"`
 
 	// Deleted The former name of all
 	// Deprecated: this property has been marked as deprecated upstream, but no `x-deprecated-reason` was set
 	Deleted *bool `form:"deleted,omitempty" json:"deleted,omitempty"`
 
-	// All Also what has ended, which is left out unless it is asked for by its state
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
 	All *All `form:"all,omitempty" json:"all,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListImagesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4634,16 +4634,16 @@ type ListImagesParamsSort string
 
 // BuildImageParams defines parameters for BuildImage.
 type BuildImageParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // InstanceLogsParams defines parameters for InstanceLogs.
 type InstanceLogsParams struct {
-	// Tail Lines from the end
+	// Tail Number of lines, counted from the end
 	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
 
-	// Follow Go on as the instance writes, for 15 minutes at most
+	// Follow Keep streaming new lines, for at most 15 minutes
 	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
 }
 
@@ -4658,13 +4658,13 @@ type ListOrgsParams struct {
 	// Tier Only of these tiers
 	Tier *[]Tier `form:"tier,omitempty" json:"tier,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListOrgsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4694,13 +4694,13 @@ type ListOrgEventsParams struct {
 	// Actor Only of these actors
 	Actor *[]string `form:"actor,omitempty" json:"actor,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListOrgEventsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4718,13 +4718,13 @@ type ListPlacementPoolsParams struct {
 	// Name Only of these names
 	Name *[]PlacementPoolName `form:"name,omitempty" json:"name,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListPlacementPoolsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4733,7 +4733,7 @@ type ListPlacementPoolsParamsSort string
 
 // CreatePlacementPoolParams defines parameters for CreatePlacementPool.
 type CreatePlacementPoolParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4745,7 +4745,7 @@ type PutPlacementPoolParams struct {
 
 // SimulatePlacementsParams defines parameters for SimulatePlacements.
 type SimulatePlacementsParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4757,13 +4757,13 @@ type ListPoliciesParams struct {
 	// Type Only these types
 	Type *[]PolicyType `form:"type,omitempty" json:"type,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListPoliciesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4772,7 +4772,7 @@ type ListPoliciesParamsSort string
 
 // CreatePolicyParams defines parameters for CreatePolicy.
 type CreatePolicyParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4790,7 +4790,7 @@ type PutPolicyParams struct {
 
 // RotateRegistriesParams defines parameters for RotateRegistries.
 type RotateRegistriesParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4817,13 +4817,13 @@ type ListScalingEventsParams struct {
 	// Trigger Only of these causes
 	Trigger *[]ListScalingEventsParamsTrigger `form:"trigger,omitempty" json:"trigger,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListScalingEventsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4850,7 +4850,7 @@ type ListServersParams struct {
 	// Role Only these roles
 	Role *[]Role `form:"role,omitempty" json:"role,omitempty"`
 
-	// Status Only in these states
+	// Status Only items in these states
 	Status *[]ServerStatus `form:"status,omitempty" json:"status,omitempty"`
 
 	// AgentStatus Only with an agent in these states
@@ -4869,16 +4869,16 @@ type ListServersParams struct {
 	// Deprecated: this property has been marked as deprecated upstream, but no `x-deprecated-reason` was set
 	Fleet *FleetID `form:"fleet,omitempty" json:"fleet,omitempty"`
 
-	// All Also what has ended, which is left out unless it is asked for by its state
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
 	All *All `form:"all,omitempty" json:"all,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListServersParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4887,19 +4887,19 @@ type ListServersParamsSort string
 
 // CreateServerParams defines parameters for CreateServer.
 type CreateServerParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ImportServerParams defines parameters for ImportServer.
 type ImportServerParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // DeleteServerParams defines parameters for DeleteServer.
 type DeleteServerParams struct {
-	// Force Also when tenants live on it
+	// Force Decommission the server even if tenants live on it
 	Force *bool `form:"force,omitempty" json:"force,omitempty"`
 }
 
@@ -4911,13 +4911,13 @@ type ListCommandsParams struct {
 	// Actor Only of these actors
 	Actor *[]string `form:"actor,omitempty" json:"actor,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListCommandsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -4926,31 +4926,31 @@ type ListCommandsParamsSort string
 
 // RepairContainersParams defines parameters for RepairContainers.
 type RepairContainersParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ContainerLogsParams defines parameters for ContainerLogs.
 type ContainerLogsParams struct {
-	// Tail Lines from the end
+	// Tail Number of lines, counted from the end
 	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
 
-	// Follow Go on as the container writes, for 15 minutes at most
+	// Follow Keep streaming new lines, for at most 15 minutes
 	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
 
-	// TenantId Count it for max_log_streams of this tenant's org
+	// TenantId Count the stream towards max_log_streams of this tenant's org
 	TenantId *TenantID `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 }
 
 // ExecOnServerParams defines parameters for ExecOnServer.
 type ExecOnServerParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // RetryServerParams defines parameters for RetryServer.
 type RetryServerParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4974,7 +4974,7 @@ type ListSitePoolsParams struct {
 
 // RefillSitePoolParams defines parameters for RefillSitePool.
 type RefillSitePoolParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4992,7 +4992,7 @@ type ListTenantsParams struct {
 	// Plan Only on these plans
 	Plan *[]Plan `form:"plan,omitempty" json:"plan,omitempty"`
 
-	// State Only in these states
+	// State Only items in these states
 	State *[]TenantState `form:"state,omitempty" json:"state,omitempty"`
 
 	// OrgId Only of these orgs
@@ -5001,16 +5001,16 @@ type ListTenantsParams struct {
 	// ParentOrgId Only with these parent orgs
 	ParentOrgId *[]OrgID `form:"parent_org_id,omitempty" json:"parent_org_id,omitempty"`
 
-	// All Also what has ended, which is left out unless it is asked for by its state
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
 	All *All `form:"all,omitempty" json:"all,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListTenantsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -5019,40 +5019,40 @@ type ListTenantsParamsSort string
 
 // CreateTenantParams defines parameters for CreateTenant.
 type CreateTenantParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // SetAdminPasswordParams defines parameters for SetAdminPassword.
 type SetAdminPasswordParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // CancelTenantParams defines parameters for CancelTenant.
 type CancelTenantParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ReactivateTenantParams defines parameters for ReactivateTenant.
 type ReactivateTenantParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ListRestoresParams defines parameters for ListRestores.
 type ListRestoresParams struct {
-	// Status Only in these states
+	// Status Only items in these states
 	Status *[]JobStatus `form:"status,omitempty" json:"status,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListRestoresParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -5061,37 +5061,37 @@ type ListRestoresParamsSort string
 
 // CreateRestoreParams defines parameters for CreateRestore.
 type CreateRestoreParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ResumeTenantParams defines parameters for ResumeTenant.
 type ResumeTenantParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // RetryTenantParams defines parameters for RetryTenant.
 type RetryTenantParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ListSnapshotsParams defines parameters for ListSnapshots.
 type ListSnapshotsParams struct {
-	// Status Only in these states
+	// Status Only items in these states
 	Status *[]JobStatus `form:"status,omitempty" json:"status,omitempty"`
 
-	// All Also what has ended, which is left out unless it is asked for by its state
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
 	All *All `form:"all,omitempty" json:"all,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListSnapshotsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -5100,25 +5100,25 @@ type ListSnapshotsParamsSort string
 
 // CreateSnapshotParams defines parameters for CreateSnapshot.
 type CreateSnapshotParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // SuspendTenantParams defines parameters for SuspendTenant.
 type SuspendTenantParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // TerminateTenantParams defines parameters for TerminateTenant.
 type TerminateTenantParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // AddTenantUserParams defines parameters for AddTenantUser.
 type AddTenantUserParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -5139,19 +5139,19 @@ type ListVolumesParams struct {
 	// Location Only in these locations
 	Location *[]string `form:"location,omitempty" json:"location,omitempty"`
 
-	// Status Only in these states
+	// Status Only items in these states
 	Status *[]ResourceStatus `form:"status,omitempty" json:"status,omitempty"`
 
-	// All Also what has ended, which is left out unless it is asked for by its state
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
 	All *All `form:"all,omitempty" json:"all,omitempty"`
 
-	// Sort A field; with - before it, descending
+	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListVolumesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Limit Items per page
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Cursor next_cursor of the page before, with the same sort
+	// Cursor next_cursor of the previous page, requested with the same sort
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
@@ -5160,13 +5160,13 @@ type ListVolumesParamsSort string
 
 // CreateVolumeParams defines parameters for CreateVolume.
 type CreateVolumeParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // AttachVolumeParams defines parameters for AttachVolume.
 type AttachVolumeParams struct {
-	// IdempotencyKey Of the caller's choice, for one request. The same request with the same key runs once, and is answered as before; the key is kept for a week
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -5306,36 +5306,36 @@ type PutWarmPoolJSONRequestBody = PutWarmPool
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
-	// Healthz Whether the process is alive
+	// Healthz Check that the process is alive
 	// (GET /healthz)
 	Healthz(ctx echo.Context) error
-	// RefreshCatalog Have the provider asked now what it sells
+	// RefreshCatalog Refresh the provider's catalog now
 	// (POST /internal/catalog/refresh)
 	RefreshCatalog(ctx echo.Context, params RefreshCatalogParams) error
-	// OverridePlacement Force a place for a tenant
+	// OverridePlacement Force a tenant's placement
 	// (POST /internal/placement-overrides)
 	OverridePlacement(ctx echo.Context, params OverridePlacementParams) error
-	// Reconcile Compare rows and provider now
+	// Reconcile Compare the database with the provider now
 	// (POST /internal/reconcile)
 	Reconcile(ctx echo.Context, params ReconcileParams) error
-	// TraefikRoutes All routes as Traefik's HTTP provider reads them
+	// TraefikRoutes Read all routes as Traefik configuration
 	// (GET /internal/routes/traefik)
 	TraefikRoutes(ctx echo.Context, params TraefikRoutesParams) error
-	// CreateServerByOldPath Request a server at its former path
+	// CreateServerByOldPath Create a server (former path)
 	// (POST /internal/servers/create)
 	//
 	// Deprecated: this operation has been marked as deprecated upstream, but no `x-deprecated-reason` was set
 	CreateServerByOldPath(ctx echo.Context, params CreateServerByOldPathParams) error
-	// Metrics Prometheus metrics
+	// Metrics Read Prometheus metrics
 	// (GET /metrics)
 	Metrics(ctx echo.Context) error
-	// Readyz Whether requests can be served
+	// Readyz Check that requests can be served
 	// (GET /readyz)
 	Readyz(ctx echo.Context) error
 	// ListApps List apps
 	// (GET /v1/apps)
 	ListApps(ctx echo.Context, params ListAppsParams) error
-	// CreateApp Make an app
+	// CreateApp Create an app
 	// (POST /v1/apps)
 	CreateApp(ctx echo.Context, params CreateAppParams) error
 	// DeleteApp Delete an app
@@ -5344,46 +5344,46 @@ type ServerInterface interface {
 	// GetApp Show an app
 	// (GET /v1/apps/{app_id})
 	GetApp(ctx echo.Context, appId AppID) error
-	// ListEnvs List an app's envs
+	// ListEnvs List the environments of an app
 	// (GET /v1/apps/{app_id}/envs)
 	ListEnvs(ctx echo.Context, appId AppID, params ListEnvsParams) error
-	// CreateEnv Make an env of an app
+	// CreateEnv Create an environment
 	// (POST /v1/apps/{app_id}/envs)
 	CreateEnv(ctx echo.Context, appId AppID, params CreateEnvParams) error
 	// GetCatalog Show what the provider sells
 	// (GET /v1/catalog)
 	GetCatalog(ctx echo.Context, params GetCatalogParams) error
-	// ListAllEnvs List envs of all apps
+	// ListAllEnvs List the environments of all apps
 	// (GET /v1/envs)
 	ListAllEnvs(ctx echo.Context, params ListAllEnvsParams) error
-	// DeleteEnv Delete an env
+	// DeleteEnv Delete an environment
 	// (DELETE /v1/envs/{env_id})
 	DeleteEnv(ctx echo.Context, envId EnvID) error
-	// GetEnv Show an env
+	// GetEnv Show an environment
 	// (GET /v1/envs/{env_id})
 	GetEnv(ctx echo.Context, envId EnvID) error
-	// ListGroups List the process groups of an env
+	// ListGroups List the process groups of an environment
 	// (GET /v1/envs/{env_id}/groups)
 	ListGroups(ctx echo.Context, envId EnvInPath, params ListGroupsParams) error
-	// CreateGroup Make a process group
+	// CreateGroup Create a process group
 	// (POST /v1/envs/{env_id}/groups)
 	CreateGroup(ctx echo.Context, envId EnvInPath, params CreateGroupParams) error
-	// DisableIPv4 Give the address back
+	// DisableIPv4 Release an environment's IPv4 address
 	// (DELETE /v1/envs/{env_id}/ipv4)
 	DisableIPv4(ctx echo.Context, envId EnvInPath) error
-	// GetIPv4 Show the IPv4 add-on of an env
+	// GetIPv4 Show an environment's IPv4 address
 	// (GET /v1/envs/{env_id}/ipv4)
 	GetIPv4(ctx echo.Context, envId EnvInPath) error
-	// EnableIPv4 Give an env an IPv4 address of its own
+	// EnableIPv4 Request an IPv4 address for an environment
 	// (POST /v1/envs/{env_id}/ipv4)
 	EnableIPv4(ctx echo.Context, envId EnvInPath, params EnableIPv4Params) error
-	// ListRoutes List the routes of an env
+	// ListRoutes List the routes of an environment
 	// (GET /v1/envs/{env_id}/routes)
 	ListRoutes(ctx echo.Context, envId EnvInPath, params ListRoutesParams) error
-	// CreateRoute Publish a port of a process group
+	// CreateRoute Create a route to a process group
 	// (POST /v1/envs/{env_id}/routes)
 	CreateRoute(ctx echo.Context, envId EnvInPath, params CreateRouteParams) error
-	// DeleteRoute Take a route down
+	// DeleteRoute Delete a route
 	// (DELETE /v1/envs/{env_id}/routes/{route_id})
 	DeleteRoute(ctx echo.Context, envId EnvInPath, routeId RouteInPath) error
 	// GetRoute Show a route
@@ -5392,25 +5392,25 @@ type ServerInterface interface {
 	// ListFleets List fleets
 	// (GET /v1/fleets)
 	ListFleets(ctx echo.Context, params ListFleetsParams) error
-	// CreateFleet Make a fleet
+	// CreateFleet Create a fleet
 	// (POST /v1/fleets)
 	CreateFleet(ctx echo.Context, params CreateFleetParams) error
-	// DeleteFleet Forget an empty fleet
+	// DeleteFleet Delete an empty fleet
 	// (DELETE /v1/fleets/{fleet_id})
 	DeleteFleet(ctx echo.Context, fleetId FleetID) error
-	// GetFleet Show a fleet, its policies and how it is spread
+	// GetFleet Show a fleet with its policies and regions
 	// (GET /v1/fleets/{fleet_id})
 	GetFleet(ctx echo.Context, fleetId FleetID) error
-	// UpdateFleet Change a fleet
+	// UpdateFleet Update a fleet
 	// (PATCH /v1/fleets/{fleet_id})
 	UpdateFleet(ctx echo.Context, fleetId FleetID) error
 	// ListFleetActions List the actions of a fleet
 	// (GET /v1/fleets/{fleet_id}/actions)
 	ListFleetActions(ctx echo.Context, fleetId FleetID, params ListFleetActionsParams) error
-	// CreateFleetAction Have a fleet grow, shrink or be replaced
+	// CreateFleetAction Scale, resize or replace a fleet
 	// (POST /v1/fleets/{fleet_id}/actions)
 	CreateFleetAction(ctx echo.Context, fleetId FleetID, params CreateFleetActionParams) error
-	// GetFleetAction Show an action, its plan and each server of it
+	// GetFleetAction Show an action with its plan and servers
 	// (GET /v1/fleets/{fleet_id}/actions/{seq})
 	GetFleetAction(ctx echo.Context, fleetId FleetID, seq ActionSeq) error
 	// CancelFleetAction Cancel an action
@@ -5419,31 +5419,31 @@ type ServerInterface interface {
 	// DetachPolicy Detach a policy
 	// (DELETE /v1/fleets/{fleet_id}/policies/{policy_id})
 	DetachPolicy(ctx echo.Context, fleetId FleetID, policyId PolicyID) error
-	// AttachPolicy Attach a policy, or change its order or whether it is enabled
+	// AttachPolicy Attach a policy, reorder it, or enable or disable it
 	// (PUT /v1/fleets/{fleet_id}/policies/{policy_id})
 	AttachPolicy(ctx echo.Context, fleetId FleetID, policyId PolicyID) error
-	// ListAllGroups List process groups of all envs
+	// ListAllGroups List the process groups of all environments
 	// (GET /v1/groups)
 	ListAllGroups(ctx echo.Context, params ListAllGroupsParams) error
 	// DeleteGroup Delete a process group
 	// (DELETE /v1/groups/{group_id})
 	DeleteGroup(ctx echo.Context, groupId GroupID) error
-	// GetGroup Show a process group, what it lacks and why
+	// GetGroup Show a process group
 	// (GET /v1/groups/{group_id})
 	GetGroup(ctx echo.Context, groupId GroupID) error
-	// DeployGroup Give a process group another release
+	// DeployGroup Deploy a new release of a process group
 	// (POST /v1/groups/{group_id}/deploys)
 	DeployGroup(ctx echo.Context, groupId GroupID, params DeployGroupParams) error
-	// ListInstances List a process group's instances
+	// ListInstances List the instances of a process group
 	// (GET /v1/groups/{group_id}/instances)
 	ListInstances(ctx echo.Context, groupId GroupID, params ListInstancesParams) error
-	// ScaleGroup Set how many instances a process group has
+	// ScaleGroup Scale a process group
 	// (POST /v1/groups/{group_id}/scale)
 	ScaleGroup(ctx echo.Context, groupId GroupID, params ScaleGroupParams) error
-	// DeleteImageDigest Have an image resolved anew
+	// DeleteImageDigest Forget the digest of an image
 	// (DELETE /v1/image-digests)
 	DeleteImageDigest(ctx echo.Context, params DeleteImageDigestParams) error
-	// ListImageDigests What the tags of images were resolved to
+	// ListImageDigests List the digests that image tags were resolved to
 	// (GET /v1/image-digests)
 	ListImageDigests(ctx echo.Context) error
 	// ListImages List golden images
@@ -5461,10 +5461,10 @@ type ServerInterface interface {
 	// GetInstance Show an instance
 	// (GET /v1/instances/{instance_id})
 	GetInstance(ctx echo.Context, instanceId InstanceID) error
-	// InstanceLogs What an instance writes, without what looks like a secret
+	// InstanceLogs Stream an instance's log
 	// (GET /v1/instances/{instance_id}/logs)
 	InstanceLogs(ctx echo.Context, instanceId InstanceID, params InstanceLogsParams) error
-	// GetOperation Show how an operation stands
+	// GetOperation Show the status of an operation
 	// (GET /v1/operations/{operation_id})
 	GetOperation(ctx echo.Context, operationId string) error
 	// ListOrgs List orgs
@@ -5473,193 +5473,193 @@ type ServerInterface interface {
 	// GetOrg Show an org
 	// (GET /v1/orgs/{org_id})
 	GetOrg(ctx echo.Context, orgId OrgID, params GetOrgParams) error
-	// PutOrg Make an org, or change its parent or tier
+	// PutOrg Create an org, or change its parent or tier
 	// (PUT /v1/orgs/{org_id})
 	PutOrg(ctx echo.Context, orgId OrgID, params PutOrgParams) error
-	// ListOrgEvents List what happened to an org's resources and limits
+	// ListOrgEvents List an org's events
 	// (GET /v1/orgs/{org_id}/events)
 	ListOrgEvents(ctx echo.Context, orgId OrgID, params ListOrgEventsParams) error
-	// ListOrgPlacementPools The placement pools that apply to an org's tenants
+	// ListOrgPlacementPools List the placement pools that apply to an org
 	// (GET /v1/orgs/{org_id}/placement-pools)
 	ListOrgPlacementPools(ctx echo.Context, orgId OrgID) error
-	// DissociatePlacementPool End the association of an org with a placement pool
+	// DissociatePlacementPool Dissociate an org from a placement pool
 	// (DELETE /v1/orgs/{org_id}/placement-pools/{pool})
 	DissociatePlacementPool(ctx echo.Context, orgId OrgID, pool PlacementPoolInPath) error
 	// AssociatePlacementPool Associate an org with a placement pool
 	// (PUT /v1/orgs/{org_id}/placement-pools/{pool})
 	AssociatePlacementPool(ctx echo.Context, orgId OrgID, pool PlacementPoolInPath) error
-	// ListOrgQuotas What an org may use, and what it uses
+	// ListOrgQuotas List an org's quotas and usage
 	// (GET /v1/orgs/{org_id}/quotas)
 	ListOrgQuotas(ctx echo.Context, orgId OrgID) error
-	// UnsetOrgQuota Give an org the limit of its tier again
+	// UnsetOrgQuota Remove an override
 	// (DELETE /v1/orgs/{org_id}/quotas/{dimension})
 	UnsetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath) error
 	// GetOrgQuota Show one of an org's quotas
 	// (GET /v1/orgs/{org_id}/quotas/{dimension})
 	GetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath) error
-	// SetOrgQuota Give an org a limit of its own
+	// SetOrgQuota Override one of an org's limits
 	// (PUT /v1/orgs/{org_id}/quotas/{dimension})
 	SetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath, params SetOrgQuotaParams) error
 	// ListPlacementPools List placement pools
 	// (GET /v1/placement-pools)
 	ListPlacementPools(ctx echo.Context, params ListPlacementPoolsParams) error
-	// CreatePlacementPool Make a placement pool
+	// CreatePlacementPool Create a placement pool
 	// (POST /v1/placement-pools)
 	CreatePlacementPool(ctx echo.Context, params CreatePlacementPoolParams) error
-	// DeletePlacementPool Delete a placement pool that nothing uses
+	// DeletePlacementPool Delete an unused placement pool
 	// (DELETE /v1/placement-pools/{pool})
 	DeletePlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
-	// GetPlacementPool Show a placement pool and who uses it
+	// GetPlacementPool Show a placement pool and the orgs that use it
 	// (GET /v1/placement-pools/{pool})
 	GetPlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
 	// PutPlacementPool Replace a placement pool's constraint
 	// (PUT /v1/placement-pools/{pool})
 	PutPlacementPool(ctx echo.Context, pool PlacementPoolInPath, params PutPlacementPoolParams) error
-	// UnsetDefaultPlacementPool Make a placement pool no longer the default one
+	// UnsetDefaultPlacementPool Stop using a placement pool as the default
 	// (DELETE /v1/placement-pools/{pool}/default)
 	UnsetDefaultPlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
-	// SetDefaultPlacementPool Make a placement pool the default one
+	// SetDefaultPlacementPool Make a placement pool the default
 	// (PUT /v1/placement-pools/{pool}/default)
 	SetDefaultPlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
-	// SimulatePlacements Decide without writing anything
+	// SimulatePlacements Simulate placements
 	// (POST /v1/placements/simulate)
 	SimulatePlacements(ctx echo.Context, params SimulatePlacementsParams) error
 	// ListPolicies List policies
 	// (GET /v1/policies)
 	ListPolicies(ctx echo.Context, params ListPoliciesParams) error
-	// CreatePolicy Make a policy
+	// CreatePolicy Create a policy
 	// (POST /v1/policies)
 	CreatePolicy(ctx echo.Context, params CreatePolicyParams) error
-	// DeletePolicy Delete a policy that no fleet has
+	// DeletePolicy Delete an unattached policy
 	// (DELETE /v1/policies/{policy_id})
 	DeletePolicy(ctx echo.Context, policyId PolicyID) error
 	// GetPolicy Show a policy
 	// (GET /v1/policies/{policy_id})
 	GetPolicy(ctx echo.Context, policyId PolicyID, params GetPolicyParams) error
-	// PutPolicy Change a policy, for actions that begin later
+	// PutPolicy Replace a policy's spec
 	// (PUT /v1/policies/{policy_id})
 	PutPolicy(ctx echo.Context, policyId PolicyID, params PutPolicyParams) error
-	// ListRegistries List the registries that credentials are kept for
+	// ListRegistries List registries with stored credentials
 	// (GET /v1/registries)
 	ListRegistries(ctx echo.Context) error
-	// RotateRegistries Seal all passwords under the current master key
+	// RotateRegistries Re-encrypt all passwords with the current master key
 	// (POST /v1/registries/rotate)
 	RotateRegistries(ctx echo.Context, params RotateRegistriesParams) error
-	// DeleteRegistry Forget the credentials of a registry
+	// DeleteRegistry Delete the credentials of a registry
 	// (DELETE /v1/registries/{host})
 	DeleteRegistry(ctx echo.Context, host RegistryInPath) error
 	// GetRegistry Show a registry
 	// (GET /v1/registries/{host})
 	GetRegistry(ctx echo.Context, host RegistryInPath, params GetRegistryParams) error
-	// PutRegistry Keep the credentials of a registry
+	// PutRegistry Store the credentials of a registry
 	// (PUT /v1/registries/{host})
 	PutRegistry(ctx echo.Context, host RegistryInPath, params PutRegistryParams) error
 	// ListScalingEvents List scaling events
 	// (GET /v1/scaling-events)
 	ListScalingEvents(ctx echo.Context, params ListScalingEventsParams) error
-	// ServerStats How long servers took from their request to active
+	// ServerStats Show how long servers took to become active
 	// (GET /v1/server-stats)
 	ServerStats(ctx echo.Context, params ServerStatsParams) error
 	// ListServers List servers
 	// (GET /v1/servers)
 	ListServers(ctx echo.Context, params ListServersParams) error
-	// CreateServer Request a server
+	// CreateServer Create a server
 	// (POST /v1/servers)
 	CreateServer(ctx echo.Context, params CreateServerParams) error
-	// ImportServer Take over a server that exists
+	// ImportServer Import an existing server
 	// (POST /v1/servers/import)
 	ImportServer(ctx echo.Context, params ImportServerParams) error
 	// DeleteServer Decommission a server
 	// (DELETE /v1/servers/{server_id})
 	DeleteServer(ctx echo.Context, serverId ServerID, params DeleteServerParams) error
-	// GetServer Show a server, its agent and its timeline
+	// GetServer Show a server with its agent and timeline
 	// (GET /v1/servers/{server_id})
 	GetServer(ctx echo.Context, serverId ServerID) error
 	// PatchServer Change a server's tags
 	// (PATCH /v1/servers/{server_id})
 	PatchServer(ctx echo.Context, serverId ServerID) error
-	// ListCommands List the commands that ran on a server's host
+	// ListCommands List the commands run on a server's host
 	// (GET /v1/servers/{server_id}/commands)
 	ListCommands(ctx echo.Context, serverId ServerID, params ListCommandsParams) error
-	// ListContainers The containers on a server's host, as they are
+	// ListContainers List the containers on a server's host
 	// (GET /v1/servers/{server_id}/containers)
 	ListContainers(ctx echo.Context, serverId ServerID) error
-	// RepairContainers Make a server's containers what they are declared to be
+	// RepairContainers Repair a server's containers
 	// (POST /v1/servers/{server_id}/containers/repair)
 	RepairContainers(ctx echo.Context, serverId ServerID, params RepairContainersParams) error
-	// ContainerLogs What a container writes, without secrets
+	// ContainerLogs Stream a container's log
 	// (GET /v1/servers/{server_id}/containers/{name}/logs)
 	ContainerLogs(ctx echo.Context, serverId ServerID, name ContainerName, params ContainerLogsParams) error
-	// ExecOnServer Run an allowed command on a server's host
+	// ExecOnServer Run a command on a server's host
 	// (POST /v1/servers/{server_id}/exec)
 	ExecOnServer(ctx echo.Context, serverId ServerID, params ExecOnServerParams) error
-	// RetryServer Provision a failed server again
+	// RetryServer Retry the provisioning of a failed server
 	// (POST /v1/servers/{server_id}/retry)
 	RetryServer(ctx echo.Context, serverId ServerID, params RetryServerParams) error
-	// ListSitePoolPolicies How many sites are kept per app server
+	// ListSitePoolPolicies List the site pool policies of all plans
 	// (GET /v1/site-pool-policies)
 	ListSitePoolPolicies(ctx echo.Context) error
 	// GetSitePoolPolicy Show the site pool policy of a plan
 	// (GET /v1/site-pool-policies/{plan})
 	GetSitePoolPolicy(ctx echo.Context, plan PlanInPath, params GetSitePoolPolicyParams) error
-	// PutSitePoolPolicy Replace the policy of a plan tier
+	// PutSitePoolPolicy Replace the site pool policy of a plan
 	// (PUT /v1/site-pool-policies/{plan})
 	PutSitePoolPolicy(ctx echo.Context, plan PlanInPath, params PutSitePoolPolicyParams) error
-	// ListSitePools What stands ready on each app server
+	// ListSitePools List the pre-built sites of each app server
 	// (GET /v1/site-pools)
 	ListSitePools(ctx echo.Context, params ListSitePoolsParams) error
-	// RefillSitePool Fill a site pool now
+	// RefillSitePool Refill a site pool now
 	// (POST /v1/site-pools/{server_id}/refill)
 	RefillSitePool(ctx echo.Context, serverId ServerID, params RefillSitePoolParams) error
 	// ListTenants List tenants
 	// (GET /v1/tenants)
 	ListTenants(ctx echo.Context, params ListTenantsParams) error
-	// CreateTenant Request a tenant
+	// CreateTenant Create a tenant
 	// (POST /v1/tenants)
 	CreateTenant(ctx echo.Context, params CreateTenantParams) error
-	// GetTenant Show a tenant, its place, why it is there and its timeline
+	// GetTenant Show a tenant with its placement and timeline
 	// (GET /v1/tenants/{tenant_id})
 	GetTenant(ctx echo.Context, tenantId TenantID) error
 	// PatchTenant Change a tenant's constraint
 	// (PATCH /v1/tenants/{tenant_id})
 	PatchTenant(ctx echo.Context, tenantId TenantID) error
-	// SetAdminPassword Set the Administrator's password, and show it once
+	// SetAdminPassword Reset the Administrator's password
 	// (POST /v1/tenants/{tenant_id}/admin-password)
 	SetAdminPassword(ctx echo.Context, tenantId TenantID, params SetAdminPasswordParams) error
-	// CancelTenant End a tenant
+	// CancelTenant Cancel a tenant
 	// (POST /v1/tenants/{tenant_id}/cancel)
 	CancelTenant(ctx echo.Context, tenantId TenantID, params CancelTenantParams) error
-	// ListDecisions The newest 50 decisions on its place, newest first
+	// ListDecisions List a tenant's placement decisions
 	// (GET /v1/tenants/{tenant_id}/decisions)
 	ListDecisions(ctx echo.Context, tenantId TenantID) error
-	// DeleteTenantMail Take the mail settings out of a tenant's site
+	// DeleteTenantMail Remove the mail settings of a tenant's site
 	// (DELETE /v1/tenants/{tenant_id}/mail)
 	DeleteTenantMail(ctx echo.Context, tenantId TenantID) error
-	// PutTenantMail Say where a tenant's site sends its mail
+	// PutTenantMail Set the mail server of a tenant's site
 	// (PUT /v1/tenants/{tenant_id}/mail)
 	PutTenantMail(ctx echo.Context, tenantId TenantID) error
-	// ReactivateTenant Take back a cancellation
+	// ReactivateTenant Reactivate a cancelled tenant
 	// (POST /v1/tenants/{tenant_id}/reactivate)
 	ReactivateTenant(ctx echo.Context, tenantId TenantID, params ReactivateTenantParams) error
 	// ListRestores List the restores of a tenant
 	// (GET /v1/tenants/{tenant_id}/restores)
 	ListRestores(ctx echo.Context, tenantId TenantID, params ListRestoresParams) error
-	// CreateRestore Bring a tenant's site back to a snapshot
+	// CreateRestore Restore a tenant's site from a snapshot
 	// (POST /v1/tenants/{tenant_id}/restores)
 	CreateRestore(ctx echo.Context, tenantId TenantID, params CreateRestoreParams) error
 	// GetRestore Show a restore
 	// (GET /v1/tenants/{tenant_id}/restores/{job_id})
 	GetRestore(ctx echo.Context, tenantId TenantID, jobId RestoreInPath) error
-	// ResumeTenant Put a suspended tenant online again
+	// ResumeTenant Resume a suspended tenant
 	// (POST /v1/tenants/{tenant_id}/resume)
 	ResumeTenant(ctx echo.Context, tenantId TenantID, params ResumeTenantParams) error
-	// RetryTenant Provision a failed tenant again
+	// RetryTenant Retry the provisioning of a failed tenant
 	// (POST /v1/tenants/{tenant_id}/retry)
 	RetryTenant(ctx echo.Context, tenantId TenantID, params RetryTenantParams) error
 	// ListSnapshots List the snapshots of a tenant
 	// (GET /v1/tenants/{tenant_id}/snapshots)
 	ListSnapshots(ctx echo.Context, tenantId TenantID, params ListSnapshotsParams) error
-	// CreateSnapshot Back a tenant's site up
+	// CreateSnapshot Back up a tenant's site
 	// (POST /v1/tenants/{tenant_id}/snapshots)
 	CreateSnapshot(ctx echo.Context, tenantId TenantID, params CreateSnapshotParams) error
 	// DeleteSnapshot Delete a snapshot
@@ -5671,40 +5671,40 @@ type ServerInterface interface {
 	// PutStorageQuota Change a tenant's storage quota
 	// (PUT /v1/tenants/{tenant_id}/storage-quota)
 	PutStorageQuota(ctx echo.Context, tenantId TenantID) error
-	// SuspendTenant Take an active tenant offline
+	// SuspendTenant Suspend an active tenant
 	// (POST /v1/tenants/{tenant_id}/suspend)
 	SuspendTenant(ctx echo.Context, tenantId TenantID, params SuspendTenantParams) error
-	// TerminateTenant End a tenant now
+	// TerminateTenant Terminate a tenant now
 	// (POST /v1/tenants/{tenant_id}/terminate)
 	TerminateTenant(ctx echo.Context, tenantId TenantID, params TerminateTenantParams) error
-	// AddTenantUser Make a user of a tenant's site, a System Manager
+	// AddTenantUser Add a user to a tenant's site
 	// (POST /v1/tenants/{tenant_id}/users)
 	AddTenantUser(ctx echo.Context, tenantId TenantID, params AddTenantUserParams) error
 	// ListVolumes List volumes
 	// (GET /v1/volumes)
 	ListVolumes(ctx echo.Context, params ListVolumesParams) error
-	// CreateVolume Make a volume
+	// CreateVolume Create a volume
 	// (POST /v1/volumes)
 	CreateVolume(ctx echo.Context, params CreateVolumeParams) error
-	// DeleteVolume Delete a volume and what is on it
+	// DeleteVolume Delete a volume and its data
 	// (DELETE /v1/volumes/{volume_id})
 	DeleteVolume(ctx echo.Context, volumeId VolumeInPath) error
 	// GetVolume Show a volume
 	// (GET /v1/volumes/{volume_id})
 	GetVolume(ctx echo.Context, volumeId VolumeInPath) error
-	// AttachVolume Make a volume that of a process group
+	// AttachVolume Attach a volume to a process group
 	// (POST /v1/volumes/{volume_id}/attachments)
 	AttachVolume(ctx echo.Context, volumeId VolumeInPath, params AttachVolumeParams) error
-	// DetachVolume Take a volume from its process group
+	// DetachVolume Detach a volume from a process group
 	// (DELETE /v1/volumes/{volume_id}/attachments/{attachment_id})
 	DetachVolume(ctx echo.Context, volumeId VolumeInPath, attachmentId AttachmentInPath) error
-	// ListWarmPools Warm server pools and how far they are
+	// ListWarmPools List warm pools and how full they are
 	// (GET /v1/warm-pools)
 	ListWarmPools(ctx echo.Context) error
 	// GetWarmPool Show a warm pool
 	// (GET /v1/warm-pools/{region}/{plan})
 	GetWarmPool(ctx echo.Context, region RegionInPath, plan PlanInPath) error
-	// PutWarmPool Set how many servers stand ready
+	// PutWarmPool Set the size of a warm pool
 	// (PUT /v1/warm-pools/{region}/{plan})
 	PutWarmPool(ctx echo.Context, region RegionInPath, plan PlanInPath, params PutWarmPoolParams) error
 }
