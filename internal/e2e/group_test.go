@@ -556,22 +556,35 @@ func TestAServerFailsAndItsInstancesAreReplaced(t *testing.T) {
 // no container is lost, and none is there twice.
 func TestWorkerKilledWithInstances(t *testing.T) {
 	t.Parallel()
+	for name, points := range map[string][]string{
+		"placing":  {"group/planned", "group/allocate", "group/allocated"},
+		"starting": {"instance/boot", "instance/booted", "instance/running"},
+		"stopping": {"instance/stop", "instance/removed", "instance/stopped"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			killedWithInstances(t, points, name == "stopping")
+		})
+	}
+}
+
+func killedWithInstances(t *testing.T, points []string, stopping bool) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "crash")
 	c := newCell(t, options{vars: groupVars(map[string]string{"PREGO_TEST_CRASH": file})})
 	env := c.workloads("acme", "paid")
 	c.nodes("n", 1, 8192*mb)
-	for i, point := range []string{
-		"group/planned", "group/allocate", "group/allocated", "instance/boot", "instance/booted", "instance/running", "instance/stop", "instance/removed", "instance/stopped",
-	} {
+	for i, point := range points {
 		g := c.group(env, fmt.Sprintf("g%d", i), 0, spec("web:1", 64))
 		c.settledGroup(g.GroupId)
-		stopping := slices.Contains([]string{"instance/stop", "instance/removed", "instance/stopped"}, point)
+		replicas := 2
 		if stopping {
+			replicas = 1
 			c.scale(g.GroupId, 3, http.StatusAccepted)
 			c.settledGroup(g.GroupId)
 		}
 		require.NoError(t, os.WriteFile(file, []byte(point), 0o600))
-		c.scale(g.GroupId, map[bool]int{true: 1, false: 2}[stopping], http.StatusAccepted)
+		c.scale(g.GroupId, replicas, http.StatusAccepted)
 		select {
 		case <-c.procs["worker"].Done():
 		case <-time.After(patience):
