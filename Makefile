@@ -34,7 +34,8 @@ dev: postgres bench-packages temporal build ## Run everything here and wait
 	bin/prego dev $(ARGS)
 
 test: packages temporal $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images) ## Run every test, the end-to-end ones included
-	PACKAGES="$$(go list ./... | grep -v -e /internal/e2e -e /internal/production -e /prego/tools$$ | tr '\n' ' ')" tools/test.sh -race -timeout 15m
+	PACKAGES="$$(go list ./... | grep -v -e /internal/e2e -e /internal/production -e /prego/tools$$ -e /prego/placement | tr '\n' ' ')" tools/test.sh -race -timeout 15m
+	PACKAGES=./placement/... tools/test.sh # pure: no goroutine that could race
 	PACKAGES=./internal/e2e tools/test.sh -timeout 20m -parallel 8
 
 image: build ## Build the image that docker-compose.yml runs, and try it

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -65,6 +66,14 @@ func passing(t *testing.T, err error) {
 	require.False(t, errors.As(err, &ce), "must be repeated: %v", err)
 }
 
+// named are the containers of that name that the host lists, beside those of other tests.
+func named(t *testing.T, h *dockerhost.Host, name string) []server.ContainerInfo {
+	t.Helper()
+	list, err := h.List(t.Context())
+	require.NoError(t, err)
+	return slices.DeleteFunc(list, func(c server.ContainerInfo) bool { return c.Name != name })
+}
+
 func inspect(t *testing.T, e *engine, name string) container.InspectResponse {
 	t.Helper()
 	c, err := e.local()
@@ -76,6 +85,7 @@ func inspect(t *testing.T, e *engine, name string) container.InspectResponse {
 }
 
 func TestEveryCallOfAContainersLife(t *testing.T) {
+	t.Parallel()
 	e := real(t)
 	h := e.host(t)
 	ctx := t.Context()
@@ -100,10 +110,7 @@ func TestEveryCallOfAContainersLife(t *testing.T) {
 	require.Equal(t, dockerhost.Hash(s), got.SpecHash)
 	require.WithinDuration(t, time.Now(), got.StartedAt, time.Minute)
 
-	list, err := h.List(ctx)
-	require.NoError(t, err)
-	require.Len(t, list, 1)
-	require.Equal(t, "life", list[0].Name)
+	require.Len(t, named(t, h, "life"), 1)
 
 	stats, err := h.Stats(ctx, "life")
 	require.NoError(t, err)
@@ -132,6 +139,7 @@ func TestEveryCallOfAContainersLife(t *testing.T) {
 }
 
 func TestTheEngineIsAskedForWhatIsDeclared(t *testing.T) {
+	t.Parallel()
 	e := real(t)
 	h := e.host(t)
 	s := probed("declared")
@@ -150,6 +158,7 @@ func TestTheEngineIsAskedForWhatIsDeclared(t *testing.T) {
 }
 
 func TestTheSameSpecAdoptsAndAnotherReplaces(t *testing.T) {
+	t.Parallel()
 	e := real(t)
 	h := e.host(t)
 	s := probed("again")
@@ -180,6 +189,7 @@ func TestTheSameSpecAdoptsAndAnotherReplaces(t *testing.T) {
 }
 
 func TestManyAtOnceMakeOneContainer(t *testing.T) {
+	t.Parallel()
 	e := real(t)
 	s := probed("raced")
 	clean(t, e.host(t), s)
@@ -193,12 +203,10 @@ func TestManyAtOnceMakeOneContainer(t *testing.T) {
 	for _, err := range errs {
 		require.NoError(t, err)
 	}
-	list, err := e.host(t).List(t.Context())
-	require.NoError(t, err)
-	require.Len(t, list, 1)
+	require.Len(t, named(t, e.host(t), "raced"), 1)
 }
 
-func TestACrashLoopIsAFailureWithItsLastLines(t *testing.T) {
+func TestACrashLoopIsAFailureWithItsLastLines(t *testing.T) { // alone on the engine: what others make would be drift
 	h := real(t).host(t)
 	s := server.Stack{prego.RoleApp: {spec("crash", "crash")}}
 	s[prego.RoleApp][0].Env["WORD"] = "${secret:w}"
@@ -214,9 +222,7 @@ func TestACrashLoopIsAFailureWithItsLastLines(t *testing.T) {
 	require.NotContains(t, err.Error(), "\x00")
 	require.LessOrEqual(t, len(err.Error()), 2<<10+200)
 	require.Less(t, time.Since(at), 20*time.Second)
-	list, err := h.List(t.Context())
-	require.NoError(t, err)
-	require.Len(t, list, 1, "kept for debugging")
+	require.Len(t, named(t, h, "crash"), 1, "kept for debugging")
 	permanent(t, h.Up(t.Context(), specs), "dies in a loop")
 	drift, err := h.Check(t.Context(), specs)
 	require.NoError(t, err)
@@ -225,6 +231,7 @@ func TestACrashLoopIsAFailureWithItsLastLines(t *testing.T) {
 }
 
 func TestWhatEndsOrNeverGetsHealthy(t *testing.T) {
+	t.Parallel()
 	h := real(t).host(t)
 	once := spec("once", "once")
 	once.Restart = server.RestartNo
@@ -262,6 +269,7 @@ func TestWhatEndsOrNeverGetsHealthy(t *testing.T) {
 }
 
 func TestOneThatIgnoresItsSignalIsKilled(t *testing.T) {
+	t.Parallel()
 	e := real(t)
 	h := e.host(t)
 	s := spec("stubborn", "stubborn")
@@ -298,6 +306,7 @@ func (l *lines) count() int {
 }
 
 func TestLogsAreFollowedUntilTheyAreCut(t *testing.T) {
+	t.Parallel()
 	e := real(t)
 	s := spec("tick", "tick")
 	require.NoError(t, up(t, e.host(t), s))
@@ -329,7 +338,7 @@ func TestLogsAreFollowedUntilTheyAreCut(t *testing.T) {
 	require.NoError(t, <-done, "it ended with the container")
 }
 
-func TestPulls(t *testing.T) {
+func TestPulls(t *testing.T) { // alone on the engine: what others pulled is not pulled again
 	e := real(t)
 	r := newRegistry(t, e)
 	h := e.host(t)
@@ -360,6 +369,7 @@ func TestPulls(t *testing.T) {
 }
 
 func TestTheEngineIsRestartedMidCreate(t *testing.T) {
+	t.Parallel()
 	need(t)
 	for name, sig := range map[string]syscall.Signal{"stopped": syscall.SIGTERM, "killed": syscall.SIGKILL} {
 		t.Run(name, func(t *testing.T) {
@@ -392,6 +402,7 @@ func TestTheEngineIsRestartedMidCreate(t *testing.T) {
 }
 
 func TestOnlyTheControlPlaneAndOnlyThatHost(t *testing.T) {
+	t.Parallel()
 	e := real(t)
 	call := func(h *dockerhost.Hosts, id prego.ServerID) error {
 		host, err := h.Host(id, "127.0.0.1")
@@ -427,7 +438,7 @@ func TestOnlyTheControlPlaneAndOnlyThatHost(t *testing.T) {
 	passing(t, call(e.hosts(1, nil), serverID))
 }
 
-func TestDriftIsFoundAndRepaired(t *testing.T) {
+func TestDriftIsFoundAndRepaired(t *testing.T) { // alone on the engine: what others make would be drift
 	e := real(t)
 	h := e.host(t)
 	c, err := e.local()
@@ -489,7 +500,7 @@ func TestDriftIsFoundAndRepaired(t *testing.T) {
 	require.Equal(t, []server.ContainerDrift{{Container: "kept", Kind: server.DriftStopped, Detail: "paused"}}, drift)
 }
 
-func TestANetworkOfTheStacksOwn(t *testing.T) {
+func TestANetworkOfTheStacksOwn(t *testing.T) { // alone on the engine: what others make would be drift
 	e := real(t)
 	h := e.host(t)
 	a, b := probed("neta"), probed("netb")
