@@ -69,7 +69,7 @@ func (c *cell) awaitAction(fleet string, seq int, status string) (a api.FleetAct
 	return a
 }
 
-func (c *cell) getFleet(id string) (f api.ServerFleet) {
+func (c *cell) getFleet(id string) (f api.Fleet) {
 	c.t.Helper()
 	c.send(http.MethodGet, "/v1/fleets/"+id, nil, http.StatusOK, &f)
 	return f
