@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -61,16 +60,7 @@ func TestDocumentsAreWellFormed(t *testing.T) {
 // order of each document, on a control plane that has just been started.
 func TestDocumentsRunAsWritten(t *testing.T) {
 	t.Parallel()
-	unshare := need.Program(t, "unshare")
-	for _, p := range []string{"ip", "curl", "jq"} {
-		need.Program(t, p)
-	}
-	if os.Geteuid() != 0 {
-		need.Missing(t, "the ports in the documents are fixed, so that each has a network of its own: that needs root")
-	}
-	root, err := filepath.Abs("../..")
-	require.NoError(t, err)
-	bins := build(t, root)
+	s := newStage(t)
 	var (
 		mu    sync.Mutex
 		ran   int
@@ -80,7 +70,7 @@ func TestDocumentsRunAsWritten(t *testing.T) {
 		slices.Sort(marks)
 		t.Logf("%d commands ran; fences that are not run:\n%s", ran, strings.Join(marks, "\n"))
 	})
-	for _, d := range documents(t, root) {
+	for _, d := range documents(t, s.root) {
 		for _, m := range d.marks {
 			marks = append(marks, fmt.Sprintf("%s: %d commands: %s", m.at, m.commands, m.why))
 		}
@@ -89,12 +79,11 @@ func TestDocumentsRunAsWritten(t *testing.T) {
 		}
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
-			s := newSession(t, environment(t, root, bins), unshare, "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
-			require.NoError(t, os.Symlink(bins, filepath.Join(s.dir, "bin")))
-			out, status, err := s.run(start, limit)
+			shell := s.session(t)
+			out, status, err := shell.run(start, limit)
 			require.NoError(t, err, out)
 			require.Zero(t, status, out)
-			for _, p := range play(s, d, limit, t.Logf) {
+			for _, p := range play(shell, d, limit, t.Logf) {
 				t.Error(p)
 			}
 			mu.Lock()
@@ -102,6 +91,56 @@ func TestDocumentsRunAsWritten(t *testing.T) {
 			ran += len(d.commands)
 		})
 	}
+}
+
+// TestTheDemoRunsAsShown: what make demo runs does what the README shows of it.
+func TestTheDemoRunsAsShown(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	shown := slices.Collect(func(yield func([]string) bool) {
+		for _, d := range documents(t, s.root) {
+			for _, m := range d.marks {
+				if strings.Contains(m.why, t.Name()) && !yield(m.lines) {
+					return
+				}
+			}
+		}
+	})
+	require.Len(t, shown, 1)
+	shell := s.session(t)
+	out, status, err := shell.run("ip link set lo up && mount -t tmpfs tmpfs /dev/shm && bin/prego dev --demo --exit", limit)
+	require.NoError(t, err, out)
+	require.Zero(t, status, out)
+	missing, ok := matches(append([]string{anything}, shown[0]...), out)
+	require.True(t, ok, "%s is not where it should be in\n%s", missing, out)
+}
+
+// stage is what sessions share: the programs that documents run.
+type stage struct{ root, bins, unshare string }
+
+func newStage(t *testing.T) stage {
+	t.Helper()
+	s := stage{unshare: need.Program(t, "unshare")}
+	for _, p := range []string{"ip", "curl", "jq", "hcloud"} {
+		need.Program(t, p)
+	}
+	if os.Geteuid() != 0 {
+		need.Missing(t, "the ports in the documents are fixed, so that each has a network of its own: that needs root")
+	}
+	var err error
+	s.root, err = filepath.Abs("../..")
+	require.NoError(t, err)
+	s.bins, err = build()
+	require.NoError(t, err)
+	return s
+}
+
+// session is a shell with a network of its own, and the programs in bin.
+func (s stage) session(t *testing.T) *session {
+	t.Helper()
+	shell := newSession(t, environment(t, s.root, s.bins), s.unshare, "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
+	require.NoError(t, os.Symlink(s.bins, filepath.Join(shell.dir, "bin")))
+	return shell
 }
 
 // start is what a reader does first: prego dev in one terminal, and in another the two
@@ -116,19 +155,6 @@ until grep -q 'Ctrl-C stops everything' dev.log; do
 	sleep 0.1
 done
 eval "$(grep '^  export ' dev.log)"`
-
-// build makes the programs as `make build` does.
-func build(t *testing.T, root string) string {
-	t.Helper()
-	bins := filepath.Join(t.TempDir(), "bin")
-	for _, name := range []string{"prego", "prego-agent"} {
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(bins, name), "./cmd/"+name)
-		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-	}
-	return bins
-}
 
 // environment is a reader's: without our settings, and with a home that is empty.
 func environment(t *testing.T, root, bins string) []string {

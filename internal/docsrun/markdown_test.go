@@ -21,6 +21,7 @@ type command struct {
 type mark struct {
 	at, why  string
 	commands int
+	lines    []string // of the fence
 }
 
 // document is what a Markdown file tells its reader to run.
@@ -113,7 +114,7 @@ func parse(name, text string) document {
 		}
 		switch {
 		case notRun != nil:
-			notRun.commands = len(commands)
+			notRun.commands, notRun.lines = len(commands), body
 			d.marks = append(d.marks, *notRun)
 			if setup != nil {
 				complain("a fence that is not run needs no setup")

@@ -2,6 +2,7 @@ package docsrun
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -19,6 +20,8 @@ var (
 		{regexp.MustCompile(`\b([a-z][a-z-]*)-[0-9a-f]{8,16}\b`), "$1-<hash>"},
 		{regexp.MustCompile(`\b127\.\d+\.\d+\.\d+\b`), "<address>"},
 		{regexp.MustCompile(`\bprovider server \d+\b`), "provider server <id>"},
+		{regexp.MustCompile(`\bscored \d\.\d+\b`), "scored <score>"},
+		{regexp.MustCompile(`-\d{6}\b`), "-<time>"}, // of the demo's names
 	}
 	spaces   = regexp.MustCompile(`[ \t]+`)
 	lineEnd  = regexp.MustCompile(`\n\s*`)
@@ -38,28 +41,38 @@ func normal(text string) string {
 func refused(want []string) bool { return refusal.MatchString(strings.Join(want, "\n")) }
 
 // matches compares output with what the document shows. Ids, times and durations only
-// have to be there; `…` stands for anything within a line, and on a line of its own for
-// any lines. JSON may be broken over lines.
-func matches(want []string, got string) bool {
+// have to be there, and `…` stands for anything within a line. A line `…` says that the
+// output is shortened: the lines that are shown occur in this order, with others between
+// them. JSON may be broken over lines.
+func matches(want []string, got string) (missing string, ok bool) {
 	text := strings.TrimSpace(strings.Join(want, "\n"))
 	got = strings.TrimSpace(got)
 	if strings.HasPrefix(text, "{") || strings.HasPrefix(text, "[") {
 		text, got = lineEnd.ReplaceAllString(text, ""), lineEnd.ReplaceAllString(got, "")
 	}
-	var re strings.Builder
-	re.WriteString(`^`)
-	for line := range strings.SplitSeq(text, "\n") {
-		line = strings.TrimSpace(spaces.ReplaceAllString(normal(line), " "))
+	shown, came := normalLines(text), normalLines(got)
+	shortened := slices.Contains(shown, anything)
+	for _, line := range shown {
 		if line == anything {
-			re.WriteString(`(?:.*\n)*`)
 			continue
 		}
-		re.WriteString(strings.ReplaceAll(regexp.QuoteMeta(line), anything, `.*`) + `\n`)
+		re := regexp.MustCompile(`^` + strings.ReplaceAll(regexp.QuoteMeta(line), anything, `.*`) + `$`)
+		i := slices.IndexFunc(came, re.MatchString)
+		if i < 0 || i > 0 && !shortened {
+			return line, false
+		}
+		came = came[i+1:]
 	}
-	re.WriteString(`$`)
-	var clean strings.Builder
-	for line := range strings.SplitSeq(got, "\n") {
-		clean.WriteString(strings.TrimSpace(spaces.ReplaceAllString(normal(line), " ")) + "\n")
+	if len(came) > 0 && !shortened {
+		return "the end", false
 	}
-	return regexp.MustCompile(re.String()).MatchString(clean.String())
+	return "", true
+}
+
+func normalLines(text string) []string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(spaces.ReplaceAllString(normal(line), " "))
+	}
+	return lines
 }

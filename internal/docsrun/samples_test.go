@@ -24,7 +24,7 @@ func TestParse(t *testing.T) {
 		{at: "a.md:13", text: "four", want: []string{"out", ""}},
 		{at: "a.md:16", text: "five <<E\nx\nE", want: []string{}},
 	}, d.commands)
-	require.Equal(t, []mark{{at: "a.md:20", why: "costs money", commands: 2}}, d.marks)
+	require.Equal(t, []mark{{at: "a.md:20", why: "costs money", commands: 2, lines: []string{"six", "seven"}}}, d.marks)
 }
 
 // TestBadDocumentsAreFound: the documents' check can fail.
