@@ -22,9 +22,8 @@ func imageWatch(wanted ...server.ImageStatus) Watch[api.GoldenImage] {
 	return Watch[api.GoldenImage]{
 		Use: "watch IMAGE", Short: "Follow an image until nothing is under way", Path: "/v1/images/{image}", Again: "prego image watch {image}",
 		Lines: func(g api.GoldenImage) []line {
-			at := g.CreatedAt
 			text := string(g.ImageId+"  ") + string(g.Status) + reasons(g.Reason, g.Message)
-			return []line{{text, at, text}}
+			return []line{{key: text, text: text}}
 		},
 		Doing: func(g api.GoldenImage) string { return string(g.Status) },
 		Rests: func(g api.GoldenImage) bool { return server.ImageStatus(g.Status).Rests() },

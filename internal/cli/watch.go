@@ -23,7 +23,7 @@ const (
 // line is something that happened. The key tells whether it was shown before.
 type line struct {
 	key  string
-	at   time.Time
+	at   time.Time // zero when only the present is known: it is when the line was seen first
 	text string
 }
 
@@ -118,10 +118,14 @@ func (w Watch[T]) until(ctx context.Context, c *Client, path string, seen map[st
 			if seen[l.key] {
 				continue
 			}
-			if seen[l.key] = true; base.IsZero() {
-				base = l.at
+			at := l.at
+			if at.IsZero() {
+				at = spin.now()
 			}
-			spin.line(stamp(l.at.Sub(base), l.at) + "  " + l.text)
+			if seen[l.key] = true; base.IsZero() {
+				base = at
+			}
+			spin.line(stamp(at.Sub(base), at) + "  " + l.text)
 		}
 		spin.turn(w.Doing(thing))
 		return w.Rests(thing)

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -134,4 +135,21 @@ func TestACommandEndsAsItDidOnTheHost(t *testing.T) {
 	r = run(t, around{say: stream(lines)}, "exec", "app-1", "bench", "--", "list-apps")
 	require.Equal(t, ExitUsage, r.code)
 	require.Contains(t, r.errs, "the command may still be running")
+}
+
+// TestAWatchTimesWhatHasNoTime: an image tells what it is now, and not since when.
+func TestAWatchTimesWhatHasNoTime(t *testing.T) {
+	t.Parallel()
+	states := []string{"building", "verifying", "ready"}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		say(http.StatusOK, api.GoldenImage{ImageId: "img-1", Status: api.GoldenImageStatus(states[0]), CreatedAt: born})(w)
+		states = states[1:]
+	}))
+	t.Cleanup(server.Close)
+	var out strings.Builder
+	now := born
+	spin := &spinner{w: &out, now: func() time.Time { now = now.Add(3 * time.Second); return now }}
+	_, _, err := imageWatch().until(t.Context(), NewClient(server.URL, "token"), "/v1/images/img-1", map[string]bool{}, spin)
+	require.NoError(t, err)
+	require.Equal(t, "    0.00s  img-1  building\n    3.00s  img-1  verifying\n    6.00s  img-1  ready\n", out.String())
 }
