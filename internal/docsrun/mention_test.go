@@ -14,15 +14,16 @@ import (
 
 var (
 	// mention is a command in a sentence; notRunHere is one in a fence that is not run.
-	mention    = regexp.MustCompile("`(?:bin/)?(prego|make) ([^`]+)`")
-	notRunHere = regexp.MustCompile(`(?:^|\s|/)(prego|make) ([^#|;&()]+)`)
+	mention    = regexp.MustCompile("`(?:bin/)?(prego|make|go (?:test|run|build|vet)) ([^`]+)`")
+	notRunHere = regexp.MustCompile(`(?:^|\s|/)(prego|make|go (?:test|run|build|vet)) ([^#|;&()]+)`)
+	fences     = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
 	word       = regexp.MustCompile(`^[a-z][a-z-]*$`)
 	flagName   = regexp.MustCompile(`^--[a-z-]+`)
 	target     = regexp.MustCompile(`(?m)^([a-z-]+):`)
 )
 
-// unknown says what of a command's verbs and flags is not there, "" when all is. The help
-// of prego's verbs is that of the longest known beginning.
+// unknown says what of a command's verbs, flags, targets and folders is not there, ""
+// when all is. The help of prego's verbs is that of the longest known beginning.
 func unknown(program, args, makefile string, help func(verbs ...string) string) string {
 	fields := strings.Fields(args)
 	if program == "make" {
@@ -32,6 +33,14 @@ func unknown(program, args, makefile string, help func(verbs ...string) string) 
 			}
 		}
 		return "make " + fields[0]
+	}
+	if program != "prego" { // go
+		for _, f := range fields {
+			if _, err := os.Stat(filepath.Join("../..", strings.TrimSuffix(f, "/..."))); strings.HasPrefix(f, "./") && err != nil {
+				return f
+			}
+		}
+		return ""
 	}
 	var verbs []string
 	for _, f := range fields {
@@ -78,12 +87,14 @@ func TestMentionedCommandsExist(t *testing.T) {
 		}
 	}
 	for _, d := range documents(t, "../..") {
+		if d.name == "CHANGELOG.md" || strings.HasPrefix(d.name, "docs/adr/") { // they tell what was
+			continue
+		}
 		b, err := os.ReadFile(filepath.Join("../..", d.name))
 		require.NoError(t, err)
-		for i, line := range strings.Split(string(b), "\n") {
-			for _, m := range mention.FindAllStringSubmatch(line, -1) {
-				check(fmt.Sprintf("%s:%d", d.name, i+1), m[1], m[2])
-			}
+		text := fences.ReplaceAllStringFunc(string(b), func(f string) string { return strings.Repeat("\n", strings.Count(f, "\n")) })
+		for _, m := range mention.FindAllStringSubmatchIndex(text, -1) {
+			check(fmt.Sprintf("%s:%d", d.name, 1+strings.Count(text[:m[0]], "\n")), text[m[2]:m[3]], text[m[4]:m[5]])
 		}
 		for _, m := range d.marks {
 			for _, line := range m.lines {
@@ -114,6 +125,9 @@ func TestUnknownCommandsAreFound(t *testing.T) {
 	} {
 		require.Equal(t, want, unknown("prego", args, "", help), args)
 	}
+	require.Empty(t, unknown("go test", "./internal/docsrun -run Mentioned", "", help))
+	require.Empty(t, unknown("go test", "-count=1 ./placement/...", "", help))
+	require.Equal(t, "./internal/nowhere", unknown("go test", "./internal/nowhere -update", "", help))
 	require.Empty(t, unknown("make", "test RUN=x", "all:\ntest: build\n", help))
 	require.Equal(t, "make tests", unknown("make", "tests", "all:\ntest: build\n", help))
 }
