@@ -1,5 +1,5 @@
-// Package adviser asks a service for places that tenants could go to. What it answers is
-// a proposal: the placement engine holds it against every rule.
+// Package adviser asks a service for places that tenants could get. Its answer is a
+// proposal: the placement engine checks it against every rule.
 package adviser
 
 import (
@@ -14,18 +14,18 @@ import (
 	"github.com/prego/prego/placement"
 )
 
-// HTTP asks by POST, with a placement.AdviceRequest, for a placement.Advice.
+// HTTP posts a placement.AdviceRequest and expects a placement.Advice.
 type HTTP struct {
 	URL    string
 	Token  string // sent as a bearer token; "" for none
 	Client *http.Client
 }
 
-// maxAnswer bounds what is read of an answer.
+// maxAnswer limits the size of an answer.
 const maxAnswer = 64 << 10
 
-// Advise asks for a proposal. An answer other than 200, or one that is no advice, is an
-// error. ctx bounds the wait.
+// Advise asks for a proposal. A status other than 200, or an invalid body, is an error.
+// ctx limits the wait.
 func (h HTTP) Advise(ctx context.Context, ask placement.AdviceRequest) (a placement.Advice, err error) {
 	body, err := json.Marshal(ask)
 	if err != nil {
@@ -33,7 +33,7 @@ func (h HTTP) Advise(ctx context.Context, ask placement.AdviceRequest) (a placem
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.URL, bytes.NewReader(body))
 	if err != nil {
-		return a, errors.New("PLACEMENT_ADVISER_URL is no URL") // which may hold a password
+		return a, errors.New("PLACEMENT_ADVISER_URL is no URL") // the URL may contain a password
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if h.Token != "" {

@@ -1,5 +1,5 @@
-// Package agentclient has commands run by the agents on hosts, over mTLS with a
-// token for each command (direct-provisioning §1, path D).
+// Package agentclient runs commands through the agents on hosts, over mTLS with a token
+// for each command (direct-provisioning §1, path D).
 package agentclient
 
 import (
@@ -25,13 +25,13 @@ import (
 )
 
 const (
-	// tokenTTL is for the way to the host and clocks that differ: the agent looks at
-	// the token when the command arrives.
+	// tokenTTL covers the network and clock differences: the agent checks the token
+	// when the command arrives.
 	tokenTTL = 2 * time.Minute
-	// queueTime is what a command may wait on its host for others, in addition to its
-	// own time. Who gives up asks again and joins it.
+	// queueTime is how long a command may wait on its host for others, in addition to
+	// its own time. A caller that times out asks again and joins it.
 	queueTime = 2 * time.Minute
-	// idleTime is shorter than the agent's, so that it is we who close connections.
+	// idleTime is shorter than the agent's, so that this side closes idle connections.
 	idleTime   = 45 * time.Second
 	maxAnswer  = 256 << 10
 	keptStderr = 1 << 10
@@ -44,7 +44,7 @@ type Config struct {
 		Issue(serverID prego.ServerID, kind wire.CommandKind, body [sha256.Size]byte, ttl time.Duration) (string, error)
 	}
 	Port int
-	// CheckAddr refuses addresses that no provider gave to a server.
+	// CheckAddr rejects addresses that a provider's server can't have.
 	CheckAddr func(addr string) error
 }
 
@@ -56,10 +56,10 @@ type Client struct {
 	peers map[string]*http.Client // by server id
 }
 
-// New makes a Client.
+// New creates a Client.
 func New(cfg Config) *Client { return &Client{cfg: cfg, peers: make(map[string]*http.Client)} }
 
-// Close closes the connections that nobody uses.
+// Close closes idle connections.
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,8 +68,8 @@ func (c *Client) Close() {
 	}
 }
 
-// peer has the connections to one server. Those to another may never be used for
-// it, whatever the addresses: it is at the handshake that a server's id is verified.
+// peer returns the connections to one server. They are never shared between servers,
+// whatever the addresses, since a server's id is verified at the handshake.
 func (c *Client) peer(serverID prego.ServerID) *http.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +80,7 @@ func (c *Client) peer(serverID prego.ServerID) *http.Client {
 			Transport: &http.Transport{
 				TLSClientConfig: c.cfg.TLS(serverID), DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 				TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: idleTime, MaxIdleConnsPerHost: 4, ForceAttemptHTTP2: true,
-				// A host that vanished is noticed while a command is under way.
+				// A host that vanished is noticed while a command is running.
 				HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second},
 			},
 		}
@@ -89,9 +89,9 @@ func (c *Client) peer(serverID prego.ServerID) *http.Client {
 	return p
 }
 
-// Exec runs a command of any kind on a host and returns what it came to, whatever
-// its exit code. Repeated with the same audit id, it returns the first result. A
-// failure is a *server.CommandError, unless it is ctx that ended.
+// Exec runs a command of any kind on a host and returns its result, whatever its exit
+// code. Repeated with the same audit id, it returns the first result. A failure is a
+// *server.CommandError, unless ctx ended.
 func (c *Client) Exec(ctx context.Context, serverID prego.ServerID, addr string, in wire.ExecRequest) (wire.ExecResult, error) {
 	var out wire.ExecResult
 	err := c.call(ctx, serverID, addr, wire.PathExec, in, func(body io.Reader) error {
@@ -104,10 +104,10 @@ func (c *Client) Exec(ctx context.Context, serverID prego.ServerID, addr string,
 	return out, err
 }
 
-// Stream is Exec with the command's lines as they come: stream is "stdout" or
-// "stderr". Whoever joins a command that runs gets the lines that its host still
-// keeps; where some are missing, a line says so. When the stream is cut off, the
-// error is a *server.CommandError that is not permanent, and the command may go on.
+// Stream is Exec with the command's lines as they are printed; stream is "stdout" or
+// "stderr". A caller that joins a running command gets the lines that its host still
+// keeps; a line says so if some are missing. If the stream is cut off, the error is a
+// *server.CommandError that is not permanent, and the command may go on.
 func (c *Client) Stream(ctx context.Context, serverID prego.ServerID, addr string, in wire.ExecRequest, onLine func(stream, line string)) (wire.ExecResult, error) {
 	var out wire.ExecResult
 	err := c.call(ctx, serverID, addr, wire.PathExecStream, in, func(body io.Reader) error {
@@ -141,13 +141,12 @@ func (c *Client) Stream(ctx context.Context, serverID prego.ServerID, addr strin
 	return out, err
 }
 
-// refused is a refusal within a stream.
+// refused is an error inside a stream.
 type refused struct{ wire.Problem }
 
 func (r *refused) Error() string { return r.Code }
 
-// call sends a request with a token for it alone; read takes the body of a good
-// answer.
+// call sends a request with its own token; read reads the body of a successful answer.
 func (c *Client) call(ctx context.Context, serverID prego.ServerID, addr, path string, in wire.ExecRequest, read func(io.Reader) error) error {
 	fail := func(permanent bool, code, message string) error {
 		return &server.CommandError{Kind: string(in.Kind), Permanent: permanent, Code: code, Message: lastOutput(prego.Redact(message))}
@@ -204,7 +203,7 @@ func (c *Client) call(ctx context.Context, serverID prego.ServerID, addr, path s
 	return nil
 }
 
-// isRetryable tells the refusals that may not be given to the next request.
+// isRetryable reports whether the next request may succeed.
 func isRetryable(status int) bool {
 	return status == http.StatusTooManyRequests || status >= 500
 }
@@ -225,16 +224,16 @@ func (r *refused) message() string {
 	return r.Detail
 }
 
-// isCertificateError tells that one side refused the other's certificate: a host that is
-// another, or one that we are nobody to. The latter says so after the handshake,
-// and the end of the connection may be noticed first: then it looks unreachable.
+// isCertificateError reports whether one side rejected the other's certificate: it is
+// another host, or the host does not trust us. A host reports the latter after the
+// handshake, and the closed connection may be noticed first: then it looks unreachable.
 func isCertificateError(err error) bool {
 	var cert *tls.CertificateVerificationError
 	var op *net.OpError
 	return errors.As(err, &cert) || (errors.As(err, &op) && op.Op == "remote error")
 }
 
-// lastOutput is the last part of a text, valid still.
+// lastOutput is the last part of a text, still valid UTF-8.
 func lastOutput(s string) string {
 	return strings.ToValidUTF8(s[max(0, len(s)-keptStderr):], "")
 }

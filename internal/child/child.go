@@ -1,5 +1,5 @@
-// Package child starts programs that die with the process that started them, however
-// that ends.
+// Package child starts programs that die with the process that started them, in
+// whatever way that ends.
 package child
 
 import (
@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// Process is a program that runs.
+// Process is a running program.
 type Process struct {
 	cmd  *exec.Cmd
 	done chan struct{}
 	err  error
 }
 
-// Start starts a command in a process group of its own, or in the session that it asks
-// for. When this process ends, the kernel sends it the signal.
+// Start starts a command in its own process group, or in a new session on request. When
+// this process ends, the kernel sends the child the signal.
 //
-// The kernel takes the thread that forked for the parent, and Go ends threads: so the
-// fork is on one that lives as long as the child, with a goroutine locked to it that
-// waits.
+// The kernel regards the forking thread as the parent, and Go ends threads: so the fork
+// happens on a thread that lives as long as the child, held by a goroutine locked to
+// it.
 func Start(cmd *exec.Cmd, death syscall.Signal) (*Process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -49,16 +49,16 @@ func Start(cmd *exec.Cmd, death syscall.Signal) (*Process, error) {
 // PID is its process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed when it has ended.
+// Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait waits until it has ended, and says how, as exec.Cmd's Wait does.
+// Wait waits until it has ended, and returns what exec.Cmd's Wait returns.
 func (p *Process) Wait() error {
 	<-p.done
 	return p.err
 }
 
-// ExitCode is that of its end, -1 before it and when a signal ended it.
+// ExitCode is its exit code, -1 before it has ended or if a signal ended it.
 func (p *Process) ExitCode() int {
 	select {
 	case <-p.done:
@@ -68,11 +68,11 @@ func (p *Process) ExitCode() int {
 	}
 }
 
-// Signal sends it a signal; one that has ended gets none.
+// Signal sends it a signal, unless it has ended.
 func (p *Process) Signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }
 
-// Stop asks it to end with a signal, and kills what is left of its process group when it
-// has ended, or has not after so long.
+// Stop asks it to end with a signal, and kills the rest of its process group once it
+// has ended, or when the time is over.
 func (p *Process) Stop(sig syscall.Signal, wait time.Duration) {
 	p.Signal(sig)
 	select {
@@ -82,7 +82,7 @@ func (p *Process) Stop(sig syscall.Signal, wait time.Duration) {
 	p.Kill()
 }
 
-// Kill ends it and its whole process group at once, and waits until it has ended.
+// Kill kills it and its process group, and waits until it has ended.
 func (p *Process) Kill() {
 	_ = syscall.Kill(-p.PID(), syscall.SIGKILL)
 	<-p.done

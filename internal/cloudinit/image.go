@@ -14,14 +14,14 @@ import (
 	"github.com/prego/prego"
 )
 
-// ImagePackages are what a host installs at its first boot when it is not there: an
-// image has it all, so that such a boot asks no mirror.
+// ImagePackages are installed by a host's first boot if they are missing. An image
+// contains them all, so booting from it needs no mirror.
 func ImagePackages() []string {
 	return []string{"apparmor", "ca-certificates", "docker.io", "nftables"}
 }
 
-// ImageInput is what an image is built from. It holds no secret, and nothing that makes
-// a host this host.
+// ImageInput is what an image is built from. It holds no secret, and nothing specific
+// to a host.
 type ImageInput struct {
 	BaseImage  string   // the provider's image, like debian-13
 	Containers []string // container images to pull
@@ -36,12 +36,12 @@ type imageDocument struct {
 	RunCmd      []string `yaml:"runcmd"`
 }
 
-// containerRef is what a container image may be called; it is a word of a list that a
-// script reads line by line.
+// containerRef matches valid container image names; a script reads the list of them
+// line by line.
 var containerRef = regexp.MustCompile(`^[a-z0-9][a-zA-Z0-9._/:@-]{0,254}$`)
 
-// RenderImage renders the user_data of the machine that an image is made of, and its
-// digest: the recipe's.
+// RenderImage renders the user_data of an image's builder, and its digest, which
+// identifies the recipe.
 func RenderImage(in ImageInput) (userData, hash string, err error) {
 	for _, c := range in.Containers {
 		if !containerRef.MatchString(c) {

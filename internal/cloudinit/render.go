@@ -1,9 +1,9 @@
 // Package cloudinit renders what a new host runs at its first boot
 // (direct-provisioning §5). It is pure: the same input gives the same bytes.
 //
-// Nothing of the input ever becomes part of a script. Scripts and units are
-// fixed files; what differs between hosts reaches them through documents that a
-// marshaller wrote, or through values of a checked form.
+// No input ever becomes part of a script. Scripts and units are fixed files; the
+// differences between hosts are in marshalled documents, or in values whose form was
+// checked.
 package cloudinit
 
 import (
@@ -34,29 +34,29 @@ var files embed.FS
 // MaxUserData is the provider's limit, in bytes (direct-provisioning §2, step 3).
 const MaxUserData = 32768
 
-// Input is what a host's first boot depends on. Token is secret.
+// Input is the input of a host's first boot. Token is secret.
 type Input struct {
 	Host         wire.HostConfig
 	Token        string
 	GatewayCAPEM string
 	EgressCIDRs  []string // who may reach the agent and Docker
 	Volume       bool     // a data volume is attached, to be mounted at /srv/data
-	// Issued is when the token was, in Unix time: the host's clock can't be much before
-	// it.
+	// Issued is when the token was issued, in Unix time: the host's clock can't be much
+	// earlier.
 	Issued int64
-	// Patience is for how many seconds a step of the boot is repeated; 0 is
+	// Patience is how many seconds a step of the boot is retried; 0 means
 	// DefaultPatience.
 	Patience int
-	Limit    int // of the document in bytes; 0 is MaxUserData
+	Limit    int // of the document in bytes; 0 means MaxUserData
 }
 
-// DefaultPatience is for how many seconds a step of the boot is repeated: below what a
-// boot is given as a whole (direct-provisioning §2, step 5), so that a host still says
-// why it failed.
+// DefaultPatience is how many seconds a step of the boot is retried: less than the time
+// limit of the whole boot (direct-provisioning §2, step 5), so that a host can still
+// report why it failed.
 const DefaultPatience = 240
 
-// Output is a rendered boot. StageTwo is nil when UserData holds everything;
-// otherwise it is what the host fetches, and holds no secret.
+// Output is a rendered boot. StageTwo is nil if UserData holds everything; otherwise it
+// is what the host fetches, and holds no secret.
 type Output struct {
 	UserData       string
 	StageTwo       []byte // gzipped tar of files below "/"
@@ -71,7 +71,7 @@ type file struct {
 	Content     string `yaml:"content"`
 }
 
-// document is a cloud-config; its fields are the only top-level keys there are.
+// document is a cloud-config; its fields are all its top-level keys.
 type document struct {
 	Hostname    string   `yaml:"hostname"`
 	SSHPwauth   bool     `yaml:"ssh_pwauth"`
@@ -83,12 +83,12 @@ type document struct {
 
 const lib = "/usr/local/lib/prego/"
 
-// untilBooted runs early at each boot. cloud-init notes that it did a thing before it
-// does it, so that one that lost its power halfway would never do the rest: it forgets
-// its notes until the boot script has come to its end.
+// untilBooted runs early at each boot. cloud-init marks each module before it runs, so
+// after a power loss it would never do the rest: this clears the marks until the boot
+// script has finished.
 const untilBooted = "[ -e /var/lib/cloud/instance/prego-booted ] || rm -f /var/lib/cloud/instance/sem/config_*"
 
-// Render renders a boot. A document above the limit is split in two stages.
+// Render renders a boot. A document above the limit is split into two stages.
 func Render(in Input) (Output, error) {
 	if err := in.check(); err != nil {
 		return Output{}, err
@@ -192,8 +192,7 @@ func hostOK(h string) bool {
 	return err == nil || namePattern.MatchString(h)
 }
 
-// identityFiles are what makes the host this host. The token is in one of them
-// only.
+// identityFiles make the host this host. Only one of them contains the token.
 func (in Input) identityFiles() ([]file, error) {
 	config, err := json.MarshalIndent(in.Host, "", "  ")
 	if err != nil {
@@ -206,7 +205,7 @@ func (in Input) identityFiles() ([]file, error) {
 	}, nil
 }
 
-// bootFiles are the scripts, units and rules. They hold no secret.
+// bootFiles are the scripts, units and rules. They hold no secrets.
 func (in Input) bootFiles() []file {
 	const units = "/etc/systemd/system/"
 	out := []file{
@@ -229,9 +228,9 @@ func (in Input) bootFiles() []file {
 	return out
 }
 
-// dockerTLS lets dockerd listen on the network, once it has certificates.
-// `hosts` in daemon.json would conflict with the unit's own -H and keep dockerd
-// from starting. A container may take 90 s to stop (ContainerSpec.StopTimeout).
+// dockerTLS makes dockerd listen on the network once it has certificates. `hosts` in
+// daemon.json would conflict with the unit's own -H and keep dockerd from starting. A
+// container may take 90 s to stop (ContainerSpec.StopTimeout).
 func dockerTLS(port int) string {
 	return fmt.Sprintf(`[Service]
 ExecStart=
@@ -240,13 +239,12 @@ TimeoutStopSec=2min
 `, port)
 }
 
-// Firewall is the host's own nftables ruleset, the inner layer behind the
-// provider's firewall. It stands beside whatever Docker does with iptables: a
-// drop in any table is final.
+// Firewall is the host's own nftables ruleset, the inner layer behind the provider's
+// firewall. It is independent of Docker's iptables rules: a drop in any table is final.
 //
-// Inbound, only ports from the given networks. Forwarded, containers may go out
-// and be answered, but nothing from outside reaches a published port, and nobody
-// but root reaches the metadata service, which holds the user_data.
+// Inbound traffic may only reach the listed ports, from the given networks. Containers
+// may open outbound connections, but nothing from outside reaches a published port, and
+// only root reaches the metadata service, which has the user_data.
 func Firewall(cidrs []string, ports []int) string {
 	var v4, v6 []string
 	for _, c := range cidrs {
@@ -283,7 +281,7 @@ func Firewall(cidrs []string, ports []int) string {
 	return b.String()
 }
 
-// environment is what the scripts know of this host. Every value has been checked
+// environment is the host's environment for the scripts. Every value has been checked
 // to be free of quotes.
 func (in Input) environment() map[string]string {
 	u, err := url.Parse(in.Host.GatewayURL)
@@ -344,7 +342,7 @@ func plain(path, content string) file {
 	return file{Path: path, Owner: "root:root", Permissions: "0644", Content: content}
 }
 
-// pack writes files as a gzipped tar whose bytes depend on nothing else.
+// pack writes files as a reproducible gzipped tar.
 func pack(fs []file) ([]byte, error) {
 	var b bytes.Buffer
 	gz, err := gzip.NewWriterLevel(&b, gzip.BestCompression)

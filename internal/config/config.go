@@ -22,8 +22,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Config holds the settings of all processes; each reads the parts that it
-// needs.
+// Config holds the settings of all processes; each reads the parts that it needs.
 type Config struct {
 	// Environment names this installation. It is part of names and labels at the
 	// provider, so two installations can share a project.
@@ -33,7 +32,7 @@ type Config struct {
 	DatabaseURL string `env:"DATABASE_URL"`                       // Postgres; DATABASE_URL_FILE for a file
 	MaxDBConns  int32  `env:"PREGO_DB_MAX_CONNS" envDefault:"16"` // per process
 	KeysDir     string `env:"PREGO_KEYS_DIR" envDefault:"./keys"` // CAs and signing keys, see docs/configuration.md
-	MetricsAddr string `env:"PREGO_METRICS_LISTEN"`               // worker and agentgw serve /metrics and /healthz here; empty: not at all
+	MetricsAddr string `env:"PREGO_METRICS_LISTEN"`               // worker and agentgw serve /metrics and /healthz here; empty disables it
 
 	Temporal  Temporal `envPrefix:"TEMPORAL_"`
 	Relay     Relay    `envPrefix:"PREGO_RELAY_"`
@@ -55,12 +54,12 @@ type Relay struct {
 
 // Quotas says what orgs may use (quotas-and-fairness). API and worker need the same.
 type Quotas struct {
-	TiersFile   string     `env:"PREGO_TIERS_FILE"`                         // limits of each tier, see docs/quotas.md; empty: the built-in ones
-	DefaultTier prego.Tier `env:"PREGO_DEFAULT_TIER" envDefault:"free"`     // of new orgs that ask for none: free, paid, enterprise
-	MetricsOrgs int        `env:"PREGO_QUOTA_METRICS_ORGS" envDefault:"50"` // orgs that have metrics of their own: those nearest to a limit
+	TiersFile   string     `env:"PREGO_TIERS_FILE"`                         // limits of each tier, see docs/quotas.md; empty for the built-in ones
+	DefaultTier prego.Tier `env:"PREGO_DEFAULT_TIER" envDefault:"free"`     // of new orgs that don't choose one: free, paid, enterprise
+	MetricsOrgs int        `env:"PREGO_QUOTA_METRICS_ORGS" envDefault:"50"` // orgs with metrics of their own: those nearest to a limit
 }
 
-// Tiers are the configured limits, or the ones that come with the program.
+// Tiers returns the configured limits, or the built-in ones.
 func (q Quotas) Tiers() (quota.Tiers, error) {
 	if q.TiersFile == "" {
 		return quota.DefaultTiers(), nil
@@ -81,65 +80,65 @@ func (q Quotas) Tiers() (quota.Tiers, error) {
 type Placement struct {
 	Shared            string  `env:"PREGO_SHARED_PLACEMENT_LEGACY"`             // 1, true or yes: tenants share servers; else each gets its own
 	Algorithm         string  `env:"PLACEMENT_ALGORITHM" envDefault:"best_fit"` // best_fit, first_fit, round_robin, new_server
-	MemoryPctMax      float64 `env:"PLACEMENT_MEMORY_PCT_MAX" envDefault:"70"`  // servers at or above it take nobody
+	MemoryPctMax      float64 `env:"PLACEMENT_MEMORY_PCT_MAX" envDefault:"70"`  // servers at or above it get no new tenants
 	MaxTenantsPerNode int     `env:"PLACEMENT_MAX_TENANTS_PER_NODE" envDefault:"20"`
-	CPUPctMax         float64 `env:"PLACEMENT_CPU_PCT_MAX" envDefault:"85"`          // the same by what their agents measure; 0: not looked at
-	WorkerSlotsPctMax float64 `env:"PLACEMENT_WORKER_SLOTS_PCT_MAX" envDefault:"90"` // of background workers, busy ones
-	DBDiskPctMax      float64 `env:"PLACEMENT_DB_DISK_PCT_MAX" envDefault:"80"`      // shards whose disk is so full take nobody
+	CPUPctMax         float64 `env:"PLACEMENT_CPU_PCT_MAX" envDefault:"85"`          // the same for what agents measure; 0 disables
+	WorkerSlotsPctMax float64 `env:"PLACEMENT_WORKER_SLOTS_PCT_MAX" envDefault:"90"` // busy background workers
+	DBDiskPctMax      float64 `env:"PLACEMENT_DB_DISK_PCT_MAX" envDefault:"80"`      // shards with a disk at or above it get no new tenants
 	RedisMemoryPctMax float64 `env:"PLACEMENT_REDIS_MEMORY_PCT_MAX" envDefault:"90"` // Redis pools
 	Weights           string  `env:"PLACEMENT_WEIGHTS"`                              // JSON with app_load, app_count, db_load, redis_load, affinity, app_cpu, app_worker_slots, db_disk, redis_memory
 	EmptyPool         string  `env:"PLACEMENT_EMPTY_POOL" envDefault:"on_demand"`    // or hold: wait for a refill
-	SameShard         bool    `env:"PLACEMENT_SAME_SHARD_AFFINITY"`                  // prefer the shard where the parent org lives
+	SameShard         bool    `env:"PLACEMENT_SAME_SHARD_AFFINITY"`                  // prefer the shard of the parent org
 
-	AdviserURL    string        `env:"PLACEMENT_ADVISER_URL"`                       // a service that may propose a place among those that pass; empty: none is asked
+	AdviserURL    string        `env:"PLACEMENT_ADVISER_URL"`                       // a service that may propose a place among candidates that pass; empty for none
 	AdviserToken  string        `env:"PLACEMENT_ADVISER_TOKEN"`                     // its bearer token; PLACEMENT_ADVISER_TOKEN_FILE for a file
 	AdviserWithin time.Duration `env:"PLACEMENT_ADVISER_WITHIN" envDefault:"500ms"` // how long a placement waits for it
 }
 
-// Tenants configures tenants' lives, their sites, and the growth of the fleet.
+// Tenants configures tenants' lifecycle, their sites, and the growth of the fleet.
 type Tenants struct {
 	SiteDomain      string        `env:"PREGO_SITE_DOMAIN" envDefault:"sites.prego.internal"` // tenants' sites are <slug>.<domain>
-	TrialPeriod     time.Duration `env:"PREGO_TRIAL_PERIOD" envDefault:"336h"`                // active on plan trial → grace_period; 0 for ever
-	GracePeriod     time.Duration `env:"PREGO_GRACE_PERIOD" envDefault:"168h"`                // grace_period → terminated; 0 for ever
-	Retention       time.Duration `env:"PREGO_RETENTION" envDefault:"720h"`                   // terminated → data_purged; 0 for ever
+	TrialPeriod     time.Duration `env:"PREGO_TRIAL_PERIOD" envDefault:"336h"`                // active on plan trial → grace_period; 0 means never
+	GracePeriod     time.Duration `env:"PREGO_GRACE_PERIOD" envDefault:"168h"`                // grace_period → terminated; 0 means never
+	Retention       time.Duration `env:"PREGO_RETENTION" envDefault:"720h"`                   // terminated → data_purged; 0 means never
 	CapacityWait    time.Duration `env:"PREGO_TENANT_CAPACITY_WAIT" envDefault:"2h"`          // how long a tenant waits for a place
-	CapacityPoll    time.Duration `env:"PREGO_TENANT_POLL" envDefault:"30s"`                  // how often a waiting run looks by itself
-	SiteTimeout     time.Duration `env:"PREGO_SITE_TIMEOUT" envDefault:"10m"`                 // of bench new-site and backup
-	CommandTimeout  time.Duration `env:"PREGO_COMMAND_TIMEOUT" envDefault:"60s"`              // of other commands on hosts
-	AppTimeout      time.Duration `env:"PREGO_APP_TIMEOUT" envDefault:"10m"`                  // of installing one app
-	StepTimeout     time.Duration `env:"PREGO_SITE_STEP_TIMEOUT" envDefault:"20m"`            // of a step on a host with all its repetitions
+	CapacityPoll    time.Duration `env:"PREGO_TENANT_POLL" envDefault:"30s"`                  // how often a waiting run checks by itself
+	SiteTimeout     time.Duration `env:"PREGO_SITE_TIMEOUT" envDefault:"10m"`                 // for bench new-site and backup
+	CommandTimeout  time.Duration `env:"PREGO_COMMAND_TIMEOUT" envDefault:"60s"`              // for other commands on hosts
+	AppTimeout      time.Duration `env:"PREGO_APP_TIMEOUT" envDefault:"10m"`                  // for installing one app
+	StepTimeout     time.Duration `env:"PREGO_SITE_STEP_TIMEOUT" envDefault:"20m"`            // for a step on a host with all its retries
 	ReserveFor      time.Duration `env:"PREGO_SITE_RESERVATION" envDefault:"30m"`             // how long a claimed site waits for a silent run
 	FailureMemory   time.Duration `env:"PREGO_BUILD_FAILURE_MEMORY" envDefault:"15m"`         // how long a failed build keeps its server from being tried
 	RefillParallel  int           `env:"PREGO_REFILL_PARALLEL" envDefault:"2"`                // builds at once per host
 	ScaleOutMaxRun  int           `env:"PREGO_SCALE_OUT_MAX_PER_RUN" envDefault:"10"`         // servers per round
 	ScaleOutMaxRole int           `env:"PREGO_SCALE_OUT_MAX_PER_REGION" envDefault:"100"`     // servers of a role per region
-	ThresholdPct    float64       `env:"PREGO_SCALE_OUT_THRESHOLD_PCT" envDefault:"70"`       // of capacity used: the fleet grows ahead of need; 0 for never
+	ThresholdPct    float64       `env:"PREGO_SCALE_OUT_THRESHOLD_PCT" envDefault:"70"`       // percent of capacity used above which the fleet grows ahead of need; 0 for never
 	SweepEvery      time.Duration `env:"PREGO_TENANT_SWEEP_EVERY" envDefault:"15s"`
-	OrphanQuiet     time.Duration `env:"PREGO_TENANT_QUIET" envDefault:"1m"` // how long a row stands still before its run is looked for
+	OrphanQuiet     time.Duration `env:"PREGO_TENANT_QUIET" envDefault:"1m"` // how long a row may be unchanged before its run is checked
 
 	StorageEvery   time.Duration `env:"PREGO_STORAGE_EVERY" envDefault:"1h"`       // between two measurements of a site
-	StorageSweep   time.Duration `env:"PREGO_STORAGE_SWEEP_EVERY" envDefault:"1m"` // how often sites whose turn it is are measured
-	StorageBatch   int           `env:"PREGO_STORAGE_BATCH" envDefault:"500"`      // sites that one sweep measures
-	StorageHosts   int           `env:"PREGO_STORAGE_HOSTS" envDefault:"8"`        // hosts that are asked at once
-	StorageWarnPct float64       `env:"PREGO_STORAGE_WARN_PCT" envDefault:"90"`    // of the quota, from which on a site is warned
-	StorageGrace   time.Duration `env:"PREGO_STORAGE_GRACE" envDefault:"24h"`      // above 100 % for so long, a site is read-only
-	StorageHardPct float64       `env:"PREGO_STORAGE_HARD_PCT" envDefault:"120"`   // of the quota, from which on a site is read-only at once
+	StorageSweep   time.Duration `env:"PREGO_STORAGE_SWEEP_EVERY" envDefault:"1m"` // how often sites that are due are measured
+	StorageBatch   int           `env:"PREGO_STORAGE_BATCH" envDefault:"500"`      // sites measured per run
+	StorageHosts   int           `env:"PREGO_STORAGE_HOSTS" envDefault:"8"`        // hosts measured at once
+	StorageWarnPct float64       `env:"PREGO_STORAGE_WARN_PCT" envDefault:"90"`    // percent of the quota at which a site is warned
+	StorageGrace   time.Duration `env:"PREGO_STORAGE_GRACE" envDefault:"24h"`      // after so long above 100 % a site becomes read-only
+	StorageHardPct float64       `env:"PREGO_STORAGE_HARD_PCT" envDefault:"120"`   // percent of the quota at which a site becomes read-only at once
 }
 
-// Storage is what becomes of sites above their storage quota.
+// Storage returns the rules for sites above their storage quota.
 func (t Tenants) Storage() tenant.StorageRules {
 	return tenant.StorageRules{WarnPct: t.StorageWarnPct, HardPct: t.StorageHardPct, Grace: t.StorageGrace}
 }
 
 // Workloads configures process groups and their instances.
 type Workloads struct {
-	Retry      time.Duration `env:"PREGO_GROUP_RETRY" envDefault:"30s"` // before a group that the quota refused, or that is not as it should be, is tried again
+	Retry      time.Duration `env:"PREGO_GROUP_RETRY" envDefault:"30s"` // wait before the next try of groups that the quota rejected or that have not converged
 	SweepEvery time.Duration `env:"PREGO_GROUP_SWEEP_EVERY" envDefault:"15s"`
-	Quiet      time.Duration `env:"PREGO_GROUP_QUIET" envDefault:"1m"`      // how long a group's row stands still before its run is looked for
-	SweepHosts int           `env:"PREGO_GROUP_SWEEP_HOSTS" envDefault:"8"` // servers whose instances a sweep looks at
+	Quiet      time.Duration `env:"PREGO_GROUP_QUIET" envDefault:"1m"`      // how long a group's row may be unchanged before its run is checked
+	SweepHosts int           `env:"PREGO_GROUP_SWEEP_HOSTS" envDefault:"8"` // servers whose instances one sweep checks
 }
 
-// Policy is the configured placement policy.
+// Policy returns the configured placement policy.
 func (p Placement) Policy() (placement.Policy, error) {
 	out := placement.DefaultPolicy()
 	switch strings.ToLower(p.Shared) {
@@ -167,7 +166,7 @@ func (p Placement) Policy() (placement.Policy, error) {
 	return out, nil
 }
 
-// Periods are the configured lifecycle periods.
+// Periods returns the configured lifecycle periods.
 func (t Tenants) Periods() tenant.LifecyclePeriods {
 	return tenant.LifecyclePeriods{Trial: t.TrialPeriod, Grace: t.GracePeriod, Retention: t.Retention}
 }
@@ -185,10 +184,10 @@ type Temporal struct {
 // API configures `prego api`.
 type API struct {
 	Listen        string        `env:"LISTEN" envDefault:"127.0.0.1:8080"`
-	PublicURL     string        `env:"PUBLIC_URL" envDefault:"http://127.0.0.1:8080"` // how callers reach it
+	PublicURL     string        `env:"PUBLIC_URL" envDefault:"http://127.0.0.1:8080"` // base URL for callers
 	JWTIssuer     string        `env:"JWT_ISSUER" envDefault:"prego"`
 	JWTAudience   string        `env:"JWT_AUDIENCE" envDefault:"prego-api"`
-	JWKSURL       string        `env:"JWKS_URL"`                        // trust these keys too; with OIDC_ISSUER found by discovery
+	JWKSURL       string        `env:"JWKS_URL"`                        // also trust these keys; discovered if OIDC_ISSUER is set
 	OIDCIssuer    string        `env:"OIDC_ISSUER"`                     // accept tokens of this issuer
 	RolesClaim    string        `env:"ROLES_CLAIM" envDefault:"role"`   // claim that holds operator or viewer
 	RatePerSecond float64       `env:"RATE_PER_SECOND" envDefault:"50"` // per caller
@@ -199,67 +198,67 @@ type API struct {
 // Gateway configures `prego agentgw`.
 type Gateway struct {
 	Listen       string        `env:"LISTEN" envDefault:"127.0.0.1:8443"`
-	URL          string        `env:"URL" envDefault:"https://127.0.0.1:8443"` // how hosts reach it
+	URL          string        `env:"URL" envDefault:"https://127.0.0.1:8443"` // base URL for hosts
 	ServerName   string        `env:"SERVER_NAME" envDefault:"agentgw.prego.internal"`
 	AgentBinary  string        `env:"AGENT_BINARY" envDefault:"./bin/prego-agent"` // served to booting hosts, pinned by its digest
-	CheckSource  bool          `env:"CHECK_SOURCE" envDefault:"true"`              // handshakes must come from the address that the provider gave
+	CheckSource  bool          `env:"CHECK_SOURCE" envDefault:"true"`              // handshakes must come from the address assigned by the provider
 	OTLPEndpoint string        `env:"OTLP_ENDPOINT"`                               // base URL for forwarded metrics; empty: count and drop
-	Flush        time.Duration `env:"FLUSH" envDefault:"250ms"`                    // how long heartbeats are gathered
+	Flush        time.Duration `env:"FLUSH" envDefault:"250ms"`                    // how long heartbeats are batched
 	FlushRows    int           `env:"FLUSH_ROWS" envDefault:"500"`
-	Heartbeat    time.Duration `env:"HEARTBEAT" envDefault:"30s"` // what agents are told
+	Heartbeat    time.Duration `env:"HEARTBEAT" envDefault:"30s"` // sent to agents
 	TokenTTL     time.Duration `env:"TOKEN_TTL" envDefault:"1h"`  // of agents' JWTs
 	CertTTL      time.Duration `env:"CERT_TTL" envDefault:"24h"`  // of agents' certificates
 	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" envDefault:"20s"`
-	// Below the 30 s that tokens forgive.
-	ClockTolerance time.Duration `env:"CLOCK_TOLERANCE" envDefault:"20s"` // by how much a host's clock may differ: above, no handshake is taken, and heartbeats tell of it
+	// Below the 30 s that tokens tolerate.
+	ClockTolerance time.Duration `env:"CLOCK_TOLERANCE" envDefault:"20s"` // how far a host's clock may differ: above that, handshakes are rejected, and heartbeats report it
 }
 
 // Worker configures `prego worker`.
 type Worker struct {
-	MasterKey         string        `env:"PREGO_MASTER_KEY"`         // hex, 32 bytes or more; derives bootstrap tokens and seals the passwords of registries; PREGO_MASTER_KEY_FILE for a file
-	MasterKeysEarlier []string      `env:"PREGO_MASTER_KEY_EARLIER"` // what earlier master keys sealed is opened with these; also _FILE
+	MasterKey         string        `env:"PREGO_MASTER_KEY"`         // hex, 32 bytes or more; derives bootstrap tokens and encrypts registry passwords; PREGO_MASTER_KEY_FILE for a file
+	MasterKeysEarlier []string      `env:"PREGO_MASTER_KEY_EARLIER"` // earlier master keys, for decryption; also _FILE
 	CatalogFile       string        `env:"PREGO_CATALOG_FILE"`
-	GoldenImages      bool          `env:"PREGO_GOLDEN_IMAGES" envDefault:"true"`      // make servers from the current verified image, when there is one
-	ImageKeep         int           `env:"PREGO_IMAGE_KEEP" envDefault:"2"`            // verified images of a kind that are kept, the current one among them
+	GoldenImages      bool          `env:"PREGO_GOLDEN_IMAGES" envDefault:"true"`      // create servers from the current verified image, if there is one
+	ImageKeep         int           `env:"PREGO_IMAGE_KEEP" envDefault:"2"`            // verified images of a kind to keep, including the current one
 	ImageBuildTimeout time.Duration `env:"PREGO_IMAGE_BUILD_TIMEOUT" envDefault:"30m"` // how long the builder of an image may take
-	ImageContainers   []string      `env:"PREGO_IMAGE_CONTAINERS" envDefault:"stack"`  // container images that are pulled into an image: stack, none, or a list
-	CatalogEvery      time.Duration `env:"PREGO_CATALOG_EVERY" envDefault:"1h"`        // how often the provider is asked what it sells
-	EgressCIDRs       []string      `env:"PREGO_EGRESS_CIDRS"`                         // where the control plane calls hosts from
+	ImageContainers   []string      `env:"PREGO_IMAGE_CONTAINERS" envDefault:"stack"`  // container images to pull into an image: stack, none, or a list
+	CatalogEvery      time.Duration `env:"PREGO_CATALOG_EVERY" envDefault:"1h"`        // how often the provider's catalog is read
+	EgressCIDRs       []string      `env:"PREGO_EGRESS_CIDRS"`                         // source address for calls to hosts
 	AgentPort         int           `env:"PREGO_AGENT_PORT" envDefault:"443"`
 	DockerPort        int           `env:"PREGO_DOCKER_PORT" envDefault:"2376"`
 	BootstrapTokenTTL time.Duration `env:"PREGO_BOOTSTRAP_TOKEN_TTL" envDefault:"15m"` // at most 15m
-	MaxRetries        int           `env:"PREGO_PROVISION_RETRIES" envDefault:"2"`     // whole new servers after the first
+	MaxRetries        int           `env:"PREGO_PROVISION_RETRIES" envDefault:"2"`     // new servers after the first one failed
 	CapacityWait      time.Duration `env:"PREGO_CAPACITY_WAIT" envDefault:"1h"`        // how long a server waits for stock or quota
-	FleetWait         time.Duration `env:"PREGO_FLEET_CAPACITY_WAIT" envDefault:"10m"` // how long a fleet's server does, before another region is tried
+	FleetWait         time.Duration `env:"PREGO_FLEET_CAPACITY_WAIT" envDefault:"10m"` // the same for a fleet's server, before another region is tried
 	FleetParallel     int           `env:"PREGO_FLEET_PARALLEL" envDefault:"10"`       // servers of one fleet action at once
-	FleetPoll         time.Duration `env:"PREGO_FLEET_POLL" envDefault:"5s"`           // how often a server that is drained is looked at
+	FleetPoll         time.Duration `env:"PREGO_FLEET_POLL" envDefault:"5s"`           // how often a draining server is checked
 	CapacityPoll      time.Duration `env:"PREGO_CAPACITY_POLL" envDefault:"30s"`
-	CreateBackoff     time.Duration `env:"PREGO_CREATE_BACKOFF" envDefault:"2s"`  // before the second of three create calls; doubles
-	AmbiguousGrace    time.Duration `env:"PREGO_AMBIGUOUS_GRACE" envDefault:"3m"` // how long a create of unknown outcome may still land
+	CreateBackoff     time.Duration `env:"PREGO_CREATE_BACKOFF" envDefault:"2s"`  // delay before the second of three create calls; doubles
+	AmbiguousGrace    time.Duration `env:"PREGO_AMBIGUOUS_GRACE" envDefault:"3m"` // how long a create of unknown outcome may still complete
 	ContainerTimeout  time.Duration `env:"PREGO_CONTAINER_TIMEOUT" envDefault:"5m"`
 	ContainerImage    string        `env:"PREGO_CONTAINER_IMAGE" envDefault:"frappe/erpnext:v15"` // ${bench_image} in the stack
-	StackFile         string        `env:"PREGO_STACK_FILE"`                                      // what runs on servers, see docs/containers.md; empty: the built-in stack
-	DriftHosts        int           `env:"PREGO_DRIFT_HOSTS_PER_RUN" envDefault:"8"`              // servers whose containers a reconciliation looks at; 0: none
-	UserDataLimit     int           `env:"PREGO_USER_DATA_LIMIT"`                                 // bytes; a lower one than the provider's tries the two-stage boot
-	BootPatience      time.Duration `env:"PREGO_BOOT_PATIENCE" envDefault:"4m"`                   // how long a booting host repeats a step that fails; less than its boot may take
+	StackFile         string        `env:"PREGO_STACK_FILE"`                                      // what runs on servers, see docs/containers.md; empty for the built-in stack
+	DriftHosts        int           `env:"PREGO_DRIFT_HOSTS_PER_RUN" envDefault:"8"`              // servers whose containers one reconciliation checks; 0 for none
+	UserDataLimit     int           `env:"PREGO_USER_DATA_LIMIT"`                                 // bytes; less than the provider's limit to test the two-stage boot
+	BootPatience      time.Duration `env:"PREGO_BOOT_PATIENCE" envDefault:"4m"`                   // how long a booting host retries a failing step; less than its boot may take
 	ReconcileEvery    time.Duration `env:"PREGO_RECONCILE_EVERY" envDefault:"5m"`
-	OrphanAge         time.Duration `env:"PREGO_ORPHAN_AGE" envDefault:"45m"` // older than the longest provisioning attempt
+	OrphanAge         time.Duration `env:"PREGO_ORPHAN_AGE" envDefault:"45m"` // more than the longest provisioning attempt
 	OrphanMaxPerRun   int           `env:"PREGO_ORPHAN_MAX_PER_RUN" envDefault:"10"`
-	OrphanBreakerPct  float64       `env:"PREGO_ORPHAN_BREAKER_PCT" envDefault:"5"` // of the fleet; above it nothing is destroyed
+	OrphanBreakerPct  float64       `env:"PREGO_ORPHAN_BREAKER_PCT" envDefault:"5"` // share of the fleet above which nothing is destroyed
 	SweepEvery        time.Duration `env:"PREGO_SWEEP_EVERY" envDefault:"10s"`
 	DegradedAfter     time.Duration `env:"PREGO_DEGRADED_AFTER" envDefault:"60s"`
 	FailedAfter       time.Duration `env:"PREGO_FAILED_AFTER" envDefault:"300s"`
-	FreezePct         float64       `env:"PREGO_FREEZE_PCT" envDefault:"20"`         // of the fleet falling silent at once
+	FreezePct         float64       `env:"PREGO_FREEZE_PCT" envDefault:"20"`         // share of the fleet falling silent at once above which nobody is marked
 	FreezeMinServers  int           `env:"PREGO_FREEZE_MIN_SERVERS" envDefault:"10"` // smaller fleets never freeze
 	Concurrency       int           `env:"PREGO_WORKER_CONCURRENCY" envDefault:"64"`
 	StopTimeout       time.Duration `env:"PREGO_WORKER_STOP_TIMEOUT" envDefault:"20s"`
 }
 
-// Hetzner says which project the servers are made in.
+// Hetzner says in which project servers are created.
 type Hetzner struct {
 	Endpoint string `env:"HCLOUD_ENDPOINT" envDefault:"https://api.hetzner.cloud/v1"`
 	Token    string `env:"HCLOUD_TOKEN"` // HCLOUD_TOKEN_FILE for a file
-	// Simulated lifts the rule that hosts have public addresses.
+	// Simulated allows hosts without public addresses.
 	Simulated bool          `env:"PREGO_SIMULATED"`
 	Timeout   time.Duration `env:"PREGO_HCLOUD_TIMEOUT" envDefault:"30s"` // of one request
 	Poll      time.Duration `env:"PREGO_HCLOUD_POLL" envDefault:"1s"`     // of the shared action poller
@@ -271,14 +270,14 @@ func FromEnvironment() (Config, error) {
 	return From(vars)
 }
 
-// Secrets are the settings that can be read from a file, whose path is in the variable of
-// the same name with the suffix _FILE.
+// Secrets are the settings that can be read from a file, named by the variable with the
+// suffix _FILE.
 func Secrets() []string {
 	return []string{"DATABASE_URL", "HCLOUD_TOKEN", "PREGO_MASTER_KEY", "PREGO_MASTER_KEY_EARLIER", "PLACEMENT_ADVISER_TOKEN"}
 }
 
-// From reads settings from vars, as FromEnvironment does from the process. It
-// reports every fault at once.
+// From reads settings from vars, as FromEnvironment does from the process. It reports
+// all errors at once.
 func From(vars map[string]string) (Config, error) {
 	merged := make(map[string]string, len(vars))
 	var errs []error
@@ -390,7 +389,7 @@ func (c Config) check() []error {
 	return errs
 }
 
-// Catalog is the configured catalog, or the default one.
+// Catalog returns the configured catalog, or the default one.
 func (w Worker) Catalog() (server.Catalog, error) {
 	c := server.DefaultCatalog()
 	if w.CatalogFile != "" {

@@ -15,8 +15,8 @@ import (
 //go:embed stack.json
 var defaultStack []byte
 
-// Stack is the configured stack, or the default one. A file replaces the default
-// whole, so that what it says is all there is.
+// Stack returns the configured stack, or the default one. A file replaces the whole
+// default.
 func (w Worker) Stack() (server.Stack, error) {
 	if w.StackFile == "" {
 		return parseStack(defaultStack)

@@ -26,23 +26,23 @@ import (
 type Postgres struct {
 	*Process
 	Port int
-	Dir  string // where its files are
+	Dir  string // its data directory
 }
 
 // PostgresConfig says where and how a cluster runs.
 type PostgresConfig struct {
 	Dir     string
-	Port    int    // 0: any free one
+	Port    int    // 0 for any free one
 	LogFile string // "" for <Dir>.log
-	// Volatile gives up durability for speed: for tests.
+	// Volatile trades durability for speed, for tests.
 	Volatile bool
 }
 
 // ErrNoPostgres says what to install.
 var ErrNoPostgres = errors.New("no Postgres server binaries found: install Debian's package postgresql, or set DATABASE_URL")
 
-// postgresBin finds the directory that holds initdb and postgres: on PATH, or the
-// newest of Debian's.
+// postgresBin finds the directory of initdb and postgres: on PATH, or the newest of
+// Debian's.
 func postgresBin() (string, error) {
 	if p, err := exec.LookPath("postgres"); err == nil {
 		if _, err := exec.LookPath("initdb"); err == nil {
@@ -111,7 +111,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 			return pg, nil
 		}
 		p.Stop(5 * time.Second)
-		// The children of one that was killed hold its memory a moment longer.
+		// The children of a killed one keep its memory a moment longer.
 		if !strings.Contains(err.Error(), "pre-existing shared memory block") || ready.Err() != nil {
 			return nil, err
 		}
@@ -128,7 +128,7 @@ func (p *Postgres) URL(database string) string {
 	return u.String()
 }
 
-// EnsureDatabase creates a database unless it is there.
+// EnsureDatabase creates a database unless it exists.
 func (p *Postgres) EnsureDatabase(ctx context.Context, name string) error {
 	conn, err := pgx.Connect(ctx, p.URL("postgres"))
 	if err != nil {
@@ -156,7 +156,7 @@ func (p *Postgres) ping(ctx context.Context) error {
 	return conn.Close(ctx)
 }
 
-// postgresUser is whom to run as: the caller, or, since postgres refuses to be
+// postgresUser is the user to run as: the caller or, since postgres refuses to run as
 // root, an unprivileged user.
 func postgresUser() (uid, gid uint32, err error) {
 	if os.Geteuid() != 0 {
@@ -176,8 +176,8 @@ func postgresUser() (uid, gid uint32, err error) {
 	return 0, 0, errors.New("postgres can't run as root, and there is neither a user postgres nor nobody")
 }
 
-// reachable reports whether a user can get to a directory that is to be made:
-// every existing parent must be searchable by it.
+// reachable reports whether a user could reach a new directory: every existing parent
+// must be searchable.
 func reachable(dir string, uid uint32) bool {
 	for d := filepath.Dir(dir); ; d = filepath.Dir(d) {
 		info, err := os.Stat(d)
@@ -193,9 +193,9 @@ func reachable(dir string, uid uint32) bool {
 	}
 }
 
-// placeFor is where a cluster goes. Postgres refuses to run as root, and when the
-// user that it runs as can't get into the directory (below a home of mode 0700,
-// say) it is one below /var/tmp that belongs to it.
+// placeFor is where to put a cluster. Postgres refuses to run as root; if the user that
+// it runs as can't reach the directory (below a home of mode 0700, say), it is put
+// below /var/tmp.
 func placeFor(dir string, uid uint32) string {
 	if uid == 0 || reachable(dir, uid) {
 		return dir
@@ -225,7 +225,7 @@ func initialize(ctx context.Context, bin, dir string, uid, gid uint32) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return fmt.Errorf("postgres directory: %w", err)
 	}
-	// A cluster that was only half made is made again.
+	// A half-initialized cluster is initialized again.
 	tmp := dir + ".init"
 	if err := errors.Join(os.RemoveAll(tmp), os.Mkdir(tmp, 0o700)); err != nil {
 		return fmt.Errorf("postgres directory: %w", err)
@@ -250,10 +250,10 @@ func initialize(ctx context.Context, bin, dir string, uid, gid uint32) error {
 // given are the ports that FreePort has returned.
 var given sync.Map
 
-// FreePort finds a port on loopback that nobody listens on, and that it has returned to
-// nobody else in this process, who may not listen yet, or not at the moment. It takes
-// none of those that the system gives to outgoing connections: one of them could have it
-// before whoever asked does.
+// FreePort returns a loopback port on which nobody listens, and which it has not
+// returned in this process before, since that user may not be listening yet, or not at
+// the moment. It avoids the range of outgoing connections, which could take the port
+// first.
 func FreePort() (int, error) {
 	const from, to = 12_000, 32_000
 	for range 1000 {

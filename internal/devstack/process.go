@@ -1,6 +1,6 @@
 // Package devstack starts what the control plane needs on one machine: a private
 // Postgres, Temporal's dev server, the simulated cloud, and the project's own
-// processes. Nothing that it starts outlives it, however it dies.
+// processes. Nothing that it starts outlives it, in whatever way it dies.
 package devstack
 
 import (
@@ -42,7 +42,7 @@ type Process struct {
 	stop sync.Once
 }
 
-// Start starts a child in a process group of its own.
+// Start starts a child in its own process group.
 func Start(spec Spec) (*Process, error) {
 	p := &Process{spec: spec}
 	cmd := exec.Command(spec.Path, spec.Args...) //nolint:noctx // stopped by Stop, not by a context
@@ -71,8 +71,8 @@ func Start(spec Spec) (*Process, error) {
 // Name is the child's name.
 func (p *Process) Name() string { return p.spec.Name }
 
-// Err says how the child ended, with the last lines of its log. It is to be
-// called after Done is closed.
+// Err says how the child ended, with the last lines of its log. Call it after Done is
+// closed.
 func (p *Process) Err() error {
 	how := "exit status 0"
 	if err := p.Wait(); err != nil {
@@ -81,7 +81,7 @@ func (p *Process) Err() error {
 	return fmt.Errorf("%s ended (%s)%s", p.spec.Name, how, tail(p.spec.LogFile))
 }
 
-// Stop asks the child to stop, and kills its group when it has not after wait.
+// Stop asks the child to stop, and kills its group after wait.
 func (p *Process) Stop(wait time.Duration) {
 	p.stop.Do(func() { p.Process.Stop(cmp.Or(p.spec.Stop, syscall.SIGTERM), wait) })
 }

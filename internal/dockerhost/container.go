@@ -15,11 +15,11 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// rounds bounds how often a name is fought over before the caller is to wait.
+// rounds is how often a name conflict is retried before the caller has to wait.
 const rounds = 5
 
-// Create makes a container, adopts the one that is there when it was made from
-// the same spec and left alone, and replaces it when not. It does not start it.
+// Create creates a container. It adopts an existing one that was created from the same
+// spec and not changed, and replaces any other. It does not start it.
 func (h *Host) Create(ctx context.Context, spec server.ContainerSpec) (adopted bool, err error) {
 	_, adopted, err = h.ensure(ctx, spec)
 	return adopted, classify(spec.Name, err)
@@ -55,7 +55,7 @@ func (h *Host) ensure(ctx context.Context, spec server.ContainerSpec) (id string
 		switch {
 		case err == nil:
 			return made.ID, false, nil
-		case cerrdefs.IsConflict(err): // somebody was faster, or a removal is not through: look again
+		case cerrdefs.IsConflict(err): // another caller was faster, or a removal is still running: look again
 		case cerrdefs.IsNotFound(err) && !pulled: // the image
 			if err := h.pull(ctx, spec.Image); err != nil {
 				return "", false, err
@@ -78,9 +78,9 @@ func (h *Host) ensureNetwork(ctx context.Context, name string) error {
 	if err == nil || !cerrdefs.IsNotFound(err) {
 		return classifyError("network "+name, err)
 	}
-	// Two of one name can be made at once; the first is found by both from then on.
-	// What is published is bound to the host itself: "ip" in daemon.json is for the default
-	// bridge only, and older engines know no default for others.
+	// Two of one name can be created at once; from then on, all find the first.
+	// Published ports are bound to an address of the host: "ip" in daemon.json applies
+	// to the default bridge only, and older engines have no default for others.
 	_, err = h.c.NetworkCreate(ctx, name, client.NetworkCreateOptions{
 		Driver: "bridge", Labels: map[string]string{LabelServerID: string(h.serverID)},
 		Options: map[string]string{"com.docker.network.bridge.host_binding_ipv4": "127.0.0.1"},
@@ -98,14 +98,13 @@ func classifyError(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Start starts a container; one that runs is left alone.
+// Start starts a container; a running one is left alone.
 func (h *Host) Start(ctx context.Context, name string) error {
 	_, err := h.c.ContainerStart(ctx, h.name(name), client.ContainerStartOptions{})
 	return classify(name, classifyError("start", err))
 }
 
-// Stop ends a container, by force when it takes longer than its own timeout. One
-// that is not there is success.
+// Stop stops a container, by force after its own timeout. A missing one is success.
 func (h *Host) Stop(ctx context.Context, name string) error {
 	_, err := h.c.ContainerStop(ctx, h.name(name), client.ContainerStopOptions{})
 	if cerrdefs.IsNotFound(err) {
@@ -114,13 +113,12 @@ func (h *Host) Stop(ctx context.Context, name string) error {
 	return classify(name, classifyError("stop", err))
 }
 
-// Remove ends and removes a container. Its volumes stay.
+// Remove stops and removes a container. Its volumes stay.
 func (h *Host) Remove(ctx context.Context, name string) error {
 	return classify(name, h.remove(ctx, h.name(name)))
 }
 
-// remove lets the container end by itself first: a database that is killed has
-// to recover.
+// remove lets the container stop by itself first: a killed database has to recover.
 func (h *Host) remove(ctx context.Context, ref string) error {
 	_, err := h.c.ContainerStop(ctx, ref, client.ContainerStopOptions{})
 	if err != nil && !cerrdefs.IsNotFound(err) {
@@ -133,10 +131,10 @@ func (h *Host) remove(ctx context.Context, ref string) error {
 	return nil
 }
 
-// ErrNoContainer says that a container is not there.
+// ErrNoContainer says that a container does not exist.
 var ErrNoContainer = errors.New("there is no such container")
 
-// Inspect looks at one container; ErrNoContainer when it is not there.
+// Inspect reads one container; ErrNoContainer if it does not exist.
 func (h *Host) Inspect(ctx context.Context, name string) (server.ContainerInfo, error) {
 	got, err := h.c.ContainerInspect(ctx, h.name(name), client.ContainerInspectOptions{})
 	if cerrdefs.IsNotFound(err) {
@@ -165,7 +163,7 @@ func (h *Host) info(c container.InspectResponse) server.ContainerInfo {
 	return out
 }
 
-// List looks at all of the server's containers, running or not.
+// List reads all of the server's containers, running or not.
 func (h *Host) List(ctx context.Context) ([]server.ContainerInfo, error) {
 	list, err := h.c.ContainerList(ctx, client.ContainerListOptions{
 		All: true, Filters: client.Filters{}.Add("label", string(LabelServerID+"="+h.serverID)),

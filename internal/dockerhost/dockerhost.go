@@ -1,7 +1,7 @@
 // Package dockerhost runs containers on hosts over the Docker Remote API with mTLS
 // (direct-provisioning §1, path C). Every call may be repeated: a container has a
-// name of its own and a label with the hash of what it was made from, so what is
-// there is adopted when it is what is meant, and replaced when it is not.
+// deterministic name and a label with the hash of its spec, so an existing one is
+// adopted if it matches, and replaced if it does not.
 package dockerhost
 
 import (
@@ -24,10 +24,10 @@ import (
 type Config struct {
 	TLS  func(serverID prego.ServerID) *tls.Config // the server's id is verified, not its address
 	Port int
-	// CheckAddr refuses addresses that no provider gave to a server.
+	// CheckAddr rejects addresses that a provider's server can't have.
 	CheckAddr func(addr string) error
-	// Login finds the credentials of an image's registry; nil is none. A host gets them
-	// for the pull alone, and keeps them nowhere.
+	// Login finds the credentials of an image's registry; nil for none. A host gets
+	// them for the pull only, and stores them nowhere.
 	Login func(ctx context.Context, image string) (user, password string, ok bool, err error)
 }
 
@@ -36,11 +36,10 @@ type Hosts struct {
 	cfg Config
 }
 
-// New makes Hosts.
+// New creates Hosts.
 func New(cfg Config) *Hosts { return &Hosts{cfg: cfg} }
 
-// Host is the engine of one server. Its errors are *server.ContainerError where
-// repeating can't mend them.
+// Host is the engine of one server. Permanent errors are *server.ContainerError.
 type Host struct {
 	serverID  prego.ServerID
 	login     func(ctx context.Context, image string) (user, password string, ok bool, err error)
@@ -48,7 +47,7 @@ type Host struct {
 	transport *http.Transport
 }
 
-// Host reaches a server's engine; nothing is sent until the first call. Close it.
+// Host returns a server's engine; nothing is sent until the first call. Close it.
 func (h *Hosts) Host(serverID prego.ServerID, addr string) (*Host, error) {
 	if err := h.cfg.CheckAddr(addr); err != nil {
 		return nil, &server.ContainerError{Container: "all", Message: err.Error()}
@@ -73,7 +72,7 @@ func (h *Host) Close() {
 	h.transport.CloseIdleConnections()
 }
 
-// name is what a container is called on the host.
+// name is the name of a container on the host.
 func (h *Host) name(container string) string {
 	return wire.ContainerName(string(h.serverID), container)
 }

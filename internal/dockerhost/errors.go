@@ -17,16 +17,16 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// passing are texts of an engine that is going down or coming up: it reports them
-// as failures of its own, and they pass.
+// passing are error texts of an engine that is stopping or starting: it reports them as
+// permanent, but they pass.
 var passing = []string{
 	"context canceled", "shutting down", "connection refused", "connection reset", "transport is closing", "transport: error", "connection error",
 	"ttrpc: closed", "unexpected eof", "is already in progress", "is marked for removal", "i/o timeout", "tls handshake timeout",
 	"client connection is closing", "containerd.sock", "no such file or directory: unknown: /run/containerd",
 }
 
-// lasting are texts in a pull's stream, which carries no codes, that no
-// repetition mends.
+// lasting are error texts in a pull's stream, which carries no codes, for which
+// retrying is pointless.
 var lasting = []string{
 	"not found", "manifest unknown", "pull access denied", "unauthorized", "denied:", "no basic auth credentials", "authentication required", "incorrect username or password", "no matching manifest", "invalid reference", "unsupported media type",
 }
@@ -41,8 +41,8 @@ func containsAny(err error, texts []string) bool {
 	return false
 }
 
-// classify tells what repeating can't mend: a peer that is not the host, and what
-// the engine itself says is wrong. An engine that can't be reached may come back.
+// classify identifies permanent errors: a peer that is not the host, and errors of the
+// engine itself. An unreachable engine may come back.
 func classify(what string, err error) error {
 	var done *server.ContainerError
 	if err == nil || errors.As(err, &done) {
@@ -69,7 +69,7 @@ func classify(what string, err error) error {
 		if containsAny(err, lasting) {
 			return permanent
 		}
-		return retry // the engine's word for a registry that it can't reach
+		return retry // the engine's text for an unreachable registry
 	case cerrdefs.IsInternal(err), cerrdefs.IsInvalidArgument(err), cerrdefs.IsNotFound(err), cerrdefs.IsUnauthorized(err), cerrdefs.IsPermissionDenied(err):
 		return permanent
 	}

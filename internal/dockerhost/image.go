@@ -13,8 +13,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Pull fetches an image. What fails while it is under way is told only in the
-// stream of the answer.
+// Pull fetches an image. Failures during the pull are reported only in the answer's
+// stream.
 func (h *Host) Pull(ctx context.Context, image string) error {
 	return classify(image, h.pull(ctx, image))
 }
@@ -51,8 +51,8 @@ func (h *Host) auth(ctx context.Context, image string) (string, error) {
 	return base64.URLEncoding.EncodeToString(b), nil
 }
 
-// Resolve fetches an image where the host doesn't have it, and tells the digest that
-// its registry knows it by; "" is one that came from no registry.
+// Resolve fetches an image if the host doesn't have it, and returns its digest in the
+// registry; "" if it came from no registry.
 func (h *Host) Resolve(ctx context.Context, image string) (digest string, err error) {
 	got, err := h.c.ImageInspect(ctx, image)
 	if cerrdefs.IsNotFound(err) {
@@ -72,7 +72,7 @@ func (h *Host) Resolve(ctx context.Context, image string) (digest string, err er
 	return "", nil
 }
 
-// sameRepository says whether an image is of a repository, as the engine names it.
+// sameRepository reports whether an image is from a repository, as the engine names it.
 func sameRepository(repository, image string) bool {
 	image, _, _ = strings.Cut(image, "@")
 	if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') {
@@ -84,7 +84,7 @@ func sameRepository(repository, image string) bool {
 	return short(repository) == short(image)
 }
 
-// Pinned is an image by its digest, with the tag that it was found under for people.
+// Pinned is an image by its digest, with the original tag for people.
 func Pinned(image, digest string) string {
 	if digest == "" || strings.Contains(image, "@") {
 		return image

@@ -20,12 +20,12 @@ import (
 
 // Labels of our containers.
 const (
-	LabelSpec     = "prego.spec"      // the hash of what it was made from
+	LabelSpec     = "prego.spec"      // the hash of its spec
 	LabelServerID = "prego.server_id" // whose it is
-	LabelOnce     = "prego.once"      // "true" on what runs to its end
+	LabelOnce     = "prego.once"      // "true" on containers that run to their end
 )
 
-// Hash names what a container is made from.
+// Hash identifies what a container is created from.
 func Hash(spec server.ContainerSpec) string {
 	b, err := json.Marshal(spec)
 	if err != nil {
@@ -45,7 +45,7 @@ func or[T comparable](v, otherwise T) T {
 
 // options are what the engine is asked for.
 func (h *Host) options(spec server.ContainerSpec) (client.ContainerCreateOptions, error) {
-	// Ours are written last: nobody else's label stands in for them.
+	// Ours are written last, so that no other label replaces them.
 	labels := maps.Clone(spec.Labels)
 	if labels == nil {
 		labels = make(map[string]string)
@@ -74,7 +74,7 @@ func (h *Host) options(spec server.ContainerSpec) (client.ContainerCreateOptions
 		Binds: spec.Volumes, NetworkMode: container.NetworkMode(spec.Network),
 		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyMode(restart)},
 		SecurityOpt:   []string{"no-new-privileges"},
-		// A container that talks much must not fill the disk.
+		// A container that logs a lot must not fill the disk.
 		LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "3"}},
 		Resources: container.Resources{Memory: spec.MemoryMB << 20, NanoCPUs: nanoCPUs(spec)},
 	}
@@ -107,7 +107,7 @@ func (h *Host) options(spec server.ContainerSpec) (client.ContainerCreateOptions
 		host.PortBindings[port] = append(host.PortBindings[port], network.PortBinding{HostIP: addr, HostPort: hostPort})
 	}
 	if ownNetwork(spec.Network) {
-		// The stack's containers find each other by the names that it gives them.
+		// The stack's containers find each other by these names.
 		opts.NetworkingConfig = &network.NetworkingConfig{EndpointsConfig: map[string]*network.EndpointSettings{spec.Network: {Aliases: []string{spec.Name}}}}
 	}
 	return opts, nil
@@ -117,8 +117,8 @@ func nanoCPUs(spec server.ContainerSpec) int64 { return int64(spec.CPUs * 1e9) }
 
 func ownNetwork(name string) bool { return name != "" && name != "none" && name != "host" }
 
-// changes names what differs between a container and the options that it should
-// have been made with. Values stay out of it: they may be secrets.
+// changes names the differences between a container and the options that it should
+// have. Values are left out: they may be secrets.
 func changes(got container.InspectResponse, want client.ContainerCreateOptions) []string {
 	var out []string
 	differs := func(what string, is bool) {
@@ -132,7 +132,7 @@ func changes(got container.InspectResponse, want client.ContainerCreateOptions) 
 	}
 	differs("image", gc.Image != wc.Image)
 	differs("command", len(wc.Cmd) > 0 && !slices.Equal(gc.Cmd, wc.Cmd))
-	for _, e := range wc.Env { // the image adds some of its own
+	for _, e := range wc.Env { // the image adds its own
 		if !slices.Contains(gc.Env, e) {
 			name, _, _ := strings.Cut(e, "=")
 			differs("env "+name, true)

@@ -18,21 +18,22 @@ import (
 )
 
 const (
-	// settle is how long a container without check must run to count as started.
+	// settle is how long a container without a check must run to count as started.
 	settle = 3 * time.Second
-	// startTimeout is within how long one must be healthy, unless it says so itself.
+	// startTimeout is how soon a container must be healthy, unless it sets its own
+	// limit.
 	startTimeout = 90 * time.Second
-	// loops is how often the engine may start one again before that is a loop.
+	// loops is how many restarts by the engine count as a crash loop.
 	loops = 3
 	look  = 200 * time.Millisecond
 )
 
-// Up makes containers run, each once those that it comes after are healthy, and
-// otherwise at the same time. What runs to its end is run once for each declaration, and
-// what comes after it is started anew then: it has read what was there before.
+// Up starts containers, each once its dependencies are healthy, and otherwise in
+// parallel. One that runs to its end runs once per declaration, and those after it are
+// restarted then, since they have read earlier data.
 func (h *Host) Up(ctx context.Context, specs []server.ContainerSpec) error {
 	for _, spec := range specs {
-		// Before: of two that make it at once there would be two of a name.
+		// Before: two parallel creates could make two containers of one name.
 		if err := h.ensureNetwork(ctx, spec.Network); err != nil {
 			return classify(spec.Name, err)
 		}
@@ -53,7 +54,7 @@ func (h *Host) Up(ctx context.Context, specs []server.ContainerSpec) error {
 			ran[spec.Name] = did[i] && spec.Once
 		}
 	}
-	// The first may have died of what the last did.
+	// The first may have failed because of the last.
 	for _, spec := range specs {
 		got, err := h.c.ContainerInspect(ctx, h.name(spec.Name), client.ContainerInspectOptions{})
 		if err != nil {
@@ -70,8 +71,8 @@ func (h *Host) Up(ctx context.Context, specs []server.ContainerSpec) error {
 	return nil
 }
 
-// worstError is the failure of containers that were started at once. One that passes comes
-// before one that repeating can't mend: an engine that goes down ends them all.
+// worstError is the error of containers started in parallel. A passing error comes
+// before a permanent one: an engine that stops fails them all.
 func worstError(wave []server.ContainerSpec, errs []error) (out error) {
 	for i, err := range errs {
 		if err = classify(wave[i].Name, err); err == nil {
@@ -88,8 +89,8 @@ func worstError(wave []server.ContainerSpec, errs []error) (out error) {
 	return out
 }
 
-// waves are containers in groups, each of which comes after those of earlier ones only.
-// The specs are in an order that holds already.
+// waves groups containers so that each comes after those of earlier groups only. The
+// specs are already in a valid order.
 func waves(specs []server.ContainerSpec) (out [][]server.ContainerSpec) {
 	in := make(map[string]int, len(specs))
 	for _, spec := range specs {
@@ -108,12 +109,12 @@ func waves(specs []server.ContainerSpec) (out [][]server.ContainerSpec) {
 	return out
 }
 
-// hasFinished says that what runs to its end has.
+// hasFinished reports whether a container that runs to its end has.
 func hasFinished(s *container.State) bool {
 	return s != nil && s.Status == container.StateExited && s.ExitCode == 0 && !s.OOMKilled
 }
 
-// up makes one container run. did is false where it was met as it should be.
+// up starts one container. did is false if it was already as it should be.
 func (h *Host) up(ctx context.Context, spec server.ContainerSpec, again bool) (did bool, err error) {
 	id, adopted, err := h.ensure(ctx, spec)
 	if err != nil {
@@ -223,9 +224,9 @@ func (h *Host) healthy(ctx context.Context, id string, spec server.ContainerSpec
 	return true, "", nil
 }
 
-// probe runs a declared probe in a container. It is the only use of exec on path
-// C, and takes nothing but the kinds of probes that a stack can name. A probe
-// that can't be run has failed: the container may not be there yet.
+// probe runs a declared probe in a container. It is the only use of exec on path C, and
+// accepts only the kinds of probes that a stack can name. A probe that can't be run has
+// failed: the container may not be running yet.
 func (h *Host) probe(ctx context.Context, id string, p server.ContainerProbe) (ok bool, why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, or(p.Timeout.D(), 5*time.Second))
 	defer cancel()
@@ -278,7 +279,7 @@ func (h *Host) Check(ctx context.Context, specs []server.ContainerSpec) ([]serve
 	}
 	for _, c := range there {
 		if c.Instance != "" {
-			continue // instances have rows of their own, and are kept by those
+			continue // instances have rows of their own, and are handled elsewhere
 		}
 		if !slices.ContainsFunc(specs, func(s server.ContainerSpec) bool { return s.Name == c.Name }) {
 			out = append(out, server.ContainerDrift{Container: c.Name, Kind: server.DriftUndeclared, Detail: c.State})
@@ -325,8 +326,8 @@ func (h *Host) check(ctx context.Context, spec server.ContainerSpec) (*server.Co
 	return nil, nil
 }
 
-// Repair makes a host what its declaration says, and tells what it was not. What
-// is as declared is left running; volumes are never touched.
+// Repair restores a host to its declaration, and returns what differed. What matches is
+// left running; volumes are never touched.
 func (h *Host) Repair(ctx context.Context, specs []server.ContainerSpec) ([]server.ContainerDrift, error) {
 	found, err := h.Check(ctx, specs)
 	if err != nil || len(found) == 0 {
@@ -335,8 +336,8 @@ func (h *Host) Repair(ctx context.Context, specs []server.ContainerSpec) ([]serv
 	for _, d := range found {
 		switch d.Kind {
 		case server.DriftUndeclared, server.DriftLooping, server.DriftUnhealthy:
-			// Made anew below, those that are declared: a loop that had a passing cause
-			// waits up to a minute by itself, and what is unhealthy stays so.
+			// Declared ones are recreated below: after a passing cause, a crash loop
+			// would wait up to a minute, and an unhealthy container would stay so.
 			if err := h.Remove(ctx, d.Container); err != nil {
 				return found, err
 			}

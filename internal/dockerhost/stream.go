@@ -18,16 +18,15 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// LogOptions say what of a container's output is wanted.
+// LogOptions select a part of a container's output.
 type LogOptions struct {
 	Tail   int  // lines from the end, 0 for all
-	Follow bool // go on until the container ends or ctx does
+	Follow bool // continue until the container or ctx ends
 	Since  time.Time
 	Times  bool // put the time before each line
 }
 
-// Logs copies what a container writes to both its streams to w, as it was
-// written: whoever shows it redacts it.
+// Logs copies both streams of a container's output to w, unredacted.
 func (h *Host) Logs(ctx context.Context, name string, o LogOptions, w io.Writer) error {
 	opts := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: o.Follow, Timestamps: o.Times}
 	if o.Tail > 0 {
@@ -46,13 +45,13 @@ func (h *Host) Logs(ctx context.Context, name string, o LogOptions, w io.Writer)
 	defer func() { _ = logs.Close() }()
 	// Both streams come through one connection, each piece with a header.
 	_, err = stdcopy.StdCopy(w, w, logs)
-	if err == nil && ctx.Err() != nil { // a cancel can look like the end of the stream
+	if err == nil && ctx.Err() != nil { // a cancelled request can look like the end of the stream
 		err = ctx.Err()
 	}
 	return classify(name, classifyError("logs", err))
 }
 
-// Stats takes one sample of what a container uses.
+// Stats takes one sample of a container's usage.
 func (h *Host) Stats(ctx context.Context, name string) (server.ContainerStats, error) {
 	got, err := h.c.ContainerStats(ctx, h.name(name), client.ContainerStatsOptions{})
 	if cerrdefs.IsNotFound(err) {
@@ -75,7 +74,7 @@ func (h *Host) Stats(ctx context.Context, name string) (server.ContainerStats, e
 // lastBytes is how much of a container's output an error shows.
 const lastBytes = 2 << 10
 
-// lastLines are the last that a container wrote, without its secrets.
+// lastLines are the last lines of a container's output, without its secrets.
 func (h *Host) lastLines(ctx context.Context, spec server.ContainerSpec) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -83,7 +82,7 @@ func (h *Host) lastLines(ctx context.Context, spec server.ContainerSpec) string 
 	if err := h.Logs(ctx, spec.Name, LogOptions{Tail: 20}, &all); err != nil && all.Len() == 0 {
 		return "its logs can't be read"
 	}
-	// Masked before it is cut, so that no half of a secret is left.
+	// Masked before it is cut, so that no half of a secret remains.
 	text := strings.TrimSpace(strings.ToValidUTF8(spec.Redact(all.String()), "?"))
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' && r != '\t' {

@@ -12,12 +12,12 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// actionChunk is how many actions one request asks for.
+// actionChunk is how many actions one request polls.
 const actionChunk = 25
 
-// actionPoller asks for the actions of all waiters together: one request per
-// actionChunk of them and interval, however many servers are being made. One
-// action's failure is nobody else's.
+// actionPoller polls the actions of all waiters together: one request per actionChunk
+// of them and interval, however many servers are being created. One action's failure
+// does not affect the others.
 type actionPoller struct {
 	interval time.Duration
 	list     func(ctx context.Context, ids []int64) ([]*hcloud.Action, error)
@@ -29,7 +29,7 @@ type actionPoller struct {
 	running bool
 }
 
-// newActionPoller makes a poller whose requests are taken out of a lane.
+// newActionPoller creates a poller whose requests use a lane of the budget.
 func newActionPoller(p *Provider, lane Lane) *actionPoller {
 	return &actionPoller{
 		interval: p.poll, classify: p.classify, log: p.log, waiters: make(map[int64][]chan error),
@@ -77,7 +77,7 @@ func (a *actionPoller) unsubscribe(id int64, ch chan error) {
 	}
 }
 
-// run polls while anybody waits, and ends with the last waiter.
+// run polls while there are waiters.
 func (a *actionPoller) run() {
 	for {
 		a.mu.Lock()
@@ -99,8 +99,8 @@ func (a *actionPoller) run() {
 	}
 }
 
-// pollChunk settles what has ended. A request that fails is made again with the
-// next round; waiters have deadlines of their own.
+// pollChunk settles ended actions. A failed request is repeated in the next round;
+// waiters have their own deadlines.
 func (a *actionPoller) pollChunk(ids []int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

@@ -29,26 +29,26 @@ type Limits struct {
 	Remaining int
 }
 
-// Budget is the requests that a provider project has left, shared by every
+// Budget is the number of requests that a provider project has left, shared by every
 // worker.
 type Budget interface {
 	// Acquire waits until this lane may send one request.
 	Acquire(ctx context.Context, lane string) error
-	// Observe takes over what the provider says is left.
+	// Observe records the remaining requests reported by the provider.
 	Observe(ctx context.Context, limit, remaining int) error
-	// Block lets nobody send before the time has passed.
+	// Block stops all requests until the time has passed.
 	Block(ctx context.Context, d time.Duration) error
 }
 
 type laneKey struct{}
 
-// WithLane marks the requests of a context.
+// WithLane sets the lane of a context's requests.
 func WithLane(ctx context.Context, lane Lane) context.Context {
 	return context.WithValue(ctx, laneKey{}, lane)
 }
 
-// transport takes each request out of the budget and obeys the provider's
-// rate-limit headers.
+// transport takes each request from the budget and obeys the provider's rate-limit
+// headers.
 type transport struct {
 	budget   Budget
 	next     http.RoundTripper
@@ -126,9 +126,8 @@ func (t *transport) obey(ctx context.Context, resp *http.Response) error {
 	return nil
 }
 
-// buffered reads an answer whole within the request's timeout, so that a
-// connection that is cut mid-answer is an error of the call and not of whoever
-// reads it.
+// buffered reads a whole answer within the request's timeout, so that a connection cut
+// mid-answer is an error of the call, not of the reader.
 type buffered struct {
 	next    http.RoundTripper
 	timeout time.Duration
@@ -144,7 +143,7 @@ func (b buffered) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 32<<20))
 	_ = resp.Body.Close()
 	if err != nil {
-		return nil, err // bare: a timeout must be seen as one, for reads to be repeated
+		return nil, err // not wrapped: reads are retried after timeouts, which must be recognized
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	return resp, nil

@@ -12,9 +12,9 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Catalog reads what the project can order, and for how much: about five requests,
-// however large the fleet is. An answer that lacks a whole part is an error, so that
-// it never replaces a good catalog.
+// Catalog reads what the project can order and at which prices: about five requests,
+// whatever the size of the fleet. An incomplete answer is an error, so that it never
+// replaces a good catalog.
 func (p *Provider) Catalog(ctx context.Context) (server.ProviderCatalog, error) {
 	ctx = WithLane(ctx, LanePoll)
 	list := hcloud.ListOpts{PerPage: 50}

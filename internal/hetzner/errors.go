@@ -15,10 +15,10 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// classes is the one table that says what each of the provider's error codes
-// means. A code that is not in it is judged by its HTTP status.
+// classes is the one table that classifies the provider's error codes. Unknown codes
+// are classified by their HTTP status.
 var classes = map[hcloud.ErrorCode]server.InfraClass{
-	// The same call again, later.
+	// Retry the same call later.
 	hcloud.ErrorCodeConflict:       server.InfraRetry,
 	hcloud.ErrorCodeLocked:         server.InfraRetry,
 	hcloud.ErrorCodeResourceInUse:  server.InfraRetry,
@@ -57,15 +57,14 @@ var classes = map[hcloud.ErrorCode]server.InfraClass{
 	"method_not_allowed":         server.InfraPermanent,
 }
 
-// unknownOutcome are the codes after which a create may have happened all the
-// same.
+// unknownOutcome are the codes after which a create may have happened nevertheless.
 var unknownOutcome = map[string]bool{
 	string(hcloud.ErrorCodeBadGateway): true, string(hcloud.ErrorCodeTimeout): true, "unavailable": true,
 	string(hcloud.ErrorCodeServerError): true, string(hcloud.ErrorCodeServiceError): true,
 }
 
 // classify turns any error of a call into a *server.InfraError. The message is
-// redacted: the provider quotes the API token in some of its answers.
+// redacted: some of the provider's answers quote the API token.
 func (p *Provider) classify(err error) error {
 	if err == nil {
 		return nil

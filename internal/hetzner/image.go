@@ -13,15 +13,15 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// isImageGone tells a create's refusal that is about its image. The provider has no code
-// of its own for it.
+// isImageGone recognizes a refused create because of its image. The provider has no
+// specific code for it.
 func isImageGone(code hcloud.ErrorCode, message string) bool {
 	text := strings.ToLower(message)
 	return (code == hcloud.ErrorCodeInvalidInput || code == hcloud.ErrorCodeNotFound) && strings.Contains(text, "image") &&
 		(strings.Contains(text, "not found") || strings.Contains(text, "deleted") || strings.Contains(text, "unavailable"))
 }
 
-// imageRef names an image in a create: snapshots have an id alone.
+// imageRef names an image in a create: snapshots only have an id.
 func imageRef(nameOrID string) *hcloud.Image {
 	if id, err := strconv.ParseInt(nameOrID, 10, 64); err == nil {
 		return &hcloud.Image{ID: id}
@@ -29,10 +29,10 @@ func imageRef(nameOrID string) *hcloud.Image {
 	return &hcloud.Image{Name: nameOrID}
 }
 
-// EnsureSnapshot takes a snapshot of a server that is off, or finds the one that an
-// earlier call took: snapshots have no unique name, so it is found by its labels. Of
-// several, which answers that were lost can leave behind, the oldest is kept. It returns
-// when the provider can make servers from it.
+// EnsureSnapshot takes a snapshot of a powered-off server, or finds the one that an
+// earlier call took: snapshots have no unique name, so it is found by its labels. If
+// lost answers left several, the oldest is kept. It returns once the provider can
+// create servers from it.
 func (p *Provider) EnsureSnapshot(ctx context.Context, in server.SnapshotParams) (server.SnapshotHandle, error) {
 	ctx = WithLane(ctx, LaneCreate)
 	labels := merge(in.Labels, ownerLabels(in.Environment))
@@ -79,7 +79,7 @@ func (p *Provider) oldestSnapshot(ctx context.Context, imageID prego.ImageID) (*
 		return nil, err
 	}
 	for _, i := range images {
-		if i.Status == hcloud.ImageStatusAvailable || i.Status == hcloud.ImageStatusCreating { // else its making failed
+		if i.Status == hcloud.ImageStatusAvailable || i.Status == hcloud.ImageStatusCreating { // otherwise it failed
 			return i, nil
 		}
 	}
@@ -96,8 +96,8 @@ func (p *Provider) snapshotsOf(ctx context.Context, imageID prego.ImageID) ([]*h
 	return images, err
 }
 
-// DeleteSnapshots deletes every snapshot of an image of ours. That there is none is
-// success.
+// DeleteSnapshots deletes every snapshot of one of our images. If there is none, that
+// is success.
 func (p *Provider) DeleteSnapshots(ctx context.Context, imageID prego.ImageID) error {
 	ctx = WithLane(ctx, LaneDelete)
 	images, err := p.snapshotsOf(ctx, imageID)

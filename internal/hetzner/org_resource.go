@@ -12,8 +12,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// EnsurePrimaryIP finds or makes an IPv4 address that belongs to no server, and
-// returns the provider's id and the address.
+// EnsurePrimaryIP finds or creates an unassigned IPv4 address, and returns the
+// provider's id and the address.
 func (p *Provider) EnsurePrimaryIP(ctx context.Context, in server.PrimaryIPParams) (id, address string, err error) {
 	labels := ownerLabels(in.Environment)
 	labels[server.LabelOrgID] = string(in.OrgID)
@@ -21,7 +21,7 @@ func (p *Provider) EnsurePrimaryIP(ctx context.Context, in server.PrimaryIPParam
 		ip, _, err := p.read.PrimaryIP.GetByName(ctx, in.Name)
 		return ip, err
 	}, func() (*hcloud.PrimaryIP, error) {
-		// It stays when the server goes that it is assigned to.
+		// It stays when the server that it is assigned to is deleted.
 		r, _, err := p.write.PrimaryIP.Create(ctx, hcloud.PrimaryIPCreateOpts{
 			Name: in.Name, Type: hcloud.PrimaryIPTypeIPv4, AssigneeType: "server", Location: in.Location, Labels: labels, AutoDelete: hcloud.Ptr(false),
 		})
@@ -39,7 +39,8 @@ func (p *Provider) EnsurePrimaryIP(ctx context.Context, in server.PrimaryIPParam
 	return strconv.FormatInt(ip.ID, 10), ip.IP.String(), nil
 }
 
-// FindNamed looks for a volume or a primary IP of ours by its name; "" is none.
+// FindNamed looks up one of our volumes or primary IPs by its name; "" if there is
+// none.
 func (p *Provider) FindNamed(ctx context.Context, kind server.ResourceKind, name string) (id string, err error) {
 	ctx = WithLane(ctx, LaneDelete)
 	switch kind {
@@ -60,9 +61,9 @@ func (p *Provider) FindNamed(ctx context.Context, kind server.ResourceKind, name
 	return "", &server.InfraError{Class: server.InfraPermanent, Code: "invalid_input", Message: "no lookup for kind " + string(kind)}
 }
 
-// AttachVolume attaches a volume to a server and returns once it is. One that is on
-// that server already is success; one that is on another is refused: who knows that
-// nothing writes to it any more detaches it.
+// AttachVolume attaches a volume to a server and waits for it. A volume already on that
+// server is success; one on another server is an error: the caller has to detach it
+// once nothing writes to it any more.
 func (p *Provider) AttachVolume(ctx context.Context, volumeID prego.VolumeID, serverID prego.ServerID) error {
 	volume, err := parseID(string(volumeID))
 	if err != nil {
@@ -95,8 +96,8 @@ func (p *Provider) AttachVolume(ctx context.Context, volumeID prego.VolumeID, se
 	return p.actions.wait(ctx, actionIDs(action, nil))
 }
 
-// DetachVolume takes a volume from whatever server it is on, and returns once it is
-// on none. One that is gone is on none.
+// DetachVolume detaches a volume from whatever server it is on, and waits for it. A
+// deleted volume counts as detached.
 func (p *Provider) DetachVolume(ctx context.Context, volumeID prego.VolumeID) error {
 	id, err := parseID(string(volumeID))
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package hetzner makes, finds and destroys servers and what belongs to them
-// through the Hetzner Cloud API (direct-provisioning §1, path A).
+// Package hetzner creates, finds and destroys servers and their resources through the
+// Hetzner Cloud API (direct-provisioning §1, path A).
 //
-// Create is not idempotent there, but names are unique per project: a server's
-// name is derived from its id, so that of all creates, repeated or late, at most
-// one succeeds, and it can be found again.
+// Creates are not idempotent there, but names are unique per project: a server's name
+// is derived from its id, so of all creates, repeated or late, at most one succeeds,
+// and its server can be found again.
 package hetzner
 
 import (
@@ -40,10 +40,10 @@ type Config struct {
 type Provider struct {
 	token       string
 	environment string
-	// read repeats requests that failed; write never does, since the library would
-	// send six POSTs for one create.
+	// read retries failed requests; write never does, since the library would send six
+	// POSTs for one create.
 	read, write *hcloud.Client
-	// deletions are followed apart from the other actions: they must end also when
+	// deletions are polled apart from the other actions: they must complete even when
 	// the budget has nothing left for polling.
 	actions, deletions *actionPoller
 	poll               time.Duration
@@ -98,12 +98,12 @@ func New(cfg Config) (*Provider, error) {
 // ID is the provider's id.
 func (p *Provider) ID() prego.InfraProviderID { return prego.ProviderHetzner }
 
-// simulatedMachines is where the simulator's machines have their addresses; its light
-// hosts are on loopback.
+// simulatedMachines is the network of the simulator's machines; its light hosts are on
+// loopback.
 var simulatedMachines = netip.MustParsePrefix("10.99.0.0/16")
 
-// CheckHostAddr refuses to call an address that no provider gives to a server:
-// nobody can make the control plane call into its own network.
+// CheckHostAddr rejects addresses that a provider's server can't have, so that nobody
+// can make the control plane call into its own network.
 func CheckHostAddr(addr string, simulated bool) error {
 	ip, err := netip.ParseAddr(addr)
 	if err != nil {

@@ -28,7 +28,7 @@ func checkOwner(kind, name string, labels map[string]string, environment string)
 	return &server.InfraError{Class: server.InfraForeign, Code: "uniqueness_error", Message: fmt.Sprintf("the %s name %s is taken by one that is not ours", kind, name)}
 }
 
-// findOrCreate runs find, then create when there is nothing, then find again when the
+// findOrCreate runs find, then create if nothing was found, then find again if the
 // create lost a race or its outcome is unknown.
 func findOrCreate[T any](p *Provider, find func() (*T, error), create func() (*T, error)) (*T, error) {
 	v, err := find()
@@ -53,8 +53,8 @@ func findOrCreate[T any](p *Provider, find func() (*T, error), create func() (*T
 	return v, nil
 }
 
-// EnsureFirewall finds or makes the environment's firewall, and puts its rules
-// right when they differ.
+// EnsureFirewall finds or creates the environment's firewall, and corrects its rules if
+// they differ.
 func (p *Provider) EnsureFirewall(ctx context.Context, f server.FirewallParams) (string, error) {
 	rules, err := firewallRules(f)
 	if err != nil {
@@ -129,7 +129,7 @@ func sameRules(a, b []hcloud.FirewallRule) bool {
 	return reflect.DeepEqual(flat(a), flat(b))
 }
 
-// EnsurePlacementGroup finds or makes a spread group.
+// EnsurePlacementGroup finds or creates a spread group.
 func (p *Provider) EnsurePlacementGroup(ctx context.Context, environment, name string, role prego.Role) (string, error) {
 	labels := ownerLabels(environment)
 	labels[server.LabelRole] = string(role)
@@ -149,7 +149,7 @@ func (p *Provider) EnsurePlacementGroup(ctx context.Context, environment, name s
 	return strconv.FormatInt(g.ID, 10), nil
 }
 
-// EnsureVolume finds or makes a volume.
+// EnsureVolume finds or creates a volume.
 func (p *Provider) EnsureVolume(ctx context.Context, v server.VolumeParams) (string, error) {
 	labels := ownerLabels(v.Environment)
 	if v.OrgID != "" {
@@ -181,8 +181,8 @@ func (p *Provider) EnsureVolume(ctx context.Context, v server.VolumeParams) (str
 	return id, p.awaitVolume(ctx, vol)
 }
 
-// awaitVolume waits until a volume can be attached: an earlier call may have left
-// while it was being made.
+// awaitVolume waits until a volume can be attached: an earlier call may have returned
+// while it was being created.
 func (p *Provider) awaitVolume(ctx context.Context, vol *hcloud.Volume) error {
 	id := vol.ID
 	for vol.Status == hcloud.VolumeStatusCreating {
@@ -252,8 +252,8 @@ func (p *Provider) ListOwned(ctx context.Context) ([]server.OwnedResource, error
 	return out, nil
 }
 
-// DeleteResource deletes one thing of any kind and returns when it is gone; what
-// is not there is success.
+// DeleteResource deletes one resource of any kind and waits for it; a missing one is
+// success.
 func (p *Provider) DeleteResource(ctx context.Context, kind server.ResourceKind, providerID prego.ServerID) error {
 	if kind == server.ResourceServer {
 		return p.DestroyServer(ctx, providerID)
@@ -305,7 +305,7 @@ func (p *Provider) detach(ctx context.Context, v *hcloud.Volume) error {
 	if err == nil {
 		err = p.deletions.wait(ctx, actionIDs(action, nil))
 	}
-	// Its server may have gone meanwhile. The volume has not.
+	// Its server may have been deleted meanwhile; the volume was not.
 	err = p.classify(err)
 	var ie *server.InfraError
 	if isNotFound(err) || (errors.As(err, &ie) && ie.Code == "volume_not_attached") {

@@ -13,13 +13,13 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// CreateServer makes a server with one POST, or adopts the one that an earlier
-// call of the same attempt made. The answer's root password stays in here.
+// CreateServer creates a server with one POST, or adopts the one that an earlier call
+// of the same attempt created. The answer's root password is discarded.
 //
-// After an outcome that can't be known the name is looked up: a server of the
-// same attempt and spec is adopted, an older one of ours is deleted and the
-// create repeated once, and when there is none the error is InfraAmbiguous: it
-// may still land, and its name then keeps any other create from succeeding.
+// If the outcome is unknown, the name is looked up: a server of the same attempt and
+// spec is adopted; an older one of ours is deleted and the create repeated once; if
+// there is none, the error is InfraAmbiguous: the create may still complete, and its
+// name then keeps any other from succeeding.
 func (p *Provider) CreateServer(ctx context.Context, params server.CreateParams) (server.Handle, error) {
 	opts, err := createOpts(params)
 	if err != nil {
@@ -57,11 +57,11 @@ func (p *Provider) CreateServer(ctx context.Context, params server.CreateParams)
 	}
 }
 
-// adoptable says what to do with a server that bears our name: adopt it, replace it
-// (no error, no adoption), or leave it alone.
+// adoptable decides about an existing server with our name: adopt it, replace it (no
+// error, no adoption), or leave it alone.
 func adoptable(found *hcloud.Server, params server.CreateParams) (h server.Handle, adopt bool, err error) {
 	h = handleOf(found, nil)
-	// Without an attempt it can't be told to be an older one, which would be deleted.
+	// Without an attempt number it might be taken for an older one, and deleted.
 	ours := found.Labels[server.LabelManagedBy] == server.ManagedByPrego && h.Attempt > 0 &&
 		found.Labels[server.LabelEnvironment] == params.Environment && prego.ServerID(found.Labels[server.LabelServerID]) == params.ServerID
 	switch {
@@ -81,7 +81,7 @@ func adoptable(found *hcloud.Server, params server.CreateParams) (h server.Handl
 	return h, false, nil
 }
 
-// mayExist reports whether, after this error, a server of that name may be there.
+// mayExist reports whether, after this error, a server of that name may exist.
 func mayExist(err error) bool {
 	var ie *server.InfraError
 	if !errors.As(err, &ie) {
@@ -188,9 +188,8 @@ func (p *Provider) byName(ctx context.Context, name string) (*hcloud.Server, err
 	return servers[0], nil
 }
 
-// AwaitRunning waits until the server's actions are done and the provider calls
-// it running. beat is called whenever the provider was asked. ctx bounds the
-// wait.
+// AwaitRunning waits until the server's actions are done and the provider reports it as
+// running. beat is called after each poll. ctx limits the wait.
 func (p *Provider) AwaitRunning(ctx context.Context, h server.Handle, beat func(status string)) (server.Handle, error) {
 	if len(h.ActionIDs) > 0 {
 		beat("waiting for the provider's actions")
@@ -202,8 +201,8 @@ func (p *Provider) AwaitRunning(ctx context.Context, h server.Handle, beat func(
 		now, err := p.GetServer(ctx, prego.ServerID(h.ProviderServerID))
 		if ended := ctx.Err(); ended != nil {
 			// The caller's time is up. In the middle of a read that looks like a
-			// provider that does not answer, between two reads it would not: it is
-			// the same thing and gets one error.
+			// provider that does not answer, between two reads it does not: both get
+			// the same error.
 			return h, ended
 		}
 		if err != nil {
@@ -235,7 +234,7 @@ func (p *Provider) GetServer(ctx context.Context, providerServerID prego.ServerI
 	return handleOf(s, nil), nil
 }
 
-// FindServers finds all servers of ours for a server id, by label.
+// FindServers finds all our servers with a server id, by label.
 func (p *Provider) FindServers(ctx context.Context, serverID prego.ServerID) ([]server.Handle, error) {
 	selector := server.OwnerSelector(p.environment) + "," + server.LabelServerID + "=" + string(serverID)
 	servers, err := p.read.Server.AllWithOpts(WithLane(ctx, LaneDelete), hcloud.ServerListOpts{ListOpts: hcloud.ListOpts{LabelSelector: selector, PerPage: 50}})
@@ -249,7 +248,7 @@ func (p *Provider) FindServers(ctx context.Context, serverID prego.ServerID) ([]
 	return out, nil
 }
 
-// LabelServer adds labels to a server and keeps those that it has.
+// LabelServer adds labels to a server, keeping existing ones.
 func (p *Provider) LabelServer(ctx context.Context, providerServerID string, labels map[string]string) error {
 	id, err := parseID(providerServerID)
 	if err != nil {
@@ -286,8 +285,7 @@ func (p *Provider) LabelPrimaryIPs(ctx context.Context, h server.Handle, labels 
 	return nil
 }
 
-// DestroyServer deletes a server and returns when it is gone. A server that is
-// not there is success.
+// DestroyServer deletes a server and waits for it. A missing server is success.
 func (p *Provider) DestroyServer(ctx context.Context, providerServerID prego.ServerID) error {
 	id, err := parseID(string(providerServerID))
 	if err != nil {

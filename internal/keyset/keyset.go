@@ -1,5 +1,6 @@
-// Package keyset says which keys each process of the control plane has, and gives them
-// to it. Whoever takes over a process has its keys: none has one that it can do without.
+// Package keyset defines which keys each process of the control plane has, and hands
+// them out. Whoever takes over a process gets its keys, so each has only those that it
+// needs.
 package keyset
 
 import (
@@ -19,14 +20,14 @@ import (
 // Set is the keys of one process.
 type Set struct {
 	Issue  []pki.Purpose // CAs that it issues certificates with
-	Trust  []pki.Purpose // CAs whose certificates it checks or hands on
+	Trust  []pki.Purpose // CAs whose certificates it verifies or passes on
 	Sign   []token.Use   // tokens that it issues: the newest key
-	Verify []token.Use   // tokens that it checks, or whose keys it hands on: public halves of all
+	Verify []token.Use   // tokens that it verifies, or whose keys it passes on: the public halves
 }
 
-// sets are those of the processes that have any. The API calls no host and issues no
-// token: workers do so for it (docs/adr/0015). The gateway tells hosts the public halves of the exec keys, and
-// can't call them either.
+// sets are those of the processes with keys. The API calls no host and issues no token:
+// workers do so for it (docs/adr/0015). The gateway tells hosts the public halves of
+// the exec keys, but can't call them either.
 var sets = map[string]Set{
 	"api": {
 		Issue: []pki.Purpose{pki.RelayClient}, Trust: []pki.Purpose{pki.RelayServer}, Verify: []token.Use{token.UseAPI},
@@ -46,9 +47,9 @@ var sets = map[string]Set{
 // Processes are those that have keys, in order.
 func Processes() []string { return slices.Sorted(maps.Keys(sets)) }
 
-// Share makes dir hold the keys of a process, out of the originals in from, and nothing
-// else. Files are 0440 and, when group is not negative, of that group. A process that
-// runs sees each file whole, before or after.
+// Share fills dir with the keys of a process, taken from the originals in from, and
+// nothing else. Files have mode 0440 and, unless group is negative, that group. A
+// running process sees each file either before or after the change.
 func Share(from, process, dir string, group int) error {
 	set, ok := sets[process]
 	if !ok {
@@ -69,7 +70,7 @@ func Share(from, process, dir string, group int) error {
 	return removeOthers(dir, want, group)
 }
 
-// files are a set's, by their names below the directory of the process.
+// files are a set's files, by their names below the process's directory.
 func (s Set) files(from string) (map[string][]byte, error) {
 	out := make(map[string][]byte)
 	read := func(file string, change func([]byte) ([]byte, error)) error {
@@ -147,7 +148,7 @@ func writeOwned(name string, group int, mode fs.FileMode) error {
 	return os.Chmod(name, mode)
 }
 
-// removeOthers takes away what a process is not to have, and gives it the directories.
+// removeOthers deletes keys that a process must not have, and creates the directories.
 func removeOthers(dir string, want map[string][]byte, group int) error {
 	var empty []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -170,7 +171,7 @@ func removeOthers(dir string, want map[string][]byte, group int) error {
 	if err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
-	slices.Reverse(empty) // what is below comes first
+	slices.Reverse(empty) // contents come first
 	for _, d := range empty {
 		if left, err := os.ReadDir(d); err == nil && len(left) == 0 {
 			_ = os.Remove(d)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Program finds a program, of a server too, which PATH may leave out. Without it the test
-// is skipped, or fails (Missing).
+// Program finds a program, including server programs outside of PATH. Without it the
+// test is skipped, or fails (Missing).
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	for _, dir := range []string{"", "/usr/sbin/", "/usr/bin/"} {
@@ -20,8 +20,8 @@ func Program(t testing.TB, name string) string {
 	return ""
 }
 
-// Missing says what a test lacks: it is skipped on a developer's machine, and fails where
-// it must run.
+// Missing says what a test lacks: the test is skipped on a developer's machine, and
+// fails in CI.
 func Missing(t testing.TB, what string) {
 	t.Helper()
 	if os.Getenv("CI") != "" || os.Getenv("PREGO_TEST_REAL") != "" {

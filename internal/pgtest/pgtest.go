@@ -1,5 +1,5 @@
-// Package pgtest gives each test a migrated database of its own on a real
-// Postgres: a template made once per test binary, cloned per test.
+// Package pgtest gives each test its own migrated database on a real Postgres: a
+// template is created once per test binary and cloned per test.
 package pgtest
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/prego/prego/migrations"
 )
 
-// cluster is the test binary's Postgres, started when a test first asks.
+// cluster is the test binary's Postgres, started on first use.
 var cluster struct {
 	once     sync.Once
 	err      error
@@ -30,10 +30,10 @@ var cluster struct {
 	url      string // of the maintenance database
 	template string
 	next     atomic.Int64
-	clone    sync.Mutex // CREATE DATABASE from one template is one at a time
+	clone    sync.Mutex // clones of one template are made one at a time
 }
 
-// Main runs a package's tests and stops the cluster that they started. Call it
+// Main runs a package's tests and then stops the cluster, if they started one. Call it
 // from TestMain.
 func Main(m *testing.M) {
 	code := m.Run()
@@ -41,8 +41,7 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Stop stops the cluster, if one was started. For packages with a TestMain of
-// their own.
+// Stop stops the cluster, if it was started. For packages with their own TestMain.
 func Stop() {
 	if cluster.pg != nil {
 		cluster.pg.Stop(10 * time.Second)
@@ -82,7 +81,7 @@ func URL(t testing.TB) string {
 	return database(name)
 }
 
-// Pool is a pool on a new database, closed when the test ends.
+// Pool returns a pool on a new database, closed when the test ends.
 func Pool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(context.Background(), URL(t))

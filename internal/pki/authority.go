@@ -40,14 +40,14 @@ type Authority struct {
 
 type ca struct {
 	bundle string
-	pool   *x509.CertPool // nil where this process may only issue
+	pool   *x509.CertPool // nil if this process may only issue
 	cert   *x509.Certificate
-	key    crypto.Signer // nil where this process may only verify
+	key    crypto.Signer // nil if this process may only verify
 }
 
-// Open reads what there is of the CAs: a process that only verifies lacks the issuer
-// file, one that only issues the bundle, and most lack most purposes. Need says what
-// this one can't do without.
+// Open reads the CAs that exist: a process that only verifies lacks the issuer file,
+// one that only issues lacks the bundle, and most lack most purposes. Need names what
+// this one requires.
 func Open(dir, environment string) (*Authority, error) {
 	a := &Authority{dir: dir, environment: environment}
 	a.mu.Lock()
@@ -55,8 +55,8 @@ func Open(dir, environment string) (*Authority, error) {
 	return a, a.load()
 }
 
-// Need fails when a purpose is missing that this process is to issue certificates of,
-// or whose certificates it is to check or hand on.
+// Need fails if a purpose is missing whose certificates this process issues, verifies
+// or passes on.
 func (a *Authority) Need(issue, trust []Purpose) error {
 	for _, p := range issue {
 		if c, err := a.get(p); err != nil {
@@ -77,14 +77,14 @@ func (a *Authority) missing(p Purpose, name string) error {
 	return fmt.Errorf("certificate authority for %s: %s is missing (prego keys init makes what is missing, prego keys share gives it to a process)", p, file(a.dir, p, name))
 }
 
-// reloadEvery is how often the files are looked at.
+// reloadEvery is how often the files are checked for changes.
 const reloadEvery = time.Second
 
 func (a *Authority) get(p Purpose) (*ca, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if time.Since(a.looked) >= reloadEvery {
-		// A rotation may be under way: then what is loaded still holds.
+		// A rotation may be in progress: then the loaded CAs stay valid.
 		_ = a.load()
 	}
 	c := a.loaded[p]
@@ -94,7 +94,7 @@ func (a *Authority) get(p Purpose) (*ca, error) {
 	return c, nil
 }
 
-// trusted is a CA whose certificates can be checked.
+// trusted is a CA whose certificates can be verified.
 func (a *Authority) trusted(p Purpose) (*ca, error) {
 	c, err := a.get(p)
 	if err != nil || c.pool == nil {
@@ -178,7 +178,7 @@ func load(dir, environment string) (*ca, error) {
 	return c, nil
 }
 
-// Bundle is the PEM of the CAs that are trusted for a purpose.
+// Bundle is the PEM of the trusted CAs of a purpose.
 func (a *Authority) Bundle(p Purpose) (string, error) {
 	c, err := a.trusted(p)
 	if err != nil {
@@ -187,8 +187,8 @@ func (a *Authority) Bundle(p Purpose) (string, error) {
 	return c.bundle, nil
 }
 
-// Bundles are those that hosts trust; execKeys are the public keys of exec
-// tokens. The version changes when any of them does.
+// Bundles are those that hosts trust; execKeys are the public keys for exec tokens. The
+// version changes when any of them does.
 func (a *Authority) Bundles(execKeys map[string]string) (wire.Bundles, error) {
 	b := wire.Bundles{ExecKeys: execKeys}
 	for _, e := range []struct {
@@ -201,8 +201,8 @@ func (a *Authority) Bundles(execKeys map[string]string) (wire.Bundles, error) {
 		}
 		*e.into = bundle
 	}
-	// What agents' own certificates come from is part of the version, although it
-	// is not sent: when their issuer changes, they are to ask for new ones.
+	// The issuer of agents' certificates is part of the version, although it is not
+	// sent: when it changes, agents have to request new ones.
 	h := sha256.New()
 	for _, s := range []string{b.Gateway, b.ExecClient, b.DockerClient} {
 		fmt.Fprintf(h, "%d %s", len(s), s)
@@ -223,18 +223,18 @@ func (a *Authority) Bundles(execKeys map[string]string) (wire.Bundles, error) {
 	return b, nil
 }
 
-// ServerURI is the name of a server in certificates.
+// ServerURI is a server's name in certificates.
 func ServerURI(environment string, serverID prego.ServerID) *url.URL {
 	return &url.URL{Scheme: "prego", Host: environment, Path: string("/server/" + serverID)}
 }
 
-// ControlPlaneURI is the name of the control plane in certificates.
+// ControlPlaneURI is the control plane's name in certificates.
 func ControlPlaneURI(environment string) *url.URL {
 	return &url.URL{Scheme: "prego", Host: environment, Path: "/control-plane"}
 }
 
-// ServerID reads a server's id from its certificate, which must be of this
-// environment and name one server only.
+// ServerID reads the server id from a certificate, which must be of this environment
+// and name exactly one server.
 func (a *Authority) ServerID(cert *x509.Certificate) (string, error) {
 	if len(cert.URIs) != 1 {
 		return "", prego.Errorf(prego.CodeCertificateInvalid, "the certificate names no server")
@@ -247,9 +247,8 @@ func (a *Authority) ServerID(cert *x509.Certificate) (string, error) {
 	return id, nil
 }
 
-// SignCSRs issues an agent's three certificates. What the requests say of
-// themselves is ignored: only their keys count. ips are the addresses by which
-// the host is called.
+// SignCSRs issues an agent's three certificates. Only the keys of the requests are
+// used; their other contents are ignored. ips are the host's addresses.
 func (a *Authority) SignCSRs(serverID prego.ServerID, ips []net.IP, csrs wire.CSRs, ttl time.Duration) (wire.Certificates, error) {
 	var out wire.Certificates
 	for _, e := range []struct {
@@ -282,8 +281,8 @@ func (a *Authority) SignCSRs(serverID prego.ServerID, ips []net.IP, csrs wire.CS
 	return out, nil
 }
 
-// ParseCSR reads a PEM certificate request and checks that its sender holds the
-// key, and that the key is one that we accept.
+// ParseCSR reads a PEM certificate request and checks that its sender has the key, and
+// that the key is of an accepted kind.
 func ParseCSR(field, text string) (*x509.CertificateRequest, error) {
 	block, rest := pem.Decode([]byte(text))
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || strings.TrimSpace(string(rest)) != "" {
@@ -333,8 +332,7 @@ func (a *Authority) issue(p Purpose, pub crypto.PublicKey, name string, uri *url
 	return x509.ParseCertificate(der)
 }
 
-// Verify checks that a certificate comes from a CA of the purpose and is meant
-// for it.
+// Verify checks that a certificate was issued by a CA of the purpose, for that purpose.
 func (a *Authority) Verify(p Purpose, cert *x509.Certificate) error {
 	c, err := a.trusted(p)
 	if err != nil {
@@ -346,7 +344,7 @@ func (a *Authority) Verify(p Purpose, cert *x509.Certificate) error {
 	return nil
 }
 
-// VerifyAgent checks an agent's client certificate and reads whose it is.
+// VerifyAgent verifies an agent's client certificate and returns its server.
 func (a *Authority) VerifyAgent(cert *x509.Certificate) (prego.ServerID, error) {
 	if err := a.Verify(AgentClient, cert); err != nil {
 		return "", err

@@ -1,7 +1,7 @@
-// Package pki is the certificate authorities: one per purpose, so that a
-// certificate made for one is worth nothing anywhere else. A CA that dockerd
-// trusts, say, must not be the one that agents get theirs from: dockerd lets in
-// every client certificate of its CA, as root.
+// Package pki is the certificate authorities: one per purpose, so that a certificate of
+// one is worth nothing elsewhere. For example, the CA that dockerd trusts must not be
+// the one that issues agents' certificates: dockerd accepts every client certificate of
+// its CA, as root.
 package pki
 
 import (
@@ -25,10 +25,10 @@ import (
 	"time"
 )
 
-// Purpose is what a CA's certificates are for.
+// Purpose is what a CA's certificates are used for.
 type Purpose string
 
-// The purposes, each with a CA of its own.
+// The purposes, each with its own CA.
 const (
 	Gateway      Purpose = "gateway"       // servers: the agent gateway; hosts trust it
 	AgentClient  Purpose = "agent-client"  // clients: agents; the gateway trusts it
@@ -57,12 +57,12 @@ func (p Purpose) usage() x509.ExtKeyUsage {
 
 const (
 	caLife = 10 * 365 * 24 * time.Hour
-	// backdate forgives clocks that are behind.
+	// backdate tolerates clocks that are behind.
 	backdate = 5 * time.Minute
 )
 
-// Init makes a CA for every purpose that has none in dir, for the servers of one
-// environment. What is there is left alone.
+// Init creates a CA in dir for every purpose that has none, for the servers of one
+// environment. Existing CAs are left alone.
 func Init(dir, environment string) error {
 	return withLock(dir, func() error {
 		for _, p := range Purposes() {
@@ -91,12 +91,12 @@ func Init(dir, environment string) error {
 	})
 }
 
-// A rotation has three steps, with time in between for every trusting party to
-// learn the new bundle: Add (the new CA is trusted, the old one still issues),
-// Activate (the new one issues, both are trusted), Retire (the old one is not
-// trusted any more). A step that was cut off is finished by doing it again.
+// A rotation has three steps, with time in between for every trusting party to get the
+// new bundle: Add (the new CA is trusted, the old one still issues), Activate (the new
+// one issues, both are trusted), Retire (the old one is no longer trusted). An
+// interrupted step is completed by repeating it.
 
-// Add makes a new CA for a purpose and lets it be trusted.
+// Add creates a new CA for a purpose and adds it to the trusted ones.
 func Add(dir, environment string, p Purpose) error {
 	return withLock(dir, func() error {
 		bundle, err := os.ReadFile(file(dir, p, bundleFile))
@@ -124,7 +124,7 @@ func Add(dir, environment string, p Purpose) error {
 	})
 }
 
-// Activate lets the CA that was added issue.
+// Activate makes the added CA the issuer.
 func Activate(dir string, p Purpose) error {
 	return withLock(dir, func() error {
 		next, err := os.ReadFile(file(dir, p, nextFile))
@@ -149,7 +149,7 @@ func Activate(dir string, p Purpose) error {
 	})
 }
 
-// Retire stops trusting every CA but the one that issues.
+// Retire stops trusting every CA except the issuer.
 func Retire(dir string, p Purpose) error {
 	return withLock(dir, func() error {
 		if _, err := os.Stat(file(dir, p, nextFile)); err == nil {
@@ -170,22 +170,22 @@ func Retire(dir string, p Purpose) error {
 // The files of a CA. Certificate and key share one, since two can't be renamed at
 // once.
 const (
-	issuerFile = "issuer.pem" // certificate and key of the CA that issues
-	nextFile   = "next.pem"   // of one that was added and does not issue yet
-	bundleFile = "bundle.pem" // certificates that are trusted
+	issuerFile = "issuer.pem" // certificate and key of the issuing CA
+	nextFile   = "next.pem"   // of a CA that was added and does not issue yet
+	bundleFile = "bundle.pem" // trusted certificates
 )
 
-// IssuerFile holds certificate and key of the CA that issues for a purpose.
+// IssuerFile holds certificate and key of the issuing CA of a purpose.
 func IssuerFile(dir string, p Purpose) string { return file(dir, p, issuerFile) }
 
-// BundleFile holds the certificates that are trusted for a purpose.
+// BundleFile holds the trusted certificates of a purpose.
 func BundleFile(dir string, p Purpose) string { return file(dir, p, bundleFile) }
 
 func caDir(dir string, p Purpose) string { return filepath.Join(dir, "ca", string(p)) }
 
 func file(dir string, p Purpose, name string) string { return filepath.Join(caDir(dir, p), name) }
 
-// withLock keeps processes that change the CAs of one directory apart.
+// withLock serializes processes that change the CAs of one directory.
 func withLock(dir string, f func() error) error {
 	for _, p := range Purposes() {
 		if err := os.MkdirAll(caDir(dir, p), 0o700); err != nil {
@@ -196,14 +196,14 @@ func withLock(dir string, f func() error) error {
 	if err != nil {
 		return fmt.Errorf("certificate authority: %w", err)
 	}
-	defer func() { _ = lock.Close() }() // and so unlocks
+	defer func() { _ = lock.Close() }() // which unlocks
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return fmt.Errorf("certificate authority: lock: %w", err)
 	}
 	return f()
 }
 
-// certificateOf is the PEM of the certificate that comes first in a file.
+// certificateOf is the PEM of the first certificate in a file.
 func certificateOf(text []byte) ([]byte, error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE" {
@@ -229,9 +229,9 @@ func writeFile(name string, content []byte, mode os.FileMode) error {
 	return nil
 }
 
-// newCA makes a certificate and its key, PEM. Beyond its usage, which limits what
-// a CA's certificates are good for, a CA can name nothing outside of its
-// environment, and one of clients nothing that is called by an address.
+// newCA creates a certificate and its key, PEM. Besides its usage, name constraints
+// limit a CA: it can name nothing outside its environment, and a client CA no
+// addresses.
 func newCA(p Purpose, environment string) ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -273,7 +273,7 @@ func keyID(pub crypto.PublicKey) ([]byte, error) {
 	return sum[:20], nil
 }
 
-// KeySHA256 is the SHA-256 of a public key's SubjectPublicKeyInfo: how a key is
+// KeySHA256 is the SHA-256 of a public key's SubjectPublicKeyInfo, by which a key is
 // bound to a server.
 func KeySHA256(pub crypto.PublicKey) ([]byte, error) {
 	der, err := x509.MarshalPKIXPublicKey(pub)

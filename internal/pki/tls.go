@@ -15,11 +15,11 @@ import (
 	"github.com/prego/prego"
 )
 
-// ownTTL is the life of the certificates that the control plane gives itself.
+// ownTTL is the life of certificates that the control plane issues to itself.
 const ownTTL = 24 * time.Hour
 
-// renewing is a certificate of ours, made anew at half of its life and when its
-// CA changes.
+// renewing is one of our own certificates, renewed at half its life and when its CA
+// changes.
 type renewing struct {
 	a       *Authority
 	purpose Purpose
@@ -55,9 +55,9 @@ func (r *renewing) get() (*tls.Certificate, error) {
 	return r.cert, nil
 }
 
-// GatewayTLS is the agent gateway's server side. Every client must show some
-// certificate and prove its key; whose it is, is for the route to decide: the
-// handshake takes a self-signed one, all else one of ours.
+// GatewayTLS is the agent gateway's server side. Every client must present a
+// certificate and prove its key; each route decides which ones it accepts: the
+// handshake a self-signed one, all others one of ours.
 func (a *Authority) GatewayTLS(serverName string) *tls.Config {
 	own := &renewing{a: a, purpose: Gateway, dns: []string{serverName}}
 	return &tls.Config{
@@ -70,7 +70,7 @@ func (a *Authority) GatewayTLS(serverName string) *tls.Config {
 	}
 }
 
-// ExecClientTLS calls a server's agent: it must be that very server.
+// ExecClientTLS calls a server's agent: the peer must be that very server.
 func (a *Authority) ExecClientTLS() func(serverID prego.ServerID) *tls.Config {
 	return a.clientTLS(ExecClient, AgentServer, tls.VersionTLS13)
 }
@@ -80,8 +80,8 @@ func (a *Authority) DockerClientTLS() func(serverID prego.ServerID) *tls.Config 
 	return a.clientTLS(DockerClient, DockerServer, tls.VersionTLS12)
 }
 
-// clientTLS presents a certificate of one purpose and takes only a peer of the
-// other, by the server's id rather than its address.
+// clientTLS presents a certificate of one purpose and accepts only a peer of the other,
+// identified by the server's id rather than its address.
 func (a *Authority) clientTLS(present, expect Purpose, minVersion uint16) func(serverID prego.ServerID) *tls.Config {
 	own := &renewing{a: a, purpose: present, uri: ControlPlaneURI(a.environment)}
 	return func(serverID prego.ServerID) *tls.Config {
@@ -92,7 +92,7 @@ func (a *Authority) clientTLS(present, expect Purpose, minVersion uint16) func(s
 				return own.get()
 			},
 			// The CA may rotate while this configuration is in use, so the pool is
-			// looked up at each connection, below.
+			// looked up for each connection, below.
 			InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies
 			VerifyConnection: func(cs tls.ConnectionState) error {
 				if len(cs.PeerCertificates) == 0 {
@@ -115,7 +115,7 @@ func (a *Authority) clientTLS(present, expect Purpose, minVersion uint16) func(s
 	}
 }
 
-// RelayTLS is the server side of a worker's relay: it lets in the API, and nobody else.
+// RelayTLS is the server side of a worker's relay: it accepts only the API.
 func (a *Authority) RelayTLS() *tls.Config {
 	own := &renewing{a: a, purpose: RelayServer, uri: ControlPlaneURI(a.environment), dns: []string{relayName}}
 	return &tls.Config{
@@ -136,10 +136,10 @@ func (a *Authority) RelayClientTLS() *tls.Config {
 	}
 }
 
-// relayName is sent by the API, which reaches workers by whatever address.
+// relayName is the server name that the API sends, whatever the worker's address.
 const relayName = "relay.prego.internal"
 
-// verifyOurs takes only a peer that is a process of this control plane.
+// verifyOurs accepts only a process of this control plane.
 func (a *Authority) verifyOurs(p Purpose, cs tls.ConnectionState) error {
 	if len(cs.PeerCertificates) == 0 {
 		return errors.New("the peer showed no certificate")

@@ -19,7 +19,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Client is the API's side: a Keyholder by way of whichever worker answers.
+// Client is the API's side: a Keyholder that asks any worker that answers.
 type Client struct {
 	url   string
 	http  *http.Client
@@ -29,31 +29,31 @@ type Client struct {
 
 var _ Keyholder = (*Client)(nil)
 
-// attempts are for workers that are being replaced: a name that several have leads to
-// one that is there.
+// attempts covers workers that are being replaced: a shared name leads to another one.
 const attempts = 4
 
-// NewClient calls the workers at a URL, which may be a name that several have.
+// NewClient calls the workers at a URL, whose host name they may share.
 func NewClient(url string, config *tls.Config, log *zap.Logger) *Client {
 	return &Client{url: strings.TrimSuffix(url, "/"), log: log, pause: 500 * time.Millisecond, http: &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
 			TLSClientConfig: config, DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second,
-			// Each connection is to one worker. Not kept for long, so that all get their share.
+			// Each connection goes to one worker. They are closed soon, so that all
+			// workers are used.
 			IdleConnTimeout: 30 * time.Second, MaxIdleConnsPerHost: 8, ResponseHeaderTimeout: silentFor,
 		},
 	}}
 }
 
-// cutOff says that no worker answered, or one did not to the end.
+// cutOff says that no worker answered, or that an answer was cut off.
 type cutOff struct{ err error }
 
 func (c *cutOff) Error() string { return "no worker answers: " + c.err.Error() }
 
 func (c *cutOff) Unwrap() error { return c.err }
 
-// call sends a request, and again when a worker does not answer to the end. begun tells
-// that it can't be asked again; nil never does.
+// call sends a request, and repeats it if no worker answers completely. begun reports
+// whether it can no longer be repeated; nil means it always can.
 func (c *Client) call(ctx context.Context, path string, in request, begun func() bool, each func(stream, line string) error) (message, error) {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *Client) once(ctx context.Context, path string, body []byte, each func(s
 		silent.Reset(silentFor)
 		var m message
 		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
-			return message{}, &cutOff{err} // the half of one
+			return message{}, &cutOff{err} // half a message
 		}
 		if m.End {
 			return m, nil
@@ -126,15 +126,15 @@ func (c *Client) once(ctx context.Context, path string, body []byte, each func(s
 	return message{}, &cutOff{errors.Join(errors.New("the answer ended early"), lines.Err())}
 }
 
-// isCertificateError tells that one side refused the other's certificate.
+// isCertificateError reports whether one side rejected the other's certificate.
 func isCertificateError(err error) bool {
 	var cert *tls.CertificateVerificationError
 	var op *net.OpError
 	return errors.As(err, &cert) || (errors.As(err, &op) && op.Op == "remote error")
 }
 
-// Run has a command run on a host. When its worker is lost another one joins it, under
-// the same audit id, and lines that were seen already are left out.
+// Run runs a command on a host. If its worker is lost, another one joins it with the
+// same audit id, and lines already seen are skipped.
 func (c *Client) Run(ctx context.Context, addr string, cmd server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error) {
 	seen, again := map[string]int{}, map[string]int{}
 	in := request{ServerID: cmd.ServerID, Addr: addr, Command: &cmd, Timeout: timeout}
@@ -161,7 +161,7 @@ func (c *Client) ListContainers(ctx context.Context, serverID prego.ServerID, ad
 	return end.Containers, unreachable(err)
 }
 
-// ContainerLogs reads a container's log. It is begun again only while no line has come.
+// ContainerLogs reads a container's log. It is restarted only before the first line.
 func (c *Client) ContainerLogs(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error {
 	begun := false
 	in := request{ServerID: serverID, Addr: addr, Role: role, Name: name, Tail: tail, Follow: follow}
@@ -172,26 +172,26 @@ func (c *Client) ContainerLogs(ctx context.Context, serverID prego.ServerID, add
 	return unreachable(err)
 }
 
-// RepairContainers makes a host's containers what they are declared to be; doing so twice
-// is doing it once.
+// RepairContainers restores a host's containers to their declaration; it is safe to
+// repeat.
 func (c *Client) RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error) {
 	end, err := c.call(ctx, pathRepair, request{ServerID: serverID, Addr: addr, Role: role}, nil, ignore)
 	return end.Drift, unreachable(err)
 }
 
-// IssueImport renders what an existing server is enrolled with.
+// IssueImport renders the credentials for enrolling an existing server.
 func (c *Client) IssueImport(ctx context.Context, s server.Server) (string, error) {
 	end, err := c.call(ctx, pathImport, request{ServerID: s.ServerID, Server: &s}, nil, ignore)
 	return end.Bootstrap, unreachable(err)
 }
 
-// Seal makes a secret unreadable, bound to what it belongs to.
+// Seal encrypts a secret, bound to what it belongs to.
 func (c *Client) Seal(ctx context.Context, belongsTo string, secret []byte) (sealed []byte, keyID string, err error) {
 	end, err := c.call(ctx, pathSeal, request{Box: box{BelongsTo: belongsTo, Secret: secret}}, nil, ignore)
 	return end.Box.Sealed, end.Box.KeyID, unreachable(err)
 }
 
-// Reseal seals under the current master key what an earlier one sealed.
+// Reseal re-encrypts a secret with the current master key.
 func (c *Client) Reseal(ctx context.Context, belongsTo, keyID string, sealed []byte) (sealedAnew []byte, newKeyID string, err error) {
 	end, err := c.call(ctx, pathReseal, request{Box: box{BelongsTo: belongsTo, KeyID: keyID, Sealed: sealed}}, nil, ignore)
 	return end.Box.Sealed, end.Box.KeyID, unreachable(err)
@@ -199,7 +199,7 @@ func (c *Client) Reseal(ctx context.Context, belongsTo, keyID string, sealed []b
 
 func ignore(string, string) error { return nil }
 
-// unreachable is what callers are told when there is no worker.
+// unreachable is the callers' error if there is no worker.
 func unreachable(err error) error {
 	var cut *cutOff
 	if errors.As(err, &cut) {

@@ -1,9 +1,11 @@
-// Package relay is how the API reaches hosts, and all else that takes keys: it asks a
-// worker, which has them. The worker knows a few requests and no others, so who takes over
-// the API can ask for what hosts allow, and can't become root on them (docs/adr/0015).
+// Package relay is how the API reaches hosts and everything else that takes keys: it
+// asks a worker, which has them. The worker accepts only a few kinds of requests, so
+// whoever takes over the API can ask for what hosts allow, but can't become root on
+// them (docs/adr/0015).
 //
-// A request is one POST with JSON over mTLS; its answer is a stream of messages, one JSON
-// document a line, the last of which says how it ended. Nothing of it is kept or logged.
+// A request is one POST with JSON over mTLS; its answer is a stream of messages, one
+// JSON document per line, the last of which is the outcome. Nothing of it is stored or
+// logged.
 package relay
 
 import (
@@ -16,17 +18,17 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Keyholder is what the API asks for: the relay's Client, and the worker itself behind its
-// Server. Errors keep their kinds on the way: *server.CommandError, *server.ContainerError
-// and *prego.Error arrive as such.
+// Keyholder is what the API asks for: the relay's Client, and the worker itself behind
+// its Server. Errors keep their types on the way: *server.CommandError,
+// *server.ContainerError and *prego.Error arrive as such.
 type Keyholder interface {
 	Run(ctx context.Context, addr string, c server.Command, timeout time.Duration, onLine func(stream, line string)) (server.CommandOutcome, error)
 	ListContainers(ctx context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error)
 	ContainerLogs(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role, name string, tail int, follow bool, line func(string) error) error
 	RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error)
-	// IssueImport renders what an existing server is enrolled with: a secret.
+	// IssueImport renders the credentials for enrolling an existing server: a secret.
 	IssueImport(ctx context.Context, s server.Server) (string, error)
-	// Seal and Reseal make secrets unreadable. Nothing opens one for the API.
+	// Seal and Reseal encrypt secrets. The API can't have one decrypted.
 	Seal(ctx context.Context, belongsTo string, secret []byte) (sealed []byte, keyID string, err error)
 	Reseal(ctx context.Context, belongsTo, keyID string, sealed []byte) (sealedAnew []byte, newKeyID string, err error)
 }
@@ -46,13 +48,13 @@ const (
 	maxRequest = 256 << 10
 	// maxMessage is longer than the longest line of a log and the longest outcome.
 	maxMessage = 1 << 20
-	// keepAlive is how often something is sent while there is nothing to say; silence
-	// of silentFor is a worker that is gone.
+	// keepAlive is how often something is sent on a quiet stream; after silentFor
+	// without a message, a worker counts as gone.
 	keepAlive = 5 * time.Second
 	silentFor = 4 * keepAlive
 )
 
-// request is that of any path.
+// request is the body of any request.
 type request struct {
 	ServerID prego.ServerID  `json:"server_id,omitempty"`
 	Addr     string          `json:"addr"`
@@ -66,7 +68,7 @@ type request struct {
 	Box      box             `json:"box,omitzero"`
 }
 
-// box is a secret, in clear on the way to where it is sealed.
+// box is a secret, in clear on its way to be encrypted.
 type box struct {
 	BelongsTo string `json:"belongs_to,omitempty"`
 	KeyID     string `json:"key_id,omitempty"`
@@ -74,7 +76,7 @@ type box struct {
 	Sealed    []byte `json:"sealed,omitempty"`
 }
 
-// message is one of an answer: a line, nothing, or the end.
+// message is one message of an answer: a line, a keep-alive, or the end.
 type message struct {
 	Stream string  `json:"stream,omitempty"`
 	Line   *string `json:"line,omitempty"`
@@ -88,12 +90,12 @@ type message struct {
 	Failure    *failure                `json:"failure,omitempty"`
 }
 
-// failure is an error of one of the kinds that callers tell apart.
+// failure is an error, in one of the types that callers distinguish.
 type failure struct {
 	Command   *server.CommandError   `json:"command,omitempty"`
 	Container *server.ContainerError `json:"container,omitempty"`
 	Coded     *prego.Error           `json:"coded,omitempty"`
-	Text      string                 `json:"text,omitempty"` // of any other
+	Text      string                 `json:"text,omitempty"` // of any other type
 }
 
 func failureOf(err error) *failure {

@@ -22,8 +22,8 @@ type Server struct {
 	Log  *zap.Logger
 }
 
-// Serve answers at l until ctx ends. Commands and repairs that are under way then have
-// drain to end; logs that are followed end at once, since the API can ask another worker.
+// Serve answers at l until ctx ends. Running commands and repairs then have drain to
+// finish; followed logs end at once, since the API can ask another worker.
 func (s *Server) Serve(ctx context.Context, l net.Listener, config *tls.Config, drain time.Duration) error {
 	base, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
@@ -57,7 +57,7 @@ func (s *Server) handler(ending context.Context) http.Handler {
 		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 			var in request
 			dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest))
-			dec.DisallowUnknownFields() // of an API that is newer than this worker
+			dec.DisallowUnknownFields() // from an API newer than this worker
 			if err := dec.Decode(&in); err != nil {
 				http.Error(w, "not a request of the relay", http.StatusBadRequest)
 				return
@@ -112,7 +112,7 @@ func (s *Server) handler(ending context.Context) http.Handler {
 	return mux
 }
 
-// answer writes messages, each at once. After the first that can't be written nothing is.
+// answer writes messages, each at once, until a write fails.
 type answer struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -124,7 +124,7 @@ type answer struct {
 func newAnswer(w http.ResponseWriter) *answer {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	a := &answer{w: w, control: http.NewResponseController(w)}
-	// The request is read: from here on it is the messages that are bounded.
+	// The request has been read: from here on, deadlines apply to each message.
 	_ = a.control.SetReadDeadline(time.Time{})
 	return a
 }

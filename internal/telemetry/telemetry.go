@@ -1,4 +1,4 @@
-// Package telemetry is logging and the operations endpoints of processes.
+// Package telemetry is the logging and operations endpoints of processes.
 package telemetry
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// Logger makes a logger to stderr. Every line passes through the redactor as a
-// whole, so that no field can be forgotten.
+// Logger returns a logger to stderr. Every line passes through the redactor as a whole,
+// so that no field can be missed.
 func Logger(level, format string) (*zap.Logger, error) {
 	lvl, err := zapcore.ParseLevel(level)
 	if err != nil {
@@ -55,15 +55,15 @@ func (r redacting) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Registry is a metrics registry with the process's own metrics.
+// Registry returns a metrics registry with the process's own metrics.
 func Registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
-// ServeOps serves /healthz, /readyz and /metrics at addr until ctx ends; with
-// addr "" it serves nothing.
+// ServeOps serves /healthz, /readyz and /metrics at addr until ctx ends; with addr ""
+// it serves nothing.
 func ServeOps(ctx context.Context, addr string, reg *prometheus.Registry, ready func(context.Context) error) error {
 	if addr == "" {
 		<-ctx.Done()

@@ -22,7 +22,7 @@ const Issuer = "prego"
 // agentAudience is the aud of agents' tokens.
 const agentAudience = "prego-agentgw"
 
-// leeway forgives clocks that differ.
+// leeway tolerates clock differences.
 const leeway = 30 * time.Second
 
 type confirmation struct {
@@ -35,13 +35,13 @@ type agentClaims struct {
 	Cnf    confirmation `json:"cnf"`
 }
 
-// Agents issues and checks the tokens of agents: for one server, bound to its
-// client certificate.
+// Agents issues and verifies agents' tokens: for one server, bound to its client
+// certificate.
 type Agents struct {
 	keys *Keyring
 }
 
-// NewAgents signs and checks with a ring of UseAgent.
+// NewAgents signs and verifies with a ring of UseAgent.
 func NewAgents(keys *Keyring) *Agents { return &Agents{keys: keys} }
 
 // Thumbprint identifies a certificate: base64url of its SHA-256.
@@ -50,7 +50,7 @@ func Thumbprint(cert *x509.Certificate) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// Issue makes a token for the gateway, good with cert only.
+// Issue issues a token for the gateway, valid with cert only.
 func (a *Agents) Issue(serverID prego.ServerID, cert *x509.Certificate, ttl time.Duration) (raw string, expires time.Time, err error) {
 	now := time.Now()
 	expires = now.Add(ttl)
@@ -62,14 +62,13 @@ func (a *Agents) Issue(serverID prego.ServerID, cert *x509.Certificate, ttl time
 	return raw, expires, err
 }
 
-// rotationGrace is for how long an expired token can still be exchanged for a new
-// one: a host that was off for an hour must find its way back. The certificate
-// that it is bound to, and the row, are checked all the same.
+// rotationGrace is how long an expired token can still be exchanged for a new one, so
+// that a host that was off for an hour can return. The certificate that it is bound to,
+// and the row, are still checked.
 const rotationGrace = 24 * time.Hour
 
-// Verify checks a token that came with cert, and returns its server. scope "" is
-// for rotation: none in particular is asked for, and the token may have expired
-// within rotationGrace.
+// Verify verifies a token that came with cert, and returns its server. scope "" is for
+// rotation: it accepts any scope, and tokens that expired within rotationGrace.
 func (a *Agents) Verify(raw string, cert *x509.Certificate, scope string) (serverID prego.ServerID, err error) {
 	var c agentClaims
 	forgive := leeway
@@ -95,9 +94,8 @@ func registered(issuer, subject, audience string, now time.Time, ttl time.Durati
 	}
 }
 
-// parse checks signature, algorithm, issuer, audience and times, and that the
-// token says when it was issued and which one it is. Why a token was refused is
-// told in general terms only.
+// parse checks signature, algorithm, issuer, audience and times, and that the token has
+// an issue time and an id. The reason of a rejection is reported in general terms only.
 func parse(raw string, claims jwt.Claims, key jwt.Keyfunc, issuer, audience string, forgive time.Duration) error {
 	_, err := jwt.ParseWithClaims(raw, claims, key,
 		jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}), jwt.WithIssuer(issuer), jwt.WithAudience(audience),

@@ -12,7 +12,7 @@ import (
 // Role is what a caller of the API may do.
 type Role string
 
-// The roles: an operator may do everything, a viewer may look.
+// The roles: an operator may do everything, a viewer may only read.
 const (
 	RoleOperator Role = "operator"
 	RoleViewer   Role = "viewer"
@@ -24,8 +24,8 @@ type Principal struct {
 	Role    Role
 }
 
-// API issues and checks the tokens of callers. Tokens of its own keys and, when
-// configured, of an OIDC issuer are accepted.
+// API issues and verifies callers' tokens. It accepts tokens of its own keys and, if
+// configured, of an OIDC issuer.
 type API struct {
 	keys       *Keyring
 	issuer     string
@@ -34,7 +34,7 @@ type API struct {
 	remote     *Remote // nil: own keys only
 }
 
-// APIConfig says whose tokens are good.
+// APIConfig says whose tokens to accept.
 type APIConfig struct {
 	Keys       *Keyring
 	Issuer     string
@@ -43,12 +43,12 @@ type APIConfig struct {
 	Remote     *Remote
 }
 
-// NewAPI checks with a ring of UseAPI, and remote keys if there are any.
+// NewAPI verifies with a ring of UseAPI, and remote keys if there are any.
 func NewAPI(c APIConfig) *API {
 	return &API{keys: c.Keys, issuer: c.Issuer, audience: c.Audience, rolesClaim: c.RolesClaim, remote: c.Remote}
 }
 
-// Issue makes a token for a caller.
+// Issue issues a token for a caller.
 func (a *API) Issue(subject string, role Role, ttl time.Duration) (string, error) {
 	if subject == "" || (role != RoleOperator && role != RoleViewer) || ttl <= 0 {
 		return "", prego.Errorf(prego.CodeInvalidField, "a token needs a subject, role operator or viewer, and a life")
@@ -61,8 +61,8 @@ func (a *API) Issue(subject string, role Role, ttl time.Duration) (string, error
 	})
 }
 
-// Authenticate checks a token. The issuer that it names decides which keys and
-// algorithms are tried; each issuer's are pinned.
+// Authenticate verifies a token. The named issuer decides which keys and algorithms are
+// tried; each issuer's are pinned.
 func (a *API) Authenticate(ctx context.Context, raw string) (Principal, error) {
 	claims := jwt.MapClaims{}
 	if a.remote != nil && a.remote.issued(raw) {
@@ -80,7 +80,7 @@ func (a *API) Authenticate(ctx context.Context, raw string) (Principal, error) {
 	return Principal{Subject: sub, Role: role}, nil
 }
 
-// roleOf reads a claim that holds one role or a list; the highest counts.
+// roleOf reads a claim with one role or a list; the highest counts.
 func roleOf(claim any) Role {
 	var names []string
 	switch v := claim.(type) {

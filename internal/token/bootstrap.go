@@ -1,4 +1,4 @@
-// Package token makes and checks the secrets by which parties know each other:
+// Package token issues and verifies the secrets by which parties authenticate:
 // bootstrap tokens, and the JWTs of callers, agents and commands.
 package token
 
@@ -12,9 +12,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Deriver makes bootstrap tokens: 256 bits, derived from a random id under the
-// master key, so that a repeated step makes the same token again although only
-// its hash is stored (direct-provisioning §4).
+// Deriver makes bootstrap tokens: 256 bits, derived from a random id with the master
+// key, so that a repeated step makes the same token although only its hash is stored
+// (direct-provisioning §4).
 type Deriver struct {
 	key []byte
 }

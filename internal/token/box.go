@@ -14,18 +14,18 @@ import (
 	"github.com/prego/prego"
 )
 
-// Box seals secrets that have to be kept, with AES-256-GCM under a key derived from
-// the master key. It opens what earlier master keys sealed as long as it is given
-// them, so that a rotation can seal everything anew.
+// Box encrypts stored secrets with AES-256-GCM, with a key derived from the master key.
+// It can decrypt with earlier master keys as long as it has them, so that a rotation
+// can re-encrypt everything.
 type Box struct {
-	current string // id of the key that seals
+	current string // id of the encrypting key
 	keys    map[string]cipher.AEAD
 }
 
-// boxInfo separates the key from others of the same master key.
+// boxInfo separates this key from others derived from the same master key.
 const boxInfo = "prego sealed secrets v1"
 
-// NewBox takes the master key and those before it, each in hex, of 32 bytes or more.
+// NewBox takes the current and earlier master keys, each in hex, of 32 bytes or more.
 func NewBox(masterKeyHex string, earlier ...string) (*Box, error) {
 	b := &Box{keys: make(map[string]cipher.AEAD, 1+len(earlier))}
 	for i, text := range append([]string{masterKeyHex}, earlier...) {
@@ -58,8 +58,8 @@ func NewBox(masterKeyHex string, earlier ...string) (*Box, error) {
 	return b, nil
 }
 
-// Seal makes a secret unreadable and binds it to what it belongs to: who opens it must
-// name the same. keyID names the key.
+// Seal encrypts a secret and binds it to what it belongs to: decryption must name the
+// same. keyID names the key.
 func (b *Box) Seal(_ context.Context, belongsTo string, secret []byte) (sealed []byte, keyID string, err error) {
 	aead := b.keys[b.current]
 	nonce := make([]byte, aead.NonceSize())
@@ -67,7 +67,7 @@ func (b *Box) Seal(_ context.Context, belongsTo string, secret []byte) (sealed [
 	return aead.Seal(nonce, nonce, secret, []byte(belongsTo)), b.current, nil
 }
 
-// Reseal seals under the current key what any key that is known here has sealed.
+// Reseal re-encrypts a secret with the current key, if its key is known here.
 func (b *Box) Reseal(ctx context.Context, belongsTo, keyID string, sealed []byte) ([]byte, string, error) {
 	secret, err := b.Open(belongsTo, keyID, sealed)
 	if err != nil {
@@ -76,8 +76,8 @@ func (b *Box) Reseal(ctx context.Context, belongsTo, keyID string, sealed []byte
 	return b.Seal(ctx, belongsTo, secret)
 }
 
-// ErrSealed says that a secret cannot be opened: sealed under a key that is not known
-// here, for something else, or damaged.
+// ErrSealed says that a secret cannot be decrypted: its key is not known here, it
+// belongs to something else, or it is damaged.
 var ErrSealed = &prego.Error{
 	Code:    prego.CodeSealed,
 	Message: "the secret was sealed under a master key that is not known here: add that one to PREGO_MASTER_KEY_EARLIER, or give the secret again",

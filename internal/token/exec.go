@@ -22,8 +22,8 @@ type execClaims struct {
 	Body  string `json:"body"` // SHA-256 of the request's body, in hex
 }
 
-// Exec issues the single-use tokens by which an agent knows that it was the
-// control plane that asked for a command.
+// Exec issues the single-use tokens that prove to an agent that a command comes from
+// the control plane.
 type Exec struct {
 	keys *Keyring
 }
@@ -31,8 +31,8 @@ type Exec struct {
 // NewExec signs with a ring of UseExec.
 func NewExec(keys *Keyring) *Exec { return &Exec{keys: keys} }
 
-// Issue makes a token for one request of one kind to one server: the one whose
-// body has the digest.
+// Issue issues a token for one request of one kind to one server: the one with this
+// body digest.
 func (e *Exec) Issue(serverID prego.ServerID, kind wire.CommandKind, body [sha256.Size]byte, ttl time.Duration) (string, error) {
 	if !kind.Valid() || ttl <= 0 || ttl > MaxExecTTL {
 		return "", errors.New("an exec token needs a known kind and a life of at most 5 minutes")

@@ -17,8 +17,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Use is what a ring's keys sign. A token of one use is never accepted for
-// another: rings share no keys.
+// Use is what a ring's keys sign. A token of one use is never accepted for another:
+// rings share no keys.
 type Use string
 
 // The uses of signing keys.
@@ -31,15 +31,15 @@ const (
 // Uses lists them.
 func Uses() []Use { return []Use{UseAPI, UseAgent, UseExec} }
 
-// Keyring holds the Ed25519 keys of one use by key id. The last private one in the
-// order of ids signs; all verify.
+// Keyring holds the Ed25519 keys of one use by key id. The private key with the highest
+// id signs; all verify.
 type Keyring struct {
 	keys   map[string]ed25519.PublicKey
-	sign   string             // id of the one that signs
-	signer ed25519.PrivateKey // nil where this process may only verify
+	sign   string             // id of the signing key
+	signer ed25519.PrivateKey // nil if this process may only verify
 }
 
-// InitKeys makes one key per use where there is none yet, below dir/jwt.
+// InitKeys creates a key in dir/jwt for every use that has none.
 func InitKeys(dir string) error {
 	for _, use := range Uses() {
 		d := filepath.Join(dir, "jwt", string(use))
@@ -58,7 +58,7 @@ func InitKeys(dir string) error {
 		if err != nil {
 			return fmt.Errorf("keys: %w", err)
 		}
-		// Written whole and then named, so that no process ever reads half a key.
+		// Written completely and then renamed, so that no process reads half a key.
 		name := filepath.Join(d, time.Now().UTC().Format("20060102")+"-"+uuid.NewString()[:8]+".pem") // the newest sorts last, and signs
 		if err := os.WriteFile(name+".tmp", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
 			return fmt.Errorf("keys: %w", err)
@@ -70,7 +70,7 @@ func InitKeys(dir string) error {
 	return nil
 }
 
-// KeyFiles are the files of one use's keys below dir, the one that signs last.
+// KeyFiles are the files of one use's keys below dir; the last one signs.
 func KeyFiles(dir string, use Use) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "jwt", string(use), "*.pem"))
 	if err != nil || len(files) == 0 {
@@ -114,7 +114,8 @@ func OpenSigner(dir string, use Use) (*Keyring, error) {
 	return r, err
 }
 
-// parseKey reads a key of either half; private is nil where only the public one is there.
+// parseKey reads a private or public key; private is nil if there is only the public
+// one.
 func parseKey(text []byte) (private ed25519.PrivateKey, public ed25519.PublicKey, err error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
@@ -185,8 +186,8 @@ func (r *Keyring) issue(claims jwt.Claims) (string, error) {
 
 var errKey = errors.New("signed by an unknown key")
 
-// key finds the key of a token by its id alone: no key, certificate or address
-// that the token brings along is looked at.
+// key finds a token's key by its id alone, ignoring any key, certificate or address in
+// the token.
 func (r *Keyring) key(t *jwt.Token) (any, error) {
 	kid, _ := t.Header["kid"].(string)
 	key, ok := r.keys[kid]

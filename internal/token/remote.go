@@ -19,13 +19,12 @@ import (
 	"github.com/prego/prego"
 )
 
-// Remote are the keys of an OIDC issuer, fetched from its JWKS and kept for a
-// while. A token with an unknown key id makes it fetch again, at most once per
-// minRefresh, so that nobody can make it hammer the issuer; who shows a key that
-// is known and fresh never waits for a fetch.
+// Remote are an OIDC issuer's keys, fetched from its JWKS and cached. A token with an
+// unknown key id causes a fetch, at most once per minRefresh, so that nobody can make
+// it overload the issuer; tokens with a known, fresh key never wait for a fetch.
 type Remote struct {
 	issuer  string
-	jwksURL string // "" to ask the discovery document
+	jwksURL string // "" to use the discovery document
 	client  *http.Client
 
 	fetching singleflight.Group
@@ -38,17 +37,17 @@ type Remote struct {
 }
 
 const (
-	refreshAfter = 10 * time.Minute // known keys are fetched again, while they are used
-	maxKeyAge    = time.Hour        // and not used any more when that fails for so long
+	refreshAfter = 10 * time.Minute // age at which known keys are fetched again, while they are used
+	maxKeyAge    = time.Hour        // age at which keys are no longer used, if fetching keeps failing
 	minRefresh   = 15 * time.Second
 )
 
-// remoteAlgorithms are those that an issuer's keys may be used with; symmetric
-// ones and "none" are not among them.
+// remoteAlgorithms are the accepted algorithms of an issuer's keys, without symmetric
+// ones and "none".
 var remoteAlgorithms = []string{"EdDSA", "ES256", "ES384", "RS256", "RS384", "RS512", "PS256"}
 
-// NewRemote trusts an issuer's keys at jwksURL, or, when that is "", where its
-// discovery document says.
+// NewRemote trusts an issuer's keys at jwksURL or, if that is "", where its discovery
+// document says.
 func NewRemote(issuer, jwksURL string) *Remote {
 	return &Remote{issuer: issuer, jwksURL: jwksURL, client: &http.Client{Timeout: 5 * time.Second}}
 }
@@ -76,7 +75,7 @@ func (r *Remote) key(ctx context.Context, t *jwt.Token) (any, error) {
 	kid, _ := t.Header["kid"].(string)
 	key, age, due := r.known(kid)
 	if due {
-		// Whoever asks shares one fetch, which goes on when one of them gives up.
+		// All callers share one fetch, which goes on if one of them gives up.
 		done := r.fetching.DoChan("", func() (any, error) { return nil, r.fetch(context.WithoutCancel(ctx)) })
 		if age > maxKeyAge {
 			select {
@@ -93,18 +92,17 @@ func (r *Remote) key(ctx context.Context, t *jwt.Token) (any, error) {
 		}
 		return nil, errKey
 	}
-	// A key that says what it is for is used for that alone.
+	// A key with a declared use is used for that only.
 	if (key.Algorithm != "" && key.Algorithm != t.Method.Alg()) || (key.Use != "" && key.Use != "sig") {
 		return nil, errKey
 	}
 	return key.Key, nil
 }
 
-// never is the age of a key that is not known.
+// never is the age of an unknown key.
 const never = time.Duration(math.MaxInt64)
 
-// known looks a key up, with the time since it was fetched, and says whether it
-// is time to fetch.
+// known looks up a key and its age, and reports whether it is time to fetch.
 func (r *Remote) known(kid string) (key jose.JSONWebKey, age time.Duration, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
