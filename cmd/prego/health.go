@@ -47,7 +47,7 @@ Without a URL it asks at PREGO_METRICS_LISTEN, and at PREGO_API_LISTEN when that
 			return checkHealth(ctx, url)
 		},
 	}
-	cmd.Flags().BoolVar(&live, "live", false, "ask only whether it runs, not whether what it needs is there")
+	cmd.Flags().BoolVar(&live, "live", false, "check only that it runs, not its dependencies")
 	cmd.Flags().DurationVar(&wait, "timeout", 4*time.Second, "how long it may take")
 	return cmd
 }

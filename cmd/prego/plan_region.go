@@ -41,7 +41,7 @@ func planRegion(in io.Reader, out io.Writer) error {
 
 func newPlanResizeCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "resize < RESIZE.json", Short: "Calculate the size that a resize leads to", Args: cobra.NoArgs,
+		Use: "resize < RESIZE.json", Short: "Calculate the size that a resize results in", Args: cobra.NoArgs,
 		Long: `Read one JSON document from stdin and print what the resize comes to, as one JSON
 line:
 
@@ -77,7 +77,7 @@ func planResize(in io.Reader, out io.Writer) error {
 
 func newPlanConstraintCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "constraint < SERVERS.json", Short: "List the servers that a constraint and their room leave", Args: cobra.NoArgs,
+		Use: "constraint < SERVERS.json", Short: "List the servers that satisfy a constraint and have room", Args: cobra.NoArgs,
 		Long: `Read one JSON document from stdin and print which servers are eligible, those that
 satisfy the constraint and have room, as one JSON line:
 

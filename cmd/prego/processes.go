@@ -239,9 +239,9 @@ func newMigrateCommand() *cobra.Command {
 }
 
 func newKeysCommand() *cobra.Command {
-	keys := &cobra.Command{Use: "keys", Short: "Make and rotate the keys and certificate authorities in PREGO_KEYS_DIR"}
+	keys := &cobra.Command{Use: "keys", Short: "Create and rotate the keys and certificate authorities in PREGO_KEYS_DIR"}
 	keys.AddCommand(&cobra.Command{
-		Use: "init", Short: "Make what is missing", Args: cobra.NoArgs,
+		Use: "init", Short: "Create missing keys and certificate authorities", Args: cobra.NoArgs,
 		RunE: func(_ *cobra.Command, _ []string) error {
 			cfg, err := config.FromEnvironment()
 			if err != nil {
@@ -282,7 +282,7 @@ func newKeysCommand() *cobra.Command {
 func newKeysShareCommand() *cobra.Command {
 	var group int
 	cmd := &cobra.Command{
-		Use: "share PROCESS DIR", Short: "Make DIR hold the keys that a process needs, and no others",
+		Use: "share PROCESS DIR", Short: "Write the keys that a process needs to DIR, and remove all others",
 		Long: "Make DIR hold the keys that a process needs, out of those in PREGO_KEYS_DIR, and no others.\n\nThe processes are " + strings.Join(keyset.Processes(), ", ") + ".",
 		Args: cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {

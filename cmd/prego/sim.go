@@ -54,9 +54,9 @@ func newSimCommand() *cobra.Command {
 	f.IntVar(&cfg.Limits.Servers, "servers", 100, "how many servers the account may have")
 	f.BoolVar(&cfg.RealDocker, "docker", false, "give every host a real dockerd (as root; docs/containers.md)")
 	f.StringVar(&hosts, "hosts", "process", "what servers are: process, or machine for real Debians under systemd-nspawn (as root; make machines)")
-	f.StringVar(&machines, "machines", ".prego/machines/current", "where make machines put the roots of machines")
+	f.StringVar(&machines, "machines", ".prego/machines/current", "directory where make machines put the root file systems")
 	f.StringVar(&cfg.Images, "images", "", "directory of a registry with images that machines can pull (make images: .prego/images/current/registry)")
-	f.IntVar(&cfg.MachineDiskGB, "machine-disk", 10, "size of a machine's disk, in GB; it takes no room until it is written")
-	f.BoolVar(&fast, "fast", false, "let nothing take time")
+	f.IntVar(&cfg.MachineDiskGB, "machine-disk", 10, "size of a machine's disk, in GB; it is sparse")
+	f.BoolVar(&fast, "fast", false, "complete everything instantly")
 	return cmd
 }

@@ -32,7 +32,7 @@ type simulateFlags struct {
 func newSimulateCommand() *cobra.Command {
 	var o simulateFlags
 	cmd := &cobra.Command{
-		Use: "simulate", Short: "Play the life of a fleet through the placement engine (docs/simulate.md)",
+		Use: "simulate", Short: "Simulate the life of a fleet with the placement engine (docs/simulate.md)",
 		Args: func(cmd *cobra.Command, args []string) error { return badUsage(cobra.NoArgs(cmd, args)) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var prices *api.Catalog
@@ -53,12 +53,12 @@ func newSimulateCommand() *cobra.Command {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return badUsage(err) })
 	f := cmd.Flags()
 	f.IntVar(&o.tenants, "tenants", 10_000, fmt.Sprintf("how many tenants ask for a place, 0 to %d", sim.MaxTenants))
-	f.Uint64Var(&o.seed, "seed", 1, "seed: the same one gives the same report")
+	f.Uint64Var(&o.seed, "seed", 1, "random seed; the same seed gives the same report")
 	f.StringVar(&o.policy, "policy", string(tenant.ModeShared), "shared or one_tenant_one_server")
 	f.StringVar(&o.algorithm, "algorithm", string(placement.BestFit), "best_fit, first_fit or round_robin")
 	f.BoolVar(&o.json, "json", false, "print one JSON document")
-	f.StringVar(&o.prices, "prices", "", "take the machines' prices at this location from the provider's catalog, by the API; empty takes the model's")
-	f.StringVar(&o.html, "html", "", "draw the report into this file, too")
+	f.StringVar(&o.prices, "prices", "", "use this location's prices from the provider's catalog, read through the API (default: the model's)")
+	f.StringVar(&o.html, "html", "", "also draw the report into this file")
 	return cmd
 }
 

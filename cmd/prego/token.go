@@ -33,9 +33,9 @@ func newTokenCommand() *cobra.Command {
 			return nil
 		},
 	}
-	create.Flags().StringVar(&subject, "subject", "", "whom the token is for; shown in the audit trail")
+	create.Flags().StringVar(&subject, "subject", "", "subject of the token; shown in the audit")
 	create.Flags().StringVar(&role, "role", "viewer", "operator or viewer")
-	create.Flags().DurationVar(&ttl, "ttl", 8*time.Hour, "how long it is good")
+	create.Flags().DurationVar(&ttl, "ttl", 8*time.Hour, "how long it is valid")
 	_ = create.MarkFlagRequired("subject")
 	cmd.AddCommand(create)
 	return cmd

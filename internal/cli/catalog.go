@@ -20,7 +20,7 @@ func (c *Client) Catalog(ctx context.Context) (out api.Catalog, err error) {
 
 func catalogCommand(c *CLI) *cobra.Command {
 	location := ""
-	cmd := &cobra.Command{Use: "catalog", Short: "Show what the provider sells, its prices, and which settings name things it does not sell"}
+	cmd := &cobra.Command{Use: "catalog", Short: "Show what the provider sells, its prices, and which settings name things that it does not sell"}
 	cmd.Flags().StringVar(&location, "location", "", "only what is sold at this location")
 	c.run(cmd, "", func(in *call) (func() error, error) {
 		var out api.Catalog

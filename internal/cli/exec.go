@@ -25,7 +25,7 @@ command's own; 1 when the API or the host did not answer, 2 when it was refused.
 kept in the audit: prego server commands SERVER.`,
 		Example: "  prego exec app-sgp-007 bench -- --site acme.example.com list-apps",
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "after which the command is killed")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "time after which the command is killed")
 	cmd.Flags().StringVar(&tenant, "tenant", "", "count it as a session of this tenant's org")
 	return c.run(cmd, "", func(in *call) (func() error, error) {
 		if len(in.rest) == 0 {

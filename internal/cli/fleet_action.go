@@ -43,7 +43,7 @@ func fleetActions() []verb {
 				"to":          {"EXACT_CAPACITY", intFlag(f, "to", 0, "this many servers")},
 				"by":          {"CHANGE_IN_CAPACITY", intFlag(f, "by", 0, "this many more, or fewer when negative")},
 				"percent":     {"CHANGE_IN_PERCENTAGE", intFlag(f, "percent", 0, "this many percent more, or fewer when negative")},
-				"min-step":    {"min_step", intFlag(f, "min-step", 0, "the least servers that --percent changes")},
+				"min-step":    {"min_step", intFlag(f, "min-step", 0, "minimum number of servers that --percent changes")},
 				"min":         {"min_size", intFlag(f, "min", 0, "minimum, instead of the fleet's")},
 				"max":         {"max_size", intFlag(f, "max", 0, "maximum, instead of the fleet's; -1 for none")},
 				"best-effort": {"strict", func() any { return false }},
@@ -52,7 +52,7 @@ func fleetActions() []verb {
 		fleetAction(server.ClusterReplace, "replace FLEET", "Renew the servers of earlier specs", "", func(f *pflag.FlagSet) map[string]input {
 			grace := f.Duration("grace-period", 0, "how long tenants have to move off a server")
 			return map[string]input{
-				"max-surge":    {"max_surge", intFlag(f, "max-surge", 1, "how many servers above its size the fleet may have meanwhile")},
+				"max-surge":    {"max_surge", intFlag(f, "max-surge", 1, "how many extra servers the fleet may have during the replacement")},
 				"grace-period": {"grace_period", func() any { return int64(*grace / time.Second) }},
 			}
 		}),
@@ -71,7 +71,7 @@ func fleetActions() []verb {
 			},
 		},
 		Action[api.FleetAction]{
-			Use: "cancel FLEET ACTION", Short: "Cancel an action; what it has not begun is left out", Path: "/v1/fleets/{fleet}/actions/{action}/cancel", Table: actionTable,
+			Use: "cancel FLEET ACTION", Short: "Cancel an action; steps that have not begun are skipped", Path: "/v1/fleets/{fleet}/actions/{action}/cancel", Table: actionTable,
 			Say: func(_ *call, a api.FleetAction) string { return fmt.Sprintf("action %d is %s", a.Seq, a.Status) },
 		},
 	}

@@ -60,7 +60,7 @@ func decided(raw api.GroupDecision) string {
 }
 
 var groupWatch = Watch[api.ProcessGroup]{
-	Use: "watch GROUP", Short: "Follow a process group until nothing is under way", Path: "/v1/groups/{group}", Again: "prego group watch {group}",
+	Use: "watch GROUP", Short: "Follow a process group until its operations are done", Path: "/v1/groups/{group}", Again: "prego group watch {group}",
 	Lines: func(g api.ProcessGroup) []line {
 		text := fmt.Sprintf("%d of %d run, %d booting, %d draining, %d failed; release %d %s; %s", g.Instances["running"], g.Replicas, g.Instances["booting"],
 			g.Instances["draining"], g.Instances["failed"], g.Release, g.DeployStatus, groupStatus(g))
@@ -106,7 +106,7 @@ func groupCommand(c *CLI) *cobra.Command {
 			},
 		},
 		Action[api.ProcessGroup]{
-			Use: "deploy GROUP [-- COMMAND…]", Short: "Deploy another release; what is left out stays as it is", Path: "/v1/groups/{group}/deploys", Table: groupTable, Watch: groupWatch,
+			Use: "deploy GROUP [-- COMMAND…]", Short: "Deploy another release; fields left out stay unchanged", Path: "/v1/groups/{group}/deploys", Table: groupTable, Watch: groupWatch,
 			Example: "  prego group deploy web --image nginx:1.30 --watch",
 			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
 				deploy.add(cmd, f, false)

@@ -20,7 +20,7 @@ var imageTable = Table[api.GoldenImage]{
 // imageWatch follows an image to one of some states.
 func imageWatch(wanted ...server.ImageStatus) Watch[api.GoldenImage] {
 	return Watch[api.GoldenImage]{
-		Use: "watch IMAGE", Short: "Follow an image until nothing is under way", Path: "/v1/images/{image}", Again: "prego image watch {image}",
+		Use: "watch IMAGE", Short: "Follow an image until its operations are done", Path: "/v1/images/{image}", Again: "prego image watch {image}",
 		Lines: func(g api.GoldenImage) []line {
 			text := string(g.ImageId+"  ") + string(g.Status) + reasons(g.Reason, g.Message)
 			return []line{{key: text, text: text}}

@@ -22,7 +22,7 @@ func orgCommand(c *CLI) *cobra.Command {
 			Use: "set ORG", Aliases: []string{"put"}, Short: "Create an org, or change its parent or tier", Method: http.MethodPut, Path: "/v1/orgs/{org}", Table: orgTable,
 			Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
 				f.StringVar(&parent, "parent", "", "the org that it is part of; empty for none (default: unchanged)")
-				pick(f, &tier, "tier", "", "decides what the org may use", sets["tier"])
+				pick(f, &tier, "tier", "", "tier, which sets the org's limits", sets["tier"])
 			},
 			Body: func(in *call) (any, error) {
 				body := api.PutOrg{Tier: optional(tier)}
@@ -35,7 +35,7 @@ func orgCommand(c *CLI) *cobra.Command {
 		Show[api.Org]{Use: "show ORG…", Short: "Show orgs", Path: "/v1/orgs/{org}", Table: orgTable},
 		List[api.Org]{Short: "List orgs, newest first", Path: "/v1/orgs", Items: "orgs", Filters: "tier, parent: parent_org_id", Sorts: "created_at, org_id", Table: orgTable},
 		List[api.OrgEvent]{
-			Use: "events ORG", Short: "List what happened to an org's resources and limits, newest first", Path: "/v1/orgs/{org}/events", Items: "events",
+			Use: "events ORG", Short: "List the events of an org's resources and limits, newest first", Path: "/v1/orgs/{org}/events", Items: "events",
 			Filters: "type, subject, actor", Sorts: "at", Limit: 100, Example: "  prego org events acme --type org.",
 			Table: Table[api.OrgEvent]{ID: "event_id", Columns: "at, type, subject, actor: by, reason, payload: data", Spare: "by, data", More: "event_id"},
 		},

@@ -44,7 +44,7 @@ func placementCommand(c *CLI) *cobra.Command {
 			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
 				f.StringVar((*string)(&in.ForceAppServerID), "app-server", "", "the app server or node")
 				f.StringVar((*string)(&in.ForceDBShardID), "db-shard", "", "the DB shard")
-				f.BoolVar(&in.IgnoreConstraint, "ignore-constraint", false, "even when the tenant's constraint does not allow the server")
+				f.BoolVar(&in.IgnoreConstraint, "ignore-constraint", false, "even if the server violates the tenant's constraint")
 				f.StringVar(&in.Reason, "reason", "", "reason for the audit")
 				required(cmd, "reason")
 			},
@@ -106,12 +106,12 @@ func placementPoolCommand(c *CLI) *cobra.Command {
 			},
 		},
 		List[api.PlacementPool]{Short: "List placement pools, newest first", Path: "/v1/placement-pools", Items: "placement_pools", Sorts: "created_at, name", Table: placementPoolTable},
-		Show[api.PlacementPool]{Use: "show PLACEMENT-POOL…", Short: "Show placement pools and who uses them", Path: one, Table: placementPoolTable},
+		Show[api.PlacementPool]{Use: "show PLACEMENT-POOL…", Short: "Show placement pools and the orgs that use them", Path: one, Table: placementPoolTable},
 		Delete("delete PLACEMENT-POOL…", "placement pool", one),
 		Action[api.PlacementPool]{
 			Use: "default PLACEMENT-POOL", Short: "Make a placement pool the default of orgs that are associated with none", Path: one + "/default", Table: placementPoolTable,
 			Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
-				f.BoolVar(&unset, "unset", false, "make it the default no longer")
+				f.BoolVar(&unset, "unset", false, "unset it as the default")
 			},
 			Method: http.MethodPut, MethodOf: func() string { return map[bool]string{true: http.MethodDelete, false: http.MethodPut}[unset] },
 		},

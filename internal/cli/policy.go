@@ -72,7 +72,7 @@ func (p *policyFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&p.event, "event", "", "of a scaling: CLUSTER_SCALE_OUT or CLUSTER_SCALE_IN")
 	f.StringVar(&p.adjustment, "adjustment", "", "of a scaling: CHANGE_IN_CAPACITY, CHANGE_IN_PERCENTAGE or EXACT_CAPACITY")
 	f.Int64Var(&p.number, "number", 1, "of a scaling: servers, or percent")
-	f.Int64Var(&p.minStep, "min-step", 0, "of a scaling: the least servers that a percentage changes")
+	f.Int64Var(&p.minStep, "min-step", 0, "of a scaling: minimum number of servers that a percentage changes")
 	f.DurationVar(&p.cooldown, "cooldown", 0, "of a scaling: how long it refuses to act again")
 	f.BoolVar(&p.bestEffort, "best-effort", false, "of a scaling: stay within the fleet's bounds instead of being refused")
 	f.StringVar(&p.spec, "spec", "", "the spec as JSON in a file; - for standard input")

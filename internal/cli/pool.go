@@ -27,7 +27,7 @@ func poolCommand(c *CLI) *cobra.Command {
 			}},
 		},
 	)
-	cmd.AddCommand(c.group("warm", "Manage servers that stand ready for a plan",
+	cmd.AddCommand(c.group("warm", "Manage warm servers for plans",
 		List[api.WarmPool]{
 			Short: "List the warm server pools", Path: "/v1/warm-pools", Items: "warm_pools", Whole: true,
 			Table: Table[api.WarmPool]{Columns: "region, plan, target, claimable, building, updated_by: set by, updated_at: changed", Spare: "set-by, changed"},
@@ -47,7 +47,7 @@ func poolCommand(c *CLI) *cobra.Command {
 }
 
 func scalingCommand(c *CLI) *cobra.Command {
-	return c.group("scaling", "See what made the fleets grow",
+	return c.group("scaling", "Show why fleets grew",
 		List[api.ScalingEvent]{
 			Short: "List scaling events, newest first", Path: "/v1/scaling-events", Items: "scaling_events", Filters: "region, role, trigger", Sorts: "created_at", Limit: 50,
 			Table: Table[api.ScalingEvent]{

@@ -35,7 +35,7 @@ func registryCommand(c *CLI) *cobra.Command {
 		List[api.Registry]{Short: "List the registries that have credentials", Path: "/v1/registries", Items: "registries", Whole: true, Table: registryTable},
 		Delete("delete REGISTRY…", "registry", "/v1/registries/{registry}"),
 		Action[api.RegistryList]{
-			Use: "rotate", Short: "Seal all passwords under the current master key", Path: "/v1/registries/rotate",
+			Use: "rotate", Short: "Re-encrypt all passwords with the current master key", Path: "/v1/registries/rotate",
 			Say:   func(*call, api.RegistryList) string { return "sealed:" },
 			After: func(in *call, l api.RegistryList) { _ = rows(in.printer, registryTable, l.Registries) }, // its columns are all there
 		},

@@ -32,7 +32,7 @@ var serverTable = Table[api.Server]{
 // watchServer follows a server to a state.
 func watchServer(wanted server.Status) Watch[api.Server] {
 	return Watch[api.Server]{
-		Use: "watch SERVER", Short: "Follow a server until nothing is under way", Path: "/v1/servers/{server}", Again: "prego server watch {server}",
+		Use: "watch SERVER", Short: "Follow a server until its operations are done", Path: "/v1/servers/{server}", Again: "prego server watch {server}",
 		Lines: serverLines, Doing: func(s api.Server) string { return s.ServerId + " is " + string(s.Status) },
 		Rests: func(s api.Server) bool {
 			return s.Status == wanted || serverRests(s)
@@ -164,7 +164,7 @@ func serverCommand(c *CLI) *cobra.Command {
 		},
 		serverDelete(accepted),
 		List[api.Command]{
-			Use: "commands SERVER", Short: "List what was run on a server's host, newest first", Path: "/v1/servers/{server}/commands", Items: "commands", Limit: 50, Sorts: "requested_at",
+			Use: "commands SERVER", Short: "List the commands run on a server's host, newest first", Path: "/v1/servers/{server}/commands", Items: "commands", Limit: 50, Sorts: "requested_at",
 			Table: Table[api.Command]{
 				ID: "audit_id", Columns: "requested_at, by, kind, exit, duration_ms: ms, args", More: "audit_id, actor, stdout, stderr, finished_at", Spare: "ms, by",
 				Computed: map[string]func(api.Command) any{
@@ -221,10 +221,10 @@ func serverCreate(accepted func(*call, api.Accepted) string) Action[api.Accepted
 func serverDelete(accepted func(*call, api.Accepted) string) Action[api.Accepted] {
 	force := false
 	return Action[api.Accepted]{
-		Use: "delete SERVER…", Short: "Delete servers, at any moment of their lives", Method: http.MethodDelete, Path: "/v1/servers/{server}",
+		Use: "delete SERVER…", Short: "Delete servers in any state", Method: http.MethodDelete, Path: "/v1/servers/{server}",
 		Destroys: "deletes server", Table: Table[api.Accepted]{ID: "server_id"}, Say: accepted, Watch: watchServer(server.Terminated),
 		Flags: func(_ *cobra.Command, f *pflag.FlagSet) {
-			f.BoolVar(&force, "force", false, "even when tenants live on it: they are lost")
+			f.BoolVar(&force, "force", false, "delete it even if tenants are on it; their data is lost")
 		},
 		Query: func(*call) url.Values {
 			if !force {

@@ -47,7 +47,7 @@ func textOf[T any](v *T, text func(T) string) string {
 // watchTenant follows a tenant; wanted is what is to become of it, nil for anything.
 func watchTenant(wanted func(in *call, t api.Tenant) bool) Watch[api.Tenant] {
 	return Watch[api.Tenant]{
-		Use: "watch TENANT", Short: "Follow a tenant until nothing is under way", Path: "/v1/tenants/{tenant}", Again: "prego tenant watch {tenant}",
+		Use: "watch TENANT", Short: "Follow a tenant until its operations are done", Path: "/v1/tenants/{tenant}", Again: "prego tenant watch {tenant}",
 		Lines: tenantLines, Rests: tenantRests, Doing: func(t api.Tenant) string { return t.Slug + " is " + cmp.Or(deref(t.StatusReason), string(t.State)) },
 		Outcome: func(in *call, t api.Tenant) error {
 			if wanted != nil && !wanted(in, t) {
@@ -162,7 +162,7 @@ func tenantCommand(c *CLI) *cobra.Command {
 			},
 		},
 		Show[api.Tenant]{
-			Use: "show TENANT…", Short: "Show tenants, their places, why they are there and their timelines", Path: "/v1/tenants/{tenant}", Table: tenantTable,
+			Use: "show TENANT…", Short: "Show tenants with their placement, its reasons and their timelines", Path: "/v1/tenants/{tenant}", Table: tenantTable,
 			After: func(in *call, t api.Tenant) {
 				if t.Decision != nil {
 					fmt.Fprintln(in.w)
@@ -200,7 +200,7 @@ func tenantCreate() Action[api.TenantAccepted] {
 			f.StringVar((*string)(&in.OrgID), "org", "", "owning org")
 			pick(f, &in.Region, "region", "", "", sets["region"])
 			pick(f, &in.Plan, "plan", "", "", sets["plan"])
-			f.StringVar((*string)(&in.ParentOrgID), "parent", "", "the org's parent (default: the known one)")
+			f.StringVar((*string)(&in.ParentOrgID), "parent", "", "the org's parent (default: the current one)")
 			f.StringVar(&in.DataResidency, "residency", "", "ISO 3166 country whose data residency rules apply")
 			f.StringSliceVar(&in.Constraint.Require, "require", nil, "tag that its server must have; may be repeated")
 			f.StringSliceVar(&in.Constraint.Disallow, "disallow", nil, "tag that its server must not have; may be repeated")
@@ -209,7 +209,7 @@ func tenantCreate() Action[api.TenantAccepted] {
 			f.IntVar(&in.ExpectedUsers, "users", 0, "expected users; 0 takes the plan's")
 			f.IntVar(&in.StorageQuotaGB, "storage-gb", 0, "storage quota in GB; 0 takes the plan's")
 			f.BoolVar(&in.DedicatedRedis, "dedicated-redis", false, "give it a Redis pool of its own")
-			pick(f, &in.Policy, "policy", "", "placement (default: the configured one)", []string{string(tenant.ModeShared), string(tenant.ModeOneTenantOneServer)})
+			pick(f, &in.Policy, "policy", "", "placement policy (default: the configured one)", []string{string(tenant.ModeShared), string(tenant.ModeOneTenantOneServer)})
 			f.StringVar(&in.AdminEmail, "admin-email", "", "email of the site's first user, a System Manager")
 			f.StringVar(&in.AdminName, "admin-name", "", "the first user's name (default: the email)")
 			required(cmd, "org", "region", "plan")
@@ -300,7 +300,7 @@ func tenantSiteCommands(c *CLI) []*cobra.Command {
 			Example: "  prego tenant mail set acme-eu --server smtp.example.com --login erp --sender erp@example.com < password",
 			Flags: func(cmd *cobra.Command, f *pflag.FlagSet) {
 				f.StringVar(&mail.Server, "server", "", "the mail server's name")
-				f.IntVar(&mail.Port, "port", 587, "its port; not 465, Frappe 15 takes no implicit TLS here")
+				f.IntVar(&mail.Port, "port", 587, "its port; not 465, since Frappe 15 does not support implicit TLS here")
 				f.BoolVar(&tls, "tls", true, "use STARTTLS; a login needs it")
 				f.StringVar(&login, "login", "", "user to log in as (default: no login)")
 				f.StringVar(&mail.Sender, "sender", "", "sender's address")

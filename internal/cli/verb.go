@@ -201,7 +201,7 @@ func (l List[T]) command(c *CLI) *cobra.Command {
 		f.IntVar(&limit, "limit", cmp.Or(l.Limit, 1000), "list at most this many")
 	}
 	if l.All != "" {
-		f.BoolVarP(&all, "all", "a", false, "include what has ended")
+		f.BoolVarP(&all, "all", "a", false, "include ended ones")
 		if l.All != "all" {
 			f.BoolVar(&all, l.All, false, "the same as --all")
 		}
@@ -272,7 +272,7 @@ func (s Show[T]) command(c *CLI) *cobra.Command {
 	cmd := &cobra.Command{Use: s.Use, Short: s.Short, Example: s.Example}
 	cmd.Flags().BoolP("quiet", "q", false, "print ids only")
 	if s.Watch != nil {
-		cmd.Flags().BoolVar(&watch, "watch", false, "go on until nothing is under way")
+		cmd.Flags().BoolVar(&watch, "watch", false, "keep watching until the operation is done")
 	}
 	return c.run(cmd, s.Table.ID, func(in *call) (func() error, error) {
 		var thing T
@@ -331,7 +331,7 @@ func (a Action[T]) command(c *CLI) *cobra.Command {
 	}
 	method := cmp.Or(a.Method, http.MethodPost)
 	if method == http.MethodPost {
-		f.StringVar(&key, "idempotency-key", "", "makes sending the same request again harmless")
+		f.StringVar(&key, "idempotency-key", "", "key that makes it safe to repeat the request")
 	}
 	f.BoolP("quiet", "q", false, "print ids only")
 	if a.Flags != nil {
