@@ -328,14 +328,14 @@ func (p *Placer) override(ctx context.Context, t tenant.Run, o tenant.PlacementO
 	case t.Allocation != nil:
 		return placement.Decision{}, prego.Errorf(prego.CodeTenantPlaced, "tenant %s is placed on %s already", t.TenantID, t.Allocation.AppServerID)
 	case t.State != tenant.Trial && t.State != tenant.Provisioning:
-		return placement.Decision{}, prego.Errorf(prego.CodeInvalidTransition, "a tenant that is %s is not placed", t.State)
+		return placement.Decision{}, prego.Errorf(prego.CodeInvalidTransition, "cannot place the tenant: it is %s", t.State)
 	}
 	d, err := p.Place(ctx, t, &placement.Override{
 		AppServerID: o.ForceAppServerID, DBShardID: o.ForceDBShardID, Reason: o.Reason, IgnoreConstraint: o.IgnoreConstraint,
 	}, by)
 	switch {
 	case errors.Is(err, server.ErrSuperseded):
-		return d, prego.Errorf(prego.CodeInvalidTransition, "tenant %s moved on meanwhile", t.TenantID)
+		return d, prego.Errorf(prego.CodeInvalidTransition, "tenant %s has changed meanwhile", t.TenantID)
 	case err != nil:
 		return d, err
 	case d.PlacesTenant():

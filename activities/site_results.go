@@ -13,7 +13,7 @@ import (
 func parseSiteSize(printed string) (s tenant.SiteSize, err error) {
 	err = lastJSON(printed, &s)
 	if err == nil && (s.DatabaseBytes < 0 || s.FilesBytes < 0 || s.BackupsBytes < 0 || s.Users < 0) {
-		err = prego.Errorf(prego.CodeInternal, "the host measured less than nothing")
+		err = prego.Errorf(prego.CodeInternal, "the host reported a negative size")
 	}
 	return s, err
 }
@@ -29,13 +29,13 @@ func parseBackup(site, name, printed string) (tenant.Backup, error) {
 		return b, err
 	}
 	if b.Name != name {
-		return b, prego.Errorf(prego.CodeInternal, "the host made backup %q and not %q", b.Name, name)
+		return b, prego.Errorf(prego.CodeInternal, "the host made backup %q instead of %q", b.Name, name)
 	}
 	b.Bytes = 0
 	var files, database []tenant.BackupFile
 	for _, f := range b.Files {
 		if !strings.HasPrefix(f.Path, site+"/") || strings.Contains(f.Path, "..") || f.Bytes < 0 {
-			return b, prego.Errorf(prego.CodeInternal, "the host names a file of a backup that is not of site %s", site)
+			return b, prego.Errorf(prego.CodeInternal, "the host reported a backup file that is not of site %s", site)
 		}
 		b.Bytes += f.Bytes
 		if strings.HasSuffix(f.Path, backupDatabase) && f.Bytes > 0 {

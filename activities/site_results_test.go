@@ -17,7 +17,7 @@ func TestParseBackup(t *testing.T) {
 	require.Equal(t, tenant.Backup{Name: "snp-1", Bytes: 12, Files: []tenant.BackupFile{{Path: "a.b/p/snp-1-database.sql.gz", Bytes: 5}, {Path: "a.b/p/snp-1-files.tar", Bytes: 7}}}, b)
 	require.Equal(t, []string{"a.b/p/snp-1-database.sql.gz", "a.b/p/snp-1-files.tar"}, b.Paths())
 	for what, tc := range map[string]struct{ printed, want string }{
-		"of another name":  {strings.ReplaceAll(good, `"name":"snp-1"`, `"name":"snp-2"`), `made backup "snp-2" and not "snp-1"`},
+		"of another name":  {strings.ReplaceAll(good, `"name":"snp-1"`, `"name":"snp-2"`), `made backup "snp-2" instead of "snp-1"`},
 		"of another site":  {strings.ReplaceAll(good, `"path":"a.b/`, `"path":"c.d/`), "not of site a.b"},
 		"out of the site":  {strings.ReplaceAll(good, `a.b/p/`, `a.b/../c.d/`), "not of site a.b"},
 		"less than a byte": {strings.ReplaceAll(good, `tar","bytes":7`, `tar","bytes":-7`), "not of site a.b"},
@@ -35,6 +35,6 @@ func TestParseBackup(t *testing.T) {
 	require.EqualValues(t, 7, s.Used())
 	for _, printed := range []string{`{"database_bytes":-1}`, `{"files_bytes":-1}`, `{"backups_bytes":-1}`, `{"users":-1}`} {
 		_, err = parseSiteSize(printed)
-		require.ErrorContains(t, err, "less than nothing", printed)
+		require.ErrorContains(t, err, "negative size", printed)
 	}
 }

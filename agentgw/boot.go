@@ -42,7 +42,7 @@ func (g *Gateway) bootStage(c echo.Context) error {
 		case !known:
 			return prego.Invalid("stage", "is not a boot stage")
 		case prego.ServerID(in.ServerID) != who.ServerID:
-			return prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is of another server")
+			return prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token belongs to another server")
 		case len(in.Detail) > 512:
 			return prego.Invalid("detail", "must be at most 512 bytes")
 		}

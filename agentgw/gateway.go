@@ -227,7 +227,7 @@ func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
 				return err
 			}
 			if subject != id {
-				return prego.Errorf(prego.CodeCertificateSubject, "the token is of another server than the certificate")
+				return prego.Errorf(prego.CodeCertificateSubject, "the token and the certificate belong to different servers")
 			}
 			key, err := g.ca.KeySHA256(cert)
 			if err != nil {
@@ -281,10 +281,10 @@ func (g *Gateway) refuse(err error, c echo.Context) {
 	case errors.As(err, &routed) && routed.Code == http.StatusNotFound:
 		coded = prego.Errorf(prego.CodeNotFound, "there is nothing at this path")
 	case errors.As(err, &routed) && routed.Code == http.StatusMethodNotAllowed:
-		coded = prego.Errorf(prego.CodeMethodNotAllowed, "this path does not take %s", c.Request().Method)
+		coded = prego.Errorf(prego.CodeMethodNotAllowed, "this path does not support %s", c.Request().Method)
 	default:
 		g.log.Error("request failed", zap.String("path", c.Path()), zap.Error(err))
-		coded = prego.Errorf(prego.CodeInternal, "something went wrong here; try again")
+		coded = prego.Errorf(prego.CodeInternal, "internal error; try again")
 	}
 	status, ok := statuses[coded.Code]
 	if !ok {

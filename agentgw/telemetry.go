@@ -33,7 +33,7 @@ const (
 // takeMetrics accepts OTLP/HTTP metrics, counts them and forwards them unchanged.
 func (g *Gateway) takeMetrics(c echo.Context) error {
 	if !strings.HasPrefix(c.Request().Header.Get(echo.HeaderContentType), protobufType) {
-		return prego.Errorf(prego.CodeUnsupportedMedia, "metrics are OTLP as %s", protobufType)
+		return prego.Errorf(prego.CodeUnsupportedMedia, "metrics must be OTLP as %s", protobufType)
 	}
 	body, err := io.ReadAll(c.Request().Body)
 	if err != nil {
@@ -52,7 +52,7 @@ func (g *Gateway) takeMetrics(c echo.Context) error {
 			g.log.Warn("metrics not forwarded", zap.String("outcome", outcome), zap.Error(err))
 		}
 		if outcome == forwardFailed {
-			return prego.Errorf(prego.CodeNotReady, "the metrics backend does not take them right now")
+			return prego.Errorf(prego.CodeNotReady, "the metrics backend does not accept metrics right now")
 		}
 	}
 	answer, err := proto.Marshal(&colmetrics.ExportMetricsServiceResponse{})

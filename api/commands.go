@@ -187,7 +187,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 func fromHost(err error, cmd server.Command) error {
 	var ce *server.CommandError
 	if !errors.As(err, &ce) {
-		return prego.Errorf(prego.CodeNotReady, "the command was not waited for; whether it ran is in the audit of server %s, under %s", cmd.ServerID, cmd.AuditID)
+		return prego.Errorf(prego.CodeNotReady, "timed out waiting for the command; the audit of server %s says under %s whether it ran", cmd.ServerID, cmd.AuditID)
 	}
 	says := cmd.Redact(ce.Message)
 	switch ce.Code {
@@ -399,7 +399,7 @@ func (a *API) RepairContainers(c echo.Context, id ServerID, _ RepairContainersPa
 	case st.Status != server.Active:
 		return prego.Errorf(prego.CodeInvalidTransition, "server %s is %s: retry it", id, st.Status)
 	case st.Purpose == server.PurposeImportExisting:
-		return prego.Errorf(prego.CodeInvalidTransition, "server %s was taken over with containers of its own", id)
+		return prego.Errorf(prego.CodeInvalidTransition, "server %s was imported with containers of its own", id)
 	}
 	ctx, done, err := a.stream(c, true) // an interrupted repair is worse than none
 	if err != nil {

@@ -59,5 +59,5 @@ func among[T any](all []T, err error, is func(T) bool) (one T, _ error) {
 	if i := slices.IndexFunc(all, is); i >= 0 {
 		return all[i], nil
 	}
-	return one, prego.Errorf(prego.CodeNotFound, "there is none yet")
+	return one, prego.Errorf(prego.CodeNotFound, "it does not exist")
 }

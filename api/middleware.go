@@ -63,7 +63,7 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 			return err
 		}
 		if r.Method != http.MethodGet && r.Method != http.MethodOptions && !p.Operator {
-			return prego.Errorf(prego.CodeForbidden, "this takes the role operator")
+			return prego.Errorf(prego.CodeForbidden, "this requires the role operator")
 		}
 		return next(c)
 	}

@@ -29,7 +29,7 @@ func (a *API) RefillSitePool(c echo.Context, id ServerID, _ RefillSitePoolParams
 	case srv.Role != prego.RoleApp && srv.Role != prego.RoleNode:
 		return prego.Invalid("server_id", "must be an app server or a node; this is a "+string(srv.Role))
 	case srv.Status != server.Active:
-		return prego.Errorf(prego.CodeInvalidTransition, "only an active server is filled with sites; this one is %s", srv.Status)
+		return prego.Errorf(prego.CodeInvalidTransition, "sites are only built on active servers; this one is %s", srv.Status)
 	}
 	ctx, cancel := startContext(c)
 	defer cancel()

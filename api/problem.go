@@ -136,7 +136,7 @@ func (a *API) coded(err error, c echo.Context) *prego.Error {
 	case errors.As(err, &routed) && routed.Code == http.StatusNotFound:
 		return prego.Errorf(prego.CodeNotFound, "there is nothing at %s; the contract is at /openapi.yaml", shown(c.Request().URL.Path))
 	case errors.As(err, &routed) && routed.Code == http.StatusMethodNotAllowed:
-		return prego.Errorf(prego.CodeMethodNotAllowed, "this path does not take %s; it takes %s", method(c.Request().Method), c.Response().Header().Get(echo.HeaderAllow))
+		return prego.Errorf(prego.CodeMethodNotAllowed, "this path does not support %s; it supports %s", method(c.Request().Method), c.Response().Header().Get(echo.HeaderAllow))
 	case errors.As(err, &routed) && routed.Code == http.StatusBadRequest:
 		return &prego.Error{Code: prego.CodeInvalidField, Field: parameterOf(routed), Message: "is not a valid value for this parameter"}
 	}
@@ -147,14 +147,14 @@ func (a *API) coded(err error, c echo.Context) *prego.Error {
 		return prego.Errorf(prego.CodeNotReady, "the request was abandoned")
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network):
 		log.Error("request failed for now")
-		return prego.Errorf(prego.CodeNotReady, "something that this needs does not answer; try again. /readyz says what")
+		return prego.Errorf(prego.CodeNotReady, "a dependency does not answer; try again. /readyz says which")
 	}
 	var panicked *panicError
 	if errors.As(err, &panicked) {
 		log = log.With(zap.ByteString("stack", panicked.stack))
 	}
 	log.Error("request failed")
-	return prego.Errorf(prego.CodeInternal, "something went wrong here; quote the request_id when you report it")
+	return prego.Errorf(prego.CodeInternal, "internal error; quote the request_id when you report it")
 }
 
 // retryAfter is in whole seconds, at least one.

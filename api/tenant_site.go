@@ -74,7 +74,7 @@ func (a *API) siteCommand(c echo.Context, t tenant.Tenant, st server.ProvisionSt
 	case failed != nil:
 		return fromHost(failed, cmd)
 	case outcome.ExitCode == nil || *outcome.ExitCode != 0:
-		return prego.Errorf(prego.CodeSiteCommandFailed, "the host could not do it, see %s in the audit of server %s: %s", cmd.AuditID, st.ServerID, server.EndOf(outcome.Stderr, keptSaid))
+		return prego.Errorf(prego.CodeSiteCommandFailed, "the command failed on the host (%s in the audit of server %s): %s", cmd.AuditID, st.ServerID, server.EndOf(outcome.Stderr, keptSaid))
 	}
 	return nil
 }

@@ -123,11 +123,11 @@ func (p ContainerProbe) validate() error {
 	needsPort := p.Kind == ProbeRedis || p.Kind == ProbeTCP
 	switch {
 	case p.Argv() == nil:
-		return fmt.Errorf("probe: %q is no kind of probe; there are redis, mariadb, tcp and program", p.Kind)
+		return fmt.Errorf("probe: unknown kind %q; it must be redis, mariadb, tcp or program", p.Kind)
 	case needsPort && (p.Port < 1 || p.Port > 65535), !needsPort && p.Port != 0:
-		return fmt.Errorf("probe: kinds redis and tcp have a port, 1 to 65535, and no other has")
+		return fmt.Errorf("probe: a port, 1 to 65535, is required for kinds redis and tcp, and not allowed for others")
 	case (p.Kind == ProbeProgram) != (p.Program != ""):
-		return fmt.Errorf("probe: kind program has a program, and no other has")
+		return fmt.Errorf("probe: a program is required for kind program, and not allowed for others")
 	case p.Kind == ProbeProgram && (!path.IsAbs(p.Program) || path.Clean(p.Program) != p.Program || slices.Contains(shells, path.Base(p.Program))):
 		return fmt.Errorf("probe: %q must be the absolute path of a program that is no shell and no client of the application's", p.Program)
 	case p.Timeout < 0 || p.Timeout.D() > time.Minute:
@@ -157,7 +157,7 @@ func (s Stack) Validate() error {
 	}
 	for role, specs := range s {
 		if !role.Valid() {
-			return fmt.Errorf("stack: %q is no role", role)
+			return fmt.Errorf("stack: unknown role %q", role)
 		}
 		for _, c := range specs {
 			if err := c.validate(); err != nil {
@@ -176,17 +176,17 @@ func (c ContainerSpec) validate() error {
 	case !containerName.MatchString(c.Name):
 		return fmt.Errorf("the name must be of a-z, 0-9 and dashes, at most 32 characters")
 	case c.Image == "":
-		return fmt.Errorf("there must be an image")
+		return fmt.Errorf("an image is required")
 	case c.MemoryMB != 0 && c.MemoryMB < 6:
-		return fmt.Errorf("memory_mb must be 6 or more, or 0 for no limit")
+		return fmt.Errorf("memory_mb must be at least 6, or 0 for no limit")
 	case c.MemoryBytes != 0 && (c.MemoryBytes < MinContainerMemory || c.MemoryMB != 0):
-		return fmt.Errorf("memory_bytes must be 6291456 or more, or 0, and stand in place of memory_mb")
+		return fmt.Errorf("memory_bytes must be 0 or at least 6291456, and excludes memory_mb")
 	case c.CPUs < 0 || c.Pids < 0 || c.CPUShares < 0:
 		return fmt.Errorf("cpus, cpu_shares and pids must not be negative")
 	case c.Restart != "" && !slices.Contains([]Restart{RestartNo, RestartOnFailure, RestartAlways, RestartUnlessStopped}, c.Restart):
 		return fmt.Errorf("restart must be no, on-failure, always or unless-stopped")
 	case c.Once && ((c.Restart != "" && c.Restart != RestartNo) || c.Health != nil || c.Probe != nil):
-		return fmt.Errorf("once: what runs to its end has restart no, and neither health nor probe")
+		return fmt.Errorf("once: requires restart no, and allows neither health nor probe")
 	case c.StopTimeout < 0 || c.StopTimeout.D() > 90*time.Second:
 		return fmt.Errorf("stop_timeout must be at most 90s")
 	case c.StartTimeout < 0:
@@ -198,12 +198,12 @@ func (c ContainerSpec) validate() error {
 	}
 	for name := range c.Env {
 		if !envName.MatchString(name) {
-			return fmt.Errorf("env: %q is no name of a variable", name)
+			return fmt.Errorf("env: %q is not a valid variable name", name)
 		}
 	}
 	for name := range c.Labels {
 		if strings.HasPrefix(name, "prego.") {
-			return fmt.Errorf("labels: names that begin with prego. are the control plane's own")
+			return fmt.Errorf("labels: names that begin with prego. are reserved")
 		}
 	}
 	for _, p := range c.Ports {
@@ -218,7 +218,7 @@ func (c ContainerSpec) validate() error {
 		}
 		inside := func(dir string) bool { return strings.HasPrefix(path.Clean(m[1])+"/", dir) }
 		if path.IsAbs(m[1]) && (path.Clean(m[1]) != m[1] || !slices.ContainsFunc(hostDirs, inside)) {
-			return fmt.Errorf("volumes: %q: of a host, only what is in %s is mounted", v, strings.Join(hostDirs, ", "))
+			return fmt.Errorf("volumes: %q: a directory of the host must be below %s", v, strings.Join(hostDirs, ", "))
 		}
 	}
 	if c.Probe != nil {
@@ -233,14 +233,14 @@ func startOrder(specs []ContainerSpec) ([]ContainerSpec, error) {
 	known := make(map[string]bool, len(specs))
 	for _, c := range specs {
 		if known[c.Name] {
-			return nil, fmt.Errorf("there are two containers %q", c.Name)
+			return nil, fmt.Errorf("duplicate container %q", c.Name)
 		}
 		known[c.Name] = true
 	}
 	for _, c := range specs {
 		for _, a := range c.After {
 			if !known[a] {
-				return nil, fmt.Errorf("container %q comes after %q, which is not there", c.Name, a)
+				return nil, fmt.Errorf("container %q depends on %q, which does not exist", c.Name, a)
 			}
 		}
 	}
@@ -255,7 +255,7 @@ func startOrder(specs []ContainerSpec) ([]ContainerSpec, error) {
 			}
 		}
 		if len(out) == before {
-			return nil, fmt.Errorf("the containers wait for each other in a circle")
+			return nil, fmt.Errorf("the containers' dependencies are circular")
 		}
 	}
 	return out, nil
@@ -289,7 +289,7 @@ func (c ContainerSpec) expand(vars map[string]string, secret func(string) string
 			}
 			v, ok := vars[name]
 			if !ok {
-				err = fmt.Errorf("nothing is called %s", m)
+				err = fmt.Errorf("unknown reference %s", m)
 			}
 			return v
 		})

@@ -26,35 +26,35 @@ func TestStacksThatAreRefused(t *testing.T) {
 	require.ErrorContains(t, Stack{prego.RoleApp: {{Name: "a", Image: "b"}}}.Validate(), "no container")
 	with := stackOf(ContainerSpec{Name: "a", Image: "b"})
 	with["web"] = with[prego.RoleApp]
-	require.ErrorContains(t, with.Validate(), "no role")
+	require.ErrorContains(t, with.Validate(), "unknown role")
 	for _, tc := range []struct {
 		want      string
 		container ContainerSpec
 	}{
 		{"the name must be of a-z, 0-9 and dashes", ContainerSpec{Name: "A b", Image: "b"}},
-		{"there must be an image", ContainerSpec{Name: "a"}},
-		{"memory_mb must be 6 or more", ContainerSpec{Name: "a", Image: "b", MemoryMB: 1}},
+		{"an image is required", ContainerSpec{Name: "a"}},
+		{"memory_mb must be at least 6", ContainerSpec{Name: "a", Image: "b", MemoryMB: 1}},
 		{"restart must be no, on-failure", ContainerSpec{Name: "a", Image: "b", Restart: "often"}},
 		{"labels: names that begin with prego.", ContainerSpec{Name: "a", Image: "b", Labels: map[string]string{"prego.spec": "x"}}},
-		{`env: "A B" is no name of a variable`, ContainerSpec{Name: "a", Image: "b", Env: map[string]string{"A B": ""}}},
+		{`env: "A B" is not a valid variable name`, ContainerSpec{Name: "a", Image: "b", Env: map[string]string{"A B": ""}}},
 		{`ports: "80:80" must be address:port:container-port`, ContainerSpec{Name: "a", Image: "b", Ports: []string{"80:80"}}},
-		{`"/var/run/docker.sock:/s": of a host, only what is in`, ContainerSpec{Name: "a", Image: "b", Volumes: []string{"/var/run/docker.sock:/s"}}},
-		{`"/:/host": of a host, only what is in`, ContainerSpec{Name: "a", Image: "b", Volumes: []string{"/:/host"}}},
-		{`"/var/lib/prego-agent:/x": of a host, only what is in`, ContainerSpec{Name: "a", Image: "b", Volumes: []string{"/var/lib/prego-agent:/x"}}},
-		{`"/srv/../etc:/x": of a host, only what is in`, ContainerSpec{Name: "a", Image: "b", Volumes: []string{"/srv/../etc:/x"}}},
-		{`comes after "z", which is not there`, ContainerSpec{Name: "a", Image: "b", After: []string{"z"}}},
-		{"wait for each other in a circle", ContainerSpec{Name: "a", Image: "b", After: []string{"a"}}},
-		{`probe: "shell" is no kind of probe`, ContainerSpec{Name: "a", Image: "b", Probe: &ContainerProbe{Kind: "shell"}}},
-		{"probe: kinds redis and tcp have a port", ContainerSpec{Name: "a", Image: "b", Probe: &ContainerProbe{Kind: ProbeRedis}}},
+		{`"/var/run/docker.sock:/s": a directory of the host must be below`, ContainerSpec{Name: "a", Image: "b", Volumes: []string{"/var/run/docker.sock:/s"}}},
+		{`"/:/host": a directory of the host must be below`, ContainerSpec{Name: "a", Image: "b", Volumes: []string{"/:/host"}}},
+		{`"/var/lib/prego-agent:/x": a directory of the host must be below`, ContainerSpec{Name: "a", Image: "b", Volumes: []string{"/var/lib/prego-agent:/x"}}},
+		{`"/srv/../etc:/x": a directory of the host must be below`, ContainerSpec{Name: "a", Image: "b", Volumes: []string{"/srv/../etc:/x"}}},
+		{`depends on "z", which does not exist`, ContainerSpec{Name: "a", Image: "b", After: []string{"z"}}},
+		{"dependencies are circular", ContainerSpec{Name: "a", Image: "b", After: []string{"a"}}},
+		{`probe: unknown kind "shell"`, ContainerSpec{Name: "a", Image: "b", Probe: &ContainerProbe{Kind: "shell"}}},
+		{"probe: a port, 1 to 65535, is required for kinds redis and tcp", ContainerSpec{Name: "a", Image: "b", Probe: &ContainerProbe{Kind: ProbeRedis}}},
 		{`probe: "/bin/sh" must be the absolute path of a program that is no shell`, ContainerSpec{Name: "a", Image: "b", Probe: &ContainerProbe{Kind: ProbeProgram, Program: "/bin/sh"}}},
 		{`probe: "/usr/local/bin/bench" must be the absolute path of a program that is no shell and no client of the application`, ContainerSpec{Name: "a", Image: "b", Probe: &ContainerProbe{Kind: ProbeProgram, Program: "/usr/local/bin/bench"}}},
-		{"probe: kind program has a program, and no other has", ContainerSpec{Name: "a", Image: "b", Probe: &ContainerProbe{Kind: ProbeTCP, Port: 1, Program: "/x"}}},
+		{"probe: a program is required for kind program, and not allowed for others", ContainerSpec{Name: "a", Image: "b", Probe: &ContainerProbe{Kind: ProbeTCP, Port: 1, Program: "/x"}}},
 		{"health must have a command", ContainerSpec{Name: "a", Image: "b", Health: &ContainerHealth{}}},
 		{"stop_timeout must be at most 90s", ContainerSpec{Name: "a", Image: "b", StopTimeout: prego.Duration(1e12)}},
 	} {
 		require.ErrorContains(t, stackOf(tc.container).Validate(), tc.want)
 	}
-	require.ErrorContains(t, stackOf(ContainerSpec{Name: "a", Image: "b"}, ContainerSpec{Name: "a", Image: "c"}).Validate(), "two containers")
+	require.ErrorContains(t, stackOf(ContainerSpec{Name: "a", Image: "b"}, ContainerSpec{Name: "a", Image: "c"}).Validate(), "duplicate container")
 }
 
 // TestProbesTakeNoArguments writes down what a general exec would: none of it is
@@ -97,5 +97,5 @@ func TestAStackIsFilledInInOrder(t *testing.T) {
 	require.Equal(t, "x${secret:db}", s[prego.RoleApp][0].Env["P"], "the declaration stays as it is")
 	require.Equal(t, "${role}", s[prego.RoleApp][1].Command[1])
 	_, err = s.For(prego.RoleApp, map[string]string{"role": "app"}, secret)
-	require.ErrorContains(t, err, "nothing is called ${bench_image}")
+	require.ErrorContains(t, err, "unknown reference ${bench_image}")
 }

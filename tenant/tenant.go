@@ -86,7 +86,7 @@ var actionEdges = map[Action]map[State]State{
 func (a Action) Apply(s State) (State, error) {
 	next, ok := actionEdges[a][s]
 	if !ok {
-		return "", prego.Errorf(prego.CodeInvalidTransition, "a tenant that is %s cannot be asked to %s", s, a)
+		return "", prego.Errorf(prego.CodeInvalidTransition, "cannot %s: the tenant is %s", a, s)
 	}
 	return next, nil
 }

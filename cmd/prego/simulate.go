@@ -76,11 +76,11 @@ func (o simulateFlags) config() (sim.Config, error) {
 	p.Mode, p.Algorithm = tenant.PlacementMode(o.policy), placement.Algorithm(o.algorithm)
 	switch {
 	case o.tenants < 0 || o.tenants > sim.MaxTenants:
-		return sim.Config{}, fmt.Errorf("--tenants must be 0 to %d, and is %d", sim.MaxTenants, o.tenants)
+		return sim.Config{}, fmt.Errorf("--tenants must be 0 to %d, not %d", sim.MaxTenants, o.tenants)
 	case !p.Mode.Valid():
-		return sim.Config{}, fmt.Errorf("--policy must be shared or one_tenant_one_server, and is %q", o.policy)
+		return sim.Config{}, fmt.Errorf("--policy must be shared or one_tenant_one_server, not %q", o.policy)
 	case !p.Algorithm.Valid() || p.Algorithm == placement.NewServer:
-		return sim.Config{}, fmt.Errorf("--algorithm must be best_fit, first_fit or round_robin, and is %q", o.algorithm)
+		return sim.Config{}, fmt.Errorf("--algorithm must be best_fit, first_fit or round_robin, not %q", o.algorithm)
 	}
 	return sim.DefaultConfig(o.tenants, p), nil
 }

@@ -75,7 +75,7 @@ func (c *CLI) load() (*settings, error) {
 // save replaces the file as a whole. Only its owner can read it: it holds tokens.
 func (s *settings) save() error {
 	if s.file == "" {
-		return usagef("there is no place for contexts: set HOME or XDG_CONFIG_HOME")
+		return usagef("contexts need a configuration directory: set HOME or XDG_CONFIG_HOME")
 	}
 	b, err := yaml.Marshal(s)
 	if err != nil {
@@ -142,7 +142,7 @@ func (c *CLI) Client() (*Client, error) {
 		}
 	}
 	if token == "" {
-		return nil, usagef("no token for %s: run prego login, or set PREGO_TOKEN or PREGO_TOKEN_FILE; prego token create makes one", base)
+		return nil, usagef("no token for %s: run prego login, or set PREGO_TOKEN or PREGO_TOKEN_FILE; prego token create creates one", base)
 	}
 	return NewClient(base, token), nil
 }

@@ -25,7 +25,7 @@ func disk(s string) (int64, error) {
 func size(s string, read func(string) (int64, error)) (int64, error) {
 	n, err := read(strings.TrimSpace(s))
 	if err != nil || n < 0 || n == math.MaxInt64 {
-		return 0, fmt.Errorf("%q is no size; write it like 64G or 1.5 GiB", s)
+		return 0, fmt.Errorf("%q is not a size; write it like 64G or 1.5 GiB", s)
 	}
 	return n, nil
 }

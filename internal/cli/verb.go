@@ -65,7 +65,7 @@ func (u usage) check(cmd *cobra.Command, args []string) error {
 	case len(args) < n || dash >= 0 && dash < n:
 		return usagef("%s is missing; usage: %s", strings.ToUpper(u.names[min(len(args), n-1)]), cmd.UseLine())
 	case len(args) > n && !u.several && !u.rest && (u.optional == "" || len(args) > n+1):
-		return usagef("%q is one argument too many; usage: %s", args[len(args)-1], cmd.UseLine())
+		return usagef("unexpected argument %q; usage: %s", args[len(args)-1], cmd.UseLine())
 	}
 	return nil
 }

@@ -380,7 +380,7 @@ func (p *planner) victims() ([]string, error) {
 		out = append(out, prego.Strings(ids)...)
 	}
 	if left > 0 {
-		return nil, prego.Errorf(region.CodeTooFewNodes, "%d servers are to go of fewer that stand.", *p.data.Deletion.Count)
+		return nil, prego.Errorf(region.CodeTooFewNodes, "%d servers are to be removed, more than there are.", *p.data.Deletion.Count)
 	}
 	return out, nil
 }
