@@ -1,6 +1,8 @@
 package prego
 
-// Identifiers of each kind have a type of their own, so that none is taken for another.
+// Each kind of id has its own type, so that two can't be swapped.
+//
+//nolint:revive // the names say it
 type (
 	ServerID    string
 	TenantID    string

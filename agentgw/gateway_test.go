@@ -307,7 +307,7 @@ func TestHandshake(t *testing.T) {
 	for range 2 { // the answer was lost: the same key gets the same outcome
 		status, _, id := b.handshake("twice", key, nil)
 		require.Equal(t, 200, status)
-		require.Equal(t, "twice", string(id.ServerID))
+		require.Equal(t, "twice", id.ServerID)
 		require.Equal(t, 30, id.HeartbeatSeconds)
 	}
 	status, p, _ = b.handshake("twice", newKey(t), nil)

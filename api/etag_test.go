@@ -123,9 +123,9 @@ func TestOfTwoWritersOneWins(t *testing.T) {
 					}
 					_ = resp.Body.Close()
 					switch resp.StatusCode {
-					case 200, 202:
+					case http.StatusOK, http.StatusAccepted:
 						won.Add(1)
-					case 412:
+					case http.StatusPreconditionFailed:
 						lost.Add(1)
 					}
 				})

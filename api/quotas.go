@@ -63,7 +63,7 @@ func (a *API) GetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) e
 		return err
 	}
 	all, err := a.d.Quotas.OrgQuotas(c.Request().Context(), id)
-	q, err := among(all, err, func(q org.Quota) bool { return q.Dimension == string(dimension) })
+	q, err := among(all, err, func(q org.Quota) bool { return q.Dimension == dimension })
 	return answer(c, http.StatusOK, q, err, quotaView)
 }
 

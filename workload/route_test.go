@@ -31,8 +31,8 @@ func TestIDsOfRunsOfResources(t *testing.T) {
 		inverse func(string) (string, bool)
 	}{
 		{workload.AddressWorkflowID, workload.AllocationIDFromWorkflow},
-		{func(id string) string { return workload.VolumeWorkflowID(prego.VolumeID(id)) }, func(id string) (string, bool) { v, ok := workload.VolumeIDFromWorkflow(id); return string(v), ok }},
-		{func(id string) string { return tenant.SnapshotWorkflowID(prego.SnapshotID(id)) }, func(id string) (string, bool) { v, ok := tenant.SnapshotIDFromWorkflow(id); return string(v), ok }},
+		{func(id string) string { return workload.VolumeWorkflowID(prego.VolumeID(id)) }, workload.VolumeIDFromWorkflow},
+		{func(id string) string { return tenant.SnapshotWorkflowID(prego.SnapshotID(id)) }, tenant.SnapshotIDFromWorkflow},
 		{tenant.RestoreWorkflowID, tenant.JobIDFromRestoreWorkflow},
 	} {
 		id, ok := f.inverse(f.id("x-1"))

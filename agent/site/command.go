@@ -18,7 +18,7 @@ import (
 // arguments: bench writes its command lines to logs/bench.log, and everybody in the
 // container can list processes.
 func (b *bench) command(answers []string, args ...string) error {
-	cmd := exec.Command(b.program, args...) //nolint:gosec,noctx // arguments were checked; the supervisor ends it
+	cmd := exec.Command(b.program, args...) //nolint:noctx // arguments were checked; the supervisor ends it
 	cmd.Dir = b.dir
 	cmd.Stdout, cmd.Stderr = b.err, b.err
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}

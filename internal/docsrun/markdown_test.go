@@ -164,7 +164,7 @@ func complete(text string) bool {
 	if strings.HasSuffix(text, "\\") {
 		return false
 	}
-	out, _ := exec.Command("bash", "-n", "-c", text).CombinedOutput() //nolint:noctx // it only parses
+	out, _ := exec.Command("bash", "-n", "-c", text).CombinedOutput()
 	return !unfinished.Match(out)
 }
 

@@ -39,12 +39,12 @@ func newSession(t *testing.T, env []string, prefix ...string) *session {
 	t.Helper()
 	dir, err := os.MkdirTemp(scratch, "session-")
 	require.NoError(t, err)
-	require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // Postgres is another user, and keeps its data elsewhere where it can't come
+	require.NoError(t, os.Chmod(dir, 0o755)) // Postgres is another user, and keeps its data elsewhere where it can't come
 	s := &session{dir: dir, ended: make(chan int)}
 	status, w, err := os.Pipe()
 	require.NoError(t, err)
 	args := append(prefix, "bash", "--noprofile", "--norc")
-	cmd := exec.Command(args[0], args[1:]...) //nolint:noctx // ended below, and with this process
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir, cmd.Env, cmd.ExtraFiles = s.dir, env, []*os.File{w}
 	s.stdin, err = cmd.StdinPipe()
 	require.NoError(t, err)
@@ -78,10 +78,9 @@ func (s *session) run(text string, limit time.Duration) (output string, status i
 	if _, err := fmt.Fprintf(s.stdin, ". %[1]s </dev/null >%[1]s.out 2>&1; echo $? >&3\n", file); err != nil {
 		return "", 0, fmt.Errorf("the shell has ended: %w", err)
 	}
-	var ok bool
 	select {
-	case status, ok = <-s.ended:
-		if !ok {
+	case got, ok := <-s.ended:
+		if status = got; !ok {
 			err = errors.New("ended the shell")
 		}
 	case <-time.After(limit):

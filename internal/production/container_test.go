@@ -121,7 +121,7 @@ func (x *box) running() bool {
 // exec runs a command in a container that runs, as its user: what health checks do.
 func (x *box) exec(command []string) ([]byte, error) {
 	args := append([]string{"-t", fmt.Sprint(x.pid()), "-m", "-n", "-p", "-r", "-w", "-G", fmt.Sprint(x.GID), "-S", fmt.Sprint(x.UID), "--"}, command...)
-	cmd := exec.Command("nsenter", args...) //nolint:noctx // bounded by the command itself
+	cmd := exec.Command("nsenter", args...)
 	cmd.Env = x.Env
 	return cmd.CombinedOutput()
 }

@@ -62,7 +62,7 @@ const (
 // command runs one of the host's programs.
 func command(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput() //nolint:noctx // of this test
+	out, err := exec.Command(name, args...).CombinedOutput()
 	require.NoError(t, err, "%s %s\n%s", name, strings.Join(args, " "), out)
 	return string(out)
 }
@@ -178,7 +178,7 @@ func (s *stack) bridge(octet int) {
 	name := fmt.Sprintf("%sn%d", s.id, octet)
 	command(s.t, "ip", "link", "add", name, "type", "bridge")
 	s.nets = append(s.nets, name)
-	s.t.Cleanup(func() { _ = exec.Command("ip", "link", "del", name).Run() }) //nolint:noctx // of this test
+	s.t.Cleanup(func() { _ = exec.Command("ip", "link", "del", name).Run() })
 	command(s.t, "ip", "addr", "add", fmt.Sprintf("%s%d.1/24", subnet, octet), "dev", name)
 	command(s.t, "ip", "link", "set", name, "up")
 	// Simulated hosts are on loopback: from a container they are reached through its host.
@@ -189,7 +189,7 @@ func (s *stack) bridge(octet int) {
 func (s *stack) connect(service string, n int) (file string) {
 	ns := fmt.Sprintf("%s%s%d", s.id, service, n)
 	command(s.t, "ip", "netns", "add", ns)
-	s.t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", ns).Run() }) //nolint:noctx // of this test
+	s.t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", ns).Run() })
 	command(s.t, "ip", "-n", ns, "link", "set", "lo", "up")
 	for _, network := range slices.Sorted(maps.Keys(s.file.Services[service].Networks)) {
 		octet := s.octet(network)
@@ -439,7 +439,7 @@ func (s *stack) balance() {
 	table := s.id
 	command(t, "ip", "addr", "add", gateway+"/32", "dev", s.nets[0])
 	command(t, "nft", "add", "table", "ip", table)
-	t.Cleanup(func() { _ = exec.Command("nft", "delete", "table", "ip", table).Run() }) //nolint:noctx // of this test
+	t.Cleanup(func() { _ = exec.Command("nft", "delete", "table", "ip", table).Run() })
 	command(t, "nft", "add", "chain", "ip", table, "out", "{ type nat hook output priority -100; }")
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
