@@ -28,11 +28,11 @@ const (
 )
 
 func appView(v workload.App) App {
-	return App{AppId: string(v.AppID), OrgId: string(v.OrgID), Name: v.Name, CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC()}
+	return App{AppId: string(v.AppID), OrgId: string(v.OrgID), Name: v.Name, CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC(), DeletedAt: utc(v.DeletedAt)}
 }
 
 func envView(v workload.Env) Env {
-	return Env{EnvId: string(v.EnvID), AppId: string(v.AppID), OrgId: string(v.OrgID), Name: v.Name, Region: v.Region, CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC()}
+	return Env{EnvId: string(v.EnvID), AppId: string(v.AppID), OrgId: string(v.OrgID), Name: v.Name, Region: v.Region, CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC(), DeletedAt: utc(v.DeletedAt)}
 }
 
 // CreateApp creates an app of an org.

@@ -150,7 +150,7 @@ func (a *API) groupView(g workload.Group) ProcessGroup {
 		Replicas: g.Replicas, Constraint: constraintView(g.Constraint), DeployStatus: string(g.DeployStatus), DeployMessage: optional(g.DeployMessage),
 		Status: string(g.Status), StatusReason: optional(g.StatusReason), StatusMessage: optional(g.StatusMessage), NextAttemptAt: utc(g.NextAttemptAt),
 		WaitingSince: utc(g.WaitingSince), Converged: g.Converged, Instances: map[string]int{}, WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)),
-		CreatedBy: g.CreatedBy, CreatedAt: g.CreatedAt.UTC(), UpdatedAt: g.UpdatedAt.UTC(),
+		CreatedBy: g.CreatedBy, CreatedAt: g.CreatedAt.UTC(), UpdatedAt: g.UpdatedAt.UTC(), DeletedAt: utc(g.DeletedAt),
 	}
 	if len(g.Decision) > 0 {
 		out.Decision = &g.Decision

@@ -1536,8 +1536,11 @@ type App struct {
 	AppId     string    `json:"app_id"`
 	CreatedAt time.Time `json:"created_at"`
 	CreatedBy string    `json:"created_by"`
-	Name      string    `json:"name"`
-	OrgId     string    `json:"org_id"`
+
+	// DeletedAt Present once it is deleted
+	DeletedAt *time.Time `json:"deleted_at,omitempty"`
+	Name      string     `json:"name"`
+	OrgId     string     `json:"org_id"`
 }
 
 // AppPage defines model for AppPage.
@@ -2180,6 +2183,9 @@ type Env struct {
 	AppId     string    `json:"app_id"`
 	CreatedAt time.Time `json:"created_at"`
 	CreatedBy string    `json:"created_by"`
+
+	// DeletedAt Present once it is deleted
+	DeletedAt *time.Time `json:"deleted_at,omitempty"`
 
 	// EnvId Example: env-3k5xq7m2a4bc
 	EnvId string `json:"env_id"`
@@ -3104,11 +3110,14 @@ type ProcessGroup struct {
 	// Decision The last placement of an instance, or why it failed, with the counts behind it
 	//
 	// Example: {"candidates_evaluated":1,"code":"no_capacity_memory","rejected_counts":{"memory":1},"selection_reason":"no server fits: of 1 servers memory 1"}
-	Decision      *GroupDecision `json:"decision,omitempty"`
-	DeployMessage *string        `json:"deploy_message,omitempty"`
-	DeployStatus  string         `json:"deploy_status"`
-	EnvId         string         `json:"env_id"`
-	GroupId       string         `json:"group_id"`
+	Decision *GroupDecision `json:"decision,omitempty"`
+
+	// DeletedAt Present once it is deleted
+	DeletedAt     *time.Time `json:"deleted_at,omitempty"`
+	DeployMessage *string    `json:"deploy_message,omitempty"`
+	DeployStatus  string     `json:"deploy_status"`
+	EnvId         string     `json:"env_id"`
+	GroupId       string     `json:"group_id"`
 
 	// Instances Number of instances by state
 	Instances map[string]int `json:"instances"`
@@ -3320,8 +3329,11 @@ type Role = prego.Role
 type Route struct {
 	CreatedAt time.Time `json:"created_at"`
 	CreatedBy string    `json:"created_by"`
-	EnvId     string    `json:"env_id"`
-	GroupId   string    `json:"group_id"`
+
+	// DeletedAt Present once it is deleted
+	DeletedAt *time.Time `json:"deleted_at,omitempty"`
+	EnvId     string     `json:"env_id"`
+	GroupId   string     `json:"group_id"`
 
 	// Hostname Absent for tcp
 	Hostname   *string       `json:"hostname,omitempty"`
@@ -4296,6 +4308,9 @@ type ListAppsParams struct {
 	// Name Only of these names
 	Name *[]ResourceName `form:"name,omitempty" json:"name,omitempty"`
 
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
 	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListAppsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
@@ -4322,6 +4337,9 @@ type ListEnvsParams struct {
 
 	// Region Only these regions
 	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
 
 	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListEnvsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
@@ -4365,6 +4383,9 @@ type ListAllEnvsParams struct {
 	// Region Only these regions
 	Region *[]Region `form:"region,omitempty" json:"region,omitempty"`
 
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
 	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListAllEnvsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
 
@@ -4385,6 +4406,9 @@ type ListGroupsParams struct {
 
 	// Status Only items in these states
 	Status *[]ListGroupsParamsStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
 
 	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListGroupsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
@@ -4421,6 +4445,9 @@ type ListRoutesParams struct {
 
 	// GroupId Only of these process groups
 	GroupId *[]string `form:"group_id,omitempty" json:"group_id,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
 
 	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListRoutesParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
@@ -4529,6 +4556,9 @@ type ListAllGroupsParams struct {
 
 	// Status Only items in these states
 	Status *[]ListAllGroupsParamsStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
 
 	// Sort Field to sort by; prefix with - for descending order
 	Sort *ListAllGroupsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
@@ -5913,6 +5943,13 @@ func (w *ServerInterfaceWrapper) ListApps(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
 	}
 
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
 	// ------------- Optional query parameter "sort" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
@@ -6025,6 +6062,13 @@ func (w *ServerInterfaceWrapper) ListEnvs(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", false, false, "region", ctx.QueryParams(), &params.Region, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
 	}
 
 	// ------------- Optional query parameter "sort" -------------
@@ -6141,6 +6185,13 @@ func (w *ServerInterfaceWrapper) ListAllEnvs(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
 	}
 
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
 	// ------------- Optional query parameter "sort" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
@@ -6224,6 +6275,13 @@ func (w *ServerInterfaceWrapper) ListGroups(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
 	}
 
 	// ------------- Optional query parameter "sort" -------------
@@ -6381,6 +6439,13 @@ func (w *ServerInterfaceWrapper) ListRoutes(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", false, false, "group_id", ctx.QueryParams(), &params.GroupId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
 	}
 
 	// ------------- Optional query parameter "sort" -------------
@@ -6880,6 +6945,13 @@ func (w *ServerInterfaceWrapper) ListAllGroups(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", false, false, "status", ctx.QueryParams(), &params.Status, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter status: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
 	}
 
 	// ------------- Optional query parameter "sort" -------------

@@ -303,6 +303,16 @@ func TestAppsAndEnvs(t *testing.T) {
 	}
 	require.Equal(t, "app_not_found", as[api.Problem](t, b.ok(404, "POST", envs, `{"name":"late","region":"eu"}`)).Code)
 	b.ok(201, "POST", "/v1/apps", `{"org_id":"acme","name":"shop"}`) // the name is free again
+	for path, n := range map[string]int{"/v1/apps?org_id=acme": 1, "/v1/envs?org_id=acme": 2, envs + "?limit=9": 2, "/v1/envs/" + prod.EnvId + "/routes?limit=9": 1} {
+		all := b.ok(200, "GET", path+"&all=true", "")
+		require.Equal(t, n, strings.Count(string(all), `"deleted_at"`), "%s: %s", path, all)
+		_, without := b.send("GET", path, "viewer", "", "")
+		require.NotContains(t, string(without), `"deleted_at"`, path)
+	}
+	for _, path := range []string{"/v1/groups?", "/v1/envs/" + prod.EnvId + "/groups?"} { // whose spec is none of the contract's
+		_, all := b.send("GET", path+"all=true", "viewer", "", "")
+		require.Equal(t, 1, strings.Count(string(all), `"deleted_at"`), "%s: %s", path, all)
+	}
 	require.Equal(t, []string{"app.create", "app.delete", "env.delete", "env.delete", "env.create", "env.create", "app.create"},
 		slices.DeleteFunc(types(b.orgEvents("acme", "")), func(s string) bool { return strings.HasPrefix(s, "org.") }))
 }

@@ -89,7 +89,7 @@ func (a *API) startRun(c echo.Context, start func(ctx context.Context, org, id s
 func routeView(r workload.Route) Route {
 	return Route{
 		RouteId: string(r.RouteID), OrgId: string(r.OrgID), EnvId: string(r.EnvID), GroupId: string(r.GroupID), Hostname: optional(r.Hostname), Listener: RouteListener(r.Listener),
-		ListenPort: r.ListenPort, Protocol: RouteProtocol(r.Protocol), TargetPort: r.TargetPort, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(),
+		ListenPort: r.ListenPort, Protocol: RouteProtocol(r.Protocol), TargetPort: r.TargetPort, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(), DeletedAt: utc(r.DeletedAt),
 	}
 }
 

@@ -13,6 +13,7 @@ type App struct {
 	Name      string
 	CreatedBy string
 	CreatedAt time.Time
+	DeletedAt *time.Time
 }
 
 // Env is an environment of an app in a region; process groups and routes belong to one.
@@ -24,4 +25,5 @@ type Env struct {
 	Region    prego.Region
 	CreatedBy string
 	CreatedAt time.Time
+	DeletedAt *time.Time
 }

@@ -254,6 +254,7 @@ type Group struct {
 	CreatedBy     string
 	CreatedAt     time.Time
 	UpdatedAt     time.Time
+	DeletedAt     *time.Time
 	Converged     bool
 	Instances     map[InstanceState]int // that are not stopped
 }

@@ -41,6 +41,7 @@ type Route struct {
 	TargetPort int
 	CreatedBy  string
 	CreatedAt  time.Time
+	DeletedAt  *time.Time
 }
 
 // hostnamePattern accepts lower-case ASCII names of at least two labels;

@@ -17,7 +17,7 @@ import (
 
 var groupTable = Table[api.ProcessGroup]{
 	ID: "group_id", Columns: "group_id, name, running, replicas, deploy, status, image", Spare: "image, deploy",
-	More: "env_id, org_id, region, release, instances, memory, spec.cpu_request: cpus, stable_release, constraint, next_attempt_at: next attempt, decision, created_at",
+	More: "env_id, org_id, region, release, instances, memory, spec.cpu_request: cpus, stable_release, constraint, next_attempt_at: next attempt, decision, created_at, deleted_at",
 	Computed: map[string]func(api.ProcessGroup) any{
 		"running": func(g api.ProcessGroup) any { return g.Instances["running"] },
 		"deploy":  func(g api.ProcessGroup) any { return strings.TrimSpace(g.DeployStatus + " " + deref(g.DeployMessage)) },
@@ -94,7 +94,7 @@ func groupCommand(c *CLI) *cobra.Command {
 		},
 		List[api.ProcessGroup]{
 			Use: "list [ENV]", Short: "List process groups, of an env or of all, newest first", Path: "/v1/groups", Items: "groups",
-			Filters: "env: env_id, app: app_id, org: org_id, region, status, name", Sorts: "created_at, updated_at, name", Table: groupTable,
+			Filters: "env: env_id, app: app_id, org: org_id, region, status, name", Sorts: "created_at, updated_at, name", All: "all", Table: groupTable,
 		},
 		Show[api.ProcessGroup]{Use: "show GROUP…", Short: "Show process groups, what they lack and why", Path: "/v1/groups/{group}", Table: groupTable, Watch: groupWatch},
 		groupWatch,

@@ -100,7 +100,7 @@ func quotaCommand(c *CLI) *cobra.Command {
 	)
 }
 
-var appTable = Table[api.App]{ID: "app_id", Columns: "app_id, name, org_id, created_at: age", Spare: "age, org", More: "created_by, created_at"}
+var appTable = Table[api.App]{ID: "app_id", Columns: "app_id, name, org_id, created_at: age", Spare: "age, org", More: "created_by, created_at, deleted_at"}
 
 func appCommand(c *CLI) *cobra.Command {
 	org := ""
@@ -113,13 +113,13 @@ func appCommand(c *CLI) *cobra.Command {
 			},
 			Body: func(in *call) (any, error) { return api.CreateApp{OrgId: api.OrgID(org), Name: in.typed}, nil },
 		},
-		List[api.App]{Short: "List apps, newest first", Path: "/v1/apps", Items: "apps", Filters: "org: org_id, name", Sorts: "created_at, name", Table: appTable},
+		List[api.App]{Short: "List apps, newest first", Path: "/v1/apps", Items: "apps", Filters: "org: org_id, name", Sorts: "created_at, name", All: "all", Table: appTable},
 		Show[api.App]{Use: "show APP…", Short: "Show apps", Path: "/v1/apps/{app}", Table: appTable},
 		Delete("delete APP…", "app", "/v1/apps/{app}"),
 	)
 }
 
-var envTable = Table[api.Env]{ID: "env_id", Columns: "env_id, name, region, app_id, org_id, created_at: age", Spare: "age, org, region, app", More: "created_by, created_at"}
+var envTable = Table[api.Env]{ID: "env_id", Columns: "env_id, name, region, app_id, org_id, created_at: age", Spare: "age, org, region, app", More: "created_by, created_at, deleted_at"}
 
 func envCommand(c *CLI) *cobra.Command {
 	app, region := "", ""
@@ -136,7 +136,7 @@ func envCommand(c *CLI) *cobra.Command {
 				return api.CreateEnv{Name: in.typed, Region: api.Region(region)}, err
 			},
 		},
-		List[api.Env]{Short: "List envs, newest first", Path: "/v1/envs", Items: "envs", Filters: "app: app_id, org: org_id, region, name", Sorts: "created_at, name", Table: envTable},
+		List[api.Env]{Short: "List envs, newest first", Path: "/v1/envs", Items: "envs", Filters: "app: app_id, org: org_id, region, name", Sorts: "created_at, name", All: "all", Table: envTable},
 		Show[api.Env]{Use: "show ENV…", Short: "Show envs", Path: "/v1/envs/{env}", Table: envTable},
 		Delete("delete ENV…", "env", "/v1/envs/{env}"),
 	)

@@ -11,7 +11,7 @@ import (
 )
 
 var routeTable = Table[api.Route]{
-	ID: "route_id", Columns: "route_id, hostname, listener, listen_port: port, protocol, group_id, target_port: target", Spare: "protocol, listener, target, group", More: "env_id, created_by, created_at",
+	ID: "route_id", Columns: "route_id, hostname, listener, listen_port: port, protocol, group_id, target_port: target", Spare: "protocol, listener, target, group", More: "env_id, created_by, created_at, deleted_at",
 }
 
 func routeCommand(c *CLI) *cobra.Command {
@@ -35,7 +35,7 @@ func routeCommand(c *CLI) *cobra.Command {
 				return in, err
 			},
 		},
-		List[api.Route]{Use: "list ENV", Short: "List the routes of an env", Path: "/v1/envs/{env}/routes", Items: "routes", Filters: "host: hostname, group: group_id", Sorts: "created_at, hostname", Table: routeTable},
+		List[api.Route]{Use: "list ENV", Short: "List the routes of an env", Path: "/v1/envs/{env}/routes", Items: "routes", Filters: "host: hostname, group: group_id", Sorts: "created_at, hostname", All: "all", Table: routeTable},
 		Show[api.Route]{Use: "show ENV ROUTE…", Short: "Show routes", Path: "/v1/envs/{env}/routes/{route}", Table: routeTable},
 		Delete("delete ENV ROUTE…", "route", "/v1/envs/{env}/routes/{route}"),
 	)

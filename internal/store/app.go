@@ -17,7 +17,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-const appColumns = `app_id, org_id, name, created_by, created_at`
+const appColumns = `app_id, org_id, name, created_by, created_at, deleted_at`
 
 // Keys of requests that made a tenant are apart: one key may be of a tenant and of
 // something else.
@@ -159,7 +159,7 @@ func (s *Store) GetApp(ctx context.Context, id string) (workload.App, error) {
 
 var apps = listing[workload.App]{
 	what: "apps", from: `SELECT ` + appColumns + ` FROM apps`,
-	always:  `deleted_at IS NULL`,
+	live:    `deleted_at IS NULL`,
 	filters: map[string]string{"app_id": "app_id", "org_id": "org_id", "name": "name"},
 	sorts:   map[string]string{"created_at": "created_at", "name": "name"},
 	id:      "app_id",

@@ -12,7 +12,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-const envColumns = `env_id, app_id, org_id, name, region, created_by, created_at`
+const envColumns = `env_id, app_id, org_id, name, region, created_by, created_at, deleted_at`
 
 const sqlNewEnv = `
 INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ($1, $2, $3, $4, $5, $6)
@@ -70,7 +70,7 @@ func (s *Store) GetEnv(ctx context.Context, id string) (workload.Env, error) {
 
 var envs = listing[workload.Env]{
 	what: "envs", from: `SELECT ` + envColumns + ` FROM envs`,
-	always:  `deleted_at IS NULL`,
+	live:    `deleted_at IS NULL`,
 	filters: map[string]string{"env_id": "env_id", "app_id": "app_id", "org_id": "org_id", "name": "name", "region": "region"},
 	sorts:   map[string]string{"created_at": "created_at", "name": "name"},
 	id:      "env_id",

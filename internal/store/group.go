@@ -16,7 +16,7 @@ import (
 
 const groupColumns = `g.group_id, g.env_id, g.org_id, g.region, g.name, g.spec, g.release, g.stable_release, g.replicas, jsonb_build_object('require', g.require_tags, 'disallow', g.disallow_tags) AS "constraint",
     g.deploy_status, g.deploy_message, g.status, g.status_reason, g.status_message, g.decision, g.next_attempt_at, g.waiting_since,
-    g.created_by, g.created_at, g.updated_at, g.converged,
+    g.created_by, g.created_at, g.updated_at, g.deleted_at, g.converged,
     COALESCE((SELECT jsonb_object_agg(state, n) FROM (SELECT state, count(*) AS n FROM instances i WHERE i.group_id = g.group_id AND i.state <> 'stopped' GROUP BY state) s), '{}') AS instances`
 
 // oneGroup runs a statement that answers a group, or CodeGroupNotFound.
@@ -33,7 +33,7 @@ func (s *Store) GetGroup(ctx context.Context, id string) (workload.Group, error)
 
 var groups = listing[workload.Group]{
 	what: "process groups", from: `SELECT ` + groupColumns + ` FROM process_groups g`,
-	always:  `g.deleted_at IS NULL`,
+	live:    `g.deleted_at IS NULL`,
 	filters: map[string]string{"group_id": "g.group_id", "env_id": "g.env_id", "org_id": "g.org_id", "name": "g.name", "region": "g.region", "status": "g.status", "app_id": "g.env_id IN (SELECT e.env_id FROM envs e WHERE e.app_id = ANY ($?))"},
 	sorts:   map[string]string{"created_at": "g.created_at", "name": "g.name", "updated_at": "g.updated_at"},
 	id:      "g.group_id",

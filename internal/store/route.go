@@ -42,7 +42,7 @@ func (s *Store) envExists(ctx context.Context, envID prego.EnvID) error {
 	return failed(string("env "+envID), ifNoRows(err, noSuchEnv(string(envID))))
 }
 
-const routeColumns = `r.route_id, r.org_id, r.env_id, r.group_id, r.hostname, r.listener_scope AS listener, r.listen_port, r.protocol, r.target_port, r.created_by, r.created_at`
+const routeColumns = `r.route_id, r.org_id, r.env_id, r.group_id, r.hostname, r.listener_scope AS listener, r.listen_port, r.protocol, r.target_port, r.created_by, r.created_at, r.deleted_at`
 
 // A name and a port belong to all orgs together: who asks for one waits for whoever
 // asks for the same. Names are held before ports.
@@ -133,7 +133,7 @@ func (s *Store) GetRoute(ctx context.Context, envID prego.EnvID, id prego.RouteI
 
 var routes = listing[workload.Route]{
 	what: "routes", from: `SELECT ` + routeColumns + ` FROM routes r`,
-	always:  `r.deleted_at IS NULL`,
+	live:    `r.deleted_at IS NULL`,
 	filters: map[string]string{"route_id": "r.route_id", "env_id": "r.env_id", "org_id": "r.org_id", "group_id": "r.group_id", "hostname": "r.hostname"},
 	sorts:   map[string]string{"created_at": "r.created_at", "hostname": "r.hostname"},
 	id:      "r.route_id",
