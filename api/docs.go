@@ -6,6 +6,7 @@ import (
 	_ "embed" // the page and its viewer
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -19,6 +20,14 @@ var docsPage []byte
 //go:embed redoc/redoc.standalone.js.gz
 var viewer []byte
 
+// The viewer's licence, and those of what it bundles, go wherever the binary does.
+var (
+	//go:embed redoc/LICENSE
+	viewerLicense []byte
+	//go:embed redoc/THIRD-PARTY.txt
+	viewerBundles []byte
+)
+
 // docsPolicy lets the page run only the viewer, and fetch the contract from this
 // service. The viewer sets its own styles, and has data: images.
 const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -29,6 +38,9 @@ func serveDocs(e *echo.Echo) {
 	e.GET("/docs", func(c echo.Context) error {
 		c.Response().Header().Set("Content-Security-Policy", docsPolicy)
 		return c.HTMLBlob(http.StatusOK, docsPage)
+	})
+	e.GET("/docs/licenses", func(c echo.Context) error {
+		return c.Blob(http.StatusOK, echo.MIMETextPlainCharsetUTF8, slices.Concat([]byte("Redoc, which shows /docs\n\n"), viewerLicense, []byte("\nWhat it bundles\n\n"), viewerBundles))
 	})
 	e.GET("/docs/redoc.js", func(c echo.Context) error {
 		h := c.Response().Header()

@@ -107,6 +107,10 @@ func TestTheContractAndItsPageAreServed(t *testing.T) {
 	for _, path := range regexp.MustCompile(`(?:src|href|spec-url)="([^"]+)"`).FindAllStringSubmatch(page, -1) {
 		get(path[1])
 	}
+	_, licenses := get("/docs/licenses")
+	require.Contains(t, licenses, "Rebilly")
+	require.Contains(t, licenses, "Permission is hereby granted")
+	require.Contains(t, licenses, "Jed Watson", "what the viewer bundles has owners, too")
 	resp, script := get("/docs/redoc.js") // which Go asks for compressed
 	require.True(t, resp.Uncompressed)
 	require.Contains(t, script, "Redoc")
