@@ -63,6 +63,7 @@ func newSession(t *testing.T, env []string, prefix ...string) *session {
 		for range s.ended { // until the reader has ended
 		}
 		_ = status.Close()
+		_ = os.RemoveAll(s.dir) // what is left of it goes with scratch
 	})
 	return s
 }
