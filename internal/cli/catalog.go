@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/api"
 )
 
-// Catalog is what the provider sells, as the API knows it.
+// Catalog returns what the provider sells, as the API knows it.
 func (c *Client) Catalog(ctx context.Context) (out api.Catalog, err error) {
 	return out, c.Do(ctx, http.MethodGet, "/v1/catalog", nil, nil, &out)
 }

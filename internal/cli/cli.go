@@ -1,7 +1,7 @@
 // Package cli is the program's verbs for callers of the API. A verb is data: a noun's
-// file says which requests it sends and which columns its table has, and List, Show,
-// Action and Watch make the command of that, so that all nouns have the same flags,
-// forms of output and exit statuses.
+// file lists its requests and its table's columns, and List, Show, Action and Watch
+// make the commands, so that all nouns have the same flags, forms of output and exit
+// statuses.
 package cli
 
 import (
@@ -20,17 +20,17 @@ import (
 	"golang.org/x/term"
 )
 
-// CLI makes the commands. What it has around it can be replaced in tests.
+// CLI makes the commands. Its environment can be replaced in tests.
 type CLI struct {
 	Getenv func(string) string
 	Now    func() time.Time
-	// Width is how many columns the terminal has that a stream is; 0 when it is none.
+	// Width is the width of a stream's terminal in columns; 0 if it is none.
 	Width func(stream any) int
 
 	context, api, tokenFile string // the flags of all verbs
 }
 
-// New is a CLI on this process's terminal. getenv reads the environment.
+// New returns a CLI on this process's terminal. getenv reads the environment.
 func New(getenv func(string) string) *CLI {
 	return &CLI{Getenv: getenv, Now: time.Now, Width: func(stream any) int {
 		f, ok := stream.(*os.File)
@@ -58,7 +58,7 @@ func (c *CLI) secret(stdin io.Reader, file string) (string, error) {
 	return readSecret(strings.NewReader(string(b)), "")
 }
 
-// AddTo gives a program the verbs.
+// AddTo adds the verbs to a program.
 func (c *CLI) AddTo(root *cobra.Command) {
 	f := root.PersistentFlags()
 	f.StringVar(&c.context, "context", "", "context to use (see prego context)")
@@ -89,7 +89,7 @@ func (c *CLI) AddTo(root *cobra.Command) {
 	c.finish(root)
 }
 
-// Run runs a verb against an API, as the words of its command line say.
+// Run runs a verb against an API, given the words of its command line.
 func (c *Client) Run(ctx context.Context, out io.Writer, words ...string) error {
 	env := map[string]string{"PREGO_API_URL": c.Base, "PREGO_TOKEN": c.Token}
 	root := &cobra.Command{Use: "prego", SilenceUsage: true, SilenceErrors: true}
@@ -102,7 +102,7 @@ func (c *Client) Run(ctx context.Context, out io.Writer, words ...string) error 
 	return root.ExecuteContext(ctx)
 }
 
-// group is a command that only holds others.
+// group is a command that only has subcommands.
 func (c *CLI) group(use, short string, verbs ...verb) *cobra.Command {
 	cmd := formed(&cobra.Command{Use: use, Short: short})
 	for _, v := range verbs {
@@ -114,14 +114,14 @@ func (c *CLI) group(use, short string, verbs ...verb) *cobra.Command {
 // alone is a verb without a noun.
 func (c *CLI) alone(v verb) *cobra.Command { return formed(v.command(c)) }
 
-// formed gives a command, and those below it, the forms of output.
+// formed adds the output flag to a command and its subcommands.
 func formed(cmd *cobra.Command) *cobra.Command {
 	cmd.PersistentFlags().VarP(&choice{to: new("table"), of: []string{"table", "json", "yaml"}}, "output", "o", "form of output: table, json or yaml")
 	return cmd
 }
 
-// finish makes all commands alike: a verb that is unknown ends with a suggestion, and
-// flags of a closed set complete.
+// finish gives all commands the same behaviour: an unknown verb ends with a suggestion,
+// and flags with a closed set of values complete.
 func (c *CLI) finish(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		c.finish(sub)
@@ -146,7 +146,7 @@ func (c *CLI) finish(cmd *cobra.Command) {
 	cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) { c.completeFlag(cmd, f) })
 }
 
-// suggest says which of some words was meant, if one is near.
+// suggest names the similar words, if there are any.
 func suggest(word string, words []string) string {
 	if word == "" {
 		return ""
@@ -168,12 +168,12 @@ func oneOrOther(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }
 
-// choice is a flag's value out of a closed set, or several of them.
+// choice is a flag's value from a closed set, or several of them.
 type choice struct {
 	to   *string
 	of   []string
 	many bool
-	set  func(string) // besides
+	set  func(string) // also called with the value
 }
 
 func (v *choice) String() string {
@@ -201,13 +201,13 @@ func (v *choice) Set(s string) error {
 
 func (v *choice) Type() string { return "string" }
 
-// pick adds a flag of a closed set; its help names the set.
+// pick adds a flag with a closed set of values, which its help lists.
 func pick[S ~string](f *pflag.FlagSet, to *S, name string, value S, help string, of []string) {
 	*to = value
 	f.Var(&choice{to: new(string(value)), of: of, set: func(s string) { *to = S(s) }}, name, strings.TrimPrefix(help+": "+oneOrOther(of), ": "))
 }
 
-// required marks flags that must be given.
+// required marks flags as required.
 func required(cmd *cobra.Command, names ...string) {
 	for _, name := range names {
 		if err := cmd.MarkFlagRequired(name); err != nil {

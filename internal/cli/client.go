@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// maxAnswer is the largest answer that is read, in bytes.
+	// maxAnswer limits the size of an answer, in bytes.
 	maxAnswer = 16 << 20
-	// maxPage is the most that the API answers at once.
+	// maxPage is the API's maximum page size.
 	maxPage = 200
 )
 
@@ -29,7 +29,7 @@ type Client struct {
 	HTTP        *http.Client
 }
 
-// NewClient calls the API at a URL with a token.
+// NewClient returns a client of the API at a URL, with a token.
 func NewClient(base, token string) *Client {
 	return &Client{Base: strings.TrimSuffix(base, "/"), Token: token, HTTP: &http.Client{Timeout: 30 * time.Second}}
 }
@@ -59,12 +59,12 @@ func (r *Refusal) Error() string {
 	return text
 }
 
-// Do sends a request and reads its answer into out, unless that is nil.
+// Do sends a request and decodes its answer into out, unless that is nil.
 func (c *Client) Do(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	return c.send(ctx, method, path, query, nil, in, out)
 }
 
-// send is Do with more headers.
+// send is Do with additional headers.
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, header http.Header, in, out any) error {
 	return c.stream(ctx, c.HTTP, method, path, query, header, in, func(body io.Reader) error {
 		b, err := io.ReadAll(io.LimitReader(body, maxAnswer))
@@ -75,7 +75,7 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	})
 }
 
-// stream sends a request and gives read the body of its answer as it comes.
+// stream sends a request and passes the body of its answer to read as it arrives.
 func (c *Client) stream(ctx context.Context, by *http.Client, method, path string, query url.Values, header http.Header, in any, read func(io.Reader) error) error {
 	var body io.Reader
 	if in != nil {
@@ -124,8 +124,8 @@ func (c *Client) stream(ctx context.Context, by *http.Client, method, path strin
 	return &Exit{Code: ExitRefused, Err: r}
 }
 
-// everyPage reads a list to its end, or until there are limit things; 0 is for a list that
-// has no pages.
+// everyPage reads a list to its end, or until there are limit items; 0 is for lists
+// without pages.
 func (c *Client) everyPage(ctx context.Context, path, items string, query url.Values, limit int) ([]json.RawMessage, error) {
 	all := []json.RawMessage{}
 	for {
@@ -153,7 +153,7 @@ func (c *Client) everyPage(ctx context.Context, path, items string, query url.Va
 	}
 }
 
-// passing tells errors that another try can end from refusals.
+// passing distinguishes errors that a retry can fix from refusals.
 func passing(err error) bool {
 	var refused *Refusal
 	if errors.As(err, &refused) {

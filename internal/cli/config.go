@@ -33,7 +33,7 @@ Exit status: 0 done; 1 wrong usage, no answer from the API, or interrupted; 2 re
 by the API; 3 what was waited for ended otherwise than wanted. exec ends with the
 status of the command that it ran.`
 
-// place is a context: an API and who calls it.
+// place is a context: an API and a token.
 type place struct {
 	Name      string `yaml:"-" json:"name"`
 	API       string `yaml:"api_url" json:"api_url"`
@@ -41,14 +41,14 @@ type place struct {
 	TokenFile string `yaml:"token_file,omitempty" json:"token_file,omitempty"`
 }
 
-// settings are the file that holds the contexts.
+// settings are the contents of the file with the contexts.
 type settings struct {
 	Current  string           `yaml:"current"`
 	Contexts map[string]place `yaml:"contexts"`
 	file     string
 }
 
-// load reads the file. One that is missing holds nothing.
+// load reads the file. A missing one is empty.
 func (c *CLI) load() (*settings, error) {
 	dir := c.Getenv("XDG_CONFIG_HOME")
 	if home := c.Getenv("HOME"); dir == "" && home != "" {
@@ -72,7 +72,7 @@ func (c *CLI) load() (*settings, error) {
 	return s, nil
 }
 
-// save replaces the file as a whole. Only its owner can read it: it holds tokens.
+// save replaces the file atomically. Only its owner can read it: it holds tokens.
 func (s *settings) save() error {
 	if s.file == "" {
 		return usagef("contexts need a configuration directory: set HOME or XDG_CONFIG_HOME")
@@ -98,7 +98,7 @@ func (s *settings) save() error {
 	return nil
 }
 
-// known refuses a context that there is not.
+// known rejects an unknown context.
 func (s *settings) known(name string) error {
 	if _, ok := s.Contexts[name]; ok {
 		return nil
@@ -108,7 +108,7 @@ func (s *settings) known(name string) error {
 
 func (s *settings) names() []string { return slices.Sorted(maps.Keys(s.Contexts)) }
 
-// chosen is the context that flags, environment and file say; an empty one for none.
+// chosen is the context selected by flags, environment or file; empty for none.
 func (c *CLI) chosen(s *settings) (place, error) {
 	if name := cmp.Or(c.context, c.Getenv("PREGO_CONTEXT")); name != "" {
 		return s.Contexts[name], s.known(name)
@@ -116,7 +116,8 @@ func (c *CLI) chosen(s *settings) (place, error) {
 	return s.Contexts[s.Current], nil
 }
 
-// Client is the API as flags, environment and context say, in this order.
+// Client returns a client as configured by flags, environment or context, in this
+// order.
 func (c *CLI) Client() (*Client, error) {
 	s, err := c.load()
 	if err != nil {
@@ -133,7 +134,7 @@ func (c *CLI) Client() (*Client, error) {
 			file = ""
 		}
 	}
-	if token == "" && file == "" && base == p.API { // a context's token goes nowhere but to its API
+	if token == "" && file == "" && base == p.API { // a context's token is only sent to its API
 		token, file = p.Token, p.TokenFile
 	}
 	if file != "" {
@@ -147,11 +148,11 @@ func (c *CLI) Client() (*Client, error) {
 	return NewClient(base, token), nil
 }
 
-// maxSecret bounds a secret that is read, in bytes.
+// maxSecret limits the length of a secret, in bytes.
 const maxSecret = 8 << 10
 
-// readSecret reads the first line of a file, or of standard input. A secret is never
-// taken from a flag: flags are seen in the list of processes and kept in histories.
+// readSecret reads the first line of a file, or of standard input. Secrets are never
+// flags: those appear in the list of processes and in shell histories.
 func readSecret(stdin io.Reader, file string) (string, error) {
 	from, name := stdin, "standard input"
 	if file != "" {

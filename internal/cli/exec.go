@@ -45,7 +45,7 @@ kept in the audit: prego server commands SERVER.`,
 	})
 }
 
-// events prints a command's lines where it printed them, and ends as it did.
+// events prints a command's output to the same streams, and ends with its status.
 func (in *call) events(events *wire.EventReader) error {
 	for {
 		name, data, err := events.Next()
@@ -79,7 +79,7 @@ func (in *call) events(events *wire.EventReader) error {
 	}
 }
 
-// logs is a verb that prints what something writes.
+// logs is a verb that prints a log.
 type logs struct{ use, short, path, tenant string }
 
 func (l logs) command(c *CLI) *cobra.Command {
@@ -132,7 +132,7 @@ func containerCommand(c *CLI) *cobra.Command {
 	)
 }
 
-// started are the actions that start a workflow, and say which.
+// started are the actions that start a workflow and print its id.
 func started(use, short, path string, flags func(*cobra.Command, *pflag.FlagSet)) Action[api.WorkflowStarted] {
 	return Action[api.WorkflowStarted]{
 		Use: use, Short: short, Path: path, Flags: flags, Table: Table[api.WorkflowStarted]{ID: "workflow_id"},

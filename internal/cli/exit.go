@@ -5,15 +5,14 @@ import (
 	"fmt"
 )
 
-// The program's exit statuses. A command that exec runs on a host ends with its own.
+// The program's exit statuses. exec ends with the status of its command.
 const (
 	ExitUsage   = 1 // the arguments are wrong, the API does not answer, or it was interrupted
 	ExitRefused = 2 // the API refused the request
-	ExitOutcome = 3 // what was waited for ended otherwise than wanted
+	ExitOutcome = 3 // the awaited operation did not end as asked
 )
 
-// Exit is an error that says with which status the program ends. Err may be nil: then
-// there is nothing to print.
+// Exit is an error with an exit status. If Err is nil, nothing is printed.
 type Exit struct {
 	Code int
 	Err  error
@@ -23,7 +22,7 @@ func (e *Exit) Error() string { return fmt.Sprint(e.Err) }
 
 func (e *Exit) Unwrap() error { return e.Err }
 
-// exitCode is the status that an error ends the program with.
+// exitCode is the exit status for an error.
 func exitCode(err error) int {
 	var exit *Exit
 	if errors.As(err, &exit) {

@@ -53,7 +53,7 @@ func fleetPolicies(in *call, f api.Fleet) {
 	_ = rows(in.printer, Table[api.AttachedPolicy]{Columns: "position, policy_id, type, enabled, last_used_at, spec"}, *f.Policies) // its columns are all there
 }
 
-// offerFlags are the flags of what a fleet's servers offer to instances.
+// offerFlags are the flags of what a fleet's servers offer to workloads.
 func offerFlags(f *pflag.FlagSet, bytes *int64, cpus *float64) {
 	f.Var(sizeFlag{bytes, memory, bytesText}, "workload-memory", "memory that each server offers to workloads, "+sizeHelp+"; 0 for none")
 	f.Float64Var(cpus, "workload-cpus", 0, "CPUs that each server offers to workloads")

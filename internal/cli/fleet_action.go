@@ -19,13 +19,13 @@ var actionTable = Table[api.FleetAction]{
 	ID: "seq", Columns: "seq, action, status, created_at: age, requested_by: by, cause, reason, data", Spare: "data, by, cause, age", More: "message, created_at, inputs, run_url: run",
 }
 
-// input is the name of an action's input and the value that a flag has.
+// input is the name of an action's input and its flag's value.
 type input struct {
 	name  string
 	value func() any
 }
 
-// fleetActions are the verbs that queue an action, and those that look at it.
+// fleetActions are the verbs for actions.
 func fleetActions() []verb {
 	return []verb{
 		fleetAction(server.ClusterScaleOut, "scale-out FLEET", "Add servers", "  prego fleet scale-out web --count 4 --dry-run", func(f *pflag.FlagSet) map[string]input {
@@ -87,8 +87,8 @@ func listFlag(f *pflag.FlagSet, name, help string) func() any {
 	return func() any { return *v }
 }
 
-// fleetAction is a verb that queues an action. An adjustment's input is a pair: its type,
-// which is written in capitals, and the number.
+// fleetAction is a verb that queues an action. An adjustment's input, written in
+// capitals, is its type, sent together with the number.
 func fleetAction(action server.FleetActionKind, use, short, example string, flags func(f *pflag.FlagSet) map[string]input) Action[api.FleetActionAccepted] {
 	var inputs map[string]input
 	dryRun := false
@@ -134,7 +134,7 @@ func fleetAction(action server.FleetActionKind, use, short, example string, flag
 				return false, err
 			}
 			in.keep(in.answer)
-			if p.Reason != nil { // what can't be carried out is an outcome, as it is of the action itself
+			if p.Reason != nil { // an impossible plan is an outcome, just as it is for the action itself
 				return true, &Exit{Code: ExitOutcome, Err: fmt.Errorf("%s (%s)", deref(p.Message), *p.Reason)}
 			}
 			if in.forPeople() {
@@ -145,7 +145,7 @@ func fleetAction(action server.FleetActionKind, use, short, example string, flag
 	}
 }
 
-// grows tells that a fleet is resized by a number that removes nothing.
+// grows reports whether a resize by a number can't remove anything.
 func grows(in *call) bool {
 	for _, flag := range []string{"by", "percent"} {
 		if in.given(flag) {
@@ -155,7 +155,7 @@ func grows(in *call) bool {
 	return false
 }
 
-// plan shows counts per region, and the servers that are removed.
+// plan prints counts per region, and the servers to remove.
 func (in *call) plan(p api.FleetActionPlan) error {
 	var data scale.NodeData
 	if err := json.Unmarshal(p.Data, &data); err != nil {
@@ -190,7 +190,7 @@ func (in *call) plan(p api.FleetActionPlan) error {
 	return nil
 }
 
-// watchAction follows an action of a fleet until it ended.
+// watchAction follows a fleet's action to its end.
 func watchAction() Watch[api.FleetAction] {
 	return Watch[api.FleetAction]{
 		Path: "/v1/fleets/{fleet}/actions/{action}", Again: "prego fleet action {fleet} {action} --watch", Lines: actionLines,
@@ -201,7 +201,7 @@ func watchAction() Watch[api.FleetAction] {
 	}
 }
 
-// actionFailure says how an action ended that did not succeed; nil for one that did.
+// actionFailure is the error of an action that did not succeed; nil if it did.
 func actionFailure(a api.FleetAction) error {
 	if server.FleetActionStatus(a.Status) == server.ActionSucceeded {
 		return nil
@@ -216,7 +216,8 @@ func actionFailure(a api.FleetAction) error {
 	return fmt.Errorf("%s", text)
 }
 
-// actionLines are what an action did: it was queued, planned, and each state of its steps.
+// actionLines are the events of an action: queued, planned, and each state of its
+// steps.
 func actionLines(a api.FleetAction) []line {
 	lines := []line{{"queued", a.CreatedAt, fmt.Sprintf("queued  %s %s  [%s]", a.Action, compact(a.Inputs), a.RequestedBy)}}
 	if a.StartedAt == nil {

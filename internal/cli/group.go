@@ -44,7 +44,7 @@ func groupStatus(g api.ProcessGroup) string {
 	return g.Status + reasons(g.StatusReason, g.StatusMessage)
 }
 
-// decided is a decision as a sentence; -o json has the counts behind it.
+// decided formats a decision as a sentence; -o json has the counts behind it.
 func decided(raw api.GroupDecision) string {
 	var d struct {
 		ServerID        prego.ServerID `json:"server_id"`
@@ -128,7 +128,7 @@ func groupCommand(c *CLI) *cobra.Command {
 	)
 }
 
-// workloadFlags describe a release: a file with the whole WorkloadSpec, or the parts of it.
+// workloadFlags describe a release: a file with the whole WorkloadSpec, or its parts.
 type workloadFlags struct {
 	file, image     string
 	memory          int64
@@ -153,14 +153,14 @@ func (w *workloadFlags) add(cmd *cobra.Command, f *pflag.FlagSet, constraint boo
 	}
 }
 
-// spec is a release that the flags describe.
+// spec is the release that the flags describe.
 func (w *workloadFlags) spec(in *call) (s workload.Spec, err error) {
 	if w.file != "" {
 		b, err := read(in.InOrStdin(), w.file)
 		if err != nil {
 			return s, err
 		}
-		// A field that is misspelt would be left out without a word.
+		// A misspelt field would be ignored silently.
 		dec := json.NewDecoder(bytes.NewReader(b))
 		dec.DisallowUnknownFields()
 		if err := dec.Decode(&s); err != nil {
@@ -181,7 +181,7 @@ func (w *workloadFlags) spec(in *call) (s workload.Spec, err error) {
 	return s, nil
 }
 
-// change is the group's release with what the flags that were given change.
+// change is the group's release, changed by the given flags.
 func (w *workloadFlags) change(in *call) (workload.Spec, error) {
 	if w.file != "" {
 		return w.spec(in)

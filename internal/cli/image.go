@@ -17,7 +17,7 @@ var imageTable = Table[api.GoldenImage]{
 	More: "message, architecture, region, builder_type, builder_location, containers, recipe_hash: recipe, agent_sha256: agent, stack_sha256: stack, workflow_id, created_by, created_at",
 }
 
-// imageWatch follows an image to one of some states.
+// imageWatch follows an image until it has one of some statuses.
 func imageWatch(wanted ...server.ImageStatus) Watch[api.GoldenImage] {
 	return Watch[api.GoldenImage]{
 		Use: "watch IMAGE", Short: "Follow an image until its operations are done", Path: "/v1/images/{image}", Again: "prego image watch {image}",

@@ -16,12 +16,12 @@ import (
 	"github.com/prego/prego"
 )
 
-// kind is how things of a kind are found: the list that they are in, its field that has
-// them, and their id. Where people give them names besides, name is that field, and
-// prefix what ids begin with.
+// kind says how to find things of a kind: their list, the field of its answer with the
+// items, and the id's field. If they have names, name is the field of those, and prefix
+// what ids begin with.
 type kind struct{ path, items, id, name, prefix string }
 
-// kinds are by the name that arguments, placeholders in paths and flags have.
+// kinds are keyed by the names of arguments, path placeholders and flags.
 var kinds = map[string]kind{
 	"server":         {path: "/v1/servers", items: "servers", id: "server_id"},
 	"fleet":          {path: "/v1/fleets", items: "fleets", id: "fleet_id"},
@@ -44,10 +44,10 @@ var kinds = map[string]kind{
 	"dimension":      {path: "/v1/orgs/{org}/quotas", items: "quotas", id: "dimension"},
 }
 
-// generatedID is what ids look like as the API makes them, which need no look-up.
+// generatedID matches the API's generated ids, which need no look-up.
 var generatedID = regexp.MustCompile(`^[a-z]+-[a-z0-9]{12}$`)
 
-// resolve is the id of a thing that is given by its id or its name.
+// resolve returns the id of a thing given by its id or its name.
 func (in *call) resolve(what, given string) (string, error) {
 	k, ok := kinds[what]
 	if !ok || k.name == "" || given == "" || strings.HasPrefix(given, k.prefix) && generatedID.MatchString(given) {
@@ -56,7 +56,7 @@ func (in *call) resolve(what, given string) (string, error) {
 	found, err := in.client.everyPage(in.Context(), k.path, k.items, url.Values{k.name: {given}}, 10*maxPage)
 	var refused *Refusal
 	if errors.As(err, &refused) && refused.Status < http.StatusInternalServerError && strings.HasPrefix(given, k.prefix) {
-		return given, nil // it may be no name at all; whoever gets it as an id says so
+		return given, nil // it may not be a name; the API rejects it as an id then
 	}
 	if err != nil {
 		return "", err
@@ -78,7 +78,7 @@ func (in *call) resolve(what, given string) (string, error) {
 	return "", &Exit{Code: ExitRefused, Err: errors.New("there is no " + what + " " + given)}
 }
 
-// resolveFilters replaces names by ids in the parameters of a list.
+// resolveFilters replaces names by ids in a list's parameters.
 func (in *call) resolveFilters(q url.Values) error {
 	for param := range q {
 		what, isID := strings.CutSuffix(param, "_id")
@@ -97,7 +97,7 @@ func (in *call) resolveFilters(q url.Values) error {
 // completion is how long a shell waits for the API.
 const completion = 2 * time.Second
 
-// names are the ids, and the names besides, of what a kind has at the API.
+// names returns the ids, and the names if there are any, of all things of a kind.
 func (c *CLI) names(cmd *cobra.Command, what string, args map[string]string) []string {
 	k, ok := kinds[what]
 	client, err := c.Client()
@@ -128,7 +128,7 @@ func (c *CLI) names(cmd *cobra.Command, what string, args map[string]string) []s
 	return out
 }
 
-// completeArgs offers what an argument can be.
+// completeArgs completes arguments.
 func (c *CLI) completeArgs(u usage) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		i := len(args)
@@ -152,12 +152,13 @@ func (c *CLI) completeArgs(u usage) cobra.CompletionFunc {
 	}
 }
 
-// sets are the arguments and flags whose values are of a closed set.
+// sets are the arguments and flags with a closed set of values.
 var sets = map[string][]string{
 	"region": words(prego.Regions()), "role": words(prego.Roles()), "plan": words(prego.Plans()), "tier": words(prego.Tiers()),
 }
 
-// completeFlag offers what a flag can be: of its set, or by its name a thing's id.
+// completeFlag completes a flag's value: from its set, or with ids if it is named after
+// a kind.
 func (c *CLI) completeFlag(cmd *cobra.Command, f *pflag.Flag) {
 	if _, done := cmd.GetFlagCompletionFunc(f.Name); done {
 		return
@@ -169,7 +170,8 @@ func (c *CLI) completeFlag(cmd *cobra.Command, f *pflag.Flag) {
 		return c.names(cmd, f.Name, map[string]string{}), cobra.ShellCompDirectiveNoFileComp
 	}
 	_, closed := f.Value.(*choice)
-	// The flag --image is an operating system's or a container's, and no golden image.
+	// The flag --image is an operating system's or a container's image, not a golden
+	// one.
 	if k, ok := kinds[f.Name]; closed || ok && f.Name != "image" && !strings.Contains(k.path, "{") {
 		if err := cmd.RegisterFlagCompletionFunc(f.Name, offer); err != nil {
 			panic(err)
@@ -177,17 +179,17 @@ func (c *CLI) completeFlag(cmd *cobra.Command, f *pflag.Flag) {
 	}
 }
 
-// filterHelp are the words for flags of lists that narrow them in other ways.
+// filterHelp is the help of filters that need an explanation.
 var filterHelp = map[string]string{
 	"days": "of servers that became active within this many days (default 30)",
 	"tag":  "list only what has this tag, or all of several with commas",
 	"type": "list only types that begin so",
 }
 
-// addFilters adds a list's flags, and returns what they are given by parameter.
+// addFilters adds a list's filter flags, and returns their values by parameter.
 func addFilters(f *pflag.FlagSet, spec string, values map[string][]string) map[string]*string {
 	params := map[string]*string{}
-	if strings.Contains(spec, "status") { // both words are in use for where something is in its life
+	if strings.Contains(spec, "status") { // both words are used for the state of things
 		spec += ", state: status"
 	}
 	for part := range strings.SplitSeq(spec, ",") {

@@ -23,7 +23,7 @@ func operationCommand(c *CLI) *cobra.Command {
 		Example: "  prego operation show tenant-provision/t-k3jq5x2m7abc --watch",
 		Watch: Watch[api.Operation]{
 			Path: "/v1/operations/{operation}", Again: "prego operation show {operation} --watch",
-			Lines:   func(api.Operation) []line { return nil }, // it has a status, and no history
+			Lines:   func(api.Operation) []line { return nil }, // it has no history
 			Doing:   func(o api.Operation) string { return o.Id + " is " + string(o.Status) + reasons(o.Reason, o.Message) },
 			Rests:   func(o api.Operation) bool { return prego.OperationStatus(o.Status) != prego.OperationRunning },
 			Outcome: func(_ *call, o api.Operation) error { return operationFailure(o) },

@@ -50,7 +50,7 @@ var quotaTable = Table[api.OrgQuota]{
 	},
 }
 
-// amount is how much of a dimension, with its unit where that is bytes.
+// amount formats an amount of a dimension, with its unit if that is bytes.
 func amount(q api.OrgQuota, n float64) string {
 	switch {
 	case !strings.HasSuffix(q.Dimension, "_bytes"):
@@ -61,7 +61,7 @@ func amount(q api.OrgQuota, n float64) string {
 	return diskText(int64(n))
 }
 
-// limitOf reads a limit; one in bytes has a unit.
+// limitOf parses a limit; one in bytes may have a unit.
 func limitOf(dimension, text string) (float64, error) {
 	if limit, err := strconv.ParseFloat(text, 64); err == nil && !math.IsNaN(limit) && !math.IsInf(limit, 0) {
 		return limit, nil
@@ -142,7 +142,7 @@ func envCommand(c *CLI) *cobra.Command {
 	)
 }
 
-// noneBelow0 is a bound; a negative one is none.
+// noneBelow0 formats a limit; a negative one means none.
 func noneBelow0(n int64) string {
 	if n < 0 {
 		return "none"

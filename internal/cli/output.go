@@ -15,14 +15,14 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// printer writes what a verb was answered with, in the form that was asked for.
+// printer writes a verb's answer in the requested form.
 type printer struct {
 	*CLI
 	cmd      *cobra.Command
 	w        io.Writer
 	format   string // table, json or yaml
 	quiet    bool
-	many     bool // JSON and YAML have a list even of one thing
+	many     bool // JSON and YAML are lists, even of one thing
 	answered []json.RawMessage
 	shown    int           // how many things were shown as text
 	stdin    *bufio.Reader // of the terminal
@@ -39,10 +39,10 @@ func (c *CLI) printer(cmd *cobra.Command, many bool) *printer {
 	return p
 }
 
-// forPeople tells that people read the answer, and no program.
+// forPeople reports whether the output is text for people.
 func (p *printer) forPeople() bool { return p.format == "table" && !p.quiet }
 
-// progress is where it is told what happens meanwhile.
+// progress is where progress is printed.
 func (p *printer) progress() io.Writer {
 	if p.forPeople() {
 		return p.w
@@ -50,7 +50,7 @@ func (p *printer) progress() io.Writer {
 	return p.cmd.ErrOrStderr()
 }
 
-// look is how tables are drawn on a stream.
+// look is the style of tables on a stream.
 func (p *printer) look(w io.Writer) look {
 	l := look{width: p.Width(w)}
 	l.colour = l.width > 0 && p.Getenv("NO_COLOR") == "" && p.Getenv("TERM") != "dumb"
@@ -60,10 +60,10 @@ func (p *printer) look(w io.Writer) look {
 	return l
 }
 
-// keep takes an answer for the end, where it is no table.
+// keep stores an answer to be printed at the end, unless it is printed as a table.
 func (p *printer) keep(raw json.RawMessage) { p.answered = append(p.answered, raw) }
 
-// flush prints what was kept.
+// flush prints the stored answers.
 func (p *printer) flush(id string) error {
 	switch {
 	case p.quiet:
@@ -91,7 +91,7 @@ func (p *printer) flush(id string) error {
 	return err
 }
 
-// toYAML keeps the order of the fields: JSON is YAML in another style.
+// toYAML keeps the order of fields: JSON is YAML in another style.
 func toYAML(b []byte) ([]byte, error) {
 	var n yaml.Node
 	if err := yaml.Unmarshal(b, &n); err != nil {
@@ -114,7 +114,7 @@ func toYAML(b []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// idOf is a field of an answer as text, "" where it is missing.
+// idOf returns a field of an answer as text, "" if it is missing.
 func idOf(raw json.RawMessage, field string) string {
 	var fields map[string]any
 	dec := json.NewDecoder(bytes.NewReader(raw))
@@ -125,7 +125,7 @@ func idOf(raw json.RawMessage, field string) string {
 	return fmt.Sprint(fields[field])
 }
 
-// flags are those of lists, and returns the columns that there are.
+// flags adds the flags of lists, and returns all columns.
 func (t Table[T]) flags(f *pflag.FlagSet) []column[T] {
 	columns := t.columns(t.Columns + "," + t.More)
 	keys := make([]string, len(columns))
@@ -138,7 +138,7 @@ func (t Table[T]) flags(f *pflag.FlagSet) []column[T] {
 	return columns
 }
 
-// columnsOf are the columns that --columns chose, or else those of a list.
+// columnsOf are the columns chosen by --columns, or else those of a list.
 func columnsOf[T any](p *printer, t Table[T]) ([]column[T], error) {
 	list := t.columns(t.Columns)
 	f := p.cmd.Flag("columns")
@@ -190,18 +190,18 @@ func rows[T any](p *printer, t Table[T], things []T) error {
 	return nil
 }
 
-// fields prints one thing, a line for each field that has a value.
+// fields prints one thing, one line per non-empty field.
 func fields[T any](p *printer, t Table[T], thing T) {
 	var pairs [][2]string
 	for _, c := range t.columns(t.Columns + "," + t.More) {
-		if c.title != "age" { // created says it
+		if c.title != "age" { // created has the same information
 			pairs = append(pairs, [2]string{c.title, cell(c.value(thing), c.field, c.title, p.Now())})
 		}
 	}
 	p.pairs(p.w, pairs...)
 }
 
-// pairs prints names and values, those that are not empty.
+// pairs prints names and non-empty values.
 func (p *printer) pairs(w io.Writer, pairs ...[2]string) {
 	pairs = slices.DeleteFunc(slices.Clone(pairs), func(row [2]string) bool { return row[1] == "" })
 	width, colour := 0, p.look(w).colour

@@ -64,13 +64,13 @@ var placementPoolTable = Table[api.PlacementPool]{
 	ID: "name", Columns: "name: pool, require, disallow, is_default: default, org_count: orgs, updated_by: by, updated_at: changed", Spare: "by, changed, orgs, default", More: "org_ids: org ids, created_at",
 }
 
-// tagFlags are the two lists of a constraint.
+// tagFlags are the flags for a constraint's two lists.
 func tagFlags(f *pflag.FlagSet, require, disallow *[]string) {
 	f.StringSliceVar(require, "require", nil, "tag that a server must have; may be repeated")
 	f.StringSliceVar(disallow, "disallow", nil, "tag that a server must not have; may be repeated")
 }
 
-// optionalList is a list that was given, nil for none.
+// optionalList is a given list, nil if it is empty.
 func optionalList(list []string) *[]string {
 	if len(list) == 0 {
 		return nil

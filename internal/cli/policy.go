@@ -55,7 +55,7 @@ func policyCommand(c *CLI) *cobra.Command {
 	)
 }
 
-// policyFlags are the flags that a spec is put together from.
+// policyFlags are the flags from which a spec is built.
 type policyFlags struct {
 	kind                              string
 	regions                           []string
@@ -78,13 +78,13 @@ func (p *policyFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&p.spec, "spec", "", "the spec as JSON in a file; - for standard input")
 }
 
-// typeOf is the type of policy that a flag is of.
+// typeOf is the policy type that a flag belongs to.
 var typeOf = map[string]string{
 	"region": "region_placement", "criteria": "deletion", "grace-period": "deletion",
 	"event": "scaling", "adjustment": "scaling", "number": "scaling", "min-step": "scaling", "cooldown": "scaling", "best-effort": "scaling",
 }
 
-// build puts the spec together, and tells its type.
+// build builds the spec, and returns its type.
 func (p *policyFlags) build(in *call) (kind string, spec json.RawMessage, err error) {
 	kind = p.kind
 	in.Flags().Visit(func(f *pflag.Flag) {
@@ -138,7 +138,7 @@ func (p *policyFlags) build(in *call) (kind string, spec json.RawMessage, err er
 	return kind, spec, err
 }
 
-// weighted reads NAME, NAME=WEIGHT or NAME=WEIGHT:CAP.
+// weighted parses NAME, NAME=WEIGHT or NAME=WEIGHT:CAP.
 func weighted(text string) (map[string]any, error) {
 	name, rest, _ := strings.Cut(text, "=")
 	out := map[string]any{"name": name}
@@ -156,7 +156,7 @@ func weighted(text string) (map[string]any, error) {
 	return out, nil
 }
 
-// maxDocument is the largest document that is sent, in bytes.
+// maxDocument limits the size of a document, in bytes.
 const maxDocument = 16 << 20
 
 // read reads a file, or standard input for "-".

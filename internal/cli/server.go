@@ -29,7 +29,7 @@ var serverTable = Table[api.Server]{
 	},
 }
 
-// watchServer follows a server to a state.
+// watchServer follows a server until it has a status.
 func watchServer(wanted server.Status) Watch[api.Server] {
 	return Watch[api.Server]{
 		Use: "watch SERVER", Short: "Follow a server until its operations are done", Path: "/v1/servers/{server}", Again: "prego server watch {server}",
@@ -47,7 +47,7 @@ func watchServer(wanted server.Status) Watch[api.Server] {
 	}
 }
 
-// serverRests tells that nothing works on a server.
+// serverRests reports whether no operation is running on a server.
 func serverRests(s api.Server) bool {
 	switch s.Status {
 	case server.Active, server.Failed, server.Terminated:
@@ -57,7 +57,7 @@ func serverRests(s api.Server) bool {
 	return false
 }
 
-// serverFailure says in which state a server is that was to be in another.
+// serverFailure says which status a server has instead of the wanted one.
 func serverFailure(s api.Server) error {
 	return fmt.Errorf("server %s is %s%s", s.ServerId, s.Status, reasons(s.StatusReason, s.StatusMessage))
 }
@@ -77,7 +77,7 @@ func serverLines(s api.Server) []line {
 	return lines
 }
 
-// timeline prints what happened.
+// timeline prints a timeline.
 func timeline(in *call, lines []line) {
 	for i, l := range lines {
 		if i == 0 {
@@ -88,7 +88,7 @@ func timeline(in *call, lines []line) {
 	}
 }
 
-// reasons are why something is as it is.
+// reasons formats a reason and a message.
 func reasons(reason, message *string) string {
 	out := ""
 	for _, s := range []*string{reason, message} {
@@ -99,7 +99,7 @@ func reasons(reason, message *string) string {
 	return out
 }
 
-// hostOf is what is worth a look on the host.
+// hostOf sums up the host's condition.
 func hostOf(s api.Server) string {
 	docker := deref(s.Agent.DockerState)
 	if docker == "" {
@@ -115,12 +115,12 @@ func hostOf(s api.Server) string {
 	return out
 }
 
-// costOf is what something costs.
+// costOf formats a cost.
 func costOf(c api.Cost) string {
 	return fmt.Sprintf("%s %s per month (%s gross), for %s", c.Monthly.Net, c.Currency, c.Monthly.Gross, strings.Join(c.Parts, ", "))
 }
 
-// tagsOf are a server's tags, with what its host says when that is something else.
+// tagsOf formats a server's tags, with those that its host reports if they differ.
 func tagsOf(s api.Server) string {
 	tags := strings.Join(s.Tags, ", ")
 	if deref(s.Agent.TagsDiffer) && s.Agent.Tags != nil {
@@ -129,7 +129,7 @@ func tagsOf(s api.Server) string {
 	return tags
 }
 
-// specFlags are the flags of servers that are to be made.
+// specFlags are the flags of a server's spec.
 func specFlags(f *pflag.FlagSet, s *server.Spec) {
 	f.StringVar(&s.ServerType, "type", "", "machine type (default: the configured ones)")
 	f.StringVar(&s.Location, "location", "", "provider location (default: the region's)")

@@ -8,13 +8,13 @@ import (
 	"github.com/docker/go-units"
 )
 
-// sizeHelp says how sizes of memory are written.
+// sizeHelp says how memory sizes are written.
 const sizeHelp = "like 512M, 64G or \"1.5 GiB\" (K, M, G and T are powers of 1024), or bytes"
 
-// memory reads a size whose units are powers of 1024.
+// memory parses a size whose units are powers of 1024.
 func memory(s string) (int64, error) { return size(s, units.RAMInBytes) }
 
-// disk reads a size whose units are powers of 1000, but for KiB, MiB, GiB and TiB.
+// disk parses a size whose units are powers of 1000, except KiB, MiB, GiB and TiB.
 func disk(s string) (int64, error) {
 	if strings.ContainsAny(s, "iI") {
 		return memory(s)
@@ -30,12 +30,12 @@ func size(s string, read func(string) (int64, error)) (int64, error) {
 	return n, nil
 }
 
-// bytesText is a number of bytes for people, as memory reads it.
+// bytesText formats a number of bytes as memory parses it.
 func bytesText(n int64) string {
 	return units.CustomSize("%.4g %s", float64(n), 1024, []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"})
 }
 
-// diskText is a number of bytes for people, in the units that disks are sold in.
+// diskText formats a number of bytes in the units in which disks are sold.
 func diskText(n int64) string {
 	return units.CustomSize("%.4g %s", float64(n), 1000, []string{"B", "kB", "MB", "GB", "TB", "PB", "EB"})
 }

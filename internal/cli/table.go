@@ -16,28 +16,28 @@ import (
 	"github.com/mattn/go-runewidth"
 )
 
-// Table is how things of a kind are shown: the columns of a list, and what is shown
-// besides of a single one. Both are written as in the API's answers, divided by commas:
-// "server_id, agent.status: agent, created_at: age". What follows a colon is the title;
-// left out it is made from the field's name.
+// Table says how things of a kind are shown: Columns are those of a list, and More what
+// is shown of a single thing besides. Both name fields of the API's answers, separated
+// by commas: "server_id, agent.status: agent, created_at: age". The title follows a
+// colon; by default it is derived from the field's name.
 type Table[T any] struct {
-	ID       string // field that identifies it
+	ID       string // the identifying field
 	Columns  string
 	More     string
-	Spare    string                 // columns left out where a terminal is too narrow for all, the least important first
-	Computed map[string]func(T) any // what stands for a field that the answers don't have
+	Spare    string                 // columns to leave out on narrow terminals, the least important first
+	Computed map[string]func(T) any // values for fields that answers don't have
 }
 
-// column is one of a table's.
+// column is a column of a table.
 type column[T any] struct {
 	title, field string
 	value        func(T) any
 }
 
-// key is how --columns names it.
+// key is the column's name in --columns.
 func (c column[T]) key() string { return strings.ReplaceAll(c.title, " ", "-") }
 
-// columns reads a specification. A field that T does not have is a mistake of ours.
+// columns parses a specification. A field that T does not have is a bug.
 func (t Table[T]) columns(spec string) []column[T] {
 	var all []column[T]
 	for part := range strings.SplitSeq(spec, ",") {
@@ -61,7 +61,7 @@ func (t Table[T]) columns(spec string) []column[T] {
 	return all
 }
 
-// fieldOf reads a field by its name in JSON, "" where it is missing.
+// fieldOf reads a field by its JSON name; nil if it is missing.
 func fieldOf[T any](path string) func(T) any {
 	var steps [][]int
 	at := reflect.TypeFor[T]()
@@ -94,7 +94,7 @@ func fieldOf[T any](path string) func(T) any {
 	}
 }
 
-// cell writes a value for people; the column's names say what a number or a time is.
+// cell formats a value for people; the column's names tell its unit.
 func cell(v any, field, title string, now time.Time) string {
 	r := reflect.ValueOf(v)
 	if r.Kind() == reflect.Pointer {
@@ -149,7 +149,7 @@ func cell(v any, field, title string, now time.Time) string {
 	return oneLine(fmt.Sprint(v))
 }
 
-// relative are the titles of times that are shown as how long ago they were.
+// relative are the titles of times that are shown as durations since then.
 var relative = []string{"age", "since", "changed", "building"}
 
 func gigabytes(field string) string {
@@ -159,10 +159,10 @@ func gigabytes(field string) string {
 	return ""
 }
 
-// number has three decimals at most.
+// number has at most three decimals.
 func number(v float64) string { return strconv.FormatFloat(math.Round(v*1000)/1000, 'f', -1, 64) }
 
-// oneLine makes one line of what a host said.
+// oneLine joins the lines of a text.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 func deref[T any](p *T) (v T) {
@@ -172,7 +172,7 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
-// age is a duration in its largest unit.
+// age formats a duration in its largest unit.
 func age(d time.Duration) string {
 	for _, u := range []struct {
 		name string
@@ -197,7 +197,7 @@ func compact(raw json.RawMessage) string {
 	return string(b)
 }
 
-// sorted is the column that --sort names, with a hyphen before it for descending.
+// sorted is the column named by --sort, after a hyphen for descending order.
 func sorted[T any](columns []column[T], by string) (c column[T], err error) {
 	if by == "" {
 		return c, nil
@@ -216,7 +216,7 @@ func find[T any](columns []column[T], name string) (column[T], error) {
 	return column[T]{}, usagef("there is no column %q%s; there are %s", name, suggest(name, keys), strings.Join(keys, ", "))
 }
 
-// arrange sorts things, with the answers that they are from, by a column.
+// arrange sorts things, together with their raw answers, by a column.
 func arrange[T any](by column[T], descending bool, things []T, raw []json.RawMessage) {
 	order := make([]int, len(things))
 	for n := range order {
@@ -235,8 +235,7 @@ func arrange[T any](by column[T], descending bool, things []T, raw []json.RawMes
 	}
 }
 
-// compare orders two values of a column: numbers and times by size, and what is missing
-// first.
+// compare orders two values of a column: numbers and times by size, missing ones first.
 func compare(a, b any) int {
 	x, y := reflect.Indirect(reflect.ValueOf(a)), reflect.Indirect(reflect.ValueOf(b))
 	switch {
@@ -255,15 +254,15 @@ func compare(a, b any) int {
 	return cmp.Compare(cell(a, "", "", time.Time{}), cell(b, "", "", time.Time{}))
 }
 
-// columnGap is between two columns.
+// columnGap is the space between two columns.
 const columnGap = 2
 
-// cutWidth is the least width that a column is cut to.
+// cutWidth is the minimum width of a cut column.
 const cutWidth = 12
 
 // grid writes rows under a header. On a terminal that is too narrow for them, spare
-// columns are left out, in this order, and then longer cells are cut; but not fixed ones,
-// which people copy, nor the word that is a state.
+// columns are left out, in this order, and then longer cells are cut, except fixed
+// ones, which people copy, and the word that is a state.
 func grid(w io.Writer, look look, header []string, fixed []bool, spare []int, rows [][]string) {
 	all := append([][]string{header}, rows...)
 	if look.noHeader {
@@ -319,7 +318,7 @@ func fit(terminal int, widths, floor, spare []int) {
 			}
 		}
 		if widest < 0 {
-			break // what is left can't be cut, and wraps
+			break // the rest can't be cut, and wraps
 		}
 		widths[widest]--
 	}
@@ -336,17 +335,17 @@ func total(widths []int) int {
 	return sum
 }
 
-// look is how a table is drawn. Width 0 is for what is no terminal.
+// look is the style of a table. Width 0 means no terminal.
 type look struct {
 	width            int
 	colour, noHeader bool
 }
 
-// stateful are the columns whose words have colours.
+// stateful are the columns whose words are coloured.
 var stateful = map[string]bool{"STATUS": true, "STATE": true, "AGENT": true, "HEALTH": true, "DEPLOY": true}
 
-// colours are the codes of states: green for what works, yellow for what is under way,
-// red for what needs somebody. Others have none.
+// colours maps states to codes: green for working, yellow for in progress, red for what
+// needs attention. Others have none.
 var colours = func() map[string]string {
 	codes := map[string]string{}
 	for code, words := range map[string]string{
@@ -361,7 +360,7 @@ var colours = func() map[string]string {
 	return codes
 }()
 
-// coloured is a text in the colour of the state that a cell begins with.
+// coloured colours a text by the state at the beginning of its cell.
 func coloured(text, state string) string {
 	if code := colours[firstWord(state)]; code != "" {
 		return "\x1b[" + code + "m" + text + "\x1b[0m"
@@ -369,10 +368,10 @@ func coloured(text, state string) string {
 	return text
 }
 
-// firstWord is the state that a cell begins with.
+// firstWord is the state at the beginning of a cell.
 func firstWord(s string) string {
 	return s[:len(s)-len(strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz_"))]
 }
 
-// counts writes how many there are of each, in the order of their names.
+// counts formats counts, ordered by name.
 func counts(n map[string]int64) string { return cell(n, "", "", time.Time{}) }

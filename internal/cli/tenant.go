@@ -36,7 +36,7 @@ var tenantTable = Table[api.Tenant]{
 	},
 }
 
-// textOf is what there may be, as text.
+// textOf formats an optional value, "" if it is nil.
 func textOf[T any](v *T, text func(T) string) string {
 	if v == nil {
 		return ""
@@ -44,7 +44,7 @@ func textOf[T any](v *T, text func(T) string) string {
 	return text(*v)
 }
 
-// watchTenant follows a tenant; wanted is what is to become of it, nil for anything.
+// watchTenant follows a tenant; wanted checks the outcome, nil accepts any.
 func watchTenant(wanted func(in *call, t api.Tenant) bool) Watch[api.Tenant] {
 	return Watch[api.Tenant]{
 		Use: "watch TENANT", Short: "Follow a tenant until its operations are done", Path: "/v1/tenants/{tenant}", Again: "prego tenant watch {tenant}",
@@ -68,13 +68,14 @@ func watchTenant(wanted func(in *call, t api.Tenant) bool) Watch[api.Tenant] {
 	}
 }
 
-// tenantRests tells that nothing is under way, and the effects of its state are in place.
+// tenantRests reports whether no operation is running, and the state's effects are in
+// place.
 func tenantRests(t api.Tenant) bool {
 	s := t.State
 	return s != tenant.Trial && s != tenant.Provisioning && t.ConvergedState == string(t.State)
 }
 
-// tenantFailure says in which state a tenant is that was to be in another.
+// tenantFailure says which state a tenant has instead of the wanted one.
 func tenantFailure(t api.Tenant) error {
 	return fmt.Errorf("tenant %s is %s%s", t.TenantId, t.State, reasons(t.StatusReason, t.StatusMessage))
 }
@@ -96,7 +97,7 @@ func tenantLines(t api.Tenant) []line {
 	return lines
 }
 
-// decidedRows says why a tenant is where it is, in names and values.
+// decidedRows explains a tenant's placement, as names and values.
 func decidedRows(d api.Decision) [][2]string {
 	outcome := d.Outcome + " by " + d.Algorithm
 	if d.Code != nil {
@@ -106,10 +107,10 @@ func decidedRows(d api.Decision) [][2]string {
 	return slices.DeleteFunc(rows, func(row [2]string) bool { return row[1] == "" })
 }
 
-// explained says why a place was taken, and how many others were not.
+// explained says why a place was chosen, and how many others were rejected.
 func explained(e placement.Explanation) [][2]string {
 	looked := fmt.Sprintf("%d candidates", e.CandidatesEvaluated)
-	if e.Score > 0 || e.ConfidenceScore > 0 { // somebody was chosen
+	if e.Score > 0 || e.ConfidenceScore > 0 { // a place was chosen
 		looked += fmt.Sprintf(", score %.3f, confidence %.3f", e.Score, e.ConfidenceScore)
 	}
 	var counts []string
@@ -131,7 +132,7 @@ func mailText(m api.TenantMail) string {
 	return text + map[bool]string{true: ", STARTTLS"}[m.Tls]
 }
 
-// storageText says what a site uses, of what, and since when that is too much.
+// storageText describes a site's usage, quota and level.
 func storageText(s api.TenantStorage) string {
 	gb := func(n int64) string { return fmt.Sprintf("%.2f", float64(n)/1e9) }
 	text := fmt.Sprintf("%s of %s GB (%.0f %%): database %s, files %s; backups %s GB extra; %s", gb(s.UsedBytes), gb(s.QuotaBytes), s.UsedPct,
@@ -232,7 +233,7 @@ func tenantChange(action tenant.Action, short, destroys, example string) Action[
 		switch accepted := idOf(in.answer, "state"); {
 		case action == tenant.ActionRetry:
 			return tenantIs(tenant.Active)(in, t)
-		case accepted == string(tenant.Provisioning): // cancelled: it ends as failed, and that is what was asked for
+		case accepted == string(tenant.Provisioning): // cancelled: it ends as failed, as requested
 			return tenantIs(tenant.Failed)(in, t) && prego.Reason(deref(t.StatusReason)) == prego.ReasonCancelled
 		default:
 			return string(t.State) == accepted
@@ -253,11 +254,10 @@ func tenantChange(action tenant.Action, short, destroys, example string) Action[
 	}
 }
 
-// siteWait is how long a verb waits for a site's host, in which a command may take a
-// minute.
+// siteWait is how long to wait for a site's host, whose commands may take a minute.
 const siteWait = 2 * time.Minute
 
-// passwordOnce warns that what was printed is printed once.
+// passwordOnce warns that a password is printed only once.
 func passwordOnce(in *call) {
 	fmt.Fprintln(in.ErrOrStderr(), "This password is not stored and will not be shown again.")
 }
@@ -347,7 +347,7 @@ func tenantSiteCommands(c *CLI) []*cobra.Command {
 	}
 }
 
-// optional is what a flag was given, nil for nothing.
+// optional is a flag's value, nil if it is empty.
 func optional(v string) *string {
 	if v == "" {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// verb is what a command is made of.
+// verb makes a command.
 type verb interface{ command(c *CLI) *cobra.Command }
 
 // call is one run of a verb on one thing.
@@ -26,14 +26,14 @@ type call struct {
 	*cobra.Command
 	*printer
 	client *Client
-	args   map[string]string // ids, by the names that the verb's Use has for them, in lower case
-	typed  string            // the last argument, as it was given
-	rest   []string          // what follows the arguments
+	args   map[string]string // ids, by the argument names in the verb's Use, in lower case
+	typed  string            // the last argument, as given
+	rest   []string          // the arguments after those
 	answer json.RawMessage   // of the verb's request
-	seen   map[string]bool   // what had happened before the request
+	seen   map[string]bool   // keys of events before the request
 }
 
-// usage is what a verb's Use says that it takes: "logs SERVER CONTAINER", "show
+// usage describes the arguments in a verb's Use: "logs SERVER CONTAINER", "show
 // SERVER…", "list [ENV]", "deploy GROUP [-- COMMAND…]".
 type usage struct {
 	names         []string
@@ -54,7 +54,7 @@ func usageOf(use string) (u usage) {
 	return u
 }
 
-// exactly refuses other numbers of arguments.
+// exactly rejects other numbers of arguments.
 func exactly(use ...string) cobra.PositionalArgs {
 	return usageOf(strings.Join(append([]string{"x"}, use...), " ")).check
 }
@@ -70,8 +70,8 @@ func (u usage) check(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// run makes the command that calls do for each thing named; what do returns runs once
-// do was called for all.
+// run makes the command call do for each named thing; the function that do returns runs
+// after do was called for all.
 func (c *CLI) run(cmd *cobra.Command, id string, do func(in *call) (after func() error, err error)) *cobra.Command {
 	u := usageOf(cmd.Use)
 	cmd.Args, cmd.ValidArgsFunction = u.check, c.completeArgs(u)
@@ -127,7 +127,7 @@ func (c *CLI) run(cmd *cobra.Command, id string, do func(in *call) (after func()
 	return cmd
 }
 
-// begin finds the ids of what is named, and calls do.
+// begin resolves the names, and calls do.
 func (in *call) begin(names, given []string, do func(in *call) (func() error, error)) (func() error, error) {
 	for i, name := range names {
 		id, err := in.resolve(name, given[i])
@@ -141,8 +141,7 @@ func (in *call) begin(names, given []string, do func(in *call) (func() error, er
 
 var placeholder = regexp.MustCompile(`\{[a-z0-9-]+\}`)
 
-// path fills the placeholders of a path, from the arguments or else from what was
-// answered.
+// path fills a path's placeholders from the arguments or else from the answer.
 func (in *call) path(path string) string {
 	return placeholder.ReplaceAllStringFunc(path, func(name string) string { return url.PathEscape(in.arg(strings.Trim(name, "{}"))) })
 }
@@ -151,7 +150,7 @@ func (in *call) arg(name string) string {
 	return cmp.Or(in.args[name], idOf(in.answer, cmp.Or(kinds[name].id, name)))
 }
 
-// given tells whether a flag was.
+// given reports whether a flag was given.
 func (in *call) given(flag string) bool { return in.Flags().Changed(flag) }
 
 // changes say what each flag changes when it is given.
@@ -179,16 +178,16 @@ func (in *call) apply(by changes) {
 	}
 }
 
-// List is a verb that shows the things of a kind.
+// List is a verb that lists things of a kind.
 type List[T any] struct {
-	Use, Short, Example string // Use is "list" when left out
-	Path, Items         string // Items is the field of the answer that has them
+	Use, Short, Example string // Use defaults to "list"
+	Path, Items         string // Items is the field of the answer with the items
 	Table               Table[T]
-	Filters             string              // flags, as "region, org: org_id": the parameter of a flag follows a colon
-	Values              map[string][]string // the closed sets of flags that have one
-	All                 string              // an earlier name of --all, where the list leaves out what has ended; "all" for none
-	Sorts               string              // fields that the API sorts by; other columns are sorted here
-	Limit               int                 // how many are listed by default: 1000
+	Filters             string              // flags, as "region, org: org_id": the parameter follows a colon if it differs
+	Values              map[string][]string // closed sets of values, by flag
+	All                 string              // an earlier name of --all, for lists that omit ended things; "all" if there is none
+	Sorts               string              // fields that the API can sort by; other columns are sorted here
+	Limit               int                 // default of --limit: 1000
 	Whole               bool                // the answer has no pages
 }
 
@@ -220,7 +219,7 @@ func (l List[T]) command(c *CLI) *cobra.Command {
 			return nil, err
 		}
 		q := url.Values{}
-		if len(in.rest) > 0 { // what is optional narrows the list, as the flag does
+		if len(in.rest) > 0 { // the optional argument narrows the list, like the flag
 			q.Set(usageOf(cmd.Use).optional+"_id", in.rest[0])
 		}
 		for param, v := range params {
@@ -263,7 +262,7 @@ type Show[T any] struct {
 	Use, Short, Example string
 	Path                string
 	Table               Table[T]
-	After               func(in *call, thing T) // shows what is no field
+	After               func(in *call, thing T) // shows what is not a field
 	Watch               follower
 }
 
@@ -299,22 +298,22 @@ func (s Show[T]) command(c *CLI) *cobra.Command {
 	})
 }
 
-// Action is a verb that sends a request for each thing that it is given.
+// Action is a verb that sends a request for each given thing.
 type Action[T any] struct {
 	Use, Short, Long, Example string
 	Aliases                   []string
-	Method, Path              string        // Method is POST when left out
-	MethodOf                  func() string // where flags decide
+	Method, Path              string        // Method defaults to POST
+	MethodOf                  func() string // if flags decide
 	Flags                     func(cmd *cobra.Command, f *pflag.FlagSet)
 	Body                      func(in *call) (any, error)
 	Query                     func(in *call) url.Values
-	Destroys                  string              // what confirming it agrees to: "deletes server"
-	Harmless                  func(in *call) bool // flags under which nothing is destroyed, and so nothing to confirm
+	Destroys                  string              // what is confirmed: "deletes server"
+	Harmless                  func(in *call) bool // reports whether the flags rule out destruction, so that there is nothing to confirm
 	Patience                  time.Duration
 	Table                     Table[T]
 	Say                       func(in *call, answer T) string // in place of the table
 	After                     func(in *call, answer T)
-	Finish                    func(in *call) error                   // what else is to be done before the answer is shown
+	Finish                    func(in *call) error                   // more requests before the answer is shown
 	Instead                   func(in *call) (shown bool, err error) // shows another kind of answer
 	Watch                     follower
 }
@@ -409,7 +408,7 @@ func (a Action[T]) command(c *CLI) *cobra.Command {
 	})
 }
 
-// Delete is the action that every noun has in the same words.
+// Delete is the delete verb of a noun.
 func Delete(use, what, path string) Action[struct{}] {
 	return Action[struct{}]{
 		Use: use, Short: "Delete a " + what, Method: http.MethodDelete, Path: path, Destroys: "deletes " + what,
@@ -417,7 +416,7 @@ func Delete(use, what, path string) Action[struct{}] {
 	}
 }
 
-// confirm asks whoever is at the terminal to type the name of what goes.
+// confirm asks for the name of what is to be destroyed.
 func (in *call) confirm(destroys string) error {
 	if in.Width(in.InOrStdin()) == 0 {
 		return usagef("this %s %s; without a terminal to ask at, confirm it with --yes", destroys, in.typed)
@@ -430,7 +429,7 @@ func (in *call) confirm(destroys string) error {
 	return nil
 }
 
-// ask reads a line from whoever is at the terminal.
+// ask reads a line from the terminal.
 func (p *printer) ask() (string, error) {
 	if p.stdin == nil {
 		p.stdin = bufio.NewReader(p.cmd.InOrStdin())
@@ -438,7 +437,7 @@ func (p *printer) ask() (string, error) {
 	return p.stdin.ReadString('\n')
 }
 
-// seconds rounds a duration up, as the API takes it.
+// seconds rounds a duration up to whole seconds.
 func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 
 func whole(arg, what string) (int, error) {

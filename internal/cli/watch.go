@@ -13,34 +13,34 @@ import (
 )
 
 const (
-	// watchEvery is how often a thing is looked at that is watched.
+	// watchEvery is the polling interval.
 	watchEvery = 250 * time.Millisecond
-	// patience is how long watching goes on without an answer: an API that is replaced
-	// is back by then.
+	// patience is how long watching goes on without an answer: an API that is being
+	// replaced is back by then.
 	patience = time.Minute
 )
 
-// line is something that happened. The key tells whether it was shown before.
+// line is an event. The key tells whether it was already shown.
 type line struct {
 	key  string
 	at   time.Time // zero when only the present is known: it is when the line was seen first
 	text string
 }
 
-// Watch follows a thing until nothing works on it any more. It is the verb watch, and
-// what --watch of other verbs does.
+// Watch follows a thing until no operation is running on it. It is the verb watch, and
+// --watch of other verbs.
 type Watch[T any] struct {
 	Use, Short string                // of the verb
 	Path       string                // of the thing
-	Again      string                // the command that follows it again, with placeholders
-	Lines      func(T) []line        // what happened to it, oldest first
-	Doing      func(T) string        // what it does now, in a few words
-	Rests      func(T) bool          // nothing works on it any more
-	Outcome    func(*call, T) error  // once it rests: nil when that is what was wanted
-	Done       func(*call, T) string // the last line, when it was
+	Again      string                // the command that resumes watching, with placeholders
+	Lines      func(T) []line        // its events, oldest first
+	Doing      func(T) string        // what it is doing now, in a few words
+	Rests      func(T) bool          // no operation is running on it
+	Outcome    func(*call, T) error  // once it rests: nil if the outcome is the wanted one
+	Done       func(*call, T) string // the last line, on success
 }
 
-// follower is a Watch of any kind of thing.
+// follower is a Watch of any type.
 type follower interface {
 	mark(in *call) error
 	follow(in *call) error
@@ -63,8 +63,8 @@ func (w Watch[T]) command(c *CLI) *cobra.Command {
 	})
 }
 
-// mark remembers what has happened already, so that only what a request causes is shown.
-// What the request makes does not exist yet.
+// mark remembers earlier events, so that only those caused by the request are shown.
+// What the request creates does not exist yet.
 func (w Watch[T]) mark(in *call) error {
 	for _, name := range placeholder.FindAllString(w.Path, -1) {
 		if in.arg(name[1:len(name)-1]) == "" {
@@ -75,7 +75,7 @@ func (w Watch[T]) mark(in *call) error {
 	err := in.client.Do(in.Context(), http.MethodGet, in.path(w.Path), nil, nil, &thing)
 	var refused *Refusal
 	if errors.As(err, &refused) {
-		return nil // the request itself is refused for it
+		return nil // the request itself will be refused
 	}
 	for _, l := range w.Lines(thing) {
 		in.seen[l.key] = true
@@ -104,7 +104,7 @@ func (w Watch[T]) follow(in *call) error {
 	return nil
 }
 
-// until tells what is not seen yet, as it happens, until the thing rests.
+// until prints new events as they happen, until the thing rests.
 func (w Watch[T]) until(ctx context.Context, c *Client, path string, seen map[string]bool, spin *spinner) (T, json.RawMessage, error) {
 	var base time.Time
 	var raw json.RawMessage
@@ -133,8 +133,7 @@ func (w Watch[T]) until(ctx context.Context, c *Client, path string, seen map[st
 	return thing, raw, err
 }
 
-// stamp is how long after the first of them something happened, or the time when that
-// says more.
+// stamp is the time since the first event or, after an hour, the time of day.
 func stamp(since time.Duration, at time.Time) string {
 	if since > time.Hour {
 		return at.Format(time.RFC3339)
@@ -142,8 +141,8 @@ func stamp(since time.Duration, at time.Time) string {
 	return fmt.Sprintf("%8.2fs", since.Seconds())
 }
 
-// Until reads something again and again until seen says that it rests. It goes on through
-// an outage of the API of up to a patience, of which it tells.
+// Until reads something repeatedly until seen reports that it rests. It survives, and
+// reports, outages of the API up to patience.
 func Until[T any](ctx context.Context, tell func(string), patience time.Duration, read func(context.Context) (T, error), seen func(T) (rests bool)) (T, error) {
 	heard, away := time.Now(), false
 	for {
@@ -170,17 +169,17 @@ func Until[T any](ctx context.Context, tell func(string), patience time.Duration
 	}
 }
 
-// spinner shows on a terminal that something is under way, and for how long.
+// spinner shows on a terminal that something is running, and for how long.
 type spinner struct {
 	w        io.Writer
-	terminal int // its width; 0 for no terminal
+	terminal int // its width; 0 if it is none
 	now      func() time.Time
 	began    time.Time
 	n        int
 	drawn    bool
 }
 
-// turn draws the spinner's next picture.
+// turn draws the spinner's next frame.
 func (s *spinner) turn(doing string) {
 	if s.terminal == 0 {
 		return
