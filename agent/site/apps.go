@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// apps are the apps of a site, as Frappe keeps them (frappe/__init__.py,
-// get_installed_apps). "bench list-apps --format json" tells them from the last
-// migration only, and so none on a new site.
+// apps are the apps of a site, as Frappe stores them (frappe/__init__.py,
+// get_installed_apps). "bench list-apps --format json" reads them from the last
+// migration only, so it lists none on a new site.
 func (b *bench) apps(site string) ([]string, error) {
 	db, _, err := b.asSite(site)
 	if err != nil {
@@ -39,8 +39,8 @@ func (b *bench) listApps(site string) error {
 	return b.printResult(apps)
 }
 
-// installApp installs an app; one that is installed is success. An installation that
-// did not end has left modules, at which another fails unless it is forced.
+// installApp installs an app; one already installed is success. An interrupted
+// installation leaves modules, on which another one fails unless it is forced.
 func (b *bench) installApp(site, app string) error {
 	if err := b.lock(alone, site); err != nil {
 		return err
@@ -74,8 +74,8 @@ func (b *bench) installApp(site, app string) error {
 	return b.printResult(map[string]any{"site": site, "app": app})
 }
 
-// migrate brings a site's database to the code's version. Frappe's patches are kept
-// one by one, so that it goes on where it was killed.
+// migrate brings a site's database to the code's version. Frappe records each applied
+// patch, so it continues where it was killed.
 func (b *bench) migrate(site string) error {
 	if err := b.lock(alone, site); err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// Where backups are, in a site's directory. Frappe's own directory is Frappe's: each of
-// its backups removes what is older than a day there, and fails at a directory
+// Where backups are, in a site's directory. Frappe's own directory is not usable: each
+// of its backups deletes what is older than a day there, and fails at a directory
 // (frappe/utils/backups.py, delete_temp_backups); each day it keeps three databases
 // (frappe/desk/page/backups/backups.py, delete_downloadable_backups).
 const (
@@ -19,7 +19,7 @@ const (
 	frappesBackups = "private/backups"
 )
 
-// A backup is a directory of files named for it, which appears when it is complete.
+// A backup is a directory of files with its name, which appears when it is complete.
 const (
 	partDatabase = "database.sql.gz"
 	partFiles    = "files.tar"
@@ -72,7 +72,7 @@ func (b *bench) saysBackup(name string, all []file) error {
 	return b.printResult(map[string]any{"name": name, "files": all, "bytes": sum})
 }
 
-// backup backs a site up. One that is there is the answer to a repeated call.
+// backup backs up a site. An existing backup is the answer to a repeated call.
 func (b *bench) backup(site, name string, withFiles bool) error {
 	if err := b.using(site); err != nil {
 		return err
@@ -94,8 +94,8 @@ func (b *bench) backup(site, name string, withFiles bool) error {
 		return err
 	}
 	part := func(p string) string { return b.path(draft + "/" + name + "-" + p) }
-	// Without --ignore-backup-conf a site's own settings can leave tables out, and what
-	// lacks tables can't be restored.
+	// Without --ignore-backup-conf a site's own settings can exclude tables, and a
+	// backup without them can't be restored.
 	args := []string{
 		"--site", site, "backup", "--ignore-backup-conf", "--backup-path-db", part(partDatabase), "--backup-path-conf", part(partConfig),
 		"--backup-path-files", part(partFiles), "--backup-path-private-files", part(partPrivate),
@@ -125,7 +125,7 @@ func (b *bench) backup(site, name string, withFiles bool) error {
 	return b.saysBackup(name, all)
 }
 
-// sync has what is in a directory on the disk.
+// sync flushes a directory's contents to disk.
 func (b *bench) sync(dir string) error {
 	return fs.WalkDir(b.sites.FS(), dir, func(name string, _ fs.DirEntry, err error) error {
 		if err != nil {
@@ -146,7 +146,7 @@ func (b *bench) deleteBackup(site, name string) error {
 	dir := site + "/" + backupsDir + "/"
 	was := b.exists(dir + name)
 	if was {
-		// First out of sight: half a backup must not look like one.
+		// Renamed first: half a backup must not look like one.
 		if err := b.sites.RemoveAll(dir + ".making-" + name); err != nil {
 			return err
 		}
@@ -162,8 +162,8 @@ func (b *bench) deleteBackup(site, name string) error {
 	return b.printResult(map[string]any{"name": name, "deleted": was})
 }
 
-// restore brings a site back to a backup. Frappe drops the database and makes it again,
-// so that the site is gone from when this is killed until it is repeated.
+// restore restores a site from a backup. Frappe drops the database and creates it
+// again, so after an interruption the site is gone until the call is repeated.
 func (b *bench) restore(site, name string, withFiles bool) error {
 	if err := b.lock(alone, site); err != nil {
 		return err
@@ -193,8 +193,8 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 		return fmt.Errorf("%q is no database of a site's", at.Name)
 	}
 	b.err.hide(at.Password)
-	// Frappe leaves the scheduler as it finds it, and finds it off in what an earlier
-	// call has left.
+	// Frappe leaves the scheduler as it was, and finds it off after an interrupted
+	// call.
 	if s.Scheduled == nil {
 		on := b.scheduled(site)
 		s.Scheduled = &on
@@ -251,9 +251,9 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 	return b.printResult(map[string]any{"site": site, "name": name, "with_files": withFiles})
 }
 
-// linked gives a backup's files second names, for Frappe to work on: it moves encrypted
-// ones away while it reads them, and copies of tars stay in the site's directory when it
-// is killed (frappe/utils/backups.py, decrypt_backup; frappe/installer.py, extract_files).
+// linked hard-links a backup's files for Frappe to work on: it moves encrypted ones
+// away while it reads them, and leaves copies of tars in the site's directory if it is
+// killed (frappe/utils/backups.py, decrypt_backup; frappe/installer.py, extract_files).
 func (b *bench) linked(site string, all []file) (dir string, err error) {
 	dir = site + "/" + backupsDir + "/.restoring"
 	if err := b.sites.RemoveAll(dir); err != nil {
@@ -274,8 +274,8 @@ func (b *bench) linked(site string, all []file) (dir string, err error) {
 	return dir, nil
 }
 
-// asideDir has a site's files while a restore is under way. Frappe only adds those of the
-// backup: what came after it would stay.
+// asideDir holds a site's files during a restore. Frappe only adds the backup's files:
+// later ones would stay.
 const asideDir = wire.SnapshotsDir + "/.aside"
 
 var fileDirs = []string{"public/files", "private/files"}
@@ -297,7 +297,7 @@ func (b *bench) setAside(site string) error {
 	return nil
 }
 
-// putBack brings back the files of a restore that did not end well.
+// putBack restores the files after a failed restore.
 func (b *bench) putBack(site string) error {
 	for _, dir := range fileDirs {
 		from := site + "/" + asideDir + "/" + dir
@@ -315,8 +315,8 @@ func (b *bench) putBack(site string) error {
 	return b.sites.RemoveAll(site + "/" + asideDir)
 }
 
-// afterRestore drops the user that Frappe makes for where root came from, and keeps
-// the one for anywhere.
+// afterRestore drops the user that Frappe creates for root's host, and keeps the one
+// for any host.
 func afterRestore(db *sql.DB, site, name string) error {
 	if complete, _, err := inspectTables(db, name); err != nil || !complete {
 		return errors.Join(err, fmt.Errorf("bench restore ended, and database %s of %s lacks tables", name, site))
@@ -339,7 +339,7 @@ func afterRestore(db *sql.DB, site, name string) error {
 	return nil
 }
 
-// scheduled says whether a site's scheduler is on (frappe/utils/scheduler.py,
+// scheduled reports whether a site's scheduler is on (frappe/utils/scheduler.py,
 // is_scheduler_disabled). A site without a database has none.
 func (b *bench) scheduled(site string) bool {
 	db, _, err := b.asSite(site)

@@ -12,11 +12,11 @@ import (
 	"syscall"
 )
 
-// command runs bench with the words that it asks for on its standard input, a line
-// each. Frappe asks by getpass, which reads the terminal of its session where there is
-// one, whatever its input is: so it gets a session without. Passwords are never
-// arguments: bench writes its command lines to logs/bench.log, and everybody in the
-// container can list processes.
+// command runs bench and answers its prompts on standard input, one line each. Frappe
+// prompts with getpass, which reads the session's terminal if there is one, whatever
+// its input is: so it gets a session without a terminal. Passwords are never arguments:
+// bench writes its command lines to logs/bench.log, and everybody in the container can
+// list processes.
 func (b *bench) command(answers []string, args ...string) error {
 	cmd := exec.Command(b.program, args...) //nolint:noctx // arguments were checked; the supervisor ends it
 	cmd.Dir = b.dir
@@ -53,8 +53,8 @@ type masked struct {
 	line   []byte
 }
 
-// minHidden is the shortest secret that is looked for; a shorter one would be found by
-// chance.
+// minHidden is the length of the shortest secret that is masked; shorter ones would
+// match by chance.
 const minHidden = 4
 
 func (m *masked) hide(secret string) {
@@ -63,11 +63,11 @@ func (m *masked) hide(secret string) {
 	}
 }
 
-// looksSecret finds what Frappe makes by itself: the password of a site's database, in
-// the command line of MariaDB's client and in the statement that makes its user.
+// looksSecret matches secrets that Frappe generates: the password of a site's database,
+// in the command line of MariaDB's client and in the statement that creates its user.
 var looksSecret = regexp.MustCompile(`(?i)(--password=|identified by |"db_password": |'db_password': |redis://[^:/@\s]*:)('[^']*'|"[^"]*"|[^\s'"@]+)`)
 
-// maxLine bounds how much is kept until a line ends.
+// maxLine bounds how much of an unfinished line is kept.
 const maxLine = 64 << 10
 
 func (m *masked) Write(p []byte) (int, error) {
@@ -87,7 +87,7 @@ func (m *masked) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// end passes on a last line that has no end.
+// end flushes an unfinished last line.
 func (m *masked) end() {
 	if len(m.line) > 0 {
 		m.line = append(m.line, '\n')

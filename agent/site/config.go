@@ -16,8 +16,8 @@ const (
 	commonConfig = "common_site_config.json"
 )
 
-// readConfig reads a file of Frappe's configuration; one that is not there is empty.
-// Values stay as they are written.
+// readConfig reads a file of Frappe's configuration; a missing one is empty. Values
+// stay as they are written.
 func (b *bench) readConfig(name string) (map[string]json.RawMessage, error) {
 	text, err := b.sites.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -50,8 +50,8 @@ func (b *bench) writeConfig(name string, config map[string]json.RawMessage) erro
 	return b.put(name, pretty.Bytes(), mode)
 }
 
-// change sets keys of a site's configuration. Frappe writes the file in place under a
-// lock of its own (frappe/installer.py, update_site_config), which is held here, too.
+// change sets keys of a site's configuration. Frappe writes the file in place under its
+// own lock (frappe/installer.py, update_site_config), which is held here, too.
 func (b *bench) change(site string, settings Settings) error {
 	if err := b.sites.MkdirAll(site+"/locks", 0o755); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (b *bench) configure(site, text string) error {
 	return b.change(site, settings)
 }
 
-// using locks a finished site for verbs that get along with each other.
+// using locks a finished site for verbs that may run in parallel.
 func (b *bench) using(site string) error {
 	if err := b.lock(shared, site); err != nil {
 		return err
@@ -110,7 +110,7 @@ func quoteJSON(text string) json.RawMessage {
 	return v
 }
 
-// setConfig sets one key, with the values that "bench set-config" makes of words
+// setConfig sets one key, with values parsed as "bench set-config" parses them
 // (frappe/installer.py, _update_config_file).
 func (b *bench) setConfig(site, key, value string) error {
 	if Reserved(key) {
@@ -129,8 +129,9 @@ func (b *bench) setConfig(site, key, value string) error {
 	return b.change(site, Settings{key: v})
 }
 
-// setMaintenance does what "bench set-maintenance-mode" does (frappe/commands/scheduler.py):
-// in maintenance a site answers 503, and its scheduler and workers pass it over.
+// setMaintenance does what "bench set-maintenance-mode" does
+// (frappe/commands/scheduler.py): during maintenance a site answers 503, and its
+// scheduler and workers skip it.
 func (b *bench) setMaintenance(site string, on bool) error {
 	if err := b.using(site); err != nil {
 		return err
@@ -142,7 +143,7 @@ func (b *bench) setMaintenance(site string, on bool) error {
 	return b.change(site, Settings{"maintenance_mode": v})
 }
 
-// databaseOf is what a site's configuration says of its database.
+// databaseOf are the database settings in a site's configuration.
 type databaseOf struct {
 	Name     string `json:"db_name"`
 	Password string `json:"db_password"`
@@ -154,9 +155,9 @@ type databaseOf struct {
 	Queue    string `json:"redis_queue"`
 }
 
-// connection is how Frappe reaches the database of a site, or of the next one when
-// site is "": the site's configuration lies over the common one
-// (frappe/__init__.py, get_site_config).
+// connection is how Frappe connects to the database of a site, or of the next one if
+// site is "": the site's configuration overrides the common one (frappe/__init__.py,
+// get_site_config).
 func (b *bench) connection(site string) (databaseOf, error) {
 	at := databaseOf{Host: "127.0.0.1", Port: "3306"}
 	names := []string{commonConfig}

@@ -16,8 +16,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// ConfigureVerb makes the agent's program write the configuration that all sites of a
-// bench have in common, see ConfigureMain.
+// ConfigureVerb makes the agent's program write the common configuration of all sites
+// of a bench, see ConfigureMain.
 const ConfigureVerb = "configure"
 
 // addresses are where a bench's services are: HOST:PORT each.
@@ -27,9 +27,9 @@ type addresses struct {
 	socketio               int
 }
 
-// ConfigureMain is what runs in the container configurator, before the others that have
-// the sites. It does what the command of frappe_docker's compose.yaml does for its
-// service of that name, with passwords, and leaves keys alone that it doesn't set.
+// ConfigureMain runs in the container configurator, before the others that have the
+// sites. It does what the service of that name in frappe_docker's compose.yaml does,
+// supports passwords, and leaves other keys alone.
 func ConfigureMain(args []string) int {
 	var at addresses
 	flags := flag.NewFlagSet("prego-agent configure", flag.ContinueOnError)
@@ -89,10 +89,10 @@ func (at addresses) configure(root, password string, rest []string) error {
 	return b.writeConfig(commonConfig, config)
 }
 
-// chromium is what images of Frappe 16 make PDFs with.
+// chromium is used by images of Frappe 16 to create PDFs.
 const chromium = "/usr/bin/chromium-headless-shell"
 
-// appsOfBench are the apps that the image has, Frappe first.
+// appsOfBench are the image's apps, Frappe first.
 func (b *bench) appsOfBench() ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(b.dir, "apps"))
 	if err != nil {
@@ -110,9 +110,9 @@ func (b *bench) appsOfBench() ([]string, error) {
 	return apps, nil
 }
 
-// set puts the addresses into a configuration. Frappe gives the address of a Redis to
-// its client as it is: with user and password it logs in
-// (frappe/utils/redis_wrapper.py, frappe/utils/redis_queue.py; node_utils.js for events).
+// set writes the addresses to a configuration. Frappe passes a Redis URL to its client
+// unchanged: with user and password it logs in (frappe/utils/redis_wrapper.py,
+// frappe/utils/redis_queue.py; node_utils.js for events).
 func (at addresses) set(config map[string]json.RawMessage) error {
 	host, port, err := splitAddress(at.database)
 	if err != nil {

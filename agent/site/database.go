@@ -15,18 +15,18 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// Reaching the database server once may take dialTime. A server that starts, for example
-// anew, is waited for: restartTime.
+// One attempt to connect to the database server may take dialTime. A starting server is
+// waited for: restartTime.
 const (
 	dialTime    = 10 * time.Second
 	restartTime = 15 * time.Second
 )
 
-// errNoRoot says that this host gave no user for its database server: the databases of
-// its sites are elsewhere.
+// errNoRoot says that this host has no root user for a database server: the databases
+// of its sites are elsewhere.
 var errNoRoot = errors.New("no root of a database server was given")
 
-// open connects to a database server as Frappe would.
+// open connects to a database server as Frappe does.
 func (at databaseOf) open(user, password, name string) (*sql.DB, error) {
 	cfg := mysql.NewConfig()
 	cfg.User, cfg.Passwd, cfg.DBName = user, password, name
@@ -50,7 +50,7 @@ func (at databaseOf) open(user, password, name string) (*sql.DB, error) {
 		if err == nil {
 			return db, nil
 		}
-		var answer *mysql.MySQLError // it is there, and refuses
+		var answer *mysql.MySQLError // it answers, and refuses
 		if errors.As(err, &answer) || time.Now().After(end) {
 			_ = db.Close()
 			return nil, fmt.Errorf("the database server: %w", err)
@@ -97,7 +97,7 @@ func (b *bench) asSite(site string) (*sql.DB, databaseOf, error) {
 	return db, at, err
 }
 
-// queryValue gets one value.
+// queryValue reads one value.
 func queryValue[T any](db *sql.DB, query string, args ...any) (T, error) {
 	var v T
 	err := db.QueryRowContext(context.Background(), query, args...).Scan(&v)
@@ -110,7 +110,7 @@ func execStep(db *sql.DB, statement string) error {
 	return err
 }
 
-// inspectTables says whether a database has the tables that a finished site of Frappe has,
+// inspectTables reports whether a database has the tables of a finished Frappe site,
 // and whether it has any.
 func inspectTables(db *sql.DB, name string) (whole, some bool, err error) {
 	n, err := queryValue[int](db, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = ? AND table_name IN ('tabDefaultValue', 'tabUser', '__Auth')", name)
@@ -121,9 +121,9 @@ func inspectTables(db *sql.DB, name string) (whole, some bool, err error) {
 	return n == 3, all > 0, err
 }
 
-// usersOf are the hosts that a database's user may come from, the name being the
-// database's. Frappe makes one for the login scope that it is told, and without one,
-// as when it restores, for where root came from.
+// usersOf are the hosts of a database's user, which has the database's name. Frappe
+// creates one for the given login scope, and without one, as when it restores, for
+// root's host.
 func usersOf(db *sql.DB, name string) (hosts []string, err error) {
 	rows, err := db.QueryContext(context.Background(), "SELECT Host FROM mysql.user WHERE User = ?", name)
 	if err != nil {
@@ -140,8 +140,8 @@ func usersOf(db *sql.DB, name string) (hosts []string, err error) {
 	return hosts, rows.Err()
 }
 
-// anywhere is the login scope of sites' users: containers get another address each
-// time that they are made.
+// anywhere is the login scope of sites' users: containers get another address each time
+// they are created.
 const anywhere = "%"
 
 func dropUser(db *sql.DB, name, host string) error {
@@ -149,7 +149,7 @@ func dropUser(db *sql.DB, name, host string) error {
 	return execStep(db, "DROP USER IF EXISTS "+text(name)+"@"+text(host))
 }
 
-// dropDatabase drops a database of ours and its users, and says what of it was there.
+// dropDatabase drops a database of ours and its users, and reports what existed.
 func dropDatabase(db *sql.DB, name string) (there bool, users int, err error) {
 	if !database.MatchString(name) {
 		return false, 0, fmt.Errorf("%q is no database of a site's", name)
@@ -158,7 +158,7 @@ func dropDatabase(db *sql.DB, name string) (there bool, users int, err error) {
 	if err != nil {
 		return false, 0, err
 	}
-	// The users first: nobody comes back then whose session is ended.
+	// The users first, so that nobody reconnects after their session is ended.
 	hosts, err := usersOf(db, name)
 	if err != nil {
 		return n > 0, 0, err
@@ -176,8 +176,8 @@ func dropDatabase(db *sql.DB, name string) (there bool, users int, err error) {
 }
 
 // unblock ends, until stop is called, idle transactions of a site's user whenever
-// something waits for a lock on the site's tables: Frappe drops the database by itself
-// when it restores, while its web server goes on.
+// something waits for a lock on the site's tables: a restore drops the database while
+// Frappe's web server is still running.
 func unblock(db *sql.DB, name string) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
@@ -201,8 +201,8 @@ func unblock(db *sql.DB, name string) (stop func()) {
 	}
 }
 
-// endSessions ends the sessions of a site's user. One that sits in a transaction, as
-// Frappe's web server leaves them after an error, would hold up a DROP for a day.
+// endSessions ends the sessions of a site's user. One with an open transaction, as
+// Frappe's web server leaves them after an error, would block a DROP for a day.
 func endSessions(db *sql.DB, name string) error {
 	return killAll(db, "SELECT id FROM information_schema.processlist WHERE user = ?", name)
 }

@@ -21,16 +21,16 @@ type erased struct {
 	Database  bool   `json:"database"`
 	Users     int    `json:"users"`
 	Keys      int    `json:"redis_keys"`
-	// KeptFor is the site whose database it is by now: this one was promoted to it.
+	// KeptFor is the site that now has the database: this one was promoted to it.
 	KeptFor string `json:"kept_for,omitempty"`
-	// Unreached: no database server was looked at, since this host has none.
+	// Unreached: this host has no database server, so none was checked.
 	Unreached bool `json:"database_unreached,omitempty"`
 }
 
-// eraseSite leaves nothing of a site: database and its users first, so that a call that
-// is killed leaves the directory, and with it the site's owner, to the next. "bench
-// drop-site" does not do: it backs the site up, fails when directory or database is
-// gone, and keeps the files (frappe/commands/site.py, _drop_site).
+// eraseSite erases everything of a site. The database and its users are first, so that
+// an interrupted call leaves the directory, and with it the site's owner, to the next.
+// "bench drop-site" is not usable: it backs up the site, fails if the directory or the
+// database is missing, and keeps the files (frappe/commands/site.py, _drop_site).
 func (b *bench) eraseSite(site, name string) error {
 	if err := b.lock(alone, site); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (b *bench) eraseSite(site, name string) error {
 	return b.printResult(out)
 }
 
-// mayErase refuses a directory that is not the site's that is meant.
+// mayErase refuses a directory of another site.
 func (b *bench) mayErase(site, name string, there *state, failed error) error {
 	if failed != nil && !errors.Is(failed, errNotOurs) {
 		return failed
@@ -100,7 +100,7 @@ func (b *bench) mayErase(site, name string, there *state, failed error) error {
 	return nil
 }
 
-// eraseData drops the database, its users and what Redis has of the site.
+// eraseData erases the database, its users and the site's keys in Redis.
 func (b *bench) eraseData(out *erased, site string, names []string) error {
 	if out.KeptFor != "" {
 		return nil
@@ -143,7 +143,7 @@ func (b *bench) count(site string, dirs ...string) (n int, err error) {
 	return n, nil
 }
 
-// ignoreGone passes over what is removed while it is looked at.
+// ignoreGone skips what disappears during the walk.
 func ignoreGone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

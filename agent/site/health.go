@@ -12,12 +12,12 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// HealthyVerb makes the agent's program a health check of one of Frappe's processes that
-// listen nowhere, see HealthyMain.
+// HealthyVerb makes the agent's program a health check of Frappe processes without a
+// port, see HealthyMain.
 const HealthyVerb = "healthy"
 
-// HealthyMain is run by the engine in the container of a worker or of the scheduler, and
-// ends with 0 when that has come as far as its work.
+// HealthyMain is run by the engine in the container of a worker or of the scheduler,
+// and exits with 0 once that is ready for work.
 func HealthyMain(args []string) int {
 	err := fmt.Errorf("usage: prego-agent %s worker|scheduler", HealthyVerb)
 	switch {
@@ -33,8 +33,8 @@ func HealthyMain(args []string) int {
 	return 0
 }
 
-// workerHealthy says that a worker waits for jobs: besides this connection to the queue's
-// Redis there is another one from here.
+// workerHealthy reports that a worker waits for jobs: it has a connection to the
+// queue's Redis besides this one.
 func workerHealthy(root string) error {
 	b := &bench{dir: filepath.Join(root, wire.BenchDir), err: &masked{to: os.Stderr}}
 	var err error
@@ -85,9 +85,9 @@ func connected(list, own string) error {
 	return errors.New("no worker is connected to redis_queue from here")
 }
 
-// schedulerHealthy says that the scheduler holds its lock (frappe/utils/scheduler.py,
-// start_scheduler). It is looked for rather than tried: whoever held it for a moment
-// would keep a scheduler from starting.
+// schedulerHealthy reports that the scheduler holds its lock
+// (frappe/utils/scheduler.py, start_scheduler). The lock is looked up rather than
+// tried: holding it for a moment would keep a scheduler from starting.
 func schedulerHealthy(root string) error {
 	info, err := os.Stat(filepath.Join(root, wire.BenchDir, "config/scheduler_process"))
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// newSite makes a site with Frappe's tables and a password of Administrator that
-// nobody keeps. A finished one with this database is success; what a killed call left
-// is made again from the start.
+// newSite creates a site with Frappe's tables and an Administrator's password that
+// nobody stores. A finished one with this database is success; an interrupted one is
+// created again.
 func (b *bench) newSite(site, name string) error {
 	if err := b.lock(alone, site); err != nil {
 		return err
@@ -58,8 +58,8 @@ func (b *bench) newSite(site, name string) error {
 	}
 	admin := rand.Text()
 	b.err.hide(admin)
-	// --force: the directory is there, since it says whose work this is. What is in the
-	// way then is dropped: it is nobody's, as was just found out.
+	// --force: the directory exists, since it records the owner. Whatever else is in
+	// the way is dropped; it was just checked that it belongs to no site.
 	err = b.command([]string{rootPassword, admin, admin}, "new-site", site, "--db-name", name, "--db-root-username", rootUser,
 		"--mariadb-user-host-login-scope", anywhere, "--force")
 	if err != nil {
@@ -81,7 +81,7 @@ func taken(name, site string) error {
 	return fmt.Errorf("database %s is site %s's", name, site)
 }
 
-// begin puts a new directory in a site's place, which says that a site is being made.
+// begin creates a directory in a site's place, marked as unfinished.
 func (b *bench) begin(site, name string) error {
 	if err := b.discard(site, site); err != nil {
 		return err
@@ -100,8 +100,8 @@ func (b *bench) begin(site, name string) error {
 	return b.sites.Rename(draft, site)
 }
 
-// discard removes a directory of a site: first out of sight, at once. What is killed
-// then is removed by the next.
+// discard removes a site's directory: it is renamed first, atomically. If this is
+// interrupted, the next call removes it.
 func (b *bench) discard(site, dir string) error {
 	trash := own + "/trash-" + site
 	if err := b.sites.RemoveAll(trash); err != nil {
@@ -115,7 +115,7 @@ func (b *bench) discard(site, dir string) error {
 	return b.sites.RemoveAll(trash)
 }
 
-// siteOf finds a site, other than one, that uses a database.
+// siteOf finds another site that uses a database.
 func (b *bench) siteOf(name, other string) (string, error) {
 	sites, err := b.names()
 	if err != nil {
@@ -127,7 +127,7 @@ func (b *bench) siteOf(name, other string) (string, error) {
 		}
 		config, err := b.readConfig(site + "/" + siteConfig)
 		if err != nil {
-			continue // it names no database that anybody could use
+			continue // it names no usable database
 		}
 		var its string
 		if _ = json.Unmarshal(config["db_name"], &its); its == name {
@@ -137,8 +137,8 @@ func (b *bench) siteOf(name, other string) (string, error) {
 	return "", nil
 }
 
-// promoteSite gives a site that was made in advance its name. Frappe has no command
-// for it: a site is its directory, and its database keeps its name.
+// promoteSite renames a pre-built site. Frappe has no command for it: a site is its
+// directory, and its database keeps its name.
 func (b *bench) promoteSite(from, to string) error {
 	if from == to {
 		return errors.New("the names are the same")
@@ -184,12 +184,12 @@ func (b *bench) promoteSite(from, to string) error {
 	return b.printResult(map[string]any{"site": to, "promoted_from": from})
 }
 
-// archive is where "bench drop-site" puts what it drops, below bench's directory: it
-// may have been run by hand.
+// archive is where "bench drop-site" moves sites, below bench's directory: somebody may
+// have run it by hand.
 const archive = "archived/sites"
 
-// isArchived says whether a name in the archive is a site's: Frappe appends a number to
-// a name that is taken.
+// isArchived reports whether a name in the archive is a site's: Frappe appends a number
+// to names already taken.
 func isArchived(entry, site string) bool {
 	rest, ok := strings.CutPrefix(entry, site)
 	return ok && strings.Trim(rest, "0123456789") == ""

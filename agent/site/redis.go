@@ -10,13 +10,13 @@ import (
 	"github.com/prego/prego/agent/resp"
 )
 
-// redisTime bounds what is asked of one Redis.
+// redisTime is the time limit for one Redis.
 const redisTime = time.Minute
 
-// forget removes what Redis has of a site: what Frappe caches, by the database's name
+// forget removes a site's keys from Redis: what Frappe caches, by the database's name
 // (frappe/utils/redis_wrapper.py, make_key), and its jobs, by the site's
-// (frappe/utils/background_jobs.py, create_job_id). A Redis that can't be asked is no
-// reason to keep the rest: the cache loses its keys by itself.
+// (frappe/utils/background_jobs.py, create_job_id). An unreachable Redis does not stop
+// the erasure: cached keys expire by themselves.
 func (b *bench) forget(site, name string) (keys int) {
 	at, err := b.connection("")
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package site holds the verbs that work on Frappe's sites. They run where the sites
-// are: in the container that holds bench, or on the host itself. Each spawns Frappe's
-// own command line, or works on the files of a site, and may be repeated after
-// whatever ended it.
+// are: in the container that holds bench, or on the host itself. Each runs Frappe's own
+// command line, or works on a site's files, and is safe to repeat after any
+// interruption.
 package site
 
 import (
@@ -17,9 +17,10 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// settable are the keys of site_config.json that the verb configure takes. Those of
+// settable are the keys of site_config.json that the verb configure accepts. Those of
 // mail are what Frappe 15 reads for a site's outgoing account
-// (frappe/email/doctype/email_account/email_account.py, get_account_details_from_site_config).
+// (frappe/email/doctype/email_account/email_account.py,
+// get_account_details_from_site_config).
 var settable = []string{
 	"host_name", wire.SiteOwnerFile, "prego_plan", "prego_max_users", "prego_storage_quota_gb",
 	"mail_server", "mail_port", "use_tls", "mail_login", wire.SecretMailPassword, "auto_email_id", "email_sender_name",
@@ -30,11 +31,11 @@ var settable = []string{
 // maxSetting bounds one value, in bytes.
 const maxSetting = 4096
 
-// Settings are keys of site_config.json with their JSON values; null takes a key away.
+// Settings are keys of site_config.json with their JSON values; null removes a key.
 type Settings map[string]json.RawMessage
 
-// ParseSettings reads the one argument of configure: a JSON object of keys that may be
-// set, with strings, numbers, booleans and nulls.
+// ParseSettings parses the argument of configure: a JSON object of settable keys with
+// strings, numbers, booleans and nulls.
 func ParseSettings(text string) (Settings, error) {
 	dec := json.NewDecoder(strings.NewReader(text))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -79,21 +80,21 @@ func ParseSettings(text string) (Settings, error) {
 	return out, nil
 }
 
-// Text is the text that a key is set to, "" where it is none.
+// Text is the string value of a key, "" if there is none.
 func (s Settings) Text(key string) string {
 	var text string
 	_ = json.Unmarshal(s[key], &text)
 	return text
 }
 
-// hosts are keys of site_config.json that are the host's or Frappe's own: with another
+// hosts are keys of site_config.json that only the host or Frappe may set: with another
 // value a site would use another's database, or none.
 var hosts = []string{
 	"root_login", "root_password", "admin_password", "encryption_key", "extra_config", "backup_path", "backup_encryption_key", "keep_backups_for_hours",
 	"restart_supervisor_on_update", "restart_systemd_on_update", "server_script_enabled", "developer_mode", "local_infile", "install_apps", "maintenance_mode",
 }
 
-// Reserved says that set-config may not set a key.
+// Reserved reports whether set-config may not set a key.
 func Reserved(key string) bool {
 	return slices.Contains(hosts, key) || strings.HasPrefix(key, "db_") || strings.HasPrefix(key, "redis_") ||
 		strings.HasPrefix(key, "rds_") || strings.HasPrefix(key, "socketio_")

@@ -11,26 +11,26 @@ import (
 	"syscall"
 )
 
-// stateFile is in each site's directory that is made here, and moves with it. It tells
-// a finished site from one that a killed verb left.
+// stateFile is in the directory of each site created here, and moves with it. It
+// distinguishes a finished site from an interrupted one.
 const stateFile = "prego_site.json"
 
-// state is what verbs know of a site.
+// state is what verbs record about a site.
 type state struct {
 	DBName string `json:"db_name"`
-	// Made: the site was finished once. Without it, nobody has used it yet.
+	// Made: the site was finished. Before that, nobody has used it.
 	Made         bool   `json:"made,omitempty"`
 	PromotedFrom string `json:"promoted_from,omitempty"`
-	// Installing is an app whose installation began, and maybe did not end.
+	// Installing is an app whose installation began, and may be unfinished.
 	Installing string `json:"installing,omitempty"`
-	// Scheduled is kept while a restore is under way: whether the scheduler was on.
+	// Scheduled is set during a restore: whether the scheduler was on.
 	Scheduled *bool `json:"scheduled,omitempty"`
 }
 
-// errNotOurs says that a site was made by somebody else, or not at all.
+// errNotOurs says that a site was created by somebody else, or does not exist.
 var errNotOurs = errors.New("it was not made by this program")
 
-// readState reads a site's state; nil is no site.
+// readState reads a site's state; nil if there is no site.
 func (b *bench) readState(site string) (*state, error) {
 	info, err := b.sites.Lstat(site)
 	switch {
@@ -63,7 +63,7 @@ func (b *bench) writeState(dir string, s state) error {
 	return b.put(dir+"/"+stateFile, append(text, '\n'), 0o644)
 }
 
-// put replaces a file at once: nobody reads a half of it, whatever kills this.
+// put replaces a file atomically.
 func (b *bench) put(name string, content []byte, mode fs.FileMode) error {
 	draft := name + ".new"
 	f, err := b.sites.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
@@ -79,7 +79,7 @@ func (b *bench) put(name string, content []byte, mode fs.FileMode) error {
 	return b.sites.Rename(draft, name)
 }
 
-// finishedSite is the state of a site that can be worked on.
+// finishedSite is the state of a finished site.
 func (b *bench) finishedSite(site string) (*state, error) {
 	s, err := b.readState(site)
 	switch {
@@ -95,15 +95,15 @@ func (b *bench) finishedSite(site string) (*state, error) {
 	return s, nil
 }
 
-// own is where files of no site are kept, among the sites.
+// own is where files that belong to no site are kept, among the sites.
 const own = ".prego"
 
-// lockFiles is how many locks there are. Sites share them, so that nothing is left of
-// a site that is gone.
+// lockFiles is the number of locks. Sites share them, so that deleted sites leave no
+// files.
 const lockFiles = 64
 
-// lock keeps sites to one verb: shared for those that get along with each other. It is
-// released when the process ends, however it does.
+// lock limits sites to one verb: shared for verbs that may run in parallel. It is
+// released when the process ends, in whatever way.
 func (b *bench) lock(how int, sites ...string) error {
 	if err := b.sites.MkdirAll(own, 0o755); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (b *bench) lock(how int, sites ...string) error {
 		_, _ = h.Write([]byte(s))
 		names = append(names, fmt.Sprintf("%s/lock-%02d", own, h.Sum32()%lockFiles))
 	}
-	slices.Sort(names) // all verbs lock in one order
+	slices.Sort(names) // all verbs lock in the same order
 	for _, name := range slices.Compact(names) {
 		f, err := b.sites.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
 		if err != nil {

@@ -6,12 +6,12 @@ import (
 	"syscall"
 )
 
-// used is what a site takes.
+// used is a site's size.
 type used struct {
 	Database int64 `json:"database_bytes"` // data and indexes, as the server estimates them
 	Files    int64 `json:"files_bytes"`    // on the disk, without backups
 	Backups  int64 `json:"backups_bytes"`  // Frappe's own and ours
-	Users    int   `json:"users"`          // that may log in to the desk, without Administrator
+	Users    int   `json:"users"`          // users with desk access, without Administrator
 }
 
 func (b *bench) usage(site string) error {
@@ -38,8 +38,8 @@ func (b *bench) usage(site string) error {
 	return b.printResult(out)
 }
 
-// measure walks a site's directory. Links are not followed, and a file of several
-// names is counted once.
+// measure walks a site's directory. Links are not followed, and hard-linked files are
+// counted once.
 func (b *bench) measure(site string) (files, backups int64, err error) {
 	counted := make(map[uint64]bool)
 	err = fs.WalkDir(b.sites.FS(), site, func(name string, d fs.DirEntry, err error) error {

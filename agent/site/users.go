@@ -8,8 +8,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// setAdminPassword sets the password of Administrator, who is logged out everywhere.
-// Without the argument Frappe asks for it, once.
+// setAdminPassword sets Administrator's password and ends its sessions. Without the
+// argument Frappe prompts for it, once.
 func (b *bench) setAdminPassword(site string) error {
 	password := b.secrets[wire.SecretAdminPassword]
 	if password == "" {
@@ -21,8 +21,8 @@ func (b *bench) setAdminPassword(site string) error {
 	return b.command([]string{password}, "--site", site, "set-admin-password", "--logout-all-sessions")
 }
 
-// addUser adds a System Manager, or finds the one of this address; with a password,
-// sets it. Frappe commits the user with all its roles at once.
+// addUser adds a System Manager, or finds the one with this address, and sets the
+// password if there is one. Frappe commits the user together with its roles.
 func (b *bench) addUser(site, email, name string) error {
 	email = strings.ToLower(email) // as Frappe names users (frappe/core/doctype/user/user.py, autoname)
 	if err := b.using(site); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 )
 
-// act starts an action that ends after the profile's time, and then runs done
-// with the lock held. A failure of done is the action's.
+// act starts an action that ends after the profile's time, and then runs done with the
+// lock held. An error of done fails the action.
 func (s *Sim) act(command string, d time.Duration, done func() *schema.ActionError, refs ...schema.ActionResourceReference) schema.Action {
 	a := &schema.Action{ID: s.st.id(), Status: "running", Command: command, Started: time.Now().UTC(), Resources: refs}
 	s.st.Actions[a.ID] = a

@@ -7,7 +7,7 @@ import (
 )
 
 // Addresses: every process host has one of its own on loopback, every machine one on
-// the bridge. It stands for its public one.
+// the bridge. It stands for the host's public address.
 
 func randomBase() [2]byte {
 	var b [2]byte
@@ -17,7 +17,7 @@ func randomBase() [2]byte {
 	return [2]byte{16 + b[0]%230, b[1]}
 }
 
-// freeAddress finds an address that no server has. Call it with the lock held.
+// freeAddress finds an unused address. Call it with the lock held.
 func (s *Sim) freeAddress() string {
 	used := make(map[string]bool, len(s.st.Servers))
 	for _, srv := range s.st.Servers {
@@ -26,7 +26,7 @@ func (s *Sim) freeAddress() string {
 	for n := 0; ; n++ {
 		k := int(s.st.NextID) + n
 		if s.net != nil {
-			// What had the address last may still be turning off: the next is another.
+			// The address's last user may still be shutting down: take another one.
 			if addr := s.net.host(2 + k%250); !used[addr] {
 				return addr
 			}

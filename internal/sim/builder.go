@@ -15,8 +15,8 @@ const (
 	markerPath = "/etc/prego-image.json"
 )
 
-// buildImage does what the builder's scripts do on a real host: it takes note of what is
-// in the image, cleans up, and powers off. One that fails stays on.
+// buildImage does what the builder's scripts do on a real host: it records the image's
+// contents, cleans up, and powers off. If it fails, it stays on.
 func (h *processHost) buildImage(ctx context.Context) error {
 	h.setPhase("building an image")
 	if h.plan.buildFails {

@@ -104,7 +104,8 @@ func (s *Sim) retiring(typ, location string) (schema.DeprecationInfo, bool) {
 	return d, ok
 }
 
-// Retire announces that a machine type goes at a location, "*" for all, at a time.
+// Retire announces the retirement of a machine type at a location, "*" for all, at a
+// time.
 func (s *Sim) Retire(typ, location string, after time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -33,7 +33,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// cloudConfig is what this host understands of a cloud-init document.
+// cloudConfig is the supported part of a cloud-init document.
 type cloudConfig struct {
 	WriteFiles []struct {
 		Path        string `yaml:"path"`
@@ -150,7 +150,7 @@ func decodeContent(content, encoding string) ([]byte, error) {
 	return out, nil
 }
 
-// writeFile puts a file below the host's root, wherever its path points.
+// writeFile writes a file below the host's root, wherever its path points.
 func (h *processHost) writeFile(path string, content []byte, permissions string) error {
 	if !filepath.IsAbs(path) {
 		return fmt.Errorf("write_files: path %q is not absolute", path)
@@ -206,7 +206,7 @@ func (h *processHost) httpClient(cfg *tls.Config) *http.Client {
 	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DialContext: dialer.DialContext, TLSClientConfig: cfg, DisableKeepAlives: true}}
 }
 
-// report phones home; that it fails stops nothing.
+// report phones home; a failure stops nothing.
 func (g *gatewayClient) report(ctx context.Context, stage wire.BootStage, detail string) {
 	body, err := json.Marshal(wire.BootStageRequest{ServerID: g.server, Stage: stage, Detail: detail[:min(len(detail), 500)]})
 	if err != nil {
@@ -316,7 +316,7 @@ func saveVerified(target, digest string, body io.Reader) error {
 	return os.Rename(f.Name(), target)
 }
 
-// stealToken presents the host's token with a key that is not the host's.
+// stealToken presents the host's token with another key.
 func (h *processHost) stealToken(ctx context.Context) error {
 	var cfg wire.HostConfig
 	b, err := os.ReadFile(filepath.Join(h.root(), wire.HostConfigPath))

@@ -16,14 +16,14 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// docker answers a subset of the Docker Engine API, version 1.41, over mTLS with
-// the certificates that the agent got for dockerd: all that the control plane
-// calls on path C. The containers exist in name only: they are healthy as soon as
-// they are started, and every probe in them passes.
+// docker answers a subset of the Docker Engine API, version 1.41, over mTLS with the
+// certificates that the agent got for dockerd: everything that the control plane calls
+// on path C. The containers exist in name only: they are healthy as soon as they are
+// started, and every probe in them passes.
 type docker struct {
 	host   *processHost
 	server *http.Server
-	real   *dockerd // a real engine in place of all else
+	real   *dockerd // a real engine instead
 
 	mu         sync.Mutex
 	images     map[string]bool
@@ -32,7 +32,7 @@ type docker struct {
 	execs      map[string]string // id to the container's id
 }
 
-// container keeps what it was made with as it was sent, for inspect to show.
+// container keeps the create request as sent, for inspect.
 type container struct {
 	ID      string         `json:"id"`
 	Name    string         `json:"name"`
@@ -43,7 +43,7 @@ type container struct {
 	Created time.Time      `json:"created"`
 	Started time.Time      `json:"started"`
 	Exit    int            `json:"exit"`
-	Fault   string         `json:"fault,omitempty"` // what happens to it, see Fault
+	Fault   string         `json:"fault,omitempty"` // its fault, see Fault
 }
 
 func (h *processHost) startDocker() error {

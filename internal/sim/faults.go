@@ -14,19 +14,19 @@ import (
 	"github.com/google/uuid"
 )
 
-// Fault is something that goes wrong. A fault of kind "http" answers matching API
-// calls, one of kind "bench" meets commands on hosts, one of kind "container" meets
-// containers that are started from an image; the others happen to servers of a matching name.
+// Fault is an injected failure. A fault of kind "http" answers matching API calls, one
+// of kind "bench" affects commands on hosts, one of kind "container" affects containers
+// started from an image; the others affect servers with a matching name.
 type Fault struct {
 	ID   string `json:"id"`
 	Kind string `json:"kind"`
-	// Method and Path (a pattern as in path.Match, for example "/v1/servers")
-	// select API calls, Server (a pattern, too) selects servers by name; "" is all.
+	// Method and Path (a pattern as in path.Match, for example "/v1/servers") select
+	// API calls, Server (also a pattern) selects servers by name; "" matches all.
 	Method string `json:"method,omitempty"`
 	Path   string `json:"path,omitempty"`
 	Server string `json:"server,omitempty"`
-	// Skip lets so many matches pass first; Times is how often it happens then, 0
-	// for ever.
+	// Skip lets so many matches pass first; Times is how often it happens then, 0 for
+	// without end.
 	Skip  int `json:"skip,omitempty"`
 	Times int `json:"times,omitempty"`
 	// Action of an "http" fault: respond, commit_then_respond, commit_then_reset,
@@ -36,11 +36,11 @@ type Fault struct {
 	Code    string `json:"code,omitempty"`
 	Message string `json:"message,omitempty"`
 	DelayMS int    `json:"delay_ms,omitempty"`
-	// Verb is the command that a "bench" fault is about, for example "new-site"; ""
-	// is all. Its Action is fail, fail_after or hang.
+	// Verb is the command of a "bench" fault, for example "new-site"; "" matches all.
+	// Its Action is fail, fail_after or hang.
 	Verb string `json:"verb,omitempty"`
-	// Image (a pattern) is what a "container" fault is about; "" is all. Its Action is
-	// unhealthy, for ever, or die, at once.
+	// Image (a pattern) selects the images of a "container" fault; "" matches all. Its
+	// Action is unhealthy, without end, or die, at once.
 	Image string `json:"image,omitempty"`
 
 	Matched int `json:"matched"` // how often it was considered
@@ -56,7 +56,7 @@ func (f *Fault) code(otherwise string) string {
 	return otherwise
 }
 
-// hostKinds are the faults that happen to servers and hosts.
+// hostKinds are the faults of servers and hosts.
 var hostKinds = map[string]string{
 	"slow_boot":            "the start takes delay_ms",
 	"never_boot":           "the server never becomes running",
@@ -108,7 +108,7 @@ func (f *Fault) check() error {
 	return nil
 }
 
-// checkMachine checks a fault of what machines find on their network.
+// checkMachine checks a fault of machines' network services.
 func (f *Fault) checkMachine() error {
 	actions := []string{"drop", "fail", "delay"}
 	if f.Kind == "mirror" {
@@ -123,7 +123,7 @@ func (f *Fault) checkMachine() error {
 	return nil
 }
 
-// suits refuses what could never happen to this cloud's kind of hosts.
+// suits rejects faults that can't happen with this cloud's kind of hosts.
 func (s *Sim) suits(f Fault) error {
 	onMachines := f.Kind == "mirror" || f.Kind == "dns"
 	onProcesses := slices.Contains([]string{"boot_without_agent", "stop_heartbeats", "duplicate_bootstrap", "container_start_fail", "bench", "container"}, f.Kind)
@@ -165,7 +165,7 @@ func (s *Sim) Inject(f Fault) (string, error) {
 	return f.ID, nil
 }
 
-// Withdraw ends a fault; it says whether there was one. What it did stays done.
+// Withdraw removes a fault; it reports whether there was one. Its effects stay.
 func (s *Sim) Withdraw(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,8 +188,7 @@ func (s *Sim) Faults() []Fault {
 	return out
 }
 
-// hostFault finds a fault that happens to a server now. Call it with the lock
-// held.
+// hostFault finds the fault that happens to a server now. Call it with the lock held.
 func (s *Sim) hostFault(kind, name string) (*Fault, bool) {
 	for _, f := range s.faults {
 		if ok, _ := path.Match(f.Server, name); f.Kind == kind && (f.Server == "" || ok) && f.fires() {
@@ -199,7 +198,7 @@ func (s *Sim) hostFault(kind, name string) (*Fault, bool) {
 	return nil, false
 }
 
-// containerFault is what happens to a container that is started now, "" for nothing.
+// containerFault is the fault of a container started now, "" for none.
 func (s *Sim) containerFault(server, image string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,7 +212,7 @@ func (s *Sim) containerFault(server, image string) string {
 	return ""
 }
 
-// faulty lets "http" faults happen.
+// faulty applies "http" faults.
 func (s *Sim) faulty(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -253,7 +252,7 @@ func (s *Sim) faulty(next http.Handler) http.Handler {
 	})
 }
 
-// controlRoutes are for tests and people, not part of the provider's API.
+// controlRoutes are for tests and people, and not part of the provider's API.
 func (s *Sim) controlRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /_sim/ledger", func(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, 200, map[string]any{"entries": s.Ledger(r.URL.Query().Get("open") == "true")})
@@ -350,7 +349,8 @@ func (s *Sim) controlRoutes(mux *http.ServeMux) {
 	})
 }
 
-// SetStock takes a machine type out of stock at a location, or back; "*" is any.
+// SetStock takes a machine type out of stock at a location, or puts it back; "*" means
+// any.
 func (s *Sim) SetStock(typ, location string, in bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -369,7 +369,7 @@ func (s *Sim) SetServerLimit(n int) {
 	s.cfg.Limits.Servers = n
 }
 
-// Ledger lists what was or, with open, is still billed.
+// Ledger lists what was billed or, with open, still is.
 func (s *Sim) Ledger(open bool) []LedgerEntry {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,17 +13,16 @@ import (
 	"go.uber.org/zap"
 )
 
-// host is what a server runs on. Between two of its runs it is off; its disk outlives
-// them.
+// host is what a server runs on. Between two runs it is off; its disk persists.
 type host interface {
-	// run boots the host, and returns when it is off: because it was shut down, or since
-	// ctx ended, which cuts its power. An error is why it could not be turned on.
+	// run boots the host, and returns when it is off: it was shut down, or ctx ended,
+	// which cuts its power. An error says why it could not be turned on.
 	run(ctx context.Context) error
-	// shutdown and restart ask the system that runs on it, as pressed buttons do.
+	// shutdown and restart ask the host's system, like pressed buttons.
 	shutdown() error
 	restart() error
-	// signal sends a signal to a process that runs on it: agent, exec, or what a kind of
-	// host knows beside.
+	// signal sends a signal to a process of the host: agent, exec, or others that this
+	// kind of host has.
 	signal(what string, sig syscall.Signal) error
 	info() HostInfo
 	// attach and detach plug volumes, by id and file, into a host that may be running.
@@ -71,7 +70,7 @@ func (s *Sim) hostDir(id int64) string {
 	return filepath.Join(s.cfg.StateDir, "hosts", fmt.Sprint(id))
 }
 
-// newHost makes what a server runs on. Call it with the lock held.
+// newHost creates a server's host. Call it with the lock held.
 func (s *Sim) newHost(srv *server, plan hostFaults) host {
 	if s.net != nil {
 		return s.newMachine(srv, plan)
@@ -84,7 +83,7 @@ type hostFaults struct {
 	buildFails, noCloudInit, withoutAgent, stopHeartbeats, duplicate, containersFail bool
 }
 
-// planFaults decides what goes wrong with a boot. Call it with the lock held.
+// planFaults decides which faults a boot has. Call it with the lock held.
 func (s *Sim) planFaults(name string) hostFaults {
 	has := func(kind string) bool { _, ok := s.hostFault(kind, name); return ok }
 	return hostFaults{
@@ -93,7 +92,7 @@ func (s *Sim) planFaults(name string) hostFaults {
 	}
 }
 
-// Hosts lists the hosts that run.
+// Hosts lists the running hosts.
 func (s *Sim) Hosts() []HostInfo {
 	s.mu.Lock()
 	slots := make([]*slot, 0, len(s.hosts))
@@ -120,9 +119,9 @@ func (s *Sim) slot(id int64) (*slot, error) {
 	return h, nil
 }
 
-// HostAction does something to a process of a host: kill-agent (it is started
-// again), stop-agent (it hangs), resume-agent; kill-exec, stop-exec and resume-exec
-// do so to the process that runs commands; on machines -docker to dockerd, too.
+// HostAction acts on a process of a host: kill-agent (it is restarted), stop-agent (it
+// hangs), resume-agent; kill-exec, stop-exec and resume-exec do the same to the process
+// that runs commands, and on machines -docker to dockerd.
 func (s *Sim) HostAction(id int64, verb string) error {
 	do, what, _ := strings.Cut(verb, "-")
 	sig, known := map[string]syscall.Signal{"kill": syscall.SIGKILL, "stop": syscall.SIGSTOP, "resume": syscall.SIGCONT}[do]
@@ -136,8 +135,8 @@ func (s *Sim) HostAction(id int64, verb string) error {
 	return h.signal(what, sig)
 }
 
-// Console is what a host has written to its console since its server was made; it
-// can be read of hosts that are off.
+// Console is the host's console output since its server was created, also of hosts that
+// are off.
 func (s *Sim) Console(id int64) ([]byte, error) {
 	s.mu.Lock()
 	_, ok := s.st.Servers[id]
@@ -204,7 +203,7 @@ func (s *Sim) boot(srv *server) {
 	}()
 }
 
-// resume brings a host of an earlier run up again.
+// resume boots a host of an earlier run again.
 func (s *Sim) resume(srv *server) {
 	switch srv.Status {
 	case "running":

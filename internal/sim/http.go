@@ -14,7 +14,7 @@ import (
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 )
 
-// apiError is a refusal in the provider's form.
+// apiError is an error in the provider's format.
 type apiError struct {
 	status  int
 	code    string
@@ -151,7 +151,7 @@ func (b *bucket) take() (remaining int, ok bool) {
 	return int(b.tokens), true
 }
 
-// limited authenticates and takes each request from the project's rate.
+// limited authenticates each request and applies the project's rate limit.
 func (s *Sim) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()

@@ -88,7 +88,7 @@ func (s *Sim) deleteImage(r *http.Request) (int, any, error) {
 	return 204, nil, nil
 }
 
-// dropSnapshot forgets a snapshot. Its copy goes when nobody reads it any more.
+// dropSnapshot deletes a snapshot. Its copy is deleted once nobody reads it.
 func (s *Sim) dropSnapshot(id int64) {
 	delete(s.st.Snapshots, id)
 	s.st.close("image", id)
@@ -98,9 +98,9 @@ func (s *Sim) dropSnapshot(id int64) {
 	go func() { defer s.work.Done(); _ = os.RemoveAll(dir + ".gone") }()
 }
 
-// createImage copies a server's disk. The provider copies a running one as well, and
-// says that it is then likely to be inconsistent: here it is refused, so that nobody
-// does so by mistake.
+// createImage copies a server's disk. The provider also copies running servers, and
+// warns that the copy is then likely to be inconsistent: here it is refused, so that
+// nobody does so by mistake.
 func (s *Sim) createImage(r *http.Request, srv *server) (int, any, error) {
 	var req schema.ServerActionCreateImageRequest
 	if err := decode(r, &req); err != nil {
@@ -171,7 +171,7 @@ func (s *Sim) copyDisk(srv *server, i *schema.Image, gigabytes float32) {
 	}()
 }
 
-// copyTree copies files and directories. What is neither has no place on a light host.
+// copyTree copies files and directories. Special files have no place on a light host.
 func copyTree(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
@@ -200,7 +200,7 @@ func (s *Sim) restoreDisk(srv *server, h host) error {
 	return nil
 }
 
-// isBuilder tells the user_data of a machine that an image is made of.
+// isBuilder recognizes the user_data of an image's builder.
 func isBuilder(userData string) bool {
 	return strings.Contains(userData, "/etc/prego-image/recipe.json")
 }

@@ -23,8 +23,8 @@ import (
 )
 
 // machineHost is the real kind of host: a Debian with its own systemd, cloud-init,
-// network and engine, in a container of systemd-nspawn. docs/simulator.md says how it is
-// made, and what about it is not real.
+// network and engine, in a container of systemd-nspawn. docs/simulator.md describes how
+// it works, and what is not real about it.
 type machineHost struct {
 	sim  *Sim
 	id   int64
@@ -55,7 +55,7 @@ var (
 	netUp string
 )
 
-// restartStatus is with what nspawn ends when the system in it wants to start again.
+// restartStatus is nspawn's exit status if the system in it wants to reboot.
 const restartStatus = 133
 
 func (s *Sim) newMachine(srv *server, plan hostFaults) *machineHost {
@@ -83,8 +83,7 @@ func (s *Sim) newMachine(srv *server, plan hostFaults) *machineHost {
 	return m
 }
 
-// rootOf is the directory of the root that a server boots from: that of its image, unless
-// another was chosen.
+// rootOf is the directory of a server's root: its image's, unless another was chosen.
 func (s *Sim) rootOf(server, image string) string {
 	for _, c := range slices.Backward(s.roots) {
 		if ok, _ := filepath.Match(c.server, server); ok {
@@ -94,8 +93,8 @@ func (s *Sim) rootOf(server, image string) string {
 	return image
 }
 
-// SetRoot lets servers of matching names boot from another root than their image's, for
-// example debian-12-minimal.
+// SetRoot makes servers with matching names boot from another root than their image's,
+// for example debian-12-minimal.
 func (s *Sim) SetRoot(server, root string) error {
 	if _, err := filepath.Match(server, ""); err != nil {
 		return fmt.Errorf("bad pattern %q", server)
@@ -128,7 +127,7 @@ func (m *machineHost) mount() string   { return filepath.Join(m.dir, "disk") }
 func (m *machineHost) merged() string  { return filepath.Join(m.dir, "root") }
 func (m *machineHost) machine() string { return filepath.Join(m.dir, "machine") }
 
-// run is the machine with its power on.
+// run runs the machine until its power is off.
 func (m *machineHost) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, m.unmount()) }()
 	if err := m.mountDisk(); err != nil {
@@ -148,7 +147,7 @@ func (m *machineHost) run(ctx context.Context) (err error) {
 	}
 }
 
-// mountDisk makes the machine's disk, if it is new, and lays it over its root.
+// mountDisk mounts the machine's disk over its root, creating it if it is new.
 func (m *machineHost) mountDisk() error {
 	if _, err := os.Stat(filepath.Join(m.root, "etc/machine-image")); err != nil {
 		return fmt.Errorf("no root for machines at %s: make machines builds them", m.root)
@@ -190,7 +189,7 @@ func (m *machineHost) mountDisk() error {
 	return run("mount", "-t", "overlay", "overlay", "-o", fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", m.root, upper, work), m.merged())
 }
 
-// makeDisk makes a disk of some size in a file that takes no room until it is written.
+// makeDisk creates a disk in a sparse file.
 func makeDisk(file string, gigabytes int, format string) error {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -210,7 +209,7 @@ func (m *machineHost) unmount() error {
 	return errors.Join(unmountBelow(m.merged()), unmountBelow(m.mount()), detachLoopsBelow(m.image()))
 }
 
-// power is one life of the machine's first process. It returns how that ended.
+// power is one run of the machine's first process. It returns how that ended.
 func (m *machineHost) power(ctx context.Context) (int, error) {
 	space, err := m.sim.net.plug(m.k)
 	if err != nil {
@@ -437,7 +436,7 @@ func (m *machineHost) erase() error {
 	return os.RemoveAll(m.dir)
 }
 
-// HostExec runs a command on a machine, as root there, and returns what it writes.
+// HostExec runs a command on a machine, as root there, and returns its output.
 func (s *Sim) HostExec(ctx context.Context, id int64, stdin io.Reader, argv ...string) ([]byte, error) {
 	h, err := s.slot(id)
 	if err != nil {

@@ -25,23 +25,25 @@ import (
 	"time"
 )
 
-// RegistryName is the registry that machines pull images from. Their engines trust it.
+// RegistryName is the registry from which machines pull images. Their engines trust it.
 const RegistryName = "registry.cloud.example"
 
-// hubName is where engines look for images whose names tell no registry. Machines find
-// the same images there, without a login, so that a stack's own names can be pulled.
+// hubName is where engines look for images without a registry in their name. Machines
+// find the same images there, without a login, so that a stack's own names can be
+// pulled.
 const hubName = "registry-1.docker.io"
 
-// registry serves images to machines, as the OCI distribution specification says for
-// pulls. It keeps blobs by digest, and a manifest by repository and tag. What it does not
-// have it looks for in more, a directory of the reference implementation of registries.
+// registry serves images to machines, as the OCI distribution specification requires
+// for pulls. It stores blobs by digest, and manifests by repository and tag. What it
+// does not have is looked up in more, a directory of the reference implementation of
+// registries.
 type registry struct {
 	dir, more      string
 	ca             []byte // PEM, that machines trust it by
-	user, password string // asked for when set
+	user, password string // required if set
 }
 
-// ImageConfig is what a container of an image runs as, unless it is told otherwise.
+// ImageConfig is the default configuration of an image's containers.
 type ImageConfig struct {
 	Env        []string `json:"Env,omitempty"`
 	Entrypoint []string `json:"Entrypoint,omitempty"`
@@ -62,7 +64,7 @@ type ociDescriptor struct {
 	Size      int64  `json:"size"`
 }
 
-// AddImage puts an image of one layer, a tar, into the registry that machines pull from;
+// AddImage adds an image of one layer, a tar, to the registry that machines pull from;
 // its reference is RegistryName/repository:tag.
 func (s *Sim) AddImage(repository, tag string, layer io.Reader, config ImageConfig) error {
 	if s.images == nil {
@@ -71,14 +73,14 @@ func (s *Sim) AddImage(repository, tag string, layer io.Reader, config ImageConf
 	return s.images.add(repository, tag, layer, config)
 }
 
-// AddProgram puts an image with one static program into the registry.
+// AddProgram adds an image with one static program to the registry.
 func (s *Sim) AddProgram(repository, tag, program, at string) error {
 	r, w := io.Pipe()
 	go func() { _ = w.CloseWithError(tarOf(w, program, strings.TrimPrefix(at, "/"))) }()
 	return s.AddImage(repository, tag, r, ImageConfig{})
 }
 
-// RequireLogin lets the registry answer only those who know a user and its password.
+// RequireLogin makes the registry require a user and a password.
 func (s *Sim) RequireLogin(user, password string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

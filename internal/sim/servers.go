@@ -153,8 +153,8 @@ func (s *Sim) createServer(r *http.Request) (int, any, error) {
 		return 0, nil, err
 	}
 	if late, ok := s.hostFault("land_late", req.Name); ok {
-		// The caller gets no answer, and the server comes into being when nobody
-		// expects it any more; or not, when the name was taken meanwhile.
+		// The caller gets no answer, and the server is created when nobody expects it
+		// any more, unless the name was taken meanwhile.
 		s.after(time.Duration(late.DelayMS)*time.Millisecond, func() {
 			if o, err := s.checkOrder(req); err == nil {
 				s.make(o)
@@ -175,7 +175,7 @@ func (s *Sim) createServer(r *http.Request) (int, any, error) {
 	return 201, body, nil
 }
 
-// make brings a server into being and lets it boot.
+// make creates a server and boots it.
 func (s *Sim) make(o order) (*server, schema.Action, []schema.Action) {
 	now := time.Now().UTC()
 	addr := s.freeAddress()
@@ -273,8 +273,8 @@ func (s *Sim) deleteServer(r *http.Request) (int, any, error) {
 	return 200, map[string]any{"action": s.act("delete_server", s.cfg.Profile.Action/4, nil, serverRef(srv.ID))}, nil
 }
 
-// remove deletes a server with the addresses that go with it. Volumes are only
-// detached, as at the provider.
+// remove deletes a server with its own addresses. Volumes are only detached, as at the
+// provider.
 func (s *Sim) remove(srv *server) {
 	delete(s.st.Servers, srv.ID)
 	s.st.close("server", srv.ID)
@@ -340,8 +340,7 @@ func (s *Sim) serverAction(r *http.Request) (int, any, error) {
 	return 201, map[string]any{"action": s.act(verb+"_server", s.cfg.Profile.Action/4, done, serverRef(srv.ID))}, nil
 }
 
-// press asks what runs on a server to shut down or to restart. Call it with the lock
-// held.
+// press asks a server's host to shut down or to restart. Call it with the lock held.
 func (s *Sim) press(srv *server, restart bool) {
 	h, ok := s.hosts[srv.ID]
 	if !ok {
@@ -356,7 +355,7 @@ func (s *Sim) press(srv *server, restart bool) {
 	}
 }
 
-// rebuildServer puts an image on a server's disk anew; its user_data is run again.
+// rebuildServer rewrites a server's disk from an image; its user_data runs again.
 func (s *Sim) rebuildServer(r *http.Request, srv *server) (int, any, error) {
 	var req schema.ServerActionRebuildRequest
 	if err := decode(r, &req); err != nil {
@@ -389,5 +388,5 @@ func (s *Sim) rebuildServer(r *http.Request, srv *server) (int, any, error) {
 	return 201, schema.ServerActionRebuildResponse{Action: action, RootPassword: ptr(rootPassword(srv.ID))}, nil
 }
 
-// rootPassword is what the provider sets where no key is given.
+// rootPassword is what the provider sets if no key is given.
 func rootPassword(id int64) string { return fmt.Sprintf("sim-root-%d-YItygq1v3GYjjMomLaKc", id) }

@@ -19,13 +19,13 @@ import (
 	"github.com/prego/prego/internal/child"
 )
 
-// The sites of a cloud's hosts are kept by one MariaDB and one Redis, which all its
-// hosts share: a server for each would cost seconds and megabytes a host. Databases
-// have names of their own on all hosts, so that sharing shows only to who looks for
+// The sites of a cloud's hosts are stored in one MariaDB and one Redis, shared by all
+// its hosts: a server for each would cost seconds and megabytes per host. Database
+// names are unique across hosts, so sharing is only visible to someone who looks for
 // another host's.
 //
-// Both listen on Unix sockets only, and begin when somebody connects for the first
-// time: most clouds of tests never have a site.
+// Both listen on Unix sockets only, and start on the first connection: most clouds of
+// tests never have a site.
 
 // service is a server program that starts at the first connection to its socket.
 type service struct {

@@ -1,8 +1,7 @@
-// Package sim is a simulated Hetzner Cloud: an HTTP server with the endpoints
-// that the control plane uses and their neighbours, and hosts that boot from the
-// user_data that they are given and run the real agent. Faults are injected over
-// HTTP, and a billing ledger tells what is left over. docs/simulator.md describes
-// it for users.
+// Package sim is a simulated Hetzner Cloud: an HTTP server with the endpoints that the
+// control plane uses and their neighbours, and hosts that boot from their user_data and
+// run the real agent. Faults are injected over HTTP, and a billing ledger shows what is
+// left over. docs/simulator.md describes it for users.
 package sim
 
 import (
@@ -25,43 +24,41 @@ type Config struct {
 	Listen   string // host:port; port 0 takes any
 	StateDir string
 	Token    string // the API token that is accepted
-	// AgentPort and DockerPort are where hosts serve; every host has an address of
-	// its own.
+	// AgentPort and DockerPort are the ports of hosts; every host has its own address.
 	AgentPort, DockerPort int
-	// RealDocker gives every host a dockerd of its own. It needs root and dockerd,
-	// and StandIn: the static program that runs in the containers, this one when
-	// empty.
+	// RealDocker gives every host its own dockerd. It needs root and dockerd, and
+	// StandIn: the static program that runs in the containers, this one if empty.
 	RealDocker bool
 	StandIn    string
-	// Machines is where tools/machine-root.sh put the roots of machines. With it hosts
-	// are machines, which need root; without it they are processes.
+	// Machines is the directory of machines' roots, as created by
+	// tools/machine-root.sh. If set, hosts are machines, which need root; otherwise
+	// they are processes.
 	Machines string
-	// Images is a directory of images that machines can pull beside the stand-in, as
-	// make images builds it; "" is none.
+	// Images is a directory of images that machines can pull besides the stand-in, as
+	// built by make images; "" for none.
 	Images string
-	// MachineDiskGB is the size of a machine's disk; 0 is 10.
+	// MachineDiskGB is the size of a machine's disk; 0 means 10.
 	MachineDiskGB int
 	Profile       Profile
 	Limits        Limits
-	// RatePerHour is the requests per hour of the project, refilled evenly; 0 is
-	// 3600.
+	// RatePerHour is the project's requests per hour, refilled evenly; 0 means 3600.
 	RatePerHour int
 	Log         *zap.Logger
 }
 
-// Profile is how long things take. The zero Profile takes no time.
+// Profile says how long things take. The zero Profile takes no time.
 type Profile struct {
 	Action  time.Duration // an action
 	Boot    time.Duration // running → the first cloud-init stage
 	Stage   time.Duration // each cloud-init stage
-	Restart time.Duration // before an agent that ended is started again
+	Restart time.Duration // before an agent that ended is restarted
 
 	// Commands of bench. On a real host a new site takes 30 to 90 s and an app some
 	// 10 to 60 s; a rename is a move of a directory, and then clear-cache.
 	BenchNewSite, BenchRename, BenchInstallApp time.Duration
 }
 
-// DefaultProfile lets people follow what happens.
+// DefaultProfile is slow enough for people to follow.
 func DefaultProfile() Profile {
 	return Profile{
 		Action: 800 * time.Millisecond, Boot: time.Second, Stage: 300 * time.Millisecond, Restart: 5 * time.Second,
@@ -69,7 +66,7 @@ func DefaultProfile() Profile {
 	}
 }
 
-// Limits of the account; 0 is the default.
+// Limits of the account; 0 means the default.
 type Limits struct {
 	Servers         int // 100
 	Volumes         int // 100
@@ -112,7 +109,7 @@ type Sim struct {
 	servicesErr  error
 }
 
-// New makes a cloud with the state that StateDir holds, if any.
+// New creates a cloud with the state in StateDir, if any.
 func New(cfg Config) (*Sim, error) {
 	if cfg.StateDir == "" || cfg.Token == "" {
 		return nil, errors.New("sim: StateDir and Token are required")
@@ -155,7 +152,7 @@ func New(cfg Config) (*Sim, error) {
 	return s, nil
 }
 
-// Start listens and brings the hosts of an earlier run up again.
+// Start listens and boots the hosts of an earlier run again.
 func (s *Sim) Start() error {
 	ln, err := net.Listen("tcp", s.cfg.Listen) //nolint:noctx // ends with Close
 	if err != nil {
@@ -181,7 +178,7 @@ func (s *Sim) Start() error {
 	return nil
 }
 
-// Close stops everything that runs here, and saves.
+// Close stops everything that runs here, and saves the state.
 func (s *Sim) Close() {
 	s.stop()
 	_ = s.server.Close()

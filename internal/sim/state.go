@@ -10,7 +10,7 @@ import (
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 )
 
-// state is everything that the cloud remembers.
+// state is everything that the cloud stores.
 type state struct {
 	NextID     int64                            `json:"next_id"`
 	Servers    map[int64]*server                `json:"servers"`
@@ -28,18 +28,18 @@ type state struct {
 	Retiring map[string]schema.DeprecationInfo `json:"retiring"`
 }
 
-// server is a server, and what the API never shows of it.
+// server is a server, including what the API never shows.
 type server struct {
 	schema.Server
 	UserData string `json:"user_data"`
 	Booted   bool   `json:"booted"` // cloud-init has run
-	// From is the snapshot whose copy its disk still has to become; 0 for none.
+	// From is the snapshot that its disk is still to be copied from; 0 for none.
 	From int64 `json:"from,omitempty"`
 	// Interfaces are the numbers of its private interfaces, from 1, by network.
 	Interfaces map[int64]int `json:"interfaces,omitempty"`
 }
 
-// LedgerEntry is one billed thing from its creation to its deletion.
+// LedgerEntry is one billed resource from its creation to its deletion.
 type LedgerEntry struct {
 	Kind     string            `json:"kind"`
 	ID       int64             `json:"id"`

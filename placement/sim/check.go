@@ -7,9 +7,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// Check recounts the fleet from the tenants, apart from everything that the
-// placement engine and the simulation counted, and says which invariants do not
-// hold. It is empty when all do.
+// Check recounts the fleet from the tenants, independently of the counts of the
+// placement engine and the simulation, and returns the violated invariants.
 func (s *Simulation) Check() []string {
 	out := slices.Clone(s.faults)
 	fault := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
@@ -60,14 +59,14 @@ func (s *Simulation) Check() []string {
 		fault("servers: %d are there, %d were counted", live, s.live)
 	}
 	if out == nil {
-		out = []string{} // null is no list
+		out = []string{} // null means no list
 	}
 	return out
 }
 
 type faulter func(format string, args ...any)
 
-// checkTenant is what must hold of where a tenant lives.
+// checkTenant checks where a tenant was placed.
 func (s *Simulation) checkTenant(t *resident, fault faulter) {
 	for _, h := range []*host{t.server, t.shard, t.pool} {
 		if h == nil || !h.active {
@@ -109,7 +108,7 @@ func (s *Simulation) checkTenant(t *resident, fault faulter) {
 	}
 }
 
-// checkHost is what must hold of a machine and its tenants.
+// checkHost checks a machine and its tenants.
 func (s *Simulation) checkHost(h *host, tenants []*resident, fault faulter) {
 	n := len(tenants)
 	if counted := s.tenantsOn(h); counted != n {

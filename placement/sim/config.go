@@ -1,7 +1,7 @@
-// Package sim plays the life of a fleet through the placement engine: tenants
-// arrive, grow and leave over simulated days, servers are booted for those that
-// wait, and a report card says how the policy did. It is pure: the same
-// configuration and the same seed give the same report to the byte.
+// Package sim simulates the life of a fleet with the placement engine: tenants arrive,
+// grow and leave over simulated days, servers are booted for waiting ones, and a report
+// card says how the policy did. It is pure: the same configuration and the same seed
+// give the same report to the byte.
 package sim
 
 import (
@@ -13,29 +13,28 @@ import (
 	"github.com/prego/prego/placement"
 )
 
-// MaxTenants is the most that one simulation plays.
+// MaxTenants is the maximum number of tenants in a simulation.
 const MaxTenants = 100_000
 
 // Config is the whole model. DefaultConfig has its constants.
 type Config struct {
-	// Tenants is how many tenants ask for a place.
+	// Tenants is the number of arriving tenants.
 	Tenants int
-	// Policy is the placement policy that decides.
+	// Policy is the placement policy.
 	Policy placement.Policy
 
-	// Days is over how many days the tenants arrive.
+	// Days is the number of days over which tenants arrive.
 	Days int
-	// Settle is how long the simulation goes on after the last of Days, so that those
-	// who wait then can still be placed.
+	// Settle is how long the simulation continues after the last of Days, so that
+	// waiting tenants can still be placed.
 	Settle time.Duration
-	// Rhythm is by which part of its mean the rate of arrivals rises and falls within
-	// a day, 0 to 1.
+	// Rhythm is the relative amplitude of the arrival rate within a day, 0 to 1.
 	Rhythm float64
 	// PeakHour is the hour of the day, 0 to 24, with the most arrivals.
 	PeakHour float64
 
-	// Plans is the mix of plans with what tenants of each do. The shares need not sum
-	// up to 1.
+	// Plans is the mix of plans and the behaviour of their tenants. The shares need not
+	// sum up to 1.
 	Plans []PlanModel
 	// Regions is the mix of regions.
 	Regions []RegionShare
@@ -55,12 +54,11 @@ type Config struct {
 	// ResidencyShare is the share of tenants whose data must stay in a country.
 	ResidencyShare float64
 	// MismatchShare is the share of those that ask for a region where that country's
-	// data may not be.
+	// data must not be stored.
 	MismatchShare float64
 	// UnknownShare is the share of those whose country has no residency zone.
 	UnknownShare float64
-	// DedicatedRedisShare is the share of business tenants with a Redis pool of their
-	// own.
+	// DedicatedRedisShare is the share of business tenants with a dedicated Redis pool.
 	DedicatedRedisShare float64
 
 	// TrialFor is how long a trial lasts.
@@ -70,18 +68,18 @@ type Config struct {
 
 	// Roles are the machines of each role.
 	Roles []RoleModel
-	// BootJitter is by which part a boot may be faster or slower than its role's mean.
+	// BootJitter is the relative deviation of a boot from its role's mean.
 	BootJitter float64
-	// MaxPerRun is the most servers that one scale-out orders.
+	// MaxPerRun is the maximum number of servers per scale-out.
 	MaxPerRun int
-	// TenantsPerNewServer is for how many of the waiting one app server is ordered.
+	// TenantsPerNewServer is the number of waiting tenants per ordered app server.
 	TenantsPerNewServer int
 	// ShardCapacity and PoolCapacity are tenants per DB shard and per Redis pool.
 	ShardCapacity, PoolCapacity int
-	// InitialServers is with how many app servers each region begins, in shared mode;
-	// a DB shard, one locked to business and a Redis pool are beside them.
+	// InitialServers is each region's number of app servers at the start, in shared
+	// mode; there are also a DB shard, one locked to business, and a Redis pool.
 	InitialServers int
-	// IdleFor is how long a server is empty before it is given back.
+	// IdleFor is how long a server is empty before it is returned.
 	IdleFor time.Duration
 	// WarmNodes is how many unclaimed nodes a region keeps, in one_tenant_one_server.
 	WarmNodes int
@@ -89,7 +87,7 @@ type Config struct {
 	// UserMB is the memory of one user, in MB, and TenantMB that of a tenant without
 	// users.
 	UserMB, TenantMB int
-	// MaxGrowth is by which factor a tenant's users can grow at most.
+	// MaxGrowth is the maximum factor by which a tenant's users grow.
 	MaxGrowth float64
 
 	// SitesPerServer is how many plain sites an app server's pool holds, and
@@ -98,28 +96,28 @@ type Config struct {
 	// SiteBuild is how long a pool site takes; a server builds one at a time.
 	SiteBuild time.Duration
 
-	// SampleEvery is how often memory grows and the fleet is measured.
+	// SampleEvery is the interval at which memory grows and the fleet is measured.
 	SampleEvery time.Duration
 }
 
-// PlanModel is what tenants of a plan do.
+// PlanModel is the behaviour of a plan's tenants.
 type PlanModel struct {
 	Plan prego.Plan
-	// Share is the plan's part of the arrivals.
+	// Share is the plan's share of the arrivals.
 	Share float64
 	// UsersSpread is the sigma of the log-normal factor on the plan's default users.
 	UsersSpread float64
-	// GrowthMin and GrowthMax bound a tenant's growth in users per month, as a part.
+	// GrowthMin and GrowthMax bound a tenant's relative growth in users per month.
 	GrowthMin, GrowthMax float64
-	// ChurnPerMonth is the part of tenants that leaves in a month.
+	// ChurnPerMonth is the share of tenants that leaves per month.
 	ChurnPerMonth float64
 }
 
-// RegionShare is a region's part of the arrivals.
+// RegionShare is a region's share of the arrivals.
 type RegionShare struct {
 	Region prego.Region
 	Share  float64
-	// Country is one whose residents' data may be in this region alone.
+	// Country is a country whose data must stay in this region.
 	Country string
 }
 
@@ -131,18 +129,18 @@ type RoleModel struct {
 	CentsPerMonth int
 	// MemoryMB is the machine's memory, and BaseMB what it uses without tenants.
 	MemoryMB, BaseMB int
-	// Boot is how long from the order until it is active.
+	// Boot is the time from the order until it is active.
 	Boot time.Duration
 }
 
-// hoursPerMonth is the provider's: 365.25 days of 24 hours by 12.
+// hoursPerMonth as the provider counts: 365.25 days of 24 hours by 12.
 const hoursPerMonth = 730.5
 
 const month = time.Duration(hoursPerMonth * float64(time.Hour))
 
-// DefaultConfig is the model's constants with a policy.
+// DefaultConfig is the default model with a policy.
 func DefaultConfig(tenants int, p placement.Policy) Config {
-	p.MaxRejected = 0 // only the counts are read
+	p.MaxRejected = 0 // only the counts are used
 	return Config{
 		Tenants: tenants, Policy: p,
 		Days: 90, Settle: 24 * time.Hour, Rhythm: 0.7, PeakHour: 10,
@@ -172,7 +170,7 @@ func DefaultConfig(tenants int, p placement.Policy) Config {
 	}
 }
 
-// Validate refuses a model that cannot be played.
+// Validate rejects an impossible model.
 func (c Config) Validate() error {
 	if err := c.Policy.Validate(); err != nil {
 		return err
@@ -234,7 +232,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// roles are all roles in the order in which they are ordered and shown.
+// roles are all roles, in the order in which they are ordered and shown.
 var roles = []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool, prego.RoleNode}
 
 func (c Config) role(r prego.Role) RoleModel {
