@@ -84,40 +84,42 @@ func (k keyed) keep(ctx context.Context, tx pgx.Tx, id string) error {
 	return change(ctx, tx, errKeyKept, sql, k.by, k.key, k.hash, id)
 }
 
-// once runs do in a transaction, which answers with the id of what it made, unless a
-// request with this key made something before. What do refuses may be refused because
-// the very same request was committed meanwhile, so the key is looked at again.
-func (s *Store) once(ctx context.Context, k keyed, do func(tx pgx.Tx) (id string, err error)) (id string, created bool, err error) {
-	if id, err = k.createdBefore(ctx, s.pool); err != nil || id != "" {
-		return id, false, err
+// once runs create in a transaction, which answers with the id of what it created, unless
+// a request with this key created something before; then reads what it was. What create
+// refuses may be refused because the very same request was committed meanwhile, so the
+// key is looked at again.
+func once[T any](ctx context.Context, s *Store, k keyed, read func(context.Context, string) (T, error), create func(tx pgx.Tx) (id string, err error)) (v T, created bool, err error) {
+	id, err := k.createdBefore(ctx, s.pool)
+	if err == nil && id == "" {
+		err = s.inTx(ctx, "create "+k.kind, func(tx pgx.Tx) error {
+			if id, err = create(tx); err != nil {
+				return err
+			}
+			return k.keep(ctx, tx, id)
+		})
+		created = err == nil
 	}
-	err = s.inTx(ctx, "create "+k.kind, func(tx pgx.Tx) error {
-		if id, err = do(tx); err != nil {
-			return err
+	if err != nil {
+		before, e := k.createdBefore(ctx, s.pool)
+		if e != nil || before == "" {
+			return v, false, cmp.Or(e, err)
 		}
-		return k.keep(ctx, tx, id)
-	})
-	if err == nil {
-		return id, true, nil
+		id = before
 	}
-	if id, e := k.createdBefore(ctx, s.pool); e != nil || id != "" {
-		return id, false, e
-	}
-	return "", false, err
+	v, err = read(ctx, id)
+	return v, created, err
 }
 
-const sqlNewApp = `
-INSERT INTO apps (app_id, org_id, name, created_by) VALUES ($1, $2, $3, $4)
-ON CONFLICT (org_id, name) WHERE deleted_at IS NULL DO NOTHING`
+const sqlNewApp = `INSERT INTO apps (app_id, org_id, name, created_by) VALUES ($1, $2, $3, $4)`
 
 const sqlAppOfName = `SELECT app_id FROM apps WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL`
 
 // CreateApp makes an app of an org. The same request again with the same key is met by
 // the app that it made. A name that is taken is CodeAppExists, and says by which.
 func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app workload.App, created bool, err error) {
-	id, created, err := s.once(ctx, keyedRequest(a.CreatedBy, key, "app", string(a.OrgID), a.Name), func(tx pgx.Tx) (string, error) {
-		if _, err := oneOrg(ctx, tx, sqlGetOrg, a.OrgID); err != nil {
-			return "", ifNoRows(err, &prego.Error{Code: prego.CodeOrgUnknown, Field: "org_id", Message: "is not an org that is known here"})
+	return once(ctx, s, keyedRequest(a.CreatedBy, key, "app", string(a.OrgID), a.Name), s.GetApp, func(tx pgx.Tx) (string, error) {
+		if err := lockNamedOrg(ctx, tx, a.OrgID); err != nil {
+			return "", err
 		}
 		if err := nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, string(a.OrgID), a.Name); err != nil {
 			return "", err
@@ -125,16 +127,11 @@ func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app 
 		if err := s.takeQuota(ctx, tx, a.OrgID, quota.Delta{Dimension: quota.MaxApps, By: 1}); err != nil {
 			return "", err
 		}
-		if made, err := changed(ctx, tx, sqlNewApp, a.AppID, a.OrgID, a.Name, a.CreatedBy); err != nil || !made { // taken since it was looked at
-			return "", cmp.Or(err, nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, string(a.OrgID), a.Name))
+		if _, err := tx.Exec(ctx, sqlNewApp, a.AppID, a.OrgID, a.Name, a.CreatedBy); err != nil {
+			return "", err
 		}
 		return string(a.AppID), orgEvent(ctx, tx, org.Event{OrgID: a.OrgID, Type: "app.create", Subject: string(a.AppID), Actor: a.CreatedBy}, map[string]any{"name": a.Name})
 	})
-	if err != nil {
-		return workload.App{}, false, failed("create app", err)
-	}
-	app, err = s.GetApp(ctx, id)
-	return app, created, err
 }
 
 // nameIsFree refuses a name that something has, and says what.
@@ -179,17 +176,14 @@ const sqlDeleteApp = `UPDATE apps SET deleted_at = now() WHERE app_id = $1 AND d
 // DeleteApp deletes an app that has no envs; CodeAppInUse otherwise. Repeated, it
 // changes nothing.
 func (s *Store) DeleteApp(ctx context.Context, id, by string) error {
-	err := s.inTx(ctx, "delete app", func(tx pgx.Tx) error {
-		var orgID prego.OrgID
-		if err := tx.QueryRow(ctx, sqlAppOwner, id).Scan(&orgID); err != nil {
-			return ifNoRows(err, noSuchApp(id))
-		}
+	return s.inTx(ctx, "delete app", func(tx pgx.Tx) error {
 		// Whoever makes an env of it holds the org, too.
-		if err := lockOrg(ctx, tx, orgID); err != nil {
+		orgID, err := lockOwner(ctx, tx, noSuchApp(id), sqlAppOwner, id)
+		if err != nil {
 			return err
 		}
-		var envs int
-		if err := tx.QueryRow(ctx, sqlAppChildren, id).Scan(&envs); err != nil {
+		envs, err := value[int](ctx, tx, sqlAppChildren, id)
+		if err != nil {
 			return err
 		}
 		if envs > 0 {
@@ -200,5 +194,4 @@ func (s *Store) DeleteApp(ctx context.Context, id, by string) error {
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "app.delete", Subject: id, Actor: by}, map[string]any{})
 	})
-	return err
 }

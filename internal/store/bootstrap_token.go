@@ -114,8 +114,7 @@ func (s *Store) consume(ctx context.Context, p server.TokenClaim) (out server.To
 			return ifNoRows(err, errNotConsumable)
 		}
 		out.ServerID = p.ServerID
-		var tags []string
-		err = tx.QueryRow(ctx, sqlBindAgent, p.ServerID, p.Key, p.AgentVersion, p.BootID, out.Attempt, filled(p.Tags)).Scan(&tags)
+		tags, err := value[[]string](ctx, tx, sqlBindAgent, p.ServerID, p.Key, p.AgentVersion, p.BootID, out.Attempt, filled(p.Tags))
 		if err != nil {
 			return ifNoRows(err, errNotConsumable)
 		}

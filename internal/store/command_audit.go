@@ -25,12 +25,12 @@ WHERE audit_id = $1 AND (exit_code IS NULL OR $2::int IS NOT NULL)`
 
 // FinishCommand records how it ended, without secrets.
 func (s *Store) FinishCommand(ctx context.Context, auditID string, o server.CommandOutcome) error {
-	return s.exec(ctx, "audit command "+auditID, sqlFinishCommand, auditID, o.ExitCode, o.Duration.Milliseconds(), kept(o.Stdout), kept(o.Stderr))
+	return s.exec(ctx, "audit command "+auditID, sqlFinishCommand, auditID, o.ExitCode, o.Duration.Milliseconds(), auditedOutput(o.Stdout), auditedOutput(o.Stderr))
 }
 
-// kept is the end of a stream as a row takes it. It is redacted whole, so that no
+// auditedOutput is the end of a stream as a row takes it. It is redacted whole, so that no
 // secret is cut in two and missed.
-func kept(s string) string {
+func auditedOutput(s string) string {
 	s = prego.Redact(s)
 	if len(s) > server.MaxAuditedOutput {
 		s = s[len(s)-server.MaxAuditedOutput:]

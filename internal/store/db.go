@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,8 +46,18 @@ func changed(ctx context.Context, q querier, sql string, args ...any) (bool, err
 	return tag.RowsAffected() > 0, err
 }
 
-// done asks whether a step that met nothing was done before; if not, the answer is none.
-func done(ctx context.Context, q querier, none error, sql string, args ...any) error {
+// changeThen is change and what follows from it, in one transaction.
+func (s *Store) changeThen(ctx context.Context, what string, none error, then func(pgx.Tx) error, sql string, args ...any) error {
+	return s.inTx(ctx, what, func(tx pgx.Tx) error {
+		if ok, err := changed(ctx, tx, sql, args...); err != nil || !ok {
+			return cmp.Or(err, none)
+		}
+		return then(tx)
+	})
+}
+
+// doneBefore asks whether a step that met nothing was done before; if not, the answer is none.
+func doneBefore(ctx context.Context, q querier, none error, sql string, args ...any) error {
 	if ok, err := value[bool](ctx, q, sql, args...); err != nil || ok {
 		return err
 	}
@@ -159,9 +170,9 @@ func isViolation(err error, constraint string) bool {
 
 const sqlTryLock = `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`
 
-// alone runs f while nobody else runs something under the same key; done is false when
+// exclusively runs f while nobody else runs something under the same key; done is false when
 // somebody does already.
-func (s *Store) alone(ctx context.Context, key string, f func(context.Context) error) (done bool, err error) {
+func (s *Store) exclusively(ctx context.Context, key string, f func(context.Context) error) (done bool, err error) {
 	err = s.inTx(ctx, "serve "+key, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, sqlTryLock, key).Scan(&done); err != nil || !done {
 			return err

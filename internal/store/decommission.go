@@ -15,8 +15,7 @@ const sqlTerminate = `
 UPDATE servers SET status = 'terminated', status_message = '', terminated_at = now(), updated_at = now(),
     agent_status = CASE WHEN agent_first_seen_at IS NULL THEN agent_status ELSE 'disconnected' END
 WHERE server_id = $1 AND status = 'draining'
-  AND NOT EXISTS (SELECT FROM resources r WHERE r.server_id = $1 AND r.state <> 'released')
-RETURNING attempt`
+  AND NOT EXISTS (SELECT FROM resources r WHERE r.server_id = $1 AND r.state <> 'released')`
 
 const sqlIsTerminated = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND status = 'terminated')`
 
@@ -24,13 +23,12 @@ const sqlIsTerminated = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1
 // repeated call is the same success.
 func (s *Store) Terminate(ctx context.Context, serverID prego.ServerID) error {
 	return s.inTx(ctx, fmt.Sprintf("terminate %s", serverID), func(tx pgx.Tx) error {
-		var attempt int
-		err := tx.QueryRow(ctx, sqlTerminate, serverID).Scan(&attempt)
-		if isNoRows(err) {
-			return done(ctx, tx, errors.New("it is not draining, or still owns resources"), sqlIsTerminated, serverID)
-		}
+		terminated, err := changed(ctx, tx, sqlTerminate, serverID)
 		if err != nil {
 			return err
+		}
+		if !terminated {
+			return doneBefore(ctx, tx, errors.New("it is not draining, or still owns resources"), sqlIsTerminated, serverID)
 		}
 		if _, err := tx.Exec(ctx, sqlLeaveGroup, serverID); err != nil {
 			return err

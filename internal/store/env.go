@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/jackc/pgx/v5"
@@ -14,9 +13,7 @@ import (
 
 const envColumns = `env_id, app_id, org_id, name, region, created_by, created_at, deleted_at`
 
-const sqlNewEnv = `
-INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ($1, $2, $3, $4, $5, $6)
-ON CONFLICT (app_id, name) WHERE deleted_at IS NULL DO NOTHING`
+const sqlNewEnv = `INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ($1, $2, $3, $4, $5, $6)`
 
 const sqlEnvOfName = `SELECT env_id FROM envs WHERE app_id = $1 AND name = $2 AND deleted_at IS NULL`
 
@@ -25,36 +22,27 @@ const sqlEnvOfName = `SELECT env_id FROM envs WHERE app_id = $1 AND name = $2 AN
 // says by which.
 func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env workload.Env, created bool, err error) {
 	k := keyedRequest(e.CreatedBy, key, "env", string(e.AppID), e.Name, string(e.Region))
-	id, created, err := s.once(ctx, k, func(tx pgx.Tx) (string, error) {
-		app, err := appIn(ctx, tx, e.AppID)
+	return once(ctx, s, k, s.GetEnv, func(tx pgx.Tx) (string, error) {
+		orgID, err := lockOwner(ctx, tx, noSuchApp(string(e.AppID)), sqlAppOwner, e.AppID)
 		if err != nil {
+			return "", err
+		}
+		// Whoever deletes the app holds the org, too.
+		if _, err := get[workload.App](ctx, tx, noSuchApp(string(e.AppID)), sqlGetApp, e.AppID); err != nil {
 			return "", err
 		}
 		if err := nameIsFree(ctx, tx, prego.CodeEnvExists, sqlEnvOfName, string(e.AppID), e.Name); err != nil {
 			return "", err
 		}
-		if err := s.takeQuota(ctx, tx, app.OrgID, quota.Delta{Dimension: quota.MaxEnvs, By: 1}); err != nil {
+		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxEnvs, By: 1}); err != nil {
 			return "", err
 		}
-		// The org is held from here on, and whoever deletes the app holds it, too.
-		if _, err := appIn(ctx, tx, e.AppID); err != nil {
+		if _, err := tx.Exec(ctx, sqlNewEnv, e.EnvID, e.AppID, orgID, e.Name, e.Region, e.CreatedBy); err != nil {
 			return "", err
 		}
-		if made, err := changed(ctx, tx, sqlNewEnv, e.EnvID, e.AppID, app.OrgID, e.Name, e.Region, e.CreatedBy); err != nil || !made { // taken since it was looked at
-			return "", cmp.Or(err, nameIsFree(ctx, tx, prego.CodeEnvExists, sqlEnvOfName, string(e.AppID), e.Name))
-		}
-		return string(e.EnvID), orgEvent(ctx, tx, org.Event{OrgID: app.OrgID, Type: "env.create", Subject: string(e.EnvID), Actor: e.CreatedBy},
+		return string(e.EnvID), orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "env.create", Subject: string(e.EnvID), Actor: e.CreatedBy},
 			map[string]any{"app_id": e.AppID, "name": e.Name, "region": e.Region})
 	})
-	if err != nil {
-		return workload.Env{}, false, failed("create env", err)
-	}
-	env, err = s.GetEnv(ctx, id)
-	return env, created, err
-}
-
-func appIn(ctx context.Context, tx pgx.Tx, id prego.AppID) (workload.App, error) {
-	return get[workload.App](ctx, tx, noSuchApp(string(id)), sqlGetApp, id)
 }
 
 const sqlGetEnv = `SELECT ` + envColumns + ` FROM envs WHERE env_id = $1 AND deleted_at IS NULL`
@@ -97,13 +85,10 @@ const sqlDeleteEnv = `UPDATE envs SET deleted_at = now() WHERE env_id = $1 AND d
 // DeleteEnv deletes an env that nothing is in; CodeEnvInUse otherwise. Repeated, it
 // changes nothing.
 func (s *Store) DeleteEnv(ctx context.Context, id, by string) error {
-	err := s.inTx(ctx, "delete env", func(tx pgx.Tx) error {
-		var orgID prego.OrgID
-		if err := tx.QueryRow(ctx, sqlEnvOwner, id).Scan(&orgID); err != nil {
-			return ifNoRows(err, noSuchEnv(id))
-		}
+	return s.inTx(ctx, "delete env", func(tx pgx.Tx) error {
 		// What is made in it takes quota first, and then looks whether it is there.
-		if err := lockOrg(ctx, tx, orgID); err != nil {
+		orgID, err := lockOwner(ctx, tx, noSuchEnv(id), sqlEnvOwner, id)
+		if err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlHoldEnv, id); err != nil {
@@ -121,5 +106,4 @@ func (s *Store) DeleteEnv(ctx context.Context, id, by string) error {
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "env.delete", Subject: id, Actor: by}, map[string]any{})
 	})
-	return err
 }

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -37,12 +36,8 @@ func addEvent(ctx context.Context, q querier, e server.Event, dedupKey string) e
 // step runs an UPDATE that must meet a server's row, else the answer is none, and puts its
 // event on the timeline.
 func (s *Store) step(ctx context.Context, e server.Event, dedupKey string, none error, sql string, args ...any) error {
-	return s.inTx(ctx, fmt.Sprintf("%s of server %s", e.Step, e.ServerID), func(tx pgx.Tx) error {
-		if ok, err := changed(ctx, tx, sql, args...); err != nil || !ok {
-			return cmp.Or(err, none)
-		}
-		return addEvent(ctx, tx, e, dedupKey)
-	})
+	note := func(tx pgx.Tx) error { return addEvent(ctx, tx, e, dedupKey) }
+	return s.changeThen(ctx, fmt.Sprintf("%s of server %s", e.Step, e.ServerID), none, note, sql, args...)
 }
 
 func attemptKey(step server.Step, attempt int) string { return fmt.Sprintf("%s/%d", step, attempt) }

@@ -113,18 +113,10 @@ func (s *Store) BeginFleetAction(ctx context.Context, fleetID prego.FleetID, pla
 		if err != nil {
 			return err
 		}
-		a, err := one[server.FleetAction](ctx, tx, sqlTakeAction, fleetID, drivenByFleet)
-		if isNoRows(err) {
-			return nil
-		}
-		if err != nil {
+		if taken, err = find[server.FleetAction](ctx, tx, sqlTakeAction, fleetID, drivenByFleet); err != nil || taken == nil || taken.Status == server.ActionRunning {
 			return err
 		}
-		taken = &a
-		if a.Status == server.ActionRunning {
-			return nil
-		}
-		a, err = planAction(ctx, tx, f, a, plan)
+		*taken, err = planAction(ctx, tx, f, *taken, plan)
 		return err
 	})
 	return taken, err
@@ -183,9 +175,9 @@ SELECT op, server_id, region, round, replan, state, message, at FROM fleet_actio
 ORDER BY round, op, server_id COLLATE "C"`
 
 func getAction(ctx context.Context, q querier, fleetID prego.FleetID, seq int) (a server.FleetAction, err error) {
-	a, err = one[server.FleetAction](ctx, q, sqlGetAction, fleetID, seq)
+	a, err = get[server.FleetAction](ctx, q, prego.Errorf(prego.CodeActionNotFound, "fleet %q has no action %d", fleetID, seq), sqlGetAction, fleetID, seq)
 	if err != nil {
-		return a, ifNoRows(err, prego.Errorf(prego.CodeActionNotFound, "fleet %q has no action %d", fleetID, seq))
+		return a, err
 	}
 	a.Steps, err = many[server.FleetStep](ctx, q, sqlActionSteps, fleetID, seq)
 	return a, err
@@ -193,8 +185,7 @@ func getAction(ctx context.Context, q querier, fleetID prego.FleetID, seq int) (
 
 // GetFleetAction reads an action with its steps, or CodeActionNotFound.
 func (s *Store) GetFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (server.FleetAction, error) {
-	a, err := getAction(ctx, s.pool, fleetID, seq)
-	return a, failed("get action", err)
+	return getAction(ctx, s.pool, fleetID, seq)
 }
 
 var fleetActions = listing[server.FleetAction]{
@@ -218,15 +209,12 @@ WHERE fleet_id = $1 AND seq = $2 AND status IN ('queued', 'running') AND driven_
 // that have not begun are left out.
 func (s *Store) CancelFleetAction(ctx context.Context, fleetID prego.FleetID, seq int, by string) (server.FleetAction, error) {
 	var a *server.FleetAction
-	err := s.inTx(ctx, "cancel action", func(tx pgx.Tx) error {
+	err := s.inTx(ctx, "cancel action", func(tx pgx.Tx) (err error) {
 		// An action that is being taken up is not one that waits any more.
 		if _, err := tx.Exec(ctx, sqlLockFleet, fleetID); err != nil {
 			return err
 		}
-		found, err := many[server.FleetAction](ctx, tx, sqlCancelAction, fleetID, seq, by, drivenByFleet)
-		if len(found) > 0 {
-			a = &found[0]
-		}
+		a, err = find[server.FleetAction](ctx, tx, sqlCancelAction, fleetID, seq, by, drivenByFleet)
 		return err
 	})
 	if err != nil {
@@ -375,8 +363,8 @@ func (s *Store) RecordFleetSteps(ctx context.Context, fleetID prego.FleetID, seq
 				return err
 			}
 		}
-		var made int
-		if err := tx.QueryRow(ctx, sqlMadeSteps, fleetID, seq).Scan(&made); err != nil {
+		made, err := value[int](ctx, tx, sqlMadeSteps, fleetID, seq)
+		if err != nil {
 			return err
 		}
 		if _, err := addSteps(ctx, tx, a, made, p.More); err != nil {
@@ -415,41 +403,14 @@ func (s *Store) FinishFleetAction(ctx context.Context, fleetID prego.FleetID, se
 	return a, err
 }
 
-const sqlDrainMember = `
-UPDATE servers SET status = 'draining', status_reason = 'decommission_requested', status_message = '',
-    decommission_requested_at = now(), updated_at = now()
-WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') AND tenant_count = 0 AND dedicated_for_tenant_id IS NULL
-  AND NOT EXISTS (SELECT FROM db_shards d WHERE d.server_id = $1 AND d.current_tenant_count > 0)
-  AND NOT EXISTS (SELECT FROM redis_pools r WHERE r.server_id = $1 AND r.current_tenants > 0)
-  AND NOT EXISTS (SELECT FROM instances i WHERE i.server_id = $1 AND i.state <> 'stopped') RETURNING ` + serverColumns
-
-// DrainMember begins to take a server down that no tenant lives on, and none is to, and
-// that runs no instance, else CodeServerHasTenants. One that is going or gone is returned as it is.
-func (s *Store) DrainMember(ctx context.Context, id prego.ServerID, by string) (server.Server, error) {
-	srv, err := s.transition(ctx, id, server.Event{
-		ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: "by " + by, Actor: prego.ActorWorkflow,
-	}, "%s", sqlDrainMember)
-	if prego.CodeOf(err) != prego.CodeInvalidTransition {
-		return srv, err
-	}
-	srv, err = s.GetServer(ctx, id)
-	if err == nil && srv.Status != server.Draining && srv.Status != server.Terminated {
-		return srv, prego.Errorf(prego.CodeServerHasTenants, "tenants live on server %s, or one is to, or it runs instances of process groups", id)
-	}
-	return srv, err
-}
-
 const sqlUncordon = `UPDATE servers SET cordoned_at = NULL, updated_at = now() WHERE server_id = $1 AND cordoned_at IS NOT NULL AND status NOT IN ('draining', 'terminated')`
 
-const sqlCordonedFor = `SELECT COALESCE(extract(epoch FROM now() - cordoned_at), 0)::float8 FROM servers WHERE server_id = $1`
+const sqlCordonedFor = `SELECT COALESCE(now() - cordoned_at, '0') FROM servers WHERE server_id = $1`
 
 // CordonedFor is how long a server has been closed to new tenants.
 func (s *Store) CordonedFor(ctx context.Context, serverID prego.ServerID) (time.Duration, error) {
-	var seconds float64
-	if err := s.pool.QueryRow(ctx, sqlCordonedFor, serverID).Scan(&seconds); err != nil {
-		return 0, fmt.Errorf("cordon of %s: %w", serverID, err)
-	}
-	return time.Duration(seconds * float64(time.Second)), nil
+	d, err := value[time.Duration](ctx, s.pool, sqlCordonedFor, serverID)
+	return d, failed(string("cordon of "+serverID), err)
 }
 
 // Uncordon gives a server back to placement.

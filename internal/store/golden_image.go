@@ -89,8 +89,8 @@ WHERE image_id = $1 AND status = 'building' AND attempt <= $2 AND provider_image
 // that this makes at the provider. ErrSuperseded if the image is not being built.
 func (s *Store) BeginBuilder(ctx context.Context, imageID prego.ImageID, attempt int, c server.Candidate, intents []server.ResourceIntent) error {
 	return s.inTx(ctx, "begin the builder of "+string(imageID), func(tx pgx.Tx) error {
-		var provider prego.InfraProviderID
-		if err := tx.QueryRow(ctx, sqlBeginBuilder, imageID, attempt, c.ServerType, c.Location, "making the builder, "+c.String()).Scan(&provider); err != nil {
+		provider, err := value[prego.InfraProviderID](ctx, tx, sqlBeginBuilder, imageID, attempt, c.ServerType, c.Location, "making the builder, "+c.String())
+		if err != nil {
 			return ifNoRows(err, server.ErrSuperseded)
 		}
 		for _, r := range intents {
@@ -184,7 +184,7 @@ func (s *Store) PublishImage(ctx context.Context, imageID prego.ImageID) error {
 		if ok, err := changed(ctx, tx, sqlPublish, imageID); err != nil || ok {
 			return err
 		}
-		return done(ctx, tx, server.ErrSuperseded, sqlIsReady, imageID)
+		return doneBefore(ctx, tx, server.ErrSuperseded, sqlIsReady, imageID)
 	})
 }
 
@@ -296,7 +296,6 @@ const sqlIsGolden = `SELECT EXISTS (SELECT FROM golden_images WHERE provider = $
 // IsGoldenImage reports whether the provider's id is that of a verified image of ours: a
 // new one is in the provider's catalog only when that is read again.
 func (s *Store) IsGoldenImage(ctx context.Context, provider prego.InfraProviderID, providerImageID string) (bool, error) {
-	var is bool
-	err := s.pool.QueryRow(ctx, sqlIsGolden, provider, providerImageID).Scan(&is)
+	is, err := value[bool](ctx, s.pool, sqlIsGolden, provider, providerImageID)
 	return is, failed("image "+providerImageID, err)
 }

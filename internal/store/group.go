@@ -63,8 +63,8 @@ func (s *Store) CreateGroup(ctx context.Context, id prego.EnvID, envID prego.Env
 		if prego.CodeOf(err) != prego.CodeGroupNotFound {
 			return err
 		}
-		var overhead int64
-		if err := tx.QueryRow(ctx, sqlOverhead).Scan(&overhead); err != nil {
+		overhead, err := value[int64](ctx, tx, sqlOverhead)
+		if err != nil {
 			return err
 		}
 		if err := s.takeQuota(ctx, tx, orgID, promised(promise{replicas: *r.Replicas, memory: r.Spec.MemoryLimitBytes + overhead, cpu: r.Spec.CPURequest})...); err != nil {

@@ -127,7 +127,7 @@ func readGroup(ctx context.Context, tx pgx.Tx, id prego.GroupID) (g groupRow, er
 // ServeInstances runs f as the only one who allocates instances in a region; done is
 // false when somebody else does already.
 func (s *Store) ServeInstances(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error) {
-	return s.alone(ctx, "prego/instances/"+string(region), f)
+	return s.exclusively(ctx, "prego/instances/"+string(region), f)
 }
 
 // The instances that are wanted, by turns among the orgs and then by age: an org that
@@ -274,8 +274,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 		}
 		return out, err
 	}
-	var offered int64
-	err = tx.QueryRow(ctx, sqlAllocatingServer, place.ServerID, region, place.GroupID, filled(spec.Volumes)).Scan(&offered)
+	offered, err := value[int64](ctx, tx, sqlAllocatingServer, place.ServerID, region, place.GroupID, filled(spec.Volumes))
 	if isNoRows(err) {
 		return workload.InstanceAllocation{Outcome: workload.AllocationLost}, nil
 	}

@@ -96,8 +96,8 @@ func (s *Store) DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (
 		case err != nil || out.Status == workload.ResourceReleasing:
 			return err
 		}
-		var routes int
-		if err := tx.QueryRow(ctx, sqlIPv4Routes, envID).Scan(&routes); err != nil {
+		routes, err := value[int](ctx, tx, sqlIPv4Routes, envID)
+		if err != nil {
 			return err
 		}
 		if routes > 0 {
@@ -160,8 +160,8 @@ func (s *Store) ReleasingNamed(ctx context.Context, provider prego.InfraProvider
 	return s.exec(ctx, fmt.Sprintf("release %s %s", kind, name), sqlReleasingNamed, provider, kind, name)
 }
 
-// gone records that the provider has something no longer, in its row and the ledger.
-func (s *Store) gone(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name, sql, id string) error {
+// recordGone records in a row and the ledger that the provider no longer has something.
+func (s *Store) recordGone(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name, sql, id string) error {
 	return s.inTx(ctx, fmt.Sprintf("released %s %s", kind, name), func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlReleasedNamed, provider, kind, name); err != nil {
 			return err
@@ -175,7 +175,7 @@ func (s *Store) gone(ctx context.Context, provider prego.InfraProviderID, kind s
 
 // IPv4Gone ends an address.
 func (s *Store) IPv4Gone(ctx context.Context, a workload.IPv4Allocation) error {
-	return s.gone(ctx, a.Provider, server.ResourcePrimaryIP, a.Name, sqlIPv4Gone, a.AllocationID)
+	return s.recordGone(ctx, a.Provider, server.ResourcePrimaryIP, a.Name, sqlIPv4Gone, a.AllocationID)
 }
 
 const sqlIntentWithdrawn = `UPDATE resources SET state = 'released', released_at = now() WHERE provider = $1 AND kind = $2 AND name = $3 AND provider_id IS NULL AND state = 'intended'`

@@ -73,9 +73,7 @@ func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string
 	if c.Full {
 		since = "0"
 	}
-	if ids == nil {
-		ids = []string{}
-	}
+	ids = filled(ids)
 	var families []struct {
 		App, Shard, Org string
 		N               int

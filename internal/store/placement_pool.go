@@ -187,8 +187,8 @@ func (s *Store) AssociatePool(ctx context.Context, orgID prego.OrgID, name, by s
 		if _, err := tx.Exec(ctx, sqlAssociatePool, poolID(name), orgID, by); err != nil {
 			return err
 		}
-		var n int
-		if err := tx.QueryRow(ctx, sqlCountOrgPools, orgID).Scan(&n); err != nil {
+		n, err := value[int](ctx, tx, sqlCountOrgPools, orgID)
+		if err != nil {
 			return err
 		}
 		if n > prego.MaxOrgPools {
@@ -219,9 +219,25 @@ func (s *Store) DissociatePool(ctx context.Context, orgID prego.OrgID, name stri
 // lockOrg holds an org's row until the transaction ends, as takeQuota does, or answers
 // CodeNotFound.
 func lockOrg(ctx context.Context, tx pgx.Tx, orgID prego.OrgID) error {
-	var id string
-	err := tx.QueryRow(ctx, sqlLockOrg, orgID).Scan(&id)
+	_, err := value[string](ctx, tx, sqlLockOrg, orgID)
 	return failed(string("org "+orgID), ifNoRows(err, noSuchOrg(orgID)))
+}
+
+// lockNamedOrg is lockOrg for the org that a request names, or answers CodeOrgUnknown.
+func lockNamedOrg(ctx context.Context, tx pgx.Tx, orgID prego.OrgID) error {
+	err := lockOrg(ctx, tx, orgID)
+	if prego.CodeOf(err) == prego.CodeNotFound {
+		return &prego.Error{Code: prego.CodeOrgUnknown, Field: "org_id", Message: "is not an org that is known here"}
+	}
+	return err
+}
+
+// lockOwner is lockOrg for the org of something, which sql reads, or answers none.
+func lockOwner(ctx context.Context, tx pgx.Tx, none error, sql string, id any) (orgID prego.OrgID, err error) {
+	if orgID, err = value[prego.OrgID](ctx, tx, sql, id); err != nil {
+		return orgID, ifNoRows(err, none)
+	}
+	return orgID, lockOrg(ctx, tx, orgID)
 }
 
 const sqlOrgPools = `SELECT ` + poolColumns + ` FROM placement_pools_of($1) p ORDER BY p.pool_id`

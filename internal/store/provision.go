@@ -61,8 +61,8 @@ RETURNING infra_provider`
 // that it may make, and the event. ErrSuperseded if the row has moved on.
 func (s *Store) BeginAttempt(ctx context.Context, a server.AttemptStart) error {
 	return s.inTx(ctx, fmt.Sprintf("begin attempt %d of %s", a.Attempt, a.ServerID), func(tx pgx.Tx) error {
-		var provider prego.InfraProviderID
-		if err := tx.QueryRow(ctx, sqlBeginAttempt, a.ServerID, a.Generation, a.Attempt, a.Candidate.ServerType, a.Candidate.Location, a.Image).Scan(&provider); err != nil {
+		provider, err := value[prego.InfraProviderID](ctx, tx, sqlBeginAttempt, a.ServerID, a.Generation, a.Attempt, a.Candidate.ServerType, a.Candidate.Location, a.Image)
+		if err != nil {
 			return ifNoRows(err, server.ErrSuperseded)
 		}
 		for _, r := range a.Resources {
@@ -143,7 +143,7 @@ func (s *Store) Activate(ctx context.Context, serverID prego.ServerID, generatio
 		var err error
 		out, err = one[server.Activation](ctx, tx, sqlActivate, serverID, generation)
 		if isNoRows(err) {
-			return done(ctx, tx, server.ErrSuperseded, sqlIsActive, serverID, generation)
+			return doneBefore(ctx, tx, server.ErrSuperseded, sqlIsActive, serverID, generation)
 		}
 		if err != nil {
 			return err

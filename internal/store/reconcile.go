@@ -40,13 +40,9 @@ func (s *Store) MarkMissing(ctx context.Context, serverID prego.ServerID, provid
 	marked := false
 	message := fmt.Sprintf("the provider no longer has server %s", providerServerID)
 	err := s.inTx(ctx, fmt.Sprintf("mark %s missing", serverID), func(tx pgx.Tx) error {
-		var attempt int
-		err := tx.QueryRow(ctx, sqlMarkMissing, serverID, providerServerID, message).Scan(&attempt)
-		if err == pgx.ErrNoRows { //nolint:errorlint // pgx returns it bare
-			return nil
-		}
+		attempt, err := value[int](ctx, tx, sqlMarkMissing, serverID, providerServerID, message)
 		if err != nil {
-			return err
+			return ifNoRows(err, nil)
 		}
 		marked = true
 		if _, err := tx.Exec(ctx, sqlReleaseMissing, serverID, providerServerID); err != nil {
@@ -78,10 +74,7 @@ DELETE FROM orphan_sightings WHERE provider = $1 AND destroyed_at IS NULL AND NO
 // ForgetSightings drops the sightings of what is no orphan any more; still holds
 // "<kind>/<provider id>" of those that are.
 func (s *Store) ForgetSightings(ctx context.Context, provider prego.InfraProviderID, still []string) error {
-	if still == nil {
-		still = []string{}
-	}
-	return s.exec(ctx, "forget sightings", sqlForgetSightings, provider, still)
+	return s.exec(ctx, "forget sightings", sqlForgetSightings, provider, filled(still))
 }
 
 const sqlOrphanDestroyed = `
@@ -108,8 +101,7 @@ const (
 
 // BeginReconcile opens the record of one reconciliation.
 func (s *Store) BeginReconcile(ctx context.Context) (int64, error) {
-	var id int64
-	err := s.pool.QueryRow(ctx, sqlBeginReconcile).Scan(&id)
+	id, err := value[int64](ctx, s.pool, sqlBeginReconcile)
 	return id, failed("begin reconcile", err)
 }
 

@@ -2,10 +2,12 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"regexp"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -218,6 +220,34 @@ func TestRulesAreInNoStatement(t *testing.T) {
 	} {
 		for name, text := range texts {
 			require.True(t, name == rule || !regexp.MustCompile(spelled).MatchString(text), "%s is spelled out by %s", rule, name)
+		}
+	}
+}
+
+// TestATenantTakesWhatItCountsAs holds what is taken of an org's quota for a tenant to what
+// the view counts of it, at each plan and around the storage that the plan has anyhow.
+func TestATenantTakesWhatItCountsAs(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	for _, plan := range prego.Plans() {
+		least := int(asks[int64](t, s, `SELECT storage_bytes / 1000000000 FROM tenant_sizes WHERE plan = $1`, plan))
+		for _, gb := range []int{1, least - 1, least, least + 1, 10 * least, 100_000} {
+			if gb < 1 {
+				continue
+			}
+			id := prego.TenantID(fmt.Sprintf("t-%s-%d", plan, gb))
+			exec(t, s, `INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, require_tags, disallow_tags, dedicated_redis, apps, policy, request_hash, state, created_by)
+				VALUES ($1, $1, 'acme', 'eu', $2, 1, $3, '{}', '{}', false, '{}', 'shared', '', 'provisioning', 'test') ON CONFLICT DO NOTHING`, id, plan, gb)
+			counted, err := one[tenantSize](ctx, s.pool, `SELECT c.memory_bytes + w.overhead_bytes_per_instance AS memory, c.cpu_request AS cpu, c.storage_bytes AS storage
+				FROM counted_tenants c, workload_settings w WHERE c.tenant_id = $1`, id)
+			require.NoError(t, err)
+			require.NoError(t, s.inTx(ctx, "test", func(tx pgx.Tx) error {
+				size, err := sizeOf(ctx, tx, plan, gb)
+				require.Equal(t, counted, size, "%s with %d GB", plan, gb)
+				return err
+			}))
+			require.GreaterOrEqual(t, counted.Storage, float64(gb)*tenant.BytesPerGB)
 		}
 	}
 }

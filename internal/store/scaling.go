@@ -147,14 +147,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (workflow_id, 
 // BeginScaling records which servers are going to be asked for. It is written before
 // they are, so that a repeated step finds what the first one decided.
 func (s *Store) BeginScaling(ctx context.Context, e tenant.ScalingRound) (tenant.ScalingRound, error) {
-	ids, locks, tags := e.ServerIDs, e.TierLocks, e.Tags
-	if ids == nil {
-		ids, locks = prego.IDs[prego.ServerID]([]string{}), []prego.Plan{}
-	}
-	if tags == nil {
-		tags = [][]string{}
-	}
-	err := s.pool.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, e.Requested, ids, locks, e.WorkflowID, e.Round, e.Message, tags).Scan(&e.EventID)
+	err := s.pool.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, e.Requested, filled(e.ServerIDs), filled(e.TierLocks), e.WorkflowID, e.Round, e.Message, filled(e.Tags)).Scan(&e.EventID)
 	if isNoRows(err) {
 		return s.begunScaling(ctx, e)
 	}
@@ -214,7 +207,7 @@ func (s *Store) Waiting(ctx context.Context, region prego.Region) ([]tenant.Wait
 // ServeRegion runs f as the only one who serves a region's queue; done is false
 // when somebody else does already.
 func (s *Store) ServeRegion(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error) {
-	return s.alone(ctx, "prego/waiting/"+string(region), f)
+	return s.exclusively(ctx, "prego/waiting/"+string(region), f)
 }
 
 const sqlQueued = `SELECT EXISTS (SELECT FROM tenants WHERE region = $1 AND waiting_since IS NOT NULL AND tenant_id <> $2 AND policy = $3
@@ -223,8 +216,7 @@ const sqlQueued = `SELECT EXISTS (SELECT FROM tenants WHERE region = $1 AND wait
 // Queued reports whether other tenants of a policy wait in a region: then a new
 // one joins them instead of overtaking. Those whom no server satisfies hold up nobody.
 func (s *Store) Queued(ctx context.Context, region prego.Region, tenantID prego.TenantID, mode tenant.PlacementMode) (bool, error) {
-	var queued bool
-	err := s.pool.QueryRow(ctx, sqlQueued, region, tenantID, mode).Scan(&queued)
+	queued, err := value[bool](ctx, s.pool, sqlQueued, region, tenantID, mode)
 	return queued, failed("queue of region "+string(region), err)
 }
 

@@ -209,40 +209,53 @@ func (s *Store) RequestRetry(ctx context.Context, id prego.ServerID, by string) 
 	}, "only a failed server can be retried; this one is %s", sqlRetry, sqlRetryImport)
 }
 
-const sqlDecommission = `
+const drainServer = `
 UPDATE servers SET status = 'draining', status_reason = 'decommission_requested', status_message = '',
     decommission_requested_at = now(), updated_at = now()
-WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') RETURNING ` + serverColumns
+WHERE server_id = $1 AND status NOT IN ('draining', 'terminated')`
 
 // A tenant that is being reserved holds the server's row, so that of a reservation
 // and a decommissioning one sees the other.
-const sqlDecommissionUnused = `
-UPDATE servers SET status = 'draining', status_reason = 'decommission_requested', status_message = '',
-    decommission_requested_at = now(), updated_at = now()
-WHERE server_id = $1 AND status NOT IN ('draining', 'terminated') AND tenant_count = 0
+const ifUnused = ` AND tenant_count = 0
   AND NOT EXISTS (SELECT FROM db_shards d WHERE d.server_id = $1 AND d.current_tenant_count > 0)
   AND NOT EXISTS (SELECT FROM redis_pools r WHERE r.server_id = $1 AND r.current_tenants > 0)
-  AND NOT EXISTS (SELECT FROM instances i WHERE i.server_id = $1 AND i.state <> 'stopped') RETURNING ` + serverColumns
+  AND NOT EXISTS (SELECT FROM instances i WHERE i.server_id = $1 AND i.state <> 'stopped')`
+
+const (
+	sqlDecommission       = drainServer + ` RETURNING ` + serverColumns
+	sqlDecommissionUnused = drainServer + ifUnused + ` RETURNING ` + serverColumns
+	sqlDrainMember        = drainServer + ifUnused + ` AND dedicated_for_tenant_id IS NULL RETURNING ` + serverColumns
+)
 
 // RequestDecommission marks a server as draining, whatever it is doing; but while
 // tenants live on it, on its shard or its pool, or instances of process groups run on
-// it, only with force, which loses them
-// (CodeServerHasTenants). A server that is draining or terminated already is returned
-// as it is.
+// it, only with force, which loses them (CodeServerHasTenants). A server that is draining
+// or terminated already is returned as it is.
 func (s *Store) RequestDecommission(ctx context.Context, id prego.ServerID, by prego.ImageID, force bool) (server.Server, error) {
 	update, message := sqlDecommissionUnused, "by "+by
 	if force {
 		update, message = sqlDecommission, "forced by "+by
 	}
+	return s.drain(ctx, id, update, string(message), prego.ActorOperator,
+		"tenants live on server %s, its DB shard or its Redis pool, or instances run on it: move, stop or purge them first, or force it and lose them")
+}
+
+// DrainMember begins to take a server down that no tenant lives on, and none is to, and
+// that runs no instance, else CodeServerHasTenants. One that is going or gone is returned as it is.
+func (s *Store) DrainMember(ctx context.Context, id prego.ServerID, by string) (server.Server, error) {
+	return s.drain(ctx, id, sqlDrainMember, "by "+by, prego.ActorWorkflow, "tenants live on server %s, or one is to, or it runs instances of process groups")
+}
+
+func (s *Store) drain(ctx context.Context, id prego.ServerID, update, message string, actor prego.Actor, used string) (server.Server, error) {
 	srv, err := s.transition(ctx, id, server.Event{
-		ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: string(message), Actor: prego.ActorOperator,
+		ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: message, Actor: actor,
 	}, "%s", update)
 	if prego.CodeOf(err) != prego.CodeInvalidTransition {
 		return srv, err
 	}
 	srv, err = s.GetServer(ctx, id)
 	if err == nil && srv.Status != server.Draining && srv.Status != server.Terminated {
-		return server.Server{}, prego.Errorf(prego.CodeServerHasTenants, "tenants live on server %s, its DB shard or its Redis pool, or instances run on it: move, stop or purge them first, or force it and lose them", id)
+		return server.Server{}, prego.Errorf(prego.CodeServerHasTenants, used, id)
 	}
 	return srv, err
 }

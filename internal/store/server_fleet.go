@@ -117,8 +117,7 @@ func getFleet(ctx context.Context, q querier, id string) (f server.Fleet, err er
 
 // GetFleet reads a fleet with its policies, or CodeFleetNotFound.
 func (s *Store) GetFleet(ctx context.Context, id prego.FleetID) (server.Fleet, error) {
-	f, err := getFleet(ctx, s.pool, string(id))
-	return f, failed("get fleet", err)
+	return getFleet(ctx, s.pool, string(id))
 }
 
 var fleets = listing[server.Fleet]{
@@ -176,8 +175,8 @@ func (s *Store) DeleteFleet(ctx context.Context, id prego.FleetID) error {
 		if f.Size > 0 {
 			return prego.Errorf(prego.CodeFleetNotEmpty, "fleet %s has %d servers: resize it to 0 first", id, f.Size)
 		}
-		var open bool
-		if err := tx.QueryRow(ctx, sqlFleetOpen, id).Scan(&open); err != nil {
+		open, err := value[bool](ctx, tx, sqlFleetOpen, id)
+		if err != nil {
 			return err
 		}
 		if open {
@@ -209,8 +208,8 @@ func (s *Store) CreatePolicy(ctx context.Context, p server.FleetPolicy) (policy 
 	if made != nil {
 		return *made, true, nil
 	}
-	var same bool
-	if err := s.pool.QueryRow(ctx, sqlPolicyRepeated, p.PolicyID, p.Type, p.Spec).Scan(&same); err != nil {
+	same, err := value[bool](ctx, s.pool, sqlPolicyRepeated, p.PolicyID, p.Type, p.Spec)
+	if err != nil {
 		return server.FleetPolicy{}, false, fmt.Errorf("create policy: %w", err)
 	}
 	if !same {

@@ -136,11 +136,7 @@ func (s *Store) StorageLevels(ctx context.Context) (map[tenant.StorageLevel]int,
 	return out, err
 }
 
-// How much more of the org's quota a tenant takes with another storage quota: its plan's
-// storage counts at least, as in counted_tenants.
-const sqlStorageDelta = `
-SELECT GREATEST(z.storage_bytes, $2::bigint * 1000000000) - GREATEST(z.storage_bytes, t.storage_quota_gb::bigint * 1000000000), t.storage_quota_gb
-FROM tenants t JOIN tenant_sizes z ON z.plan = t.plan WHERE t.tenant_id = $1 FOR NO KEY UPDATE OF t`
+const sqlHoldTenant = `SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE`
 
 const sqlSetStorageQuota = `UPDATE tenants SET storage_quota_gb = $2, updated_at = now() WHERE tenant_id = $1 AND state NOT IN ('terminated', 'data_purged') RETURNING ` + tenantColumns
 
@@ -150,38 +146,41 @@ const sqlMeasureNext = `UPDATE site_usage SET tried_at = 'epoch' WHERE tenant_id
 // SetStorageQuota gives a tenant another storage quota, within its org's.
 func (s *Store) SetStorageQuota(ctx context.Context, tenantID prego.TenantID, gb int, by string) (t tenant.Tenant, err error) {
 	err = s.inTx(ctx, "storage quota", func(tx pgx.Tx) error {
-		var orgID prego.OrgID
-		err := tx.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&orgID)
+		orgID, err := lockOwner(ctx, tx, noSuchTenant(string(tenantID)), sqlTenantOrg, tenantID)
 		if err != nil {
-			return ifNoRows(err, noSuchTenant(string(tenantID)))
-		}
-		if err := lockOrg(ctx, tx, orgID); err != nil {
 			return err
 		}
-		var delta float64
-		var was int
-		if err := tx.QueryRow(ctx, sqlStorageDelta, tenantID, gb).Scan(&delta, &was); err != nil {
+		was, err := one[tenant.Tenant](ctx, tx, sqlHoldTenant, tenantID)
+		if err != nil {
 			return err
 		}
-		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: delta}); err != nil {
+		before, err := sizeOf(ctx, tx, was.Plan, was.StorageQuotaGB)
+		if err != nil {
+			return err
+		}
+		after, err := sizeOf(ctx, tx, was.Plan, gb)
+		if err != nil {
+			return err
+		}
+		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: after.Storage - before.Storage}); err != nil {
 			return err
 		}
 		t, err = one[tenant.Tenant](ctx, tx, sqlSetStorageQuota, tenantID, gb)
 		if isNoRows(err) {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s has ended", tenantID)
 		}
-		if err != nil || was == gb {
+		if err != nil || was.StorageQuotaGB == gb {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlMeasureNext, tenantID); err != nil {
 			return err
 		}
 		if err := tenantEvent(ctx, tx, tenant.Event{
-			TenantID: tenantID, Step: tenant.StepStorage, Reason: "quota_changed", Actor: by, Message: fmt.Sprintf("from %d to %d GB", was, gb),
+			TenantID: tenantID, Step: tenant.StepStorage, Reason: "quota_changed", Actor: by, Message: fmt.Sprintf("from %d to %d GB", was.StorageQuotaGB, gb),
 		}, ""); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "tenant.storage_quota", Subject: string(tenantID), Actor: by}, map[string]any{"from_gb": was, "to_gb": gb})
+		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "tenant.storage_quota", Subject: string(tenantID), Actor: by}, map[string]any{"from_gb": was.StorageQuotaGB, "to_gb": gb})
 	})
 	return t, err
 }
@@ -205,20 +204,14 @@ func (s *Store) SiteErased(ctx context.Context, tenantID prego.TenantID) error {
 	})
 }
 
-const sqlSetMail = `UPDATE tenants SET mail = $2, updated_at = now() WHERE tenant_id = $1 RETURNING org_id`
+const sqlSetMail = `UPDATE tenants SET mail = $2, updated_at = now() WHERE tenant_id = $1`
 
 // SetMail keeps what a site was told of its mail, nil for nothing; the password is not
 // kept.
 func (s *Store) SetMail(ctx context.Context, tenantID prego.TenantID, m *tenant.MailSettings, by string) error {
-	return s.inTx(ctx, "mail settings", func(tx pgx.Tx) error {
-		var org string
-		if err := tx.QueryRow(ctx, sqlSetMail, tenantID, m).Scan(&org); err != nil {
-			return err
-		}
-		message := "none"
-		if m != nil {
-			message = fmt.Sprintf("%s by %s:%d", m.Sender, m.Server, m.Port)
-		}
-		return tenantEvent(ctx, tx, tenant.Event{TenantID: tenantID, Step: tenant.StepMailSet, Actor: by, Message: message}, "")
-	})
+	message := "none"
+	if m != nil {
+		message = fmt.Sprintf("%s by %s:%d", m.Sender, m.Server, m.Port)
+	}
+	return s.tenantStep(ctx, tenant.Event{TenantID: tenantID, Step: tenant.StepMailSet, Actor: by, Message: message}, "", pgx.ErrNoRows, sqlSetMail, tenantID, m)
 }

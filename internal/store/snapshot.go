@@ -27,9 +27,10 @@ FROM tenants t WHERE t.tenant_id = $1 FOR SHARE OF t`
 
 // tenantSite is where a tenant's site is.
 type tenantSite struct {
-	org, site, server string
-	state             tenant.State
-	underWay          float64 // snapshots of this tenant
+	org          prego.OrgID
+	site, server string
+	state        tenant.State
+	underWay     float64 // snapshots of this tenant
 }
 
 // inTenant runs f in a transaction that holds the tenant's org and the tenant, which
@@ -37,11 +38,8 @@ type tenantSite struct {
 func (s *Store) inTenant(ctx context.Context, what string, tenantID prego.TenantID, f func(tx pgx.Tx, t tenantSite) error) error {
 	return s.inTx(ctx, what, func(tx pgx.Tx) error {
 		var t tenantSite
-		err := tx.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&t.org)
-		if err != nil {
-			return ifNoRows(err, noSuchTenant(string(tenantID)))
-		}
-		if err := lockOrg(ctx, tx, prego.OrgID(t.org)); err != nil {
+		var err error
+		if t.org, err = lockOwner(ctx, tx, noSuchTenant(string(tenantID)), sqlTenantOrg, tenantID); err != nil {
 			return err
 		}
 		if err := tx.QueryRow(ctx, sqlHoldTenantSite, tenantID).Scan(&t.state, &t.site, &t.server, &t.underWay); err != nil {
@@ -67,8 +65,8 @@ func (s *Store) CreateSnapshot(ctx context.Context, tenantID prego.TenantID, id,
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active or suspended one is backed up", tenantID, t.state)
 		}
 		// The org is held. What another tenant has does not matter, so this is not takeQuota.
-		var limit float64
-		if err := tx.QueryRow(ctx, sqlSnapshotLimit, t.org, s.tierLimits).Scan(&limit); err != nil {
+		limit, err := value[float64](ctx, tx, sqlSnapshotLimit, t.org, s.tierLimits)
+		if err != nil {
 			return err
 		}
 		if over := quota.Check([]quota.Delta{{Dimension: quota.MaxSnapshotsPerVolume, By: 1}},
@@ -78,14 +76,13 @@ func (s *Store) CreateSnapshot(ctx context.Context, tenantID prego.TenantID, id,
 		if out, err = one[tenant.Snapshot](ctx, tx, sqlCreateSnapshot, id, t.org, tenantID, t.server, t.site, by); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: prego.OrgID(t.org), Type: "snapshot.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID})
+		return orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "snapshot.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID})
 	})
 	return out, err
 }
 
 func (s *Store) tenantExists(ctx context.Context, tenantID prego.TenantID) error {
-	var org string
-	err := s.pool.QueryRow(ctx, sqlTenantOrg, tenantID).Scan(&org)
+	_, err := value[string](ctx, s.pool, sqlTenantOrg, tenantID)
 	return ifNoRows(err, noSuchTenant(string(tenantID)))
 }
 
@@ -140,8 +137,8 @@ func (s *Store) DeleteSnapshot(ctx context.Context, tenantID prego.TenantID, id 
 		if err := lockOrg(ctx, tx, v.OrgID); err != nil {
 			return err
 		}
-		var busy bool
-		if err := tx.QueryRow(ctx, sqlSnapshotInRestore, id).Scan(&busy); err != nil {
+		busy, err := value[bool](ctx, tx, sqlSnapshotInRestore, id)
+		if err != nil {
 			return err
 		}
 		if busy {
@@ -213,20 +210,20 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, snap
 		case snap.ServerID != prego.ServerID(t.server) || snap.Site != t.site:
 			return &prego.Error{Code: prego.CodeSnapshotNotReady, Field: "snapshot_id", Message: fmt.Sprintf("is of a snapshot on server %s, and the site is on %s now", snap.ServerID, t.server)}
 		}
-		var busy bool
-		if err := tx.QueryRow(ctx, sqlTenantRestores, tenantID).Scan(&busy); err != nil {
+		busy, err := value[bool](ctx, tx, sqlTenantRestores, tenantID)
+		if err != nil {
 			return err
 		}
 		if busy {
 			return prego.Errorf(prego.CodeRestoreUnderWay, "tenant %s is being restored already", tenantID)
 		}
-		if err := s.takeQuota(ctx, tx, prego.OrgID(t.org), quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}); err != nil {
+		if err := s.takeQuota(ctx, tx, t.org, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}); err != nil {
 			return err
 		}
 		if out, err = one[tenant.RestoreJob](ctx, tx, sqlCreateRestore, id, t.org, tenantID, snapshotID, by); err != nil {
 			return err
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: prego.OrgID(t.org), Type: "restore.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID, "snapshot_id": snapshotID})
+		return orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "restore.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID, "snapshot_id": snapshotID})
 	})
 	return out, err
 }

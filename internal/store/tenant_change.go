@@ -116,10 +116,7 @@ func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant
 	return t, nil
 }
 
-const sqlTenantTakes = `
-SELECT EXISTS (SELECT FROM counted_tenants c WHERE c.tenant_id = t.tenant_id),
-    z.memory_bytes + w.overhead_bytes_per_instance, z.cpu_request, GREATEST(z.storage_bytes, t.storage_quota_gb::bigint * 1000000000)
-FROM tenants t JOIN tenant_sizes z ON z.plan = t.plan CROSS JOIN workload_settings w WHERE t.tenant_id = $1`
+const sqlTenantCounts = `SELECT EXISTS (SELECT FROM counted_tenants WHERE tenant_id = $1)`
 
 // takeQuotaAgain takes what a tenant had given back when it failed. One of which
 // something still stands counts all the time. Whether it does is read with the org's
@@ -128,9 +125,11 @@ func (s *Store) takeQuotaAgain(ctx context.Context, tx pgx.Tx, t tenant.Tenant) 
 	if err := lockOrg(ctx, tx, t.OrgID); err != nil {
 		return err
 	}
-	var counts bool
-	var size tenantSize
-	if err := tx.QueryRow(ctx, sqlTenantTakes, t.TenantID).Scan(&counts, &size.memory, &size.cpu, &size.storage); err != nil || counts {
+	if counts, err := value[bool](ctx, tx, sqlTenantCounts, t.TenantID); err != nil || counts {
+		return err
+	}
+	size, err := sizeOf(ctx, tx, t.Plan, t.StorageQuotaGB)
+	if err != nil {
 		return err
 	}
 	return s.takeQuota(ctx, tx, t.OrgID, size.deltas()...)

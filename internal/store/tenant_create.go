@@ -13,63 +13,73 @@ import (
 )
 
 // What a request must agree with: its org and that one's parent, the country's
-// zone, and the clouds of the region, also those of them that the zone allows. And
-// how much of the org's quota it takes, as counted_tenants counts.
+// zone, and the clouds of the region, also those of them that the zone allows.
 const sqlTenantFacts = `
-SELECT EXISTS (SELECT FROM orgs WHERE org_id = $1),
-    COALESCE((SELECT parent_org_id FROM orgs WHERE org_id = $1), ''),
-    EXISTS (SELECT FROM orgs WHERE org_id = $2),
-    EXISTS (SELECT FROM residency_zones WHERE country = $3),
-    EXISTS (SELECT FROM residency_zones WHERE country = $3 AND $4 = ANY (regions)),
-    EXISTS (SELECT FROM infra_providers WHERE enabled AND $4 = ANY (regions)),
-    EXISTS (SELECT FROM infra_providers i WHERE i.enabled AND $4 = ANY (i.regions) AND residency_allows($3, $4, i.id)),
-    z.memory_bytes + w.overhead_bytes_per_instance, z.cpu_request, GREATEST(z.storage_bytes, $6::bigint * 1000000000)
-FROM tenant_sizes z, workload_settings w WHERE z.plan = $5`
+SELECT EXISTS (SELECT FROM orgs WHERE org_id = $1) AS org,
+    COALESCE((SELECT parent_org_id FROM orgs WHERE org_id = $1), '') AS parent,
+    EXISTS (SELECT FROM orgs WHERE org_id = $2) AS parent_known,
+    EXISTS (SELECT FROM residency_zones WHERE country = $3) AS country,
+    EXISTS (SELECT FROM residency_zones WHERE country = $3 AND $4 = ANY (regions)) AS in_zone,
+    EXISTS (SELECT FROM infra_providers WHERE enabled AND $4 = ANY (regions)) AS served,
+    EXISTS (SELECT FROM infra_providers i WHERE i.enabled AND $4 = ANY (i.regions) AND residency_allows($3, $4, i.id)) AS served_in_zone`
+
+// As the view counted_tenants counts (TestATenantTakesWhatItCountsAs).
+const sqlTenantSize = `
+SELECT z.memory_bytes + w.overhead_bytes_per_instance AS memory, z.cpu_request AS cpu, GREATEST(z.storage_bytes, $2::bigint * 1000000000) AS storage
+FROM tenant_sizes z, workload_settings w WHERE z.plan = $1`
 
 // tenantSize is what a tenant takes of its org's quota.
-type tenantSize struct{ memory, cpu, storage float64 }
+type tenantSize struct{ Memory, CPU, Storage float64 }
+
+func sizeOf(ctx context.Context, tx pgx.Tx, plan prego.Plan, storageQuotaGB int) (tenantSize, error) {
+	size, err := one[tenantSize](ctx, tx, sqlTenantSize, plan, storageQuotaGB)
+	return size, failed("size of a tenant", err)
+}
 
 func (z tenantSize) deltas() []quota.Delta {
 	return []quota.Delta{
 		{Dimension: quota.MaxInstances, By: 1},
-		{Dimension: quota.MaxTotalMemoryBytes, By: z.memory},
-		{Dimension: quota.MaxTotalCPURequest, By: z.cpu},
-		{Dimension: quota.MaxTotalVolumeBytes, By: z.storage},
+		{Dimension: quota.MaxTotalMemoryBytes, By: z.Memory},
+		{Dimension: quota.MaxTotalCPURequest, By: z.CPU},
+		{Dimension: quota.MaxTotalVolumeBytes, By: z.Storage},
 	}
 }
 
-// checkTenantFacts refuses what the request alone could not say, fills in the parent
-// that the org has, and tells the tenant's size.
-func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *tenant.CreateRequest) (size tenantSize, err error) {
-	var org, parentKnown, country, inZone, served, servedInZone bool
-	var parent string
-	if err := tx.QueryRow(ctx, sqlTenantFacts, r.OrgID, r.ParentOrgID, r.DataResidency, r.Region, r.Plan, r.StorageQuotaGB).
-		Scan(&org, &parent, &parentKnown, &country, &inZone, &served, &servedInZone, &size.memory, &size.cpu, &size.storage); err != nil {
-		return size, fmt.Errorf("tenant facts: %w", err)
+// checkTenantFacts refuses what the request alone could not say, and fills in the parent
+// that the org has.
+func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *tenant.CreateRequest) error {
+	type facts struct {
+		Org                                                bool
+		Parent                                             prego.OrgID
+		ParentKnown, Country, InZone, Served, ServedInZone bool
+	}
+	f, err := one[facts](ctx, tx, sqlTenantFacts, r.OrgID, r.ParentOrgID, r.DataResidency, r.Region)
+	if err != nil {
+		return failed("tenant facts", err)
 	}
 	refuse := func(code prego.Code, field, format string, args ...any) error {
 		return &prego.Error{Code: code, Field: field, Message: fmt.Sprintf(format, args...)}
 	}
 	switch {
-	case !org:
-		return size, refuse(prego.CodeOrgUnknown, "org_id", "is not an org that is known here")
-	case r.ParentOrgID != "" && !parentKnown:
-		return size, refuse(prego.CodeOrgUnknown, "parent_org_id", "is not an org that is known here")
-	case r.ParentOrgID != "" && parent != "" && prego.OrgID(parent) != r.ParentOrgID:
-		return size, prego.Invalid("parent_org_id", "must be "+parent+", the parent of org "+string(r.OrgID))
-	case r.DataResidency != "" && !country:
-		return size, refuse(prego.CodeResidencyUnknown, "data_residency", "is not a country whose zone is known here")
-	case r.DataResidency != "" && !inZone:
-		return size, refuse(prego.CodeResidencyViolation, "data_residency", "does not allow region %s", r.Region)
-	case !served:
-		return size, refuse(prego.CodeRegionNotServed, "region", "is not served by any provider that is enabled")
-	case r.DataResidency != "" && !servedInZone:
-		return size, refuse(prego.CodeResidencyViolation, "data_residency", "allows none of the providers that serve region %s", r.Region)
+	case !f.Org:
+		return refuse(prego.CodeOrgUnknown, "org_id", "is not an org that is known here")
+	case r.ParentOrgID != "" && !f.ParentKnown:
+		return refuse(prego.CodeOrgUnknown, "parent_org_id", "is not an org that is known here")
+	case r.ParentOrgID != "" && f.Parent != "" && f.Parent != r.ParentOrgID:
+		return prego.Invalid("parent_org_id", fmt.Sprintf("must be %s, the parent of org %s", f.Parent, r.OrgID))
+	case r.DataResidency != "" && !f.Country:
+		return refuse(prego.CodeResidencyUnknown, "data_residency", "is not a country whose zone is known here")
+	case r.DataResidency != "" && !f.InZone:
+		return refuse(prego.CodeResidencyViolation, "data_residency", "does not allow region %s", r.Region)
+	case !f.Served:
+		return refuse(prego.CodeRegionNotServed, "region", "is not served by any provider that is enabled")
+	case r.DataResidency != "" && !f.ServedInZone:
+		return refuse(prego.CodeResidencyViolation, "data_residency", "allows none of the providers that serve region %s", r.Region)
 	}
-	if parent != "" {
-		r.ParentOrgID = prego.OrgID(parent)
+	if f.Parent != "" {
+		r.ParentOrgID = f.Parent
 	}
-	return size, nil
+	return nil
 }
 
 const sqlCreateTenant = `
@@ -89,18 +99,16 @@ func (s *Store) CreateTenant(ctx context.Context, r tenant.CreateRequest, tenant
 	if r.Policy != "" {
 		mode = r.Policy
 	}
-	id, created, err := s.once(ctx, keyed{by: by, key: idempotencyKey, kind: "tenant", hash: hash[:]}, func(tx pgx.Tx) (string, error) {
+	return once(ctx, s, keyed{by: by, key: idempotencyKey, kind: "tenant", hash: hash[:]}, s.GetTenant, func(tx pgx.Tx) (string, error) {
 		return string(tenantID), s.createTenant(ctx, tx, r, hash[:], tenantID, mode, by)
 	})
-	if err != nil {
-		return tenant.Tenant{}, false, failed("create tenant", err)
-	}
-	t, err = s.GetTenant(ctx, id)
-	return t, created, err
 }
 
 func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r tenant.CreateRequest, hash []byte, id prego.TenantID, mode tenant.PlacementMode, by string) error {
-	size, err := checkTenantFacts(ctx, tx, &r)
+	if err := checkTenantFacts(ctx, tx, &r); err != nil {
+		return err
+	}
+	size, err := sizeOf(ctx, tx, r.Plan, r.StorageQuotaGB)
 	if err != nil {
 		return err
 	}
@@ -134,9 +142,9 @@ func noteTenant(ctx context.Context, q querier, e tenant.Event) error {
 }
 
 // filled is a list for a column that takes no NULL.
-func filled(list []string) []string {
+func filled[T any](list []T) []T {
 	if list == nil {
-		return []string{}
+		return []T{}
 	}
 	return list
 }

@@ -75,6 +75,13 @@ func tenantEvent(ctx context.Context, q querier, e tenant.Event, dedupKey string
 	return nil
 }
 
+// tenantStep runs an UPDATE that must meet a tenant's row, else the answer is none, and
+// puts its event on the timeline.
+func (s *Store) tenantStep(ctx context.Context, e tenant.Event, dedupKey string, none error, sql string, args ...any) error {
+	note := func(tx pgx.Tx) error { return tenantEvent(ctx, tx, e, dedupKey) }
+	return s.changeThen(ctx, fmt.Sprintf("%s of tenant %s", e.Step, e.TenantID), none, note, sql, args...)
+}
+
 // A tenant that starts to wait is provisioning (placement-policy §3), whatever it
 // was. from tells what it was. One that waits on is no more alive for it: the sweep
 // goes by updated_at when it looks for lost runs.
@@ -96,16 +103,13 @@ var errPlaced = errors.New("the tenant is placed")
 // those that are short of capacity, at the place that it had if it was there. A
 // tenant that was placed meanwhile waits for nothing.
 func (s *Store) AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, queued bool) error {
-	if roles == nil {
-		roles = []prego.Role{}
-	}
 	err := s.inTx(ctx, fmt.Sprintf("tenant %s waits", ref.TenantID), func(tx pgx.Tx) error {
-		var from tenant.State
-		if err := tx.QueryRow(ctx, sqlAwaitTenant, ref.TenantID, ref.Generation, reason, message, roles, queued).Scan(&from); err != nil {
+		from, err := value[tenant.State](ctx, tx, sqlAwaitTenant, ref.TenantID, ref.Generation, reason, message, filled(roles), queued)
+		if err != nil {
 			return ifNoRows(err, server.ErrSuperseded)
 		}
-		var placed bool
-		if err := tx.QueryRow(ctx, sqlIsPlaced, ref.TenantID).Scan(&placed); err != nil {
+		placed, err := value[bool](ctx, tx, sqlIsPlaced, ref.TenantID)
+		if err != nil {
 			return err
 		}
 		if placed {
@@ -128,12 +132,8 @@ const sqlSiteReady = `UPDATE tenants SET site = $3, updated_at = now() WHERE ten
 
 // SiteReady records the tenant's site, promoted from a pool or made on demand.
 func (s *Store) SiteReady(ctx context.Context, ref tenant.Ref, site string, step tenant.Step) error {
-	return s.inTx(ctx, fmt.Sprintf("site of tenant %s", ref.TenantID), func(tx pgx.Tx) error {
-		if err := change(ctx, tx, server.ErrSuperseded, sqlSiteReady, ref.TenantID, ref.Generation, site); err != nil {
-			return err
-		}
-		return tenantEvent(ctx, tx, tenant.Event{TenantID: ref.TenantID, Step: step, Message: site}, fmt.Sprintf("%s/g%d", step, ref.Generation))
-	})
+	return s.tenantStep(ctx, tenant.Event{TenantID: ref.TenantID, Step: step, Message: site}, fmt.Sprintf("%s/g%d", step, ref.Generation),
+		server.ErrSuperseded, sqlSiteReady, ref.TenantID, ref.Generation, site)
 }
 
 const sqlActivateTenant = `
@@ -154,7 +154,7 @@ func (s *Store) ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.D
 	err = s.inTx(ctx, fmt.Sprintf("activate tenant %s", ref.TenantID), func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, sqlActivateTenant, ref.TenantID, ref.Generation, trial.Seconds()).Scan(&seconds)
 		if isNoRows(err) {
-			return done(ctx, tx, server.ErrSuperseded, sqlTenantIsActive, ref.TenantID, ref.Generation)
+			return doneBefore(ctx, tx, server.ErrSuperseded, sqlTenantIsActive, ref.TenantID, ref.Generation)
 		}
 		if err != nil {
 			return err
@@ -183,8 +183,8 @@ VALUES ($1, 'trial', 'provisioning', 'state_changed', 'workflow', $3, 'began/g' 
 // moved on.
 func (s *Store) FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) error {
 	return s.inTx(ctx, fmt.Sprintf("fail tenant %s", ref.TenantID), func(tx pgx.Tx) error {
-		var from tenant.State
-		if err := tx.QueryRow(ctx, sqlFailTenant, ref.TenantID, ref.Generation, reason, prego.Redact(message)).Scan(&from); err != nil {
+		from, err := value[tenant.State](ctx, tx, sqlFailTenant, ref.TenantID, ref.Generation, reason, prego.Redact(message))
+		if err != nil {
 			return ifNoRows(err, nil)
 		}
 		if from == tenant.Trial { // there is no edge from trial to failed
@@ -264,12 +264,7 @@ const sqlConverged = `UPDATE tenants SET converged_state = state, updated_at = n
 // TenantConverged records that a state's effects are in place, unless the tenant
 // has moved on.
 func (s *Store) TenantConverged(ctx context.Context, tenantID prego.TenantID, state tenant.State) error {
-	return s.inTx(ctx, fmt.Sprintf("tenant %s converged", tenantID), func(tx pgx.Tx) error {
-		if ok, err := changed(ctx, tx, sqlConverged, tenantID, state); err != nil || !ok {
-			return err
-		}
-		return tenantEvent(ctx, tx, tenant.Event{TenantID: tenantID, Step: tenant.StepConverged, Message: string(state)}, "")
-	})
+	return s.tenantStep(ctx, tenant.Event{TenantID: tenantID, Step: tenant.StepConverged, Message: string(state)}, "", nil, sqlConverged, tenantID, state)
 }
 
 // The server is kept when others live on it, which only an override can bring

@@ -12,8 +12,7 @@ const sqlTimedChange = `SELECT state FROM tenants WHERE tenant_id = $1 AND deadl
 
 // ExpireTenant does what the timer of a tenant's state says, if it ran out.
 func (s *Store) ExpireTenant(ctx context.Context, id prego.TenantID, p tenant.LifecyclePeriods) (changed bool, err error) {
-	var state tenant.State
-	err = s.pool.QueryRow(ctx, sqlTimedChange, id).Scan(&state)
+	state, err := value[tenant.State](ctx, s.pool, sqlTimedChange, id)
 	if isNoRows(err) {
 		return false, nil
 	}

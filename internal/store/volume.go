@@ -22,7 +22,7 @@ func oneVolume(ctx context.Context, q querier, id, sql string, args ...any) (wor
 	return get[workload.Volume](ctx, q, prego.Errorf(prego.CodeVolumeNotFound, "there is no volume %q", id), sql, args...)
 }
 
-const sqlVolumeNameTaken = `SELECT EXISTS (SELECT FROM volumes WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL)`
+const sqlVolumeOfName = `SELECT volume_id FROM volumes WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL`
 
 const sqlCreateVolume = `
 INSERT INTO volumes AS v (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by)
@@ -31,21 +31,15 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'pending', $9) RETURNING ` + volumeColum
 // CreateVolume asks for a volume: the row is the intent that is made true later.
 func (s *Store) CreateVolume(ctx context.Context, v workload.Volume, environment, by string) (out workload.Volume, err error) {
 	err = s.inTx(ctx, "create volume", func(tx pgx.Tx) error {
-		if err := lockOrg(ctx, tx, v.OrgID); prego.CodeOf(err) == prego.CodeNotFound {
-			return &prego.Error{Code: prego.CodeOrgUnknown, Field: "org_id", Message: "is not an org that is known here"}
-		} else if err != nil {
+		if err := lockNamedOrg(ctx, tx, v.OrgID); err != nil {
 			return err
 		}
 		provider, err := providerOf(ctx, tx, v.Region)
 		if err != nil {
 			return err
 		}
-		var taken bool
-		if err := tx.QueryRow(ctx, sqlVolumeNameTaken, v.OrgID, v.Name).Scan(&taken); err != nil {
+		if err := nameIsFree(ctx, tx, prego.CodeVolumeNameTaken, sqlVolumeOfName, string(v.OrgID), v.Name); err != nil {
 			return err
-		}
-		if taken {
-			return &prego.Error{Code: prego.CodeVolumeNameTaken, Field: "name", Message: "belongs to another volume of the org"}
 		}
 		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}); err != nil {
 			return err
@@ -146,14 +140,13 @@ func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, by string) 
 		if out = v; v.Status == workload.ResourceReleasing {
 			return nil
 		}
-		var group string
-		if err := tx.QueryRow(ctx, sqlVolumeAttached, id).Scan(&group); err != nil {
+		group, err := value[string](ctx, tx, sqlVolumeAttached, id)
+		if err != nil {
 			return err
 		}
 		if group != "" {
 			return prego.Errorf(prego.CodeVolumeAttached, "volume %s is attached to process group %s: detach it first", id, group)
 		}
-		var err error
 		if out, err = oneVolume(ctx, tx, string(id), sqlVolumeReleasing, id); err != nil {
 			return err
 		}
@@ -268,8 +261,8 @@ func (s *Store) DetachVolume(ctx context.Context, volumeID prego.VolumeID, attac
 		if err != nil {
 			return ifNoRows(err, prego.Errorf(prego.CodeAttachmentNotFound, "volume %s has no attachment %q", volumeID, attachmentID))
 		}
-		var instances int
-		if err := tx.QueryRow(ctx, sqlGroupInstances, a.GroupID).Scan(&instances); err != nil {
+		instances, err := value[int](ctx, tx, sqlGroupInstances, a.GroupID)
+		if err != nil {
 			return err
 		}
 		if instances > 0 {
@@ -322,7 +315,7 @@ const sqlVolumeGone = `UPDATE volumes SET deleted_at = now() WHERE volume_id = $
 
 // VolumeGone ends a volume.
 func (s *Store) VolumeGone(ctx context.Context, v workload.Volume) error {
-	return s.gone(ctx, v.Provider, server.ResourceVolume, v.ProviderName, sqlVolumeGone, string(v.VolumeID))
+	return s.recordGone(ctx, v.Provider, server.ResourceVolume, v.ProviderName, sqlVolumeGone, string(v.VolumeID))
 }
 
 const sqlLeftAttached = `SELECT ` + attachmentColumns + ` FROM volume_attachments t WHERE t.volume_id = $1 AND t.deleted_at IS NOT NULL AND t.server_id IS NOT NULL ORDER BY t.attachment_id`
@@ -378,30 +371,15 @@ func (s *Store) OrgResourceMissing(ctx context.Context, r server.ProviderResourc
 }
 
 const sqlOrgWork = `
-SELECT 'address' AS kind, allocation_id AS id FROM ipv4_allocations WHERE deleted_at IS NULL AND status IN ('pending', 'releasing') AND updated_at < now() - make_interval(secs => $1)
-UNION ALL SELECT 'volume', volume_id FROM volumes WHERE deleted_at IS NULL AND status IN ('pending', 'releasing') AND updated_at < now() - make_interval(secs => $1)
-UNION ALL SELECT DISTINCT 'volume', volume_id FROM volume_attachments WHERE server_id IS NOT NULL AND deleted_at < now() - make_interval(secs => $1)
-UNION ALL SELECT 'snapshot', snapshot_id FROM snapshots WHERE status IN ('queued', 'running') AND created_at < now() - make_interval(secs => $1)
-UNION ALL SELECT 'erasure', snapshot_id FROM snapshots WHERE status = 'deleted' AND erased_at IS NULL
-UNION ALL SELECT 'restore', job_id FROM restore_jobs WHERE status IN ('queued', 'running') AND created_at < now() - make_interval(secs => $1)`
+SELECT ARRAY(SELECT allocation_id FROM ipv4_allocations WHERE deleted_at IS NULL AND status IN ('pending', 'releasing') AND updated_at < now() - make_interval(secs => $1)) AS addresses,
+    ARRAY(SELECT volume_id FROM volumes WHERE deleted_at IS NULL AND status IN ('pending', 'releasing') AND updated_at < now() - make_interval(secs => $1)
+          UNION ALL SELECT DISTINCT volume_id FROM volume_attachments WHERE server_id IS NOT NULL AND deleted_at < now() - make_interval(secs => $1)) AS volumes,
+    ARRAY(SELECT snapshot_id FROM snapshots WHERE status IN ('queued', 'running') AND created_at < now() - make_interval(secs => $1)) AS snapshots,
+    ARRAY(SELECT snapshot_id FROM snapshots WHERE status = 'deleted' AND erased_at IS NULL) AS erasures,
+    ARRAY(SELECT job_id FROM restore_jobs WHERE status IN ('queued', 'running') AND created_at < now() - make_interval(secs => $1)) AS restores`
 
 // OrgWork are the rows that should have a run.
-func (s *Store) OrgWork(ctx context.Context, quiet time.Duration) (w org.Work, err error) {
-	type line struct{ Kind, ID string }
-	lines, err := collect[line](ctx, s, "work on orgs' resources", sqlOrgWork, quiet.Seconds())
-	for _, l := range lines {
-		switch l.Kind {
-		case "address":
-			w.Addresses = append(w.Addresses, l.ID)
-		case "volume":
-			w.Volumes = append(w.Volumes, l.ID)
-		case "snapshot":
-			w.Snapshots = append(w.Snapshots, l.ID)
-		case "erasure":
-			w.Erasures = append(w.Erasures, l.ID)
-		case "restore":
-			w.Restores = append(w.Restores, l.ID)
-		}
-	}
-	return w, err
+func (s *Store) OrgWork(ctx context.Context, quiet time.Duration) (org.Work, error) {
+	w, err := one[org.Work](ctx, s.pool, sqlOrgWork, quiet.Seconds())
+	return w, failed("work on orgs' resources", err)
 }
