@@ -24,7 +24,7 @@ func run(m *testing.M) int {
 		scratch, err = os.MkdirTemp("/var/tmp", "prego-docs-")
 	}
 	if err == nil {
-		err = os.Chmod(scratch, 0o755) //nolint:gosec // Postgres is another user
+		err = os.Chmod(scratch, 0o755) // Postgres is another user
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -38,7 +38,7 @@ func run(m *testing.M) int {
 var build = sync.OnceValues(func() (bins string, err error) {
 	bins = filepath.Join(scratch, "bin")
 	for _, name := range []string{"prego", "prego-agent"} {
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(bins, name), "./cmd/"+name) //nolint:noctx // go test's own timeout ends it
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(bins, name), "./cmd/"+name)
 		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("build %s: %w\n%s", name, err, out)
