@@ -29,7 +29,7 @@ type ImageStore interface {
 	RotateImages(ctx context.Context, imageID prego.ImageID, keep int) ([]string, error)
 	ImageIsDeleted(ctx context.Context, imageID prego.ImageID) error
 	ImageLost(ctx context.Context, provider prego.InfraProviderID, providerImageID, message string) error
-	RequestDecommission(ctx context.Context, id prego.ServerID, by prego.ImageID, force bool) (server.Server, error)
+	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
 	GetServer(ctx context.Context, id prego.ServerID) (server.Server, error)
 }
 
@@ -360,7 +360,7 @@ func (a *Images) GiveUpVerifier(ctx context.Context, in ImageRef) (bool, error) 
 	} else if err != nil {
 		return false, err
 	}
-	_, err := a.Store.RequestDecommission(ctx, prego.ServerID(id), "image "+in.ImageID, true)
+	_, err := a.Store.RequestDecommission(ctx, prego.ServerID(id), string("image "+in.ImageID), true)
 	return err == nil, err
 }
 

@@ -189,7 +189,7 @@ func (a *Tenants) FinishScaleOut(ctx context.Context, in FinishScaleOutInput) er
 			return fromStore(err)
 		}
 		if srv.Status == server.Failed && srv.StatusReason != prego.ReasonFailedContainer {
-			if err := a.retire(ctx, prego.ServerID(id), prego.ImageID(fmt.Sprintf("scaling/%d", in.EventID))); err != nil {
+			if err := a.retire(ctx, prego.ServerID(id), fmt.Sprintf("scaling/%d", in.EventID)); err != nil {
 				return err
 			}
 		}
@@ -239,7 +239,7 @@ func (a *Tenants) PlanWarmPool(ctx context.Context, in WarmPoolInput) (WarmPoolP
 			return plan, err
 		}
 		for _, id := range stale {
-			if err := a.retire(ctx, prego.ServerID(id), prego.ImageID(in.WorkflowID)); err != nil && prego.CodeOf(err) != prego.CodeServerHasTenants {
+			if err := a.retire(ctx, prego.ServerID(id), in.WorkflowID); err != nil && prego.CodeOf(err) != prego.CodeServerHasTenants {
 				return plan, err
 			}
 		}

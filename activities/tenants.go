@@ -32,7 +32,7 @@ type TenantStore interface {
 	OwnServers(ctx context.Context, tenantID prego.TenantID) ([]string, error)
 	ExpireTenant(ctx context.Context, tenantID prego.TenantID, p tenant.LifecyclePeriods) (changed bool, err error)
 
-	RequestDecommission(ctx context.Context, serverID prego.ServerID, by prego.ImageID, force bool) (server.Server, error)
+	RequestDecommission(ctx context.Context, serverID prego.ServerID, by string, force bool) (server.Server, error)
 	Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits) ([]tenant.Demand, error)
 	FindScaling(ctx context.Context, workflowID, round string) (e tenant.ScalingRound, ok bool, err error)
 	BeginScaling(ctx context.Context, e tenant.ScalingRound) (tenant.ScalingRound, error)
@@ -526,14 +526,14 @@ func (a *Tenants) RetireSpareServers(ctx context.Context, tenantID prego.TenantI
 		if prego.ServerID(id) == t.Allocation.AppServerID {
 			continue
 		}
-		if err := a.retire(ctx, prego.ServerID(id), prego.ImageID(string("tenant/"+tenantID))); err != nil {
+		if err := a.retire(ctx, prego.ServerID(id), string("tenant/"+tenantID)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *Tenants) retire(ctx context.Context, serverID prego.ServerID, by prego.ImageID) error {
+func (a *Tenants) retire(ctx context.Context, serverID prego.ServerID, by string) error {
 	if _, err := a.Store.RequestDecommission(ctx, serverID, by, false); err != nil {
 		return err
 	}
@@ -553,7 +553,7 @@ func (a *Tenants) ReleaseTenant(ctx context.Context, in ReleaseInput) error {
 	}
 	a.hook("release/done")
 	for _, id := range own {
-		if err := a.retire(ctx, prego.ServerID(id), prego.ImageID(string("tenant/"+in.TenantID))); err != nil {
+		if err := a.retire(ctx, prego.ServerID(id), string("tenant/"+in.TenantID)); err != nil {
 			return err
 		}
 	}

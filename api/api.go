@@ -40,7 +40,7 @@ type Store interface {
 	ListServers(ctx context.Context, q prego.ListQuery) (page []server.Server, next string, err error)
 	ActivationStats(ctx context.Context, within time.Duration) ([]server.ActivationStats, error)
 	RequestRetry(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
-	RequestDecommission(ctx context.Context, id prego.ServerID, by prego.ImageID, force bool) (server.Server, error)
+	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
 }
 
 // Orchestrator starts runs. If a start fails, the reconciler repeats it: the row is

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
@@ -142,6 +143,8 @@ func (o *operation) checkParameters(c echo.Context) (wrong []*prego.Error) {
 			given = len(c.Request().Header.Values(p.Name))
 		}
 		switch err := openapi3filter.ValidateParameter(context.Background(), in, p); {
+		case p.In == openapi3.ParameterInQuery && strings.ContainsFunc(query.Get(p.Name), noText):
+			wrong = append(wrong, prego.Invalid(p.Name, "must be text in UTF-8 without NUL"))
 		case given > 1:
 			wrong = append(wrong, prego.Invalid(p.Name, "is given twice"))
 		case err != nil:
@@ -154,6 +157,10 @@ func (o *operation) checkParameters(c echo.Context) (wrong []*prego.Error) {
 	}
 	return inOrder(wrong)
 }
+
+// noText finds what Postgres cannot store as text. Invalid UTF-8 is read as
+// utf8.RuneError.
+func noText(r rune) bool { return r == 0 || r == utf8.RuneError }
 
 // readBody reads a JSON body of limited size, nil if it is absent and optional.
 func (o *operation) readBody(c echo.Context) ([]byte, error) {

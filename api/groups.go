@@ -15,7 +15,7 @@ import (
 
 // GroupStore is the part of Postgres that process groups use.
 type GroupStore interface {
-	CreateGroup(ctx context.Context, id prego.EnvID, envID prego.EnvID, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error)
+	CreateGroup(ctx context.Context, id prego.GroupID, envID prego.EnvID, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error)
 	GetGroup(ctx context.Context, id string) (workload.Group, error)
 	ListGroups(ctx context.Context, q prego.ListQuery) (page []workload.Group, next string, err error)
 	ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, by string) (workload.Group, error)
@@ -53,7 +53,7 @@ func (a *API) CreateGroup(c echo.Context, envID prego.EnvID, _ CreateGroupParams
 	if err := in.Validate(); err != nil {
 		return err
 	}
-	g, created, err := a.d.Groups.CreateGroup(c.Request().Context(), prego.EnvID(a.d.NewGroupID()), envID, in, caller(c).Subject)
+	g, created, err := a.d.Groups.CreateGroup(c.Request().Context(), prego.GroupID(a.d.NewGroupID()), envID, in, caller(c).Subject)
 	if err != nil {
 		return err
 	}

@@ -107,7 +107,7 @@ func (a *API) RetryServer(c echo.Context, id ServerID, _ RetryServerParams) erro
 
 // DeleteServer decommissions a server.
 func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) error {
-	srv, err := a.d.Store.RequestDecommission(c.Request().Context(), id, prego.ImageID(caller(c).Subject), p.Force != nil && *p.Force)
+	srv, err := a.d.Store.RequestDecommission(c.Request().Context(), id, caller(c).Subject, p.Force != nil && *p.Force)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) RETURNING ` + groupCo
 
 // CreateGroup makes a process group and takes what its replicas need of the org's
 // quota. The same request again meets it; another one of that name is CodeGroupExists.
-func (s *Store) CreateGroup(ctx context.Context, id prego.EnvID, envID prego.EnvID, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error) {
+func (s *Store) CreateGroup(ctx context.Context, id prego.GroupID, envID prego.EnvID, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error) {
 	err = s.inEnv(ctx, "create process group", envID, func(tx pgx.Tx, orgID prego.OrgID, region prego.Region) error {
 		g, err = oneGroup(ctx, tx, sqlGroupOfName, string(envID), r.Name)
 		if err == nil {

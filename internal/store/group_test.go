@@ -47,7 +47,7 @@ func (s *Store) testGroup(t require.TestingT, n int, org string, replicas int, s
 	id := workload.NewGroupID(fmt.Sprintf("%012x", n))
 	r := workload.CreateGroupRequest{Name: fmt.Sprintf("g%d", n), Spec: spec, Replicas: &replicas}
 	require.NoError(t, r.Validate())
-	_, _, err := s.CreateGroup(context.Background(), prego.EnvID(id), prego.EnvID("env-"+org), r, "test")
+	_, _, err := s.CreateGroup(context.Background(), prego.GroupID(id), prego.EnvID("env-"+org), r, "test")
 	return id, err
 }
 

@@ -231,12 +231,12 @@ const (
 // tenants live on it, on its shard or its pool, or instances of process groups run on
 // it, only with force, which loses them (CodeServerHasTenants). A server that is draining
 // or terminated already is returned as it is.
-func (s *Store) RequestDecommission(ctx context.Context, id prego.ServerID, by prego.ImageID, force bool) (server.Server, error) {
+func (s *Store) RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error) {
 	update, message := sqlDecommissionUnused, "by "+by
 	if force {
 		update, message = sqlDecommission, "forced by "+by
 	}
-	return s.drain(ctx, id, update, string(message), prego.ActorOperator,
+	return s.drain(ctx, id, update, message, prego.ActorOperator,
 		"tenants live on server %s, its DB shard or its Redis pool, or instances run on it: move, stop or purge them first, or force it and lose them")
 }
 
