@@ -73,10 +73,10 @@ UPDATE server_bootstrap_tokens SET superseded_at = now()
 WHERE server_id = $1 AND token_id <> $2 AND consumed_at IS NULL AND superseded_at IS NULL`
 
 const sqlWhyNotConsumed = `
-SELECT t.token_id, t.server_id, t.attempt, t.consumed_at IS NOT NULL, COALESCE(t.consumed_key = $2, false),
-       COALESCE(now() - t.consumed_at <= make_interval(secs => $3), false), t.superseded_at IS NOT NULL, t.expires_at <= now(),
-       s.status, s.attempt, s.host, s.ipv6,
-       ($4 = '' OR s.host = $4 OR (s.ipv6 <> '' AND $4::inet <<= s.ipv6::inet))
+SELECT t.token_id, t.server_id, t.attempt, t.consumed_at IS NOT NULL AS consumed, COALESCE(t.consumed_key = $2, false) AS same_key,
+       COALESCE(now() - t.consumed_at <= make_interval(secs => $3), false) AS recent, t.superseded_at IS NOT NULL AS superseded, t.expires_at <= now() AS expired,
+       s.status, s.attempt AS row_attempt, s.host, s.ipv6,
+       ($4 = '' OR s.host = $4 OR (s.ipv6 <> '' AND $4::inet <<= s.ipv6::inet)) AS source_ok
 FROM server_bootstrap_tokens t JOIN servers s USING (server_id)
 WHERE t.token_hash = $1`
 
@@ -147,56 +147,57 @@ func tagList(tags []string) string {
 // whyNotConsumed reads why the UPDATE met nothing. What it writes (a revocation,
 // an audit row) is committed with the refusal.
 func whyNotConsumed(ctx context.Context, tx pgx.Tx, p server.TokenClaim) (out server.TokenConsumed, refusal, err error) {
-	var tokenID, serverID, host, ipv6 string
-	var attempt, rowAttempt int
-	var consumed, sameKey, recent, superseded, expired, sourceOK bool
-	var status server.Status
-	err = tx.QueryRow(ctx, sqlWhyNotConsumed, p.TokenHash, p.Key, repeatWindow.Seconds(), p.Source).Scan(
-		&tokenID, &serverID, &attempt, &consumed, &sameKey, &recent, &superseded, &expired, &status, &rowAttempt, &host, &ipv6, &sourceOK)
-	if isNoRows(err) || (err == nil && prego.ServerID(serverID) != p.ServerID) {
-		return out, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known"), nil
+	type token struct {
+		server.TokenConsumed
+		TokenID                                                  string
+		RowAttempt                                               int
+		Consumed, SameKey, Recent, Superseded, Expired, SourceOK bool
 	}
+	t, err := find[token](ctx, tx, sqlWhyNotConsumed, p.TokenHash, p.Key, repeatWindow.Seconds(), p.Source)
 	if err != nil {
 		return out, nil, err
 	}
-	out = server.TokenConsumed{ServerID: prego.ServerID(serverID), Attempt: attempt, Host: host, IPv6: ipv6, Status: status}
-	booting := status == server.Provisioning && rowAttempt == attempt
+	if t == nil || t.ServerID != p.ServerID {
+		return out, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known"), nil
+	}
+	out = t.TokenConsumed
+	booting := t.Status == server.Provisioning && t.RowAttempt == t.Attempt
 	switch {
-	case superseded || rowAttempt != attempt:
+	case t.Superseded || t.RowAttempt != t.Attempt:
 		return out, prego.Errorf(prego.CodeTokenSuperseded, "the bootstrap token was superseded or revoked"), nil
-	case p.Source != "" && host == "":
+	case p.Source != "" && t.Host == "":
 		return out, prego.Errorf(prego.CodeNotReady, "the server is not recorded yet; try again"), nil
-	case !sourceOK:
+	case !t.SourceOK:
 		return out, prego.Errorf(prego.CodeSourceMismatch, "the handshake comes from %s, which is not the server's address", p.Source), nil
-	case consumed && sameKey && recent && (booting || status == server.Active):
+	case t.Consumed && t.SameKey && t.Recent && (booting || t.Status == server.Active):
 		return out, nil, nil
-	case consumed:
+	case t.Consumed:
 		refused := prego.Errorf(prego.CodeTokenConsumed, "the bootstrap token was consumed already")
-		if err := auditBootstrap(ctx, tx, prego.ServerID(serverID), "refuse consumed token_id="+tokenID+" key="+shortKey(p.Key), prego.ActorSystem, 1); err != nil {
+		if err := auditBootstrap(ctx, tx, t.ServerID, "refuse consumed token_id="+t.TokenID+" key="+shortKey(p.Key), prego.ActorSystem, 1); err != nil {
 			return out, nil, err
 		}
 		event := server.Event{
-			ServerID: prego.ServerID(serverID), Step: server.StepHandshakeRefused, Attempt: attempt, Actor: prego.ActorSystem,
+			ServerID: t.ServerID, Step: server.StepHandshakeRefused, Attempt: t.Attempt, Actor: prego.ActorSystem,
 			Message: "a consumed bootstrap token was presented again",
 		}
-		if sameKey || !booting {
-			return out, refused, addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/late", server.StepHandshakeRefused, attempt))
+		if t.SameKey || !booting {
+			return out, refused, addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/late", server.StepHandshakeRefused, t.Attempt))
 		}
 		event.Reason, event.Message = prego.ReasonFailedBootstrap, "the bootstrap token was presented by a second key"
-		return out, &server.SecondKeyError{Refusal: refused, ServerID: prego.ServerID(serverID), Attempt: attempt},
-			addEvent(ctx, tx, event, attemptKey(server.StepHandshakeRefused, attempt))
-	case expired:
-		if _, err := tx.Exec(ctx, sqlRevokeExpired, tokenID); err != nil {
+		return out, &server.SecondKeyError{Refusal: refused, ServerID: t.ServerID, Attempt: t.Attempt},
+			addEvent(ctx, tx, event, attemptKey(server.StepHandshakeRefused, t.Attempt))
+	case t.Expired:
+		if _, err := tx.Exec(ctx, sqlRevokeExpired, t.TokenID); err != nil {
 			return out, nil, err
 		}
 		event := server.Event{
-			ServerID: prego.ServerID(serverID), Step: server.StepHandshakeRefused, Attempt: attempt, Actor: prego.ActorSystem,
+			ServerID: t.ServerID, Step: server.StepHandshakeRefused, Attempt: t.Attempt, Actor: prego.ActorSystem,
 			Message: "an expired bootstrap token was presented",
 		}
 		return out, prego.Errorf(prego.CodeBootstrapExpired, "the bootstrap token has expired"),
-			addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/expired", server.StepHandshakeRefused, attempt))
+			addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/expired", server.StepHandshakeRefused, t.Attempt))
 	}
-	return out, prego.Errorf(prego.CodeTokenSuperseded, "the server is %s: its bootstrap is over", status), nil
+	return out, prego.Errorf(prego.CodeTokenSuperseded, "the server is %s: its bootstrap is over", t.Status), nil
 }
 
 // shortKey shows enough of a key's hash to tell two apart.

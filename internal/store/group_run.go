@@ -18,8 +18,8 @@ import (
 
 // The group, deleted ones too: their instances are still to be stopped.
 const sqlPlanGroup = `
-SELECT g.org_id, g.region, g.replicas, g.deleted_at IS NOT NULL, g.release, g.stable_release, g.deploy_status, g.no_surge, g.wanted, g.next_attempt_at, g.status_reason,
-    g.failures, clock_timestamp()
+SELECT g.org_id, g.region, g.replicas, g.deleted_at IS NOT NULL AS deleted, g.release, g.stable_release AS stable, g.deploy_status AS deploy, g.no_surge,
+    g.next_attempt_at AS next, g.status_reason AS reason, clock_timestamp() AS now
 FROM process_groups g WHERE g.group_id = $1 FOR NO KEY UPDATE`
 
 const sqlPlanInstances = `
@@ -56,13 +56,11 @@ const maxAtOnce = 50
 
 type groupRow struct {
 	instance.GroupState
-	orgID    prego.OrgID
-	region   prego.Region
-	wanted   int
-	next     *time.Time
-	reason   string
-	failures int
-	now      time.Time
+	OrgID  prego.OrgID
+	Region prego.Region
+	Next   *time.Time // attempt
+	Reason string
+	Now    time.Time
 }
 
 // PlanGroup decides what is to be done for a group, and writes down what of it is only
@@ -83,7 +81,7 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 		}
 		if f := steps.RollBack; f != nil {
 			b.Queue(sqlRollBackGroup, id, fmt.Sprintf("release %d did not become healthy: %s", f.Release, f.Message))
-			b.Queue(sqlOrgEvent, g.orgID, "group.roll_back", id, string(prego.ActorSystem), "", fmt.Sprintf(`{"release": %d, "stable_release": %d}`, f.Release, g.Stable))
+			b.Queue(sqlOrgEvent, g.OrgID, "group.roll_back", id, string(prego.ActorSystem), "", fmt.Sprintf(`{"release": %d, "stable_release": %d}`, f.Release, g.Stable))
 		}
 		if steps.Proven {
 			b.Queue(sqlProveGroup, id)
@@ -95,16 +93,16 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 			return err
 		}
 		p = workload.GroupPlan{
-			OrgID: g.orgID, Region: g.region, Boot: steps.Boot, Stop: steps.Stop, Settled: steps.Settled, Wait: retry,
-			Serve: steps.Want > 0 && (g.next == nil || !g.next.After(g.now) || steps.RollBack != nil),
+			OrgID: g.OrgID, Region: g.Region, Boot: steps.Boot, Stop: steps.Stop, Settled: steps.Settled, Wait: retry,
+			Serve: steps.Want > 0 && (g.Next == nil || !g.Next.After(g.Now) || steps.RollBack != nil),
 		}
 		p.Boot, p.Stop = p.Boot[:min(len(p.Boot), maxAtOnce)], p.Stop[:min(len(p.Stop), maxAtOnce)]
 		if steps.Want > 0 && !p.Serve {
-			p.Wait = min(p.Wait, max(g.next.Sub(g.now), 50*time.Millisecond))
+			p.Wait = min(p.Wait, max(g.Next.Sub(g.Now), 50*time.Millisecond))
 		}
 		p.Details = fmt.Sprintf("%d of %d replicas have a place, %d to allocate, %d booting, %d stopping", running, g.Replicas, steps.Want, len(steps.Boot), len(steps.Stop))
-		if g.reason != "" && steps.Want > 0 {
-			p.Details += ": " + g.reason
+		if g.Reason != "" && steps.Want > 0 {
+			p.Details += ": " + g.Reason
 		}
 		return nil
 	})
@@ -112,12 +110,10 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 }
 
 func readGroup(ctx context.Context, tx pgx.Tx, id prego.GroupID) (g groupRow, err error) {
-	err = tx.QueryRow(ctx, sqlPlanGroup, id).Scan(&g.orgID, &g.region, &g.Replicas, &g.Deleted, &g.Release, &g.Stable, &g.Deploy, &g.NoSurge, &g.wanted, &g.next, &g.reason,
-		&g.failures, &g.now)
-	if err != nil {
-		return g, ifNoRows(err, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id))
+	if g, err = get[groupRow](ctx, tx, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id), sqlPlanGroup, id); err != nil {
+		return g, err
 	}
-	if err := tx.QueryRow(ctx, sqlPlanExclusive, id).Scan(&g.Exclusive); err != nil {
+	if g.Exclusive, err = value[bool](ctx, tx, sqlPlanExclusive, id); err != nil {
 		return g, err
 	}
 	g.Instances, err = many[instance.GroupInstance](ctx, tx, sqlPlanInstances, id)
@@ -172,8 +168,8 @@ func (s *Store) InstanceServers(ctx context.Context, region prego.Region) ([]ins
 }
 
 const sqlAllocatingGroup = `
-SELECT org_id, region, replicas, release, spec, wanted, surge, last_instance, deploy_status, extract(epoch FROM clock_timestamp() - waiting_since)::float8,
-    (SELECT overhead_bytes_per_instance FROM workload_settings)
+SELECT org_id, region, replicas, spec, wanted, surge, last_instance AS last, COALESCE(clock_timestamp() - waiting_since, '0') AS waited,
+    (SELECT overhead_bytes_per_instance FROM workload_settings) AS overhead
 FROM process_groups WHERE group_id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE`
 
 // Whoever changes the server's state holds its row: then another is looked for. The
@@ -247,34 +243,35 @@ func (s *Store) Allocate(ctx context.Context, place workload.InstancePlace, retr
 }
 
 func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.InstancePlace) (out workload.InstanceAllocation, err error) {
-	var orgID prego.OrgID
-	var region prego.Region
-	var replicas, release, wanted int
-	var surge bool
-	var last, overhead int64
-	var deploy workload.DeployStatus
-	var spec workload.Spec
-	var waited *float64
-	err = tx.QueryRow(ctx, sqlAllocatingGroup, place.GroupID).Scan(&orgID, &region, &replicas, &release, &spec, &wanted, &surge, &last, &deploy, &waited, &overhead)
-	if isNoRows(err) || err == nil && wanted == 0 {
-		return workload.InstanceAllocation{Outcome: workload.AllocationVoid}, nil
+	type group struct {
+		OrgID            prego.OrgID
+		Region           prego.Region
+		Replicas, Wanted int
+		Spec             workload.Spec
+		Surge            bool
+		Last, Overhead   int64
+		Waited           time.Duration
 	}
+	g, err := find[group](ctx, tx, sqlAllocatingGroup, place.GroupID)
 	if err != nil {
 		return out, err
 	}
+	if g == nil || g.Wanted == 0 {
+		return workload.InstanceAllocation{Outcome: workload.AllocationVoid}, nil
+	}
 	// One on top of the replicas must not take what others were promised.
 	check := s.takePromised
-	if surge {
+	if g.Surge {
 		check = s.takeQuota
 	}
-	if err := check(ctx, tx, orgID, surgeOf(spec, overhead)...); err != nil {
+	if err := check(ctx, tx, g.OrgID, surgeOf(g.Spec, g.Overhead)...); err != nil {
 		var over *org.QuotaExceeded
 		if errors.As(err, &over) {
-			return out, &refusedAllocation{over: over, surge: surge && replicas > 1}
+			return out, &refusedAllocation{over: over, surge: g.Surge && g.Replicas > 1}
 		}
 		return out, err
 	}
-	offered, err := value[int64](ctx, tx, sqlAllocatingServer, place.ServerID, region, place.GroupID, filled(spec.Volumes))
+	offered, err := value[int64](ctx, tx, sqlAllocatingServer, place.ServerID, g.Region, place.GroupID, filled(g.Spec.Volumes))
 	if isNoRows(err) {
 		return workload.InstanceAllocation{Outcome: workload.AllocationLost}, nil
 	}
@@ -287,15 +284,12 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 	if err := tx.QueryRow(ctx, sqlServerTaken, place.ServerID).Scan(&kept, &taken, &used); err != nil {
 		return out, err
 	}
-	ports, ok := bindPorts(spec.Ports, used)
-	if kept || taken+spec.MemoryLimitBytes+overhead > offered || !ok {
+	ports, ok := bindPorts(g.Spec.Ports, used)
+	if kept || taken+g.Spec.MemoryLimitBytes+g.Overhead > offered || !ok {
 		return workload.InstanceAllocation{Outcome: workload.AllocationLost}, nil
 	}
-	out = workload.InstanceAllocation{Outcome: workload.Allocated, InstanceID: prego.InstanceID(workload.NewInstanceID(place.GroupID, last+1))}
-	if waited != nil {
-		out.Waited = max(0, time.Duration(*waited*float64(time.Second)))
-	}
-	_, err = tx.Exec(ctx, sqlAllocate, place.GroupID, out.InstanceID, place.ServerID, last+1, ports, decided(place.Decision))
+	out = workload.InstanceAllocation{Outcome: workload.Allocated, InstanceID: prego.InstanceID(workload.NewInstanceID(place.GroupID, g.Last+1)), Waited: max(0, g.Waited)}
+	_, err = tx.Exec(ctx, sqlAllocate, place.GroupID, out.InstanceID, place.ServerID, g.Last+1, ports, decided(place.Decision))
 	return out, err
 }
 

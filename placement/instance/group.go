@@ -14,9 +14,9 @@ type GroupState struct {
 	Release   int // the wanted release
 	Stable    int // the last release that was healthy, 0 for none
 	Deploy    workload.DeployStatus
-	NoSurge   bool // stop an instance before the next one starts
-	Exclusive bool // it has a volume, which allows one writer
-	Instances []GroupInstance
+	NoSurge   bool            // stop an instance before the next one starts
+	Exclusive bool            `db:"-"` // it has a volume, which allows one writer
+	Instances []GroupInstance `db:"-"`
 }
 
 // GroupInstance is an instance that is not stopped.
