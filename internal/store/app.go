@@ -19,15 +19,15 @@ import (
 
 const appColumns = `app_id, org_id, name, created_by, created_at, deleted_at`
 
-// Keys of requests that made a tenant are apart: one key may be of a tenant and of
-// something else.
+// Keys of requests that created a tenant have a table of their own: the same key may be
+// used once for a tenant and once for something else.
 const (
 	sqlKeepTenantKey = `
 INSERT INTO idempotency_keys (subject, key, request_hash, tenant_id) VALUES ($1, $2, $3, $4) ON CONFLICT (subject, key) DO NOTHING`
 	sqlTenantKey = `SELECT request_hash, tenant_id FROM idempotency_keys WHERE subject = $1 AND key = $2`
 )
 
-// errKeyKept undoes a transaction whose key another one kept first.
+// errKeyKept rolls back a transaction whose key another request has stored first.
 var errKeyKept = errors.New("the idempotency key is kept by another request")
 
 const sqlKeepOrgKey = `
@@ -35,7 +35,7 @@ INSERT INTO org_idempotency_keys (subject, key, request_hash, resource_id) VALUE
 
 const sqlOrgKey = `SELECT request_hash, resource_id FROM org_idempotency_keys WHERE subject = $1 AND key = $2`
 
-// keyed is a request with the key that it may have.
+// keyed is a request and its idempotency key, if it has one.
 type keyed struct {
 	by, key string
 	kind    string // of what it creates
@@ -71,8 +71,8 @@ func (k keyed) createdBefore(ctx context.Context, q querier) (id string, err err
 	return id, nil
 }
 
-// keep keeps the key for what the request made. errKeyKept when another request was
-// first: the transaction is to be undone.
+// keep stores the key with the id of what the request created. On errKeyKept another
+// request was first, and the transaction must be rolled back.
 func (k keyed) keep(ctx context.Context, tx pgx.Tx, id string) error {
 	if k.key == "" {
 		return nil
@@ -84,10 +84,10 @@ func (k keyed) keep(ctx context.Context, tx pgx.Tx, id string) error {
 	return change(ctx, tx, errKeyKept, sql, k.by, k.key, k.hash, id)
 }
 
-// once runs create in a transaction, which answers with the id of what it created, unless
-// a request with this key created something before; then reads what it was. What create
-// refuses may be refused because the very same request was committed meanwhile, so the
-// key is looked at again.
+// once runs create, which returns the id of what it created, in a transaction, unless an
+// earlier request with this key did so already; then it reads what was created. A rejection
+// may only mean that the same request has been committed in the meantime, so the key is
+// looked up again.
 func once[T any](ctx context.Context, s *Store, k keyed, read func(context.Context, string) (T, error), create func(tx pgx.Tx) (id string, err error)) (v T, created bool, err error) {
 	id, err := k.createdBefore(ctx, s.pool)
 	if err == nil && id == "" {
@@ -114,8 +114,8 @@ const sqlNewApp = `INSERT INTO apps (app_id, org_id, name, created_by) VALUES ($
 
 const sqlAppOfName = `SELECT app_id FROM apps WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL`
 
-// CreateApp makes an app of an org. The same request again with the same key is met by
-// the app that it made. A name that is taken is CodeAppExists, and says by which.
+// CreateApp creates an app of an org. Repeating the request with the same key returns the
+// existing app. If the name is taken, CodeAppExists names the app that has it.
 func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app workload.App, created bool, err error) {
 	return once(ctx, s, keyedRequest(a.CreatedBy, key, "app", string(a.OrgID), a.Name), s.GetApp, func(tx pgx.Tx) (string, error) {
 		if err := lockNamedOrg(ctx, tx, a.OrgID); err != nil {
@@ -134,7 +134,7 @@ func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app 
 	})
 }
 
-// nameIsFree refuses a name that something has, and says what.
+// nameIsFree rejects a name that is taken, and says by what.
 func nameIsFree(ctx context.Context, q querier, code prego.Code, sql string, owner, name string) error {
 	var id string
 	if err := q.QueryRow(ctx, sql, owner, name).Scan(&id); err != nil {
@@ -173,11 +173,11 @@ const sqlAppChildren = `SELECT count(*) FROM envs WHERE app_id = $1 AND deleted_
 
 const sqlDeleteApp = `UPDATE apps SET deleted_at = now() WHERE app_id = $1 AND deleted_at IS NULL`
 
-// DeleteApp deletes an app that has no envs; CodeAppInUse otherwise. Repeated, it
-// changes nothing.
+// DeleteApp deletes an app without envs; CodeAppInUse otherwise. Repeating it changes
+// nothing.
 func (s *Store) DeleteApp(ctx context.Context, id, by string) error {
 	return s.inTx(ctx, "delete app", func(tx pgx.Tx) error {
-		// Whoever makes an env of it holds the org, too.
+		// Creating an env locks the org, too.
 		orgID, err := lockOwner(ctx, tx, noSuchApp(id), sqlAppOwner, id)
 		if err != nil {
 			return err

@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// repeatWindow is for how long the key that consumed a token may do so again: its
+// repeatWindow is how long the key that consumed a token may consume it again, in case the
 // answer was lost.
 const repeatWindow = 60 * time.Second
 
@@ -26,10 +26,10 @@ ON CONFLICT (server_id, attempt) DO NOTHING`
 const sqlTokenOfAttempt = `
 SELECT token_id, issued_at, expires_at FROM server_bootstrap_tokens WHERE server_id = $1 AND attempt = $2`
 
-// IssueToken gives an attempt its bootstrap token, once: a repeated call gets the
-// one that is there. Tokens of earlier attempts stay good until this one is
-// consumed or their servers are known to be gone, since a create that lands late
-// would otherwise hold a dead token.
+// IssueToken creates the bootstrap token of an attempt; repeating the call returns the
+// existing one. Tokens of earlier attempts stay valid until this one is consumed or their
+// servers are confirmed deleted, because a create request that arrives late would otherwise
+// produce a server with a dead token.
 func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.TokenIssued, error) {
 	var out server.TokenIssued
 	err := s.inTx(ctx, string("issue token for "+t.ServerID), func(tx pgx.Tx) error {
@@ -49,8 +49,8 @@ func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.Tok
 	return out, err
 }
 
-// One conditional UPDATE decides who consumes a token: hash, time to live, state
-// and source are its conditions, and of any number of racers one meets them all.
+// A single conditional UPDATE decides who consumes a token. Hash, expiry, state and source
+// address are its conditions, so exactly one of several concurrent callers succeeds.
 const sqlConsumeToken = `
 UPDATE server_bootstrap_tokens t SET consumed_at = now(), consumed_key = $2
 FROM servers s
@@ -144,8 +144,8 @@ func tagList(tags []string) string {
 	return strings.Join(tags, ", ")
 }
 
-// whyNotConsumed reads why the UPDATE met nothing. What it writes (a revocation,
-// an audit row) is committed with the refusal.
+// whyNotConsumed finds out why the UPDATE matched no row. What it writes (a revocation, an
+// audit row) is committed along with the rejection.
 func whyNotConsumed(ctx context.Context, tx pgx.Tx, p server.TokenClaim) (out server.TokenConsumed, refusal, err error) {
 	type token struct {
 		server.TokenConsumed
@@ -212,8 +212,8 @@ func (s *Store) BootIdentity(ctx context.Context, tokenHash []byte) (server.Boot
 	return get[server.BootIdentity](ctx, s.pool, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known, or its time is over"), sqlBootIdentity, tokenHash)
 }
 
-// AddBootStage puts a host's milestone on its timeline, once per attempt; that it
-// repeats a step, once a minute.
+// AddBootStage adds a boot milestone to the timeline, once per attempt. Retries of a step
+// are recorded at most once a minute.
 func (s *Store) AddBootStage(ctx context.Context, b server.BootIdentity, stage, detail string) error {
 	event := server.Event{ServerID: b.ServerID, Step: server.StepBootStage, Attempt: b.Attempt, Message: stage, Actor: prego.ActorSystem}
 	if detail != "" {

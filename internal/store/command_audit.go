@@ -8,7 +8,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// The row is there before the command runs. One that is asked again has it already.
+// The row exists before the command runs. A command that is sent again already has it.
 const sqlBeginCommand = `
 INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor, requested_by, started_at)
 VALUES ($1, $2, NULLIF($3, ''), $4, $5, $6, $7, now()) ON CONFLICT (audit_id) DO NOTHING`
@@ -28,8 +28,8 @@ func (s *Store) FinishCommand(ctx context.Context, auditID string, o server.Comm
 	return s.exec(ctx, "audit command "+auditID, sqlFinishCommand, auditID, o.ExitCode, o.Duration.Milliseconds(), auditedOutput(o.Stdout), auditedOutput(o.Stderr))
 }
 
-// auditedOutput is the end of a stream as a row takes it. It is redacted whole, so that no
-// secret is cut in two and missed.
+// auditedOutput is the last part of an output stream, as it is stored. The whole stream is
+// redacted first, so that no secret is cut in two and missed.
 func auditedOutput(s string) string {
 	s = prego.Redact(s)
 	if len(s) > server.MaxAuditedOutput {

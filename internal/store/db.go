@@ -19,19 +19,19 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// inTx runs f in one transaction, committed when f returns nil. what is what failed of
-// errors without a code.
+// inTx runs f in one transaction, which is committed when f returns nil. Errors without a
+// code are wrapped with what, the operation that failed.
 func (s *Store) inTx(ctx context.Context, what string, f func(pgx.Tx) error) error {
 	return failed(what, pgx.BeginFunc(ctx, s.pool, f))
 }
 
-// exec runs one statement that answers nothing.
+// exec runs a statement that returns no rows.
 func (s *Store) exec(ctx context.Context, what, sql string, args ...any) error {
 	_, err := s.pool.Exec(ctx, sql, args...)
 	return failed(what, err)
 }
 
-// change runs a statement that must change a row, else the answer is none.
+// change runs a statement and returns none if it changed no row.
 func change(ctx context.Context, q querier, none error, sql string, args ...any) error {
 	tag, err := q.Exec(ctx, sql, args...)
 	if err == nil && tag.RowsAffected() == 0 {
@@ -40,13 +40,14 @@ func change(ctx context.Context, q querier, none error, sql string, args ...any)
 	return err
 }
 
-// changed runs a statement and tells whether it changed a row.
+// changed runs a statement and reports whether it changed a row.
 func changed(ctx context.Context, q querier, sql string, args ...any) (bool, error) {
 	tag, err := q.Exec(ctx, sql, args...)
 	return tag.RowsAffected() > 0, err
 }
 
-// changeThen is change and what follows from it, in one transaction.
+// changeThen runs a statement and, if it changed a row, then, in one transaction; otherwise
+// it returns none.
 func (s *Store) changeThen(ctx context.Context, what string, none error, then func(pgx.Tx) error, sql string, args ...any) error {
 	return s.inTx(ctx, what, func(tx pgx.Tx) error {
 		if ok, err := changed(ctx, tx, sql, args...); err != nil || !ok {
@@ -56,7 +57,8 @@ func (s *Store) changeThen(ctx context.Context, what string, none error, then fu
 	})
 }
 
-// doneBefore asks whether a step that met nothing was done before; if not, the answer is none.
+// doneBefore checks whether a step that changed nothing had been done before; if not, it
+// returns none.
 func doneBefore(ctx context.Context, q querier, none error, sql string, args ...any) error {
 	if ok, err := value[bool](ctx, q, sql, args...); err != nil || ok {
 		return err
@@ -64,8 +66,8 @@ func doneBefore(ctx context.Context, q querier, none error, sql string, args ...
 	return none
 }
 
-// one reads the only row of a statement, whose columns are named as the fields of T,
-// pgx.ErrNoRows when there is none.
+// one reads the only row of a statement whose columns have the names of T's fields. It
+// returns pgx.ErrNoRows if there is none.
 func one[T any](ctx context.Context, q querier, sql string, args ...any) (T, error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
@@ -75,13 +77,13 @@ func one[T any](ctx context.Context, q querier, sql string, args ...any) (T, err
 	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[T])
 }
 
-// get is one that answers none when there is no row.
+// get is like one, but returns none if there is no row.
 func get[T any](ctx context.Context, q querier, none error, sql string, args ...any) (T, error) {
 	v, err := one[T](ctx, q, sql, args...)
 	return v, failed(fmt.Sprintf("read a %T", v), ifNoRows(err, none))
 }
 
-// find is one that answers nil when there is no row.
+// find is like one, but returns nil if there is no row.
 func find[T any](ctx context.Context, q querier, sql string, args ...any) (*T, error) {
 	v, err := one[T](ctx, q, sql, args...)
 	if err != nil {
@@ -90,7 +92,7 @@ func find[T any](ctx context.Context, q querier, sql string, args ...any) (*T, e
 	return &v, nil
 }
 
-// many reads all rows of a statement, whose columns are named as the fields of T.
+// many reads all rows of a statement whose columns have the names of T's fields.
 func many[T any](ctx context.Context, q querier, sql string, args ...any) ([]T, error) {
 	return rowsBy(ctx, q, pgx.RowToStructByName[T], sql, args...)
 }
@@ -114,24 +116,24 @@ func rowsBy[T any](ctx context.Context, q querier, by pgx.RowToFunc[T], sql stri
 	return pgx.CollectRows(rows, by)
 }
 
-// collect is many of the pool; an error says what was read.
+// collect is many on the pool; errors say what was being read.
 func collect[T any](ctx context.Context, s *Store, what, sql string, args ...any) ([]T, error) {
 	out, err := many[T](ctx, s.pool, sql, args...)
 	return out, failed(what, err)
 }
 
-// collectValues is values of the pool; an error says what was read.
+// collectValues is values on the pool; errors say what was being read.
 func collectValues[T any](ctx context.Context, s *Store, what, sql string, args ...any) ([]T, error) {
 	out, err := values[T](ctx, s.pool, sql, args...)
 	return out, failed(what, err)
 }
 
-// queueRows has a batch add the rows of a statement to a list.
+// queueRows queues a statement whose rows are appended to a list.
 func queueRows[T any](b *pgx.Batch, to *[]T, sql string, args ...any) {
 	queueBy(b, pgx.RowToStructByName[T], to, sql, args...)
 }
 
-// queueValues is queueRows of a statement with one column.
+// queueValues is queueRows for a statement with one column.
 func queueValues[T any](b *pgx.Batch, to *[]T, sql string, args ...any) {
 	queueBy(b, pgx.RowTo[T], to, sql, args...)
 }
@@ -146,7 +148,7 @@ func queueBy[T any](b *pgx.Batch, by pgx.RowToFunc[T], to *[]T, sql string, args
 
 func isNoRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) }
 
-// ifNoRows is instead when there was no row, and another error as it is.
+// ifNoRows replaces pgx.ErrNoRows by instead, and returns other errors unchanged.
 func ifNoRows(err, instead error) error {
 	if isNoRows(err) {
 		return instead
@@ -154,7 +156,7 @@ func ifNoRows(err, instead error) error {
 	return err
 }
 
-// failed says what failed; coded errors stay as they are.
+// failed wraps an error with what failed; errors with a code are returned unchanged.
 func failed(what string, err error) error {
 	if err == nil || prego.CodeOf(err) != prego.CodeInternal {
 		return err
@@ -162,7 +164,7 @@ func failed(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// isViolation tells whether err is the refusal of this constraint.
+// isViolation reports whether err is a violation of this constraint.
 func isViolation(err error, constraint string) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.ConstraintName == constraint
@@ -170,8 +172,8 @@ func isViolation(err error, constraint string) bool {
 
 const sqlTryLock = `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`
 
-// exclusively runs f while nobody else runs something under the same key; done is false when
-// somebody does already.
+// exclusively runs f unless another caller is running something under the same key; then
+// done is false.
 func (s *Store) exclusively(ctx context.Context, key string, f func(context.Context) error) (done bool, err error) {
 	err = s.inTx(ctx, "serve "+key, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, sqlTryLock, key).Scan(&done); err != nil || !done {

@@ -17,9 +17,9 @@ const sqlNewEnv = `INSERT INTO envs (env_id, app_id, org_id, name, region, creat
 
 const sqlEnvOfName = `SELECT env_id FROM envs WHERE app_id = $1 AND name = $2 AND deleted_at IS NULL`
 
-// CreateEnv makes an env of an app, whose org it takes. The same request again with the
-// same key is met by the env that it made. A name that is taken is CodeEnvExists, and
-// says by which.
+// CreateEnv creates an env of an app, in the app's org. Repeating the request with the same
+// key returns the existing env. If the name is taken, CodeEnvExists names the env that has
+// it.
 func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env workload.Env, created bool, err error) {
 	k := keyedRequest(e.CreatedBy, key, "env", string(e.AppID), e.Name, string(e.Region))
 	return once(ctx, s, k, s.GetEnv, func(tx pgx.Tx) (string, error) {
@@ -27,7 +27,7 @@ func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env 
 		if err != nil {
 			return "", err
 		}
-		// Whoever deletes the app holds the org, too.
+		// Deleting the app locks the org, too, so it still exists.
 		if _, err := get[workload.App](ctx, tx, noSuchApp(string(e.AppID)), sqlGetApp, e.AppID); err != nil {
 			return "", err
 		}
@@ -71,8 +71,8 @@ func (s *Store) ListEnvs(ctx context.Context, q prego.ListQuery) (page []workloa
 
 const sqlEnvOwner = `SELECT org_id FROM envs WHERE env_id = $1`
 
-// FOR UPDATE, which a row that refers to the env waits for: one that is being made is
-// counted below, one that is made later finds the env deleted.
+// FOR UPDATE blocks rows that refer to the env: one being inserted now is counted below,
+// and a later one finds the env deleted.
 const sqlHoldEnv = `SELECT FROM envs WHERE env_id = $1 FOR UPDATE`
 
 const sqlEnvChildren = `
@@ -82,11 +82,11 @@ SELECT (SELECT count(*) FROM process_groups WHERE env_id = $1 AND deleted_at IS 
 
 const sqlDeleteEnv = `UPDATE envs SET deleted_at = now() WHERE env_id = $1 AND deleted_at IS NULL`
 
-// DeleteEnv deletes an env that nothing is in; CodeEnvInUse otherwise. Repeated, it
-// changes nothing.
+// DeleteEnv deletes an empty env; CodeEnvInUse otherwise. Repeating it changes nothing.
 func (s *Store) DeleteEnv(ctx context.Context, id, by string) error {
 	return s.inTx(ctx, "delete env", func(tx pgx.Tx) error {
-		// What is made in it takes quota first, and then looks whether it is there.
+		// Anything created in the env takes quota first, which locks the org, and then checks
+		// that the env exists.
 		orgID, err := lockOwner(ctx, tx, noSuchEnv(id), sqlEnvOwner, id)
 		if err != nil {
 			return err

@@ -33,8 +33,8 @@ func addEvent(ctx context.Context, q querier, e server.Event, dedupKey string) e
 	return failed(fmt.Sprintf("add event %s of server %s", e.Step, e.ServerID), err)
 }
 
-// step runs an UPDATE that must meet a server's row, else the answer is none, and puts its
-// event on the timeline.
+// step runs an UPDATE of a server's row and adds an event to its timeline; if no row
+// matched it returns none.
 func (s *Store) step(ctx context.Context, e server.Event, dedupKey string, none error, sql string, args ...any) error {
 	note := func(tx pgx.Tx) error { return addEvent(ctx, tx, e, dedupKey) }
 	return s.changeThen(ctx, fmt.Sprintf("%s of server %s", e.Step, e.ServerID), none, note, sql, args...)

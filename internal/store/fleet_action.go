@@ -17,7 +17,7 @@ import (
 const actionColumns = `a.fleet_id, a.seq, a.key, a.action, a.inputs, a.data, a.status, a.reason, a.message, a.cause, a.requested_by, a.cancel_requested,
     a.created_at, a.started_at, a.finished_at`
 
-// drivenByFleet marks the actions that wait for each other.
+// drivenByFleet marks actions that run one after the other.
 const drivenByFleet = "fleet"
 
 const sqlActionOfKey = `SELECT ` + actionColumns + ` FROM fleet_actions a WHERE fleet_id = $1 AND idempotency_key = $2`
@@ -27,9 +27,8 @@ WITH next AS (UPDATE fleets SET last_seq = last_seq + 1 WHERE fleet_id = $1 RETU
 INSERT INTO fleet_actions AS a (fleet_id, seq, action, inputs, status, cause, driven_by, requested_by, idempotency_key)
 SELECT $1, last_seq, $2, $3, 'queued', $4, $5, $6, NULLIF($7, '') FROM next RETURNING ` + actionColumns
 
-// RequestFleetAction queues an action. The same request again with the same key is
-// met by the action that is there; another one with that key is
-// CodeIdempotencyConflict.
+// RequestFleetAction queues an action. Repeating the request with the same key returns the
+// existing action; a different request with that key is CodeIdempotencyConflict.
 func (s *Store) RequestFleetAction(ctx context.Context, r server.FleetActionRequest) (a server.FleetAction, err error) {
 	err = s.inTx(ctx, "request action", func(tx pgx.Tx) error {
 		if _, err := lockFleet(ctx, tx, r.FleetID); err != nil {
@@ -86,7 +85,7 @@ func (s *Store) FleetState(ctx context.Context, id prego.FleetID) (st server.Fle
 	return st, failed("fleet state", err)
 }
 
-// The one under way, else the oldest that waits.
+// The running action, or else the oldest one queued.
 const sqlTakeAction = `
 SELECT ` + actionColumns + ` FROM fleet_actions a WHERE fleet_id = $1 AND status IN ('queued', 'running') AND driven_by = $2
 ORDER BY status = 'queued', seq LIMIT 1`
@@ -101,9 +100,9 @@ const sqlPolicyUsed = `UPDATE fleet_policies SET last_used_at = now() WHERE flee
 
 type planner = func(server.FleetState, server.FleetAction) (server.FleetPlan, error)
 
-// BeginFleetAction takes the oldest action that waits and writes down what plan
-// makes of it, or answers with the one that is under way. nil: there is none. One
-// that can do nothing is failed, and returned as it is.
+// BeginFleetAction starts the oldest queued action with the steps that plan returns, or
+// returns the one already running; nil if there is none. An action that can do nothing
+// fails, and is returned like that.
 func (s *Store) BeginFleetAction(ctx context.Context, fleetID prego.FleetID, plan planner) (taken *server.FleetAction, err error) {
 	err = s.inTx(ctx, "begin action", func(tx pgx.Tx) error {
 		f, err := lockFleet(ctx, tx, fleetID)
@@ -152,8 +151,8 @@ func planAction(ctx context.Context, tx pgx.Tx, f server.Fleet, a server.FleetAc
 const sqlAddStep = `
 INSERT INTO fleet_action_steps (fleet_id, seq, server_id, op, region, round, replan) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
-// addSteps names the servers that are to be made, after the number that there are,
-// and writes the steps.
+// addSteps stores the steps and names the servers to create, counting on from the number
+// already made.
 func addSteps(ctx context.Context, tx pgx.Tx, a server.FleetAction, made int, steps []server.FleetStep) ([]server.FleetStep, error) {
 	b := &pgx.Batch{}
 	for i := range steps {
@@ -205,12 +204,12 @@ UPDATE fleet_actions a SET cancel_requested = true, status = CASE status WHEN 'q
     finished_at = CASE status WHEN 'queued' THEN now() END, message = CASE status WHEN 'queued' THEN 'cancelled by ' || $3 ELSE message END
 WHERE fleet_id = $1 AND seq = $2 AND status IN ('queued', 'running') AND driven_by = $4 RETURNING ` + actionColumns
 
-// CancelFleetAction ends an action that waits; of one that is under way the steps
-// that have not begun are left out.
+// CancelFleetAction cancels a queued action. Of a running one, steps that have not begun
+// are skipped.
 func (s *Store) CancelFleetAction(ctx context.Context, fleetID prego.FleetID, seq int, by string) (server.FleetAction, error) {
 	var a *server.FleetAction
 	err := s.inTx(ctx, "cancel action", func(tx pgx.Tx) (err error) {
-		// An action that is being taken up is not one that waits any more.
+		// The lock waits for an action that is just being started.
 		if _, err := tx.Exec(ctx, sqlLockFleet, fleetID); err != nil {
 			return err
 		}
@@ -233,8 +232,8 @@ func (s *Store) CancelFleetAction(ctx context.Context, fleetID prego.FleetID, se
 	return now, prego.Errorf(prego.CodeInvalidTransition, "the action is %s", now.Status)
 }
 
-// Servers that are being made or taken down are seen to their end. Those that were
-// closed to new tenants, and stay, take them again.
+// Servers that are being created or destroyed are completed. Cordoned servers that stay are
+// uncordoned.
 const sqlSkipSteps = `
 WITH skipped AS (
     UPDATE fleet_action_steps st SET state = 'skipped', message = $3, at = now() WHERE fleet_id = $1 AND seq = $2 AND state = 'planned'
@@ -253,9 +252,9 @@ const sqlCordon = `UPDATE servers SET cordoned_at = now(), updated_at = now() WH
 
 const sqlFailStep = `UPDATE fleet_action_steps SET state = $5, message = $6, at = now() WHERE fleet_id = $1 AND seq = $2 AND server_id = $3 AND op = $4 AND state = 'planned'`
 
-// NextFleetBatch takes the steps of an action that are next, at most limit of one
-// kind: the rows of servers to be made are written, those to be taken down are
-// cordoned. Repeated, it answers with the same ones.
+// NextFleetBatch returns the next steps of an action, at most limit and all of one kind.
+// The rows of servers to create are inserted, servers to delete are cordoned. Repeating it
+// returns the same steps.
 func (s *Store) NextFleetBatch(ctx context.Context, fleetID prego.FleetID, seq, limit int) (b server.FleetRound, err error) {
 	err = s.inTx(ctx, "next steps", func(tx pgx.Tx) error {
 		if b.Fleet, err = lockFleet(ctx, tx, fleetID); err != nil {
@@ -293,15 +292,14 @@ func (s *Store) NextFleetBatch(ctx context.Context, fleetID prego.FleetID, seq, 
 
 const sqlIsMember = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND fleet_id = $2)`
 
-// memberIn tells whether a fleet's server is there. It is met as it is, also when the
-// fleet's spec was changed since it was asked for.
+// memberIn reports whether a server is a member of the fleet. An existing member counts
+// even if the fleet's spec has changed since it was requested.
 func memberIn(ctx context.Context, q querier, serverID prego.ServerID, fleetID prego.FleetID) (member bool, err error) {
 	err = q.QueryRow(ctx, sqlIsMember, serverID, fleetID).Scan(&member)
 	return member, err
 }
 
-// askFor writes the row of a server that is to be made; when it is refused, the step
-// has failed.
+// askFor inserts the row of a server to create; if that is rejected, the step has failed.
 func askFor(ctx context.Context, tx pgx.Tx, f server.Fleet, a server.FleetAction, st *server.FleetStep) error {
 	if member, err := memberIn(ctx, tx, st.ServerID, f.FleetID); err != nil || member {
 		return err
@@ -322,8 +320,8 @@ func askFor(ctx context.Context, tx pgx.Tx, f server.Fleet, a server.FleetAction
 
 const sqlMadeSteps = `SELECT count(*) FROM fleet_action_steps WHERE fleet_id = $1 AND seq = $2 AND op = 'create'`
 
-// RecordFleetSteps writes down how steps went. Where one did not go as planned, replan
-// may name others, or have some of what is left skipped.
+// RecordFleetSteps stores the results of steps. After a failure, replan may add steps, or
+// skip remaining ones.
 func (s *Store) RecordFleetSteps(ctx context.Context, fleetID prego.FleetID, seq int, results []server.FleetStepResult,
 	replan func(server.FleetState, server.FleetAction) (server.FleetReplan, error),
 ) error {
@@ -418,9 +416,9 @@ func (s *Store) Uncordon(ctx context.Context, serverID prego.ServerID) error {
 	return s.exec(ctx, string("uncordon "+serverID), sqlUncordon, serverID)
 }
 
-// A tenant's run that was lost leaves its action open, which nobody would end: it
-// would hold room in its fleet for ever. A run asks for its servers right after it
-// has begun the action, so that one without rows after an hour has none coming.
+// A lost workflow run leaves its action open, which would reserve room in the fleet
+// forever. A run requests its servers right after it begins the action, so if there are no
+// rows after an hour, none will come.
 const sqlSettleDemand = `
 WITH lost AS (
     SELECT fleet_id, seq FROM fleet_actions WHERE status = 'running' AND driven_by <> 'fleet' AND started_at < now() - make_interval(secs => $1)
@@ -436,8 +434,8 @@ SELECT l.fleet_id, l.seq FROM lost l WHERE NOT EXISTS (
     SELECT FROM fleet_action_steps x WHERE x.fleet_id = l.fleet_id AND x.seq = l.seq AND x.state = 'planned'
       AND NOT EXISTS (SELECT FROM settled d WHERE (d.fleet_id, d.seq, d.server_id) = (x.fleet_id, x.seq, x.server_id)))`
 
-// SettleDemand ends the actions of some age whose tenants' runs were lost, once none
-// of their servers is on its way.
+// SettleDemand ends actions older than age whose runs were lost, once none of their servers
+// is still being created.
 func (s *Store) SettleDemand(ctx context.Context, age time.Duration) error {
 	type ref struct {
 		FleetID prego.FleetID
@@ -459,8 +457,7 @@ const sqlOpenFleets = `
 SELECT DISTINCT fleet_id FROM fleet_actions a WHERE status IN ('queued', 'running') AND driven_by = 'fleet'
   AND GREATEST(created_at, COALESCE(started_at, created_at)) < now() - make_interval(secs => $1)`
 
-// OpenFleets names the fleets that have actions of some age which may have lost
-// their run.
+// OpenFleets lists fleets with actions older than quiet, whose runs may have been lost.
 func (s *Store) OpenFleets(ctx context.Context, quiet time.Duration) ([]string, error) {
 	return collectValues[string](ctx, s, "open fleets", sqlOpenFleets, quiet.Seconds())
 }

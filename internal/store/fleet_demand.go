@@ -14,17 +14,16 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Fleets that may make servers for tenants, newest first. They are locked in this
-// order by everybody.
+// Fleets that may create servers for tenants, newest first. Everyone locks them in this
+// order.
 const sqlServingFleets = `
 SELECT f.fleet_id FROM fleets f JOIN infra_providers i ON i.id = f.infra_provider
 WHERE f.serves_tenants AND f.role = $1 AND i.enabled AND $2 = ANY (i.regions)
 ORDER BY f.created_at DESC, f.fleet_id FOR NO KEY UPDATE OF f`
 
-// demand has the first fleet that suits and has room make up to n servers for a
-// region: as an action of it, planned by its policies within its bounds. The action
-// is carried out by the run that asks, not behind what operators queued. No fleet:
-// nil.
+// demand has the first suitable fleet with room create up to n servers in a region, as an
+// action planned by its policies and within its limits. The calling run carries it out; it
+// does not queue behind operators' actions. It returns nil if there is no such fleet.
 func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region, suits func(server.Fleet) bool, n int, cause, run string, plan planner) (*server.Fleet, *server.FleetAction, error) {
 	ids, err := values[string](ctx, tx, sqlServingFleets, role, region)
 	if err != nil {
@@ -66,7 +65,7 @@ func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region
 	return nil, nil, nil
 }
 
-// makesTagged tells whether a fleet's servers may have just these tags.
+// makesTagged reports whether a fleet may create servers with exactly these tags.
 func makesTagged(f server.Fleet, tags []string) bool {
 	for _, t := range f.Spec.Tags {
 		if !slices.Contains(tags, t) {
@@ -76,10 +75,9 @@ func makesTagged(f server.Fleet, tags []string) bool {
 	return f.Constraint.SatisfiedBy(tags)
 }
 
-// BeginFleetScaling records a round of servers that tenants wait for, as actions of
-// fleets, and asks for the servers, all in one transaction: as many as fleets have
-// room for. Without any room nothing is begun, and the round's message says so.
-// Repeated, it answers with the round that was begun.
+// BeginFleetScaling records a scaling round as actions of fleets and requests the servers,
+// as many as fleets have room for, in one transaction. Without any room nothing is begun,
+// and the round's message says so. Repeating it returns the existing round.
 func (s *Store) BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, plan planner) (begun tenant.ScalingRound, err error) {
 	err = s.inTx(ctx, "begin scaling", func(tx pgx.Tx) error {
 		begun = e
@@ -172,10 +170,10 @@ func (s *Store) finishDemand(ctx context.Context, eventID int64) error {
 	return nil
 }
 
-// RequestFleetMember accepts a server that one tenant or a warm pool needs, as a
-// member of a fleet that serves tenants, has room, and makes servers that satisfy c;
-// without any it is refused with CodeFleetFull. Its tags are the fleet's and those
-// asked for. Repeated, it meets its row.
+// RequestFleetMember requests a server for one tenant or a warm pool, as a member of a
+// fleet that serves tenants, has room, and creates servers that satisfy c; CodeFleetFull if
+// there is none. The server has the fleet's tags and the requested ones. Repeating it
+// returns the existing server.
 func (s *Store) RequestFleetMember(ctx context.Context, n server.Wanted, c prego.Constraint, by string, plan planner) (srv server.Server, err error) {
 	err = s.inTx(ctx, "request fleet server", func(tx pgx.Tx) error {
 		srv, err = serverIn(ctx, tx, n.ServerID)

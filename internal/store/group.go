@@ -52,8 +52,8 @@ const sqlInsertGroup = `
 INSERT INTO process_groups AS g (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, require_tags, disallow_tags, created_by)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) RETURNING ` + groupColumns
 
-// CreateGroup makes a process group and takes what its replicas need of the org's
-// quota. The same request again meets it; another one of that name is CodeGroupExists.
+// CreateGroup creates a process group and takes the quota for its replicas. Repeating the
+// request returns the existing group; a different one with that name is CodeGroupExists.
 func (s *Store) CreateGroup(ctx context.Context, id prego.GroupID, envID prego.EnvID, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error) {
 	err = s.inEnv(ctx, "create process group", envID, func(tx pgx.Tx, orgID prego.OrgID, region prego.Region) error {
 		g, err = oneGroup(ctx, tx, sqlGroupOfName, string(envID), r.Name)
@@ -92,8 +92,8 @@ func sameGroup(g workload.Group, r workload.CreateGroupRequest) error {
 	return &prego.Error{Code: prego.CodeGroupExists, Field: "name", Message: "belongs to another process group of this environment"}
 }
 
-// promise is what a group asks for beside what it has: replicas of a size, of which
-// have fill places already, and take memory and CPUs.
+// promise is what a group requires compared with what it has: replicas of a size, of which
+// have are allocated and use haveMemory and haveCPU.
 type promise struct {
 	replicas   int
 	memory     int64 // of one, with the overhead
@@ -103,7 +103,7 @@ type promise struct {
 	haveCPU    float64
 }
 
-// promised is what of it is not allocated yet, as org_reserved_view counts it.
+// promised is the part that is not allocated yet, as org_reserved_view counts it.
 func promised(p promise) []quota.Delta {
 	return []quota.Delta{
 		{Dimension: quota.MaxInstances, By: float64(max(0, p.replicas-p.have))},
@@ -112,8 +112,7 @@ func promised(p promise) []quota.Delta {
 	}
 }
 
-// lockedGroup is a group under its lock. Who locks a group and its org locks the group
-// first, and a server after both.
+// lockedGroup is a group whose row is locked. The order of locks is group, org, server.
 type lockedGroup struct {
 	workload.Group
 	overhead int64
@@ -204,11 +203,11 @@ UPDATE process_groups SET spec = $2, memory_limit_bytes = $3, cpu_request = $4, 
     deploy_status = $5, deploy_message = $6, no_surge = $7, wanted = 0, failures = 0, converged = false, next_attempt_at = NULL, refused_usage = NULL, updated_at = now()
 WHERE group_id = $1`
 
-// DeployGroup gives a group another release. What that needs more than the one before
-// is taken of the org's quota, and the one instance that a rollout has on top is too:
-// without it a group of several has an instance go before the next one comes, and a
-// group of one is refused, since nothing of it would be left meanwhile. The spec that
-// the group has already is no new release.
+// DeployGroup starts another release. Quota is taken for what the release needs more than
+// the one before, and for the one extra instance during the rollout. Without room for that
+// instance, a group of several replicas stops one before starting the next, and a group of
+// one is rejected, because nothing of it would run in between. Deploying the present spec
+// is not a new release.
 func (s *Store) DeployGroup(ctx context.Context, id prego.GroupID, spec workload.Spec, by string) (g workload.Group, err error) {
 	err = s.inTx(ctx, "deploy process group", func(tx pgx.Tx) error {
 		locked, err := lockGroup(ctx, tx, id)
@@ -278,15 +277,15 @@ func surgeOf(spec workload.Spec, overhead int64) []quota.Delta {
 
 const sqlDeleteGroup = `UPDATE process_groups SET deleted_at = now(), wanted = 0, waiting_since = NULL, converged = false, updated_at = now() WHERE group_id = $1`
 
-// DeleteGroup forgets a group whose instances are stopped then; they count until they
-// are. A group that routes or volumes point to is CodeGroupInUse.
+// DeleteGroup deletes a group. Its instances are stopped afterwards and count until then. A
+// group with routes or volumes is CodeGroupInUse.
 func (s *Store) DeleteGroup(ctx context.Context, id prego.GroupID, by string) (g workload.Group, err error) {
 	err = s.inTx(ctx, "delete process group", func(tx pgx.Tx) error {
 		locked, err := lockGroup(ctx, tx, id)
 		if err != nil {
 			return err
 		}
-		// Whoever makes a route to it holds the org: one that was being made is counted.
+		// Creating a route locks the org, too: one that was being created is counted.
 		if err := lockOrg(ctx, tx, locked.OrgID); err != nil {
 			return err
 		}

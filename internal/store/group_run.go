@@ -63,8 +63,8 @@ type groupRow struct {
 	Now    time.Time
 }
 
-// PlanGroup decides what is to be done for a group, and writes down what of it is only
-// a matter of rows. Wait is at most retry. Repeated it answers with what is left.
+// PlanGroup decides what to do for a group, and applies what only concerns rows. Wait is at
+// most retry. Repeating it returns what is left to do.
 func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Duration) (p workload.GroupPlan, err error) {
 	err = s.inTx(ctx, "plan process group", func(tx pgx.Tx) error {
 		g, err := readGroup(ctx, tx, id)
@@ -126,9 +126,9 @@ func (s *Store) ServeInstances(ctx context.Context, region prego.Region, f func(
 	return s.exclusively(ctx, "prego/instances/"+string(region), f)
 }
 
-// The instances that are wanted, by turns among the orgs and then by age: an org that
-// wants many delays another's first by one of its own at most. A group that its org's
-// quota refused waits for its time, or until less of that dimension is used.
+// Wanted instances, taking turns among the orgs and then by age: an org that wants many
+// delays another org's first instance by at most one of its own. A group that was rejected
+// by its org's quota waits for its retry time, or until less of that dimension is used.
 const sqlInstanceDemand = `
 WITH ready AS (
     SELECT g.* FROM process_groups g
@@ -172,8 +172,8 @@ SELECT org_id, region, replicas, spec, wanted, surge, last_instance AS last, COA
     (SELECT overhead_bytes_per_instance FROM workload_settings) AS overhead
 FROM process_groups WHERE group_id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE`
 
-// Whoever changes the server's state holds its row: then another is looked for. The
-// group's volumes may have changed since the place was decided on.
+// A server whose state is just being changed is locked: another one is tried. The group's
+// volumes may have changed since the decision.
 const sqlAllocatingServer = `
 SELECT f.workload_memory_bytes FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
 WHERE s.server_id = $1 AND s.region = $2 AND s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL
@@ -226,10 +226,10 @@ const (
 	lastHostPort  = 29_999
 )
 
-// Allocate gives an instance its place: under the locks of its group, its org and the
-// server, each of which is looked at again, so that neither the quota nor the server's
-// memory is ever exceeded, whatever was decided on. retry is how long a group that the
-// quota refuses is left alone, unless less is used before.
+// Allocate places an instance. It locks its group, its org and the server and checks each
+// again, so that neither the quota nor the server's memory is ever exceeded, even if the
+// decision was made on stale data. A group that the quota rejects is retried after retry,
+// or earlier if usage drops.
 func (s *Store) Allocate(ctx context.Context, place workload.InstancePlace, retry time.Duration) (out workload.InstanceAllocation, err error) {
 	err = s.inTx(ctx, string("allocate an instance of "+place.GroupID), func(tx pgx.Tx) error {
 		out, err = s.allocate(ctx, tx, place)
@@ -259,7 +259,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 	if g == nil || g.Wanted == 0 {
 		return workload.InstanceAllocation{Outcome: workload.AllocationVoid}, nil
 	}
-	// One on top of the replicas must not take what others were promised.
+	// The extra instance of a rollout must not take what others were promised.
 	check := s.takePromised
 	if g.Surge {
 		check = s.takeQuota
@@ -421,7 +421,7 @@ func (s *Store) WaitingGroups(ctx context.Context, region prego.Region) ([]workl
 	return collect[workload.GroupRef](ctx, s, "waiting process groups", sqlWaitingGroups, region)
 }
 
-// Which of many are looked at is left to chance, so that none is never looked at.
+// The order is random, so that every group is looked at eventually.
 const sqlOpenGroups = `
 SELECT group_id, org_id FROM process_groups WHERE NOT converged AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`
 
@@ -435,8 +435,8 @@ SELECT s.server_id FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id WHERE
 
 const sqlUnschedulable = `SELECT status_reason, count(*)::int FROM process_groups WHERE status = 'unschedulable' AND deleted_at IS NULL GROUP BY 1`
 
-// FindGroupWork looks for groups that no run may see to, and for those whose servers
-// are no longer what they were.
+// FindGroupWork finds groups that may have no run, and groups with instances on servers
+// that are no longer active.
 func (s *Store) FindGroupWork(ctx context.Context, quiet time.Duration) (w workload.GroupWork, err error) {
 	w.Unschedulable = map[string]int{}
 	b := &pgx.Batch{}

@@ -50,9 +50,9 @@ func oneIPv4(ctx context.Context, tx pgx.Tx, sql string, args ...any) (workload.
 	return one[workload.IPv4Allocation](ctx, tx, sql, args...)
 }
 
-// EnableIPv4 asks for an address for an env: the row is the intent that is made true
-// later. The same request again is met by the row that is there; one that failed is
-// asked for again. location tells where in a region addresses are made.
+// EnableIPv4 requests an address for an env: the row is the intent, and the address is
+// created later. Repeating the request returns the existing row, and retries one that
+// failed. location says where in a region addresses are created.
 func (s *Store) EnableIPv4(ctx context.Context, envID prego.EnvID, id, environment string, location func(prego.Region) string, by string) (out workload.IPv4Allocation, err error) {
 	err = s.inEnv(ctx, "enable ipv4", envID, func(tx pgx.Tx, orgID prego.OrgID, region prego.Region) error {
 		out, err = oneIPv4(ctx, tx, sqlHoldEnvIPv4, envID)
@@ -122,7 +122,7 @@ func (s *Store) IPv4Run(ctx context.Context, id string) (a workload.IPv4Allocati
 	return *p, true, nil
 }
 
-// An address that is to be released meanwhile keeps that wish, and its id.
+// If release was requested in the meantime, it stays requested, and the id is recorded.
 const sqlIPv4Made = `
 UPDATE ipv4_allocations SET provider_id = $2, address = $3, status = CASE status WHEN 'pending' THEN 'ready' ELSE status END, reason = '', message = ''
 WHERE allocation_id = $1 AND deleted_at IS NULL`

@@ -15,9 +15,9 @@ import (
 	"github.com/prego/prego"
 )
 
-// listing is how things of one kind are listed, a page at a time. A walk in the order
-// of something that never changes meets everything that was there when it began
-// exactly once, whatever is made meanwhile.
+// listing describes how things of one kind are listed in pages. Paging by a column that
+// never changes returns everything that existed at the start exactly once, whatever is
+// created in the meantime.
 type listing[T any] struct {
 	what   string // for errors
 	from   string // SELECT … FROM …

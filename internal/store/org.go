@@ -13,8 +13,8 @@ import (
 
 const orgColumns = `org_id, COALESCE(parent_org_id, '') AS parent_org_id, tier, created_by, created_at`
 
-// Changes of parents exclude each other: two of them could close a circle that
-// neither sees. Tenants are created all the same.
+// Only one parent may change at a time: two changes could form a cycle that neither sees.
+// Creating tenants is not blocked.
 const sqlLockOrgs = `LOCK TABLE orgs IN SHARE ROW EXCLUSIVE MODE`
 
 // The parent and all above it.

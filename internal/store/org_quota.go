@@ -40,8 +40,8 @@ const sqlSetQuota = `
 INSERT INTO org_quotas (org_id, dimension, limit_value, reason, updated_by) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (org_id, dimension) DO UPDATE SET limit_value = EXCLUDED.limit_value, reason = EXCLUDED.reason, updated_by = EXCLUDED.updated_by, updated_at = now()`
 
-// SetQuota gives an org a limit of its own. A limit below what is used takes nothing
-// away: it refuses what comes. The same limit again changes nothing. With match, see
+// SetQuota gives an org a limit of its own. A limit below present usage takes nothing away;
+// it only rejects more. Setting the same limit changes nothing. With match, see
 // holdVersion.
 func (s *Store) SetQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimension, limit float64, by, reason string, match ...string) (org.Quota, error) {
 	return s.changeQuota(ctx, orgID, d, by, reason, func(tx pgx.Tx, now org.Quota) (bool, error) {
@@ -114,8 +114,8 @@ func (s *Store) ListOrgEvents(ctx context.Context, q prego.ListQuery) (page []or
 	return orgEvents.page(ctx, s, q)
 }
 
-// Every org is counted, but only so many are told one by one: those that are nearest
-// to a limit, and of those all dimensions.
+// All orgs are counted, but only the ones nearest to a limit are returned one by one, with
+// all their dimensions.
 const sqlUsageNearLimits = `
 WITH used AS MATERIALIZED (
     SELECT u.org_id, u.dimension, u.usage, COALESCE(q.limit_value, ($1::jsonb -> o.tier ->> u.dimension)::float8, 0) AS limit_value

@@ -49,8 +49,8 @@ const sqlFleetSites = `
 SELECT pool_site_id, app_server_id, db_shard_id, state = 'available' AS available
 FROM site_pool WHERE (changed_xid >= $1::text::xid8 OR pool_site_id = ANY ($2)) AND ($1 <> '0' OR state = 'available')`
 
-// Families change only together with a count, so those of changed servers and
-// shards are all that can have changed. They are read with whatever row is.
+// The tenants of a parent org change only along with a count, so reading those of changed
+// servers and shards is enough.
 const sqlFleetFamilies = `
 SELECT a.app_server_id AS app, a.db_shard_id AS shard, t.parent_org_id AS org, count(*) AS n
 FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
@@ -120,9 +120,9 @@ const sqlReserve = `
 SELECT outcome, COALESCE(lost, '') AS lost, COALESCE(lost_id, '') AS lost_id, COALESCE(allocation, 0) AS allocation_id
 FROM reserve_placement($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)`
 
-// Reserve gives a tenant its place in one round trip: the site is claimed, the
-// three counts are raised under their guards, and allocation, decision and event are
-// written, or nothing is. It never waits for another tenant's transaction.
+// Reserve places a tenant in one round trip: it claims the site, raises the three counts if
+// their guards hold, and writes allocation, decision and event; or it does nothing. It
+// never waits for another tenant's transaction.
 func (s *Store) Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error) {
 	out, err := one[tenant.ReserveResult](ctx, s.pool, sqlReserve, r.TenantID, r.Generation, r.AppServerID, r.DBShardID, r.RedisPoolID, r.PoolSiteID, r.SiteName, r.DatabaseName,
 		r.Mode, r.Algorithm, r.AuditAs, r.Dedicates, r.Override, r.MemoryPctMax, r.MaxTenants, r.ReserveFor.Seconds(), r.Decision, r.Policy, r.Reason, r.Actor, r.AnyTags,
@@ -136,8 +136,8 @@ func (s *Store) Reserve(ctx context.Context, r tenant.Reservation) (tenant.Reser
 	return out, failed(string("reserve for tenant "+r.TenantID), err)
 }
 
-// A decision that repeats the last one, by the same constraint, says nothing new, and one that somebody's
-// placement was ahead of is out of date.
+// A decision equal to the last one, with the same constraint, adds nothing, and one made
+// before the tenant was placed is out of date.
 const sqlRecordDecision = `
 INSERT INTO allocation_snapshots (tenant_id, outcome, code, algorithm, decision_log, policy_json, actor)
 SELECT $1, $2, $3, $4, $5, $6, $7

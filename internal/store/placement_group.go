@@ -8,8 +8,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// An advisory lock per prefix makes the choice of a group one at a time; it is
-// held for two statements.
+// An advisory lock per prefix makes callers choose a group one at a time.
 const (
 	sqlLockGroups  = `SELECT pg_advisory_xact_lock(hashtextextended('placement-groups/' || $1, 0))`
 	sqlChooseGroup = `

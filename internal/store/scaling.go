@@ -220,8 +220,7 @@ func (s *Store) Queued(ctx context.Context, region prego.Region, tenantID prego.
 	return queued, failed("queue of region "+string(region), err)
 }
 
-// Which of many are looked at is left to chance: those whose runs are well and wait
-// for long would keep the others from ever being looked at.
+// The order is random, so that every group is looked at eventually.
 const sqlProvisionsToCheck = `
 SELECT tenant_id, generation FROM tenants WHERE state IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`
 

@@ -11,13 +11,13 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// One statement plans a refill: for every plan tier whose target is not reached with
-// what stands ready or is being built, it takes the emptiest shard that the
-// tier may use and reserves as many sites as are missing. A node has one site, on its
-// own shard, and none once it is taken. So has a server for a tier that must be alone: a
-// site on an empty shard, which need not be kept for another tier, as long as it is empty
-// itself. Sites on a shard that takes nobody count for nothing. Recent failures count as
-// if they were ready, so that a server on which builds fail is not tried for ever.
+// One statement plans a refill. For every plan tier that has fewer sites (available or
+// being built) than its target, it picks the emptiest shard that the tier may use and
+// reserves the missing sites. A node gets one site, on its own shard, and none once it is
+// occupied. A tier whose tenants must be alone gets one site per server: on an empty shard,
+// which may have a lock for another tier, and only while the server is empty, too. Sites on
+// a shard that accepts no tenants don't count. Recent failures count as available, so that
+// builds are not retried endlessly on a server where they fail.
 const sqlPlanRefill = `
 WITH server AS (
     SELECT server_id, region, role, tenant_count = 0 AND NOT runs_instances(server_id) AS empty FROM servers
@@ -59,8 +59,8 @@ SELECT pool_site_id, app_server_id, db_shard_id, site_name, database_name FROM s
 WHERE app_server_id = $1 AND state = 'reserved' AND tenant_id IS NULL
 ORDER BY 1`
 
-// A statement of its own: what another plan made while this one waited must be seen
-// by the next.
+// A separate statement, so that the next one sees what another plan committed while this
+// one waited.
 const sqlHoldServer = `SELECT FROM servers WHERE server_id = $1 FOR NO KEY UPDATE`
 
 // PlanRefill reserves the sites that an app server's pool lacks, and returns them
@@ -78,8 +78,8 @@ func (s *Store) PlanRefill(ctx context.Context, serverID prego.ServerID, domain 
 
 const sqlSiteWanted = `SELECT count(*)::float8 FROM site_pool WHERE pool_site_id = $1 AND state = 'reserved' AND tenant_id IS NULL`
 
-// SiteWanted reports whether a site is still to be built: it may have been given up
-// while its build waited for its turn.
+// SiteWanted reports whether a site is still to be built: it may have been given up while
+// its build was queued.
 func (s *Store) SiteWanted(ctx context.Context, poolSiteID string) (bool, error) {
 	n, err := s.oneNumber(ctx, sqlSiteWanted, poolSiteID)
 	return n > 0, err
@@ -90,8 +90,8 @@ UPDATE site_pool SET state = 'available', reserved_until = NULL, available_at = 
 WHERE pool_site_id = $1 AND state = 'reserved' AND tenant_id IS NULL
 RETURNING EXTRACT(EPOCH FROM now() - created_at)::float8`
 
-// SiteBuilt makes a built site available; it changes nothing when the build was
-// given up meanwhile. It returns the seconds that the build took, 0 then.
+// SiteBuilt makes a finished site available and returns how many seconds its build took. If
+// the build was given up in the meantime it changes nothing and returns 0.
 func (s *Store) SiteBuilt(ctx context.Context, poolSiteID string) (float64, error) {
 	return s.oneNumber(ctx, sqlSiteBuilt, poolSiteID)
 }
@@ -111,8 +111,8 @@ func (s *Store) oneNumber(ctx context.Context, sql string, args ...any) (float64
 	return n, failed("pool site", ifNoRows(err, nil))
 }
 
-// App servers with fewer sites than a watermark wants, warm nodes among them; and empty
-// ones without the one site that a tenant who must be alone could take.
+// App servers, and warm nodes, with fewer sites than their watermark; also empty app
+// servers without the one site for a tenant that must be alone.
 const sqlLowPools = `
 SELECT s.server_id FROM servers s
 WHERE s.status = 'active' AND s.agent_status = 'connected' AND s.dedicated_for_tenant_id IS NULL
@@ -139,17 +139,17 @@ WHERE s.status = 'active' AND s.agent_status = 'connected' AND s.dedicated_for_t
   AND NOT EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'failed' AND p.updated_at > now() - make_interval(secs => $1))
 ORDER BY s.server_id LIMIT 100`
 
-// LowPools are the app servers whose site pool is below its watermark; those whose
-// builds failed within failureMemory are left alone.
+// LowPools lists the servers whose site pool is below its watermark, except those where a
+// build failed within failureMemory.
 func (s *Store) LowPools(ctx context.Context, failureMemory time.Duration) ([]string, error) {
 	return collectValues[string](ctx, s, "low site pools", sqlLowPools, failureMemory.Seconds())
 }
 
-// A member is claimable, on its way, or broken. Only the claimable count against
-// the target, and of the broken no more are replaced than the pool is large, so that
-// a fault that breaks every server does not order servers for ever; those that never
-// lived and were taken down count for an hour. While tenants
-// build servers of their own in the region the pool waits.
+// A member is claimable, coming or broken. Only claimable ones count toward the target. At
+// most as many broken members are replaced as the pool is large, so that a fault that
+// breaks every server does not order servers forever; servers that were destroyed before
+// they became active count as broken for an hour. While tenants in the region are building
+// servers of their own, the pool waits.
 const sqlWarmDeficit = `
 WITH members AS (
     SELECT s.server_id, s.status,
@@ -172,8 +172,7 @@ SELECT claimable, coming, broken, t.n AS target, COALESCE((SELECT id FROM infra_
     EXISTS (SELECT FROM tenants WHERE region = $1 AND state = 'provisioning' AND status_reason IN ('awaiting_capacity', 'building_server')) AS tenants_wait
 FROM counts, target t`
 
-// WarmPool counts the members of a warm server pool; only those of the current
-// image are worth something.
+// WarmPool counts the members of a warm pool; only those with the current image are usable.
 func (s *Store) WarmPool(ctx context.Context, region prego.Region, plan prego.Plan, image string) (tenant.WarmState, error) {
 	w, err := one[tenant.WarmState](ctx, s.pool, sqlWarmDeficit, region, plan, image)
 	return w, failed(fmt.Sprintf("warm pool %s/%s", region, plan), err)
@@ -191,7 +190,7 @@ func (s *Store) WarmPoolKeys(ctx context.Context) ([]tenant.WarmPool, error) {
 	return out, failed("warm pools", err)
 }
 
-// Warm nodes that stand without a site, for the run that fills their pool.
+// Warm nodes without a site, for the run that fills their pool.
 const sqlWarmBare = `
 SELECT server_id FROM servers s
 WHERE region = $1 AND warm_plan = $2 AND status = 'active' AND tenant_count = 0 AND dedicated_for_tenant_id IS NULL AND agent_status = 'connected'
@@ -202,8 +201,8 @@ func (s *Store) WarmBare(ctx context.Context, region prego.Region, plan prego.Pl
 	return collectValues[prego.ServerID](ctx, s, fmt.Sprintf("warm pool %s/%s", region, plan), sqlWarmBare, region, plan)
 }
 
-// Members of a warm pool that are no good: of another image, or with a site that
-// could not be built a while ago.
+// Unusable members of a warm pool: those with another image, and those whose site failed a
+// while ago.
 const sqlWarmStale = `
 SELECT server_id FROM servers s
 WHERE region = $1 AND warm_plan = $2 AND status = 'active' AND tenant_count = 0 AND dedicated_for_tenant_id IS NULL
@@ -211,7 +210,7 @@ WHERE region = $1 AND warm_plan = $2 AND status = 'active' AND tenant_count = 0 
        AND EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'failed' AND p.updated_at < now() - make_interval(secs => $4))))
 ORDER BY server_id`
 
-// WarmStale are the members of a warm pool that nobody should get.
+// WarmStale lists the members of a warm pool that no tenant should get.
 func (s *Store) WarmStale(ctx context.Context, region prego.Region, plan prego.Plan, image string, failureMemory time.Duration) ([]string, error) {
 	return collectValues[string](ctx, s, fmt.Sprintf("warm pool %s/%s", region, plan), sqlWarmStale, region, plan, image, failureMemory.Seconds())
 }
@@ -220,8 +219,7 @@ const sqlSitesToDrop = `
 SELECT pool_site_id, app_server_id, db_shard_id, site_name, database_name FROM site_pool
 WHERE app_server_id = $1 AND state = 'failed' AND dropped_at IS NULL ORDER BY pool_site_id LIMIT 50`
 
-// SitesToDrop are the failed sites of a server of which something may be left on
-// its host.
+// SitesToDrop lists the failed sites of a server that may have left something on its host.
 func (s *Store) SitesToDrop(ctx context.Context, serverID prego.ServerID) ([]tenant.PoolSite, error) {
 	return collect[tenant.PoolSite](ctx, s, fmt.Sprintf("failed sites of %s", serverID), sqlSitesToDrop, serverID)
 }
@@ -234,8 +232,8 @@ func (s *Store) SiteDropped(ctx context.Context, poolSiteID string) error {
 	return err
 }
 
-// Servers whose pool has been below a watermark for longer than the tightest SLO
-// that it serves: a site has been in the making, or failed, for so long.
+// Servers whose pool has missed the tightest SLO it serves: a site has been building, or
+// failed, for longer than that.
 const sqlBeyondSLO = `
 SELECT count(DISTINCT p.app_server_id)::float8 FROM site_pool p
 WHERE ((p.state = 'reserved' AND p.tenant_id IS NULL) OR (p.state = 'failed' AND p.dropped_at IS NULL))

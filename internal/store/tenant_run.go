@@ -75,8 +75,8 @@ func tenantEvent(ctx context.Context, q querier, e tenant.Event, dedupKey string
 	return nil
 }
 
-// tenantStep runs an UPDATE that must meet a tenant's row, else the answer is none, and
-// puts its event on the timeline.
+// tenantStep runs an UPDATE of a tenant's row and adds an event to its timeline; if no row
+// matched it returns none.
 func (s *Store) tenantStep(ctx context.Context, e tenant.Event, dedupKey string, none error, sql string, args ...any) error {
 	note := func(tx pgx.Tx) error { return tenantEvent(ctx, tx, e, dedupKey) }
 	return s.changeThen(ctx, fmt.Sprintf("%s of tenant %s", e.Step, e.TenantID), none, note, sql, args...)

@@ -284,7 +284,7 @@ func (s *Store) VolumeRun(ctx context.Context, id string) (v workload.Volume, ok
 	return v, err == nil, failed("volume", err)
 }
 
-// A volume that is to be released meanwhile keeps that wish, and its id.
+// If release was requested in the meantime, it stays requested, and the id is recorded.
 const sqlVolumeMade = `
 UPDATE volumes SET provider_id = $2, status = CASE status WHEN 'pending' THEN 'ready' ELSE status END, reason = '', message = ''
 WHERE volume_id = $1 AND deleted_at IS NULL`
